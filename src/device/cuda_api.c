@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loads the CUDA driver library once, looks up the functions that cuda_api.h
+ * lists, initialises the driver and translates its results. Called by the cuda
+ * device and by whatever asks whether there is a GPU. It must never make a
+ * context, and never end the process: no driver is an ordinary answer.
+ */
+#include "device/cuda_api.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct func {
+	const char *symbol;
+	size_t member_offset;
+	bool required;
+};
+
+struct result {
+	enum pst_cu_result rc;
+	int err;
+	const char *name;
+};
+
+/* Loaded once and read-only afterwards, as the style allows. */
+static struct pst_cuda table;
+static bool loaded;
+static char why_text[256];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* clang-format off */
+#define REQUIRED(name, symbol, params) \
+	{ #symbol, offsetof(struct pst_cuda, name), true },
+#define OPTIONAL(name, symbol, params) \
+	{ #symbol, offsetof(struct pst_cuda, name), false },
+static const struct func funcs[] = { PST_CU_FUNCS(REQUIRED, OPTIONAL) };
+#undef REQUIRED
+#undef OPTIONAL
+
+/* What is not listed is a fault of the device or the driver: EIO. */
+static const struct result results[] = {
+	{ PST_CU_OK, 0, "CUDA_SUCCESS" },
+	{ PST_CU_INVALID_VALUE, EINVAL, "CUDA_ERROR_INVALID_VALUE" },
+	{ PST_CU_OUT_OF_MEMORY, ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY" },
+	{ PST_CU_NOT_INITIALIZED, ENODEV, "CUDA_ERROR_NOT_INITIALIZED" },
+	/* The driver shuts down in exit handlers, perhaps before ours run. */
+	{ PST_CU_DEINITIALIZED, ESHUTDOWN, "CUDA_ERROR_DEINITIALIZED" },
+	{ PST_CU_STUB_LIBRARY, ENODEV, "CUDA_ERROR_STUB_LIBRARY" },
+	{ PST_CU_NEWER_DRIVER_NEEDED, EOPNOTSUPP, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER" },
+	{ PST_CU_DEVICE_UNAVAILABLE, EBUSY, "CUDA_ERROR_DEVICE_UNAVAILABLE" },
+	{ PST_CU_NO_DEVICE, ENODEV, "CUDA_ERROR_NO_DEVICE" },
+	{ PST_CU_INVALID_DEVICE, ENODEV, "CUDA_ERROR_INVALID_DEVICE" },
+	{ PST_CU_INVALID_CONTEXT, ENXIO, "CUDA_ERROR_INVALID_CONTEXT" },
+	{ PST_CU_MAP_FAILED, ENOMEM, "CUDA_ERROR_MAP_FAILED" },
+	{ PST_CU_UNMAP_FAILED, EIO, "CUDA_ERROR_UNMAP_FAILED" },
+	{ PST_CU_ALREADY_MAPPED, EEXIST, "CUDA_ERROR_ALREADY_MAPPED" },
+	{ PST_CU_ECC_UNCORRECTABLE, EIO, "CUDA_ERROR_ECC_UNCORRECTABLE" },
+	{ PST_CU_PEER_ACCESS_UNSUPPORTED, EOPNOTSUPP, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED" },
+	{ PST_CU_NVLINK_UNCORRECTABLE, EIO, "CUDA_ERROR_NVLINK_UNCORRECTABLE" },
+	{ PST_CU_OPERATING_SYSTEM, EIO, "CUDA_ERROR_OPERATING_SYSTEM" },
+	{ PST_CU_INVALID_HANDLE, EBADF, "CUDA_ERROR_INVALID_HANDLE" },
+	{ PST_CU_ILLEGAL_STATE, EBUSY, "CUDA_ERROR_ILLEGAL_STATE" },
+	{ PST_CU_NOT_FOUND, ENOENT, "CUDA_ERROR_NOT_FOUND" },
+	{ PST_CU_NOT_READY, EAGAIN, "CUDA_ERROR_NOT_READY" },
+	{ PST_CU_ILLEGAL_ADDRESS, EFAULT, "CUDA_ERROR_ILLEGAL_ADDRESS" },
+	{ PST_CU_LAUNCH_OUT_OF_RESOURCES, ENOMEM, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" },
+	{ PST_CU_LAUNCH_TIMEOUT, ETIMEDOUT, "CUDA_ERROR_LAUNCH_TIMEOUT" },
+	{ PST_CU_PEER_ACCESS_ALREADY_ENABLED, EALREADY,
+	  "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED" },
+	{ PST_CU_PEER_ACCESS_NOT_ENABLED, EACCES, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED" },
+	{ PST_CU_CONTEXT_IS_DESTROYED, ESTALE, "CUDA_ERROR_CONTEXT_IS_DESTROYED" },
+	{ PST_CU_TOO_MANY_PEERS, ENOSPC, "CUDA_ERROR_TOO_MANY_PEERS" },
+	{ PST_CU_HOST_ALREADY_REGISTERED, EEXIST, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED" },
+	{ PST_CU_HOST_NOT_REGISTERED, ENOENT, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED" },
+	{ PST_CU_MISALIGNED_ADDRESS, EFAULT, "CUDA_ERROR_MISALIGNED_ADDRESS" },
+	{ PST_CU_LAUNCH_FAILED, EIO, "CUDA_ERROR_LAUNCH_FAILED" },
+	{ PST_CU_NOT_PERMITTED, EPERM, "CUDA_ERROR_NOT_PERMITTED" },
+	{ PST_CU_NOT_SUPPORTED, EOPNOTSUPP, "CUDA_ERROR_NOT_SUPPORTED" },
+	{ PST_CU_SYSTEM_NOT_READY, EBUSY, "CUDA_ERROR_SYSTEM_NOT_READY" },
+	{ PST_CU_SYSTEM_DRIVER_MISMATCH, ENODEV, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" },
+	{ PST_CU_COMPAT_NOT_SUPPORTED, ENODEV, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE" },
+	{ PST_CU_CAPTURE_UNSUPPORTED, EOPNOTSUPP, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" },
+	{ PST_CU_CAPTURE_INVALIDATED, EOPNOTSUPP, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" },
+	{ PST_CU_CAPTURE_IMPLICIT, EOPNOTSUPP, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT" },
+	{ PST_CU_TIMEOUT, ETIMEDOUT, "CUDA_ERROR_TIMEOUT" },
+	{ PST_CU_UNKNOWN, EIO, "CUDA_ERROR_UNKNOWN" },
+};
+/* clang-format on */
+
+static const struct result *result_find(enum pst_cu_result rc)
+{
+	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++)
+		if (results[i].rc == rc)
+			return &results[i];
+	return NULL;
+}
+
+int pst_cuda_errno(enum pst_cu_result rc)
+{
+	const struct result *r = result_find(rc);
+
+	return r ? -r->err : -EIO;
+}
+
+const char *pst_cuda_name(enum pst_cu_result rc)
+{
+	const struct result *r = result_find(rc);
+	const char *name = NULL;
+
+	if (r)
+		return r->name;
+	/* A code newer than this file: the driver may know more. */
+	if (loaded && table.cuGetErrorName(rc, &name) == PST_CU_OK && name)
+		return name;
+	return "an unlisted CUDA error";
+}
+
+__attribute__((format(printf, 1, 2))) static void refuse(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why_text, sizeof(why_text), fmt, ap);
+	va_end(ap);
+}
+
+/* A function pointer and an object pointer have one size under POSIX, which
+ * dlsym needs; the copy by bytes keeps ISO C's rule all the same.
+ */
+static int look_up(void *lib, const char *file)
+{
+	for (size_t i = 0; i < sizeof(funcs) / sizeof(funcs[0]); i++) {
+		void *sym = dlsym(lib, funcs[i].symbol);
+		char *member = (char *)&table + funcs[i].member_offset;
+
+		if (!sym && funcs[i].required) {
+			refuse("%s has no %s: the driver is too old", file, funcs[i].symbol);
+			return -ENOSYS;
+		}
+		__builtin_memcpy(member, &sym, sizeof(sym));
+	}
+	return 0;
+}
+
+static int start_driver(const char *file)
+{
+	enum pst_cu_result rc = table.cuInit(0);
+
+	if (rc == PST_CU_STUB_LIBRARY) {
+		refuse("%s is the toolkit's link-time stub, not a driver", file);
+		return -ENODEV;
+	}
+	if (rc != PST_CU_OK) {
+		refuse("cuInit: %s (%d)", pst_cuda_name(rc), (int)rc);
+		return pst_cuda_errno(rc);
+	}
+	rc = table.cuDriverGetVersion(&table.driver_version);
+	if (rc == PST_CU_OK)
+		rc = table.cuDeviceGetCount(&table.device_count);
+	if (rc != PST_CU_OK) {
+		refuse("cuDeviceGetCount: %s (%d)", pst_cuda_name(rc), (int)rc);
+		return pst_cuda_errno(rc);
+	}
+	if (table.device_count < 1) {
+		refuse("the CUDA driver sees no GPU");
+		return -ENODEV;
+	}
+	return 0;
+}
+
+/* The library stays loaded for good: it starts threads of its own and its exit
+ * handlers outlive any owner that we could name.
+ */
+static void load(void)
+{
+	const char *file = getenv("PENSTOCK_LIBCUDA");
+	void *lib;
+
+	if (!file || !*file)
+		file = "libcuda.so.1";
+	lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+	if (!lib) {
+		const char *text = dlerror();
+
+		refuse("%s", text ? text : file);
+		return;
+	}
+	if (look_up(lib, file) < 0 || start_driver(file) < 0)
+		return;
+	loaded = true;
+}
+
+const struct pst_cuda *pst_cuda_get(const char **why)
+{
+	pthread_once(&once, load);
+	if (loaded)
+		return &table;
+	if (why)
+		*why = why_text;
+	return NULL;
+}

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of the CUDA driver API that Penstock calls, declared by ourselves:
+ * handles, constants, structs, and one list of functions with the symbol that
+ * each is looked up by. src/device/cuda.c and the tests call it; tests/standin
+ * implements it. cuda_api.c loads it once with dlopen. It must never need an
+ * NVIDIA header or library at build time, and it holds facts of the interface
+ * only: tests/standin/abi.c compares every line with the real cuda.h where
+ * that file exists.
+ */
+#ifndef PST_CUDA_API_H
+#define PST_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Opaque handles of the driver. */
+struct pst_cu_ctx;
+struct pst_cu_stream;
+struct pst_cu_event;
+
+/* An address in the driver's unified address space, of a GPU or of the host. */
+typedef unsigned long long pst_cu_ptr;
+
+/* The names of this API for the two default streams; NULL is the first. */
+#define PST_CU_STREAM_LEGACY	 ((struct pst_cu_stream *)0x1)
+#define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
+
+/* Returned by every function. The list ends where our handling does: other
+ * codes exist and are passed on by number.
+ */
+enum pst_cu_result {
+	PST_CU_OK			  = 0,
+	PST_CU_INVALID_VALUE		  = 1,
+	PST_CU_OUT_OF_MEMORY		  = 2,
+	PST_CU_NOT_INITIALIZED		  = 3,
+	PST_CU_DEINITIALIZED		  = 4,
+	PST_CU_STUB_LIBRARY		  = 34,
+	PST_CU_NEWER_DRIVER_NEEDED	  = 36,
+	PST_CU_DEVICE_UNAVAILABLE	  = 46,
+	PST_CU_NO_DEVICE		  = 100,
+	PST_CU_INVALID_DEVICE		  = 101,
+	PST_CU_INVALID_CONTEXT		  = 201,
+	PST_CU_MAP_FAILED		  = 205,
+	PST_CU_UNMAP_FAILED		  = 206,
+	PST_CU_ALREADY_MAPPED		  = 208,
+	PST_CU_ECC_UNCORRECTABLE	  = 214,
+	PST_CU_PEER_ACCESS_UNSUPPORTED	  = 217,
+	PST_CU_NVLINK_UNCORRECTABLE	  = 220,
+	PST_CU_OPERATING_SYSTEM		  = 304,
+	PST_CU_INVALID_HANDLE		  = 400,
+	PST_CU_ILLEGAL_STATE		  = 401,
+	PST_CU_NOT_FOUND		  = 500,
+	PST_CU_NOT_READY		  = 600,
+	PST_CU_ILLEGAL_ADDRESS		  = 700,
+	PST_CU_LAUNCH_OUT_OF_RESOURCES	  = 701,
+	PST_CU_LAUNCH_TIMEOUT		  = 702,
+	PST_CU_PEER_ACCESS_ALREADY_ENABLED = 704,
+	PST_CU_PEER_ACCESS_NOT_ENABLED	  = 705,
+	PST_CU_CONTEXT_IS_DESTROYED	  = 709,
+	PST_CU_TOO_MANY_PEERS		  = 711,
+	PST_CU_HOST_ALREADY_REGISTERED	  = 712,
+	PST_CU_HOST_NOT_REGISTERED	  = 713,
+	PST_CU_MISALIGNED_ADDRESS	  = 716,
+	PST_CU_LAUNCH_FAILED		  = 719,
+	PST_CU_NOT_PERMITTED		  = 800,
+	PST_CU_NOT_SUPPORTED		  = 801,
+	PST_CU_SYSTEM_NOT_READY		  = 802,
+	PST_CU_SYSTEM_DRIVER_MISMATCH	  = 803,
+	PST_CU_COMPAT_NOT_SUPPORTED	  = 804,
+	PST_CU_CAPTURE_UNSUPPORTED	  = 900,
+	PST_CU_CAPTURE_INVALIDATED	  = 901,
+	PST_CU_CAPTURE_IMPLICIT		  = 906,
+	PST_CU_TIMEOUT			  = 909,
+	PST_CU_UNKNOWN			  = 999,
+};
+
+/* cuPointerGetAttributes: in the comment, what data[i] must point to. */
+enum pst_cu_ptr_attr {
+	PST_CU_PTR_CONTEXT		= 1,  /* struct pst_cu_ctx * */
+	PST_CU_PTR_MEMORY_TYPE		= 2,  /* unsigned, pst_cu_memtype */
+	PST_CU_PTR_DEVICE_POINTER	= 3,  /* pst_cu_ptr */
+	PST_CU_PTR_HOST_POINTER		= 4,  /* void * */
+	PST_CU_PTR_SYNC_MEMOPS		= 6,  /* int */
+	PST_CU_PTR_BUFFER_ID		= 7,  /* unsigned long long */
+	PST_CU_PTR_IS_MANAGED		= 8,  /* int */
+	PST_CU_PTR_DEVICE_ORDINAL	= 9,  /* int */
+	PST_CU_PTR_IS_IPC_CAPABLE	= 10, /* int: cuIpcGetMemHandle works */
+	PST_CU_PTR_RANGE_START		= 11, /* pst_cu_ptr */
+	PST_CU_PTR_RANGE_SIZE		= 12, /* size_t */
+	PST_CU_PTR_MAPPED		= 13, /* int */
+	PST_CU_PTR_HANDLE_TYPES		= 14, /* unsigned, pst_cu_handle_type */
+	PST_CU_PTR_IS_RDMA_CAPABLE	= 15, /* int */
+	PST_CU_PTR_ACCESS_FLAGS		= 16, /* unsigned: 1 read, 3 both */
+	PST_CU_PTR_MEMPOOL		= 17, /* void * */
+	PST_CU_PTR_MAPPING_SIZE		= 18, /* size_t */
+	PST_CU_PTR_MAPPING_START	= 19, /* pst_cu_ptr */
+	PST_CU_PTR_BLOCK_ID		= 20, /* unsigned long long */
+};
+
+/* 0 is what the driver answers for an address it does not know. */
+enum pst_cu_memtype {
+	PST_CU_MEMTYPE_HOST	= 1,
+	PST_CU_MEMTYPE_DEVICE	= 2,
+	PST_CU_MEMTYPE_ARRAY	= 3,
+	PST_CU_MEMTYPE_UNIFIED	= 4,
+};
+
+/* cuDeviceGetAttribute. */
+enum pst_cu_dev_attr {
+	PST_CU_DEV_INTEGRATED		= 18,
+	PST_CU_DEV_CAN_MAP_HOST		= 19,
+	PST_CU_DEV_PCI_BUS_ID		= 33,
+	PST_CU_DEV_PCI_DEVICE_ID	= 34,
+	PST_CU_DEV_COPY_ENGINES		= 40,
+	PST_CU_DEV_UNIFIED_ADDRESSING	= 41,
+	PST_CU_DEV_PCI_DOMAIN_ID	= 50,
+	PST_CU_DEV_CC_MAJOR		= 75,
+	PST_CU_DEV_CC_MINOR		= 76,
+	PST_CU_DEV_PAGEABLE_ACCESS	= 88,
+	PST_CU_DEV_HOST_PTR_IS_DEV_PTR	= 91,
+	PST_CU_DEV_CAN_FLUSH_REMOTE	= 98,
+	PST_CU_DEV_HOST_REGISTER	= 99,
+	PST_CU_DEV_VMM			= 102,
+	PST_CU_DEV_HANDLE_FD		= 103,
+	PST_CU_DEV_RDMA_WITH_VMM	= 110,
+	PST_CU_DEV_READ_ONLY_REGISTER	= 113,
+	PST_CU_DEV_RDMA			= 116,
+	PST_CU_DEV_RDMA_FLUSH_OPTIONS	= 117,
+	PST_CU_DEV_RDMA_ORDERING	= 118,
+	PST_CU_DEV_MEMOPS_64		= 122,
+	PST_CU_DEV_WAIT_VALUE_NOR	= 123,
+	PST_CU_DEV_DMA_BUF		= 124,
+	PST_CU_DEV_NUMA_ID		= 131,
+	PST_CU_DEV_HOST_NUMA_ID		= 134,
+};
+
+/* cuDeviceGetP2PAttribute. */
+enum pst_cu_p2p_attr {
+	PST_CU_P2P_PERFORMANCE_RANK	= 1,
+	PST_CU_P2P_ACCESS		= 2,
+};
+
+/* cuCtxCreate and the flags of a primary context. */
+enum {
+	PST_CU_CTX_SCHED_SPIN		= 1,
+	PST_CU_CTX_SCHED_YIELD		= 2,
+	PST_CU_CTX_SCHED_BLOCKING	= 4,
+};
+
+/* cuMemHostRegister; the first two also for cuMemHostAlloc. */
+enum {
+	PST_CU_HOST_PORTABLE		= 0x1,
+	PST_CU_HOST_MAPPED		= 0x2,
+	PST_CU_HOST_IOMEMORY		= 0x4,
+	PST_CU_HOST_READ_ONLY		= 0x8,
+};
+
+/* cuStreamCreateWithPriority, cuEventCreate. */
+enum {
+	PST_CU_STREAM_DEFAULT		= 0x0,
+	PST_CU_STREAM_NON_BLOCKING	= 0x1,
+	PST_CU_EVENT_DEFAULT		= 0x0,
+	PST_CU_EVENT_BLOCKING		= 0x1,
+	PST_CU_EVENT_NO_TIMING		= 0x2,
+	PST_CU_EVENT_INTERPROCESS	= 0x4,
+};
+
+/* cuStreamWaitValue32/64, cuStreamWriteValue32/64. */
+enum {
+	PST_CU_WAIT_GEQ			= 0x0, /* signed (*addr - value) >= 0 */
+	PST_CU_WAIT_EQ			= 0x1,
+	PST_CU_WAIT_AND			= 0x2, /* (*addr & value) != 0 */
+	PST_CU_WAIT_NOR			= 0x3, /* ~(*addr | value) != 0 */
+	PST_CU_WAIT_FLUSH		= 1 << 30,
+	PST_CU_WRITE_DEFAULT		= 0x0,
+	PST_CU_WRITE_NO_BARRIER		= 0x1,
+};
+
+/* cuStreamIsCapturing. */
+enum pst_cu_capture {
+	PST_CU_CAPTURE_NONE		= 0,
+	PST_CU_CAPTURE_ACTIVE		= 1,
+	PST_CU_CAPTURE_BROKEN		= 2,
+};
+
+/* cuIpcOpenMemHandle: the one flag it takes. */
+enum {
+	PST_CU_IPC_LAZY_PEER		= 0x1,
+};
+
+/* cuMemGetHandleForAddressRange. */
+enum pst_cu_range_handle {
+	PST_CU_RANGE_DMA_BUF_FD		= 0x1,
+};
+enum {
+	PST_CU_RANGE_FLAG_PCIE		= 0x1,
+};
+
+/* cuFlushGPUDirectRDMAWrites. */
+enum pst_cu_flush_target {
+	PST_CU_FLUSH_CURRENT_CTX	= 0,
+};
+enum pst_cu_flush_scope {
+	PST_CU_FLUSH_TO_OWNER		= 100,
+	PST_CU_FLUSH_TO_ALL		= 200,
+};
+
+/* Virtual memory management: cuMemCreate and what belongs to it. */
+enum pst_cu_alloc_type {
+	PST_CU_ALLOC_PINNED		= 1,
+};
+enum pst_cu_handle_type {
+	PST_CU_HANDLE_NONE		= 0x0,
+	PST_CU_HANDLE_FD		= 0x1,
+	PST_CU_HANDLE_FABRIC		= 0x8,
+};
+enum pst_cu_location_type {
+	PST_CU_LOCATION_NONE		= 0,
+	PST_CU_LOCATION_DEVICE		= 1,
+	PST_CU_LOCATION_HOST		= 2,
+	PST_CU_LOCATION_HOST_NUMA	= 3,
+};
+enum pst_cu_access {
+	PST_CU_ACCESS_NONE		= 0,
+	PST_CU_ACCESS_READ		= 1,
+	PST_CU_ACCESS_READWRITE		= 3,
+};
+enum pst_cu_granularity {
+	PST_CU_GRANULARITY_MIN		= 0,
+	PST_CU_GRANULARITY_RECOMMENDED	= 1,
+};
+
+struct pst_cu_location {
+	enum pst_cu_location_type type;
+	int id;
+};
+
+struct pst_cu_alloc_prop {
+	enum pst_cu_alloc_type type;
+	enum pst_cu_handle_type handle_types;
+	struct pst_cu_location location;
+	void *win32_meta;
+	struct {
+		unsigned char compression;
+		unsigned char rdma_capable;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} flags;
+};
+
+struct pst_cu_access_desc {
+	struct pst_cu_location location;
+	enum pst_cu_access flags;
+};
+
+struct pst_cu_uuid {
+	char bytes[16];
+};
+
+struct pst_cu_ipc_mem {
+	char reserved[64];
+};
+
+/* Where `*_type` is host only `*_host` counts, else only `*_dev`; a pitch is
+ * the distance of two rows in bytes, and may be 0 when there is one row.
+ */
+struct pst_cu_memcpy2d {
+	size_t src_x_bytes;
+	size_t src_y;
+	enum pst_cu_memtype src_type;
+	const void *src_host;
+	pst_cu_ptr src_dev;
+	void *src_array;
+	size_t src_pitch;
+	size_t dst_x_bytes;
+	size_t dst_y;
+	enum pst_cu_memtype dst_type;
+	void *dst_host;
+	pst_cu_ptr dst_dev;
+	void *dst_array;
+	size_t dst_pitch;
+	size_t width_bytes;
+	size_t height;
+};
+
+/*
+ * Every function: R(name, symbol, parameters) is required, O() optional. The
+ * name is NVIDIA's without the version, the symbol is the version whose
+ * parameters these are. A driver without a required one is refused whole; a
+ * missing optional one is NULL in the table and its user must have an answer.
+ * In parentheses: the CUDA version that brought an optional one.
+ */
+/* clang-format off */
+#define PST_CU_DEVICE_FUNCS(R, O) \
+R(cuInit, cuInit, (unsigned int flags)) \
+R(cuDriverGetVersion, cuDriverGetVersion, (int *version)) \
+R(cuGetErrorName, cuGetErrorName, (enum pst_cu_result rc, const char **name)) \
+R(cuGetErrorString, cuGetErrorString, (enum pst_cu_result rc, const char **text)) \
+R(cuDeviceGet, cuDeviceGet, (int *dev, int ordinal)) \
+R(cuDeviceGetCount, cuDeviceGetCount, (int *count)) \
+R(cuDeviceGetName, cuDeviceGetName, (char *name, int len, int dev)) \
+R(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, (char *bdf, int len, int dev)) \
+R(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId, (int *dev, const char *bdf)) \
+R(cuDeviceGetAttribute, cuDeviceGetAttribute, \
+	(int *value, enum pst_cu_dev_attr attr, int dev)) \
+R(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *len_bytes, int dev)) \
+R(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, int dev, int peer)) \
+R(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, \
+	(struct pst_cu_ctx **ctx, int dev)) \
+R(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (int dev)) \
+R(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, \
+	(int dev, unsigned int *flags, int *active)) \
+R(cuCtxGetCurrent, cuCtxGetCurrent, (struct pst_cu_ctx **ctx)) \
+R(cuCtxSetCurrent, cuCtxSetCurrent, (struct pst_cu_ctx *ctx)) \
+R(cuCtxPushCurrent, cuCtxPushCurrent_v2, (struct pst_cu_ctx *ctx)) \
+R(cuCtxPopCurrent, cuCtxPopCurrent_v2, (struct pst_cu_ctx **ctx)) \
+R(cuCtxGetDevice, cuCtxGetDevice, (int *dev)) \
+R(cuCtxSynchronize, cuCtxSynchronize, (void)) \
+R(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, \
+	(int *least, int *greatest)) \
+R(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, \
+	(struct pst_cu_ctx *peer, unsigned int flags)) \
+O(cuDeviceGetUuid, cuDeviceGetUuid_v2, (struct pst_cu_uuid *uuid, int dev)) /* 11.4 */ \
+O(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute, \
+	(int *value, enum pst_cu_p2p_attr attr, int src_dev, int dst_dev)) \
+O(cuFlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites, \
+	(enum pst_cu_flush_target target, enum pst_cu_flush_scope scope)) /* 11.3 */
+
+#define PST_CU_MEM_FUNCS(R, O) \
+R(cuMemGetInfo, cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes)) \
+R(cuMemAlloc, cuMemAlloc_v2, (pst_cu_ptr *dev, size_t len_bytes)) \
+R(cuMemFree, cuMemFree_v2, (pst_cu_ptr dev)) \
+R(cuMemGetAddressRange, cuMemGetAddressRange_v2, \
+	(pst_cu_ptr *start, size_t *len_bytes, pst_cu_ptr dev)) \
+R(cuMemHostAlloc, cuMemHostAlloc, \
+	(void **host, size_t len_bytes, unsigned int flags)) \
+R(cuMemFreeHost, cuMemFreeHost, (void *host)) \
+R(cuMemHostRegister, cuMemHostRegister_v2, \
+	(void *host, size_t len_bytes, unsigned int flags)) \
+R(cuMemHostUnregister, cuMemHostUnregister, (void *host)) \
+R(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, \
+	(pst_cu_ptr *dev, void *host, unsigned int flags)) \
+R(cuPointerGetAttribute, cuPointerGetAttribute, \
+	(void *data, enum pst_cu_ptr_attr attr, pst_cu_ptr ptr)) \
+R(cuPointerGetAttributes, cuPointerGetAttributes, \
+	(unsigned int count, enum pst_cu_ptr_attr *attrs, void **data, pst_cu_ptr ptr)) \
+O(cuPointerSetAttribute, cuPointerSetAttribute, \
+	(const void *value, enum pst_cu_ptr_attr attr, pst_cu_ptr ptr)) \
+O(cuIpcGetMemHandle, cuIpcGetMemHandle, \
+	(struct pst_cu_ipc_mem *handle, pst_cu_ptr dev)) \
+O(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, \
+	(pst_cu_ptr *dev, struct pst_cu_ipc_mem handle, unsigned int flags)) /* 11.0 */ \
+O(cuIpcCloseMemHandle, cuIpcCloseMemHandle, (pst_cu_ptr dev)) \
+O(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, \
+	(void *handle, pst_cu_ptr dev, size_t len_bytes, \
+	 enum pst_cu_range_handle type, unsigned long long flags)) /* 11.7 */
+
+#define PST_CU_STREAM_FUNCS(R, O) \
+R(cuMemcpyAsync, cuMemcpyAsync, \
+	(pst_cu_ptr dst, pst_cu_ptr src, size_t len_bytes, struct pst_cu_stream *stream)) \
+R(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, \
+	(pst_cu_ptr dst, const void *src, size_t len_bytes, struct pst_cu_stream *stream)) \
+R(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, \
+	(void *dst, pst_cu_ptr src, size_t len_bytes, struct pst_cu_stream *stream)) \
+R(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, \
+	(pst_cu_ptr dst, pst_cu_ptr src, size_t len_bytes, struct pst_cu_stream *stream)) \
+R(cuMemcpyPeerAsync, cuMemcpyPeerAsync, \
+	(pst_cu_ptr dst, struct pst_cu_ctx *dst_ctx, pst_cu_ptr src, \
+	 struct pst_cu_ctx *src_ctx, size_t len_bytes, struct pst_cu_stream *stream)) \
+R(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, \
+	(const struct pst_cu_memcpy2d *copy, struct pst_cu_stream *stream)) \
+R(cuMemsetD8Async, cuMemsetD8Async, \
+	(pst_cu_ptr dst, unsigned char byte, size_t len_bytes, struct pst_cu_stream *stream)) \
+R(cuStreamCreateWithPriority, cuStreamCreateWithPriority, \
+	(struct pst_cu_stream **stream, unsigned int flags, int priority)) \
+R(cuStreamDestroy, cuStreamDestroy_v2, (struct pst_cu_stream *stream)) \
+R(cuStreamQuery, cuStreamQuery, (struct pst_cu_stream *stream)) \
+R(cuStreamSynchronize, cuStreamSynchronize, (struct pst_cu_stream *stream)) \
+R(cuStreamWaitEvent, cuStreamWaitEvent, \
+	(struct pst_cu_stream *stream, struct pst_cu_event *event, unsigned int flags)) \
+R(cuStreamGetCtx, cuStreamGetCtx, \
+	(struct pst_cu_stream *stream, struct pst_cu_ctx **ctx)) \
+R(cuStreamIsCapturing, cuStreamIsCapturing, \
+	(struct pst_cu_stream *stream, enum pst_cu_capture *status)) \
+R(cuEventCreate, cuEventCreate, (struct pst_cu_event **event, unsigned int flags)) \
+R(cuEventRecord, cuEventRecord, \
+	(struct pst_cu_event *event, struct pst_cu_stream *stream)) \
+R(cuEventQuery, cuEventQuery, (struct pst_cu_event *event)) \
+R(cuEventSynchronize, cuEventSynchronize, (struct pst_cu_event *event)) \
+R(cuEventDestroy, cuEventDestroy_v2, (struct pst_cu_event *event)) \
+R(cuLaunchHostFunc, cuLaunchHostFunc, \
+	(struct pst_cu_stream *stream, void (*fn)(void *), void *arg)) \
+O(cuStreamWriteValue32, cuStreamWriteValue32_v2, \
+	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint32_t value, \
+	 unsigned int flags)) /* 11.7 */ \
+O(cuStreamWriteValue64, cuStreamWriteValue64_v2, \
+	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint64_t value, \
+	 unsigned int flags)) /* 11.7 */ \
+O(cuStreamWaitValue32, cuStreamWaitValue32_v2, \
+	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint32_t value, \
+	 unsigned int flags)) /* 11.7 */ \
+O(cuStreamWaitValue64, cuStreamWaitValue64_v2, \
+	(struct pst_cu_stream *stream, pst_cu_ptr addr, uint64_t value, \
+	 unsigned int flags)) /* 11.7 */
+
+#define PST_CU_VMM_FUNCS(R, O) \
+O(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, \
+	(size_t *granularity, const struct pst_cu_alloc_prop *prop, \
+	 enum pst_cu_granularity option)) /* 10.2, like all below */ \
+O(cuMemCreate, cuMemCreate, \
+	(unsigned long long *handle, size_t len_bytes, \
+	 const struct pst_cu_alloc_prop *prop, unsigned long long flags)) \
+O(cuMemRelease, cuMemRelease, (unsigned long long handle)) \
+O(cuMemAddressReserve, cuMemAddressReserve, \
+	(pst_cu_ptr *dev, size_t len_bytes, size_t align, pst_cu_ptr hint, \
+	 unsigned long long flags)) \
+O(cuMemAddressFree, cuMemAddressFree, (pst_cu_ptr dev, size_t len_bytes)) \
+O(cuMemMap, cuMemMap, \
+	(pst_cu_ptr dev, size_t len_bytes, size_t offset, unsigned long long handle, \
+	 unsigned long long flags)) \
+O(cuMemUnmap, cuMemUnmap, (pst_cu_ptr dev, size_t len_bytes)) \
+O(cuMemSetAccess, cuMemSetAccess, \
+	(pst_cu_ptr dev, size_t len_bytes, const struct pst_cu_access_desc *descs, \
+	 size_t count)) \
+O(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, \
+	(unsigned long long *handle, void *addr)) \
+O(cuMemExportToShareableHandle, cuMemExportToShareableHandle, \
+	(void *shareable, unsigned long long handle, enum pst_cu_handle_type type, \
+	 unsigned long long flags)) \
+O(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, \
+	(unsigned long long *handle, void *os_handle, enum pst_cu_handle_type type))
+/* clang-format on */
+
+#define PST_CU_FUNCS(R, O) \
+	PST_CU_DEVICE_FUNCS(R, O) \
+	PST_CU_MEM_FUNCS(R, O) \
+	PST_CU_STREAM_FUNCS(R, O) \
+	PST_CU_VMM_FUNCS(R, O)
+
+/* The loaded driver. Read-only once pst_cuda_get has returned it. */
+struct pst_cuda {
+#define PST_CU_MEMBER(name, symbol, params) enum pst_cu_result(*name) params;
+	PST_CU_FUNCS(PST_CU_MEMBER, PST_CU_MEMBER)
+#undef PST_CU_MEMBER
+	int driver_version; /* 1000 × major + 10 × minor */
+	int device_count;   /* at least 1 */
+};
+
+/*
+ * The driver, loaded and initialised by the first call (which may take a
+ * second), or NULL and in *why a sentence of static storage that says what is
+ * missing. `why` may be NULL. Every later call gives the first one's answer.
+ * Any thread. PENSTOCK_LIBCUDA names another file than libcuda.so.1.
+ */
+const struct pst_cuda *pst_cuda_get(const char **why);
+
+/* 0 or the -errno that stands for a result of the driver. */
+int pst_cuda_errno(enum pst_cu_result rc);
+
+/* The driver's name of a result, "CUDA_ERROR_..." (static storage); works
+ * without a driver too, with less to say.
+ */
+const char *pst_cuda_name(enum pst_cu_result rc);
+
+#endif /* PST_CUDA_API_H */
