@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door. `make demo` and `make test` are all that a newcomer needs:
+# both install what is missing (tools/bootstrap), build into build/ and run.
+# The build itself is meson's; this file only spells the usual commands.
+MESON ?= meson
+NINJA ?= ninja
+# Warnings are errors where nobody reads them.
+MESON_FLAGS ?= $(if $(CI),-Dwerror=true)
+
+.PHONY: build demo test test-fast test-all lab lab-all install format clean
+
+build:
+	@tools/bootstrap build test
+	@test -f build/build.ninja || $(MESON) setup build $(MESON_FLAGS)
+	@$(NINJA) -C build
+
+# make demo [FILE=model.safetensors]
+demo: build
+	@tools/demo $(if $(FILE),"$(FILE)")
+
+# The last line is 'N passed, N failed, N skipped'. Logs: build/test-logs/.
+test: build
+	@tools/bootstrap lab
+	@tests/run fast core lab
+
+# Under ten seconds, no hardware, no virtual machine.
+test-fast: build
+	@tests/run fast
+
+# With the slow ones: mutants, every lab suite, long property runs.
+test-all: build
+	@tools/bootstrap lab dev
+	@tests/run
+
+# A virtual machine with real peer-to-peer DMA: the short suites, then all.
+lab: build
+	@tools/bootstrap lab
+	@tests/run lab
+
+lab-all: build
+	@tools/bootstrap lab
+	@tests/run 'lab/*'
+
+install: build
+	@$(MESON) install -C build --no-rebuild
+
+format:
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean:
+	rm -rf build

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The main of a fuzz target built without libFuzzer: hands it each file of the
+ * folders and files named on the command line, once, in the order of their
+ * names, so that every input that ever broke a parser is a plain test. tests/
+ * run calls it. It must never pass without having replayed something.
+ */
+#include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
+
+/* The input is an exact heap block: a sanitizer sees one byte too far. */
+static int replay_file(const char *name)
+{
+	struct stat st;
+	uint8_t *data;
+	size_t got;
+	FILE *f = fopen(name, "rb");
+
+	if (!f || fstat(fileno(f), &st) < 0) {
+		perror(name);
+		if (f)
+			fclose(f);
+		return -1;
+	}
+	data = malloc((size_t)st.st_size ? (size_t)st.st_size : 1);
+	got = data ? fread(data, 1, (size_t)st.st_size, f) : 0;
+	fclose(f);
+	if (!data || got != (size_t)st.st_size) {
+		fprintf(stderr, "%s: %zu of %zu bytes read\n", name, got, (size_t)st.st_size);
+		free(data);
+		return -1;
+	}
+	/* Said first: the last line of the log names the input that crashed. */
+	printf("%s %zu\n", name, got);
+	fflush(stdout);
+	LLVMFuzzerTestOneInput(data, got);
+	free(data);
+	return 1;
+}
+
+static int not_hidden(const struct dirent *e)
+{
+	return e->d_name[0] != '.';
+}
+
+/* How many inputs were replayed, or -1. */
+static int replay_dir(const char *dir)
+{
+	struct dirent **entries;
+	char name[4096];
+	int i, n, ret = 0;
+
+	n = scandir(dir, &entries, not_hidden, alphasort);
+	if (n < 0) {
+		perror(dir);
+		return -1;
+	}
+	for (i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "%s/%s", dir, entries[i]->d_name);
+		if (ret >= 0 && replay_file(name) < 0)
+			ret = -1;
+		else if (ret >= 0)
+			ret++;
+		free(entries[i]);
+	}
+	free(entries);
+	return ret;
+}
+
+int main(int argc, char **argv)
+{
+	int i, n, count = 0;
+
+	for (i = 1; i < argc; i++) {
+		struct stat st;
+
+		if (stat(argv[i], &st) < 0) {
+			perror(argv[i]);
+			return 1;
+		}
+		n = S_ISDIR(st.st_mode) ? replay_dir(argv[i]) : replay_file(argv[i]);
+		if (n < 0)
+			return 1;
+		count += n;
+	}
+	printf("%d inputs replayed\n", count);
+	return count ? 0 : 1;
+}
