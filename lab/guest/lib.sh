@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+# What scripts inside the guest share: drives by serial, phases that the reader of
+# QEMU's trace can tell apart, steps with a result. Sourced by lab/guest/*.sh.
+# It must never be sourced outside a guest: it formats drives.
+# shellcheck shell=bash
+
+[[ -e /run/penstock-lab ]] || {
+	echo "lab/guest: not inside a guest of the lab" >&2
+	exit 2
+}
+
+# Sectors from here on belong to no file system: single reads there are marks.
+lab_mark_sector=917504		# 448 MiB
+rm -f "$LAB_OUT"/{facts,phases,said.log}
+: >"$LAB_OUT/phases"
+
+lab_controller() { # SERIAL -> nvme1
+	local f
+	f=$(grep -lsx "$1 *" /sys/class/nvme/nvme*/serial) || {
+		echo "no drive of serial $1" >&2
+		return 1
+	}
+	basename "$(dirname "$f")"
+}
+
+lab_drive() { # SERIAL -> /dev/nvme1n1
+	local c
+	c=$(lab_controller "$1") && echo /dev/"${c}"n[0-9]*
+}
+
+lab_bdf() { # SERIAL -> 0000:04:00.0
+	local c
+	c=$(lab_controller "$1") && cat "/sys/class/nvme/$c/address"
+}
+
+lab_p2pmem() { # SERIAL -> .../p2pmem
+	local b
+	b=$(lab_bdf "$1") && echo "/sys/bus/pci/devices/$b/p2pmem"
+}
+
+# Formats a drive, leaving room for the marks, and mounts it.
+lab_mount() { # SERIAL DIR
+	local dev
+	dev=$(lab_drive "$1")
+	modprobe ext4
+	mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 "$dev" 448M
+	mkdir -p "$2"
+	mount "$dev" "$2"
+}
+
+# What the trace cannot know: which namespace holds the files, and where the
+# memory buffer lies. The checker compares the latter with QEMU's own mapping.
+lab_facts() { # DATA-SERIAL MEMORY-SERIAL
+	local bdf c bir
+	c=$(lab_controller "$2")
+	bdf=$(lab_bdf "$2")
+	echo "nsid $(cat /sys/block/"$(basename "$(lab_drive "$1")")"/nsid)"
+	echo "mark_sector $lab_mark_sector"
+	bir=$((0x$(sed -n 's/^cmbloc *: 0x//p' "/sys/class/nvme/$c/cmb") & 7))
+	sed -n "$((bir + 1))s/^\(0x[0-9a-f]*\) \(0x[0-9a-f]*\) .*/bar $bdf $bir \1 \2/p" \
+		"/sys/bus/pci/devices/$bdf/resource"
+}
+
+# Runs a command between two marks and records which sectors of which files it had
+# to move: TARGETS is 'read:FILE', 'write:FILE' or several of them with commas.
+lab_phase() { # NAME TARGETS COMMAND...
+	local name=$1 targets=$2 code=0 t n mark
+	shift 2
+	n=$(grep -c ^phase "$LAB_OUT/phases") || true
+	mark=$((lab_mark_sector + 2 * n))
+	"$lab_probe" mark --file "$lab_mark_drive" --offset $((mark * 512))
+	"$@" || code=$?
+	"$lab_probe" mark --file "$lab_mark_drive" --offset $(((mark + 1) * 512))
+	echo "phase $n $name" >>"$LAB_OUT/phases"
+	for t in ${targets//,/ }; do
+		"$lab_probe" extents --file "${t#*:}" |
+			sed "s/^/extent $n ${t%%:*} /" >>"$LAB_OUT/phases"
+	done
+	return $code
+}
+
+lab_drop_caches() {
+	sync
+	echo 3 >/proc/sys/vm/drop_caches
+}
+
+lab_failed=0
+lab_ok() { echo "ok   $*"; }
+lab_bad() {
+	echo "FAIL $*"
+	lab_failed=$((lab_failed + 1))
+}
+
+# Runs a command and compares its exit code and one line of its output.
+lab_expect() { # NAME CODE PATTERN COMMAND...
+	local name=$1 want=$2 pattern=$3 code=0 text
+	shift 3
+	text=$("$@" 2>"$LAB_SCRATCH/stderr") || code=$?
+	if [[ $code == "$want" && $text =~ $pattern ]]; then
+		lab_ok "$name"
+	else
+		lab_bad "$name: exit $code, wanted $want with '$pattern'; it said: $text"
+		sed 's/^/     /' "$LAB_SCRATCH/stderr"
+	fi
+	printf '%s\n' "$text" >>"$LAB_OUT/said.log"
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Inside the guest: peer-to-peer reads and writes between a file and the memory of
+# another drive, and the same bytes by way of host memory as a control. Started by
+# tests/lab/p2p through lab/run; arguments: the probe, and the penstock command or
+# 'none'. It only records: which bytes went where is decided on the host, from
+# QEMU's trace.
+set -euo pipefail
+lab_probe=$1
+penstock=$2
+source "$(dirname "$0")/lib.sh"
+
+dir=$LAB_SCRATCH/data
+lab_mount data1 "$dir"
+lab_mark_drive=$(lab_drive data1)
+mem=$(lab_p2pmem cmb1)
+mib=$((1 << 20))
+size=$((4 * mib))
+lab_facts data1 cmb1 >"$LAB_OUT/facts"
+echo "p2pmem size $(cat "$mem/size") available $(cat "$mem/available")"
+
+all="\"done\":$size,\"errno\":null,\"words\":$((size / 8)),\"right\":$((size / 8)),"
+fresh() { # NAME: a cold file of written extents
+	"$lab_probe" fill --file "$dir/$1" --bytes $size --seed 7 >/dev/null
+	lab_drop_caches
+}
+reads() { lab_expect "$1" 0 "$all" lab_phase "$1" "read:$dir/src" "$lab_probe" read \
+	--file "$dir/src" --bytes $size --seed 7 --mem "$mem/allocate" "${@:2}"; }
+writes() {
+	fresh "$1"
+	lab_expect "$1" 0 '"errno":null' lab_phase "$1" "write:$dir/$1" \
+		"$lab_probe" write --file "$dir/$1" --bytes $size --seed 9 \
+		--mem "$mem/allocate" "${@:2}"
+	lab_drop_caches
+	lab_expect "$1, read back" 0 "$all" \
+		"$lab_probe" read --file "$dir/$1" --bytes $size --seed 9 --mem host
+}
+
+fresh src
+reads rig-read
+reads rig-read-offsets --chunk 61440 --mem-offset 512
+writes rig-write
+lab_drop_caches
+reads control-staged-read --bounce
+lab_drop_caches
+reads control-bounce-read --buffered
+writes control-staged-write --bounce
+writes control-bounce-write --buffered
+
+if [[ $penstock != none ]]; then
+	source "$LAB_DIR/guest/p2p-penstock.sh"
+fi
+umount "$dir"
+((lab_failed == 0)) || exit 1

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fetches a Debian kernel by series, unpacks what the lab needs of it, and builds
+# the initramfs. Sourced by lab/run after lib/host.sh; lab_kernel is the entry.
+# It must never read or write the host's apt sources, lists, package cache or
+# /lib/modules: every directory that apt is given lies in the lab's own cache.
+
+# Series that are known to have CONFIG_PCI_P2PDMA, wanted first to last, and one
+# that has not. Debian's 6.1 and 6.12 leave it off, its 6.16 and later turn it on.
+lab_kernel_p2pdma=${PENSTOCK_LAB_KERNEL:-7.2}
+lab_kernel_plain=6.1
+
+# Directories below kernel/ that are unpacked: all of them would be 160 MB.
+lab_module_dirs=(drivers/nvme drivers/block drivers/infiniband/core
+	drivers/infiniband/sw drivers/md drivers/virtio drivers/char
+	drivers/vfio drivers/iommu drivers/dma-buf drivers/net/veth.ko
+	drivers/net/dummy.ko drivers/net/virtio_net.ko drivers/net/net_failover.ko
+	drivers/firmware arch/x86 crypto lib virt fs/9p fs/netfs fs/fscache
+	fs/overlayfs fs/ext4 fs/jbd2 fs/mbcache.ko fs/xfs fs/btrfs fs/fuse fs/nfs
+	fs/nfsd fs/nfs_common fs/lockd fs/configfs fs/nls net/9p net/core
+	net/ipv4 net/ipv6 net/sunrpc net/sched net/tls net/handshake net/802)
+
+# Loaded by the initramfs, in this order, each after what it needs.
+lab_boot_modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
+
+lab_kernel_suite() { # SERIES
+	case $1 in
+	6.1) echo bookworm ;;
+	6.12) echo trixie ;;
+	*) echo trixie-backports ;;
+	esac
+}
+
+# The mirror that this host already uses, else Debian's own name for all of them.
+lab_mirror() {
+	local uri release component
+	if [[ ${PENSTOCK_LAB_MIRROR:-} ]]; then
+		echo "$PENSTOCK_LAB_MIRROR"
+		return
+	fi
+	# shellcheck disable=SC2016 # the format is apt's, not the shell's
+	while read -r uri release component; do
+		[[ $component == main && $uri == */debian/ ]] || continue
+		[[ $release == *-* ]] && continue
+		echo "$uri"
+		return
+	done < <(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' \
+		'Created-By: Packages' 2>/dev/null)
+	echo http://deb.debian.org/debian/
+}
+
+# apt with private directories. The host's apt.conf is kept (it may name a proxy),
+# its hooks are cleared: some of them delete the host's package cache.
+lab_apt() { # DIR TOOL ARGS...
+	local dir=$1 tool=$2
+	shift 2
+	APT_CONFIG=$dir/apt.conf timeout 300 "$tool" \
+		-o Dir::Etc::SourceList="$dir/sources.list" \
+		-o Dir::Etc::SourceParts=/dev/null -o Dir::State="$dir/state" \
+		-o Dir::State::Lists="$dir/lists" -o Dir::State::Status="$dir/status" \
+		-o Dir::Cache="$dir/cache" -o APT::Sandbox::User= \
+		-o APT::Architecture=amd64 -o Acquire::Languages=none \
+		-o Acquire::http::Timeout=20 -o Acquire::Retries=2 -qq "$@"
+}
+
+lab_apt_init() { # DIR SUITE
+	local dir=$1 keys=/usr/share/keyrings/debian-archive-keyring.gpg f
+	rm -rf "$dir/conf.d"
+	mkdir -p "$dir/conf.d" "$dir/state" "$dir/lists/partial" \
+		"$dir/cache/archives/partial"
+	: >"$dir/status"
+	for f in /etc/apt/apt.conf.d/*; do
+		[[ -e $f ]] && ln -s "$f" "$dir/conf.d/"
+	done
+	printf '#clear %s;\n' APT::Update::Pre-Invoke APT::Update::Post-Invoke \
+		APT::Update::Post-Invoke-Success DPkg::Post-Invoke >"$dir/conf.d/zz-lab"
+	printf 'Dir::Etc::Parts "%s";\n' "$dir/conf.d" >"$dir/apt.conf"
+	[[ -e $keys ]] || lab_die "$lab_exit_skip" \
+		"no $keys: install debian-archive-keyring"
+	echo "deb [signed-by=$keys] $(lab_mirror) $2 main" >"$dir/sources.list"
+}
+
+# The newest package of a series; of any series from 6.16 on if SERIES is 'newest'.
+lab_kernel_pick() { # DIR SERIES
+	local series=${2//./\\.}
+	[[ $2 != newest ]] || series='(6\.1[6-9]|[7-9]\.[0-9]+)'
+	lab_apt "$1" apt-cache pkgnames linux- |
+		grep -E "^linux-(binary|image)-$series\.[0-9]+(\+deb[0-9]+|-[0-9]+)-amd64$" |
+		sed -E 's/^linux-(binary|image)-//' | sort -Vu | tail -n 1
+}
+
+lab_kernel_unpack() { # DEB-DIR TREE
+	local deb d
+	local -a want=('*/vmlinuz*' '*/config-*' '*/modules.builtin*' '*/modules.order')
+	for d in "${lab_module_dirs[@]}"; do
+		want+=("*/kernel/$d*")
+	done
+	mkdir -p "$2"
+	for deb in "$1"/*.deb; do
+		# tar exits 2 where a pattern matches nothing, as many do not in each.
+		dpkg-deb --fsys-tarfile "$deb" |
+			tar -x -C "$2" --wildcards "${want[@]}" 2>/dev/null || true
+	done
+}
+
+# Packages -> CACHE/kernels/VERSION/{vmlinuz,lib/modules/VERSION}, made whole or
+# not at all.
+lab_kernel_fetch() { # CACHE SERIES
+	local cache=$1 series=$2 apt version tmp p
+	local -a debs
+	command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+		lab_die "$lab_exit_skip" "no apt-get here: kernels come as Debian packages"
+	apt=$cache/apt/$(lab_kernel_suite "$series")
+	lab_apt_init "$apt" "$(lab_kernel_suite "$series")"
+	lab_apt "$apt" apt-get update >&2 ||
+		lab_die "$lab_exit_skip" "cannot read the package lists of $(lab_mirror)"
+	version=$(lab_kernel_pick "$apt" "$series")
+	[[ $version ]] || return 1
+	if [[ ! -e $cache/kernels/$version ]]; then
+		lab_say "fetching kernel $version"
+		tmp=$(mktemp -d "$cache/fetch.XXXXXX")
+		# From 7.1 on linux-image is an empty package beside binary and modules.
+		for p in binary modules base image; do
+			[[ $(lab_apt "$apt" apt-cache pkgnames "linux-$p-$version") ]] &&
+				debs+=("linux-$p-$version")
+		done
+		(cd "$tmp" && lab_apt "$apt" apt-get download "${debs[@]}") >&2 || {
+			rm -rf "$tmp"
+			lab_die "$lab_exit_skip" "cannot download ${debs[*]}"
+		}
+		lab_kernel_unpack "$tmp" "$tmp/tree"
+		mkdir -p "$tmp/out/lib/modules" "$cache/kernels"
+		find "$tmp/tree" -name 'vmlinuz*' -type f -exec mv -t "$tmp/out" {} +
+		mv "$tmp"/out/vmlinuz* "$tmp/out/vmlinuz" 2>/dev/null || true
+		find "$tmp/tree" -name 'config-*' -type f -exec mv {} "$tmp/out/config" \;
+		mv "$(find "$tmp/tree" -type d -path "*/lib/modules/$version")" \
+			"$tmp/out/lib/modules/"
+		depmod -b "$tmp/out" "$version" 2>/dev/null
+		chmod -R a+rX "$tmp/out"
+		mv -T "$tmp/out" "$cache/kernels/$version"
+		rm -rf "$tmp"
+	fi
+	ln -sfnT "$version" "$cache/kernels/series-$series"
+}
+
+lab_initramfs() { # KERNEL-DIR VERSION BOOT-SCRIPT
+	local dir=$1 version=$2 boot=$3 image tree m line
+	image=$dir/initramfs-$(cat "$boot" "${BASH_SOURCE[0]}" /bin/busybox |
+		sha256sum | cut -c 1-12).cpio
+	if [[ ! -e $image ]]; then
+		tree=$(mktemp -d "$dir/ird.XXXXXX")
+		mkdir -p "$tree"/{bin,modules,proc,sys,dev,host,rw,root}
+		cp /bin/busybox "$tree/bin/busybox"
+		install -m 755 "$boot" "$tree/init"
+		for m in "${lab_boot_modules[@]}"; do
+			# A built-in module has no file, and some kernels do not list it.
+			modprobe -d "$dir" -S "$version" --show-depends "$m" 2>/dev/null |
+				while read -r what line _; do
+					[[ $what == insmod ]] || continue
+					echo "$line"
+				done
+		done | awk '!seen[$0]++' | while read -r line; do
+			m=$(basename "$line" .xz)
+			case $line in
+			*.xz) xz -dc "$line" >"$tree/modules/$m" ;;
+			*) cp "$line" "$tree/modules/$m" ;;
+			esac
+			echo "$m" >>"$tree/modules/order"
+		done
+		(cd "$tree" && find . | cpio -o -H newc --quiet) >"$image.$$"
+		mv "$image.$$" "$image"
+		rm -rf "$tree"
+	fi
+	echo "$image"
+}
+
+# Sets lab_kernel_version, lab_kernel_image, lab_kernel_modules, lab_initrd.
+lab_kernel() { # CACHE SPEC BOOT-SCRIPT
+	local cache=$1 series=$2 dir
+	case $series in
+	p2pdma) series=$lab_kernel_p2pdma ;;
+	without) series=$lab_kernel_plain ;;
+	esac
+	[[ $series =~ ^([0-9]+\.[0-9]+|newest)$ ]] ||
+		lab_die 2 "kernel '$2' is not p2pdma, without, newest or a series like 6.12"
+	exec 8>"$cache/kernel.lock"
+	flock 8
+	dir=$cache/kernels/series-$series
+	[[ -e $dir/vmlinuz ]] || lab_kernel_fetch "$cache" "$series" || {
+		[[ $2 == p2pdma ]] || lab_die "$lab_exit_skip" \
+			"no kernel of series $series at $(lab_mirror)"
+		# Backports drop a series when the next one is in.
+		dir=$cache/kernels/series-newest
+		[[ -e $dir/vmlinuz ]] || lab_kernel_fetch "$cache" newest ||
+			lab_die "$lab_exit_skip" "no kernel at $(lab_mirror)"
+	}
+	dir=$(readlink -f "$dir")
+	lab_kernel_version=${dir##*/}
+	lab_kernel_image=$dir/vmlinuz
+	lab_kernel_modules=$dir/lib/modules/$lab_kernel_version
+	lab_initrd=$(lab_initramfs "$dir" "$lab_kernel_version" "$3")
+	flock -u 8
+	exec 8>&-
+}

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# machine rootports: each drive on a root port of its own; whether they may talk
+# depends on the processor (--cpu EPYC: yes, the default: no).
+# shellcheck shell=bash disable=SC2034 # read by lab/run
+machine_about="each drive on its own root port"
+qemu_args+=(-device pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0
+	-device pcie-root-port,id=rp1,chassis=2,slot=2,bus=pcie.0)
+drive data1 11 rp0
+drive cmb1 12 rp1 64M cmb_size_mb=64
