@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every test program includes: cmocka in the order that it wants, skips
+ * with a reason, and the seed of random tests. tests/run counts the cases. It
+ * must never hide a failure: nothing here retries or waits.
+ */
+#ifndef PENSTOCK_TEST_H
+#define PENSTOCK_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* Line by line also into a file: a crash loses no case that had ended. */
+__attribute__((constructor)) static void test_line_buffered(void)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+}
+
+/* Ends the case as skipped; tests/run prints the reason. */
+#define test_skip(...)                                                                             \
+	do {                                                                                       \
+		printf("# skip: " __VA_ARGS__);                                                    \
+		printf("\n");                                                                      \
+		fflush(stdout);                                                                    \
+		skip();                                                                            \
+	} while (0)
+
+/* PENSTOCK_SEED or the fallback, printed so that a failure can be repeated. */
+static inline uint64_t test_seed(uint64_t fallback)
+{
+	const char *text = getenv("PENSTOCK_SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : fallback;
+
+	printf("# seed: PENSTOCK_SEED=%llu\n", (unsigned long long)seed);
+	fflush(stdout);
+	return seed;
+}
+
+/* xorshift64*: the same numbers everywhere for one seed; *state is not 0. */
+static inline uint64_t test_random(uint64_t *state)
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * 0x2545f4914f6cdd1dULL;
+}
+
+#endif
