@@ -89,7 +89,7 @@ enum pst_cu_ptr_attr {
 	PST_CU_PTR_RANGE_START		= 11, /* pst_cu_ptr */
 	PST_CU_PTR_RANGE_SIZE		= 12, /* size_t */
 	PST_CU_PTR_MAPPED		= 13, /* int */
-	PST_CU_PTR_HANDLE_TYPES		= 14, /* unsigned, pst_cu_handle_type */
+	PST_CU_PTR_HANDLE_TYPES		= 14, /* unsigned long long, though cuda.h names no type */
 	PST_CU_PTR_IS_RDMA_CAPABLE	= 15, /* int */
 	PST_CU_PTR_ACCESS_FLAGS		= 16, /* unsigned: 1 read, 3 both */
 	PST_CU_PTR_MEMPOOL		= 17, /* void * */
