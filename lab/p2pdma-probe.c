@@ -39,6 +39,7 @@ struct job {
 	bool bounce;		/* DMA into host memory, the processor copies on */
 	bool private;		/* MAP_PRIVATE instead of MAP_SHARED */
 	bool zeros;		/* the file holds zeros */
+	bool keep;		/* stay until killed */
 };
 
 /* Word number i of a file of this seed (the finaliser of splitmix64). */
@@ -268,6 +269,9 @@ static int op_exhaust(struct job *job)
 		taken++;
 	printf("{\"op\":\"exhaust\",\"bytes\":%" PRIu64 ",\"taken\":%u,\"errno\":\"%s\"}\n",
 	       job->bytes, taken, strerrorname_np(errno));
+	fflush(stdout);
+	if (job->keep)
+		pause();
 	return 0;
 }
 
@@ -334,7 +338,7 @@ static void usage(void)
 	fputs("usage: p2pdma-probe read|write|fill|exhaust|extents|mark [--file F]\n"
 	      "  [--mem host|.../p2pmem/allocate] [--bytes N] [--offset N] [--chunk N]\n"
 	      "  [--seed N] [--zeros] [--fill wrong|right|zeros] [--mem-offset N]\n"
-	      "  [--map-offset N] [--private] [--buffered] [--bounce]\n", stderr);
+	      "  [--map-offset N] [--private] [--buffered] [--bounce]\n  [--keep]\n", stderr);
 	exit(2);
 }
 
@@ -359,7 +363,8 @@ static void options(int argc, char **argv, struct job *job)
 		{ "fill", 1, NULL, 'F' },	{ "mem-offset", 1, NULL, 'M' },
 		{ "map-offset", 1, NULL, 'O' }, { "private", 0, NULL, 'p' },
 		{ "buffered", 0, NULL, 'B' },	{ "bounce", 0, NULL, 'x' },
-		{ "zeros", 0, NULL, 'z' },	{ NULL, 0, NULL, 0 },
+		{ "zeros", 0, NULL, 'z' },	{ "keep", 0, NULL, 'k' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int c;
 
@@ -378,6 +383,7 @@ static void options(int argc, char **argv, struct job *job)
 		case 'B': job->buffered = true; break;
 		case 'x': job->bounce = true; break;
 		case 'z': job->zeros = true; break;
+		case 'k': job->keep = true; break;
 		default: usage();
 		}
 	}

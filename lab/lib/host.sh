@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
 # What the lab needs of the host: messages, the list of packages, the cache
 # directory. Sourced by lab/run, lab/shell and tests/lab/*.
 # It must never change the host beyond installing packages that are named here,
@@ -9,7 +10,7 @@ lab_exit_limit=124	# the script was still running at --limit
 lab_exit_lab=125	# the guest did not come up, or ended without a result
 
 lab_packages=(qemu-system-x86 seabios ipxe-qemu busybox-static cpio kmod
-	xz-utils e2fsprogs pciutils nvme-cli)
+	xz-utils e2fsprogs pciutils)
 
 lab_say() { printf 'lab: %s\n' "$*" >&2; }
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
 # Fetches a Debian kernel by series, unpacks what the lab needs of it, and builds
 # the initramfs. Sourced by lab/run after lib/host.sh; lab_kernel is the entry.
 # It must never read or write the host's apt sources, lists, package cache or
@@ -10,7 +11,7 @@ lab_kernel_p2pdma=${PENSTOCK_LAB_KERNEL:-7.2}
 lab_kernel_plain=6.1
 
 # Directories below kernel/ that are unpacked: all of them would be 160 MB.
-lab_module_dirs=(drivers/nvme drivers/block drivers/infiniband/core
+lab_module_dirs=(block drivers/nvme drivers/block drivers/infiniband/core
 	drivers/infiniband/sw drivers/md drivers/virtio drivers/char
 	drivers/vfio drivers/iommu drivers/dma-buf drivers/net/veth.ko
 	drivers/net/dummy.ko drivers/net/virtio_net.ko drivers/net/net_failover.ko

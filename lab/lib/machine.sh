@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
 # What a file of lab/machines/ may call, and how it is turned into QEMU's command
 # line. Sourced by lab/run.
 # It must never place a drive's image outside the run's own scratch directory.
@@ -23,6 +24,7 @@ drive() { # SERIAL NSID BUS [SIZE [CONTROLLER-OPTIONS]]
 }
 
 drive_behind_switch() {
+	# shellcheck disable=SC2054 # commas are QEMU's
 	qemu_args+=(-device pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0
 		-device x3130-upstream,id=up0,bus=rp0
 		-device xio3130-downstream,id=dn0,bus=up0,chassis=2,slot=2

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# machine acs: both drives are functions of one slot below one root port. The port
+# machine acs: all drives are functions of one slot below one root port. The port
 # has Access Control Services: off, peer-to-peer DMA passes; with request or
 # completion redirect set (setpci -s PORT ECAP_ACS+6.w=c) it must not. QEMU's
 # switch ports have no ACS, hence this shape.
 # shellcheck shell=bash disable=SC2034 # read by lab/run
-machine_about="both drives below one root port that has ACS"
+machine_about="three drives below one root port that has ACS"
 qemu_args+=(-device pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0)
 drive data1 11 rp0,addr=0.0,multifunction=on
+drive data2 14 rp0,addr=0.2
 drive cmb1 12 rp0,addr=0.1 64M cmb_size_mb=64

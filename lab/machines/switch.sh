@@ -5,5 +5,5 @@
 # shellcheck shell=bash disable=SC2034 # read by lab/run
 machine_about="two drives behind a PCIe switch, one with a memory buffer; one apart"
 drive_behind_switch
-drive far1 13 rp9 64M
+drive far1 13 rp9
 qemu_args+=(-device pcie-root-port,id=rp9,chassis=9,slot=9,bus=pcie.0)
