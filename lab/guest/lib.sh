@@ -2,7 +2,7 @@
 # What scripts inside the guest share: drives by serial, phases that the reader of
 # QEMU's trace can tell apart, steps with a result. Sourced by lab/guest/*.sh.
 # It must never be sourced outside a guest: it formats drives.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # lab_probe is its user's
 
 [[ -e /run/penstock-lab ]] || {
 	echo "lab/guest: not inside a guest of the lab" >&2

@@ -5,10 +5,12 @@
 # tests/lab/p2p through lab/run; arguments: the probe, and the penstock command or
 # 'none'. It only records: which bytes went where is decided on the host, from
 # QEMU's trace.
+# shellcheck disable=SC2034,SC2154 # shared with lib.sh
 set -euo pipefail
 lab_probe=$1
 penstock=$2
-source "$(dirname "$0")/lib.sh"
+# shellcheck source=lab/guest/lib.sh
+source "$LAB_DIR/guest/lib.sh"
 
 dir=$LAB_SCRATCH/data
 lab_mount data1 "$dir"

@@ -4,11 +4,13 @@
 # boot for each machine; started by tests/lab/refusals through lab/run; arguments:
 # the case, the probe, and the penstock command or 'none'. What the kernel answers
 # the bare probe is stated first, so that a change there is not blamed on Penstock.
+# shellcheck disable=SC2034,SC2154 # shared with lib.sh
 set -euo pipefail
 what=$1
 lab_probe=$2
 penstock=$3
-source "$(dirname "$0")/lib.sh"
+# shellcheck source=lab/guest/lib.sh
+source "$LAB_DIR/guest/lib.sh"
 
 size=$((1 << 20))
 dir=$LAB_SCRATCH/data

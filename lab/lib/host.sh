@@ -51,8 +51,8 @@ lab_packages_install() { # CACHE
 		((${#missing[@]})) || exit 0
 		lab_say "installing ${missing[*]}"
 		export DEBIAN_FRONTEND=noninteractive
-		timeout 120 apt-get -qq update &&
-		timeout 420 apt-get -qq -y -o DPkg::Lock::Timeout=120 install \
+		timeout --foreground 120 apt-get -qq update &&
+		timeout --foreground 420 apt-get -qq -y -o DPkg::Lock::Timeout=120 install \
 			--no-install-recommends "${missing[@]}"
 	) 9>"$dir/packages.lock" >"$dir/packages.log" 2>&1 && return 0
 	tail -n 5 "$dir/packages.log" >&2

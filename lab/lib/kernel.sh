@@ -54,7 +54,7 @@ lab_mirror() {
 lab_apt() { # DIR TOOL ARGS...
 	local dir=$1 tool=$2
 	shift 2
-	APT_CONFIG=$dir/apt.conf timeout 300 "$tool" \
+	APT_CONFIG=$dir/apt.conf timeout --foreground 300 "$tool" \
 		-o Dir::Etc::SourceList="$dir/sources.list" \
 		-o Dir::Etc::SourceParts=/dev/null -o Dir::State="$dir/state" \
 		-o Dir::State::Lists="$dir/lists" -o Dir::State::Status="$dir/status" \
@@ -112,11 +112,12 @@ lab_kernel_fetch() { # CACHE SERIES
 		lab_die "$lab_exit_skip" "no apt-get here: kernels come as Debian packages"
 	apt=$cache/apt/$(lab_kernel_suite "$series")
 	lab_apt_init "$apt" "$(lab_kernel_suite "$series")"
-	lab_apt "$apt" apt-get update >&2 ||
+	lab_apt "$apt" apt-get -o APT::Update::Error-Mode=any update >&2 ||
 		lab_die "$lab_exit_skip" "cannot read the package lists of $(lab_mirror)"
 	version=$(lab_kernel_pick "$apt" "$series")
 	[[ $version ]] || return 1
 	if [[ ! -e $cache/kernels/$version ]]; then
+		rm -rf "$cache"/fetch.*	# of runs that were killed; the lock is ours
 		lab_say "fetching kernel $version"
 		tmp=$(mktemp -d "$cache/fetch.XXXXXX")
 		# From 7.1 on linux-image is an empty package beside binary and modules.

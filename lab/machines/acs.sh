@@ -3,7 +3,7 @@
 # has Access Control Services: off, peer-to-peer DMA passes; with request or
 # completion redirect set (setpci -s PORT ECAP_ACS+6.w=c) it must not. QEMU's
 # switch ports have no ACS, hence this shape.
-# shellcheck shell=bash disable=SC2034 # read by lab/run
+# shellcheck shell=bash disable=SC2034,SC2054 # read by lab/run
 machine_about="three drives below one root port that has ACS"
 qemu_args+=(-device pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0)
 drive data1 11 rp0,addr=0.0,multifunction=on
