@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks from a device number down to its drives and notes each layer. Called when
+ * a storage is opened, by `penstock explain` and by `penstock check`;
+ * blockstack_verdict.c judges what was found. It must never go round in a circle,
+ * go deeper than its limit, or leave a layer out without saying so.
+ */
+#include "storage/blockstack.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/sysfs.h"
+#include "storage/dmtable.h"
+
+_Static_assert(sizeof(((struct pst_stack_drive *)0)->transport) ==
+		       sizeof(((struct pst_layer *)0)->detail),
+	       "a drive's transport is its layer's detail");
+
+#define MOUNTINFO_MAX (16u << 20)
+
+struct walk {
+	struct pst_sysfs fs;
+	struct pst_blockstack *stack;
+	int64_t memory_bytes;	       /* of the machine, 0 unknown */
+	char link[PST_SYSFS_PATH_MAX]; /* of the layer at hand */
+};
+
+/* The first thing that was lost is the one to report. */
+__attribute__((format(printf, 2, 3))) static void lose(struct pst_blockstack *stack,
+						       const char *fmt, ...)
+{
+	va_list args;
+
+	if (!stack->complete)
+		return;
+	stack->complete = false;
+	va_start(args, fmt);
+	vsnprintf(stack->lost, sizeof(stack->lost), fmt, args);
+	va_end(args);
+}
+
+/* Notes a layer to visit, once. `above` is where it was found. */
+static void add_layer(struct walk *w, const char *name, int above)
+{
+	struct pst_blockstack *stack = w->stack;
+	unsigned depth = above < 0 ? 0 : stack->layers[above].depth + 1u;
+	struct pst_layer *layer;
+	unsigned i;
+	int at;
+
+	for (i = 0; i < stack->layer_count; i++)
+		if (!strcmp(stack->layers[i].name, name)) {
+			/* Two partitions of a disk below one array are no circle. */
+			for (at = above; at >= 0; at = stack->layers[at].above)
+				if (at == (int)i)
+					lose(stack, "%s lies on itself", name);
+			return;
+		}
+	if (strlen(name) >= sizeof(layer->name) || !name[0]) {
+		lose(stack, "a block device has a name that none can have");
+		return;
+	}
+	if (depth >= PST_STACK_DEPTH_MAX || stack->layer_count == PST_LAYERS_MAX) {
+		lose(stack, "more layers than can be followed");
+		return;
+	}
+	layer = &stack->layers[stack->layer_count++];
+	*layer = (struct pst_layer){.depth = (uint8_t)depth, .above = (int8_t)above};
+	memcpy(layer->name, name, strlen(name));
+}
+
+/* ---- what a drive is like --------------------------------------------------- */
+
+static uint32_t queue_number(struct walk *w, const char *name, const char *what, int64_t max,
+			     int64_t add)
+{
+	int64_t value;
+
+	if (pst_sysfs_number(&w->fs, &value, "sys/class/block/%s/queue/%s", name, what) < 0 ||
+	    value < 0 || value > max)
+		return 0;
+	return (uint32_t)(value + add);
+}
+
+/*
+ * A drive whose addresses are too short for this machine's memory: the kernel then
+ * copies through low pages, unless an IOMMU gives it short addresses for all.
+ */
+static bool reaches_all(struct walk *w, const char *bdf)
+{
+	char group[32], type[16] = "";
+	int64_t bits;
+
+	if (pst_sysfs_number(&w->fs, &bits, "sys/bus/pci/devices/%s/dma_mask_bits", bdf) < 0 ||
+	    bits < 1 || bits > 62 || !w->memory_bytes)
+		return true;
+	if (pst_sysfs_link_name(&w->fs, group, sizeof(group), "sys/bus/pci/devices/%s/iommu_group",
+				bdf) > 0)
+		pst_sysfs_text(&w->fs, type, sizeof(type), "sys/kernel/iommu_groups/%s/type",
+			       group);
+	if (!strncmp(type, "DMA", 3))
+		return true;
+	/* Up to 1 GiB below 4 GiB is no memory, so memory reaches that much higher. */
+	return w->memory_bytes + (1LL << 30) <= 1LL << bits;
+}
+
+/* A drive on the layer `index`; its transport is the layer's detail. */
+static void add_drive(struct walk *w, int index, const char *controller)
+{
+	struct pst_blockstack *stack = w->stack;
+	struct pst_layer *layer = &stack->layers[index];
+	struct pst_stack_drive *drive;
+	int64_t value;
+
+	if (stack->drive_count == PST_STACK_DRIVES_MAX) {
+		lose(stack, "more than %d drives", PST_STACK_DRIVES_MAX);
+		return;
+	}
+	drive = &stack->drives[stack->drive_count++];
+	*drive = (struct pst_stack_drive){.numa = -1, .layer = index, .rotational = -1};
+	memcpy(drive->name, layer->name, sizeof(drive->name));
+	memcpy(drive->transport, layer->detail, sizeof(drive->transport));
+	if (controller)
+		pst_sysfs_text(&w->fs, drive->model, sizeof(drive->model),
+			       "sys/class/nvme/%s/model", controller);
+	else
+		pst_sysfs_text(&w->fs, drive->model, sizeof(drive->model),
+			       "sys/class/block/%s/device/model", layer->name);
+	if (pst_path_bdf(w->link, drive->bdf) &&
+	    pst_sysfs_number(&w->fs, &value, "sys/bus/pci/devices/%s/numa_node", drive->bdf) >= 0 &&
+	    value >= 0 && value < PST_NODES_MAX)
+		drive->numa = (int)value;
+	if (drive->bdf[0] && !reaches_all(w, drive->bdf))
+		stack->swiotlb = "a drive cannot address all of the memory";
+	drive->logical_block = queue_number(w, layer->name, "logical_block_size", 1 << 20, 0);
+	drive->dma_align = queue_number(w, layer->name, "dma_alignment", 1 << 20, 1);
+	if (pst_sysfs_number(&w->fs, &value, "sys/class/block/%s/queue/rotational", layer->name) >=
+	    0)
+		drive->rotational = !!value;
+	if (drive->logical_block > stack->logical_block_max)
+		stack->logical_block_max = drive->logical_block;
+	if (drive->dma_align > stack->dma_align_max)
+		stack->dma_align_max = drive->dma_align;
+}
+
+/* ---- layers with others below ------------------------------------------------ */
+
+static unsigned add_slaves(struct walk *w, int index)
+{
+	char name[sizeof(w->stack->layers[0].name)];
+	struct pst_names names;
+	unsigned count;
+	size_t i;
+
+	memcpy(name, w->stack->layers[index].name, sizeof(name));
+	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0 || names.cut) {
+		lose(w->stack, "what %s lies on cannot be read", name);
+		return 0;
+	}
+	for (i = 0; i < names.count; i++)
+		add_layer(w, names.name[i], index);
+	count = (unsigned)names.count;
+	pst_names_free(&names);
+	if (!count)
+		lose(w->stack, "%s names nothing that it lies on", name);
+	return count;
+}
+
+static void visit_partition(struct walk *w, int index)
+{
+	const char *path = w->link, *part, *disk = NULL, *last = NULL;
+	size_t len, disk_len = 0, last_len = 0;
+	char name[PST_SYSFS_PATH_MAX];
+
+	w->stack->layers[index].kind = PST_LAYER_PARTITION;
+	while (pst_path_next(&path, &part, &len)) {
+		disk = last;
+		disk_len = last_len;
+		last = part;
+		last_len = len;
+	}
+	if (!disk) {
+		lose(w->stack, "the disk of %s is not in its path", w->stack->layers[index].name);
+		return;
+	}
+	snprintf(name, sizeof(name), "%.*s", (int)disk_len, disk);
+	add_layer(w, name, index);
+}
+
+static void visit_md(struct walk *w, int index)
+{
+	struct pst_layer *layer = &w->stack->layers[index];
+	int64_t chunk;
+
+	pst_sysfs_text(&w->fs, layer->detail, sizeof(layer->detail), "sys/class/block/%s/md/level",
+		       layer->name);
+	layer->kind = !strcmp(layer->detail, "linear")	 ? PST_LAYER_LINEAR
+		      : !strcmp(layer->detail, "raid0")	 ? PST_LAYER_RAID0
+		      : !strcmp(layer->detail, "raid1")	 ? PST_LAYER_RAID1
+		      : !strcmp(layer->detail, "raid10") ? PST_LAYER_RAID10
+		      : !strcmp(layer->detail, "raid4")	 ? PST_LAYER_RAID456
+		      : !strcmp(layer->detail, "raid5")	 ? PST_LAYER_RAID456
+		      : !strcmp(layer->detail, "raid6")	 ? PST_LAYER_RAID456
+							 : PST_LAYER_MD_OTHER;
+	if ((layer->kind == PST_LAYER_RAID0 || layer->kind == PST_LAYER_RAID10) &&
+	    !w->stack->stripe_bytes &&
+	    pst_sysfs_number(&w->fs, &chunk, "sys/class/block/%s/md/chunk_size", layer->name) >=
+		    0 &&
+	    chunk > 0)
+		w->stack->stripe_bytes = (uint64_t)chunk;
+	add_slaves(w, index);
+}
+
+/*
+ * A volume of LVM, seen by one who may not ask for its table. All but linear and
+ * striped ones stand on volumes that LVM keeps for itself; those have its uuid,
+ * too. So a volume on foreign devices alone is plain.
+ */
+static void lvm_by_slaves(struct walk *w, const char *name, struct pst_dm *dm)
+{
+	struct pst_names names;
+	char uuid[160];
+	size_t i;
+
+	dm->kind = PST_LAYER_DM_OTHER;
+	snprintf(dm->detail, sizeof(dm->detail), "lvm");
+	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0)
+		return;
+	if (names.count && !names.cut)
+		dm->kind = PST_LAYER_LINEAR;
+	for (i = 0; i < names.count; i++) {
+		const char *end;
+
+		uuid[0] = '\0';
+		pst_sysfs_text(&w->fs, uuid, sizeof(uuid), "sys/class/block/%s/dm/uuid",
+			       names.name[i]);
+		if (strncmp(uuid, "LVM-", 4) &&
+		    (uuid[0] || !pst_sysfs_exists(&w->fs, "sys/class/block/%s/dm", names.name[i])))
+			continue;
+		end = strrchr(uuid, '-');
+		if (dm->kind != PST_LAYER_DM_THIN)
+			dm->kind = end && !strcmp(end, "-tpool") ? PST_LAYER_DM_THIN
+								 : PST_LAYER_DM_OTHER;
+	}
+	pst_names_free(&names);
+}
+
+static void visit_dm(struct walk *w, int index)
+{
+	struct pst_layer *layer = &w->stack->layers[index];
+	char text[160] = "";
+	unsigned major, minor;
+	struct pst_dm dm;
+
+	if (pst_sysfs_text(&w->fs, text, sizeof(text), "sys/class/block/%s/dev", layer->name) < 0 ||
+	    sscanf(text, "%9u:%9u", &major, &minor) != 2 ||
+	    pst_dm_read(&w->fs, layer->name, major, minor, &dm) < 0) {
+		text[0] = '\0';
+		pst_sysfs_text(&w->fs, text, sizeof(text), "sys/class/block/%s/dm/uuid",
+			       layer->name);
+		pst_dm_by_uuid(text, &dm);
+		if (dm.kind == PST_LAYER_UNKNOWN)
+			lvm_by_slaves(w, layer->name, &dm);
+	}
+	layer->kind = dm.kind;
+	memcpy(layer->detail, dm.detail, sizeof(dm.detail));
+	if (!w->stack->stripe_bytes)
+		w->stack->stripe_bytes = dm.stripe_bytes;
+	add_slaves(w, index);
+}
+
+/* ---- NVMe ------------------------------------------------------------------- */
+
+/* A name space on one controller: ".../nvme/nvme3/nvme3n1". */
+static void visit_nvme(struct walk *w, int index)
+{
+	struct pst_layer *layer = &w->stack->layers[index];
+	const char *path = w->link, *part, *last = NULL, *above = NULL;
+	size_t len, above_len = 0, last_len = 0;
+	char controller[32] = "";
+
+	layer->kind = PST_LAYER_NVME;
+	while (pst_path_next(&path, &part, &len)) {
+		above = last;
+		above_len = last_len;
+		last = part;
+		last_len = len;
+	}
+	if (above && above_len < sizeof(controller) && pst_part_is(above, above_len, "nvme", true))
+		snprintf(controller, sizeof(controller), "%.*s", (int)above_len, above);
+	else
+		lose(w->stack, "the controller of %s is not in its path", layer->name);
+	pst_sysfs_text(&w->fs, layer->detail, 16, "sys/class/nvme/%s/transport", controller);
+	add_drive(w, index, controller);
+}
+
+/*
+ * With native multipath, "nvme1n2" belongs to the subsystem; below are its paths,
+ * hidden disks "nvme1cCn2", one for each controller C that leads there.
+ */
+static void visit_nvme_head(struct walk *w, int index)
+{
+	struct pst_layer *layer = &w->stack->layers[index];
+	const char *subsystem = pst_path_find(w->link, "nvme-subsys", true);
+	unsigned instance, space, count = 0;
+	struct pst_names names;
+	char path[64];
+	int behind = 0;
+	size_t i;
+
+	layer->kind = PST_LAYER_NVME_MULTIPATH;
+	if (!subsystem || sscanf(layer->name, "nvme%9un%9u%n", &instance, &space, &behind) != 2 ||
+	    layer->name[behind] ||
+	    pst_sysfs_list(&w->fs, &names, "sys/class/nvme-subsystem/%.*s",
+			   (int)strcspn(subsystem, "/"), subsystem) < 0) {
+		lose(w->stack, "the subsystem of %s cannot be read", layer->name);
+		return;
+	}
+	for (i = 0; i < names.count; i++) {
+		const char *name = names.name[i];
+
+		if (!pst_part_is(name, strlen(name), "nvme", true) || strlen(name) > 16)
+			continue;
+		snprintf(path, sizeof(path), "nvme%uc%sn%u", instance, name + 4, space);
+		if (!pst_sysfs_exists(&w->fs, "sys/class/block/%s", path))
+			continue;
+		add_layer(w, path, index);
+		count++;
+	}
+	if (names.cut || !count)
+		lose(w->stack, "no path of %s can be seen", layer->name);
+	pst_names_free(&names);
+}
+
+/* ---- one layer -------------------------------------------------------------- */
+
+/* What a name alone tells; such devices do not call themselves otherwise. */
+static enum pst_layer_kind kind_by_name(const char *name)
+{
+	static const struct {
+		const char *prefix;
+		enum pst_layer_kind kind;
+	} names[] = {
+		{"loop", PST_LAYER_LOOP},  {"zram", PST_LAYER_ZRAM},
+		{"ram", PST_LAYER_BRD},	   {"nullb", PST_LAYER_NULL_BLK},
+		{"nbd", PST_LAYER_NBD},	   {"rbd", PST_LAYER_RBD},
+		{"ublkb", PST_LAYER_UBLK}, {"pmem", PST_LAYER_PMEM},
+		{"zd", PST_LAYER_ZVOL},	   {"xvd", PST_LAYER_XEN},
+		{"mmcblk", PST_LAYER_MMC}, {"bcache", PST_LAYER_BCACHE},
+		{"drbd", PST_LAYER_DRBD},
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (pst_part_is(name, strlen(name), names[i].prefix, false))
+			return names[i].kind;
+	return PST_LAYER_UNKNOWN;
+}
+
+static void visit_leaf(struct walk *w, int index)
+{
+	struct pst_layer *layer = &w->stack->layers[index];
+	const char *transport = "";
+
+	layer->kind = kind_by_name(layer->name);
+	if (layer->kind == PST_LAYER_UNKNOWN) {
+		transport = pst_disk_transport(&w->fs, w->link);
+		if (!strcmp(transport, "virtio"))
+			layer->kind = PST_LAYER_VIRTIO_BLK;
+		else if (transport[0] || pst_part_is(layer->name, strlen(layer->name), "sd", false))
+			layer->kind = PST_LAYER_SCSI;
+		snprintf(layer->detail, sizeof(layer->detail), "%s", transport);
+	}
+	add_drive(w, index, NULL);
+}
+
+static void visit(struct walk *w, int index)
+{
+	const char *name = w->stack->layers[index].name;
+
+	if (pst_sysfs_link(&w->fs, w->link, sizeof(w->link), "sys/class/block/%s", name) < 0) {
+		lose(w->stack, "%s is not in /sys/class/block", name);
+		return;
+	}
+	if (pst_sysfs_exists(&w->fs, "sys/class/block/%s/partition", name))
+		visit_partition(w, index);
+	else if (pst_sysfs_exists(&w->fs, "sys/class/block/%s/md", name))
+		visit_md(w, index);
+	else if (pst_sysfs_exists(&w->fs, "sys/class/block/%s/dm", name))
+		visit_dm(w, index);
+	else if (strstr(w->link, "/nvme-subsystem/"))
+		visit_nvme_head(w, index);
+	else if (pst_part_is(name, strlen(name), "nvme", false))
+		visit_nvme(w, index);
+	else if (kind_by_name(name) == PST_LAYER_BCACHE) {
+		w->stack->layers[index].kind = PST_LAYER_BCACHE;
+		add_slaves(w, index);
+	} else
+		visit_leaf(w, index);
+}
+
+/* ---- the machine around it -------------------------------------------------- */
+
+/* "swiotlb=force" or "swiotlb=65536,force"; "noforce" is another word. */
+static bool forced_swiotlb(const char *cmdline)
+{
+	const char *at = cmdline;
+
+	while ((at = strstr(at, "swiotlb="))) {
+		size_t len = strcspn(at, " \n");
+		bool word = at == cmdline || at[-1] == ' ';
+
+		if (word && len >= 13 && !strncmp(at + len - 5, "force", 5) &&
+		    (at[len - 6] == '=' || at[len - 6] == ','))
+			return true;
+		at += len;
+	}
+	return false;
+}
+
+static void read_machine(struct walk *w)
+{
+	struct pst_names names;
+	bool hardware = false, software = false;
+	char *text, *at;
+	size_t i;
+
+	if (pst_sysfs_file(&w->fs, &text, 65536, "proc/cmdline") >= 0) {
+		if (forced_swiotlb(text))
+			w->stack->swiotlb = "swiotlb=force is on the kernel's command line";
+		free(text);
+	}
+	/* In a confidential guest no device may touch memory that is not shared. */
+	if (pst_sysfs_exists(&w->fs, "sys/class/misc/tdx_guest") ||
+	    pst_sysfs_exists(&w->fs, "sys/class/misc/sev-guest"))
+		w->stack->swiotlb = "the memory of this guest is encrypted";
+	if (pst_sysfs_file(&w->fs, &text, 65536, "proc/meminfo") >= 0) {
+		at = strstr(text, "MemTotal:");
+		w->memory_bytes = at ? strtoll(at + 9, NULL, 10) : 0;
+		w->memory_bytes = w->memory_bytes < 1LL << 50 ? w->memory_bytes * 1024 : 0;
+		free(text);
+	}
+	if (pst_sysfs_list(&w->fs, &names, "sys/class/infiniband") >= 0) {
+		for (i = 0; i < names.count; i++)
+			if (pst_rdma_is_software(&w->fs, names.name[i]))
+				software = true;
+			else
+				hardware = true;
+		pst_names_free(&names);
+	}
+	w->stack->rdma_software = software || !hardware;
+}
+
+static int read_mount(struct walk *w, const struct pst_blockstack_in *in)
+{
+	struct pst_blockstack *stack = w->stack;
+	struct pst_mount_key key = {.id = in->mount_id,
+				    .point = in->mount_point,
+				    .has_dev = true,
+				    .major = in->major,
+				    .minor = in->minor};
+	char *text;
+	ssize_t len = pst_sysfs_file(&w->fs, &text, MOUNTINFO_MAX, "proc/self/mountinfo");
+
+	if (len < 0) {
+		lose(stack, "the mount table cannot be read");
+		stack->mount.fs = pst_fs_by_magic(in->fs_magic);
+		return (int)len;
+	}
+	stack->mounted = !pst_mount_find(text, (size_t)len, &key, &stack->mount);
+	free(text);
+	if (!stack->mounted)
+		stack->mount.fs = pst_fs_by_magic(in->fs_magic);
+	else if (!pst_fs_magic_fits(stack->mount.fs, in->fs_magic))
+		lose(stack, "the mount table says %s, statfs says 0x%llx", stack->mount.type,
+		     (unsigned long long)in->fs_magic);
+	else if ((stack->mount.fs == PST_FS_EXT4 || stack->mount.fs == PST_FS_XFS) &&
+		 (stack->mount.major != in->major || stack->mount.minor != in->minor))
+		lose(stack, "the file is not on the device of its mount");
+	return 0;
+}
+
+/* The name of the device to begin with; false: there is none below. */
+static bool top_name(struct walk *w, const struct pst_blockstack_in *in, char *name, size_t len)
+{
+	const char *source = w->stack->mount.source;
+
+	if (in->major) {
+		if (pst_sysfs_link_name(&w->fs, name, len, "sys/dev/block/%u:%u", in->major,
+					in->minor) > 0)
+			return true;
+		lose(w->stack, "device %u:%u is not in /sys/dev/block", in->major, in->minor);
+		return false;
+	}
+	/* Files of btrfs have a number that is no device's; it names one of its own. */
+	if (w->stack->mount.fs != PST_FS_BTRFS || strncmp(source, "/dev/", 5) ||
+	    strchr(source + 5, '/') || strlen(source + 5) >= len)
+		return false;
+	memcpy(name, source + 5, strlen(source + 5) + 1);
+	return true;
+}
+
+int pst_blockstack_read(const char *root, const struct pst_blockstack_in *in,
+			struct pst_blockstack *out)
+{
+	char name[PST_SYSFS_PATH_MAX];
+	struct walk w = {.stack = out};
+	unsigned i;
+	int ret;
+
+	*out = (struct pst_blockstack){.complete = true, .rdma_software = true};
+	ret = pst_sysfs_open(&w.fs, root);
+	if (ret < 0) {
+		lose(out, "%s cannot be opened", root && root[0] ? root : "/");
+		return ret;
+	}
+	read_machine(&w);
+	if (in->is_block)
+		out->mount.fs = PST_FS_RAW_BLOCK;
+	else
+		ret = read_mount(&w, in);
+	if (top_name(&w, in, name, sizeof(name)))
+		add_layer(&w, name, -1);
+	/* Each visit may add layers at the end: breadth first, without recursion. */
+	for (i = 0; i < out->layer_count; i++)
+		visit(&w, (int)i);
+	pst_sysfs_close(&w.fs);
+	return ret;
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asks the device mapper for a table, or reads a captured one, and boils it down
+ * to one kind of layer. Called by blockstack.c. It must never call a table plain
+ * when one line of it is not, nor change anything.
+ */
+#include "storage/dmtable.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/dm-ioctl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define TABLE_BYTES 65536
+
+static const struct {
+	const char *target;
+	enum pst_layer_kind kind;
+} targets[] = {
+	{"linear", PST_LAYER_LINEAR},	  {"striped", PST_LAYER_RAID0},
+	{"crypt", PST_LAYER_DM_CRYPT},	  {"thin", PST_LAYER_DM_THIN},
+	{"thin-pool", PST_LAYER_DM_THIN}, {"multipath", PST_LAYER_DM_MULTIPATH},
+};
+
+static bool plain(enum pst_layer_kind kind)
+{
+	return kind == PST_LAYER_LINEAR || kind == PST_LAYER_RAID0 || kind == PST_LAYER_RAID1 ||
+	       kind == PST_LAYER_RAID10;
+}
+
+/* The "raid" target runs md's personalities; its first parameter is the level. */
+static enum pst_layer_kind raid_kind(const char *params)
+{
+	size_t len = strcspn(params, " ");
+
+	if (len == 5 && !strncmp(params, "raid0", 5))
+		return PST_LAYER_RAID0;
+	if (len == 5 && !strncmp(params, "raid1", 5))
+		return PST_LAYER_RAID1;
+	if (!strncmp(params, "raid10", 6))
+		return PST_LAYER_RAID10;
+	if (!strncmp(params, "raid4", 5) || !strncmp(params, "raid5", 5) ||
+	    !strncmp(params, "raid6", 5))
+		return PST_LAYER_RAID456;
+	return PST_LAYER_DM_OTHER;
+}
+
+/* Adds one line of a table to what the lines before it were. */
+static void take(struct pst_dm *dm, const char *target, const char *params)
+{
+	enum pst_layer_kind kind = PST_LAYER_DM_OTHER;
+	unsigned long long count, sectors;
+	size_t i;
+
+	for (i = 0; i < sizeof(targets) / sizeof(targets[0]); i++)
+		if (!strcmp(target, targets[i].target))
+			kind = targets[i].kind;
+	if (!strcmp(target, "raid"))
+		kind = raid_kind(params);
+	if (!strcmp(target, "striped") && !dm->stripe_bytes &&
+	    sscanf(params, "%9llu %9llu", &count, &sectors) == 2 && count > 1)
+		dm->stripe_bytes = (uint64_t)sectors * 512;
+	/* What is not plain stays; of what is plain, a stripe says more. */
+	if (dm->kind != PST_LAYER_UNKNOWN && !plain(dm->kind))
+		return;
+	if (dm->kind != PST_LAYER_UNKNOWN && kind == PST_LAYER_LINEAR)
+		return;
+	dm->kind = kind;
+	snprintf(dm->detail, sizeof(dm->detail), "%s", target);
+}
+
+int pst_dm_parse(const char *text, struct pst_dm *out)
+{
+	struct pst_dm dm = {0};
+
+	while (*text) {
+		size_t len = strcspn(text, "\n");
+		unsigned long long start, length;
+		char line[256], target[32];
+		int behind = 0;
+
+		/* Of a long line, the parameters at its end do not matter. */
+		snprintf(line, sizeof(line), "%.*s",
+			 (int)(len < sizeof(line) ? len : sizeof(line) - 1), text);
+		if (sscanf(line, "%18llu %18llu %31s %n", &start, &length, target, &behind) < 3 ||
+		    !behind)
+			return -EINVAL;
+		take(&dm, target, line + behind);
+		text += len;
+		text += *text == '\n';
+	}
+	if (dm.kind == PST_LAYER_UNKNOWN)
+		return -ENODATA;
+	*out = dm;
+	return 0;
+}
+
+/* The answer: `count` specs, each naming how far from the first the next one is. */
+static int take_answer(const struct dm_ioctl *head, struct pst_dm *out)
+{
+	const char *base = (const char *)head + head->data_start;
+	size_t at = 0, room;
+	struct pst_dm dm = {0};
+	uint32_t i;
+
+	if (head->flags & DM_BUFFER_FULL_FLAG || head->data_start > TABLE_BYTES)
+		return -EMSGSIZE;
+	room = TABLE_BYTES - head->data_start;
+	for (i = 0; i < head->target_count; i++) {
+		struct dm_target_spec spec;
+		const char *params = base + at + sizeof(spec);
+
+		if (at > room || room - at <= sizeof(spec))
+			return -EMSGSIZE;
+		memcpy(&spec, base + at, sizeof(spec));
+		spec.target_type[sizeof(spec.target_type) - 1] = '\0';
+		if (!memchr(params, '\0', room - at - sizeof(spec)))
+			return -EMSGSIZE;
+		take(&dm, spec.target_type, params);
+		at = spec.next;
+	}
+	if (dm.kind == PST_LAYER_UNKNOWN)
+		return -ENODATA;
+	*out = dm;
+	return 0;
+}
+
+static int ask(uint32_t major, uint32_t minor, struct pst_dm *out)
+{
+	struct dm_ioctl *head;
+	int fd, ret;
+
+	fd = open("/dev/mapper/control", O_RDWR | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return -errno;
+	head = calloc(1, TABLE_BYTES);
+	if (!head) {
+		close(fd);
+		return -ENOMEM;
+	}
+	head->version[0] = DM_VERSION_MAJOR;
+	head->data_size = TABLE_BYTES;
+	head->data_start = sizeof(*head);
+	/* Without NOFLUSH, asking a thin pool would commit it. */
+	head->flags = DM_STATUS_TABLE_FLAG | DM_NOFLUSH_FLAG;
+	head->dev = makedev(major, minor);
+	ret = ioctl(fd, DM_TABLE_STATUS, head) < 0 ? -errno : take_answer(head, out);
+	free(head);
+	close(fd);
+	return ret;
+}
+
+int pst_dm_read(const struct pst_sysfs *fs, const char *name, uint32_t major, uint32_t minor,
+		struct pst_dm *out)
+{
+	ssize_t len;
+	char *text;
+	int ret;
+
+	if (!fs->confined)
+		return ask(major, minor, out);
+	len = pst_sysfs_file(fs, &text, TABLE_BYTES, "captured/dm-table/%s", name);
+	if (len < 0)
+		return (int)len;
+	ret = pst_dm_parse(text, out);
+	free(text);
+	return ret;
+}
+
+void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
+{
+	size_t digits = strspn(uuid + (strncmp(uuid, "part", 4) ? 0 : 4), "0123456789");
+
+	*out = (struct pst_dm){.kind = PST_LAYER_DM_OTHER};
+	if (!strncmp(uuid, "LVM-", 4))
+		out->kind = PST_LAYER_UNKNOWN;
+	else if (!strncmp(uuid, "CRYPT-VERITY-", 13) || !strncmp(uuid, "CRYPT-INTEGRITY-", 16))
+		snprintf(out->detail, sizeof(out->detail), "%s",
+			 uuid[6] == 'V' ? "verity" : "integrity");
+	else if (!strncmp(uuid, "CRYPT-", 6))
+		out->kind = PST_LAYER_DM_CRYPT;
+	else if (!strncmp(uuid, "mpath-", 6))
+		out->kind = PST_LAYER_DM_MULTIPATH;
+	else if (!strncmp(uuid, "part", 4) && digits && uuid[4 + digits] == '-')
+		out->kind = PST_LAYER_LINEAR; /* kpartx: a partition of what follows */
+	else
+		snprintf(out->detail, sizeof(out->detail), "%.*s",
+			 (int)(strcspn(uuid, "-") < 23 ? strcspn(uuid, "-") : 23), uuid);
+}
