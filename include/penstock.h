@@ -1,0 +1,610 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock.h - bytes from storage into device memory, and back, by the most
+ * direct path that the machine has, with a report of the path they took.
+ *
+ * This header is the manual. A newcomer reads it top to bottom:
+ *
+ *	struct penstock_storage *st;
+ *	struct penstock_device *gpu;
+ *	void *buf;
+ *
+ *	penstock_open("/data/model.safetensors", NULL, &st);
+ *	penstock_device_open("auto", NULL, &gpu);
+ *	penstock_alloc(gpu, len, &buf);
+ *	n = penstock_read(st, gpu, buf, len, 0);
+ *
+ * CONVENTIONS, which hold for every function below unless it says otherwise:
+ *
+ * Errors	>= 0 is success, < 0 is -errno. The sentence that says what failed
+ *		and what to do is penstock_errmsg(), kept per thread; a request
+ *		keeps its own in its report. Outputs are written on success only.
+ * Units	lengths, offsets and pitches are bytes; *_ms is milliseconds, *_us
+ *		microseconds, *_ns nanoseconds of CLOCK_MONOTONIC.
+ * Ownership	what a function returns through `out` belongs to the caller until
+ *		the named close or free. Strings passed in are copied.
+ *		close(NULL) and free(NULL) do nothing.
+ * Threads	storages and devices may be used by any number of threads at once;
+ *		a queue by one thread at a time. Closing must be the last use.
+ * Blocking	functions marked "may block" do I/O, probe or wait. All others
+ *		return at once; on an open queue with prepared routes they neither
+ *		allocate, lock, log nor call the kernel, except to wake a thread.
+ * fork		a child may not use what the parent opened (-EOWNERDEAD; closing it
+ *		frees nothing but memory). It may open its own.
+ * Structs	that begin with `size` are initialised by their *_INIT macro; fields
+ *		are only ever appended, and zero means the default. A larger size than
+ *		the library knows is taken if what it does not know is zero, else it
+ *		is -E2BIG; an unknown flag is -EINVAL. In arrays of them the first
+ *		element's size is the stride.
+ */
+#ifndef PENSTOCK_H
+#define PENSTOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PENSTOCK_VERSION_MAJOR 0
+#define PENSTOCK_VERSION_MINOR 1
+#define PENSTOCK_VERSION_PATCH 0
+
+#define PENSTOCK_API __attribute__((visibility("default")))
+
+/* Limits. What exceeds one is refused with -E2BIG or -EINVAL, never cut. */
+#define PENSTOCK_PATHS_MAX 16	  /* rows of a report */
+#define PENSTOCK_SEGS_MAX 65536	  /* segments of one request, upper bound */
+#define PENSTOCK_REQUESTS_MAX 65536 /* requests of one queue, upper bound */
+#define PENSTOCK_TEXT_MAX 240	  /* a sentence with its NUL */
+
+/* "0.1.0". Static. */
+PENSTOCK_API const char *penstock_version(void);
+
+/*
+ * REASONS. Why a path was not taken, or why a request failed: a code for
+ * programs, a short name for JSON, a sentence for people. `penstock explain`
+ * and `penstock check` print the same names and sentences. The list only ever
+ * grows at its end, so codes keep their numbers.
+ *
+ *   X(code, "name", "sentence")
+ */
+#define PENSTOCK_WHY_LIST(X)                                                      \
+	X(NONE, "none", "nothing stands against it")                              \
+	X(CHOSEN_OTHER, "not-needed", "a path that serves this better was open")  \
+	X(NOT_READ, "no-reads", "this path cannot read")                          \
+	X(NOT_WRITE, "reads-only", "this path only reads")                        \
+	X(NO_FD, "no-descriptor", "the storage has no file descriptor")           \
+	X(NO_ODIRECT, "no-o-direct", "the file cannot be opened with O_DIRECT")   \
+	X(NOT_REAL, "o-direct-not-real",                                          \
+	  "O_DIRECT succeeds here but the CPU still copies")                      \
+	X(NOT_LISTED, "not-on-allow-list",                                        \
+	  "the block stack is not known to move data without the CPU")            \
+	X(UNALIGNED, "unaligned", "offset, length or address is not aligned")     \
+	X(NO_PEER_PAGES, "no-peer-pages",                                         \
+	  "the device memory has no pages that a drive's DMA can reach")          \
+	X(NO_P2PDMA, "no-p2pdma", "the kernel has no user-space PCI P2PDMA")      \
+	X(NO_ROUTE, "no-pcie-route",                                              \
+	  "the kernel sees no permitted PCIe route between drive and device")     \
+	X(CANARY, "canary-failed",                                                \
+	  "a trial transfer reported success but the bytes did not arrive")       \
+	X(UNPROVEN, "unproven", "no written extent was there to prove it on")     \
+	X(FIRST_WRITE, "unproven-until-first-write",                              \
+	  "the first write of the route is read back as its proof")               \
+	X(HOST_ONLY, "host-only", "this path ends in host memory only")           \
+	X(DEVICE_ONLY, "device-only", "this path does not exist for host memory") \
+	X(NOT_MAPPABLE, "not-mappable", "the storage cannot be mapped")           \
+	X(NO_READONLY_REG, "no-read-only-registration",                           \
+	  "the device cannot register read-only host memory")                     \
+	X(NOT_QUICK, "slow-here", "it would be slower than the path taken")       \
+	X(COLD, "not-cached", "the bytes are not in the page cache")             \
+	X(WARM, "cached", "the bytes are in the page cache")                     \
+	X(RESIDENCY_EPERM, "residency-not-allowed",                               \
+	  "this user may not ask what the page cache holds of this file")         \
+	X(RESIDENCY_BLIND, "residency-blind",                                     \
+	  "this file system does not say what the page cache holds")              \
+	X(RESIDENCY_NONE, "residency-unsupported",                                \
+	  "the kernel has no way to ask what the page cache holds")               \
+	X(REQUIRE, "class-required", "the required class forbids it")             \
+	X(NOT_BUILT, "not-built", "this build was made without it")               \
+	X(NO_URING, "no-io-uring", "io_uring is refused here")                    \
+	X(NO_FIXED, "no-registered-buffers",                                      \
+	  "the ring could not be registered with io_uring")                       \
+	X(MEMLOCK, "memlock", "RLIMIT_MEMLOCK is too small to pin the ring")      \
+	X(NO_DRIVER, "no-driver", "the device's driver library is missing")       \
+	X(NO_DEVICE, "no-device", "there is no such device")                      \
+	X(REOPEN, "reopen-refused",                                               \
+	  "the descriptor could not be opened again, it is used as it is")        \
+	X(SHRANK, "file-shrank", "the file became shorter while it was read")     \
+	X(STALE, "file-changed", "the file changed under a kept registration")    \
+	X(SHORT_IO, "short-transfer", "the storage moved fewer bytes than asked") \
+	X(IO_ERROR, "io-error", "the storage reported an error")                  \
+	X(NO_SPACE, "no-space", "the storage is full")                            \
+	X(DEVICE_ERROR, "device-error", "the device reported an error")           \
+	X(NO_MEMORY, "no-memory", "memory could not be had")                      \
+	X(CANCELLED, "cancelled", "the caller cancelled it")                      \
+	X(DEADLINE, "deadline", "its deadline passed")                            \
+	X(BAD_ARGUMENT, "bad-argument", "an argument makes no sense")             \
+	X(NOT_FOUND, "not-found", "there is no such storage")                     \
+	X(NO_PERMISSION, "no-permission", "permission was denied")                \
+	X(BAD_KIND, "wrong-kind", "this kind of storage cannot be used")          \
+	X(FULL, "full", "every place is taken, harvest completions first")        \
+	X(UNSUPPORTED, "unsupported", "this backend cannot do that")              \
+	X(INJECTED, "injected", "the fault path was told to do this")
+
+enum penstock_why {
+#define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,
+	PENSTOCK_WHY_LIST(PENSTOCK_WHY_ENUM)
+#undef PENSTOCK_WHY_ENUM
+};
+
+/* Short name and sentence of a reason. Static; "unknown" out of range. */
+PENSTOCK_API const char *penstock_why_name(unsigned why);
+PENSTOCK_API const char *penstock_why_text(unsigned why);
+
+/*
+ * The sentence for the last failure on this thread, and its reason; valid until
+ * this thread's next failing call. Never NULL.
+ */
+PENSTOCK_API const char *penstock_errmsg(void);
+PENSTOCK_API enum penstock_why penstock_errwhy(void);
+
+/* ---- what callers choose -------------------------------------------------- */
+
+enum penstock_op { PENSTOCK_READ = 0, PENSTOCK_WRITE = 1 };
+
+/*
+ * The class that a caller may require. It holds as this kernel sees the machine:
+ * a guest cannot look behind its virtual drives.
+ */
+enum penstock_class {
+	PENSTOCK_ANY = 0,	  /* whatever works */
+	PENSTOCK_NO_CPU_COPY = 1, /* DMA engines only, staging allowed */
+	PENSTOCK_DIRECT = 2,	  /* the drive's or NIC's DMA writes the destination */
+};
+
+enum penstock_effort {
+	PENSTOCK_THRIFTY = 0, /* the least CPU for the bytes */
+	PENSTOCK_FAST = 1,    /* the most bytes a second */
+};
+
+/* ---- storage: where the bytes are ----------------------------------------- */
+
+struct penstock_storage;
+
+/* penstock_storage_opts.flags */
+#define PENSTOCK_O_WRITE 0x1u	  /* open for reading and writing */
+#define PENSTOCK_O_CREATE 0x2u	  /* create it if missing; implies O_WRITE */
+#define PENSTOCK_O_REPLACE 0x4u	  /* a new object that takes the name's place at
+				   * penstock_commit, all or nothing: until then it
+				   * is not seen, and close without commit drops it */
+#define PENSTOCK_O_IMMUTABLE 0x8u /* the caller promises that the bytes do not
+				   * change while it is open: registrations are kept */
+#define PENSTOCK_O_NOFOLLOW 0x10u /* refuse a symbolic link as the last part */
+
+struct penstock_storage_opts {
+	size_t size;
+	unsigned flags;	       /* PENSTOCK_O_* */
+	unsigned mode;	       /* permission bits of what is created; 0: 0666 & ~umask */
+	uint64_t length;       /* of what is created: space is reserved at once, and the
+				* committed length is exactly this; 0: as written.
+				* Ignored for what exists and is not replaced */
+	const char *sys_root;  /* a directory that stands for /sys and /proc when facts
+				* are read (captured machines); NULL: the real ones */
+};
+#define PENSTOCK_STORAGE_OPTS_INIT { sizeof(struct penstock_storage_opts), 0, 0, 0, NULL }
+
+/*
+ * Opens what `url` names: "/path", "file:///path", a block device, or
+ * "mem:SIZE[KiB|MiB|GiB][?seed=N]" (bytes made from the seed, the same each
+ * time; writes are kept). May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket),
+ * -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
+ */
+PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
+			       struct penstock_storage **out);
+
+/*
+ * The same for a descriptor of the caller's, which stays the caller's and is
+ * never changed: it is opened again through /proc/self/fd, device and inode
+ * compared; where that is refused it is used as it is, and the report says so.
+ * The caller keeps it open until penstock_close. May block.
+ */
+PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
+				  struct penstock_storage **out);
+
+/*
+ * Ends the writing of a storage: cuts it to its exact length and, with `durable`,
+ * returns only when data and name survive a power cut. For PENSTOCK_O_REPLACE it
+ * also puts it in its place. Reading and writing may go on after it. -EBUSY while a
+ * request is in flight. May block.
+ */
+PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
+
+/* Gives up what was written: what this open created is removed; what was there
+ * before keeps the bytes that were written to it. May block. */
+PENSTOCK_API int penstock_abort(struct penstock_storage *st);
+
+/*
+ * Waits for the storage's requests in flight, aborts an uncommitted
+ * PENSTOCK_O_REPLACE, cuts an uncommitted PENSTOCK_O_CREATE to what was written,
+ * and frees it. May block.
+ */
+PENSTOCK_API void penstock_close(struct penstock_storage *st);
+
+/* Length in bytes as it is when asked. */
+PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
+
+struct penstock_storage_info {
+	size_t size;
+	uint64_t length;	/* when it was opened */
+	const char *kind;	/* "file", "mem" */
+	const char *text;	/* "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
+	uint32_t off_align;	/* offsets and lengths that direct paths take */
+	uint32_t mem_align;	/* addresses that direct paths take */
+	uint32_t edge_align;	/* unaligned writes are cut here */
+	unsigned drive_count;	/* drives beneath, 0: not known */
+};
+/* Facts; the strings live as long as the storage. */
+PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
+					   struct penstock_storage_info *info);
+
+/* ---- device: where they land ---------------------------------------------- */
+
+struct penstock_device;
+
+struct penstock_device_opts {
+	size_t size;
+	unsigned lanes;	      /* threads of its pump; 0: chosen from CPUs and kind */
+	size_t ring_bytes;    /* pinned staging memory in all; 0: chosen */
+	size_t slot_bytes;    /* one staging slot, a power of two; 0: chosen */
+	const char *engine;   /* "auto", "uring" or "threads"; NULL: auto */
+	const char *fault;    /* what path "fault" does, see penstock(1); NULL: nothing */
+	const char *sys_root; /* as in penstock_storage_opts */
+};
+#define PENSTOCK_DEVICE_OPTS_INIT \
+	{ sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL, NULL }
+
+/*
+ * Opens "host", "cuda:N", "peermem:DDDD:BB:DD.F" or "auto" (the first GPU, else
+ * host). A device is one per process: a second open returns the same one, its
+ * options are ignored, and the return value is 1. Threads, pinned memory and, where
+ * none is active, the GPU's primary context are made at its first use: alloc,
+ * penstock_prepare or a first submit. May block. -ENODEV, -EINVAL.
+ */
+PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_device_opts *opts,
+				      struct penstock_device **out);
+
+/* Drops one reference; the last stops the pump. May block. */
+PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
+
+/* "cuda:0". Lives as long as the device. */
+PENSTOCK_API const char *penstock_device_name(const struct penstock_device *dev);
+
+struct penstock_device_info {
+	size_t size;
+	const char *name;	/* "cuda:0" */
+	const char *text;	/* "NVIDIA H200, 140 GiB" */
+	const char *bdf;	/* PCI address, "" for none */
+	int numa;		/* node, -1: not known */
+	int cpu_addressable;	/* the CPU may load and store at its addresses */
+	unsigned lanes;		/* of its pump, 0: not started */
+	uint64_t ring_bytes;	/* pinned staging memory, 0: not started */
+};
+/* Facts; the strings live as long as the device. */
+PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
+					  struct penstock_device_info *info);
+
+/*
+ * The device, among those open in this process, on which `ptr` lies; host memory
+ * that no device knows is "host" if that is open. No reference is taken. -ENODEV.
+ */
+PENSTOCK_API int penstock_device_of(const void *ptr, struct penstock_device **out);
+
+/*
+ * `len` bytes of device memory, aligned to at least 4096. -ENOMEM. May block.
+ * Freed by penstock_free, with no request in flight on them.
+ */
+PENSTOCK_API int penstock_alloc(struct penstock_device *dev, size_t len, void **out);
+PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
+
+/*
+ * Copies between memory of any two open devices (peer to peer where it is open,
+ * else through host memory): for each of `count` entries rows x row_len bytes;
+ * rows 0 or 1: plain, pitches ignored. Returns when all are there. May block.
+ */
+struct penstock_copy_args {
+	size_t size;
+	struct penstock_device *dst_dev;
+	void *dst;
+	uint64_t dst_pitch;
+	struct penstock_device *src_dev;
+	const void *src;
+	uint64_t src_pitch;
+	uint64_t row_len;
+	uint64_t rows;
+};
+PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned count);
+
+/*
+ * A piece of device memory as plain bytes that another process of this user on
+ * this machine can turn into an address, which counts as memory of `dev` there. The
+ * exporter keeps the memory until the last importer has called penstock_free on
+ * what it imported. May block.
+ */
+struct penstock_export {
+	size_t size;
+	int fd; /* -1, or pass it along with SCM_RIGHTS; the exporter closes it */
+	unsigned char bytes[192];
+};
+#define PENSTOCK_EXPORT_INIT { sizeof(struct penstock_export), -1, { 0 } }
+PENSTOCK_API int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
+					struct penstock_export *out);
+PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
+					const struct penstock_export *exported, void **out);
+
+/*
+ * Pins host memory of the caller for faster copies, until unregister. Never done
+ * behind the caller's back. May block.
+ */
+PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size_t len);
+PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
+
+/* ---- route: what may carry bytes between the two --------------------------- */
+
+/*
+ * Makes the route now: starts the device's pump, opens its lanes, probes every
+ * path and runs the canary, so that the first request does not. Without it, the
+ * first submit that meets the pair does this and is slow. May block.
+ */
+PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
+				  enum penstock_op op);
+
+/* What penstock_explain found, one row a path, most direct first. Set `size`, the
+ * rest is filled in. */
+struct penstock_explain_path {
+	const char *name;
+	int usable;		    /* 1: would work; 0: would not */
+	enum penstock_class meets; /* the highest class that it meets here */
+	int proven;		    /* 1: by canary; 0: not needed; -1: not yet */
+	enum penstock_why why;	    /* why it is not the one taken */
+	char text[PENSTOCK_TEXT_MAX];
+	char fix[PENSTOCK_TEXT_MAX]; /* what would make it possible, or "" */
+};
+struct penstock_explanation {
+	size_t size;
+	int taken;	      /* index of the path for the range asked, -1: refused */
+	int cold, warm, unknown; /* the path for chunks of each residency, or -1 */
+	int resident;	      /* 1 yes, 0 no, -1 unknown, of the range asked */
+	enum penstock_why resident_why;
+	const char *engine;
+	enum penstock_why engine_why; /* why not the first engine */
+	char engine_text[PENSTOCK_TEXT_MAX];
+	char storage_text[PENSTOCK_TEXT_MAX]; /* "ext4 on nvme0n1p1 on nvme0 (pcie)" */
+	char device_text[PENSTOCK_TEXT_MAX];
+	unsigned path_count;
+	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX];
+};
+struct penstock_req;
+
+/*
+ * Fills `out` for a request like `req` (its storage, first segment, op, require,
+ * effort and path count) without moving its bytes. The read canary runs into
+ * scratch memory; a write is unproven until the first. May block.
+ */
+PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstock_explanation *out);
+
+/* ---- requests -------------------------------------------------------------- */
+
+/*
+ * One piece of a request: `rows` rows of `row_len` bytes, row i at storage
+ * offset `off + i * pitch` and at `buf + buf_off + i * buf_pitch`. rows = 0
+ * means 1. A segment that begins inside or right behind what its predecessors in
+ * the list cover is read together with them, each byte once, and then cut apart:
+ * the same range with several buffers is several destinations, interleaved columns
+ * are shards of one matrix. Rows of one segment alone are read with the gaps
+ * between them when a gap is under 4096 bytes or no longer than a row, else row by
+ * row. In a write no storage byte may occur twice.
+ */
+struct penstock_seg {
+	void *buf;		     /* on any open device; the caller's, in use until
+				      * the completion is harvested */
+	struct penstock_device *dev; /* where buf lies; NULL: found from the pointer,
+				      * which costs a driver call */
+	uint64_t buf_off;
+	uint64_t off;
+	uint64_t row_len;
+	uint64_t rows;
+	uint64_t pitch;
+	uint64_t buf_pitch;
+	uint64_t room; /* bytes behind the last row that the library may overwrite
+			* (reads) or read (writes), so that an unaligned tail can go
+			* by a direct path; 0: none */
+	struct penstock_storage *storage; /* NULL: the request's */
+};
+
+/* penstock_req.flags */
+#define PENSTOCK_R_DURABLE 0x1u /* a write completes when it survives a power cut */
+#define PENSTOCK_R_EXACT 0x2u	/* fewer bytes than asked is an error (-ENODATA) */
+#define PENSTOCK_R_DETACHED 0x4u /* with stream: no completion is listed, the result
+				  * goes to late->result and the place frees itself */
+
+struct penstock_done;
+struct penstock_queue;
+typedef void penstock_done_fn(const struct penstock_done *done);
+
+/*
+ * Values that a stream-ordered request reads when the stream reaches it, and
+ * where it leaves its result: each NULL (taken from the request) or an address in
+ * host memory. None is touched once the stream has gone on. They apply to
+ * segment 0.
+ */
+struct penstock_late {
+	size_t size;
+	const uint64_t *row_len; /* at most the segment's row_len */
+	const uint64_t *off;
+	const uint64_t *buf_off;
+	int64_t *result; /* bytes or -errno, stored before the stream goes on */
+};
+
+struct penstock_req {
+	size_t size;
+	struct penstock_storage *storage;
+	const struct penstock_seg *segs; /* copied by submit */
+	unsigned seg_count;
+	enum penstock_op op;
+	enum penstock_class require;
+	enum penstock_effort effort;
+	unsigned flags;	       /* PENSTOCK_R_* */
+	int priority;	       /* -4 to 3, higher goes first, always; within one, as
+				* submitted */
+	uint64_t deadline_ns;  /* CLOCK_MONOTONIC; 0: none. If a chunk has not started by
+				* then the request ends with -ETIME; report->bytes tells
+				* how far it came */
+	const char *path;      /* only this path ("staged"), for tests and benchmarks;
+				* NULL: the plan decides. It must meet `require` */
+	void *user;	       /* handed back */
+	penstock_done_fn *done; /* called inside penstock_poll and penstock_wait */
+	void *stream;		/* a CUstream of segment 0's device: the request starts
+				 * when the work queued on it before is done, and what
+				 * is queued after waits for it. NULL: not ordered; the
+				 * default streams go by their handles 1 (legacy) and 2
+				 * (per thread). Capturing: -EOPNOTSUPP */
+	const struct penstock_late *late; /* copied by submit; needs stream */
+	size_t seg_size;	/* stride of segs; 0: sizeof(struct penstock_seg) of 0.1 */
+};
+#define PENSTOCK_REQ_INIT                                                              \
+	{ sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY,     \
+	  PENSTOCK_THRIFTY, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0 }
+
+/* What happened to the bytes of one request, counted chunk by chunk. */
+struct penstock_report_path {
+	const char *name;
+	uint64_t bytes;	       /* that this path carried */
+	enum penstock_why why; /* why it carried none, or not all */
+	const char *text;      /* lives as long as the report */
+	uint64_t reserved[2];
+};
+struct penstock_report {
+	size_t size;
+	int64_t result;	       /* as in penstock_done */
+	uint64_t bytes;	       /* of the storage, moved, each once; also after a failure */
+	uint64_t start_ns, end_ns;
+	const char *path;      /* the one that carried most */
+	const char *engine;
+	enum penstock_why engine_why; /* why not a better one */
+	uint64_t cpu_copied;   /* bytes that a CPU copied; / bytes = CPU copies */
+	uint64_t dram_laid;    /* bytes laid down in host memory on the way, the
+				* destination not counted; / bytes = DRAM passes */
+	uint64_t chunks;
+	uint64_t retries;      /* chunks moved to another path, or started again */
+	enum penstock_why why; /* of a failure */
+	char text[PENSTOCK_TEXT_MAX];
+	unsigned path_count;
+	struct penstock_report_path paths[PENSTOCK_PATHS_MAX];
+};
+
+struct penstock_done {
+	uint64_t id;	/* from penstock_submit */
+	void *user;
+	int64_t result; /* bytes of all segments that lie before the first byte which
+			 * the storage did not have, each destination counted; or
+			 * -errno: -ECANCELED, -ETIME, -EOPNOTSUPP (class), -EIO ... */
+	const struct penstock_report *report; /* until the next penstock_poll or _wait */
+};
+
+struct penstock_queue_opts {
+	size_t size;
+	unsigned requests_max; /* in flight or unharvested; 0: 256 */
+	unsigned segs_max;     /* of one request; 0: 1024. The two together at most
+				* 16 Mi; memory is touched only as it is used */
+};
+#define PENSTOCK_QUEUE_OPTS_INIT { sizeof(struct penstock_queue_opts), 0, 0 }
+
+/*
+ * A submission and completion list. It owns no pinned memory. One thread at a time
+ * may submit, one (the same or another) may harvest, any may cancel. Inside a
+ * callback submit and cancel are allowed, the rest is -EDEADLK. May block.
+ */
+PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
+				     struct penstock_queue **out);
+
+/* Cancels what is in flight, waits for it, fires nothing more. May block. */
+PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
+
+/*
+ * An eventfd that is readable while completions are there: poll it, then call
+ * penstock_poll. The queue's; do not close or read it.
+ */
+PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
+
+/*
+ * Hands in `count` requests and returns how many were taken, from the front: the
+ * rest did not fit (-EAGAIN if none did) or the first of them is faulty (its
+ * error if none was taken; submit again from there to learn it). Each one taken
+ * completes exactly once. ids[i], if ids is not NULL, names request i; an id is
+ * not used again.
+ * May block at the first meeting of a storage and a device, see penstock_prepare.
+ * -EINVAL, -E2BIG, -EOPNOTSUPP (no path of the required class: nothing moved).
+ */
+PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
+				 unsigned count, uint64_t *ids);
+
+/*
+ * Harvests up to `max` completions without waiting; returns how many. `done` may be
+ * NULL for callers that use callbacks only; an entry with a callback is listed too.
+ */
+PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done,
+			       unsigned max);
+
+/*
+ * Waits until at least `min` are there, nothing is in flight any more, or
+ * timeout_ns has passed (-1: none). Returns how many. May block.
+ */
+PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done,
+			       unsigned min, unsigned max, int64_t timeout_ns);
+
+/*
+ * Asks that a request end early. It still completes exactly once, with
+ * -ECANCELED or as if nothing had been asked, and its memory is the library's
+ * until then. -ENOENT: no such request, or already harvested.
+ */
+PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
+
+/*
+ * The one-call forms: submit and wait over the same code. Return bytes moved
+ * (fewer than asked only at the end of the storage) or -errno. May block.
+ */
+PENSTOCK_API int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev,
+				   void *buf, size_t len, uint64_t off);
+PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock_device *dev,
+				    const void *buf, size_t len, uint64_t off);
+
+/*
+ * Any request but a stream-ordered one, and its report if `report` is not NULL; the
+ * texts in it stay valid while its storage and device are open, `text` itself is the
+ * caller's copy.
+ */
+PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
+				       struct penstock_report *report);
+
+/* ---- looking from outside -------------------------------------------------- */
+
+/*
+ * Writes the machine's topology (NUMA nodes, GPUs, drives, NICs, how near they are
+ * to each other) to descriptor `fd`, as a table or as JSON. sys_root as in
+ * penstock_storage_opts. May block.
+ */
+PENSTOCK_API int penstock_topo(const char *sys_root, int json, int fd);
+
+/*
+ * Writes the counters of process `pid` of the same user (0: this one) to `fd`, as a
+ * table or as JSON. -ESRCH: no such process, or it does not use Penstock. May block.
+ */
+PENSTOCK_API int penstock_stats(int pid, int json, int fd);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Everything that exists in this build, in order of preference: paths from the most
+ * direct, engines from the quickest, storages and devices as names are matched (the
+ * last device, host memory, is what "auto" ends at). The only file with #if HAVE_*.
+ */
+#include "config.h"
+#include "core/ops.h"
+#include "device/devices.h"
+#include "io/engines.h"
+#include "path/paths.h"
+#include "storage/storages.h"
+
+const struct pst_storage_ops *const pst_storages[] = {
+	&pst_storage_file,
+	&pst_storage_mem,
+	NULL,
+};
+
+const struct pst_device_ops *const pst_devices[] = {
+	&pst_device_peermem,
+	&pst_device_host,
+	NULL,
+};
+
+const struct pst_path_ops *const pst_paths[] = {
+	&pst_path_p2p,	  &pst_path_odirect, &pst_path_staged,
+	&pst_path_bounce, &pst_path_null, NULL,
+};
+const unsigned pst_path_count = sizeof(pst_paths) / sizeof(pst_paths[0]) - 1;
+
+const struct pst_engine_ops *const pst_engines[] = {
+#if HAVE_URING
+	&pst_engine_uring,
+#endif
+	&pst_engine_threads,
+	NULL,
+};

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The canary: a direct transfer that reports success has been seen to deliver
+ * nothing (an IOMMU between drive and device). So before a direct path is believed
+ * it is run on known bytes: read them through host memory, lay their complement at
+ * the destination, read directly, order, compare every word; once for each drive
+ * beneath. Writes are read back. Bytes prove bytes, not the route: the path's own
+ * probe must have passed as well.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/lane.h"
+#include "core/log.h"
+#include "core/route.h"
+#include "core/stats.h"
+
+#define CANARY_BYTES (64u << 10)
+
+/* One trial's memory. */
+struct trial {
+	struct pst_route *route;
+	struct pst_lane *lane;
+	unsigned path;
+	uint64_t off, len;
+	void *scratch;	  /* device memory */
+	char *want, *got; /* host memory, page-aligned */
+	struct pst_err err;
+};
+
+static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
+{
+	struct pst_io io = {
+		.st = t->route->st,
+		.op = PST_IO_FILL,
+		.flags = t->route->st->facts.fd_direct >= 0 ? PST_IO_DIRECT : 0,
+		.off = off,
+		.len = len,
+		.one = { into, len },
+		.iov_count = 1,
+	};
+	int ret;
+
+	io.iov = &io.one;
+	ret = pst_lane_io_now(t->lane, &io);
+	if (ret)
+		return pst_fail_errno(&t->err, ret, PENSTOCK_WHY_IO_ERROR,
+				      "reading the reference through host memory: %m");
+	if ((uint64_t)io.result < len)
+		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the reference came short");
+	return 0;
+}
+
+static int copy(struct trial *t, void *dst, const void *src, bool in)
+{
+	struct pst_rect rect = { .dst = dst, .src = src, .row_len = t->len, .rows = 1 };
+	int ret = pst_lane_copy_now(t->lane, t->route->dev, &rect, in);
+
+	return ret ? pst_fail_errno(&t->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				    "copying the canary: %m")
+		   : 0;
+}
+
+/* The path's own code on the scratch memory, as a request of one chunk. */
+static int run_path(struct trial *t)
+{
+	struct penstock_seg seg = {
+		.buf = t->scratch, .dev = t->route->dev, .off = t->off,
+		.row_len = t->len, .rows = 1, .pitch = t->len, .buf_pitch = t->len
+	};
+	struct pst_span span = {
+		.off = t->off, .len = t->len, .route = t->route, .seg_count = 1
+	};
+	struct pst_request *req = calloc(1, sizeof(*req));
+	struct pst_chunk *chunk;
+	int ret;
+
+	if (!req)
+		return pst_fail(&t->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
+	req->st = t->route->st;
+	req->op = PENSTOCK_READ;
+	req->segs = &seg;
+	req->spans = &span;
+	req->seg_count = req->span_count = 1;
+	chunk = pst_chunk_get(t->lane);
+	chunk->req = req;
+	chunk->route = t->route;
+	chunk->span = 0;
+	chunk->off = t->off;
+	chunk->len = t->len;
+	chunk->pad = 0;
+	chunk->path = (uint8_t)t->path;
+	chunk->residency = PST_COLD;
+	chunk->canary = true;
+	ret = pst_paths[t->path]->start(chunk);
+	while (!ret && chunk->waits != UINT32_MAX)
+		pst_lane_turn(t->lane, 1000);
+	if (ret || chunk->err.code)
+		ret = chunk->err.text[0] && chunk->err.code
+			      ? (t->err = chunk->err, t->err.code)
+			      : pst_fail_errno(&t->err, ret, PENSTOCK_WHY_IO_ERROR,
+					       "the trial transfer failed: %m");
+	else if (chunk->moved != t->len)
+		ret = pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the trial transfer came short");
+	chunk->waits = 0;
+	pst_chunk_put(chunk);
+	free(req);
+	return ret;
+}
+
+/* Words that differ between what should be there and what is. */
+static size_t differing(const char *want, const char *got, uint64_t len)
+{
+	size_t words = 0;
+
+	for (uint64_t i = 0; i < len; i += sizeof(uint64_t)) {
+		uint64_t a = 0, b = 0, n = len - i < sizeof(a) ? len - i : sizeof(a);
+
+		memcpy(&a, want + i, n);
+		memcpy(&b, got + i, n);
+		words += a != b;
+	}
+	return words;
+}
+
+static int try_extent(struct trial *t)
+{
+	struct penstock_device *dev = t->route->dev;
+	size_t wrong;
+	int ret = reference(t, t->want, t->off, t->len);
+
+	if (ret)
+		return ret;
+	for (uint64_t i = 0; i < t->len; i++)
+		t->got[i] = (char)~t->want[i];
+	ret = copy(t, t->scratch, t->got, true);
+	if (!ret)
+		ret = run_path(t);
+	if (!ret && dev->ops->order_writes)
+		ret = dev->ops->order_writes(dev, &t->err);
+	if (!ret)
+		ret = copy(t, t->got, t->scratch, false);
+	if (ret)
+		return ret;
+	wrong = differing(t->want, t->got, t->len);
+	if (wrong)
+		return pst_fail(&t->err, PENSTOCK_WHY_CANARY,
+				"a read of %llu bytes reported success but %zu of %llu words "
+				"had not arrived (an IOMMU or bridge between drive and device?)",
+				(unsigned long long)t->len, wrong,
+				(unsigned long long)((t->len + 7) / 8));
+	return 0;
+}
+
+/* A written extent at or behind t->off, whole blocks of it, at most max bytes. */
+static int find_extent(struct trial *t, uint64_t max)
+{
+	struct penstock_storage *st = t->route->st;
+	const struct pst_path_facts *facts = &t->route->paths[t->path].facts;
+	uint64_t align = facts->off_align > 4096 ? facts->off_align : 4096;
+	uint64_t len = 0, end, off = t->off;
+
+	if (!st->ops->written)
+		return -ENODATA;
+	while (st->ops->written(st, &off, &len) == 0) {
+		end = (off + len) / align * align;
+		t->off = (off + align - 1) / align * align;
+		if (t->off < end) {
+			t->len = end - t->off < max ? end - t->off : max;
+			return 0;
+		}
+		off += len;
+	}
+	return -ENODATA;
+}
+
+/* One trial for each drive beneath; 0: proven. */
+static int try_drives(struct trial *t)
+{
+	const struct pst_storage_facts *facts = &t->route->st->facts;
+	unsigned drives = facts->stripe_len && facts->drive_count > 1 ? facts->drive_count : 1;
+	uint64_t max = facts->stripe_len && facts->stripe_len < CANARY_BYTES ? facts->stripe_len
+									   : CANARY_BYTES;
+
+	t->off = 0;
+	for (unsigned i = 0; i < drives; i++) {
+		uint64_t from = t->off;
+		int ret = find_extent(t, max);
+
+		if (ret)
+			return pst_fail(&t->err, PENSTOCK_WHY_UNPROVEN,
+					"%u of %u drives proven: no written extent to try the "
+					"next on, write a block first",
+					i, drives);
+		ret = try_extent(t);
+		if (ret)
+			return ret;
+		/* The next drive's turn is one stripe on. */
+		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
+	}
+	return 0;
+}
+
+void pst_canary_read(struct pst_route *route, unsigned index)
+{
+	struct pst_path_state *state = &route->paths[index];
+	struct penstock_device *dev = route->dev;
+	struct pst_stats *stats = pst_stats_get();
+	struct trial t = { .route = route, .path = index };
+	int ret;
+
+	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
+	t.lane = pst_lane_borrow(atomic_load(&dev->pump));
+	t.want = aligned_alloc(4096, 2 * CANARY_BYTES);
+	t.got = t.want ? t.want + CANARY_BYTES : NULL;
+	if (!t.lane || !t.want)
+		ret = pst_fail(&t.err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
+	else
+		ret = dev->ops->alloc(dev, CANARY_BYTES, &t.scratch, &t.err);
+	if (!ret)
+		ret = try_drives(&t);
+	if (t.scratch)
+		dev->ops->free(dev, t.scratch, NULL);
+	if (t.lane)
+		pst_lane_return(t.lane);
+	free(t.want);
+	state->proven = ret ? -1 : 1;
+	if (!ret)
+		return;
+	state->usable = false;
+	state->err = t.err;
+	if (t.err.why == PENSTOCK_WHY_CANARY) {
+		atomic_fetch_add_explicit(&stats->canaries_failed, 1, memory_order_relaxed);
+		pst_log(PST_LOG_WARN, pst_paths[index]->name, "%s", t.err.text);
+	}
+}
+
+int pst_canary_write(struct pst_chunk *chunk)
+{
+	struct pst_route *route = chunk->route;
+	struct trial t = { .route = route, .lane = chunk->lane, .path = chunk->path,
+			   .off = chunk->off, .len = chunk->len };
+	uint64_t room = (chunk->len + 4095) / 4096 * 4096;
+	struct pst_part part;
+	size_t wrong;
+	int ret;
+
+	if (atomic_load_explicit(&route->write_proof[chunk->path], memory_order_acquire) == 1)
+		return 0;
+	t.want = aligned_alloc(4096, 2 * room);
+	if (!t.want)
+		return pst_fail(&chunk->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
+	t.got = t.want + room;
+	ret = pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
+	if (!ret)
+		ret = copy(&t, t.want, part.mem, false);
+	if (!ret)
+		ret = reference(&t, t.got, t.off, chunk->len + chunk->pad);
+	if (!ret) {
+		wrong = differing(t.want, t.got, t.len);
+		if (wrong)
+			ret = pst_fail(&t.err, PENSTOCK_WHY_CANARY,
+				       "a write of %llu bytes reported success but %zu words read "
+				       "back through host memory are not what was sent",
+				       (unsigned long long)t.len, wrong);
+	}
+	free(t.want);
+	if (ret)
+		chunk->err = t.err;
+	atomic_store_explicit(&route->write_proof[chunk->path], ret ? -1 : 1, memory_order_release);
+	return ret;
+}

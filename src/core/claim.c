@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Claiming: a lane takes the next chunk of a request, as long as the best path for
+ * those very bytes likes it. Here the page cache is asked (by the storage) and
+ * alignment decides; the order of paths was fixed by the plan. Lock-free: the only
+ * shared word is req->next.
+ */
+#include <time.h>
+
+#include "core/pump.h"
+#include "core/request.h"
+#include "core/route.h"
+
+#define LOOK_MIN (64u << 10) /* a mixed range this short is read as cold */
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Where a claim stands: the storage bytes at `off`, at most `len` of them. */
+struct place {
+	const struct pst_span *span;
+	uint64_t off, len;
+};
+
+static void find_place(const struct pst_request *req, uint64_t pos, struct place *out)
+{
+	const struct pst_span *span = &req->spans[pst_span_at(req, pos)];
+	uint64_t at = pos - span->start;
+
+	out->span = span;
+	if (span->rowwise) {
+		const struct penstock_seg *seg = &req->segs[span->seg_first];
+		uint64_t row = at / seg->row_len, in_row = at % seg->row_len;
+
+		out->off = seg->off + row * seg->pitch + in_row;
+		out->len = seg->row_len - in_row;
+	} else {
+		out->off = span->off + at;
+		out->len = span->len - at;
+	}
+}
+
+/*
+ * Residency of the front of `place`; shortens place->len to the run that has it.
+ * How far to look follows what the request met so far, so that a file cached in
+ * large runs costs one call and a checkerboard does not ask for each tile twice.
+ */
+static enum pst_residency look(struct pst_request *req, struct place *place)
+{
+	const struct pst_storage_ops *ops = req->st->ops;
+	uint64_t len = (uint64_t)atomic_load_explicit(&req->look, memory_order_relaxed) << 10;
+	enum penstock_why why = PENSTOCK_WHY_NONE;
+	enum pst_residency found = PST_UNKNOWN;
+
+	if (!ops->residency)
+		return PST_COLD; /* no cache in front of it */
+	if (len > place->len)
+		len = place->len;
+	for (;;) {
+		found = ops->residency(req->st, place->off, len, &why);
+		if (found != PST_MIXED || len <= LOOK_MIN)
+			break;
+		len = len / 2 < LOOK_MIN ? LOOK_MIN : len / 2;
+		if (place->off % LOOK_MIN) /* keep to a grid, runs rarely start off it */
+			len -= (place->off + len) % LOOK_MIN;
+		if (!len || len > place->len)
+			len = place->len < LOOK_MIN ? place->len : LOOK_MIN;
+	}
+	if (found == PST_UNKNOWN) {
+		int trial = atomic_load_explicit(&req->trial, memory_order_relaxed);
+
+		return trial == PST_TRIAL_WARM	 ? PST_WARM
+		       : trial == PST_TRIAL_COLD ? PST_COLD
+						 : PST_UNKNOWN;
+	}
+	atomic_store_explicit(&req->look, (uint32_t)((len < (1u << 28) ? len * 2 : len) >> 10),
+			      memory_order_relaxed);
+	if (len < place->len)
+		place->len = len;
+	return found == PST_MIXED ? PST_COLD : found;
+}
+
+/*
+ * How much of `place` path `index` can take as one chunk: its length, and 0 if it
+ * cannot start there; then *cap is where the next path must end so that this one
+ * can go on.
+ */
+static uint64_t fit(const struct pst_request *req, const struct place *place, unsigned index,
+		    uint32_t *pad, uint64_t *cap)
+{
+	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
+	uint64_t align = facts->off_align ? facts->off_align : 1;
+	uint64_t len = place->len, room = 0;
+
+	*pad = 0;
+	if (facts->exact) {
+		struct pst_part part;
+
+		if (pst_part_at(req, place->span, place->off, &part))
+			return 0;
+		if (part.row_len < len)
+			len = part.row_len;
+		else
+			room = part.room;
+		if (facts->mem_align > 1 &&
+		    ((uintptr_t)part.mem + -place->off % align) % facts->mem_align)
+			return 0; /* offset and address are never aligned together */
+		if (room > UINT32_MAX)
+			room = UINT32_MAX;
+	} else if (req->op == PENSTOCK_WRITE) {
+		const struct penstock_seg *last =
+			&req->segs[place->span->seg_first + place->span->seg_count - 1];
+
+		room = place->len == place->span->len - (place->off - place->span->off)
+			       ? last->room
+			       : 0;
+	}
+	if (facts->exact || req->op == PENSTOCK_WRITE) {
+		if (place->off % align) {
+			uint64_t head = align - place->off % align;
+
+			if (head < *cap)
+				*cap = head;
+			return 0;
+		}
+		if (len > facts->chunk_max)
+			len = facts->chunk_max;
+		if (len % align) {
+			uint64_t tail = len % align;
+
+			if (len > tail && len < place->len) {
+				len -= tail; /* the rest is another chunk */
+			} else if (align - tail <= room) {
+				*pad = (uint32_t)(align - tail);
+			} else if (len > tail) {
+				len -= tail;
+			} else {
+				return 0;
+			}
+		}
+		return len;
+	}
+	/* A read into a slot: whole blocks around the chunk, ending on one. */
+	if (len > facts->chunk_max - place->off % align)
+		len = facts->chunk_max - place->off % align;
+	return len;
+}
+
+static int choose(struct pst_request *req, const struct place *place,
+		  enum pst_residency residency, uint64_t *len, uint32_t *pad)
+{
+	const struct pst_plan *plan = place->span->plan;
+	const struct pst_route *route = place->span->route;
+	uint64_t cap = UINT64_MAX;
+	unsigned count = plan->count[residency];
+	int last = -1;
+	uint64_t last_len = 0;
+	uint32_t last_pad = 0;
+
+	if (req->forced >= 0) {
+		*len = fit(req, place, (unsigned)req->forced, pad, &cap);
+		return *len ? req->forced : -1;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		unsigned index = plan->list[residency][i];
+		const struct pst_path_facts *facts = &route->paths[index].facts;
+		bool needs_body = req->op == PENSTOCK_WRITE && facts->off_align > 1;
+		uint64_t n;
+
+		if (place->span->edge && needs_body) {
+			pst_req_note(req, index, PENSTOCK_WHY_UNALIGNED);
+			continue;
+		}
+		n = fit(req, place, index, pad, &cap);
+		if (!n) {
+			pst_req_note(req, index, PENSTOCK_WHY_UNALIGNED);
+			continue;
+		}
+		if (n > cap) {
+			n = cap;
+			*pad = 0;
+		}
+		if (n < facts->chunk_quick && i + 1 < count) {
+			pst_req_note(req, index, PENSTOCK_WHY_NOT_QUICK);
+			if (last < 0) {
+				last = (int)index;
+				last_len = n;
+				last_pad = *pad;
+			}
+			continue;
+		}
+		*len = n;
+		return (int)index;
+	}
+	*len = last_len;
+	*pad = last_pad;
+	return last;
+}
+
+static int unfit(struct pst_err *err, const struct pst_request *req, const struct place *place)
+{
+	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
+			      "%llu bytes at offset %llu: no allowed path can carry them (align "
+			      "offset and buffer to %u, or give the segment room behind it)",
+			      (unsigned long long)place->len, (unsigned long long)place->off,
+			      req->st->facts.off_align ? req->st->facts.off_align : 4096);
+}
+
+/* Whatever follows in this span, the path can carry it. */
+static bool takes_any(const struct pst_request *req, const struct place *place, unsigned index)
+{
+	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
+
+	return !facts->exact && (req->op == PENSTOCK_READ || facts->off_align <= 1);
+}
+
+static bool too_late(struct pst_request *req, struct pst_lane *lane)
+{
+	struct pst_err err;
+
+	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed)) {
+		pst_fail(&err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
+		pst_req_fail(req, lane, &err);
+		return true;
+	}
+	if (req->deadline_ns && now_ns() > req->deadline_ns) {
+		pst_fail(&err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
+		pst_req_fail(req, lane, &err);
+		return true;
+	}
+	return false;
+}
+
+int pst_claim_check(const struct pst_request *given, const struct pst_span *span,
+		    struct pst_err *err)
+{
+	struct pst_request *req = (struct pst_request *)(uintptr_t)given; /* only notes */
+	const struct penstock_seg *seg = &req->segs[span->seg_first];
+	uint64_t len = span->rowwise ? seg->rows * seg->row_len : span->len;
+	struct place place;
+
+	for (uint64_t pos = span->start; pos < span->start + len;) {
+		uint64_t n;
+		uint32_t pad;
+		int path;
+
+		find_place(req, pos, &place);
+		path = choose(req, &place, PST_COLD, &n, &pad);
+		if (path < 0)
+			return unfit(err, req, &place);
+		if (takes_any(req, &place, (unsigned)path))
+			return 0;
+		pos += n;
+	}
+	return 0;
+}
+
+struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
+{
+	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
+	struct pst_chunk *chunk;
+	struct place place;
+	enum pst_residency residency = PST_COLD;
+	uint64_t len;
+	uint32_t pad;
+	int path;
+
+	if (pos >= atomic_load_explicit(&req->limit, memory_order_acquire) || too_late(req, lane))
+		return NULL;
+	for (;;) {
+		find_place(req, pos, &place);
+		if (req->forced < 0 ? place.span->plan->residency_matters
+				    : pst_paths[req->forced]->traits.uses_cache &&
+					      req->op == PENSTOCK_READ)
+			residency = look(req, &place);
+		path = choose(req, &place, residency, &len, &pad);
+		if (path < 0) {
+			struct pst_err err;
+
+			unfit(&err, req, &place);
+			pst_req_fail(req, lane, &err);
+			return NULL;
+		}
+		if (atomic_compare_exchange_weak_explicit(&req->next, &pos, pos + len,
+							  memory_order_acq_rel,
+							  memory_order_acquire))
+			break;
+		if (pos >= atomic_load_explicit(&req->limit, memory_order_acquire))
+			return NULL;
+	}
+	chunk = pst_chunk_get(lane);
+	chunk->req = req;
+	chunk->route = place.span->route;
+	chunk->span = (unsigned)(place.span - req->spans);
+	chunk->off = place.off;
+	chunk->len = len;
+	chunk->pad = pad;
+	chunk->path = (uint8_t)path;
+	chunk->residency = (uint8_t)residency;
+	chunk->start_ns = now_ns();
+	return chunk;
+}
+
+int pst_claim_next_path(const struct pst_chunk *chunk)
+{
+	const struct pst_request *req = chunk->req;
+	const struct pst_plan *plan = req->spans[chunk->span].plan;
+	unsigned r = chunk->residency, count = plan->count[r], i = 0;
+
+	if (req->forced >= 0)
+		return -1;
+	while (i < count && plan->list[r][i] != chunk->path)
+		i++;
+	for (i++; i < count; i++) {
+		unsigned index = plan->list[r][i];
+		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
+		struct place place = { &req->spans[chunk->span], chunk->off, chunk->len };
+		uint64_t cap = UINT64_MAX;
+		uint32_t pad;
+
+		if (place.span->edge && facts->off_align > 1)
+			continue;
+		if (fit(req, &place, index, &pad, &cap) >= chunk->len && pad == chunk->pad)
+			return (int)index;
+	}
+	return -1;
+}

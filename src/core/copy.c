@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock_copy: memory of one device to memory of another, or of the same. Peer to
+ * peer where the devices' backend offers it, else through a slot of the ring, row
+ * blocks at a time.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/lane.h"
+#include "core/objects.h"
+
+/* Rows (or a part of one) that fit a slot: from `src` to the slot, then to `dst`. */
+static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
+			struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
+			uint64_t rows)
+{
+	struct pst_rect out = {
+		.dst = slot->mem,
+		.src = (const char *)c->src + row * c->src_pitch + col,
+		.dst_pitch = len,
+		.src_pitch = c->src_pitch,
+		.row_len = len,
+		.rows = rows,
+	};
+	struct pst_rect in = {
+		.dst = (char *)c->dst + row * c->dst_pitch + col,
+		.src = slot->mem,
+		.dst_pitch = c->dst_pitch,
+		.src_pitch = len,
+		.row_len = len,
+		.rows = rows,
+	};
+	int ret = pst_lane_copy_now(lane, c->src_dev, &out, false);
+
+	return ret ? ret : pst_lane_copy_now(lane, c->dst_dev, &in, true);
+}
+
+static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
+{
+	struct pst_lane *lane;
+	struct pst_slot *slot;
+	uint64_t row = 0, step;
+	int ret = pst_device_start_pump(c->dst_dev, err);
+
+	if (ret)
+		return ret;
+	lane = pst_lane_borrow(atomic_load(&c->dst_dev->pump));
+	slot = lane ? pst_slot_get(&lane->slots, PST_SLOT_SMALL + 1) : NULL;
+	if (!slot) {
+		if (lane)
+			pst_lane_return(lane);
+		return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");
+	}
+	step = c->row_len < slot->len ? slot->len / c->row_len : 1;
+	for (; row < c->rows && !ret; row += step) {
+		uint64_t rows = c->rows - row < step ? c->rows - row : step;
+
+		for (uint64_t col = 0; col < c->row_len && !ret; col += slot->len) {
+			uint64_t len = c->row_len - col < slot->len ? c->row_len - col : slot->len;
+
+			ret = through_slot(lane, c, slot, row, col, len, rows);
+		}
+	}
+	pst_slot_put(&lane->slots, slot);
+	pst_lane_return(lane);
+	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				    "copying from %s to %s: %m", c->src_dev->name,
+				    c->dst_dev->name)
+		   : 0;
+}
+
+static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
+{
+	struct pst_rect rect;
+	int ret = -EXDEV;
+
+	if (!c->dst_dev || !c->src_dev || !c->dst || !c->src)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a copy without device or address");
+	c->rows = c->rows ? c->rows : 1;
+	if (c->rows == 1)
+		c->dst_pitch = c->src_pitch = c->row_len;
+	if (c->dst_pitch < c->row_len || c->src_pitch < c->row_len)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a pitch is shorter than a row");
+	if (!c->row_len)
+		return 0;
+	rect = (struct pst_rect){ c->dst, c->src, c->dst_pitch, c->src_pitch, c->row_len, c->rows };
+	if (c->dst_dev->ops->copy_peer)
+		ret = c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err);
+	return ret == -EXDEV ? through_host(c, err) : ret;
+}
+
+int penstock_copy(const struct penstock_copy_args *copies, unsigned count)
+{
+	struct pst_err err;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct penstock_copy_args c;
+		const char *from = (const char *)copies + i * copies[0].size;
+		int ret = pst_take(&c, sizeof(c), from, "penstock_copy_args", &err);
+
+		if (!ret)
+			ret = copy_one(&c, &err);
+		if (ret)
+			return pst_err_publish(&err);
+	}
+	return 0;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of chunks and requests: counting what happened, going from one phase to
+ * the next, stopping after a failure, and the report. Called by lanes; the report
+ * is put together by the caller's thread when it harvests.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "core/pump.h"
+#include "core/queue.h"
+#include "core/request.h"
+#include "core/route.h"
+#include "core/stats.h"
+#include "core/stream.h"
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void add(_Atomic uint64_t *at, uint64_t value)
+{
+	if (value)
+		atomic_fetch_add_explicit(at, value, memory_order_relaxed);
+}
+
+void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
+{
+	unsigned none = PENSTOCK_WHY_NONE;
+
+	/* The first reason stands. */
+	if (atomic_load_explicit(&req->path_why[path], memory_order_relaxed) == none)
+		atomic_compare_exchange_strong(&req->path_why[path], &none, (unsigned)why);
+}
+
+void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
+{
+	add(&req->bytes, chunk->moved);
+	add(&req->path_bytes[chunk->path], chunk->moved);
+	add(&req->cpu_copied, chunk->cpu_copied);
+	add(&req->dram_laid, chunk->dram_laid);
+	add(&req->chunks, 1);
+	if (chunk->engine)
+		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
+	if (chunk->moved < chunk->len) {
+		uint64_t end = chunk->off + chunk->moved;
+		uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
+
+		while (end < old && !atomic_compare_exchange_weak(&req->end_at, &old, end))
+			;
+	}
+}
+
+void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
+{
+	uint64_t limit, next;
+	int none = 0;
+
+	if (atomic_compare_exchange_strong(&req->failed, &none, err->code))
+		req->err = *err;
+	/* Claim what is left for nobody. The lane that ends a phase moves limit only
+	 * when nothing is left, so the two cannot meet. */
+	limit = atomic_load_explicit(&req->limit, memory_order_acquire);
+	next = atomic_exchange_explicit(&req->next, UINT64_MAX / 2, memory_order_acq_rel);
+	if (next < limit)
+		pst_req_ended(req, lane, limit - next);
+}
+
+static bool begin_phase(struct pst_request *req, struct pst_lane *lane)
+{
+	bool ok = !atomic_load_explicit(&req->failed, memory_order_acquire);
+
+	if (ok && req->phase == PST_PHASE_BODY && req->total > req->body) {
+		req->phase = PST_PHASE_EDGES;
+		atomic_store(&req->left, req->total - req->body);
+		atomic_store(&req->limit, req->total);
+		pst_lane_requeue(lane, req);
+		return true;
+	}
+	if (ok && lane && req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
+	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync) {
+		req->phase = PST_PHASE_SYNC;
+		atomic_store(&req->left, 1);
+		pst_lane_requeue(lane, req);
+		return true;
+	}
+	return false;
+}
+
+void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t bytes)
+{
+	if (atomic_fetch_sub_explicit(&req->left, bytes, memory_order_acq_rel) != bytes)
+		return;
+	if (begin_phase(req, lane))
+		return;
+	req->phase = PST_PHASE_ENDED;
+	pst_req_put(req);
+}
+
+/* Bytes up to the first that the storage did not have. */
+static int64_t reach(const struct pst_request *req)
+{
+	uint64_t end = atomic_load(&req->end_at), sum = 0;
+
+	if (end == UINT64_MAX)
+		end = INT64_MAX;
+	for (unsigned i = 0; i < req->seg_count; i++) {
+		const struct penstock_seg *seg = &req->segs[i];
+		uint64_t full, rest;
+
+		if (!seg->row_len || end <= seg->off)
+			continue;
+		full = (end - seg->off) / seg->pitch;
+		rest = (end - seg->off) % seg->pitch;
+		if (full >= seg->rows) {
+			sum += seg->rows * seg->row_len;
+			continue;
+		}
+		sum += full * seg->row_len + (rest < seg->row_len ? rest : seg->row_len);
+	}
+	return (int64_t)sum;
+}
+
+static int64_t result_of(struct pst_request *req)
+{
+	int failed = atomic_load_explicit(&req->failed, memory_order_acquire);
+	int64_t n;
+
+	if (failed)
+		return failed;
+	n = reach(req);
+	if ((req->flags & PENSTOCK_R_EXACT) && atomic_load(&req->end_at) != UINT64_MAX)
+		return pst_fail(&req->err, PENSTOCK_WHY_SHRANK,
+				"the storage ends at byte %llu, more was asked for",
+				(unsigned long long)atomic_load(&req->end_at));
+	return n;
+}
+
+void pst_req_put(struct pst_request *req)
+{
+	if (atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	req->end_ns = now_ns();
+	req->result = result_of(req);
+	if (req->result < 0)
+		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);
+	if (req->words)
+		pst_stream_release(req);
+	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
+	pst_queue_push(req->q, req);
+}
+
+/* ---- the report ---- */
+
+static void path_row(const struct pst_request *req, const struct pst_route *route, unsigned i,
+		     struct penstock_report_path *row)
+{
+	row->name = pst_paths[i]->name;
+	row->bytes = atomic_load_explicit(&req->path_bytes[i], memory_order_relaxed);
+	row->why = atomic_load_explicit(&req->path_why[i], memory_order_relaxed);
+	row->text = penstock_why_text(row->why);
+	if (row->why != PENSTOCK_WHY_NONE || row->bytes || !route)
+		return;
+	if (pst_paths[i]->traits.by_name_only) {
+		row->why = PENSTOCK_WHY_CHOSEN_OTHER;
+		row->text = "taken only when asked for by name";
+	} else if (!route->paths[i].usable) {
+		row->why = route->paths[i].err.why;
+		row->text = route->paths[i].err.text;
+	} else if (route->paths[i].facts.class_ < req->require) {
+		row->why = PENSTOCK_WHY_REQUIRE;
+	} else {
+		row->why = PENSTOCK_WHY_CHOSEN_OTHER;
+	}
+	if (row->why != PENSTOCK_WHY_NONE && !row->text[0])
+		row->text = penstock_why_text(row->why);
+	if (route->paths[i].usable && !pst_paths[i]->traits.by_name_only)
+		row->text = penstock_why_text(row->why);
+}
+
+void pst_req_report(struct pst_request *req)
+{
+	struct penstock_report *report = &req->report;
+	const struct pst_route *route = req->span_count ? req->spans[0].route : NULL;
+	uint64_t most = 0;
+
+	report->size = sizeof(*report);
+	report->result = req->result;
+	report->bytes = atomic_load_explicit(&req->bytes, memory_order_relaxed);
+	report->start_ns = req->start_ns;
+	report->end_ns = req->end_ns;
+	report->engine = atomic_load_explicit(&req->engine, memory_order_relaxed);
+	report->engine_why = req->pump ? req->pump->lanes[0].engine_why.why : PENSTOCK_WHY_NONE;
+	report->cpu_copied = atomic_load_explicit(&req->cpu_copied, memory_order_relaxed);
+	report->dram_laid = atomic_load_explicit(&req->dram_laid, memory_order_relaxed);
+	report->chunks = atomic_load_explicit(&req->chunks, memory_order_relaxed);
+	report->retries = atomic_load_explicit(&req->retries, memory_order_relaxed);
+	report->path = "none";
+	report->path_count = pst_path_count;
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		path_row(req, route, i, &report->paths[i]);
+		if (report->paths[i].bytes > most) {
+			most = report->paths[i].bytes;
+			report->path = report->paths[i].name;
+		}
+	}
+	report->why = req->result < 0 ? req->err.why : PENSTOCK_WHY_NONE;
+	if (!report->engine)
+		report->engine = "none";
+	if (req->result < 0)
+		memcpy(report->text, req->err.text, sizeof(report->text));
+	else
+		report->text[0] = '\0';
+}

@@ -1,0 +1,768 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One lane: its loop, its chunks and its copies. Runs on its own thread, or on a
+ * caller's for a borrowed lane. Nothing here allocates, locks or logs once the
+ * lane is open, except that the first copy to a device opens a copier for it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/lane.h"
+#include "core/log.h"
+#include "core/pump.h"
+#include "core/queue.h"
+#include "core/route.h"
+#include "core/stats.h"
+#include "core/stream.h"
+
+/* What a device's link moves in a microsecond, to guess how long copies take:
+ * 50 GB/s. Too high only means another look. */
+#define COPY_BYTES_US 50000u
+/* Shorter copies than this are waited for by looking, not by sleeping: a timer's
+ * sleep costs some 60 us. */
+#define SPIN_US 15
+/* A stream that reaches its request cannot wake a lane, so a lane that watches one
+ * looks: at first without a pause, then so often. */
+#define WATCH_SPINS 2000
+#define WATCH_US 50
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- the chunk pool ---- */
+
+struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
+{
+	struct pst_chunk *chunk = lane->chunks_free;
+
+	lane->chunks_free = chunk->next;
+	chunk->lane = lane;
+	chunk->tries = 0;
+	chunk->slot = NULL;
+	chunk->canary = false;
+	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
+	chunk->engine = NULL;
+	chunk->err.code = 0;
+	chunk->on_done = NULL;
+	chunk->priv = NULL;
+	chunk->waits = 0;
+	chunk->io.st = NULL;
+	lane->busy++;
+	return chunk;
+}
+
+void pst_chunk_put(struct pst_chunk *chunk)
+{
+	struct pst_lane *lane = chunk->lane;
+
+	if (chunk->slot) {
+		pst_slot_put(&lane->slots, chunk->slot);
+		chunk->slot = NULL;
+	}
+	chunk->next = lane->chunks_free;
+	lane->chunks_free = chunk;
+	lane->busy--;
+}
+
+/* ---- copies ---- */
+
+static struct pst_copyq *copyq_of(struct pst_lane *lane, struct penstock_device *dev)
+{
+	struct pst_copyq *copyq;
+
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		if (lane->copyqs[i]->dev == dev)
+			return lane->copyqs[i];
+	if (lane->copyq_count == PST_LANE_DEVICES)
+		return NULL;
+	copyq = calloc(1, sizeof(*copyq));
+	if (!copyq)
+		return NULL;
+	copyq->dev = dev;
+	if (dev->ops->copier_open(dev, &copyq->copier, &lane->open_err)) {
+		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", lane->open_err.text);
+		free(copyq);
+		return NULL;
+	}
+	lane->copyqs[lane->copyq_count++] = copyq;
+	return copyq;
+}
+
+struct copying {
+	struct pst_chunk *chunk;
+	char *base;
+	uint64_t bytes;
+	unsigned touched; /* bit i: lane->copyqs[i] got a copy */
+	enum penstock_op op;
+};
+
+static int copy_part(void *arg, const struct pst_part *part)
+{
+	struct copying *c = arg;
+	struct pst_lane *lane = c->chunk->lane;
+	struct pst_copyq *copyq = copyq_of(lane, part->dev);
+	struct pst_rect rect = { .row_len = part->row_len, .rows = part->rows };
+	int ret;
+
+	if (!copyq)
+		return pst_fail(&c->chunk->err, PENSTOCK_WHY_DEVICE_ERROR,
+				"%s: no copy queue: %s", part->dev->name, lane->open_err.text);
+	if (c->op == PENSTOCK_READ) {
+		rect.dst = part->mem;
+		rect.dst_pitch = part->mem_pitch;
+		rect.src = c->base + part->at;
+		rect.src_pitch = part->pitch;
+		ret = part->dev->ops->copy_in(copyq->copier, &rect);
+	} else {
+		rect.dst = c->base + part->at;
+		rect.dst_pitch = part->pitch;
+		rect.src = part->mem;
+		rect.src_pitch = part->mem_pitch;
+		ret = part->dev->ops->copy_out(copyq->copier, &rect);
+	}
+	if (ret)
+		return pst_fail_errno(&c->chunk->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				      "%s: copying %llu bytes: %m", part->dev->name,
+				      (unsigned long long)(part->row_len * part->rows));
+	c->bytes += part->row_len * part->rows;
+	if (part->dev->facts.cpu_addressable)
+		c->chunk->cpu_copied += part->row_len * part->rows;
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		if (lane->copyqs[i] == copyq)
+			c->touched |= 1u << i;
+	return 0;
+}
+
+static void copies_ended(struct pst_chunk *chunk, int result)
+{
+	if (result && !chunk->err.code)
+		pst_fail_errno(&chunk->err, result, PENSTOCK_WHY_DEVICE_ERROR,
+			       "the device reported an error for a copy: %m");
+	if (--chunk->waits)
+		return;
+	chunk->lane->copies--;
+	chunk->after_copies(chunk, chunk->err.code);
+}
+
+int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
+		   void (*after)(struct pst_chunk *chunk, int result))
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	struct copying c = { .chunk = chunk, .base = base, .op = req->op };
+	int ret = pst_parts(req, &req->spans[chunk->span], chunk->off, len, copy_part, &c);
+
+	chunk->after_copies = after;
+	chunk->waits = 1; /* keeps copies_ended from ending it early */
+	lane->copies++;
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		struct pst_copyq *copyq = lane->copyqs[i];
+		uint64_t ticket;
+		int mark;
+
+		if (!(c.touched & 1u << i))
+			continue;
+		mark = copyq->dev->ops->mark(copyq->copier, &ticket);
+		if (mark) {
+			ret = pst_fail_errno(&chunk->err, mark, PENSTOCK_WHY_DEVICE_ERROR,
+					     "%s: marking a copy: %m", copyq->dev->name);
+			continue;
+		}
+		copyq->waits[copyq->tail % PST_LANE_CHUNKS].ticket = ticket;
+		copyq->waits[copyq->tail % PST_LANE_CHUNKS].bytes = c.bytes;
+		copyq->waits[copyq->tail++ % PST_LANE_CHUNKS].chunk = chunk;
+		lane->copy_bytes += c.bytes;
+		chunk->waits++;
+	}
+	copies_ended(chunk, ret);
+	return 0;
+}
+
+/* Takes up what has been copied; how many chunks went on. */
+static int reap_copies(struct pst_lane *lane, bool sleep)
+{
+	int ended = 0;
+
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		struct pst_copyq *copyq = lane->copyqs[i];
+
+		while (copyq->head != copyq->tail) {
+			const unsigned at = copyq->head % PST_LANE_CHUNKS;
+			uint64_t ticket = copyq->waits[at].ticket;
+			int ret = copyq->dev->ops->reached(copyq->copier, ticket);
+
+			if (!ret && sleep && !ended) {
+				ret = copyq->dev->ops->wait(copyq->copier, ticket);
+				ret = ret ? ret : 1;
+			}
+			if (!ret)
+				break;
+			copyq->head++;
+			lane->copy_bytes -= copyq->waits[at].bytes;
+			copies_ended(copyq->waits[at].chunk, ret < 0 ? ret : 0);
+			ended++;
+		}
+	}
+	return ended;
+}
+
+/* ---- the end of a chunk ---- */
+
+static void defer(struct pst_lane *lane, struct pst_chunk *chunk)
+{
+	chunk->next = NULL;
+	*lane->deferred_end = chunk;
+	lane->deferred_end = &chunk->next;
+	lane->deferred_count++;
+}
+
+static void count(const struct pst_chunk *chunk, int result)
+{
+	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
+	unsigned op = chunk->req->op;
+	uint64_t ns = now_ns() - chunk->start_ns;
+
+	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->latency[pst_stats_bucket(ns)], 1, memory_order_relaxed);
+	if (result)
+		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
+}
+
+/* After a failure: the next path that the class allows. False: there is none. */
+static bool retry(struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	int next;
+
+	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed) ||
+	    atomic_load_explicit(&req->failed, memory_order_relaxed))
+		return false;
+	next = pst_claim_next_path(chunk);
+	pst_req_note(req, chunk->path, chunk->err.why);
+	if (next < 0)
+		return false;
+	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
+				  memory_order_relaxed);
+	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
+		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
+	if (chunk->slot) {
+		pst_slot_put(&lane->slots, chunk->slot);
+		chunk->slot = NULL;
+	}
+	chunk->path = (uint8_t)next;
+	chunk->tries++;
+	chunk->moved = 0; /* what it cost stays counted, what it carried does not */
+	chunk->err.code = 0;
+	chunk->on_done = NULL;
+	defer(lane, chunk);
+	return true;
+}
+
+void pst_chunk_done(struct pst_chunk *chunk, int result)
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	uint64_t len = chunk->len;
+
+	if (chunk->on_done) {
+		chunk->on_done(chunk, result);
+		return;
+	}
+	if (!result && req->op == PENSTOCK_WRITE && !chunk->canary &&
+	    chunk->route->paths[chunk->path].facts.canary)
+		result = pst_canary_write(chunk);
+	if (chunk->canary) {
+		chunk->err.code = result;
+		chunk->waits = UINT32_MAX; /* what the canary waits for */
+		return;
+	}
+	count(chunk, result);
+	if (result && retry(chunk))
+		return;
+	if (result) {
+		if (!chunk->err.code)
+			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
+		chunk->moved = 0;
+		pst_req_count(req, chunk);
+		pst_req_fail(req, lane, &chunk->err);
+	} else {
+		pst_req_count(req, chunk);
+	}
+	pst_chunk_put(chunk);
+	pst_req_ended(req, lane, len);
+}
+
+void pst_io_done(struct pst_io *io, int64_t result)
+{
+	struct pst_lane *lane = io->lane;
+
+	io->result = result;
+	io->next = atomic_load_explicit(&lane->io_inbox, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&lane->io_inbox, &io->next, io,
+						      memory_order_release, memory_order_relaxed))
+		;
+	pst_lane_wake(lane);
+}
+
+static int reap_io_inbox(struct pst_lane *lane)
+{
+	struct pst_io *io, *list = NULL;
+	int ended = 0;
+
+	if (!atomic_load_explicit(&lane->io_inbox, memory_order_relaxed))
+		return 0;
+	io = atomic_exchange_explicit(&lane->io_inbox, NULL, memory_order_acquire);
+	while (io) { /* turn the stack round */
+		struct pst_io *next = io->next;
+
+		io->next = list;
+		list = io;
+		io = next;
+	}
+	while (list) {
+		io = list;
+		list = io->next;
+		io->done(io);
+		ended++;
+	}
+	return ended;
+}
+
+/* ---- the loop ---- */
+
+void pst_lane_wake(struct pst_lane *lane)
+{
+	uint64_t one = 1;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&lane->asleep, memory_order_relaxed) && lane->wake_fd >= 0 &&
+	    write(lane->wake_fd, &one, sizeof(one)) < 0)
+		return; /* its counter is full: it is awake */
+}
+
+static void list_entry(struct pst_lane *lane, struct pst_entry *entry)
+{
+	unsigned p = entry->req->priority;
+
+	entry->next = NULL;
+	entry->listed = true;
+	*lane->todo_end[p] = entry;
+	lane->todo_end[p] = &entry->next;
+	lane->todo_count++;
+}
+
+void pst_lane_requeue(struct pst_lane *lane, struct pst_request *req)
+{
+	struct pst_entry *entry = &req->entries[lane->index];
+
+	if (entry->listed)
+		return; /* still on the list: it will see the new limit */
+	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
+	entry->req = req;
+	list_entry(lane, entry);
+}
+
+/* The data's own reference keeps an armed request; the entry's is given back. */
+static void watch(struct pst_lane *lane, struct pst_request *req)
+{
+	req->link = lane->watched;
+	lane->watched = req;
+	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&req->refs, 1, memory_order_relaxed);
+}
+
+static int take_inbox(struct pst_lane *lane)
+{
+	struct pst_entry *entry, *list = NULL;
+	int taken = 0;
+
+	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed))
+		return 0;
+	entry = atomic_exchange_explicit(&lane->inbox, NULL, memory_order_acquire);
+	while (entry) {
+		struct pst_entry *next = entry->next;
+
+		entry->next = list;
+		list = entry;
+		entry = next;
+	}
+	while (list) {
+		entry = list;
+		list = entry->next;
+		taken++;
+		if (entry->req->phase == PST_PHASE_ARMED)
+			watch(lane, entry->req);
+		else
+			list_entry(lane, entry);
+	}
+	return taken;
+}
+
+static void synced(struct pst_io *io)
+{
+	struct pst_chunk *chunk = (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+
+	if (io->result < 0)
+		pst_req_fail(req, lane, &io->err);
+	pst_chunk_put(chunk);
+	pst_req_ended(req, lane, 1);
+}
+
+/* The last phase of a durable write. */
+static void start_sync(struct pst_lane *lane, struct pst_request *req)
+{
+	struct pst_chunk *chunk = pst_chunk_get(lane);
+	int ret;
+
+	chunk->req = req;
+	chunk->io = (struct pst_io){
+		.st = req->st, .lane = lane, .op = PST_IO_SYNC, .done = synced
+	};
+	ret = req->st->ops->sync(&chunk->io);
+	if (ret) {
+		chunk->io.result = ret;
+		if (!chunk->io.err.code)
+			pst_fail_errno(&chunk->io.err, ret, pst_why_of_errno(ret), "sync: %m");
+		synced(&chunk->io);
+	}
+}
+
+/* Starts it, or goes through its paths until one starts or all have failed.
+ * False: no room, the chunk is deferred. */
+static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
+{
+	int ret = pst_paths[chunk->path]->start(chunk);
+
+	if (!ret)
+		return true;
+	if (ret == -EAGAIN) {
+		chunk->next = lane->deferred; /* first again */
+		if (!lane->deferred)
+			lane->deferred_end = &chunk->next;
+		lane->deferred = chunk;
+		lane->deferred_count++;
+		return false;
+	}
+	if (!chunk->err.code)
+		pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "starting a chunk: %m");
+	pst_chunk_done(chunk, ret);
+	return true;
+}
+
+static int start_deferred(struct pst_lane *lane)
+{
+	int started = 0;
+
+	while (lane->deferred) {
+		struct pst_chunk *chunk = lane->deferred;
+
+		lane->deferred = chunk->next;
+		if (!lane->deferred)
+			lane->deferred_end = &lane->deferred;
+		lane->deferred_count--;
+		if (!start(lane, chunk))
+			break;
+		started++;
+	}
+	return started;
+}
+
+/* What a path asks for once the first chunk of a request is claimed by it. */
+static void spread(struct pst_lane *lane, const struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes;
+
+	if (!lane->borrowed && lanes != 1 &&
+	    atomic_load_explicit(&req->next, memory_order_relaxed) <
+		    atomic_load_explicit(&req->limit, memory_order_relaxed))
+		pst_pump_spread(req, lane, lanes);
+}
+
+/* Chunks of one request, until it has none, or the lane is full (false). */
+static bool work_on(struct pst_lane *lane, struct pst_request *req, int *started)
+{
+	if (req->phase == PST_PHASE_SYNC) {
+		if (!lane->chunks_free)
+			return false;
+		start_sync(lane, req);
+		(*started)++;
+		return true;
+	}
+	for (;;) {
+		struct pst_chunk *chunk;
+
+		if (!lane->chunks_free || lane->deferred)
+			return false;
+		chunk = pst_claim(req, lane);
+		if (!chunk)
+			return true;
+		(*started)++;
+		spread(lane, chunk);
+		if (!start(lane, chunk))
+			return false;
+		if (lane->copies && !(*started % 4))
+			reap_copies(lane, false); /* slots come free while bytes are moved */
+	}
+}
+
+static int start_new(struct pst_lane *lane)
+{
+	int started = 0;
+
+	for (int p = PST_PRIORITIES - 1; p >= 0 && lane->todo_count; p--) {
+		while (lane->todo[p]) {
+			struct pst_entry *entry = lane->todo[p];
+			struct pst_request *req = entry->req;
+
+			if (!work_on(lane, req, &started))
+				return started;
+			lane->todo[p] = entry->next;
+			if (!lane->todo[p])
+				lane->todo_end[p] = &lane->todo[p];
+			lane->todo_count--;
+			entry->listed = false;
+			atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
+			pst_req_put(req);
+		}
+	}
+	return started;
+}
+
+/* A storage closes: paths drop what they keep of it. */
+static void forget(struct pst_lane *lane)
+{
+	struct pst_pump *pump = lane->pump;
+	unsigned turn = atomic_load_explicit(&pump->forget_turn, memory_order_acquire);
+
+	if (turn == lane->forget_turn)
+		return;
+	lane->forget_turn = turn;
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (pst_paths[i]->forget && lane->path_state[i])
+			pst_paths[i]->forget(lane, i, pump->forget);
+	atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
+}
+
+/* Paths tidy up what they kept (registrations, mappings) when nothing else is to do. */
+static void tidy(struct pst_lane *lane)
+{
+	bool more = false;
+
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (pst_paths[i]->idle && lane->path_state[i])
+			more |= pst_paths[i]->idle(lane, i);
+	lane->tidy = more;
+}
+
+static void sleep_until(struct pst_lane *lane, int64_t wait_us)
+{
+	if (lane->copies) {
+		int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
+
+		if (guess < SPIN_US)
+			return;
+		if (lane->busy == lane->copies + lane->deferred_count) {
+			reap_copies(lane, true);
+			return;
+		}
+		if (wait_us < 0 || guess < wait_us)
+			wait_us = guess;
+	}
+	atomic_store_explicit(&lane->asleep, true, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
+	    !atomic_load_explicit(&lane->io_inbox, memory_order_relaxed) &&
+	    atomic_load_explicit(&lane->pump->forget_turn, memory_order_relaxed) ==
+		    lane->forget_turn &&
+	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed))
+		lane->engine_ops->wait(lane->engine, wait_us);
+	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
+}
+
+static void poll_storages(struct pst_lane *lane)
+{
+	for (unsigned i = 0; pst_storages[i]; i++)
+		if (pst_storages[i]->poll)
+			pst_storages[i]->poll(lane);
+}
+
+void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
+{
+	int did = take_inbox(lane);
+
+	if (!lane->borrowed)
+		forget(lane);
+	did += lane->engine_ops->poll(lane->engine);
+	did += reap_io_inbox(lane);
+	if (lane->copies)
+		did += reap_copies(lane, false);
+	if (lane->watched)
+		did += pst_stream_look(lane);
+	did += start_deferred(lane);
+	if (!lane->deferred)
+		did += start_new(lane);
+	poll_storages(lane);
+	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
+	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */
+	if (did) {
+		lane->idle_turns = 0;
+		return;
+	}
+	if (lane->tidy && !lane->busy)
+		tidy(lane);
+	else if (!lane->watched)
+		sleep_until(lane, wait_us);
+	else if (lane->idle_turns++ > WATCH_SPINS)
+		sleep_until(lane, WATCH_US);
+}
+
+/* ---- steps made at once, for canaries ---- */
+
+static void io_now_done(struct pst_io *io)
+{
+	io->lane = NULL; /* what pst_lane_io_now waits for */
+}
+
+int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)
+{
+	int ret;
+
+	io->lane = lane;
+	io->done = io_now_done;
+	ret = io->op == PST_IO_FILL ? io->st->ops->fill(io) : io->st->ops->drain(io);
+	if (ret)
+		return ret;
+	while (io->lane) {
+		if (!lane->engine_ops->poll(lane->engine) && !reap_io_inbox(lane) && io->lane)
+			lane->engine_ops->wait(lane->engine, 1000);
+	}
+	return io->result < 0 ? (int)io->result : 0;
+}
+
+int pst_lane_copy_now(struct pst_lane *lane, struct penstock_device *dev,
+		      const struct pst_rect *rect, bool in)
+{
+	struct pst_copyq *copyq = copyq_of(lane, dev);
+	uint64_t ticket;
+	int ret;
+
+	if (!copyq)
+		return lane->open_err.code;
+	ret = in ? dev->ops->copy_in(copyq->copier, rect) : dev->ops->copy_out(copyq->copier, rect);
+	if (!ret)
+		ret = dev->ops->mark(copyq->copier, &ticket);
+	if (!ret)
+		ret = dev->ops->wait(copyq->copier, ticket);
+	return ret;
+}
+
+/* ---- open and close, on the lane's thread ---- */
+
+/* On a caller's thread: the last engine, which runs anywhere, making each call at
+ * once. */
+static int open_engine_at_once(struct pst_lane *lane, struct pst_err *err)
+{
+	unsigned last = 0;
+
+	while (pst_engines[last + 1])
+		last++;
+	lane->engine_ops = pst_engines[last];
+	return lane->engine_ops->open(&lane->engine, 0, lane->wake_fd, err);
+}
+
+static int open_engine(struct pst_lane *lane, struct pst_err *err)
+{
+	const char *want = lane->pump->dev->opts.engine;
+	int ret = -ENODEV;
+
+	for (unsigned i = 0; pst_engines[i]; i++) {
+		bool named = want && strcmp(want, "auto") != 0;
+
+		if (named && strcmp(want, pst_engines[i]->name) != 0)
+			continue;
+		ret = pst_engines[i]->open(&lane->engine, PST_LANE_CHUNKS + 8, lane->wake_fd, err);
+		if (ret == 0) {
+			lane->engine_ops = pst_engines[i];
+			return 0;
+		}
+		lane->engine_why = *err; /* the reason that the next one takes over */
+	}
+	if (ret == -ENODEV)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "engine '%s' does not exist", want);
+	return ret;
+}
+
+int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
+{
+	int ret;
+
+	for (unsigned p = 0; p < PST_PRIORITIES; p++)
+		lane->todo_end[p] = &lane->todo[p];
+	lane->deferred_end = &lane->deferred;
+	lane->chunks = calloc(PST_LANE_CHUNKS, sizeof(*lane->chunks));
+	if (!lane->chunks)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
+	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++) {
+		lane->chunks[i].lane = lane;
+		lane->chunks[i].next = lane->chunks_free;
+		lane->chunks_free = &lane->chunks[i];
+	}
+	lane->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (lane->wake_fd < 0)
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY, "eventfd: %m");
+	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
+	if (ret)
+		return ret;
+	if (lane->engine_ops->register_slots &&
+	    !lane->engine_ops->register_slots(lane->engine, lane->slots.base, lane->slots.len,
+					      &lane->engine_why))
+		lane->fixed = true;
+	if (!copyq_of(lane, lane->pump->dev)) {
+		*err = lane->open_err;
+		return err->code;
+	}
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		if (!pst_paths[i]->lane_open)
+			continue;
+		ret = pst_paths[i]->lane_open(lane, i, err);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+void pst_lane_close(struct pst_lane *lane)
+{
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (pst_paths[i]->lane_close && lane->path_state[i])
+			pst_paths[i]->lane_close(lane, i);
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		lane->copyqs[i]->dev->ops->copier_close(lane->copyqs[i]->copier);
+		free(lane->copyqs[i]);
+	}
+	lane->copyq_count = 0;
+	if (lane->engine)
+		lane->engine_ops->close(lane->engine);
+	lane->engine = NULL;
+	if (lane->wake_fd >= 0)
+		close(lane->wake_fd);
+	free(lane->chunks);
+	lane->chunks = lane->chunks_free = NULL;
+}

@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storages and devices as the caller sees them: open, close, memory, copies. Slow
+ * calls all; nothing here is on the way of a request.
+ * Lock order: device_lock alone (it may be taken under route.c's route_lock).
+ */
+#include "core/objects.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/pump.h"
+#include "core/route.h"
+
+static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct penstock_device *devices[PST_DEVICES_MAX]; /* the per-process pumps' owners */
+
+static _Atomic unsigned generation = 1;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void forked(void)
+{
+	/* The child starts over: the parent's lanes do not run here. */
+	atomic_fetch_add(&generation, 1);
+	memset(devices, 0, sizeof(devices));
+	pthread_mutex_init(&device_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forked);
+}
+
+unsigned pst_generation(void)
+{
+	return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+int pst_take(void *into, size_t ours, const void *from, const char *what,
+	     struct pst_err *err)
+{
+	size_t theirs;
+
+	memset(into, 0, ours);
+	if (!from)
+		return 0;
+	memcpy(&theirs, from, sizeof(theirs));
+	if (theirs < sizeof(theirs) || theirs > 4096)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"%s: size is %zu, initialise it with its _INIT macro", what,
+				theirs);
+	for (size_t i = ours; i < theirs; i++)
+		if (((const char *)from)[i])
+			return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+					      "%s has fields that this library does not know",
+					      what);
+	memcpy(into, from, theirs < ours ? theirs : ours);
+	return 0;
+}
+
+int pst_give(void *into, const void *ours, size_t size)
+{
+	size_t theirs;
+
+	memcpy(&theirs, into, sizeof(theirs));
+	if (theirs < sizeof(theirs))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "the struct's size is not set");
+	memcpy((char *)into + sizeof(theirs), (const char *)ours + sizeof(theirs),
+	       (theirs < size ? theirs : size) - sizeof(theirs));
+	return 0;
+}
+
+/* ---- storage ---- */
+
+int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
+			 const struct penstock_storage_opts *opts, struct penstock_storage **out,
+			 struct pst_err *err)
+{
+	struct penstock_storage *st = calloc(1, sizeof(*st));
+	int ret;
+
+	if (!st)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
+	st->ops = ops;
+	st->facts.fd = st->facts.fd_direct = -1;
+	st->facts.off_align = st->facts.mem_align = 1;
+	st->facts.edge_align = 4096;
+	st->generation = pst_generation();
+	ret = ops->open(st, url, fd, opts, err);
+	if (ret) {
+		free(st);
+		return ret;
+	}
+	*out = st;
+	return 0;
+}
+
+static int open_storage(const char *url, int fd, const struct penstock_storage_opts *from,
+			struct penstock_storage **out)
+{
+	struct penstock_storage_opts opts;
+	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	int ret;
+
+	pthread_once(&fork_once, watch_forks);
+	if (!out || (!url && fd < 0))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no name, or nowhere to put it");
+	ret = pst_take(&opts, sizeof(opts), from, "penstock_storage_opts", &err);
+	if (ret)
+		return pst_err_publish(&err);
+	if (opts.flags & (PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE))
+		opts.flags |= PENSTOCK_O_WRITE;
+	if (opts.length > INT64_MAX)
+		return pst_fail_errno(NULL, EFBIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "a length of %llu bytes overflows",
+				      (unsigned long long)opts.length);
+	for (unsigned i = 0; pst_storages[i]; i++) {
+		if (url ? !pst_storages[i]->match(url) : i > 0)
+			continue;
+		ret = pst_storage_open_ops(pst_storages[i], url, fd, &opts, out, &err);
+		return ret ? pst_err_publish(&err) : 0;
+	}
+	return pst_fail(NULL, PENSTOCK_WHY_BAD_KIND,
+			"'%s': no storage of that kind, use a path, file:// or mem:", url);
+}
+
+int penstock_open(const char *url, const struct penstock_storage_opts *opts,
+		  struct penstock_storage **out)
+{
+	return open_storage(url, -1, opts, out);
+}
+
+int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
+		     struct penstock_storage **out)
+{
+	if (fd < 0)
+		return pst_fail_errno(NULL, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "descriptor %d is not open", fd);
+	return open_storage(NULL, fd, opts, out);
+}
+
+static int end_writing(struct penstock_storage *st, int (*end)(struct penstock_storage *, bool,
+							       struct pst_err *),
+		       bool durable)
+{
+	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	int ret;
+
+	if (atomic_load(&st->inflight))
+		return pst_fail_errno(NULL, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "requests are in flight, wait for them first");
+	ret = end ? end(st, durable, &err) : 0;
+	return ret ? pst_err_publish(&err) : 0;
+}
+
+int penstock_commit(struct penstock_storage *st, int durable)
+{
+	return end_writing(st, st->ops->commit, durable);
+}
+
+static int abort_it(struct penstock_storage *st, bool durable, struct pst_err *err)
+{
+	(void)durable;
+	return st->ops->abort ? st->ops->abort(st, err) : 0;
+}
+
+int penstock_abort(struct penstock_storage *st)
+{
+	return end_writing(st, abort_it, false);
+}
+
+void penstock_close(struct penstock_storage *st)
+{
+	if (!st)
+		return;
+	while (atomic_load(&st->inflight) && st->generation == pst_generation())
+		sched_yield();
+	if (st->generation == pst_generation())
+		pst_pumps_forget(st);
+	pst_routes_drop(st);
+	st->ops->close(st);
+	free(st);
+}
+
+int penstock_storage_get_info(const struct penstock_storage *st,
+			      struct penstock_storage_info *info)
+{
+	const struct pst_storage_facts *facts = &st->facts;
+	struct penstock_storage_info ours = {
+		.size = sizeof(ours),
+		.length = facts->length,
+		.kind = st->ops->name,
+		.text = facts->text,
+		.off_align = facts->off_align,
+		.mem_align = facts->mem_align,
+		.edge_align = facts->edge_align,
+		.drive_count = facts->drive_count,
+	};
+
+	return pst_give(info, &ours, sizeof(ours));
+}
+
+int64_t penstock_storage_length(struct penstock_storage *st)
+{
+	struct pst_err err;
+	uint64_t len = st->facts.length;
+
+	if (st->ops->length && st->ops->length(st, &len, &err))
+		return pst_err_publish(&err);
+	return (int64_t)len;
+}
+
+/* ---- devices ---- */
+
+static struct penstock_device *find_name(const char *name)
+{
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] && !strcmp(devices[i]->name, name))
+			return devices[i];
+	return NULL;
+}
+
+/* "auto": the first backend that has a device, in the table's order; the last one,
+ * host memory, always has. */
+static void resolve_auto(const char *name, char *out, size_t len)
+{
+	snprintf(out, len, "%s", name);
+	if (strcmp(name, "auto") != 0)
+		return;
+	for (unsigned i = 0; pst_devices[i]; i++) {
+		if (!pst_devices[i]->count || pst_devices[i]->count() <= 0)
+			continue;
+		snprintf(out, len, "%s%s", pst_devices[i]->name,
+			 pst_devices[i]->numbered ? ":0" : "");
+		return;
+	}
+}
+
+static void free_device(struct penstock_device *dev)
+{
+	free((char *)dev->opts.engine);
+	free((char *)dev->opts.fault);
+	free((char *)dev->opts.sys_root);
+	free(dev);
+}
+
+static char *copy_text(const char *text)
+{
+	return text ? strdup(text) : NULL;
+}
+
+static int open_device(const char *name, const struct penstock_device_opts *opts, unsigned index,
+		       struct penstock_device **out, struct pst_err *err)
+{
+	struct penstock_device *dev;
+	int ret = -ENODEV;
+
+	if (strlen(name) >= sizeof(dev->name))
+		return pst_fail_errno(err, ENODEV, PENSTOCK_WHY_NO_DEVICE,
+				      "'%.40s...': no device has so long a name", name);
+	dev = calloc(1, sizeof(*dev));
+	if (!dev)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
+	dev->index = index;
+	dev->opts = *opts;
+	dev->opts.engine = copy_text(opts->engine);
+	dev->opts.fault = copy_text(opts->fault);
+	dev->opts.sys_root = copy_text(opts->sys_root);
+	dev->facts.numa = -1;
+	dev->generation = pst_generation();
+	memcpy(dev->name, name, strlen(name) + 1);
+	pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
+		 "'%s': no such device, use host, cuda:N, peermem:BDF or auto", name);
+	for (unsigned i = 0; pst_devices[i]; i++) {
+		if (!pst_devices[i]->match(name))
+			continue;
+		dev->ops = pst_devices[i];
+		ret = dev->ops->open(dev, err);
+		break;
+	}
+	if (ret) {
+		free_device(dev);
+		return ret;
+	}
+	*out = dev;
+	return 0;
+}
+
+static int check_device_opts(const struct penstock_device_opts *opts, struct pst_err *err)
+{
+	if (opts->lanes > PST_LANES_MAX)
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%u lanes, at most %u", opts->lanes, PST_LANES_MAX);
+	if (opts->slot_bytes & (opts->slot_bytes - 1) || opts->slot_bytes > (1u << 30) ||
+	    (opts->slot_bytes && opts->slot_bytes < PST_SLOT_SMALL))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"slots of %zu bytes: take a power of two from 64 KiB to 1 GiB",
+				opts->slot_bytes);
+	return 0;
+}
+
+int penstock_device_open(const char *name, const struct penstock_device_opts *from,
+			 struct penstock_device **out)
+{
+	struct penstock_device_opts opts;
+	struct penstock_device *dev;
+	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	char full[64];
+	unsigned index = 0;
+	int ret;
+
+	pthread_once(&fork_once, watch_forks);
+	if (!name || !out)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no name, or nowhere to put it");
+	ret = pst_take(&opts, sizeof(opts), from, "penstock_device_opts", &err);
+	if (!ret)
+		ret = check_device_opts(&opts, &err);
+	if (ret)
+		return pst_err_publish(&err);
+	resolve_auto(name, full, sizeof(full));
+	pthread_mutex_lock(&device_lock);
+	dev = find_name(full);
+	while (index < PST_DEVICES_MAX && devices[index])
+		index++;
+	if (!dev && index == PST_DEVICES_MAX)
+		ret = pst_fail(&err, PENSTOCK_WHY_FULL, "%u devices are open", index);
+	else if (!dev)
+		ret = open_device(full, &opts, index, &dev, &err);
+	if (!ret) {
+		devices[dev->index] = dev;
+		ret = dev->refs++ > 0;
+		*out = dev;
+	}
+	pthread_mutex_unlock(&device_lock);
+	return ret < 0 ? pst_err_publish(&err) : ret;
+}
+
+void penstock_device_close(struct penstock_device *dev)
+{
+	if (!dev)
+		return;
+	if (dev->generation != pst_generation())
+		return; /* the parent's */
+	pthread_mutex_lock(&device_lock);
+	if (--dev->refs == 0) {
+		pst_pump_stop(dev);
+		devices[dev->index] = NULL;
+		dev->ops->close(dev);
+		free_device(dev);
+	}
+	pthread_mutex_unlock(&device_lock);
+}
+
+int pst_device_start_pump(struct penstock_device *dev, struct pst_err *err)
+{
+	int ret;
+
+	pthread_mutex_lock(&device_lock);
+	ret = pst_pump_start(dev, err);
+	pthread_mutex_unlock(&device_lock);
+	return ret;
+}
+
+/* Lanes that keep something of a storage drop it: each is asked in turn, and the
+ * storage has no request in flight, so a lane either is asleep or works for others. */
+void pst_pumps_forget(struct penstock_storage *st)
+{
+	pthread_mutex_lock(&device_lock);
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] && atomic_load(&devices[i]->pump))
+			pst_pump_forget(atomic_load(&devices[i]->pump), st);
+	pthread_mutex_unlock(&device_lock);
+}
+
+struct penstock_device *pst_device_find(const void *ptr)
+{
+	struct penstock_device *host = NULL;
+	struct pst_memory mem;
+
+	/* Entries change only when a device opens or closes, which a caller that has a
+	 * request for it in hand does not do. */
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++) {
+		struct penstock_device *dev = devices[i];
+
+		if (!dev)
+			continue;
+		if (dev->facts.is_host)
+			host = dev;
+		else if (dev->ops->classify(dev, ptr, &mem) == 1)
+			return dev;
+	}
+	return host;
+}
+
+const char *penstock_device_name(const struct penstock_device *dev)
+{
+	return dev->name;
+}
+
+int penstock_device_get_info(const struct penstock_device *dev, struct penstock_device_info *info)
+{
+	const struct pst_pump *pump =
+		atomic_load(&dev->pump);
+	struct penstock_device_info ours = {
+		.size = sizeof(ours),
+		.name = dev->name,
+		.text = dev->facts.text,
+		.bdf = dev->facts.bdf,
+		.numa = dev->facts.numa,
+		.cpu_addressable = dev->facts.cpu_addressable,
+		.lanes = pump ? pump->lane_count : 0,
+		.ring_bytes = pump ? pump->ring.len : 0,
+	};
+
+	return pst_give(info, &ours, sizeof(ours));
+}
+
+int penstock_device_of(const void *ptr, struct penstock_device **out)
+{
+	struct penstock_device *dev = pst_device_find(ptr);
+
+	if (!dev)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_DEVICE,
+				"the pointer belongs to no device that is open");
+	*out = dev;
+	return 0;
+}
+
+int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
+{
+	struct pst_err err;
+
+	if (!len || !out)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to allocate");
+	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_free(struct penstock_device *dev, void *ptr)
+{
+	struct pst_err err;
+
+	if (!ptr)
+		return 0;
+	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int unsupported(const struct penstock_device *dev, const char *what)
+{
+	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);
+}
+
+int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
+			   struct penstock_export *out)
+{
+	struct pst_err err;
+
+	if (!dev->ops->export_memory)
+		return unsupported(dev, "export memory");
+	memset(out, 0, sizeof(*out));
+	out->size = sizeof(*out);
+	out->fd = -1;
+	return dev->ops->export_memory(dev, ptr, len, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_import_memory(struct penstock_device *dev, const struct penstock_export *exported,
+			   void **out)
+{
+	struct pst_err err;
+
+	if (!dev->ops->import_memory)
+		return unsupported(dev, "import memory");
+	return dev->ops->import_memory(dev, exported, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_register(struct penstock_device *dev, void *host, size_t len)
+{
+	struct pst_err err;
+
+	if (!host || !len)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to register");
+	if (!dev->ops->host_register)
+		return 0; /* its copies need none */
+	return dev->ops->host_register(dev, host, len, false, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_unregister(struct penstock_device *dev, void *host)
+{
+	struct pst_err err;
+
+	if (!dev->ops->host_unregister)
+		return 0;
+	return dev->ops->host_unregister(dev, host, &err) ? pst_err_publish(&err) : 0;
+}
+
+int pst_path_index(const char *name)
+{
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (!strcmp(pst_paths[i]->name, name))
+			return (int)i;
+	return -1;
+}
+
+const char *penstock_version(void)
+{
+#define TEXT2(x) #x
+#define TEXT(x) TEXT2(x)
+	return TEXT(PENSTOCK_VERSION_MAJOR) "." TEXT(PENSTOCK_VERSION_MINOR) "." TEXT(
+		PENSTOCK_VERSION_PATCH);
+}

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pump: starting and stopping a device's lanes and ring, and handing requests
+ * to them. Started at the first route, under the device table's lock; submitting
+ * takes no lock.
+ */
+#include "core/pump.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/lane.h"
+#include "core/log.h"
+#include "core/stream.h"
+
+/* One lane's slots. Three big slots keep a copy queue fed from the page cache, eight
+ * keep a drive busy; small ones are for random reads. */
+#define SLOTS_BIG 8
+#define SLOTS_SMALL 128
+#define BORROWED_BIG 2
+#define BORROWED_SMALL 4
+#define SLOT_BYTES (2u << 20)
+
+/* A lane takes this many small requests before the next one is woken: a thread that
+ * is awake is cheaper than one that must be woken. */
+#define LANE_LOAD_FULL 24
+
+struct start {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	unsigned open, failed;
+};
+
+struct lane_start {
+	struct pst_lane *lane;
+	struct start *start;
+};
+
+static void *lane_main(void *arg)
+{
+	struct lane_start ls = *(struct lane_start *)arg;
+	struct pst_lane *lane = ls.lane;
+	sigset_t all;
+	int ret;
+
+	sigfillset(&all); /* signals are the application's threads' business */
+	pthread_sigmask(SIG_BLOCK, &all, NULL);
+	ret = pst_lane_open(lane, &lane->open_err);
+	pthread_mutex_lock(&ls.start->lock);
+	if (ret)
+		ls.start->failed++;
+	ls.start->open++;
+	pthread_cond_signal(&ls.start->cond);
+	pthread_mutex_unlock(&ls.start->lock);
+	if (ret)
+		return NULL;
+	while (!atomic_load_explicit(&lane->pump->stop, memory_order_acquire))
+		pst_lane_turn(lane, -1);
+	pst_lane_close(lane);
+	return NULL;
+}
+
+static unsigned default_lanes(const struct penstock_device *dev)
+{
+	cpu_set_t set;
+	unsigned cpus = 1, lanes = dev->facts.lanes_best ? dev->facts.lanes_best : 8;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		cpus = (unsigned)CPU_COUNT(&set);
+	if (dev->opts.lanes)
+		lanes = dev->opts.lanes;
+	else if (lanes > cpus)
+		lanes = cpus < 2 ? 2 : cpus; /* two: one may sit in a slow call */
+	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
+}
+
+static int start_lanes(struct pst_pump *pump, struct pst_err *err)
+{
+	struct start start = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0 };
+	struct lane_start ls[PST_LANES_MAX];
+	unsigned made = 0;
+
+	for (; made < pump->lane_count; made++) {
+		struct pst_lane *lane = &pump->lanes[made];
+
+		ls[made] = (struct lane_start){ lane, &start };
+		if (pthread_create(&lane->thread, NULL, lane_main, &ls[made]))
+			break;
+	}
+	pthread_mutex_lock(&start.lock);
+	while (start.open < made)
+		pthread_cond_wait(&start.cond, &start.lock);
+	pthread_mutex_unlock(&start.lock);
+	if (made == pump->lane_count && !start.failed)
+		return 0;
+	atomic_store(&pump->stop, true);
+	for (unsigned i = 0; i < made; i++) {
+		pst_lane_wake(&pump->lanes[i]);
+		pthread_join(pump->lanes[i].thread, NULL);
+		if (pump->lanes[i].open_err.code)
+			*err = pump->lanes[i].open_err;
+	}
+	if (made < pump->lane_count)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "cannot start lane %u of %u", made,
+				pump->lane_count);
+	return err->code;
+}
+
+static int open_memory(struct pst_pump *pump, struct pst_err *err)
+{
+	const struct penstock_device_opts *opts = &pump->dev->opts;
+	unsigned big = SLOTS_BIG;
+	size_t lane_bytes, spare_bytes;
+	char *at;
+	int ret;
+
+	pump->slot_bytes = opts->slot_bytes ? opts->slot_bytes : SLOT_BYTES;
+	if (opts->ring_bytes) {
+		size_t room = opts->ring_bytes / pump->lane_count;
+
+		big = (unsigned)(room / pump->slot_bytes);
+		if (big < 2)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"a ring of %zu bytes does not hold two slots of %zu for "
+					"each of %u lanes",
+					opts->ring_bytes, pump->slot_bytes, pump->lane_count);
+		big = big > 128 ? 128 : big;
+	}
+	lane_bytes = pst_slots_bytes(pump->slot_bytes, big, SLOTS_SMALL);
+	spare_bytes = pst_slots_bytes(pump->slot_bytes, BORROWED_BIG, BORROWED_SMALL);
+	ret = pst_ring_open(&pump->ring, pump->dev,
+			    lane_bytes * pump->lane_count + spare_bytes * PST_BORROWED_MAX, err);
+	if (ret)
+		return ret;
+	at = pump->ring.base;
+	for (unsigned i = 0; i < pump->lane_count; i++, at += lane_bytes) {
+		ret = pst_slots_open(&pump->lanes[i].slots, at, pump->slot_bytes, big, SLOTS_SMALL,
+				     err);
+		if (ret)
+			return ret;
+	}
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++, at += spare_bytes) {
+		ret = pst_slots_open(&pump->spare[i].slots, at, pump->slot_bytes, BORROWED_BIG,
+				     BORROWED_SMALL, err);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+static void free_pump(struct pst_pump *pump)
+{
+	pst_stream_close(pump);
+	for (unsigned i = 0; i < pump->lane_count && pump->lanes; i++)
+		pst_slots_close(&pump->lanes[i].slots);
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
+		pst_slots_close(&pump->spare[i].slots);
+	pst_ring_close(&pump->ring, pump->dev);
+	free(pump->lanes);
+	free(pump);
+}
+
+int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
+{
+	struct pst_pump *pump;
+	int ret;
+
+	if (atomic_load_explicit(&dev->pump, memory_order_acquire))
+		return 0;
+	pump = calloc(1, sizeof(*pump));
+	if (!pump)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a pump");
+	pump->dev = dev;
+	pump->pid = getpid();
+	pump->lane_count = default_lanes(dev);
+	pump->lanes = calloc(pump->lane_count, sizeof(*pump->lanes));
+	if (!pump->lanes) {
+		free(pump);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u lanes",
+				default_lanes(dev));
+	}
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		pump->lanes[i].pump = pump;
+		pump->lanes[i].index = i;
+		pump->lanes[i].wake_fd = -1;
+	}
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
+		pump->spare[i].pump = pump;
+		pump->spare[i].borrowed = true;
+		pump->spare[i].wake_fd = -1;
+	}
+	ret = open_memory(pump, err);
+	if (!ret)
+		ret = start_lanes(pump, err);
+	if (ret) {
+		free_pump(pump);
+		return ret;
+	}
+	atomic_store_explicit(&dev->pump, pump, memory_order_release);
+	return 0;
+}
+
+void pst_pump_stop(struct penstock_device *dev)
+{
+	struct pst_pump *pump = atomic_load(&dev->pump);
+
+	if (!pump || pump->pid != getpid()) /* a child has no lanes to stop */
+		return;
+	atomic_store(&pump->stop, true);
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		pst_lane_wake(&pump->lanes[i]);
+		pthread_join(pump->lanes[i].thread, NULL);
+	}
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
+		if (pump->spare[i].chunks)
+			pst_lane_close(&pump->spare[i]);
+	atomic_store(&dev->pump, NULL);
+	free_pump(pump);
+}
+
+/* ---- handing in ---- */
+
+static void push(struct pst_lane *lane, struct pst_request *req)
+{
+	struct pst_entry *entry = &req->entries[lane->index];
+
+	entry->req = req;
+	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
+	entry->next = atomic_load_explicit(&lane->inbox, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&lane->inbox, &entry->next, entry,
+						      memory_order_release, memory_order_relaxed))
+		;
+	pst_lane_wake(lane);
+}
+
+static unsigned load_of(struct pst_lane *lane)
+{
+	return atomic_load_explicit(&lane->load, memory_order_relaxed) +
+	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
+}
+
+void pst_pump_submit(struct pst_request *req)
+{
+	struct pst_pump *pump = req->pump;
+	struct pst_lane *best = &pump->lanes[0];
+	unsigned full = req->effort == PENSTOCK_FAST ? LANE_LOAD_FULL / 4 : LANE_LOAD_FULL;
+
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		struct pst_lane *lane = &pump->lanes[i];
+
+		if (load_of(lane) < full) {
+			best = lane;
+			break;
+		}
+		if (load_of(lane) < load_of(best))
+			best = lane;
+	}
+	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
+	push(best, req);
+}
+
+void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned lanes)
+{
+	struct pst_pump *pump = req->pump;
+	unsigned want = lanes && lanes < pump->lane_count ? lanes : pump->lane_count;
+	unsigned have = 1;
+
+	/* Once a request: from one lane to as many as its first chunks ask for. */
+	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= want ||
+	    !atomic_compare_exchange_strong(&req->spread, &have, want))
+		return;
+	for (unsigned i = 1; i < want; i++)
+		push(&pump->lanes[(lane->index + i) % pump->lane_count], req);
+}
+
+void pst_pump_sync_only(struct pst_request *req)
+{
+	req->phase = PST_PHASE_SYNC;
+	atomic_store_explicit(&req->left, 1, memory_order_relaxed);
+	pst_pump_submit(req);
+}
+
+void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st)
+{
+	bool keeps = false;
+
+	for (unsigned i = 0; i < pst_path_count; i++)
+		keeps |= pst_paths[i]->forget != NULL;
+	if (!keeps)
+		return;
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
+		for (unsigned p = 0; p < pst_path_count; p++)
+			if (pst_paths[p]->forget && pump->spare[i].path_state[p])
+				pst_paths[p]->forget(&pump->spare[i], p, st);
+	atomic_store(&pump->forgot, 0);
+	pump->forget = st;
+	atomic_fetch_add_explicit(&pump->forget_turn, 1, memory_order_release);
+	for (unsigned i = 0; i < pump->lane_count; i++)
+		pst_lane_wake(&pump->lanes[i]);
+	while (atomic_load_explicit(&pump->forgot, memory_order_acquire) < pump->lane_count)
+		sched_yield();
+}
+
+/* ---- a caller's thread in place of a lane ---- */
+
+struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
+{
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
+		struct pst_lane *lane = &pump->spare[i];
+
+		if (atomic_load_explicit(&lane->taken, memory_order_relaxed) ||
+		    atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
+			continue;
+		if (!lane->chunks && pst_lane_open(lane, &lane->open_err)) {
+			pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
+			pst_lane_close(lane);
+			atomic_store_explicit(&lane->taken, false, memory_order_release);
+			return NULL;
+		}
+		return lane;
+	}
+	return NULL;
+}
+
+void pst_lane_return(struct pst_lane *lane)
+{
+	while (lane->tidy && !lane->busy)
+		pst_lane_turn(lane, 0);
+	atomic_store_explicit(&lane->taken, false, memory_order_release);
+}
+
+void pst_lane_run(struct pst_lane *lane, struct pst_request *req)
+{
+	pst_lane_requeue(lane, req);
+	while (lane->todo_count || lane->busy)
+		pst_lane_turn(lane, -1);
+}

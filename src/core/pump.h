@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pump of a device: its lanes (threads), its ring and their copy queues, made
+ * at the first route and shared by all queues. A lane is a loop: take what came
+ * in, reap system calls, reap copies, claim and start chunks, sleep. Everything of
+ * a chunk happens on its lane's thread. A caller's thread may take the place of a
+ * lane for a request of one chunk (pst_lane_borrow).
+ */
+#ifndef PST_CORE_PUMP_H
+#define PST_CORE_PUMP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/ops.h"
+#include "core/request.h"
+#include "core/ring.h"
+
+#define PST_LANE_CHUNKS 256   /* in flight on one lane */
+#define PST_LANE_DEVICES 16   /* devices that one lane copies to */
+#define PST_BORROWED_MAX 16   /* caller's threads at once in place of a lane */
+
+/* Chunks waiting for a copier's tickets, oldest first. */
+struct pst_copyq {
+	struct penstock_device *dev;
+	struct pst_copier *copier;
+	unsigned head, tail; /* of the ring below; tail - head waiting */
+	struct {
+		uint64_t ticket;
+		uint64_t bytes;
+		struct pst_chunk *chunk;
+	} waits[PST_LANE_CHUNKS];
+};
+
+struct pst_lane {
+	struct pst_pump *pump;
+	unsigned index;
+	bool borrowed;		/* a caller's thread drives it */
+	pthread_t thread;
+	const struct pst_engine_ops *engine_ops;
+	struct pst_engine *engine;
+	struct pst_err engine_why;	/* why not the first engine, or not registered */
+	bool fixed;			/* the slots are registered with the engine */
+	int wake_fd;
+	_Atomic bool asleep;
+	_Atomic(struct pst_entry *) inbox;
+	_Atomic(struct pst_io *) io_inbox; /* ended on other threads */
+	struct pst_entry *todo[PST_PRIORITIES], **todo_end[PST_PRIORITIES];
+	unsigned todo_count;
+	struct pst_chunk *chunks, *chunks_free;
+	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
+	struct pst_slots slots;
+	unsigned busy;			/* chunks started, not ended */
+	unsigned copies;		/* of them, waiting for copies */
+	uint64_t copy_bytes;		/* that they wait for */
+	unsigned deferred_count;
+	_Atomic unsigned load;		/* entries in inbox and todo, for choosing a lane */
+	_Atomic unsigned busy_seen;	/* busy, as of the last turn */
+	struct pst_copyq *copyqs[PST_LANE_DEVICES];
+	unsigned copyq_count;
+	struct pst_request *watched;	/* armed, waiting for their stream */
+	unsigned idle_turns;
+	unsigned forget_turn;		/* the last one that it took part in */
+	bool tidy;			/* paths have something to do when idle */
+	void *path_state[PST_PATHS_MAX];
+	_Atomic bool taken;		/* borrowed lanes: in use */
+	struct pst_err open_err;
+};
+
+struct pst_pump {
+	struct penstock_device *dev;
+	unsigned lane_count;
+	struct pst_lane *lanes;
+	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers, opened as needed */
+	struct pst_ring ring;
+	size_t slot_bytes;
+	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
+	struct penstock_storage *forget; /* the one that closes; under the device lock */
+	_Atomic unsigned forget_turn;
+	_Atomic unsigned forgot;	/* lanes that have */
+	_Atomic bool stop;
+	int pid;
+};
+
+/* Starts the pump if it does not run. Under the device table's lock. */
+int pst_pump_start(struct penstock_device *dev, struct pst_err *err);
+void pst_pump_stop(struct penstock_device *dev);
+
+/* Hands a request, cut and counted, to the pump. Any thread. */
+void pst_pump_submit(struct pst_request *req);
+/* One that only has to be made durable. */
+void pst_pump_sync_only(struct pst_request *req);
+/* Drops what lanes keep of a storage that closes; returns when all have. */
+void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st);
+/* Lets up to `lanes` lanes (0: all) work on it. A lane's thread. */
+void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned lanes);
+/* Puts the request back on this lane's own list. */
+void pst_lane_requeue(struct pst_lane *lane, struct pst_request *req);
+
+/* A lane for this thread, or NULL: all are taken. Give it back when done. */
+struct pst_lane *pst_lane_borrow(struct pst_pump *pump);
+void pst_lane_return(struct pst_lane *lane);
+/* Runs the request on a borrowed lane until it has ended. */
+void pst_lane_run(struct pst_lane *lane, struct pst_request *req);
+/* One turn; waits at most wait_us if there was nothing to do. For canaries. */
+void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
+
+/* ---- for paths, on the lane's thread ---- */
+
+struct pst_chunk *pst_chunk_get(struct pst_lane *lane);
+void pst_chunk_put(struct pst_chunk *chunk);
+
+/* Queues copies between the slot memory `base` (its first byte is storage offset
+ * chunk->off) and the parts of the chunk, both ways by the request's op, over the
+ * first `len` bytes; then `after` is called once, with 0 or -errno. */
+int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
+		   void (*after)(struct pst_chunk *chunk, int result));
+
+#endif

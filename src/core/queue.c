@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queues: taking requests in and handing completions out. submit fills a place of
+ * the pool from what the caller asked, resolves devices, cuts it into spans and
+ * gives it to a pump; harvest takes ended ones off a lock-free list. A place that
+ * was harvested is free again at the next harvest, so its report stays readable.
+ */
+#include "core/queue.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/objects.h"
+#include "core/pump.h"
+#include "core/route.h"
+#include "core/stats.h"
+#include "core/stream.h"
+
+#define REQUESTS_DEFAULT 256
+#define SEGS_DEFAULT 1024
+#define PLACES_MAX (16u << 20) /* requests_max x segs_max */
+#define KNOWN_FLAGS (PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED)
+#define LOOK_FIRST_KIB 8192u /* residency is first asked for this much */
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- open and close ---- */
+
+int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_queue **out)
+{
+	struct penstock_queue_opts opts;
+	struct penstock_queue *q;
+	struct pst_err err;
+
+	if (pst_take(&opts, sizeof(opts), from, "penstock_queue_opts", &err))
+		return pst_err_publish(&err);
+	opts.requests_max = opts.requests_max ? opts.requests_max : REQUESTS_DEFAULT;
+	opts.segs_max = opts.segs_max ? opts.segs_max : SEGS_DEFAULT;
+	if (opts.requests_max > PENSTOCK_REQUESTS_MAX || opts.segs_max > PENSTOCK_SEGS_MAX ||
+	    (uint64_t)opts.requests_max * opts.segs_max > PLACES_MAX)
+		return pst_fail_errno(NULL, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%u requests of %u segments: together at most %u",
+				      opts.requests_max, opts.segs_max, PLACES_MAX);
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a queue");
+	q->requests_max = opts.requests_max;
+	q->segs_max = opts.segs_max;
+	q->spans_max = opts.segs_max * 3; /* head, body and tail of each */
+	q->generation = pst_generation();
+	q->ready_end = &q->ready;
+	/* Twice the places: as many again may be harvested with their reports in use. */
+	q->place_count = 2 * opts.requests_max;
+	q->requests = calloc(q->place_count, sizeof(*q->requests));
+	q->segs = calloc((size_t)q->place_count * q->segs_max, sizeof(*q->segs));
+	q->spans = calloc((size_t)q->place_count * q->spans_max, sizeof(*q->spans));
+	q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!q->requests || !q->segs || !q->spans || q->fd < 0) {
+		penstock_queue_close(q);
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
+				opts.requests_max);
+	}
+	for (unsigned i = q->place_count; i-- > 0;) {
+		struct pst_request *req = &q->requests[i];
+
+		req->q = q;
+		req->index = i;
+		req->segs = &q->segs[(size_t)i * q->segs_max];
+		req->spans = &q->spans[(size_t)i * q->spans_max];
+		req->link = q->free;
+		q->free = req;
+	}
+	*out = q;
+	return 0;
+}
+
+void penstock_queue_close(struct penstock_queue *q)
+{
+	struct penstock_done done[16];
+
+	if (!q)
+		return;
+	if (q->generation == pst_generation() && q->requests) {
+		for (unsigned i = 0; i < q->place_count; i++)
+			atomic_store(&q->requests[i].cancelled, true);
+		q->mute = true;
+		while (atomic_load(&q->inflight))
+			penstock_wait(q, done, 1, 16, -1);
+	}
+	if (q->fd >= 0)
+		close(q->fd);
+	free(q->requests);
+	free(q->segs);
+	free(q->spans);
+	free(q);
+}
+
+/* ---- submit ---- */
+
+static struct pst_request *take_place(struct penstock_queue *q)
+{
+	struct pst_request *req = q->free;
+
+	if (atomic_load_explicit(&q->inflight, memory_order_relaxed) >= q->requests_max)
+		return NULL;
+	if (!req) {
+		req = atomic_exchange_explicit(&q->returned, NULL, memory_order_acquire);
+		if (!req)
+			return NULL;
+	}
+	q->free = req->link;
+	return req;
+}
+
+static void return_place(struct penstock_queue *q, struct pst_request *req)
+{
+	req->generation++; /* ids name a use of the place, not the place */
+	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&q->returned, &req->link, req,
+						      memory_order_release, memory_order_relaxed))
+		;
+}
+
+static int check(const struct penstock_queue *q, const struct penstock_req *from,
+		 struct pst_err *err)
+{
+	if (from->size < sizeof(from->size) || !from->storage || (from->seg_count && !from->segs))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a request without storage or segments (start from "
+				"PENSTOCK_REQ_INIT)");
+	if (from->seg_count > q->segs_max)
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
+				      "%u segments, this queue takes %u", from->seg_count,
+				      q->segs_max);
+	if ((unsigned)from->op > PENSTOCK_WRITE || (unsigned)from->require > PENSTOCK_DIRECT ||
+	    (unsigned)from->effort > PENSTOCK_FAST || from->flags & ~KNOWN_FLAGS ||
+	    from->priority < -4 || from->priority > 3)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"op, class, effort, flag or priority out of range");
+	if ((from->late || from->flags & PENSTOCK_R_DETACHED) && !from->stream)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"late values and detached requests need a stream");
+	if (from->storage->generation != pst_generation() || q->generation != pst_generation())
+		return pst_fail_errno(err, EOWNERDEAD, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "opened before a fork: the child must open its own");
+	return 0;
+}
+
+static int take_segs(struct pst_request *req, const struct penstock_req *from,
+		     struct pst_err *err)
+{
+	size_t stride = from->seg_size ? from->seg_size : sizeof(struct penstock_seg);
+	size_t len = stride < sizeof(struct penstock_seg) ? stride : sizeof(struct penstock_seg);
+
+	for (unsigned i = 0; i < from->seg_count; i++) {
+		struct penstock_seg *seg = &req->segs[i];
+
+		if (len < sizeof(*seg))
+			memset(seg, 0, sizeof(*seg));
+		memcpy(seg, (const char *)from->segs + i * stride, len);
+		if (seg->storage && seg->storage != from->storage)
+			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+					"segment %u lies in another storage than its request", i);
+		if (!seg->dev)
+			seg->dev = pst_device_find((char *)seg->buf + seg->buf_off);
+		if (!seg->dev)
+			return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
+					"segment %u: its buffer is on no open device", i);
+	}
+	req->seg_count = from->seg_count;
+	return 0;
+}
+
+static int make_routes(const struct pst_request *req, struct pst_err *err)
+{
+	struct penstock_device *last = NULL;
+
+	for (unsigned i = 0; i < req->seg_count; i++) {
+		struct penstock_device *dev = req->segs[i].dev;
+		struct pst_route *route;
+		int ret;
+
+		if (dev == last)
+			continue;
+		last = dev;
+		ret = pst_route_get(req->st, dev, req->op, &route, err);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* No path of the required class: refused here, before anything moves. */
+static int check_class(struct pst_request *req, struct pst_err *err)
+{
+	for (unsigned i = 0; i < req->span_count; i++) {
+		const struct pst_span *span = &req->spans[i];
+		const char *why = "";
+		int ret = 0;
+
+		if (req->forced >= 0) {
+			const struct pst_path_state *state = &span->route->paths[req->forced];
+
+			if (!state->usable || state->facts.class_ < req->require)
+				ret = -EOPNOTSUPP;
+			why = state->usable ? penstock_why_text(PENSTOCK_WHY_REQUIRE)
+					    : state->err.text;
+		} else if (!span->plan->count[PST_COLD]) {
+			ret = -EOPNOTSUPP;
+			for (unsigned p = 0; p < pst_path_count && !why[0]; p++)
+				if (pst_paths[p]->traits.class_ >= req->require &&
+				    !pst_paths[p]->traits.by_name_only)
+					why = span->route->paths[p].err.text;
+		}
+		if (ret) {
+			atomic_fetch_add_explicit(&pst_stats_get()->refused, 1,
+						  memory_order_relaxed);
+			return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
+					      "no path of the required class: %.180s", why);
+		}
+		ret = pst_claim_check(req, span, err);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+static void reset(struct pst_request *req)
+{
+	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->refs, 1, memory_order_relaxed);
+	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->look, LOOK_FIRST_KIB, memory_order_relaxed);
+	atomic_store_explicit(&req->trial, PST_TRIAL_NONE, memory_order_relaxed);
+	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
+	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);
+	atomic_store_explicit(&req->bytes, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->cpu_copied, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->dram_laid, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->chunks, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->retries, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->engine, NULL, memory_order_relaxed);
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		atomic_store_explicit(&req->path_bytes[i], 0, memory_order_relaxed);
+		atomic_store_explicit(&req->path_why[i], 0, memory_order_relaxed);
+	}
+	req->words = NULL;
+	req->span_count = 0;
+	req->body = req->total = 0;
+}
+
+void pst_queue_open_phase(struct pst_request *req)
+{
+	bool body = req->body > 0;
+
+	req->phase = body ? PST_PHASE_BODY : PST_PHASE_EDGES;
+	atomic_store_explicit(&req->limit, body ? req->body : req->total, memory_order_relaxed);
+	atomic_store_explicit(&req->left, body ? req->body : req->total, memory_order_relaxed);
+}
+
+int pst_queue_cut(struct pst_request *req, struct pst_err *err)
+{
+	int ret = pst_cut(req, req->q->spans_max, err);
+
+	return ret ? ret : check_class(req, err);
+}
+
+static int fill(struct penstock_queue *q, struct pst_request *req,
+		const struct penstock_req *given, struct pst_err *err)
+{
+	struct penstock_req from;
+	int ret = pst_take(&from, sizeof(from), given, "penstock_req", err);
+
+	if (!ret)
+		ret = check(q, &from, err);
+	if (ret)
+		return ret;
+	reset(req);
+	req->st = from.storage;
+	req->op = from.op;
+	req->require = from.require;
+	req->effort = from.effort;
+	req->flags = from.flags;
+	req->priority = (unsigned)(from.priority + 4);
+	req->deadline_ns = from.deadline_ns;
+	req->user = from.user;
+	req->done = from.done;
+	req->stream = from.stream;
+	req->late = from.late ? *from.late : (struct penstock_late){ .size = 0 };
+	req->start_ns = now_ns();
+	req->forced = -1;
+	if (from.path) {
+		req->forced = pst_path_index(from.path);
+		if (req->forced < 0)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"there is no path '%.40s'", from.path);
+	}
+	ret = take_segs(req, &from, err);
+	if (!ret)
+		ret = make_routes(req, err);
+	if (ret)
+		return ret;
+	req->pump = req->seg_count ? atomic_load_explicit(&req->segs[0].dev->pump,
+							  memory_order_acquire)
+				   : NULL;
+	ret = pst_queue_cut(req, err);
+	if (!ret)
+		pst_queue_open_phase(req);
+	return ret;
+}
+
+/* Paths that complete before start returns need no lane: null. */
+static void run_at_once(struct pst_request *req)
+{
+	struct pst_chunk chunk = {
+		.req = req,
+		.route = req->spans[0].route,
+		.path = (uint8_t)req->forced,
+	};
+
+	atomic_store_explicit(&req->next, req->total, memory_order_relaxed);
+	chunk.len = req->total;
+	pst_paths[req->forced]->start(&chunk);
+	pst_req_count(req, &chunk);
+	pst_req_ended(req, NULL, req->total);
+}
+
+static void hand_in(struct pst_request *req)
+{
+	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
+	if (!req->total && !((req->flags & PENSTOCK_R_DURABLE) && req->pump))
+		pst_req_put(req); /* nothing to do: it has ended */
+	else if (req->forced >= 0 && pst_paths[req->forced]->traits.at_once)
+		run_at_once(req);
+	else if (!req->total)
+		pst_pump_sync_only(req);
+	else
+		pst_pump_submit(req);
+}
+
+/* One chunk, most likely: this thread does it, if a lane's place is free. */
+static bool run_here(struct pst_request *req)
+{
+	struct pst_lane *lane;
+
+	if (!req->pump || req->span_count != 1 || req->total > req->pump->slot_bytes ||
+	    (req->forced >= 0 && pst_paths[req->forced]->traits.at_once))
+		return false;
+	lane = pst_lane_borrow(req->pump);
+	if (!lane)
+		return false;
+	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
+	pst_lane_run(lane, req);
+	pst_lane_return(lane);
+	return true;
+}
+
+int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
+{
+	struct pst_request *req = take_place(q);
+	struct pst_err err;
+	int ret = req ? fill(q, req, from, &err)
+		      : pst_fail(&err, PENSTOCK_WHY_FULL, "the queue is full");
+
+	if (ret) {
+		if (req) {
+			req->link = q->free;
+			q->free = req;
+		}
+		return pst_err_publish(&err);
+	}
+	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
+	if (!run_here(req))
+		hand_in(req);
+	return 0;
+}
+
+static int submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
+		      struct pst_err *err)
+{
+	struct pst_request *req = take_place(q);
+	int ret;
+
+	if (!req)
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"all %u places are taken, harvest completions first",
+				q->requests_max);
+	ret = fill(q, req, from, err);
+	if (!ret && req->stream)
+		ret = pst_stream_arm(req, err);
+	if (ret) {
+		req->link = q->free;
+		q->free = req;
+		return ret;
+	}
+	if (id)
+		*id = (uint64_t)req->generation << 32 | req->index;
+	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
+	if (req->stream)
+		pst_stream_hand_in(req);
+	else
+		hand_in(req);
+	return 0;
+}
+
+int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, unsigned count,
+		    uint64_t *ids)
+{
+	struct pst_err err;
+	unsigned taken = 0;
+
+	for (; taken < count; taken++) {
+		const struct penstock_req *from =
+			(const struct penstock_req *)((const char *)reqs + taken * reqs[0].size);
+		int ret = submit_one(q, from, ids ? &ids[taken] : NULL, &err);
+
+		if (!ret)
+			continue;
+		pst_err_publish(&err);
+		return taken ? (int)taken : ret;
+	}
+	return (int)taken;
+}
+
+int penstock_cancel(struct penstock_queue *q, uint64_t id)
+{
+	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
+
+	if (index >= q->place_count || q->requests[index].generation != generation)
+		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
+				      "no such request, or it has been harvested");
+	/* Lanes look before each claim; chunks that have begun run to their end. */
+	atomic_store_explicit(&q->requests[index].cancelled, true, memory_order_relaxed);
+	return 0;
+}
+
+/* ---- harvest ---- */
+
+static void signal_fd(struct penstock_queue *q)
+{
+	uint64_t one = 1;
+
+	if (write(q->fd, &one, sizeof(one)) < 0)
+		return; /* full: it is readable */
+}
+
+void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
+{
+	if (req->flags & PENSTOCK_R_DETACHED) {
+		return_place(q, req);
+		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_release);
+		return;
+	}
+	req->link = atomic_load_explicit(&q->ended, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&q->ended, &req->link, req,
+						      memory_order_seq_cst, memory_order_relaxed))
+		;
+	if (atomic_load_explicit(&q->armed, memory_order_seq_cst))
+		signal_fd(q);
+}
+
+int penstock_queue_fd(struct penstock_queue *q)
+{
+	/* From here on every completion signals; one that was there before must too. */
+	atomic_store(&q->watched, true);
+	atomic_store(&q->armed, true);
+	signal_fd(q);
+	return q->fd;
+}
+
+static void collect(struct penstock_queue *q)
+{
+	struct pst_request *list = NULL, *req, *last = NULL;
+
+	if (!atomic_load_explicit(&q->ended, memory_order_relaxed))
+		return;
+	req = atomic_exchange_explicit(&q->ended, NULL, memory_order_acquire);
+	last = req;
+	while (req) {
+		struct pst_request *next = req->link;
+
+		req->link = list;
+		list = req;
+		req = next;
+	}
+	*q->ready_end = list;
+	q->ready_end = &last->link;
+}
+
+static void free_harvested(struct penstock_queue *q)
+{
+	while (q->harvested) {
+		struct pst_request *req = q->harvested;
+
+		q->harvested = req->link;
+		return_place(q, req);
+	}
+}
+
+static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
+			unsigned max)
+{
+	collect(q);
+	while (have < max && q->ready) {
+		struct pst_request *req = q->ready;
+		struct penstock_done one;
+
+		q->ready = req->link;
+		if (!q->ready)
+			q->ready_end = &q->ready;
+		pst_req_report(req);
+		one.id = (uint64_t)req->generation << 32 | req->index;
+		one.user = req->user;
+		one.result = req->result;
+		one.report = &req->report;
+		req->link = q->harvested;
+		q->harvested = req;
+		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_relaxed);
+		if (done)
+			done[have] = one;
+		have++;
+		if (req->done && !q->mute) {
+			q->in_callback = true;
+			req->done(&one);
+			q->in_callback = false;
+		}
+	}
+	return have;
+}
+
+static int misuse(const struct penstock_queue *q)
+{
+	if (q->in_callback)
+		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "completions cannot be harvested inside a callback");
+	return 0;
+}
+
+static void drain_fd(struct penstock_queue *q)
+{
+	uint64_t value;
+
+	if (read(q->fd, &value, sizeof(value)) < 0)
+		return; /* nothing was there */
+}
+
+int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max)
+{
+	int ret = misuse(q);
+	unsigned have;
+
+	if (ret)
+		return ret;
+	free_harvested(q);
+	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
+		drain_fd(q);
+	have = harvest(q, done, 0, max ? max : UINT32_MAX);
+	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
+		signal_fd(q); /* readable while completions are there */
+	return (int)have;
+}
+
+/* Sleeps until a completion comes or the time is up. */
+static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
+{
+	struct pollfd pfd = { .fd = q->fd, .events = POLLIN };
+	struct timespec ts, *timeout = NULL;
+	uint64_t now = now_ns();
+
+	if (until_ns) {
+		uint64_t left = until_ns > now ? until_ns - now : 0;
+
+		ts = (struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) };
+		timeout = &ts;
+	}
+	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
+	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst))
+		ppoll(&pfd, 1, timeout, NULL);
+	if (!atomic_load_explicit(&q->watched, memory_order_relaxed))
+		atomic_store_explicit(&q->armed, false, memory_order_relaxed);
+	drain_fd(q);
+}
+
+int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
+		  unsigned max, int64_t timeout_ns)
+{
+	uint64_t until = timeout_ns < 0 ? 0 : now_ns() + (uint64_t)timeout_ns;
+	int ret = misuse(q);
+	unsigned have = 0;
+
+	if (ret)
+		return ret;
+	free_harvested(q);
+	max = max ? max : UINT32_MAX;
+	min = min < max ? min : max;
+	for (;;) {
+		have = harvest(q, done, have, max);
+		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
+		    (until && now_ns() >= until))
+			break;
+		sleep_on(q, until);
+	}
+	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
+		signal_fd(q);
+	return (int)have;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A queue: a pool of requests and a list of ended ones. One thread submits, one
+ * harvests; lanes only push onto the completion list.
+ */
+#ifndef PST_CORE_QUEUE_H
+#define PST_CORE_QUEUE_H
+
+#include <stdatomic.h>
+
+#include "core/request.h"
+
+struct penstock_queue {
+	unsigned requests_max, segs_max, spans_max, place_count;
+	struct pst_request *requests;
+	struct penstock_seg *segs;
+	struct pst_span *spans;
+	struct pst_request *free;		/* the submitter's */
+	_Atomic(struct pst_request *) returned;	/* places that came free, for the submitter */
+	_Atomic unsigned inflight;		/* submitted, not harvested */
+	_Atomic(struct pst_request *) ended;	/* a stack; harvest turns it round */
+	struct pst_request *ready;		/* the harvester's: ended, in order */
+	struct pst_request **ready_end;
+	struct pst_request *harvested;		/* by its last call; freed by the next */
+	int fd;					/* eventfd */
+	_Atomic bool armed;			/* somebody waits on fd */
+	_Atomic bool watched;			/* the caller has it, for good */
+	bool in_callback, mute;
+	unsigned generation;
+};
+
+/* Puts an ended request on its queue's list. Any thread. */
+void pst_queue_push(struct penstock_queue *q, struct pst_request *req);
+
+/* Submits one request that the caller waits for: on its own thread if it is small. */
+int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from);
+
+/* Cuts the request (anew) and refuses what its class forbids. */
+int pst_queue_cut(struct pst_request *req, struct pst_err *err);
+/* Where claiming begins, once it is cut. */
+void pst_queue_open_phase(struct pst_request *req);
+
+#endif

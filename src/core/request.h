@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A request inside: its segments, the spans they were cut into, and the counters
+ * that its lanes share. It lives in a place of its queue's pool. Life:
+ *
+ *	submit: cut into spans -> one lane -> (more lanes, if the path is wide)
+ *	lanes: claim chunks off `next` until `limit`, add what happened
+ *	the lane that ends a phase's last byte begins the next:
+ *	body -> edges (writes only) -> sync (if durable) -> finished
+ *
+ * The last reference (one for each lane that has it in hand, one for the data)
+ * puts it on its queue's completion list.
+ */
+#ifndef PST_CORE_REQUEST_H
+#define PST_CORE_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "core/ops.h"
+#include "core/plan.h"
+
+#define PST_LANES_MAX 32
+#define PST_PRIORITIES 8
+
+enum pst_phase {
+	PST_PHASE_ARMED, /* waits for its stream */
+	PST_PHASE_BODY,
+	PST_PHASE_EDGES,
+	PST_PHASE_SYNC,
+	PST_PHASE_ENDED
+};
+
+/*
+ * A contiguous stretch of storage that belongs to consecutive segments; `start`
+ * is its place in the request's own numbering of bytes, by which chunks are
+ * claimed. A rowwise span is one segment whose rows lie too far apart to be worth
+ * reading what is between: its numbering counts the rows' bytes only.
+ */
+struct pst_span {
+	uint64_t off, len;
+	uint64_t start;
+	struct pst_route *route;
+	const struct pst_plan *plan;
+	uint32_t seg_first, seg_count;
+	bool rowwise;
+	bool shared; /* segments overlap, or leave gaps: cannot move in place */
+	bool edge;
+};
+
+/* A request's place in one lane's list. */
+struct pst_entry {
+	struct pst_request *req;
+	struct pst_entry *next;
+	bool listed; /* the lane's */
+};
+
+struct pst_request {
+	struct penstock_queue *q;
+	uint32_t index, generation;
+	struct penstock_storage *st;
+	struct pst_pump *pump;
+	enum penstock_op op;
+	enum penstock_class require;
+	enum penstock_effort effort;
+	unsigned flags, priority;
+	uint64_t deadline_ns;
+	int forced; /* path index, -1: the plan decides */
+	void *user;
+	penstock_done_fn *done;
+	void *stream;
+	struct penstock_late late;
+	uint64_t *words, word_value; /* of stream order: front, behind */
+
+	struct penstock_seg *segs;
+	struct pst_span *spans;
+	unsigned seg_count, span_count;
+	uint64_t body, total; /* numbered bytes: without and with edges */
+
+	_Atomic uint64_t next, limit; /* claimed up to; may be claimed up to */
+	_Atomic uint64_t left;	      /* of this phase, not yet ended */
+	_Atomic unsigned refs;
+	_Atomic unsigned spread;      /* lanes that have had it */
+	_Atomic uint32_t look;	      /* residency: KiB worth asking for at once */
+	_Atomic int trial;	      /* enum pst_trial */
+	_Atomic bool cancelled;
+	_Atomic int failed;	      /* first failure, -errno */
+	enum pst_phase phase;	      /* changed by the lane that ends one */
+	struct pst_err err;	      /* of the first failure */
+
+	_Atomic uint64_t end_at;      /* first storage byte that was not there */
+	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
+	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
+	_Atomic unsigned path_why[PST_PATHS_MAX]; /* why chunks left or missed this path */
+	_Atomic(const char *) engine;
+	uint64_t start_ns, end_ns;
+	int64_t result;
+	struct penstock_report report;
+
+	struct pst_entry entries[PST_LANES_MAX];
+	struct pst_request *link; /* free list or completion list */
+};
+
+/* What is known of unknown residency: the first chunk was timed. */
+enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
+
+/* cut.c: segments into spans. */
+int pst_cut(struct pst_request *req, unsigned spans_max, struct pst_err *err);
+unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
+
+/* A rectangle of device memory that storage bytes [off + at, ...) belong to. */
+struct pst_part {
+	struct penstock_device *dev;
+	char *mem;
+	uint64_t mem_pitch;
+	uint64_t at, pitch; /* from the start of the range asked for */
+	uint64_t row_len, rows;
+	uint64_t room; /* behind it, if it is its segment's end */
+};
+typedef int pst_part_fn(void *arg, const struct pst_part *part);
+
+/* Every part of the span's segments inside storage range [off, off + len). */
+int pst_parts(const struct pst_request *req, const struct pst_span *span, uint64_t off,
+	      uint64_t len, pst_part_fn *fn, void *arg);
+
+/* The single part that begins at storage offset `off` and where it ends, for paths
+ * that move in place. -EINVAL if the span is shared. */
+int pst_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
+		struct pst_part *out);
+
+/* claim.c: the next chunk for this lane, or NULL when none is left (or on a refusal,
+ * which fails the request). */
+struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane);
+/* Can the span be carried in full by its plan? -EOPNOTSUPP: alignment forbids. */
+int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
+		    struct pst_err *err);
+/* The next path in the chunk's list after a failure; -1: none. */
+int pst_claim_next_path(const struct pst_chunk *chunk);
+
+/* finish.c */
+void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
+void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
+void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t bytes);
+void pst_req_put(struct pst_request *req);
+void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
+void pst_req_report(struct pst_request *req);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making routes: start the pump, let every path probe the pair, run the canary
+ * where success alone proves nothing, and lay down the plans. Slow, once a pair;
+ * what it finds does not change until the storage is closed.
+ * Lock order: route_lock, then the device table's (in pst_device_start_pump).
+ */
+#include "core/route.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/objects.h"
+#include "core/pump.h"
+
+static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void probe_path(struct pst_route *route, unsigned i)
+{
+	struct pst_path_state *state = &route->paths[i];
+	const struct pst_path_ops *ops = pst_paths[i];
+	bool can = route->op == PENSTOCK_READ ? ops->traits.reads : ops->traits.writes;
+	int ret;
+
+	if (!can) {
+		pst_fail(&state->err,
+			 route->op == PENSTOCK_READ ? PENSTOCK_WHY_NOT_READ : PENSTOCK_WHY_NOT_WRITE,
+			 "%s", penstock_why_text(route->op == PENSTOCK_READ
+							 ? PENSTOCK_WHY_NOT_READ
+							 : PENSTOCK_WHY_NOT_WRITE));
+		return;
+	}
+	ret = ops->probe(route, route->op, &state->facts, &state->err, state->fix);
+	if (ret)
+		return;
+	state->usable = true;
+	if (!state->facts.chunk_max)
+		state->facts.chunk_max = UINT64_MAX / 4;
+	if (!state->facts.canary)
+		return;
+	if (route->op == PENSTOCK_READ)
+		pst_canary_read(route, i);
+	else
+		state->proven = -1; /* its first chunk is read back */
+}
+
+static void make_plans(struct pst_route *route)
+{
+	for (unsigned c = 0; c < PST_CLASSES; c++)
+		for (unsigned e = 0; e < PST_EFFORTS; e++) {
+			struct pst_plan_in in = {
+				.op = route->op,
+				.require = (enum penstock_class)c,
+				.effort = (enum penstock_effort)e,
+				.count = pst_path_count,
+				.paths = pst_paths,
+				.states = route->paths,
+			};
+
+			pst_plan_make(&in, &route->plans[c][e]);
+		}
+}
+
+static int make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
+		struct pst_route **out, struct pst_err *err)
+{
+	struct pst_route *route;
+	int ret = pst_device_start_pump(dev, err);
+
+	if (ret)
+		return ret;
+	route = calloc(1, sizeof(*route));
+	if (!route)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a route");
+	route->st = st;
+	route->dev = dev;
+	route->op = op;
+	for (unsigned i = 0; i < pst_path_count; i++)
+		probe_path(route, i);
+	make_plans(route);
+	atomic_store_explicit(&st->routes[op][dev->index], route, memory_order_release);
+	*out = route;
+	return 0;
+}
+
+int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
+		  struct pst_route **out, struct pst_err *err)
+{
+	struct pst_route *route =
+		atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
+	int ret = 0;
+
+	if (route) {
+		*out = route;
+		return 0;
+	}
+	if (op == PENSTOCK_WRITE && !st->facts.writable)
+		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "the storage was opened for reading only");
+	pthread_mutex_lock(&route_lock);
+	route = atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
+	if (route)
+		*out = route;
+	else
+		ret = make(st, dev, op, out, err);
+	pthread_mutex_unlock(&route_lock);
+	return ret;
+}
+
+void pst_routes_drop(struct penstock_storage *st)
+{
+	for (unsigned op = 0; op < 2; op++)
+		for (unsigned d = 0; d < PST_DEVICES_MAX; d++) {
+			struct pst_route *route = atomic_load(&st->routes[op][d]);
+
+			if (!route)
+				continue;
+			for (unsigned i = 0; i < pst_path_count; i++)
+				if (pst_paths[i]->route_close)
+					pst_paths[i]->route_close(route, i);
+			free(route);
+			atomic_store(&st->routes[op][d], NULL);
+		}
+}

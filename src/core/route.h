@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A route: one storage, one device, one direction; what each path found out about
+ * it, and a ready plan for every class and effort. Made once, by penstock_prepare
+ * or the first submit, never changed after, freed with its storage.
+ */
+#ifndef PST_CORE_ROUTE_H
+#define PST_CORE_ROUTE_H
+
+#include "core/ops.h"
+#include "core/plan.h"
+
+#define PST_CLASSES 3
+#define PST_EFFORTS 2
+
+struct pst_route {
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	enum penstock_op op;
+	struct pst_path_state paths[PST_PATHS_MAX];
+	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
+	_Atomic int write_proof[PST_PATHS_MAX]; /* 0: not yet, 1: proven, -1: failed */
+	void *path_priv[PST_PATHS_MAX];		/* the path's, freed by route_close */
+};
+
+/* The route, made if need be (slow then). Serialised inside; any thread. */
+int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
+		  struct pst_route **out, struct pst_err *err);
+
+/* Frees every route of a storage that closes. */
+void pst_routes_drop(struct penstock_storage *st);
+
+/* The trial transfer: canary.c. Runs path `index` on known bytes into scratch memory
+ * and compares; sets states[index].proven, or usable = false with the reason. */
+void pst_canary_read(struct pst_route *route, unsigned index);
+
+/* Reads back what a write chunk carried, through host memory. 0: the same. */
+int pst_canary_write(struct pst_chunk *chunk);
+
+#endif

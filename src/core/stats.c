@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The counters' memory: see stats.h. Made at the first use, once; readers are
+ * other processes (`penstock stats`), so nothing in it is ever a pointer.
+ */
+#include "core/stats.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static struct pst_stats fallback;
+static struct pst_stats *stats = &fallback;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void forked(void)
+{
+	/* A child counts for itself, unseen: it may not use the library anyway. */
+	stats = &fallback;
+}
+
+static void make(void)
+{
+	int fd = memfd_create(PST_STATS_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	void *map = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, sizeof(*stats)) == 0)
+		map = mmap(NULL, sizeof(*stats), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map != MAP_FAILED) {
+		stats = map;
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+		madvise(map, sizeof(*stats), MADV_DONTFORK);
+		pthread_atfork(NULL, NULL, forked);
+	} else if (fd >= 0) {
+		close(fd);
+	}
+	stats->version = PST_STATS_VERSION;
+	stats->size = sizeof(*stats);
+	stats->pid = (uint32_t)getpid();
+	stats->path_count = pst_path_count;
+	for (unsigned i = 0; i < pst_path_count; i++)
+		snprintf(stats->paths[i].name, sizeof(stats->paths[i].name), "%s",
+			 pst_paths[i]->name);
+	stats->magic = PST_STATS_MAGIC; /* last: now it may be read */
+}
+
+struct pst_stats *pst_stats_get(void)
+{
+	pthread_once(&once, make);
+	return stats;
+}
+
+unsigned pst_stats_bucket(uint64_t ns)
+{
+	unsigned log = ns ? 63 - (unsigned)__builtin_clzll(ns) : 0;
+	unsigned half = log ? (unsigned)(ns >> (log - 1)) & 1 : 0;
+	unsigned bucket = log * 2 + half;
+
+	return bucket < PST_STATS_BUCKETS ? bucket : PST_STATS_BUCKETS - 1;
+}
+
+uint64_t pst_stats_bucket_ns(unsigned bucket)
+{
+	uint64_t low = 1ull << (bucket / 2);
+
+	return bucket & 1 ? low + low / 2 : low;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream-ordered requests: see stream.h. No I/O and no device call happens inside a
+ * host function of the device; the lane that watches does both.
+ */
+#include "core/stream.h"
+
+#include <stdlib.h>
+
+#include "core/lane.h"
+#include "core/queue.h"
+
+#define PAIRS 1024u /* stream-ordered requests of one device at once */
+
+struct pst_words {
+	uint64_t *words;
+	_Atomic uint32_t free_mask[PAIRS / 32]; /* 1: free */
+};
+
+static int open_words(struct pst_pump *pump, struct pst_err *err)
+{
+	struct pst_words *w, *none = NULL;
+	int ret;
+
+	if (atomic_load_explicit(&pump->words, memory_order_acquire))
+		return 0;
+	if (!pump->dev->ops->stream_front || !pump->dev->ops->words_alloc)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
+				pump->dev->name);
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stream words");
+	ret = pump->dev->ops->words_alloc(pump->dev, (size_t)PAIRS * 2, &w->words, err);
+	if (ret) {
+		free(w);
+		return ret;
+	}
+	for (unsigned i = 0; i < PAIRS / 32; i++)
+		atomic_store(&w->free_mask[i], UINT32_MAX);
+	if (!atomic_compare_exchange_strong(&pump->words, &none, w)) {
+		pump->dev->ops->words_free(pump->dev, w->words);
+		free(w); /* another thread was first */
+	}
+	return 0;
+}
+
+void pst_stream_close(struct pst_pump *pump)
+{
+	struct pst_words *w = atomic_load(&pump->words);
+
+	if (!w)
+		return;
+	pump->dev->ops->words_free(pump->dev, w->words);
+	free(w);
+}
+
+static uint64_t *take_pair(struct pst_words *w)
+{
+	for (unsigned i = 0; i < PAIRS / 32; i++) {
+		uint32_t mask = atomic_load_explicit(&w->free_mask[i], memory_order_relaxed);
+
+		while (mask) {
+			uint32_t bit = mask & -mask;
+
+			if (atomic_compare_exchange_weak_explicit(&w->free_mask[i], &mask,
+								  mask & ~bit,
+								  memory_order_acquire,
+								  memory_order_relaxed))
+				return &w->words[(i * 32 + (unsigned)__builtin_ctz(bit)) * 2];
+		}
+	}
+	return NULL;
+}
+
+static void give_pair(struct pst_words *w, const uint64_t *pair)
+{
+	size_t index = (size_t)(pair - w->words) / 2;
+
+	atomic_fetch_or_explicit(&w->free_mask[index / 32], 1u << index % 32,
+				 memory_order_release);
+}
+
+int pst_stream_arm(struct pst_request *req, struct pst_err *err)
+{
+	struct pst_pump *pump = req->pump;
+	struct penstock_device *dev;
+	uint64_t *pair;
+	int ret;
+
+	if (!pump)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a stream-ordered request needs a segment");
+	dev = pump->dev;
+	ret = open_words(pump, err);
+	if (ret)
+		return ret;
+	pair = take_pair(atomic_load(&pump->words));
+	if (!pair)
+		return pst_fail(err, PENSTOCK_WHY_FULL, "%u stream-ordered requests are waiting",
+				PAIRS);
+	/* Both words only ever grow, and the stream waits for at least the value: a pair
+	 * may serve the next request while the device still looks at it for this one. */
+	req->word_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
+	ret = dev->ops->stream_front(dev, req->stream, &pair[0], req->word_value, err);
+	if (ret) {
+		give_pair(atomic_load(&pump->words), pair);
+		return ret;
+	}
+	ret = dev->ops->stream_behind(dev, req->stream, &pair[1], req->word_value, err);
+	if (ret)
+		return ret; /* the pair is lost: the stream may still write to it */
+	req->words = pair;
+	return 0;
+}
+
+void pst_stream_hand_in(struct pst_request *req)
+{
+	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
+	req->phase = PST_PHASE_ARMED;
+	pst_pump_submit(req);
+}
+
+void pst_stream_release(struct pst_request *req)
+{
+	uint64_t *pair = req->words;
+
+	req->words = NULL;
+	if (req->late.result)
+		*(volatile int64_t *)req->late.result = req->result;
+	__atomic_store_n(&pair[1], req->word_value, __ATOMIC_RELEASE);
+	give_pair(atomic_load(&req->pump->words), pair);
+}
+
+/* The late values, as they are now that the stream is here. */
+static int take_late(struct pst_request *req, struct pst_err *err)
+{
+	struct penstock_seg *seg = &req->segs[0];
+	const struct penstock_late *late = &req->late;
+
+	if (late->row_len) {
+		uint64_t len = *(const volatile uint64_t *)late->row_len;
+
+		if (len > seg->row_len)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"a late length of %llu bytes, %llu were submitted",
+					(unsigned long long)len,
+					(unsigned long long)seg->row_len);
+		seg->row_len = len;
+		if (seg->rows == 1)
+			seg->pitch = seg->buf_pitch = len;
+	}
+	if (late->off)
+		seg->off = *(const volatile uint64_t *)late->off;
+	if (late->buf_off)
+		seg->buf_off = *(const volatile uint64_t *)late->buf_off;
+	if (!late->row_len && !late->off && !late->buf_off)
+		return 0;
+	return pst_queue_cut(req, err);
+}
+
+static void begin(struct pst_lane *lane, struct pst_request *req)
+{
+	struct pst_err err;
+	int ret = take_late(req, &err);
+
+	if (ret) {
+		atomic_store(&req->left, 0);
+		atomic_store(&req->limit, 0);
+		req->phase = PST_PHASE_ENDED;
+		pst_req_fail(req, lane, &err);
+		pst_req_put(req);
+		return;
+	}
+	pst_queue_open_phase(req);
+	if (req->total)
+		pst_lane_requeue(lane, req);
+	else
+		pst_req_put(req);
+}
+
+bool pst_stream_look(struct pst_lane *lane)
+{
+	struct pst_request **at = &lane->watched;
+	bool any = false;
+
+	while (*at) {
+		struct pst_request *req = *at;
+
+		if (__atomic_load_n(&req->words[0], __ATOMIC_ACQUIRE) < req->word_value) {
+			at = &req->link;
+			continue;
+		}
+		*at = req->link;
+		begin(lane, req);
+		any = true;
+	}
+	return any;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream order: a request that starts when a device stream reaches it, and lets the
+ * stream go on when it has ended. In front the stream writes a word that a lane
+ * looks at; behind, the stream waits for a word that the lane writes. The words are
+ * pairs in memory of the device's choosing.
+ */
+#ifndef PST_CORE_STREAM_H
+#define PST_CORE_STREAM_H
+
+#include "core/pump.h"
+
+/* Queues front and behind on the request's stream. After it, the request must end,
+ * or the stream never goes on. */
+int pst_stream_arm(struct pst_request *req, struct pst_err *err);
+/* Gives an armed request to a lane to watch. */
+void pst_stream_hand_in(struct pst_request *req);
+/* The lane's turn: requests whose stream has come begin; true if any did. */
+bool pst_stream_look(struct pst_lane *lane);
+/* The request has ended: lets the stream go on and gives the words back. */
+void pst_stream_release(struct pst_request *req);
+void pst_stream_close(struct pst_pump *pump);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engine uring: one io_uring for each lane, opened, used and closed on the lane's
+ * thread. The lane's wake eventfd is read through the ring, so that one wait
+ * covers completions and wake-ups. Where io_uring is refused, open says why and
+ * the pump takes the next engine. Wraps liburing; nothing else includes it.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/ops.h"
+#include "io/engines.h"
+
+#define TAG_WAKE 1u   /* user_data of the eventfd's read */
+#define TAG_CANCEL 2u /* of a cancel; what it did shows in the call itself */
+
+struct pst_engine {
+	struct io_uring ring;
+	unsigned depth, inflight;
+	int wake_fd;
+	uint64_t wake_value;
+	bool wake_armed;
+	bool registered;
+	struct iovec slots;
+};
+
+static int setup(struct pst_engine *engine, unsigned entries)
+{
+	/* Completions are worked off when this thread asks, not by interrupting it
+	 * (kernel 6.1); older kernels take the plain ring. */
+	static const unsigned tries[] = {
+		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+			IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
+		IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
+		IORING_SETUP_CLAMP,
+	};
+	int ret = -EINVAL;
+
+	for (unsigned i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		ret = io_uring_queue_init(entries, &engine->ring, tries[i]);
+		if (ret != -EINVAL)
+			break;
+	}
+	return ret;
+}
+
+static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
+{
+	struct pst_engine *engine = calloc(1, sizeof(*engine));
+	int ret;
+
+	if (!engine)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an io_uring");
+	ret = setup(engine, depth + 2);
+	if (ret < 0) {
+		free(engine);
+		return pst_fail_errno(err, ret, PENSTOCK_WHY_NO_URING,
+				      "io_uring_setup: %m (a container's seccomp profile or "
+				      "sysctl kernel.io_uring_disabled forbids it)");
+	}
+	engine->depth = depth;
+	engine->wake_fd = wake_fd;
+	*out = engine;
+	return 0;
+}
+
+static void uring_close(struct pst_engine *engine)
+{
+	if (!engine)
+		return;
+	io_uring_queue_exit(&engine->ring);
+	free(engine);
+}
+
+static int uring_register_slots(struct pst_engine *engine, void *base, size_t len,
+				struct pst_err *err)
+{
+	int ret;
+
+	engine->slots = (struct iovec){ base, len };
+	ret = io_uring_register_buffers(&engine->ring, &engine->slots, 1);
+	if (ret == -ENOMEM)
+		return pst_fail_errno(err, ret, PENSTOCK_WHY_MEMLOCK,
+				      "registering %zu KiB with io_uring: RLIMIT_MEMLOCK is "
+				      "smaller, raise it (ulimit -l)",
+				      len >> 10);
+	if (ret < 0)
+		return pst_fail_errno(err, ret, PENSTOCK_WHY_NO_FIXED,
+				      "registering buffers with io_uring: %m");
+	engine->registered = true;
+	return 0;
+}
+
+static void prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
+		    const struct pst_call *call)
+{
+	const struct iovec *iov = call->iov;
+	bool fixed = call->fixed && engine->registered && call->iov_count == 1;
+	unsigned len = call->iov_count ? (unsigned)iov->iov_len : 0;
+
+	if (call->op == PST_IO_SYNC)
+		io_uring_prep_fsync(sqe, call->fd, IORING_FSYNC_DATASYNC);
+	else if (call->op == PST_IO_FILL && fixed)
+		io_uring_prep_read_fixed(sqe, call->fd, iov->iov_base, len, call->off, 0);
+	else if (call->op == PST_IO_FILL && call->iov_count == 1)
+		io_uring_prep_read(sqe, call->fd, iov->iov_base, len, call->off);
+	else if (call->op == PST_IO_FILL)
+		io_uring_prep_readv(sqe, call->fd, iov, call->iov_count, call->off);
+	else if (fixed)
+		io_uring_prep_write_fixed(sqe, call->fd, iov->iov_base, len, call->off, 0);
+	else if (call->iov_count == 1)
+		io_uring_prep_write(sqe, call->fd, iov->iov_base, len, call->off);
+	else
+		io_uring_prep_writev(sqe, call->fd, iov, call->iov_count, call->off);
+}
+
+static int uring_submit(struct pst_engine *engine, struct pst_call *call)
+{
+	struct io_uring_sqe *sqe;
+
+	if (engine->inflight >= engine->depth)
+		return -EAGAIN;
+	sqe = io_uring_get_sqe(&engine->ring);
+	if (!sqe) {
+		io_uring_submit(&engine->ring);
+		sqe = io_uring_get_sqe(&engine->ring);
+		if (!sqe)
+			return -EAGAIN;
+	}
+	prepare(engine, sqe, call);
+	io_uring_sqe_set_data(sqe, call);
+	engine->inflight++;
+	return 0;
+}
+
+static void arm_wake(struct pst_engine *engine)
+{
+	struct io_uring_sqe *sqe;
+
+	if (engine->wake_armed || engine->wake_fd < 0)
+		return;
+	sqe = io_uring_get_sqe(&engine->ring);
+	if (!sqe)
+		return; /* full of calls: their completions end the wait as well */
+	io_uring_prep_read(sqe, engine->wake_fd, &engine->wake_value,
+			   sizeof(engine->wake_value), 0);
+	io_uring_sqe_set_data64(sqe, TAG_WAKE);
+	engine->wake_armed = true;
+}
+
+/* Takes every completion that is there; how many calls ended. */
+static int reap(struct pst_engine *engine)
+{
+	struct io_uring_cqe *cqes[64];
+	unsigned n;
+	int ended = 0;
+
+	while ((n = io_uring_peek_batch_cqe(&engine->ring, cqes, 64)) > 0) {
+		struct pst_call *calls[64];
+		unsigned count = 0;
+
+		for (unsigned i = 0; i < n; i++) {
+			if (cqes[i]->user_data == TAG_WAKE) {
+				engine->wake_armed = false;
+			} else if (cqes[i]->user_data != TAG_CANCEL) {
+				calls[count] = io_uring_cqe_get_data(cqes[i]);
+				calls[count++]->result = cqes[i]->res;
+			}
+		}
+		io_uring_cq_advance(&engine->ring, n);
+		engine->inflight -= count;
+		for (unsigned i = 0; i < count; i++)
+			calls[i]->done(calls[i]);
+		ended += (int)count;
+	}
+	return ended;
+}
+
+static int uring_poll(struct pst_engine *engine)
+{
+	if (io_uring_sq_ready(&engine->ring))
+		io_uring_submit(&engine->ring);
+	return engine->inflight ? reap(engine) : 0;
+}
+
+static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
+{
+	struct __kernel_timespec ts = { timeout_us / 1000000, timeout_us % 1000000 * 1000 };
+	struct io_uring_cqe *cqe;
+	int ret;
+
+	arm_wake(engine);
+	if (timeout_us < 0)
+		ret = io_uring_submit_and_wait(&engine->ring, 1);
+	else
+		ret = io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL);
+	if (ret < 0 && ret != -ETIME && ret != -EINTR && ret != -EAGAIN && ret != -EBUSY)
+		return ret;
+	return reap(engine);
+}
+
+static int uring_cancel(struct pst_engine *engine, struct pst_call *call)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
+
+	if (!sqe)
+		return -EAGAIN;
+	io_uring_prep_cancel(sqe, call, 0);
+	io_uring_sqe_set_data64(sqe, TAG_CANCEL);
+	return 0;
+}
+
+const struct pst_engine_ops pst_engine_uring = {
+	.name = "uring",
+	.open = uring_open,
+	.close = uring_close,
+	.register_slots = uring_register_slots,
+	.submit = uring_submit,
+	.poll = uring_poll,
+	.wait = uring_wait,
+	.cancel = uring_cancel,
+};

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Path bounce: the CPU copies page cache or socket data into the ring and the copy
+ * engine drains it; for host memory the CPU copies straight to the destination.
+ * Works with every storage and device, so it ends every list.
+ *
+ * Bytes known to be cached are copied at once on the lane's thread, chunk by chunk,
+ * so that each is on its way to the device while the next is copied. The first
+ * chunk of a request whose residency cannot be asked is timed.
+ */
+#include <stddef.h>
+#include <time.h>
+
+#include "core/pump.h"
+#include "core/route.h"
+#include "path/paths.h"
+#include "path/slotted.h"
+
+/* A chunk that came slower than this (and 10 us) was not in memory: the page cache
+ * gives 8 to 10 GB/s to one thread, a cold read through it under 3. */
+#define WARM_BYTES_US 4500u
+#define WARM_BASE_US 10u
+
+static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
+		 struct pst_err *err, char *fix)
+{
+	(void)op;
+	(void)err;
+	(void)fix;
+	facts->class_ = PENSTOCK_ANY;
+	facts->off_align = facts->mem_align = 1;
+	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
+	facts->quick = true;
+	return 0;
+}
+
+static uint64_t now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000;
+}
+
+static struct pst_chunk *chunk_of(struct pst_io *io)
+{
+	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+}
+
+static void in_place_done(struct pst_io *io)
+{
+	struct pst_chunk *chunk = chunk_of(io);
+	bool cold = io->st->facts.fd >= 0 &&
+		    (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
+
+	chunk->engine = io->engine;
+	if (io->result < 0) {
+		chunk->err = io->err;
+		pst_chunk_done(chunk, (int)io->result);
+		return;
+	}
+	chunk->moved = (uint64_t)io->result;
+	chunk->cpu_copied += chunk->moved;
+	chunk->dram_laid += cold ? chunk->moved : 0; /* the page cache */
+	if (io->op == PST_IO_DRAIN && chunk->moved < chunk->len) {
+		pst_chunk_done(chunk, pst_fail(&chunk->err, PENSTOCK_WHY_SHORT_IO,
+					       "wrote %llu of %llu bytes",
+					       (unsigned long long)chunk->moved,
+					       (unsigned long long)chunk->len));
+		return;
+	}
+	pst_chunk_done(chunk, 0);
+}
+
+/* Host memory of one piece: no ring between. */
+static int start_in_place(struct pst_chunk *chunk, const struct pst_part *part, unsigned flags)
+{
+	struct pst_io *io = &chunk->io;
+	int ret;
+
+	io->st = chunk->route->st;
+	io->lane = chunk->lane;
+	io->op = chunk->route->op == PENSTOCK_READ ? PST_IO_FILL : PST_IO_DRAIN;
+	io->flags = flags;
+	io->off = chunk->off;
+	io->len = chunk->len;
+	io->one = (struct iovec){ part->mem, chunk->len };
+	io->iov = &io->one;
+	io->iov_count = 1;
+	io->done = in_place_done;
+	io->err.code = 0;
+	ret = io->op == PST_IO_FILL ? io->st->ops->fill(io) : io->st->ops->drain(io);
+	if (ret && ret != -EAGAIN)
+		chunk->err = io->err;
+	return ret;
+}
+
+static int start_any(struct pst_chunk *chunk, unsigned flags)
+{
+	struct pst_part part;
+
+	if (chunk->route->dev->facts.is_host &&
+	    !pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part) &&
+	    part.row_len >= chunk->len && part.dev->facts.is_host)
+		return start_in_place(chunk, &part, flags);
+	return pst_slotted_start(chunk, flags, 1);
+}
+
+static int start(struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	uint64_t began, took;
+	uint64_t len = chunk->len;
+	int ret;
+
+	if (chunk->route->op == PENSTOCK_WRITE || chunk->residency == PST_COLD)
+		return start_any(chunk, chunk->lane->borrowed ? PST_IO_NOW : 0);
+	if (chunk->residency == PST_WARM)
+		return start_any(chunk, PST_IO_NOW);
+
+	/* Unknown: time this one. It may have ended when start_any returns, so hold on
+	 * to its request. */
+	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+	began = now_us();
+	ret = start_any(chunk, PST_IO_NOW);
+	took = now_us() - began;
+	if (!ret)
+		atomic_store_explicit(&req->trial,
+				      took <= WARM_BASE_US + len / WARM_BYTES_US ? PST_TRIAL_WARM
+										: PST_TRIAL_COLD,
+				      memory_order_relaxed);
+	pst_req_put(req);
+	return ret;
+}
+
+const struct pst_path_ops pst_path_bounce = {
+	.name = "bounce",
+	.traits = { .reads = true, .writes = true, .uses_cache = true, .cpu_copies = 1 },
+	.probe = probe,
+	.start = start,
+};

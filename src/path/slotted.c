@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Through a slot: see slotted.h. A read takes whole blocks around the chunk into the
+ * slot and copies the chunk's part out; a write copies into the slot and writes it,
+ * padded with zeros where the chunk has a pad. Counted as it happens: bytes laid
+ * down in the slot, and in the page cache where the call went through it cold.
+ */
+#include "path/slotted.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "core/pump.h"
+#include "core/route.h"
+
+static struct pst_chunk *chunk_of(struct pst_io *io)
+{
+	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+}
+
+/* What one system call between storage and slot did to `n` bytes. */
+static void tally(struct pst_chunk *chunk, uint64_t n)
+{
+	const struct pst_io *io = &chunk->io;
+	bool direct = io->flags & PST_IO_DIRECT;
+	bool cache_too = !direct && io->st->facts.fd >= 0 &&
+			 (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
+
+	chunk->dram_laid += cache_too ? 2 * n : n;
+	if (!direct || !io->st->facts.listed)
+		chunk->cpu_copied += n;
+	chunk->engine = io->engine;
+}
+
+static void copied_in(struct pst_chunk *chunk, int result)
+{
+	pst_chunk_done(chunk, result);
+}
+
+static void filled(struct pst_io *io)
+{
+	struct pst_chunk *chunk = chunk_of(io);
+	uint64_t got;
+
+	if (io->result < 0) {
+		chunk->err = io->err;
+		pst_chunk_done(chunk, (int)io->result);
+		return;
+	}
+	got = (uint64_t)io->result > chunk->mem_head ? (uint64_t)io->result - chunk->mem_head : 0;
+	chunk->moved = got < chunk->len ? got : chunk->len;
+	tally(chunk, chunk->moved);
+	if (!chunk->moved) {
+		pst_chunk_done(chunk, 0);
+		return;
+	}
+	pst_chunk_copy(chunk, chunk->slot->mem + chunk->mem_head, chunk->moved, copied_in);
+}
+
+static void drained(struct pst_io *io)
+{
+	struct pst_chunk *chunk = chunk_of(io);
+
+	if (io->result < 0) {
+		chunk->err = io->err;
+		pst_chunk_done(chunk, (int)io->result);
+		return;
+	}
+	if ((uint64_t)io->result < io->len) {
+		pst_chunk_done(chunk, pst_fail(&chunk->err, PENSTOCK_WHY_SHORT_IO,
+					       "wrote %lld of %llu bytes", (long long)io->result,
+					       (unsigned long long)io->len));
+		return;
+	}
+	chunk->moved = chunk->len;
+	tally(chunk, chunk->len);
+	pst_chunk_done(chunk, 0);
+}
+
+static void copied_out(struct pst_chunk *chunk, int result)
+{
+	struct pst_io *io = &chunk->io;
+	int ret;
+
+	if (result) {
+		pst_chunk_done(chunk, result);
+		return;
+	}
+	memset(chunk->slot->mem + chunk->len, 0, chunk->pad);
+	ret = io->st->ops->drain(io);
+	if (ret) {
+		chunk->err = io->err;
+		if (!chunk->err.code)
+			pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "write: %m");
+		pst_chunk_done(chunk, ret);
+	}
+}
+
+int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align)
+{
+	struct pst_io *io = &chunk->io;
+	bool read = chunk->route->op == PENSTOCK_READ;
+	uint64_t low = read ? chunk->off - chunk->off % align : chunk->off;
+	uint64_t end = chunk->off + chunk->len + chunk->pad;
+	int ret;
+
+	if (read)
+		end = (end + align - 1) / align * align;
+	if (!chunk->slot)
+		chunk->slot = pst_slot_get(&chunk->lane->slots, end - low);
+	if (!chunk->slot)
+		return -EAGAIN;
+	chunk->mem_head = chunk->off - low;
+	io->st = chunk->route->st;
+	io->lane = chunk->lane;
+	io->op = read ? PST_IO_FILL : PST_IO_DRAIN;
+	io->flags = io_flags | PST_IO_RING;
+	io->off = low;
+	io->len = end - low;
+	io->one = (struct iovec){ chunk->slot->mem, io->len };
+	io->iov = &io->one;
+	io->iov_count = 1;
+	io->done = read ? filled : drained;
+	io->err.code = 0;
+	if (!read)
+		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, copied_out);
+	ret = io->st->ops->fill(io);
+	if (ret && ret != -EAGAIN)
+		chunk->err = io->err;
+	return ret;
+}

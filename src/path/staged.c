@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Path staged: the drive's DMA fills the ring by O_DIRECT, the device's copy engine
+ * drains it; the CPU touches no byte. On the host device the draining is a memcpy.
+ */
+#include <stdio.h>
+
+#include "core/pump.h"
+#include "core/route.h"
+#include "path/paths.h"
+#include "path/slotted.h"
+
+static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
+		 struct pst_err *err, char *fix)
+{
+	const struct pst_storage_facts *st = &route->st->facts;
+
+	if (st->fd < 0)
+		return pst_fail(err, PENSTOCK_WHY_NO_FD, "%s storage has no file descriptor",
+				route->st->ops->name);
+	if (st->fd_direct < 0) {
+		*err = st->why_direct;
+		snprintf(fix, PENSTOCK_TEXT_MAX,
+			 "put the file on ext4 or xfs on a local drive");
+		return err->code;
+	}
+	facts->class_ = st->listed && !route->dev->facts.cpu_addressable ? PENSTOCK_NO_CPU_COPY
+									 : PENSTOCK_ANY;
+	facts->off_align = op == PENSTOCK_WRITE ? st->off_align : 1;
+	facts->mem_align = 1;
+	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
+	facts->lanes = 2; /* one drives 16 MiB in flight; two hide each other's copies */
+	facts->quick = true;
+	return 0;
+}
+
+static int start(struct pst_chunk *chunk)
+{
+	return pst_slotted_start(chunk, PST_IO_DIRECT, chunk->route->st->facts.off_align);
+}
+
+const struct pst_path_ops pst_path_staged = {
+	.name = "staged",
+	.traits = { .reads = true, .writes = true, .class_ = PENSTOCK_NO_CPU_COPY },
+	.probe = probe,
+	.start = start,
+};

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What file.c (moving bytes) and file_open.c (opening and facts) share. */
+#ifndef PST_STORAGE_FILE_H
+#define PST_STORAGE_FILE_H
+
+#include <sys/stat.h>
+
+#include "core/ops.h"
+
+struct pst_file {
+	int fd;		  /* buffered; -1 before open */
+	int fd_direct;	  /* O_DIRECT or -1 */
+	bool fd_borrowed; /* fd is the caller's */
+	bool created;	  /* by this open: removed if it is aborted */
+	bool replace;	  /* written under a name of its own until commit */
+	bool committed;
+	uint64_t length;  /* asked for at creation, 0: as written */
+	_Atomic uint64_t written_end; /* highest byte written, without padding */
+	bool is_block;
+	uint64_t block_length;
+	char *path;	  /* NULL for a descriptor */
+	char *temp;	  /* the name until commit, NULL: path itself */
+	_Atomic int cachestat_error; /* 0: works, else the errno that says why not */
+	bool overlay;	  /* cachestat answers 0 there */
+};
+
+int pst_file_open(struct penstock_storage *st, const char *url, int fd,
+		  const struct penstock_storage_opts *opts, struct pst_err *err);
+void pst_file_close(struct penstock_storage *st);
+int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err);
+int pst_file_abort(struct penstock_storage *st, struct pst_err *err);
+int pst_file_length(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
+
+/* file_facts.c: what the file lies on. */
+int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err);
+/* A written extent, by FIEMAP. */
+int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
+/* What the page cache holds, by cachestat. */
+enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
+				      enum penstock_why *why);
+
+#endif

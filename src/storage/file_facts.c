@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a file lies on: alignment of O_DIRECT, whether it is real, whether the block
+ * stack beneath is on the allow-list, where the page cache has it, which extents
+ * are written. Read once at open, except residency.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <linux/stat.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "storage/blockstack.h"
+#include "storage/file.h"
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* Linux 6.5, every architecture */
+#endif
+
+struct cachestat_range_abi {
+	uint64_t off, len;
+};
+struct cachestat_abi {
+	uint64_t nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted;
+};
+
+#ifndef STATX_MNT_ID
+#define STATX_MNT_ID 0x00001000u /* Linux 5.8 */
+#endif
+#ifndef STATX_DIOALIGN
+#define STATX_DIOALIGN 0x00002000u /* Linux 6.1 */
+#endif
+
+/* struct statx with the two fields that older headers lack. */
+struct statx_abi {
+	uint32_t mask, blksize;
+	uint64_t attributes;
+	uint32_t nlink, uid, gid;
+	uint16_t mode, spare0;
+	uint64_t ino, size, blocks, attributes_mask;
+	struct {
+		int64_t sec;
+		uint32_t nsec;
+		int32_t pad;
+	} times[4];
+	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
+	uint64_t mnt_id;
+	uint32_t dio_mem_align, dio_offset_align;
+	uint64_t spare[12];
+};
+_Static_assert(sizeof(struct statx_abi) == 256, "struct statx is 256 bytes");
+
+#define ALIGN_UNKNOWN 4096u /* no drive of today asks for more */
+
+/* Alignment of O_DIRECT: from statx where the kernel tells, else a safe guess. */
+static bool dio_align(const struct statx_abi *stx, struct pst_storage_facts *facts)
+{
+	facts->off_align = facts->mem_align = ALIGN_UNKNOWN;
+	if (!(stx->mask & STATX_DIOALIGN))
+		return true;
+	if (!stx->dio_offset_align) {
+		pst_fail(&facts->why_direct, PENSTOCK_WHY_NO_ODIRECT,
+			 "the file system does not offer O_DIRECT for this file");
+		return false;
+	}
+	facts->off_align = stx->dio_offset_align;
+	facts->mem_align = stx->dio_mem_align;
+	return true;
+}
+
+static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
+{
+	char name[64];
+	int flags = fcntl(file->fd, F_GETFL), fd;
+
+	if (flags & O_DIRECT && file->fd_borrowed)
+		return file->fd;
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", file->fd);
+	fd = open(name, (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
+	if (fd < 0)
+		pst_fail_errno(&facts->why_direct, errno, PENSTOCK_WHY_NO_ODIRECT,
+			       "opening it with O_DIRECT: %m");
+	return fd;
+}
+
+/* A caller's descriptor that is O_DIRECT already, and could not be opened again,
+ * must not be used for buffered edges. */
+static void check_borrowed(struct penstock_storage *st)
+{
+	struct pst_file *file = st->priv;
+
+	if (file->fd_borrowed && fcntl(file->fd, F_GETFL) & O_DIRECT)
+		st->facts.edge_align = st->facts.off_align;
+}
+
+/* O_DIRECT that succeeds and still is a CPU copy: nothing lies beneath. */
+static bool is_memory(const struct pst_mount *mount)
+{
+	return mount->fs == PST_FS_TMPFS || mount->fs == PST_FS_RAMFS ||
+	       (mount->fs == PST_FS_OVERLAY && !strcmp(mount->upper_fs, "tmpfs"));
+}
+
+/* File systems that keep large files in large folios, by the kernel's version: each
+ * page that is registered or mapped then costs a fraction. ext4 since 6.16, xfs since
+ * 5.18. */
+static bool large_folios(enum pst_fs fs)
+{
+	struct utsname name;
+	unsigned major = 0, minor = 0;
+
+	if (uname(&name) || sscanf(name.release, "%u.%u", &major, &minor) != 2)
+		return false;
+	if (fs == PST_FS_EXT4)
+		return major > 6 || (major == 6 && minor >= 16);
+	return fs == PST_FS_XFS && (major > 5 || (major == 5 && minor >= 18));
+}
+
+static void read_stack(const char *root, const struct pst_file *file,
+		       const struct statx_abi *stx, struct pst_blockstack *stack)
+{
+	struct pst_blockstack_in in = {
+		.major = file->is_block ? stx->rdev_major : stx->dev_major,
+		.minor = file->is_block ? stx->rdev_minor : stx->dev_minor,
+		.is_block = file->is_block,
+		.mount_id = stx->mask & STATX_MNT_ID ? (int64_t)stx->mnt_id : -1,
+	};
+	struct statfs fs;
+
+	if (fstatfs(file->fd, &fs) == 0)
+		in.fs_magic = (uint64_t)fs.f_type & UINT32_MAX;
+	/* An error leaves a stack that is not complete, which is never direct. */
+	(void)pst_blockstack_read(root, &in, stack);
+}
+
+static void take_drives(const struct pst_blockstack *stack, struct pst_storage_facts *facts)
+{
+	facts->drive_count = stack->drive_count < PST_DRIVES_MAX ? stack->drive_count
+								 : PST_DRIVES_MAX;
+	for (unsigned i = 0; i < facts->drive_count; i++) {
+		struct pst_drive *drive = &facts->drives[i];
+
+		snprintf(drive->name, sizeof(drive->name), "%s", stack->drives[i].name);
+		snprintf(drive->bdf, sizeof(drive->bdf), "%s", stack->drives[i].bdf);
+		drive->numa = stack->drives[i].numa;
+	}
+	facts->stripe_len = stack->stripe_bytes;
+}
+
+int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err)
+{
+	struct pst_file *file = st->priv;
+	struct pst_storage_facts *facts = &st->facts;
+	struct pst_blockstack stack;
+	struct statx_abi stx;
+	char why[PENSTOCK_TEXT_MAX] = "";
+	int inode_flags = 0;
+
+	(void)err;
+	memset(&stx, 0, sizeof(stx));
+	if (syscall(SYS_statx, file->fd, "", AT_EMPTY_PATH,
+		    STATX_BASIC_STATS | STATX_DIOALIGN | STATX_MNT_ID, &stx))
+		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "statx: %m");
+	if (ioctl(file->fd, FS_IOC_GETFLAGS, &inode_flags))
+		inode_flags = 0; /* refused here: the attributes must do */
+	read_stack(root, file, &stx, &stack);
+	facts->fd = file->fd;
+	facts->mappable = !file->is_block;
+	facts->edge_align = (uint32_t)sysconf(_SC_PAGESIZE);
+	if (!file->is_block && stx.blksize > facts->edge_align && stx.blksize <= 1 << 20 &&
+	    !(stx.blksize & (stx.blksize - 1)))
+		facts->edge_align = stx.blksize;
+	pst_blockstack_text(&stack, facts->text, sizeof(facts->text));
+	file->overlay = stack.mount.fs == PST_FS_OVERLAY;
+	facts->mapped_quick = large_folios(stack.mount.fs);
+	facts->listed = pst_blockstack_direct_ok(&stack, why, sizeof(why)) &&
+			pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why,
+						sizeof(why));
+	if (is_memory(&stack.mount))
+		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_REAL, "%s is memory: %s",
+			 stack.mount.type, penstock_why_text(PENSTOCK_WHY_NOT_REAL));
+	else if (dio_align(&stx, facts))
+		facts->fd_direct = file->fd_direct = open_direct(file, facts);
+	if (facts->fd_direct < 0)
+		facts->listed = false;
+	else if (!facts->listed)
+		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_LISTED, "%s", why);
+	take_drives(&stack, facts);
+	check_borrowed(st);
+	return 0;
+}
+
+int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
+{
+	const struct pst_file *file = st->priv;
+	const uint32_t unwritten = FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC |
+				   FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_DATA_INLINE |
+				   FIEMAP_EXTENT_DATA_TAIL | FIEMAP_EXTENT_UNWRITTEN |
+				   FIEMAP_EXTENT_NOT_ALIGNED;
+	union {
+		struct fiemap map;
+		char room[sizeof(struct fiemap) + 16 * sizeof(struct fiemap_extent)];
+	} u;
+
+	if (file->is_block) { /* every block of a device is a written one */
+		if (*off >= file->block_length)
+			return -ENODATA;
+		*len = file->block_length - *off;
+		return 0;
+	}
+	for (;;) {
+		unsigned i;
+
+		memset(&u, 0, sizeof(u));
+		u.map.fm_start = *off;
+		u.map.fm_length = FIEMAP_MAX_OFFSET - *off;
+		u.map.fm_extent_count = 16;
+		u.map.fm_flags = FIEMAP_FLAG_SYNC;
+		if (ioctl(file->fd, FS_IOC_FIEMAP, &u.map) || !u.map.fm_mapped_extents)
+			return -ENODATA;
+		for (i = 0; i < u.map.fm_mapped_extents; i++) {
+			const struct fiemap_extent *e = &u.map.fm_extents[i];
+			uint64_t end = e->fe_logical + e->fe_length;
+
+			if (e->fe_flags & unwritten || end <= *off)
+				continue;
+			*off = e->fe_logical > *off ? e->fe_logical : *off;
+			*len = end - *off;
+			if (end > st->facts.length) /* the last block may reach past the end */
+				*len = st->facts.length > *off ? st->facts.length - *off : 0;
+			return *len ? 0 : -ENODATA;
+		}
+		if (u.map.fm_extents[i - 1].fe_flags & FIEMAP_EXTENT_LAST)
+			return -ENODATA;
+		*off = u.map.fm_extents[i - 1].fe_logical + u.map.fm_extents[i - 1].fe_length;
+	}
+}
+
+enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
+				      enum penstock_why *why)
+{
+	struct pst_file *file = st->priv;
+	struct cachestat_range_abi range = { off, len };
+	struct cachestat_abi stat;
+	uint64_t pages;
+	int refused = atomic_load_explicit(&file->cachestat_error, memory_order_relaxed);
+
+	if (file->overlay || refused) {
+		*why = file->overlay	    ? PENSTOCK_WHY_RESIDENCY_BLIND
+		       : refused == EPERM ? PENSTOCK_WHY_RESIDENCY_EPERM
+					  : PENSTOCK_WHY_RESIDENCY_NONE;
+		return PST_UNKNOWN;
+	}
+	if (syscall(SYS_cachestat, file->fd, &range, &stat, 0)) {
+		atomic_store_explicit(&file->cachestat_error, errno, memory_order_relaxed);
+		return pst_file_residency(st, off, len, why);
+	}
+	pages = (off + len + 4095) / 4096 - off / 4096;
+	if (stat.nr_cache == 0)
+		return PST_COLD;
+	return stat.nr_cache >= pages ? PST_WARM : PST_MIXED;
+}

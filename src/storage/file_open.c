@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening, creating, committing and giving up files. A file that is replaced is
+ * written under a name of its own beside its place and renamed over it at commit,
+ * so nobody ever sees half of it, and a process that is killed leaves the old one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "storage/file.h"
+
+static int fail_path(struct pst_err *err, int code, const char *what, const char *path)
+{
+	return pst_fail_errno(err, code, pst_why_of_errno(code), "%s %s: %m", what, path);
+}
+
+/* Regular files and block devices; the rest is refused by name. */
+static int check_kind(int fd, const char *name, struct stat *stat, struct pst_err *err)
+{
+	if (fstat(fd, stat))
+		return fail_path(err, errno, "cannot stat", name);
+	if (S_ISREG(stat->st_mode) || S_ISBLK(stat->st_mode))
+		return 0;
+	if (S_ISDIR(stat->st_mode))
+		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
+				      "%s is a directory: name a file in it", name);
+	if (S_ISFIFO(stat->st_mode) || S_ISSOCK(stat->st_mode))
+		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
+				      "%s is a pipe or socket: only files and block devices can "
+				      "be read at an offset",
+				      name);
+	return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
+			"%s is neither a regular file nor a block device", name);
+}
+
+/* A pipe would block open(2) for ever, so nothing is opened that is not seekable. */
+static int open_path(const char *path, int flags, unsigned mode, struct pst_err *err)
+{
+	int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
+
+	if (fd < 0)
+		return fail_path(err, errno, "cannot open", path);
+	/* io_uring would give EAGAIN for what is not in the page cache. */
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+	return fd;
+}
+
+static int reserve(const struct pst_file *file, uint64_t length, struct pst_err *err)
+{
+	const char *name = file->path ? file->path : "descriptor";
+	int ret;
+
+	do
+		ret = fallocate(file->fd, 0, 0, (off_t)length) ? errno : 0;
+	while (ret == EINTR);
+	if (ret == EOPNOTSUPP) /* no such call here: the length alone */
+		ret = ftruncate(file->fd, (off_t)length) ? errno : 0;
+	if (ret)
+		return pst_fail_errno(err, ret, pst_why_of_errno(ret),
+				      "cannot reserve %llu bytes for %s: %m",
+				      (unsigned long long)length, name);
+	return 0;
+}
+
+static int temp_name(struct pst_file *file, struct pst_err *err)
+{
+	uint64_t random = 0;
+	const char *slash = strrchr(file->path, '/');
+	int dir = slash ? (int)(slash - file->path) + 1 : 0;
+
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
+		random = (uint64_t)getpid();
+	if (asprintf(&file->temp, "%.*s.%s.penstock-%016llx", dir, file->path, file->path + dir,
+		     (unsigned long long)random) < 0) {
+		file->temp = NULL;
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
+	}
+	return 0;
+}
+
+/* The place that a replacement will take must be one that it can take. */
+static int check_place(const char *path, struct pst_err *err)
+{
+	struct stat stat;
+
+	if (lstat(path, &stat))
+		return errno == ENOENT ? 0 : fail_path(err, errno, "cannot stat", path);
+	if (S_ISDIR(stat.st_mode))
+		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
+				      "%s is a directory: name a file in it", path);
+	if (!S_ISREG(stat.st_mode) && !S_ISLNK(stat.st_mode))
+		return pst_fail(err, PENSTOCK_WHY_BAD_KIND, "%s exists and is no regular file",
+				path);
+	return 0;
+}
+
+static int open_named(struct pst_file *file, const struct penstock_storage_opts *opts,
+		      struct pst_err *err)
+{
+	unsigned mode = opts->mode ? opts->mode : 0666;
+	int flags = opts->flags & PENSTOCK_O_WRITE ? O_RDWR : O_RDONLY;
+	struct stat stat;
+	int ret;
+
+	if (opts->flags & PENSTOCK_O_NOFOLLOW)
+		flags |= O_NOFOLLOW;
+	/* Writing to a device in place is no replacement: there is nothing to rename. */
+	if (opts->flags & PENSTOCK_O_REPLACE && lstat(file->path, &stat) == 0 &&
+	    S_ISBLK(stat.st_mode)) {
+		file->fd = open_path(file->path, O_RDWR, 0, err);
+		return file->fd < 0 ? file->fd : 0;
+	}
+	if (opts->flags & PENSTOCK_O_REPLACE) {
+		ret = check_place(file->path, err);
+		if (!ret)
+			ret = temp_name(file, err);
+		if (ret)
+			return ret;
+		file->fd = open_path(file->temp, O_RDWR | O_CREAT | O_EXCL, mode, err);
+		if (file->fd < 0)
+			return file->fd;
+		file->created = file->replace = true;
+		return 0;
+	}
+	if (opts->flags & PENSTOCK_O_CREATE) {
+		file->fd = open_path(file->path, flags | O_CREAT | O_EXCL, mode, err);
+		if (file->fd >= 0)
+			file->created = true;
+		else if (file->fd != -EEXIST)
+			return file->fd;
+	}
+	if (file->fd < 0)
+		file->fd = open_path(file->path, flags, 0, err);
+	return file->fd < 0 ? file->fd : 0;
+}
+
+/* The caller's descriptor, opened again so that its flags stay its own. */
+static int open_again(struct penstock_storage *st, struct pst_file *file, int fd,
+		      const struct penstock_storage_opts *opts, struct pst_err *err)
+{
+	struct stat theirs, ours;
+	char name[64];
+	int flags = fcntl(fd, F_GETFL), ret;
+
+	if (flags < 0)
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_BAD_ARGUMENT, "descriptor %d: %m",
+				      fd);
+	snprintf(name, sizeof(name), "descriptor %d", fd);
+	ret = check_kind(fd, name, &theirs, err);
+	if (ret)
+		return ret;
+	if (opts->flags & PENSTOCK_O_REPLACE)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a descriptor cannot be replaced, only a name can");
+	if (opts->flags & PENSTOCK_O_WRITE && (flags & O_ACCMODE) == O_RDONLY)
+		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "descriptor %d is open for reading only", fd);
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	file->fd = open(name, ((flags & O_ACCMODE) == O_WRONLY ? O_WRONLY : flags & O_ACCMODE) |
+				      O_CLOEXEC);
+	if (file->fd >= 0 && (fstat(file->fd, &ours) || ours.st_dev != theirs.st_dev ||
+			      ours.st_ino != theirs.st_ino)) {
+		close(file->fd);
+		file->fd = -1;
+		errno = ESTALE;
+	}
+	if (file->fd < 0) {
+		pst_fail_errno(&st->facts.why_fd, errno, PENSTOCK_WHY_REOPEN,
+			       "descriptor %d cannot be opened again (%m), it is used as it is", fd);
+		file->fd = fd;
+		file->fd_borrowed = true;
+	}
+	return 0;
+}
+
+static const char *path_of(const char *url)
+{
+	return strncmp(url, "file://", 7) ? url : url + 7;
+}
+
+static int measure(struct penstock_storage *st, struct pst_file *file, const struct stat *stat,
+		   struct pst_err *err)
+{
+	st->facts.length = (uint64_t)stat->st_size;
+	if (!S_ISBLK(stat->st_mode))
+		return 0;
+	file->is_block = true;
+	if (ioctl(file->fd, BLKGETSIZE64, &file->block_length))
+		return fail_path(err, errno, "cannot measure", file->path ? file->path : "device");
+	st->facts.length = file->block_length;
+	return 0;
+}
+
+static void close_all(struct pst_file *file)
+{
+	if (file->fd_direct >= 0 && file->fd_direct != file->fd)
+		close(file->fd_direct);
+	if (file->fd >= 0 && !file->fd_borrowed)
+		close(file->fd);
+	free(file->path);
+	free(file->temp);
+	free(file);
+}
+
+static void remove_created(const struct pst_file *file)
+{
+	const char *name = file->temp ? file->temp : file->path;
+
+	if (file->created && !file->committed && name && unlink(name) && errno != ENOENT)
+		pst_log(PST_LOG_WARN, "file", "cannot remove %s: %m", name);
+}
+
+int pst_file_open(struct penstock_storage *st, const char *url, int fd,
+		  const struct penstock_storage_opts *opts, struct pst_err *err)
+{
+	struct pst_file *file = calloc(1, sizeof(*file));
+	struct stat stat;
+	int ret;
+
+	if (!file)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a file");
+	file->fd = file->fd_direct = -1;
+	file->length = opts->length;
+	if (url && !*path_of(url))
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "an empty path");
+	else if (url && !(file->path = strdup(path_of(url))))
+		ret = pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
+	else
+		ret = url ? open_named(file, opts, err) : open_again(st, file, fd, opts, err);
+	if (!ret)
+		ret = check_kind(file->fd, url ? file->path : "descriptor", &stat, err);
+	if (!ret && file->created && opts->length)
+		ret = reserve(file, opts->length, err);
+	if (!ret && fstat(file->fd, &stat))
+		ret = fail_path(err, errno, "cannot stat", url ? file->path : "descriptor");
+	if (!ret)
+		ret = measure(st, file, &stat, err);
+	if (!ret) {
+		st->priv = file;
+		st->facts.writable = (fcntl(file->fd, F_GETFL) & O_ACCMODE) != O_RDONLY &&
+				     (url ? (opts->flags & PENSTOCK_O_WRITE) != 0 : true);
+		st->facts.growing = file->created && file->length;
+		st->facts.immutable = opts->flags & PENSTOCK_O_IMMUTABLE;
+		ret = pst_file_facts(st, opts->sys_root ? opts->sys_root : "", err);
+	}
+	if (ret) {
+		remove_created(file);
+		close_all(file);
+	}
+	return ret;
+}
+
+/* What the file must be cut to: asked for, else up to the last byte written. */
+static uint64_t exact_length(const struct pst_file *file)
+{
+	return file->length ? file->length : (uint64_t)atomic_load(&file->written_end);
+}
+
+static int cut(struct pst_file *file, struct pst_err *err)
+{
+	struct stat stat;
+
+	if (!file->created || fstat(file->fd, &stat))
+		return 0;
+	if ((uint64_t)stat.st_size == exact_length(file))
+		return 0;
+	if (ftruncate(file->fd, (off_t)exact_length(file)))
+		return fail_path(err, errno, "cannot cut to its length:", file->path);
+	return 0;
+}
+
+static int sync_directory(const struct pst_file *file, struct pst_err *err)
+{
+	const char *slash = strrchr(file->path, '/');
+	char *dir = slash ? strndup(file->path, (size_t)(slash - file->path) + 1) : strdup(".");
+	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, ret = 0;
+
+	if (fd < 0 || fsync(fd))
+		ret = fail_path(err, dir ? errno : ENOMEM, "cannot sync the directory of",
+				file->path);
+	if (fd >= 0)
+		close(fd);
+	free(dir);
+	return ret;
+}
+
+int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
+{
+	struct pst_file *file = st->priv;
+	int ret = cut(file, err);
+
+	if (!ret && durable && fsync(file->fd))
+		ret = fail_path(err, errno, "cannot sync", file->path ? file->path : "descriptor");
+	if (!ret && file->replace && !file->committed && rename(file->temp, file->path))
+		ret = fail_path(err, errno, "cannot put in its place:", file->path);
+	if (!ret && durable && file->created && file->path)
+		ret = sync_directory(file, err);
+	if (ret)
+		return ret;
+	file->committed = true;
+	/* The name is everybody's from here on: no padded tails any more. */
+	st->facts.growing = false;
+	return 0;
+}
+
+int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
+{
+	struct pst_file *file = st->priv;
+
+	(void)err;
+	remove_created(file);
+	file->committed = true; /* nothing more to decide */
+	return 0;
+}
+
+void pst_file_close(struct penstock_storage *st)
+{
+	struct pst_file *file = st->priv;
+	struct pst_err err;
+
+	if (file->created && !file->committed) {
+		if (file->replace)
+			remove_created(file);
+		else if (cut(file, &err))
+			pst_log(PST_LOG_WARN, "file", "%s", err.text);
+	}
+	close_all(file);
+}
+
+int pst_file_length(struct penstock_storage *st, uint64_t *out, struct pst_err *err)
+{
+	const struct pst_file *file = st->priv;
+	struct stat stat;
+
+	if (file->is_block) {
+		*out = file->block_length;
+		return 0;
+	}
+	if (fstat(file->fd, &stat))
+		return fail_path(err, errno, "cannot stat", file->path ? file->path : "descriptor");
+	*out = (uint64_t)stat.st_size;
+	return 0;
+}
