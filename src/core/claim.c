@@ -25,6 +25,7 @@ static uint64_t now_ns(void)
 struct place {
 	const struct pst_span *span;
 	uint64_t off, len;
+	uint64_t pos; /* the request's bytes before it */
 };
 
 static void find_place(const struct pst_request *req, uint64_t pos, struct place *out)
@@ -33,6 +34,7 @@ static void find_place(const struct pst_request *req, uint64_t pos, struct place
 	uint64_t at = pos - span->start;
 
 	out->span = span;
+	out->pos = pos;
 	if (span->rowwise) {
 		const struct penstock_seg *seg = &req->segs[span->seg_first];
 		uint64_t row = at / seg->row_len, in_row = at % seg->row_len;
@@ -148,6 +150,10 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	/* A read into a slot: whole blocks around the chunk, ending on one. */
 	if (len > facts->chunk_max - place->off % align)
 		len = facts->chunk_max - place->off % align;
+	/* Short chunks at first, so that the device has something to copy while the
+	 * next is prepared. */
+	if (facts->chunk_first && len > facts->chunk_first && len > place->pos)
+		len = place->pos > facts->chunk_first ? place->pos : facts->chunk_first;
 	return len;
 }
 
@@ -319,7 +325,8 @@ int pst_claim_next_path(const struct pst_chunk *chunk)
 	for (i++; i < count; i++) {
 		unsigned index = plan->list[r][i];
 		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
-		struct place place = { &req->spans[chunk->span], chunk->off, chunk->len };
+		struct place place = { &req->spans[chunk->span], chunk->off, chunk->len,
+				       UINT64_MAX };
 		uint64_t cap = UINT64_MAX;
 		uint32_t pad;
 

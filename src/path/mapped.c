@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Path mapped: the device's copy engine reads the page cache where it lies. The
+ * file is mapped shared and read-only, the mapping registered with the device, and
+ * the copy queued from it; the CPU touches no byte and no page is dirtied. Reads
+ * only.
+ *
+ * One lane does it all: the driver registers serially (57 GB/s on an H200 however
+ * many threads ask), and unregistering waits until the lane is idle, because the
+ * request has its bytes by then. MAP_PRIVATE mappings hang the driver: never.
+ *
+ * A registration lives for one request, or as long as the storage when the caller
+ * said that the bytes do not change: a kept one would give old bytes otherwise.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "core/pump.h"
+#include "core/route.h"
+#include "path/paths.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+
+#define WINDOW (128u << 20)
+#define WINDOW_MIN (1u << 20) /* below, registering costs more than copying by CPU */
+#define WINDOW_FIRST (8u << 20)
+#define WINDOWS_MAX 512	      /* of one lane: 64 GiB */
+#define PAGE 4096u
+
+struct window {
+	char *base;
+	size_t len;
+	uint64_t off;		 /* of the file */
+	struct penstock_device *dev;
+	struct penstock_storage *keep; /* kept for this storage, else NULL */
+	struct timespec ctime;	 /* of the file when it was registered */
+	unsigned users;		 /* chunks that copy from it */
+	struct window *next;
+};
+
+struct state {
+	struct window windows[WINDOWS_MAX];
+	struct window *free;
+	struct window *live; /* newest first */
+};
+
+static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
+		 struct pst_err *err, char *fix)
+{
+	const struct pst_storage_facts *st = &route->st->facts;
+	const struct pst_device_facts *dev = &route->dev->facts;
+
+	(void)op;
+	(void)fix;
+	if (dev->is_host)
+		return pst_fail(err, PENSTOCK_WHY_DEVICE_ONLY, "%s",
+				penstock_why_text(PENSTOCK_WHY_DEVICE_ONLY));
+	if (st->fd < 0 || !st->mappable)
+		return pst_fail(err, st->fd < 0 ? PENSTOCK_WHY_NO_FD : PENSTOCK_WHY_NOT_MAPPABLE,
+				"%s cannot be mapped", st->text);
+	if (!dev->reads_page_cache) {
+		*err = dev->why_mapped;
+		return err->code;
+	}
+	facts->class_ = PENSTOCK_NO_CPU_COPY;
+	facts->off_align = facts->mem_align = 1;
+	facts->chunk_max = WINDOW;
+	facts->chunk_first = WINDOW_FIRST;
+	facts->chunk_quick = WINDOW_MIN;
+	facts->lanes = 1;
+	facts->quick = st->mapped_quick;
+	return 0;
+}
+
+static struct state *state_of(struct pst_lane *lane, unsigned index)
+{
+	return lane->path_state[index];
+}
+
+static int lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
+{
+	struct state *s;
+
+	if (!lane->pump->dev->facts.reads_page_cache)
+		return 0;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
+	for (unsigned i = WINDOWS_MAX; i-- > 0;) {
+		s->windows[i].next = s->free;
+		s->free = &s->windows[i];
+	}
+	lane->path_state[index] = s;
+	return 0;
+}
+
+static void drop(struct state *s, struct window *w)
+{
+	struct window **at = &s->live;
+
+	while (*at != w)
+		at = &(*at)->next;
+	*at = w->next;
+	w->dev->ops->host_unregister(w->dev, w->base, NULL);
+	munmap(w->base, w->len);
+	w->next = s->free;
+	s->free = w;
+}
+
+/* The oldest window that nobody uses, kept ones only if `kept`. */
+static struct window *oldest(const struct state *s, bool kept)
+{
+	struct window *found = NULL;
+
+	for (struct window *w = s->live; w; w = w->next)
+		if (!w->users && (kept || !w->keep))
+			found = w;
+	return found;
+}
+
+static bool idle(struct pst_lane *lane, unsigned index)
+{
+	struct state *s = state_of(lane, index);
+	struct window *w = oldest(s, false);
+
+	if (w)
+		drop(s, w);
+	return oldest(s, false) != NULL;
+}
+
+static void forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st)
+{
+	struct state *s = state_of(lane, index);
+
+	for (struct window *w = s->live, *next; w; w = next) {
+		next = w->next;
+		if (w->keep == st && !w->users)
+			drop(s, w);
+	}
+}
+
+static void lane_close(struct pst_lane *lane, unsigned index)
+{
+	struct state *s = state_of(lane, index);
+
+	while (s->live)
+		drop(s, s->live);
+	free(s);
+	lane->path_state[index] = NULL;
+}
+
+static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *err)
+{
+	const struct pst_storage_facts *st = &chunk->route->st->facts;
+	uint64_t end = (chunk->off + chunk->len + PAGE - 1) / PAGE * PAGE;
+	int ret;
+
+	w->off = chunk->off / PAGE * PAGE;
+	w->len = end - w->off;
+	w->dev = chunk->route->dev;
+	w->base = mmap(NULL, w->len, PROT_READ, MAP_SHARED, st->fd, (off_t)w->off);
+	if (w->base == MAP_FAILED)
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NOT_MAPPABLE,
+				      "mapping %zu bytes: %m", w->len);
+	if (madvise(w->base, w->len, MADV_POPULATE_READ) && errno != EINVAL) {
+		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_SHRANK,
+				     "reading the mapping in: %m");
+		munmap(w->base, w->len);
+		return ret;
+	}
+	ret = w->dev->ops->host_register(w->dev, w->base, w->len, true, err);
+	if (ret)
+		munmap(w->base, w->len);
+	return ret;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* A kept window that holds the chunk; one of a file that changed is dropped. */
+static struct window *find_kept(struct state *s, const struct pst_chunk *chunk,
+				const struct stat *stat)
+{
+	for (struct window *w = s->live, *next; w; w = next) {
+		next = w->next;
+		if (w->keep != chunk->route->st || w->dev != chunk->route->dev)
+			continue;
+		if (!same_time(&w->ctime, &stat->st_ctim)) {
+			if (!w->users)
+				drop(s, w);
+			continue;
+		}
+		if (w->off <= chunk->off && chunk->off + chunk->len <= w->off + w->len)
+			return w;
+	}
+	return NULL;
+}
+
+static void copied(struct pst_chunk *chunk, int result)
+{
+	struct window *w = chunk->priv;
+
+	w->users--;
+	chunk->lane->tidy = true;
+	pst_chunk_done(chunk, result);
+}
+
+static struct window *take_window(struct state *s, struct pst_chunk *chunk,
+				  const struct stat *stat)
+{
+	struct penstock_storage *st = chunk->route->st;
+	struct window *w = st->facts.immutable ? find_kept(s, chunk, stat) : NULL;
+
+	if (w)
+		return w;
+	if (!s->free && (w = oldest(s, true)))
+		drop(s, w);
+	w = s->free;
+	if (!w) {
+		pst_fail(&chunk->err, PENSTOCK_WHY_FULL, "%u windows are in use", WINDOWS_MAX);
+		return NULL;
+	}
+	if (map(w, chunk, &chunk->err))
+		return NULL;
+	s->free = w->next;
+	w->next = s->live;
+	w->users = 0;
+	w->keep = st->facts.immutable ? st : NULL;
+	w->ctime = stat->st_ctim;
+	s->live = w;
+	return w;
+}
+
+static int start(struct pst_chunk *chunk)
+{
+	struct state *s = state_of(chunk->lane, chunk->path);
+	struct window *w;
+	struct stat stat;
+	uint64_t size;
+
+	if (fstat(chunk->route->st->facts.fd, &stat))
+		return pst_fail_errno(&chunk->err, errno, PENSTOCK_WHY_IO_ERROR, "fstat: %m");
+	size = (uint64_t)stat.st_size;
+	if (chunk->off >= size) {
+		chunk->moved = 0;
+		pst_chunk_done(chunk, 0);
+		return 0;
+	}
+	chunk->moved = size - chunk->off < chunk->len ? size - chunk->off : chunk->len;
+	w = take_window(s, chunk, &stat);
+	if (!w)
+		return chunk->err.code;
+	w->users++;
+	chunk->priv = w;
+	chunk->engine = "mmap";
+	if (chunk->residency != PST_WARM)
+		chunk->dram_laid += chunk->moved; /* the page cache was filled for it */
+	return pst_chunk_copy(chunk, w->base + (chunk->off - w->off), chunk->moved, copied);
+}
+
+const struct pst_path_ops pst_path_mapped = {
+	.name = "mapped",
+	.traits = { .reads = true, .uses_cache = true, .class_ = PENSTOCK_NO_CPU_COPY },
+	.probe = probe,
+	.start = start,
+	.lane_open = lane_open,
+	.lane_close = lane_close,
+	.idle = idle,
+	.forget = forget,
+};
