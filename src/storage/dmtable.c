@@ -174,7 +174,7 @@ int pst_dm_read(const struct pst_sysfs *fs, const char *name, uint32_t major, ui
 
 void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
 {
-	size_t digits = strspn(uuid + (strncmp(uuid, "part", 4) ? 0 : 4), "0123456789");
+	size_t digits = strncmp(uuid, "part", 4) ? 0 : strspn(uuid + 4, "0123456789");
 
 	*out = (struct pst_dm){.kind = PST_LAYER_DM_OTHER};
 	if (!strncmp(uuid, "LVM-", 4))
@@ -186,7 +186,7 @@ void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
 		out->kind = PST_LAYER_DM_CRYPT;
 	else if (!strncmp(uuid, "mpath-", 6))
 		out->kind = PST_LAYER_DM_MULTIPATH;
-	else if (!strncmp(uuid, "part", 4) && digits && uuid[4 + digits] == '-')
+	else if (digits && uuid[4 + digits] == '-')
 		out->kind = PST_LAYER_LINEAR; /* kpartx: a partition of what follows */
 	else
 		snprintf(out->detail, sizeof(out->detail), "%.*s",
