@@ -75,6 +75,8 @@ struct pst_pump {
 	struct pst_ring ring;
 	size_t slot_bytes;
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
+	_Atomic unsigned armed;		/* stream-ordered requests not ended: their streams
+					 * wait, and what waits for the device must not */
 	struct penstock_storage *forget; /* the one that closes; under the device lock */
 	_Atomic unsigned forget_turn;
 	_Atomic unsigned forgot;	/* lanes that have */

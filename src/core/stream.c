@@ -110,6 +110,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	if (ret)
 		return ret; /* the pair is lost: the stream may still write to it */
 	req->words = pair;
+	atomic_fetch_add_explicit(&pump->armed, 1, memory_order_relaxed);
 	return 0;
 }
 
@@ -130,6 +131,7 @@ void pst_stream_release(struct pst_request *req)
 		*(volatile int64_t *)req->late.result = req->result;
 	__atomic_store_n(&pair[1], req->word_value, __ATOMIC_RELEASE);
 	give_pair(atomic_load(&req->pump->words), pair);
+	atomic_fetch_sub_explicit(&req->pump->armed, 1, memory_order_release);
 }
 
 /* The late values, as they are now that the stream is here. */

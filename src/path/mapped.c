@@ -7,7 +7,9 @@
  *
  * One lane does it all: the driver registers serially (57 GB/s on an H200 however
  * many threads ask), and unregistering waits until the lane is idle, because the
- * request has its bytes by then. MAP_PRIVATE mappings hang the driver: never.
+ * request has its bytes by then. It also waits for the device to be idle, so it must
+ * not happen while a stream waits for a request of ours: that would be a deadlock.
+ * MAP_PRIVATE mappings hang the driver: never.
  *
  * A registration lives for one request, or as long as the storage when the caller
  * said that the bytes do not change: a kept one would give old bytes otherwise.
@@ -123,10 +125,19 @@ static struct window *oldest(const struct state *s, bool kept)
 	return found;
 }
 
+static bool may_unregister(const struct pst_lane *lane)
+{
+	return !atomic_load_explicit(&lane->pump->armed, memory_order_acquire);
+}
+
 static bool idle(struct pst_lane *lane, unsigned index)
 {
 	struct state *s = state_of(lane, index);
-	struct window *w = oldest(s, false);
+	struct window *w;
+
+	if (!may_unregister(lane))
+		return false; /* the next chunk makes it due again */
+	w = oldest(s, false);
 
 	if (w)
 		drop(s, w);
@@ -137,10 +148,12 @@ static void forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 {
 	struct state *s = state_of(lane, index);
 
-	for (struct window *w = s->live, *next; w; w = next) {
-		next = w->next;
-		if (w->keep == st && !w->users)
-			drop(s, w);
+	/* A window needs nothing of its storage: it goes with the others, in time. */
+	for (struct window *w = s->live; w; w = w->next) {
+		if (w->keep != st)
+			continue;
+		w->keep = NULL;
+		lane->tidy = true;
 	}
 }
 
@@ -193,8 +206,7 @@ static struct window *find_kept(struct state *s, const struct pst_chunk *chunk,
 		if (w->keep != chunk->route->st || w->dev != chunk->route->dev)
 			continue;
 		if (!same_time(&w->ctime, &stat->st_ctim)) {
-			if (!w->users)
-				drop(s, w);
+			w->keep = NULL; /* the file changed under the promise */
 			continue;
 		}
 		if (w->off <= chunk->off && chunk->off + chunk->len <= w->off + w->len)
@@ -220,7 +232,7 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 
 	if (w)
 		return w;
-	if (!s->free && (w = oldest(s, true)))
+	if (!s->free && may_unregister(chunk->lane) && (w = oldest(s, true)))
 		drop(s, w);
 	w = s->free;
 	if (!w) {
