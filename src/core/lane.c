@@ -222,6 +222,7 @@ static void defer(struct pst_lane *lane, struct pst_chunk *chunk)
 	*lane->deferred_end = chunk;
 	lane->deferred_end = &chunk->next;
 	lane->deferred_count++;
+	chunk->req->entries[lane->index].stalled++;
 }
 
 static void count(const struct pst_chunk *chunk, int result)
@@ -443,22 +444,18 @@ static void start_sync(struct pst_lane *lane, struct pst_request *req)
 	}
 }
 
-/* Starts it, or goes through its paths until one starts or all have failed.
- * False: no room, the chunk is deferred. */
+/* Starts it. False: no room for it, it is among the deferred. A chunk that waits keeps
+ * its request from claiming more on this lane, and nobody else. */
 static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
 {
 	int ret = pst_paths[chunk->path]->start(chunk);
 
-	if (!ret)
-		return true;
 	if (ret == -EAGAIN) {
-		chunk->next = lane->deferred; /* first again */
-		if (!lane->deferred)
-			lane->deferred_end = &chunk->next;
-		lane->deferred = chunk;
-		lane->deferred_count++;
+		defer(lane, chunk);
 		return false;
 	}
+	if (!ret)
+		return true;
 	if (!chunk->err.code)
 		pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "starting a chunk: %m");
 	pst_chunk_done(chunk, ret);
@@ -467,18 +464,18 @@ static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
 
 static int start_deferred(struct pst_lane *lane)
 {
+	struct pst_chunk *list = lane->deferred;
 	int started = 0;
 
-	while (lane->deferred) {
-		struct pst_chunk *chunk = lane->deferred;
+	lane->deferred = NULL;
+	lane->deferred_end = &lane->deferred;
+	while (list) { /* each once; those that still have no room go back in order */
+		struct pst_chunk *chunk = list;
 
-		lane->deferred = chunk->next;
-		if (!lane->deferred)
-			lane->deferred_end = &lane->deferred;
+		list = chunk->next;
 		lane->deferred_count--;
-		if (!start(lane, chunk))
-			break;
-		started++;
+		chunk->req->entries[lane->index].stalled--;
+		started += start(lane, chunk);
 	}
 	return started;
 }
@@ -495,51 +492,67 @@ static void spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 		pst_pump_spread(req, lane, lanes);
 }
 
-/* Chunks of one request, until it has none, or the lane is full (false). */
-static bool work_on(struct pst_lane *lane, struct pst_request *req, int *started)
+enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
+
+/* Chunks of one request: until it has none left, one has no room, or the lane can
+ * have no more chunks. */
+static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *started)
 {
+	if (!lane->chunks_free)
+		return WORK_FULL;
 	if (req->phase == PST_PHASE_SYNC) {
-		if (!lane->chunks_free)
-			return false;
 		start_sync(lane, req);
 		(*started)++;
-		return true;
+		return WORK_DONE;
 	}
-	for (;;) {
-		struct pst_chunk *chunk;
+	while (lane->chunks_free) {
+		struct pst_chunk *chunk = pst_claim(req, lane);
 
-		if (!lane->chunks_free || lane->deferred)
-			return false;
-		chunk = pst_claim(req, lane);
 		if (!chunk)
-			return true;
+			return WORK_DONE;
 		(*started)++;
 		spread(lane, chunk);
 		if (!start(lane, chunk))
-			return false;
+			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
 			reap_copies(lane, false); /* slots come free while bytes are moved */
 	}
+	return WORK_FULL;
 }
 
+static void unlist(struct pst_lane *lane, unsigned p, struct pst_entry **at)
+{
+	struct pst_entry *entry = *at;
+	struct pst_request *req = entry->req;
+
+	*at = entry->next;
+	if (!entry->next)
+		lane->todo_end[p] = at;
+	lane->todo_count--;
+	entry->listed = false;
+	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
+	pst_req_put(req);
+}
+
+/* Highest priority first; within one, as they came. */
 static int start_new(struct pst_lane *lane)
 {
 	int started = 0;
 
 	for (int p = PST_PRIORITIES - 1; p >= 0 && lane->todo_count; p--) {
-		while (lane->todo[p]) {
-			struct pst_entry *entry = lane->todo[p];
-			struct pst_request *req = entry->req;
+		struct pst_entry **at = &lane->todo[p];
 
-			if (!work_on(lane, req, &started))
+		while (*at) {
+			enum work work = WORK_STALLED;
+
+			if (!(*at)->stalled)
+				work = work_on(lane, (*at)->req, &started);
+			if (work == WORK_FULL)
 				return started;
-			lane->todo[p] = entry->next;
-			if (!lane->todo[p])
-				lane->todo_end[p] = &lane->todo[p];
-			lane->todo_count--;
-			entry->listed = false;
-			atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
-			pst_req_put(req);
+			if (work == WORK_DONE)
+				unlist(lane, (unsigned)p, at);
+			else
+				at = &(*at)->next;
 		}
 	}
 	return started;
@@ -616,8 +629,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (lane->watched)
 		did += pst_stream_look(lane);
 	did += start_deferred(lane);
-	if (!lane->deferred)
-		did += start_new(lane);
+	did += start_new(lane);
 	poll_storages(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
 	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */

@@ -51,6 +51,7 @@ struct pst_lane {
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
 	struct pst_slots slots;
 	unsigned busy;			/* chunks started, not ended */
+	uint64_t inplace_bytes;		/* of them, on their way without a slot */
 	unsigned copies;		/* of them, waiting for copies */
 	uint64_t copy_bytes;		/* that they wait for */
 	unsigned deferred_count;

@@ -51,7 +51,8 @@ struct pst_span {
 struct pst_entry {
 	struct pst_request *req;
 	struct pst_entry *next;
-	bool listed; /* the lane's */
+	bool listed;	  /* the lane's, both */
+	unsigned stalled; /* chunks claimed there that wait for room */
 };
 
 struct pst_request {
