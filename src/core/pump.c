@@ -48,6 +48,7 @@ static void *lane_main(void *arg)
 
 	sigfillset(&all); /* signals are the application's threads' business */
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
+	pst_near_thread(&lane->pump->near);
 	ret = pst_lane_open(lane, &lane->open_err);
 	pthread_mutex_lock(&ls.start->lock);
 	if (ret)
@@ -131,7 +132,7 @@ static int open_memory(struct pst_pump *pump, struct pst_err *err)
 	}
 	lane_bytes = pst_slots_bytes(pump->slot_bytes, big, SLOTS_SMALL);
 	spare_bytes = pst_slots_bytes(pump->slot_bytes, BORROWED_BIG, BORROWED_SMALL);
-	ret = pst_ring_open(&pump->ring, pump->dev,
+	ret = pst_ring_open(&pump->ring, pump->dev, &pump->near,
 			    lane_bytes * pump->lane_count + spare_bytes * PST_BORROWED_MAX, err);
 	if (ret)
 		return ret;
@@ -192,6 +193,7 @@ int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
 		pump->spare[i].borrowed = true;
 		pump->spare[i].wake_fd = -1;
 	}
+	pst_near_find(dev, &pump->near);
 	ret = open_memory(pump, err);
 	if (!ret)
 		ret = start_lanes(pump, err);

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/near.h"
 #include "core/ops.h"
 #include "core/request.h"
 #include "core/ring.h"
@@ -74,6 +75,7 @@ struct pst_pump {
 	struct pst_lane *lanes;
 	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers, opened as needed */
 	struct pst_ring ring;
+	struct pst_near near;		/* where lanes and ring belong */
 	size_t slot_bytes;
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
 	_Atomic unsigned armed;		/* stream-ordered requests not ended: their streams

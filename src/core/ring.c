@@ -39,8 +39,8 @@ static char *map_aligned(size_t len, bool *huge)
 	return start;
 }
 
-int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev, size_t len,
-		  struct pst_err *err)
+int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
+		  const struct pst_near *near, size_t len, struct pst_err *err)
 {
 	struct pst_err reason;
 	int ret;
@@ -51,6 +51,7 @@ int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev, size_t len
 	if (!ring->base)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "mapping a ring of %zu MiB: %m", len >> 20);
+	pst_near_memory(near, ring->base, len);
 	if (!dev->ops->host_register)
 		return 0;
 	madvise(ring->base, len, MADV_POPULATE_WRITE);

@@ -8,6 +8,7 @@
 #ifndef PST_CORE_RING_H
 #define PST_CORE_RING_H
 
+#include "core/near.h"
 #include "core/ops.h"
 
 #define PST_SLOT_SMALL (64u << 10)
@@ -39,8 +40,8 @@ struct pst_ring {
 size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small);
 
 /* Maps `len` bytes; registers them with the device if it wants that. */
-int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev, size_t len,
-		  struct pst_err *err);
+int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
+		  const struct pst_near *near, size_t len, struct pst_err *err);
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
