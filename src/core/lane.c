@@ -736,7 +736,8 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 		lane->chunks[i].next = lane->chunks_free;
 		lane->chunks_free = &lane->chunks[i];
 	}
-	lane->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (lane->wake_fd < 0)
+		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
 	if (lane->wake_fd < 0)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY, "eventfd: %m");
 	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
@@ -773,8 +774,6 @@ void pst_lane_close(struct pst_lane *lane)
 	if (lane->engine)
 		lane->engine_ops->close(lane->engine);
 	lane->engine = NULL;
-	if (lane->wake_fd >= 0)
-		close(lane->wake_fd);
 	free(lane->chunks);
 	lane->chunks = lane->chunks_free = NULL;
 }

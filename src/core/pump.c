@@ -152,13 +152,22 @@ static int open_memory(struct pst_pump *pump, struct pst_err *err)
 	return 0;
 }
 
+/* The wake descriptors are closed here and not by their lanes: others may still be
+ * about to wake one that ends. */
+static void free_lane(struct pst_lane *lane)
+{
+	pst_slots_close(&lane->slots);
+	if (lane->wake_fd >= 0)
+		close(lane->wake_fd);
+}
+
 static void free_pump(struct pst_pump *pump)
 {
 	pst_stream_close(pump);
 	for (unsigned i = 0; i < pump->lane_count && pump->lanes; i++)
-		pst_slots_close(&pump->lanes[i].slots);
+		free_lane(&pump->lanes[i]);
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
-		pst_slots_close(&pump->spare[i].slots);
+		free_lane(&pump->spare[i]);
 	pst_ring_close(&pump->ring, pump->dev);
 	free(pump->lanes);
 	free(pump);
