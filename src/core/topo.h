@@ -164,8 +164,9 @@ void pst_topo_print(const struct pst_topo *topo, FILE *f);
  *			bar_bytes, p2pmem_bytes, bridges: array of bdf, nearest first }
  *	bridges		array of { bdf, role: "root-port" | "switch-up" | "switch-down" |
  *			"bridge", acs_redirect: bool or null, link }: those above devices
- *	nearness	array of { a, b: names, near: "PIX" | "PXB" | "PHB" | "NODE" |
- *			"SYS", acs_redirect: bool or null }: each pair of devices on PCI
+ *	nearness	array of { a, b: names, near: "X" | "PIX" | "PXB" | "PHB" |
+ *			"NODE" | "SYS", acs_redirect: bool or null }: each pair of devices
+ *			on PCI; "X" are two disks of one adapter
  */
 void pst_topo_print_json(const struct pst_topo *topo, FILE *f);
 
