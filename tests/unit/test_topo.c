@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shape of the machine: addresses and lists parsed, nearness and nodes of
- * replayed machines, trees that are garbled or go round in a circle, both forms
- * of print, and that a capture holds all that is read. Run by tests/run.
+ * The shape of the machine: nearness and nodes of replayed machines, trees that are garbled or go
+ * round in a circle, both forms of print, and that a capture holds all that is read. Run by
+ * tests/run.
  */
 #include "../test.h"
 
 #include "../replay/tree.h"
-#include "core/sysfs.h"
 #include "core/topo.h"
 
 static struct tree machines; /* all of synth.py and the captures */
@@ -40,91 +39,6 @@ static const struct pst_end *end_of(const struct pst_topo *topo, const char *nam
 			return &topo->ends[i];
 	fail_msg("no %s", name);
 	return NULL;
-}
-
-/* ---- parsers ---------------------------------------------------------------- */
-
-static void addresses(void **state)
-{
-	static const struct {
-		const char *text, *want; /* NULL: refused */
-	} cases[] = {
-		{"0000:04:00.0", "0000:04:00.0"},
-		{"00000000:AF:1f.7", "0000:af:1f.7"},
-		{"4:0.0", "0000:04:00.0"},
-		{"10000:e1:00.0", "10000:e1:00.0"},
-		{"ffffffff:00:00.0", "ffffffff:00:00.0"},
-		{"", NULL},
-		{"0000:04:00", NULL},
-		{"0000:04:20.0", NULL},
-		{"0000:04:00.8", NULL},
-		{"0000:104:00.0", NULL},
-		{"000000000:04:00.0", NULL},
-		{"0000:04:00.0 ", NULL},
-		{" 0000:04:00.0", NULL},
-		{"0000:04:-1.0", NULL},
-		{"g000:04:00.0", NULL},
-		{"0000::00.0", NULL},
-		{":04:00.0", NULL},
-		{"0000:04:00.", NULL},
-		{"0000:04:00.00", NULL},
-	};
-	char got[PST_BDF_LEN];
-	size_t i;
-
-	(void)state;
-	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		int ret = pst_bdf_normal(cases[i].text, got);
-
-		if (!cases[i].want && ret != -EINVAL)
-			fail_msg("'%s' gave %d", cases[i].text, ret);
-		if (cases[i].want && (ret < 0 || strcmp(got, cases[i].want)))
-			fail_msg("'%s' gave %d '%s'", cases[i].text, ret, ret < 0 ? "" : got);
-	}
-	assert_int_equal(pst_bdf_normal(NULL, got), -EINVAL);
-}
-
-static void cpu_lists(void **state)
-{
-	static const struct {
-		const char *text;
-		int ret;
-		unsigned count;
-	} cases[] = {
-		{"", 0, 0},
-		{"0", 0, 1},
-		{"0-3", 0, 4},
-		{"0-3,8,10-11", 0, 7},
-		{"8191", 0, 1},
-		{"3-3", 0, 1},
-		{"1,1", 0, 1},
-		{"8192", -ERANGE, 0},
-		{"0-8192", -ERANGE, 0},
-		{"3-1", -EINVAL, 0},
-		{"1,", -EINVAL, 0},
-		{",1", -EINVAL, 0},
-		{"1-", -EINVAL, 0},
-		{"a", -EINVAL, 0},
-		{"1 2", -EINVAL, 0},
-		{"0-7:1/2", -EINVAL, 0},
-		{"-1", -EINVAL, 0},
-		{"99999999999999999999", -ERANGE, 0},
-	};
-	struct pst_cpus cpus;
-	size_t i;
-
-	(void)state;
-	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		int ret = pst_cpus_parse(cases[i].text, &cpus);
-
-		if (ret != cases[i].ret || (!ret && pst_cpus_count(&cpus) != cases[i].count))
-			fail_msg("'%s' gave %d and %u CPUs", cases[i].text, ret,
-				 ret ? 0 : pst_cpus_count(&cpus));
-	}
-	assert_int_equal(pst_cpus_parse("0-3,8", &cpus), 0);
-	assert_true(pst_cpus_has(&cpus, 8));
-	assert_false(pst_cpus_has(&cpus, 4));
-	assert_false(pst_cpus_has(&cpus, PST_CPUS_MAX));
 }
 
 /* ---- replayed machines -------------------------------------------------------- */
@@ -477,61 +391,6 @@ static void nothing_there(void **state)
 	tree_close(&t);
 }
 
-/* A captured tree cannot make the reader look outside, nor wait. */
-static void confined(void **state)
-{
-	struct pst_sysfs fs;
-	char text[64], whole[1024];
-	struct tree t;
-
-	(void)state;
-	tree_open(&t);
-	tree_text(&t, "inside", "inside\n");
-	tree_link(&t, "up", "../../../../../../../inside");
-	tree_link(&t, "absolute", "/inside");
-	tree_link(&t, "round", "round");
-	tree_path(&t, whole, sizeof(whole), "fifo");
-	assert_int_equal(mkfifo(whole, 0600), 0);
-	assert_int_equal(pst_sysfs_open(&fs, t.root), 0);
-	if (pst_sysfs_text(&fs, text, sizeof(text), "up") == -ENOENT) {
-		pst_sysfs_close(&fs);
-		tree_close(&t);
-		test_skip("openat2 is refused here, links cannot be confined");
-	}
-	assert_string_equal(text, "inside");
-	assert_int_equal(pst_sysfs_text(&fs, text, sizeof(text), "absolute"), 6);
-	assert_int_equal(pst_sysfs_text(&fs, text, sizeof(text), "../../etc/passwd"), -ENOENT);
-	assert_int_equal(pst_sysfs_text(&fs, text, sizeof(text), "round"), -ELOOP);
-	assert_int_equal(pst_sysfs_text(&fs, text, sizeof(text), "fifo"), -EINVAL);
-	assert_int_equal(pst_sysfs_text(&fs, text, sizeof(text), "."), -EINVAL);
-	assert_int_equal(pst_sysfs_text(&fs, text, 3, "inside"), -EOVERFLOW);
-	assert_string_equal(text, "");
-	assert_int_equal(pst_sysfs_link(&fs, text, sizeof(text), "inside"), -EINVAL);
-	pst_sysfs_close(&fs);
-	pst_sysfs_close(&fs);
-	tree_close(&t);
-}
-
-static void numbers(void **state)
-{
-	static const char *const bad[] = {"",	"x",  " 1",   "1 ",
-					  "+1", "0x", "0x-1", "--1",
-					  "-",	"1a", "0x1g", "99999999999999999999"};
-	int64_t value;
-	size_t i;
-
-	(void)state;
-	assert_int_equal(pst_number_parse("-1", &value), 0);
-	assert_int_equal(value, -1);
-	assert_int_equal(pst_number_parse("0x10DE", &value), 0);
-	assert_int_equal(value, 0x10de);
-	assert_int_equal(pst_number_parse("010", &value), 0);
-	assert_int_equal(value, 10);
-	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		if (pst_number_parse(bad[i], &value) >= 0)
-			fail_msg("'%s' is taken for %lld", bad[i], (long long)value);
-}
-
 /* ---- print ------------------------------------------------------------------ */
 
 static void print_to(const char *path, const char *root, bool json)
@@ -624,19 +483,28 @@ static int close_all(void **state)
 
 int main(void)
 {
+	/* clang-format off */
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(addresses), cmocka_unit_test(cpu_lists),
-		cmocka_unit_test(numbers),   cmocka_unit_test(dgx),
-		cmocka_unit_test(cpus_near), cmocka_unit_test(cloud_vm),
-		cmocka_unit_test(amd),	     cmocka_unit_test(acs_and_iommu),
-		cmocka_unit_test(fabrics),   cmocka_unit_test(captured),
-		cmocka_unit_test(here),	     cmocka_unit_test(symmetric),
-		cmocka_unit_test(vmd),	     cmocka_unit_test(functions_of_one_card),
-		cmocka_unit_test(circle),    cmocka_unit_test(deeper_than_the_limit),
-		cmocka_unit_test(garbled),   cmocka_unit_test(nothing_there),
-		cmocka_unit_test(confined),  cmocka_unit_test(json),
-		cmocka_unit_test(table),     cmocka_unit_test(captured_again),
+		cmocka_unit_test(dgx),
+		cmocka_unit_test(cpus_near),
+		cmocka_unit_test(cloud_vm),
+		cmocka_unit_test(amd),
+		cmocka_unit_test(acs_and_iommu),
+		cmocka_unit_test(fabrics),
+		cmocka_unit_test(captured),
+		cmocka_unit_test(here),
+		cmocka_unit_test(symmetric),
+		cmocka_unit_test(vmd),
+		cmocka_unit_test(functions_of_one_card),
+		cmocka_unit_test(circle),
+		cmocka_unit_test(deeper_than_the_limit),
+		cmocka_unit_test(garbled),
+		cmocka_unit_test(nothing_there),
+		cmocka_unit_test(json),
+		cmocka_unit_test(table),
+		cmocka_unit_test(captured_again),
 	};
+	/* clang-format on */
 
 	return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The allow-list, rule by rule: each has a case here that fails without it. Then
+ * the stacks of replayed machines, with their verdicts. Run by tests/run.
+ */
+#include "../replay/judge.h"
+
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+
+/* ---- verdicts ----------------------------------------------------------------- */
+
+/* ext4 on a partition of an NVMe drive on PCIe: direct. */
+static struct pst_blockstack good(void)
+{
+	struct pst_blockstack stack = {
+		.mount = {.fs = PST_FS_EXT4, .data = PST_DATA_ORDERED, .type = "ext4"},
+		.mounted = true,
+		.complete = true,
+		.layers = {{.name = "nvme0n1p1", .kind = PST_LAYER_PARTITION, .above = -1},
+			   {.name = "nvme0n1", .kind = PST_LAYER_NVME, .detail = "pcie"}},
+		.layer_count = 2,
+		.drives = {{.name = "nvme0n1", .transport = "pcie"}},
+		.drive_count = 1,
+	};
+
+	return stack;
+}
+
+static void file_systems(void **state)
+{
+	struct pst_blockstack stack = good();
+	unsigned fs;
+
+	(void)state;
+	assert_direct(&stack);
+	for (fs = 0; fs < PST_FS_KINDS; fs++) {
+		stack.mount.fs = (enum pst_fs)fs;
+		snprintf(stack.mount.type, sizeof(stack.mount.type), "%s",
+			 pst_fs_name((enum pst_fs)fs));
+		if (fs == PST_FS_EXT4 || fs == PST_FS_XFS || fs == PST_FS_RAW_BLOCK)
+			assert_direct(&stack);
+		else
+			assert_not(&stack, pst_fs_name((enum pst_fs)fs));
+	}
+	stack.mount.fs = PST_FS_KINDS;
+	assert_not(&stack, "not known");
+	stack.mount.fs = PST_FS_OTHER;
+	snprintf(stack.mount.type, sizeof(stack.mount.type), "f2fs");
+	assert_not(&stack, "f2fs");
+	stack.mount.fs = PST_FS_OVERLAY;
+	snprintf(stack.mount.upper_fs, sizeof(stack.mount.upper_fs), "tmpfs");
+	assert_not(&stack, "overlay on tmpfs");
+}
+
+static void mount_options(void **state)
+{
+	struct pst_blockstack stack = good();
+
+	(void)state;
+	stack.mount.data = PST_DATA_WRITEBACK;
+	assert_direct(&stack);
+	stack.mount.data = PST_DATA_NOT_SAID; /* ext4 without a journal */
+	assert_direct(&stack);
+	stack.mount.data = PST_DATA_JOURNAL;
+	assert_not(&stack, "data=journal");
+	stack = good();
+	stack.mount.dax = true;
+	assert_not(&stack, "dax");
+	stack = good();
+	stack.mount.fs = PST_FS_XFS;
+	stack.mount.real_time = true;
+	assert_not(&stack, "rtdev");
+	stack = good();
+	stack.mounted = false;
+	assert_not(&stack, "mount table");
+	stack.mount.fs = PST_FS_RAW_BLOCK; /* has no mount */
+	assert_direct(&stack);
+	stack = good();
+	stack.mount.no_recovery = stack.mount.read_only = true;
+	assert_direct(&stack);
+}
+
+static void layer_kinds(void **state)
+{
+	struct pst_blockstack stack = good();
+	unsigned kind;
+
+	(void)state;
+	for (kind = 0; kind < PST_LAYER_KINDS; kind++) {
+		stack.layers[0] =
+			(struct pst_layer){.kind = (enum pst_layer_kind)kind, .name = "thing7"};
+		switch (kind) {
+		case PST_LAYER_PARTITION:
+		case PST_LAYER_LINEAR:
+		case PST_LAYER_RAID0:
+		case PST_LAYER_RAID1:
+		case PST_LAYER_RAID10:
+		case PST_LAYER_NVME_MULTIPATH:
+		case PST_LAYER_VIRTIO_BLK:
+			assert_direct(&stack);
+			break;
+		default: /* also scsi and nvme, whose transport is not known here */
+			assert_not(&stack, "thing7");
+			if (kind)
+				assert_not(&stack, pst_layer_kind_name((enum pst_layer_kind)kind));
+		}
+	}
+	stack.layers[0].kind = PST_LAYER_KINDS;
+	assert_not(&stack, "thing7");
+	stack.layers[0] = (struct pst_layer){.kind = PST_LAYER_DM_OTHER, .detail = "cache"};
+	assert_not(&stack, "dm-cache");
+	stack = good();
+	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
+	assert_not(&stack, "the CPU encrypts and decrypts every byte");
+}
+
+static void transports(void **state)
+{
+	static const struct {
+		enum pst_layer_kind kind;
+		const char *transport;
+		int want; /* 2: unless RDMA is software */
+	} cases[] = {
+		{PST_LAYER_NVME, "pcie", 1},
+		{PST_LAYER_NVME, "rdma", 2},
+		{PST_LAYER_NVME, "tcp", 0},
+		{PST_LAYER_NVME, "fc", 0},
+		{PST_LAYER_NVME, "loop", 0},
+		{PST_LAYER_NVME, "apple-nvme", 0},
+		{PST_LAYER_NVME, "", 0},
+		{PST_LAYER_NVME, "sata", 0},
+		{PST_LAYER_SCSI, "sata", 1},
+		{PST_LAYER_SCSI, "sas", 1},
+		{PST_LAYER_SCSI, "fc", 1},
+		{PST_LAYER_SCSI, "hba", 1},
+		{PST_LAYER_SCSI, "virtio-scsi", 1},
+		{PST_LAYER_SCSI, "iser", 2},
+		{PST_LAYER_SCSI, "srp", 2},
+		{PST_LAYER_SCSI, "iscsi", 0},
+		{PST_LAYER_SCSI, "iscsi-hba", 0},
+		{PST_LAYER_SCSI, "fcoe", 0},
+		{PST_LAYER_SCSI, "usb", 0},
+		{PST_LAYER_SCSI, "", 0},
+	};
+	struct pst_blockstack stack = good();
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		stack.layers[1].kind = cases[i].kind;
+		snprintf(stack.layers[1].detail, sizeof(stack.layers[1].detail), "%s",
+			 cases[i].transport);
+		stack.rdma_software = false;
+		if (cases[i].want)
+			assert_direct(&stack);
+		else
+			assert_not(&stack, cases[i].transport);
+		stack.rdma_software = true;
+		if (cases[i].want == 2)
+			assert_not(&stack, "software");
+		else if (cases[i].want)
+			assert_direct(&stack);
+	}
+}
+
+static void unknown_is_not_direct(void **state)
+{
+	struct pst_blockstack stack = good();
+
+	(void)state;
+	stack.complete = false;
+	snprintf(stack.lost, sizeof(stack.lost), "md0 lies on itself");
+	assert_not(&stack, "md0 lies on itself");
+	/* What is certain comes first. */
+	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
+	assert_not(&stack, "dm-crypt");
+	stack = good();
+	stack.drive_count = 0;
+	assert_not(&stack, "no drive");
+	stack = good();
+	stack.swiotlb = "for a test";
+	assert_not(&stack, "swiotlb: for a test");
+	stack = (struct pst_blockstack){0};
+	assert_false(pst_blockstack_direct_ok(&stack, NULL, 0));
+}
+
+static void inodes(void **state)
+{
+	static const struct {
+		uint64_t attribute;
+		uint32_t flag;
+		const char *word; /* NULL: passes */
+	} cases[] = {
+		{0, 0, NULL},
+		{0x800, 0, "encrypted"},
+		{0, 0x800, "encrypted"},
+		{0x100000, 0, "verity"},
+		{0, 0x100000, "verity"},
+		{0x4, 0, "compressed"},
+		{0, 0x4, "compressed"},
+		{0x200000, 0, "DAX"},
+		{0, 0x10000000, "inside its inode"},
+		{0, 0x4000, "data journal"},
+		/* Immutable, append-only, no dump; extents, no atime. */
+		{0x70, 0x80080, NULL},
+	};
+	char why[256];
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		bool ok = pst_blockstack_inode_ok(cases[i].attribute, cases[i].flag, why,
+						  sizeof(why));
+
+		if (ok != !cases[i].word || (cases[i].word && !strstr(why, cases[i].word)))
+			fail_msg("case %zu: %d '%s'", i, ok, why);
+	}
+}
+
+/* ---- replayed machines ---------------------------------------------------------- */
+
+static struct tree machines;
+
+/* A file at a mount point: the stack, by the machine's own mount table. */
+static struct pst_blockstack replay(const char *machine, const char *point)
+{
+	struct pst_blockstack_in in = {.mount_id = -1, .mount_point = point};
+	struct pst_mount_key key = {.id = -1, .point = point};
+	struct pst_blockstack stack;
+	char path[1024], *text;
+	struct pst_mount mount;
+	size_t len;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s/proc/self/mountinfo", machines.root, machine);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	text = malloc(65536);
+	assert_non_null(text);
+	len = fread(text, 1, 65536, f);
+	fclose(f);
+	assert_int_equal(pst_mount_find(text, len, &key, &mount), 0);
+	free(text);
+	in.major = mount.major;
+	in.minor = mount.minor;
+	snprintf(path, sizeof(path), "%s/%s", machines.root, machine);
+	assert_int_equal(pst_blockstack_read(path, &in, &stack), 0);
+	return stack;
+}
+
+static void replayed(void **state)
+{
+	static const struct {
+		const char *machine, *point, *text, *word; /* word NULL: direct */
+		unsigned drives;
+	} cases[] = {
+		{"dgx", "/", "ext4 on nvme8n1p2 on nvme8n1 (nvme pcie)", NULL, 1},
+		{"dgx", "/raid",
+		 "xfs on md1 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 and 4 more (nvme "
+		 "multipath) on nvme0c0n1 nvme1c1n1 nvme2c2n1 nvme3c3n1 and 4 more (nvme pcie)",
+		 NULL, 8},
+		{"dgx", "/dev/shm", "tmpfs", "tmpfs", 0},
+		{"cloud-vm", "/", "ext4 on vda1 on vda (virtio-blk)", NULL, 1},
+		{"cloud-vm", "/local", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+		{"cloud-vm", "/share", "virtiofs", "virtiofs", 0},
+		{"cloud-vm", "/nfs", "nfs", "nfs: the CPU copies", 0},
+		{"cloud-vm", "/nfsr", "nfs-rdma", "nfs-rdma", 0},
+		{"amd", "/", "ext4 on sda2 on sda (scsi sata)", NULL, 1},
+		{"amd", "/lv", "xfs on dm-0 (linear) on nvme0n1 (nvme pcie)", NULL, 1},
+		{"amd", "/striped", "xfs on dm-1 (raid0) on nvme1n1 nvme2n1 (nvme pcie)", NULL, 2},
+		{"amd", "/home", "ext4 on dm-2 (dm-crypt) on nvme3n1 (nvme pcie)", "dm-crypt", 1},
+		{"acs", "/", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+		{"iommu", "/", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+		{"container", "/", "overlay", "overlay", 0},
+		{"container", "/data", "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)", NULL, 1},
+		{"nvmeof", "/rdma",
+		 "xfs on nvme0n1 (nvme multipath) on nvme0c0n1 nvme0c1n1 (nvme rdma)", NULL, 2},
+		{"nvmeof", "/tcp", "xfs on nvme1n1 (nvme multipath) on nvme1c2n1 (nvme tcp)",
+		 "nvme tcp on nvme1c2n1", 1},
+		{"nvmeof", "/both",
+		 "xfs on nvme2n1 (nvme multipath) on nvme2c3n1 (nvme rdma) nvme2c4n1 (nvme tcp)",
+		 "nvme tcp on nvme2c4n1", 2},
+		{"nvmeof-soft", "/rdma",
+		 "xfs on nvme0n1 (nvme multipath) on nvme0c0n1 nvme0c1n1 (nvme rdma)", "software",
+		 2},
+		{"md", "/", "ext4 on md127p1 on md127 (raid1) on sda1 sdb1 on sda sdb (scsi sata)",
+		 NULL, 2},
+		{"md", "/fast",
+		 "ext4 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)", NULL, 4},
+		{"md", "/safe", "xfs on md5 (raid456) on nvme4n1 nvme5n1 nvme6n1 (nvme pcie)",
+		 "raid456 on md5", 3},
+		{"md", "/journal",
+		 "ext4 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)",
+		 "data=journal", 4},
+		{"firecracker", "/", "ext4 on vda (virtio-blk)", NULL, 1},
+	};
+	char text[512];
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct pst_blockstack stack = replay(cases[i].machine, cases[i].point);
+
+		pst_blockstack_text(&stack, text, sizeof(text));
+		assert_string_equal(text, cases[i].text);
+		assert_int_equal(stack.drive_count, cases[i].drives);
+		if (cases[i].word)
+			assert_not(&stack, cases[i].word);
+		else
+			assert_direct(&stack);
+	}
+}
+
+/* The machine at hand: whatever it is, an answer and a sentence. */
+static void here(void **state)
+{
+	struct pst_blockstack stack;
+	struct stat st;
+	struct statfs fs;
+	char text[256], why[256];
+
+	(void)state;
+	assert_int_equal(stat(".", &st), 0);
+	assert_int_equal(statfs(".", &fs), 0);
+	struct pst_blockstack_in in = {.major = major(st.st_dev),
+				       .minor = minor(st.st_dev),
+				       .fs_magic = (uint64_t)fs.f_type & UINT32_MAX,
+				       .mount_id = -1};
+
+	assert_int_equal(pst_blockstack_read("", &in, &stack), 0);
+	pst_blockstack_text(&stack, text, sizeof(text));
+	assert_true(strlen(text) > 2);
+	if (!pst_blockstack_direct_ok(&stack, why, sizeof(why)))
+		assert_true(strlen(why) > 10);
+	printf("# here: %s\n", text);
+}
+
+static int open_all(void **state)
+{
+	(void)state;
+	tree_open(&machines);
+	tree_synth(&machines, "all");
+	tree_capture(&machines, "firecracker");
+	return 0;
+}
+
+static int close_all(void **state)
+{
+	(void)state;
+	tree_close(&machines);
+	return 0;
+}
+
+int main(void)
+{
+	/* clang-format off */
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(file_systems),
+		cmocka_unit_test(mount_options),
+		cmocka_unit_test(layer_kinds),
+		cmocka_unit_test(transports),
+		cmocka_unit_test(unknown_is_not_direct),
+		cmocka_unit_test(inodes),
+		cmocka_unit_test(replayed),
+		cmocka_unit_test(here),
+	};
+	/* clang-format on */
+
+	return cmocka_run_group_tests(tests, open_all, close_all);
+}

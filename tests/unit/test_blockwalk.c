@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks from a device number down to its drives, in trees planted by hand: each
+ * kind of layer and transport, trees that go round in a circle, are too deep, too
+ * large or in pieces, and what of the machine around spoils a stack. Run by
+ * tests/run.
+ */
+#include "../replay/judge.h"
+
+#define EXT4_MAGIC 0xef53
+
+/* ---- layers ------------------------------------------------------------------- */
+
+/* A virtual block device with this number on top of those named. */
+static void stack_up(const struct tree *t, const char *name, const char *dev, const char *slave1,
+		     const char *slave2)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "virtual/block/%s", name);
+	tree_disk(t, path, dev);
+	snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves", name);
+	tree_folder(t, path);
+	if (slave1) {
+		snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves/%s", name,
+			 slave1);
+		tree_link(t, path, "nowhere");
+	}
+	if (slave2) {
+		snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves/%s", name,
+			 slave2);
+		tree_link(t, path, "nowhere");
+	}
+}
+
+static void plant_md(const struct tree *t, const char *level, const char *slave1,
+		     const char *slave2)
+{
+	stack_up(t, "md0", "9:0", slave1, slave2);
+	tree_text(t, "sys/devices/virtual/block/md0/md/level", level);
+	tree_text(t, "sys/devices/virtual/block/md0/md/chunk_size", "65536\n");
+}
+
+static void plant_dm(const struct tree *t, const char *name, const char *dev, const char *uuid,
+		     const char *slave)
+{
+	char path[256];
+
+	stack_up(t, name, dev, slave, NULL);
+	snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/dm/uuid", name);
+	tree_text(t, path, uuid);
+}
+
+/* The stack below a block device; below the file system for major 0. */
+static struct pst_blockstack walk(const struct tree *t, unsigned major, unsigned minor)
+{
+	struct pst_blockstack_in in = {.major = major,
+				       .minor = minor,
+				       .is_block = major != 0,
+				       .fs_magic = major ? 0 : EXT4_MAGIC,
+				       .mount_id = -1};
+	struct pst_blockstack stack;
+
+	if (!major) {
+		in.major = 259;
+		in.minor = 1;
+	}
+	assert_int_equal(pst_blockstack_read(t->root, &in, &stack), 0);
+	return stack;
+}
+
+static void nvme_partition(void **state)
+{
+	struct pst_blockstack stack;
+	char text[256], small[8];
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	stack = walk(&t, 0, 0);
+	assert_direct(&stack);
+	pst_blockstack_text(&stack, text, sizeof(text));
+	assert_string_equal(text, "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)");
+	pst_blockstack_text(&stack, small, sizeof(small));
+	assert_string_equal(small, "ext4 on");
+	assert_int_equal(stack.drive_count, 1);
+	assert_string_equal(stack.drives[0].name, "nvme0n1");
+	assert_string_equal(stack.drives[0].bdf, "0000:01:00.0");
+	assert_string_equal(stack.drives[0].model, "Model X");
+	assert_int_equal(stack.drives[0].numa, 1);
+	assert_int_equal(stack.drives[0].logical_block, 4096);
+	assert_int_equal(stack.drives[0].dma_align, 4);
+	assert_int_equal(stack.drives[0].rotational, 0);
+	assert_int_equal(stack.dma_align_max, 4);
+	/* Without the attribute of newer kernels it is not known. */
+	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/dma_alignment");
+	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/rotational");
+	stack = walk(&t, 0, 0);
+	assert_int_equal(stack.drives[0].dma_align, 0);
+	assert_int_equal(stack.drives[0].rotational, -1);
+	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/transport");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "transport is not known");
+	tree_close(&t);
+}
+
+static void md_levels(void **state)
+{
+	static const struct {
+		const char *level;
+		bool direct;
+	} cases[] = {{"linear\n", true},  {"raid0\n", true},   {"raid1\n", true},
+		     {"raid10\n", true},  {"raid4\n", false},  {"raid5\n", false},
+		     {"raid6\n", false},  {"faulty\n", false}, {"container\n", false},
+		     {"raid01\n", false}, {"", false}};
+	struct pst_blockstack stack;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	plant(&t);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		plant_md(&t, cases[i].level, "nvme0n1p1", "nvme0n1");
+		stack = walk(&t, 9, 0);
+		assert_true(stack.complete);
+		if (cases[i].direct)
+			assert_direct(&stack);
+		else
+			assert_not(&stack, "md0");
+		assert_int_equal(stack.stripe_bytes,
+				 i == 1 || i == 3 ? 65536 : 0); /* raid0, raid10 */
+	}
+	/* An array of nothing. */
+	plant_md(&t, "raid0\n", NULL, NULL);
+	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1");
+	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1p1");
+	stack = walk(&t, 9, 0);
+	assert_not(&stack, "md0 names nothing that it lies on");
+	tree_close(&t);
+}
+
+static void dm_tables(void **state)
+{
+	static const struct {
+		const char *table, *word; /* word NULL: direct */
+	} cases[] = {
+		{"0 100 linear 259:1 2048\n", NULL},
+		{"0 100 linear\n100 100 linear\n", NULL},
+		{"0 100 striped 2 256 259:1 0 259:2 0\n", NULL},
+		{"0 50 linear\n50 50 striped 2 256", NULL},
+		{"0 100 raid raid1 3 0 region_size", NULL},
+		{"0 100 raid raid0 1 128", NULL},
+		{"0 100 raid raid10 1 128", NULL},
+		{"0 100 raid raid5_ls 1 128", "raid456"},
+		{"0 100 raid raid6_zr 1 128", "raid456"},
+		{"0 100 raid raid17 1 128", "dm-raid"},
+		{"0 100 crypt aes-xts-plain64 - 0 259:1 0", "dm-crypt"},
+		{"0 50 linear 259:1 0\n50 50 crypt -", "dm-crypt"},
+		{"0 50 crypt -\n50 50 linear 259:1 0\n", "dm-crypt"},
+		{"0 100 thin 254:3 1", "dm-thin"},
+		{"0 100 multipath 0 0 1 1 service-time", "dm-multipath"},
+		{"0 100 cache 254:1", "dm-cache"},
+		{"0 100 zero", "dm-zero"},
+		{"0 100 linearly", "dm-linearly"},
+	};
+	struct pst_blockstack stack;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	plant(&t);
+	plant_dm(&t, "dm-0", "254:0", "LVM-ab\n", "nvme0n1");
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		tree_text(&t, "captured/dm-table/dm-0", cases[i].table);
+		stack = walk(&t, 254, 0);
+		if (cases[i].word)
+			assert_not(&stack, cases[i].word);
+		else
+			assert_direct(&stack);
+		if (i == 2)
+			assert_int_equal(stack.stripe_bytes, 256 * 512);
+	}
+	/* A table that is garbled does not count; its uuid, too, proves nothing. */
+	tree_text(&t, "captured/dm-table/dm-0", "0 100 linear\nwhat\n");
+	tree_text(&t, "sys/devices/virtual/block/dm-0/dm/uuid", "mine-1\n");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-mine");
+	tree_close(&t);
+}
+
+/* For an ordinary user, who may not ask for the table. */
+static void dm_uuids(void **state)
+{
+	static const struct {
+		const char *uuid, *word;
+	} cases[] = {
+		{"LVM-abc\n", NULL},
+		{"part1-mpath-abc\n", NULL},
+		{"CRYPT-LUKS2-abc\n", "dm-crypt"},
+		{"CRYPT-VERITY-abc\n", "dm-verity"},
+		{"CRYPT-INTEGRITY-abc\n", "dm-integrity"},
+		{"mpath-abc\n", "dm-multipath"},
+		{"DMRAID-abc\n", "dm-DMRAID"},
+		{"part-abc\n", "dm-part"},
+		{"\n", "dm on dm-0"},
+	};
+	struct pst_blockstack stack;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	plant(&t);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		plant_dm(&t, "dm-0", "254:0", cases[i].uuid, "nvme0n1");
+		stack = walk(&t, 254, 0);
+		if (cases[i].word)
+			assert_not(&stack, cases[i].word);
+		else
+			assert_direct(&stack);
+	}
+	tree_close(&t);
+}
+
+/* LVM's volumes on volumes of LVM's own are not plain. */
+static void lvm(void **state)
+{
+	struct pst_blockstack stack;
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	plant_dm(&t, "dm-0", "254:0", "LVM-abc\n", "dm-1");
+	plant_dm(&t, "dm-1", "254:1", "LVM-def-tpool\n", "nvme0n1");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-thin");
+	plant_dm(&t, "dm-1", "254:1", "LVM-def-real\n", "nvme0n1");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-lvm");
+	plant_dm(&t, "dm-1", "254:1", "CRYPT-LUKS2-def\n", "nvme0n1");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-crypt");
+	/* Below is a device of dm whose uuid cannot be read. */
+	tree_remove(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
+	tree_folder(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-lvm");
+	tree_close(&t);
+}
+
+static void plant_path(const struct tree *t, const char *controller, const char *path,
+		       const char *transport)
+{
+	char at[256], to[256];
+
+	snprintf(at, sizeof(at), "virtual/nvme-fabrics/ctl/%s/%s", controller, path);
+	tree_disk(t, at, NULL);
+	snprintf(at, sizeof(at), "sys/devices/virtual/nvme-fabrics/ctl/%s/transport", controller);
+	tree_text(t, at, transport);
+	snprintf(to, sizeof(to), "../../devices/virtual/nvme-fabrics/ctl/%s", controller);
+	snprintf(at, sizeof(at), "sys/class/nvme/%s", controller);
+	tree_link(t, at, to);
+	snprintf(at, sizeof(at), "sys/devices/virtual/nvme-subsystem/nvme-subsys3/%s", controller);
+	tree_link(t, at, "nowhere");
+}
+
+static void nvme_multipath(void **state)
+{
+	struct pst_blockstack stack;
+	char text[256];
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	tree_disk(&t, "virtual/nvme-subsystem/nvme-subsys3/nvme3n2", "259:9");
+	tree_link(&t, "sys/class/nvme-subsystem/nvme-subsys3",
+		  "../../devices/virtual/nvme-subsystem/nvme-subsys3");
+	stack = walk(&t, 259, 9);
+	assert_not(&stack, "no path of nvme3n2");
+	plant_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
+	plant_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
+	plant_path(&t, "nvme7", "nvme3c7n1", "tcp\n"); /* to another name space */
+	stack = walk(&t, 259, 9);
+	assert_int_equal(stack.drive_count, 2);
+	assert_string_equal(stack.drives[1].name, "nvme3c6n2");
+	assert_string_equal(stack.drives[1].bdf, "");
+	pst_blockstack_text(&stack, text, sizeof(text));
+	assert_string_equal(text, "raw block on nvme3n2 (nvme multipath) on nvme3c5n2 nvme3c6n2 "
+				  "(nvme rdma)");
+	/* No RDMA device at all: then it is none of hardware either. */
+	assert_not(&stack, "software");
+	tree_link(&t, "sys/class/infiniband/mlx5_0",
+		  "../../devices/pci0000:00/0000:02:00.0/infiniband/mlx5_0");
+	tree_folder(&t, "sys/devices/pci0000:00/0000:02:00.0/infiniband/mlx5_0");
+	stack = walk(&t, 259, 9);
+	assert_direct(&stack);
+	/* Soft-RoCE of older kernels hangs below a card, too: `parent` tells. */
+	tree_link(&t, "sys/class/infiniband/roce1",
+		  "../../devices/pci0000:00/0000:02:00.1/infiniband/roce1");
+	tree_text(&t, "sys/devices/pci0000:00/0000:02:00.1/infiniband/roce1/parent", "eth0\n");
+	stack = walk(&t, 259, 9);
+	assert_not(&stack, "software");
+	tree_remove(&t, "sys/class/infiniband/roce1");
+	/* One path by TCP spoils it, whichever is in use at present. */
+	plant_path(&t, "nvme6", "nvme3c6n2", "tcp\n");
+	stack = walk(&t, 259, 9);
+	assert_not(&stack, "nvme tcp on nvme3c6n2");
+	tree_close(&t);
+}
+
+static void disks(void **state)
+{
+	static const struct {
+		const char *path, *proc_name, *word;
+	} cases[] = {
+		{"pci0000:00/0000:00:05.0/virtio2/block/vda", NULL, NULL},
+		{"platform/a003e00.virtio_mmio/virtio2/block/vda", NULL, NULL},
+		{"pci0000:00/0000:00:05.0/virtio2/other/vda", NULL, "unknown"},
+		{PCI "/virtio2/host1/target1:0:0/1:0:0:0/block/sda", "virtio_scsi", NULL},
+		{PCI "/ata1/host1/target1:0:0/1:0:0:0/block/sda", "ahci", NULL},
+		{PCI "/host1/port-1:0/end_device-1:0/target1:0:0/1:0:0:0/block/sda", "mpt3sas",
+		 NULL},
+		{PCI "/host1/rport-1:0-0/target1:0:0/1:0:0:0/block/sda", "qla2xxx", NULL},
+		{PCI "/host1/target1:0:0/1:0:0:0/block/sda", "megaraid_sas", NULL},
+		{PCI "/host1/target1:0:0/1:0:0:0/block/sda", "ib_srp", "scsi srp"},
+		{"platform/host1/session1/target1:0:0/1:0:0:0/block/sda", "iscsi_tcp",
+		 "scsi iscsi"},
+		{PCI "/host1/session1/target1:0:0/1:0:0:0/block/sda", "iscsi_tcp", "scsi iscsi"},
+		{PCI "/host1/session1/target1:0:0/1:0:0:0/block/sda", "qla4xxx", "iscsi-hba"},
+		{"platform/host1/session1/target1:0:0/1:0:0:0/block/sda", "iscsi_iser",
+		 "scsi iser"},
+		{PCI "/usb1/1-1/1-1:1.0/host1/target1:0:0/1:0:0:0/block/sda", "usb-storage",
+		 "scsi usb"},
+		{PCI "/net/eth0/ctlr_0/host1/rport-1:0-0/target1:0:0/1:0:0:0/block/sda", NULL,
+		 "scsi fcoe"},
+		{"pseudo_0/adapter0/host1/target1:0:0/1:0:0:0/block/sda", "scsi_debug",
+		 "not known"},
+		{"virtual/block/loop0", NULL, "loop on"},
+		{"virtual/block/zram0", NULL, "zram on"},
+		{"virtual/block/ram0", NULL, "brd on"},
+		{"virtual/block/nullb0", NULL, "null_blk on"},
+		{"virtual/block/nbd0", NULL, "nbd on"},
+		{"virtual/block/ublkb0", NULL, "ublk on"},
+		{"virtual/block/zd0", NULL, "zvol on"},
+		{"rbd/0/block/rbd0", NULL, "rbd on"},
+		{"LNXSYSTM:00/ndbus0/region0/namespace0.0/block/pmem0", NULL, "pmem on"},
+		{"vbd-51712/block/xvda", NULL, "xen on"},
+		{PCI "/mmc_host/mmc0/mmc0:0001/block/mmcblk0", NULL, "mmc on"},
+		{"virtual/block/drbd0", NULL, "drbd on"},
+		{"virtual/block/whatever0", NULL, "unknown"},
+	};
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct pst_blockstack stack;
+		struct tree t;
+
+		plant(&t);
+		tree_disk(&t, cases[i].path, "8:0");
+		if (cases[i].proc_name)
+			tree_text(&t, "sys/class/scsi_host/host1/proc_name", cases[i].proc_name);
+		stack = walk(&t, 8, 0);
+		if (cases[i].word)
+			assert_not(&stack,
+				   strcmp(cases[i].word, "unknown") ? cases[i].word : "not known");
+		else
+			assert_direct(&stack);
+		assert_int_equal(stack.drive_count, 1);
+		tree_close(&t);
+	}
+}
+
+/* ---- hostile trees ------------------------------------------------------------ */
+
+static void circles(void **state)
+{
+	struct pst_blockstack stack;
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	plant_md(&t, "raid0\n", "md0", "nvme0n1");
+	stack = walk(&t, 9, 0);
+	assert_not(&stack, "md0 lies on itself");
+	plant_md(&t, "raid0\n", "dm-0", "nvme0n1");
+	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/md0");
+	plant_dm(&t, "dm-0", "254:0", "LVM-a\n", "md0");
+	stack = walk(&t, 9, 0);
+	assert_not(&stack, "md0 lies on itself");
+	/* Two ways to one disk are no circle. */
+	plant_md(&t, "raid1\n", "nvme0n1p1", "nvme0n1");
+	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/dm-0");
+	stack = walk(&t, 9, 0);
+	assert_direct(&stack);
+	assert_int_equal(stack.drive_count, 1);
+	tree_close(&t);
+}
+
+static void too_deep(void **state)
+{
+	struct pst_blockstack stack;
+	char name[16], below[16], dev[16];
+	struct tree t;
+	int i;
+
+	(void)state;
+	plant(&t);
+	for (i = 0; i < 40; i++) {
+		snprintf(name, sizeof(name), "dm-%d", i);
+		snprintf(below, sizeof(below), "dm-%d", i + 1);
+		snprintf(dev, sizeof(dev), "254:%d", i);
+		plant_dm(&t, name, dev, "part1-mpath-a\n", i < 39 ? below : "nvme0n1");
+	}
+	stack = walk(&t, 254, 0);
+	assert_int_equal(stack.layer_count, PST_STACK_DEPTH_MAX);
+	assert_not(&stack, "more layers");
+	/* Not deep from here. */
+	stack = walk(&t, 254, 30);
+	assert_direct(&stack);
+	tree_close(&t);
+}
+
+static void too_many(void **state)
+{
+	struct pst_blockstack stack;
+	char path[128], name[48];
+	struct tree t;
+	int i, count;
+
+	(void)state;
+	for (count = PST_STACK_DRIVES_MAX; count < 200; count += 66) {
+		plant(&t);
+		plant_md(&t, "raid0\n", NULL, NULL);
+		for (i = 0; i < count; i++) {
+			snprintf(path, sizeof(path), "pci0000:00/0000:00:05.0/virtio2/block/vd%d",
+				 i);
+			tree_disk(&t, path, NULL);
+			snprintf(path, sizeof(path), "sys/devices/virtual/block/md0/slaves/vd%d",
+				 i);
+			tree_link(&t, path, "nowhere");
+		}
+		stack = walk(&t, 9, 0);
+		assert_int_equal(stack.drive_count, PST_STACK_DRIVES_MAX);
+		if (count == PST_STACK_DRIVES_MAX)
+			assert_direct(&stack);
+		else
+			assert_not(&stack, "more");
+		tree_close(&t);
+	}
+	/* A name that is longer than a disk's can be. */
+	plant(&t);
+	memset(name, 'v', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	plant_md(&t, "raid0\n", "nvme0n1", name);
+	stack = walk(&t, 9, 0);
+	assert_not(&stack, "a name that none can have");
+	tree_close(&t);
+}
+
+static void missing(void **state)
+{
+	struct pst_blockstack_in in = {.major = 259, .minor = 1, .mount_id = -1};
+	struct pst_blockstack stack;
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	stack = walk(&t, 77, 0);
+	assert_not(&stack, "device 77:0 is not in /sys/dev/block");
+	tree_remove(&t, "sys/class/block/nvme0n1");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "nvme0n1 is not in /sys/class/block");
+	tree_remove(&t, "proc/self/mountinfo");
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), -ENOENT);
+	assert_false(pst_blockstack_direct_ok(&stack, NULL, 0));
+	assert_int_equal(pst_blockstack_read("/no/such/root", &in, &stack), -ENOENT);
+	assert_false(pst_blockstack_direct_ok(&stack, NULL, 0));
+	tree_close(&t);
+}
+
+/* ---- the machine around it ---------------------------------------------------- */
+
+static void swiotlb(void **state)
+{
+	static const struct {
+		const char *cmdline;
+		bool forced;
+	} cases[] = {
+		{"swiotlb=force\n", true},	     {"ro swiotlb=65536,force quiet\n", true},
+		{"swiotlb=65536,4,force\n", true},   {"swiotlb=noforce\n", false},
+		{"swiotlb=65536\n", false},	     {"xswiotlb=force\n", false},
+		{"swiotlb=65536,noforce\n", false},  {"swiotlb= force\n", false},
+		{"swiotlb=1 swiotlb=force\n", true},
+	};
+	struct pst_blockstack stack;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	plant(&t);
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		tree_text(&t, "proc/cmdline", cases[i].cmdline);
+		stack = walk(&t, 0, 0);
+		if (cases[i].forced != !!stack.swiotlb)
+			fail_msg("%s: %s", cases[i].cmdline, stack.swiotlb ? stack.swiotlb : "no");
+	}
+	tree_text(&t, "proc/cmdline", "ro\n");
+	tree_folder(&t, "sys/class/misc/tdx_guest");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "encrypted");
+	tree_close(&t);
+}
+
+static void short_addresses(void **state)
+{
+	struct pst_blockstack stack;
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	tree_text(&t, "sys/devices/" PCI "/dma_mask_bits", "32\n");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "cannot address all");
+	tree_text(&t, "proc/meminfo", "MemTotal: 2097152 kB\n");
+	stack = walk(&t, 0, 0);
+	assert_direct(&stack);
+	tree_text(&t, "proc/meminfo", "MemTotal: 16777216 kB\n");
+	tree_link(&t, "sys/devices/" PCI "/iommu_group", "../../../kernel/iommu_groups/4");
+	tree_text(&t, "sys/kernel/iommu_groups/4/type", "DMA-FQ\n");
+	stack = walk(&t, 0, 0);
+	assert_direct(&stack);
+	tree_text(&t, "sys/kernel/iommu_groups/4/type", "identity\n");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "cannot address all");
+	tree_close(&t);
+}
+
+/* Mount table, statfs and device number have to agree. */
+static void disagreement(void **state)
+{
+	struct pst_blockstack_in in = {
+		.major = 259, .minor = 1, .fs_magic = EXT4_MAGIC, .mount_id = 22};
+	struct pst_blockstack stack;
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_direct(&stack);
+	in.fs_magic = 0x58465342;
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_not(&stack, "the mount table says ext4");
+	in.fs_magic = EXT4_MAGIC;
+	in.minor = 0;
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_not(&stack, "not on the device of its mount");
+	in.mount_id = -1;
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_not(&stack, "ext4: its mount is not in the mount table");
+	tree_close(&t);
+}
+
+int main(void)
+{
+	/* clang-format off */
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nvme_partition),
+		cmocka_unit_test(md_levels),
+		cmocka_unit_test(dm_tables),
+		cmocka_unit_test(dm_uuids),
+		cmocka_unit_test(lvm),
+		cmocka_unit_test(nvme_multipath),
+		cmocka_unit_test(disks),
+		cmocka_unit_test(circles),
+		cmocka_unit_test(too_deep),
+		cmocka_unit_test(too_many),
+		cmocka_unit_test(missing),
+		cmocka_unit_test(swiotlb),
+		cmocka_unit_test(short_addresses),
+		cmocka_unit_test(disagreement),
+	};
+	/* clang-format on */
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The mount table: which line is a file's, what its options say, and text that is
+ * garbled, cut off or has lines of a megabyte. Run by tests/run.
+ */
+#include "../test.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "storage/mountinfo.h"
+
+#define TABLE                                                                                    \
+	"20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro,data=ordered\n" \
+	"21 20 8:2 / /data\\040of\\011mine rw - ext4 /dev/sda2 rw,data=journal\n"                \
+	"22 20 8:3 /sub /bind ro,noatime master:3 propagate_from:2 - ext4 /dev/sda3 "            \
+	"rw,data=writeback,noload\n"                                                             \
+	"23 20 8:4 / /pmem rw - xfs /dev/pmem0 rw,attr2,dax=always,inode64\n"                    \
+	"24 20 8:5 / /rt rw - xfs /dev/sdb rw,rtdev=/dev/sdc\n"                                  \
+	"25 20 0:40 / /tmp rw - tmpfs tmpfs rw,size=1g\n"                                        \
+	"26 20 0:41 / /tmp rw - overlay overlay "                                                \
+	"rw,lowerdir=/a:/b,upperdir=/data\\040of\\011mine/up,workdir=/w\n"                       \
+	"27 20 0:42 / /net rw - nfs4 server:/x rw,vers=4.2,proto=tcp\n"                          \
+	"28 20 0:43 / /netr rw - nfs server:/y rw,vers=3,proto=rdma,port=20049\n"                \
+	"29 20 0:44 / /inode rw - xfs /dev/sdd rw,dax=inode\n"                                   \
+	"30 20 0:45 / /sshfs rw - fuse.sshfs user:/ rw,user_id=0\n"
+
+static struct pst_mount find(const char *text, int64_t id, const char *point, unsigned major,
+			     unsigned minor)
+{
+	struct pst_mount_key key = {.id = id,
+				    .point = point,
+				    .has_dev = major || minor,
+				    .major = major,
+				    .minor = minor};
+	struct pst_mount mount = {0};
+	int ret = pst_mount_find(text, strlen(text), &key, &mount);
+
+	if (ret < 0)
+		fail_msg("not found: %d", ret);
+	return mount;
+}
+
+static void by_number_place_and_device(void **state)
+{
+	struct pst_mount_key key = {.id = -1, .point = "/nowhere"};
+	struct pst_mount mount;
+
+	(void)state;
+	assert_int_equal(find(TABLE, 22, "/tmp", 8, 1).minor, 3);
+	assert_int_equal(find(TABLE, -1, "/bind", 8, 1).id, 22);
+	assert_int_equal(find(TABLE, -1, NULL, 8, 4).id, 23);
+	/* What is not found by the best key is looked for by the next. */
+	assert_int_equal(find(TABLE, 999, "/none", 8, 2).id, 21);
+	/* The later mount on a point hides the one before. */
+	assert_int_equal(find(TABLE, -1, "/tmp", 0, 0).id, 26);
+	assert_int_equal(pst_mount_find(TABLE, strlen(TABLE), &key, &mount), -ENOENT);
+	key.id = 999;
+	key.has_dev = true;
+	assert_int_equal(pst_mount_find(TABLE, strlen(TABLE), &key, &mount), -ENOENT);
+}
+
+static void options(void **state)
+{
+	struct pst_mount mount = find(TABLE, 20, NULL, 0, 0);
+
+	(void)state;
+	assert_int_equal(mount.fs, PST_FS_EXT4);
+	assert_int_equal(mount.data, PST_DATA_ORDERED);
+	assert_false(mount.dax || mount.no_recovery || mount.read_only || mount.real_time);
+	assert_string_equal(mount.source, "/dev/sda1");
+	mount = find(TABLE, 21, NULL, 0, 0);
+	assert_int_equal(mount.data, PST_DATA_JOURNAL);
+	assert_string_equal(mount.point, "/data of\tmine");
+	mount = find(TABLE, 22, NULL, 0, 0);
+	assert_int_equal(mount.data, PST_DATA_WRITEBACK);
+	assert_true(mount.no_recovery && mount.read_only);
+	assert_true(find(TABLE, 23, NULL, 0, 0).dax);
+	assert_false(find(TABLE, 29, NULL, 0, 0).dax); /* each file says for itself */
+	assert_true(find(TABLE, 24, NULL, 0, 0).real_time);
+	assert_int_equal(find(TABLE, 27, NULL, 0, 0).fs, PST_FS_NFS);
+	assert_int_equal(find(TABLE, 28, NULL, 0, 0).fs, PST_FS_NFS_RDMA);
+	assert_int_equal(find(TABLE, 30, NULL, 0, 0).fs, PST_FS_FUSE);
+	assert_string_equal(find(TABLE, 30, NULL, 0, 0).type, "fuse.sshfs");
+}
+
+static void overlay(void **state)
+{
+	struct pst_mount mount = find(TABLE, 26, NULL, 0, 0);
+
+	(void)state;
+	assert_int_equal(mount.fs, PST_FS_OVERLAY);
+	assert_string_equal(mount.upper, "/data of\tmine/up");
+	assert_string_equal(mount.upper_fs, "ext4");
+	/* Inside a container, the path of the upper folder means something else. */
+	mount = find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
+	assert_string_equal(mount.upper_fs, "");
+	/* "/varied" is not below "/var". */
+	mount = find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/varied/up\n"
+		     "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
+		     "3 0 8:2 / / rw - xfs /dev/sdb rw\n",
+		     1, NULL, 0, 0);
+	assert_string_equal(mount.upper_fs, "xfs");
+	mount = find("1 0 0:9 / /m rw - overlay overlay rw,lowerdir=/a\n", 1, NULL, 0, 0);
+	assert_string_equal(mount.upper, "");
+}
+
+static void garbled(void **state)
+{
+	static const char *const lines[] = {
+		"",
+		"\n\n\n",
+		" \n",
+		"20\n",
+		"20 1 8:1 / / rw\n",
+		"20 1 8:1 / / rw shared:1\n",
+		"20 1 8:1 / / rw -\n",
+		"20 1 8:1 / / rw - ext4\n",
+		"20 1 8:1 / / rw - ext4 /dev/sda1\n",
+		"20 1 8:1 / / rw - ext4 /dev/sda1 \n",
+		"20 1 8:1 / / rw - ext4 /dev/sda1 rw", /* cut off */
+		"20 1 8 / / rw - ext4 /dev/sda1 rw\n",
+		"20 1 :1 / / rw - ext4 /dev/sda1 rw\n",
+		"20 1 8: / / rw - ext4 /dev/sda1 rw\n",
+		"20 1 99999999999:1 / / rw - ext4 /dev/sda1 rw\n",
+		"20 1 -8:1 / / rw - ext4 /dev/sda1 rw\n",
+		"x20 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
+		"99999999999999999999 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
+	};
+	struct pst_mount_key key = {
+		.id = 20, .point = "/", .has_dev = true, .major = 8, .minor = 1};
+	struct pst_mount mount;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+		if (pst_mount_find(lines[i], strlen(lines[i]), &key, &mount) != -ENOENT)
+			fail_msg("'%s' is taken for a mount", lines[i]);
+	/* Bad lines do not hide the good one. */
+	mount = find("what\n20 1 8:1 / / rw - ext4 /dev/sda1 rw\n20 1 8:1", 20, NULL, 0, 0);
+	assert_int_equal(mount.fs, PST_FS_EXT4);
+	assert_int_equal(mount.data, PST_DATA_NOT_SAID);
+}
+
+/* What does not fit is empty: half a name is another's name. */
+static void too_long(void **state)
+{
+	size_t len = 1 << 20;
+	char *text = malloc(len + 512), *at;
+	struct pst_mount_key key = {.id = 5};
+	struct pst_mount mount;
+
+	(void)state;
+	assert_non_null(text);
+	at = stpcpy(text, "5 0 0:9 / /");
+	memset(at, 'p', len / 2);
+	at += len / 2;
+	at = stpcpy(at, " rw - overlay overlay rw,upperdir=/");
+	memset(at, 'u', len / 4);
+	at += len / 4;
+	at = stpcpy(at, ",data=journal\n");
+	assert_int_equal(pst_mount_find(text, (size_t)(at - text), &key, &mount), 0);
+	assert_string_equal(mount.point, "");
+	assert_string_equal(mount.upper, "");
+	assert_int_equal(mount.fs, PST_FS_OVERLAY);
+	assert_int_equal(mount.data, PST_DATA_JOURNAL);
+	/* A type of which the first 31 bytes are known is still another type. */
+	mount = find("5 0 0:9 / / rw - "
+		     "ext4ext4ext4ext4ext4ext4ext4ext4 x rw\n",
+		     5, NULL, 0, 0);
+	assert_string_equal(mount.type, "");
+	assert_int_equal(mount.fs, PST_FS_OTHER);
+	free(text);
+}
+
+static void kinds(void **state)
+{
+	static const struct {
+		const char *type;
+		enum pst_fs fs;
+		uint64_t magic; /* 0: not known */
+	} cases[] = {
+		{"ext4", PST_FS_EXT4, 0xef53},
+		{"ext3", PST_FS_OTHER, 0},
+		{"ext2", PST_FS_OTHER, 0},
+		{"xfs", PST_FS_XFS, 0x58465342},
+		{"btrfs", PST_FS_BTRFS, 0x9123683e},
+		{"tmpfs", PST_FS_TMPFS, 0x01021994},
+		{"devtmpfs", PST_FS_TMPFS, 0},
+		{"ramfs", PST_FS_RAMFS, 0x858458f6},
+		{"overlay", PST_FS_OVERLAY, 0x794c7630},
+		{"fuse", PST_FS_FUSE, 0x65735546},
+		{"fuseblk", PST_FS_FUSE, 0},
+		{"fuse.gcsfuse", PST_FS_FUSE, 0},
+		{"virtiofs", PST_FS_VIRTIOFS, 0},
+		{"9p", PST_FS_9P, 0x01021997},
+		{"nfs", PST_FS_NFS, 0x6969},
+		{"nfs4", PST_FS_NFS, 0},
+		{"lustre", PST_FS_LUSTRE, 0x0bd00bd0},
+		{"wekafs", PST_FS_WEKAFS, 0},
+		{"gpfs", PST_FS_GPFS, 0x47504653},
+		{"beegfs", PST_FS_BEEGFS, 0x19830326},
+		{"zfs", PST_FS_ZFS, 0x2fc12fc1},
+		{"raw block", PST_FS_OTHER, 0},
+		{"", PST_FS_OTHER, 0},
+		{"ext4 ", PST_FS_OTHER, 0},
+	};
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		enum pst_fs fs = pst_fs_by_type(cases[i].type);
+
+		if (fs != cases[i].fs)
+			fail_msg("'%s' is %s", cases[i].type, pst_fs_name(fs));
+		assert_true(pst_fs_magic_fits(fs, 0));
+		if (!cases[i].magic)
+			continue;
+		assert_int_equal(pst_fs_by_magic(cases[i].magic), fs);
+		assert_true(pst_fs_magic_fits(fs, cases[i].magic));
+		assert_false(pst_fs_magic_fits(fs, cases[i].magic + 1));
+	}
+	assert_int_equal(pst_fs_by_magic(0), PST_FS_OTHER);
+	assert_int_equal(pst_fs_by_magic(0x1234), PST_FS_OTHER);
+	/* devtmpfs on a kernel without tmpfs. */
+	assert_true(pst_fs_magic_fits(PST_FS_TMPFS, 0x858458f6));
+}
+
+int main(void)
+{
+	/* clang-format off */
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(by_number_place_and_device),
+		cmocka_unit_test(options),
+		cmocka_unit_test(overlay),
+		cmocka_unit_test(garbled),
+		cmocka_unit_test(too_long),
+		cmocka_unit_test(kinds),
+	};
+	/* clang-format on */
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
