@@ -23,212 +23,212 @@ struct pst_cu_event;
 typedef unsigned long long pst_cu_ptr;
 
 /* The names of this API for the two default streams; NULL is the first. */
-#define PST_CU_STREAM_LEGACY	 ((struct pst_cu_stream *)0x1)
+#define PST_CU_STREAM_LEGACY ((struct pst_cu_stream *)0x1)
 #define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
 
 /* Returned by every function. The list ends where our handling does: other
  * codes exist and are passed on by number.
  */
 enum pst_cu_result {
-	PST_CU_OK			  = 0,
-	PST_CU_INVALID_VALUE		  = 1,
-	PST_CU_OUT_OF_MEMORY		  = 2,
-	PST_CU_NOT_INITIALIZED		  = 3,
-	PST_CU_DEINITIALIZED		  = 4,
-	PST_CU_STUB_LIBRARY		  = 34,
-	PST_CU_NEWER_DRIVER_NEEDED	  = 36,
-	PST_CU_DEVICE_UNAVAILABLE	  = 46,
-	PST_CU_NO_DEVICE		  = 100,
-	PST_CU_INVALID_DEVICE		  = 101,
-	PST_CU_INVALID_CONTEXT		  = 201,
-	PST_CU_MAP_FAILED		  = 205,
-	PST_CU_UNMAP_FAILED		  = 206,
-	PST_CU_ALREADY_MAPPED		  = 208,
-	PST_CU_ECC_UNCORRECTABLE	  = 214,
-	PST_CU_PEER_ACCESS_UNSUPPORTED	  = 217,
-	PST_CU_NVLINK_UNCORRECTABLE	  = 220,
-	PST_CU_OPERATING_SYSTEM		  = 304,
-	PST_CU_INVALID_HANDLE		  = 400,
-	PST_CU_ILLEGAL_STATE		  = 401,
-	PST_CU_NOT_FOUND		  = 500,
-	PST_CU_NOT_READY		  = 600,
-	PST_CU_ILLEGAL_ADDRESS		  = 700,
-	PST_CU_LAUNCH_OUT_OF_RESOURCES	  = 701,
-	PST_CU_LAUNCH_TIMEOUT		  = 702,
+	PST_CU_OK = 0,
+	PST_CU_INVALID_VALUE = 1,
+	PST_CU_OUT_OF_MEMORY = 2,
+	PST_CU_NOT_INITIALIZED = 3,
+	PST_CU_DEINITIALIZED = 4,
+	PST_CU_STUB_LIBRARY = 34,
+	PST_CU_NEWER_DRIVER_NEEDED = 36,
+	PST_CU_DEVICE_UNAVAILABLE = 46,
+	PST_CU_NO_DEVICE = 100,
+	PST_CU_INVALID_DEVICE = 101,
+	PST_CU_INVALID_CONTEXT = 201,
+	PST_CU_MAP_FAILED = 205,
+	PST_CU_UNMAP_FAILED = 206,
+	PST_CU_ALREADY_MAPPED = 208,
+	PST_CU_ECC_UNCORRECTABLE = 214,
+	PST_CU_PEER_ACCESS_UNSUPPORTED = 217,
+	PST_CU_NVLINK_UNCORRECTABLE = 220,
+	PST_CU_OPERATING_SYSTEM = 304,
+	PST_CU_INVALID_HANDLE = 400,
+	PST_CU_ILLEGAL_STATE = 401,
+	PST_CU_NOT_FOUND = 500,
+	PST_CU_NOT_READY = 600,
+	PST_CU_ILLEGAL_ADDRESS = 700,
+	PST_CU_LAUNCH_OUT_OF_RESOURCES = 701,
+	PST_CU_LAUNCH_TIMEOUT = 702,
 	PST_CU_PEER_ACCESS_ALREADY_ENABLED = 704,
-	PST_CU_PEER_ACCESS_NOT_ENABLED	  = 705,
-	PST_CU_CONTEXT_IS_DESTROYED	  = 709,
-	PST_CU_TOO_MANY_PEERS		  = 711,
-	PST_CU_HOST_ALREADY_REGISTERED	  = 712,
-	PST_CU_HOST_NOT_REGISTERED	  = 713,
-	PST_CU_MISALIGNED_ADDRESS	  = 716,
-	PST_CU_LAUNCH_FAILED		  = 719,
-	PST_CU_NOT_PERMITTED		  = 800,
-	PST_CU_NOT_SUPPORTED		  = 801,
-	PST_CU_SYSTEM_NOT_READY		  = 802,
-	PST_CU_SYSTEM_DRIVER_MISMATCH	  = 803,
-	PST_CU_COMPAT_NOT_SUPPORTED	  = 804,
-	PST_CU_CAPTURE_UNSUPPORTED	  = 900,
-	PST_CU_CAPTURE_INVALIDATED	  = 901,
-	PST_CU_CAPTURE_IMPLICIT		  = 906,
-	PST_CU_TIMEOUT			  = 909,
-	PST_CU_UNKNOWN			  = 999,
+	PST_CU_PEER_ACCESS_NOT_ENABLED = 705,
+	PST_CU_CONTEXT_IS_DESTROYED = 709,
+	PST_CU_TOO_MANY_PEERS = 711,
+	PST_CU_HOST_ALREADY_REGISTERED = 712,
+	PST_CU_HOST_NOT_REGISTERED = 713,
+	PST_CU_MISALIGNED_ADDRESS = 716,
+	PST_CU_LAUNCH_FAILED = 719,
+	PST_CU_NOT_PERMITTED = 800,
+	PST_CU_NOT_SUPPORTED = 801,
+	PST_CU_SYSTEM_NOT_READY = 802,
+	PST_CU_SYSTEM_DRIVER_MISMATCH = 803,
+	PST_CU_COMPAT_NOT_SUPPORTED = 804,
+	PST_CU_CAPTURE_UNSUPPORTED = 900,
+	PST_CU_CAPTURE_INVALIDATED = 901,
+	PST_CU_CAPTURE_IMPLICIT = 906,
+	PST_CU_TIMEOUT = 909,
+	PST_CU_UNKNOWN = 999,
 };
 
 /* cuPointerGetAttributes: in the comment, what data[i] must point to. */
 enum pst_cu_ptr_attr {
-	PST_CU_PTR_CONTEXT		= 1,  /* struct pst_cu_ctx * */
-	PST_CU_PTR_MEMORY_TYPE		= 2,  /* unsigned, pst_cu_memtype */
-	PST_CU_PTR_DEVICE_POINTER	= 3,  /* pst_cu_ptr */
-	PST_CU_PTR_HOST_POINTER		= 4,  /* void * */
-	PST_CU_PTR_SYNC_MEMOPS		= 6,  /* int */
-	PST_CU_PTR_BUFFER_ID		= 7,  /* unsigned long long */
-	PST_CU_PTR_IS_MANAGED		= 8,  /* int */
-	PST_CU_PTR_DEVICE_ORDINAL	= 9,  /* int */
-	PST_CU_PTR_IS_IPC_CAPABLE	= 10, /* int: cuIpcGetMemHandle works */
-	PST_CU_PTR_RANGE_START		= 11, /* pst_cu_ptr */
-	PST_CU_PTR_RANGE_SIZE		= 12, /* size_t */
-	PST_CU_PTR_MAPPED		= 13, /* int */
-	PST_CU_PTR_HANDLE_TYPES		= 14, /* unsigned long long, though cuda.h names no type */
-	PST_CU_PTR_IS_RDMA_CAPABLE	= 15, /* int */
-	PST_CU_PTR_ACCESS_FLAGS		= 16, /* unsigned: 1 read, 3 both */
-	PST_CU_PTR_MEMPOOL		= 17, /* void * */
-	PST_CU_PTR_MAPPING_SIZE		= 18, /* size_t */
-	PST_CU_PTR_MAPPING_START	= 19, /* pst_cu_ptr */
-	PST_CU_PTR_BLOCK_ID		= 20, /* unsigned long long */
+	PST_CU_PTR_CONTEXT = 1,		 /* struct pst_cu_ctx * */
+	PST_CU_PTR_MEMORY_TYPE = 2,	 /* unsigned, pst_cu_memtype */
+	PST_CU_PTR_DEVICE_POINTER = 3,	 /* pst_cu_ptr */
+	PST_CU_PTR_HOST_POINTER = 4,	 /* void * */
+	PST_CU_PTR_SYNC_MEMOPS = 6,	 /* int */
+	PST_CU_PTR_BUFFER_ID = 7,	 /* unsigned long long */
+	PST_CU_PTR_IS_MANAGED = 8,	 /* int */
+	PST_CU_PTR_DEVICE_ORDINAL = 9,	 /* int */
+	PST_CU_PTR_IS_IPC_CAPABLE = 10,	 /* int: cuIpcGetMemHandle works */
+	PST_CU_PTR_RANGE_START = 11,	 /* pst_cu_ptr */
+	PST_CU_PTR_RANGE_SIZE = 12,	 /* size_t */
+	PST_CU_PTR_MAPPED = 13,		 /* int */
+	PST_CU_PTR_HANDLE_TYPES = 14,	 /* unsigned long long, though cuda.h names no type */
+	PST_CU_PTR_IS_RDMA_CAPABLE = 15, /* int */
+	PST_CU_PTR_ACCESS_FLAGS = 16,	 /* unsigned: 1 read, 3 both */
+	PST_CU_PTR_MEMPOOL = 17,	 /* void * */
+	PST_CU_PTR_MAPPING_SIZE = 18,	 /* size_t */
+	PST_CU_PTR_MAPPING_START = 19,	 /* pst_cu_ptr */
+	PST_CU_PTR_BLOCK_ID = 20,	 /* unsigned long long */
 };
 
 /* 0 is what the driver answers for an address it does not know. */
 enum pst_cu_memtype {
-	PST_CU_MEMTYPE_HOST	= 1,
-	PST_CU_MEMTYPE_DEVICE	= 2,
-	PST_CU_MEMTYPE_ARRAY	= 3,
-	PST_CU_MEMTYPE_UNIFIED	= 4,
+	PST_CU_MEMTYPE_HOST = 1,
+	PST_CU_MEMTYPE_DEVICE = 2,
+	PST_CU_MEMTYPE_ARRAY = 3,
+	PST_CU_MEMTYPE_UNIFIED = 4,
 };
 
 /* cuDeviceGetAttribute. */
 enum pst_cu_dev_attr {
-	PST_CU_DEV_INTEGRATED		= 18,
-	PST_CU_DEV_CAN_MAP_HOST		= 19,
-	PST_CU_DEV_PCI_BUS_ID		= 33,
-	PST_CU_DEV_PCI_DEVICE_ID	= 34,
-	PST_CU_DEV_COPY_ENGINES		= 40,
-	PST_CU_DEV_UNIFIED_ADDRESSING	= 41,
-	PST_CU_DEV_PCI_DOMAIN_ID	= 50,
-	PST_CU_DEV_CC_MAJOR		= 75,
-	PST_CU_DEV_CC_MINOR		= 76,
-	PST_CU_DEV_PAGEABLE_ACCESS	= 88,
-	PST_CU_DEV_HOST_PTR_IS_DEV_PTR	= 91,
-	PST_CU_DEV_CAN_FLUSH_REMOTE	= 98,
-	PST_CU_DEV_HOST_REGISTER	= 99,
-	PST_CU_DEV_VMM			= 102,
-	PST_CU_DEV_HANDLE_FD		= 103,
-	PST_CU_DEV_RDMA_WITH_VMM	= 110,
-	PST_CU_DEV_READ_ONLY_REGISTER	= 113,
-	PST_CU_DEV_RDMA			= 116,
-	PST_CU_DEV_RDMA_FLUSH_OPTIONS	= 117,
-	PST_CU_DEV_RDMA_ORDERING	= 118,
-	PST_CU_DEV_MEMOPS_64		= 122,
-	PST_CU_DEV_WAIT_VALUE_NOR	= 123,
-	PST_CU_DEV_DMA_BUF		= 124,
-	PST_CU_DEV_NUMA_ID		= 131,
-	PST_CU_DEV_HOST_NUMA_ID		= 134,
+	PST_CU_DEV_INTEGRATED = 18,
+	PST_CU_DEV_CAN_MAP_HOST = 19,
+	PST_CU_DEV_PCI_BUS_ID = 33,
+	PST_CU_DEV_PCI_DEVICE_ID = 34,
+	PST_CU_DEV_COPY_ENGINES = 40,
+	PST_CU_DEV_UNIFIED_ADDRESSING = 41,
+	PST_CU_DEV_PCI_DOMAIN_ID = 50,
+	PST_CU_DEV_CC_MAJOR = 75,
+	PST_CU_DEV_CC_MINOR = 76,
+	PST_CU_DEV_PAGEABLE_ACCESS = 88,
+	PST_CU_DEV_HOST_PTR_IS_DEV_PTR = 91,
+	PST_CU_DEV_CAN_FLUSH_REMOTE = 98,
+	PST_CU_DEV_HOST_REGISTER = 99,
+	PST_CU_DEV_VMM = 102,
+	PST_CU_DEV_HANDLE_FD = 103,
+	PST_CU_DEV_RDMA_WITH_VMM = 110,
+	PST_CU_DEV_READ_ONLY_REGISTER = 113,
+	PST_CU_DEV_RDMA = 116,
+	PST_CU_DEV_RDMA_FLUSH_OPTIONS = 117,
+	PST_CU_DEV_RDMA_ORDERING = 118,
+	PST_CU_DEV_MEMOPS_64 = 122,
+	PST_CU_DEV_WAIT_VALUE_NOR = 123,
+	PST_CU_DEV_DMA_BUF = 124,
+	PST_CU_DEV_NUMA_ID = 131,
+	PST_CU_DEV_HOST_NUMA_ID = 134,
 };
 
 /* cuDeviceGetP2PAttribute. */
 enum pst_cu_p2p_attr {
-	PST_CU_P2P_PERFORMANCE_RANK	= 1,
-	PST_CU_P2P_ACCESS		= 2,
+	PST_CU_P2P_PERFORMANCE_RANK = 1,
+	PST_CU_P2P_ACCESS = 2,
 };
 
 /* cuCtxCreate and the flags of a primary context. */
 enum {
-	PST_CU_CTX_SCHED_SPIN		= 1,
-	PST_CU_CTX_SCHED_YIELD		= 2,
-	PST_CU_CTX_SCHED_BLOCKING	= 4,
+	PST_CU_CTX_SCHED_SPIN = 1,
+	PST_CU_CTX_SCHED_YIELD = 2,
+	PST_CU_CTX_SCHED_BLOCKING = 4,
 };
 
 /* cuMemHostRegister; the first two also for cuMemHostAlloc. */
 enum {
-	PST_CU_HOST_PORTABLE		= 0x1,
-	PST_CU_HOST_MAPPED		= 0x2,
-	PST_CU_HOST_IOMEMORY		= 0x4,
-	PST_CU_HOST_READ_ONLY		= 0x8,
+	PST_CU_HOST_PORTABLE = 0x1,
+	PST_CU_HOST_MAPPED = 0x2,
+	PST_CU_HOST_IOMEMORY = 0x4,
+	PST_CU_HOST_READ_ONLY = 0x8,
 };
 
 /* cuStreamCreateWithPriority, cuEventCreate. */
 enum {
-	PST_CU_STREAM_DEFAULT		= 0x0,
-	PST_CU_STREAM_NON_BLOCKING	= 0x1,
-	PST_CU_EVENT_DEFAULT		= 0x0,
-	PST_CU_EVENT_BLOCKING		= 0x1,
-	PST_CU_EVENT_NO_TIMING		= 0x2,
-	PST_CU_EVENT_INTERPROCESS	= 0x4,
+	PST_CU_STREAM_DEFAULT = 0x0,
+	PST_CU_STREAM_NON_BLOCKING = 0x1,
+	PST_CU_EVENT_DEFAULT = 0x0,
+	PST_CU_EVENT_BLOCKING = 0x1,
+	PST_CU_EVENT_NO_TIMING = 0x2,
+	PST_CU_EVENT_INTERPROCESS = 0x4,
 };
 
 /* cuStreamWaitValue32/64, cuStreamWriteValue32/64. */
 enum {
-	PST_CU_WAIT_GEQ			= 0x0, /* signed (*addr - value) >= 0 */
-	PST_CU_WAIT_EQ			= 0x1,
-	PST_CU_WAIT_AND			= 0x2, /* (*addr & value) != 0 */
-	PST_CU_WAIT_NOR			= 0x3, /* ~(*addr | value) != 0 */
-	PST_CU_WAIT_FLUSH		= 1 << 30,
-	PST_CU_WRITE_DEFAULT		= 0x0,
-	PST_CU_WRITE_NO_BARRIER		= 0x1,
+	PST_CU_WAIT_GEQ = 0x0, /* signed (*addr - value) >= 0 */
+	PST_CU_WAIT_EQ = 0x1,
+	PST_CU_WAIT_AND = 0x2, /* (*addr & value) != 0 */
+	PST_CU_WAIT_NOR = 0x3, /* ~(*addr | value) != 0 */
+	PST_CU_WAIT_FLUSH = 1 << 30,
+	PST_CU_WRITE_DEFAULT = 0x0,
+	PST_CU_WRITE_NO_BARRIER = 0x1,
 };
 
 /* cuStreamIsCapturing. */
 enum pst_cu_capture {
-	PST_CU_CAPTURE_NONE		= 0,
-	PST_CU_CAPTURE_ACTIVE		= 1,
-	PST_CU_CAPTURE_BROKEN		= 2,
+	PST_CU_CAPTURE_NONE = 0,
+	PST_CU_CAPTURE_ACTIVE = 1,
+	PST_CU_CAPTURE_BROKEN = 2,
 };
 
 /* cuIpcOpenMemHandle: the one flag it takes. */
 enum {
-	PST_CU_IPC_LAZY_PEER		= 0x1,
+	PST_CU_IPC_LAZY_PEER = 0x1,
 };
 
 /* cuMemGetHandleForAddressRange. */
 enum pst_cu_range_handle {
-	PST_CU_RANGE_DMA_BUF_FD		= 0x1,
+	PST_CU_RANGE_DMA_BUF_FD = 0x1,
 };
 enum {
-	PST_CU_RANGE_FLAG_PCIE		= 0x1,
+	PST_CU_RANGE_FLAG_PCIE = 0x1,
 };
 
 /* cuFlushGPUDirectRDMAWrites. */
 enum pst_cu_flush_target {
-	PST_CU_FLUSH_CURRENT_CTX	= 0,
+	PST_CU_FLUSH_CURRENT_CTX = 0,
 };
 enum pst_cu_flush_scope {
-	PST_CU_FLUSH_TO_OWNER		= 100,
-	PST_CU_FLUSH_TO_ALL		= 200,
+	PST_CU_FLUSH_TO_OWNER = 100,
+	PST_CU_FLUSH_TO_ALL = 200,
 };
 
 /* Virtual memory management: cuMemCreate and what belongs to it. */
 enum pst_cu_alloc_type {
-	PST_CU_ALLOC_PINNED		= 1,
+	PST_CU_ALLOC_PINNED = 1,
 };
 enum pst_cu_handle_type {
-	PST_CU_HANDLE_NONE		= 0x0,
-	PST_CU_HANDLE_FD		= 0x1,
-	PST_CU_HANDLE_FABRIC		= 0x8,
+	PST_CU_HANDLE_NONE = 0x0,
+	PST_CU_HANDLE_FD = 0x1,
+	PST_CU_HANDLE_FABRIC = 0x8,
 };
 enum pst_cu_location_type {
-	PST_CU_LOCATION_NONE		= 0,
-	PST_CU_LOCATION_DEVICE		= 1,
-	PST_CU_LOCATION_HOST		= 2,
-	PST_CU_LOCATION_HOST_NUMA	= 3,
+	PST_CU_LOCATION_NONE = 0,
+	PST_CU_LOCATION_DEVICE = 1,
+	PST_CU_LOCATION_HOST = 2,
+	PST_CU_LOCATION_HOST_NUMA = 3,
 };
 enum pst_cu_access {
-	PST_CU_ACCESS_NONE		= 0,
-	PST_CU_ACCESS_READ		= 1,
-	PST_CU_ACCESS_READWRITE		= 3,
+	PST_CU_ACCESS_NONE = 0,
+	PST_CU_ACCESS_READ = 1,
+	PST_CU_ACCESS_READWRITE = 3,
 };
 enum pst_cu_granularity {
-	PST_CU_GRANULARITY_MIN		= 0,
-	PST_CU_GRANULARITY_RECOMMENDED	= 1,
+	PST_CU_GRANULARITY_MIN = 0,
+	PST_CU_GRANULARITY_RECOMMENDED = 1,
 };
 
 struct pst_cu_location {
@@ -432,9 +432,9 @@ O(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, \
 	(unsigned long long *handle, void *os_handle, enum pst_cu_handle_type type))
 /* clang-format on */
 
-#define PST_CU_FUNCS(R, O) \
+#define PST_CU_FUNCS(R, O)        \
 	PST_CU_DEVICE_FUNCS(R, O) \
-	PST_CU_MEM_FUNCS(R, O) \
+	PST_CU_MEM_FUNCS(R, O)    \
 	PST_CU_STREAM_FUNCS(R, O) \
 	PST_CU_VMM_FUNCS(R, O)
 

@@ -92,8 +92,7 @@ SAME(PST_CU_DEV_PCI_DOMAIN_ID, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
 SAME(PST_CU_DEV_CC_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 SAME(PST_CU_DEV_CC_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 SAME(PST_CU_DEV_PAGEABLE_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
-SAME(PST_CU_DEV_HOST_PTR_IS_DEV_PTR,
-     CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
+SAME(PST_CU_DEV_HOST_PTR_IS_DEV_PTR, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 SAME(PST_CU_DEV_CAN_FLUSH_REMOTE, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES);
 SAME(PST_CU_DEV_HOST_REGISTER, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED);
 SAME(PST_CU_DEV_VMM, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
@@ -168,8 +167,8 @@ SAME(PST_CU_LOCATION_NONE, CU_MEM_LOCATION_TYPE_NONE);
 #endif
 SAME(PST_CU_NEWER_DRIVER_NEEDED, 36); /* CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER */
 
-#define FIELD(ours, member, theirs, their_member)                         \
-	SAME(offsetof(ours, member), offsetof(theirs, their_member));     \
+#define FIELD(ours, member, theirs, their_member)                     \
+	SAME(offsetof(ours, member), offsetof(theirs, their_member)); \
 	SAME(sizeof(((ours *)0)->member), sizeof(((theirs *)0)->their_member))
 
 SAME(sizeof(pst_cu_ptr), sizeof(CUdeviceptr));
@@ -213,27 +212,27 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
  * written down again as theirs and the compiler compare whole function types.
  * cuda.h declares each function under the symbol's versioned name, by macro.
  */
-#define pst_cu_ctx	     CUctx_st
-#define pst_cu_stream	     CUstream_st
-#define pst_cu_event	     CUevent_st
-#define pst_cu_ptr	     CUdeviceptr
-#define pst_cu_result	     cudaError_enum
-#define pst_cu_ptr_attr	     CUpointer_attribute_enum
-#define pst_cu_dev_attr	     CUdevice_attribute_enum
-#define pst_cu_p2p_attr	     CUdevice_P2PAttribute_enum
-#define pst_cu_capture	     CUstreamCaptureStatus_enum
-#define pst_cu_range_handle  CUmemRangeHandleType_enum
-#define pst_cu_flush_target  CUflushGPUDirectRDMAWritesTarget_enum
-#define pst_cu_flush_scope   CUflushGPUDirectRDMAWritesScope_enum
-#define pst_cu_handle_type   CUmemAllocationHandleType_enum
-#define pst_cu_granularity   CUmemAllocationGranularity_flags_enum
-#define pst_cu_alloc_prop    CUmemAllocationProp_st
-#define pst_cu_access_desc   CUmemAccessDesc_st
-#define pst_cu_uuid	     CUuuid_st
-#define pst_cu_ipc_mem	     CUipcMemHandle_st
-#define pst_cu_memcpy2d	     CUDA_MEMCPY2D_st
+#define pst_cu_ctx CUctx_st
+#define pst_cu_stream CUstream_st
+#define pst_cu_event CUevent_st
+#define pst_cu_ptr CUdeviceptr
+#define pst_cu_result cudaError_enum
+#define pst_cu_ptr_attr CUpointer_attribute_enum
+#define pst_cu_dev_attr CUdevice_attribute_enum
+#define pst_cu_p2p_attr CUdevice_P2PAttribute_enum
+#define pst_cu_capture CUstreamCaptureStatus_enum
+#define pst_cu_range_handle CUmemRangeHandleType_enum
+#define pst_cu_flush_target CUflushGPUDirectRDMAWritesTarget_enum
+#define pst_cu_flush_scope CUflushGPUDirectRDMAWritesScope_enum
+#define pst_cu_handle_type CUmemAllocationHandleType_enum
+#define pst_cu_granularity CUmemAllocationGranularity_flags_enum
+#define pst_cu_alloc_prop CUmemAllocationProp_st
+#define pst_cu_access_desc CUmemAccessDesc_st
+#define pst_cu_uuid CUuuid_st
+#define pst_cu_ipc_mem CUipcMemHandle_st
+#define pst_cu_memcpy2d CUDA_MEMCPY2D_st
 
-#define TYPE(name, symbol, params) \
+#define TYPE(name, symbol, params)                                                        \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(symbol), CUresult params), \
 		       #symbol " has another type in cuda.h");
 PST_CU_FUNCS(TYPE, TYPE)
@@ -243,11 +242,11 @@ PST_CU_FUNCS(TYPE, TYPE)
  * cuStreamGetCtx are as the header has them.
  */
 #define TEXT_(x) #x
-#define TEXT(x)	 TEXT_(x)
-#define PAIR(name, symbol, params) { TEXT(name), #symbol },
+#define TEXT(x) TEXT_(x)
+#define PAIR(name, symbol, params) {TEXT(name), #symbol},
 static const struct {
 	const char *theirs, *ours;
-} symbols[] = { PST_CU_FUNCS(PAIR, PAIR) };
+} symbols[] = {PST_CU_FUNCS(PAIR, PAIR)};
 
 int main(void)
 {
@@ -255,13 +254,12 @@ int main(void)
 
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
 		if (__builtin_strcmp(symbols[i].theirs, symbols[i].ours)) {
-			printf("cuda.h calls %s, we call %s\n", symbols[i].theirs,
-			       symbols[i].ours);
+			printf("cuda.h calls %s, we call %s\n", symbols[i].theirs, symbols[i].ours);
 			wrong++;
 		}
 	}
 	printf("%zu functions compared with cuda.h %d.%d, %d wrong\n",
-	       sizeof(symbols) / sizeof(symbols[0]), CUDA_VERSION / 1000,
-	       CUDA_VERSION % 1000 / 10, wrong);
+	       sizeof(symbols) / sizeof(symbols[0]), CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10,
+	       wrong);
 	return wrong ? 1 : 0;
 }
