@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The stand-in's copies and fills. At the call they are checked against what
+ * the driver knows of both addresses; the bytes move later, in the stream's
+ * thread, and only then is the source read, so that a ring slot given out too
+ * early shows. Pageable memory is the exception, as in the driver: taken aside
+ * or waited for. Nothing here may touch a device address itself.
+ */
+#include "standin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Both measured: README.md. */
+#define SMALL_MAX ((size_t)24576)
+#define STAGE_MAX ((size_t)2 << 20)
+
+/* What an operand may be: KNOWN refuses pageable memory. */
+enum side { ANY, KNOWN };
+
+/* Bytes from the first of the first row to the last of the last. */
+static bool extent(size_t pitch, size_t width, size_t rows, size_t *len)
+{
+	return !__builtin_mul_overflow(pitch, rows - 1, len) &&
+	       !__builtin_add_overflow(*len, width, len);
+}
+
+static enum queue_kind queue_for(const struct piece *p, enum place dst, enum place src)
+{
+	if (dst == PLACE_DEVICE && src != PLACE_DEVICE)
+		return p->rows > 1 || p->width > SMALL_MAX ? QUEUE_TO_DEVICE : QUEUE_COMPUTE;
+	if (src == PLACE_DEVICE && dst != PLACE_DEVICE)
+		return QUEUE_TO_HOST;
+	return QUEUE_COMPUTE;
+}
+
+static void stage(struct piece *p)
+{
+	p->staged = malloc(p->width * p->rows);
+	for (size_t row = 0; p->staged && row < p->rows; row++)
+		memcpy(p->staged + row * p->width,
+		       (const char *)(uintptr_t)(p->src + row * p->src_pitch), p->width);
+}
+
+static enum pst_cu_result check(const struct piece *p, enum side dst_side, enum side src_side,
+				struct where *dst, struct where *src)
+{
+	size_t dst_len, src_len;
+
+	if (!extent(p->dst_pitch, p->width, p->rows, &dst_len) ||
+	    !extent(p->src_pitch, p->width, p->rows, &src_len))
+		return standin_refuse(PST_CU_INVALID_VALUE, "a copy longer than an address");
+	*dst = resolve(p->dst, dst_len);
+	*src = resolve(p->src, src_len);
+	if (dst->place == PLACE_BAD || (dst->place == PLACE_PAGEABLE && dst_side == KNOWN))
+		return standin_refuse(PST_CU_INVALID_VALUE,
+				      "the destination %llx of %zu bytes is not within one live "
+				      "allocation or registration",
+				      p->dst, dst_len);
+	if (src->place == PLACE_BAD || (src->place == PLACE_PAGEABLE && src_side == KNOWN))
+		return standin_refuse(PST_CU_INVALID_VALUE,
+				      "the source %llx of %zu bytes is not within one live "
+				      "allocation or registration",
+				      p->src, src_len);
+	if (!dst->writable)
+		return standin_refuse(PST_CU_INVALID_VALUE, "the destination %llx is read-only",
+				      p->dst);
+	return PST_CU_OK;
+}
+
+static enum pst_cu_result copy(enum func func, struct piece piece, enum side dst_side,
+			       enum side src_side, struct pst_cu_stream *handle,
+			       struct pst_cu_ctx *ctx, bool wait)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+	struct where dst = {0}, src = {0};
+	struct op *op = NULL;
+
+	lock();
+	s = stream_of(handle, ctx, &rc);
+	if (!s || !piece.width || !piece.rows)
+		goto out;
+	rc = s->ctx->broken;
+	if (!rc && s->capturing)
+		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
+	if (!rc)
+		rc = check(&piece, dst_side, src_side, &dst, &src);
+	if (rc)
+		goto out;
+	if (src.place == PLACE_PAGEABLE && dst.place == PLACE_DEVICE &&
+	    piece.width * piece.rows <= STAGE_MAX)
+		stage(&piece);
+	wait = wait || dst.place == PLACE_PAGEABLE ||
+	       (src.place == PLACE_PAGEABLE && !piece.staged);
+	op = op_new(OP_COPY, func);
+	if (!op) {
+		free(piece.staged);
+		rc = PST_CU_OUT_OF_MEMORY;
+		goto out;
+	}
+	op->copy = piece;
+	op_submit(op, s, queue_for(&piece, dst.place, src.place));
+	if (wait) {
+		struct pst_cu_ctx *of = s->ctx;
+
+		op_wait(op);
+		op = NULL;
+		rc = of->broken;
+	}
+out:
+	op_put(op);
+	unlock();
+	return rc;
+}
+
+static enum pst_cu_result copy_plain(enum func func, pst_cu_ptr dst, enum side dst_side,
+				     pst_cu_ptr src, enum side src_side, size_t len,
+				     struct pst_cu_stream *stream, struct pst_cu_ctx *ctx,
+				     bool wait)
+{
+	struct piece piece = {.dst = dst, .src = src, .width = len, .rows = 1};
+
+	return copy(func, piece, dst_side, src_side, stream, ctx, wait);
+}
+
+/* --- in the stream's thread ---------------------------------------------- */
+
+/* Pageable memory is what is neither known nor in an arena. */
+static char *bytes(pst_cu_ptr ptr, bool write, size_t *avail)
+{
+	char *at = bytes_at(ptr, write, avail);
+
+	if (at || in_arena(ptr) || range_find(ptr))
+		return at;
+	*avail = SIZE_MAX;
+	return (char *)(uintptr_t)ptr;
+}
+
+enum pst_cu_result copy_run(struct op *op)
+{
+	const struct piece *p = &op->copy;
+
+	for (size_t row = 0; row < p->rows; row++) {
+		size_t at = 0;
+
+		while (at < p->width) {
+			size_t dst_avail, src_avail, len = p->width - at;
+			char *dst = bytes(p->dst + row * p->dst_pitch + at, true, &dst_avail);
+			char *src = p->staged;
+
+			if (src) {
+				src += row * p->width + at;
+				src_avail = len;
+			} else {
+				src = bytes(p->src + row * p->src_pitch + at, false, &src_avail);
+			}
+			if (!dst || !src)
+				return standin_refuse(PST_CU_ILLEGAL_ADDRESS,
+						      "%s ran after its memory was gone",
+						      standin_symbol(op->func));
+			len = len < dst_avail ? len : dst_avail;
+			len = len < src_avail ? len : src_avail;
+			unlock();
+			memmove(dst, src, len);
+			lock();
+			at += len;
+		}
+	}
+	return PST_CU_OK;
+}
+
+enum pst_cu_result set_run(struct op *op)
+{
+	size_t at = 0;
+
+	while (at < op->set.len) {
+		size_t avail, len = op->set.len - at;
+		char *dst = bytes_at(op->set.addr + at, true, &avail);
+
+		if (!dst)
+			return standin_refuse(PST_CU_ILLEGAL_ADDRESS,
+					      "memset ran after its memory was gone");
+		len = len < avail ? len : avail;
+		unlock();
+		memset(dst, op->set.byte, len);
+		lock();
+		at += len;
+	}
+	return PST_CU_OK;
+}
+
+/* --- the functions ------------------------------------------------------- */
+
+EXPORT enum pst_cu_result cuMemcpyAsync(pst_cu_ptr dst, pst_cu_ptr src, size_t len,
+					struct pst_cu_stream *stream)
+{
+	ENTER(cuMemcpyAsync, NEED_OBJECT);
+	return copy_plain(FN_cuMemcpyAsync, dst, ANY, src, ANY, len, stream, ctx, false);
+}
+
+EXPORT enum pst_cu_result cuMemcpyHtoDAsync_v2(pst_cu_ptr dst, const void *src, size_t len,
+					       struct pst_cu_stream *stream)
+{
+	ENTER(cuMemcpyHtoDAsync_v2, NEED_OBJECT);
+	return copy_plain(FN_cuMemcpyHtoDAsync_v2, dst, KNOWN, (uintptr_t)src, ANY, len, stream,
+			  ctx, false);
+}
+
+EXPORT enum pst_cu_result cuMemcpyDtoHAsync_v2(void *dst, pst_cu_ptr src, size_t len,
+					       struct pst_cu_stream *stream)
+{
+	ENTER(cuMemcpyDtoHAsync_v2, NEED_OBJECT);
+	return copy_plain(FN_cuMemcpyDtoHAsync_v2, (uintptr_t)dst, ANY, src, KNOWN, len, stream,
+			  ctx, false);
+}
+
+EXPORT enum pst_cu_result cuMemcpyDtoDAsync_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t len,
+					       struct pst_cu_stream *stream)
+{
+	ENTER(cuMemcpyDtoDAsync_v2, NEED_OBJECT);
+	return copy_plain(FN_cuMemcpyDtoDAsync_v2, dst, KNOWN, src, KNOWN, len, stream, ctx, false);
+}
+
+EXPORT enum pst_cu_result cuMemcpyPeerAsync(pst_cu_ptr dst, struct pst_cu_ctx *dst_ctx,
+					    pst_cu_ptr src, struct pst_cu_ctx *src_ctx, size_t len,
+					    struct pst_cu_stream *stream)
+{
+	ENTER(cuMemcpyPeerAsync, NEED_OBJECT);
+	/* The driver takes any contexts, it goes by the addresses. */
+	(void)dst_ctx;
+	(void)src_ctx;
+	return copy_plain(FN_cuMemcpyPeerAsync, dst, KNOWN, src, KNOWN, len, stream, ctx, false);
+}
+
+EXPORT enum pst_cu_result cuMemcpyHtoD_v2(pst_cu_ptr dst, const void *src, size_t len)
+{
+	ENTER(cuMemcpyHtoD_v2, NEED_CTX);
+	return copy_plain(FN_cuMemcpyHtoD_v2, dst, KNOWN, (uintptr_t)src, ANY, len, NULL, ctx,
+			  true);
+}
+
+EXPORT enum pst_cu_result cuMemcpyDtoH_v2(void *dst, pst_cu_ptr src, size_t len)
+{
+	ENTER(cuMemcpyDtoH_v2, NEED_CTX);
+	return copy_plain(FN_cuMemcpyDtoH_v2, (uintptr_t)dst, ANY, src, KNOWN, len, NULL, ctx,
+			  true);
+}
+
+EXPORT enum pst_cu_result cuMemcpyDtoD_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t len)
+{
+	ENTER(cuMemcpyDtoD_v2, NEED_CTX);
+	return copy_plain(FN_cuMemcpyDtoD_v2, dst, KNOWN, src, KNOWN, len, NULL, ctx, true);
+}
+
+struct corner { /* of one operand of a pitched copy */
+	pst_cu_ptr ptr;
+	enum side side;
+};
+
+static bool corner(enum pst_cu_memtype type, const void *host, pst_cu_ptr dev, size_t x, size_t y,
+		   size_t pitch, const struct pst_cu_memcpy2d *c, struct corner *out)
+{
+	if (type == PST_CU_MEMTYPE_HOST)
+		out->ptr = (uintptr_t)host;
+	else if (type == PST_CU_MEMTYPE_DEVICE || type == PST_CU_MEMTYPE_UNIFIED)
+		out->ptr = dev;
+	else
+		return false;
+	out->side = type == PST_CU_MEMTYPE_DEVICE ? KNOWN : ANY;
+	out->ptr += y * pitch + x;
+	return (!pitch && c->height <= 1) || (x <= pitch && c->width_bytes <= pitch - x);
+}
+
+EXPORT enum pst_cu_result cuMemcpy2DAsync_v2(const struct pst_cu_memcpy2d *c,
+					     struct pst_cu_stream *stream)
+{
+	struct corner dst, src;
+	struct piece piece;
+
+	ENTER(cuMemcpy2DAsync_v2, NEED_OBJECT);
+	if (!c)
+		return PST_CU_INVALID_VALUE;
+	if (!corner(c->dst_type, c->dst_host, c->dst_dev, c->dst_x_bytes, c->dst_y, c->dst_pitch, c,
+		    &dst) ||
+	    !corner(c->src_type, c->src_host, c->src_dev, c->src_x_bytes, c->src_y, c->src_pitch, c,
+		    &src))
+		return standin_refuse(PST_CU_INVALID_VALUE, "a row is longer than its pitch");
+	piece = (struct piece){.dst = dst.ptr,
+			       .src = src.ptr,
+			       .dst_pitch = c->dst_pitch,
+			       .src_pitch = c->src_pitch,
+			       .width = c->width_bytes,
+			       .rows = c->height};
+	return copy(FN_cuMemcpy2DAsync_v2, piece, dst.side, src.side, stream, ctx, false);
+}
+
+EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, size_t len,
+					  struct pst_cu_stream *stream)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+	struct where at;
+	struct op *op;
+
+	ENTER(cuMemsetD8Async, NEED_OBJECT);
+	lock();
+	s = stream_of(stream, ctx, &rc);
+	if (!s || !len)
+		goto out;
+	at = resolve(dst, len);
+	if (s->ctx->broken)
+		rc = s->ctx->broken;
+	else if (s->capturing)
+		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
+	else if (at.place == PLACE_BAD || at.place == PLACE_PAGEABLE || !at.writable)
+		rc = standin_refuse(PST_CU_INVALID_VALUE, "memset of %zu bytes at %llx", len, dst);
+	else if (at.place == PLACE_DEVICE && !ctx_reaches(s->ctx, at.range->dev))
+		rc = standin_refuse(PST_CU_INVALID_VALUE,
+				    "another device's memory, no peer access");
+	if (rc)
+		goto out;
+	op = op_new(OP_SET, FN_cuMemsetD8Async);
+	if (!op) {
+		rc = PST_CU_OUT_OF_MEMORY;
+		goto out;
+	}
+	op->set.addr = dst;
+	op->set.len = len;
+	op->set.byte = byte;
+	op_submit(op, s, QUEUE_COMPUTE);
+	op_put(op);
+out:
+	unlock();
+	return rc;
+}
