@@ -18,6 +18,7 @@ const struct pst_storage_ops *const pst_storages[] = {
 };
 
 const struct pst_device_ops *const pst_devices[] = {
+	&pst_device_cuda,
 	&pst_device_peermem,
 	&pst_device_host,
 	NULL,

@@ -100,28 +100,31 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 	return 0;
 }
 
-/* The answer: `count` specs, each naming how far from the first the next one is. */
-static int take_answer(const struct dm_ioctl *head, struct pst_dm *out)
+/* `target_count` specs, each naming how far from the first the next one is. */
+int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 {
-	const char *base = (const char *)head + head->data_start;
-	size_t at = 0, room;
 	struct pst_dm dm = {0};
+	struct dm_ioctl head;
+	const char *base;
+	size_t at = 0, room;
 	uint32_t i;
 
-	if (head->flags & DM_BUFFER_FULL_FLAG || head->data_start > TABLE_BYTES)
+	if (len < sizeof(head))
 		return -EMSGSIZE;
-	room = TABLE_BYTES - head->data_start;
-	for (i = 0; i < head->target_count; i++) {
+	memcpy(&head, answer, sizeof(head));
+	if (head.flags & DM_BUFFER_FULL_FLAG || head.data_start > len)
+		return -EMSGSIZE;
+	base = (const char *)answer + head.data_start;
+	room = len - head.data_start;
+	for (i = 0; i < head.target_count; i++) {
 		struct dm_target_spec spec;
-		const char *params = base + at + sizeof(spec);
 
-		if (at > room || room - at <= sizeof(spec))
+		if (at > room || room - at <= sizeof(spec) ||
+		    !memchr(base + at + sizeof(spec), '\0', room - at - sizeof(spec)))
 			return -EMSGSIZE;
 		memcpy(&spec, base + at, sizeof(spec));
 		spec.target_type[sizeof(spec.target_type) - 1] = '\0';
-		if (!memchr(params, '\0', room - at - sizeof(spec)))
-			return -EMSGSIZE;
-		take(&dm, spec.target_type, params);
+		take(&dm, spec.target_type, base + at + sizeof(spec));
 		at = spec.next;
 	}
 	if (dm.kind == PST_LAYER_UNKNOWN)
@@ -149,7 +152,8 @@ static int ask(uint32_t major, uint32_t minor, struct pst_dm *out)
 	/* Without NOFLUSH, asking a thin pool would commit it. */
 	head->flags = DM_STATUS_TABLE_FLAG | DM_NOFLUSH_FLAG;
 	head->dev = makedev(major, minor);
-	ret = ioctl(fd, DM_TABLE_STATUS, head) < 0 ? -errno : take_answer(head, out);
+	ret = ioctl(fd, DM_TABLE_STATUS, head) < 0 ? -errno
+						   : pst_dm_take_answer(head, TABLE_BYTES, out);
 	free(head);
 	close(fd);
 	return ret;

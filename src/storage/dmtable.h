@@ -27,6 +27,9 @@ int pst_dm_read(const struct pst_sysfs *fs, const char *name, uint32_t major, ui
 /* Of lines "START LENGTH TARGET PARAMETERS", as `dmsetup table` prints them. Pure. */
 int pst_dm_parse(const char *text, struct pst_dm *out);
 
+/* Of what DM_TABLE_STATUS filled in: struct dm_ioctl and what follows. Pure. */
+int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out);
+
 /* By the uuid, for those who may not ask: only what it proves; else DM_OTHER. A
  * volume of LVM is left to the caller, which sees what lies below it: UNKNOWN. */
 void pst_dm_by_uuid(const char *uuid, struct pst_dm *out);
