@@ -125,6 +125,9 @@ int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 		memcpy(&spec, base + at, sizeof(spec));
 		spec.target_type[sizeof(spec.target_type) - 1] = '\0';
 		take(&dm, spec.target_type, base + at + sizeof(spec));
+		/* One that does not go on would be taken as often as the count says. */
+		if (i + 1 < head.target_count && spec.next <= at)
+			return -EMSGSIZE;
 		at = spec.next;
 	}
 	if (dm.kind == PST_LAYER_UNKNOWN)

@@ -14,6 +14,7 @@
 #include "storage/blockstack.h"
 #include "tree.h"
 
+#define EXT4_MAGIC 0xef53
 #define PCI "pci0000:00/0000:01:00.0"
 
 static inline void assert_direct(const struct pst_blockstack *stack)
@@ -57,6 +58,64 @@ static inline void plant(struct tree *t)
 	tree_text(t, "sys/devices/" PCI "/numa_node", "1\n");
 	tree_text(t, "sys/devices/" PCI "/dma_mask_bits", "64\n");
 	tree_link(t, "sys/bus/pci/devices/0000:01:00.0", "../../../devices/" PCI);
+}
+
+/* A virtual block device with this number on top of those named. */
+static inline void stack_up(const struct tree *t, const char *name, const char *dev,
+			    const char *slave1, const char *slave2)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "virtual/block/%s", name);
+	tree_disk(t, path, dev);
+	snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves", name);
+	tree_folder(t, path);
+	if (slave1) {
+		snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves/%s", name,
+			 slave1);
+		tree_link(t, path, "nowhere");
+	}
+	if (slave2) {
+		snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves/%s", name,
+			 slave2);
+		tree_link(t, path, "nowhere");
+	}
+}
+
+static inline void plant_md(const struct tree *t, const char *level, const char *slave1,
+			    const char *slave2)
+{
+	stack_up(t, "md0", "9:0", slave1, slave2);
+	tree_text(t, "sys/devices/virtual/block/md0/md/level", level);
+	tree_text(t, "sys/devices/virtual/block/md0/md/chunk_size", "65536\n");
+}
+
+static inline void plant_dm(const struct tree *t, const char *name, const char *dev,
+			    const char *uuid, const char *slave)
+{
+	char path[256];
+
+	stack_up(t, name, dev, slave, NULL);
+	snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/dm/uuid", name);
+	tree_text(t, path, uuid);
+}
+
+/* The stack below a block device; below the file system for major 0. */
+static inline struct pst_blockstack walk(const struct tree *t, unsigned major, unsigned minor)
+{
+	struct pst_blockstack_in in = {.major = major,
+				       .minor = minor,
+				       .is_block = major != 0,
+				       .fs_magic = major ? 0 : EXT4_MAGIC,
+				       .mount_id = -1};
+	struct pst_blockstack stack;
+
+	if (!major) {
+		in.major = 259;
+		in.minor = 1;
+	}
+	assert_int_equal(pst_blockstack_read(t->root, &in, &stack), 0);
+	return stack;
 }
 
 #endif

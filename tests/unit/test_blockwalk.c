@@ -7,67 +7,7 @@
  */
 #include "../replay/judge.h"
 
-#define EXT4_MAGIC 0xef53
-
 /* ---- layers ------------------------------------------------------------------- */
-
-/* A virtual block device with this number on top of those named. */
-static void stack_up(const struct tree *t, const char *name, const char *dev, const char *slave1,
-		     const char *slave2)
-{
-	char path[256];
-
-	snprintf(path, sizeof(path), "virtual/block/%s", name);
-	tree_disk(t, path, dev);
-	snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves", name);
-	tree_folder(t, path);
-	if (slave1) {
-		snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves/%s", name,
-			 slave1);
-		tree_link(t, path, "nowhere");
-	}
-	if (slave2) {
-		snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/slaves/%s", name,
-			 slave2);
-		tree_link(t, path, "nowhere");
-	}
-}
-
-static void plant_md(const struct tree *t, const char *level, const char *slave1,
-		     const char *slave2)
-{
-	stack_up(t, "md0", "9:0", slave1, slave2);
-	tree_text(t, "sys/devices/virtual/block/md0/md/level", level);
-	tree_text(t, "sys/devices/virtual/block/md0/md/chunk_size", "65536\n");
-}
-
-static void plant_dm(const struct tree *t, const char *name, const char *dev, const char *uuid,
-		     const char *slave)
-{
-	char path[256];
-
-	stack_up(t, name, dev, slave, NULL);
-	snprintf(path, sizeof(path), "sys/devices/virtual/block/%s/dm/uuid", name);
-	tree_text(t, path, uuid);
-}
-
-/* The stack below a block device; below the file system for major 0. */
-static struct pst_blockstack walk(const struct tree *t, unsigned major, unsigned minor)
-{
-	struct pst_blockstack_in in = {.major = major,
-				       .minor = minor,
-				       .is_block = major != 0,
-				       .fs_magic = major ? 0 : EXT4_MAGIC,
-				       .mount_id = -1};
-	struct pst_blockstack stack;
-
-	if (!major) {
-		in.major = 259;
-		in.minor = 1;
-	}
-	assert_int_equal(pst_blockstack_read(t->root, &in, &stack), 0);
-	return stack;
-}
 
 static void nvme_partition(void **state)
 {
@@ -92,6 +32,7 @@ static void nvme_partition(void **state)
 	assert_int_equal(stack.drives[0].dma_align, 4);
 	assert_int_equal(stack.drives[0].rotational, 0);
 	assert_int_equal(stack.dma_align_max, 4);
+	assert_int_equal(stack.logical_block_max, 4096);
 	/* Without the attribute of newer kernels it is not known. */
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/dma_alignment");
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/rotational");
@@ -139,114 +80,6 @@ static void md_levels(void **state)
 	tree_close(&t);
 }
 
-static void dm_tables(void **state)
-{
-	static const struct {
-		const char *table, *word; /* word NULL: direct */
-	} cases[] = {
-		{"0 100 linear 259:1 2048\n", NULL},
-		{"0 100 linear\n100 100 linear\n", NULL},
-		{"0 100 striped 2 256 259:1 0 259:2 0\n", NULL},
-		{"0 50 linear\n50 50 striped 2 256", NULL},
-		{"0 100 raid raid1 3 0 region_size", NULL},
-		{"0 100 raid raid0 1 128", NULL},
-		{"0 100 raid raid10 1 128", NULL},
-		{"0 100 raid raid5_ls 1 128", "raid456"},
-		{"0 100 raid raid6_zr 1 128", "raid456"},
-		{"0 100 raid raid17 1 128", "dm-raid"},
-		{"0 100 crypt aes-xts-plain64 - 0 259:1 0", "dm-crypt"},
-		{"0 50 linear 259:1 0\n50 50 crypt -", "dm-crypt"},
-		{"0 50 crypt -\n50 50 linear 259:1 0\n", "dm-crypt"},
-		{"0 100 thin 254:3 1", "dm-thin"},
-		{"0 100 multipath 0 0 1 1 service-time", "dm-multipath"},
-		{"0 100 cache 254:1", "dm-cache"},
-		{"0 100 zero", "dm-zero"},
-		{"0 100 linearly", "dm-linearly"},
-	};
-	struct pst_blockstack stack;
-	struct tree t;
-	size_t i;
-
-	(void)state;
-	plant(&t);
-	plant_dm(&t, "dm-0", "254:0", "LVM-ab\n", "nvme0n1");
-	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		tree_text(&t, "captured/dm-table/dm-0", cases[i].table);
-		stack = walk(&t, 254, 0);
-		if (cases[i].word)
-			assert_not(&stack, cases[i].word);
-		else
-			assert_direct(&stack);
-		if (i == 2)
-			assert_int_equal(stack.stripe_bytes, 256 * 512);
-	}
-	/* A table that is garbled does not count; its uuid, too, proves nothing. */
-	tree_text(&t, "captured/dm-table/dm-0", "0 100 linear\nwhat\n");
-	tree_text(&t, "sys/devices/virtual/block/dm-0/dm/uuid", "mine-1\n");
-	stack = walk(&t, 254, 0);
-	assert_not(&stack, "dm-mine");
-	tree_close(&t);
-}
-
-/* For an ordinary user, who may not ask for the table. */
-static void dm_uuids(void **state)
-{
-	static const struct {
-		const char *uuid, *word;
-	} cases[] = {
-		{"LVM-abc\n", NULL},
-		{"part1-mpath-abc\n", NULL},
-		{"CRYPT-LUKS2-abc\n", "dm-crypt"},
-		{"CRYPT-VERITY-abc\n", "dm-verity"},
-		{"CRYPT-INTEGRITY-abc\n", "dm-integrity"},
-		{"mpath-abc\n", "dm-multipath"},
-		{"DMRAID-abc\n", "dm-DMRAID"},
-		{"part-abc\n", "dm-part"},
-		{"\n", "dm on dm-0"},
-	};
-	struct pst_blockstack stack;
-	struct tree t;
-	size_t i;
-
-	(void)state;
-	plant(&t);
-	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		plant_dm(&t, "dm-0", "254:0", cases[i].uuid, "nvme0n1");
-		stack = walk(&t, 254, 0);
-		if (cases[i].word)
-			assert_not(&stack, cases[i].word);
-		else
-			assert_direct(&stack);
-	}
-	tree_close(&t);
-}
-
-/* LVM's volumes on volumes of LVM's own are not plain. */
-static void lvm(void **state)
-{
-	struct pst_blockstack stack;
-	struct tree t;
-
-	(void)state;
-	plant(&t);
-	plant_dm(&t, "dm-0", "254:0", "LVM-abc\n", "dm-1");
-	plant_dm(&t, "dm-1", "254:1", "LVM-def-tpool\n", "nvme0n1");
-	stack = walk(&t, 254, 0);
-	assert_not(&stack, "dm-thin");
-	plant_dm(&t, "dm-1", "254:1", "LVM-def-real\n", "nvme0n1");
-	stack = walk(&t, 254, 0);
-	assert_not(&stack, "dm-lvm");
-	plant_dm(&t, "dm-1", "254:1", "CRYPT-LUKS2-def\n", "nvme0n1");
-	stack = walk(&t, 254, 0);
-	assert_not(&stack, "dm-crypt");
-	/* Below is a device of dm whose uuid cannot be read. */
-	tree_remove(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
-	tree_folder(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
-	stack = walk(&t, 254, 0);
-	assert_not(&stack, "dm-lvm");
-	tree_close(&t);
-}
-
 static void plant_path(const struct tree *t, const char *controller, const char *path,
 		       const char *transport)
 {
@@ -279,6 +112,8 @@ static void nvme_multipath(void **state)
 	plant_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
 	plant_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
 	plant_path(&t, "nvme7", "nvme3c7n1", "tcp\n"); /* to another name space */
+	tree_text(&t, "sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme-x", "");
+	tree_disk(&t, "virtual/nvme-fabrics/ctl/nvme-x/nvme3c-xn2", NULL);
 	stack = walk(&t, 259, 9);
 	assert_int_equal(stack.drive_count, 2);
 	assert_string_equal(stack.drives[1].name, "nvme3c6n2");
@@ -447,14 +282,17 @@ static void too_many(void **state)
 			assert_not(&stack, "more");
 		tree_close(&t);
 	}
-	/* A name that is longer than a disk's can be. */
-	plant(&t);
-	memset(name, 'v', sizeof(name) - 1);
-	name[sizeof(name) - 1] = '\0';
-	plant_md(&t, "raid0\n", "nvme0n1", name);
-	stack = walk(&t, 9, 0);
-	assert_not(&stack, "a name that none can have");
-	tree_close(&t);
+	/* A name that is longer than a disk's can be: 31 bytes. */
+	for (i = 31; i < 48; i += i == 32 ? 15 : 1) {
+		plant(&t);
+		memset(name, 'v', sizeof(name));
+		name[i] = '\0';
+		plant_md(&t, "raid0\n", "nvme0n1", name);
+		stack = walk(&t, 9, 0);
+		assert_not(&stack,
+			   i == 31 ? "is not in /sys/class/block" : "a name that none can have");
+		tree_close(&t);
+	}
 }
 
 static void missing(void **state)
@@ -468,6 +306,9 @@ static void missing(void **state)
 	stack = walk(&t, 77, 0);
 	assert_not(&stack, "device 77:0 is not in /sys/dev/block");
 	tree_remove(&t, "sys/class/block/nvme0n1");
+	plant_md(&t, "raid0\n", "nvme0n1", "vdz");
+	stack = walk(&t, 9, 0);
+	assert_not(&stack, "nvme0n1 is not in"); /* the first that is lost is told */
 	stack = walk(&t, 0, 0);
 	assert_not(&stack, "nvme0n1 is not in /sys/class/block");
 	tree_remove(&t, "proc/self/mountinfo");
@@ -557,6 +398,41 @@ static void disagreement(void **state)
 	in.mount_id = -1;
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
 	assert_not(&stack, "ext4: its mount is not in the mount table");
+	tree_text(&t, "proc/self/mountinfo", "22 1 259:1 / / rw - xfs /dev/nvme0n1p1 rw\n");
+	in.mount_id = 22;
+	in.fs_magic = 0x58465342;
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_not(&stack, "not on the device of its mount");
+	in.minor = 1;
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_direct(&stack);
+	tree_close(&t);
+}
+
+/* Files of btrfs have a number of their own: the mount names the device. */
+static void btrfs(void **state)
+{
+	struct pst_blockstack_in in = {.minor = 77, .fs_magic = 0x9123683e, .mount_id = 22};
+	struct pst_blockstack stack;
+	struct tree t;
+	char text[128];
+
+	(void)state;
+	plant(&t);
+	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - btrfs /dev/nvme0n1p1 rw\n");
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	pst_blockstack_text(&stack, text, sizeof(text));
+	assert_string_equal(text, "btrfs on nvme0n1p1 on nvme0n1 (nvme pcie)");
+	assert_not(&stack, "btrfs");
+	/* A name of the device mapper's is not looked for. */
+	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - btrfs /dev/mapper/a rw\n");
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_int_equal(stack.layer_count, 0);
+	/* What any other file system calls its source is no device's name. */
+	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - zfs /dev/nvme0n1p1 rw\n");
+	in.fs_magic = 0;
+	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
+	assert_int_equal(stack.layer_count, 0);
 	tree_close(&t);
 }
 
@@ -566,9 +442,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nvme_partition),
 		cmocka_unit_test(md_levels),
-		cmocka_unit_test(dm_tables),
-		cmocka_unit_test(dm_uuids),
-		cmocka_unit_test(lvm),
 		cmocka_unit_test(nvme_multipath),
 		cmocka_unit_test(disks),
 		cmocka_unit_test(circles),
@@ -578,6 +451,7 @@ int main(void)
 		cmocka_unit_test(swiotlb),
 		cmocka_unit_test(short_addresses),
 		cmocka_unit_test(disagreement),
+		cmocka_unit_test(btrfs),
 	};
 	/* clang-format on */
 

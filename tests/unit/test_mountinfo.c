@@ -101,6 +101,12 @@ static void overlay(void **state)
 		     "3 0 8:2 / / rw - xfs /dev/sdb rw\n",
 		     1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "xfs");
+	/* Of two on a point, the later is seen. */
+	mount = find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/var/up\n"
+		     "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
+		     "3 0 8:2 / /var rw - xfs /dev/sdb rw\n",
+		     1, NULL, 0, 0);
+	assert_string_equal(mount.upper_fs, "xfs");
 	mount = find("1 0 0:9 / /m rw - overlay overlay rw,lowerdir=/a\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper, "");
 }
@@ -170,6 +176,9 @@ static void too_long(void **state)
 		     5, NULL, 0, 0);
 	assert_string_equal(mount.type, "");
 	assert_int_equal(mount.fs, PST_FS_OTHER);
+	mount = find("5 0 0:9 / /a\\000b rw - ext4 /d\\0403 rw\n", 5, NULL, 0, 0);
+	assert_string_equal(mount.point, "");
+	assert_string_equal(mount.source, "/d 3");
 	free(text);
 }
 
