@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -147,6 +148,15 @@ static inline void settle(struct pst_cu_stream *s)
 	assert_int_equal(cu->cuStreamSynchronize(s), PST_CU_OK);
 }
 
+/* Anonymous memory on pages of its own. */
+static inline char *pages(size_t len, int prot)
+{
+	char *at = mmap(NULL, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(at, MAP_FAILED);
+	return at;
+}
+
 /* The first byte at a device address, by way of pinned memory. */
 static inline int byte_at(pst_cu_ptr dev)
 {
@@ -209,6 +219,38 @@ static inline int run_self(const char *what, const char *const *settings)
 	assert_true(pid > 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	return status;
+}
+
+/* --- cases in a process of their own: they end with 0 or the complaint ------ */
+
+#define WANT(ours, theirs)                                                                        \
+	do {                                                                                      \
+		long long got_ = (long long)(ours), want_ = (long long)(theirs);                  \
+		if (got_ != want_) {                                                              \
+			fprintf(stderr, "line %d: %s is %lld, not %lld\n", __LINE__, #ours, got_, \
+				want_);                                                           \
+			return 1;                                                                 \
+		}                                                                                 \
+	} while (0)
+
+struct alone {
+	const char *name;
+	int (*run)(void);
+	bool closed; /* loads the library itself, or wants none */
+};
+
+/* What main does with an argument: the exit status. */
+static inline int run_alone(const struct alone *cases, size_t count, const char *name,
+			    int (*open)(void **))
+{
+	for (size_t i = 0; i < count; i++) {
+		if (strcmp(cases[i].name, name))
+			continue;
+		if (!cases[i].closed && open(NULL))
+			return 98;
+		return cases[i].run();
+	}
+	return 97;
 }
 
 #endif

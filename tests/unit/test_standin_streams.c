@@ -3,91 +3,12 @@
  * Streams, events, words and host functions of the stand-in CUDA driver: what
  * comes after what, what holds up what, and which calls wait. All but the
  * cases that begin with standin_only() also hold for the real driver, and run
- * against it with PENSTOCK_STANDIN=0. Both have one hardware queue of each
- * kind here.
+ * against it with PENSTOCK_STANDIN=0.
  */
-#include "../standin/check.h"
+#include "../standin/hold.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
-
-static volatile uint64_t *words; /* pinned; [0] is the one that streams wait for */
-static pst_cu_ptr big;		 /* device memory to copy to and from */
-static char *pinned;
-
-static pst_cu_ptr word_addr(int i)
-{
-	return (uintptr_t)(words + i);
-}
-
-static void word_set(int i, uint64_t value)
-{
-	__atomic_store_n(words + i, value, __ATOMIC_RELEASE);
-}
-
-static uint64_t word_get(int i)
-{
-	return __atomic_load_n(words + i, __ATOMIC_ACQUIRE);
-}
-
-static bool has_memops(void)
-{
-	int can = 0;
-
-	cu->cuDeviceGetAttribute(&can, PST_CU_DEV_MEMOPS_64, 0);
-	return can && cu->cuStreamWaitValue64;
-}
-
-#define need_memops()                                                            \
-	do {                                                                     \
-		if (!has_memops())                                               \
-			test_skip("the driver has no stream memory operations"); \
-	} while (0)
-
-/* From here the stream does nothing until let_go(), and neither does what
- * shares the hardware queue that it used last.
- */
-static void hold_queue(struct pst_cu_stream *s)
-{
-	word_set(0, 0);
-	assert_int_equal(cu->cuStreamWaitValue64(s, word_addr(0), 1, PST_CU_WAIT_EQ), PST_CU_OK);
-}
-
-/* The same in the compute queue: copies of other streams go on. */
-static void hold(struct pst_cu_stream *s)
-{
-	assert_int_equal(cu->cuMemsetD8Async(big + 8 * MIB - 1, 0, 1, s), PST_CU_OK);
-	hold_queue(s);
-}
-
-static void let_go(void)
-{
-	word_set(0, 1);
-}
-
-static int open_all(void **state)
-{
-	if (check_open(state))
-		return -1;
-	words = alloc_host(4096);
-	pinned = alloc_host(8 * MIB);
-	big = alloc_dev(8 * MIB);
-	return 0;
-}
-
-static int close_all(void **state)
-{
-	cu->cuMemFreeHost((void *)(uintptr_t)words);
-	cu->cuMemFreeHost(pinned);
-	cu->cuMemFree(big);
-	return check_close(state);
-}
-
-static int teardown(void **state)
-{
-	let_go();
-	return check_teardown(state);
-}
 
 /* --- order --------------------------------------------------------------- */
 
@@ -124,6 +45,32 @@ static void words_are_written_and_awaited(void **state)
 		assert_int_equal(cu->cuStreamWaitValue64(stream, word_addr(8), 5,
 							 PST_CU_WAIT_EQ | PST_CU_WAIT_FLUSH),
 				 PST_CU_NOT_SUPPORTED);
+}
+
+static void words_are_compared_in_four_ways(void **state)
+{
+	static const struct {
+		unsigned int flags;
+		uint64_t want, no, yes;
+	} ways[] = {
+		{PST_CU_WAIT_GEQ, 3, 2, 4},
+		{PST_CU_WAIT_GEQ, 3, UINT64_MAX, 3}, /* signed: -1 is less */
+		{PST_CU_WAIT_EQ, 3, 4, 3},
+		{PST_CU_WAIT_AND, 6, 9, 2},
+		{PST_CU_WAIT_NOR, 0xf0, ~0xf0ULL, 0x0f},
+	};
+
+	(void)state;
+	need_memops();
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+		word_set(8, ways[i].no);
+		assert_int_equal(
+			cu->cuStreamWaitValue64(stream, word_addr(8), ways[i].want, ways[i].flags),
+			PST_CU_OK);
+		assert_false(idle_within(stream, HELD_MS / 4));
+		word_set(8, ways[i].yes);
+		assert_true(idle_within(stream, SOON_MS));
+	}
 }
 
 static void a_stream_keeps_order(void **state)
@@ -342,12 +289,14 @@ static void *attempt_main(void *arg)
 	return NULL;
 }
 
-/* Whether the call returns while `stream` waits for a word. */
-static bool returns(void (*fn)(void))
+/* Whether the call returns while `stream` waits for a word. What is expected
+ * sets how long it may take to prove it.
+ */
+static bool returns(void (*fn)(void), bool expected)
 {
 	struct attempt a = {.fn = fn};
 	pthread_t thread;
-	long until = now_ms() + HELD_MS;
+	long until = now_ms() + (expected ? SOON_MS : HELD_MS);
 	bool done;
 
 	hold(stream);
@@ -368,14 +317,14 @@ static void giving_back_waits_for_everything(void **state)
 	spare_pages =
 		mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(spare_pages, MAP_FAILED);
-	assert_true(returns(do_alloc));
-	assert_false(returns(do_free));
-	assert_true(returns(do_alloc_host));
-	assert_false(returns(do_free_host));
-	assert_true(returns(do_register));
-	assert_false(returns(do_unregister));
-	assert_true(returns(do_stream));
-	assert_false(returns(do_ctx_sync));
+	assert_true(returns(do_alloc, true));
+	assert_false(returns(do_free, false));
+	assert_true(returns(do_alloc_host, true));
+	assert_false(returns(do_free_host, false));
+	assert_true(returns(do_register, true));
+	assert_false(returns(do_unregister, false));
+	assert_true(returns(do_stream, true));
+	assert_false(returns(do_ctx_sync, false));
 	munmap(spare_pages, 8 * MIB);
 }
 
@@ -384,9 +333,9 @@ static void pageable_copies_wait(void **state)
 	(void)state;
 	need_memops();
 	spare_pages = calloc(1, 8 * MIB);
-	assert_false(returns(do_read_pageable));
-	assert_true(returns(do_write_pageable));
-	assert_false(returns(do_write_much_pageable));
+	assert_false(returns(do_read_pageable, false));
+	assert_true(returns(do_write_pageable, true));
+	assert_false(returns(do_write_much_pageable, false));
 	free(spare_pages);
 }
 
@@ -419,11 +368,12 @@ static void host_functions_may_call_nothing(void **state)
 	assert_int_equal(in_host[4], PST_CU_OK);
 }
 
-static atomic_int host_calls;
+static atomic_int host_calls, host_begun;
 
 static void sleeper(void *arg)
 {
 	(void)arg;
+	atomic_fetch_add(&host_begun, 1);
 	while (!word_get(0))
 		usleep(100);
 	atomic_fetch_add(&host_calls, 1);
@@ -443,7 +393,8 @@ static void host_functions_run_one_at_a_time(void **state)
 	atomic_store(&host_calls, 0);
 	word_set(0, 0);
 	assert_int_equal(cu->cuLaunchHostFunc(stream, sleeper, NULL), PST_CU_OK);
-	usleep(10000);
+	while (!atomic_load(&host_begun))
+		usleep(100);
 	assert_int_equal(cu->cuLaunchHostFunc(other, counter, NULL), PST_CU_OK);
 	assert_false(idle_within(other, HELD_MS));
 	assert_int_equal(atomic_load(&host_calls), 0);
@@ -454,134 +405,13 @@ static void host_functions_run_one_at_a_time(void **state)
 	assert_int_equal(cu->cuStreamDestroy(other), PST_CU_OK);
 }
 
-/* --- hardware queues ----------------------------------------------------- */
-
-/* One operation on its own part of the memory: streams run side by side. */
-typedef void op_fn(struct pst_cu_stream *s, int part);
-
-static void to_device(struct pst_cu_stream *s, int part)
-{
-	assert_int_equal(cu->cuMemcpyHtoDAsync(big + part * MIB, pinned + part * MIB, MIB, s), 0);
-}
-
-static void to_device_small(struct pst_cu_stream *s, int part)
-{
-	assert_int_equal(cu->cuMemcpyHtoDAsync(big + part * MIB, pinned + part * MIB, 64, s), 0);
-}
-
-static void to_device_two_rows(struct pst_cu_stream *s, int part)
-{
-	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
-				    .src_host = pinned + part * MIB,
-				    .src_pitch = 32,
-				    .dst_type = PST_CU_MEMTYPE_DEVICE,
-				    .dst_dev = big + part * MIB,
-				    .dst_pitch = 32,
-				    .width_bytes = 32,
-				    .height = 2};
-
-	assert_int_equal(cu->cuMemcpy2DAsync(&c, s), PST_CU_OK);
-}
-
-static void to_host(struct pst_cu_stream *s, int part)
-{
-	assert_int_equal(cu->cuMemcpyDtoHAsync(pinned + part * MIB, big + part * MIB, 64, s), 0);
-}
-
-static void within(struct pst_cu_stream *s, int part)
-{
-	assert_int_equal(cu->cuMemcpyDtoDAsync(big + part * MIB, big + part * MIB + 64, 64, s), 0);
-}
-
-static void fill(struct pst_cu_stream *s, int part)
-{
-	assert_int_equal(cu->cuMemsetD8Async(big + part * MIB, 0, 1, s), PST_CU_OK);
-}
-
-static void nothing(struct pst_cu_stream *s, int part)
-{
-	(void)s;
-	(void)part;
-}
-
-/* Whether `op` on one stream gets through while another waits for a word,
- * having last done `before`, whether that is long over or not.
- */
-static bool passes(op_fn *before, op_fn *op, bool over)
-{
-	struct pst_cu_stream *waits = make_stream(PST_CU_STREAM_NON_BLOCKING);
-	struct pst_cu_stream *works = make_stream(PST_CU_STREAM_NON_BLOCKING);
-	bool through;
-
-	before(waits, 0);
-	if (over)
-		settle(waits);
-	hold_queue(waits);
-	op(works, 1);
-	through = idle_within(works, HELD_MS);
-	let_go();
-	assert_true(idle_within(works, SOON_MS));
-	settle(waits);
-	assert_int_equal(cu->cuStreamDestroy(waits), PST_CU_OK);
-	assert_int_equal(cu->cuStreamDestroy(works), PST_CU_OK);
-	return through;
-}
-
-/* For each direction; what it tells is in tests/standin/README.md. */
-static void waits_hold_up_their_queue(void **state)
-{
-	(void)state;
-	need_memops();
-	for (int over = 0; over < 2; over++) {
-		assert_false(passes(nothing, to_device_small, over));
-		assert_false(passes(nothing, within, over));
-		assert_false(passes(nothing, fill, over));
-		assert_true(passes(nothing, to_device, over));
-		assert_true(passes(nothing, to_device_two_rows, over));
-		assert_true(passes(nothing, to_host, over));
-		assert_false(passes(to_device, to_device, over));
-		assert_false(passes(to_device, to_device_two_rows, over));
-		assert_true(passes(to_device, to_device_small, over));
-		assert_true(passes(to_device, to_host, over));
-		assert_false(passes(to_host, to_host, over));
-		assert_true(passes(to_host, to_device, over));
-		assert_true(passes(to_host, fill, over));
-	}
-}
-
-static void a_fill_frees_the_copy_queues(void **state)
-{
-	struct pst_cu_stream *waits[64], *works;
-
-	(void)state;
-	need_memops();
-	for (int i = 0; i < 64; i++)
-		waits[i] = make_stream(PST_CU_STREAM_NON_BLOCKING);
-	works = make_stream(PST_CU_STREAM_NON_BLOCKING);
-	for (int i = 0; i < 64; i++)
-		i % 2 ? to_device(waits[i], 0) : to_host(waits[i], 1);
-	assert_int_equal(cu->cuCtxSynchronize(), PST_CU_OK);
-	for (int i = 0; i < 64; i++)
-		hold(waits[i]);
-	to_device(works, 2);
-	to_device_two_rows(works, 3);
-	to_host(works, 4);
-	assert_true(idle_within(works, SOON_MS));
-	assert_int_equal(cu->cuStreamQuery(waits[63]), PST_CU_NOT_READY);
-	let_go();
-	for (int i = 0; i < 64; i++) {
-		assert_true(idle_within(waits[i], SOON_MS));
-		assert_int_equal(cu->cuStreamDestroy(waits[i]), PST_CU_OK);
-	}
-	assert_int_equal(cu->cuStreamDestroy(works), PST_CU_OK);
-}
-
-#define CASE(f) cmocka_unit_test_setup_teardown(f, check_setup, teardown)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, check_setup, hold_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(words_are_written_and_awaited),
+		CASE(words_are_compared_in_four_ways),
 		CASE(a_stream_keeps_order),
 		CASE(the_source_is_read_late),
 		CASE(pageable_memory_is_staged),
@@ -593,10 +423,8 @@ int main(void)
 		CASE(pageable_copies_wait),
 		CASE(host_functions_may_call_nothing),
 		CASE(host_functions_run_one_at_a_time),
-		CASE(waits_hold_up_their_queue),
-		CASE(a_fill_frees_the_copy_queues),
 	};
 
 	check_choose();
-	return cmocka_run_group_tests_name("standin_streams", tests, open_all, close_all);
+	return cmocka_run_group_tests_name("standin_streams", tests, hold_open, hold_close);
 }
