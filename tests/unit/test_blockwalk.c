@@ -7,6 +7,8 @@
  */
 #include "../replay/judge.h"
 
+#define LUN "/target1:0:0/1:0:0:0/block/sda"
+
 /* ---- layers ------------------------------------------------------------------- */
 
 static void nvme_partition(void **state)
@@ -135,6 +137,13 @@ static void nvme_multipath(void **state)
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "software");
 	tree_remove(&t, "sys/class/infiniband/roce1");
+	/* Also under a name of its own, by what it says of itself. */
+	tree_link(&t, "sys/class/infiniband/mine",
+		  "../../devices/pci0000:00/0000:02:00.1/infiniband/mine");
+	tree_text(&t, "sys/devices/pci0000:00/0000:02:00.1/infiniband/mine/node_desc", "rxe\n");
+	stack = walk(&t, 259, 9);
+	assert_not(&stack, "software");
+	tree_remove(&t, "sys/class/infiniband/mine");
 	/* One path by TCP spoils it, whichever is in use at present. */
 	plant_path(&t, "nvme6", "nvme3c6n2", "tcp\n");
 	stack = walk(&t, 259, 9);
@@ -145,44 +154,42 @@ static void nvme_multipath(void **state)
 static void disks(void **state)
 {
 	static const struct {
-		const char *path, *proc_name, *word;
+		const char *path, *driver, *kind;
+		bool direct;
 	} cases[] = {
-		{"pci0000:00/0000:00:05.0/virtio2/block/vda", NULL, NULL},
-		{"platform/a003e00.virtio_mmio/virtio2/block/vda", NULL, NULL},
-		{"pci0000:00/0000:00:05.0/virtio2/other/vda", NULL, "unknown"},
-		{PCI "/virtio2/host1/target1:0:0/1:0:0:0/block/sda", "virtio_scsi", NULL},
-		{PCI "/ata1/host1/target1:0:0/1:0:0:0/block/sda", "ahci", NULL},
-		{PCI "/host1/port-1:0/end_device-1:0/target1:0:0/1:0:0:0/block/sda", "mpt3sas",
-		 NULL},
-		{PCI "/host1/rport-1:0-0/target1:0:0/1:0:0:0/block/sda", "qla2xxx", NULL},
-		{PCI "/host1/target1:0:0/1:0:0:0/block/sda", "megaraid_sas", NULL},
-		{PCI "/host1/target1:0:0/1:0:0:0/block/sda", "ib_srp", "scsi srp"},
-		{"platform/host1/session1/target1:0:0/1:0:0:0/block/sda", "iscsi_tcp",
-		 "scsi iscsi"},
-		{PCI "/host1/session1/target1:0:0/1:0:0:0/block/sda", "iscsi_tcp", "scsi iscsi"},
-		{PCI "/host1/session1/target1:0:0/1:0:0:0/block/sda", "qla4xxx", "iscsi-hba"},
-		{"platform/host1/session1/target1:0:0/1:0:0:0/block/sda", "iscsi_iser",
-		 "scsi iser"},
-		{PCI "/usb1/1-1/1-1:1.0/host1/target1:0:0/1:0:0:0/block/sda", "usb-storage",
-		 "scsi usb"},
-		{PCI "/net/eth0/ctlr_0/host1/rport-1:0-0/target1:0:0/1:0:0:0/block/sda", NULL,
-		 "scsi fcoe"},
-		{"pseudo_0/adapter0/host1/target1:0:0/1:0:0:0/block/sda", "scsi_debug",
-		 "not known"},
-		{"virtual/block/loop0", NULL, "loop on"},
-		{"virtual/block/zram0", NULL, "zram on"},
-		{"virtual/block/ram0", NULL, "brd on"},
-		{"virtual/block/nullb0", NULL, "null_blk on"},
-		{"virtual/block/nbd0", NULL, "nbd on"},
-		{"virtual/block/ublkb0", NULL, "ublk on"},
-		{"virtual/block/zd0", NULL, "zvol on"},
-		{"rbd/0/block/rbd0", NULL, "rbd on"},
-		{"LNXSYSTM:00/ndbus0/region0/namespace0.0/block/pmem0", NULL, "pmem on"},
-		{"vbd-51712/block/xvda", NULL, "xen on"},
-		{PCI "/mmc_host/mmc0/mmc0:0001/block/mmcblk0", NULL, "mmc on"},
-		{"virtual/block/drbd0", NULL, "drbd on"},
-		{"virtual/block/whatever0", NULL, "unknown"},
+		{"pci0000:00/0000:00:05.0/virtio2/block/vda", NULL, "virtio-blk", true},
+		{"platform/a003e00.virtio_mmio/virtio2/block/vda", NULL, "virtio-blk", true},
+		{"pci0000:00/0000:00:05.0/virtio2/other/vda", NULL, "unknown", false},
+		{PCI "/virtio2/host1" LUN, "virtio_scsi", "scsi virtio-scsi", true},
+		{PCI "/ata1/host1" LUN, "ahci", "scsi sata", true},
+		{PCI "/host1/port-1:0/end_device-1:0" LUN, "mpt3sas", "scsi sas", true},
+		{PCI "/host1/rport-1:0-0" LUN, "qla2xxx", "scsi fc", true},
+		{PCI "/host1" LUN, "megaraid_sas", "scsi hba", true},
+		{PCI "/host1" LUN, "ib_srp", "scsi srp", false},
+		{"platform/host1/session1" LUN, "iscsi_tcp", "scsi iscsi", false},
+		{PCI "/host1/session1" LUN, "iscsi_tcp", "scsi iscsi", false},
+		{PCI "/host1/session1" LUN, "qla4xxx", "scsi iscsi-hba", false},
+		{"platform/host1/session1" LUN, "iscsi_iser", "scsi iser", false},
+		{PCI "/usb1/1-1/1-1:1.0/host1" LUN, "usb-storage", "scsi usb", false},
+		{PCI "/net/eth0/ctlr_0/host1/rport-1:0-0" LUN, NULL, "scsi fcoe", false},
+		{"pseudo_0/adapter0/host1" LUN, "scsi_debug", "scsi", false},
+		{"platform/ata1/host1" LUN, NULL, "scsi", false},
+		{PCI "/host1/block/sda", NULL, "scsi", false},
+		{"virtual/block/loop0", NULL, "loop", false},
+		{"virtual/block/zram0", NULL, "zram", false},
+		{"virtual/block/ram0", NULL, "brd", false},
+		{"virtual/block/nullb0", NULL, "null_blk", false},
+		{"virtual/block/nbd0", NULL, "nbd", false},
+		{"virtual/block/ublkb0", NULL, "ublk", false},
+		{"virtual/block/zd0", NULL, "zvol", false},
+		{"rbd/0/block/rbd0", NULL, "rbd", false},
+		{"LNXSYSTM:00/ndbus0/region0/namespace0.0/block/pmem0", NULL, "pmem", false},
+		{"vbd-51712/block/xvda", NULL, "xen", false},
+		{PCI "/mmc_host/mmc0/mmc0:0001/block/mmcblk0", NULL, "mmc", false},
+		{"virtual/block/drbd0", NULL, "drbd", false},
+		{"virtual/block/whatever0", NULL, "unknown", false},
 	};
+	char text[256], want[64];
 	size_t i;
 
 	(void)state;
@@ -192,14 +199,18 @@ static void disks(void **state)
 
 		plant(&t);
 		tree_disk(&t, cases[i].path, "8:0");
-		if (cases[i].proc_name)
-			tree_text(&t, "sys/class/scsi_host/host1/proc_name", cases[i].proc_name);
+		if (cases[i].driver)
+			tree_text(&t, "sys/class/scsi_host/host1/proc_name", cases[i].driver);
 		stack = walk(&t, 8, 0);
-		if (cases[i].word)
-			assert_not(&stack,
-				   strcmp(cases[i].word, "unknown") ? cases[i].word : "not known");
-		else
+		pst_blockstack_text(&stack, text, sizeof(text));
+		snprintf(want, sizeof(want), "raw block on %s (%s)",
+			 strrchr(cases[i].path, '/') + 1, cases[i].kind);
+		assert_string_equal(text, want);
+		snprintf(want, sizeof(want), "%s on", cases[i].kind);
+		if (cases[i].direct)
 			assert_direct(&stack);
+		else
+			assert_not(&stack, want);
 		assert_int_equal(stack.drive_count, 1);
 		tree_close(&t);
 	}

@@ -148,6 +148,78 @@ static void confined(void **state)
 	tree_close(&t);
 }
 
+static void texts(void **state)
+{
+	char out[64], path[2 * PST_SYSFS_PATH_MAX], *whole = NULL;
+	struct pst_names names;
+	struct pst_sysfs fs;
+	struct tree t;
+	ssize_t len;
+
+	(void)state;
+	tree_open(&t);
+	tree_text(&t, "blanks", " \t two words \t\nsecond line\n");
+	tree_text(&t, "bytes", "a\x01\x7f\xff\tz");
+	tree_text(&t, "empty", "");
+	tree_link(&t, "link", "some/where/far");
+	assert_int_equal(pst_sysfs_open(&fs, t.root), 0);
+	assert_int_equal(pst_sysfs_text(&fs, out, sizeof(out), "blanks"), 9);
+	assert_string_equal(out, "two words");
+	assert_int_equal(pst_sysfs_text(&fs, out, sizeof(out), "bytes"), 6);
+	assert_string_equal(out, "a??? z");
+	assert_int_equal(pst_sysfs_text(&fs, out, sizeof(out), "empty"), 0);
+	assert_int_equal(pst_sysfs_text(&fs, out, 0, "empty"), -EINVAL);
+	assert_int_equal(pst_sysfs_link(&fs, out, sizeof(out), "link"), 14);
+	assert_int_equal(pst_sysfs_link(&fs, out, 14, "link"), -EOVERFLOW);
+	assert_int_equal(pst_sysfs_link_name(&fs, out, sizeof(out), "link"), 3);
+	assert_string_equal(out, "far");
+	assert_int_equal(pst_sysfs_link_name(&fs, out, 3, "link"), -EOVERFLOW);
+	memset(path, 'p', sizeof(path));
+	path[sizeof(path) - 1] = '\0';
+	assert_int_equal(pst_sysfs_text(&fs, out, sizeof(out), "%s", path), -ENAMETOOLONG);
+	assert_int_equal(pst_sysfs_list(&fs, &names, "%s", path), -ENAMETOOLONG);
+	assert_false(pst_sysfs_exists(&fs, "%s", path));
+	memset(path, 'q', sizeof(path));
+	tree_bytes(&t, "large", path, sizeof(path));
+	len = pst_sysfs_file(&fs, &whole, sizeof(path), "large");
+	assert_int_equal(len, sizeof(path));
+	assert_int_equal(whole[len], '\0');
+	free(whole);
+	assert_int_equal(pst_sysfs_file(&fs, &whole, sizeof(path) - 1, "large"), -EFBIG);
+	assert_int_equal(pst_sysfs_file(&fs, &whole, 100, "nothing"), -ENOENT);
+	pst_sysfs_close(&fs);
+	tree_close(&t);
+}
+
+/* By number, not by letter, and without what begins with a dot. */
+static void lists(void **state)
+{
+	static const char *const want[] = {"nvme1", "nvme2", "nvme10", "sda"};
+	struct pst_names names;
+	struct pst_sysfs fs;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	tree_open(&t);
+	tree_text(&t, "d/nvme10", "");
+	tree_text(&t, "d/sda", "");
+	tree_text(&t, "d/nvme2", "");
+	tree_text(&t, "d/nvme1", "");
+	tree_text(&t, "d/.hidden", "");
+	assert_int_equal(pst_sysfs_open(&fs, t.root), 0);
+	assert_int_equal(pst_sysfs_list(&fs, &names, "d"), 0);
+	assert_int_equal(names.count, 4);
+	for (i = 0; i < names.count; i++)
+		assert_string_equal(names.name[i], want[i]);
+	assert_false(names.cut);
+	pst_names_free(&names);
+	assert_int_equal(pst_sysfs_list(&fs, &names, "d/sda"), -ENOTDIR);
+	assert_int_equal(pst_sysfs_list(&fs, &names, "none"), -ENOENT);
+	pst_sysfs_close(&fs);
+	tree_close(&t);
+}
+
 int main(void)
 {
 	/* clang-format off */
@@ -156,6 +228,8 @@ int main(void)
 		cmocka_unit_test(cpu_lists),
 		cmocka_unit_test(numbers),
 		cmocka_unit_test(confined),
+		cmocka_unit_test(texts),
+		cmocka_unit_test(lists),
 	};
 	/* clang-format on */
 

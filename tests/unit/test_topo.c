@@ -1,33 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shape of the machine: nearness and nodes of replayed machines, trees that are garbled or go
- * round in a circle, both forms of print, and that a capture holds all that is read. Run by
- * tests/run.
+ * The shape of replayed machines: nearness, nodes, ACS and the IOMMU, both forms
+ * of print, and that a capture holds all that is read. Run by tests/run.
  */
-#include "../test.h"
-
+#include "../replay/near.h"
 #include "../replay/tree.h"
-#include "core/topo.h"
 
 static struct tree machines; /* all of synth.py and the captures */
 
 static struct pst_topo *open_machine(const char *name)
 {
-	struct pst_topo *topo = NULL;
-	char root[1024], why[256] = "";
+	char root[1024];
 
 	snprintf(root, sizeof(root), "%s/%s", machines.root, name);
-	if (pst_topo_open(root, &topo, why, sizeof(why)) < 0)
-		fail_msg("%s: %s", name, why);
-	return topo;
-}
-
-static void assert_near(const struct pst_topo *topo, const char *a, const char *b, const char *want)
-{
-	const char *got = pst_nearness_name(pst_topo_nearness(topo, a, b));
-
-	if (strcmp(got, want))
-		fail_msg("%s and %s: %s, not %s", a, b, got, want);
+	return topo_at(root);
 }
 
 static const struct pst_end *end_of(const struct pst_topo *topo, const char *name)
@@ -218,179 +204,6 @@ static void symmetric(void **state)
 	}
 }
 
-/* ---- trees by hand ---------------------------------------------------------- */
-
-static void plant(const struct tree *t, const char *path, const char *class_)
-{
-	const char *bdf = strrchr(path, '/') + 1;
-	char at[512], to[512];
-
-	snprintf(at, sizeof(at), "sys/devices/%s/class", path);
-	tree_text(t, at, class_);
-	snprintf(at, sizeof(at), "sys/bus/pci/devices/%s", bdf);
-	snprintf(to, sizeof(to), "../../../devices/%s", path);
-	tree_link(t, at, to);
-}
-
-static struct pst_topo *open_tree(const struct tree *t)
-{
-	struct pst_topo *topo = NULL;
-	char why[256] = "";
-
-	if (pst_topo_open(t->root, &topo, why, sizeof(why)) < 0)
-		fail_msg("%s", why);
-	return topo;
-}
-
-/* Intel's VMD makes a host bridge of its own out of an endpoint. */
-static void vmd(void **state)
-{
-	struct pst_topo *topo;
-	struct tree t;
-
-	(void)state;
-	tree_open(&t);
-	plant(&t, "pci0000:00/0000:00:0e.0", "0x010400\n");
-	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:02.0", "0x060400\n");
-	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:02.0/10000:e1:00.0", "0x010802\n");
-	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:03.0", "0x060400\n");
-	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:03.0/10000:e2:00.0", "0x010802\n");
-	topo = open_tree(&t);
-	assert_near(topo, "10000:e1:00.0", "10000:e2:00.0", "PHB");
-	assert_near(topo, "10000:e1:00.0", "0000:00:0e.0", "PHB");
-	assert_string_equal(pst_topo_pci(topo, "10000:e1:00.0")->host, "pci0000:00");
-	pst_topo_close(topo);
-	tree_close(&t);
-}
-
-static void functions_of_one_card(void **state)
-{
-	struct pst_topo *topo;
-	struct tree t;
-
-	(void)state;
-	tree_open(&t);
-	plant(&t, "pci0000:00/0000:00:01.0", "0x060400\n");
-	plant(&t, "pci0000:00/0000:00:01.0/0000:01:00.0", "0x030000\n");
-	plant(&t, "pci0000:00/0000:00:01.0/0000:01:00.1", "0x040300\n");
-	topo = open_tree(&t);
-	assert_near(topo, "0000:01:00.0", "0000:01:00.1", "PIX");
-	pst_topo_close(topo);
-	tree_close(&t);
-}
-
-static void circle(void **state)
-{
-	struct pst_topo *topo;
-	struct tree t;
-	FILE *f = fopen("/dev/null", "w");
-
-	(void)state;
-	tree_open(&t);
-	plant(&t, "pci0000:00/0000:02:00.0/0000:01:00.0", "0x060400\n");
-	plant(&t, "pci0000:00/0000:01:00.0/0000:02:00.0", "0x060400\n");
-	plant(&t, "pci0000:00/0000:03:00.0/0000:03:00.0", "0x030200\n");
-	topo = open_tree(&t);
-	assert_false(topo->complete);
-	assert_near(topo, "0000:03:00.0", "0000:01:00.0", "PHB");
-	pst_topo_print(topo, f);
-	pst_topo_print_json(topo, f);
-	pst_topo_close(topo);
-	fclose(f);
-	tree_close(&t);
-}
-
-static void deeper_than_the_limit(void **state)
-{
-	char path[4096] = "pci0000:00";
-	struct pst_topo *topo;
-	struct tree t;
-	int i;
-
-	(void)state;
-	tree_open(&t);
-	for (i = 1; i < 100; i++) {
-		snprintf(path + strlen(path), sizeof(path) - strlen(path), "/0000:%02x:00.0", i);
-		/* Only the last is longer than a path may be. */
-		if (strlen(path) < 400)
-			plant(&t, path, "0x060400\n");
-	}
-	topo = open_tree(&t);
-	assert_true(topo->pci_count > 20);
-	assert_near(topo, "0000:01:00.0", "0000:14:00.0", "PXB");
-	pst_topo_close(topo);
-	tree_close(&t);
-}
-
-static void garbled(void **state)
-{
-	char *huge = malloc(1 << 20);
-	struct pst_topo *topo;
-	struct pst_cpus cpus;
-	struct tree t;
-
-	(void)state;
-	assert_non_null(huge);
-	memset(huge, '1', 1 << 20);
-	tree_open(&t);
-	plant(&t, "pci0000:00/0000:00:01.0", "ffffffffffffffffffffffff\n");
-	tree_bytes(&t, "sys/devices/pci0000:00/0000:00:01.0/local_cpulist", huge, 1 << 20);
-	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "-99999999999999999999\n");
-	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/resource", "0x 0x zz\n\n\n\xff\xfe");
-	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_speed", "GT/s\n");
-	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_width", "255\n");
-	tree_folder(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor");
-	plant(&t, "pci0000:00/0000:00:02.0", "0x060400\n");
-	/* A list of capabilities that points at itself, and one that runs off. */
-	memset(huge, 0, 4096);
-	huge[6] = 0x10;
-	huge[0x34] = 0x40;
-	huge[0x41] = 0x40;
-	memcpy(huge + 0x100, "\x01\x00\x01\x10", 4);
-	tree_bytes(&t, "sys/devices/pci0000:00/0000:00:02.0/config", huge, 4096);
-	plant(&t, "pci0000:00/0000:00:03.0", "0x060400\n");
-	memcpy(huge + 0x100, "\x01\x00\xc1\xff", 4);
-	tree_bytes(&t, "sys/devices/pci0000:00/0000:00:03.0/config", huge, 4096);
-	tree_link(&t, "sys/bus/pci/devices/0000:00:04.0", "../../../../../../../../etc");
-	tree_text(&t, "sys/bus/pci/devices/no address", "");
-	tree_text(&t, "sys/devices/system/node/node0/cpulist", "what\n");
-	tree_text(&t, "sys/devices/system/node/node99999999999/cpulist", "0\n");
-	tree_text(&t, "sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 9 x");
-	topo = open_tree(&t);
-	assert_int_equal(topo->pci_count, 4);
-	assert_int_equal(topo->pci[0].class_, 0);
-	assert_int_equal(topo->pci[0].vendor, 0);
-	assert_int_equal(topo->pci[0].numa, -1);
-	assert_int_equal(topo->pci[0].link_mts, 0);
-	assert_int_equal(topo->pci[0].link_width, 0);
-	assert_null(topo->pci[0].cpulist);
-	assert_int_equal(topo->pci[1].acs, 0);
-	assert_int_equal(topo->pci[2].acs, 0);
-	assert_int_equal(topo->node_count, 1);
-	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), -ENODATA);
-	pst_topo_close(topo);
-	tree_close(&t);
-	free(huge);
-}
-
-static void nothing_there(void **state)
-{
-	struct pst_topo *topo = NULL;
-	char why[256] = "";
-	struct tree t;
-
-	(void)state;
-	assert_int_equal(pst_topo_open("/no/such/root", &topo, why, sizeof(why)), -ENOENT);
-	assert_non_null(strstr(why, "/no/such/root"));
-	assert_null(topo);
-	tree_open(&t);
-	topo = open_tree(&t);
-	assert_int_equal(topo->end_count + topo->node_count + topo->pci_count, 0);
-	assert_string_equal(topo->iommu, "none");
-	pst_topo_close(topo);
-	tree_close(&t);
-}
-
 /* ---- print ------------------------------------------------------------------ */
 
 static void print_to(const char *path, const char *root, bool json)
@@ -494,12 +307,6 @@ int main(void)
 		cmocka_unit_test(captured),
 		cmocka_unit_test(here),
 		cmocka_unit_test(symmetric),
-		cmocka_unit_test(vmd),
-		cmocka_unit_test(functions_of_one_card),
-		cmocka_unit_test(circle),
-		cmocka_unit_test(deeper_than_the_limit),
-		cmocka_unit_test(garbled),
-		cmocka_unit_test(nothing_there),
 		cmocka_unit_test(json),
 		cmocka_unit_test(table),
 		cmocka_unit_test(captured_again),

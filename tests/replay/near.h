@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What both tests of topo say: open the machine below a root, and that two of its
+ * devices are so near. Included by them alone. It must never go on without a topo.
+ */
+#ifndef PENSTOCK_NEAR_H
+#define PENSTOCK_NEAR_H
+
+#include "../test.h"
+
+#include <string.h>
+
+#include "core/topo.h"
+
+static inline struct pst_topo *topo_at(const char *root)
+{
+	struct pst_topo *topo = NULL;
+	char why[256] = "";
+
+	if (pst_topo_open(root, &topo, why, sizeof(why)) < 0)
+		fail_msg("%s: %s", root, why);
+	return topo;
+}
+
+static inline void assert_near(const struct pst_topo *topo, const char *a, const char *b,
+			       const char *want)
+{
+	const char *got = pst_nearness_name(pst_topo_nearness(topo, a, b));
+
+	if (strcmp(got, want))
+		fail_msg("%s and %s: %s, not %s", a, b, got, want);
+}
+
+#endif

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Topo on trees planted by hand: roles of bridges, ACS on the way, nodes without
+ * CPUs, cards that are GPUs or not, and trees that are garbled, too deep, or go
+ * round in a circle. Run by tests/run.
+ */
+#include "../replay/near.h"
+#include "../replay/tree.h"
+
+static void plant(const struct tree *t, const char *path, const char *class_)
+{
+	const char *bdf = strrchr(path, '/') + 1;
+	char at[512], to[512];
+
+	snprintf(at, sizeof(at), "sys/devices/%s/class", path);
+	tree_text(t, at, class_);
+	snprintf(at, sizeof(at), "sys/bus/pci/devices/%s", bdf);
+	snprintf(to, sizeof(to), "../../../devices/%s", path);
+	tree_link(t, at, to);
+}
+
+/* A root port, a switch and two devices, without config space: as a user sees it. */
+static void plant_switch(const struct tree *t)
+{
+	plant(t, "pci0000:00/0000:00:01.0", "0x060400\n");
+	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0", "0x060400\n");
+	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", "0x060400\n");
+	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0x060400\n");
+	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", "0x030200\n");
+	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", "0x010802\n");
+}
+
+/* Writes a bridge's config space, all zero but an ACS control word. */
+static void plant_acs(const struct tree *t, const char *path, uint16_t control)
+{
+	unsigned char config[4096] = {0};
+	char at[512];
+
+	config[0x100] = 13;
+	config[0x106] = (unsigned char)control;
+	config[0x107] = (unsigned char)(control >> 8);
+	snprintf(at, sizeof(at), "sys/devices/%s/config", path);
+	tree_bytes(t, at, config, sizeof(config));
+}
+
+static void roles_by_place(void **state)
+{
+	struct pst_topo *topo;
+	struct tree t;
+
+	(void)state;
+	tree_open(&t);
+	plant_switch(&t);
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_pci(topo, "0000:00:01.0")->role, PST_PCI_ROOT_PORT);
+	assert_int_equal(pst_topo_pci(topo, "0000:01:00.0")->role, PST_PCI_SWITCH_UP);
+	assert_int_equal(pst_topo_pci(topo, "0000:02:01.0")->role, PST_PCI_SWITCH_DOWN);
+	assert_int_equal(pst_topo_pci(topo, "0000:04:00.0")->role, PST_PCI_ENDPOINT);
+	assert_near(topo, "0000:03:00.0", "0000:04:00.0", "PIX");
+	assert_near(topo, "0000:03:00.0", "0000:00:01.0", "PXB");
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+#define SWITCH "pci0000:00/0000:00:01.0/0000:01:00.0"
+
+/* Each bridge on the way counts, on either side and on top; none above it does. */
+static void acs_on_the_way(void **state)
+{
+	static const char *const ports[] = {SWITCH "/0000:02:00.0", SWITCH "/0000:02:01.0", SWITCH,
+					    "pci0000:00/0000:00:01.0"};
+	static const uint16_t bits[] = {0x04, 0x08, 0x20};
+	struct pst_topo *topo;
+	struct tree t;
+	size_t i, bit;
+
+	(void)state;
+	tree_open(&t);
+	plant_switch(&t);
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), -ENODATA);
+	pst_topo_close(topo);
+	for (i = 0; i < 4; i++)
+		plant_acs(&t, ports[i], 0x53); /* all that do not redirect */
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), 0);
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:0a:00.0"), -ENODEV);
+	assert_int_equal(pst_topo_acs_redirects(topo, "what", "0000:04:00.0"), -EINVAL);
+	pst_topo_close(topo);
+	for (i = 0; i < 4; i++) {
+		for (bit = 0; bit < 3; bit++) {
+			plant_acs(&t, ports[i], bits[bit]);
+			topo = topo_at(t.root);
+			assert_int_equal(
+				pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"),
+				i < 3);
+			pst_topo_close(topo);
+		}
+		plant_acs(&t, ports[i], 0);
+	}
+	/* One that redirects outweighs one that is not known. */
+	plant_acs(&t, ports[0], 0x04);
+	tree_remove(&t, "sys/devices/" SWITCH "/0000:02:01.0/config");
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), 1);
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:04:00.0", "0000:03:00.0"), 1);
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+static void nodes_and_cpus(void **state)
+{
+	struct pst_topo *topo;
+	struct pst_cpus cpus;
+	struct tree t;
+
+	(void)state;
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:00:01.0", "0x010802\n");
+	plant(&t, "pci0001:00/0001:00:01.0", "0x010802\n");
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), -ENODATA);
+	assert_int_equal(pst_topo_numa_of(topo, "0000:00:01.0"), -ENODATA);
+	assert_int_equal(pst_topo_numa_of(topo, "0000:00:02.0"), -ENODEV);
+	/* The same place in two domains: two devices, and not known to be near. */
+	assert_int_equal(topo->pci_count, 2);
+	assert_near(topo, "0000:00:01.0", "0001:00:01.0", "SYS");
+	pst_topo_close(topo);
+	tree_text(&t, "sys/devices/system/cpu/online", "0-11\n");
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), 0);
+	assert_int_equal(pst_cpus_count(&cpus), 12);
+	pst_topo_close(topo);
+	tree_text(&t, "sys/devices/system/node/node0/cpulist", "0-7\n");
+	tree_text(&t, "sys/devices/system/node/node0/distance", "10 20 30\n");
+	tree_text(&t, "sys/devices/system/node/node1/cpulist", "8-11\n");
+	tree_text(&t, "sys/devices/system/node/node2/cpulist", "\n"); /* memory alone */
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
+	tree_text(&t, "sys/devices/pci0001:00/0001:00:01.0/numa_node", "2\n");
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), 0);
+	assert_int_equal(pst_cpus_count(&cpus), 4);
+	assert_int_equal(pst_topo_cpus_near(topo, "0001:00:01.0", &cpus), 0);
+	assert_int_equal(pst_cpus_count(&cpus), 12);
+	assert_string_equal(topo->nodes[0].distance, "10 20 30");
+	pst_topo_close(topo);
+	/* What the device says itself comes first. */
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/local_cpulist", "3\n");
+	topo = topo_at(t.root);
+	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), 0);
+	assert_true(pst_cpus_has(&cpus, 3) && pst_cpus_count(&cpus) == 1);
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+static void iommu_modes(void **state)
+{
+	struct pst_topo *topo;
+	struct tree t;
+
+	(void)state;
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:00:01.0", "0x010802\n");
+	plant(&t, "pci0000:00/0000:00:02.0", "0x010802\n");
+	tree_link(&t, "sys/devices/pci0000:00/0000:00:01.0/iommu_group",
+		  "../../../kernel/iommu_groups/0");
+	tree_text(&t, "sys/kernel/iommu_groups/0/type", "DMA\n");
+	topo = topo_at(t.root);
+	assert_string_equal(topo->iommu, "translated");
+	pst_topo_close(topo);
+	tree_link(&t, "sys/devices/pci0000:00/0000:00:02.0/iommu_group",
+		  "../../../kernel/iommu_groups/1");
+	tree_text(&t, "sys/kernel/iommu_groups/1/type", "identity\n");
+	topo = topo_at(t.root);
+	assert_string_equal(topo->iommu, "mixed");
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+/* Which cards are GPUs. */
+static void gpus(void **state)
+{
+	static const struct {
+		const char *class_, *vendor, *maker; /* maker NULL: none */
+	} cases[] = {
+		{"0x030200\n", "0x10de\n", "nvidia"}, {"0x030000\n", "0x10de\n", "nvidia"},
+		{"0x068000\n", "0x10de\n", NULL}, /* NVSwitch */
+		{"0x040300\n", "0x10de\n", NULL},     {"0x038000\n", "0x1002\n", "amd"},
+		{"0x120000\n", "0x1002\n", "amd"},    {"0x030000\n", "0x8086\n", "intel"},
+		{"0x120000\n", "0x8086\n", "intel"},  {"0x030000\n", "0x1a03\n", NULL},
+		{"0x020000\n", "0x8086\n", NULL},     {"0x120000\n", "0x10de\n", NULL},
+	};
+	struct pst_topo *topo;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		tree_open(&t);
+		plant(&t, "pci0000:00/0000:00:01.0", cases[i].class_);
+		tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor", cases[i].vendor);
+		topo = topo_at(t.root);
+		assert_int_equal(topo->end_count, cases[i].maker ? 1 : 0);
+		if (cases[i].maker)
+			assert_string_equal(topo->ends[0].maker, cases[i].maker);
+		pst_topo_close(topo);
+		tree_close(&t);
+	}
+}
+
+/* Intel's VMD makes a host bridge of its own out of an endpoint. */
+static void vmd(void **state)
+{
+	struct pst_topo *topo;
+	struct tree t;
+
+	(void)state;
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:00:0e.0", "0x010400\n");
+	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:02.0", "0x060400\n");
+	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:02.0/10000:e1:00.0", "0x010802\n");
+	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:03.0", "0x060400\n");
+	plant(&t, "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:03.0/10000:e2:00.0", "0x010802\n");
+	topo = topo_at(t.root);
+	assert_near(topo, "10000:e1:00.0", "10000:e2:00.0", "PHB");
+	assert_near(topo, "10000:e1:00.0", "0000:00:0e.0", "PHB");
+	assert_string_equal(pst_topo_pci(topo, "10000:e1:00.0")->host, "pci0000:00");
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+static void functions_of_one_card(void **state)
+{
+	struct pst_topo *topo;
+	struct tree t;
+
+	(void)state;
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:00:01.0", "0x060400\n");
+	plant(&t, "pci0000:00/0000:00:01.0/0000:01:00.0", "0x030000\n");
+	plant(&t, "pci0000:00/0000:00:01.0/0000:01:00.1", "0x040300\n");
+	topo = topo_at(t.root);
+	assert_near(topo, "0000:01:00.0", "0000:01:00.1", "PIX");
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+static void circle(void **state)
+{
+	struct pst_topo *topo;
+	struct tree t;
+	FILE *f = fopen("/dev/null", "w");
+
+	(void)state;
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:02:00.0/0000:01:00.0", "0x060400\n");
+	plant(&t, "pci0000:00/0000:01:00.0/0000:02:00.0", "0x060400\n");
+	plant(&t, "pci0000:00/0000:03:00.0/0000:03:00.0", "0x030200\n");
+	topo = topo_at(t.root);
+	assert_false(topo->complete);
+	assert_near(topo, "0000:03:00.0", "0000:01:00.0", "PHB");
+	pst_topo_print(topo, f);
+	pst_topo_print_json(topo, f);
+	pst_topo_close(topo);
+	fclose(f);
+	tree_close(&t);
+}
+
+static void deeper_than_the_limit(void **state)
+{
+	char path[4096] = "pci0000:00";
+	struct pst_topo *topo;
+	struct tree t;
+	int i;
+
+	(void)state;
+	tree_open(&t);
+	for (i = 1; i < 100; i++) {
+		snprintf(path + strlen(path), sizeof(path) - strlen(path), "/0000:%02x:00.0", i);
+		/* Only the last is longer than a path may be. */
+		if (strlen(path) < 400)
+			plant(&t, path, "0x060400\n");
+	}
+	topo = topo_at(t.root);
+	assert_true(topo->pci_count > 20);
+	assert_near(topo, "0000:01:00.0", "0000:14:00.0", "PXB");
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+static void garbled(void **state)
+{
+	char *huge = malloc(1 << 20);
+	struct pst_topo *topo;
+	struct pst_cpus cpus;
+	struct tree t;
+
+	(void)state;
+	assert_non_null(huge);
+	memset(huge, '1', 1 << 20);
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:00:01.0", "ffffffffffffffffffffffff\n");
+	tree_bytes(&t, "sys/devices/pci0000:00/0000:00:01.0/local_cpulist", huge, 1 << 20);
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "-99999999999999999999\n");
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/resource", "0x 0x zz\n\n\n\xff\xfe");
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_speed", "GT/s\n");
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_width", "255\n");
+	tree_folder(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor");
+	plant(&t, "pci0000:00/0000:00:02.0", "0x060400\n");
+	/* A list of capabilities that points at itself, and one that runs off. */
+	memset(huge, 0, 4096);
+	huge[6] = 0x10;
+	huge[0x34] = 0x40;
+	huge[0x41] = 0x40;
+	memcpy(huge + 0x100, "\x01\x00\x01\x10", 4);
+	tree_bytes(&t, "sys/devices/pci0000:00/0000:00:02.0/config", huge, 4096);
+	plant(&t, "pci0000:00/0000:00:03.0", "0x060400\n");
+	memcpy(huge + 0x100, "\x01\x00\xc1\xff", 4);
+	tree_bytes(&t, "sys/devices/pci0000:00/0000:00:03.0/config", huge, 4096);
+	tree_link(&t, "sys/bus/pci/devices/0000:00:04.0", "../../../../../../../../etc");
+	tree_text(&t, "sys/bus/pci/devices/no address", "");
+	tree_text(&t, "sys/devices/system/node/node0/cpulist", "what\n");
+	tree_text(&t, "sys/devices/system/node/node99999999999/cpulist", "0\n");
+	tree_text(&t, "sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 9 x");
+	topo = topo_at(t.root);
+	assert_int_equal(topo->pci_count, 4);
+	assert_int_equal(topo->pci[0].class_, 0);
+	assert_int_equal(topo->pci[0].vendor, 0);
+	assert_int_equal(topo->pci[0].numa, -1);
+	assert_int_equal(topo->pci[0].link_mts, 0);
+	assert_int_equal(topo->pci[0].link_width, 0);
+	assert_null(topo->pci[0].cpulist);
+	assert_int_equal(topo->pci[1].acs, 0);
+	assert_int_equal(topo->pci[2].acs, 0);
+	assert_int_equal(topo->node_count, 1);
+	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), -ENODATA);
+	pst_topo_close(topo);
+	tree_close(&t);
+	free(huge);
+}
+
+static void nothing_there(void **state)
+{
+	struct pst_topo *topo = NULL;
+	char why[256] = "";
+	struct tree t;
+
+	(void)state;
+	assert_int_equal(pst_topo_open("/no/such/root", &topo, why, sizeof(why)), -ENOENT);
+	assert_non_null(strstr(why, "/no/such/root"));
+	assert_null(topo);
+	tree_open(&t);
+	topo = topo_at(t.root);
+	assert_int_equal(topo->end_count + topo->node_count + topo->pci_count, 0);
+	assert_string_equal(topo->iommu, "none");
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
+int main(void)
+{
+	/* clang-format off */
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(roles_by_place),
+		cmocka_unit_test(acs_on_the_way),
+		cmocka_unit_test(nodes_and_cpus),
+		cmocka_unit_test(iommu_modes),
+		cmocka_unit_test(gpus),
+		cmocka_unit_test(vmd),
+		cmocka_unit_test(functions_of_one_card),
+		cmocka_unit_test(circle),
+		cmocka_unit_test(deeper_than_the_limit),
+		cmocka_unit_test(garbled),
+		cmocka_unit_test(nothing_there),
+	};
+	/* clang-format on */
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
