@@ -24,6 +24,8 @@
 /* Shorter copies than this are waited for by looking, not by sleeping: a timer's
  * sleep costs some 60 us. */
 #define SPIN_US 15
+/* Copies of so many bytes share a ticket; fewer when the lane has a moment. */
+#define MARK_BYTES (4u << 20)
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one
  * looks: at first without a pause, then so often. */
 #define WATCH_SPINS 2000
@@ -141,6 +143,24 @@ static int copy_part(void *arg, const struct pst_part *part)
 	return 0;
 }
 
+/* Gives the copies queued since the last time a ticket. One for several chunks: each
+ * costs the copy engine a pause of some 4 us (H200). */
+static void mark_copies(struct pst_copyq *copyq)
+{
+	uint64_t ticket = 0;
+	int ret;
+
+	if (!copyq->unmarked)
+		return;
+	ret = copyq->dev->ops->mark(copyq->copier, &ticket);
+	for (unsigned i = copyq->tail - copyq->unmarked; i != copyq->tail; i++) {
+		copyq->waits[i % PST_LANE_CHUNKS].ticket = ticket;
+		copyq->waits[i % PST_LANE_CHUNKS].error = ret;
+	}
+	copyq->unmarked = 0;
+	copyq->unmarked_bytes = 0;
+}
+
 static void copies_ended(struct pst_chunk *chunk, int result)
 {
 	if (result && !chunk->err.code)
@@ -165,22 +185,19 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	lane->copies++;
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
-		uint64_t ticket;
-		int mark;
+		unsigned at = copyq->tail % PST_LANE_CHUNKS;
 
 		if (!(c.touched & 1u << i))
 			continue;
-		mark = copyq->dev->ops->mark(copyq->copier, &ticket);
-		if (mark) {
-			ret = pst_fail_errno(&chunk->err, mark, PENSTOCK_WHY_DEVICE_ERROR,
-					     "%s: marking a copy: %m", copyq->dev->name);
-			continue;
-		}
-		copyq->waits[copyq->tail % PST_LANE_CHUNKS].ticket = ticket;
-		copyq->waits[copyq->tail % PST_LANE_CHUNKS].bytes = c.bytes;
-		copyq->waits[copyq->tail++ % PST_LANE_CHUNKS].chunk = chunk;
+		copyq->waits[at].bytes = c.bytes;
+		copyq->waits[at].chunk = chunk;
+		copyq->tail++;
+		copyq->unmarked++;
+		copyq->unmarked_bytes += c.bytes;
 		lane->copy_bytes += c.bytes;
 		chunk->waits++;
+		if (copyq->unmarked_bytes >= MARK_BYTES)
+			mark_copies(copyq);
 	}
 	copies_ended(chunk, ret);
 	return 0;
@@ -194,11 +211,14 @@ static int reap_copies(struct pst_lane *lane, bool sleep)
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
 
+		mark_copies(copyq);
 		while (copyq->head != copyq->tail) {
 			const unsigned at = copyq->head % PST_LANE_CHUNKS;
 			uint64_t ticket = copyq->waits[at].ticket;
-			int ret = copyq->dev->ops->reached(copyq->copier, ticket);
+			int ret = copyq->waits[at].error;
 
+			if (!ret)
+				ret = copyq->dev->ops->reached(copyq->copier, ticket);
 			if (!ret && sleep && !ended) {
 				ret = copyq->dev->ops->wait(copyq->copier, ticket);
 				ret = ret ? ret : 1;

@@ -26,8 +26,11 @@ struct pst_copyq {
 	struct penstock_device *dev;
 	struct pst_copier *copier;
 	unsigned head, tail; /* of the ring below; tail - head waiting */
+	unsigned unmarked;   /* of them, the last ones have no ticket yet */
+	uint64_t unmarked_bytes;
 	struct {
 		uint64_t ticket;
+		int error;   /* when no ticket could be had */
 		uint64_t bytes;
 		struct pst_chunk *chunk;
 	} waits[PST_LANE_CHUNKS];
