@@ -62,6 +62,79 @@ static void roles_by_place(void **state)
 	tree_close(&t);
 }
 
+/* Config space says it for certain: a guest may show a switch without its root. */
+static void roles_by_config(void **state)
+{
+	static const struct {
+		unsigned char type;
+		int role;
+	} cases[] = {{4, PST_PCI_ROOT_PORT}, {5, PST_PCI_SWITCH_UP}, {6, PST_PCI_SWITCH_DOWN}};
+	unsigned char config[256] = {0};
+	struct pst_topo *topo;
+	struct tree t;
+	size_t i;
+
+	(void)state;
+	tree_open(&t);
+	plant(&t, "pci0000:00/0000:00:01.0", "0x060400\n");
+	config[0x34] = 0x50;
+	config[0x50] = 5; /* MSI first */
+	config[0x51] = 0x60;
+	config[0x60] = 16;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		config[6] = 0x10; /* it has a list of capabilities */
+		config[0x62] = (unsigned char)(cases[i].type << 4 | 2);
+		tree_bytes(&t, "sys/devices/pci0000:00/0000:00:01.0/config", config, 256);
+		topo = topo_at(t.root);
+		assert_int_equal(topo->pci[0].role, cases[i].role);
+		assert_int_equal(topo->pci[0].acs, 0);
+		pst_topo_close(topo);
+		config[6] = 0;
+		tree_bytes(&t, "sys/devices/pci0000:00/0000:00:01.0/config", config, 256);
+		topo = topo_at(t.root);
+		assert_int_equal(topo->pci[0].role, PST_PCI_ROOT_PORT);
+		pst_topo_close(topo);
+	}
+	tree_close(&t);
+}
+
+/* What else lies in the folders of drives is none; and more than can be held. */
+static void drives_and_limits(void **state)
+{
+	struct pst_topo *topo;
+	char path[128];
+	struct tree t;
+	int i;
+
+	(void)state;
+	tree_open(&t);
+	tree_link(&t, "sys/class/nvme/nvme0", "../../devices/virtual/nvme-fabrics/ctl/nvme0");
+	tree_link(&t, "sys/class/nvme/nvme-fabrics", "../../devices/virtual/nvme-fabrics");
+	tree_link(&t, "sys/block/loop0", "../devices/virtual/block/loop0");
+	tree_link(&t, "sys/block/nvme0n1", "../devices/pci0000:00/0000:00:02.0/nvme/nvme0/nvme0n1");
+	tree_link(&t, "sys/block/mmcblk0", "../devices/pci0000:00/0000:00:01.0/mmc0/block/mmcblk0");
+	tree_link(&t, "sys/block/vda", "../devices/platform/1.mmio/virtio0/block/vda");
+	topo = topo_at(t.root);
+	assert_int_equal(topo->end_count, 2);
+	assert_string_equal(topo->ends[0].name, "nvme0");
+	assert_string_equal(topo->ends[1].name, "vda");
+	assert_int_equal(topo->ends[1].pci, -1);
+	pst_topo_close(topo);
+	for (i = 0; i < PST_TOPO_ENDS_MAX; i++) {
+		snprintf(path, sizeof(path), "sys/class/infiniband/mlx5_%d", i);
+		tree_link(&t, path, "nowhere");
+		snprintf(path, sizeof(path), "sys/class/nvme/nvme%d", i);
+		tree_link(&t, path, "nowhere");
+		snprintf(path, sizeof(path), "sys/block/vd%d", i);
+		tree_link(&t, path, "../devices/platform/1.mmio/virtio0/block/vda");
+	}
+	topo = topo_at(t.root);
+	assert_int_equal(topo->end_count, PST_TOPO_ENDS_MAX);
+	assert_false(topo->complete);
+	pst_topo_close(topo);
+	tree_close(&t);
+}
+
 #define SWITCH "pci0000:00/0000:00:01.0/0000:01:00.0"
 
 /* Each bridge on the way counts, on either side and on top; none above it does. */
@@ -118,12 +191,14 @@ static void nodes_and_cpus(void **state)
 	tree_open(&t);
 	plant(&t, "pci0000:00/0000:00:01.0", "0x010802\n");
 	plant(&t, "pci0001:00/0001:00:01.0", "0x010802\n");
+	plant(&t, "pci0000:05/0000:05:00.0", "0x010802\n");
 	topo = topo_at(t.root);
 	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), -ENODATA);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:00:01.0"), -ENODATA);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:00:02.0"), -ENODEV);
 	/* The same place in two domains: two devices, and not known to be near. */
-	assert_int_equal(topo->pci_count, 2);
+	assert_int_equal(topo->pci_count, 3);
+	assert_non_null(pst_topo_pci(topo, "0000:05:00.0"));
 	assert_near(topo, "0000:00:01.0", "0001:00:01.0", "SYS");
 	pst_topo_close(topo);
 	tree_text(&t, "sys/devices/system/cpu/online", "0-11\n");
@@ -362,6 +437,8 @@ int main(void)
 	/* clang-format off */
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(roles_by_place),
+		cmocka_unit_test(roles_by_config),
+		cmocka_unit_test(drives_and_limits),
 		cmocka_unit_test(acs_on_the_way),
 		cmocka_unit_test(nodes_and_cpus),
 		cmocka_unit_test(iommu_modes),
