@@ -83,6 +83,8 @@ static void start(void)
 	standin.queue_count = (unsigned int)env_size("PENSTOCK_STANDIN_HW_QUEUES", 4);
 	if (standin.queue_count > QUEUES_MAX)
 		standin.queue_count = QUEUES_MAX;
+	standin.queue_depth = (unsigned int)env_size("PENSTOCK_STANDIN_QUEUE_DEPTH", 1020);
+	standin.stream_pool = (unsigned int)env_size("PENSTOCK_STANDIN_STREAM_POOL", 16);
 	standin.strict = env_size("PENSTOCK_STANDIN_STRICT", 1);
 	standin.memops = !env_size("PENSTOCK_STANDIN_NO_MEMOPS", 0);
 	standin.peer = env_size("PENSTOCK_STANDIN_PEER", 1);

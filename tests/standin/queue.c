@@ -71,32 +71,45 @@ static void depend_legacy(struct op *op, struct pst_cu_stream *stream)
 			depend(op, s->last);
 }
 
-static void depend_queue(struct op *op, struct pst_cu_stream *stream, enum queue_kind queue)
+static struct queue *queue_of(struct pst_cu_stream *stream, enum queue_kind kind)
 {
-	struct op **last;
-
-	if (queue == QUEUE_LAST)
-		queue = stream->last_queue;
-	if (queue >= QUEUE_KINDS)
-		return;
-	stream->last_queue = queue;
+	if (kind == QUEUE_LAST)
+		kind = stream->last_queue;
+	if (kind >= QUEUE_KINDS)
+		return NULL;
+	stream->last_queue = kind;
 	if (!standin.queue_count)
-		return;
-	last = &standin.devices[stream->ctx->dev]
-			.queues[queue][stream->index % standin.queue_count];
-	depend(op, *last);
-	op_put(*last);
-	*last = op;
-	op->refs++;
+		return NULL;
+	return &standin.devices[stream->ctx->dev].queues[kind][stream->index % standin.queue_count];
+}
+
+/* A full queue holds its caller up, as in the driver: who fills one behind a
+ * wait and is the one to end that wait hangs here.
+ */
+static void enter_queue(struct op *op, struct queue *queue)
+{
+	while (standin.queue_depth && queue->pending >= standin.queue_depth)
+		pthread_cond_wait(&standin.done, &standin.lock);
+	queue->pending++;
+	op->queue = queue;
 }
 
 /* The caller keeps its reference, for op_wait or op_put. */
-struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind queue)
+struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind)
 {
+	struct queue *queue = queue_of(stream, kind);
+
+	if (queue)
+		enter_queue(op, queue);
 	op->stream = stream;
 	op->seq = ++standin.seq;
 	depend_legacy(op, stream);
-	depend_queue(op, stream, queue);
+	if (queue) {
+		depend(op, queue->last);
+		op_put(queue->last);
+		queue->last = op;
+		op->refs++;
+	}
 	op_put(stream->last);
 	stream->last = op;
 	op->refs++;
@@ -353,6 +366,8 @@ static void finish(struct op *op)
 	if (!s->head)
 		s->tail = NULL;
 	op->done = true;
+	if (op->queue)
+		op->queue->pending--;
 	for (size_t i = 0; i < op->dep_count; i++)
 		op_put(op->deps[i]);
 	op->dep_count = 0;
@@ -367,6 +382,7 @@ static void stream_free(struct pst_cu_stream *stream)
 	while (*at != stream)
 		at = &(*at)->next;
 	*at = stream->next;
+	stream->ctx->stream_count--;
 	op_put(stream->last);
 	pthread_cond_destroy(&stream->wake);
 	free(stream);
@@ -401,12 +417,25 @@ static void *stream_main(void *arg)
 	return NULL;
 }
 
+/* The driver makes room for streams by the dozen, and waits for an idle context
+ * each time that it does.
+ */
+static void make_room(struct pst_cu_ctx *ctx)
+{
+	if (ctx->stream_count < ctx->stream_max || !standin.stream_pool)
+		return;
+	ctx->stream_max += standin.stream_pool;
+	ctx_idle(ctx);
+}
+
 struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, int priority)
 {
 	struct pst_cu_stream *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		abort();
+	make_room(ctx);
+	ctx->stream_count++;
 	pthread_once(&helpers_once, helpers_start);
 	s->ctx = ctx;
 	s->flags = flags;

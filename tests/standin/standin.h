@@ -75,7 +75,8 @@ struct pst_cu_ctx {
 	unsigned int retains; /* of a primary context */
 	unsigned int flags;
 	enum pst_cu_result broken;
-	uint64_t peers; /* bit of each device whose memory may be reached */
+	uint64_t peers;			       /* bit of each device whose memory may be reached */
+	unsigned int stream_count, stream_max; /* living, and room made for */
 	struct pst_cu_stream *null_stream;
 	struct pst_cu_stream *thread_stream;
 };
@@ -88,6 +89,8 @@ struct piece { /* one copy of rows; rows = 1: plain */
 
 enum op_kind { OP_MARK, OP_COPY, OP_SET, OP_WRITE, OP_WAIT, OP_HOST, OP_FREE };
 
+struct queue;
+
 struct op {
 	enum op_kind kind;
 	enum func func;
@@ -96,6 +99,7 @@ struct op {
 	bool hit; /* OP_WAIT: the word is right; OP_HOST: it has returned */
 	uint64_t seq;
 	struct pst_cu_stream *stream;
+	struct queue *queue;  /* NULL: in none */
 	struct op *next;      /* in its stream */
 	struct op *poll_next; /* in the list of waits or of host functions */
 	struct op **deps;
@@ -189,6 +193,11 @@ struct span { /* addresses in use in a device's arena */
 	struct span *next;
 };
 
+struct queue { /* of the hardware */
+	struct op *last;
+	unsigned int pending;
+};
+
 struct device {
 	struct pst_cu_ctx primary;
 	size_t mem_total, mem_used;
@@ -197,7 +206,7 @@ struct device {
 	struct span *spans;  /* sorted */
 	struct block *small; /* being filled */
 	pst_cu_ptr small_start;
-	struct op *queues[QUEUE_KINDS][QUEUES_MAX]; /* the last operation */
+	struct queue queues[QUEUE_KINDS][QUEUES_MAX];
 };
 
 struct standin {
@@ -205,7 +214,7 @@ struct standin {
 	pthread_cond_t done;  /* some operation is done */
 	bool started, ended, forked;
 	int device_count;
-	unsigned int queue_count;
+	unsigned int queue_count, queue_depth, stream_pool;
 	bool strict, memops, peer, dmabuf, read_only, ipc, verbose;
 	struct device devices[DEVICES_MAX];
 	struct pst_cu_ctx *ctxs; /* made by cuCtxCreate */
@@ -287,7 +296,7 @@ char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail);
 /* queue.c: with the lock held */
 struct op *op_new(enum op_kind kind, enum func func);
 void op_put(struct op *op);
-struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind queue);
+struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind);
 void op_wait(struct op *op); /* takes a reference away */
 struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, int priority);
 void ctx_idle(struct pst_cu_ctx *ctx); /* all that was submitted so far */

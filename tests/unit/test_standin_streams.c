@@ -262,6 +262,30 @@ static void do_stream(void)
 	assert_int_equal(cu->cuStreamDestroy(spare_stream), PST_CU_OK);
 }
 
+/* Room is made for a dozen or so at a time. */
+static void do_many_streams(void)
+{
+	struct pst_cu_stream *many[40];
+
+	for (int i = 0; i < 40; i++)
+		many[i] = make_stream(PST_CU_STREAM_NON_BLOCKING);
+	for (int i = 0; i < 40; i++)
+		assert_int_equal(cu->cuStreamDestroy(many[i]), PST_CU_OK);
+}
+
+/* A queue of the hardware takes a thousand or so. */
+static void do_many_copies(void)
+{
+	for (int i = 0; i < 3000; i++)
+		assert_int_equal(cu->cuMemcpyDtoHAsync(pinned, big, 64, stream), PST_CU_OK);
+}
+
+static void do_some_copies(void)
+{
+	for (int i = 0; i < 900; i++)
+		assert_int_equal(cu->cuMemcpyDtoHAsync(pinned, big, 64, stream), PST_CU_OK);
+}
+
 static void do_read_pageable(void)
 {
 	char byte;
@@ -326,6 +350,16 @@ static void giving_back_waits_for_everything(void **state)
 	assert_true(returns(do_stream, true));
 	assert_false(returns(do_ctx_sync, false));
 	munmap(spare_pages, 8 * MIB);
+}
+
+static void what_is_full_waits(void **state)
+{
+	(void)state;
+	need_memops();
+	assert_false(returns(do_many_streams, false));
+	assert_true(returns(do_many_streams, true)); /* the room is there */
+	assert_true(returns(do_some_copies, true));
+	assert_false(returns(do_many_copies, false));
 }
 
 static void pageable_copies_wait(void **state)
@@ -420,6 +454,7 @@ int main(void)
 		CASE(destroyed_streams_finish),
 		CASE(streams_say_what_they_are),
 		CASE(giving_back_waits_for_everything),
+		CASE(what_is_full_waits),
 		CASE(pageable_copies_wait),
 		CASE(host_functions_may_call_nothing),
 		CASE(host_functions_run_one_at_a_time),
