@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options, sizes, numbers and errors of the command line. */
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+
+int fail(int code, const char *fmt, ...)
+{
+	char text[512];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	for (char *c = text; *c; c++) /* one line, whatever a file's name holds */
+		if ((unsigned char)*c < ' ')
+			*c = '?';
+	fprintf(stderr, "penstock: %s\n", text);
+	return code;
+}
+
+int fail_lib(const char *what)
+{
+	return fail(EXIT_FAILED, "%s: %s", what, penstock_errmsg());
+}
+
+/* Edit distance, for short words. */
+static unsigned distance(const char *a, const char *b)
+{
+	unsigned row[64], la = (unsigned)strlen(a), lb = (unsigned)strlen(b);
+
+	if (la > 60 || lb > 60)
+		return 100;
+	for (unsigned j = 0; j <= lb; j++)
+		row[j] = j;
+	for (unsigned i = 1; i <= la; i++) {
+		unsigned corner = row[0];
+
+		row[0] = i;
+		for (unsigned j = 1; j <= lb; j++) {
+			unsigned old = row[j], best = corner + (a[i - 1] != b[j - 1]);
+
+			if (old + 1 < best)
+				best = old + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			corner = old;
+			row[j] = best;
+		}
+	}
+	return row[lb];
+}
+
+const char *closest(const char *word, const char *const *words)
+{
+	const char *best = NULL;
+	unsigned least = 3; /* further off is no typing error */
+
+	for (unsigned i = 0; words[i]; i++) {
+		unsigned d = distance(word, words[i]);
+
+		if (d < least) {
+			least = d;
+			best = words[i];
+		}
+	}
+	return best;
+}
+
+static void print_usage(FILE *f, const struct command *cmd)
+{
+	fprintf(f, "usage: penstock %s %s\n\n%s\n\n%s", cmd->name, cmd->usage, cmd->summary,
+		cmd->help);
+}
+
+static int bad_option(const char *word, const struct command *cmd, const struct option *options)
+{
+	const char *names[32], *near;
+	unsigned n = 0;
+
+	for (; options[n].name && n < 31; n++)
+		names[n] = options[n].name;
+	names[n] = NULL;
+	near = closest(word + strspn(word, "-"), names);
+	if (near)
+		fail(EXIT_USAGE, "%s has no option '%s', did you mean '--%s'?", cmd->name, word,
+		     near);
+	else
+		fail(EXIT_USAGE, "%s has no option '%s', see 'penstock %s --help'", cmd->name, word,
+		     cmd->name);
+	return '?';
+}
+
+int next_option(int argc, char **argv, const struct command *cmd, const struct option *options)
+{
+	int at = optind ? optind : 1, c;
+
+	opterr = 0;
+	c = getopt_long(argc, argv, ":h", options, NULL);
+	if (c == 'h') {
+		print_usage(stdout, cmd);
+		return 'h';
+	}
+	if (c == ':') {
+		fail(EXIT_USAGE, "%s needs a value", argv[optind - 1]);
+		return '?';
+	}
+	if (c != '?')
+		return c;
+	if (optind > at && optind - 1 < argc && argv[optind - 1][0] == '-')
+		at = optind - 1;
+	return bad_option(argv[at], cmd, options);
+}
+
+bool parse_size(const char *text, uint64_t *out)
+{
+	static const struct {
+		const char *name;
+		unsigned shift;
+	} units[] = { { "", 0 },     { "B", 0 },    { "k", 10 },   { "K", 10 }, { "KiB", 10 },
+		      { "M", 20 },   { "MiB", 20 }, { "G", 30 },   { "GiB", 30 },
+		      { "T", 40 },   { "TiB", 40 } };
+	unsigned long long n;
+	char *end;
+
+	if (!isdigit((unsigned char)*text))
+		return false;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (errno)
+		return false;
+	for (unsigned i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+		if (strcmp(end, units[i].name))
+			continue;
+		if (n > (unsigned long long)INT64_MAX >> units[i].shift)
+			return false;
+		*out = n << units[i].shift;
+		return true;
+	}
+	return false;
+}
+
+bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
+{
+	unsigned long long n;
+	char *end;
+
+	if (!isdigit((unsigned char)*text))
+		return false;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (errno || *end || n < min || n > max)
+		return false;
+	*out = n;
+	return true;
+}
+
+const char *class_name(enum penstock_class c)
+{
+	return c == PENSTOCK_DIRECT ? "direct" : c == PENSTOCK_NO_CPU_COPY ? "no-cpu-copy" : "any";
+}
+
+bool parse_class(const char *text, enum penstock_class *out)
+{
+	for (int c = PENSTOCK_ANY; c <= PENSTOCK_DIRECT; c++) {
+		if (!strcmp(text, class_name((enum penstock_class)c))) {
+			*out = (enum penstock_class)c;
+			return true;
+		}
+	}
+	fail(EXIT_USAGE, "there is no class '%s': any, no-cpu-copy or direct", text);
+	return false;
+}
+
+bool parse_effort(const char *text, enum penstock_effort *out)
+{
+	if (!strcmp(text, "thrifty"))
+		*out = PENSTOCK_THRIFTY;
+	else if (!strcmp(text, "fast"))
+		*out = PENSTOCK_FAST;
+	else
+		return fail(EXIT_USAGE, "there is no effort '%s': thrifty or fast", text), false;
+	return true;
+}
+
+double seconds(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+const char *human(double bytes, char *buf, size_t len)
+{
+	static const char *const units[] = { "bytes", "kB", "MB", "GB", "TB" };
+	unsigned u = 0;
+
+	while (bytes >= 1000 && u < 4) {
+		bytes /= 1000;
+		u++;
+	}
+	snprintf(buf, len, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+	return buf;
+}

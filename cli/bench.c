@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock bench: requests of one size at one depth between a storage and a device,
+ * for a while; GB/s, IOPS, latency, CPU time. What is called cold was not in the page
+ * cache before, and what is left of it is checked after; else nothing is printed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+struct run {
+	const struct bench_args *a;
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	struct penstock_queue *q;
+	char *mem;
+	uint64_t length, next, random;
+	double *begun;		/* by place of depth */
+	unsigned *places, place_count;
+	struct bench_result *out;
+	double until;
+	bool failed;
+};
+
+/* ---- latency: buckets of 1/16 of a power of two, 6 % wide ---- */
+
+#define SUB 16
+
+static unsigned bucket_of(double us)
+{
+	uint64_t ns = (uint64_t)(us * 1e3);
+	unsigned log;
+
+	if (ns < SUB)
+		return (unsigned)ns;
+	log = 63 - (unsigned)__builtin_clzll(ns);
+	return (log - 3) * SUB + (unsigned)((ns >> (log - 4)) & (SUB - 1));
+}
+
+static double bucket_us(unsigned bucket)
+{
+	if (bucket < SUB)
+		return bucket / 1e3;
+	return (double)((uint64_t)(SUB + bucket % SUB) << (bucket / SUB - 1)) / 1e3;
+}
+
+double bench_percentile(const struct bench_result *r, double share)
+{
+	uint64_t sum = 0;
+
+	for (unsigned b = 0; b < BENCH_BUCKETS; b++) {
+		sum += r->latency[b];
+		if (sum && (double)sum >= share * (double)r->ops)
+			return bucket_us(b);
+	}
+	return 0;
+}
+
+/* ---- where the bytes are ---- */
+
+static int64_t cached_pages(const char *path)
+{
+	struct {
+		uint64_t off, len;
+	} range = { 0, 0 };
+	struct {
+		uint64_t cache, dirty, writeback, evicted, recently;
+	} stat;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int64_t n = -1;
+
+	if (fd < 0)
+		return -1;
+	if (!syscall(SYS_cachestat, fd, &range, &stat, 0))
+		n = (int64_t)stat.cache;
+	close(fd);
+	return n;
+}
+
+int bench_make_cold(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	fdatasync(fd);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	return cached_pages(path) == 0 ? 0 : -EBUSY;
+}
+
+int bench_make_warm(const char *path, uint64_t length)
+{
+	size_t step = 4u << 20;
+	char *buf = malloc(step);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int64_t pages;
+
+	for (uint64_t off = 0; fd >= 0 && buf && off < length; off += step)
+		if (pread(fd, buf, step, (off_t)off) <= 0)
+			break;
+	free(buf);
+	if (fd < 0)
+		return -errno;
+	close(fd);
+	pages = cached_pages(path);
+	return pages < 0 || (uint64_t)pages >= length / 4096 ? 0 : -EBUSY;
+}
+
+/* ---- the run ---- */
+
+static double cpu_seconds(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+static uint64_t pick(struct run *r)
+{
+	uint64_t blocks = r->length / r->a->block, n;
+
+	if (!r->a->random) {
+		n = r->next++;
+	} else { /* xorshift64* */
+		r->random ^= r->random >> 12;
+		r->random ^= r->random << 25;
+		r->random ^= r->random >> 27;
+		n = r->random * 0x2545f4914f6cdd1du >> 11;
+	}
+	return n % blocks * r->a->block;
+}
+
+/* False when the run is over: time is up, or a sequential cold run has been through. */
+static bool more(const struct run *r)
+{
+	if (r->failed || seconds() >= r->until)
+		return false;
+	return !(r->a->cold && !r->a->random && r->next >= r->length / r->a->block);
+}
+
+static void submit(struct run *r, unsigned place)
+{
+	struct penstock_seg seg = { .buf = r->mem + (uint64_t)place * r->a->block, .dev = r->dev,
+				    .off = pick(r), .row_len = r->a->block, .rows = 1 };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = r->st;
+	req.op = r->a->write ? PENSTOCK_WRITE : PENSTOCK_READ;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = r->a->require;
+	req.effort = r->a->effort;
+	req.path = r->a->path;
+	req.user = &r->places[place];
+	r->begun[place] = seconds();
+	if (penstock_submit(r->q, &req, 1, NULL) == 1) {
+		r->place_count++;
+		return;
+	}
+	if (!r->failed)
+		snprintf(r->out->error, sizeof(r->out->error), "%s", penstock_errmsg());
+	r->out->refused = penstock_errwhy() == PENSTOCK_WHY_REQUIRE;
+	r->failed = true;
+}
+
+static void harvest(struct run *r, const struct penstock_done *done)
+{
+	unsigned place = *(unsigned *)done->user;
+	unsigned b = bucket_of((seconds() - r->begun[place]) * 1e6);
+
+	r->place_count--;
+	if (done->result < 0) {
+		if (!r->failed)
+			snprintf(r->out->error, sizeof(r->out->error), "%s", done->report->text);
+		r->failed = true;
+		return;
+	}
+	tally_add(&r->out->tally, done->report);
+	r->out->ops++;
+	r->out->latency[b < BENCH_BUCKETS ? b : BENCH_BUCKETS - 1]++;
+	if (more(r))
+		submit(r, place);
+}
+
+static void drive(struct run *r)
+{
+	struct penstock_done *done = calloc(r->a->depth, sizeof(*done));
+	double cpu = cpu_seconds(), begun = seconds();
+
+	r->until = begun + r->a->runtime;
+	for (unsigned i = 0; i < r->a->depth && more(r); i++) {
+		r->places[i] = i;
+		submit(r, i);
+	}
+	while (r->place_count) {
+		int n = penstock_wait(r->q, done, 1, r->a->depth, -1);
+
+		for (int i = 0; i < n; i++)
+			harvest(r, &done[i]);
+	}
+	if (r->a->write && !r->failed && penstock_commit(r->st, 1)) {
+		snprintf(r->out->error, sizeof(r->out->error), "%s", penstock_errmsg());
+		r->failed = true;
+	}
+	r->out->seconds = seconds() - begun;
+	r->out->cpu_seconds = cpu_seconds() - cpu;
+	free(done);
+}
+
+static int open_all(struct run *r)
+{
+	struct penstock_device_opts dopts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_storage_opts sopts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_queue_opts qopts = PENSTOCK_QUEUE_OPTS_INIT;
+	void *mem;
+	int64_t length;
+
+	dopts.engine = r->a->engine;
+	dopts.lanes = r->a->lanes;
+	dopts.fault = r->a->fault;
+	if (r->a->write) {
+		sopts.flags = PENSTOCK_O_CREATE;
+		sopts.length = r->a->size ? r->a->size : 1u << 30;
+	}
+	if (penstock_open(r->a->storage, &sopts, &r->st))
+		return -1;
+	length = penstock_storage_length(r->st);
+	r->length = length < 0 ? 0 : (uint64_t)length;
+	if (r->a->size && r->a->size < r->length)
+		r->length = r->a->size;
+	qopts.requests_max = r->a->depth;
+	qopts.segs_max = 1;
+	if (penstock_device_open(r->a->device, &dopts, &r->dev) < 0 ||
+	    penstock_alloc(r->dev, (size_t)(r->a->block * r->a->depth), &mem) ||
+	    penstock_queue_open(&qopts, &r->q))
+		return -1;
+	r->mem = mem;
+	return penstock_prepare(r->st, r->dev, r->a->write ? PENSTOCK_WRITE : PENSTOCK_READ);
+}
+
+int bench_run(const struct bench_args *a, struct bench_result *out)
+{
+	struct run r = { .a = a, .out = out, .random = 88172645463325252u };
+	int ret;
+
+	memset(out, 0, sizeof(*out));
+	r.begun = calloc(a->depth, sizeof(*r.begun));
+	r.places = calloc(a->depth, sizeof(*r.places));
+	ret = r.begun && r.places ? open_all(&r) : -1;
+	if (ret)
+		snprintf(out->error, sizeof(out->error), "%s", penstock_errmsg());
+	else if (r.length < a->block)
+		snprintf(out->error, sizeof(out->error), "%s is shorter than a block", a->storage);
+	else
+		drive(&r);
+	out->length = r.length;
+	penstock_queue_close(r.q);
+	if (r.mem)
+		penstock_free(r.dev, r.mem);
+	penstock_close(r.st);
+	penstock_device_close(r.dev);
+	free(r.begun);
+	free(r.places);
+	return out->error[0] ? (out->refused ? EXIT_REFUSED : EXIT_FAILED) : 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The limit that a run is held against: the same machine, in the same minute, with
+ * nothing of the library: plain pread and pwrite on threads.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define THREADS 8
+
+struct job {
+	int fd;
+	bool write, random;
+	uint64_t block, from, length;
+	double until;
+	_Atomic uint64_t next, bytes;
+};
+
+static void *worker(void *arg)
+{
+	struct job *j = arg;
+	uint64_t blocks = j->length / j->block;
+	char *buf = mmap(NULL, j->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (buf == MAP_FAILED)
+		return NULL;
+	memset(buf, 0x5a, j->block);
+	while (seconds() < j->until) {
+		uint64_t n = atomic_fetch_add(&j->next, 1);
+		ssize_t got;
+		off_t off;
+
+		if (!j->random && n >= blocks)
+			break;
+		if (j->random)
+			n = (n * 0x9e3779b97f4a7c15u >> 17) % blocks;
+		off = (off_t)(j->from + n * j->block);
+		got = j->write ? pwrite(j->fd, buf, j->block, off) : pread(j->fd, buf, j->block, off);
+		if (got <= 0)
+			break;
+		atomic_fetch_add(&j->bytes, (uint64_t)got);
+	}
+	munmap(buf, j->block);
+	return NULL;
+}
+
+static double measure(struct job *j, unsigned threads, double runtime)
+{
+	pthread_t ids[THREADS * 4];
+	unsigned made = 0;
+	double begun = seconds(), took;
+
+	j->until = begun + runtime;
+	while (made < threads && !pthread_create(&ids[made], NULL, worker, j))
+		made++;
+	for (unsigned i = 0; i < made; i++)
+		pthread_join(ids[i], NULL);
+	if (j->write)
+		fdatasync(j->fd);
+	took = seconds() - begun;
+	return took > 0 ? (double)atomic_load(&j->bytes) / took / 1e9 : 0;
+}
+
+double bench_limit(const struct bench_args *a, uint64_t length, const char **what)
+{
+	const char *path = strncmp(a->storage, "file://", 7) ? a->storage : a->storage + 7;
+	struct job j = { .write = a->write, .random = a->random, .block = a->block };
+	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
+	int flags = a->write ? O_WRONLY : O_RDONLY;
+	double rate;
+
+	if (a->warm) {
+		*what = "page cache to host memory by pread, 8 threads";
+		threads = THREADS;
+	} else {
+		*what = a->write ? "O_DIRECT pwrite and fdatasync from host memory"
+				 : "O_DIRECT pread into host memory";
+		flags |= O_DIRECT;
+		if (a->random)
+			threads = a->depth < THREADS * 4 ? a->depth : THREADS * 4;
+	}
+	j.fd = open(path, flags | O_CLOEXEC);
+	if (j.fd < 0)
+		return 0;
+	j.length = length;
+	rate = measure(&j, threads, a->runtime);
+	close(j.fd);
+	return rate;
+}

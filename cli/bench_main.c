@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* penstock bench: options, repetitions, output. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define ROUNDS 3 /* with --limits: ours and the limit in turns, medians of so many */
+
+static bool size_option(const char *text, uint64_t min, uint64_t *out)
+{
+	if (parse_size(text, out) && *out >= min)
+		return true;
+	fail(EXIT_USAGE, "'%s' is no size (4KiB, 1MiB, 2GiB)", text);
+	return false;
+}
+
+static bool mode(const char *text, struct bench_args *a)
+{
+	static const struct {
+		const char *name;
+		bool write, random;
+	} modes[] = { { "read", false, false },
+		      { "write", true, false },
+		      { "randread", false, true },
+		      { "randwrite", true, true } };
+
+	for (unsigned i = 0; i < 4; i++) {
+		if (strcmp(text, modes[i].name))
+			continue;
+		a->write = modes[i].write;
+		a->random = modes[i].random;
+		return true;
+	}
+	fail(EXIT_USAGE, "--rw '%s': read, write, randread or randwrite", text);
+	return false;
+}
+
+static bool take_option(int c, struct bench_args *a)
+{
+	uint64_t n = 0;
+	char *end;
+
+	switch (c) {
+	case 'w': return mode(optarg, a);
+	case 'b': return size_option(optarg, 1, &a->block);
+	case 's': return size_option(optarg, 1, &a->size);
+	case 'd':
+		if (!parse_number(optarg, 1, 4096, &n))
+			return fail(EXIT_USAGE, "--depth '%s': 1 to 4096", optarg), false;
+		a->depth = (unsigned)n;
+		return true;
+	case 'l':
+		if (!parse_number(optarg, 1, 32, &n))
+			return fail(EXIT_USAGE, "--lanes '%s': 1 to 32", optarg), false;
+		a->lanes = (unsigned)n;
+		return true;
+	case 't':
+		a->runtime = strtod(optarg, &end);
+		if (end == optarg || *end || !(a->runtime > 0 && a->runtime <= 86400))
+			return fail(EXIT_USAGE, "--runtime '%s': seconds", optarg), false;
+		return true;
+	case 'p': a->path = optarg; return true;
+	case 'e': return parse_effort(optarg, &a->effort);
+	case 'r': return parse_class(optarg, &a->require);
+	case 'g': a->engine = optarg; return true;
+	case 'f': a->fault = optarg; return true;
+	case 'C': a->cold = true; return true;
+	case 'W': a->warm = true; return true;
+	case 'U': a->cpu_load = true; return true;
+	case 'L': a->limits = true; return true;
+	case 'j': a->json = true; return true;
+	case 'O': a->overwrite = true; return true;
+	default: return false;
+	}
+}
+
+static int parse(int argc, char **argv, struct bench_args *a)
+{
+	static const struct option options[] = {
+		{ "rw", required_argument, NULL, 'w' },	     { "block", required_argument, NULL, 'b' },
+		{ "size", required_argument, NULL, 's' },    { "depth", required_argument, NULL, 'd' },
+		{ "lanes", required_argument, NULL, 'l' },   { "runtime", required_argument, NULL, 't' },
+		{ "path", required_argument, NULL, 'p' },    { "effort", required_argument, NULL, 'e' },
+		{ "require", required_argument, NULL, 'r' }, { "engine", required_argument, NULL, 'g' },
+		{ "fault", required_argument, NULL, 'f' },   { "cold", no_argument, NULL, 'C' },
+		{ "warm", no_argument, NULL, 'W' },	     { "cpu-load", no_argument, NULL, 'U' },
+		{ "limits", no_argument, NULL, 'L' },	     { "json", no_argument, NULL, 'j' },
+		{ "overwrite", no_argument, NULL, 'O' },     { "help", no_argument, NULL, 'h' },
+		{ NULL, 0, NULL, 0 }
+	};
+	struct stat stat_buf;
+	int c;
+
+	while ((c = next_option(argc, argv, &cmd_bench, options)) != -1) {
+		if (c == 'h')
+			return -1;
+		if (c == '?' || !take_option(c, a))
+			return EXIT_USAGE;
+	}
+	if (optind + 2 != argc)
+		return fail(EXIT_USAGE, "bench wants a storage and a device");
+	a->storage = argv[optind];
+	a->device = argv[optind + 1];
+	if (a->cold && (a->warm || a->write))
+		return fail(EXIT_USAGE, "--cold is for reads, and not with --warm");
+	if (!a->block)
+		a->block = a->random ? 4096 : 16u << 20;
+	if (!a->depth)
+		a->depth = a->random ? 32 : 4;
+	if (a->write && !a->overwrite && !stat(a->storage, &stat_buf))
+		return fail(EXIT_FAILED, "%s exists: --overwrite writes into it", a->storage);
+	return 0;
+}
+
+/* Brings the file to the state asked for; an error when it does not get there. */
+static int settle(const struct bench_args *a, uint64_t length)
+{
+	int ret = 0;
+
+	if (a->cold)
+		ret = bench_make_cold(a->storage);
+	else if (a->warm)
+		ret = bench_make_warm(a->storage, length);
+	if (!ret)
+		return 0;
+	return fail(EXIT_FAILED,
+		    ret == -EBUSY ? "%s: its pages cannot be %s here, so no figure would be true"
+				  : "%s cannot be opened to be %s",
+		    a->storage, a->cold ? "dropped" : "read in");
+}
+
+static void *spin(void *arg)
+{
+	volatile const bool *on = arg;
+
+	while (*on)
+		;
+	return NULL;
+}
+
+static double gbps(const struct bench_result *r)
+{
+	return r->seconds > 0 ? (double)r->tally.bytes / r->seconds / 1e9 : 0;
+}
+
+static void print(const struct bench_args *a, const struct bench_result *r, double ours,
+		  double limit, const char *what)
+{
+	double gb = (double)r->tally.bytes / 1e9, iops = (double)r->ops / r->seconds;
+	struct json j;
+
+	if (a->json) {
+		json_open(&j, stdout);
+		json_int(&j, "bytes", (int64_t)r->tally.bytes);
+		json_real(&j, "seconds", r->seconds);
+		json_real(&j, "gb_per_s", ours);
+		json_real(&j, "iops", iops);
+		json_real(&j, "p50_us", bench_percentile(r, 0.5));
+		json_real(&j, "p99_us", bench_percentile(r, 0.99));
+		json_real(&j, "p999_us", bench_percentile(r, 0.999));
+		json_real(&j, "cpu_s_per_gb", gb > 0 ? r->cpu_seconds / gb : 0);
+		json_int(&j, "block", (int64_t)a->block);
+		json_int(&j, "depth", a->depth);
+		tally_json(&j, &r->tally);
+		if (what) {
+			json_real(&j, "limit_gb_per_s", limit);
+			json_text(&j, "limit", what);
+			json_real(&j, "ratio", limit > 0 ? ours / limit : 0);
+		}
+		json_close(&j);
+		return;
+	}
+	printf("%s %s: %.3f GB/s, %.0f IOPS, p50 %.1f p99 %.1f p99.9 %.1f us, %.4f CPU-s/GB\n",
+	       a->random ? "random" : "sequential", a->write ? "write" : "read", ours, iops,
+	       bench_percentile(r, 0.5), bench_percentile(r, 0.99), bench_percentile(r, 0.999),
+	       gb > 0 ? r->cpu_seconds / gb : 0);
+	if (what)
+		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit, what,
+		       limit > 0 ? ours / limit : 0);
+	tally_print(stdout, "path", &r->tally);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static int rounds(const struct bench_args *a, struct bench_result *r)
+{
+	double ours[ROUNDS] = { 0 }, limits[ROUNDS] = { 0 };
+	unsigned count = a->limits ? ROUNDS : 1;
+	const char *what = NULL;
+	struct stat stat_buf;
+	uint64_t length = stat(a->storage, &stat_buf) ? 0 : (uint64_t)stat_buf.st_size;
+
+	for (unsigned i = 0; i < count; i++) {
+		int ret = settle(a, length);
+
+		if (!ret)
+			ret = bench_run(a, r);
+		if (ret)
+			return r->error[0] ? fail(ret, "%s", r->error) : ret;
+		ours[i] = gbps(r);
+		if (!a->limits)
+			continue;
+		ret = settle(a, length);
+		if (ret)
+			return ret;
+		limits[i] = bench_limit(a, r->length, &what);
+	}
+	qsort(ours, count, sizeof(*ours), by_value);
+	qsort(limits, count, sizeof(*limits), by_value);
+	print(a, r, ours[count / 2], limits[count / 2], what);
+	return EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+	struct bench_args a = { .runtime = 3 };
+	struct bench_result *r;
+	pthread_t spinners[256];
+	volatile bool on = true;
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN), made = 0;
+	int ret = parse(argc, argv, &a);
+
+	if (ret)
+		return ret < 0 ? EXIT_DONE : ret;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return fail(EXIT_FAILED, "no memory");
+	while (a.cpu_load && made < cpus && made < 256 &&
+	       !pthread_create(&spinners[made], NULL, spin, (void *)(uintptr_t)&on))
+		made++;
+	ret = rounds(&a, r);
+	on = false;
+	while (made > 0)
+		pthread_join(spinners[--made], NULL);
+	free(r);
+	return ret;
+}
+
+const struct command cmd_bench = {
+	.name = "bench",
+	.usage = "STORAGE DEVICE [options]",
+	.summary = "GB/s, IOPS, latency and CPU time between a storage and a device",
+	.help = "  --rw MODE      read, write, randread or randwrite (read)\n"
+		"  --block N      bytes of one request (16MiB, random 4KiB)\n"
+		"  --depth N      requests in flight (4, random 32)\n"
+		"  --runtime S    seconds (3); a cold sequential run ends with the file\n"
+		"  --size N       of the file, or of what is created for writes\n"
+		"  --cold         drop the file from the page cache first, checked\n"
+		"  --warm         read it into the page cache first, checked\n"
+		"  --limits       measure in turns what bounds it, and print the ratio\n"
+		"  --cpu-load     with every CPU busy besides\n"
+		"  --path P --engine E --effort E --require CLASS --lanes N --fault SPEC\n"
+		"  --overwrite    write into a file that exists\n"
+		"  --json         one object, see penstock(1)\n",
+	.run = run,
+};

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the subcommands share: exit codes, options, sizes, errors, JSON. Each
+ * subcommand is one file with one function, listed in main.c. The command uses the
+ * public API only.
+ */
+#ifndef PENSTOCK_CLI_H
+#define PENSTOCK_CLI_H
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "penstock.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3 };
+
+struct command {
+	const char *name;
+	const char *usage;   /* the line behind the name */
+	const char *summary;
+	const char *help;    /* options, a line each */
+	int (*run)(int argc, char **argv);
+};
+extern const struct command cmd_explain, cmd_cp, cmd_bench, cmd_topo, cmd_stats;
+
+/* One line on standard error: "penstock: ...". Returns `code`. */
+int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The library's last message, behind what was tried; EXIT_FAILED. */
+int fail_lib(const char *what);
+
+/* getopt_long with a 'did you mean' and --help. -1 at the end, '?' on an error that has
+ * been printed, 'h' after the help has been printed. */
+int next_option(int argc, char **argv, const struct command *cmd, const struct option *options);
+/* The closest of `words` (NULL-terminated), NULL if none is near. */
+const char *closest(const char *word, const char *const *words);
+
+/* "4KiB", "1MiB", "2G", "512": false if it is no size or overflows. */
+bool parse_size(const char *text, uint64_t *out);
+bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
+bool parse_class(const char *text, enum penstock_class *out);
+bool parse_effort(const char *text, enum penstock_effort *out);
+const char *class_name(enum penstock_class c);
+
+double seconds(void);
+/* "12.3 GB" into `buf`. */
+const char *human(double bytes, char *buf, size_t len);
+
+/* ---- JSON: an object at a time, commas and escaping looked after ---- */
+
+struct json {
+	FILE *f;
+	bool first;
+};
+void json_open(struct json *j, FILE *f);		/* { */
+void json_close(struct json *j);			/* }\n */
+void json_text(struct json *j, const char *key, const char *value);
+void json_int(struct json *j, const char *key, int64_t value);
+void json_real(struct json *j, const char *key, double value);
+void json_bool(struct json *j, const char *key, bool value);
+void json_object(struct json *j, const char *key);	/* "key": { */
+void json_end(struct json *j);				/* } */
+
+/* ---- what several requests together did: report.c ---- */
+
+struct tally {
+	const char *names[PENSTOCK_PATHS_MAX];
+	uint64_t path_bytes[PENSTOCK_PATHS_MAX];
+	enum penstock_why why[PENSTOCK_PATHS_MAX];
+	char text[PENSTOCK_PATHS_MAX][PENSTOCK_TEXT_MAX];
+	unsigned path_count;
+	uint64_t bytes, cpu_copied, dram_laid, retries, chunks;
+	const char *engine;
+	enum penstock_why engine_why;
+};
+void tally_add(struct tally *t, const struct penstock_report *report);
+const char *tally_path(const struct tally *t);
+void tally_json(struct json *j, const struct tally *t);
+void tally_print(FILE *f, const char *label, const struct tally *t);
+
+/* ---- verify.c ---- */
+
+/* Reads both files again from the drive, with plain pread, and compares. 0: the same;
+ * else an exit code, and the difference has been printed. */
+int verify_files(const char *a, const char *b);
+
+#endif

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock cp: storage to storage through device memory. A pool of device buffers;
+ * each is read into, then written out, so that reads and writes of different blocks
+ * overlap. The destination takes its name only when all of it is there.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+#define BLOCK (16u << 20)
+#define BLOCKS 8
+#define ROOM 4096u /* behind a block, so that an unaligned tail goes direct too */
+
+struct args {
+	const char *src, *dst, *via, *path, *fault, *engine;
+	enum penstock_class require;
+	enum penstock_effort effort;
+	bool verify, durable, json, quiet;
+};
+
+struct block {
+	char *mem;
+	uint64_t off, len;
+	bool writing;
+};
+
+struct copy {
+	const struct args *a;
+	struct penstock_storage *from, *to;
+	struct penstock_device *dev;
+	struct penstock_queue *q;
+	struct block blocks[BLOCKS];
+	char *mem;
+	uint64_t length, next, written;
+	unsigned busy;
+	struct tally read, write;
+	int code;	/* exit code once something failed */
+	bool failed;
+	char text[512];
+	double start, shown;
+};
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int signal)
+{
+	stopped = signal;
+}
+
+static int parse(int argc, char **argv, struct args *a)
+{
+	static const struct option options[] = { { "via", required_argument, NULL, 'v' },
+						 { "require", required_argument, NULL, 'r' },
+						 { "effort", required_argument, NULL, 'e' },
+						 { "path", required_argument, NULL, 'p' },
+						 { "fault", required_argument, NULL, 'f' },
+						 { "engine", required_argument, NULL, 'g' },
+						 { "verify", no_argument, NULL, 'V' },
+						 { "durable", no_argument, NULL, 'd' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "quiet", no_argument, NULL, 'q' },
+						 { "help", no_argument, NULL, 'h' },
+						 { NULL, 0, NULL, 0 } };
+	int c;
+
+	a->via = "auto";
+	while ((c = next_option(argc, argv, &cmd_cp, options)) != -1) {
+		bool ok = true;
+
+		if (c == 'v')
+			a->via = optarg;
+		else if (c == 'r')
+			ok = parse_class(optarg, &a->require);
+		else if (c == 'e')
+			ok = parse_effort(optarg, &a->effort);
+		else if (c == 'p')
+			a->path = optarg;
+		else if (c == 'f')
+			a->fault = optarg;
+		else if (c == 'g')
+			a->engine = optarg;
+		else if (c == 'V')
+			a->verify = true;
+		else if (c == 'd')
+			a->durable = true;
+		else if (c == 'j')
+			a->json = true;
+		else if (c == 'q')
+			a->quiet = true;
+		else
+			return c == 'h' ? -1 : EXIT_USAGE;
+		if (!ok)
+			return EXIT_USAGE;
+	}
+	if (optind + 2 != argc)
+		return fail(EXIT_USAGE, "cp wants a source and a destination");
+	a->src = argv[optind];
+	a->dst = argv[optind + 1];
+	return 0;
+}
+
+/* ---- opening ---- */
+
+static void note(struct copy *c, int code, const char *what)
+{
+	if (c->failed)
+		return;
+	c->failed = true;
+	c->code = code;
+	snprintf(c->text, sizeof(c->text), "%s: %s", what, penstock_errmsg());
+}
+
+/* With a class required, a device that cannot be had is a refusal, not a failure. */
+static void note_device(struct copy *c)
+{
+	char what[160];
+
+	snprintf(what, sizeof(what), "%s (%s)", c->a->via, penstock_why_name(penstock_errwhy()));
+	note(c, c->a->require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED, what);
+}
+
+static bool same_file(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static void open_source(struct copy *c)
+{
+	int64_t length;
+
+	if (same_file(c->a->src, c->a->dst)) {
+		c->failed = true;
+		c->code = EXIT_FAILED;
+		snprintf(c->text, sizeof(c->text), "%s and %s are the same file", c->a->src,
+			 c->a->dst);
+		return;
+	}
+	if (penstock_open(c->a->src, NULL, &c->from)) {
+		note(c, EXIT_FAILED, "cp");
+		return;
+	}
+	length = penstock_storage_length(c->from);
+	if (length < 0)
+		note(c, EXIT_FAILED, "cp");
+	c->length = length < 0 ? 0 : (uint64_t)length;
+}
+
+static void open_device(struct copy *c)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	void *mem = NULL;
+	size_t each = BLOCK + ROOM;
+	unsigned count = BLOCKS;
+
+	opts.fault = c->a->fault;
+	opts.engine = c->a->engine;
+	if (penstock_device_open(c->a->via, &opts, &c->dev) < 0) {
+		note_device(c);
+		return;
+	}
+	/* A small device gives what it has: fewer, then shorter blocks. */
+	while (penstock_alloc(c->dev, each * count, &mem)) {
+		if (count > 2)
+			count /= 2;
+		else if (each > (1u << 20) + ROOM)
+			each = (each - ROOM) / 2 + ROOM;
+		else {
+			note_device(c);
+			return;
+		}
+	}
+	c->mem = mem;
+	for (unsigned i = 0; i < count; i++) {
+		c->blocks[i].mem = c->mem + i * each;
+		c->blocks[i].len = each - ROOM;
+	}
+}
+
+static void open_target(struct copy *c)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
+
+	opts.flags = PENSTOCK_O_REPLACE;
+	opts.length = c->length;
+	if (penstock_open(c->a->dst, &opts, &c->to))
+		note(c, EXIT_FAILED, "cp");
+	q.requests_max = BLOCKS;
+	q.segs_max = 1;
+	if (!c->failed && penstock_queue_open(&q, &c->q))
+		note(c, EXIT_FAILED, "cp");
+}
+
+/* ---- moving ---- */
+
+static void submit(struct copy *c, struct block *b)
+{
+	struct penstock_seg seg = { .buf = b->mem, .dev = c->dev, .off = b->off,
+				    .row_len = b->len, .rows = 1, .room = ROOM };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = b->writing ? c->to : c->from;
+	req.op = b->writing ? PENSTOCK_WRITE : PENSTOCK_READ;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = c->a->require;
+	req.effort = c->a->effort;
+	req.path = c->a->path;
+	req.flags = PENSTOCK_R_EXACT;
+	req.user = b;
+	if (penstock_submit(c->q, &req, 1, NULL) == 1) {
+		c->busy++;
+		return;
+	}
+	note(c, penstock_errwhy() == PENSTOCK_WHY_REQUIRE ||
+			(c->a->require > PENSTOCK_ANY &&
+			 penstock_errwhy() == PENSTOCK_WHY_UNALIGNED)
+			? EXIT_REFUSED
+			: EXIT_FAILED,
+	     b->writing ? c->a->dst : c->a->src);
+}
+
+static void begin_block(struct copy *c, struct block *b, uint64_t most)
+{
+	if (c->failed || stopped || c->next >= c->length)
+		return;
+	b->off = c->next;
+	b->len = c->length - c->next < most ? c->length - c->next : most;
+	b->writing = false;
+	c->next += b->len;
+	submit(c, b);
+}
+
+static void show(struct copy *c, bool last)
+{
+	double now = seconds(), rate = (double)c->written / (now - c->start + 1e-9);
+	char done[32], speed[32];
+
+	if (c->a->quiet || !isatty(STDERR_FILENO) || (now - c->shown < 0.2 && !last))
+		return;
+	c->shown = now;
+	fprintf(stderr, "\r%3.0f %%  %s  %s/s  %.0f s left   %s",
+		c->length ? 100.0 * (double)c->written / (double)c->length : 100.0,
+		human((double)c->written, done, sizeof(done)),
+		human(rate, speed, sizeof(speed)),
+		rate > 0 ? (double)(c->length - c->written) / rate : 0.0, last ? "\n" : "");
+}
+
+static void take(struct copy *c, const struct penstock_done *done, uint64_t most)
+{
+	struct block *b = done->user;
+
+	c->busy--;
+	tally_add(b->writing ? &c->write : &c->read, done->report);
+	if (done->result < 0) {
+		if (!c->failed) {
+			c->failed = true;
+			c->code = done->report->why == PENSTOCK_WHY_REQUIRE ? EXIT_REFUSED
+									    : EXIT_FAILED;
+			/* In flight under a required class: the class is what failed. */
+			if (c->a->require > PENSTOCK_ANY &&
+			    (done->report->why == PENSTOCK_WHY_CANARY ||
+			     done->report->why == PENSTOCK_WHY_NO_ROUTE))
+				c->code = EXIT_REFUSED;
+			snprintf(c->text, sizeof(c->text), "%s %s: %s (%s)",
+				 b->writing ? "writing" : "reading",
+				 b->writing ? c->a->dst : c->a->src, done->report->text,
+				 penstock_why_name(done->report->why));
+		}
+		return;
+	}
+	if (!b->writing) {
+		b->writing = true;
+		if (!c->failed && !stopped)
+			submit(c, b);
+		return;
+	}
+	c->written += b->len;
+	begin_block(c, b, most);
+}
+
+static void move(struct copy *c)
+{
+	struct penstock_done done[BLOCKS];
+	uint64_t most = c->blocks[0].len;
+
+	for (unsigned i = 0; i < BLOCKS && c->blocks[i].mem; i++)
+		begin_block(c, &c->blocks[i], most);
+	while (c->busy) {
+		int n = penstock_wait(c->q, done, 1, BLOCKS, 200000000);
+
+		for (int i = 0; i < n; i++)
+			take(c, &done[i], most);
+		show(c, false);
+	}
+	if (stopped && !c->failed) {
+		c->failed = true;
+		c->code = EXIT_FAILED;
+		snprintf(c->text, sizeof(c->text), "stopped by signal %d, nothing was left behind",
+			 (int)stopped);
+	}
+	show(c, true);
+}
+
+/* ---- the end ---- */
+
+static void add_refusals(struct copy *c)
+{
+	struct penstock_explanation e = { .size = sizeof(e) };
+	struct penstock_seg seg = { .dev = c->dev, .row_len = 4096, .rows = 1 };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	if (c->code != EXIT_REFUSED || !c->dev || !c->from || c->read.path_count)
+		return;
+	req.storage = c->from;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = c->a->require;
+	if (penstock_explain(&req, &e))
+		return;
+	c->read.path_count = e.path_count;
+	for (unsigned i = 0; i < e.path_count; i++) {
+		c->read.names[i] = e.paths[i].name;
+		c->read.why[i] = e.paths[i].why;
+		snprintf(c->read.text[i], sizeof(c->read.text[i]), "%s", e.paths[i].text);
+	}
+}
+
+static void merge(struct tally *sum, const struct tally *part)
+{
+	sum->path_count = part->path_count ? part->path_count : sum->path_count;
+	sum->bytes += part->bytes;
+	sum->cpu_copied += part->cpu_copied;
+	sum->dram_laid += part->dram_laid;
+	sum->retries += part->retries;
+	sum->chunks += part->chunks;
+	sum->engine = part->engine && part->bytes ? part->engine : sum->engine;
+	for (unsigned i = 0; i < part->path_count; i++) {
+		sum->names[i] = part->names[i];
+		sum->path_bytes[i] += part->path_bytes[i];
+		if (!sum->text[i][0]) {
+			sum->why[i] = part->why[i];
+			memcpy(sum->text[i], part->text[i], sizeof(sum->text[i]));
+		}
+	}
+}
+
+static void report_json(const struct copy *c, double took, bool verified)
+{
+	struct tally sum = { .path_count = 0 };
+	struct json j;
+
+	merge(&sum, &c->read);
+	merge(&sum, &c->write);
+	json_open(&j, stdout);
+	json_bool(&j, "ok", !c->failed);
+	json_int(&j, "bytes", (int64_t)c->written);
+	json_real(&j, "seconds", took);
+	json_text(&j, "via", c->dev ? penstock_device_name(c->dev) : c->a->via);
+	json_text(&j, "require", class_name(c->a->require));
+	tally_json(&j, &sum);
+	json_object(&j, "read");
+	tally_json(&j, &c->read);
+	json_end(&j);
+	json_object(&j, "write");
+	tally_json(&j, &c->write);
+	json_end(&j);
+	json_bool(&j, "verified", verified);
+	if (c->failed)
+		json_text(&j, "error", c->text);
+	json_close(&j);
+}
+
+static void report(const struct copy *c, double took, bool verified)
+{
+	char size[32], rate[32];
+
+	if (c->a->json) {
+		report_json(c, took, verified);
+		return;
+	}
+	if (c->failed)
+		return;
+	printf("%s in %.2f s, %s/s, through %s%s\n",
+	       human((double)c->written, size, sizeof(size)), took,
+	       human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
+	       penstock_device_name(c->dev),
+	       verified ? "; both files read again from the drive: the same" : "");
+	tally_print(stdout, "read", &c->read);
+	tally_print(stdout, "write", &c->write);
+}
+
+static void finish(struct copy *c)
+{
+	penstock_queue_close(c->q);
+	if (c->to && !c->failed && penstock_commit(c->to, c->a->durable || c->a->verify))
+		note(c, EXIT_FAILED, c->a->dst);
+	if (c->to && c->failed)
+		penstock_abort(c->to);
+	if (c->mem)
+		penstock_free(c->dev, c->mem);
+	add_refusals(c);
+	penstock_close(c->to);
+	penstock_close(c->from);
+}
+
+static int run(int argc, char **argv)
+{
+	struct args a = { .require = PENSTOCK_ANY };
+	struct copy *c;
+	double took;
+	int ret = parse(argc, argv, &a);
+
+	if (ret)
+		return ret < 0 ? EXIT_DONE : ret;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return fail(EXIT_FAILED, "no memory");
+	c->a = &a;
+	sigaction(SIGINT, &(struct sigaction){ .sa_handler = stop }, NULL);
+	sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop }, NULL);
+	open_source(c);
+	if (!c->failed)
+		open_device(c);
+	if (!c->failed)
+		open_target(c);
+	c->start = seconds();
+	if (!c->failed)
+		move(c);
+	finish(c);
+	took = seconds() - c->start;
+	if (c->failed)
+		ret = fail(c->code, "%s", c->text);
+	else if (a.verify)
+		ret = verify_files(a.src, a.dst);
+	if (ret && !c->failed) {
+		c->failed = true;
+		snprintf(c->text, sizeof(c->text), "the copy differs");
+	}
+	report(c, took, a.verify && !ret);
+	penstock_device_close(c->dev);
+	free(c);
+	return ret;
+}
+
+const struct command cmd_cp = {
+	.name = "cp",
+	.usage = "SRC DST [--via DEVICE] [--require CLASS] [--verify] [--json]",
+	.summary = "storage to storage through device memory, with the report of the path",
+	.help = "  --via DEVICE     where the bytes pass through (auto)\n"
+		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be met\n"
+		"  --effort E       thrifty (least CPU) or fast (most bytes a second)\n"
+		"  --verify         read both files again from the drive and compare them\n"
+		"  --durable        done only when it survives a power cut\n"
+		"  --path P         only this path, for tests\n"
+		"  --fault SPEC     what path 'fault' does, for tests\n"
+		"  --engine E       auto, uring or threads\n"
+		"  --quiet          no progress\n"
+		"  --json           one object, see penstock(1)\n",
+	.run = run,
+};

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock explain: the path that would be taken, and for every other path why not
+ * and what would make it possible. Moves nothing but the read canary.
+ */
+#include "cli.h"
+
+struct args {
+	const char *storage, *device;
+	uint64_t size, offset;
+	bool write, json;
+	enum penstock_class require;
+	enum penstock_effort effort;
+};
+
+static int parse(int argc, char **argv, struct args *a)
+{
+	static const struct option options[] = { { "size", required_argument, NULL, 's' },
+						 { "offset", required_argument, NULL, 'o' },
+						 { "write", no_argument, NULL, 'w' },
+						 { "require", required_argument, NULL, 'r' },
+						 { "effort", required_argument, NULL, 'e' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { NULL, 0, NULL, 0 } };
+	int c;
+
+	while ((c = next_option(argc, argv, &cmd_explain, options)) != -1) {
+		bool ok = true;
+
+		if (c == 's')
+			ok = parse_size(optarg, &a->size) ||
+			     (fail(EXIT_USAGE, "'%s' is no size", optarg), false);
+		else if (c == 'o')
+			ok = parse_size(optarg, &a->offset) ||
+			     (fail(EXIT_USAGE, "'%s' is no offset", optarg), false);
+		else if (c == 'w')
+			a->write = true;
+		else if (c == 'r')
+			ok = parse_class(optarg, &a->require);
+		else if (c == 'e')
+			ok = parse_effort(optarg, &a->effort);
+		else if (c == 'j')
+			a->json = true;
+		else
+			return c == 'h' ? -1 : EXIT_USAGE;
+		if (!ok)
+			return EXIT_USAGE;
+	}
+	if (optind + 2 != argc)
+		return fail(EXIT_USAGE, "explain wants a storage and a device");
+	a->storage = argv[optind];
+	a->device = argv[optind + 1];
+	return 0;
+}
+
+static const char *name_of(const struct penstock_explanation *e, int index)
+{
+	return index >= 0 ? e->paths[index].name : "none";
+}
+
+static const char *residency(const struct penstock_explanation *e)
+{
+	return e->resident > 0 ? "yes" : e->resident ? "unknown" : "no";
+}
+
+static void print_json(const struct args *a, const struct penstock_explanation *e)
+{
+	struct json j;
+
+	json_open(&j, stdout);
+	json_text(&j, "path", name_of(e, e->taken));
+	json_text(&j, "engine", e->engine);
+	json_object(&j, "paths");
+	json_end(&j);
+	json_int(&j, "cpu_copies", 0);
+	json_int(&j, "dram_passes", 0);
+	json_int(&j, "bytes", 0);
+	json_int(&j, "seconds", 0);
+	json_text(&j, "op", a->write ? "write" : "read");
+	json_text(&j, "require", class_name(a->require));
+	json_text(&j, "storage", e->storage_text);
+	json_text(&j, "device", e->device_text);
+	json_text(&j, "resident", residency(e));
+	if (e->resident_why != PENSTOCK_WHY_NONE)
+		json_text(&j, "resident_reason", penstock_why_name(e->resident_why));
+	json_text(&j, "engine_reason", e->engine_text);
+	json_text(&j, "cold", name_of(e, e->cold));
+	json_text(&j, "warm", name_of(e, e->warm));
+	json_text(&j, "unknown", name_of(e, e->unknown));
+	json_object(&j, "reasons");
+	for (unsigned i = 0; i < e->path_count; i++) {
+		const struct penstock_explain_path *p = &e->paths[i];
+
+		if ((int)i == e->taken && !p->text[0])
+			continue;
+		json_object(&j, p->name);
+		json_text(&j, "code", penstock_why_name(p->why));
+		json_text(&j, "text", p->text);
+		json_bool(&j, "usable", p->usable);
+		json_text(&j, "meets", class_name(p->meets));
+		json_text(&j, "fix", p->fix);
+		json_end(&j);
+	}
+	json_end(&j);
+	json_close(&j);
+}
+
+static void print_table(const struct args *a, const struct penstock_explanation *e)
+{
+	printf("%s %s to %s: %s", a->write ? "write" : "read", a->storage, a->device,
+	       name_of(e, e->taken));
+	if (e->taken >= 0 && e->cold != e->warm && !a->write)
+		printf(" (cached bytes: %s, others: %s)", name_of(e, e->warm), name_of(e, e->cold));
+	printf("\n  storage   %s\n  device    %s\n  engine    %s%s%s\n", e->storage_text,
+	       e->device_text, e->engine, e->engine_text[0] ? ": " : "", e->engine_text);
+	if (!a->write)
+		printf("  in cache  %s%s%s\n", residency(e), e->resident < 0 ? ": " : "",
+		       e->resident < 0 ? penstock_why_text(e->resident_why) : "");
+	for (unsigned i = 0; i < e->path_count; i++) {
+		const struct penstock_explain_path *p = &e->paths[i];
+
+		printf("  %-9s %-4s %s%s\n", p->name,
+		       (int)i == e->taken ? "TAKE" : p->usable ? "open" : "shut", p->text,
+		       p->proven > 0 ? " (proven by canary)" : "");
+		if (p->fix[0])
+			printf("                 to open it: %s\n", p->fix);
+	}
+}
+
+static int run(int argc, char **argv)
+{
+	struct args a = { .require = PENSTOCK_ANY };
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_explanation e = { .size = sizeof(e) };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	struct penstock_seg seg = { .rows = 1 };
+	int64_t length;
+	int ret = parse(argc, argv, &a);
+
+	if (ret)
+		return ret < 0 ? EXIT_DONE : ret;
+	opts.flags = a.write ? PENSTOCK_O_WRITE : 0;
+	if (penstock_open(a.storage, &opts, &st))
+		return fail_lib("explain");
+	length = penstock_storage_length(st);
+	if (!a.write && length >= 0 && a.offset > (uint64_t)length) {
+		penstock_close(st);
+		return fail(EXIT_FAILED, "offset %llu is past the end of %s (%lld bytes)",
+			    (unsigned long long)a.offset, a.storage, (long long)length);
+	}
+	if (penstock_device_open(a.device, NULL, &dev) < 0) {
+		penstock_close(st);
+		return fail_lib("explain");
+	}
+	seg.dev = dev;
+	seg.off = a.offset;
+	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = a.write ? PENSTOCK_WRITE : PENSTOCK_READ;
+	req.require = a.require;
+	req.effort = a.effort;
+	if (penstock_explain(&req, &e))
+		ret = fail_lib("explain");
+	else if (a.json)
+		print_json(&a, &e);
+	else
+		print_table(&a, &e);
+	if (!ret && e.taken < 0)
+		ret = EXIT_REFUSED;
+	penstock_close(st);
+	penstock_device_close(dev);
+	return ret;
+}
+
+const struct command cmd_explain = {
+	.name = "explain",
+	.usage = "STORAGE DEVICE [--size N] [--offset N] [--write] [--json]",
+	.summary = "the path that would be taken, and why no other",
+	.help = "  --size N         bytes of the request (default: to the end)\n"
+		"  --offset N       where it begins\n"
+		"  --write          for a write (a direct one is unproven until the first)\n"
+		"  --require CLASS  any, no-cpu-copy or direct\n"
+		"  --effort E       thrifty or fast\n"
+		"  --json           one object, see penstock(1)\n",
+	.run = run,
+};

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What several requests did, added up and shown: the path that carried most, bytes
+ * by path, CPU copies, DRAM passes, and for every other path the reason.
+ */
+#include <string.h>
+
+#include "cli.h"
+
+void tally_add(struct tally *t, const struct penstock_report *report)
+{
+	t->path_count = report->path_count;
+	t->bytes += report->bytes;
+	t->cpu_copied += report->cpu_copied;
+	t->dram_laid += report->dram_laid;
+	t->retries += report->retries;
+	t->chunks += report->chunks;
+	if (report->bytes || !t->engine)
+		t->engine = report->engine;
+	t->engine_why = report->engine_why;
+	for (unsigned i = 0; i < report->path_count; i++) {
+		const struct penstock_report_path *path = &report->paths[i];
+
+		t->names[i] = path->name;
+		t->path_bytes[i] += path->bytes;
+		if (path->why != PENSTOCK_WHY_NONE && !t->text[i][0]) {
+			t->why[i] = path->why;
+			snprintf(t->text[i], sizeof(t->text[i]), "%s", path->text);
+		}
+	}
+}
+
+const char *tally_path(const struct tally *t)
+{
+	const char *best = "none";
+	uint64_t most = 0;
+
+	for (unsigned i = 0; i < t->path_count; i++) {
+		if (t->path_bytes[i] > most) {
+			most = t->path_bytes[i];
+			best = t->names[i];
+		}
+	}
+	return best;
+}
+
+static double ratio(uint64_t part, uint64_t whole)
+{
+	return whole ? (double)part / (double)whole : 0;
+}
+
+void tally_json(struct json *j, const struct tally *t)
+{
+	json_text(j, "path", tally_path(t));
+	json_text(j, "engine", t->engine ? t->engine : "none");
+	json_object(j, "paths");
+	for (unsigned i = 0; i < t->path_count; i++)
+		if (t->path_bytes[i])
+			json_int(j, t->names[i], (int64_t)t->path_bytes[i]);
+	json_end(j);
+	json_real(j, "cpu_copies", ratio(t->cpu_copied, t->bytes));
+	json_real(j, "dram_passes", ratio(t->dram_laid, t->bytes));
+	json_object(j, "reasons");
+	for (unsigned i = 0; i < t->path_count; i++) {
+		if (t->why[i] == PENSTOCK_WHY_NONE)
+			continue;
+		json_object(j, t->names[i]);
+		json_text(j, "code", penstock_why_name(t->why[i]));
+		json_text(j, "text", t->text[i]);
+		json_end(j);
+	}
+	json_end(j);
+	json_int(j, "chunks", (int64_t)t->chunks);
+	json_int(j, "retries", (int64_t)t->retries);
+}
+
+void tally_print(FILE *f, const char *label, const struct tally *t)
+{
+	char size[32];
+
+	fprintf(f, "%s\n", label);
+	for (unsigned i = 0; i < t->path_count; i++)
+		if (t->path_bytes[i])
+			fprintf(f, "  %-8s %12s by %s\n", t->names[i],
+				human((double)t->path_bytes[i], size, sizeof(size)),
+				t->engine ? t->engine : "none");
+	for (unsigned i = 0; i < t->path_count; i++)
+		if (!t->path_bytes[i] && t->why[i] != PENSTOCK_WHY_NONE)
+			fprintf(f, "  %-8s %12s %s\n", t->names[i], "-", t->text[i]);
+	fprintf(f, "  CPU copies %.2f, DRAM passes %.2f, %llu chunks, %llu retries\n",
+		ratio(t->cpu_copied, t->bytes), ratio(t->dram_laid, t->bytes),
+		(unsigned long long)t->chunks, (unsigned long long)t->retries);
+}
