@@ -109,9 +109,9 @@ static int parse(int argc, char **argv, struct bench_args *a)
 	if (a->cold && (a->warm || a->write))
 		return fail(EXIT_USAGE, "--cold is for reads, and not with --warm");
 	if (!a->block)
-		a->block = a->random ? 4096 : 16u << 20;
+		a->block = a->random ? 4096 : 4u << 20;
 	if (!a->depth)
-		a->depth = a->random ? 32 : 4;
+		a->depth = a->random ? 32 : 8;
 	if (a->write && !a->overwrite && !stat(a->storage, &stat_buf))
 		return fail(EXIT_FAILED, "%s exists: --overwrite writes into it", a->storage);
 	return 0;
@@ -251,8 +251,8 @@ const struct command cmd_bench = {
 	.usage = "STORAGE DEVICE [options]",
 	.summary = "GB/s, IOPS, latency and CPU time between a storage and a device",
 	.help = "  --rw MODE      read, write, randread or randwrite (read)\n"
-		"  --block N      bytes of one request (16MiB, random 4KiB)\n"
-		"  --depth N      requests in flight (4, random 32)\n"
+		"  --block N      bytes of one request (4MiB, random 4KiB)\n"
+		"  --depth N      requests in flight (8, random 32)\n"
 		"  --runtime S    seconds (3); a cold sequential run ends with the file\n"
 		"  --size N       of the file, or of what is created for writes\n"
 		"  --cold         drop the file from the page cache first, checked\n"

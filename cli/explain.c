@@ -92,8 +92,6 @@ static void print_json(const struct args *a, const struct penstock_explanation *
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
 
-		if ((int)i == e->taken && !p->text[0])
-			continue;
 		json_object(&j, p->name);
 		json_text(&j, "code", penstock_why_name(p->why));
 		json_text(&j, "text", p->text);
