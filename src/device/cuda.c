@@ -14,32 +14,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "device/cuda_api.h"
+#include "device/cuda.h"
 #include "device/devices.h"
 
-/* Host-to-device copies up to this length ride on the compute queue, where a waiting
- * stream may hold them up; two rows of half go by the copy engine. */
-#define SMALL_COPY 24576u
-#define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
-
-struct cuda {
-	const struct pst_cuda *api;
-	int ordinal;
-	pthread_mutex_t lock; /* of retaining; never on the way of a copy */
-	_Atomic(struct pst_cu_ctx *) ctx;
-	pst_cu_ptr scratch; /* one byte that a waiting stream touches first */
-};
-
-struct pst_copier {
-	struct cuda *cuda;
-	struct pst_cu_ctx *ctx;
-	struct pst_cu_stream *in, *out;
-	bool used_in, used_out;
-	uint64_t marked, reached;
-	struct pst_cu_event *events[EVENTS];
-};
-
-static int fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
+int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 {
 	enum penstock_why why = rc == PST_CU_OUT_OF_MEMORY ? PENSTOCK_WHY_NO_MEMORY
 							   : PENSTOCK_WHY_DEVICE_ERROR;
@@ -47,8 +25,7 @@ static int fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
 }
 
-/* Makes `ctx` current; true if it has to be popped again. */
-static bool enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx)
+bool pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx)
 {
 	struct pst_cu_ctx *now = NULL;
 
@@ -57,7 +34,7 @@ static bool enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx)
 	return api->cuCtxPushCurrent(ctx) == PST_CU_OK;
 }
 
-static void leave(const struct pst_cuda *api, bool entered)
+void pst_cuda_leave(const struct pst_cuda *api, bool entered)
 {
 	struct pst_cu_ctx *ctx;
 
@@ -65,7 +42,7 @@ static void leave(const struct pst_cuda *api, bool entered)
 		api->cuCtxPopCurrent(&ctx);
 }
 
-static int retain(struct cuda *c, struct pst_cu_ctx **out, struct pst_err *err)
+int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err)
 {
 	struct pst_cu_ctx *ctx = atomic_load_explicit(&c->ctx, memory_order_acquire);
 	enum pst_cu_result rc = PST_CU_OK;
@@ -81,7 +58,7 @@ static int retain(struct cuda *c, struct pst_cu_ctx **out, struct pst_err *err)
 		pthread_mutex_unlock(&c->lock);
 	}
 	if (rc != PST_CU_OK)
-		return fail(err, rc, "cuDevicePrimaryCtxRetain");
+		return pst_cuda_fail(err, rc, "cuDevicePrimaryCtxRetain");
 	*out = ctx;
 	return 0;
 }
@@ -100,7 +77,7 @@ static int cuda_count(void)
 	return api ? api->device_count : 0;
 }
 
-static int attribute(const struct cuda *c, enum pst_cu_dev_attr attr)
+static int attribute(const struct pst_cuda_device *c, enum pst_cu_dev_attr attr)
 {
 	int value = 0;
 
@@ -111,19 +88,20 @@ static int numa_of(const struct penstock_device *dev)
 {
 	const char *root = dev->opts.sys_root ? dev->opts.sys_root : "";
 	char path[256], text[16] = "";
+	long node = -1;
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/sys/bus/pci/devices/%s/numa_node", root, dev->facts.bdf);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return -1;
-	if (read(fd, text, sizeof(text) - 1) <= 0)
-		strcpy(text, "-1");
+	if (read(fd, text, sizeof(text) - 1) > 0)
+		node = strtol(text, NULL, 10);
 	close(fd);
-	return atoi(text);
+	return node >= 0 && node < 1024 ? (int)node : -1;
 }
 
-static void take_facts(struct penstock_device *dev, const struct cuda *c)
+static void take_facts(struct penstock_device *dev, const struct pst_cuda_device *c)
 {
 	struct pst_device_facts *facts = &dev->facts;
 	char name[128] = "GPU", bdf[32] = "";
@@ -154,7 +132,7 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	const struct pst_cuda *api = pst_cuda_get(&why);
 	char *end;
 	long ordinal = strtol(text, &end, 10);
-	struct cuda *c;
+	struct pst_cuda_device *c;
 
 	if (*text < '0' || *text > '9' || *end)
 		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -170,6 +148,12 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	c->api = api;
 	pthread_mutex_init(&c->lock, NULL);
 	api->cuDeviceGet(&c->ordinal, (int)ordinal);
+	if (api->cuDeviceGetUuid) {
+		struct pst_cu_uuid uuid;
+
+		if (api->cuDeviceGetUuid(&uuid, c->ordinal) == PST_CU_OK)
+			memcpy(c->uuid, uuid.bytes, sizeof(c->uuid));
+	}
 	dev->priv = c;
 	take_facts(dev, c);
 	return 0;
@@ -177,17 +161,21 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 
 static void cuda_close(struct penstock_device *dev)
 {
-	struct cuda *c = dev->priv;
+	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
 
-	if (ctx && c->scratch) {
-		bool in = enter(c->api, ctx);
+	if (ctx) {
+		bool in = pst_cuda_enter(c->api, ctx);
 
-		c->api->cuMemFree(c->scratch);
-		leave(c->api, in);
-	}
-	if (ctx)
+		if (c->scratch)
+			c->api->cuMemFree(c->scratch);
+		if (c->peer)
+			c->api->cuStreamDestroy(c->peer);
+		if (c->peer_done)
+			c->api->cuEventDestroy(c->peer_done);
+		pst_cuda_leave(c->api, in);
 		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
+	}
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 }
@@ -196,43 +184,46 @@ static void cuda_close(struct penstock_device *dev)
 
 static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
-	struct cuda *c = dev->priv;
+	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr ptr = 0;
 	enum pst_cu_result rc;
 	bool in;
-	int ret = retain(c, &ctx, err);
+	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
 		return ret;
-	in = enter(c->api, ctx);
+	in = pst_cuda_enter(c->api, ctx);
 	rc = c->api->cuMemAlloc(&ptr, (len + 4095) & ~(size_t)4095);
-	leave(c->api, in);
+	pst_cuda_leave(c->api, in);
 	if (rc != PST_CU_OK)
-		return fail(err, rc, "cuMemAlloc");
+		return pst_cuda_fail(err, rc, "cuMemAlloc");
 	*out = (void *)(uintptr_t)ptr;
 	return 0;
 }
 
 static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
-	struct cuda *c = dev->priv;
+	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	bool in;
-	int ret = retain(c, &ctx, err);
+	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
 		return ret;
-	in = enter(c->api, ctx);
+	ret = pst_cuda_unimport(c, ptr, err);
+	if (ret)
+		return ret < 0 ? ret : 0;
+	in = pst_cuda_enter(c->api, ctx);
 	rc = c->api->cuMemFree((uintptr_t)ptr);
-	leave(c->api, in);
-	return rc == PST_CU_OK ? 0 : fail(err, rc, "cuMemFree");
+	pst_cuda_leave(c->api, in);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemFree");
 }
 
 static int cuda_classify(struct penstock_device *dev, const void *ptr, struct pst_memory *out)
 {
-	struct cuda *c = dev->priv;
+	struct pst_cuda_device *c = dev->priv;
 	unsigned type = 0;
 	int ordinal = -1, managed = 0;
 	unsigned long long id = 0;
@@ -257,194 +248,68 @@ static int cuda_classify(struct penstock_device *dev, const void *ptr, struct ps
 static int cuda_host_register(struct penstock_device *dev, void *host, size_t len, bool read_only,
 			      struct pst_err *err)
 {
-	struct cuda *c = dev->priv;
+	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	bool in;
-	int ret = retain(c, &ctx, err);
+	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
 		return ret;
-	in = enter(c->api, ctx);
+	in = pst_cuda_enter(c->api, ctx);
 	rc = c->api->cuMemHostRegister(host, len,
-				       PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
-	leave(c->api, in);
-	return rc == PST_CU_OK ? 0 : fail(err, rc, "cuMemHostRegister");
+				       PST_CU_HOST_PORTABLE |
+					       (read_only ? PST_CU_HOST_READ_ONLY : 0));
+	pst_cuda_leave(c->api, in);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostRegister");
 }
 
 static int cuda_host_unregister(struct penstock_device *dev, void *host, struct pst_err *err)
 {
-	struct cuda *c = dev->priv;
+	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
-	bool in = enter(c->api, ctx);
+	bool in = pst_cuda_enter(c->api, ctx);
 	enum pst_cu_result rc = c->api->cuMemHostUnregister(host);
 
-	leave(c->api, in);
-	return rc == PST_CU_OK ? 0 : fail(err, rc, "cuMemHostUnregister");
+	pst_cuda_leave(c->api, in);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostUnregister");
 }
 
-/* ---- copies ---- */
+/* ---- for peers ---- */
 
-static void cuda_copier_close(struct pst_copier *cp)
+static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 {
-	const struct pst_cuda *api = cp->cuda->api;
-	bool in = enter(api, cp->ctx);
-
-	if (cp->in)
-		api->cuStreamDestroy(cp->in);
-	if (cp->out)
-		api->cuStreamDestroy(cp->out);
-	for (unsigned i = 0; i < EVENTS && cp->events[i]; i++)
-		api->cuEventDestroy(cp->events[i]);
-	leave(api, in);
-	free(cp);
-}
-
-static int cuda_copier_open(struct penstock_device *dev, struct pst_copier **out,
-			    struct pst_err *err)
-{
-	struct cuda *c = dev->priv;
-	struct pst_copier *cp = calloc(1, sizeof(*cp));
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	bool in;
-	int ret;
+	int ret = pst_cuda_retain(c, &ctx, err);
 
-	if (!cp)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copier");
-	cp->cuda = c;
-	ret = retain(c, &cp->ctx, err);
-	if (ret) {
-		free(cp);
+	if (ret || !c->api->cuFlushGPUDirectRDMAWrites)
 		return ret;
-	}
-	in = enter(c->api, cp->ctx);
-	rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
-	for (unsigned i = 0; i < EVENTS && rc == PST_CU_OK; i++)
-		rc = c->api->cuEventCreate(&cp->events[i],
-					   PST_CU_EVENT_NO_TIMING | PST_CU_EVENT_BLOCKING);
-	leave(c->api, in);
-	if (rc != PST_CU_OK) {
-		cuda_copier_close(cp);
-		return fail(err, rc, "making copy streams");
-	}
-	*out = cp;
-	return 0;
+	in = pst_cuda_enter(c->api, ctx);
+	rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX, PST_CU_FLUSH_TO_OWNER);
+	pst_cuda_leave(c->api, in);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuFlushGPUDirectRDMAWrites");
 }
 
-static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *r, bool in)
+static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struct pst_err *err)
 {
-	struct pst_cu_memcpy2d c = {
-		.src_type = in ? PST_CU_MEMTYPE_HOST : PST_CU_MEMTYPE_DEVICE,
-		.src_host = r->src,
-		.src_dev = (uintptr_t)r->src,
-		.src_pitch = r->src_pitch,
-		.dst_type = in ? PST_CU_MEMTYPE_DEVICE : PST_CU_MEMTYPE_HOST,
-		.dst_host = r->dst,
-		.dst_dev = (uintptr_t)r->dst,
-		.dst_pitch = r->dst_pitch,
-		.width_bytes = r->row_len,
-		.height = r->rows,
-	};
-
-	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
-}
-
-static enum pst_cu_result copy_in_1d(struct pst_copier *cp, void *dst, const void *src, uint64_t len)
-{
-	struct pst_rect two = { dst, src, len / 2, len / 2, len / 2, 2 };
-
-	if (len > SMALL_COPY || len < 2)
-		return cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, len, cp->in);
-	if (len % 2) { /* twice the same but one byte, overlapping */
-		two.row_len = len - 1;
-		two.dst_pitch = two.src_pitch = 1;
-		return cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, len, cp->in);
-	}
-	return copy_2d(cp, &two, true);
-}
-
-static int cuda_copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	bool entered = enter(api, cp->ctx);
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
+	int fd = -1, ret = pst_cuda_retain(c, &ctx, err);
+	bool in;
 
-	if (r->rows > 1 && !(r->dst_pitch == r->row_len && r->src_pitch == r->row_len))
-		rc = copy_2d(cp, r, in);
-	else if (in)
-		rc = copy_in_1d(cp, r->dst, r->src, r->row_len * r->rows);
-	else
-		rc = api->cuMemcpyDtoHAsync(r->dst, (uintptr_t)r->src, r->row_len * r->rows, cp->out);
-	leave(api, entered);
-	if (in)
-		cp->used_in = true;
-	else
-		cp->used_out = true;
-	return pst_cuda_errno(rc);
-}
-
-static int cuda_copy_in(struct pst_copier *cp, const struct pst_rect *r)
-{
-	return cuda_copy(cp, r, true);
-}
-
-static int cuda_copy_out(struct pst_copier *cp, const struct pst_rect *r)
-{
-	return cuda_copy(cp, r, false);
-}
-
-static int cuda_mark(struct pst_copier *cp, uint64_t *ticket)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	struct pst_cu_event *event = cp->events[(cp->marked + 1) % EVENTS];
-	struct pst_cu_stream *stream = cp->used_in ? cp->in : cp->out;
-	bool entered = enter(api, cp->ctx);
-	enum pst_cu_result rc = PST_CU_OK;
-
-	if (cp->used_in && cp->used_out) { /* both directions: in waits for out */
-		rc = api->cuEventRecord(event, cp->out);
-		if (rc == PST_CU_OK)
-			rc = api->cuStreamWaitEvent(cp->in, event, 0);
-	}
-	if (rc == PST_CU_OK)
-		rc = api->cuEventRecord(event, stream);
-	leave(api, entered);
-	cp->used_in = cp->used_out = false;
-	if (rc != PST_CU_OK)
-		return pst_cuda_errno(rc);
-	*ticket = ++cp->marked;
-	return 0;
-}
-
-static int cuda_reached(struct pst_copier *cp, uint64_t ticket)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	enum pst_cu_result rc;
-	bool entered;
-
-	if (ticket <= cp->reached)
-		return 1;
-	entered = enter(api, cp->ctx);
-	rc = api->cuEventQuery(cp->events[ticket % EVENTS]);
-	leave(api, entered);
-	if (rc == PST_CU_NOT_READY)
-		return 0;
-	if (rc != PST_CU_OK)
-		return pst_cuda_errno(rc);
-	cp->reached = ticket;
-	return 1;
-}
-
-static int cuda_wait(struct pst_copier *cp, uint64_t ticket)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	bool entered = enter(api, cp->ctx);
-	enum pst_cu_result rc = api->cuEventSynchronize(cp->events[ticket % EVENTS]);
-
-	leave(api, entered);
-	return pst_cuda_errno(rc);
+	if (ret)
+		return ret;
+	if (!c->api->cuMemGetHandleForAddressRange || !attribute(c, PST_CU_DEV_DMA_BUF))
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s exports no dma-buf", dev->name);
+	in = pst_cuda_enter(c->api, ctx);
+	rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
+						   PST_CU_RANGE_DMA_BUF_FD, 0);
+	pst_cuda_leave(c->api, in);
+	return rc == PST_CU_OK ? fd : pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
 }
 
 const struct pst_device_ops pst_device_cuda = {
@@ -459,11 +324,20 @@ const struct pst_device_ops pst_device_cuda = {
 	.classify = cuda_classify,
 	.host_register = cuda_host_register,
 	.host_unregister = cuda_host_unregister,
-	.copier_open = cuda_copier_open,
-	.copier_close = cuda_copier_close,
-	.copy_in = cuda_copy_in,
-	.copy_out = cuda_copy_out,
-	.mark = cuda_mark,
-	.reached = cuda_reached,
-	.wait = cuda_wait,
+	.copier_open = pst_cuda_copier_open,
+	.copier_close = pst_cuda_copier_close,
+	.copy_in = pst_cuda_copy_in,
+	.copy_out = pst_cuda_copy_out,
+	.mark = pst_cuda_mark,
+	.reached = pst_cuda_reached,
+	.wait = pst_cuda_wait,
+	.copy_peer = pst_cuda_copy_peer,
+	.export_memory = pst_cuda_export,
+	.import_memory = pst_cuda_import,
+	.order_writes = cuda_order_writes,
+	.dmabuf = cuda_dmabuf,
+	.words_alloc = pst_cuda_words_alloc,
+	.words_free = pst_cuda_words_free,
+	.stream_front = pst_cuda_stream_front,
+	.stream_behind = pst_cuda_stream_behind,
 };

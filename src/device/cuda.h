@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of device cuda share: cuda.c (opening, memory), cuda_copy.c
+ * (copiers, peer copies), cuda_stream.c (stream order), cuda_ipc.c (memory between
+ * processes).
+ */
+#ifndef PST_DEVICE_CUDA_H
+#define PST_DEVICE_CUDA_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/ops.h"
+#include "device/cuda_api.h"
+
+#define PST_CUDA_IMPORTS_MAX 256
+
+struct pst_cuda_device {
+	const struct pst_cuda *api;
+	int ordinal;
+	unsigned char uuid[16];
+	pthread_mutex_t lock;	/* of what is made once and of imports; no driver call but
+				 * the making is under it */
+	_Atomic(struct pst_cu_ctx *) ctx; /* the primary one, once retained */
+	pst_cu_ptr scratch;		  /* a byte for cuda_stream.c, 0 until needed */
+	struct pst_cu_stream *peer;	  /* for copies between devices, NULL until needed */
+	struct pst_cu_event *peer_done;
+	unsigned long long peers_open;	  /* bit i: access to ordinal i was asked for */
+	struct {
+		pst_cu_ptr base, ptr;	  /* as opened, as given out */
+	} imports[PST_CUDA_IMPORTS_MAX];
+};
+
+int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what);
+/* Makes `ctx` current; true if leave must pop it. Cheap when it is already. */
+bool pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx);
+void pst_cuda_leave(const struct pst_cuda *api, bool entered);
+/* The primary context, retained at the first call until the device closes. */
+int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
+
+/* cuda_copy.c */
+int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out,
+			 struct pst_err *err);
+void pst_cuda_copier_close(struct pst_copier *copier);
+int pst_cuda_copy_in(struct pst_copier *copier, const struct pst_rect *rect);
+int pst_cuda_copy_out(struct pst_copier *copier, const struct pst_rect *rect);
+int pst_cuda_mark(struct pst_copier *copier, uint64_t *ticket);
+int pst_cuda_reached(struct pst_copier *copier, uint64_t ticket);
+int pst_cuda_wait(struct pst_copier *copier, uint64_t ticket);
+int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
+		       const struct pst_rect *rect, struct pst_err *err);
+
+/* cuda_stream.c */
+int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
+			 struct pst_err *err);
+void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words);
+int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word,
+			  uint64_t value, struct pst_err *err);
+int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
+			   uint64_t value, struct pst_err *err);
+
+/* cuda_ipc.c */
+int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len,
+		    struct penstock_export *out, struct pst_err *err);
+int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported,
+		    void **out, struct pst_err *err);
+/* 1: ptr was imported and is closed, 0: it was not, or -errno. */
+int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err);
+
+#endif

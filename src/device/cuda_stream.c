@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream order on device cuda: in front the stream writes a word, behind it waits
+ * for one. A waiting stream holds up every stream behind it in the hardware queue
+ * that it used last; so it is first made to use a compute queue, where no copy of
+ * ours ever is (tests/standin/README.md has the measurement). Where the device has
+ * no memory operations a host function stores the word, and another one looks at
+ * the other; neither makes a CUDA call or I/O.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "device/cuda.h"
+
+#define LOOK_NS 20000 /* a host function that waits looks so often */
+
+static size_t words_bytes(size_t count)
+{
+	return (count * sizeof(uint64_t) + 4095) & ~(size_t)4095;
+}
+
+/* A page in front holds the length. */
+int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
+			 struct pst_err *err)
+{
+	struct pst_cuda_device *c = dev->priv;
+	size_t len = words_bytes(count);
+	struct pst_cu_ctx *ctx;
+	enum pst_cu_result rc;
+	char *map;
+	bool in;
+	int ret = pst_cuda_retain(c, &ctx, err);
+
+	if (ret)
+		return ret;
+	map = mmap(NULL, len + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (map == MAP_FAILED)
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
+				      "no memory for stream words: %m");
+	madvise(map, len + 4096, MADV_DONTFORK);
+	*(size_t *)(void *)map = len;
+	in = pst_cuda_enter(c->api, ctx);
+	rc = c->api->cuMemHostRegister(map + 4096, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
+	if (rc == PST_CU_OK && !c->scratch)
+		rc = c->api->cuMemAlloc(&c->scratch, 4096);
+	pst_cuda_leave(c->api, in);
+	if (rc != PST_CU_OK) {
+		munmap(map, len + 4096);
+		return pst_cuda_fail(err, rc, "registering stream words");
+	}
+	*out = (uint64_t *)(void *)(map + 4096);
+	return 0;
+}
+
+void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
+{
+	struct pst_cuda_device *c = dev->priv;
+	char *map = (char *)words - 4096;
+	bool in = pst_cuda_enter(c->api, atomic_load(&c->ctx));
+
+	c->api->cuMemHostUnregister(words);
+	pst_cuda_leave(c->api, in);
+	munmap(map, *(size_t *)(void *)map + 4096);
+}
+
+static bool has_memops(const struct penstock_device *dev, const struct pst_cuda *api)
+{
+	return dev->facts.stream_memops && api->cuStreamWriteValue64 && api->cuStreamWaitValue64;
+}
+
+/* A job for a host function: it frees itself. */
+struct job {
+	uint64_t *word, value;
+};
+
+static void store(void *arg)
+{
+	struct job *job = arg;
+
+	__atomic_store_n(job->word, job->value, __ATOMIC_RELEASE);
+	free(job);
+}
+
+static void look(void *arg)
+{
+	struct job *job = arg;
+	struct timespec pause = { 0, LOOK_NS };
+
+	while (__atomic_load_n(job->word, __ATOMIC_ACQUIRE) < job->value)
+		nanosleep(&pause, NULL);
+	free(job);
+}
+
+static enum pst_cu_result launch(const struct pst_cuda *api, struct pst_cu_stream *stream,
+				 void (*fn)(void *), uint64_t *word, uint64_t value)
+{
+	struct job *job = malloc(sizeof(*job));
+	enum pst_cu_result rc;
+
+	if (!job)
+		return PST_CU_OUT_OF_MEMORY;
+	job->word = word;
+	job->value = value;
+	rc = api->cuLaunchHostFunc(stream, fn, job);
+	if (rc != PST_CU_OK)
+		free(job);
+	return rc;
+}
+
+static int check(struct pst_cuda_device *c, struct pst_cu_stream *stream, struct pst_err *err)
+{
+	enum pst_cu_capture capture = PST_CU_CAPTURE_NONE;
+	enum pst_cu_result rc = c->api->cuStreamIsCapturing(stream, &capture);
+
+	if (rc != PST_CU_OK)
+		return pst_cuda_fail(err, rc, "the stream");
+	if (capture != PST_CU_CAPTURE_NONE)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+				"the stream is being captured into a graph: submit outside the "
+				"capture");
+	return 0;
+}
+
+int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word,
+			  uint64_t value, struct pst_err *err)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cu_ctx *ctx;
+	enum pst_cu_result rc;
+	pst_cu_ptr at;
+	bool in;
+	int ret = pst_cuda_retain(c, &ctx, err);
+
+	if (ret)
+		return ret;
+	in = pst_cuda_enter(c->api, ctx);
+	ret = check(c, stream, err);
+	if (!ret) {
+		rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
+		if (rc == PST_CU_OK)
+			rc = has_memops(dev, c->api)
+				     ? c->api->cuStreamWriteValue64(stream, at, value,
+								    PST_CU_WRITE_DEFAULT)
+				     : launch(c->api, stream, store, word, value);
+		if (rc != PST_CU_OK)
+			ret = pst_cuda_fail(err, rc, "writing a word in stream order");
+	}
+	pst_cuda_leave(c->api, in);
+	return ret;
+}
+
+int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
+			   uint64_t value, struct pst_err *err)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cu_ctx *ctx;
+	enum pst_cu_result rc;
+	pst_cu_ptr at;
+	bool in;
+	int ret = pst_cuda_retain(c, &ctx, err);
+
+	if (ret)
+		return ret;
+	in = pst_cuda_enter(c->api, ctx);
+	rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
+	if (rc == PST_CU_OK && !has_memops(dev, c->api))
+		rc = launch(c->api, stream, look, word, value);
+	else if (rc == PST_CU_OK) {
+		/* To a compute queue first: a copy queue must not be waited in. */
+		rc = c->api->cuMemsetD8Async(c->scratch, 0, 1, stream);
+		if (rc == PST_CU_OK)
+			rc = c->api->cuStreamWaitValue64(stream, at, value, PST_CU_WAIT_GEQ);
+	}
+	pst_cuda_leave(c->api, in);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
+}
