@@ -122,9 +122,8 @@ bool parse_size(const char *text, uint64_t *out)
 	static const struct {
 		const char *name;
 		unsigned shift;
-	} units[] = { { "", 0 },     { "B", 0 },    { "k", 10 },   { "K", 10 }, { "KiB", 10 },
-		      { "M", 20 },   { "MiB", 20 }, { "G", 30 },   { "GiB", 30 },
-		      { "T", 40 },   { "TiB", 40 } };
+	} units[] = {{"", 0},	  {"B", 0},  {"k", 10},	  {"K", 10}, {"KiB", 10}, {"M", 20},
+		     {"MiB", 20}, {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40}};
 	unsigned long long n;
 	char *end;
 
@@ -198,7 +197,7 @@ double seconds(void)
 
 const char *human(double bytes, char *buf, size_t len)
 {
-	static const char *const units[] = { "bytes", "kB", "MB", "GB", "TB" };
+	static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
 	unsigned u = 0;
 
 	while (bytes >= 1000 && u < 4) {

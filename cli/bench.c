@@ -26,7 +26,7 @@ struct run {
 	struct penstock_queue *q;
 	char *mem;
 	uint64_t length, next, random;
-	double *begun;		/* by place of depth */
+	double *begun; /* by place of depth */
 	unsigned *places, place_count;
 	struct bench_result *out;
 	double until;
@@ -73,7 +73,7 @@ static int64_t cached_pages(const char *path)
 {
 	struct {
 		uint64_t off, len;
-	} range = { 0, 0 };
+	} range = {0, 0};
 	struct {
 		uint64_t cache, dirty, writeback, evicted, recently;
 	} stat;
@@ -154,8 +154,11 @@ static bool more(const struct run *r)
 
 static void submit(struct run *r, unsigned place)
 {
-	struct penstock_seg seg = { .buf = r->mem + (uint64_t)place * r->a->block, .dev = r->dev,
-				    .off = pick(r), .row_len = r->a->block, .rows = 1 };
+	struct penstock_seg seg = {.buf = r->mem + (uint64_t)place * r->a->block,
+				   .dev = r->dev,
+				   .off = pick(r),
+				   .row_len = r->a->block,
+				   .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	req.storage = r->st;
@@ -254,7 +257,7 @@ static int open_all(struct run *r)
 
 int bench_run(const struct bench_args *a, struct bench_result *out)
 {
-	struct run r = { .a = a, .out = out, .random = 88172645463325252u };
+	struct run r = {.a = a, .out = out, .random = 88172645463325252u};
 	int ret;
 
 	memset(out, 0, sizeof(*out));

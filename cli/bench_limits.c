@@ -27,7 +27,8 @@ static void *worker(void *arg)
 {
 	struct job *j = arg;
 	uint64_t blocks = j->length / j->block;
-	char *buf = mmap(NULL, j->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *buf =
+		mmap(NULL, j->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (buf == MAP_FAILED)
 		return NULL;
@@ -42,7 +43,8 @@ static void *worker(void *arg)
 		if (j->random)
 			n = (n * 0x9e3779b97f4a7c15u >> 17) % blocks;
 		off = (off_t)(j->from + n * j->block);
-		got = j->write ? pwrite(j->fd, buf, j->block, off) : pread(j->fd, buf, j->block, off);
+		got = j->write ? pwrite(j->fd, buf, j->block, off)
+			       : pread(j->fd, buf, j->block, off);
 		if (got <= 0)
 			break;
 		atomic_fetch_add(&j->bytes, (uint64_t)got);
@@ -71,7 +73,7 @@ static double measure(struct job *j, unsigned threads, double runtime)
 double bench_limit(const struct bench_args *a, uint64_t length, const char **what)
 {
 	const char *path = strncmp(a->storage, "file://", 7) ? a->storage : a->storage + 7;
-	struct job j = { .write = a->write, .random = a->random, .block = a->block };
+	struct job j = {.write = a->write, .random = a->random, .block = a->block};
 	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
 	int flags = a->write ? O_WRONLY : O_RDONLY;
 	double rate;

@@ -24,10 +24,10 @@ static bool mode(const char *text, struct bench_args *a)
 	static const struct {
 		const char *name;
 		bool write, random;
-	} modes[] = { { "read", false, false },
-		      { "write", true, false },
-		      { "randread", false, true },
-		      { "randwrite", true, true } };
+	} modes[] = {{"read", false, false},
+		     {"write", true, false},
+		     {"randread", false, true},
+		     {"randwrite", true, true}};
 
 	for (unsigned i = 0; i < 4; i++) {
 		if (strcmp(text, modes[i].name))
@@ -46,9 +46,12 @@ static bool take_option(int c, struct bench_args *a)
 	char *end;
 
 	switch (c) {
-	case 'w': return mode(optarg, a);
-	case 'b': return size_option(optarg, 1, &a->block);
-	case 's': return size_option(optarg, 1, &a->size);
+	case 'w':
+		return mode(optarg, a);
+	case 'b':
+		return size_option(optarg, 1, &a->block);
+	case 's':
+		return size_option(optarg, 1, &a->size);
 	case 'd':
 		if (!parse_number(optarg, 1, 4096, &n))
 			return fail(EXIT_USAGE, "--depth '%s': 1 to 4096", optarg), false;
@@ -64,35 +67,63 @@ static bool take_option(int c, struct bench_args *a)
 		if (end == optarg || *end || !(a->runtime > 0 && a->runtime <= 86400))
 			return fail(EXIT_USAGE, "--runtime '%s': seconds", optarg), false;
 		return true;
-	case 'p': a->path = optarg; return true;
-	case 'e': return parse_effort(optarg, &a->effort);
-	case 'r': return parse_class(optarg, &a->require);
-	case 'g': a->engine = optarg; return true;
-	case 'f': a->fault = optarg; return true;
-	case 'C': a->cold = true; return true;
-	case 'W': a->warm = true; return true;
-	case 'U': a->cpu_load = true; return true;
-	case 'L': a->limits = true; return true;
-	case 'j': a->json = true; return true;
-	case 'O': a->overwrite = true; return true;
-	default: return false;
+	case 'p':
+		a->path = optarg;
+		return true;
+	case 'e':
+		return parse_effort(optarg, &a->effort);
+	case 'r':
+		return parse_class(optarg, &a->require);
+	case 'g':
+		a->engine = optarg;
+		return true;
+	case 'f':
+		a->fault = optarg;
+		return true;
+	case 'C':
+		a->cold = true;
+		return true;
+	case 'W':
+		a->warm = true;
+		return true;
+	case 'U':
+		a->cpu_load = true;
+		return true;
+	case 'L':
+		a->limits = true;
+		return true;
+	case 'j':
+		a->json = true;
+		return true;
+	case 'O':
+		a->overwrite = true;
+		return true;
+	default:
+		return false;
 	}
 }
 
 static int parse(int argc, char **argv, struct bench_args *a)
 {
-	static const struct option options[] = {
-		{ "rw", required_argument, NULL, 'w' },	     { "block", required_argument, NULL, 'b' },
-		{ "size", required_argument, NULL, 's' },    { "depth", required_argument, NULL, 'd' },
-		{ "lanes", required_argument, NULL, 'l' },   { "runtime", required_argument, NULL, 't' },
-		{ "path", required_argument, NULL, 'p' },    { "effort", required_argument, NULL, 'e' },
-		{ "require", required_argument, NULL, 'r' }, { "engine", required_argument, NULL, 'g' },
-		{ "fault", required_argument, NULL, 'f' },   { "cold", no_argument, NULL, 'C' },
-		{ "warm", no_argument, NULL, 'W' },	     { "cpu-load", no_argument, NULL, 'U' },
-		{ "limits", no_argument, NULL, 'L' },	     { "json", no_argument, NULL, 'j' },
-		{ "overwrite", no_argument, NULL, 'O' },     { "help", no_argument, NULL, 'h' },
-		{ NULL, 0, NULL, 0 }
-	};
+	static const struct option options[] = {{"rw", required_argument, NULL, 'w'},
+						{"block", required_argument, NULL, 'b'},
+						{"size", required_argument, NULL, 's'},
+						{"depth", required_argument, NULL, 'd'},
+						{"lanes", required_argument, NULL, 'l'},
+						{"runtime", required_argument, NULL, 't'},
+						{"path", required_argument, NULL, 'p'},
+						{"effort", required_argument, NULL, 'e'},
+						{"require", required_argument, NULL, 'r'},
+						{"engine", required_argument, NULL, 'g'},
+						{"fault", required_argument, NULL, 'f'},
+						{"cold", no_argument, NULL, 'C'},
+						{"warm", no_argument, NULL, 'W'},
+						{"cpu-load", no_argument, NULL, 'U'},
+						{"limits", no_argument, NULL, 'L'},
+						{"json", no_argument, NULL, 'j'},
+						{"overwrite", no_argument, NULL, 'O'},
+						{"help", no_argument, NULL, 'h'},
+						{NULL, 0, NULL, 0}};
 	struct stat stat_buf;
 	int c;
 
@@ -194,7 +225,7 @@ static int by_value(const void *a, const void *b)
 
 static int rounds(const struct bench_args *a, struct bench_result *r)
 {
-	double ours[ROUNDS] = { 0 }, limits[ROUNDS] = { 0 };
+	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
 	const char *what = NULL;
 	struct stat stat_buf;
@@ -223,7 +254,7 @@ static int rounds(const struct bench_args *a, struct bench_result *r)
 
 static int run(int argc, char **argv)
 {
-	struct bench_args a = { .runtime = 3 };
+	struct bench_args a = {.runtime = 3};
 	struct bench_result *r;
 	pthread_t spinners[256];
 	volatile bool on = true;

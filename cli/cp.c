@@ -39,7 +39,7 @@ struct copy {
 	uint64_t length, next, written;
 	unsigned busy;
 	struct tally read, write;
-	int code;	/* exit code once something failed */
+	int code; /* exit code once something failed */
 	bool failed;
 	char text[512];
 	double start, shown;
@@ -54,18 +54,13 @@ static void stop(int signal)
 
 static int parse(int argc, char **argv, struct args *a)
 {
-	static const struct option options[] = { { "via", required_argument, NULL, 'v' },
-						 { "require", required_argument, NULL, 'r' },
-						 { "effort", required_argument, NULL, 'e' },
-						 { "path", required_argument, NULL, 'p' },
-						 { "fault", required_argument, NULL, 'f' },
-						 { "engine", required_argument, NULL, 'g' },
-						 { "verify", no_argument, NULL, 'V' },
-						 { "durable", no_argument, NULL, 'd' },
-						 { "json", no_argument, NULL, 'j' },
-						 { "quiet", no_argument, NULL, 'q' },
-						 { "help", no_argument, NULL, 'h' },
-						 { NULL, 0, NULL, 0 } };
+	static const struct option options[] = {
+		{"via", required_argument, NULL, 'v'},	  {"require", required_argument, NULL, 'r'},
+		{"effort", required_argument, NULL, 'e'}, {"path", required_argument, NULL, 'p'},
+		{"fault", required_argument, NULL, 'f'},  {"engine", required_argument, NULL, 'g'},
+		{"verify", no_argument, NULL, 'V'},	  {"durable", no_argument, NULL, 'd'},
+		{"json", no_argument, NULL, 'j'},	  {"quiet", no_argument, NULL, 'q'},
+		{"help", no_argument, NULL, 'h'},	  {NULL, 0, NULL, 0}};
 	int c;
 
 	a->via = "auto";
@@ -202,8 +197,12 @@ static void open_target(struct copy *c)
 
 static void submit(struct copy *c, struct block *b)
 {
-	struct penstock_seg seg = { .buf = b->mem, .dev = c->dev, .off = b->off,
-				    .row_len = b->len, .rows = 1, .room = ROOM };
+	struct penstock_seg seg = {.buf = b->mem,
+				   .dev = c->dev,
+				   .off = b->off,
+				   .row_len = b->len,
+				   .rows = 1,
+				   .room = ROOM};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	req.storage = b->writing ? c->to : c->from;
@@ -219,11 +218,12 @@ static void submit(struct copy *c, struct block *b)
 		c->busy++;
 		return;
 	}
-	note(c, penstock_errwhy() == PENSTOCK_WHY_REQUIRE ||
-			(c->a->require > PENSTOCK_ANY &&
-			 penstock_errwhy() == PENSTOCK_WHY_UNALIGNED)
-			? EXIT_REFUSED
-			: EXIT_FAILED,
+	note(c,
+	     penstock_errwhy() == PENSTOCK_WHY_REQUIRE ||
+			     (c->a->require > PENSTOCK_ANY &&
+			      penstock_errwhy() == PENSTOCK_WHY_UNALIGNED)
+		     ? EXIT_REFUSED
+		     : EXIT_FAILED,
 	     b->writing ? c->a->dst : c->a->src);
 }
 
@@ -248,8 +248,7 @@ static void show(struct copy *c, bool last)
 	c->shown = now;
 	fprintf(stderr, "\r%3.0f %%  %s  %s/s  %.0f s left   %s",
 		c->length ? 100.0 * (double)c->written / (double)c->length : 100.0,
-		human((double)c->written, done, sizeof(done)),
-		human(rate, speed, sizeof(speed)),
+		human((double)c->written, done, sizeof(done)), human(rate, speed, sizeof(speed)),
 		rate > 0 ? (double)(c->length - c->written) / rate : 0.0, last ? "\n" : "");
 }
 
@@ -313,8 +312,8 @@ static void move(struct copy *c)
 
 static void add_refusals(struct copy *c)
 {
-	struct penstock_explanation e = { .size = sizeof(e) };
-	struct penstock_seg seg = { .dev = c->dev, .row_len = 4096, .rows = 1 };
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = c->dev, .row_len = 4096, .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	if (c->code != EXIT_REFUSED || !c->dev || !c->from || c->read.path_count)
@@ -354,7 +353,7 @@ static void merge(struct tally *sum, const struct tally *part)
 
 static void report_json(const struct copy *c, double took, bool verified)
 {
-	struct tally sum = { .path_count = 0 };
+	struct tally sum = {.path_count = 0};
 	struct json j;
 
 	merge(&sum, &c->read);
@@ -388,9 +387,8 @@ static void report(const struct copy *c, double took, bool verified)
 	}
 	if (c->failed)
 		return;
-	printf("%s in %.2f s, %s/s, through %s%s\n",
-	       human((double)c->written, size, sizeof(size)), took,
-	       human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
+	printf("%s in %.2f s, %s/s, through %s%s\n", human((double)c->written, size, sizeof(size)),
+	       took, human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
 	       penstock_device_name(c->dev),
 	       verified ? "; both files read again from the drive: the same" : "");
 	tally_print(stdout, "read", &c->read);
@@ -413,7 +411,7 @@ static void finish(struct copy *c)
 
 static int run(int argc, char **argv)
 {
-	struct args a = { .require = PENSTOCK_ANY };
+	struct args a = {.require = PENSTOCK_ANY};
 	struct copy *c;
 	double took;
 	int ret = parse(argc, argv, &a);
@@ -424,8 +422,8 @@ static int run(int argc, char **argv)
 	if (!c)
 		return fail(EXIT_FAILED, "no memory");
 	c->a = &a;
-	sigaction(SIGINT, &(struct sigaction){ .sa_handler = stop }, NULL);
-	sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop }, NULL);
+	sigaction(SIGINT, &(struct sigaction){.sa_handler = stop}, NULL);
+	sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
 	open_source(c);
 	if (!c->failed)
 		open_device(c);
@@ -455,7 +453,8 @@ const struct command cmd_cp = {
 	.usage = "SRC DST [--via DEVICE] [--require CLASS] [--verify] [--json]",
 	.summary = "storage to storage through device memory, with the report of the path",
 	.help = "  --via DEVICE     where the bytes pass through (auto)\n"
-		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be met\n"
+		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
+		"met\n"
 		"  --effort E       thrifty (least CPU) or fast (most bytes a second)\n"
 		"  --verify         read both files again from the drive and compare them\n"
 		"  --durable        done only when it survives a power cut\n"

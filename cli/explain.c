@@ -15,14 +15,11 @@ struct args {
 
 static int parse(int argc, char **argv, struct args *a)
 {
-	static const struct option options[] = { { "size", required_argument, NULL, 's' },
-						 { "offset", required_argument, NULL, 'o' },
-						 { "write", no_argument, NULL, 'w' },
-						 { "require", required_argument, NULL, 'r' },
-						 { "effort", required_argument, NULL, 'e' },
-						 { "json", no_argument, NULL, 'j' },
-						 { "help", no_argument, NULL, 'h' },
-						 { NULL, 0, NULL, 0 } };
+	static const struct option options[] = {
+		{"size", required_argument, NULL, 's'},	  {"offset", required_argument, NULL, 'o'},
+		{"write", no_argument, NULL, 'w'},	  {"require", required_argument, NULL, 'r'},
+		{"effort", required_argument, NULL, 'e'}, {"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},	  {NULL, 0, NULL, 0}};
 	int c;
 
 	while ((c = next_option(argc, argv, &cmd_explain, options)) != -1) {
@@ -119,8 +116,10 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 		const struct penstock_explain_path *p = &e->paths[i];
 
 		printf("  %-9s %-4s %s%s\n", p->name,
-		       (int)i == e->taken ? "TAKE" : p->usable ? "open" : "shut", p->text,
-		       p->proven > 0 ? " (proven by canary)" : "");
+		       (int)i == e->taken ? "TAKE"
+		       : p->usable	  ? "open"
+					  : "shut",
+		       p->text, p->proven > 0 ? " (proven by canary)" : "");
 		if (p->fix[0])
 			printf("                 to open it: %s\n", p->fix);
 	}
@@ -128,13 +127,13 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 
 static int run(int argc, char **argv)
 {
-	struct args a = { .require = PENSTOCK_ANY };
+	struct args a = {.require = PENSTOCK_ANY};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	struct penstock_explanation e = { .size = sizeof(e) };
+	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_storage *st;
 	struct penstock_device *dev;
-	struct penstock_seg seg = { .rows = 1 };
+	struct penstock_seg seg = {.rows = 1};
 	int64_t length;
 	int ret = parse(argc, argv, &a);
 

@@ -12,10 +12,11 @@
 /* Length of the UTF-8 sequence at `s`, 0 if it is none (RFC 3629). */
 static unsigned utf8(const unsigned char *s)
 {
-	unsigned n = s[0] < 0x80 ? 1 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-		     : s[0] >= 0xe0 && s[0] < 0xf0		     ? 3
-		     : s[0] >= 0xf0 && s[0] < 0xf5		     ? 4
-								     : 0;
+	unsigned n = s[0] < 0x80		   ? 1
+		     : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+		     : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+		     : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
+						   : 0;
 
 	for (unsigned i = 1; i < n; i++)
 		if ((s[i] & 0xc0) != 0x80)

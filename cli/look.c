@@ -6,10 +6,10 @@
 
 static int run_topo(int argc, char **argv)
 {
-	static const struct option options[] = { { "json", no_argument, NULL, 'j' },
-						 { "sys-root", required_argument, NULL, 'r' },
-						 { "help", no_argument, NULL, 'h' },
-						 { NULL, 0, NULL, 0 } };
+	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+						{"sys-root", required_argument, NULL, 'r'},
+						{"help", no_argument, NULL, 'h'},
+						{NULL, 0, NULL, 0}};
 	const char *root = NULL;
 	int json = 0, c;
 
@@ -39,9 +39,9 @@ const struct command cmd_topo = {
 
 static int run_stats(int argc, char **argv)
 {
-	static const struct option options[] = { { "json", no_argument, NULL, 'j' },
-						 { "help", no_argument, NULL, 'h' },
-						 { NULL, 0, NULL, 0 } };
+	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+						{"help", no_argument, NULL, 'h'},
+						{NULL, 0, NULL, 0}};
 	uint64_t pid;
 	int json = 0, c;
 

@@ -14,8 +14,9 @@ static const struct command *const commands[] = {
 
 static void print_help(FILE *f)
 {
-	fprintf(f, "penstock %s: bytes from storage into device memory by the most direct path\n\n"
-		   "usage: penstock COMMAND [ARGUMENTS]\n\n",
+	fprintf(f,
+		"penstock %s: bytes from storage into device memory by the most direct path\n\n"
+		"usage: penstock COMMAND [ARGUMENTS]\n\n",
 		penstock_version());
 	for (unsigned i = 0; commands[i]; i++)
 		fprintf(f, "  %-8s %s\n", commands[i]->name, commands[i]->summary);

@@ -24,7 +24,7 @@ static int64_t cached_pages(int fd)
 {
 	struct {
 		uint64_t off, len;
-	} range = { 0, 0 };
+	} range = {0, 0};
 	struct {
 		uint64_t cache, dirty, writeback, evicted, recently;
 	} stat;
@@ -100,7 +100,9 @@ int verify_files(const char *name_a, const char *name_b)
 
 	if (a < 0 || b < 0 || !buf)
 		ret = fail(EXIT_FAILED, "verify: cannot open %s again: %s", a < 0 ? name_a : name_b,
-			   strerror(a < 0 ? -a : b < 0 ? -b : ENOMEM));
+			   strerror(a < 0   ? -a
+				    : b < 0 ? -b
+					    : ENOMEM));
 	else
 		ret = compare(a, b, name_a, name_b, buf);
 	if (a >= 0)

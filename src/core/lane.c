@@ -11,11 +11,8 @@
 #include <unistd.h>
 
 #include "core/lane.h"
-#include "core/log.h"
 #include "core/pump.h"
-#include "core/queue.h"
 #include "core/route.h"
-#include "core/stats.h"
 #include "core/stream.h"
 
 /* What a device's link moves in a microsecond, to guess how long copies take:
@@ -24,307 +21,10 @@
 /* Shorter copies than this are waited for by looking, not by sleeping: a timer's
  * sleep costs some 60 us. */
 #define SPIN_US 15
-/* Copies of so many bytes share a ticket; fewer when the lane has a moment. */
-#define MARK_BYTES (4u << 20)
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one
  * looks: at first without a pause, then so often. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-/* ---- the chunk pool ---- */
-
-struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
-{
-	struct pst_chunk *chunk = lane->chunks_free;
-
-	lane->chunks_free = chunk->next;
-	chunk->lane = lane;
-	chunk->tries = 0;
-	chunk->slot = NULL;
-	chunk->canary = false;
-	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
-	chunk->engine = NULL;
-	chunk->err.code = 0;
-	chunk->on_done = NULL;
-	chunk->priv = NULL;
-	chunk->waits = 0;
-	chunk->io.st = NULL;
-	lane->busy++;
-	return chunk;
-}
-
-void pst_chunk_put(struct pst_chunk *chunk)
-{
-	struct pst_lane *lane = chunk->lane;
-
-	if (chunk->slot) {
-		pst_slot_put(&lane->slots, chunk->slot);
-		chunk->slot = NULL;
-	}
-	chunk->next = lane->chunks_free;
-	lane->chunks_free = chunk;
-	lane->busy--;
-}
-
-/* ---- copies ---- */
-
-static struct pst_copyq *copyq_of(struct pst_lane *lane, struct penstock_device *dev)
-{
-	struct pst_copyq *copyq;
-
-	for (unsigned i = 0; i < lane->copyq_count; i++)
-		if (lane->copyqs[i]->dev == dev)
-			return lane->copyqs[i];
-	if (lane->copyq_count == PST_LANE_DEVICES)
-		return NULL;
-	copyq = calloc(1, sizeof(*copyq));
-	if (!copyq)
-		return NULL;
-	copyq->dev = dev;
-	if (dev->ops->copier_open(dev, &copyq->copier, &lane->open_err)) {
-		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", lane->open_err.text);
-		free(copyq);
-		return NULL;
-	}
-	lane->copyqs[lane->copyq_count++] = copyq;
-	return copyq;
-}
-
-struct copying {
-	struct pst_chunk *chunk;
-	char *base;
-	uint64_t bytes;
-	unsigned touched; /* bit i: lane->copyqs[i] got a copy */
-	enum penstock_op op;
-};
-
-static int copy_part(void *arg, const struct pst_part *part)
-{
-	struct copying *c = arg;
-	struct pst_lane *lane = c->chunk->lane;
-	struct pst_copyq *copyq = copyq_of(lane, part->dev);
-	struct pst_rect rect = { .row_len = part->row_len, .rows = part->rows };
-	int ret;
-
-	if (!copyq)
-		return pst_fail(&c->chunk->err, PENSTOCK_WHY_DEVICE_ERROR,
-				"%s: no copy queue: %s", part->dev->name, lane->open_err.text);
-	if (c->op == PENSTOCK_READ) {
-		rect.dst = part->mem;
-		rect.dst_pitch = part->mem_pitch;
-		rect.src = c->base + part->at;
-		rect.src_pitch = part->pitch;
-		ret = part->dev->ops->copy_in(copyq->copier, &rect);
-	} else {
-		rect.dst = c->base + part->at;
-		rect.dst_pitch = part->pitch;
-		rect.src = part->mem;
-		rect.src_pitch = part->mem_pitch;
-		ret = part->dev->ops->copy_out(copyq->copier, &rect);
-	}
-	if (ret)
-		return pst_fail_errno(&c->chunk->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
-				      "%s: copying %llu bytes: %m", part->dev->name,
-				      (unsigned long long)(part->row_len * part->rows));
-	c->bytes += part->row_len * part->rows;
-	if (part->dev->facts.cpu_addressable)
-		c->chunk->cpu_copied += part->row_len * part->rows;
-	for (unsigned i = 0; i < lane->copyq_count; i++)
-		if (lane->copyqs[i] == copyq)
-			c->touched |= 1u << i;
-	return 0;
-}
-
-/* Gives the copies queued since the last time a ticket. One for several chunks: each
- * costs the copy engine a pause of some 4 us (H200). */
-static void mark_copies(struct pst_copyq *copyq)
-{
-	uint64_t ticket = 0;
-	int ret;
-
-	if (!copyq->unmarked)
-		return;
-	ret = copyq->dev->ops->mark(copyq->copier, &ticket);
-	for (unsigned i = copyq->tail - copyq->unmarked; i != copyq->tail; i++) {
-		copyq->waits[i % PST_LANE_CHUNKS].ticket = ticket;
-		copyq->waits[i % PST_LANE_CHUNKS].error = ret;
-	}
-	copyq->unmarked = 0;
-	copyq->unmarked_bytes = 0;
-}
-
-static void copies_ended(struct pst_chunk *chunk, int result)
-{
-	if (result && !chunk->err.code)
-		pst_fail_errno(&chunk->err, result, PENSTOCK_WHY_DEVICE_ERROR,
-			       "the device reported an error for a copy: %m");
-	if (--chunk->waits)
-		return;
-	chunk->lane->copies--;
-	chunk->after_copies(chunk, chunk->err.code);
-}
-
-int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
-		   void (*after)(struct pst_chunk *chunk, int result))
-{
-	struct pst_request *req = chunk->req;
-	struct pst_lane *lane = chunk->lane;
-	struct copying c = { .chunk = chunk, .base = base, .op = req->op };
-	int ret = pst_parts(req, &req->spans[chunk->span], chunk->off, len, copy_part, &c);
-
-	chunk->after_copies = after;
-	chunk->waits = 1; /* keeps copies_ended from ending it early */
-	lane->copies++;
-	for (unsigned i = 0; i < lane->copyq_count; i++) {
-		struct pst_copyq *copyq = lane->copyqs[i];
-		unsigned at = copyq->tail % PST_LANE_CHUNKS;
-
-		if (!(c.touched & 1u << i))
-			continue;
-		copyq->waits[at].bytes = c.bytes;
-		copyq->waits[at].chunk = chunk;
-		copyq->tail++;
-		copyq->unmarked++;
-		copyq->unmarked_bytes += c.bytes;
-		lane->copy_bytes += c.bytes;
-		chunk->waits++;
-		if (copyq->unmarked_bytes >= MARK_BYTES)
-			mark_copies(copyq);
-	}
-	copies_ended(chunk, ret);
-	return 0;
-}
-
-/* Takes up what has been copied; how many chunks went on. */
-static int reap_copies(struct pst_lane *lane, bool sleep)
-{
-	int ended = 0;
-
-	for (unsigned i = 0; i < lane->copyq_count; i++) {
-		struct pst_copyq *copyq = lane->copyqs[i];
-
-		mark_copies(copyq);
-		while (copyq->head != copyq->tail) {
-			const unsigned at = copyq->head % PST_LANE_CHUNKS;
-			uint64_t ticket = copyq->waits[at].ticket;
-			int ret = copyq->waits[at].error;
-
-			if (!ret)
-				ret = copyq->dev->ops->reached(copyq->copier, ticket);
-			if (!ret && sleep && !ended) {
-				ret = copyq->dev->ops->wait(copyq->copier, ticket);
-				ret = ret ? ret : 1;
-			}
-			if (!ret)
-				break;
-			copyq->head++;
-			lane->copy_bytes -= copyq->waits[at].bytes;
-			copies_ended(copyq->waits[at].chunk, ret < 0 ? ret : 0);
-			ended++;
-		}
-	}
-	return ended;
-}
-
-/* ---- the end of a chunk ---- */
-
-static void defer(struct pst_lane *lane, struct pst_chunk *chunk)
-{
-	chunk->next = NULL;
-	*lane->deferred_end = chunk;
-	lane->deferred_end = &chunk->next;
-	lane->deferred_count++;
-	chunk->req->entries[lane->index].stalled++;
-}
-
-static void count(const struct pst_chunk *chunk, int result)
-{
-	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
-	unsigned op = chunk->req->op;
-	uint64_t ns = now_ns() - chunk->start_ns;
-
-	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
-	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
-	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
-	atomic_fetch_add_explicit(&row->latency[pst_stats_bucket(ns)], 1, memory_order_relaxed);
-	if (result)
-		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
-}
-
-/* After a failure: the next path that the class allows. False: there is none. */
-static bool retry(struct pst_chunk *chunk)
-{
-	struct pst_request *req = chunk->req;
-	struct pst_lane *lane = chunk->lane;
-	int next;
-
-	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed) ||
-	    atomic_load_explicit(&req->failed, memory_order_relaxed))
-		return false;
-	next = pst_claim_next_path(chunk);
-	pst_req_note(req, chunk->path, chunk->err.why);
-	if (next < 0)
-		return false;
-	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
-				  memory_order_relaxed);
-	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
-		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
-	if (chunk->slot) {
-		pst_slot_put(&lane->slots, chunk->slot);
-		chunk->slot = NULL;
-	}
-	chunk->path = (uint8_t)next;
-	chunk->tries++;
-	chunk->moved = 0; /* what it cost stays counted, what it carried does not */
-	chunk->err.code = 0;
-	chunk->on_done = NULL;
-	defer(lane, chunk);
-	return true;
-}
-
-void pst_chunk_done(struct pst_chunk *chunk, int result)
-{
-	struct pst_request *req = chunk->req;
-	struct pst_lane *lane = chunk->lane;
-	uint64_t len = chunk->len;
-
-	if (chunk->on_done) {
-		chunk->on_done(chunk, result);
-		return;
-	}
-	if (!result && req->op == PENSTOCK_WRITE && !chunk->canary &&
-	    chunk->route->paths[chunk->path].facts.canary)
-		result = pst_canary_write(chunk);
-	if (chunk->canary) {
-		chunk->err.code = result;
-		chunk->waits = UINT32_MAX; /* what the canary waits for */
-		return;
-	}
-	count(chunk, result);
-	if (result && retry(chunk))
-		return;
-	if (result) {
-		if (!chunk->err.code)
-			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
-		chunk->moved = 0;
-		pst_req_count(req, chunk);
-		pst_req_fail(req, lane, &chunk->err);
-	} else {
-		pst_req_count(req, chunk);
-	}
-	pst_chunk_put(chunk);
-	pst_req_ended(req, lane, len);
-}
 
 void pst_io_done(struct pst_io *io, int64_t result)
 {
@@ -452,9 +152,7 @@ static void start_sync(struct pst_lane *lane, struct pst_request *req)
 	int ret;
 
 	chunk->req = req;
-	chunk->io = (struct pst_io){
-		.st = req->st, .lane = lane, .op = PST_IO_SYNC, .done = synced
-	};
+	chunk->io = (struct pst_io){.st = req->st, .lane = lane, .op = PST_IO_SYNC, .done = synced};
 	ret = req->st->ops->sync(&chunk->io);
 	if (ret) {
 		chunk->io.result = ret;
@@ -471,7 +169,7 @@ static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
 	int ret = pst_paths[chunk->path]->start(chunk);
 
 	if (ret == -EAGAIN) {
-		defer(lane, chunk);
+		pst_chunk_defer(lane, chunk);
 		return false;
 	}
 	if (!ret)
@@ -535,7 +233,8 @@ static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *st
 		if (!start(lane, chunk))
 			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
-			reap_copies(lane, false); /* slots come free while bytes are moved */
+			pst_lane_reap_copies(lane,
+					     false); /* slots come free while bytes are moved */
 	}
 	return WORK_FULL;
 }
@@ -612,7 +311,7 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 		if (guess < SPIN_US)
 			return;
 		if (lane->busy == lane->copies + lane->deferred_count) {
-			reap_copies(lane, true);
+			pst_lane_reap_copies(lane, true);
 			return;
 		}
 		if (wait_us < 0 || guess < wait_us)
@@ -645,7 +344,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane->engine_ops->poll(lane->engine);
 	did += reap_io_inbox(lane);
 	if (lane->copies)
-		did += reap_copies(lane, false);
+		did += pst_lane_reap_copies(lane, false);
 	if (lane->watched)
 		did += pst_stream_look(lane);
 	did += start_deferred(lane);
@@ -686,23 +385,6 @@ int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)
 			lane->engine_ops->wait(lane->engine, 1000);
 	}
 	return io->result < 0 ? (int)io->result : 0;
-}
-
-int pst_lane_copy_now(struct pst_lane *lane, struct penstock_device *dev,
-		      const struct pst_rect *rect, bool in)
-{
-	struct pst_copyq *copyq = copyq_of(lane, dev);
-	uint64_t ticket;
-	int ret;
-
-	if (!copyq)
-		return lane->open_err.code;
-	ret = in ? dev->ops->copy_in(copyq->copier, rect) : dev->ops->copy_out(copyq->copier, rect);
-	if (!ret)
-		ret = dev->ops->mark(copyq->copier, &ticket);
-	if (!ret)
-		ret = dev->ops->wait(copyq->copier, ticket);
-	return ret;
 }
 
 /* ---- open and close, on the lane's thread ---- */
@@ -767,7 +449,7 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	    !lane->engine_ops->register_slots(lane->engine, lane->slots.base, lane->slots.len,
 					      &lane->engine_why))
 		lane->fixed = true;
-	if (!copyq_of(lane, lane->pump->dev)) {
+	if (!pst_lane_copyq(lane, lane->pump->dev)) {
 		*err = lane->open_err;
 		return err->code;
 	}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What pump.c needs of lane.c: opening, waking and closing one. */
+/*
+ * A lane from inside: lane.c is its loop, lane_copy.c its copies, chunk.c its
+ * chunks. pump.c opens, wakes and closes lanes; canaries take single steps.
+ */
 #ifndef PST_CORE_LANE_H
 #define PST_CORE_LANE_H
 
@@ -11,6 +14,14 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
 void pst_lane_close(struct pst_lane *lane);
 /* After something was put in one of its inboxes. Any thread. */
 void pst_lane_wake(struct pst_lane *lane);
+
+/* lane_copy.c: the copy queue of a device, opened at the first call; NULL and
+ * lane->open_err. Takes up finished copies; `sleep`: waits for the oldest. */
+struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev);
+int pst_lane_reap_copies(struct pst_lane *lane, bool sleep);
+
+/* chunk.c: keeps a chunk that has no room until the lane's next turn. */
+void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk);
 
 /* One fill or drain, one copy, waited for; other chunks' completions are taken up
  * meanwhile. The lane's thread. */

@@ -142,9 +142,9 @@ static void print_json(const struct pst_stats *s, FILE *f)
 	fprintf(f,
 		"{\"version\": %u, \"pid\": %u, \"requests\": %llu, \"refused\": %llu, "
 		"\"failed\": %llu, \"canaries\": %llu, \"canaries_failed\": %llu, \"paths\": {",
-		s->version, s->pid, (unsigned long long)s->requests,
-		(unsigned long long)s->refused, (unsigned long long)s->failed,
-		(unsigned long long)s->canaries, (unsigned long long)s->canaries_failed);
+		s->version, s->pid, (unsigned long long)s->requests, (unsigned long long)s->refused,
+		(unsigned long long)s->failed, (unsigned long long)s->canaries,
+		(unsigned long long)s->canaries_failed);
 	for (unsigned i = 0; i < s->path_count; i++, comma = ", ") {
 		const struct pst_stats_path *p = &s->paths[i];
 
@@ -173,7 +173,9 @@ static void print_json(const struct pst_stats *s, FILE *f)
 
 static void print_table(const struct pst_stats *s, FILE *f)
 {
-	fprintf(f, "process %u: %llu requests, %llu refused, %llu failed, %llu canaries (%llu failed)\n",
+	fprintf(f,
+		"process %u: %llu requests, %llu refused, %llu failed, %llu canaries (%llu "
+		"failed)\n",
 		s->pid, (unsigned long long)s->requests, (unsigned long long)s->refused,
 		(unsigned long long)s->failed, (unsigned long long)s->canaries,
 		(unsigned long long)s->canaries_failed);

@@ -25,10 +25,11 @@ static void probe_path(struct pst_route *route, unsigned i)
 
 	if (!can) {
 		pst_fail(&state->err,
-			 route->op == PENSTOCK_READ ? PENSTOCK_WHY_NOT_READ : PENSTOCK_WHY_NOT_WRITE,
-			 "%s", penstock_why_text(route->op == PENSTOCK_READ
-							 ? PENSTOCK_WHY_NOT_READ
-							 : PENSTOCK_WHY_NOT_WRITE));
+			 route->op == PENSTOCK_READ ? PENSTOCK_WHY_NOT_READ
+						    : PENSTOCK_WHY_NOT_WRITE,
+			 "%s",
+			 penstock_why_text(route->op == PENSTOCK_READ ? PENSTOCK_WHY_NOT_READ
+								      : PENSTOCK_WHY_NOT_WRITE));
 		return;
 	}
 	ret = ops->probe(route, route->op, &state->facts, &state->err, state->fix);

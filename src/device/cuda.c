@@ -19,8 +19,8 @@
 
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 {
-	enum penstock_why why = rc == PST_CU_OUT_OF_MEMORY ? PENSTOCK_WHY_NO_MEMORY
-							   : PENSTOCK_WHY_DEVICE_ERROR;
+	enum penstock_why why =
+		rc == PST_CU_OUT_OF_MEMORY ? PENSTOCK_WHY_NO_MEMORY : PENSTOCK_WHY_DEVICE_ERROR;
 
 	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
 }
@@ -135,8 +135,8 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	struct pst_cuda_device *c;
 
 	if (*text < '0' || *text > '9' || *end)
-		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "'%s': want cuda:N", dev->name);
+		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, "'%s': want cuda:N",
+				      dev->name);
 	if (!api)
 		return pst_fail(err, PENSTOCK_WHY_NO_DRIVER, "%s", why);
 	if (ordinal >= api->device_count)
@@ -229,10 +229,10 @@ static int cuda_classify(struct penstock_device *dev, const void *ptr, struct ps
 	unsigned long long id = 0;
 	pst_cu_ptr start = 0;
 	size_t len = 0;
-	enum pst_cu_ptr_attr attrs[] = { PST_CU_PTR_MEMORY_TYPE, PST_CU_PTR_DEVICE_ORDINAL,
-					 PST_CU_PTR_BUFFER_ID,	 PST_CU_PTR_IS_MANAGED,
-					 PST_CU_PTR_RANGE_START, PST_CU_PTR_RANGE_SIZE };
-	void *data[] = { &type, &ordinal, &id, &managed, &start, &len };
+	enum pst_cu_ptr_attr attrs[] = {PST_CU_PTR_MEMORY_TYPE, PST_CU_PTR_DEVICE_ORDINAL,
+					PST_CU_PTR_BUFFER_ID,	PST_CU_PTR_IS_MANAGED,
+					PST_CU_PTR_RANGE_START, PST_CU_PTR_RANGE_SIZE};
+	void *data[] = {&type, &ordinal, &id, &managed, &start, &len};
 
 	memset(out, 0, sizeof(*out));
 	if (c->api->cuPointerGetAttributes(6, attrs, data, (uintptr_t)ptr) != PST_CU_OK ||
@@ -257,9 +257,8 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 	if (ret)
 		return ret;
 	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemHostRegister(host, len,
-				       PST_CU_HOST_PORTABLE |
-					       (read_only ? PST_CU_HOST_READ_ONLY : 0));
+	rc = c->api->cuMemHostRegister(
+		host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostRegister");
 }

@@ -38,8 +38,7 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	free(cp);
 }
 
-int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out,
-			    struct pst_err *err)
+int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_copier *cp = calloc(1, sizeof(*cp));
@@ -94,7 +93,7 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
-	struct pst_rect two = { .rows = 2 };
+	struct pst_rect two = {.rows = 2};
 	enum pst_cu_result rc = PST_CU_OK;
 
 	if (len > SMALL_COPY || len < 2)

@@ -22,11 +22,11 @@ struct ticket {
 _Static_assert(sizeof(struct ticket) <= sizeof(((struct penstock_export *)0)->bytes),
 	       "a ticket fits");
 
-int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len,
-		    struct penstock_export *out, struct pst_err *err)
+int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
+		    struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct ticket ticket = { .magic = MAGIC, .version = VERSION, .pid = (uint32_t)getpid() };
+	struct ticket ticket = {.magic = MAGIC, .version = VERSION, .pid = (uint32_t)getpid()};
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	pst_cu_ptr base = 0;
@@ -63,8 +63,8 @@ static int find(const struct pst_cuda_device *c, pst_cu_ptr ptr)
 	return -1;
 }
 
-int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported,
-		    void **out, struct pst_err *err)
+int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported, void **out,
+		    struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	enum pst_cu_result rc = PST_CU_OK;
@@ -97,7 +97,8 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 	pthread_mutex_unlock(&c->lock);
 	pst_cuda_leave(c->api, in);
 	if (i < 0)
-		return pst_fail(err, PENSTOCK_WHY_FULL, "%d imports are open", PST_CUDA_IMPORTS_MAX);
+		return pst_fail(err, PENSTOCK_WHY_FULL, "%d imports are open",
+				PST_CUDA_IMPORTS_MAX);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuIpcOpenMemHandle");
 }
 

@@ -85,7 +85,7 @@ static void store(void *arg)
 static void look(void *arg)
 {
 	struct job *job = arg;
-	struct timespec pause = { 0, LOOK_NS };
+	struct timespec pause = {0, LOOK_NS};
 
 	while (__atomic_load_n(job->word, __ATOMIC_ACQUIRE) < job->value)
 		nanosleep(&pause, NULL);
@@ -122,8 +122,8 @@ static int check(struct pst_cuda_device *c, struct pst_cu_stream *stream, struct
 	return 0;
 }
 
-int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word,
-			  uint64_t value, struct pst_err *err)
+int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
+			  struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;

@@ -175,7 +175,8 @@ static int open_again(struct penstock_storage *st, struct pst_file *file, int fd
 	}
 	if (file->fd < 0) {
 		pst_fail_errno(&st->facts.why_fd, errno, PENSTOCK_WHY_REOPEN,
-			       "descriptor %d cannot be opened again (%m), it is used as it is", fd);
+			       "descriptor %d cannot be opened again (%m), it is used as it is",
+			       fd);
 		file->fd = fd;
 		file->fd_borrowed = true;
 	}

@@ -137,7 +137,7 @@ __attribute__((destructor)) static void end(void)
 	lock();
 	standin.ended = true;
 	unlock();
-	if (!leaks || !atoi(leaks))
+	if (!leaks || !strtol(leaks, NULL, 10))
 		return;
 	if (l.allocs + l.ipc_opens + l.host_allocs + l.registrations + l.streams + l.events +
 		    l.ctx_retains + l.ctxs + l.vmm_handles + l.vmm_ranges + l.lost ==
@@ -149,7 +149,7 @@ __attribute__((destructor)) static void end(void)
 		"contexts %zu vmm handles %zu vmm ranges %zu lost with a context %zu\n",
 		l.allocs, l.ipc_opens, l.host_allocs, l.registrations, l.streams, l.events,
 		l.ctx_retains, l.ctxs, l.vmm_handles, l.vmm_ranges, l.lost);
-	if (atoi(leaks) > 1)
+	if (strtol(leaks, NULL, 10) > 1)
 		_exit(97);
 }
 

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks: their pool, and their end. A chunk that failed goes on by the next path
+ * that its class allows; what it cost stays counted, what it carried does not. On
+ * the lane's thread only.
+ */
+#include <stdatomic.h>
+#include <time.h>
+
+#include "core/lane.h"
+#include "core/log.h"
+#include "core/route.h"
+#include "core/stats.h"
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
+{
+	struct pst_chunk *chunk = lane->chunks_free;
+
+	lane->chunks_free = chunk->next;
+	chunk->lane = lane;
+	chunk->tries = 0;
+	chunk->slot = NULL;
+	chunk->canary = false;
+	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
+	chunk->engine = NULL;
+	chunk->err.code = 0;
+	chunk->on_done = NULL;
+	chunk->priv = NULL;
+	chunk->waits = 0;
+	chunk->io.st = NULL;
+	lane->busy++;
+	return chunk;
+}
+
+void pst_chunk_put(struct pst_chunk *chunk)
+{
+	struct pst_lane *lane = chunk->lane;
+
+	if (chunk->slot) {
+		pst_slot_put(&lane->slots, chunk->slot);
+		chunk->slot = NULL;
+	}
+	chunk->next = lane->chunks_free;
+	lane->chunks_free = chunk;
+	lane->busy--;
+}
+
+void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk)
+{
+	chunk->next = NULL;
+	*lane->deferred_end = chunk;
+	lane->deferred_end = &chunk->next;
+	lane->deferred_count++;
+	chunk->req->entries[lane->index].stalled++;
+}
+
+static void count(const struct pst_chunk *chunk, int result)
+{
+	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
+	unsigned op = chunk->req->op;
+	uint64_t ns = now_ns() - chunk->start_ns;
+
+	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
+	atomic_fetch_add_explicit(&row->latency[pst_stats_bucket(ns)], 1, memory_order_relaxed);
+	if (result)
+		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
+}
+
+/* After a failure: the next path that the class allows. False: there is none. */
+static bool retry(struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	int next;
+
+	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed) ||
+	    atomic_load_explicit(&req->failed, memory_order_relaxed))
+		return false;
+	next = pst_claim_next_path(chunk);
+	pst_req_note(req, chunk->path, chunk->err.why);
+	if (next < 0)
+		return false;
+	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
+				  memory_order_relaxed);
+	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
+		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
+	if (chunk->slot) {
+		pst_slot_put(&lane->slots, chunk->slot);
+		chunk->slot = NULL;
+	}
+	chunk->path = (uint8_t)next;
+	chunk->tries++;
+	chunk->moved = 0; /* what it cost stays counted, what it carried does not */
+	chunk->err.code = 0;
+	chunk->on_done = NULL;
+	pst_chunk_defer(lane, chunk);
+	return true;
+}
+
+void pst_chunk_done(struct pst_chunk *chunk, int result)
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	uint64_t len = chunk->len;
+
+	if (chunk->on_done) {
+		chunk->on_done(chunk, result);
+		return;
+	}
+	if (!result && req->op == PENSTOCK_WRITE && !chunk->canary &&
+	    chunk->route->paths[chunk->path].facts.canary)
+		result = pst_canary_write(chunk);
+	if (chunk->canary) {
+		chunk->err.code = result;
+		chunk->waits = UINT32_MAX; /* what the canary waits for */
+		return;
+	}
+	count(chunk, result);
+	if (result && retry(chunk))
+		return;
+	if (result) {
+		if (!chunk->err.code)
+			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
+		chunk->moved = 0;
+		pst_req_count(req, chunk);
+		pst_req_fail(req, lane, &chunk->err);
+	} else {
+		pst_req_count(req, chunk);
+	}
+	pst_chunk_put(chunk);
+	pst_req_ended(req, lane, len);
+}

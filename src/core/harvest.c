@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Harvesting: ended requests come off a lock-free list that lanes push onto, get
+ * their report, and are handed out. A harvested place is free again at the next
+ * harvest, so that its report stays readable until then.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/queue.h"
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void signal_fd(struct penstock_queue *q)
+{
+	uint64_t one = 1;
+
+	if (write(q->fd, &one, sizeof(one)) < 0)
+		return; /* full: it is readable */
+}
+
+void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
+{
+	if (req->flags & PENSTOCK_R_DETACHED) {
+		pst_queue_return(q, req);
+		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_release);
+		return;
+	}
+	req->link = atomic_load_explicit(&q->ended, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&q->ended, &req->link, req,
+						      memory_order_seq_cst, memory_order_relaxed))
+		;
+	if (atomic_load_explicit(&q->armed, memory_order_seq_cst))
+		signal_fd(q);
+}
+
+int penstock_queue_fd(struct penstock_queue *q)
+{
+	/* From here on every completion signals; one that was there before must too. */
+	atomic_store(&q->watched, true);
+	atomic_store(&q->armed, true);
+	signal_fd(q);
+	return q->fd;
+}
+
+static void collect(struct penstock_queue *q)
+{
+	struct pst_request *list = NULL, *req, *last = NULL;
+
+	if (!atomic_load_explicit(&q->ended, memory_order_relaxed))
+		return;
+	req = atomic_exchange_explicit(&q->ended, NULL, memory_order_acquire);
+	last = req;
+	while (req) {
+		struct pst_request *next = req->link;
+
+		req->link = list;
+		list = req;
+		req = next;
+	}
+	*q->ready_end = list;
+	q->ready_end = &last->link;
+}
+
+static void free_harvested(struct penstock_queue *q)
+{
+	while (q->harvested) {
+		struct pst_request *req = q->harvested;
+
+		q->harvested = req->link;
+		pst_queue_return(q, req);
+	}
+}
+
+static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
+			unsigned max)
+{
+	collect(q);
+	while (have < max && q->ready) {
+		struct pst_request *req = q->ready;
+		struct penstock_done one;
+
+		q->ready = req->link;
+		if (!q->ready)
+			q->ready_end = &q->ready;
+		pst_req_report(req);
+		one.id = (uint64_t)req->generation << 32 | req->index;
+		one.user = req->user;
+		one.result = req->result;
+		one.report = &req->report;
+		req->link = q->harvested;
+		q->harvested = req;
+		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_relaxed);
+		if (done)
+			done[have] = one;
+		have++;
+		if (req->done && !q->mute) {
+			q->in_callback = true;
+			req->done(&one);
+			q->in_callback = false;
+		}
+	}
+	return have;
+}
+
+static int misuse(const struct penstock_queue *q)
+{
+	if (q->in_callback)
+		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "completions cannot be harvested inside a callback");
+	return 0;
+}
+
+static void drain_fd(struct penstock_queue *q)
+{
+	uint64_t value;
+
+	if (read(q->fd, &value, sizeof(value)) < 0)
+		return; /* nothing was there */
+}
+
+int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max)
+{
+	int ret = misuse(q);
+	unsigned have;
+
+	if (ret)
+		return ret;
+	free_harvested(q);
+	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
+		drain_fd(q);
+	have = harvest(q, done, 0, max ? max : UINT32_MAX);
+	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
+		signal_fd(q); /* readable while completions are there */
+	return (int)have;
+}
+
+/* Sleeps until a completion comes or the time is up. */
+static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
+{
+	struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
+	struct timespec ts, *timeout = NULL;
+	uint64_t now = now_ns();
+
+	if (until_ns) {
+		uint64_t left = until_ns > now ? until_ns - now : 0;
+
+		ts = (struct timespec){(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+		timeout = &ts;
+	}
+	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
+	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst))
+		ppoll(&pfd, 1, timeout, NULL);
+	if (!atomic_load_explicit(&q->watched, memory_order_relaxed))
+		atomic_store_explicit(&q->armed, false, memory_order_relaxed);
+	drain_fd(q);
+}
+
+int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min, unsigned max,
+		  int64_t timeout_ns)
+{
+	uint64_t until = timeout_ns < 0 ? 0 : now_ns() + (uint64_t)timeout_ns;
+	int ret = misuse(q);
+	unsigned have = 0;
+
+	if (ret)
+		return ret;
+	free_harvested(q);
+	max = max ? max : UINT32_MAX;
+	min = min < max ? min : max;
+	for (;;) {
+		have = harvest(q, done, have, max);
+		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
+		    (until && now_ns() >= until))
+			break;
+		sleep_on(q, until);
+	}
+	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
+		signal_fd(q);
+	return (int)have;
+}

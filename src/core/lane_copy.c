@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A lane's copies: between slots or mappings and device memory, through one copier a
+ * device, and what goes on when they are done. The first copy to a device opens its
+ * copier; after that nothing here allocates.
+ */
+#include <stdlib.h>
+
+#include "core/lane.h"
+#include "core/log.h"
+
+/* Copies of so many bytes share a ticket; fewer when the lane has a moment. */
+#define MARK_BYTES (4u << 20)
+
+struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev)
+{
+	struct pst_copyq *copyq;
+
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		if (lane->copyqs[i]->dev == dev)
+			return lane->copyqs[i];
+	if (lane->copyq_count == PST_LANE_DEVICES)
+		return NULL;
+	copyq = calloc(1, sizeof(*copyq));
+	if (!copyq)
+		return NULL;
+	copyq->dev = dev;
+	if (dev->ops->copier_open(dev, &copyq->copier, &lane->open_err)) {
+		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", lane->open_err.text);
+		free(copyq);
+		return NULL;
+	}
+	lane->copyqs[lane->copyq_count++] = copyq;
+	return copyq;
+}
+
+struct copying {
+	struct pst_chunk *chunk;
+	char *base;
+	uint64_t bytes;
+	unsigned touched; /* bit i: lane->copyqs[i] got a copy */
+	enum penstock_op op;
+};
+
+static int copy_part(void *arg, const struct pst_part *part)
+{
+	struct copying *c = arg;
+	struct pst_lane *lane = c->chunk->lane;
+	struct pst_copyq *copyq = pst_lane_copyq(lane, part->dev);
+	struct pst_rect rect = {.row_len = part->row_len, .rows = part->rows};
+	int ret;
+
+	if (!copyq)
+		return pst_fail(&c->chunk->err, PENSTOCK_WHY_DEVICE_ERROR, "%s: no copy queue: %s",
+				part->dev->name, lane->open_err.text);
+	if (c->op == PENSTOCK_READ) {
+		rect.dst = part->mem;
+		rect.dst_pitch = part->mem_pitch;
+		rect.src = c->base + part->at;
+		rect.src_pitch = part->pitch;
+		ret = part->dev->ops->copy_in(copyq->copier, &rect);
+	} else {
+		rect.dst = c->base + part->at;
+		rect.dst_pitch = part->pitch;
+		rect.src = part->mem;
+		rect.src_pitch = part->mem_pitch;
+		ret = part->dev->ops->copy_out(copyq->copier, &rect);
+	}
+	if (ret)
+		return pst_fail_errno(&c->chunk->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				      "%s: copying %llu bytes: %m", part->dev->name,
+				      (unsigned long long)(part->row_len * part->rows));
+	c->bytes += part->row_len * part->rows;
+	if (part->dev->facts.cpu_addressable)
+		c->chunk->cpu_copied += part->row_len * part->rows;
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		if (lane->copyqs[i] == copyq)
+			c->touched |= 1u << i;
+	return 0;
+}
+
+/* Gives the copies queued since the last time a ticket. One for several chunks: each
+ * costs the copy engine a pause of some 4 us (H200). */
+static void mark_copies(struct pst_copyq *copyq)
+{
+	uint64_t ticket = 0;
+	int ret;
+
+	if (!copyq->unmarked)
+		return;
+	ret = copyq->dev->ops->mark(copyq->copier, &ticket);
+	for (unsigned i = copyq->tail - copyq->unmarked; i != copyq->tail; i++) {
+		copyq->waits[i % PST_LANE_CHUNKS].ticket = ticket;
+		copyq->waits[i % PST_LANE_CHUNKS].error = ret;
+	}
+	copyq->unmarked = 0;
+	copyq->unmarked_bytes = 0;
+}
+
+static void copies_ended(struct pst_chunk *chunk, int result)
+{
+	if (result && !chunk->err.code)
+		pst_fail_errno(&chunk->err, result, PENSTOCK_WHY_DEVICE_ERROR,
+			       "the device reported an error for a copy: %m");
+	if (--chunk->waits)
+		return;
+	chunk->lane->copies--;
+	chunk->after_copies(chunk, chunk->err.code);
+}
+
+int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
+		   void (*after)(struct pst_chunk *chunk, int result))
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	struct copying c = {.chunk = chunk, .base = base, .op = req->op};
+	int ret = pst_parts(req, &req->spans[chunk->span], chunk->off, len, copy_part, &c);
+
+	chunk->after_copies = after;
+	chunk->waits = 1; /* keeps copies_ended from ending it early */
+	lane->copies++;
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		struct pst_copyq *copyq = lane->copyqs[i];
+		unsigned at = copyq->tail % PST_LANE_CHUNKS;
+
+		if (!(c.touched & 1u << i))
+			continue;
+		copyq->waits[at].bytes = c.bytes;
+		copyq->waits[at].chunk = chunk;
+		copyq->tail++;
+		copyq->unmarked++;
+		copyq->unmarked_bytes += c.bytes;
+		lane->copy_bytes += c.bytes;
+		chunk->waits++;
+		if (copyq->unmarked_bytes >= MARK_BYTES)
+			mark_copies(copyq);
+	}
+	copies_ended(chunk, ret);
+	return 0;
+}
+
+/* Takes up what has been copied; how many chunks went on. */
+int pst_lane_reap_copies(struct pst_lane *lane, bool sleep)
+{
+	int ended = 0;
+
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		struct pst_copyq *copyq = lane->copyqs[i];
+
+		mark_copies(copyq);
+		while (copyq->head != copyq->tail) {
+			const unsigned at = copyq->head % PST_LANE_CHUNKS;
+			uint64_t ticket = copyq->waits[at].ticket;
+			int ret = copyq->waits[at].error;
+
+			if (!ret)
+				ret = copyq->dev->ops->reached(copyq->copier, ticket);
+			if (!ret && sleep && !ended) {
+				ret = copyq->dev->ops->wait(copyq->copier, ticket);
+				ret = ret ? ret : 1;
+			}
+			if (!ret)
+				break;
+			copyq->head++;
+			lane->copy_bytes -= copyq->waits[at].bytes;
+			copies_ended(copyq->waits[at].chunk, ret < 0 ? ret : 0);
+			ended++;
+		}
+	}
+	return ended;
+}
+
+int pst_lane_copy_now(struct pst_lane *lane, struct penstock_device *dev,
+		      const struct pst_rect *rect, bool in)
+{
+	struct pst_copyq *copyq = pst_lane_copyq(lane, dev);
+	uint64_t ticket;
+	int ret;
+
+	if (!copyq)
+		return lane->open_err.code;
+	ret = in ? dev->ops->copy_in(copyq->copier, rect) : dev->ops->copy_out(copyq->copier, rect);
+	if (!ret)
+		ret = dev->ops->mark(copyq->copier, &ticket);
+	if (!ret)
+		ret = dev->ops->wait(copyq->copier, ticket);
+	return ret;
+}
