@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fuzzes what the device mapper says: the input as a table in text, as a uuid, and
+ * as the binary answer of DM_TABLE_STATUS. Run by libFuzzer, or by replay.c over
+ * its corpus. What it must never find: a read past the answer, a kind that is none.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/dmtable.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
+
+static void check(const struct pst_dm *dm)
+{
+	if ((unsigned)dm->kind >= PST_LAYER_KINDS || !memchr(dm->detail, '\0', sizeof(dm->detail)))
+		abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
+{
+	char *text = malloc(len_bytes + 1);
+	struct pst_dm dm;
+
+	if (!text)
+		return 0;
+	memcpy(text, data, len_bytes);
+	text[len_bytes] = '\0';
+	if (!pst_dm_parse(text, &dm))
+		check(&dm);
+	pst_dm_by_uuid(text, &dm);
+	check(&dm);
+	if (!pst_dm_take_answer(data, len_bytes, &dm))
+		check(&dm);
+	free(text);
+	return 0;
+}
