@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream order over the stand-in driver: requests wait for the work queued in front,
+ * work queued behind waits for them, late values are read when the stream gets
+ * there, and many waiting streams on few hardware queues do not block each other's
+ * copies. Runs against the real driver where PENSTOCK_STANDIN=0.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device/cuda_api.h"
+#include "penstock.h"
+
+#define FILE_LEN (8u << 20)
+#define STREAMS 64
+
+static const struct pst_cuda *api;
+static struct pst_cu_ctx *ctx;
+static struct penstock_device *gpu;
+static struct penstock_storage *st;
+static unsigned char *bytes;
+static char path[256];
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	int fd;
+
+	(void)state;
+	api = pst_cuda_get(NULL);
+	if (!api || penstock_device_open("cuda:0", NULL, &gpu) < 0)
+		return -1;
+	api->cuDevicePrimaryCtxRetain(&ctx, 0);
+	api->cuCtxSetCurrent(ctx);
+	snprintf(path, sizeof(path), "%s/stream-%d", tmp ? tmp : "/tmp", (int)getpid());
+	bytes = malloc(FILE_LEN);
+	for (size_t i = 0; i < FILE_LEN; i++)
+		bytes[i] = (unsigned char)(i * 2654435761u >> 13);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, FILE_LEN) != FILE_LEN)
+		return -1;
+	close(fd);
+	return penstock_open(path, NULL, &st);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	penstock_device_close(gpu);
+	api->cuDevicePrimaryCtxRelease(0);
+	unlink(path);
+	free(bytes);
+	return 0;
+}
+
+static struct penstock_req request(struct penstock_seg *seg, void *stream)
+{
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = seg;
+	req.seg_count = 1;
+	req.stream = stream;
+	return req;
+}
+
+/* 64 streams, each: a word that holds it back, our read, a copy out behind it. None is
+ * let go before all are submitted, so every one waits at once. */
+static void many_streams(void **state)
+{
+	struct pst_cu_stream *streams[STREAMS];
+	struct penstock_queue *q;
+	struct penstock_done done[STREAMS];
+	unsigned char *back = NULL;
+	uint64_t *gate = NULL;
+	const size_t len = 65536;
+	pst_cu_ptr gate_dev;
+	void *mem;
+	unsigned got = 0;
+
+	(void)state;
+	assert_int_equal(api->cuMemHostAlloc((void **)&back, STREAMS * len, 0), PST_CU_OK);
+	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
+	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
+	memset(back, 0, STREAMS * len);
+	*gate = 0;
+	assert_int_equal(penstock_alloc(gpu, STREAMS * len, &mem), 0);
+	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	for (unsigned i = 0; i < STREAMS; i++)
+		assert_int_equal(api->cuStreamCreateWithPriority(&streams[i],
+								 PST_CU_STREAM_NON_BLOCKING, 0),
+				 PST_CU_OK);
+	for (unsigned i = 0; i < STREAMS; i++) {
+		struct penstock_seg seg = { .buf = (char *)mem + i * len, .dev = gpu,
+					    .off = i * 4096, .row_len = len, .rows = 1 };
+		struct penstock_req req = request(&seg, streams[i]);
+
+		assert_int_equal(api->cuMemsetD8Async((pst_cu_ptr)(uintptr_t)mem + i * len, 0xee, 1,
+						      streams[i]),
+				 PST_CU_OK);
+		assert_int_equal(api->cuStreamWaitValue64(streams[i], gate_dev, 1,
+							  PST_CU_WAIT_GEQ),
+				 PST_CU_OK);
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+		assert_int_equal(api->cuMemcpyDtoHAsync(back + i * len,
+							(pst_cu_ptr)(uintptr_t)mem + i * len, len,
+							streams[i]),
+				 PST_CU_OK);
+	}
+	assert_int_equal(penstock_poll(q, done, STREAMS), 0); /* all held back */
+	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	while (got < STREAMS) {
+		int n = penstock_wait(q, done, 1, STREAMS, 20000000000);
+
+		assert_true(n > 0);
+		for (int i = 0; i < n; i++)
+			assert_int_equal(done[i].result, len);
+		got += (unsigned)n;
+	}
+	for (unsigned i = 0; i < STREAMS; i++) {
+		assert_int_equal(api->cuStreamSynchronize(streams[i]), PST_CU_OK);
+		assert_memory_equal(back + i * len, bytes + i * 4096, len);
+		api->cuStreamDestroy(streams[i]);
+	}
+	penstock_queue_close(q);
+	penstock_free(gpu, mem);
+	api->cuMemFreeHost(back);
+	api->cuMemFreeHost(gate);
+}
+
+struct late_values {
+	uint64_t row_len, off;
+};
+static struct late_values late_now;
+
+static void set_late(void *arg)
+{
+	late_now = *(struct late_values *)arg;
+}
+
+/* Length and offset are decided by the stream's own work in front of the request. */
+static void late_values(void **state)
+{
+	static struct late_values want = { 12345, 777 };
+	struct penstock_late late = { .size = sizeof(late) };
+	struct pst_cu_stream *stream;
+	struct penstock_queue *q;
+	unsigned char back[20000];
+	int64_t result = -1;
+	void *mem;
+	struct penstock_seg seg = { .dev = gpu, .row_len = 16384, .rows = 1 };
+	struct penstock_req req;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, sizeof(back), &mem), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	late_now = (struct late_values){ 1, 0 };
+	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
+	seg.buf = mem;
+	req = request(&seg, stream);
+	late.row_len = &late_now.row_len;
+	late.off = &late_now.off;
+	late.result = &result;
+	req.late = &late;
+	req.flags = PENSTOCK_R_DETACHED;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(result, 12345);
+	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0); /* detached: nothing is listed */
+	assert_int_equal(api->cuMemcpyDtoHAsync(back, (pst_cu_ptr)(uintptr_t)mem, 12345, stream),
+			 PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_memory_equal(back, bytes + 777, 12345);
+
+	/* Longer than was submitted: an error in the result, and the stream goes on. */
+	want.row_len = 16385;
+	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(result, -EINVAL);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, mem);
+}
+
+static void bad_stream_requests(void **state)
+{
+	struct penstock_seg seg = { .buf = bytes, .row_len = 10, .rows = 1 };
+	struct penstock_req req = request(&seg, NULL);
+	struct penstock_late late = { .size = sizeof(late) };
+	struct penstock_device *host;
+	struct penstock_queue *q;
+
+	(void)state;
+	assert_true(penstock_device_open("host", NULL, &host) >= 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	seg.dev = host;
+	req.late = &late;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
+	req.stream = (void *)0x1;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EOPNOTSUPP); /* host has none */
+	assert_non_null(strstr(penstock_errmsg(), "streams"));
+	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);
+	penstock_queue_close(q);
+	penstock_device_close(host);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(many_streams),
+		cmocka_unit_test(late_values),
+		cmocka_unit_test(bad_stream_requests),
+	};
+
+	test_use_standin();
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
