@@ -22,7 +22,8 @@ struct pst_cuda_device {
 	pthread_mutex_t lock;	/* of what is made once and of imports; no driver call but
 				 * the making is under it */
 	_Atomic(struct pst_cu_ctx *) ctx; /* the primary one, once retained */
-	pst_cu_ptr scratch;		  /* a byte for cuda_stream.c, 0 until needed */
+	pst_cu_ptr scratch;		  /* cuda_stream.c's, 0 until needed */
+	_Atomic unsigned scratch_turn;
 	struct pst_cu_stream *peer;	  /* for copies between devices, NULL until needed */
 	struct pst_cu_event *peer_done;
 	unsigned long long peers_open;	  /* bit i: access to ordinal i was asked for */

@@ -13,7 +13,8 @@
 
 #include "device/cuda.h"
 
-#define LOOK_NS 20000 /* a host function that waits looks so often */
+#define LOOK_NS 20000	   /* a host function that waits looks so often */
+#define SCRATCH_BYTES 4096 /* a byte each in turn, so that streams do not share one */
 
 static size_t words_bytes(size_t count)
 {
@@ -43,7 +44,7 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 	in = pst_cuda_enter(c->api, ctx);
 	rc = c->api->cuMemHostRegister(map + 4096, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
 	if (rc == PST_CU_OK && !c->scratch)
-		rc = c->api->cuMemAlloc(&c->scratch, 4096);
+		rc = c->api->cuMemAlloc(&c->scratch, SCRATCH_BYTES);
 	pst_cuda_leave(c->api, in);
 	if (rc != PST_CU_OK) {
 		munmap(map, len + 4096);
@@ -168,7 +169,10 @@ int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *
 		rc = launch(c->api, stream, look, word, value);
 	else if (rc == PST_CU_OK) {
 		/* To a compute queue first: a copy queue must not be waited in. */
-		rc = c->api->cuMemsetD8Async(c->scratch, 0, 1, stream);
+		unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1,
+							  memory_order_relaxed);
+
+		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
 		if (rc == PST_CU_OK)
 			rc = c->api->cuStreamWaitValue64(stream, at, value, PST_CU_WAIT_GEQ);
 	}
