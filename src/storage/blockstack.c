@@ -220,7 +220,7 @@ static void visit_md(struct walk *w, int index)
  * striped ones stand on volumes that LVM keeps for itself; those have its uuid,
  * too. So a volume on foreign devices alone is plain.
  */
-static void lvm_by_slaves(struct walk *w, const char *name, struct pst_dm *dm)
+static void lvm_by_slaves(struct walk *w, const char *name, const char *own, struct pst_dm *dm)
 {
 	struct pst_names names;
 	char uuid[160];
@@ -228,6 +228,12 @@ static void lvm_by_slaves(struct walk *w, const char *name, struct pst_dm *dm)
 
 	dm->kind = PST_LAYER_DM_OTHER;
 	snprintf(dm->detail, sizeof(dm->detail), "lvm");
+	/* One that is kept: what it is, its suffix says, of which few are plain. */
+	if (strchr(own + 4, '-')) {
+		if (!strcmp(strrchr(own, '-'), "-tpool"))
+			dm->kind = PST_LAYER_DM_THIN;
+		return;
+	}
 	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0)
 		return;
 	if (names.count && !names.cut)
@@ -264,7 +270,7 @@ static void visit_dm(struct walk *w, int index)
 			       layer->name);
 		pst_dm_by_uuid(text, &dm);
 		if (dm.kind == PST_LAYER_UNKNOWN)
-			lvm_by_slaves(w, layer->name, &dm);
+			lvm_by_slaves(w, layer->name, text, &dm);
 	}
 	layer->kind = dm.kind;
 	memcpy(layer->detail, dm.detail, sizeof(dm.detail));
@@ -504,6 +510,17 @@ static bool top_name(struct walk *w, const struct pst_blockstack_in *in, char *n
 	return true;
 }
 
+/* The mount table leaves out what is a default: the kernel has a list of all. */
+static void read_ext4(struct walk *w, const char *device)
+{
+	char *text;
+
+	if (pst_sysfs_file(&w->fs, &text, 65536, "proc/fs/ext4/%s/options", device) < 0)
+		return;
+	pst_mount_ext4_options(text, &w->stack->mount);
+	free(text);
+}
+
 int pst_blockstack_read(const char *root, const struct pst_blockstack_in *in,
 			struct pst_blockstack *out)
 {
@@ -523,8 +540,11 @@ int pst_blockstack_read(const char *root, const struct pst_blockstack_in *in,
 		out->mount.fs = PST_FS_RAW_BLOCK;
 	else
 		ret = read_mount(&w, in);
-	if (top_name(&w, in, name, sizeof(name)))
+	if (top_name(&w, in, name, sizeof(name))) {
+		if (out->mounted && out->mount.fs == PST_FS_EXT4)
+			read_ext4(&w, name);
 		add_layer(&w, name, -1);
+	}
 	/* Each visit may add layers at the end: breadth first, without recursion. */
 	for (i = 0; i < out->layer_count; i++)
 		visit(&w, (int)i);

@@ -137,6 +137,11 @@ static bool mount_ok(const struct pst_blockstack *stack, char *why, size_t why_l
 			  "%s: its mount is not in the mount table of this process, "
 			  "so its options are not known",
 			  name);
+	if (mount->fs == PST_FS_EXT4 && mount->data == PST_DATA_NOT_SAID)
+		return no(why, why_len,
+			  "%s: whether it journals data is not known, neither the "
+			  "mount table nor /proc/fs/ext4 says so",
+			  name);
 	if (mount->data == PST_DATA_JOURNAL)
 		return no(why, why_len,
 			  "%s with data=journal: data passes through the journal, "
@@ -181,14 +186,15 @@ static bool layer_ok(const struct pst_blockstack *stack, const struct pst_layer 
 {
 	if ((unsigned)layer->kind >= PST_LAYER_KINDS)
 		return no(why, why_len, "%s: not known", layer->name);
+	if (layer->kind == PST_LAYER_DM_OTHER && !layer->detail[0])
+		return no(why, why_len, "dm on %s: what it does is not known, only root may ask",
+			  layer->name);
 	if (layers[layer->kind].why) {
-		bool more =
-			(layer->kind == PST_LAYER_DM_OTHER || layer->kind == PST_LAYER_MD_OTHER) &&
-			layer->detail[0];
+		bool more = layer->kind == PST_LAYER_DM_OTHER || layer->kind == PST_LAYER_MD_OTHER;
 
 		return no(why, why_len, "%s%s%s on %s: %s", layers[layer->kind].name,
-			  more ? "-" : "", more ? layer->detail : "", layer->name,
-			  layers[layer->kind].why);
+			  more && layer->detail[0] ? "-" : "", more ? layer->detail : "",
+			  layer->name, layers[layer->kind].why);
 	}
 	if (layer->kind == PST_LAYER_NVME || layer->kind == PST_LAYER_SCSI)
 		return transport_ok(stack, layer, why, why_len);

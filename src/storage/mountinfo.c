@@ -226,6 +226,18 @@ static void read_options(struct span options, struct pst_mount *out)
 	}
 }
 
+void pst_mount_ext4_options(const char *text, struct pst_mount *mount)
+{
+	mount->data = PST_DATA_NO_JOURNAL;
+	while (*text) {
+		size_t len = strcspn(text, "\n");
+
+		read_option((struct span){text, len}, mount);
+		text += len;
+		text += *text == '\n';
+	}
+}
+
 static bool fill(const struct line *line, struct pst_mount *out)
 {
 	uint64_t id;

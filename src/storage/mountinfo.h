@@ -34,15 +34,24 @@ enum pst_fs {
 	PST_FS_KINDS,
 };
 
-enum pst_fs_data { PST_DATA_NOT_SAID, PST_DATA_ORDERED, PST_DATA_WRITEBACK, PST_DATA_JOURNAL };
+/* What ext4 does with data. A mount table is silent about a mode that is the file
+ * system's own default (tune2fs -o), even where that is a data journal; what is in
+ * /proc/fs/ext4 is not. */
+enum pst_fs_data {
+	PST_DATA_NOT_SAID,
+	PST_DATA_NO_JOURNAL, /* there is no journal at all */
+	PST_DATA_ORDERED,
+	PST_DATA_WRITEBACK,
+	PST_DATA_JOURNAL,
+};
 
 struct pst_mount {
 	int64_t id;
 	uint32_t major, minor; /* of the super block; btrfs files have another */
 	enum pst_fs fs;
-	enum pst_fs_data data; /* ext4 says it whenever there is a journal */
-	bool dax;	       /* "dax" or "dax=always": the CPU moves the bytes */
-	bool no_recovery;      /* noload, norecovery */
+	enum pst_fs_data data;
+	bool dax;	  /* "dax" or "dax=always": the CPU moves the bytes */
+	bool no_recovery; /* noload, norecovery */
 	bool read_only;
 	bool real_time;	   /* xfs: files may lie on a second device */
 	char type[32];	   /* as the kernel says, "fuse.sshfs"; "" too long */
@@ -63,6 +72,10 @@ struct pst_mount_key {
 /* 0 and *out, or -ENOENT when no whole line is it. `text` need not end in NUL. */
 int pst_mount_find(const char *text, size_t len, const struct pst_mount_key *key,
 		   struct pst_mount *out);
+
+/* Adds what /proc/fs/ext4/DEVICE/options says to a mount of ext4: all its options,
+ * one a line, also those that are defaults. */
+void pst_mount_ext4_options(const char *text, struct pst_mount *mount);
 
 /* By the type of a mount; PST_FS_OTHER for what is not in the list. NFS over RDMA
  * is told from NFS by its options only. */

@@ -314,7 +314,9 @@ def cloud_vm():
             tree.gpu(port, f"0000:{n + 1:02x}:00.0", cpus="0-47")
         else:
             tree.nvme(port, f"0000:{n + 1:02x}:00.0", 0, cpus="0-47")
+    # As kernels do it: a default is in /proc/fs/ext4 alone.
     tree.mount("/", "ext4", "/dev/vda1", "rw,discard", "vda1")
+    tree.text("proc/fs/ext4/vda1/options", "rw\ndelalloc\ndata=ordered\n")
     tree.mount("/local", "ext4", "/dev/nvme0n1", "rw,data=writeback", "nvme0n1")
     tree.mount("/share", "virtiofs", "share", "rw")
     tree.mount("/nfs", "nfs4", "server:/export",
@@ -457,6 +459,9 @@ def md():
     tree.mount("/fast", "ext4", "/dev/md0", "rw,stripe=512,data=ordered", "md0")
     tree.mount("/safe", "xfs", "/dev/md5", "rw,inode64", "md5")
     tree.mount("/journal", "ext4", "/dev/md0", "rw,data=journal", "md0")
+    tree.partition("sys/devices/virtual/block/md0", "md0p1")
+    tree.mount("/hidden", "ext4", "/dev/md0p1", "rw", "md0p1")
+    tree.text("proc/fs/ext4/md0p1/options", "rw\ndata=journal\n")
     return tree
 
 

@@ -61,8 +61,13 @@ static void mount_options(void **state)
 	(void)state;
 	stack.mount.data = PST_DATA_WRITEBACK;
 	assert_direct(&stack);
-	stack.mount.data = PST_DATA_NOT_SAID; /* ext4 without a journal */
+	stack.mount.data = PST_DATA_NO_JOURNAL;
 	assert_direct(&stack);
+	stack.mount.data = PST_DATA_NOT_SAID;
+	assert_not(&stack, "whether it journals data is not known");
+	stack.mount.fs = PST_FS_XFS; /* which never does */
+	assert_direct(&stack);
+	stack.mount.fs = PST_FS_EXT4;
 	stack.mount.data = PST_DATA_JOURNAL;
 	assert_not(&stack, "data=journal");
 	stack = good();
@@ -250,64 +255,101 @@ static struct pst_blockstack replay(const char *machine, const char *point)
 	return stack;
 }
 
+/* A block device itself, by its name. */
+static struct pst_blockstack replay_block(const char *machine, const char *name)
+{
+	struct pst_blockstack_in in = {.is_block = true, .mount_id = -1};
+	struct pst_blockstack stack;
+	char path[1024];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s/sys/class/block/%s/dev", machines.root, machine, name);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%u:%u", &in.major, &in.minor), 2);
+	fclose(f);
+	snprintf(path, sizeof(path), "%s/%s", machines.root, machine);
+	assert_int_equal(pst_blockstack_read(path, &in, &stack), 0);
+	return stack;
+}
+
+static const struct {
+	const char *machine, *point, *text, *word; /* word NULL: direct */
+	unsigned drives;
+} replays[] = {
+	{"dgx", "/", "ext4 on nvme8n1p2 on nvme8n1 (nvme pcie)", NULL, 1},
+	{"dgx", "/raid",
+	 "xfs on md1 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 and 4 more (nvme "
+	 "multipath) on nvme0c0n1 nvme1c1n1 nvme2c2n1 nvme3c3n1 and 4 more (nvme pcie)",
+	 NULL, 8},
+	{"dgx", "/dev/shm", "tmpfs", "tmpfs", 0},
+	{"cloud-vm", "/", "ext4 on vda1 on vda (virtio-blk)", NULL, 1},
+	{"cloud-vm", "/local", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+	{"cloud-vm", "/share", "virtiofs", "virtiofs", 0},
+	{"cloud-vm", "/nfs", "nfs", "nfs: the CPU copies", 0},
+	{"cloud-vm", "/nfsr", "nfs-rdma", "nfs-rdma", 0},
+	{"amd", "/", "ext4 on sda2 on sda (scsi sata)", NULL, 1},
+	{"amd", "/lv", "xfs on dm-0 (linear) on nvme0n1 (nvme pcie)", NULL, 1},
+	{"amd", "/striped", "xfs on dm-1 (raid0) on nvme1n1 nvme2n1 (nvme pcie)", NULL, 2},
+	{"amd", "/home", "ext4 on dm-2 (dm-crypt) on nvme3n1 (nvme pcie)", "dm-crypt", 1},
+	{"acs", "/", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+	{"iommu", "/", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+	{"container", "/", "overlay", "overlay", 0},
+	{"container", "/data", "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)", NULL, 1},
+	{"nvmeof", "/rdma", "xfs on nvme0n1 (nvme multipath) on nvme0c0n1 nvme0c1n1 (nvme rdma)",
+	 NULL, 2},
+	{"nvmeof", "/tcp", "xfs on nvme1n1 (nvme multipath) on nvme1c2n1 (nvme tcp)",
+	 "nvme tcp on nvme1c2n1", 1},
+	{"nvmeof", "/both",
+	 "xfs on nvme2n1 (nvme multipath) on nvme2c3n1 (nvme rdma) nvme2c4n1 (nvme tcp)",
+	 "nvme tcp on nvme2c4n1", 2},
+	{"nvmeof-soft", "/rdma",
+	 "xfs on nvme0n1 (nvme multipath) on nvme0c0n1 nvme0c1n1 (nvme rdma)", "software", 2},
+	{"md", "/", "ext4 on md127p1 on md127 (raid1) on sda1 sdb1 on sda sdb (scsi sata)", NULL,
+	 2},
+	{"md", "/fast", "ext4 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)", NULL,
+	 4},
+	{"md", "/safe", "xfs on md5 (raid456) on nvme4n1 nvme5n1 nvme6n1 (nvme pcie)",
+	 "raid456 on md5", 3},
+	{"md", "/journal", "ext4 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)",
+	 "data=journal", 4},
+	{"md", "/hidden",
+	 "ext4 on md0p1 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)",
+	 "data=journal", 4},
+	{"firecracker", "/", "ext4 on vda (virtio-blk)", NULL, 1},
+	{"firecracker", "loop0", "raw block on loop0 (loop)", "loop on", 1},
+	{"firecracker", "zram0", "raw block on zram0 (zram)", "zram on", 1},
+	{"lab-switch", "/mnt", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
+	{"lab-switch", "dm-0", "raw block on dm-0 (linear) on nvme1n1 (nvme pcie)", NULL, 1},
+	{"lab-switch", "dm-1", "raw block on dm-1 (raid0) on nvme1n1 (nvme pcie)", NULL, 1},
+	{"lab-switch", "dm-2", "raw block on dm-2 (dm-crypt) on nvme1n1 (nvme pcie)",
+	 "dm-crypt on dm-2", 1},
+	{"lab-switch", "dm-4", "raw block on dm-4 (dm-thin) on dm-3 (dm-thin) on ram0 ram1 (brd)",
+	 "dm-thin on dm-4", 2},
+	{"lab-switch", "nullb0", "raw block on nullb0 (null_blk)", "null_blk on", 1},
+	{"lab-switch", "nvme3n1", "raw block on nvme3n1 (nvme multipath) on nvme3c3n1 (nvme loop)",
+	 "nvme loop on nvme3c3n1", 1},
+	/* A real data journal of which the real mount table says nothing. */
+	{"lab-acs", "/p1003", "ext4 on nvme2n1 (nvme pcie)", "data=journal", 1},
+};
+
 static void replayed(void **state)
 {
-	static const struct {
-		const char *machine, *point, *text, *word; /* word NULL: direct */
-		unsigned drives;
-	} cases[] = {
-		{"dgx", "/", "ext4 on nvme8n1p2 on nvme8n1 (nvme pcie)", NULL, 1},
-		{"dgx", "/raid",
-		 "xfs on md1 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 and 4 more (nvme "
-		 "multipath) on nvme0c0n1 nvme1c1n1 nvme2c2n1 nvme3c3n1 and 4 more (nvme pcie)",
-		 NULL, 8},
-		{"dgx", "/dev/shm", "tmpfs", "tmpfs", 0},
-		{"cloud-vm", "/", "ext4 on vda1 on vda (virtio-blk)", NULL, 1},
-		{"cloud-vm", "/local", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
-		{"cloud-vm", "/share", "virtiofs", "virtiofs", 0},
-		{"cloud-vm", "/nfs", "nfs", "nfs: the CPU copies", 0},
-		{"cloud-vm", "/nfsr", "nfs-rdma", "nfs-rdma", 0},
-		{"amd", "/", "ext4 on sda2 on sda (scsi sata)", NULL, 1},
-		{"amd", "/lv", "xfs on dm-0 (linear) on nvme0n1 (nvme pcie)", NULL, 1},
-		{"amd", "/striped", "xfs on dm-1 (raid0) on nvme1n1 nvme2n1 (nvme pcie)", NULL, 2},
-		{"amd", "/home", "ext4 on dm-2 (dm-crypt) on nvme3n1 (nvme pcie)", "dm-crypt", 1},
-		{"acs", "/", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
-		{"iommu", "/", "ext4 on nvme0n1 (nvme pcie)", NULL, 1},
-		{"container", "/", "overlay", "overlay", 0},
-		{"container", "/data", "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)", NULL, 1},
-		{"nvmeof", "/rdma",
-		 "xfs on nvme0n1 (nvme multipath) on nvme0c0n1 nvme0c1n1 (nvme rdma)", NULL, 2},
-		{"nvmeof", "/tcp", "xfs on nvme1n1 (nvme multipath) on nvme1c2n1 (nvme tcp)",
-		 "nvme tcp on nvme1c2n1", 1},
-		{"nvmeof", "/both",
-		 "xfs on nvme2n1 (nvme multipath) on nvme2c3n1 (nvme rdma) nvme2c4n1 (nvme tcp)",
-		 "nvme tcp on nvme2c4n1", 2},
-		{"nvmeof-soft", "/rdma",
-		 "xfs on nvme0n1 (nvme multipath) on nvme0c0n1 nvme0c1n1 (nvme rdma)", "software",
-		 2},
-		{"md", "/", "ext4 on md127p1 on md127 (raid1) on sda1 sdb1 on sda sdb (scsi sata)",
-		 NULL, 2},
-		{"md", "/fast",
-		 "ext4 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)", NULL, 4},
-		{"md", "/safe", "xfs on md5 (raid456) on nvme4n1 nvme5n1 nvme6n1 (nvme pcie)",
-		 "raid456 on md5", 3},
-		{"md", "/journal",
-		 "ext4 on md0 (raid0) on nvme0n1 nvme1n1 nvme2n1 nvme3n1 (nvme pcie)",
-		 "data=journal", 4},
-		{"firecracker", "/", "ext4 on vda (virtio-blk)", NULL, 1},
-	};
 	char text[512];
 	size_t i;
 
 	(void)state;
-	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct pst_blockstack stack = replay(cases[i].machine, cases[i].point);
+	for (i = 0; i < sizeof(replays) / sizeof(replays[0]); i++) {
+		const char *point = replays[i].point;
+		struct pst_blockstack stack = point[0] == '/'
+						      ? replay(replays[i].machine, point)
+						      : replay_block(replays[i].machine, point);
 
 		pst_blockstack_text(&stack, text, sizeof(text));
-		assert_string_equal(text, cases[i].text);
-		assert_int_equal(stack.drive_count, cases[i].drives);
-		if (cases[i].word)
-			assert_not(&stack, cases[i].word);
+		assert_string_equal(text, replays[i].text);
+		assert_int_equal(stack.drive_count, replays[i].drives);
+		if (replays[i].word)
+			assert_not(&stack, replays[i].word);
 		else
 			assert_direct(&stack);
 	}
@@ -343,6 +385,8 @@ static int open_all(void **state)
 	tree_open(&machines);
 	tree_synth(&machines, "all");
 	tree_capture(&machines, "firecracker");
+	tree_capture(&machines, "lab-switch");
+	tree_capture(&machines, "lab-acs");
 	return 0;
 }
 

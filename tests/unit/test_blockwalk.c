@@ -420,6 +420,35 @@ static void disagreement(void **state)
 	tree_close(&t);
 }
 
+/* A data journal that is the file system's default is not in the mount table. */
+static void hidden_journal(void **state)
+{
+	struct pst_blockstack stack;
+	struct tree t;
+
+	(void)state;
+	plant(&t);
+	tree_text(&t, "proc/self/mountinfo", "22 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "whether it journals data is not known");
+	tree_text(&t, "proc/fs/ext4/nvme0n1p1/options", "rw\ndata=journal\n");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "data=journal");
+	tree_text(&t, "proc/fs/ext4/nvme0n1p1/options", "rw\ndata=ordered\n");
+	stack = walk(&t, 0, 0);
+	assert_direct(&stack);
+	tree_text(&t, "proc/fs/ext4/nvme0n1p1/options", "rw\n");
+	stack = walk(&t, 0, 0);
+	assert_direct(&stack);
+	assert_int_equal(stack.mount.data, PST_DATA_NO_JOURNAL);
+	/* Another device's is not this one's. */
+	tree_remove(&t, "proc/fs/ext4/nvme0n1p1");
+	tree_text(&t, "proc/fs/ext4/nvme0n1/options", "rw\ndata=ordered\n");
+	stack = walk(&t, 0, 0);
+	assert_not(&stack, "whether it journals data is not known");
+	tree_close(&t);
+}
+
 /* Files of btrfs have a number of their own: the mount names the device. */
 static void btrfs(void **state)
 {
@@ -462,6 +491,7 @@ int main(void)
 		cmocka_unit_test(swiotlb),
 		cmocka_unit_test(short_addresses),
 		cmocka_unit_test(disagreement),
+		cmocka_unit_test(hidden_journal),
 		cmocka_unit_test(btrfs),
 	};
 	/* clang-format on */

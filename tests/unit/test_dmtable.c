@@ -118,6 +118,18 @@ static void lvm(void **state)
 	plant_dm(&t, "dm-1", "254:1", "CRYPT-LUKS2-def\n", "nvme0n1");
 	stack = walk(&t, 254, 0);
 	assert_not(&stack, "dm-crypt");
+	/* A volume that LVM keeps for itself, opened as it is. */
+	plant_dm(&t, "dm-0", "254:0", "LVM-abc-tpool\n", "nvme0n1");
+	tree_remove(&t, "sys/devices/virtual/block/dm-0/slaves/dm-1");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-thin");
+	plant_dm(&t, "dm-0", "254:0", "LVM-abc-cow\n", "nvme0n1");
+	stack = walk(&t, 254, 0);
+	assert_not(&stack, "dm-lvm");
+	plant_dm(&t, "dm-0", "254:0", "LVM-abc\n", "nvme0n1");
+	stack = walk(&t, 254, 0);
+	assert_direct(&stack);
+	plant_dm(&t, "dm-0", "254:0", "LVM-abc\n", "dm-1");
 	/* Below is a device of dm whose uuid cannot be read. */
 	tree_remove(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
 	tree_folder(&t, "sys/devices/virtual/block/dm-1/dm/uuid");

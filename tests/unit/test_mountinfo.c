@@ -84,6 +84,35 @@ static void options(void **state)
 	assert_string_equal(find(TABLE, 30, NULL, 0, 0).type, "fuse.sshfs");
 }
 
+/* All options, as /proc/fs/ext4 lists them, over what the mount table says. */
+static void ext4_options(void **state)
+{
+	static const struct {
+		const char *text;
+		enum pst_fs_data data;
+	} cases[] = {
+		{"rw\ndelalloc\ndata=ordered\nstripe=0\n", PST_DATA_ORDERED},
+		{"rw\ndata=journal", PST_DATA_JOURNAL},
+		{"rw\ndata=writeback\n", PST_DATA_WRITEBACK},
+		{"rw\ndelalloc\n", PST_DATA_NO_JOURNAL},
+		{"rw\nxdata=journal\ndata=journalling\n", PST_DATA_NO_JOURNAL},
+		{"\n\n", PST_DATA_NO_JOURNAL},
+	};
+	struct pst_mount mount;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		mount = find("1 0 8:1 / / rw - ext4 /dev/sda1 rw,data=ordered\n", 1, NULL, 0, 0);
+		pst_mount_ext4_options(cases[i].text, &mount);
+		if (mount.data != cases[i].data)
+			fail_msg("case %zu: %d", i, mount.data);
+		assert_false(mount.dax);
+	}
+	pst_mount_ext4_options("rw\ndax=always\n", &mount);
+	assert_true(mount.dax);
+}
+
 static void overlay(void **state)
 {
 	struct pst_mount mount = find(TABLE, 26, NULL, 0, 0);
@@ -241,6 +270,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(by_number_place_and_device),
 		cmocka_unit_test(options),
+		cmocka_unit_test(ext4_options),
 		cmocka_unit_test(overlay),
 		cmocka_unit_test(garbled),
 		cmocka_unit_test(too_long),

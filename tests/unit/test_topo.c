@@ -165,6 +165,27 @@ static void captured(void **state)
 	pst_topo_close(topo);
 }
 
+/* Guests of the lab: a switch, and a root port with ACS, as QEMU and Linux show them. */
+static void captured_in_the_lab(void **state)
+{
+	struct pst_topo *topo = open_machine("lab-switch");
+	const struct pst_pci *cmb = pst_topo_pci(topo, "0000:04:00.0");
+
+	(void)state;
+	assert_near(topo, "0000:03:00.0", "0000:04:00.0", "PIX");
+	assert_near(topo, "0000:03:00.0", "0000:05:00.0", "PHB");
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), 0);
+	assert_true(cmb->p2pmem_bytes == 64 << 20);
+	assert_int_equal(topo->pci[cmb->bridge].role, PST_PCI_SWITCH_DOWN);
+	assert_int_equal(topo->pci[topo->pci[cmb->bridge].bridge].role, PST_PCI_SWITCH_UP);
+	assert_string_equal(end_of(topo, "nvme3")->transport, "loop");
+	pst_topo_close(topo);
+	topo = open_machine("lab-acs");
+	assert_near(topo, "0000:01:00.0", "0000:01:00.1", "PIX");
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:01:00.0", "0000:01:00.1"), 1);
+	pst_topo_close(topo);
+}
+
 /* The machine at hand: nothing is known of it but that reading ends well. */
 static void here(void **state)
 {
@@ -179,8 +200,9 @@ static void here(void **state)
 	pst_topo_close(NULL);
 }
 
-static const char *const names[] = {"dgx",	 "cloud-vm", "amd",	    "acs", "iommu",
-				    "container", "nvmeof",   "nvmeof-soft", "md",  "firecracker"};
+static const char *const names[] = {"dgx",   "cloud-vm",    "amd",	  "acs",
+				    "iommu", "container",   "nvmeof",	  "nvmeof-soft",
+				    "md",    "firecracker", "lab-switch", "lab-acs"};
 
 /* Nearness is symmetric, and 0 only of a device and itself. */
 static void symmetric(void **state)
@@ -284,6 +306,8 @@ static int open_all(void **state)
 	tree_open(&machines);
 	tree_synth(&machines, "all");
 	tree_capture(&machines, "firecracker");
+	tree_capture(&machines, "lab-switch");
+	tree_capture(&machines, "lab-acs");
 	return 0;
 }
 
@@ -305,6 +329,7 @@ int main(void)
 		cmocka_unit_test(acs_and_iommu),
 		cmocka_unit_test(fabrics),
 		cmocka_unit_test(captured),
+		cmocka_unit_test(captured_in_the_lab),
 		cmocka_unit_test(here),
 		cmocka_unit_test(symmetric),
 		cmocka_unit_test(json),
