@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bulk transfers, each interleaved with what bounds it: warm and cold file to GPU,
+ * GPU to a durable file, a checkerboard of cached and uncached tiles, and sizes. A
+ * round measures every contender once; rounds are repeated.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define COLD_LEN (4 * GIB)
+#define SAVE_LEN (4 * GIB)
+#define CHECKER_LEN (4 * GIB)
+#define TILE MIB
+#define SEARCH_LEN GIB
+
+static uint64_t at_most(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int open_cached(struct bench *b)
+{
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		bench_bad(b, "%s: %m", b->file);
+	return fd < 0 ? -errno : fd;
+}
+
+static int row_pinned(struct bench *b, const char *group, const char *name, unsigned rep,
+		      uint64_t len, bool in)
+{
+	struct sample s = {.bytes = len};
+	struct meter m;
+	double took;
+
+	meter_start(&m);
+	took = gpu_pinned(b, len, in);
+	meter_settle(&m, &s);
+	if (took < 0)
+		return -EIO;
+	s.seconds = took;
+	meter_row(b, group, name, rep, &s);
+	return 0;
+}
+
+static int row_read(struct bench *b, const char *group, const char *name, unsigned rep,
+		    const struct transfer *t)
+{
+	struct sample s;
+	int ret = transfer_read(b, t, &s);
+
+	if (!ret)
+		meter_row(b, group, name, rep, &s);
+	return ret;
+}
+
+/* Ours, with every byte cached before it begins. */
+static int row_warm(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		    const struct transfer *t)
+{
+	int ret = cache_warm(fd, t->off, t->len);
+
+	if (ret)
+		bench_bad(b, "%s does not stay in the page cache", b->file);
+	return ret ? ret : row_read(b, group, name, rep, t);
+}
+
+/* ---- warm ---- */
+
+static int warm_rounds(struct bench *b, const char *group)
+{
+	const struct {
+		const char *name;
+		struct transfer t;
+	} all[] = {
+		{"fast", {0, b->len, PENSTOCK_FAST, NULL, 0, false, false}},
+		{"thrifty", {0, b->len, PENSTOCK_THRIFTY, NULL, 0, false, false}},
+		{"kept", {0, b->len, PENSTOCK_THRIFTY, NULL, PENSTOCK_O_IMMUTABLE, false, true}},
+	};
+	int fd = open_cached(b), ret = fd < 0 ? fd : 0;
+
+	for (unsigned rep = b->rep; rep < b->rep + b->reps && !ret; rep++) {
+		ret = row_pinned(b, group, "limit", rep, b->len, true);
+		for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && !ret; i++)
+			ret = row_warm(b, group, all[i].name, rep, fd, &all[i].t);
+		if (!ret)
+			ret = row_pinned(b, group, "limit-out", rep, b->len, false);
+	}
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+/* As `make` left it in the page cache: written. */
+static int warm(struct bench *b)
+{
+	return warm_rounds(b, "warm");
+}
+
+/* Once, beside a peer that bench/peers.py is just measuring. */
+static int beside(struct bench *b)
+{
+	return warm_rounds(b, b->group);
+}
+
+/* As readers leave it: the kernel's readahead chose the folios. */
+static int warm_read(struct bench *b)
+{
+	int fd = open_cached(b), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
+
+	if (fd >= 0)
+		close(fd);
+	return ret < 0 ? ret : warm_rounds(b, "warm_read");
+}
+
+/* ---- cold ---- */
+
+struct cold {
+	int fd, direct;
+	struct drive_way way;
+};
+
+static int cold_open(struct bench *b, struct cold *c, const char *group, uint64_t search_at)
+{
+	int ret;
+
+	c->fd = open_cached(b);
+	c->direct = drive_open(b->file, false);
+	if (c->fd < 0 || c->direct < 0) {
+		if (c->fd >= 0)
+			close(c->fd);
+		return -EIO;
+	}
+	ret = cache_drop(c->fd, 0, b->len);
+	if (!ret && group)
+		ret = drive_best(b, c->direct, false, search_at,
+				 at_most(SEARCH_LEN, b->len - search_at), group, &c->way);
+	if (ret)
+		bench_bad(b, "%s cannot be made cold", b->file);
+	return ret;
+}
+
+static void cold_close(struct cold *c)
+{
+	close(c->fd);
+	close(c->direct);
+}
+
+static int row_drive(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		     bool write, uint64_t off, uint64_t len, uint64_t stride,
+		     const struct drive_way *way)
+{
+	uint64_t step = stride > way->block ? stride : way->block;
+	uint64_t count = stride > way->block ? len / stride : len / way->block;
+	struct sample s = {.bytes = count * way->block};
+	struct meter m;
+	int ret;
+
+	meter_start(&m);
+	if (write && fallocate(fd, 0, 0, (off_t)len))
+		return -errno;
+	ret = drive_move(fd, write, off, count, step, way);
+	if (!ret && write)
+		ret = fdatasync(fd) ? -errno : 0;
+	meter_stop(&m, &s);
+	meter_settle(&m, &s);
+	drive_way_text(way, s.note, sizeof(s.note));
+	snprintf(s.engine, sizeof(s.engine), "%s", way->engine);
+	if (!ret)
+		meter_row(b, group, name, rep, &s);
+	else
+		bench_bad(b, "raw %s: %s", write ? "write" : "read", strerror(-ret));
+	return ret;
+}
+
+/* Ours, and a row only if not a byte of it was or became cached. */
+static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		    const struct transfer *t)
+{
+	int64_t cached;
+	int ret = cache_drop(fd, t->off, t->len);
+
+	if (ret) {
+		bench_bad(b, "not cold before %s", name);
+		return ret;
+	}
+	ret = row_read(b, group, name, rep, t);
+	cached = cache_bytes(fd, t->off, t->len);
+	if (!ret && cached)
+		bench_bad(b, "%s left %lld bytes in the page cache", name, (long long)cached);
+	return ret;
+}
+
+static int cold(struct bench *b)
+{
+	uint64_t len = at_most(COLD_LEN, b->len / 2);
+	struct cold c;
+	int ret = cold_open(b, &c, "cold", 0);
+
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;
+		struct transfer t = {.off = here, .len = len};
+
+		ret = row_drive(b, "cold", "limit", rep, c.direct, false, there, len, 0, &c.way);
+		if (!ret)
+			ret = row_cold(b, "cold", "thrifty", rep, c.fd, &t);
+	}
+	cold_close(&c);
+	return ret;
+}
+
+/* ---- saving ---- */
+
+static int save_limit(struct bench *b, unsigned rep, uint64_t len, const struct drive_way *way)
+{
+	int fd = drive_open(b->scratch, true), ret;
+
+	if (fd < 0)
+		return fd;
+	ret = row_drive(b, "save", "limit", rep, fd, true, 0, len, 0, way);
+	close(fd);
+	unlink(b->scratch);
+	return ret;
+}
+
+static int save(struct bench *b)
+{
+	uint64_t len = at_most(SAVE_LEN, b->len), search = at_most(SEARCH_LEN, len);
+	struct transfer fill = {.len = len};
+	struct drive_way way;
+	struct sample s;
+	int fd = drive_open(b->scratch, true), ret;
+
+	if (fd < 0)
+		return fd;
+	ret = fallocate(fd, 0, 0, (off_t)search) ? -errno : 0;
+	if (!ret)
+		ret = drive_best(b, fd, true, 0, search, "save", &way);
+	close(fd);
+	unlink(b->scratch);
+	if (!ret)
+		ret = transfer_read(b, &fill, &s);
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		ret = save_limit(b, rep, len, &way);
+		if (ret)
+			break;
+		ret = transfer_save(b, b->scratch, len, &s);
+		if (!ret)
+			meter_row(b, "save", "durable", rep, &s);
+	}
+	return ret;
+}
+
+/* ---- checkerboard ---- */
+
+/* Even tiles cached, odd ones not; how many are not as they should be. */
+static uint64_t tiles_off(int fd, uint64_t len)
+{
+	uint64_t off = 0;
+
+	for (uint64_t at = 0; at < len; at += TILE) {
+		int64_t want = at / TILE % 2 ? 0 : (int64_t)TILE;
+
+		off += cache_bytes(fd, at, TILE) != want;
+	}
+	return off;
+}
+
+static int lay_tiles(struct bench *b, int fd, uint64_t len)
+{
+	int ret = cache_warm(fd, 0, len);
+	uint64_t off;
+
+	for (uint64_t at = TILE; at < len && !ret; at += 2 * TILE)
+		posix_fadvise(fd, (off_t)at, TILE, POSIX_FADV_DONTNEED);
+	off = tiles_off(fd, len);
+	if (off)
+		bench_bad(b, "%llu tiles are not as the checkerboard wants them",
+			  (unsigned long long)off);
+	return ret || off ? -EBUSY : 0;
+}
+
+static int checker(struct bench *b)
+{
+	uint64_t len = at_most(CHECKER_LEN, b->len / 2) / (2 * TILE) * (2 * TILE);
+	struct transfer thrifty = {.len = len};
+	struct transfer fast = {.len = len, .effort = PENSTOCK_FAST};
+	struct cold c;
+	int ret = cold_open(b, &c, "checker", len);
+
+	if (!ret) {
+		const struct drive_way tiles = {"uring", 16, TILE};
+
+		ret = lay_tiles(b, c.fd, len);
+		for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+			ret = row_drive(b, "checker", "limit", rep, c.direct, false, len, len / 2,
+					0, &c.way);
+			if (!ret)
+				ret = row_drive(b, "checker", "limit-tiles", rep, c.direct, false,
+						TILE, len - TILE, 2 * TILE, &tiles);
+			if (!ret)
+				ret = row_read(b, "checker", "thrifty", rep, &thrifty);
+			if (!ret)
+				ret = row_read(b, "checker", "fast", rep, &fast);
+			if (tiles_off(c.fd, len)) {
+				bench_bad(b, "a tile changed sides");
+				ret = lay_tiles(b, c.fd, len);
+			}
+		}
+	}
+	cold_close(&c);
+	return ret;
+}
+
+/* ---- sizes ---- */
+
+static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
+{
+	bool is_cold = !strcmp(group, "size_cold");
+	unsigned reps = len <= GIB ? b->reps + 2 : len <= b->len ? (b->reps + 1) / 2 + 1 : 2;
+	char name[64];
+	int ret = 0;
+
+	for (unsigned rep = 0; rep < reps && !ret; rep++) {
+		for (int way = 0; way < (is_cold ? 2 : 4) && !ret; way++) {
+			struct transfer t = {.len = len,
+					     .opened = way & 1,
+					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
+
+			if (is_cold && way == 0 && len > GIB)
+				continue; /* opening does not show any more */
+			snprintf(name, sizeof(name), "%llu MiB %s%s",
+				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",
+				 way & 1 ? "" : " from open");
+			ret = is_cold ? row_cold(b, group, name, rep, fd, &t)
+				      : row_warm(b, group, name, rep, fd, &t);
+		}
+	}
+	return ret;
+}
+
+static int sizes(struct bench *b, bool is_cold)
+{
+	static const uint64_t mib[] = {64, 256, 1024, 4096, 8192};
+	int fd = open_cached(b), ret = fd < 0 ? fd : 0;
+
+	for (size_t i = 0; i < sizeof(mib) / sizeof(mib[0]) && !ret; i++)
+		if (mib[i] * MIB <= b->len)
+			ret = size_rows(b, is_cold ? "size_cold" : "size_warm", mib[i] * MIB, fd);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+static int size_warm(struct bench *b)
+{
+	return sizes(b, false);
+}
+
+static int size_cold(struct bench *b)
+{
+	return sizes(b, true);
+}
+
+/* The whole of a longer file, `make` has written it just before. */
+static int size_long(struct bench *b)
+{
+	int fd = open_cached(b), ret = fd < 0 ? fd : 0;
+
+	if (!ret)
+		ret = size_rows(b, "size_warm", b->long_len, fd);
+	if (!ret)
+		ret = size_rows(b, "size_cold", b->long_len, fd);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+const struct bench_section bench_bulk[] = {
+	{"warm", "file in the page cache, as written, to GPU", true, warm},
+	{"warm_read", "the same, as readahead brought it in", true, warm_read},
+	{"beside", "one round of warm under another group's name", true, beside},
+	{"cold", "file on the drive to GPU", true, cold},
+	{"save", "GPU to a durable file", true, save},
+	{"checker", "every other MiB cached", true, checker},
+	{"size_warm", "64 MiB to 8 GiB, cached", true, size_warm},
+	{"size_cold", "64 MiB to 8 GiB, on the drive", true, size_cold},
+	{"size_long", "the longest size", true, size_long},
+	{NULL, NULL, false, NULL},
+};

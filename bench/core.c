@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_core: measures Penstock and, in turns with it, what bounds it. bench/gpu.sh
+ * calls it section by section; each measurement is one line of CSV. It must never
+ * print a figure of a transfer whose bytes it has not compared, or of a cold range
+ * that it has not seen to be cold.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+static const struct bench_section *const tables[] = {bench_prep, bench_bulk, bench_small,
+						     bench_tune};
+#define TABLES (sizeof(tables) / sizeof(tables[0]))
+
+void bench_bad(struct bench *b, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fprintf(stderr, "bench: ");
+	vfprintf(stderr, format, args);
+	fprintf(stderr, "\n");
+	va_end(args);
+	b->wrong = true;
+}
+
+int bench_device_open(struct bench *b, const struct penstock_device_opts *opts)
+{
+	int ret = penstock_device_open(b->device, opts, &b->dev);
+
+	if (ret == 1)
+		bench_bad(b, "%s is still open, its options were ignored", b->device);
+	else if (ret)
+		bench_bad(b, "%s", penstock_errmsg());
+	return ret < 0 ? ret : 0;
+}
+
+void bench_device_close(struct bench *b)
+{
+	penstock_device_close(b->dev);
+	b->dev = NULL;
+}
+
+static void usage(FILE *to)
+{
+	fprintf(to, "usage: bench_core [option...] SECTION...\n"
+		    "  -f FILE    read by all sections; `make` writes it\n"
+		    "  -o CSV     measurements are appended to it (standard output)\n"
+		    "  -s FILE    written and removed by `save` (FILE.scratch)\n"
+		    "  -d DEVICE  cuda:0\n"
+		    "  -l MIB     length of a bulk transfer (8192)\n"
+		    "  -L MIB     longest size (16384)\n"
+		    "  -n REPS    repetitions (5)\n"
+		    "  -g GROUP   of the rows of `beside` (beside)\n"
+		    "  -r REP     number of its first repetition (0)\n"
+		    "  -t SECONDS of a run of random reads (1.5)\n"
+		    "  -F COMMAND how to call fio\n");
+	for (size_t t = 0; t < TABLES; t++)
+		for (const struct bench_section *s = tables[t]; s->name; s++)
+			fprintf(to, "  %-10s %s\n", s->name, s->what);
+}
+
+static const struct bench_section *find(const char *name)
+{
+	for (size_t t = 0; t < TABLES; t++)
+		for (const struct bench_section *s = tables[t]; s->name; s++)
+			if (!strcmp(s->name, name))
+				return s;
+	return NULL;
+}
+
+/* What is made once and would show in the first measurement: the pump, pinned memory. */
+static int warm_up(struct bench *b)
+{
+	struct penstock_storage *st;
+	int ret = penstock_open(b->file, NULL, &st);
+
+	if (!ret) {
+		ret = penstock_prepare(st, b->dev, PENSTOCK_READ);
+		penstock_close(st);
+	}
+	if (ret)
+		bench_bad(b, "%s", penstock_errmsg());
+	return ret || gpu_pinned(b, b->len, true) < 0 ? -EIO : 0;
+}
+
+/* Device memory for the longest transfer of the sections that were asked for. */
+static int open_gpu(struct bench *b, uint64_t len)
+{
+	int ret = gpu_open(b);
+
+	if (!ret)
+		ret = bench_device_open(b, NULL);
+	if (!ret) /* by the driver: it outlives the device, which `lanes` opens again */
+		ret = gpu_alloc(b, len);
+	return ret ? ret : warm_up(b);
+}
+
+static int run(struct bench *b, char **names, int count)
+{
+	uint64_t len = b->len;
+	int ret = 0;
+
+	for (int i = 0; i < count && !ret; i++) {
+		const struct bench_section *s = find(names[i]);
+
+		if (!s) {
+			bench_bad(b, "there is no section '%s'", names[i]);
+			return -EINVAL;
+		}
+		if (!strcmp(s->name, "size_long"))
+			len = b->long_len;
+		if (s->needs_gpu && !b->gpu)
+			ret = open_gpu(b, len);
+		if (!ret)
+			ret = s->run(b);
+		if (ret)
+			bench_bad(b, "section %s: %s", s->name, strerror(-ret));
+	}
+	bench_device_close(b);
+	gpu_close(b);
+	return ret;
+}
+
+static int parse(struct bench *b, int argc, char **argv)
+{
+	int c;
+
+	while ((c = getopt(argc, argv, "f:o:s:d:l:L:n:g:r:t:F:h")) >= 0) {
+		switch (c) {
+		case 'f':
+			b->file = optarg;
+			break;
+		case 'o':
+			b->csv = fopen(optarg, "ae");
+			break;
+		case 's':
+			b->scratch = optarg;
+			break;
+		case 'd':
+			b->device = optarg;
+			break;
+		case 'l':
+			b->len = strtoull(optarg, NULL, 10) * MIB;
+			break;
+		case 'L':
+			b->long_len = strtoull(optarg, NULL, 10) * MIB;
+			break;
+		case 'n':
+			b->reps = (unsigned)strtoul(optarg, NULL, 10);
+			break;
+		case 'g':
+			b->group = optarg;
+			break;
+		case 'r':
+			b->rep = (unsigned)strtoul(optarg, NULL, 10);
+			break;
+		case 't':
+			b->seconds = atof(optarg);
+			break;
+		case 'F':
+			b->fio = optarg;
+			break;
+		default:
+			return -EINVAL;
+		}
+	}
+	return !b->file || !b->csv || !b->len || optind == argc ? -EINVAL : 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct bench b = {.device = "cuda:0",
+			  .len = 8 * GIB,
+			  .long_len = 16 * GIB,
+			  .reps = 5,
+			  .group = "beside",
+			  .seconds = 1.5,
+			  .csv = stdout};
+	static char scratch[4096];
+	int ret;
+
+	if (parse(&b, argc, argv)) {
+		usage(stderr);
+		return 2;
+	}
+	if (!b.scratch) {
+		snprintf(scratch, sizeof(scratch), "%s.scratch", b.file);
+		b.scratch = scratch;
+	}
+	ret = run(&b, argv + optind, argc - optind);
+	if (b.csv != stdout)
+		fclose(b.csv);
+	return ret || b.wrong ? 1 : 0;
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# gpu.sh [--long]: measures everything on a machine with a GPU and prints one table.
+# Raw CSV, log and table go to $OUT (bench/results). What bench/prepare made is used
+# from .carry/bench; what is missing there is built here or left out, with a word.
+#
+#   BENCH_DIR    where the test file goes, on the drive to measure (/var/tmp)
+#   BENCH_MIB    its length (8192)        BENCH_REPS  repetitions (5)
+#   BENCH_BUDGET seconds for all steps (340): what does not fit any more is skipped
+#   BENCH_DEVICE cuda:0
+# --long adds a 16 GiB file at the end. Each step has a time limit of its own.
+set -uo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 1
+out=${OUT:-bench/results}
+dir=${BENCH_DIR:-/var/tmp}/penstock-bench.$$
+mib=${BENCH_MIB:-8192}
+reps=${BENCH_REPS:-5}
+budget=${BENCH_BUDGET:-340}
+device=${BENCH_DEVICE:-cuda:0}
+carried=.carry/bench
+long=${1:-}
+started=$SECONDS
+
+mkdir -p "$out" "$dir" || exit 1
+trap 'rm -rf "$dir"' EXIT
+csv=$out/gpu.csv
+log=$out/gpu.log
+: >"$log"
+say() { echo "$*" | tee -a "$log"; }
+
+# A build from another system runs here or it does not: ask it.
+core=$carried/bench_core
+"$core" -h >/dev/null 2>&1
+if [ $? -ne 2 ]; then
+	say "no carried bench_core runs here, building"
+	core=$(bench/build "$dir/build" 2>>"$log") || exit 1
+fi
+fio=()
+if [ -f "$carried/fio.tgz" ]; then
+	tar -C "$dir" -xzf "$carried/fio.tgz"
+	fio=("$dir/fio/ld-linux-x86-64.so.2" --library-path "$dir/fio" "$dir/fio/fio")
+elif command -v fio >/dev/null; then
+	fio=(fio)
+fi
+[ ${#fio[@]} -eq 0 ] || "${fio[@]}" --version >>"$log" 2>&1 || fio=()
+[ ${#fio[@]} -gt 0 ] || say "fio is left out: neither carried nor installed"
+
+facts() {
+	local gpu
+	gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null |
+		head -1)
+	echo "# date: $(date -u +%Y-%m-%d)"
+	echo "# gpu: ${gpu%%,*}"
+	echo "# driver: ${gpu##*, }"
+	echo "# cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
+	echo "# kernel: $(uname -r)"
+	echo "# system: $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
+	echo "# drive: $(df --output=source,fstype "$dir" | tail -1 | tr -s ' ')"
+	echo "# commit: $(cat "$carried/commit" 2>/dev/null || git describe --always --dirty)"
+	echo "# fio: $([ ${#fio[@]} -gt 0 ] && "${fio[@]}" --version)"
+	echo "group,name,rep,bytes,seconds,cpu_s,machine_s,ops,p50_us,p99_us,path,engine,note"
+}
+facts >"$csv"
+grep '^#' "$csv" | tee -a "$log"
+nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current,clocks.sm \
+	--format=csv,noheader >>"$log" 2>&1
+
+# step SECONDS COMMAND...: within its time and the budget; a failure is told, not fatal.
+step() {
+	local limit=$1 left=$((budget - (SECONDS - started))) rc begun=$SECONDS
+	shift
+	if [ "$left" -lt 5 ]; then
+		say "skipped, no time left: $*"
+		return
+	fi
+	[ "$left" -gt "$limit" ] || limit=$left
+	timeout -k 5 "$limit" "$@" >>"$log" 2>&1
+	rc=$?
+	say "$((SECONDS - started)) s: $((SECONDS - begun)) s for ${*: -2}$([ $rc -eq 0 ] ||
+		echo ", FAILED with $rc: $(grep -a '^bench:\|Error' "$log" | tail -1)")"
+}
+core_args=(-f "$dir/file" -o "$csv" -d "$device" -l "$mib" -L $((mib * 2)))
+run() { # run SECONDS REPS SECTION...
+	local limit=$1 n=$2
+	shift 2
+	step "$limit" "$core" "${core_args[@]}" ${fio[@]+-F "${fio[*]}"} -n "$n" "$@"
+}
+peers() { # peers SECONDS REPS PART
+	step "$1" python3 bench/peers.py --file "$dir/file" --csv "$csv" \
+		--core "$core ${core_args[*]}" --reps "$2" "$3"
+}
+
+run 60 1 make
+for _ in 1 2 3; do run 20 1 startup; done
+run 20 "$reps" null host4k
+run 40 $((reps + 2)) warm
+run 60 3 window
+run 80 3 lanes
+run 60 3 size_warm
+peers 70 "$((reps < 3 ? reps : 3))" warm
+run 60 "$reps" cold
+run 70 "$reps" save
+run 60 "$reps" checker
+run 80 "$reps" rand
+run 40 3 staged
+run 60 3 size_cold
+run 40 3 warm_read
+peers 40 2 cold
+peers 60 2 save
+if [ "$long" = --long ]; then
+	run 60 1 make_long
+	run 60 2 size_long
+fi
+say "$((SECONDS - started)) s in all"
+python3 bench/table.py "$csv" | tee "$out/gpu.md"

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clocks, CPU time and the CSV. CPU time is taken when the process is quiet before
+ * and after, so that what is tidied up behind a request counts for it. Beside the
+ * process's own time stands the machine's, in which kernel threads and interrupts
+ * show; nothing else should run there.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define QUIET_US 20000
+#define QUIET_CPU 0.0004 /* seconds of CPU in QUIET_US that count as quiet */
+#define QUIET_TRIES 100
+
+uint64_t meter_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static double cpu_of(int who)
+{
+	struct rusage u;
+
+	getrusage(who, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+static double cpu_now(void)
+{
+	return cpu_of(RUSAGE_SELF) + cpu_of(RUSAGE_CHILDREN);
+}
+
+/* All but idle and iowait of the first line; guest time is inside user time. */
+static double machine_now(void)
+{
+	unsigned long long v[8] = {0};
+	FILE *f = fopen("/proc/stat", "re");
+	double sum = 0;
+
+	if (!f)
+		return 0;
+	if (fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3],
+		   &v[4], &v[5], &v[6], &v[7]) == 8)
+		sum = (double)(v[0] + v[1] + v[2] + v[5] + v[6]);
+	fclose(f);
+	return sum / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void wait_quiet(void)
+{
+	double before = cpu_now();
+
+	for (int i = 0; i < QUIET_TRIES; i++) {
+		double after;
+
+		usleep(QUIET_US);
+		after = cpu_now();
+		if (after - before < QUIET_CPU)
+			return;
+		before = after;
+	}
+}
+
+void meter_start(struct meter *m)
+{
+	wait_quiet();
+	m->machine = machine_now();
+	m->cpu = cpu_now();
+	m->began_ns = meter_ns();
+}
+
+void meter_stop(const struct meter *m, struct sample *s)
+{
+	s->seconds = (double)(meter_ns() - m->began_ns) * 1e-9;
+}
+
+double meter_settle(const struct meter *m, struct sample *s)
+{
+	uint64_t from = meter_ns();
+	double took;
+
+	wait_quiet();
+	took = (double)(meter_ns() - from) * 1e-9 - QUIET_US * 1e-6;
+	s->cpu = cpu_now() - m->cpu;
+	s->machine = machine_now() - m->machine;
+	return took > 0 ? took : 0;
+}
+
+void meter_row(struct bench *b, const char *group, const char *name, unsigned rep,
+	       const struct sample *s)
+{
+	double gb = (double)s->bytes * 1e-9;
+
+	fprintf(b->csv, "%s,%s,%u,%llu,%.9f,%.6f,%.3f,%llu,%.3f,%.3f,%s,%s,%s\n", group, name, rep,
+		(unsigned long long)s->bytes, s->seconds, s->cpu, s->machine,
+		(unsigned long long)s->ops, s->p50_us, s->p99_us, s->path, s->engine, s->note);
+	fflush(b->csv);
+	fprintf(stderr, "%-10s %-28s %2u ", group, name, rep);
+	if (s->ops)
+		fprintf(stderr, "%9.0f op/s  p50 %8.2f  p99 %8.2f us", (double)s->ops / s->seconds,
+			s->p50_us, s->p99_us);
+	else if (s->bytes)
+		fprintf(stderr, "%8.2f GB/s  %6.4f CPU-s/GB", gb / s->seconds, s->cpu / gb);
+	else
+		fprintf(stderr, "%8.3f ms", s->seconds * 1e3);
+	fprintf(stderr, "  %s %s %s\n", s->path, s->engine, s->note);
+}
+
+int meter_compare_u32(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drive's limit through io_uring, by system calls alone: a registered buffer, a
+ * fixed depth, nothing done with the data. drive.c calls it. It shares no line with
+ * the library's engine, so that a slip there cannot lower the limit here.
+ */
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+struct ring {
+	int fd;
+	unsigned entries;
+	char *sq, *cq;
+	size_t sq_len, cq_len, sqes_len;
+	struct io_uring_sqe *sqes;
+	struct io_uring_cqe *cqes;
+	unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
+};
+
+static void ring_close(struct ring *r)
+{
+	if (r->sqes)
+		munmap(r->sqes, r->sqes_len);
+	if (r->cq)
+		munmap(r->cq, r->cq_len);
+	if (r->sq)
+		munmap(r->sq, r->sq_len);
+	close(r->fd);
+}
+
+static void *ring_map(int fd, size_t len, off_t what)
+{
+	void *mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, what);
+
+	return mem == MAP_FAILED ? NULL : mem;
+}
+
+static int ring_open(struct ring *r, unsigned entries)
+{
+	struct io_uring_params p = {0};
+
+	memset(r, 0, sizeof(*r));
+	r->fd = (int)syscall(SYS_io_uring_setup, entries, &p);
+	if (r->fd < 0)
+		return -errno;
+	r->entries = p.sq_entries;
+	r->sq_len = p.sq_off.array + p.sq_entries * sizeof(unsigned);
+	r->cq_len = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+	r->sqes_len = p.sq_entries * sizeof(struct io_uring_sqe);
+	r->sq = ring_map(r->fd, r->sq_len, IORING_OFF_SQ_RING);
+	r->cq = ring_map(r->fd, r->cq_len, IORING_OFF_CQ_RING);
+	r->sqes = ring_map(r->fd, r->sqes_len, IORING_OFF_SQES);
+	if (!r->sq || !r->cq || !r->sqes) {
+		ring_close(r);
+		return -ENOMEM;
+	}
+	r->sq_tail = (unsigned *)(r->sq + p.sq_off.tail);
+	r->sq_mask = (unsigned *)(r->sq + p.sq_off.ring_mask);
+	r->sq_array = (unsigned *)(r->sq + p.sq_off.array);
+	r->cq_head = (unsigned *)(r->cq + p.cq_off.head);
+	r->cq_tail = (unsigned *)(r->cq + p.cq_off.tail);
+	r->cq_mask = (unsigned *)(r->cq + p.cq_off.ring_mask);
+	r->cqes = (struct io_uring_cqe *)(r->cq + p.cq_off.cqes);
+	return 0;
+}
+
+static void put(struct ring *r, int fd, bool write, char *mem, size_t len, uint64_t off,
+		unsigned slot)
+{
+	unsigned tail = *r->sq_tail, at = tail & *r->sq_mask;
+	struct io_uring_sqe *sqe = &r->sqes[at];
+
+	memset(sqe, 0, sizeof(*sqe));
+	sqe->opcode = write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED;
+	sqe->fd = fd;
+	sqe->addr = (uintptr_t)mem;
+	sqe->len = (unsigned)len;
+	sqe->off = off;
+	sqe->user_data = slot;
+	r->sq_array[at] = at;
+	__atomic_store_n(r->sq_tail, tail + 1, __ATOMIC_RELEASE);
+}
+
+/* One completion: its slot, or -errno. */
+static int take(struct ring *r, size_t len)
+{
+	unsigned head = *r->cq_head;
+	const struct io_uring_cqe *cqe = &r->cqes[head & *r->cq_mask];
+	int res = cqe->res, slot = (int)cqe->user_data;
+
+	__atomic_store_n(r->cq_head, head + 1, __ATOMIC_RELEASE);
+	if (res < 0)
+		return res;
+	return (size_t)res == len ? slot : -EIO;
+}
+
+static bool any(const struct ring *r)
+{
+	return __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) != *r->cq_head;
+}
+
+static int enter(const struct ring *r, unsigned submit, unsigned wait)
+{
+	long ret;
+
+	do
+		ret = syscall(SYS_io_uring_enter, r->fd, submit, wait, IORING_ENTER_GETEVENTS, NULL,
+			      0);
+	while (ret < 0 && errno == EINTR);
+	return ret < 0 ? -errno : 0;
+}
+
+static int run(struct ring *r, int fd, bool write, char *buf, uint64_t off, uint64_t count,
+	       uint64_t stride, const struct drive_way *way)
+{
+	uint64_t next = 0, done = 0;
+	unsigned fresh = 0;
+	int ret = 0, error = 0;
+
+	for (; next < way->depth && next < count; next++, fresh++)
+		put(r, fd, write, buf + next * way->block, way->block, off + next * stride,
+		    (unsigned)next);
+	while (done < next) {
+		ret = enter(r, fresh, 1);
+		if (ret)
+			return ret; /* the ring goes, and what is in flight with it */
+		fresh = 0;
+		while (any(r)) {
+			int slot = take(r, way->block);
+
+			done++;
+			error = slot < 0 ? slot : error;
+			if (error || next >= count)
+				continue;
+			put(r, fd, write, buf + (size_t)slot * way->block, way->block,
+			    off + next * stride, (unsigned)slot);
+			next++;
+			fresh++;
+		}
+	}
+	return error;
+}
+
+int rawring_move(int fd, bool write, char *buf, uint64_t off, uint64_t count, uint64_t stride,
+		 const struct drive_way *way)
+{
+	struct iovec iov = {buf, way->depth * way->block};
+	struct ring r;
+	int ret = ring_open(&r, way->depth);
+
+	if (ret)
+		return ret;
+	if (syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_BUFFERS, &iov, 1) < 0)
+		ret = -errno;
+	else
+		ret = run(&r, fd, write, buf, off, count, stride, way);
+	ring_close(&r);
+	return ret;
+}

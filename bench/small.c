@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small requests: random 4 KiB reads into GPU memory beside fio's io_uring into host
+ * memory, one 4 KiB page-cache read beside pread, what a request costs by itself
+ * (`null`), and how long a first byte takes in a fresh process.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "device/cuda_api.h"
+
+#define BLOCK 4096u
+#define DEPTH_MAX 128
+#define SAMPLES (4u << 20)
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static void note_allocations(struct sample *s, struct allocations before)
+{
+	struct allocations now = allocations();
+	size_t at = strlen(s->note);
+
+	snprintf(s->note + at, sizeof(s->note) - at, "allocations %llu of others %llu",
+		 (unsigned long long)(now.ours - before.ours),
+		 (unsigned long long)(now.others - before.others));
+}
+
+struct latencies {
+	uint32_t *ns;
+	uint64_t count;
+};
+
+static void percentiles(struct latencies *l, struct sample *s)
+{
+	uint64_t n = l->count < SAMPLES ? l->count : SAMPLES;
+
+	if (!n)
+		return;
+	qsort(l->ns, n, sizeof(*l->ns), meter_compare_u32);
+	s->p50_us = l->ns[n / 2] * 1e-3;
+	s->p99_us = l->ns[n - 1 - n / 100] * 1e-3;
+}
+
+/* ---- random reads ---- */
+
+struct random_run {
+	struct penstock_queue *q;
+	struct penstock_req reqs[DEPTH_MAX];
+	struct penstock_seg segs[DEPTH_MAX];
+	uint64_t began[DEPTH_MAX];
+	struct penstock_done done[DEPTH_MAX];
+	struct latencies lat;
+	uint64_t state, blocks, by_path;
+	const char *path;
+};
+
+static void aim(struct random_run *r, unsigned i)
+{
+	r->segs[i].off = next_random(&r->state) % r->blocks * BLOCK;
+}
+
+/* Hands in the requests whose indices are in `which`, each submitted when it is timed. */
+static int hand_in(struct random_run *r, const unsigned *which, unsigned count)
+{
+	struct penstock_req batch[DEPTH_MAX];
+	uint64_t now = meter_ns();
+	unsigned taken = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		aim(r, which[i]);
+		batch[i] = r->reqs[which[i]];
+		r->began[which[i]] = now;
+	}
+	while (taken < count) {
+		int ret = penstock_submit(r->q, batch + taken, count - taken, NULL);
+
+		if (ret <= 0)
+			return ret ? ret : -EIO;
+		taken += (unsigned)ret;
+	}
+	return 0;
+}
+
+static int turn(struct random_run *r, unsigned *idle, unsigned *idle_count)
+{
+	int n = penstock_wait(r->q, r->done, 1, DEPTH_MAX, -1);
+	uint64_t now = meter_ns();
+
+	for (int i = 0; i < n; i++) {
+		unsigned which = (unsigned)(uintptr_t)r->done[i].user;
+
+		if (r->done[i].result != BLOCK)
+			return -EIO;
+		if (!r->path && r->done[i].report)
+			r->path = r->done[i].report->path;
+		r->lat.ns[r->lat.count++ % SAMPLES] = (uint32_t)(now - r->began[which]);
+		idle[(*idle_count)++] = which;
+	}
+	return n < 0 ? n : 0;
+}
+
+static int run_random(struct bench *b, struct random_run *r, unsigned depth, struct sample *s)
+{
+	unsigned idle[DEPTH_MAX], idle_count = depth, left;
+	struct allocations before;
+	uint64_t until;
+	struct meter m;
+	int ret = 0;
+
+	for (unsigned i = 0; i < depth; i++)
+		idle[i] = i;
+	r->lat.count = 0;
+	meter_start(&m);
+	until = meter_ns() + (uint64_t)(b->seconds * 1e9);
+	before = allocations();
+	for (left = depth; !ret && meter_ns() < until;) {
+		ret = hand_in(r, idle, idle_count);
+		idle_count = 0;
+		if (!ret)
+			ret = turn(r, idle, &idle_count);
+	}
+	for (left -= idle_count; left && !ret;) {
+		unsigned was = idle_count;
+
+		ret = turn(r, idle, &idle_count);
+		left -= idle_count - was;
+	}
+	meter_stop(&m, s);
+	note_allocations(s, before);
+	meter_settle(&m, s);
+	s->ops = r->lat.count;
+	s->bytes = s->ops * BLOCK;
+	snprintf(s->path, sizeof(s->path), "%s", r->path ? r->path : "");
+	percentiles(&r->lat, s);
+	if (ret)
+		bench_bad(b, "random reads: %s", penstock_errmsg());
+	return ret;
+}
+
+/* fio's terse line: field 7 is IOPS, "50.000000%=" microseconds. */
+static int run_fio(struct bench *b, unsigned depth, bool fixed, struct sample *s)
+{
+	static char line[8192];
+	char command[1024], *at = line;
+	struct meter m;
+	FILE *p;
+	double iops = 0;
+
+	snprintf(command, sizeof(command),
+		 "%s --name=r --ioengine=io_uring --direct=1 --rw=randread --bs=4k --iodepth=%u "
+		 "--runtime=%.0fms --time_based --size=%llu --filename=%s --norandommap "
+		 "--randrepeat=0 --lat_percentiles=1 --clat_percentiles=0 %s "
+		 "--output-format=terse --terse-version=3",
+		 b->fio, depth, b->seconds * 1e3, (unsigned long long)b->len, b->file,
+		 fixed ? "--fixedbufs=1 --registerfiles=1" : "");
+	meter_start(&m);
+	p = popen(command, "r");
+	line[0] = 0;
+	if (p && !fgets(line, sizeof(line), p))
+		line[0] = 0;
+	if (!p || pclose(p))
+		return -EIO;
+	meter_settle(&m, s);
+	for (int i = 0; i < 7 && at; i++)
+		at = (at = strchr(at, ';')) ? at + 1 : NULL;
+	if (at)
+		iops = atof(at);
+	if ((at = strstr(line, ";50.000000%=")))
+		s->p50_us = atof(at + 12);
+	if ((at = strstr(line, ";99.000000%=")))
+		s->p99_us = atof(at + 12);
+	s->seconds = b->seconds;
+	s->ops = (uint64_t)(iops * b->seconds);
+	s->bytes = s->ops * BLOCK;
+	return s->ops && s->p99_us > 0 ? 0 : -EIO;
+}
+
+static int random_open(struct bench *b, struct random_run *r, struct penstock_storage **st)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+
+	opts.requests_max = DEPTH_MAX;
+	opts.segs_max = 1;
+	r->state = 88172645463325252u;
+	r->blocks = b->len / BLOCK;
+	r->lat.ns = malloc(SAMPLES * sizeof(*r->lat.ns));
+	if (!r->lat.ns)
+		return -ENOMEM;
+	memset(r->lat.ns, 0, SAMPLES * sizeof(*r->lat.ns));
+	if (penstock_open(b->file, NULL, st) || penstock_prepare(*st, b->dev, PENSTOCK_READ) ||
+	    penstock_queue_open(&opts, &r->q))
+		return -EIO;
+	for (unsigned i = 0; i < DEPTH_MAX; i++) {
+		r->segs[i] = (struct penstock_seg){.buf = b->gpu,
+						   .dev = b->dev,
+						   .row_len = BLOCK,
+						   .buf_off = (uint64_t)i * BLOCK};
+		r->reqs[i] = (struct penstock_req)PENSTOCK_REQ_INIT;
+		r->reqs[i].storage = *st;
+		r->reqs[i].segs = &r->segs[i];
+		r->reqs[i].seg_count = 1;
+		r->reqs[i].user = (void *)(uintptr_t)i;
+	}
+	return 0;
+}
+
+static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
+{
+	char group[16];
+	int ret = 0;
+
+	snprintf(group, sizeof(group), "rand%u", depth);
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		for (int fixed = 0; fixed < 2 && b->fio; fixed++) {
+			struct sample s = {0};
+
+			if (run_fio(b, depth, fixed, &s))
+				fprintf(stderr, "bench: fio gave no result\n");
+			else
+				meter_row(b, group, fixed ? "fio-fixed" : "fio", rep, &s);
+		}
+		for (int fast = 0; fast < 2 && !ret; fast++) {
+			struct sample s = {0};
+
+			for (unsigned i = 0; i < DEPTH_MAX; i++)
+				r->reqs[i].effort = fast ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
+			ret = run_random(b, r, depth, &s);
+			if (!ret)
+				meter_row(b, group, fast ? "fast" : "thrifty", rep, &s);
+		}
+	}
+	return ret;
+}
+
+static int random_reads(struct bench *b)
+{
+	struct random_run *r = calloc(1, sizeof(*r));
+	struct penstock_storage *st = NULL;
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = -ENOMEM;
+	int64_t cached;
+
+	if (r && fd >= 0)
+		ret = cache_drop(fd, 0, b->len);
+	if (!ret)
+		ret = random_open(b, r, &st);
+	if (!ret)
+		ret = random_rounds(b, r, 32);
+	if (!ret)
+		ret = random_rounds(b, r, 128);
+	cached = cache_bytes(fd, 0, b->len);
+	if (cached)
+		bench_bad(b, "random reads left %lld bytes in the page cache", (long long)cached);
+	if (r)
+		penstock_queue_close(r->q);
+	penstock_close(st);
+	close(fd);
+	if (r)
+		free(r->lat.ns);
+	free(r);
+	return ret;
+}
+
+/* ---- one 4 KiB read, host memory ---- */
+
+#define ROUNDS 200
+#define CALLS 500
+
+struct one_read {
+	int fd;
+	struct penstock_storage *st;
+	struct penstock_device *host;
+	char *mem;
+	uint64_t state, blocks;
+};
+
+static int read_calls(struct one_read *o, bool ours, struct latencies *l)
+{
+	for (int i = 0; i < CALLS; i++) {
+		uint64_t off = next_random(&o->state) % o->blocks * BLOCK, began = meter_ns();
+		int64_t n = ours ? penstock_read(o->st, o->host, o->mem, BLOCK, off)
+				 : pread(o->fd, o->mem, BLOCK, (off_t)off);
+
+		if (n != BLOCK)
+			return -EIO;
+		l->ns[l->count++] = (uint32_t)(meter_ns() - began);
+	}
+	return 0;
+}
+
+/* A repetition is ROUNDS times CALLS of each, in turns. */
+static int host_round(struct bench *b, struct one_read *o, struct latencies *l, unsigned rep)
+{
+	static const char *const names[] = {"pread", "penstock_read"};
+	struct sample s[2] = {{0}, {0}};
+	struct allocations before = allocations();
+	int ret = 0;
+
+	l[0].count = l[1].count = 0;
+	for (int i = 0; i < 2 * ROUNDS && !ret; i++) {
+		uint64_t began = meter_ns();
+
+		ret = read_calls(o, i & 1, &l[i & 1]);
+		s[i & 1].seconds += (double)(meter_ns() - began) * 1e-9;
+	}
+	note_allocations(&s[1], before);
+	for (int i = 0; i < 2 && !ret; i++) {
+		s[i].ops = l[i].count;
+		s[i].bytes = s[i].ops * BLOCK;
+		percentiles(&l[i], &s[i]);
+		meter_row(b, "host4k", names[i], rep, &s[i]);
+	}
+	return ret;
+}
+
+static int host4k(struct bench *b)
+{
+	struct one_read o = {.fd = open(b->file, O_RDONLY | O_CLOEXEC), .state = 4711};
+	uint64_t len = b->len < 64 * MIB ? b->len : 64 * MIB;
+	struct latencies l[2];
+	int ret = o.fd < 0 ? -errno : cache_warm(o.fd, 0, len);
+
+	o.blocks = len / BLOCK;
+	o.mem = aligned_alloc(BLOCK, BLOCK);
+	for (int i = 0; i < 2; i++)
+		l[i].ns = malloc(sizeof(uint32_t) * ROUNDS * CALLS);
+	if (!ret && (penstock_open(b->file, NULL, &o.st) ||
+		     penstock_device_open("host", NULL, &o.host) < 0 ||
+		     penstock_prepare(o.st, o.host, PENSTOCK_READ)))
+		ret = -EIO;
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
+		ret = host_round(b, &o, l, rep);
+	if (ret)
+		bench_bad(b, "4 KiB reads: %s", penstock_errmsg());
+	penstock_close(o.st);
+	penstock_device_close(o.host);
+	free(o.mem);
+	free(l[0].ns);
+	free(l[1].ns);
+	close(o.fd);
+	return ret;
+}
+
+/* ---- null ---- */
+
+#define NULL_OPS (1u << 21)
+
+static int null_run(struct bench *b, struct penstock_queue *q, struct penstock_req *req,
+		    unsigned depth, unsigned rep)
+{
+	static struct penstock_done done[DEPTH_MAX];
+	struct penstock_req reqs[DEPTH_MAX];
+	struct sample s = {.ops = 0};
+	struct allocations before;
+	struct meter m;
+	char name[32];
+
+	for (unsigned i = 0; i < depth; i++)
+		reqs[i] = *req;
+	meter_start(&m);
+	before = allocations();
+	while (s.ops < NULL_OPS) {
+		unsigned left = depth;
+
+		if (penstock_submit(q, reqs, depth, NULL) != (int)depth)
+			return -EIO;
+		while (left) {
+			int n = penstock_poll(q, done, left);
+
+			if (n < 0)
+				return n;
+			left -= (unsigned)n;
+		}
+		s.ops += depth;
+	}
+	meter_stop(&m, &s);
+	snprintf(s.note, sizeof(s.note), "%.0f ns a request ", s.seconds * 1e9 / (double)s.ops);
+	note_allocations(&s, before);
+	meter_settle(&m, &s);
+	snprintf(name, sizeof(name), "depth %u", depth);
+	meter_row(b, "null", name, rep, &s);
+	return 0;
+}
+
+static int null_requests(struct bench *b)
+{
+	struct penstock_seg seg = {.row_len = BLOCK};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_storage *st = NULL;
+	struct penstock_device *host = NULL;
+	struct penstock_queue *q = NULL;
+	void *mem = aligned_alloc(BLOCK, BLOCK);
+	int ret = 0;
+
+	if (penstock_open("mem:1MiB", NULL, &st) || penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_prepare(st, host, PENSTOCK_READ) || penstock_queue_open(NULL, &q))
+		ret = -EIO;
+	seg.buf = mem;
+	seg.dev = host;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "null";
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		ret = null_run(b, q, &req, 1, rep);
+		if (!ret)
+			ret = null_run(b, q, &req, 32, rep);
+	}
+	if (ret)
+		bench_bad(b, "null: %s", penstock_errmsg());
+	penstock_queue_close(q);
+	penstock_close(st);
+	penstock_device_close(host);
+	free(mem);
+	return ret;
+}
+
+/* ---- the first byte ---- */
+
+static void step(struct bench *b, const char *name, uint64_t *since)
+{
+	struct sample s = {.seconds = (double)(meter_ns() - *since) * 1e-9};
+
+	meter_row(b, "startup", name, 0, &s);
+	*since = meter_ns();
+}
+
+/* Runs once a process; the driver's own start is shown apart. */
+static int startup(struct bench *b)
+{
+	struct penstock_storage *st = NULL;
+	const struct pst_cuda *api;
+	struct pst_cu_ctx *ctx;
+	uint64_t began = meter_ns(), since = began;
+	void *mem = NULL;
+	int ret = 0;
+
+	api = pst_cuda_get(NULL);
+	step(b, "driver", &since);
+	if (api && !strncmp(b->device, "cuda:", 5))
+		api->cuDevicePrimaryCtxRetain(&ctx, (int)strtol(b->device + 5, NULL, 10));
+	step(b, "context", &since);
+	ret = bench_device_open(b, NULL);
+	if (!ret)
+		ret = penstock_alloc(b->dev, MIB, &mem);
+	step(b, "device and memory", &since);
+	if (!ret)
+		ret = penstock_open(b->file, NULL, &st);
+	step(b, "file", &since);
+	if (!ret)
+		ret = penstock_prepare(st, b->dev, PENSTOCK_READ);
+	step(b, "pump and canary", &since);
+	if (!ret && penstock_read(st, b->dev, mem, BLOCK, 0) != BLOCK)
+		ret = -EIO;
+	step(b, "first 4 KiB", &since);
+	step(b, "all", &began);
+	if (ret)
+		bench_bad(b, "start: %s", penstock_errmsg());
+	penstock_close(st);
+	if (mem)
+		penstock_free(b->dev, mem);
+	bench_device_close(b);
+	return ret;
+}
+
+const struct bench_section bench_small[] = {
+	{"rand", "random 4 KiB reads into GPU memory", true, random_reads},
+	{"host4k", "one 4 KiB page-cache read into host memory", false, host4k},
+	{"null", "what a request costs by itself", false, null_requests},
+	{"startup", "the first byte in a fresh process", false, startup},
+	{NULL, NULL, false, NULL},
+};

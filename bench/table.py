@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""table.py CSV: the measurements of bench/gpu.sh as a table in markdown.
+
+Medians of the repetitions, the spread (lowest to highest), the ratio to the limit
+that was measured in turns with them, CPU-seconds per GB, and whether the target is
+met. Nothing is computed that is not in the CSV. rows() is for bench/plot.py too."""
+
+import statistics
+import sys
+from collections import defaultdict
+
+# group, name, its limit, least ratio, most CPU-s/GB, words
+TARGETS = (
+    ("warm", "fast", "limit", 0.95, 0.18, "warm file → GPU, `fast`"),
+    ("warm", "thrifty", "limit", 0.88, 0.04, "warm file → GPU, `thrifty`"),
+    ("warm", "kept", "limit", 0.98, None, "again, registration kept"),
+    ("warm_read", "fast", "limit", 0.95, 0.18, "cached by readahead, `fast`"),
+    ("warm_read", "thrifty", "limit", 0.88, 0.04, "cached by readahead, `thrifty`"),
+    ("cold", "thrifty", "limit", 0.97, 0.02, "cold file → GPU"),
+    ("save", "durable", "limit", 0.97, None, "GPU → durable file"),
+)
+
+
+class Row:
+    def __init__(self, fields):
+        self.group, self.name, self.rep = fields[0], fields[1], int(fields[2])
+        self.bytes, self.seconds = int(fields[3]), float(fields[4])
+        self.cpu, self.machine, self.ops = float(fields[5]), float(fields[6]), int(fields[7])
+        self.p50, self.p99 = float(fields[8]), float(fields[9])
+        self.path, self.engine, self.note = fields[10:13]
+
+    @property
+    def rate(self):
+        return self.bytes / self.seconds / 1e9
+
+
+def rows(path):
+    """Facts of the machine, and the rows by (group, name) in the order they came."""
+    facts, found = {}, defaultdict(list)
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            line = line.rstrip("\n")
+            if line.startswith("#"):
+                key, _, value = line[1:].partition(":")
+                facts[key.strip()] = value.strip()
+                continue
+            fields = line.split(",", 12)
+            if len(fields) < 13 or fields[0] == "group":
+                continue
+            row = Row(fields)
+            found[row.group, row.name].append(row)
+    return facts, found
+
+
+def median(values):
+    values = list(values)
+    return statistics.median(values) if values else 0.0
+
+
+def per_gb(rows_):
+    return median(r.cpu / r.bytes * 1e9 for r in rows_)
+
+
+def machine_per_gb(rows_):
+    """Over all repetitions together: the kernel counts in hundredths of a second."""
+    return sum(r.machine for r in rows_) / sum(r.bytes for r in rows_) * 1e9
+
+
+def ratio(ours, limit):
+    """Of the same repetition where both have it, so that drift cancels out."""
+    by_rep = {r.rep: r for r in limit}
+    return median(r.rate / by_rep[r.rep].rate for r in ours if r.rep in by_rep)
+
+
+def spread(values):
+    values = sorted(values)
+    return f"{values[0]:.2f}–{values[-1]:.2f}"
+
+
+def verdict(ok):
+    return "yes" if ok else "**no**"
+
+
+def table(head, lines):
+    print("| " + " | ".join(head) + " |")
+    print("|" + "|".join(" --- " for _ in head) + "|")
+    for line in lines:
+        print("| " + " | ".join(line) + " |")
+    print()
+
+
+def bulk(found):
+    lines = []
+    for group, name, limit, least, most, words in TARGETS:
+        ours, bound = found.get((group, name)), found.get((group, limit))
+        if not ours or not bound:
+            continue
+        of, cpu = ratio(ours, bound), per_gb(ours)
+        ok = of >= least and (most is None or cpu <= most)
+        want = f"≥ {least}" + (f", ≤ {most} CPU-s/GB" if most else "")
+        lines.append((words, ours[-1].path, f"{median(r.rate for r in ours):.2f}",
+                      spread(r.rate for r in ours), f"{median(r.rate for r in bound):.2f}",
+                      f"{of:.3f}", f"{cpu:.4f}", f"{machine_per_gb(ours):.3f}", want, verdict(ok)))
+    table(("what", "path", "GB/s", "spread", "limit", "ratio", "CPU-s/GB", "machine", "target",
+           "met"), lines)
+
+
+def checker(found):
+    limit = found.get(("checker", "limit"))
+    if not limit:
+        return
+    lines = []
+    for name in ("thrifty", "fast"):
+        ours = found.get(("checker", name), [])
+        by_rep = {r.rep: r for r in limit}
+        over = median(r.seconds / by_rep[r.rep].seconds for r in ours if r.rep in by_rep)
+        lines.append((f"checkerboard of 1 MiB, `{name}`", f"{median(r.seconds for r in ours):.3f}",
+                      f"{median(r.seconds for r in limit):.3f}",
+                      f"{median(r.seconds for r in found.get(('checker', 'limit-tiles'), [])):.3f}",
+                      f"{over:.3f}", "≤ 1.1", verdict(0 < over <= 1.1)))
+    table(("what", "s", "cold half at the drive's rate, s", "the same tiles by raw reads, s",
+           "ratio", "target", "met"), lines)
+
+
+def random_reads(found):
+    lines = []
+    for depth in (32, 128):
+        group = f"rand{depth}"
+        fio = found.get((group, "fio"), [])
+        for name in ("fio", "fio-fixed", "thrifty", "fast"):
+            ours = found.get((group, name), [])
+            if not ours:
+                continue
+            iops = median(r.ops / r.seconds for r in ours)
+            base = median(r.ops / r.seconds for r in fio)
+            tail, tail_base = median(r.p99 for r in ours), median(r.p99 for r in fio)
+            is_fio = name.startswith("fio")
+            ok = base and iops / base >= 0.9 and tail / tail_base <= 1.3
+            lines.append((f"4 KiB random, depth {depth}, {name}", f"{iops:.0f}",
+                          f"{median(r.p50 for r in ours):.0f}", f"{tail:.0f}",
+                          f"{iops / base:.3f}" if base else "",
+                          f"{tail / tail_base:.2f}" if base else "",
+                          f"{median(r.cpu / r.ops for r in ours) * 1e6:.2f}",
+                          "" if is_fio else "≥ 0.9, p99 ≤ 1.3",
+                          "" if is_fio or not base else verdict(ok)))
+    table(("what", "IOPS", "p50 µs", "p99 µs", "of fio", "p99 of fio", "CPU µs a read", "target",
+           "met"), lines)
+
+
+def costs(found):
+    lines = []
+    pread, ours = found.get(("host4k", "pread")), found.get(("host4k", "penstock_read"))
+    if pread and ours:
+        extra = median(a.p50 - b.p50 for a, b in zip(ours, pread))
+        lines.append(("4 KiB page-cache read to host memory, p50",
+                      f"{median(r.p50 for r in ours):.2f} µs, pread "
+                      f"{median(r.p50 for r in pread):.2f}, {ours[-1].note}",
+                      "≤ pread + 1 µs", verdict(extra <= 1)))
+    for (group, name), got in found.items():
+        if group == "null":
+            ns = median(r.seconds / r.ops for r in got) * 1e9
+            lines.append((f"`null` request, {name}",
+                          f"{ns:.0f} ns, {got[-1].note.split('request ')[-1]}",
+                          "≤ 300 ns, no allocation",
+                          verdict(ns <= 300 and "allocations 0 " in got[-1].note)))
+    for (group, name), got in found.items():
+        if group == "startup":
+            lines.append((f"start: {name}",
+                          f"{median(r.seconds for r in got) * 1e3:.2f} ms", "", ""))
+    table(("what", "measured", "target", "met"), lines)
+
+
+def sizes(found):
+    for group, head, flat_from in (("size_warm", "cached", 1024),
+                                   ("size_cold", "on the drive", 64)):
+        names = [n for g, n in found if g == group]
+        modes = list(dict.fromkeys(n.split(" ", 2)[2] for n in names))
+        mibs = list(dict.fromkeys(int(n.split()[0]) for n in names))
+        if not mibs:
+            continue
+        lines = []
+        for mode in modes:
+            rate = {m: median(r.rate for r in found.get((group, f"{m} MiB {mode}"), []))
+                    for m in mibs}
+            flat = [rate[m] for m in mibs if m >= flat_from and rate[m]]
+            off = (max(flat) - min(flat)) / max(flat) if flat else 0
+            small = rate.get(64, 0) / flat[-1] if flat else 0
+            lines.append((mode, *(f"{rate[m]:.2f}" if rate[m] else "" for m in mibs),
+                          f"{off * 100:.1f} %", f"{small:.2f}"))
+        table((f"{head}, GB/s", *(f"{m} MiB" for m in mibs), f"apart from {flat_from} MiB on",
+               "64 MiB of the largest"), lines)
+
+
+def others(found):
+    lines = []
+    for (group, name), got in found.items():
+        if group.startswith("peer_"):
+            lines.append((group[5:], name, f"{median(r.rate for r in got):.2f}",
+                          spread(r.rate for r in got), f"{per_gb(got):.3f}"))
+    table(("peers", "what", "GB/s", "spread", "CPU-s/GB"), lines)
+    for group in ("cold", "save", "lanes", "staged", "window"):
+        lines = []
+        for (g, name), got in found.items():
+            if g != group or group in ("cold", "save") and "limit" not in name:
+                continue
+            keys = [(name, got)]
+            if name == "limit-search":
+                keys = [(f"search {r.note}", [r]) for r in got]
+            for key, some in keys:
+                lines.append((key, f"{median(r.rate for r in some):.2f}",
+                              spread(r.rate for r in some), f"{per_gb(some):.4f}",
+                              some[-1].note if group == "window" else ""))
+        if lines:
+            table((group, "GB/s", "spread", "CPU-s/GB", ""), lines)
+
+
+def main():
+    facts, found = rows(sys.argv[1])
+    for key, value in facts.items():
+        print(f"- {key}: {value}")
+    print()
+    for part in (bulk, checker, random_reads, costs, sizes, others):
+        part(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The figures that defaults are chosen from: lanes, slots and ring of `bounce`, lanes
+ * and slots of `staged`, and windows of `mapped`. The device is opened again for each
+ * setting; settings take turns, so that drift hits all alike.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define COLD_LEN (2 * GIB)
+
+struct setting {
+	unsigned lanes, slots;
+	size_t slot;
+	const char *engine;
+};
+
+static void apply(const struct setting *s, struct penstock_device_opts *opts)
+{
+	opts->lanes = s->lanes;
+	opts->slot_bytes = s->slot;
+	opts->ring_bytes = s->slots * s->slot * s->lanes;
+	opts->engine = s->engine;
+}
+
+static int one(struct bench *b, const char *group, const struct setting *set, unsigned rep,
+	       const struct transfer *t)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct sample s;
+	char name[64];
+	int ret;
+
+	apply(set, &opts);
+	snprintf(name, sizeof(name), "%u lanes %u x %zu KiB %s", set->lanes, set->slots,
+		 set->slot >> 10, set->engine ? set->engine : "");
+	bench_device_close(b);
+	ret = bench_device_open(b, &opts);
+	if (!ret)
+		ret = transfer_read(b, t, &s);
+	if (!ret)
+		meter_row(b, group, name, rep, &s);
+	return ret;
+}
+
+static int warm_lanes(struct bench *b)
+{
+	static const struct setting sets[] = {
+		{4, 8, 2 * MIB, NULL},	   {6, 8, 2 * MIB, NULL},  {8, 8, 2 * MIB, NULL},
+		{10, 8, 2 * MIB, NULL},	   {12, 8, 2 * MIB, NULL}, {16, 8, 2 * MIB, NULL},
+		{8, 3, 2 * MIB, NULL},	   {8, 4, 4 * MIB, NULL},  {8, 8, 1 * MIB, NULL},
+		{10, 3, 2 * MIB, NULL},	   {10, 4, 4 * MIB, NULL}, {10, 8, 1 * MIB, NULL},
+		{10, 16, 512 * KIB, NULL},
+	};
+	struct transfer t = {
+		.len = b->len, .effort = PENSTOCK_FAST, .path = "bounce", .opened = true};
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = fd < 0 ? -errno : 0;
+
+	if (!ret)
+		ret = cache_warm(fd, 0, b->len);
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
+		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
+			ret = one(b, "lanes", &sets[i], rep, &t);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+static int cold_lanes(struct bench *b)
+{
+	static const struct setting sets[] = {
+		{1, 8, 2 * MIB, "uring"}, {2, 8, 2 * MIB, "uring"},    {2, 8, 1 * MIB, "uring"},
+		{2, 4, 4 * MIB, "uring"}, {2, 16, 512 * KIB, "uring"}, {2, 8, 2 * MIB, "threads"},
+	};
+	struct transfer t = {.len = b->len / 2 < COLD_LEN ? b->len / 2 : COLD_LEN,
+			     .path = "staged",
+			     .opened = true};
+	unsigned reps = b->reps < 3 ? b->reps : 3;
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = fd < 0 ? -errno : 0;
+
+	if (!ret)
+		ret = cache_drop(fd, 0, b->len);
+	for (unsigned rep = 0; rep < reps && !ret; rep++)
+		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
+			ret = one(b, "staged", &sets[i], rep, &t);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+static int window_row(struct bench *b, int fd, uint64_t first, uint64_t window, unsigned rep)
+{
+	struct sample s = {.bytes = b->len};
+	struct window_times times;
+	struct meter m;
+	char name[64];
+	int ret;
+
+	gpu_poison(b, b->len);
+	meter_start(&m);
+	ret = gpu_windows(b, fd, b->len, first, window, &times);
+	meter_settle(&m, &s);
+	if (ret || !gpu_same(b, b->file, 0, b->len))
+		return ret ? ret : -EIO;
+	s.seconds = times.there;
+	snprintf(name, sizeof(name), "%llu to %llu MiB", (unsigned long long)(first / MIB),
+		 (unsigned long long)(window / MIB));
+	snprintf(s.note, sizeof(s.note), "map %.1f ms register %.1f there %.1f undo %.1f",
+		 times.map * 1e3, times.reg * 1e3, times.there * 1e3, times.unreg * 1e3);
+	meter_row(b, "window", name, rep, &s);
+	return 0;
+}
+
+static int windows(struct bench *b)
+{
+	static const uint64_t sets[][2] = {{2, 32},  {8, 128},	 {32, 128}, {128, 128},
+					   {8, 512}, {512, 512}, {2, 8}};
+	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = fd < 0 ? -errno : 0;
+
+	if (!ret)
+		ret = cache_warm(fd, 0, b->len);
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
+		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
+			ret = window_row(b, fd, sets[i][0] * MIB, sets[i][1] * MIB, rep);
+	if (fd >= 0)
+		close(fd);
+	return ret;
+}
+
+const struct bench_section bench_tune[] = {
+	{"lanes", "lanes, slots and ring of bounce", true, warm_lanes},
+	{"staged", "lanes and slots of staged", true, cold_lanes},
+	{"window", "windows over the page cache, by raw driver calls", true, windows},
+	{NULL, NULL, false, NULL},
+};
