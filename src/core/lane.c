@@ -277,7 +277,22 @@ static int start_new(struct pst_lane *lane)
 	return started;
 }
 
-/* A storage closes: paths drop what they keep of it. */
+void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
+		     struct penstock_device *dev)
+{
+	for (unsigned i = 0; st && i < pst_path_count; i++)
+		if (pst_paths[i]->forget && lane->path_state[i])
+			pst_paths[i]->forget(lane, i, st);
+	for (unsigned i = 0; dev && i < lane->copyq_count; i++) {
+		if (lane->copyqs[i]->dev != dev)
+			continue;
+		dev->ops->copier_close(lane->copyqs[i]->copier);
+		free(lane->copyqs[i]);
+		lane->copyqs[i--] = lane->copyqs[--lane->copyq_count];
+	}
+}
+
+/* A storage or another device closes: what is kept of it is dropped. */
 static void forget(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
@@ -286,9 +301,7 @@ static void forget(struct pst_lane *lane)
 	if (turn == lane->forget_turn)
 		return;
 	lane->forget_turn = turn;
-	for (unsigned i = 0; i < pst_path_count; i++)
-		if (pst_paths[i]->forget && lane->path_state[i])
-			pst_paths[i]->forget(lane, i, pump->forget);
+	pst_lane_forget(lane, pump->forget, pump->forget_device);
 	atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
 }
 

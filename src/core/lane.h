@@ -23,6 +23,11 @@ int pst_lane_reap_copies(struct pst_lane *lane, bool sleep);
 /* chunk.c: keeps a chunk that has no room until the lane's next turn. */
 void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk);
 
+/* Drops what it keeps of a storage, and its copy queue on a device (either may be
+ * NULL), nothing of them in flight. */
+void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
+		     struct penstock_device *dev);
+
 /* One fill or drain, one copy, waited for; other chunks' completions are taken up
  * meanwhile. The lane's thread. */
 int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io);

@@ -346,6 +346,9 @@ void penstock_device_close(struct penstock_device *dev)
 		return; /* the parent's */
 	pthread_mutex_lock(&device_lock);
 	if (--dev->refs == 0) {
+		for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
+				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);
 		pst_pump_stop(dev);
 		devices[dev->index] = NULL;
 		dev->ops->close(dev);
@@ -371,7 +374,7 @@ void pst_pumps_forget(struct penstock_storage *st)
 	pthread_mutex_lock(&device_lock);
 	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
 		if (devices[i] && atomic_load(&devices[i]->pump))
-			pst_pump_forget(atomic_load(&devices[i]->pump), st);
+			pst_pump_forget(atomic_load(&devices[i]->pump), st, NULL);
 	pthread_mutex_unlock(&device_lock);
 }
 

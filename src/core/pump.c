@@ -295,20 +295,26 @@ void pst_pump_sync_only(struct pst_request *req)
 	pst_pump_submit(req);
 }
 
-void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st)
+void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
+		     struct penstock_device *dev)
 {
-	bool keeps = false;
+	bool keeps = dev != NULL;
 
 	for (unsigned i = 0; i < pst_path_count; i++)
 		keeps |= pst_paths[i]->forget != NULL;
 	if (!keeps)
 		return;
-	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
-		for (unsigned p = 0; p < pst_path_count; p++)
-			if (pst_paths[p]->forget && pump->spare[i].path_state[p])
-				pst_paths[p]->forget(&pump->spare[i], p, st);
-	atomic_store(&pump->forgot, 0);
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
+		struct pst_lane *lane = &pump->spare[i];
+
+		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
+			sched_yield();
+		pst_lane_forget(lane, st, dev);
+		atomic_store_explicit(&lane->taken, false, memory_order_release);
+	}
 	pump->forget = st;
+	pump->forget_device = dev;
+	atomic_store(&pump->forgot, 0);
 	atomic_fetch_add_explicit(&pump->forget_turn, 1, memory_order_release);
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_lane_wake(&pump->lanes[i]);

@@ -83,7 +83,8 @@ struct pst_pump {
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
 	_Atomic unsigned armed;		/* stream-ordered requests not ended: their streams
 					 * wait, and what waits for the device must not */
-	struct penstock_storage *forget; /* the one that closes; under the device lock */
+	struct penstock_storage *forget; /* what closes; both under the device lock */
+	struct penstock_device *forget_device;
 	_Atomic unsigned forget_turn;
 	_Atomic unsigned forgot;	/* lanes that have */
 	_Atomic bool stop;
@@ -98,8 +99,10 @@ void pst_pump_stop(struct penstock_device *dev);
 void pst_pump_submit(struct pst_request *req);
 /* One that only has to be made durable. */
 void pst_pump_sync_only(struct pst_request *req);
-/* Drops what lanes keep of a storage that closes; returns when all have. */
-void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st);
+/* Drops what lanes keep of a storage or another device that closes (the other NULL);
+ * returns when all have. */
+void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
+		     struct penstock_device *dev);
 /* Lets up to `lanes` lanes (0: all) work on it. A lane's thread. */
 void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned lanes);
 /* Puts the request back on this lane's own list. */

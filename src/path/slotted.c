@@ -106,6 +106,11 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 
 	if (read)
 		end = (end + align - 1) / align * align;
+	if (end - low >
+	    atomic_load_explicit(&chunk->route->dev->pump, memory_order_relaxed)->slot_bytes)
+		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
+				"a chunk of %llu bytes does not fit a slot",
+				(unsigned long long)(end - low));
 	if (!chunk->slot)
 		chunk->slot = pst_slot_get(&chunk->lane->slots, end - low);
 	if (!chunk->slot)
@@ -117,7 +122,7 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 	io->flags = io_flags | PST_IO_RING;
 	io->off = low;
 	io->len = end - low;
-	io->one = (struct iovec){ chunk->slot->mem, io->len };
+	io->one = (struct iovec){chunk->slot->mem, io->len};
 	io->iov = &io->one;
 	io->iov_count = 1;
 	io->done = read ? filled : drained;

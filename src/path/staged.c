@@ -15,6 +15,7 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 
+	(void)op;
 	if (st->fd < 0)
 		return pst_fail(err, PENSTOCK_WHY_NO_FD, "%s storage has no file descriptor",
 				route->st->ops->name);
@@ -26,7 +27,7 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	}
 	facts->class_ = st->listed && !route->dev->facts.cpu_addressable ? PENSTOCK_NO_CPU_COPY
 									 : PENSTOCK_ANY;
-	facts->off_align = op == PENSTOCK_WRITE ? st->off_align : 1;
+	facts->off_align = st->off_align; /* reads take whole blocks around the chunk */
 	facts->mem_align = 1;
 	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
 	facts->lanes = 2; /* one drives 16 MiB in flight; two hide each other's copies */

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every byte right: reads and writes of awkward lengths and offsets over every
+ * storage x path x device that there is, guards around the buffer untouched, the
+ * report adding up. The CUDA device is the stand-in's unless PENSTOCK_STANDIN=0.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "penstock.h"
+
+#define LEN (6u << 20)
+#define GUARD 4096u
+
+static const uint64_t sizes[] = { 0,	 1,	511,	 512,	  513,	   4095,   4096,
+				  4097,	 65535, 65537,	 1000000, 2097151, 2097153, 5242893 };
+static const uint64_t offsets[] = { 0, 1, 511, 4096, 4097, 65536 };
+static const char *const paths[] = { NULL, "bounce", "staged", "odirect", "mapped" };
+
+static struct penstock_device *host;
+static unsigned char *bytes, *back;
+
+static const char *dir_of(bool memory)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	return memory ? "/dev/shm" : tmp ? tmp : "/tmp";
+}
+
+static void name_of(char *name, size_t len, bool memory)
+{
+	snprintf(name, len, "%s/penstock-bytes-%d", dir_of(memory), (int)getpid());
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	bytes = malloc(LEN);
+	back = malloc(LEN + 3 * GUARD);
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)(i * 2654435761u >> 11);
+	return penstock_device_open("host", NULL, &host) < 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_device_close(host);
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static void make_file(const char *name)
+{
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, LEN), LEN);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+/* Device memory and the host's, both ways. */
+static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src,
+		 size_t len)
+{
+	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = to, .dst = dst,
+					   .src_dev = from,	 .src = src,	.row_len = len,
+					   .rows = 1 };
+
+	if (penstock_copy(&args, 1))
+		fail_msg("copy: %s", penstock_errmsg());
+}
+
+static void check_report(const struct penstock_report *r, int64_t n)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < r->path_count; i++)
+		sum += r->paths[i].bytes;
+	assert_int_equal(sum, n);
+	assert_int_equal(r->bytes, n);
+	assert_int_equal(r->result, n);
+	if (n)
+		assert_string_not_equal(r->path, "none");
+}
+
+/* One transfer; 1: done, 0: this path refuses it, with a reason. */
+static int transfer(struct penstock_storage *st, struct penstock_device *dev, const char *path,
+		    enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
+{
+	struct penstock_seg seg = { .buf = mem, .dev = dev, .off = off, .row_len = len, .rows = 1 };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report;
+	int64_t n;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	req.path = path;
+	n = penstock_transfer(&req, &report);
+	if (n == -EOPNOTSUPP && path) {
+		assert_true(strlen(penstock_errmsg()) > 10);
+		return 0;
+	}
+	if (n != (int64_t)want)
+		fail_msg("path %s off %llu len %llu: %lld, want %llu: %s", path ? path : "auto",
+			 (unsigned long long)off, (unsigned long long)len, (long long)n,
+			 (unsigned long long)want, n < 0 ? penstock_errmsg() : "");
+	check_report(&report, n);
+	return 1;
+}
+
+static uint64_t there(uint64_t off, uint64_t len)
+{
+	return off >= LEN ? 0 : off + len > LEN ? LEN - off : len;
+}
+
+static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, const char *path,
+		      char *mem, unsigned shift)
+{
+	unsigned done = 0;
+
+	for (unsigned s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		for (unsigned o = 0; o < sizeof(offsets) / sizeof(offsets[0]); o++) {
+			uint64_t len = sizes[s], off = offsets[o], want = there(off, len);
+
+			memset(back, 0xee, len + 2 * GUARD);
+			copy(dev, mem, host, back, len + 2 * GUARD);
+			if (!transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
+				      want))
+				continue;
+			copy(host, back, dev, mem, len + 2 * GUARD);
+			done++;
+			for (uint64_t i = 0; i < len + 2 * GUARD; i++) {
+				uint64_t at = i - GUARD - shift;
+				unsigned char right = i >= GUARD + shift && at < want
+							      ? bytes[off + at]
+							      : 0xee;
+
+				if (back[i] != right)
+					fail_msg("path %s off %llu len %llu: byte %lld is %02x, "
+						 "not %02x",
+						 path ? path : "auto", (unsigned long long)off,
+						 (unsigned long long)len, (long long)at, back[i],
+						 right);
+			}
+		}
+	}
+	return done;
+}
+
+/* Into the middle of a file of known bytes: what is around stays, the length too. */
+static unsigned writes(const char *name, struct penstock_device *dev, const char *path, char *mem)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	unsigned done = 0;
+	struct stat stat;
+	int fd;
+
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	fd = open(name, O_RDONLY);
+	for (unsigned s = 1; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		for (unsigned o = 0; o < sizeof(offsets) / sizeof(offsets[0]); o++) {
+			uint64_t len = sizes[s], off = offsets[o];
+
+			for (uint64_t i = 0; i < len; i++)
+				back[i] = (unsigned char)(bytes[off + i] ^ (0x5a + s + o));
+			copy(dev, mem, host, back, len);
+			if (!transfer(st, dev, path, PENSTOCK_WRITE, mem, off, len, len))
+				continue;
+			done++;
+			memcpy(bytes + off, back, len);
+			assert_int_equal(pread(fd, back, LEN, 0), LEN);
+			if (memcmp(back, bytes, LEN))
+				fail_msg("path %s off %llu len %llu: the file differs",
+					 path ? path : "auto", (unsigned long long)off,
+					 (unsigned long long)len);
+			assert_int_equal(fstat(fd, &stat), 0);
+			assert_int_equal(stat.st_size, LEN);
+		}
+	}
+	close(fd);
+	penstock_close(st);
+	return done;
+}
+
+static void matrix(const char *device, const char *engine, bool memory)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	char name[256];
+	void *mem;
+
+	opts.engine = engine;
+	name_of(name, sizeof(name), memory);
+	make_file(name);
+	if (penstock_device_open(device, &opts, &dev) < 0)
+		fail_msg("%s: %s", device, penstock_errmsg());
+	assert_int_equal(penstock_alloc(dev, LEN + 3 * GUARD, &mem), 0);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	for (unsigned p = 0; p < sizeof(paths) / sizeof(paths[0]); p++) {
+		unsigned done = reads(st, dev, paths[p], mem, p % 2 ? 0 : 7);
+
+		printf("# %s %s %s read by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
+		       paths[p] ? paths[p] : "auto", done);
+		if (p < 2) /* auto and bounce carry everything */
+			assert_int_equal(done, sizeof(sizes) / sizeof(sizes[0]) *
+						       (sizeof(offsets) / sizeof(offsets[0])));
+	}
+	penstock_close(st);
+	for (unsigned p = 0; p < 4; p++) {
+		unsigned done = writes(name, dev, paths[p], mem);
+
+		printf("# %s %s %s written by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
+		       paths[p] ? paths[p] : "auto", done);
+		if (p < 2)
+			assert_int_equal(done, (sizeof(sizes) / sizeof(sizes[0]) - 1) *
+						       (sizeof(offsets) / sizeof(offsets[0])));
+	}
+	penstock_free(dev, mem);
+	penstock_device_close(dev);
+	unlink(name);
+}
+
+static void cuda_disk_uring(void **state)
+{
+	(void)state;
+	matrix("cuda:0", "auto", false);
+}
+
+static void cuda_disk_threads(void **state)
+{
+	(void)state;
+	matrix("cuda:0", "threads", false);
+}
+
+static void cuda_tmpfs(void **state)
+{
+	(void)state;
+	matrix("cuda:0", "auto", true);
+}
+
+static void host_disk(void **state)
+{
+	(void)state;
+	matrix("host", "auto", false);
+}
+
+static void host_tmpfs(void **state)
+{
+	(void)state;
+	matrix("host", "auto", true);
+}
+
+/* A class that cannot be met is refused before anything moves. */
+static void refusals(void **state)
+{
+	struct penstock_seg seg = { .buf = back, .dev = host, .row_len = 4096, .rows = 1 };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_storage *st;
+	char name[256];
+
+	(void)state;
+	name_of(name, sizeof(name), true);
+	make_file(name);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	memset(back, 0xee, 4096);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	for (int c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
+		req.require = (enum penstock_class)c;
+		assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
+		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
+	}
+	for (unsigned i = 0; i < 4096; i++)
+		assert_int_equal(back[i], 0xee);
+	penstock_close(st);
+	unlink(name);
+}
+
+/* Two buffers and the columns of a matrix out of one range: each storage byte once. */
+static void several_destinations(void **state)
+{
+	struct penstock_seg segs[4];
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_storage *st;
+	struct penstock_report report;
+	const uint64_t rows = 300, row = 1000, n = rows * row;
+	unsigned char *a = malloc(n), *b = malloc(n), *left = malloc(n / 2), *right = malloc(n / 2);
+	char name[256];
+
+	(void)state;
+	name_of(name, sizeof(name), false);
+	make_file(name);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	segs[0] = (struct penstock_seg){ .buf = a, .dev = host, .off = 3, .row_len = n, .rows = 1 };
+	segs[1] = (struct penstock_seg){ .buf = b, .dev = host, .off = 3, .row_len = n, .rows = 1 };
+	segs[2] = (struct penstock_seg){ .buf = left,	    .dev = host,  .off = 3,
+					 .row_len = row / 2, .rows = rows, .pitch = row,
+					 .buf_pitch = row / 2 };
+	segs[3] = segs[2];
+	segs[3].buf = right;
+	segs[3].off += row / 2;
+	req.storage = st;
+	req.segs = segs;
+	req.seg_count = 4;
+	assert_int_equal(penstock_transfer(&req, &report), 3 * n);
+	assert_int_equal(report.bytes, n);
+	assert_memory_equal(a, bytes + 3, n);
+	assert_memory_equal(b, bytes + 3, n);
+	for (uint64_t r = 0; r < rows; r++) {
+		assert_memory_equal(left + r * row / 2, bytes + 3 + r * row, row / 2);
+		assert_memory_equal(right + r * row / 2, bytes + 3 + r * row + row / 2, row / 2);
+	}
+	penstock_close(st);
+	unlink(name);
+	free(a);
+	free(b);
+	free(left);
+	free(right);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(host_disk),	     cmocka_unit_test(host_tmpfs),
+		cmocka_unit_test(cuda_disk_uring),   cmocka_unit_test(cuda_disk_threads),
+		cmocka_unit_test(cuda_tmpfs),	     cmocka_unit_test(refusals),
+		cmocka_unit_test(several_destinations),
+	};
+
+	test_use_standin();
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
