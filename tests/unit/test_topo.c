@@ -281,20 +281,22 @@ static void table(void **state)
 /* What tools/capture-machine packs of a machine reads as the machine does. */
 static void captured_again(void **state)
 {
+	/* Each starts Python: those that have one thing of every kind must do. */
+	static const char *const some[] = {"dgx", "amd", "nvmeof-soft", "lab-switch"};
 	char first[1024], again[1024], root[1024];
 	size_t n;
 
 	(void)state;
-	for (n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
-		snprintf(root, sizeof(root), "%s/%s", machines.root, names[n]);
-		snprintf(first, sizeof(first), "%s/%s.json", machines.root, names[n]);
+	for (n = 0; n < sizeof(some) / sizeof(some[0]); n++) {
+		snprintf(root, sizeof(root), "%s/%s", machines.root, some[n]);
+		snprintf(first, sizeof(first), "%s/%s.json", machines.root, some[n]);
 		print_to(first, root, true);
-		snprintf(again, sizeof(again), "%s/again-%s", machines.root, names[n]);
+		snprintf(again, sizeof(again), "%s/again-%s", machines.root, some[n]);
 		tree_run("tools/capture-machine --root '%s' -o '%s.tar.gz' >'%s.log' && "
 			 "mkdir '%s' && tar xzf '%s.tar.gz' -C '%s'",
 			 root, again, again, again, again, again);
 		snprintf(root, sizeof(root), "%s", again);
-		snprintf(again, sizeof(again), "%s/again-%s.json", machines.root, names[n]);
+		snprintf(again, sizeof(again), "%s/again-%s.json", machines.root, some[n]);
 		print_to(again, root, true);
 		tree_run("cmp '%s' '%s'", first, again);
 	}
