@@ -5,17 +5,17 @@
  * context is never changed. How the driver's hardware queues behave, and why copies
  * and waits are made as they are, is measured in tests/standin/README.md.
  */
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include "core/sysfs.h"
 #include "device/cuda.h"
 #include "device/devices.h"
+
+#define ALIGN ((size_t)4096)
+#define BLOCK ((size_t)2 << 20)
 
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 {
@@ -25,13 +25,17 @@ int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
 }
 
-bool pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx)
+enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx, bool *entered)
 {
 	struct pst_cu_ctx *now = NULL;
+	enum pst_cu_result rc;
 
+	*entered = false;
 	if (api->cuCtxGetCurrent(&now) == PST_CU_OK && now == ctx)
-		return false;
-	return api->cuCtxPushCurrent(ctx) == PST_CU_OK;
+		return PST_CU_OK;
+	rc = api->cuCtxPushCurrent(ctx);
+	*entered = rc == PST_CU_OK;
+	return rc;
 }
 
 void pst_cuda_leave(const struct pst_cuda *api, bool entered)
@@ -86,18 +90,14 @@ static int attribute(const struct pst_cuda_device *c, enum pst_cu_dev_attr attr)
 
 static int numa_of(const struct penstock_device *dev)
 {
-	const char *root = dev->opts.sys_root ? dev->opts.sys_root : "";
-	char path[256], text[16] = "";
-	long node = -1;
-	int fd;
+	struct pst_sysfs fs;
+	int64_t node = -1;
 
-	snprintf(path, sizeof(path), "%s/sys/bus/pci/devices/%s/numa_node", root, dev->facts.bdf);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	if (pst_sysfs_open(&fs, dev->opts.sys_root ? dev->opts.sys_root : ""))
 		return -1;
-	if (read(fd, text, sizeof(text) - 1) > 0)
-		node = strtol(text, NULL, 10);
-	close(fd);
+	if (pst_sysfs_number(&fs, &node, "sys/bus/pci/devices/%s/numa_node", dev->facts.bdf))
+		node = -1;
+	pst_sysfs_close(&fs);
 	return node >= 0 && node < 1024 ? (int)node : -1;
 }
 
@@ -121,20 +121,36 @@ static void take_facts(struct penstock_device *dev, const struct pst_cuda_device
 			 penstock_why_text(PENSTOCK_WHY_NO_READONLY_REG));
 	facts->stream_memops = attribute(c, PST_CU_DEV_MEMOPS_64);
 	pst_fail(&facts->why_peer, PENSTOCK_WHY_NO_PEER_PAGES,
-		 "NVIDIA's driver gives its memory no pages that O_DIRECT can reach");
-	snprintf(facts->text, sizeof(facts->text), "%s, %llu GiB", name,
-		 (unsigned long long)(bytes >> 30));
+		 "NVIDIA's driver publishes no P2PDMA pages for its memory (nvidia-fs or a "
+		 "dma-buf-capable transport would be needed)");
+	if (bytes >> 30)
+		snprintf(facts->text, sizeof(facts->text), "%s, %zu GiB", name,
+			 (bytes + (1u << 29)) >> 30);
+	else
+		snprintf(facts->text, sizeof(facts->text), "%s, %zu MiB", name, bytes >> 20);
+}
+
+/* Decimal, and no second spelling: a device is known by its name. */
+static bool parse_ordinal(const char *text, int *out)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (*text < '0' || *text > '9' || *end || (*text == '0' && text[1]) || n > INT_MAX)
+		return false;
+	*out = (int)n;
+	return true;
 }
 
 static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 {
-	const char *why = "no CUDA driver", *text = dev->name + 5;
+	const char *why = "no CUDA driver";
 	const struct pst_cuda *api = pst_cuda_get(&why);
-	char *end;
-	long ordinal = strtol(text, &end, 10);
 	struct pst_cuda_device *c;
+	enum pst_cu_result rc;
+	int ordinal;
 
-	if (*text < '0' || *text > '9' || *end)
+	if (!parse_ordinal(dev->name + 5, &ordinal))
 		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, "'%s': want cuda:N",
 				      dev->name);
 	if (!api)
@@ -145,9 +161,14 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
+	rc = api->cuDeviceGet(&c->ordinal, ordinal);
+	if (rc != PST_CU_OK) {
+		free(c);
+		return pst_cuda_fail(err, rc, "cuDeviceGet");
+	}
 	c->api = api;
 	pthread_mutex_init(&c->lock, NULL);
-	api->cuDeviceGet(&c->ordinal, (int)ordinal);
+	pthread_mutex_init(&c->peer_lock, NULL);
 	if (api->cuDeviceGetUuid) {
 		struct pst_cu_uuid uuid;
 
@@ -163,10 +184,11 @@ static void cuda_close(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
+	bool in;
 
-	if (ctx) {
-		bool in = pst_cuda_enter(c->api, ctx);
-
+	/* What fails here belongs to a context that is gone, with all that was in it. */
+	if (ctx && pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK) {
+		pst_cuda_unimport_all(c);
 		if (c->scratch)
 			c->api->cuMemFree(c->scratch);
 		if (c->peer)
@@ -174,13 +196,29 @@ static void cuda_close(struct penstock_device *dev)
 		if (c->peer_done)
 			c->api->cuEventDestroy(c->peer_done);
 		pst_cuda_leave(c->api, in);
-		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
 	}
+	if (ctx)
+		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
+	pthread_mutex_destroy(&c->peer_lock);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 }
 
 /* ---- memory ---- */
+
+/* The driver cuts short allocations from a shared block of 2 MiB, on 512 bytes; whoever
+ * asks for a whole block gets its start. */
+static enum pst_cu_result alloc_aligned(const struct pst_cuda *api, size_t len, pst_cu_ptr *out)
+{
+	enum pst_cu_result rc = api->cuMemAlloc(out, len);
+
+	if (rc != PST_CU_OK || *out % ALIGN == 0)
+		return rc;
+	rc = api->cuMemFree(*out);
+	if (rc != PST_CU_OK)
+		return rc;
+	return api->cuMemAlloc(out, (len + BLOCK - 1) & ~(size_t)(BLOCK - 1));
+}
 
 static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
@@ -188,13 +226,18 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr ptr = 0;
 	enum pst_cu_result rc;
+	size_t padded;
 	bool in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	int ret;
 
+	if (__builtin_add_overflow(len, ALIGN - 1, &padded))
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of device memory", len);
+	ret = pst_cuda_retain(c, &ctx, err);
 	if (ret)
 		return ret;
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemAlloc(&ptr, (len + 4095) & ~(size_t)4095);
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
 	pst_cuda_leave(c->api, in);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "cuMemAlloc");
@@ -215,10 +258,36 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 	ret = pst_cuda_unimport(c, ptr, err);
 	if (ret)
 		return ret < 0 ? ret : 0;
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemFree((uintptr_t)ptr);
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemFree((uintptr_t)ptr);
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemFree");
+}
+
+/* Drivers before 12 want a context for this; one is entered that is there anyway, for
+ * what lies in a device without one is not its memory. */
+static enum pst_cu_result ask_in_context(struct pst_cuda_device *c, unsigned count,
+					 enum pst_cu_ptr_attr *attrs, void **data, pst_cu_ptr ptr)
+{
+	enum pst_cu_result rc = PST_CU_INVALID_CONTEXT;
+	struct pst_cu_ctx *ctx;
+	struct pst_err ignored; /* no memory of ours is an answer, not a failure */
+	unsigned flags;
+	int active = 0;
+	bool in;
+
+	if (!atomic_load_explicit(&c->ctx, memory_order_acquire) &&
+	    (c->api->cuDevicePrimaryCtxGetState(c->ordinal, &flags, &active) != PST_CU_OK ||
+	     !active))
+		return rc;
+	if (pst_cuda_retain(c, &ctx, &ignored))
+		return rc;
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuPointerGetAttributes(count, attrs, data, ptr);
+	pst_cuda_leave(c->api, in);
+	return rc;
 }
 
 static int cuda_classify(struct penstock_device *dev, const void *ptr, struct pst_memory *out)
@@ -233,10 +302,13 @@ static int cuda_classify(struct penstock_device *dev, const void *ptr, struct ps
 					PST_CU_PTR_BUFFER_ID,	PST_CU_PTR_IS_MANAGED,
 					PST_CU_PTR_RANGE_START, PST_CU_PTR_RANGE_SIZE};
 	void *data[] = {&type, &ordinal, &id, &managed, &start, &len};
+	enum pst_cu_result rc;
 
 	memset(out, 0, sizeof(*out));
-	if (c->api->cuPointerGetAttributes(6, attrs, data, (uintptr_t)ptr) != PST_CU_OK ||
-	    type != PST_CU_MEMTYPE_DEVICE || ordinal != c->ordinal)
+	rc = c->api->cuPointerGetAttributes(6, attrs, data, (uintptr_t)ptr);
+	if (rc == PST_CU_INVALID_CONTEXT)
+		rc = ask_in_context(c, 6, attrs, data, (uintptr_t)ptr);
+	if (rc != PST_CU_OK || type != PST_CU_MEMTYPE_DEVICE || ordinal != c->ordinal)
 		return 0;
 	out->base = start;
 	out->len = len;
@@ -256,9 +328,10 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 
 	if (ret)
 		return ret;
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemHostRegister(
-		host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemHostRegister(
+			host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostRegister");
 }
@@ -266,10 +339,16 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 static int cuda_host_unregister(struct penstock_device *dev, void *host, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
-	bool in = pst_cuda_enter(c->api, ctx);
-	enum pst_cu_result rc = c->api->cuMemHostUnregister(host);
+	struct pst_cu_ctx *ctx;
+	enum pst_cu_result rc;
+	bool in;
+	int ret = pst_cuda_retain(c, &ctx, err);
 
+	if (ret)
+		return ret;
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemHostUnregister(host);
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostUnregister");
 }
@@ -286,8 +365,10 @@ static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 
 	if (ret || !c->api->cuFlushGPUDirectRDMAWrites)
 		return ret;
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX, PST_CU_FLUSH_TO_OWNER);
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX,
+							PST_CU_FLUSH_TO_OWNER);
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuFlushGPUDirectRDMAWrites");
 }
@@ -304,9 +385,10 @@ static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struc
 		return ret;
 	if (!c->api->cuMemGetHandleForAddressRange || !attribute(c, PST_CU_DEV_DMA_BUF))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s exports no dma-buf", dev->name);
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
-						   PST_CU_RANGE_DMA_BUF_FD, 0);
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
+							   PST_CU_RANGE_DMA_BUF_FD, 0);
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? fd : pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
 }

@@ -19,22 +19,25 @@ struct pst_cuda_device {
 	const struct pst_cuda *api;
 	int ordinal;
 	unsigned char uuid[16];
-	pthread_mutex_t lock;	/* of what is made once and of imports; no driver call but
-				 * the making is under it */
+	pthread_mutex_t lock;	/* of what is made once and of the table of imports */
+	pthread_mutex_t peer_lock; /* one copy between devices at a time; never inside lock */
 	_Atomic(struct pst_cu_ctx *) ctx; /* the primary one, once retained */
 	pst_cu_ptr scratch;		  /* cuda_stream.c's, 0 until needed */
 	_Atomic unsigned scratch_turn;
-	struct pst_cu_stream *peer;	  /* for copies between devices, NULL until needed */
+	/* For copies between devices, under peer_lock; NULL until needed. */
+	struct pst_cu_stream *peer;
 	struct pst_cu_event *peer_done;
-	unsigned long long peers_open;	  /* bit i: access to ordinal i was asked for */
+	unsigned long long peers_open; /* bit i: access to ordinal i was asked for */
 	struct {
-		pst_cu_ptr base, ptr;	  /* as opened, as given out */
+		pst_cu_ptr base, ptr; /* as opened, as given out; ptr 0: free */
 	} imports[PST_CUDA_IMPORTS_MAX];
 };
 
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what);
-/* Makes `ctx` current; true if leave must pop it. Cheap when it is already. */
-bool pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx);
+/* Makes `ctx` current; *entered if leave must pop it. Cheap when it is already. After
+ * an error another context is current, and nothing may be asked of the driver. */
+enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
+				  bool *entered);
 void pst_cuda_leave(const struct pst_cuda *api, bool entered);
 /* The primary context, retained at the first call until the device closes. */
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
@@ -67,5 +70,7 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 		    void **out, struct pst_err *err);
 /* 1: ptr was imported and is closed, 0: it was not, or -errno. */
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err);
+/* Closes what is still imported; the context is current. */
+void pst_cuda_unimport_all(struct pst_cuda_device *c);
 
 #endif

@@ -5,6 +5,7 @@
  * queue, because a stream that waits for one of our requests may stand in front of
  * it there (tests/standin/README.md).
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "device/cuda.h"
@@ -13,21 +14,26 @@
  * rows. */
 #define SMALL_COPY 24576u
 #define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
+/* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that lie further apart. */
+#define PITCH_MAX 2147483647u
 
 struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
 	bool used_in, used_out; /* since the last mark */
-	uint64_t marked, reached;
+	uint64_t marked;	/* the last ticket given */
+	uint64_t reached;	/* known to be done, with every ticket before it */
 	struct pst_cu_event *events[EVENTS];
 };
 
 void pst_cuda_copier_close(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
-	bool in = pst_cuda_enter(api, cp->ctx);
+	bool in;
 
+	/* What fails here belongs to a context that is gone, with all that was in it. */
+	pst_cuda_enter(api, cp->ctx, &in);
 	if (cp->in)
 		api->cuStreamDestroy(cp->in);
 	if (cp->out)
@@ -54,8 +60,9 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 		free(cp);
 		return ret;
 	}
-	in = pst_cuda_enter(c->api, cp->ctx);
-	rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
+	rc = pst_cuda_enter(c->api, cp->ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
 	for (unsigned i = 0; i < EVENTS && rc == PST_CU_OK; i++)
@@ -107,24 +114,51 @@ static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const cha
 	return rc;
 }
 
+static enum pst_cu_result copy_row(struct pst_copier *cp, char *dst, const char *src, uint64_t len,
+				   bool in)
+{
+	if (in)
+		return copy_in_1d(cp, dst, src, len);
+	return cp->cuda->api->cuMemcpyDtoHAsync(dst, (uintptr_t)src, len, cp->out);
+}
+
+static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect *r, bool in)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+
+	if (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len))
+		return copy_row(cp, r->dst, r->src, r->row_len * r->rows, in);
+	if (r->dst_pitch <= PITCH_MAX && r->src_pitch <= PITCH_MAX)
+		return copy_2d(cp, r, in);
+	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
+		rc = copy_row(cp, (char *)r->dst + row * r->dst_pitch,
+			      (const char *)r->src + row * r->src_pitch, r->row_len, in);
+	return rc;
+}
+
+/* After a failure, so that nothing moves any more when the caller hears of it. That
+ * this fails too means that the context is broken and its queues are stopped. */
+static void settle(struct pst_copier *cp)
+{
+	cp->cuda->api->cuStreamSynchronize(cp->in);
+	cp->cuda->api->cuStreamSynchronize(cp->out);
+}
+
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
-	const struct pst_cuda *api = cp->cuda->api;
-	bool entered = pst_cuda_enter(api, cp->ctx);
-	enum pst_cu_result rc;
+	bool entered;
+	enum pst_cu_result rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
 
-	if (r->rows > 1 && !(r->dst_pitch == r->row_len && r->src_pitch == r->row_len))
-		rc = copy_2d(cp, r, in);
-	else if (in)
-		rc = copy_in_1d(cp, r->dst, r->src, r->row_len * r->rows);
-	else
-		rc = api->cuMemcpyDtoHAsync(r->dst, (uintptr_t)r->src, r->row_len * r->rows,
-					    cp->out);
-	pst_cuda_leave(api, entered);
 	if (in)
 		cp->used_in = true;
 	else
 		cp->used_out = true;
+	if (rc == PST_CU_OK) {
+		rc = copy_rect(cp, r, in);
+		if (rc != PST_CU_OK)
+			settle(cp);
+	}
+	pst_cuda_leave(cp->cuda->api, entered);
 	return pst_cuda_errno(rc);
 }
 
@@ -138,12 +172,24 @@ int pst_cuda_copy_out(struct pst_copier *cp, const struct pst_rect *r)
 	return copy(cp, r, false);
 }
 
-int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
+/* Waits for the oldest ticket that is not known to be done. */
+static enum pst_cu_result wait_oldest(struct pst_copier *cp)
+{
+	enum pst_cu_result rc =
+		cp->cuda->api->cuEventSynchronize(cp->events[(cp->reached + 1) % EVENTS]);
+
+	if (rc == PST_CU_OK)
+		cp->reached++;
+	return rc;
+}
+
+/* An event stands for what its own stream was given since the ticket before: a ticket
+ * of one direction may be done before an older one of the other, so that reached()
+ * and wait() go through them in order. */
+static enum pst_cu_result record(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cu_event *event = cp->events[(cp->marked + 1) % EVENTS];
-	struct pst_cu_stream *stream = cp->used_in ? cp->in : cp->out;
-	bool entered = pst_cuda_enter(api, cp->ctx);
 	enum pst_cu_result rc = PST_CU_OK;
 
 	if (cp->used_in && cp->used_out) { /* both directions: in waits for out */
@@ -152,8 +198,28 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 			rc = api->cuStreamWaitEvent(cp->in, event, 0);
 	}
 	if (rc == PST_CU_OK)
-		rc = api->cuEventRecord(event, stream);
-	pst_cuda_leave(api, entered);
+		rc = api->cuEventRecord(event, cp->used_in ? cp->in : cp->out);
+	return rc;
+}
+
+int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
+{
+	enum pst_cu_result rc;
+	bool entered;
+
+	if (!cp->used_in && !cp->used_out) {
+		*ticket = cp->marked;
+		return 0;
+	}
+	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	if (rc == PST_CU_OK && cp->marked - cp->reached == EVENTS)
+		rc = wait_oldest(cp);
+	if (rc == PST_CU_OK) {
+		rc = record(cp);
+		if (rc != PST_CU_OK)
+			settle(cp);
+	}
+	pst_cuda_leave(cp->cuda->api, entered);
 	cp->used_in = cp->used_out = false;
 	if (rc != PST_CU_OK)
 		return pst_cuda_errno(rc);
@@ -167,26 +233,33 @@ int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 	enum pst_cu_result rc;
 	bool entered;
 
+	assert(ticket <= cp->marked);
 	if (ticket <= cp->reached)
 		return 1;
-	entered = pst_cuda_enter(api, cp->ctx);
-	rc = api->cuEventQuery(cp->events[ticket % EVENTS]);
+	rc = pst_cuda_enter(api, cp->ctx, &entered);
+	while (rc == PST_CU_OK && cp->reached < ticket) {
+		rc = api->cuEventQuery(cp->events[(cp->reached + 1) % EVENTS]);
+		if (rc == PST_CU_OK)
+			cp->reached++;
+	}
 	pst_cuda_leave(api, entered);
 	if (rc == PST_CU_NOT_READY)
 		return 0;
-	if (rc != PST_CU_OK)
-		return pst_cuda_errno(rc);
-	cp->reached = ticket;
-	return 1;
+	return rc == PST_CU_OK ? 1 : pst_cuda_errno(rc);
 }
 
 int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 {
-	const struct pst_cuda *api = cp->cuda->api;
-	bool entered = pst_cuda_enter(api, cp->ctx);
-	enum pst_cu_result rc = api->cuEventSynchronize(cp->events[ticket % EVENTS]);
+	enum pst_cu_result rc;
+	bool entered;
 
-	pst_cuda_leave(api, entered);
+	assert(ticket <= cp->marked);
+	if (ticket <= cp->reached)
+		return 0;
+	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	while (rc == PST_CU_OK && cp->reached < ticket)
+		rc = wait_oldest(cp);
+	pst_cuda_leave(cp->cuda->api, entered);
 	return pst_cuda_errno(rc);
 }
 
@@ -221,21 +294,52 @@ static void open_access(struct pst_cuda_device *to, struct pst_cuda_device *from
 static enum pst_cu_result queue_rows(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
 				     struct pst_cu_ctx *from_ctx, const struct pst_rect *r)
 {
+	const struct pst_cuda *api = to->api;
+	pst_cu_ptr dst = (uintptr_t)r->dst, src = (uintptr_t)r->src;
+	enum pst_cu_result rc = PST_CU_OK;
 	struct pst_cu_memcpy2d c = {
 		.src_type = PST_CU_MEMTYPE_UNIFIED,
-		.src_dev = (uintptr_t)r->src,
+		.src_dev = src,
 		.src_pitch = r->src_pitch,
 		.dst_type = PST_CU_MEMTYPE_UNIFIED,
-		.dst_dev = (uintptr_t)r->dst,
+		.dst_dev = dst,
 		.dst_pitch = r->dst_pitch,
 		.width_bytes = r->row_len,
 		.height = r->rows,
 	};
 
 	if (r->rows == 1 || (r->src_pitch == r->row_len && r->dst_pitch == r->row_len))
-		return to->api->cuMemcpyPeerAsync((uintptr_t)r->dst, to_ctx, (uintptr_t)r->src,
-						  from_ctx, r->row_len * r->rows, to->peer);
-	return to->api->cuMemcpy2DAsync(&c, to->peer);
+		return api->cuMemcpyPeerAsync(dst, to_ctx, src, from_ctx, r->row_len * r->rows,
+					      to->peer);
+	if (r->dst_pitch <= PITCH_MAX && r->src_pitch <= PITCH_MAX)
+		return api->cuMemcpy2DAsync(&c, to->peer);
+	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
+		rc = api->cuMemcpyPeerAsync(dst + row * r->dst_pitch, to_ctx,
+					    src + row * r->src_pitch, from_ctx, r->row_len,
+					    to->peer);
+	return rc;
+}
+
+/* In the context of `to`, under its peer_lock. */
+static int copy_and_wait(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
+			 struct pst_cuda_device *from, struct pst_cu_ctx *from_ctx,
+			 const struct pst_rect *rect, struct pst_err *err)
+{
+	enum pst_cu_result rc;
+	int ret = open_peer(to, err);
+
+	if (ret)
+		return ret;
+	open_access(to, from, from_ctx);
+	rc = queue_rows(to, to_ctx, from_ctx, rect);
+	if (rc == PST_CU_OK)
+		rc = to->api->cuEventRecord(to->peer_done, to->peer);
+	if (rc == PST_CU_OK)
+		rc = to->api->cuEventSynchronize(to->peer_done);
+	if (rc == PST_CU_OK)
+		return 0;
+	to->api->cuStreamSynchronize(to->peer); /* rows may still be moving */
+	return pst_cuda_fail(err, rc, "copying between devices");
 }
 
 int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
@@ -243,7 +347,7 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 {
 	struct pst_cuda_device *to = dst->priv, *from = src->priv;
 	struct pst_cu_ctx *to_ctx, *from_ctx;
-	enum pst_cu_result rc = PST_CU_OK;
+	enum pst_cu_result rc;
 	bool entered;
 	int ret;
 
@@ -254,20 +358,11 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 		ret = pst_cuda_retain(from, &from_ctx, err);
 	if (ret)
 		return ret;
-	entered = pst_cuda_enter(to->api, to_ctx);
-	pthread_mutex_lock(&to->lock);
-	ret = open_peer(to, err);
-	if (!ret) {
-		open_access(to, from, from_ctx);
-		rc = queue_rows(to, to_ctx, from_ctx, rect);
-		if (rc == PST_CU_OK)
-			rc = to->api->cuEventRecord(to->peer_done, to->peer);
-		if (rc == PST_CU_OK)
-			rc = to->api->cuEventSynchronize(to->peer_done);
-	}
-	pthread_mutex_unlock(&to->lock);
+	pthread_mutex_lock(&to->peer_lock);
+	rc = pst_cuda_enter(to->api, to_ctx, &entered);
+	ret = rc == PST_CU_OK ? copy_and_wait(to, to_ctx, from, from_ctx, rect, err)
+			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
 	pst_cuda_leave(to->api, entered);
-	if (ret)
-		return ret;
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "copying between devices");
+	pthread_mutex_unlock(&to->peer_lock);
+	return ret;
 }

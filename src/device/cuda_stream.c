@@ -21,6 +21,17 @@ static size_t words_bytes(size_t count)
 	return (count * sizeof(uint64_t) + 4095) & ~(size_t)4095;
 }
 
+static enum pst_cu_result open_scratch(struct pst_cuda_device *c)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+
+	pthread_mutex_lock(&c->lock);
+	if (!c->scratch)
+		rc = c->api->cuMemAlloc(&c->scratch, SCRATCH_BYTES);
+	pthread_mutex_unlock(&c->lock);
+	return rc;
+}
+
 /* A page in front holds the length. */
 int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
 			 struct pst_err *err)
@@ -41,10 +52,15 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 				      "no memory for stream words: %m");
 	madvise(map, len + 4096, MADV_DONTFORK);
 	*(size_t *)(void *)map = len;
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemHostRegister(map + 4096, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
-	if (rc == PST_CU_OK && !c->scratch)
-		rc = c->api->cuMemAlloc(&c->scratch, SCRATCH_BYTES);
+	rc = pst_cuda_enter(c->api, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemHostRegister(map + 4096, len,
+					       PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
+	if (rc == PST_CU_OK) {
+		rc = open_scratch(c);
+		if (rc != PST_CU_OK)
+			c->api->cuMemHostUnregister(map + 4096);
+	}
 	pst_cuda_leave(c->api, in);
 	if (rc != PST_CU_OK) {
 		munmap(map, len + 4096);
@@ -58,9 +74,11 @@ void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
 {
 	struct pst_cuda_device *c = dev->priv;
 	char *map = (char *)words - 4096;
-	bool in = pst_cuda_enter(c->api, atomic_load(&c->ctx));
+	bool in;
 
-	c->api->cuMemHostUnregister(words);
+	/* That it fails means that the context is broken: nothing is pinned then. */
+	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
+		c->api->cuMemHostUnregister(words);
 	pst_cuda_leave(c->api, in);
 	munmap(map, *(size_t *)(void *)map + 4096);
 }
@@ -109,18 +127,55 @@ static enum pst_cu_result launch(const struct pst_cuda *api, struct pst_cu_strea
 	return rc;
 }
 
-static int check(struct pst_cuda_device *c, struct pst_cu_stream *stream, struct pst_err *err)
+/* Enters the context that the stream belongs to; for the default streams, which belong
+ * to whatever is current, the device's primary one. */
+static enum pst_cu_result enter_stream(struct pst_cuda_device *c, struct pst_cu_stream *stream,
+				       struct pst_cu_ctx *ctx, bool *entered)
 {
+	struct pst_cu_ctx *own = NULL;
+	enum pst_cu_result rc = pst_cuda_enter(c->api, ctx, entered);
+
+	if (rc != PST_CU_OK || c->api->cuStreamGetCtx(stream, &own) != PST_CU_OK || own == ctx)
+		return rc;
+	pst_cuda_leave(c->api, *entered);
+	return pst_cuda_enter(c->api, own, entered);
+}
+
+static int check(const struct penstock_device *dev, struct pst_cu_stream *stream,
+		 struct pst_err *err)
+{
+	const struct pst_cuda_device *c = dev->priv;
 	enum pst_cu_capture capture = PST_CU_CAPTURE_NONE;
 	enum pst_cu_result rc = c->api->cuStreamIsCapturing(stream, &capture);
+	int ordinal = -1;
 
+	if (rc == PST_CU_OK)
+		rc = c->api->cuCtxGetDevice(&ordinal);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "the stream");
 	if (capture != PST_CU_CAPTURE_NONE)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"the stream is being captured into a graph: submit outside the "
 				"capture");
+	if (ordinal != c->ordinal)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the stream is of cuda:%d, but the first segment lies on %s",
+				ordinal, dev->name);
 	return 0;
+}
+
+static enum pst_cu_result put_front(const struct penstock_device *dev, const struct pst_cuda *api,
+				    struct pst_cu_stream *stream, uint64_t *word, uint64_t value)
+{
+	enum pst_cu_result rc;
+	pst_cu_ptr at;
+
+	if (!has_memops(dev, api))
+		return launch(api, stream, store, word, value);
+	rc = api->cuMemHostGetDevicePointer(&at, word, 0);
+	if (rc == PST_CU_OK)
+		rc = api->cuStreamWriteValue64(stream, at, value, PST_CU_WRITE_DEFAULT);
+	return rc;
 }
 
 int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
@@ -129,26 +184,38 @@ int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *w
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	pst_cu_ptr at;
 	bool in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
 		return ret;
-	in = pst_cuda_enter(c->api, ctx);
-	ret = check(c, stream, err);
-	if (!ret) {
-		rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
-		if (rc == PST_CU_OK)
-			rc = has_memops(dev, c->api)
-				     ? c->api->cuStreamWriteValue64(stream, at, value,
-								    PST_CU_WRITE_DEFAULT)
-				     : launch(c->api, stream, store, word, value);
-		if (rc != PST_CU_OK)
-			ret = pst_cuda_fail(err, rc, "writing a word in stream order");
-	}
+	rc = enter_stream(c, stream, ctx, &in);
+	if (rc == PST_CU_OK)
+		ret = check(dev, stream, err);
+	if (rc == PST_CU_OK && !ret)
+		rc = put_front(dev, c->api, stream, word, value);
 	pst_cuda_leave(c->api, in);
+	if (rc != PST_CU_OK)
+		return pst_cuda_fail(err, rc, "writing a word in stream order");
 	return ret;
+}
+
+static enum pst_cu_result put_behind(const struct penstock_device *dev, struct pst_cuda_device *c,
+				     struct pst_cu_stream *stream, uint64_t *word, uint64_t value)
+{
+	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
+	enum pst_cu_result rc;
+	pst_cu_ptr at;
+
+	if (!has_memops(dev, c->api))
+		return launch(c->api, stream, look, word, value);
+	rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
+	/* To a compute queue first: a copy queue must not be waited in. */
+	if (rc == PST_CU_OK)
+		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
+	if (rc == PST_CU_OK)
+		rc = c->api->cuStreamWaitValue64(stream, at, value, PST_CU_WAIT_GEQ);
+	return rc;
 }
 
 int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
@@ -157,25 +224,14 @@ int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	pst_cu_ptr at;
 	bool in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
 		return ret;
-	in = pst_cuda_enter(c->api, ctx);
-	rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
-	if (rc == PST_CU_OK && !has_memops(dev, c->api))
-		rc = launch(c->api, stream, look, word, value);
-	else if (rc == PST_CU_OK) {
-		/* To a compute queue first: a copy queue must not be waited in. */
-		unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1,
-							  memory_order_relaxed);
-
-		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
-		if (rc == PST_CU_OK)
-			rc = c->api->cuStreamWaitValue64(stream, at, value, PST_CU_WAIT_GEQ);
-	}
+	rc = enter_stream(c, stream, ctx, &in);
+	if (rc == PST_CU_OK)
+		rc = put_behind(dev, c, stream, word, value);
 	pst_cuda_leave(c->api, in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
 }
