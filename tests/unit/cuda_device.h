@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For the tests of device cuda: the device opened by its table alone, without core, over
+ * the stand-in driver or, with PENSTOCK_STANDIN=0, the machine's own; failures on demand;
+ * and what the driver still holds. Included by tests/unit/test_cuda*.c only.
+ */
+#ifndef TESTS_CUDA_DEVICE_H
+#define TESTS_CUDA_DEVICE_H
+
+#include "../standin/check.h"
+
+#include <errno.h>
+
+#include "device/devices.h"
+
+static const struct pst_device_ops *const ops = &pst_device_cuda;
+static struct pst_err err;
+
+static inline void standin_fail(const char *spec)
+{
+	int (*set)(const char *);
+
+	*(void **)&set = symbol("pst_standin_fail");
+	assert_int_equal(set(spec), 0);
+}
+
+static inline unsigned long standin_calls(const char *name)
+{
+	unsigned long (*calls)(const char *);
+
+	*(void **)&calls = symbol("pst_standin_calls");
+	return calls(name);
+}
+
+static inline struct pst_standin_live standin_live(void)
+{
+	void (*look)(struct pst_standin_live *);
+	struct pst_standin_live live;
+
+	*(void **)&look = symbol("pst_standin_live");
+	look(&live);
+	live.ops_pending = 0;
+	return live;
+}
+
+static inline struct pst_cu_ctx *current_ctx(void)
+{
+	struct pst_cu_ctx *now = NULL;
+
+	cu->cuCtxGetCurrent(&now);
+	return now;
+}
+
+static inline struct penstock_device *device_new(const char *name)
+{
+	struct penstock_device *dev = calloc(1, sizeof(*dev));
+
+	dev->ops = ops;
+	dev->facts.numa = -1;
+	snprintf(dev->name, sizeof(dev->name), "%s", name);
+	return dev;
+}
+
+static inline struct penstock_device *device_open(const char *name)
+{
+	struct penstock_device *dev = device_new(name);
+
+	if (ops->open(dev, &err))
+		fail_msg("%s", err.text);
+	return dev;
+}
+
+static inline void device_close(struct penstock_device *dev)
+{
+	ops->close(dev);
+	free(dev);
+}
+
+static inline void *device_alloc(struct penstock_device *dev, size_t len)
+{
+	void *mem = NULL;
+
+	if (ops->alloc(dev, len, &mem, &err))
+		fail_msg("%s", err.text);
+	return mem;
+}
+
+/* The driver is loaded and no context is current: as a caller's thread begins. */
+static inline int driver_open(void **state)
+{
+	const char *why = "", *file = getenv("PENSTOCK_LIBCUDA");
+
+	(void)state;
+	cu = pst_cuda_get(&why);
+	lib = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
+	if (cu && lib)
+		return 0;
+	print_error("no driver: %s\n", why);
+	return -1;
+}
+
+/* Every case gives back all that it took, and leaves no context current. */
+static inline int case_end(void **state)
+{
+	static const struct pst_standin_live none;
+	struct pst_standin_live live;
+
+	(void)state;
+	if (current_ctx()) {
+		print_error("a context is current at the end\n");
+		cu->cuCtxSetCurrent(NULL);
+		return -1;
+	}
+	if (!is_standin())
+		return 0;
+	standin_fail(NULL);
+	live = standin_live();
+	if (!memcmp(&live, &none, sizeof(live)))
+		return 0;
+	print_error("left: allocs %zu ipc %zu registrations %zu streams %zu events %zu "
+		    "retains %zu lost %zu\n",
+		    live.allocs, live.ipc_opens, live.registrations, live.streams, live.events,
+		    live.ctx_retains, live.lost);
+	return -1;
+}
+
+/* `call` ends with -errno `code` when the driver fails as `spec` says, leaves the
+ * current context as it was and nothing behind. */
+#define FAILS(spec, want, call)                                                                \
+	do {                                                                                   \
+		struct pst_cu_ctx *was_ = current_ctx();                                       \
+		struct pst_standin_live before_ = standin_live(), after_;                      \
+		int ret_;                                                                      \
+		standin_fail(spec);                                                            \
+		ret_ = (call);                                                                 \
+		standin_fail(NULL);                                                            \
+		if (ret_ != (want))                                                            \
+			fail_msg("line %d, %s: %s returned %d, not %d", __LINE__, spec, #call, \
+				 ret_, want);                                                  \
+		assert_ptr_equal(current_ctx(), was_);                                         \
+		after_ = standin_live();                                                       \
+		assert_memory_equal(&after_, &before_, sizeof(after_));                        \
+	} while (0)
+
+/* The same, of a call that explains itself. */
+#define FAILS_WITH(spec, want, part, call)                  \
+	do {                                                \
+		memset(&err, 0, sizeof(err));               \
+		FAILS(spec, want, call);                    \
+		assert_int_equal(err.code, want);           \
+		if (!strstr(err.text, part))                \
+			fail_msg("the text: %s", err.text); \
+	} while (0)
+
+#endif
