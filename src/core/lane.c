@@ -218,9 +218,11 @@ static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *st
 {
 	if (!lane->chunks_free)
 		return WORK_FULL;
-	if (req->phase == PST_PHASE_SYNC) {
-		start_sync(lane, req);
-		(*started)++;
+	if (req->phase == PST_PHASE_SYNC) { /* other lanes may still have it listed */
+		if (!atomic_exchange_explicit(&req->sync_taken, true, memory_order_relaxed)) {
+			start_sync(lane, req);
+			(*started)++;
+		}
 		return WORK_DONE;
 	}
 	while (lane->chunks_free) {

@@ -254,6 +254,7 @@ static void reset(struct pst_request *req)
 		atomic_store_explicit(&req->path_bytes[i], 0, memory_order_relaxed);
 		atomic_store_explicit(&req->path_why[i], 0, memory_order_relaxed);
 	}
+	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
 	req->words = NULL;
 	req->span_count = 0;
 	req->body = req->total = 0;

@@ -85,7 +85,8 @@ struct pst_request {
 	_Atomic int trial;	      /* enum pst_trial */
 	_Atomic bool cancelled;
 	_Atomic int failed;	      /* first failure, -errno */
-	enum pst_phase phase;	      /* changed by the lane that ends one */
+	_Atomic enum pst_phase phase; /* changed by the lane that ends one */
+	_Atomic bool sync_taken;      /* by the lane that makes it durable */
 	struct pst_err err;	      /* of the first failure */
 
 	_Atomic uint64_t end_at;      /* first storage byte that was not there */
