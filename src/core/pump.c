@@ -16,13 +16,14 @@
 #include "core/log.h"
 #include "core/stream.h"
 
-/* One lane's slots. Three big slots keep a copy queue fed from the page cache, eight
- * keep a drive busy; small ones are for random reads. */
-#define SLOTS_BIG 8
+/* One lane's slots: big ones enough to keep a copy queue fed and a drive busy, small
+ * ones for random reads. Of 512 KiB to 8 MiB, 4 MiB carried most from the page cache
+ * (H200, 8 lanes: 51.6 GB/s, 2 MiB 50.3, 8 MiB 34). */
+#define SLOTS_BIG 4
 #define SLOTS_SMALL 128
 #define BORROWED_BIG 2
 #define BORROWED_SMALL 4
-#define SLOT_BYTES (2u << 20)
+#define SLOT_BYTES (4u << 20)
 
 /* A lane takes this many small requests before the next one is woken: a thread that
  * is awake is cheaper than one that must be woken. */

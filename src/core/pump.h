@@ -81,8 +81,6 @@ struct pst_pump {
 	struct pst_near near;		/* where lanes and ring belong */
 	size_t slot_bytes;
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
-	_Atomic unsigned armed;		/* stream-ordered requests not ended: their streams
-					 * wait, and what waits for the device must not */
 	struct penstock_storage *forget; /* what closes; both under the device lock */
 	struct penstock_device *forget_device;
 	_Atomic unsigned forget_turn;

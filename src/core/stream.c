@@ -101,16 +101,19 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	/* Both words only ever grow, and the stream waits for at least the value: a pair
 	 * may serve the next request while the device still looks at it for this one. */
 	req->word_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
+	atomic_fetch_add(&dev->streams_waiting, 1); /* before any does */
 	ret = dev->ops->stream_front(dev, req->stream, &pair[0], req->word_value, err);
 	if (ret) {
 		give_pair(atomic_load(&pump->words), pair);
+		atomic_fetch_sub(&dev->streams_waiting, 1);
 		return ret;
 	}
 	ret = dev->ops->stream_behind(dev, req->stream, &pair[1], req->word_value, err);
 	if (ret)
+		atomic_fetch_sub(&dev->streams_waiting, 1);
+	if (ret)
 		return ret; /* the pair is lost: the stream may still write to it */
 	req->words = pair;
-	atomic_fetch_add_explicit(&pump->armed, 1, memory_order_relaxed);
 	return 0;
 }
 
@@ -131,7 +134,7 @@ void pst_stream_release(struct pst_request *req)
 		*(volatile int64_t *)req->late.result = req->result;
 	__atomic_store_n(&pair[1], req->word_value, __ATOMIC_RELEASE);
 	give_pair(atomic_load(&req->pump->words), pair);
-	atomic_fetch_sub_explicit(&req->pump->armed, 1, memory_order_release);
+	atomic_fetch_sub_explicit(&req->pump->dev->streams_waiting, 1, memory_order_release);
 }
 
 /* The late values, as they are now that the stream is here. */

@@ -114,7 +114,7 @@ static void take_facts(struct penstock_device *dev, const struct pst_cuda_device
 		facts->bdf[i] = bdf[i] >= 'A' && bdf[i] <= 'F' ? (char)(bdf[i] + 32) : bdf[i];
 	facts->numa = numa_of(dev);
 	facts->mem_align = 4096;
-	facts->lanes_best = 10;
+	facts->lanes_best = 8;
 	facts->reads_page_cache = attribute(c, PST_CU_DEV_READ_ONLY_REGISTER);
 	if (!facts->reads_page_cache)
 		pst_fail(&facts->why_mapped, PENSTOCK_WHY_NO_READONLY_REG, "%s",

@@ -29,7 +29,8 @@
 #endif
 
 #define WINDOW (128u << 20)
-#define WINDOW_MIN (1u << 20) /* below, registering costs more than copying by CPU */
+#define WINDOW_MIN (8u << 20) /* shorter runs go quicker by the CPU: a checkerboard of 1 MiB
+			       * took 1.6 times as long by windows (H200) */
 #define WINDOW_FIRST (8u << 20)
 #define WINDOWS_MAX 512	      /* of one lane: 64 GiB */
 #define PAGE 4096u
@@ -127,7 +128,7 @@ static struct window *oldest(const struct state *s, bool kept)
 
 static bool may_unregister(const struct pst_lane *lane)
 {
-	return !atomic_load_explicit(&lane->pump->armed, memory_order_acquire);
+	return !atomic_load_explicit(&lane->pump->dev->streams_waiting, memory_order_acquire);
 }
 
 static bool idle(struct pst_lane *lane, unsigned index)
