@@ -373,9 +373,10 @@ static void many_tickets(void **state)
 	pthread_t thread;
 
 	(void)state;
+	for (int i = 0; i < 26000; i++)
+		host[i] = (char)(i % 251);
 	assert_int_equal(pthread_create(&thread, NULL, release_soon, NULL), 0);
 	for (int i = 0; i < 700; i++) {
-		host[i] = (char)(i % 251);
 		assert_int_equal(in(mem + i, host + i, 25000), 0);
 		last = mark();
 		first = first ? first : last;
@@ -395,7 +396,7 @@ static void many_tickets(void **state)
 static void no_copy_behind_a_waiting_stream(void **state)
 {
 	struct pst_cu_stream *s = hold(COMPUTE);
-	static const size_t lens[] = {2, 3, 512, 4095, 4096, 24575, 24576, 24577, MIB};
+	static const size_t lens[] = {2, 3, 512, 4095, 4096, 24575, 24576, 24577, BIG};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
@@ -403,7 +404,7 @@ static void no_copy_behind_a_waiting_stream(void **state)
 
 		assert_int_equal(in(mem, host, lens[i]), 0);
 		assert_int_equal(ops->copy_in(cp, &r), 0);
-		assert_int_equal(out(host + 2 * MIB, mem, lens[i]), 0);
+		assert_int_equal(out(host + 2 * MIB, mem + 2 * MIB, lens[i]), 0);
 		if (!reached_within(mark(), SOON_MS))
 			fail_msg("%zu bytes were held up", lens[i]);
 	}
