@@ -31,6 +31,7 @@ struct bench {
 	const char *group;   /* of the rows of `beside` */
 	unsigned reps, rep;  /* rep: the first, of `beside` */
 	double seconds;	     /* of one run of random reads */
+	const char *tag;     /* goes behind each group: rows of a build to compare */
 	FILE *csv;
 	struct penstock_device *dev; /* NULL between bench_device_close and _open */
 	void *gpu;		     /* long_len or len bytes of it */
@@ -49,7 +50,8 @@ struct bench_section {
 	bool needs_gpu;
 	int (*run)(struct bench *b);
 };
-extern const struct bench_section bench_bulk[], bench_small[], bench_tune[], bench_prep[];
+extern const struct bench_section bench_bulk[], bench_small[], bench_tune[], bench_prep[],
+	bench_copies[];
 
 /* ---- meter.c ---- */
 
@@ -84,12 +86,13 @@ int meter_compare_u32(const void *a, const void *b);
 /* ---- drive.c: the limit, and the page cache ---- */
 
 struct drive_way {
-	const char *engine; /* "uring" or "threads" */
-	unsigned depth;
+	const char *engine; /* "uring" or "threads" (plain calls) */
+	unsigned threads;   /* each with a ring of its own */
+	unsigned depth;	    /* of each thread; plain calls: 1 */
 	size_t block;
 };
 
-/* A way as text, "uring 8 x 2 MiB". */
+/* A way as text, "uring 4 x 4 x 1024 KiB". */
 const char *drive_way_text(const struct drive_way *way, char *text, size_t len);
 /* O_DIRECT between the file and host memory: `count` blocks of `block` bytes, each
  * `stride` behind the last. 0 or -errno. */

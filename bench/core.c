@@ -15,7 +15,7 @@
 #include "bench.h"
 
 static const struct bench_section *const tables[] = {bench_prep, bench_bulk, bench_small,
-						     bench_tune};
+						     bench_tune, bench_copies};
 #define TABLES (sizeof(tables) / sizeof(tables[0]))
 
 void bench_bad(struct bench *b, const char *format, ...)
@@ -60,6 +60,7 @@ static void usage(FILE *to)
 		    "  -g GROUP   of the rows of `beside` (beside)\n"
 		    "  -r REP     number of its first repetition (0)\n"
 		    "  -t SECONDS of a run of random reads (1.5)\n"
+		    "  -T TAG     goes behind each group: a build to compare\n"
 		    "  -F COMMAND how to call fio\n");
 	for (size_t t = 0; t < TABLES; t++)
 		for (const struct bench_section *s = tables[t]; s->name; s++)
@@ -132,7 +133,7 @@ static int parse(struct bench *b, int argc, char **argv)
 {
 	int c;
 
-	while ((c = getopt(argc, argv, "f:o:s:d:l:L:n:g:r:t:F:h")) >= 0) {
+	while ((c = getopt(argc, argv, "f:o:s:d:l:L:n:g:r:t:T:F:h")) >= 0) {
 		switch (c) {
 		case 'f':
 			b->file = optarg;
@@ -163,6 +164,9 @@ static int parse(struct bench *b, int argc, char **argv)
 			break;
 		case 't':
 			b->seconds = atof(optarg);
+			break;
+		case 'T':
+			b->tag = optarg;
 			break;
 		case 'F':
 			b->fio = optarg;

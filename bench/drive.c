@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,6 +16,7 @@
 #include "bench.h"
 
 #define BUFFER (64u << 20) /* room for the deepest way */
+#define THREADS_MAX 32
 #define WARM_THREADS 8
 #define WARM_BLOCK (8u << 20)
 
@@ -41,7 +41,8 @@ int drive_open(const char *path, bool write)
 
 const char *drive_way_text(const struct drive_way *way, char *text, size_t len)
 {
-	snprintf(text, len, "%s %u x %zu KiB", way->engine, way->depth, way->block >> 10);
+	snprintf(text, len, "%s %u x %u x %zu KiB", way->engine, way->threads, way->depth,
+		 way->block >> 10);
 	return text;
 }
 
@@ -61,77 +62,93 @@ static char *buffer(void)
 	return mem;
 }
 
+/* One thread's share: blocks `index`, `index + threads` and so on. */
 struct job {
+	const struct drive_way *way;
 	int fd;
 	bool write;
+	unsigned index;
 	uint64_t off, count, stride;
-	size_t block;
 	char *buf;
-	_Atomic unsigned slot;
-	_Atomic uint64_t next;
-	_Atomic int error;
+	int error;
+	pthread_t thread;
 };
+
+static int plain_calls(const struct job *j, uint64_t off, uint64_t count, uint64_t stride)
+{
+	for (uint64_t n = 0; n < count; n++, off += stride) {
+		ssize_t got = j->write ? pwrite(j->fd, j->buf, j->way->block, (off_t)off)
+				       : pread(j->fd, j->buf, j->way->block, (off_t)off);
+
+		if (got != (ssize_t)j->way->block)
+			return got < 0 ? -errno : -EIO;
+	}
+	return 0;
+}
 
 static void *worker(void *arg)
 {
 	struct job *j = arg;
-	char *mem = j->buf + atomic_fetch_add(&j->slot, 1) * j->block;
-	uint64_t n;
+	unsigned threads = j->way->threads;
+	uint64_t off = j->off + j->index * j->stride, stride = j->stride * threads;
+	uint64_t count = (j->count - j->index + threads - 1) / threads;
 
-	while ((n = atomic_fetch_add(&j->next, 1)) < j->count && !atomic_load(&j->error)) {
-		off_t at = (off_t)(j->off + n * j->stride);
-		ssize_t got = j->write ? pwrite(j->fd, mem, j->block, at)
-				       : pread(j->fd, mem, j->block, at);
-
-		if (got != (ssize_t)j->block)
-			atomic_store(&j->error, got < 0 ? -errno : -EIO);
-	}
+	if (j->index >= j->count)
+		j->error = 0;
+	else if (!strcmp(j->way->engine, "threads"))
+		j->error = plain_calls(j, off, count, stride);
+	else
+		j->error = rawring_move(j->fd, j->write, j->buf, off, count, stride, j->way);
 	return NULL;
-}
-
-static int on_threads(struct job *j, unsigned count)
-{
-	pthread_t ids[64];
-	unsigned made = 0;
-
-	while (made < count && made < 64 && !pthread_create(&ids[made], NULL, worker, j))
-		made++;
-	for (unsigned i = 0; i < made; i++)
-		pthread_join(ids[i], NULL);
-	return made ? atomic_load(&j->error) : -EAGAIN;
 }
 
 int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride,
 	       const struct drive_way *way)
 {
 	char *buf = buffer();
-	struct job j = {.fd = fd,
-			.write = write,
-			.off = off,
-			.count = count,
-			.stride = stride,
-			.block = way->block,
-			.buf = buf};
+	size_t share = way->depth * way->block;
+	struct job jobs[THREADS_MAX];
+	unsigned made = 0;
+	int ret = 0;
 
-	if (!buf || way->depth * way->block > BUFFER)
+	if (!buf || way->threads * share > BUFFER || way->threads > THREADS_MAX)
 		return -ENOMEM;
-	if (!strcmp(way->engine, "threads"))
-		return on_threads(&j, way->depth);
-	return rawring_move(fd, write, buf, off, count, stride, way);
+	for (; made < way->threads; made++) {
+		struct job *j = &jobs[made];
+
+		*j = (struct job){.way = way,
+				  .fd = fd,
+				  .write = write,
+				  .index = made,
+				  .off = off,
+				  .count = count,
+				  .stride = stride,
+				  .buf = buf + made * share};
+		if (pthread_create(&j->thread, NULL, worker, j))
+			break;
+	}
+	for (unsigned i = 0; i < made; i++) {
+		pthread_join(jobs[i].thread, NULL);
+		ret = jobs[i].error ? jobs[i].error : ret;
+	}
+	return made < way->threads ? -EAGAIN : ret;
 }
 
 int drive_best(struct bench *b, int fd, bool write, uint64_t off, uint64_t len, const char *group,
 	       struct drive_way *best)
 {
 	static const struct drive_way ways[] = {
-		{"uring", 4, 1 * MIB},	  {"uring", 16, 1 * MIB},   {"uring", 8, 2 * MIB},
-		{"uring", 4, 4 * MIB},	  {"uring", 32, 256 * KIB}, {"threads", 4, 2 * MIB},
-		{"threads", 16, 1 * MIB},
+		{"uring", 1, 8, 2 * MIB},    {"uring", 1, 8, 1 * MIB},
+		{"uring", 1, 16, 1 * MIB},   {"uring", 1, 16, 512 * KIB},
+		{"uring", 1, 32, 256 * KIB}, {"uring", 2, 4, 1 * MIB},
+		{"uring", 2, 8, 512 * KIB},  {"uring", 4, 4, 1 * MIB},
+		{"uring", 4, 8, 256 * KIB},  {"threads", 8, 1, 1 * MIB},
+		{"threads", 16, 1, 1 * MIB},
 	};
 	double best_rate = 0;
 
-	if (write) /* the first pass over fresh extents is slower than the others */
-		drive_move(fd, true, off, len / ways[0].block, ways[0].block, &ways[0]);
+	/* Unmeasured: the first pass over a range is slower than those that follow. */
+	drive_move(fd, write, off, len / ways[0].block, ways[0].block, &ways[0]);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct sample s = {.bytes = len / ways[i].block * ways[i].block};
 		struct meter m;
@@ -183,10 +200,12 @@ int cache_drop(int fd, uint64_t off, uint64_t len)
 	return -EBUSY;
 }
 
+/* Each thread reads its stretch in order, by a descriptor of its own, so that the
+ * kernel's readahead sees what it sees when a program reads a file. */
 struct warming {
 	int fd;
-	uint64_t off, len;
-	_Atomic uint64_t next;
+	uint64_t off, end;
+	pthread_t thread;
 };
 
 static void *warm_worker(void *arg)
@@ -194,30 +213,44 @@ static void *warm_worker(void *arg)
 	struct warming *w = arg;
 	char *buf =
 		mmap(NULL, WARM_BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	uint64_t at;
+	char name[64];
+	int fd;
 
-	if (buf == MAP_FAILED)
-		return NULL;
-	while ((at = atomic_fetch_add(&w->next, WARM_BLOCK)) < w->len)
-		if (pread(w->fd, buf, WARM_BLOCK, (off_t)(w->off + at)) <= 0)
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", w->fd);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	while (fd >= 0 && buf != MAP_FAILED && w->off < w->end) {
+		uint64_t n = w->end - w->off < WARM_BLOCK ? w->end - w->off : WARM_BLOCK;
+		ssize_t got = pread(fd, buf, n, (off_t)w->off);
+
+		if (got <= 0)
 			break;
-	munmap(buf, WARM_BLOCK);
+		w->off += (uint64_t)got;
+	}
+	if (fd >= 0)
+		close(fd);
+	if (buf != MAP_FAILED)
+		munmap(buf, WARM_BLOCK);
 	return NULL;
 }
 
 int cache_warm(int fd, uint64_t off, uint64_t len)
 {
-	struct warming w = {.fd = fd, .off = off, .len = len};
-	pthread_t ids[WARM_THREADS];
+	struct warming w[WARM_THREADS];
+	uint64_t share = (len / WARM_THREADS + 4095) / 4096 * 4096, at = off;
 	int64_t there = cache_bytes(fd, off, len);
 	unsigned made = 0;
 
 	if (there < 0 || (uint64_t)there >= len)
 		return there < 0 ? (int)there : 0;
-	while (made < WARM_THREADS && !pthread_create(&ids[made], NULL, warm_worker, &w))
-		made++;
+	for (; made < WARM_THREADS && at < off + len; made++, at += share) {
+		uint64_t end = at + share < off + len ? at + share : off + len;
+
+		w[made] = (struct warming){fd, at, end, 0};
+		if (pthread_create(&w[made].thread, NULL, warm_worker, &w[made]))
+			break;
+	}
 	for (unsigned i = 0; i < made; i++)
-		pthread_join(ids[i], NULL);
+		pthread_join(w[i].thread, NULL);
 	there = cache_bytes(fd, off, len);
 	return there < 0 ? (int)there : (uint64_t)there >= len ? 0 : -EBUSY;
 }

@@ -8,6 +8,7 @@
 #   BENCH_MIB    its length (8192)        BENCH_REPS  repetitions (5)
 #   BENCH_BUDGET seconds for all steps (340): what does not fit any more is skipped
 #   BENCH_DEVICE cuda:0
+#   BENCH_ONLY   steps to run, such as "make cold save" (all)
 # --long adds a 16 GiB file at the end. Each step has a time limit of its own.
 set -uo pipefail
 
@@ -66,6 +67,8 @@ facts >"$csv"
 grep '^#' "$csv" | tee -a "$log"
 nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current,clocks.sm \
 	--format=csv,noheader >>"$log" 2>&1
+grep -H . /sys/block/*/queue/{scheduler,max_sectors_kb,read_ahead_kb,nr_requests} >>"$log" 2>&1
+ls -d /sys/block/*/mq/* >>"$log" 2>&1
 
 # step SECONDS COMMAND...: within its time and the budget; a failure is told, not fatal.
 step() {
@@ -81,13 +84,23 @@ step() {
 	say "$((SECONDS - started)) s: $((SECONDS - begun)) s for ${*: -2}$([ $rc -eq 0 ] ||
 		echo ", FAILED with $rc: $(grep -a '^bench:\|Error' "$log" | tail -1)")"
 }
-core_args=(-f "$dir/file" -o "$csv" -d "$device" -l "$mib" -L $((mib * 2)))
+core_args=(-f "$dir/file" -o "$csv" -d "$device" -l "$mib" -L $((mib * 2)) -t 1)
+wanted() { # one of the names is in BENCH_ONLY
+	local name
+	[ -n "${BENCH_ONLY:-}" ] || return 0
+	for name in "$@"; do
+		[[ " $BENCH_ONLY " != *" $name "* ]] || return 0
+	done
+	return 1
+}
 run() { # run SECONDS REPS SECTION...
 	local limit=$1 n=$2
 	shift 2
+	wanted "$@" || return 0
 	step "$limit" "$core" "${core_args[@]}" ${fio[@]+-F "${fio[*]}"} -n "$n" "$@"
 }
 peers() { # peers SECONDS REPS PART
+	wanted peers || return 0
 	step "$1" python3 bench/peers.py --file "$dir/file" --csv "$csv" \
 		--core "$core ${core_args[*]}" --reps "$2" "$3"
 }
@@ -96,6 +109,7 @@ run 60 1 make
 for _ in 1 2 3; do run 20 1 startup; done
 run 20 "$reps" null host4k
 run 40 $((reps + 2)) warm
+run 40 2 copies copies4k
 run 60 3 window
 run 80 3 lanes
 run 60 3 size_warm

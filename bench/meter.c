@@ -100,9 +100,10 @@ void meter_row(struct bench *b, const char *group, const char *name, unsigned re
 {
 	double gb = (double)s->bytes * 1e-9;
 
-	fprintf(b->csv, "%s,%s,%u,%llu,%.9f,%.6f,%.3f,%llu,%.3f,%.3f,%s,%s,%s\n", group, name, rep,
-		(unsigned long long)s->bytes, s->seconds, s->cpu, s->machine,
-		(unsigned long long)s->ops, s->p50_us, s->p99_us, s->path, s->engine, s->note);
+	fprintf(b->csv, "%s%s%s,%s,%u,%llu,%.9f,%.6f,%.3f,%llu,%.3f,%.3f,%s,%s,%s\n", group,
+		b->tag ? "@" : "", b->tag ? b->tag : "", name, rep, (unsigned long long)s->bytes,
+		s->seconds, s->cpu, s->machine, (unsigned long long)s->ops, s->p50_us, s->p99_us,
+		s->path, s->engine, s->note);
 	fflush(b->csv);
 	fprintf(stderr, "%-10s %-28s %2u ", group, name, rep);
 	if (s->ops)

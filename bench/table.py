@@ -83,6 +83,8 @@ def verdict(ok):
 
 
 def table(head, lines):
+    if not lines:
+        return
     print("| " + " | ".join(head) + " |")
     print("|" + "|".join(" --- " for _ in head) + "|")
     for line in lines:
@@ -199,7 +201,7 @@ def others(found):
             lines.append((group[5:], name, f"{median(r.rate for r in got):.2f}",
                           spread(r.rate for r in got), f"{per_gb(got):.3f}"))
     table(("peers", "what", "GB/s", "spread", "CPU-s/GB"), lines)
-    for group in ("cold", "save", "lanes", "staged", "window"):
+    for group in ("cold", "save", "lanes", "staged", "window", "copies"):
         lines = []
         for (g, name), got in found.items():
             if g != group or group in ("cold", "save") and "limit" not in name:
@@ -213,6 +215,11 @@ def others(found):
                               some[-1].note if group == "window" else ""))
         if lines:
             table((group, "GB/s", "spread", "CPU-s/GB", ""), lines)
+    table(("4 KiB copies by raw driver calls", "µs a copy", "p50 µs", "CPU µs"),
+          [(name, f"{median(r.seconds / r.ops for r in got) * 1e6:.2f}",
+            f"{got[-1].p50:.1f}" if got[-1].p50 else "",
+            f"{median(r.cpu / r.ops for r in got) * 1e6:.2f}")
+           for (group, name), got in found.items() if group == "copies4k"])
 
 
 def main():
