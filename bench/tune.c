@@ -50,11 +50,11 @@ static int one(struct bench *b, const char *group, const struct setting *set, un
 static int warm_lanes(struct bench *b)
 {
 	static const struct setting sets[] = {
-		{4, 8, 2 * MIB, NULL},	   {6, 8, 2 * MIB, NULL},  {8, 8, 2 * MIB, NULL},
-		{10, 8, 2 * MIB, NULL},	   {12, 8, 2 * MIB, NULL}, {16, 8, 2 * MIB, NULL},
-		{8, 3, 2 * MIB, NULL},	   {8, 4, 4 * MIB, NULL},  {8, 8, 1 * MIB, NULL},
-		{10, 3, 2 * MIB, NULL},	   {10, 4, 4 * MIB, NULL}, {10, 8, 1 * MIB, NULL},
-		{10, 16, 512 * KIB, NULL},
+		{4, 8, 2 * MIB, NULL},	{6, 8, 2 * MIB, NULL},	{8, 8, 2 * MIB, NULL},
+		{10, 8, 2 * MIB, NULL}, {12, 8, 2 * MIB, NULL}, {16, 8, 2 * MIB, NULL},
+		{8, 3, 2 * MIB, NULL},	{8, 4, 4 * MIB, NULL},	{8, 8, 1 * MIB, NULL},
+		{10, 3, 2 * MIB, NULL}, {10, 4, 4 * MIB, NULL}, {10, 8, 1 * MIB, NULL},
+		{6, 8, 4 * MIB, NULL},	{8, 8, 4 * MIB, NULL},	{8, 4, 8 * MIB, NULL},
 	};
 	struct transfer t = {
 		.len = b->len, .effort = PENSTOCK_FAST, .path = "bounce", .opened = true};
@@ -73,8 +73,9 @@ static int warm_lanes(struct bench *b)
 static int cold_lanes(struct bench *b)
 {
 	static const struct setting sets[] = {
-		{1, 8, 2 * MIB, "uring"}, {2, 8, 2 * MIB, "uring"},    {2, 8, 1 * MIB, "uring"},
-		{2, 4, 4 * MIB, "uring"}, {2, 16, 512 * KIB, "uring"}, {2, 8, 2 * MIB, "threads"},
+		{1, 8, 2 * MIB, "uring"},  {2, 8, 2 * MIB, "uring"},   {2, 8, 1 * MIB, "uring"},
+		{2, 16, 1 * MIB, "uring"}, {2, 32, 1 * MIB, "uring"},  {2, 16, 512 * KIB, "uring"},
+		{4, 8, 1 * MIB, "uring"},  {2, 8, 2 * MIB, "threads"},
 	};
 	struct transfer t = {.len = b->len / 2 < COLD_LEN ? b->len / 2 : COLD_LEN,
 			     .path = "staged",

@@ -209,8 +209,8 @@ struct penstock_device {
 	unsigned refs;			  /* under the table's lock */
 	char name[32];
 	_Atomic(struct pst_pump *) pump;  /* NULL until the first route */
-	_Atomic unsigned streams_waiting; /* for requests of ours: what waits for the device,
-					   * or behind those streams, must not be done */
+	_Atomic unsigned streams_waiting; /* for requests of ours: what waits for the whole
+					   * device must not be done */
 };
 
 /* What a pointer turned out to be. */

@@ -20,7 +20,6 @@
 struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
-	const _Atomic unsigned *streams_waiting; /* the device's */
 	struct pst_cu_stream *in, *out;
 	bool used_in, used_out; /* since the last mark */
 	uint64_t marked;	/* the last ticket given */
@@ -56,7 +55,6 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 	if (!cp)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copier");
 	cp->cuda = c;
-	cp->streams_waiting = &dev->streams_waiting;
 	ret = pst_cuda_retain(c, &cp->ctx, err);
 	if (ret) {
 		free(cp);
@@ -97,8 +95,7 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
 }
 
-/* By the copy engine, whatever the length, while a stream waits for us: see SMALL_COPY;
- * else the quicker way. An odd length goes as two
+/* By the copy engine, whatever the length: see SMALL_COPY. An odd length goes as two
  * even ones that overlap; a single byte has no choice. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
@@ -106,8 +103,7 @@ static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const cha
 	struct pst_rect two = {.rows = 2};
 	enum pst_cu_result rc = PST_CU_OK;
 
-	if (len > SMALL_COPY || len < 2 ||
-	    !atomic_load_explicit(cp->streams_waiting, memory_order_acquire))
+	if (len > SMALL_COPY || len < 2)
 		return cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, len, cp->in);
 	two.row_len = two.dst_pitch = two.src_pitch = len / 2;
 	for (uint64_t at = 0; at <= len % 2 && rc == PST_CU_OK; at++) {

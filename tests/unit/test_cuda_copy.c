@@ -5,8 +5,6 @@
  * our copies, failures leave nothing moving, and no call changes the current context.
  * Opening and memory are test_cuda.c's.
  */
-#include <stdatomic.h>
-
 #include "cuda_device.h"
 
 #include <fcntl.h>
@@ -23,7 +21,6 @@ static int begin(void **state)
 {
 	(void)state;
 	dev = device_open("cuda:0");
-	atomic_store(&dev->streams_waiting, 1); /* as stream.c does before any waits */
 	host = pages(HOST, PROT_READ | PROT_WRITE);
 	mem = device_alloc(dev, HOST);
 	assert_int_equal(ops->host_register(dev, host, HOST, false, &err), 0);
