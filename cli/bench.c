@@ -234,7 +234,6 @@ static int open_all(struct run *r)
 
 	dopts.engine = r->a->engine;
 	dopts.lanes = r->a->lanes;
-	dopts.fault = r->a->fault;
 	if (r->a->write) {
 		sopts.flags = PENSTOCK_O_CREATE;
 		sopts.length = r->a->size ? r->a->size : 1u << 30;

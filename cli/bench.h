@@ -9,7 +9,7 @@
 #define BENCH_BUCKETS 1024
 
 struct bench_args {
-	const char *storage, *device, *path, *engine, *fault;
+	const char *storage, *device, *path, *engine;
 	uint64_t block, size;
 	unsigned depth, lanes;
 	double runtime;

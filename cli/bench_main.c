@@ -77,9 +77,6 @@ static bool take_option(int c, struct bench_args *a)
 	case 'g':
 		a->engine = optarg;
 		return true;
-	case 'f':
-		a->fault = optarg;
-		return true;
 	case 'C':
 		a->cold = true;
 		return true;
@@ -115,7 +112,6 @@ static int parse(int argc, char **argv, struct bench_args *a)
 						{"effort", required_argument, NULL, 'e'},
 						{"require", required_argument, NULL, 'r'},
 						{"engine", required_argument, NULL, 'g'},
-						{"fault", required_argument, NULL, 'f'},
 						{"cold", no_argument, NULL, 'C'},
 						{"warm", no_argument, NULL, 'W'},
 						{"cpu-load", no_argument, NULL, 'U'},
@@ -290,7 +286,7 @@ const struct command cmd_bench = {
 		"  --warm         read it into the page cache first, checked\n"
 		"  --limits       measure in turns what bounds it, and print the ratio\n"
 		"  --cpu-load     with every CPU busy besides\n"
-		"  --path P --engine E --effort E --require CLASS --lanes N --fault SPEC\n"
+		"  --path P --engine E --effort E --require CLASS --lanes N\n"
 		"  --overwrite    write into a file that exists\n"
 		"  --json         one object, see penstock(1)\n",
 	.run = run,

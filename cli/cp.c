@@ -17,7 +17,7 @@
 #define ROOM 4096u /* behind a block, so that an unaligned tail goes direct too */
 
 struct args {
-	const char *src, *dst, *via, *path, *fault, *engine;
+	const char *src, *dst, *via, *path, *engine;
 	enum penstock_class require;
 	enum penstock_effort effort;
 	bool verify, durable, json, quiet;
@@ -54,13 +54,17 @@ static void stop(int signal)
 
 static int parse(int argc, char **argv, struct args *a)
 {
-	static const struct option options[] = {
-		{"via", required_argument, NULL, 'v'},	  {"require", required_argument, NULL, 'r'},
-		{"effort", required_argument, NULL, 'e'}, {"path", required_argument, NULL, 'p'},
-		{"fault", required_argument, NULL, 'f'},  {"engine", required_argument, NULL, 'g'},
-		{"verify", no_argument, NULL, 'V'},	  {"durable", no_argument, NULL, 'd'},
-		{"json", no_argument, NULL, 'j'},	  {"quiet", no_argument, NULL, 'q'},
-		{"help", no_argument, NULL, 'h'},	  {NULL, 0, NULL, 0}};
+	static const struct option options[] = {{"via", required_argument, NULL, 'v'},
+						{"require", required_argument, NULL, 'r'},
+						{"effort", required_argument, NULL, 'e'},
+						{"path", required_argument, NULL, 'p'},
+						{"engine", required_argument, NULL, 'g'},
+						{"verify", no_argument, NULL, 'V'},
+						{"durable", no_argument, NULL, 'd'},
+						{"json", no_argument, NULL, 'j'},
+						{"quiet", no_argument, NULL, 'q'},
+						{"help", no_argument, NULL, 'h'},
+						{NULL, 0, NULL, 0}};
 	int c;
 
 	a->via = "auto";
@@ -75,8 +79,6 @@ static int parse(int argc, char **argv, struct args *a)
 			ok = parse_effort(optarg, &a->effort);
 		else if (c == 'p')
 			a->path = optarg;
-		else if (c == 'f')
-			a->fault = optarg;
 		else if (c == 'g')
 			a->engine = optarg;
 		else if (c == 'V')
@@ -154,7 +156,6 @@ static void open_device(struct copy *c)
 	size_t each = BLOCK + ROOM;
 	unsigned count = BLOCKS;
 
-	opts.fault = c->a->fault;
 	opts.engine = c->a->engine;
 	if (penstock_device_open(c->a->via, &opts, &c->dev) < 0) {
 		note_device(c);
@@ -459,7 +460,6 @@ const struct command cmd_cp = {
 		"  --verify         read both files again from the drive and compare them\n"
 		"  --durable        done only when it survives a power cut\n"
 		"  --path P         only this path, for tests\n"
-		"  --fault SPEC     what path 'fault' does, for tests\n"
 		"  --engine E       auto, uring or threads\n"
 		"  --quiet          no progress\n"
 		"  --json           one object, see penstock(1)\n",

@@ -132,7 +132,7 @@ PENSTOCK_API const char *penstock_version(void);
 	X(BAD_KIND, "wrong-kind", "this kind of storage cannot be used")          \
 	X(FULL, "full", "every place is taken, harvest completions first")        \
 	X(UNSUPPORTED, "unsupported", "this backend cannot do that")              \
-	X(INJECTED, "injected", "the fault path was told to do this")
+	X(INJECTED, "injected", "a fault was injected on purpose")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,
@@ -260,11 +260,10 @@ struct penstock_device_opts {
 	size_t ring_bytes;    /* pinned staging memory in all; 0: chosen */
 	size_t slot_bytes;    /* one staging slot, a power of two; 0: chosen */
 	const char *engine;   /* "auto", "uring" or "threads"; NULL: auto */
-	const char *fault;    /* what path "fault" does, see penstock(1); NULL: nothing */
 	const char *sys_root; /* as in penstock_storage_opts */
 };
 #define PENSTOCK_DEVICE_OPTS_INIT \
-	{ sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL, NULL }
+	{ sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL }
 
 /*
  * Opens "host", "cuda:N", "peermem:DDDD:BB:DD.F" or "auto" (the first GPU, else

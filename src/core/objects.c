@@ -242,7 +242,6 @@ static void resolve_auto(const char *name, char *out, size_t len)
 static void free_device(struct penstock_device *dev)
 {
 	free((char *)dev->opts.engine);
-	free((char *)dev->opts.fault);
 	free((char *)dev->opts.sys_root);
 	free(dev);
 }
@@ -267,7 +266,6 @@ static int open_device(const char *name, const struct penstock_device_opts *opts
 	dev->index = index;
 	dev->opts = *opts;
 	dev->opts.engine = copy_text(opts->engine);
-	dev->opts.fault = copy_text(opts->fault);
 	dev->opts.sys_root = copy_text(opts->sys_root);
 	dev->facts.numa = -1;
 	dev->generation = pst_generation();
