@@ -179,8 +179,7 @@ static void ctx_end(struct pst_cu_ctx *ctx)
 			standin.live.lost++;
 			standin.live.streams--;
 		}
-		s->closing = true;
-		pthread_cond_signal(&s->wake);
+		stream_close(s);
 	}
 	while (*e) {
 		struct pst_cu_event *gone = *e;

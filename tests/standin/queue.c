@@ -382,11 +382,17 @@ static void stream_free(struct pst_cu_stream *stream)
 	while (*at != stream)
 		at = &(*at)->next;
 	*at = stream->next;
-	stream->ctx->stream_count--;
 	op_put(stream->last);
 	pthread_cond_destroy(&stream->wake);
 	free(stream);
 	pthread_cond_broadcast(&standin.done);
+}
+
+void stream_close(struct pst_cu_stream *stream)
+{
+	stream->closing = true;
+	stream->ctx->stream_count--;
+	pthread_cond_signal(&stream->wake);
 }
 
 static bool ready(const struct op *op)

@@ -299,6 +299,8 @@ void op_put(struct op *op);
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind);
 void op_wait(struct op *op); /* takes a reference away */
 struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, int priority);
+/* With the lock held: its place is free at once, its queued work still happens. */
+void stream_close(struct pst_cu_stream *stream);
 void ctx_idle(struct pst_cu_ctx *ctx); /* all that was submitted so far */
 void stream_idle(struct pst_cu_stream *stream);
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc);

@@ -96,8 +96,7 @@ EXPORT enum pst_cu_result cuStreamDestroy_v2(struct pst_cu_stream *stream)
 	lock();
 	s = stream_of(stream, NULL, &rc);
 	if (s) {
-		s->closing = true;
-		pthread_cond_signal(&s->wake);
+		stream_close(s);
 		standin.live.streams--;
 	}
 	unlock();
