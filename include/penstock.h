@@ -462,7 +462,8 @@ struct penstock_req {
 				* then the request ends with -ETIME; report->bytes tells
 				* how far it came */
 	const char *path;      /* only this path ("staged"), for tests and benchmarks;
-				* NULL: the plan decides. It must meet `require` */
+				* NULL: the plan decides. It must meet `require`.
+				* "fault[:PATH]?eio=N&...": see FAULTS in penstock(1) */
 	void *user;	       /* handed back */
 	penstock_done_fn *done; /* called inside penstock_poll and penstock_wait */
 	void *stream;		/* a CUstream of segment 0's device: the request starts

@@ -27,9 +27,7 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
 	text = penstock_why_text(row->why);
-	if (pst_paths[i]->traits.by_name_only)
-		text = "taken only when asked for by name";
-	else if (row->why == PENSTOCK_WHY_NONE && in->op == PENSTOCK_WRITE &&
+	if (row->why == PENSTOCK_WHY_NONE && in->op == PENSTOCK_WRITE &&
 		 state->facts.canary)
 		text = penstock_why_text(PENSTOCK_WHY_FIRST_WRITE);
 	else if (row->why == PENSTOCK_WHY_NONE)
@@ -100,8 +98,8 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
 	snprintf(ours.device_text, sizeof(ours.device_text), "%s", dev->facts.text);
-	ours.path_count = pst_path_count;
-	for (unsigned i = 0; i < pst_path_count; i++)
-		explain_path(&in, plan, i, residency, &ours.paths[i]);
+	/* Those that are taken by name only stand last, and nobody expects them. */
+	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
+		explain_path(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	return pst_give(out, &ours, sizeof(ours));
 }

@@ -165,10 +165,7 @@ static void path_row(const struct pst_request *req, const struct pst_route *rout
 	row->text = penstock_why_text(row->why);
 	if (row->why != PENSTOCK_WHY_NONE || row->bytes || !route)
 		return;
-	if (pst_paths[i]->traits.by_name_only) {
-		row->why = PENSTOCK_WHY_CHOSEN_OTHER;
-		row->text = "taken only when asked for by name";
-	} else if (!route->paths[i].usable) {
+	if (!route->paths[i].usable) {
 		row->why = route->paths[i].err.why;
 		row->text = route->paths[i].err.text;
 	} else if (route->paths[i].facts.class_ < req->require) {
@@ -178,7 +175,7 @@ static void path_row(const struct pst_request *req, const struct pst_route *rout
 	}
 	if (row->why != PENSTOCK_WHY_NONE && !row->text[0])
 		row->text = penstock_why_text(row->why);
-	if (route->paths[i].usable && !pst_paths[i]->traits.by_name_only)
+	if (route->paths[i].usable)
 		row->text = penstock_why_text(row->why);
 }
 
@@ -200,12 +197,17 @@ void pst_req_report(struct pst_request *req)
 	report->chunks = atomic_load_explicit(&req->chunks, memory_order_relaxed);
 	report->retries = atomic_load_explicit(&req->retries, memory_order_relaxed);
 	report->path = "none";
-	report->path_count = pst_path_count;
+	report->path_count = 0;
 	for (unsigned i = 0; i < pst_path_count; i++) {
-		path_row(req, route, i, &report->paths[i]);
-		if (report->paths[i].bytes > most) {
-			most = report->paths[i].bytes;
-			report->path = report->paths[i].name;
+		struct penstock_report_path *row = &report->paths[report->path_count];
+
+		path_row(req, route, i, row);
+		if (pst_paths[i]->traits.by_name_only && !row->bytes)
+			continue; /* nobody expects it */
+		report->path_count++;
+		if (row->bytes > most) {
+			most = row->bytes;
+			report->path = row->name;
 		}
 	}
 	report->why = req->result < 0 ? req->err.why : PENSTOCK_WHY_NONE;

@@ -166,7 +166,8 @@ static void start_sync(struct pst_lane *lane, struct pst_request *req)
  * its request from claiming more on this lane, and nobody else. */
 static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
 {
-	int ret = pst_paths[chunk->path]->start(chunk);
+	const struct pst_path_ops *wrap = chunk->req->wrap;
+	int ret = (wrap ? wrap : pst_paths[chunk->path])->start(chunk);
 
 	if (ret == -EAGAIN) {
 		pst_chunk_defer(lane, chunk);

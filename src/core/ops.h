@@ -299,7 +299,7 @@ struct pst_device_ops {
 struct pst_path_traits {
 	bool reads, writes;
 	bool uses_cache;	/* the bytes pass through the page cache */
-	bool by_name_only;	/* null and fault: taken only when asked for */
+	bool by_name_only;	/* null and fault: taken only when asked for; last in the table */
 	bool at_once;		/* start() completes before it returns: no lane needed */
 	enum penstock_class class_; /* the highest that it can meet */
 	unsigned cpu_copies;	/* for sorting; reports count what happened */
@@ -327,6 +327,10 @@ struct pst_path_ops {
 	 * (PENSTOCK_TEXT_MAX) what would make it possible. May block. */
 	int (*probe)(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
 		     struct pst_err *err, char *fix);
+	/* Optional: this path wraps any other. Reads its arguments (what stands behind '?' in
+	 * a request's path) into the request's wrap_state; start() is then called in the
+	 * wrapped path's place, with chunk->path naming that one. */
+	int (*wrap)(const char *args, void *state, struct pst_err *err);
 	/* Moves the chunk: asynchronously, ending in exactly one pst_chunk_done. 0, or
 	 * -EAGAIN (no slot: try again later), or an error (pst_chunk_done never comes). */
 	int (*start)(struct pst_chunk *chunk);

@@ -276,6 +276,42 @@ int pst_queue_cut(struct pst_request *req, struct pst_err *err)
 	return ret ? ret : check_class(req, err);
 }
 
+/* "NAME", or "WRAP[:NAME][?ARGS]" for a path that wraps others. */
+static int take_path(struct pst_request *req, const char *text, struct pst_err *err)
+{
+	char name[32] = "";
+	size_t len = text ? strcspn(text, ":?") : 0, at = len;
+	int index;
+
+	req->forced = -1;
+	req->wrap = NULL;
+	if (!text)
+		return 0;
+	if (len < sizeof(name))
+		memcpy(name, text, len);
+	index = pst_path_index(name);
+	if (index < 0 || (text[at] && !pst_paths[index]->wrap))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no path '%.60s'", text);
+	if (!pst_paths[index]->wrap) {
+		req->forced = index;
+		return 0;
+	}
+	req->wrap = pst_paths[index];
+	if (text[at] == ':') {
+		len = strcspn(text + at + 1, "?");
+		memset(name, 0, sizeof(name));
+		if (len < sizeof(name))
+			memcpy(name, text + at + 1, len);
+		req->forced = pst_path_index(name);
+		at += 1 + len;
+		if (req->forced < 0 || pst_paths[req->forced]->wrap ||
+		    pst_paths[req->forced]->traits.at_once)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"'%.60s': there is no such path to wrap", text);
+	}
+	return req->wrap->wrap(text + at + (text[at] == '?'), req->wrap_state, err);
+}
+
 static int fill(struct penstock_queue *q, struct pst_request *req,
 		const struct penstock_req *given, struct pst_err *err)
 {
@@ -299,14 +335,9 @@ static int fill(struct penstock_queue *q, struct pst_request *req,
 	req->stream = from.stream;
 	req->late = from.late ? *from.late : (struct penstock_late){ .size = 0 };
 	req->start_ns = now_ns();
-	req->forced = -1;
-	if (from.path) {
-		req->forced = pst_path_index(from.path);
-		if (req->forced < 0)
-			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"there is no path '%.40s'", from.path);
-	}
-	ret = take_segs(req, &from, err);
+	ret = take_path(req, from.path, err);
+	if (!ret)
+		ret = take_segs(req, &from, err);
 	if (!ret)
 		ret = make_routes(req, err);
 	if (ret)

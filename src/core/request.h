@@ -66,6 +66,8 @@ struct pst_request {
 	unsigned flags, priority;
 	uint64_t deadline_ns;
 	int forced; /* path index, -1: the plan decides */
+	const struct pst_path_ops *wrap; /* starts chunks in their path's place, or NULL */
+	uint64_t wrap_state[10];	 /* its arguments */
 	void *user;
 	penstock_done_fn *done;
 	void *stream;

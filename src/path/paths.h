@@ -11,5 +11,6 @@ extern const struct pst_path_ops pst_path_mapped;
 extern const struct pst_path_ops pst_path_staged;
 extern const struct pst_path_ops pst_path_bounce;
 extern const struct pst_path_ops pst_path_null;
+extern const struct pst_path_ops pst_path_fault;
 
 #endif

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The path `fault` does to the bytes what it says, over every path that it can wrap:
+ * tests that rely on it would pass for nothing otherwise. And what the core makes of
+ * a chunk that fails: it goes on by the next path, counted and reported.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+
+#include "penstock.h"
+
+#define LEN (3u << 20)
+
+static const char *const wrapped[] = {"bounce", "staged", "odirect", "mapped"};
+
+static struct penstock_device *host, *gpu;
+static unsigned char *bytes, *back;
+static char name[256];
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	uint64_t seed = 1;
+
+	(void)state;
+	test_use_standin();
+	bytes = malloc(LEN);
+	back = aligned_alloc(4096, LEN);
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)test_random(&seed); /* no period that hides a swap */
+	snprintf(name, sizeof(name), "%s/penstock-wrapped-%d", tmp ? tmp : "/tmp", (int)getpid());
+	return penstock_device_open("host", NULL, &host) < 0 ||
+	       penstock_device_open("cuda:0", NULL, &gpu) < 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+	unlink(name);
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static void make_file(void)
+{
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, LEN), LEN);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = to,
+					  .dst = dst,
+					  .src_dev = from,
+					  .src = src,
+					  .row_len = LEN,
+					  .rows = 1};
+
+	assert_int_equal(penstock_copy(&args, 1), 0);
+}
+
+static int64_t transfer(struct penstock_storage *st, struct penstock_device *dev, void *mem,
+			enum penstock_op op, const char *path, struct penstock_report *report)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN, .rows = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	req.path = path;
+	report->size = sizeof(*report);
+	return penstock_transfer(&req, report);
+}
+
+/* First byte where `got` differs from what was to be moved, LEN: nowhere. */
+static size_t first_wrong(const unsigned char *got, const unsigned char *want)
+{
+	size_t i = 0;
+
+	while (i < LEN && got[i] == want[i])
+		i++;
+	return i;
+}
+
+struct outcome {
+	int64_t n;
+	size_t wrong;
+	struct penstock_report report;
+};
+
+/* A read of the whole file by fault:PATH?ARGS, or a write to it. */
+static bool run(struct penstock_device *dev, enum penstock_op op, const char *path,
+		const char *args, struct outcome *out)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	unsigned char *other = malloc(LEN);
+	char spec[128];
+	void *mem;
+	int fd;
+
+	make_file();
+	opts.flags = op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	assert_int_equal(penstock_alloc(dev, LEN, &mem), 0);
+	snprintf(spec, sizeof(spec), "fault%s%s%s", path ? ":" : "", path ? path : "", args);
+	for (size_t i = 0; i < LEN; i++)
+		other[i] = (unsigned char)~bytes[i];
+	copy(dev, mem, host, other);
+	out->n = transfer(st, dev, mem, op, spec, &out->report);
+	if (op == PENSTOCK_READ) {
+		copy(host, back, dev, mem);
+		out->wrong = first_wrong(back, bytes);
+	} else {
+		fd = open(name, O_RDONLY);
+		assert_int_equal(pread(fd, back, LEN, 0), LEN);
+		close(fd);
+		out->wrong = first_wrong(back, other);
+	}
+	penstock_free(dev, mem);
+	penstock_close(st);
+	free(other);
+	return out->n != -EOPNOTSUPP || !path;
+}
+
+/* A lie: full success is said, and the bytes are wrong where they were to be. */
+static void lies(struct penstock_device *dev, enum penstock_op op, const char *path,
+		 const char *args)
+{
+	struct outcome o;
+
+	if (!run(dev, op, path, args, &o))
+		return;
+	if (o.n != LEN || o.wrong == LEN)
+		fail_msg("fault:%s%s: %lld bytes said, first wrong %zu", path, args,
+			 (long long)o.n, o.wrong);
+}
+
+static void each_lie_is_one(void **state)
+{
+	static const char *const args[] = {"?lost=@1500000", "?cut=@1500000", "?swap=@1500000",
+					   "?swap=1&seed=3", "?lost=1"};
+
+	(void)state;
+	for (unsigned p = 0; p < 4; p++)
+		for (unsigned a = 0; a < 5; a++) {
+			lies(host, PENSTOCK_READ, wrapped[p], args[a]);
+			lies(gpu, PENSTOCK_READ, wrapped[p], args[a]);
+			lies(gpu, PENSTOCK_WRITE, wrapped[p], args[a]);
+		}
+}
+
+/* The halves of one chunk change places and nothing is lost. */
+static void a_swap_keeps_every_byte(void **state)
+{
+	uint64_t want = 0, got = 0;
+	struct outcome o;
+
+	(void)state;
+	assert_true(run(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000", &o));
+	assert_int_equal(o.n, LEN);
+	assert_true(o.wrong < LEN);
+	for (size_t i = 0; i < LEN; i++) {
+		want += bytes[i];
+		got += back[i];
+	}
+	assert_int_equal(got, want);
+	assert_true(run(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000&op=write", &o));
+	assert_int_equal(o.wrong, LEN); /* reads are spared */
+}
+
+static void errors_are_said(void **state)
+{
+	struct outcome o;
+
+	(void)state;
+	for (unsigned p = 0; p < 4; p++) {
+		for (int op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+			if (!run(gpu, (enum penstock_op)op, wrapped[p], "?eio=@1500000", &o))
+				continue;
+			assert_int_equal(o.n, -EIO);
+			assert_int_equal(o.report.why, PENSTOCK_WHY_INJECTED);
+		}
+	}
+	assert_true(run(gpu, PENSTOCK_READ, "bounce", "?short=@1500000", &o));
+	assert_true(o.n > 0 && o.n < LEN);
+	assert_true(o.wrong >= (size_t)o.n);
+	assert_true(run(gpu, PENSTOCK_WRITE, "bounce", "?short=@1500000", &o));
+	assert_int_equal(o.report.why, PENSTOCK_WHY_INJECTED);
+	assert_true(o.n < 0);
+}
+
+/* Not forced to one path, a chunk that failed goes on by the next. */
+static void a_failed_chunk_goes_on(void **state)
+{
+	struct outcome o;
+
+	(void)state;
+	for (int op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+		unsigned noted = 0, carriers = 0;
+
+		run(gpu, (enum penstock_op)op, NULL, "?eio=@1500000", &o);
+		assert_int_equal(o.n, LEN);
+		assert_int_equal(o.wrong, LEN);
+		assert_int_equal(o.report.retries, 1);
+		for (unsigned i = 0; i < o.report.path_count; i++) {
+			noted += o.report.paths[i].why == PENSTOCK_WHY_INJECTED;
+			carriers += o.report.paths[i].bytes > 0;
+		}
+		assert_int_equal(noted, 1);
+		assert_in_range(carriers, 1, 2);
+	}
+}
+
+static void late_chunks_are_right(void **state)
+{
+	struct outcome o;
+
+	(void)state;
+	for (unsigned p = 0; p < 4; p++) {
+		if (!run(gpu, PENSTOCK_READ, wrapped[p], "?delay_us=2000&seed=9", &o))
+			continue;
+		assert_int_equal(o.n, LEN);
+		assert_int_equal(o.wrong, LEN);
+	}
+}
+
+static void nonsense_is_refused(void **state)
+{
+	static const char *const specs[] = {
+		"fault?eio",	    "fault?eio=0",     "fault?eio=",	  "fault?what=1",
+		"fault:null?eio=1", "fault:fault?x=1", "fault:nothing",	  "staged?eio=1",
+		"staged:bounce",    "faults",	       "fault?eio=@",	  "fault?seed=-1",
+		"fault?op=both",	  "fault?lost=99999999999999999999999"};
+	struct penstock_report report;
+	struct penstock_storage *st;
+
+	(void)state;
+	make_file();
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	for (unsigned i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+		assert_int_equal(transfer(st, host, back, PENSTOCK_READ, specs[i], &report),
+				 -EINVAL);
+		assert_true(strlen(penstock_errmsg()) > 10);
+	}
+	penstock_close(st);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_lie_is_one),	 cmocka_unit_test(a_swap_keeps_every_byte),
+		cmocka_unit_test(errors_are_said),	 cmocka_unit_test(a_failed_chunk_goes_on),
+		cmocka_unit_test(late_chunks_are_right), cmocka_unit_test(nonsense_is_refused),
+	};
+
+	return cmocka_run_group_tests_name("wrapped", tests, setup, teardown);
+}
