@@ -96,6 +96,26 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 }
 
 /*
+ * Short chunks at first, so that the device has something to copy while the next is
+ * prepared, and at the end, so that no lane is left with a long one: at most a lane's
+ * share of what is behind, and half of its share of what is ahead.
+ */
+static uint64_t ramp(const struct pst_request *req, const struct place *place,
+		     const struct pst_path_facts *facts, uint64_t len)
+{
+	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
+	uint64_t rest = end > place->pos ? end - place->pos : 0;
+	uint64_t lanes = facts->lanes ? facts->lanes : 1;
+	uint64_t behind = place->pos / lanes, ahead = rest / (2 * lanes);
+	uint64_t most = (behind < ahead ? behind : ahead) / facts->chunk_first;
+
+	most = most ? most * facts->chunk_first : facts->chunk_first;
+	if (len <= most || rest < most + facts->chunk_first)
+		return len; /* what would be left is too short for itself */
+	return most;
+}
+
+/*
  * How much of `place` path `index` can take as one chunk: its length, and 0 if it
  * cannot start there; then *cap is where the next path must end so that this one
  * can go on.
@@ -158,11 +178,7 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	/* A read into a slot: whole blocks around the chunk, ending on one. */
 	if (len > facts->chunk_max - place->off % align)
 		len = facts->chunk_max - place->off % align;
-	/* Short chunks at first, so that the device has something to copy while the
-	 * next is prepared. */
-	if (facts->chunk_first && len > facts->chunk_first && len > place->pos)
-		len = place->pos > facts->chunk_first ? place->pos : facts->chunk_first;
-	return len;
+	return facts->chunk_first ? ramp(req, place, facts, len) : len;
 }
 
 static int choose(struct pst_request *req, const struct place *place,

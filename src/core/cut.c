@@ -108,8 +108,11 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 
 		if (ret)
 			return ret;
-		if (!seg->row_len)
+		if (!seg->row_len) { /* inside a span it stands where the next may join */
+			if (span)
+				seg->off = span->off + span->len;
 			continue;
+		}
 		extent(seg, &len);
 		if (span && req->op == PENSTOCK_WRITE && seg->off < span->off + span->len &&
 		    seg->off + len > span->off)
@@ -124,7 +127,7 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 			end = seg->off + len;
 			if (end > span->off + span->len)
 				span->len = end - span->off;
-			span->seg_count++;
+			span->seg_count = i + 1 - span->seg_first;
 			continue;
 		}
 		if (req->span_count == spans_max)

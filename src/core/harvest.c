@@ -12,6 +12,9 @@
 
 #include "core/queue.h"
 
+/* Before a caller sleeps, if that was short the last time: being woken takes longer. */
+#define SPIN_NS 25000u
+
 static uint64_t now_ns(void)
 {
 	struct timespec ts;
@@ -144,6 +147,22 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 	return (int)have;
 }
 
+/* Looks for a moment whether one comes, if the last sleep was short. */
+static bool soon(struct penstock_queue *q)
+{
+	uint64_t began;
+
+	if (!q->short_sleeps)
+		return false;
+	began = now_ns();
+	do {
+		for (unsigned i = 0; i < 64; i++)
+			if (atomic_load_explicit(&q->ended, memory_order_relaxed))
+				return true;
+	} while (now_ns() - began < SPIN_NS);
+	return false;
+}
+
 /* Sleeps until a completion comes or the time is up. */
 static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 {
@@ -160,6 +179,7 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
 	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst))
 		ppoll(&pfd, 1, timeout, NULL);
+	q->short_sleeps = now_ns() - now < 2 * SPIN_NS;
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed))
 		atomic_store_explicit(&q->armed, false, memory_order_relaxed);
 	drain_fd(q);
@@ -182,7 +202,8 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
 		    (until && now_ns() >= until))
 			break;
-		sleep_on(q, until);
+		if (!soon(q))
+			sleep_on(q, until);
 	}
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
 		signal_fd(q);

@@ -312,8 +312,8 @@ struct pst_path_facts {
 	uint32_t mem_align;	/* of the device address of a chunk; 1: any */
 	bool exact;		/* a chunk is one piece of one segment, moved in place */
 	uint64_t chunk_max;	/* longest chunk */
-	uint64_t chunk_first;	/* a request's first chunk is so long at most, later ones no
-				 * longer than all before; 0: chunk_max from the start */
+	uint64_t chunk_first;	/* a request's first and last chunks are so long, more or less;
+				 * between they grow and shrink. 0: chunk_max throughout */
 	uint64_t chunk_quick;	/* shorter ones go quicker by another path; 0: none */
 	unsigned lanes;		/* lanes that it takes to reach its speed; 0: all */
 	bool quick;		/* false: works, but only when nothing else does */

@@ -65,6 +65,8 @@ struct pst_lane {
 	unsigned copyq_count;
 	struct pst_request *watched;	/* armed, waiting for their stream */
 	unsigned idle_turns;
+	uint64_t idle_since;		/* 0: not idle */
+	bool short_sleeps;		/* the last one was: looking on is worth it */
 	unsigned forget_turn;		/* the last one that it took part in */
 	bool tidy;			/* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];

@@ -23,6 +23,7 @@
 #define SEGS_DEFAULT 1024
 #define PLACES_MAX (16u << 20) /* requests_max x segs_max */
 #define KNOWN_FLAGS (PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED)
+#define HERE_BYTES (1u << 20)  /* longer ones are quicker on several lanes */
 #define LOOK_FIRST_KIB 8192u /* residency is first asked for this much */
 
 static uint64_t now_ns(void)
@@ -381,12 +382,13 @@ static void hand_in(struct pst_request *req)
 		pst_pump_submit(req);
 }
 
-/* One chunk, most likely: this thread does it, if a lane's place is free. */
+/* A chunk or two: this thread does it, if a lane's place is free. */
 static bool run_here(struct pst_request *req)
 {
 	struct pst_lane *lane;
 
-	if (!req->pump || req->span_count != 1 || req->total > req->pump->slot_bytes ||
+	if (!req->pump || req->span_count != 1 || req->total > HERE_BYTES ||
+	    req->total > req->pump->slot_bytes ||
 	    (req->forced >= 0 && pst_paths[req->forced]->traits.at_once))
 		return false;
 	lane = pst_lane_borrow(req->pump);

@@ -26,6 +26,7 @@ struct penstock_queue {
 	_Atomic bool armed;			/* somebody waits on fd */
 	_Atomic bool watched;			/* the caller has it, for good */
 	bool in_callback, mute;
+	bool short_sleeps;			/* the harvester's last one was */
 	unsigned generation;
 };
 

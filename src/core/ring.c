@@ -73,26 +73,137 @@ void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev)
 	ring->base = NULL;
 }
 
+static void give(struct pst_slots *slots, struct pst_slot *slot)
+{
+	slot->next = slots->free[slot->size];
+	slots->free[slot->size] = slot;
+}
+
+static struct pst_slot *take(struct pst_slots *slots, unsigned size)
+{
+	struct pst_slot *slot = slots->free[size];
+
+	if (slot)
+		slots->free[size] = slot->next;
+	return slot;
+}
+
+/* All parts of `whole` go off the list. */
+static void mend(struct pst_slots *slots, struct pst_slot *whole)
+{
+	struct pst_slot **at = &slots->free[1];
+
+	while (*at) {
+		if ((*at)->whole == whole)
+			*at = (*at)->next;
+		else
+			at = &(*at)->next;
+	}
+	whole->cut = false;
+}
+
+static struct pst_slot *get_big(struct pst_slots *slots)
+{
+	struct pst_slot *slot = take(slots, 0);
+
+	for (unsigned i = 0; !slot && slots->parts && i < slots->big_count; i++) {
+		if (slots->all[i].cut && !slots->all[i].parts_out) {
+			slot = &slots->all[i];
+			mend(slots, slot);
+		}
+	}
+	slots->big_wanted = !slot;
+	return slot;
+}
+
+/* Could a big one be had? */
+static bool some_whole(const struct pst_slots *slots)
+{
+	bool whole = slots->free[0];
+
+	for (unsigned i = 0; !whole && i < slots->big_count; i++)
+		whole = slots->all[i].cut && !slots->all[i].parts_out;
+	return whole;
+}
+
+static struct pst_slot *get_part(struct pst_slots *slots)
+{
+	struct pst_slot *slot, *whole;
+
+	if (slots->big_wanted && !some_whole(slots))
+		return NULL; /* many that want parts would keep out who wants a big one */
+	slots->big_wanted = false;
+	slot = take(slots, 1);
+	if (slot) {
+		slot->whole->parts_out++;
+		return slot;
+	}
+	whole = take(slots, 0);
+	if (!whole)
+		return NULL;
+	whole->cut = true;
+	slot = &slots->all[slots->big_count + (unsigned)(whole - slots->all) * slots->parts];
+	for (unsigned i = slots->parts; i-- > 0;)
+		give(slots, &slot[i]);
+	return get_part(slots);
+}
+
+struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len)
+{
+	struct pst_slot *slot = NULL;
+
+	if (len <= PST_SLOT_SMALL)
+		slot = take(slots, 2);
+	if (!slot && len <= PST_SLOT_PART && slots->parts)
+		slot = get_part(slots);
+	if (!slot && (!slots->parts || len > PST_SLOT_PART))
+		slot = get_big(slots);
+	if (slot && slot->len < len) {
+		pst_slot_put(slots, slot);
+		return NULL;
+	}
+	return slot;
+}
+
+void pst_slot_put(struct pst_slots *slots, struct pst_slot *slot)
+{
+	if (slot->size == 1)
+		slot->whole->parts_out--;
+	give(slots, slot);
+}
+
+static void set(struct pst_slot *slot, uint8_t size, char *mem, size_t len)
+{
+	slot->size = size;
+	slot->mem = mem;
+	slot->len = (uint32_t)len;
+}
+
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
 		   unsigned small, struct pst_err *err)
 {
-	slots->count = big + small;
+	unsigned parts = (unsigned)(slot_bytes / PST_SLOT_PART), at = 0;
+
+	slots->parts = parts > 1 ? parts : 0;
+	slots->big_count = big;
+	slots->count = big + big * slots->parts + small;
 	slots->base = base;
 	slots->len = pst_slots_bytes(slot_bytes, big, small);
-	slots->big = slots->small = NULL;
 	slots->all = calloc(slots->count, sizeof(*slots->all));
 	if (!slots->all)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for slots");
-	for (unsigned i = slots->count; i-- > 0;) {
-		struct pst_slot *slot = &slots->all[i];
-
-		slot->small = i >= big;
-		slot->len = slot->small ? PST_SLOT_SMALL : (uint32_t)slot_bytes;
-		slot->mem = slot->small ? base + slot_bytes * big +
-						  (size_t)PST_SLOT_SMALL * (i - big)
-					: base + slot_bytes * i;
-		pst_slot_put(slots, slot);
+	for (unsigned i = 0; i < big; i++)
+		set(&slots->all[at++], 0, base + slot_bytes * i, slot_bytes);
+	for (unsigned i = 0; i < big * slots->parts; i++) {
+		slots->all[at].whole = &slots->all[i / slots->parts];
+		set(&slots->all[at++], 1, base + (size_t)PST_SLOT_PART * i, PST_SLOT_PART);
 	}
+	for (unsigned i = 0; i < small; i++)
+		set(&slots->all[at++], 2, base + slot_bytes * big + (size_t)PST_SLOT_SMALL * i,
+		    PST_SLOT_SMALL);
+	for (unsigned i = slots->count; i-- > 0;)
+		if (slots->all[i].size != 1)
+			give(slots, &slots->all[i]);
 	return 0;
 }
 

@@ -3,7 +3,9 @@
  * The ring: pinned staging memory of one pump, cut into slots. One mapping, huge
  * pages where there are any, registered once with the device; each lane owns a
  * stretch of it and hands out its slots without a lock. Most are of slot_bytes,
- * some are small, so that many small chunks can be in flight.
+ * some are small, so that many small chunks can be in flight. A big one that is free
+ * is cut into parts when those are asked for, and whole again when all are back:
+ * drives like calls of 1 MiB and many, copy engines few and long copies.
  */
 #ifndef PST_CORE_RING_H
 #define PST_CORE_RING_H
@@ -12,19 +14,25 @@
 #include "core/ops.h"
 
 #define PST_SLOT_SMALL (64u << 10)
+#define PST_SLOT_PART (1u << 20)
+#define PST_SLOT_SIZES 3
 
 struct pst_slot {
 	char *mem;
 	uint32_t len;
-	bool small;
+	uint8_t size;		/* 0: big, 1: a part of one, 2: small */
+	uint8_t parts_out;	/* big: of its parts, those in use */
+	bool cut;		/* big: its parts are on the list, or in use */
+	struct pst_slot *whole; /* part: what it is of */
 	struct pst_slot *next;
 };
 
 /* One lane's slots. */
 struct pst_slots {
-	struct pst_slot *big, *small; /* free ones */
-	struct pst_slot *all;
-	unsigned count;
+	struct pst_slot *free[PST_SLOT_SIZES];
+	struct pst_slot *all; /* the big ones first, then their parts, then small ones */
+	unsigned big_count, count, parts; /* parts: of a big slot, 0: not cut */
+	bool big_wanted; /* and none was whole: no more parts until one is */
 	char *base;
 	size_t len;
 };
@@ -49,24 +57,7 @@ int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsig
 void pst_slots_close(struct pst_slots *slots);
 
 /* A slot of at least `len` bytes, or NULL: none is free. Lane's thread only. */
-static inline struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len)
-{
-	struct pst_slot **list = len <= PST_SLOT_SMALL && slots->small ? &slots->small
-								       : &slots->big;
-	struct pst_slot *slot = *list;
-
-	if (!slot || slot->len < len)
-		return NULL;
-	*list = slot->next;
-	return slot;
-}
-
-static inline void pst_slot_put(struct pst_slots *slots, struct pst_slot *slot)
-{
-	struct pst_slot **list = slot->small ? &slots->small : &slots->big;
-
-	slot->next = *list;
-	*list = slot;
-}
+struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len);
+void pst_slot_put(struct pst_slots *slots, struct pst_slot *slot);
 
 #endif

@@ -13,6 +13,10 @@
 #include "core/ops.h"
 #include "io/engines.h"
 
+/* Calls this long are handed over one by one: those of one batch are merged by the
+ * block layer, and a drive that is given few very long commands is slower (virtio:
+ * 16 of 1 MiB each 5.4 GB/s, batched into some of 4 MiB 4.3). */
+#define ALONE_BYTES (256u << 10)
 #define TAG_WAKE 1u   /* user_data of the eventfd's read */
 #define TAG_CANCEL 2u /* of a cancel; what it did shows in the call itself */
 
@@ -132,6 +136,8 @@ static int uring_submit(struct pst_engine *engine, struct pst_call *call)
 	prepare(engine, sqe, call);
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
+	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
+		io_uring_submit(&engine->ring); /* if that fails, poll does it again */
 	return 0;
 }
 

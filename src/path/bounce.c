@@ -21,15 +21,22 @@
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
 
+/* Of a request of 64 MiB: shorter ones cost the copy engine more than they save. */
+#define CHUNK_FIRST (512u << 10)
+
 static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
 		 struct pst_err *err, char *fix)
 {
+	const struct pst_pump *pump = atomic_load(&route->dev->pump);
+
 	(void)op;
 	(void)err;
 	(void)fix;
 	facts->class_ = PENSTOCK_ANY;
 	facts->off_align = facts->mem_align = 1;
-	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
+	facts->chunk_max = pump->slot_bytes;
+	facts->chunk_first = CHUNK_FIRST < pump->slot_bytes ? CHUNK_FIRST : pump->slot_bytes;
+	facts->lanes = pump->lane_count;
 	facts->quick = true;
 	return 0;
 }

@@ -12,7 +12,7 @@
 #include "core/pump.h"
 #include "core/route.h"
 
-#define CHUNK_MAX (4u << 20) /* of one system call */
+#define CHUNK_MAX (4u << 20) /* of one system call, where the storage has no wish */
 /* On the way at once on one lane: enough to keep any drive's queue full, little enough
  * that a small request behind it does not wait long. */
 #define BYTES_MAX (64u << 20)
@@ -35,7 +35,7 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->off_align = st->off_align;
 	facts->mem_align = st->mem_align;
 	facts->exact = true;
-	facts->chunk_max = CHUNK_MAX;
+	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
 	facts->lanes = 1;
 	facts->quick = true;
 	facts->canary = st->listed;

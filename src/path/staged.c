@@ -30,6 +30,8 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	facts->off_align = st->off_align; /* reads take whole blocks around the chunk */
 	facts->mem_align = 1;
 	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
+	if (st->chunk_best && st->chunk_best < facts->chunk_max)
+		facts->chunk_max = st->chunk_best;
 	facts->lanes = 2; /* one drives 16 MiB in flight; two hide each other's copies */
 	facts->quick = true;
 	return 0;

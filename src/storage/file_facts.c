@@ -23,6 +23,9 @@
 #include "storage/file.h"
 
 #ifndef SYS_cachestat
+/* Of one system call: shorter ones cost more of them, longer ones leave a drive's queue
+ * too short (virtio, 16 MiB in flight: 1 MiB 5.4 GB/s, 2 MiB 4.6, 512 KiB 5.0). */
+#define CALL_BYTES (1u << 20)
 #define SYS_cachestat 451 /* Linux 6.5, every architecture */
 #endif
 
@@ -173,6 +176,7 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 		inode_flags = 0; /* refused here: the attributes must do */
 	read_stack(root, file, &stx, &stack);
 	facts->fd = file->fd;
+	facts->chunk_best = CALL_BYTES;
 	facts->mappable = !file->is_block;
 	facts->edge_align = (uint32_t)sysconf(_SC_PAGESIZE);
 	if (!file->is_block && stx.blksize > facts->edge_align && stx.blksize <= 1 << 20 &&
