@@ -115,11 +115,12 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
 
-		printf("  %-9s %-4s %s%s\n", p->name,
+		printf("  %-9s %s%s%s%s\n", p->name,
 		       (int)i == e->taken ? "TAKE"
 		       : p->usable	  ? "open"
 					  : "shut",
-		       p->text, p->proven > 0 ? " (proven by canary)" : "");
+		       p->text[0] ? " " : "", p->text,
+		       p->proven > 0 ? " (proven by canary)" : "");
 		if (p->fix[0])
 			printf("                 to open it: %s\n", p->fix);
 	}

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the command share: where it is, running it with and without
+the stand-in GPU, facts about the machine, and TAP. Imported by the suites of
+tests/cli only. Nothing here may retry, or turn a failure into a skip."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+BUILD = os.path.abspath(os.environ.get("PENSTOCK_BUILD",
+                                       os.path.join(ROOT, "build")))
+PENSTOCK = os.path.join(BUILD, "penstock")
+LIBRARY = os.path.join(BUILD, "src", "libpenstock.so.0")
+STANDIN = os.path.join(BUILD, "tests", "standin", "libcuda.so.1")
+NO_DRIVER = "/no/such/libcuda.so.1"
+LIMIT_S = 40
+SYS_CACHESTAT = 451
+
+
+class Skip(Exception):
+    """Raised by a case that this machine cannot have, with the reason."""
+
+
+class Tap:
+    """Counts cases and prints them; the plan comes last."""
+
+    def __init__(self):
+        self.count = self.failed = 0
+        print("TAP version 13", flush=True)
+
+    def ok(self, name, passed, detail=""):
+        self.count += 1
+        self.failed += not passed
+        print(f"{'ok' if passed else 'not ok'} {self.count} - "
+              f"{name.replace('#', '')}")
+        if not passed:
+            for line in str(detail).splitlines():
+                print(f"# {line}")
+        sys.stdout.flush()
+        return passed
+
+    def case(self, name, function, *args):
+        """Runs function, which returns what is wrong with it, "" if nothing."""
+        try:
+            wrong = function(*args)
+        except Skip as skip:
+            self.count += 1
+            print(f"# skip: {skip}\nok {self.count} - {name} # SKIP", flush=True)
+            return
+        except Exception:  # a case that breaks down is a case that failed
+            wrong = traceback.format_exc()
+        self.ok(name, not wrong, wrong)
+
+    def end(self):
+        print(f"1..{self.count}", flush=True)
+        return 1 if self.failed else 0
+
+
+def environment(gpu=False, **more):
+    """Of a child: the stand-in GPU or none, never the machine's own."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    env["PENSTOCK_LIBCUDA"] = STANDIN if gpu else NO_DRIVER
+    env["LC_ALL"] = "C"
+    env.update(more)
+    return env
+
+
+def run(*args, gpu=False, cwd=None, env=None, prefix=(), **options):
+    """Runs the command; returns what it said and its exit status."""
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    return subprocess.run([*prefix, PENSTOCK, *args], cwd=cwd, text=True,
+                          stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False,
+                          env=environment(gpu, **(env or {})), **options)
+
+
+def told(done):
+    """What a run said, for the lines below a failure."""
+    return (f"exit {done.returncode}\nstdout: {done.stdout}\n"
+            f"stderr: {done.stderr}")
+
+
+def folder(name="cli"):
+    """An empty folder that goes with TMPDIR, or with the machine's /tmp."""
+    return tempfile.mkdtemp(prefix=f"penstock-{name}.")
+
+
+def write(path, length, seed=7):
+    """A file of bytes that never repeat at a chunk's distance, on the drive."""
+    block = b"".join((i * 2654435761 + seed & 0xffffffff).to_bytes(4, "little")
+                     for i in range(4099))
+    with open(path, "wb") as f:
+        for at in range(0, length, len(block)):
+            f.write(block[:length - at])
+        f.flush()
+        os.fsync(f.fileno())
+    return path
+
+
+def cached_pages(path):
+    """Pages of the file in the page cache; None where the kernel does not say."""
+    class Range(ctypes.Structure):
+        _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
+
+    class Stat(ctypes.Structure):
+        _fields_ = [(n, ctypes.c_uint64) for n in
+                    ("cache", "dirty", "writeback", "evicted", "recently")]
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    stat, whole = Stat(), Range(0, 0)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        if libc.syscall(SYS_CACHESTAT, fd, ctypes.byref(whole),
+                        ctypes.byref(stat), 0):
+            return None
+    finally:
+        os.close(fd)
+    return stat.cache
+
+
+def make_cold(path):
+    """Drops the file's pages; Skip where they stay or nobody can tell."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    pages = cached_pages(path)
+    if pages is None:
+        raise Skip("the kernel has no cachestat(2)")
+    if pages:
+        raise Skip(f"the file's pages stay in the page cache in {path}")
+
+
+def make_warm(path):
+    with open(path, "rb") as f:
+        while f.read(1 << 20):
+            pass
