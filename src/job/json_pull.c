@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See json_pull.h. Called by safetensors.c and weights_find.c. */
+#include "job/json_pull.h"
+
+#include <string.h>
+
+#define DEPTH_MAX 64
+
+bool pst_json_wrong(struct pst_json *in, const char *what)
+{
+	if (!in->what)
+		in->what = what;
+	return false;
+}
+
+int pst_json_peek(struct pst_json *in)
+{
+	while (in->at < in->len && (in->text[in->at] == ' ' || in->text[in->at] == '\n' ||
+				    in->text[in->at] == '\t' || in->text[in->at] == '\r'))
+		in->at++;
+	return in->at < in->len ? (unsigned char)in->text[in->at] : 0;
+}
+
+bool pst_json_take(struct pst_json *in, char c)
+{
+	static const char *const wanted[] = { "'{' is missing", "'[' is missing", "':' is missing",
+					      "'}' is missing", "']' is missing",
+					      "a string is missing" };
+	const char *which;
+
+	if (pst_json_peek(in) == c && in->at < in->len) {
+		in->at++;
+		return true;
+	}
+	which = strchr("{[:}]\"", c);
+	return pst_json_wrong(in, wanted[which - "{[:}]\""]);
+}
+
+bool pst_json_more(struct pst_json *in, char end, bool *first)
+{
+	int c = pst_json_peek(in);
+
+	if (in->what)
+		return false;
+	if (c == end) {
+		in->at++;
+		return false;
+	}
+	if (!*first) {
+		if (c != ',')
+			return pst_json_wrong(in, "a comma is missing");
+		in->at++;
+		if (pst_json_peek(in) == end)
+			return pst_json_wrong(in, "a comma too many");
+	}
+	*first = false;
+	return true;
+}
+
+/* ---- strings ---- */
+
+static int hex4(const struct pst_json *in, size_t at)
+{
+	int value = 0;
+
+	if (at > in->len || in->len - at < 4)
+		return -1;
+	for (unsigned i = 0; i < 4; i++) {
+		unsigned char c = (unsigned char)in->text[at + i];
+		int digit = c >= '0' && c <= '9' ? c - '0'
+			    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+			    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+						   : -1;
+
+		if (digit < 0)
+			return -1;
+		value = value << 4 | digit;
+	}
+	return value;
+}
+
+static size_t put_utf8(char *out, uint32_t c)
+{
+	if (c < 0x80) {
+		out[0] = (char)c;
+		return 1;
+	}
+	if (c < 0x800) {
+		out[0] = (char)(0xc0 | c >> 6);
+		out[1] = (char)(0x80 | (c & 0x3f));
+		return 2;
+	}
+	if (c < 0x10000) {
+		out[0] = (char)(0xe0 | c >> 12);
+		out[1] = (char)(0x80 | (c >> 6 & 0x3f));
+		out[2] = (char)(0x80 | (c & 0x3f));
+		return 3;
+	}
+	out[0] = (char)(0xf0 | c >> 18);
+	out[1] = (char)(0x80 | (c >> 12 & 0x3f));
+	out[2] = (char)(0x80 | (c >> 6 & 0x3f));
+	out[3] = (char)(0x80 | (c & 0x3f));
+	return 4;
+}
+
+/* in->at is behind "\u"; what it stands for is never longer than what it is. */
+static size_t unescape_u(struct pst_json *in, char *out)
+{
+	int high = hex4(in, in->at), low;
+	uint32_t c;
+
+	if (high < 0)
+		return pst_json_wrong(in, "\\u wants four hexadecimal digits");
+	in->at += 4;
+	c = (uint32_t)high;
+	if (c >= 0xd800 && c < 0xdc00) {
+		low = in->len - in->at >= 6 && in->text[in->at] == '\\' &&
+				      in->text[in->at + 1] == 'u'
+			      ? hex4(in, in->at + 2)
+			      : -1;
+		if (low < 0xdc00 || low > 0xdfff)
+			return pst_json_wrong(in, "half of a surrogate pair");
+		in->at += 6;
+		c = 0x10000 + ((c - 0xd800) << 10) + ((uint32_t)low - 0xdc00);
+	} else if (c >= 0xdc00 && c < 0xe000) {
+		return pst_json_wrong(in, "half of a surrogate pair");
+	}
+	if (!c)
+		return pst_json_wrong(in, "a NUL in a string");
+	return put_utf8(out, c);
+}
+
+static size_t unescape(struct pst_json *in, char *out)
+{
+	static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+	const char *which;
+	char c;
+
+	if (in->at >= in->len)
+		return pst_json_wrong(in, "a string without end");
+	c = in->text[in->at++];
+	if (c == 'u')
+		return unescape_u(in, out);
+	which = c ? strchr(from, c) : NULL;
+	if (!which)
+		return pst_json_wrong(in, "an unknown escape in a string");
+	*out = to[which - from];
+	return 1;
+}
+
+/* Bytes of the valid UTF-8 sequence at `at`, 0: there is none. */
+static size_t utf8_length(const struct pst_json *in, size_t at)
+{
+	const unsigned char *s = (const unsigned char *)in->text + at;
+	size_t left = in->len - at, n;
+	unsigned low = 0x80, high = 0xbf;
+
+	if (s[0] < 0x80)
+		return 1;
+	n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2
+	    : s[0] >= 0xe0 && s[0] <= 0xef ? 3
+	    : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
+					   : 0;
+	if (!n || left < n)
+		return 0;
+	/* The second byte rules out what is overlong, a surrogate or too large. */
+	if (s[0] == 0xe0)
+		low = 0xa0;
+	else if (s[0] == 0xed)
+		high = 0x9f;
+	else if (s[0] == 0xf0)
+		low = 0x90;
+	else if (s[0] == 0xf4)
+		high = 0x8f;
+	if (s[1] < low || s[1] > high)
+		return 0;
+	for (size_t i = 2; i < n; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+	return n;
+}
+
+bool pst_json_string(struct pst_json *in, char **out, size_t *len)
+{
+	char *start, *put;
+
+	if (!pst_json_take(in, '"'))
+		return false;
+	start = put = in->text + in->at;
+	while (in->at < in->len && in->text[in->at] != '"') {
+		size_t n;
+
+		if (in->text[in->at] == '\\') {
+			in->at++;
+			n = unescape(in, put);
+			if (!n)
+				return false;
+			put += n;
+			continue;
+		}
+		if ((unsigned char)in->text[in->at] < 0x20)
+			return pst_json_wrong(in, "a control character in a string");
+		n = utf8_length(in, in->at);
+		if (!n)
+			return pst_json_wrong(in, "bytes that are not UTF-8");
+		memmove(put, in->text + in->at, n);
+		put += n;
+		in->at += n;
+	}
+	if (in->at >= in->len)
+		return pst_json_wrong(in, "a string without end");
+	in->at++;
+	*put = '\0'; /* at the latest in the place of the closing quote */
+	*out = start;
+	*len = (size_t)(put - start);
+	return true;
+}
+
+/* ---- numbers and what is skipped ---- */
+
+bool pst_json_number(struct pst_json *in, uint64_t *out)
+{
+	uint64_t value = 0;
+	size_t start;
+	int c = pst_json_peek(in);
+
+	if (c < '0' || c > '9')
+		return pst_json_wrong(in, "a whole number from 0 on is missing");
+	for (start = in->at; in->at < in->len; in->at++) {
+		c = (unsigned char)in->text[in->at];
+		if (c < '0' || c > '9')
+			break;
+		if (__builtin_mul_overflow(value, 10u, &value) ||
+		    __builtin_add_overflow(value, (uint64_t)(c - '0'), &value))
+			return pst_json_wrong(in, "a number of more than 64 bits");
+	}
+	if (in->at - start > 1 && in->text[start] == '0')
+		return pst_json_wrong(in, "a number that begins with 0");
+	if (in->at < in->len && (c == '.' || c == 'e' || c == 'E'))
+		return pst_json_wrong(in, "a number that is not whole");
+	*out = value;
+	return true;
+}
+
+static bool skip_digits(struct pst_json *in)
+{
+	size_t start = in->at;
+
+	while (in->at < in->len && in->text[in->at] >= '0' && in->text[in->at] <= '9')
+		in->at++;
+	return in->at > start || pst_json_wrong(in, "a digit is missing");
+}
+
+static bool skip_number(struct pst_json *in)
+{
+	if (in->text[in->at] == '-')
+		in->at++;
+	if (in->at < in->len && in->text[in->at] == '0')
+		in->at++;
+	else if (!skip_digits(in))
+		return false;
+	if (in->at < in->len && in->text[in->at] == '.') {
+		in->at++;
+		if (!skip_digits(in))
+			return false;
+	}
+	if (in->at < in->len && (in->text[in->at] | 0x20) == 'e') {
+		in->at++;
+		if (in->at < in->len && (in->text[in->at] == '+' || in->text[in->at] == '-'))
+			in->at++;
+		return skip_digits(in);
+	}
+	return true;
+}
+
+/* A string, a number or a word. */
+static bool skip_plain(struct pst_json *in, int c)
+{
+	static const char *const words[] = { "true", "false", "null" };
+	char *text;
+	size_t len;
+
+	if (c == '"')
+		return pst_json_string(in, &text, &len);
+	if (c == '-' || (c >= '0' && c <= '9'))
+		return skip_number(in);
+	for (unsigned i = 0; i < 3; i++) {
+		len = strlen(words[i]);
+		if (in->len - in->at >= len && !memcmp(in->text + in->at, words[i], len)) {
+			in->at += len;
+			return true;
+		}
+	}
+	return pst_json_wrong(in, "a value is missing");
+}
+
+bool pst_json_skip(struct pst_json *in)
+{
+	char ends[DEPTH_MAX];
+	bool first[DEPTH_MAX];
+	unsigned depth = 0;
+
+	do {
+		int c = pst_json_peek(in);
+
+		if (c == '{' || c == '[') {
+			if (depth == DEPTH_MAX)
+				return pst_json_wrong(in, "nested too deeply");
+			in->at++;
+			ends[depth] = c == '{' ? '}' : ']';
+			first[depth++] = true;
+		} else if (!skip_plain(in, c)) {
+			return false;
+		}
+		while (depth && !pst_json_more(in, ends[depth - 1], &first[depth - 1])) {
+			if (in->what)
+				return false;
+			depth--;
+		}
+		if (depth && ends[depth - 1] == '}') {
+			char *key;
+			size_t len;
+
+			if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':'))
+				return false;
+		}
+	} while (depth);
+	return true;
+}
+
+bool pst_json_end(struct pst_json *in)
+{
+	pst_json_peek(in);
+	return in->at == in->len || pst_json_wrong(in, "something behind the end");
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads the header of a safetensors file; see safetensors.h. Everything that a file
+ * may lie about is checked here, so that behind it offsets, shapes and names are
+ * simply true: the tensors cover the data from its first byte to its last, in
+ * order, none twice. What is wrong is said with tensor and byte.
+ */
+#include "job/safetensors.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/json_pull.h"
+
+#define RANK_MAX PENSTOCK_RANK_MAX
+
+struct state {
+	struct pst_json in;
+	struct pst_st st;
+	size_t tensors_room, shapes_room, pairs_room, shape_count;
+	const char *name; /* of the tensor that is being read */
+	bool no_memory, has_metadata;
+};
+
+static const struct {
+	const char *name;
+	unsigned bits;
+} dtypes[] = {
+#define ROW(code, name, bits) { name, bits },
+	PENSTOCK_DTYPE_LIST(ROW)
+#undef ROW
+};
+
+const char *penstock_dtype_name(unsigned dtype)
+{
+	return dtype < PENSTOCK_DTYPES ? dtypes[dtype].name : "unknown";
+}
+
+unsigned penstock_dtype_bits(unsigned dtype)
+{
+	return dtype < PENSTOCK_DTYPES ? dtypes[dtype].bits : 0;
+}
+
+int pst_st_dtype(const char *name)
+{
+	for (int i = 0; i < PENSTOCK_DTYPES; i++)
+		if (!strcmp(name, dtypes[i].name))
+			return i;
+	return -1;
+}
+
+int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank, uint64_t *out)
+{
+	uint64_t n = 1;
+
+	for (unsigned i = 0; i < rank; i++)
+		if (__builtin_mul_overflow(n, shape[i], &n))
+			return false;
+	if (__builtin_mul_overflow(n, (uint64_t)dtypes[dtype].bits, &n) || n % 8)
+		return false;
+	*out = n / 8;
+	return true;
+}
+
+/* ---- saying what is wrong ---- */
+
+__attribute__((format(printf, 4, 5))) static int
+wrong(struct pst_st_error *err, const char *tensor, uint64_t at, const char *fmt, ...)
+{
+	va_list args;
+
+	err->at = at;
+	snprintf(err->tensor, sizeof(err->tensor), "%s", tensor);
+	va_start(args, fmt);
+	vsnprintf(err->text, sizeof(err->text), fmt, args);
+	va_end(args);
+	return -EBADMSG;
+}
+
+int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t file_len,
+			     struct pst_st_error *err)
+{
+	uint64_t len = 0;
+
+	for (unsigned i = PST_ST_PREFIX; i-- > 0;)
+		len = len << 8 | prefix[i];
+	if (len > PST_ST_HEADER_MAX)
+		return wrong(err, "", 0, "it announces a header of %llu bytes, at most %u are read",
+			     (unsigned long long)len, PST_ST_HEADER_MAX);
+	if (file_len < PST_ST_PREFIX || len > file_len - PST_ST_PREFIX)
+		return wrong(err, "", 0,
+			     "it announces a header of %llu bytes, the file ends after %llu",
+			     (unsigned long long)len, (unsigned long long)file_len);
+	if (len < 2)
+		return wrong(err, "", 0, "it announces a header of %llu bytes, {} are two",
+			     (unsigned long long)len);
+	return (int64_t)len;
+}
+
+/* ---- tables that grow ---- */
+
+/* Room for one more of `each` bytes in *table, which holds `count`. */
+static bool grow(struct state *s, void *table, size_t *room, size_t count, size_t each)
+{
+	void *old, *more;
+
+	if (count < *room)
+		return true;
+	memcpy(&old, table, sizeof(old));
+	more = reallocarray(old, *room ? *room * 2 : 64, each);
+	if (!more) {
+		s->no_memory = true;
+		return pst_json_wrong(&s->in, "no memory");
+	}
+	*room = *room ? *room * 2 : 64;
+	memcpy(table, &more, sizeof(more));
+	return true;
+}
+
+/* ---- the parts of a header ---- */
+
+static bool read_shape(struct state *s, struct pst_st_tensor *t)
+{
+	bool first = true;
+
+	t->rank = 0;
+	if (!pst_json_take(&s->in, '['))
+		return false;
+	while (pst_json_more(&s->in, ']', &first)) {
+		if (t->rank == RANK_MAX)
+			return pst_json_wrong(&s->in, "a shape of too many dimensions");
+		if (!grow(s, &s->st.shapes, &s->shapes_room, s->shape_count, sizeof(uint64_t)) ||
+		    !pst_json_number(&s->in, &s->st.shapes[s->shape_count]))
+			return false;
+		s->shape_count++;
+		t->rank++;
+	}
+	return !s->in.what;
+}
+
+static bool read_offsets(struct state *s, struct pst_st_tensor *t)
+{
+	bool first = true;
+	uint64_t values[2];
+	unsigned count = 0;
+
+	if (!pst_json_take(&s->in, '['))
+		return false;
+	while (pst_json_more(&s->in, ']', &first)) {
+		if (count == 2)
+			return pst_json_wrong(&s->in, "data_offsets of more than two numbers");
+		if (!pst_json_number(&s->in, &values[count++]))
+			return false;
+	}
+	if (!s->in.what && count != 2)
+		return pst_json_wrong(&s->in, "data_offsets of fewer than two numbers");
+	t->begin = values[0];
+	t->end = values[1];
+	return !s->in.what;
+}
+
+static bool read_dtype(struct state *s, struct pst_st_tensor *t)
+{
+	size_t len;
+	char *name;
+	int dtype;
+
+	if (!pst_json_string(&s->in, &name, &len))
+		return false;
+	dtype = pst_st_dtype(name);
+	if (dtype < 0)
+		return pst_json_wrong(&s->in, "a dtype that is not known");
+	t->dtype = (enum penstock_dtype)dtype;
+	return true;
+}
+
+/* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, in any order. */
+static bool read_info(struct state *s, struct pst_st_tensor *t)
+{
+	static const char *const fields[] = { "dtype", "shape", "data_offsets" };
+	bool first = true, ok;
+	unsigned seen = 0;
+	size_t len;
+	char *key;
+
+	if (!pst_json_take(&s->in, '{'))
+		return false;
+	while (pst_json_more(&s->in, '}', &first)) {
+		unsigned i = 0;
+
+		if (!pst_json_string(&s->in, &key, &len) || !pst_json_take(&s->in, ':'))
+			return false;
+		while (i < 3 && strcmp(key, fields[i]))
+			i++;
+		if (i < 3 && seen & 1u << i)
+			return pst_json_wrong(&s->in, "a field that is there twice");
+		seen |= i < 3 ? 1u << i : 0;
+		ok = i == 0 ? read_dtype(s, t)
+		     : i == 1 ? read_shape(s, t)
+		     : i == 2 ? read_offsets(s, t)
+			      : pst_json_skip(&s->in); /* other programs' fields */
+		if (!ok)
+			return false;
+	}
+	if (!s->in.what && seen != 7)
+		return pst_json_wrong(&s->in, !(seen & 1) ? "a tensor without dtype"
+					      : !(seen & 2) ? "a tensor without shape"
+							    : "a tensor without data_offsets");
+	return !s->in.what;
+}
+
+static bool read_metadata(struct state *s)
+{
+	bool first = true;
+	size_t len;
+
+	if (s->has_metadata)
+		return pst_json_wrong(&s->in, "metadata that are there twice");
+	s->has_metadata = true;
+	if (!pst_json_take(&s->in, '{'))
+		return false;
+	while (pst_json_more(&s->in, '}', &first)) {
+		char *key, *value;
+
+		if (!grow(s, &s->st.pairs, &s->pairs_room, s->st.pair_count,
+			  sizeof(*s->st.pairs)) ||
+		    !pst_json_string(&s->in, &key, &len) || !pst_json_take(&s->in, ':') ||
+		    !pst_json_string(&s->in, &value, &len))
+			return false;
+		s->st.pairs[s->st.pair_count++] = (struct pst_st_pair){ key, value };
+	}
+	return !s->in.what;
+}
+
+static bool read_header(struct state *s)
+{
+	bool first = true;
+	size_t len;
+	char *name;
+
+	if (s->in.text[0] != '{')
+		return pst_json_wrong(&s->in, "'{' is missing");
+	s->in.at = 1;
+	while (pst_json_more(&s->in, '}', &first)) {
+		struct pst_st_tensor *t;
+
+		if (!pst_json_string(&s->in, &name, &len) || !pst_json_take(&s->in, ':'))
+			return false;
+		s->name = name;
+		if (!strcmp(name, PST_ST_METADATA)) {
+			if (!read_metadata(s))
+				return false;
+			continue;
+		}
+		if (len > PST_ST_NAME_MAX)
+			return pst_json_wrong(&s->in, "a name of more than 4096 bytes");
+		if (!grow(s, &s->st.tensors, &s->tensors_room, s->st.count,
+			  sizeof(*s->st.tensors)))
+			return false;
+		t = &s->st.tensors[s->st.count];
+		*t = (struct pst_st_tensor){ .name = name };
+		if (!read_info(s, t))
+			return false;
+		s->st.count++;
+	}
+	if (!s->in.what)
+		s->name = "";
+	return !s->in.what && pst_json_end(&s->in);
+}
+
+/* ---- what the parts say together ---- */
+
+static int by_place(const void *a, const void *b)
+{
+	const struct pst_st_tensor *x = a, *y = b;
+
+	if (x->begin != y->begin)
+		return x->begin < y->begin ? -1 : 1;
+	if (x->end != y->end)
+		return x->end < y->end ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+static int by_name(const void *a, const void *b, void *tensors)
+{
+	const struct pst_st_tensor *t = tensors;
+
+	return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
+}
+
+static int by_key(const void *a, const void *b)
+{
+	return strcmp(((const struct pst_st_pair *)a)->key, ((const struct pst_st_pair *)b)->key);
+}
+
+/* Every byte of the data belongs to exactly one tensor. */
+static int check_places(struct pst_st *st, uint64_t data_len, struct pst_st_error *err)
+{
+	uint64_t at = 0, bytes;
+
+	for (size_t i = 0; i < st->count; i++) {
+		const struct pst_st_tensor *t = &st->tensors[i];
+
+		if (!pst_st_bytes(t->dtype, t->shape, t->rank, &bytes))
+			return wrong(err, t->name, UINT64_MAX,
+				     "its shape has too many elements, or no whole bytes");
+		if (t->end < t->begin || t->end - t->begin != bytes)
+			return wrong(err, t->name, UINT64_MAX,
+				     "data_offsets are %llu to %llu, its shape takes %llu bytes",
+				     (unsigned long long)t->begin, (unsigned long long)t->end,
+				     (unsigned long long)bytes);
+		if (t->begin != at)
+			return wrong(err, t->name, UINT64_MAX,
+				     "it begins at %llu, the tensor before it ends at %llu: %s",
+				     (unsigned long long)t->begin, (unsigned long long)at,
+				     t->begin < at ? "they overlap" : "a hole");
+		at = t->end;
+	}
+	if (at > data_len)
+		return wrong(err, st->tensors[st->count - 1].name, UINT64_MAX,
+			     "the file is truncated: the tensors take %llu bytes, %llu are there",
+			     (unsigned long long)at, (unsigned long long)data_len);
+	if (at < data_len)
+		return wrong(err, "", UINT64_MAX, "%llu bytes behind the last tensor",
+			     (unsigned long long)(data_len - at));
+	return 0;
+}
+
+static int check_names(struct pst_st *st, struct pst_st_error *err)
+{
+	if (st->count > UINT32_MAX)
+		return -ENOMEM;
+	st->by_name = malloc((st->count ? st->count : 1) * sizeof(*st->by_name));
+	if (!st->by_name)
+		return -ENOMEM;
+	for (size_t i = 0; i < st->count; i++)
+		st->by_name[i] = (uint32_t)i;
+	qsort_r(st->by_name, st->count, sizeof(*st->by_name), by_name, st->tensors);
+	for (size_t i = 1; i < st->count; i++)
+		if (!by_name(&st->by_name[i - 1], &st->by_name[i], st->tensors))
+			return wrong(err, st->tensors[st->by_name[i]].name, UINT64_MAX,
+				     "it is there twice");
+	if (st->pair_count)
+		qsort(st->pairs, st->pair_count, sizeof(*st->pairs), by_key);
+	for (size_t i = 1; i < st->pair_count; i++)
+		if (!by_key(&st->pairs[i - 1], &st->pairs[i]))
+			return wrong(err, "", UINT64_MAX, "the metadata have '%.100s' twice",
+				     st->pairs[i].key);
+	return 0;
+}
+
+int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
+		 struct pst_st_error *err)
+{
+	struct state s = { .in = { text, len, 0, NULL }, .st = { .text = text }, .name = "" };
+	size_t at = 0;
+	int ret = 0;
+
+	*err = (struct pst_st_error){ .at = UINT64_MAX };
+	text[len] = '\0';
+	if (!read_header(&s)) {
+		wrong(err, s.name, s.in.at, "%s", s.in.what);
+		ret = s.no_memory ? -ENOMEM : -EBADMSG;
+	}
+	if (!ret) {
+		/* The table may have moved while it grew, so addresses come last. */
+		for (size_t i = 0; i < s.st.count; i++) {
+			s.st.tensors[i].shape = s.st.shapes ? s.st.shapes + at : NULL;
+			at += s.st.tensors[i].rank;
+		}
+		if (s.st.count)
+			qsort(s.st.tensors, s.st.count, sizeof(*s.st.tensors), by_place);
+		ret = check_places(&s.st, data_len, err);
+	}
+	if (!ret)
+		ret = check_names(&s.st, err);
+	if (ret) {
+		if (ret == -ENOMEM)
+			snprintf(err->text, sizeof(err->text), "no memory for its header");
+		pst_st_free(&s.st);
+		return ret;
+	}
+	*out = s.st;
+	return 0;
+}
+
+void pst_st_free(struct pst_st *st)
+{
+	free(st->tensors);
+	free(st->by_name);
+	free(st->pairs);
+	free(st->shapes);
+	free(st->text);
+	*st = (struct pst_st){ .tensors = NULL };
+}
