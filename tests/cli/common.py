@@ -74,8 +74,9 @@ def run(*args, gpu=False, cwd=None, env=None, prefix=(), **options):
     """Runs the command; returns what it said and its exit status."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
-    return subprocess.run([*prefix, PENSTOCK, *args], cwd=cwd, text=True,
-                          stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False,
+    return subprocess.run([*prefix, PENSTOCK, *args], cwd=cwd, encoding="utf-8",
+                          errors="surrogateescape", stdin=subprocess.DEVNULL,
+                          timeout=LIMIT_S, check=False,
                           env=environment(gpu, **(env or {})), **options)
 
 
