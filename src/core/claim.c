@@ -140,16 +140,13 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		if (facts->mem_align > 1 &&
 		    ((uintptr_t)part.mem + -place->off % align) % facts->mem_align)
 			return 0; /* offset and address are never aligned together */
-		if (room > UINT32_MAX)
-			room = UINT32_MAX;
-	} else if (req->op == PENSTOCK_WRITE) {
-		const struct penstock_seg *last =
-			&req->segs[place->span->seg_first + place->span->seg_count - 1];
-
-		room = place->len == place->span->len - (place->off - place->span->off)
-			       ? last->room
-			       : 0;
 	}
+	if (req->op == PENSTOCK_WRITE)
+		room = place->off + len == place->span->off + place->span->len
+			       ? pst_span_room(req, place->span)
+			       : 0;
+	if (room > UINT32_MAX)
+		room = UINT32_MAX;
 	if (facts->exact || req->op == PENSTOCK_WRITE) {
 		if (place->off % align) {
 			uint64_t head = align - place->off % align;

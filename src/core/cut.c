@@ -96,6 +96,18 @@ static void finish_span(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
+/* Rows of the same pitch that lie between each other's: columns of one matrix. */
+static bool beside(const struct penstock_seg *a, const struct penstock_seg *b)
+{
+	uint64_t pitch = a->pitch, shift;
+
+	if (b->pitch != pitch)
+		return false;
+	shift = b->off >= a->off ? (b->off - a->off) % pitch
+				 : (pitch - (a->off - b->off) % pitch) % pitch;
+	return shift >= a->row_len && shift + b->row_len <= pitch;
+}
+
 static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	struct pst_span *span = NULL;
@@ -115,7 +127,7 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 		}
 		extent(seg, &len);
 		if (span && req->op == PENSTOCK_WRITE && seg->off < span->off + span->len &&
-		    seg->off + len > span->off)
+		    seg->off + len > span->off && !beside(&req->segs[span->seg_first], seg))
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"segment %u writes bytes that the one before it writes", i);
 		if (span && joins(req, span, seg)) {
@@ -164,14 +176,21 @@ static bool rows_aligned(const struct penstock_seg *seg, uint64_t align)
 	return !(seg->off % align) && !(seg->pitch % align) && !(seg->row_len % align);
 }
 
-/* Does the tail of this span go along with its body, padded from the room behind?
- * Only where nobody else can own the block: an object that is ours until commit. */
+uint64_t pst_span_room(const struct pst_request *req, const struct pst_span *span)
+{
+	const struct pst_storage_facts *facts = &req->st->facts;
+
+	if (!facts->growing || span->off + span->len < facts->length)
+		return 0;
+	return req->segs[span->seg_first + span->seg_count - 1].room;
+}
+
+/* Does the tail of this span go along with its body, padded from the room behind? */
 static bool tail_padded(const struct pst_request *req, const struct pst_span *span, uint64_t align)
 {
-	const struct penstock_seg *last = &req->segs[span->seg_first + span->seg_count - 1];
-	uint64_t end = span->off + span->len, pad = -end % align;
+	uint64_t pad = -(span->off + span->len) % align;
 
-	return span->route->st->facts.growing && pad && last->room >= pad && !span->rowwise;
+	return pad && pst_span_room(req, span) >= pad && !span->rowwise;
 }
 
 /*

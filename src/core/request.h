@@ -110,6 +110,10 @@ enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
 /* cut.c: segments into spans. */
 int pst_cut(struct pst_request *req, unsigned spans_max, struct pst_err *err);
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
+/* How much behind a write's span may be written along with its tail: the segment's room,
+ * where nobody can own those bytes (the end of an object that is ours until commit and
+ * is cut to its length then), else nothing. */
+uint64_t pst_span_room(const struct pst_request *req, const struct pst_span *span);
 
 /* A rectangle of device memory that storage bytes [off + at, ...) belong to. */
 struct pst_part {

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of cut.c share: a made-up storage with routes to three devices, a
+ * request on it, and the check that every byte of its buffers gets its byte of the
+ * storage exactly once, whatever way the spans are cut into chunks. Included by
+ * test_cut*.c; it looks at addresses only and moves nothing.
+ */
+#ifndef PENSTOCK_TEST_CUT_H
+#define PENSTOCK_TEST_CUT_H
+
+#include "test.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "core/request.h"
+#include "core/route.h"
+
+#define SEGS_MAX 24
+#define SPANS_MAX (3 * SEGS_MAX)
+#define ARENA (1u << 18) /* made-up device memory: a word for each byte */
+#define UNTOUCHED UINT32_MAX
+#define EDGE 4096u
+
+static struct penstock_device devices[3];
+static struct pst_route routes[2][3];
+static struct penstock_storage st;
+static struct penstock_seg segs[SEGS_MAX];
+static struct pst_span spans[SPANS_MAX];
+static struct pst_request req;
+static struct pst_err err;
+static char arena[ARENA];   /* addresses only: never written */
+static uint32_t got[ARENA]; /* which storage byte each of its bytes was given */
+static uint32_t want[ARENA];
+
+static void make_route(enum penstock_op op, unsigned d)
+{
+	struct pst_route *route = &routes[op][d];
+
+	memset(route, 0, sizeof(*route));
+	route->st = &st;
+	route->dev = &devices[d];
+	route->op = op;
+	route->paths[0].facts.off_align = 512; /* a direct path */
+	route->paths[1].facts.off_align = 1;
+	for (unsigned c = 0; c < PST_CLASSES; c++)
+		for (unsigned e = 0; e < PST_EFFORTS; e++) {
+			struct pst_plan *plan = &route->plans[c][e];
+
+			for (unsigned r = 0; r < PST_RESIDENCIES; r++) {
+				plan->count[r] = 2;
+				plan->list[r][1] = 1;
+			}
+		}
+	atomic_store(&st.routes[op][d], route);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&st, 0, sizeof(st));
+	memset(&req, 0, sizeof(req));
+	memset(segs, 0, sizeof(segs));
+	memset(spans, 0xee, sizeof(spans));
+	st.facts.off_align = 512;
+	st.facts.edge_align = EDGE;
+	for (unsigned d = 0; d < 3; d++) {
+		devices[d].index = d;
+		make_route(PENSTOCK_READ, d);
+		make_route(PENSTOCK_WRITE, d);
+	}
+	req.st = &st;
+	req.segs = segs;
+	req.spans = spans;
+	req.forced = -1;
+	return 0;
+}
+
+static struct penstock_seg *add(uint64_t off, uint64_t row_len, char *buf)
+{
+	struct penstock_seg *seg = &segs[req.seg_count++];
+
+	*seg = (struct penstock_seg){
+		.buf = buf, .dev = &devices[0], .off = off, .row_len = row_len};
+	return seg;
+}
+
+static struct penstock_seg *add_rows(uint64_t off, uint64_t row_len, uint64_t rows, uint64_t pitch,
+				     char *buf, uint64_t buf_pitch)
+{
+	struct penstock_seg *seg = add(off, row_len, buf);
+
+	seg->rows = rows;
+	seg->pitch = pitch;
+	seg->buf_pitch = buf_pitch;
+	return seg;
+}
+
+static void cut(void)
+{
+	int ret = pst_cut(&req, SPANS_MAX, &err);
+
+	if (ret)
+		fail_msg("cut: %d %s", ret, err.text);
+}
+
+/* ---- what each byte should become, from the segments as they were given ---- */
+
+static void expect_bytes(void)
+{
+	memset(want, 0xff, sizeof(want));
+	memset(got, 0xff, sizeof(got));
+	for (unsigned i = 0; i < req.seg_count; i++) {
+		const struct penstock_seg *seg = &segs[i];
+		uint64_t rows = seg->rows ? seg->rows : 1;
+
+		for (uint64_t r = 0; r < rows; r++)
+			for (uint64_t b = 0; b < seg->row_len; b++) {
+				size_t at = (size_t)((char *)seg->buf - arena) + seg->buf_off +
+					    r * seg->buf_pitch + b;
+
+				assert_true(at < ARENA && want[at] == UNTOUCHED);
+				want[at] = (uint32_t)(seg->off + r * seg->pitch + b);
+			}
+	}
+}
+
+static struct {
+	uint64_t off, len;
+	const struct pst_span *span;
+} chunk;
+
+static int take_part(void *arg, const struct pst_part *part)
+{
+	uint64_t *bytes = arg;
+	size_t at = (size_t)(part->mem - arena);
+	bool ours = false;
+
+	for (unsigned i = 0; i < chunk.span->seg_count; i++) {
+		const struct penstock_seg *seg = &segs[chunk.span->seg_first + i];
+
+		ours |= part->dev == seg->dev && part->mem >= (char *)seg->buf;
+	}
+	assert_true(ours);
+	assert_true(part->row_len && part->rows);
+	for (uint64_t r = 0; r < part->rows; r++)
+		for (uint64_t b = 0; b < part->row_len; b++) {
+			size_t to = at + r * part->mem_pitch + b;
+			uint64_t from = part->at + r * part->pitch + b;
+
+			assert_true(from < chunk.len); /* not outside what was read */
+			assert_true(to < ARENA);
+			if (got[to] != UNTOUCHED)
+				fail_msg("byte %zu comes twice", to);
+			got[to] = (uint32_t)(chunk.off + from);
+			(*bytes)++;
+		}
+	return 0;
+}
+
+/* Where a claim at `pos` of the request's numbering lies in the storage. */
+static void place(uint64_t pos, uint64_t max)
+{
+	const struct pst_span *span = &spans[pst_span_at(&req, pos)];
+	uint64_t at = pos - span->start;
+
+	chunk.span = span;
+	chunk.off = span->off + at;
+	chunk.len = span->len - at;
+	if (span->rowwise) {
+		const struct penstock_seg *seg = &segs[span->seg_first];
+
+		chunk.off = seg->off + at / seg->row_len * seg->pitch + at % seg->row_len;
+		chunk.len = seg->row_len - at % seg->row_len;
+	}
+	if (chunk.len > max)
+		chunk.len = max;
+}
+
+/* In place: the part that pst_part_at names is the first of those. */
+static void check_part_at(void)
+{
+	struct pst_part part;
+	uint64_t from;
+
+	if (chunk.span->shared) {
+		assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
+		return;
+	}
+	assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), 0);
+	assert_int_equal(part.rows, 1);
+	from = (uint64_t)(part.mem - arena);
+	assert_int_equal(want[from], chunk.off);
+	assert_int_equal(want[from + part.row_len - 1], chunk.off + part.row_len - 1);
+	assert_true(chunk.off + part.row_len <= chunk.span->off + chunk.span->len);
+}
+
+/* Cuts the request's numbering into chunks of 1 to `max` bytes and compares. */
+static void check_bytes(uint64_t *random, uint64_t max)
+{
+	uint64_t bytes = 0, wanted = 0;
+
+	for (uint64_t pos = 0; pos < req.total; pos += chunk.len) {
+		uint64_t here = max;
+
+		if (random)
+			here = 1 + test_random(random) % max;
+		place(pos, here);
+		check_part_at();
+		assert_int_equal(
+			pst_parts(&req, chunk.span, chunk.off, chunk.len, take_part, &bytes), 0);
+	}
+	for (size_t i = 0; i < ARENA; i++) {
+		wanted += want[i] != UNTOUCHED;
+		if (got[i] != want[i])
+			fail_msg("byte %zu got storage byte %d, not %d", i, (int)got[i],
+				 (int)want[i]);
+	}
+	assert_int_equal(bytes, wanted);
+}
+
+/* Numbering: one after the other, bodies before edges, each span as long as it is. */
+static void check_numbers(void)
+{
+	uint64_t at = 0;
+	bool edges = false;
+
+	for (unsigned i = 0; i < req.span_count; i++) {
+		const struct pst_span *span = &spans[i];
+		const struct penstock_seg *seg = &segs[span->seg_first];
+
+		if (span->edge && !edges)
+			assert_int_equal(req.body, at);
+		assert_true(span->edge || !edges);
+		edges |= span->edge;
+		assert_int_equal(span->start, at);
+		assert_true(span->len > 0);
+		at += span->rowwise ? seg->rows * seg->row_len : span->len;
+		assert_ptr_equal(span->route, &routes[req.op][seg->dev->index]);
+		assert_ptr_equal(span->plan, &span->route->plans[req.require][req.effort]);
+	}
+	assert_int_equal(req.total, at);
+	if (!edges)
+		assert_int_equal(req.body, at);
+}
+
+static inline void check_all(void)
+{
+	expect_bytes();
+	cut();
+	check_numbers();
+	check_bytes(NULL, UINT64_MAX);
+}
+
+#endif
