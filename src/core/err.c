@@ -132,6 +132,18 @@ int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const c
 	return ret;
 }
 
+int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
+{
+	struct pst_err err;
+	va_list args;
+
+	errno = code < 0 ? -code : code; /* for %m */
+	va_start(args, fmt);
+	fill(&err, code, why, fmt, args); /* `last` may be among the arguments */
+	va_end(args);
+	return pst_err_publish(&err);
+}
+
 int pst_err_publish(const struct pst_err *err)
 {
 	if (err != &last)

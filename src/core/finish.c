@@ -196,6 +196,7 @@ void pst_req_report(struct pst_request *req)
 	report->dram_laid = atomic_load_explicit(&req->dram_laid, memory_order_relaxed);
 	report->chunks = atomic_load_explicit(&req->chunks, memory_order_relaxed);
 	report->retries = atomic_load_explicit(&req->retries, memory_order_relaxed);
+	report->stop_off = atomic_load_explicit(&req->end_at, memory_order_relaxed);
 	report->path = "none";
 	report->path_count = 0;
 	for (unsigned i = 0; i < pst_path_count; i++) {

@@ -10,7 +10,7 @@
 #include "core/log.h"
 
 /* Copies of so many bytes share a ticket; fewer when the lane has a moment. */
-#define MARK_BYTES (4u << 20)
+#define MARK_BYTES (8u << 20)
 
 struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev)
 {
@@ -47,7 +47,8 @@ static int copy_part(void *arg, const struct pst_part *part)
 	struct copying *c = arg;
 	struct pst_lane *lane = c->chunk->lane;
 	struct pst_copyq *copyq = pst_lane_copyq(lane, part->dev);
-	struct pst_rect rect = {.row_len = part->row_len, .rows = part->rows};
+	struct pst_rect rect = {
+		.row_len = part->row_len, .rows = part->rows, .refused = &c->chunk->refused};
 	int ret;
 
 	if (!copyq)
@@ -99,6 +100,8 @@ static void mark_copies(struct pst_copyq *copyq)
 
 static void copies_ended(struct pst_chunk *chunk, int result)
 {
+	if (!result)
+		result = chunk->refused;
 	if (result && !chunk->err.code)
 		pst_fail_errno(&chunk->err, result, PENSTOCK_WHY_DEVICE_ERROR,
 			       "the device reported an error for a copy: %m");
@@ -114,8 +117,10 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
 	struct copying c = {.chunk = chunk, .base = base, .op = req->op};
-	int ret = pst_parts(req, &req->spans[chunk->span], chunk->off, len, copy_part, &c);
+	int ret;
 
+	chunk->refused = 0;
+	ret = pst_parts(req, &req->spans[chunk->span], chunk->off, len, copy_part, &c);
 	chunk->after_copies = after;
 	chunk->waits = 1; /* keeps copies_ended from ending it early */
 	lane->copies++;
@@ -148,7 +153,8 @@ int pst_lane_reap_copies(struct pst_lane *lane, bool sleep)
 		struct pst_copyq *copyq = lane->copyqs[i];
 
 		mark_copies(copyq);
-		while (copyq->head != copyq->tail) {
+		/* What went on may have queued copies that have no ticket yet. */
+		while (copyq->tail - copyq->head > copyq->unmarked) {
 			const unsigned at = copyq->head % PST_LANE_CHUNKS;
 			uint64_t ticket = copyq->waits[at].ticket;
 			int ret = copyq->waits[at].error;

@@ -226,6 +226,8 @@ struct pst_rect {
 	const void *src;
 	uint64_t dst_pitch, src_pitch;
 	uint64_t row_len, rows;
+	int *refused; /* lets a copier put this off until mark(), to hand on many at once: then
+		       * a refusal is left here before the ticket is reached. NULL: it may not */
 };
 
 /*
@@ -368,6 +370,7 @@ struct pst_chunk {
 	uint64_t cpu_copied;	/* counted as it happens */
 	uint64_t dram_laid;
 	uint64_t start_ns;
+	int refused;		/* copies that a copier had put off */
 	unsigned waits;		/* copiers whose ticket is not reached yet */
 	struct pst_err err;
 	void (*on_done)(struct pst_chunk *chunk, int result); /* fault's; else NULL */

@@ -231,9 +231,22 @@ enum pst_cu_granularity {
 	PST_CU_GRANULARITY_RECOMMENDED = 1,
 };
 
+enum pst_cu_source_order {
+	PST_CU_SOURCE_IN_STREAM = 1,
+	PST_CU_SOURCE_DURING_CALL = 2,
+	PST_CU_SOURCE_ANY = 3,
+};
+
 struct pst_cu_location {
 	enum pst_cu_location_type type;
 	int id;
+};
+
+/* Of the copies of one batch. */
+struct pst_cu_copy_attr {
+	enum pst_cu_source_order source_order;
+	struct pst_cu_location src_hint, dst_hint; /* only for managed memory */
+	unsigned int flags;
 };
 
 struct pst_cu_alloc_prop {
@@ -370,6 +383,10 @@ R(cuMemcpyPeerAsync, cuMemcpyPeerAsync, \
 	 struct pst_cu_ctx *src_ctx, size_t len_bytes, struct pst_cu_stream *stream)) \
 R(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, \
 	(const struct pst_cu_memcpy2d *copy, struct pst_cu_stream *stream)) \
+O(cuMemcpyBatchAsync, cuMemcpyBatchAsync_v2, \
+	(pst_cu_ptr *dsts, pst_cu_ptr *srcs, size_t *lens_bytes, size_t count, \
+	 struct pst_cu_copy_attr *attrs, size_t *attr_firsts, size_t attr_count, \
+	 struct pst_cu_stream *stream)) /* 13.0 */ \
 R(cuMemsetD8Async, cuMemsetD8Async, \
 	(pst_cu_ptr dst, unsigned char byte, size_t len_bytes, struct pst_cu_stream *stream)) \
 R(cuStreamCreateWithPriority, cuStreamCreateWithPriority, \

@@ -13,6 +13,8 @@
 /* Host-to-device copies up to this length ride on the compute queue, but not as two
  * rows. */
 #define SMALL_COPY 24576u
+/* Copies handed on at once cost the copy engine 0.4 us each instead of 2.5. */
+#define BATCH_MAX 64
 #define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
 /* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that lie further apart. */
 #define PITCH_MAX 2147483647u
@@ -25,6 +27,12 @@ struct pst_copier {
 	uint64_t marked;	/* the last ticket given */
 	uint64_t reached;	/* known to be done, with every ticket before it */
 	struct pst_cu_event *events[EVENTS];
+	/* Put off until mark, all of one direction. */
+	unsigned put_off;
+	bool put_off_in;
+	pst_cu_ptr dsts[BATCH_MAX], srcs[BATCH_MAX];
+	size_t lens[BATCH_MAX];
+	int *refused[BATCH_MAX];
 };
 
 void pst_cuda_copier_close(struct pst_copier *cp)
@@ -144,15 +152,70 @@ static void settle(struct pst_copier *cp)
 	cp->cuda->api->cuStreamSynchronize(cp->out);
 }
 
+static enum pst_cu_result batch(struct pst_copier *cp)
+{
+	struct pst_cu_copy_attr attr = {.source_order = PST_CU_SOURCE_IN_STREAM};
+	size_t first = 0;
+
+	return cp->cuda->api->cuMemcpyBatchAsync(cp->dsts, cp->srcs, cp->lens, cp->put_off, &attr,
+						 &first, 1, cp->put_off_in ? cp->in : cp->out);
+}
+
+/* A batch is refused as a whole, so that after a refusal each has to go by itself. */
+static void hand_on(struct pst_copier *cp)
+{
+	bool all = cp->put_off > 1 && batch(cp) == PST_CU_OK;
+
+	for (unsigned i = 0; i < cp->put_off && !all; i++) {
+		enum pst_cu_result rc = copy_row(cp, (char *)(uintptr_t)cp->dsts[i],
+						 (const char *)(uintptr_t)cp->srcs[i], cp->lens[i],
+						 cp->put_off_in);
+
+		if (rc == PST_CU_OK)
+			continue;
+		settle(cp);
+		*cp->refused[i] = pst_cuda_errno(rc);
+	}
+	cp->put_off = 0;
+}
+
+static bool can_put_off(const struct pst_copier *cp, const struct pst_rect *r)
+{
+	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&
+	       (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len));
+}
+
+static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in)
+{
+	unsigned i = cp->put_off++;
+
+	cp->put_off_in = in;
+	cp->dsts[i] = (uintptr_t)r->dst;
+	cp->srcs[i] = (uintptr_t)r->src;
+	cp->lens[i] = r->row_len * r->rows;
+	cp->refused[i] = r->refused;
+}
+
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
-	bool entered;
-	enum pst_cu_result rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	bool entered, later = can_put_off(cp, r);
+	enum pst_cu_result rc;
 
 	if (in)
 		cp->used_in = true;
 	else
 		cp->used_out = true;
+	if (later && cp->put_off < BATCH_MAX && (!cp->put_off || cp->put_off_in == in)) {
+		put_off(cp, r, in);
+		return 0;
+	}
+	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	if (rc == PST_CU_OK && later) {
+		hand_on(cp);
+		put_off(cp, r, in);
+		pst_cuda_leave(cp->cuda->api, entered);
+		return 0;
+	}
 	if (rc == PST_CU_OK) {
 		rc = copy_rect(cp, r, in);
 		if (rc != PST_CU_OK)
@@ -212,6 +275,8 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 		return 0;
 	}
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	if (rc == PST_CU_OK && cp->put_off)
+		hand_on(cp);
 	if (rc == PST_CU_OK && cp->marked - cp->reached == EVENTS)
 		rc = wait_oldest(cp);
 	if (rc == PST_CU_OK) {
@@ -221,6 +286,7 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 	}
 	pst_cuda_leave(cp->cuda->api, entered);
 	cp->used_in = cp->used_out = false;
+	cp->put_off = 0; /* of a context that is gone: refused with this ticket */
 	if (rc != PST_CU_OK)
 		return pst_cuda_errno(rc);
 	*ticket = ++cp->marked;

@@ -142,6 +142,9 @@ SAME(PST_CU_ALLOC_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 SAME(PST_CU_HANDLE_NONE, CU_MEM_HANDLE_TYPE_NONE);
 SAME(PST_CU_HANDLE_FD, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 SAME(PST_CU_LOCATION_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE);
+SAME(PST_CU_SOURCE_IN_STREAM, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+SAME(PST_CU_SOURCE_DURING_CALL, CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
+SAME(PST_CU_SOURCE_ANY, CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
 SAME(PST_CU_ACCESS_NONE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
 SAME(PST_CU_ACCESS_READ, CU_MEM_ACCESS_FLAGS_PROT_READ);
 SAME(PST_CU_ACCESS_READWRITE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -205,6 +208,10 @@ PROP(flags.compression, allocFlags.compressionType);
 PROP(flags.rdma_capable, allocFlags.gpuDirectRDMACapable);
 PROP(flags.usage, allocFlags.usage);
 SAME(sizeof(struct pst_cu_access_desc), sizeof(CUmemAccessDesc));
+FIELD(struct pst_cu_copy_attr, source_order, CUmemcpyAttributes, srcAccessOrder);
+FIELD(struct pst_cu_copy_attr, src_hint, CUmemcpyAttributes, srcLocHint);
+FIELD(struct pst_cu_copy_attr, dst_hint, CUmemcpyAttributes, dstLocHint);
+FIELD(struct pst_cu_copy_attr, flags, CUmemcpyAttributes, flags);
 FIELD(struct pst_cu_access_desc, location, CUmemAccessDesc, location);
 FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 
@@ -231,6 +238,7 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_uuid CUuuid_st
 #define pst_cu_ipc_mem CUipcMemHandle_st
 #define pst_cu_memcpy2d CUDA_MEMCPY2D_st
+#define pst_cu_copy_attr CUmemcpyAttributes_st
 
 #define TYPE(name, symbol, params)                                                        \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(symbol), CUresult params), \

@@ -34,6 +34,43 @@ static void to_device_two_rows(struct pst_cu_stream *s, int part)
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, s), PST_CU_OK);
 }
 
+/* Several copies handed on by one call: `len` bytes each. */
+static void batch(struct pst_cu_stream *s, int part, size_t len, bool in)
+{
+	struct pst_cu_copy_attr attr = {.source_order = PST_CU_SOURCE_IN_STREAM};
+	pst_cu_ptr dev[4], host[4];
+	size_t lens[4], first = 0;
+
+	for (size_t i = 0; i < 4; i++) {
+		dev[i] = big + part * MIB + i * len;
+		host[i] = (uintptr_t)(pinned + part * MIB + i * len);
+		lens[i] = len;
+	}
+	assert_int_equal(cu->cuMemcpyBatchAsync(in ? dev : host, in ? host : dev, lens, 4, &attr,
+						&first, 1, s),
+			 PST_CU_OK);
+}
+
+static void batch_in_small(struct pst_cu_stream *s, int part)
+{
+	batch(s, part, 64, true);
+}
+
+static void batch_in(struct pst_cu_stream *s, int part)
+{
+	batch(s, part, MIB / 4, true);
+}
+
+static void batch_out_small(struct pst_cu_stream *s, int part)
+{
+	batch(s, part, 64, false);
+}
+
+static void batch_out(struct pst_cu_stream *s, int part)
+{
+	batch(s, part, MIB / 4, false);
+}
+
 static void to_host(struct pst_cu_stream *s, int part)
 {
 	assert_int_equal(cu->cuMemcpyDtoHAsync(pinned + part * MIB, big + part * MIB, 64, s), 0);
@@ -101,6 +138,32 @@ static void waits_hold_up_their_queue(void **state)
 	}
 }
 
+/* Batches keep to the queue of their direction, whatever their copies' length. */
+static void batches_use_the_copy_queues(void **state)
+{
+	(void)state;
+	need_memops();
+	if (!cu->cuMemcpyBatchAsync)
+		test_skip("this driver has no batched copies (before 13.0)");
+	for (int over = 0; over < 2; over++) {
+		assert_true(passes(nothing, batch_in_small, over, true));
+		assert_true(passes(nothing, batch_in, over, true));
+		assert_true(passes(nothing, batch_out_small, over, true));
+		assert_true(passes(nothing, batch_out, over, true));
+		assert_true(passes(to_host, batch_in_small, over, true));
+		assert_true(passes(to_host, batch_in, over, true));
+		assert_true(passes(to_device, batch_out_small, over, true));
+		assert_true(passes(to_device, batch_out, over, true));
+		assert_false(passes(to_device, batch_in_small, over, false));
+		assert_false(passes(to_device, batch_in, over, false));
+		assert_false(passes(to_host, batch_out_small, over, false));
+		assert_false(passes(to_host, batch_out, over, false));
+		assert_true(passes(batch_in, to_host, over, true));
+		assert_false(passes(batch_in, to_device, over, false));
+		assert_true(passes(batch_in_small, fill, over, true));
+	}
+}
+
 static void a_fill_frees_the_copy_queues(void **state)
 {
 	struct pst_cu_stream *waits[64], *works;
@@ -134,6 +197,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(waits_hold_up_their_queue),
+		CASE(batches_use_the_copy_queues),
 		CASE(a_fill_frees_the_copy_queues),
 	};
 

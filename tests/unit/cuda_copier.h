@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of copiers share: one copier of device cuda:0 with memory on both
+ * sides, made anew for each case, and a stream that holds up one hardware queue.
+ */
+#ifndef PENSTOCK_CUDA_COPIER_H
+#define PENSTOCK_CUDA_COPIER_H
+
+#include "cuda_device.h"
+
+static struct penstock_device *dev;
+static struct pst_copier *cp;
+static struct pst_cu_ctx *prim;
+static char *host, *mem; /* HOST bytes registered, as many on the device */
+static uint64_t *words;
+#define HOST (4 * MIB)
+#define BIG (MIB / 2) /* takes the queue of its direction */
+
+static inline int begin(void **state)
+{
+	(void)state;
+	dev = device_open("cuda:0");
+	host = pages(HOST, PROT_READ | PROT_WRITE);
+	mem = device_alloc(dev, HOST);
+	assert_int_equal(ops->host_register(dev, host, HOST, false, &err), 0);
+	assert_int_equal(ops->copier_open(dev, &cp, &err), 0);
+	assert_int_equal(ops->words_alloc(dev, 64, &words, &err), 0);
+	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
+	return 0;
+}
+
+static inline int end(void **state)
+{
+	if (is_standin())
+		standin_fail(NULL);
+	ops->copier_close(cp);
+	ops->words_free(dev, words);
+	ops->host_unregister(dev, host, &err);
+	ops->free(dev, mem, &err);
+	cu->cuDevicePrimaryCtxRelease(0);
+	device_close(dev);
+	munmap(host, HOST);
+	return case_end(state);
+}
+
+static inline void enter(void)
+{
+	assert_int_equal(cu->cuCtxPushCurrent(prim), PST_CU_OK);
+}
+
+static inline void leave(void)
+{
+	struct pst_cu_ctx *was;
+
+	assert_int_equal(cu->cuCtxPopCurrent(&was), PST_CU_OK);
+}
+
+static inline struct pst_rect flat(void *dst, const void *src, uint64_t len)
+{
+	return (struct pst_rect){dst, src, len, len, len, 1};
+}
+
+static inline int in(void *dst, const void *src, uint64_t len)
+{
+	struct pst_rect r = flat(dst, src, len);
+
+	return ops->copy_in(cp, &r);
+}
+
+static inline int out(void *dst, const void *src, uint64_t len)
+{
+	struct pst_rect r = flat(dst, src, len);
+
+	return ops->copy_out(cp, &r);
+}
+
+static uint64_t mark(void)
+{
+	uint64_t ticket = UINT64_MAX;
+
+	assert_int_equal(ops->mark(cp, &ticket), 0);
+	return ticket;
+}
+
+static inline void finish(void)
+{
+	assert_int_equal(ops->wait(cp, mark()), 0);
+}
+
+/* A stream that waits for words[63], after it used the queue that `first` names. */
+enum first { COMPUTE, TO_DEVICE, TO_HOST };
+
+static inline struct pst_cu_stream *hold(enum first first)
+{
+	pst_cu_ptr at, spare = (uintptr_t)mem + 3 * MIB;
+	struct pst_cu_stream *s;
+
+	enter();
+	assert_int_equal(cu->cuStreamCreateWithPriority(&s, PST_CU_STREAM_NON_BLOCKING, 0), 0);
+	assert_int_equal(cu->cuMemHostGetDevicePointer(&at, &words[63], 0), PST_CU_OK);
+	if (first == TO_DEVICE)
+		assert_int_equal(cu->cuMemcpyHtoDAsync(spare, host + 3 * MIB, BIG, s), 0);
+	if (first == TO_HOST)
+		assert_int_equal(cu->cuMemcpyDtoHAsync(host + 3 * MIB, spare, BIG, s), 0);
+	if (first == COMPUTE)
+		assert_int_equal(cu->cuMemsetD8Async(spare, 0, 1, s), 0);
+	assert_int_equal(cu->cuStreamWaitValue64(s, at, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
+	leave();
+	return s;
+}
+
+static inline void let_go(struct pst_cu_stream *s)
+{
+	__atomic_store_n(&words[63], 1, __ATOMIC_RELEASE);
+	enter();
+	assert_int_equal(cu->cuStreamSynchronize(s), PST_CU_OK);
+	assert_int_equal(cu->cuStreamDestroy(s), PST_CU_OK);
+	leave();
+}
+
+static inline bool reached_within(uint64_t ticket, long ms)
+{
+	long until = now_ms() + ms;
+	int ret;
+
+	while (!(ret = ops->reached(cp, ticket)) && now_ms() < until)
+		usleep(200);
+	assert_true(ret >= 0);
+	return ret;
+}
+
+static inline void fill(char *at, size_t len, uint64_t *random)
+{
+	for (size_t i = 0; i < len; i++)
+		at[i] = (char)(test_random(random) >> 56);
+}
+
+#endif
