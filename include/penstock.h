@@ -132,7 +132,8 @@ PENSTOCK_API const char *penstock_version(void);
 	X(BAD_KIND, "wrong-kind", "this kind of storage cannot be used")          \
 	X(FULL, "full", "every place is taken, harvest completions first")        \
 	X(UNSUPPORTED, "unsupported", "this backend cannot do that")              \
-	X(INJECTED, "injected", "a fault was injected on purpose")
+	X(INJECTED, "injected", "a fault was injected on purpose")                \
+	X(MALFORMED, "malformed", "the data are not what their format says")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,
@@ -150,6 +151,13 @@ PENSTOCK_API const char *penstock_why_text(unsigned why);
  */
 PENSTOCK_API const char *penstock_errmsg(void);
 PENSTOCK_API enum penstock_why penstock_errwhy(void);
+
+/*
+ * For what is built on this library: leaves a sentence and its reason as this
+ * thread's last, as its own functions do, and returns -|code|. %m is strerror(code).
+ */
+PENSTOCK_API int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /* ---- what callers choose -------------------------------------------------- */
 
@@ -503,6 +511,8 @@ struct penstock_report {
 	char text[PENSTOCK_TEXT_MAX];
 	unsigned path_count;
 	struct penstock_report_path paths[PENSTOCK_PATHS_MAX];
+	uint64_t stop_off;     /* lowest storage offset whose bytes did not arrive, by
+				* failure or end; UINT64_MAX: none is known */
 };
 
 struct penstock_done {

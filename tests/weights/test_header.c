@@ -80,7 +80,7 @@ static void test_dtypes(void **state)
 	char json[200];
 
 	(void)state;
-	for (unsigned d = 0; d < PENSTOCK_DTYPES; d++) {
+	for (unsigned d = 1; d < PENSTOCK_DTYPES; d++) {
 		unsigned bytes = penstock_dtype_bits(d) * 8 / 8; /* of 8 elements */
 
 		assert_true(penstock_dtype_bits(d) >= 4);
@@ -96,7 +96,7 @@ static void test_dtypes(void **state)
 		assert_int_equal(parse(json, strlen(json), bytes - 1), -EBADMSG);
 		assert_string_equal(err.tensor, "t");
 	}
-	assert_string_equal(penstock_dtype_name(PENSTOCK_DTYPES), "unknown");
+	assert_string_equal(penstock_dtype_name(PENSTOCK_DTYPES), "none");
 	assert_int_equal(penstock_dtype_bits(PENSTOCK_DTYPES), 0);
 }
 
@@ -125,6 +125,7 @@ static const struct {
 	{ T(S "," O), "without dtype" },
 	{ T(D "," D "," S "," O), "twice" },
 	{ T("\"dtype\":\"U9\"," S "," O), "dtype that is not known" },
+	{ T("\"dtype\":\"none\"," S "," O), "dtype that is not known" },
 	{ T("\"dtype\":8," S "," O), "a string is missing" },
 	{ T(D ",\"shape\":4," O), "'[' is missing" },
 	{ T(D ",\"shape\":[-4]," O), "whole number" },

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What jobs need of the core: leaving a sentence of their own, and learning where a
+ * request stopped.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "penstock.h"
+
+static void test_fail(void **state)
+{
+	(void)state;
+	assert_int_equal(penstock_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, "%s: %m", "x"), -ENOENT);
+	assert_string_equal(penstock_errmsg(), "x: No such file or directory");
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
+	/* The sentence before may be part of the next. */
+	assert_int_equal(penstock_fail(-EBADMSG, PENSTOCK_WHY_MALFORMED, "y: %s",
+				       penstock_errmsg()), -EBADMSG);
+	assert_string_equal(penstock_errmsg(), "y: x: No such file or directory");
+	assert_string_equal(penstock_why_name(penstock_errwhy()), "malformed");
+}
+
+static void stops(struct penstock_storage *st, struct penstock_device *host, const char *path,
+		  uint64_t off, int64_t result, uint64_t stop)
+{
+	static char buf[65536];
+	struct penstock_seg seg = { .buf = buf, .dev = host, .off = off, .row_len = sizeof(buf) };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.flags = result < 0 ? PENSTOCK_R_EXACT : 0;
+	req.path = path;
+	assert_int_equal(penstock_transfer(&req, &report), result);
+	assert_int_equal(report.stop_off, stop);
+}
+
+static void test_stop(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_device *host;
+
+	(void)state;
+	assert_int_equal(penstock_open("mem:100000?seed=1", NULL, &st), 0);
+	assert_true(penstock_device_open("host", NULL, &host) >= 0);
+	stops(st, host, NULL, 0, 65536, UINT64_MAX);
+	stops(st, host, NULL, 65536, -ENODATA, 100000);
+	stops(st, host, NULL, 65536, 100000 - 65536, 100000);
+	stops(st, host, "fault?eio=1", 4096, -EIO, 4096);
+	penstock_close(st);
+	penstock_device_close(host);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_fail),
+		cmocka_unit_test(test_stop),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
