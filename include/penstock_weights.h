@@ -54,13 +54,14 @@ extern "C" {
 	X(F4, "F4", 4)
 
 enum penstock_dtype {
+	PENSTOCK_DTYPE_NONE, /* in a question: whichever */
 #define PENSTOCK_DTYPE_ENUM(code, name, bits) PENSTOCK_DTYPE_##code,
 	PENSTOCK_DTYPE_LIST(PENSTOCK_DTYPE_ENUM)
 #undef PENSTOCK_DTYPE_ENUM
 	PENSTOCK_DTYPES
 };
 
-/* "BF16" and 16. Static; "unknown" and 0 out of range. */
+/* "BF16" and 16. Static; "none" and 0 for what is none. */
 PENSTOCK_API const char *penstock_dtype_name(unsigned dtype);
 PENSTOCK_API unsigned penstock_dtype_bits(unsigned dtype);
 

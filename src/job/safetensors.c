@@ -30,6 +30,7 @@ static const struct {
 	const char *name;
 	unsigned bits;
 } dtypes[] = {
+	{ "none", 0 },
 #define ROW(code, name, bits) { name, bits },
 	PENSTOCK_DTYPE_LIST(ROW)
 #undef ROW
@@ -37,7 +38,7 @@ static const struct {
 
 const char *penstock_dtype_name(unsigned dtype)
 {
-	return dtype < PENSTOCK_DTYPES ? dtypes[dtype].name : "unknown";
+	return dtype < PENSTOCK_DTYPES ? dtypes[dtype].name : "none";
 }
 
 unsigned penstock_dtype_bits(unsigned dtype)
@@ -47,10 +48,10 @@ unsigned penstock_dtype_bits(unsigned dtype)
 
 int pst_st_dtype(const char *name)
 {
-	for (int i = 0; i < PENSTOCK_DTYPES; i++)
+	for (int i = 1; i < PENSTOCK_DTYPES; i++)
 		if (!strcmp(name, dtypes[i].name))
 			return i;
-	return -1;
+	return 0;
 }
 
 int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank, uint64_t *out)
@@ -172,7 +173,7 @@ static bool read_dtype(struct state *s, struct pst_st_tensor *t)
 	if (!pst_json_string(&s->in, &name, &len))
 		return false;
 	dtype = pst_st_dtype(name);
-	if (dtype < 0)
+	if (!dtype)
 		return pst_json_wrong(&s->in, "a dtype that is not known");
 	t->dtype = (enum penstock_dtype)dtype;
 	return true;

@@ -65,7 +65,7 @@ void pst_st_free(struct pst_st *st);
 /* What the elements of a shape take; false: too many, or no whole bytes. */
 int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank, uint64_t *out);
 
-/* By its name in the file, -1: unknown. */
+/* By its name in the file, PENSTOCK_DTYPE_NONE: unknown. */
 int pst_st_dtype(const char *name);
 
 #endif
