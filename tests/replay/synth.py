@@ -52,6 +52,20 @@ class Tree:
         kib = memory_gib * len(cpulists) << 20
         self.text("proc/meminfo", f"MemTotal:       {kib} kB\n")
 
+    def kernel(self, *config, cpu="GenuineIntel", family=6):
+        """Its configuration, and the processor, which decides on peer traffic."""
+        self.text("captured/kernel-config", "".join(
+            f"CONFIG_{name}\n" for name in config))
+        self.text("proc/cpuinfo", f"vendor_id\t: {cpu}\ncpu family\t: {family}\n")
+
+    def nvidia(self, version, module="Open Kernel Module", also=()):
+        """Driver and modules, as /proc shows them."""
+        self.text("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX "
+                  f"{module} for x86_64  {version}  Release Build\n")
+        self.text("proc/modules", "".join(
+            f"{name} 1 0 - Live 0x0\n" for name in
+            ("nvme", "nvme_core", "nvidia", "nvidia_uvm", *also)))
+
     # --- PCI
 
     def pci(self, path, bdf, class_, vendor, device, numa=-1, cpus="0", gen=4,
@@ -274,6 +288,9 @@ def dgx():
                 "behind a second switch, two drives")
     cpus = ["0-55,112-167", "56-111,168-223"]
     tree.nodes(cpus, 1024, ["10 21", "21 10"])
+    tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
+    tree.nvidia("580.95.05", also=("nvidia_fs", "nvidia_peermem"))
+    tree.text("proc/driver/nvidia-fs/version", "version: 2.26\n")
     for s in range(4):
         bus, near = 0x10 + s * 0x30, {"numa": s // 2, "cpus": cpus[s // 2]}
         ports = switch(tree, f"pci0000:{bus:02x}", bus, 5, **near)
@@ -305,6 +322,8 @@ def cloud_vm():
     tree = Tree("a guest with a virtio disk, and eight GPUs and a drive passed "
                 "through, each behind a root port of its own; read as a user")
     tree.nodes(["0-47"], 384, ["10"])
+    tree.text("proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\n")
+    tree.nvidia("535.129.03", "Kernel Module")
     root = "sys/devices/pci0000:00"
     disk = tree.virtio(root, "0000:00:02.0", 1, "vda")
     tree.partition(disk, "vda1")
@@ -332,6 +351,7 @@ def amd():
     cpus = ["0-63,128-191", "64-127,192-255"]
     tree.nodes(cpus, 768, ["10 32", "32 10"])
     tree.text("proc/cmdline", "ro amd_iommu=on iommu=pt\n")
+    tree.kernel("PCI_P2PDMA=y", cpu="AuthenticAMD", family=25)
     for n in range(4):
         bus, near = 0x20 + n * 0x20, {"numa": n // 2, "cpus": cpus[n // 2]}
         group = {"group": n * 3, "group_type": "identity"}
@@ -363,6 +383,8 @@ def amd():
 def acs():
     tree = Tree("a switch with a GPU and a drive whose ports redirect by ACS")
     tree.nodes(["0-31"], 256, ["10"])
+    tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
+    tree.nvidia("580.95.05")
     near = {"numa": 0, "cpus": "0-31"}
     ports = switch(tree, "pci0000:10", 0x10, 2, acs=0x1d, group=1,
                    group_type="identity", **near)
@@ -376,6 +398,8 @@ def iommu():
     tree = Tree("a switch with a GPU and a drive behind a translating IOMMU")
     tree.nodes(["0-31"], 256, ["10"])
     tree.text("proc/cmdline", "ro intel_iommu=on\n")
+    tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
+    tree.nvidia("580.95.05")
     near = {"numa": 0, "cpus": "0-31"}
     ports = switch(tree, "pci0000:10", 0x10, 2, group=1, **near)
     tree.gpu(ports[0], "0000:13:00.0", group=1, **near)
@@ -404,6 +428,25 @@ def container():
     tree.text("proc/self/cgroup", "0::/self\n")
     tree.values("sys/fs/cgroup/self", **{"memory.max": 17179869184,
                                          "cpu.max": "400000 100000"})
+    return tree
+
+
+def ready():
+    tree = Tree("two GPUs that lend their memory, each with a drive and a NIC behind "
+                "one switch: every gate open")
+    tree.nodes(["0-63"], 512, ["10"])
+    tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
+    tree.nvidia("580.95.05")
+    near = {"numa": 0, "cpus": "0-63"}
+    for n in range(2):
+        bus = 0x10 + n * 0x20
+        ports = switch(tree, f"pci0000:{bus:02x}", bus, 3, **near)
+        gpu = tree.gpu(ports[0], f"0000:{bus + 3:02x}:00.0", **near)
+        tree.values(f"{gpu}/p2pmem", size=80 << 30, available=80 << 30, published=0)
+        tree.nvme(ports[1], f"0000:{bus + 4:02x}:00.0", n, **near)
+        tree.nic(ports[2], f"0000:{bus + 5:02x}:00.0", f"mlx5_{n}", **near)
+    tree.mount("/", "xfs", "/dev/nvme0n1", "rw,inode64", "nvme0n1")
+    tree.mount("/data", "ext4", "/dev/nvme1n1", "rw,data=ordered", "nvme1n1")
     return tree
 
 
@@ -466,7 +509,7 @@ def md():
 
 
 MACHINES = {"dgx": dgx, "cloud-vm": cloud_vm, "amd": amd, "acs": acs,
-            "iommu": iommu, "container": container, "nvmeof": nvmeof,
+            "iommu": iommu, "container": container, "ready": ready, "nvmeof": nvmeof,
             "nvmeof-soft": nvmeof_soft, "md": md}
 
 

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `penstock check` found, for people: one line a gate, and where a gate is not
+ * open, why it matters and the one thing to do. Colour only on a terminal.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check_print.h"
+
+#define COLUMN 26 /* where text begins that belongs to a gate */
+#define WIDTH 96
+
+static bool colour(FILE *f)
+{
+	const char *no = getenv("NO_COLOR");
+
+	return isatty(fileno(f)) && !(no && no[0]);
+}
+
+static const char *const states[] = {
+	[PST_CHECK_NOT_HERE] = "not-here",
+	[PST_CHECK_OK] = "ok",
+	[PST_CHECK_NO] = "no",
+	[PST_CHECK_UNKNOWN] = "unknown",
+};
+
+static const char *const layers[] = {"device", "fabric", "file"};
+
+static const char *const needs[] = {"nothing", "speed", "direct", "no-cpu-copy", "work"};
+
+const char *check_state_name(enum pst_check_state state)
+{
+	return states[state];
+}
+
+const char *check_layer_name(enum pst_check_layer layer)
+{
+	return layers[layer];
+}
+
+const char *check_need_name(enum pst_check_need need)
+{
+	return needs[need];
+}
+
+/* Text in words, from COLUMN to WIDTH; the first line goes on behind `label`. */
+static void wrapped(FILE *f, const char *label, const char *text)
+{
+	size_t room = WIDTH - COLUMN, used = 0;
+
+	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
+	while (*text) {
+		size_t n = strcspn(text, " ");
+
+		if (used && used + 1 + n > room) {
+			fprintf(f, "\n%*s", COLUMN, "");
+			used = 0;
+		}
+		fprintf(f, "%s%.*s", used ? " " : "", (int)n, text);
+		used += n + (used ? 1 : 0);
+		text += n;
+		text += *text == ' ';
+	}
+	fputc('\n', f);
+}
+
+static void print_more(FILE *f, const char *text)
+{
+	while (*text) {
+		size_t n = strcspn(text, "\n");
+
+		fprintf(f, "%*s%.*s\n", COLUMN, "", (int)n, text);
+		text += n + (text[n] == '\n');
+	}
+}
+
+static void print_line(FILE *f, const struct pst_check_line *line, bool verbose)
+{
+	static const char *const colours[] = {"", "\033[32m", "\033[31m", "\033[33m"};
+	bool paint = colour(f);
+	/* What is shut but not needed here is no alarm. */
+	bool calm = line->need == PST_NEED_NOTHING && line->state != PST_CHECK_OK;
+
+	fprintf(f, "  %s%-7s%s  %-14s %s\n", paint && !calm ? colours[line->state] : "",
+		states[line->state], paint && !calm ? "\033[0m" : "", line->name, line->seen);
+	if (verbose)
+		print_more(f, line->more);
+	if (verbose || (line->state != PST_CHECK_OK && !calm))
+		wrapped(f, "why", line->why);
+	if (line->todo[0] && (verbose || !calm))
+		wrapped(f, "do", line->todo);
+}
+
+static void print_paths(FILE *f, const struct pst_check *check)
+{
+	fprintf(f, "\n  %-9s %9s  %-6s %10s  %s\n", "path", "GB/s", "from", "CPU copies", "class");
+	for (unsigned i = 0; i < check->path_count; i++) {
+		const struct pst_check_path *p = &check->paths[i];
+		bool cold = (int)i == check->cold, warm = (int)i == check->warm;
+
+		if (p->measured)
+			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-11s %s\n", p->explained.name,
+				p->gb_per_s, p->cached ? "cache" : "drive", p->cpu_copies,
+				class_name(p->explained.meets),
+				cold && warm ? "<- Penstock takes this"
+				: cold	     ? "<- Penstock takes this for what is on the drive"
+				: warm	     ? "<- and this for what is cached"
+					     : "");
+		else
+			fprintf(f, "  %-9s %9s  %s\n", p->explained.name, "-",
+				p->error[0] ? p->error : p->explained.text);
+	}
+}
+
+void check_print(FILE *f, const struct pst_check *check, bool verbose)
+{
+	int layer = -1;
+
+	fprintf(f, "%s%s\n", check->captured ? "captured machine: " : "", check->machine);
+	fprintf(f, "%s%s to %s\n", check->target ? check->target : "storage",
+		check->target ? "" : " of this machine", check->device);
+	for (unsigned i = 0; i < check->line_count; i++) {
+		if ((int)check->lines[i].layer != layer) {
+			layer = (int)check->lines[i].layer;
+			fprintf(f, "\n%s\n", layers[layer]);
+		}
+		print_line(f, &check->lines[i], verbose);
+	}
+	if (check->probed)
+		print_paths(f, check);
+	fprintf(f, "\n%s\n", check->verdict);
+	fflush(f);
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The facts that several gates ask for, read once beneath a root that can be set:
+ * the topology, the kernel, its command line, the driver, and which devices, drives
+ * and NICs the check is about. Called by run.c. It must never turn what is missing
+ * into an error of the whole: only a root that holds no machine is one.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gate.h"
+
+/* ---- the kernel -------------------------------------------------------------- */
+
+static void read_kernel(struct facts *f)
+{
+	char version[256];
+	unsigned major = 0, minor = 0;
+
+	if (pst_sysfs_text(&f->fs, f->release, sizeof(f->release), "proc/sys/kernel/osrelease") <=
+	    0) {
+		f->release[0] = '\0';
+		if (pst_sysfs_text(&f->fs, version, sizeof(version), "proc/version") > 0 &&
+		    sscanf(version, "Linux version %63s", f->release) != 1)
+			f->release[0] = '\0';
+	}
+	if (sscanf(f->release, "%4u.%4u", &major, &minor) == 2 && minor < 1000)
+		f->kernel = major * 1000 + minor;
+	if (pst_sysfs_file(&f->fs, &f->cmdline, 65536, "proc/cmdline") < 0)
+		f->cmdline = NULL;
+}
+
+bool pst_cmdline_has(const struct facts *f, const char *word)
+{
+	size_t len = strlen(word);
+	const char *at = f->cmdline;
+
+	while (at && *at) {
+		size_t skip = strspn(at, " \t\n"), n = strcspn(at + skip, " \t\n");
+
+		at += skip;
+		if (n >= len && !strncmp(at, word, len) && (word[len - 1] == '=' || n == len))
+			return true;
+		at += n;
+	}
+	return false;
+}
+
+int pst_module_there(const struct facts *f, const char *name)
+{
+	size_t len = strlen(name);
+	char *text, *line;
+	bool found = false;
+
+	if (pst_sysfs_exists(&f->fs, "sys/module/%s", name))
+		return 1;
+	if (pst_sysfs_file(&f->fs, &text, 1 << 20, "proc/modules") < 0)
+		return -1;
+	for (line = text; line && !found; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		found = !strncmp(line, name, len) && line[len] == ' ';
+	}
+	free(text);
+	return found;
+}
+
+/* Any user may read the names in it, though not the addresses. */
+static int symbol_there(const struct facts *f, const char *name)
+{
+	char *text, *at;
+	size_t len = strlen(name);
+	int found = 0;
+
+	if (pst_sysfs_file(&f->fs, &text, 64 << 20, "proc/kallsyms") <= 0)
+		return -1;
+	for (at = text; !found && (at = strstr(at, name)); at += len)
+		found = at > text && at[-1] == ' ' && strchr("\n\t", at[len]);
+	free(text);
+	return found;
+}
+
+int pst_kernel_config(const struct facts *f, const char *name)
+{
+	static const char *const places[] = {"captured/kernel-config", "boot/config-%s",
+					     "lib/modules/%s/config", "usr/lib/modules/%s/config"};
+	char path[256], key[96], *text = NULL, *at;
+	size_t i, len;
+	int value = 'n';
+
+	if (strpbrk(f->release, "/%"))
+		return 0;
+	for (i = 0; i < sizeof(places) / sizeof(places[0]) && !text; i++) {
+		const char *hole = strstr(places[i], "%s");
+
+		snprintf(path, sizeof(path), "%.*s%s%s",
+			 hole ? (int)(hole - places[i]) : (int)strlen(places[i]), places[i],
+			 hole ? f->release : "", hole ? hole + 2 : "");
+		if (pst_sysfs_file(&f->fs, &text, 1 << 20, "%s", path) < 0)
+			text = NULL;
+	}
+	if (!text)
+		return 0;
+	len = (size_t)snprintf(key, sizeof(key), "CONFIG_%s=", name);
+	for (at = text; at; at = strchr(at, '\n')) {
+		at += *at == '\n';
+		if (!strncmp(at, key, len) && (at[len] == 'y' || at[len] == 'm'))
+			value = at[len];
+	}
+	free(text);
+	return value;
+}
+
+int pst_kernel_p2pdma(const struct facts *f)
+{
+	int config = pst_kernel_config(f, "PCI_P2PDMA");
+	size_t i;
+
+	/* What is published proves it. */
+	for (i = 0; i < f->topo->pci_count; i++)
+		if (f->topo->pci[i].p2pmem_bytes)
+			return 1;
+	if (config)
+		return config != 'n';
+	return f->captured ? -1 : symbol_there(f, "pci_p2pdma_add_resource");
+}
+
+/* "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  ...". */
+static void read_nvidia(struct facts *f)
+{
+	char text[256];
+	const char *at;
+	size_t len;
+
+	size_t i;
+
+	f->nvidia.loaded = pst_module_there(f, "nvidia") > 0;
+	/* In a container /proc/modules may be hidden; a card that is bound shows it. */
+	for (i = 0; i < f->topo->pci_count; i++)
+		if (!strcmp(f->topo->pci[i].driver, "nvidia"))
+			f->nvidia.loaded = true;
+	if (pst_sysfs_text(&f->fs, text, sizeof(text), "proc/driver/nvidia/version") <= 0)
+		return;
+	f->nvidia.loaded = true;
+	f->nvidia.open = strstr(text, "Open Kernel Module") != NULL;
+	for (at = text; *at; at += len + strspn(at + len, " ")) {
+		unsigned minor;
+
+		len = strcspn(at, " ");
+		if (sscanf(at, "%5u.%5u", &f->nvidia.major, &minor) == 2) {
+			snprintf(f->nvidia.version, sizeof(f->nvidia.version), "%.*s", (int)len,
+				 at);
+			return;
+		}
+	}
+	f->nvidia.major = 0;
+}
+
+/* ---- host bridges -------------------------------------------------------------- */
+
+/*
+ * Those that drivers/pci/p2pdma.c of the kernel lists, as of 6.16; further ones came
+ * later. same: only if both devices are below one and the same.
+ */
+static const struct {
+	uint16_t vendor, device;
+	bool same;
+} permitted[] = {
+	{0x8086, 0x3c00, true},	 {0x8086, 0x3c01, true},  {0x8086, 0x2f00, true},
+	{0x8086, 0x2f01, true},	 {0x8086, 0x2030, false}, {0x8086, 0x2031, false},
+	{0x8086, 0x2032, false}, {0x8086, 0x2033, false}, {0x8086, 0x2020, false},
+	{0x8086, 0x09a2, false},
+};
+
+/* The first function of the root bus, if it is the host bridge or a root port: the
+ * one that the kernel looks up in its list. */
+static const struct pst_pci *first_of_host(const struct facts *f, const char *host)
+{
+	unsigned domain, bus;
+	size_t i;
+
+	if (sscanf(host, "pci%8x:%2x", &domain, &bus) != 2)
+		return NULL;
+	for (i = 0; i < f->topo->pci_count; i++) {
+		const struct pst_pci *pci = &f->topo->pci[i];
+
+		if (pci->domain != domain || pci->bus != bus)
+			continue;
+		return (!pci->dev && !pci->fn) || pci->role == PST_PCI_ROOT_PORT ? pci : NULL;
+	}
+	return NULL;
+}
+
+static bool is_permitted(const struct pst_pci *bridge, bool same)
+{
+	size_t i;
+
+	for (i = 0; bridge && i < sizeof(permitted) / sizeof(permitted[0]); i++)
+		if (permitted[i].vendor == bridge->vendor &&
+		    permitted[i].device == bridge->device && (same || !permitted[i].same))
+			return true;
+	return false;
+}
+
+/* AMD's processors from family 17h (Zen) on may, whatever their bridges: 1, 0, -1. */
+static int is_zen(const struct facts *f)
+{
+	unsigned family = 0;
+	char *text, *at;
+	int ret = -1;
+
+	if (pst_sysfs_file(&f->fs, &text, 4 << 20, "proc/cpuinfo") < 0)
+		return -1;
+	if (strstr(text, "vendor_id"))
+		ret = 0;
+	at = strstr(text, "cpu family");
+	if (at && strstr(text, "AuthenticAMD") && (at = strchr(at, ':')) &&
+	    sscanf(at + 1, "%9u", &family) == 1 && family >= 0x17)
+		ret = 1;
+	free(text);
+	return ret;
+}
+
+int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a, const struct pst_pci *b)
+{
+	bool same = a->host[0] && !strcmp(a->host, b->host);
+	int zen = is_zen(f);
+
+	if (zen > 0)
+		return 1;
+	if (is_permitted(first_of_host(f, a->host), same) &&
+	    (same || is_permitted(first_of_host(f, b->host), same)))
+		return 1;
+	return zen;
+}
+
+/* ---- what the check is about --------------------------------------------------- */
+
+static void add_spot(struct spot *spots, unsigned *count, const struct facts *f,
+		     const struct pst_end *end)
+{
+	if (*count == PST_CHECK_ENDS_MAX)
+		return;
+	spots[(*count)++] = (struct spot){
+		.name = end->name,
+		.maker = end->maker,
+		.model = end->model,
+		.transport = end->transport,
+		.pci = end->pci < 0 ? NULL : &f->topo->pci[end->pci],
+	};
+}
+
+static void pick_ends(struct facts *f)
+{
+	size_t i;
+
+	for (i = 0; i < f->topo->end_count; i++) {
+		const struct pst_end *end = &f->topo->ends[i];
+
+		if (end->kind == PST_END_DRIVE)
+			add_spot(f->drives, &f->drive_count, f, end);
+		else if (end->kind == PST_END_NIC)
+			add_spot(f->nics, &f->nic_count, f, end);
+		else
+			add_spot(f->devices, &f->device_count, f, end);
+	}
+}
+
+static int no_device(char *why, size_t why_len, const char *name, const char *what)
+{
+	snprintf(why, why_len, "there is no device %s: %s", name, what);
+	return -ENODEV;
+}
+
+/* "cuda:2": NVIDIA's GPUs by PCI address, until CUDA itself is asked. */
+static int pick_cuda(struct facts *f, const char *name, char *why, size_t why_len)
+{
+	unsigned i, seen = 0;
+	int64_t wanted;
+
+	if (pst_number_parse(name + 5, &wanted) < 0 || wanted < 0)
+		return no_device(why, why_len, name, "devices are called cuda:0, cuda:1, ...");
+	for (i = 0; i < f->device_count; i++) {
+		if (strcmp(f->devices[i].maker, "nvidia") || seen++ != (unsigned)wanted)
+			continue;
+		f->devices[0] = f->devices[i];
+		f->device_count = 1;
+		return 0;
+	}
+	return no_device(why, why_len, name,
+			 seen ? "there are fewer GPUs of NVIDIA"
+			      : "there is no GPU of NVIDIA on the PCI bus");
+}
+
+static int pick_peermem(struct facts *f, const char *name, char *why, size_t why_len)
+{
+	const struct pst_pci *pci = pst_topo_pci(f->topo, name + 8);
+
+	if (!pci)
+		return no_device(why, why_len, name, "no such PCI address");
+	f->devices[0] = (struct spot){
+		.name = pci->bdf, .maker = "", .model = "", .transport = "", .pci = pci};
+	f->device_count = 1;
+	f->peermem = true;
+	return 0;
+}
+
+static int pick_device(struct facts *f, char *why, size_t why_len)
+{
+	const char *name = f->opts->device ? f->opts->device : "auto";
+
+	if (!strcmp(name, "host"))
+		f->device_count = 0;
+	else if (!strncmp(name, "cuda:", 5))
+		return pick_cuda(f, name, why, why_len);
+	else if (!strncmp(name, "peermem:", 8))
+		return pick_peermem(f, name, why, why_len);
+	else if (strcmp(name, "auto"))
+		return no_device(why, why_len, name,
+				 "devices are host, cuda:N, peermem:DDDD:BB:DD.F and auto");
+	f->host = !f->device_count;
+	return 0;
+}
+
+static bool known_maker(const struct facts *f)
+{
+	return f->peermem || !strcmp(f->devices[0].maker, "nvidia");
+}
+
+/* Opens the device for a moment: is its driver's library there, does it answer? */
+static void try_device(struct facts *f)
+{
+	const char *name = f->opts->device && strcmp(f->opts->device, "auto") ? f->opts->device
+			   : f->host					      ? "host"
+									      : "cuda:0";
+	struct penstock_device_info info = {.size = sizeof(info)};
+	struct penstock_device *dev;
+	const struct pst_pci *pci;
+
+	if (f->captured || (!f->host && !known_maker(f)))
+		return;
+	f->device_error = penstock_device_open(name, NULL, &dev);
+	if (f->device_error < 0) {
+		snprintf(f->device_text, sizeof(f->device_text), "%s", penstock_errmsg());
+		return;
+	}
+	f->device_error = 0;
+	if (!penstock_device_get_info(dev, &info)) {
+		snprintf(f->device_text, sizeof(f->device_text), "%s", info.text);
+		pci = pst_topo_pci(f->topo, info.bdf);
+		/* CUDA's order is its own. */
+		for (unsigned i = 0; pci && f->device_count == 1 && i < f->topo->end_count; i++)
+			if (f->topo->ends[i].pci == (int)(pci - f->topo->pci)) {
+				f->device_count = 0;
+				add_spot(f->devices, &f->device_count, f, &f->topo->ends[i]);
+			}
+	}
+	penstock_device_close(dev);
+}
+
+void pst_spots_text(const struct spot *spots, unsigned count, char *out, size_t len)
+{
+	unsigned i, same = 1;
+	size_t at = 0;
+
+	while (same < count && !strcmp(spots[same].model, spots[0].model))
+		same++;
+	out[0] = '\0';
+	if (same == count) {
+		const char *model = spots[0].model[0]			? spots[0].model
+				    : !strcmp(spots[0].maker, "nvidia") ? "NVIDIA GPU"
+				    : !strcmp(spots[0].maker, "amd")	? "AMD GPU"
+									: "GPU";
+
+		snprintf(out, len, count > 1 ? "%2$u x %1$s" : "%1$s", model, count);
+		return;
+	}
+	for (i = 0; i < count && at < len; i++)
+		at += (size_t)snprintf(out + at, len - at, "%s%s", i ? ", " : "",
+				       spots[i].model[0] ? spots[i].model : spots[i].name);
+}
+
+int pst_check_facts(struct facts *f, char *why, size_t why_len)
+{
+	const char *root = f->opts->root;
+	int ret = pst_topo_open(root, &f->topo, why, why_len);
+
+	if (ret == -ENOTDIR)
+		snprintf(why, why_len, "%s is no folder: unpack a capture first (tar xzf)", root);
+	if (ret < 0)
+		return ret;
+	ret = pst_sysfs_open(&f->fs, root);
+	if (ret < 0) {
+		snprintf(why, why_len, "%s: %s", root, strerror(-ret));
+		return ret;
+	}
+	f->captured = f->fs.confined;
+	f->root = !f->captured && geteuid() == 0;
+	if (!pst_sysfs_exists(&f->fs, "sys") && !pst_sysfs_exists(&f->fs, "proc")) {
+		snprintf(why, why_len, "%s holds no machine: neither sys nor proc is in it", root);
+		return -EINVAL;
+	}
+	read_kernel(f);
+	read_nvidia(f);
+	pick_ends(f);
+	f->gpu_count = f->device_count;
+	f->drive_total = f->drive_count;
+	ret = pick_device(f, why, why_len);
+	if (!ret)
+		try_device(f);
+	return ret;
+}
+
+void pst_check_facts_free(struct facts *f)
+{
+	free(f->cmdline);
+	pst_sysfs_close(&f->fs);
+	pst_topo_close(f->topo);
+}

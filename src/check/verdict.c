@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What follows from all the lines: whether bytes arrive, by which class, and the one
+ * sentence for people. What the probe measured outranks what the gates suggest. It
+ * must never call something direct that rests on a line which is unknown.
+ */
+#include <string.h>
+
+#include "gate.h"
+
+/* The names of the lines that stand in the way, as a list. */
+static unsigned list(const struct pst_check *check, enum pst_check_state state,
+		     enum pst_check_need least, char *out, size_t len)
+{
+	unsigned i, count = 0;
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (i = 0; i < check->line_count; i++) {
+		const struct pst_check_line *line = &check->lines[i];
+
+		if (line->state != state || line->need < least)
+			continue;
+		if (at + strlen(line->name) + 3 < len)
+			at += (size_t)snprintf(out + at, len - at, "%s%s", count ? ", " : "",
+					       line->name);
+		count++;
+	}
+	return count;
+}
+
+static bool any(const struct pst_check *check, enum pst_check_state state, enum pst_check_need need)
+{
+	unsigned i;
+
+	for (i = 0; i < check->line_count; i++)
+		if (check->lines[i].state == state && check->lines[i].need == need)
+			return true;
+	return false;
+}
+
+static void from_gates(struct pst_check *check)
+{
+	bool shut = any(check, PST_CHECK_NO, PST_NEED_DIRECT);
+	bool copied = any(check, PST_CHECK_NO, PST_NEED_NO_COPY);
+
+	check->works = !any(check, PST_CHECK_NO, PST_NEED_WORK);
+	check->known = !any(check, PST_CHECK_UNKNOWN, PST_NEED_WORK);
+	check->reached = copied ? PENSTOCK_ANY : shut ? PENSTOCK_NO_CPU_COPY : PENSTOCK_DIRECT;
+	if (!copied && any(check, PST_CHECK_UNKNOWN, PST_NEED_NO_COPY)) {
+		check->reached = PENSTOCK_ANY;
+		check->known = false;
+	} else if (!copied && !shut && any(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT)) {
+		check->reached = PENSTOCK_NO_CPU_COPY;
+		check->known = false;
+	}
+}
+
+/* Into host memory any drive may write; the file system on it decides. */
+static bool nothing_to_judge(const struct facts *f)
+{
+	return f->host && !f->has_file && !f->is_url;
+}
+
+static void from_probe(struct pst_check *check)
+{
+	check->known = true;
+	check->works = check->cold >= 0;
+	check->reached = check->works ? check->paths[check->cold].explained.meets : PENSTOCK_ANY;
+}
+
+static void say_probed(struct pst_check *check)
+{
+	const struct pst_check_path *p = &check->paths[check->cold];
+	const char *copies = check->reached == PENSTOCK_ANY ? "the CPU copies" : "no CPU copy";
+
+	snprintf(check->verdict, sizeof(check->verdict), "%s: %s%s, %.2f GB/s, %s",
+		 check->reached == PENSTOCK_DIRECT ? "direct" : "works, not direct",
+		 p->explained.name, p->explained.proven > 0 ? ", proven by canary" : "",
+		 p->gb_per_s, copies);
+}
+
+void pst_check_verdict(const struct facts *f, struct pst_check *check)
+{
+	char names[160];
+
+	if (check->probed)
+		from_probe(check);
+	else
+		from_gates(check);
+	if (nothing_to_judge(f)) {
+		check->known = false;
+		check->reached = PENSTOCK_ANY;
+		snprintf(check->verdict, sizeof(check->verdict),
+			 "into host memory the file decides: give a PATH to check it");
+	} else if (!check->works) {
+		list(check, PST_CHECK_NO, PST_NEED_WORK, names, sizeof(names));
+		snprintf(check->verdict, sizeof(check->verdict), "does not work: %s",
+			 names[0] ? names : "no path is open");
+	} else if (check->probed) {
+		say_probed(check);
+	} else if (check->reached == PENSTOCK_DIRECT) {
+		snprintf(check->verdict, sizeof(check->verdict),
+			 "direct, as far as can be seen: every gate is open%s",
+			 f->is_url     ? ""
+			 : f->has_file ? ", nothing was tried"
+				       : ", give a PATH to try it");
+	} else if (!check->known) {
+		list(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT, names, sizeof(names));
+		snprintf(check->verdict, sizeof(check->verdict),
+			 "works; whether it is direct is not known: %s", names);
+	} else {
+		list(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
+		snprintf(check->verdict, sizeof(check->verdict), "works, not direct%s: shut by %s",
+			 check->reached == PENSTOCK_ANY ? ", the CPU copies" : "", names);
+	}
+}
