@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saying what failed: the sentence goes to this thread's message, file, tensor and
+ * offset beside it to where bindings read them. Also how structs of callers with
+ * another size are taken and given.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "job/weights.h"
+
+static _Thread_local struct penstock_weights_place last = { .off = PST_NO_OFF };
+
+/* The end of a long path says more than its beginning. */
+static const char *tail(const char *text, size_t most)
+{
+	size_t len = strlen(text);
+
+	return len > most ? text + len - most : text;
+}
+
+int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
+		     uint64_t off, const char *fmt, ...)
+{
+	char text[PENSTOCK_TEXT_MAX], where[32] = "";
+	const char *name = file ? file : "", *t = tensor ? tensor : "";
+	va_list args;
+
+	errno = code < 0 ? -code : code; /* for %m */
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (off != PST_NO_OFF)
+		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
+	snprintf(last.file, sizeof(last.file), "%s", tail(name, sizeof(last.file) - 1));
+	snprintf(last.tensor, sizeof(last.tensor), "%s", t);
+	last.off = off;
+	return penstock_fail(code, why, "%s%s%s%.60s%s%s%s", tail(name, 90), *name ? ": " : "",
+			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
+}
+
+int pst_weights_no_memory(const char *what)
+{
+	return pst_weights_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,
+				"no memory for %s", what);
+}
+
+enum penstock_why pst_weights_why(int code)
+{
+	switch (code < 0 ? -code : code) {
+	case ENOENT:
+	case ENOTDIR:
+		return PENSTOCK_WHY_NOT_FOUND;
+	case EACCES:
+	case EPERM:
+		return PENSTOCK_WHY_NO_PERMISSION;
+	case ENOMEM:
+		return PENSTOCK_WHY_NO_MEMORY;
+	case ENOSPC:
+	case EDQUOT:
+		return PENSTOCK_WHY_NO_SPACE;
+	default:
+		return PENSTOCK_WHY_IO_ERROR;
+	}
+}
+
+void penstock_weights_get_place(struct penstock_weights_place *out)
+{
+	pst_weights_give(out, &last, sizeof(last));
+}
+
+int pst_weights_take(void *to, size_t len, const void *from, const char *name)
+{
+	const unsigned char *bytes = from;
+	size_t size;
+
+	memset(to, 0, len);
+	if (!from)
+		return 0;
+	memcpy(&size, from, sizeof(size));
+	if (size < sizeof(size))
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"%s without its size", name);
+	for (size_t i = len; i < size; i++)
+		if (bytes[i])
+			return pst_weights_fail(E2BIG, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
+						PST_NO_OFF, "%s has fields that are not known",
+						name);
+	memcpy(to, from, size < len ? size : len);
+	return 0;
+}
+
+void pst_weights_give(void *to, const void *from, size_t len)
+{
+	size_t size;
+
+	memcpy(&size, to, sizeof(size));
+	if (size < sizeof(size))
+		size = len;
+	memcpy((char *)to + sizeof(size), (const char *)from + sizeof(size),
+	       (size < len ? size : len) - sizeof(size));
+}

@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which files a model consists of: one file, an index with the files that it names, a
+ * directory, a Hugging Face cache. Called by weights_open.c. It opens no tensor file,
+ * and an index can name nothing outside the model's own directories.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job/json_pull.h"
+#include "job/weights.h"
+
+#define SUFFIX ".safetensors"
+#define INDEX_SUFFIX ".safetensors.index.json"
+#define INDEX_MAX PST_ST_HEADER_MAX
+
+static int fail_at(const char *path, int code, const char *what)
+{
+	return pst_weights_fail(code, pst_weights_why(code), path, NULL, PST_NO_OFF, "%s%m", what);
+}
+
+static int malformed(const char *path, const char *tensor, uint64_t at, const char *what)
+{
+	return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, path, tensor, at, "%s", what);
+}
+
+static bool ends_with(const char *text, const char *suffix)
+{
+	size_t len = strlen(text), tail = strlen(suffix);
+
+	return len > tail && !strcmp(text + len - tail, suffix);
+}
+
+static int join(char *to, const char *dir, const char *name)
+{
+	int n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
+
+	return n < 0 || n >= PATH_MAX ? fail_at(name, ENAMETOOLONG, "") : 0;
+}
+
+static bool is_dir(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
+static int add_file(struct pst_files *files, const char *path)
+{
+	if (files->count == files->room) {
+		unsigned room = files->room ? files->room * 2 : 16;
+		char **more = reallocarray(files->paths, room, sizeof(*more));
+
+		if (!more)
+			return pst_weights_no_memory("the list of files");
+		files->paths = more;
+		files->room = room;
+	}
+	files->paths[files->count] = strdup(path);
+	if (!files->paths[files->count])
+		return pst_weights_no_memory("the list of files");
+	files->count++;
+	return 0;
+}
+
+/* ---- an index ---- */
+
+/* The whole of a small file, with room for a NUL behind it. */
+static int read_all(const char *path, char **out, size_t *len)
+{
+	struct stat st;
+	size_t at = 0;
+	ssize_t n = 1;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), ret;
+
+	if (fd < 0)
+		return fail_at(path, errno, "");
+	ret = fstat(fd, &st) ? fail_at(path, errno, "") : 0;
+	if (!ret && (!S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > INDEX_MAX))
+		ret = malformed(path, NULL, PST_NO_OFF, "no regular file of at most 100 MB");
+	*out = ret ? NULL : malloc((size_t)st.st_size + 1);
+	if (!ret && !*out)
+		ret = pst_weights_no_memory("an index");
+	while (!ret && at < (size_t)st.st_size && n) {
+		n = pread(fd, *out + at, (size_t)st.st_size - at, (off_t)at);
+		if (n < 0 && errno != EINTR)
+			ret = fail_at(path, errno, "");
+		else if (n > 0)
+			at += (size_t)n;
+	}
+	close(fd);
+	if (ret) {
+		free(*out);
+		return ret;
+	}
+	*len = at;
+	return 0;
+}
+
+static int add_row(struct pst_files *files, const char *tensor, const char *file)
+{
+	if (files->row_count == files->row_room) {
+		size_t room = files->row_room ? files->row_room * 2 : 256;
+		struct pst_index_row *more = reallocarray(files->rows, room, sizeof(*more));
+
+		if (!more)
+			return pst_weights_no_memory("an index");
+		files->rows = more;
+		files->row_room = room;
+	}
+	files->rows[files->row_count++] = (struct pst_index_row){ tensor, file, 0 };
+	return 0;
+}
+
+/* {"weight_map": {"tensor": "file", ...}, ...} */
+static int read_rows(struct pst_files *files, struct pst_json *in, const char *path)
+{
+	bool first = true, first_row = true, found = false;
+	char *key, *file;
+	size_t len;
+	int ret = 0;
+
+	if (!pst_json_take(in, '{'))
+		return 0;
+	while (!ret && pst_json_more(in, '}', &first)) {
+		if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':'))
+			return 0;
+		if (strcmp(key, "weight_map")) {
+			if (!pst_json_skip(in))
+				return 0;
+			continue;
+		}
+		if (found)
+			return malformed(path, NULL, in->at, "two weight maps");
+		found = true;
+		if (!pst_json_take(in, '{'))
+			return 0;
+		while (!ret && pst_json_more(in, '}', &first_row)) {
+			if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':') ||
+			    !pst_json_string(in, &file, &len))
+				return 0;
+			ret = add_row(files, key, file);
+		}
+	}
+	if (!ret && !in->what && !found)
+		return malformed(path, NULL, PST_NO_OFF, "an index without weight_map");
+	return ret;
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+	return strcmp(((const struct pst_index_row *)a)->tensor,
+		      ((const struct pst_index_row *)b)->tensor);
+}
+
+static int by_file(const void *a, const void *b)
+{
+	return strcmp(((const struct pst_index_row *)a)->file,
+		      ((const struct pst_index_row *)b)->file);
+}
+
+/* A plain relative name: nothing that leads out of the model's directory. */
+static bool stays_inside(const char *name)
+{
+	const char *part = name;
+
+	if (!*name || *name == '/')
+		return false;
+	for (; part; part = strchr(part, '/') ? strchr(part, '/') + 1 : NULL)
+		if (!strncmp(part, "..", 2) && (!part[2] || part[2] == '/'))
+			return false;
+	return true;
+}
+
+/* The first of the directories that has it. */
+static int resolve(struct pst_files *files, const char *index, const char *dir,
+		   const struct pst_index_row *row, const struct penstock_weights_opts *opts)
+{
+	char path[PATH_MAX];
+	int ret;
+
+	if (!stays_inside(row->file))
+		return malformed(index, row->tensor, PST_NO_OFF,
+				 "it names a file outside of the model's directory");
+	for (unsigned i = 0; i <= opts->dir_count; i++) {
+		ret = join(path, i ? opts->dirs[i - 1] : dir, row->file);
+		if (ret)
+			return ret;
+		if (is_file(path))
+			return add_file(files, path);
+	}
+	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, PST_NO_OFF,
+				"the index names %.100s, which is not there", row->file);
+}
+
+static int find_index(struct pst_files *files, const char *index, const char *dir,
+		      const struct penstock_weights_opts *opts)
+{
+	struct pst_json in = { NULL, 0, 0, NULL };
+	size_t first = files->row_count;
+	char **texts;
+	int ret;
+
+	texts = reallocarray(files->texts, files->text_count + 1, sizeof(*texts));
+	if (!texts)
+		return pst_weights_no_memory("an index");
+	files->texts = texts;
+	ret = read_all(index, &in.text, &in.len);
+	if (ret)
+		return ret;
+	files->texts[files->text_count++] = in.text;
+	in.text[in.len] = '\0';
+	ret = read_rows(files, &in, index);
+	if (!ret && (in.what || !pst_json_end(&in)))
+		ret = malformed(index, NULL, in.at, in.what);
+	if (!ret && files->row_count == first)
+		ret = malformed(index, NULL, PST_NO_OFF, "an index without tensors");
+	if (ret)
+		return ret;
+	qsort(files->rows + first, files->row_count - first, sizeof(*files->rows), by_file);
+	for (size_t i = first; i < files->row_count && !ret; i++) {
+		if (i == first || strcmp(files->rows[i].file, files->rows[i - 1].file))
+			ret = resolve(files, index, dir, &files->rows[i], opts);
+		files->rows[i].at = files->count - 1;
+	}
+	if (ret)
+		return ret;
+	qsort(files->rows, files->row_count, sizeof(*files->rows), by_tensor);
+	for (size_t i = 1; i < files->row_count; i++)
+		if (!by_tensor(&files->rows[i - 1], &files->rows[i]))
+			return malformed(index, files->rows[i].tensor, PST_NO_OFF,
+					 "it is there twice");
+	return 0;
+}
+
+/* ---- a directory ---- */
+
+static int is_model(const struct dirent *e)
+{
+	return e->d_name[0] != '.' && (ends_with(e->d_name, SUFFIX) ||
+				       ends_with(e->d_name, INDEX_SUFFIX));
+}
+
+static bool is_duplicate(const char *name)
+{
+	return !strncmp(name, "consolidated", 12); /* the maker's own layout beside ours */
+}
+
+/* The index to go by: model.*, else the only one. NULL: none; several: -EINVAL. */
+static int choose_index(struct dirent **list, int n, const char *dir, const char **out)
+{
+	int found = 0;
+
+	*out = NULL;
+	for (int i = 0; i < n; i++) {
+		if (!ends_with(list[i]->d_name, INDEX_SUFFIX) || is_duplicate(list[i]->d_name))
+			continue;
+		if (!strcmp(list[i]->d_name, "model" INDEX_SUFFIX)) {
+			*out = list[i]->d_name;
+			return 0;
+		}
+		*out = list[i]->d_name;
+		found++;
+	}
+	if (found > 1)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, dir, NULL, PST_NO_OFF,
+					"%d indices and none is called model" INDEX_SUFFIX
+					": name one", found);
+	return 0;
+}
+
+static int add_all(struct pst_files *files, struct dirent **list, int n, const char *dir)
+{
+	char path[PATH_MAX];
+	bool single = false, others = false;
+	int ret = 0;
+
+	for (int i = 0; i < n; i++) {
+		if (!ends_with(list[i]->d_name, SUFFIX))
+			continue;
+		single |= !strcmp(list[i]->d_name, "model" SUFFIX);
+		others |= !is_duplicate(list[i]->d_name);
+	}
+	for (int i = 0; i < n && !ret; i++) {
+		const char *name = list[i]->d_name;
+
+		if (!ends_with(name, SUFFIX) || (single && strcmp(name, "model" SUFFIX)) ||
+		    (others && is_duplicate(name)))
+			continue;
+		ret = join(path, dir, name);
+		if (!ret)
+			ret = add_file(files, path);
+	}
+	return ret;
+}
+
+/* `must`: to have none is an error. */
+static int find_dir(struct pst_files *files, const char *dir,
+		    const struct penstock_weights_opts *opts, bool must)
+{
+	struct dirent **list;
+	const char *index;
+	char path[PATH_MAX];
+	unsigned before = files->count;
+	int n = scandir(dir, &list, is_model, alphasort), ret;
+
+	if (n < 0)
+		return fail_at(dir, errno, "");
+	ret = choose_index(list, n, dir, &index);
+	if (!ret && index && must) {
+		ret = join(path, dir, index);
+		if (!ret)
+			ret = find_index(files, path, dir, opts);
+	} else if (!ret) {
+		ret = add_all(files, list, n, dir);
+		for (unsigned i = 0; must && !ret && i < opts->dir_count; i++)
+			ret = find_dir(files, opts->dirs[i], opts, false);
+	}
+	for (int i = 0; i < n; i++)
+		free(list[i]);
+	free(list);
+	if (!ret && must && files->count == before)
+		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, dir, NULL, PST_NO_OFF,
+				       "there is no *" SUFFIX " in it");
+	return ret;
+}
+
+/* ---- a Hugging Face cache ---- */
+
+static int is_plain(const struct dirent *e)
+{
+	return e->d_name[0] != '.';
+}
+
+/* The commit that refs/NAME holds; false: there is no such ref. */
+static bool read_ref(const char *repo, const char *name, char *commit, size_t room)
+{
+	char path[PATH_MAX];
+	size_t n;
+	FILE *f;
+
+	if (!stays_inside(name) || snprintf(path, sizeof(path), "%s/refs/%s", repo, name) >=
+					   (int)sizeof(path))
+		return false;
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	n = fread(commit, 1, room - 1, f);
+	fclose(f);
+	commit[n] = '\0';
+	commit[strcspn(commit, " \r\n\t")] = '\0';
+	return n > 0 && stays_inside(commit);
+}
+
+static int find_snapshot(struct pst_files *files, const char *repo,
+			 const struct penstock_weights_opts *opts)
+{
+	char commit[256], snapshots[PATH_MAX], path[PATH_MAX];
+	const char *want = opts->revision ? opts->revision : "main";
+	struct dirent **list;
+	int n, ret = join(snapshots, repo, "snapshots");
+
+	if (ret)
+		return ret;
+	if (read_ref(repo, want, commit, sizeof(commit)) ||
+	    (stays_inside(want) && snprintf(commit, sizeof(commit), "%s", want) > 0)) {
+		ret = join(path, snapshots, commit);
+		if (ret || is_dir(path))
+			return ret ? ret : find_dir(files, path, opts, true);
+	}
+	n = opts->revision ? 0 : scandir(snapshots, &list, is_plain, alphasort);
+	if (n == 1)
+		ret = join(path, snapshots, list[0]->d_name);
+	for (int i = 0; i < n; i++)
+		free(list[i]);
+	if (n > 0)
+		free(list);
+	if (ret)
+		return ret;
+	if (n != 1)
+		return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, repo, NULL, PST_NO_OFF,
+					"it has no snapshot for revision '%.60s'", want);
+	return find_dir(files, path, opts, true);
+}
+
+static int cache_dir(const struct penstock_weights_opts *opts, char *to)
+{
+	const char *cache = opts->cache ? opts->cache : getenv("HF_HUB_CACHE");
+	const char *home = getenv("HF_HOME"), *user = getenv("HOME");
+	int n;
+
+	if (cache)
+		n = snprintf(to, PATH_MAX, "%s", cache);
+	else if (home)
+		n = snprintf(to, PATH_MAX, "%s/hub", home);
+	else
+		n = snprintf(to, PATH_MAX, "%s/.cache/huggingface/hub", user ? user : "");
+	return n < 0 || n >= PATH_MAX ? -1 : 0;
+}
+
+/* owner/name, as the cache's folder of it. */
+static bool in_cache(const char *model, const struct penstock_weights_opts *opts, char *to)
+{
+	const char *slash = strchr(model, '/');
+	char cache[PATH_MAX];
+
+	if (!slash || slash == model || !slash[1] || strchr(slash + 1, '/') || *model == '.' ||
+	    cache_dir(opts, cache))
+		return false;
+	if (snprintf(to, PATH_MAX, "%s/models--%.*s--%s", cache, (int)(slash - model), model,
+		     slash + 1) >= PATH_MAX)
+		return false;
+	return is_dir(to);
+}
+
+int pst_files_find(struct pst_files *files, const char *path,
+		   const struct penstock_weights_opts *opts)
+{
+	char other[PATH_MAX], inside[PATH_MAX];
+	struct stat st;
+
+	if (!strncmp(path, "file://", 7))
+		path += 7;
+	if (stat(path, &st)) {
+		int code = errno;
+
+		if (code != ENOENT || !in_cache(path, opts, other))
+			return fail_at(path, code, "");
+		path = other;
+	} else if (S_ISREG(st.st_mode) && ends_with(path, ".json")) {
+		const char *slash = strrchr(path, '/');
+
+		snprintf(other, sizeof(other), "%.*s", slash ? (int)(slash - path) : 1,
+			 slash ? path : ".");
+		return find_index(files, path, slash == path ? "/" : other, opts);
+	} else if (S_ISREG(st.st_mode)) {
+		return add_file(files, path);
+	} else if (!S_ISDIR(st.st_mode)) {
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_KIND, path, NULL, PST_NO_OFF,
+					"it is neither a file nor a directory");
+	}
+	if (snprintf(inside, sizeof(inside), "%s/snapshots", path) < (int)sizeof(inside) &&
+	    is_dir(inside))
+		return find_snapshot(files, path, opts);
+	return find_dir(files, path, opts, true);
+}
+
+void pst_files_free(struct pst_files *files)
+{
+	for (unsigned i = 0; i < files->count; i++)
+		free(files->paths[i]);
+	for (unsigned i = 0; i < files->text_count; i++)
+		free(files->texts[i]);
+	free(files->paths);
+	free(files->texts);
+	free(files->rows);
+	*files = (struct pst_files){ .paths = NULL };
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which files a model consists of, and what is said where they are not what they
+ * should be: one file, an index, directories, a Hugging Face cache, a list.
+ */
+#include "make.h"
+
+#include <errno.h>
+
+#include "penstock_weights.h"
+
+static const struct made a = { "a", "F32", 32, 2, { 3, 5 } };
+static const struct made b = { "b", "BF16", 16, 1, { 7 } };
+static const struct made c = { "layers.0.c", "U8", 8, 0, { 0 } };
+
+static struct penstock_weights_opts opts;
+static struct penstock_weights *w;
+
+static int setup(void **state)
+{
+	(void)state;
+	opts = (struct penstock_weights_opts)PENSTOCK_WEIGHTS_OPTS_INIT;
+	w = NULL;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_weights_close(w);
+	return 0;
+}
+
+/* Opens and compares the names, in order, one letter each. */
+static void opens(const char *path, const char *names)
+{
+	penstock_weights_close(w);
+	w = NULL;
+	if (penstock_weights_open(path, &opts, &w))
+		fail_msg("%s: %s", path, penstock_errmsg());
+	if (penstock_weights_count(w) != strlen(names))
+		fail_msg("%s: %llu tensors, expected %s", path,
+			 (unsigned long long)penstock_weights_count(w), names);
+	for (uint64_t i = 0; names[i]; i++) {
+		struct penstock_tensor t = { .size = sizeof(t) };
+
+		assert_int_equal(penstock_weights_get(w, i, &t), 0);
+		assert_int_equal(t.name[strlen(t.name) - 1], names[i]);
+		assert_int_equal(penstock_weights_find(w, t.name), i);
+	}
+}
+
+static void fails(const char *path, int code, const char *words, const char *file,
+		  const char *tensor)
+{
+	struct penstock_weights *none = NULL;
+	struct penstock_weights_place place = { .size = sizeof(place) };
+	int ret = penstock_weights_open(path, &opts, &none);
+
+	if (ret != -code || !strstr(penstock_errmsg(), words))
+		fail_msg("%s: %d '%s', expected %d '%s'", path, ret, ret ? penstock_errmsg() : "",
+			 -code, words);
+	assert_null(none);
+	penstock_weights_get_place(&place);
+	if (!strstr(place.file, file))
+		fail_msg("place '%s', expected '%s'", place.file, file);
+	assert_string_equal(place.tensor, tensor);
+}
+
+static void test_file(void **state)
+{
+	const struct made list[] = { a, b, c };
+	struct penstock_weights_file f = { .size = sizeof(f) };
+	struct penstock_tensor t = { .size = sizeof(t) };
+	const char *path = made_path("file.safetensors"), *key, *value;
+
+	(void)state;
+	made_file(path, list, 3, 3);
+	opens(path, "abc");
+	assert_int_equal(penstock_weights_get(w, 1, &t), 0);
+	assert_string_equal(t.name, "b");
+	assert_int_equal(t.dtype, PENSTOCK_DTYPE_BF16);
+	assert_int_equal(t.rank, 1);
+	assert_int_equal(t.shape[0], 7);
+	assert_int_equal(t.bytes, 14);
+	assert_int_equal(penstock_weights_file_count(w), 1);
+	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
+	assert_string_equal(f.path, path);
+	assert_int_equal(f.length, f.data_off + 60 + 14 + 1);
+	assert_int_equal(t.off, f.data_off + 60);
+	assert_int_equal(f.pair_count, 1);
+	assert_int_equal(penstock_weights_get_metadata(w, 0, 0, &key, &value), 0);
+	assert_string_equal(key, "format");
+	assert_string_equal(value, "pt");
+	assert_int_equal(penstock_weights_get(w, 3, &t), -ENOENT);
+	assert_int_equal(penstock_weights_get_file(w, 1, &f), -ENOENT);
+	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), -ENOENT);
+	assert_int_equal(penstock_weights_find(w, "x"), -ENOENT);
+	assert_non_null(strstr(penstock_errmsg(), "'x'"));
+	opts.names = (const char *const[]){ "layers.*", "b" };
+	opts.name_count = 2;
+	opens(path, "bc");
+	opts.names = (const char *const[]){ "nothing*" };
+	opts.name_count = 1;
+	fails(path, ENOENT, "matches 'nothing*'", "file.safetensors", "");
+}
+
+static void test_bad_files(void **state)
+{
+	const struct made list[] = { a, b };
+	const char *path = made_path("bad.safetensors");
+	struct stat st;
+
+	(void)state;
+	fails(made_path("missing"), ENOENT, "No such file", "missing", "");
+	fails("/dev/null", EINVAL, "neither a file nor a directory", "/dev/null", "");
+	made_text(path, "abc");
+	fails(path, EBADMSG, "3 bytes are no", "bad.safetensors", "");
+	made_text(path, "\x02\x01\0\0\0\0\0\0{}");
+	fails(path, EBADMSG, "no", "bad.safetensors", "");
+	made_text(path, "\xff\xff\xff\xff\xff\xff\xff\xff{}");
+	fails(path, EBADMSG, "header of 18446744073709551615 bytes", "bad.safetensors", "");
+	made_file(path, list, 2, 0);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(truncate(path, st.st_size - 1), 0);
+	fails(path, EBADMSG, "truncated", "bad.safetensors", "b");
+	assert_int_equal(truncate(path, st.st_size + 1), 0);
+	fails(path, EBADMSG, "1 bytes behind", "bad.safetensors", "");
+	assert_int_equal(truncate(path, 20), 0);
+	fails(path, EBADMSG, "the file ends after 20", "bad.safetensors", "");
+	unlink(path);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	fails(path, EINVAL, "neither", "bad.safetensors", "");
+}
+
+static void put(const char *dir, const char *name, const char *text)
+{
+	char path[1024];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	made_text(path, text);
+}
+
+static void put_file(const char *dir, const char *name, const struct made *m)
+{
+	char path[1024];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	made_file(path, m, 1, 0);
+}
+
+static void test_directory(void **state)
+{
+	const char *dir = made_path("dir");
+
+	(void)state;
+	made_dir(dir);
+	fails(dir, ENOENT, "there is no *.safetensors", "dir", "");
+	put_file(dir, "consolidated.00.safetensors", &a);
+	opens(dir, "a");
+	put_file(dir, "part-2.safetensors", &c);
+	put_file(dir, "part-1.safetensors", &b);
+	put(dir, ".hidden.safetensors", "x");
+	put(dir, "config.json", "{}");
+	opens(dir, "bc");
+	put_file(dir, "part-3.safetensors", &c);
+	fails(dir, EBADMSG, "has a tensor of that name too", "part-3", "layers.0.c");
+	put_file(dir, "model.safetensors", &a);
+	opens(dir, "a");
+	put(dir, "model.safetensors.index.json",
+	    "{\"metadata\":{\"total_size\":1.5},\"weight_map\":{"
+	    "\"layers.0.c\":\"part-3.safetensors\",\"b\":\"part-1.safetensors\"}}");
+	opens(dir, "bc");
+	opens(made_path("dir/model.safetensors.index.json"), "bc");
+	put(dir, "other.safetensors.index.json", "{\"weight_map\":{\"b\":\"part-1.safetensors\"}}");
+	opens(dir, "bc");
+	unlink(made_path("dir/model.safetensors.index.json"));
+	opens(dir, "b");
+	put(dir, "third.safetensors.index.json", "{}");
+	fails(dir, EINVAL, "2 indices", "dir", "");
+}
+
+static void test_bad_index(void **state)
+{
+	static const struct {
+		const char *text, *words, *tensor;
+	} rows[] = {
+		{ "", "'{' is missing", "" },
+		{ "{}", "without weight_map", "" },
+		{ "{\"weight_map\":{}}", "without tensors", "" },
+		{ "{\"weight_map\":{\"b\":1}}", "a string is missing", "" },
+		{ "{\"weight_map\":{\"b\":\"p.safetensors\"}} x", "behind the end", "" },
+		{ "{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two", "" },
+		{ "{\"weight_map\":{\"b\":\"p.safetensors\",\"b\":\"p.safetensors\"}}", "twice",
+		  "b" },
+		{ "{\"weight_map\":{\"b\":\"../p.safetensors\"}}", "outside", "b" },
+		{ "{\"weight_map\":{\"b\":\"x/../../p.safetensors\"}}", "outside", "b" },
+		{ "{\"weight_map\":{\"b\":\"/etc/p.safetensors\"}}", "outside", "b" },
+		{ "{\"weight_map\":{\"b\":\"\"}}", "outside", "b" },
+		{ "{\"weight_map\":{\"x\":\"p.safetensors\"}}", "the index says", "x" },
+	};
+	const char *dir = made_path("bad-index"), *index;
+
+	(void)state;
+	made_dir(dir);
+	put_file(dir, "p.safetensors", &b);
+	index = made_path("bad-index/model.safetensors.index.json");
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		made_text(index, rows[i].text);
+		fails(dir, EBADMSG, rows[i].words, "bad-index", rows[i].tensor);
+	}
+	made_text(index, "{\"weight_map\":{\"b\":\"q.safetensors\"}}");
+	fails(dir, ENOENT, "names q.safetensors, which is not there", "index.json", "b");
+}
+
+static void test_stripes(void **state)
+{
+	const char *one = made_path("stripe-1"), *two = made_path("stripe-2");
+
+	(void)state;
+	made_dir(one);
+	made_dir(two);
+	put_file(one, "p1.safetensors", &a);
+	put_file(two, "p2.safetensors", &b);
+	opts.dirs = &two;
+	opts.dir_count = 1;
+	opens(one, "ab");
+	put(one, "model.safetensors.index.json",
+	    "{\"weight_map\":{\"a\":\"p1.safetensors\",\"b\":\"p2.safetensors\"}}");
+	opens(one, "ab");
+	opts.dir_count = 0;
+	fails(one, ENOENT, "p2.safetensors", "index.json", "b");
+}
+
+static void test_cache(void **state)
+{
+	char blob[1024], link[1024];
+	const char *repo = made_path("hub/models--own--tiny");
+
+	(void)state;
+	snprintf(link, sizeof(link), "%s/blobs", repo);
+	made_dir(link);
+	snprintf(link, sizeof(link), "%s/refs", repo);
+	made_dir(link);
+	snprintf(link, sizeof(link), "%s/snapshots/c0ffee", repo);
+	made_dir(link);
+	put_file(repo, "blobs/1234", &b);
+	snprintf(blob, sizeof(blob), "../../blobs/1234");
+	snprintf(link, sizeof(link), "%s/snapshots/c0ffee/model.safetensors", repo);
+	assert_true(!symlink(blob, link) || errno == EEXIST);
+	opens(repo, "b");
+	put(repo, "refs/main", "c0ffee\n");
+	opens(repo, "b");
+	opts.cache = made_path("hub");
+	opens("own/tiny", "b");
+	opts.revision = "c0ffee";
+	opens("own/tiny", "b");
+	opts.revision = "v2";
+	fails("own/tiny", ENOENT, "no snapshot for revision 'v2'", "models--own--tiny", "");
+	put(repo, "refs/v2", "c0ffee");
+	opens("own/tiny", "b");
+	opts.revision = "../../..";
+	fails("own/tiny", ENOENT, "no snapshot", "models--own--tiny", "");
+	opts.revision = NULL;
+	put(repo, "refs/main", "gone");
+	snprintf(link, sizeof(link), "%s/snapshots/second", repo);
+	made_dir(link);
+	fails("own/tiny", ENOENT, "revision 'main'", "models--own--tiny", "");
+	fails("own/none", ENOENT, "No such file", "own/none", "");
+}
+
+static void test_list(void **state)
+{
+	const char *paths[] = { made_path("l1.safetensors"), made_path("l2.safetensors") };
+
+	(void)state;
+	made_file(paths[0], &b, 1, 0);
+	made_file(paths[1], &a, 1, 0);
+	assert_int_equal(penstock_weights_open_list(paths, 2, NULL, &w), 0);
+	assert_int_equal(penstock_weights_count(w), 2);
+	assert_int_equal(penstock_weights_find(w, "a"), 1);
+	made_file(paths[1], &b, 1, 0);
+	assert_int_equal(penstock_weights_open_list(paths, 2, NULL, &w), -EBADMSG);
+	assert_int_equal(penstock_weights_open_list(paths, 0, NULL, &w), -EINVAL);
+	assert_int_equal(penstock_weights_open_list(NULL, 1, NULL, &w), -EINVAL);
+	opts.size = sizeof(opts.size) - 1;
+	assert_int_equal(penstock_weights_open(paths[0], &opts, &w), -EINVAL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_file, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_directory, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_index, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stripes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_cache, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_list, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
