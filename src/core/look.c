@@ -31,8 +31,11 @@ static int close_stream(FILE *f)
 {
 	bool failed = ferror(f);
 
+	errno = 0; /* of what was lost before, nobody knows why any more */
 	if (fclose(f) || failed)
-		return pst_fail_errno(NULL, EIO, PENSTOCK_WHY_IO_ERROR, "cannot write all of it");
+		return pst_fail_errno(NULL, EIO, PENSTOCK_WHY_IO_ERROR,
+				      "the output cannot be written%s%s", errno ? ": " : "",
+				      errno ? strerror(errno) : "");
 	return 0;
 }
 

@@ -24,10 +24,8 @@ static int fail_path(struct pst_err *err, int code, const char *what, const char
 }
 
 /* Regular files and block devices; the rest is refused by name. */
-static int check_kind(int fd, const char *name, struct stat *stat, struct pst_err *err)
+static int judge_kind(const char *name, const struct stat *stat, struct pst_err *err)
 {
-	if (fstat(fd, stat))
-		return fail_path(err, errno, "cannot stat", name);
 	if (S_ISREG(stat->st_mode) || S_ISBLK(stat->st_mode))
 		return 0;
 	if (S_ISDIR(stat->st_mode))
@@ -42,13 +40,28 @@ static int check_kind(int fd, const char *name, struct stat *stat, struct pst_er
 			"%s is neither a regular file nor a block device", name);
 }
 
+static int check_kind(int fd, const char *name, struct stat *stat, struct pst_err *err)
+{
+	if (fstat(fd, stat))
+		return fail_path(err, errno, "cannot stat", name);
+	return judge_kind(name, stat, err);
+}
+
 /* A pipe would block open(2) for ever, so nothing is opened that is not seekable. */
 static int open_path(const char *path, int flags, unsigned mode, struct pst_err *err)
 {
 	int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
+	struct stat there;
 
-	if (fd < 0)
-		return fail_path(err, errno, "cannot open", path);
+	if (fd < 0) {
+		int code = errno;
+
+		/* A socket says ENXIO, whatever it is asked for. */
+		if (code == ENXIO && !stat(path, &there) && S_ISSOCK(there.st_mode))
+			return judge_kind(path, &there, err);
+		errno = code;
+		return fail_path(err, code, "cannot open", path);
+	}
 	/* io_uring would give EAGAIN for what is not in the page cache. */
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 	return fd;
@@ -98,8 +111,8 @@ static int check_place(const char *path, struct pst_err *err)
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a directory: name a file in it", path);
 	if (!S_ISREG(stat.st_mode) && !S_ISLNK(stat.st_mode))
-		return pst_fail(err, PENSTOCK_WHY_BAD_KIND, "%s exists and is no regular file",
-				path);
+		return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
+				"%s exists and is no regular file: name another", path);
 	return 0;
 }
 
@@ -125,9 +138,10 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 			ret = temp_name(file, err);
 		if (ret)
 			return ret;
-		file->fd = open_path(file->temp, O_RDWR | O_CREAT | O_EXCL, mode, err);
+		file->fd = open(file->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, mode);
 		if (file->fd < 0)
-			return file->fd;
+			return fail_path(err, errno, "cannot create a file in the folder of",
+					 file->path);
 		file->created = file->replace = true;
 		return 0;
 	}
