@@ -18,15 +18,40 @@ int fail(int code, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	for (char *c = text; *c; c++) /* one line, whatever a file's name holds */
-		if ((unsigned char)*c < ' ')
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
 	fprintf(stderr, "penstock: %s\n", text);
 	return code;
 }
 
-int fail_lib(const char *what)
+const char *advice(enum penstock_why why)
 {
-	return fail(EXIT_FAILED, "%s: %s", what, penstock_errmsg());
+	switch (why) {
+	case PENSTOCK_WHY_NOT_FOUND:
+		return ": check the name";
+	case PENSTOCK_WHY_NO_PERMISSION:
+		return ": ls -l shows who may";
+	case PENSTOCK_WHY_NO_SPACE:
+		return ": free some, or name another place";
+	case PENSTOCK_WHY_NO_DRIVER:
+		return ": install the GPU's driver, or use the device host";
+	case PENSTOCK_WHY_REQUIRE:
+		return ": 'penstock explain' says what would open such a path";
+	default: /* the sentence says it, or nobody knows */
+		return "";
+	}
+}
+
+int fail_lib(void)
+{
+	return fail(EXIT_FAILED, "%s%s", penstock_errmsg(), advice(penstock_errwhy()));
+}
+
+const char *file_of(const char *storage)
+{
+	if (!strncmp(storage, "mem:", 4))
+		return NULL;
+	return strncmp(storage, "file://", 7) ? storage : storage + 7;
 }
 
 /* Edit distance, for short words. */
@@ -59,7 +84,8 @@ static unsigned distance(const char *a, const char *b)
 const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
-	unsigned least = 3; /* further off is no typing error */
+	unsigned half = (unsigned)strlen(word) / 2;
+	unsigned least = half < 2 ? half + 1 : 3; /* further off is no typing error */
 
 	for (unsigned i = 0; words[i]; i++) {
 		unsigned d = distance(word, words[i]);
@@ -72,7 +98,7 @@ const char *closest(const char *word, const char *const *words)
 	return best;
 }
 
-static void print_usage(FILE *f, const struct command *cmd)
+void print_usage(FILE *f, const struct command *cmd)
 {
 	fprintf(f, "usage: penstock %s %s\n\n%s\n\n%s", cmd->name, cmd->usage, cmd->summary,
 		cmd->help);
@@ -117,7 +143,7 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 	return bad_option(argv[at], cmd, options);
 }
 
-bool parse_size(const char *text, uint64_t *out)
+static bool to_size(const char *text, uint64_t *out)
 {
 	static const struct {
 		const char *name;
@@ -141,6 +167,15 @@ bool parse_size(const char *text, uint64_t *out)
 		*out = n << units[i].shift;
 		return true;
 	}
+	return false;
+}
+
+bool parse_size(const char *option, const char *text, uint64_t *out)
+{
+	if (to_size(text, out))
+		return true;
+	fail(EXIT_USAGE, "%s '%s': a size like 4096, 4KiB, 1MiB or 2GiB, below 8 EiB", option,
+	     text);
 	return false;
 }
 

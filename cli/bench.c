@@ -91,13 +91,17 @@ static int64_t cached_pages(const char *path)
 int bench_make_cold(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	bool seen;
+	char byte;
 
 	if (fd < 0)
 		return -errno;
+	/* Who does not see the page of this byte is blind: overlayfs says 0 of any file. */
+	seen = pread(fd, &byte, 1, 0) == 1 && cached_pages(path) > 0;
 	fdatasync(fd);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
-	return cached_pages(path) == 0 ? 0 : -EBUSY;
+	return seen && cached_pages(path) == 0 ? 0 : -EBUSY;
 }
 
 int bench_make_warm(const char *path, uint64_t length)
@@ -175,7 +179,8 @@ static void submit(struct run *r, unsigned place)
 		return;
 	}
 	if (!r->failed)
-		snprintf(r->out->error, sizeof(r->out->error), "%s", penstock_errmsg());
+		snprintf(r->out->error, sizeof(r->out->error), "%s%s", penstock_errmsg(),
+			 advice(penstock_errwhy()));
 	r->out->refused = penstock_errwhy() == PENSTOCK_WHY_REQUIRE;
 	r->failed = true;
 }
@@ -264,13 +269,18 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 	r.places = calloc(a->depth, sizeof(*r.places));
 	ret = r.begun && r.places ? open_all(&r) : -1;
 	if (ret)
-		snprintf(out->error, sizeof(out->error), "%s", penstock_errmsg());
+		snprintf(out->error, sizeof(out->error), "%s%s", penstock_errmsg(),
+			 advice(penstock_errwhy()));
 	else if (r.length < a->block)
-		snprintf(out->error, sizeof(out->error), "%s is shorter than a block", a->storage);
+		snprintf(out->error, sizeof(out->error),
+			 "%s is shorter than a block of %llu: --block takes less", a->storage,
+			 (unsigned long long)a->block);
 	else
 		drive(&r);
 	out->length = r.length;
 	penstock_queue_close(r.q);
+	if (r.st && a->write && out->error[0])
+		penstock_abort(r.st); /* what this run created goes with it */
 	if (r.mem)
 		penstock_free(r.dev, r.mem);
 	penstock_close(r.st);

@@ -32,14 +32,15 @@ int bench_run(const struct bench_args *a, struct bench_result *out);
 /* In microseconds; share 0.5 is the median. */
 double bench_percentile(const struct bench_result *r, double share);
 
-/* Drops the file's pages, or reads them in; -EBUSY: they are not gone, not there. */
+/* Drops the file's pages, or reads them in; -EBUSY: they are not gone, not there, or
+ * nobody can tell. */
 int bench_make_cold(const char *path);
 int bench_make_warm(const char *path, uint64_t length);
 
 /*
  * What bounds a run: for warm reads, threads copying the same page cache into host
  * memory; otherwise threads reading (or writing) another half of the file with
- * O_DIRECT. GB/s, 0 when it cannot be measured; *what says what it is.
+ * O_DIRECT. GB/s, NAN when it cannot be measured; *what says what it is.
  */
 double bench_limit(const struct bench_args *a, uint64_t length, const char **what);
 

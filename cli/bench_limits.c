@@ -4,6 +4,7 @@
  * nothing of the library: plain pread and pwrite on threads.
  */
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@
 
 struct job {
 	int fd;
-	bool write, random;
+	bool write, random, once;
 	uint64_t block, from, length;
 	double until;
 	_Atomic uint64_t next, bytes;
@@ -38,10 +39,11 @@ static void *worker(void *arg)
 		ssize_t got;
 		off_t off;
 
-		if (!j->random && n >= blocks)
+		if (j->once && n >= blocks)
 			break;
 		if (j->random)
-			n = (n * 0x9e3779b97f4a7c15u >> 17) % blocks;
+			n = n * 0x9e3779b97f4a7c15u >> 17;
+		n %= blocks;
 		off = (off_t)(j->from + n * j->block);
 		got = j->write ? pwrite(j->fd, buf, j->block, off)
 			       : pread(j->fd, buf, j->block, off);
@@ -67,13 +69,15 @@ static double measure(struct job *j, unsigned threads, double runtime)
 	if (j->write)
 		fdatasync(j->fd);
 	took = seconds() - begun;
-	return took > 0 ? (double)atomic_load(&j->bytes) / took / 1e9 : 0;
+	return atomic_load(&j->bytes) ? (double)atomic_load(&j->bytes) / took / 1e9 : NAN;
 }
 
 double bench_limit(const struct bench_args *a, uint64_t length, const char **what)
 {
-	const char *path = strncmp(a->storage, "file://", 7) ? a->storage : a->storage + 7;
-	struct job j = {.write = a->write, .random = a->random, .block = a->block};
+	struct job j = {.write = a->write,
+			.random = a->random,
+			.once = a->cold && !a->random, /* as the run that it bounds */
+			.block = a->block};
 	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
 	int flags = a->write ? O_WRONLY : O_RDONLY;
 	double rate;
@@ -88,9 +92,9 @@ double bench_limit(const struct bench_args *a, uint64_t length, const char **wha
 		if (a->random)
 			threads = a->depth < THREADS * 4 ? a->depth : THREADS * 4;
 	}
-	j.fd = open(path, flags | O_CLOEXEC);
+	j.fd = open(file_of(a->storage), flags | O_CLOEXEC);
 	if (j.fd < 0)
-		return 0;
+		return NAN;
 	j.length = length;
 	rate = measure(&j, threads, a->runtime);
 	close(j.fd);

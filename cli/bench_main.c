@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* penstock bench: options, repetitions, output. */
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,13 @@
 
 #define ROUNDS 3 /* with --limits: ours and the limit in turns, medians of so many */
 
-static bool size_option(const char *text, uint64_t min, uint64_t *out)
+static bool size_option(const char *option, uint64_t *out)
 {
-	if (parse_size(text, out) && *out >= min)
-		return true;
-	fail(EXIT_USAGE, "'%s' is no size (4KiB, 1MiB, 2GiB)", text);
-	return false;
+	if (!parse_size(option, optarg, out))
+		return false;
+	if (!*out)
+		fail(EXIT_USAGE, "%s '%s': at least 1", option, optarg);
+	return *out > 0;
 }
 
 static bool mode(const char *text, struct bench_args *a)
@@ -49,9 +51,9 @@ static bool take_option(int c, struct bench_args *a)
 	case 'w':
 		return mode(optarg, a);
 	case 'b':
-		return size_option(optarg, 1, &a->block);
+		return size_option("--block", &a->block);
 	case 's':
-		return size_option(optarg, 1, &a->size);
+		return size_option("--size", &a->size);
 	case 'd':
 		if (!parse_number(optarg, 1, 4096, &n))
 			return fail(EXIT_USAGE, "--depth '%s': 1 to 4096", optarg), false;
@@ -65,7 +67,7 @@ static bool take_option(int c, struct bench_args *a)
 	case 't':
 		a->runtime = strtod(optarg, &end);
 		if (end == optarg || *end || !(a->runtime > 0 && a->runtime <= 86400))
-			return fail(EXIT_USAGE, "--runtime '%s': seconds", optarg), false;
+			return fail(EXIT_USAGE, "--runtime '%s': seconds, at most a day", optarg), false;
 		return true;
 	case 'p':
 		a->path = optarg;
@@ -130,16 +132,20 @@ static int parse(int argc, char **argv, struct bench_args *a)
 			return EXIT_USAGE;
 	}
 	if (optind + 2 != argc)
-		return fail(EXIT_USAGE, "bench wants a storage and a device");
+		return fail(EXIT_USAGE,
+			    "bench wants a storage and a device, see 'penstock bench --help'");
 	a->storage = argv[optind];
 	a->device = argv[optind + 1];
 	if (a->cold && (a->warm || a->write))
 		return fail(EXIT_USAGE, "--cold is for reads, and not with --warm");
+	if ((a->cold || a->warm || a->limits) && !file_of(a->storage))
+		return fail(EXIT_USAGE, "--cold, --warm and --limits want a file: mem: is none");
 	if (!a->block)
 		a->block = a->random ? 4096 : 4u << 20;
 	if (!a->depth)
 		a->depth = a->random ? 32 : 8;
-	if (a->write && !a->overwrite && !stat(a->storage, &stat_buf))
+	if (a->write && !a->overwrite && file_of(a->storage) &&
+	    !stat(file_of(a->storage), &stat_buf))
 		return fail(EXIT_FAILED, "%s exists: --overwrite writes into it", a->storage);
 	return 0;
 }
@@ -150,15 +156,17 @@ static int settle(const struct bench_args *a, uint64_t length)
 	int ret = 0;
 
 	if (a->cold)
-		ret = bench_make_cold(a->storage);
+		ret = bench_make_cold(file_of(a->storage));
 	else if (a->warm)
-		ret = bench_make_warm(a->storage, length);
+		ret = bench_make_warm(file_of(a->storage), length);
 	if (!ret)
 		return 0;
+	if (ret != -EBUSY)
+		return fail(EXIT_FAILED, "cannot open %s: %s", a->storage, strerror(-ret));
 	return fail(EXIT_FAILED,
-		    ret == -EBUSY ? "%s: its pages cannot be %s here, so no figure would be true"
-				  : "%s cannot be opened to be %s",
-		    a->storage, a->cold ? "dropped" : "read in");
+		    "%s: that its pages are %s cannot be had or not be seen here, so no figure "
+		    "would be true: leave out %s",
+		    a->storage, a->cold ? "dropped" : "read in", a->cold ? "--cold" : "--warm");
 }
 
 static void *spin(void *arg)
@@ -197,7 +205,7 @@ static void print(const struct bench_args *a, const struct bench_result *r, doub
 		if (what) {
 			json_real(&j, "limit_gb_per_s", limit);
 			json_text(&j, "limit", what);
-			json_real(&j, "ratio", limit > 0 ? ours / limit : 0);
+			json_real(&j, "ratio", ours / limit);
 		}
 		json_close(&j);
 		return;
@@ -206,9 +214,10 @@ static void print(const struct bench_args *a, const struct bench_result *r, doub
 	       a->random ? "random" : "sequential", a->write ? "write" : "read", ours, iops,
 	       bench_percentile(r, 0.5), bench_percentile(r, 0.99), bench_percentile(r, 0.999),
 	       gb > 0 ? r->cpu_seconds / gb : 0);
-	if (what)
-		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit, what,
-		       limit > 0 ? ours / limit : 0);
+	if (what && isnan(limit))
+		printf("limit not measured (%s), no ratio\n", what);
+	else if (what)
+		printf("limit %.3f GB/s (%s): ratio %.3f\n", limit, what, ours / limit);
 	tally_print(stdout, "path", &r->tally);
 }
 
@@ -225,7 +234,8 @@ static int rounds(const struct bench_args *a, struct bench_result *r)
 	unsigned count = a->limits ? ROUNDS : 1;
 	const char *what = NULL;
 	struct stat stat_buf;
-	uint64_t length = stat(a->storage, &stat_buf) ? 0 : (uint64_t)stat_buf.st_size;
+	const char *file = file_of(a->storage);
+	uint64_t length = !file || stat(file, &stat_buf) ? 0 : (uint64_t)stat_buf.st_size;
 
 	for (unsigned i = 0; i < count; i++) {
 		int ret = settle(a, length);

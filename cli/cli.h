@@ -8,6 +8,7 @@
 #define PENSTOCK_CLI_H
 
 #include <getopt.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,17 +28,24 @@ extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_bench, cmd_topo,
 
 /* One line on standard error: "penstock: ...". Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The library's last message, behind what was tried; EXIT_FAILED. */
-int fail_lib(const char *what);
+/* The library's last message and what to do about it; EXIT_FAILED. */
+int fail_lib(void);
+/* What to do about a failure, to be put behind its sentence; "" if that says it. */
+const char *advice(enum penstock_why why);
 
+void print_usage(FILE *f, const struct command *cmd);
 /* getopt_long with a 'did you mean' and --help. -1 at the end, '?' on an error that has
  * been printed, 'h' after the help has been printed. */
 int next_option(int argc, char **argv, const struct command *cmd, const struct option *options);
 /* The closest of `words` (NULL-terminated), NULL if none is near. */
 const char *closest(const char *word, const char *const *words);
 
-/* "4KiB", "1MiB", "2G", "512": false if it is no size or overflows. */
-bool parse_size(const char *text, uint64_t *out);
+/* The file that a storage names, NULL for mem:. */
+const char *file_of(const char *storage);
+
+/* "4KiB", "1MiB", "2G", "512". Like those below false once the error, which names the
+ * option, has been printed; parse_number leaves that to the caller. */
+bool parse_size(const char *option, const char *text, uint64_t *out);
 bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool parse_class(const char *text, enum penstock_class *out);
 bool parse_effort(const char *text, enum penstock_effort *out);
@@ -81,8 +89,14 @@ void tally_print(FILE *f, const char *label, const struct tally *t);
 
 /* ---- verify.c ---- */
 
+struct verify {
+	const char *src, *copy;
+	const volatile sig_atomic_t *stopped; /* the signal to end early for, 0: none */
+	char *text;			      /* what was found */
+	size_t text_len;
+};
 /* Reads both files again from the drive, with plain pread, and compares. 0: the same;
- * else an exit code, and the difference has been printed. */
-int verify_files(const char *a, const char *b);
+ * else an exit code and the text. */
+int verify_files(const struct verify *v);
 
 #endif

@@ -4,6 +4,8 @@
  * each is read into, then written out, so that reads and writes of different blocks
  * overlap. The destination takes its name only when all of it is there.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +44,8 @@ struct copy {
 	int code; /* exit code once something failed */
 	bool failed;
 	char text[512];
+	char *aside; /* the copy's name until it is verified; NULL: its own */
+	bool in_place, committed, verified;
 	double start, shown;
 };
 
@@ -50,6 +54,17 @@ static volatile sig_atomic_t stopped;
 static void stop(int signal)
 {
 	stopped = signal;
+}
+
+/* Those that are ignored stay so: nohup, a shell's job in the background. */
+static void catch_signals(void)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+	struct sigaction old;
+
+	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
+			sigaction(signals[i], &(struct sigaction){.sa_handler = stop}, NULL);
 }
 
 static int parse(int argc, char **argv, struct args *a)
@@ -95,9 +110,12 @@ static int parse(int argc, char **argv, struct args *a)
 			return EXIT_USAGE;
 	}
 	if (optind + 2 != argc)
-		return fail(EXIT_USAGE, "cp wants a source and a destination");
+		return fail(EXIT_USAGE,
+			    "cp wants a source and a destination, see 'penstock cp --help'");
 	a->src = argv[optind];
 	a->dst = argv[optind + 1];
+	if (a->verify && (!file_of(a->src) || !file_of(a->dst)))
+		return fail(EXIT_USAGE, "--verify reads files again, mem: storage is none");
 	return 0;
 }
 
@@ -109,23 +127,22 @@ static void note(struct copy *c, int code, const char *what)
 		return;
 	c->failed = true;
 	c->code = code;
-	snprintf(c->text, sizeof(c->text), "%s: %s", what, penstock_errmsg());
+	snprintf(c->text, sizeof(c->text), "%s%s%s%s", what ? what : "", what ? ": " : "",
+		 penstock_errmsg(), advice(penstock_errwhy()));
 }
 
 /* With a class required, a device that cannot be had is a refusal, not a failure. */
 static void note_device(struct copy *c)
 {
-	char what[160];
-
-	snprintf(what, sizeof(what), "%s (%s)", c->a->via, penstock_why_name(penstock_errwhy()));
-	note(c, c->a->require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED, what);
+	note(c, c->a->require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED, "--via");
 }
 
 static bool same_file(const char *a, const char *b)
 {
 	struct stat x, y;
 
-	return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+	return file_of(a) && file_of(b) && !stat(file_of(a), &x) && !stat(file_of(b), &y) &&
+	       x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 static void open_source(struct copy *c)
@@ -135,17 +152,18 @@ static void open_source(struct copy *c)
 	if (same_file(c->a->src, c->a->dst)) {
 		c->failed = true;
 		c->code = EXIT_FAILED;
-		snprintf(c->text, sizeof(c->text), "%s and %s are the same file", c->a->src,
+		snprintf(c->text, sizeof(c->text),
+			 "%s and %s are the same file: name another destination", c->a->src,
 			 c->a->dst);
 		return;
 	}
 	if (penstock_open(c->a->src, NULL, &c->from)) {
-		note(c, EXIT_FAILED, "cp");
+		note(c, EXIT_FAILED, NULL);
 		return;
 	}
 	length = penstock_storage_length(c->from);
 	if (length < 0)
-		note(c, EXIT_FAILED, "cp");
+		note(c, EXIT_FAILED, NULL);
 	c->length = length < 0 ? 0 : (uint64_t)length;
 }
 
@@ -179,19 +197,54 @@ static void open_device(struct copy *c)
 	}
 }
 
+static bool is_device(const char *storage)
+{
+	struct stat stat_buf;
+
+	return file_of(storage) && !stat(file_of(storage), &stat_buf) && S_ISBLK(stat_buf.st_mode);
+}
+
+/* What is to be verified gets a name of its own beside its place until then. */
+static bool choose_aside(struct copy *c)
+{
+	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
+	int dir = slash ? (int)(slash - dst) + 1 : 0;
+
+	if (asprintf(&c->aside, "%.*s.penstock-verify-%d", dir, dst, (int)getpid()) >= 0)
+		return true;
+	c->aside = NULL;
+	return false;
+}
+
 static void open_target(struct copy *c)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
 
+	c->in_place = is_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
+	if (c->a->verify && !c->in_place) {
+		/* Can it be had at all? Learnt before anything moves. */
+		if (penstock_open(c->a->dst, &opts, &c->to)) {
+			note(c, EXIT_FAILED, NULL);
+			return;
+		}
+		penstock_close(c->to);
+		c->to = NULL;
+		if (!choose_aside(c)) {
+			c->failed = true;
+			c->code = EXIT_FAILED;
+			snprintf(c->text, sizeof(c->text), "no memory");
+			return;
+		}
+	}
 	opts.length = c->length;
-	if (penstock_open(c->a->dst, &opts, &c->to))
-		note(c, EXIT_FAILED, "cp");
+	if (penstock_open(c->aside ? c->aside : c->a->dst, &opts, &c->to))
+		note(c, EXIT_FAILED, NULL);
 	q.requests_max = BLOCKS;
 	q.segs_max = 1;
 	if (!c->failed && penstock_queue_open(&q, &c->q))
-		note(c, EXIT_FAILED, "cp");
+		note(c, EXIT_FAILED, NULL);
 }
 
 /* ---- moving ---- */
@@ -302,9 +355,8 @@ static void move(struct copy *c)
 	}
 	if (stopped && !c->failed) {
 		c->failed = true;
-		c->code = EXIT_FAILED;
-		snprintf(c->text, sizeof(c->text), "stopped by signal %d, nothing was left behind",
-			 (int)stopped);
+		c->code = 128 + (int)stopped; /* as a shell has it */
+		snprintf(c->text, sizeof(c->text), "stopped by %s", strsignal((int)stopped));
 	}
 	show(c, true);
 }
@@ -352,7 +404,7 @@ static void merge(struct tally *sum, const struct tally *part)
 	}
 }
 
-static void report_json(const struct copy *c, double took, bool verified)
+static void report_json(const struct copy *c, double took)
 {
 	struct tally sum = {.path_count = 0};
 	struct json j;
@@ -372,18 +424,18 @@ static void report_json(const struct copy *c, double took, bool verified)
 	json_object(&j, "write");
 	tally_json(&j, &c->write);
 	json_end(&j);
-	json_bool(&j, "verified", verified);
+	json_bool(&j, "verified", c->verified);
 	if (c->failed)
 		json_text(&j, "error", c->text);
 	json_close(&j);
 }
 
-static void report(const struct copy *c, double took, bool verified)
+static void report(const struct copy *c, double took)
 {
 	char size[32], rate[32];
 
 	if (c->a->json) {
-		report_json(c, took, verified);
+		report_json(c, took);
 		return;
 	}
 	if (c->failed)
@@ -391,16 +443,56 @@ static void report(const struct copy *c, double took, bool verified)
 	printf("%s in %.2f s, %s/s, through %s%s\n", human((double)c->written, size, sizeof(size)),
 	       took, human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
 	       penstock_device_name(c->dev),
-	       verified ? "; both files read again from the drive: the same" : "");
+	       c->verified ? "; both files read again from the drive: the same" : "");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
+}
+
+/* Puts a copy that was verified in its place; durable if that was asked for. */
+static int put_in_place(const struct copy *c)
+{
+	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
+	char *dir = slash ? strndup(dst, (size_t)(slash - dst) + 1) : strdup(".");
+	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, ret = 0;
+
+	if (rename(c->aside, dst) || (c->a->durable && (fd < 0 || fsync(fd))))
+		ret = -errno;
+	if (fd >= 0)
+		close(fd);
+	free(dir);
+	return ret;
+}
+
+static void verify(struct copy *c)
+{
+	struct verify v = {.src = c->a->src,
+			   .copy = c->aside ? c->aside : c->a->dst,
+			   .stopped = &stopped,
+			   .text = c->text,
+			   .text_len = sizeof(c->text)};
+	int ret = verify_files(&v);
+
+	if (ret) {
+		c->failed = true;
+		c->code = ret;
+	} else if (c->aside && put_in_place(c)) {
+		c->failed = true;
+		c->code = EXIT_FAILED;
+		snprintf(c->text, sizeof(c->text), "%s cannot be put in its place: %m", c->a->dst);
+	}
+	if (c->failed && c->aside)
+		unlink(c->aside);
+	c->verified = !c->failed;
 }
 
 static void finish(struct copy *c)
 {
 	penstock_queue_close(c->q);
-	if (c->to && !c->failed && penstock_commit(c->to, c->a->durable || c->a->verify))
-		note(c, EXIT_FAILED, c->a->dst);
+	if (c->to && !c->failed) {
+		c->committed = !c->aside;
+		if (penstock_commit(c->to, c->a->durable || c->a->verify))
+			note(c, EXIT_FAILED, NULL);
+	}
 	if (c->to && c->failed)
 		penstock_abort(c->to);
 	if (c->mem)
@@ -408,6 +500,20 @@ static void finish(struct copy *c)
 	add_refusals(c);
 	penstock_close(c->to);
 	penstock_close(c->from);
+}
+
+/* One line: what failed, and what that left. */
+static int tell(struct copy *c)
+{
+	size_t n = strlen(c->text);
+
+	if (!c->failed)
+		return EXIT_DONE;
+	if (c->start && !c->committed && file_of(c->a->dst))
+		snprintf(c->text + n, sizeof(c->text) - n, c->in_place ? "; %s holds a part"
+								       : "; %s is as it was",
+			 c->a->dst);
+	return fail(c->code, "%s", c->text);
 }
 
 static int run(int argc, char **argv)
@@ -423,28 +529,24 @@ static int run(int argc, char **argv)
 	if (!c)
 		return fail(EXIT_FAILED, "no memory");
 	c->a = &a;
-	sigaction(SIGINT, &(struct sigaction){.sa_handler = stop}, NULL);
-	sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
+	catch_signals();
 	open_source(c);
 	if (!c->failed)
 		open_device(c);
 	if (!c->failed)
 		open_target(c);
-	c->start = seconds();
-	if (!c->failed)
+	if (!c->failed) {
+		c->start = seconds();
 		move(c);
-	finish(c);
-	took = seconds() - c->start;
-	if (c->failed)
-		ret = fail(c->code, "%s", c->text);
-	else if (a.verify)
-		ret = verify_files(a.src, a.dst);
-	if (ret && !c->failed) {
-		c->failed = true;
-		snprintf(c->text, sizeof(c->text), "the copy differs");
 	}
-	report(c, took, a.verify && !ret);
+	finish(c);
+	took = c->start ? seconds() - c->start : 0;
+	if (!c->failed && a.verify)
+		verify(c);
+	ret = tell(c);
+	report(c, took);
 	penstock_device_close(c->dev);
+	free(c->aside);
 	free(c);
 	return ret;
 }

@@ -26,11 +26,9 @@ static int parse(int argc, char **argv, struct args *a)
 		bool ok = true;
 
 		if (c == 's')
-			ok = parse_size(optarg, &a->size) ||
-			     (fail(EXIT_USAGE, "'%s' is no size", optarg), false);
+			ok = parse_size("--size", optarg, &a->size);
 		else if (c == 'o')
-			ok = parse_size(optarg, &a->offset) ||
-			     (fail(EXIT_USAGE, "'%s' is no offset", optarg), false);
+			ok = parse_size("--offset", optarg, &a->offset);
 		else if (c == 'w')
 			a->write = true;
 		else if (c == 'r')
@@ -45,7 +43,10 @@ static int parse(int argc, char **argv, struct args *a)
 			return EXIT_USAGE;
 	}
 	if (optind + 2 != argc)
-		return fail(EXIT_USAGE, "explain wants a storage and a device");
+		return fail(EXIT_USAGE,
+			    "explain wants a storage and a device, see 'penstock explain --help'");
+	if (a->size > (uint64_t)INT64_MAX - a->offset)
+		return fail(EXIT_USAGE, "--offset and --size together are 8 EiB or more");
 	a->storage = argv[optind];
 	a->device = argv[optind + 1];
 	return 0;
@@ -142,7 +143,7 @@ static int run(int argc, char **argv)
 		return ret < 0 ? EXIT_DONE : ret;
 	opts.flags = a.write ? PENSTOCK_O_WRITE : 0;
 	if (penstock_open(a.storage, &opts, &st))
-		return fail_lib("explain");
+		return fail_lib();
 	length = penstock_storage_length(st);
 	if (!a.write && length >= 0 && a.offset > (uint64_t)length) {
 		penstock_close(st);
@@ -151,7 +152,7 @@ static int run(int argc, char **argv)
 	}
 	if (penstock_device_open(a.device, NULL, &dev) < 0) {
 		penstock_close(st);
-		return fail_lib("explain");
+		return fail_lib();
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
@@ -163,7 +164,7 @@ static int run(int argc, char **argv)
 	req.require = a.require;
 	req.effort = a.effort;
 	if (penstock_explain(&req, &e))
-		ret = fail_lib("explain");
+		ret = fail_lib();
 	else if (a.json)
 		print_json(&a, &e);
 	else

@@ -68,7 +68,6 @@ void json_open(struct json *j, FILE *f)
 void json_close(struct json *j)
 {
 	fputs("}\n", j->f);
-	fflush(j->f);
 }
 
 void json_text(struct json *j, const char *name, const char *value)

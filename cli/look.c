@@ -1,8 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* penstock topo, penstock stats: what the library shows from outside. */
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "cli.h"
+
+/* The library would say what is wrong with a descriptor, here it has a name. */
+static bool can_print(void)
+{
+	if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY)
+		return true;
+	fail(EXIT_FAILED, "standard output cannot be written: it is not open for writing");
+	return false;
+}
 
 static int run_topo(int argc, char **argv)
 {
@@ -23,8 +33,10 @@ static int run_topo(int argc, char **argv)
 	}
 	if (optind != argc)
 		return fail(EXIT_USAGE, "topo takes no argument, '%s' is one", argv[optind]);
+	if (!can_print())
+		return EXIT_FAILED;
 	if (penstock_topo(root, json, STDOUT_FILENO) < 0)
-		return fail_lib("topo");
+		return fail_lib();
 	return EXIT_DONE;
 }
 
@@ -51,9 +63,11 @@ static int run_stats(int argc, char **argv)
 		json = 1;
 	}
 	if (optind + 1 != argc || !parse_number(argv[optind], 1, 1u << 30, &pid))
-		return fail(EXIT_USAGE, "stats wants the number of one process");
+		return fail(EXIT_USAGE, "stats wants the number of one process, see pgrep(1)");
+	if (!can_print())
+		return EXIT_FAILED;
 	if (penstock_stats((int)pid, json, STDOUT_FILENO) < 0)
-		return fail_lib("stats");
+		return fail(EXIT_FAILED, "%s", penstock_errmsg());
 	return EXIT_DONE;
 }
 
