@@ -67,7 +67,8 @@ static bool take_option(int c, struct bench_args *a)
 	case 't':
 		a->runtime = strtod(optarg, &end);
 		if (end == optarg || *end || !(a->runtime > 0 && a->runtime <= 86400))
-			return fail(EXIT_USAGE, "--runtime '%s': seconds, at most a day", optarg), false;
+			return fail(EXIT_USAGE, "--runtime '%s': seconds, at most a day", optarg),
+			       false;
 		return true;
 	case 'p':
 		a->path = optarg;

@@ -64,6 +64,7 @@ class Tap:
 def environment(gpu=False, **more):
     """Of a child: the stand-in GPU or none, never the machine's own."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    env["PENSTOCK_BUILD"] = BUILD
     env["PENSTOCK_LIBCUDA"] = STANDIN if gpu else NO_DRIVER
     env["LC_ALL"] = "C"
     env.update(more)
