@@ -45,16 +45,15 @@ const char *check_need_name(enum pst_check_need need)
 	return needs[need];
 }
 
-/* Text in words, from COLUMN to WIDTH; the first line goes on behind `label`. */
-static void wrapped(FILE *f, const char *label, const char *text)
+/* Text in words, from COLUMN to WIDTH; the first begins where the cursor is. */
+static void wrapped(FILE *f, const char *text)
 {
-	size_t room = WIDTH - COLUMN, used = 0;
+	size_t used = 0;
 
-	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
 	while (*text) {
 		size_t n = strcspn(text, " ");
 
-		if (used && used + 1 + n > room) {
+		if (used && used + 1 + n > WIDTH - COLUMN) {
 			fprintf(f, "\n%*s", COLUMN, "");
 			used = 0;
 		}
@@ -64,6 +63,12 @@ static void wrapped(FILE *f, const char *label, const char *text)
 		text += *text == ' ';
 	}
 	fputc('\n', f);
+}
+
+static void labelled(FILE *f, const char *label, const char *text)
+{
+	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
+	wrapped(f, text);
 }
 
 static void print_more(FILE *f, const char *text)
@@ -83,14 +88,15 @@ static void print_line(FILE *f, const struct pst_check_line *line, bool verbose)
 	/* What is shut but not needed here is no alarm. */
 	bool calm = line->need == PST_NEED_NOTHING && line->state != PST_CHECK_OK;
 
-	fprintf(f, "  %s%-7s%s  %-14s %s\n", paint && !calm ? colours[line->state] : "",
-		states[line->state], paint && !calm ? "\033[0m" : "", line->name, line->seen);
+	fprintf(f, "  %s%-7s%s  %-14s ", paint && !calm ? colours[line->state] : "",
+		states[line->state], paint && !calm ? "\033[0m" : "", line->name);
+	wrapped(f, line->seen);
 	if (verbose)
 		print_more(f, line->more);
 	if (verbose || (line->state != PST_CHECK_OK && !calm))
-		wrapped(f, "why", line->why);
+		labelled(f, "why", line->why);
 	if (line->todo[0] && (verbose || !calm))
-		wrapped(f, "do", line->todo);
+		labelled(f, "do", line->todo);
 }
 
 static void print_paths(FILE *f, const struct pst_check *check)

@@ -52,7 +52,7 @@ struct facts {
 	char device_text[PENSTOCK_TEXT_MAX];
 
 	/* Of the target. */
-	bool is_url, has_file;
+	bool is_url, has_file, is_block;
 	struct pst_blockstack stack;
 	char point[256];	   /* mount point */
 	uint32_t dio_mem, dio_off; /* alignment; 0 not known */
@@ -113,7 +113,8 @@ extern const struct gate pst_check_device_gates[], pst_check_pcie_gates[], pst_c
 /* facts.c */
 int pst_check_facts(struct facts *f, char *why, size_t why_len);
 void pst_check_facts_free(struct facts *f);
-/* target.c: the mount and block stack of opts->target. */
+/* target.c: the path without file://; the mount and block stack of opts->target. */
+const char *pst_check_path_of(const struct facts *f);
 int pst_check_target(struct facts *f, char *why, size_t why_len);
 /* probe.c: real machine only. Fills f->check and, if it could not, f->probe_error. */
 void pst_check_probe(struct facts *f);

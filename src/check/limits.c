@@ -1,10 +1,236 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of this part. None of them is looked at so far, so that a check says
- * nothing about it. It must never say ok for what it did not look at.
+ * The gates of what a process may do here: memory to lock, memory and CPUs of its
+ * control group, io_uring under seccomp and sysctl. Containers are where they bite.
+ * It must never call a limit harmless because its file is not there.
  */
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "gate.h"
 
+/* What a GPU's ring takes at most with the library's own choices. */
+#define RING_BYTES (256ULL << 20)
+#define CAP_IPC_LOCK_BIT 14
+#define CAP_SYS_ADMIN_BIT 21
+
+/* The value behind "Key:" in /proc/self/status; false without. */
+static bool status_value(const struct facts *f, const char *key, int base, unsigned long long *out)
+{
+	char *text, *at;
+	bool found = false;
+	size_t len = strlen(key);
+
+	if (pst_sysfs_file(&f->fs, &text, 65536, "proc/self/status") < 0)
+		return false;
+	for (at = text; at && !found; at = strchr(at, '\n')) {
+		char *end;
+
+		at += *at == '\n';
+		if (strncmp(at, key, len) || at[len] != ':')
+			continue;
+		*out = strtoull(at + len + 1, &end, base);
+		found = end != at + len + 1;
+	}
+	free(text);
+	return found;
+}
+
+static bool capable(const struct facts *f, unsigned bit)
+{
+	unsigned long long caps;
+
+	return status_value(f, "CapEff", 16, &caps) && caps >> bit & 1;
+}
+
+/* The soft limit in bytes, -1 unlimited, -2 not known. */
+static long long memlock(const struct facts *f)
+{
+	long long limit = -2;
+	char *text, *at, word[32];
+
+	if (pst_sysfs_file(&f->fs, &text, 65536, "proc/self/limits") < 0)
+		return -2;
+	at = strstr(text, "Max locked memory");
+	if (at && sscanf(at + 17, "%31s", word) == 1) {
+		char *end;
+
+		limit = strtoll(word, &end, 10);
+		if (!strcmp(word, "unlimited"))
+			limit = -1;
+		else if (*end || limit < 0)
+			limit = -2;
+	}
+	free(text);
+	return limit;
+}
+
+static const char *bytes_text(unsigned long long bytes, char *out, size_t len)
+{
+	if (bytes >> 30 && !(bytes & ((1ULL << 30) - 1)))
+		snprintf(out, len, "%llu GiB", bytes >> 30);
+	else if (bytes >> 20)
+		snprintf(out, len, "%llu MiB", bytes >> 20);
+	else
+		snprintf(out, len, "%llu KiB", bytes >> 10);
+	return out;
+}
+
+static void look_memlock(const struct facts *f, struct pst_check_line *line)
+{
+	long long limit = memlock(f);
+	char text[32];
+
+	if (!f->has_file && !f->is_url)
+		return;
+	if (limit == -2) {
+		pst_unknown(line, "the limits of this process cannot be read");
+		pst_todo(line, "ulimit -l shows it");
+	} else if (limit == -1) {
+		pst_ok(line, "unlimited");
+	} else if (capable(f, CAP_IPC_LOCK_BIT)) {
+		pst_ok(line, "%s, which does not bind this user (CAP_IPC_LOCK)",
+		       bytes_text((unsigned long long)limit, text, sizeof(text)));
+	} else if ((unsigned long long)limit < RING_BYTES) {
+		pst_no(line, "%s", bytes_text((unsigned long long)limit, text, sizeof(text)));
+		pst_script(line,
+			   "echo '* - memlock unlimited' >/etc/security/limits.d/penstock.conf");
+		pst_script(line, "# undo: rm /etc/security/limits.d/penstock.conf");
+		pst_script(line, "# a service: LimitMEMLOCK=infinity");
+		pst_script(line, "# a container: docker run --ulimit memlock=-1");
+	} else {
+		pst_ok(line, "%s", bytes_text((unsigned long long)limit, text, sizeof(text)));
+	}
+}
+
+/* ---- control groups -------------------------------------------------------------- */
+
+/* The value of `name` in this process's group, or in the root of what it sees. */
+static bool group_value(const struct facts *f, const char *controller, const char *name, char *out,
+			size_t len)
+{
+	char *text, *line, *next;
+	bool found = false;
+
+	if (pst_sysfs_file(&f->fs, &text, 65536, "proc/self/cgroup") < 0)
+		return false;
+	for (line = text; line && *line && !found; line = next) {
+		char *colon = strchr(line, ':'), *path;
+
+		next = strchr(line, '\n');
+		if (next)
+			*next++ = '\0';
+		path = colon ? strchr(colon + 1, ':') : NULL;
+		if (!path)
+			continue;
+		*path++ = '\0';
+		if (strcmp(colon + 1, controller) || strstr(path, ".."))
+			continue;
+		found = pst_sysfs_text(&f->fs, out, len, "sys/fs/cgroup/%s%s%s/%s", controller,
+				       controller[0] ? "/" : "", path + (*path == '/'), name) > 0 ||
+			pst_sysfs_text(&f->fs, out, len, "sys/fs/cgroup/%s%s%s", controller,
+				       controller[0] ? "/" : "", name) > 0;
+	}
+	free(text);
+	return found;
+}
+
+static void look_cgroup(const struct facts *f, struct pst_check_line *line)
+{
+	char text[64], size[32], cpus[32] = "";
+	unsigned long long memory = 0, quota, period;
+	bool bounded = false;
+
+	if (!f->has_file && !f->is_url)
+		return;
+	/* v1's answer for "none" is a number of exabytes. */
+	if (group_value(f, "", "memory.max", text, sizeof(text)) ||
+	    group_value(f, "memory", "memory.limit_in_bytes", text, sizeof(text)))
+		bounded = sscanf(text, "%20llu", &memory) == 1 && memory < 1ULL << 50;
+	if (group_value(f, "", "cpu.max", text, sizeof(text)) &&
+	    sscanf(text, "%20llu %20llu", &quota, &period) == 2 && period)
+		snprintf(cpus, sizeof(cpus), "%.1f CPUs", (double)quota / (double)period);
+	if (!bounded && !cpus[0]) {
+		if (pst_sysfs_exists(&f->fs, "proc/self/cgroup"))
+			pst_ok(line, "no bound on memory or CPUs");
+		else
+			pst_unknown(line, "the control group of this process cannot be read");
+		return;
+	}
+	bytes_text(memory, size, sizeof(size));
+	if (bounded && memory < 2 * RING_BYTES)
+		pst_no(line, "%s of memory%s%s", size, cpus[0] ? ", " : "", cpus);
+	else
+		pst_ok(line, "%s%s%s%s", bounded ? size : "", bounded ? " of memory" : "",
+		       bounded && cpus[0] ? ", " : "", cpus);
+}
+
+/* ---- io_uring -------------------------------------------------------------------- */
+
+/* Asks for the smallest ring and gives it back. */
+static int try_uring(void)
+{
+	struct io_uring_params params;
+	long fd;
+
+	memset(&params, 0, sizeof(params));
+	fd = syscall(__NR_io_uring_setup, 1, &params);
+	if (fd < 0)
+		return errno;
+	close((int)fd);
+	return 0;
+}
+
+static void look_uring(const struct facts *f, struct pst_check_line *line)
+{
+	unsigned long long seccomp = 0;
+	int64_t off = 0;
+	int error;
+
+	if (!f->has_file && !f->is_url)
+		return;
+	if (pst_sysfs_number(&f->fs, &off, "proc/sys/kernel/io_uring_disabled") < 0)
+		off = 0;
+	if (f->captured) {
+		if (off == 2 || (off == 1 && !capable(f, CAP_SYS_ADMIN_BIT)))
+			pst_no(line, "kernel.io_uring_disabled is %d", (int)off);
+		else if (f->kernel && f->kernel < 5001)
+			pst_no(line, "Linux %s has none", f->release);
+		else if (!status_value(f, "Seccomp", 10, &seccomp))
+			pst_unknown(line, "whether seccomp forbids it cannot be read");
+		else if (seccomp == 2)
+			pst_unknown(line, "a seccomp filter is in force, it may forbid it");
+		else
+			pst_ok(line, "allowed");
+	} else {
+		error = try_uring();
+		if (!error)
+			pst_ok(line, "allowed");
+		else if (off)
+			pst_no(line, "kernel.io_uring_disabled is %d", (int)off);
+		else
+			pst_no(line, "%s%s", strerror(error),
+			       error == EPERM ? ": seccomp, as container runtimes set it" : "");
+	}
+	if (off)
+		pst_script(line, "sysctl -w kernel.io_uring_disabled=0  # until the next boot");
+	else
+		pst_script(line, "# docker run --security-opt seccomp=FILE that allows io_uring_*");
+}
+
 const struct gate pst_check_limit_gates[] = {
+	{"memlock", PST_CHECK_FILE, PST_NEED_SPEED, look_memlock,
+	 "the ring cannot be registered with io_uring, each read pins and unpins its pages",
+	 "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity, docker --ulimit memlock=-1"},
+	{"cgroup", PST_CHECK_FILE, PST_NEED_SPEED, look_cgroup,
+	 "ring and page cache count against the group's memory, lanes against its CPUs",
+	 "give the container at least 1 GiB more than the application needs"},
+	{"io_uring", PST_CHECK_FILE, PST_NEED_SPEED, look_uring,
+	 "without it a thread waits for each read in flight, which costs CPU",
+	 "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile"},
 	{.name = NULL},
 };

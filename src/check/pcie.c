@@ -148,14 +148,17 @@ static void look_route(const struct facts *f, struct pst_check_line *line)
 {
 	unsigned i, count[3] = {0}, seen = 0;
 	struct route worst = {0}, r;
-	const struct spot *drive, *to = NULL, *from = NULL;
+	const struct spot *drive, *to = NULL, *from = NULL, *nearer = NULL;
 
-	if (f->host)
+	/* Without a drive beneath the file, its own layer says so. */
+	if (f->host || (f->has_file && !f->stack.drive_count))
 		return;
 	for (i = 0; i < f->device_count; i++) {
 		if (!route_to(f, &f->devices[i], &r, &drive))
 			continue;
 		count[r.open + 1]++;
+		if (r.open == 1)
+			nearer = &f->devices[i];
 		pst_more(line, "%-6s to %s: %s, %s", f->devices[i].name, drive->name,
 			 pst_nearness_name(r.near), how(&r));
 		nearest_nic(f, &f->devices[i], line);
@@ -185,6 +188,9 @@ static void look_route(const struct facts *f, struct pst_check_line *line)
 	else
 		pst_no(line, "%s %s: %s, %s", from->name, to->name, pst_nearness_name(worst.near),
 		       how(&worst));
+	if (line->state == PST_CHECK_NO && nearer)
+		pst_todo(line, "choose a device that is nearer: %s is (see penstock topo)",
+			 nearer->name);
 	if (line->state == PST_CHECK_OK && f->device_count > 1)
 		snprintf(line->seen, sizeof(line->seen), "every GPU has %s %s: %s%s",
 			 f->has_file ? "the file's drives" : "a drive", how(&worst),

@@ -1,8 +1,363 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trial of every path, for real. It must never leave a file behind. */
+/*
+ * The trial: a scratch file beside the path, what the library would do with it
+ * (explain, with its canary), and each open path measured and compared. Called by
+ * run.c, on the real machine only. The scratch file loses its name before anything is
+ * written to it, so that it cannot stay, however this ends. A block device is read
+ * only, never written.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "gate.h"
+
+#define SCRATCH_BYTES (64u << 20)
+#define SCRATCH_QUICK (8u << 20)
+#define STEP_BYTES (4u << 20)
+#define SEED 0x9e3779b97f4a7c15ULL
+
+struct probe {
+	struct facts *f;
+	struct penstock_storage *st;
+	struct penstock_device *dev, *host;
+	void *buf;    /* STEP_BYTES of the device */
+	char *got;    /* the same, back in host memory */
+	uint64_t len; /* of the scratch file */
+	int fd;
+};
+
+static int give_up(struct probe *p, const char *what, const char *why)
+{
+	snprintf(p->f->probe_error, sizeof(p->f->probe_error), "%.80s: %.150s", what, why);
+	return -1;
+}
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+/* The word that belongs at an offset; no two of a file are alike. */
+static uint64_t word_at(uint64_t off)
+{
+	uint64_t x = off + SEED;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+	return x ^ (x >> 31);
+}
+
+static void fill(char *buf, uint64_t len, uint64_t off)
+{
+	for (uint64_t at = 0; at < len; at += 8) {
+		uint64_t word = word_at(off + at);
+
+		memcpy(buf + at, &word, 8);
+	}
+}
+
+/* ---- the scratch file ---------------------------------------------------------- */
+
+/* Made and unnamed with all signals held back: nothing can come in between. */
+static int make_scratch(struct probe *p, const char *folder)
+{
+	char name[4096];
+	sigset_t all, before;
+	int fd, error;
+
+	if ((size_t)snprintf(name, sizeof(name), "%s/.penstock-check-XXXXXX", folder) >=
+	    sizeof(name))
+		return give_up(p, "the scratch file", strerror(ENAMETOOLONG));
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	fd = mkostemp(name, O_CLOEXEC);
+	error = errno;
+	if (fd >= 0)
+		(void)unlink(name); /* there is no more that could be done */
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (fd < 0)
+		return give_up(p, "the scratch file cannot be made", strerror(error));
+	p->fd = fd;
+	return 0;
+}
+
+static int fill_scratch(struct probe *p)
+{
+	struct statvfs fs;
+	uint64_t off;
+
+	p->len = p->f->opts->quick ? SCRATCH_QUICK : SCRATCH_BYTES;
+	if (fstatvfs(p->fd, &fs))
+		return give_up(p, "the scratch file", strerror(errno));
+	/* A check must not be what fills a disk. */
+	while (p->len > STEP_BYTES && (uint64_t)fs.f_bavail * fs.f_frsize / 4 < p->len)
+		p->len /= 2;
+	if ((uint64_t)fs.f_bavail * fs.f_frsize / 4 < p->len)
+		return give_up(p, "the scratch file", "the file system is all but full");
+	for (off = 0; off < p->len;) {
+		ssize_t n;
+
+		fill(p->got, STEP_BYTES, off);
+		n = pwrite(p->fd, p->got, STEP_BYTES, (off_t)off);
+		if (n < 0 && errno == EINTR)
+			continue;
+		/* A short write ends before STEP_BYTES: written again from the next word. */
+		if (n <= 0 || n % 8)
+			return give_up(p, "writing the scratch file",
+				       n < 0 ? strerror(errno) : "it was cut short");
+		off += (uint64_t)n;
+	}
+	if (fsync(p->fd))
+		return give_up(p, "writing the scratch file", strerror(errno));
+	posix_fadvise(p->fd, 0, 0, POSIX_FADV_DONTNEED);
+	return 0;
+}
+
+/* The folder beside the path. */
+static void folder_of(const char *path, char *out, size_t len)
+{
+	struct stat st;
+	char *slash;
+
+	snprintf(out, len, "%s", path);
+	if (!stat(out, &st) && S_ISDIR(st.st_mode))
+		return;
+	slash = strrchr(out, '/');
+	if (!slash)
+		snprintf(out, len, ".");
+	else if (slash == out)
+		out[1] = '\0';
+	else
+		*slash = '\0';
+}
+
+static int open_storage(struct probe *p)
+{
+	const char *path = pst_check_path_of(p->f);
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char folder[4096];
+
+	if (p->f->is_block) {
+		if (penstock_open(path, &opts, &p->st))
+			return give_up(p, "the device cannot be read", penstock_errmsg());
+		p->len = (uint64_t)penstock_storage_length(p->st);
+		p->len = p->len > SCRATCH_BYTES ? SCRATCH_BYTES : p->len & ~(uint64_t)4095;
+		if (!p->len)
+			return give_up(p, "the device", "it is empty");
+		return 0;
+	}
+	folder_of(path, folder, sizeof(folder));
+	if (make_scratch(p, folder) || fill_scratch(p))
+		return -1;
+	if (penstock_open_fd(p->fd, &opts, &p->st))
+		return give_up(p, "the scratch file", penstock_errmsg());
+	return 0;
+}
+
+/* What the kernel says of O_DIRECT's alignment, for the gate of that name. */
+static void note_alignment(struct probe *p)
+{
+#ifdef STATX_DIOALIGN
+	struct statx stx;
+
+	if (p->fd < 0 || syscall(SYS_statx, p->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) ||
+	    !(stx.stx_mask & STATX_DIOALIGN))
+		return;
+	p->f->dio_told = true;
+	p->f->dio_none = !stx.stx_dio_offset_align;
+	p->f->dio_off = stx.stx_dio_offset_align;
+	p->f->dio_mem = stx.stx_dio_mem_align;
+#else
+	struct penstock_storage_info info = {.size = sizeof(info)};
+
+	if (penstock_storage_get_info(p->st, &info))
+		return;
+	p->f->dio_told = info.off_align != 0;
+	p->f->dio_off = info.off_align;
+	p->f->dio_mem = info.mem_align;
+#endif
+}
+
+/* ---- one path -------------------------------------------------------------------- */
+
+static uint64_t piece(const struct probe *p, uint64_t off)
+{
+	return p->len - off < STEP_BYTES ? p->len - off : STEP_BYTES;
+}
+
+static int64_t read_piece(struct probe *p, const char *path, uint64_t off,
+			  struct penstock_report *report)
+{
+	struct penstock_seg seg = {
+		.buf = p->buf, .dev = p->dev, .off = off, .row_len = piece(p, off), .rows = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = p->st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = path;
+	req.flags = PENSTOCK_R_EXACT;
+	return penstock_transfer(&req, report);
+}
+
+/* What lies in the device's buffer, compared word by word; of a device whose bytes we
+ * did not write, with what plain pread gives. */
+static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
+{
+	uint64_t len = piece(p, off), at;
+	struct penstock_copy_args copy = {.size = sizeof(copy),
+					  .dst_dev = p->host,
+					  .dst = p->got,
+					  .src_dev = p->dev,
+					  .src = p->buf,
+					  .row_len = len};
+
+	if (p->f->is_block)
+		return 0; /* the canary has compared */
+	if (penstock_copy(&copy, 1) < 0) {
+		snprintf(out->error, sizeof(out->error), "reading it back: %s", penstock_errmsg());
+		return -1;
+	}
+	for (at = 0; at < len; at += 8) {
+		uint64_t word;
+
+		memcpy(&word, p->got + at, 8);
+		if (word == word_at(off + at))
+			continue;
+		snprintf(out->error, sizeof(out->error),
+			 "it reported success, but byte %llu is wrong",
+			 (unsigned long long)(off + at));
+		return -1;
+	}
+	return 0;
+}
+
+static void measure(struct probe *p, struct pst_check_path *out)
+{
+	const char *name = out->explained.name;
+	struct penstock_report report = {.size = sizeof(report)};
+	double limit = p->f->opts->quick ? 0.05 : 1.0, spent = 0, begin = now();
+	uint64_t bytes = 0, copied = 0, laid = 0, off = 0;
+
+	/* The clock runs for reads alone; comparing is limited with them, by twice. */
+	while (spent < limit && now() - begin < 2 * limit) {
+		double start = now();
+		int64_t n = read_piece(p, name, off, &report);
+
+		spent += now() - start;
+		if (n < 0) {
+			snprintf(out->error, sizeof(out->error), "%s", report.text);
+			return;
+		}
+		bytes += report.bytes;
+		copied += report.cpu_copied;
+		laid += report.dram_laid;
+		/* The first round is compared, the rest is measured. */
+		if (bytes <= p->len && compare(p, off, out))
+			return;
+		off += (uint64_t)n;
+		if (off >= p->len)
+			off = 0;
+	}
+	out->measured = bytes > 0;
+	out->gb_per_s = spent > 0 ? (double)bytes / spent / 1e9 : 0;
+	out->cpu_copies = bytes ? (double)copied / (double)bytes : 0;
+	out->dram_passes = bytes ? (double)laid / (double)bytes : 0;
+}
+
+/* Paths that read the page cache are measured last: they fill it. */
+static bool is_cached(const char *name)
+{
+	return !strcmp(name, "mapped") || !strcmp(name, "bounce");
+}
+
+static void measure_all(struct probe *p)
+{
+	struct pst_check *check = p->f->check;
+
+	for (int round = 0; round < 2; round++)
+		for (unsigned i = 0; i < check->path_count; i++) {
+			struct pst_check_path *path = &check->paths[i];
+
+			if (!path->explained.usable || !strcmp(path->explained.name, "null") ||
+			    is_cached(path->explained.name) != (round == 1))
+				continue;
+			path->cached = round == 1;
+			measure(p, path);
+		}
+}
+
+static int explain(struct probe *p)
+{
+	struct pst_check *check = p->f->check;
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = p->dev, .row_len = p->len, .rows = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = p->st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	if (penstock_explain(&req, &e))
+		return give_up(p, "explain", penstock_errmsg());
+	check->cold = e.cold >= 0 ? e.cold : e.taken;
+	check->warm = e.warm;
+	check->path_count = e.path_count;
+	for (unsigned i = 0; i < e.path_count; i++)
+		check->paths[i].explained = e.paths[i];
+	snprintf(check->engine, sizeof(check->engine), "%s", e.engine ? e.engine : "none");
+	return 0;
+}
+
+static int run(struct probe *p)
+{
+	const char *name = p->f->opts->device;
+
+	if (!name || !strcmp(name, "auto"))
+		name = p->f->host ? "host" : "cuda:0";
+	if (p->f->device_error)
+		return give_up(p, "the device", p->f->device_text);
+	if (!p->f->host && !p->f->peermem && strcmp(p->f->devices[0].maker, "nvidia"))
+		return give_up(p, "the device", "this version has none for GPUs of this maker");
+	if (posix_memalign((void **)&p->got, 4096, STEP_BYTES))
+		return give_up(p, "memory", strerror(ENOMEM));
+	if (open_storage(p))
+		return -1;
+	if (penstock_device_open("host", NULL, &p->host) < 0 ||
+	    penstock_device_open(name, NULL, &p->dev) < 0 ||
+	    penstock_alloc(p->dev, STEP_BYTES, &p->buf))
+		return give_up(p, "the device", penstock_errmsg());
+	note_alignment(p);
+	if (explain(p))
+		return -1;
+	measure_all(p);
+	p->f->check->probed = true;
+	return 0;
+}
 
 void pst_check_probe(struct facts *f)
 {
-	f->check->probed = false;
+	struct probe p = {.f = f, .fd = -1};
+
+	if (run(&p))
+		f->check->probed = false;
+	if (p.buf)
+		penstock_free(p.dev, p.buf);
+	penstock_close(p.st);
+	penstock_device_close(p.dev);
+	penstock_device_close(p.host);
+	if (p.fd >= 0)
+		close(p.fd);
+	free(p.got);
 }

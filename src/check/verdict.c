@@ -69,15 +69,28 @@ static void from_probe(struct pst_check *check)
 	check->reached = check->works ? check->paths[check->cold].explained.meets : PENSTOCK_ANY;
 }
 
-static void say_probed(struct pst_check *check)
+/* A guest cannot look behind its virtual drives. */
+static bool seen_by_guest(const struct facts *f)
+{
+	unsigned i;
+
+	for (i = 0; i < f->drive_count; i++)
+		if (f->has_file && !strncmp(f->drives[i].transport, "virtio", 6))
+			return true;
+	return false;
+}
+
+static void say_probed(const struct facts *f, struct pst_check *check)
 {
 	const struct pst_check_path *p = &check->paths[check->cold];
 	const char *copies = check->reached == PENSTOCK_ANY ? "the CPU copies" : "no CPU copy";
 
-	snprintf(check->verdict, sizeof(check->verdict), "%s: %s%s, %.2f GB/s, %s",
+	snprintf(check->verdict, sizeof(check->verdict), "%s: %s%s, %.2f GB/s, %s%s",
 		 check->reached == PENSTOCK_DIRECT ? "direct" : "works, not direct",
 		 p->explained.name, p->explained.proven > 0 ? ", proven by canary" : "",
-		 p->gb_per_s, copies);
+		 p->gb_per_s, copies,
+		 check->reached != PENSTOCK_ANY && seen_by_guest(f) ? ", as this guest sees it"
+								    : "");
 }
 
 void pst_check_verdict(const struct facts *f, struct pst_check *check)
@@ -98,20 +111,30 @@ void pst_check_verdict(const struct facts *f, struct pst_check *check)
 		snprintf(check->verdict, sizeof(check->verdict), "does not work: %s",
 			 names[0] ? names : "no path is open");
 	} else if (check->probed) {
-		say_probed(check);
+		say_probed(f, check);
 	} else if (check->reached == PENSTOCK_DIRECT) {
 		snprintf(check->verdict, sizeof(check->verdict),
-			 "direct, as far as can be seen: every gate is open%s",
+			 "direct, as far as %s: every gate is open%s",
+			 seen_by_guest(f) ? "this guest sees" : "can be seen",
 			 f->is_url     ? ""
 			 : f->has_file ? ", nothing was tried"
 				       : ", give a PATH to try it");
-	} else if (!check->known) {
+	} else if (!any(check, PST_CHECK_NO, PST_NEED_DIRECT) &&
+		   !any(check, PST_CHECK_NO, PST_NEED_NO_COPY) && !check->known) {
 		list(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT, names, sizeof(names));
 		snprintf(check->verdict, sizeof(check->verdict),
 			 "works; whether it is direct is not known: %s", names);
 	} else {
 		list(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
 		snprintf(check->verdict, sizeof(check->verdict), "works, not direct%s: shut by %s",
-			 check->reached == PENSTOCK_ANY ? ", the CPU copies" : "", names);
+			 check->reached == PENSTOCK_ANY && check->known ? ", the CPU copies" : "",
+			 names);
+		if (!check->known) {
+			size_t at = strlen(check->verdict);
+
+			list(check, PST_CHECK_UNKNOWN, PST_NEED_NO_COPY, names, sizeof(names));
+			snprintf(check->verdict + at, sizeof(check->verdict) - at,
+				 "; whether the CPU copies is not known: %s", names);
+		}
 	}
 }

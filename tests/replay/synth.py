@@ -24,6 +24,9 @@ class Tree:
         self.text("proc/filesystems", "nodev\tsysfs\n\text4\n\txfs\n")
         self.text("proc/version", "Linux version 6.8.0-60-generic\n")
         self.text("proc/cmdline", "ro quiet\n")
+        self.limits("unlimited", seccomp=0)
+        self.values("sys/fs/cgroup/self", **{"memory.max": "max", "cpu.max":
+                                             "max 100000"})
 
     def text(self, path, text):
         self.files[path] = text.encode() if isinstance(text, str) else text
@@ -31,6 +34,14 @@ class Tree:
     def values(self, folder, **values):
         for name, value in values.items():
             self.text(f"{folder}/{name}", f"{value}\n")
+
+    def limits(self, memlock, seccomp, caps="1ffffffffff"):
+        """What the process that was captured may do."""
+        self.text("proc/self/limits", "Limit                     Soft Limit     "
+                  "      Hard Limit           Units\nMax locked memory         "
+                  f"{memlock:<20} {memlock:<20} bytes\n")
+        self.text("proc/self/status", f"CapEff:\t{caps}\nSeccomp:\t{seccomp}\n")
+        self.text("proc/self/cgroup", "0::/self\n")
 
     def link(self, path, to):
         self.links[path] = os.path.relpath(to, os.path.dirname(path))
@@ -422,10 +433,7 @@ def container():
                "/var/lib/docker/p2/diff,workdir=/var/lib/docker/p2/work")
     tree.mount("/data", "ext4", "/dev/nvme0n1p1", "rw,data=ordered", "nvme0n1p1")
     tree.mount("/dev/shm", "tmpfs", "shm", "rw,size=65536k")
-    tree.text("proc/self/limits", "Limit                     Soft Limit           "
-              "Hard Limit           Units\nMax locked memory         65536         "
-              "       65536                bytes\n")
-    tree.text("proc/self/cgroup", "0::/self\n")
+    tree.limits("65536", seccomp=2, caps="a80425fb")
     tree.values("sys/fs/cgroup/self", **{"memory.max": 17179869184,
                                          "cpu.max": "400000 100000"})
     return tree
@@ -447,6 +455,25 @@ def ready():
         tree.nic(ports[2], f"0000:{bus + 5:02x}:00.0", f"mlx5_{n}", **near)
     tree.mount("/", "xfs", "/dev/nvme0n1", "rw,inode64", "nvme0n1")
     tree.mount("/data", "ext4", "/dev/nvme1n1", "rw,data=ordered", "nvme1n1")
+    return tree
+
+
+def parallel():
+    tree = Tree("a client of parallel and network file systems, with two NICs")
+    tree.nodes(["0-31"], 256, ["10"])
+    tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
+    for n in range(2):
+        root = tree.bridge("sys/devices/pci0000:10", f"0000:10:0{n + 1}.0", "root")
+        tree.nic(root, f"0000:{0x11 + n:02x}:00.0", f"mlx5_{n}")
+    for kind, source, options in (
+            ("lustre", "10@o2ib:/lustre", "rw,flock,lazystatfs"),
+            ("wekafs", "backend/default", "rw,writecache,inode_bits=auto"),
+            ("gpfs", "gpfs0", "rw,relatime"),
+            ("beegfs", "beegfs_nodev", "rw,relatime,cfgFile=scrubbed"),
+            ("nfs4", "server:/p1", "rw,vers=4.2,proto=rdma,port=20049"),
+            ("ceph", "source", "rw,acl"), ("fuse.s3fs", "s3fs", "rw"),
+            ("zfs", "tank/p1", "rw,xattr"), ("btrfs", "/dev/sda", "rw,ssd")):
+        tree.mount("/" + kind.replace("fuse.", ""), kind, source, options)
     return tree
 
 
@@ -509,7 +536,8 @@ def md():
 
 
 MACHINES = {"dgx": dgx, "cloud-vm": cloud_vm, "amd": amd, "acs": acs,
-            "iommu": iommu, "container": container, "ready": ready, "nvmeof": nvmeof,
+            "iommu": iommu, "container": container, "ready": ready,
+            "parallel": parallel, "nvmeof": nvmeof,
             "nvmeof-soft": nvmeof_soft, "md": md}
 
 
