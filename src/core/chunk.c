@@ -28,6 +28,7 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->lane = lane;
 	chunk->tries = 0;
 	chunk->slot = NULL;
+	chunk->direct_bytes = 0;
 	chunk->canary = false;
 	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
 	chunk->engine = NULL;
@@ -40,10 +41,34 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	return chunk;
 }
 
+bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len)
+{
+	_Atomic uint64_t *bytes = &chunk->route->st->direct_bytes;
+
+	if (chunk->lane->direct && atomic_load_explicit(bytes, memory_order_relaxed) + len >
+					   PST_DIRECT_BYTES_MAX)
+		return false;
+	atomic_fetch_add_explicit(bytes, len, memory_order_relaxed);
+	chunk->direct_bytes = len;
+	chunk->lane->direct++;
+	return true;
+}
+
+void pst_direct_end(struct pst_chunk *chunk)
+{
+	if (!chunk->direct_bytes)
+		return;
+	atomic_fetch_sub_explicit(&chunk->route->st->direct_bytes, chunk->direct_bytes,
+				  memory_order_relaxed);
+	chunk->direct_bytes = 0;
+	chunk->lane->direct--;
+}
+
 void pst_chunk_put(struct pst_chunk *chunk)
 {
 	struct pst_lane *lane = chunk->lane;
 
+	pst_direct_end(chunk);
 	if (chunk->slot) {
 		pst_slot_put(&lane->slots, chunk->slot);
 		chunk->slot = NULL;
@@ -96,6 +121,7 @@ static bool retry(struct pst_chunk *chunk)
 				  memory_order_relaxed);
 	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
 		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
+	pst_direct_end(chunk);
 	if (chunk->slot) {
 		pst_slot_put(&lane->slots, chunk->slot);
 		chunk->slot = NULL;

@@ -59,7 +59,7 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 	const struct pst_storage_ops *ops = req->st->ops;
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->look, memory_order_relaxed) << 10;
 	const struct pst_plan *plan = place->span->plan;
-	uint64_t useful = PST_LOOK_MAX; /* more than one chunk of cached bytes is not */
+	uint64_t next, useful = PST_LOOK_MAX; /* more than one chunk of cached bytes is not */
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	enum pst_residency found = PST_UNKNOWN;
 
@@ -88,8 +88,10 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 		       : trial == PST_TRIAL_COLD ? PST_COLD
 						 : PST_UNKNOWN;
 	}
-	atomic_store_explicit(&req->look, (uint32_t)((len < (1u << 28) ? len * 2 : len) >> 10),
-			      memory_order_relaxed);
+	next = len < (1u << 28) ? len * 2 : len;
+	if (next < LOOK_MIN) /* the end of a span says nothing about the next */
+		next = LOOK_MIN;
+	atomic_store_explicit(&req->look, (uint32_t)(next >> 10), memory_order_relaxed);
 	if (len < place->len)
 		place->len = len;
 	return found == PST_MIXED ? PST_COLD : found;
@@ -125,9 +127,12 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 {
 	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
 	uint64_t align = facts->off_align ? facts->off_align : 1;
-	uint64_t len = place->len, room = 0;
+	uint64_t len = place->len, room = 0, most = facts->chunk_max;
 
 	*pad = 0;
+	/* A request's lanes are those of its first segment's device, whatever others it has. */
+	if (facts->slotted && req->pump->slot_bytes < most)
+		most = req->pump->slot_bytes;
 	if (facts->exact) {
 		struct pst_part part;
 
@@ -155,8 +160,8 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 				*cap = head;
 			return 0;
 		}
-		if (len > facts->chunk_max)
-			len = facts->chunk_max;
+		if (len > most)
+			len = most;
 		if (len % align) {
 			uint64_t tail = len % align;
 
@@ -173,8 +178,8 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		return len;
 	}
 	/* A read into a slot: whole blocks around the chunk, ending on one. */
-	if (len > facts->chunk_max - place->off % align)
-		len = facts->chunk_max - place->off % align;
+	if (len > most - place->off % align)
+		len = most - place->off % align;
 	return facts->chunk_first ? ramp(req, place, facts, len) : len;
 }
 
@@ -338,6 +343,9 @@ int pst_claim_next_path(const struct pst_chunk *chunk)
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
 	unsigned r = chunk->residency, count = plan->count[r], i = 0;
+	/* The page cache would take a write that the drive has just failed, and say that
+	 * it is done before the drive is asked again. */
+	bool no_cache = req->op == PENSTOCK_WRITE && chunk->err.why == PENSTOCK_WHY_IO_ERROR;
 
 	if (req->forced >= 0)
 		return -1;
@@ -352,6 +360,8 @@ int pst_claim_next_path(const struct pst_chunk *chunk)
 		uint32_t pad;
 
 		if (place.span->edge && facts->off_align > 1)
+			continue;
+		if (no_cache && pst_paths[index]->traits.uses_cache)
 			continue;
 		if (fit(req, &place, index, &pad, &cap) >= chunk->len && pad == chunk->pad)
 			return (int)index;

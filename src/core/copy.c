@@ -38,6 +38,7 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 
 static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
+	struct pst_pump *pump;
 	struct pst_lane *lane;
 	struct pst_slot *slot;
 	uint64_t row = 0, step;
@@ -45,8 +46,9 @@ static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 
 	if (ret)
 		return ret;
-	lane = pst_lane_borrow(atomic_load(&c->dst_dev->pump));
-	slot = lane ? pst_slot_get(&lane->slots, PST_SLOT_SMALL + 1) : NULL;
+	pump = atomic_load(&c->dst_dev->pump);
+	lane = pst_lane_borrow(pump);
+	slot = lane ? pst_slot_get(&lane->slots, pump->slot_bytes) : NULL;
 	if (!slot) {
 		if (lane)
 			pst_lane_return(lane);

@@ -12,9 +12,6 @@
 
 #include "core/queue.h"
 
-/* Before a caller sleeps, if that was short the last time: being woken takes longer. */
-#define SPIN_NS 25000u
-
 static uint64_t now_ns(void)
 {
 	struct timespec ts;
@@ -147,19 +144,17 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 	return (int)have;
 }
 
-/* Looks for a moment whether one comes, if the last sleep was short. */
+/* Looks on for a moment whether one comes. */
 static bool soon(struct penstock_queue *q)
 {
-	uint64_t began;
-
-	if (!q->short_sleeps)
-		return false;
-	began = now_ns();
-	do {
-		for (unsigned i = 0; i < 64; i++)
-			if (atomic_load_explicit(&q->ended, memory_order_relaxed))
-				return true;
-	} while (now_ns() - began < SPIN_NS);
+	while (pst_spin_on(&q->spin)) {
+		for (unsigned i = 0; i < 64; i++) {
+			if (!atomic_load_explicit(&q->ended, memory_order_relaxed))
+				continue;
+			pst_spin_found(&q->spin);
+			return true;
+		}
+	}
 	return false;
 }
 
@@ -179,7 +174,6 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
 	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst))
 		ppoll(&pfd, 1, timeout, NULL);
-	q->short_sleeps = now_ns() - now < 2 * SPIN_NS;
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed))
 		atomic_store_explicit(&q->armed, false, memory_order_relaxed);
 	drain_fd(q);

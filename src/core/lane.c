@@ -21,9 +21,6 @@
 /* Shorter copies than this are waited for by looking, not by sleeping: a timer's
  * sleep costs some 60 us. */
 #define SPIN_US 15
-/* Nothing to do for so long before a lane sleeps, if its last sleep was shorter: to be
- * woken takes longer than that. One that slept long goes to sleep at once. */
-#define SPIN_NS 25000u
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one
  * looks: at first without a pause, then so often. */
 #define WATCH_SPINS 2000
@@ -239,8 +236,8 @@ static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *st
 		if (!start(lane, chunk))
 			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
-			pst_lane_reap_copies(lane,
-					     false); /* slots come free while bytes are moved */
+			pst_lane_reap_copies(lane, PST_REAP_LOOK); /* slots come free while
+								    * bytes are moved */
 	}
 	return WORK_FULL;
 }
@@ -322,33 +319,6 @@ static void tidy(struct pst_lane *lane)
 	lane->tidy = more;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-/* Keep looking instead of sleeping? */
-static bool keeps_looking(struct pst_lane *lane)
-{
-	if (!lane->short_sleeps || lane->borrowed)
-		return false;
-	if (!lane->idle_since)
-		lane->idle_since = now_ns();
-	return now_ns() - lane->idle_since < SPIN_NS;
-}
-
-static void sleep_in(struct pst_lane *lane, int64_t wait_us)
-{
-	uint64_t began = now_ns();
-
-	lane->engine_ops->wait(lane->engine, wait_us);
-	lane->short_sleeps = now_ns() - began < SPIN_NS * 2;
-	lane->idle_since = 0;
-}
-
 static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
@@ -357,12 +327,12 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 		if (guess < SPIN_US)
 			return;
 		if (lane->busy == lane->copies + lane->deferred_count) {
-			pst_lane_reap_copies(lane, true);
+			pst_lane_reap_copies(lane, PST_REAP_SLEEP);
 			return;
 		}
 		if (wait_us < 0 || guess < wait_us)
 			wait_us = guess;
-	} else if (keeps_looking(lane)) {
+	} else if (!lane->borrowed && pst_spin_on(&lane->spin)) {
 		return;
 	}
 	atomic_store_explicit(&lane->asleep, true, memory_order_relaxed);
@@ -372,7 +342,7 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	    atomic_load_explicit(&lane->pump->forget_turn, memory_order_relaxed) ==
 		    lane->forget_turn &&
 	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed))
-		sleep_in(lane, wait_us);
+		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
 }
 
@@ -392,7 +362,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane->engine_ops->poll(lane->engine);
 	did += reap_io_inbox(lane);
 	if (lane->copies)
-		did += pst_lane_reap_copies(lane, false);
+		did += pst_lane_reap_copies(lane, PST_REAP_MARK);
 	if (lane->watched)
 		did += pst_stream_look(lane);
 	did += start_deferred(lane);
@@ -402,7 +372,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */
 	if (did) {
 		lane->idle_turns = 0;
-		lane->idle_since = 0;
+		pst_spin_found(&lane->spin);
 		return;
 	}
 	if (lane->tidy && !lane->busy)

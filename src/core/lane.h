@@ -16,9 +16,12 @@ void pst_lane_close(struct pst_lane *lane);
 void pst_lane_wake(struct pst_lane *lane);
 
 /* lane_copy.c: the copy queue of a device, opened at the first call; NULL and
- * lane->open_err. Takes up finished copies; `sleep`: waits for the oldest. */
+ * lane->open_err. */
 struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev);
-int pst_lane_reap_copies(struct pst_lane *lane, bool sleep);
+/* Takes up finished copies. LOOK: those without a ticket may get one later, MARK: they
+ * get one now, SLEEP: and the oldest is waited for. */
+enum pst_reap { PST_REAP_LOOK, PST_REAP_MARK, PST_REAP_SLEEP };
+int pst_lane_reap_copies(struct pst_lane *lane, enum pst_reap how);
 
 /* chunk.c: keeps a chunk that has no room until the lane's next turn. */
 void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk);

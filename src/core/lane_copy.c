@@ -9,8 +9,10 @@
 #include "core/lane.h"
 #include "core/log.h"
 
-/* Copies of so many bytes share a ticket; fewer when the lane has a moment. */
+/* While older copies keep the engine busy, those of so many bytes share a ticket; fewer
+ * when the lane has a moment. */
 #define MARK_BYTES (8u << 20)
+#define MARK_LEAST (256u << 10) /* shorter chunks wait for the end of the lane's turn */
 
 struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev)
 {
@@ -98,6 +100,13 @@ static void mark_copies(struct pst_copyq *copyq)
 	copyq->unmarked_bytes = 0;
 }
 
+/* With nothing under way on this queue the engine may stand still: no more waiting. */
+static bool due(const struct pst_copyq *copyq)
+{
+	return copyq->unmarked_bytes >= MARK_BYTES ||
+	       copyq->tail - copyq->head == copyq->unmarked;
+}
+
 static void copies_ended(struct pst_chunk *chunk, int result)
 {
 	if (!result)
@@ -137,22 +146,22 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		copyq->unmarked_bytes += c.bytes;
 		lane->copy_bytes += c.bytes;
 		chunk->waits++;
-		if (copyq->unmarked_bytes >= MARK_BYTES)
+		if (c.bytes >= MARK_LEAST && due(copyq))
 			mark_copies(copyq);
 	}
 	copies_ended(chunk, ret);
 	return 0;
 }
 
-/* Takes up what has been copied; how many chunks went on. */
-int pst_lane_reap_copies(struct pst_lane *lane, bool sleep)
+int pst_lane_reap_copies(struct pst_lane *lane, enum pst_reap how)
 {
 	int ended = 0;
 
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
 
-		mark_copies(copyq);
+		if (how != PST_REAP_LOOK)
+			mark_copies(copyq);
 		/* What went on may have queued copies that have no ticket yet. */
 		while (copyq->tail - copyq->head > copyq->unmarked) {
 			const unsigned at = copyq->head % PST_LANE_CHUNKS;
@@ -161,7 +170,7 @@ int pst_lane_reap_copies(struct pst_lane *lane, bool sleep)
 
 			if (!ret)
 				ret = copyq->dev->ops->reached(copyq->copier, ticket);
-			if (!ret && sleep && !ended) {
+			if (!ret && how == PST_REAP_SLEEP && !ended) {
 				ret = copyq->dev->ops->wait(copyq->copier, ticket);
 				ret = ret ? ret : 1;
 			}

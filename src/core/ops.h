@@ -94,6 +94,7 @@ struct penstock_storage {
 	void *priv;		/* the backend's */
 	struct pst_storage_facts facts;
 	_Atomic unsigned inflight; /* requests */
+	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
 	unsigned generation;	/* of the process that opened it, see objects.h */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX]; /* by op and device index */
 };
@@ -313,6 +314,7 @@ struct pst_path_facts {
 	uint32_t off_align;	/* of storage offset and length of a chunk; 1: any */
 	uint32_t mem_align;	/* of the device address of a chunk; 1: any */
 	bool exact;		/* a chunk is one piece of one segment, moved in place */
+	bool slotted;		/* it fits a slot of the lane that drives it */
 	uint64_t chunk_max;	/* longest chunk */
 	uint64_t chunk_first;	/* a request's first and last chunks are so long, more or less;
 				 * between they grow and shrink. 0: chunk_max throughout */
@@ -364,6 +366,7 @@ struct pst_chunk {
 	uint32_t pad;		/* bytes behind len, in the segment's room, that move along */
 	const char *engine;	/* which system calls carried it, static */
 	struct pst_slot *slot;
+	uint64_t direct_bytes;	/* its part of the storage's, see pst_direct_begin */
 	struct pst_io io;
 	uint64_t mem_head;	/* staged: bytes in the slot before the chunk's first */
 	uint64_t moved;		/* bytes delivered, short at the storage's end */

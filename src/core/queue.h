@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "core/request.h"
+#include "core/spin.h"
 
 struct penstock_queue {
 	unsigned requests_max, segs_max, spans_max, place_count;
@@ -26,7 +27,7 @@ struct penstock_queue {
 	_Atomic bool armed;			/* somebody waits on fd */
 	_Atomic bool watched;			/* the caller has it, for good */
 	bool in_callback, mute;
-	bool short_sleeps;			/* the harvester's last one was */
+	struct pst_spin spin;			/* the harvester's */
 	unsigned generation;
 };
 

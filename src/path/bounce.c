@@ -33,6 +33,7 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	(void)err;
 	(void)fix;
 	facts->class_ = PENSTOCK_ANY;
+	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = pump->slot_bytes;
 	facts->chunk_first = CHUNK_FIRST < pump->slot_bytes ? CHUNK_FIRST : pump->slot_bytes;

@@ -13,9 +13,6 @@
 #include "core/route.h"
 
 #define CHUNK_MAX (4u << 20) /* of one system call, where the storage has no wish */
-/* On the way at once on one lane: enough to keep any drive's queue full, little enough
- * that a small request behind it does not wait long. */
-#define BYTES_MAX (64u << 20)
 
 int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)
@@ -54,7 +51,7 @@ static void moved(struct pst_io *io)
 	uint64_t n = io->result < 0 ? 0 : (uint64_t)io->result;
 
 	chunk->engine = io->engine;
-	chunk->lane->inplace_bytes -= io->len;
+	pst_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		fail(chunk);
@@ -81,7 +78,7 @@ int pst_inplace_start(struct pst_chunk *chunk, void *address,
 	struct pst_io *io = &chunk->io;
 	int ret;
 
-	if (chunk->lane->inplace_bytes >= BYTES_MAX)
+	if (!pst_direct_begin(chunk, chunk->len + chunk->pad))
 		return -EAGAIN;
 	io->st = st;
 	io->lane = chunk->lane;
@@ -95,10 +92,9 @@ int pst_inplace_start(struct pst_chunk *chunk, void *address,
 	io->done = moved;
 	io->err.code = 0;
 	chunk->priv = (void *)fail;
-	chunk->lane->inplace_bytes += io->len;
 	ret = io->op == PST_IO_FILL ? st->ops->fill(io) : st->ops->drain(io);
 	if (ret)
-		chunk->lane->inplace_bytes -= io->len;
+		pst_direct_end(chunk);
 	if (ret && ret != -EAGAIN)
 		chunk->err = io->err;
 	return ret;

@@ -80,18 +80,10 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	return 0;
 }
 
-static struct state *state_of(struct pst_lane *lane, unsigned index)
+static int make_state(struct pst_lane *lane, unsigned index, struct pst_err *err)
 {
-	return lane->path_state[index];
-}
+	struct state *s = calloc(1, sizeof(*s));
 
-static int lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
-{
-	struct state *s;
-
-	if (!lane->pump->dev->facts.reads_page_cache)
-		return 0;
-	s = calloc(1, sizeof(*s));
 	if (!s)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
 	for (unsigned i = WINDOWS_MAX; i-- > 0;) {
@@ -100,6 +92,11 @@ static int lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
 	}
 	lane->path_state[index] = s;
 	return 0;
+}
+
+static int lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
+{
+	return lane->pump->dev->facts.reads_page_cache ? make_state(lane, index, err) : 0;
 }
 
 static void drop(struct state *s, struct window *w)
@@ -115,30 +112,27 @@ static void drop(struct state *s, struct window *w)
 	s->free = w;
 }
 
-/* The oldest window that nobody uses, kept ones only if `kept`. */
+static bool may_unregister(const struct window *w)
+{
+	return !atomic_load_explicit(&w->dev->streams_waiting, memory_order_acquire);
+}
+
+/* The oldest window that nobody uses and that may go, kept ones only if `kept`. */
 static struct window *oldest(const struct state *s, bool kept)
 {
 	struct window *found = NULL;
 
 	for (struct window *w = s->live; w; w = w->next)
-		if (!w->users && (kept || !w->keep))
+		if (!w->users && (kept || !w->keep) && may_unregister(w))
 			found = w;
 	return found;
 }
 
-static bool may_unregister(const struct pst_lane *lane)
-{
-	return !atomic_load_explicit(&lane->pump->dev->streams_waiting, memory_order_acquire);
-}
-
+/* What may not go yet is due again with the next chunk. */
 static bool idle(struct pst_lane *lane, unsigned index)
 {
-	struct state *s = state_of(lane, index);
-	struct window *w;
-
-	if (!may_unregister(lane))
-		return false; /* the next chunk makes it due again */
-	w = oldest(s, false);
+	struct state *s = lane->path_state[index];
+	struct window *w = oldest(s, false);
 
 	if (w)
 		drop(s, w);
@@ -147,7 +141,7 @@ static bool idle(struct pst_lane *lane, unsigned index)
 
 static void forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st)
 {
-	struct state *s = state_of(lane, index);
+	struct state *s = lane->path_state[index];
 
 	/* A window needs nothing of its storage: it goes with the others, in time. */
 	for (struct window *w = s->live; w; w = w->next) {
@@ -160,7 +154,7 @@ static void forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 
 static void lane_close(struct pst_lane *lane, unsigned index)
 {
-	struct state *s = state_of(lane, index);
+	struct state *s = lane->path_state[index];
 
 	while (s->live)
 		drop(s, s->live);
@@ -171,7 +165,8 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
-	uint64_t end = (chunk->off + chunk->len + PAGE - 1) / PAGE * PAGE;
+	/* Pages behind the file's last cannot be had. */
+	uint64_t end = (chunk->off + chunk->moved + PAGE - 1) / PAGE * PAGE;
 	int ret;
 
 	w->off = chunk->off / PAGE * PAGE;
@@ -210,7 +205,7 @@ static struct window *find_kept(struct state *s, const struct pst_chunk *chunk,
 			w->keep = NULL; /* the file changed under the promise */
 			continue;
 		}
-		if (w->off <= chunk->off && chunk->off + chunk->len <= w->off + w->len)
+		if (w->off <= chunk->off && chunk->off + chunk->moved <= w->off + w->len)
 			return w;
 	}
 	return NULL;
@@ -233,7 +228,7 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 
 	if (w)
 		return w;
-	if (!s->free && may_unregister(chunk->lane) && (w = oldest(s, true)))
+	if (!s->free && (w = oldest(s, true)))
 		drop(s, w);
 	w = s->free;
 	if (!w) {
@@ -253,11 +248,14 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 
 static int start(struct pst_chunk *chunk)
 {
-	struct state *s = state_of(chunk->lane, chunk->path);
 	struct window *w;
 	struct stat stat;
 	uint64_t size;
 
+	/* A lane of the host, say, that has a part of a GPU's to do. */
+	if (!chunk->lane->path_state[chunk->path] &&
+	    make_state(chunk->lane, chunk->path, &chunk->err))
+		return chunk->err.code;
 	if (fstat(chunk->route->st->facts.fd, &stat))
 		return pst_fail_errno(&chunk->err, errno, PENSTOCK_WHY_IO_ERROR, "fstat: %m");
 	size = (uint64_t)stat.st_size;
@@ -267,7 +265,7 @@ static int start(struct pst_chunk *chunk)
 		return 0;
 	}
 	chunk->moved = size - chunk->off < chunk->len ? size - chunk->off : chunk->len;
-	w = take_window(s, chunk, &stat);
+	w = take_window(chunk->lane->path_state[chunk->path], chunk, &stat);
 	if (!w)
 		return chunk->err.code;
 	w->users++;

@@ -42,6 +42,7 @@ static void filled(struct pst_io *io)
 	struct pst_chunk *chunk = chunk_of(io);
 	uint64_t got;
 
+	pst_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		pst_chunk_done(chunk, (int)io->result);
@@ -61,6 +62,7 @@ static void drained(struct pst_io *io)
 {
 	struct pst_chunk *chunk = chunk_of(io);
 
+	pst_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		pst_chunk_done(chunk, (int)io->result);
@@ -106,14 +108,14 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 
 	if (read)
 		end = (end + align - 1) / align * align;
-	if (end - low >
-	    atomic_load_explicit(&chunk->route->dev->pump, memory_order_relaxed)->slot_bytes)
+	if (end - low > chunk->lane->pump->slot_bytes)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
 				"a chunk of %llu bytes does not fit a slot",
 				(unsigned long long)(end - low));
 	if (!chunk->slot)
 		chunk->slot = pst_slot_get(&chunk->lane->slots, end - low);
-	if (!chunk->slot)
+	if (!chunk->slot || ((io_flags & PST_IO_DIRECT) && !chunk->direct_bytes &&
+			     !pst_direct_begin(chunk, end - low)))
 		return -EAGAIN;
 	chunk->mem_head = chunk->off - low;
 	io->st = chunk->route->st;
@@ -130,6 +132,8 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 	if (!read)
 		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, copied_out);
 	ret = io->st->ops->fill(io);
+	if (ret)
+		pst_direct_end(chunk);
 	if (ret && ret != -EAGAIN)
 		chunk->err = io->err;
 	return ret;
