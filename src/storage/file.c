@@ -60,6 +60,7 @@ static void step(struct pst_call *call)
 {
 	struct pst_io *io = io_of(call);
 	const struct pst_storage_facts *facts = &io->st->facts;
+	const struct pst_file *file = io->st->priv;
 	uint64_t so_far = call->off - io->off;
 	int64_t n = call->result;
 	int ret;
@@ -72,6 +73,8 @@ static void step(struct pst_call *call)
 	} else if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
 			fail(io, -EIO); /* a write of nothing is no end of file */
+		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
+			fail(io, -ENODEV); /* a drive that was pulled out ends at once */
 		else
 			end(io, (int64_t)so_far);
 		return;
