@@ -7,6 +7,15 @@
 
 #include "cli.h"
 
+/* Whether a reason tells more than the one that stands: "not needed" is what a path
+ * has to say for itself until it is tried. */
+static bool tells_more(enum penstock_why why, enum penstock_why than)
+{
+	if (than == PENSTOCK_WHY_NONE)
+		return why != PENSTOCK_WHY_NONE;
+	return than == PENSTOCK_WHY_CHOSEN_OTHER && why != PENSTOCK_WHY_NONE && why != than;
+}
+
 void tally_add(struct tally *t, const struct penstock_report *report)
 {
 	t->path_count = report->path_count;
@@ -23,7 +32,7 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 
 		t->names[i] = path->name;
 		t->path_bytes[i] += path->bytes;
-		if (path->why != PENSTOCK_WHY_NONE && !t->text[i][0]) {
+		if (tells_more(path->why, t->why[i])) {
 			t->why[i] = path->why;
 			snprintf(t->text[i], sizeof(t->text[i]), "%s", path->text);
 		}
