@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all ways of moving bytes share: the checks in front, the hold on the file,
+ * the core's request, and the line in the log when a file is first used. Called by
+ * sync.c, batch.c and async.c. Success allocates nothing, takes no lock and logs
+ * nothing but that first line.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "shim.h"
+
+int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len, off_t file_off,
+		    off_t base_off, enum penstock_op op)
+{
+	off_t end;
+	void *addr = NULL;
+	int code = 0;
+
+	m->file = shim_file_enter(fh);
+	if (!m->file) {
+		/* The call opens the driver all the same, as the original's does. */
+		code = shim_need();
+		return code ? code : CUF_HANDLE_NOT_REGISTERED;
+	}
+	memset(&m->seg, 0, sizeof(m->seg));
+	if (len > SSIZE_MAX || file_off < 0 || __builtin_add_overflow(file_off, len, &end))
+		code = CUF_INVALID_VALUE;
+	if (!code)
+		code = shim_resolve(base, base_off, len, &addr, &m->seg.dev);
+	if (code) {
+		shim_file_leave(m->file);
+		m->file = NULL;
+		return code;
+	}
+	m->seg.buf = addr;
+	m->seg.off = (uint64_t)file_off;
+	m->seg.row_len = len;
+	m->seg.rows = 1;
+	m->req = (struct penstock_req)PENSTOCK_REQ_INIT;
+	m->req.storage = m->file->st;
+	m->req.segs = &m->seg;
+	m->req.seg_count = 1;
+	m->req.op = op;
+	m->req.effort = PENSTOCK_FAST;
+	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
+	return 0;
+}
+
+void shim_move_end(struct shim_move *m)
+{
+	if (m->file)
+		shim_file_leave(m->file);
+}
+
+/* Why the most direct path that did not carry it all was not taken: the first row
+ * that has a say for this kind of device. */
+static const char *reason(const struct penstock_report *report)
+{
+	for (unsigned i = 0; i < report->path_count; i++) {
+		const struct penstock_report_path *row = &report->paths[i];
+
+		if (!strcmp(row->name, report->path))
+			break;
+		if (row->why != PENSTOCK_WHY_NONE && row->why != PENSTOCK_WHY_HOST_ONLY &&
+		    row->why != PENSTOCK_WHY_DEVICE_ONLY && row->why != PENSTOCK_WHY_NOT_READ &&
+		    row->why != PENSTOCK_WHY_NOT_WRITE)
+			return row->text;
+	}
+	return NULL;
+}
+
+/* On stderr, which a person reads, the first few are said by name and then only what
+ * is another path or reason than before; a log file gets every one. */
+#define NAMED_MAX 16u
+#define KINDS_MAX 64u
+
+static bool worth_saying(const char *path, const char *why)
+{
+	static _Atomic unsigned named;
+	static _Atomic uint64_t kinds[KINDS_MAX];
+	uint64_t hash = 1469598103934665603u;
+	bool few;
+
+	if (shim_log_to_file())
+		return true;
+	for (const char *c = path; *c; c++)
+		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+	for (const char *c = why ? why : ""; *c; c++)
+		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+	few = atomic_fetch_add(&named, 1) < NAMED_MAX;
+	for (unsigned i = 0; i < KINDS_MAX; i++) {
+		uint64_t none = 0;
+
+		if (atomic_compare_exchange_strong(&kinds[i], &none, hash))
+			return true;
+		if (none == hash)
+			return few;
+	}
+	return few;
+}
+
+void shim_first_use(struct shim_file *f, const struct penstock_report *report, enum penstock_op op,
+		    struct penstock_device *dev)
+{
+	const char *why;
+
+	if (!report->bytes ||
+	    atomic_fetch_or_explicit(&f->said, 1u << op, memory_order_relaxed) & (1u << op))
+		return;
+	why = reason(report);
+	if (!worth_saying(report->path, why))
+		return;
+	shim_log(SHIM_NOTICE, "%s: %s %s by path %s, engine %s%s%s", f->name ? f->name : "file",
+		 op == PENSTOCK_READ ? "read into" : "written from", penstock_device_name(dev),
+		 report->path, report->engine, why ? "; no more direct one: " : "", why ? why : "");
+}

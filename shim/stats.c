@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Statistics as cuFile's callers know them: counted here, laid out as the version
+ * has it that cuFileGetVersion names, so that a caller with older headers is never
+ * written over. Rates are over the time that was collected. Counting never fails
+ * and never waits.
+ */
+#include <string.h>
+
+#include "stats.h"
+
+#define VERSION_WITH_VECTORS 1190
+#define BLOCK 4096u
+
+struct direction {
+	_Atomic uint64_t bytes, lat_us;
+};
+struct gpu_direction {
+	_Atomic uint64_t bytes, busy_us, total, p2p, nvfs, posix, unaligned, errors;
+};
+struct gpu {
+	struct gpu_direction io[2];
+	_Atomic uint64_t map, map_ok, map_err, map_free, map_bytes;
+};
+static struct {
+	_Atomic uint64_t ops[SHIM_COUNTED][2]; /* err, ok */
+	struct direction io[4];		       /* read, write, readv, writev */
+	_Atomic uint64_t batch_bytes[2], batch_last[2];
+	_Atomic uint64_t batch_submit_us, batch_complete_us;
+	_Atomic uint64_t hist[2][CUF_HIST_BINS];
+	struct gpu gpus[CUF_GPUS];
+} counters;
+
+_Atomic int shim_stats_level;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these four; a leaf */
+static int level;
+static bool level_set, started;
+static uint64_t since_ns, collected_ns; /* of this stretch, of those before it */
+
+#define ADD(field, value) atomic_fetch_add_explicit(&(field), (value), memory_order_relaxed)
+#define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
+
+/* ---- counting ---- */
+
+void shim_count_(enum shim_counted what, bool ok, uint64_t times)
+{
+	ADD(counters.ops[what][ok], times);
+}
+
+/* Bin 0 is up to 4 KiB, each next twice as far. */
+static unsigned bin_of(uint64_t len)
+{
+	uint64_t blocks = len ? (len - 1) / BLOCK : 0;
+	unsigned bin = blocks ? 64 - (unsigned)__builtin_clzll(blocks) : 0;
+
+	return bin < CUF_HIST_BINS ? bin : CUF_HIST_BINS - 1;
+}
+
+static struct gpu *gpu_of(const struct penstock_device *dev)
+{
+	for (unsigned i = 0; i < CUF_GPUS; i++)
+		if (dev && GET(shim.gpus[i]) == dev)
+			return &counters.gpus[i];
+	return NULL;
+}
+
+static void count_gpu(enum penstock_op op, int64_t ret, const struct penstock_seg *seg, size_t len,
+		      const struct penstock_report *report, uint64_t us)
+{
+	struct gpu *gpu = gpu_of(seg->dev);
+	struct gpu_direction *io;
+
+	if (!gpu)
+		return;
+	io = &gpu->io[op];
+	ADD(io->total, 1);
+	ADD(io->busy_us, us);
+	if (ret < 0) {
+		ADD(io->errors, 1);
+		return;
+	}
+	ADD(io->bytes, (uint64_t)ret);
+	if ((seg->off | len) % BLOCK)
+		ADD(io->unaligned, 1);
+	if (!strcmp(report->path, "p2p"))
+		ADD(io->p2p, 1);
+	else if (!strcmp(report->path, "vendor"))
+		ADD(io->nvfs, 1);
+	else
+		ADD(io->posix, 1);
+}
+
+void shim_count_io(const struct shim_timer *timer, enum penstock_op op, bool vector, int64_t ret,
+		   const struct penstock_seg *seg, size_t len, const struct penstock_report *report)
+{
+	unsigned kind = (unsigned)op + (vector ? 2 : 0);
+	enum shim_counted what = vector ? SHIM_READV + op : SHIM_READ + op;
+	uint64_t us = (shim_now_ns() - timer->start_ns) / 1000;
+
+	shim_count_(what, ret >= 0, 1);
+	if (ret >= 0)
+		ADD(counters.io[kind].bytes, (uint64_t)ret);
+	ADD(counters.io[kind].lat_us, us);
+	if (timer->level >= 2 && ret >= 0)
+		ADD(counters.hist[op][bin_of(len)], 1);
+	if (timer->level >= 3 && report)
+		count_gpu(op, ret, seg, len, report, us);
+}
+
+void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock_seg *seg,
+			 const struct penstock_report *report)
+{
+	int now = GET(shim_stats_level);
+	uint64_t us = (report->end_ns - report->start_ns) / 1000;
+	bool ok = ret >= 0,
+	     direct = !strcmp(report->path, "p2p") || !strcmp(report->path, "vendor");
+
+	if (!now)
+		return;
+	shim_count_(SHIM_BATCH_PROCESSED, ok, 1);
+	if (!direct)
+		shim_count_(SHIM_BATCH_POSIX_PROCESSED, ok, 1);
+	else
+		shim_count_(report->path[0] == 'p' ? SHIM_BATCH_P2P : SHIM_BATCH_NVFS, ok, 1);
+	if (!strcmp(report->engine, "uring"))
+		shim_count_(SHIM_BATCH_URING, ok, 1);
+	if (ok)
+		ADD(counters.batch_bytes[op], (uint64_t)ret);
+	ADD(counters.batch_complete_us, us);
+	if (now >= 2 && ok)
+		ADD(counters.hist[op][bin_of(seg->row_len)], 1);
+	if (now >= 3)
+		count_gpu(op, ret, seg, seg->row_len, report, us);
+}
+
+void shim_count_batch_submit(const struct shim_timer *timer, uint64_t read_bytes,
+			     uint64_t write_bytes)
+{
+	if (!timer->level)
+		return;
+	ADD(counters.batch_submit_us, (shim_now_ns() - timer->start_ns) / 1000);
+	atomic_store(&counters.batch_last[0], read_bytes);
+	atomic_store(&counters.batch_last[1], write_bytes);
+}
+
+void shim_count_map(int ordinal, bool ok, size_t len)
+{
+	struct gpu *gpu;
+
+	if (ordinal < 0 || ordinal >= CUF_GPUS || !GET(shim_stats_level))
+		return;
+	gpu = &counters.gpus[ordinal];
+	ADD(gpu->map, 1);
+	ADD(*(ok ? &gpu->map_ok : &gpu->map_err), 1);
+	if (ok)
+		ADD(gpu->map_bytes, len);
+}
+
+void shim_count_unmap(int ordinal, size_t len)
+{
+	if (ordinal < 0 || ordinal >= CUF_GPUS || !GET(shim_stats_level))
+		return;
+	ADD(counters.gpus[ordinal].map_free, 1);
+	/* What was registered before collecting began was not added. */
+	if (GET(counters.gpus[ordinal].map_bytes) >= len)
+		ADD(counters.gpus[ordinal].map_bytes, -(uint64_t)len);
+}
+
+/* ---- on and off; under lock ---- */
+
+static void turn(bool on, int to)
+{
+	int was = atomic_load(&shim_stats_level), now = on ? to : 0;
+
+	if (!was && now)
+		since_ns = shim_now_ns();
+	if (was && !now)
+		collected_ns += shim_now_ns() - since_ns;
+	started = on;
+	level = to;
+	atomic_store(&shim_stats_level, now);
+}
+
+void shim_stats_opened(const struct shim_config *config)
+{
+	int wanted = (int)config->size[CUF_PROFILE_STATS];
+
+	pthread_mutex_lock(&lock);
+	if (!level_set && wanted > 0)
+		turn(true, wanted);
+	pthread_mutex_unlock(&lock);
+}
+
+struct cuf_error cuFileSetStatsLevel(int to)
+{
+	if (to < 0 || to > 3)
+		return shim_err(CUF_INVALID_VALUE);
+	pthread_mutex_lock(&lock);
+	turn(started, to);
+	level_set = true;
+	pthread_mutex_unlock(&lock);
+	return shim_ok();
+}
+
+struct cuf_error cuFileGetStatsLevel(int *out)
+{
+	if (!out)
+		return shim_err(CUF_INVALID_VALUE);
+	pthread_mutex_lock(&lock);
+	*out = level;
+	pthread_mutex_unlock(&lock);
+	return shim_ok();
+}
+
+static struct cuf_error start_or_stop(bool on)
+{
+	if (!atomic_load(&shim.open))
+		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
+	pthread_mutex_lock(&lock);
+	turn(on, level);
+	pthread_mutex_unlock(&lock);
+	return shim_ok();
+}
+
+struct cuf_error cuFileStatsStart(void)
+{
+	return start_or_stop(true);
+}
+
+struct cuf_error cuFileStatsStop(void)
+{
+	return start_or_stop(false);
+}
+
+struct cuf_error cuFileStatsReset(void)
+{
+	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)&counters;
+
+	if (!atomic_load(&shim.open))
+		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof(counters) / sizeof(*word); i++)
+		atomic_store_explicit(&word[i], 0, memory_order_relaxed);
+	collected_ns = 0;
+	since_ns = shim_now_ns();
+	pthread_mutex_unlock(&lock);
+	return shim_ok();
+}
+
+/* ---- what callers see ---- */
+
+static uint64_t elapsed_us(void)
+{
+	uint64_t ns = collected_ns;
+
+	if (atomic_load(&shim_stats_level))
+		ns += shim_now_ns() - since_ns;
+	return ns / 1000 ? ns / 1000 : 1;
+}
+
+static struct cuf_op_counter ops(enum shim_counted what)
+{
+	return (struct cuf_op_counter){GET(counters.ops[what][1]), GET(counters.ops[what][0])};
+}
+
+static uint64_t total(enum shim_counted what)
+{
+	return GET(counters.ops[what][0]) + GET(counters.ops[what][1]);
+}
+
+static uint64_t each(uint64_t sum, uint64_t count)
+{
+	return count ? sum / count : 0;
+}
+
+static uint64_t a_second(uint64_t amount, uint64_t us)
+{
+	return (uint64_t)((double)amount * 1e6 / (double)us);
+}
+
+static void fill_batch(struct cuf_stats_l1 *s, uint64_t us)
+{
+	/* The counters of the struct stand in the order of the enum. */
+	struct cuf_op_counter *at = &s->batch_submit_ops;
+
+	for (int what = SHIM_BATCH_SUBMIT; what <= SHIM_BATCH_TOTAL; what++)
+		at[what - SHIM_BATCH_SUBMIT] = ops((enum shim_counted)what);
+	s->batch_read_bytes = GET(counters.batch_bytes[0]);
+	s->batch_write_bytes = GET(counters.batch_bytes[1]);
+	s->batch_read_bw_bytes = a_second(s->batch_read_bytes, us);
+	s->batch_write_bw_bytes = a_second(s->batch_write_bytes, us);
+	s->batch_submit_lat_sum_us = GET(counters.batch_submit_us);
+	s->batch_completion_lat_sum_us = GET(counters.batch_complete_us);
+	s->batch_submit_lat_avg_us = each(s->batch_submit_lat_sum_us, total(SHIM_BATCH_SUBMIT));
+	s->batch_completion_lat_avg_us =
+		each(s->batch_completion_lat_sum_us, total(SHIM_BATCH_PROCESSED));
+	s->batch_submit_ops_per_sec = a_second(total(SHIM_BATCH_SUBMIT), us);
+	s->batch_complete_ops_per_sec = a_second(total(SHIM_BATCH_PROCESSED), us);
+	s->last_batch_read_bytes = GET(counters.batch_last[0]);
+	s->last_batch_write_bytes = GET(counters.batch_last[1]);
+}
+
+static void fill_l1(struct cuf_stats_l1 *s, uint64_t us)
+{
+	s->read_ops = ops(SHIM_READ);
+	s->write_ops = ops(SHIM_WRITE);
+	s->hdl_register_ops = ops(SHIM_HDL_REGISTER);
+	s->hdl_deregister_ops = ops(SHIM_HDL_DEREGISTER);
+	s->buf_register_ops = ops(SHIM_BUF_REGISTER);
+	s->buf_deregister_ops = ops(SHIM_BUF_DEREGISTER);
+	s->read_bytes = GET(counters.io[0].bytes);
+	s->write_bytes = GET(counters.io[1].bytes);
+	s->read_bw_bytes_per_sec = a_second(s->read_bytes, us);
+	s->write_bw_bytes_per_sec = a_second(s->write_bytes, us);
+	s->read_lat_sum_us = GET(counters.io[0].lat_us);
+	s->write_lat_sum_us = GET(counters.io[1].lat_us);
+	s->read_lat_avg_us = each(s->read_lat_sum_us, total(SHIM_READ));
+	s->write_lat_avg_us = each(s->write_lat_sum_us, total(SHIM_WRITE));
+	s->read_ops_per_sec = a_second(total(SHIM_READ), us);
+	s->write_ops_per_sec = a_second(total(SHIM_WRITE), us);
+	fill_batch(s, us);
+}
+
+static void fill_vectors(struct cuf_stats_v *s, uint64_t us)
+{
+	s->readv_ops = ops(SHIM_READV);
+	s->writev_ops = ops(SHIM_WRITEV);
+	s->readv_bytes = GET(counters.io[2].bytes);
+	s->writev_bytes = GET(counters.io[3].bytes);
+	s->readv_bw_bytes_per_sec = a_second(s->readv_bytes, us);
+	s->writev_bw_bytes_per_sec = a_second(s->writev_bytes, us);
+	s->readv_lat_sum_us = GET(counters.io[2].lat_us);
+	s->writev_lat_sum_us = GET(counters.io[3].lat_us);
+	s->readv_lat_avg_us = each(s->readv_lat_sum_us, total(SHIM_READV));
+	s->writev_lat_avg_us = each(s->writev_lat_sum_us, total(SHIM_WRITEV));
+	s->readv_ops_per_sec = a_second(total(SHIM_READV), us);
+	s->writev_ops_per_sec = a_second(total(SHIM_WRITEV), us);
+}
+
+static uint64_t percent(uint64_t busy, uint64_t us)
+{
+	return busy >= us ? 100 : busy * 100 / us;
+}
+
+static void fill_gpu(struct cuf_gpu_stats *s, int ordinal, uint64_t us)
+{
+	struct gpu *gpu = &counters.gpus[ordinal];
+	struct gpu_direction *r = &gpu->io[0], *w = &gpu->io[1];
+
+	shim_cuda_uuid(ordinal, s->uuid);
+	s->read_bytes = GET(r->bytes);
+	s->read_bw_bytes_per_sec = a_second(s->read_bytes, us);
+	s->read_duration_us = GET(r->busy_us);
+	s->read_utilization = percent(s->read_duration_us, us);
+	s->n_total_reads = GET(r->total);
+	s->n_p2p_reads = GET(r->p2p);
+	s->n_nvfs_reads = GET(r->nvfs);
+	s->n_posix_reads = GET(r->posix);
+	s->n_unaligned_reads = GET(r->unaligned);
+	s->n_reads_err = GET(r->errors);
+	s->writes_bytes = GET(w->bytes);
+	s->write_bw_bytes_per_sec = a_second(s->writes_bytes, us);
+	s->write_duration_us = GET(w->busy_us);
+	s->write_utilization = percent(s->write_duration_us, us);
+	s->n_total_writes = GET(w->total);
+	s->n_p2p_writes = GET(w->p2p);
+	s->n_nvfs_writes = GET(w->nvfs);
+	s->n_posix_writes = GET(w->posix);
+	s->n_unaligned_writes = GET(w->unaligned);
+	s->n_writes_err = GET(w->errors);
+	s->n_mmap = GET(gpu->map);
+	s->n_mmap_ok = GET(gpu->map_ok);
+	s->n_mmap_err = GET(gpu->map_err);
+	s->n_mmap_free = GET(gpu->map_free);
+	s->reg_bytes = GET(gpu->map_bytes);
+}
+
+static void *put(void *at, const void *from, size_t len)
+{
+	memcpy(at, from, len);
+	return (char *)at + len;
+}
+
+static struct cuf_error get(void *out, int wanted)
+{
+	struct cuf_stats_l1 l1 = {0};
+	struct cuf_stats_v vectors = {0};
+	struct cuf_stats_hist hist;
+	struct cuf_stats_gpus gpus = {0};
+	uint64_t us;
+	int count;
+
+	if (!atomic_load(&shim.open))
+		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
+	pthread_mutex_lock(&lock);
+	us = elapsed_us();
+	if (level < wanted)
+		out = NULL;
+	pthread_mutex_unlock(&lock);
+	if (!out)
+		return shim_err(CUF_INVALID_VALUE);
+	fill_l1(&l1, us);
+	out = put(out, &l1, sizeof(l1));
+	fill_vectors(&vectors, us);
+	if (shim_version() >= VERSION_WITH_VECTORS)
+		out = put(out, &vectors, sizeof(vectors));
+	if (wanted < 2)
+		return shim_ok();
+	for (unsigned i = 0; i < CUF_HIST_BINS; i++) {
+		hist.read_size_kb[i] = GET(counters.hist[0][i]);
+		hist.write_size_kb[i] = GET(counters.hist[1][i]);
+	}
+	out = put(out, &hist, sizeof(hist));
+	if (wanted < 3)
+		return shim_ok();
+	count = shim_cuda_count();
+	gpus.num_gpus = (uint32_t)(count < CUF_GPUS ? count : CUF_GPUS);
+	for (int i = 0; i < (int)gpus.num_gpus; i++)
+		fill_gpu(&gpus.gpu[i], i, us);
+	put(out, &gpus, sizeof(gpus));
+	return shim_ok();
+}
+
+struct cuf_error cuFileGetStatsL1(void *stats)
+{
+	return get(stats, 1);
+}
+
+struct cuf_error cuFileGetStatsL2(void *stats)
+{
+	return get(stats, 2);
+}
+
+struct cuf_error cuFileGetStatsL3(void *stats)
+{
+	return get(stats, 3);
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuFileRead, cuFileWrite and their vector forms: one transfer of the core each.
+ * The report is asked for only where somebody looks at it: at a file's first use
+ * and for statistics of level 3.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+
+#include "shim.h"
+#include "stats.h"
+
+#define IOV_FEW 16u
+#define IOV_MOST 1024u
+
+static ssize_t failed(int code)
+{
+	return -(ssize_t)code;
+}
+
+static void say_failed(const struct shim_file *f, const struct penstock_req *req, int64_t ret)
+{
+	shim_log(ret == -EOPNOTSUPP ? SHIM_NOTICE : SHIM_ERROR, "%s: %s of %llu bytes at %llu: %s",
+		 f->name ? f->name : "file", req->op == PENSTOCK_READ ? "read" : "write",
+		 (unsigned long long)req->segs[0].row_len, (unsigned long long)req->segs[0].off,
+		 penstock_errmsg());
+}
+
+static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
+{
+	struct penstock_report report;
+	bool first = shim_is_first(m->file, m->req.op);
+	struct shim_timer timer = shim_timer_start();
+	bool look = first || timer.level >= 3;
+	enum penstock_op op = m->req.op;
+	enum penstock_why why = PENSTOCK_WHY_NONE;
+	int64_t ret = penstock_transfer(&m->req, look ? &report : NULL);
+
+	if (ret < 0)
+		why = penstock_errwhy();
+	if (timer.level)
+		shim_count_io(&timer, op, vector, ret, &m->seg, len, look ? &report : NULL);
+	if (ret < 0)
+		say_failed(m->file, &m->req, ret);
+	else if (first)
+		shim_first_use(m->file, &report, op, m->req.segs[0].dev);
+	return shim_result(ret, why);
+}
+
+static ssize_t move(void *fh, const void *base, size_t len, off_t file_off, off_t base_off,
+		    enum penstock_op op)
+{
+	struct shim_move m;
+	int code = shim_move_begin(&m, fh, base, len, file_off, base_off, op);
+	ssize_t ret;
+
+	if (code) {
+		shim_count_io_refused(op);
+		return failed(code);
+	}
+	ret = transfer(&m, len, false);
+	shim_move_end(&m);
+	return ret;
+}
+
+ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t base_off)
+{
+	return move(fh, base, len, file_off, base_off, PENSTOCK_READ);
+}
+
+ssize_t cuFileWrite(void *fh, const void *base, size_t len, off_t file_off, off_t base_off)
+{
+	return move(fh, base, len, file_off, base_off, PENSTOCK_WRITE);
+}
+
+/* ---- vectors ---- */
+
+/* One segment for each piece, one behind the other in the file. */
+static int fill(struct penstock_seg *segs, const struct cuf_iovec *iov, size_t count,
+		off_t file_off, unsigned *used, size_t *total)
+{
+	size_t sum = 0;
+
+	*used = 0;
+	for (size_t i = 0; i < count; i++) {
+		struct penstock_seg *seg = &segs[*used];
+		off_t end;
+		int code;
+
+		if (!iov[i].len)
+			continue;
+		*seg = (struct penstock_seg){
+			.off = (uint64_t)file_off + sum, .row_len = iov[i].len, .rows = 1};
+		if (__builtin_add_overflow(sum, iov[i].len, &sum) || sum > SSIZE_MAX ||
+		    __builtin_add_overflow(file_off, sum, &end))
+			return CUF_INVALID_VALUE;
+		code = shim_resolve(iov[i].base, 0, iov[i].len, &seg->buf, &seg->dev);
+		if (code)
+			return code;
+		++*used;
+	}
+	*total = sum;
+	return 0;
+}
+
+static ssize_t move_held(struct shim_file *f, struct penstock_seg *segs,
+			 const struct cuf_iovec *iov, size_t count, off_t file_off,
+			 enum penstock_op op)
+{
+	struct shim_move m = {.file = f, .req = PENSTOCK_REQ_INIT};
+	unsigned used;
+	size_t total;
+	int code = fill(segs, iov, count, file_off, &used, &total);
+
+	if (code) {
+		shim_count_io_refused(op);
+		return failed(code);
+	}
+	if (!used)
+		return 0;
+	m.seg = segs[0];
+	m.req.storage = f->st;
+	m.req.segs = segs;
+	m.req.seg_count = used;
+	m.req.op = op;
+	m.req.effort = PENSTOCK_FAST;
+	m.req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
+	return transfer(&m, total, true);
+}
+
+static ssize_t move_vector(void *fh, const struct cuf_iovec *iov, size_t count, off_t file_off,
+			   unsigned flags, enum penstock_op op)
+{
+	struct penstock_seg few[IOV_FEW], *segs = few;
+	struct shim_file *f = shim_file_enter(fh);
+	ssize_t ret;
+	int code;
+
+	if (!f) {
+		code = shim_need();
+		return failed(code ? code : CUF_HANDLE_NOT_REGISTERED);
+	}
+	if ((!iov && count) || file_off < 0 || flags || count > IOV_MOST)
+		ret = failed(CUF_INVALID_VALUE);
+	else if (count > IOV_FEW && !(segs = malloc(count * sizeof(*segs))))
+		ret = failed(CUF_NOMEM_ERROR);
+	else
+		ret = move_held(f, segs, iov, count, file_off, op);
+	if (segs != few)
+		free(segs);
+	shim_file_leave(f);
+	return ret;
+}
+
+ssize_t cuFileReadv(void *fh, const struct cuf_iovec *iov, size_t count, off_t file_off,
+		    unsigned flags)
+{
+	return move_vector(fh, iov, count, file_off, flags, PENSTOCK_READ);
+}
+
+ssize_t cuFileWritev(void *fh, const struct cuf_iovec *iov, size_t count, off_t file_off,
+		     unsigned flags)
+{
+	return move_vector(fh, iov, count, file_off, flags, PENSTOCK_WRITE);
+}

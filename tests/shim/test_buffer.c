@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registered buffers: what is accepted, the code for each thing that is not, and
+ * how addresses inside, across and outside of registrations are understood.
+ */
+#include "shim_test.h"
+
+#include <pthread.h>
+
+#define LEN (1u << 20)
+
+static int fd;
+static void *fh;
+
+static int setup(void **state)
+{
+	(void)state;
+	if (!cu_load())
+		return -1;
+	fd = st_make("buffer", LEN, O_RDONLY);
+	fh = st_register(fd, NULL);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
+	return 0;
+}
+
+static void wrong_ones(void **state)
+{
+	void *dev = cu_alloc(LEN);
+	char host[64];
+
+	(void)state;
+	assert_code(cuFileBufRegister(NULL, 10, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBufRegister(dev, 0, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBufRegister(dev, LEN, 999), CUF_INVALID_VALUE);
+	assert_code(cuFileBufRegister(dev, SIZE_MAX, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBufRegister((void *)-2, 10, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBufRegister(dev, (size_t)64 << 20, 0), CUF_CUDA_POINTER_RANGE_ERROR);
+	assert_code(cuFileBufDeregister(NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileBufDeregister(dev), CUF_MEMORY_NOT_REGISTERED);
+	assert_ok(cuFileBufRegister(dev, LEN, CUF_RDMA_REGISTER | CUF_RDMA_RELAXED_ORDERING));
+	assert_code(cuFileBufRegister(dev, LEN, 0), CUF_MEMORY_ALREADY_REGISTERED);
+	assert_code(cuFileBufRegister(dev, 4096, 0), CUF_MEMORY_ALREADY_REGISTERED);
+	assert_code(cuFileBufDeregister((char *)dev + 4096), CUF_MEMORY_NOT_REGISTERED);
+	assert_ok(cuFileBufDeregister(dev));
+	assert_code(cuFileBufDeregister(dev), CUF_MEMORY_NOT_REGISTERED);
+	assert_ok(cuFileBufRegister(host, sizeof(host), 0));
+	assert_ok(cuFileBufDeregister(host));
+	cu_free(dev);
+}
+
+static void inside_and_outside(void **state)
+{
+	char *dev = cu_alloc(LEN);
+
+	(void)state;
+	assert_ok(cuFileBufRegister(dev + 8192, 65536, 0));
+	/* The base and an offset, an interior pointer, and both. */
+	assert_int_equal(cuFileRead(fh, dev + 8192, 1000, 5, 4096), 1000);
+	st_check(dev + 8192 + 4096, 5, 1000);
+	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 1000, 9, 0), 1000);
+	st_check(dev + 8192 + 777, 9, 1000);
+	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 65536 - 1000, 11, 223), 65536 - 1000);
+	st_check(dev + 8192 + 1000, 11, 65536 - 1000);
+	/* One byte too far. */
+	assert_int_equal(cuFileRead(fh, dev + 8192, 65537, 0, 0), -CUF_INVALID_MAPPING_RANGE);
+	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 65535), -CUF_INVALID_MAPPING_RANGE);
+	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 70000), -CUF_INVALID_MAPPING_RANGE);
+	/* Beside it the memory is unregistered, which is as good. */
+	assert_int_equal(cuFileRead(fh, dev, 8192, 3, 0), 8192);
+	st_check(dev, 3, 8192);
+	assert_int_equal(cuFileRead(fh, dev, 1, 0, (off_t)64 << 20), -CUF_CUDA_POINTER_RANGE_ERROR);
+	assert_ok(cuFileBufDeregister(dev + 8192));
+	assert_int_equal(cuFileRead(fh, dev + 8192, 65537, 0, 0), 65537);
+	cu_free(dev);
+}
+
+/* Registrations that meet are one range to a transfer, those that overlap too. */
+static void neighbours(void **state)
+{
+	char *dev = cu_alloc(LEN);
+
+	(void)state;
+	assert_ok(cuFileBufRegister(dev + 4096, 4096, 0));
+	assert_ok(cuFileBufRegister(dev, 4096, 0));
+	assert_ok(cuFileBufRegister(dev + 12288, 4096, 0));
+	assert_int_equal(cuFileRead(fh, dev, 8192, 0, 0), 8192);
+	st_check(dev, 0, 8192);
+	assert_int_equal(cuFileRead(fh, dev, 8193, 0, 0), -CUF_INVALID_MAPPING_RANGE);
+	assert_ok(cuFileBufRegister(dev + 6000, 8000, 0));
+	assert_int_equal(cuFileRead(fh, dev, 16384, 1, 0), 16384);
+	st_check(dev, 1, 16384);
+	assert_ok(cuFileBufDeregister(dev + 4096));
+	assert_int_equal(cuFileRead(fh, dev, 8192, 0, 0), -CUF_INVALID_MAPPING_RANGE);
+	assert_ok(cuFileBufDeregister(dev));
+	assert_ok(cuFileBufDeregister(dev + 6000));
+	assert_ok(cuFileBufDeregister(dev + 12288));
+	cu_free(dev);
+}
+
+/* More than the list first has room for, in no order, against a plain model. */
+static void many(void **state)
+{
+	enum { SLOTS = 256, STEPS = 4000 };
+	uint64_t seed = test_seed(1);
+	char *dev = cu_alloc(SLOTS * 512);
+	bool in[SLOTS] = {false};
+
+	(void)state;
+	for (int step = 0; step < STEPS; step++) {
+		unsigned i = (unsigned)(test_random(&seed) % SLOTS);
+		char *at = dev + i * 512;
+
+		if (in[i])
+			assert_ok(cuFileBufDeregister(at));
+		else
+			assert_ok(cuFileBufRegister(at, 256, 0));
+		in[i] = !in[i];
+		i = (unsigned)(test_random(&seed) % SLOTS);
+		assert_int_equal(cuFileRead(fh, dev + i * 512, 300, 0, 0),
+				 in[i] ? -CUF_INVALID_MAPPING_RANGE : 300);
+	}
+	for (int i = 0; i < SLOTS; i++)
+		if (in[i])
+			assert_ok(cuFileBufDeregister(dev + i * 512));
+	cu_free(dev);
+}
+
+/* Threads that read through a registration while others come and go around it. */
+struct reader {
+	pthread_t thread;
+	char *dev;
+	_Atomic bool *stop;
+	unsigned long wrong;
+};
+
+static void *read_on(void *arg)
+{
+	struct reader *r = arg;
+
+	assert_cu(cu.cuCtxSetCurrent(cu_ctx));
+	while (!atomic_load(r->stop))
+		if (cuFileRead(fh, r->dev, 512, 0, 0) != 512 ||
+		    cuFileRead(fh, r->dev, 513, 0, 0) != -CUF_INVALID_MAPPING_RANGE)
+			r->wrong++;
+	return NULL;
+}
+
+static void while_others_change(void **state)
+{
+	enum { READERS = 3, STEPS = 3000 };
+	char *dev = cu_alloc(LEN);
+	struct reader readers[READERS];
+	_Atomic bool stop = false;
+
+	(void)state;
+	for (int i = 0; i < READERS; i++) {
+		readers[i] = (struct reader){.dev = dev + 100000 * (i + 1), .stop = &stop};
+		assert_ok(cuFileBufRegister(readers[i].dev, 512, 0));
+		assert_int_equal(pthread_create(&readers[i].thread, NULL, read_on, &readers[i]), 0);
+	}
+	for (int i = 0; i < STEPS; i++) {
+		char *at = dev + (size_t)(i * 7919) % 90 * 1024;
+
+		assert_ok(cuFileBufRegister(at, 512, 0));
+		assert_ok(cuFileBufDeregister(at));
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < READERS; i++) {
+		pthread_join(readers[i].thread, NULL);
+		assert_int_equal(readers[i].wrong, 0);
+		assert_ok(cuFileBufDeregister(readers[i].dev));
+	}
+	cu_free(dev);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(wrong_ones),	       cmocka_unit_test(inside_and_outside),
+		cmocka_unit_test(neighbours),	       cmocka_unit_test(many),
+		cmocka_unit_test(while_others_change),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

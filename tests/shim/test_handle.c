@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening the driver and registering files: counts, kinds of descriptors, the code
+ * for each wrong one, and what becomes of handles after a close and a fork.
+ */
+#include "shim_test.h"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+static void open_and_close(void **state)
+{
+	int version = 0;
+
+	(void)state;
+	assert_int_equal(cuFileUseCount(), 0);
+	assert_code(cuFileDriverClose_v2(), CUF_DRIVER_NOT_INITIALIZED);
+	assert_ok(cuFileDriverOpen());
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(cuFileUseCount(), 2);
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(cuFileUseCount(), 1);
+	assert_ok(cuFileDriverClose_v2());
+	assert_int_equal(cuFileUseCount(), 0);
+	assert_ok(cuFileGetVersion(&version));
+	assert_int_equal(version, 1150);
+	assert_code(cuFileGetVersion(NULL), CUF_INVALID_VALUE);
+	assert_memory_equal(penstock_cufile_marker, "penstock", 8);
+}
+
+static void opens_by_itself(void **state)
+{
+	char buf[64];
+	int fd = st_make("implicit", 100, O_RDONLY);
+	void *fh = st_register(fd, NULL);
+
+	(void)state;
+	assert_int_equal(cuFileUseCount(), 1);
+	cuFileHandleDeregister(fh);
+	assert_ok(cuFileDriverClose());
+	assert_ok(cuFileBufRegister(buf, sizeof(buf), 0));
+	assert_int_equal(cuFileUseCount(), 1);
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(cuFileRead((void *)0x1234, buf, 10, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
+	assert_int_equal(cuFileUseCount(), 1);
+	assert_ok(cuFileDriverClose());
+	close(fd);
+	unlink(st_path);
+}
+
+static int code_for(int type, int fd)
+{
+	struct cuf_descr descr = {.type = type, .handle = {.fd = fd}};
+	void *fh = (void *)0x77;
+	int code = cuFileHandleRegister(&fh, &descr).err;
+
+	if (code)
+		assert_ptr_equal(fh, (void *)0x77);
+	return code;
+}
+
+static void wrong_descriptors(void **state)
+{
+	struct cuf_descr descr = {.type = CUF_FD};
+	int fds[2], fd, path_fd;
+	void *fh;
+
+	(void)state;
+	assert_code(cuFileHandleRegister(NULL, &descr), CUF_INVALID_VALUE);
+	assert_code(cuFileHandleRegister(&fh, NULL), CUF_INVALID_VALUE);
+	assert_int_equal(code_for(CUF_FD, -1), CUF_INVALID_VALUE);
+	assert_int_equal(code_for(0, 0), CUF_INVALID_VALUE);
+	assert_int_equal(code_for(99, 0), CUF_INVALID_VALUE);
+	assert_int_equal(code_for(CUF_USERSPACE_FS, 0), CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(code_for(CUF_WIN32, 0), CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(code_for(CUF_FD, 100000), CUF_INVALID_FILE_TYPE);
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(code_for(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
+	close(fds[0]);
+	close(fds[1]);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+	assert_int_equal(code_for(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
+	/* Refused, and still the caller's. */
+	assert_int_equal(write(fds[0], "x", 1), 1);
+	close(fds[0]);
+	close(fds[1]);
+	fd = open("/", O_RDONLY | O_DIRECTORY);
+	assert_int_equal(code_for(CUF_FD, fd), CUF_INVALID_FILE_TYPE);
+	assert_true(fcntl(fd, F_GETFD) >= 0);
+	close(fd);
+	fd = st_make("path", 10, O_RDONLY);
+	path_fd = open(st_path, O_PATH);
+	assert_int_equal(code_for(CUF_FD, path_fd), CUF_INVALID_FILE_OPEN_FLAG);
+	close(path_fd);
+	close(fd);
+	unlink(st_path);
+}
+
+/* The second registration of one descriptor is refused, and the first stays good; a
+ * number that names another file by now is free, and a closed handle is foreign. */
+static void twice(void **state)
+{
+	int fd = st_make("twice", 4096, O_RDONLY), code, other;
+	void *fh = st_register(fd, NULL), *again;
+	unsigned char buf[100], want[100];
+
+	(void)state;
+	st_register(fd, &code);
+	assert_int_equal(code, CUF_HANDLE_ALREADY_REGISTERED);
+	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), 100);
+	st_fill(want, 7, 100);
+	assert_memory_equal(buf, want, 100);
+	other = dup(fd);
+	again = st_register(other, NULL); /* another number: another registration */
+	cuFileHandleDeregister(again);
+	close(other);
+	cuFileHandleDeregister(fh);
+	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
+	cuFileHandleDeregister(fh); /* twice: said, not done */
+	again = st_register(fd, NULL);
+	assert_ptr_not_equal(again, fh);
+	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
+	assert_int_equal(cuFileRead(again, buf, 100, 7, 0), 100);
+	/* Closed behind our back and the number given to another file. */
+	unlink(st_path);
+	close(fd);
+	other = st_make("twice-other", 4096, O_RDONLY);
+	if (other == fd) {
+		void *third = st_register(other, NULL);
+
+		cuFileHandleDeregister(third);
+	}
+	assert_int_equal(cuFileRead(again, buf, 100, 7, 0), 100);
+	cuFileHandleDeregister(again);
+	close(other);
+	unlink(st_path);
+}
+
+static void foreign(void **state)
+{
+	static char memory[256];
+	void *wrong[] = {NULL,
+			 (void *)1,
+			 memory,
+			 (void *)-1,
+			 (void *)0x1cf1e0000,
+			 (void *)0x1cf1effff,
+			 (void *)0x7fffffffcf1e0000};
+	char buf[16];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		assert_int_equal(cuFileRead(wrong[i], buf, 16, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
+		assert_int_equal(cuFileWrite(wrong[i], buf, 16, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
+		cuFileHandleDeregister(wrong[i]);
+	}
+}
+
+/* More files than a page of the table has, all open at once, each its own. */
+static void many(void **state)
+{
+	enum { COUNT = 600 };
+	static void *fh[COUNT];
+	static int fds[COUNT];
+	unsigned char c;
+
+	(void)state;
+	for (int i = 0; i < COUNT; i++) {
+		fds[i] = st_make("many", 64, O_RDWR);
+		c = (unsigned char)i;
+		assert_int_equal(pwrite(fds[i], &c, 1, 3), 1);
+		fh[i] = st_register(fds[i], NULL);
+		unlink(st_path);
+	}
+	for (int i = 0; i < COUNT; i++) {
+		assert_int_equal(cuFileRead(fh[i], &c, 1, 3, 0), 1);
+		assert_int_equal(c, (unsigned char)i);
+	}
+	for (int i = 0; i < COUNT; i++) {
+		cuFileHandleDeregister(fh[i]);
+		close(fds[i]);
+	}
+}
+
+static void last_close_ends_handles(void **state)
+{
+	int fd = st_make("last", 4096, O_RDONLY);
+	unsigned char buf[8];
+	void *fh;
+
+	(void)state;
+	while (cuFileUseCount())
+		assert_ok(cuFileDriverClose());
+	fh = st_register(fd, NULL);
+	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
+	fh = st_register(fd, NULL);
+	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
+}
+
+static int in_child(int fd, void *fh)
+{
+	unsigned char buf[8];
+	int code;
+	void *own;
+
+	if (cuFileUseCount() != 0)
+		return 2;
+	if (cuFileRead(fh, buf, 8, 0, 0) != -CUF_HANDLE_NOT_REGISTERED)
+		return 3;
+	cuFileHandleDeregister(fh);
+	own = st_register(fd, &code);
+	if (code || cuFileRead(own, buf, 8, 16, 0) != 8 || buf[0] != st_byte(16))
+		return 4;
+	cuFileHandleDeregister(own);
+	return cuFileDriverClose().err ? 5 : 0;
+}
+
+static void after_fork(void **state)
+{
+	int fd = st_make("fork", 4096, O_RDONLY), status;
+	void *fh = st_register(fd, NULL);
+	unsigned char buf[8];
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid)
+		_exit(in_child(fd, fh));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(open_and_close),
+		cmocka_unit_test(opens_by_itself),
+		cmocka_unit_test(wrong_descriptors),
+		cmocka_unit_test(twice),
+		cmocka_unit_test(foreign),
+		cmocka_unit_test(many),
+		cmocka_unit_test(last_close_ends_handles),
+		cmocka_unit_test(after_fork),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuFileRead, cuFileWrite and their vectors: bytes against a plain read, sizes and
+ * offsets that are not aligned, host and device memory, descriptors of each kind,
+ * the code for each wrong argument, threads, and a context that is gone.
+ */
+#include "shim_test.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "pst_standin.h"
+
+#define LEN ((size_t)3 << 20)
+
+static void *dev;
+
+static int setup(void **state)
+{
+	(void)state;
+	if (!cu_load())
+		return -1;
+	dev = cu_alloc(LEN + 8192);
+	return 0;
+}
+
+static void *open_file(int flags, int *fd)
+{
+	*fd = st_make("sync", LEN, flags);
+	if (*fd < 0)
+		return NULL; /* no O_DIRECT on this file system */
+	return st_register(*fd, NULL);
+}
+
+static void close_file(void *fh, int fd)
+{
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
+}
+
+static void sizes_and_offsets(void **state)
+{
+	static const size_t lens[] = {1, 511, 512, 4095, 4096, 4097, 65536, 1000003, LEN};
+	static const off_t offs[] = {0, 1, 511, 4096, 70001};
+	static const int kinds[] = {O_RDONLY, O_RDWR, O_RDONLY | O_DIRECT};
+	unsigned char *host = malloc(LEN), *want = malloc(LEN);
+
+	(void)state;
+	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+		int fd;
+		void *fh = open_file(kinds[k], &fd);
+
+		for (size_t i = 0; fh && i < sizeof(lens) / sizeof(lens[0]); i++)
+			for (size_t o = 0; o < sizeof(offs) / sizeof(offs[0]); o++) {
+				size_t have = LEN - (size_t)offs[o];
+				ssize_t n = (ssize_t)(lens[i] < have ? lens[i] : have);
+
+				assert_int_equal(cuFileRead(fh, dev, lens[i], offs[o], 123), n);
+				st_check((char *)dev + 123, (uint64_t)offs[o], (size_t)n);
+				st_fill(want, (uint64_t)offs[o], (size_t)n);
+				assert_int_equal(cuFileRead(fh, host, lens[i], offs[o], 0), n);
+				assert_memory_equal(host, want, n);
+			}
+		if (fh)
+			close_file(fh, fd);
+		else
+			unlink(st_path);
+	}
+	free(host);
+	free(want);
+}
+
+static void writes(void **state)
+{
+	int fd;
+	void *fh = open_file(O_RDWR, &fd);
+	unsigned char *bytes = malloc(LEN), *got = malloc(LEN);
+
+	(void)state;
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)(i * 31 >> 3);
+	cu_put(dev, bytes, LEN);
+	assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
+	assert_int_equal(pread(fd, got, 1000001, 4097), 1000001);
+	assert_memory_equal(got, bytes + 5, 1000001);
+	assert_int_equal(pread(fd, got, 4097, 0), 4097); /* what was before it stays */
+	for (size_t i = 0; i < 4097; i++)
+		assert_int_equal(got[i], st_byte(i));
+	assert_int_equal(cuFileWrite(fh, bytes, 777, (off_t)LEN, 0), 777); /* grows it */
+	assert_int_equal(lseek(fd, 0, SEEK_END), LEN + 777);
+	assert_int_equal(pread(fd, got, 777, (off_t)LEN), 777);
+	assert_memory_equal(got, bytes, 777);
+	free(bytes);
+	free(got);
+	close_file(fh, fd);
+}
+
+static void wrong_arguments(void **state)
+{
+	int fd, ro;
+	void *fh = open_file(O_RDWR, &fd), *readonly;
+	char buf[64];
+
+	(void)state;
+	assert_int_equal(cuFileRead(fh, NULL, 10, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, buf, 10, -1, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, buf, 10, 0, -1), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, buf, (size_t)SSIZE_MAX + 1, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, buf, SIZE_MAX, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, buf, 10, INT64_MAX - 5, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, (void *)-8, 10, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileWrite(fh, NULL, 10, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileRead(fh, buf, 0, 0, 0), 0);
+	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0); /* behind the end */
+	ro = open(st_path, O_RDONLY);
+	readonly = st_register(ro, NULL);
+	errno = 0;
+	assert_int_equal(cuFileWrite(readonly, buf, 10, 0, 0), -1);
+	assert_int_equal(errno, EBADF);
+	cuFileHandleDeregister(readonly);
+	close(ro);
+	ro = open(st_path, O_WRONLY);
+	readonly = st_register(ro, NULL);
+	errno = 0;
+	assert_int_equal(cuFileRead(readonly, buf, 10, 0, 0), -1);
+	assert_int_equal(errno, EBADF);
+	assert_int_equal(cuFileWrite(readonly, buf, 10, 0, 0), 10);
+	cuFileHandleDeregister(readonly);
+	close(ro);
+	close_file(fh, fd);
+}
+
+static void vectors(void **state)
+{
+	static const size_t lens[] = {1, 4096, 0, 70001, 13, 1 << 20};
+	struct cuf_iovec iov[40], bad[2];
+	size_t at = 0, count = 0;
+	int fd;
+	void *fh = open_file(O_RDWR, &fd);
+	unsigned char *host = malloc(LEN), *want = malloc(LEN);
+
+	(void)state;
+	for (; count < 6; count++) {
+		iov[count] = (struct cuf_iovec){(char *)dev + at + count * 64, lens[count]};
+		at += lens[count];
+	}
+	assert_int_equal(cuFileReadv(fh, iov, count, 1001, 0), at);
+	at = 0;
+	for (size_t i = 0; i < count; i++) {
+		if (lens[i])
+			st_check(iov[i].base, 1001 + at, lens[i]);
+		at += lens[i];
+	}
+	/* Back to another place, in more pieces than fit on the stack. */
+	for (count = 0; count < 40; count++)
+		iov[count] = (struct cuf_iovec){(char *)dev + 64 + 100 * count, 100};
+	cu_get(host, dev, 65536);
+	assert_int_equal(cuFileWritev(fh, iov, count, 500001, 0), 4000);
+	assert_int_equal(pread(fd, want, 4000, 500001), 4000);
+	assert_memory_equal(want, host + 64, 4000);
+	assert_int_equal(cuFileReadv(fh, NULL, 0, 0, 0), 0);
+	assert_int_equal(cuFileReadv(fh, NULL, 1, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileReadv(fh, iov, 2, -1, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileReadv(fh, iov, 2, 0, 1), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileReadv(fh, iov, 100000, 0, 0), -CUF_INVALID_VALUE);
+	bad[0] = iov[0];
+	bad[1] = (struct cuf_iovec){NULL, 5};
+	assert_int_equal(cuFileReadv(fh, bad, 2, 0, 0), -CUF_INVALID_VALUE);
+	bad[1] = (struct cuf_iovec){host, SSIZE_MAX};
+	assert_int_equal(cuFileReadv(fh, bad, 2, 0, 0), -CUF_INVALID_VALUE);
+	assert_int_equal(cuFileReadv((void *)5, iov, 2, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
+	/* Past the end: what there is, up to there. */
+	bad[0] = (struct cuf_iovec){dev, 600};
+	bad[1] = (struct cuf_iovec){(char *)dev + 4096, 600};
+	assert_int_equal(cuFileReadv(fh, bad, 2, (off_t)LEN - 1000, 0), 1000);
+	st_check(dev, LEN - 1000, 600);
+	st_check((char *)dev + 4096, LEN - 400, 400);
+	free(host);
+	free(want);
+	close_file(fh, fd);
+}
+
+static void memory_file(void **state)
+{
+	int fd = memfd_create("shim", MFD_CLOEXEC);
+	void *fh;
+	unsigned char bytes[5000];
+
+	(void)state;
+	st_fill(bytes, 0, sizeof(bytes));
+	assert_int_equal(write(fd, bytes, sizeof(bytes)), sizeof(bytes));
+	fh = st_register(fd, NULL);
+	assert_int_equal(cuFileRead(fh, dev, 4999, 1, 0), 4999);
+	st_check(dev, 1, 4999);
+	cuFileHandleDeregister(fh);
+	close(fd);
+}
+
+struct worker {
+	pthread_t thread;
+	void *fh;
+	char *at;
+	uint64_t seed;
+	unsigned long wrong;
+};
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	unsigned char got[8192], want[8192];
+
+	if (cu.cuCtxSetCurrent(cu_ctx) != PST_CU_OK)
+		w->wrong++;
+	for (int i = 0; i < 200; i++) {
+		size_t len = 1 + (size_t)(test_random(&w->seed) % sizeof(got));
+		off_t off = (off_t)(test_random(&w->seed) % (LEN - len));
+		void *to = i & 1 ? (void *)got : (void *)w->at;
+
+		if (cuFileRead(w->fh, to, len, off, 0) != (ssize_t)len) {
+			w->wrong++;
+			continue;
+		}
+		if (!(i & 1))
+			cu_get(got, w->at, len);
+		st_fill(want, (uint64_t)off, len);
+		w->wrong += memcmp(got, want, len) != 0;
+	}
+	return NULL;
+}
+
+static void threads(void **state)
+{
+	enum { COUNT = 8 };
+	struct worker w[COUNT];
+	uint64_t seed = test_seed(7);
+	int fd;
+	void *fh = open_file(O_RDONLY, &fd);
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT; i++) {
+		w[i] = (struct worker){.fh = fh, .at = (char *)dev + i * 16384, .seed = seed + i};
+		assert_int_equal(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+	}
+	for (unsigned i = 0; i < COUNT; i++) {
+		pthread_join(w[i].thread, NULL);
+		assert_int_equal(w[i].wrong, 0);
+	}
+	close_file(fh, fd);
+}
+
+/* The last case: the context does not come back. */
+static void context_gone(void **state)
+{
+	int (*break_it)(int, enum pst_cu_result), fd;
+	void *fh = open_file(O_RDONLY, &fd), *sym = cu_standin("pst_standin_break");
+	ssize_t n;
+
+	(void)state;
+	if (!sym)
+		test_skip("only the stand-in's context can be broken on purpose");
+	memcpy(&break_it, &sym, sizeof(sym));
+	assert_int_equal(cuFileRead(fh, dev, 100, 0, 0), 100);
+	break_it(0, PST_CU_ILLEGAL_ADDRESS);
+	n = cuFileRead(fh, dev, 100, 0, 0);
+	assert_true(n == -CUF_INVALID_CONTEXT_ERROR || n == -CUF_CUDA_DRIVER_ERROR);
+	close_file(fh, fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sizes_and_offsets), cmocka_unit_test(writes),
+		cmocka_unit_test(wrong_arguments),   cmocka_unit_test(vectors),
+		cmocka_unit_test(memory_file),	     cmocka_unit_test(threads),
+		cmocka_unit_test(context_gone),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
