@@ -13,7 +13,8 @@
 /* Host-to-device copies up to this length ride on the compute queue, but not as two
  * rows. */
 #define SMALL_COPY 24576u
-/* Copies handed on at once cost the copy engine 0.4 us each instead of 2.5. */
+/* The copy engine pauses for some 2.5 us between calls and not between the copies of a
+ * batch: eight of 512 KiB are as quick as one of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
 #define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
 /* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that lie further apart. */
@@ -179,10 +180,12 @@ static void hand_on(struct pst_copier *cp)
 	cp->put_off = 0;
 }
 
-static bool can_put_off(const struct pst_copier *cp, const struct pst_rect *r)
+/* Small ones to the device would ride on the compute queue in a batch as well. */
+static bool can_put_off(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&
-	       (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len));
+	       (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len)) &&
+	       (!in || r->row_len * r->rows > SMALL_COPY);
 }
 
 static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in)
@@ -198,7 +201,7 @@ static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in)
 
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
-	bool entered, later = can_put_off(cp, r);
+	bool entered, later = can_put_off(cp, r, in);
 	enum pst_cu_result rc;
 
 	if (in)

@@ -21,8 +21,10 @@
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
 
-/* Of a request of 64 MiB: shorter ones cost the copy engine more than they save. */
-#define CHUNK_FIRST (512u << 10)
+/* Longer ones leave a processor's second-level cache on the way, and as copies go to
+ * the device in batches they need not be long. */
+#define CHUNK_MAX PST_SLOT_PART
+#define CHUNK_FIRST (256u << 10)
 
 static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
 		 struct pst_err *err, char *fix)
@@ -36,7 +38,9 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = pump->slot_bytes;
-	facts->chunk_first = CHUNK_FIRST < pump->slot_bytes ? CHUNK_FIRST : pump->slot_bytes;
+	if (!route->dev->facts.is_host && facts->chunk_max > CHUNK_MAX)
+		facts->chunk_max = CHUNK_MAX;
+	facts->chunk_first = CHUNK_FIRST < facts->chunk_max ? CHUNK_FIRST : facts->chunk_max;
 	facts->lanes = pump->lane_count;
 	facts->quick = true;
 	return 0;

@@ -28,8 +28,7 @@ static bool extent(size_t pitch, size_t width, size_t rows, size_t *len)
 static enum queue_kind queue_for(const struct piece *p, enum place dst, enum place src)
 {
 	if (dst == PLACE_DEVICE && src != PLACE_DEVICE)
-		return p->batched || p->rows > 1 || p->width > SMALL_MAX ? QUEUE_TO_DEVICE
-									: QUEUE_COMPUTE;
+		return p->rows > 1 || p->width > SMALL_MAX ? QUEUE_TO_DEVICE : QUEUE_COMPUTE;
 	if (src == PLACE_DEVICE && dst != PLACE_DEVICE)
 		return QUEUE_TO_HOST;
 	return QUEUE_COMPUTE;
@@ -296,9 +295,7 @@ EXPORT enum pst_cu_result cuMemcpy2DAsync_v2(const struct pst_cu_memcpy2d *c,
 	return copy(FN_cuMemcpy2DAsync_v2, piece, dst.side, src.side, stream, ctx, false);
 }
 
-/* All or none: checked first. The copies of a batch go by the queue of their direction,
- * whatever their length.
- */
+/* All or none: checked first. Each then takes the queue that it would take alone. */
 EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *srcs, size_t *lens,
 						size_t count, struct pst_cu_copy_attr *attrs,
 						size_t *firsts, size_t attr_count,
@@ -321,8 +318,7 @@ EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *sr
 			rc = standin_refuse(PST_CU_INVALID_VALUE, "copy %zu is of no length", i);
 	}
 	for (size_t i = 0; i < count && !rc; i++) {
-		struct piece piece = {.dst = dsts[i], .src = srcs[i], .width = lens[i], .rows = 1,
-				      .batched = true};
+		struct piece piece = {.dst = dsts[i], .src = srcs[i], .width = lens[i], .rows = 1};
 
 		rc = copy(FN_cuMemcpyBatchAsync_v2, piece, ANY, ANY, stream, ctx, false);
 	}

@@ -84,7 +84,6 @@ struct pst_cu_ctx {
 struct piece { /* one copy of rows; rows = 1: plain */
 	pst_cu_ptr dst, src;
 	size_t dst_pitch, src_pitch, width, rows;
-	bool batched;
 	char *staged; /* the source's bytes, taken at the call; freed after */
 };
 
