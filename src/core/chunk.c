@@ -113,7 +113,9 @@ static bool retry(struct pst_chunk *chunk)
 	    atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
 	next = pst_claim_next_path(chunk);
-	pst_req_note(req, chunk->path, chunk->err.why);
+	/* That it failed outweighs what else kept it from some of the bytes. */
+	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)chunk->err.why,
+			      memory_order_relaxed);
 	if (next < 0)
 		return false;
 	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
