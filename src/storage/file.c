@@ -81,8 +81,9 @@ static void step(struct pst_call *call)
 	}
 	so_far += (uint64_t)n;
 	/* O_DIRECT ends off the grid only at the end of the file. */
-	if (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
-				  (uint64_t)n % facts->off_align)) {
+	if (io->op != PST_IO_SYNC &&
+	    (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
+				   (uint64_t)n % facts->off_align))) {
 		end(io, (int64_t)so_far);
 		return;
 	}
