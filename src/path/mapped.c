@@ -52,6 +52,13 @@ struct state {
 	struct window *live; /* newest first */
 };
 
+/* Does DMA alone fill the page cache? Where nobody knows, a CPU counts as having done
+ * it; memory that is a file has nothing to be filled from. */
+static bool filled_by_dma(const struct pst_storage_facts *st)
+{
+	return st->listed || st->why_direct.why == PENSTOCK_WHY_NOT_REAL;
+}
+
 static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
 		 struct pst_err *err, char *fix)
 {
@@ -70,7 +77,7 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 		*err = dev->why_mapped;
 		return err->code;
 	}
-	facts->class_ = PENSTOCK_NO_CPU_COPY;
+	facts->class_ = filled_by_dma(st) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = WINDOW;
 	facts->chunk_first = WINDOW_FIRST;
@@ -271,8 +278,10 @@ static int start(struct pst_chunk *chunk)
 	w->users++;
 	chunk->priv = w;
 	chunk->engine = "mmap";
-	if (chunk->residency != PST_WARM)
-		chunk->dram_laid += chunk->moved; /* the page cache was filled for it */
+	if (chunk->residency != PST_WARM) { /* the page cache was filled for it */
+		chunk->dram_laid += chunk->moved;
+		chunk->cpu_copied += filled_by_dma(&chunk->route->st->facts) ? 0 : chunk->moved;
+	}
 	return pst_chunk_copy(chunk, w->base + (chunk->off - w->off), chunk->moved, copied);
 }
 
