@@ -38,6 +38,19 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	snprintf(row->fix, sizeof(row->fix), "%s", state->fix);
 }
 
+/* The plan treats what is not known as not cached; that is no reason to say so. */
+static void say_unknown(struct penstock_explanation *out)
+{
+	for (unsigned i = 0; i < out->path_count; i++) {
+		struct penstock_explain_path *row = &out->paths[i];
+
+		if (row->why != PENSTOCK_WHY_COLD)
+			continue;
+		row->why = out->resident_why;
+		snprintf(row->text, sizeof(row->text), "%s", penstock_why_text(row->why));
+	}
+}
+
 /* The page cache's answer for the range, put together from its pieces. */
 static int resident(struct penstock_storage *st, const struct penstock_seg *seg,
 		    enum penstock_why *why)
@@ -101,5 +114,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	/* Those that are taken by name only stand last, and nobody expects them. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
 		explain_path(&in, plan, ours.path_count++, residency, &ours.paths[i]);
+	if (residency == PST_UNKNOWN)
+		say_unknown(&ours);
 	return pst_give(out, &ours, sizeof(ours));
 }
