@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * penstock bench: requests of one size at one depth between a storage and a device,
- * for a while; GB/s, IOPS, latency, CPU time. What is called cold was not in the page
- * cache before, and what is left of it is checked after; else nothing is printed.
+ * for a while; GB/s, IOPS, latency, CPU time. What is called cold was seen to be gone
+ * from the page cache before; else nothing is printed.
  */
 #include <errno.h>
 #include <fcntl.h>

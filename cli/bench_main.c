@@ -165,8 +165,8 @@ static int settle(const struct bench_args *a, uint64_t length)
 	if (ret != -EBUSY)
 		return fail(EXIT_FAILED, "cannot open %s: %s", a->storage, strerror(-ret));
 	return fail(EXIT_FAILED,
-		    "%s: that its pages are %s cannot be had or not be seen here, so no figure "
-		    "would be true: leave out %s",
+		    "%s: its pages cannot be %s, or nobody can see whether they are: no figure "
+		    "would be true, leave out %s",
 		    a->storage, a->cold ? "dropped" : "read in", a->cold ? "--cold" : "--warm");
 }
 
