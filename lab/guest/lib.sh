@@ -104,3 +104,49 @@ lab_expect() { # NAME CODE PATTERN COMMAND...
 	fi
 	printf '%s\n' "$text" >>"$LAB_OUT/said.log"
 }
+
+# Runs the penstock command as a step that must end with CODE, within a minute; what
+# it said goes to $LAB_OUT/NAME.json and NAME.err.
+lab_penstock() { # NAME CODE ARGS...
+	local name=$1 want=$2 code=0
+	shift 2
+	timeout -s KILL 60 "$penstock" "$@" >"$LAB_OUT/$name.json" \
+		2>"$LAB_OUT/$name.err" || code=$?
+	if ((code == want)); then
+		lab_ok "$name: exit $code"
+	else
+		lab_bad "$name: exit $code, wanted $want"
+		sed 's/^/     /' "$LAB_OUT/$name.err"
+	fi
+}
+
+# What the command said as step NAME holds all these words.
+lab_said() { # NAME WORDS...
+	local name=$1 word
+	shift
+	for word in "$@"; do
+		if grep -qF -- "$word" "$LAB_OUT/$name".{json,err}; then
+			lab_ok "$name: says $word"
+		else
+			lab_bad "$name: does not say $word"
+			sed 's/^/     /' "$LAB_OUT/$name".{json,err}
+		fi
+	done
+}
+
+# A command that must succeed.
+lab_true() { # NAME COMMAND...
+	local name=$1
+	shift
+	if "$@"; then lab_ok "$name"; else lab_bad "$name"; fi
+}
+
+# Waits until a command succeeds, for what only a bug keeps from happening.
+lab_until() { # SECONDS COMMAND...
+	local deadline=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		((SECONDS < deadline)) || return 1
+		sleep 0.05
+	done
+}

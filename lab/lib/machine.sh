@@ -12,12 +12,14 @@ append=
 drive_serials=
 
 # The namespace's number tells the drives apart in QEMU's trace, which does not
-# name the controller. BUS may carry ',addr=...'.
-drive() { # SERIAL NSID BUS [SIZE [CONTROLLER-OPTIONS]]
+# name the controller. BUS may carry ',addr=...'. In IMAGE-OPTIONS, QEMU's -drive
+# without if= and id=, IMAGE stands for the image's name.
+drive() { # SERIAL NSID BUS [SIZE [CONTROLLER-OPTIONS [IMAGE-OPTIONS]]]
 	local image=$lab_run_dir/disks/$1.img
+	local options=${6:-file=IMAGE,format=raw,discard=unmap}
 	mkdir -p "$lab_run_dir/disks"
 	truncate -s "${4:-512M}" "$image"
-	qemu_drives+=(-drive "file=$image,if=none,id=drive-$1,format=raw,discard=unmap"
+	qemu_drives+=(-drive "if=none,id=drive-$1,${options/IMAGE/"$image"}"
 		-device "nvme,id=ctl-$1,serial=$1,bus=$3${5:+,$5}"
 		-device "nvme-ns,bus=ctl-$1,drive=drive-$1,nsid=$2")
 	drive_serials+="${drive_serials:+ }$1"

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# machine faults: the switch machine, and beside data1 and cmb1 on the switch a drive
+# bad1 of which one sector cannot be read: the 4096 bytes at 24 MiB + 64 KiB fail in
+# the drive itself, for every reader. A drive slow1 on a root port of its own moves
+# 8 MiB a second, so that there is a middle of a transfer in which it can vanish.
+# shellcheck shell=bash disable=SC2034,SC2054 # read by lab/run
+machine_about="a drive with a bad sector behind the switch, and a slow one apart"
+drive_behind_switch
+qemu_args+=(-device xio3130-downstream,id=dn2,bus=up0,chassis=4,slot=4
+	-device pcie-root-port,id=rp9,chassis=9,slot=9,bus=pcie.0)
+bad=driver=raw,file.driver=blkdebug
+bad+=,file.image.driver=file,file.image.filename=IMAGE
+bad+=,file.inject-error.0.event=none,file.inject-error.0.iotype=read
+bad+=,file.inject-error.0.errno=5,file.inject-error.0.sector=$(((24 << 11) + 128))
+drive bad1 14 dn2 48M "" "$bad"
+drive slow1 15 rp9 128M "" file=IMAGE,format=raw,throttling.bps-total=8388608
