@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The n-th system call that moves bytes fails or moves less, for every n, both
+ * engines, both directions, with and without a class. What may go on by another path
+ * does, counted and with its reason; what may not ends with errno, reason and the
+ * bytes that are done, which are right. Afterwards the same storage works.
+ */
+#include "world.h"
+
+#include "calls.h"
+
+#define LEN ((2u << 20) + 1234u)
+#define ALIGNED (2u << 20)
+#define SMALL (64u << 10)
+#define TURNS_MAX 64 /* more calls than any case makes */
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+struct scene {
+	const char *device, *engine;
+	enum penstock_op op;
+	enum penstock_class require;
+	const char *path;
+	uint64_t len;
+	bool warm;    /* the file lies in the page cache */
+	bool fresh;   /* the route is made while the fault is armed */
+	bool durable;
+};
+
+static unsigned char *want, *old, *back;
+static bool strict; /* TMPDIR has direct paths: which path is taken is known */
+
+/* Is a class met in this directory? An overlay or a loop device meets none. */
+static bool has_class(enum penstock_class require)
+{
+	const char *name = world_name("class", false);
+	struct penstock_device *dev = world_device("host", "threads");
+	struct penstock_storage *st;
+	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	int64_t ret;
+
+	world_file(name, 4096, 1);
+	world_cache(name, false);
+	assert_int_equal(penstock_alloc(dev, 4096, &seg.buf), 0);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = require;
+	ret = penstock_transfer(&req, NULL);
+	penstock_close(st);
+	penstock_free(dev, seg.buf);
+	penstock_device_close(dev);
+	unlink(name);
+	return ret == 4096;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	want = malloc(LEN);
+	old = malloc(LEN);
+	back = malloc(LEN);
+	strict = has_class(PENSTOCK_DIRECT);
+	return !want || !old || !back;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(want);
+	free(old);
+	free(back);
+	return 0;
+}
+
+/* ---- one transfer, and what must be true of it ---- */
+
+struct run {
+	const struct scene *scene;
+	enum calls_kind kind;
+	unsigned nth;
+	int how;
+	const char *name;
+	struct penstock_device *dev, *host;
+	struct penstock_storage *st;
+	void *mem;
+	unsigned hits, seen;
+	bool direct;
+	int64_t result;
+	struct penstock_report report;
+};
+
+#define run_fails(r, ...)                                                                          \
+	do {                                                                                       \
+		printf("# %s by %s, %s, class %d, path %s%s%s: %s %u as %d: result %lld, text "    \
+		       "'%s'\n",                                                                   \
+		       (r)->scene->op ? "write" : "read", (r)->scene->engine, (r)->scene->device,  \
+		       (int)(r)->scene->require, (r)->scene->path ? (r)->scene->path : "any",      \
+		       (r)->scene->warm ? ", warm" : "", (r)->scene->fresh ? ", fresh" : "",       \
+		       calls_name((r)->kind), (r)->nth, (r)->how, (long long)(r)->result,          \
+		       (r)->result < 0 ? penstock_errmsg() : "");                                  \
+		fail_msg(__VA_ARGS__);                                                             \
+	} while (0)
+
+static void transfer(struct run *r)
+{
+	const struct scene *s = r->scene;
+	struct penstock_seg seg = {.buf = r->mem, .dev = r->dev, .row_len = s->len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = r->st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = s->op;
+	req.require = s->require;
+	req.path = s->path;
+	req.flags = s->durable ? PENSTOCK_R_DURABLE : 0;
+	memset(&r->report, 0, sizeof(r->report));
+	r->result = penstock_transfer(&req, &r->report);
+}
+
+/* The bytes of [0, stop) are what they should be, those behind are that or old. */
+static void check_bytes(struct run *r, uint64_t stop)
+{
+	const struct scene *s = r->scene;
+
+	if (s->op == PENSTOCK_READ) {
+		world_copy(r->host, back, r->dev, r->mem, s->len);
+	} else {
+		struct stat stat;
+		int fd = open(r->name, O_RDONLY);
+
+		assert_int_equal(fstat(fd, &stat), 0);
+		assert_int_equal(stat.st_size, s->len);
+		assert_int_equal(pread(fd, back, s->len, 0), s->len);
+		close(fd);
+	}
+	if (!memcmp(back, want, s->len))
+		return;
+	for (uint64_t i = 0; i < s->len; i++)
+		if (back[i] != want[i] && (i < stop || back[i] != old[i]))
+			run_fails(r, "byte %llu is %02x, not %02x (done up to %llu)",
+				  (unsigned long long)i, back[i], want[i],
+				  (unsigned long long)stop);
+}
+
+static bool noted(const struct run *r, enum penstock_why why)
+{
+	for (unsigned i = 0; i < r->report.path_count; i++)
+		if (r->report.paths[i].why == why)
+			return true;
+	return false;
+}
+
+static void check_whole(struct run *r, uint64_t retries)
+{
+	uint64_t sum = 0;
+
+	if (r->result != (int64_t)r->scene->len)
+		run_fails(r, "the transfer did not come through");
+	for (unsigned i = 0; i < r->report.path_count; i++)
+		sum += r->report.paths[i].bytes;
+	if (sum != r->scene->len || r->report.bytes != r->scene->len ||
+	    r->report.result != r->result)
+		run_fails(r, "reported %llu bytes, %llu by paths",
+			  (unsigned long long)r->report.bytes, (unsigned long long)sum);
+	if (r->report.retries != retries)
+		run_fails(r, "%llu retries are reported, not %llu",
+			  (unsigned long long)r->report.retries, (unsigned long long)retries);
+	check_bytes(r, r->scene->len);
+}
+
+static void check_failed(struct run *r)
+{
+	const int code = r->how > 0 ? r->how : EIO;
+
+	if (r->result != -code)
+		run_fails(r, "it did not end with -%d", code);
+	if (r->report.why != world_why(code) || penstock_errwhy() != world_why(code))
+		run_fails(r, "the reason is %s", penstock_why_name(r->report.why));
+	if (!strstr(r->report.text, strerror(code)) || strcmp(r->report.text, penstock_errmsg()))
+		run_fails(r, "the sentence is '%s'", r->report.text);
+	if (r->report.bytes >= r->scene->len && r->kind != CALLS_SYNC)
+		run_fails(r, "all bytes are reported done");
+	if (r->report.stop_off >= r->scene->len && r->kind != CALLS_SYNC)
+		run_fails(r, "where it stopped is %llu", (unsigned long long)r->report.stop_off);
+	check_bytes(r, r->kind == CALLS_SYNC ? r->scene->len : r->report.stop_off);
+}
+
+/* What the class and the path leave: go on, or fail. */
+static void check_hit(struct run *r)
+{
+	const struct scene *s = r->scene;
+	/* Warm bytes that the page cache refuses can be had from the drive. */
+	bool retry = strict && !s->path && s->require == PENSTOCK_ANY &&
+		     (r->direct || (s->warm && s->op == PENSTOCK_READ));
+
+	if (r->how == EINTR || r->how == EAGAIN || r->how == CALLS_SHORT ||
+	    r->kind == CALLS_ENTER) {
+		check_whole(r, 0);
+		if (r->kind == CALLS_SYNC && r->seen != 2)
+			run_fails(r, "it was made %u times, not again", r->seen);
+	} else if (s->fresh && r->result >= 0 && !r->report.retries) {
+		check_whole(r, 0); /* a trial failed: another path was taken from the start */
+	} else if (s->fresh && r->result == -EOPNOTSUPP && s->require) {
+		if (penstock_errwhy() != PENSTOCK_WHY_REQUIRE)
+			run_fails(r, "the reason is %s", penstock_why_name(penstock_errwhy()));
+		check_bytes(r, 0);
+	} else if (retry || (r->result >= 0 && (s->require == PENSTOCK_NO_CPU_COPY || !strict))) {
+		check_whole(r, 1);
+		if (!noted(r, world_why(r->how > 0 ? r->how : EIO)))
+			run_fails(r, "no path has the reason");
+		if (s->require && r->report.cpu_copied)
+			run_fails(r, "it went on outside of its class");
+	} else {
+		check_failed(r);
+	}
+}
+
+/* False: there was no such call, the transfer ran through. */
+static bool one(struct run *r)
+{
+	const struct scene *s = r->scene;
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	unsigned fds = world_fds();
+
+	opts.flags = s->op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0;
+	if (s->op == PENSTOCK_READ)
+		world_cache(r->name, s->warm);
+	assert_int_equal(penstock_open(r->name, &opts, &r->st), 0);
+	if (!s->fresh)
+		assert_int_equal(penstock_prepare(r->st, r->dev, s->op), 0);
+	if (s->op == PENSTOCK_READ)
+		world_copy(r->dev, r->mem, r->host, old, s->len);
+	calls_arm(r->kind, r->nth, r->how);
+	transfer(r);
+	r->hits = calls_disarm();
+	r->seen = calls_seen();
+	r->direct = calls_hit_direct();
+	if (r->hits)
+		check_hit(r);
+	else
+		check_whole(r, 0);
+	if (r->hits) {
+		struct run again = *r;
+
+		again.hits = 0;
+		transfer(&again);
+		if (!(s->fresh && again.result == -EOPNOTSUPP && s->require))
+			check_whole(&again, 0);
+	}
+	if (s->op == PENSTOCK_WRITE) /* as it was, for the next */
+		world_put(r->name, old, s->len);
+	penstock_close(r->st);
+	if (r->nth && world_fds() != fds)
+		run_fails(r, "%u descriptors are open, %u were", world_fds(), fds);
+	return r->hits;
+}
+
+/* Every n until it runs through; how many were hit. */
+static unsigned all_turns(const struct scene *s, enum calls_kind kind, int how)
+{
+	struct run r = {.scene = s, .kind = kind, .how = how};
+	unsigned hits = 0;
+
+	r.name = world_name("data", false);
+	world_file(r.name, s->len, 1);
+	world_fill(s->op == PENSTOCK_READ ? want : old, s->len, 1);
+	world_fill(s->op == PENSTOCK_READ ? old : want, s->len, 2);
+	r.dev = world_device(s->device, s->engine);
+	r.host = world_device("host", s->engine);
+	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
+	if (s->op == PENSTOCK_WRITE)
+		world_copy(r.dev, r.mem, r.host, want, s->len);
+	one(&r); /* untouched: opens what stays open */
+	if (strict && !s->warm && strcmp(s->engine, "auto") != 0)
+		assert_string_equal(r.report.engine, s->len > SMALL + 1 ? s->engine : "threads");
+	for (r.nth = 1; r.nth <= TURNS_MAX && one(&r); r.nth++)
+		hits++;
+	assert_in_range(hits, 0, TURNS_MAX - 1);
+	penstock_free(r.dev, r.mem);
+	penstock_device_close(r.dev);
+	penstock_device_close(r.host);
+	unlink(r.name);
+	return hits;
+}
+
+/* ---- the cases ---- */
+
+static const int read_hows[] = {EIO, EINTR, EAGAIN, CALLS_SHORT};
+static const int write_hows[] = {EIO, ENOSPC, EDQUOT, EINTR, CALLS_SHORT, CALLS_EMPTY};
+
+static void data(const char *device, const char *engine)
+{
+	struct scene read = {.device = device, .engine = engine, .len = LEN};
+	struct scene write = {.device = device, .engine = engine, .op = PENSTOCK_WRITE, .len = LEN};
+	unsigned hits = 0;
+
+	for (unsigned i = 0; i < COUNT(read_hows); i++) {
+		unsigned n = all_turns(&read, CALLS_FILL, read_hows[i]);
+
+		assert_true(n >= (strict ? 3 : 1)); /* two long calls and a tail */
+		hits += n;
+	}
+	for (unsigned i = 0; i < COUNT(write_hows); i++) {
+		unsigned n = all_turns(&write, CALLS_DRAIN, write_hows[i]);
+
+		assert_true(n >= (strict ? 3 : 1));
+		hits += n;
+	}
+	printf("# %s by %s: %u calls failed\n", device, engine, hits);
+}
+
+static void host_uring(void **state)
+{
+	(void)state;
+	data("host", "auto");
+}
+
+static void host_threads(void **state)
+{
+	(void)state;
+	data("host", "threads");
+}
+
+static void cuda_uring(void **state)
+{
+	(void)state;
+	data("cuda:0", "auto");
+}
+
+static void cuda_threads(void **state)
+{
+	(void)state;
+	data("cuda:0", "threads");
+}
+
+/* Warm bytes, named paths and requests of one chunk: nothing to go on with. */
+static void one_path(void **state)
+{
+	struct scene warm = {.device = "host", .engine = "auto", .len = LEN, .warm = true};
+	struct scene bounce = {.device = "cuda:0", .engine = "auto", .len = LEN, .path = "bounce"};
+	struct scene small = {.device = "host", .engine = "auto", .len = SMALL + 1};
+
+	(void)state;
+	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+		enum calls_kind kind = op ? CALLS_DRAIN : CALLS_FILL;
+
+		warm.op = bounce.op = small.op = (enum penstock_op)op;
+		assert_true(all_turns(&bounce, kind, EIO) >= 3);
+		assert_true(all_turns(&bounce, kind, CALLS_SHORT) >= 3);
+		assert_true(all_turns(&small, kind, EIO) >= 1);
+		assert_true(all_turns(&small, kind, CALLS_SHORT) >= 1);
+		assert_true(all_turns(&warm, kind, EIO) >= 1);
+	}
+}
+
+/* Under a class: an error with the bytes done, or on by a path of that class. */
+static void classes(void **state)
+{
+	static const char *const engines[] = {"auto", "threads"};
+	struct scene host_direct = {
+		.device = "host", .len = ALIGNED, .require = PENSTOCK_DIRECT};
+	struct scene cuda_staged = {
+		.device = "cuda:0", .len = ALIGNED, .require = PENSTOCK_NO_CPU_COPY};
+
+	(void)state;
+	if (!strict)
+		test_skip("no direct path to TMPDIR");
+	for (unsigned e = 0; e < COUNT(engines); e++)
+		for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+			enum calls_kind kind = op ? CALLS_DRAIN : CALLS_FILL;
+
+			host_direct.engine = cuda_staged.engine = engines[e];
+			host_direct.op = cuda_staged.op = (enum penstock_op)op;
+			assert_true(all_turns(&host_direct, kind, EIO) >= 2);
+			assert_true(all_turns(&host_direct, kind, CALLS_SHORT) >= 2);
+			assert_true(all_turns(&cuda_staged, kind, EIO) >= 2);
+		}
+}
+
+/* The canary's own calls: of reads, when the route is made; of the first write. */
+static void canaries(void **state)
+{
+	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};
+	struct scene write = {
+		.device = "host", .engine = "auto", .op = PENSTOCK_WRITE, .len = LEN};
+
+	(void)state;
+	if (!strict)
+		test_skip("no direct path to TMPDIR");
+	assert_true(all_turns(&read, CALLS_FILL, EIO) >= 5);
+	assert_true(all_turns(&read, CALLS_FILL, CALLS_SHORT) >= 5);
+	assert_true(all_turns(&write, CALLS_FILL, EIO) >= 1);
+	read.len = write.len = ALIGNED;
+	read.require = write.require = PENSTOCK_DIRECT;
+	assert_true(all_turns(&read, CALLS_FILL, EIO) >= 4);
+}
+
+/* fdatasync: an error is the request's; one that was interrupted is made again. */
+static void syncs(void **state)
+{
+	static const char *const engines[] = {"auto", "threads"};
+	static const int hows[] = {EIO, ENOSPC, EDQUOT, EINTR, EAGAIN};
+
+	(void)state;
+	for (unsigned e = 0; e < COUNT(engines); e++)
+		for (unsigned i = 0; i < COUNT(hows); i++) {
+			struct scene s = {.device = "host",
+					  .engine = engines[e],
+					  .op = PENSTOCK_WRITE,
+					  .len = LEN,
+					  .durable = true};
+
+			assert_int_equal(all_turns(&s, CALLS_SYNC, hows[i]), 1);
+		}
+}
+
+/* io_uring_enter itself. */
+static void enters(void **state)
+{
+	static const int hows[] = {EAGAIN, EBUSY, EINTR, ENOMEM};
+	struct scene s = {.device = "host", .engine = "uring", .len = LEN};
+
+	(void)state;
+	if (!world_has_uring())
+		test_skip("io_uring is refused here");
+	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++)
+		for (unsigned i = 0; i < COUNT(hows); i++) {
+			s.op = (enum penstock_op)op;
+			assert_true(all_turns(&s, CALLS_ENTER, hows[i]) >= 2);
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(host_uring), cmocka_unit_test(host_threads),
+		cmocka_unit_test(cuda_uring), cmocka_unit_test(cuda_threads),
+		cmocka_unit_test(one_path),   cmocka_unit_test(classes),
+		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
+		cmocka_unit_test(enters),
+	};
+
+	world_use_standin();
+	return cmocka_run_group_tests_name("syscalls", tests, setup, teardown);
+}

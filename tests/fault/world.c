@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of this folder share: see world.h. Every failure here ends the
+ * case that asked, and nothing is cleaned up for it. */
+#include "world.h"
+
+#include <dirent.h>
+
+unsigned char world_byte(uint64_t at, unsigned salt)
+{
+	return (unsigned char)((at + salt * 977u) * 2654435761u >> 13);
+}
+
+void world_fill(unsigned char *into, uint64_t len, unsigned salt)
+{
+	for (uint64_t i = 0; i < len; i++)
+		into[i] = world_byte(i, salt);
+}
+
+const char *world_name(const char *what, bool memory)
+{
+	static char names[4][256];
+	static unsigned turn;
+	char *name = names[turn++ % 4];
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(name, sizeof(names[0]), "%s/penstock-fault-%d-%s",
+		 memory ? "/dev/shm" : tmp ? tmp : "/tmp", (int)getpid(), what);
+	return name;
+}
+
+void world_file(const char *name, uint64_t len, unsigned salt)
+{
+	unsigned char *bytes = malloc(len);
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	assert_non_null(bytes);
+	assert_true(fd >= 0);
+	world_fill(bytes, len, salt);
+	assert_int_equal(write(fd, bytes, len), len);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+	free(bytes);
+}
+
+void world_put(const char *name, const void *bytes, uint64_t len)
+{
+	int fd = open(name, O_WRONLY);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, len, 0), len);
+	close(fd);
+}
+
+void world_cache(const char *name, bool warm)
+{
+	char block[65536];
+	int fd = open(name, O_RDONLY);
+
+	assert_true(fd >= 0);
+	if (warm) {
+		while (read(fd, block, sizeof(block)) > 0)
+			;
+	} else {
+		assert_int_equal(fsync(fd), 0);
+		assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+	}
+	close(fd);
+}
+
+void world_use_standin(void)
+{
+	const char *own = getenv("PENSTOCK_STANDIN");
+	char path[4096];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
+
+	if ((own && !strcmp(own, "0")) || n <= 0)
+		return;
+	path[n] = '\0';
+	snprintf(strrchr(path, '/'), 64, "/../standin/libcuda.so.1");
+	setenv("PENSTOCK_LIBCUDA", path, 1);
+}
+
+struct penstock_device *world_device(const char *name, const char *engine)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_device *dev;
+
+	opts.engine = engine;
+	opts.lanes = 2;
+	opts.slot_bytes = 1u << 20;
+	opts.ring_bytes = 8u << 20;
+	if (penstock_device_open(name, &opts, &dev) < 0)
+		fail_msg("%s: %s", name, penstock_errmsg());
+	return dev;
+}
+
+bool world_has_uring(void)
+{
+	struct penstock_device *dev = world_device("host", "uring");
+	struct penstock_storage *st;
+	int ret;
+
+	assert_int_equal(penstock_open("mem:4KiB", NULL, &st), 0);
+	ret = penstock_prepare(st, dev, PENSTOCK_READ);
+	penstock_close(st);
+	penstock_device_close(dev);
+	return ret == 0;
+}
+
+void world_copy(struct penstock_device *to, void *dst, struct penstock_device *from,
+		const void *src, uint64_t len)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = to,
+					  .dst = dst,
+					  .src_dev = from,
+					  .src = src,
+					  .row_len = len,
+					  .rows = 1};
+
+	if (penstock_copy(&args, 1))
+		fail_msg("copy: %s", penstock_errmsg());
+}
+
+unsigned world_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned count = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		count++;
+	closedir(dir);
+	return count;
+}
+
+enum penstock_why world_why(int code)
+{
+	switch (code) {
+	case ENOSPC:
+	case EDQUOT:
+		return PENSTOCK_WHY_NO_SPACE;
+	case ENOMEM:
+		return PENSTOCK_WHY_NO_MEMORY;
+	case EACCES:
+		return PENSTOCK_WHY_NO_PERMISSION;
+	}
+	return PENSTOCK_WHY_IO_ERROR;
+}
