@@ -68,6 +68,10 @@ static bool joins(const struct pst_request *req, const struct pst_span *span,
 	if (req->op == PENSTOCK_WRITE)
 		return seg->off == end && seg->pitch == seg->row_len &&
 		       req->segs[span->seg_first].pitch == req->segs[span->seg_first].row_len;
+	/* What only touches must not keep another device's bytes from its class. */
+	if (seg->off == end && req->require > PENSTOCK_ANY &&
+	    seg->dev != req->segs[span->seg_first].dev)
+		return false;
 	return seg->off >= span->off && seg->off <= end;
 }
 

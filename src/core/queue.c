@@ -200,6 +200,37 @@ static int make_routes(const struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
+/* A span that feeds several devices goes by the plan of its first: the class must hold
+ * for the others too. */
+static int check_others(const struct pst_request *req, const struct pst_span *span,
+			struct pst_err *err)
+{
+	const struct penstock_device *first = req->segs[span->seg_first].dev;
+
+	for (unsigned i = 1; i < span->seg_count; i++) {
+		const struct penstock_seg *seg = &req->segs[span->seg_first + i];
+		const struct pst_route *route;
+
+		if (seg->dev == first || !seg->row_len)
+			continue;
+		route = atomic_load_explicit(&req->st->routes[req->op][seg->dev->index],
+					     memory_order_acquire);
+		for (unsigned p = 0; p < span->plan->count[PST_COLD]; p++) {
+			unsigned index = span->plan->list[PST_COLD][p];
+			const struct pst_path_state *state = &route->paths[index];
+
+			if (!span->route->paths[index].facts.exact &&
+			    (!state->usable || state->facts.class_ < req->require))
+				return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
+						      "bytes for %s and %s at once: %s has not the "
+						      "required class for both, ask for them apart",
+						      first->name, seg->dev->name,
+						      pst_paths[index]->name);
+		}
+	}
+	return 0;
+}
+
 /* No path of the required class: refused here, before anything moves. */
 static int check_class(struct pst_request *req, struct pst_err *err)
 {
@@ -228,7 +259,10 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 			return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
 					      "no path of the required class: %.180s", why);
 		}
-		ret = pst_claim_check(req, span, err);
+		if (req->require > PENSTOCK_ANY)
+			ret = check_others(req, span, err);
+		if (!ret)
+			ret = pst_claim_check(req, span, err);
 		if (ret)
 			return ret;
 	}

@@ -468,6 +468,9 @@ static int start(struct pst_chunk *chunk)
 		return ret;
 	}
 	chunk->moved = w->lies ? chunk->len : 0;
+	if (!w->lies && chunk->req->op == PENSTOCK_WRITE)
+		pst_fail(&chunk->err, PENSTOCK_WHY_INJECTED, "wrote none of %llu bytes",
+			 (unsigned long long)chunk->len);
 	put_work(w);
 	finish(chunk);
 	return 0;

@@ -92,8 +92,20 @@ static void touching_segments_of_two_devices(void **state)
 	add(0, 4096, arena);
 	add(4096, 4096, arena + 8192)->dev = &devices[1];
 	check_all();
-	for (unsigned i = 0; i < req.span_count; i++) /* never in place by one route */
-		assert_true(spans[i].shared || spans[i].seg_count == 1);
+	assert_int_equal(req.span_count, 1);
+	assert_true(spans[0].shared); /* never in place by one route */
+	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
+		setup(state);
+		req.require = (enum penstock_class)c;
+		req.seg_count = 0;
+		add(0, 4096, arena);
+		add(4096, 4096, arena + 8192)->dev = &devices[1];
+		add(8192, 4096, arena + 20000)->dev = &devices[1];
+		check_all();
+		assert_int_equal(req.span_count, 2); /* each by its own route */
+		assert_false(spans[0].shared || spans[1].shared);
+		assert_ptr_equal(spans[1].route, &routes[PENSTOCK_READ][1]);
+	}
 }
 
 static void interleaved_columns(void **state)

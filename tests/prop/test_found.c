@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the property tests found, each as a case of its own that needs no luck: the
+ * smallest requests that went wrong. Host and one stand-in GPU, a file on the disk.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+
+#include "penstock.h"
+
+#define LEN (24u << 20)
+
+static struct penstock_device *host, *gpu;
+static struct penstock_storage *st;
+static unsigned char *bytes, *back;
+static void *device_mem;
+static char name[256];
+
+static void open_devices(size_t host_slot, size_t gpu_slot)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+
+	opts.lanes = 1;
+	opts.slot_bytes = host_slot;
+	assert_int_equal(penstock_device_open("host", &opts, &host), 0);
+	opts.slot_bytes = gpu_slot;
+	assert_int_equal(penstock_device_open("cuda:0", &opts, &gpu), 0);
+	assert_int_equal(penstock_alloc(gpu, LEN, &device_mem), 0);
+}
+
+static void open_file(unsigned flags, uint64_t length)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+
+	opts.flags = flags;
+	opts.length = length;
+	if (penstock_open(name, &opts, &st))
+		fail_msg("%s: %s", name, penstock_errmsg());
+}
+
+static void make_file(uint64_t len)
+{
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, len), len);
+	assert_int_equal(fsync(fd), 0);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+}
+
+static void read_back(uint64_t len)
+{
+	int fd = open(name, O_RDONLY);
+
+	memset(back, 0xee, LEN);
+	assert_int_equal(pread(fd, back, LEN, 0), len);
+	close(fd);
+}
+
+static void from_gpu(void *to, const void *from, size_t len)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = host,
+					  .dst = to,
+					  .src_dev = gpu,
+					  .src = from,
+					  .row_len = len};
+
+	if (penstock_copy(&args, 1))
+		fail_msg("copy: %s", penstock_errmsg());
+}
+
+static int setup_all(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	(void)state;
+	test_use_standin();
+	bytes = aligned_alloc(4096, LEN);
+	back = aligned_alloc(4096, LEN);
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)(i * 2654435761u >> 11);
+	snprintf(name, sizeof(name), "%s/penstock-found-%d", tmp ? tmp : "/tmp", (int)getpid());
+	return 0;
+}
+
+static int teardown_all(void **state)
+{
+	(void)state;
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	host = gpu = NULL;
+	st = NULL;
+	device_mem = NULL;
+	memset(back, 0xee, LEN);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	if (device_mem)
+		penstock_free(gpu, device_mem);
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+	unlink(name);
+	return 0;
+}
+
+static int64_t transfer(enum penstock_op op, const struct penstock_seg *segs, unsigned count,
+			const char *path, struct penstock_report *report)
+{
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.op = op;
+	req.segs = segs;
+	req.seg_count = count;
+	req.path = path;
+	return penstock_transfer(&req, report);
+}
+
+static void expect(int64_t got, int64_t want)
+{
+	if (got != want)
+		fail_msg("%lld, not %lld: %s", (long long)got, (long long)want,
+			 got < 0 ? penstock_errmsg() : "");
+}
+
+/* The end of one span was too short to say how far to look in the next. */
+static void a_short_end_before_another_span(void **state)
+{
+	struct penstock_seg segs[2] = {{.off = 0, .row_len = 4096 + 300}, {.off = 1u << 20}};
+
+	(void)state;
+	open_devices(0, 0);
+	make_file(LEN);
+	open_file(0, 0);
+	segs[0].buf = back;
+	segs[1].buf = back + 65536;
+	segs[1].row_len = 100000;
+	segs[0].dev = segs[1].dev = host;
+	expect(transfer(PENSTOCK_READ, segs, 2, NULL, NULL), 4396 + 100000);
+	assert_memory_equal(back, bytes, 4396);
+	assert_memory_equal(back + 65536, bytes + (1u << 20), 100000);
+}
+
+/* Nothing of a segment behind an empty one arrived. */
+static void an_empty_segment_between(void **state)
+{
+	struct penstock_seg segs[3] = {
+		{.off = 0, .row_len = 5000}, {.off = 77}, {.off = 5000, .row_len = 5000}};
+
+	(void)state;
+	open_devices(0, 0);
+	make_file(LEN);
+	open_file(0, 0);
+	for (unsigned i = 0; i < 3; i++) {
+		segs[i].buf = back + 5000 * (i > 1);
+		segs[i].dev = host;
+	}
+	expect(transfer(PENSTOCK_READ, segs, 3, NULL, NULL), 10000);
+	assert_memory_equal(back, bytes, 10000);
+}
+
+/* The smallest slot that a device may have. */
+static void copies_through_small_slots(void **state)
+{
+	(void)state;
+	open_devices(64u << 10, 64u << 10);
+	from_gpu(back, device_mem, 300000);
+}
+
+/* A request's lanes are its first segment's; the second's device has longer slots. */
+static void slots_of_two_lengths(void **state)
+{
+	static const char *const paths[] = {"bounce", "staged"};
+	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
+				       {.off = 1u << 20, .row_len = 5u << 20}};
+
+	(void)state;
+	open_devices(128u << 10, 4u << 20);
+	make_file(LEN);
+	open_file(PENSTOCK_O_WRITE, 0);
+	segs[0].buf = back;
+	segs[0].dev = host;
+	segs[1].buf = device_mem;
+	segs[1].dev = gpu;
+	for (unsigned i = 0; i < 2; i++) {
+		expect(transfer(PENSTOCK_READ, segs, 2, paths[i], NULL), 1000 + (5u << 20));
+		from_gpu(back, device_mem, 5u << 20);
+		assert_memory_equal(back, bytes + (1u << 20), 5u << 20);
+	}
+	segs[0].buf = bytes;
+	expect(transfer(PENSTOCK_WRITE, segs, 2, NULL, NULL), 1000 + (5u << 20));
+	read_back(LEN);
+	assert_memory_equal(back, bytes, LEN);
+}
+
+/* Cached bytes for a GPU on a lane of the host's, which had nowhere to keep windows. */
+static void windows_on_a_lane_of_the_host(void **state)
+{
+	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
+				       {.off = 1u << 20, .row_len = 16u << 20}};
+	struct penstock_report report;
+
+	(void)state;
+	open_devices(0, 0);
+	make_file(LEN);
+	read_back(LEN); /* cached */
+	open_file(0, 0);
+	segs[0].buf = back;
+	segs[0].dev = host;
+	segs[1].buf = device_mem;
+	segs[1].dev = gpu;
+	expect(transfer(PENSTOCK_READ, segs, 2, NULL, &report), 1000 + (16u << 20));
+	from_gpu(back, device_mem, 16u << 20);
+	assert_memory_equal(back, bytes + (1u << 20), 16u << 20);
+	for (unsigned i = 0; i < report.path_count; i++)
+		if (!strcmp(report.paths[i].name, "mapped"))
+			printf("# mapped carried %llu bytes\n",
+			       (unsigned long long)report.paths[i].bytes);
+}
+
+/* There are no pages behind the end of the file to map. */
+static void mapped_past_the_end(void **state)
+{
+	struct penstock_seg seg = {.off = 2802, .row_len = 775238};
+
+	(void)state;
+	open_devices(0, 0);
+	make_file(7811);
+	open_file(0, 0);
+	seg.buf = device_mem;
+	seg.dev = gpu;
+	expect(transfer(PENSTOCK_READ, &seg, 1, "mapped", NULL), 7811 - 2802);
+	from_gpu(back, device_mem, 7811 - 2802);
+	assert_memory_equal(back, bytes + 2802, 7811 - 2802);
+}
+
+/* What stands behind a write, in its own file or another's, is not the library's. */
+static void room_behind_a_write(void **state)
+{
+	static const char *const paths[] = {NULL, "staged", "odirect"};
+	struct penstock_seg seg = {.row_len = 9000, .room = 4096};
+
+	(void)state;
+	open_devices(0, 0);
+	for (unsigned i = 0; i < 6; i++) {
+		bool ours = i % 2;
+
+		if (!ours)
+			make_file(20000);
+		open_file(ours ? PENSTOCK_O_CREATE : PENSTOCK_O_WRITE, ours ? 20000 : 0);
+		seg.dev = host;
+		if (ours)
+			expect(penstock_write(st, host, bytes + 9000, 11000, 9000), 11000);
+		memcpy(back, bytes, 9000);
+		memset(back + 9000, 0xdd, 4096);
+		seg.buf = back;
+		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL); /* or it refuses */
+		assert_int_equal(penstock_commit(st, 0), 0);
+		penstock_close(st);
+		st = NULL;
+		read_back(20000);
+		if (!paths[i / 2])
+			assert_memory_equal(back, bytes, 9000);
+		assert_memory_equal(back + 9000, bytes + 9000, 11000);
+		unlink(name);
+	}
+}
+
+/* A class holds for every device that a request has bytes for. */
+static void a_class_on_two_devices(void **state)
+{
+	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
+				       {.off = 4096, .row_len = 65536}};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report;
+	int64_t n;
+
+	(void)state;
+	open_devices(0, 0);
+	make_file(LEN);
+	open_file(0, 0);
+	segs[0].buf = device_mem;
+	segs[0].dev = gpu;
+	segs[1].buf = back;
+	segs[1].dev = host;
+	req.storage = st;
+	req.segs = segs;
+	req.seg_count = 2;
+	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
+		req.require = (enum penstock_class)c;
+		for (segs[1].off = 4096; segs[1].off <= 1u << 20;
+		     segs[1].off += (1u << 20) - 4096) {
+			n = penstock_transfer(&req, &report);
+			if (n != -EOPNOTSUPP) {
+				expect(n, (1u << 20) + 65536);
+				assert_int_equal(report.cpu_copied, 0);
+			}
+			if (segs[1].off == 4096) /* the same bytes for both */
+				assert_int_equal(n, -EOPNOTSUPP);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_short_end_before_another_span, setup, teardown),
+		cmocka_unit_test_setup_teardown(an_empty_segment_between, setup, teardown),
+		cmocka_unit_test_setup_teardown(copies_through_small_slots, setup, teardown),
+		cmocka_unit_test_setup_teardown(slots_of_two_lengths, setup, teardown),
+		cmocka_unit_test_setup_teardown(windows_on_a_lane_of_the_host, setup, teardown),
+		cmocka_unit_test_setup_teardown(mapped_past_the_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_class_on_two_devices, setup, teardown),
+		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}
