@@ -1,10 +1,233 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of this part. None of them is looked at so far, so that a check says
- * nothing about it. It must never say ok for what it did not look at.
+ * The gates of an object store: is it reached, does something on the way refuse, does
+ * it answer RDMA. One connection, one unsigned request that changes nothing. Called by
+ * run.c for URLs on the real machine. It must never send a credential, and never wait
+ * longer than its limits.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "gate.h"
+#include "http.h"
+
+#define CONNECT_MS 3000
+#define ANSWER_MS 3000
+
+static const char *endpoint_url(const struct facts *f)
+{
+	const char *target = f->opts->target, *url;
+
+	if (strncmp(target, "s3://", 5))
+		return target;
+	url = getenv("AWS_ENDPOINT_URL_S3");
+	if (!url || !url[0])
+		url = getenv("AWS_ENDPOINT_URL");
+	return url && url[0] ? url : NULL;
+}
+
+static double now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec * 1e3 + (double)ts.tv_nsec * 1e-6;
+}
+
+/* Waits for `events` until `deadline`; 0 or an errno. */
+static int wait_for(int fd, short events, double deadline)
+{
+	struct pollfd p = {.fd = fd, .events = events};
+
+	for (;;) {
+		double left = deadline - now_ms();
+		int n = poll(&p, 1, left > 0 ? (int)left + 1 : 0);
+
+		if (n > 0)
+			return 0;
+		if (n < 0 && errno != EINTR)
+			return errno;
+		if (!n && left <= 0)
+			return ETIMEDOUT;
+	}
+}
+
+/* Connected, or -1 with *error. */
+static int connect_to(const struct addrinfo *to, double deadline, int *error)
+{
+	int fd = socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+			to->ai_protocol);
+	socklen_t len = sizeof(*error);
+
+	if (fd < 0) {
+		*error = errno;
+		return -1;
+	}
+	*error = connect(fd, to->ai_addr, to->ai_addrlen) < 0 ? errno : 0;
+	if (*error == EINPROGRESS) {
+		*error = wait_for(fd, POLLOUT, deadline);
+		if (!*error && getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &len) < 0)
+			*error = errno;
+	}
+	if (!*error)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* A GET with a token that no server takes: one that knows RDMA says so. */
+static void ask(struct facts *f, int fd, const struct pst_http_url *url)
+{
+	char text[8192];
+	double deadline = now_ms() + ANSWER_MS;
+	size_t len = 0;
+	int n = snprintf(text, sizeof(text),
+			 "GET / HTTP/1.1\r\nHost: %s%s%s:%s\r\nUser-Agent: penstock/%s\r\n"
+			 "x-amz-rdma-token: check\r\nConnection: close\r\n\r\n",
+			 strchr(url->host, ':') ? "[" : "", url->host,
+			 strchr(url->host, ':') ? "]" : "", url->port, penstock_version());
+
+	if (send(fd, text, (size_t)n, MSG_NOSIGNAL) != n)
+		return;
+	while (len < sizeof(text) && !wait_for(fd, POLLIN, deadline)) {
+		ssize_t got = recv(fd, text + len, sizeof(text) - len, 0);
+
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (got <= 0)
+			break;
+		len += (size_t)got;
+	}
+	f->endpoint.is_http = !pst_http_answer_parse(text, len, &f->endpoint.answer);
+}
+
+void pst_check_endpoint(struct facts *f)
+{
+	const char *text = endpoint_url(f);
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL, *at;
+	struct pst_http_url *url = &f->endpoint.url;
+	double start = now_ms();
+	int fd = -1;
+
+	if (!text)
+		return;
+	if (pst_http_url_parse(text, url) < 0) {
+		f->endpoint.error = EINVAL;
+		return;
+	}
+	f->endpoint.given = true;
+	f->endpoint.name_error = getaddrinfo(url->host, url->port, &hints, &list);
+	if (f->endpoint.name_error)
+		return;
+	f->endpoint.error = EHOSTUNREACH;
+	for (at = list; at && fd < 0; at = at->ai_next) {
+		start = now_ms();
+		fd = connect_to(at, start + CONNECT_MS, &f->endpoint.error);
+	}
+	freeaddrinfo(list);
+	f->endpoint.connect_ms = now_ms() - start;
+	if (fd < 0)
+		return;
+	if (!url->tls)
+		ask(f, fd, url);
+	close(fd);
+}
+
+/* ---- gates ----------------------------------------------------------------------- */
+
+static void look_objects(const struct facts *f, struct pst_check_line *line)
+{
+	if (f->is_url)
+		pst_no(line, "this version has no object storage yet: it is looked at, not read");
+}
+
+static void look_endpoint(const struct facts *f, struct pst_check_line *line)
+{
+	const struct endpoint *e = &f->endpoint;
+	char at[300];
+
+	if (!f->is_url)
+		return;
+	snprintf(at, sizeof(at), "%.200s port %s", e->url.host, e->url.port);
+	if (f->captured) {
+		pst_unknown(line, "not probed: a captured machine cannot be tried");
+	} else if (e->error == EINVAL && !e->given) {
+		pst_no(line, "the endpoint is no http:// or https:// address");
+	} else if (!e->given) {
+		pst_unknown(line, "no endpoint is named");
+		pst_todo(line, "set AWS_ENDPOINT_URL_S3, or give check the endpoint's URL");
+	} else if (e->name_error) {
+		pst_no(line, "%.150s: %s", e->url.host, gai_strerror(e->name_error));
+		pst_todo(line, "look at the name, and at the resolver of this machine");
+	} else if (e->error) {
+		pst_no(line, "%s: %s", at, strerror(e->error));
+	} else if (!e->url.tls && !e->is_http) {
+		pst_no(line, "%s takes connections but does not answer HTTP", at);
+	} else if (e->url.tls) {
+		pst_ok(line, "%s connects in %.1f ms; TLS, so nothing was asked", at,
+		       e->connect_ms);
+	} else {
+		pst_ok(line, "%s connects in %.1f ms, HTTP %d%s%s", at, e->connect_ms,
+		       e->answer.status, e->answer.server[0] ? ", " : "", e->answer.server);
+	}
+}
+
+static void look_firewall(const struct facts *f, struct pst_check_line *line)
+{
+	const struct endpoint *e = &f->endpoint;
+
+	if (!f->is_url || f->captured || !e->given || e->name_error)
+		return;
+	if (e->error == EPERM || e->error == EACCES)
+		pst_no(line, "a rule of this machine forbids port %s", e->url.port);
+	else if (e->error == ETIMEDOUT)
+		pst_no(line, "no answer in %d s: something drops packets to port %s",
+		       CONNECT_MS / 1000, e->url.port);
+	else if (e->error == EHOSTUNREACH || e->error == ENETUNREACH)
+		pst_no(line, "no way there, or a rule rejects port %s", e->url.port);
+	else
+		pst_ok(line, "nothing holds back port %s", e->url.port);
+}
+
+static void look_s3_rdma(const struct facts *f, struct pst_check_line *line)
+{
+	const struct endpoint *e = &f->endpoint;
+
+	if (!f->is_url)
+		return;
+	if (!f->nic_count)
+		pst_no(line, "this machine has no RDMA NIC");
+	else if (e->answer.rdma)
+		pst_ok(line, "the endpoint answers in the words of S3 over RDMA");
+	else
+		pst_unknown(line, "%s",
+			    f->captured	  ? "not probed: a captured machine cannot be tried"
+			    : !e->given	  ? "no endpoint is named"
+			    : e->url.tls  ? "not asked, the endpoint speaks TLS"
+			    : !e->is_http ? "there was no answer"
+			    : e->answer.status == 403
+				    ? "it does not say to a request without a signature"
+				    : "it does not say");
+}
 
 const struct gate pst_check_endpoint_gates[] = {
+	{"endpoint", PST_CHECK_FABRIC, PST_NEED_WORK, look_endpoint, "objects come from there",
+	 "look at address and port, and whether the store runs"},
+	{"firewall", PST_CHECK_FABRIC, PST_NEED_WORK, look_firewall,
+	 "a rule between here and there refuses every byte",
+	 "open the port: nft list ruleset here, and the rules on the way"},
+	{"s3-rdma", PST_CHECK_FABRIC, PST_NEED_DIRECT, look_s3_rdma,
+	 "with RDMA the store writes the destination itself, without the CPU copies",
+	 "ask the store's operator for S3 over RDMA; Penstock learns it with the first request"},
+	{"objects", PST_CHECK_FABRIC, PST_NEED_WORK, look_objects,
+	 "Penstock has to speak to the store itself",
+	 "read objects with another program until a later version does"},
 	{.name = NULL},
 };

@@ -371,7 +371,8 @@ void pst_spots_text(const struct spot *spots, unsigned count, char *out, size_t 
 		const char *model = spots[0].model[0]			? spots[0].model
 				    : !strcmp(spots[0].maker, "nvidia") ? "NVIDIA GPU"
 				    : !strcmp(spots[0].maker, "amd")	? "AMD GPU"
-									: "GPU";
+				    : spots[0].maker[0]			? "GPU"
+									: spots[0].name;
 
 		snprintf(out, len, count > 1 ? "%2$u x %1$s" : "%1$s", model, count);
 		return;

@@ -13,6 +13,7 @@
 #include "check.h"
 #include "core/sysfs.h"
 #include "core/topo.h"
+#include "http.h"
 #include "storage/blockstack.h"
 
 #define PST_CHECK_ENDS_MAX 64
@@ -30,6 +31,17 @@ struct nvidia {
 	bool loaded, open;
 	char version[32];
 	unsigned major;
+};
+
+/* What trying an object store's endpoint showed. */
+struct endpoint {
+	bool given;	/* there is an address to try */
+	int name_error; /* of getaddrinfo */
+	int error;	/* an errno: what kept from connecting */
+	double connect_ms;
+	bool is_http;
+	struct pst_http_url url;
+	struct pst_http_answer answer;
 };
 
 struct facts {
@@ -58,6 +70,8 @@ struct facts {
 	uint32_t dio_mem, dio_off; /* alignment; 0 not known */
 	bool dio_none;		   /* the file system says that there is none */
 	bool dio_told;		   /* the kernel says it at all */
+
+	struct endpoint endpoint;
 
 	struct pst_check *check; /* what the probe measured */
 	char probe_error[PENSTOCK_TEXT_MAX];
@@ -118,6 +132,8 @@ const char *pst_check_path_of(const struct facts *f);
 int pst_check_target(struct facts *f, char *why, size_t why_len);
 /* probe.c: real machine only. Fills f->check and, if it could not, f->probe_error. */
 void pst_check_probe(struct facts *f);
+/* endpoint.c: real machine only. Fills f->endpoint. */
+void pst_check_endpoint(struct facts *f);
 /* verdict.c */
 void pst_check_verdict(const struct facts *f, struct pst_check *check);
 

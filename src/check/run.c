@@ -150,6 +150,8 @@ int pst_check_run(const struct pst_check_opts *opts, struct pst_check **out, cha
 	describe(f, check);
 	if (f->has_file && !f->captured)
 		pst_check_probe(f);
+	if (f->is_url && !f->captured)
+		pst_check_endpoint(f);
 	for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
 		run_gates(f, tables[i], check);
 	pst_check_verdict(f, check);

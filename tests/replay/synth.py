@@ -123,7 +123,22 @@ class Tree:
         here = self.pci(path, bdf, 0x020700, 0x15b3, 0x1021, driver="mlx5_core",
                         gen=5, **more)
         self.infiniband(here, name, rate, layer, "MT4129")
+        if layer == "Ethernet":
+            self.roce(here, name, mtu=9000)
         return here
+
+    def roce(self, path, name, mtu, lost=0):
+        """The network interface of a NIC, its addresses, what it counted."""
+        net, port = "eth" + name[-1], f"{path}/infiniband/{name}/ports/1"
+        self.values(f"{path}/net/{net}", mtu=mtu, operstate="up", type=1)
+        self.link(f"sys/class/net/{net}", f"{path}/net/{net}")
+        self.link(f"{path}/net/{net}/device", path)
+        for n, kind in enumerate(("IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2")):
+            self.text(f"{port}/gid_attrs/types/{n}", kind + "\n")
+            self.text(f"{port}/gid_attrs/ndevs/{n}", net + "\n")
+        self.values(f"{port}/hw_counters", out_of_sequence=lost, packet_seq_err=0,
+                    local_ack_timeout_err=0, np_cnp_sent=12, rp_cnp_handled=7,
+                    np_ecn_marked_roce_packets=12)
 
     def infiniband(self, path, name, rate, layer, model):
         here = f"{path}/infiniband/{name}"
@@ -197,6 +212,7 @@ class Tree:
         for number in controllers:
             path = f"sys/devices/virtual/nvme-fabrics/ctl/nvme{number}"
             self.controller(path, number, transport, "Linux")
+            self.values(path, queue_count=17, sqsize=127)
             self.block(path, f"nvme{subsystem}c{number}n1", hidden=True)
         return self.nvme_head(subsystem, controllers)
 
@@ -509,6 +525,22 @@ def nvmeof_soft():
     return tree
 
 
+def nvmeof_cut():
+    tree = nvmeof()
+    tree.text("README", "Synthesised by tests/replay/synth.py, no real machine: nvmeof "
+                        "with a path lost, and NICs that lose packets.\n")
+    tree.values("sys/devices/virtual/nvme-fabrics/ctl/nvme1", state="connecting")
+    tree.values("sys/devices/virtual/nvme-fabrics/ctl/nvme2", state="resetting")
+    near = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0"
+    tree.roce(near, "mlx5_0", mtu=1500, lost=4711)
+    here = f"{near}/infiniband/mlx5_0/ports/1"
+    for n in range(4):
+        tree.text(f"{here}/gid_attrs/types/{n}", "IB/RoCE v1\n")
+    tree.values("sys/devices/pci0000:50/0000:50:01.0/0000:51:00.0/infiniband/mlx5_1/"
+                "ports/1", state="1: DOWN")
+    return tree
+
+
 def md():
     tree = Tree("arrays of md: raid0 over four drives, raid5, and raid1 over "
                 "partitions of SATA disks")
@@ -538,7 +570,7 @@ def md():
 MACHINES = {"dgx": dgx, "cloud-vm": cloud_vm, "amd": amd, "acs": acs,
             "iommu": iommu, "container": container, "ready": ready,
             "parallel": parallel, "nvmeof": nvmeof,
-            "nvmeof-soft": nvmeof_soft, "md": md}
+            "nvmeof-soft": nvmeof_soft, "nvmeof-cut": nvmeof_cut, "md": md}
 
 
 def main():
