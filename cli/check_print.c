@@ -45,6 +45,12 @@ const char *check_need_name(enum pst_check_need need)
 	return needs[need];
 }
 
+void check_print_name(FILE *f, const char *name)
+{
+	for (; *name; name++)
+		fputc((unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name, f);
+}
+
 /* Text in words, from COLUMN to WIDTH; the first begins where the cursor is. */
 static void wrapped(FILE *f, const char *text)
 {
@@ -110,9 +116,9 @@ static void print_paths(FILE *f, const struct pst_check *check)
 			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-11s %s\n", p->explained.name,
 				p->gb_per_s, p->cached ? "cache" : "drive", p->cpu_copies,
 				class_name(p->explained.meets),
-				cold && warm ? "<- Penstock takes this"
-				: cold	     ? "<- Penstock takes this for what is on the drive"
-				: warm	     ? "<- and this for what is cached"
+				cold && warm ? "<- taken"
+				: cold	     ? "<- taken for bytes on the drive"
+				: warm	     ? "<- taken for cached bytes"
 					     : "");
 		else
 			fprintf(f, "  %-9s %9s  %s\n", p->explained.name, "-",
@@ -125,8 +131,8 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose)
 	int layer = -1;
 
 	fprintf(f, "%s%s\n", check->captured ? "captured machine: " : "", check->machine);
-	fprintf(f, "%s%s to %s\n", check->target ? check->target : "storage",
-		check->target ? "" : " of this machine", check->device);
+	check_print_name(f, check->target ? check->target : "storage of this machine");
+	fprintf(f, " to %s\n", check->device);
 	for (unsigned i = 0; i < check->line_count; i++) {
 		if ((int)check->lines[i].layer != layer) {
 			layer = (int)check->lines[i].layer;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* penstock check in three parts: options and exit code (check.c), what is printed for
- * people (check_print.c), JSON and script (check_json.c). What is found comes from
- * src/check. */
+ * people (check_print.c), JSON (check_json.c), the script (check_script.c). What is
+ * found comes from src/check. */
 #ifndef PENSTOCK_CLI_CHECK_PRINT_H
 #define PENSTOCK_CLI_CHECK_PRINT_H
 
@@ -11,6 +11,9 @@
 void check_print(FILE *f, const struct pst_check *check, bool verbose);
 void check_print_json(FILE *f, const struct pst_check *check, int code);
 void check_print_script(FILE *f, const struct pst_check *check);
+
+/* A name that the user or the machine gave, on one line: '?' for control characters. */
+void check_print_name(FILE *f, const char *name);
 
 const char *check_state_name(enum pst_check_state state);
 const char *check_layer_name(enum pst_check_layer layer);

@@ -63,6 +63,10 @@ static void look_gpu(const struct facts *f, struct pst_check_line *line)
 	if (f->peermem)
 		return;
 	pst_spots_text(f->devices, f->device_count, text, sizeof(text));
+	if (!pst_check_on_pci(f)) {
+		pst_ok(line, "%s, handed into a sandbox that hides PCI", text);
+		return;
+	}
 	bad = count_bad(f, line, no_driver);
 	if (!bad) {
 		pst_ok(line, "%s", text);
@@ -70,7 +74,7 @@ static void look_gpu(const struct facts *f, struct pst_check_line *line)
 	}
 	pst_no(line, "%s: %u of %u without a driver for it", text, bad, f->device_count);
 	if (all_of(f, "nvidia"))
-		pst_script(line, "modprobe nvidia nvidia_uvm");
+		pst_script(line, "modprobe -a nvidia nvidia_uvm");
 }
 
 static void look_driver(const struct facts *f, struct pst_check_line *line)
@@ -80,14 +84,14 @@ static void look_driver(const struct facts *f, struct pst_check_line *line)
 	if (f->host || f->peermem || !all_of(f, "nvidia"))
 		return;
 	if (!nv->loaded) {
-		if (pst_module_there(f, "nvidia") < 0) {
-			pst_unknown(line, "neither /proc/modules nor /proc/driver/nvidia is there");
+		if (pst_module_there(f, "nvidia") < 0 || !pst_check_on_pci(f)) {
+			pst_unknown(line, "neither module nor /proc/driver/nvidia is to be seen");
 		} else {
 			pst_no(line, "the module nvidia is not loaded");
 			line->need = PST_NEED_WORK;
 		}
 		pst_todo(line, "install NVIDIA's open kernel modules, 570 or later, and load them");
-		pst_script(line, "modprobe nvidia nvidia_uvm");
+		pst_script(line, "modprobe -a nvidia nvidia_uvm");
 		return;
 	}
 	if (!nv->version[0]) {
@@ -202,6 +206,16 @@ static unsigned memory_gib(const struct spot *spot)
 	return 0;
 }
 
+/* Says so where the card is not to be seen on PCI. */
+static bool hidden(const struct facts *f, struct pst_check_line *line)
+{
+	if (pst_check_on_pci(f))
+		return false;
+	pst_unknown(line, "this sandbox hides the card's PCI function");
+	pst_todo(line, "run check on the host");
+	return true;
+}
+
 static bool small_bar(const struct facts *f, const struct spot *spot, char *text, size_t len)
 {
 	unsigned long long mib = spot->pci->bar_bytes >> 20;
@@ -219,6 +233,8 @@ static void look_bar1(const struct facts *f, struct pst_check_line *line)
 	char bar[48];
 
 	if (f->host || f->peermem || !f->device_count)
+		return;
+	if (hidden(f, line))
 		return;
 	gib = memory_gib(gpu);
 	if (!gpu->pci->bar_bytes) {
@@ -255,7 +271,7 @@ static void look_p2pmem(const struct facts *f, struct pst_check_line *line)
 {
 	unsigned bad;
 
-	if (f->host || !f->device_count)
+	if (f->host || !f->device_count || hidden(f, line))
 		return;
 	bad = count_bad(f, line, no_p2pmem);
 	if (!bad) {
@@ -276,8 +292,8 @@ static void look_p2pmem(const struct facts *f, struct pst_check_line *line)
 		pst_todo(line, "see whether the card's driver can publish its memory as P2PDMA");
 		return;
 	}
-	pst_script(line, "echo 'options nvidia NVreg_RegistryDwords=\"" STATIC_BAR1 "\"' \\");
-	pst_script(line, "\t>/etc/modprobe.d/penstock-static-bar1.conf");
+	pst_script(line, "echo 'options nvidia NVreg_RegistryDwords=\"" STATIC_BAR1 "\"' "
+			 ">/etc/modprobe.d/penstock-static-bar1.conf");
 	pst_script(line, "# undo: rm /etc/modprobe.d/penstock-static-bar1.conf");
 	pst_script(line,
 		   "update_initramfs  # then reboot, or reload the module with no GPU in use");

@@ -179,7 +179,9 @@ static void look_mtu(const struct facts *f, struct pst_check_line *line)
 		       least >= 2200   ? 2048
 		       : least >= 1150 ? 1024
 				       : 512);
-		pst_script(line, "ip link set dev %s mtu 9000  # and on switch and peers", worst);
+		if (pst_plain_name(worst))
+			pst_script(line, "ip link set dev %s mtu 9000  # and on switch and peers",
+				   worst);
 	} else {
 		pst_ok(line, "%lld: full RDMA packets of 4096 bytes", (long long)least);
 	}

@@ -114,8 +114,9 @@ static void look_mount(const struct facts *f, struct pst_check_line *line)
 		pst_no(line, "data=journal");
 		pst_todo(line, "mount with data=ordered (tune2fs -o ^journal_data %s)",
 			 mount->source);
-		pst_script(line, "tune2fs -o ^journal_data %s  # then mount it again",
-			   mount->source[0] == '/' ? mount->source : "DEVICE");
+		if (mount->source[0] == '/' && pst_plain_name(mount->source))
+			pst_script(line, "tune2fs -o ^journal_data %s  # then mount it again",
+				   mount->source);
 	} else if (mount->dax) {
 		pst_no(line, "dax");
 		pst_todo(line, "mount with dax=never");

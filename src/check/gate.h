@@ -60,6 +60,7 @@ struct facts {
 		nics[PST_CHECK_ENDS_MAX];
 	unsigned device_count, drive_count, nic_count;
 	unsigned gpu_count, drive_total; /* in the machine, whatever the check is about */
+	char device_name[32];		 /* what the library opened, or tried to */
 	int device_error;		 /* of opening it; 0: opened, or not tried */
 	char device_text[PENSTOCK_TEXT_MAX];
 
@@ -106,6 +107,8 @@ void pst_script(struct pst_check_line *line, const char *fmt, ...)
 /* unknown, for a gate that this user may not read. */
 void pst_not_allowed(const struct facts *f, struct pst_check_line *line, const char *what);
 
+/* May it stand in a shell script as it is? Names of /sys may be anything. */
+bool pst_plain_name(const char *name);
 /* A word of the kernel's command line: "iommu=pt"; with '=' at its end any value. */
 bool pst_cmdline_has(const struct facts *f, const char *word);
 /* Is the module there, loaded or built in? 1, 0, -1 not known. */
@@ -117,6 +120,8 @@ int pst_kernel_p2pdma(const struct facts *f);
 /* Does the kernel let the two talk through their host bridges? 1, 0, -1. */
 int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a,
 			    const struct pst_pci *b);
+/* Are the devices to be seen on PCI? In a sandbox they need not be. */
+bool pst_check_on_pci(const struct facts *f);
 /* "3 x NVIDIA H100 80GB HBM3" for spots that are all alike, else a list. */
 void pst_spots_text(const struct spot *spots, unsigned count, char *out, size_t len);
 
@@ -126,6 +131,8 @@ extern const struct gate pst_check_device_gates[], pst_check_pcie_gates[], pst_c
 
 /* facts.c */
 int pst_check_facts(struct facts *f, char *why, size_t why_len);
+/* pick.c */
+int pst_check_pick(struct facts *f, char *why, size_t why_len);
 void pst_check_facts_free(struct facts *f);
 /* target.c: the path without file://; the mount and block stack of opts->target. */
 const char *pst_check_path_of(const struct facts *f);

@@ -26,6 +26,11 @@ static void look_iommu(const struct facts *f, struct pst_check_line *line)
 
 	if (f->host)
 		return;
+	if (!pst_check_on_pci(f)) {
+		pst_unknown(line, "this sandbox hides the card's PCI function");
+		pst_todo(line, "run check on the host");
+		return;
+	}
 	for (i = 0; i < f->device_count + f->drive_count; i++) {
 		const struct spot *spot =
 			i < f->device_count ? &f->devices[i] : &f->drives[i - f->device_count];
@@ -151,7 +156,7 @@ static void look_route(const struct facts *f, struct pst_check_line *line)
 	const struct spot *drive, *to = NULL, *from = NULL, *nearer = NULL;
 
 	/* Without a drive beneath the file, its own layer says so. */
-	if (f->host || (f->has_file && !f->stack.drive_count))
+	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
 		return;
 	for (i = 0; i < f->device_count; i++) {
 		if (!route_to(f, &f->devices[i], &r, &drive))
@@ -216,6 +221,9 @@ static void list_redirects(const struct facts *f, const struct pst_pci *from,
 			pst_more(line, "%s redirects, control 0x%02x", bridge->bdf, bridge->acs);
 			if (len + sizeof(bridge->bdf) + 1 < done_len)
 				snprintf(done + len, done_len - len, "%s ", bridge->bdf);
+			if (!line->script[0])
+				pst_script(line, "# until the next boot; for good: the kernel's "
+						 "pci=disable_acs_redir=BDF;BDF");
 			pst_script(line, "setpci -s %s ECAP_ACS+6.w=0:2c", bridge->bdf);
 		}
 		at = bridge->bridge;
@@ -228,7 +236,7 @@ static void look_acs(const struct facts *f, struct pst_check_line *line)
 	bool permitted = true;
 	char done[2048] = "";
 
-	if (f->host)
+	if (f->host || !pst_check_on_pci(f))
 		return;
 	for (i = 0; i < f->device_count; i++)
 		for (j = 0; j < f->drive_count; j++) {
@@ -374,8 +382,8 @@ static void look_multipath(const struct facts *f, struct pst_check_line *line)
 			    count, all);
 	else
 		pst_no(line, "%u of %u drives lie behind it", count, all);
-	pst_script(line, "echo 'options nvme_core multipath=N' \\");
-	pst_script(line, "\t>/etc/modprobe.d/penstock-nvme.conf");
+	pst_script(line, "echo options nvme_core multipath=N "
+			 ">/etc/modprobe.d/penstock-nvme.conf");
 	pst_script(line, "# undo: rm /etc/modprobe.d/penstock-nvme.conf");
 	pst_script(line, "update_initramfs  # then reboot; device names may change: mount by UUID");
 }

@@ -322,10 +322,8 @@ static int explain(struct probe *p)
 
 static int run(struct probe *p)
 {
-	const char *name = p->f->opts->device;
+	const char *name = p->f->device_name[0] ? p->f->device_name : "host";
 
-	if (!name || !strcmp(name, "auto"))
-		name = p->f->host ? "host" : "cuda:0";
 	if (p->f->device_error)
 		return give_up(p, "the device", p->f->device_text);
 	if (!p->f->host && !p->f->peermem && strcmp(p->f->devices[0].maker, "nvidia"))

@@ -77,6 +77,13 @@ void pst_script(struct pst_check_line *line, const char *fmt, ...)
 	append(line->script, sizeof(line->script), one);
 }
 
+bool pst_plain_name(const char *name)
+{
+	return name[0] && name[0] != '-' &&
+	       !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				  "0123456789_.:/-")];
+}
+
 void pst_not_allowed(const struct facts *f, struct pst_check_line *line, const char *what)
 {
 	pst_unknown(line, "no permission to read %s", what);
