@@ -64,15 +64,19 @@ void pst_direct_end(struct pst_chunk *chunk)
 	chunk->lane->direct--;
 }
 
+static void put_slot(struct pst_chunk *chunk)
+{
+	if (chunk->slot)
+		pst_slot_put(&chunk->lane->slots, chunk->slot);
+	chunk->slot = NULL;
+}
+
 void pst_chunk_put(struct pst_chunk *chunk)
 {
 	struct pst_lane *lane = chunk->lane;
 
 	pst_direct_end(chunk);
-	if (chunk->slot) {
-		pst_slot_put(&lane->slots, chunk->slot);
-		chunk->slot = NULL;
-	}
+	put_slot(chunk);
 	chunk->next = lane->chunks_free;
 	lane->chunks_free = chunk;
 	lane->busy--;
@@ -102,17 +106,32 @@ static void count(const struct pst_chunk *chunk, int result)
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
+/* By this path, as much as it takes as one; what is behind follows when that is done. */
+static void again(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
+{
+	put_slot(chunk);
+	chunk->path = (uint8_t)path;
+	chunk->rest += chunk->len - len;
+	chunk->len = len;
+	chunk->pad = pad;
+	chunk->moved = 0; /* what it cost stays counted, what it carried does not */
+	chunk->err.code = 0;
+	chunk->on_done = NULL;
+	pst_chunk_defer(chunk->lane, chunk);
+}
+
 /* After a failure: the next path that the class allows. False: there is none. */
 static bool retry(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
-	struct pst_lane *lane = chunk->lane;
+	uint64_t len;
+	uint32_t pad;
 	int next;
 
 	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed) ||
 	    atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
-	next = pst_claim_next_path(chunk);
+	next = pst_claim_again(chunk, true, &len, &pad);
 	/* That it failed outweighs what else kept it from some of the bytes. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)chunk->err.why,
 			      memory_order_relaxed);
@@ -123,25 +142,43 @@ static bool retry(struct pst_chunk *chunk)
 				  memory_order_relaxed);
 	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
 		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
-	pst_direct_end(chunk);
-	if (chunk->slot) {
-		pst_slot_put(&lane->slots, chunk->slot);
-		chunk->slot = NULL;
-	}
-	chunk->path = (uint8_t)next;
 	chunk->tries++;
-	chunk->moved = 0; /* what it cost stays counted, what it carried does not */
-	chunk->err.code = 0;
-	chunk->on_done = NULL;
-	pst_chunk_defer(lane, chunk);
+	again(chunk, next, len, pad);
 	return true;
+}
+
+/* The next piece of a chunk that goes on in pieces. False: it is given up. */
+static bool go_on(struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	uint64_t len;
+	uint32_t pad;
+	int path;
+
+	chunk->off += chunk->len;
+	chunk->len = chunk->rest;
+	chunk->rest = 0;
+	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
+	if (!atomic_load_explicit(&req->failed, memory_order_relaxed)) {
+		path = pst_claim_again(chunk, false, &len, &pad);
+		if (path >= 0) {
+			again(chunk, path, len, pad);
+			return true;
+		}
+		pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
+			 "no path of the class takes the %llu bytes at %llu",
+			 (unsigned long long)chunk->len, (unsigned long long)chunk->off);
+		pst_req_fail(req, chunk->lane, &chunk->err);
+	}
+	pst_req_count(req, chunk); /* so far it came */
+	return false;
 }
 
 void pst_chunk_done(struct pst_chunk *chunk, int result)
 {
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
-	uint64_t len = chunk->len;
+	uint64_t off = chunk->off, len = chunk->len;
 
 	if (chunk->on_done) {
 		chunk->on_done(chunk, result);
@@ -164,8 +201,14 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 		chunk->moved = 0;
 		pst_req_count(req, chunk);
 		pst_req_fail(req, lane, &chunk->err);
+		len += chunk->rest;
 	} else {
 		pst_req_count(req, chunk);
+		if (chunk->rest && go_on(chunk)) {
+			pst_req_ended(req, lane, len);
+			return;
+		}
+		len += chunk->off == off ? 0 : chunk->len; /* what was given up */
 	}
 	pst_chunk_put(chunk);
 	pst_req_ended(req, lane, len);

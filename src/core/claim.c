@@ -338,33 +338,30 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	return chunk;
 }
 
-int pst_claim_next_path(const struct pst_chunk *chunk)
+int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad)
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
 	unsigned r = chunk->residency, count = plan->count[r], i = 0;
-	/* The page cache would take a write that the drive has just failed, and say that
-	 * it is done before the drive is asked again. */
-	bool no_cache = req->op == PENSTOCK_WRITE && chunk->err.why == PENSTOCK_WHY_IO_ERROR;
 
 	if (req->forced >= 0)
 		return -1;
 	while (i < count && plan->list[r][i] != chunk->path)
 		i++;
-	for (i++; i < count; i++) {
+	for (i += next; i < count; i++) {
 		unsigned index = plan->list[r][i];
 		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
 		struct place place = { &req->spans[chunk->span], chunk->off, chunk->len,
 				       UINT64_MAX };
-		uint64_t cap = UINT64_MAX;
-		uint32_t pad;
+		uint64_t cap = UINT64_MAX, n;
 
 		if (place.span->edge && facts->off_align > 1)
 			continue;
-		if (no_cache && pst_paths[index]->traits.uses_cache)
+		n = fit(req, &place, index, pad, &cap);
+		if (!n)
 			continue;
-		if (fit(req, &place, index, &pad, &cap) >= chunk->len && pad == chunk->pad)
-			return (int)index;
+		*len = n < chunk->len ? n : chunk->len;
+		return (int)index;
 	}
 	return -1;
 }

@@ -359,6 +359,7 @@ struct pst_chunk {
 	struct pst_route *route;
 	unsigned span;		/* of the request */
 	uint64_t off, len;	/* in the storage */
+	uint64_t rest;		/* behind len, after it: what failed as one goes on in pieces */
 	uint8_t path;		/* index in pst_paths */
 	uint8_t tries;
 	uint8_t residency;	/* enum pst_residency when it was claimed */

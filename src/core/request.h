@@ -141,8 +141,9 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane);
 /* Can the span be carried in full by its plan? -EOPNOTSUPP: alignment forbids. */
 int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 		    struct pst_err *err);
-/* The next path in the chunk's list after a failure; -1: none. */
-int pst_claim_next_path(const struct pst_chunk *chunk);
+/* A path for the front of a chunk, `next`: behind its own in its list, after a failure;
+ * and how much of it that takes as one. -1: none. */
+int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad);
 
 /* finish.c */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);

@@ -21,6 +21,7 @@ struct scene {
 	enum penstock_class require;
 	const char *path;
 	uint64_t len;
+	size_t slot;  /* 0: 1 MiB */
 	bool warm;    /* the file lies in the page cache */
 	bool fresh;   /* the route is made while the fault is armed */
 	bool durable;
@@ -33,7 +34,7 @@ static bool strict; /* TMPDIR has direct paths: which path is taken is known */
 static bool has_class(enum penstock_class require)
 {
 	const char *name = world_name("class", false);
-	struct penstock_device *dev = world_device("host", "threads");
+	struct penstock_device *dev = world_device("host", "threads", 0);
 	struct penstock_storage *st;
 	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -268,8 +269,8 @@ static unsigned all_turns(const struct scene *s, enum calls_kind kind, int how)
 	world_file(r.name, s->len, 1);
 	world_fill(s->op == PENSTOCK_READ ? want : old, s->len, 1);
 	world_fill(s->op == PENSTOCK_READ ? old : want, s->len, 2);
-	r.dev = world_device(s->device, s->engine);
-	r.host = world_device("host", s->engine);
+	r.dev = world_device(s->device, s->engine, s->slot);
+	r.host = world_device("host", s->engine, s->slot);
 	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 	if (s->op == PENSTOCK_WRITE)
 		world_copy(r.dev, r.mem, r.host, want, s->len);
@@ -334,6 +335,18 @@ static void cuda_threads(void **state)
 {
 	(void)state;
 	data("cuda:0", "threads");
+}
+
+/* A chunk that only fits its own path goes on in pieces. */
+static void pieces(void **state)
+{
+	struct scene s = {.device = "host", .engine = "auto", .len = LEN, .slot = 256u << 10};
+
+	(void)state;
+	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+		s.op = (enum penstock_op)op;
+		assert_true(all_turns(&s, op ? CALLS_DRAIN : CALLS_FILL, EIO) >= (strict ? 3 : 1));
+	}
 }
 
 /* Warm bytes, named paths and requests of one chunk: nothing to go on with. */
@@ -438,7 +451,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(host_uring), cmocka_unit_test(host_threads),
 		cmocka_unit_test(cuda_uring), cmocka_unit_test(cuda_threads),
-		cmocka_unit_test(one_path),   cmocka_unit_test(classes),
+		cmocka_unit_test(pieces),	    cmocka_unit_test(one_path),   cmocka_unit_test(classes),
 		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
 		cmocka_unit_test(enters),
 	};

@@ -80,15 +80,15 @@ void world_use_standin(void)
 	setenv("PENSTOCK_LIBCUDA", path, 1);
 }
 
-struct penstock_device *world_device(const char *name, const char *engine)
+struct penstock_device *world_device(const char *name, const char *engine, size_t slot)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_device *dev;
 
 	opts.engine = engine;
 	opts.lanes = 2;
-	opts.slot_bytes = 1u << 20;
-	opts.ring_bytes = 8u << 20;
+	opts.slot_bytes = slot ? slot : 1u << 20;
+	opts.ring_bytes = 8 * opts.slot_bytes;
 	if (penstock_device_open(name, &opts, &dev) < 0)
 		fail_msg("%s: %s", name, penstock_errmsg());
 	return dev;
@@ -96,7 +96,7 @@ struct penstock_device *world_device(const char *name, const char *engine)
 
 bool world_has_uring(void)
 {
-	struct penstock_device *dev = world_device("host", "uring");
+	struct penstock_device *dev = world_device("host", "uring", 0);
 	struct penstock_storage *st;
 	int ret;
 

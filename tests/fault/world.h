@@ -31,8 +31,8 @@ void world_cache(const char *name, bool warm);
 
 /* As test_use_standin, from this folder. Before the library is first used. */
 void world_use_standin(void);
-/* A device with little pinned memory: two lanes, slots of 1 MiB. */
-struct penstock_device *world_device(const char *name, const char *engine);
+/* A device with little pinned memory: two lanes, slots of `slot` bytes, 0: 1 MiB. */
+struct penstock_device *world_device(const char *name, const char *engine, size_t slot);
 /* Does the engine uring open here? */
 bool world_has_uring(void);
 /* Between host memory and device memory. */
