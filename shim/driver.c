@@ -34,6 +34,7 @@ static void forked(void)
 	shim_files_forked();
 	shim_buffers_forked();
 	shim_async_forked();
+	shim_batch_forked();
 }
 
 static void watch_forks(void)

@@ -156,6 +156,7 @@ void shim_async_harvest(void);
 /* For the last close: a code if a stream has not come to its transfer yet. */
 int shim_async_close(void);
 void shim_async_forked(void);
+void shim_batch_forked(void);
 
 /* ---- libcuda: cuda.c ---- */
 

@@ -393,6 +393,7 @@ static struct cuf_error get(void *out, int wanted)
 
 	if (!atomic_load(&shim.open))
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
+	shim_async_harvest();
 	pthread_mutex_lock(&lock);
 	us = elapsed_us();
 	if (level < wanted)

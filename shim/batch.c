@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Batches: each is a queue of the core and a place for every operation that may be
+ * out at once. An operation counts until its event was handed to the caller, once;
+ * what the core refused comes as an event too, unless nothing was taken at all.
+ * One thread may submit while another waits and a third cancels.
+ * Lock order: list_lock alone; submit_lock and harvest_lock never together.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "shim.h"
+#include "stats.h"
+
+#define AT_ONCE 32u /* completions taken from the core in one go */
+
+enum { FREE, OUT, REFUSED };
+
+struct op {
+	struct shim_move m;
+	void *cookie;
+	_Atomic uint64_t id;
+	_Atomic int state;
+	int64_t ret; /* of what was refused */
+};
+struct batch {
+	struct batch *next; /* under list_lock, with refs */
+	unsigned refs;
+	struct penstock_queue *q;
+	pthread_mutex_t submit_lock, harvest_lock;
+	unsigned nr;
+	_Atomic unsigned out; /* operations whose events are still to come */
+	_Atomic unsigned refused;
+	struct op ops[];
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct batch *batches;
+
+static void free_batch(struct batch *b)
+{
+	penstock_queue_close(b->q); /* cancels what is out and waits for it */
+	for (unsigned i = 0; i < b->nr; i++)
+		if (atomic_load(&b->ops[i].state) != FREE)
+			shim_move_end(&b->ops[i].m);
+	pthread_mutex_destroy(&b->submit_lock);
+	pthread_mutex_destroy(&b->harvest_lock);
+	free(b);
+}
+
+static struct batch *enter(void *id)
+{
+	struct batch *b;
+
+	pthread_mutex_lock(&list_lock);
+	for (b = batches; b && b != id; b = b->next)
+		;
+	if (b)
+		b->refs++;
+	pthread_mutex_unlock(&list_lock);
+	return b;
+}
+
+static void leave(struct batch *b)
+{
+	bool last;
+
+	pthread_mutex_lock(&list_lock);
+	last = --b->refs == 0;
+	pthread_mutex_unlock(&list_lock);
+	if (last)
+		free_batch(b);
+}
+
+static struct cuf_error leave_with(struct batch *b, enum shim_counted what, int code)
+{
+	leave(b);
+	shim_count(what, !code);
+	return shim_err(code);
+}
+
+/* ---- set up and destroy ---- */
+
+static int set_up(unsigned nr, struct batch **out)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct batch *b;
+	size_t most;
+	int code = shim_need();
+
+	if (code)
+		return code;
+	pthread_mutex_lock(&shim.lock);
+	most = shim.config.size[CUF_IO_BATCHSIZE];
+	pthread_mutex_unlock(&shim.lock);
+	if (!nr || nr > most)
+		return CUF_INVALID_VALUE;
+	b = calloc(1, sizeof(*b) + nr * sizeof(b->ops[0]));
+	if (!b)
+		return CUF_NOMEM_ERROR;
+	opts.requests_max = nr;
+	opts.segs_max = 1;
+	if (penstock_queue_open(&opts, &b->q) < 0) {
+		shim_log(SHIM_ERROR, "setting up a batch of %u: %s", nr, penstock_errmsg());
+		free(b);
+		return CUF_INTERNAL_BATCH_SETUP_ERROR;
+	}
+	b->nr = nr;
+	b->refs = 1;
+	pthread_mutex_init(&b->submit_lock, NULL);
+	pthread_mutex_init(&b->harvest_lock, NULL);
+	*out = b;
+	return 0;
+}
+
+struct cuf_error cuFileBatchIOSetUp(void **id, unsigned nr)
+{
+	struct batch *b = NULL;
+	int code = id ? set_up(nr, &b) : CUF_INVALID_VALUE;
+
+	if (!code) {
+		pthread_mutex_lock(&list_lock);
+		b->next = batches;
+		batches = b;
+		pthread_mutex_unlock(&list_lock);
+		*id = b;
+	}
+	shim_count(SHIM_BATCH_SETUP, !code);
+	return shim_err(code);
+}
+
+void cuFileBatchIODestroy(void *id)
+{
+	struct batch **at, *b;
+
+	pthread_mutex_lock(&list_lock);
+	for (at = &batches; *at && *at != id; at = &(*at)->next)
+		;
+	b = *at;
+	if (b)
+		*at = b->next;
+	pthread_mutex_unlock(&list_lock);
+	shim_count(SHIM_BATCH_DESTROY, b != NULL);
+	if (b)
+		leave(b);
+	else
+		shim_log(SHIM_ERROR, "destroying %p, which is no batch of ours", id);
+}
+
+/* ---- submit ---- */
+
+static struct op *free_op(struct batch *b, unsigned *from)
+{
+	while (*from < b->nr) {
+		struct op *op = &b->ops[(*from)++];
+
+		if (atomic_load_explicit(&op->state, memory_order_acquire) == FREE)
+			return op;
+	}
+	return NULL;
+}
+
+static int take_op(struct op *op, const struct cuf_io_params *p)
+{
+	int code;
+
+	if (p->mode != CUF_BATCH || (p->opcode != CUF_READ && p->opcode != CUF_WRITE))
+		return CUF_INVALID_VALUE;
+	code = shim_move_begin(&op->m, p->fh, p->u.batch.base, p->u.batch.size,
+			       p->u.batch.file_offset, p->u.batch.base_offset,
+			       p->opcode == CUF_READ ? PENSTOCK_READ : PENSTOCK_WRITE);
+	op->m.req.user = op;
+	op->cookie = p->cookie;
+	return code;
+}
+
+/* All of them are looked at before the first is handed in; `chosen` are their places. */
+static int take_all(struct batch *b, const struct cuf_io_params *params, unsigned nr,
+		    struct op **chosen)
+{
+	unsigned from = 0, i;
+	int code = 0;
+
+	for (i = 0; i < nr && !code; i++) {
+		chosen[i] = free_op(b, &from);
+		code = chosen[i] ? take_op(chosen[i], &params[i]) : CUF_BATCH_FULL;
+	}
+	if (code)
+		for (i -= 1; i-- > 0;)
+			shim_move_end(&chosen[i]->m);
+	return code;
+}
+
+static int code_of_refusal(int64_t ret)
+{
+	int code = shim_code(ret, penstock_errwhy());
+
+	return code == CUF_IO_NOT_SUPPORTED ? CUF_BATCH_NOCOMPAT_ERROR : code;
+}
+
+static void refuse(struct batch *b, struct op *op, int64_t ret)
+{
+	int code = code_of_refusal(ret);
+
+	shim_log(SHIM_ERROR, "%s: a batch operation is refused: %s",
+		 op->m.file->name ? op->m.file->name : "file", penstock_errmsg());
+	op->ret = code ? -code : ret;
+	atomic_store_explicit(&op->state, REFUSED, memory_order_release);
+	atomic_fetch_add(&b->refused, 1);
+}
+
+/* 0, or a code if not one was taken and no other would be: the class is refused. */
+static int hand_in(struct batch *b, struct op **ops, unsigned nr)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < nr; i++) {
+		struct op *op = ops[i];
+		uint64_t id = 0;
+		int ret;
+
+		/* Before it is handed in: its event may come at once. */
+		atomic_fetch_add(&b->out, 1);
+		atomic_store_explicit(&op->state, OUT, memory_order_relaxed);
+		ret = penstock_submit(b->q, &op->m.req, 1, &id);
+		if (ret == 1) {
+			atomic_store(&op->id, id);
+			any = true;
+			continue;
+		}
+		if (ret == -EOPNOTSUPP && !any) {
+			int code = code_of_refusal(ret);
+
+			shim_log(SHIM_NOTICE, "%s: a batch is refused: %s",
+				 op->m.file->name ? op->m.file->name : "file", penstock_errmsg());
+			atomic_fetch_sub(&b->out, 1);
+			for (unsigned k = i; k < nr; k++) {
+				shim_move_end(&ops[k]->m);
+				atomic_store(&ops[k]->state, FREE);
+			}
+			return code ? code : CUF_INTERNAL_BATCH_SUBMIT_ERROR;
+		}
+		refuse(b, op, ret);
+		any = true;
+	}
+	return 0;
+}
+
+static int submit(struct batch *b, unsigned nr, const struct cuf_io_params *params)
+{
+	struct shim_timer timer = shim_timer_start();
+	uint64_t bytes[2] = {0, 0};
+	struct op *few[64], **chosen = few;
+	int code;
+
+	if (!nr || !params || nr > b->nr)
+		return CUF_INVALID_VALUE;
+	if (atomic_load(&b->out) + nr > b->nr)
+		return CUF_BATCH_FULL;
+	if (nr > 64 && !(chosen = malloc(nr * sizeof(*chosen))))
+		return CUF_NOMEM_ERROR;
+	code = take_all(b, params, nr, chosen);
+	for (unsigned i = 0; i < nr && !code; i++)
+		bytes[params[i].opcode] += params[i].u.batch.size;
+	if (!code)
+		code = hand_in(b, chosen, nr);
+	if (chosen != few)
+		free(chosen);
+	if (!code)
+		shim_count_batch_submit(&timer, bytes[0], bytes[1]);
+	shim_count_many(SHIM_BATCH_ENQUEUED, !code, nr);
+	shim_count_many(SHIM_BATCH_TOTAL, !code, nr);
+	return code;
+}
+
+struct cuf_error cuFileBatchIOSubmit(void *id, unsigned nr, struct cuf_io_params *params,
+				     unsigned flags)
+{
+	struct batch *b = enter(id);
+	int code;
+
+	(void)flags; /* reserved: callers pass anything */
+	if (!b)
+		return shim_err(CUF_INVALID_VALUE);
+	pthread_mutex_lock(&b->submit_lock);
+	code = submit(b, nr, params);
+	pthread_mutex_unlock(&b->submit_lock);
+	return leave_with(b, SHIM_BATCH_SUBMIT, code);
+}
+
+/* ---- status ---- */
+
+static int status_of(int64_t ret)
+{
+	if (ret >= 0)
+		return CUF_COMPLETE;
+	if (ret == -ECANCELED)
+		return CUF_CANCELED;
+	return ret == -ETIME ? CUF_TIMEOUT : CUF_FAILED;
+}
+
+static void hand_out(struct batch *b, struct op *op, int64_t ret, struct cuf_io_event *event)
+{
+	*event = (struct cuf_io_event){op->cookie, status_of(ret), (size_t)ret};
+	shim_move_end(&op->m);
+	atomic_store_explicit(&op->state, FREE, memory_order_release);
+	atomic_fetch_sub(&b->out, 1);
+}
+
+static unsigned take_refused(struct batch *b, struct cuf_io_event *events, unsigned max)
+{
+	unsigned have = 0;
+
+	for (unsigned i = 0; i < b->nr && have < max && atomic_load(&b->refused); i++) {
+		struct op *op = &b->ops[i];
+
+		if (atomic_load_explicit(&op->state, memory_order_acquire) != REFUSED)
+			continue;
+		atomic_fetch_sub(&b->refused, 1);
+		hand_out(b, op, op->ret, &events[have++]);
+	}
+	return have;
+}
+
+static void take_done(struct batch *b, const struct penstock_done *done, struct cuf_io_event *event)
+{
+	struct op *op = done->user;
+	int64_t ret = done->result;
+	int code = 0;
+
+	shim_count_batch_io(op->m.req.op, ret, &op->m.seg, done->report);
+	if (ret >= 0 && shim_is_first(op->m.file, op->m.req.op))
+		shim_first_use(op->m.file, done->report, op->m.req.op, op->m.seg.dev);
+	if (ret < 0 && ret != -ECANCELED) {
+		shim_log(SHIM_ERROR, "%s: a batch operation failed: %s",
+			 op->m.file->name ? op->m.file->name : "file", done->report->text);
+		code = shim_code(ret, done->report->why);
+	}
+	hand_out(b, op, code ? -code : ret, event);
+}
+
+/* -1: for ever; clients have been seen to pass what is no timespec at all. */
+static int64_t nanoseconds(const struct timespec *ts)
+{
+	if (!ts || ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999 ||
+	    ts->tv_sec > 1000000000)
+		return -1;
+	return (int64_t)ts->tv_sec * 1000000000 + ts->tv_nsec;
+}
+
+static unsigned get_status(struct batch *b, unsigned min, unsigned max, struct cuf_io_event *events,
+			   int64_t timeout_ns)
+{
+	struct penstock_done done[AT_ONCE];
+	uint64_t until = timeout_ns < 0 ? UINT64_MAX : shim_now_ns() + (uint64_t)timeout_ns;
+	unsigned have = take_refused(b, events, max);
+
+	while (have < max) {
+		unsigned room = max - have < AT_ONCE ? max - have : AT_ONCE;
+		unsigned want = have < min ? min - have : 0;
+		uint64_t now = shim_now_ns();
+		int64_t left = timeout_ns < 0 ? -1 : until > now ? (int64_t)(until - now) : 0;
+		int n = penstock_wait(b->q, done, want < room ? want : room, room, left);
+
+		for (int i = 0; i < n; i++)
+			take_done(b, &done[i], &events[have++]);
+		/* Fewer than there is room for: no more are there yet. */
+		if (n < (int)room && (have >= min || n <= 0 || left == 0))
+			break;
+	}
+	return have;
+}
+
+struct cuf_error cuFileBatchIOGetStatus(void *id, unsigned min_nr, unsigned *nr,
+					struct cuf_io_event *events, struct timespec *timeout)
+{
+	struct batch *b = enter(id);
+	int code = 0;
+
+	if (!b)
+		return shim_err(CUF_INVALID_VALUE);
+	if (!nr || (!events && *nr) || min_nr > *nr) {
+		code = CUF_INVALID_VALUE;
+	} else {
+		pthread_mutex_lock(&b->harvest_lock);
+		*nr = get_status(b, min_nr, *nr, events, nanoseconds(timeout));
+		pthread_mutex_unlock(&b->harvest_lock);
+	}
+	return leave_with(b, SHIM_BATCH_COMPLETE, code);
+}
+
+struct cuf_error cuFileBatchIOCancel(void *id)
+{
+	struct batch *b = enter(id);
+
+	if (!b)
+		return shim_err(CUF_INVALID_VALUE);
+	pthread_mutex_lock(&b->submit_lock);
+	for (unsigned i = 0; i < b->nr; i++)
+		/* One that ended meanwhile is none any more, which is no error. */
+		if (atomic_load(&b->ops[i].state) == OUT)
+			penstock_cancel(b->q, atomic_load(&b->ops[i].id));
+	pthread_mutex_unlock(&b->submit_lock);
+	return leave_with(b, SHIM_BATCH_CANCEL, 0);
+}
+
+void shim_batch_forked(void)
+{
+	pthread_mutex_init(&list_lock, NULL);
+	batches = NULL; /* the parent's */
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Batches: every operation comes back once with its bytes, in portions, with and
+ * without a time limit, cancelled, refused, refilled; several threads on one batch.
+ */
+#include "shim_test.h"
+
+#include <pthread.h>
+
+#define LEN ((size_t)4 << 20)
+#define MOST 128u
+
+static char *dev;
+static int fd;
+static void *fh;
+
+static int setup(void **state)
+{
+	(void)state;
+	if (!cu_load())
+		return -1;
+	dev = cu_alloc(LEN);
+	fd = st_make("batch", LEN, O_RDWR);
+	fh = st_register(fd, NULL);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
+	return 0;
+}
+
+static struct cuf_io_params op(int opcode, size_t len, off_t off, off_t at, size_t cookie)
+{
+	struct cuf_io_params p = {.mode = CUF_BATCH, .fh = fh, .opcode = opcode};
+
+	p.u.batch.base = dev;
+	p.u.batch.base_offset = at;
+	p.u.batch.file_offset = off;
+	p.u.batch.size = len;
+	p.cookie = (void *)cookie;
+	return p;
+}
+
+static void reads(struct cuf_io_params *params, unsigned nr, size_t len)
+{
+	for (unsigned i = 0; i < nr; i++)
+		params[i] = op(CUF_READ, len, (off_t)(i * len + 5), (off_t)(i * len), i);
+}
+
+/* Takes events until `want` came; each cookie once. */
+static void take(void *batch, unsigned want, unsigned portion, bool *seen, size_t bytes)
+{
+	struct cuf_io_event events[MOST];
+	unsigned got = 0;
+
+	while (got < want) {
+		unsigned nr = portion;
+
+		assert_ok(cuFileBatchIOGetStatus(batch, 1, &nr, events, NULL));
+		assert_true(nr > 0 && nr <= portion);
+		for (unsigned i = 0; i < nr; i++) {
+			size_t cookie = (size_t)events[i].cookie;
+
+			assert_int_equal(events[i].status, CUF_COMPLETE);
+			assert_int_equal(events[i].ret, bytes);
+			assert_false(seen[cookie]);
+			seen[cookie] = true;
+		}
+		got += nr;
+	}
+	assert_int_equal(got, want);
+}
+
+static void all_of_them(void **state)
+{
+	static const unsigned portions[] = {1, 7, 128};
+	struct cuf_io_params params[MOST];
+	void *batch;
+
+	(void)state;
+	assert_ok(cuFileBatchIOSetUp(&batch, MOST));
+	for (unsigned k = 0; k < 3; k++) {
+		bool seen[MOST] = {false};
+
+		reads(params, MOST, 10007);
+		cu.cuMemsetD8Async((uintptr_t)dev, 0, LEN, NULL);
+		cu.cuStreamSynchronize(NULL);
+		assert_ok(cuFileBatchIOSubmit(batch, MOST, params, 0));
+		take(batch, MOST, portions[k], seen, 10007);
+		st_check(dev, 5, MOST * 10007);
+	}
+	cuFileBatchIODestroy(batch);
+}
+
+static void writes_and_reads(void **state)
+{
+	struct cuf_io_params params[2];
+	struct cuf_io_event events[2];
+	unsigned char got[5000], want[5000];
+	unsigned nr = 2;
+	void *batch;
+
+	(void)state;
+	st_fill(want, 77, sizeof(want));
+	cu_put(dev + 8192, want, sizeof(want));
+	params[0] = op(CUF_WRITE, 5000, 1000001, 8192, 1);
+	params[1] = op(CUF_READ, 4096, 0, 65536, 2);
+	assert_ok(cuFileBatchIOSetUp(&batch, 2));
+	assert_ok(cuFileBatchIOSubmit(batch, 2, params, 0));
+	assert_ok(cuFileBatchIOGetStatus(batch, 2, &nr, events, NULL));
+	assert_int_equal(nr, 2);
+	assert_int_equal(pread(fd, got, 5000, 1000001), 5000);
+	assert_memory_equal(got, want, 5000);
+	st_check(dev + 65536, 0, 4096);
+	cuFileBatchIODestroy(batch);
+	st_fill(want, 1000001, 5000);
+	assert_int_equal(pwrite(fd, want, 5000, 1000001), 5000);
+}
+
+/* Room is for events that are still to come, and comes back with each. */
+static void full(void **state)
+{
+	struct cuf_io_params params[5];
+	struct cuf_io_event events[4];
+	bool seen[5] = {false};
+	unsigned nr = 1;
+	void *batch;
+
+	(void)state;
+	reads(params, 5, 100);
+	assert_ok(cuFileBatchIOSetUp(&batch, 4));
+	assert_code(cuFileBatchIOSubmit(batch, 5, params, 0), CUF_INVALID_VALUE);
+	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
+	assert_code(cuFileBatchIOSubmit(batch, 2, params + 3, 0), CUF_BATCH_FULL);
+	assert_ok(cuFileBatchIOGetStatus(batch, 1, &nr, events, NULL));
+	assert_int_equal(nr, 1);
+	seen[(size_t)events[0].cookie] = true;
+	assert_ok(cuFileBatchIOSubmit(batch, 2, params + 3, 0));
+	take(batch, 4, 4, seen, 100);
+	cuFileBatchIODestroy(batch);
+}
+
+static void time_limits(void **state)
+{
+	struct timespec none = {0, 0}, long_time = {30, 0}, rubbish = {10000, -5};
+	struct cuf_io_params params[3];
+	struct cuf_io_event events[3];
+	unsigned nr = 3, got = 0;
+	void *batch;
+
+	(void)state;
+	assert_ok(cuFileBatchIOSetUp(&batch, 3));
+	/* Nothing is out: nothing to wait for, with and without a limit. */
+	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, NULL));
+	assert_int_equal(nr, 0);
+	nr = 3;
+	assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, &none));
+	assert_int_equal(nr, 0);
+	reads(params, 3, 1 << 20);
+	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
+	nr = 3;
+	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, &none));
+	got += nr;
+	nr = 3;
+	assert_ok(cuFileBatchIOGetStatus(batch, 3 - got, &nr, events, &long_time));
+	got += nr;
+	assert_int_equal(got, 3);
+	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
+	nr = 3;
+	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, &rubbish));
+	assert_int_equal(nr, 3);
+	cuFileBatchIODestroy(batch);
+}
+
+/* Each still comes once, moved or not. */
+static void cancelled(void **state)
+{
+	struct cuf_io_params params[32];
+	struct cuf_io_event events[32];
+	unsigned nr = 32;
+	void *batch;
+
+	(void)state;
+	reads(params, 32, 100000);
+	assert_ok(cuFileBatchIOSetUp(&batch, 32));
+	assert_ok(cuFileBatchIOSubmit(batch, 32, params, 0));
+	assert_ok(cuFileBatchIOCancel(batch));
+	assert_ok(cuFileBatchIOGetStatus(batch, 32, &nr, events, NULL));
+	assert_int_equal(nr, 32);
+	for (unsigned i = 0; i < nr; i++)
+		assert_true((events[i].status == CUF_COMPLETE && events[i].ret == 100000) ||
+			    (events[i].status == CUF_CANCELED && (ssize_t)events[i].ret < 0));
+	/* And destroyed with all of them out, and the file free afterwards. */
+	assert_ok(cuFileBatchIOSubmit(batch, 32, params, 0));
+	cuFileBatchIODestroy(batch);
+}
+
+static void wrong_arguments(void **state)
+{
+	struct cuf_io_params params[2], bad;
+	struct cuf_io_event events[2];
+	size_t most = 0;
+	unsigned nr = 2;
+	void *batch, *none;
+
+	(void)state;
+	assert_ok(cuFileGetParameterSizeT(CUF_IO_BATCHSIZE, &most));
+	assert_int_equal(most, MOST);
+	assert_code(cuFileBatchIOSetUp(NULL, 2), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOSetUp(&none, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOSetUp(&none, MOST + 1), CUF_INVALID_VALUE);
+	assert_ok(cuFileBatchIOSetUp(&batch, 2));
+	reads(params, 2, 100);
+	assert_code(cuFileBatchIOSubmit(NULL, 2, params, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOSubmit(params, 2, params, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOSubmit(batch, 0, params, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOSubmit(batch, 2, NULL, 0), CUF_INVALID_VALUE);
+	bad = params[1];
+	params[1].mode = 7;
+	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_INVALID_VALUE);
+	params[1] = bad;
+	params[1].opcode = 2;
+	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_INVALID_VALUE);
+	params[1] = bad;
+	params[1].fh = &bad;
+	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_HANDLE_NOT_REGISTERED);
+	params[1] = bad;
+	params[1].u.batch.base = NULL;
+	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_INVALID_VALUE);
+	params[1] = bad;
+	params[1].u.batch.base_offset = (off_t)1 << 40;
+	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_CUDA_POINTER_RANGE_ERROR);
+	/* Not one of those had begun. */
+	assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, NULL));
+	assert_int_equal(nr, 0);
+	assert_code(cuFileBatchIOGetStatus(batch, 0, NULL, events, NULL), CUF_INVALID_VALUE);
+	nr = 1;
+	assert_code(cuFileBatchIOGetStatus(batch, 2, &nr, events, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOGetStatus(batch, 1, &nr, NULL, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOGetStatus(&bad, 0, &nr, events, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileBatchIOCancel(NULL), CUF_INVALID_VALUE);
+	cuFileBatchIODestroy(NULL);
+	cuFileBatchIODestroy(&bad);
+	cuFileBatchIODestroy(batch);
+	cuFileBatchIODestroy(batch);
+	assert_code(cuFileBatchIOCancel(batch), CUF_INVALID_VALUE);
+}
+
+/* What the file itself refuses comes as an event, beside those that went well. */
+static void partly(void **state)
+{
+	struct cuf_io_params params[3];
+	struct cuf_io_event events[3];
+	int ro = open(st_path, O_RDONLY);
+	void *readonly = st_register(ro, NULL), *batch;
+	unsigned nr = 3;
+
+	(void)state;
+	reads(params, 3, 1000);
+	params[1].fh = readonly;
+	params[1].opcode = CUF_WRITE;
+	params[2].u.batch.file_offset = (off_t)LEN - 10;
+	assert_ok(cuFileBatchIOSetUp(&batch, 3));
+	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
+	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, NULL));
+	assert_int_equal(nr, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		size_t cookie = (size_t)events[i].cookie;
+
+		assert_int_equal(events[i].status, cookie == 1 ? CUF_FAILED : CUF_COMPLETE);
+		assert_int_equal((ssize_t)events[i].ret, cookie == 1   ? -EBADF
+							 : cookie == 2 ? 10
+								       : 1000);
+	}
+	cuFileBatchIODestroy(batch);
+	cuFileHandleDeregister(readonly);
+	close(ro);
+}
+
+/* One thread submits, one takes, one cancels. */
+static void *batch_of_three;
+static _Atomic bool stop;
+
+static void *cancel_on(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&stop)) {
+		cuFileBatchIOCancel(batch_of_three);
+		usleep(300);
+	}
+	return NULL;
+}
+
+static void *take_on(void *arg)
+{
+	unsigned *got = arg;
+	struct timespec limit = {0, 20000000};
+	struct cuf_io_event events[8];
+
+	while (!atomic_load(&stop)) {
+		unsigned nr = 8;
+
+		if (cuFileBatchIOGetStatus(batch_of_three, 1, &nr, events, &limit).err)
+			break;
+		__atomic_fetch_add(got, nr, __ATOMIC_SEQ_CST);
+	}
+	return NULL;
+}
+
+static void from_threads(void **state)
+{
+	enum { OPS = 2000 };
+	struct cuf_io_params param = op(CUF_READ, 9000, 17, 0, 0);
+	pthread_t taker, canceller;
+	unsigned got = 0;
+
+	(void)state;
+	assert_ok(cuFileBatchIOSetUp(&batch_of_three, 8));
+	assert_int_equal(pthread_create(&taker, NULL, take_on, &got), 0);
+	assert_int_equal(pthread_create(&canceller, NULL, cancel_on, NULL), 0);
+	for (unsigned i = 0; i < OPS;) {
+		int code;
+
+		param.u.batch.base_offset = (off_t)(i % 8) * 9000;
+		code = cuFileBatchIOSubmit(batch_of_three, 1, &param, 0).err;
+		assert_true(!code || code == CUF_BATCH_FULL);
+		if (!code)
+			i++;
+		else
+			sched_yield();
+	}
+	while (__atomic_load_n(&got, __ATOMIC_SEQ_CST) < OPS)
+		usleep(1000);
+	atomic_store(&stop, true);
+	pthread_join(taker, NULL);
+	pthread_join(canceller, NULL);
+	assert_int_equal(got, OPS);
+	cuFileBatchIODestroy(batch_of_three);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_of_them), cmocka_unit_test(writes_and_reads),
+		cmocka_unit_test(full),	       cmocka_unit_test(time_limits),
+		cmocka_unit_test(cancelled),   cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(partly),      cmocka_unit_test(from_threads),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
