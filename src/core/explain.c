@@ -10,9 +10,37 @@
 #include "core/pump.h"
 #include "core/route.h"
 
-static int first(const struct pst_plan *plan, enum pst_residency residency)
+/* The first of the plan that takes runs of `len` bytes; the last takes any. */
+static int first(const struct pst_plan_in *in, const struct pst_plan *plan,
+		 enum pst_residency residency, uint64_t len)
 {
-	return plan->count[residency] ? plan->list[residency][0] : -1;
+	unsigned count = plan->count[residency];
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned index = plan->list[residency][i];
+
+		if (i + 1 == count || len >= in->states[index].facts.chunk_quick)
+			return (int)index;
+	}
+	return -1;
+}
+
+static void put_why(struct penstock_explain_path *row, enum penstock_why why)
+{
+	row->why = why;
+	snprintf(row->text, sizeof(row->text), "%s",
+		 why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(why));
+}
+
+/* The plan does not know the length; a lane passes over what is slow for it. */
+static void say_short(struct penstock_explanation *out)
+{
+	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
+		return;
+	for (unsigned i = 0; i < out->path_count; i++)
+		if (out->paths[i].why == PENSTOCK_WHY_NONE)
+			put_why(&out->paths[i], PENSTOCK_WHY_NOT_QUICK);
+	put_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
 static void explain_path(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned i,
@@ -41,14 +69,9 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 /* The plan treats what is not known as not cached; that is no reason to say so. */
 static void say_unknown(struct penstock_explanation *out)
 {
-	for (unsigned i = 0; i < out->path_count; i++) {
-		struct penstock_explain_path *row = &out->paths[i];
-
-		if (row->why != PENSTOCK_WHY_COLD)
-			continue;
-		row->why = out->resident_why;
-		snprintf(row->text, sizeof(row->text), "%s", penstock_why_text(row->why));
-	}
+	for (unsigned i = 0; i < out->path_count; i++)
+		if (out->paths[i].why == PENSTOCK_WHY_COLD)
+			put_why(&out->paths[i], out->resident_why);
 }
 
 /* The page cache's answer for the range, put together from its pieces. */
@@ -70,6 +93,17 @@ static int resident(struct penstock_storage *st, const struct penstock_seg *seg,
 	}
 }
 
+static uint64_t length_of(const struct penstock_req *req)
+{
+	const struct penstock_seg *seg = &req->segs[0];
+	uint64_t len;
+
+	if (!seg->row_len)
+		return req->storage->facts.length;
+	return __builtin_mul_overflow(seg->row_len, seg->rows ? seg->rows : 1, &len) ? UINT64_MAX
+										    : len;
+}
+
 int penstock_explain(const struct penstock_req *given, struct penstock_explanation *out)
 {
 	struct penstock_explanation ours = { .size = sizeof(ours) };
@@ -79,6 +113,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	struct pst_plan_in in;
 	const struct pst_lane *lane;
 	enum pst_residency residency;
+	uint64_t len;
 	struct pst_err err;
 	struct penstock_device *dev;
 	int ret = pst_take(&req, sizeof(req), given, "penstock_req", &err);
@@ -101,10 +136,11 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	residency = ours.resident == 1 ? PST_WARM : ours.resident ? PST_UNKNOWN : PST_COLD;
 	if (req.op == PENSTOCK_WRITE)
 		residency = PST_COLD;
-	ours.taken = first(plan, residency);
-	ours.cold = first(plan, PST_COLD);
-	ours.warm = first(plan, PST_WARM);
-	ours.unknown = first(plan, PST_UNKNOWN);
+	len = length_of(&req);
+	ours.taken = first(&in, plan, residency, len);
+	ours.cold = first(&in, plan, PST_COLD, len);
+	ours.warm = first(&in, plan, PST_WARM, len);
+	ours.unknown = first(&in, plan, PST_UNKNOWN, len);
 	lane = &atomic_load(&dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
@@ -116,5 +152,6 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 		explain_path(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)
 		say_unknown(&ours);
+	say_short(&ours);
 	return pst_give(out, &ours, sizeof(ours));
 }
