@@ -210,7 +210,7 @@ static void drive(struct run *r)
 	double cpu = cpu_seconds(), begun = seconds();
 
 	r->until = begun + r->a->runtime;
-	for (unsigned i = 0; i < r->a->depth && more(r); i++) {
+	for (unsigned i = 0; i < r->a->depth && (!i || more(r)); i++) {
 		r->places[i] = i;
 		submit(r, i);
 	}

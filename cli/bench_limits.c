@@ -34,7 +34,7 @@ static void *worker(void *arg)
 	if (buf == MAP_FAILED)
 		return NULL;
 	memset(buf, 0x5a, j->block);
-	while (seconds() < j->until) {
+	do { /* once at least, however late a thread comes */
 		uint64_t n = atomic_fetch_add(&j->next, 1);
 		ssize_t got;
 		off_t off;
@@ -50,7 +50,7 @@ static void *worker(void *arg)
 		if (got <= 0)
 			break;
 		atomic_fetch_add(&j->bytes, (uint64_t)got);
-	}
+	} while (seconds() < j->until);
 	munmap(buf, j->block);
 	return NULL;
 }
