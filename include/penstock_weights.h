@@ -81,9 +81,13 @@ struct penstock_weights_opts {
 				   * NULL: main, or the only one */
 	const char *cache;	  /* that cache; NULL: $HF_HUB_CACHE, $HF_HOME/hub, then
 				   * ~/.cache/huggingface/hub */
+	unsigned flags;		  /* PENSTOCK_WEIGHTS_* */
 };
 #define PENSTOCK_WEIGHTS_OPTS_INIT \
-	{ sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL }
+	{ sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL, 0 }
+
+/* The files do not change while the model is open: a second load is quicker. */
+#define PENSTOCK_WEIGHTS_IMMUTABLE 0x1u
 
 /*
  * Opens a model and reads its headers. `path` is a safetensors file; an index
@@ -146,6 +150,124 @@ struct penstock_weights_place {
 	uint64_t off;	  /* in the file, UINT64_MAX: none in particular */
 };
 PENSTOCK_API void penstock_weights_get_place(struct penstock_weights_place *out);
+
+/* ---- three ways to receive them ------------------------------------------------ */
+
+/*
+ * What the three ways share. One request a file, or more where `request_bytes` asks,
+ * all in flight at once. Nothing is moved on the device after it has arrived. A file
+ * that changed since its header was read is -ESTALE, before or after its bytes moved.
+ */
+struct penstock_load_opts {
+	size_t size;
+	enum penstock_class require;
+	enum penstock_effort effort;
+	const char *path;	/* as in penstock_req */
+	uint64_t align;		/* at least this for each tensor, a power of two up to
+				 * 4096; 0: what its dtype needs */
+	uint64_t window;	/* iterator: device memory, 0: 1 GiB */
+	uint64_t request_bytes; /* cut at tensors, so that `each` comes more often; 0: no */
+	/* Device memory of the caller's; NULL: penstock_alloc and penstock_free. NULL
+	 * from alloc is -ENOMEM. */
+	void *(*alloc)(void *user, struct penstock_device *dev, size_t len, size_t align);
+	void (*free)(void *user, struct penstock_device *dev, void *ptr, size_t len);
+	/* After each request, on the caller's thread: its report, valid inside. Non-zero
+	 * cancels the load: -ECANCELED. */
+	int (*each)(void *user, unsigned file, const struct penstock_report *report);
+	void *user;
+};
+#define PENSTOCK_LOAD_OPTS_INIT                                                        \
+	{ sizeof(struct penstock_load_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0,  \
+	  0, 0, NULL, NULL, NULL, NULL }
+
+/* What a load did, all its requests together. */
+struct penstock_load_report {
+	size_t size;
+	uint64_t bytes;	       /* delivered, each destination counted */
+	uint64_t read;	       /* of the files, each byte once */
+	uint64_t device_bytes; /* most device memory that it held, all devices together */
+	uint64_t cpu_copied;
+	uint64_t dram_laid;
+	uint64_t retries;
+	uint64_t requests;
+	uint64_t start_ns, end_ns;
+	const char *path;	/* the one that carried most; static */
+	const char *engine;
+};
+
+/*
+ * 1. All at once. For each device one allocation that holds every tensor of the
+ * model; several devices get the same bytes, which are read once. Device memory: the
+ * tensors' bytes and less than 4 KiB for each stretch of them that lies contiguous and
+ * aligned in its file, most often one a file; had before the first byte moves. Whole or
+ * nothing. `report` may be NULL. May block.
+ */
+struct penstock_loaded;
+PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
+				       struct penstock_device *const *devs, unsigned dev_count,
+				       const struct penstock_load_opts *opts,
+				       struct penstock_load_report *report,
+				       struct penstock_loaded **out);
+/* Where a tensor lies on device `dev_index` of the list; NULL: out of range. It lives
+ * until penstock_loaded_free. */
+PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
+				       uint64_t tensor);
+/* Frees all of it, by the caller's allocator where it had one. The devices are open
+ * still; the model may be closed. */
+PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
+
+/*
+ * 2. Into memory of the caller's: any number of pieces of any tensors, each to its
+ * place. A piece is a range of one dimension of a tensor: rows of consecutive bytes
+ * that lie `pitch` apart at their destination. Pieces of the same bytes are several
+ * destinations of one read. No device memory is taken. All is checked before the first
+ * byte moves: range, room, dtype, device; after a failure in flight the contents of
+ * the destinations are undefined.
+ */
+struct penstock_piece {
+	size_t size;
+	uint64_t tensor;
+	unsigned dim;	       /* cut along this one; 0 with count 0: all of it */
+	uint64_t first, count; /* elements of dim; count 0: as many as there are */
+	uint64_t outer_first;  /* of what the dimensions before dim together count */
+	uint64_t outer_count;  /* 0: as many as there are */
+	struct penstock_device *dev; /* NULL: found from the pointer */
+	void *ptr;
+	uint64_t room;	/* bytes at ptr */
+	uint64_t pitch; /* from row to row; 0: no gap */
+	enum penstock_dtype dtype; /* of the destination; PENSTOCK_DTYPE_NONE: not checked */
+};
+/* `report` may be NULL. May block. -ERANGE: outside of the tensor; -ENOSPC: no room;
+ * -EINVAL: another dtype, or elements that do not begin at a byte. */
+PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
+					    const struct penstock_piece *pieces, uint64_t count,
+					    const struct penstock_load_opts *opts,
+					    struct penstock_load_report *report);
+
+/*
+ * 3. One after the other, in file order, through a window of device memory that is
+ * filled ahead. Device memory: the window, or the largest tensor and 4 KiB if that is
+ * more; one allocation. One thread at a time.
+ */
+struct penstock_weights_iter;
+PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w,
+					    struct penstock_device *dev,
+					    const struct penstock_load_opts *opts,
+					    struct penstock_weights_iter **out);
+/*
+ * The next tensor: 1, or 0 behind the last. It stays where it is until it is released;
+ * -ENOBUFS: the window is full of tensors that were not. After another error there is
+ * no next. May block.
+ */
+PENSTOCK_API int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tensor,
+					    void **ptr);
+/* Gives a tensor's room back, in any order. -ENOENT: it is not out. */
+PENSTOCK_API int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t tensor);
+/* What was done so far. */
+PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_iter *it,
+					       struct penstock_load_report *out);
+/* Ends it wherever it is, and frees the window with all that is in it. May block. */
+PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 
 #ifdef __cplusplus
 }

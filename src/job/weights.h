@@ -7,6 +7,7 @@
 #ifndef PST_JOB_WEIGHTS_H
 #define PST_JOB_WEIGHTS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -62,9 +63,18 @@ struct pst_entry {
 	unsigned shard;
 };
 
+/* A shard that is open for reading; made when it is first read. */
+struct pst_source {
+	struct penstock_storage *st;
+	int fd;
+};
+
 struct penstock_weights {
 	struct pst_files files;
 	struct pst_shard *shards;
+	struct pst_source *sources; /* of each shard */
+	pthread_mutex_t lock;	    /* of sources; no other is taken under it */
+	unsigned flags;
 	unsigned shard_count;
 	struct pst_entry *entries; /* by shard, then by place */
 	uint64_t count;
@@ -78,7 +88,56 @@ struct penstock_weights {
 int pst_shard_open(const struct pst_shard *shard);
 int pst_shard_same(const struct pst_shard *shard, int fd);
 
+/* The shard as a storage, opened at the first call; the model's. */
+int pst_shard_storage(struct penstock_weights *w, unsigned shard, struct penstock_storage **out);
+
 /* The tensor of a shard that `off` of its file lies in, or "". */
 const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off);
+
+/* ---- moving: weights_move.c ---- */
+
+struct pst_bit { /* a piece of a file and one place for it */
+	struct penstock_seg seg;
+	unsigned shard;
+};
+
+struct pst_bits {
+	struct pst_bit *list;
+	size_t count, room;
+	uint64_t most; /* neighbours are joined up to this length; 0: any */
+};
+/* Joined with the one before where the two touch in file and memory. */
+int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg);
+
+/* Checked options, and where the reports of all requests go. */
+struct pst_load {
+	struct penstock_weights *w;
+	struct penstock_load_opts opts;
+	struct penstock_load_report report;
+	uint64_t path_bytes; /* of the path that carried most in one request */
+	int failed;	     /* the first error; its sentence is the thread's */
+};
+int pst_load_take(struct pst_load *load, struct penstock_weights *w,
+		  const struct penstock_load_opts *opts);
+void pst_load_request(const struct pst_load *load, struct penstock_req *req);
+/* Counts a completion; the first error becomes load->failed and the thread's. */
+void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done);
+/* That no file changed while its bits were read. */
+int pst_load_unchanged(struct pst_load *load, const struct pst_bits *bits);
+/* Moves all of it: submits, waits. What is in flight ends before it returns. */
+int pst_load_move(struct pst_load *load, struct pst_bits *bits);
+
+int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t len, void **out);
+void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
+		   size_t len);
+
+/* ---- where tensors lie in an allocation: weights_place.c ---- */
+
+/*
+ * Offsets for tensors [first, first + count) in memory that is aligned to 4096, and
+ * how much they take in all. Contiguous tensors stay so, as long as each is aligned.
+ */
+uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count,
+		   uint64_t align, uint64_t *offs);
 
 #endif

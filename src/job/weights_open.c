@@ -76,6 +76,33 @@ const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off)
 	return low < shard->st.count ? shard->st.tensors[low].name : "";
 }
 
+int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstock_storage **out)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct pst_source *source = &w->sources[index];
+	int ret = 0;
+
+	if (w->flags & PENSTOCK_WEIGHTS_IMMUTABLE)
+		opts.flags |= PENSTOCK_O_IMMUTABLE;
+	pthread_mutex_lock(&w->lock);
+	if (!source->st) {
+		ret = pst_shard_open(&w->shards[index]);
+		source->fd = ret;
+		if (ret >= 0) {
+			ret = penstock_open_fd(source->fd, &opts, &source->st);
+			if (ret < 0) {
+				close(source->fd);
+				ret = pst_weights_fail(ret, penstock_errwhy(),
+						       w->shards[index].path, NULL, PST_NO_OFF,
+						       "%s", penstock_errmsg());
+			}
+		}
+	}
+	*out = source->st;
+	pthread_mutex_unlock(&w->lock);
+	return ret < 0 ? ret : 0;
+}
+
 static int read_at(const char *path, int fd, void *to, size_t len, uint64_t off)
 {
 	size_t at = 0;
@@ -147,7 +174,8 @@ static int read_header(struct pst_shard *shard, int fd)
 static int open_shards(struct penstock_weights *w)
 {
 	w->shards = calloc(w->files.count ? w->files.count : 1, sizeof(*w->shards));
-	if (!w->shards)
+	w->sources = calloc(w->files.count ? w->files.count : 1, sizeof(*w->sources));
+	if (!w->shards || !w->sources)
 		return pst_weights_no_memory("the list of files");
 	for (unsigned i = 0; i < w->files.count; i++) {
 		struct pst_shard *shard = &w->shards[i];
@@ -300,6 +328,9 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 
 	if (ret)
 		return ret;
+	if (opts.flags & ~PENSTOCK_WEIGHTS_IMMUTABLE)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"an unknown flag");
 	if (!paths || !count || !out || (opts.name_count && !opts.names) ||
 	    (opts.dir_count && !opts.dirs))
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
@@ -307,6 +338,8 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return pst_weights_no_memory("a model");
+	pthread_mutex_init(&w->lock, NULL);
+	w->flags = opts.flags;
 	for (unsigned i = 0; i < count && !ret; i++)
 		ret = paths[i] ? pst_files_find(&w->files, paths[i], &opts)
 			       : pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
@@ -333,8 +366,15 @@ void penstock_weights_close(struct penstock_weights *w)
 {
 	if (!w)
 		return;
-	for (unsigned i = 0; i < w->shard_count; i++)
+	for (unsigned i = 0; i < w->shard_count; i++) {
+		if (w->sources[i].st) {
+			penstock_close(w->sources[i].st);
+			close(w->sources[i].fd);
+		}
 		pst_st_free(&w->shards[i].st);
+	}
+	pthread_mutex_destroy(&w->lock);
+	free(w->sources);
 	pst_files_free(&w->files);
 	free(w->shards);
 	free(w->entries);

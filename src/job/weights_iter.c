@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The third way to receive a model: tensor by tensor in file order, through a window of
+ * device memory. The window is a circle of batches, a request each: read ahead at its
+ * head, given back at its tail once every tensor of the oldest batch was released. It
+ * never takes more memory than the window that it was opened with.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/weights.h"
+
+#define WINDOW_DEFAULT (1ull << 30)
+#define BATCHES_MAX 64u	   /* in the window */
+#define BATCH_PARTS 4u	   /* a batch is at most this part of the window */
+#define BATCH_LEAST 65536u
+#define TENSORS_MAX 16384u /* of a batch, so that it is one request */
+
+struct batch {
+	uint64_t first, count; /* tensors */
+	uint64_t start, len;   /* in the window */
+	uint64_t held;	       /* tensors not yet released */
+	struct pst_bits bits;
+	uint64_t *offs;
+	bool *out; /* handed to the caller and not released */
+	bool done;
+};
+
+struct penstock_weights_iter {
+	struct pst_load load;
+	struct penstock_device *dev;
+	struct penstock_queue *q;
+	char *window;
+	uint64_t window_len, batch_most;
+	struct batch batches[BATCHES_MAX]; /* from `oldest` on, in file order */
+	unsigned oldest, batch_count;
+	uint64_t planned; /* tensors in batches so far */
+	uint64_t next;	  /* tensor to hand out */
+};
+
+static struct batch *batch_at(struct penstock_weights_iter *it, unsigned i)
+{
+	return &it->batches[(it->oldest + i) % BATCHES_MAX];
+}
+
+/* The batch that a tensor in the window belongs to. */
+static struct batch *batch_of(struct penstock_weights_iter *it, uint64_t tensor)
+{
+	for (unsigned i = 0; i < it->batch_count; i++) {
+		struct batch *b = batch_at(it, i);
+
+		if (tensor >= b->first && tensor - b->first < b->count)
+			return b;
+	}
+	return NULL;
+}
+
+static uint64_t bytes_of(const struct penstock_weights *w, uint64_t tensor)
+{
+	return w->entries[tensor].t->end - w->entries[tensor].t->begin;
+}
+
+/* ---- the head: what is read next ---- */
+
+/* As many tensors as make a batch: of one file, at least one. */
+static uint64_t batch_length(const struct penstock_weights_iter *it, uint64_t first)
+{
+	const struct penstock_weights *w = it->load.w;
+	uint64_t count = 0, bytes = 0;
+
+	while (first + count < w->count && count < TENSORS_MAX &&
+	       w->entries[first + count].shard == w->entries[first].shard) {
+		/* What it may take at most with what lies between two: pst_place. */
+		bytes += bytes_of(w, first + count) / 16 * 17 + 128;
+		if (count && bytes > it->batch_most)
+			break;
+		count++;
+	}
+	return count;
+}
+
+/* A place for `len` bytes behind the newest batch: at the circle's beginning if not
+ * before its end. */
+static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
+{
+	const struct batch *oldest = batch_at(it, 0);
+	const struct batch *newest = batch_at(it, it->batch_count - 1);
+	uint64_t head;
+
+	*start = 0;
+	if (!it->batch_count)
+		return len <= it->window_len;
+	if (it->batch_count == BATCHES_MAX)
+		return false;
+	head = (newest->start + newest->len + 4095) & ~4095ull;
+	if (newest->start >= oldest->start) {
+		if (head <= it->window_len && len <= it->window_len - head) {
+			*start = head;
+			return true;
+		}
+		return len <= oldest->start;
+	}
+	*start = head;
+	return head <= oldest->start && len <= oldest->start - head;
+}
+
+static int submit(struct penstock_weights_iter *it, struct batch *b)
+{
+	const struct pst_shard *shard;
+	struct penstock_req req;
+	unsigned index;
+	int ret;
+
+	if (!b->bits.count) { /* tensors of no bytes only */
+		b->done = true;
+		return 0;
+	}
+	index = b->bits.list[0].shard;
+	shard = &it->load.w->shards[index];
+	pst_load_request(&it->load, &req);
+	ret = pst_shard_storage(it->load.w, index, &req.storage);
+	if (ret)
+		return ret;
+	req.segs = &b->bits.list[0].seg;
+	req.seg_count = (unsigned)b->bits.count;
+	req.seg_size = sizeof(b->bits.list[0]);
+	req.user = b;
+	ret = penstock_submit(it->q, &req, 1, NULL);
+	if (ret == 1)
+		return 0;
+	return pst_weights_fail(ret, penstock_errwhy(), shard->path,
+				pst_shard_tensor_at(shard, req.segs[0].off), PST_NO_OFF, "%s",
+				penstock_errmsg());
+}
+
+static void drop(struct batch *b)
+{
+	free(b->bits.list);
+	free(b->offs);
+	free(b->out);
+	*b = (struct batch){ .first = 0 };
+}
+
+static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
+{
+	const struct penstock_weights *w = it->load.w;
+	int ret = 0;
+
+	for (uint64_t i = 0; i < b->count && !ret; i++) {
+		const struct pst_entry *e = &w->entries[b->first + i];
+		struct penstock_seg seg = {
+			.buf = it->window + b->start + b->offs[i],
+			.dev = it->dev,
+			.off = w->shards[e->shard].data_off + e->t->begin,
+			.row_len = bytes_of(w, b->first + i),
+		};
+
+		ret = pst_bits_add(&b->bits, e->shard, &seg);
+	}
+	return ret ? ret : submit(it, b);
+}
+
+/* Reads one more batch ahead: 1, 0 if there is no room or nothing left, or an error. */
+static int ahead(struct penstock_weights_iter *it)
+{
+	uint64_t count = batch_length(it, it->planned), start;
+	struct batch *b = batch_at(it, it->batch_count);
+	int ret;
+
+	if (!count || it->batch_count == BATCHES_MAX)
+		return 0;
+	b->offs = calloc(count, sizeof(*b->offs));
+	b->out = calloc(count, sizeof(*b->out));
+	if (!b->offs || !b->out) {
+		drop(b);
+		return pst_weights_no_memory("a batch");
+	}
+	b->first = it->planned;
+	b->count = b->held = count;
+	b->len = pst_place(it->load.w, b->first, count, it->load.opts.align, b->offs);
+	if (!find_room(it, b->len, &start)) {
+		drop(b);
+		return 0;
+	}
+	b->start = start;
+	ret = fill_batch(it, b);
+	if (ret) {
+		drop(b);
+		return ret;
+	}
+	it->planned += count;
+	it->batch_count++;
+	return 1;
+}
+
+/* ---- what callers see ---- */
+
+/* The most that one batch of a single tensor takes; the window must hold that. */
+static uint64_t largest(const struct penstock_weights *w, uint64_t align)
+{
+	uint64_t most = 0, off;
+
+	for (uint64_t t = 0; t < w->count; t++) {
+		uint64_t len = bytes_of(w, t) > most ? pst_place(w, t, 1, align, &off) : 0;
+
+		most = len > most ? len : most;
+	}
+	return most;
+}
+
+static uint64_t window_for(const struct penstock_weights *w, const struct penstock_load_opts *opts)
+{
+	uint64_t window = opts->window ? opts->window : WINDOW_DEFAULT, sum = 0;
+	uint64_t least = largest(w, opts->align);
+
+	for (uint64_t t = 0; t < w->count && sum < window; t++)
+		sum += bytes_of(w, t) + 4096;
+	window = sum < window ? sum : window;
+	window = window > least ? window : least;
+	return window ? window : 4096;
+}
+
+int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,
+			       const struct penstock_load_opts *opts,
+			       struct penstock_weights_iter **out)
+{
+	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_weights_iter *it;
+	void *window = NULL;
+	int ret;
+
+	if (!dev || !out)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"no device");
+	it = calloc(1, sizeof(*it));
+	if (!it)
+		return pst_weights_no_memory("an iterator");
+	ret = pst_load_take(&it->load, w, opts);
+	if (!ret) {
+		it->dev = dev;
+		it->window_len = window_for(w, &it->load.opts);
+		it->batch_most = it->window_len / BATCH_PARTS;
+		if (it->batch_most < BATCH_LEAST)
+			it->batch_most = BATCH_LEAST;
+		if (it->batch_most > it->window_len - it->window_len / BATCH_PARTS)
+			it->batch_most = it->window_len / BATCH_PARTS;
+		ret = pst_load_alloc(&it->load, dev, it->window_len, &window);
+	}
+	it->window = window;
+	q.requests_max = BATCHES_MAX;
+	q.segs_max = TENSORS_MAX;
+	if (!ret) {
+		ret = penstock_queue_open(&q, &it->q);
+		if (ret)
+			pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF, "%s",
+					 penstock_errmsg());
+	}
+	if (ret) {
+		penstock_weights_iter_close(it);
+		return ret;
+	}
+	*out = it;
+	return 0;
+}
+
+/* Waits until a batch is there, or something failed. */
+static int await(struct penstock_weights_iter *it, struct batch *b)
+{
+	struct penstock_done done[4];
+
+	while (!b->done && !it->load.failed) {
+		int n = penstock_wait(it->q, done, 1, 4, -1);
+
+		for (int i = 0; i < n; i++) {
+			struct batch *ended = done[i].user;
+
+			pst_load_done(&it->load, ended->bits.list[0].shard, &done[i]);
+			ended->done = true;
+		}
+		if (n <= 0)
+			it->load.failed = pst_weights_fail(n ? n : EIO, penstock_errwhy(), NULL,
+							   NULL, PST_NO_OFF, "%s",
+							   penstock_errmsg());
+	}
+	return it->load.failed;
+}
+
+int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tensor, void **ptr)
+{
+	struct batch *b;
+	int ret = it->load.failed;
+
+	if (ret)
+		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
+					"this iteration has failed before");
+	while (!ret && it->planned < it->load.w->count) {
+		ret = ahead(it);
+		if (!ret)
+			break;
+		ret = ret < 0 ? ret : 0;
+	}
+	if (ret)
+		return it->load.failed = ret;
+	if (it->next == it->load.w->count)
+		return 0;
+	b = batch_of(it, it->next);
+	if (!b)
+		return pst_weights_fail(ENOBUFS, PENSTOCK_WHY_FULL, NULL,
+					it->load.w->entries[it->next].t->name, PST_NO_OFF,
+					"the window of %llu bytes is full of tensors that were not "
+					"released", (unsigned long long)it->window_len);
+	ret = await(it, b);
+	if (!ret && it->next == b->first && b->bits.count) {
+		ret = pst_load_unchanged(&it->load, &b->bits);
+		it->load.failed = ret;
+	}
+	if (ret)
+		return ret;
+	*tensor = it->next;
+	*ptr = it->window + b->start + b->offs[it->next - b->first];
+	b->out[it->next - b->first] = true;
+	it->next++;
+	return 1;
+}
+
+int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t tensor)
+{
+	struct batch *b = batch_of(it, tensor);
+
+	if (!b || !b->out[tensor - b->first])
+		return pst_weights_fail(ENOENT, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"tensor %llu is not out", (unsigned long long)tensor);
+	b->out[tensor - b->first] = false;
+	b->held--;
+	while (it->batch_count && !batch_at(it, 0)->held) {
+		drop(batch_at(it, 0));
+		it->oldest = (it->oldest + 1) % BATCHES_MAX;
+		it->batch_count--;
+	}
+	return 0;
+}
+
+void penstock_weights_iter_report(const struct penstock_weights_iter *it,
+				  struct penstock_load_report *out)
+{
+	pst_weights_give(out, &it->load.report, sizeof(it->load.report));
+}
+
+void penstock_weights_iter_close(struct penstock_weights_iter *it)
+{
+	if (!it)
+		return;
+	penstock_queue_close(it->q); /* what is in flight ends first */
+	for (unsigned i = 0; i < it->batch_count; i++)
+		drop(batch_at(it, i));
+	pst_load_free(&it->load.opts, it->dev, it->window, it->window_len);
+	free(it);
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two of the three ways to receive a model: all at once into one allocation a device,
+ * and piece by piece into memory of the caller's. Both make a list of pieces and give
+ * it to weights_move.c. Nothing is half there: what was allocated for a load that
+ * failed is freed, and pieces are checked before the first byte moves.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "job/weights.h"
+
+/* ---- all at once ---- */
+
+struct penstock_loaded {
+	struct penstock_load_opts opts;
+	struct penstock_device **devs;
+	void **bases;
+	unsigned dev_count;
+	uint64_t len, count;
+	uint64_t *offs;
+};
+
+static void finish(const struct pst_load *load, struct penstock_load_report *report)
+{
+	if (report)
+		pst_weights_give(report, &load->report, sizeof(load->report));
+}
+
+static int make_loaded(struct pst_load *load, struct penstock_device *const *devs, unsigned count,
+		       struct penstock_loaded **out)
+{
+	struct penstock_loaded *l = calloc(1, sizeof(*l));
+	struct penstock_weights *w = load->w;
+
+	if (!l)
+		return pst_weights_no_memory("a load");
+	*out = l;
+	l->opts = load->opts;
+	l->count = w->count;
+	l->offs = calloc(w->count ? w->count : 1, sizeof(*l->offs));
+	l->devs = calloc(count, sizeof(*l->devs));
+	l->bases = calloc(count, sizeof(*l->bases));
+	if (!l->offs || !l->devs || !l->bases)
+		return pst_weights_no_memory("a load");
+	l->len = pst_place(w, 0, w->count, load->opts.align, l->offs);
+	for (unsigned i = 0; i < count; i++) {
+		/* A page even for nothing, so that every tensor has an address. */
+		int ret = pst_load_alloc(load, devs[i], l->len ? l->len : 4096, &l->bases[i]);
+
+		if (ret)
+			return ret;
+		l->devs[i] = devs[i];
+		l->dev_count++;
+	}
+	return 0;
+}
+
+static int list_all(const struct penstock_loaded *l, const struct penstock_weights *w,
+		    struct pst_bits *bits)
+{
+	/* A device at a time, so that neighbours are joined; the file's order follows. */
+	for (unsigned i = 0; i < l->dev_count; i++) {
+		for (uint64_t t = 0; t < w->count; t++) {
+			const struct pst_entry *e = &w->entries[t];
+			struct penstock_seg seg = {
+				.buf = (char *)l->bases[i] + l->offs[t],
+				.dev = l->devs[i],
+				.off = w->shards[e->shard].data_off + e->t->begin,
+				.row_len = e->t->end - e->t->begin,
+			};
+			int ret = pst_bits_add(bits, e->shard, &seg);
+
+			if (ret)
+				return ret;
+		}
+	}
+	return 0;
+}
+
+int penstock_weights_load(struct penstock_weights *w, struct penstock_device *const *devs,
+			  unsigned dev_count, const struct penstock_load_opts *opts,
+			  struct penstock_load_report *report, struct penstock_loaded **out)
+{
+	struct pst_bits bits = { .list = NULL };
+	struct penstock_loaded *l = NULL;
+	struct pst_load load;
+	int ret = pst_load_take(&load, w, opts);
+
+	if (ret)
+		return ret;
+	if (!devs || !dev_count || !out)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"no device");
+	bits.most = load.opts.request_bytes;
+	ret = make_loaded(&load, devs, dev_count, &l);
+	if (!ret)
+		ret = list_all(l, w, &bits);
+	if (!ret)
+		ret = pst_load_move(&load, &bits);
+	free(bits.list);
+	finish(&load, report);
+	if (ret) {
+		penstock_loaded_free(l);
+		return ret;
+	}
+	*out = l;
+	return 0;
+}
+
+void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
+			  uint64_t tensor)
+{
+	if (dev_index >= loaded->dev_count || tensor >= loaded->count)
+		return NULL;
+	return (char *)loaded->bases[dev_index] + loaded->offs[tensor];
+}
+
+void penstock_loaded_free(struct penstock_loaded *l)
+{
+	if (!l)
+		return;
+	for (unsigned i = 0; i < l->dev_count; i++)
+		pst_load_free(&l->opts, l->devs[i], l->bases[i], l->len ? l->len : 4096);
+	free(l->offs);
+	free(l->devs);
+	free(l->bases);
+	free(l);
+}
+
+/* ---- into memory of the caller's ---- */
+
+static int refuse(const struct penstock_weights *w, uint64_t tensor, int code,
+		  enum penstock_why why, const char *what)
+{
+	const struct pst_entry *e = &w->entries[tensor];
+
+	return pst_weights_fail(code, why, w->shards[e->shard].path, e->t->name, PST_NO_OFF, "%s",
+				what);
+}
+
+static int out_of_range(const struct penstock_weights *w, const struct penstock_piece *p)
+{
+	const struct pst_entry *e = &w->entries[p->tensor];
+
+	return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path,
+				e->t->name, PST_NO_OFF,
+				"%llu from %llu on of dimension %u, rows %llu from %llu on: "
+				"outside of its shape",
+				(unsigned long long)p->count, (unsigned long long)p->first, p->dim,
+				(unsigned long long)p->outer_count,
+				(unsigned long long)p->outer_first);
+}
+
+/* What the piece is of its file: rows, their length and where they begin. */
+static int cut_piece(const struct penstock_weights *w, const struct penstock_piece *p,
+		     struct penstock_seg *seg)
+{
+	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_st_tensor *t = e->t;
+	uint64_t outer = 1, inner = penstock_dtype_bits(t->dtype), extent = 1, end;
+	uint64_t count = p->count, rows = p->outer_count;
+
+	if (p->dim >= (t->rank ? t->rank : 1))
+		return out_of_range(w, p);
+	if (t->begin == t->end)
+		return 0; /* nothing, whatever the range */
+	for (unsigned i = 0; i < p->dim; i++)
+		outer *= t->shape[i]; /* the header's check has multiplied them all */
+	for (unsigned i = p->dim + 1; i < t->rank; i++)
+		inner *= t->shape[i];
+	if (t->rank)
+		extent = t->shape[p->dim];
+	if (!count && p->first <= extent)
+		count = extent - p->first;
+	if (!rows && p->outer_first <= outer)
+		rows = outer - p->outer_first;
+	if (__builtin_add_overflow(p->first, count, &end) || end > extent ||
+	    __builtin_add_overflow(p->outer_first, rows, &end) || end > outer)
+		return out_of_range(w, p);
+	if (p->first * inner % 8 || count * inner % 8 || (rows > 1 && extent * inner % 8))
+		return refuse(w, p->tensor, EINVAL, PENSTOCK_WHY_UNALIGNED,
+			      "the piece does not begin and end at whole bytes");
+	seg->row_len = count * inner / 8;
+	seg->pitch = extent * inner / 8;
+	seg->rows = rows;
+	seg->off = w->shards[e->shard].data_off + t->begin + p->outer_first * seg->pitch +
+		   p->first * inner / 8;
+	if (!rows)
+		seg->row_len = 0;
+	return 0;
+}
+
+static int check_room(const struct penstock_weights *w, const struct penstock_piece *p,
+		      struct penstock_seg *seg)
+{
+	const struct pst_entry *e = &w->entries[p->tensor];
+	uint64_t want;
+
+	seg->buf = p->ptr;
+	seg->buf_pitch = p->pitch ? p->pitch : seg->row_len;
+	if (!seg->row_len)
+		return 0;
+	if (!p->ptr)
+		return refuse(w, p->tensor, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+			      "its destination is NULL");
+	if (seg->rows > 1 && seg->buf_pitch < seg->row_len)
+		return refuse(w, p->tensor, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+			      "its destination's pitch is shorter than a row");
+	if (__builtin_mul_overflow(seg->rows - 1, seg->buf_pitch, &want) ||
+	    __builtin_add_overflow(want, seg->row_len, &want) || want > p->room)
+		return pst_weights_fail(ENOSPC, PENSTOCK_WHY_NO_SPACE, w->shards[e->shard].path,
+					e->t->name, PST_NO_OFF,
+					"its destination has %llu bytes, it takes %llu",
+					(unsigned long long)p->room, (unsigned long long)want);
+	return 0;
+}
+
+static int check_device(const struct penstock_weights *w, const struct penstock_piece *p,
+			struct penstock_seg *seg)
+{
+	const struct pst_entry *e = &w->entries[p->tensor];
+	struct penstock_device *dev = NULL;
+
+	seg->dev = p->dev;
+	if (!seg->row_len)
+		return 0;
+	if (penstock_device_of(p->ptr, &dev))
+		return refuse(w, p->tensor, ENODEV, PENSTOCK_WHY_NO_DEVICE,
+			      "its destination is on no open device");
+	if (p->dev && dev != p->dev)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+					w->shards[e->shard].path, e->t->name, PST_NO_OFF,
+					"its destination is on %s, not on %s",
+					penstock_device_name(dev), penstock_device_name(p->dev));
+	seg->dev = dev;
+	return 0;
+}
+
+static int add_piece(const struct penstock_weights *w, const struct penstock_piece *p,
+		     struct pst_bits *bits)
+{
+	struct penstock_seg seg = { .buf = NULL };
+	const struct pst_entry *e;
+	int ret;
+
+	if (p->tensor >= w->count)
+		return pst_weights_fail(ENOENT, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"tensor %llu of %llu", (unsigned long long)p->tensor,
+					(unsigned long long)w->count);
+	e = &w->entries[p->tensor];
+	if (p->dtype != PENSTOCK_DTYPE_NONE && p->dtype != e->t->dtype)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+					w->shards[e->shard].path, e->t->name, PST_NO_OFF,
+					"it is %s, its destination %s",
+					penstock_dtype_name(e->t->dtype),
+					penstock_dtype_name(p->dtype));
+	ret = cut_piece(w, p, &seg);
+	if (!ret)
+		ret = check_room(w, p, &seg);
+	if (!ret)
+		ret = check_device(w, p, &seg);
+	if (!ret && seg.rows > 1 && seg.row_len == seg.pitch && seg.row_len == seg.buf_pitch) {
+		seg.row_len *= seg.rows;
+		seg.rows = 1;
+	}
+	return ret ? ret : pst_bits_add(bits, e->shard, &seg);
+}
+
+int penstock_weights_load_into(struct penstock_weights *w, const struct penstock_piece *pieces,
+			       uint64_t count, const struct penstock_load_opts *opts,
+			       struct penstock_load_report *report)
+{
+	struct pst_bits bits = { .list = NULL };
+	struct penstock_piece piece;
+	struct pst_load load;
+	int ret = pst_load_take(&load, w, opts);
+
+	if (!ret && count && !pieces)
+		ret = pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				       "no pieces");
+	bits.most = load.opts.request_bytes;
+	for (uint64_t i = 0; i < count && !ret; i++) {
+		const char *from = (const char *)pieces + i * pieces[0].size;
+
+		ret = pst_weights_take(&piece, sizeof(piece), from, "penstock_piece");
+		if (!ret)
+			ret = add_piece(w, &piece, &bits);
+	}
+	if (!ret) {
+		ret = pst_load_move(&load, &bits);
+		finish(&load, report);
+	}
+	free(bits.list);
+	return ret;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where tensors lie in one allocation: as they lie in their file, so that a stretch of
+ * them is one segment and keeps the offsets within a page that direct paths want, and
+ * somewhere else only where a tensor would not be aligned for its dtype. Arithmetic
+ * only; called by weights_load.c and weights_iter.c.
+ */
+#include "job/weights.h"
+
+#define PAGE 4096u
+#define SMALL 65536u  /* a stretch this short gains nothing from a page's phase */
+#define SMALL_ALIGN 64u
+
+struct stretch {
+	uint64_t first, end; /* tensors */
+	uint64_t off, len;   /* in the file */
+	uint64_t shift;	     /* how far its offsets are off what they should be */
+	uint64_t align;	     /* the most that one of its tensors wants */
+};
+
+/* The largest power of two in an element's bytes; kinds below a byte want none. */
+static uint64_t align_of(enum penstock_dtype dtype, uint64_t least)
+{
+	uint64_t bytes = penstock_dtype_bits(dtype) / 8;
+
+	return bytes > least ? bytes : least ? least : 1;
+}
+
+static void take_stretch(const struct penstock_weights *w, uint64_t first, uint64_t end,
+			 uint64_t least, struct stretch *s)
+{
+	const struct pst_entry *e = &w->entries[first];
+	uint64_t data = w->shards[e->shard].data_off;
+
+	s->first = first;
+	s->off = data + e->t->begin;
+	s->len = 0;
+	s->align = align_of(e->t->dtype, least);
+	s->shift = s->off % s->align;
+	for (s->end = first; s->end < end; s->end++) {
+		const struct pst_entry *next = &w->entries[s->end];
+		uint64_t align = align_of(next->t->dtype, least);
+
+		if (next->shard != e->shard || data + next->t->begin != s->off + s->len ||
+		    (s->off + s->len - s->shift) % align)
+			return;
+		s->len += next->t->end - next->t->begin;
+		if (align > s->align)
+			s->align = align;
+	}
+}
+
+uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count,
+		   uint64_t least, uint64_t *offs)
+{
+	uint64_t at = 0, end = first + count;
+	struct stretch s;
+
+	for (uint64_t i = first; i < end; i = s.end) {
+		uint64_t phase;
+
+		take_stretch(w, i, end, least, &s);
+		phase = s.len >= SMALL	       ? PAGE
+			: s.align > SMALL_ALIGN ? s.align
+						: SMALL_ALIGN;
+		at += (s.off - s.shift - at) & (phase - 1);
+		for (uint64_t t = s.first; t < s.end; t++)
+			offs[t - first] = at + w->shards[w->entries[t].shard].data_off +
+					  w->entries[t].t->begin - s.off;
+		at += s.len;
+	}
+	return at;
+}

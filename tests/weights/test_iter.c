@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model tensor by tensor through a window, on the host and on the stand-in's CUDA
+ * device: every byte, in file order, never more device memory than was promised, and a
+ * clear answer when the window is full or a read fails.
+ */
+#include "load.h"
+
+static void iterate(struct penstock_device *dev, uint64_t window, unsigned keep, uint64_t most)
+{
+	struct penstock_weights_iter *it;
+	uint64_t tensor, next = 0, kept[8];
+	unsigned kept_count = 0;
+	void *ptr;
+	int ret;
+
+	use_counter();
+	opts.window = window;
+	if (penstock_weights_iter_open(w, dev, &opts, &it))
+		fail_msg("%s", penstock_errmsg());
+	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
+		struct penstock_tensor t = { .size = sizeof(t) };
+
+		assert_int_equal(tensor, next++);
+		penstock_weights_get(w, tensor, &t);
+		if (t.bytes && penstock_dtype_bits(t.dtype) >= 8)
+			assert_int_equal((uintptr_t)ptr % (penstock_dtype_bits(t.dtype) / 8), 0);
+		check(dev, ptr, t.name, t.bytes);
+		kept[kept_count++] = tensor;
+		if (kept_count > keep) {
+			assert_int_equal(penstock_weights_iter_release(it, kept[0]), 0);
+			memmove(kept, kept + 1, --kept_count * sizeof(kept[0]));
+		}
+		assert_int_equal(penstock_weights_iter_release(it, tensor + 1), -ENOENT);
+	}
+	if (ret)
+		fail_msg("%d: %s", ret, penstock_errmsg());
+	assert_int_equal(next, penstock_weights_count(w));
+	penstock_weights_iter_report(it, &report);
+	assert_int_equal(report.device_bytes, held_most);
+	if (held_most > most)
+		fail_msg("%zu bytes of device memory, at most %llu were promised", held_most,
+			 (unsigned long long)most);
+	penstock_weights_iter_close(it);
+	assert_int_equal(held_count, 0);
+}
+
+static void test_iterate(void **state)
+{
+	static struct made list[300];
+	static char names[300][16];
+	const char *path = made_path("iterate.safetensors");
+	uint64_t seed = test_seed(11), largest = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(list); i++) {
+		uint64_t len = test_random(&seed) % (i % 10 ? 3000 : 200000);
+
+		snprintf(names[i], sizeof(names[i]), "t%u", i);
+		list[i] = (struct made){ names[i], i % 3 ? "U8" : "F32", i % 3 ? 8 : 32, 1,
+					 { len } };
+		largest = made_bytes(&list[i]) > largest ? made_bytes(&list[i]) : largest;
+	}
+	made_file(path, list, COUNT(list), 5);
+	open_model(path);
+	for (unsigned d = 0; d < 2; d++) {
+		struct penstock_device *dev = d ? gpu : host;
+
+		iterate(dev, 0, 0, 1u << 30);
+		iterate(dev, 1, 0, largest + 4096);
+		iterate(dev, 1u << 20, 0, largest + 4096 > 1u << 20 ? largest + 4096 : 1u << 20);
+		iterate(dev, 4u << 20, 3, largest + 4096 > 4u << 20 ? largest + 4096 : 4u << 20);
+	}
+	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 1);
+	open_model(made_path("zoo.safetensors"));
+	iterate(gpu, 0, 2, 2u << 20);
+	iterate(host, 1, 0, made_bytes(&zoo[5]) + 4096);
+}
+
+static void test_full(void **state)
+{
+	static const struct made list[] = {
+		{ "a", "U8", 8, 1, { 98304 } },
+		{ "b", "U8", 8, 1, { 98304 } },
+		{ "c", "U8", 8, 1, { 98304 } },
+	};
+	struct penstock_weights_iter *it;
+	uint64_t tensor;
+	void *ptr;
+
+	(void)state;
+	made_file(made_path("full.safetensors"), list, 3, 0);
+	open_model(made_path("full.safetensors"));
+	opts.window = 210000;
+	assert_int_equal(penstock_weights_iter_open(w, host, &opts, &it), 0);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ENOBUFS);
+	assert_non_null(strstr(penstock_errmsg(), "not released"));
+	assert_int_equal(penstock_weights_iter_release(it, 0), 0);
+	assert_int_equal(penstock_weights_iter_release(it, 0), -ENOENT);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
+	check(host, ptr, "c", 98304);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 0);
+	penstock_weights_iter_close(it);
+	/* Left early, with reads in flight. */
+	assert_int_equal(penstock_weights_iter_open(w, gpu, &opts, &it), 0);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
+	penstock_weights_iter_close(it);
+	assert_int_equal(penstock_weights_iter_open(w, NULL, &opts, &it), -EINVAL);
+	opts.path = "fault:bounce?eio=1";
+	assert_int_equal(penstock_weights_iter_open(w, gpu, &opts, &it), 0);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -EIO);
+	penstock_weights_iter_close(it);
+}
+
+static int touch(void *user, unsigned file, const struct penstock_report *r)
+{
+	struct timespec times[2] = { { 2, 0 }, { 2, 0 } };
+
+	(void)file;
+	(void)r;
+	return utimensat(AT_FDCWD, user, times, 0);
+}
+
+/* Written to while it is read: no tensor of it is handed out. */
+static void test_changes(void **state)
+{
+	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	struct penstock_weights_iter *it;
+	const char *path = made_path("iter-late.safetensors");
+	uint64_t tensor;
+	void *ptr;
+
+	(void)state;
+	opts.each = touch;
+	opts.user = (void *)(uintptr_t)path;
+	made_file(path, &m, 1, 0);
+	open_model(path);
+	assert_int_equal(penstock_weights_iter_open(w, host, &opts, &it), 0);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ESTALE);
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ESTALE);
+	penstock_weights_iter_close(it);
+}
+
+/* A model of several files, selected from, and loaded twice. */
+static void test_several(void **state)
+{
+	static const struct made a = { "a", "F32", 32, 1, { 50000 } };
+	static const struct made b[] = { { "b", "F32", 32, 1, { 70000 } },
+					 { "skip", "F32", 32, 1, { 1000 } },
+					 { "c", "F16", 16, 1, { 1001 } } };
+	struct penstock_weights_opts wanted = PENSTOCK_WEIGHTS_OPTS_INIT;
+	const char *paths[] = { made_path("s1.safetensors"), made_path("s2.safetensors") };
+	struct penstock_loaded *loaded;
+
+	(void)state;
+	made_file(paths[0], &a, 1, 0);
+	made_file(paths[1], b, 3, 2);
+	wanted.names = (const char *const[]){ "?" };
+	wanted.name_count = 1;
+	wanted.flags = PENSTOCK_WEIGHTS_IMMUTABLE;
+	assert_int_equal(penstock_weights_open_list(paths, 2, &wanted, &w), 0);
+	assert_int_equal(penstock_weights_count(w), 3);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
+		assert_int_equal(report.read, 200000 + 280000 + 2002);
+		assert_int_equal(report.requests, 2);
+		check(gpu, penstock_loaded_ptr(loaded, 0, 0), "a", 200000);
+		check(gpu, penstock_loaded_ptr(loaded, 0, 1), "b", 280000);
+		check(gpu, penstock_loaded_ptr(loaded, 0, 2), "c", 2002);
+		penstock_loaded_free(loaded);
+	}
+	iterate(host, 1, 0, 280000 + 4096);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(test_iterate),
+		CASE(test_full),
+		CASE(test_changes),
+		CASE(test_several),
+	};
+
+	return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}

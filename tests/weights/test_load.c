@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model all at once and into memory of the caller's, on the host and on the stand-in's
+ * CUDA device: every byte in its place, aligned, within the memory that the header
+ * promises, each byte of a file read once; and what is said when something is wrong.
+ */
+#include "load.h"
+
+/* ---- 1: all at once ---- */
+
+static uint64_t sum_of(const struct made *list, unsigned count)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		sum += made_bytes(&list[i]);
+	return sum;
+}
+
+static void load_zoo(unsigned pad, uint64_t align)
+{
+	struct penstock_device *devs[] = { host, gpu };
+	struct penstock_loaded *loaded;
+	const char *path = made_path("zoo.safetensors");
+	uint64_t sum = sum_of(zoo, COUNT(zoo));
+
+	made_file(path, zoo, COUNT(zoo), pad);
+	open_model(path);
+	use_counter();
+	opts.align = align;
+	for (unsigned n = 1; n <= 2; n++) {
+		if (penstock_weights_load(w, devs, n, &opts, &report, &loaded))
+			fail_msg("%s", penstock_errmsg());
+		/* Read once, however many get it; some bytes between pages at most. */
+		assert_int_equal(report.bytes, n * sum);
+		assert_int_equal(report.read, sum);
+		assert_int_equal(report.device_bytes, held_most);
+		assert_true(held_most >= n * sum && held_most < n * (sum + COUNT(zoo) * 4096));
+		assert_string_not_equal(report.path, "none");
+		for (unsigned d = 0; d < n; d++) {
+			for (unsigned i = 0; i < COUNT(zoo); i++) {
+				char *at = penstock_loaded_ptr(loaded, d,
+							       (uint64_t)penstock_weights_find(
+								       w, zoo[i].name));
+				uint64_t want = zoo[i].bits / 8 > align ? zoo[i].bits / 8 : align;
+
+				assert_non_null(at);
+				if (want && made_bytes(&zoo[i]))
+					assert_int_equal((uintptr_t)at % want, 0);
+				check(devs[d], at, zoo[i].name, made_bytes(&zoo[i]));
+			}
+		}
+		assert_null(penstock_loaded_ptr(loaded, n, 0));
+		assert_null(penstock_loaded_ptr(loaded, 0, COUNT(zoo)));
+		penstock_loaded_free(loaded);
+		assert_int_equal(held_count, 0);
+		held_most = 0;
+	}
+}
+
+static void test_load(void **state)
+{
+	(void)state;
+	for (unsigned pad = 0; pad < 9; pad++)
+		load_zoo(pad, 0);
+	load_zoo(1, 16);
+	load_zoo(0, 256);
+}
+
+/* A file as programs write them is one stretch: its data and less than a page. */
+static void test_load_plain(void **state)
+{
+	static const struct made list[] = {
+		{ "a", "F32", 32, 2, { 300, 100 } },
+		{ "b", "BF16", 16, 2, { 1000, 100 } },
+		{ "c", "F8_E4M3", 8, 1, { 12345 } },
+	};
+	struct penstock_loaded *loaded;
+	const char *path = made_path("plain.safetensors");
+	uint64_t sum = sum_of(list, 3);
+
+	(void)state;
+	for (unsigned pad = 0; pad < 9; pad += 3) {
+		made_file(path, list, 3, pad);
+		open_model(path);
+		use_counter();
+		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
+		assert_true(held_most >= sum && held_most < sum + 4096);
+		assert_int_equal(report.requests, 1);
+		penstock_loaded_free(loaded);
+	}
+}
+
+static unsigned each_count;
+static int each_code;
+
+static int each(void *user, unsigned file, const struct penstock_report *r)
+{
+	(void)user;
+	(void)file;
+	assert_true(r->bytes > 0);
+	each_count++;
+	return each_code;
+}
+
+static void test_each(void **state)
+{
+	static struct made list[40];
+	static char names[40][8];
+	struct penstock_loaded *loaded = NULL;
+	const char *path = made_path("each.safetensors");
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(list); i++) {
+		snprintf(names[i], sizeof(names[i]), "t%02u", i);
+		list[i] = (struct made){ names[i], "F32", 32, 1, { 10000 } };
+	}
+	made_file(path, list, COUNT(list), 0);
+	open_model(path);
+	opts.each = each;
+	opts.request_bytes = 80000;
+	each_count = 0;
+	each_code = 0;
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
+	assert_int_equal(each_count, 20);
+	assert_int_equal(report.read, 1600000);
+	penstock_loaded_free(loaded);
+	loaded = NULL;
+	each_code = 1;
+	each_count = 0;
+	use_counter();
+	opts.user = &held;
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ECANCELED);
+	assert_int_equal(each_count, 1);
+	assert_null(loaded);
+	assert_int_equal(held_count, 0);
+}
+
+static void *no_memory(void *user, struct penstock_device *dev, size_t len, size_t align)
+{
+	(void)user;
+	(void)dev;
+	(void)len;
+	(void)align;
+	return NULL;
+}
+
+static void test_no_memory(void **state)
+{
+	struct penstock_loaded *loaded = NULL;
+
+	(void)state;
+	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 0);
+	open_model(made_path("zoo.safetensors"));
+	use_counter();
+	opts.alloc = no_memory;
+	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -ENOMEM);
+	assert_non_null(strstr(penstock_errmsg(), "bytes on cuda:0"));
+	assert_int_equal(report.read, 0);
+	assert_null(loaded);
+}
+
+/* ---- 2: into memory of the caller's ---- */
+
+/* The whole and every kind of range of one tensor, compared with its definition. */
+static void into(struct penstock_device *dev, const struct made *m, unsigned dim, uint64_t first,
+		 uint64_t count, uint64_t outer_first, uint64_t outer_count, uint64_t gap)
+{
+	uint64_t inner = m->bits, extent = m->rank ? m->shape[dim] : 1, outer = 1, row, rows;
+	struct penstock_piece p = { .size = sizeof(p), .dim = dim, .first = first,
+				    .count = count, .outer_first = outer_first,
+				    .outer_count = outer_count, .dev = dev };
+	unsigned char *bytes;
+	void *mem;
+
+	for (unsigned i = 0; i < dim; i++)
+		outer *= m->shape[i];
+	for (unsigned i = dim + 1; i < m->rank; i++)
+		inner *= m->shape[i];
+	row = (count ? count : extent - first) * inner / 8;
+	rows = outer_count ? outer_count : outer - outer_first;
+	p.tensor = (uint64_t)penstock_weights_find(w, m->name);
+	p.pitch = gap ? row + gap : 0;
+	p.room = rows * (row + gap);
+	assert_int_equal(penstock_alloc(dev, p.room + 64, &mem), 0);
+	p.ptr = (char *)mem + 3;
+	if (penstock_weights_load_into(w, &p, 1, &opts, &report))
+		fail_msg("%s", penstock_errmsg());
+	bytes = read_back(dev, p.ptr, p.room);
+	for (uint64_t r = 0; r < rows; r++)
+		for (uint64_t i = 0; i < row; i++)
+			assert_int_equal(bytes[r * (row + gap) + i],
+					 made_byte(m->name, (outer_first + r) * extent * inner / 8 +
+							    first * inner / 8 + i));
+	free(bytes);
+	penstock_free(dev, mem);
+}
+
+static void test_into(void **state)
+{
+	const struct made *last = &zoo[11], *half = &zoo[4], *four = &zoo[7], *big = &zoo[5];
+
+	(void)state;
+	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 1);
+	open_model(made_path("zoo.safetensors"));
+	for (unsigned d = 0; d < 2; d++) {
+		struct penstock_device *dev = d ? gpu : host;
+
+		into(dev, last, 0, 0, 0, 0, 0, 0);
+		into(dev, last, 0, 1, 2, 0, 0, 0);
+		into(dev, last, 1, 2, 3, 0, 0, 0);
+		into(dev, last, 1, 2, 3, 1, 2, 5);
+		into(dev, last, 2, 9, 1, 3, 7, 1);
+		into(dev, half, 1, 4, 6, 0, 0, 100);
+		into(dev, four, 1, 2, 4, 0, 0, 0);
+		into(dev, &zoo[2], 0, 0, 0, 0, 0, 0);
+		into(dev, big, 1, 100, 300, 0, 0, 0);
+		into(dev, big, 0, 500, 13, 0, 0, 0);
+	}
+	/* A shard of dimension 0 reads its own bytes. */
+	into(gpu, big, 0, 100, 200, 0, 0, 0);
+	assert_true(report.read <= 200 * 1021 * 2 * 105 / 100);
+}
+
+/* Eight column shards of one matrix, on two devices, in one call: read once. */
+static void test_columns(void **state)
+{
+	static const struct made m = { "m", "BF16", 16, 2, { 256, 1024 } };
+	struct penstock_piece p[8];
+	const char *path = made_path("columns.safetensors");
+	char *mem[8];
+
+	(void)state;
+	made_file(path, &m, 1, 0);
+	open_model(path);
+	for (unsigned i = 0; i < 8; i++) {
+		struct penstock_device *dev = i % 2 ? gpu : host;
+
+		assert_int_equal(penstock_alloc(dev, 256 * 256, (void **)&mem[i]), 0);
+		p[i] = (struct penstock_piece){ .size = sizeof(p[0]), .dim = 1, .first = i * 128,
+						.count = 128, .ptr = mem[i], .room = 256 * 256,
+						.dtype = PENSTOCK_DTYPE_BF16 };
+	}
+	if (penstock_weights_load_into(w, p, 8, &opts, &report))
+		fail_msg("%s", penstock_errmsg());
+	assert_int_equal(report.bytes, made_bytes(&m));
+	assert_int_equal(report.read, made_bytes(&m));
+	for (unsigned i = 0; i < 8; i++) {
+		unsigned char *bytes = read_back(i % 2 ? gpu : host, mem[i], 256 * 256);
+
+		for (unsigned r = 0; r < 256; r++)
+			for (unsigned c = 0; c < 256; c++)
+				assert_int_equal(bytes[r * 256 + c],
+						 made_byte("m", r * 2048 + i * 256 + c));
+		free(bytes);
+		penstock_free(i % 2 ? gpu : host, mem[i]);
+	}
+}
+
+static void refuses(struct penstock_piece p, int code, const char *words)
+{
+	int ret;
+
+	p.size = sizeof(p);
+	report.read = 0;
+	ret = penstock_weights_load_into(w, &p, 1, &opts, &report);
+	if (ret != -code || !strstr(penstock_errmsg(), words))
+		fail_msg("%d '%s', expected %d '%s'", ret, penstock_errmsg(), -code, words);
+	assert_int_equal(report.read, 0);
+}
+
+static void test_refusals(void **state)
+{
+	static char mem[4000];
+	struct penstock_weights_place place = { .size = sizeof(place) };
+	uint64_t last, four, half;
+	void *on_gpu;
+
+	(void)state;
+	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 0);
+	open_model(made_path("zoo.safetensors"));
+	assert_int_equal(penstock_alloc(gpu, 4000, &on_gpu), 0);
+	last = (uint64_t)penstock_weights_find(w, "last");
+	four = (uint64_t)penstock_weights_find(w, "four");
+	half = (uint64_t)penstock_weights_find(w, "half");
+	/* last is 4 x 6 x 10 of four bytes. */
+#define P .ptr = mem, .room = sizeof(mem)
+	refuses((struct penstock_piece){ P, .tensor = COUNT(zoo) }, ENOENT, "tensor 12 of 12");
+	refuses((struct penstock_piece){ P, .tensor = last, .dim = 3 }, ERANGE, "outside");
+	refuses((struct penstock_piece){ P, .tensor = last, .first = 4, .count = 1 }, ERANGE,
+		"outside");
+	refuses((struct penstock_piece){ P, .tensor = last, .first = UINT64_MAX, .count = 2 },
+		ERANGE, "outside");
+	refuses((struct penstock_piece){ P, .tensor = last, .first = 5 }, ERANGE, "outside");
+	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .outer_first = 3,
+					 .outer_count = 2 }, ERANGE, "outside");
+	refuses((struct penstock_piece){ .ptr = mem, .room = 959, .tensor = last }, ENOSPC,
+		"959 bytes, it takes 960");
+	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .count = 3, .pitch = 2000 },
+		ENOSPC, "it takes 6120");
+	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .count = 3, .pitch = 119 },
+		EINVAL, "pitch is shorter");
+	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .count = 3,
+					 .pitch = UINT64_MAX }, ENOSPC, "it takes");
+	refuses((struct penstock_piece){ P, .tensor = last, .dtype = PENSTOCK_DTYPE_F16 }, EINVAL,
+		"it is F32, its destination F16");
+	refuses((struct penstock_piece){ P, .tensor = last, .dev = gpu }, EINVAL,
+		"on host, not on cuda:0");
+	refuses((struct penstock_piece){ .ptr = on_gpu, .room = 4000, .tensor = half, .dev = host },
+		EINVAL, "on cuda:0, not on host");
+	refuses((struct penstock_piece){ .room = 4000, .tensor = half }, EINVAL, "NULL");
+	refuses((struct penstock_piece){ P, .tensor = four, .dim = 1, .first = 1, .count = 2 },
+		EINVAL, "whole bytes");
+	penstock_weights_get_place(&place);
+	assert_string_equal(place.tensor, "four");
+	assert_non_null(strstr(place.file, "zoo.safetensors"));
+	opts.align = 3;
+	refuses((struct penstock_piece){ P, .tensor = last }, EINVAL, "align");
+	opts.align = 0;
+	opts.alloc = no_memory;
+	refuses((struct penstock_piece){ P, .tensor = last }, EINVAL, "without free");
+	penstock_free(gpu, on_gpu);
+}
+
+/* ---- what changes under it ---- */
+
+static void test_changes(void **state)
+{
+	static const struct made list[] = {
+		{ "first", "U8", 8, 1, { 1 << 20 } },
+		{ "second", "U8", 8, 1, { 1 << 20 } },
+		{ "third", "U8", 8, 1, { 1 << 20 } },
+	};
+	struct penstock_weights_place place = { .size = sizeof(place) };
+	struct penstock_loaded *loaded = NULL;
+	const char *path = made_path("changes.safetensors");
+	struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+
+	(void)state;
+	made_file(path, list, 3, 0);
+	open_model(path);
+	use_counter();
+	opts.path = "fault:bounce?eio=1";
+	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -EIO);
+	penstock_weights_get_place(&place);
+	assert_non_null(strstr(place.file, "changes"));
+	assert_true(place.off < 4u << 20);
+	assert_true(place.tensor[0]);
+	assert_non_null(strstr(penstock_errmsg(), place.tensor));
+	assert_null(loaded);
+	assert_int_equal(held_count, 0);
+	opts.path = NULL;
+	/* Opened by the load before; its end is cut off now. */
+	assert_int_equal(truncate(path, (2 << 20) + 5000), 0);
+	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -ENODATA);
+	penstock_weights_get_place(&place);
+	assert_string_equal(place.tensor, "third");
+	assert_int_equal(place.off, (2 << 20) + 5000);
+	assert_int_equal(held_count, 0);
+	/* Another file of the same length in its place, before the first byte. */
+	made_file(path, list, 3, 0);
+	open_model(path);
+	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ESTALE);
+	assert_int_equal(report.read, 0);
+	assert_non_null(strstr(penstock_errmsg(), "changed after its header"));
+	open_model(path);
+	unlink(path);
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ENOENT);
+	assert_int_equal(held_count, 0);
+}
+
+static int touch(void *user, unsigned file, const struct penstock_report *r)
+{
+	struct timespec times[2] = { { 2, 0 }, { 2, 0 } };
+
+	(void)file;
+	(void)r;
+	return utimensat(AT_FDCWD, user, times, 0);
+}
+
+/* Written to while it is read: known once the last byte is there. */
+static void test_changes_late(void **state)
+{
+	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	struct penstock_loaded *loaded = NULL;
+	const char *path = made_path("late.safetensors");
+
+	(void)state;
+	made_file(path, &m, 1, 0);
+	open_model(path);
+	opts.each = touch;
+	opts.user = (void *)(uintptr_t)path;
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ESTALE);
+	assert_null(loaded);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(test_load),     CASE(test_load_plain), CASE(test_each),
+		CASE(test_no_memory), CASE(test_into),	    CASE(test_columns),
+		CASE(test_refusals), CASE(test_changes),    CASE(test_changes_late),
+	};
+
+	return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}
