@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Completion of penstock for bash, installed where bash-completion finds it. What
+# there is to complete it asks the command itself (penstock help), so that nothing
+# is listed twice; only the words that an option takes stand here.
+# shellcheck shell=bash disable=SC2207  # words without blanks, from our own help
+
+_penstock_words() { # of COMMAND: its options, as its help has them
+	"${COMP_WORDS[0]}" help "$1" 2>/dev/null |
+		sed -n '/^  .*--/{s/[^-]*\(--[a-z-]*\)[^-]*/\1 /g;p}' | tr ' ' '\n' |
+		grep -x -e '--[a-z][a-z-]*'
+	echo --help
+}
+
+_penstock_commands() {
+	"${COMP_WORDS[0]}" --help 2>/dev/null | sed -n 's/^  \([a-z]*\)  .*/\1/p'
+}
+
+_penstock_devices() {
+	echo host auto cuda:0
+	"${COMP_WORDS[0]}" topo 2>/dev/null | sed -n 's/^  GPU\([0-9]*\) .*/cuda:\1/p'
+}
+
+# How many words that are no option, nor an option's value, stand before word $1.
+_penstock_place() {
+	local i count=0
+	for ((i = 2; i < $1; i++)); do
+		case ${COMP_WORDS[i]} in
+		-*) ;;
+		[:=]) ((++i)) ;; # the shell cuts cuda:0 into three
+		*) [[ $(_penstock_value "${COMP_WORDS[i - 1]}") ]] || ((++count)) ;;
+		esac
+	done
+	echo "$count"
+}
+
+# What the value of OPTION is; nothing for an option without one.
+_penstock_value() {
+	case $1 in
+	--via | --device) _penstock_devices ;;
+	--require) echo any no-cpu-copy direct ;;
+	--expect) echo no-cpu-copy direct ;;
+	--effort) echo thrifty fast ;;
+	--engine) echo auto uring threads ;;
+	--path) echo p2p odirect mapped staged bounce null fault: ;;
+	--rw) echo read write randread randwrite ;;
+	--sys-root | --root) echo DIRECTORY ;;
+	--size | --offset | --block | --depth | --lanes | --runtime) echo NUMBER ;;
+	esac
+}
+
+_penstock() {
+	local word=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} values i
+	word=${word##*[[:space:]]} # whole, also where the shell cuts it at a colon
+
+	COMPREPLY=()
+	if ((COMP_CWORD == 1)); then
+		COMPREPLY=($(compgen -W "$(_penstock_commands) help --help --version" -- "$word"))
+		return
+	fi
+	if [[ $command == help ]]; then
+		COMPREPLY=($(compgen -W "$(_penstock_commands)" -- "$word"))
+		return
+	fi
+	i=$COMP_CWORD
+	[[ $word == *:* ]] && while [[ ${COMP_WORDS[i]} != "${word%%:*}" ]] && ((i > 1)); do
+		((i--))
+	done
+	values=$(_penstock_value "${COMP_WORDS[i - 1]}")
+	case $values in
+	NUMBER) return ;;
+	DIRECTORY)
+		COMPREPLY=($(compgen -d -- "$word"))
+		return
+		;;
+	esac
+	if [[ -z $values && $word == -* ]]; then
+		values=$(_penstock_words "$command")
+	elif [[ -z $values && $command == stats ]]; then
+		values=$(cd /proc && echo [0-9]*)
+	elif [[ -z $values && $command =~ ^(explain|bench)$ && $(_penstock_place "$i") -eq 1 ]]; then
+		values=$(_penstock_devices)
+	fi
+	[[ $values ]] || return # a file: the shell knows how
+	COMPREPLY=($(compgen -W "$values" -- "$word"))
+	[[ $word == *:* && $COMP_WORDBREAKS == *:* ]] &&
+		COMPREPLY=("${COMPREPLY[@]#"${word%:*}:"}")
+	return 0
+}
+complete -o default -F _penstock penstock
