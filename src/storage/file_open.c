@@ -47,10 +47,21 @@ static int check_kind(int fd, const char *name, struct stat *stat, struct pst_er
 	return judge_kind(name, stat, err);
 }
 
+/* A network file system may let a signal end it. */
+static int open_whole(const char *path, int flags, unsigned mode)
+{
+	int fd;
+
+	do
+		fd = open(path, flags | O_CLOEXEC | O_NOCTTY, mode);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
 /* A pipe would block open(2) for ever, so nothing is opened that is not seekable. */
 static int open_path(const char *path, int flags, unsigned mode, struct pst_err *err)
 {
-	int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
+	int fd = open_whole(path, flags | O_NONBLOCK, mode);
 	struct stat there;
 
 	if (fd < 0) {
@@ -138,7 +149,7 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 			ret = temp_name(file, err);
 		if (ret)
 			return ret;
-		file->fd = open(file->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, mode);
+		file->fd = open_whole(file->temp, O_RDWR | O_CREAT | O_EXCL, mode);
 		if (file->fd < 0)
 			return fail_path(err, errno, "cannot create a file in the folder of",
 					 file->path);
@@ -274,21 +285,15 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 	return ret;
 }
 
-/* What the file must be cut to: asked for, else up to the last byte written. */
-static uint64_t exact_length(const struct pst_file *file)
-{
-	return file->length ? file->length : (uint64_t)atomic_load(&file->written_end);
-}
-
-static int cut(struct pst_file *file, struct pst_err *err)
+static int cut(struct pst_file *file, uint64_t length, struct pst_err *err)
 {
 	struct stat stat;
 
-	if (!file->created || fstat(file->fd, &stat))
+	if (!file->created)
 		return 0;
-	if ((uint64_t)stat.st_size == exact_length(file))
-		return 0;
-	if (ftruncate(file->fd, (off_t)exact_length(file)))
+	if (fstat(file->fd, &stat))
+		return fail_path(err, errno, "cannot stat", file->path);
+	if ((uint64_t)stat.st_size != length && ftruncate(file->fd, (off_t)length))
 		return fail_path(err, errno, "cannot cut to its length:", file->path);
 	return 0;
 }
