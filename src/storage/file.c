@@ -53,6 +53,15 @@ static void fail(struct pst_io *io, int code)
 	end(io, io->err.code);
 }
 
+/* So far the file has been written: no further than what a call has carried. */
+static void reached(struct pst_file *file, uint64_t end_at)
+{
+	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
+
+	while (old < end_at && !atomic_compare_exchange_weak(&file->written_end, &old, end_at))
+		;
+}
+
 static int carry(struct pst_io *io);
 
 /* One call has ended: whole, at the end of the file, short, or failed. */
@@ -80,6 +89,8 @@ static void step(struct pst_call *call)
 		return;
 	}
 	so_far += (uint64_t)n;
+	if (io->op == PST_IO_DRAIN)
+		reached(io->st->priv, io->off + so_far);
 	/* O_DIRECT ends off the grid only at the end of the file. */
 	if (io->op != PST_IO_SYNC &&
 	    (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
@@ -133,12 +144,6 @@ static int file_fill(struct pst_io *io)
 
 static int file_drain(struct pst_io *io)
 {
-	struct pst_file *file = io->st->priv;
-	uint64_t end_at = io->off + io->len, old;
-
-	old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
-	while (old < end_at && !atomic_compare_exchange_weak(&file->written_end, &old, end_at))
-		;
 	return start(io, PST_IO_DRAIN);
 }
 

@@ -13,9 +13,10 @@ struct pst_file {
 	bool fd_borrowed; /* fd is the caller's */
 	bool created;	  /* by this open: removed if it is aborted */
 	bool replace;	  /* written under a name of its own until commit */
+	bool placed;	  /* it has the name, durable or not yet */
 	bool committed;
 	uint64_t length;  /* asked for at creation, 0: as written */
-	_Atomic uint64_t written_end; /* highest byte written, without padding */
+	_Atomic uint64_t written_end; /* behind the highest byte written, padding too */
 	bool is_block;
 	uint64_t block_length;
 	char *path;	  /* NULL for a descriptor */

@@ -316,12 +316,16 @@ static int sync_directory(const struct pst_file *file, struct pst_err *err)
 int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
-	int ret = cut(file, err);
+	int ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
 
 	if (!ret && durable && fsync(file->fd))
 		ret = fail_path(err, errno, "cannot sync", file->path ? file->path : "descriptor");
-	if (!ret && file->replace && !file->committed && rename(file->temp, file->path))
-		ret = fail_path(err, errno, "cannot put in its place:", file->path);
+	if (!ret && file->replace && !file->placed && !file->committed) {
+		if (rename(file->temp, file->path))
+			ret = fail_path(err, errno, "cannot put in its place:", file->path);
+		else
+			file->placed = true;
+	}
 	if (!ret && durable && file->created && file->path)
 		ret = sync_directory(file, err);
 	if (ret)
@@ -345,12 +349,15 @@ int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
 void pst_file_close(struct penstock_storage *st)
 {
 	struct pst_file *file = st->priv;
+	uint64_t end = atomic_load(&file->written_end);
 	struct pst_err err;
 
 	if (file->created && !file->committed) {
+		if (file->length && end > file->length)
+			end = file->length; /* a padded tail */
 		if (file->replace)
 			remove_created(file);
-		else if (cut(file, &err))
+		else if (cut(file, end, &err))
 			pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	}
 	close_all(file);
