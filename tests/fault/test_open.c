@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The n-th system call of opening, creating, committing and of starting a pump
+ * fails, for every n. Either the call fails with that errno, a reason and a sentence,
+ * and leaves nothing: no descriptor, no file; or it goes on without what it could not
+ * have, and says what that is. What was there before is there as it was.
+ */
+#include "world.h"
+
+#include <dirent.h>
+
+#include "calls.h"
+
+#define LEN ((1u << 20) + 777u)
+#define TURNS_MAX 400
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static unsigned char *bytes, *back;
+static struct penstock_device *host;
+static char dir[256], name[300];
+
+/* What lies in the directory; nothing else works there. */
+static unsigned entries(void)
+{
+	DIR *d = opendir(dir);
+	unsigned count = 0;
+
+	assert_non_null(d);
+	while (readdir(d))
+		count++;
+	closedir(d);
+	return count - 2;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	bytes = malloc(LEN);
+	back = malloc(LEN);
+	snprintf(dir, sizeof(dir), "%s", world_name("dir", false));
+	snprintf(name, sizeof(name), "%s/file", dir);
+	if (mkdir(dir, 0700))
+		return -1;
+	host = world_device("host", "auto", 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_device_close(host);
+	rmdir(dir);
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static void file_is(unsigned salt, int kind, unsigned nth)
+{
+	struct stat stat;
+	int fd = open(name, O_RDONLY);
+
+	assert_true(fd >= 0);
+	assert_int_equal(fstat(fd, &stat), 0);
+	assert_int_equal(stat.st_size, LEN);
+	assert_int_equal(read(fd, back, LEN), LEN);
+	close(fd);
+	world_fill(bytes, LEN, salt);
+	if (memcmp(back, bytes, LEN))
+		fail_msg("%s %u: the file is not what it was", calls_name((enum calls_kind)kind),
+			 nth);
+}
+
+static void read_right(struct penstock_storage *st)
+{
+	memset(back, 0xee, LEN);
+	assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
+	world_fill(bytes, LEN, 1);
+	assert_memory_equal(back, bytes, LEN);
+}
+
+/* A failure must say what it is. */
+static void check_said(int ret, int code, enum calls_kind kind, unsigned nth)
+{
+	if (ret != -code)
+		fail_msg("%s %u as %d: it ended with %d, '%s'", calls_name(kind), nth, code, ret,
+			 penstock_errmsg());
+	if (penstock_errwhy() != world_why(code))
+		fail_msg("%s %u as %d: the reason is %s", calls_name(kind), nth, code,
+			 penstock_why_name(penstock_errwhy()));
+	if (!strstr(penstock_errmsg(), strerror(code)))
+		fail_msg("%s %u as %d: the sentence is '%s'", calls_name(kind), nth, code,
+			 penstock_errmsg());
+}
+
+/* ---- opening what is there ---- */
+
+static void openings(void **state)
+{
+	static const enum calls_kind kinds[] = {CALLS_OPEN,  CALLS_LIST,  CALLS_READ, CALLS_STAT,
+						CALLS_STATX, CALLS_IOCTL};
+	static const int codes[] = {EMFILE, EACCES, EIO, ENOMEM};
+	struct penstock_storage *st;
+	unsigned fds;
+
+	(void)state;
+	world_file(name, LEN, 1);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	read_right(st); /* opens what stays open */
+	penstock_close(st);
+	fds = world_fds();
+	for (unsigned k = 0; k < COUNT(kinds); k++)
+		for (unsigned c = 0; c < COUNT(codes); c++) {
+			unsigned failed = 0, nth = 0, hits = 1;
+
+			while (hits && nth++ < TURNS_MAX) {
+				int ret;
+
+				st = NULL;
+				calls_arm(kinds[k], nth, codes[c]);
+				ret = penstock_open(name, NULL, &st);
+				if (!ret)
+					ret = penstock_prepare(st, host, PENSTOCK_READ);
+				hits = calls_disarm();
+				if (ret < 0) {
+					assert_true(hits);
+					assert_null(st);
+					check_said(ret, codes[c], kinds[k], nth);
+					failed++;
+				} else {
+					read_right(st);
+				}
+				penstock_close(st);
+				if (world_fds() != fds)
+					fail_msg("%s %u: %u descriptors are open, %u were",
+						 calls_name(kinds[k]), nth, world_fds(), fds);
+			}
+			assert_in_range(nth, 1, TURNS_MAX);
+			if (!c)
+				printf("# %s: %u calls, %u of them needed\n",
+				       calls_name(kinds[k]), nth - 1, failed);
+		}
+	unlink(name);
+}
+
+/* The file's own open is made again when a signal comes between. */
+static void interrupted_open(void **state)
+{
+	struct penstock_storage *st;
+
+	(void)state;
+	world_file(name, LEN, 1);
+	calls_arm(CALLS_OPEN, 1, EINTR);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	assert_int_equal(calls_disarm(), 1);
+	read_right(st);
+	penstock_close(st);
+	unlink(name);
+}
+
+/* cachestat that is refused later: the residency is unknown, and why. */
+static void residency(void **state)
+{
+	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
+	struct penstock_explanation ex = {.size = sizeof(ex)};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_storage *st;
+
+	(void)state;
+	world_file(name, LEN, 1);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
+	calls_arm(CALLS_CACHESTAT, 1, EPERM);
+	assert_int_equal(penstock_explain(&req, &ex), 0);
+	if (!calls_disarm()) {
+		penstock_close(st);
+		unlink(name);
+		test_skip("nothing asks what the page cache holds of TMPDIR's files");
+	}
+	assert_int_equal(ex.resident, -1);
+	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
+	read_right(st);
+	penstock_close(st);
+	unlink(name);
+}
+
+/* ---- creating ---- */
+
+struct creation {
+	unsigned flags;
+	uint64_t length;
+	bool old;	/* something is there before */
+	bool needs_all; /* no failure may pass */
+};
+
+/* 0, or the error of the step that failed. */
+static int create(const struct creation *c, int *step)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st = NULL;
+	int64_t ret;
+
+	opts.flags = c->flags;
+	opts.length = c->length;
+	*step = 0;
+	ret = penstock_open(name, &opts, &st);
+	if (!ret) {
+		*step = 1;
+		ret = penstock_write(st, host, bytes, LEN, 0);
+		ret = ret < 0 ? ret : ret == LEN ? 0 : -ENODATA;
+	}
+	if (!ret) {
+		*step = 2;
+		ret = penstock_commit(st, 1);
+	}
+	if (ret == 0)
+		*step = 3;
+	else if (st && !c->old) /* what an open created, abort removes */
+		(void)penstock_abort(st);
+	penstock_close(st);
+	return (int)ret;
+}
+
+static void creations_of(const struct creation *c, enum calls_kind kind, const int *codes,
+			 unsigned code_count)
+{
+	unsigned all = 0, fds = world_fds();
+
+	for (unsigned i = 0; i < code_count; i++) {
+		unsigned hits = 1, nth = 0;
+
+		while (hits && nth++ < TURNS_MAX) {
+			int ret, step;
+
+			if (c->old)
+				world_file(name, LEN, 1);
+			world_fill(bytes, LEN, 2);
+			calls_arm(kind, nth, codes[i]);
+			ret = create(c, &step);
+			hits = calls_disarm();
+			all += hits;
+			if (ret < 0) {
+				assert_true(hits);
+				check_said(ret, codes[i], kind, nth);
+			}
+			if (ret < 0 && c->old && entries() != 1)
+				fail_msg("%s %u: %u files are there", calls_name(kind), nth,
+					 entries());
+			if (ret < 0 && c->old && step < 3) {
+				/* old, or whole: a name may stand and not be durable yet */
+				bool whole = kind == CALLS_FSYNC || kind == CALLS_OPEN;
+
+				world_fill(bytes, LEN, 2);
+				if (!whole || step < 2)
+					file_is(1, (int)kind, nth);
+			} else if (ret < 0 && !c->old && entries()) {
+				fail_msg("%s %u: a file is left", calls_name(kind), nth);
+			} else if (ret == 0) {
+				file_is(2, (int)kind, nth);
+			}
+			if (hits && c->needs_all && ret == 0)
+				fail_msg("%s %u as %d: nobody noticed", calls_name(kind), nth,
+					 codes[i]);
+			unlink(name);
+			if (entries())
+				fail_msg("%s %u: %u files are left", calls_name(kind), nth,
+					 entries());
+			if (world_fds() != fds)
+				fail_msg("%s %u: %u descriptors are open, %u were",
+					 calls_name(kind), nth, world_fds(), fds);
+		}
+		assert_in_range(nth, 1, TURNS_MAX);
+	}
+	assert_true(all >= 1);
+}
+
+static void creations(void **state)
+{
+	static const int full[] = {ENOSPC, EDQUOT, EIO};
+	static const int codes[] = {EMFILE, EACCES};
+	const struct creation replace = {.flags = PENSTOCK_O_REPLACE, .old = true};
+	const struct creation replace_len = {
+		.flags = PENSTOCK_O_REPLACE, .length = LEN, .old = true};
+	const struct creation fresh = {.flags = PENSTOCK_O_CREATE};
+	const struct creation fresh_len = {.flags = PENSTOCK_O_CREATE, .length = LEN};
+	struct creation strict;
+
+	(void)state;
+	creations_of(&replace, CALLS_OPEN, codes, COUNT(codes));
+	creations_of(&fresh, CALLS_OPEN, codes, COUNT(codes));
+	creations_of(&replace, CALLS_STAT, full + 2, 1);
+	creations_of(&fresh, CALLS_STAT, full + 2, 1);
+	strict = replace;
+	strict.needs_all = true;
+	creations_of(&strict, CALLS_FSYNC, full, COUNT(full));
+	creations_of(&strict, CALLS_RENAME, full, COUNT(full));
+	strict = fresh;
+	strict.needs_all = true;
+	creations_of(&strict, CALLS_FSYNC, full, COUNT(full));
+	strict = fresh_len;
+	strict.needs_all = true;
+	creations_of(&strict, CALLS_FALLOCATE, full, COUNT(full));
+	strict = replace_len;
+	strict.needs_all = true;
+	creations_of(&strict, CALLS_FALLOCATE, full, COUNT(full));
+}
+
+/* Interrupted, or not known to the file system: the length is reserved all the same. */
+static void reservations(void **state)
+{
+	static const int codes[] = {EINTR, EOPNOTSUPP};
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_CREATE;
+	opts.length = LEN;
+	for (unsigned i = 0; i < COUNT(codes); i++) {
+		calls_arm(CALLS_FALLOCATE, 1, codes[i]);
+		assert_int_equal(penstock_open(name, &opts, &st), 0);
+		assert_int_equal(calls_disarm(), 1);
+		assert_int_equal(penstock_storage_length(st), LEN);
+		assert_int_equal(penstock_abort(st), 0);
+		penstock_close(st);
+		assert_int_equal(entries(), 0);
+	}
+}
+
+/* The file that is to take the name's place is longer than it is to be, as a padded
+ * tail makes it. */
+static void lengthen(void)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	int fd = -1;
+
+	assert_non_null(d);
+	while (fd < 0 && (e = readdir(d)))
+		if (strstr(e->d_name, "penstock-"))
+			fd = openat(dirfd(d), e->d_name, O_WRONLY);
+	closedir(d);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, LEN + 4096), 0);
+	close(fd);
+}
+
+/* Cutting to the exact length fails: commit says so and can be made again. */
+static void cuts(void **state)
+{
+	static const enum calls_kind kinds[] = {CALLS_TRUNCATE, CALLS_FSYNC, CALLS_RENAME};
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_REPLACE;
+	opts.length = LEN;
+	for (unsigned k = 0; k < COUNT(kinds); k++)
+		for (unsigned nth = 1;; nth++) {
+			struct penstock_req req = PENSTOCK_REQ_INIT;
+			struct penstock_seg seg = {.buf = bytes, .dev = host, .row_len = LEN};
+			int ret;
+
+			world_fill(bytes, LEN, 2);
+			world_file(name, LEN, 1);
+			assert_int_equal(penstock_open(name, &opts, &st), 0);
+			req.storage = st;
+			req.segs = &seg;
+			req.seg_count = 1;
+			req.op = PENSTOCK_WRITE;
+			assert_int_equal(penstock_transfer(&req, NULL), LEN);
+			lengthen();
+			calls_arm(kinds[k], nth, EIO);
+			ret = penstock_commit(st, 1);
+			if (!calls_disarm()) {
+				assert_int_equal(ret, 0);
+				assert_true(nth > 1);
+				penstock_close(st);
+				file_is(2, (int)kinds[k], nth);
+				break;
+			}
+			check_said(ret, EIO, kinds[k], nth);
+			ret = penstock_commit(st, 1);
+			if (ret)
+				fail_msg("%s %u: a second commit: %s", calls_name(kinds[k]), nth,
+					 penstock_errmsg());
+			penstock_close(st);
+			file_is(2, (int)kinds[k], nth);
+			assert_int_equal(entries(), 1);
+		}
+	unlink(name);
+}
+
+/* A write that fails: closed without a commit, what was created is as long as what was
+ * written, and never longer. */
+static void half_written(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.buf = bytes, .dev = host, .row_len = 256u << 10};
+	struct penstock_report report;
+	struct penstock_storage *st;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_CREATE;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = PENSTOCK_WRITE;
+	req.path = "bounce";
+	for (unsigned i = 0; i < 4; i++) {
+		const bool good = i & 1;
+		struct stat there;
+
+		opts.length = i & 2 ? 4u << 20 : 0; /* reserved is not written */
+		assert_int_equal(penstock_open(name, &opts, &st), 0);
+		req.storage = st;
+		seg.off = 0;
+		if (good)
+			assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
+		seg.off = 1u << 20;
+		calls_arm(CALLS_DRAIN, 1, ENOSPC);
+		assert_int_equal(penstock_transfer(&req, &report), -ENOSPC);
+		assert_int_equal(calls_disarm(), 1);
+		assert_int_equal(report.why, PENSTOCK_WHY_NO_SPACE);
+		assert_int_equal(report.bytes, 0);
+		penstock_close(st);
+		assert_int_equal(stat(name, &there), 0);
+		assert_int_equal(there.st_size, good ? seg.row_len : 0);
+		unlink(name);
+	}
+}
+
+/* ---- a pump that starts ---- */
+
+/* Opens, reads and closes a device of its own; 0, or the first error. */
+static int whole_life(const char *device, const char *engine, struct penstock_report *report)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.row_len = LEN};
+	struct penstock_storage *st = NULL;
+	struct penstock_device *dev;
+	int64_t ret;
+
+	opts.engine = engine;
+	opts.lanes = 2;
+	opts.slot_bytes = 256u << 10;
+	opts.ring_bytes = 2u << 20;
+	ret = penstock_device_open(device, &opts, &dev);
+	if (ret < 0)
+		return (int)ret;
+	ret = penstock_alloc(dev, LEN, &seg.buf);
+	if (!ret)
+		ret = penstock_open(name, NULL, &st);
+	if (!ret) {
+		seg.dev = dev;
+		req.storage = st;
+		req.segs = &seg;
+		req.seg_count = 1;
+		req.path = "bounce";
+		ret = penstock_transfer(&req, report);
+		if (ret > 0) {
+			assert_int_equal(ret, LEN);
+			ret = 0;
+		}
+	}
+	if (!ret && !strcmp(device, "host")) {
+		world_fill(bytes, LEN, 1);
+		assert_memory_equal(seg.buf, bytes, LEN);
+	}
+	penstock_close(st);
+	penstock_free(dev, seg.buf);
+	penstock_device_close(dev);
+	return (int)ret;
+}
+
+static void pumps(void **state)
+{
+	static const enum calls_kind kinds[] = {CALLS_EVENTFD, CALLS_THREAD, CALLS_SETUP,
+						CALLS_REGISTER, CALLS_MADVISE};
+	static const char *const devices[] = {"host", "cuda:0"};
+	static const char *const engines[] = {"auto", "threads"};
+	struct penstock_report report;
+	unsigned all = 0;
+
+	(void)state;
+	penstock_device_close(host); /* so that each life is a new one */
+	world_file(name, LEN, 1);
+	for (unsigned d = 0; d < COUNT(devices); d++)
+		for (unsigned e = 0; e < COUNT(engines); e++) {
+			unsigned fds;
+
+			assert_int_equal(whole_life(devices[d], engines[e], &report), 0);
+			fds = world_fds();
+			for (unsigned k = 0; k < COUNT(kinds); k++) {
+				const int code = kinds[k] == CALLS_THREAD ? EAGAIN : ENOMEM;
+				unsigned hits = 1, nth = 0;
+
+				while (hits && nth++ < TURNS_MAX) {
+					int ret;
+
+					world_cache(name, false);
+					calls_arm(kinds[k], nth, code);
+					ret = whole_life(devices[d], engines[e], &report);
+					hits = calls_disarm();
+					all += hits;
+					if (ret < 0 && strlen(penstock_errmsg()) < 10)
+						fail_msg("%s %u: %d without a sentence",
+							 calls_name(kinds[k]), nth, ret);
+					if (ret < 0)
+						assert_true(hits);
+					if (world_fds() != fds)
+						fail_msg("%s %u (%d): %u descriptors, %u were",
+							 calls_name(kinds[k]), nth, ret,
+							 world_fds(), fds);
+					if (hits) {
+						ret = whole_life(devices[d], engines[e], &report);
+						if (ret)
+							fail_msg("%s %u: afterwards %d",
+								 calls_name(kinds[k]), nth, ret);
+					}
+				}
+				assert_in_range(nth, 1, TURNS_MAX);
+			}
+		}
+	printf("# %u calls failed\n", all);
+	assert_true(all >= 8);
+	unlink(name);
+	host = world_device("host", "auto", 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(openings),  cmocka_unit_test(interrupted_open),
+		cmocka_unit_test(residency), cmocka_unit_test(creations),
+		cmocka_unit_test(reservations), cmocka_unit_test(cuts),
+		cmocka_unit_test(half_written), cmocka_unit_test(pumps),
+	};
+
+	world_use_standin();
+	return cmocka_run_group_tests_name("open", tests, setup, teardown);
+}
