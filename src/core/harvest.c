@@ -147,6 +147,7 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 /* Looks on for a moment whether one comes. */
 static bool soon(struct penstock_queue *q)
 {
+	q->spin.fast = atomic_load_explicit(&q->fast, memory_order_relaxed);
 	while (pst_spin_on(&q->spin)) {
 		for (unsigned i = 0; i < 64; i++) {
 			if (!atomic_load_explicit(&q->ended, memory_order_relaxed))

@@ -232,6 +232,7 @@ static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *st
 		if (!chunk)
 			return WORK_DONE;
 		(*started)++;
+		pst_spin_took(&lane->spin, req->effort == PENSTOCK_FAST, chunk->len);
 		spread(lane, chunk);
 		if (!start(lane, chunk))
 			return WORK_STALLED;

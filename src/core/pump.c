@@ -259,7 +259,7 @@ void pst_pump_submit(struct pst_request *req)
 {
 	struct pst_pump *pump = req->pump;
 	struct pst_lane *best = &pump->lanes[0];
-	unsigned full = req->effort == PENSTOCK_FAST ? LANE_LOAD_FULL / 4 : LANE_LOAD_FULL;
+	unsigned full = req->effort == PENSTOCK_FAST ? LANE_LOAD_FULL / 3 : LANE_LOAD_FULL;
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];

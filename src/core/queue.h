@@ -27,6 +27,7 @@ struct penstock_queue {
 	_Atomic bool armed;			/* somebody waits on fd */
 	_Atomic bool watched;			/* the caller has it, for good */
 	bool in_callback, mute;
+	_Atomic bool fast;			/* the last request was short and to be so */
 	struct pst_spin spin;			/* the harvester's */
 	unsigned generation;
 };

@@ -12,11 +12,16 @@
 #include <stdint.h>
 #include <time.h>
 
-/* As long as a wake-up takes on a virtual machine whose processor had gone idle. */
 #define PST_SPIN_NS 50000u
+/* For short requests that are to be fast: while any is under way nobody sleeps. A
+ * processor of a virtual machine that went idle takes hundreds of microseconds to come
+ * back, longer than the read itself. */
+#define PST_SPIN_FAST_NS 500000u
+#define PST_SPIN_SHORT (64u << 10) /* bytes of a short one */
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {
+	bool fast;	/* the last request was short and to be fast */
 	uint64_t since;	/* 0: not looking */
 	unsigned skips; /* sleeps that go without looking after a look in vain */
 	unsigned left;	/* of them */
@@ -28,7 +33,7 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	struct timespec ts;
 	uint64_t now;
 
-	if (spin->left) {
+	if (spin->left && !spin->fast) {
 		spin->left--;
 		return false;
 	}
@@ -36,12 +41,19 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 	if (!spin->since)
 		spin->since = now;
-	if (now - spin->since < PST_SPIN_NS)
+	if (now - spin->since < (spin->fast ? PST_SPIN_FAST_NS : PST_SPIN_NS))
 		return true;
 	spin->since = 0;
+	spin->fast = false;
 	spin->skips = spin->skips < PST_SPIN_SKIPS_MAX ? spin->skips * 2 + 1 : spin->skips;
 	spin->left = spin->skips;
 	return false;
+}
+
+/* A request, or a part of one, of so many bytes has been taken in. */
+static inline void pst_spin_took(struct pst_spin *spin, bool fast, uint64_t len)
+{
+	spin->fast = fast && len <= PST_SPIN_SHORT;
 }
 
 /* Something was there. */
