@@ -47,6 +47,11 @@ int fail_lib(void)
 	return fail(EXIT_FAILED, "%s%s", penstock_errmsg(), advice(penstock_errwhy()));
 }
 
+int code_without_device(enum penstock_class require)
+{
+	return require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED;
+}
+
 const char *file_of(const char *storage)
 {
 	if (!strncmp(storage, "mem:", 4))

@@ -251,8 +251,11 @@ static int open_all(struct run *r)
 		r->length = r->a->size;
 	qopts.requests_max = r->a->depth;
 	qopts.segs_max = 1;
-	if (penstock_device_open(r->a->device, &dopts, &r->dev) < 0 ||
-	    penstock_alloc(r->dev, (size_t)(r->a->block * r->a->depth), &mem) ||
+	if (penstock_device_open(r->a->device, &dopts, &r->dev) < 0) {
+		r->out->refused = code_without_device(r->a->require) == EXIT_REFUSED;
+		return -1;
+	}
+	if (penstock_alloc(r->dev, (size_t)(r->a->block * r->a->depth), &mem) ||
 	    penstock_queue_open(&qopts, &r->q))
 		return -1;
 	r->mem = mem;

@@ -30,6 +30,8 @@ extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_bench, cmd_topo,
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The library's last message and what to do about it; EXIT_FAILED. */
 int fail_lib(void);
+/* The exit code where a device cannot be had: with a class required, no path meets it. */
+int code_without_device(enum penstock_class require);
 /* What to do about a failure, to be put behind its sentence; "" if that says it. */
 const char *advice(enum penstock_why why);
 

@@ -131,10 +131,9 @@ static void note(struct copy *c, int code, const char *what)
 		 penstock_errmsg(), advice(penstock_errwhy()));
 }
 
-/* With a class required, a device that cannot be had is a refusal, not a failure. */
 static void note_device(struct copy *c)
 {
-	note(c, c->a->require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED, "--via");
+	note(c, code_without_device(c->a->require), "--via");
 }
 
 static bool same_file(const char *a, const char *b)

@@ -152,7 +152,8 @@ static int run(int argc, char **argv)
 	}
 	if (penstock_device_open(a.device, NULL, &dev) < 0) {
 		penstock_close(st);
-		return fail_lib();
+		fail_lib();
+		return code_without_device(a.require);
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
