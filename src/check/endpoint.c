@@ -174,8 +174,9 @@ static void look_endpoint(const struct facts *f, struct pst_check_line *line)
 		pst_ok(line, "%s connects in %.1f ms; TLS, so nothing was asked", at,
 		       e->connect_ms);
 	} else {
-		pst_ok(line, "%s connects in %.1f ms, HTTP %d%s%s", at, e->connect_ms,
-		       e->answer.status, e->answer.server[0] ? ", " : "", e->answer.server);
+		pst_ok(line, "%s connects in %.1f ms, HTTP %d%s%s%s", at, e->connect_ms,
+		       e->answer.status, e->answer.server[0] ? ", " : "", e->answer.server,
+		       e->answer.rdma ? ", knows S3 over RDMA" : "");
 	}
 }
 
