@@ -24,7 +24,8 @@ struct command {
 	const char *help;    /* options, a line each */
 	int (*run)(int argc, char **argv);
 };
-extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_bench, cmd_topo, cmd_stats;
+extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_load, cmd_bench, cmd_topo,
+	cmd_stats;
 
 /* One line on standard error: "penstock: ...". Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -184,7 +184,8 @@ struct penstock_load_opts {
 struct penstock_load_report {
 	size_t size;
 	uint64_t bytes;	       /* delivered, each destination counted */
-	uint64_t read;	       /* of the files, each byte once */
+	uint64_t read;	       /* of the files, each byte once; whole pages where tensors
+				* begin or end in one */
 	uint64_t device_bytes; /* most device memory that it held, all devices together */
 	uint64_t cpu_copied;
 	uint64_t dram_laid;
@@ -198,7 +199,7 @@ struct penstock_load_report {
 /*
  * 1. All at once. For each device one allocation that holds every tensor of the
  * model; several devices get the same bytes, which are read once. Device memory: the
- * tensors' bytes and less than 4 KiB for each stretch of them that lies contiguous and
+ * tensors' bytes and less than 8 KiB for each stretch of them that lies contiguous and
  * aligned in its file, most often one a file; had before the first byte moves. Whole or
  * nothing. `report` may be NULL. May block.
  */
@@ -246,7 +247,7 @@ PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
 
 /*
  * 3. One after the other, in file order, through a window of device memory that is
- * filled ahead. Device memory: the window, or the largest tensor and 4 KiB if that is
+ * filled ahead. Device memory: the window, or the largest tensor and 8 KiB if that is
  * more; one allocation. One thread at a time.
  */
 struct penstock_weights_iter;

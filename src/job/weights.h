@@ -91,7 +91,7 @@ int pst_shard_same(const struct pst_shard *shard, int fd);
 /* The shard as a storage, opened at the first call; the model's. */
 int pst_shard_storage(struct penstock_weights *w, unsigned shard, struct penstock_storage **out);
 
-/* The tensor of a shard that `off` of its file lies in, or "". */
+/* The tensor of a shard that `off` of its file lies in, the first in front, or "". */
 const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off);
 
 /* ---- moving: weights_move.c ---- */
@@ -115,6 +115,7 @@ struct pst_load {
 	struct penstock_load_opts opts;
 	struct penstock_load_report report;
 	uint64_t path_bytes; /* of the path that carried most in one request */
+	uint64_t lead;	     /* bytes in front of tensors that came along */
 	int failed;	     /* the first error; its sentence is the thread's */
 };
 int pst_load_take(struct pst_load *load, struct penstock_weights *w,
@@ -128,6 +129,7 @@ int pst_load_unchanged(struct pst_load *load, const struct pst_bits *bits);
 int pst_load_move(struct pst_load *load, struct pst_bits *bits);
 
 int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t len, void **out);
+void pst_load_report(const struct pst_load *load, struct penstock_load_report *out);
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len);
 
@@ -139,5 +141,11 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
  */
 uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count,
 		   uint64_t align, uint64_t *offs);
+
+/*
+ * Lets long pieces that pst_place laid out begin and end with whole pages, as direct
+ * paths want. How many bytes more that makes them.
+ */
+uint64_t pst_place_widen(struct pst_bits *bits);
 
 #endif

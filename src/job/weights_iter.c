@@ -72,7 +72,7 @@ static uint64_t batch_length(const struct penstock_weights_iter *it, uint64_t fi
 	while (first + count < w->count && count < TENSORS_MAX &&
 	       w->entries[first + count].shard == w->entries[first].shard) {
 		/* What it may take at most with what lies between two: pst_place. */
-		bytes += bytes_of(w, first + count) / 16 * 17 + 128;
+		bytes += bytes_of(w, first + count) / 8 * 9 + 128;
 		if (count && bytes > it->batch_most)
 			break;
 		count++;
@@ -158,6 +158,7 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 
 		ret = pst_bits_add(&b->bits, e->shard, &seg);
 	}
+	it->load.lead += ret ? 0 : pst_place_widen(&b->bits);
 	return ret ? ret : submit(it, b);
 }
 
@@ -215,7 +216,7 @@ static uint64_t window_for(const struct penstock_weights *w, const struct pensto
 	uint64_t least = largest(w, opts->align);
 
 	for (uint64_t t = 0; t < w->count && sum < window; t++)
-		sum += bytes_of(w, t) + 4096;
+		sum += bytes_of(w, t) + 8192;
 	window = sum < window ? sum : window;
 	window = window > least ? window : least;
 	return window ? window : 4096;
@@ -344,7 +345,7 @@ int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t ten
 void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 				  struct penstock_load_report *out)
 {
-	pst_weights_give(out, &it->load.report, sizeof(it->load.report));
+	pst_load_report(&it->load, out);
 }
 
 void penstock_weights_iter_close(struct penstock_weights_iter *it)

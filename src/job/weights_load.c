@@ -22,12 +22,6 @@ struct penstock_loaded {
 	uint64_t *offs;
 };
 
-static void finish(const struct pst_load *load, struct penstock_load_report *report)
-{
-	if (report)
-		pst_weights_give(report, &load->report, sizeof(load->report));
-}
-
 static int make_loaded(struct pst_load *load, struct penstock_device *const *devs, unsigned count,
 		       struct penstock_loaded **out)
 {
@@ -97,10 +91,13 @@ int penstock_weights_load(struct penstock_weights *w, struct penstock_device *co
 	ret = make_loaded(&load, devs, dev_count, &l);
 	if (!ret)
 		ret = list_all(l, w, &bits);
-	if (!ret)
+	if (!ret) {
+		load.lead = pst_place_widen(&bits);
 		ret = pst_load_move(&load, &bits);
+	}
 	free(bits.list);
-	finish(&load, report);
+	if (report)
+		pst_load_report(&load, report);
 	if (ret) {
 		penstock_loaded_free(l);
 		return ret;
@@ -290,7 +287,8 @@ int penstock_weights_load_into(struct penstock_weights *w, const struct penstock
 	}
 	if (!ret) {
 		ret = pst_load_move(&load, &bits);
-		finish(&load, report);
+		if (report)
+			pst_load_report(&load, report);
 	}
 	free(bits.list);
 	return ret;

@@ -128,6 +128,14 @@ int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t le
 	return 0;
 }
 
+void pst_load_report(const struct pst_load *load, struct penstock_load_report *out)
+{
+	struct penstock_load_report report = load->report;
+
+	report.bytes -= report.bytes > load->lead ? load->lead : report.bytes;
+	pst_weights_give(out, &report, sizeof(report));
+}
+
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len)
 {

@@ -62,9 +62,7 @@ const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off)
 {
 	size_t low = 0, high = shard->st.count;
 
-	if (off < shard->data_off)
-		return "";
-	off -= shard->data_off;
+	off -= off < shard->data_off ? off : shard->data_off; /* pages begin before it */
 	while (low < high) { /* the first that ends behind it */
 		size_t mid = low + (high - low) / 2;
 

@@ -2,7 +2,8 @@
 /*
  * Where tensors lie in one allocation: as they lie in their file, so that a stretch of
  * them is one segment and keeps the offsets within a page that direct paths want, and
- * somewhere else only where a tensor would not be aligned for its dtype. Arithmetic
+ * somewhere else only where a tensor would not be aligned for its dtype. A long stretch
+ * has its first and last page for itself, so that whole pages can be read. Arithmetic
  * only; called by weights_load.c and weights_iter.c.
  */
 #include "job/weights.h"
@@ -58,16 +59,49 @@ uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t co
 
 	for (uint64_t i = first; i < end; i = s.end) {
 		uint64_t phase;
+		bool pages;
 
 		take_stretch(w, i, end, least, &s);
-		phase = s.len >= SMALL	       ? PAGE
-			: s.align > SMALL_ALIGN ? s.align
-						: SMALL_ALIGN;
+		pages = s.len >= SMALL && !s.shift;
+		phase = pages ? PAGE : s.align > SMALL_ALIGN ? s.align : SMALL_ALIGN;
+		if (pages)
+			at = (at + PAGE - 1) / PAGE * PAGE;
 		at += (s.off - s.shift - at) & (phase - 1);
 		for (uint64_t t = s.first; t < s.end; t++)
 			offs[t - first] = at + w->shards[w->entries[t].shard].data_off +
 					  w->entries[t].t->begin - s.off;
 		at += s.len;
+		if (pages)
+			at = (at + PAGE - 1) / PAGE * PAGE;
 	}
 	return at;
+}
+
+static bool follows(const struct pst_bit *a, const struct pst_bit *b)
+{
+	return a->shard == b->shard && a->seg.off + a->seg.row_len == b->seg.off &&
+	       a->seg.dev == b->seg.dev;
+}
+
+uint64_t pst_place_widen(struct pst_bits *bits)
+{
+	uint64_t lead = 0;
+
+	for (size_t i = 0; i < bits->count; i++) {
+		struct penstock_seg *seg = &bits->list[i].seg;
+		uint64_t before = seg->off % PAGE;
+
+		if (seg->rows > 1 || seg->row_len < SMALL || (uintptr_t)seg->buf % PAGE != before)
+			continue;
+		/* Cut by request_bytes: the page is its neighbour's, too. */
+		if (i + 1 == bits->count || !follows(&bits->list[i], &bits->list[i + 1]))
+			seg->room = -(seg->off + seg->row_len) % PAGE;
+		if (i && follows(&bits->list[i - 1], &bits->list[i]))
+			continue;
+		seg->buf = (char *)seg->buf - before;
+		seg->off -= before;
+		seg->row_len += before;
+		lead += before;
+	}
+	return lead;
 }

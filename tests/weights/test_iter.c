@@ -67,14 +67,14 @@ static void test_iterate(void **state)
 		struct penstock_device *dev = d ? gpu : host;
 
 		iterate(dev, 0, 0, 1u << 30);
-		iterate(dev, 1, 0, largest + 4096);
-		iterate(dev, 1u << 20, 0, largest + 4096 > 1u << 20 ? largest + 4096 : 1u << 20);
-		iterate(dev, 4u << 20, 3, largest + 4096 > 4u << 20 ? largest + 4096 : 4u << 20);
+		iterate(dev, 1, 0, largest + 8192);
+		iterate(dev, 1u << 20, 0, largest + 8192 > 1u << 20 ? largest + 8192 : 1u << 20);
+		iterate(dev, 4u << 20, 3, largest + 8192 > 4u << 20 ? largest + 8192 : 4u << 20);
 	}
 	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 1);
 	open_model(made_path("zoo.safetensors"));
 	iterate(gpu, 0, 2, 2u << 20);
-	iterate(host, 1, 0, made_bytes(&zoo[5]) + 4096);
+	iterate(host, 1, 0, made_bytes(&zoo[5]) + 8192);
 }
 
 static void test_full(void **state)
@@ -164,14 +164,14 @@ static void test_several(void **state)
 	assert_int_equal(penstock_weights_count(w), 3);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
-		assert_int_equal(report.read, 200000 + 280000 + 2002);
+		assert_int_equal(report.bytes, 200000 + 280000 + 2002);
 		assert_int_equal(report.requests, 2);
 		check(gpu, penstock_loaded_ptr(loaded, 0, 0), "a", 200000);
 		check(gpu, penstock_loaded_ptr(loaded, 0, 1), "b", 280000);
 		check(gpu, penstock_loaded_ptr(loaded, 0, 2), "c", 2002);
 		penstock_loaded_free(loaded);
 	}
-	iterate(host, 1, 0, 280000 + 4096);
+	iterate(host, 1, 0, 280000 + 8192);
 }
 
 int main(void)

@@ -31,11 +31,11 @@ static void load_zoo(unsigned pad, uint64_t align)
 	for (unsigned n = 1; n <= 2; n++) {
 		if (penstock_weights_load(w, devs, n, &opts, &report, &loaded))
 			fail_msg("%s", penstock_errmsg());
-		/* Read once, however many get it; some bytes between pages at most. */
+		/* Read once, however many get it, with the rest of a page at most. */
 		assert_int_equal(report.bytes, n * sum);
-		assert_int_equal(report.read, sum);
+		assert_true(report.read >= sum && report.read < sum + 4096);
 		assert_int_equal(report.device_bytes, held_most);
-		assert_true(held_most >= n * sum && held_most < n * (sum + COUNT(zoo) * 4096));
+		assert_true(held_most >= n * sum && held_most < n * (sum + COUNT(zoo) * 8192));
 		assert_string_not_equal(report.path, "none");
 		for (unsigned d = 0; d < n; d++) {
 			for (unsigned i = 0; i < COUNT(zoo); i++) {
@@ -85,7 +85,7 @@ static void test_load_plain(void **state)
 		open_model(path);
 		use_counter();
 		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
-		assert_true(held_most >= sum && held_most < sum + 4096);
+		assert_true(held_most >= sum && held_most < sum + 8192);
 		assert_int_equal(report.requests, 1);
 		penstock_loaded_free(loaded);
 	}
@@ -123,7 +123,7 @@ static void test_each(void **state)
 	each_code = 0;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
 	assert_int_equal(each_count, 20);
-	assert_int_equal(report.read, 1600000);
+	assert_int_equal(report.bytes, 1600000);
 	penstock_loaded_free(loaded);
 	loaded = NULL;
 	each_code = 1;
