@@ -343,6 +343,9 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
 	unsigned r = chunk->residency, count = plan->count[r], i = 0;
+	/* The page cache would take a write that the drive has just failed, and say that
+	 * it is done before the drive is asked again. */
+	bool no_cache = req->op == PENSTOCK_WRITE && chunk->err.why == PENSTOCK_WHY_IO_ERROR;
 
 	if (req->forced >= 0)
 		return -1;
@@ -356,6 +359,8 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 		uint64_t cap = UINT64_MAX, n;
 
 		if (place.span->edge && facts->off_align > 1)
+			continue;
+		if (no_cache && pst_paths[index]->traits.uses_cache)
 			continue;
 		n = fit(req, &place, index, pad, &cap);
 		if (!n)
