@@ -34,6 +34,9 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 		return ret;
 	if (dev->mem_align > facts->mem_align)
 		facts->mem_align = dev->mem_align;
+	/* Whatever lies between: a route may be refused, or deliver nothing and call it
+	 * success, through a block stack that is not on the list too. */
+	facts->canary = true;
 	return 0;
 }
 
