@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where settings come from and what becomes of them: defaults, cufile.json, the
+ * environment, the API and which of them wins; misplaced and unknown keys; files
+ * that are no configuration; compat mode off; what the log says, and where.
+ */
+#include "shim_test.h"
+
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+static char folder[PATH_MAX], json_path[PATH_MAX + 32], log_path[PATH_MAX + 32];
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	(void)state;
+	if (!cu_load())
+		return -1;
+	snprintf(folder, sizeof(folder), "%s/config-XXXXXX", tmp ? tmp : "/tmp");
+	if (!mkdtemp(folder) || chdir(folder))
+		return -1;
+	snprintf(json_path, sizeof(json_path), "%s/cufile.json", folder);
+	snprintf(log_path, sizeof(log_path), "%s/log", folder);
+	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
+	setenv("CUFILE_LOGFILE_PATH", log_path, 1);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	unlink(json_path);
+	unlink(log_path);
+	assert_int_equal(chdir("/"), 0);
+	return rmdir(folder); /* fails if anything was left lying there */
+}
+
+static void write_json(const char *text)
+{
+	FILE *f = fopen(json_path, "w");
+
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+/* How often `words` are in the log. */
+static unsigned said(const char *words)
+{
+	static char text[1 << 20];
+	FILE *f = fopen(log_path, "r");
+	unsigned count = 0;
+	size_t n;
+
+	if (!f)
+		return 0;
+	n = fread(text, 1, sizeof(text) - 1, f);
+	text[n] = '\0';
+	fclose(f);
+	for (const char *at = text; (at = strstr(at, words)); at++)
+		count++;
+	return count;
+}
+
+static size_t size_of(int param)
+{
+	size_t value = 12345;
+
+	assert_ok(cuFileGetParameterSizeT(param, &value));
+	return value;
+}
+
+static bool flag_of(int param)
+{
+	bool value = false;
+
+	assert_ok(cuFileGetParameterBool(param, &value));
+	return value;
+}
+
+static void defaults(void **state)
+{
+	struct cuf_props props;
+	char text[32];
+
+	(void)state;
+	unlink(json_path);
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
+	assert_int_equal(size_of(CUF_MAX_IO_THREADS), 4);
+	assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
+	assert_false(flag_of(CUF_PARAM_USE_PCIP2PDMA));
+	assert_ok(cuFileGetParameterString(CUF_LOGGING_LEVEL, text, sizeof(text)));
+	assert_string_equal(text, "ERROR");
+	assert_code(cuFileDriverGetProperties(NULL), CUF_INVALID_VALUE);
+	assert_ok(cuFileDriverGetProperties(&props));
+	assert_int_equal(props.max_batch_io_size, 128);
+	assert_int_equal(props.nvfs.max_direct_io_size, 16384);
+	assert_int_equal(props.nvfs.dcontrolflags, 1 << CUF_ALLOW_COMPAT_MODE);
+	assert_int_equal(props.fflags, 1 << CUF_BATCH_IO | 1 << CUF_STREAMS | 1 << CUF_PARALLEL_IO);
+	assert_int_equal(props.nvfs.major_version, 0);
+	/* The older setters work while it is open. */
+	assert_ok(cuFileDriverSetMaxDirectIOSize(1024));
+	assert_code(cuFileDriverSetMaxDirectIOSize(1023), CUF_INVALID_VALUE);
+	assert_code(cuFileDriverSetMaxDirectIOSize(0), CUF_INVALID_VALUE);
+	assert_ok(cuFileDriverSetMaxCacheSize(2048));
+	assert_code(cuFileDriverSetMaxCacheSize((size_t)1 << 40), CUF_DRIVER_UNSUPPORTED_LIMIT);
+	assert_ok(cuFileDriverSetMaxPinnedMemSize(4096));
+	assert_ok(cuFileDriverSetPollMode(true, 64));
+	assert_code(cuFileDriverSetPollMode(true, 3), CUF_INVALID_VALUE);
+	assert_ok(cuFileDriverGetProperties(&props));
+	assert_int_equal(props.nvfs.max_direct_io_size, 1024);
+	assert_int_equal(props.max_device_cache_size, 2048);
+	assert_int_equal(props.max_device_pinned_mem_size, 4096);
+	assert_int_equal(props.nvfs.poll_thresh_size, 64);
+	assert_true(props.nvfs.dcontrolflags & 1 << CUF_USE_POLL_MODE);
+	assert_ok(cuFileDriverClose());
+}
+
+static void one_over_the_other(void **state)
+{
+	size_t min, max;
+
+	(void)state;
+	write_json("{\"properties\": {\"io_batchsize\": 64, \"use_pci_p2pdma\": false,"
+		   " \"per_buffer_cache_size_kb\": 512}, \"logging\": {\"level\": \"warn\"}}");
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 64); /* before it is open, too */
+	setenv("CUFILE_PER_BUFFER_CACHE_SIZE", "256", 1);
+	setenv("CUFILE_USE_PCIP2PDMA", "true", 1);
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 64);
+	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 256);
+	assert_true(flag_of(CUF_PARAM_USE_PCIP2PDMA));
+	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
+	assert_code(cuFileSetParameterBool(CUF_PARAM_PARALLEL_IO, true), CUF_DRIVER_ALREADY_OPEN);
+	assert_code(cuFileSetParameterString(CUF_LOGGING_LEVEL, "INFO"), CUF_DRIVER_ALREADY_OPEN);
+	assert_ok(cuFileDriverClose());
+	assert_ok(cuFileSetParameterSizeT(CUF_PER_BUFFER_CACHE_KB, 128));
+	assert_ok(cuFileSetParameterBool(CUF_PARAM_USE_PCIP2PDMA, false));
+	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 128);
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 128);
+	assert_false(flag_of(CUF_PARAM_USE_PCIP2PDMA));
+	assert_ok(cuFileDriverClose());
+	unsetenv("CUFILE_PER_BUFFER_CACHE_SIZE");
+	unsetenv("CUFILE_USE_PCIP2PDMA");
+	/* The batch size acts. */
+	assert_ok(cuFileGetParameterMinMaxValue(CUF_IO_BATCHSIZE, &min, &max));
+	assert_true(min <= 64 && max >= 128);
+	assert_ok(cuFileDriverOpen());
+	{
+		void *batch;
+
+		assert_code(cuFileBatchIOSetUp(&batch, 65), CUF_INVALID_VALUE);
+		assert_ok(cuFileBatchIOSetUp(&batch, 64));
+		cuFileBatchIODestroy(batch);
+	}
+	assert_ok(cuFileDriverClose());
+}
+
+static void wrong_parameters(void **state)
+{
+	size_t size, other;
+	bool flag;
+	char text[8];
+
+	(void)state;
+	assert_code(cuFileGetParameterSizeT(-1, &size), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterSizeT(CUF_SIZE_PARAMS, &size), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterSizeT(0, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterSizeT(99, 1), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterSizeT(CUF_PROFILE_STATS, 4), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterBool(CUF_BOOL_PARAMS, &flag), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterBool(0, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterBool(-5, true), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterBool(CUF_PARAM_NVTX, &flag), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterBool(CUF_PARAM_NVTX, true), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterString(CUF_STRING_PARAMS, text, 8), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterString(CUF_LOGGING_LEVEL, NULL, 8), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterString(CUF_LOGGING_LEVEL, text, 3), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterString(CUF_LOGGING_LEVEL, text, -1), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterString(CUF_LOGGING_LEVEL, "LOUD"), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterString(CUF_LOGGING_LEVEL, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterMinMaxValue(0, NULL, &other), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterMinMaxValue(0, &size, NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileGetParameterMinMaxValue(77, &size, &other), CUF_INVALID_VALUE);
+	for (int i = 0; i < CUF_SIZE_PARAMS; i++) {
+		assert_ok(cuFileGetParameterMinMaxValue(i, &size, &other));
+		assert_true(size <= other && size_of(i) >= size && size_of(i) <= other);
+	}
+}
+
+static void slabs(void **state)
+{
+	size_t sizes[4] = {4096, 65536, 1048576, 16777216}, counts[4] = {10, 5, 3, 2};
+	size_t s[4], c[4];
+
+	(void)state;
+	assert_code(cuFileSetParameterPosixPoolSlabArray(NULL, counts, 4), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 0), CUF_INVALID_VALUE);
+	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 1000), CUF_INVALID_VALUE);
+	assert_ok(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 4));
+	assert_ok(cuFileSetParameterGpuBounceBufferSlabArray(sizes, counts, 2));
+	assert_ok(cuFileDriverOpen());
+	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 4),
+		    CUF_DRIVER_ALREADY_OPEN);
+	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
+	assert_memory_equal(s, sizes, sizeof(s));
+	assert_memory_equal(c, counts, sizeof(c));
+	assert_code(cuFileGetParameterPosixPoolSlabArray(s, c, 3), CUF_INVALID_VALUE);
+	assert_ok(cuFileGetParameterGpuBounceBufferSlabArray(s, c, 2));
+	assert_int_equal(c[1], 5);
+	assert_ok(cuFileDriverClose());
+	/* Kept over the last close, as observed. */
+	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
+	assert_memory_equal(s, sizes, sizeof(s));
+}
+
+/* The example that is copied everywhere: what it means to set has no effect, compat
+ * mode stays on, and each such key is said once with its place. */
+static void copied_example(void **state)
+{
+	(void)state;
+	write_json("{ \"execution\": { \"max_io_threads\": 16, \"allow_compat_mode\": false },\n"
+		   "  \"properties\": { \"max_batch_io_size\": 32,\n"
+		   "    \"max_pinned_memory_size\": 2097152 },\n"
+		   "  \"fs\": { \"block\": { \"nvme\": { \"use_pci_p2pdma\": true } } },\n"
+		   "  \"speed\": { \"faster\": true, \"even\": 3 } }\n");
+	for (int i = 0; i < 2; i++) {
+		assert_ok(cuFileDriverOpen());
+		assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
+		assert_int_equal(size_of(CUF_MAX_IO_THREADS), 16);
+		assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
+		assert_ok(cuFileDriverClose());
+	}
+	assert_int_equal(said("line 1: the key 'execution.allow_compat_mode' has no effect there: "
+			      "its place is 'properties.allow_compat_mode'"),
+			 1);
+	assert_int_equal(said("'properties.max_batch_io_size' has no effect there: its place is "
+			      "'properties.io_batchsize'"),
+			 1);
+	assert_int_equal(said("its place is 'properties.max_device_pinned_mem_size_kb'"), 1);
+	assert_int_equal(said("the section 'fs.block' has no effect there: its place is 'block'"),
+			 1);
+	assert_int_equal(said("line 5: the section 'speed' is not known"), 1);
+	assert_int_equal(said("faster"), 0);
+}
+
+static void wrong_kinds(void **state)
+{
+	(void)state;
+	write_json("{\"properties\": {\"allow_compat_mode\": \"false\", \"io_batchsize\": 0,\n"
+		   "\"max_device_cache_size_kb\": 4096}, \"execution\": 7}");
+	assert_ok(cuFileDriverOpen());
+	assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
+	assert_int_equal(size_of(CUF_MAX_DEVICE_CACHE_KB), 4096);
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(said("'properties.allow_compat_mode' wants true or false"), 1);
+	assert_int_equal(said("'properties.io_batchsize' wants a whole number from 1"), 1);
+	assert_int_equal(said("'execution' wants a section"), 1);
+}
+
+/* No configuration: the defaults hold, the driver opens, the log says why. */
+static void no_configuration(void **state)
+{
+	static const char *const broken[] = {"{\"properties\": {\"io_batchsize\": 7}",
+					     "",
+					     "[1, 2",
+					     "{\"a\" 1}",
+					     "nonsense",
+					     "{\"x\": \"\\q\"}"};
+	int fd;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
+		write_json(broken[i]);
+		assert_ok(cuFileDriverOpen());
+		assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
+		assert_ok(cuFileDriverClose());
+	}
+	assert_true(said("the file is passed over") >= 4);
+	/* Gigantic, a pipe, a folder, a name that was meant for a shell. */
+	fd = open(json_path, O_WRONLY | O_TRUNC);
+	assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
+	close(fd);
+	assert_ok(cuFileDriverOpen());
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(said("is longer than"), 1);
+	unlink(json_path);
+	assert_int_equal(mkfifo(json_path, 0600), 0);
+	assert_ok(cuFileDriverOpen());
+	assert_ok(cuFileDriverClose());
+	setenv("CUFILE_ENV_PATH_JSON", folder, 1);
+	assert_ok(cuFileDriverOpen());
+	assert_ok(cuFileDriverClose());
+	setenv("CUFILE_ENV_PATH_JSON", "$PWD/local_cufile.json", 1);
+	assert_ok(cuFileDriverOpen());
+	assert_ok(cuFileDriverClose());
+	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
+	unlink(json_path);
+}
+
+/* On memory no device is ever reached directly: refused at registration. */
+static void compat_off(void **state)
+{
+	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
+	int memory = memfd_create("compat", MFD_CLOEXEC), disk, code;
+	void *dev = cu_alloc(65536), *fh, *batch;
+	size_t len = 4096;
+	off_t zero = 0;
+	ssize_t bytes = -7;
+
+	(void)state;
+	write_json("{\"properties\": {\"allow_compat_mode\": false}}");
+	assert_int_equal(ftruncate(memory, 65536), 0);
+	assert_ok(cuFileDriverOpen());
+	assert_false(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
+	st_register(memory, &code);
+	assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(said("refused, compat mode is off: "), 1);
+	assert_true(fcntl(memory, F_GETFD) >= 0); /* still the caller's */
+	disk = st_make("compat", 65536, O_RDWR);
+	fh = st_register(disk, &code);
+	if (!code) {
+		/* A drive that host memory can be reached from directly, GPU memory not. */
+		assert_int_equal(cuFileRead(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
+		assert_int_equal(cuFileWrite(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
+		assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, (void *)1),
+			    CUF_IO_NOT_SUPPORTED);
+		assert_int_equal(bytes, -7);
+		param.u.batch.base = dev;
+		param.u.batch.size = len;
+		param.fh = fh;
+		assert_ok(cuFileBatchIOSetUp(&batch, 1));
+		assert_code(cuFileBatchIOSubmit(batch, 1, &param, 0), CUF_BATCH_NOCOMPAT_ERROR);
+		cuFileBatchIODestroy(batch);
+		assert_true(said("no path of the required class: ") >= 4);
+		cuFileHandleDeregister(fh);
+	} else {
+		assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
+	}
+	assert_ok(cuFileDriverClose());
+	/* Forced compat mode wins over it. */
+	setenv("CUFILE_FORCE_COMPAT_MODE", "true", 1);
+	assert_ok(cuFileDriverOpen());
+	fh = st_register(memory, NULL);
+	assert_int_equal(cuFileRead(fh, dev, len, 0, 0), len);
+	cuFileHandleDeregister(fh);
+	assert_ok(cuFileDriverClose());
+	unsetenv("CUFILE_FORCE_COMPAT_MODE");
+	unlink(json_path);
+	unlink(st_path);
+	close(memory);
+	close(disk);
+	cu_free(dev);
+}
+
+/* The first read and the first write of a file are said, with path and reason. */
+static void first_use(void **state)
+{
+	int fd = st_make("first-use", 65536, O_RDWR);
+	void *dev = cu_alloc(65536), *fh = st_register(fd, NULL);
+	char read_line[PATH_MAX + 64], write_line[PATH_MAX + 64];
+
+	(void)state;
+	snprintf(read_line, sizeof(read_line), "NOTICE: %s: read into cuda:0 by path ", st_path);
+	snprintf(write_line, sizeof(write_line), "NOTICE: %s: written from cuda:0 by path ",
+		 st_path);
+	assert_int_equal(said(read_line), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(cuFileRead(fh, dev, 65536, 0, 0), 65536);
+	assert_int_equal(said(read_line), 1);
+	assert_int_equal(cuFileWrite(fh, dev, 65536, 0, 0), 65536);
+	assert_int_equal(said(write_line), 1);
+	assert_true(said("; no more direct one: ") >= 1);
+	cuFileHandleDeregister(fh);
+	assert_ok(cuFileDriverClose());
+	close(fd);
+	unlink(st_path);
+	cu_free(dev);
+}
+
+/* A folder is named: the log is there. None is: no file anywhere. */
+static void where_the_log_goes(void **state)
+{
+	char text[PATH_MAX + 64];
+	struct dirent *e;
+	DIR *dir;
+
+	(void)state;
+	unsetenv("CUFILE_LOGFILE_PATH");
+	unlink(log_path);
+	assert_ok(cuFileDriverOpen());
+	cuFileHandleDeregister(NULL); /* something to say */
+	assert_ok(cuFileDriverClose());
+	dir = opendir(".");
+	while ((e = readdir(dir)))
+		assert_true(e->d_name[0] == '.');
+	closedir(dir);
+	snprintf(text, sizeof(text), "{\"logging\": {\"dir\": \"%s\"}}", folder);
+	write_json(text);
+	assert_ok(cuFileDriverOpen());
+	cuFileHandleDeregister(NULL);
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(unlink("cufile.log"), 0);
+	unlink(json_path);
+}
+
+static void p2p_flags(void **state)
+{
+	int flags = -1;
+
+	(void)state;
+	assert_int_equal(cuFileUseCount(), 0);
+	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
+	assert_int_equal(flags, 0);
+	assert_int_equal(cuFileUseCount(), 0);
+	/* That alone has fixed the parameters. */
+	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
+	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 0));
+#ifdef __x86_64__
+	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 1 << CUF_P2P_P2PDMA));
+	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
+	assert_int_equal(flags, 1 << CUF_P2P_P2PDMA);
+	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 0));
+	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
+	assert_int_equal(flags, 1 << CUF_P2P_P2PDMA);
+#endif
+	assert_code(cuFileDriverSetP2PFlags(CUF_NVME, 1 << CUF_P2P_NVFS), CUF_INVALID_VALUE);
+	assert_code(cuFileDriverSetP2PFlags(CUF_NVME, 3), CUF_INVALID_VALUE);
+	assert_code(cuFileDriverSetP2PFlags(CUF_NVME, 1 << 20), CUF_INVALID_VALUE);
+	assert_code(cuFileDriverSetP2PFlags(-1, 1), CUF_INVALID_VALUE);
+	assert_code(cuFileDriverSetP2PFlags(CUF_TARGETS, 1), CUF_INVALID_VALUE);
+	assert_code(cuFileDriverGetP2PFlags(CUF_NVME, NULL), CUF_INVALID_VALUE);
+	assert_ok(cuFileDriverOpen());
+	assert_ok(cuFileDriverClose());
+	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
+	assert_int_equal(flags, 0);
+}
+
+static void topology(void **state)
+{
+	char name[PATH_MAX + 32], line[64] = "";
+	FILE *f;
+
+	(void)state;
+	assert_code(cuFileExportPCIeTopology(NULL), CUF_INVALID_VALUE);
+	assert_code(cuFileExportPCIeTopology(""), CUF_INVALID_VALUE);
+	assert_code(cuFileExportPCIeTopology("/no/such/folder/x"), CUF_INVALID_VALUE);
+	snprintf(name, sizeof(name), "%s/topology", folder);
+	assert_ok(cuFileExportPCIeTopology(name));
+	f = fopen(name, "r");
+	assert_non_null(fgets(line, sizeof(line), f));
+	assert_string_equal(line, "// Topology file for cuFile.\n");
+	assert_int_equal(fgetc(f), '{');
+	fclose(f);
+	unlink(name);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(defaults),	    cmocka_unit_test(one_over_the_other),
+		cmocka_unit_test(wrong_parameters), cmocka_unit_test(slabs),
+		cmocka_unit_test(copied_example),   cmocka_unit_test(wrong_kinds),
+		cmocka_unit_test(no_configuration), cmocka_unit_test(compat_off),
+		cmocka_unit_test(first_use),	    cmocka_unit_test(where_the_log_goes),
+		cmocka_unit_test(p2p_flags),	    cmocka_unit_test(topology),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
