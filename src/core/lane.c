@@ -18,9 +18,11 @@
 /* What a device's link moves in a microsecond, to guess how long copies take:
  * 50 GB/s. Too high only means another look. */
 #define COPY_BYTES_US 50000u
-/* Shorter copies than this are waited for by looking, not by sleeping: a timer's
- * sleep costs some 60 us. */
-#define SPIN_US 15
+/* The last so much of it is waited for by looking: the driver's way of sleeping until a
+ * copy is done comes back 0.1 to 0.7 ms late, and a timer 0.1 ms (H200, virtual machine). */
+#define LOOK_US 300
+/* Unless they take so long that something else holds them up. */
+#define LOOK_NS 3000000u
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one
  * looks: at first without a pause, then so often. */
 #define WATCH_SPINS 2000
@@ -29,13 +31,17 @@
 void pst_io_done(struct pst_io *io, int64_t result)
 {
 	struct pst_lane *lane = io->lane;
+	struct pst_pump *pump = lane->pump;
 
+	/* Once it is in the inbox it may end, and with it all that keeps the pump. */
+	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
 	io->result = result;
 	io->next = atomic_load_explicit(&lane->io_inbox, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&lane->io_inbox, &io->next, io,
 						      memory_order_release, memory_order_relaxed))
 		;
 	pst_lane_wake(lane);
+	atomic_fetch_sub_explicit(&pump->outside, 1, memory_order_release);
 }
 
 static int reap_io_inbox(struct pst_lane *lane)
@@ -320,19 +326,41 @@ static void tidy(struct pst_lane *lane)
 	lane->tidy = more;
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* With copies under way: false when there is another way to spend the time than to look
+ * again, in *wait_us for how long. */
+static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
+{
+	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
+
+	if (!lane->idle_since)
+		lane->idle_since = now_ns();
+	if (now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
+		if (lane->busy == lane->copies + lane->deferred_count) {
+			pst_lane_reap_copies(lane, PST_REAP_SLEEP);
+			return true;
+		}
+		guess = 2 * LOOK_US;
+	} else if (guess <= LOOK_US) {
+		return true;
+	}
+	if (*wait_us < 0 || guess - LOOK_US < *wait_us)
+		*wait_us = guess - LOOK_US;
+	return false;
+}
+
 static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
-		int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
-
-		if (guess < SPIN_US)
+		if (look_for_copies(lane, &wait_us))
 			return;
-		if (lane->busy == lane->copies + lane->deferred_count) {
-			pst_lane_reap_copies(lane, PST_REAP_SLEEP);
-			return;
-		}
-		if (wait_us < 0 || guess < wait_us)
-			wait_us = guess;
 	} else if (!lane->borrowed && pst_spin_on(&lane->spin)) {
 		return;
 	}
@@ -374,6 +402,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (did) {
 		lane->idle_turns = 0;
 		pst_spin_found(&lane->spin);
+		lane->idle_since = 0;
 		return;
 	}
 	if (lane->tidy && !lane->busy)

@@ -67,6 +67,7 @@ struct pst_lane {
 	struct pst_request *watched;	/* armed, waiting for their stream */
 	unsigned idle_turns;
 	struct pst_spin spin;
+	uint64_t idle_since;		/* with copies under way; 0: not idle */
 	unsigned forget_turn;		/* the last one that it took part in */
 	bool tidy;			/* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];
@@ -87,6 +88,7 @@ struct pst_pump {
 	struct penstock_device *forget_device;
 	_Atomic unsigned forget_turn;
 	_Atomic unsigned forgot;	/* lanes that have */
+	_Atomic unsigned outside;	/* threads in pst_io_done */
 	_Atomic bool stop;
 	int pid;
 };
