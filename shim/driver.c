@@ -31,6 +31,8 @@ static void forked(void)
 	atomic_store(&shim.host, NULL);
 	for (unsigned i = 0; i < SHIM_GPUS_MAX; i++)
 		atomic_store(&shim.gpus[i], NULL);
+	atomic_store(&shim.version, 0);
+	shim_stats_forked();
 	shim_files_forked();
 	shim_buffers_forked();
 	shim_async_forked();

@@ -192,6 +192,11 @@ void shim_stats_opened(const struct shim_config *config)
 	pthread_mutex_unlock(&lock);
 }
 
+void shim_stats_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
 struct cuf_error cuFileSetStatsLevel(int to)
 {
 	if (to < 0 || to > 3)

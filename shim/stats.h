@@ -98,5 +98,6 @@ void shim_count_unmap(int ordinal, size_t len);
 
 /* Collecting begins with the driver if the configuration says so. */
 void shim_stats_opened(const struct shim_config *config);
+void shim_stats_forked(void);
 
 #endif
