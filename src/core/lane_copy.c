@@ -21,11 +21,16 @@ struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *
 	for (unsigned i = 0; i < lane->copyq_count; i++)
 		if (lane->copyqs[i]->dev == dev)
 			return lane->copyqs[i];
-	if (lane->copyq_count == PST_LANE_DEVICES)
+	if (lane->copyq_count == PST_LANE_DEVICES) {
+		pst_fail(&lane->open_err, PENSTOCK_WHY_FULL, "a lane copies to %u devices at most",
+			 PST_LANE_DEVICES);
 		return NULL;
+	}
 	copyq = calloc(1, sizeof(*copyq));
-	if (!copyq)
+	if (!copyq) {
+		pst_fail(&lane->open_err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copy queue");
 		return NULL;
+	}
 	copyq->dev = dev;
 	if (dev->ops->copier_open(dev, &copyq->copier, &lane->open_err)) {
 		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", lane->open_err.text);

@@ -51,6 +51,8 @@ static void *lane_main(void *arg)
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	pst_near_thread(&lane->pump->near);
 	ret = pst_lane_open(lane, &lane->open_err);
+	if (ret)
+		pst_lane_close(lane); /* what it got so far */
 	pthread_mutex_lock(&ls.start->lock);
 	if (ret)
 		ls.start->failed++;
