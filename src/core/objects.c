@@ -267,6 +267,10 @@ static int open_device(const char *name, const struct penstock_device_opts *opts
 	dev->opts = *opts;
 	dev->opts.engine = copy_text(opts->engine);
 	dev->opts.sys_root = copy_text(opts->sys_root);
+	if ((opts->engine && !dev->opts.engine) || (opts->sys_root && !dev->opts.sys_root)) {
+		free_device(dev);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
+	}
 	dev->facts.numa = -1;
 	dev->generation = pst_generation();
 	memcpy(dev->name, name, strlen(name) + 1);
