@@ -51,7 +51,7 @@ int penstock_topo(const char *sys_root, int json, int fd)
 	f = stream_on(fd);
 	if (!f) {
 		pst_topo_close(topo);
-		return pst_fail_errno(NULL, errno, PENSTOCK_WHY_BAD_ARGUMENT, "descriptor %d: %m",
+		return pst_fail_errno(NULL, errno, pst_why_of_errno(errno), "descriptor %d: %m",
 				      fd);
 	}
 	if (json)

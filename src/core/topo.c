@@ -139,20 +139,40 @@ static uint64_t meminfo_bytes(const char *text, const char *key)
 	return kib > UINT64_MAX / 1024 ? 0 : (uint64_t)kib * 1024;
 }
 
-static void read_node(const struct pst_sysfs *fs, int id, struct pst_node *node)
+int pst_topo_list(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_names *names,
+		  const char *path)
+{
+	int ret = pst_sysfs_list(fs, names, "%s", path);
+
+	topo->no_memory |= ret == -ENOMEM;
+	return ret;
+}
+
+char *pst_topo_copy(struct pst_topo *topo, const char *text)
+{
+	char *copy = strdup(text);
+
+	topo->no_memory |= !copy;
+	return copy;
+}
+
+static void read_node(struct pst_topo *topo, const struct pst_sysfs *fs, int id,
+		      struct pst_node *node)
 {
 	char list[4096], *meminfo;
+	ssize_t got;
 
 	*node = (struct pst_node){.id = id};
 	if (pst_sysfs_text(fs, list, sizeof(list), "sys/devices/system/node/node%d/cpulist", id) >=
 		    0 &&
 	    !pst_cpus_parse(list, &node->cpus))
-		node->cpulist = strdup(list);
+		node->cpulist = pst_topo_copy(topo, list);
 	if (pst_sysfs_text(fs, list, sizeof(list), "sys/devices/system/node/node%d/distance", id) >
 	    0)
-		node->distance = strdup(list);
-	if (pst_sysfs_file(fs, &meminfo, 65536, "sys/devices/system/node/node%d/meminfo", id) >=
-	    0) {
+		node->distance = pst_topo_copy(topo, list);
+	got = pst_sysfs_file(fs, &meminfo, 65536, "sys/devices/system/node/node%d/meminfo", id);
+	topo->no_memory |= got == -ENOMEM;
+	if (got >= 0) {
 		node->mem_bytes = meminfo_bytes(meminfo, "MemTotal:");
 		node->mem_free_bytes = meminfo_bytes(meminfo, "MemFree:");
 		free(meminfo);
@@ -172,7 +192,7 @@ static int read_nodes(struct pst_topo *topo, const struct pst_sysfs *fs)
 	int64_t id;
 	size_t i;
 
-	if (pst_sysfs_list(fs, &names, "sys/devices/system/node") < 0)
+	if (pst_topo_list(topo, fs, &names, "sys/devices/system/node") < 0)
 		return 0; /* a kernel without NUMA, or a sandbox: no nodes are known */
 	topo->nodes = calloc(names.count + 1, sizeof(*topo->nodes));
 	for (i = 0; topo->nodes && i < names.count; i++) {
@@ -182,7 +202,7 @@ static int read_nodes(struct pst_topo *topo, const struct pst_sysfs *fs)
 			topo->complete = false;
 			break;
 		}
-		read_node(fs, (int)id, &topo->nodes[topo->node_count++]);
+		read_node(topo, fs, (int)id, &topo->nodes[topo->node_count++]);
 	}
 	pst_names_free(&names);
 	return topo->nodes ? 0 : -ENOMEM;
@@ -194,7 +214,7 @@ static void read_online(struct pst_topo *topo, const struct pst_sysfs *fs)
 
 	if (pst_sysfs_text(fs, list, sizeof(list), "sys/devices/system/cpu/online") > 0 &&
 	    !pst_cpus_parse(list, &topo->online))
-		topo->online_list = strdup(list);
+		topo->online_list = pst_topo_copy(topo, list);
 }
 
 /* What the groups of all devices say together. */
@@ -437,6 +457,8 @@ int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why
 		ret = pst_topo_read_pci(topo, &fs);
 	if (!ret)
 		ret = pst_topo_read_ends(topo, &fs);
+	if (!ret && topo->no_memory)
+		ret = -ENOMEM; /* half a machine would look like a whole one */
 	pst_sysfs_close(&fs);
 	if (ret < 0) {
 		if (why && why_len)

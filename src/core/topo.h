@@ -104,6 +104,7 @@ struct pst_topo {
 	char *online_list; /* NULL unknown */
 	const char *iommu; /* "none", "passthrough", "translated", "mixed"; static */
 	bool complete;	   /* false: a limit of this reader was reached */
+	bool no_memory;	   /* the reader's: something is missing for want of memory */
 };
 
 /* Reads the machine beneath `root` ("" or NULL: this one). 0 and *out, which the
@@ -178,6 +179,7 @@ void pst_topo_print_json(const struct pst_topo *topo, FILE *f);
  * And whether an RDMA device is this kernel's own software (Soft-RoCE, siw).
  */
 struct pst_sysfs;
+struct pst_names;
 const char *pst_disk_transport(const struct pst_sysfs *fs, const char *link);
 bool pst_rdma_is_software(const struct pst_sysfs *fs, const char *name);
 /* Is this component of a path a PCI address with its domain? */
@@ -186,6 +188,10 @@ bool pst_part_bdf(const char *part, size_t len, char out[PST_BDF_LEN]);
 bool pst_path_bdf(const char *path, char out[PST_BDF_LEN]);
 
 /* Between topo.c and topo_read.c only: fill topo->pci, and from it topo->ends. */
+/* As pst_sysfs_list and strdup; notes when memory is missing. */
+int pst_topo_list(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_names *names,
+		  const char *path);
+char *pst_topo_copy(struct pst_topo *topo, const char *text);
 int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs);
 int pst_topo_read_ends(struct pst_topo *topo, const struct pst_sysfs *fs);
 

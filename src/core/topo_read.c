@@ -157,7 +157,7 @@ static void read_bridge(const struct pst_sysfs *fs, struct pst_pci *dev)
 	}
 }
 
-static void read_device(const struct pst_sysfs *fs, struct pst_pci *dev)
+static void read_device(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_pci *dev)
 {
 	char list[4096];
 
@@ -179,7 +179,7 @@ static void read_device(const struct pst_sysfs *fs, struct pst_pci *dev)
 		struct pst_cpus cpus;
 
 		if (!pst_cpus_parse(list, &cpus))
-			dev->cpulist = strdup(list);
+			dev->cpulist = pst_topo_copy(topo, list);
 	}
 	dev->iommu_group = -1;
 	if (pst_sysfs_link_name(fs, list, sizeof(list), "sys/bus/pci/devices/%s/iommu_group",
@@ -269,7 +269,7 @@ int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs)
 	struct pst_names names;
 	size_t i;
 
-	if (pst_sysfs_list(fs, &names, "sys/bus/pci/devices") < 0)
+	if (pst_topo_list(topo, fs, &names, "sys/bus/pci/devices") < 0)
 		return 0; /* a machine without PCI, or a sandbox that shows none */
 	topo->complete = topo->complete && !names.cut;
 	topo->pci = calloc(names.count + 1, sizeof(*topo->pci));
@@ -283,7 +283,7 @@ int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs)
 			*dev = (struct pst_pci){0};
 			continue;
 		}
-		read_device(fs, dev);
+		read_device(topo, fs, dev);
 		topo->pci_count++;
 	}
 	pst_names_free(&names);
@@ -397,7 +397,7 @@ static void read_nvme(struct pst_topo *topo, const struct pst_sysfs *fs)
 	struct pst_names names;
 	size_t i;
 
-	if (pst_sysfs_list(fs, &names, "sys/class/nvme") < 0)
+	if (pst_topo_list(topo, fs, &names, "sys/class/nvme") < 0)
 		return;
 	for (i = 0; i < names.count; i++) {
 		const char *name = names.name[i];
@@ -427,7 +427,7 @@ static void read_disks(struct pst_topo *topo, const struct pst_sysfs *fs)
 	struct pst_names names;
 	size_t i;
 
-	if (pst_sysfs_list(fs, &names, "sys/block") < 0)
+	if (pst_topo_list(topo, fs, &names, "sys/block") < 0)
 		return;
 	for (i = 0; i < names.count; i++) {
 		const char *name = names.name[i], *transport;
@@ -458,7 +458,7 @@ static void read_nics(struct pst_topo *topo, const struct pst_sysfs *fs)
 	struct pst_names names;
 	size_t i;
 
-	if (pst_sysfs_list(fs, &names, "sys/class/infiniband") < 0)
+	if (pst_topo_list(topo, fs, &names, "sys/class/infiniband") < 0)
 		return;
 	for (i = 0; i < names.count; i++) {
 		const char *name = names.name[i], *state;
