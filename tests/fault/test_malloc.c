@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The n-th allocation of a scenario fails, for every n, each in a process of its own,
+ * so that what a library makes once is among them. The scenario then either ends with
+ * -ENOMEM, the reason and a sentence, or comes through with every byte right; a
+ * second time, unharmed, it does. Nothing stays behind that does not stay without.
+ */
+#include "world.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "device/cuda_api.h"
+#include "memory.h"
+#include "standin/pst_standin.h"
+
+#include <dlfcn.h>
+
+#define LEN ((1u << 20) + 777u)
+#define TURNS_MAX 400
+
+/* What a child leaves behind for its parent. */
+struct outcome {
+	unsigned hits;
+	unsigned mark;		   /* allocations before the scenario's own */
+	int ret;		   /* of the scenario that met the fault */
+	long blocks, mapped, fds; /* after a second one, everything closed */
+	long live;		   /* of the stand-in */
+	const char *what;
+	size_t what_len;
+	char text[300]; /* why the case fails, or empty */
+};
+
+static struct outcome *out;
+static unsigned char *bytes, *back;
+static char name[256];
+
+#define say(...)                                                                                   \
+	do {                                                                                       \
+		if (!out->text[0])                                                                 \
+			snprintf(out->text, sizeof(out->text), __VA_ARGS__);                       \
+	} while (0)
+
+static int setup(void **state)
+{
+	(void)state;
+	bytes = malloc(LEN);
+	back = malloc(LEN);
+	out = mmap(NULL, sizeof(*out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	snprintf(name, sizeof(name), "%s", world_name("memory", false));
+	world_fill(bytes, LEN, 1);
+	return !bytes || !back || out == MAP_FAILED;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	unlink(name);
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+/* Not made durable: thousands of them would take their time. */
+static void make_file(void)
+{
+	int fd = open(name, O_RDWR | O_CREAT, 0600);
+
+	if (fd < 0 || ftruncate(fd, LEN) || pwrite(fd, bytes, LEN, 0) != LEN)
+		say("the file cannot be made: %s", strerror(errno));
+	close(fd);
+}
+
+/* ---- the scenarios: 0, or the first error; all that they opened is closed ---- */
+
+static struct penstock_device *device_of(const char *device, int *ret)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_device *dev = NULL;
+
+	opts.lanes = 2;
+	opts.slot_bytes = 256u << 10;
+	opts.ring_bytes = 2u << 20;
+	opts.engine = "threads";
+	*ret = penstock_device_open(device, &opts, &dev);
+	if (*ret > 0)
+		*ret = 0;
+	return dev;
+}
+
+/* The device is ready: what follows is the scenario's own. */
+static int ready(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op)
+{
+	int ret = penstock_prepare(st, dev, op);
+
+	if (!out->mark)
+		out->mark = memory_seen();
+	return ret;
+}
+
+/* What lies on a device, seen without allocating in a way that counts. */
+static void compare(struct penstock_device *dev, void *mem, const char *when)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = dev,
+					  .dst = back,
+					  .src_dev = dev,
+					  .src = mem,
+					  .row_len = LEN};
+	unsigned hits;
+
+	if (!strcmp(penstock_device_name(dev), "host")) {
+		memcpy(back, mem, LEN);
+	} else {
+		memory_disarm(&hits); /* the harness' own use is not counted */
+		out->hits += hits;
+		if (penstock_device_open("host", NULL, &args.dst_dev) < 0 ||
+		    penstock_copy(&args, 1))
+			say("%s: cannot look: %s", when, penstock_errmsg());
+		penstock_device_close(args.dst_dev);
+	}
+	for (uint64_t i = 0; i < LEN; i++)
+		if (back[i] != bytes[i]) {
+			say("%s: byte %llu is %02x, not %02x", when, (unsigned long long)i,
+			    back[i], bytes[i]);
+			return;
+		}
+}
+
+static int read_to(const char *device, const char *path)
+{
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.row_len = LEN};
+	struct penstock_storage *st = NULL;
+	struct penstock_report report;
+	int64_t n;
+	int ret;
+	struct penstock_device *dev = device_of(device, &ret);
+
+	if (!ret)
+		ret = penstock_alloc(dev, LEN, &seg.buf);
+	if (!ret)
+		ret = penstock_open(name, NULL, &st);
+	if (!ret && path)
+		ret = ready(st, dev, PENSTOCK_READ);
+	if (!ret) {
+		seg.dev = dev;
+		req.storage = st;
+		req.segs = &seg;
+		req.seg_count = 1;
+		req.path = path;
+		n = penstock_transfer(&req, &report);
+		ret = n < 0 ? (int)n : 0;
+		if (n >= 0 && n != LEN)
+			say("read %lld bytes", (long long)n);
+		if (n >= 0 && !path && strcmp(report.engine, "threads") != 0)
+			say("engine %s took it, threads was asked for", report.engine);
+		if (!ret)
+			compare(dev, seg.buf, "read");
+	}
+	penstock_close(st);
+	if (dev)
+		penstock_free(dev, seg.buf);
+	penstock_device_close(dev);
+	return ret;
+}
+
+static int read_host(void)
+{
+	return read_to("host", NULL);
+}
+
+static int read_cuda(void)
+{
+	return read_to("cuda:0", NULL);
+}
+
+static int read_mapped(void)
+{
+	return read_to("cuda:0", "mapped");
+}
+
+/* In the order of the default stream. */
+static int read_stream(void)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.row_len = LEN};
+	struct penstock_storage *st = NULL;
+	struct penstock_queue *q = NULL;
+	struct penstock_done done;
+	int ret;
+	struct penstock_device *dev = device_of("cuda:0", &ret);
+
+	opts.requests_max = 2;
+	opts.segs_max = 2;
+	if (!ret)
+		ret = penstock_alloc(dev, LEN, &seg.buf);
+	if (!ret)
+		ret = penstock_open(name, NULL, &st);
+	if (!ret)
+		ret = ready(st, dev, PENSTOCK_READ);
+	if (!ret)
+		ret = penstock_queue_open(&opts, &q);
+	seg.dev = dev;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.stream = (void *)1;
+	if (!ret)
+		ret = penstock_submit(q, &req, 1, NULL);
+	if (ret == 1) {
+		ret = 0;
+		if (penstock_wait(q, &done, 1, 1, 20000000000LL) != 1)
+			say("the request never ended");
+		else if (done.result < 0)
+			ret = penstock_fail((int)done.result, done.report->why, "%s",
+					    done.report->text);
+		else
+			compare(dev, seg.buf, "read");
+	}
+	penstock_queue_close(q);
+	penstock_close(st);
+	if (dev)
+		penstock_free(dev, seg.buf);
+	penstock_device_close(dev);
+	return ret;
+}
+
+/* An old file is replaced: it is the old one or the new one, whole. */
+static int write_host(void)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st = NULL;
+	struct stat stat;
+	unsigned salt = 1;
+	int64_t n;
+	int ret, fd;
+	struct penstock_device *dev = device_of("host", &ret);
+
+	opts.flags = PENSTOCK_O_REPLACE;
+	make_file();
+	world_fill(back, LEN, 2);
+	if (!ret)
+		ret = penstock_open(name, &opts, &st);
+	if (!ret) {
+		n = penstock_write(st, dev, back, LEN, 0);
+		ret = n < 0 ? (int)n : 0;
+	}
+	if (!ret)
+		ret = penstock_commit(st, 0);
+	if (!ret)
+		salt = 2;
+	penstock_close(st);
+	penstock_device_close(dev);
+	fd = open(name, O_RDONLY);
+	if (fd < 0 || fstat(fd, &stat) || stat.st_size != LEN || read(fd, back, LEN) != LEN)
+		say("the file is gone, or not as long as it was");
+	close(fd);
+	for (uint64_t i = 0; i < LEN; i++)
+		if (back[i] != world_byte(i, salt)) {
+			say("byte %llu of the file is of neither", (unsigned long long)i);
+			break;
+		}
+	return ret;
+}
+
+/* Several requests at once; each ends as it says. */
+static int several(void)
+{
+	const unsigned count = 6;
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_storage *st = NULL;
+	struct penstock_queue *q = NULL;
+	struct penstock_done done[6];
+	struct penstock_req reqs[6];
+	struct penstock_seg segs[6];
+	unsigned char *mem = NULL;
+	int ret, taken = 0, first = 0;
+	struct penstock_device *dev = device_of("host", &ret);
+
+	opts.requests_max = 8;
+	opts.segs_max = 2;
+	if (!ret)
+		ret = penstock_alloc(dev, LEN, (void **)&mem);
+	if (!ret)
+		ret = penstock_open(name, NULL, &st);
+	if (!ret)
+		ret = ready(st, dev, PENSTOCK_READ);
+	if (!ret)
+		ret = penstock_queue_open(&opts, &q);
+	for (unsigned i = 0; !ret && i < count; i++) {
+		segs[i] = (struct penstock_seg){.buf = mem + i * 100000u,
+						.dev = dev,
+						.off = i * 100000u,
+						.row_len = 100000u};
+		reqs[i] = (struct penstock_req)PENSTOCK_REQ_INIT;
+		reqs[i].storage = st;
+		reqs[i].segs = &segs[i];
+		reqs[i].seg_count = 1;
+		reqs[i].path = i == 5 ? "fault:bounce?delay_us=1" : NULL;
+	}
+	for (; !ret && taken < (int)count; taken++) {
+		int one = penstock_submit(q, &reqs[taken], 1, NULL);
+
+		if (one != 1) {
+			ret = one;
+			break;
+		}
+	}
+	for (int harvested = 0; q && harvested < taken;) {
+		int n = penstock_wait(q, done, 1, 6, 20000000000LL);
+
+		if (n <= 0) {
+			say("%d of %d requests never ended", taken - harvested, taken);
+			break;
+		}
+		harvested += n;
+		for (int i = 0; i < n; i++) {
+			if (done[i].result < 0 && !first)
+				first = penstock_fail((int)done[i].result, done[i].report->why,
+						      "%s", done[i].report->text);
+		}
+	}
+	if (!ret && !first && memcmp(mem, bytes, count * 100000u))
+		say("the bytes are not those of the file");
+	penstock_queue_close(q);
+	penstock_close(st);
+	if (dev)
+		penstock_free(dev, mem);
+	penstock_device_close(dev);
+	return ret ? ret : first;
+}
+
+static int explain(void)
+{
+	struct penstock_explanation ex = {.size = sizeof(ex)};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.row_len = LEN};
+	struct penstock_storage *st = NULL;
+	int ret;
+	struct penstock_device *dev = device_of("host", &ret);
+
+	if (!ret)
+		ret = penstock_alloc(dev, LEN, &seg.buf);
+	if (!ret)
+		ret = penstock_open(name, NULL, &st);
+	if (!ret) {
+		seg.dev = dev;
+		req.storage = st;
+		req.segs = &seg;
+		req.seg_count = 1;
+		ret = penstock_explain(&req, &ex);
+		if (!ret && (ex.taken < 0 || !ex.path_count || !ex.engine))
+			say("explained nothing");
+	}
+	penstock_close(st);
+	if (dev)
+		penstock_free(dev, seg.buf);
+	penstock_device_close(dev);
+	return ret;
+}
+
+/* Leaves the digits out: how much memory is free changes. */
+static ssize_t words_of(char *text, ssize_t len)
+{
+	ssize_t kept = 0;
+
+	for (ssize_t i = 0; i < len; i++)
+		if (text[i] < '0' || text[i] > '9')
+			text[kept++] = text[i];
+	return kept;
+}
+
+/* As a table and as JSON; what it says is the same as without a failure. */
+static int topo(void)
+{
+	static char first[2][1 << 17], again[1 << 17];
+	static ssize_t first_len[2];
+	int ret = 0;
+
+	for (int json = 0; json < 2 && !ret; json++) {
+		int fd = open(name, O_RDWR | O_TRUNC);
+		ssize_t len;
+
+		ret = penstock_topo(NULL, json, fd);
+		len = words_of(again, pread(fd, again, sizeof(again), 0));
+		close(fd);
+		if (ret)
+			break;
+		if (len <= 0)
+			say("nothing was printed");
+		if (!first_len[json]) {
+			first_len[json] = len;
+			memcpy(first[json], again, (size_t)len);
+		} else if (len != first_len[json] || memcmp(first[json], again, (size_t)len)) {
+			say("it says something else than before");
+		}
+	}
+	return ret;
+}
+
+/* ---- one process for each n ---- */
+
+static long standin_live(void)
+{
+	void (*look)(struct pst_standin_live *);
+	struct pst_standin_live live;
+	const char *path = getenv("PENSTOCK_LIBCUDA");
+	void *lib = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+
+	if (!lib)
+		return 0;
+	*(void **)&look = dlsym(lib, "pst_standin_live");
+	look(&live);
+	dlclose(lib);
+	return (long)(live.allocs + live.host_allocs + live.registrations + live.streams +
+		      live.events + live.ctx_retains + live.ops_pending);
+}
+
+static void child(int (*scenario)(void), unsigned nth)
+{
+	unsigned hits;
+	int ret;
+
+	alarm(25); /* a hang ends the process */
+	memory_arm(nth);
+	out->ret = scenario();
+	memory_disarm(&hits);
+	out->hits += hits;
+	out->what = memory_what(&out->what_len);
+	if (out->ret &&
+	    (out->ret != -ENOMEM || strlen(penstock_errmsg()) < 8 ||
+	     (penstock_errwhy() != PENSTOCK_WHY_NO_MEMORY &&
+	      penstock_errwhy() != PENSTOCK_WHY_NOT_MAPPABLE)))
+		say("it ended with %d, %s, '%s'", out->ret, penstock_why_name(penstock_errwhy()),
+		    penstock_errmsg());
+	if (out->ret && !out->hits)
+		say("it failed by itself");
+	ret = scenario();
+	if (ret)
+		say("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
+	out->blocks = memory_blocks();
+	out->mapped = memory_mapped();
+	out->fds = world_fds();
+	out->live = standin_live();
+	_exit(0);
+}
+
+static void run(int (*scenario)(void), unsigned nth)
+{
+	int status;
+	pid_t pid;
+
+	memset(out, 0, sizeof(*out));
+	fflush(stdout);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid)
+		child(scenario, nth);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFSIGNALED(status))
+		snprintf(out->text, sizeof(out->text), "killed by %s",
+			 WTERMSIG(status) == SIGALRM ? "its clock: it hung"
+						     : strsignal(WTERMSIG(status)));
+}
+
+static void all_turns(int (*scenario)(void))
+{
+	struct outcome clean;
+	unsigned nth, failed = 0, wrong = 0;
+
+	make_file();
+	run(scenario, 0);
+	clean = *out;
+	if (clean.text[0])
+		fail_msg("untouched: %s", clean.text);
+	for (nth = clean.mark + 1; nth <= TURNS_MAX; nth++) {
+		run(scenario, nth);
+		if (!out->text[0] && (out->blocks > clean.blocks || out->mapped > clean.mapped ||
+				      out->fds > clean.fds || out->live > clean.live))
+			snprintf(out->text, sizeof(out->text),
+				 "left behind (result %d): %ld blocks, %ld bytes mapped, %ld "
+				 "descriptors, %ld of the device",
+				 out->ret, out->blocks - clean.blocks, out->mapped - clean.mapped,
+				 out->fds - clean.fds, out->live - clean.live);
+		if (out->text[0]) {
+			printf("# allocation %u, %s of %zu bytes: %s\n", nth,
+			       out->what ? out->what : "?", out->what_len, out->text);
+			wrong++;
+		}
+		if (!out->hits && !out->text[0])
+			break;
+		failed += out->ret != 0;
+	}
+	printf("# %u allocations, %u of them needed\n", nth - 1 - clean.mark, failed);
+	assert_int_equal(wrong, 0);
+	assert_in_range(nth, clean.mark + 2, TURNS_MAX);
+}
+
+#define CASE(scenario)                                                                             \
+	static void case_##scenario(void **state)                                                  \
+	{                                                                                          \
+		(void)state;                                                                       \
+		all_turns(scenario);                                                               \
+	}
+
+CASE(read_host)
+CASE(read_cuda)
+CASE(read_mapped)
+CASE(read_stream)
+CASE(write_host)
+CASE(several)
+CASE(explain)
+CASE(topo)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		{"read_host", case_read_host, NULL, NULL, NULL},
+		{"read_cuda", case_read_cuda, NULL, NULL, NULL},
+		{"read_mapped", case_read_mapped, NULL, NULL, NULL},
+		{"read_stream", case_read_stream, NULL, NULL, NULL},
+		{"write_host", case_write_host, NULL, NULL, NULL},
+		{"several", case_several, NULL, NULL, NULL},
+		{"explain", case_explain, NULL, NULL, NULL},
+		{"topo", case_topo, NULL, NULL, NULL},
+	};
+
+	setenv("PENSTOCK_LOG", "error", 0);
+	world_use_standin();
+	return cmocka_run_group_tests_name("malloc", tests, setup, teardown);
+}
