@@ -35,12 +35,15 @@ void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
 		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_release);
 		return;
 	}
+	/* Once it is on the list it may be harvested, and the queue closed. */
+	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	req->link = atomic_load_explicit(&q->ended, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&q->ended, &req->link, req,
 						      memory_order_seq_cst, memory_order_relaxed))
 		;
 	if (atomic_load_explicit(&q->armed, memory_order_seq_cst))
 		signal_fd(q);
+	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
 int penstock_queue_fd(struct penstock_queue *q)

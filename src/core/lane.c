@@ -15,12 +15,13 @@
 #include "core/route.h"
 #include "core/stream.h"
 
-/* What a device's link moves in a microsecond, to guess how long copies take:
- * 50 GB/s. Too high only means another look. */
-#define COPY_BYTES_US 50000u
-/* The last so much of it is waited for by looking: the driver's way of sleeping until a
- * copy is done comes back 0.1 to 0.7 ms late, and a timer 0.1 ms (H200, virtual machine). */
-#define LOOK_US 300
+/* More than any device's link moves in a microsecond, to guess how long copies take at
+ * least: who guesses too long looks too late, who guesses too short looks again. */
+#define COPY_BYTES_US 200000u
+/* The last so much of the guess is waited for by looking: the driver's way of sleeping
+ * until a copy is done comes back 0.1 to 0.7 ms late, and a timer 0.1 ms (H200, virtual
+ * machine). */
+#define LOOK_US 100
 /* Unless they take so long that something else holds them up. */
 #define LOOK_NS 3000000u
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one

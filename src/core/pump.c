@@ -228,6 +228,8 @@ void pst_pump_stop(struct penstock_device *dev)
 		pst_lane_wake(&pump->lanes[i]);
 		pthread_join(pump->lanes[i].thread, NULL);
 	}
+	while (atomic_load_explicit(&pump->outside, memory_order_acquire))
+		sched_yield();
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
 		if (pump->spare[i].chunks)
 			pst_lane_close(&pump->spare[i]);
@@ -261,7 +263,7 @@ void pst_pump_submit(struct pst_request *req)
 {
 	struct pst_pump *pump = req->pump;
 	struct pst_lane *best = &pump->lanes[0];
-	unsigned full = req->effort == PENSTOCK_FAST ? LANE_LOAD_FULL / 3 : LANE_LOAD_FULL;
+	unsigned full = req->effort == PENSTOCK_FAST ? LANE_LOAD_FULL * 2 / 3 : LANE_LOAD_FULL;
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];

@@ -7,6 +7,7 @@
  */
 #include "core/queue.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -96,6 +97,8 @@ void penstock_queue_close(struct penstock_queue *q)
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			penstock_wait(q, done, 1, 16, -1);
+		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
+			sched_yield();
 	}
 	if (q->fd >= 0)
 		close(q->fd);
@@ -231,6 +234,17 @@ static int check_others(const struct pst_request *req, const struct pst_span *sp
 	return 0;
 }
 
+static int refuse(const struct pst_request *req, const struct pst_span *span, const char *why,
+		  struct pst_err *err)
+{
+	atomic_fetch_add_explicit(&pst_stats_get()->refused, 1, memory_order_relaxed);
+	if (req->require > PENSTOCK_ANY || req->forced < 0)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
+				      "no path of the required class: %.180s", why);
+	return pst_fail_errno(err, EOPNOTSUPP, span->route->paths[req->forced].err.why,
+			      "the path %s is shut: %.180s", pst_paths[req->forced]->name, why);
+}
+
 /* No path of the required class: refused here, before anything moves. */
 static int check_class(struct pst_request *req, struct pst_err *err)
 {
@@ -253,12 +267,8 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 				    !pst_paths[p]->traits.by_name_only)
 					why = span->route->paths[p].err.text;
 		}
-		if (ret) {
-			atomic_fetch_add_explicit(&pst_stats_get()->refused, 1,
-						  memory_order_relaxed);
-			return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
-					      "no path of the required class: %.180s", why);
-		}
+		if (ret)
+			return refuse(req, span, why, err);
 		if (req->require > PENSTOCK_ANY)
 			ret = check_others(req, span, err);
 		if (!ret)
@@ -311,26 +321,18 @@ int pst_queue_cut(struct pst_request *req, struct pst_err *err)
 	return ret ? ret : check_class(req, err);
 }
 
-/* "NAME", or "WRAP[:NAME][?ARGS]" for a path that wraps others. */
-static int take_path(struct pst_request *req, const char *text, struct pst_err *err)
+/* "WRAP[:NAME][?ARGS]" for a path that wraps others. */
+static int take_wrap(struct pst_request *req, const char *text, struct pst_err *err)
 {
+	size_t len = strcspn(text, ":?"), at = len;
 	char name[32] = "";
-	size_t len = text ? strcspn(text, ":?") : 0, at = len;
 	int index;
 
-	req->forced = -1;
-	req->wrap = NULL;
-	if (!text)
-		return 0;
 	if (len < sizeof(name))
 		memcpy(name, text, len);
 	index = pst_path_index(name);
-	if (index < 0 || (text[at] && !pst_paths[index]->wrap))
+	if (index < 0 || !pst_paths[index]->wrap)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no path '%.60s'", text);
-	if (!pst_paths[index]->wrap) {
-		req->forced = index;
-		return 0;
-	}
 	req->wrap = pst_paths[index];
 	if (text[at] == ':') {
 		len = strcspn(text + at + 1, "?");
@@ -345,6 +347,16 @@ static int take_path(struct pst_request *req, const char *text, struct pst_err *
 					"'%.60s': there is no such path to wrap", text);
 	}
 	return req->wrap->wrap(text + at + (text[at] == '?'), req->wrap_state, err);
+}
+
+static int take_path(struct pst_request *req, const char *text, struct pst_err *err)
+{
+	req->wrap = NULL;
+	req->forced = text ? pst_path_index(text) : -1;
+	if (!text || (req->forced >= 0 && !pst_paths[req->forced]->wrap))
+		return 0;
+	req->forced = -1;
+	return take_wrap(req, text, err);
 }
 
 static int fill(struct penstock_queue *q, struct pst_request *req,

@@ -23,6 +23,7 @@ struct penstock_queue {
 	struct pst_request *ready;		/* the harvester's: ended, in order */
 	struct pst_request **ready_end;
 	struct pst_request *harvested;		/* by its last call; freed by the next */
+	_Atomic unsigned pushing;		/* in pst_queue_push, which it must outlive */
 	int fd;					/* eventfd */
 	_Atomic bool armed;			/* somebody waits on fd */
 	_Atomic bool watched;			/* the caller has it, for good */
