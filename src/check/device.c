@@ -184,13 +184,14 @@ static unsigned memory_gib(const struct spot *spot)
 	static const struct {
 		const char *model;
 		unsigned gib;
-	} models[] = {{"H200", 141}, {"GH200", 0},    {"GB200", 0},    {"H20", 96}, {"B200", 180},
-		      {"B300", 270}, {"MI300X", 192}, {"MI325X", 256}, {"L40", 48}, {"A40", 48},
-		      {"A10", 24},   {"L4", 24},      {"T4", 16}};
+	} models[] = {{"H200", 141},   {"H20", 96},	{"B200", 180}, {"B300", 270},
+		      {"MI300X", 192}, {"MI325X", 256}, {"L40", 48},   {"A40", 48},
+		      {"A10", 24},     {"L4", 24},	{"T4", 16}};
 	const char *at;
 	unsigned gib, i;
 
-	if (strstr(spot->model, "GH200") || strstr(spot->model, "GB200"))
+	if (strstr(spot->model, "GH200") || strstr(spot->model, "GB200") ||
+	    strstr(spot->model, "GB300"))
 		return 0;
 	for (at = spot->model; (at = strpbrk(at, "0123456789")); at += strspn(at, "0123456789"))
 		if (sscanf(at, "%4uGB", &gib) == 1 &&

@@ -14,6 +14,25 @@
 
 /* ---- the kernel -------------------------------------------------------------- */
 
+/* AMD's processors from family 17h (Zen) on may, whatever their bridges: 1, 0, -1. */
+static int is_zen(const struct facts *f)
+{
+	unsigned family = 0;
+	char *text, *at;
+	int ret = -1;
+
+	if (pst_sysfs_file(&f->fs, &text, 4 << 20, "proc/cpuinfo") < 0)
+		return -1;
+	if (strstr(text, "vendor_id"))
+		ret = 0;
+	at = strstr(text, "cpu family");
+	if (at && strstr(text, "AuthenticAMD") && (at = strchr(at, ':')) &&
+	    sscanf(at + 1, "%9u", &family) == 1 && family >= 0x17)
+		ret = 1;
+	free(text);
+	return ret;
+}
+
 static void read_kernel(struct facts *f)
 {
 	char version[256];
@@ -30,6 +49,7 @@ static void read_kernel(struct facts *f)
 		f->kernel = major * 1000 + minor;
 	if (pst_sysfs_file(&f->fs, &f->cmdline, 65536, "proc/cmdline") < 0)
 		f->cmdline = NULL;
+	f->zen = is_zen(f);
 }
 
 bool pst_cmdline_has(const struct facts *f, const char *word)
@@ -203,36 +223,16 @@ static bool is_permitted(const struct pst_pci *bridge, bool same)
 	return false;
 }
 
-/* AMD's processors from family 17h (Zen) on may, whatever their bridges: 1, 0, -1. */
-static int is_zen(const struct facts *f)
-{
-	unsigned family = 0;
-	char *text, *at;
-	int ret = -1;
-
-	if (pst_sysfs_file(&f->fs, &text, 4 << 20, "proc/cpuinfo") < 0)
-		return -1;
-	if (strstr(text, "vendor_id"))
-		ret = 0;
-	at = strstr(text, "cpu family");
-	if (at && strstr(text, "AuthenticAMD") && (at = strchr(at, ':')) &&
-	    sscanf(at + 1, "%9u", &family) == 1 && family >= 0x17)
-		ret = 1;
-	free(text);
-	return ret;
-}
-
 int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a, const struct pst_pci *b)
 {
 	bool same = a->host[0] && !strcmp(a->host, b->host);
-	int zen = is_zen(f);
 
-	if (zen > 0)
+	if (f->zen > 0)
 		return 1;
 	if (is_permitted(first_of_host(f, a->host), same) &&
 	    (same || is_permitted(first_of_host(f, b->host), same)))
 		return 1;
-	return zen;
+	return f->zen;
 }
 
 int pst_check_facts(struct facts *f, char *why, size_t why_len)

@@ -186,7 +186,7 @@ static void look_blocks(const struct facts *f, struct pst_check_line *line)
 	if (pst_blockstack_direct_ok(&layers, why, sizeof(why)))
 		pst_ok(line, "%s", below ? below + 4 : text);
 	else if (strstr(why, "only root"))
-		pst_not_allowed(f, line, why);
+		pst_not_allowed(f, line, "the tables of device-mapper devices");
 	else if (!f->stack.complete || !f->stack.drive_count)
 		pst_unknown(line, "%s", why);
 	else
@@ -298,6 +298,8 @@ static void look_probe(const struct facts *f, struct pst_check_line *line)
 	}
 	if (!check->probed) {
 		pst_unknown(line, "not probed: %s", f->probe_error);
+		pst_todo(line, "give a path that may be read, or beside which a scratch file may "
+			       "be made");
 		line->need = PST_NEED_DIRECT;
 		return;
 	}
@@ -314,7 +316,9 @@ static void look_probe(const struct facts *f, struct pst_check_line *line)
 	else if (!tried)
 		pst_no(line, "no path is open");
 	else
-		pst_ok(line, "%u path%s carried the bytes unharmed", tried, tried == 1 ? "" : "s");
+		pst_ok(line, "%u path%s carried the bytes unharmed%s%s", tried,
+		       tried == 1 ? "" : "s", f->probe_error[0] ? "; of the file itself, for " : "",
+		       f->probe_error);
 }
 
 const struct gate pst_check_file_gates[] = {

@@ -52,6 +52,7 @@ struct facts {
 	char release[64];
 	unsigned kernel; /* 6002 for 6.2; 0 not known */
 	char *cmdline;	 /* NULL not known */
+	int zen;	 /* an AMD processor of family 17h or later: 1, 0, -1 */
 	struct nvidia nvidia;
 
 	bool host; /* the device is host memory */

@@ -3,8 +3,8 @@
  * The trial: a scratch file beside the path, what the library would do with it
  * (explain, with its canary), and each open path measured and compared. Called by
  * run.c, on the real machine only. The scratch file loses its name before anything is
- * written to it, so that it cannot stay, however this ends. A block device is read
- * only, never written.
+ * written to it, so that it cannot stay, however this ends. Where there can be none, and
+ * of a block device, what is there is read; it must never be written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,10 +29,11 @@ struct probe {
 	struct facts *f;
 	struct penstock_storage *st;
 	struct penstock_device *dev, *host;
-	void *buf;    /* STEP_BYTES of the device */
-	char *got;    /* the same, back in host memory */
-	uint64_t len; /* of the scratch file */
+	void *buf;	  /* STEP_BYTES of the device */
+	char *got, *want; /* the same, back in host memory; what it should be */
+	uint64_t len;	  /* of the scratch file */
 	int fd;
+	bool foreign; /* a file or device that we did not write: read only */
 };
 
 static int give_up(struct probe *p, const char *what, const char *why)
@@ -143,24 +144,39 @@ static void folder_of(const char *path, char *out, size_t len)
 		*slash = '\0';
 }
 
+/* What is there already, for reading. Its first megabytes do. */
+static int open_foreign(struct probe *p, const char *path)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+
+	p->foreign = true;
+	p->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (p->fd < 0 || penstock_open(path, &opts, &p->st))
+		return give_up(p, "it cannot be read",
+			       p->fd < 0 ? strerror(errno) : penstock_errmsg());
+	p->len = (uint64_t)penstock_storage_length(p->st);
+	p->len = p->len > SCRATCH_BYTES ? SCRATCH_BYTES : p->len & ~(uint64_t)4095;
+	return p->len ? 0 : give_up(p, "it cannot be read", "there is not a page in it");
+}
+
 static int open_storage(struct probe *p)
 {
 	const char *path = pst_check_path_of(p->f);
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char folder[4096];
+	struct stat st;
 
-	if (p->f->is_block) {
-		if (penstock_open(path, &opts, &p->st))
-			return give_up(p, "the device cannot be read", penstock_errmsg());
-		p->len = (uint64_t)penstock_storage_length(p->st);
-		p->len = p->len > SCRATCH_BYTES ? SCRATCH_BYTES : p->len & ~(uint64_t)4095;
-		if (!p->len)
-			return give_up(p, "the device", "it is empty");
-		return 0;
-	}
+	if (p->f->is_block)
+		return open_foreign(p, path);
 	folder_of(path, folder, sizeof(folder));
-	if (make_scratch(p, folder) || fill_scratch(p))
-		return -1;
+	if (make_scratch(p, folder) || fill_scratch(p)) {
+		if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size < 4096)
+			return -1;
+		if (p->fd >= 0)
+			close(p->fd);
+		/* Why there is none stays in probe_error, which the gate adds. */
+		return open_foreign(p, path);
+	}
 	if (penstock_open_fd(p->fd, &opts, &p->st))
 		return give_up(p, "the scratch file", penstock_errmsg());
 	return 0;
@@ -212,11 +228,31 @@ static int64_t read_piece(struct probe *p, const char *path, uint64_t off,
 	return penstock_transfer(&req, report);
 }
 
-/* What lies in the device's buffer, compared word by word; of a device whose bytes we
- * did not write, with what plain pread gives. */
+/* What plain system calls read there. */
+static int reference(struct probe *p, uint64_t off, uint64_t len)
+{
+	uint64_t at = 0;
+
+	if (!p->foreign) {
+		fill(p->want, len, off);
+		return 0;
+	}
+	while (at < len) {
+		ssize_t n = pread(p->fd, p->want + at, len - at, (off_t)(off + at));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return -1;
+		at += (uint64_t)n;
+	}
+	return 0;
+}
+
+/* What lies in the device's buffer, against what belongs there. */
 static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 {
-	uint64_t len = piece(p, off), at;
+	uint64_t len = piece(p, off), at = 0;
 	struct penstock_copy_args copy = {.size = sizeof(copy),
 					  .dst_dev = p->host,
 					  .dst = p->got,
@@ -224,24 +260,22 @@ static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 					  .src = p->buf,
 					  .row_len = len};
 
-	if (p->f->is_block)
-		return 0; /* the canary has compared */
 	if (penstock_copy(&copy, 1) < 0) {
-		snprintf(out->error, sizeof(out->error), "reading it back: %s", penstock_errmsg());
+		snprintf(out->error, sizeof(out->error), "reading it back: %.200s",
+			 penstock_errmsg());
 		return -1;
 	}
-	for (at = 0; at < len; at += 8) {
-		uint64_t word;
-
-		memcpy(&word, p->got + at, 8);
-		if (word == word_at(off + at))
-			continue;
-		snprintf(out->error, sizeof(out->error),
-			 "it reported success, but byte %llu is wrong",
-			 (unsigned long long)(off + at));
+	if (reference(p, off, len)) {
+		snprintf(out->error, sizeof(out->error), "the file became shorter");
 		return -1;
 	}
-	return 0;
+	if (!memcmp(p->got, p->want, len))
+		return 0;
+	while (p->got[at] == p->want[at])
+		at++;
+	snprintf(out->error, sizeof(out->error), "it reported success, but byte %llu is wrong",
+		 (unsigned long long)(off + at));
+	return -1;
 }
 
 static void measure(struct probe *p, struct pst_check_path *out)
@@ -328,8 +362,9 @@ static int run(struct probe *p)
 		return give_up(p, "the device", p->f->device_text);
 	if (!p->f->host && !p->f->peermem && strcmp(p->f->devices[0].maker, "nvidia"))
 		return give_up(p, "the device", "this version has none for GPUs of this maker");
-	if (posix_memalign((void **)&p->got, 4096, STEP_BYTES))
+	if (posix_memalign((void **)&p->got, 4096, 2 * STEP_BYTES))
 		return give_up(p, "memory", strerror(ENOMEM));
+	p->want = p->got + STEP_BYTES;
 	if (open_storage(p))
 		return -1;
 	if (penstock_device_open("host", NULL, &p->host) < 0 ||

@@ -421,6 +421,22 @@ def acs():
     return tree
 
 
+def user():
+    tree = Tree("the switch of acs and a device-mapper device, as an ordinary user "
+                "sees them")
+    tree.nodes(["0-31"], 256, ["10"])
+    tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
+    tree.nvidia("580.95.05")
+    tree.limits("8388608", seccomp=0, caps="0")
+    ports = switch(tree, "pci0000:10", 0x10, 2, acs=0x1d, whole=False)
+    tree.gpu(ports[0], "0000:13:00.0")
+    tree.nvme(ports[1], "0000:14:00.0", 0)
+    tree.dm(0, "", ["nvme0n1"])
+    tree.mount("/", "ext4", "/dev/nvme0n1", "rw,data=ordered", "nvme0n1")
+    tree.mount("/dm", "ext4", "/dev/mapper/p1", "rw,data=ordered", "dm-0")
+    return tree
+
+
 def iommu():
     tree = Tree("a switch with a GPU and a drive behind a translating IOMMU")
     tree.nodes(["0-31"], 256, ["10"])
@@ -568,7 +584,7 @@ def md():
 
 
 MACHINES = {"dgx": dgx, "cloud-vm": cloud_vm, "amd": amd, "acs": acs,
-            "iommu": iommu, "container": container, "ready": ready,
+            "user": user, "iommu": iommu, "container": container, "ready": ready,
             "parallel": parallel, "nvmeof": nvmeof,
             "nvmeof-soft": nvmeof_soft, "nvmeof-cut": nvmeof_cut, "md": md}
 
