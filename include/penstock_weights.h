@@ -175,17 +175,18 @@ struct penstock_load_opts {
 	 * cancels the load: -ECANCELED. */
 	int (*each)(void *user, unsigned file, const struct penstock_report *report);
 	void *user;
+	uint64_t first, count; /* all at once: only these tensors; count 0: to the last */
 };
 #define PENSTOCK_LOAD_OPTS_INIT                                                        \
 	{ sizeof(struct penstock_load_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0,  \
-	  0, 0, NULL, NULL, NULL, NULL }
+	  0, 0, NULL, NULL, NULL, NULL, 0, 0 }
 
 /* What a load did, all its requests together. */
 struct penstock_load_report {
 	size_t size;
 	uint64_t bytes;	       /* delivered, each destination counted */
-	uint64_t read;	       /* of the files, each byte once; whole pages where tensors
-				* begin or end in one */
+	uint64_t read;	       /* of the files, or written, each byte once; whole pages
+				* where tensors begin or end in one */
 	uint64_t device_bytes; /* most device memory that it held, all devices together */
 	uint64_t cpu_copied;
 	uint64_t dram_laid;
@@ -269,6 +270,41 @@ PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_ite
 					       struct penstock_load_report *out);
 /* Ends it wherever it is, and frees the window with all that is in it. May block. */
 PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
+
+/* ---- and out again -------------------------------------------------------------- */
+
+/* A tensor to be written: whole, without gaps, on any open device. */
+struct penstock_out {
+	size_t size;
+	const char *name;
+	enum penstock_dtype dtype;
+	unsigned rank;
+	const uint64_t *shape;
+	struct penstock_device *dev; /* NULL: found from the pointer */
+	const void *ptr;
+};
+struct penstock_save_opts {
+	size_t size;
+	const char *const *keys, *const *values; /* metadata */
+	unsigned pair_count;
+	int durable; /* it survives a power cut before this returns */
+	enum penstock_class require;
+	enum penstock_effort effort;
+	const char *path; /* as in penstock_req */
+};
+#define PENSTOCK_SAVE_OPTS_INIT \
+	{ sizeof(struct penstock_save_opts), NULL, NULL, 0, 0, PENSTOCK_ANY, PENSTOCK_THRIFTY, \
+	  NULL }
+
+/*
+ * Writes one safetensors file that takes the name's place only when all of it is
+ * there. Tensors go by falling size of their elements, then by name; in a file of a
+ * megabyte or more the first begins with a page, so that direct paths can write it.
+ * `report` may be NULL. May block. -EINVAL: a name twice, or text that is not UTF-8.
+ */
+PENSTOCK_API int penstock_weights_save(const char *path, const struct penstock_out *tensors,
+				       uint64_t count, const struct penstock_save_opts *opts,
+				       struct penstock_load_report *report);
 
 #ifdef __cplusplus
 }

@@ -121,6 +121,7 @@ struct pst_load {
 int pst_load_take(struct pst_load *load, struct penstock_weights *w,
 		  const struct penstock_load_opts *opts);
 void pst_load_request(const struct pst_load *load, struct penstock_req *req);
+void pst_load_count(struct pst_load *load, int64_t result, const struct penstock_report *r);
 /* Counts a completion; the first error becomes load->failed and the thread's. */
 void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done);
 /* That no file changed while its bits were read. */

@@ -18,7 +18,7 @@ struct penstock_loaded {
 	struct penstock_device **devs;
 	void **bases;
 	unsigned dev_count;
-	uint64_t len, count;
+	uint64_t len, first, count;
 	uint64_t *offs;
 };
 
@@ -32,13 +32,14 @@ static int make_loaded(struct pst_load *load, struct penstock_device *const *dev
 		return pst_weights_no_memory("a load");
 	*out = l;
 	l->opts = load->opts;
-	l->count = w->count;
-	l->offs = calloc(w->count ? w->count : 1, sizeof(*l->offs));
+	l->first = load->opts.first;
+	l->count = load->opts.count ? load->opts.count : w->count - l->first;
+	l->offs = calloc(l->count ? l->count : 1, sizeof(*l->offs));
 	l->devs = calloc(count, sizeof(*l->devs));
 	l->bases = calloc(count, sizeof(*l->bases));
 	if (!l->offs || !l->devs || !l->bases)
 		return pst_weights_no_memory("a load");
-	l->len = pst_place(w, 0, w->count, load->opts.align, l->offs);
+	l->len = pst_place(w, l->first, l->count, load->opts.align, l->offs);
 	for (unsigned i = 0; i < count; i++) {
 		/* A page even for nothing, so that every tensor has an address. */
 		int ret = pst_load_alloc(load, devs[i], l->len ? l->len : 4096, &l->bases[i]);
@@ -56,8 +57,8 @@ static int list_all(const struct penstock_loaded *l, const struct penstock_weigh
 {
 	/* A device at a time, so that neighbours are joined; the file's order follows. */
 	for (unsigned i = 0; i < l->dev_count; i++) {
-		for (uint64_t t = 0; t < w->count; t++) {
-			const struct pst_entry *e = &w->entries[t];
+		for (uint64_t t = 0; t < l->count; t++) {
+			const struct pst_entry *e = &w->entries[l->first + t];
 			struct penstock_seg seg = {
 				.buf = (char *)l->bases[i] + l->offs[t],
 				.dev = l->devs[i],
@@ -87,6 +88,12 @@ int penstock_weights_load(struct penstock_weights *w, struct penstock_device *co
 	if (!devs || !dev_count || !out)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"no device");
+	if (load.opts.first > w->count || load.opts.count > w->count - load.opts.first)
+		return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"tensors %llu and %llu more, of %llu",
+					(unsigned long long)load.opts.first,
+					(unsigned long long)load.opts.count,
+					(unsigned long long)w->count);
 	bits.most = load.opts.request_bytes;
 	ret = make_loaded(&load, devs, dev_count, &l);
 	if (!ret)
@@ -109,9 +116,10 @@ int penstock_weights_load(struct penstock_weights *w, struct penstock_device *co
 void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
 			  uint64_t tensor)
 {
-	if (dev_index >= loaded->dev_count || tensor >= loaded->count)
+	if (dev_index >= loaded->dev_count || tensor < loaded->first ||
+	    tensor - loaded->first >= loaded->count)
 		return NULL;
-	return (char *)loaded->bases[dev_index] + loaded->offs[tensor];
+	return (char *)loaded->bases[dev_index] + loaded->offs[tensor - loaded->first];
 }
 
 void penstock_loaded_free(struct penstock_loaded *l)

@@ -154,11 +154,9 @@ void pst_load_request(const struct pst_load *load, struct penstock_req *req)
 	req->flags = PENSTOCK_R_EXACT;
 }
 
-void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done)
+void pst_load_count(struct pst_load *load, int64_t result, const struct penstock_report *r)
 {
 	struct penstock_load_report *sum = &load->report;
-	const struct penstock_report *r = done->report;
-	const struct pst_shard *s = &load->w->shards[shard];
 
 	for (unsigned i = 0; i < r->path_count; i++) {
 		if (r->paths[i].bytes <= load->path_bytes)
@@ -168,12 +166,20 @@ void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_
 		sum->engine = r->engine;
 	}
 	sum->read += r->bytes;
-	sum->bytes += done->result > 0 ? (uint64_t)done->result : 0;
+	sum->bytes += result > 0 ? (uint64_t)result : 0;
 	sum->cpu_copied += r->cpu_copied;
 	sum->dram_laid += r->dram_laid;
 	sum->retries += r->retries;
 	sum->requests++;
 	sum->end_ns = now_ns();
+}
+
+void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done)
+{
+	const struct penstock_report *r = done->report;
+	const struct pst_shard *s = &load->w->shards[shard];
+
+	pst_load_count(load, done->result, r);
 	if (load->failed)
 		return; /* the first failure is the one that is told */
 	if (done->result < 0)

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors out of two devices into a file, and back in: the same names, shapes and
+ * bytes; what cannot be written leaves what was there before.
+ */
+#include "load.h"
+
+#define MANY 2000u
+
+static struct penstock_save_opts how;
+
+static void *on_device(struct penstock_device *dev, const char *name, uint64_t len)
+{
+	unsigned char *bytes = malloc(len + 1);
+	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = dev, .src_dev = host,
+					   .src = bytes, .row_len = len };
+
+	for (uint64_t i = 0; i < len; i++)
+		bytes[i] = made_byte(name, i);
+	assert_int_equal(penstock_alloc(dev, len + 1, &args.dst), 0);
+	assert_int_equal(penstock_copy(&args, 1), 0);
+	free(bytes);
+	return args.dst;
+}
+
+static struct penstock_out out_of(const struct made *m, struct penstock_device *dev)
+{
+	struct penstock_out t = { .size = sizeof(t), .name = m->name, .rank = m->rank,
+				  .shape = m->shape };
+
+	for (unsigned d = 1; d < PENSTOCK_DTYPES; d++)
+		if (!strcmp(penstock_dtype_name(d), m->dtype))
+			t.dtype = (enum penstock_dtype)d;
+	t.ptr = on_device(dev, m->name, made_bytes(m));
+	return t;
+}
+
+static void test_zoo(void **state)
+{
+	struct penstock_out list[COUNT(zoo)];
+	struct penstock_loaded *loaded;
+	const char *path = made_path("saved.safetensors"), *key, *value;
+	uint64_t sum = 0;
+
+	(void)state;
+	how = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
+	how.keys = (const char *const[]){ "format", "quote\"\n" };
+	how.values = (const char *const[]){ "pt", "\xc3\xa4\\" };
+	how.pair_count = 2;
+	for (unsigned i = 0; i < COUNT(zoo); i++) {
+		list[i] = out_of(&zoo[i], i % 2 ? gpu : host);
+		sum += made_bytes(&zoo[i]);
+	}
+	if (penstock_weights_save(path, list, COUNT(zoo), &how, &report))
+		fail_msg("%s", penstock_errmsg());
+	assert_true(report.read > sum && report.read == report.bytes);
+	open_model(path);
+	assert_int_equal(penstock_weights_count(w), COUNT(zoo));
+	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), 0);
+	assert_string_equal(key, "quote\"\n");
+	assert_string_equal(value, "\xc3\xa4\\");
+	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, &report, &loaded), 0);
+	for (unsigned i = 0; i < COUNT(zoo); i++) {
+		int64_t at = penstock_weights_find(w, zoo[i].name);
+		struct penstock_tensor t = { .size = sizeof(t) };
+
+		assert_int_equal(penstock_weights_get(w, (uint64_t)at, &t), 0);
+		assert_string_equal(penstock_dtype_name(t.dtype), zoo[i].dtype);
+		assert_int_equal(t.rank, zoo[i].rank);
+		assert_memory_equal(t.shape, zoo[i].shape, t.rank * sizeof(t.shape[0]));
+		check(host, penstock_loaded_ptr(loaded, 0, (uint64_t)at), zoo[i].name, t.bytes);
+		penstock_free(i % 2 ? gpu : host, (void *)(uintptr_t)list[i].ptr);
+	}
+	penstock_loaded_free(loaded);
+}
+
+static void test_many(void **state)
+{
+	static char names[MANY][16];
+	static struct penstock_out list[MANY];
+	static uint64_t shape[1] = { 7 };
+	struct penstock_weights_file f = { .size = sizeof(f) };
+	const char *path = made_path("many.safetensors");
+	uint32_t *mem = malloc(MANY * 7 * 4);
+	struct penstock_loaded *loaded;
+
+	(void)state;
+	for (unsigned i = 0; i < MANY; i++) {
+		snprintf(names[i], sizeof(names[i]), "t%04u", i);
+		list[i] = (struct penstock_out){ .size = sizeof(list[0]), .name = names[i],
+						 .dtype = PENSTOCK_DTYPE_U32, .rank = 1,
+						 .shape = shape, .ptr = mem + (size_t)i * 7 };
+	}
+	for (unsigned i = 0; i < MANY * 7; i++)
+		mem[i] = i * 2654435761u;
+	assert_int_equal(penstock_weights_save(path, list, MANY, NULL, NULL), 0);
+	open_model(path);
+	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
+	assert_int_equal(f.data_off % 8, 0);
+	opts.first = 100;
+	opts.count = 50;
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
+	assert_null(penstock_loaded_ptr(loaded, 0, 99));
+	assert_null(penstock_loaded_ptr(loaded, 0, 150));
+	assert_memory_equal(penstock_loaded_ptr(loaded, 0, 149), mem + (size_t)149 * 7, 28);
+	penstock_loaded_free(loaded);
+	opts.count = MANY;
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ERANGE);
+	free(mem);
+}
+
+static void refuses(const struct penstock_out *list, uint64_t count, int code, const char *words)
+{
+	const char *path = made_path("kept.safetensors");
+	int ret = penstock_weights_save(path, list, count, &how, NULL);
+
+	if (ret != -code || !strstr(penstock_errmsg(), words))
+		fail_msg("%d '%s', expected %d '%s'", ret, penstock_errmsg(), -code, words);
+	open_model(path);
+	assert_int_equal(penstock_weights_count(w), 1);
+}
+
+static void test_refusals(void **state)
+{
+	static uint64_t shape[2] = { 4, 1ull << 62 };
+	static char mem[4] = "abc";
+	struct penstock_out t = { .size = sizeof(t), .name = "t", .dtype = PENSTOCK_DTYPE_U8,
+				  .rank = 1, .shape = shape, .ptr = mem };
+	struct penstock_out two[2] = { t, t };
+	const char *text = "x";
+
+	(void)state;
+	how = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
+	assert_int_equal(penstock_weights_save(made_path("kept.safetensors"), &t, 1, &how, NULL),
+			 0);
+	refuses(two, 2, EINVAL, "twice");
+	two[1].name = "\xff";
+	refuses(two, 2, EINVAL, "UTF-8");
+	two[1].name = "__metadata__";
+	refuses(two, 2, EINVAL, "no name");
+	two[1].name = "u";
+	two[1].ptr = NULL;
+	refuses(two, 2, EINVAL, "no address");
+	two[1].rank = 2;
+	refuses(two, 2, EINVAL, "too many elements");
+	two[1].dtype = PENSTOCK_DTYPE_NONE;
+	refuses(two, 2, EINVAL, "dtype");
+	how.path = "fault:bounce?eio=1";
+	refuses(&t, 1, EIO, "kept.safetensors");
+	how.path = NULL;
+	how.keys = how.values = &text;
+	how.pair_count = 1;
+	text = "\xc0\xaf";
+	refuses(&t, 1, EINVAL, "UTF-8");
+	assert_int_equal(penstock_weights_save("/proc/none/x", &t, 1, NULL, NULL), -ENOENT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CASE(test_zoo),
+		CASE(test_many),
+		CASE(test_refusals),
+	};
+
+	return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}
