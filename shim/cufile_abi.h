@@ -16,45 +16,47 @@
 #include <sys/types.h>
 #include <time.h>
 
-/* X(name, number): what cuf_error.err and, negated, a byte count may be. */
-#define CUF_ERROR_LIST(X)                       \
-	X(SUCCESS, 0)                           \
-	X(DRIVER_NOT_INITIALIZED, 5001)         \
-	X(DRIVER_INVALID_PROPS, 5002)           \
-	X(DRIVER_UNSUPPORTED_LIMIT, 5003)       \
-	X(DRIVER_VERSION_MISMATCH, 5004)        \
-	X(DRIVER_VERSION_READ_ERROR, 5005)      \
-	X(DRIVER_CLOSING, 5006)                 \
-	X(PLATFORM_NOT_SUPPORTED, 5007)         \
-	X(IO_NOT_SUPPORTED, 5008)               \
-	X(DEVICE_NOT_SUPPORTED, 5009)           \
-	X(NVFS_DRIVER_ERROR, 5010)              \
-	X(CUDA_DRIVER_ERROR, 5011)              \
-	X(CUDA_POINTER_INVALID, 5012)           \
-	X(CUDA_MEMORY_TYPE_INVALID, 5013)       \
-	X(CUDA_POINTER_RANGE_ERROR, 5014)       \
-	X(CUDA_CONTEXT_MISMATCH, 5015)          \
-	X(INVALID_MAPPING_SIZE, 5016)           \
-	X(INVALID_MAPPING_RANGE, 5017)          \
-	X(INVALID_FILE_TYPE, 5018)              \
-	X(INVALID_FILE_OPEN_FLAG, 5019)         \
-	X(DIO_NOT_SET, 5020)                    \
-	X(INVALID_VALUE, 5022)                  \
-	X(MEMORY_ALREADY_REGISTERED, 5023)      \
-	X(MEMORY_NOT_REGISTERED, 5024)          \
-	X(PERMISSION_DENIED, 5025)              \
-	X(DRIVER_ALREADY_OPEN, 5026)            \
-	X(HANDLE_NOT_REGISTERED, 5027)          \
-	X(HANDLE_ALREADY_REGISTERED, 5028)      \
-	X(DEVICE_NOT_FOUND, 5029)               \
-	X(INTERNAL_ERROR, 5030)                 \
-	X(GETNEWFD_FAILED, 5031)                \
-	X(NVFS_SETUP_ERROR, 5033)               \
-	X(IO_DISABLED, 5034)                    \
-	X(BATCH_SUBMIT_FAILED, 5035)            \
-	X(GPU_MEMORY_PINNING_FAILED, 5036)      \
-	X(BATCH_FULL, 5037)                     \
-	X(ASYNC_NOT_SUPPORTED, 5038)            \
+/* X(name, number): what cuf_error.err and, negated, a byte count may be; the second
+ * list came with 1.15. */
+#define CUF_ERROR_LIST_OLD(X)              \
+	X(SUCCESS, 0)                      \
+	X(DRIVER_NOT_INITIALIZED, 5001)    \
+	X(DRIVER_INVALID_PROPS, 5002)      \
+	X(DRIVER_UNSUPPORTED_LIMIT, 5003)  \
+	X(DRIVER_VERSION_MISMATCH, 5004)   \
+	X(DRIVER_VERSION_READ_ERROR, 5005) \
+	X(DRIVER_CLOSING, 5006)            \
+	X(PLATFORM_NOT_SUPPORTED, 5007)    \
+	X(IO_NOT_SUPPORTED, 5008)          \
+	X(DEVICE_NOT_SUPPORTED, 5009)      \
+	X(NVFS_DRIVER_ERROR, 5010)         \
+	X(CUDA_DRIVER_ERROR, 5011)         \
+	X(CUDA_POINTER_INVALID, 5012)      \
+	X(CUDA_MEMORY_TYPE_INVALID, 5013)  \
+	X(CUDA_POINTER_RANGE_ERROR, 5014)  \
+	X(CUDA_CONTEXT_MISMATCH, 5015)     \
+	X(INVALID_MAPPING_SIZE, 5016)      \
+	X(INVALID_MAPPING_RANGE, 5017)     \
+	X(INVALID_FILE_TYPE, 5018)         \
+	X(INVALID_FILE_OPEN_FLAG, 5019)    \
+	X(DIO_NOT_SET, 5020)               \
+	X(INVALID_VALUE, 5022)             \
+	X(MEMORY_ALREADY_REGISTERED, 5023) \
+	X(MEMORY_NOT_REGISTERED, 5024)     \
+	X(PERMISSION_DENIED, 5025)         \
+	X(DRIVER_ALREADY_OPEN, 5026)       \
+	X(HANDLE_NOT_REGISTERED, 5027)     \
+	X(HANDLE_ALREADY_REGISTERED, 5028) \
+	X(DEVICE_NOT_FOUND, 5029)          \
+	X(INTERNAL_ERROR, 5030)            \
+	X(GETNEWFD_FAILED, 5031)           \
+	X(NVFS_SETUP_ERROR, 5033)          \
+	X(IO_DISABLED, 5034)               \
+	X(BATCH_SUBMIT_FAILED, 5035)       \
+	X(GPU_MEMORY_PINNING_FAILED, 5036) \
+	X(BATCH_FULL, 5037)                \
+	X(ASYNC_NOT_SUPPORTED, 5038)
+#define CUF_ERROR_LIST_1_15(X)                  \
 	X(INTERNAL_BATCH_SETUP_ERROR, 5039)     \
 	X(INTERNAL_BATCH_SUBMIT_ERROR, 5040)    \
 	X(INTERNAL_BATCH_GETSTATUS_ERROR, 5041) \
@@ -67,6 +69,7 @@
 	X(NVFS_INTERNAL_DRIVER_ERROR, 5048)     \
 	X(BATCH_NOCOMPAT_ERROR, 5049)           \
 	X(IO_MAX_ERROR, 5050)
+#define CUF_ERROR_LIST(X) CUF_ERROR_LIST_OLD(X) CUF_ERROR_LIST_1_15(X)
 
 enum cuf_op_error {
 #define CUF_ERROR_ENUM(name, number) CUF_##name = (number),
