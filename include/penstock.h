@@ -187,7 +187,8 @@ struct penstock_storage;
 #define PENSTOCK_O_CREATE 0x2u	  /* create it if missing; implies O_WRITE */
 #define PENSTOCK_O_REPLACE 0x4u	  /* a new object that takes the name's place at
 				   * penstock_commit, all or nothing: until then it
-				   * is not seen, and close without commit drops it */
+				   * is not seen, and close without commit drops it. A
+				   * process that is killed leaves .NAME.penstock-* */
 #define PENSTOCK_O_IMMUTABLE 0x8u /* the caller promises that the bytes do not
 				   * change while it is open: registrations are kept */
 #define PENSTOCK_O_NOFOLLOW 0x10u /* refuse a symbolic link as the last part */
