@@ -165,6 +165,23 @@ static void captured(void **state)
 	pst_topo_close(topo);
 }
 
+/* A guest with an H200 passed through, captured likewise: the card has
+ * no switch above it that it could share with a drive. */
+static void captured_with_a_gpu(void **state)
+{
+	struct pst_topo *topo = open_machine("h200");
+	const struct pst_pci *gpu = pst_topo_pci(topo, "0000:00:06.0");
+
+	(void)state;
+	assert_non_null(gpu);
+	assert_int_equal(gpu->role, PST_PCI_ENDPOINT);
+	assert_int_equal(topo->end_count, 3);
+	assert_near(topo, "0000:00:06.0", "0000:00:01.0", "PHB");
+	assert_string_equal(end_of(topo, "vda")->transport, "virtio");
+	assert_int_equal(pst_topo_acs_redirects(topo, "0000:00:06.0", "0000:00:01.0"), 0);
+	pst_topo_close(topo);
+}
+
 /* Guests of the lab: a switch, and a root port with ACS, as QEMU and Linux show them. */
 static void captured_in_the_lab(void **state)
 {
@@ -202,7 +219,8 @@ static void here(void **state)
 
 static const char *const names[] = {"dgx",   "cloud-vm",    "amd",	  "acs",
 				    "iommu", "container",   "nvmeof",	  "nvmeof-soft",
-				    "md",    "firecracker", "lab-switch", "lab-acs"};
+				    "md",    "firecracker", "lab-switch", "lab-acs",
+				    "h200"};
 
 /* Nearness is symmetric, and 0 only of a device and itself. */
 static void symmetric(void **state)
@@ -310,6 +328,7 @@ static int open_all(void **state)
 	tree_capture(&machines, "firecracker");
 	tree_capture(&machines, "lab-switch");
 	tree_capture(&machines, "lab-acs");
+	tree_capture(&machines, "h200");
 	return 0;
 }
 
@@ -331,6 +350,7 @@ int main(void)
 		cmocka_unit_test(acs_and_iommu),
 		cmocka_unit_test(fabrics),
 		cmocka_unit_test(captured),
+		cmocka_unit_test(captured_with_a_gpu),
 		cmocka_unit_test(captured_in_the_lab),
 		cmocka_unit_test(here),
 		cmocka_unit_test(symmetric),
