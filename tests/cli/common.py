@@ -4,6 +4,7 @@ the stand-in GPU, facts about the machine, and TAP. Imported by the suites of
 tests/cli only. Nothing here may retry, or turn a failure into a skip."""
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -145,3 +146,25 @@ def make_warm(path):
     with open(path, "rb") as f:
         while f.read(1 << 20):
             pass
+
+
+class Locked:
+    """Keeps a file in the page cache: the kernel drops a page now and then. Where no
+    memory may be locked the file is only read."""
+
+    def __init__(self, path):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.mmap.restype = ctypes.c_void_p
+        self.length = ctypes.c_size_t(os.path.getsize(path))
+        make_warm(path)
+        fd = os.open(path, os.O_RDONLY)
+        self.at = ctypes.c_void_p(self.libc.mmap(
+            None, self.length, mmap.PROT_READ, mmap.MAP_SHARED, fd, ctypes.c_long(0)))
+        os.close(fd)
+        self.locked = self.libc.mlock(self.at, self.length) == 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.libc.munmap(self.at, self.length)
