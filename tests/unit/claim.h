@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A made-up storage and page cache, host, GPU and pump, with routes as the paths'
+ * own probes find them, and the chunks that claims make of a request on them.
+ * Included by test_probe.c and test_claim.c. Nothing is opened and nothing moves.
+ */
+#ifndef PENSTOCK_TEST_CLAIM_H
+#define PENSTOCK_TEST_CLAIM_H
+
+#include "test.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "core/objects.h"
+#include "core/pump.h"
+#include "core/request.h"
+#include "core/route.h"
+
+#define TILE (64u << 10)
+#define TILES 2048
+#define MIB (1ull << 20)
+#define SLOT MIB
+
+static enum pst_residency tiles[TILES]; /* of the page cache */
+static uint64_t asked_end, asked_longest;
+static unsigned asked; /* how often it was asked */
+static struct penstock_storage st;
+static struct penstock_device host, gpu;
+static struct pst_pump pump;
+static struct pst_route *route;
+static struct pst_request req;
+static struct penstock_seg segs[4];
+static struct pst_span spans[12];
+
+static enum pst_residency residency(struct penstock_storage *storage, uint64_t off, uint64_t len,
+				    enum penstock_why *why)
+{
+	enum pst_residency first = tiles[off / TILE];
+
+	(void)storage;
+	(void)why;
+	assert_true(len && (off + len - 1) / TILE < TILES);
+	asked++;
+	asked_end = off + len > asked_end ? off + len : asked_end;
+	asked_longest = len > asked_longest ? len : asked_longest;
+	for (uint64_t t = off / TILE; t <= (off + len - 1) / TILE; t++)
+		if (tiles[t] != first)
+			return PST_MIXED;
+	return first;
+}
+
+static const struct pst_storage_ops storage_ops = {.name = "file", .residency = residency};
+
+static void cached(uint64_t off, uint64_t end, enum pst_residency as)
+{
+	for (uint64_t t = off / TILE; t < end / TILE; t++)
+		tiles[t] = as;
+}
+
+/* A file on a drive that is on the list, a host, a GPU that reads the page cache. */
+static int setup(void **state)
+{
+	(void)state;
+	free(route);
+	route = NULL;
+	memset(&st, 0, sizeof(st));
+	memset(&host, 0, sizeof(host));
+	memset(&gpu, 0, sizeof(gpu));
+	memset(&pump, 0, sizeof(pump));
+	memset(segs, 0, sizeof(segs));
+	memset(&req, 0, sizeof(req));
+	st.ops = &storage_ops;
+	st.facts.fd = 100;
+	st.facts.fd_direct = 101;
+	st.facts.listed = st.facts.mappable = st.facts.mapped_quick = true;
+	st.facts.off_align = st.facts.mem_align = 512;
+	st.facts.edge_align = 4096;
+	host.facts.is_host = host.facts.cpu_addressable = true;
+	snprintf(host.name, sizeof(host.name), "host");
+	gpu.facts.reads_page_cache = true;
+	gpu.facts.why_peer.code = -EOPNOTSUPP;
+	gpu.facts.why_peer.why = PENSTOCK_WHY_NO_PEER_PAGES;
+	gpu.index = 1;
+	snprintf(gpu.name, sizeof(gpu.name), "cuda:0");
+	pump.slot_bytes = SLOT;
+	pump.lane_count = 2;
+	atomic_store(&host.pump, &pump);
+	atomic_store(&gpu.pump, &pump);
+	req.st = &st;
+	req.segs = segs;
+	req.spans = spans;
+	req.pump = &pump;
+	req.forced = -1;
+	cached(0, (uint64_t)TILES * TILE, PST_COLD);
+	asked = 0;
+	asked_end = asked_longest = 0;
+	return 0;
+}
+
+/* As route.c makes one, but for the canary. */
+static void probe(struct penstock_device *dev, enum penstock_op op)
+{
+	free(route);
+	route = calloc(1, sizeof(*route));
+	route->st = &st;
+	route->dev = dev;
+	route->op = req.op = op;
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		struct pst_path_state *state = &route->paths[i];
+
+		state->usable =
+			!pst_paths[i]->probe(route, op, &state->facts, &state->err, state->fix);
+		state->facts.chunk_first = 0; /* how chunks grow is not looked at here */
+	}
+	for (unsigned c = 0; c < PST_CLASSES; c++)
+		for (unsigned e = 0; e < PST_EFFORTS; e++) {
+			struct pst_plan_in in = {op,
+						 (enum penstock_class)c,
+						 (enum penstock_effort)e,
+						 pst_path_count,
+						 pst_paths,
+						 route->paths};
+
+			pst_plan_make(&in, &route->plans[c][e]);
+		}
+	atomic_store(&st.routes[op][dev->index], route);
+}
+
+static struct pst_path_state *path(const char *name)
+{
+	return &route->paths[pst_path_index(name)];
+}
+
+#endif
