@@ -43,7 +43,7 @@ struct pst_check_line {
 	char more[PST_CHECK_MORE_MAX]; /* lines, for --verbose; "" none */
 	const char *why;	       /* why the gate matters */
 	char todo[PENSTOCK_TEXT_MAX];  /* the one thing to do; "" when ok */
-	char script[1024];	       /* shell lines that do it; "" none */
+	char script[8192];	       /* shell lines that do it; "" none */
 };
 
 /* One path of the probe. */

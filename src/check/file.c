@@ -316,9 +316,9 @@ static void look_probe(const struct facts *f, struct pst_check_line *line)
 	else if (!tried)
 		pst_no(line, "no path is open");
 	else
-		pst_ok(line, "%u path%s carried the bytes unharmed%s%s", tried,
-		       tried == 1 ? "" : "s", f->probe_error[0] ? "; of the file itself, for " : "",
-		       f->probe_error);
+		pst_ok(line, "%u path%s carried the bytes unharmed to %s (%s)%s%s", tried,
+		       tried == 1 ? "" : "s", f->device_name, check->engine,
+		       f->probe_error[0] ? "; of the file itself, for " : "", f->probe_error);
 }
 
 const struct gate pst_check_file_gates[] = {

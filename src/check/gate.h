@@ -16,7 +16,7 @@
 #include "http.h"
 #include "storage/blockstack.h"
 
-#define PST_CHECK_ENDS_MAX 64
+#define PST_CHECK_ENDS_MAX 256
 
 /* A device or a drive that the check is about. */
 struct spot {
@@ -48,7 +48,7 @@ struct facts {
 	struct pst_sysfs fs;
 	struct pst_topo *topo;
 	const struct pst_check_opts *opts;
-	bool captured, root; /* root: this user may read what only root may */
+	bool captured;
 	char release[64];
 	unsigned kernel; /* 6002 for 6.2; 0 not known */
 	char *cmdline;	 /* NULL not known */

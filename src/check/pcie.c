@@ -234,7 +234,7 @@ static void look_acs(const struct facts *f, struct pst_check_line *line)
 {
 	unsigned i, j, shut = 0, hidden = 0, all = 0;
 	bool permitted = true;
-	char done[2048] = "";
+	char done[8192] = "";
 
 	if (f->host || !pst_check_on_pci(f))
 		return;

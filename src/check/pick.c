@@ -23,6 +23,14 @@ static void add_spot(struct spot *spots, unsigned *count, const struct facts *f,
 	};
 }
 
+/* Graphics of the processor or the board, which nobody would load a model into: no GPU
+ * for "auto" to be missed. */
+static bool is_display(const struct facts *f, const struct pst_end *end)
+{
+	return strcmp(end->maker, "nvidia") && end->pci >= 0 &&
+	       f->topo->pci[end->pci].class_ >> 8 == 0x0300;
+}
+
 static void pick_ends(struct facts *f)
 {
 	size_t i;
@@ -34,7 +42,7 @@ static void pick_ends(struct facts *f)
 			add_spot(f->drives, &f->drive_count, f, end);
 		else if (end->kind == PST_END_NIC)
 			add_spot(f->nics, &f->nic_count, f, end);
-		else
+		else if (!is_display(f, end))
 			add_spot(f->devices, &f->device_count, f, end);
 	}
 }

@@ -22,16 +22,19 @@
 
 #define SCRATCH_BYTES (64u << 20)
 #define SCRATCH_QUICK (8u << 20)
-#define STEP_BYTES (4u << 20)
+/* One request: enough chunks for every lane. Halved where the device has less. */
+#define STEP_BYTES (32u << 20)
+#define FILL_BYTES (4u << 20)
 #define SEED 0x9e3779b97f4a7c15ULL
 
 struct probe {
 	struct facts *f;
 	struct penstock_storage *st;
 	struct penstock_device *dev, *host;
-	void *buf;	  /* STEP_BYTES of the device */
+	void *buf;	  /* `step` bytes of the device */
 	char *got, *want; /* the same, back in host memory; what it should be */
-	uint64_t len;	  /* of the scratch file */
+	uint64_t step;
+	uint64_t len; /* of the scratch file */
 	int fd;
 	bool foreign; /* a file or device that we did not write: read only */
 };
@@ -103,18 +106,18 @@ static int fill_scratch(struct probe *p)
 	if (fstatvfs(p->fd, &fs))
 		return give_up(p, "the scratch file", strerror(errno));
 	/* A check must not be what fills a disk. */
-	while (p->len > STEP_BYTES && (uint64_t)fs.f_bavail * fs.f_frsize / 4 < p->len)
+	while (p->len > FILL_BYTES && (uint64_t)fs.f_bavail * fs.f_frsize / 4 < p->len)
 		p->len /= 2;
 	if ((uint64_t)fs.f_bavail * fs.f_frsize / 4 < p->len)
 		return give_up(p, "the scratch file", "the file system is all but full");
 	for (off = 0; off < p->len;) {
 		ssize_t n;
 
-		fill(p->got, STEP_BYTES, off);
-		n = pwrite(p->fd, p->got, STEP_BYTES, (off_t)off);
+		fill(p->got, FILL_BYTES, off);
+		n = pwrite(p->fd, p->got, FILL_BYTES, (off_t)off);
 		if (n < 0 && errno == EINTR)
 			continue;
-		/* A short write ends before STEP_BYTES: written again from the next word. */
+		/* A short write ends before FILL_BYTES: written again from the next word. */
 		if (n <= 0 || n % 8)
 			return give_up(p, "writing the scratch file",
 				       n < 0 ? strerror(errno) : "it was cut short");
@@ -210,7 +213,7 @@ static void note_alignment(struct probe *p)
 
 static uint64_t piece(const struct probe *p, uint64_t off)
 {
-	return p->len - off < STEP_BYTES ? p->len - off : STEP_BYTES;
+	return p->len - off < p->step ? p->len - off : p->step;
 }
 
 static int64_t read_piece(struct probe *p, const char *path, uint64_t off,
@@ -278,43 +281,60 @@ static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 	return -1;
 }
 
-static void measure(struct probe *p, struct pst_check_path *out)
-{
-	const char *name = out->explained.name;
-	struct penstock_report report = {.size = sizeof(report)};
-	double limit = p->f->opts->quick ? 0.05 : 1.0, spent = 0, begin = now();
-	uint64_t bytes = 0, copied = 0, laid = 0, off = 0;
-
-	/* The clock runs for reads alone; comparing is limited with them, by twice. */
-	while (spent < limit && now() - begin < 2 * limit) {
-		double start = now();
-		int64_t n = read_piece(p, name, off, &report);
-
-		spent += now() - start;
-		if (n < 0) {
-			snprintf(out->error, sizeof(out->error), "%s", report.text);
-			return;
-		}
-		bytes += report.bytes;
-		copied += report.cpu_copied;
-		laid += report.dram_laid;
-		/* The first round is compared, the rest is measured. */
-		if (bytes <= p->len && compare(p, off, out))
-			return;
-		off += (uint64_t)n;
-		if (off >= p->len)
-			off = 0;
-	}
-	out->measured = bytes > 0;
-	out->gb_per_s = spent > 0 ? (double)bytes / spent / 1e9 : 0;
-	out->cpu_copies = bytes ? (double)copied / (double)bytes : 0;
-	out->dram_passes = bytes ? (double)laid / (double)bytes : 0;
-}
-
 /* Paths that read the page cache are measured last: they fill it. */
 static bool is_cached(const char *name)
 {
 	return !strcmp(name, "mapped") || !strcmp(name, "bounce");
+}
+
+struct sum {
+	uint64_t bytes, copied, laid;
+	double seconds;
+};
+
+static int add_piece(struct probe *p, struct pst_check_path *out, uint64_t off, struct sum *sum)
+{
+	struct penstock_report report = {.size = sizeof(report)};
+	double start = now();
+
+	if (read_piece(p, out->explained.name, off, &report) < 0) {
+		snprintf(out->error, sizeof(out->error), "%s", report.text);
+		return -1;
+	}
+	sum->seconds += now() - start;
+	sum->bytes += report.bytes;
+	sum->copied += report.cpu_copied;
+	sum->laid += report.dram_laid;
+	return 0;
+}
+
+/*
+ * The first round is compared, in all of its bytes; the rounds after it are measured,
+ * when the page cache holds what a path of that kind reads. A drive that is too slow
+ * for a second round is measured by the first.
+ */
+static void measure(struct probe *p, struct pst_check_path *out)
+{
+	double limit = p->f->opts->quick ? 0.05 : 1.0, begin;
+	struct sum first = {0}, rest = {0}, *sum;
+	uint64_t off;
+
+	for (off = 0; off < p->len; off += piece(p, off))
+		if (add_piece(p, out, off, &first) || compare(p, off, out))
+			return;
+	begin = now();
+	for (off = 0; now() - begin < limit && first.seconds < 2 * limit;) {
+		if (add_piece(p, out, off, &rest))
+			return;
+		off += piece(p, off);
+		off = off < p->len ? off : 0;
+	}
+	sum = rest.bytes ? &rest : &first;
+	out->measured = true;
+	out->cached = is_cached(out->explained.name) && sum == &rest;
+	out->gb_per_s = sum->seconds > 0 ? (double)sum->bytes / sum->seconds / 1e9 : 0;
+	out->cpu_copies = (double)sum->copied / (double)sum->bytes;
+	out->dram_passes = (double)sum->laid / (double)sum->bytes;
 }
 
 static void measure_all(struct probe *p)
@@ -328,7 +348,6 @@ static void measure_all(struct probe *p)
 			if (!path->explained.usable || !strcmp(path->explained.name, "null") ||
 			    is_cached(path->explained.name) != (round == 1))
 				continue;
-			path->cached = round == 1;
 			measure(p, path);
 		}
 }
@@ -368,9 +387,11 @@ static int run(struct probe *p)
 	if (open_storage(p))
 		return -1;
 	if (penstock_device_open("host", NULL, &p->host) < 0 ||
-	    penstock_device_open(name, NULL, &p->dev) < 0 ||
-	    penstock_alloc(p->dev, STEP_BYTES, &p->buf))
+	    penstock_device_open(name, NULL, &p->dev) < 0)
 		return give_up(p, "the device", penstock_errmsg());
+	for (p->step = STEP_BYTES; penstock_alloc(p->dev, p->step, &p->buf); p->step /= 2)
+		if (p->step <= FILL_BYTES / 4)
+			return give_up(p, "the device", penstock_errmsg());
 	note_alignment(p);
 	if (explain(p))
 		return -1;

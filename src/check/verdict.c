@@ -65,7 +65,7 @@ static bool nothing_to_judge(const struct facts *f)
 static void from_probe(struct pst_check *check)
 {
 	check->known = true;
-	check->works = check->cold >= 0;
+	check->works = check->cold >= 0 && !check->paths[check->cold].error[0];
 	check->reached = check->works ? check->paths[check->cold].explained.meets : PENSTOCK_ANY;
 }
 
@@ -108,8 +108,14 @@ void pst_check_verdict(const struct facts *f, struct pst_check *check)
 			 "into host memory the file decides: give a PATH to check it");
 	} else if (!check->works) {
 		list(check, PST_CHECK_NO, PST_NEED_WORK, names, sizeof(names));
-		snprintf(check->verdict, sizeof(check->verdict), "does not work: %s",
-			 names[0] ? names : "no path is open");
+		if (check->probed && check->cold >= 0)
+			snprintf(check->verdict, sizeof(check->verdict),
+				 "does not work: %s is taken, and failed: %.180s",
+				 check->paths[check->cold].explained.name,
+				 check->paths[check->cold].error);
+		else
+			snprintf(check->verdict, sizeof(check->verdict), "does not work: %s",
+				 names[0] ? names : "no path is open");
 	} else if (check->probed) {
 		say_probed(f, check);
 	} else if (check->reached == PENSTOCK_DIRECT) {
