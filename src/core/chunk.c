@@ -128,8 +128,7 @@ static bool retry(struct pst_chunk *chunk)
 	uint32_t pad;
 	int next;
 
-	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed) ||
-	    atomic_load_explicit(&req->failed, memory_order_relaxed))
+	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
 	next = pst_claim_again(chunk, true, &len, &pad);
 	/* That it failed outweighs what else kept it from some of the bytes. */

@@ -255,7 +255,7 @@ static bool too_late(struct pst_request *req, struct pst_lane *lane)
 {
 	struct pst_err err;
 
-	if (atomic_load_explicit(&req->cancelled, memory_order_relaxed)) {
+	if (pst_req_cancelled(req)) {
 		pst_fail(&err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
 		pst_req_fail(req, lane, &err);
 		return true;

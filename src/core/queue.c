@@ -93,7 +93,7 @@ void penstock_queue_close(struct penstock_queue *q)
 		return;
 	if (q->generation == pst_generation() && q->requests) {
 		for (unsigned i = 0; i < q->place_count; i++)
-			atomic_store(&q->requests[i].cancelled, true);
+			pst_req_cancel(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			penstock_wait(q, done, 1, 16, -1);
@@ -127,7 +127,8 @@ static struct pst_request *take_place(struct penstock_queue *q)
 
 void pst_queue_return(struct penstock_queue *q, struct pst_request *req)
 {
-	req->generation++; /* ids name a use of the place, not the place */
+	/* Ids name a use of the place, not the place. */
+	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
 	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&q->returned, &req->link, req,
 						      memory_order_release, memory_order_relaxed))
@@ -197,6 +198,10 @@ static int make_routes(const struct pst_request *req, struct pst_err *err)
 			continue;
 		last = dev;
 		ret = pst_route_get(req->st, dev, req->op, &route, err);
+		if (!ret)
+			ret = pst_pump_meet(atomic_load_explicit(&req->segs[0].dev->pump,
+								 memory_order_acquire),
+					    dev, err);
 		if (ret)
 			return ret;
 	}
@@ -286,7 +291,7 @@ static void reset(struct pst_request *req)
 	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->look, LOOK_FIRST_KIB, memory_order_relaxed);
 	atomic_store_explicit(&req->trial, PST_TRIAL_NONE, memory_order_relaxed);
-	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
+	atomic_store_explicit(&req->cancelled, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);
 	atomic_store_explicit(&req->bytes, 0, memory_order_relaxed);
@@ -520,10 +525,13 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 {
 	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
 
-	if (index >= q->place_count || q->requests[index].generation != generation)
+	if (index >= q->place_count ||
+	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) != generation)
 		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
 				      "no such request, or it has been harvested");
-	/* Lanes look before each claim; chunks that have begun run to their end. */
-	atomic_store_explicit(&q->requests[index].cancelled, true, memory_order_relaxed);
+	/* Lanes look before each claim; chunks that have begun run to their end. Another
+	 * thread may harvest it just now and the place be used again: the next use has
+	 * another generation and is not meant. */
+	pst_req_cancel(&q->requests[index], generation);
 	return 0;
 }

@@ -57,7 +57,8 @@ struct pst_entry {
 
 struct pst_request {
 	struct penstock_queue *q;
-	uint32_t index, generation;
+	uint32_t index;
+	_Atomic uint32_t generation; /* which use of the place this is */
 	struct penstock_storage *st;
 	struct pst_pump *pump;
 	enum penstock_op op;
@@ -85,7 +86,7 @@ struct pst_request {
 	_Atomic unsigned spread;      /* lanes that have had it */
 	_Atomic uint32_t look;	      /* residency: KiB worth asking for at once */
 	_Atomic int trial;	      /* enum pst_trial */
-	_Atomic bool cancelled;
+	_Atomic uint64_t cancelled;   /* 1 + the generation that is to end; 0: none */
 	_Atomic int failed;	      /* first failure, -errno */
 	_Atomic enum pst_phase phase; /* changed by the lane that ends one */
 	_Atomic bool sync_taken;      /* by the lane that makes it durable */
@@ -103,6 +104,18 @@ struct pst_request {
 	struct pst_entry entries[PST_LANES_MAX];
 	struct pst_request *link; /* free list or completion list */
 };
+
+/* Asks that one use of a place ends early; any thread, also behind its end. */
+static inline void pst_req_cancel(struct pst_request *req, uint32_t generation)
+{
+	atomic_store_explicit(&req->cancelled, (uint64_t)generation + 1, memory_order_relaxed);
+}
+
+static inline bool pst_req_cancelled(struct pst_request *req)
+{
+	return atomic_load_explicit(&req->cancelled, memory_order_relaxed) ==
+	       (uint64_t)atomic_load_explicit(&req->generation, memory_order_relaxed) + 1;
+}
 
 /* What is known of unknown residency: the first chunk was timed. */
 enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
