@@ -168,9 +168,12 @@ static void late_and_wrong(void **state)
 		ssize_t bytes = 7;
 
 		now = (struct values){5000, 0, 0};
+		make_gate();
+		hold(stream);
 		assert_cu(cu.cuLaunchHostFunc(stream, set_values, &set));
 		assert_ok(cuFileReadAsync(fh, dev, &now.len, &now.off, &now.base_off, &bytes,
 					  stream));
+		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 		assert_cu(cu.cuStreamSynchronize(stream));
 		assert_true(bytes < 0);
 	}

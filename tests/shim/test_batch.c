@@ -285,6 +285,7 @@ static void partly(void **state)
 /* One thread submits, one takes, one cancels. */
 static void *batch_of_three;
 static _Atomic bool stop;
+static _Atomic unsigned areas = 0xff; /* 1: no operation reads into it */
 
 static void *cancel_on(void *arg)
 {
@@ -307,6 +308,8 @@ static void *take_on(void *arg)
 
 		if (cuFileBatchIOGetStatus(batch_of_three, 1, &nr, events, &limit).err)
 			break;
+		for (unsigned i = 0; i < nr; i++)
+			atomic_fetch_or(&areas, 1u << (size_t)events[i].cookie);
 		__atomic_fetch_add(got, nr, __ATOMIC_SEQ_CST);
 	}
 	return NULL;
@@ -324,15 +327,23 @@ static void from_threads(void **state)
 	assert_int_equal(pthread_create(&taker, NULL, take_on, &got), 0);
 	assert_int_equal(pthread_create(&canceller, NULL, cancel_on, NULL), 0);
 	for (unsigned i = 0; i < OPS;) {
+		unsigned area = (unsigned)__builtin_ffs((int)atomic_load(&areas));
 		int code;
 
-		param.u.batch.base_offset = (off_t)(i % 8) * 9000;
+		if (!area) {
+			sched_yield();
+			continue;
+		}
+		area--;
+		param.u.batch.base_offset = (off_t)area * 9000;
+		param.cookie = (void *)(size_t)area;
+		atomic_fetch_and(&areas, ~(1u << area));
 		code = cuFileBatchIOSubmit(batch_of_three, 1, &param, 0).err;
 		assert_true(!code || code == CUF_BATCH_FULL);
 		if (!code)
 			i++;
 		else
-			sched_yield();
+			atomic_fetch_or(&areas, 1u << area);
 	}
 	while (__atomic_load_n(&got, __ATOMIC_SEQ_CST) < OPS)
 		usleep(1000);
