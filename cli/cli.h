@@ -94,6 +94,8 @@ void tally_print(FILE *f, const char *label, const struct tally *t);
 
 struct verify {
 	const char *src, *copy;
+	uint64_t length; /* with progress: of what is shown */
+	bool progress;	 /* on standard error, if that is a terminal */
 	const volatile sig_atomic_t *stopped; /* the signal to end early for, 0: none */
 	char *text;			      /* what was found */
 	size_t text_len;

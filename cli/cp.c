@@ -466,6 +466,8 @@ static void verify(struct copy *c)
 {
 	struct verify v = {.src = c->a->src,
 			   .copy = c->aside ? c->aside : c->a->dst,
+			   .length = c->length,
+			   .progress = !c->a->quiet,
 			   .stopped = &stopped,
 			   .text = c->text,
 			   .text_len = sizeof(c->text)};
@@ -509,9 +511,8 @@ static int tell(struct copy *c)
 	if (!c->failed)
 		return EXIT_DONE;
 	if (c->start && !c->committed && file_of(c->a->dst))
-		snprintf(c->text + n, sizeof(c->text) - n, c->in_place ? "; %s holds a part"
-								       : "; %s is as it was",
-			 c->a->dst);
+		snprintf(c->text + n, sizeof(c->text) - n,
+			 c->in_place ? "; %s holds a part" : "; %s is as it was", c->a->dst);
 	return fail(c->code, "%s", c->text);
 }
 

@@ -120,8 +120,7 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 		       (int)i == e->taken ? "TAKE"
 		       : p->usable	  ? "open"
 					  : "shut",
-		       p->text[0] ? " " : "", p->text,
-		       p->proven > 0 ? " (proven by canary)" : "");
+		       p->text[0] ? " " : "", p->text, p->proven > 0 ? " (proven by canary)" : "");
 		if (p->fix[0])
 			printf("                 to open it: %s\n", p->fix);
 	}

@@ -87,7 +87,20 @@ static int64_t read_all(int fd, char *buf, uint64_t len, uint64_t off)
 	return (int64_t)got;
 }
 
-static int compare(const struct verify *v, int a, int b, char *buf)
+static void show(const struct verify *v, uint64_t done, double *shown)
+{
+	double now = seconds();
+
+	if (!v->progress || !v->length || !isatty(STDERR_FILENO) ||
+	    (now - *shown < 0.2 && done < v->length))
+		return;
+	*shown = now;
+	fprintf(stderr, "\r%3.0f %% read again   %s",
+		100.0 * (double)(done < v->length ? done : v->length) / (double)v->length,
+		done < v->length ? "" : "\n");
+}
+
+static int compare(const struct verify *v, int a, int b, char *buf, double *shown)
 {
 	for (uint64_t off = 0;; off += STEP) {
 		int64_t n = read_all(a, buf, STEP, off), m = read_all(b, buf + STEP, STEP, off);
@@ -105,6 +118,8 @@ static int compare(const struct verify *v, int a, int b, char *buf)
 		if (*v->stopped)
 			return say(v, 128 + (int)*v->stopped, "stopped by %s",
 				   strsignal((int)*v->stopped));
+		if (n)
+			show(v, off + (uint64_t)n, shown);
 		if (n < (int64_t)STEP)
 			return 0;
 	}
@@ -114,6 +129,7 @@ int verify_files(const struct verify *v)
 {
 	int a = open_cold(v->src), b = open_cold(v->copy), ret;
 	char *buf = aligned_alloc(4096, 2 * STEP);
+	double shown = 0;
 
 	if (a < 0 || b < 0 || !buf)
 		ret = say(v, EXIT_FAILED, "cannot open %s again: %s", a < 0 ? v->src : v->copy,
@@ -121,7 +137,9 @@ int verify_files(const struct verify *v)
 				   : b < 0 ? -b
 					   : ENOMEM));
 	else
-		ret = compare(v, a, b, buf);
+		ret = compare(v, a, b, buf, &shown);
+	if (ret && shown > 0)
+		fputc('\n', stderr);
 	if (a >= 0)
 		close(a);
 	if (b >= 0)
