@@ -2,7 +2,7 @@
 /*
  * One lane: its loop, its chunks and its copies. Runs on its own thread, or on a
  * caller's for a borrowed lane. Nothing here allocates, locks or logs once the
- * lane is open, except that the first copy to a device opens a copier for it.
+ * lane is open, except that a caller's lane opens a copier at its first copy to a device.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -294,11 +294,11 @@ void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 	for (unsigned i = 0; st && i < pst_path_count; i++)
 		if (pst_paths[i]->forget && lane->path_state[i])
 			pst_paths[i]->forget(lane, i, st);
+	pst_lane_take_copyqs(lane);
 	for (unsigned i = 0; dev && i < lane->copyq_count; i++) {
 		if (lane->copyqs[i]->dev != dev)
 			continue;
-		dev->ops->copier_close(lane->copyqs[i]->copier);
-		free(lane->copyqs[i]);
+		pst_copyq_close(lane->copyqs[i]);
 		lane->copyqs[i--] = lane->copyqs[--lane->copyq_count];
 	}
 }
@@ -518,10 +518,9 @@ void pst_lane_close(struct pst_lane *lane)
 	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->lane_close && lane->path_state[i])
 			pst_paths[i]->lane_close(lane, i);
-	for (unsigned i = 0; i < lane->copyq_count; i++) {
-		lane->copyqs[i]->dev->ops->copier_close(lane->copyqs[i]->copier);
-		free(lane->copyqs[i]);
-	}
+	pst_lane_take_copyqs(lane);
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		pst_copyq_close(lane->copyqs[i]);
 	lane->copyq_count = 0;
 	if (lane->engine)
 		lane->engine_ops->close(lane->engine);

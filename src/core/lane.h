@@ -15,9 +15,13 @@ void pst_lane_close(struct pst_lane *lane);
 /* After something was put in one of its inboxes. Any thread. */
 void pst_lane_wake(struct pst_lane *lane);
 
-/* lane_copy.c: the copy queue of a device, opened at the first call; NULL and
+/* lane_copy.c: the copy queue of a device, opened now if nobody has yet; NULL and
  * lane->open_err. */
 struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev);
+struct pst_copyq *pst_copyq_open(struct penstock_device *dev, struct pst_err *err);
+void pst_copyq_close(struct pst_copyq *copyq);
+/* Takes over what pst_pump_meet opened for it. */
+void pst_lane_take_copyqs(struct pst_lane *lane);
 /* Takes up finished copies. LOOK: those without a ticket may get one later, MARK: they
  * get one now, SLEEP: and the oldest is waited for. */
 enum pst_reap { PST_REAP_LOOK, PST_REAP_MARK, PST_REAP_SLEEP };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lane's copies: between slots or mappings and device memory, through one copier a
- * device, and what goes on when they are done. The first copy to a device opens its
- * copier; after that nothing here allocates.
+ * device, and what goes on when they are done. Copiers of other devices than the pump's
+ * are opened by who submits and given to the lane; a caller's own lane opens its own.
  */
 #include <stdlib.h>
 
@@ -14,30 +14,65 @@
 #define MARK_BYTES (8u << 20)
 #define MARK_LEAST (256u << 10) /* shorter chunks wait for the end of the lane's turn */
 
+struct pst_copyq *pst_copyq_open(struct penstock_device *dev, struct pst_err *err)
+{
+	struct pst_copyq *copyq = calloc(1, sizeof(*copyq));
+
+	if (!copyq) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copy queue");
+		return NULL;
+	}
+	copyq->dev = dev;
+	if (dev->ops->copier_open(dev, &copyq->copier, err)) {
+		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", err->text);
+		free(copyq);
+		return NULL;
+	}
+	return copyq;
+}
+
+void pst_copyq_close(struct pst_copyq *copyq)
+{
+	copyq->dev->ops->copier_close(copyq->copier);
+	free(copyq);
+}
+
+void pst_lane_take_copyqs(struct pst_lane *lane)
+{
+	struct pst_copyq *list;
+
+	if (!atomic_load_explicit(&lane->given, memory_order_relaxed))
+		return;
+	list = atomic_exchange_explicit(&lane->given, NULL, memory_order_acquire);
+	while (list) {
+		struct pst_copyq *copyq = list;
+
+		list = copyq->link;
+		if (lane->copyq_count < PST_LANE_DEVICES)
+			lane->copyqs[lane->copyq_count++] = copyq;
+		else
+			pst_copyq_close(copyq);
+	}
+}
+
 struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev)
 {
 	struct pst_copyq *copyq;
 
-	for (unsigned i = 0; i < lane->copyq_count; i++)
-		if (lane->copyqs[i]->dev == dev)
-			return lane->copyqs[i];
+	for (int again = 0; again < 2; again++) {
+		for (unsigned i = 0; i < lane->copyq_count; i++)
+			if (lane->copyqs[i]->dev == dev)
+				return lane->copyqs[i];
+		pst_lane_take_copyqs(lane);
+	}
 	if (lane->copyq_count == PST_LANE_DEVICES) {
 		pst_fail(&lane->open_err, PENSTOCK_WHY_FULL, "a lane copies to %u devices at most",
 			 PST_LANE_DEVICES);
 		return NULL;
 	}
-	copyq = calloc(1, sizeof(*copyq));
-	if (!copyq) {
-		pst_fail(&lane->open_err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copy queue");
-		return NULL;
-	}
-	copyq->dev = dev;
-	if (dev->ops->copier_open(dev, &copyq->copier, &lane->open_err)) {
-		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", lane->open_err.text);
-		free(copyq);
-		return NULL;
-	}
-	lane->copyqs[lane->copyq_count++] = copyq;
+	copyq = pst_copyq_open(dev, &lane->open_err);
+	if (copyq)
+		lane->copyqs[lane->copyq_count++] = copyq;
 	return copyq;
 }
 

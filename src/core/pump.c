@@ -237,6 +237,50 @@ void pst_pump_stop(struct penstock_device *dev)
 	free_pump(pump);
 }
 
+/* ---- other devices ---- */
+
+static pthread_mutex_t meet_lock = PTHREAD_MUTEX_INITIALIZER; /* taken last of all */
+
+static int open_for_all(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
+{
+	struct pst_copyq *opened[PST_LANES_MAX];
+
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		opened[i] = pst_copyq_open(dev, err);
+		if (opened[i])
+			continue;
+		while (i-- > 0)
+			pst_copyq_close(opened[i]);
+		return err->code;
+	}
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		struct pst_copyq *copyq = opened[i];
+
+		copyq->link = atomic_load_explicit(&pump->lanes[i].given, memory_order_relaxed);
+		while (!atomic_compare_exchange_weak_explicit(&pump->lanes[i].given, &copyq->link,
+							      copyq, memory_order_release,
+							      memory_order_relaxed))
+			;
+	}
+	return 0;
+}
+
+int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
+{
+	uint64_t bit = (uint64_t)1 << dev->index;
+	int ret = 0;
+
+	if (dev == pump->dev || (atomic_load_explicit(&pump->met, memory_order_acquire) & bit))
+		return 0;
+	pthread_mutex_lock(&meet_lock);
+	if (!(atomic_load(&pump->met) & bit))
+		ret = open_for_all(pump, dev, err);
+	if (!ret)
+		atomic_fetch_or_explicit(&pump->met, bit, memory_order_release);
+	pthread_mutex_unlock(&meet_lock);
+	return ret;
+}
+
 /* ---- handing in ---- */
 
 static void push(struct pst_lane *lane, struct pst_request *req)
@@ -325,6 +369,8 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		pst_lane_wake(&pump->lanes[i]);
 	while (atomic_load_explicit(&pump->forgot, memory_order_acquire) < pump->lane_count)
 		sched_yield();
+	if (dev)
+		atomic_fetch_and(&pump->met, ~((uint64_t)1 << dev->index));
 }
 
 /* ---- a caller's thread in place of a lane ---- */

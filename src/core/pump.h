@@ -24,6 +24,7 @@
 
 /* Chunks waiting for a copier's tickets, oldest first. */
 struct pst_copyq {
+	struct pst_copyq *link; /* while on its way to its lane */
 	struct penstock_device *dev;
 	struct pst_copier *copier;
 	unsigned head, tail; /* of the ring below; tail - head waiting */
@@ -62,6 +63,7 @@ struct pst_lane {
 	unsigned deferred_count;
 	_Atomic unsigned load;		/* entries in inbox and todo, for choosing a lane */
 	_Atomic unsigned busy_seen;	/* busy, as of the last turn */
+	_Atomic(struct pst_copyq *) given; /* that another thread opened for it */
 	struct pst_copyq *copyqs[PST_LANE_DEVICES];
 	unsigned copyq_count;
 	struct pst_request *watched;	/* armed, waiting for their stream */
@@ -83,6 +85,7 @@ struct pst_pump {
 	struct pst_ring ring;
 	struct pst_near near;		/* where lanes and ring belong */
 	size_t slot_bytes;
+	_Atomic uint64_t met;		/* bit i: its lanes can copy to device i as well */
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
 	struct penstock_storage *forget; /* what closes; both under the device lock */
 	struct penstock_device *forget_device;
@@ -96,6 +99,11 @@ struct pst_pump {
 /* Starts the pump if it does not run. Under the device table's lock. */
 int pst_pump_start(struct penstock_device *dev, struct pst_err *err);
 void pst_pump_stop(struct penstock_device *dev);
+
+/* Gives every lane a copy queue of another device, before its first request with parts on
+ * both. May block: making streams waits for the whole context now and then, which a lane
+ * that a stream waits for must not. */
+int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err);
 
 /* Hands a request, cut and counted, to the pump. Any thread. */
 void pst_pump_submit(struct pst_request *req);
