@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How transfers with a storage of async_storage.h end: committed or given up as a
+ * whole, refused before anything moves, failed or cancelled on the way. Each time
+ * the report says how far it came and why, and nobody has seen a half of it.
+ */
+#include "far_side.h"
+
+/* ---- all or nothing ---- */
+
+static void commit_and_abort(void **state)
+{
+	struct penstock_storage *st, *reader;
+	struct async_seen seen;
+	uint64_t len;
+
+	(void)state;
+	far_side(0);
+	for (unsigned i = 0; i < LEN; i++)
+		back[i] = (unsigned char)~bytes[i];
+	/* Given up, closed without a word: what was there is there. */
+	for (unsigned i = 0; i < 2; i++) {
+		st = open_it(PENSTOCK_O_WRITE | PENSTOCK_O_REPLACE);
+		assert_int_equal(penstock_write(st, host, back, LEN, 0), LEN);
+		if (i)
+			assert_int_equal(penstock_abort(st), 0);
+		penstock_close(st);
+		assert_memory_equal(async_published(far, &len), bytes, LEN);
+	}
+	/* Committed: seen by who opens after that, and by no other. */
+	st = open_it(PENSTOCK_O_WRITE | PENSTOCK_O_REPLACE);
+	assert_int_equal(penstock_write(st, host, back, 100000, 0), 100000);
+	assert_memory_equal(async_published(far, &len), bytes, LEN);
+	reader = open_it(0);
+	assert_int_equal(penstock_commit(st, 0), 0);
+	async_published(far, &len);
+	assert_int_equal(len, 100000);
+	penstock_close(st);
+	memset(back, 0, LEN);
+	assert_int_equal(penstock_read(reader, host, back, LEN, 0), LEN);
+	assert_memory_equal(back, bytes, LEN);
+	penstock_close(reader);
+	reader = open_it(0);
+	assert_int_equal(penstock_read(reader, host, back, LEN, 0), 100000);
+	for (unsigned i = 0; i < 100000; i++)
+		assert_int_equal(back[i], (unsigned char)~bytes[i]);
+	penstock_close(reader);
+	async_seen(far, &seen);
+	assert_int_equal(seen.syncs, 0);
+}
+
+/* A durable write is made so once, behind all of its bytes, heads and tails too. */
+static void durable(void **state)
+{
+	struct penstock_seg seg = {.buf = bytes, .dev = host, .off = 1001, .row_len = 4000001};
+	struct penstock_storage *st;
+	struct penstock_req req;
+	struct async_seen seen;
+
+	(void)state;
+	far_side(0);
+	st = open_it(PENSTOCK_O_WRITE);
+	req = request(st, &seg, 1, PENSTOCK_WRITE);
+	req.flags = PENSTOCK_R_DURABLE;
+	assert_int_equal(penstock_transfer(&req, NULL), 4000001);
+	async_seen(far, &seen);
+	assert_int_equal(seen.syncs, 1);
+	assert_int_equal(seen.early_syncs, 0);
+	penstock_close(st);
+}
+
+/* ---- what cannot be ---- */
+
+/* Every path that needs a descriptor, and every class that only those meet. */
+static void refusals(void **state)
+{
+	struct penstock_seg seg = {.row_len = 8192};
+	struct penstock_explanation why = {.size = sizeof(why)};
+	struct penstock_storage *st;
+	struct penstock_req req;
+	struct async_seen seen;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	memset(back, 0xee, 8192);
+	seg.buf = back;
+	for (unsigned d = 0; d < 2; d++) {
+		seg.dev = d ? gpu : host;
+		assert_int_equal(penstock_alloc(seg.dev, 8192, &seg.buf), 0);
+		copy(seg.dev, seg.buf, host, back, 8192);
+		req = request(st, &seg, 1, PENSTOCK_READ);
+		for (unsigned p = 0; p < COUNT(shut_paths); p++) {
+			req.path = shut_paths[p].name;
+			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
+			assert_int_equal(penstock_errwhy(),
+					 d ? shut_paths[p].other : shut_paths[p].host);
+			assert_non_null(strstr(penstock_errmsg(), shut_paths[p].name));
+		}
+		req.path = NULL;
+		for (int c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
+			req.require = (enum penstock_class)c;
+			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
+			assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
+			assert_true(strlen(penstock_errmsg()) > 40); /* and why not */
+			assert_int_equal(penstock_explain(&req, &why), 0);
+			assert_int_equal(why.taken, -1);
+		}
+		req.require = PENSTOCK_ANY;
+		assert_int_equal(penstock_explain(&req, &why), 0);
+		assert_string_equal(why.paths[why.taken].name, "bounce");
+		copy(host, back, seg.dev, seg.buf, 8192);
+		for (unsigned i = 0; i < 8192; i++)
+			assert_int_equal(back[i], 0xee);
+		penstock_free(seg.dev, seg.buf);
+	}
+	assert_int_equal(penstock_write(st, host, back, 1, 0), -EBADF);
+	async_seen(far, &seen);
+	assert_int_equal(seen.fills + seen.drains, 0);
+	penstock_close(st);
+}
+
+/* Fewer bytes than asked, where that was said to be an error. */
+static void beyond_the_end(void **state)
+{
+	struct penstock_seg seg = {.buf = back, .dev = host, .off = LEN - 5000, .row_len = 9000};
+	struct penstock_report report;
+	struct penstock_storage *st;
+	struct penstock_req req;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	req = request(st, &seg, 1, PENSTOCK_READ);
+	assert_int_equal(penstock_transfer(&req, &report), 5000);
+	assert_int_equal(report.stop_off, LEN);
+	req.flags = PENSTOCK_R_EXACT;
+	assert_int_equal(penstock_transfer(&req, &report), -ENODATA);
+	assert_int_equal(report.bytes, 5000);
+	assert_int_equal(report.stop_off, LEN);
+	penstock_close(st);
+}
+
+/* ---- errors on the way ---- */
+
+static void failing(struct penstock_device *dev, enum penstock_op op)
+{
+	struct penstock_storage *st = open_it(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
+	struct penstock_seg seg = {.dev = dev};
+	struct penstock_report report;
+	struct penstock_req req;
+	unsigned failed = 0;
+	uint64_t len;
+
+	assert_int_equal(penstock_alloc(dev, LEN, &seg.buf), 0);
+	for (unsigned i = 0; i < 40; i++) {
+		int64_t n;
+
+		seg.off = (uint64_t)i * 100003;
+		seg.row_len = i % 4 ? 150000 : 2000000;
+		memset(back, 0xee, seg.row_len);
+		copy(dev, seg.buf, host, back, seg.row_len);
+		req = request(st, &seg, 1, op);
+		n = penstock_transfer(&req, &report);
+		if (op == PENSTOCK_READ)
+			copy(host, back, dev, seg.buf, seg.row_len);
+		if (n >= 0) {
+			check_report(&report, dev, (int64_t)seg.row_len, seg.row_len);
+			if (op == PENSTOCK_READ)
+				assert_memory_equal(back, bytes + seg.off, seg.row_len);
+			continue;
+		}
+		failed++;
+		assert_int_equal(n, -EIO);
+		assert_int_equal(report.result, -EIO);
+		assert_int_equal(report.why, PENSTOCK_WHY_IO_ERROR);
+		assert_non_null(strstr(report.text, "the far side refused"));
+		assert_string_equal(penstock_errmsg(), report.text);
+		assert_true(report.bytes < seg.row_len);
+		assert_true(report.stop_off >= seg.off && report.stop_off < seg.off + seg.row_len);
+		for (uint64_t b = 0; op == PENSTOCK_READ && b < report.stop_off - seg.off; b++)
+			assert_int_equal(back[b], bytes[seg.off + b]);
+	}
+	printf("# %u of 40 failed\n", failed);
+	assert_in_range(failed, 1, 39);
+	assert_int_equal(penstock_abort(st), 0);
+	penstock_free(dev, seg.buf);
+	penstock_close(st);
+	assert_memory_equal(async_published(far, &len), bytes, LEN);
+	assert_int_equal(len, LEN);
+}
+
+static void errors(void **state)
+{
+	(void)state;
+	far_side(5);
+	failing(host, PENSTOCK_READ);
+	failing(gpu, PENSTOCK_READ);
+	failing(host, PENSTOCK_WRITE);
+	failing(gpu, PENSTOCK_WRITE);
+}
+
+/* ---- given up in mid-flight ---- */
+
+static void cancelled(struct penstock_device *dev, enum penstock_op op)
+{
+	struct penstock_storage *st = open_it(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
+	struct penstock_seg seg = {.dev = dev, .row_len = LEN};
+	struct penstock_req req = request(st, &seg, 1, op);
+	struct penstock_queue *q;
+	struct penstock_done done;
+	struct async_seen seen;
+	uint64_t id, len, off;
+
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(penstock_alloc(dev, LEN, &seg.buf), 0);
+	memset(back, 0xee, LEN);
+	copy(dev, seg.buf, host, back, LEN);
+	async_hold(far);
+	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
+	assert_int_equal(async_await(far, 2), 0);
+	assert_int_equal(penstock_cancel(q, id), 0);
+	/* The far side still has the memory: nothing has ended. */
+	assert_int_equal(penstock_poll(q, &done, 1), 0);
+	assert_int_equal(penstock_commit(st, 0), -EBUSY);
+	async_release(far);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
+	assert_int_equal(done.id, id);
+	async_seen(far, &seen);
+	assert_int_equal(seen.waiting, 0);
+	/* From here on the memory is ours alone. */
+	off = done.report->stop_off;
+	if (done.result < 0) {
+		assert_int_equal(done.result, -ECANCELED);
+		assert_int_equal(done.report->why, PENSTOCK_WHY_CANCELLED);
+		assert_true(done.report->bytes < LEN && off < LEN);
+	} else {
+		assert_int_equal(done.result, LEN);
+		off = LEN;
+	}
+	if (op == PENSTOCK_READ) {
+		copy(host, back, dev, seg.buf, LEN);
+		assert_memory_equal(back, bytes, off);
+	}
+	assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 0);
+	assert_int_equal(penstock_abort(st), 0);
+	penstock_queue_close(q);
+	penstock_free(dev, seg.buf);
+	penstock_close(st);
+	assert_memory_equal(async_published(far, &len), bytes, LEN);
+}
+
+static void cancel(void **state)
+{
+	(void)state;
+	far_side(0);
+	cancelled(host, PENSTOCK_READ);
+	cancelled(gpu, PENSTOCK_READ);
+	cancelled(host, PENSTOCK_WRITE);
+	cancelled(gpu, PENSTOCK_WRITE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(commit_and_abort, end_case),
+		cmocka_unit_test_teardown(durable, end_case),
+		cmocka_unit_test_teardown(refusals, end_case),
+		cmocka_unit_test_teardown(beyond_the_end, end_case),
+		cmocka_unit_test_teardown(errors, end_case),
+		cmocka_unit_test_teardown(cancel, end_case),
+	};
+
+	test_use_standin();
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
