@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Penstock: bytes from storage into device memory by the most direct path.
+
+    import penstock
+    tensors = penstock.load_file("model.safetensors", device="cuda:0")
+
+    with penstock.safe_open("model.safetensors", framework="pt", device="cuda:0") as f:
+        rows = f.get_slice("lm_head.weight")[0:1024]
+
+    penstock.load_into("model.safetensors", {"lm_head.weight": parameter})
+    for name, tensor in penstock.iterate("/models/llama", device="cuda:0"):
+        parameters[name].copy_(tensor)
+"""
+
+from ._api import allocate, iterate, load_file, load_into, safe_open, save_file
+from ._lib import (ClassRefusedError, FormatError, NotFoundError, PenstockError, ffi as _ffi,
+                   lib as _lib)
+from ._model import Model, Report
+from ._patch import patch_safetensors
+from ._tensor import Tensor
+from . import aio
+
+__version__ = _ffi.string(_lib.penstock_version()).decode()
+__all__ = [
+    "ClassRefusedError", "FormatError", "Model", "NotFoundError", "PenstockError", "Report",
+    "Tensor", "aio", "allocate", "iterate", "load_file", "load_into", "patch_safetensors",
+    "safe_open", "save_file",
+]

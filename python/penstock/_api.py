@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs call: load_file, load_into, iterate, safe_open, save_file. The
+shapes of the calls are those of the safetensors package where it has them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ._dtypes import CODES
+from ._lib import check, device_name, ffi, handle_name, lib, open_device
+from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
+                     ranges_of, strings, CLASSES, EFFORTS)
+from ._tensor import Memory, Tensor, place_of
+
+Paths = Union[PathLike, Sequence[PathLike]]
+
+
+def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
+              names: Optional[Sequence[str]] = None, backend: Optional[str] = None,
+              **how: Any) -> Dict[str, Any]:
+    """Every tensor of a file or a model, by name, on `device` ("cpu", "cuda:0", 0,
+    "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
+    `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names or globs.
+    `require` and `effort` as everywhere; `backend` is taken and means nothing."""
+    del backend
+    model = Model(filename, names=names)
+    try:
+        return model.load(device, framework, **how)[0]
+    finally:
+        model.close()
+
+
+def load_into(filename: Paths, tensors: Mapping[str, Any], **how: Any) -> Report:
+    """Into tensors that are there: name to destination, or to (destination, index) for
+    the part that `index` cuts out of it, with ranges of step 1: (slice(0, 8),). A
+    destination may have gaps between its rows. All of it is checked before the first
+    byte moves."""
+    model = Model(filename)
+    try:
+        pieces: List[Any] = []
+        keep = []
+        for name, value in tensors.items():
+            info, index = model.info(name), Ellipsis
+            if isinstance(value, tuple):
+                value, index = value
+            ranges, rest = ranges_of(info.shape, index)
+            if any(r != 0 and r.step not in (1, None) for r in rest):
+                raise ValueError(f"{name}: ranges have a step of 1 here")
+            place = place_of(value)
+            keep.append(place)
+            pieces += pieces_of(info, ranges, place, open_device(place.device))
+        return model.load_into(pieces, **how)
+    finally:
+        model.close()
+
+
+def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
+            window: int = 0, names: Optional[Sequence[str]] = None,
+            **how: Any) -> Iterator[Tuple[str, Any]]:
+    """(name, tensor) in file order, through a window of device memory (1 GiB unless
+    said) that is filled ahead. A tensor's room is used again when nobody has the tensor
+    any more: copy what is to stay. -ENOBUFS when all of the window is held."""
+    return Model(filename, names=names).iterate(device, framework, window, **how)
+
+
+# ---- safe_open -----------------------------------------------------------------
+
+AHEAD_BYTES = 64 << 20
+
+
+class Slice:
+    """A tensor that is read when it is indexed, and only the part that was asked for."""
+
+    def __init__(self, opened: "safe_open", info: Info) -> None:
+        self._opened, self._info = opened, info
+
+    def get_shape(self) -> List[int]:
+        return list(self._info.shape)
+
+    def get_dtype(self) -> str:
+        return self._info.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        ranges, rest = ranges_of(self._info.shape, index)
+        counts = [count for _, count in ranges]
+        tensor = self._opened._box(self._info, ranges)
+        value = convert(tensor, self._opened.framework)
+        if all(r == slice(None, None, 1) or r == slice(None) for r in rest):
+            return value
+        if self._opened.framework == "dlpack":
+            if any(r != 0 and r.step not in (1, None) for r in rest):
+                raise ValueError("ranges with a step need numpy or torch")
+            kept = [count for count, r in zip(counts, rest) if r != 0]
+            return Tensor(tensor.dtype, kept, tensor.device, tensor.ptr, tensor._owner)
+        if any(isinstance(r, slice) and (r.step or 1) < 0 for r in rest):
+            raise ValueError("ranges that run backwards are not read")
+        return value[rest]
+
+
+class safe_open:  # pylint: disable=invalid-name
+    """A file opened lazily, in the shape of safetensors.safe_open. Tensors asked for in
+    the order of the file are read ahead, some 64 MiB at once, by a thread."""
+
+    def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
+                 *, backend: Optional[str] = None, **how: Any) -> None:
+        del backend
+        self.framework = framework_of(framework)
+        self.device, self._how = device, how
+        self._model = Model(filename)
+        self._cache: Dict[int, Tensor] = {}
+        self._next = -1
+        self._ahead: Optional[concurrent.futures.Future] = None
+        self._ahead_end = 0
+        self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
+
+    def __enter__(self) -> "safe_open":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+            self._thread = None
+        self._cache, self._ahead = {}, None
+        self._model.close()
+
+    def keys(self) -> List[str]:
+        return [info.name for info in sorted(self._model.infos, key=lambda i: i.name)]
+
+    def offset_keys(self) -> List[str]:
+        return [info.name for info in self._model.infos]
+
+    def metadata(self) -> Optional[Dict[str, str]]:
+        return self._model.metadata() or None
+
+    def get_slice(self, name: str) -> Slice:
+        return Slice(self, self._model.info(name))
+
+    def get_tensors(self) -> Dict[str, Any]:
+        return self._model.load(self.device, self.framework, **self._how)[0]
+
+    def get_tensor(self, name: str) -> Any:
+        return convert(self._read(self._model.info(name)), self.framework)
+
+    # ---- reading -----------------------------------------------------------------
+
+    def _read(self, info: Info) -> Tensor:
+        sequential, self._next = info.index == self._next, info.index + 1
+        if info.index not in self._cache and self._ahead and info.index < self._ahead_end:
+            self._cache.update(self._ahead.result())
+            self._ahead = None
+        tensor = self._cache.pop(info.index, None)
+        if tensor is None:
+            self._cache.clear()
+            end = self._batch_end(info.index) if sequential else info.index + 1
+            batch = self._load(info.index, end)
+            tensor = batch.pop(info.index)
+            self._cache.update(batch)
+            self._ahead_end, self._ahead = end, None
+        if sequential and self._ahead is None and self._ahead_end < len(self._model.infos):
+            first, self._ahead_end = self._ahead_end, self._batch_end(self._ahead_end)
+            if self._thread is None:
+                self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
+            self._ahead = self._thread.submit(self._load, first, self._ahead_end)
+        return tensor
+
+    def _batch_end(self, first: int) -> int:
+        infos, size, end = self._model.infos, 0, first
+        while end < len(infos) and (end == first or size + infos[end].nbytes <= AHEAD_BYTES):
+            size += infos[end].nbytes
+            end += 1
+        return end
+
+    def _load(self, first: int, end: int) -> Dict[int, Tensor]:
+        infos = self._model.infos[first:end]
+        tensors = self._model.load(self.device, "dlpack", first=first, count=end - first,
+                                   **self._how)[0]
+        return {info.index: tensors[info.name] for info in infos}
+
+    def _box(self, info: Info, ranges: Sequence[Tuple[int, int]]) -> Tensor:
+        shape = [count for _, count in ranges]
+        tensor = allocate(info.dtype, shape, self.device)
+        pieces = pieces_of(info, ranges, place_of(tensor), open_device(tensor.device))
+        self._model.load_into(pieces, **self._how)
+        return tensor
+
+
+def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
+    """Memory of the library's for a tensor, with whatever bytes it holds."""
+    handle = open_device(device)
+    tensor = Tensor(dtype, shape, handle_name(handle), 0, None)
+    out = ffi.new("void **")
+    check(lib.penstock_alloc(handle, tensor.nbytes or 1, out))
+    keep = ffi.gc(out[0], lambda ptr: lib.penstock_free(handle, ptr))
+    tensor.ptr = int(ffi.cast("uintptr_t", out[0]))
+    tensor._owner = Memory(tensor.ptr, tensor.nbytes, tensor.device, keep)
+    return tensor
+
+
+# ---- and out again ---------------------------------------------------------------
+
+def save_file(tensors: Mapping[str, Any], filename: PathLike,
+              metadata: Optional[Mapping[str, str]] = None, *, durable: bool = False,
+              require: str = "any", effort: str = "thrifty") -> None:
+    """Writes tensors, on GPUs or in host memory, as one safetensors file that takes its
+    name when all of it is there."""
+    places = {name: place_of(value) for name, value in tensors.items()}
+    keep: List[Any] = [places]
+    table = ffi.new("struct penstock_out[]", len(places) or 1)
+    for row, (name, place) in zip(table, places.items()):
+        if place.nbytes and place.split():
+            raise ValueError(f"{name}: a tensor with gaps cannot be saved, make it contiguous")
+        row.size = ffi.sizeof("struct penstock_out")
+        keep += [ffi.new("char[]", name.encode()), ffi.new("uint64_t[]", list(place.shape) or [0])]
+        row.name, row.shape = keep[-2], keep[-1]
+        row.dtype, row.rank = CODES[place.dtype], len(place.shape)
+        row.dev, row.ptr = open_device(place.device), ffi.cast("void *", place.ptr)
+    opts = ffi.new("struct penstock_save_opts *")
+    opts.size, opts.durable = ffi.sizeof("struct penstock_save_opts"), int(durable)
+    opts.require, opts.effort = CLASSES[require], EFFORTS[effort]
+    if metadata:
+        opts.keys, opts.values = strings(list(metadata), keep), strings(list(metadata.values()), keep)
+        opts.pair_count = len(metadata)
+    path = os.fspath(filename)
+    check(lib.penstock_weights_save(os.fsencode(path), table, len(places), opts, new_report()),
+          path)
+
+
+__all__ = ["Slice", "allocate", "device_name", "iterate", "load_file", "load_into", "safe_open",
+           "save_file"]

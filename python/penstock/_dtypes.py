@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of elements: the library's names, and what numpy, torch, DLPack and the
+array interfaces call them. Tables only."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+from ._lib import ffi, lib
+
+CODES: Dict[str, int] = {}
+BITS: Dict[str, int] = {}
+for _code in range(1, lib.PENSTOCK_DTYPES):
+    _name = ffi.string(lib.penstock_dtype_name(_code)).decode()
+    CODES[_name] = _code
+    BITS[_name] = lib.penstock_dtype_bits(_code)
+NAMES = {code: name for name, code in CODES.items()}
+
+# typestr of the array interfaces; what has none goes as bytes of that size.
+TYPESTR = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
+    "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
+    "C64": "<c8",
+}
+FROM_TYPESTR = {text: name for name, text in TYPESTR.items()}
+
+# DLPack's type code; bits come from the library.
+DLPACK = {
+    "BOOL": 6, "U8": 1, "U16": 1, "U32": 1, "U64": 1, "I8": 0, "I16": 0, "I32": 0, "I64": 0,
+    "F16": 2, "F32": 2, "F64": 2, "BF16": 4, "C64": 5, "F8_E4M3": 10, "F8_E4M3FNUZ": 11,
+    "F8_E5M2": 12, "F8_E5M2FNUZ": 13, "F8_E8M0": 14, "F6_E2M3": 15, "F6_E3M2": 16, "F4": 17,
+}
+FROM_DLPACK: Dict[Tuple[int, int], str] = {
+    (code, BITS[name]): name for name, code in DLPACK.items()
+}
+
+_TORCH = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
+    "F16": "float16", "BF16": "bfloat16", "U32": "uint32", "I32": "int32", "F32": "float32",
+    "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F4": "float4_e2m1fn_x2",
+}
+_FROM_TORCH = {torch: name for name, torch in _TORCH.items()}
+
+# Kinds that numpy has only with the package ml_dtypes.
+_ML_DTYPES = {
+    "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+_FROM_ML_DTYPES = {ml: name for name, ml in _ML_DTYPES.items()}
+_cache: Dict[Tuple[str, str], Any] = {}
+
+
+def numpy_dtype(name: str) -> Any:
+    """numpy's dtype, TypeError where it has none."""
+    found = _cache.get(("numpy", name))
+    if found is None:
+        import numpy
+        if name in TYPESTR:
+            found = numpy.dtype(TYPESTR[name])
+        else:
+            try:
+                import ml_dtypes
+                found = numpy.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+            except (ImportError, KeyError, AttributeError) as error:
+                raise TypeError(f"numpy has no {name} (the package ml_dtypes has BF16 and the "
+                                "8-bit kinds); ask for framework='dlpack'") from error
+        _cache[("numpy", name)] = found
+    return found
+
+
+def from_numpy_dtype(dtype: Any) -> str:
+    name = FROM_TYPESTR.get(dtype.newbyteorder("<").str if dtype.kind != "V" else "")
+    name = name or _FROM_ML_DTYPES.get(dtype.name)
+    if name is None or (dtype.byteorder == ">" and dtype.itemsize > 1):
+        raise TypeError(f"a file cannot hold {dtype!r}")
+    return name
+
+
+def torch_dtype(torch: Any, name: str) -> Any:
+    found = _cache.get(("torch", name))
+    if found is None:
+        found = getattr(torch, _TORCH.get(name, ""), None)
+        if found is None:
+            raise TypeError(f"this torch has no {name}; ask for framework='dlpack'")
+        _cache[("torch", name)] = found
+    return found
+
+
+def from_torch_dtype(dtype: Any) -> str:
+    name: Optional[str] = _FROM_TORCH.get(str(dtype).rpartition(".")[2])
+    if name is None:
+        raise TypeError(f"a file cannot hold {dtype}")
+    return name

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C library: where it is, its errors as exceptions, its devices. Everything
+else in the package goes through `lib` and `check`; nothing here decides anything
+about weights. Calls into `lib` run without the GIL."""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+import threading
+from typing import Any, Optional
+
+from ._ffi import ffi
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _open_library() -> Any:
+    own = os.path.join(_HERE, "libpenstock.so.0")
+    name = os.environ.get("PENSTOCK_LIBRARY") or (own if os.path.exists(own) else "libpenstock.so.0")
+    return ffi.dlopen(name)
+
+
+lib = _open_library()
+
+
+class PenstockError(OSError):
+    """What the library refused or could not do: `errno`, `reason` (a short name that
+    stays), `path`, `tensor` and `offset` where they are known, and the sentence."""
+
+    reason: str = "none"
+    tensor: Optional[str] = None
+    offset: Optional[int] = None
+
+    @property
+    def path(self) -> Optional[str]:
+        return self.filename
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class FormatError(PenstockError, ValueError):
+    """A file that is not what its format says."""
+
+
+class NotFoundError(PenstockError, FileNotFoundError):
+    """A file, an index' part, a tensor or a device that is not there."""
+
+
+class ClassRefusedError(PenstockError):
+    """The class that was required cannot be met; nothing was moved."""
+
+
+def _text(data: Any) -> str:
+    return ffi.string(data).decode("utf-8", "replace")
+
+
+def make_error(code: int, path: Optional[str] = None) -> PenstockError:
+    """The exception for the library's last failure on this thread."""
+    message, why = _text(lib.penstock_errmsg()), int(lib.penstock_errwhy())
+    place = ffi.new("struct penstock_weights_place *")
+    place.size = ffi.sizeof("struct penstock_weights_place")
+    lib.penstock_weights_get_place(place)
+    number = -code
+    kind: type = PenstockError
+    if number == _errno.EBADMSG:
+        kind = FormatError
+    elif number == _errno.ENOENT:
+        kind = NotFoundError
+    elif number == _errno.EOPNOTSUPP:
+        kind = ClassRefusedError
+    error = kind(number, message, _text(place.file) or path)
+    error.reason = _text(lib.penstock_why_name(why))
+    error.tensor = _text(place.tensor) or None
+    error.offset = None if place.off == 2**64 - 1 else int(place.off)
+    return error
+
+
+def check(code: int, path: Optional[str] = None) -> int:
+    if code < 0:
+        raise make_error(code, path)
+    return code
+
+
+# ---- devices -----------------------------------------------------------------
+
+_devices: dict = {}
+_lock = threading.Lock()
+
+
+def device_name(device: Any) -> str:
+    """What torch and people call a device, as the library does: "cpu", 0, "cuda",
+    "cuda:1", torch.device(...) and "auto"."""
+    if device is None:
+        return "host"
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    text = str(device)
+    if text in ("cpu", "host"):
+        return "host"
+    if text == "cuda":
+        return f"cuda:{_current_cuda()}"
+    return text
+
+
+def _current_cuda() -> int:
+    import sys
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch and torch.cuda.is_available() else 0
+
+
+def open_device(device: Any) -> Any:
+    """The library's handle, opened once a process and kept: its pump is worth it."""
+    name, pid = device_name(device), os.getpid()
+    with _lock:
+        handle = _devices.get((pid, name))
+        if handle is None:
+            out = ffi.new("struct penstock_device **")
+            check(lib.penstock_device_open(name.encode(), ffi.NULL, out))
+            handle = _devices[(pid, name)] = out[0]
+    return handle
+
+
+def handle_name(handle: Any) -> str:
+    return _text(lib.penstock_device_name(handle))

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models: what the C library found in their files, and the three ways to receive
+them. Thin: layout, planning, reading and checking are the library's."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import sys
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ._dtypes import BITS, CODES, NAMES
+from ._lib import (FormatError, NotFoundError, PenstockError, check, ffi, handle_name, lib,
+                   open_device)
+from ._tensor import Memory, Place, Tensor, place_of, torch_device
+
+PathLike = Union[str, "os.PathLike[str]"]
+EFFORTS = {"thrifty": 0, "fast": 1}
+CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
+
+
+def framework_of(name: Optional[str]) -> str:
+    """"torch", "numpy", "jax" or "dlpack"; None: torch where there is one."""
+    if name in (None, "auto"):
+        if "torch" in sys.modules or importlib.util.find_spec("torch"):
+            return "torch"
+        return "dlpack"
+    known = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
+             "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
+    if name not in known:
+        raise ValueError(f"there is no framework '{name}': pt, numpy, jax or dlpack")
+    return known[name]
+
+
+def convert(tensor: Tensor, framework: str) -> Any:
+    if framework == "jax":
+        import jax.numpy
+        return jax.numpy.asarray(tensor.numpy())
+    return tensor.to(framework)
+
+
+class Info:
+    """A tensor as its file describes it."""
+
+    __slots__ = ("index", "name", "dtype", "shape", "nbytes", "file", "offset")
+
+    def __init__(self, index: int, t: Any) -> None:
+        self.index, self.name = index, ffi.string(t.name).decode()
+        self.dtype, self.nbytes, self.file, self.offset = NAMES[t.dtype], t.bytes, t.file, t.off
+        self.shape = tuple(ffi.unpack(t.shape, t.rank)) if t.rank else ()
+
+    def __repr__(self) -> str:
+        return f"penstock.Info({self.name!r}, {self.dtype}, {self.shape})"
+
+
+class Report:
+    """What a load did: bytes, seconds, the path that carried most and what it cost."""
+
+    def __init__(self, r: Any) -> None:
+        self.bytes, self.read, self.device_bytes = int(r.bytes), int(r.read), int(r.device_bytes)
+        self.seconds = (r.end_ns - r.start_ns) / 1e9
+        self.path, self.engine = ffi.string(r.path).decode(), ffi.string(r.engine).decode()
+        self.cpu_copies = r.cpu_copied / r.read if r.read else 0.0
+        self.dram_passes = r.dram_laid / r.read if r.read else 0.0
+        self.retries, self.requests = int(r.retries), int(r.requests)
+
+    def __repr__(self) -> str:
+        return (f"penstock.Report({self.bytes} bytes in {self.seconds:.3f} s by {self.path}, "
+                f"{self.cpu_copies:.2f} CPU copies)")
+
+
+def strings(values: Sequence[str], keep: List[Any]) -> Any:
+    items = [ffi.new("char[]", os.fsencode(v)) for v in values]
+    table = ffi.new("char *[]", items)
+    keep += [items, table]
+    return ffi.cast("const char *const *", table)
+
+
+class Model:
+    """The files of a model, opened: `path` is a file, an index, a directory, a Hugging
+    Face cache folder or owner/name in that cache, or a list of files."""
+
+    def __init__(self, path: Union[PathLike, Sequence[PathLike]], *,
+                 names: Optional[Sequence[str]] = None, stripes: Sequence[PathLike] = (),
+                 revision: Optional[str] = None, cache: Optional[PathLike] = None,
+                 immutable: bool = False) -> None:
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        self.path = os.fspath(paths[0]) if paths else ""
+        keep: List[Any] = []
+        opts = ffi.new("struct penstock_weights_opts *")
+        opts.size = ffi.sizeof("struct penstock_weights_opts")
+        if names is not None:
+            opts.names, opts.name_count = strings(list(names), keep), len(names)
+        if stripes:
+            opts.dirs = strings([os.fspath(s) for s in stripes], keep)
+            opts.dir_count = len(stripes)
+        if revision is not None:
+            keep.append(ffi.new("char[]", revision.encode()))
+            opts.revision = keep[-1]
+        if cache is not None:
+            keep.append(ffi.new("char[]", os.fsencode(cache)))
+            opts.cache = keep[-1]
+        opts.flags = 1 if immutable else 0
+        out = ffi.new("struct penstock_weights **")
+        check(lib.penstock_weights_open_list(strings([os.fspath(p) for p in paths], keep),
+                                             len(paths), opts, out), self.path)
+        self._handle: Any = ffi.gc(out[0], lib.penstock_weights_close)
+        self._infos: Optional[List[Info]] = None
+        self._by_name: Dict[str, Info] = {}
+
+    @property
+    def handle(self) -> Any:
+        if self._handle is None:
+            raise ValueError("the model is closed")
+        return self._handle
+
+    @property
+    def infos(self) -> List[Info]:
+        """Every tensor, in file order."""
+        if self._infos is None:
+            t, infos = ffi.new("struct penstock_tensor *"), []
+            t.size = ffi.sizeof("struct penstock_tensor")
+            for i in range(lib.penstock_weights_count(self.handle)):
+                lib.penstock_weights_get(self.handle, i, t)
+                infos.append(Info(i, t))
+            self._infos = infos
+            self._by_name = {info.name: info for info in infos}
+        return self._infos
+
+    def info(self, name: str) -> Info:
+        self.infos  # pylint: disable=pointless-statement
+        try:
+            return self._by_name[name]
+        except KeyError:
+            check(lib.penstock_weights_find(self.handle, name.encode()), self.path)
+            raise
+
+    def metadata(self, file: int = 0) -> Dict[str, str]:
+        f = ffi.new("struct penstock_weights_file *")
+        f.size = ffi.sizeof("struct penstock_weights_file")
+        check(lib.penstock_weights_get_file(self.handle, file, f))
+        key, value, found = ffi.new("const char **"), ffi.new("const char **"), {}
+        for i in range(f.pair_count):
+            check(lib.penstock_weights_get_metadata(self.handle, file, i, key, value))
+            found[ffi.string(key[0]).decode()] = ffi.string(value[0]).decode()
+        return found
+
+    def close(self) -> None:
+        if self._handle is not None:
+            ffi.release(self._handle)
+            self._handle = None
+
+    # ---- receiving ---------------------------------------------------------------
+
+    def options(self, require: str = "any", effort: str = "thrifty", path: Optional[str] = None,
+                align: int = 0, window: int = 0) -> Tuple[Any, List[Any]]:
+        if require not in CLASSES or effort not in EFFORTS:
+            raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
+        opts, keep = ffi.new("struct penstock_load_opts *"), []
+        opts.size = ffi.sizeof("struct penstock_load_opts")
+        opts.require, opts.effort = CLASSES[require], EFFORTS[effort]
+        opts.align, opts.window = align, window
+        if path is not None:
+            keep.append(ffi.new("char[]", path.encode()))
+            opts.path = keep[0]
+        return opts, keep
+
+    def load(self, device: Any = "host", framework: Optional[str] = None, *, first: int = 0,
+             count: int = 0, **how: Any) -> Tuple[Dict[str, Any], Report]:
+        """All tensors, or `count` from the `first` on, in one allocation."""
+        framework = framework_of(framework)
+        handle = open_device(device)
+        name = handle_name(handle)
+        opts, _keep = self.options(**how)
+        opts.first, opts.count = first, count
+        infos = self.infos[first:first + count] if count else self.infos[first:]
+        torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
+        report, out = new_report(), ffi.new("struct penstock_loaded **")
+        check(lib.penstock_weights_load(self.handle, ffi.new("struct penstock_device *[]", [handle]),
+                                        1, opts, report, out), self.path)
+        loaded = ffi.gc(out[0], lib.penstock_loaded_free)
+        ptr, cast = lib.penstock_loaded_ptr, ffi.cast
+        at = [int(cast("uintptr_t", ptr(loaded, 0, info.index))) for info in infos]
+        base = min(at, default=0)
+        length = max((a + i.nbytes for a, i in zip(at, infos)), default=0) - base
+        memory = Memory(base, length, name, (loaded, torch_memory))
+        if torch_memory is not None:
+            torch_memory.lend(memory)
+        tensors = {info.name: convert(Tensor(info.dtype, info.shape, name, a, memory), framework)
+                   for info, a in zip(infos, at)}
+        return tensors, Report(report)
+
+    def load_into(self, pieces: Sequence[Any], **how: Any) -> Report:
+        """`pieces` as made by `pieces_of`, all in one go."""
+        opts, _keep = self.options(**how)
+        table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
+        for i, piece in enumerate(pieces):
+            row = table[i]
+            row.size = ffi.sizeof("struct penstock_piece")
+            (row.tensor, row.dim, row.first, row.count, row.outer_first, row.outer_count, ptr,
+             row.room, row.pitch, row.dtype, row.dev) = piece
+            row.ptr = ffi.cast("void *", ptr)
+        check(lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report),
+              self.path)
+        return Report(report)
+
+    def iterate(self, device: Any = "host", framework: Optional[str] = None,
+                window: int = 0, **how: Any) -> Iterator[Tuple[str, Any]]:
+        framework = framework_of(framework)
+        handle = open_device(device)
+        opts, keep = self.options(window=window, **how)
+        out = ffi.new("struct penstock_weights_iter **")
+        check(lib.penstock_weights_iter_open(self.handle, handle, opts, out), self.path)
+        it = ffi.gc(out[0], lib.penstock_weights_iter_close)
+        return self._steps(it, handle_name(handle), framework, keep)
+
+    def _steps(self, it: Any, device: str, framework: str, keep: Any) -> Iterator[Tuple[str, Any]]:
+        tensor, ptr = ffi.new("uint64_t *"), ffi.new("void **")
+        infos = self.infos
+        while check(lib.penstock_weights_iter_next(it, tensor, ptr), self.path):
+            info, base = infos[tensor[0]], int(ffi.cast("uintptr_t", ptr[0]))
+            memory = Memory(base, info.nbytes, device, _Lease(it, tensor[0], device, keep))
+            yield info.name, convert(Tensor(info.dtype, info.shape, device, base, memory),
+                                     framework)
+            del memory
+
+
+class _Lease:
+    """A tensor's room in the window: given back when nobody has the tensor any more."""
+
+    __slots__ = ("it", "tensor", "device", "keep")
+
+    def __init__(self, it: Any, tensor: int, device: str, keep: Any) -> None:
+        self.it, self.tensor, self.device, self.keep = it, tensor, device, keep
+
+    def __del__(self) -> None:
+        torch = sys.modules.get("torch")
+        # Copies out of it may still be queued; its room is filled again at once.
+        if self.device != "host" and torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize(torch_device(self.device))
+        lib.penstock_weights_iter_release(self.it, self.tensor)
+
+
+class _TorchMemory:
+    """GPU memory from torch's allocator, so that it is in its books and its pool."""
+
+    def __init__(self, opts: Any) -> None:
+        self.tensor: Any = None
+        self.start = 0
+
+        @ffi.callback("void *(void *, struct penstock_device *, size_t, size_t)", error=ffi.NULL)
+        def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
+            import torch
+            self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
+            self.start = -(-self.tensor.data_ptr() // align) * align
+            return ffi.cast("void *", self.start)
+
+        @ffi.callback("void(void *, struct penstock_device *, void *, size_t)")
+        def free(_user: Any, _dev: Any, _ptr: Any, _length: int) -> None:
+            self.tensor = None
+
+        self.calls = (alloc, free)
+        opts.alloc, opts.free = alloc, free
+
+    def lend(self, memory: Memory) -> None:
+        """Tensors become views of torch's own tensor."""
+        start = memory.base - self.tensor.data_ptr()
+        memory._torch = self.tensor[start:start + memory.length]
+
+
+def new_report() -> Any:
+    report = ffi.new("struct penstock_load_report *")
+    report.size = ffi.sizeof("struct penstock_load_report")
+    report.path = report.engine = _NONE
+    return report
+
+
+_NONE = ffi.new("char[]", b"none")
+
+# ---- ranges ----------------------------------------------------------------------
+
+
+def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], Any]:
+    """What an index reads of each dimension, as (first, count), and the index that
+    makes of what was read what was asked for."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if items.count(Ellipsis) > 1:
+        raise IndexError("more than one ellipsis")
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at:at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
+    if len(items) > len(shape):
+        raise IndexError(f"{len(items)} indices for {len(shape)} dimensions")
+    items += [slice(None)] * (len(shape) - len(items))
+    ranges, rest = [], []
+    for d, (item, size) in enumerate(zip(items, shape)):
+        if isinstance(item, slice):
+            start, stop, step = item.indices(size)
+            taken = range(start, stop, step)
+            low = min(taken[0], taken[-1]) if taken else 0
+            ranges.append((low, abs(taken[-1] - taken[0]) + 1 if taken else 0))
+            rest.append(slice(None, None, step))
+        elif hasattr(item, "__index__"):
+            at = item.__index__()
+            if not -size <= at < size:
+                raise IndexError(f"index {at} of dimension {d} of {size}")
+            ranges.append((at % size, 1))
+            rest.append(0)
+        else:
+            raise TypeError(f"a slice is made of numbers and ranges, not of {type(item).__name__}")
+    return ranges, tuple(rest)
+
+
+def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: Any) -> List[Any]:
+    """The pieces that carry a box of a tensor to a place of that shape."""
+    shape, size = info.shape, BITS[info.dtype]
+    counts = [count for _, count in ranges]
+    if tuple(counts) != place.shape and [c for c in counts if c != 1] != \
+            [c for c in place.shape if c != 1]:
+        raise ValueError(f"{info.name}: {tuple(counts)} do not fit a destination of {place.shape}")
+    if place.dtype != info.dtype:
+        raise TypeError(f"{info.name}: it is {info.dtype}, its destination {place.dtype}")
+    if not place.writable:
+        raise TypeError(f"{info.name}: its destination is read-only")
+    if not info.nbytes or 0 in counts:
+        return []
+    strides = _strides_for(counts, place)
+    cut = max((d for d, (_, count) in enumerate(ranges) if count != shape[d]), default=0)
+    gap = _first_plain(counts, strides, size)
+    dim = max(cut, gap)          # rows are what lies behind it, in file and memory
+    row = size * math.prod(counts[dim:]) // 8
+    lead = _uniform(ranges, shape, strides, dim)
+    inner = math.prod(counts[lead:dim])  # rows of one piece
+    pitch = strides[dim - 1] if dim > lead else 0
+    pieces = []
+    first, count = ranges[dim] if shape else (0, 0)
+    for outer, offset in _outer(ranges, shape, strides, lead, dim):
+        room = (inner - 1) * pitch + row
+        pieces.append((info.index, dim, first, count, outer, inner, place.ptr + offset, room,
+                       pitch if inner > 1 else 0, CODES[info.dtype], dev))
+    return pieces
+
+
+def _strides_for(counts: Sequence[int], place: Place) -> List[int]:
+    """The place's strides, by the tensor's dimensions: those of length 1 may differ."""
+    left = [s for s, n in zip(place.strides, place.shape) if n != 1]
+    strides, step = [], 0
+    for count in reversed(counts):
+        step = left.pop() if count != 1 else step
+        strides.append(step)
+    return strides[::-1]
+
+
+def _first_plain(counts: Sequence[int], strides: Sequence[int], bits: int) -> int:
+    """The first dimension from which on the destination has no gaps."""
+    if bits < 8:
+        return 0
+    step, d = bits // 8, len(counts)
+    while d and (counts[d - 1] == 1 or strides[d - 1] == step):
+        d -= 1
+        step *= counts[d]
+    if d == len(counts) and d:
+        raise ValueError("the elements of a destination's last dimension do not lie together")
+    return d
+
+
+def _uniform(ranges: Sequence[Tuple[int, int]], shape: Sequence[int], strides: Sequence[int],
+             dim: int) -> int:
+    """The first dimension from which on rows follow each other evenly, in the file (no
+    range cut out) and in memory (one pitch)."""
+    lead = dim
+    while lead:
+        d = lead - 1
+        whole = all(ranges[k][1] == shape[k] for k in range(lead, dim))
+        even = lead == dim or strides[d] == strides[lead] * ranges[lead][1] or ranges[d][1] == 1
+        if not whole or not even:
+            break
+        lead = d
+    return lead
+
+
+def _outer(ranges: Sequence[Tuple[int, int]], shape: Sequence[int], strides: Sequence[int],
+           lead: int, dim: int) -> Iterator[Tuple[int, int]]:
+    """Row number in the file and offset in memory, of each piece."""
+    base = 0
+    for k in range(lead, dim):
+        base = base * shape[k] + ranges[k][0]
+    rows = math.prod(shape[lead:dim])
+    todo = [(0, 0)]
+    for k in range(lead):
+        todo = [(at * shape[k] + ranges[k][0] + i, offset + i * strides[k])
+                for at, offset in todo for i in range(ranges[k][1])]
+    for at, offset in todo:
+        yield at * rows + base, offset
+
+
+__all__ = ["FormatError", "Info", "Model", "NotFoundError", "PenstockError", "Report"]

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory as tensors: what was loaded, handed to numpy, torch and everything that
+speaks DLPack or an array interface, without a copy; and the other way, where a
+tensor of somebody else's lies. No bytes are moved here."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from typing import Any, List, Optional, Sequence, Tuple
+
+from . import _dtypes
+from ._lib import device_name, ffi
+
+# ---- DLPack ------------------------------------------------------------------
+
+_capsule_new = ctypes.pythonapi.PyCapsule_New
+_capsule_new.restype = ctypes.py_object
+_capsule_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_capsule_valid = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_valid.restype = ctypes.c_int
+_capsule_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_raw_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi))
+_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
+
+_lent: dict = {}  # what DLPack consumers hold, by the address of its description
+
+
+@ffi.callback("void(struct DLManagedTensor *)")
+def _give_back(managed: Any) -> None:
+    _lent.pop(int(ffi.cast("uintptr_t", managed)), None)
+
+
+# A capsule that nobody consumed gives back when it goes. At the very end of a process
+# the table may be gone before it.
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _capsule_gone(capsule: int) -> None:
+    if _raw_valid is not None and _raw_valid(capsule, b"dltensor"):
+        _lent.pop(_raw_pointer(capsule, b"dltensor"), None)
+
+
+_CAPSULE_GONE = ctypes.cast(_capsule_gone, ctypes.c_void_p)
+
+
+def _dl_device(device: str) -> Tuple[int, int]:
+    kind, _, index = device.partition(":")
+    return (2, int(index or 0)) if kind == "cuda" else (1, 0)
+
+
+# ---- what was loaded -----------------------------------------------------------
+
+class Tensor:
+    """A tensor in device or host memory that the library filled. It keeps its memory
+    alive, and so does everything that was made of it."""
+
+    __slots__ = ("dtype", "shape", "device", "ptr", "nbytes", "_owner", "__weakref__")
+
+    def __init__(self, dtype: str, shape: Sequence[int], device: str, ptr: int,
+                 owner: Any) -> None:
+        self.dtype, self.shape, self.device, self.ptr = dtype, tuple(shape), device, ptr
+        self.nbytes = math.prod(self.shape) * _dtypes.BITS[dtype] // 8
+        self._owner = owner
+
+    def __repr__(self) -> str:
+        return f"penstock.Tensor({self.dtype}, {self.shape}, {self.device})"
+
+    def _view(self, typestr: str, shape: Tuple[int, ...]) -> dict:
+        return {"shape": shape, "typestr": typestr, "data": (self.ptr, False), "version": 3,
+                "strides": None}
+
+    def _interface(self) -> dict:
+        typestr = _dtypes.TYPESTR.get(self.dtype)
+        if typestr is None:
+            raise AttributeError(f"{self.dtype} has no type string; use DLPack, or .bytes()")
+        return self._view(typestr, self.shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        if not self.device.startswith("cuda"):
+            raise AttributeError("it is not in the memory of a GPU")
+        return self._interface()
+
+    @property
+    def __array_interface__(self) -> dict:
+        if self.device != "host":
+            raise AttributeError("it is not in host memory")
+        return self._interface()
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return _dl_device(self.device)
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        # The bytes were there before this object was: no stream has to wait.
+        managed = ffi.new("struct DLManagedTensor *")
+        shape = ffi.new("int64_t[]", list(self.shape) or [0])
+        address = int(ffi.cast("uintptr_t", managed))
+        tensor = managed.dl_tensor
+        tensor.data = ffi.cast("void *", self.ptr)
+        tensor.device.device_type, tensor.device.device_id = self.__dlpack_device__()
+        tensor.ndim = len(self.shape)
+        tensor.dtype.code = _dtypes.DLPACK[self.dtype]
+        tensor.dtype.bits, tensor.dtype.lanes = _dtypes.BITS[self.dtype], 1
+        tensor.shape = shape
+        managed.deleter = _give_back
+        _lent[address] = (managed, shape, self)
+        return _capsule_new(address, b"dltensor", _CAPSULE_GONE)
+
+    def buffer(self) -> memoryview:
+        """Its bytes, in host memory."""
+        if self.device != "host":
+            raise BufferError("it is not in host memory")
+        return memoryview(self._owner.buffer())[self.ptr - self._owner.base:][:self.nbytes]
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.buffer()
+
+    def bytes(self) -> "Tensor":
+        """The same memory as a row of U8."""
+        return Tensor("U8", (self.nbytes,), self.device, self.ptr, self._owner)
+
+    def numpy(self) -> Any:
+        import numpy
+        dtype = _dtypes.numpy_dtype(self.dtype)
+        if self.device != "host":
+            raise TypeError("it is in the memory of a GPU, numpy reads host memory")
+        if not self.nbytes:
+            return numpy.empty(self.shape, dtype)
+        return numpy.frombuffer(self._owner.buffer(), dtype, math.prod(self.shape),
+                                self.ptr - self._owner.base).reshape(self.shape)
+
+    def torch(self) -> Any:
+        import torch
+        dtype = _dtypes.torch_dtype(torch, self.dtype)
+        shape = list(self.shape)
+        if self.dtype == "F4":  # two elements in a byte
+            shape = shape[:-1] + [shape[-1] // 2] if shape else shape
+        if not self.nbytes:
+            return torch.empty(shape, dtype=dtype, device=torch_device(self.device))
+        if self.device == "host":
+            count = self.nbytes * 8 // max(8, _dtypes.BITS[self.dtype])
+            return torch.frombuffer(self._owner.buffer(), dtype=dtype, count=count,
+                                    offset=self.ptr - self._owner.base).reshape(shape)
+        whole = self._owner.torch_bytes()
+        start = self.ptr - self._owner.base
+        return whole[start:start + self.nbytes].view(dtype).view(shape)
+
+    def to(self, framework: str) -> Any:
+        if framework == "numpy":
+            return self.numpy()
+        return self.torch() if framework == "torch" else self
+
+
+def torch_device(device: str) -> str:
+    return "cpu" if device == "host" else device
+
+
+class Memory:
+    """An allocation that tensors lie in: freed with the last of them."""
+
+    def __init__(self, base: int, length: int, device: str, keep: Any) -> None:
+        self.base, self.length, self.device, self.keep = base, length, device, keep
+        self._buffer: Any = None
+        self._torch: Any = None
+
+    def buffer(self) -> Any:
+        if self._buffer is None:
+            # The buffer keeps the pointer, the pointer's destructor this object's `keep`.
+            keep = self.keep
+            pointer = ffi.gc(ffi.cast("char *", self.base), lambda _: _drop(keep))
+            self._buffer = ffi.buffer(pointer, self.length)
+        return self._buffer
+
+    def torch_bytes(self) -> Any:
+        if self._torch is None:
+            import torch
+            whole = Tensor("U8", (self.length,), self.device, self.base, self)
+            self._torch = torch.as_tensor(whole, device=self.device)
+        return self._torch
+
+
+def _drop(keep: Any) -> None:
+    """Its argument was alive until here; that is all."""
+
+
+# ---- somebody else's -----------------------------------------------------------
+
+class Place:
+    """Where a tensor of somebody else's lies; `keep` is alive as long as this is."""
+
+    __slots__ = ("ptr", "shape", "strides", "dtype", "device", "keep", "writable")
+
+    def __init__(self, ptr: int, shape: Sequence[int], strides: Optional[Sequence[int]], dtype: str,
+                 device: str, keep: Any, writable: bool = True) -> None:
+        self.ptr, self.shape, self.dtype, self.device = ptr, tuple(shape), dtype, device
+        self.keep, self.writable = keep, writable
+        if strides is None:
+            strides, step = [0] * len(self.shape), _dtypes.BITS[dtype] // 8
+            for i in range(len(self.shape) - 1, -1, -1):
+                strides[i] = step
+                step *= self.shape[i]
+        self.strides = tuple(strides)  # bytes
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * _dtypes.BITS[self.dtype] // 8
+
+    def split(self) -> int:
+        """The first dimension from which on it is without gaps."""
+        step, d = _dtypes.BITS[self.dtype] // 8, len(self.shape)
+        while d and (self.strides[d - 1] == step or self.shape[d - 1] == 1):
+            d -= 1
+            step *= self.shape[d]
+        return d
+
+
+def _torch_place(value: Any) -> Place:
+    dtype, shape = _dtypes.from_torch_dtype(value.dtype), list(value.shape)
+    size = value.element_size()
+    strides = [s * size for s in value.stride()]
+    if dtype == "F4" and shape:
+        shape[-1] *= 2
+        if not value.is_contiguous():
+            raise ValueError("a tensor of F4 that is not contiguous")
+        return Place(value.data_ptr(), shape, None, dtype, device_name(value.device), value)
+    return Place(value.data_ptr(), shape, strides, dtype, device_name(value.device), value)
+
+
+def _interface_place(value: Any, view: dict, device: str) -> Place:
+    dtype = _dtypes.FROM_TYPESTR.get(view["typestr"].replace("=", "<"))
+    if dtype is None:
+        raise TypeError(f"a file cannot hold elements of type {view['typestr']}")
+    ptr, read_only = view["data"]
+    return Place(ptr or 0, view["shape"], view.get("strides"), dtype, device, value,
+                 not read_only)
+
+
+def _dlpack_place(value: Any) -> Place:
+    capsule = value.__dlpack__()
+    if not _capsule_valid(capsule, b"dltensor"):
+        raise TypeError("its DLPack capsule is of a version that is not known")
+    t = ffi.cast("struct DLManagedTensor *", _capsule_pointer(capsule, b"dltensor")).dl_tensor
+    dtype = _dtypes.FROM_DLPACK.get((t.dtype.code, t.dtype.bits))
+    if dtype is None or t.dtype.lanes != 1 or t.device.device_type not in (1, 2, 3, 13):
+        raise TypeError("a file cannot hold this DLPack tensor")
+    shape = [t.shape[i] for i in range(t.ndim)]
+    step = _dtypes.BITS[dtype] // 8
+    strides: Optional[List[int]] = None
+    if t.strides != ffi.NULL and step:
+        strides = [t.strides[i] * step for i in range(t.ndim)]
+    device = f"cuda:{t.device.device_id}" if t.device.device_type in (2, 13) else "host"
+    address = int(ffi.cast("uintptr_t", t.data)) + t.byte_offset
+    return Place(address, shape, strides, dtype, device, (capsule, value))
+
+
+_FORMATS = {"?": "BOOL", "B": "U8", "c": "U8", "b": "I8", "H": "U16", "h": "I16", "e": "F16",
+            "I": "U32", "i": "I32", "f": "F32", "Q": "U64", "q": "I64", "L": "U64", "l": "I64",
+            "d": "F64"}
+
+
+def _buffer_place(value: Any) -> Place:
+    view = memoryview(value)
+    dtype = _FORMATS.get(view.format.lstrip("@=<") if view.format else "B")
+    if dtype is None or _dtypes.BITS[dtype] != view.itemsize * 8:
+        raise TypeError(f"a file cannot hold elements of format {view.format}")
+    if not view.c_contiguous:
+        raise ValueError("a buffer with gaps")
+    raw = ffi.from_buffer(view, require_writable=False)
+    return Place(int(ffi.cast("uintptr_t", raw)), view.shape or (), None, dtype, "host",
+                 (raw, view), not view.readonly)
+
+
+def place_of(value: Any) -> Place:
+    """Where `value` lies: penstock, torch and numpy tensors, and whatever has an array
+    interface, DLPack or a buffer."""
+    if isinstance(value, Tensor):
+        return Place(value.ptr, value.shape, None, value.dtype, value.device, value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _torch_place(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return Place(value.ctypes.data, value.shape, value.strides,
+                     _dtypes.from_numpy_dtype(value.dtype), "host", value, value.flags.writeable)
+    view = getattr(value, "__cuda_array_interface__", None)
+    if view is not None:
+        device = f"cuda:{value.__dlpack_device__()[1]}" if hasattr(value, "__dlpack_device__") \
+            else "cuda"
+        return _interface_place(value, view, device_name(device))
+    if hasattr(value, "__dlpack__"):
+        return _dlpack_place(value)
+    view = getattr(value, "__array_interface__", None)
+    if view is not None:
+        return _interface_place(value, view, "host")
+    try:
+        return _buffer_place(value)
+    except TypeError as error:
+        raise TypeError(f"{type(value).__name__} is no tensor: {error}") from error
