@@ -5,7 +5,6 @@
  * 4 KiB copies, alone and many in one call. These are the limits of `bounce` and of
  * random reads into GPU memory, by the driver's calls alone.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,16 +27,6 @@ struct queues {
 	char *pinned;
 	size_t len;
 };
-
-/* In place of names of the driver that the library does not use. */
-struct copy_attributes {
-	int source_order; /* 1: as the stream runs */
-	struct pst_cu_location from, to;
-	unsigned flags;
-};
-typedef int batch_fn(pst_cu_ptr *to, pst_cu_ptr *from, size_t *lens, size_t count,
-		     struct copy_attributes *attrs, size_t *firsts, size_t attr_count,
-		     struct pst_cu_stream *stream);
 
 static int queues_open(struct bench *b, struct queues *q)
 {
@@ -167,25 +156,26 @@ static int copy_rows(struct queues *q, pst_cu_ptr to, const char *from,
 
 enum small { PLAIN, ROWS, BATCHED };
 
-static int batch(struct bench *b, struct queues *q, batch_fn *fn, uint64_t first, unsigned count,
+/* `count` copies of `len` bytes by one call. */
+static int batch(struct bench *b, struct queues *q, size_t len, uint64_t first, unsigned count,
 		 struct pst_cu_stream *stream)
 {
 	pst_cu_ptr to[BATCH_MAX], from[BATCH_MAX];
 	size_t lens[BATCH_MAX], zero = 0;
-	struct copy_attributes attrs = {.source_order = 1};
+	struct pst_cu_copy_attr attr = {.source_order = PST_CU_SOURCE_IN_STREAM};
 
 	for (unsigned i = 0; i < count; i++) {
-		uint64_t at = (first + i) * 2 * SMALL % (q->len - SMALL);
+		uint64_t at = (first + i) * 2 * len % (q->len - len);
 
 		to[i] = (uintptr_t)b->gpu + at;
 		from[i] = (uintptr_t)q->pinned + at;
-		lens[i] = SMALL;
+		lens[i] = len;
 	}
-	return fn(to, from, lens, count, &attrs, &zero, 1, stream);
+	return (int)q->g->api->cuMemcpyBatchAsync(to, from, lens, count, &attr, &zero, 1, stream);
 }
 
 static int small_run(struct bench *b, struct queues *q, enum small kind, unsigned streams,
-		     unsigned per_event, batch_fn *fn, unsigned rep)
+		     unsigned per_event, unsigned rep)
 {
 	static const char *const kinds[] = {"plain", "two rows", "batched"};
 	struct sample s = {.bytes = (uint64_t)SMALL_COUNT * SMALL, .ops = SMALL_COUNT};
@@ -199,7 +189,7 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 		struct pst_cu_stream *stream = q->streams[n / per_event % streams];
 
 		if (kind == BATCHED)
-			rc = batch(b, q, fn, n, per_event, stream);
+			rc = batch(b, q, SMALL, n, per_event, stream);
 		for (unsigned i = 0; i < per_event && kind != BATCHED && !rc; i++) {
 			uint64_t at = (uint64_t)(n + i) * 2 * SMALL % (q->len - SMALL);
 
@@ -257,33 +247,64 @@ static int small_latency(struct bench *b, struct queues *q, enum small kind, uns
 
 static int copies4k(struct bench *b)
 {
-	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	void *symbol = driver ? dlsym(driver, "cuMemcpyBatchAsync_v2") : NULL;
-	batch_fn *fn = NULL;
 	struct queues q;
 	int ret = queues_open(b, &q);
 
-	memcpy(&fn, &symbol, sizeof(fn));
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		for (enum small kind = PLAIN; kind <= ROWS && !ret; kind++) {
 			ret = small_latency(b, &q, kind, rep);
 			for (unsigned streams = 1; streams <= 2 && !ret; streams++) {
-				ret = small_run(b, &q, kind, streams, 1, NULL, rep);
+				ret = small_run(b, &q, kind, streams, 1, rep);
 				if (!ret)
-					ret = small_run(b, &q, kind, streams, 32, NULL, rep);
+					ret = small_run(b, &q, kind, streams, 32, rep);
 			}
 		}
-		for (unsigned per = 8; per <= BATCH_MAX && !ret && fn; per *= 4)
-			ret = small_run(b, &q, BATCHED, 1, per, fn, rep);
+		for (unsigned per = 8; per <= BATCH_MAX && !ret && q.g->api->cuMemcpyBatchAsync; per *= 4)
+			ret = small_run(b, &q, BATCHED, 1, per, rep);
 	}
 	queues_close(&q);
-	if (driver)
-		dlclose(driver);
+	return ret;
+}
+
+/* ---- batches of large ones ---- */
+
+static int batch_run(struct bench *b, struct queues *q, size_t len, unsigned count, unsigned rep)
+{
+	uint64_t total = 2 * GIB, n = 0;
+	struct sample s = {.bytes = total};
+	struct meter m;
+	char name[64];
+	int rc = 0;
+
+	meter_start(&m);
+	for (uint64_t at = 0; at < total && !rc; at += len * count, n += count)
+		rc = batch(b, q, len, n, count, q->streams[0]);
+	if (!rc)
+		rc = sync_all(q);
+	meter_stop(&m, &s);
+	meter_settle(&m, &s);
+	snprintf(name, sizeof(name), "%u x %zu KiB", count, len >> 10);
+	if (!rc)
+		meter_row(b, "batches", name, rep, &s);
+	return gpu_bad("batches", rc);
+}
+
+static int batches(struct bench *b)
+{
+	struct queues q;
+	int ret = queues_open(b, &q);
+
+	for (unsigned rep = 0; rep < b->reps && !ret && q.g->api->cuMemcpyBatchAsync; rep++)
+		for (size_t len = 256 * KIB; len <= 4 * MIB && !ret; len *= 2)
+			for (unsigned count = 1; count <= 8 && !ret; count *= 2)
+				ret = batch_run(b, &q, len, count, rep);
+	queues_close(&q);
 	return ret;
 }
 
 const struct bench_section bench_copies[] = {
 	{"copies", "pinned copies of a slot's size, by raw driver calls", true, copies},
+	{"batches", "several copies handed on by one call, by raw driver calls", true, batches},
 	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, copies4k},
 	{NULL, NULL, false, NULL},
 };

@@ -201,7 +201,7 @@ def others(found):
             lines.append((group[5:], name, f"{median(r.rate for r in got):.2f}",
                           spread(r.rate for r in got), f"{per_gb(got):.3f}"))
     table(("peers", "what", "GB/s", "spread", "CPU-s/GB"), lines)
-    for group in ("cold", "save", "lanes", "staged", "window", "copies"):
+    for group in ("cold", "save", "lanes", "staged", "window", "copies", "batches"):
         lines = []
         for (g, name), got in found.items():
             if g != group or group in ("cold", "save") and "limit" not in name:
