@@ -17,7 +17,7 @@ static const struct {
 	const char *can, *todo;
 } systems[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = {PST_CHECK_UNKNOWN, "not on the list of those known to be direct",
-			  "put the files on ext4 or xfs, or run check on them without --root"},
+			  "put the files on ext4 or xfs"},
 	[PST_FS_RAW_BLOCK] = {PST_CHECK_OK, "no file system in between", ""},
 	[PST_FS_EXT4] = {PST_CHECK_OK, "O_DIRECT goes to the drives", ""},
 	[PST_FS_XFS] = {PST_CHECK_OK, "O_DIRECT goes to the drives", ""},
@@ -93,7 +93,7 @@ static void look_filesystem(const struct facts *f, struct pst_check_line *line)
 		pst_no(line, "%s", text);
 	else
 		pst_unknown(line, "%.220s%s", text, f->check->probed ? "" : "; not probed");
-	if (state == PST_CHECK_UNKNOWN && f->check->probed)
+	if (state == PST_CHECK_UNKNOWN && f->check->probed && mount->fs != PST_FS_OVERLAY)
 		pst_todo(line, "nothing: it counts as copied by the CPU, as long as nobody knows");
 	else
 		pst_todo(line, "%s", systems[mount->fs].todo);

@@ -77,7 +77,6 @@ struct facts {
 
 	struct pst_check *check; /* what the probe measured */
 	char probe_error[PENSTOCK_TEXT_MAX];
-	char drive_error[PENSTOCK_TEXT_MAX];
 };
 
 struct gate {
