@@ -36,6 +36,18 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 	return ret ? ret : pst_lane_copy_now(lane, c->dst_dev, &in, true);
 }
 
+/* No lane: what kept the next one from opening, or all are in use. */
+static int no_lane(struct pst_pump *pump, struct pst_err *err)
+{
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
+		if (atomic_load(&pump->spare[i].taken) || !pump->spare[i].open_err.code)
+			continue;
+		*err = pump->spare[i].open_err;
+		return err->code;
+	}
+	return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");
+}
+
 static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_pump *pump;
@@ -48,10 +60,11 @@ static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 		return ret;
 	pump = atomic_load(&c->dst_dev->pump);
 	lane = pst_lane_borrow(pump);
-	slot = lane ? pst_slot_get(&lane->slots, pump->slot_bytes) : NULL;
+	if (!lane)
+		return no_lane(pump, err);
+	slot = pst_slot_get(&lane->slots, pump->slot_bytes);
 	if (!slot) {
-		if (lane)
-			pst_lane_return(lane);
+		pst_lane_return(lane);
 		return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");
 	}
 	step = c->row_len < slot->len ? slot->len / c->row_len : 1;
