@@ -7,6 +7,7 @@
  * never be called where the core would do.
  */
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,22 +48,37 @@ static bool find(void *lib, const char *name, void *into)
 	return sym != NULL;
 }
 
+static int count_loads(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	*(unsigned long long *)arg = info->dlpi_adds;
+	return 1;
+}
+
 /* A process that has no libcuda has no device memory. It may load one later, so the
- * answer no is not kept. */
+ * answer no holds until another object was loaded: asking for one that is not there
+ * searches every folder, some 30 us. */
 static bool have(void)
 {
+	static _Atomic unsigned long long asked; /* objects loaded when the answer was no */
+	unsigned long long loads = 0;
 	const char *name;
 	void *lib;
 
 	if (atomic_load_explicit(&loaded, memory_order_acquire))
 		return true;
+	dl_iterate_phdr(count_loads, &loads);
+	if (loads == atomic_load_explicit(&asked, memory_order_relaxed))
+		return false;
 	name = getenv("PENSTOCK_LIBCUDA");
 	if (name && *name)
 		lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	else
 		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-	if (!lib)
+	if (!lib) {
+		atomic_store_explicit(&asked, loads, memory_order_relaxed);
 		return false;
+	}
 	pthread_mutex_lock(&load_lock);
 	if (!atomic_load(&loaded) && find(lib, "cuPointerGetAttributes", &api.pointer_attributes) &&
 	    find(lib, "cuStreamIsCapturing", &api.stream_capturing) &&

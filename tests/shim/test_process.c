@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drop-in in a process: it starts without CUDA and notices it later, opening it
+ * asks CUDA nothing, a program that looks for libcufile.so.0 by name gets it when it
+ * is preloaded, and the process ends well with everything still open. Cases that
+ * need a process of their own run this program again.
+ */
+#include "shim_test.h"
+
+#include <sys/wait.h>
+
+static char self[PATH_MAX], library[PATH_MAX], cuda[PATH_MAX];
+
+/* Runs this program for one case, with a variable set; its exit status. */
+static int run(const char *what, const char *name, const char *value)
+{
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (!pid) {
+		if (name)
+			setenv(name, value, 1);
+		execl(self, self, what, (char *)NULL);
+		_exit(99);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (!WIFEXITED(status))
+		return -WTERMSIG(status);
+	return WEXITSTATUS(status);
+}
+
+/* ---- in processes of their own; 0: good ---- */
+
+/* No libcuda in sight, then one is loaded by the program itself. */
+static int cuda_comes_later(void)
+{
+	unsigned char host[4096], want[4096];
+	int fd = st_make("later", 65536, O_RDONLY), code;
+	void *fh, *dev;
+	pst_cu_ptr ptr;
+
+	unsetenv("PENSTOCK_LIBCUDA");
+	fh = st_register(fd, &code);
+	unlink(st_path);
+	st_fill(want, 9, sizeof(want));
+	for (int i = 0; i < 3; i++)
+		if (code || cuFileRead(fh, host, 4096, 9, 0) != 4096 || memcmp(host, want, 4096))
+			return 2;
+	setenv("PENSTOCK_LIBCUDA", cuda, 1);
+	if (!cu_load() || cu.cuMemAlloc(&ptr, 65536) != PST_CU_OK)
+		return 3;
+	unsetenv("PENSTOCK_LIBCUDA");
+	dev = (void *)(uintptr_t)ptr;
+	if (cuFileRead(fh, dev, 4096, 9, 0) != 4096)
+		return 4;
+	memset(host, 0, sizeof(host));
+	if (cu.cuMemcpyDtoHAsync(host, ptr, 4096, NULL) != PST_CU_OK ||
+	    cu.cuStreamSynchronize(NULL) != PST_CU_OK || memcmp(host, want, 4096))
+		return 5;
+	return 0;
+}
+
+static int opening_asks_nothing(void)
+{
+	unsigned long (*calls)(const char *);
+	void *sym = dlopen(cuda, RTLD_NOW) ? cu_standin("pst_standin_calls") : NULL;
+	int fd = st_make("asks", 65536, O_RDONLY), code;
+	struct cuf_props props;
+
+	if (!sym)
+		return 2;
+	memcpy(&calls, &sym, sizeof(sym));
+	if (cuFileDriverOpen().err || cuFileDriverGetProperties(&props).err)
+		return 3;
+	cuFileHandleDeregister(st_register(fd, &code));
+	unlink(st_path);
+	if (code || cuFileDriverClose().err)
+		return 4;
+	return calls("*") ? 5 : 0;
+}
+
+/* As a program does that binds by the soname. */
+static int by_name(void)
+{
+	void *lib = dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL);
+	const char *marker = lib ? dlsym(lib, "penstock_cufile_marker") : NULL;
+
+	return marker && !strcmp(marker, "penstock") ? 0 : 2;
+}
+
+/* Files, buffers, a batch that is out, a stream that waits: all left as they are. */
+static int ends_with_all_open(void)
+{
+	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
+	int fd = st_make("ends", 1 << 20, O_RDONLY), code;
+	void *fh, *batch;
+	pst_cu_ptr ptr;
+
+	if (!cu_load() || cu.cuMemAlloc(&ptr, 1 << 20) != PST_CU_OK)
+		return 2;
+	fh = st_register(fd, &code);
+	unlink(st_path);
+	if (code || cuFileSetStatsLevel(3).err || cuFileStatsStart().err ||
+	    cuFileBufRegister((void *)(uintptr_t)ptr, 1 << 20, 0).err ||
+	    cuFileRead(fh, (void *)(uintptr_t)ptr, 1 << 20, 0, 0) != 1 << 20)
+		return 3;
+	param.fh = fh;
+	param.u.batch.base = (void *)(uintptr_t)ptr;
+	param.u.batch.size = 1 << 20;
+	if (cuFileBatchIOSetUp(&batch, 1).err || cuFileBatchIOSubmit(batch, 1, &param, 0).err)
+		return 4;
+	exit(0);
+}
+
+/* ---- the cases ---- */
+
+static void later(void **state)
+{
+	(void)state;
+	assert_int_equal(run("later", NULL, NULL), 0);
+}
+
+static void asks_nothing(void **state)
+{
+	(void)state;
+	assert_int_equal(run("asks", NULL, NULL), 0);
+}
+
+static void preloaded(void **state)
+{
+	(void)state;
+	assert_int_equal(run("name", "LD_PRELOAD", library), 0);
+}
+
+static void ends(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(run("ends", NULL, NULL), 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(later),
+		cmocka_unit_test(asks_nothing),
+		cmocka_unit_test(preloaded),
+		cmocka_unit_test(ends),
+	};
+	Dl_info info;
+
+	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0 ||
+	    !dladdr((void *)(uintptr_t)&cuFileRead, &info) || !realpath(info.dli_fname, library) ||
+	    !getenv("PENSTOCK_LIBCUDA") || !realpath(getenv("PENSTOCK_LIBCUDA"), cuda))
+		return 1;
+	if (argc < 2)
+		return cmocka_run_group_tests(tests, NULL, NULL);
+	if (!strcmp(argv[1], "later"))
+		return cuda_comes_later();
+	if (!strcmp(argv[1], "asks"))
+		return opening_asks_nothing();
+	if (!strcmp(argv[1], "name"))
+		return by_name();
+	return ends_with_all_open();
+}
