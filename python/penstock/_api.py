@@ -223,7 +223,8 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
     opts.size, opts.durable = ffi.sizeof("struct penstock_save_opts"), int(durable)
     opts.require, opts.effort = CLASSES[require], EFFORTS[effort]
     if metadata:
-        opts.keys, opts.values = strings(list(metadata), keep), strings(list(metadata.values()), keep)
+        opts.keys = strings(list(metadata), keep)
+        opts.values = strings(list(metadata.values()), keep)
         opts.pair_count = len(metadata)
     path = os.fspath(filename)
     check(lib.penstock_weights_save(os.fsencode(path), table, len(places), opts, new_report()),

@@ -17,8 +17,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _open_library() -> Any:
     own = os.path.join(_HERE, "libpenstock.so.0")
-    name = os.environ.get("PENSTOCK_LIBRARY") or (own if os.path.exists(own) else "libpenstock.so.0")
-    return ffi.dlopen(name)
+    if not os.path.exists(own):
+        own = "libpenstock.so.0"
+    return ffi.dlopen(os.environ.get("PENSTOCK_LIBRARY") or own)
 
 
 lib = _open_library()

@@ -177,8 +177,8 @@ class Model:
         infos = self.infos[first:first + count] if count else self.infos[first:]
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, out = new_report(), ffi.new("struct penstock_loaded **")
-        check(lib.penstock_weights_load(self.handle, ffi.new("struct penstock_device *[]", [handle]),
-                                        1, opts, report, out), self.path)
+        devices = ffi.new("struct penstock_device *[]", [handle])
+        check(lib.penstock_weights_load(self.handle, devices, 1, opts, report, out), self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
         ptr, cast = lib.penstock_loaded_ptr, ffi.cast
         at = [int(cast("uintptr_t", ptr(loaded, 0, info.index))) for info in infos]

@@ -284,9 +284,13 @@ def place_of(value: Any) -> Place:
     if torch is not None and isinstance(value, torch.Tensor):
         return _torch_place(value)
     numpy = sys.modules.get("numpy")
+    writable = True
+    if numpy is not None and isinstance(value, numpy.generic):
+        value, writable = numpy.asarray(value), False  # a copy of it
     if numpy is not None and isinstance(value, numpy.ndarray):
         return Place(value.ctypes.data, value.shape, value.strides,
-                     _dtypes.from_numpy_dtype(value.dtype), "host", value, value.flags.writeable)
+                     _dtypes.from_numpy_dtype(value.dtype), "host", value,
+                     writable and value.flags.writeable)
     view = getattr(value, "__cuda_array_interface__", None)
     if view is not None:
         device = f"cuda:{value.__dlpack_device__()[1]}" if hasattr(value, "__dlpack_device__") \

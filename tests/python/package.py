@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package itself: slices, places of the caller's, windows, devices, lifetimes,
+errors, threads. Arrays are numpy's, the GPU is the stand-in."""
+
+import asyncio
+import errno
+import gc
+import os
+import tempfile
+import threading
+import unittest
+
+import numpy
+import safetensors
+import safetensors.numpy
+from hypothesis import given, strategies as st
+
+import penstock
+import tap
+from penstock import _model, _tensor
+from reference import SETTINGS, fill, same
+
+TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+ARRAYS = {"box": fill("int32", (6, 5, 4)), "row": fill("int16", (300,)),
+          "wide": fill("int64", (64, 1000)), "dot": fill("uint8", ()),
+          "none": fill("float32", (0, 4))}
+FILE = os.path.join(TMP, "arrays.safetensors")
+safetensors.numpy.save_file(ARRAYS, FILE, {"format": "np"})
+
+
+def one(size):
+    """An index of a dimension: a number, or a range."""
+    ends = st.one_of(st.none(), st.integers(-size - 2, size + 2))
+    return st.one_of(st.integers(-size, size - 1), st.builds(slice, ends, ends),
+                     st.builds(slice, ends, ends, st.integers(1, 3)))
+
+
+def indices(shape):
+    return st.integers(1, len(shape)).flatmap(
+        lambda n: st.tuples(*[one(size) for size in shape[:n]]))
+
+
+class Open(unittest.TestCase):
+    def test_shape_of_the_reference(self):
+        with penstock.safe_open(FILE, framework="np") as ours, \
+                safetensors.safe_open(FILE, framework="np") as theirs:
+            self.assertEqual(ours.keys(), sorted(theirs.keys()))
+            self.assertEqual(ours.offset_keys(), theirs.offset_keys())
+            self.assertEqual(ours.metadata(), theirs.metadata())
+            for name in theirs.keys():
+                self.assertEqual(ours.get_tensor(name).tobytes(),
+                                 theirs.get_tensor(name).tobytes())
+                self.assertEqual(ours.get_slice(name).get_shape(),
+                                 theirs.get_slice(name).get_shape())
+                self.assertEqual(ours.get_slice(name).get_dtype(),
+                                 theirs.get_slice(name).get_dtype())
+            same(self, ours.get_tensors(), ARRAYS)
+            for index in (numpy.s_[2:4], numpy.s_[:, 1:3], numpy.s_[1:, :, 2], numpy.s_[...]):
+                self.assertEqual(ours.get_slice("box")[index].tobytes(),
+                                 theirs.get_slice("box")[index].tobytes())
+
+    @SETTINGS
+    @given(indices((6, 5, 4)))
+    def test_slices(self, index):
+        with penstock.safe_open(FILE, framework="np") as f:
+            got, want = f.get_slice("box")[index], ARRAYS["box"][index]
+            self.assertEqual(got.shape, want.shape)
+            self.assertTrue(numpy.array_equal(got, want))
+
+    def test_slice_reads_its_rows(self):
+        model = penstock.Model(FILE)
+        info = model.info("wide")
+        for ranges, length in (([(3, 9), (0, 1000)], 9 * 8000), ([(5, 1), (100, 50)], 400)):
+            tensor = penstock.allocate("I64", [count for _, count in ranges])
+            report = model.load_into(_model.pieces_of(info, ranges, _tensor.place_of(tensor),
+                                                      _model.open_device("cpu")))
+            self.assertEqual(report.bytes, length)
+            self.assertLessEqual(report.read, length * 1.05)
+
+    def test_ahead(self):
+        many = {f"t{i:03}": fill("float32", (i, 10), i) for i in range(200)}
+        file = os.path.join(TMP, "many.safetensors")
+        safetensors.numpy.save_file(many, file)
+        old = penstock._api.AHEAD_BYTES
+        penstock._api.AHEAD_BYTES = 20000
+        try:
+            with penstock.safe_open(file, framework="np") as f:
+                order = f.offset_keys()
+                got = {name: f.get_tensor(name) for name in order}
+                self.assertIsNotNone(f._thread)
+                got.update({name: f.get_tensor(name) for name in order[150:50:-7] + order[60:90]})
+            same(self, got, many)
+        finally:
+            penstock._api.AHEAD_BYTES = old
+
+    def test_wrong_index(self):
+        with penstock.safe_open(FILE, framework="np") as f:
+            for index, kind in (((0, 0, 0, 0), IndexError), (6, IndexError), ("x", TypeError),
+                                ((..., ...), IndexError), ([1, 2], TypeError),
+                                (slice(None, None, -1), ValueError)):
+                with self.assertRaises(kind):
+                    f.get_slice("box")[index]
+            with self.assertRaises(penstock.NotFoundError) as caught:
+                f.get_tensor("no")
+            self.assertEqual((caught.exception.tensor, caught.exception.path), ("no", FILE))
+        with self.assertRaises(ValueError):
+            f.get_tensor("box")
+        with self.assertRaises(ValueError):
+            penstock.safe_open(FILE, framework="tensorflow?")
+
+
+class Into(unittest.TestCase):
+    @SETTINGS
+    @given(st.data())
+    def test_places(self, data):
+        """Any box into any view with gaps; not a byte beside it changes."""
+        index = tuple(data.draw(one(n).filter(lambda i: not isinstance(i, slice) or
+                                              i.step in (None, 1))) for n in (6, 5, 4))
+        want = ARRAYS["box"][index]
+        gaps = [data.draw(st.integers(0, 2)) for _ in want.shape]
+        if gaps:
+            gaps[-1] = 0 if want.shape[-1] > 1 else gaps[-1]
+        whole = numpy.full([n + g for n, g in zip(want.shape, gaps)], 7, numpy.int32)
+        view = whole[(*(slice(0, n) for n in want.shape), ...)]
+        try:
+            penstock.load_into(FILE, {"box": (view, index)})
+        except ValueError as error:  # the last dimension that counts has gaps
+            self.assertIn("do not lie together", str(error))
+            return
+        self.assertTrue(numpy.array_equal(view, want))
+        whole[tuple(slice(0, n) for n in want.shape)] = 7
+        self.assertTrue((whole == 7).all())
+
+    def test_kinds_of_places(self):
+        places = {"box": numpy.zeros((6, 5, 4), numpy.int32),
+                  "row": memoryview(bytearray(600)).cast("h"),
+                  "dot": penstock.allocate("U8", ()), "none": numpy.zeros((0, 4), numpy.float32)}
+        report = penstock.load_into(FILE, places)
+        self.assertEqual(report.bytes, 480 + 600 + 1)
+        self.assertEqual(bytes(places["row"]), ARRAYS["row"].tobytes())
+        self.assertEqual(bytes(places["dot"].buffer()), ARRAYS["dot"].tobytes())
+        self.assertTrue(numpy.array_equal(places["box"], ARRAYS["box"]))
+
+    def test_refusals(self):
+        read_only = numpy.zeros((300,), numpy.int16)
+        read_only.flags.writeable = False
+        for place, kind in ((numpy.zeros((299,), numpy.int16), ValueError),
+                            (numpy.zeros((300,), numpy.uint16), TypeError),
+                            (numpy.zeros((600,), numpy.int16)[::2], ValueError),
+                            (read_only, TypeError), (memoryview(bytes(600)).cast("h"), TypeError),
+                            (numpy.int16(7), ValueError), (7, TypeError)):
+            with self.assertRaises(kind):
+                penstock.load_into(FILE, {"row": place})
+
+
+class Walk(unittest.TestCase):
+    def test_iterate(self):
+        got = {}
+        for name, value in penstock.iterate(FILE, framework="numpy", window=1):
+            got[name] = value.copy()
+            del value
+        same(self, got, ARRAYS)
+
+    def test_window_full(self):
+        big = {f"t{i}": fill("uint8", (100000,), i) for i in range(8)}
+        file = os.path.join(TMP, "big.safetensors")
+        safetensors.numpy.save_file(big, file)
+        held = []
+        with self.assertRaises(penstock.PenstockError) as caught:
+            for step in penstock.iterate(file, framework="numpy", window=250000):
+                held.append(step)
+        self.assertEqual(caught.exception.errno, errno.ENOBUFS)
+        self.assertGreaterEqual(len(held), 2)
+        for name, value in held:  # what was handed out stays what it is
+            self.assertTrue(numpy.array_equal(value, big[name]))
+
+    def test_left_early(self):
+        steps = penstock.iterate(FILE, framework="dlpack", device="cuda:0")
+        next(steps)
+        steps.close()
+
+
+class Devices(unittest.TestCase):
+    def test_gpu(self):
+        """Onto the GPU and from it into a file: the same bytes."""
+        tensors = penstock.load_file(FILE, device="cuda:0")
+        self.assertEqual(tensors["box"].__dlpack_device__(), (2, 0))
+        view = tensors["box"].__cuda_array_interface__
+        self.assertEqual((view["shape"], view["typestr"]), ((6, 5, 4), "<i4"))
+        with self.assertRaises(AttributeError):
+            _ = tensors["box"].__array_interface__
+        with self.assertRaises(BufferError):
+            tensors["box"].buffer()
+        out = os.path.join(TMP, "from-gpu.safetensors")
+        penstock.save_file(tensors, out, {"from": "gpu"})
+        same(self, safetensors.numpy.load_file(out), ARRAYS)
+
+    def test_gpu_places(self):
+        place = penstock.allocate("I32", (6, 5, 4), "cuda:0")
+        part = penstock.allocate("I64", (64, 100), 0)
+        penstock.load_into(FILE, {"box": place,
+                                  "wide": (part, (slice(None), slice(300, 400)))})
+        out = os.path.join(TMP, "from-gpu2.safetensors")
+        penstock.save_file({"box": place, "part": part}, out)
+        got = safetensors.numpy.load_file(out)
+        self.assertTrue(numpy.array_equal(got["box"], ARRAYS["box"]))
+        self.assertTrue(numpy.array_equal(got["part"], ARRAYS["wide"][:, 300:400]))
+
+    def test_dlpack(self):
+        tensors = penstock.load_file(FILE, framework="dlpack")
+        array = numpy.from_dlpack(tensors["box"])
+        self.assertTrue(numpy.array_equal(array, ARRAYS["box"]))
+        unused = tensors["row"].__dlpack__()
+        again = penstock.save_file({"box": array, "mine": tensors["row"]},
+                                   os.path.join(TMP, "again.safetensors"))
+        self.assertIsNone(again)
+        del tensors, unused
+        gc.collect()
+        self.assertTrue(numpy.array_equal(array, ARRAYS["box"]))
+        del array
+        gc.collect()
+        self.assertEqual(_tensor._lent, {})
+
+    def test_no_device(self):
+        with self.assertRaises(penstock.PenstockError) as caught:
+            penstock.load_file(FILE, device="cuda:77")
+        self.assertEqual(caught.exception.errno, errno.ENODEV)
+        self.assertEqual(caught.exception.reason, "no-device")
+
+
+class Life(unittest.TestCase):
+    def test_outlives(self):
+        for _ in range(20):
+            row = penstock.load_file(FILE, framework="numpy")["row"]
+            junk = [bytearray(100000) for _ in range(8)]
+            self.assertTrue(numpy.array_equal(row, ARRAYS["row"]))
+            del junk
+
+    def test_freed(self):
+        def resident():
+            with open("/proc/self/statm", encoding="ascii") as f:
+                return int(f.read().split()[1]) * 4096
+        file = os.path.join(TMP, "heavy.safetensors")
+        safetensors.numpy.save_file({"w": numpy.zeros(20 << 20, numpy.uint8)}, file)
+        for _ in range(3):
+            penstock.load_file(file, framework="numpy")
+        before = resident()
+        for _ in range(20):
+            penstock.load_file(file, framework="numpy")
+        gc.collect()
+        self.assertLess(resident() - before, 100 << 20)
+
+    def test_gil(self):
+        """Other threads run while bytes move."""
+        counted, stop = [0], threading.Event()
+
+        def count():
+            while not stop.is_set():
+                counted[0] += 1
+                stop.wait(0.001)
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        try:
+            model = penstock.Model(FILE)
+            for _ in range(50):
+                before = counted[0]
+                model.load("cpu", "numpy", path="fault:bounce?delay_us=300000")
+                if counted[0] > before + 1:
+                    break
+            else:
+                self.fail("no other thread ran in fifty slow loads")
+        finally:
+            stop.set()
+            thread.join()
+
+    def test_asyncio(self):
+        async def go():
+            tensors, names = await penstock.aio.load_file(FILE, framework="numpy"), []
+            async for name, _ in penstock.aio.iterate(FILE, framework="numpy"):
+                names.append(name)
+            await penstock.aio.save_file(tensors, os.path.join(TMP, "aio.safetensors"))
+            return tensors, names
+        tensors, names = asyncio.run(go())
+        same(self, tensors, ARRAYS)
+        self.assertEqual(sorted(names), sorted(ARRAYS))
+
+    def test_patched(self):
+        loader = safetensors.numpy.load_file
+        with penstock.patch_safetensors():
+            self.assertIsNot(safetensors.numpy.load_file, loader)
+            same(self, safetensors.numpy.load_file(FILE), ARRAYS)
+            with safetensors.safe_open(FILE, framework="np") as f:
+                self.assertIsInstance(f, penstock.safe_open)
+            safetensors.numpy.save_file(ARRAYS, os.path.join(TMP, "p.safetensors"))
+        self.assertIs(safetensors.numpy.load_file, loader)
+        same(self, loader(os.path.join(TMP, "p.safetensors")), ARRAYS)
+
+
+class Errors(unittest.TestCase):
+    def test_attributes(self):
+        bad = os.path.join(TMP, "bad.safetensors")
+        with open(FILE, "rb") as f:
+            data = f.read()
+        with open(bad, "wb") as f:
+            f.write(data[:-1])
+        with self.assertRaises(penstock.FormatError) as caught:
+            penstock.load_file(bad)
+        error = caught.exception
+        self.assertEqual((error.errno, error.reason, error.path), (errno.EBADMSG, "malformed", bad))
+        self.assertIsNotNone(error.tensor)
+        self.assertIsInstance(error, ValueError)
+        with self.assertRaises(FileNotFoundError) as missing:
+            penstock.load_file(os.path.join(TMP, "missing"))
+        self.assertEqual(missing.exception.filename, os.path.join(TMP, "missing"))
+        with self.assertRaises(penstock.PenstockError) as failed:
+            penstock.load_file(FILE, path="fault:bounce?eio=1")
+        self.assertEqual((failed.exception.errno, failed.exception.path), (errno.EIO, FILE))
+        self.assertIsNotNone(failed.exception.offset)
+        with self.assertRaises(penstock.ClassRefusedError):
+            penstock.load_file(FILE, device="cuda:0", require="direct")
+
+    def test_save(self):
+        out = os.path.join(TMP, "never.safetensors")
+        for tensors, kind in (({"a": ARRAYS["box"][:, ::2]}, ValueError),
+                              ({"a": object()}, TypeError),
+                              ({"a": numpy.array(["x"])}, TypeError),
+                              ({"__metadata__": ARRAYS["row"]}, penstock.PenstockError)):
+            with self.assertRaises(kind):
+                penstock.save_file(tensors, out)
+        self.assertFalse(os.path.exists(out))
+
+
+if __name__ == "__main__":
+    tap.main()
