@@ -91,8 +91,29 @@ static void writes(void **state)
 	assert_int_equal(lseek(fd, 0, SEEK_END), LEN + 777);
 	assert_int_equal(pread(fd, got, 777, (off_t)LEN), 777);
 	assert_memory_equal(got, bytes, 777);
+	/* What was grown is there to be read, on this handle. */
+	assert_int_equal(cuFileRead(fh, dev, 4096, (off_t)LEN, 0), 777);
+	cu_get(got, dev, 777);
+	assert_memory_equal(got, bytes, 777);
 	free(bytes);
 	free(got);
+	close_file(fh, fd);
+}
+
+/* An offset is an offset, also for a descriptor that appends. */
+static void appending(void **state)
+{
+	int fd = st_make("append", 8192, O_RDWR | O_APPEND);
+	void *fh = st_register(fd, NULL);
+	unsigned char got[100], want[100];
+
+	(void)state;
+	memset(want, 0x77, sizeof(want));
+	assert_int_equal(cuFileWrite(fh, want, 100, 50, 0), 100);
+	assert_int_equal(lseek(fd, 0, SEEK_END), 8192);
+	assert_int_equal(pread(fd, got, 100, 50), 100);
+	assert_memory_equal(got, want, 100);
+	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
 	close_file(fh, fd);
 }
 
@@ -249,6 +270,30 @@ static void threads(void **state)
 	close_file(fh, fd);
 }
 
+/* A thread that never heard of CUDA reads into its memory all the same. */
+static void *read_without(void *arg)
+{
+	if (cuFileRead(arg, dev, 5000, 3, 0) != 5000 ||
+	    cuFileRead(arg, (char *)dev + LEN, 1, 0, 1 << 30) != -CUF_CUDA_POINTER_RANGE_ERROR)
+		return arg;
+	return NULL;
+}
+
+static void without_context(void **state)
+{
+	pthread_t thread;
+	void *wrong;
+	int fd;
+	void *fh = open_file(O_RDONLY, &fd);
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, read_without, fh), 0);
+	pthread_join(thread, &wrong);
+	assert_null(wrong);
+	st_check(dev, 3, 5000);
+	close_file(fh, fd);
+}
+
 /* The last case: the context does not come back. */
 static void context_gone(void **state)
 {
@@ -271,8 +316,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_and_offsets), cmocka_unit_test(writes),
-		cmocka_unit_test(wrong_arguments),   cmocka_unit_test(vectors),
-		cmocka_unit_test(memory_file),	     cmocka_unit_test(threads),
+		cmocka_unit_test(appending),	     cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(vectors),	     cmocka_unit_test(memory_file),
+		cmocka_unit_test(threads),	     cmocka_unit_test(without_context),
 		cmocka_unit_test(context_gone),
 	};
 
