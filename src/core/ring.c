@@ -184,7 +184,7 @@ int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsig
 {
 	unsigned parts = (unsigned)(slot_bytes / PST_SLOT_PART), at = 0;
 
-	slots->parts = parts > 1 ? parts : 0;
+	*slots = (struct pst_slots){.parts = parts > 1 ? parts : 0};
 	slots->big_count = big;
 	slots->count = big + big * slots->parts + small;
 	slots->base = base;

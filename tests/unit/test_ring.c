@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A lane's slots: none is handed out twice, whatever is asked for in whatever order,
+ * none goes lost, parts become whole again, and many that want parts do not keep out
+ * who wants a big one.
+ */
+#include "test.h"
+
+#include <stdbool.h>
+
+#include "core/ring.h"
+
+#define MIB (1u << 20)
+#define BIG 4
+#define SMALL 6
+#define SLOT (4u * MIB)
+
+static char *base;
+static struct pst_slots slots;
+
+static int setup(void **state)
+{
+	struct pst_err err;
+
+	(void)state;
+	base = aligned_alloc(4096, pst_slots_bytes(SLOT, BIG, SMALL));
+	return pst_slots_open(&slots, base, SLOT, BIG, SMALL, &err);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	pst_slots_close(&slots);
+	free(base);
+	return 0;
+}
+
+/* How many of `len` bytes there are now; all are given back. */
+static unsigned count(uint64_t len)
+{
+	struct pst_slot *got[256];
+	unsigned n = 0;
+
+	while (n < 256 && (got[n] = pst_slot_get(&slots, len)))
+		n++;
+	for (unsigned i = 0; i < n; i++)
+		pst_slot_put(&slots, got[i]);
+	return n;
+}
+
+static void sizes(void **state)
+{
+	(void)state;
+	assert_int_equal(count(SLOT), BIG);
+	assert_int_equal(count(MIB), BIG * 4);
+	assert_int_equal(count(MIB + 1), BIG);
+	assert_int_equal(count(4096), SMALL + BIG * 4); /* parts, when the small ones are out */
+	assert_int_equal(count(SLOT), BIG);
+	assert_null(pst_slot_get(&slots, SLOT + 1));
+	assert_int_equal(count(SLOT), BIG);
+}
+
+/* Memory of two slots that are out at once never overlaps. */
+static void none_twice(void **state)
+{
+	uint64_t random = test_seed(5);
+	struct pst_slot *out[64] = {NULL};
+
+	(void)state;
+	for (unsigned turn = 0; turn < 20000; turn++) {
+		unsigned i = test_random(&random) % 64;
+		static const uint64_t lens[] = {100, 64 << 10, 65537, MIB, MIB + 1, SLOT};
+
+		if (out[i]) {
+			pst_slot_put(&slots, out[i]);
+			out[i] = NULL;
+			continue;
+		}
+		out[i] = pst_slot_get(&slots, lens[test_random(&random) % 6]);
+		for (unsigned j = 0; out[i] && j < 64; j++)
+			assert_true(j == i || !out[j] || out[j]->mem + out[j]->len <= out[i]->mem ||
+				    out[i]->mem + out[i]->len <= out[j]->mem);
+		if (out[i])
+			assert_true(out[i]->mem >= base &&
+				    out[i]->mem + out[i]->len <= base + slots.len);
+	}
+	for (unsigned i = 0; i < 64; i++)
+		if (out[i])
+			pst_slot_put(&slots, out[i]);
+	assert_int_equal(count(SLOT), BIG);
+	assert_int_equal(count(MIB), BIG * 4);
+}
+
+/* While somebody waits for a big one no part is handed out, until there is one. */
+static void big_ones_get_their_turn(void **state)
+{
+	struct pst_slot *parts[BIG * 4], *big;
+
+	(void)state;
+	for (unsigned i = 0; i < BIG * 4; i++)
+		assert_non_null(parts[i] = pst_slot_get(&slots, MIB));
+	assert_null(pst_slot_get(&slots, SLOT));
+	for (unsigned i = 0; i < BIG * 4; i++) {
+		bool whole = parts[i]->whole->parts_out == 1;
+
+		pst_slot_put(&slots, parts[i]);
+		if (whole)
+			break;
+		assert_null(pst_slot_get(&slots, MIB));
+	}
+	assert_non_null(big = pst_slot_get(&slots, SLOT));
+	pst_slot_put(&slots, big);
+	assert_non_null(pst_slot_get(&slots, MIB));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(sizes, setup, teardown),
+		cmocka_unit_test_setup_teardown(none_twice, setup, teardown),
+		cmocka_unit_test_setup_teardown(big_ones_get_their_turn, setup, teardown),
+	};
+
+	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
+}
