@@ -49,6 +49,19 @@ static void find_place(const struct pst_request *req, uint64_t pos, struct place
 	}
 }
 
+uint64_t pst_claim_rest(const struct pst_request *req, uint64_t pos)
+{
+	struct place place;
+	uint64_t lowest;
+
+	find_place(req, pos, &place);
+	lowest = place.off;
+	for (unsigned i = (unsigned)(place.span - req->spans) + 1; i < req->span_count; i++)
+		if (req->spans[i].off < lowest)
+			lowest = req->spans[i].off;
+	return lowest;
+}
+
 /*
  * Residency of the front of `place`; shortens place->len to the run that has it.
  * How far to look follows what the request met so far, so that a file cached in

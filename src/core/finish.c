@@ -37,6 +37,15 @@ void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
 		atomic_compare_exchange_strong(&req->path_why[path], &none, (unsigned)why);
 }
 
+/* The bytes at `off` did not arrive. */
+static void end_at(struct pst_request *req, uint64_t off)
+{
+	uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
+
+	while (off < old && !atomic_compare_exchange_weak(&req->end_at, &old, off))
+		;
+}
+
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 {
 	add(&req->bytes, chunk->moved);
@@ -46,13 +55,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 	add(&req->chunks, 1);
 	if (chunk->engine)
 		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
-	if (chunk->moved < chunk->len) {
-		uint64_t end = chunk->off + chunk->moved;
-		uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
-
-		while (end < old && !atomic_compare_exchange_weak(&req->end_at, &old, end))
-			;
-	}
+	if (chunk->moved < chunk->len)
+		end_at(req, chunk->off + chunk->moved);
 }
 
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
@@ -66,6 +70,8 @@ void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct p
 	 * when nothing is left, so the two cannot meet. */
 	limit = atomic_load_explicit(&req->limit, memory_order_acquire);
 	next = atomic_exchange_explicit(&req->next, UINT64_MAX / 2, memory_order_acq_rel);
+	if (next < req->total) /* edges too, if it has not come to them */
+		end_at(req, pst_claim_rest(req, next));
 	if (next < limit)
 		pst_req_ended(req, lane, limit - next);
 }

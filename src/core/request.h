@@ -58,7 +58,7 @@ struct pst_entry {
 struct pst_request {
 	struct penstock_queue *q;
 	uint32_t index;
-	_Atomic uint32_t generation; /* which use of the place this is */
+	_Atomic uint32_t generation; /* which use of the place this is; even: none */
 	struct penstock_storage *st;
 	struct pst_pump *pump;
 	enum penstock_op op;
@@ -104,6 +104,12 @@ struct pst_request {
 	struct pst_entry entries[PST_LANES_MAX];
 	struct pst_request *link; /* free list or completion list */
 };
+
+/* Begins or ends a use of its place, so that ids name that and not the place. */
+static inline void pst_req_use(struct pst_request *req)
+{
+	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
+}
 
 /* Asks that one use of a place ends early; any thread, also behind its end. */
 static inline void pst_req_cancel(struct pst_request *req, uint32_t generation)
@@ -157,6 +163,9 @@ int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 /* A path for the front of a chunk, `next`: behind its own in its list, after a failure;
  * and how much of it that takes as one. -1: none. */
 int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad);
+
+/* The lowest storage offset among the request's bytes from `pos` on, which is below total. */
+uint64_t pst_claim_rest(const struct pst_request *req, uint64_t pos);
 
 /* finish.c */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);

@@ -170,6 +170,7 @@ static void begin(struct pst_lane *lane, struct pst_request *req)
 	int ret = take_late(req, &err);
 
 	if (ret) {
+		req->total = 0; /* its spans may be half cut */
 		atomic_store(&req->left, 0);
 		atomic_store(&req->limit, 0);
 		req->phase = PST_PHASE_ENDED;
