@@ -31,6 +31,7 @@ static void signal_fd(struct penstock_queue *q)
 void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
 {
 	if (req->flags & PENSTOCK_R_DETACHED) {
+		pst_req_use(req);
 		pst_queue_return(q, req);
 		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_release);
 		return;
@@ -100,6 +101,7 @@ static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, un
 		one.user = req->user;
 		one.result = req->result;
 		one.report = &req->report;
+		pst_req_use(req); /* from here on its id is nobody's */
 		req->link = q->harvested;
 		q->harvested = req;
 		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_relaxed);

@@ -127,8 +127,6 @@ static struct pst_request *take_place(struct penstock_queue *q)
 
 void pst_queue_return(struct penstock_queue *q, struct pst_request *req)
 {
-	/* Ids name a use of the place, not the place. */
-	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
 	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&q->returned, &req->link, req,
 						      memory_order_release, memory_order_relaxed))
@@ -466,6 +464,7 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 		}
 		return pst_err_publish(&err);
 	}
+	pst_req_use(req);
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 	if (!run_here(req))
 		hand_in(req);
@@ -490,6 +489,7 @@ static int submit_one(struct penstock_queue *q, const struct penstock_req *from,
 		q->free = req;
 		return ret;
 	}
+	pst_req_use(req);
 	if (id)
 		*id = (uint64_t)req->generation << 32 | req->index;
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
@@ -525,7 +525,7 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 {
 	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
 
-	if (index >= q->place_count ||
+	if (index >= q->place_count || !(generation & 1) ||
 	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) != generation)
 		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
 				      "no such request, or it has been harvested");
