@@ -18,6 +18,7 @@
 #define GATHER 4	  /* transfers to choose among */
 #define GATHER_NS 200000u /* how long to wait for so many; order only hangs on it */
 #define PATIENCE_S 60
+#define LOG 2048
 
 struct async_far {
 	struct async_opts opts;
@@ -28,6 +29,8 @@ struct async_far {
 	uint64_t random;
 	unsigned char *object; /* published */
 	uint64_t object_len;
+	uint64_t begun[LOG]; /* offsets, as they came */
+	unsigned begun_count;
 	unsigned let;
 	bool held, stop;
 	struct async_seen seen;
@@ -182,6 +185,8 @@ static int begin(struct pst_io *io)
 	far->seen.syncs += io->op == PST_IO_SYNC;
 	far->seen.early_syncs += io->op == PST_IO_SYNC && object->drains;
 	object->drains += io->op == PST_IO_DRAIN;
+	if (far->begun_count < LOG)
+		far->begun[far->begun_count++] = io->off;
 	far->seen.waiting++;
 	io->next = NULL;
 	*far->waiting_end = io;
@@ -347,6 +352,9 @@ static void set_held(struct async_far *far, bool held, unsigned let)
 
 void async_hold(struct async_far *far)
 {
+	pthread_mutex_lock(&far->lock);
+	far->begun_count = 0;
+	pthread_mutex_unlock(&far->lock);
 	set_held(far, true, 0);
 }
 
@@ -370,6 +378,17 @@ int async_await(struct async_far *far, unsigned count)
 		ret = pthread_cond_timedwait(&far->arrived, &far->lock, &until);
 	pthread_mutex_unlock(&far->lock);
 	return -ret;
+}
+
+unsigned async_begun(struct async_far *far, uint64_t *offs, unsigned max)
+{
+	unsigned count;
+
+	pthread_mutex_lock(&far->lock);
+	count = far->begun_count < max ? far->begun_count : max;
+	memcpy(offs, far->begun, count * sizeof(*offs));
+	pthread_mutex_unlock(&far->lock);
+	return count;
 }
 
 void async_seen(struct async_far *far, struct async_seen *out)

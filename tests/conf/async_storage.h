@@ -12,7 +12,7 @@
 
 #include "core/ops.h"
 
-#define ASYNC_ROOM (16u << 20) /* an object's longest length */
+#define ASYNC_ROOM (24u << 20) /* an object's longest length */
 
 /* The far side: threads that move bytes, and one published object. */
 struct async_far;
@@ -50,6 +50,9 @@ void async_release(struct async_far *far);
 void async_let(struct async_far *far, unsigned count);
 /* Returns when at least `count` transfers are waiting; a minute is a failure. */
 int async_await(struct async_far *far, unsigned count);
+
+/* The offsets of the transfers begun since async_hold, in that order; how many. */
+unsigned async_begun(struct async_far *far, uint64_t *offs, unsigned max);
 
 void async_seen(struct async_far *far, struct async_seen *out);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For the tests over async_storage.h: two devices, an object of known bytes, and
- * what every report of a transfer of it must say. Included by test_storage.c and
- * test_objects.c only; each case ends with nothing left over on the far side.
+ * what every report of a transfer of it must say. Included by tests of tests/conf
+ * only; each case ends with nothing left over on the far side.
  */
 #ifndef FAR_SIDE_H
 #define FAR_SIDE_H
@@ -14,7 +14,9 @@
 
 #include "async_storage.h"
 
+#ifndef LEN
 #define LEN (6u << 20)
+#endif
 #define GUARD 4096u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -32,6 +34,7 @@ static const struct {
 static struct penstock_device *host, *gpu;
 static unsigned char *bytes, *back; /* the object's, and what came */
 static struct async_far *far;
+static const struct penstock_device_opts *host_opts;
 
 static inline int setup(void **state)
 {
@@ -42,7 +45,7 @@ static inline int setup(void **state)
 	back = malloc(LEN + 3 * GUARD);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	return penstock_device_open("host", NULL, &host) < 0 ||
+	return penstock_device_open("host", host_opts, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;
 }
 
