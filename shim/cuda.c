@@ -13,17 +13,18 @@
 
 #include "shim.h"
 
-enum { /* facts of the driver's interface */
-       OK = 0,
-       NOT_INITIALIZED = 3,
-       NO_CONTEXT = 201,
-       INVALID_HANDLE = 400,
-       ATTR_MEMORY_TYPE = 2,
-       ATTR_ORDINAL = 9,
-       ATTR_RANGE_START = 11,
-       ATTR_RANGE_SIZE = 12,
-       MEMORY_DEVICE = 2,
-       CAPTURE_NONE = 0,
+/* facts of the driver's interface */
+enum {
+	OK = 0,
+	NOT_INITIALIZED = 3,
+	NO_CONTEXT = 201,
+	INVALID_HANDLE = 400,
+	ATTR_MEMORY_TYPE = 2,
+	ATTR_ORDINAL = 9,
+	ATTR_RANGE_START = 11,
+	ATTR_RANGE_SIZE = 12,
+	MEMORY_DEVICE = 2,
+	CAPTURE_NONE = 0,
 };
 struct uuid {
 	char bytes[16];
@@ -131,6 +132,8 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out)
 	if (rc != OK)
 		/* Its context broke or is gone, and with it whatever this was. */
 		return CUF_INVALID_CONTEXT_ERROR;
+	if (!type && len)
+		return CUF_CUDA_POINTER_INVALID; /* reserved, and nothing is there */
 	if (type != MEMORY_DEVICE)
 		return 0;
 	if (ordinal < 0 || ordinal >= SHIM_GPUS_MAX)

@@ -82,41 +82,45 @@ struct cuf_error {
 	int err, cu_err;
 };
 
-enum { /* bits of cuf_props.dstatusflags */
-       CUF_LUSTRE = 0,
-       CUF_WEKAFS = 1,
-       CUF_NFS = 2,
-       CUF_GPFS = 3,
-       CUF_NVME = 4,
-       CUF_NVMEOF = 5,
-       CUF_SCSI = 6,
-       CUF_SCALEFLUX = 7,
-       CUF_NVMESH = 8,
-       CUF_BEEGFS = 9,
-       CUF_NVME_P2P = 11,
-       CUF_SCATEFS = 12,
-       CUF_VIRTIOFS = 13,
-       CUF_TARGETS = 15, /* one above the last, 14, that 1.20 knows */
+/* bits of cuf_props.dstatusflags */
+enum {
+	CUF_LUSTRE = 0,
+	CUF_WEKAFS = 1,
+	CUF_NFS = 2,
+	CUF_GPFS = 3,
+	CUF_NVME = 4,
+	CUF_NVMEOF = 5,
+	CUF_SCSI = 6,
+	CUF_SCALEFLUX = 7,
+	CUF_NVMESH = 8,
+	CUF_BEEGFS = 9,
+	CUF_NVME_P2P = 11,
+	CUF_SCATEFS = 12,
+	CUF_VIRTIOFS = 13,
+	CUF_TARGETS = 15, /* one above the last, 14, that 1.20 knows */
 };
-enum { /* bits of dcontrolflags; the last two since 1.19 */
-       CUF_USE_POLL_MODE = 0,
-       CUF_ALLOW_COMPAT_MODE = 1,
-       CUF_POSIX_IO_MODE = 2,
-       CUF_FALLBACK_IO_MODE = 4,
+/* bits of dcontrolflags; the last two since 1.19 */
+enum {
+	CUF_USE_POLL_MODE = 0,
+	CUF_ALLOW_COMPAT_MODE = 1,
+	CUF_POSIX_IO_MODE = 2,
+	CUF_FALLBACK_IO_MODE = 4,
 };
-enum { /* bits of fflags */
-       CUF_DYN_ROUTING = 0,
-       CUF_BATCH_IO = 1,
-       CUF_STREAMS = 2,
-       CUF_PARALLEL_IO = 3,
-       CUF_P2P = 4,
+/* bits of fflags */
+enum {
+	CUF_DYN_ROUTING = 0,
+	CUF_BATCH_IO = 1,
+	CUF_STREAMS = 2,
+	CUF_PARALLEL_IO = 3,
+	CUF_P2P = 4,
 };
-enum { /* bits of the P2P flags, 1.16 */
-       CUF_P2P_P2PDMA = 0,
-       CUF_P2P_NVFS = 1,
-       CUF_P2P_DMABUF = 2,
-       CUF_P2P_C2C = 3,
-       CUF_P2P_PEERMEM = 4,
+/* bits of the P2P flags, 1.16 */
+enum {
+	CUF_P2P_P2PDMA = 0,
+	CUF_P2P_NVFS = 1,
+	CUF_P2P_DMABUF = 2,
+	CUF_P2P_C2C = 3,
+	CUF_P2P_PEERMEM = 4,
 };
 enum { CUF_FD = 1, CUF_WIN32 = 2, CUF_USERSPACE_FS = 3 };
 enum { CUF_READ = 0, CUF_WRITE = 1 };
@@ -230,7 +234,8 @@ struct cuf_io_event {
 	int status;
 	size_t ret; /* bytes, or a negative error in two's complement */
 };
-struct cuf_iovec { /* 1.19 */
+/* 1.19 */
+struct cuf_iovec {
 	void *base;
 	size_t len;
 };
@@ -238,7 +243,8 @@ struct cuf_iovec { /* 1.19 */
 struct cuf_op_counter {
 	uint64_t ok, err;
 };
-struct cuf_stats_l1 { /* as 1.15 has it */
+/* as 1.15 has it */
+struct cuf_stats_l1 {
 	struct cuf_op_counter read_ops, write_ops, hdl_register_ops, hdl_deregister_ops;
 	struct cuf_op_counter buf_register_ops, buf_deregister_ops;
 	uint64_t read_bytes, write_bytes;
@@ -260,7 +266,8 @@ struct cuf_stats_l1 { /* as 1.15 has it */
 	uint64_t batch_submit_lat_sum_us, batch_completion_lat_sum_us;
 	uint64_t last_batch_read_bytes, last_batch_write_bytes;
 };
-struct cuf_stats_v { /* what 1.19 puts behind it, before all of level 2 */
+/* what 1.19 puts behind it, before all of level 2 */
+struct cuf_stats_v {
 	struct cuf_op_counter readv_ops, writev_ops;
 	uint64_t readv_bytes, writev_bytes;
 	uint64_t readv_bw_bytes_per_sec, writev_bw_bytes_per_sec;
@@ -269,7 +276,8 @@ struct cuf_stats_v { /* what 1.19 puts behind it, before all of level 2 */
 	uint64_t readv_lat_sum_us, writev_lat_sum_us;
 };
 #define CUF_HIST_BINS 32
-struct cuf_stats_hist { /* level 2 is level 1 and this */
+/* level 2 is level 1 and this */
+struct cuf_stats_hist {
 	uint64_t read_size_kb[CUF_HIST_BINS], write_size_kb[CUF_HIST_BINS];
 };
 struct cuf_gpu_stats {
@@ -284,7 +292,8 @@ struct cuf_gpu_stats {
 	uint64_t n_mmap, n_mmap_ok, n_mmap_err, n_mmap_free, reg_bytes;
 };
 #define CUF_GPUS 16
-struct cuf_stats_gpus { /* level 3 is level 2 and this */
+/* level 3 is level 2 and this */
+struct cuf_stats_gpus {
 	uint32_t num_gpus;
 	struct cuf_gpu_stats gpu[CUF_GPUS];
 };

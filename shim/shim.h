@@ -167,7 +167,7 @@ struct shim_memory {
 };
 /* What the driver knows of an address; 0 or a code. */
 int shim_cuda_memory(const void *ptr, struct shim_memory *out);
-/* 0, or a code: the stream is capturing, or is none. */
+/* 0, or a code: the stream is none, or no context is current. */
 int shim_cuda_stream(void *stream, bool *capturing);
 /* Waits for what is queued on a stream, NULL for the legacy default one; a CUresult. */
 int shim_cuda_wait(void *stream);

@@ -105,6 +105,47 @@ static void neighbours(void **state)
 	cu_free(dev);
 }
 
+/* One range of addresses, put together from pieces, as allocators do. */
+static void pieces(void **state)
+{
+	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
+					 .location = {PST_CU_LOCATION_DEVICE, 0}};
+	struct pst_cu_access_desc access = {{PST_CU_LOCATION_DEVICE, 0}, PST_CU_ACCESS_READWRITE};
+	unsigned long long handle[2];
+	size_t piece = 0;
+	pst_cu_ptr at;
+	char *base;
+
+	(void)state;
+	assert_cu(cu.cuMemGetAllocationGranularity(&piece, &prop, PST_CU_GRANULARITY_MIN));
+	assert_cu(cu.cuMemAddressReserve(&at, 3 * piece, 0, 0, 0));
+	base = (char *)(uintptr_t)at;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_cu(cu.cuMemCreate(&handle[i], piece, &prop, 0));
+		assert_cu(cu.cuMemMap(at + i * piece, piece, 0, handle[i], 0));
+	}
+	assert_cu(cu.cuMemSetAccess(at, 2 * piece, &access, 1));
+	assert_int_equal(cuFileRead(fh, base + piece - 5000, 10000, 3, 0), 10000);
+	st_check(base + piece - 5000, 3, 10000);
+	assert_int_equal(cuFileRead(fh, base, 1000, 3, (off_t)piece), 1000);
+	/* To the driver the range is all that was reserved; the hole in it is its to refuse. */
+	assert_true(cuFileRead(fh, base + 2 * piece - 1000, 1001, 3, 0) < 0);
+	assert_int_equal(cuFileRead(fh, base + 2 * piece, 10, 3, 0), -CUF_CUDA_POINTER_INVALID);
+	assert_int_equal(cuFileRead(fh, base, 1001, 3, (off_t)piece * 3 - 1000),
+			 -CUF_CUDA_POINTER_RANGE_ERROR);
+	assert_ok(cuFileBufRegister(base, 2 * piece, 0));
+	assert_int_equal(cuFileRead(fh, base, 10000, 3, (off_t)piece - 5000), 10000);
+	st_check(base + piece - 5000, 3, 10000);
+	assert_int_equal(cuFileRead(fh, base, 10000, 3, (off_t)piece * 2 - 5000),
+			 -CUF_INVALID_MAPPING_RANGE);
+	assert_ok(cuFileBufDeregister(base));
+	assert_code(cuFileBufRegister(base, 4 * piece, 0), CUF_CUDA_POINTER_RANGE_ERROR);
+	assert_cu(cu.cuMemUnmap(at, 2 * piece));
+	for (unsigned i = 0; i < 2; i++)
+		assert_cu(cu.cuMemRelease(handle[i]));
+	assert_cu(cu.cuMemAddressFree(at, 3 * piece));
+}
+
 /* More than the list first has room for, in no order, against a plain model. */
 static void many(void **state)
 {
@@ -184,9 +225,9 @@ static void while_others_change(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(wrong_ones),	       cmocka_unit_test(inside_and_outside),
-		cmocka_unit_test(neighbours),	       cmocka_unit_test(many),
-		cmocka_unit_test(while_others_change),
+		cmocka_unit_test(wrong_ones), cmocka_unit_test(inside_and_outside),
+		cmocka_unit_test(neighbours), cmocka_unit_test(pieces),
+		cmocka_unit_test(many),	      cmocka_unit_test(while_others_change),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
