@@ -6,6 +6,7 @@
 #include "core/stream.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "core/lane.h"
 #include "core/queue.h"
@@ -15,6 +16,7 @@
 struct pst_words {
 	uint64_t *words;
 	_Atomic uint32_t free_mask[PAIRS / 32]; /* 1: free */
+	_Atomic uint64_t owed[PAIRS]; /* not 0: given up, and the stream still writes this */
 };
 
 static int open_words(struct pst_pump *pump, struct pst_err *err)
@@ -54,7 +56,7 @@ void pst_stream_close(struct pst_pump *pump)
 	free(w);
 }
 
-static uint64_t *take_pair(struct pst_words *w)
+static uint64_t *take_free(struct pst_words *w)
 {
 	for (unsigned i = 0; i < PAIRS / 32; i++) {
 		uint32_t mask = atomic_load_explicit(&w->free_mask[i], memory_order_relaxed);
@@ -78,6 +80,28 @@ static void give_pair(struct pst_words *w, const uint64_t *pair)
 
 	atomic_fetch_or_explicit(&w->free_mask[index / 32], 1u << index % 32,
 				 memory_order_release);
+}
+
+/* Pairs whose streams came by after all are free again. */
+static void reclaim(struct pst_words *w)
+{
+	for (unsigned i = 0; i < PAIRS; i++) {
+		uint64_t value = atomic_load_explicit(&w->owed[i], memory_order_acquire);
+
+		if (value && __atomic_load_n(&w->words[2 * i], __ATOMIC_ACQUIRE) >= value &&
+		    atomic_compare_exchange_strong(&w->owed[i], &value, 0))
+			give_pair(w, &w->words[2 * i]);
+	}
+}
+
+static uint64_t *take_pair(struct pst_words *w)
+{
+	uint64_t *pair = take_free(w);
+
+	if (pair)
+		return pair;
+	reclaim(w);
+	return take_free(w);
 }
 
 int pst_stream_arm(struct pst_request *req, struct pst_err *err)
@@ -127,13 +151,18 @@ void pst_stream_hand_in(struct pst_request *req)
 
 void pst_stream_release(struct pst_request *req)
 {
+	struct pst_words *w = atomic_load(&req->pump->words);
 	uint64_t *pair = req->words;
 
 	req->words = NULL;
 	if (req->late.result)
 		*(volatile int64_t *)req->late.result = req->result;
 	__atomic_store_n(&pair[1], req->word_value, __ATOMIC_RELEASE);
-	give_pair(atomic_load(&req->pump->words), pair);
+	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= req->word_value)
+		give_pair(w, pair);
+	else /* it ended before the stream came: that will still write */
+		atomic_store_explicit(&w->owed[(pair - w->words) / 2], req->word_value,
+				      memory_order_release);
 	atomic_fetch_sub_explicit(&req->pump->dev->streams_waiting, 1, memory_order_release);
 }
 
@@ -164,18 +193,23 @@ static int take_late(struct pst_request *req, struct pst_err *err)
 	return pst_queue_cut(req, err);
 }
 
+/* Nothing of it has been claimed yet. */
+static void end_before(struct pst_lane *lane, struct pst_request *req, const struct pst_err *err)
+{
+	atomic_store(&req->left, 0);
+	atomic_store(&req->limit, 0);
+	req->phase = PST_PHASE_ENDED;
+	pst_req_fail(req, lane, err);
+	pst_req_put(req);
+}
+
 static void begin(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_err err;
-	int ret = take_late(req, &err);
 
-	if (ret) {
+	if (take_late(req, &err)) {
 		req->total = 0; /* its spans may be half cut */
-		atomic_store(&req->left, 0);
-		atomic_store(&req->limit, 0);
-		req->phase = PST_PHASE_ENDED;
-		pst_req_fail(req, lane, &err);
-		pst_req_put(req);
+		end_before(lane, req, &err);
 		return;
 	}
 	pst_queue_open_phase(req);
@@ -185,6 +219,23 @@ static void begin(struct pst_lane *lane, struct pst_request *req)
 		pst_req_put(req);
 }
 
+/* Its stream may never come: it broke, or waits for somebody who is not there. */
+static bool too_late(struct pst_request *req, struct pst_err *err)
+{
+	struct timespec ts;
+
+	if (pst_req_cancelled(req))
+		return pst_fail(err, PENSTOCK_WHY_CANCELLED,
+				"cancelled by the caller before its stream came to it");
+	if (!req->deadline_ns)
+		return false;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	if ((uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec <= req->deadline_ns)
+		return false;
+	return pst_fail(err, PENSTOCK_WHY_DEADLINE,
+			"the deadline passed before its stream came to it");
+}
+
 bool pst_stream_look(struct pst_lane *lane)
 {
 	struct pst_request **at = &lane->watched;
@@ -192,13 +243,18 @@ bool pst_stream_look(struct pst_lane *lane)
 
 	while (*at) {
 		struct pst_request *req = *at;
+		bool came = __atomic_load_n(&req->words[0], __ATOMIC_ACQUIRE) >= req->word_value;
+		struct pst_err err;
 
-		if (__atomic_load_n(&req->words[0], __ATOMIC_ACQUIRE) < req->word_value) {
+		if (!came && !too_late(req, &err)) {
 			at = &req->link;
 			continue;
 		}
 		*at = req->link;
-		begin(lane, req);
+		if (came)
+			begin(lane, req);
+		else
+			end_before(lane, req, &err);
 		any = true;
 	}
 	return any;
