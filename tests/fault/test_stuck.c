@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests in the order of a stream that does not come: it waits for somebody, or its
+ * context broke. They can be cancelled, run into their deadline and are ended by
+ * closing the queue; the stream goes on by itself when it is let go. No request of
+ * this kind is waited for without an end.
+ */
+#include "world.h"
+
+#include <time.h>
+
+#include "device/cuda_api.h"
+
+#define LEN (256u << 10)
+#define LIMIT 20000000000LL /* nothing takes as long but a hang */
+
+static const struct pst_cuda *api;
+static struct pst_cu_ctx *ctx;
+static struct pst_cu_stream *stream;
+static struct penstock_device *gpu;
+static struct penstock_storage *st;
+static uint64_t *gate;
+static pst_cu_ptr gate_dev;
+static void *mem;
+static const char *name;
+
+static int setup(void **state)
+{
+	(void)state;
+	name = world_name("stuck", false);
+	api = pst_cuda_get(NULL);
+	if (!api)
+		return -1;
+	gpu = world_device("cuda:0", "auto", 256u << 10);
+	world_file(name, LEN, 1);
+	if (api->cuDevicePrimaryCtxRetain(&ctx, 0) || api->cuCtxSetCurrent(ctx) ||
+	    api->cuMemHostAlloc((void **)&gate, 4096, 2) ||
+	    api->cuMemHostGetDevicePointer(&gate_dev, gate, 0) ||
+	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0))
+		return -1;
+	*gate = 0;
+	return penstock_alloc(gpu, LEN, &mem) || penstock_open(name, NULL, &st) ||
+	       penstock_prepare(st, gpu, PENSTOCK_READ);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	penstock_free(gpu, mem);
+	api->cuStreamDestroy(stream);
+	api->cuMemFreeHost(gate);
+	api->cuCtxSetCurrent(NULL);
+	api->cuDevicePrimaryCtxRelease(0);
+	penstock_device_close(gpu);
+	unlink(name);
+	return 0;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void hold(void)
+{
+	static uint64_t turn;
+
+	assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, ++turn, PST_CU_WAIT_GEQ), 0);
+}
+
+static void let_go(void)
+{
+	__atomic_fetch_add(gate, 1, __ATOMIC_RELEASE);
+	assert_int_equal(api->cuStreamSynchronize(stream), 0);
+}
+
+static uint64_t submit(struct penstock_queue *q, uint64_t deadline_ns)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	uint64_t id;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.stream = stream;
+	req.deadline_ns = deadline_ns;
+	if (penstock_submit(q, &req, 1, &id) != 1)
+		fail_msg("submit: %s", penstock_errmsg());
+	return id;
+}
+
+static void ends_with(struct penstock_queue *q, int64_t result, enum penstock_why why)
+{
+	struct penstock_done done;
+
+	assert_int_equal(penstock_wait(q, &done, 1, 1, LIMIT), 1);
+	assert_int_equal(done.result, result);
+	if (result >= 0)
+		return;
+	assert_int_equal(done.report->why, why);
+	assert_int_equal(done.report->bytes, 0);
+	assert_int_equal(done.report->stop_off, 0);
+	assert_true(strlen(done.report->text) > 10);
+}
+
+static void cancelled(void **state)
+{
+	struct penstock_queue *q;
+	uint64_t id;
+
+	(void)state;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	hold();
+	id = submit(q, 0);
+	assert_int_equal(penstock_cancel(q, id), 0);
+	ends_with(q, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	let_go(); /* it goes on although nobody is there any more */
+	submit(q, 0);
+	ends_with(q, LEN, PENSTOCK_WHY_NONE);
+	penstock_queue_close(q);
+}
+
+static void deadlines(void **state)
+{
+	struct penstock_queue *q;
+
+	(void)state;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	hold();
+	submit(q, now_ns() + 2000000);
+	ends_with(q, -ETIME, PENSTOCK_WHY_DEADLINE);
+	let_go();
+	submit(q, now_ns() + LIMIT);
+	ends_with(q, LEN, PENSTOCK_WHY_NONE);
+	penstock_queue_close(q);
+}
+
+static void closed(void **state)
+{
+	struct penstock_queue *q;
+
+	(void)state;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	hold();
+	submit(q, 0);
+	submit(q, 0);
+	penstock_queue_close(q);
+	let_go();
+}
+
+/* More of them than there are places at once: what was given up comes back when the
+ * stream has passed it, and not before. */
+static void many(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *q;
+
+	(void)state;
+	opts.requests_max = 8;
+	opts.segs_max = 2;
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	for (unsigned round = 0; round < 5; round++) {
+		hold();
+		for (unsigned i = 0; i < 300; i++) {
+			assert_int_equal(penstock_cancel(q, submit(q, 0)), 0);
+			ends_with(q, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+		}
+		let_go();
+	}
+	submit(q, 0);
+	ends_with(q, LEN, PENSTOCK_WHY_NONE);
+	penstock_queue_close(q);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(cancelled),
+		cmocka_unit_test(deadlines),
+		cmocka_unit_test(closed),
+		cmocka_unit_test(many),
+	};
+
+	world_use_standin();
+	return cmocka_run_group_tests_name("stuck", tests, setup, teardown);
+}
