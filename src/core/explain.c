@@ -66,6 +66,22 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	snprintf(row->fix, sizeof(row->fix), "%s", state->fix);
 }
 
+/* A path that could meet the class elsewhere: what lies beneath the file forbids it. */
+static void say_beneath(const struct pst_storage_facts *facts, enum penstock_class require,
+			struct penstock_explanation *out)
+{
+	if (facts->why_direct.why != PENSTOCK_WHY_NOT_LISTED)
+		return;
+	for (unsigned i = 0; i < out->path_count; i++) {
+		struct penstock_explain_path *row = &out->paths[i];
+
+		if (row->why != PENSTOCK_WHY_REQUIRE || pst_paths[i]->traits.class_ < require)
+			continue;
+		row->why = PENSTOCK_WHY_NOT_LISTED;
+		snprintf(row->text, sizeof(row->text), "%s", facts->why_direct.text);
+	}
+}
+
 /* The plan treats what is not known as not cached; that is no reason to say so. */
 static void say_unknown(struct penstock_explanation *out)
 {
@@ -153,5 +169,6 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	if (residency == PST_UNKNOWN)
 		say_unknown(&ours);
 	say_short(&ours);
+	say_beneath(&req.storage->facts, req.require, &ours);
 	return pst_give(out, &ours, sizeof(ours));
 }
