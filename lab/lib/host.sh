@@ -10,7 +10,8 @@ lab_exit_limit=124	# the script was still running at --limit
 lab_exit_lab=125	# the guest did not come up, or ended without a result
 
 lab_packages=(qemu-system-x86 seabios ipxe-qemu busybox-static cpio kmod
-	xz-utils e2fsprogs pciutils dmsetup)
+	xz-utils e2fsprogs pciutils dmsetup nvme-cli iproute2
+	rdma-core ibverbs-providers libibverbs-dev)
 
 lab_say() { printf 'lab: %s\n' "$*" >&2; }
 
