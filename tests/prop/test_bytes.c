@@ -13,7 +13,7 @@
 
 #define REQS 6
 #define SEGS 12
-#define BATCHES 12 /* in one world */
+#define BATCHES 40 /* in one world */
 
 struct ask {
 	struct penstock_req req;
@@ -36,25 +36,26 @@ static const char *path_names[PENSTOCK_PATHS_MAX];
 
 static uint64_t any_row(void)
 {
-	switch (any(9)) {
+	switch (any(12)) {
 	case 0:
-		return any(64);
 	case 1:
-		return any(5000);
+		return any(64);
 	case 2:
-		return 4096 * (1 + any(8));
 	case 3:
-		return 512 * any(40);
+		return any(5000);
 	case 4:
-		return 65535 + any(3);
 	case 5:
-		return any(1u << 20);
+		return 4096 * (1 + any(8));
 	case 6:
-		return any(4u << 20);
+		return 512 * any(40);
 	case 7:
-		return any(w.len + 1);
-	default:
-		return w.len;
+		return 65535 + any(3);
+	case 8:
+		return any(300000);
+	case 9:
+		return any(2u << 20);
+	default: /* windows on the page cache begin at 8 MiB */
+		return once_in(3) ? w.len : any(once_in(2) ? w.len + 1 : 500000);
 	}
 }
 
@@ -70,10 +71,11 @@ static bool place_buffer(struct penstock_seg *seg, unsigned d)
 {
 	static const uint64_t aligns[] = {1, 64, 512, 4096};
 	struct arena *a = &w.arenas[d];
-	uint64_t align = aligns[any(4)], at = (a->used + any(300) + align - 1) / align * align;
+	uint64_t align = aligns[once_in(2) ? 3 : any(4)],
+		 at = (a->used + any(300) + align - 1) / align * align;
 	uint64_t len = seg->rows > 1 ? seg->rows * seg->buf_pitch : seg->row_len;
 
-	if (align > 1 && once_in(2))
+	if (align > 1 && !once_in(3))
 		at += seg->off % align; /* aligned together with the storage */
 	if (at + len + seg->room + 64 > ARENA)
 		return false;
