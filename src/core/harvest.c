@@ -28,21 +28,29 @@ static void signal_fd(struct penstock_queue *q)
 		return; /* full: it is readable */
 }
 
-void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
+static void push(struct penstock_queue *q, struct pst_request *req)
 {
-	if (req->flags & PENSTOCK_R_DETACHED) {
-		pst_req_use(req);
-		pst_queue_return(q, req);
-		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_release);
-		return;
-	}
-	/* Once it is on the list it may be harvested, and the queue closed. */
-	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	req->link = atomic_load_explicit(&q->ended, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&q->ended, &req->link, req,
 						      memory_order_seq_cst, memory_order_relaxed))
 		;
-	if (atomic_load_explicit(&q->armed, memory_order_seq_cst))
+}
+
+void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
+{
+	bool news = true;
+
+	/* Once it is on the list it may be harvested, and the queue closed. */
+	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
+	if (req->flags & PENSTOCK_R_DETACHED) {
+		pst_req_use(req);
+		pst_queue_return(q, req);
+		/* Nothing to harvest, but who waits until nothing is in flight is to know. */
+		news = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
+	} else {
+		push(q, req);
+	}
+	if (news && atomic_load_explicit(&q->armed, memory_order_seq_cst))
 		signal_fd(q);
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
@@ -164,7 +172,7 @@ static bool soon(struct penstock_queue *q)
 	return false;
 }
 
-/* Sleeps until a completion comes or the time is up. */
+/* Sleeps until a completion comes, nothing is in flight or the time is up. */
 static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 {
 	struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
@@ -178,7 +186,8 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 		timeout = &ts;
 	}
 	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
-	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst))
+	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst) &&
+	    atomic_load_explicit(&q->inflight, memory_order_seq_cst))
 		ppoll(&pfd, 1, timeout, NULL);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed))
 		atomic_store_explicit(&q->armed, false, memory_order_relaxed);
