@@ -266,6 +266,9 @@ struct pst_device_ops {
 	int (*mark)(struct pst_copier *copier, uint64_t *ticket);
 	int (*reached)(struct pst_copier *copier, uint64_t ticket); /* 1, 0 or -errno */
 	int (*wait)(struct pst_copier *copier, uint64_t ticket); /* sleeps until reached */
+	/* Optional: -errno when the device is broken for good, so that what is to come from
+	 * its streams never will. */
+	int (*alive)(struct pst_copier *copier);
 
 	/* Device to device, also of another device of the same kind; returns when done.
 	 * NULL or -EXDEV: core goes through host memory. */

@@ -67,6 +67,7 @@ struct pst_lane {
 	struct pst_copyq *copyqs[PST_LANE_DEVICES];
 	unsigned copyq_count;
 	struct pst_request *watched;	/* armed, waiting for their stream */
+	uint64_t watch_asked_ns;	/* when the device was last asked whether it works */
 	unsigned idle_turns;
 	struct pst_spin spin;
 	uint64_t idle_since;		/* with copies under way; 0: not idle */

@@ -12,6 +12,7 @@
 #include "core/queue.h"
 
 #define PAIRS 1024u /* stream-ordered requests of one device at once */
+#define ALIVE_NS 100000000u /* so often a device is asked whether its streams can come */
 
 struct pst_words {
 	uint64_t *words;
@@ -219,18 +220,40 @@ static void begin(struct pst_lane *lane, struct pst_request *req)
 		pst_req_put(req);
 }
 
-/* Its stream may never come: it broke, or waits for somebody who is not there. */
-static bool too_late(struct pst_request *req, struct pst_err *err)
+static uint64_t now_ns(void)
 {
 	struct timespec ts;
 
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* A context that broke under another's work takes all streams with it, in silence. */
+static bool broken(struct pst_lane *lane, struct pst_err *err)
+{
+	struct penstock_device *dev = lane->pump->dev;
+	struct pst_copyq *copyq;
+	uint64_t now = now_ns();
+	int ret;
+
+	if (!dev->ops->alive || now - lane->watch_asked_ns < ALIVE_NS)
+		return false;
+	lane->watch_asked_ns = now;
+	copyq = pst_lane_copyq(lane, dev);
+	ret = copyq ? dev->ops->alive(copyq->copier) : 0;
+	if (ret)
+		pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+			       "%s is broken, its stream will not come: %m", dev->name);
+	return ret != 0;
+}
+
+/* Its stream may never come: it waits for somebody who is not there. */
+static bool too_late(struct pst_request *req, struct pst_err *err)
+{
 	if (pst_req_cancelled(req))
 		return pst_fail(err, PENSTOCK_WHY_CANCELLED,
 				"cancelled by the caller before its stream came to it");
-	if (!req->deadline_ns)
-		return false;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	if ((uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec <= req->deadline_ns)
+	if (!req->deadline_ns || now_ns() <= req->deadline_ns)
 		return false;
 	return pst_fail(err, PENSTOCK_WHY_DEADLINE,
 			"the deadline passed before its stream came to it");
@@ -239,14 +262,15 @@ static bool too_late(struct pst_request *req, struct pst_err *err)
 bool pst_stream_look(struct pst_lane *lane)
 {
 	struct pst_request **at = &lane->watched;
-	bool any = false;
+	struct pst_err why;
+	bool any = false, none = broken(lane, &why);
 
 	while (*at) {
 		struct pst_request *req = *at;
 		bool came = __atomic_load_n(&req->words[0], __ATOMIC_ACQUIRE) >= req->word_value;
 		struct pst_err err;
 
-		if (!came && !too_late(req, &err)) {
+		if (!came && !none && !too_late(req, &err)) {
 			at = &req->link;
 			continue;
 		}
@@ -254,7 +278,7 @@ bool pst_stream_look(struct pst_lane *lane)
 		if (came)
 			begin(lane, req);
 		else
-			end_before(lane, req, &err);
+			end_before(lane, req, none ? &why : &err);
 		any = true;
 	}
 	return any;

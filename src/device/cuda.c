@@ -412,6 +412,7 @@ const struct pst_device_ops pst_device_cuda = {
 	.mark = pst_cuda_mark,
 	.reached = pst_cuda_reached,
 	.wait = pst_cuda_wait,
+	.alive = pst_cuda_alive,
 	.copy_peer = pst_cuda_copy_peer,
 	.export_memory = pst_cuda_export,
 	.import_memory = pst_cuda_import,

@@ -51,6 +51,7 @@ int pst_cuda_copy_out(struct pst_copier *copier, const struct pst_rect *rect);
 int pst_cuda_mark(struct pst_copier *copier, uint64_t *ticket);
 int pst_cuda_reached(struct pst_copier *copier, uint64_t ticket);
 int pst_cuda_wait(struct pst_copier *copier, uint64_t ticket);
+int pst_cuda_alive(struct pst_copier *copier);
 int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 		       const struct pst_rect *rect, struct pst_err *err);
 

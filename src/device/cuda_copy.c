@@ -332,6 +332,20 @@ int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 	return pst_cuda_errno(rc);
 }
 
+/* Every call returns what broke a context, this one too, and does nothing else. */
+int pst_cuda_alive(struct pst_copier *cp)
+{
+	const struct pst_cuda *api = cp->cuda->api;
+	enum pst_cu_result rc;
+	bool entered;
+
+	rc = pst_cuda_enter(api, cp->ctx, &entered);
+	if (rc == PST_CU_OK)
+		rc = api->cuEventQuery(cp->events[0]);
+	pst_cuda_leave(api, entered);
+	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
+}
+
 /* ---- device to device ---- */
 
 static int open_peer(struct pst_cuda_device *c, struct pst_err *err)
