@@ -442,6 +442,24 @@ static void broken_contexts(void **state)
 	assert_true(failed >= 5);
 }
 
+/* The word in front of a request is lost with the context, after the submit: the
+ * request ends all the same, and says why. */
+static void broken_front(void **state)
+{
+	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",
+					    "exec.cuStreamWriteValue64_v2:1:719"};
+
+	(void)state;
+	make_file();
+	setenv("PENSTOCK_STANDIN_DELAY_US", "20000", 1);
+	for (unsigned i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+		run(read_stream, specs[i], true);
+		assert_string_equal(out->text, "");
+		assert_true(out->ret < 0);
+	}
+	unsetenv("PENSTOCK_STANDIN_DELAY_US");
+}
+
 /* A file that cannot be registered goes through the ring instead, all of it, and the
  * report says so. */
 static void no_registration(void **state)
@@ -483,7 +501,7 @@ int main(void)
 		cmocka_unit_test(read_cold_999),   cmocka_unit_test(read_mapped_2),
 		cmocka_unit_test(read_warm_1),	   cmocka_unit_test(write_back_999),
 		cmocka_unit_test(read_stream_1),   cmocka_unit_test(broken_contexts),
-		cmocka_unit_test(no_registration),
+		cmocka_unit_test(broken_front),	   cmocka_unit_test(no_registration),
 	};
 
 	setenv("PENSTOCK_LOG", "error", 0);
