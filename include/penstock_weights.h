@@ -151,6 +151,8 @@ struct penstock_weights_place {
 };
 PENSTOCK_API void penstock_weights_get_place(struct penstock_weights_place *out);
 
+struct penstock_shard_opts;
+
 /* ---- three ways to receive them ------------------------------------------------ */
 
 /*
@@ -176,10 +178,12 @@ struct penstock_load_opts {
 	int (*each)(void *user, unsigned file, const struct penstock_report *report);
 	void *user;
 	uint64_t first, count; /* all at once: only these tensors; count 0: to the last */
+	const struct penstock_shard_opts *shard; /* all at once: only this rank's part of
+						  * each, as penstock_weights_shard has it */
 };
 #define PENSTOCK_LOAD_OPTS_INIT                                                        \
 	{ sizeof(struct penstock_load_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0,  \
-	  0, 0, NULL, NULL, NULL, NULL, 0, 0 }
+	  0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL }
 
 /* What a load did, all its requests together. */
 struct penstock_load_report {
@@ -210,8 +214,8 @@ PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
 				       const struct penstock_load_opts *opts,
 				       struct penstock_load_report *report,
 				       struct penstock_loaded **out);
-/* Where a tensor lies on device `dev_index` of the list; NULL: out of range. It lives
- * until penstock_loaded_free. */
+/* Where a tensor lies on device `dev_index` of the list; NULL: out of range, or no part of
+ * it is this rank's. It lives until penstock_loaded_free. */
 PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
 				       uint64_t tensor);
 /* Frees all of it, by the caller's allocator where it had one. The devices are open
@@ -270,6 +274,63 @@ PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_ite
 					       struct penstock_load_report *out);
 /* Ends it wherever it is, and frees the window with all that is in it. May block. */
 PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
+
+/* ---- tensor parallelism: what of each tensor a rank needs ------------------------ */
+
+enum penstock_cut {
+	PENSTOCK_CUT_WHOLE = 0, /* every rank has all of it */
+	PENSTOCK_CUT_FIRST,	/* dimension 0, and a bias with it */
+	PENSTOCK_CUT_LAST,	/* the last dimension; a bias whole */
+	PENSTOCK_CUT_HEADS,	/* dimension 0 by key-value heads, which ranks share when there
+				 * are more of them than heads */
+	PENSTOCK_CUT_QKV,	/* dimension 0: queries, keys and values, each by its heads */
+	PENSTOCK_CUT_HALVES,	/* dimension 0: two halves, each cut */
+	PENSTOCK_CUT_LAST_HALVES, /* the last dimension: two halves, each cut */
+	PENSTOCK_CUT_WORDS,	/* dimension 0; the last rank may have less */
+	PENSTOCK_CUT_INNER,	/* the last dimension but one; a bias whole */
+};
+
+/* The first rule whose glob matches a name holds for it. A scale (*_scale,
+ * *_scale_inv) is cut as its weight is, in its blocks. */
+struct penstock_cut_rule {
+	const char *glob;
+	enum penstock_cut cut;
+};
+
+/*
+ * The built-in rules, most special first, for Llama, Qwen, Mixtral, DeepSeek and what
+ * is named as they are; a name without a rule is not cut. Static.
+ */
+PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count);
+
+struct penstock_shard_opts {
+	size_t size;
+	unsigned rank, ranks;		   /* of the tensor parallelism */
+	unsigned expert_rank, expert_ranks; /* above 1: experts are not cut but spread */
+	unsigned heads, kv_heads, experts; /* 0: from config.json beside the model */
+	const struct penstock_cut_rule *rules; /* before the built-in ones */
+	unsigned rule_count;
+};
+#define PENSTOCK_SHARD_OPTS_INIT \
+	{ sizeof(struct penstock_shard_opts), 0, 1, 0, 1, 0, 0, 0, NULL, 0 }
+
+#define PENSTOCK_SHARD_PIECES 3
+
+struct penstock_shard {
+	size_t size;
+	unsigned piece_count; /* 0: this rank has none of it */
+	unsigned rank;	      /* dimensions */
+	uint64_t shape[PENSTOCK_RANK_MAX];
+	uint64_t bytes;
+	/* Ready for penstock_weights_load_into but for dev and ptr, which holds the
+	 * offset in the shard's memory, to which its address is added. */
+	struct penstock_piece pieces[PENSTOCK_SHARD_PIECES];
+};
+/* -EINVAL: it cannot be cut into that many, or heads or experts are not known. May block
+ * at its first call for a model (config.json). */
+PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
+					const struct penstock_shard_opts *opts,
+					struct penstock_shard *out);
 
 /* ---- and out again -------------------------------------------------------------- */
 

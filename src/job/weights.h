@@ -69,11 +69,17 @@ struct pst_source {
 	int fd;
 };
 
+struct pst_config {
+	bool read;
+	unsigned heads, kv_heads, experts; /* 0: not known */
+};
+
 struct penstock_weights {
 	struct pst_files files;
 	struct pst_shard *shards;
 	struct pst_source *sources; /* of each shard */
-	pthread_mutex_t lock;	    /* of sources; no other is taken under it */
+	pthread_mutex_t lock;	    /* of sources and config; the only one taken */
+	struct pst_config config;
 	unsigned flags;
 	unsigned shard_count;
 	struct pst_entry *entries; /* by shard, then by place */
@@ -90,6 +96,9 @@ int pst_shard_same(const struct pst_shard *shard, int fd);
 
 /* The shard as a storage, opened at the first call; the model's. */
 int pst_shard_storage(struct penstock_weights *w, unsigned shard, struct penstock_storage **out);
+
+/* As penstock_weights_find, without a message. */
+int64_t pst_weights_index(const struct penstock_weights *w, const char *name);
 
 /* The tensor of a shard that `off` of its file lies in, the first in front, or "". */
 const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off);
@@ -130,6 +139,9 @@ int pst_load_unchanged(struct pst_load *load, const struct pst_bits *bits);
 int pst_load_move(struct pst_load *load, struct pst_bits *bits);
 
 int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t len, void **out);
+/* What a piece is of its file: rows, their length and where they begin; weights_load.c. */
+int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece *p,
+		  struct penstock_seg *seg);
 void pst_load_report(const struct pst_load *load, struct penstock_load_report *out);
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len);
@@ -142,6 +154,11 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
  */
 uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count,
 		   uint64_t align, uint64_t *offs);
+
+/* The same for one of `len` bytes behind `at`, contiguous from `off` of its file on (0: it
+ * is not); *end is where the next may begin. */
+uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dtype dtype,
+		       uint64_t least, uint64_t *end);
 
 /*
  * Lets long pieces that pst_place laid out begin and end with whole pages, as direct

@@ -11,130 +11,9 @@
 
 #include "job/weights.h"
 
-/* ---- all at once ---- */
+#define NOWHERE UINT64_MAX /* no part of it is this rank's */
 
-struct penstock_loaded {
-	struct penstock_load_opts opts;
-	struct penstock_device **devs;
-	void **bases;
-	unsigned dev_count;
-	uint64_t len, first, count;
-	uint64_t *offs;
-};
-
-static int make_loaded(struct pst_load *load, struct penstock_device *const *devs, unsigned count,
-		       struct penstock_loaded **out)
-{
-	struct penstock_loaded *l = calloc(1, sizeof(*l));
-	struct penstock_weights *w = load->w;
-
-	if (!l)
-		return pst_weights_no_memory("a load");
-	*out = l;
-	l->opts = load->opts;
-	l->first = load->opts.first;
-	l->count = load->opts.count ? load->opts.count : w->count - l->first;
-	l->offs = calloc(l->count ? l->count : 1, sizeof(*l->offs));
-	l->devs = calloc(count, sizeof(*l->devs));
-	l->bases = calloc(count, sizeof(*l->bases));
-	if (!l->offs || !l->devs || !l->bases)
-		return pst_weights_no_memory("a load");
-	l->len = pst_place(w, l->first, l->count, load->opts.align, l->offs);
-	for (unsigned i = 0; i < count; i++) {
-		/* A page even for nothing, so that every tensor has an address. */
-		int ret = pst_load_alloc(load, devs[i], l->len ? l->len : 4096, &l->bases[i]);
-
-		if (ret)
-			return ret;
-		l->devs[i] = devs[i];
-		l->dev_count++;
-	}
-	return 0;
-}
-
-static int list_all(const struct penstock_loaded *l, const struct penstock_weights *w,
-		    struct pst_bits *bits)
-{
-	/* A device at a time, so that neighbours are joined; the file's order follows. */
-	for (unsigned i = 0; i < l->dev_count; i++) {
-		for (uint64_t t = 0; t < l->count; t++) {
-			const struct pst_entry *e = &w->entries[l->first + t];
-			struct penstock_seg seg = {
-				.buf = (char *)l->bases[i] + l->offs[t],
-				.dev = l->devs[i],
-				.off = w->shards[e->shard].data_off + e->t->begin,
-				.row_len = e->t->end - e->t->begin,
-			};
-			int ret = pst_bits_add(bits, e->shard, &seg);
-
-			if (ret)
-				return ret;
-		}
-	}
-	return 0;
-}
-
-int penstock_weights_load(struct penstock_weights *w, struct penstock_device *const *devs,
-			  unsigned dev_count, const struct penstock_load_opts *opts,
-			  struct penstock_load_report *report, struct penstock_loaded **out)
-{
-	struct pst_bits bits = { .list = NULL };
-	struct penstock_loaded *l = NULL;
-	struct pst_load load;
-	int ret = pst_load_take(&load, w, opts);
-
-	if (ret)
-		return ret;
-	if (!devs || !dev_count || !out)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"no device");
-	if (load.opts.first > w->count || load.opts.count > w->count - load.opts.first)
-		return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"tensors %llu and %llu more, of %llu",
-					(unsigned long long)load.opts.first,
-					(unsigned long long)load.opts.count,
-					(unsigned long long)w->count);
-	bits.most = load.opts.request_bytes;
-	ret = make_loaded(&load, devs, dev_count, &l);
-	if (!ret)
-		ret = list_all(l, w, &bits);
-	if (!ret) {
-		load.lead = pst_place_widen(&bits);
-		ret = pst_load_move(&load, &bits);
-	}
-	free(bits.list);
-	if (report)
-		pst_load_report(&load, report);
-	if (ret) {
-		penstock_loaded_free(l);
-		return ret;
-	}
-	*out = l;
-	return 0;
-}
-
-void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
-			  uint64_t tensor)
-{
-	if (dev_index >= loaded->dev_count || tensor < loaded->first ||
-	    tensor - loaded->first >= loaded->count)
-		return NULL;
-	return (char *)loaded->bases[dev_index] + loaded->offs[tensor - loaded->first];
-}
-
-void penstock_loaded_free(struct penstock_loaded *l)
-{
-	if (!l)
-		return;
-	for (unsigned i = 0; i < l->dev_count; i++)
-		pst_load_free(&l->opts, l->devs[i], l->bases[i], l->len ? l->len : 4096);
-	free(l->offs);
-	free(l->devs);
-	free(l->bases);
-	free(l);
-}
-
-/* ---- into memory of the caller's ---- */
+/* ---- pieces ---- */
 
 static int refuse(const struct penstock_weights *w, uint64_t tensor, int code,
 		  enum penstock_why why, const char *what)
@@ -159,7 +38,7 @@ static int out_of_range(const struct penstock_weights *w, const struct penstock_
 }
 
 /* What the piece is of its file: rows, their length and where they begin. */
-static int cut_piece(const struct penstock_weights *w, const struct penstock_piece *p,
+int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece *p,
 		     struct penstock_seg *seg)
 {
 	const struct pst_entry *e = &w->entries[p->tensor];
@@ -261,7 +140,7 @@ static int add_piece(const struct penstock_weights *w, const struct penstock_pie
 					"it is %s, its destination %s",
 					penstock_dtype_name(e->t->dtype),
 					penstock_dtype_name(p->dtype));
-	ret = cut_piece(w, p, &seg);
+	ret = pst_piece_cut(w, p, &seg);
 	if (!ret)
 		ret = check_room(w, p, &seg);
 	if (!ret)
@@ -272,6 +151,186 @@ static int add_piece(const struct penstock_weights *w, const struct penstock_pie
 	}
 	return ret ? ret : pst_bits_add(bits, e->shard, &seg);
 }
+
+/* ---- all at once ---- */
+
+struct penstock_loaded {
+	struct penstock_load_opts opts;
+	struct penstock_device **devs;
+	void **bases;
+	unsigned dev_count;
+	uint64_t len, first, count;
+	uint64_t *offs;
+};
+
+/* A rank's parts, one behind the other; a long one that is contiguous in its file has
+ * pages of its own, as pst_place has it. */
+static int place_shards(struct pst_load *load, struct penstock_loaded *l)
+{
+	struct penstock_shard shard = { .size = sizeof(shard) };
+	const struct penstock_weights *w = load->w;
+
+	for (uint64_t i = 0; i < l->count; i++) {
+		const struct pst_entry *e = &w->entries[l->first + i];
+		int ret = penstock_weights_shard(load->w, l->first + i, load->opts.shard, &shard);
+		struct penstock_seg seg = { .buf = NULL };
+
+		if (!ret && shard.piece_count)
+			ret = pst_piece_cut(w, &shard.pieces[0], &seg);
+		if (ret)
+			return ret;
+		l->offs[i] = NOWHERE;
+		if (!shard.piece_count)
+			continue;
+		seg.off = shard.piece_count == 1 && seg.rows <= 1 ? seg.off : 0;
+		l->offs[i] = pst_place_one(l->len, seg.off, shard.bytes, e->t->dtype,
+					   load->opts.align, &l->len);
+	}
+	return 0;
+}
+
+static int make_loaded(struct pst_load *load, struct penstock_device *const *devs, unsigned count,
+		       struct penstock_loaded **out)
+{
+	struct penstock_loaded *l = calloc(1, sizeof(*l));
+	struct penstock_weights *w = load->w;
+
+	if (!l)
+		return pst_weights_no_memory("a load");
+	*out = l;
+	l->opts = load->opts;
+	l->first = load->opts.first;
+	l->count = load->opts.count ? load->opts.count : w->count - l->first;
+	l->offs = calloc(l->count ? l->count : 1, sizeof(*l->offs));
+	l->devs = calloc(count, sizeof(*l->devs));
+	l->bases = calloc(count, sizeof(*l->bases));
+	if (!l->offs || !l->devs || !l->bases)
+		return pst_weights_no_memory("a load");
+	if (load->opts.shard) {
+		int ret = place_shards(load, l);
+
+		if (ret)
+			return ret;
+	} else {
+		l->len = pst_place(w, l->first, l->count, load->opts.align, l->offs);
+	}
+	for (unsigned i = 0; i < count; i++) {
+		/* A page even for nothing, so that every tensor has an address. */
+		int ret = pst_load_alloc(load, devs[i], l->len ? l->len : 4096, &l->bases[i]);
+
+		if (ret)
+			return ret;
+		l->devs[i] = devs[i];
+		l->dev_count++;
+	}
+	return 0;
+}
+
+static int list_all(const struct penstock_loaded *l, const struct penstock_weights *w,
+		    struct pst_bits *bits)
+{
+	/* A device at a time, so that neighbours are joined; the file's order follows. */
+	for (unsigned i = 0; i < l->dev_count; i++) {
+		for (uint64_t t = 0; t < l->count; t++) {
+			const struct pst_entry *e = &w->entries[l->first + t];
+			struct penstock_seg seg = {
+				.buf = (char *)l->bases[i] + l->offs[t],
+				.dev = l->devs[i],
+				.off = w->shards[e->shard].data_off + e->t->begin,
+				.row_len = e->t->end - e->t->begin,
+			};
+			int ret = pst_bits_add(bits, e->shard, &seg);
+
+			if (ret)
+				return ret;
+		}
+	}
+	return 0;
+}
+
+static int list_shards(const struct penstock_loaded *l, struct penstock_weights *w,
+		       const struct penstock_shard_opts *opts, struct pst_bits *bits)
+{
+	struct penstock_shard shard = { .size = sizeof(shard) };
+	int ret = 0;
+
+	for (uint64_t t = 0; t < l->count && !ret; t++) {
+		ret = penstock_weights_shard(w, l->first + t, opts, &shard);
+		for (unsigned i = 0; !ret && i < shard.piece_count * l->dev_count; i++) {
+			struct penstock_piece p = shard.pieces[i % shard.piece_count];
+			unsigned d = i / shard.piece_count;
+
+			p.ptr = (char *)l->bases[d] + l->offs[t] + (uintptr_t)p.ptr;
+			p.dev = l->devs[d];
+			ret = add_piece(w, &p, bits);
+		}
+	}
+	return ret;
+}
+
+int penstock_weights_load(struct penstock_weights *w, struct penstock_device *const *devs,
+			  unsigned dev_count, const struct penstock_load_opts *opts,
+			  struct penstock_load_report *report, struct penstock_loaded **out)
+{
+	struct pst_bits bits = { .list = NULL };
+	struct penstock_loaded *l = NULL;
+	struct pst_load load;
+	int ret = pst_load_take(&load, w, opts);
+
+	if (ret)
+		return ret;
+	if (!devs || !dev_count || !out)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"no device");
+	if (load.opts.first > w->count || load.opts.count > w->count - load.opts.first)
+		return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"tensors %llu and %llu more, of %llu",
+					(unsigned long long)load.opts.first,
+					(unsigned long long)load.opts.count,
+					(unsigned long long)w->count);
+	bits.most = load.opts.request_bytes;
+	ret = make_loaded(&load, devs, dev_count, &l);
+	if (!ret)
+		ret = load.opts.shard ? list_shards(l, w, load.opts.shard, &bits)
+				      : list_all(l, w, &bits);
+	if (!ret) {
+		load.lead = pst_place_widen(&bits);
+		ret = pst_load_move(&load, &bits);
+	}
+	free(bits.list);
+	if (report)
+		pst_load_report(&load, report);
+	if (ret) {
+		penstock_loaded_free(l);
+		return ret;
+	}
+	*out = l;
+	return 0;
+}
+
+void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
+			  uint64_t tensor)
+{
+	if (dev_index >= loaded->dev_count || tensor < loaded->first ||
+	    tensor - loaded->first >= loaded->count ||
+	    loaded->offs[tensor - loaded->first] == NOWHERE)
+		return NULL;
+	return (char *)loaded->bases[dev_index] + loaded->offs[tensor - loaded->first];
+}
+
+void penstock_loaded_free(struct penstock_loaded *l)
+{
+	if (!l)
+		return;
+	for (unsigned i = 0; i < l->dev_count; i++)
+		pst_load_free(&l->opts, l->devs[i], l->bases[i], l->len ? l->len : 4096);
+	free(l->offs);
+	free(l->devs);
+	free(l->bases);
+	free(l);
+}
+
+/* ---- into memory of the caller's ---- */
 
 int penstock_weights_load_into(struct penstock_weights *w, const struct penstock_piece *pieces,
 			       uint64_t count, const struct penstock_load_opts *opts,

@@ -414,7 +414,7 @@ int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 	return 0;
 }
 
-int64_t penstock_weights_find(const struct penstock_weights *w, const char *name)
+int64_t pst_weights_index(const struct penstock_weights *w, const char *name)
 {
 	uint64_t low = 0, high = w->count;
 
@@ -429,6 +429,15 @@ int64_t penstock_weights_find(const struct penstock_weights *w, const char *name
 		else
 			low = mid + 1;
 	}
+	return -ENOENT;
+}
+
+int64_t penstock_weights_find(const struct penstock_weights *w, const char *name)
+{
+	int64_t found = pst_weights_index(w, name);
+
+	if (found >= 0)
+		return found;
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND,
 				w->shard_count == 1 ? w->shards[0].path : NULL, name, PST_NO_OFF,
 				"there is no such tensor");

@@ -77,6 +77,22 @@ uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t co
 	return at;
 }
 
+uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dtype dtype,
+		       uint64_t least, uint64_t *end)
+{
+	uint64_t align = align_of(dtype, least);
+
+	if (off && len >= SMALL && !(off % align)) {
+		at = (at + PAGE - 1) / PAGE * PAGE + off % PAGE;
+		*end = (at + len + PAGE - 1) / PAGE * PAGE;
+		return at;
+	}
+	align = align > SMALL_ALIGN ? align : SMALL_ALIGN;
+	at = (at + align - 1) / align * align;
+	*end = at + len;
+	return at;
+}
+
 static bool follows(const struct pst_bit *a, const struct pst_bit *b)
 {
 	return a->shard == b->shard && a->seg.off + a->seg.row_len == b->seg.off &&

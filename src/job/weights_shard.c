@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensor parallelism: which part of a tensor a rank needs. Names say how a tensor is
+ * cut, by a table that callers extend; the model's config.json says how many heads and
+ * experts there are. Arithmetic and one small file; weights_load.c and bindings call it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job/json_pull.h"
+#include "job/weights.h"
+
+#define CONFIG_MAX (16u << 20)
+
+static const struct penstock_cut_rule built_in[] = {
+	/* Routers and what is low-rank are small and whole. */
+	{ "*.mlp.gate.*", PENSTOCK_CUT_WHOLE },
+	{ "*.block_sparse_moe.gate.*", PENSTOCK_CUT_WHOLE },
+	{ "*.shared_expert_gate.*", PENSTOCK_CUT_WHOLE },
+	{ "*.q_a_proj.*", PENSTOCK_CUT_WHOLE },
+	{ "*.kv_a_proj_with_mqa.*", PENSTOCK_CUT_WHOLE },
+	/* Experts of one tensor: [experts, in, 2 x out] and [experts, in, out]. */
+	{ "*.experts.gate_up_proj", PENSTOCK_CUT_LAST_HALVES },
+	{ "*.experts.down_proj", PENSTOCK_CUT_INNER },
+	{ "*.qkv_proj.*", PENSTOCK_CUT_QKV },
+	{ "*.gate_up_proj.*", PENSTOCK_CUT_HALVES },
+	{ "*.q_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.k_proj.*", PENSTOCK_CUT_HEADS },
+	{ "*.v_proj.*", PENSTOCK_CUT_HEADS },
+	{ "*.q_b_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.kv_b_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.o_proj.*", PENSTOCK_CUT_LAST },
+	{ "*.gate_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.up_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.down_proj.*", PENSTOCK_CUT_LAST },
+	{ "*.experts.*.w1.*", PENSTOCK_CUT_FIRST },
+	{ "*.experts.*.w3.*", PENSTOCK_CUT_FIRST },
+	{ "*.experts.*.w2.*", PENSTOCK_CUT_LAST },
+	{ "*embed_tokens.weight", PENSTOCK_CUT_WORDS },
+	{ "lm_head.*", PENSTOCK_CUT_WORDS },
+	{ "*.lm_head.*", PENSTOCK_CUT_WORDS },
+};
+
+const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
+{
+	*count = sizeof(built_in) / sizeof(built_in[0]);
+	return built_in;
+}
+
+/* ---- config.json ---- */
+
+static int read_config(struct pst_json *in, struct pst_config *c, bool nested)
+{
+	static const char *const experts[] = { "num_local_experts", "n_routed_experts",
+					       "num_experts" };
+	bool first = true;
+	uint64_t n;
+	char *key;
+	size_t len;
+
+	if (!pst_json_take(in, '{'))
+		return -EBADMSG;
+	while (pst_json_more(in, '}', &first)) {
+		unsigned *into = NULL;
+		int next;
+
+		if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':'))
+			return -EBADMSG;
+		if (!strcmp(key, "num_attention_heads"))
+			into = &c->heads;
+		else if (!strcmp(key, "num_key_value_heads"))
+			into = &c->kv_heads;
+		for (unsigned i = 0; i < 3; i++)
+			into = strcmp(key, experts[i]) ? into : &c->experts;
+		next = pst_json_peek(in);
+		if (!nested && next == '{' && !strcmp(key, "text_config")) {
+			if (read_config(in, c, true))
+				return -EBADMSG;
+		} else if (into && next >= '0' && next <= '9') {
+			if (!pst_json_number(in, &n) || n > UINT_MAX)
+				return -EBADMSG;
+			*into = (unsigned)n;
+		} else if (!pst_json_skip(in)) {
+			return -EBADMSG;
+		}
+	}
+	return in->what ? -EBADMSG : 0;
+}
+
+/* What cannot be read is not known; who needs it says so. */
+static void load_config(struct penstock_weights *w)
+{
+	struct pst_config c = { .read = true };
+	struct pst_json in = { NULL, 0, 0, NULL };
+	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
+	char name[PATH_MAX];
+	ssize_t n = -1;
+	int fd = -1;
+
+	if (snprintf(name, sizeof(name), "%.*sconfig.json", slash ? (int)(slash - path + 1) : 0,
+		     path) < (int)sizeof(name))
+		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	in.text = fd >= 0 ? malloc(CONFIG_MAX + 1) : NULL;
+	if (in.text)
+		n = read(fd, in.text, CONFIG_MAX);
+	if (fd >= 0)
+		close(fd);
+	if (n > 0) {
+		in.len = (size_t)n;
+		in.text[n] = '\0';
+		if (read_config(&in, &c, false))
+			c = (struct pst_config){ .read = true };
+	}
+	free(in.text);
+	if (c.heads && !c.kv_heads)
+		c.kv_heads = c.heads; /* every query head has its own */
+	w->config = c;
+}
+
+/* ---- one tensor ---- */
+
+struct cut {
+	const struct penstock_shard_opts *o;
+	const struct pst_st_tensor *t;
+	const char *path;
+	unsigned heads, kv_heads, experts;
+	unsigned dim, part_count;
+	struct {
+		uint64_t first, count;
+	} parts[PENSTOCK_SHARD_PIECES];
+};
+
+static int wrong(const struct cut *c, const char *what)
+{
+	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
+				"%s", what);
+}
+
+static int indivisible(const struct cut *c, uint64_t length, unsigned ranks)
+{
+	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
+				"%llu of dimension %u cannot be shared by %u ranks",
+				(unsigned long long)length, c->dim, ranks);
+}
+
+/* Adds this rank's part of [start, start + length). */
+static int add_part(struct cut *c, uint64_t start, uint64_t length)
+{
+	unsigned ranks = c->o->ranks;
+
+	if (length % ranks)
+		return indivisible(c, length, ranks);
+	c->parts[c->part_count].first = start + length / ranks * c->o->rank;
+	c->parts[c->part_count++].count = length / ranks;
+	return 0;
+}
+
+/* The same by key-value heads: with fewer of them than ranks, neighbours share one. */
+static int add_heads(struct cut *c, uint64_t start, uint64_t length)
+{
+	unsigned ranks = c->o->ranks;
+
+	if (!c->kv_heads)
+		return wrong(c, "the number of key-value heads is not known (no config.json)");
+	if (length % c->kv_heads)
+		return indivisible(c, length, c->kv_heads);
+	if (c->kv_heads >= ranks)
+		return c->kv_heads % ranks ? indivisible(c, c->kv_heads, ranks)
+					   : add_part(c, start, length);
+	if (ranks % c->kv_heads)
+		return indivisible(c, c->kv_heads, ranks);
+	c->parts[c->part_count].count = length / c->kv_heads;
+	c->parts[c->part_count++].first =
+		start + length / c->kv_heads * (c->o->rank / (ranks / c->kv_heads));
+	return 0;
+}
+
+static int add_qkv(struct cut *c, uint64_t length)
+{
+	uint64_t all, q, kv;
+	int ret;
+
+	if (!c->kv_heads || !c->heads)
+		return wrong(c, "the number of heads is not known (no config.json)");
+	all = c->heads + 2ull * c->kv_heads;
+	if (length % all)
+		return indivisible(c, length, (unsigned)all);
+	q = length / all * c->heads;
+	kv = length / all * c->kv_heads;
+	ret = add_part(c, 0, q);
+	if (!ret)
+		ret = add_heads(c, q, kv);
+	return ret ? ret : add_heads(c, q + kv, kv);
+}
+
+static int add_halves(struct cut *c, uint64_t length)
+{
+	int ret;
+
+	if (length % 2)
+		return indivisible(c, length, 2);
+	ret = add_part(c, 0, length / 2);
+	return ret ? ret : add_part(c, length / 2, length / 2);
+}
+
+static int apply(struct cut *c, enum penstock_cut cut)
+{
+	bool last = cut == PENSTOCK_CUT_LAST || cut == PENSTOCK_CUT_LAST_HALVES;
+	uint64_t length, each;
+
+	c->part_count = 0;
+	c->dim = 0;
+	if (cut == PENSTOCK_CUT_WHOLE || c->o->ranks == 1 || !c->t->rank ||
+	    (c->t->rank == 1 && (last || cut == PENSTOCK_CUT_INNER)))
+		return 0;
+	c->dim = last ? c->t->rank - 1 : cut == PENSTOCK_CUT_INNER ? c->t->rank - 2 : 0;
+	length = c->t->shape[c->dim];
+	switch (cut) {
+	case PENSTOCK_CUT_HEADS:
+		return add_heads(c, 0, length);
+	case PENSTOCK_CUT_QKV:
+		return add_qkv(c, length);
+	case PENSTOCK_CUT_HALVES:
+	case PENSTOCK_CUT_LAST_HALVES:
+		return add_halves(c, length);
+	case PENSTOCK_CUT_WORDS:
+		each = (length + c->o->ranks - 1) / c->o->ranks;
+		c->part_count = 1;
+		c->parts[0].first = each * c->o->rank < length ? each * c->o->rank : length;
+		c->parts[0].count = length - c->parts[0].first < each
+					    ? length - c->parts[0].first
+					    : each;
+		return 0;
+	default:
+		return add_part(c, 0, length);
+	}
+}
+
+static enum penstock_cut rule_for(const struct penstock_shard_opts *o, const char *name)
+{
+	for (unsigned i = 0; i < o->rule_count; i++)
+		if (!fnmatch(o->rules[i].glob, name, 0))
+			return o->rules[i].cut;
+	for (unsigned i = 0; i < sizeof(built_in) / sizeof(built_in[0]); i++)
+		if (!fnmatch(built_in[i].glob, name, 0))
+			return built_in[i].cut;
+	return PENSTOCK_CUT_WHOLE;
+}
+
+/* ---- scales ---- */
+
+/* The weight that a scale belongs to, or NULL. */
+static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, const char *name)
+{
+	static const char *const tails[] = { "_scale_inv", "_scale" };
+	char base[PST_ST_NAME_MAX + 1];
+	size_t len = strlen(name);
+
+	for (unsigned i = 0; i < 2; i++) {
+		size_t tail = strlen(tails[i]);
+		int64_t found;
+
+		if (len <= tail || strcmp(name + len - tail, tails[i]))
+			continue;
+		snprintf(base, sizeof(base), "%.*s", (int)(len - tail), name);
+		found = pst_weights_index(w, base);
+		if (found >= 0)
+			return w->entries[found].t;
+	}
+	return NULL;
+}
+
+/* From elements of the weight to those of its scale: one a row, or one a block. */
+static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
+{
+	static const unsigned blocks[] = { 1, 128, 64, 32, 256, 16 };
+	uint64_t whole = weight->shape[c->dim], scales, b = 0;
+
+	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
+		c->part_count = 0; /* one for all of it */
+		return 0;
+	}
+	scales = c->t->shape[c->dim];
+	for (unsigned i = 0; i < sizeof(blocks) / sizeof(blocks[0]) && !b; i++)
+		b = (whole + blocks[i] - 1) / blocks[i] == scales ? blocks[i] : 0;
+	if (!b)
+		return wrong(c, "its blocks do not fit its weight");
+	for (unsigned i = 0; i < c->part_count; i++) {
+		uint64_t end = (c->parts[i].first + c->parts[i].count + b - 1) / b;
+
+		c->parts[i].first /= b;
+		c->parts[i].count = end - c->parts[i].first;
+	}
+	return 0;
+}
+
+/* ---- experts ---- */
+
+/* The number behind "experts.", -1: none. */
+static int64_t expert_of(const char *name)
+{
+	const char *at = strstr(name, "experts.");
+	char *end;
+	long long n;
+
+	if (!at || at == name || at[-1] != '.' || at[8] < '0' || at[8] > '9')
+		return -1;
+	n = strtoll(at + 8, &end, 10);
+	return *end == '.' ? n : -1;
+}
+
+/* Spread over expert ranks: 1: settled here, 0: it is no expert, < 0: an error. */
+static int spread(struct cut *c, bool *none)
+{
+	const struct penstock_shard_opts *o = c->o;
+	bool stacked = strstr(c->t->name, ".experts.") != NULL;
+	int64_t n = expert_of(c->t->name);
+	uint64_t each;
+
+	if (o->expert_ranks <= 1 || (n < 0 && !stacked))
+		return 0;
+	c->part_count = 0;
+	c->dim = 0;
+	if (n < 0 && c->t->rank < 2)
+		return 1;
+	if (n < 0)
+		c->experts = (unsigned)c->t->shape[0];
+	if (!c->experts)
+		return wrong(c, "the number of experts is not known (no config.json)");
+	if (c->experts % o->expert_ranks)
+		return indivisible(c, c->experts, o->expert_ranks);
+	each = c->experts / o->expert_ranks;
+	*none = n >= 0 && (uint64_t)n / each != o->expert_rank;
+	if (n < 0) {
+		c->part_count = 1;
+		c->parts[0].first = each * o->expert_rank;
+		c->parts[0].count = each;
+	}
+	return 1;
+}
+
+/* ---- the answer ---- */
+
+static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
+{
+	uint64_t inner = penstock_dtype_bits(c->t->dtype), outer = 1, sum = 0, at = 0;
+
+	s->rank = c->t->rank;
+	memcpy(s->shape, c->t->shape, c->t->rank * sizeof(s->shape[0]));
+	s->bytes = c->t->end - c->t->begin;
+	s->piece_count = c->part_count ? c->part_count : 1;
+	if (!c->part_count) {
+		s->pieces[0] = (struct penstock_piece){ .size = sizeof(s->pieces[0]),
+							.tensor = tensor, .room = s->bytes };
+		return 0;
+	}
+	for (unsigned i = 0; i < c->dim; i++)
+		outer *= c->t->shape[i];
+	for (unsigned i = c->dim + 1; i < c->t->rank; i++)
+		inner *= c->t->shape[i];
+	for (unsigned i = 0; i < c->part_count; i++)
+		sum += c->parts[i].count;
+	s->shape[c->dim] = sum;
+	s->bytes = outer * (sum * inner / 8);
+	if (!sum || !s->bytes) {
+		s->piece_count = 0;
+		return 0;
+	}
+	for (unsigned i = 0; i < c->part_count; i++) {
+		if (c->parts[i].first * inner % 8 || c->parts[i].count * inner % 8)
+			return wrong(c, "a rank's part does not begin and end at whole bytes");
+		s->pieces[i] = (struct penstock_piece){
+			.size = sizeof(s->pieces[i]), .tensor = tensor, .dim = c->dim,
+			.first = c->parts[i].first, .count = c->parts[i].count,
+			.ptr = (void *)(uintptr_t)at, .room = s->bytes - at,
+			.pitch = sum * inner / 8,
+		};
+		at += c->parts[i].count * inner / 8;
+	}
+	return 0;
+}
+
+int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
+			   const struct penstock_shard_opts *from, struct penstock_shard *out)
+{
+	struct penstock_shard_opts o;
+	struct penstock_shard shard = { .size = sizeof(shard) };
+	const struct pst_st_tensor *weight;
+	struct cut c = { .o = &o };
+	bool none = false;
+	int ret = pst_weights_take(&o, sizeof(o), from, "penstock_shard_opts");
+
+	if (ret)
+		return ret;
+	o.ranks = o.ranks ? o.ranks : 1;
+	o.expert_ranks = o.expert_ranks ? o.expert_ranks : 1;
+	if (tensor >= w->count || o.rank >= o.ranks || o.expert_rank >= o.expert_ranks ||
+	    (o.rule_count && !o.rules))
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"rank %u of %u, expert rank %u of %u, tensor %llu", o.rank,
+					o.ranks, o.expert_rank, o.expert_ranks,
+					(unsigned long long)tensor);
+	pthread_mutex_lock(&w->lock);
+	if (!w->config.read)
+		load_config(w);
+	pthread_mutex_unlock(&w->lock);
+	c.t = w->entries[tensor].t;
+	c.path = w->shards[w->entries[tensor].shard].path;
+	c.heads = o.heads ? o.heads : w->config.heads;
+	c.kv_heads = o.kv_heads ? o.kv_heads : w->config.kv_heads;
+	c.experts = o.experts ? o.experts : w->config.experts;
+	ret = spread(&c, &none);
+	if (!ret) {
+		weight = weight_of(w, c.t->name);
+		if (weight) {
+			const struct pst_st_tensor *scale = c.t;
+
+			c.t = weight;
+			ret = apply(&c, rule_for(&o, weight->name));
+			c.t = scale;
+			if (!ret && c.part_count)
+				ret = to_blocks(&c, weight);
+		} else {
+			ret = apply(&c, rule_for(&o, c.t->name));
+		}
+	}
+	if (ret < 0)
+		return ret;
+	ret = none ? 0 : fill(&c, tensor, &shard);
+	if (!ret)
+		pst_weights_give(out, &shard, sizeof(shard));
+	return ret;
+}
