@@ -13,7 +13,7 @@
 
 static const struct command *const commands[] = {
 	&cmd_check, &cmd_explain, &cmd_cp, &cmd_load, &cmd_bench, &cmd_topo, &cmd_stats,
-	NULL,
+	&cmd_run,   NULL,
 };
 
 static void print_help(FILE *f)
@@ -31,11 +31,12 @@ static void print_help(FILE *f)
 }
 
 /* What opens a file must not get the number of an output that the caller closed, or a
- * report ends up in it. Read-only: writing there fails, and is told. */
+ * report ends up in it. Read-only: writing there fails, and is told. What another
+ * program is started for finds them closed, as they were. */
 static void keep_places(void)
 {
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) != fd)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY | O_CLOEXEC) != fd)
 			_exit(EXIT_FAILED); /* nowhere to say why */
 }
 
@@ -103,8 +104,11 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	const struct command *cmd = argc > 1 ? find(argv[1]) : NULL;
+
 	keep_places();
-	signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other */
+	if (!cmd || !cmd->becomes)
+		signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other */
 	if (argc < 2) {
 		print_help(stderr);
 		return EXIT_USAGE;

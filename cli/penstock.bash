@@ -80,6 +80,10 @@ _penstock() {
 	elif [[ -z $values && $command =~ ^(explain|bench)$ && $(_penstock_place "$i") -eq 1 ]]; then
 		values=$(_penstock_devices)
 	fi
+	if [[ -z $values && $command == run && $(_penstock_place "$COMP_CWORD") -eq 0 ]]; then
+		COMPREPLY=($(compgen -c -- "$word"))
+		return
+	fi
 	[[ $values ]] || return # a file: the shell knows how
 	COMPREPLY=($(compgen -W "$values" -- "$word"))
 	[[ $word == *:* && $COMP_WORDBREAKS == *:* ]] &&
