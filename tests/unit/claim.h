@@ -52,6 +52,8 @@ static enum pst_residency residency(struct penstock_storage *storage, uint64_t o
 
 static const struct pst_storage_ops storage_ops = {.name = "file", .residency = residency};
 
+static const struct pst_device_ops device_ops = {.name = "made up"};
+
 static void cached(uint64_t off, uint64_t end, enum pst_residency as)
 {
 	for (uint64_t t = off / TILE; t < end / TILE; t++)
@@ -76,6 +78,7 @@ static int setup(void **state)
 	st.facts.listed = st.facts.mappable = st.facts.mapped_quick = true;
 	st.facts.off_align = st.facts.mem_align = 512;
 	st.facts.edge_align = 4096;
+	host.ops = gpu.ops = &device_ops;
 	host.facts.is_host = host.facts.cpu_addressable = true;
 	snprintf(host.name, sizeof(host.name), "host");
 	gpu.facts.reads_page_cache = true;
