@@ -109,34 +109,39 @@ static void threads_close(struct pst_engine *engine)
 	free(engine);
 }
 
-/* One worker more if every one is busy. Under the lock. */
-static int grow(struct pst_engine *engine)
+/* One worker more if every one is busy; false: there is none at all. Under the lock. */
+static bool grow(struct pst_engine *engine)
 {
 	if (engine->idle > engine->queued || engine->workers >= engine->depth ||
 	    engine->workers >= WORKERS_MAX)
-		return 0;
-	if (pthread_create(&engine->threads[engine->workers], NULL, worker, engine))
-		return engine->workers ? 0 : -EAGAIN;
-	engine->workers++;
-	return 0;
+		return true;
+	if (!pthread_create(&engine->threads[engine->workers], NULL, worker, engine))
+		engine->workers++;
+	return engine->workers > 0;
+}
+
+/* Where no worker is, nobody else looks at the list. */
+static void at_once(struct pst_engine *engine, struct pst_call *call)
+{
+	call->result = pst_call_now(call);
+	put_ended(engine, call);
+	engine->inflight++;
 }
 
 static int threads_submit(struct pst_engine *engine, struct pst_call *call)
 {
-	int ret;
+	bool taken;
 
 	call->next = NULL;
 	if (!engine->depth) {
-		call->result = pst_call_now(call);
-		put_ended(engine, call);
-		engine->inflight++;
+		at_once(engine, call);
 		return 0;
 	}
 	if (engine->inflight >= engine->depth)
 		return -EAGAIN;
 	pthread_mutex_lock(&engine->lock);
-	ret = grow(engine);
-	if (!ret) {
+	taken = grow(engine);
+	if (taken) {
 		*engine->tail = call;
 		engine->tail = &call->next;
 		engine->queued++;
@@ -144,7 +149,9 @@ static int threads_submit(struct pst_engine *engine, struct pst_call *call)
 		pthread_cond_signal(&engine->work);
 	}
 	pthread_mutex_unlock(&engine->lock);
-	return ret;
+	if (!taken)
+		at_once(engine, call); /* a limit on threads is no reason to wait for ever */
+	return 0;
 }
 
 static int threads_poll(struct pst_engine *engine)
