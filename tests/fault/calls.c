@@ -25,6 +25,7 @@
 
 static _Atomic int armed = -1; /* a kind */
 static unsigned nth;
+static bool onwards;
 static int how;
 static _Atomic unsigned seen, hits;
 static _Atomic bool direct;
@@ -32,10 +33,18 @@ static _Atomic bool direct;
 void calls_arm(enum calls_kind kind, unsigned n, int as)
 {
 	nth = n;
+	onwards = false;
 	how = as;
 	atomic_store(&seen, 0);
 	atomic_store(&hits, 0);
 	atomic_store(&direct, false);
+	atomic_store(&armed, (int)kind);
+}
+
+void calls_arm_onwards(enum calls_kind kind, unsigned n, int as)
+{
+	calls_arm(CALLS_KINDS, n, as);
+	onwards = true;
 	atomic_store(&armed, (int)kind);
 }
 
@@ -74,8 +83,12 @@ static bool is_direct(int fd)
 int calls_turn(enum calls_kind kind, int fd)
 {
 	int saved = errno;
+	unsigned turn;
 
-	if (atomic_load(&armed) != (int)kind || atomic_fetch_add(&seen, 1) + 1 != nth)
+	if (atomic_load(&armed) != (int)kind)
+		return 0;
+	turn = atomic_fetch_add(&seen, 1) + 1;
+	if (!nth || (onwards ? turn < nth : turn != nth))
 		return 0;
 	atomic_store(&direct, is_direct(fd));
 	atomic_fetch_add(&hits, 1);

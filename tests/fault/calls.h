@@ -41,9 +41,11 @@ enum calls_kind {
 #define CALLS_EMPTY (-2) /* moves nothing and says so */
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
-/* Lets everything through again; how many calls were hit (0 or 1). */
+/* The same, and all that follow. */
+void calls_arm_onwards(enum calls_kind kind, unsigned nth, int how);
+/* Lets everything through again; how many calls were hit. */
 unsigned calls_disarm(void);
-/* Since it was armed: calls of the kind, and whether the hit one was O_DIRECT. */
+/* Since it was armed: calls of the kind, and whether the last hit was O_DIRECT. */
 unsigned calls_seen(void);
 bool calls_hit_direct(void);
 

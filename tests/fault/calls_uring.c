@@ -12,6 +12,8 @@
 #include <liburing.h>
 #include <pthread.h>
 
+#define MADE_MAX 512 /* more than a test has in flight */
+
 /* Entries that were made to do nothing, and what their completions are to say. */
 static struct {
 	pthread_mutex_t lock;
@@ -20,7 +22,7 @@ static struct {
 		const struct io_uring *ring;
 		uint64_t data;
 		int result;
-	} list[16];
+	} list[MADE_MAX];
 } made = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int kind_of(const struct io_uring_sqe *sqe)
@@ -44,7 +46,7 @@ static void make_nothing(const struct io_uring *ring, struct io_uring_sqe *sqe, 
 	unsigned i;
 
 	pthread_mutex_lock(&made.lock);
-	i = made.count++ % 16;
+	i = made.count++ % MADE_MAX;
 	made.list[i].ring = ring;
 	made.list[i].data = data;
 	made.list[i].result = result;
@@ -125,7 +127,7 @@ unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_c
 		return n;
 	pthread_mutex_lock(&made.lock);
 	for (unsigned c = 0; c < n; c++)
-		for (unsigned i = 0; i < 16; i++) {
+		for (unsigned i = 0; i < MADE_MAX; i++) {
 			if (made.list[i].ring != ring || made.list[i].data != cqes[c]->user_data)
 				continue;
 			cqes[c]->res = made.list[i].result;

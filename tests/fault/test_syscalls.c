@@ -25,6 +25,7 @@ struct scene {
 	bool warm;    /* the file lies in the page cache */
 	bool fresh;   /* the route is made while the fault is armed */
 	bool durable;
+	bool onwards; /* all calls from the n-th fail */
 };
 
 static unsigned char *want, *old, *back;
@@ -205,6 +206,8 @@ static void check_hit(struct run *r)
 		check_whole(r, 0);
 		if (r->kind == CALLS_SYNC && r->seen != 2)
 			run_fails(r, "it was made %u times, not again", r->seen);
+	} else if (s->onwards && r->result < 0) {
+		check_failed(r); /* no path is left */
 	} else if (s->fresh && r->result >= 0 && !r->report.retries) {
 		check_whole(r, 0); /* a trial failed: another path was taken from the start */
 	} else if (s->fresh && r->result == -EOPNOTSUPP && s->require) {
@@ -237,7 +240,10 @@ static bool one(struct run *r)
 		assert_int_equal(penstock_prepare(r->st, r->dev, s->op), 0);
 	if (s->op == PENSTOCK_READ)
 		world_copy(r->dev, r->mem, r->host, old, s->len);
-	calls_arm(r->kind, r->nth, r->how);
+	if (s->onwards)
+		calls_arm_onwards(r->kind, r->nth, r->how);
+	else
+		calls_arm(r->kind, r->nth, r->how);
 	transfer(r);
 	r->hits = calls_disarm();
 	r->seen = calls_seen();
@@ -433,6 +439,64 @@ static void syncs(void **state)
 		}
 }
 
+/* A drive that is gone for good, from any call on; and a disk that stays full. */
+static void lasting(void **state)
+{
+	static const char *const engines[] = {"auto", "threads"};
+	static const char *const devices[] = {"host", "cuda:0"};
+
+	(void)state;
+	for (unsigned e = 0; e < COUNT(engines); e++)
+		for (unsigned d = 0; d < COUNT(devices); d++) {
+			struct scene s = {.device = devices[d],
+					  .engine = engines[e],
+					  .path = d ? "staged" : NULL,
+					  .len = ALIGNED,
+					  .onwards = true};
+
+			if (d && !strict)
+				s.path = "bounce";
+			assert_true(all_turns(&s, CALLS_FILL, EIO) >= 1);
+			s.op = PENSTOCK_WRITE;
+			assert_true(all_turns(&s, CALLS_DRAIN, EIO) >= 1);
+			assert_true(all_turns(&s, CALLS_DRAIN, ENOSPC) >= 1);
+		}
+}
+
+/* No thread more can be had, once the lanes run: they make the calls themselves. */
+static void no_threads(void **state)
+{
+	struct scene s = {.device = "host", .engine = "threads", .len = LEN};
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+		struct run r = {.scene = &s, .kind = CALLS_THREAD, .nth = 1, .how = EAGAIN};
+
+		s.op = (enum penstock_op)op;
+		r.name = world_name("data", false);
+		world_file(r.name, s.len, 1);
+		world_fill(op ? old : want, s.len, 1);
+		world_fill(op ? want : old, s.len, 2);
+		r.dev = r.host = world_device(s.device, s.engine, 0);
+		assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
+		memcpy(r.mem, op ? want : old, LEN);
+		world_cache(r.name, false);
+		assert_int_equal(penstock_open(r.name, &opts, &r.st), 0);
+		assert_int_equal(penstock_prepare(r.st, r.dev, s.op), 0);
+		calls_arm_onwards(r.kind, r.nth, r.how);
+		transfer(&r);
+		r.hits = calls_disarm();
+		check_whole(&r, 0);
+		assert_true(r.hits >= 1 || !strict);
+		penstock_close(r.st);
+		penstock_free(r.dev, r.mem);
+		penstock_device_close(r.dev);
+		unlink(r.name);
+	}
+}
+
 /* io_uring_enter itself. */
 static void enters(void **state)
 {
@@ -456,7 +520,8 @@ int main(void)
 		cmocka_unit_test(cuda_uring), cmocka_unit_test(cuda_threads),
 		cmocka_unit_test(pieces),	    cmocka_unit_test(one_path),   cmocka_unit_test(classes),
 		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
-		cmocka_unit_test(enters),
+		cmocka_unit_test(enters),     cmocka_unit_test(lasting),
+		cmocka_unit_test(no_threads),
 	};
 
 	world_use_standin();
