@@ -279,6 +279,10 @@ struct pst_device_ops {
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, struct pst_err *err);
 
+	/* Calls fn(arg) where the device's own library finds its state (a current context),
+	 * for somebody else's code; gives what fn returns. */
+	int (*inside)(struct penstock_device *dev, int (*fn)(void *arg), void *arg);
+
 	/* Makes what a peer's DMA wrote visible to later reads of device memory. */
 	int (*order_writes)(struct penstock_device *dev, struct pst_err *err);
 	/* An address whose pages O_DIRECT can pin; often ptr itself. */

@@ -393,6 +393,23 @@ static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struc
 	return rc == PST_CU_OK ? fd : pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
 }
 
+static int cuda_inside(struct penstock_device *dev, int (*fn)(void *arg), void *arg)
+{
+	struct pst_cuda_device *c = dev->priv;
+	struct pst_cu_ctx *ctx;
+	struct pst_err err;
+	bool entered;
+	int ret = pst_cuda_retain(c, &ctx, &err);
+
+	if (ret)
+		return ret;
+	ret = pst_cuda_errno(pst_cuda_enter(c->api, ctx, &entered));
+	if (!ret)
+		ret = fn(arg);
+	pst_cuda_leave(c->api, entered);
+	return ret;
+}
+
 const struct pst_device_ops pst_device_cuda = {
 	.name = "cuda",
 	.match = cuda_match,
@@ -422,4 +439,5 @@ const struct pst_device_ops pst_device_cuda = {
 	.words_free = pst_cuda_words_free,
 	.stream_front = pst_cuda_stream_front,
 	.stream_behind = pst_cuda_stream_behind,
+	.inside = cuda_inside,
 };

@@ -7,6 +7,7 @@
 
 extern const struct pst_path_ops pst_path_p2p;
 extern const struct pst_path_ops pst_path_odirect;
+extern const struct pst_path_ops pst_path_vendor;
 extern const struct pst_path_ops pst_path_mapped;
 extern const struct pst_path_ops pst_path_staged;
 extern const struct pst_path_ops pst_path_bounce;

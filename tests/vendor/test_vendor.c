@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Path vendor over fake vendor libraries (fake.c) and the stand-in GPU: what counts as
+ * direct, what does not, and what is refused. A process loads one library for good, so
+ * each case runs in a child. This program exports a cuFileUseCount of its own, as a
+ * preloaded drop-in would: a library that is not bound to itself would call it.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include "penstock.h"
+
+#define LEN (3u << 20)
+
+long cuFileUseCount(void);
+__attribute__((visibility("default"))) long cuFileUseCount(void)
+{
+	return -1;
+}
+
+static char name[256];
+static unsigned char *bytes, *back;
+
+/* What one child finds out. */
+struct found {
+	struct penstock_explain_path row;
+	struct penstock_report report;
+	int64_t n;
+	int same;
+};
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	uint64_t seed = 3;
+	int fd;
+
+	(void)state;
+	test_use_standin();
+	bytes = malloc(LEN);
+	back = malloc(LEN);
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	snprintf(name, sizeof(name), "%s/penstock-vendor-%d", tmp ? tmp : "/tmp", (int)getpid());
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
+		return -1;
+	return close(fd);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	unlink(name);
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = to,
+					  .dst = dst,
+					  .src_dev = from,
+					  .src = src,
+					  .row_len = LEN,
+					  .rows = 1};
+
+	if (penstock_copy(&args, 1))
+		_exit(4);
+}
+
+static void child(enum penstock_op op, enum penstock_class require, const char *path,
+		  struct found *out)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_seg seg = {.row_len = LEN, .rows = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_device *gpu, *host;
+	struct penstock_storage *st;
+
+	opts.flags = op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0;
+	if (penstock_open(name, &opts, &st) || penstock_device_open("cuda:0", NULL, &gpu) < 0 ||
+	    penstock_device_open("host", NULL, &host) < 0 || penstock_alloc(gpu, LEN, &seg.buf))
+		_exit(3);
+	memset(back, 0x11, LEN);
+	copy(gpu, seg.buf, host, op == PENSTOCK_WRITE ? bytes : back);
+	seg.dev = gpu;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	if (penstock_explain(&req, &e))
+		_exit(5);
+	for (unsigned i = 0; i < e.path_count; i++)
+		if (!strcmp(e.paths[i].name, "vendor"))
+			out->row = e.paths[i];
+	req.path = path;
+	req.require = require;
+	out->report.size = sizeof(out->report);
+	out->n = penstock_transfer(&req, &out->report);
+	out->report.text[0] = out->n < 0 ? out->report.text[0] : 0;
+	copy(host, back, gpu, seg.buf);
+	out->same = !memcmp(back, bytes, LEN);
+	penstock_close(st);
+	penstock_free(gpu, seg.buf);
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+}
+
+/* Runs a child with the library FAKE (a name, or a path), and takes what it found. */
+static struct found run(const char *fake, enum penstock_op op, enum penstock_class require,
+			const char *path)
+{
+	struct found found = {.n = -1};
+	int pipe_fd[2], status;
+	char exe[400], file[500];
+	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	pid_t pid;
+
+	assert_true(len > 0);
+	exe[len] = 0;
+	*strrchr(exe, '/') = 0;
+	snprintf(file, sizeof(file), strchr(fake, '/') || !*fake ? "%s" : "%s/libfake-%s.so",
+		 strchr(fake, '/') || !*fake ? fake : exe, fake);
+	assert_int_equal(pipe(pipe_fd), 0);
+	fflush(stdout);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		setenv("PENSTOCK_LIBCUFILE", file, 1);
+		child(op, require, path, &found);
+		_exit(write(pipe_fd[1], &found, sizeof(found)) == sizeof(found) ? 0 : 6);
+	}
+	close(pipe_fd[1]);
+	len = read(pipe_fd[0], &found, sizeof(found));
+	close(pipe_fd[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	assert_int_equal(len, sizeof(found));
+	return found;
+}
+
+/* Counted, compat mode off, the bytes proven: it is direct. */
+static void a_good_one_is_direct(void **state)
+{
+	struct found f = run("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+
+	(void)state;
+	assert_true(f.row.usable);
+	assert_int_equal(f.row.meets, PENSTOCK_DIRECT);
+	assert_int_equal(f.row.proven, 1);
+	assert_int_equal(f.n, LEN);
+	assert_true(f.same);
+	assert_int_equal(f.report.cpu_copied, 0);
+	f = run("good", PENSTOCK_WRITE, PENSTOCK_DIRECT, NULL);
+	assert_int_equal(f.n, LEN);
+}
+
+/* It fell back without a word: it meets no class, and nobody takes it unasked. */
+static void a_silent_fallback_is_none(void **state)
+{
+	static const char *const fakes[] = {"silent", "compat"};
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct found f = run(fakes[i], PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+
+		assert_int_equal(f.row.meets, PENSTOCK_ANY);
+		assert_int_equal(f.n, -EOPNOTSUPP);
+		f = run(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, NULL);
+		assert_int_equal(f.n, LEN);
+		assert_true(f.same);
+		for (unsigned p = 0; p < f.report.path_count; p++)
+			assert_true(p != 2 || !f.report.paths[p].bytes);
+		f = run(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, "vendor");
+		assert_int_equal(f.n, LEN);
+		assert_true(f.same);
+		assert_int_equal(f.report.cpu_copied, LEN); /* not known: the worst */
+	}
+}
+
+static void a_liar_is_found_out(void **state)
+{
+	struct found f = run("liar", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+
+	(void)state;
+	assert_false(f.row.usable);
+	assert_int_equal(f.row.why, PENSTOCK_WHY_CANARY);
+	assert_int_equal(f.n, -EOPNOTSUPP);
+}
+
+static void what_cannot_be_used_says_why(void **state)
+{
+	struct found f = run("shut", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+
+	(void)state;
+	assert_false(f.row.usable);
+	assert_non_null(strstr(f.row.text, "HANDLE_NOT_REGISTERED (5027)"));
+	assert_int_equal(f.n, LEN); /* by another path */
+	f = run("marked", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	assert_int_equal(f.row.why, PENSTOCK_WHY_BAD_KIND);
+	assert_non_null(strstr(f.row.text, "Penstock's own"));
+	f = run("/nowhere/libcufile.so.0", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	assert_int_equal(f.row.why, PENSTOCK_WHY_NO_DRIVER);
+	f = run("./libcufile.so.0", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	assert_int_equal(f.row.why, PENSTOCK_WHY_BAD_ARGUMENT);
+	f = run("", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	assert_int_equal(f.row.why, PENSTOCK_WHY_NO_DRIVER);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_good_one_is_direct),
+		cmocka_unit_test(a_silent_fallback_is_none),
+		cmocka_unit_test(a_liar_is_found_out),
+		cmocka_unit_test(what_cannot_be_used_says_why),
+	};
+
+	return cmocka_run_group_tests_name("vendor", tests, setup, teardown);
+}
