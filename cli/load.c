@@ -33,6 +33,7 @@ struct args {
 	const char *names[WORDS_MAX];
 	struct penstock_weights_opts open;
 	struct penstock_load_opts load;
+	struct penstock_shard_opts shard;
 	bool verify, json, quiet;
 };
 
@@ -79,6 +80,30 @@ static int split(struct words *w, const char *option, const char *text)
 	return w->text ? 0 : fail(EXIT_FAILED, "no memory");
 }
 
+/* "tp=R/N", "ep=R/N" or both with a comma between them. */
+static int take_shard(struct args *a, const char *text)
+{
+	struct penstock_shard_opts *s = &a->shard;
+	int used = 0;
+
+	*s = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	while (*text) {
+		unsigned rank, ranks;
+		char kind;
+
+		if (sscanf(text, "%cp=%u/%u%n", &kind, &rank, &ranks, &used) != 3 ||
+		    (kind != 't' && kind != 'e') || rank >= ranks ||
+		    (text[used] && text[used] != ','))
+			return fail(EXIT_USAGE, "--shard wants tp=R/N, ep=R/N or both with a "
+						"comma, R from 0 to N-1");
+		*(kind == 't' ? &s->rank : &s->expert_rank) = rank;
+		*(kind == 't' ? &s->ranks : &s->expert_ranks) = ranks;
+		text += used + (text[used] == ',');
+	}
+	a->load.shard = s;
+	return 0;
+}
+
 static int take_option(struct args *a, int c)
 {
 	bool ok = true;
@@ -93,6 +118,8 @@ static int take_option(struct args *a, int c)
 			return fail(EXIT_USAGE, "at most %d --select", WORDS_MAX);
 		a->names[a->open.name_count++] = optarg;
 		return 0;
+	case 'T':
+		return take_shard(a, optarg);
 	case 'R':
 		a->open.revision = optarg;
 		return 0;
@@ -128,6 +155,7 @@ static int parse(int argc, char **argv, struct args *a)
 	static const struct option options[] = {{"device", required_argument, NULL, 'D'},
 						{"stripe", required_argument, NULL, 'S'},
 						{"select", required_argument, NULL, 's'},
+						{"shard", required_argument, NULL, 'T'},
 						{"revision", required_argument, NULL, 'R'},
 						{"require", required_argument, NULL, 'r'},
 						{"effort", required_argument, NULL, 'e'},
@@ -224,11 +252,17 @@ static void open_all(struct loading *l)
 				note(l, EXIT_USAGE, "--device names %s twice",
 				     penstock_device_name(l->devs[i]));
 	}
-	for (uint64_t i = 0; i < penstock_weights_count(l->w); i++) {
+	for (uint64_t i = 0; !l->code && i < penstock_weights_count(l->w); i++) {
 		struct penstock_tensor t = {.size = sizeof(t)};
+		struct penstock_shard s = {.size = sizeof(s)};
 
 		penstock_weights_get(l->w, i, &t);
-		l->total += t.bytes;
+		if (!l->a->load.shard)
+			l->total += t.bytes;
+		else if (penstock_weights_shard(l->w, i, l->a->load.shard, &s))
+			note_lib(l);
+		else
+			l->total += s.bytes;
 	}
 }
 
@@ -269,70 +303,113 @@ static bool pread_all(int fd, char *to, size_t len, uint64_t off)
 	return true;
 }
 
-static bool same_tensor(struct loading *l, struct penstock_device *host, unsigned dev,
-			uint64_t index, int fd, char *blocks)
-{
-	struct penstock_tensor t = {.size = sizeof(t)};
-	const char *at = penstock_loaded_ptr(l->loaded, dev, index);
+struct check {
+	struct loading *l;
+	struct penstock_device *host;
+	const char *name;
+	char *blocks; /* two of BLOCK */
+	int fd;
+};
 
-	penstock_weights_get(l->w, index, &t);
-	for (uint64_t done = 0; done < t.bytes; done += BLOCK) {
-		uint64_t len = t.bytes - done < BLOCK ? t.bytes - done : BLOCK;
+/* `len` bytes of device memory against the file from `off` on. */
+static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint64_t off,
+		       uint64_t len)
+{
+	for (uint64_t done = 0; done < len; done += BLOCK) {
+		uint64_t part = len - done < BLOCK ? len - done : BLOCK;
 		struct penstock_copy_args copy = {.size = sizeof(copy),
-						  .dst_dev = host,
-						  .dst = blocks,
-						  .src_dev = l->devs[dev],
+						  .dst_dev = c->host,
+						  .dst = c->blocks,
+						  .src_dev = c->l->devs[dev],
 						  .src = at + done,
-						  .row_len = len};
+						  .row_len = part};
 
 		if (penstock_copy(&copy, 1)) {
-			note_lib(l);
+			note_lib(c->l);
 			return false;
 		}
-		if (!pread_all(fd, blocks + BLOCK, len, t.off + done)) {
-			note(l, EXIT_FAILED, "%s: it could not be read again", t.name);
+		if (!pread_all(c->fd, c->blocks + BLOCK, part, off + done)) {
+			note(c->l, EXIT_FAILED, "%s: it could not be read again", c->name);
 			return false;
 		}
-		if (memcmp(blocks, blocks + BLOCK, len)) {
-			note(l, EXIT_FAILED, "%s: what was loaded differs from the file", t.name);
+		if (memcmp(c->blocks, c->blocks + BLOCK, part)) {
+			note(c->l, EXIT_FAILED, "%s: what was loaded differs from the file",
+			     c->name);
 			return false;
 		}
 	}
 	return true;
 }
 
+/* Each row of a rank's part where it belongs. */
+static bool same_piece(const struct check *c, unsigned dev, const char *base,
+		       const struct penstock_tensor *t, const struct penstock_piece *p)
+{
+	uint64_t rows = 1, inner = penstock_dtype_bits(t->dtype), extent, len;
+
+	if (!t->rank || (!p->dim && !p->count))
+		return same_bytes(c, dev, base, t->off, t->bytes);
+	for (unsigned i = 0; i < p->dim; i++)
+		rows *= t->shape[i];
+	for (unsigned i = p->dim + 1; i < t->rank; i++)
+		inner *= t->shape[i];
+	extent = t->shape[p->dim] * inner / 8;
+	len = p->count * inner / 8;
+	for (uint64_t r = 0; r < rows; r++)
+		if (!same_bytes(c, dev, base + (uintptr_t)p->ptr + r * p->pitch,
+				t->off + r * extent + p->first * inner / 8, len))
+			return false;
+	return true;
+}
+
+static bool same_tensor(struct check *c, unsigned dev, uint64_t index,
+			const struct penstock_tensor *t)
+{
+	const char *base = penstock_loaded_ptr(c->l->loaded, dev, index);
+	struct penstock_shard s = {.size = sizeof(s), .piece_count = 1};
+
+	c->name = t->name;
+	if (c->l->a->load.shard &&
+	    penstock_weights_shard(c->l->w, index, c->l->a->load.shard, &s)) {
+		note_lib(c->l);
+		return false;
+	}
+	for (unsigned i = 0; i < s.piece_count; i++)
+		if (!same_piece(c, dev, base, t, &s.pieces[i]))
+			return false;
+	return true;
+}
+
 static void verify(struct loading *l)
 {
-	struct penstock_device *host = NULL;
+	struct check c = {.l = l, .blocks = malloc(2 * BLOCK), .fd = -1};
 	struct penstock_weights_file f = {.size = sizeof(f)};
-	char *blocks = malloc(2 * BLOCK);
 	unsigned file = UINT32_MAX;
-	int fd = -1;
 
-	if (!blocks || penstock_device_open("host", NULL, &host) < 0)
-		note(l, EXIT_FAILED, "%s", blocks ? penstock_errmsg() : "no memory to verify");
+	if (!c.blocks || penstock_device_open("host", NULL, &c.host) < 0)
+		note(l, EXIT_FAILED, "%s", c.blocks ? penstock_errmsg() : "no memory to verify");
 	for (uint64_t i = 0; !l->code && i < penstock_weights_count(l->w); i++) {
 		struct penstock_tensor t = {.size = sizeof(t)};
 
 		penstock_weights_get(l->w, i, &t);
 		if (t.file != file) {
-			if (fd >= 0)
-				close(fd);
+			if (c.fd >= 0)
+				close(c.fd);
 			file = t.file;
 			penstock_weights_get_file(l->w, file, &f);
-			fd = open(f.path, O_RDONLY | O_CLOEXEC);
-			if (fd < 0)
+			c.fd = open(f.path, O_RDONLY | O_CLOEXEC);
+			if (c.fd < 0)
 				note(l, EXIT_FAILED, "%s: it could not be opened again", f.path);
 		}
 		for (unsigned d = 0; !l->code && d < l->dev_count; d++)
-			same_tensor(l, host, d, i, fd, blocks);
+			same_tensor(&c, d, i, &t);
 		if (stopped)
 			note(l, 128 + (int)stopped, "stopped by %s", strsignal((int)stopped));
 	}
-	if (fd >= 0)
-		close(fd);
-	free(blocks);
-	penstock_device_close(host);
+	if (c.fd >= 0)
+		close(c.fd);
+	free(c.blocks);
+	penstock_device_close(c.host);
 	l->verified = !l->code;
 }
 
@@ -423,6 +500,7 @@ const struct command cmd_load = {
 	.help = "  --device D,...   devices; each gets all of it, read once (auto)\n"
 		"  --stripe DIR,... further directories that hold parts of the model\n"
 		"  --select GLOB    only tensors whose name matches; may be repeated\n"
+		"  --shard tp=R/N   only what rank R of N needs; ep=R/N spreads experts\n"
 		"  --revision R     of a model in a Hugging Face cache (main)\n"
 		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
 		"met\n"
