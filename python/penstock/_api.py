@@ -19,15 +19,16 @@ Paths = Union[PathLike, Sequence[PathLike]]
 
 def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
               names: Optional[Sequence[str]] = None, backend: Optional[str] = None,
-              **how: Any) -> Dict[str, Any]:
+              shard: Optional[Mapping[str, int]] = None, **how: Any) -> Dict[str, Any]:
     """Every tensor of a file or a model, by name, on `device` ("cpu", "cuda:0", 0,
     "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
     `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names or globs.
-    `require` and `effort` as everywhere; `backend` is taken and means nothing."""
+    `shard` is what a rank of a tensor parallelism needs, {"rank": 0, "ranks": 8}, see
+    Model.load. `require` and `effort` as everywhere; `backend` means nothing here."""
     del backend
     model = Model(filename, names=names)
     try:
-        return model.load(device, framework, **how)[0]
+        return model.load(device, framework, shard=shard, **how)[0]
     finally:
         model.close()
 

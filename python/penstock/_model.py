@@ -166,29 +166,48 @@ class Model:
             opts.path = keep[0]
         return opts, keep
 
+    def shard(self, info: Info, how: Any) -> Any:
+        """What of a tensor a rank needs, as the library says it."""
+        out = ffi.new("struct penstock_shard *")
+        out.size = ffi.sizeof("struct penstock_shard")
+        check(lib.penstock_weights_shard(self.handle, info.index, how, out), self.path)
+        return out
+
     def load(self, device: Any = "host", framework: Optional[str] = None, *, first: int = 0,
-             count: int = 0, **how: Any) -> Tuple[Dict[str, Any], Report]:
-        """All tensors, or `count` from the `first` on, in one allocation."""
+             count: int = 0, shard: Optional[Mapping[str, int]] = None,
+             **how: Any) -> Tuple[Dict[str, Any], Report]:
+        """All tensors, or `count` from the `first` on, in one allocation; with `shard`
+        only what a rank needs of each: rank, ranks, expert_rank, expert_ranks, and
+        heads, kv_heads, experts where no config.json says them."""
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
         opts, _keep = self.options(**how)
         opts.first, opts.count = first, count
         infos = self.infos[first:first + count] if count else self.infos[first:]
+        parts = None
+        if shard is not None:
+            rank = shard_options(shard)
+            opts.shard = rank
+            parts = [self.shard(info, rank) for info in infos]
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, out = new_report(), ffi.new("struct penstock_loaded **")
         devices = ffi.new("struct penstock_device *[]", [handle])
         check(lib.penstock_weights_load(self.handle, devices, 1, opts, report, out), self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
         ptr, cast = lib.penstock_loaded_ptr, ffi.cast
-        at = [int(cast("uintptr_t", ptr(loaded, 0, info.index))) for info in infos]
+        shapes = [(info.name, info.dtype, info.shape, info.nbytes, info.index) for info in infos]
+        if parts is not None:
+            shapes = [(info.name, info.dtype, tuple(p.shape[0:p.rank]), p.bytes, info.index)
+                      for info, p in zip(infos, parts) if p.piece_count]
+        at = [int(cast("uintptr_t", ptr(loaded, 0, index))) for *_, index in shapes]
         base = min(at, default=0)
-        length = max((a + i.nbytes for a, i in zip(at, infos)), default=0) - base
+        length = max((a + nbytes for a, (_, _, _, nbytes, _) in zip(at, shapes)), default=0) - base
         memory = Memory(base, length, name, (loaded, torch_memory))
         if torch_memory is not None:
             torch_memory.lend(memory)
-        tensors = {info.name: convert(Tensor(info.dtype, info.shape, name, a, memory), framework)
-                   for info, a in zip(infos, at)}
+        tensors = {title: convert(Tensor(dtype, shape, name, a, memory), framework)
+                   for (title, dtype, shape, _, _), a in zip(shapes, at)}
         return tensors, Report(report)
 
     def load_into(self, pieces: Sequence[Any], **how: Any) -> Report:
@@ -267,6 +286,17 @@ class _TorchMemory:
         """Tensors become views of torch's own tensor."""
         start = memory.base - self.tensor.data_ptr()
         memory._torch = self.tensor[start:start + memory.length]
+
+
+def shard_options(values: Mapping[str, int]) -> Any:
+    opts = ffi.new("struct penstock_shard_opts *")
+    opts.size, opts.ranks, opts.expert_ranks = ffi.sizeof("struct penstock_shard_opts"), 1, 1
+    known = {"rank", "ranks", "expert_rank", "expert_ranks", "heads", "kv_heads", "experts"}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"shard has no '{name}': {sorted(known)}")
+        setattr(opts, name, value)
+    return opts
 
 
 def new_report() -> Any:

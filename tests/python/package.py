@@ -228,6 +228,28 @@ class Devices(unittest.TestCase):
         self.assertEqual(caught.exception.reason, "no-device")
 
 
+class Ranks(unittest.TestCase):
+    def test_shard(self):
+        """Ranks together are the whole again, along the dimension that is cut."""
+        file = os.path.join(TMP, "ranks.safetensors")
+        arrays = {"a.q_proj.weight": fill("int32", (16, 8)), "norm": fill("int32", (8,)),
+                  "a.o_proj.weight": fill("int32", (8, 16)),
+                  "a.k_proj.weight": fill("int32", (4, 8))}
+        safetensors.numpy.save_file(arrays, file)
+        ranks = [penstock.load_file(file, framework="numpy",
+                                    shard={"rank": r, "ranks": 4, "heads": 8, "kv_heads": 2})
+                 for r in range(4)]
+        join = numpy.concatenate
+        same(self, {"a.q_proj.weight": join([r["a.q_proj.weight"] for r in ranks]),
+                    "a.o_proj.weight": join([r["a.o_proj.weight"] for r in ranks], axis=1),
+                    "a.k_proj.weight": join([r["a.k_proj.weight"] for r in ranks[::2]]),
+                    "norm": ranks[3]["norm"]}, arrays)
+        with self.assertRaises(penstock.PenstockError):
+            penstock.load_file(file, shard={"rank": 0, "ranks": 3})
+        with self.assertRaises(ValueError):
+            penstock.load_file(file, shard={"of": 3})
+
+
 class Life(unittest.TestCase):
     def test_outlives(self):
         for _ in range(20):
