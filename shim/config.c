@@ -357,6 +357,48 @@ static void env_text(struct shim_config *config, const char *name, enum cuf_stri
 		memcpy(config->text[which], text, strlen(text) + 1);
 }
 
+extern char **environ;
+
+/* What of the original's family of names is set and does nothing here, or nowhere. */
+static void env_others(void)
+{
+	static const char *const acting[] = {
+		"CUFILE_ENV_PATH_JSON",		"CUFILE_LOGGING_LEVEL",
+		"CUFILE_LOGFILE_PATH",		"CUFILE_USE_PCIP2PDMA",
+		"CUFILE_FORCE_COMPAT_MODE",	"CUFILE_SKIP_TOPOLOGY_DETECTION",
+		"CUFILE_STREAM_MEMOPS_BYPASS",	"CUFILE_STATS_LEVEL",
+		"CUFILE_MAX_DEVICE_CACHE_SIZE", "CUFILE_PER_BUFFER_CACHE_SIZE",
+	};
+	static const char *const known[] = {
+		"CUFILE_LOGFILE_MAX_SIZE_MB",
+		"CUFILE_NVTX",
+		"CUFILE_DMABUF_ENABLE",
+		"CUFILE_EXPERIMENTAL_FS",
+		"CUFILE_IO_PRIORITY",
+		"CUFILE_ETH_SL",
+		"CUFILE_IB_SL",
+		"CUFILE_SKIP_BUFFER_VALIDITY_CHECK",
+		"CUFILE_VISIBLE_DEVICES",
+		"CUFILE_RDMA_",
+	};
+
+	for (char **e = environ; e && *e; e++) {
+		int len = (int)strcspn(*e, "=");
+		bool acts = strncmp(*e, "CUFILE_", 7) != 0, noted = false;
+
+		for (size_t i = 0; i < COUNT(acting); i++)
+			acts |= strlen(acting[i]) == (size_t)len &&
+				!strncmp(*e, acting[i], (size_t)len);
+		for (size_t i = 0; i < COUNT(known); i++)
+			noted |= !strncmp(*e, known[i], strlen(known[i]));
+		if (!acts && noted)
+			note(SHIM_INFO, "%.*s changes nothing here", len, *e);
+		else if (!acts)
+			note(SHIM_NOTICE, "the environment's %.*s is not known",
+			     len > 80 ? 80 : len, *e);
+	}
+}
+
 void shim_config_load(struct shim_config *config)
 {
 	shim_config_defaults(config);
@@ -370,4 +412,5 @@ void shim_config_load(struct shim_config *config)
 	env_size(config, "CUFILE_STATS_LEVEL", CUF_PROFILE_STATS);
 	env_size(config, "CUFILE_MAX_DEVICE_CACHE_SIZE", CUF_MAX_DEVICE_CACHE_KB);
 	env_size(config, "CUFILE_PER_BUFFER_CACHE_SIZE", CUF_PER_BUFFER_CACHE_KB);
+	env_others();
 }

@@ -264,6 +264,33 @@ static void wrong_kinds(void **state)
 	assert_int_equal(said("'execution' wants a section"), 1);
 }
 
+static void environment(void **state)
+{
+	(void)state;
+	unlink(json_path);
+	setenv("CUFILE_NVTX", "true", 1);
+	setenv("CUFILE_RDMA_DC_KEY", "1", 1);
+	setenv("CUFILE_ALOW_COMPAT_MODE", "false", 1);
+	setenv("CUFILE_STATS_LEVEL", "2", 1);
+	setenv("CUFILE_MAX_DEVICE_CACHE_SIZE", "-1", 1);
+	setenv("CUFILE_LOGGING_LEVEL", "info", 1);
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_PROFILE_STATS), 2);
+	assert_int_equal(size_of(CUF_MAX_DEVICE_CACHE_KB), 131072);
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(said("NOTICE: the environment's CUFILE_ALOW_COMPAT_MODE is not known"), 1);
+	assert_int_equal(said("INFO: CUFILE_NVTX changes nothing here"), 1);
+	assert_int_equal(said("INFO: CUFILE_RDMA_DC_KEY changes nothing here"), 1);
+	assert_int_equal(said("CUFILE_MAX_DEVICE_CACHE_SIZE wants a number from 0 to"), 1);
+	unsetenv("CUFILE_NVTX");
+	unsetenv("CUFILE_RDMA_DC_KEY");
+	unsetenv("CUFILE_ALOW_COMPAT_MODE");
+	unsetenv("CUFILE_STATS_LEVEL");
+	unsetenv("CUFILE_MAX_DEVICE_CACHE_SIZE");
+	unsetenv("CUFILE_LOGGING_LEVEL");
+	assert_ok(cuFileSetStatsLevel(0));
+}
+
 /* No configuration: the defaults hold, the driver opens, the log says why. */
 static void no_configuration(void **state)
 {
@@ -464,12 +491,13 @@ static void topology(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),	    cmocka_unit_test(one_over_the_other),
-		cmocka_unit_test(wrong_parameters), cmocka_unit_test(slabs),
-		cmocka_unit_test(copied_example),   cmocka_unit_test(wrong_kinds),
-		cmocka_unit_test(no_configuration), cmocka_unit_test(compat_off),
-		cmocka_unit_test(first_use),	    cmocka_unit_test(where_the_log_goes),
-		cmocka_unit_test(p2p_flags),	    cmocka_unit_test(topology),
+		cmocka_unit_test(defaults),	      cmocka_unit_test(one_over_the_other),
+		cmocka_unit_test(wrong_parameters),   cmocka_unit_test(slabs),
+		cmocka_unit_test(copied_example),     cmocka_unit_test(wrong_kinds),
+		cmocka_unit_test(environment),	      cmocka_unit_test(no_configuration),
+		cmocka_unit_test(compat_off),	      cmocka_unit_test(first_use),
+		cmocka_unit_test(where_the_log_goes), cmocka_unit_test(p2p_flags),
+		cmocka_unit_test(topology),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
