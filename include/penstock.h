@@ -284,7 +284,8 @@ struct penstock_device_opts {
 PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_device_opts *opts,
 				      struct penstock_device **out);
 
-/* Drops one reference; the last stops the pump. May block. */
+/* Drops one reference; the last waits for the device's requests in flight and stops the
+ * pump. May block. */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
 /* "cuda:0". Lives as long as the device. */

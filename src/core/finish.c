@@ -156,6 +156,8 @@ void pst_req_put(struct pst_request *req)
 		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);
 	if (req->words)
 		pst_stream_release(req);
+	if (req->home) /* from here on the pump may close */
+		atomic_fetch_sub_explicit(&req->home->requests, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
 	pst_queue_push(req->q, req);
 }
@@ -188,7 +190,6 @@ static void path_row(const struct pst_request *req, const struct pst_route *rout
 void pst_req_report(struct pst_request *req)
 {
 	struct penstock_report *report = &req->report;
-	const struct pst_route *route = req->span_count ? req->spans[0].route : NULL;
 	uint64_t most = 0;
 
 	report->size = sizeof(*report);
@@ -197,7 +198,6 @@ void pst_req_report(struct pst_request *req)
 	report->start_ns = req->start_ns;
 	report->end_ns = req->end_ns;
 	report->engine = atomic_load_explicit(&req->engine, memory_order_relaxed);
-	report->engine_why = req->pump ? req->pump->lanes[0].engine_why.why : PENSTOCK_WHY_NONE;
 	report->cpu_copied = atomic_load_explicit(&req->cpu_copied, memory_order_relaxed);
 	report->dram_laid = atomic_load_explicit(&req->dram_laid, memory_order_relaxed);
 	report->chunks = atomic_load_explicit(&req->chunks, memory_order_relaxed);
@@ -208,7 +208,7 @@ void pst_req_report(struct pst_request *req)
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		struct penstock_report_path *row = &report->paths[report->path_count];
 
-		path_row(req, route, i, row);
+		path_row(req, req->route, i, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
 			continue; /* nobody expects it */
 		report->path_count++;

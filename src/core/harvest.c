@@ -43,7 +43,7 @@ void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
 	/* Once it is on the list it may be harvested, and the queue closed. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	if (req->flags & PENSTOCK_R_DETACHED) {
-		pst_req_use(req);
+		pst_req_forget(req);
 		pst_queue_return(q, req);
 		/* Nothing to harvest, but who waits until nothing is in flight is to know. */
 		news = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
@@ -83,7 +83,7 @@ static void collect(struct penstock_queue *q)
 	q->ready_end = &last->link;
 }
 
-static void free_harvested(struct penstock_queue *q)
+void pst_queue_free_harvested(struct penstock_queue *q)
 {
 	while (q->harvested) {
 		struct pst_request *req = q->harvested;
@@ -109,7 +109,7 @@ static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, un
 		one.user = req->user;
 		one.result = req->result;
 		one.report = &req->report;
-		pst_req_use(req); /* from here on its id is nobody's */
+		pst_req_forget(req); /* from here on its id is nobody's */
 		req->link = q->harvested;
 		q->harvested = req;
 		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_relaxed);
@@ -148,7 +148,7 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 
 	if (ret)
 		return ret;
-	free_harvested(q);
+	pst_queue_free_harvested(q);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
 		drain_fd(q);
 	have = harvest(q, done, 0, max ? max : UINT32_MAX);
@@ -203,7 +203,7 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 
 	if (ret)
 		return ret;
-	free_harvested(q);
+	pst_queue_free_harvested(q);
 	max = max ? max : UINT32_MAX;
 	min = min < max ? min : max;
 	for (;;) {

@@ -217,12 +217,24 @@ int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
+/* A request stays where it was first handed in, so one lane after the other will do. */
+static void await_ends(struct pst_pump *pump)
+{
+	for (unsigned i = 0; i < pump->lane_count; i++)
+		while (atomic_load_explicit(&pump->lanes[i].requests, memory_order_acquire))
+			sched_yield();
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
+		while (atomic_load_explicit(&pump->spare[i].taken, memory_order_acquire))
+			sched_yield();
+}
+
 void pst_pump_stop(struct penstock_device *dev)
 {
 	struct pst_pump *pump = atomic_load(&dev->pump);
 
 	if (!pump || pump->pid != getpid()) /* a child has no lanes to stop */
 		return;
+	await_ends(pump);
 	atomic_store(&pump->stop, true);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pst_lane_wake(&pump->lanes[i]);
@@ -320,6 +332,8 @@ void pst_pump_submit(struct pst_request *req)
 			best = lane;
 	}
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
+	req->home = best;
+	atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
 	push(best, req);
 }
 

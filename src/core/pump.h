@@ -63,6 +63,7 @@ struct pst_lane {
 	unsigned deferred_count;
 	_Atomic unsigned load;		/* entries in inbox and todo, for choosing a lane */
 	_Atomic unsigned busy_seen;	/* busy, as of the last turn */
+	_Atomic unsigned requests;	/* handed in here first, not ended */
 	_Atomic(struct pst_copyq *) given; /* that another thread opened for it */
 	struct pst_copyq *copyqs[PST_LANE_DEVICES];
 	unsigned copyq_count;
@@ -99,6 +100,7 @@ struct pst_pump {
 
 /* Starts the pump if it does not run. Under the device table's lock. */
 int pst_pump_start(struct penstock_device *dev, struct pst_err *err);
+/* When all that was handed to it has ended. Under the same lock. */
 void pst_pump_stop(struct penstock_device *dev);
 
 /* Gives every lane a copy queue of another device, before its first request with parts on

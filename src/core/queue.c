@@ -99,6 +99,7 @@ void penstock_queue_close(struct penstock_queue *q)
 			penstock_wait(q, done, 1, 16, -1);
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			sched_yield();
+		pst_queue_free_harvested(q);
 	}
 	if (q->fd >= 0)
 		close(q->fd);
@@ -127,6 +128,8 @@ static struct pst_request *take_place(struct penstock_queue *q)
 
 void pst_queue_return(struct penstock_queue *q, struct pst_request *req)
 {
+	if (req->route)
+		pst_route_put(req->route);
 	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&q->returned, &req->link, req,
 						      memory_order_release, memory_order_relaxed))
@@ -304,6 +307,7 @@ static void reset(struct pst_request *req)
 	}
 	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
 	req->words = NULL;
+	req->home = NULL;
 	req->span_count = 0;
 	req->body = req->total = 0;
 }
@@ -450,6 +454,19 @@ static bool run_here(struct pst_request *req)
 	return true;
 }
 
+/* From here on the place is in use, by a request that is sure to end. What its report
+ * says outlives storage and device. */
+static void take_up(struct pst_request *req)
+{
+	req->route = req->span_count ? req->spans[0].route : NULL;
+	if (req->route)
+		atomic_fetch_add_explicit(&req->route->refs, 1, memory_order_relaxed);
+	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why
+					   : PENSTOCK_WHY_NONE;
+	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
+}
+
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
 {
 	struct pst_request *req = take_place(q);
@@ -464,8 +481,7 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 		}
 		return pst_err_publish(&err);
 	}
-	pst_req_use(req);
-	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
+	take_up(req);
 	if (!run_here(req))
 		hand_in(req);
 	return 0;
@@ -489,10 +505,9 @@ static int submit_one(struct penstock_queue *q, const struct penstock_req *from,
 		q->free = req;
 		return ret;
 	}
-	pst_req_use(req);
+	take_up(req);
 	if (id)
 		*id = (uint64_t)req->generation << 32 | req->index;
-	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 	atomic_store_explicit(&q->fast, req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
 			      memory_order_relaxed);
 	if (req->stream)
@@ -526,7 +541,8 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
 
 	if (index >= q->place_count || !(generation & 1) ||
-	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) != generation)
+	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) !=
+		    generation)
 		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
 				      "no such request, or it has been harvested");
 	/* Lanes look before each claim; chunks that have begun run to their end. Another

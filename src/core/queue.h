@@ -39,6 +39,9 @@ void pst_queue_push(struct penstock_queue *q, struct pst_request *req);
 /* Makes a place free for the submitter. Any thread. */
 void pst_queue_return(struct penstock_queue *q, struct pst_request *req);
 
+/* Makes the places of the last harvest free. */
+void pst_queue_free_harvested(struct penstock_queue *q);
+
 /* Submits one request that the caller waits for: on its own thread if it is small. */
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from);
 

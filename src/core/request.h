@@ -60,7 +60,9 @@ struct pst_request {
 	uint32_t index;
 	_Atomic uint32_t generation; /* which use of the place this is; even: none */
 	struct penstock_storage *st;
+	struct pst_route *route; /* of the first span: what the report says of paths */
 	struct pst_pump *pump;
+	struct pst_lane *home; /* which counts it, NULL: none */
 	enum penstock_op op;
 	enum penstock_class require;
 	enum penstock_effort effort;
@@ -105,8 +107,8 @@ struct pst_request {
 	struct pst_request *link; /* free list or completion list */
 };
 
-/* Begins or ends a use of its place, so that ids name that and not the place. */
-static inline void pst_req_use(struct pst_request *req)
+/* Ends a use of its place, so that ids name that and not the place. */
+static inline void pst_req_forget(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
 }

@@ -77,6 +77,7 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 	route->st = st;
 	route->dev = dev;
 	route->op = op;
+	route->refs = 1;
 	for (unsigned i = 0; i < pst_path_count; i++)
 		probe_path(route, i);
 	make_plans(route);
@@ -109,6 +110,12 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	return ret;
 }
 
+void pst_route_put(struct pst_route *route)
+{
+	if (atomic_fetch_sub_explicit(&route->refs, 1, memory_order_acq_rel) == 1)
+		free(route);
+}
+
 void pst_routes_drop(struct penstock_storage *st)
 {
 	for (unsigned op = 0; op < 2; op++)
@@ -120,7 +127,7 @@ void pst_routes_drop(struct penstock_storage *st)
 			for (unsigned i = 0; i < pst_path_count; i++)
 				if (pst_paths[i]->route_close)
 					pst_paths[i]->route_close(route, i);
-			free(route);
 			atomic_store(&st->routes[op][d], NULL);
+			pst_route_put(route);
 		}
 }

@@ -2,7 +2,8 @@
 /*
  * A route: one storage, one device, one direction; what each path found out about
  * it, and a ready plan for every class and effort. Made once, by penstock_prepare
- * or the first submit, never changed after, freed with its storage.
+ * or the first submit, never changed after, used until its storage closes. The texts in
+ * it are those of reports, so it stays as long as one of them is not harvested.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H
@@ -21,14 +22,18 @@ struct pst_route {
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
 	_Atomic int write_proof[PST_PATHS_MAX]; /* 0: not yet, 1: proven, -1: failed */
 	void *path_priv[PST_PATHS_MAX];		/* the path's, freed by route_close */
+	char apart[64];				/* what is above is read all the time */
+	_Atomic unsigned refs;			/* the storage's, and of reports that name it */
 };
 
 /* The route, made if need be (slow then). Serialised inside; any thread. */
 int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		  struct pst_route **out, struct pst_err *err);
 
-/* Frees every route of a storage that closes. */
+/* Gives up every route of a storage that closes. */
 void pst_routes_drop(struct penstock_storage *st);
+/* Gives back one reference; the last frees it. */
+void pst_route_put(struct pst_route *route);
 
 /* The trial transfer: canary.c. Runs path `index` on known bytes into scratch memory
  * and compares; sets states[index].proven, or usable = false with the reason. */
