@@ -245,6 +245,14 @@ static void remove_created(const struct pst_file *file)
 		pst_log(PST_LOG_WARN, "file", "cannot remove %s: %m", name);
 }
 
+static void say_borrowed(struct pst_storage_facts *facts)
+{
+	size_t n = strlen(facts->text);
+
+	snprintf(facts->text + n, sizeof(facts->text) - n, "%s%s", n ? "; " : "",
+		 penstock_why_text(facts->why_fd.why));
+}
+
 int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		  const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -277,6 +285,8 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		st->facts.growing = file->created && file->length;
 		st->facts.immutable = opts->flags & PENSTOCK_O_IMMUTABLE;
 		ret = pst_file_facts(st, opts->sys_root ? opts->sys_root : "", err);
+		if (st->facts.why_fd.code)
+			say_borrowed(&st->facts);
 	}
 	if (ret) {
 		remove_created(file);
