@@ -116,5 +116,7 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 
 	if (!st || !dev || (unsigned)op > PENSTOCK_WRITE)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no storage, device or op");
+	if (pst_owned(st->generation, &err) || pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	return pst_route_get(st, dev, op, &route, &err) ? pst_err_publish(&err) : 0;
 }

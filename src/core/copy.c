@@ -92,6 +92,8 @@ static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 
 	if (!c->dst_dev || !c->src_dev || !c->dst || !c->src)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a copy without device or address");
+	if (pst_owned(c->dst_dev->generation, err) || pst_owned(c->src_dev->generation, err))
+		return err->code;
 	c->rows = c->rows ? c->rows : 1;
 	if (c->rows == 1)
 		c->dst_pitch = c->src_pitch = c->row_len;

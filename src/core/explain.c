@@ -143,6 +143,8 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	dev = req.segs[0].dev ? req.segs[0].dev : pst_device_find(req.segs[0].buf);
 	if (!dev)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_DEVICE, "no device is open for it");
+	if (pst_owned(req.storage->generation, &err) || pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	if (pst_route_get(req.storage, dev, req.op, &route, &err))
 		return pst_err_publish(&err);
 	plan = &route->plans[req.require][req.effort];

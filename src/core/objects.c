@@ -15,6 +15,10 @@
 #include "core/pump.h"
 #include "core/route.h"
 
+#define KNOWN_FLAGS                                                                  \
+	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE |  \
+	 PENSTOCK_O_NOFOLLOW)
+
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_device *devices[PST_DEVICES_MAX]; /* the per-process pumps' owners */
 
@@ -37,6 +41,14 @@ static void watch_forks(void)
 unsigned pst_generation(void)
 {
 	return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+int pst_owned(unsigned made, struct pst_err *err)
+{
+	if (made == pst_generation())
+		return 0;
+	return pst_fail_errno(err, EOWNERDEAD, PENSTOCK_WHY_BAD_ARGUMENT,
+			      "opened before a fork: the child must open its own");
 }
 
 int pst_take(void *into, size_t ours, const void *from, const char *what,
@@ -111,6 +123,10 @@ static int open_storage(const char *url, int fd, const struct penstock_storage_o
 	ret = pst_take(&opts, sizeof(opts), from, "penstock_storage_opts", &err);
 	if (ret)
 		return pst_err_publish(&err);
+	if (opts.flags & ~KNOWN_FLAGS)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"storage flags 0x%x: this library does not know 0x%x", opts.flags,
+				opts.flags & ~KNOWN_FLAGS);
 	if (opts.flags & (PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE))
 		opts.flags |= PENSTOCK_O_WRITE;
 	if (opts.length > INT64_MAX)
@@ -147,8 +163,10 @@ static int end_writing(struct penstock_storage *st, int (*end)(struct penstock_s
 		       bool durable)
 {
 	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
-	int ret;
+	int ret = pst_owned(st->generation, NULL);
 
+	if (ret)
+		return ret;
 	if (atomic_load(&st->inflight))
 		return pst_fail_errno(NULL, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "requests are in flight, wait for them first");
@@ -176,10 +194,11 @@ void penstock_close(struct penstock_storage *st)
 {
 	if (!st)
 		return;
-	while (atomic_load(&st->inflight) && st->generation == pst_generation())
+	if (st->generation != pst_generation())
+		return; /* the parent's, which decides over its file */
+	while (atomic_load(&st->inflight))
 		sched_yield();
-	if (st->generation == pst_generation())
-		pst_pumps_forget(st);
+	pst_pumps_forget(st);
 	pst_routes_drop(st);
 	st->ops->close(st);
 	free(st);
@@ -440,6 +459,8 @@ int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
 
 	if (!len || !out)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to allocate");
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
 }
 
@@ -449,6 +470,8 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 
 	if (!ptr)
 		return 0;
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
 }
 
@@ -462,6 +485,8 @@ int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
 {
 	struct pst_err err;
 
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	if (!dev->ops->export_memory)
 		return unsupported(dev, "export memory");
 	memset(out, 0, sizeof(*out));
@@ -475,6 +500,8 @@ int penstock_import_memory(struct penstock_device *dev, const struct penstock_ex
 {
 	struct pst_err err;
 
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	if (!dev->ops->import_memory)
 		return unsupported(dev, "import memory");
 	return dev->ops->import_memory(dev, exported, out, &err) ? pst_err_publish(&err) : 0;
@@ -486,6 +513,8 @@ int penstock_register(struct penstock_device *dev, void *host, size_t len)
 
 	if (!host || !len)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to register");
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	if (!dev->ops->host_register)
 		return 0; /* its copies need none */
 	return dev->ops->host_register(dev, host, len, false, &err) ? pst_err_publish(&err) : 0;
@@ -495,6 +524,8 @@ int penstock_unregister(struct penstock_device *dev, void *host)
 {
 	struct pst_err err;
 
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
 	if (!dev->ops->host_unregister)
 		return 0;
 	return dev->ops->host_unregister(dev, host, &err) ? pst_err_publish(&err) : 0;

@@ -33,5 +33,7 @@ int pst_give(void *into, const void *ours, size_t size);
 
 /* Counts forks: an object made under another count belongs to the parent. */
 unsigned pst_generation(void);
+/* -EOWNERDEAD for such an object: a child may use nothing of its parent's. */
+int pst_owned(unsigned made, struct pst_err *err);
 
 #endif

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What include/penstock.h says of other processes and of what a kernel may refuse:
+ * exports, forks, io_uring, a descriptor that nobody else may open. The CUDA driver is
+ * the stand-in. Run with arguments it is a child: see the roles in main.
+ */
+#include "api.h"
+
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+/* ---- processes ---- */
+
+/* Runs this program as `role`; its exit status, which says where it went wrong. */
+static int run_as(const char *role, const char *what)
+{
+	char self[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	int status = -1;
+	pid_t pid;
+
+	assert_true(n > 0);
+	self[n] = '\0';
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		execl(self, self, role, what, (char *)NULL);
+		_exit(127);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* What is exported here is read there. */
+static int import(const char *hex)
+{
+	struct penstock_export in = PENSTOCK_EXPORT_INIT;
+	struct penstock_copy_args copy = {sizeof(copy)};
+	struct penstock_device *of;
+	unsigned char back[4096];
+	void *mem;
+
+	for (size_t i = 0; i < sizeof(in.bytes); i++)
+		sscanf(hex + 2 * i, "%2hhx", &in.bytes[i]);
+	if (penstock_device_open("cuda:0", NULL, &gpu) || penstock_device_open("host", NULL, &host))
+		return 1;
+	if (penstock_import_memory(gpu, &in, &mem))
+		return 2;
+	if (penstock_device_of(mem, &of) || of != gpu)
+		return 3;
+	copy.dst_dev = host;
+	copy.dst = back;
+	copy.src_dev = gpu;
+	copy.src = mem;
+	copy.row_len = sizeof(back);
+	if (penstock_copy(&copy, 1))
+		return 4;
+	for (size_t i = 0; i < sizeof(back); i++)
+		if (back[i] != (unsigned char)(i * 7))
+			return 5;
+	if (penstock_free(gpu, mem))
+		return 6;
+	in.bytes[0] ^= 1;
+	if (penstock_import_memory(gpu, &in, &mem) != -EINVAL)
+		return 7;
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+	return 0;
+}
+
+static void exports(void **state)
+{
+	struct penstock_export out = PENSTOCK_EXPORT_INIT;
+	struct penstock_copy_args copy = {sizeof(copy)};
+	char hex[2 * sizeof(out.bytes) + 1];
+	unsigned char bytes[4096];
+	void *mem;
+
+	(void)state;
+	assert_int_equal(penstock_export_memory(host, bytes, sizeof(bytes), &out), -EOPNOTSUPP);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_UNSUPPORTED);
+	assert_int_equal(penstock_import_memory(host, &out, &mem), -EOPNOTSUPP);
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (unsigned char)(i * 7);
+	assert_int_equal(penstock_alloc(gpu, sizeof(bytes), &mem), 0);
+	copy.dst_dev = gpu;
+	copy.dst = mem;
+	copy.src_dev = host;
+	copy.src = bytes;
+	copy.row_len = sizeof(bytes);
+	assert_int_equal(penstock_copy(&copy, 1), 0);
+	assert_int_equal(penstock_export_memory(gpu, mem, sizeof(bytes), &out), 0);
+	for (size_t i = 0; i < sizeof(out.bytes); i++)
+		snprintf(hex + 2 * i, 3, "%02x", out.bytes[i]);
+	assert_int_equal(run_as("import", hex), 0);
+	assert_int_equal(penstock_free(gpu, mem), 0);
+}
+
+/* Only the child's line is told: its cmocka is the parent's. */
+#define CHILD_WANTS(x, y)                                                              \
+	do {                                                                           \
+		if ((x) != (y))                                                        \
+			_exit(__LINE__ % 250 + 1);                                     \
+	} while (0)
+
+static void in_child(struct penstock_storage *old, struct penstock_storage *made)
+{
+	struct penstock_copy_args copy = {sizeof(copy)};
+	struct penstock_explanation why = {.size = sizeof(why)};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.dev = host};
+	struct penstock_storage *own;
+	char byte = 0;
+	void *mem;
+
+	seg.buf = &byte;
+	req.storage = old;
+	req.segs = &seg;
+	req.seg_count = 1;
+	copy.dst_dev = copy.src_dev = host;
+	copy.dst = &byte;
+	copy.src = &byte;
+	copy.row_len = 1;
+	CHILD_WANTS(penstock_read(old, host, &byte, 1, 0), -EOWNERDEAD);
+	CHILD_WANTS(penstock_errwhy(), PENSTOCK_WHY_BAD_ARGUMENT);
+	CHILD_WANTS(penstock_explain(&req, &why), -EOWNERDEAD);
+	CHILD_WANTS(penstock_prepare(old, host, PENSTOCK_READ), -EOWNERDEAD);
+	CHILD_WANTS(penstock_commit(made, 0), -EOWNERDEAD);
+	CHILD_WANTS(penstock_abort(made), -EOWNERDEAD);
+	CHILD_WANTS(penstock_copy(&copy, 1), -EOWNERDEAD);
+	CHILD_WANTS(penstock_alloc(gpu, 1, &mem), -EOWNERDEAD);
+	CHILD_WANTS(penstock_free(gpu, &byte), -EOWNERDEAD);
+	CHILD_WANTS(penstock_register(gpu, &byte, 1), -EOWNERDEAD);
+	CHILD_WANTS(penstock_unregister(gpu, &byte), -EOWNERDEAD);
+	penstock_close(made);
+	penstock_close(old);
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+	CHILD_WANTS(penstock_open(file_name, NULL, &own), 0);
+	CHILD_WANTS(penstock_storage_length(own), LEN);
+#ifndef __SANITIZE_THREAD__ /* it follows no child that makes threads */
+	CHILD_WANTS(penstock_device_open("host", NULL, &host), 0);
+	CHILD_WANTS(penstock_read(own, host, &byte, 1, 0), 1);
+#endif
+	penstock_close(own);
+	_exit(0);
+}
+
+/* What the child closes is the parent's still, what it had begun to write too. */
+static void forks(void **state)
+{
+	static const unsigned flags[] = {PENSTOCK_O_REPLACE, PENSTOCK_O_CREATE};
+	struct penstock_storage *old, *made;
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char name[sizeof(file_name) + 8], bytes[] = "written before the fork";
+	struct stat stat_made;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s.made", file_name);
+	for (unsigned i = 0; i < COUNT(flags); i++) {
+		old = open_it(0);
+		opts.flags = flags[i];
+		opts.length = 1000;
+		assert_int_equal(penstock_open(name, &opts, &made), 0);
+		assert_int_equal(penstock_write(made, host, bytes, sizeof(bytes), 0),
+				 sizeof(bytes));
+		fflush(stdout);
+		pid = fork();
+		if (!pid)
+			in_child(old, made);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+		if (flags[i] == PENSTOCK_O_CREATE) {
+			assert_int_equal(stat(name, &stat_made), 0);
+			assert_int_equal(stat_made.st_size, 1000);
+		}
+		assert_int_equal(penstock_commit(made, 0), 0);
+		penstock_close(made);
+		penstock_close(old);
+		assert_int_equal(stat(name, &stat_made), 0);
+		assert_int_equal(stat_made.st_size, 1000);
+		assert_int_equal(unlink(name), 0);
+	}
+}
+
+/* ---- what the kernel may refuse ---- */
+
+/* From here on the call `nr` fails with `code`. */
+static int refuse(unsigned nr, unsigned code)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | code),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {COUNT(filter), filter};
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+#define CANNOT_REFUSE 200
+
+/* `what` is "CALL ERRNO"; the reason why the engine is not what it might be. */
+static int engine_without(const char *what)
+{
+	struct penstock_explanation why = {.size = sizeof(why)};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {0};
+	unsigned nr, code;
+	char byte;
+
+	if (sscanf(what, "%u %u", &nr, &code) == 2 && refuse(nr, code))
+		return CANNOT_REFUSE;
+	if (penstock_device_open("host", NULL, &host) ||
+	    penstock_open("mem:1", NULL, &req.storage))
+		return CANNOT_REFUSE + 1;
+	seg.dev = host;
+	seg.buf = &byte;
+	req.segs = &seg;
+	req.seg_count = 1;
+	if (penstock_explain(&req, &why))
+		return CANNOT_REFUSE + 2;
+	if (!why.engine || (why.engine_why && !why.engine_text[0]))
+		return CANNOT_REFUSE + 3;
+	if (why.engine_why == PENSTOCK_WHY_NO_URING && strcmp(why.engine, "threads") != 0)
+		return CANNOT_REFUSE + 4;
+	penstock_close(req.storage);
+	penstock_device_close(host);
+	return (int)why.engine_why;
+}
+
+static void engines(void **state)
+{
+	static const struct {
+		unsigned nr, code;
+		enum penstock_why why;
+	} cases[] = {
+		{SYS_io_uring_setup, EPERM, PENSTOCK_WHY_NO_URING},
+		{SYS_io_uring_setup, ENOSYS, PENSTOCK_WHY_NO_URING},
+		{SYS_io_uring_register, ENOMEM, PENSTOCK_WHY_MEMLOCK},
+		{SYS_io_uring_register, EOPNOTSUPP, PENSTOCK_WHY_NO_FIXED},
+	};
+	char what[32];
+	int got = run_as("engine", "as it is");
+
+	(void)state;
+	if (got == PENSTOCK_WHY_NO_URING)
+		test_skip("io_uring is refused here");
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		snprintf(what, sizeof(what), "%u %u", cases[i].nr, cases[i].code);
+		got = run_as("engine", what);
+		if (got == CANNOT_REFUSE)
+			test_skip("seccomp is refused here");
+		assert_int_equal(got, cases[i].why);
+	}
+}
+
+/* ---- a descriptor that cannot be opened again ---- */
+
+/* Another user has it open: neither its name nor its descriptor opens it. */
+static int reopen(const char *name)
+{
+	struct penstock_storage *st;
+	struct penstock_storage_info info = {.size = sizeof(info)};
+	int fd = open(name, O_RDONLY);
+	char byte = 1;
+
+	if (fd < 0 || fchmod(fd, 0))
+		return 1;
+	if (geteuid() == 0 && setuid(65534))
+		return 2;
+	if (penstock_open_fd(fd, NULL, &st))
+		return 3;
+	if (penstock_storage_get_info(st, &info) ||
+	    !strstr(info.text, penstock_why_text(PENSTOCK_WHY_REOPEN)))
+		return 4;
+	if (penstock_device_open("host", NULL, &host) || penstock_read(st, host, &byte, 1, 0) != 1)
+		return 5;
+	penstock_close(st);
+	penstock_device_close(host);
+	return byte ? 6 : 0;
+}
+
+static void reopen_refused(void **state)
+{
+	int status;
+
+	(void)state;
+	status = run_as("reopen", file_name);
+	chmod(file_name, 0600);
+	assert_int_equal(status, 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		int (*run)(const char *what);
+	} roles[] = {{"import", import}, {"engine", engine_without}, {"reopen", reopen}};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(exports),
+		cmocka_unit_test(forks),
+		cmocka_unit_test(engines),
+		cmocka_unit_test(reopen_refused),
+	};
+
+	test_use_standin();
+	for (unsigned i = 0; argc == 3 && i < COUNT(roles); i++)
+		if (!strcmp(argv[1], roles[i].name))
+			return roles[i].run(argv[2]);
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

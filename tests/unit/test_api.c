@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What include/penstock.h says of the functions that move nothing: messages, facts,
+ * structs of other sizes, unknown flags, copies, descriptors. The CUDA driver is the
+ * stand-in. What takes a process of its own is in test_apart.c.
+ */
+#include "api.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+/* A struct as a program built against another version has it. */
+#define SIZED(type, name, len)                                                         \
+	union {                                                                        \
+		type s;                                                                \
+		unsigned char bytes[sizeof(type) + 64];                                \
+	} name;                                                                        \
+	memset(&(name), 0, sizeof(name));                                              \
+	(name).s.size = (len)
+
+/* ---- words ---- */
+
+static void version(void **state)
+{
+	char text[32];
+
+	(void)state;
+	snprintf(text, sizeof(text), "%d.%d.%d", PENSTOCK_VERSION_MAJOR, PENSTOCK_VERSION_MINOR,
+		 PENSTOCK_VERSION_PATCH);
+	assert_string_equal(penstock_version(), text);
+}
+
+static void reasons(void **state)
+{
+	unsigned count = 0;
+
+	(void)state;
+#define SAME(code, name, text)                                                         \
+	assert_int_equal(PENSTOCK_WHY_##code, count++);                                \
+	assert_string_equal(penstock_why_name(PENSTOCK_WHY_##code), name);             \
+	assert_string_equal(penstock_why_text(PENSTOCK_WHY_##code), text);
+	PENSTOCK_WHY_LIST(SAME)
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned j = 0; j < i; j++)
+			assert_string_not_equal(penstock_why_name(i), penstock_why_name(j));
+	assert_string_equal(penstock_why_name(count), "unknown");
+	assert_string_equal(penstock_why_text(count), "unknown");
+	assert_string_equal(penstock_why_name((unsigned)-1), "unknown");
+	assert_string_equal(penstock_why_text((unsigned)-1), "unknown");
+}
+
+static void *fails_alone(void *arg)
+{
+	struct penstock_storage *st;
+
+	(void)arg;
+	if (!penstock_errmsg() || penstock_errmsg()[0] ||
+	    penstock_errwhy() != PENSTOCK_WHY_NONE)
+		return "a thread begins with another's message";
+	if (penstock_open("mem:nonsense", NULL, &st) != -EINVAL)
+		return "mem:nonsense is opened";
+	return penstock_errwhy() == PENSTOCK_WHY_BAD_ARGUMENT ? NULL : "the reason is another";
+}
+
+static void messages(void **state)
+{
+	struct penstock_storage *st = (void *)&st;
+	pthread_t thread;
+	char before[PENSTOCK_TEXT_MAX];
+	void *said;
+
+	(void)state;
+	assert_int_equal(penstock_open("/no/such/file", NULL, &st), -ENOENT);
+	assert_ptr_equal(st, &st); /* outputs are written on success only */
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
+	assert_non_null(strstr(penstock_errmsg(), "/no/such/file"));
+	snprintf(before, sizeof(before), "%s", penstock_errmsg());
+	assert_int_equal(pthread_create(&thread, NULL, fails_alone, NULL), 0);
+	pthread_join(thread, &said);
+	if (said)
+		fail_msg("%s", (char *)said);
+	penstock_close(open_it(0)); /* what succeeds leaves it alone */
+	assert_string_equal(penstock_errmsg(), before);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
+	assert_int_equal(penstock_open("/", NULL, &st), -EISDIR);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_BAD_KIND);
+	assert_int_equal(penstock_open("s3://bucket/object", NULL, &st), -EINVAL);
+	assert_int_equal(penstock_device_open("nonsense", NULL, &host), -ENODEV);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NO_DEVICE);
+}
+
+/* ---- facts ---- */
+
+static bool power_of_two(uint64_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+static void storage_facts(void **state)
+{
+	struct penstock_storage *st = open_it(0), *mem;
+	struct penstock_storage_info info = {.size = sizeof(info)};
+
+	(void)state;
+	assert_int_equal(penstock_storage_get_info(st, &info), 0);
+	assert_int_equal(info.size, sizeof(info));
+	assert_int_equal(info.length, LEN);
+	assert_string_equal(info.kind, "file");
+	assert_true(strlen(info.text) > 0);
+	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
+		    power_of_two(info.edge_align));
+	/* The length is asked for anew; the facts are of when it was opened. */
+	assert_int_equal(penstock_storage_length(st), LEN);
+	assert_int_equal(truncate(file_name, 2 * LEN), 0);
+	assert_int_equal(penstock_storage_length(st), 2 * LEN);
+	assert_int_equal(penstock_storage_get_info(st, &info), 0);
+	assert_int_equal(info.length, LEN);
+	assert_int_equal(truncate(file_name, LEN), 0);
+	penstock_close(st);
+	assert_int_equal(penstock_open("mem:3KiB?seed=1", NULL, &mem), 0);
+	assert_int_equal(penstock_storage_get_info(mem, &info), 0);
+	assert_string_equal(info.kind, "mem");
+	assert_int_equal(info.length, 3072);
+	assert_int_equal(penstock_storage_length(mem), 3072);
+	assert_int_equal(info.drive_count, 0);
+	penstock_close(mem);
+}
+
+static void device_facts(void **state)
+{
+	struct penstock_device_info info = {.size = sizeof(info)};
+	struct penstock_device *again;
+	struct penstock_storage *st = open_it(0);
+
+	(void)state;
+	assert_int_equal(penstock_device_get_info(gpu, &info), 0);
+	assert_string_equal(info.name, "cuda:0");
+	assert_string_equal(penstock_device_name(gpu), "cuda:0");
+	assert_true(strlen(info.text) > 0 && strlen(info.bdf) > 0);
+	assert_int_equal(info.cpu_addressable, 0);
+	assert_int_equal(penstock_device_get_info(host, &info), 0);
+	assert_string_equal(info.name, "host");
+	assert_string_equal(info.bdf, "");
+	assert_int_equal(info.cpu_addressable, 1);
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
+	assert_int_equal(penstock_device_get_info(host, &info), 0);
+	assert_true(info.lanes > 0 && info.ring_bytes > 0);
+	assert_int_equal(penstock_device_open("host", NULL, &again), 1);
+	assert_ptr_equal(again, host);
+	penstock_device_close(again);
+	assert_string_equal(penstock_device_name(host), "host");
+	penstock_close(st);
+}
+
+/* A caller's struct may end before ours or behind it: what is not ours stays. */
+static void info_sizes(void **state)
+{
+	struct penstock_storage *st = open_it(0);
+	size_t cut = offsetof(struct penstock_storage_info, kind);
+
+	(void)state;
+	SIZED(struct penstock_storage_info, small, cut);
+	memset(small.bytes + cut, 0xee, sizeof(small) - cut);
+	assert_int_equal(penstock_storage_get_info(st, &small.s), 0);
+	assert_int_equal(small.s.length, LEN);
+	for (size_t i = cut; i < sizeof(small); i++)
+		assert_int_equal(small.bytes[i], 0xee);
+	SIZED(struct penstock_device_info, large, sizeof(large));
+	memset(large.bytes + sizeof(large.s), 0xee, sizeof(large) - sizeof(large.s));
+	assert_int_equal(penstock_device_get_info(host, &large.s), 0);
+	assert_string_equal(large.s.name, "host");
+	assert_int_equal(large.s.size, sizeof(large));
+	for (size_t i = sizeof(large.s); i < sizeof(large); i++)
+		assert_int_equal(large.bytes[i], 0xee);
+	small.s.size = 0;
+	assert_int_equal(penstock_storage_get_info(st, &small.s), -EINVAL);
+	large.s.size = 0;
+	assert_int_equal(penstock_device_get_info(host, &large.s), -EINVAL);
+	penstock_close(st);
+}
+
+static void devices_of(void **state)
+{
+	struct penstock_device *dev = (void *)&dev;
+	void *mem;
+	int here;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, LEN, &mem), 0);
+	assert_int_equal((uintptr_t)mem % 4096, 0);
+	assert_int_equal(penstock_device_of((char *)mem + LEN - 1, &dev), 0);
+	assert_ptr_equal(dev, gpu);
+	assert_int_equal(penstock_device_of(&here, &dev), 0);
+	assert_ptr_equal(dev, host);
+	/* No reference was taken: one close is the last, and the host's memory is nobody's. */
+	penstock_device_close(host);
+	dev = (void *)&dev;
+	assert_int_equal(penstock_device_of(&here, &dev), -ENODEV);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NO_DEVICE);
+	assert_ptr_equal(dev, &dev);
+	assert_int_equal(penstock_device_open("host", NULL, &host), 0);
+	assert_int_equal(penstock_free(gpu, mem), 0);
+	assert_int_equal(penstock_free(gpu, NULL), 0);
+	assert_int_equal(penstock_alloc(gpu, 0, &mem), -EINVAL);
+}
+
+/* ---- structs and flags ---- */
+
+/* Zeros that this library does not know are its default; anything else is not. */
+#define HOLDS_SIZES(type, call, close_it)                                              \
+	do {                                                                           \
+		SIZED(type, large, sizeof(large));                                     \
+		const type *opts = &large.s;                                           \
+		assert_int_equal(call, 0);                                             \
+		close_it;                                                              \
+		large.bytes[sizeof(large) - 1] = 1;                                    \
+		assert_int_equal(call, -E2BIG);                                        \
+		assert_non_null(strstr(penstock_errmsg(), "does not know"));           \
+		large.s.size = sizeof(size_t);                                         \
+		assert_int_equal(call, 0);                                             \
+		close_it;                                                              \
+		large.s.size = sizeof(size_t) - 1;                                     \
+		assert_int_equal(call, -EINVAL);                                       \
+	} while (0)
+
+/* It is open: to open it again is 1. */
+static int open_host_again(const struct penstock_device_opts *opts, struct penstock_device **dev)
+{
+	int ret = penstock_device_open("host", opts, dev);
+
+	return ret == 1 ? 0 : ret ? ret : -EEXIST;
+}
+
+static void option_sizes(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	struct penstock_queue *q;
+
+	(void)state;
+	HOLDS_SIZES(struct penstock_storage_opts, penstock_open("mem:1", opts, &st),
+		    penstock_close(st));
+	HOLDS_SIZES(struct penstock_queue_opts, penstock_queue_open(opts, &q),
+		    penstock_queue_close(q));
+	HOLDS_SIZES(struct penstock_device_opts, open_host_again(opts, &dev),
+		    penstock_device_close(dev));
+}
+
+static void request_sizes(void **state)
+{
+	struct penstock_storage *st = open_it(0);
+	struct penstock_seg seg = {.dev = host, .row_len = 1};
+	struct penstock_queue *q;
+	struct penstock_done done;
+	char byte = 1;
+
+	(void)state;
+	seg.buf = &byte;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	SIZED(struct penstock_req, req, sizeof(req));
+	req.s.storage = st;
+	req.s.segs = &seg;
+	req.s.seg_count = 1;
+	assert_int_equal(penstock_submit(q, &req.s, 1, NULL), 1);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
+	assert_int_equal(done.result, 1);
+	assert_int_equal(byte, 0);
+	req.bytes[sizeof(req) - 1] = 1;
+	assert_int_equal(penstock_submit(q, &req.s, 1, NULL), -E2BIG);
+	assert_int_equal(penstock_transfer(&req.s, NULL), -E2BIG);
+	req.s.size = 0;
+	assert_int_equal(penstock_submit(q, &req.s, 1, NULL), -EINVAL);
+	req.s.size = sizeof(req.s);
+	req.s.flags = 0x80000000u;
+	assert_int_equal(penstock_submit(q, &req.s, 1, NULL), -EINVAL);
+	penstock_queue_close(q);
+	penstock_close(st);
+}
+
+static void unknown_flags(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st = (void *)&st;
+	int fd = open(file_name, O_RDONLY);
+
+	(void)state;
+	opts.flags = 0x20u;
+	assert_int_equal(penstock_open(file_name, &opts, &st), -EINVAL);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_BAD_ARGUMENT);
+	assert_int_equal(penstock_open("mem:1", &opts, &st), -EINVAL);
+	assert_int_equal(penstock_open_fd(fd, &opts, &st), -EINVAL);
+	opts.flags = 0x80000000u | PENSTOCK_O_CREATE;
+	assert_int_equal(unlink(file_name), 0);
+	assert_int_equal(penstock_open(file_name, &opts, &st), -EINVAL);
+	assert_int_equal(access(file_name, F_OK), -1); /* refused before anything is made */
+	assert_ptr_equal(st, &st);
+	close(fd);
+	fd = open(file_name, O_WRONLY | O_CREAT, 0600);
+	assert_int_equal(ftruncate(fd, LEN), 0);
+	close(fd);
+}
+
+/* ---- memory ---- */
+
+static void copies(void **state)
+{
+	unsigned char from[64], to[64];
+	struct penstock_copy_args one = {sizeof(one)};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(from); i++)
+		from[i] = (unsigned char)i;
+	memset(to, 0xee, sizeof(to));
+	one.dst_dev = one.src_dev = host;
+	one.dst = to;
+	one.src = from;
+	one.row_len = 4;
+	one.rows = 3;
+	one.dst_pitch = 8;
+	one.src_pitch = 16;
+	assert_int_equal(penstock_copy(&one, 1), 0);
+	for (unsigned i = 0; i < sizeof(to); i++)
+		assert_int_equal(to[i], i < 24 && i % 8 < 4 ? i / 8 * 16 + i % 8 : 0xee);
+	one.src_pitch = 3;
+	assert_int_equal(penstock_copy(&one, 1), -EINVAL);
+	one.rows = 1; /* pitches are ignored */
+	assert_int_equal(penstock_copy(&one, 1), 0);
+	one.row_len = 0;
+	assert_int_equal(penstock_copy(&one, 1), 0);
+	assert_int_equal(penstock_copy(NULL, 0), 0);
+	one.src_dev = NULL;
+	assert_int_equal(penstock_copy(&one, 1), -EINVAL);
+	one.src_dev = host;
+	one.size = 0;
+	assert_int_equal(penstock_copy(&one, 1), -EINVAL);
+	SIZED(struct penstock_copy_args, large, sizeof(large));
+	memcpy(&large, &one, sizeof(one));
+	large.s.size = sizeof(large);
+	assert_int_equal(penstock_copy(&large.s, 1), 0);
+	large.bytes[sizeof(large) - 1] = 1;
+	assert_int_equal(penstock_copy(&large.s, 1), -E2BIG);
+}
+
+static void registrations(void **state)
+{
+	void *mem = NULL;
+
+	(void)state;
+	assert_int_equal(posix_memalign(&mem, 4096, 1u << 20), 0);
+	memset(mem, 0, 1u << 20);
+	assert_int_equal(penstock_register(gpu, mem, 1u << 20), 0);
+	assert_true(penstock_register(gpu, mem, 1u << 20) < 0); /* twice */
+	assert_int_equal(penstock_unregister(gpu, mem), 0);
+	assert_true(penstock_unregister(gpu, mem) < 0);
+	assert_int_equal(penstock_register(gpu, mem, 1u << 20), 0);
+	assert_int_equal(penstock_unregister(gpu, mem), 0);
+	assert_int_equal(penstock_register(gpu, NULL, 1), -EINVAL);
+	assert_int_equal(penstock_register(gpu, mem, 0), -EINVAL);
+	assert_int_equal(penstock_register(host, mem, 4096), 0); /* needs none */
+	assert_int_equal(penstock_unregister(host, mem), 0);
+	free(mem);
+}
+
+/* ---- descriptors ---- */
+
+static void descriptors(void **state)
+{
+	struct penstock_storage_opts writing = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	int fd = open(file_name, O_RDONLY), pipes[2], flags;
+	char two[2];
+
+	(void)state;
+	writing.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(lseek(fd, 77, SEEK_SET), 77);
+	flags = fcntl(fd, F_GETFL);
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
+	assert_int_equal(penstock_read(st, host, two, 2, LEN - 1), 1);
+	penstock_close(st);
+	assert_int_equal(lseek(fd, 0, SEEK_CUR), 77);
+	assert_int_equal(fcntl(fd, F_GETFL), flags);
+	assert_int_equal(penstock_open_fd(fd, &writing, &st), -EBADF);
+	writing.flags = PENSTOCK_O_REPLACE;
+	assert_int_equal(penstock_open_fd(fd, &writing, &st), -EINVAL);
+	close(fd);
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), -EBADF);
+	assert_int_equal(penstock_open_fd(-1, NULL, &st), -EBADF);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(penstock_open_fd(pipes[0], NULL, &st), -ESPIPE);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_BAD_KIND);
+	close(pipes[0]);
+	close(pipes[1]);
+	fd = open("/", O_RDONLY | O_DIRECTORY);
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), -EISDIR);
+	close(fd);
+}
+
+/* ---- looking from outside ---- */
+
+static size_t text_of(int fd, char *text, size_t len)
+{
+	ssize_t n = pread(fd, text, len - 1, 0);
+
+	assert_true(n > 0);
+	text[n] = '\0';
+	close(fd);
+	return (size_t)n;
+}
+
+static void outside(void **state)
+{
+	static char text[1u << 20];
+	int shut = open("/dev/null", O_RDONLY), fd;
+
+	(void)state;
+	for (int json = 0; json < 2; json++) {
+		fd = memfd_create("stats", 0);
+		assert_int_equal(penstock_stats(0, json, fd), 0);
+		text_of(fd, text, sizeof(text));
+		assert_int_equal(text[0] == '{', json);
+		fd = memfd_create("stats", 0);
+		assert_int_equal(penstock_stats(getpid(), json, fd), 0);
+		text_of(fd, text, sizeof(text));
+		assert_int_equal(text[0] == '{', json);
+		assert_non_null(strstr(text, "requests"));
+		fd = memfd_create("topology", 0);
+		assert_int_equal(penstock_topo(NULL, json, fd), 0);
+		text_of(fd, text, sizeof(text));
+		assert_int_equal(text[0] == '{', json);
+		assert_true(penstock_stats(0, json, shut) < 0);
+		assert_true(penstock_topo(NULL, json, shut) < 0);
+		assert_int_equal(penstock_stats(0, json, -1), -EBADF);
+		assert_int_equal(penstock_topo(NULL, json, -1), -EBADF);
+	}
+	close(shut);
+	/* No process has this number: it is above any kernel's pid_max. */
+	assert_int_equal(penstock_stats(0x7ffffff0, 0, 1), -ESRCH);
+	assert_true(strlen(penstock_errmsg()) > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(version),
+		cmocka_unit_test(reasons),
+		cmocka_unit_test(messages),
+		cmocka_unit_test(storage_facts),
+		cmocka_unit_test(device_facts),
+		cmocka_unit_test(info_sizes),
+		cmocka_unit_test(devices_of),
+		cmocka_unit_test(option_sizes),
+		cmocka_unit_test(request_sizes),
+		cmocka_unit_test(unknown_flags),
+		cmocka_unit_test(copies),
+		cmocka_unit_test(registrations),
+		cmocka_unit_test(descriptors),
+		cmocka_unit_test(outside),
+	};
+
+	test_use_standin();
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
