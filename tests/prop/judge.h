@@ -384,24 +384,25 @@ static void batch(void)
 	w.text[text] = '\0';
 }
 
-static void any_transfers(void **state)
+static uint64_t run_ns(void)
 {
 	const char *text = getenv("PENSTOCK_PROP_SECONDS");
-	uint64_t ns = (text ? strtoull(text, NULL, 10) : 3) * 1000000000u;
+
+	return (text ? strtoull(text, NULL, 10) : 3) * 1000000000u;
+}
+
+static void any_transfers(void **state)
+{
 	uint64_t seed = test_seed(20261121), start = now_ns();
 	unsigned long worlds = 0;
 
 	(void)state;
-	make_noise();
-	before = malloc(BYTES_MAX);
-	for (unsigned d = 0; d < DEVICES; d++)
-		care[d] = malloc(ARENA);
 	do {
 		open_world(seed + worlds++);
 		for (unsigned i = 0; i < BATCHES; i++)
 			batch();
 		close_world();
-	} while (now_ns() - start < ns);
+	} while (now_ns() - start < run_ns());
 	printf("# %lu worlds, %lu requests, %lu refused, %lu failed\n", worlds, requests, refused,
 	       failed);
 	for (unsigned i = 0; i < PENSTOCK_PATHS_MAX && path_names[i]; i++)

@@ -336,13 +336,89 @@ static void do_all(void)
 
 #include "judge.h"
 
+/* ---- copies between devices ---- */
+
+#define ZONE (256u << 10) /* of one copy's destination; sources are in the first MiB */
+
+static void any_copy(struct penstock_copy_args *c, unsigned index)
+{
+	uint64_t rows = once_in(2) ? any(2) : 2 + any(40), pitch, from, to;
+	unsigned src = (unsigned)any(DEVICES), dst = (unsigned)any(DEVICES);
+	struct arena *a = &w.arenas[src], *b = &w.arenas[dst];
+
+	c->size = sizeof(*c);
+	c->row_len = any(once_in(3) ? ZONE / 2 : once_in(2) ? 70000 : 300);
+	c->rows = rows > 1 && c->row_len ? rows : any(2);
+	rows = c->rows ? c->rows : 1;
+	pitch = c->row_len + any(100);
+	c->row_len = pitch * rows > ZONE - 4096 ? (ZONE - 4096) / rows - 100 : c->row_len;
+	c->src_pitch = c->row_len + any(100);
+	c->dst_pitch = c->row_len + any(100);
+	from = any((1u << 20) - rows * c->src_pitch);
+	to = (1u << 20) + index * ZONE + any(4096 - 100);
+	c->src_dev = a->dev;
+	c->src = a->mem + from;
+	c->dst_dev = b->dev;
+	c->dst = b->mem + to;
+	tell("copy %s + %llu to %s + %llu, %llu rows of %llu, pitch %llu to %llu\n",
+	     device_names[src], (unsigned long long)from, device_names[dst], (unsigned long long)to,
+	     (unsigned long long)c->rows, (unsigned long long)c->row_len,
+	     (unsigned long long)c->src_pitch, (unsigned long long)c->dst_pitch);
+	for (uint64_t r = 0; r < rows; r++)
+		memcpy(b->shadow + to + r * c->dst_pitch, a->shadow + from + r * c->src_pitch,
+		       c->row_len);
+}
+
+static void copy_batch(void)
+{
+	struct penstock_copy_args copies[4];
+	unsigned n = 1 + (unsigned)any(4);
+	size_t text = w.text_len;
+
+	for (unsigned d = 0; d < DEVICES; d++)
+		w.arenas[d].used = 2u << 20;
+	fill_arenas();
+	for (unsigned i = 0; i < n; i++)
+		any_copy(&copies[i], i);
+	if (penstock_copy(copies, n))
+		wrong("copy: %s", penstock_errmsg());
+	for (unsigned d = 0; d < DEVICES; d++)
+		memset(care[d], 1, w.arenas[d].used);
+	check_arenas(care);
+	w.text_len = text;
+}
+
+static void any_copies(void **state)
+{
+	uint64_t seed = test_seed(20261121), start = now_ns();
+
+	(void)state;
+	do {
+		open_world(seed++);
+		for (unsigned i = 0; i < BATCHES; i++)
+			copy_batch();
+		close_world();
+	} while (now_ns() - start < run_ns() / 8);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	make_noise();
+	before = malloc(BYTES_MAX);
+	for (unsigned d = 0; d < DEVICES; d++)
+		care[d] = malloc(ARENA);
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(any_transfers),
+		cmocka_unit_test(any_copies),
 	};
 
 	setenv("PENSTOCK_STANDIN_DEVICES", "2", 0);
 	test_use_standin();
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, setup, NULL);
 }
