@@ -6,6 +6,7 @@ tests/cli only. Nothing here may retry, or turn a failure into a skip."""
 import ctypes
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -168,3 +169,10 @@ class Locked:
 
     def __exit__(self, *_):
         self.libc.munmap(self.at, self.length)
+
+
+def default_signals():
+    """For a child that is to heed signals, also where this one was told to ignore them:
+    what runs in the background of a script ignores SIGINT."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
