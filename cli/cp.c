@@ -133,7 +133,10 @@ static void note(struct copy *c, int code, const char *what)
 
 static void note_device(struct copy *c)
 {
-	note(c, code_without_device(c->a->require), "--via");
+	char what[64];
+
+	snprintf(what, sizeof(what), "--via (%s)", penstock_why_name(penstock_errwhy()));
+	note(c, code_without_device(c->a->require), what);
 }
 
 static bool same_file(const char *a, const char *b)
