@@ -3,7 +3,8 @@
  * penstock.h - bytes from storage into device memory, and back, by the most
  * direct path that the machine has, with a report of the path they took.
  *
- * This header is the manual. A newcomer reads it top to bottom:
+ * This header is the manual; the pages of penstock(3) are made from it. A newcomer
+ * reads it top to bottom:
  *
  *	struct penstock_storage *st;
  *	struct penstock_device *gpu;
@@ -24,18 +25,19 @@
  * Ownership	what a function returns through `out` belongs to the caller until
  *		the named close or free. Strings passed in are copied.
  *		close(NULL) and free(NULL) do nothing.
- * Threads	storages and devices may be used by any number of threads at once;
- *		a queue by one thread at a time. Closing must be the last use.
+ * Threads	storages and devices may be used by any number of threads at once, a
+ *		queue as penstock_queue_open says. Closing must be the last use.
  * Blocking	functions marked "may block" do I/O, probe or wait. All others
  *		return at once; on an open queue with prepared routes they neither
  *		allocate, lock, log nor call the kernel, except to wake a thread.
  * fork		a child may not use what the parent opened (-EOWNERDEAD; closing it
- *		frees nothing but memory). It may open its own.
- * Structs	that begin with `size` are initialised by their *_INIT macro; fields
- *		are only ever appended, and zero means the default. A larger size than
- *		the library knows is taken if what it does not know is zero, else it
- *		is -E2BIG; an unknown flag is -EINVAL. In arrays of them the first
- *		element's size is the stride.
+ *		touches nothing of the parent's). It may open its own.
+ * Structs	that begin with `size` are initialised by their *_INIT macro or, where
+ *		there is none, by zeros and `size`; fields are only ever appended, and
+ *		zero means the default. A larger size than the library knows is taken
+ *		if what it does not know is zero, else it is -E2BIG; an unknown flag
+ *		is -EINVAL. In arrays of them the first element's size is the stride.
+ *		Of a struct to be filled in, `size` bytes at most are written.
  */
 #ifndef PENSTOCK_H
 #define PENSTOCK_H
@@ -60,7 +62,8 @@ extern "C" {
 #define PENSTOCK_REQUESTS_MAX 65536 /* requests of one queue, upper bound */
 #define PENSTOCK_TEXT_MAX 240	  /* a sentence with its NUL */
 
-/* "0.1.0". Static. */
+/* The version of the library that is loaded, "0.1.0"; the macros are those of the one
+ * that was built against. Static. */
 PENSTOCK_API const char *penstock_version(void);
 
 /*
@@ -153,14 +156,15 @@ PENSTOCK_API const char *penstock_errmsg(void);
 PENSTOCK_API enum penstock_why penstock_errwhy(void);
 
 /*
- * For what is built on this library: leaves a sentence and its reason as this
- * thread's last, as its own functions do, and returns -|code|. %m is strerror(code).
+ * Leaves a sentence and its reason as this thread's last, for what is built on this
+ * library, and returns -|code|. %m is strerror(code).
  */
 PENSTOCK_API int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* ---- what callers choose -------------------------------------------------- */
 
+/* Which way the bytes go: from storage to memory, or back. */
 enum penstock_op { PENSTOCK_READ = 0, PENSTOCK_WRITE = 1 };
 
 /*
@@ -173,6 +177,7 @@ enum penstock_class {
 	PENSTOCK_DIRECT = 2,	  /* the drive's or NIC's DMA writes the destination */
 };
 
+/* What to favour where several paths of the class would do. */
 enum penstock_effort {
 	PENSTOCK_THRIFTY = 0, /* the least CPU for the bytes */
 	PENSTOCK_FAST = 1,    /* the most bytes a second */
@@ -217,8 +222,9 @@ PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_op
 /*
  * The same for a descriptor of the caller's, which stays the caller's and is
  * never changed: it is opened again through /proc/self/fd, device and inode
- * compared; where that is refused it is used as it is, and the report says so.
- * The caller keeps it open until penstock_close. May block.
+ * compared; where that is refused it is used as it is, and the storage's text says
+ * so. The caller keeps it open until penstock_close. -EBADF, and as penstock_open.
+ * May block.
  */
 PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 				  struct penstock_storage **out);
@@ -232,7 +238,8 @@ PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *op
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
 /* Gives up what was written: what this open created is removed; what was there
- * before keeps the bytes that were written to it. May block. */
+ * before keeps the bytes that were written to it. -EBUSY while a request is in
+ * flight. May block. */
 PENSTOCK_API int penstock_abort(struct penstock_storage *st);
 
 /*
@@ -242,7 +249,7 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
-/* Length in bytes as it is when asked. */
+/* The length in bytes as it is when asked, or -errno. */
 PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
 
 struct penstock_storage_info {
@@ -255,7 +262,7 @@ struct penstock_storage_info {
 	uint32_t edge_align;	/* unaligned writes are cut here */
 	unsigned drive_count;	/* drives beneath, 0: not known */
 };
-/* Facts; the strings live as long as the storage. */
+/* Facts of a storage; the strings live as long as it. */
 PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
 					   struct penstock_storage_info *info);
 
@@ -288,7 +295,8 @@ PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_de
  * pump. May block. */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
-/* "cuda:0". Lives as long as the device. */
+/* The name of a device, "cuda:0" also for what was opened as "auto". Lives as long as
+ * the device. */
 PENSTOCK_API const char *penstock_device_name(const struct penstock_device *dev);
 
 struct penstock_device_info {
@@ -301,7 +309,7 @@ struct penstock_device_info {
 	unsigned lanes;		/* of its pump, 0: not started */
 	uint64_t ring_bytes;	/* pinned staging memory, 0: not started */
 };
-/* Facts; the strings live as long as the device. */
+/* Facts of a device; the strings live as long as it. */
 PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
 					  struct penstock_device_info *info);
 
@@ -312,8 +320,8 @@ PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
 PENSTOCK_API int penstock_device_of(const void *ptr, struct penstock_device **out);
 
 /*
- * `len` bytes of device memory, aligned to at least 4096. -ENOMEM. May block.
- * Freed by penstock_free, with no request in flight on them.
+ * Device memory, `len` bytes aligned to at least 4096. -ENOMEM, -EINVAL (no bytes).
+ * Freed by penstock_free, with no request in flight on them. May block.
  */
 PENSTOCK_API int penstock_alloc(struct penstock_device *dev, size_t len, void **out);
 PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
@@ -337,10 +345,11 @@ struct penstock_copy_args {
 PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned count);
 
 /*
- * A piece of device memory as plain bytes that another process of this user on
- * this machine can turn into an address, which counts as memory of `dev` there. The
- * exporter keeps the memory until the last importer has called penstock_free on
- * what it imported. May block.
+ * Memory for another process: a piece of device memory as plain bytes that a process
+ * of this user on this machine can turn into an address, which counts as memory of
+ * `dev` there. The exporter keeps the memory until the last importer has called
+ * penstock_free on what it imported. -EOPNOTSUPP: the device's memory cannot be shared
+ * so. May block.
  */
 struct penstock_export {
 	size_t size;
@@ -354,8 +363,9 @@ PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
 					const struct penstock_export *exported, void **out);
 
 /*
- * Pins host memory of the caller for faster copies, until unregister. Never done
- * behind the caller's back. May block.
+ * Pins host memory of the caller for faster copies, until unregister, which takes the
+ * same address. Never done behind the caller's back; 0 where the device needs none.
+ * May block.
  */
 PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size_t len);
 PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
@@ -433,14 +443,9 @@ struct penstock_seg {
 	struct penstock_storage *storage; /* NULL: the request's */
 };
 
-/* penstock_req.flags */
-#define PENSTOCK_R_DURABLE 0x1u /* a write completes when it survives a power cut */
-#define PENSTOCK_R_EXACT 0x2u	/* fewer bytes than asked is an error (-ENODATA) */
-#define PENSTOCK_R_DETACHED 0x4u /* with stream: no completion is listed, the result
-				  * goes to late->result and the place frees itself */
-
 struct penstock_done;
 struct penstock_queue;
+/* What is told of a completion as it is harvested, on the thread that harvests. */
 typedef void penstock_done_fn(const struct penstock_done *done);
 
 /*
@@ -457,6 +462,13 @@ struct penstock_late {
 	int64_t *result; /* bytes or -errno, stored before the stream goes on */
 };
 
+/* penstock_req.flags */
+#define PENSTOCK_R_DURABLE 0x1u /* a write completes when it survives a power cut */
+#define PENSTOCK_R_EXACT 0x2u	/* fewer bytes than asked is an error (-ENODATA) */
+#define PENSTOCK_R_DETACHED 0x4u /* with stream: no completion is listed, the result
+				  * goes to late->result and the place frees itself */
+
+/* What is asked of a storage: pieces to be moved as one, and under which conditions. */
 struct penstock_req {
 	size_t size;
 	struct penstock_storage *storage;
@@ -488,7 +500,8 @@ struct penstock_req {
 	{ sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY,     \
 	  PENSTOCK_THRIFTY, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0 }
 
-/* What happened to the bytes of one request, counted chunk by chunk. */
+/* What happened to the bytes of one request, counted chunk by chunk. The library sets
+ * all of it, `size` too. */
 struct penstock_report_path {
 	const char *name;
 	uint64_t bytes;	       /* that this path carried */
@@ -517,6 +530,7 @@ struct penstock_report {
 				* failure or end; UINT64_MAX: none is known */
 };
 
+/* A completion: how a request ended. */
 struct penstock_done {
 	uint64_t id;	/* from penstock_submit */
 	void *user;
@@ -594,9 +608,10 @@ PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock
 				    const void *buf, size_t len, uint64_t off);
 
 /*
- * Any request but a stream-ordered one, and its report if `report` is not NULL; the
- * texts in it stay valid while its storage and device are open, `text` itself is the
- * caller's copy.
+ * Any request but a stream-ordered one, and its report if `report` is not NULL: all of
+ * it is written, also when the request failed; nothing when it was refused. The texts in
+ * it stay valid while its storage and device are open, `text` itself is the caller's
+ * copy. Returns as penstock_read does, -errno of a refusal or of the failure. May block.
  */
 PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
 				       struct penstock_report *report);

@@ -8,8 +8,8 @@
  *	struct penstock_loaded *loaded;
  *
  *	penstock_weights_open("/models/llama", NULL, &model);
- *	penstock_weights_load(model, NULL, gpu, NULL, &loaded);
- *	ptr = penstock_loaded_ptr(loaded, penstock_weights_find(model, "lm_head.weight"));
+ *	penstock_weights_load(model, &gpu, 1, NULL, NULL, &loaded);
+ *	ptr = penstock_loaded_ptr(loaded, 0, penstock_weights_find(model, "lm_head.weight"));
  */
 #ifndef PENSTOCK_WEIGHTS_H
 #define PENSTOCK_WEIGHTS_H
@@ -61,7 +61,8 @@ enum penstock_dtype {
 	PENSTOCK_DTYPES
 };
 
-/* "BF16" and 16. Static; "none" and 0 for what is none. */
+/* Name and bits of a kind of element: "BF16" and 16. Static; "none" and 0 for what is
+ * none. */
 PENSTOCK_API const char *penstock_dtype_name(unsigned dtype);
 PENSTOCK_API unsigned penstock_dtype_bits(unsigned dtype);
 
@@ -96,7 +97,7 @@ struct penstock_weights_opts {
  * folder (models--owner--name); or owner/name in that cache. With an index only the
  * tensors that it lists are there, each from the file that it names. A name that two
  * files have without an index is an error. -EBADMSG: not what the format says. May
- * block. Close with penstock_weights_close, after what was loaded by it.
+ * block. Close with penstock_weights_close.
  */
 PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
 				       struct penstock_weights **out);
@@ -105,6 +106,8 @@ PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_w
 PENSTOCK_API int penstock_weights_open_list(const char *const *paths, unsigned count,
 					    const struct penstock_weights_opts *opts,
 					    struct penstock_weights **out);
+
+/* Closes a model. Its iterators are closed before, what it has loaded stays. May block. */
 PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
 
 struct penstock_tensor {
@@ -120,10 +123,10 @@ struct penstock_tensor {
 
 /* How many tensors there are; they are numbered in file order. */
 PENSTOCK_API uint64_t penstock_weights_count(const struct penstock_weights *w);
-/* -ENOENT: out of range. */
+/* What tensor `index` is. -ENOENT: out of range. */
 PENSTOCK_API int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 				      struct penstock_tensor *out);
-/* The index of the tensor with this name, -ENOENT: there is none. */
+/* The index of the tensor with this name. -ENOENT: there is none. */
 PENSTOCK_API int64_t penstock_weights_find(const struct penstock_weights *w, const char *name);
 
 struct penstock_weights_file {
@@ -133,8 +136,9 @@ struct penstock_weights_file {
 	uint64_t data_off;  /* where its first tensor begins */
 	unsigned pair_count; /* of its metadata */
 };
+/* How many files the model has. */
 PENSTOCK_API unsigned penstock_weights_file_count(const struct penstock_weights *w);
-/* -ENOENT: out of range. */
+/* What file `file` is. -ENOENT: out of range. */
 PENSTOCK_API int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 					   struct penstock_weights_file *out);
 /* Pair `index` of a file's metadata, in the order of the keys. -ENOENT: out of range. */
@@ -218,8 +222,8 @@ PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
  * it is this rank's. It lives until penstock_loaded_free. */
 PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
 				       uint64_t tensor);
-/* Frees all of it, by the caller's allocator where it had one. The devices are open
- * still; the model may be closed. */
+/* Frees all of a load, by the caller's allocator where it had one. The devices are open
+ * still; the model may be closed before. */
 PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
 
 /*
@@ -243,8 +247,9 @@ struct penstock_piece {
 	uint64_t pitch; /* from row to row; 0: no gap */
 	enum penstock_dtype dtype; /* of the destination; PENSTOCK_DTYPE_NONE: not checked */
 };
-/* `report` may be NULL. May block. -ERANGE: outside of the tensor; -ENOSPC: no room;
- * -EINVAL: another dtype, or elements that do not begin at a byte. */
+/* Loads pieces to where they are wanted. `report` may be NULL. May block. -ERANGE:
+ * outside of the tensor; -ENOSPC: no room; -EINVAL: another dtype, or elements that do
+ * not begin at a byte. */
 PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
 					    const struct penstock_piece *pieces, uint64_t count,
 					    const struct penstock_load_opts *opts,
@@ -269,7 +274,7 @@ PENSTOCK_API int penstock_weights_iter_next(struct penstock_weights_iter *it, ui
 					    void **ptr);
 /* Gives a tensor's room back, in any order. -ENOENT: it is not out. */
 PENSTOCK_API int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t tensor);
-/* What was done so far. */
+/* What an iterator has done so far. */
 PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 					       struct penstock_load_report *out);
 /* Ends it wherever it is, and frees the window with all that is in it. May block. */
@@ -326,8 +331,8 @@ struct penstock_shard {
 	 * offset in the shard's memory, to which its address is added. */
 	struct penstock_piece pieces[PENSTOCK_SHARD_PIECES];
 };
-/* -EINVAL: it cannot be cut into that many, or heads or experts are not known. May block
- * at its first call for a model (config.json). */
+/* The pieces of a tensor that a rank needs. -EINVAL: it cannot be cut into that many, or
+ * heads or experts are not known. May block at its first call for a model (config.json). */
 PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 					const struct penstock_shard_opts *opts,
 					struct penstock_shard *out);
