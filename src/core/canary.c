@@ -210,10 +210,12 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	int ret;
 
 	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
-	t.lane = pst_lane_borrow(atomic_load(&dev->pump));
+	t.lane = pst_lane_await(atomic_load(&dev->pump), &t.err);
 	t.want = aligned_alloc(4096, 2 * CANARY_BYTES);
 	t.got = t.want ? t.want + CANARY_BYTES : NULL;
-	if (!t.lane || !t.want)
+	if (!t.lane)
+		ret = t.err.code;
+	else if (!t.want)
 		ret = pst_fail(&t.err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
 	else
 		ret = dev->ops->alloc(dev, CANARY_BYTES, &t.scratch, &t.err);

@@ -36,18 +36,6 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 	return ret ? ret : pst_lane_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* No lane: what kept the next one from opening, or all are in use. */
-static int no_lane(struct pst_pump *pump, struct pst_err *err)
-{
-	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
-		if (atomic_load(&pump->spare[i].taken) || !pump->spare[i].open_err.code)
-			continue;
-		*err = pump->spare[i].open_err;
-		return err->code;
-	}
-	return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");
-}
-
 static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_pump *pump;
@@ -59,9 +47,9 @@ static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 	if (ret)
 		return ret;
 	pump = atomic_load(&c->dst_dev->pump);
-	lane = pst_lane_borrow(pump);
+	lane = pst_lane_await(pump, err);
 	if (!lane)
-		return no_lane(pump, err);
+		return err->code;
 	slot = pst_slot_get(&lane->slots, pump->slot_bytes);
 	if (!slot) {
 		pst_lane_return(lane);

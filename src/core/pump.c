@@ -389,8 +389,10 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 
 /* ---- a caller's thread in place of a lane ---- */
 
-struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
+/* NULL and err->code 0: all are taken. */
+static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
 {
+	err->code = 0;
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
 		struct pst_lane *lane = &pump->spare[i];
 
@@ -399,6 +401,9 @@ struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
 			continue;
 		if (!lane->chunks && pst_lane_open(lane, &lane->open_err)) {
 			pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
+			*err = lane->open_err;
+			if (!err->code)
+				pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "a lane does not open");
 			pst_lane_close(lane);
 			atomic_store_explicit(&lane->taken, false, memory_order_release);
 			return NULL;
@@ -406,6 +411,28 @@ struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
 		return lane;
 	}
 	return NULL;
+}
+
+struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
+{
+	struct pst_err err;
+
+	return try_borrow(pump, &err);
+}
+
+struct pst_lane *pst_lane_await(struct pst_pump *pump, struct pst_err *err)
+{
+	struct pst_lane *lane = try_borrow(pump, err);
+
+	/* Who has one needs nothing of who waits here. */
+	for (unsigned i = 0; !lane && !err->code; i++) {
+		if (i < 100)
+			sched_yield();
+		else
+			usleep(100);
+		lane = try_borrow(pump, err);
+	}
+	return lane;
 }
 
 void pst_lane_return(struct pst_lane *lane)

@@ -123,6 +123,8 @@ void pst_lane_requeue(struct pst_lane *lane, struct pst_request *req);
 
 /* A lane for this thread, or NULL: all are taken. Give it back when done. */
 struct pst_lane *pst_lane_borrow(struct pst_pump *pump);
+/* The same, but waits for one. NULL: none could be opened, and why. */
+struct pst_lane *pst_lane_await(struct pst_pump *pump, struct pst_err *err);
 void pst_lane_return(struct pst_lane *lane);
 /* Runs the request on a borrowed lane until it has ended. */
 void pst_lane_run(struct pst_lane *lane, struct pst_request *req);

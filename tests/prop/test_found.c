@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "penstock.h"
@@ -343,6 +344,45 @@ static void a_queue_closed_at_once(void **state)
 	}
 }
 
+static void *copy_some(void *arg)
+{
+	struct penstock_copy_args args = {.size = sizeof(args), .row_len = 1u << 19};
+	unsigned index = *(unsigned *)arg;
+
+	args.dst_dev = gpu;
+	args.dst = (char *)device_mem + index * args.row_len;
+	args.src_dev = host;
+	args.src = bytes + index * args.row_len;
+	for (unsigned i = 0; i < 10; i++)
+		if (penstock_copy(&args, 1))
+			return strdup(penstock_errmsg());
+	return NULL;
+}
+
+/* More threads than there are lanes to borrow: the last ones wait. */
+static void many_copies_at_once(void **state)
+{
+	unsigned indices[40];
+	pthread_t threads[40];
+	char *why = NULL;
+	void *said;
+
+	(void)state;
+	open_devices(0, 0);
+	for (unsigned i = 0; i < 40; i++) {
+		indices[i] = i;
+		assert_int_equal(pthread_create(&threads[i], NULL, copy_some, &indices[i]), 0);
+	}
+	for (unsigned i = 0; i < 40; i++) {
+		pthread_join(threads[i], &said);
+		why = said ? said : why;
+	}
+	if (why)
+		fail_msg("%s", why);
+	from_gpu(back, device_mem, 40u << 19);
+	assert_memory_equal(back, bytes, 40u << 19);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -354,6 +394,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(mapped_past_the_end, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_class_on_two_devices, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_queue_closed_at_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(many_copies_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
 	};
 
