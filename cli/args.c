@@ -132,7 +132,7 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 	int at = optind ? optind : 1, c;
 
 	opterr = 0;
-	c = getopt_long(argc, argv, ":h", options, NULL);
+	c = getopt_long(argc, argv, cmd->flags ? cmd->flags : ":h", options, NULL);
 	if (c == 'h') {
 		print_usage(stdout, cmd);
 		return 'h';

@@ -23,10 +23,11 @@ struct command {
 	const char *summary;
 	const char *help;    /* options, a line each */
 	int (*run)(int argc, char **argv);
+	const char *flags; /* for getopt; NULL: long options only */
 	bool becomes; /* another program, which gets signals as they were */
 };
 extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_load, cmd_bench, cmd_topo,
-	cmd_stats, cmd_run;
+	cmd_stats, cmd_run, cmd_gdsio;
 
 /* One line on standard error: "penstock: ...". Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
