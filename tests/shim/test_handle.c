@@ -5,6 +5,7 @@
  */
 #include "shim_test.h"
 
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -182,6 +183,66 @@ static void many(void **state)
 	}
 }
 
+/* Handles that come and go under threads that read by whatever is in a shared place:
+ * each read is whole and of the right file, or the handle was closed. */
+enum { SHARED = 4 };
+static _Atomic(void *) shared[SHARED];
+static _Atomic bool done;
+
+static void *read_shared(void *arg)
+{
+	unsigned long *wrong = arg;
+	unsigned char buf[256];
+	uint64_t seed = (uintptr_t)arg | 1;
+
+	while (!atomic_load(&done)) {
+		unsigned i = (unsigned)(test_random(&seed) % SHARED);
+		ssize_t n = cuFileRead(atomic_load(&shared[i]), buf, sizeof(buf), 0, 0);
+
+		if (n == -CUF_HANDLE_NOT_REGISTERED)
+			continue;
+		for (size_t k = 0; k < sizeof(buf); k++)
+			*wrong += n != sizeof(buf) || buf[k] != i;
+	}
+	return NULL;
+}
+
+static void closed_meanwhile(void **state)
+{
+	enum { READERS = 3, STEPS = 400 };
+	pthread_t threads[READERS];
+	static unsigned long wrong[READERS];
+	unsigned char bytes[256];
+	int fds[SHARED];
+	uint64_t seed = test_seed(5);
+
+	(void)state;
+	for (int i = 0; i < SHARED; i++) {
+		fds[i] = st_make("shared", 0, O_RDWR);
+		memset(bytes, i, sizeof(bytes));
+		assert_int_equal(write(fds[i], bytes, sizeof(bytes)), sizeof(bytes));
+		atomic_store(&shared[i], st_register(fds[i], NULL));
+		unlink(st_path);
+	}
+	for (int i = 0; i < READERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, read_shared, &wrong[i]), 0);
+	for (int step = 0; step < STEPS; step++) {
+		unsigned i = (unsigned)(test_random(&seed) % SHARED);
+
+		cuFileHandleDeregister(atomic_load(&shared[i]));
+		atomic_store(&shared[i], st_register(fds[i], NULL));
+	}
+	atomic_store(&done, true);
+	for (int i = 0; i < READERS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_int_equal(wrong[i], 0);
+	}
+	for (int i = 0; i < SHARED; i++) {
+		cuFileHandleDeregister(atomic_load(&shared[i]));
+		close(fds[i]);
+	}
+}
+
 static void last_close_ends_handles(void **state)
 {
 	int fd = st_make("last", 4096, O_RDONLY);
@@ -247,13 +308,10 @@ static void after_fork(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(open_and_close),
-		cmocka_unit_test(opens_by_itself),
-		cmocka_unit_test(wrong_descriptors),
-		cmocka_unit_test(twice),
-		cmocka_unit_test(foreign),
-		cmocka_unit_test(many),
-		cmocka_unit_test(last_close_ends_handles),
+		cmocka_unit_test(open_and_close),    cmocka_unit_test(opens_by_itself),
+		cmocka_unit_test(wrong_descriptors), cmocka_unit_test(twice),
+		cmocka_unit_test(foreign),	     cmocka_unit_test(many),
+		cmocka_unit_test(closed_meanwhile),  cmocka_unit_test(last_close_ends_handles),
 		cmocka_unit_test(after_fork),
 	};
 
