@@ -19,7 +19,7 @@ static void exactly_once(void **state)
 	(void)state;
 	begin_case(4, 400);
 	for (unsigned i = 0; i < 400; i++) {
-		ids[i] = submit_read(i, i * 50000ull, i % 5 ? 1 + i % 7 * 9000 : 0);
+		ids[i] = submit_read(i, i * 50000ull, i % 5 ? 1 + i % 7 * 8000 : 0);
 		if (i % 11 == 3)
 			assert_int_equal(penstock_cancel(q, ids[i]), 0);
 	}
@@ -33,7 +33,7 @@ static void exactly_once(void **state)
 			assert_int_equal(done[k].id, ids[i]);
 			assert_int_equal(done[k].result, done[k].report->result);
 			assert_true(done[k].result == -EIO || done[k].result == -ECANCELED ||
-				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 9000 : 0));
+				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 8000 : 0));
 			assert_true(done[k].result != -ECANCELED || i % 11 == 3);
 			failed += done[k].result == -EIO;
 			ids[i] = UINT64_MAX; /* a second time would not be equal */
@@ -512,7 +512,7 @@ static void wait_with_timeout(void **state)
 	async_release(far);
 	assert_int_equal(wait_queue(2, 8, -1), 1); /* more than there is: all of it */
 	submit_read(2, 0, PIECE);
-	submit_read(3, 0, PIECE);
+	submit_read(3, PIECE, PIECE);
 	assert_int_equal(wait_queue(8, 1, -1), 1); /* min above max: max */
 	assert_int_equal(wait_queue(8, 1, -1), 1);
 	assert_int_equal(wait_queue(8, 1, -1), 0);
