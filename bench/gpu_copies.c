@@ -249,6 +249,7 @@ static int copies4k(struct bench *b)
 {
 	struct queues q;
 	int ret = queues_open(b, &q);
+	bool batches = !ret && q.g->api->cuMemcpyBatchAsync;
 
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		for (enum small kind = PLAIN; kind <= ROWS && !ret; kind++) {
@@ -259,7 +260,7 @@ static int copies4k(struct bench *b)
 					ret = small_run(b, &q, kind, streams, 32, rep);
 			}
 		}
-		for (unsigned per = 8; per <= BATCH_MAX && !ret && q.g->api->cuMemcpyBatchAsync; per *= 4)
+		for (unsigned per = 8; per <= BATCH_MAX && !ret && batches; per *= 4)
 			ret = small_run(b, &q, BATCHED, 1, per, rep);
 	}
 	queues_close(&q);
@@ -289,7 +290,7 @@ static int batch_run(struct bench *b, struct queues *q, size_t len, unsigned cou
 	return gpu_bad("batches", rc);
 }
 
-static int batches(struct bench *b)
+static int large_batches(struct bench *b)
 {
 	struct queues q;
 	int ret = queues_open(b, &q);
@@ -304,7 +305,7 @@ static int batches(struct bench *b)
 
 const struct bench_section bench_copies[] = {
 	{"copies", "pinned copies of a slot's size, by raw driver calls", true, copies},
-	{"batches", "several copies handed on by one call, by raw driver calls", true, batches},
+	{"batches", "several copies handed on by one call, by raw driver calls", true, large_batches},
 	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, copies4k},
 	{NULL, NULL, false, NULL},
 };

@@ -275,7 +275,8 @@ static void nonsense_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_lie_is_one),	 cmocka_unit_test(a_direct_write_is_read_back),
+		cmocka_unit_test(each_lie_is_one),
+		cmocka_unit_test(a_direct_write_is_read_back),
 		cmocka_unit_test(a_swap_keeps_every_byte),
 		cmocka_unit_test(errors_are_said),	 cmocka_unit_test(a_failed_chunk_goes_on),
 		cmocka_unit_test(late_chunks_are_right), cmocka_unit_test(nonsense_is_refused),

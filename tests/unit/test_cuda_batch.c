@@ -70,7 +70,8 @@ static void a_refusal_is_its_own(void **state)
 	memset(host, 0x11, 3 * 32768);
 	memset(host + MIB, 0, 3 * 32768);
 	for (int i = 0; i < 3; i++) {
-		struct pst_rect r = flat(i == 1 ? (char *)64 : mem + i * 32768, host + i * 32768, 32768);
+		char *to = i == 1 ? (char *)64 : mem + i * 32768;
+		struct pst_rect r = flat(to, host + i * 32768, 32768);
 
 		r.refused = &refused[i];
 		assert_int_equal(ops->copy_in(cp, &r), 0);
