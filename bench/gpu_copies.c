@@ -305,7 +305,8 @@ static int large_batches(struct bench *b)
 
 const struct bench_section bench_copies[] = {
 	{"copies", "pinned copies of a slot's size, by raw driver calls", true, copies},
-	{"batches", "several copies handed on by one call, by raw driver calls", true, large_batches},
+	{"batches", "several copies handed on by one call, by raw driver calls", true,
+	 large_batches},
 	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, copies4k},
 	{NULL, NULL, false, NULL},
 };
