@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Inside the guest: verbs over Soft-RoCE between two network namespaces. One-sided
+# writes and reads by rdmaping, compared; with one word changed behind its back, or
+# with the link down, it must not say that all is right. Started by tests/lab/rdma
+# through lab/run; arguments: rdmaping, the penstock command.
+# shellcheck disable=SC2034,SC2154 # shared with lib.sh
+set -euo pipefail
+rdmaping=$1
+penstock=$2
+# shellcheck source=lab/guest/lib.sh
+source "$LAB_DIR/guest/lib.sh"
+
+modprobe -a veth rdma_rxe ib_uverbs
+ip netns add right
+ip link add left0 type veth peer name right0 netns right
+ip addr add 10.78.0.1/24 dev left0
+ip link set left0 up
+ip netns exec right ip addr add 10.78.0.2/24 dev right0
+ip netns exec right ip link set lo up
+ip netns exec right ip link set right0 up
+rdma link add rxeleft type rxe netdev left0
+ip netns exec right rdma link add rxeright type rxe netdev right0
+lab_until 30 eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
+	lab_bad "two verbs devices"
+rdma link
+
+pair() { # NAME CODE OPTIONS-OF-LISTEN...
+	local name=$1 want=$2 code=0
+	shift 2
+	ip netns exec right timeout 90 "$rdmaping" listen 10.78.0.2 7471 rxeright "$@" \
+		>"$LAB_SCRATCH/listen" 2>&1 &
+	timeout 90 "$rdmaping" connect 10.78.0.2 7471 rxeleft >"$LAB_OUT/$name.json" \
+		2>"$LAB_OUT/$name.err" || code=$?
+	wait $! || true
+	cat "$LAB_OUT/$name.json" "$LAB_OUT/$name.err" "$LAB_SCRATCH/listen"
+	lab_true "$name: exit $code, wanted $want" test $code = "$want"
+}
+
+pair ping 0
+lab_true "ping: written without a wrong word" grep -q '"op":"write".*"wrong":0,' \
+	"$LAB_OUT/ping.json"
+lab_true "ping: read without a wrong word" grep -q '"op":"read".*"wrong":0,' \
+	"$LAB_OUT/ping.json"
+lab_true "ping: a key that was never given out is refused" \
+	grep -q '"wrong key","status":"remote access error"' "$LAB_OUT/ping.json"
+pair changed 1 corrupt
+lab_true "changed: one wrong word is seen" grep -q '"op":"write".*"wrong":1,' \
+	"$LAB_OUT/changed.json"
+"$penstock" topo >"$LAB_OUT/topo" 2>&1 || true
+lab_true "topo: names both, as software" test \
+	"$(grep -c '^  rxe\(left\|right\) .*software' "$LAB_OUT/topo")" = 2
+((lab_failed == 0)) || exit 1

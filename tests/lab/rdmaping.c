@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rdmaping: moves memory between two ends by one-sided RDMA, both ways, compares and
+ * measures. Run by lab/guest/rdma.sh in two network namespaces; the ends agree over
+ * TCP, the data goes by verbs alone. A key that was never given out must be refused.
+ * Prints one JSON object a step. It must never let the passive end's processor touch
+ * what the active end is said to have moved. Exit 0 all right, 1 wrong, 2 usage.
+ *
+ *	rdmaping listen ADDRESS PORT DEVICE [corrupt]
+ *	rdmaping connect ADDRESS PORT DEVICE
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BYTES = 8 << 20, PIECE = 64 << 10, DEPTH = 16, WAIT_S = 60, TRIES = 200 };
+enum { SEED_WRITE = 11, SEED_READ = 12, SEED_OLD = 13 };
+
+/* What one end tells the other. Both are the same machine: no byte order. */
+struct card {
+	uint32_t qpn, psn, rkey;
+	uint64_t addr;
+	union ibv_gid gid;
+};
+
+struct end {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	uint64_t *mem;
+	int gid_index, link;
+	enum ibv_mtu mtu;
+	struct card mine, theirs;
+};
+
+static int die(const char *what)
+{
+	fprintf(stderr, "rdmaping: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static uint64_t word(uint64_t seed, uint64_t i)
+{
+	uint64_t x = seed * 0x9e3779b97f4a7c15ull + i;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	return x ^ (x >> 31);
+}
+
+static void fill(uint64_t *mem, uint64_t seed)
+{
+	for (uint64_t i = 0; i < BYTES / 8; i++)
+		mem[i] = word(seed, i);
+}
+
+static uint64_t wrong(const uint64_t *mem, uint64_t seed)
+{
+	uint64_t count = 0;
+
+	for (uint64_t i = 0; i < BYTES / 8; i++)
+		count += mem[i] != word(seed, i);
+	return count;
+}
+
+static double now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* ---- the TCP connection over which the ends agree ---- */
+
+static int join(const char *mode, const char *address, const char *port)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, link;
+
+	if (fd < 0 || inet_pton(AF_INET, address, &at.sin_addr) != 1)
+		die("address");
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (!strcmp(mode, "connect")) {
+		/* The other end may not listen yet. */
+		for (int i = 0; connect(fd, (struct sockaddr *)&at, sizeof(at)); i++) {
+			if (i == TRIES)
+				die("connect");
+			usleep(50000);
+		}
+		return fd;
+	}
+	if (bind(fd, (struct sockaddr *)&at, sizeof(at)) || listen(fd, 1))
+		die("listen");
+	link = accept(fd, NULL, NULL);
+	if (link < 0)
+		die("accept");
+	close(fd);
+	return link;
+}
+
+static void tell(int fd, const void *data, size_t len)
+{
+	if (send(fd, data, len, MSG_NOSIGNAL) != (ssize_t)len)
+		die("send");
+}
+
+static void hear(int fd, void *data, size_t len)
+{
+	if (recv(fd, data, len, MSG_WAITALL) != (ssize_t)len)
+		die("the other end went away");
+}
+
+/* ---- verbs ---- */
+
+/* RoCE v2 with the IPv4 address: that is what crosses the link between the ends. */
+static void find_gid(struct end *e, const struct ibv_port_attr *port)
+{
+	for (int i = 0; i < port->gid_tbl_len; i++) {
+		struct ibv_gid_entry entry;
+
+		if (ibv_query_gid_ex(e->ctx, 1, (uint32_t)i, &entry, 0) ||
+		    entry.gid_type != IBV_GID_TYPE_ROCE_V2 || entry.gid.raw[10] != 0xff ||
+		    entry.gid.raw[11] != 0xff)
+			continue;
+		e->gid_index = i;
+		e->mine.gid = entry.gid;
+		return;
+	}
+	errno = ENOENT;
+	die("no RoCE v2 address");
+}
+
+static void open_end(struct end *e, const char *name)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+					 .cap = { DEPTH, 1, 1, 1, 0 } };
+	struct ibv_port_attr port;
+
+	for (int i = 0; list && list[i] && !e->ctx; i++)
+		if (!strcmp(ibv_get_device_name(list[i]), name))
+			e->ctx = ibv_open_device(list[i]);
+	if (!e->ctx)
+		die(name);
+	if (ibv_query_port(e->ctx, 1, &port))
+		die("port");
+	e->mtu = port.active_mtu;
+	find_gid(e, &port);
+	e->pd = ibv_alloc_pd(e->ctx);
+	e->cq = ibv_create_cq(e->ctx, 2 * DEPTH, NULL, NULL, 0);
+	e->mem = aligned_alloc(4096, BYTES);
+	if (!e->pd || !e->cq || !e->mem)
+		die("set-up");
+	e->mr = ibv_reg_mr(e->pd, e->mem, BYTES, IBV_ACCESS_LOCAL_WRITE |
+			   IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	if (!e->mr)
+		die("registering memory");
+	init.send_cq = init.recv_cq = e->cq;
+	e->qp = ibv_create_qp(e->pd, &init);
+	if (!e->qp)
+		die("queue pair");
+	e->mine.qpn = e->qp->qp_num;
+	e->mine.psn = (uint32_t)getpid() & 0xffffff;
+	e->mine.rkey = e->mr->rkey;
+	e->mine.addr = (uintptr_t)e->mem;
+}
+
+static void connect_ends(struct end *e)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+
+	attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	if (ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+			  IBV_QP_ACCESS_FLAGS))
+		die("to INIT");
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = e->mtu,
+				     .dest_qp_num = e->theirs.qpn, .rq_psn = e->theirs.psn,
+				     .max_dest_rd_atomic = 4, .min_rnr_timer = 12 };
+	attr.ah_attr.is_global = 1;
+	attr.ah_attr.port_num = 1;
+	attr.ah_attr.grh.dgid = e->theirs.gid;
+	attr.ah_attr.grh.sgid_index = (uint8_t)e->gid_index;
+	attr.ah_attr.grh.hop_limit = 1;
+	if (ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+			  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+			  IBV_QP_MIN_RNR_TIMER))
+		die("to RTR");
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = e->mine.psn,
+				     .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
+				     .max_rd_atomic = 4 };
+	if (ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+			  IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
+		die("to RTS");
+}
+
+static void post(struct end *e, enum ibv_wr_opcode op, uint64_t at, uint32_t rkey)
+{
+	struct ibv_sge sge = { (uintptr_t)e->mem + at, PIECE, e->mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = at, .sg_list = &sge, .num_sge = 1, .opcode = op,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+
+	wr.wr.rdma.remote_addr = e->theirs.addr + at;
+	wr.wr.rdma.rkey = rkey;
+	errno = ibv_post_send(e->qp, &wr, &bad);
+	if (errno)
+		die("post");
+}
+
+static enum ibv_wc_status reap(struct end *e)
+{
+	double limit = now() + WAIT_S;
+	struct ibv_wc wc;
+	int n;
+
+	while ((n = ibv_poll_cq(e->cq, 1, &wc)) == 0) {
+		errno = ETIMEDOUT;
+		if (now() > limit)
+			die("a completion");
+	}
+	if (n < 0)
+		die("poll");
+	return wc.status;
+}
+
+/* All of it, by DEPTH pieces at a time; returns the seconds it took. */
+static double move(struct end *e, enum ibv_wr_opcode op)
+{
+	double start = now();
+	uint64_t posted = 0, done = 0;
+
+	while (done < BYTES) {
+		enum ibv_wc_status status;
+
+		while (posted < BYTES && posted - done < DEPTH * PIECE) {
+			post(e, op, posted, e->theirs.rkey);
+			posted += PIECE;
+		}
+		status = reap(e);
+		if (status != IBV_WC_SUCCESS) {
+			fprintf(stderr, "rdmaping: %s\n", ibv_wc_status_str(status));
+			exit(1);
+		}
+		done += PIECE;
+	}
+	return now() - start;
+}
+
+static bool say(const char *op, uint64_t count, double took)
+{
+	printf("{\"op\":\"%s\",\"bytes\":%d,\"wrong\":%llu,\"gb_per_s\":%.6f}\n", op, BYTES,
+	       (unsigned long long)count, BYTES / took / 1e9);
+	fflush(stdout);
+	return !count;
+}
+
+/* ---- the two ends ---- */
+
+/* Lies still while the other end moves; looks when it is told that this is done. */
+static bool passive(struct end *e, bool corrupt)
+{
+	uint64_t count, ok;
+	char go = 0;
+
+	fill(e->mem, SEED_OLD);
+	tell(e->link, &go, 1);
+	hear(e->link, &go, 1);
+	e->mem[BYTES / 16] ^= corrupt;
+	count = wrong(e->mem, SEED_WRITE);
+	fill(e->mem, SEED_READ);
+	tell(e->link, &count, sizeof(count));
+	hear(e->link, &ok, sizeof(ok)); /* until then the memory is the other's */
+	return ok && !count;
+}
+
+static bool active(struct end *e)
+{
+	uint64_t count, ok;
+	enum ibv_wc_status status;
+	double took;
+	char go;
+
+	hear(e->link, &go, 1);
+	fill(e->mem, SEED_WRITE);
+	took = move(e, IBV_WR_RDMA_WRITE);
+	tell(e->link, &go, 1);
+	hear(e->link, &count, sizeof(count));
+	ok = say("write", count, took);
+	fill(e->mem, SEED_OLD);
+	took = move(e, IBV_WR_RDMA_READ);
+	ok &= say("read", wrong(e->mem, SEED_READ), took);
+	post(e, IBV_WR_RDMA_READ, 0, e->theirs.rkey ^ 0x5500);
+	status = reap(e);
+	ok &= status == IBV_WC_REM_ACCESS_ERR;
+	printf("{\"op\":\"wrong key\",\"status\":\"%s\"}\n", ibv_wc_status_str(status));
+	tell(e->link, &ok, sizeof(ok));
+	return ok;
+}
+
+int main(int argc, char **argv)
+{
+	struct end e = { .link = -1 };
+	bool listens = argc > 4 && !strcmp(argv[1], "listen"), ok;
+
+	if (argc < 5 || (!listens && strcmp(argv[1], "connect"))) {
+		fprintf(stderr, "usage: rdmaping listen|connect ADDRESS PORT DEVICE [corrupt]\n");
+		return 2;
+	}
+	open_end(&e, argv[4]);
+	e.link = join(argv[1], argv[2], argv[3]);
+	tell(e.link, &e.mine, sizeof(e.mine));
+	hear(e.link, &e.theirs, sizeof(e.theirs));
+	connect_ends(&e);
+	ok = listens ? passive(&e, argc > 5) : active(&e);
+	ibv_destroy_qp(e.qp);
+	ibv_dereg_mr(e.mr);
+	ibv_destroy_cq(e.cq);
+	ibv_dealloc_pd(e.pd);
+	ibv_close_device(e.ctx);
+	free(e.mem);
+	close(e.link);
+	return ok ? 0 : 1;
+}
