@@ -24,8 +24,10 @@
 /* What is remembered of a request until it is looked at. */
 struct out {
 	struct out *next;
-	struct shim_file *file;
+	struct shim_file *file; /* NULL: the place is free */
 	struct penstock_device *dev;
+	void *stream;
+	uint64_t id;
 	enum penstock_op op;
 	struct shim_timer timer;
 	struct penstock_seg seg;
@@ -105,20 +107,15 @@ struct cuf_error cuFileStreamRegister(void *stream, unsigned flags)
 	return shim_err(code);
 }
 
-struct cuf_error cuFileStreamDeregister(void *stream)
-{
-	struct stream *s;
-
-	pthread_mutex_lock(&streams_lock);
-	s = find_stream(stream);
-	if (s)
-		*s = streams[--stream_count];
-	pthread_mutex_unlock(&streams_lock);
-	shim_async_harvest();
-	return shim_err(s ? CUF_SUCCESS : CUF_INVALID_VALUE);
-}
-
 /* ---- what has ended; under async_lock ---- */
+
+static void give_out(struct out *o)
+{
+	o->file = NULL;
+	o->next = free_outs;
+	free_outs = o;
+	out_count--;
+}
 
 static void look_at(const struct penstock_done *done)
 {
@@ -134,9 +131,7 @@ static void look_at(const struct penstock_done *done)
 	if (o->timer.level)
 		shim_count_io(&o->timer, o->op, false, ret, &o->seg, o->seg.row_len, done->report);
 	shim_file_leave(o->file);
-	o->next = free_outs;
-	free_outs = o;
-	out_count--;
+	give_out(o);
 }
 
 static unsigned harvest(int64_t wait_ns)
@@ -156,6 +151,32 @@ static unsigned harvest(int64_t wait_ns)
 	return have;
 }
 
+/* A stream that failed never comes to what waits for it: that ends here. All streams
+ * for NULL. */
+static void drop_broken(void *stream)
+{
+	for (unsigned i = 0; outs && i < OUT_MAX; i++)
+		if (outs[i].file && (!stream || outs[i].stream == stream) &&
+		    shim_cuda_stream_broken(outs[i].stream))
+			penstock_cancel(queue, outs[i].id);
+}
+
+struct cuf_error cuFileStreamDeregister(void *stream)
+{
+	struct stream *s;
+
+	pthread_mutex_lock(&streams_lock);
+	s = find_stream(stream);
+	if (s)
+		*s = streams[--stream_count];
+	pthread_mutex_unlock(&streams_lock);
+	pthread_mutex_lock(&async_lock);
+	drop_broken(stream);
+	harvest(0);
+	pthread_mutex_unlock(&async_lock);
+	return shim_err(s ? CUF_SUCCESS : CUF_INVALID_VALUE);
+}
+
 void shim_async_harvest(void)
 {
 	/* Somebody else who has the lock looks as well. */
@@ -172,6 +193,7 @@ int shim_async_close(void)
 
 	pthread_mutex_lock(&async_lock);
 	harvest(0);
+	drop_broken(NULL);
 	while (out_count && shim_now_ns() < until)
 		harvest(PAUSE_NS);
 	if (out_count) {
@@ -238,13 +260,6 @@ static struct out *take_out(void)
 	return o;
 }
 
-static void give_out(struct out *o)
-{
-	o->next = free_outs;
-	free_outs = o;
-	out_count--;
-}
-
 static int code_of_submit(int64_t ret)
 {
 	int code = shim_code(ret, penstock_errwhy());
@@ -270,9 +285,14 @@ static int hand_in(struct shim_move *m)
 	struct out *o = take_out();
 	int ret;
 
-	*o = (struct out){NULL, m->file, m->seg.dev, m->req.op, shim_timer_start(), m->seg};
+	*o = (struct out){.file = m->file,
+			  .dev = m->seg.dev,
+			  .stream = m->req.stream,
+			  .op = m->req.op,
+			  .timer = shim_timer_start(),
+			  .seg = m->seg};
 	m->req.user = o;
-	while ((ret = penstock_submit(queue, &m->req, 1, NULL)) == -EAGAIN) {
+	while ((ret = penstock_submit(queue, &m->req, 1, &o->id)) == -EAGAIN) {
 		pthread_mutex_unlock(&async_lock);
 		nanosleep(&pause, NULL);
 		pthread_mutex_lock(&async_lock);

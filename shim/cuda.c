@@ -18,6 +18,7 @@ enum {
 	OK = 0,
 	NOT_INITIALIZED = 3,
 	NO_CONTEXT = 201,
+	NOT_READY = 600,
 	INVALID_HANDLE = 400,
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,
@@ -34,6 +35,7 @@ static struct {
 	int (*pointer_attributes)(unsigned count, int *attrs, void **data, unsigned long long ptr);
 	int (*stream_capturing)(void *stream, int *status);
 	int (*stream_synchronize)(void *stream);
+	int (*stream_query)(void *stream);
 	int (*device_count)(int *count);
 	int (*device_get)(int *dev, int ordinal);
 	int (*device_uuid)(struct uuid *uuid, int dev);
@@ -84,6 +86,7 @@ static bool have(void)
 	if (!atomic_load(&loaded) && find(lib, "cuPointerGetAttributes", &api.pointer_attributes) &&
 	    find(lib, "cuStreamIsCapturing", &api.stream_capturing) &&
 	    find(lib, "cuStreamSynchronize", &api.stream_synchronize) &&
+	    find(lib, "cuStreamQuery", &api.stream_query) &&
 	    find(lib, "cuDeviceGetCount", &api.device_count) &&
 	    find(lib, "cuDeviceGet", &api.device_get)) {
 		find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
@@ -159,6 +162,13 @@ int shim_cuda_stream(void *stream, bool *capturing)
 	default:
 		return CUF_INVALID_VALUE;
 	}
+}
+
+bool shim_cuda_stream_broken(void *stream)
+{
+	int rc = have() ? api.stream_query(stream) : OK;
+
+	return rc != OK && rc != NOT_READY && rc != NO_CONTEXT;
 }
 
 int shim_cuda_wait(void *stream)

@@ -169,6 +169,8 @@ struct shim_memory {
 int shim_cuda_memory(const void *ptr, struct shim_memory *out);
 /* 0, or a code: the stream is none, or no context is current. */
 int shim_cuda_stream(void *stream, bool *capturing);
+/* The stream failed: what is queued on it never comes. */
+bool shim_cuda_stream_broken(void *stream);
 /* Waits for what is queued on a stream, NULL for the legacy default one; a CUresult. */
 int shim_cuda_wait(void *stream);
 int shim_cuda_count(void);

@@ -6,6 +6,8 @@
  */
 #include "shim_test.h"
 
+#include <sys/wait.h>
+
 #include "pst_standin.h"
 
 #define LEN ((size_t)4 << 20)
@@ -329,6 +331,54 @@ static void very_many(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
+/* A context that breaks under a stream that is held back: what waits for it ends, with
+ * an error, when the stream is deregistered. In a process of its own. */
+static int broken_stream(void)
+{
+	int (*break_it)(int, enum pst_cu_result);
+	void *sym = cu_standin("pst_standin_break");
+	struct pst_cu_stream *stream = new_stream();
+	static size_t len = 10;
+	static off_t zero;
+	static ssize_t bytes = -7;
+
+	memcpy(&break_it, &sym, sizeof(sym));
+	make_gate();
+	if (cuFileStreamRegister(stream, 0).err)
+		return 2;
+	hold(stream);
+	if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, stream).err)
+		return 3;
+	break_it(0, PST_CU_ILLEGAL_ADDRESS);
+	if (cuFileStreamDeregister(stream).err)
+		return 4;
+	for (int i = 0; i < 20000 && __atomic_load_n(&bytes, __ATOMIC_RELAXED) == -7; i++)
+		usleep(1000);
+	if (bytes >= 0 || bytes == -7)
+		return 5;
+	cuFileHandleDeregister(fh);
+	return cuFileDriverClose().err ? 6 : 0;
+}
+
+static void broken(void **state)
+{
+	char self[PATH_MAX] = "";
+	int status;
+	pid_t pid;
+
+	(void)state;
+	if (!cu_standin("pst_standin_break"))
+		test_skip("only the stand-in's context can be broken on purpose");
+	assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
+	pid = fork();
+	if (!pid) {
+		execl(self, self, "broken", (char *)NULL);
+		_exit(99);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 /* The last close waits for nobody: it says so while a stream is held back. */
 static void close_meanwhile(void **state)
 {
@@ -355,15 +405,21 @@ static void close_meanwhile(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_streams),	   cmocka_unit_test(flags),
-		cmocka_unit_test(late_and_wrong),  cmocka_unit_test(write_behind_and_read_in_front),
-		cmocka_unit_test(at_once),	   cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(capture),	   cmocka_unit_test(very_many),
-		cmocka_unit_test(close_meanwhile),
+		cmocka_unit_test(many_streams),	  cmocka_unit_test(flags),
+		cmocka_unit_test(late_and_wrong), cmocka_unit_test(write_behind_and_read_in_front),
+		cmocka_unit_test(at_once),	  cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(capture),	  cmocka_unit_test(very_many),
+		cmocka_unit_test(broken),	  cmocka_unit_test(close_meanwhile),
 	};
 
+	if (argc > 1 && !strcmp(argv[1], "broken")) {
+		int code = setup(NULL) ? 1 : broken_stream();
+
+		unlink(st_path);
+		return code;
+	}
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
