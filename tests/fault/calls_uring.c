@@ -146,9 +146,12 @@ int __wrap_io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned
 	return as ? -as : __real_io_uring_queue_init(entries, ring, flags);
 }
 
-int __real_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov, unsigned count);
-int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov, unsigned count);
-int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov, unsigned count)
+int __real_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov,
+				     unsigned count);
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov,
+				     unsigned count);
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov,
+				     unsigned count)
 {
 	int as = calls_turn(CALLS_REGISTER, -1);
 

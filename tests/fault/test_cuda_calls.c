@@ -31,8 +31,9 @@ static const char *const symbols[] = {
 /* What gives things back: what it keeps when it fails is the driver's. */
 static bool gives_back(const char *symbol)
 {
-	return strstr(symbol, "Free") || strstr(symbol, "Destroy") || strstr(symbol, "Unregister") ||
-	       strstr(symbol, "Release") || strstr(symbol, "PushCurrent");
+	return strstr(symbol, "Free") || strstr(symbol, "Destroy") ||
+	       strstr(symbol, "Unregister") || strstr(symbol, "Release") ||
+	       strstr(symbol, "PushCurrent");
 }
 
 struct outcome {

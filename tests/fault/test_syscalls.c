@@ -516,11 +516,17 @@ static void enters(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(host_uring), cmocka_unit_test(host_threads),
-		cmocka_unit_test(cuda_uring), cmocka_unit_test(cuda_threads),
-		cmocka_unit_test(pieces),	    cmocka_unit_test(one_path),   cmocka_unit_test(classes),
-		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
-		cmocka_unit_test(enters),     cmocka_unit_test(lasting),
+		cmocka_unit_test(host_uring),
+		cmocka_unit_test(host_threads),
+		cmocka_unit_test(cuda_uring),
+		cmocka_unit_test(cuda_threads),
+		cmocka_unit_test(pieces),
+		cmocka_unit_test(one_path),
+		cmocka_unit_test(classes),
+		cmocka_unit_test(canaries),
+		cmocka_unit_test(syncs),
+		cmocka_unit_test(enters),
+		cmocka_unit_test(lasting),
 		cmocka_unit_test(no_threads),
 	};
 
