@@ -352,12 +352,12 @@ static int broken_stream(void)
 	break_it(0, PST_CU_ILLEGAL_ADDRESS);
 	if (cuFileStreamDeregister(stream).err)
 		return 4;
-	for (int i = 0; i < 20000 && __atomic_load_n(&bytes, __ATOMIC_RELAXED) == -7; i++)
-		usleep(1000);
-	if (bytes >= 0 || bytes == -7)
-		return 5;
+	/* Each try waits a while for what is ending. */
 	cuFileHandleDeregister(fh);
-	return cuFileDriverClose().err ? 6 : 0;
+	for (int i = 0; i < 20 && cuFileUseCount(); i++)
+		if (cuFileDriverClose().err && i == 19)
+			return 5;
+	return bytes < 0 && bytes != -7 ? 0 : 6;
 }
 
 static void broken(void **state)
