@@ -257,8 +257,9 @@ PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
 
 /*
  * 3. One after the other, in file order, through a window of device memory that is
- * filled ahead. Device memory: the window, or the largest tensor and 8 KiB if that is
- * more; one allocation. One thread at a time.
+ * filled ahead. Device memory: the window (at least 256 KiB), and two at once of the
+ * tensors that are longer than a quarter of it, which have memory of their own. So a
+ * loop that holds one tensor always gets the next. One thread at a time.
  */
 struct penstock_weights_iter;
 PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w,

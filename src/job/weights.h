@@ -124,6 +124,7 @@ struct pst_load {
 	struct penstock_load_opts opts;
 	struct penstock_load_report report;
 	uint64_t path_bytes; /* of the path that carried most in one request */
+	uint64_t held;	     /* device memory that it has */
 	uint64_t lead;	     /* bytes in front of tensors that came along */
 	int failed;	     /* the first error; its sentence is the thread's */
 };

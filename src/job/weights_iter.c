@@ -2,8 +2,9 @@
 /*
  * The third way to receive a model: tensor by tensor in file order, through a window of
  * device memory. The window is a circle of batches, a request each: read ahead at its
- * head, given back at its tail once every tensor of the oldest batch was released. It
- * never takes more memory than the window that it was opened with.
+ * head, given back at its tail once every tensor of the oldest batch was released. A
+ * batch is at most a quarter of it, so that there is room for the next while a loop
+ * still holds the one before; a longer tensor has memory of its own, two at most have.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,12 +15,15 @@
 #define WINDOW_DEFAULT (1ull << 30)
 #define BATCHES_MAX 64u	   /* in the window */
 #define BATCH_PARTS 4u	   /* a batch is at most this part of the window */
-#define BATCH_LEAST 65536u
+#define WINDOW_LEAST (1u << 18)
+#define OWN_MAX 2u	   /* long tensors in the air or held */
 #define TENSORS_MAX 16384u /* of a batch, so that it is one request */
 
 struct batch {
 	uint64_t first, count; /* tensors */
-	uint64_t start, len;   /* in the window */
+	uint64_t start, len;   /* in the window, unless it is */
+	bool own;	       /* memory of its own */
+	char *mem;
 	uint64_t held;	       /* tensors not yet released */
 	struct pst_bits bits;
 	uint64_t *offs;
@@ -34,7 +38,7 @@ struct penstock_weights_iter {
 	char *window;
 	uint64_t window_len, batch_most;
 	struct batch batches[BATCHES_MAX]; /* from `oldest` on, in file order */
-	unsigned oldest, batch_count;
+	unsigned oldest, batch_count, own_count;
 	uint64_t planned; /* tensors in batches so far */
 	uint64_t next;	  /* tensor to hand out */
 };
@@ -80,19 +84,22 @@ static uint64_t batch_length(const struct penstock_weights_iter *it, uint64_t fi
 	return count;
 }
 
-/* A place for `len` bytes behind the newest batch: at the circle's beginning if not
- * before its end. */
+/* A place for `len` bytes in the window behind the newest batch there: at the circle's
+ * beginning if not before its end. */
 static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
-	const struct batch *oldest = batch_at(it, 0);
-	const struct batch *newest = batch_at(it, it->batch_count - 1);
+	const struct batch *oldest = NULL, *newest = NULL;
 	uint64_t head;
 
 	*start = 0;
-	if (!it->batch_count)
+	for (unsigned i = 0; i < it->batch_count; i++) {
+		const struct batch *b = batch_at(it, i);
+
+		oldest = oldest || b->own ? oldest : b;
+		newest = b->own ? newest : b;
+	}
+	if (!newest)
 		return len <= it->window_len;
-	if (it->batch_count == BATCHES_MAX)
-		return false;
 	head = (newest->start + newest->len + 4095) & ~4095ull;
 	if (newest->start >= oldest->start) {
 		if (head <= it->window_len && len <= it->window_len - head) {
@@ -103,6 +110,27 @@ static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *
 	}
 	*start = head;
 	return head <= oldest->start && len <= oldest->start - head;
+}
+
+/* Memory for a batch: 1, 0 if there is no room now, or an error. */
+static int place_batch(struct penstock_weights_iter *it, struct batch *b)
+{
+	void *mem = NULL;
+	int ret;
+
+	if (b->len <= it->batch_most + 8192 && find_room(it, b->len, &b->start)) {
+		b->mem = it->window + b->start;
+		return 1;
+	}
+	if (b->len <= it->batch_most + 8192 || it->own_count == OWN_MAX)
+		return 0;
+	ret = pst_load_alloc(&it->load, it->dev, b->len, &mem);
+	if (ret)
+		return ret;
+	b->mem = mem;
+	b->own = true;
+	it->own_count++;
+	return 1;
 }
 
 static int submit(struct penstock_weights_iter *it, struct batch *b)
@@ -134,8 +162,13 @@ static int submit(struct penstock_weights_iter *it, struct batch *b)
 				penstock_errmsg());
 }
 
-static void drop(struct batch *b)
+static void drop(struct penstock_weights_iter *it, struct batch *b)
 {
+	if (b->own) {
+		pst_load_free(&it->load.opts, it->dev, b->mem, b->len);
+		it->load.held -= b->len;
+		it->own_count--;
+	}
 	free(b->bits.list);
 	free(b->offs);
 	free(b->out);
@@ -150,7 +183,7 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_entry *e = &w->entries[b->first + i];
 		struct penstock_seg seg = {
-			.buf = it->window + b->start + b->offs[i],
+			.buf = b->mem + b->offs[i],
 			.dev = it->dev,
 			.off = w->shards[e->shard].data_off + e->t->begin,
 			.row_len = bytes_of(w, b->first + i),
@@ -165,7 +198,7 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 /* Reads one more batch ahead: 1, 0 if there is no room or nothing left, or an error. */
 static int ahead(struct penstock_weights_iter *it)
 {
-	uint64_t count = batch_length(it, it->planned), start;
+	uint64_t count = batch_length(it, it->planned);
 	struct batch *b = batch_at(it, it->batch_count);
 	int ret;
 
@@ -174,21 +207,20 @@ static int ahead(struct penstock_weights_iter *it)
 	b->offs = calloc(count, sizeof(*b->offs));
 	b->out = calloc(count, sizeof(*b->out));
 	if (!b->offs || !b->out) {
-		drop(b);
+		drop(it, b);
 		return pst_weights_no_memory("a batch");
 	}
 	b->first = it->planned;
 	b->count = b->held = count;
 	b->len = pst_place(it->load.w, b->first, count, it->load.opts.align, b->offs);
-	if (!find_room(it, b->len, &start)) {
-		drop(b);
-		return 0;
-	}
-	b->start = start;
-	ret = fill_batch(it, b);
+	ret = place_batch(it, b);
+	if (ret > 0)
+		ret = fill_batch(it, b);
+	else if (!ret)
+		ret = 1; /* later */
 	if (ret) {
-		drop(b);
-		return ret;
+		drop(it, b);
+		return ret < 0 ? ret : 0;
 	}
 	it->planned += count;
 	it->batch_count++;
@@ -197,29 +229,14 @@ static int ahead(struct penstock_weights_iter *it)
 
 /* ---- what callers see ---- */
 
-/* The most that one batch of a single tensor takes; the window must hold that. */
-static uint64_t largest(const struct penstock_weights *w, uint64_t align)
+/* No more than all that goes through it. */
+static uint64_t window_for(const struct penstock_weights *w, uint64_t window, uint64_t batch_most)
 {
-	uint64_t most = 0, off;
-
-	for (uint64_t t = 0; t < w->count; t++) {
-		uint64_t len = bytes_of(w, t) > most ? pst_place(w, t, 1, align, &off) : 0;
-
-		most = len > most ? len : most;
-	}
-	return most;
-}
-
-static uint64_t window_for(const struct penstock_weights *w, const struct penstock_load_opts *opts)
-{
-	uint64_t window = opts->window ? opts->window : WINDOW_DEFAULT, sum = 0;
-	uint64_t least = largest(w, opts->align);
+	uint64_t sum = 4096;
 
 	for (uint64_t t = 0; t < w->count && sum < window; t++)
-		sum += bytes_of(w, t) + 8192;
-	window = sum < window ? sum : window;
-	window = window > least ? window : least;
-	return window ? window : 4096;
+		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192 : 0;
+	return sum < window ? sum : window;
 }
 
 int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,
@@ -240,12 +257,12 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	ret = pst_load_take(&it->load, w, opts);
 	if (!ret) {
 		it->dev = dev;
-		it->window_len = window_for(w, &it->load.opts);
-		it->batch_most = it->window_len / BATCH_PARTS;
-		if (it->batch_most < BATCH_LEAST)
-			it->batch_most = BATCH_LEAST;
-		if (it->batch_most > it->window_len - it->window_len / BATCH_PARTS)
-			it->batch_most = it->window_len / BATCH_PARTS;
+		uint64_t most = it->load.opts.window ? it->load.opts.window : WINDOW_DEFAULT;
+
+		most = most > WINDOW_LEAST ? most : WINDOW_LEAST;
+		it->dev = dev;
+		it->batch_most = most / BATCH_PARTS;
+		it->window_len = window_for(w, most, it->batch_most);
 		ret = pst_load_alloc(&it->load, dev, it->window_len, &window);
 	}
 	it->window = window;
@@ -309,8 +326,7 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 	if (!b)
 		return pst_weights_fail(ENOBUFS, PENSTOCK_WHY_FULL, NULL,
 					it->load.w->entries[it->next].t->name, PST_NO_OFF,
-					"the window of %llu bytes is full of tensors that were not "
-					"released", (unsigned long long)it->window_len);
+					"the window is full of tensors that were not released");
 	ret = await(it, b);
 	if (!ret && it->next == b->first && b->bits.count) {
 		ret = pst_load_unchanged(&it->load, &b->bits);
@@ -319,7 +335,7 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 	if (ret)
 		return ret;
 	*tensor = it->next;
-	*ptr = it->window + b->start + b->offs[it->next - b->first];
+	*ptr = b->mem + b->offs[it->next - b->first];
 	b->out[it->next - b->first] = true;
 	it->next++;
 	return 1;
@@ -335,7 +351,7 @@ int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t ten
 	b->out[tensor - b->first] = false;
 	b->held--;
 	while (it->batch_count && !batch_at(it, 0)->held) {
-		drop(batch_at(it, 0));
+		drop(it, batch_at(it, 0));
 		it->oldest = (it->oldest + 1) % BATCHES_MAX;
 		it->batch_count--;
 	}
@@ -354,7 +370,7 @@ void penstock_weights_iter_close(struct penstock_weights_iter *it)
 		return;
 	penstock_queue_close(it->q); /* what is in flight ends first */
 	for (unsigned i = 0; i < it->batch_count; i++)
-		drop(batch_at(it, i));
+		drop(it, batch_at(it, i));
 	pst_load_free(&it->load.opts, it->dev, it->window, it->window_len);
 	free(it);
 }

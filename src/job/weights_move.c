@@ -124,7 +124,9 @@ int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t le
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"%llu bytes on %s: %s", (unsigned long long)len,
 					penstock_device_name(dev), penstock_errmsg());
-	load->report.device_bytes += len;
+	load->held += len;
+	if (load->held > load->report.device_bytes)
+		load->report.device_bytes = load->held;
 	return 0;
 }
 

@@ -158,7 +158,6 @@ class Walk(unittest.TestCase):
         got = {}
         for name, value in penstock.iterate(FILE, framework="numpy", window=1):
             got[name] = value.copy()
-            del value
         same(self, got, ARRAYS)
 
     def test_window_full(self):

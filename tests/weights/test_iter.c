@@ -65,16 +65,18 @@ static void test_iterate(void **state)
 	open_model(path);
 	for (unsigned d = 0; d < 2; d++) {
 		struct penstock_device *dev = d ? gpu : host;
+		uint64_t two = 2 * (largest + 8192);
 
+		/* A loop that holds the one before, and a window for which all is short. */
 		iterate(dev, 0, 0, 1u << 30);
-		iterate(dev, 1, 0, largest + 8192);
-		iterate(dev, 1u << 20, 0, largest + 8192 > 1u << 20 ? largest + 8192 : 1u << 20);
-		iterate(dev, 4u << 20, 3, largest + 8192 > 4u << 20 ? largest + 8192 : 4u << 20);
+		iterate(dev, 1, 1, (1u << 18) + two);
+		iterate(dev, 1u << 20, 1, (1u << 20) + two);
+		iterate(dev, 4u << 20, 3, 4u << 20);
 	}
 	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 1);
 	open_model(made_path("zoo.safetensors"));
 	iterate(gpu, 0, 2, 2u << 20);
-	iterate(host, 1, 0, made_bytes(&zoo[5]) + 8192);
+	iterate(host, 1, 1, (1u << 18) + made_bytes(&zoo[5]) + 8192);
 }
 
 static void test_full(void **state)
@@ -91,7 +93,7 @@ static void test_full(void **state)
 	(void)state;
 	made_file(made_path("full.safetensors"), list, 3, 0);
 	open_model(made_path("full.safetensors"));
-	opts.window = 210000;
+	opts.window = 300000;
 	assert_int_equal(penstock_weights_iter_open(w, host, &opts, &it), 0);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
@@ -123,6 +125,38 @@ static int touch(void *user, unsigned file, const struct penstock_report *r)
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
+/* The same in the window itself: short tensors, all of them held. */
+static void test_held(void **state)
+{
+	static struct made list[40];
+	static char names[40][8];
+	struct penstock_weights_iter *it;
+	uint64_t tensor = 0, count = 0;
+	void *ptr[40], *next;
+	int ret;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(list); i++) {
+		snprintf(names[i], sizeof(names[i]), "t%02u", i);
+		list[i] = (struct made){ names[i], "U8", 8, 1, { 30000 } };
+	}
+	made_file(made_path("held.safetensors"), list, COUNT(list), 0);
+	open_model(made_path("held.safetensors"));
+	opts.window = 1;
+	assert_int_equal(penstock_weights_iter_open(w, gpu, &opts, &it), 0);
+	while ((ret = penstock_weights_iter_next(it, &tensor, &next)) == 1)
+		ptr[count++] = next;
+	assert_int_equal(ret, -ENOBUFS);
+	assert_true(count >= 4 && count < 10);
+	for (uint64_t i = 0; i < count; i++) {
+		check(gpu, ptr[i], names[i], 30000);
+		assert_int_equal(penstock_weights_iter_release(it, i), 0);
+	}
+	assert_int_equal(penstock_weights_iter_next(it, &tensor, &next), 1);
+	assert_int_equal(tensor, count);
+	penstock_weights_iter_close(it);
+}
+
 /* Written to while it is read: no tensor of it is handed out. */
 static void test_changes(void **state)
 {
@@ -139,6 +173,7 @@ static void test_changes(void **state)
 	open_model(path);
 	assert_int_equal(penstock_weights_iter_open(w, host, &opts, &it), 0);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ESTALE);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_STALE);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ESTALE);
 	penstock_weights_iter_close(it);
 }
@@ -171,7 +206,7 @@ static void test_several(void **state)
 		check(gpu, penstock_loaded_ptr(loaded, 0, 2), "c", 2002);
 		penstock_loaded_free(loaded);
 	}
-	iterate(host, 1, 0, 280000 + 8192);
+	iterate(host, 1, 1, (1u << 18) + 480000 + 2 * 8192);
 }
 
 int main(void)
@@ -179,6 +214,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(test_iterate),
 		CASE(test_full),
+		CASE(test_held),
 		CASE(test_changes),
 		CASE(test_several),
 	};
