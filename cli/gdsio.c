@@ -4,7 +4,6 @@
  * so that scripts which call that one can be pointed here. What a flag cannot mean here
  * is an error, never passed over. The report of the path goes to standard error.
  */
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,87 +32,6 @@ static const char *xfer_name(enum gdsio_xfer x)
 static const char *op_name(bool write, bool random)
 {
 	return write ? random ? "RANDWRITE" : "WRITE" : random ? "RANDREAD" : "READ";
-}
-
-/* ---- values ---- */
-
-/* The original's K, M and G are powers of two, with or without a B behind. */
-bool gdsio_size(const char *text, uint64_t *out)
-{
-	static const char units[] = "KMGT";
-	unsigned long long n;
-	unsigned shift = 0;
-	const char *unit;
-	char *end;
-
-	if (!isdigit((unsigned char)*text))
-		return false;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (*end) {
-		unit = strchr(units, toupper((unsigned char)*end));
-		if (!unit)
-			return false;
-		shift = 10 * (unsigned)(unit - units + 1);
-		end++;
-		if (shift && (!strcmp(end, "B") || !strcmp(end, "iB")))
-			end += strlen(end);
-	}
-	if (errno || *end || n > (unsigned long long)INT64_MAX >> shift)
-		return false;
-	*out = n << shift;
-	return true;
-}
-
-bool gdsio_io_size(const char *text, struct gdsio_args *a)
-{
-	uint64_t n[3] = {0};
-	char part[32];
-	unsigned count = 0;
-
-	for (; count < 3; count++) {
-		size_t len = strcspn(text, ":");
-
-		if (len >= sizeof(part))
-			return false;
-		memcpy(part, text, len);
-		part[len] = '\0';
-		if (!gdsio_size(part, &n[count]) || !n[count] || n[count] > 1ull << 32)
-			return false;
-		text += len;
-		if (!*text)
-			break;
-		text++;
-	}
-	if (count == 1 || count == 3 || (count == 2 && n[0] > n[1]))
-		return false;
-	a->io_min = n[0];
-	a->io_max = count ? n[1] : n[0];
-	a->io_step = n[2];
-	return true;
-}
-
-bool gdsio_xfer(uint64_t number, enum gdsio_xfer *out)
-{
-	if (number > 6 || number == 3 || number == 4)
-		return false;
-	*out = (enum gdsio_xfer)number;
-	return true;
-}
-
-bool gdsio_device(const char *text, struct gdsio_job *job)
-{
-	uint64_t n;
-
-	if (!strncmp(text, "cuda:", 5))
-		text += 5;
-	if (!strcmp(text, "host"))
-		snprintf(job->device, sizeof(job->device), "host");
-	else if (parse_number(text, 0, 1023, &n))
-		snprintf(job->device, sizeof(job->device), "cuda:%u", (unsigned)n);
-	else
-		return false;
-	return true;
 }
 
 /* ---- options ---- */

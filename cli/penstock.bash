@@ -43,7 +43,13 @@ _penstock_value() {
 	--engine) echo auto uring threads ;;
 	--path) echo p2p odirect mapped staged bounce null fault: ;;
 	--rw) echo read write randread randwrite ;;
-	--sys-root | --root) echo DIRECTORY ;;
+	--sys-root | --root | -D) echo DIRECTORY ;;
+	-d) echo host 0 ;;
+	-x) echo 0 1 2 5 6 ;;
+	-I) echo 0 1 2 3 ;;
+	-m) echo 0 2 3 4 ;;
+	-O) echo 0 1 ;;
+	-[nwsoikT]) echo NUMBER ;;
 	--size | --offset | --block | --depth | --lanes | --runtime) echo NUMBER ;;
 	esac
 }
