@@ -95,7 +95,7 @@ PENSTOCK_API const char *penstock_version(void);
 	  "a trial transfer reported success but the bytes did not arrive")       \
 	X(UNPROVEN, "unproven", "no written extent was there to prove it on")     \
 	X(FIRST_WRITE, "unproven-until-first-write",                              \
-	  "the first write of the route is read back as its proof")               \
+	  "unproven until the first write, which is read back as its proof")       \
 	X(HOST_ONLY, "host-only", "this path ends in host memory only")           \
 	X(DEVICE_ONLY, "device-only", "this path does not exist for host memory") \
 	X(NOT_MAPPABLE, "not-mappable", "the storage cannot be mapped")           \
@@ -400,7 +400,7 @@ struct penstock_explanation {
 	const char *engine;
 	enum penstock_why engine_why; /* why not the first engine */
 	char engine_text[PENSTOCK_TEXT_MAX];
-	char storage_text[PENSTOCK_TEXT_MAX]; /* "ext4 on nvme0n1p1 on nvme0 (pcie)" */
+	char storage_text[PENSTOCK_TEXT_MAX]; /* as in penstock_storage_info */
 	char device_text[PENSTOCK_TEXT_MAX];
 	unsigned path_count;
 	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX];
@@ -579,7 +579,8 @@ PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock
 
 /*
  * Harvests up to `max` completions without waiting; returns how many. `done` may be
- * NULL for callers that use callbacks only; an entry with a callback is listed too.
+ * NULL for callers that use callbacks only, and `max` 0 then: all that are there; an
+ * entry with a callback is listed too.
  */
 PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done,
 			       unsigned max);
