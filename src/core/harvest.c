@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/objects.h"
 #include "core/queue.h"
 
 static uint64_t now_ns(void)
@@ -57,6 +58,10 @@ void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
 
 int penstock_queue_fd(struct penstock_queue *q)
 {
+	int ret = pst_owned(q->generation, NULL);
+
+	if (ret)
+		return ret;
 	/* From here on every completion signals; one that was there before must too. */
 	atomic_store(&q->watched, true);
 	atomic_store(&q->armed, true);
@@ -130,7 +135,7 @@ static int misuse(const struct penstock_queue *q)
 	if (q->in_callback)
 		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "completions cannot be harvested inside a callback");
-	return 0;
+	return pst_owned(q->generation, NULL);
 }
 
 static void drain_fd(struct penstock_queue *q)
@@ -151,7 +156,7 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 	pst_queue_free_harvested(q);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
 		drain_fd(q);
-	have = harvest(q, done, 0, max ? max : UINT32_MAX);
+	have = harvest(q, done, 0, max || done ? max : UINT32_MAX);
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
 		signal_fd(q); /* readable while completions are there */
 	return (int)have;
@@ -204,7 +209,7 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 	if (ret)
 		return ret;
 	pst_queue_free_harvested(q);
-	max = max ? max : UINT32_MAX;
+	max = max || done ? max : UINT32_MAX;
 	min = min < max ? min : max;
 	for (;;) {
 		have = harvest(q, done, have, max);

@@ -539,7 +539,10 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 int penstock_cancel(struct penstock_queue *q, uint64_t id)
 {
 	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
+	int ret = pst_owned(q->generation, NULL);
 
+	if (ret)
+		return ret;
 	if (index >= q->place_count || !(generation & 1) ||
 	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) !=
 		    generation)

@@ -109,7 +109,8 @@ static void exports(void **state)
 			_exit(__LINE__ % 250 + 1);                                     \
 	} while (0)
 
-static void in_child(struct penstock_storage *old, struct penstock_storage *made)
+static void in_child(struct penstock_storage *old, struct penstock_storage *made,
+		     struct penstock_queue *q)
 {
 	struct penstock_copy_args copy = {sizeof(copy)};
 	struct penstock_explanation why = {.size = sizeof(why)};
@@ -138,6 +139,12 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	CHILD_WANTS(penstock_free(gpu, &byte), -EOWNERDEAD);
 	CHILD_WANTS(penstock_register(gpu, &byte, 1), -EOWNERDEAD);
 	CHILD_WANTS(penstock_unregister(gpu, &byte), -EOWNERDEAD);
+	CHILD_WANTS(penstock_submit(q, &req, 1, NULL), -EOWNERDEAD);
+	CHILD_WANTS(penstock_wait(q, NULL, 1, 0, -1), -EOWNERDEAD);
+	CHILD_WANTS(penstock_poll(q, NULL, 0), -EOWNERDEAD);
+	CHILD_WANTS(penstock_cancel(q, 1), -EOWNERDEAD);
+	CHILD_WANTS(penstock_queue_fd(q), -EOWNERDEAD);
+	penstock_queue_close(q);
 	penstock_close(made);
 	penstock_close(old);
 	penstock_device_close(gpu);
@@ -160,10 +167,12 @@ static void forks(void **state)
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char name[sizeof(file_name) + 8], bytes[] = "written before the fork";
 	struct stat stat_made;
+	struct penstock_queue *q;
 	int status;
 	pid_t pid;
 
 	(void)state;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	snprintf(name, sizeof(name), "%s.made", file_name);
 	for (unsigned i = 0; i < COUNT(flags); i++) {
 		old = open_it(0);
@@ -175,7 +184,7 @@ static void forks(void **state)
 		fflush(stdout);
 		pid = fork();
 		if (!pid)
-			in_child(old, made);
+			in_child(old, made, q);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		assert_true(WIFEXITED(status));
 		assert_int_equal(WEXITSTATUS(status), 0);
@@ -190,6 +199,7 @@ static void forks(void **state)
 		assert_int_equal(stat_made.st_size, 1000);
 		assert_int_equal(unlink(name), 0);
 	}
+	penstock_queue_close(q);
 }
 
 /* ---- what the kernel may refuse ---- */

@@ -278,6 +278,33 @@ static void request_sizes(void **state)
 	penstock_close(st);
 }
 
+/* What has no room is not written, and stays; without a list there is room for all. */
+static void harvests(void **state)
+{
+	struct penstock_storage *st = open_it(0);
+	struct penstock_seg seg = {.dev = host, .row_len = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_done done = {.id = 77};
+	struct penstock_queue *q;
+	char byte;
+
+	(void)state;
+	seg.buf = &byte;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(penstock_wait(q, &done, 1, 0, -1), 0);
+	assert_int_equal(penstock_poll(q, &done, 0), 0);
+	assert_int_equal(done.id, 77);
+	assert_int_equal(penstock_wait(q, NULL, 2, 0, -1), 2);
+	assert_int_equal(penstock_poll(q, NULL, 0), 0);
+	penstock_queue_close(q);
+	penstock_close(st);
+}
+
 static void unknown_flags(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -451,6 +478,7 @@ int main(void)
 		cmocka_unit_test(devices_of),
 		cmocka_unit_test(option_sizes),
 		cmocka_unit_test(request_sizes),
+		cmocka_unit_test(harvests),
 		cmocka_unit_test(unknown_flags),
 		cmocka_unit_test(copies),
 		cmocka_unit_test(registrations),
