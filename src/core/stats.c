@@ -10,27 +10,40 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct pst_stats fallback;
 static struct pst_stats *stats = &fallback;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+static int memfd = -1;
+static ino_t memfd_ino;
+
 static void forked(void)
 {
-	/* A child counts for itself, unseen: it may not use the library anyway. */
+	struct stat stat;
+
+	/* A child counts for itself, unseen: it may not use the library anyway. What it
+	 * inherited would show its parent's counters as its own. */
 	stats = &fallback;
+	if (memfd >= 0 && !fstat(memfd, &stat) && stat.st_ino == memfd_ino)
+		close(memfd);
+	memfd = -1;
 }
 
 static void make(void)
 {
 	int fd = memfd_create(PST_STATS_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct stat stat = {.st_ino = 0};
 	void *map = MAP_FAILED;
 
-	if (fd >= 0 && ftruncate(fd, sizeof(*stats)) == 0)
+	if (fd >= 0 && ftruncate(fd, sizeof(*stats)) == 0 && fstat(fd, &stat) == 0)
 		map = mmap(NULL, sizeof(*stats), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map != MAP_FAILED) {
 		stats = map;
+		memfd = fd;
+		memfd_ino = stat.st_ino;
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 		madvise(map, sizeof(*stats), MADV_DONTFORK);
 		pthread_atfork(NULL, NULL, forked);
