@@ -243,7 +243,6 @@ static int check_others(const struct pst_request *req, const struct pst_span *sp
 static int refuse(const struct pst_request *req, const struct pst_span *span, const char *why,
 		  struct pst_err *err)
 {
-	atomic_fetch_add_explicit(&pst_stats_get()->refused, 1, memory_order_relaxed);
 	if (req->require > PENSTOCK_ANY || req->forced < 0)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
 				      "no path of the required class: %.180s", why);
@@ -325,7 +324,12 @@ int pst_queue_cut(struct pst_request *req, struct pst_err *err)
 {
 	int ret = pst_cut(req, req->q->spans_max, err);
 
-	return ret ? ret : check_class(req, err);
+	if (ret)
+		return ret;
+	ret = check_class(req, err);
+	if (ret)
+		atomic_fetch_add_explicit(&pst_stats_get()->refused, 1, memory_order_relaxed);
+	return ret;
 }
 
 /* "WRAP[:NAME][?ARGS]" for a path that wraps others. */
