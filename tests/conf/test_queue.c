@@ -235,7 +235,8 @@ static void cancel_in_flight(void **state)
 	assert_int_equal(done[0].report->stop_off, PST_LANE_CHUNKS * PIECE);
 	assert_memory_equal(back, bytes, PST_LANE_CHUNKS * PIECE);
 	for (unsigned i = PST_LANE_CHUNKS * PIECE; i < LEN; i++)
-		assert_int_equal(back[i], 0xee);
+		if (back[i] != 0xee)
+			fail_msg("byte %u came all the same", i);
 	assert_int_equal(wait_queue(1, 8, -1), 0);
 	assert_int_equal(fired[0], 1);
 }

@@ -213,7 +213,9 @@ static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, u
 	for (uint64_t b = 0; b < room; b++) {
 		uint64_t r = b / buf_pitch, c = b % buf_pitch;
 
-		assert_int_equal(back[b], c < row ? bytes[101 + r * pitch + c] : 0xee);
+		if (back[b] != (c < row ? bytes[101 + r * pitch + c] : 0xee))
+			fail_msg("byte %llu of row %llu is wrong", (unsigned long long)c,
+				 (unsigned long long)r);
 	}
 	memcpy(model, bytes, LEN);
 	for (uint64_t b = 0; b < room; b++)

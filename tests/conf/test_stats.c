@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The counters that a process shows to others of its user: a child makes transfers
+ * and adds up their reports; what is found through /proc/PID/fd, what the library
+ * says of it and what `penstock stats` prints must be those sums. Another user, a
+ * process that is gone, one without counters and one with foreign ones are refused.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "core/stats.h"
+#include "penstock.h"
+
+#define LEN (3u << 20)
+#define NOBODY 65534
+
+/* What the child's reports add up to, by path and direction. */
+struct sums {
+	uint64_t requests, failed, refused, chunks, retries, cpu_copied, dram_laid;
+	struct {
+		char name[16];
+		uint64_t bytes[2];
+	} paths[PENSTOCK_PATHS_MAX];
+	unsigned path_count;
+};
+
+/* A child, and the pipe whose end it waits for before it ends. */
+struct child {
+	pid_t pid;
+	int go;
+};
+
+static struct sums sums;
+static struct child user; /* of the library */
+
+/* ---- in the child ---- */
+
+static void one_transfer(struct penstock_storage *st, struct penstock_device *dev, void *mem,
+			 enum penstock_op op, const char *path, enum penstock_class require)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = 5, .row_len = LEN - 77};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report = {.size = sizeof(report)};
+	int64_t n;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	req.path = path;
+	req.require = require;
+	n = penstock_transfer(&req, &report);
+	if (n == -EOPNOTSUPP) {
+		sums.refused++;
+		return;
+	}
+	sums.requests++;
+	sums.failed += n < 0;
+	sums.chunks += report.chunks;
+	sums.retries += report.retries;
+	sums.cpu_copied += report.cpu_copied;
+	sums.dram_laid += report.dram_laid;
+	for (unsigned i = 0; i < report.path_count; i++) {
+		unsigned at = 0;
+
+		while (at < sums.path_count && strcmp(sums.paths[at].name, report.paths[i].name))
+			at++;
+		if (at == sums.path_count)
+			snprintf(sums.paths[sums.path_count++].name, 16, "%s",
+				 report.paths[i].name);
+		sums.paths[at].bytes[op] += report.paths[i].bytes;
+	}
+}
+
+static void use_library(const char *file)
+{
+	static const char *const ways[] = {NULL, "bounce", "staged", "fault?eio=@1000000",
+					   "fault:bounce?eio=@1000000"};
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_device *devs[2];
+	struct penstock_storage *st;
+	void *mem;
+
+	opts.flags = PENSTOCK_O_WRITE;
+	if (penstock_open(file, &opts, &st) < 0 ||
+	    penstock_device_open("host", NULL, &devs[0]) < 0 ||
+	    penstock_device_open("cuda:0", NULL, &devs[1]) < 0)
+		_exit(3);
+	for (unsigned d = 0; d < 2; d++) {
+		if (penstock_alloc(devs[d], LEN, &mem))
+			_exit(4);
+		for (unsigned w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+			one_transfer(st, devs[d], mem, PENSTOCK_READ, ways[w], PENSTOCK_ANY);
+			one_transfer(st, devs[d], mem, PENSTOCK_WRITE, ways[w], PENSTOCK_ANY);
+		}
+		one_transfer(st, devs[d], mem, PENSTOCK_READ, "bounce", PENSTOCK_DIRECT);
+		penstock_free(devs[d], mem);
+	}
+	penstock_close(st);
+}
+
+/* ---- children ---- */
+
+static void make_file(char *name, size_t len)
+{
+	const char *tmp = getenv("TMPDIR");
+	char *bytes = calloc(1, LEN);
+	int fd;
+
+	snprintf(name, len, "%s/penstock-stats-%d", tmp ? tmp : "/tmp", (int)getpid());
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, LEN) != LEN)
+		abort();
+	close(fd);
+	free(bytes);
+}
+
+/* Runs `work` in a child, which says when that is done and stays until it is let go. */
+static struct child start(void (*work)(void *arg), void *arg)
+{
+	struct child child;
+	int go[2], done[2];
+
+	if (pipe(go) || pipe(done))
+		abort();
+	child.pid = fork();
+	if (!child.pid) {
+		char end;
+
+		close(go[1]);
+		if (user.pid)
+			close(user.go); /* or that one would never hear of its end */
+		work(arg);
+		if (write(done[1], &sums, sizeof(sums)) != sizeof(sums))
+			_exit(5);
+		_exit(read(go[0], &end, 1) != 0);
+	}
+	close(go[0]);
+	close(done[1]);
+	child.go = go[1];
+	fcntl(child.go, F_SETFD, FD_CLOEXEC);
+	if (read(done[0], &sums, sizeof(sums)) != sizeof(sums))
+		memset(&sums, 0, sizeof(sums)); /* it died: nothing will fit */
+	close(done[0]);
+	return child;
+}
+
+static int end(struct child *child)
+{
+	int status = 0;
+
+	if (child->pid <= 0)
+		return 0;
+	close(child->go);
+	waitpid(child->pid, &status, 0);
+	child->pid = 0;
+	return status;
+}
+
+static void work_with_library(void *arg)
+{
+	use_library(arg);
+}
+
+static int setup(void **state)
+{
+	char name[256];
+
+	(void)state;
+	test_use_standin();
+	make_file(name, sizeof(name));
+	user = start(work_with_library, name);
+	unlink(name);
+	return !sums.requests;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	return end(&user);
+}
+
+/* ---- reading ---- */
+
+/* What `penstock stats PID [--json]` prints, as this user or another; its exit status. */
+static int command(pid_t pid, const char *json, bool as_nobody, char *out, size_t len)
+{
+	char exe[4096], number[16];
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 32);
+	int fds[2], status;
+	size_t have = 0;
+	pid_t child;
+
+	assert_true(n > 0);
+	exe[n] = '\0';
+	strcpy(strrchr(exe, '/'), "/../penstock");
+	snprintf(number, sizeof(number), "%d", (int)pid);
+	assert_int_equal(pipe(fds), 0);
+	child = fork();
+	if (!child) {
+		int fd = open(exe, O_RDONLY | O_CLOEXEC); /* nobody may not get that far */
+		char *argv[] = {exe, "stats", number, (char *)(uintptr_t)json, NULL};
+
+		dup2(fds[1], 1);
+		dup2(fds[1], 2);
+		if (as_nobody && (setgroups(0, NULL) || setgid(NOBODY) || setuid(NOBODY)))
+			_exit(99);
+		fexecve(fd, argv, environ);
+		_exit(98);
+	}
+	close(fds[1]);
+	while (have < len - 1 && (n = read(fds[0], out + have, len - 1 - have)) > 0)
+		have += (size_t)n;
+	out[have] = '\0';
+	close(fds[0]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* The number behind "name": inside the object of `path` (NULL: the outermost). */
+static uint64_t number_of(const char *json, const char *path, const char *name)
+{
+	char key[64];
+	const char *at = json;
+
+	if (path) {
+		snprintf(key, sizeof(key), "\"%s\": {", path);
+		at = strstr(json, key);
+		if (!at)
+			fail_msg("no path %s in %s", path, json);
+	}
+	snprintf(key, sizeof(key), "\"%s\": ", name);
+	at = strstr(at, key);
+	if (!at)
+		fail_msg("no %s in %s", name, json);
+	return strtoull(at + strlen(key), NULL, 10);
+}
+
+static int open_memfd(pid_t pid)
+{
+	char name[64], target[128];
+
+	for (int i = 0; i < 1024; i++) {
+		ssize_t n;
+
+		snprintf(name, sizeof(name), "/proc/%d/fd/%d", (int)pid, i);
+		n = readlink(name, target, sizeof(target) - 1);
+		if (n <= 0)
+			continue;
+		target[n] = '\0';
+		if (!strncmp(target, "/memfd:" PST_STATS_NAME, 7 + strlen(PST_STATS_NAME)))
+			return open(name, O_RDONLY | O_CLOEXEC);
+	}
+	return -1;
+}
+
+/* ---- the cases ---- */
+
+/* The memory itself: versioned, of a length that nobody can change, with the sums. */
+static void shared_memory(void **state)
+{
+	static struct pst_stats stats;
+	uint64_t chunks = 0, retries = 0, latencies = 0, cpu_copied = 0, dram_laid = 0;
+	int fd = open_memfd(user.pid);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &stats, sizeof(stats), 0), sizeof(stats));
+	assert_int_equal(lseek(fd, 0, SEEK_END), sizeof(stats));
+	assert_int_equal(fcntl(fd, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW),
+			 F_SEAL_SHRINK | F_SEAL_GROW);
+	close(fd);
+	assert_true(stats.magic == PST_STATS_MAGIC);
+	assert_int_equal(stats.version, PST_STATS_VERSION);
+	assert_int_equal(stats.size, sizeof(stats));
+	assert_int_equal(stats.pid, user.pid);
+	assert_int_equal(stats.requests, sums.requests);
+	assert_int_equal(stats.failed, sums.failed);
+	assert_int_equal(stats.refused, sums.refused);
+	assert_int_equal(stats.path_count, pst_path_count);
+	for (unsigned i = 0; i < stats.path_count; i++) {
+		const struct pst_stats_path *p = &stats.paths[i];
+
+		assert_string_equal(p->name, pst_paths[i]->name);
+		chunks += p->chunks[0] + p->chunks[1];
+		retries += p->retries;
+		cpu_copied += p->cpu_copied;
+		dram_laid += p->dram_laid;
+		for (unsigned b = 0; b < PST_STATS_BUCKETS; b++)
+			latencies += p->latency[b];
+		for (unsigned s = 0; s < sums.path_count; s++) {
+			if (strcmp(sums.paths[s].name, p->name))
+				continue;
+			assert_int_equal(p->bytes[0], sums.paths[s].bytes[0]);
+			assert_int_equal(p->bytes[1], sums.paths[s].bytes[1]);
+		}
+	}
+	assert_true(sums.retries > 0 && sums.failed > 0 && sums.refused > 0);
+	assert_int_equal(retries, sums.retries);
+	assert_int_equal(chunks, sums.chunks + sums.retries); /* each attempt */
+	assert_int_equal(latencies, chunks);
+	assert_int_equal(cpu_copied, sums.cpu_copied);
+	assert_int_equal(dram_laid, sums.dram_laid);
+}
+
+static void check_json(const char *json)
+{
+	uint64_t chunks = 0, cpu_copied = 0;
+
+	assert_int_equal(number_of(json, NULL, "version"), PST_STATS_VERSION);
+	assert_int_equal(number_of(json, NULL, "pid"), user.pid);
+	assert_int_equal(number_of(json, NULL, "requests"), sums.requests);
+	assert_int_equal(number_of(json, NULL, "refused"), sums.refused);
+	assert_int_equal(number_of(json, NULL, "failed"), sums.failed);
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		chunks += number_of(json, pst_paths[i]->name, "read_chunks") +
+			  number_of(json, pst_paths[i]->name, "write_chunks");
+		cpu_copied += number_of(json, pst_paths[i]->name, "cpu_copied");
+	}
+	assert_int_equal(chunks, sums.chunks + sums.retries);
+	assert_int_equal(cpu_copied, sums.cpu_copied);
+	for (unsigned s = 0; s < sums.path_count; s++) {
+		const char *name = sums.paths[s].name;
+
+		assert_int_equal(number_of(json, name, "read_bytes"), sums.paths[s].bytes[0]);
+		assert_int_equal(number_of(json, name, "write_bytes"), sums.paths[s].bytes[1]);
+	}
+}
+
+static void printed(void **state)
+{
+	static char text[65536];
+	char want[128];
+	int fd = memfd_create("printed", 0);
+	ssize_t n;
+
+	(void)state;
+	assert_int_equal(command(user.pid, "--json", false, text, sizeof(text)), 0);
+	check_json(text);
+	assert_int_equal(penstock_stats(user.pid, 1, fd), 0);
+	n = pread(fd, text, sizeof(text) - 1, 0);
+	assert_true(n > 0);
+	text[n] = '\0';
+	close(fd);
+	check_json(text);
+	assert_int_equal(command(user.pid, NULL, false, text, sizeof(text)), 0);
+	snprintf(want, sizeof(want), "process %d: %llu requests, %llu refused, %llu failed",
+		 (int)user.pid, (unsigned long long)sums.requests,
+		 (unsigned long long)sums.refused, (unsigned long long)sums.failed);
+	assert_non_null(strstr(text, want));
+	for (unsigned s = 0; s < sums.path_count; s++) {
+		if (!sums.paths[s].bytes[0])
+			continue;
+		snprintf(want, sizeof(want), "\n%-8s %12.1f %12.1f ", sums.paths[s].name,
+			 (double)sums.paths[s].bytes[0] / 1e6,
+			 (double)sums.paths[s].bytes[1] / 1e6);
+		if (!strstr(text, want))
+			fail_msg("no line '%s' in %s", want + 1, text);
+	}
+}
+
+static void another_user(void **state)
+{
+	static char text[65536];
+
+	(void)state;
+	if (geteuid())
+		test_skip("only root can become another user");
+	assert_int_equal(command(user.pid, "--json", true, text, sizeof(text)), 1);
+	assert_non_null(strstr(text, "another user"));
+	assert_null(strstr(text, "requests"));
+}
+
+/* ---- who has no counters to show ---- */
+
+static void nothing(void *arg)
+{
+	(void)arg;
+}
+
+/* Counters of another version, or such as lie about their length. */
+static void foreign(void *arg)
+{
+	unsigned kind = *(unsigned *)arg;
+	struct pst_stats *stats = calloc(1, sizeof(*stats));
+	size_t len = kind == 3 ? sizeof(*stats) / 2 : sizeof(*stats);
+	int fd = memfd_create(PST_STATS_NAME, 0);
+
+	stats->magic = PST_STATS_MAGIC + (kind == 0);
+	stats->version = PST_STATS_VERSION + (kind == 1);
+	stats->size = sizeof(*stats);
+	stats->path_count = kind == 2 ? PENSTOCK_PATHS_MAX + 1 : 1;
+	if (fd < 0 || write(fd, stats, len) != (ssize_t)len)
+		_exit(6);
+	free(stats);
+}
+
+static void refused(pid_t pid, int code, const char *words)
+{
+	static char text[4096];
+	int fd = memfd_create("refused", 0);
+
+	assert_int_equal(penstock_stats(pid, 1, fd), code);
+	assert_int_equal(lseek(fd, 0, SEEK_END), 0);
+	close(fd);
+	assert_non_null(strstr(penstock_errmsg(), words));
+	assert_int_equal(command(pid, NULL, false, text, sizeof(text)), 1);
+	assert_non_null(strstr(text, words));
+}
+
+static void not_there(void **state)
+{
+	struct sums keep = sums;
+
+	(void)state;
+	for (unsigned kind = 0; kind < 4; kind++) {
+		struct child child = start(foreign, &kind);
+
+		refused(child.pid, -EPROTO, "another version");
+		assert_int_equal(end(&child), 0);
+	}
+	sums = keep;
+}
+
+/* Forked off a user of the library, but none itself: not its parent's counters. */
+static void forked_off(void **state)
+{
+	struct sums keep = sums;
+	struct child child;
+	int fd = open("/dev/null", O_WRONLY);
+
+	(void)state;
+	assert_int_equal(penstock_stats(0, 0, fd), 0); /* from here on, this process is one */
+	close(fd);
+	child = start(nothing, NULL);
+	assert_true(open_memfd(child.pid) < 0);
+	refused(child.pid, -ESRCH, "has not used Penstock");
+	assert_int_equal(end(&child), 0);
+	sums = keep;
+}
+
+/* They live as long as the process, and no longer. */
+static void gone(void **state)
+{
+	pid_t pid = user.pid;
+
+	(void)state;
+	assert_int_equal(end(&user), 0);
+	assert_true(open_memfd(pid) < 0);
+	refused(pid, -ESRCH, "does not run");
+}
+
+/* One that has the library and never called it; before this process does. */
+static void never_used(void **state)
+{
+	struct sums keep = sums;
+	struct child child = start(nothing, NULL);
+
+	(void)state;
+	assert_true(open_memfd(child.pid) < 0);
+	refused(child.pid, -ESRCH, "has not used Penstock");
+	assert_int_equal(end(&child), 0);
+	sums = keep;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(never_used), cmocka_unit_test(shared_memory),
+		cmocka_unit_test(printed),    cmocka_unit_test(another_user),
+		cmocka_unit_test(forked_off), cmocka_unit_test(not_there),
+		cmocka_unit_test(gone),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
