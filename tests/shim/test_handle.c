@@ -160,7 +160,7 @@ static void foreign(void **state)
 /* More files than a page of the table has, all open at once, each its own. */
 static void many(void **state)
 {
-	enum { COUNT = 600 };
+	enum { COUNT = 300 };
 	static void *fh[COUNT];
 	static int fds[COUNT];
 	unsigned char c;
