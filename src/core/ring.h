@@ -21,7 +21,7 @@ struct pst_slot {
 	char *mem;
 	uint32_t len;
 	uint8_t size;		/* 0: big, 1: a part of one, 2: small */
-	uint8_t parts_out;	/* big: of its parts, those in use */
+	uint16_t parts_out;	/* big: of its parts, those in use */
 	bool cut;		/* big: its parts are on the list, or in use */
 	struct pst_slot *whole; /* part: what it is of */
 	struct pst_slot *next;
