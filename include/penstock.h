@@ -601,7 +601,8 @@ PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
 
 /*
  * The one-call forms: submit and wait over the same code. Return bytes moved
- * (fewer than asked only at the end of the storage) or -errno. May block.
+ * (fewer than asked only at the end of the storage) or -errno. What a read asked for
+ * behind that end may hold anything then. May block.
  */
 PENSTOCK_API int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev,
 				   void *buf, size_t len, uint64_t off);
