@@ -512,7 +512,8 @@ static int submit_one(struct penstock_queue *q, const struct penstock_req *from,
 	take_up(req);
 	if (id)
 		*id = (uint64_t)req->generation << 32 | req->index;
-	atomic_store_explicit(&q->fast, req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
+	atomic_store_explicit(&q->fast,
+			      req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
 			      memory_order_relaxed);
 	if (req->stream)
 		pst_stream_hand_in(req);
