@@ -60,6 +60,10 @@ static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, stru
 	ret = setup(engine, depth + 2);
 	if (ret < 0) {
 		free(engine);
+		if (ret == -ENOMEM)
+			return pst_fail_errno(err, ret, PENSTOCK_WHY_MEMLOCK,
+					      "io_uring_setup: %m (RLIMIT_MEMLOCK is used up by "
+					      "this user's processes, raise it: ulimit -l)");
 		return pst_fail_errno(err, ret, PENSTOCK_WHY_NO_URING,
 				      "io_uring_setup: %m (a container's seccomp profile or "
 				      "sysctl kernel.io_uring_disabled forbids it)");
