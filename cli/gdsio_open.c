@@ -69,6 +69,20 @@ static int64_t length_of(const struct place *p)
 	return S_ISREG(st.st_mode) ? st.st_size : lseek(p->fd, 0, SEEK_END);
 }
 
+/* A file that is shorter than what is written gets its whole length at once: random
+ * offsets need not come to its end, and who reads it afterwards says the same -s. */
+static int make_long(struct gdsio_run *r, const struct place *p)
+{
+	const char *path = file_of(p->name);
+	uint64_t end = r->a->start + r->a->size;
+	struct stat st;
+
+	if (!path || stat(path, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size >= end)
+		return 0;
+	return truncate(path, (off_t)end) ? gdsio_say(r->error, "%s: %s", p->name, strerror(errno))
+					  : 0;
+}
+
 static int open_place(struct gdsio_run *r, struct place *p, bool in_folder)
 {
 	const struct gdsio_args *a = r->a;
@@ -94,7 +108,7 @@ static int open_place(struct gdsio_run *r, struct place *p, bool in_folder)
 	length = length_of(p);
 	p->size = a->size;
 	if (a->write)
-		return 0;
+		return make_long(r, p);
 	if (length < 0 || (uint64_t)length < a->start || (uint64_t)length - a->start < a->size)
 		return gdsio_say(r->error, "%s has %lld bytes, -o and -s want %llu", p->name,
 				 (long long)length, (unsigned long long)(a->start + a->size));
