@@ -28,6 +28,7 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->lane = lane;
 	chunk->tries = 0;
 	chunk->slot = NULL;
+	chunk->rest = 0;
 	chunk->direct_bytes = 0;
 	chunk->canary = false;
 	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;

@@ -358,6 +358,22 @@ static void pieces(void **state)
 	}
 }
 
+/* And if that fails too, what was to come behind it is no other chunk's. */
+static void no_pieces(void **state)
+{
+	struct scene s = {.device = "host",
+			  .engine = "auto",
+			  .len = LEN,
+			  .slot = 256u << 10,
+			  .onwards = true};
+
+	(void)state;
+	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
+		s.op = (enum penstock_op)op;
+		assert_true(all_turns(&s, op ? CALLS_DRAIN : CALLS_FILL, EIO) >= (strict ? 3 : 1));
+	}
+}
+
 /* Warm bytes, named paths and requests of one chunk: nothing to go on with. */
 static void one_path(void **state)
 {
@@ -521,6 +537,7 @@ int main(void)
 		cmocka_unit_test(cuda_uring),
 		cmocka_unit_test(cuda_threads),
 		cmocka_unit_test(pieces),
+		cmocka_unit_test(no_pieces),
 		cmocka_unit_test(one_path),
 		cmocka_unit_test(classes),
 		cmocka_unit_test(canaries),
