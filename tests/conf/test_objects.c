@@ -53,6 +53,7 @@ static void commit_and_abort(void **state)
 static void durable(void **state)
 {
 	struct penstock_seg seg = {.buf = bytes, .dev = host, .off = 1001, .row_len = 4000001};
+	uint64_t len;
 	struct penstock_storage *st;
 	struct penstock_req req;
 	struct async_seen seen;
@@ -66,6 +67,10 @@ static void durable(void **state)
 	async_seen(far, &seen);
 	assert_int_equal(seen.syncs, 1);
 	assert_int_equal(seen.early_syncs, 0);
+	assert_int_equal(penstock_commit(st, 1), 0);
+	assert_memory_equal(async_published(far, &len), bytes, 1001);
+	assert_memory_equal(async_published(far, &len) + 1001, bytes, 4000001);
+	assert_memory_equal(async_published(far, &len) + 4001002, bytes + 4001002, LEN - 4001002);
 	penstock_close(st);
 }
 
