@@ -86,7 +86,8 @@ static double now(void)
 
 static int join(const char *mode, const char *address, const char *port)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_port = htons((uint16_t)strtoul(port, NULL, 10)) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, link;
 
 	if (fd < 0 || inet_pton(AF_INET, address, &at.sin_addr) != 1)
