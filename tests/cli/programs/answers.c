@@ -13,6 +13,11 @@ typedef long use_count_fn(void);
 #ifdef LINKED
 long cuFileUseCount(void);
 #endif
+#ifdef THROUGH
+void *open_through(const char *name); /* through.c: another object's dlopen */
+#else
+#define open_through(name) dlopen(name, RTLD_NOW | RTLD_LOCAL)
+#endif
 
 /* The marker counts only where it lies in the very object that the call went to. */
 static int tell(void *lib, use_count_fn *call)
@@ -39,7 +44,7 @@ int main(int argc, char **argv)
 	return tell(dlopen(NULL, RTLD_NOW), cuFileUseCount);
 #else
 	const char *name = argc > 2 ? argv[2] : "libcufile.so.0";
-	void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL), *sym;
+	void *lib = open_through(name), *sym;
 	use_count_fn *call;
 
 	if (!lib) {
