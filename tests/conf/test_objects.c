@@ -49,7 +49,7 @@ static void commit_and_abort(void **state)
 	assert_int_equal(seen.syncs, 0);
 }
 
-/* A durable write is made so once, behind all of its bytes, heads and tails too. */
+/* A durable write is made so once, behind all of its bytes. */
 static void durable(void **state)
 {
 	struct penstock_seg seg = {.buf = bytes, .dev = host, .off = 1001, .row_len = 4000001};
@@ -129,7 +129,7 @@ static void refusals(void **state)
 static void beyond_the_end(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .off = LEN - 5000, .row_len = 9000};
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 	struct penstock_req req;
 
@@ -152,7 +152,7 @@ static void failing(struct penstock_device *dev, enum penstock_op op)
 {
 	struct penstock_storage *st = open_it(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
 	struct penstock_seg seg = {.dev = dev};
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req;
 	unsigned failed = 0;
 	uint64_t len;
