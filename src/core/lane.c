@@ -291,9 +291,9 @@ static int start_new(struct pst_lane *lane)
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
-	for (unsigned i = 0; st && i < pst_path_count; i++)
+	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->forget && lane->path_state[i])
-			pst_paths[i]->forget(lane, i, st);
+			pst_paths[i]->forget(lane, i, st, dev);
 	pst_lane_take_copyqs(lane);
 	for (unsigned i = 0; dev && i < lane->copyq_count; i++) {
 		if (lane->copyqs[i]->dev != dev)

@@ -21,6 +21,7 @@
 
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_device *devices[PST_DEVICES_MAX]; /* the per-process pumps' owners */
+static uint64_t serial; /* the last device's, under device_lock */
 
 static _Atomic unsigned generation = 1;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -292,6 +293,7 @@ static int open_device(const char *name, const struct penstock_device_opts *opts
 	}
 	dev->facts.numa = -1;
 	dev->generation = pst_generation();
+	dev->serial = ++serial;
 	memcpy(dev->name, name, strlen(name) + 1);
 	pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
 		 "'%s': no such device, use host, cuda:N, peermem:BDF or auto", name);

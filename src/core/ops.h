@@ -206,6 +206,7 @@ struct penstock_device {
 	struct pst_device_facts facts;
 	struct penstock_device_opts opts; /* strings are the device's copies */
 	unsigned index;			  /* in the process's table */
+	uint64_t serial;		  /* no other device has it, the index's next neither */
 	unsigned generation;		  /* of the process that opened it */
 	unsigned refs;			  /* under the table's lock */
 	char name[32];
@@ -352,8 +353,10 @@ struct pst_path_ops {
 	void (*lane_close)(struct pst_lane *lane, unsigned index);
 	bool (*idle)(struct pst_lane *lane, unsigned index);
 	void (*route_close)(struct pst_route *route, unsigned index); /* optional */
-	/* Optional: the storage is about to close; lanes forget what they keep of it. */
-	void (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st);
+	/* Optional: the storage, or the device (the other NULL), is about to close; lanes
+	 * forget what they keep of it. */
+	void (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+		       const struct penstock_device *dev);
 };
 
 /*

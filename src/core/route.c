@@ -63,10 +63,19 @@ static void make_plans(struct pst_route *route)
 		}
 }
 
+/* Nobody begins anything by it any more. */
+static void drop(struct pst_route *route)
+{
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (pst_paths[i]->route_close)
+			pst_paths[i]->route_close(route, i);
+	pst_route_put(route);
+}
+
 static int make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		struct pst_route **out, struct pst_err *err)
 {
-	struct pst_route *route;
+	struct pst_route *route, *old;
 	int ret = pst_device_start_pump(dev, err);
 
 	if (ret)
@@ -76,12 +85,15 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a route");
 	route->st = st;
 	route->dev = dev;
+	route->serial = dev->serial;
 	route->op = op;
 	route->refs = 1;
 	for (unsigned i = 0; i < pst_path_count; i++)
 		probe_path(route, i);
 	make_plans(route);
-	atomic_store_explicit(&st->routes[op][dev->index], route, memory_order_release);
+	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
+	if (old) /* of a device that has closed: its place in the table is another's now */
+		drop(old);
 	*out = route;
 	return 0;
 }
@@ -93,7 +105,7 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 		atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
 	int ret = 0;
 
-	if (route) {
+	if (route && route->serial == dev->serial) {
 		*out = route;
 		return 0;
 	}
@@ -102,7 +114,7 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 				      "the storage was opened for reading only");
 	pthread_mutex_lock(&route_lock);
 	route = atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
-	if (route)
+	if (route && route->serial == dev->serial)
 		*out = route;
 	else
 		ret = make(st, dev, op, out, err);
@@ -124,10 +136,7 @@ void pst_routes_drop(struct penstock_storage *st)
 
 			if (!route)
 				continue;
-			for (unsigned i = 0; i < pst_path_count; i++)
-				if (pst_paths[i]->route_close)
-					pst_paths[i]->route_close(route, i);
 			atomic_store(&st->routes[op][d], NULL);
-			pst_route_put(route);
+			drop(route);
 		}
 }

@@ -17,6 +17,7 @@
 struct pst_route {
 	struct penstock_storage *st;
 	struct penstock_device *dev;
+	uint64_t serial; /* the device's: it may close before the storage does */
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];

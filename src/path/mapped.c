@@ -146,13 +146,20 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	return oldest(s, false) != NULL;
 }
 
-static void forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st)
+static void forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+		   const struct penstock_device *dev)
 {
 	struct state *s = lane->path_state[index];
 
-	/* A window needs nothing of its storage: it goes with the others, in time. */
-	for (struct window *w = s->live; w; w = w->next) {
-		if (w->keep != st)
+	/* A window needs nothing of its storage: it goes with the others, in time. Its
+	 * device unregisters it, and this lane may be another's. */
+	for (struct window *w = s->live, *next; w; w = next) {
+		next = w->next;
+		if (w->dev == dev) {
+			drop(s, w);
+			continue;
+		}
+		if (!st || w->keep != st)
 			continue;
 		w->keep = NULL;
 		lane->tidy = true;
