@@ -200,7 +200,7 @@ static int command(pid_t pid, const char *json, bool as_nobody, char *out, size_
 
 	assert_true(n > 0);
 	exe[n] = '\0';
-	strcpy(strrchr(exe, '/'), "/../penstock");
+	snprintf(strrchr(exe, '/'), 32, "/../penstock");
 	snprintf(number, sizeof(number), "%d", (int)pid);
 	assert_int_equal(pipe(fds), 0);
 	child = fork();
