@@ -24,7 +24,7 @@ static void transfer(struct penstock_storage *st, struct penstock_device *dev, c
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = off, .row_len = len};
 	struct penstock_req req = request(st, &seg, 1, op);
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_report report = {.size = sizeof(report)};
 	int64_t n;
 
 	req.path = path;
@@ -156,7 +156,7 @@ static void several_destinations(void **state)
 {
 	const uint64_t rows = 700, row = 3000, n = rows * row;
 	struct penstock_seg segs[4];
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_report report = {.size = sizeof(report)};
 	struct penstock_storage *st;
 	struct penstock_req req;
 	unsigned char *parts[4];
@@ -201,7 +201,7 @@ static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, u
 	struct penstock_storage *st = open_it(PENSTOCK_O_WRITE);
 	unsigned char *model = malloc(LEN);
 	struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_report report = {.size = sizeof(report)};
 	void *mem;
 
 	assert_int_equal(penstock_alloc(dev, room, &mem), 0);
