@@ -111,6 +111,7 @@ static void count(const struct pst_chunk *chunk, int result)
 static void again(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 {
 	put_slot(chunk);
+	pst_direct_end(chunk); /* a copy to a slot may have failed, before the drive had it */
 	chunk->path = (uint8_t)path;
 	chunk->rest += chunk->len - len;
 	chunk->len = len;
