@@ -242,7 +242,7 @@ int pst_canary_write(struct pst_chunk *chunk)
 	struct pst_route *route = chunk->route;
 	struct trial t = { .route = route, .lane = chunk->lane, .path = chunk->path,
 			   .off = chunk->off, .len = chunk->len };
-	uint64_t room = (chunk->len + 4095) / 4096 * 4096;
+	uint64_t room = (chunk->len + chunk->pad + 4095) / 4096 * 4096;
 	struct pst_part part;
 	size_t wrong;
 	int ret;
