@@ -30,7 +30,9 @@ static int extent(const struct penstock_seg *seg, uint64_t *out)
 	return 0;
 }
 
-static int check_seg(struct penstock_seg *seg, unsigned index, struct pst_err *err)
+/* keep_rows: a length that comes late is each row's. */
+static int check_seg(struct penstock_seg *seg, unsigned index, bool keep_rows,
+		     struct pst_err *err)
 {
 	uint64_t len, end, mem;
 
@@ -51,7 +53,8 @@ static int check_seg(struct penstock_seg *seg, unsigned index, struct pst_err *e
 	    add_over(mem, seg->buf_off, &mem) || add_over(mem, (uintptr_t)seg->buf, &mem))
 		return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "segment %u: offset and length overflow", index);
-	if (seg->rows > 1 && seg->pitch == seg->row_len && seg->buf_pitch == seg->row_len) {
+	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
+	    seg->buf_pitch == seg->row_len) {
 		seg->row_len *= seg->rows; /* one piece after all */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
@@ -120,7 +123,7 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 	for (unsigned i = 0; i < req->seg_count; i++) {
 		struct penstock_seg *seg = &req->segs[i];
 		uint64_t len = 0, end;
-		int ret = check_seg(seg, i, err);
+		int ret = check_seg(seg, i, !i && req->late.row_len, err);
 
 		if (ret)
 			return ret;

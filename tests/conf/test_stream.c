@@ -192,6 +192,66 @@ static void late_values(void **state)
 	penstock_free(gpu, mem);
 }
 
+/* Rows that touch are rows all the same: the late length is each one's. */
+static void late_rows(void **state)
+{
+	static struct late_values want = {300, 0};
+	struct penstock_late late = {.size = sizeof(late), .row_len = &late_now.row_len};
+	struct penstock_seg seg = {.dev = gpu, .row_len = 1000, .rows = 4};
+	struct pst_cu_stream *stream;
+	struct penstock_queue *q;
+	unsigned char back[4000];
+	int64_t result = -1;
+	struct penstock_req req;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, sizeof(back), &seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	seg.pitch = seg.buf_pitch = seg.row_len;
+	late.result = &result;
+	req = request(&seg, stream);
+	req.late = &late;
+	req.flags = PENSTOCK_R_DETACHED;
+	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(result, 4 * 300);
+	assert_int_equal(api->cuMemcpyDtoHAsync(back, (uintptr_t)seg.buf, sizeof(back), stream),
+			 PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	for (unsigned row = 0; row < 4; row++)
+		assert_memory_equal(back + row * 1000, bytes + row * 1000, 300);
+	want.row_len = 1001; /* more than a row, if less than all */
+	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	assert_int_equal(result, -EINVAL);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+}
+
+/* Nothing to write, and a storage that has nothing to be made durable. */
+static void durable_nothing(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .rows = 1};
+	struct penstock_storage *mem;
+	struct penstock_req req;
+
+	(void)state;
+	assert_int_equal(penstock_open("mem:4KiB", NULL, &mem), 0);
+	assert_int_equal(penstock_alloc(gpu, 4096, &seg.buf), 0);
+	assert_int_equal(penstock_prepare(mem, gpu, PENSTOCK_READ), 0);
+	req = request(&seg, NULL);
+	req.storage = mem;
+	req.flags = PENSTOCK_R_DURABLE;
+	assert_int_equal(penstock_transfer(&req, NULL), 0);
+	penstock_free(gpu, seg.buf);
+	penstock_close(mem);
+}
+
 static void bad_stream_requests(void **state)
 {
 	struct penstock_seg seg = { .buf = bytes, .row_len = 10, .rows = 1 };
@@ -219,6 +279,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(many_streams),
 		cmocka_unit_test(late_values),
+		cmocka_unit_test(late_rows),
+		cmocka_unit_test(durable_nothing),
 		cmocka_unit_test(bad_stream_requests),
 	};
 
