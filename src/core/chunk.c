@@ -99,7 +99,8 @@ static void count(const struct pst_chunk *chunk, int result)
 	uint64_t ns = now_ns() - chunk->start_ns;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
+	if (!result) /* as reports have it */
+		atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->latency[pst_stats_bucket(ns)], 1, memory_order_relaxed);
@@ -116,7 +117,7 @@ static void again(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 	chunk->rest += chunk->len - len;
 	chunk->len = len;
 	chunk->pad = pad;
-	chunk->moved = 0; /* what it cost stays counted, what it carried does not */
+	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
 	chunk->err.code = 0;
 	chunk->on_done = NULL;
 	pst_chunk_defer(chunk->lane, chunk);
@@ -144,6 +145,9 @@ static bool retry(struct pst_chunk *chunk)
 	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
 		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
 	chunk->tries++;
+	/* What it cost is counted, and by whose doing; what it carried is not. */
+	atomic_fetch_add_explicit(&req->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	again(chunk, next, len, pad);
 	return true;
 }

@@ -81,8 +81,14 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 
 static void use_library(const char *file)
 {
-	static const char *const ways[] = {NULL, "bounce", "staged", "fault?eio=@1000000",
-					   "fault:bounce?eio=@1000000"};
+	/* One that is short has moved something, and paid for it, when it fails. */
+	static const char *const ways[] = {NULL,
+					   "bounce",
+					   "staged",
+					   "fault?eio=@1000000",
+					   "fault:bounce?eio=@1000000",
+					   "fault?short=@1000000",
+					   "fault:bounce?short=@1000000"};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_device *devs[2];
 	struct penstock_storage *st;
