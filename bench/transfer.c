@@ -69,7 +69,7 @@ static int open_file(struct bench *b, const struct penstock_storage_opts *opts, 
 int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	static struct penstock_report report; /* large */
+	static struct penstock_report report = PENSTOCK_REPORT_INIT; /* large */
 	struct penstock_storage *st = NULL;
 	bool before = t->opened || t->again;
 	struct meter m;
@@ -109,7 +109,7 @@ int transfer_save(struct bench *b, const char *path, uint64_t len, struct sample
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct transfer t = {.len = len};
-	static struct penstock_report report;
+	static struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st = NULL;
 	struct meter m;
 	double tidy;

@@ -29,13 +29,16 @@ static void say_failed(const struct shim_file *f, const struct penstock_req *req
 
 static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 {
-	struct penstock_report report;
+	struct penstock_report report; /* 1 KiB: only its size is set, and that if it is asked for */
 	bool first = shim_is_first(m->file, m->req.op);
 	struct shim_timer timer = shim_timer_start();
 	bool look = first || timer.level >= 3;
 	enum penstock_op op = m->req.op;
 	enum penstock_why why = PENSTOCK_WHY_NONE;
-	int64_t ret = penstock_transfer(&m->req, look ? &report : NULL);
+	int64_t ret;
+
+	report.size = sizeof(report);
+	ret = penstock_transfer(&m->req, look ? &report : NULL);
 
 	if (ret < 0)
 		why = penstock_errwhy();

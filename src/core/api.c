@@ -62,6 +62,9 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	if (!req || req->stream)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"no request, or one in stream order: those need a queue");
+	if (report && report->size < sizeof(report->size))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the report's size is not set: start from PENSTOCK_REPORT_INIT");
 	q = take_queue(req);
 	if (!q)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a transfer");
@@ -79,7 +82,7 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 		pst_err_publish(&err);
 	}
 	if (report)
-		*report = *done.report;
+		pst_give(report, done.report, sizeof(*report));
 	put_queue(q);
 	return result;
 }

@@ -204,7 +204,7 @@ static int lib_fail(const struct job *job, int code)
 
 static int write_bits(struct job *job, size_t first, size_t count)
 {
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req;
 	int64_t n;
 

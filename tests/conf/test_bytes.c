@@ -108,7 +108,7 @@ static int transfer(struct penstock_storage *st, struct penstock_device *dev, co
 {
 	struct penstock_seg seg = { .buf = mem, .dev = dev, .off = off, .row_len = len, .rows = 1 };
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
 	req.storage = st;
@@ -305,7 +305,7 @@ static void several_destinations(void **state)
 	struct penstock_seg segs[4];
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_storage *st;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	const uint64_t rows = 300, row = 1000, n = rows * row;
 	unsigned char *a = malloc(n), *b = malloc(n), *left = malloc(n / 2), *right = malloc(n / 2);
 	char name[256];

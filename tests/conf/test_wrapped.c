@@ -258,7 +258,7 @@ static void nonsense_is_refused(void **state)
 		"fault:null?eio=1", "fault:fault?x=1", "fault:nothing",	  "staged?eio=1",
 		"staged:bounce",    "faults",	       "fault?eio=@",	  "fault?seed=-1",
 		"fault?op=both",	  "fault?lost=99999999999999999999999"};
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 
 	(void)state;

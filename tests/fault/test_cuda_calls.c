@@ -151,7 +151,7 @@ static int read_len(const char *device, const char *path, uint64_t len)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.row_len = len};
 	struct penstock_storage *st = NULL;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 	int ret;
 	struct penstock_device *dev = device_of(device, &ret);

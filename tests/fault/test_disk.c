@@ -151,7 +151,7 @@ static void full_replace(struct penstock_device *dev, uint64_t length)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st = NULL;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	uint64_t before;
 	int64_t ret;
 
@@ -180,7 +180,7 @@ static void full_create(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct stat there;
 	int fd;
 
@@ -312,7 +312,7 @@ static void shrunk_read(struct penstock_device *dev, struct penstock_device *hos
 	struct shrink s = {.fd = open(name, O_RDWR), .to = test_random(random) % LEN};
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 	pthread_t thread;
 	void *failed;

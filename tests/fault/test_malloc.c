@@ -134,7 +134,7 @@ static int read_to(const char *device, const char *path)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 	int ret;
 	struct penstock_device *dev = device_of(device, &ret);

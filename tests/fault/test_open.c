@@ -400,7 +400,7 @@ static void half_written(void **state)
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.buf = bytes, .dev = host, .row_len = 256u << 10};
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 
 	(void)state;
@@ -482,7 +482,7 @@ static void pumps(void **state)
 						CALLS_REGISTER, CALLS_MADVISE};
 	static const char *const devices[] = {"host", "cuda:0"};
 	static const char *const engines[] = {"auto", "threads"};
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	unsigned all = 0;
 
 	(void)state;

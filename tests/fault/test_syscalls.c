@@ -118,7 +118,7 @@ static void transfer(struct run *r)
 	req.require = s->require;
 	req.path = s->path;
 	req.flags = s->durable ? PENSTOCK_R_DURABLE : 0;
-	memset(&r->report, 0, sizeof(r->report));
+	r->report = (struct penstock_report)PENSTOCK_REPORT_INIT;
 	r->result = penstock_transfer(&req, &r->report);
 }
 

@@ -321,7 +321,7 @@ static void do_queued(void)
 
 static void do_all(void)
 {
-	struct penstock_report report = {.size = 0};
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
 	for (unsigned i = 0; i < ask_count; i++)

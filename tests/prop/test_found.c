@@ -214,7 +214,7 @@ static void windows_on_a_lane_of_the_host(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
 				       {.off = 1u << 20, .row_len = 16u << 20}};
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
 	open_devices(0, 0);
@@ -288,7 +288,7 @@ static void a_class_on_two_devices(void **state)
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
 				       {.off = 4096, .row_len = 65536}};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
 	(void)state;

@@ -202,7 +202,7 @@ static struct penstock_req ask(const struct piece *p, struct penstock_seg *seg, 
 
 static void one_call(const struct piece *p, enum penstock_op op)
 {
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_seg seg;
 	struct penstock_req req = ask(p, &seg, op);
 	int64_t n = penstock_transfer(&req, &report);

@@ -29,7 +29,7 @@ static void stops(struct penstock_storage *st, struct penstock_device *host, con
 	static char buf[65536];
 	struct penstock_seg seg = { .buf = buf, .dev = host, .off = off, .row_len = sizeof(buf) };
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_report report;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	req.storage = st;
 	req.segs = &seg;
