@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/objects.h"
 #include "core/pump.h"
 #include "core/queue.h"
 #include "core/request.h"
@@ -156,6 +157,7 @@ void pst_req_put(struct pst_request *req)
 		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);
 	if (req->words)
 		pst_stream_release(req);
+	pst_devices_let(req->others);
 	if (req->home) /* from here on the pump may close */
 		atomic_fetch_sub_explicit(&req->home->requests, 1, memory_order_release);
 	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);

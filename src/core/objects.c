@@ -369,6 +369,8 @@ void penstock_device_close(struct penstock_device *dev)
 		return; /* the parent's */
 	pthread_mutex_lock(&device_lock);
 	if (--dev->refs == 0) {
+		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
+			sched_yield();
 		for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
 			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);
@@ -378,6 +380,20 @@ void penstock_device_close(struct penstock_device *dev)
 		free_device(dev);
 	}
 	pthread_mutex_unlock(&device_lock);
+}
+
+void pst_devices_hold(uint64_t mask)
+{
+	for (; mask; mask &= mask - 1)
+		atomic_fetch_add_explicit(&devices[__builtin_ctzll(mask)]->guests, 1,
+					  memory_order_relaxed);
+}
+
+void pst_devices_let(uint64_t mask)
+{
+	for (; mask; mask &= mask - 1)
+		atomic_fetch_sub_explicit(&devices[__builtin_ctzll(mask)]->guests, 1,
+					  memory_order_release);
 }
 
 int pst_device_start_pump(struct penstock_device *dev, struct pst_err *err)

@@ -19,6 +19,10 @@ int pst_device_start_pump(struct penstock_device *dev, struct pst_err *err);
 /* Every pump's lanes drop what they keep of a storage that closes. */
 void pst_pumps_forget(struct penstock_storage *st);
 
+/* Devices stay while requests of other pumps have parts on them; bit i: device i. */
+void pst_devices_hold(uint64_t mask);
+void pst_devices_let(uint64_t mask);
+
 /* The device that a pointer belongs to, NULL if none of the open ones. */
 struct penstock_device *pst_device_find(const void *ptr);
 

@@ -211,6 +211,7 @@ struct penstock_device {
 	unsigned refs;			  /* under the table's lock */
 	char name[32];
 	_Atomic(struct pst_pump *) pump;  /* NULL until the first route */
+	_Atomic unsigned guests; /* requests of other devices' pumps with parts on this one */
 	_Atomic unsigned streams_waiting; /* for requests of ours: what waits for the whole
 					   * device must not be done */
 };

@@ -186,7 +186,7 @@ static int take_segs(struct pst_request *req, const struct penstock_req *from,
 	return 0;
 }
 
-static int make_routes(const struct pst_request *req, struct pst_err *err)
+static int make_routes(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_device *last = NULL;
 
@@ -205,6 +205,8 @@ static int make_routes(const struct pst_request *req, struct pst_err *err)
 					    dev, err);
 		if (ret)
 			return ret;
+		if (dev != req->segs[0].dev)
+			req->others |= (uint64_t)1 << dev->index;
 	}
 	return 0;
 }
@@ -307,6 +309,7 @@ static void reset(struct pst_request *req)
 	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
 	req->words = NULL;
 	req->home = NULL;
+	req->others = 0;
 	req->span_count = 0;
 	req->body = req->total = 0;
 }
@@ -471,6 +474,7 @@ static void take_up(struct pst_request *req)
 	req->route = req->span_count ? req->spans[0].route : NULL;
 	if (req->route)
 		atomic_fetch_add_explicit(&req->route->refs, 1, memory_order_relaxed);
+	pst_devices_hold(req->others);
 	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why
 					   : PENSTOCK_WHY_NONE;
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);

@@ -136,6 +136,33 @@ static void device_closes(void **state)
 	assert_memory_equal(back, bytes, HELD * PIECE * 2);
 }
 
+static void close_gpu(void)
+{
+	penstock_device_close(gpu);
+}
+
+/* The request is the host's, by its first segment, and the GPU's by its second. */
+static void guest_closes(void **state)
+{
+	struct penstock_seg segs[2] = {{.buf = back, .dev = host, .row_len = PIECE},
+				       {.dev = gpu, .off = PIECE, .row_len = PIECE}};
+	struct penstock_req req;
+
+	(void)state;
+	begin_case(0, 16);
+	assert_int_equal(penstock_alloc(gpu, PIECE, &segs[1].buf), 0);
+	async_hold(far);
+	req = request(st, segs, 2, PENSTOCK_READ);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(async_await(far, 1), 0);
+	close_while_held(close_gpu);
+	spoil_heap(sizeof(struct penstock_device));
+	assert_int_equal(wait_queue(1, 16, -1), 1);
+	assert_int_equal(done[0].result, 2 * PIECE);
+	assert_memory_equal(back, bytes, PIECE);
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+}
+
 /* ---- detached ---- */
 
 struct stream {
@@ -414,6 +441,7 @@ int main(void)
 		cmocka_unit_test_teardown(two_queues, end_queue),
 		cmocka_unit_test_teardown(three_threads, end_queue),
 		cmocka_unit_test_teardown(detached_awaited, end_queue),
+		cmocka_unit_test_teardown(guest_closes, end_queue),
 		cmocka_unit_test_teardown(device_closes, end_queue),
 	};
 
