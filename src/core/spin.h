@@ -13,7 +13,7 @@
 #include <time.h>
 
 #define PST_SPIN_NS 50000u
-/* For short requests that are to be fast: while any is under way nobody sleeps. A
+/* For short requests that are to be fast: so long nobody sleeps, every time. A
  * processor of a virtual machine that went idle takes hundreds of microseconds to come
  * back, longer than the read itself. */
 #define PST_SPIN_FAST_NS 500000u
