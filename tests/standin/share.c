@@ -53,7 +53,8 @@ EXPORT enum pst_cu_result cuIpcGetMemHandle(struct pst_cu_ipc_mem *out, pst_cu_p
 static struct range *opened(const struct handle *h)
 {
 	for (size_t i = 0; i < standin.range_count; i++)
-		if (standin.ranges[i]->kind == RANGE_IPC && standin.ranges[i]->id == h->id)
+		if (standin.ranges[i]->kind == RANGE_IPC && standin.ranges[i]->id == h->id &&
+		    standin.ranges[i]->exporter == h->pid)
 			return standin.ranges[i];
 	return NULL;
 }
@@ -80,6 +81,7 @@ static struct range *map(const struct handle *h, int fd, struct pst_cu_ctx *ctx)
 	r->dev = h->dev;
 	r->block = b;
 	r->id = h->id;
+	r->exporter = h->pid;
 	r->block_id = h->block_id;
 	r->map_start = span->start;
 	r->map_len = b->len;

@@ -183,7 +183,8 @@ struct range {
 	pst_cu_ptr map_start;
 	size_t map_len;
 	struct block *block;
-	unsigned int opens; /* RANGE_IPC */
+	unsigned int opens;	/* RANGE_IPC */
+	int exporter;		/* its process, whose ids are not ours */
 };
 
 struct span { /* addresses in use in a device's arena */
