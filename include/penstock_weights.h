@@ -338,6 +338,53 @@ PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t ten
 					const struct penstock_shard_opts *opts,
 					struct penstock_shard *out);
 
+/* ---- several processes of one host: a group -------------------------------------- */
+
+struct penstock_group;
+
+struct penstock_group_opts {
+	size_t size;
+	const char *dir;     /* where they meet, a directory that this user alone may enter;
+			      * NULL: $XDG_RUNTIME_DIR, else /tmp/penstock-UID */
+	unsigned timeout_ms; /* until all have come; 0: 120 s */
+	unsigned windows;    /* of each rank, so that it reads ahead; 0: 4 */
+	uint64_t window;     /* device memory of one, whole pages; 0: 16 MiB. Rank 0's sizes
+			      * hold for all */
+};
+#define PENSTOCK_GROUP_OPTS_INIT { sizeof(struct penstock_group_opts), NULL, 0, 0, 0 }
+
+/*
+ * Joins rank `rank` of the `ranks` processes of this user and host that open a group of
+ * this name, and returns when all are there. -ETIMEDOUT: one has not come; -EINVAL,
+ * -EEXIST: they are not of one mind about how many and which they are; -ENAMETOOLONG;
+ * -EPERM: others may enter the directory. A group of one needs no name that anybody
+ * knows. May block.
+ */
+PENSTOCK_API int penstock_group_open(const char *name, unsigned rank, unsigned ranks,
+				     const struct penstock_group_opts *opts,
+				     struct penstock_group **out);
+/* Leaves a group. Ranks that still load are told that this one has gone. */
+PENSTOCK_API void penstock_group_close(struct penstock_group *g);
+
+/*
+ * penstock_weights_load and penstock_weights_load_into by all ranks together: each calls
+ * it with the same files, and with destinations, devices and shard of its own. What any
+ * of them needs is read once, a share by each, and copied from device to device, where
+ * the devices cannot share memory through the host's. Device memory: the windows besides.
+ * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is
+ * -ESTALE, a rank that has gone -ECONNRESET, and after that the group can only be closed.
+ * report->read is what this rank has read. One thread at a time. May block.
+ */
+PENSTOCK_API int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
+				     struct penstock_device *const *devs, unsigned dev_count,
+				     const struct penstock_load_opts *opts,
+				     struct penstock_load_report *report,
+				     struct penstock_loaded **out);
+PENSTOCK_API int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *w,
+					  const struct penstock_piece *pieces, uint64_t count,
+					  const struct penstock_load_opts *opts,
+					  struct penstock_load_report *report);
+
 /* ---- and out again -------------------------------------------------------------- */
 
 /* A tensor to be written: whole, without gaps, on any open device. */

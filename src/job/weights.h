@@ -117,6 +117,8 @@ struct pst_bits {
 };
 /* Joined with the one before where the two touch in file and memory. */
 int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg);
+/* In the order of the files, joined where two touch. */
+void pst_bits_order(struct pst_bits *bits);
 
 /* Checked options, and where the reports of all requests go. */
 struct pst_load {
@@ -146,6 +148,16 @@ int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece 
 void pst_load_report(const struct pst_load *load, struct penstock_load_report *out);
 void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
 		   size_t len);
+
+/* penstock_weights_load and _load_into, alone (NULL) or as a rank of a group. */
+int pst_weights_load(struct penstock_group *g, struct penstock_weights *w,
+		     struct penstock_device *const *devs, unsigned dev_count,
+		     const struct penstock_load_opts *opts, struct penstock_load_report *report,
+		     struct penstock_loaded **out);
+int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
+			  const struct penstock_piece *pieces, uint64_t count,
+			  const struct penstock_load_opts *opts,
+			  struct penstock_load_report *report);
 
 /* ---- where tensors lie in an allocation: weights_place.c ---- */
 

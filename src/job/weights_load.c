@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/weights.h"
+#include "job/group.h"
 
 #define NOWHERE UINT64_MAX /* no part of it is this rank's */
 
@@ -268,37 +268,49 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 	return ret;
 }
 
-int penstock_weights_load(struct penstock_weights *w, struct penstock_device *const *devs,
-			  unsigned dev_count, const struct penstock_load_opts *opts,
-			  struct penstock_load_report *report, struct penstock_loaded **out)
+static int check_load(const struct pst_load *load, struct penstock_device *const *devs,
+		      unsigned dev_count, struct penstock_loaded **out)
+{
+	const struct penstock_weights *w = load->w;
+
+	if (!devs || !dev_count || !out)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"no device");
+	if (load->opts.first > w->count || load->opts.count > w->count - load->opts.first)
+		return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"tensors %llu and %llu more, of %llu",
+					(unsigned long long)load->opts.first,
+					(unsigned long long)load->opts.count,
+					(unsigned long long)w->count);
+	return 0;
+}
+
+int pst_weights_load(struct penstock_group *g, struct penstock_weights *w,
+		     struct penstock_device *const *devs, unsigned dev_count,
+		     const struct penstock_load_opts *opts, struct penstock_load_report *report,
+		     struct penstock_loaded **out)
 {
 	struct pst_bits bits = { .list = NULL };
 	struct penstock_loaded *l = NULL;
 	struct pst_load load;
 	int ret = pst_load_take(&load, w, opts);
 
-	if (ret)
-		return ret;
-	if (!devs || !dev_count || !out)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"no device");
-	if (load.opts.first > w->count || load.opts.count > w->count - load.opts.first)
-		return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"tensors %llu and %llu more, of %llu",
-					(unsigned long long)load.opts.first,
-					(unsigned long long)load.opts.count,
-					(unsigned long long)w->count);
+	if (!ret)
+		ret = check_load(&load, devs, dev_count, out);
 	bits.most = load.opts.request_bytes;
-	ret = make_loaded(&load, devs, dev_count, &l);
+	if (!ret)
+		ret = make_loaded(&load, devs, dev_count, &l);
 	if (!ret)
 		ret = load.opts.shard ? list_shards(l, w, load.opts.shard, &bits)
 				      : list_all(l, w, &bits);
-	if (!ret) {
+	if (g) {
+		ret = pst_group_move(g, &load, &bits, ret); /* also a failure is for all */
+	} else if (!ret) {
 		load.lead = pst_place_widen(&bits);
 		ret = pst_load_move(&load, &bits);
 	}
 	free(bits.list);
-	if (report)
+	if (report && l)
 		pst_load_report(&load, report);
 	if (ret) {
 		penstock_loaded_free(l);
@@ -306,6 +318,13 @@ int penstock_weights_load(struct penstock_weights *w, struct penstock_device *co
 	}
 	*out = l;
 	return 0;
+}
+
+int penstock_weights_load(struct penstock_weights *w, struct penstock_device *const *devs,
+			  unsigned dev_count, const struct penstock_load_opts *opts,
+			  struct penstock_load_report *report, struct penstock_loaded **out)
+{
+	return pst_weights_load(NULL, w, devs, dev_count, opts, report, out);
 }
 
 void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
@@ -332,9 +351,10 @@ void penstock_loaded_free(struct penstock_loaded *l)
 
 /* ---- into memory of the caller's ---- */
 
-int penstock_weights_load_into(struct penstock_weights *w, const struct penstock_piece *pieces,
-			       uint64_t count, const struct penstock_load_opts *opts,
-			       struct penstock_load_report *report)
+int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
+			  const struct penstock_piece *pieces, uint64_t count,
+			  const struct penstock_load_opts *opts,
+			  struct penstock_load_report *report)
 {
 	struct pst_bits bits = { .list = NULL };
 	struct penstock_piece piece;
@@ -352,11 +372,20 @@ int penstock_weights_load_into(struct penstock_weights *w, const struct penstock
 		if (!ret)
 			ret = add_piece(w, &piece, &bits);
 	}
-	if (!ret) {
-		ret = pst_load_move(&load, &bits);
-		if (report)
+	if (!ret || g) {
+		bool ready = !ret;
+
+		ret = g ? pst_group_move(g, &load, &bits, ret) : pst_load_move(&load, &bits);
+		if (report && ready)
 			pst_load_report(&load, report);
 	}
 	free(bits.list);
 	return ret;
+}
+
+int penstock_weights_load_into(struct penstock_weights *w, const struct penstock_piece *pieces,
+			       uint64_t count, const struct penstock_load_opts *opts,
+			       struct penstock_load_report *report)
+{
+	return pst_weights_load_into(NULL, w, pieces, count, opts, report);
 }

@@ -56,7 +56,7 @@ static int in_file_order(const void *a, const void *b)
 	return x->seg.off < y->seg.off ? -1 : x->seg.off > y->seg.off;
 }
 
-static void order(struct pst_bits *bits)
+void pst_bits_order(struct pst_bits *bits)
 {
 	size_t kept = 0;
 	bool sorted = true;
@@ -345,7 +345,7 @@ int pst_load_move(struct pst_load *load, struct pst_bits *bits)
 	struct batches batches;
 	int ret;
 
-	order(bits);
+	pst_bits_order(bits);
 	ret = make_batches(bits, load->opts.request_bytes, &batches);
 	if (ret || !batches.count)
 		return ret;

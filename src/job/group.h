@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of a group share: ranks that meet, tell each other a few bytes, and
+ * learn which of them failed or has gone. Every call is collective: all ranks make it,
+ * in the same order. One thread at a time.
+ */
+#ifndef PST_JOB_GROUP_H
+#define PST_JOB_GROUP_H
+
+#include "job/weights.h"
+
+#define PST_GROUP_MAX 64u      /* ranks */
+#define PST_GROUP_SAY_MAX 49152u /* bytes that a rank says at once */
+
+struct penstock_group;
+
+unsigned pst_group_rank(const struct penstock_group *g);
+unsigned pst_group_size(const struct penstock_group *g);
+uint64_t pst_group_window(const struct penstock_group *g);
+unsigned pst_group_windows(const struct penstock_group *g);
+
+/*
+ * Returns on every rank when all have come: 0, or the failure of the lowest rank that
+ * came with status < 0, whose sentence is that thread's last; the others are told
+ * "rank N: sentence". After a rank has gone every call fails.
+ */
+int pst_group_meet(struct penstock_group *g, int status);
+
+/*
+ * Meets, and hands each rank what the others say: `len` bytes and a descriptor or -1.
+ * said[r] has room for `room` bytes, lens[r] says how many came, fds[r] is the
+ * caller's then; its own are not among them.
+ */
+struct pst_said {
+	unsigned char *bytes;
+	size_t len;
+	int fd;
+};
+int pst_group_tell(struct penstock_group *g, int status, const void *bytes, size_t len, int fd,
+		   struct pst_said *said);
+/* Frees what pst_group_tell handed out, and closes the descriptors that are left. */
+void pst_said_free(struct penstock_group *g, struct pst_said *said);
+
+/* Waits, some seconds at most, until all that are left have come here: what one of them
+ * shares may be taken away then. Leaves this thread's message as it is. */
+void pst_group_part(struct penstock_group *g);
+
+/* The collective form of pst_load_move; `status` is how the rank has come so far. */
+int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_bits *bits,
+		   int status);
+
+#endif

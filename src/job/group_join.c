@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the ranks of a group find each other: rank 0 listens on a socket in a directory
+ * that only this user may enter, the others connect, and both sides look at whose process
+ * the other is. Once all are there the socket's name goes. It never waits longer than the
+ * caller said. Also opens and closes groups.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "job/group_link.h"
+
+#define TIMEOUT_MS 120000u /* programs that start together still import for a while */
+#define AGAIN_MS 10	   /* between looks for rank 0 */
+#define HELLO_MS 2000	   /* one that connects speaks at once */
+#define WINDOW (16u << 20)
+#define WINDOWS 4u
+
+struct hello {
+	uint32_t version, size;
+	uint64_t window;
+	uint32_t windows, spare;
+};
+#define VERSION 1u
+
+uint64_t pst_group_now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+static int fail(int code, enum penstock_why why, const char *path, const char *what)
+{
+	errno = code;
+	return pst_weights_fail(code, why, path, NULL, PST_NO_OFF, "%s", what);
+}
+
+static int fail_errno(int code, const char *path, const char *what)
+{
+	return pst_weights_fail(code, pst_weights_why(code), path, NULL, PST_NO_OFF, "%s: %s", what,
+				strerror(code));
+}
+
+/* ---- where ---- */
+
+/* Only this user may enter it: nobody else can have put the socket there. */
+static bool ours_alone(const char *dir)
+{
+	struct stat st;
+
+	return !lstat(dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+	       !(st.st_mode & 077);
+}
+
+static const char *choose_dir(const char *asked, char *own, size_t room)
+{
+	const char *run = getenv("XDG_RUNTIME_DIR");
+
+	if (asked)
+		return asked;
+	if (run && *run == '/' && ours_alone(run))
+		return run;
+	snprintf(own, room, "/tmp/penstock-%lu", (unsigned long)geteuid());
+	mkdir(own, 0700); /* what fails here is no directory of ours, which is said */
+	return own;
+}
+
+static int make_address(const struct penstock_group *g, const char *asked,
+			struct sockaddr_un *addr)
+{
+	char own[64];
+	const char *dir = choose_dir(asked, own, sizeof(own));
+	int n;
+
+	*addr = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	n = snprintf(addr->sun_path, sizeof(addr->sun_path), "%s/penstock-%s", dir, g->name);
+	if (n < 0 || (size_t)n >= sizeof(addr->sun_path))
+		return pst_weights_fail(ENAMETOOLONG, PENSTOCK_WHY_BAD_ARGUMENT, dir, NULL,
+					PST_NO_OFF, "with the group's name '%s' it is longer than "
+					"the %zu bytes of a socket's", g->name,
+					sizeof(addr->sun_path) - 1);
+	if (!ours_alone(dir))
+		return fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, dir,
+			    "is no directory that this user alone may enter (mode 0700)");
+	return 0;
+}
+
+/* ---- who ---- */
+
+/* Whose process is at the other end, and something to see its end by. */
+static int look_at(struct pst_link *link)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (getsockopt(link->sock, SOL_SOCKET, SO_PEERCRED, &cred, &len))
+		return -errno;
+	if (cred.uid != geteuid())
+		return -EPERM;
+#ifdef SYS_pidfd_open
+	/* A child that holds the socket would hide the end of its parent. 0: it is of
+	 * another namespace. Without it (Linux before 5.3) the socket alone tells. */
+	link->pidfd = cred.pid > 0 ? (int)syscall(SYS_pidfd_open, cred.pid, 0) : -1;
+#endif
+	return 0;
+}
+
+static int new_socket(const char *path)
+{
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	return sock < 0 ? fail_errno(errno, path, "no socket") : sock;
+}
+
+static struct hello make_hello(const struct penstock_group *g)
+{
+	return (struct hello){ .version = VERSION, .size = g->size, .window = g->window,
+			       .windows = g->windows };
+}
+
+/* ---- rank 0 ---- */
+
+/* What a rank that connects says; 0, or why the group cannot be. */
+static int admit(struct penstock_group *g, struct pst_link *link, const char *path)
+{
+	uint64_t until = pst_group_now_ms() + HELLO_MS;
+	struct pst_said said = g->spare;
+	struct hello hello;
+	struct pst_note note;
+
+	if (look_at(link) || pst_link_await(link, until, &note, &said) < 0) {
+		pst_link_close(link); /* none of ours, or gone again */
+		return 0;
+	}
+	if (said.fd >= 0)
+		close(said.fd);
+	memset(&hello, 0, sizeof(hello));
+	memcpy(&hello, said.bytes, said.len < sizeof(hello) ? said.len : sizeof(hello));
+	if (hello.version != VERSION || said.len != sizeof(hello))
+		return fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, path,
+			    "a rank is of another version of the library");
+	if (hello.size != g->size)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
+					"rank %u says that there are %u ranks, rank 0 that there "
+					"are %u", note.rank, hello.size, g->size);
+	if (!note.rank || note.rank >= g->size || g->links[note.rank].sock >= 0)
+		return pst_weights_fail(EEXIST, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
+					"two processes say that they are rank %u", note.rank);
+	g->links[note.rank] = *link;
+	*link = (struct pst_link){ -1, -1 };
+	return 0;
+}
+
+static unsigned missing(const struct penstock_group *g)
+{
+	unsigned rank = 1;
+
+	while (rank < g->size && g->links[rank].sock >= 0)
+		rank++;
+	return rank;
+}
+
+/* One that has joined says nothing more: what is to be read is its end. */
+static int has_gone(const struct penstock_group *g, const char *path, const struct pollfd *fds)
+{
+	for (unsigned i = 1; i < g->size; i++)
+		if (fds[2 * i].revents || fds[2 * i + 1].revents)
+			return pst_weights_fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, path, NULL,
+						PST_NO_OFF,
+						"rank %u has gone before all were there", i);
+	return 0;
+}
+
+static int take_all(struct penstock_group *g, int listener, const char *path, uint64_t until,
+		    struct pst_link *late)
+{
+	struct pollfd fds[2 * PST_GROUP_MAX + 1];
+	int ret = 0;
+
+	while (!ret && missing(g) < g->size) {
+		uint64_t now = pst_group_now_ms();
+
+		if (now >= until)
+			return pst_weights_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, path, NULL,
+						PST_NO_OFF, "rank %u of %u has not come",
+						missing(g), g->size);
+		for (unsigned i = 0; i < g->size; i++) {
+			fds[2 * i] = (struct pollfd){ g->links[i].sock, POLLIN, 0 };
+			fds[2 * i + 1] = (struct pollfd){ g->links[i].pidfd, POLLIN, 0 };
+		}
+		fds[2 * g->size] = (struct pollfd){ listener, POLLIN, 0 };
+		now = until - now > 60000 ? 60000 : until - now;
+		if (poll(fds, 2 * g->size + 1, (int)now) < 0)
+			continue;
+		ret = has_gone(g, path, fds);
+		if (ret || !fds[2 * g->size].revents)
+			continue;
+		late->sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		if (late->sock >= 0)
+			ret = admit(g, late, path);
+	}
+	return ret;
+}
+
+/* Tells all that have come, and the one that was not let in. */
+static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
+{
+	struct pst_note note = { .seq = 1, .code = ret };
+	struct hello hello = make_hello(g);
+
+	if (ret) {
+		note.why = penstock_errwhy();
+		strncpy(note.text, penstock_errmsg(), sizeof(note.text) - 1);
+	}
+	for (unsigned i = 1; i <= g->size; i++) {
+		const struct pst_link *link = i < g->size ? &g->links[i] : late;
+
+		/* One that has gone meanwhile is seen at the first meeting. */
+		if (link->sock >= 0)
+			pst_link_send(link, &note, &hello, sizeof(hello), -1);
+	}
+}
+
+/* The lock's holder alone may take a socket's name away that a dead process left. */
+static int lock(const char *path, char *lock_path, size_t room)
+{
+	struct stat held, named;
+	int fd;
+
+	snprintf(lock_path, room, "%s.lock", path);
+	for (;;) {
+		fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		if (fd < 0)
+			return fail_errno(errno, lock_path, "cannot be opened");
+		if (flock(fd, LOCK_EX | LOCK_NB)) {
+			close(fd);
+			return fail(EBUSY, PENSTOCK_WHY_BAD_ARGUMENT, path,
+				    "another process is rank 0 of a group of this name, which is "
+				    "not complete");
+		}
+		if (!fstat(fd, &held) && !stat(lock_path, &named) && held.st_ino == named.st_ino)
+			return fd;
+		close(fd); /* its name went while we waited for it */
+	}
+}
+
+static int listen_for(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
+{
+	char lock_path[sizeof(addr->sun_path) + 8];
+	struct pst_link late = { -1, -1 };
+	int ret, sock, held = lock(addr->sun_path, lock_path, sizeof(lock_path));
+
+	if (held < 0)
+		return held;
+	sock = new_socket(addr->sun_path);
+	ret = sock < 0 ? sock : 0;
+	unlink(addr->sun_path); /* of a process that was killed, if any */
+	if (!ret && (bind(sock, (const struct sockaddr *)addr, sizeof(*addr)) ||
+		     listen(sock, (int)PST_GROUP_MAX)))
+		ret = fail_errno(errno, addr->sun_path, "cannot listen");
+	if (!ret)
+		ret = take_all(g, sock, addr->sun_path, until, &late);
+	unlink(addr->sun_path);
+	if (sock >= 0)
+		close(sock);
+	answer_all(g, ret, &late);
+	pst_link_close(&late);
+	unlink(lock_path);
+	close(held);
+	return ret;
+}
+
+/* ---- the others ---- */
+
+static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
+{
+	const struct timespec pause = { .tv_nsec = AGAIN_MS * 1000000 };
+
+	for (;;) {
+		int code, sock = new_socket(addr->sun_path);
+
+		if (sock < 0)
+			return sock;
+		if (!connect(sock, (const struct sockaddr *)addr, sizeof(*addr))) {
+			g->links[0].sock = sock;
+			return 0;
+		}
+		code = errno;
+		close(sock);
+		if (code != ENOENT && code != ECONNREFUSED && code != EINTR && code != EAGAIN)
+			return fail_errno(code, addr->sun_path, "cannot be connected to");
+		if (pst_group_now_ms() >= until)
+			return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
+				    "rank 0 has not come");
+		nanosleep(&pause, NULL);
+	}
+}
+
+static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
+{
+	struct pst_note own = { .seq = 1, .rank = g->rank }, answer;
+	struct hello hello = make_hello(g);
+	struct pst_said said = g->spare;
+	int ret = reach(g, addr, until);
+
+	if (ret)
+		return ret;
+	if (look_at(&g->links[0]))
+		return fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
+			    "who listens there is not this user");
+	/* What fails here is the end that is seen below. */
+	pst_link_send(&g->links[0], &own, &hello, sizeof(hello), -1);
+	ret = pst_link_await(&g->links[0], until, &answer, &said);
+	if (ret == -ETIMEDOUT)
+		return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
+			    "not all ranks have come");
+	if (ret < 0)
+		return fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, addr->sun_path,
+			    "rank 0 has gone before all were there");
+	if (answer.code)
+		return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL,
+					PST_NO_OFF, "%s", answer.text);
+	memcpy(&hello, said.bytes, sizeof(hello));
+	g->window = hello.window;
+	g->windows = hello.windows;
+	return 0;
+}
+
+/* ---- open and close ---- */
+
+static int check(const char *name, unsigned rank, unsigned size,
+		 const struct penstock_group_opts *opts)
+{
+	if (!name || !*name || strchr(name, '/'))
+		return fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
+			    "a group's name is not empty and has no slash");
+	if (strlen(name) >= sizeof(((struct penstock_group *)0)->name))
+		return pst_weights_fail(ENAMETOOLONG, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
+					PST_NO_OFF, "a group's name has %zu bytes at most",
+					sizeof(((struct penstock_group *)0)->name) - 1);
+	if (!size || size > PST_GROUP_MAX || rank >= size)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"rank %u of %u, of %u at most", rank, size, PST_GROUP_MAX);
+	if (opts->window % 4096 || opts->window > 1u << 30 || opts->windows > 64 ||
+	    opts->windows == 1)
+		return fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
+			    "windows are 2 to 64, each of whole pages up to 1 GiB");
+	return 0;
+}
+
+static struct penstock_group *new_group(const char *name, unsigned rank, unsigned size,
+					const struct penstock_group_opts *opts)
+{
+	struct penstock_group *g = calloc(1, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	g->rank = rank;
+	g->size = size;
+	g->gone = -1;
+	g->pid = getpid();
+	g->seq = 1;
+	g->window = opts->window ? opts->window : WINDOW;
+	g->windows = opts->windows ? opts->windows : WINDOWS;
+	snprintf(g->name, sizeof(g->name), "%s", name);
+	g->links = calloc(size, sizeof(*g->links));
+	g->notes = calloc(size, sizeof(*g->notes));
+	g->nothing = calloc(size, sizeof(*g->nothing));
+	g->spare = (struct pst_said){ malloc(PST_GROUP_SAY_MAX), 0, -1 };
+	for (unsigned i = 0; g->links && i < size; i++)
+		g->links[i] = (struct pst_link){ -1, -1 };
+	for (unsigned i = 0; g->nothing && i < size; i++)
+		g->nothing[i] = g->spare;
+	if (g->links && g->notes && g->nothing && g->spare.bytes)
+		return g;
+	penstock_group_close(g);
+	return NULL;
+}
+
+int penstock_group_open(const char *name, unsigned rank, unsigned size,
+			const struct penstock_group_opts *from, struct penstock_group **out)
+{
+	struct penstock_group_opts opts;
+	struct sockaddr_un addr;
+	struct penstock_group *g;
+	uint64_t until;
+	int ret = pst_weights_take(&opts, sizeof(opts), from, "penstock_group_opts");
+
+	if (!ret)
+		ret = check(name, rank, size, &opts);
+	if (ret)
+		return ret;
+	g = new_group(name, rank, size, &opts);
+	if (!g)
+		return pst_weights_no_memory("a group");
+	until = pst_group_now_ms() + (opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS);
+	if (size > 1)
+		ret = make_address(g, opts.dir, &addr);
+	if (!ret && size > 1)
+		ret = rank ? ask(g, &addr, until) : listen_for(g, &addr, until);
+	if (ret) {
+		penstock_group_close(g);
+		return ret;
+	}
+	*out = g;
+	return 0;
+}
+
+void penstock_group_close(struct penstock_group *g)
+{
+	if (!g)
+		return;
+	for (unsigned i = 0; g->links && i < g->size; i++)
+		pst_link_close(&g->links[i]);
+	free(g->links);
+	free(g->notes);
+	free(g->nothing);
+	free(g->spare.bytes);
+	free(g);
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A load by all ranks of a group: each reads its share of what any of them needs into its
+ * windows, and every rank copies what it needs out of everybody's. In rounds, a chunk of
+ * each rank's at a time: a rank comes to the meeting of a round when its chunk has been
+ * read and the round before has been copied, so that windows read ahead are never
+ * overwritten before all have them. A rank that fails says so at the next meeting.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job/group_link.h"
+#include "job/group_plan.h"
+#include "job/group_window.h"
+
+#define COPIES 64u
+#define FILES_MAX 3072u /* told one by one; the rest together */
+
+struct facts { /* what ranks compare; the files' and what is needed follow */
+	uint64_t table, file_count, need_bytes;
+};
+_Static_assert(sizeof(struct facts) + FILES_MAX * 8 + PST_NEED_BYTES <= PST_GROUP_SAY_MAX,
+	       "facts fit what a rank says");
+
+struct round {
+	bool reading;
+	int64_t result;
+};
+
+struct move {
+	struct penstock_group *g;
+	struct pst_load *load;
+	struct pst_bits *bits;
+	uint64_t *reach; /* of each bit: the end of it and those before, in its file */
+	struct pst_share plan;
+	struct pst_windows windows;
+	struct penstock_queue *q;
+	struct round *rounds; /* of each window of this rank's */
+	struct penstock_copy_args copies[COPIES];
+	unsigned rank, size, window_count, copy_count;
+	uint64_t round_count, delivered;
+};
+
+/* ---- the same model on every rank ---- */
+
+static size_t write_facts(const struct move *m, unsigned char *to)
+{
+	const struct penstock_weights *w = m->load->w;
+	struct facts facts = { .table = pst_share_table(&m->plan, w), .file_count = w->shard_count,
+			       .need_bytes = pst_share_need_bytes(&m->plan) };
+	uint64_t files[FILES_MAX] = { 0 };
+	size_t count = w->shard_count < FILES_MAX ? w->shard_count : FILES_MAX;
+
+	for (unsigned i = 0; i < w->shard_count; i++)
+		files[i < FILES_MAX ? i : FILES_MAX - 1] ^= pst_share_file(&w->shards[i].stat);
+	memcpy(to, &facts, sizeof(facts));
+	memcpy(to + sizeof(facts), files, count * sizeof(files[0]));
+	to += sizeof(facts) + count * sizeof(files[0]);
+	memset(to, 0, facts.need_bytes);
+	pst_share_need(&m->plan, m->bits, to);
+	return sizeof(facts) + count * sizeof(files[0]) + facts.need_bytes;
+}
+
+/* Every rank compares every other with rank 0, so all come to the same end. */
+static int compare(const struct move *m, const struct pst_said *said)
+{
+	const struct penstock_weights *w = m->load->w;
+	const size_t head = sizeof(struct facts);
+	struct facts first, other;
+
+	memcpy(&first, said[0].bytes, head);
+	for (unsigned r = 1; r < m->size; r++) {
+		uint64_t count = first.file_count < FILES_MAX ? first.file_count : FILES_MAX;
+
+		memcpy(&other, said[r].bytes, head);
+		if (other.file_count != first.file_count)
+			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
+						PST_NO_OFF, "rank %u has a model of %llu files, "
+						"rank 0 one of %llu", r,
+						(unsigned long long)other.file_count,
+						(unsigned long long)first.file_count);
+		for (uint64_t i = 0; i < count; i++)
+			if (memcmp(said[r].bytes + head + 8 * i, said[0].bytes + head + 8 * i, 8))
+				return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE,
+							i < w->shard_count ? w->shards[i].path
+									   : NULL,
+							NULL, PST_NO_OFF, "rank %u has another "
+							"file than rank 0 (device, inode, size or "
+							"time of change differ)", r);
+		if (other.table != first.table || other.need_bytes != first.need_bytes)
+			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
+						PST_NO_OFF, "rank %u has opened other tensors of "
+						"it than rank 0", r);
+	}
+	return 0;
+}
+
+static void deal(struct move *m, const struct pst_said *said)
+{
+	size_t len = pst_share_need_bytes(&m->plan);
+	unsigned char *need = said[m->rank].bytes + said[m->rank].len - len;
+
+	for (unsigned r = 0; r < m->size; r++)
+		for (size_t i = 0; i < len; i++)
+			need[i] |= said[r].bytes[said[r].len - len + i];
+	pst_share_deal(&m->plan, need);
+	m->round_count = (m->plan.order_count + m->size - 1) / m->size;
+}
+
+static int agree(struct move *m, int status)
+{
+	struct pst_said *said = calloc(m->size, sizeof(*said));
+	unsigned char *facts = malloc(PST_GROUP_SAY_MAX);
+	size_t len = 0;
+
+	if (!said || !facts)
+		status = status ? status : pst_weights_no_memory("what ranks say");
+	if (!status)
+		status = pst_share_make(&m->plan, m->load->w, pst_group_window(m->g),
+				       m->size * pst_group_windows(m->g));
+	if (!status)
+		len = write_facts(m, facts);
+	if (said && facts) {
+		status = pst_group_tell(m->g, status, facts, len, -1, said);
+		if (!status)
+			status = compare(m, said);
+		if (!status)
+			deal(m, said);
+		pst_said_free(m->g, said);
+	} else {
+		status = pst_group_meet(m->g, status);
+	}
+	free(said);
+	free(facts);
+	return status;
+}
+
+/* ---- reading ---- */
+
+/* The chunk that `rank` reads in this round; false: none. */
+static bool chunk_of(const struct move *m, uint64_t round, unsigned rank, struct pst_chunk *out)
+{
+	uint64_t index = round * m->size + rank;
+
+	if (round >= m->round_count || index >= m->plan.order_count)
+		return false;
+	pst_share_chunk(&m->plan, index, out);
+	return true;
+}
+
+static char *place_of(const struct move *m, uint64_t round, unsigned rank,
+		      const struct pst_chunk *c)
+{
+	return (char *)m->windows.list[rank].ptr + round % m->window_count * m->plan.chunk +
+	       c->skip;
+}
+
+static int start_read(struct move *m, uint64_t round)
+{
+	struct round *r = &m->rounds[round % m->window_count];
+	struct penstock_seg seg = { .dev = m->windows.dev };
+	struct pst_chunk c;
+	struct penstock_req req;
+	int ret;
+
+	if (!chunk_of(m, round, m->rank, &c))
+		return 0;
+	seg.buf = place_of(m, round, m->rank, &c);
+	seg.off = c.begin;
+	seg.row_len = c.end - c.begin;
+	seg.room = m->plan.chunk - c.skip - seg.row_len;
+	pst_load_request(m->load, &req);
+	ret = pst_shard_storage(m->load->w, c.shard, &req.storage);
+	if (ret)
+		return ret;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.user = r;
+	ret = penstock_submit(m->q, &req, 1, NULL);
+	if (ret != 1)
+		return pst_weights_fail(ret, penstock_errwhy(), m->load->w->shards[c.shard].path,
+					NULL, c.begin, "%s", penstock_errmsg());
+	r->reading = true;
+	return 0;
+}
+
+static int await_read(struct move *m, uint64_t round)
+{
+	struct round *r = &m->rounds[round % m->window_count];
+	struct penstock_done done;
+	struct pst_chunk c;
+
+	while (r->reading) {
+		struct round *ended;
+
+		if (penstock_wait(m->q, &done, 1, 1, -1) != 1)
+			return pst_weights_fail(EIO, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
+						"%s", penstock_errmsg());
+		ended = done.user;
+		ended->reading = false;
+		/* Which file: that of the window's round, at most window_count - 1 ahead. */
+		chunk_of(m, round + (uint64_t)(ended - m->rounds + m->window_count -
+					       (ptrdiff_t)(round % m->window_count)) %
+					    m->window_count, m->rank, &c);
+		pst_load_done(m->load, c.shard, &done);
+		if (m->windows.host)
+			m->load->report.dram_laid += c.end - c.begin;
+	}
+	return m->load->failed;
+}
+
+/* ---- copying ---- */
+
+static int flush(struct move *m)
+{
+	int ret = m->copy_count ? penstock_copy(m->copies, m->copy_count) : 0;
+
+	m->copy_count = 0;
+	return ret ? pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
+				      "out of a group's window: %s", penstock_errmsg())
+		   : 0;
+}
+
+static int add_copy(struct move *m, const struct penstock_seg *seg, const char *src, uint64_t to,
+		    uint64_t len, uint64_t rows)
+{
+	struct penstock_load_report *sum = &m->load->report;
+
+	m->copies[m->copy_count++] = (struct penstock_copy_args){
+		.size = sizeof(m->copies[0]), .dst_dev = seg->dev, .dst = (char *)seg->buf + to,
+		.dst_pitch = seg->buf_pitch, .src_dev = m->windows.dev, .src = src,
+		.src_pitch = seg->pitch, .row_len = len, .rows = rows,
+	};
+	m->delivered += len * rows;
+	if (m->windows.host) {
+		/* By a CPU into a slot, and out of it where the host is the end. */
+		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
+		sum->dram_laid += len * rows;
+	}
+	return m->copy_count == COPIES ? flush(m) : 0;
+}
+
+/* What of a piece lies in a chunk: whole rows at once, cut ones alone. */
+static int copy_piece(struct move *m, const struct penstock_seg *seg, const struct pst_chunk *c,
+		      const char *src)
+{
+	uint64_t rows = seg->rows ? seg->rows : 1, pitch = rows > 1 ? seg->pitch : seg->row_len;
+	uint64_t i = c->begin > seg->off ? (c->begin - seg->off) / pitch : 0;
+
+	while (i < rows && seg->off + i * pitch < c->end) {
+		uint64_t at = seg->off + i * pitch, n = 1;
+		uint64_t begin = at > c->begin ? at : c->begin;
+		uint64_t end = at + seg->row_len < c->end ? at + seg->row_len : c->end;
+		int ret;
+
+		if (begin < end) {
+			if (end - begin == seg->row_len)
+				n = (c->end - end) / pitch + 1;
+			n = n < rows - i ? n : rows - i;
+			ret = add_copy(m, seg, src + (begin - c->begin),
+				       i * seg->buf_pitch + (begin - at), end - begin, n);
+			if (ret)
+				return ret;
+		}
+		i += n;
+	}
+	return 0;
+}
+
+/* The first piece of a file that reaches behind `off`, or one behind them. */
+static size_t first_piece(const struct move *m, unsigned shard, uint64_t off)
+{
+	size_t low = 0, high = m->bits->count;
+
+	while (low < high) {
+		size_t mid = low + (high - low) / 2;
+		const struct pst_bit *b = &m->bits->list[mid];
+
+		if (b->shard < shard || (b->shard == shard && m->reach[mid] <= off))
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+static int copy_round(struct move *m, uint64_t round)
+{
+	for (unsigned i = 0; i < m->size; i++) {
+		unsigned rank = (m->rank + i) % m->size; /* not all from one at once */
+		struct pst_chunk c;
+		int ret;
+
+		if (!chunk_of(m, round, rank, &c))
+			continue;
+		for (size_t b = first_piece(m, c.shard, c.begin); b < m->bits->count; b++) {
+			const struct pst_bit *bit = &m->bits->list[b];
+
+			if (bit->shard != c.shard || bit->seg.off >= c.end)
+				break;
+			ret = copy_piece(m, &bit->seg, &c, place_of(m, round, rank, &c));
+			if (ret)
+				return ret;
+		}
+	}
+	return flush(m);
+}
+
+/* ---- rounds ---- */
+
+static int unchanged(const struct move *m)
+{
+	struct penstock_weights *w = m->load->w;
+	int ret = 0;
+
+	/* What this rank has read; the others look after theirs. */
+	for (unsigned i = 0; i < w->shard_count && !ret; i++)
+		if (w->sources[i].st)
+			ret = pst_shard_same(&w->shards[i], w->sources[i].fd);
+	return ret;
+}
+
+static int run(struct move *m, int ret)
+{
+	for (uint64_t t = 0; t < m->window_count && !ret; t++)
+		ret = start_read(m, t);
+	for (uint64_t t = 0; t < m->round_count; t++) {
+		if (!ret)
+			ret = await_read(m, t);
+		ret = pst_group_meet(m->g, ret);
+		if (ret)
+			return ret;
+		if (t)
+			ret = start_read(m, t - 1 + m->window_count);
+		if (!ret)
+			ret = copy_round(m, t);
+	}
+	if (!ret)
+		ret = unchanged(m);
+	return pst_group_meet(m->g, ret);
+}
+
+static int prepare(struct move *m)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	const struct pst_bits *bits = m->bits;
+	int ret;
+
+	m->rounds = calloc(m->window_count, sizeof(*m->rounds));
+	m->reach = calloc(bits->count ? bits->count : 1, sizeof(*m->reach));
+	if (!m->rounds || !m->reach)
+		return pst_weights_no_memory("a group's load");
+	for (size_t i = 0; i < bits->count; i++) {
+		const struct penstock_seg *seg = &bits->list[i].seg;
+		uint64_t end = seg->off + (seg->rows ? seg->rows - 1 : 0) * seg->pitch +
+			       seg->row_len;
+		bool same = i && bits->list[i - 1].shard == bits->list[i].shard;
+
+		m->reach[i] = same && m->reach[i - 1] > end ? m->reach[i - 1] : end;
+	}
+	opts.requests_max = m->window_count;
+	opts.segs_max = 1;
+	ret = penstock_queue_open(&opts, &m->q);
+	return ret ? pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF, "%s",
+				      penstock_errmsg())
+		   : 0;
+}
+
+static int move_all(struct move *m, struct penstock_device *dev)
+{
+	int ret = pst_windows_open(&m->windows, m->g, m->load, dev,
+				   m->plan.chunk * m->window_count);
+
+	if (!ret)
+		ret = run(m, prepare(m));
+	penstock_queue_close(m->q); /* nothing reads into a window from here on */
+	pst_windows_close(&m->windows, m->g, m->load);
+	free(m->rounds);
+	free(m->reach);
+	return ret;
+}
+
+int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_bits *bits,
+		   int status)
+{
+	struct penstock_device *host = NULL, *dev;
+	struct move m = { .g = g, .load = load, .bits = bits };
+	int ret;
+
+	m.rank = pst_group_rank(g);
+	m.size = pst_group_size(g);
+	m.window_count = pst_group_windows(g);
+	if (!status)
+		pst_bits_order(bits);
+	if (!status && !bits->count) { /* this rank only reads */
+		ret = penstock_device_open("host", NULL, &host);
+		status = ret < 0 ? ret : 0;
+	}
+	dev = bits->count ? bits->list[0].seg.dev : host;
+	ret = agree(&m, status);
+	if (!ret && m.plan.order_count)
+		ret = move_all(&m, dev);
+	else if (!ret)
+		ret = pst_group_meet(g, 0);
+	penstock_device_close(host);
+	pst_share_free(&m.plan);
+	load->report.bytes = ret ? 0 : m.delivered;
+	return ret;
+}
+
+/* ---- what callers see ---- */
+
+static int check_owner(const struct penstock_group *g)
+{
+	if (g->pid == getpid())
+		return 0;
+	return pst_weights_fail(EOWNERDEAD, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				"opened before a fork: the child must open its own");
+}
+
+int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
+			struct penstock_device *const *devs, unsigned dev_count,
+			const struct penstock_load_opts *opts, struct penstock_load_report *report,
+			struct penstock_loaded **out)
+{
+	int ret = check_owner(g);
+
+	return ret ? ret : pst_weights_load(g, w, devs, dev_count, opts, report, out);
+}
+
+int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *w,
+			     const struct penstock_piece *pieces, uint64_t count,
+			     const struct penstock_load_opts *opts,
+			     struct penstock_load_report *report)
+{
+	int ret = check_owner(g);
+
+	return ret ? ret : pst_weights_load_into(g, w, pieces, count, opts, report);
+}

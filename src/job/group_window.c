@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The windows through which ranks give each other what they have read: device memory
+ * that is exported where every rank can import every other's, else host memory by
+ * descriptor. Called by group_load.c, collectively. A window goes only when no rank
+ * copies from it any more.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "job/group_window.h"
+
+struct offer {
+	uint32_t able, spare;
+	uint64_t len;
+	struct penstock_export memory;
+};
+
+/* ---- device memory ---- */
+
+/* Tries: what cannot be shared is no error, the host's memory does it. */
+static int make_own(struct pst_windows *ws, const struct penstock_group *g,
+		    struct pst_load *load, struct offer *offer)
+{
+	struct pst_window *own = &ws->list[ws->rank];
+	int ret = penstock_alloc(ws->dev, ws->len, &own->ptr);
+
+	memset(offer, 0, sizeof(*offer));
+	if (ret)
+		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
+					"a group's window on %s: %s", penstock_device_name(ws->dev),
+					penstock_errmsg());
+	offer->len = ws->len;
+	offer->memory = (struct penstock_export)PENSTOCK_EXPORT_INIT;
+	offer->able = pst_group_size(g) == 1 ||
+		      !penstock_export_memory(ws->dev, own->ptr, ws->len, &offer->memory);
+	load->held += ws->len;
+	if (load->held > load->report.device_bytes)
+		load->report.device_bytes = load->held;
+	return 0;
+}
+
+/* All of the others', or as many as there are: false. */
+static bool take_others(struct pst_windows *ws, const struct pst_said *said)
+{
+	for (unsigned i = 0; i < ws->count; i++) {
+		struct offer offer;
+
+		if (i == ws->rank)
+			continue;
+		if (said[i].len != sizeof(offer))
+			return false;
+		memcpy(&offer, said[i].bytes, sizeof(offer));
+		offer.memory.fd = said[i].fd;
+		if (!offer.able || offer.len != ws->len ||
+		    penstock_import_memory(ws->dev, &offer.memory, &ws->list[i].ptr))
+			return false;
+		ws->list[i].imported = true;
+	}
+	return true;
+}
+
+static void drop_others(struct pst_windows *ws)
+{
+	for (unsigned i = 0; i < ws->count; i++) {
+		struct pst_window *win = &ws->list[i];
+
+		if (i == ws->rank || !win->ptr)
+			continue;
+		if (win->imported)
+			penstock_free(ws->dev, win->ptr); /* if not, it goes with the device */
+		else
+			munmap(win->ptr, ws->len);
+		*win = (struct pst_window){ NULL, false };
+	}
+}
+
+/* 1: every rank has every window, 0: not so, < 0: an error. */
+static int share_device(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
+			struct pst_said *said)
+{
+	struct offer offer;
+	unsigned char all = 0;
+	int ret = make_own(ws, g, load, &offer);
+
+	ret = pst_group_tell(g, ret, &offer, sizeof(offer), offer.memory.fd, said);
+	if (!ret)
+		all = take_others(ws, said) && offer.able;
+	pst_said_free(g, said);
+	if (!ret) {
+		ret = pst_group_tell(g, 0, &all, 1, -1, said);
+		for (unsigned i = 0; i < ws->count && !ret; i++)
+			all = all && said[i].len == 1 && said[i].bytes[0];
+		pst_said_free(g, said);
+	}
+	return ret ? ret : all;
+}
+
+/* ---- host memory ---- */
+
+static int map(struct pst_windows *ws, unsigned i, int fd)
+{
+	void *ptr = mmap(NULL, ws->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (ptr == MAP_FAILED)
+		return pst_weights_fail(errno, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,
+					"the window of rank %u: %s", i, strerror(errno));
+	ws->list[i].ptr = ptr;
+	return 0;
+}
+
+static int share_host(struct pst_windows *ws, struct penstock_group *g, struct pst_said *said)
+{
+	int fd = -1, ret = 0, code = penstock_device_open("host", NULL, &ws->host);
+
+	if (code < 0)
+		ret = code;
+	if (!ret) {
+		fd = memfd_create("penstock-window", MFD_CLOEXEC);
+		if (fd < 0 || ftruncate(fd, (off_t)ws->len))
+			ret = pst_weights_fail(errno, PENSTOCK_WHY_NO_MEMORY, NULL, NULL,
+					       PST_NO_OFF, "a group's window: %s", strerror(errno));
+	}
+	if (!ret)
+		ret = map(ws, ws->rank, fd);
+	ret = pst_group_tell(g, ret, "w", 1, fd, said);
+	for (unsigned i = 0; i < ws->count && !ret; i++)
+		if (i != ws->rank)
+			ret = map(ws, i, said[i].fd);
+	pst_said_free(g, said);
+	if (fd >= 0)
+		close(fd);
+	ws->dev = ws->host;
+	return ret;
+}
+
+/* ---- both ---- */
+
+static void drop_own(struct pst_windows *ws, struct pst_load *load)
+{
+	struct pst_window *own = &ws->list[ws->rank];
+
+	if (own->ptr && ws->host) {
+		munmap(own->ptr, ws->len);
+	} else if (own->ptr) {
+		penstock_free(ws->dev, own->ptr);
+		load->held -= ws->len;
+	}
+	own->ptr = NULL;
+}
+
+int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
+		     struct penstock_device *dev, size_t len)
+{
+	struct pst_said *said = calloc(pst_group_size(g), sizeof(*said));
+	int ret;
+
+	memset(ws, 0, sizeof(*ws));
+	ws->rank = pst_group_rank(g);
+	ws->len = len;
+	ws->dev = dev;
+	ws->list = calloc(pst_group_size(g), sizeof(*ws->list));
+	if (ws->list)
+		ws->count = pst_group_size(g);
+	ret = said && ws->list ? 0 : pst_weights_no_memory("a group's windows");
+	ret = pst_group_meet(g, ret);
+	if (!ret)
+		ret = share_device(ws, g, load, said);
+	if (!ret) {
+		drop_others(ws);
+		ret = pst_group_meet(g, 0);
+		drop_own(ws, load);
+		if (!ret)
+			ret = share_host(ws, g, said);
+	}
+	free(said);
+	return ret < 0 ? ret : 0;
+}
+
+void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load)
+{
+	drop_others(ws);
+	pst_group_part(g);
+	if (ws->count)
+		drop_own(ws, load);
+	penstock_device_close(ws->host);
+	free(ws->list);
+	ws->list = NULL;
+	ws->count = 0;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Windows of a group's ranks: each reads into its own and copies out of all of them.
+ */
+#ifndef PST_JOB_GROUP_WINDOW_H
+#define PST_JOB_GROUP_WINDOW_H
+
+#include "job/group.h"
+
+struct pst_window {
+	void *ptr;
+	bool imported;
+};
+
+struct pst_windows {
+	struct pst_window *list; /* of each rank */
+	unsigned count, rank;
+	size_t len;
+	struct penstock_device *dev;  /* where they lie for this process */
+	struct penstock_device *host; /* the same, if that is the host's memory; else NULL */
+};
+
+/* Collective; a failure on this rank alone is for the next meeting to tell. Closed in
+ * any case. */
+int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
+		     struct penstock_device *dev, size_t len);
+void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load);
+
+#endif
