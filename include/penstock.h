@@ -347,7 +347,8 @@ PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned
 /*
  * Memory for another process: a piece of device memory as plain bytes that a process
  * of this user on this machine can turn into an address, which counts as memory of
- * `dev` there. The exporter keeps the memory until the last importer has called
+ * `dev` there; it may lie on another GPU if `dev` reaches that (else -EXDEV), and no
+ * context is made there. The exporter keeps the memory until the last importer has called
  * penstock_free on what it imported. -EOPNOTSUPP: the device's memory cannot be shared
  * so. May block.
  */

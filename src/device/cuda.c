@@ -308,7 +308,8 @@ static int cuda_classify(struct penstock_device *dev, const void *ptr, struct ps
 	rc = c->api->cuPointerGetAttributes(6, attrs, data, (uintptr_t)ptr);
 	if (rc == PST_CU_INVALID_CONTEXT)
 		rc = ask_in_context(c, 6, attrs, data, (uintptr_t)ptr);
-	if (rc != PST_CU_OK || type != PST_CU_MEMTYPE_DEVICE || ordinal != c->ordinal)
+	if (rc != PST_CU_OK || type != PST_CU_MEMTYPE_DEVICE ||
+	    (ordinal != c->ordinal && !pst_cuda_imported(c, start)))
 		return 0;
 	out->base = start;
 	out->len = len;

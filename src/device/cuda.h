@@ -69,6 +69,8 @@ int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len,
 		    struct penstock_export *out, struct pst_err *err);
 int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported,
 		    void **out, struct pst_err *err);
+/* Whether this device has an import open that begins at `base`, which may lie on another. */
+bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base);
 /* 1: ptr was imported and is closed, 0: it was not, or -errno. */
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err);
 /* Closes what is still imported; the context is current. */

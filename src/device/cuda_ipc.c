@@ -2,7 +2,8 @@
 /*
  * Device memory between processes of one machine: the driver's handle of the
  * allocation, and where in it the exported piece lies. The importer checks that it
- * is the same GPU before it asks the driver.
+ * is the same GPU, or one that it reaches, before it asks the driver: no context is made
+ * on the exporter's.
  */
 #include <string.h>
 #include <unistd.h>
@@ -104,14 +105,42 @@ static pst_cu_ptr forget(struct pst_cuda_device *c, pst_cu_ptr ptr)
 	return base;
 }
 
+bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&c->lock);
+	for (int i = 0; i < PST_CUDA_IMPORTS_MAX && !found; i++)
+		found = c->imports[i].ptr && c->imports[i].base == base;
+	pthread_mutex_unlock(&c->lock);
+	return found;
+}
+
+/* Whether that GPU is there, and this one reaches its memory. */
+static bool reaches(const struct pst_cuda_device *c, const unsigned char *uuid)
+{
+	for (int i = 0; i < c->api->device_count && c->api->cuDeviceGetUuid; i++) {
+		struct pst_cu_uuid other;
+		int dev, can = 0;
+
+		if (c->api->cuDeviceGet(&dev, i) == PST_CU_OK &&
+		    c->api->cuDeviceGetUuid(&other, dev) == PST_CU_OK &&
+		    !memcmp(other.bytes, uuid, sizeof(c->uuid)))
+			return c->api->cuDeviceCanAccessPeer(&can, c->ordinal, dev) == PST_CU_OK &&
+			       can;
+	}
+	return false;
+}
+
 static int check(const struct pst_cuda_device *c, const struct penstock_device *dev,
 		 const struct ticket *ticket, struct pst_err *err)
 {
 	if (ticket->magic != MAGIC || ticket->version != VERSION)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "not an export of this version");
-	if (memcmp(ticket->uuid, c->uuid, sizeof(c->uuid)) != 0)
+	if (memcmp(ticket->uuid, c->uuid, sizeof(c->uuid)) != 0 && !reaches(c, ticket->uuid))
 		return pst_fail_errno(err, EXDEV, PENSTOCK_WHY_NO_DEVICE,
-				      "the memory lies on another GPU than %s", dev->name);
+				      "the memory lies on another GPU than %s, which it does not "
+				      "reach", dev->name);
 	if (!c->api->cuIpcOpenMemHandle || !c->api->cuIpcCloseMemHandle)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "the driver imports no memory");
 	return 0;

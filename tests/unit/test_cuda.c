@@ -417,12 +417,21 @@ static void dmabufs(void **state)
 #define SHARED (3 * MIB)
 #define PIECE 4096u
 
-/* The importing side: the export comes by the environment. */
+/* The export comes by the environment. */
+static void take_export(struct penstock_export *in)
+{
+	const char *text = getenv("CUDA_TEST_EXPORT");
+
+	*in = (struct penstock_export)PENSTOCK_EXPORT_INIT;
+	for (size_t i = 0; i < sizeof(in->bytes); i++)
+		sscanf(text + 2 * i, "%2hhx", &in->bytes[i]);
+}
+
+/* The importing side. */
 static int importer(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");
-	const char *text = getenv("CUDA_TEST_EXPORT");
-	struct penstock_export in = PENSTOCK_EXPORT_INIT, bad;
+	struct penstock_export in, bad;
 	enum pst_cu_result (*to_host)(void *, pst_cu_ptr, size_t);
 	void *mem = NULL, *more[PST_DEVICES_MAX * 4], *none = &in;
 	struct pst_cu_ctx *prim;
@@ -430,8 +439,7 @@ static int importer(void)
 	unsigned char byte = 0;
 
 	*(void **)&to_host = symbol("cuMemcpyDtoH_v2");
-	for (size_t i = 0; i < sizeof(in.bytes); i++)
-		sscanf(text + 2 * i, "%2hhx", &in.bytes[i]);
+	take_export(&in);
 	bad = in;
 	bad.bytes[0] ^= 1; /* the magic number */
 	WANT(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
@@ -480,6 +488,33 @@ static int importer(void)
 	return 0;
 }
 
+/* A GPU imports memory of another that it reaches, without a context there. */
+static int across(void)
+{
+	const char *peer = getenv("PENSTOCK_STANDIN_PEER");
+	bool reached = !peer || strcmp(peer, "0") != 0;
+	struct penstock_device *dev = device_open("cuda:1");
+	struct penstock_export in;
+	struct pst_memory got;
+	void *mem = NULL;
+	unsigned flags;
+	int active = 1;
+
+	take_export(&in);
+	WANT(ops->import_memory(dev, &in, &mem, &err), reached ? 0 : -EXDEV);
+	if (!reached)
+		WANT(strstr(err.text, "does not reach") != NULL, 1);
+	WANT(cu->cuDevicePrimaryCtxGetState(0, &flags, &active), PST_CU_OK);
+	WANT(active, 0);
+	if (reached) {
+		WANT(ops->classify(dev, mem, &got), 1);
+		WANT(ops->free(dev, mem, &err), 0);
+		WANT(ops->classify(dev, mem, &got), 0);
+	}
+	device_close(dev);
+	return 0;
+}
+
 static void memory_between_processes(void **state)
 {
 	static const char name[] = "CUDA_TEST_EXPORT=";
@@ -487,6 +522,10 @@ static void memory_between_processes(void **state)
 	struct penstock_export out = PENSTOCK_EXPORT_INIT;
 	char text[sizeof(name) + 2 * sizeof(out.bytes)], *mem = device_alloc(dev, SHARED);
 	const char *const with[] = {text, "PENSTOCK_STANDIN_LEAKS=2", NULL};
+	const char *const two[] = {text, "PENSTOCK_STANDIN_LEAKS=2", "PENSTOCK_STANDIN_DEVICES=2",
+				   NULL};
+	const char *const apart[] = {text, "PENSTOCK_STANDIN_PEER=0", "PENSTOCK_STANDIN_DEVICES=2",
+				     NULL};
 	enum pst_cu_result (*pool_alloc)(pst_cu_ptr *, size_t, struct pst_cu_stream *);
 	enum pst_cu_result (*pool_free)(pst_cu_ptr, struct pst_cu_stream *);
 	struct pst_cu_ctx *prim;
@@ -511,6 +550,10 @@ static void memory_between_processes(void **state)
 	for (size_t i = 0; i < sizeof(out.bytes); i++)
 		snprintf(text + sizeof(name) - 1 + 2 * i, 3, "%02x", out.bytes[i]);
 	assert_int_equal(run_self("importer", with), 0);
+	if (is_standin()) {
+		assert_int_equal(run_self("across", two), 0);
+		assert_int_equal(run_self("across", apart), 0);
+	}
 	assert_int_equal(pool_alloc(&pooled, MIB, NULL), PST_CU_OK);
 	assert_int_equal(ops->export_memory(dev, (void *)(uintptr_t)pooled, 1, &out, &err),
 			 -EOPNOTSUPP);
@@ -527,7 +570,7 @@ static void memory_between_processes(void **state)
 static const struct alone alone[] = {
 	{"no_context", no_context, false},   {"no_driver", no_driver, true},
 	{"poor_device", poor_device, false}, {"dmabuf", dmabuf, false},
-	{"importer", importer, false},
+	{"importer", importer, false},	     {"across", across, false},
 };
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, NULL, case_end)

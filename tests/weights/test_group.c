@@ -8,6 +8,7 @@
  */
 #include "load.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -19,7 +20,8 @@
 /* A rank's end, in memory that the test's own process sees. */
 struct outcome {
 	int ret;
-	uint64_t read, bytes, device_bytes, ended_ms;
+	uint64_t read, bytes, cpu_copied, device_bytes, ended_ms;
+	size_t ctxs; /* that the rank had */
 	char text[PENSTOCK_TEXT_MAX], wrong[PENSTOCK_TEXT_MAX];
 };
 static struct outcome *outcomes;
@@ -32,7 +34,7 @@ struct job {
 	unsigned windows;
 	int dies;  /* this rank, by SIGKILL as it has read its second chunk; -1: none */
 	int fails; /* this rank, by its callback */
-	bool shard, into;
+	bool shard, into, apart; /* the GPUs do not reach each other */
 };
 
 static const struct made model[] = {
@@ -164,6 +166,7 @@ static int load_into(struct self *self, struct penstock_group *g, struct penstoc
 		ret = penstock_group_load_into(g, m, pieces, n, &lo, &r);
 	o->read = r.read;
 	o->bytes = r.bytes;
+	o->cpu_copied = r.cpu_copied;
 	if (!ret)
 		look(o, m, dev, so, NULL, ptrs);
 	return ret;
@@ -184,6 +187,7 @@ static int load_all(struct self *self, struct penstock_group *g, struct penstock
 	ret = penstock_group_load(g, m, &dev, 1, &lo, &r, &loaded);
 	o->read = r.read;
 	o->bytes = r.bytes;
+	o->cpu_copied = r.cpu_copied;
 	o->device_bytes = r.device_bytes;
 	if (!ret)
 		look(o, m, dev, so, loaded, NULL);
@@ -191,6 +195,27 @@ static int load_all(struct self *self, struct penstock_group *g, struct penstock
 		snprintf(o->wrong, sizeof(o->wrong), "a load that failed gave something out");
 	penstock_loaded_free(loaded);
 	return ret;
+}
+
+/* Contexts that this process has made, one of the GPU named and none of another. */
+static size_t count_ctxs(const struct job *job, unsigned rank)
+{
+	int (*state)(int, unsigned *, int *) = NULL;
+	void *driver = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+	size_t count = 0;
+
+	if (!driver || !job->gpus)
+		return 0;
+	*(void **)&state = dlsym(driver, "cuDevicePrimaryCtxGetState");
+	for (unsigned i = 0; i < job->gpus; i++) {
+		unsigned flags;
+		int active = 0;
+
+		state((int)i, &flags, &active);
+		count += active && i != rank % job->gpus ? 100 : (size_t)active;
+	}
+	dlclose(driver);
+	return count;
 }
 
 static int be_rank(struct self *self, struct outcome *o)
@@ -227,6 +252,7 @@ static int be_rank(struct self *self, struct outcome *o)
 		ret = load_all(self, g, m, dev, &so, o);
 	if (ret)
 		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
+	o->ctxs = count_ctxs(job, self->rank);
 	penstock_group_close(g);
 	penstock_weights_close(m);
 	penstock_device_close(dev);
@@ -262,6 +288,7 @@ static void go(const struct job *job)
 	snprintf(gpus, sizeof(gpus), "%u", job->gpus ? job->gpus : 1);
 	setenv("PENSTOCK_STANDIN_DEVICES", gpus, 1);
 	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
+	setenv("PENSTOCK_STANDIN_PEER", job->apart ? "0" : "1", 1);
 	for (unsigned i = 0; i < job->ranks; i++) {
 		outcomes[i].ret = 1; /* until it has said otherwise */
 		pids[i] = start(job, i);
@@ -295,6 +322,9 @@ static void all_right(const struct job *job)
 			fail_msg("rank %u of %u: %d, %s%s", i, job->ranks, outcomes[i].ret,
 				 outcomes[i].text, outcomes[i].wrong);
 		assert_true(outcomes[i].read > 0);
+		assert_int_equal(outcomes[i].ctxs, job->gpus ? 1 : 0);
+		if (job->gpus) /* by a CPU into the windows at most, never out of them */
+			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->apart);
 		read += outcomes[i].read;
 	}
 	assert_true(read * 100 <= length_of(job->path) * 105);
@@ -335,6 +365,17 @@ static void test_gpus(void **state)
 {
 	(void)state;
 	replicates(RANKS_MAX);
+}
+
+/* Where device memory cannot be shared the host's is. */
+static void test_apart(void **state)
+{
+	struct job job = { .name = "apart", .path = model_path(), .ranks = 3, .gpus = 3,
+			   .window = 128 << 10, .windows = 3, .dies = -1, .fails = -1,
+			   .apart = true };
+
+	(void)state;
+	all_right(&job);
 }
 
 static void test_shards(void **state)
@@ -518,6 +559,7 @@ int main(void)
 		cmocka_unit_test(test_host),
 		cmocka_unit_test(test_one_gpu),
 		cmocka_unit_test(test_gpus),
+		cmocka_unit_test(test_apart),
 		cmocka_unit_test(test_shards),
 		cmocka_unit_test(test_dies),
 		cmocka_unit_test(test_fails),
