@@ -88,6 +88,7 @@ struct tally {
 	enum penstock_why engine_why;
 };
 void tally_add(struct tally *t, const struct penstock_report *report);
+void tally_merge(struct tally *t, const struct tally *other);
 const char *tally_path(const struct tally *t);
 void tally_json(struct json *j, const struct tally *t);
 void tally_print(FILE *f, const char *label, const struct tally *t);

@@ -1,62 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * penstock load: a model's tensors into the memory of one device or of several, which
- * get the same bytes read once. Shows how fast it is and by which path; --verify copies
- * everything back and compares it with plain reads of the files. What was loaded is
- * given back at the end: the command measures and proves, it serves nobody.
+ * get the same bytes read once; with --ranks by a process each. Shows how fast it is and
+ * by which path; --verify copies everything back and compares it with plain reads of the
+ * files. What was loaded is given back at the end: the command measures and proves, it
+ * serves nobody.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli.h"
-#include "penstock_weights.h"
+#include "load.h"
 
-#define DEVICES_MAX 16
-#define WORDS_MAX 64
-#define STEP (256ull << 20)  /* between two looks at the progress */
-#define BLOCK (8u << 20)     /* compared at once */
+#define STEP (256ull << 20) /* between two looks at the progress */
 
-struct words {
-	char *text; /* cut at its commas */
-	const char *list[WORDS_MAX];
-	unsigned count;
-};
-
-struct args {
-	const char *model, *engine;
-	struct words devices, stripes;
-	const char *names[WORDS_MAX];
-	struct penstock_weights_opts open;
-	struct penstock_load_opts load;
-	struct penstock_shard_opts shard;
-	bool verify, json, quiet;
-};
-
-struct loading {
-	const struct args *a;
-	struct penstock_weights *w;
-	struct penstock_device *devs[DEVICES_MAX];
-	unsigned dev_count;
-	struct penstock_loaded *loaded;
-	struct penstock_load_report report;
-	struct tally tally;
-	uint64_t total;
-	double start, shown, took;
-	bool verified;
-	int code;
-	char text[512];
-};
-
-static volatile sig_atomic_t stopped;
+volatile sig_atomic_t load_stopped;
 
 static void stop(int signal)
 {
-	stopped = signal;
+	load_stopped = signal;
 }
 
 /* ---- arguments ---- */
@@ -120,6 +86,10 @@ static int take_option(struct args *a, int c)
 		return 0;
 	case 'T':
 		return take_shard(a, optarg);
+	case 'N':
+		if (!parse_number(optarg, 1, DEVICES_MAX, &a->ranks))
+			return fail(EXIT_USAGE, "--ranks wants 1 to %d", DEVICES_MAX);
+		return 0;
 	case 'R':
 		a->open.revision = optarg;
 		return 0;
@@ -156,6 +126,7 @@ static int parse(int argc, char **argv, struct args *a)
 						{"stripe", required_argument, NULL, 'S'},
 						{"select", required_argument, NULL, 's'},
 						{"shard", required_argument, NULL, 'T'},
+						{"ranks", required_argument, NULL, 'N'},
 						{"revision", required_argument, NULL, 'R'},
 						{"require", required_argument, NULL, 'r'},
 						{"effort", required_argument, NULL, 'e'},
@@ -180,6 +151,8 @@ static int parse(int argc, char **argv, struct args *a)
 					"owner/name of a Hugging Face cache");
 	if (a->devices.count > DEVICES_MAX)
 		return fail(EXIT_USAGE, "at most %d devices", DEVICES_MAX);
+	if (a->ranks && a->load.shard)
+		return fail(EXIT_USAGE, "--ranks gives all of it to each, --shard does not");
 	a->model = argv[optind];
 	a->open.names = a->names;
 	a->open.dirs = a->stripes.list;
@@ -189,7 +162,7 @@ static int parse(int argc, char **argv, struct args *a)
 
 /* ---- loading ---- */
 
-static void note(struct loading *l, int code, const char *fmt, const char *what)
+void load_note(struct loading *l, int code, const char *fmt, const char *what)
 {
 	if (l->code)
 		return;
@@ -198,12 +171,12 @@ static void note(struct loading *l, int code, const char *fmt, const char *what)
 }
 
 /* The library's sentence; a class that cannot be met is a refusal. */
-static void note_lib(struct loading *l)
+void load_note_lib(struct loading *l)
 {
 	bool refused = l->a->load.require > PENSTOCK_ANY &&
 		       penstock_errwhy() == PENSTOCK_WHY_REQUIRE;
 
-	note(l, refused ? EXIT_REFUSED : EXIT_FAILED, "%s", penstock_errmsg());
+	load_note(l, refused ? EXIT_REFUSED : EXIT_FAILED, "%s", penstock_errmsg());
 }
 
 static void show(struct loading *l, bool last)
@@ -228,7 +201,7 @@ static int each(void *user, unsigned file, const struct penstock_report *report)
 	(void)file;
 	tally_add(&l->tally, report);
 	show(l, false);
-	return stopped;
+	return load_stopped;
 }
 
 static void open_all(struct loading *l)
@@ -237,19 +210,21 @@ static void open_all(struct loading *l)
 
 	opts.engine = l->a->engine;
 	if (penstock_weights_open(l->a->model, &l->a->open, &l->w)) {
-		note_lib(l);
+		load_note_lib(l);
 		return;
 	}
+	l->files = penstock_weights_file_count(l->w);
+	l->tensors = penstock_weights_count(l->w);
 	for (unsigned i = 0; i < l->a->devices.count; i++) {
 		if (penstock_device_open(l->a->devices.list[i], &opts, &l->devs[i]) < 0) {
-			note(l, l->a->load.require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED,
+			load_note(l, l->a->load.require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED,
 			     "%s", penstock_errmsg());
 			return;
 		}
 		l->dev_count++;
 		for (unsigned k = 0; k < i; k++)
 			if (l->devs[k] == l->devs[i])
-				note(l, EXIT_USAGE, "--device names %s twice",
+				load_note(l, EXIT_USAGE, "--device names %s twice",
 				     penstock_device_name(l->devs[i]));
 	}
 	for (uint64_t i = 0; !l->code && i < penstock_weights_count(l->w); i++) {
@@ -260,7 +235,7 @@ static void open_all(struct loading *l)
 		if (!l->a->load.shard)
 			l->total += t.bytes;
 		else if (penstock_weights_shard(l->w, i, l->a->load.shard, &s))
-			note_lib(l);
+			load_note_lib(l);
 		else
 			l->total += s.bytes;
 	}
@@ -269,6 +244,7 @@ static void open_all(struct loading *l)
 static void load(struct loading *l)
 {
 	struct penstock_load_opts opts = l->a->load;
+	int ret;
 
 	opts.each = each;
 	opts.user = l;
@@ -276,164 +252,52 @@ static void load(struct loading *l)
 		opts.request_bytes = STEP;
 	l->report.size = sizeof(l->report);
 	l->start = seconds();
-	if (penstock_weights_load(l->w, l->devs, l->dev_count, &opts, &l->report, &l->loaded)) {
-		if (stopped)
-			note(l, 128 + (int)stopped, "stopped by %s", strsignal((int)stopped));
-		note_lib(l);
+	ret = l->group ? penstock_group_load(l->group, l->w, l->devs, l->dev_count, &opts,
+					     &l->report, &l->loaded)
+		       : penstock_weights_load(l->w, l->devs, l->dev_count, &opts, &l->report,
+					       &l->loaded);
+	if (ret) {
+		if (load_stopped)
+			load_note(l, 128 + (int)load_stopped, "stopped by %s",
+				  strsignal((int)load_stopped));
+		load_note_lib(l);
 	}
 	l->took = seconds() - l->start;
+	if (l->group) { /* what was copied out of windows counts, too */
+		l->tally.cpu_copied = l->report.cpu_copied;
+		l->tally.dram_laid = l->report.dram_laid;
+	}
+	for (l->part_count = 0; l->part_count < l->dev_count; l->part_count++) {
+		struct part *p = &l->parts[l->part_count];
+
+		snprintf(p->name, sizeof(p->name), "%s",
+			 penstock_device_name(l->devs[l->part_count]));
+		p->bytes = l->code ? 0 : l->total;
+		p->took = l->took > 0 ? l->took : 1e-9;
+	}
 	show(l, true);
-}
-
-/* ---- verifying ---- */
-
-static bool pread_all(int fd, char *to, size_t len, uint64_t off)
-{
-	while (len) {
-		ssize_t n = pread(fd, to, len, (off_t)off);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		to += n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-	}
-	return true;
-}
-
-struct check {
-	struct loading *l;
-	struct penstock_device *host;
-	const char *name;
-	char *blocks; /* two of BLOCK */
-	int fd;
-};
-
-/* `len` bytes of device memory against the file from `off` on. */
-static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint64_t off,
-		       uint64_t len)
-{
-	for (uint64_t done = 0; done < len; done += BLOCK) {
-		uint64_t part = len - done < BLOCK ? len - done : BLOCK;
-		struct penstock_copy_args copy = {.size = sizeof(copy),
-						  .dst_dev = c->host,
-						  .dst = c->blocks,
-						  .src_dev = c->l->devs[dev],
-						  .src = at + done,
-						  .row_len = part};
-
-		if (penstock_copy(&copy, 1)) {
-			note_lib(c->l);
-			return false;
-		}
-		if (!pread_all(c->fd, c->blocks + BLOCK, part, off + done)) {
-			note(c->l, EXIT_FAILED, "%s: it could not be read again", c->name);
-			return false;
-		}
-		if (memcmp(c->blocks, c->blocks + BLOCK, part)) {
-			note(c->l, EXIT_FAILED, "%s: what was loaded differs from the file",
-			     c->name);
-			return false;
-		}
-	}
-	return true;
-}
-
-/* Each row of a rank's part where it belongs. */
-static bool same_piece(const struct check *c, unsigned dev, const char *base,
-		       const struct penstock_tensor *t, const struct penstock_piece *p)
-{
-	uint64_t rows = 1, inner = penstock_dtype_bits(t->dtype), extent, len;
-
-	if (!t->rank || (!p->dim && !p->count))
-		return same_bytes(c, dev, base, t->off, t->bytes);
-	for (unsigned i = 0; i < p->dim; i++)
-		rows *= t->shape[i];
-	for (unsigned i = p->dim + 1; i < t->rank; i++)
-		inner *= t->shape[i];
-	extent = t->shape[p->dim] * inner / 8;
-	len = p->count * inner / 8;
-	for (uint64_t r = 0; r < rows; r++)
-		if (!same_bytes(c, dev, base + (uintptr_t)p->ptr + r * p->pitch,
-				t->off + r * extent + p->first * inner / 8, len))
-			return false;
-	return true;
-}
-
-static bool same_tensor(struct check *c, unsigned dev, uint64_t index,
-			const struct penstock_tensor *t)
-{
-	const char *base = penstock_loaded_ptr(c->l->loaded, dev, index);
-	struct penstock_shard s = {.size = sizeof(s), .piece_count = 1};
-
-	c->name = t->name;
-	if (c->l->a->load.shard &&
-	    penstock_weights_shard(c->l->w, index, c->l->a->load.shard, &s)) {
-		note_lib(c->l);
-		return false;
-	}
-	for (unsigned i = 0; i < s.piece_count; i++)
-		if (!same_piece(c, dev, base, t, &s.pieces[i]))
-			return false;
-	return true;
-}
-
-static void verify(struct loading *l)
-{
-	struct check c = {.l = l, .blocks = malloc(2 * BLOCK), .fd = -1};
-	struct penstock_weights_file f = {.size = sizeof(f)};
-	unsigned file = UINT32_MAX;
-
-	if (!c.blocks || penstock_device_open("host", NULL, &c.host) < 0)
-		note(l, EXIT_FAILED, "%s", c.blocks ? penstock_errmsg() : "no memory to verify");
-	for (uint64_t i = 0; !l->code && i < penstock_weights_count(l->w); i++) {
-		struct penstock_tensor t = {.size = sizeof(t)};
-
-		penstock_weights_get(l->w, i, &t);
-		if (t.file != file) {
-			if (c.fd >= 0)
-				close(c.fd);
-			file = t.file;
-			penstock_weights_get_file(l->w, file, &f);
-			c.fd = open(f.path, O_RDONLY | O_CLOEXEC);
-			if (c.fd < 0)
-				note(l, EXIT_FAILED, "%s: it could not be opened again", f.path);
-		}
-		for (unsigned d = 0; !l->code && d < l->dev_count; d++)
-			same_tensor(&c, d, i, &t);
-		if (stopped)
-			note(l, 128 + (int)stopped, "stopped by %s", strsignal((int)stopped));
-	}
-	if (c.fd >= 0)
-		close(c.fd);
-	free(c.blocks);
-	penstock_device_close(c.host);
-	l->verified = !l->code;
 }
 
 /* ---- the end ---- */
 
 static void report_json(const struct loading *l)
 {
-	double rate = (double)l->total / 1e9 / (l->took > 0 ? l->took : 1e-9);
 	struct json j;
 
 	json_open(&j, stdout);
 	json_bool(&j, "ok", !l->code);
 	json_text(&j, "model", l->a->model);
-	json_int(&j, "files", l->w ? penstock_weights_file_count(l->w) : 0);
-	json_int(&j, "tensors", l->w ? (int64_t)penstock_weights_count(l->w) : 0);
+	json_int(&j, "files", l->files);
+	json_int(&j, "tensors", (int64_t)l->tensors);
 	json_int(&j, "bytes", (int64_t)l->report.read);
 	json_int(&j, "delivered", (int64_t)l->report.bytes);
 	json_int(&j, "device_bytes", (int64_t)l->report.device_bytes);
 	json_real(&j, "seconds", l->took);
 	json_object(&j, "devices");
-	for (unsigned i = 0; i < l->dev_count; i++) {
-		json_object(&j, penstock_device_name(l->devs[i]));
-		json_int(&j, "bytes", l->code ? 0 : (int64_t)l->total);
-		json_real(&j, "gb_per_s", l->code ? 0 : rate);
+	for (unsigned i = 0; i < l->part_count; i++) {
+		json_object(&j, l->parts[i].name);
+		json_int(&j, "bytes", (int64_t)l->parts[i].bytes);
+		json_real(&j, "gb_per_s", (double)l->parts[i].bytes / 1e9 / l->parts[i].took);
 		json_end(&j);
 	}
 	json_end(&j);
@@ -456,13 +320,106 @@ static void report(const struct loading *l)
 	if (l->code)
 		return;
 	printf("%llu tensors of %u files, %s in %.2f s%s\n",
-	       (unsigned long long)penstock_weights_count(l->w), penstock_weights_file_count(l->w),
+	       (unsigned long long)l->tensors, l->files,
 	       human((double)l->total, size, sizeof(size)), l->took,
 	       l->verified ? "; copied back and compared with the files: the same" : "");
-	for (unsigned i = 0; i < l->dev_count; i++)
-		printf("  %-8s %12s/s\n", penstock_device_name(l->devs[i]),
-		       human((double)l->total / (l->took > 0 ? l->took : 1), rate, sizeof(rate)));
+	for (unsigned i = 0; i < l->part_count; i++)
+		printf("  %-8s %12s/s\n", l->parts[i].name,
+		       human((double)l->parts[i].bytes / l->parts[i].took, rate, sizeof(rate)));
 	tally_print(stdout, "read", &l->tally);
+}
+
+static void do_it(struct loading *l)
+{
+	open_all(l);
+	if (!l->code)
+		load(l);
+	if (!l->code && l->a->verify)
+		load_verify(l);
+}
+
+static void close_all(struct loading *l)
+{
+	penstock_group_close(l->group);
+	penstock_loaded_free(l->loaded);
+	penstock_weights_close(l->w);
+	for (unsigned i = 0; i < l->dev_count; i++)
+		penstock_device_close(l->devs[i]);
+}
+
+/* ---- by several processes ---- */
+
+static void be_rank(struct loading *l, struct args *a, unsigned rank)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "load-%ld", (long)getppid());
+	a->devices.list[0] = a->devices.list[rank % a->devices.count];
+	a->devices.count = 1;
+	a->quiet = true;
+	if (penstock_group_open(name, rank, (unsigned)a->ranks, NULL, &l->group))
+		load_note_lib(l);
+	else
+		do_it(l);
+	close_all(l);
+	_exit(0);
+}
+
+/* What a rank did, with that of the others; its own failure before what it heard. */
+static void merge(struct loading *l, const struct loading *r, unsigned rank)
+{
+	struct part *p = &l->parts[rank];
+
+	*p = r->parts[0];
+	snprintf(p->name, sizeof(p->name), "rank %u: %.40s", rank, r->parts[0].name);
+	p->took = p->took > 0 ? p->took : 1e-9;
+	if (r->code && (!l->code || !strncmp(l->text, "rank ", 5))) {
+		l->code = r->code;
+		memcpy(l->text, r->text, sizeof(l->text));
+	}
+	l->files = r->files;
+	l->tensors = r->tensors;
+	l->total += r->total;
+	l->took = r->took > l->took ? r->took : l->took;
+	l->verified = (l->verified || !rank) && r->verified;
+	l->report.read += r->report.read;
+	l->report.bytes += r->report.bytes;
+	l->report.device_bytes += r->report.device_bytes;
+	tally_merge(&l->tally, &r->tally);
+}
+
+static void run_ranks(struct loading *l, struct args *a)
+{
+	size_t len = a->ranks * sizeof(*l);
+	struct loading *all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+				   -1, 0);
+	pid_t pids[DEVICES_MAX];
+	int status = 0;
+
+	if (all == MAP_FAILED) {
+		load_note(l, EXIT_FAILED, "%s", strerror(errno));
+		return;
+	}
+	l->part_count = (unsigned)a->ranks;
+	for (unsigned i = 0; i < a->ranks; i++) {
+		all[i].a = a;
+		pids[i] = fork();
+		if (!pids[i])
+			be_rank(&all[i], a, i);
+	}
+	for (unsigned i = 0; i < a->ranks; i++) {
+		bool told = false;
+
+		while (pids[i] > 0 && waitpid(pids[i], &status, 0) < 0 && errno == EINTR) {
+			for (unsigned k = i; !told && k < a->ranks; k++)
+				kill(pids[k], (int)load_stopped);
+			told = true;
+		}
+		if (pids[i] < 0 || status)
+			load_note(&all[i], EXIT_FAILED, "%s", "a process ended before its time");
+		merge(l, &all[i], i);
+	}
+	munmap(all, len);
 }
 
 static int run(int argc, char **argv)
@@ -474,20 +431,16 @@ static int run(int argc, char **argv)
 	if (!ret) {
 		sigaction(SIGINT, &(struct sigaction){.sa_handler = stop}, NULL);
 		sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
-		open_all(&l);
-		if (!l.code)
-			load(&l);
-		if (!l.code && a.verify)
-			verify(&l);
+		if (a.ranks)
+			run_ranks(&l, &a);
+		else
+			do_it(&l);
 		if (l.code)
 			fail(l.code, "%s", l.text);
 		report(&l);
 		ret = l.code;
 	}
-	penstock_loaded_free(l.loaded);
-	penstock_weights_close(l.w);
-	for (unsigned i = 0; i < l.dev_count; i++)
-		penstock_device_close(l.devs[i]);
+	close_all(&l);
 	free(a.devices.text);
 	free(a.stripes.text);
 	return ret < 0 ? EXIT_DONE : ret; /* -1: the help was asked for */
@@ -495,12 +448,15 @@ static int run(int argc, char **argv)
 
 const struct command cmd_load = {
 	.name = "load",
-	.usage = "MODEL [--device D,...] [--stripe DIR,...] [--select GLOB] [--verify] [--json]",
+	.usage = "MODEL [--device D,...] [--ranks N] [--stripe DIR,...] [--select GLOB] [--verify] "
+		 "[--json]",
 	.summary = "a model's tensors into device memory, and how fast that was",
 	.help = "  --device D,...   devices; each gets all of it, read once (auto)\n"
 		"  --stripe DIR,... further directories that hold parts of the model\n"
 		"  --select GLOB    only tensors whose name matches; may be repeated\n"
 		"  --shard tp=R/N   only what rank R of N needs; ep=R/N spreads experts\n"
+		"  --ranks N        by N processes, each with the next device of the list, which "
+		"read\n                   a share each and copy the rest from each other\n"
 		"  --revision R     of a model in a Hugging Face cache (main)\n"
 		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
 		"met\n"

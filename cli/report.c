@@ -39,6 +39,24 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	}
 }
 
+void tally_merge(struct tally *t, const struct tally *other)
+{
+	struct penstock_report r = {.bytes = other->bytes, .cpu_copied = other->cpu_copied,
+				    .dram_laid = other->dram_laid, .retries = other->retries,
+				    .chunks = other->chunks, .engine = other->engine,
+				    .engine_why = other->engine_why};
+
+	if (!other->path_count)
+		return; /* it has read nothing */
+	r.path_count = other->path_count;
+	for (unsigned i = 0; i < other->path_count; i++)
+		r.paths[i] = (struct penstock_report_path){.name = other->names[i],
+							   .bytes = other->path_bytes[i],
+							   .why = other->why[i],
+							   .text = other->text[i]};
+	tally_add(t, &r);
+}
+
 const char *tally_path(const struct tally *t)
 {
 	const char *best = "none";

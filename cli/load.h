@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of `penstock load` share: its arguments, and one load by one process,
+ * which with --ranks lies in memory that the others see. Never more than the command's.
+ */
+#ifndef PENSTOCK_CLI_LOAD_H
+#define PENSTOCK_CLI_LOAD_H
+
+#include <signal.h>
+
+#include "cli.h"
+#include "penstock_weights.h"
+
+#define DEVICES_MAX 16
+#define WORDS_MAX 64
+
+struct words {
+	char *text; /* cut at its commas */
+	const char *list[WORDS_MAX];
+	unsigned count;
+};
+
+struct args {
+	const char *model, *engine;
+	struct words devices, stripes;
+	const char *names[WORDS_MAX];
+	struct penstock_weights_opts open;
+	struct penstock_load_opts load;
+	struct penstock_shard_opts shard;
+	bool verify, json, quiet;
+	uint64_t ranks; /* processes, 0: this one */
+};
+
+struct part { /* what one device got, in one process */
+	char name[64];
+	uint64_t bytes;
+	double took;
+};
+
+struct loading {
+	const struct args *a;
+	struct penstock_weights *w;
+	struct penstock_device *devs[DEVICES_MAX];
+	unsigned dev_count;
+	struct penstock_group *group; /* NULL: alone */
+	struct penstock_loaded *loaded;
+	struct penstock_load_report report;
+	struct tally tally;
+	struct part parts[DEVICES_MAX];
+	unsigned part_count, files;
+	uint64_t total, tensors;
+	double start, shown, took;
+	bool verified;
+	int code;
+	char text[512];
+};
+
+extern volatile sig_atomic_t load_stopped; /* by this signal, 0: not */
+
+/* The first failure is the one that is told; _lib: the library's sentence. */
+void load_note(struct loading *l, int code, const char *fmt, const char *what);
+void load_note_lib(struct loading *l);
+
+/* Copies everything back and compares it with plain reads of the files. */
+void load_verify(struct loading *l);
+
+#endif
