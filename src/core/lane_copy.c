@@ -10,7 +10,7 @@
 #include "core/log.h"
 
 /* While older copies keep the engine busy, those of so many bytes share a ticket; fewer
- * when the lane has a moment. */
+ * when the lane has a moment. Half of a lane's ring: the other half is filled meanwhile. */
 #define MARK_BYTES (8u << 20)
 #define MARK_LEAST (256u << 10) /* shorter chunks wait for the end of the lane's turn */
 
