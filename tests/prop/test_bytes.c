@@ -331,7 +331,7 @@ static void do_all(void)
 		return;
 	}
 	n = penstock_transfer(&asks[0].req, &report);
-	take_result(&asks[0], n, report.size ? &report : NULL);
+	take_result(&asks[0], n, report.path_count ? &report : NULL); /* refused: not written */
 }
 
 #include "judge.h"
