@@ -615,8 +615,9 @@ PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock
 /*
  * Any request but a stream-ordered one, and its report if `report` is not NULL: as much of
  * it as its `size` says (start from PENSTOCK_REPORT_INIT) is written, also when the request
- * failed; nothing when it was refused. The texts in it stay valid while its storage and device are open, `text` itself is the caller's
- * copy. Returns as penstock_read does, -errno of a refusal or of the failure. May block.
+ * failed; nothing when it was refused. The texts in it stay valid while its storage and
+ * device are open, `text` itself is the caller's copy. Returns as penstock_read does,
+ * -errno of a refusal or of the failure. May block.
  */
 PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
 				       struct penstock_report *report);

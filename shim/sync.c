@@ -29,7 +29,7 @@ static void say_failed(const struct shim_file *f, const struct penstock_req *req
 
 static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 {
-	struct penstock_report report; /* 1 KiB: only its size is set, and that if it is asked for */
+	struct penstock_report report; /* 1 KiB: no more than its size is set */
 	bool first = shim_is_first(m->file, m->req.op);
 	struct shim_timer timer = shim_timer_start();
 	bool look = first || timer.level >= 3;
