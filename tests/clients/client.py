@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts beside this one share. A script starts itself again with
+`penstock run`, works on the GPU through somebody else's program, and prints a line a
+step; this file sees to it that the drop-in answered and no other library, that
+Penstock itself counted the bytes, and prints by which paths they went. Ends with 0,
+1 (failed) or 77 (not possible here, with the reason). Needs nothing but Python's own
+library; it must never make a client pass that did not move its bytes through the
+drop-in.
+
+PENSTOCK is the command (build/penstock), PENSTOCK_CLIENT_DIR where files go
+(TMPDIR), PENSTOCK_LIBCUDA another CUDA driver than the machine's."""
+
+import contextlib
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+PENSTOCK = os.path.abspath(os.environ.get(
+    "PENSTOCK", os.path.join(os.environ.get("PENSTOCK_BUILD", ROOT + "/build"), "penstock")))
+SKIP = 77
+
+
+def skip(why):
+    print(f"skip: {why}", flush=True)
+    sys.exit(SKIP)
+
+
+def step(text):
+    print(f"ok - {text}", flush=True)
+
+
+def need(*packages):
+    for package in packages:
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if not found:
+            skip(f"the Python package {package} is not installed")
+
+
+def version(*names):
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"{name} {importlib.metadata.version(name)}"
+    return names[0]
+
+
+def folder():
+    """Where this run's files go; gone when it has ended."""
+    return os.environ["PENSTOCK_CLIENT"]
+
+
+def data(length, seed=1):
+    return random.Random(seed).randbytes(length)
+
+
+def file_of(name, length, seed=1):
+    """A file of random bytes, on the drive; returns its path and the bytes."""
+    path, content = os.path.join(folder(), name), data(length, seed)
+    with open(path, "wb") as out:
+        out.write(content)
+        os.fsync(out.fileno())
+    return path, content
+
+
+# ---- the process in front --------------------------------------------------------
+
+def start(audit=False, env=None):
+    """Returns in the process that has the drop-in in front, never in the first."""
+    if os.environ.get("PENSTOCK_CLIENT"):
+        return
+    if not os.access(PENSTOCK, os.X_OK):
+        skip(f"no command penstock at {PENSTOCK}")
+    place = os.environ.get("PENSTOCK_CLIENT_DIR") or None
+    with tempfile.TemporaryDirectory(prefix="penstock-client-", dir=place) as work:
+        more = dict(os.environ, PENSTOCK_CLIENT=work,
+                    CUFILE_LOGFILE_PATH=os.path.join(work, "cufile.log"),
+                    PYTHONUNBUFFERED="1", **(env or {}))
+        command = [PENSTOCK, "run"] + ["--audit"] * audit + ["--", sys.executable] + sys.argv
+        done = subprocess.run(command, env=more, stderr=subprocess.PIPE, check=False,
+                              encoding="utf-8", errors="replace")
+    sys.stderr.write(done.stderr)
+    if done.returncode == SKIP:
+        sys.exit(SKIP)
+    said = [line for line in done.stderr.splitlines() if "is in front of any other for" in line]
+    if not said:
+        print("not ok - `penstock run` did not say that the drop-in is in front")
+        sys.exit(1)
+    print(f"said: {said[0]}")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["?"])[-1]
+        print(f"not ok - exit status {done.returncode}: {last}")
+    sys.exit(1 if done.returncode else 0)
+
+
+# ---- which library answered, and which path it was -------------------------------
+
+def which_library():
+    """Of the cuFile libraries in this process the drop-in alone; its file's name."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        names = {line.split(None, 5)[5].strip() for line in maps if "libcufile.so" in line}
+    assert len(names) == 1, f"cuFile libraries in this process: {names or 'none'}"
+    lib = ctypes.CDLL("libcufile.so.0")
+    marker = (ctypes.c_char * 9).in_dll(lib, "penstock_cufile_marker")
+    assert marker.value == b"penstock", marker.value
+    return names.pop()
+
+
+def counted():
+    """Bytes by path, as Penstock counted them for this process."""
+    done = subprocess.run([PENSTOCK, "stats", str(os.getpid()), "--json"], check=True,
+                          stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
+    paths = json.loads(done.stdout)["paths"]
+    moved = {name: path["read_bytes"] + path["write_bytes"] for name, path in paths.items()}
+    return {name: size for name, size in moved.items() if size}
+
+
+def first_uses():
+    """What the log says of each file's first read and write."""
+    try:
+        with open(os.environ["CUFILE_LOGFILE_PATH"], encoding="utf-8") as log:
+            lines = log.read().splitlines()
+    except FileNotFoundError:
+        return []
+    return [match.groups() for line in lines
+            for match in [re.search(r": (read into|written from) (\S+) by path (\w+), engine "
+                                    r"(\w+)", line)] if match]
+
+
+def carried(at_least):
+    """Ends the proof: so many bytes went through Penstock, by these paths."""
+    paths, uses = counted(), first_uses()
+    total = sum(paths.values())
+    assert total >= at_least, f"Penstock carried {total} bytes, {at_least} were moved: {paths}"
+    assert uses, "the log names no path"
+    step(f"Penstock counted {total} bytes ({at_least} were asked for)")
+    seen = sorted({f"{'read' if how[0] == 'r' else 'write'} {path}/{engine}"
+                   for how, _device, path, engine in uses})
+    print(f"carried: {', '.join(seen)}; " +
+          ", ".join(f"{name} {size >> 10} KiB" for name, size in paths.items()))
+
+
+def main(name, run):
+    """Runs the client: run() returns the bytes that it moved."""
+    print(f"client: {name}", flush=True)
+    try:
+        moved = run()
+        step(f"answered by {which_library()} and no other")
+        carried(moved)
+    except SystemExit:
+        raise
+    except BaseException as error:  # a client may raise anything; all of it is a failure
+        traceback.print_exc()
+        print(f"not ok - {type(error).__name__}: {error}", flush=True)
+        sys.exit(1)
+    sys.stdout.flush()
+
+
+# ---- device memory by the driver alone -------------------------------------------
+
+class Cuda:
+    """The driver, for clients that need no framework."""
+
+    def __init__(self):
+        try:
+            self.lib = ctypes.CDLL(os.environ.get("PENSTOCK_LIBCUDA", "libcuda.so.1"))
+        except OSError as error:
+            skip(f"there is no CUDA driver: {error}")
+        if self.lib.cuInit(0):
+            skip("the CUDA driver finds no GPU")
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxSetCurrent", context)
+
+    def call(self, name, *args):
+        rc = getattr(self.lib, name)(*args)
+        assert rc == 0, f"{name}: {rc}"
+
+    def stream(self):
+        handle = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(handle), 1)  # non-blocking
+        return handle.value
+
+    def wait(self, stream):
+        self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+
+class Memory:
+    """Bytes of the device, also by __cuda_array_interface__."""
+
+    def __init__(self, cuda, length):
+        at = ctypes.c_uint64()
+        cuda.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(length))
+        self.cuda, self.ptr, self.length = cuda, at.value, length
+        self.__cuda_array_interface__ = {
+            "shape": (length,), "typestr": "|u1", "data": (self.ptr, False),
+            "version": 3, "strides": None}
+
+    def put(self, content):
+        self.cuda.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(self.ptr), content,
+                       ctypes.c_size_t(len(content)), None)
+        self.cuda.call("cuStreamSynchronize", None)
+
+    def clear(self):
+        self.put(b"\xa5" * self.length)
+
+    def get(self, length=None, at=0):
+        out = ctypes.create_string_buffer(self.length - at if length is None else length)
+        self.cuda.call("cuMemcpyDtoHAsync_v2", out, ctypes.c_uint64(self.ptr + at),
+                       ctypes.c_size_t(len(out)), None)
+        self.cuda.call("cuStreamSynchronize", None)
+        return out.raw
+
+
+def torch_gpu():
+    """torch with a GPU, or a skip."""
+    need("torch")
+    import torch
+    if not torch.cuda.is_available():
+        skip("torch finds no GPU")
+    return torch
+
+
+def same(tensor, content):
+    """Whether a tensor of bytes on the GPU holds these."""
+    import torch
+    flat = tensor.reshape(-1).view(torch.uint8)
+    return bytes(flat.cpu().numpy().tobytes()) == bytes(content)
