@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls that DeepSpeed's GDS operation makes, in its order, written anew from what
+ * its source does: a replay, not DeepSpeed. The driver's configuration named by a text
+ * that nobody expands, a limit set while the driver is open, one base pointer for all
+ * buffers, a handle registered for each operation, O_DIRECT, threads that each move
+ * an equal part through the base pointer and an offset. The script deepspeed-replay
+ * calls it, and judges the bytes.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cufile_calls.h"
+
+#define THREADS_MAX 32
+
+struct part {
+	pthread_t thread;
+	void *fh, *base;
+	size_t len;
+	off_t file_off, base_off;
+	bool read;
+	ssize_t moved;
+};
+
+int replay_open(unsigned block_kib);
+int replay_pin(void *base, size_t len);
+int replay_move(const char *path, int read, void *base, size_t base_off, size_t len,
+		unsigned threads, off_t file_off);
+int replay_close(void *base);
+
+int replay_open(unsigned block_kib)
+{
+	static char setting[] = "CUFILE_ENV_PATH_JSON=$PWD/local_cufile.json";
+
+	putenv(setting);
+	if (cuFileDriverOpen().err)
+		return -1;
+	return cuFileDriverSetMaxDirectIOSize(block_kib).err;
+}
+
+int replay_pin(void *base, size_t len)
+{
+	return cuFileBufRegister(base, len, 0).err;
+}
+
+static void *run(void *arg)
+{
+	struct part *p = arg;
+
+	p->moved = p->read ? cuFileRead(p->fh, p->base, p->len, p->file_off, p->base_off)
+			   : cuFileWrite(p->fh, p->base, p->len, p->file_off, p->base_off);
+	return NULL;
+}
+
+/* One operation; 0, a cuFile code or -errno. */
+int replay_move(const char *path, int read, void *base, size_t base_off, size_t len,
+		unsigned threads, off_t file_off)
+{
+	int fd = open(path, (read ? O_RDONLY : O_WRONLY | O_CREAT) | O_DIRECT, 0644), ret;
+	struct cuf_descr descr = {.type = CUF_FD};
+	struct part parts[THREADS_MAX];
+	unsigned made = 0;
+	void *fh;
+
+	if (fd < 0 || threads > THREADS_MAX || len % threads)
+		return fd < 0 ? -errno : -EINVAL;
+	descr.handle.fd = fd;
+	ret = (int)cuFileHandleRegister(&fh, &descr).err;
+	for (; !ret && made < threads; made++) {
+		struct part *p = &parts[made];
+		off_t at = (off_t)(len / threads * made);
+
+		*p = (struct part){.fh = fh,
+				   .base = base,
+				   .len = len / threads,
+				   .file_off = file_off + at,
+				   .base_off = (off_t)base_off + at,
+				   .read = read != 0};
+		if (pthread_create(&p->thread, NULL, run, p))
+			break;
+	}
+	for (unsigned i = 0; i < made; i++) {
+		pthread_join(parts[i].thread, NULL);
+		if (parts[i].moved != (ssize_t)parts[i].len)
+			ret = parts[i].moved < -1 ? (int)-parts[i].moved : -EIO;
+	}
+	if (made)
+		cuFileHandleDeregister(fh);
+	close(fd);
+	return made < threads && !ret ? -EAGAIN : ret;
+}
+
+int replay_close(void *base)
+{
+	cuFileBufDeregister(base);
+	return cuFileDriverClose().err;
+}
