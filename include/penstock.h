@@ -637,6 +637,13 @@ PENSTOCK_API int penstock_topo(const char *sys_root, int json, int fd);
  */
 PENSTOCK_API int penstock_stats(int pid, int json, int fd);
 
+/*
+ * Leaves a sentence that penstock_stats shows of this process, for what is built on this
+ * library: why it refused something, say. The last 8 are kept, one that is said again is
+ * counted; a long one is cut. Any thread; does not block.
+ */
+PENSTOCK_API void penstock_stats_note(const char *text);
+
 #ifdef __cplusplus
 }
 #endif

@@ -94,6 +94,28 @@ static int find_memfd(int pid)
 	return fd;
 }
 
+/* Ends, and prints on one line; one that was being written is none. */
+static void check_note(struct pst_stats_note *note)
+{
+	if (note->begun != note->done)
+		note->done = 0;
+	note->text[sizeof(note->text) - 1] = '\0';
+	for (char *c = note->text; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 127)
+			*c = '?';
+}
+
+/* The note that comes behind number `after`, NULL: none. */
+static const struct pst_stats_note *next_note(const struct pst_stats *s, uint64_t after)
+{
+	const struct pst_stats_note *next = NULL;
+
+	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
+		if (s->notes[i].done > after && (!next || s->notes[i].done < next->done))
+			next = &s->notes[i];
+	return next;
+}
+
 /* A copy of the counters of `pid`, which may be lying: its text is bounded here. */
 static int read_stats(int pid, struct pst_stats *out)
 {
@@ -118,6 +140,8 @@ static int read_stats(int pid, struct pst_stats *out)
 				      "process %d uses another version of Penstock", pid);
 	for (unsigned i = 0; i < out->path_count; i++)
 		out->paths[i].name[sizeof(out->paths[i].name) - 1] = '\0';
+	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
+		check_note(&out->notes[i]);
 	return 0;
 }
 
@@ -136,6 +160,24 @@ static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 			return pst_stats_bucket_ns(b + 1 < PST_STATS_BUCKETS ? b + 1 : b);
 	}
 	return 0;
+}
+
+static void print_notes_json(const struct pst_stats *s, FILE *f)
+{
+	const struct pst_stats_note *note = NULL;
+	const char *comma = "";
+
+	fprintf(f, "\"notes\": [");
+	while ((note = next_note(s, note ? note->done : 0))) {
+		fprintf(f, "%s{\"times\": %llu, \"text\": \"", comma,
+			(unsigned long long)note->times);
+		for (const char *c = note->text; *c; c++) /* of no known encoding */
+			fprintf(f, strchr("\"\\", *c) ? "\\%c" : *c & 0x80 ? "\\u%04x" : "%c",
+				(unsigned char)*c);
+		fprintf(f, "\"}");
+		comma = ", ";
+	}
+	fprintf(f, "]");
 }
 
 static void print_json(const struct pst_stats *s, FILE *f)
@@ -171,11 +213,15 @@ static void print_json(const struct pst_stats *s, FILE *f)
 		}
 		fprintf(f, "]}");
 	}
-	fprintf(f, "}}\n");
+	fprintf(f, "}, ");
+	print_notes_json(s, f);
+	fprintf(f, "}\n");
 }
 
 static void print_table(const struct pst_stats *s, FILE *f)
 {
+	const struct pst_stats_note *note = NULL;
+
 	fprintf(f,
 		"process %u: %llu requests, %llu refused, %llu failed, %llu canaries (%llu "
 		"failed)\n",
@@ -196,6 +242,8 @@ static void print_table(const struct pst_stats *s, FILE *f)
 			(unsigned long long)p->retries, (double)percentile_ns(p, 0.5) / 1e3,
 			(double)percentile_ns(p, 0.99) / 1e3);
 	}
+	while ((note = next_note(s, note ? note->done : 0)))
+		fprintf(f, "note: %s (%llux)\n", note->text, (unsigned long long)note->times);
 }
 
 int penstock_stats(int pid, int json, int fd)

@@ -19,6 +19,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
 static ino_t memfd_ino;
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who write; a leaf */
 
 static void forked(void)
 {
@@ -27,6 +28,7 @@ static void forked(void)
 	/* A child counts for itself, unseen: it may not use the library anyway. What it
 	 * inherited would show its parent's counters as its own. */
 	stats = &fallback;
+	pthread_mutex_init(&note_lock, NULL);
 	if (memfd >= 0 && !fstat(memfd, &stat) && stat.st_ino == memfd_ino)
 		close(memfd);
 	memfd = -1;
@@ -80,4 +82,52 @@ uint64_t pst_stats_bucket_ns(unsigned bucket)
 	uint64_t low = 1ull << (bucket / 2);
 
 	return bucket & 1 ? low + low / 2 : low;
+}
+
+/* ---- notes; under note_lock ---- */
+
+static struct pst_stats_note *find_note(const char *text)
+{
+	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
+		if (stats->notes[i].done && !strcmp(stats->notes[i].text, text))
+			return &stats->notes[i];
+	return NULL;
+}
+
+static struct pst_stats_note *oldest_note(void)
+{
+	struct pst_stats_note *oldest = &stats->notes[0];
+
+	for (unsigned i = 1; i < PST_STATS_NOTES; i++)
+		if (stats->notes[i].done < oldest->done)
+			oldest = &stats->notes[i];
+	return oldest;
+}
+
+static void write_note(struct pst_stats_note *note, const char *text)
+{
+	static uint64_t count;
+
+	atomic_store_explicit(&note->begun, ++count, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	snprintf(note->text, sizeof(note->text), "%s", text);
+	atomic_store_explicit(&note->times, 0, memory_order_relaxed);
+	atomic_store_explicit(&note->done, count, memory_order_release);
+}
+
+void penstock_stats_note(const char *text)
+{
+	char cut[PST_STATS_NOTE_MAX];
+	struct pst_stats_note *note;
+
+	snprintf(cut, sizeof(cut), "%s", text);
+	pst_stats_get();
+	pthread_mutex_lock(&note_lock);
+	note = find_note(cut);
+	if (!note) {
+		note = oldest_note();
+		write_note(note, cut);
+	}
+	atomic_fetch_add_explicit(&note->times, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&note_lock);
 }

@@ -14,8 +14,10 @@
 
 #define PST_STATS_NAME "penstock-stats"
 #define PST_STATS_MAGIC 0x5453545350415453ull
-#define PST_STATS_VERSION 1u
+#define PST_STATS_VERSION 2u
 #define PST_STATS_BUCKETS 64 /* two for each power of two of nanoseconds */
+#define PST_STATS_NOTES 8
+#define PST_STATS_NOTE_MAX 488 /* with its NUL */
 
 struct pst_stats_path {
 	char name[16];
@@ -26,12 +28,22 @@ struct pst_stats_path {
 	_Atomic uint64_t latency[PST_STATS_BUCKETS]; /* claim to end, by bucket */
 };
 
+/* Read from first to last while it may be written from last to first: where both
+ * numbers agree, so does what lies between them. */
+struct pst_stats_note {
+	_Atomic uint64_t done; /* number of the note, from 1 */
+	_Atomic uint64_t times;
+	char text[PST_STATS_NOTE_MAX];
+	_Atomic uint64_t begun;
+};
+
 struct pst_stats {
 	uint64_t magic;
 	uint32_t version, size;
 	uint32_t pid, path_count;
 	_Atomic uint64_t requests, refused, failed, canaries, canaries_failed;
 	struct pst_stats_path paths[PST_PATHS_MAX];
+	struct pst_stats_note notes[PST_STATS_NOTES]; /* the latest, each text once */
 };
 
 /* The process's counters; ordinary memory where a memfd cannot be had. */

@@ -112,6 +112,23 @@ static void use_library(const char *file)
 	penstock_close(st);
 }
 
+/* More than are kept, one again and again, one of several lines, one that is cut. */
+static void leave_notes(void)
+{
+	char text[2048];
+
+	for (unsigned i = 0; i < 12; i++) {
+		snprintf(text, sizeof(text), "refused number %u", i);
+		penstock_stats_note(text);
+	}
+	for (unsigned i = 0; i < 3; i++)
+		penstock_stats_note("a \"name\" with\n\x1b a back\\slash");
+	memset(text, 'x', sizeof(text));
+	text[sizeof(text) - 1] = '\0';
+	for (unsigned i = 0; i < 2; i++)
+		penstock_stats_note(text);
+}
+
 /* ---- children ---- */
 
 static void make_file(char *name, size_t len)
@@ -173,6 +190,7 @@ static int end(struct child *child)
 static void work_with_library(void *arg)
 {
 	use_library(arg);
+	leave_notes();
 }
 
 static int setup(void **state)
@@ -373,6 +391,36 @@ static void printed(void **state)
 	}
 }
 
+/* The latest eight in their order, each on one line; the last one is long. */
+static void notes(void **state)
+{
+	static char text[65536];
+	const char *at;
+
+	(void)state;
+	assert_int_equal(command(user.pid, NULL, false, text, sizeof(text)), 0);
+	at = strstr(text, "note: ");
+	assert_non_null(at);
+	assert_null(strstr(text, "refused number 5 "));
+	for (unsigned i = 6; i < 12; i++) {
+		char want[64];
+		int len = snprintf(want, sizeof(want), "note: refused number %u (1x)\n", i);
+
+		if (strncmp(at, want, (size_t)len) != 0)
+			fail_msg("not %s but %s", want, at);
+		at += len;
+	}
+	at = strstr(text, "note: a \"name\" with?? a back\\slash (3x)\nnote: xxx");
+	assert_non_null(at);
+	at = strstr(at, "note: x") + strlen("note: ");
+	assert_int_equal(strspn(at, "x"), PST_STATS_NOTE_MAX - 1);
+	assert_string_equal(at + PST_STATS_NOTE_MAX - 1, " (2x)\n");
+	assert_int_equal(command(user.pid, "--json", false, text, sizeof(text)), 0);
+	assert_non_null(strstr(text, "\"notes\": [{\"times\": 1, \"text\": \"refused number 6\"}, "));
+	assert_non_null(strstr(text, "{\"times\": 3, \"text\": "
+				     "\"a \\\"name\\\" with?? a back\\\\slash\"}, "));
+}
+
 static void another_user(void **state)
 {
 	static char text[65536];
@@ -483,7 +531,7 @@ int main(void)
 		cmocka_unit_test(never_used), cmocka_unit_test(shared_memory),
 		cmocka_unit_test(printed),    cmocka_unit_test(another_user),
 		cmocka_unit_test(forked_off), cmocka_unit_test(not_there),
-		cmocka_unit_test(gone),
+		cmocka_unit_test(notes),      cmocka_unit_test(gone),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
