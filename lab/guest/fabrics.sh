@@ -58,7 +58,7 @@ connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
 	fi
 	ln -s "$nvmet/subsystems/$sub" "$port/subsystems/$sub"
 	nvme connect -t "$transport" "${where[@]}" -n "$sub" -i 1 "$@"
-	lab_until 30 fabric_there "$sub" || lab_bad "$sub: no drive over $transport"
+	lab_until fabric_there "$sub" || lab_bad "$sub: no drive over $transport"
 }
 
 fabric_there() { [[ -b $(fabric_drive "$1") ]]; }

@@ -159,7 +159,7 @@ pull() { # FIELD: once 8 MiB have moved beyond what did before
 	before=${stat[$1 - 1]}
 	"${@:2}" &
 	copy=$!
-	lab_until 60 moved "$disk" "$1" $((before + 8 * mib / 512)) ||
+	lab_until moved "$disk" "$1" $((before + 8 * mib / 512)) ||
 		lab_bad "$2: 8 MiB never moved"
 	kill -0 $copy || lab_bad "$3: it was over before the drive was pulled"
 	echo 1 >"/sys/bus/pci/devices/$(lab_bdf slow1)/remove"
@@ -168,7 +168,7 @@ pull() { # FIELD: once 8 MiB have moved beyond what did before
 
 back() {
 	echo 1 >/sys/bus/pci/rescan
-	lab_until 30 eval 'slow=$(lab_drive slow1 2>/dev/null) && [[ -b $slow ]]' ||
+	lab_until eval 'slow=$(lab_drive slow1 2>/dev/null) && [[ -b $slow ]]' ||
 		lab_bad "the drive does not come back"
 }
 

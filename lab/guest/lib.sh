@@ -105,12 +105,16 @@ lab_expect() { # NAME CODE PATTERN COMMAND...
 	printf '%s\n' "$text" >>"$LAB_OUT/said.log"
 }
 
-# Runs the penstock command as a step that must end with CODE, within a minute; what
-# it said goes to $LAB_OUT/NAME.json and NAME.err.
+# What nothing but a bug keeps from ending is waited for so long, in seconds: a guest on
+# a busy machine is slow.
+lab_patience=300
+
+# Runs the penstock command as a step that must end with CODE; what it said goes to
+# $LAB_OUT/NAME.json and NAME.err.
 lab_penstock() { # NAME CODE ARGS...
 	local name=$1 want=$2 code=0
 	shift 2
-	timeout -s KILL 60 "$penstock" "$@" >"$LAB_OUT/$name.json" \
+	timeout -s KILL $lab_patience "$penstock" "$@" >"$LAB_OUT/$name.json" \
 		2>"$LAB_OUT/$name.err" || code=$?
 	if ((code == want)); then
 		lab_ok "$name: exit $code"
@@ -142,9 +146,8 @@ lab_true() { # NAME COMMAND...
 }
 
 # Waits until a command succeeds, for what only a bug keeps from happening.
-lab_until() { # SECONDS COMMAND...
-	local deadline=$((SECONDS + $1))
-	shift
+lab_until() { # COMMAND...
+	local deadline=$((SECONDS + lab_patience))
 	until "$@"; do
 		((SECONDS < deadline)) || return 1
 		sleep 0.05

@@ -70,7 +70,7 @@ begin() { # NAME CODE DRIVE ARGS...: returns once 4 MiB of it have moved
 	before=$(sectors "$drive")
 	lab_penstock "$name" "$code" "$@" >"$LAB_SCRATCH/step" &
 	step=$!
-	lab_until 60 more_than "$drive" $((before + 4 * mib / 512)) ||
+	lab_until more_than "$drive" $((before + 4 * mib / 512)) ||
 		lab_bad "$name: 4 MiB never moved"
 	kill -0 $step 2>/dev/null || lab_bad "$name: it was over before the cut"
 }
@@ -88,7 +88,7 @@ cut_and_back() { # NAME LINK
 	under=$(lab_drive "${name}1")
 	begin "$name-cut-write" 0 "$under" cp "$big" "$drive" --durable --json
 	link_down "$link"
-	lab_true "$name-cut-write: the connection is lost" lab_until 60 not_live "${name}1"
+	lab_true "$name-cut-write: the connection is lost" lab_until not_live "${name}1"
 	lab_true "$name-cut-write: the copy waits for it" kill -0 $step
 	link_up "$link"
 	end
@@ -102,7 +102,7 @@ cut_and_back() { # NAME LINK
 	begin "$name-cut-read" 0 "$under" cp "/dev/dm-$(dmsetup info -c --noheadings \
 		-o minor "$name")" "$LAB_SCRATCH/copy" --json
 	link_down "$link"
-	lab_true "$name-cut-read: the connection is lost" lab_until 60 not_live "${name}1"
+	lab_true "$name-cut-read: the connection is lost" lab_until not_live "${name}1"
 	link_up "$link"
 	end
 	lab_true "$name-cut-read: the copy is right" cmp "$big" "$LAB_SCRATCH/copy"
@@ -120,7 +120,7 @@ path_of_two() {
 		tr -dc 0-9)n1" "c$(fabric_controllers pair1 10.77.1.1 | tr -dc 0-9)n1"
 	begin pair-write 0 "$under" cp "$big" "$drive" --durable --json
 	link_down 0
-	lab_true "pair-write: a path is lost" lab_until 60 not_live pair1 10.77.0.1
+	lab_true "pair-write: a path is lost" lab_until not_live pair1 10.77.0.1
 	end
 	lab_true "pair-write: the other is what carried it on" \
 		is_state live pair1 10.77.1.1
@@ -130,7 +130,7 @@ path_of_two() {
 		cmp -n $((32 * mib)) "$big" "$under"
 	link_up 0
 	lab_true "pair-write: the lost path comes back" \
-		lab_until 60 is_state live pair1 10.77.0.1
+		lab_until is_state live pair1 10.77.0.1
 }
 
 # The link does not come back: the kernel gives up, and so does the copy.

@@ -69,11 +69,11 @@ verify() { # SERIAL
 
 modprobe -a virtio_blk ext4
 if [[ $mode == write ]]; then
-	lab_until 30 there power1
+	lab_until there power1
 	write_on "$@"
 else
 	for serial; do
-		lab_until 30 there "$serial"
+		lab_until there "$serial"
 		verify "$serial"
 	done
 fi

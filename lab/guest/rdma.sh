@@ -21,7 +21,7 @@ ip netns exec right ip link set lo up
 ip netns exec right ip link set right0 up
 rdma link add rxeleft type rxe netdev left0
 ip netns exec right rdma link add rxeright type rxe netdev right0
-lab_until 30 eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
+lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
 	lab_bad "two verbs devices"
 rdma link
 

@@ -22,12 +22,9 @@ probe_read() { # NAME CODE PATTERN [OPTIONS...]
 		--bytes $size --seed 7 --mem "$mem/allocate" "${@:4}"
 }
 
+log_has() { dmesg | grep -F -- "$1" >/dev/null; }
 kernel_said() { # TEXT: and forget what it said so far
-	if dmesg | grep -qF -- "$1"; then
-		lab_ok "$what, kernel log: $1"
-	else
-		lab_bad "$what, kernel log lacks: $1"
-	fi
+	lab_true "$what, kernel log: $1" lab_until log_has "$1"
 	dmesg --clear
 }
 
@@ -84,7 +81,6 @@ case_iommu() {
 	ready data1
 	probe_read "read reports success, no word is right" 1 \
 		"$full$words:0,\"untouched\":131072"
-	sleep 0.3
 	kernel_said "DMAR: [DMA Write NO_PASID] Request device"
 	probe_read "right bytes were there before: looks perfect" 0 \
 		"$full$words:$((size / 8))," --fill right

@@ -31,22 +31,26 @@ lab_kernel_suite() { # SERIES
 	esac
 }
 
-# The mirror that this host already uses, else Debian's own name for all of them.
-lab_mirror() {
-	local uri release component
+# Where to ask, first to last: the mirrors that this host gets its own release from,
+# then Debian's name for all of them.
+lab_mirrors() {
+	local uri release component codename
 	if [[ ${PENSTOCK_LAB_MIRROR:-} ]]; then
 		echo "$PENSTOCK_LAB_MIRROR"
 		return
 	fi
-	# shellcheck disable=SC2016 # the format is apt's, not the shell's
-	while read -r uri release component; do
-		[[ $component == main && $uri == */debian/ ]] || continue
-		[[ $release == *-* ]] && continue
-		echo "$uri"
-		return
-	done < <(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' \
-		'Created-By: Packages' 2>/dev/null)
-	echo http://deb.debian.org/debian/
+	codename=$(. /etc/os-release && [[ $ID == debian ]] && echo "$VERSION_CODENAME") ||
+		codename=
+	{
+		# shellcheck disable=SC2016 # the format is apt's, not the shell's
+		apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' \
+				'Created-By: Packages' 2>/dev/null |
+			while read -r uri release component; do
+				[[ $component != main || $release != "$codename" ]] ||
+					echo "$uri"
+			done
+		echo http://deb.debian.org/debian/
+	} | awk '!seen[$0]++'
 }
 
 # apt with private directories. The host's apt.conf is kept (it may name a proxy),
@@ -54,17 +58,18 @@ lab_mirror() {
 lab_apt() { # DIR TOOL ARGS...
 	local dir=$1 tool=$2
 	shift 2
-	APT_CONFIG=$dir/apt.conf timeout --foreground 300 "$tool" \
+	APT_CONFIG=$dir/apt.conf timeout --foreground 900 "$tool" \
 		-o Dir::Etc::SourceList="$dir/sources.list" \
 		-o Dir::Etc::SourceParts=/dev/null -o Dir::State="$dir/state" \
 		-o Dir::State::Lists="$dir/lists" -o Dir::State::Status="$dir/status" \
 		-o Dir::Cache="$dir/cache" -o APT::Sandbox::User= \
 		-o APT::Architecture=amd64 -o Acquire::Languages=none \
-		-o Acquire::http::Timeout=20 -o Acquire::Retries=2 -qq "$@"
+		-o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 \
+		-o Acquire::Retries=2 -qq "$@" </dev/null
 }
 
-lab_apt_init() { # DIR SUITE
-	local dir=$1 keys=/usr/share/keyrings/debian-archive-keyring.gpg f
+lab_apt_init() { # DIR
+	local dir=$1 f
 	rm -rf "$dir/conf.d"
 	mkdir -p "$dir/conf.d" "$dir/state" "$dir/lists/partial" \
 		"$dir/cache/archives/partial"
@@ -75,9 +80,16 @@ lab_apt_init() { # DIR SUITE
 	printf '#clear %s;\n' APT::Update::Pre-Invoke APT::Update::Post-Invoke \
 		APT::Update::Post-Invoke-Success DPkg::Post-Invoke >"$dir/conf.d/zz-lab"
 	printf 'Dir::Etc::Parts "%s";\n' "$dir/conf.d" >"$dir/apt.conf"
-	[[ -e $keys ]] || lab_die "$lab_exit_skip" \
-		"no $keys: install debian-archive-keyring"
-	echo "deb [signed-by=$keys] $(lab_mirror) $2 main" >"$dir/sources.list"
+}
+
+# Reads the lists of the first mirror that answers; false: none did.
+lab_apt_update() { # DIR SUITE
+	local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror
+	while read -r mirror; do
+		echo "deb [signed-by=$keys] $mirror $2 main" >"$1/sources.list"
+		lab_apt "$1" apt-get -o APT::Update::Error-Mode=any update >&2 && return
+	done < <(lab_mirrors)
+	return 1
 }
 
 # The newest package of a series; of any series from 6.16 on if SERIES is 'newest'.
@@ -103,44 +115,68 @@ lab_kernel_unpack() { # DEB-DIR TREE
 	done
 }
 
-# Packages -> CACHE/kernels/VERSION/{vmlinuz,lib/modules/VERSION}, made whole or
-# not at all.
+# A mirror that does not answer is not asked again by the next lab, for a while.
+lab_kernel_missing() { # CACHE SERIES TEXT
+	echo "$3" >"$1/no-kernel-$2"
+	lab_die "$lab_exit_skip" "no kernel $2 to be had: $3"
+}
+
+lab_kernel_missed() { # CACHE SERIES
+	local file
+	file=$(find "$1" -maxdepth 1 -name "no-kernel-$2" -mmin -10)
+	[[ ! $file ]] || lab_die "$lab_exit_skip" "no kernel $2 to be had:" \
+		"$(cat "$file"), some minutes ago"
+}
+
+# A version's packages -> CACHE/kernels/VERSION/{vmlinuz,lib/modules/VERSION}, made
+# whole or not at all.
+lab_kernel_install() { # CACHE APT VERSION: false if they cannot be had whole
+	local cache=$1 apt=$2 version=$3 tmp p
+	local -a debs=()
+	rm -rf "$cache"/fetch.*	# of runs that were killed; the lock is ours
+	lab_say "fetching kernel $version"
+	tmp=$(mktemp -d "$cache/fetch.XXXXXX")
+	# From 7.1 on linux-image is an empty package beside binary and modules.
+	for p in binary modules base image; do
+		[[ ! $(lab_apt "$apt" apt-cache pkgnames "linux-$p-$version") ]] ||
+			debs+=("linux-$p-$version")
+	done
+	(cd "$tmp" && lab_patiently lab_apt "$apt" apt-get download "${debs[@]}") >&2 || {
+		rm -rf "$tmp"
+		return 1
+	}
+	lab_kernel_unpack "$tmp" "$tmp/tree"
+	mkdir -p "$tmp/out/lib/modules" "$cache/kernels"
+	find "$tmp/tree" -name 'vmlinuz*' -type f -exec mv {} "$tmp/out/vmlinuz" \;
+	find "$tmp/tree" -name 'config-*' -type f -exec mv {} "$tmp/out/config" \;
+	mv "$(find "$tmp/tree" -type d -path "*/lib/modules/$version")" \
+		"$tmp/out/lib/modules/" || true
+	if [[ ! -s $tmp/out/vmlinuz ]] || ! depmod -b "$tmp/out" "$version" 2>/dev/null; then
+		rm -rf "$tmp"
+		return 1
+	fi
+	chmod -R a+rX "$tmp/out"
+	mv -T "$tmp/out" "$cache/kernels/$version"
+	rm -rf "$tmp"
+}
+
+# Links CACHE/kernels/series-SERIES to a kernel of it; false if there is none of that
+# series, and ends the lab if nobody answers.
 lab_kernel_fetch() { # CACHE SERIES
-	local cache=$1 series=$2 apt version tmp p
-	local -a debs
+	local cache=$1 series=$2 apt version
+	lab_kernel_missed "$cache" "$series"
 	command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-		lab_die "$lab_exit_skip" "no apt-get here: kernels come as Debian packages"
+		lab_kernel_missing "$cache" "$series" "apt-get or dpkg-deb is not here"
 	apt=$cache/apt/$(lab_kernel_suite "$series")
-	lab_apt_init "$apt" "$(lab_kernel_suite "$series")"
-	lab_apt "$apt" apt-get -o APT::Update::Error-Mode=any update >&2 ||
-		lab_die "$lab_exit_skip" "cannot read the package lists of $(lab_mirror)"
+	lab_apt_init "$apt"
+	lab_patiently lab_apt_update "$apt" "$(lab_kernel_suite "$series")" ||
+		lab_kernel_missing "$cache" "$series" \
+			"cannot read the package lists of $(lab_mirrors | xargs)"
 	version=$(lab_kernel_pick "$apt" "$series")
 	[[ $version ]] || return 1
-	if [[ ! -e $cache/kernels/$version ]]; then
-		rm -rf "$cache"/fetch.*	# of runs that were killed; the lock is ours
-		lab_say "fetching kernel $version"
-		tmp=$(mktemp -d "$cache/fetch.XXXXXX")
-		# From 7.1 on linux-image is an empty package beside binary and modules.
-		for p in binary modules base image; do
-			[[ $(lab_apt "$apt" apt-cache pkgnames "linux-$p-$version") ]] &&
-				debs+=("linux-$p-$version")
-		done
-		(cd "$tmp" && lab_apt "$apt" apt-get download "${debs[@]}") >&2 || {
-			rm -rf "$tmp"
-			lab_die "$lab_exit_skip" "cannot download ${debs[*]}"
-		}
-		lab_kernel_unpack "$tmp" "$tmp/tree"
-		mkdir -p "$tmp/out/lib/modules" "$cache/kernels"
-		find "$tmp/tree" -name 'vmlinuz*' -type f -exec mv -t "$tmp/out" {} +
-		mv "$tmp"/out/vmlinuz* "$tmp/out/vmlinuz" 2>/dev/null || true
-		find "$tmp/tree" -name 'config-*' -type f -exec mv {} "$tmp/out/config" \;
-		mv "$(find "$tmp/tree" -type d -path "*/lib/modules/$version")" \
-			"$tmp/out/lib/modules/"
-		depmod -b "$tmp/out" "$version" 2>/dev/null
-		chmod -R a+rX "$tmp/out"
-		mv -T "$tmp/out" "$cache/kernels/$version"
-		rm -rf "$tmp"
-	fi
+	[[ -e $cache/kernels/$version ]] ||
+		lab_kernel_install "$cache" "$apt" "$version" ||
+		lab_kernel_missing "$cache" "$series" "cannot download and unpack $version"
 	ln -sfnT "$version" "$cache/kernels/series-$series"
 }
 
@@ -187,14 +223,15 @@ lab_kernel() { # CACHE SPEC BOOT-SCRIPT
 	exec 8>"$cache/kernel.lock"
 	flock 8
 	dir=$cache/kernels/series-$series
-	[[ -e $dir/vmlinuz ]] || lab_kernel_fetch "$cache" "$series" || {
-		[[ $2 == p2pdma ]] || lab_die "$lab_exit_skip" \
-			"no kernel of series $series at $(lab_mirror)"
-		# Backports drop a series when the next one is in.
+	# Backports drop a series when the next one is in.
+	if [[ ! -e $dir/vmlinuz ]] && ! lab_kernel_fetch "$cache" "$series" &&
+			[[ $2 == p2pdma && $series != newest ]]; then
+		series=newest
 		dir=$cache/kernels/series-newest
-		[[ -e $dir/vmlinuz ]] || lab_kernel_fetch "$cache" newest ||
-			lab_die "$lab_exit_skip" "no kernel at $(lab_mirror)"
-	}
+		[[ -e $dir/vmlinuz ]] || lab_kernel_fetch "$cache" newest || true
+	fi
+	[[ -e $dir/vmlinuz ]] || lab_kernel_missing "$cache" "$series" \
+		"there is none at $(lab_mirrors | xargs)"
 	dir=$(readlink -f "$dir")
 	lab_kernel_version=${dir##*/}
 	lab_kernel_image=$dir/vmlinuz

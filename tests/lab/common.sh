@@ -60,17 +60,28 @@ note() { # text on standard input, shown before the cases
 	done
 }
 
-# Boots and turns the guest's 'ok' and 'FAIL' lines into cases. Ends the suite as
-# skipped if there is no lab on this machine.
+# Where lab/run said that there is no lab on this machine, ends the suite as skipped;
+# once there was a boot, only the case is.
+skip_without_lab() { # CODE STANDARD-ERROR [NAME]: false if the case is skipped
+	local why
+	(($1 == 77)) || return 0
+	why=$(sed -n '$s/^lab: //p' "$2")
+	if ((${#tap[@]} == 0)); then
+		echo "$why"
+		exit 77
+	fi
+	tap+=("# skip: $why" "ok - $3 # skip")
+	return 1
+}
+
+# Boots and turns the guest's 'ok' and 'FAIL' lines into cases. False if this was
+# skipped.
 boot() { # NAME OUT LAB-RUN-ARGS...
 	local name=$1 out=$2 code=0 line
 	shift 2
 	"$lab" --out "$out" "$@" >"$tmp/stdout" 2>"$tmp/stderr" || code=$?
 	note <"$tmp/stderr"
-	if ((code == 77)); then
-		sed 's/^lab: //' "$tmp/stderr"
-		exit 77
-	fi
+	skip_without_lab $code "$tmp/stderr" "$name" || return 1
 	while read -r line; do
 		case $line in
 		'ok   '*) good "${line#ok   }" ;;
@@ -86,12 +97,13 @@ boot() { # NAME OUT LAB-RUN-ARGS...
 }
 
 suite_end() {
-	local failed=0 t
-	echo "1..${#tap[@]}"
-	((${#notes[@]} == 0)) || printf '%s\n' "${notes[@]}"
+	local failed=0 count=0 t
 	for t in "${tap[@]}"; do
-		[[ $t == ok* ]] || failed=1
-		printf '%s\n' "$t"
+		[[ $t == '#'* ]] || count=$((count + 1))
+		[[ $t != 'not ok'* ]] || failed=1
 	done
+	echo "1..$count"
+	((${#notes[@]} == 0)) || printf '%s\n' "${notes[@]}"
+	printf '%s\n' "${tap[@]}"
 	exit $failed
 }
