@@ -348,10 +348,12 @@ struct penstock_group_opts {
 			      * NULL: $XDG_RUNTIME_DIR, else /tmp/penstock-UID */
 	unsigned timeout_ms; /* until all have come; 0: 120 s */
 	unsigned windows;    /* of each rank, so that it reads ahead; 0: 4 */
-	uint64_t window;     /* device memory of one, whole pages; 0: 16 MiB. Rank 0's sizes
-			      * hold for all */
+	uint64_t window;     /* device memory of one, whole pages; 0: 16 MiB */
+	unsigned stall_ms;   /* after it a rank that the others wait for in a load is given up:
+			      * -ETIMEDOUT; 0: 10 minutes */
+	/* Rank 0's windows, window and stall_ms hold for all. */
 };
-#define PENSTOCK_GROUP_OPTS_INIT { sizeof(struct penstock_group_opts), NULL, 0, 0, 0 }
+#define PENSTOCK_GROUP_OPTS_INIT { sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0 }
 
 /*
  * Joins rank `rank` of the `ranks` processes of this user and host that open a group of
@@ -372,7 +374,8 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * of them needs is read once, a share by each, and copied from device to device, where
  * the devices cannot share memory through the host's. Device memory: the windows besides.
  * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is
- * -ESTALE, a rank that has gone -ECONNRESET, and after that the group can only be closed.
+ * -ESTALE. A rank that has gone is -ECONNRESET, with what became of its process where that
+ * is known, one that hangs -ETIMEDOUT; after either the group can only be closed.
  * report->read is what this rank has read. One thread at a time. May block.
  */
 PENSTOCK_API int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,

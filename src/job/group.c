@@ -3,165 +3,85 @@
  * Ranks of a group meeting: every rank tells rank 0 that it has come, and rank 0 tells all
  * that they have. A meeting carries how each has fared, and may carry bytes and a
  * descriptor of each to all. A rank that has gone is seen by the end of its socket or of
- * its process and ends the meeting, never a time limit. Called by group_load.c; how they
- * find each other is group_join.c.
+ * its process, one that hangs by the time that has passed since the first came; either
+ * ends the meeting and every later one. Called by group_load.c; how ranks find each other
+ * is group_join.c, one packet group_link.c.
  */
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "job/group_link.h"
 
-#define PART_MS 3000 /* what a copy that is under way may still take */
-
-/* ---- one packet ---- */
-
-int pst_link_send(const struct pst_link *link, struct pst_note *note, const void *bytes,
-		  size_t len, int fd)
-{
-	union {
-		struct cmsghdr align;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = { .room = { 0 } };
-	struct iovec iov[2] = { { note, sizeof(*note) }, { (void *)(uintptr_t)bytes, len } };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = len ? 2 : 1 };
-	ssize_t n;
-
-	note->magic = PST_NOTE_MAGIC;
-	note->len = (uint32_t)len;
-	if (fd >= 0) {
-		struct cmsghdr *c;
-
-		msg.msg_control = control.room;
-		msg.msg_controllen = sizeof(control.room);
-		c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-	}
-	do {
-		n = sendmsg(link->sock, &msg, MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : 0;
-}
-
-static int passed(struct msghdr *msg)
-{
-	int fd = -1;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-	return fd;
-}
-
-/* 1: a packet, 0: none is there, -EPIPE: the other end has gone or speaks otherwise. */
-static int receive(const struct pst_link *link, struct pst_note *note, struct pst_said *said)
-{
-	union {
-		struct cmsghdr align;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control;
-	struct iovec iov[2] = { { note, sizeof(*note) }, { said->bytes, PST_GROUP_SAY_MAX } };
-	struct msghdr msg;
-	ssize_t n;
-
-	for (int i = 0; i < 3; i++) {
-		msg = (struct msghdr){ .msg_iov = iov, .msg_iovlen = 2,
-				       .msg_control = control.room,
-				       .msg_controllen = sizeof(control.room) };
-		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		/* A reset comes before what was sent ahead of it. */
-		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
-			break;
-	}
-	if (n < 0)
-		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
-	said->fd = passed(&msg);
-	said->len = n > (ssize_t)sizeof(*note) ? (size_t)n - sizeof(*note) : 0;
-	if ((size_t)n >= sizeof(*note) && note->magic == PST_NOTE_MAGIC &&
-	    note->len == said->len && !(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
-		note->text[sizeof(note->text) - 1] = '\0';
-		return 1;
-	}
-	if (said->fd >= 0)
-		close(said->fd);
-	said->fd = -1;
-	return -EPIPE;
-}
-
-static int left_ms(uint64_t until_ms)
-{
-	uint64_t now = pst_group_now_ms();
-
-	if (until_ms == UINT64_MAX)
-		return -1;
-	return until_ms <= now ? 0 : until_ms - now > 60000 ? 60000 : (int)(until_ms - now);
-}
-
-int pst_link_await(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,
-		   struct pst_said *said)
-{
-	for (;;) {
-		struct pollfd fds[2] = { { link->sock, POLLIN, 0 }, { link->pidfd, POLLIN, 0 } };
-		int ms = left_ms(until_ms), ret, n = poll(fds, 2, ms);
-		bool ended = n > 0 && fds[1].revents;
-
-		ret = receive(link, note, said);
-		if (ret)
-			return ret;
-		if (ended)
-			return -EPIPE; /* and nothing of what it sent is left */
-		if (!n && !ms)
-			return -ETIMEDOUT;
-	}
-}
-
-void pst_link_close(struct pst_link *link)
-{
-	if (link->sock >= 0)
-		close(link->sock);
-	if (link->pidfd >= 0)
-		close(link->pidfd);
-	link->sock = link->pidfd = -1;
-}
+#define PART_MS 3000  /* what a copy that is under way may still take */
+#define GRACE_MS 2000 /* rank 0 has this longer than all others: it tells who hangs */
 
 /* ---- rank 0 ---- */
 
-static void lose(struct penstock_group *g, unsigned rank)
+/* The first that goes is the one that is told of. */
+static void note_gone(struct penstock_group *g, unsigned rank, int code, enum penstock_why why,
+		      const char *text)
 {
-	if (rank < g->size)
-		pst_link_close(&g->links[rank]);
-	if (g->gone < 0)
-		g->gone = (int)rank;
+	if (g->gone.rank >= 0)
+		return;
+	g->gone.rank = (int)rank;
+	g->gone.code = code;
+	g->gone.why = why;
+	snprintf(g->gone.text, sizeof(g->gone.text), "%s", text);
 }
 
-static void note_gone(const struct penstock_group *g, struct pst_note *note)
+static void lose(struct penstock_group *g, unsigned rank)
 {
-	note->code = -ECONNRESET;
-	note->why = PENSTOCK_WHY_IO_ERROR;
-	note->rank = (uint32_t)g->gone;
-	note->gone = 1;
+	struct pst_link *link = &g->links[rank];
+	char end[80], text[100];
+
+	if (g->gone.rank < 0) {
+		pst_link_obituary(link, end, sizeof(end));
+		snprintf(text, sizeof(text), "has gone: %s", end);
+		note_gone(g, rank, -ECONNRESET, PENSTOCK_WHY_IO_ERROR, text);
+	}
+	pst_link_close(link);
+}
+
+/* It stays connected: should it go on, it learns that nobody waits for it. */
+static void give_up(struct penstock_group *g, unsigned rank)
+{
+	char text[100];
+
+	snprintf(text, sizeof(text), "hangs: the others have waited for it for %.1f s",
+		 g->how.stall_ms / 1000.0);
+	note_gone(g, rank, -ETIMEDOUT, PENSTOCK_WHY_DEADLINE, text);
 }
 
 /* What rank `i` has sent; true: it came to this meeting. */
 static bool take(struct penstock_group *g, unsigned i, struct pst_note *note,
 		 struct pst_said *said)
 {
-	int ret = receive(&g->links[i], note, said);
+	int ret = pst_link_await(&g->links[i], 0, note, said);
 
 	while (ret > 0 && note->seq < g->seq) { /* of a meeting that ended without it */
 		if (said->fd >= 0)
 			close(said->fd);
-		ret = receive(&g->links[i], note, said);
+		ret = pst_link_await(&g->links[i], 0, note, said);
 	}
 	if (ret < 0)
 		lose(g, i);
 	return ret > 0;
+}
+
+/* When those who have come have waited long enough. */
+static uint64_t patience(const struct penstock_group *g, const struct pst_note *notes)
+{
+	uint64_t now = pst_group_now_ms(), first = now;
+
+	for (unsigned i = 0; i < g->size; i++)
+		if (notes[i].seq && notes[i].at_ms < first)
+			first = notes[i].at_ms;
+	/* A clock of another namespace tells nothing. */
+	return (now - first > 2ull * g->how.stall_ms ? now : first) + g->how.stall_ms;
 }
 
 /* Until all have come, one has gone or it is late. notes[i].seq is not 0 for who came. */
@@ -171,18 +91,23 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 	struct pollfd fds[2 * PST_GROUP_MAX];
 
 	for (;;) {
-		unsigned missing = 0;
-		int ms = left_ms(until_ms);
+		uint64_t until = parting ? until_ms : patience(g, notes);
+		unsigned missing = 0, absent = 0;
+		int ms = pst_group_left_ms(until);
 
-		for (unsigned i = 0; i < g->size; i++) {
-			bool live = i && g->links[i].sock >= 0;
+		for (unsigned i = g->size; i-- > 0;) {
+			bool live = i && g->links[i].sock >= 0 &&
+				    (int)i != g->gone.rank;
 
-			missing += live && !notes[i].seq;
+			if (live && !notes[i].seq) {
+				missing++;
+				absent = i;
+			}
 			fds[2 * i] = (struct pollfd){ live ? g->links[i].sock : -1, POLLIN, 0 };
 			fds[2 * i + 1] = (struct pollfd){ live ? g->links[i].pidfd : -1, POLLIN,
 							  0 };
 		}
-		if (!missing || !ms || (g->gone >= 0 && !parting))
+		if (!missing || (g->gone.rank >= 0 && !parting))
 			return;
 		if (poll(fds, 2 * g->size, ms) < 0)
 			continue;
@@ -191,12 +116,33 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 
 			if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 				continue;
-			if (take(g, i, &note, &said[i]))
+			if (take(g, i, &note, &said[i])) {
 				notes[i] = note;
-			else if (g->links[i].sock >= 0 && fds[2 * i + 1].revents)
+				ms = -1;
+			} else if (g->links[i].sock >= 0 && fds[2 * i + 1].revents) {
 				lose(g, i);
+			}
 		}
+		if (!ms && !parting)
+			give_up(g, absent);
+		if (!ms)
+			return;
 	}
+}
+
+/* A rank that takes no packet hangs; what it missed it could not make up for. */
+static void send_to(struct penstock_group *g, unsigned to, struct pst_note *note,
+		    const struct pst_said *said)
+{
+	bool given_up = (int)to == g->gone.rank;
+	uint64_t until = given_up ? 0 : pst_group_now_ms() + g->how.stall_ms;
+
+	/* One that has gone is learnt of at the next meeting. */
+	if (g->links[to].sock < 0 ||
+	    pst_link_send(&g->links[to], until, note, said) != -ETIMEDOUT)
+		return;
+	give_up(g, to);
+	pst_link_close(&g->links[to]);
 }
 
 static void spread(struct penstock_group *g, const struct pst_said *said)
@@ -205,10 +151,8 @@ static void spread(struct penstock_group *g, const struct pst_said *said)
 		for (unsigned from = 0; from < g->size; from++) {
 			struct pst_note note = { .seq = g->seq, .rank = from };
 
-			/* One that has gone is learnt of at the next meeting. */
 			if (from != to)
-				pst_link_send(&g->links[to], &note, said[from].bytes,
-					      said[from].len, said[from].fd);
+				send_to(g, to, &note, &said[from]);
 		}
 	}
 }
@@ -223,8 +167,12 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 	notes[0] = *own;
 	collect(g, parting, until_ms, notes, said);
 	*answer = (struct pst_note){ .seq = g->seq };
-	if (g->gone >= 0) {
-		note_gone(g, answer);
+	if (g->gone.rank >= 0) {
+		answer->code = g->gone.code;
+		answer->why = g->gone.why;
+		answer->rank = (uint32_t)g->gone.rank;
+		answer->gone = 1;
+		snprintf(answer->text, sizeof(answer->text), "%s", g->gone.text);
 	} else {
 		for (unsigned i = g->size; i-- > 0;) {
 			if (notes[i].code < 0) {
@@ -234,8 +182,7 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 		}
 	}
 	for (unsigned i = 1; i < g->size; i++)
-		if (g->links[i].sock >= 0)
-			pst_link_send(&g->links[i], answer, NULL, 0, -1);
+		send_to(g, i, answer, NULL);
 	if (telling && !answer->code)
 		spread(g, said);
 	for (unsigned i = 1; !telling && i < g->size; i++) {
@@ -252,18 +199,18 @@ static void follow(struct penstock_group *g, bool telling, uint64_t until_ms,
 		   struct pst_note *own, struct pst_said *said, struct pst_note *answer)
 {
 	struct pst_link *link = &g->links[0];
-	struct pst_said *mine = &said[g->rank], other = g->spare;
+	struct pst_said other = g->spare;
 	int ret;
 
 	own->rank = g->rank;
 	/* What fails here is seen as the end of the other side below, after what it said. */
-	pst_link_send(link, own, telling ? mine->bytes : NULL, telling ? mine->len : 0,
-		      telling ? mine->fd : -1);
+	pst_link_send(link, until_ms, own, telling ? &said[g->rank] : NULL);
 	do {
 		ret = pst_link_await(link, until_ms, answer, &other);
 	} while (ret > 0 && answer->seq < g->seq);
 	if (ret > 0 && answer->gone)
-		g->gone = (int)answer->rank;
+		note_gone(g, answer->rank, answer->code, (enum penstock_why)answer->why,
+			  answer->text);
 	for (unsigned i = 1; telling && ret > 0 && !answer->code && i < g->size; i++) {
 		struct pst_note note;
 
@@ -274,38 +221,38 @@ static void follow(struct penstock_group *g, bool telling, uint64_t until_ms,
 		said[note.rank].len = other.len;
 		said[note.rank].fd = other.fd;
 	}
-	if (ret <= 0) {
+	if (ret == -ETIMEDOUT)
+		give_up(g, 0);
+	else if (ret <= 0)
 		lose(g, 0);
-		note_gone(g, answer);
-	}
 }
 
 /* ---- meetings ---- */
 
 static int gone(const struct penstock_group *g)
 {
-	return pst_weights_fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, NULL, NULL, PST_NO_OFF,
-				"rank %d of group '%s' has gone: its process ended, or it closed "
-				"the group", g->gone, g->name);
+	return pst_weights_fail(g->gone.code, g->gone.why, NULL, NULL, PST_NO_OFF,
+				"rank %d of group '%s' %s", g->gone.rank, g->name, g->gone.text);
 }
 
 static int meet(struct penstock_group *g, int status, bool telling, struct pst_said *said)
 {
-	struct pst_note own = { .seq = ++g->seq, .code = status }, answer = { 0 };
+	struct pst_note answer = { 0 }, own = { .seq = ++g->seq, .code = status,
+						.at_ms = pst_group_now_ms() };
 
 	if (status < 0) {
 		own.why = penstock_errwhy();
-		strncpy(own.text, penstock_errmsg(), sizeof(own.text) - 1);
+		snprintf(own.text, sizeof(own.text), "%s", penstock_errmsg());
 	}
 	if (g->size == 1)
 		return status;
-	if (g->gone >= 0)
+	if (g->gone.rank >= 0)
 		return gone(g);
 	if (g->rank)
-		follow(g, telling, UINT64_MAX, &own, said, &answer);
+		follow(g, telling, own.at_ms + g->how.stall_ms + GRACE_MS, &own, said, &answer);
 	else
-		lead(g, false, telling, UINT64_MAX, &own, said, &answer);
-	if (g->gone >= 0)
+		lead(g, false, telling, 0, &own, said, &answer);
+	if (g->gone.rank >= 0)
 		return gone(g);
 	if (!answer.code || answer.rank == g->rank)
 		return answer.code ? status : 0; /* its own sentence stands already */
@@ -362,15 +309,14 @@ int pst_group_meet(struct penstock_group *g, int status)
 void pst_group_part(struct penstock_group *g)
 {
 	struct pst_note own = { .seq = ++g->seq }, answer;
-	bool late = g->gone >= 0; /* a group that is whole takes the time that it takes */
-	uint64_t now = pst_group_now_ms();
+	uint64_t now = pst_group_now_ms(), limit = g->gone.rank < 0 ? g->how.stall_ms : PART_MS;
 
-	if (g->size == 1 || (g->rank && g->links[0].sock < 0))
+	if (g->size == 1 || (g->rank && (g->links[0].sock < 0 || !g->gone.rank)))
 		return;
 	if (g->rank)
-		follow(g, false, late ? now + 2 * PART_MS : UINT64_MAX, &own, g->nothing, &answer);
+		follow(g, false, now + limit + GRACE_MS, &own, g->nothing, &answer);
 	else
-		lead(g, true, false, late ? now + PART_MS : UINT64_MAX, &own, g->nothing, &answer);
+		lead(g, true, false, now + limit, &own, g->nothing, &answer);
 }
 
 /* ---- facts ---- */
@@ -387,10 +333,10 @@ unsigned pst_group_size(const struct penstock_group *g)
 
 uint64_t pst_group_window(const struct penstock_group *g)
 {
-	return g->window;
+	return g->how.window;
 }
 
 unsigned pst_group_windows(const struct penstock_group *g)
 {
-	return g->windows;
+	return g->how.windows;
 }

@@ -24,23 +24,15 @@
 #define TIMEOUT_MS 120000u /* programs that start together still import for a while */
 #define AGAIN_MS 10	   /* between looks for rank 0 */
 #define HELLO_MS 2000	   /* one that connects speaks at once */
+#define STALL_MS 600000u /* a slow store is no reason to give a rank up */
 #define WINDOW (16u << 20)
 #define WINDOWS 4u
 
 struct hello {
 	uint32_t version, size;
-	uint64_t window;
-	uint32_t windows, spare;
+	struct pst_group_how how;
 };
-#define VERSION 1u
-
-uint64_t pst_group_now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
+#define VERSION 2u
 
 static int fail(int code, enum penstock_why why, const char *path, const char *what)
 {
@@ -113,6 +105,7 @@ static int look_at(struct pst_link *link)
 #ifdef SYS_pidfd_open
 	/* A child that holds the socket would hide the end of its parent. 0: it is of
 	 * another namespace. Without it (Linux before 5.3) the socket alone tells. */
+	link->pid = cred.pid;
 	link->pidfd = cred.pid > 0 ? (int)syscall(SYS_pidfd_open, cred.pid, 0) : -1;
 #endif
 	return 0;
@@ -127,8 +120,7 @@ static int new_socket(const char *path)
 
 static struct hello make_hello(const struct penstock_group *g)
 {
-	return (struct hello){ .version = VERSION, .size = g->size, .window = g->window,
-			       .windows = g->windows };
+	return (struct hello){ .version = VERSION, .size = g->size, .how = g->how };
 }
 
 /* ---- rank 0 ---- */
@@ -160,7 +152,7 @@ static int admit(struct penstock_group *g, struct pst_link *link, const char *pa
 		return pst_weights_fail(EEXIST, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
 					"two processes say that they are rank %u", note.rank);
 	g->links[note.rank] = *link;
-	*link = (struct pst_link){ -1, -1 };
+	*link = PST_LINK_NONE;
 	return 0;
 }
 
@@ -220,17 +212,18 @@ static void answer_all(struct penstock_group *g, int ret, const struct pst_link 
 {
 	struct pst_note note = { .seq = 1, .code = ret };
 	struct hello hello = make_hello(g);
+	const struct pst_said said = { (unsigned char *)&hello, sizeof(hello), -1 };
 
 	if (ret) {
 		note.why = penstock_errwhy();
-		strncpy(note.text, penstock_errmsg(), sizeof(note.text) - 1);
+		snprintf(note.text, sizeof(note.text), "%s", penstock_errmsg());
 	}
 	for (unsigned i = 1; i <= g->size; i++) {
 		const struct pst_link *link = i < g->size ? &g->links[i] : late;
 
 		/* One that has gone meanwhile is seen at the first meeting. */
 		if (link->sock >= 0)
-			pst_link_send(link, &note, &hello, sizeof(hello), -1);
+			pst_link_send(link, 0, &note, &said);
 	}
 }
 
@@ -260,7 +253,7 @@ static int lock(const char *path, char *lock_path, size_t room)
 static int listen_for(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
 	char lock_path[sizeof(addr->sun_path) + 8];
-	struct pst_link late = { -1, -1 };
+	struct pst_link late = PST_LINK_NONE;
 	int ret, sock, held = lock(addr->sun_path, lock_path, sizeof(lock_path));
 
 	if (held < 0)
@@ -313,6 +306,7 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 {
 	struct pst_note own = { .seq = 1, .rank = g->rank }, answer;
 	struct hello hello = make_hello(g);
+	const struct pst_said mine = { (unsigned char *)&hello, sizeof(hello), -1 };
 	struct pst_said said = g->spare;
 	int ret = reach(g, addr, until);
 
@@ -322,7 +316,7 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 		return fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
 			    "who listens there is not this user");
 	/* What fails here is the end that is seen below. */
-	pst_link_send(&g->links[0], &own, &hello, sizeof(hello), -1);
+	pst_link_send(&g->links[0], until, &own, &mine);
 	ret = pst_link_await(&g->links[0], until, &answer, &said);
 	if (ret == -ETIMEDOUT)
 		return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
@@ -334,8 +328,7 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 		return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL,
 					PST_NO_OFF, "%s", answer.text);
 	memcpy(&hello, said.bytes, sizeof(hello));
-	g->window = hello.window;
-	g->windows = hello.windows;
+	g->how = hello.how;
 	return 0;
 }
 
@@ -370,18 +363,19 @@ static struct penstock_group *new_group(const char *name, unsigned rank, unsigne
 		return NULL;
 	g->rank = rank;
 	g->size = size;
-	g->gone = -1;
+	g->gone.rank = -1;
 	g->pid = getpid();
 	g->seq = 1;
-	g->window = opts->window ? opts->window : WINDOW;
-	g->windows = opts->windows ? opts->windows : WINDOWS;
+	g->how.window = opts->window ? opts->window : WINDOW;
+	g->how.windows = opts->windows ? opts->windows : WINDOWS;
+	g->how.stall_ms = opts->stall_ms ? opts->stall_ms : STALL_MS;
 	snprintf(g->name, sizeof(g->name), "%s", name);
 	g->links = calloc(size, sizeof(*g->links));
 	g->notes = calloc(size, sizeof(*g->notes));
 	g->nothing = calloc(size, sizeof(*g->nothing));
 	g->spare = (struct pst_said){ malloc(PST_GROUP_SAY_MAX), 0, -1 };
 	for (unsigned i = 0; g->links && i < size; i++)
-		g->links[i] = (struct pst_link){ -1, -1 };
+		g->links[i] = PST_LINK_NONE;
 	for (unsigned i = 0; g->nothing && i < size; i++)
 		g->nothing[i] = g->spare;
 	if (g->links && g->notes && g->nothing && g->spare.bytes)
@@ -421,10 +415,16 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 
 void penstock_group_close(struct penstock_group *g)
 {
+	struct pst_note note = { .seq = PST_SEQ_LEFT };
+
 	if (!g)
 		return;
-	for (unsigned i = 0; g->links && i < g->size; i++)
+	for (unsigned i = 0; g->links && i < g->size; i++) {
+		/* So that nobody takes it for a process that died. */
+		if (g->links[i].sock >= 0 && g->pid == getpid())
+			pst_link_send(&g->links[i], 0, &note, NULL);
 		pst_link_close(&g->links[i]);
+	}
 	free(g->links);
 	free(g->notes);
 	free(g->nothing);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The packets between the ranks of a group and the socket that they go over: shared by
- * group_join.c, which makes the sockets, and group.c, which uses them.
+ * The packets between the ranks of a group and the socket that they go over, group_link.c:
+ * shared by group_join.c, which makes the sockets, and group.c, which uses them.
  */
 #ifndef PST_JOB_GROUP_LINK_H
 #define PST_JOB_GROUP_LINK_H
@@ -10,12 +10,14 @@
 
 #include "job/group.h"
 
-#define PST_NOTE_MAGIC 0x70677232u
+#define PST_NOTE_MAGIC 0x70677233u
+#define PST_SEQ_LEFT UINT64_MAX
 
 /* In front of every packet. A rank's: it has come, and how; rank 0's: how all have. */
 struct pst_note {
 	uint32_t magic, len;
-	uint64_t seq; /* of the meeting; 1: joining */
+	uint64_t seq; /* of the meeting; 1: joining, PST_SEQ_LEFT: it closes the group */
+	uint64_t at_ms; /* when the rank came */
 	uint32_t rank, gone;
 	int32_t code;
 	uint32_t why;
@@ -24,13 +26,28 @@ struct pst_note {
 
 struct pst_link {
 	int sock, pidfd; /* -1: none; the process at the other end, where it has a number here */
+	pid_t pid;
+	bool left; /* it said that it would close */
+};
+#define PST_LINK_NONE ((struct pst_link){ -1, -1, 0, false })
+
+/* The settings of a group: rank 0's hold for all. */
+struct pst_group_how {
+	uint64_t window;
+	uint32_t windows, stall_ms;
 };
 
 struct penstock_group {
-	unsigned rank, size, windows;
-	int gone; /* the rank that has, -1: none */
+	unsigned rank, size;
+	struct pst_group_how how;
+	struct {
+		int rank; /* which nobody can count on any more, -1: none */
+		int code;
+		enum penstock_why why;
+		char text[PENSTOCK_TEXT_MAX]; /* what it did */
+	} gone;
 	pid_t pid; /* a child of this process has no part in it */
-	uint64_t window, seq;
+	uint64_t seq;
 	char name[64];
 	struct pst_link *links; /* rank 0: of each, the others: [0] */
 	struct pst_note *notes;
@@ -38,13 +55,19 @@ struct penstock_group {
 };
 
 uint64_t pst_group_now_ms(void);
+/* For poll(2): 0 when it is late, some time at most; -1: UINT64_MAX, without end. */
+int pst_group_left_ms(uint64_t until_ms);
 
-int pst_link_send(const struct pst_link *link, struct pst_note *note, const void *bytes,
-		  size_t len, int fd);
-/* Waits for a packet: 1, -EPIPE or -ETIMEDOUT. said->bytes has room for
- * PST_GROUP_SAY_MAX. */
-int pst_link_await(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,
+/* Waits for room: 0, -ETIMEDOUT, or what ended the link. */
+int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,
+		  const struct pst_said *said);
+/* Waits for a packet: 1, -EPIPE or -ETIMEDOUT; until 0: 0, there is none.
+ * said->bytes has room for PST_GROUP_SAY_MAX. */
+int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *note,
 		   struct pst_said *said);
 void pst_link_close(struct pst_link *link);
+/* What has become of the process at the other end of a link that ended: "it closed the
+ * group", "its process 17 was killed by signal 9". */
+void pst_link_obituary(const struct pst_link *link, char *text, size_t room);
 
 #endif

@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of groups share: a job that several processes do together, each a rank
+ * that loads, compares every byte with what was made, and leaves its end where the test
+ * sees it.
+ */
+#ifndef PST_TEST_GROUP_H
+#define PST_TEST_GROUP_H
+
+#include "load.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define RANKS_MAX 8u
+#define AREAS 2u /* of outcomes, so that two jobs can run at once */
+#define LIMIT_MS 10000 /* the others know of a rank that died by then */
+
+/* A rank's end, in memory that the test's own process sees. */
+struct outcome {
+	int ret;
+	uint64_t read, bytes, cpu_copied, device_bytes, ended_ms;
+	size_t ctxs; /* that the rank had */
+	pid_t child; /* that it left behind, with its sockets */
+	char text[PENSTOCK_TEXT_MAX], wrong[PENSTOCK_TEXT_MAX];
+};
+static struct outcome *outcomes;
+
+/* How a rank ends as it has read its second chunk. */
+enum end {
+	DONE,
+	DIES,	  /* by SIGKILL */
+	SURVIVED, /* the same, and leaves a child behind that has its sockets */
+	HANGS,	  /* until the others have ended */
+	FAILS,	  /* by its callback */
+	LEAVES,	  /* not there, but before the second load */
+};
+
+/* What ranks do. */
+struct job {
+	const char *name, *path, *other_path; /* of the last rank; NULL: the same */
+	unsigned ranks, gpus;		      /* 0: the host */
+	struct penstock_group_opts opts;
+	bool shard, into, apart; /* the GPUs do not reach each other */
+	enum end end;		 /* of rank `who` */
+	unsigned who;
+	pid_t pids[RANKS_MAX];
+};
+
+static const struct made model[] = {
+	{ "model.embed_tokens.weight", "BF16", 16, 2, { 1024, 512 } },
+	{ "model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, { 512, 512 } },
+	{ "model.layers.0.mlp.up_proj.weight", "BF16", 16, 2, { 1024, 512 } },
+	{ "model.layers.0.mlp.down_proj.weight", "BF16", 16, 2, { 512, 1024 } },
+	{ "model.norm.weight", "F32", 32, 1, { 511 } },
+	{ "byte", "U8", 8, 1, { 3 } },
+	{ "lm_head.weight", "F32", 32, 2, { 300, 512 } },
+};
+
+static inline uint64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+static inline const char *meeting_place(void)
+{
+	static char dir[1024];
+
+	snprintf(dir, sizeof(dir), "%s", made_path("meet"));
+	mkdir(dir, 0700);
+	return dir;
+}
+
+/* ---- a rank ---- */
+
+struct self {
+	const struct job *job;
+	unsigned rank, reads;
+};
+
+static inline void die(struct outcome *o, bool survived)
+{
+	pid_t child = survived ? fork() : 0;
+
+	if (!child && survived) {
+		alarm(35);
+		pause();
+		_exit(0);
+	}
+	o->child = child;
+	raise(SIGKILL);
+}
+
+static inline int each(void *user, unsigned file, const struct penstock_report *r)
+{
+	struct self *self = user;
+	const struct job *job = self->job;
+
+	(void)file;
+	(void)r;
+	if (++self->reads != 2 || job->end == DONE || job->who != self->rank)
+		return 0;
+	if (job->end == DIES || job->end == SURVIVED)
+		die(&outcomes[self->rank], job->end == SURVIVED);
+	if (job->end == HANGS)
+		raise(SIGSTOP);
+	return job->end == FAILS;
+}
+
+static inline void compare(struct outcome *o, struct penstock_device *dev, const void *at,
+		    const struct penstock_shard *s, const struct penstock_tensor *t)
+{
+	unsigned char *bytes = malloc(s->bytes + 1);
+	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = host, .dst = bytes,
+					   .src_dev = dev, .src = at, .row_len = s->bytes };
+
+	if (s->bytes && penstock_copy(&args, 1))
+		snprintf(o->wrong, sizeof(o->wrong), "%s", penstock_errmsg());
+	for (unsigned p = 0; p < s->piece_count; p++) {
+		const struct penstock_piece *c = &s->pieces[p];
+		uint64_t inner = penstock_dtype_bits(t->dtype) / 8, outer = 1, extent, count;
+
+		for (unsigned i = 0; i < c->dim; i++)
+			outer *= t->shape[i];
+		for (unsigned i = c->dim + 1; i < t->rank; i++)
+			inner *= t->shape[i];
+		extent = t->shape[c->dim];
+		count = c->count ? c->count : extent;
+		for (uint64_t i = 0; i < outer * count * inner; i++) {
+			uint64_t row = i / (count * inner), col = i % (count * inner);
+			uint64_t pitch = c->pitch ? c->pitch : count * inner;
+			uint64_t from = (row * extent + c->first) * inner + col;
+			unsigned char got = bytes[(uintptr_t)c->ptr + row * pitch + col];
+
+			if (got == made_byte(t->name, from))
+				continue;
+			snprintf(o->wrong, sizeof(o->wrong), "%.60s: byte %llu is %u, not %u",
+				 t->name, (unsigned long long)from, got, made_byte(t->name, from));
+			free(bytes);
+			return;
+		}
+	}
+	free(bytes);
+}
+
+static inline void look(struct outcome *o, struct penstock_weights *m, struct penstock_device *dev,
+		 const struct penstock_shard_opts *so, struct penstock_loaded *loaded, char **ptrs)
+{
+	for (uint64_t i = 0; i < penstock_weights_count(m) && !*o->wrong; i++) {
+		struct penstock_shard s = { .size = sizeof(s) };
+		struct penstock_tensor t = { .size = sizeof(t) };
+		void *at = loaded ? penstock_loaded_ptr(loaded, 0, i) : ptrs[i];
+
+		penstock_weights_get(m, i, &t);
+		if (penstock_weights_shard(m, i, so, &s))
+			snprintf(o->wrong, sizeof(o->wrong), "%s", penstock_errmsg());
+		else
+			compare(o, dev, at, &s, &t);
+	}
+}
+
+/* Each tensor's shard, or all of it, into memory of the rank's own. */
+static inline int load_into(struct self *self, struct penstock_group *g, struct penstock_weights *m,
+		     struct penstock_device *dev, const struct penstock_shard_opts *so,
+		     struct outcome *o)
+{
+	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
+	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_piece pieces[3 * COUNT(model)];
+	char *ptrs[COUNT(model)] = { NULL };
+	unsigned n = 0;
+	int ret = 0;
+
+	for (unsigned i = 0; i < COUNT(model) && !ret; i++) {
+		struct penstock_shard s = { .size = sizeof(s) };
+		void *ptr = NULL;
+
+		ret = penstock_weights_shard(m, i, so, &s);
+		if (!ret)
+			ret = penstock_alloc(dev, s.bytes, &ptr);
+		ptrs[i] = ptr;
+		for (unsigned p = 0; p < s.piece_count && !ret; p++) {
+			pieces[n] = s.pieces[p];
+			pieces[n].ptr = ptrs[i] + (uintptr_t)pieces[n].ptr;
+			pieces[n++].dev = dev;
+		}
+	}
+	lo.each = each;
+	lo.user = self;
+	if (!ret)
+		ret = penstock_group_load_into(g, m, pieces, n, &lo, &r);
+	o->read = r.read;
+	o->bytes = r.bytes;
+	o->cpu_copied = r.cpu_copied;
+	if (!ret)
+		look(o, m, dev, so, NULL, ptrs);
+	return ret;
+}
+
+static inline int load_all(struct self *self, struct penstock_group *g, struct penstock_weights *m,
+		    struct penstock_device *dev, const struct penstock_shard_opts *so,
+		    struct outcome *o)
+{
+	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
+	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_loaded *loaded = NULL;
+	int ret;
+
+	lo.each = each;
+	lo.user = self;
+	lo.shard = self->job->shard ? so : NULL;
+	ret = penstock_group_load(g, m, &dev, 1, &lo, &r, &loaded);
+	o->read = r.read;
+	o->bytes = r.bytes;
+	o->cpu_copied = r.cpu_copied;
+	o->device_bytes = r.device_bytes;
+	if (!ret)
+		look(o, m, dev, so, loaded, NULL);
+	else if (loaded)
+		snprintf(o->wrong, sizeof(o->wrong), "a load that failed gave something out");
+	penstock_loaded_free(loaded);
+	return ret;
+}
+
+/* Contexts that this process has made, one of the GPU named and none of another. */
+static inline size_t count_ctxs(const struct job *job, unsigned rank)
+{
+	int (*state)(int, unsigned *, int *) = NULL;
+	void *driver = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
+	size_t count = 0;
+
+	if (!driver || !job->gpus)
+		return 0;
+	*(void **)&state = dlsym(driver, "cuDevicePrimaryCtxGetState");
+	for (unsigned i = 0; i < job->gpus; i++) {
+		unsigned flags;
+		int active = 0;
+
+		state((int)i, &flags, &active);
+		count += active && i != rank % job->gpus ? 100 : (size_t)active;
+	}
+	dlclose(driver);
+	return count;
+}
+
+static inline int be_rank(struct self *self, struct outcome *o)
+{
+	const struct job *job = self->job;
+	struct penstock_group_opts go = job->opts;
+	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
+	const char *path = job->other_path && self->rank == job->ranks - 1 ? job->other_path
+									  : job->path;
+	struct penstock_weights *m;
+	struct penstock_device *dev;
+	struct penstock_group *g;
+	char name[32] = "host";
+	int ret;
+
+	if (job->gpus)
+		snprintf(name, sizeof(name), "cuda:%u", self->rank % job->gpus);
+	so.ranks = job->shard ? job->ranks : 1;
+	so.rank = job->shard ? self->rank : 0;
+	go.size = sizeof(go);
+	go.dir = meeting_place();
+	go.timeout_ms = 20000;
+	if (penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_device_open(name, NULL, &dev) < 0)
+		return -1;
+	ret = penstock_weights_open(path, NULL, &m);
+	if (!ret)
+		ret = penstock_group_open(job->name, self->rank, job->ranks, &go, &g);
+	if (ret)
+		return ret;
+	ret = job->into ? load_into(self, g, m, dev, &so, o) : load_all(self, g, m, dev, &so, o);
+	/* And once more, in the same group. */
+	if (!ret && !(job->end == LEAVES && job->who == self->rank))
+		ret = load_all(self, g, m, dev, &so, o);
+	if (ret)
+		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
+	o->ctxs = count_ctxs(job, self->rank);
+	penstock_group_close(g);
+	penstock_weights_close(m);
+	penstock_device_close(dev);
+	penstock_device_close(host);
+	return ret;
+}
+
+static inline pid_t start(const struct job *job, unsigned rank)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		struct self self = { job, rank, 0 };
+		struct outcome *o = &outcomes[rank];
+
+		alarm(35);
+		o->ret = be_rank(&self, o);
+		if (o->ret && !*o->text)
+			snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
+		o->ended_ms = now_ms();
+		_exit(0);
+	}
+	return pid;
+}
+
+static inline void begin(struct job *job)
+{
+	char gpus[16];
+
+	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
+	snprintf(gpus, sizeof(gpus), "%u", job->gpus ? job->gpus : 1);
+	setenv("PENSTOCK_STANDIN_DEVICES", gpus, 1);
+	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
+	setenv("PENSTOCK_STANDIN_PEER", job->apart ? "0" : "1", 1);
+	for (unsigned i = 0; i < job->ranks; i++) {
+		outcomes[i].ret = 1; /* until it has said otherwise */
+		job->pids[i] = start(job, i);
+	}
+}
+
+/* All ranks, to their end; who ends before the others is waited for last, so that they
+ * can see how it ended. */
+static inline void finish(const struct job *job)
+{
+	for (unsigned n = 0; n < job->ranks; n++) {
+		unsigned i = (n + job->who + 1) % job->ranks;
+		bool killed = i == job->who && (job->end == DIES || job->end == SURVIVED);
+		int status = 0;
+
+		if (i == job->who && job->end == HANGS)
+			kill(job->pids[i], SIGCONT);
+		assert_int_equal(waitpid(job->pids[i], &status, 0), job->pids[i]);
+		if (status != (killed ? SIGKILL : 0))
+			fail_msg("rank %u ended with status %#x", i, status);
+	}
+}
+
+static inline void go(struct job *job)
+{
+	begin(job);
+	finish(job);
+}
+
+static inline uint64_t length_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+static inline void all_right(struct job *job)
+{
+	uint64_t read = 0;
+
+	go(job);
+	for (unsigned i = 0; i < job->ranks; i++) {
+		if (outcomes[i].ret || *outcomes[i].wrong)
+			fail_msg("rank %u of %u: %d, %s%s", i, job->ranks, outcomes[i].ret,
+				 outcomes[i].text, outcomes[i].wrong);
+		assert_true(outcomes[i].read > 0);
+		assert_int_equal(outcomes[i].ctxs, job->gpus ? 1 : 0);
+		if (job->gpus) /* by a CPU into the windows at most, never out of them */
+			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->apart);
+		read += outcomes[i].read;
+	}
+	assert_true(read * 100 <= length_of(job->path) * 105);
+}
+
+static inline const char *model_path(void)
+{
+	const char *path = made_path("group.safetensors");
+
+	made_file(path, model, COUNT(model), 5);
+	return path;
+}
+
+/* All but `who`, unless that is nobody. */
+static inline void others_say(const struct job *job, int code, const char *text)
+{
+	for (unsigned i = 0; i < job->ranks; i++) {
+		if (i == job->who && job->end != DONE)
+			continue;
+		if (outcomes[i].ret != code || !strstr(outcomes[i].text, text) ||
+		    *outcomes[i].wrong)
+			fail_msg("rank %u: %d, '%s' (%s), expected %d, '%s'", i, outcomes[i].ret,
+				 outcomes[i].text, outcomes[i].wrong, code, text);
+	}
+}
+
+static inline int setup_group(void **state)
+{
+	(void)state;
+	test_use_standin();
+	outcomes = mmap(NULL, AREAS * RANKS_MAX * sizeof(*outcomes), PROT_READ | PROT_WRITE,
+			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	return outcomes == MAP_FAILED ? -1 : 0;
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a group ends before its load does: what the others are told when a rank fails, dies,
+ * hangs, leaves or is not what it should be, and who may join. The uid of another user is
+ * not tried: such a process cannot enter the directory in which they meet.
+ */
+#include "group.h"
+
+/* ---- one of them ends ---- */
+
+static struct job small_chunks(const char *name, enum end end)
+{
+	return (struct job){ .name = name, .path = model_path(), .ranks = 4, .end = end,
+			     .opts = { .window = 64 << 10, .windows = 2 } };
+}
+
+static void someone_dies(enum end end)
+{
+	struct job job = small_chunks("dies", end);
+	char text[80];
+
+	for (job.who = 0; job.who < 4; job.who++) {
+		uint64_t begun = now_ms();
+
+		job.gpus = job.who % 2 ? 4 : 0;
+		go(&job);
+		if (end == SURVIVED) {
+			assert_true(outcomes[job.who].child > 0);
+			assert_int_equal(kill(outcomes[job.who].child, SIGKILL), 0);
+		}
+		snprintf(text, sizeof(text), "rank %u of group 'dies' has gone: its process %ld "
+			 "was killed by signal 9", job.who, (long)job.pids[job.who]);
+		others_say(&job, -ECONNRESET, text);
+		for (unsigned i = 0; i < 4; i++)
+			if (i != job.who)
+				assert_true(outcomes[i].ended_ms - begun < LIMIT_MS);
+	}
+}
+
+static void test_dies(void **state)
+{
+	(void)state;
+	someone_dies(DIES);
+}
+
+/* The end of a socket does not tell then, the end of the process does. */
+static void test_dies_with_a_child(void **state)
+{
+	(void)state;
+	someone_dies(SURVIVED);
+}
+
+/* The others end within the limit; who hung learns of it when it goes on. */
+static void test_hangs(void **state)
+{
+	struct job jobs[AREAS] = { small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS) };
+	struct outcome *areas = outcomes;
+	char text[80];
+
+	(void)state;
+	for (unsigned i = 0; i < AREAS; i++) {
+		jobs[i].who = 2 * i;
+		jobs[i].opts.stall_ms = 4000;
+		outcomes = areas + i * RANKS_MAX;
+		begin(&jobs[i]);
+	}
+	for (unsigned i = 0; i < AREAS; i++) {
+		outcomes = areas + i * RANKS_MAX;
+		finish(&jobs[i]);
+		snprintf(text, sizeof(text), "rank %u of group '%s' hangs: the others have waited "
+			 "for it for 4.0 s", jobs[i].who, jobs[i].name);
+		others_say(&jobs[i], -ETIMEDOUT, text);
+		assert_true(outcomes[jobs[i].who].ret < 0);
+		assert_non_null(strstr(outcomes[jobs[i].who].text, "of group 'hangs-"));
+		assert_string_equal(outcomes[jobs[i].who].wrong, "");
+	}
+	outcomes = areas;
+}
+
+/* A rank that closes the group is none that died. */
+static void test_leaves(void **state)
+{
+	struct job job = small_chunks("leaves", LEAVES);
+	char text[80];
+
+	(void)state;
+	for (job.who = 0; job.who < 4; job.who += 3) {
+		go(&job);
+		assert_int_equal(outcomes[job.who].ret, 0);
+		snprintf(text, sizeof(text), "rank %u of group 'leaves' has gone: it closed the "
+			 "group", job.who);
+		others_say(&job, -ECONNRESET, text);
+	}
+}
+
+static void test_fails(void **state)
+{
+	struct job job = small_chunks("fails", FAILS);
+	char text[64];
+
+	(void)state;
+	job.gpus = 4;
+	for (job.who = 0; job.who < 4; job.who += 3) {
+		snprintf(text, sizeof(text), "rank %u: cancelled by the caller", job.who);
+		go(&job);
+		others_say(&job, -ECANCELED, text);
+		assert_int_equal(outcomes[job.who].ret, -ECANCELED);
+		assert_string_equal(outcomes[job.who].text, "cancelled by the caller");
+	}
+}
+
+static void test_other_file(void **state)
+{
+	struct job job = { .name = "other", .path = model_path(), .ranks = 3 };
+	const char *other = made_path("other.safetensors");
+
+	(void)state;
+	made_file(other, model, COUNT(model), 5);
+	job.other_path = other;
+	go(&job);
+	others_say(&job, -ESTALE, "rank 2 has another file than rank 0");
+	assert_non_null(strstr(outcomes[0].text, "group.safetensors"));
+	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
+}
+
+/* ---- who may join ---- */
+
+static pid_t join_as(const char *name, unsigned rank, unsigned ranks, unsigned slot)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
+		struct outcome *o = &outcomes[slot];
+		struct penstock_group *g = NULL;
+
+		alarm(35);
+		go.dir = meeting_place();
+		go.timeout_ms = 15000;
+		o->ret = penstock_group_open(name, rank, ranks, &go, &g);
+		snprintf(o->text, sizeof(o->text), "%s", o->ret ? penstock_errmsg() : "");
+		penstock_group_close(g);
+		_exit(0);
+	}
+	return pid;
+}
+
+static void test_not_of_one_mind(void **state)
+{
+	pid_t a, b;
+
+	(void)state;
+	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
+	a = join_as("sizes", 0, 2, 0);
+	b = join_as("sizes", 1, 3, 1);
+	waitpid(a, NULL, 0);
+	waitpid(b, NULL, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(outcomes[i].ret, -EINVAL);
+		assert_non_null(strstr(outcomes[i].text, "rank 1 says that there are 3 ranks"));
+	}
+	a = join_as("twice", 0, 3, 0);
+	b = join_as("twice", 2, 3, 1);
+	waitpid(join_as("twice", 2, 3, 2), NULL, 0);
+	waitpid(a, NULL, 0);
+	waitpid(b, NULL, 0);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(outcomes[i].ret, -EEXIST);
+		assert_non_null(strstr(outcomes[i].text, "two processes say that they are rank 2"));
+	}
+}
+
+static int try_open(const char *name, unsigned rank, unsigned ranks, const char *dir,
+		    const char *text)
+{
+	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
+	struct penstock_group *g;
+	int ret;
+
+	go.dir = dir;
+	go.timeout_ms = 30;
+	ret = penstock_group_open(name, rank, ranks, &go, &g);
+	if (!ret)
+		penstock_group_close(g);
+	else if (!strstr(penstock_errmsg(), text))
+		fail_msg("'%s', expected '%s'", penstock_errmsg(), text);
+	return ret;
+}
+
+static void test_refused(void **state)
+{
+	const char *dir = meeting_place();
+	char open_dir[1024], name[200];
+
+	(void)state;
+	memset(name, 'n', sizeof(name) - 1);
+	name[sizeof(name) - 1] = '\0';
+	assert_int_equal(try_open(name, 0, 2, dir, "63 bytes at most"), -ENAMETOOLONG);
+	name[63] = '\0';
+	snprintf(open_dir, sizeof(open_dir), "/tmp/%0100d", 1);
+	assert_int_equal(try_open(name, 0, 2, open_dir, "longer than the 107"), -ENAMETOOLONG);
+	assert_int_equal(try_open("", 0, 2, dir, "not empty"), -EINVAL);
+	assert_int_equal(try_open("a/b", 0, 2, dir, "no slash"), -EINVAL);
+	assert_int_equal(try_open("a", 2, 2, dir, "rank 2 of 2"), -EINVAL);
+	assert_int_equal(try_open("a", 0, 0, dir, "rank 0 of 0"), -EINVAL);
+	assert_int_equal(try_open("a", 0, 2, dir, "rank 1 of 2 has not come"), -ETIMEDOUT);
+	assert_int_equal(try_open("a", 1, 2, dir, "rank 0 has not come"), -ETIMEDOUT);
+	assert_int_equal(try_open("a", 0, 1, dir, ""), 0);
+	snprintf(open_dir, sizeof(open_dir), "%s", made_path("open"));
+	mkdir(open_dir, 0755);
+	chmod(open_dir, 0755);
+	assert_int_equal(try_open("a", 0, 2, open_dir, "this user alone"), -EPERM);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_dies),
+		cmocka_unit_test(test_dies_with_a_child),
+		cmocka_unit_test(test_hangs),
+		cmocka_unit_test(test_leaves),
+		cmocka_unit_test(test_fails),
+		cmocka_unit_test(test_other_file),
+		cmocka_unit_test(test_not_of_one_mind),
+		cmocka_unit_test(test_refused),
+	};
+
+	return cmocka_run_group_tests(tests, setup_group, NULL);
+}
