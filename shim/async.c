@@ -24,13 +24,9 @@
 /* What is remembered of a request until it is looked at. */
 struct out {
 	struct out *next;
-	struct shim_file *file; /* NULL: the place is free */
-	struct penstock_device *dev;
-	void *stream;
+	struct shim_move m; /* m.file NULL: the place is free */
 	uint64_t id;
-	enum penstock_op op;
 	struct shim_timer timer;
-	struct penstock_seg seg;
 };
 
 static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -111,7 +107,7 @@ struct cuf_error cuFileStreamRegister(void *stream, unsigned flags)
 
 static void give_out(struct out *o)
 {
-	o->file = NULL;
+	o->m.file = NULL;
 	o->next = free_outs;
 	free_outs = o;
 	out_count--;
@@ -122,15 +118,15 @@ static void look_at(const struct penstock_done *done)
 	struct out *o = done->user;
 	int64_t ret = done->result;
 
-	if (ret >= 0 && shim_is_first(o->file, o->op))
-		shim_first_use(o->file, done->report, o->op, o->dev);
+	if (ret >= 0 && shim_is_first(&o->m))
+		shim_first_use(&o->m, done->report);
 	if (ret < 0)
-		shim_log(SHIM_ERROR, "%s: a stream-ordered %s failed: %s",
-			 o->file->name ? o->file->name : "file",
-			 o->op == PENSTOCK_READ ? "read" : "write", done->report->text);
+		shim_say_failed(&o->m, "a stream's ", shim_code(ret, done->report->why),
+				done->report->text);
 	if (o->timer.level)
-		shim_count_io(&o->timer, o->op, false, ret, &o->seg, o->seg.row_len, done->report);
-	shim_file_leave(o->file);
+		shim_count_io(&o->timer, o->m.req.op, false, ret, &o->m.seg, o->m.seg.row_len,
+			      done->report);
+	shim_move_end(&o->m);
 	give_out(o);
 }
 
@@ -156,8 +152,8 @@ static unsigned harvest(int64_t wait_ns)
 static void drop_broken(void *stream)
 {
 	for (unsigned i = 0; outs && i < OUT_MAX; i++)
-		if (outs[i].file && (!stream || outs[i].stream == stream) &&
-		    shim_cuda_stream_broken(outs[i].stream))
+		if (outs[i].m.file && (!stream || outs[i].m.req.stream == stream) &&
+		    shim_cuda_stream_broken(outs[i].m.req.stream))
 			penstock_cancel(queue, outs[i].id);
 }
 
@@ -260,10 +256,9 @@ static struct out *take_out(void)
 	return o;
 }
 
-static int code_of_submit(int64_t ret)
+/* No errno can be returned here: what shim_code leaves to one has a code all the same. */
+static int code_of_refusal(int64_t ret, int code)
 {
-	int code = shim_code(ret, penstock_errwhy());
-
 	if (code)
 		return code;
 	switch (ret) {
@@ -283,15 +278,10 @@ static int hand_in(struct shim_move *m)
 {
 	const struct timespec pause = {0, PAUSE_NS};
 	struct out *o = take_out();
-	int ret;
+	int ret, code;
 
-	*o = (struct out){.file = m->file,
-			  .dev = m->seg.dev,
-			  .stream = m->req.stream,
-			  .op = m->req.op,
-			  .timer = shim_timer_start(),
-			  .seg = m->seg};
 	m->req.user = o;
+	*o = (struct out){.m = *m, .timer = shim_timer_start()};
 	while ((ret = penstock_submit(queue, &m->req, 1, &o->id)) == -EAGAIN) {
 		pthread_mutex_unlock(&async_lock);
 		nanosleep(&pause, NULL);
@@ -300,12 +290,11 @@ static int hand_in(struct shim_move *m)
 	}
 	if (ret == 1)
 		return 0; /* the file is let go when it was looked at */
+	code = shim_code(ret, penstock_errwhy());
+	shim_say_failed(m, "a stream's ", code, penstock_errmsg());
 	give_out(o);
-	shim_log(SHIM_ERROR, "%s: a stream-ordered %s is refused: %s",
-		 m->file->name ? m->file->name : "file",
-		 m->req.op == PENSTOCK_READ ? "read" : "write", penstock_errmsg());
-	shim_file_leave(m->file);
-	return code_of_submit(ret);
+	shim_move_end(m);
+	return code_of_refusal(ret, code);
 }
 
 /* The caller's pointers, read at submit. */

@@ -191,19 +191,19 @@ static int take_all(struct batch *b, const struct cuf_io_params *params, unsigne
 	return code;
 }
 
-static int code_of_refusal(int64_t ret)
+/* The core just refused it: that is said, and its code returned, 0 for none. */
+static int say_refused(const struct op *op, int64_t ret)
 {
 	int code = shim_code(ret, penstock_errwhy());
 
+	shim_say_failed(&op->m, "a batch's ", code, penstock_errmsg());
 	return code == CUF_IO_NOT_SUPPORTED ? CUF_BATCH_NOCOMPAT_ERROR : code;
 }
 
 static void refuse(struct batch *b, struct op *op, int64_t ret)
 {
-	int code = code_of_refusal(ret);
+	int code = say_refused(op, ret);
 
-	shim_log(SHIM_ERROR, "%s: a batch operation is refused: %s",
-		 op->m.file->name ? op->m.file->name : "file", penstock_errmsg());
 	op->ret = code ? -code : ret;
 	atomic_store_explicit(&op->state, REFUSED, memory_order_release);
 	atomic_fetch_add(&b->refused, 1);
@@ -229,10 +229,8 @@ static int hand_in(struct batch *b, struct op **ops, unsigned nr)
 			continue;
 		}
 		if (ret == -EOPNOTSUPP && !any) {
-			int code = code_of_refusal(ret);
+			int code = say_refused(op, ret);
 
-			shim_log(SHIM_NOTICE, "%s: a batch is refused: %s",
-				 op->m.file->name ? op->m.file->name : "file", penstock_errmsg());
 			atomic_fetch_sub(&b->out, 1);
 			for (unsigned k = i; k < nr; k++) {
 				shim_move_end(&ops[k]->m);
@@ -329,12 +327,11 @@ static void take_done(struct batch *b, const struct penstock_done *done, struct 
 	int code = 0;
 
 	shim_count_batch_io(op->m.req.op, ret, &op->m.seg, done->report);
-	if (ret >= 0 && shim_is_first(op->m.file, op->m.req.op))
-		shim_first_use(op->m.file, done->report, op->m.req.op, op->m.seg.dev);
+	if (ret >= 0 && shim_is_first(&op->m))
+		shim_first_use(&op->m, done->report);
 	if (ret < 0 && ret != -ECANCELED) {
-		shim_log(SHIM_ERROR, "%s: a batch operation failed: %s",
-			 op->m.file->name ? op->m.file->name : "file", done->report->text);
 		code = shim_code(ret, done->report->why);
+		shim_say_failed(&op->m, "a batch's ", code, done->report->text);
 	}
 	hand_out(b, op, code ? -code : ret, event);
 }

@@ -255,8 +255,8 @@ static int open_file(struct shim_file *f, int fd, const struct stat *stat)
 	if (atomic_load(&shim.require) == PENSTOCK_DIRECT)
 		code = check_direct(f->st, fd, text, sizeof(text));
 	if (code)
-		shim_log(SHIM_NOTICE, "%s: refused, compat mode is off: %s",
-			 f->name ? f->name : "file", text);
+		shim_log_refused("%s: refused, compat mode is off: %s", f->name ? f->name : "file",
+				 text);
 	else
 		code = remember_fd(f);
 	if (code) {

@@ -64,6 +64,18 @@ void shim_log(enum shim_level at, const char *fmt, ...)
 	errno = saved;
 }
 
+void shim_log_refused(const char *fmt, ...)
+{
+	char text[900];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	shim_log(SHIM_NOTICE, "%s", text);
+	penstock_stats_note(text);
+}
+
 static int open_log(const char *path)
 {
 	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);

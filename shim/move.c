@@ -53,6 +53,23 @@ void shim_move_end(struct shim_move *m)
 		shim_file_leave(m->file);
 }
 
+static const char *name_of(const struct shim_move *m)
+{
+	return m->file->name ? m->file->name : "file";
+}
+
+void shim_say_failed(const struct shim_move *m, const char *how, int code, const char *text)
+{
+	const char *what = m->req.op == PENSTOCK_READ ? "read" : "write";
+
+	if (code == CUF_IO_NOT_SUPPORTED)
+		shim_log_refused("%s: %s%s is refused: %s", name_of(m), how, what, text);
+	else
+		shim_log(SHIM_ERROR, "%s: %s%s of %llu bytes at %llu failed: %s", name_of(m), how,
+			 what, (unsigned long long)m->seg.row_len, (unsigned long long)m->seg.off,
+			 text);
+}
+
 /* Why the most direct path that did not carry it all was not taken: the first row
  * that has a say for this kind of device. */
 static const char *reason(const struct penstock_report *report)
@@ -100,18 +117,19 @@ static bool worth_saying(const char *path, const char *why)
 	return few;
 }
 
-void shim_first_use(struct shim_file *f, const struct penstock_report *report, enum penstock_op op,
-		    struct penstock_device *dev)
+void shim_first_use(const struct shim_move *m, const struct penstock_report *report)
 {
+	unsigned bit = 1u << m->req.op;
 	const char *why;
 
 	if (!report->bytes ||
-	    atomic_fetch_or_explicit(&f->said, 1u << op, memory_order_relaxed) & (1u << op))
+	    atomic_fetch_or_explicit(&m->file->said, bit, memory_order_relaxed) & bit)
 		return;
 	why = reason(report);
 	if (!worth_saying(report->path, why))
 		return;
-	shim_log(SHIM_NOTICE, "%s: %s %s by path %s, engine %s%s%s", f->name ? f->name : "file",
-		 op == PENSTOCK_READ ? "read into" : "written from", penstock_device_name(dev),
-		 report->path, report->engine, why ? "; no more direct one: " : "", why ? why : "");
+	shim_log(SHIM_NOTICE, "%s: %s %s by path %s, engine %s%s%s", name_of(m),
+		 m->req.op == PENSTOCK_READ ? "read into" : "written from",
+		 penstock_device_name(m->seg.dev), report->path, report->engine,
+		 why ? "; no more direct one: " : "", why ? why : "");
 }

@@ -141,12 +141,13 @@ struct shim_move {
 int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len, off_t file_off,
 		    off_t base_off, enum penstock_op op);
 void shim_move_end(struct shim_move *m);
+/* Says what could not be moved, and why; `how` is "", "a batch's " or "a stream's ". */
+void shim_say_failed(const struct shim_move *m, const char *how, int code, const char *text);
 /* The first time that a file is read or written: path and reason to the log. */
-void shim_first_use(struct shim_file *f, const struct penstock_report *report, enum penstock_op op,
-		    struct penstock_device *dev);
-static inline bool shim_is_first(struct shim_file *f, enum penstock_op op)
+void shim_first_use(const struct shim_move *m, const struct penstock_report *report);
+static inline bool shim_is_first(const struct shim_move *m)
 {
-	return !(atomic_load_explicit(&f->said, memory_order_relaxed) & (1u << op));
+	return !(atomic_load_explicit(&m->file->said, memory_order_relaxed) & (1u << m->req.op));
 }
 
 /* ---- stream order: async.c ---- */
@@ -182,6 +183,8 @@ bool shim_cuda_uuid(int ordinal, char *uuid);
 enum shim_level { SHIM_NOTICE, SHIM_ERROR, SHIM_WARN, SHIM_INFO, SHIM_DEBUG, SHIM_TRACE };
 
 void shim_log(enum shim_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What compat mode off refuses: a line of level NOTICE, and a note for penstock stats. */
+void shim_log_refused(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Level and place, from the configuration; under shim.lock. */
 void shim_log_setup(const struct shim_config *config);
 bool shim_log_to_file(void);

@@ -19,18 +19,10 @@ static ssize_t failed(int code)
 	return -(ssize_t)code;
 }
 
-static void say_failed(const struct shim_file *f, const struct penstock_req *req, int64_t ret)
-{
-	shim_log(ret == -EOPNOTSUPP ? SHIM_NOTICE : SHIM_ERROR, "%s: %s of %llu bytes at %llu: %s",
-		 f->name ? f->name : "file", req->op == PENSTOCK_READ ? "read" : "write",
-		 (unsigned long long)req->segs[0].row_len, (unsigned long long)req->segs[0].off,
-		 penstock_errmsg());
-}
-
 static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 {
 	struct penstock_report report; /* 1 KiB: no more than its size is set */
-	bool first = shim_is_first(m->file, m->req.op);
+	bool first = shim_is_first(m);
 	struct shim_timer timer = shim_timer_start();
 	bool look = first || timer.level >= 3;
 	enum penstock_op op = m->req.op;
@@ -39,15 +31,14 @@ static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 
 	report.size = sizeof(report);
 	ret = penstock_transfer(&m->req, look ? &report : NULL);
-
 	if (ret < 0)
 		why = penstock_errwhy();
 	if (timer.level)
 		shim_count_io(&timer, op, vector, ret, &m->seg, len, look ? &report : NULL);
 	if (ret < 0)
-		say_failed(m->file, &m->req, ret);
+		shim_say_failed(m, "", shim_code(ret, why), penstock_errmsg());
 	else if (first)
-		shim_first_use(m->file, &report, op, m->req.segs[0].dev);
+		shim_first_use(m, &report);
 	return shim_result(ret, why);
 }
 

@@ -65,6 +65,24 @@ static unsigned said(const char *words)
 	return count;
 }
 
+/* That `penstock stats` of this process has a note with these words. */
+static bool noted(const char *words)
+{
+	char command[PATH_MAX + 64], line[1024];
+	ssize_t n = readlink("/proc/self/exe", command, PATH_MAX);
+	bool found = false;
+	FILE *f;
+
+	assert_true(n > 0);
+	command[n] = '\0';
+	snprintf(strrchr(command, '/'), 64, "/../penstock stats %d", (int)getpid());
+	f = popen(command, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f))
+		found |= !strncmp(line, "note: ", 6) && strstr(line, words);
+	return pclose(f) == 0 && found;
+}
+
 static size_t size_of(int param)
 {
 	size_t value = 12345;
@@ -349,6 +367,7 @@ static void compat_off(void **state)
 	st_register(memory, &code);
 	assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
 	assert_int_equal(said("refused, compat mode is off: "), 1);
+	assert_true(noted("/memfd:compat (deleted): refused, compat mode is off: "));
 	assert_true(fcntl(memory, F_GETFD) >= 0); /* still the caller's */
 	disk = st_make("compat", 65536, O_RDWR);
 	fh = st_register(disk, &code);
@@ -366,6 +385,9 @@ static void compat_off(void **state)
 		assert_code(cuFileBatchIOSubmit(batch, 1, &param, 0), CUF_BATCH_NOCOMPAT_ERROR);
 		cuFileBatchIODestroy(batch);
 		assert_true(said("no path of the required class: ") >= 4);
+		assert_true(noted("read is refused: ") && noted("write is refused: "));
+		assert_true(noted("a batch's read is refused: "));
+		assert_true(noted("a stream's read is refused: "));
 		cuFileHandleDeregister(fh);
 	} else {
 		assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
