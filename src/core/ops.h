@@ -115,6 +115,8 @@ struct pst_call {
 	unsigned iov_count;
 	uint64_t off;
 	int64_t result;		/* bytes or -errno */
+	const char *engine;	/* what carried it, static; the engine's, if that is another */
+	enum penstock_why engine_why; /* then why */
 	void (*done)(struct pst_call *call); /* on the lane's thread */
 	struct pst_call *next;	/* the engine's while in flight */
 	uint64_t word;		/* the engine's */
@@ -138,10 +140,12 @@ struct pst_io {
 	unsigned iov_count;
 	int64_t result;		/* bytes (short only at the end) or -errno */
 	const char *engine;	/* what carried it, static */
+	enum penstock_why engine_why; /* why not a better one, if that showed on the way */
 	struct pst_err err;	/* with the sentence when result < 0 */
 	void (*done)(struct pst_io *io);
 	struct pst_io *next;	/* the storage's while in flight, then the lane's */
 	struct pst_call call;	/* the storage's, for its engine */
+	unsigned tries;		/* the storage's: calls in a row that moved nothing */
 };
 
 struct pst_storage_ops {
@@ -409,7 +413,8 @@ struct pst_engine_ops {
 	/* The lane's part of the ring, so that calls with `fixed` may name it. */
 	int (*register_slots)(struct pst_engine *engine, void *base, size_t len,
 			      struct pst_err *err);
-	/* 0 and done() comes once from poll or wait; -EAGAIN when depth is reached. */
+	/* 0 and done() comes once from poll or wait; -EAGAIN when depth is reached. Whatever
+	 * becomes of the engine, calls that it has taken are carried. */
 	int (*submit)(struct pst_engine *engine, struct pst_call *call);
 	int (*poll)(struct pst_engine *engine); /* flush, reap; how many were reaped */
 	/* Sleeps until a completion, the wake_fd, or timeout_us (-1: none); reaps. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One system call, now: see now.h. Never loops over short transfers; the storage
- * that asked knows what a short one means.
+ * One system call, now: see now.h. Never makes it again, short or interrupted; the
+ * storage that asked knows what that means.
  */
 #include "io/now.h"
 
@@ -32,10 +32,7 @@ static ssize_t once(const struct pst_call *call)
 
 int64_t pst_call_now(const struct pst_call *call)
 {
-	ssize_t n;
+	ssize_t n = once(call);
 
-	do
-		n = once(call);
-	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : n;
 }

@@ -8,7 +8,7 @@
 
 #include "core/ops.h"
 
-/* Makes the system call, again after EINTR; bytes or -errno. May be short. */
+/* Makes the system call once; bytes or -errno. May be short or interrupted. */
 int64_t pst_call_now(const struct pst_call *call);
 
 #endif

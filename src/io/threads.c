@@ -187,8 +187,8 @@ static int threads_wait(struct pst_engine *engine, int64_t timeout_us)
 	if (ended || engine->wake_fd < 0)
 		return ended;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
-	    read(engine->wake_fd, &value, sizeof(value)) < 0 && errno != EAGAIN)
-		return -errno;
+	    read(engine->wake_fd, &value, sizeof(value)) < 0)
+		return 0; /* interrupted: the next wait takes it */
 	return threads_poll(engine);
 }
 

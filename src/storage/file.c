@@ -9,10 +9,16 @@
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/pump.h"
 #include "io/now.h"
 #include "storage/storages.h"
+
+/* A call that is interrupted is made again at once, one that would have to wait after a
+ * pause: so often while nothing moves at all, then it is an error. */
+#define AGAIN_MAX 200
+#define AGAIN_PAUSE_NS 1000000
 
 static struct pst_io *io_of(struct pst_call *call)
 {
@@ -62,65 +68,94 @@ static void reached(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-static int carry(struct pst_io *io);
-
-/* One call has ended: whole, at the end of the file, short, or failed. */
-static void step(struct pst_call *call)
+/* A call moved nothing and may be made again. False: not any more, the io has ended. */
+static bool again(struct pst_io *io, int code)
 {
-	struct pst_io *io = io_of(call);
+	const struct timespec pause = { 0, AGAIN_PAUSE_NS };
+
+	if (++io->tries > AGAIN_MAX) {
+		fail(io, code);
+		return false;
+	}
+	if (code != -EAGAIN)
+		return true;
+	/* io_uring answers so for a descriptor with O_NONBLOCK, where a plain call waits. */
+	if (io->flags & PST_IO_NOW)
+		nanosleep(&pause, NULL);
+	io->flags |= PST_IO_NOW;
+	return true;
+}
+
+/* Takes in how a call ended: whole, at the end of the file, short, or failed. True: what
+ * is left of the io is to be carried; false: it has ended. */
+static bool take(struct pst_io *io)
+{
+	struct pst_call *call = &io->call;
 	const struct pst_storage_facts *facts = &io->st->facts;
-	const struct pst_file *file = io->st->priv;
+	struct pst_file *file = io->st->priv;
 	uint64_t so_far = call->off - io->off;
 	int64_t n = call->result;
-	int ret;
 
+	io->engine = call->engine;
+	io->engine_why = call->engine_why;
 	if (n == -EINTR || n == -EAGAIN)
-		n = 0; /* again from where it is */
-	else if (n < 0) {
+		return again(io, (int)n);
+	io->tries = 0;
+	if (n < 0) {
 		fail(io, (int)n);
-		return;
-	} else if (n == 0 || io->op == PST_IO_SYNC) {
+		return false;
+	}
+	if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
 			fail(io, -EIO); /* a write of nothing is no end of file */
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
 			fail(io, -ENODEV); /* a drive that was pulled out ends at once */
 		else
 			end(io, (int64_t)so_far);
-		return;
+		return false;
 	}
 	so_far += (uint64_t)n;
 	if (io->op == PST_IO_DRAIN)
-		reached(io->st->priv, io->off + so_far);
+		reached(file, io->off + so_far);
 	/* O_DIRECT ends off the grid only at the end of the file. */
-	if (io->op != PST_IO_SYNC &&
-	    (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
-				   (uint64_t)n % facts->off_align))) {
+	if (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
+				  (uint64_t)n % facts->off_align)) {
 		end(io, (int64_t)so_far);
-		return;
+		return false;
 	}
 	advance(io, (uint64_t)n);
 	call->off += (uint64_t)n;
-	ret = carry(io);
-	if (ret)
-		fail(io, ret);
+	return true;
 }
 
-/* Hands the rest of the io to the engine, or makes the call here. */
+/* Hands the rest of the io to the engine, or makes its calls here until it has ended. */
 static int carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
 	struct pst_call *call = &io->call;
 
-	call->iov = io->iov;
-	call->iov_count = io->iov_count;
-	if (!(io->flags & PST_IO_NOW)) {
-		io->engine = lane->engine_ops->name;
-		return lane->engine_ops->submit(lane->engine, call);
-	}
-	io->engine = "threads"; /* plain calls, on this one */
-	call->result = pst_call_now(call);
-	step(call);
+	do {
+		call->iov = io->iov;
+		call->iov_count = io->iov_count;
+		call->engine_why = PENSTOCK_WHY_NONE;
+		if (!(io->flags & PST_IO_NOW)) {
+			call->engine = lane->engine_ops->name;
+			return lane->engine_ops->submit(lane->engine, call);
+		}
+		call->engine = "threads"; /* plain calls, on this one */
+		call->result = pst_call_now(call);
+	} while (take(io));
 	return 0;
+}
+
+/* The engine has made the call. */
+static void called(struct pst_call *call)
+{
+	struct pst_io *io = io_of(call);
+	int ret = take(io) ? carry(io) : 0;
+
+	if (ret)
+		fail(io, ret);
 }
 
 static int start(struct pst_io *io, enum pst_io_op op)
@@ -133,7 +168,8 @@ static int start(struct pst_io *io, enum pst_io_op op)
 	call->op = op;
 	call->fixed = (io->flags & PST_IO_RING) && io->lane->fixed;
 	call->off = io->off;
-	call->done = step;
+	call->done = called;
+	io->tries = 0;
 	return carry(io);
 }
 
