@@ -38,6 +38,7 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->priv = NULL;
 	chunk->waits = 0;
 	chunk->io.st = NULL;
+	chunk->io.engine_why = PENSTOCK_WHY_NONE;
 	lane->busy++;
 	return chunk;
 }

@@ -56,6 +56,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 	add(&req->chunks, 1);
 	if (chunk->engine)
 		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
+	if (chunk->io.engine_why != PENSTOCK_WHY_NONE) /* several lanes may say so */
+		__atomic_store_n(&req->report.engine_why, chunk->io.engine_why, __ATOMIC_RELAXED);
 	if (chunk->moved < chunk->len)
 		end_at(req, chunk->off + chunk->moved);
 }

@@ -3,13 +3,18 @@
  * Engine uring: one io_uring for each lane, opened, used and closed on the lane's
  * thread. The lane's wake eventfd is read through the ring, so that one wait
  * covers completions and wake-ups. Where io_uring is refused, open says why and
- * the pump takes the next engine. Wraps liburing; nothing else includes it.
+ * the pump takes the next engine. Where io_uring_enter fails and goes on failing, what
+ * the kernel has not taken goes by the last engine, and all that follows. Wraps
+ * liburing; nothing else includes it.
  */
 #include <errno.h>
 #include <liburing.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "core/log.h"
 #include "core/ops.h"
 #include "io/engines.h"
 
@@ -19,15 +24,24 @@
 #define ALONE_BYTES (256u << 10)
 #define TAG_WAKE 1u   /* user_data of the eventfd's read */
 #define TAG_CANCEL 2u /* of a cancel; what it did shows in the call itself */
+/* io_uring_enter that fails, for want of memory mostly, is made again after so long, and
+ * given up when it has failed so often in a row. */
+#define RETRY_US 1000
+#define FAILURES_MAX 50
 
 struct pst_engine {
 	struct io_uring ring;
-	unsigned depth, inflight;
+	unsigned depth, inflight; /* in the ring */
 	int wake_fd;
 	uint64_t wake_value;
 	bool wake_armed;
 	bool registered;
 	struct iovec slots;
+	unsigned failures;	/* of io_uring_enter, in a row */
+	uint64_t failed_us;	/* when it failed last */
+	bool gave_up;		/* the heir carries what comes */
+	const struct pst_engine_ops *heir_ops;
+	struct pst_engine *heir; /* another engine's: only for its table */
 };
 
 static int setup(struct pst_engine *engine, unsigned entries)
@@ -53,12 +67,22 @@ static int setup(struct pst_engine *engine, unsigned entries)
 static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
 	struct pst_engine *engine = calloc(1, sizeof(*engine));
+	unsigned last = 0;
 	int ret;
 
 	if (!engine)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an io_uring");
+	while (pst_engines[last + 1]) /* it runs anywhere */
+		last++;
+	engine->heir_ops = pst_engines[last];
+	ret = engine->heir_ops->open(&engine->heir, depth, wake_fd, err);
+	if (ret < 0) {
+		free(engine);
+		return ret;
+	}
 	ret = setup(engine, depth + 2);
 	if (ret < 0) {
+		engine->heir_ops->close(engine->heir);
 		free(engine);
 		if (ret == -ENOMEM)
 			return pst_fail_errno(err, ret, PENSTOCK_WHY_MEMLOCK,
@@ -79,6 +103,7 @@ static void uring_close(struct pst_engine *engine)
 	if (!engine)
 		return;
 	io_uring_queue_exit(&engine->ring);
+	engine->heir_ops->close(engine->heir);
 	free(engine);
 }
 
@@ -124,16 +149,100 @@ static void prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
 		io_uring_prep_writev(sqe, call->fd, iov, call->iov_count, call->off);
 }
 
+/* ---- giving up ---- */
+
+static uint64_t now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000;
+}
+
+static int pass_on(struct pst_engine *engine, struct pst_call *call)
+{
+	call->engine = engine->heir_ops->name;
+	call->engine_why = PENSTOCK_WHY_NO_URING;
+	return engine->heir_ops->submit(engine->heir, call);
+}
+
+/* What the kernel has taken it will still complete, and until then the memory is its
+ * own: that is waited for, however long. The rest it must not be given any more. */
+static void give_up(struct pst_engine *engine, int code)
+{
+	const struct io_uring_sq *sq = &engine->ring.sq;
+	uint64_t one = 1;
+
+	errno = -code;
+	pst_log(PST_LOG_WARN, "uring", "io_uring_enter: %m, %u times; going on by %s",
+		engine->failures, engine->heir_ops->name);
+	engine->gave_up = true;
+	for (unsigned at = sq->sqe_tail - io_uring_sq_ready(&engine->ring); at != sq->sqe_tail;
+	     at++) {
+		uint64_t data = sq->sqes[at & sq->ring_mask].user_data;
+
+		if (data == TAG_WAKE) {
+			engine->wake_armed = false;
+		} else if (data != TAG_CANCEL) {
+			engine->inflight--;
+			pass_on(engine, (struct pst_call *)(uintptr_t)data); /* it has room */
+		}
+	}
+	/* A read of the eventfd that the kernel has would take wake-ups from the heir. */
+	if (engine->wake_armed && write(engine->wake_fd, &one, sizeof(one)) < 0)
+		return; /* its counter is full: that ends the read too */
+}
+
+/* What io_uring_enter has answered. */
+static void entered(struct pst_engine *engine, int ret)
+{
+	if (ret >= 0 || ret == -EINTR || ret == -ETIME) {
+		engine->failures = 0;
+		return;
+	}
+	engine->failed_us = now_us();
+	if (++engine->failures == FAILURES_MAX)
+		give_up(engine, ret);
+}
+
+static bool may_enter(const struct pst_engine *engine)
+{
+	return !engine->gave_up &&
+	       (!engine->failures || now_us() - engine->failed_us >= RETRY_US);
+}
+
+/* Hands the kernel what there is for it. */
+static void flush(struct pst_engine *engine)
+{
+	if (io_uring_sq_ready(&engine->ring) && may_enter(engine))
+		entered(engine, io_uring_submit(&engine->ring));
+}
+
+/* While io_uring_enter is put off, or will not be called again. Not by the ring's own
+ * descriptor: that may be ready with what only io_uring_enter can fetch. */
+static void doze(int64_t timeout_us)
+{
+	struct timespec ts = { 0, RETRY_US * 1000 };
+
+	if (timeout_us >= 0 && timeout_us < RETRY_US)
+		ts.tv_nsec = timeout_us * 1000;
+	nanosleep(&ts, NULL);
+}
+
+/* ---- the table ---- */
+
 static int uring_submit(struct pst_engine *engine, struct pst_call *call)
 {
 	struct io_uring_sqe *sqe;
 
+	if (engine->gave_up)
+		return pass_on(engine, call);
 	if (engine->inflight >= engine->depth)
 		return -EAGAIN;
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe) {
-		io_uring_submit(&engine->ring);
-		sqe = io_uring_get_sqe(&engine->ring);
+		flush(engine);
+		sqe = engine->gave_up ? NULL : io_uring_get_sqe(&engine->ring);
 		if (!sqe)
 			return -EAGAIN;
 	}
@@ -141,7 +250,7 @@ static int uring_submit(struct pst_engine *engine, struct pst_call *call)
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
 	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
-		io_uring_submit(&engine->ring); /* if that fails, poll does it again */
+		flush(engine); /* if that fails, poll does it again */
 	return 0;
 }
 
@@ -149,7 +258,7 @@ static void arm_wake(struct pst_engine *engine)
 {
 	struct io_uring_sqe *sqe;
 
-	if (engine->wake_armed || engine->wake_fd < 0)
+	if (engine->wake_armed || engine->wake_fd < 0 || engine->gave_up)
 		return;
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe)
@@ -190,8 +299,9 @@ static int reap(struct pst_engine *engine)
 
 static int uring_poll(struct pst_engine *engine)
 {
-	if (io_uring_sq_ready(&engine->ring))
-		io_uring_submit(&engine->ring);
+	flush(engine);
+	if (engine->gave_up)
+		return reap(engine) + engine->heir_ops->poll(engine->heir);
 	return engine->inflight ? reap(engine) : 0;
 }
 
@@ -199,22 +309,27 @@ static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
 {
 	struct __kernel_timespec ts = { timeout_us / 1000000, timeout_us % 1000000 * 1000 };
 	struct io_uring_cqe *cqe;
-	int ret;
 
+	if (engine->gave_up && !engine->inflight && !engine->wake_armed)
+		return engine->heir_ops->wait(engine->heir, timeout_us);
 	arm_wake(engine);
-	if (timeout_us < 0)
-		ret = io_uring_submit_and_wait(&engine->ring, 1);
+	if (!may_enter(engine))
+		doze(timeout_us);
+	else if (timeout_us < 0)
+		entered(engine, io_uring_submit_and_wait(&engine->ring, 1));
 	else
-		ret = io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL);
-	if (ret < 0 && ret != -ETIME && ret != -EINTR && ret != -EAGAIN && ret != -EBUSY)
-		return ret;
-	return reap(engine);
+		entered(engine, io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts,
+								 NULL));
+	return reap(engine) + (engine->gave_up ? engine->heir_ops->poll(engine->heir) : 0);
 }
 
 static int uring_cancel(struct pst_engine *engine, struct pst_call *call)
 {
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
+	struct io_uring_sqe *sqe;
 
+	if (engine->gave_up)
+		return engine->heir_ops->cancel(engine->heir, call);
+	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe)
 		return -EAGAIN;
 	io_uring_prep_cancel(sqe, call, 0);

@@ -344,6 +344,7 @@ static void piece_done(struct pst_chunk *inner, int result)
 	chunk->cpu_copied += inner->cpu_copied;
 	chunk->dram_laid += inner->dram_laid;
 	chunk->engine = inner->engine;
+	chunk->io.engine_why = inner->io.engine_why;
 	if (result)
 		chunk->err = inner->err;
 	pst_chunk_put(inner);

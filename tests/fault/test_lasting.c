@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * System calls that answer "again" and never anything else. A ring that takes nothing
+ * any more gives what it has to plain calls; a call that would always have to wait or is
+ * always interrupted is an error, after a number of times. Nobody waits for ever, no
+ * byte is wrong, and the storage works when the calls do.
+ */
+#include "world.h"
+
+#include "calls.h"
+
+#define LEN (2u << 20)
+#define SMALL (64u << 10)
+#define ENTERS_MAX 200 /* in vain, by two lanes, before they give up */
+#define CALLS_MAX 600  /* of two chunks, before they are errors */
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* A file of `len` bytes, memory for it, and a transfer between the two by its first path,
+ * which is the only one: "odirect" where TMPDIR has it. */
+struct scene {
+	const char *name, *path;
+	enum penstock_op op;
+	uint64_t len;
+	struct penstock_device *dev;
+	struct penstock_storage *st;
+	unsigned char *mem, *want;
+	struct penstock_report report;
+};
+
+static int64_t transfer(struct scene *s)
+{
+	struct penstock_seg seg = {.buf = s->mem, .dev = s->dev, .row_len = s->len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = s->st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = s->op;
+	req.path = s->path;
+	req.flags = s->op ? PENSTOCK_R_DURABLE : 0;
+	s->report = (struct penstock_report)PENSTOCK_REPORT_INIT;
+	if (s->op == PENSTOCK_READ)
+		memset(s->mem, 0, s->len);
+	return penstock_transfer(&req, &s->report);
+}
+
+static void begin(struct scene *s, const char *engine)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+
+	s->name = world_name("data", false);
+	s->dev = world_device("host", engine, 0);
+	s->want = malloc(s->len);
+	assert_non_null(s->want);
+	assert_int_equal(penstock_alloc(s->dev, s->len, (void **)&s->mem), 0);
+	world_file(s->name, s->len, 1);
+	world_fill(s->want, s->len, s->op ? 2 : 1);
+	if (s->op)
+		memcpy(s->mem, s->want, s->len);
+	world_cache(s->name, false);
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(s->name, &opts, &s->st), 0);
+	assert_int_equal(penstock_prepare(s->st, s->dev, s->op), 0);
+	s->path = "odirect";
+	if (transfer(s) == -EOPNOTSUPP)
+		s->path = "bounce";
+}
+
+static void end(struct scene *s)
+{
+	penstock_close(s->st);
+	penstock_free(s->dev, s->mem);
+	penstock_device_close(s->dev);
+	free(s->want);
+	unlink(s->name);
+}
+
+static void comes_through(struct scene *s)
+{
+	unsigned char *back = s->mem;
+
+	if (transfer(s) != (int64_t)s->len)
+		fail_msg("%s, path %s: %s", s->op ? "write" : "read", s->path, s->report.text);
+	if (s->op) {
+		int fd = open(s->name, O_RDONLY);
+
+		back = malloc(s->len);
+		assert_non_null(back);
+		assert_int_equal(pread(fd, back, s->len, 0), s->len);
+		close(fd);
+	}
+	assert_memory_equal(back, s->want, s->len);
+	if (s->op)
+		free(back);
+}
+
+/* io_uring_enter that fails from the n-th on. */
+static void lose_ring(enum penstock_op op, unsigned nth, int how)
+{
+	struct scene s = {.op = op, .len = LEN};
+
+	begin(&s, "uring");
+	calls_arm_onwards(CALLS_ENTER, nth, how);
+	for (unsigned turn = 0; turn < 3; turn++) {
+		comes_through(&s);
+		if (nth > 1 && !turn) /* those before it may have been enough */
+			continue;
+		assert_string_equal(s.report.engine, "threads");
+		assert_int_equal(s.report.engine_why, PENSTOCK_WHY_NO_URING);
+		assert_int_equal(s.report.retries, 0);
+	}
+	calls_disarm();
+	assert_in_range(calls_seen(), nth, ENTERS_MAX);
+	end(&s);
+}
+
+static void enters(void **state)
+{
+	static const int hows[] = {EAGAIN, EBUSY, ENOMEM, EBADR, EPERM};
+
+	(void)state;
+	if (!world_has_uring())
+		test_skip("io_uring is refused here");
+	for (unsigned i = 0; i < COUNT(hows); i++) {
+		lose_ring(PENSTOCK_READ, 1 + i % 3, hows[i]);
+		lose_ring(PENSTOCK_WRITE, 1 + i % 2, hows[i]);
+	}
+}
+
+static void never_works(enum calls_kind kind, const char *engine, uint64_t len, int how)
+{
+	struct scene s = {.op = kind == CALLS_FILL ? PENSTOCK_READ : PENSTOCK_WRITE, .len = len};
+	unsigned hits;
+
+	begin(&s, engine);
+	calls_arm_onwards(kind, 1, how);
+	assert_int_equal(transfer(&s), -how);
+	hits = calls_disarm();
+	assert_in_range(hits, 2, CALLS_MAX);
+	assert_int_equal(s.report.why, PENSTOCK_WHY_IO_ERROR);
+	assert_non_null(strstr(s.report.text, strerror(how)));
+	assert_int_equal(s.report.bytes, kind == CALLS_SYNC ? len : 0);
+	comes_through(&s);
+	end(&s);
+}
+
+static void calls(void **state)
+{
+	static const char *const engines[] = {"auto", "threads"};
+	static const enum calls_kind kinds[] = {CALLS_FILL, CALLS_DRAIN, CALLS_SYNC};
+
+	(void)state;
+	for (unsigned k = 0; k < COUNT(kinds); k++)
+		for (unsigned e = 0; e < COUNT(engines); e++) {
+			never_works(kinds[k], engines[e], LEN, EAGAIN);
+			never_works(kinds[k], engines[e], LEN, EINTR);
+			/* On the caller's own thread. */
+			never_works(kinds[k], engines[e], SMALL, e ? EAGAIN : EINTR);
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(enters),
+		cmocka_unit_test(calls),
+	};
+
+	return cmocka_run_group_tests_name("lasting", tests, NULL, NULL);
+}
