@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""weights.py [--dir D] [--device cuda:0] [--mib 8192] [--reps 5] [--csv F] [warm] [cold] [small]
+"""weights.py [--dir D] [--device cuda:0] [--layers 15] [--reps 5] [--csv F] [warm cold small]
 
-From open to usable tensors: this package and whatever peers are installed load the
-same safetensors file in turns, each run a fresh process that has imported what it
-needs and has the device's context. `warm`: the file is in the page cache; `cold`: it
-was dropped, and is looked for there before the run counts; `small`: 10,000 tensors of
-64 KiB beside one tensor of the same bytes, as microseconds a tensor. The limits are
-measured in the same rounds: a copy from pinned memory for warm, O_DIRECT reads for
-cold. Medians and ratios are printed, every run goes to the CSV. The machine, the file
-system and the versions are in its first lines."""
+From open to usable tensors: this package and whatever peers are installed load the same
+safetensors file in turns, each run a process of its own that has imported what it needs
+and has the device's context, nothing more. All processes of a round are there before its
+first run and wait. `warm`: the file is in the page cache; `cold`: it was dropped, and is
+looked for there before the run; `small`: 10,000 tensors of 64 KiB beside one tensor of
+the same bytes, as microseconds a tensor. The limits are measured in the same rounds: a
+copy from pinned memory for warm, O_DIRECT reads for cold. What was loaded is compared
+with the file in 16 places. Medians and ratios are printed, every run goes to the CSV,
+whose first lines say machine, file system and versions."""
 
 import argparse
 import errno
@@ -18,20 +19,125 @@ import json
 import mmap
 import os
 import platform
+import random
+import select
 import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
-PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
+import model
+
 OURS = ("penstock thrifty", "penstock fast")
+PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
+DIRECT = ("limit o_direct 16 x 1 MiB", "limit o_direct 8 x 4 MiB")
+SMALL_COUNT, SMALL_BYTES = 10000, 65536
+START_S = 90  # for a process to import and make its context
+
+# ---- in the child: one way to load ------------------------------------------------------
 
 
-# ---- in the child: one run ---------------------------------------------------------
+def penstock_run(device, effort):
+    import penstock
+    framework = None if device.startswith("cuda") else "dlpack"
+    return lambda path: penstock.load_file(path, device=device, framework=framework,
+                                           effort=effort)
 
-def done(device):
+
+def safetensors_run(device):
+    try:
+        from safetensors.torch import load_file
+        return lambda path: load_file(path, device=device)
+    except ImportError:
+        from safetensors.numpy import load_file as load_numpy
+        # Views of a mapping are not loaded: every page is touched once.
+        return lambda path: {n: a.copy() for n, a in load_numpy(path).items()}
+
+
+def fastsafetensors_run(device):
+    from fastsafetensors import fastsafe_open
+
+    def run(path):  # its tensors keep their buffer, no copy is needed
+        with fastsafe_open(filenames=[path], nogds=True, device=device) as f:
+            return {k: f.get_tensor(k) for k in f.keys()}
+    return run
+
+
+def runai_run(device):
+    from runai_model_streamer import SafetensorsStreamer
+
+    def run(path):
+        with SafetensorsStreamer() as streamer:
+            streamer.stream_file(path)
+            return {n: t.to(device) for n, t in streamer.get_tensors()}
+    return run
+
+
+def instanttensor_run(device):
+    from instanttensor import safe_open
+
+    def run(path):
+        with safe_open(path, framework="pt", device=device) as f:
+            return dict(f.tensors())
+    return run
+
+
+def pinned_limit(device):
+    import torch
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    there = []
+
+    def run(path):
+        size = os.path.getsize(path)
+        for at in range(0, size, host.numel()):
+            part = min(host.numel(), size - at)
+            there[0][at:at + part].copy_(host[:part], non_blocking=True)
+
+    def before(path):
+        there[:] = [torch.empty(os.path.getsize(path), dtype=torch.uint8, device=device)]
+    run.before = before
+    return run
+
+
+def direct_limit(threads, piece):
+    def run(path):
+        size, lock, state = os.path.getsize(path), threading.Lock(), [0]
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+
+        def work():
+            buffer = mmap.mmap(-1, piece)
+            while True:
+                with lock:
+                    at, state[0] = state[0], state[0] + piece
+                if at >= size:
+                    return
+                os.preadv(fd, [buffer], at)
+        made = [threading.Thread(target=work) for _ in range(threads)]
+        for t in made:
+            t.start()
+        for t in made:
+            t.join()
+        os.close(fd)
+    return run
+
+
+RUNS = {"penstock thrifty": lambda d: penstock_run(d, "thrifty"),
+        "penstock fast": lambda d: penstock_run(d, "fast"),
+        "safetensors": safetensors_run, "fastsafetensors": fastsafetensors_run,
+        "runai-model-streamer": runai_run, "instanttensor": instanttensor_run,
+        "limit pinned": pinned_limit,
+        DIRECT[0]: lambda _: direct_limit(16, 1 << 20),
+        DIRECT[1]: lambda _: direct_limit(8, 4 << 20)}
+
+# What the peers' own manuals say for a file that is in the page cache.
+WARM = {"fastsafetensors": {"FASTSAFETENSORS_ODIRECT": "0"},
+        "instanttensor": {"INSTANTTENSOR_BACKEND": "BUFFERED"}}
+
+
+def settle(device):
     if device.startswith("cuda"):
         import torch
         torch.cuda.synchronize()
@@ -43,114 +149,58 @@ def warm_up(device):
         torch.ones(1, device=device).item()
 
 
-def penstock_run(path, device, effort):
-    import penstock
-    framework = None if device.startswith("cuda") else "dlpack"
-    return lambda: penstock.load_file(path, device=device, framework=framework, effort=effort)
+def first_bytes(tensor, count):
+    """The first bytes of a tensor, wherever it is."""
+    if type(tensor).__module__.startswith("torch"):
+        import torch
+        return tensor.reshape(-1)[:count].view(torch.uint8)[:count].cpu().numpy().tobytes()
+    if hasattr(tensor, "buffer"):
+        return bytes(tensor.buffer()[:count])
+    return tensor.tobytes()[:count]
 
 
-def safetensors_run(path, device):
-    try:
-        from safetensors.torch import load_file
-        return lambda: load_file(path, device=device)
-    except ImportError:
-        from safetensors.numpy import load_file as load_numpy
-        # Views of a mapping are not loaded: every page is touched once.
-        return lambda: {n: a.copy() for n, a in load_numpy(path).items()}
+def compare(tensors, path):
+    """Raises where what was loaded is not what the file says."""
+    with open(path, "rb") as f:
+        length = struct.unpack("<Q", f.read(8))[0]
+        table = json.loads(f.read(length))
+        table.pop("__metadata__", None)
+        if set(tensors) != set(table):
+            raise ValueError(f"{len(tensors)} tensors, the file has {len(table)}")
+        for name in random.Random(1).sample(sorted(table), min(16, len(table))):
+            begin, end = table[name]["data_offsets"]
+            f.seek(8 + length + begin)
+            want = f.read(min(4096, end - begin))
+            if first_bytes(tensors[name], len(want)) != want:
+                raise ValueError(f"{name} has other bytes than the file")
 
 
-def fastsafetensors_run(path, device):
-    from fastsafetensors import fastsafe_open
-    def run():
-        with fastsafe_open(filenames=[path], nogds=True, device=device) as f:
-            return {k: f.get_tensor(k).clone().detach() for k in f.keys()}
-    return run
-
-
-def runai_run(path, device):
-    from runai_model_streamer import SafetensorsStreamer
-    def run():
-        with SafetensorsStreamer() as streamer:
-            streamer.stream_file(path)
-            return {n: t.to(device) for n, t in streamer.get_tensors()}
-    return run
-
-
-def instanttensor_run(path, device):
-    from instanttensor import safe_open
-    def run():
-        with safe_open(path, framework="pt", device=device) as f:
-            return dict(f.tensors())
-    return run
-
-
-def pinned_limit(path, device):
-    import torch
-    size = os.path.getsize(path)
-    host = torch.empty(min(size, 1 << 30), dtype=torch.uint8, pin_memory=True)
-    there = torch.empty(size, dtype=torch.uint8, device=device)
-    def run():
-        for at in range(0, size, host.numel()):
-            part = min(host.numel(), size - at)
-            there[at:at + part].copy_(host[:part], non_blocking=True)
-        return there
-    return run
-
-
-def direct_limit(path, _device):
-    """Eight threads, pieces of 4 MiB, O_DIRECT, as deep as that."""
-    size, piece, lock = os.path.getsize(path), 4 << 20, threading.Lock()
-    def run():
-        fd, state = os.open(path, os.O_RDONLY | os.O_DIRECT), [0]
-        def work():
-            buffer = mmap.mmap(-1, piece)
-            while True:
-                with lock:
-                    at, state[0] = state[0], state[0] + piece
-                if at >= size:
-                    return
-                os.preadv(fd, [buffer], at)
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        os.close(fd)
-    return run
-
-
-RUNS = {"penstock thrifty": lambda p, d: penstock_run(p, d, "thrifty"),
-        "penstock fast": lambda p, d: penstock_run(p, d, "fast"),
-        "safetensors": safetensors_run, "fastsafetensors": fastsafetensors_run,
-        "runai-model-streamer": runai_run, "instanttensor": instanttensor_run,
-        "limit pinned": pinned_limit, "limit o_direct": direct_limit}
-
-
-def child(name, path, device):
-    run = RUNS[name](path, device)
-    warm_up(device)
+def once(run, path, device):
+    if hasattr(run, "before"):
+        run.before(path)
+    settle(device)
     cpu, start = time.process_time(), time.monotonic()
-    kept = run()
-    done(device)
+    kept = run(path)
+    settle(device)
     seconds = time.monotonic() - start
-    print(json.dumps({"seconds": seconds, "cpu": time.process_time() - cpu}))
-    del kept
+    time.sleep(0.1)  # what is tidied up afterwards costs CPU time, too
+    cpu = time.process_time() - cpu
+    if kept is not None:
+        compare(kept, path)
+    return seconds, cpu
 
 
-# ---- the file ----------------------------------------------------------------------
+def child(name, device):
+    """Says that it is there, then loads each path that it reads from stdin."""
+    run = RUNS[name](device)
+    warm_up(device)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        seconds, cpu = once(run, line.rstrip("\n"), device)
+        print(json.dumps({"seconds": seconds, "cpu": cpu}), flush=True)
 
-def make(path, count, each):
-    table = {f"t{i:05}": {"dtype": "U8", "shape": [each],
-                          "data_offsets": [i * each, (i + 1) * each]} for i in range(count)}
-    head = json.dumps(table).encode()
-    head += b" " * (-len(head) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(head)) + head)
-        block = os.urandom(1 << 20)
-        left = count * each
-        while left:
-            left -= f.write(block[:min(left, len(block))])
-        os.fsync(f.fileno())
+
+# ---- the page cache -----------------------------------------------------------------------
 
 
 def cached(path):
@@ -171,71 +221,12 @@ def prepare(path, cold):
     fd = os.open(path, os.O_RDONLY)
     if cold:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    else:
+    elif cached(path) < 64:
         while os.read(fd, 16 << 20):
             pass
     os.close(fd)
     found = cached(path)
     return found <= 1 if cold else found >= 63
-
-
-# ---- rounds ------------------------------------------------------------------------
-
-class Bench:
-    def __init__(self, args):
-        self.args, self.rows, self.absent = args, {}, {}
-        self.csv = open(args.csv, "w", encoding="utf-8")
-        versions = {n: version(n) for n in PEERS + ("torch", "penstock")}
-        self.csv.write(f"# {platform.platform()}, {file_system(args.dir)}, {os.cpu_count()} CPUs, "
-                       f"device {args.device}, {versions}\n")
-        self.csv.write("group,name,rep,bytes,seconds,cpu_seconds\n")
-
-    def one(self, group, name, path, rep, cold):
-        if name in self.absent:
-            return
-        if not prepare(path, cold):
-            self.absent[name] = "the page cache does not do as it is told here"
-            return
-        command = [sys.executable, os.path.abspath(__file__), "--child", name, path,
-                   self.args.device]
-        ran = subprocess.run(command, text=True, capture_output=True, timeout=300, check=False)
-        if ran.returncode:
-            self.absent[name] = (ran.stderr.strip().splitlines() or ["?"])[-1]
-            return
-        got, size = json.loads(ran.stdout.splitlines()[-1]), os.path.getsize(path)
-        self.rows.setdefault((group, name), []).append((size, got["seconds"], got["cpu"]))
-        self.csv.write(f"{group},{name},{rep},{size},{got['seconds']:.6f},{got['cpu']:.6f}\n")
-        self.csv.flush()
-
-    def group(self, group, path, cold, names):
-        for rep in range(self.args.reps):
-            order = list(names)
-            for name in order[rep % len(order):] + order[:rep % len(order)]:
-                self.one(group, name, path, rep, cold)
-
-    def median(self, group, name):
-        rows = self.rows.get((group, name))
-        return rows and (rows[0][0], statistics.median(r[1] for r in rows),
-                         statistics.median(r[2] for r in rows))
-
-    def table(self, group, limit):
-        bound, peer = self.median(group, limit), self.median(group, "safetensors")
-        print(f"\n{group}: {'':20} GB/s   of limit   x safetensors   CPU-s/GB")
-        for (where, name) in self.rows:
-            if where != group:
-                continue
-            size, seconds, cpu = self.median(group, name)
-            share = f"{bound[1] / seconds:8.2f}" if bound else "       -"
-            times = f"{peer[1] / seconds:8.2f}" if peer else "       -"
-            print(f"  {name:24} {size / seconds / 1e9:8.2f} {share} {times:>15} "
-                  f"{cpu / size * 1e9:14.3f}")
-
-
-def version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def file_system(folder):
@@ -249,52 +240,224 @@ def file_system(folder):
     return f"{best[1]} on {best[2]}"
 
 
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# ---- rounds -------------------------------------------------------------------------------
+
+
+class Child:
+    """A process that waits until it is its turn."""
+
+    def __init__(self, name, device, extra):
+        self.name, self.errors = name, tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), "--child", name, device], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            env=dict(os.environ, **extra))
+
+    def answer(self, limit):
+        """Its next line, or why there is none. What others print is passed over."""
+        until = time.monotonic() + limit
+        while True:
+            ready, _, _ = select.select([self.process.stdout], [], [],
+                                        max(0, until - time.monotonic()))
+            line = self.process.stdout.readline() if ready else ""
+            if line.startswith("{"):
+                return json.loads(line), None
+            if line:
+                continue
+            self.process.kill()
+            self.process.wait()
+            self.errors.seek(0)
+            said = self.errors.read().strip().splitlines() or ["it ended"]
+            return None, said[-1][:300] if ready else f"not done within {limit} s"
+
+    def load(self, path, limit=120):
+        try:
+            self.process.stdin.write(path + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its answer says why
+        return self.answer(limit)
+
+    def end(self):
+        """Its memory is free when this returns."""
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+class Bench:
+    def __init__(self, args):
+        self.args, self.rows, self.absent = args, {}, {}
+        fresh = not os.path.exists(args.csv)
+        self.csv = open(args.csv, "a", encoding="utf-8")
+        if fresh:
+            versions = {n: version(n) for n in PEERS + ("torch", "penstock")}
+            self.csv.write(f"# {platform.platform()}, {file_system(args.dir)}, "
+                           f"{os.cpu_count()} CPUs, device {args.device}, {versions}\n")
+            self.csv.write("group,name,rep,bytes,seconds,cpu_seconds\n")
+
+    def spawn(self, names, env):
+        """Those that are ready, by name; the others are left out from here on."""
+        made = [Child(n, self.args.device, env.get(n, {})) for n in names
+                if n not in self.absent]
+        ready = {}
+        for one in made:
+            _, why = one.answer(START_S)
+            if why:
+                self.absent[one.name] = why
+                one.end()
+            else:
+                ready[one.name] = one
+        return ready
+
+    def row(self, group, name, rep, path, got):
+        size = os.path.getsize(path)
+        self.rows.setdefault((group, name), []).append((size, got["seconds"], got["cpu"]))
+        self.csv.write(f"{group},{name},{rep},{size},{got['seconds']:.6f},{got['cpu']:.6f}\n")
+        self.csv.flush()
+
+    def one(self, group, child_, path, rep, cold):
+        name = child_.name
+        if not prepare(path, cold):
+            self.absent[name] = "the page cache does not do as it is told here"
+            return
+        got, why = child_.load(path)
+        if why:
+            self.absent[name] = why
+            return
+        self.row(group, name, rep, path, got)
+        if self.args.again and not cold and not name.startswith("limit"):
+            got, why = child_.load(path)
+            if not why:
+                self.row(group + ", second load of a process", name, rep, path, got)
+
+    def group(self, group, path, cold, names):
+        begun = time.monotonic()
+        for rep in range(self.args.reps):
+            per_round = (time.monotonic() - begun) / rep if rep else 0
+            if rep and time.monotonic() + per_round > self.args.until:
+                print(f"{group}: {rep} of {self.args.reps} rounds, the time is over")
+                return
+            ready = self.spawn(names, {} if cold else WARM)
+            order = [n for n in names if n in ready]
+            for name in order[rep % len(order):] + order[:rep % len(order)]:
+                self.one(group, ready[name], path, rep, cold)
+                ready.pop(name).end()
+
+    def median(self, group, name):
+        rows = self.rows.get((group, name))
+        return rows and (rows[0][0], statistics.median(r[1] for r in rows),
+                         statistics.median(r[2] for r in rows))
+
+    def table(self, group, limits):
+        bounds = [m for m in (self.median(limits[0], n) for n in limits[1]) if m]
+        bound = min(bounds, key=lambda m: m[1]) if bounds else None
+        peer = self.median(group, "safetensors")
+        print(f"\n{group:60} GB/s    spread      of limit  x safetensors  CPU-s/GB")
+        for (where, name), rows in self.rows.items():
+            if where != group:
+                continue
+            size, seconds, cpu = self.median(group, name)
+            rates = [size / r[1] / 1e9 for r in rows]
+            share = f"{bound[1] / seconds:8.3f}" if bound else "       -"
+            times = f"{peer[1] / seconds:8.2f}" if peer else "       -"
+            print(f"  {name:56} {size / seconds / 1e9:7.2f} {min(rates):6.2f}-{max(rates):<6.2f}"
+                  f" {share} {times:>12} {cpu / size * 1e9:12.4f}")
+
+
 def small(bench, folder, names):
+    """In one process each, in turns after a load of both: what each tensor costs."""
     many, one = os.path.join(folder, "many.safetensors"), os.path.join(folder, "one.safetensors")
-    make(many, 10000, 65536)
-    make(one, 1, 10000 * 65536)
-    bench.group("many", many, False, names)
-    bench.group("one", one, False, names)
-    print("\nsmall: 10,000 tensors of 64 KiB over one of the same bytes, us a tensor")
+    model.write(many, [(f"t{i:05}", (SMALL_BYTES // 2,)) for i in range(SMALL_COUNT)])
+    model.write(one, [("t", (SMALL_COUNT * SMALL_BYTES // 2,))])
+    prepare(many, False)
+    prepare(one, False)
+    ready = bench.spawn(names, WARM)
+    for name, running in ready.items():
+        for rep in range(-1, bench.args.reps):
+            for group, path in (("one", one), ("many", many)):
+                got, why = running.load(path)
+                if why:
+                    bench.absent[name] = why
+                elif rep >= 0:
+                    bench.row(group, name, rep, path, got)
+            if name in bench.absent:
+                break
+        running.end()
+    print(f"\n{SMALL_COUNT} tensors of 64 KiB beside one of the same bytes, us a tensor: "
+          "more time, more CPU time; GB/s of both")
     for name in names:
         a, b = bench.median("many", name), bench.median("one", name)
         if a and b:
-            print(f"  {name:24} {(a[1] - b[1]) / 10000 * 1e6:8.2f}")
+            print(f"  {name:24} {(a[1] - b[1]) / SMALL_COUNT * 1e6:8.2f} "
+                  f"{(a[2] - b[2]) / SMALL_COUNT * 1e6:8.2f}   "
+                  f"{a[0] / a[1] / 1e9:7.2f} {b[0] / b[1] / 1e9:7.2f}")
     os.unlink(many)
     os.unlink(one)
 
 
+def bulk(bench, args, groups):
+    path, made = args.file, None
+    if not path:
+        made = path = os.path.join(args.dir, f"penstock-weights-{os.getpid()}.safetensors")
+        model.write(path, list(model.llama(args.layers)))
+    length = f"{os.path.getsize(path) / 1e9:.1f} GB"
+    names = [n for n in OURS + PEERS if not args.only or n in args.only]
+    try:
+        if "warm" in groups:
+            title = f"warm {length}"
+            bench.group(title, path, False, names + ["limit pinned"])
+            bench.table(title, (title, ["limit pinned"]))
+            if args.again:
+                bench.table(title + ", second load of a process", (title, ["limit pinned"]))
+        if "cold" in groups:
+            title = f"cold {length}"
+            bench.group(title, path, True, names + list(DIRECT))
+            bench.table(title, (title, DIRECT))
+    finally:
+        if made:
+            os.unlink(made)
+
+
 def main():
     if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:5])
+        child(*sys.argv[2:4])
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", default="/var/tmp")
+    parser.add_argument("--dir", default="/var/tmp", help="where files are made")
+    parser.add_argument("--file", help="one that is there; it is not removed")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--mib", type=int, default=8192)
+    parser.add_argument("--layers", type=int, default=15, help="15: 8.6 GB, 54: 25.7 GB")
     parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--again", action="store_true", help="a second load in each process")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no round begins after")
+    parser.add_argument("--only", action="append", help="a way to load, such as 'safetensors'")
     parser.add_argument("--csv", default="weights.csv")
     parser.add_argument("groups", nargs="*", choices=["warm", "cold", "small", []], default=[])
     args = parser.parse_args()
+    args.until = time.monotonic() + args.seconds
     groups = args.groups or ["warm", "cold", "small"]
     bench = Bench(args)
-    print(f"{file_system(args.dir)}, device {args.device}, {args.mib} MiB, {args.reps} rounds")
-    names = OURS + PEERS
-    path = os.path.join(args.dir, f"penstock-weights-{os.getpid()}.safetensors")
-    try:
-        if set(groups) & {"warm", "cold"}:
-            make(path, 256, args.mib * 4096)
-        if "warm" in groups:
-            bench.group("warm", path, False, names + ("limit pinned",))
-            bench.table("warm", "limit pinned")
-        if "cold" in groups:
-            bench.group("cold", path, True, names + ("limit o_direct",))
-            bench.table("cold", "limit o_direct")
-        if "small" in groups:
-            small(bench, args.dir, names)
-    finally:
-        if os.path.exists(path):
-            os.unlink(path)
+    print(f"{file_system(args.dir)}, device {args.device}, {args.reps} rounds")
+    if set(groups) & {"warm", "cold"}:
+        bulk(bench, args, groups)
+    if "small" in groups:
+        small(bench, args.dir, [n for n in OURS + PEERS if not args.only or n in args.only])
     for name, why in bench.absent.items():
         print(f"left out: {name}: {why}")
 
