@@ -10,6 +10,8 @@
 #include "gate.h"
 
 #define STATIC_BAR1 "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"
+/* With less of a device's lent memory there is nothing to try. */
+#define LENT_LEAST (1 << 20)
 
 static bool all_of(const struct facts *f, const char *maker)
 {
@@ -111,14 +113,12 @@ static void look_driver(const struct facts *f, struct pst_check_line *line)
 
 static void look_cuda(const struct facts *f, struct pst_check_line *line)
 {
-	if (f->captured || f->host)
+	if (f->captured || f->host || f->peermem || !all_of(f, "nvidia"))
 		return;
-	if (f->peermem || all_of(f, "nvidia")) {
-		if (f->device_error)
-			pst_no(line, "%s", f->device_text);
-		else
-			pst_ok(line, "%s", f->device_text);
-	}
+	if (f->device_error)
+		pst_no(line, "%s", f->device_text);
+	else
+		pst_ok(line, "%s", f->device_text);
 }
 
 /*
@@ -268,6 +268,34 @@ static bool no_p2pmem(const struct facts *f, const struct spot *spot, char *text
 	return !spot->pci->p2pmem_bytes;
 }
 
+/* A device that is wanted for its lent memory alone: without that no byte arrives. */
+static void look_lent(const struct facts *f, struct pst_check_line *line)
+{
+	const struct pst_pci *pci = f->devices[0].pci;
+	unsigned long long mib = pci->p2pmem_bytes >> 20;
+	int64_t left;
+
+	line->need = PST_NEED_WORK;
+	if (!mib) {
+		pst_no(line, "%s lends no memory to others", pci->bdf);
+		pst_todo(line, "choose a device that has p2pmem/size in /sys/bus/pci/devices");
+	} else if (f->device_error) {
+		pst_no(line, "%s", f->device_text);
+		pst_todo(line, "run as root, or give this user's group that file: chgrp, chmod g+rw");
+	} else if (!pst_sysfs_number(&f->fs, &left, "sys/bus/pci/devices/%s/p2pmem/available",
+				     pci->bdf) &&
+		   left < LENT_LEAST) {
+		pst_no(line, "%llu MiB lent for peer-to-peer DMA, %lld KiB of it left", mib,
+		       (long long)left >> 10);
+		pst_todo(line, "end what holds it: fuser %s/p2pmem/allocate, below "
+			       "/sys/bus/pci/devices, names the processes",
+			 pci->bdf);
+	} else {
+		line->need = PST_NEED_DIRECT;
+		pst_ok(line, "%llu MiB lent for peer-to-peer DMA", mib);
+	}
+}
+
 static void look_p2pmem(const struct facts *f, struct pst_check_line *line)
 {
 	unsigned bad;
@@ -275,16 +303,14 @@ static void look_p2pmem(const struct facts *f, struct pst_check_line *line)
 	if (f->host || !f->device_count || hidden(f, line))
 		return;
 	bad = count_bad(f, line, no_p2pmem);
+	if (f->peermem) {
+		look_lent(f, line);
+		return;
+	}
 	if (!bad) {
 		pst_ok(line, "%llu MiB lent for peer-to-peer DMA%s",
 		       (unsigned long long)f->devices[0].pci->p2pmem_bytes >> 20,
 		       f->device_count > 1 ? ", by each" : "");
-		return;
-	}
-	if (f->peermem) {
-		pst_no(line, "%s lends no memory to others", f->devices[0].pci->bdf);
-		line->need = PST_NEED_WORK;
-		pst_todo(line, "choose a device that has p2pmem/size in /sys/bus/pci/devices");
 		return;
 	}
 	pst_no(line, bad == f->device_count ? "no GPU lends its memory to other devices"

@@ -2,9 +2,9 @@
 /*
  * The trial: a scratch file beside the path, what the library would do with it
  * (explain, with its canary), and each open path measured and compared. Called by
- * run.c, on the real machine only. The scratch file loses its name before anything is
- * written to it, so that it cannot stay, however this ends. Where there can be none, and
- * of a block device, what is there is read; it must never be written.
+ * run.c, on the real machine only. The scratch file has no name, so that it cannot stay,
+ * however this ends. Where there can be none, and of a block device, what is there is
+ * read; it must never be written.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -74,13 +74,22 @@ static void fill(char *buf, uint64_t len, uint64_t off)
 
 /* ---- the scratch file ---------------------------------------------------------- */
 
-/* Made and unnamed with all signals held back: nothing can come in between. */
+static uint64_t scratch_bytes(const struct probe *p)
+{
+	return p->f->opts->quick ? SCRATCH_QUICK : SCRATCH_BYTES;
+}
+
+/* Without a name from the start; where the file system cannot, made and unnamed with all
+ * signals held back, so that only SIGKILL between these two calls leaves it, empty. */
 static int make_scratch(struct probe *p, const char *folder)
 {
 	char name[4096];
 	sigset_t all, before;
 	int fd, error;
 
+	p->fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (p->fd >= 0)
+		return 0;
 	if ((size_t)snprintf(name, sizeof(name), "%s/.penstock-check-XXXXXX", folder) >=
 	    sizeof(name))
 		return give_up(p, "the scratch file", strerror(ENAMETOOLONG));
@@ -102,7 +111,7 @@ static int fill_scratch(struct probe *p)
 	struct statvfs fs;
 	uint64_t off;
 
-	p->len = p->f->opts->quick ? SCRATCH_QUICK : SCRATCH_BYTES;
+	p->len = scratch_bytes(p);
 	if (fstatvfs(p->fd, &fs))
 		return give_up(p, "the scratch file", strerror(errno));
 	/* A check must not be what fills a disk. */
@@ -157,8 +166,9 @@ static int open_foreign(struct probe *p, const char *path)
 	if (p->fd < 0 || penstock_open(path, &opts, &p->st))
 		return give_up(p, "it cannot be read",
 			       p->fd < 0 ? strerror(errno) : penstock_errmsg());
-	p->len = (uint64_t)penstock_storage_length(p->st);
-	p->len = p->len > SCRATCH_BYTES ? SCRATCH_BYTES : p->len & ~(uint64_t)4095;
+	p->len = (uint64_t)penstock_storage_length(p->st) & ~(uint64_t)4095;
+	if (p->len > scratch_bytes(p))
+		p->len = scratch_bytes(p);
 	return p->len ? 0 : give_up(p, "it cannot be read", "there is not a page in it");
 }
 
