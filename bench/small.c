@@ -54,7 +54,7 @@ static void percentiles(struct latencies *l, struct sample *s)
 /* ---- random reads ---- */
 
 struct random_run {
-	struct penstock_queue *q;
+	struct penstock_queue *q, *queues[2]; /* the device's lanes, a lane of its own */
 	struct penstock_req reqs[DEPTH_MAX];
 	struct penstock_seg segs[DEPTH_MAX];
 	uint64_t began[DEPTH_MAX];
@@ -198,7 +198,10 @@ static int random_open(struct bench *b, struct random_run *r, struct penstock_st
 		return -ENOMEM;
 	memset(r->lat.ns, 0, SAMPLES * sizeof(*r->lat.ns));
 	if (penstock_open(b->file, NULL, st) || penstock_prepare(*st, b->dev, PENSTOCK_READ) ||
-	    penstock_queue_open(&opts, &r->q))
+	    penstock_queue_open(&opts, &r->queues[0]))
+		return -EIO;
+	opts.own_lane = b->dev;
+	if (penstock_queue_open(&opts, &r->queues[1]))
 		return -EIO;
 	for (unsigned i = 0; i < DEPTH_MAX; i++) {
 		r->segs[i] = (struct penstock_seg){.buf = b->gpu,
@@ -216,6 +219,7 @@ static int random_open(struct bench *b, struct random_run *r, struct penstock_st
 
 static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
 {
+	static const char *const names[] = {"thrifty", "fast", "own thrifty", "own fast"};
 	char group[16];
 	int ret = 0;
 
@@ -229,14 +233,15 @@ static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
 			else
 				meter_row(b, group, fixed ? "fio-fixed" : "fio", rep, &s);
 		}
-		for (int fast = 0; fast < 2 && !ret; fast++) {
+		for (int way = 0; way < 4 && !ret; way++) {
 			struct sample s = {0};
 
+			r->q = r->queues[way / 2];
 			for (unsigned i = 0; i < DEPTH_MAX; i++)
-				r->reqs[i].effort = fast ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
+				r->reqs[i].effort = way % 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
 			ret = run_random(b, r, depth, &s);
 			if (!ret)
-				meter_row(b, group, fast ? "fast" : "thrifty", rep, &s);
+				meter_row(b, group, names[way], rep, &s);
 		}
 	}
 	return ret;
@@ -260,8 +265,8 @@ static int random_reads(struct bench *b)
 	cached = cache_bytes(fd, 0, b->len);
 	if (cached)
 		bench_bad(b, "random reads left %lld bytes in the page cache", (long long)cached);
-	if (r)
-		penstock_queue_close(r->q);
+	for (int i = 0; i < 2 && r; i++)
+		penstock_queue_close(r->queues[i]);
 	penstock_close(st);
 	close(fd);
 	if (r)

@@ -130,7 +130,7 @@ def random_reads(found):
     for depth in (32, 128):
         group = f"rand{depth}"
         fio = found.get((group, "fio"), [])
-        for name in ("fio", "fio-fixed", "thrifty", "fast"):
+        for name in ("fio", "fio-fixed", "thrifty", "fast", "own thrifty", "own fast"):
             ours = found.get((group, name), [])
             if not ours:
                 continue

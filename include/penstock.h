@@ -548,13 +548,26 @@ struct penstock_queue_opts {
 	unsigned requests_max; /* in flight or unharvested; 0: 256 */
 	unsigned segs_max;     /* of one request; 0: 1024. The two together at most
 				* 16 Mi; memory is touched only as it is used */
+	/*
+	 * NULL: the devices' lanes do the work, on threads of their own. A device: the
+	 * queue gets a lane without a thread there, and requests for that device of at
+	 * most PENSTOCK_OWN_LANE_MAX bytes make progress only inside penstock_submit,
+	 * _poll and _wait of this queue. No thread is woken for them, which saves most
+	 * of the time and CPU of a small read. All calls but penstock_cancel must then
+	 * come from the thread that opened the queue (-EPERM). Longer requests, those in
+	 * stream order and those for other devices go to the devices' lanes. The device
+	 * stays open until the queue is closed.
+	 */
+	struct penstock_device *own_lane;
 };
-#define PENSTOCK_QUEUE_OPTS_INIT { sizeof(struct penstock_queue_opts), 0, 0 }
+#define PENSTOCK_QUEUE_OPTS_INIT { sizeof(struct penstock_queue_opts), 0, 0, NULL }
+#define PENSTOCK_OWN_LANE_MAX (1u << 20)
 
 /*
- * A submission and completion list. It owns no pinned memory. One thread at a time
- * may submit, one (the same or another) may harvest, any may cancel. Inside a
- * callback submit and cancel are allowed, the rest is -EDEADLK. May block.
+ * A submission and completion list. It owns no pinned memory, but 24 MiB if it has a
+ * lane of its own. One thread at a time may submit, one (the same or another) may
+ * harvest, any may cancel. Inside a callback submit and cancel are allowed, the rest is
+ * -EDEADLK. May block.
  */
 PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
 				     struct penstock_queue **out);
@@ -564,7 +577,8 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 
 /*
  * An eventfd that is readable while completions are there: poll it, then call
- * penstock_poll. The queue's; do not close or read it.
+ * penstock_poll. The queue's; do not close or read it. -EOPNOTSUPP: it has a lane of
+ * its own.
  */
 PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
 

@@ -51,7 +51,9 @@ void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
 	} else {
 		push(q, req);
 	}
-	if (news && atomic_load_explicit(&q->armed, memory_order_seq_cst))
+	if (news && q->own)
+		pst_own_wake(q->own);
+	else if (news && atomic_load_explicit(&q->armed, memory_order_seq_cst))
 		signal_fd(q);
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
@@ -62,6 +64,10 @@ int penstock_queue_fd(struct penstock_queue *q)
 
 	if (ret)
 		return ret;
+	if (q->own)
+		return pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "nothing ends on a queue with a lane of its own while "
+				      "nobody calls it: penstock_poll it");
 	/* From here on every completion signals; one that was there before must too. */
 	atomic_store(&q->watched, true);
 	atomic_store(&q->armed, true);
@@ -135,7 +141,7 @@ static int misuse(const struct penstock_queue *q)
 	if (q->in_callback)
 		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "completions cannot be harvested inside a callback");
-	return pst_owned(q->generation, NULL);
+	return pst_queue_check(q, NULL);
 }
 
 static void drain_fd(struct penstock_queue *q)
@@ -154,6 +160,8 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 	if (ret)
 		return ret;
 	pst_queue_free_harvested(q);
+	if (q->own)
+		pst_own_turn(q->own, 0);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
 		drain_fd(q);
 	have = harvest(q, done, 0, max || done ? max : UINT32_MAX);
@@ -199,6 +207,17 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	drain_fd(q);
 }
 
+/* Rounded up, so that it is not over before the time is. */
+static int64_t left_us(uint64_t until_ns)
+{
+	uint64_t now;
+
+	if (!until_ns)
+		return -1;
+	now = now_ns();
+	return until_ns > now ? (int64_t)((until_ns - now + 999) / 1000) : 0;
+}
+
 int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min, unsigned max,
 		  int64_t timeout_ns)
 {
@@ -216,7 +235,9 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
 		    (until && now_ns() >= until))
 			break;
-		if (!soon(q))
+		if (q->own)
+			pst_own_turn(q->own, left_us(until));
+		else if (!soon(q))
 			sleep_on(q, until);
 	}
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))

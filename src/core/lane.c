@@ -212,7 +212,7 @@ static void spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	struct pst_request *req = chunk->req;
 	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes;
 
-	if (!lane->borrowed && lanes != 1 &&
+	if (!lane->borrowed && !lane->ended && lanes != 1 &&
 	    atomic_load_explicit(&req->next, memory_order_relaxed) <
 		    atomic_load_explicit(&req->limit, memory_order_relaxed))
 		pst_pump_spread(req, lane, lanes);
@@ -309,11 +309,12 @@ static void forget(struct pst_lane *lane)
 	struct pst_pump *pump = lane->pump;
 	unsigned turn = atomic_load_explicit(&pump->forget_turn, memory_order_acquire);
 
-	if (turn == lane->forget_turn)
+	if (turn == atomic_load_explicit(&lane->forget_turn, memory_order_relaxed))
 		return;
-	lane->forget_turn = turn;
 	pst_lane_forget(lane, pump->forget, pump->forget_device);
-	atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
+	atomic_store_explicit(&lane->forget_turn, turn, memory_order_release);
+	if (!lane->ended)
+		atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
 }
 
 /* Paths tidy up what they kept (registrations, mappings) when nothing else is to do. */
@@ -370,8 +371,9 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
 	    !atomic_load_explicit(&lane->io_inbox, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->forget_turn, memory_order_relaxed) ==
-		    lane->forget_turn &&
-	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed))
+		    atomic_load_explicit(&lane->forget_turn, memory_order_relaxed) &&
+	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) &&
+	    !(lane->ended && atomic_load_explicit(lane->ended, memory_order_relaxed)))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
 }
@@ -408,6 +410,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	}
 	if (lane->tidy && !lane->busy)
 		tidy(lane);
+	else if (!wait_us)
+		return;
 	else if (!lane->watched)
 		sleep_until(lane, wait_us);
 	else if (lane->idle_turns++ > WATCH_SPINS)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/own.h"
 #include "core/pump.h"
 #include "core/route.h"
 
@@ -159,6 +160,14 @@ int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 	return open_storage(NULL, fd, opts, out);
 }
 
+/* What this thread waits for may be on its own queues' lanes. Under device_lock. */
+static void help_own_lanes(void)
+{
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] && atomic_load(&devices[i]->pump))
+			pst_owns_help(atomic_load(&devices[i]->pump));
+}
+
 static int end_writing(struct penstock_storage *st, int (*end)(struct penstock_storage *, bool,
 							       struct pst_err *),
 		       bool durable)
@@ -197,8 +206,12 @@ void penstock_close(struct penstock_storage *st)
 		return;
 	if (st->generation != pst_generation())
 		return; /* the parent's, which decides over its file */
-	while (atomic_load(&st->inflight))
+	while (atomic_load(&st->inflight)) {
+		pthread_mutex_lock(&device_lock);
+		help_own_lanes();
+		pthread_mutex_unlock(&device_lock);
 		sched_yield();
+	}
 	pst_pumps_forget(st);
 	pst_routes_drop(st);
 	st->ops->close(st);
@@ -369,8 +382,10 @@ void penstock_device_close(struct penstock_device *dev)
 		return; /* the parent's */
 	pthread_mutex_lock(&device_lock);
 	if (--dev->refs == 0) {
-		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
+		while (atomic_load_explicit(&dev->guests, memory_order_acquire)) {
+			help_own_lanes();
 			sched_yield();
+		}
 		for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
 			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);

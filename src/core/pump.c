@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/own.h"
 #include "core/lane.h"
 #include "core/log.h"
 #include "core/stream.h"
@@ -26,11 +27,9 @@
 #define SLOT_BYTES (4u << 20)
 
 /* A lane takes this many small requests before the next one is woken: a thread that
- * is awake is cheaper than one that must be woken. Where requests are to be fast, four
- * or more lanes at depth 32 only waited for each other in the driver's calls (2.2 us a
- * copy by one, 4 by five, H200). */
-#define LANE_LOAD_FULL 24
-#define LANE_LOAD_FAST 16
+ * is awake is cheaper than one that must be woken, and more lanes only wait for each
+ * other in the driver's calls (2.2 us a copy by one, 4 by five, H200). */
+#define LANE_LOAD_FULL 64
 
 struct start {
 	pthread_mutex_t lock;
@@ -191,6 +190,7 @@ int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a pump");
 	pump->dev = dev;
 	pump->pid = getpid();
+	pthread_mutex_init(&pump->owns_lock, NULL);
 	pump->lane_count = default_lanes(dev);
 	pump->lanes = calloc(pump->lane_count, sizeof(*pump->lanes));
 	if (!pump->lanes) {
@@ -322,12 +322,11 @@ void pst_pump_submit(struct pst_request *req)
 {
 	struct pst_pump *pump = req->pump;
 	struct pst_lane *best = &pump->lanes[0];
-	unsigned full = req->effort == PENSTOCK_FAST ? LANE_LOAD_FAST : LANE_LOAD_FULL;
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
 
-		if (load_of(lane) < full) {
+		if (load_of(lane) < LANE_LOAD_FULL) {
 			best = lane;
 			break;
 		}
@@ -384,6 +383,7 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 	atomic_fetch_add_explicit(&pump->forget_turn, 1, memory_order_release);
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_lane_wake(&pump->lanes[i]);
+	pst_owns_forget(pump, st, dev);
 	while (atomic_load_explicit(&pump->forgot, memory_order_acquire) < pump->lane_count)
 		sched_yield();
 	if (dev)

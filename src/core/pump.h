@@ -4,7 +4,7 @@
  * at the first route and shared by all queues. A lane is a loop: take what came
  * in, reap system calls, reap copies, claim and start chunks, sleep. Everything of
  * a chunk happens on its lane's thread. A caller's thread may take the place of a
- * lane for a request of one chunk (pst_lane_borrow).
+ * lane for a request of one chunk (pst_lane_borrow), or have a lane of its own (own.h).
  */
 #ifndef PST_CORE_PUMP_H
 #define PST_CORE_PUMP_H
@@ -41,7 +41,9 @@ struct pst_copyq {
 struct pst_lane {
 	struct pst_pump *pump;
 	unsigned index;
-	bool borrowed;		/* a caller's thread drives it */
+	bool borrowed;		/* by a caller's thread, for one request; calls at once */
+	_Atomic(struct pst_request *) *ended; /* a queue's own lane: the list that ends a
+					       * sleep; else NULL */
 	pthread_t thread;
 	const struct pst_engine_ops *engine_ops;
 	struct pst_engine *engine;
@@ -72,7 +74,7 @@ struct pst_lane {
 	unsigned idle_turns;
 	struct pst_spin spin;
 	uint64_t idle_since;		/* with copies under way; 0: not idle */
-	unsigned forget_turn;		/* the last one that it took part in */
+	_Atomic unsigned forget_turn;	/* the last one that it took part in */
 	bool tidy;			/* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];
 	_Atomic bool taken;		/* borrowed lanes: in use */
@@ -93,6 +95,8 @@ struct pst_pump {
 	struct penstock_device *forget_device;
 	_Atomic unsigned forget_turn;
 	_Atomic unsigned forgot;	/* lanes that have */
+	pthread_mutex_t owns_lock;	/* taken under the device lock, or alone */
+	struct pst_own *owns;		/* lanes of queues, for own.c */
 	_Atomic unsigned outside;	/* threads in pst_io_done */
 	_Atomic bool stop;
 	int pid;

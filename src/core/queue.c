@@ -81,6 +81,10 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		req->link = q->free;
 		q->free = req;
 	}
+	if (opts.own_lane && pst_own_open(opts.own_lane, &q->ended, &q->own, &err)) {
+		penstock_queue_close(q);
+		return pst_err_publish(&err);
+	}
 	*out = q;
 	return 0;
 }
@@ -96,10 +100,13 @@ void penstock_queue_close(struct penstock_queue *q)
 			pst_req_cancel(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
-			penstock_wait(q, done, 1, 16, -1);
+			if (penstock_wait(q, done, 1, 16, -1) < 0)
+				sched_yield(); /* its own lane is another thread's to turn */
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			sched_yield();
 		pst_queue_free_harvested(q);
+		if (q->own)
+			pst_own_close(q->own);
 	}
 	if (q->fd >= 0)
 		close(q->fd);
@@ -107,6 +114,13 @@ void penstock_queue_close(struct penstock_queue *q)
 	free(q->segs);
 	free(q->spans);
 	free(q);
+}
+
+int pst_queue_check(const struct penstock_queue *q, struct pst_err *err)
+{
+	int ret = pst_owned(q->generation, err);
+
+	return ret || !q->own ? ret : pst_own_check(q->own, err);
 }
 
 /* ---- submit ---- */
@@ -444,6 +458,8 @@ static void hand_in(struct pst_request *req)
 		pst_req_put(req); /* nothing to do: it has ended */
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.at_once)
 		run_at_once(req);
+	else if (req->q->own && pst_own_takes(req->q->own, req))
+		pst_own_hand_in(req->q->own, req);
 	else
 		pst_pump_submit(req);
 }
@@ -538,6 +554,8 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 	struct pst_err err;
 	unsigned taken = 0;
 
+	if (q->own && pst_own_check(q->own, &err))
+		return pst_err_publish(&err);
 	for (; taken < count; taken++) {
 		const struct penstock_req *from =
 			(const struct penstock_req *)((const char *)reqs + taken * reqs[0].size);
@@ -546,8 +564,12 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 		if (!ret)
 			continue;
 		pst_err_publish(&err);
-		return taken ? (int)taken : ret;
+		if (!taken)
+			return ret;
+		break;
 	}
+	if (q->own)
+		pst_own_turn(q->own, 0); /* they begin now, and not with the next call */
 	return (int)taken;
 }
 

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "core/own.h"
 #include "core/request.h"
 #include "core/spin.h"
 
@@ -30,8 +31,12 @@ struct penstock_queue {
 	bool in_callback, mute;
 	_Atomic bool fast;			/* the last request was short and to be so */
 	struct pst_spin spin;			/* the harvester's */
+	struct pst_own *own;			/* a lane that its calls turn, or NULL */
 	unsigned generation;
 };
+
+/* May this thread use it? Not behind a fork, nor a lane of another thread's. */
+int pst_queue_check(const struct penstock_queue *q, struct pst_err *err);
 
 /* Puts an ended request on its queue's list. Any thread. */
 void pst_queue_push(struct penstock_queue *q, struct pst_request *req);

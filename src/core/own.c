@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A queue's own lane: without a thread, with slots and an engine, turned inside the
+ * calls on that queue. So a short request needs no thread to be woken, neither for its
+ * start nor for its end. Called by queue.c and harvest.c on the thread that opened the
+ * queue; another comes only to drop what the lane keeps of a storage that closes.
+ */
+#include "core/own.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/lane.h"
+#include "core/objects.h"
+#include "core/pump.h"
+#include "core/ring.h"
+
+#define OWN_SMALL PST_LANE_CHUNKS /* a slot for each chunk that can be in flight */
+#define OWN_BIG 2
+
+struct pst_own {
+	struct pst_lane lane;
+	struct pst_ring ring;
+	pthread_t owner;
+	_Atomic bool taken; /* somebody turns the lane, or has it forget */
+	struct pst_own *link;
+};
+
+static void take(struct pst_own *o)
+{
+	while (atomic_exchange_explicit(&o->taken, true, memory_order_acquire))
+		sched_yield();
+}
+
+static void let(struct pst_own *o)
+{
+	atomic_store_explicit(&o->taken, false, memory_order_release);
+}
+
+static int open_lane(struct pst_own *o, struct pst_pump *pump, struct pst_err *err)
+{
+	size_t len = pst_slots_bytes(pump->slot_bytes, OWN_BIG, OWN_SMALL);
+	int ret = pst_ring_open(&o->ring, pump->dev, &pump->near, len, err);
+
+	if (ret)
+		return ret;
+	ret = pst_slots_open(&o->lane.slots, o->ring.base, pump->slot_bytes, OWN_BIG,
+			     OWN_SMALL, err);
+	if (!ret)
+		ret = pst_lane_open(&o->lane, err);
+	if (ret)
+		pst_lane_close(&o->lane);
+	return ret;
+}
+
+static void free_own(struct pst_own *o, struct penstock_device *dev)
+{
+	pst_slots_close(&o->lane.slots);
+	pst_ring_close(&o->ring, dev);
+	if (o->lane.wake_fd >= 0)
+		close(o->lane.wake_fd);
+	free(o);
+}
+
+int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *ended,
+		 struct pst_own **out, struct pst_err *err)
+{
+	struct pst_own *o;
+	struct pst_pump *pump;
+	int ret;
+
+	if (penstock_device_open(dev->name, NULL, &dev) < 0)
+		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE, "the device is being closed");
+	ret = pst_device_start_pump(dev, err);
+	o = ret ? NULL : calloc(1, sizeof(*o));
+	if (!o) {
+		penstock_device_close(dev);
+		return ret ? ret : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
+	}
+	pump = atomic_load_explicit(&dev->pump, memory_order_acquire);
+	o->owner = pthread_self();
+	o->lane.pump = pump;
+	o->lane.wake_fd = -1;
+	o->lane.ended = ended;
+	ret = open_lane(o, pump, err);
+	if (ret) {
+		free_own(o, dev);
+		penstock_device_close(dev);
+		return ret;
+	}
+	pthread_mutex_lock(&pump->owns_lock);
+	atomic_store(&o->lane.forget_turn, atomic_load(&pump->forget_turn));
+	o->link = pump->owns;
+	pump->owns = o;
+	pthread_mutex_unlock(&pump->owns_lock);
+	*out = o;
+	return 0;
+}
+
+void pst_own_close(struct pst_own *o)
+{
+	struct pst_pump *pump = o->lane.pump;
+	struct penstock_device *dev = pump->dev;
+	struct pst_own **at = &pump->owns;
+
+	/* Until it keeps nothing more, who closes a storage or a device must find it. */
+	take(o);
+	pst_lane_close(&o->lane);
+	let(o);
+	pthread_mutex_lock(&pump->owns_lock);
+	while (*at != o)
+		at = &(*at)->link;
+	*at = o->link;
+	pthread_mutex_unlock(&pump->owns_lock);
+	while (atomic_load_explicit(&pump->outside, memory_order_acquire))
+		sched_yield();
+	free_own(o, dev);
+	penstock_device_close(dev);
+}
+
+int pst_own_check(const struct pst_own *o, struct pst_err *err)
+{
+	if (pthread_equal(o->owner, pthread_self()))
+		return 0;
+	return pst_fail_errno(err, EPERM, PENSTOCK_WHY_BAD_ARGUMENT,
+			      "a queue with a lane of its own is the thread's that opened it");
+}
+
+bool pst_own_takes(const struct pst_own *o, const struct pst_request *req)
+{
+	return req->pump == o->lane.pump && !req->stream && req->total <= PENSTOCK_OWN_LANE_MAX;
+}
+
+void pst_own_hand_in(struct pst_own *o, struct pst_request *req)
+{
+	take(o);
+	pst_lane_requeue(&o->lane, req);
+	let(o);
+}
+
+void pst_own_turn(struct pst_own *o, int64_t wait_us)
+{
+	take(o);
+	pst_lane_turn(&o->lane, wait_us);
+	let(o);
+}
+
+void pst_owns_help(struct pst_pump *pump)
+{
+	pthread_mutex_lock(&pump->owns_lock);
+	for (struct pst_own *o = pump->owns; o; o = o->link)
+		if (pthread_equal(o->owner, pthread_self()))
+			pst_own_turn(o, 0);
+	pthread_mutex_unlock(&pump->owns_lock);
+}
+
+void pst_own_wake(struct pst_own *o)
+{
+	pst_lane_wake(&o->lane);
+}
+
+/* Its owner does it in his turn, or is not there: then it is done for him. */
+static void forget(struct pst_own *o, struct penstock_storage *st, struct penstock_device *dev,
+		   unsigned turn)
+{
+	while (atomic_load_explicit(&o->lane.forget_turn, memory_order_acquire) != turn) {
+		if (!atomic_exchange_explicit(&o->taken, true, memory_order_acquire)) {
+			pst_lane_forget(&o->lane, st, dev);
+			atomic_store_explicit(&o->lane.forget_turn, turn, memory_order_release);
+			let(o);
+			return;
+		}
+		pst_lane_wake(&o->lane);
+		sched_yield();
+	}
+}
+
+void pst_owns_forget(struct pst_pump *pump, struct penstock_storage *st,
+		     struct penstock_device *dev)
+{
+	unsigned turn = atomic_load(&pump->forget_turn);
+
+	pthread_mutex_lock(&pump->owns_lock);
+	for (struct pst_own *o = pump->owns; o; o = o->link)
+		forget(o, st, dev, turn);
+	pthread_mutex_unlock(&pump->owns_lock);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A queue's own lane (penstock_queue_opts.own_lane). All but forget and wake on the thread
+ * that opened it.
+ */
+#ifndef PST_CORE_OWN_H
+#define PST_CORE_OWN_H
+
+#include "core/ops.h"
+#include "core/request.h"
+
+struct pst_own;
+struct pst_pump;
+
+/* Keeps the device open until it is closed. `ended`: the queue's list, which ends a
+ * turn's wait when something is there. */
+int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *ended,
+		 struct pst_own **out, struct pst_err *err);
+/* Nothing in flight. */
+void pst_own_close(struct pst_own *o);
+
+/* -EPERM on another thread. */
+int pst_own_check(const struct pst_own *o, struct pst_err *err);
+/* Is the request one for this lane? The others are the pump's. */
+bool pst_own_takes(const struct pst_own *o, const struct pst_request *req);
+void pst_own_hand_in(struct pst_own *o, struct pst_request *req);
+/* One turn; where there is nothing to do it waits wait_us (0: not, -1: as long as it takes). */
+void pst_own_turn(struct pst_own *o, int64_t wait_us);
+/* For a thread that waits elsewhere for what may be on its queues' own lanes: a turn of
+ * each. */
+void pst_owns_help(struct pst_pump *pump);
+/* Ends its wait. Any thread. */
+void pst_own_wake(struct pst_own *o);
+
+/* What pst_pump_forget announced, done by each such lane; any thread. */
+void pst_owns_forget(struct pst_pump *pump, struct penstock_storage *st,
+		       struct penstock_device *dev);
+
+#endif

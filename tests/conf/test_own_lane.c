@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queues with a lane of their own: the same bytes and reports as any queue's, work that
+ * goes on inside its calls and without the device's lanes, one thread, and what closes
+ * around it. The far side of async_storage.h ends transfers on threads of its own, so
+ * that a sleeping owner has to be woken.
+ */
+#define LEN (20u << 20) /* more pieces than a lane may have in flight */
+#include "far_side.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "core/pump.h"
+
+#define N 200
+#define MAX (1u << 20)
+#define SECOND 1000000000ll
+
+static struct penstock_queue *q;
+static char file[256];
+
+static int open_files(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	int fd;
+
+	if (setup(state))
+		return -1;
+	snprintf(file, sizeof(file), "%s/penstock-own-%d", tmp ? tmp : "/tmp", (int)getpid());
+	fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
+		return -1;
+	return close(fd);
+}
+
+static int close_files(void **state)
+{
+	unlink(file);
+	return teardown(state);
+}
+
+static void open_queue(struct penstock_device *dev)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+
+	opts.own_lane = dev;
+	if (penstock_queue_open(&opts, &q))
+		fail_msg("%s", penstock_errmsg());
+}
+
+static int end_queue(void **state)
+{
+	if (far)
+		async_release(far);
+	penstock_queue_close(q);
+	q = NULL;
+	return end_case(state);
+}
+
+static struct penstock_req read_of(struct penstock_storage *st, struct penstock_seg *seg,
+				   struct penstock_device *dev, void *mem, uint64_t off,
+				   uint64_t len)
+{
+	*seg = (struct penstock_seg){.buf = mem, .dev = dev, .off = off, .row_len = len};
+	return request(st, seg, 1, PENSTOCK_READ);
+}
+
+static void submit(const struct penstock_req *req)
+{
+	if (penstock_submit(q, req, 1, NULL) != 1)
+		fail_msg("%s", penstock_errmsg());
+}
+
+/* ---- bytes ---- */
+
+/* Random pieces of the file, one in eight too long for the own lane, into their places
+ * of an image of it; `path` NULL: the plan decides. */
+static void pieces(struct penstock_device *dev, const char *path, uint64_t align)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[16];
+	uint64_t seed = test_seed(5), lens[N], offs[N], most = 0;
+	unsigned have = 0;
+	char *mem;
+
+	assert_int_equal(penstock_open(file, NULL, &st), 0);
+	assert_int_equal(penstock_alloc(dev, LEN, (void **)&mem), 0);
+	open_queue(dev);
+	memset(back, 0xee, LEN);
+	copy(dev, mem, host, back, LEN);
+	for (unsigned i = 0; i < N; i++) {
+		struct penstock_seg seg;
+		struct penstock_req req;
+
+		lens[i] = 1 + test_random(&seed) % (i % 8 ? 100000 : 3 * MAX);
+		lens[i] = (lens[i] + align - 1) / align * align;
+		offs[i] = test_random(&seed) % (LEN - lens[i]) / align * align;
+		req = read_of(st, &seg, dev, mem + offs[i], offs[i], lens[i]);
+		req.path = path;
+		req.effort = i % 3 ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
+		req.user = (void *)(uintptr_t)i;
+		submit(&req);
+	}
+	while (have < N) {
+		int n = penstock_wait(q, done, 1, 16, -1);
+
+		assert_in_range(n, 1, 16);
+		for (int k = 0; k < n; k++) {
+			uintptr_t i = (uintptr_t)done[k].user;
+
+			assert_int_equal(done[k].result, lens[i]);
+			assert_int_equal(done[k].report->bytes, lens[i]);
+			if (path)
+				assert_string_equal(done[k].report->path, path);
+			most += lens[i] > MAX;
+		}
+		have += (unsigned)n;
+	}
+	assert_in_range(most, 1, N - 1); /* both kinds were there */
+	copy(host, back, dev, mem, LEN);
+	for (unsigned i = 0; i < N; i++)
+		assert_memory_equal(back + offs[i], bytes + offs[i], lens[i]);
+	penstock_free(dev, mem);
+	penstock_close(st);
+	end_queue(NULL);
+}
+
+static void bytes_of_each_path(void **state)
+{
+	int fd;
+
+	(void)state;
+	pieces(host, NULL, 1);
+	pieces(host, "bounce", 1);
+	pieces(gpu, NULL, 1);
+	pieces(gpu, "staged", 1);
+	pieces(gpu, "bounce", 1);
+	fd = open(file, O_RDONLY | O_DIRECT | O_CLOEXEC); /* not on every file system */
+	if (fd >= 0)
+		pieces(host, "odirect", 4096);
+	close(fd);
+}
+
+/* Written in odd pieces, made durable, and read by others. */
+static void writes(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	struct penstock_done done[64];
+	char *mem;
+	int fd;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(file, &opts, &st), 0);
+	assert_int_equal(penstock_alloc(gpu, LEN, (void **)&mem), 0);
+	copy(gpu, mem, host, bytes, LEN);
+	open_queue(gpu);
+	fd = open(file, O_RDWR | O_CLOEXEC);
+	memset(back, 0, LEN);
+	assert_int_equal(pwrite(fd, back, 3000000, 1000), 3000000);
+	for (unsigned i = 0; i < 50; i++) {
+		struct penstock_seg seg;
+		struct penstock_req req = read_of(st, &seg, gpu, mem + 1000 + i * 60000,
+						  1000 + i * 60000, 60000);
+
+		req.op = PENSTOCK_WRITE;
+		req.flags = i % 5 ? 0 : PENSTOCK_R_DURABLE;
+		submit(&req);
+	}
+	assert_int_equal(penstock_wait(q, done, 50, 64, -1), 50);
+	for (unsigned i = 0; i < 50; i++)
+		assert_int_equal(done[i].result, 60000);
+	assert_int_equal(pread(fd, back, LEN, 0), LEN);
+	assert_memory_equal(back, bytes, LEN);
+	close(fd);
+	penstock_free(gpu, mem);
+	penstock_close(st);
+}
+
+/* ---- completions ---- */
+
+/* Good ones, such as fail and such as are cancelled: each once. */
+static void exactly_once(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[64];
+	uint64_t ids[N];
+	unsigned have = 0, failed = 0;
+
+	(void)state;
+	far_side(4);
+	st = open_it(0);
+	open_queue(host);
+	for (unsigned i = 0; i < N; i++) {
+		struct penstock_seg seg;
+		struct penstock_req req =
+			read_of(st, &seg, host, back, i * 30000ull, i % 5 ? 1 + i % 7 * 8000 : 0);
+
+		req.user = (void *)(uintptr_t)i;
+		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);
+		if (i % 11 == 3)
+			assert_int_equal(penstock_cancel(q, ids[i]), 0);
+	}
+	while (have < N) {
+		int n = have % 2 ? penstock_poll(q, done, 64) : penstock_wait(q, done, 1, 64, -1);
+
+		for (int k = 0; k < n; k++) {
+			uintptr_t i = (uintptr_t)done[k].user;
+
+			assert_int_equal(done[k].id, ids[i]);
+			ids[i] = UINT64_MAX; /* a second time would not be equal */
+			failed += done[k].result == -EIO;
+			assert_true(done[k].result == -EIO || done[k].result == -ECANCELED ||
+				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 8000 : 0));
+		}
+		have += (unsigned)n;
+	}
+	assert_in_range(failed, 1, N - 1);
+	assert_int_equal(penstock_wait(q, done, 1, 64, -1), 0); /* nothing is in flight */
+	penstock_close(st);
+}
+
+static void *release_later(void *arg)
+{
+	usleep(20000); /* so that the owner sleeps; if not, nothing is lost */
+	async_release(far);
+	return arg;
+}
+
+/* The device's only lane is full and held; the queue's own needs neither it nor its
+ * thread, and is woken by whatever ends its transfers. */
+static void needs_no_lane(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *other;
+	struct penstock_storage *st, *mem;
+	struct penstock_done done[4];
+	struct penstock_seg seg;
+	struct penstock_req req;
+	pthread_t thread;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	assert_int_equal(penstock_queue_open(&opts, &other), 0);
+	open_queue(host);
+	async_hold(far);
+	req = read_of(st, &seg, host, back, 0, LEN);
+	req.path = "bounce";
+	assert_int_equal(penstock_submit(other, &req, 1, NULL), 1);
+	assert_int_equal(async_await(far, PST_LANE_CHUNKS), 0);
+	assert_int_equal(penstock_open("mem:1M?seed=3", NULL, &mem), 0);
+	for (unsigned i = 0; i < 50; i++) {
+		req = read_of(mem, &seg, host, back, i * 4096, 4096);
+		submit(&req);
+		assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND), 1);
+		assert_int_equal(done[0].result, 4096);
+	}
+	assert_int_equal(penstock_poll(other, done, 4), 0);
+	req = read_of(st, &seg, host, back, 0, 70000);
+	submit(&req);
+	assert_int_equal(penstock_wait(q, done, 1, 4, 5000000), 0); /* held */
+	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
+	assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND), 1);
+	assert_int_equal(done[0].result, 70000);
+	pthread_join(thread, NULL);
+	penstock_queue_close(other);
+	penstock_close(mem);
+	penstock_close(st);
+}
+
+/* ---- threads ---- */
+
+static int answers[4];
+
+static void *another(void *arg)
+{
+	struct penstock_done done;
+
+	answers[0] = penstock_submit(q, arg, 1, NULL);
+	answers[1] = penstock_poll(q, &done, 1);
+	answers[2] = penstock_wait(q, &done, 1, 1, 0);
+	answers[3] = penstock_cancel(q, *(uint64_t *)((struct penstock_req *)arg)->user);
+	return NULL;
+}
+
+static void one_thread(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg seg;
+	struct penstock_req req;
+	uint64_t id = 0;
+	pthread_t thread;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	open_queue(host);
+	assert_int_equal(penstock_queue_fd(q), -EOPNOTSUPP);
+	async_hold(far);
+	req = read_of(st, &seg, host, back, 0, 3 * 65536);
+	req.user = &id;
+	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
+	assert_int_equal(pthread_create(&thread, NULL, another, &req), 0);
+	pthread_join(thread, NULL);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(answers[i], -EPERM);
+	assert_int_equal(answers[3], 0);
+	async_release(far);
+	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
+	assert_true(done[0].result == 3 * 65536 || done[0].result == -ECANCELED);
+	penstock_close(st);
+}
+
+/* ---- what closes ---- */
+
+/* Its own requests are in flight on the thread that closes: only it can end them. */
+static void storage_closes(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg seg;
+	struct penstock_req req;
+	pthread_t thread;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	open_queue(host);
+	async_hold(far);
+	req = read_of(st, &seg, host, back, 0, 100000);
+	submit(&req);
+	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
+	penstock_close(st);
+	pthread_join(thread, NULL);
+	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
+	assert_int_equal(done[0].result, 100000);
+	assert_memory_equal(back, bytes, 100000);
+}
+
+static struct penstock_storage *kept;
+static _Atomic bool closed;
+
+static void *close_kept(void *arg)
+{
+	penstock_close(kept);
+	atomic_store(&closed, true);
+	async_release(far);
+	return arg;
+}
+
+/* While the owner sleeps for one storage, another one closes of which his lane keeps
+ * something, and that must not wait for the first. */
+static void other_storage_closes(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg seg;
+	struct penstock_req req;
+	pthread_t thread;
+	char *mem;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	opts.flags = PENSTOCK_O_IMMUTABLE;
+	assert_int_equal(penstock_open(file, &opts, &kept), 0);
+	assert_int_equal(penstock_alloc(gpu, MAX, (void **)&mem), 0);
+	open_queue(gpu);
+	req = read_of(kept, &seg, gpu, mem, 0, MAX);
+	req.path = "mapped";
+	submit(&req);
+	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
+	assert_int_equal(done[0].result, MAX);
+	async_hold(far);
+	req = read_of(st, &seg, gpu, mem, 0, 100000);
+	submit(&req);
+	atomic_store(&closed, false);
+	assert_int_equal(pthread_create(&thread, NULL, close_kept, NULL), 0);
+	assert_int_equal(penstock_wait(q, done, 1, 2, 60 * SECOND), 1);
+	assert_true(atomic_load(&closed));
+	pthread_join(thread, NULL);
+	penstock_free(gpu, mem);
+	penstock_close(st);
+}
+
+/* What is in flight ends first, and nothing fires; the device waits for its queue. */
+static void queue_closes(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	struct penstock_seg seg;
+	struct penstock_req req;
+	pthread_t thread;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	assert_int_equal(penstock_device_open("cuda:1", NULL, &dev), 0);
+	open_queue(dev);
+	penstock_device_close(dev); /* the queue has it open still */
+	async_hold(far);
+	req = read_of(st, &seg, host, back, 0, 2 * MAX); /* not for its own lane */
+	submit(&req);
+	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
+	penstock_queue_close(q);
+	pthread_join(thread, NULL);
+	assert_int_equal(atomic_load(&st->inflight), 0);
+	assert_int_equal(penstock_device_open("cuda:1", NULL, &dev), 0); /* 1: still open */
+	open_queue(dev);
+	async_hold(far);
+	req = read_of(st, &seg, host, back, 0, 70000);
+	submit(&req);
+	async_release(far);
+	penstock_close(st);
+	penstock_device_close(dev);
+}
+
+int main(void)
+{
+	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bytes_of_each_path),
+		cmocka_unit_test_teardown(writes, end_queue),
+		cmocka_unit_test_teardown(exactly_once, end_queue),
+		cmocka_unit_test_teardown(needs_no_lane, end_queue),
+		cmocka_unit_test_teardown(one_thread, end_queue),
+		cmocka_unit_test_teardown(storage_closes, end_queue),
+		cmocka_unit_test_teardown(other_storage_closes, end_queue),
+		cmocka_unit_test_teardown(queue_closes, end_queue),
+	};
+
+	opts.lanes = 1;
+	opts.slot_bytes = 65536; /* a chunk's length */
+	host_opts = &opts;
+	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
+	test_use_standin();
+	return cmocka_run_group_tests(tests, open_files, close_files);
+}
