@@ -205,9 +205,21 @@ static void look_route(const struct facts *f, struct pst_check_line *line)
 
 /* ---- ACS ----------------------------------------------------------------------- */
 
+/* Are devices passed to guests, whom these very bits keep apart? */
+static bool has_guests(const struct facts *f)
+{
+	size_t i;
+
+	for (i = 0; i < f->topo->pci_count; i++)
+		if (!strcmp(f->topo->pci[i].driver, "vfio-pci"))
+			return true;
+	return false;
+}
+
 static void list_redirects(const struct facts *f, const struct pst_pci *from,
 			   struct pst_check_line *line, char *done, size_t done_len)
 {
+	bool guests = has_guests(f);
 	int at = from->bridge;
 	unsigned steps;
 
@@ -222,9 +234,13 @@ static void list_redirects(const struct facts *f, const struct pst_pci *from,
 			if (len + sizeof(bridge->bdf) + 1 < done_len)
 				snprintf(done + len, done_len - len, "%s ", bridge->bdf);
 			if (!line->script[0])
-				pst_script(line, "# until the next boot; for good: the kernel's "
-						 "pci=disable_acs_redir=BDF;BDF");
-			pst_script(line, "setpci -s %s ECAP_ACS+6.w=0:2c", bridge->bdf);
+				pst_script(line, "%s",
+					   guests ? "# left to you: devices are passed to guests "
+						    "here (vfio-pci), whom this keeps apart"
+						  : "# until the next boot; for good: the kernel's "
+						    "pci=disable_acs_redir=BDF;BDF");
+			pst_script(line, "%ssetpci -s %s ECAP_ACS+6.w=0:2c", guests ? "# " : "",
+				   bridge->bdf);
 		}
 		at = bridge->bridge;
 	}
@@ -352,6 +368,21 @@ static bool behind_multipath(const struct facts *f, const struct spot *drive)
 	return found;
 }
 
+/* The layer is switched for all of NVMe, and over fabrics it is what survives a cut. */
+static bool has_fabrics(const struct facts *f)
+{
+	size_t i;
+
+	for (i = 0; i < f->topo->end_count; i++) {
+		const struct pst_end *end = &f->topo->ends[i];
+
+		if (end->kind == PST_END_DRIVE && !strncmp(end->name, "nvme", 4) &&
+		    strcmp(end->transport, "pcie"))
+			return true;
+	}
+	return false;
+}
+
 static void look_multipath(const struct facts *f, struct pst_check_line *line)
 {
 	unsigned i, count = 0, all = 0;
@@ -382,6 +413,12 @@ static void look_multipath(const struct facts *f, struct pst_check_line *line)
 			    count, all);
 	else
 		pst_no(line, "%u of %u drives lie behind it", count, all);
+	if (has_fabrics(f)) {
+		pst_script(line, "# left to you: it would take drives over fabrics their second path");
+		pst_script(line, "# echo options nvme_core multipath=N "
+				 ">/etc/modprobe.d/penstock-nvme.conf");
+		return;
+	}
 	pst_script(line, "echo options nvme_core multipath=N "
 			 ">/etc/modprobe.d/penstock-nvme.conf");
 	pst_script(line, "# undo: rm /etc/modprobe.d/penstock-nvme.conf");
