@@ -10,7 +10,7 @@ nvmet_ports=0
 
 fabrics_start() {
 	modprobe -a nvmet nvmet-tcp nvmet-rdma nvme-loop nvme-tcp nvme-rdma rdma_rxe \
-		ext4 dummy
+		ext4 dummy dm-mod
 	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
 	# A link each, so that one can be cut and the others stay.
 	local i
@@ -32,12 +32,31 @@ link_up() {
 	ip addr add "10.77.$1.1/24" dev "link$1"
 }
 
+# What a target hands out is its drive with a gate in it: what lies beyond the first 16
+# MiB can be held back, so that a transfer is in its middle for as long as that takes.
+gate_sector=$((16 * 2048))
+dm() { dmsetup --noudevsync --noudevrules "$@"; }
+dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; }
+gated_drive() { # SERIAL
+	local drive rest
+	drive=$(lab_drive "$1")
+	rest=$(($(blockdev --getsz "$drive") - gate_sector))
+	dm create "gate-$1" --table "0 $rest linear $drive $gate_sector"
+	dm create "gated-$1" <<-END
+		0 $gate_sector linear $drive 0
+		$gate_sector $rest linear $(dm_node "gate-$1") 0
+	END
+}
+gate_shut() { dm suspend --nolockfs --noflush "gate-$1"; }
+gate_open() { dm resume "gate-$1"; }
+
 # A subsystem named as its drive's serial.
 target() { # SERIAL
 	local s=$nvmet/subsystems/$1
+	gated_drive "$1"
 	mkdir "$s" "$s/namespaces/1"
 	echo 1 >"$s/attr_allow_any_host"
-	echo -n "$(lab_drive "$1")" >"$s/namespaces/1/device_path"
+	echo -n "$(dm_node "gated-$1")" >"$s/namespaces/1/device_path"
 	echo 1 >"$s/namespaces/1/enable"
 }
 

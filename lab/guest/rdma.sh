@@ -28,9 +28,9 @@ rdma link
 pair() { # NAME CODE OPTIONS-OF-LISTEN...
 	local name=$1 want=$2 code=0
 	shift 2
-	ip netns exec right timeout 90 "$rdmaping" listen 10.78.0.2 7471 rxeright "$@" \
+	ip netns exec right timeout $lab_patience "$rdmaping" listen 10.78.0.2 7471 rxeright "$@" \
 		>"$LAB_SCRATCH/listen" 2>&1 &
-	timeout 90 "$rdmaping" connect 10.78.0.2 7471 rxeleft >"$LAB_OUT/$name.json" \
+	timeout $lab_patience "$rdmaping" connect 10.78.0.2 7471 rxeleft >"$LAB_OUT/$name.json" \
 		2>"$LAB_OUT/$name.err" || code=$?
 	wait $! || true
 	cat "$LAB_OUT/$name.json" "$LAB_OUT/$name.err" "$LAB_SCRATCH/listen"

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # machine fabrics: drives for targets of NVMe over fabrics in the guest, tcp1, rdma1,
-# loop1 and pair1, slow enough (8 MiB a second) that a transfer has a middle in
-# which a link can be cut; and cmb1, a drive with memory for peer-to-peer DMA.
+# loop1 and pair1; and cmb1, a drive with memory for peer-to-peer DMA.
 # shellcheck shell=bash disable=SC2034,SC2054 # read by lab/run
 machine_about="drives for targets of NVMe over fabrics, one with a memory buffer"
-slow=file=IMAGE,format=raw,discard=unmap,throttling.bps-total=8388608
-drive tcp1 11 pcie.0 128M "" "$slow"
-drive rdma1 12 pcie.0 128M "" "$slow"
-drive loop1 13 pcie.0 128M "" "$slow"
-drive pair1 14 pcie.0 128M "" "$slow"
+drive tcp1 11 pcie.0 128M
+drive rdma1 12 pcie.0 128M
+drive loop1 13 pcie.0 128M
+drive pair1 14 pcie.0 128M
 drive cmb1 15 pcie.0 64M cmb_size_mb=64

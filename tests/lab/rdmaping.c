@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BYTES = 8 << 20, PIECE = 64 << 10, DEPTH = 16, WAIT_S = 60, TRIES = 200 };
+enum { BYTES = 8 << 20, PIECE = 64 << 10, DEPTH = 16, WAIT_S = 240, TRIES = 5000 };
 enum { SEED_WRITE = 11, SEED_READ = 12, SEED_OLD = 13 };
 
 /* What one end tells the other. Both are the same machine: no byte order. */
