@@ -338,7 +338,7 @@ PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t ten
 					const struct penstock_shard_opts *opts,
 					struct penstock_shard *out);
 
-/* ---- several processes of one host: a group -------------------------------------- */
+/* ---- several processes of a host: a group ---------------------------------------- */
 
 struct penstock_group;
 
@@ -351,9 +351,17 @@ struct penstock_group_opts {
 	uint64_t window;     /* device memory of one, whole pages; 0: 16 MiB */
 	unsigned stall_ms;   /* after it a rank that the others wait for in a load is given up:
 			      * -ETIMEDOUT; 0: 10 minutes */
-	/* Rank 0's windows, window and stall_ms hold for all. */
+	/* Where several hosts load the same model from one store, a group on each: */
+	unsigned host, hosts; /* this one's number, from 0 on, and how many; 0: one. Each reads
+			       * what its ranks need once, and begins at its own place */
+	unsigned jitter_ms;   /* penstock_group_open waits for up to this, hosts one after the
+			       * other, so that not all ask the store at once */
+	unsigned reads_max;   /* requests of all ranks together under way at one store, that is
+			       * a file system; 0: no limit */
+	/* But for dir and timeout_ms, rank 0's hold for all. */
 };
-#define PENSTOCK_GROUP_OPTS_INIT { sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0 }
+#define PENSTOCK_GROUP_OPTS_INIT \
+	{ sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Joins rank `rank` of the `ranks` processes of this user and host that open a group of

@@ -331,12 +331,15 @@ unsigned pst_group_size(const struct penstock_group *g)
 	return g->size;
 }
 
-uint64_t pst_group_window(const struct penstock_group *g)
+const struct pst_group_how *pst_group_how(const struct penstock_group *g)
 {
-	return g->how.window;
+	return &g->how;
 }
 
-unsigned pst_group_windows(const struct penstock_group *g)
+int pst_group_check_owner(const struct penstock_group *g)
 {
-	return g->how.windows;
+	if (g->pid == getpid())
+		return 0;
+	return pst_weights_fail(EOWNERDEAD, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				"opened before a fork: the child must open its own");
 }

@@ -14,10 +14,20 @@
 
 struct penstock_group;
 
+/* The settings of a group, with defaults filled in: rank 0's, which hold for all. */
+struct pst_group_how {
+	uint64_t window;
+	uint32_t windows, stall_ms;
+	uint32_t reads_max;   /* at one store at once, 0: no limit */
+	uint32_t host, hosts; /* this one, of those that load the same at the same time */
+	uint32_t delay_ms;    /* before it begins */
+};
+
 unsigned pst_group_rank(const struct penstock_group *g);
 unsigned pst_group_size(const struct penstock_group *g);
-uint64_t pst_group_window(const struct penstock_group *g);
-unsigned pst_group_windows(const struct penstock_group *g);
+const struct pst_group_how *pst_group_how(const struct penstock_group *g);
+/* That this process has opened it, and not one that it forked off: 0. */
+int pst_group_check_owner(const struct penstock_group *g);
 
 /*
  * Returns on every rank when all have come: 0, or the failure of the lowest rank that

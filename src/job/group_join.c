@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "job/group_link.h"
+#include "job/group_plan.h"
 
 #define TIMEOUT_MS 120000u /* programs that start together still import for a while */
 #define AGAIN_MS 10	   /* between looks for rank 0 */
@@ -33,6 +35,14 @@ struct hello {
 	struct pst_group_how how;
 };
 #define VERSION 2u
+
+/* Or shorter, if a signal comes. */
+static void pause_ms(uint32_t ms)
+{
+	const struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l };
+
+	nanosleep(&time, NULL);
+}
 
 static int fail(int code, enum penstock_why why, const char *path, const char *what)
 {
@@ -280,8 +290,6 @@ static int listen_for(struct penstock_group *g, const struct sockaddr_un *addr, 
 
 static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
-	const struct timespec pause = { .tv_nsec = AGAIN_MS * 1000000 };
-
 	for (;;) {
 		int code, sock = new_socket(addr->sun_path);
 
@@ -298,7 +306,7 @@ static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint6
 		if (pst_group_now_ms() >= until)
 			return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
 				    "rank 0 has not come");
-		nanosleep(&pause, NULL);
+		pause_ms(AGAIN_MS);
 	}
 }
 
@@ -347,11 +355,32 @@ static int check(const char *name, unsigned rank, unsigned size,
 	if (!size || size > PST_GROUP_MAX || rank >= size)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"rank %u of %u, of %u at most", rank, size, PST_GROUP_MAX);
+	if (opts->hosts ? opts->host >= opts->hosts : opts->host)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"host %u of %u", opts->host, opts->hosts);
 	if (opts->window % 4096 || opts->window > 1u << 30 || opts->windows > 64 ||
 	    opts->windows == 1)
 		return fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
 			    "windows are 2 to 64, each of whole pages up to 1 GiB");
 	return 0;
+}
+
+static struct pst_group_how choose_how(const struct penstock_group_opts *opts)
+{
+	unsigned hosts = opts->hosts ? opts->hosts : 1;
+	uint32_t random = 0;
+
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
+		random = (uint32_t)pst_group_now_ms();
+	return (struct pst_group_how){
+		.window = opts->window ? opts->window : WINDOW,
+		.windows = opts->windows ? opts->windows : WINDOWS,
+		.stall_ms = opts->stall_ms ? opts->stall_ms : STALL_MS,
+		.reads_max = opts->reads_max,
+		.host = opts->host,
+		.hosts = hosts,
+		.delay_ms = pst_share_delay(opts->jitter_ms, opts->host, hosts, random),
+	};
 }
 
 static struct penstock_group *new_group(const char *name, unsigned rank, unsigned size,
@@ -366,9 +395,7 @@ static struct penstock_group *new_group(const char *name, unsigned rank, unsigne
 	g->gone.rank = -1;
 	g->pid = getpid();
 	g->seq = 1;
-	g->how.window = opts->window ? opts->window : WINDOW;
-	g->how.windows = opts->windows ? opts->windows : WINDOWS;
-	g->how.stall_ms = opts->stall_ms ? opts->stall_ms : STALL_MS;
+	g->how = choose_how(opts);
 	snprintf(g->name, sizeof(g->name), "%s", name);
 	g->links = calloc(size, sizeof(*g->links));
 	g->notes = calloc(size, sizeof(*g->notes));
@@ -409,6 +436,7 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 		penstock_group_close(g);
 		return ret;
 	}
+	pause_ms(g->how.delay_ms);
 	*out = g;
 	return 0;
 }

@@ -31,12 +31,6 @@ struct pst_link {
 };
 #define PST_LINK_NONE ((struct pst_link){ -1, -1, 0, false })
 
-/* The settings of a group: rank 0's hold for all. */
-struct pst_group_how {
-	uint64_t window;
-	uint32_t windows, stall_ms;
-};
-
 struct penstock_group {
 	unsigned rank, size;
 	struct pst_group_how how;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A load by all ranks of a group: each reads its share of what any of them needs into its
- * windows, and every rank copies what it needs out of everybody's. In rounds, a chunk of
- * each rank's at a time: a rank comes to the meeting of a round when its chunk has been
+ * windows, and every rank copies what it needs out of everybody's. In rounds, as the plan
+ * has them, a chunk of each reader's at a time: a rank comes to the meeting of a round when its chunk has been
  * read and the round before has been copied, so that windows read ahead are never
  * overwritten before all have them. A rank that fails says so at the next meeting.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "job/group_link.h"
 #include "job/group_plan.h"
 #include "job/group_window.h"
 
@@ -24,9 +22,9 @@ struct facts { /* what ranks compare; the files' and what is needed follow */
 _Static_assert(sizeof(struct facts) + FILES_MAX * 8 + PST_NEED_BYTES <= PST_GROUP_SAY_MAX,
 	       "facts fit what a rank says");
 
-struct round {
+struct round { /* of this rank's reads, one in each window */
 	bool reading;
-	int64_t result;
+	struct pst_chunk chunk;
 };
 
 struct move {
@@ -40,7 +38,8 @@ struct move {
 	struct round *rounds; /* of each window of this rank's */
 	struct penstock_copy_args copies[COPIES];
 	unsigned rank, size, window_count, copy_count;
-	uint64_t round_count, delivered;
+	uint64_t started; /* rounds whose chunk is read or was */
+	uint64_t delivered;
 };
 
 /* ---- the same model on every rank ---- */
@@ -106,7 +105,6 @@ static void deal(struct move *m, const struct pst_said *said)
 		for (size_t i = 0; i < len; i++)
 			need[i] |= said[r].bytes[said[r].len - len + i];
 	pst_share_deal(&m->plan, need);
-	m->round_count = (m->plan.order_count + m->size - 1) / m->size;
 }
 
 static int agree(struct move *m, int status)
@@ -118,8 +116,7 @@ static int agree(struct move *m, int status)
 	if (!said || !facts)
 		status = status ? status : pst_weights_no_memory("what ranks say");
 	if (!status)
-		status = pst_share_make(&m->plan, m->load->w, pst_group_window(m->g),
-				       m->size * pst_group_windows(m->g));
+		status = pst_share_make(&m->plan, m->load->w, pst_group_how(m->g), m->size);
 	if (!status)
 		len = write_facts(m, facts);
 	if (said && facts) {
@@ -139,17 +136,6 @@ static int agree(struct move *m, int status)
 
 /* ---- reading ---- */
 
-/* The chunk that `rank` reads in this round; false: none. */
-static bool chunk_of(const struct move *m, uint64_t round, unsigned rank, struct pst_chunk *out)
-{
-	uint64_t index = round * m->size + rank;
-
-	if (round >= m->round_count || index >= m->plan.order_count)
-		return false;
-	pst_share_chunk(&m->plan, index, out);
-	return true;
-}
-
 static char *place_of(const struct move *m, uint64_t round, unsigned rank,
 		      const struct pst_chunk *c)
 {
@@ -161,18 +147,18 @@ static int start_read(struct move *m, uint64_t round)
 {
 	struct round *r = &m->rounds[round % m->window_count];
 	struct penstock_seg seg = { .dev = m->windows.dev };
-	struct pst_chunk c;
+	const struct pst_chunk *c = &r->chunk;
 	struct penstock_req req;
 	int ret;
 
-	if (!chunk_of(m, round, m->rank, &c))
+	if (!pst_share_chunk(&m->plan, round, m->rank, &r->chunk))
 		return 0;
-	seg.buf = place_of(m, round, m->rank, &c);
-	seg.off = c.begin;
-	seg.row_len = c.end - c.begin;
-	seg.room = m->plan.chunk - c.skip - seg.row_len;
+	seg.buf = place_of(m, round, m->rank, c);
+	seg.off = c->begin;
+	seg.row_len = c->end - c->begin;
+	seg.room = m->plan.chunk - c->skip - seg.row_len;
 	pst_load_request(m->load, &req);
-	ret = pst_shard_storage(m->load->w, c.shard, &req.storage);
+	ret = pst_shard_storage(m->load->w, c->shard, &req.storage);
 	if (ret)
 		return ret;
 	req.segs = &seg;
@@ -180,17 +166,26 @@ static int start_read(struct move *m, uint64_t round)
 	req.user = r;
 	ret = penstock_submit(m->q, &req, 1, NULL);
 	if (ret != 1)
-		return pst_weights_fail(ret, penstock_errwhy(), m->load->w->shards[c.shard].path,
-					NULL, c.begin, "%s", penstock_errmsg());
+		return pst_weights_fail(ret, penstock_errwhy(), m->load->w->shards[c->shard].path,
+					NULL, c->begin, "%s", penstock_errmsg());
 	r->reading = true;
 	return 0;
+}
+
+/* Reads of the rounds before `end`, as far as they are not under way. */
+static int read_ahead(struct move *m, uint64_t end)
+{
+	int ret = 0;
+
+	for (; m->started < end && !ret; m->started++)
+		ret = start_read(m, m->started);
+	return ret;
 }
 
 static int await_read(struct move *m, uint64_t round)
 {
 	struct round *r = &m->rounds[round % m->window_count];
 	struct penstock_done done;
-	struct pst_chunk c;
 
 	while (r->reading) {
 		struct round *ended;
@@ -200,13 +195,9 @@ static int await_read(struct move *m, uint64_t round)
 						"%s", penstock_errmsg());
 		ended = done.user;
 		ended->reading = false;
-		/* Which file: that of the window's round, at most window_count - 1 ahead. */
-		chunk_of(m, round + (uint64_t)(ended - m->rounds + m->window_count -
-					       (ptrdiff_t)(round % m->window_count)) %
-					    m->window_count, m->rank, &c);
-		pst_load_done(m->load, c.shard, &done);
+		pst_load_done(m->load, ended->chunk.shard, &done);
 		if (m->windows.host)
-			m->load->report.dram_laid += c.end - c.begin;
+			m->load->report.dram_laid += ended->chunk.end - ended->chunk.begin;
 	}
 	return m->load->failed;
 }
@@ -293,7 +284,7 @@ static int copy_round(struct move *m, uint64_t round)
 		struct pst_chunk c;
 		int ret;
 
-		if (!chunk_of(m, round, rank, &c))
+		if (!pst_share_chunk(&m->plan, round, rank, &c))
 			continue;
 		for (size_t b = first_piece(m, c.shard, c.begin); b < m->bits->count; b++) {
 			const struct pst_bit *bit = &m->bits->list[b];
@@ -322,18 +313,25 @@ static int unchanged(const struct move *m)
 	return ret;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 static int run(struct move *m, int ret)
 {
-	for (uint64_t t = 0; t < m->window_count && !ret; t++)
-		ret = start_read(m, t);
-	for (uint64_t t = 0; t < m->round_count; t++) {
+	const uint64_t windows = m->window_count, ahead = m->plan.ahead;
+
+	if (!ret)
+		ret = read_ahead(m, least(windows, ahead));
+	for (uint64_t t = 0; t < m->plan.round_count; t++) {
 		if (!ret)
 			ret = await_read(m, t);
 		ret = pst_group_meet(m->g, ret);
 		if (ret)
 			return ret;
-		if (t)
-			ret = start_read(m, t - 1 + m->window_count);
+		/* All have copied what was in the window of round t - 1. */
+		ret = read_ahead(m, least(t + windows, t + 1 + ahead));
 		if (!ret)
 			ret = copy_round(m, t);
 	}
@@ -391,7 +389,7 @@ int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_b
 
 	m.rank = pst_group_rank(g);
 	m.size = pst_group_size(g);
-	m.window_count = pst_group_windows(g);
+	m.window_count = pst_group_how(g)->windows;
 	if (!status)
 		pst_bits_order(bits);
 	if (!status && !bits->count) { /* this rank only reads */
@@ -400,7 +398,7 @@ int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_b
 	}
 	dev = bits->count ? bits->list[0].seg.dev : host;
 	ret = agree(&m, status);
-	if (!ret && m.plan.order_count)
+	if (!ret && m.plan.round_count)
 		ret = move_all(&m, dev);
 	else if (!ret)
 		ret = pst_group_meet(g, 0);
@@ -412,20 +410,12 @@ int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_b
 
 /* ---- what callers see ---- */
 
-static int check_owner(const struct penstock_group *g)
-{
-	if (g->pid == getpid())
-		return 0;
-	return pst_weights_fail(EOWNERDEAD, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-				"opened before a fork: the child must open its own");
-}
-
 int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
 			struct penstock_device *const *devs, unsigned dev_count,
 			const struct penstock_load_opts *opts, struct penstock_load_report *report,
 			struct penstock_loaded **out)
 {
-	int ret = check_owner(g);
+	int ret = pst_group_check_owner(g);
 
 	return ret ? ret : pst_weights_load(g, w, devs, dev_count, opts, report, out);
 }
@@ -435,7 +425,7 @@ int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *
 			     const struct penstock_load_opts *opts,
 			     struct penstock_load_report *report)
 {
-	int ret = check_owner(g);
+	int ret = pst_group_check_owner(g);
 
 	return ret ? ret : pst_weights_load_into(g, w, pieces, count, opts, report);
 }

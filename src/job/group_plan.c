@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a group reads and who reads it: a model's files are cut into chunks of a window,
- * the same ones on every rank, and those that some rank needs are dealt out in turn. Also
- * what ranks compare before they begin. Arithmetic only; called by group_load.c.
+ * the same ones on every rank, and those that some rank needs are dealt out in rounds, a
+ * chunk for each reader, so that what ranks read never differs by more than a chunk. Files
+ * of several stores take turns, so that all stores work; hosts that load the same begin at
+ * different places, so that they do not ask one server for the same at once. Also what
+ * ranks compare before they begin. Arithmetic only; called by group_load.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,6 +15,7 @@
 
 #define PAGE 4096u
 #define CHUNK_MIN 65536u
+#define NOTHING UINT64_MAX /* in the order: this reader has none in this round */
 
 static uint64_t mix(uint64_t h, uint64_t value)
 {
@@ -39,27 +43,39 @@ static void take_parts(struct pst_share *p, const struct penstock_weights *w)
 }
 
 /* Small models are cut finer, so that every rank has some of them to read. */
-static uint64_t choose_chunk(const struct pst_share *p, uint64_t window, unsigned shares)
+static uint64_t choose_chunk(const struct pst_share *p)
 {
-	uint64_t sum = 0, chunk;
+	uint64_t sum = 0, chunk, shares = (uint64_t)p->ranks * p->how->windows;
 
 	for (unsigned i = 0; i < p->part_count; i++)
 		sum += p->parts[i].end - p->parts[i].begin;
 	chunk = (sum / shares + PAGE - 1) / PAGE * PAGE;
 	chunk = chunk < CHUNK_MIN ? CHUNK_MIN : chunk;
-	return chunk < window ? chunk : window;
+	return chunk < p->how->window ? chunk : p->how->window;
 }
 
-int pst_share_make(struct pst_share *p, const struct penstock_weights *w, uint64_t window,
-		  unsigned shares)
+/* A store is a file system: who serves two of its files is the same. */
+static void take_stores(struct pst_share *p, const struct penstock_weights *w)
 {
-	memset(p, 0, sizeof(*p));
-	p->part_count = w->shard_count;
+	for (unsigned i = 0; i < p->part_count; i++) {
+		unsigned same = 0;
+
+		while (same < i && w->shards[same].stat.st_dev != w->shards[i].stat.st_dev)
+			same++;
+		p->parts[i].store = same < i ? p->parts[same].store : p->store_count++;
+	}
+}
+
+int pst_share_make(struct pst_share *p, const struct penstock_weights *w,
+		   const struct pst_group_how *how, unsigned ranks)
+{
+	*p = (struct pst_share){ .how = how, .ranks = ranks, .part_count = w->shard_count };
 	p->parts = calloc(w->shard_count ? w->shard_count : 1, sizeof(*p->parts));
 	if (!p->parts)
 		return pst_weights_no_memory("what a group reads");
 	take_parts(p, w);
-	p->chunk = choose_chunk(p, window, shares);
+	take_stores(p, w);
+	p->chunk = choose_chunk(p);
 	for (unsigned i = 0; i < p->part_count; i++) {
 		struct pst_part *part = &p->parts[i];
 
@@ -69,17 +85,62 @@ int pst_share_make(struct pst_share *p, const struct penstock_weights *w, uint64
 			p->count += (part->end - part->base + p->chunk - 1) / p->chunk;
 	}
 	p->unit = p->count / (PST_NEED_BYTES * 8u) + 1;
-	p->order = calloc(p->count ? p->count : 1, sizeof(*p->order));
-	return p->order ? 0 : pst_weights_no_memory("what a group reads");
+	p->order = calloc(p->count + ranks, sizeof(*p->order));
+	p->wanted = calloc(p->count + 1, sizeof(*p->wanted));
+	p->stores = calloc(p->store_count + 1, sizeof(*p->stores));
+	return p->order && p->wanted && p->stores ? 0
+						  : pst_weights_no_memory("what a group reads");
 }
 
 void pst_share_free(struct pst_share *p)
 {
 	free(p->parts);
 	free(p->order);
-	p->parts = NULL;
-	p->order = NULL;
+	free(p->wanted);
+	free(p->stores);
+	memset(p, 0, sizeof(*p));
 }
+
+static unsigned part_of(const struct pst_share *p, uint64_t c)
+{
+	unsigned low = 0, high = p->part_count - 1;
+
+	while (low < high) { /* the last part that begins at or before it */
+		unsigned mid = low + (high - low + 1) / 2;
+
+		if (p->parts[mid].first <= c)
+			low = mid;
+		else
+			high = mid - 1;
+	}
+	return low;
+}
+
+static void chunk_at(const struct pst_share *p, uint64_t c, struct pst_chunk *out)
+{
+	unsigned shard = part_of(p, c);
+	const struct pst_part *part = &p->parts[shard];
+	uint64_t at = part->base + (c - part->first) * p->chunk;
+
+	out->shard = shard;
+	out->begin = at > part->begin ? at : part->begin;
+	out->end = at + p->chunk < part->end ? at + p->chunk : part->end;
+	out->skip = out->begin - at;
+}
+
+bool pst_share_chunk(const struct pst_share *p, uint64_t round, unsigned rank,
+		     struct pst_chunk *out)
+{
+	uint64_t c = NOTHING;
+
+	if (round < p->round_count && rank < p->readers)
+		c = p->order[round * p->readers + rank];
+	if (c != NOTHING)
+		chunk_at(p, c, out);
+	return c != NOTHING;
+}
+
+/* ---- what ranks need ---- */
 
 size_t pst_share_need_bytes(const struct pst_share *p)
 {
@@ -101,32 +162,149 @@ void pst_share_need(const struct pst_share *p, const struct pst_bits *bits, unsi
 	}
 }
 
-void pst_share_deal(struct pst_share *p, const unsigned char *need)
+/* ---- who reads what ---- */
+
+static unsigned store_of(const struct pst_share *p, uint64_t c)
 {
-	p->order_count = 0;
-	for (uint64_t c = 0; c < p->count; c++)
-		if (need[c / p->unit / 8] >> (c / p->unit % 8) & 1)
-			p->order[p->order_count++] = c;
+	return p->parts[part_of(p, c)].store;
 }
 
-void pst_share_chunk(const struct pst_share *p, uint64_t index, struct pst_chunk *out)
+/* The store's next chunk that is needed, from `c` on. */
+static uint64_t next_of(const struct pst_share *p, const unsigned char *need, unsigned store,
+			uint64_t c)
 {
-	uint64_t c = p->order[index], at;
-	unsigned low = 0, high = p->part_count - 1;
+	while (c < p->count && (!(need[c / p->unit / 8] >> (c / p->unit % 8) & 1) ||
+				store_of(p, c) != store))
+		c++;
+	return c;
+}
 
-	while (low < high) { /* the last part that begins at or before it */
-		unsigned mid = low + (high - low + 1) / 2;
+/* All that is needed, in file order; stores take turns so that all end together: the
+ * next chunk is of the store that has the largest part of its own left. */
+static uint64_t list_wanted(struct pst_share *p, const unsigned char *need)
+{
+	uint64_t n = 0;
 
-		if (p->parts[mid].first <= c)
-			low = mid;
-		else
-			high = mid - 1;
+	for (unsigned s = 0; s < p->store_count; s++) {
+		struct pst_store *store = &p->stores[s];
+		uint64_t c = next_of(p, need, s, 0);
+
+		*store = (struct pst_store){ .next = c };
+		for (; c < p->count; c = next_of(p, need, s, c + 1))
+			store->all++;
+		store->left = store->all;
 	}
-	at = p->parts[low].base + (c - p->parts[low].first) * p->chunk;
-	out->shard = low;
-	out->begin = at > p->parts[low].begin ? at : p->parts[low].begin;
-	out->end = at + p->chunk < p->parts[low].end ? at + p->chunk : p->parts[low].end;
-	out->skip = out->begin - at;
+	for (;;) {
+		struct pst_store *best = &p->stores[0];
+		unsigned which = 0;
+
+		for (unsigned s = 1; s < p->store_count; s++) {
+			struct pst_store *store = &p->stores[s];
+
+			if (store->left * best->all > best->left * store->all || !best->left) {
+				best = store;
+				which = s;
+			}
+		}
+		if (!best->left)
+			return n;
+		p->wanted[n++] = best->next;
+		best->left--;
+		best->next = next_of(p, need, which, best->next + 1);
+	}
+}
+
+/* The chunk at place `i`: this host begins at its own place and comes around. */
+static uint64_t wanted_at(const struct pst_share *p, uint64_t count, uint64_t i)
+{
+	return p->wanted[(i + count * p->how->host / p->how->hosts) % count];
+}
+
+/* The most requests that one store would see when `width` chunks are under way. */
+static uint64_t most_at_once(struct pst_share *p, uint64_t count, uint64_t width)
+{
+	uint64_t most = 0;
+
+	for (unsigned s = 0; s < p->store_count; s++)
+		p->stores[s].left = 0; /* under way */
+	for (uint64_t i = 0; i < count; i++) {
+		struct pst_store *store = &p->stores[store_of(p, wanted_at(p, count, i))];
+
+		if (i >= width)
+			p->stores[store_of(p, wanted_at(p, count, i - width))].left--;
+		most = ++store->left > most ? store->left : most;
+	}
+	return most;
+}
+
+/* As many rounds at once as the windows hold, less where a store would see too many
+ * requests, and at last fewer readers. */
+static void choose_width(struct pst_share *p, uint64_t count)
+{
+	unsigned most = p->how->reads_max;
+
+	p->readers = p->ranks;
+	p->ahead = p->how->windows;
+	while (most && p->readers * p->ahead > most &&
+	       most_at_once(p, count, (uint64_t)p->readers * p->ahead) > most) {
+		if (p->ahead > 1)
+			p->ahead--;
+		else
+			p->readers--;
+	}
+}
+
+/* One round: the longest chunk to who has read least. With that, sums that differ by a
+ * chunk at most still do afterwards. */
+static void deal_round(const struct pst_share *p, uint64_t *row, uint64_t *sums)
+{
+	struct {
+		uint64_t index, len;
+	} chunks[PST_GROUP_MAX];
+	bool served[PST_GROUP_MAX] = { false };
+
+	for (unsigned k = 0; k < p->readers; k++) {
+		struct pst_chunk c = { .begin = 0 };
+
+		if (row[k] != NOTHING)
+			chunk_at(p, row[k], &c);
+		chunks[k].index = row[k];
+		chunks[k].len = c.end - c.begin;
+	}
+	for (unsigned i = 0; i < p->readers; i++) {
+		unsigned least = p->readers, longest = i;
+
+		for (unsigned k = 0; k < p->readers; k++)
+			if (!served[k] && (least == p->readers || sums[k] < sums[least]))
+				least = k;
+		for (unsigned k = i + 1; k < p->readers; k++)
+			if (chunks[k].len > chunks[longest].len)
+				longest = k;
+		served[least] = true;
+		row[least] = chunks[longest].index;
+		sums[least] += chunks[longest].len;
+		chunks[longest] = chunks[i];
+	}
+}
+
+void pst_share_deal(struct pst_share *p, const unsigned char *need)
+{
+	uint64_t sums[PST_GROUP_MAX] = { 0 }, count = list_wanted(p, need);
+
+	choose_width(p, count);
+	p->round_count = (count + p->readers - 1) / p->readers;
+	for (uint64_t i = 0; i < p->round_count * p->readers; i++)
+		p->order[i] = i < count ? wanted_at(p, count, i) : NOTHING;
+	for (uint64_t t = 0; t < p->round_count; t++)
+		deal_round(p, &p->order[t * p->readers], sums);
+}
+
+uint32_t pst_share_delay(uint32_t jitter_ms, unsigned host, unsigned hosts, uint32_t random)
+{
+	uint64_t begin = (uint64_t)jitter_ms * host / hosts;
+	uint64_t end = (uint64_t)jitter_ms * (host + 1ull) / hosts;
+
+	return (uint32_t)(begin + random % (end - begin + 1));
 }
 
 /* ---- the same everywhere ---- */

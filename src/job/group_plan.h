@@ -6,32 +6,44 @@
 #ifndef PST_JOB_GROUP_PLAN_H
 #define PST_JOB_GROUP_PLAN_H
 
-#include "job/weights.h"
+#include "job/group.h"
 
 #define PST_NEED_BYTES 16384u /* of which chunks a rank needs, at most */
 
 struct pst_part { /* of a file: where its tensors lie */
 	uint64_t base, begin, end; /* base: the page that begin lies in */
 	uint64_t first;		   /* chunk */
+	unsigned store;		   /* that the file is of, a number from 0 on */
+};
+
+struct pst_store { /* while a plan is made: chunks of it, and the next */
+	uint64_t all, left, next;
 };
 
 struct pst_share {
 	struct pst_part *parts; /* of each file */
-	unsigned part_count;
+	struct pst_store *stores;
+	unsigned part_count, store_count, ranks;
+	const struct pst_group_how *how;
 	uint64_t chunk, count;
 	uint64_t unit;	/* chunks that one bit of what is needed stands for */
-	uint64_t *order; /* the chunks that are read, dealt to ranks in turn */
-	uint64_t order_count;
+	uint64_t *order; /* what is read: `readers` chunks a round, one for each */
+	uint64_t *wanted; /* the same in a row */
+	uint64_t round_count;
+	unsigned readers; /* ranks that read */
+	unsigned ahead;	  /* rounds that may be under way at once */
 };
-/* In about `shares` chunks or more, none longer than a window. */
-int pst_share_make(struct pst_share *p, const struct penstock_weights *w, uint64_t window,
-		  unsigned shares);
+/* Cuts a model into chunks, none longer than a window, for `ranks` of this host. `how`
+ * is there as long as the plan. */
+int pst_share_make(struct pst_share *p, const struct penstock_weights *w,
+		   const struct pst_group_how *how, unsigned ranks);
 void pst_share_free(struct pst_share *p);
 
 /* Which chunks a rank needs: bits, PST_NEED_BYTES at most. */
 size_t pst_share_need_bytes(const struct pst_share *p);
 void pst_share_need(const struct pst_share *p, const struct pst_bits *bits, unsigned char *need);
-/* What all need together becomes p->order. */
+
+/* Deals out what all need together. */
 void pst_share_deal(struct pst_share *p, const unsigned char *need);
 
 struct pst_chunk {
@@ -39,7 +51,13 @@ struct pst_chunk {
 	uint64_t begin, end; /* in the file */
 	uint64_t skip;	     /* from its window's begin on, so that pages stay pages */
 };
-void pst_share_chunk(const struct pst_share *p, uint64_t index, struct pst_chunk *out);
+/* What `rank` reads in a round; false: nothing. */
+bool pst_share_chunk(const struct pst_share *p, uint64_t round, unsigned rank,
+		     struct pst_chunk *out);
+
+/* When a host begins, after `jitter_ms` at most: hosts one after the other, each at a
+ * random time of its turn. */
+uint32_t pst_share_delay(uint32_t jitter_ms, unsigned host, unsigned hosts, uint32_t random);
 
 /* What two ranks that load the same have in common: tensors and chunks, and a file. */
 uint64_t pst_share_table(const struct pst_share *p, const struct penstock_weights *w);

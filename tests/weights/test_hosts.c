@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several hosts that load the same model from one store, two groups of this machine in
+ * their places: what each reads, where it begins, how many requests a store sees at once
+ * (counted at the library's own submits), and the plan's promises for any model.
+ */
+#include "group.h"
+
+#include "job/group_plan.h"
+
+/* ---- requests under way, counted where they are submitted and harvested ---- */
+
+struct seen {
+	int now, most;
+	uint64_t first_off[RANKS_MAX], first_count; /* of each rank's first request */
+};
+static struct seen *seen; /* of this host, in memory that all its ranks see */
+
+int __real_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
+			   unsigned count, uint64_t *ids);
+int __wrap_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
+			   unsigned count, uint64_t *ids);
+int __real_penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
+			 unsigned max, int64_t timeout_ms);
+int __wrap_penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
+			 unsigned max, int64_t timeout_ms);
+
+int __wrap_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
+			   unsigned count, uint64_t *ids)
+{
+	static bool submitted;
+	int now = __atomic_add_fetch(&seen->now, (int)count, __ATOMIC_SEQ_CST);
+	int most = __atomic_load_n(&seen->most, __ATOMIC_SEQ_CST);
+
+	while (now > most && !__atomic_compare_exchange_n(&seen->most, &most, now, false,
+							  __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+	if (!submitted)
+		seen->first_off[__atomic_fetch_add(&seen->first_count, 1, __ATOMIC_SEQ_CST)] =
+			reqs[0].segs[0].off;
+	submitted = true;
+	return __real_penstock_submit(q, reqs, count, ids);
+}
+
+int __wrap_penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
+			 unsigned max, int64_t timeout_ms)
+{
+	int n = __real_penstock_wait(q, done, min, max, timeout_ms);
+
+	__atomic_sub_fetch(&seen->now, n > 0 ? n : 0, __ATOMIC_SEQ_CST);
+	return n;
+}
+
+/* ---- two hosts ---- */
+
+static struct job jobs[AREAS];
+
+static void two_hosts(unsigned ranks, unsigned reads_max)
+{
+	static const char *const names[AREAS] = { "host-0", "host-1" };
+	struct outcome *areas = outcomes;
+	struct seen *all = mmap(NULL, AREAS * sizeof(*all), PROT_READ | PROT_WRITE,
+				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	const char *path = model_path();
+	uint64_t length = length_of(path);
+
+	assert_ptr_not_equal(all, MAP_FAILED);
+	for (unsigned h = 0; h < AREAS; h++) {
+		jobs[h] = (struct job){ .name = names[h], .path = path, .ranks = ranks,
+					.gpus = ranks,
+					.opts = { .window = 64 << 10, .windows = 3, .host = h,
+						  .hosts = 2, .reads_max = reads_max } };
+		outcomes = areas + h * RANKS_MAX;
+		seen = &all[h];
+		begin(&jobs[h]);
+	}
+	for (unsigned h = 0; h < AREAS; h++) {
+		uint64_t lowest = UINT64_MAX;
+
+		outcomes = areas + h * RANKS_MAX;
+		finish(&jobs[h]);
+		right(&jobs[h]);
+		assert_int_equal(all[h].now, 0);
+		if (reads_max)
+			assert_true(all[h].most >= 1 && all[h].most <= (int)reads_max);
+		else
+			assert_true(all[h].most >= 3);
+		for (unsigned i = 0; i < all[h].first_count; i++)
+			lowest = all[h].first_off[i] < lowest ? all[h].first_off[i] : lowest;
+		/* The second host begins in the middle. */
+		assert_int_equal(lowest > length / 3, h);
+	}
+	outcomes = areas;
+	munmap(all, AREAS * sizeof(*all));
+}
+
+static void test_hosts(void **state)
+{
+	(void)state;
+	two_hosts(2, 0);
+	two_hosts(4, 0);
+}
+
+/* Fewer rounds ahead, then fewer readers; what the others need they get. */
+static void test_cap(void **state)
+{
+	(void)state;
+	two_hosts(2, 4);
+	two_hosts(3, 2);
+	two_hosts(2, 1);
+}
+
+static void test_jitter(void **state)
+{
+	struct penstock_group_opts opts_ = PENSTOCK_GROUP_OPTS_INIT;
+	struct penstock_group *g;
+	uint64_t begun = now_ms();
+
+	(void)state;
+	opts_.host = 1;
+	opts_.hosts = 2;
+	opts_.jitter_ms = 400;
+	assert_int_equal(penstock_group_open("jitter", 0, 1, &opts_, &g), 0);
+	assert_true(now_ms() - begun >= 199);
+	penstock_group_close(g);
+	opts_.host = 2;
+	assert_int_equal(penstock_group_open("jitter", 0, 1, &opts_, &g), -EINVAL);
+	assert_non_null(strstr(penstock_errmsg(), "host 2 of 2"));
+	for (uint32_t random = 0; random < 5000; random += 7) {
+		uint32_t a = pst_share_delay(1000, 0, 3, random);
+		uint32_t b = pst_share_delay(1000, 1, 3, random);
+
+		assert_true(a <= 333 && b >= 333 && b <= 666);
+		assert_int_equal(pst_share_delay(0, 1, 3, random), 0);
+	}
+}
+
+/* ---- the plan, for any model ---- */
+
+#define FILES_MOST 6u
+
+struct drawn {
+	struct penstock_weights model;
+	struct pst_shard shards[FILES_MOST];
+	struct pst_entry entries[FILES_MOST];
+	struct pst_st_tensor tensors[FILES_MOST];
+};
+
+static void draw(struct drawn *d, uint64_t *seed)
+{
+	unsigned files = 1 + (unsigned)(test_random(seed) % FILES_MOST);
+
+	memset(d, 0, sizeof(*d));
+	for (unsigned i = 0; i < files; i++) {
+		uint64_t begin = test_random(seed) % 9000;
+
+		d->shards[i].data_off = 8 + test_random(seed) % 5000;
+		d->shards[i].stat.st_dev = test_random(seed) % 3;
+		d->tensors[i].begin = begin;
+		d->tensors[i].end = begin + test_random(seed) % (i % 2 ? 3000000 : 200000);
+		d->entries[i] = (struct pst_entry){ &d->tensors[i], i };
+	}
+	d->model.shards = d->shards;
+	d->model.entries = d->entries;
+	d->model.shard_count = files;
+	d->model.count = files;
+}
+
+/* Each chunk that is needed once, sums that differ by a chunk at most, and never more
+ * than reads_max at one store in the rounds that can be under way together. */
+static void promises(const struct drawn *d, const struct pst_share *p, const unsigned char *need)
+{
+	uint64_t sums[PST_GROUP_MAX] = { 0 }, low = UINT64_MAX, high = 0, count = 0, wanted = 0;
+
+	for (uint64_t c = 0; c < p->count; c++)
+		wanted += need[c / p->unit / 8] >> (c / p->unit % 8) & 1;
+	assert_true(p->readers >= 1 && p->readers <= p->ranks && p->ahead >= 1);
+	for (uint64_t t = 0; t < p->round_count; t++) {
+		unsigned at_store[3] = { 0 };
+		struct pst_chunk c;
+
+		for (uint64_t i = 0; i < (uint64_t)p->ahead * p->ranks; i++)
+			if (pst_share_chunk(p, t + i / p->ranks, (unsigned)(i % p->ranks), &c))
+				at_store[d->shards[c.shard].stat.st_dev]++;
+		for (unsigned s = 0; p->how->reads_max && s < 3; s++)
+			assert_true(at_store[s] <= p->how->reads_max);
+		for (unsigned r = 0; r < p->ranks; r++) {
+			const struct pst_part *part;
+			uint64_t at;
+
+			if (!pst_share_chunk(p, t, r, &c))
+				continue;
+			part = &p->parts[c.shard];
+			at = part->first + (c.begin - c.skip - part->base) / p->chunk;
+			assert_true(need[at / p->unit / 8] >> (at / p->unit % 8) & 1);
+			assert_true(c.end > c.begin && c.skip + c.end - c.begin <= p->chunk);
+			sums[r] += c.end - c.begin;
+			count++;
+			/* Not twice: it is not needed any more. */
+			((unsigned char *)(uintptr_t)need)[at / p->unit / 8] &=
+				(unsigned char)~(1u << (at / p->unit % 8));
+		}
+	}
+	assert_int_equal(count, wanted);
+	for (unsigned r = 0; r < p->readers; r++) {
+		low = sums[r] < low ? sums[r] : low;
+		high = sums[r] > high ? sums[r] : high;
+	}
+	if (high - low > p->chunk)
+		fail_msg("a rank reads %llu bytes, another %llu, a chunk has %llu",
+			 (unsigned long long)high, (unsigned long long)low,
+			 (unsigned long long)p->chunk);
+}
+
+static void test_plan(void **state)
+{
+	static unsigned char need[PST_NEED_BYTES];
+	uint64_t seed = test_seed(7);
+
+	(void)state;
+	for (unsigned i = 0; i < 3000; i++) {
+		struct pst_group_how how = { .window = 65536 << test_random(&seed) % 3,
+					     .windows = 2 + (uint32_t)(test_random(&seed) % 4),
+					     .hosts = 1 + (uint32_t)(test_random(&seed) % 4) };
+		struct pst_share p;
+		struct drawn d;
+
+		how.host = (uint32_t)(test_random(&seed) % how.hosts);
+		how.reads_max = i % 2 ? 0 : 1 + (uint32_t)(test_random(&seed) % 20);
+		draw(&d, &seed);
+		assert_int_equal(pst_share_make(&p, &d.model, &how,
+						1 + (unsigned)(test_random(&seed) % 9)), 0);
+		for (size_t b = 0; b < pst_share_need_bytes(&p); b++)
+			need[b] = i % 3 ? 0xff : (unsigned char)test_random(&seed);
+		pst_share_deal(&p, need);
+		promises(&d, &p, need);
+		pst_share_free(&p);
+	}
+}
+
+/* Two drives work all the time, and end together. */
+static void test_stores(void **state)
+{
+	struct pst_group_how how = { .window = 65536, .windows = 2, .hosts = 1 };
+	unsigned char need[64];
+	struct drawn d = { .model = { .shard_count = 2, .count = 2 } };
+	struct pst_share p;
+	struct pst_chunk c;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		d.shards[i] = (struct pst_shard){ .data_off = 4096, .stat = { .st_dev = i } };
+		d.tensors[i] = (struct pst_st_tensor){ .begin = 0, .end = 65536 * (i ? 8 : 16) };
+		d.entries[i] = (struct pst_entry){ &d.tensors[i], i };
+	}
+	d.model.shards = d.shards;
+	d.model.entries = d.entries;
+	memset(need, 0xff, sizeof(need));
+	assert_int_equal(pst_share_make(&p, &d.model, &how, 3), 0);
+	assert_int_equal(p.store_count, 2);
+	pst_share_deal(&p, need);
+	assert_int_equal(p.round_count, 8);
+	for (unsigned t = 0; t < 8; t++) {
+		unsigned of_second = 0;
+
+		for (unsigned r = 0; r < 3; r++) {
+			assert_true(pst_share_chunk(&p, t, r, &c));
+			of_second += c.shard;
+		}
+		assert_int_equal(of_second, 1);
+	}
+	pst_share_free(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_hosts), cmocka_unit_test(test_cap),
+		cmocka_unit_test(test_jitter), cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_stores),
+	};
+
+	return cmocka_run_group_tests(tests, setup_group, NULL);
+}
