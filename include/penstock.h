@@ -425,7 +425,8 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * the same range with several buffers is several destinations, interleaved columns
  * are shards of one matrix. Rows of one segment alone are read with the gaps
  * between them when a gap is under 4096 bytes or no longer than a row, else row by
- * row. In a write no storage byte may occur twice.
+ * row. In a write no storage byte may occur twice (-EINVAL), whatever the order of the
+ * segments; rows may lie between another's.
  */
 struct penstock_seg {
 	void *buf;		     /* on any open device; the caller's, in use until

@@ -13,6 +13,16 @@
  * a page (they share its read anyway) or less than half of the whole. */
 #define GAP_FREE 4096u
 
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 {
 	return __builtin_add_overflow(a, b, out);
@@ -103,21 +113,11 @@ static void finish_span(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
-/* Rows of the same pitch that lie between each other's: columns of one matrix. */
-static bool beside(const struct penstock_seg *a, const struct penstock_seg *b)
-{
-	uint64_t pitch = a->pitch, shift;
-
-	if (b->pitch != pitch)
-		return false;
-	shift = b->off >= a->off ? (b->off - a->off) % pitch
-				 : (pitch - (a->off - b->off) % pitch) % pitch;
-	return shift >= a->row_len && shift + b->row_len <= pitch;
-}
-
 static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	struct pst_span *span = NULL;
+	bool ascending = true;
+	uint64_t highest = 0;
 
 	req->span_count = 0;
 	for (unsigned i = 0; i < req->seg_count; i++) {
@@ -133,17 +133,15 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 			continue;
 		}
 		extent(seg, &len);
-		if (span && req->op == PENSTOCK_WRITE && seg->off < span->off + span->len &&
-		    seg->off + len > span->off && !beside(&req->segs[span->seg_first], seg))
-			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"segment %u writes bytes that the one before it writes", i);
+		end = seg->off + len;
+		ascending &= seg->off >= highest;
+		highest = max_u64(highest, end);
 		if (span && joins(req, span, seg)) {
 			if (seg->off != span->off + span->len || seg->pitch != seg->row_len ||
 			    seg->dev != req->segs[span->seg_first].dev)
 				span->shared = true;
 			if (req->segs[span->seg_first].pitch != req->segs[span->seg_first].row_len)
 				span->shared = true;
-			end = seg->off + len;
 			if (end > span->off + span->len)
 				span->len = end - span->off;
 			span->seg_count = i + 1 - span->seg_first;
@@ -157,7 +155,11 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 			.off = seg->off, .len = len, .seg_first = i, .seg_count = 1
 		};
 	}
-	return 0;
+	if (req->op == PENSTOCK_READ || ascending)
+		return 0;
+	/* The spans that are not needed yet are room enough. */
+	return pst_overlap(req, &req->spans[req->span_count],
+			   (spans_max - req->span_count) * sizeof(*span), err);
 }
 
 static uint64_t numbered(const struct pst_request *req, const struct pst_span *span)
@@ -334,16 +336,6 @@ static int emit_row(const struct penstock_seg *seg, uint64_t row, uint64_t off, 
 	if (row == seg->rows - 1 && to == row_off + seg->row_len)
 		part.room = seg->room;
 	return fn(arg, &part);
-}
-
-static uint64_t min_u64(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
 }
 
 /* The intersection of one segment with [off, end): at most a piece of a row, full

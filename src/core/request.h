@@ -132,6 +132,10 @@ enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
 /* cut.c: segments into spans. */
 int pst_cut(struct pst_request *req, unsigned spans_max, struct pst_err *err);
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
+/* overlap.c: -EINVAL if two segments of a checked write have a storage byte in common.
+ * `room`, as aligned as any struct, is for 24 bytes a segment. */
+int pst_overlap(const struct pst_request *req, void *room, size_t room_len,
+		struct pst_err *err);
 /* How much behind a write's span may be written along with its tail: the segment's room,
  * where nobody can own those bytes (the end of an object that is ours until commit and
  * is cut to its length then), else nothing. */

@@ -76,10 +76,87 @@ static void any_request(void **state)
 	}
 }
 
+/* Writes to a small storage, in any order, some between each other's rows. */
+static bool any_writes(uint64_t *random)
+{
+	static unsigned char writes[4096];
+	uint64_t pitch = 8 + test_random(random) % 90;
+	unsigned count = 2 + (unsigned)(test_random(random) % 6), twice = 0;
+
+	memset(writes, 0, sizeof(writes));
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t p = test_random(random) % 4 ? pitch : 8 + test_random(random) % 90;
+		uint64_t len = test_random(random) % (p / 2 + 1);
+		uint64_t rows = test_random(random) % 3 ? 1 + test_random(random) % 12 : 1;
+		uint64_t off = test_random(random) % 1500;
+
+		add_rows(off, len, rows, p, arena + i * 8192, p);
+		for (uint64_t r = 0; r < rows; r++)
+			for (uint64_t b = 0; b < len; b++)
+				twice += writes[off + r * p + b]++ > 0;
+	}
+	return twice > 0;
+}
+
+static void any_overlap(void **state)
+{
+	uint64_t random = test_seed(20261122);
+	unsigned refused = 0, taken = 0;
+
+	for (unsigned turn = 0; turn < 4000; turn++) {
+		bool twice;
+		int ret;
+
+		setup(state);
+		req.op = PENSTOCK_WRITE;
+		twice = any_writes(&random);
+		ret = pst_cut(&req, SPANS_MAX, &err);
+		if (ret != (twice ? -EINVAL : 0))
+			fail_msg("turn %u: %d, bytes are%s written twice", turn, ret,
+				 twice ? "" : " not");
+		refused += twice;
+		taken += !twice;
+		req.seg_count = 0;
+	}
+	assert_true(refused > 500 && taken > 500);
+}
+
+/* Columns of a matrix that are too many to be looked at in pairs. */
+static void many_columns(void **state)
+{
+	enum { COLUMNS = 20000, ROWS = 8 };
+	struct penstock_seg *all = calloc(COLUMNS, sizeof(*all));
+	struct pst_span *room = calloc((size_t)3 * COLUMNS, sizeof(*room));
+	uint64_t pitch = COLUMNS * 16;
+
+	(void)state;
+	assert_true(all && room);
+	req.op = PENSTOCK_WRITE;
+	req.segs = all;
+	req.spans = room;
+	req.seg_count = COLUMNS;
+	for (unsigned i = 0; i < COLUMNS; i++)
+		all[i] = (struct penstock_seg){.buf = arena,
+					       .dev = &devices[0],
+					       .off = (i * 7919ull % COLUMNS) * 16,
+					       .row_len = 16,
+					       .rows = ROWS,
+					       .pitch = pitch,
+					       .buf_pitch = 16};
+	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), 0);
+	all[1234].off++;
+	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), -EINVAL);
+	assert_int_equal(err.why, PENSTOCK_WHY_BAD_ARGUMENT);
+	free(all);
+	free(room);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(any_request, setup),
+		cmocka_unit_test_setup(any_overlap, setup),
+		cmocka_unit_test_setup(many_columns, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
