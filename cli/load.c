@@ -6,12 +6,10 @@
  * files. What was loaded is given back at the end: the command measures and proves, it
  * serves nobody.
  */
-#include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "load.h"
@@ -44,6 +42,27 @@ static int split(struct words *w, const char *option, const char *text)
 		w->list[w->count++] = at;
 	}
 	return w->text ? 0 : fail(EXIT_FAILED, "no memory");
+}
+
+/* What a group of processes is told; there is one then. */
+static int take_group(struct args *a, int c)
+{
+	struct penstock_group_opts *g = &a->group;
+	uint64_t n;
+	int used = 0;
+
+	a->ranks = a->ranks ? a->ranks : 1;
+	if (c == 'H') {
+		if (sscanf(optarg, "%u/%u%n", &g->host, &g->hosts, &used) == 2 &&
+		    !optarg[used] && g->host < g->hosts)
+			return 0;
+		return fail(EXIT_USAGE, "--host wants H/M, H from 0 to M-1");
+	}
+	if (!parse_number(optarg, 0, UINT_MAX, &n))
+		return fail(EXIT_USAGE, "--%s wants a number",
+			    c == 'J' ? "jitter-ms" : c == 'M' ? "reads-max" : "stall-ms");
+	*(c == 'J' ? &g->jitter_ms : c == 'M' ? &g->reads_max : &g->stall_ms) = (unsigned)n;
+	return 0;
 }
 
 /* "tp=R/N", "ep=R/N" or both with a comma between them. */
@@ -90,6 +109,11 @@ static int take_option(struct args *a, int c)
 		if (!parse_number(optarg, 1, DEVICES_MAX, &a->ranks))
 			return fail(EXIT_USAGE, "--ranks wants 1 to %d", DEVICES_MAX);
 		return 0;
+	case 'H':
+	case 'J':
+	case 'M':
+	case 'L':
+		return take_group(a, c);
 	case 'R':
 		a->open.revision = optarg;
 		return 0;
@@ -127,6 +151,10 @@ static int parse(int argc, char **argv, struct args *a)
 						{"select", required_argument, NULL, 's'},
 						{"shard", required_argument, NULL, 'T'},
 						{"ranks", required_argument, NULL, 'N'},
+						{"host", required_argument, NULL, 'H'},
+						{"jitter-ms", required_argument, NULL, 'J'},
+						{"reads-max", required_argument, NULL, 'M'},
+						{"stall-ms", required_argument, NULL, 'L'},
 						{"revision", required_argument, NULL, 'R'},
 						{"require", required_argument, NULL, 'r'},
 						{"effort", required_argument, NULL, 'e'},
@@ -141,6 +169,7 @@ static int parse(int argc, char **argv, struct args *a)
 
 	a->open = (struct penstock_weights_opts)PENSTOCK_WEIGHTS_OPTS_INIT;
 	a->load = (struct penstock_load_opts)PENSTOCK_LOAD_OPTS_INIT;
+	a->group = (struct penstock_group_opts)PENSTOCK_GROUP_OPTS_INIT;
 	ret = split(&a->devices, "device", "auto");
 	while (!ret && (c = next_option(argc, argv, &cmd_load, options)) != -1)
 		ret = take_option(a, c);
@@ -151,8 +180,6 @@ static int parse(int argc, char **argv, struct args *a)
 					"owner/name of a Hugging Face cache");
 	if (a->devices.count > DEVICES_MAX)
 		return fail(EXIT_USAGE, "at most %d devices", DEVICES_MAX);
-	if (a->ranks && a->load.shard)
-		return fail(EXIT_USAGE, "--ranks gives all of it to each, --shard does not");
 	a->model = argv[optind];
 	a->open.names = a->names;
 	a->open.dirs = a->stripes.list;
@@ -329,7 +356,7 @@ static void report(const struct loading *l)
 	tally_print(stdout, "read", &l->tally);
 }
 
-static void do_it(struct loading *l)
+void load_do(struct loading *l)
 {
 	open_all(l);
 	if (!l->code)
@@ -338,88 +365,13 @@ static void do_it(struct loading *l)
 		load_verify(l);
 }
 
-static void close_all(struct loading *l)
+void load_close(struct loading *l)
 {
 	penstock_group_close(l->group);
 	penstock_loaded_free(l->loaded);
 	penstock_weights_close(l->w);
 	for (unsigned i = 0; i < l->dev_count; i++)
 		penstock_device_close(l->devs[i]);
-}
-
-/* ---- by several processes ---- */
-
-static void be_rank(struct loading *l, struct args *a, unsigned rank)
-{
-	char name[32];
-
-	snprintf(name, sizeof(name), "load-%ld", (long)getppid());
-	a->devices.list[0] = a->devices.list[rank % a->devices.count];
-	a->devices.count = 1;
-	a->quiet = true;
-	if (penstock_group_open(name, rank, (unsigned)a->ranks, NULL, &l->group))
-		load_note_lib(l);
-	else
-		do_it(l);
-	close_all(l);
-	_exit(0);
-}
-
-/* What a rank did, with that of the others; its own failure before what it heard. */
-static void merge(struct loading *l, const struct loading *r, unsigned rank)
-{
-	struct part *p = &l->parts[rank];
-
-	*p = r->parts[0];
-	snprintf(p->name, sizeof(p->name), "rank %u: %.40s", rank, r->parts[0].name);
-	p->took = p->took > 0 ? p->took : 1e-9;
-	if (r->code && (!l->code || !strncmp(l->text, "rank ", 5))) {
-		l->code = r->code;
-		memcpy(l->text, r->text, sizeof(l->text));
-	}
-	l->files = r->files;
-	l->tensors = r->tensors;
-	l->total += r->total;
-	l->took = r->took > l->took ? r->took : l->took;
-	l->verified = (l->verified || !rank) && r->verified;
-	l->report.read += r->report.read;
-	l->report.bytes += r->report.bytes;
-	l->report.device_bytes += r->report.device_bytes;
-	tally_merge(&l->tally, &r->tally);
-}
-
-static void run_ranks(struct loading *l, struct args *a)
-{
-	size_t len = a->ranks * sizeof(*l);
-	struct loading *all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-				   -1, 0);
-	pid_t pids[DEVICES_MAX];
-	int status = 0;
-
-	if (all == MAP_FAILED) {
-		load_note(l, EXIT_FAILED, "%s", strerror(errno));
-		return;
-	}
-	l->part_count = (unsigned)a->ranks;
-	for (unsigned i = 0; i < a->ranks; i++) {
-		all[i].a = a;
-		pids[i] = fork();
-		if (!pids[i])
-			be_rank(&all[i], a, i);
-	}
-	for (unsigned i = 0; i < a->ranks; i++) {
-		bool told = false;
-
-		while (pids[i] > 0 && waitpid(pids[i], &status, 0) < 0 && errno == EINTR) {
-			for (unsigned k = i; !told && k < a->ranks; k++)
-				kill(pids[k], (int)load_stopped);
-			told = true;
-		}
-		if (pids[i] < 0 || status)
-			load_note(&all[i], EXIT_FAILED, "%s", "a process ended before its time");
-		merge(l, &all[i], i);
-	}
-	munmap(all, len);
 }
 
 static int run(int argc, char **argv)
@@ -432,15 +384,15 @@ static int run(int argc, char **argv)
 		sigaction(SIGINT, &(struct sigaction){.sa_handler = stop}, NULL);
 		sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
 		if (a.ranks)
-			run_ranks(&l, &a);
+			load_by_ranks(&l, &a);
 		else
-			do_it(&l);
+			load_do(&l);
 		if (l.code)
 			fail(l.code, "%s", l.text);
 		report(&l);
 		ret = l.code;
 	}
-	close_all(&l);
+	load_close(&l);
 	free(a.devices.text);
 	free(a.stripes.text);
 	return ret < 0 ? EXIT_DONE : ret; /* -1: the help was asked for */
@@ -456,7 +408,13 @@ const struct command cmd_load = {
 		"  --select GLOB    only tensors whose name matches; may be repeated\n"
 		"  --shard tp=R/N   only what rank R of N needs; ep=R/N spreads experts\n"
 		"  --ranks N        by N processes, each with the next device of the list, which "
-		"read\n                   a share each and copy the rest from each other\n"
+		"read\n                   a share each and copy the rest from each other; with "
+		"--shard\n                   the first takes part R, the next R+1, and so on\n"
+		"  --host H/M       this host's number of M that load it at the same time\n"
+		"  --jitter-ms N    begin after up to N milliseconds, hosts one after the other\n"
+		"  --reads-max N    at most N requests under way at one file system\n"
+		"  --stall-ms N     give up a process that the others wait for this long "
+		"(600000)\n"
 		"  --revision R     of a model in a Hugging Face cache (main)\n"
 		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
 		"met\n"

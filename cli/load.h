@@ -27,6 +27,7 @@ struct args {
 	struct penstock_weights_opts open;
 	struct penstock_load_opts load;
 	struct penstock_shard_opts shard;
+	struct penstock_group_opts group;
 	bool verify, json, quiet;
 	uint64_t ranks; /* processes, 0: this one */
 };
@@ -60,6 +61,13 @@ extern volatile sig_atomic_t load_stopped; /* by this signal, 0: not */
 /* The first failure is the one that is told; _lib: the library's sentence. */
 void load_note(struct loading *l, int code, const char *fmt, const char *what);
 void load_note_lib(struct loading *l);
+
+/* One process' part of it, and what it opened closed again. */
+void load_do(struct loading *l);
+void load_close(struct loading *l);
+
+/* The same by a->ranks processes, their parts together in `l`. */
+void load_by_ranks(struct loading *l, struct args *a);
 
 /* Copies everything back and compares it with plain reads of the files. */
 void load_verify(struct loading *l);

@@ -50,7 +50,8 @@ _penstock_value() {
 	-m) echo 0 2 3 4 ;;
 	-O) echo 0 1 ;;
 	-[nwsoikT]) echo NUMBER ;;
-	--size | --offset | --block | --depth | --lanes | --runtime) echo NUMBER ;;
+	--size | --offset | --block | --depth | --lanes | --runtime | --ranks) echo NUMBER ;;
+	--jitter-ms | --reads-max | --stall-ms) echo NUMBER ;;
 	esac
 }
 
