@@ -124,8 +124,8 @@ static void look_at(const struct penstock_done *done)
 		shim_say_failed(&o->m, "a stream's ", shim_code(ret, done->report->why),
 				done->report->text);
 	if (o->timer.level)
-		shim_count_io(&o->timer, o->m.req.op, false, ret, &o->m.seg, o->m.seg.row_len,
-			      done->report);
+		shim_count_io(&o->timer, o->m.req.op, false, ret, &o->m.seg,
+			      ret > 0 ? (size_t)ret : 0, done->report);
 	shim_move_end(&o->m);
 	give_out(o);
 }

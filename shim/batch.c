@@ -31,6 +31,7 @@ struct batch {
 	unsigned nr;
 	_Atomic unsigned out; /* operations whose events are still to come */
 	_Atomic unsigned refused;
+	struct op **chosen; /* of the submit at hand, nr of them; under submit_lock */
 	struct op ops[];
 };
 
@@ -45,6 +46,7 @@ static void free_batch(struct batch *b)
 			shim_move_end(&b->ops[i].m);
 	pthread_mutex_destroy(&b->submit_lock);
 	pthread_mutex_destroy(&b->harvest_lock);
+	free(b->chosen);
 	free(b);
 }
 
@@ -98,12 +100,18 @@ static int set_up(unsigned nr, struct batch **out)
 	b = calloc(1, sizeof(*b) + nr * sizeof(b->ops[0]));
 	if (!b)
 		return CUF_NOMEM_ERROR;
+	b->chosen = calloc(nr, sizeof(*b->chosen));
+	code = b->chosen ? 0 : CUF_NOMEM_ERROR;
 	opts.requests_max = nr;
 	opts.segs_max = 1;
-	if (penstock_queue_open(&opts, &b->q) < 0) {
+	if (!code && penstock_queue_open(&opts, &b->q) < 0) {
 		shim_log(SHIM_ERROR, "setting up a batch of %u: %s", nr, penstock_errmsg());
+		code = CUF_INTERNAL_BATCH_SETUP_ERROR;
+	}
+	if (code) {
+		free(b->chosen);
 		free(b);
-		return CUF_INTERNAL_BATCH_SETUP_ERROR;
+		return code;
 	}
 	b->nr = nr;
 	b->refs = 1;
@@ -174,10 +182,10 @@ static int take_op(struct op *op, const struct cuf_io_params *p)
 	return code;
 }
 
-/* All of them are looked at before the first is handed in; `chosen` are their places. */
-static int take_all(struct batch *b, const struct cuf_io_params *params, unsigned nr,
-		    struct op **chosen)
+/* All of them are looked at before the first is handed in. */
+static int take_all(struct batch *b, const struct cuf_io_params *params, unsigned nr)
 {
+	struct op **chosen = b->chosen;
 	unsigned from = 0, i;
 	int code = 0;
 
@@ -210,8 +218,9 @@ static void refuse(struct batch *b, struct op *op, int64_t ret)
 }
 
 /* 0, or a code if not one was taken and no other would be: the class is refused. */
-static int hand_in(struct batch *b, struct op **ops, unsigned nr)
+static int hand_in(struct batch *b, unsigned nr)
 {
+	struct op **ops = b->chosen;
 	bool any = false;
 
 	for (unsigned i = 0; i < nr; i++) {
@@ -248,22 +257,17 @@ static int submit(struct batch *b, unsigned nr, const struct cuf_io_params *para
 {
 	struct shim_timer timer = shim_timer_start();
 	uint64_t bytes[2] = {0, 0};
-	struct op *few[64], **chosen = few;
 	int code;
 
 	if (!nr || !params || nr > b->nr)
 		return CUF_INVALID_VALUE;
 	if (atomic_load(&b->out) + nr > b->nr)
 		return CUF_BATCH_FULL;
-	if (nr > 64 && !(chosen = malloc(nr * sizeof(*chosen))))
-		return CUF_NOMEM_ERROR;
-	code = take_all(b, params, nr, chosen);
+	code = take_all(b, params, nr);
 	for (unsigned i = 0; i < nr && !code; i++)
 		bytes[params[i].opcode] += params[i].u.batch.size;
 	if (!code)
-		code = hand_in(b, chosen, nr);
-	if (chosen != few)
-		free(chosen);
+		code = hand_in(b, nr);
 	if (!code)
 		shim_count_batch_submit(&timer, bytes[0], bytes[1]);
 	shim_count_many(SHIM_BATCH_ENQUEUED, !code, nr);

@@ -110,11 +110,14 @@ static int look_up(uintptr_t base, uintptr_t addr, size_t len, struct penstock_d
 	}
 }
 
-static int ask_driver(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
+/* Of what no registration tells; *ordinal is -1 for host memory. */
+static int ask_driver(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev,
+		      int *ordinal)
 {
 	struct shim_memory mem;
 	int code = shim_cuda_memory((void *)base, &mem);
 
+	*ordinal = mem.ordinal;
 	if (code)
 		return code;
 	if (mem.ordinal < 0) {
@@ -131,7 +134,7 @@ static int ask_driver(uintptr_t base, uintptr_t addr, size_t len, struct penstoc
 int shim_resolve(const void *ptr, off_t off, size_t len, void **out, struct penstock_device **dev)
 {
 	uintptr_t base = (uintptr_t)ptr, addr, end;
-	int code;
+	int code, ordinal;
 
 	if (!ptr || off < 0 || len > SSIZE_MAX ||
 	    __builtin_add_overflow(base, (uintptr_t)off, &addr) ||
@@ -139,7 +142,7 @@ int shim_resolve(const void *ptr, off_t off, size_t len, void **out, struct pens
 		return CUF_INVALID_VALUE;
 	code = look_up(base, addr, len, dev);
 	if (code == UNKNOWN)
-		code = ask_driver(base, addr, len, dev);
+		code = ask_driver(base, addr, len, dev, &ordinal);
 	if (!code)
 		*out = (void *)addr;
 	return code;
@@ -248,23 +251,19 @@ static int remove_at(uintptr_t start, int *ordinal, size_t *len)
 static int register_buffer(const void *base, size_t len, int flags, int *ordinal)
 {
 	struct penstock_device *dev;
-	struct shim_memory mem = {.ordinal = -1};
-	uintptr_t end;
+	uintptr_t start = (uintptr_t)base, end;
 	int code;
 
 	if (!base || !len || len > SSIZE_MAX || flags & ~KNOWN_FLAGS ||
-	    __builtin_add_overflow((uintptr_t)base, len, &end))
+	    __builtin_add_overflow(start, len, &end))
 		return CUF_INVALID_VALUE;
 	code = shim_need();
 	if (!code)
-		code = shim_cuda_memory(base, &mem);
-	if (!code)
-		code = ask_driver((uintptr_t)base, (uintptr_t)base, len, &dev);
-	*ordinal = mem.ordinal;
+		code = ask_driver(start, start, len, &dev, ordinal);
 	if (code)
 		return code;
 	pthread_mutex_lock(&lock);
-	code = insert((uintptr_t)base, len, dev, mem.ordinal);
+	code = insert(start, len, dev, *ordinal);
 	pthread_mutex_unlock(&lock);
 	return code;
 }

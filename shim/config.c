@@ -18,7 +18,7 @@
 #include "keys.h"
 
 #define FILE_MAX ((size_t)1 << 20)
-#define NOTES_MAX 64u
+#define NOTES_MAX 128u /* half of them for what is wrong */
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -63,38 +63,51 @@ static struct note {
 static unsigned note_count;
 static uint64_t said[NOTES_MAX * 2]; /* hashes, so that a reopened driver repeats nothing */
 static unsigned said_count;
+static bool any_lost;
+
+static bool is_said(uint64_t hash)
+{
+	for (unsigned i = 0; i < said_count; i++)
+		if (said[i] == hash)
+			return true;
+	return false;
+}
 
 __attribute__((format(printf, 2, 3))) static void note(enum shim_level level, const char *fmt, ...)
 {
-	uint64_t hash = 1469598103934665603u;
-	struct note *n = &notes[note_count];
+	char text[NOTE_MAX];
+	uint64_t hash;
 	va_list args;
 
-	if (note_count == NOTES_MAX)
-		return;
 	va_start(args, fmt);
-	vsnprintf(n->text, sizeof(n->text), fmt, args);
+	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	for (char *c = n->text; *c; c++)
+	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 127)
 			*c = '?'; /* a name from the file must not make lines of its own */
-	for (const char *c = n->text; *c; c++)
-		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-	for (unsigned i = 0; i < said_count; i++)
-		if (said[i] == hash)
-			return;
-	if (said_count == COUNT(said))
+	hash = shim_hash(SHIM_HASH, text);
+	if (is_said(hash))
 		return;
+	if (said_count == COUNT(said) ||
+	    note_count >= (level == SHIM_INFO ? NOTES_MAX / 2 : NOTES_MAX)) {
+		any_lost = true;
+		return;
+	}
 	said[said_count++] = hash;
-	n->level = level;
-	note_count++;
+	notes[note_count].level = level;
+	memcpy(notes[note_count++].text, text, sizeof(text));
 }
 
 void shim_config_say(void)
 {
+	static bool lost_said;
+
 	for (unsigned i = 0; i < note_count; i++)
 		shim_log(notes[i].level, "%s", notes[i].text);
 	note_count = 0;
+	if (any_lost && !lost_said)
+		shim_log(SHIM_NOTICE, "more is wrong with the configuration than is listed");
+	lost_said |= any_lost;
 }
 
 /* ---- keys ---- */

@@ -65,9 +65,7 @@ void shim_say_failed(const struct shim_move *m, const char *how, int code, const
 	if (code == CUF_IO_NOT_SUPPORTED)
 		shim_log_refused("%s: %s%s is refused: %s", name_of(m), how, what, text);
 	else
-		shim_log(SHIM_ERROR, "%s: %s%s of %llu bytes at %llu failed: %s", name_of(m), how,
-			 what, (unsigned long long)m->seg.row_len, (unsigned long long)m->seg.off,
-			 text);
+		shim_log(SHIM_ERROR, "%s: %s%s failed: %s", name_of(m), how, what, text);
 }
 
 /* Why the most direct path that did not carry it all was not taken: the first row
@@ -87,34 +85,33 @@ static const char *reason(const struct penstock_report *report)
 	return NULL;
 }
 
-/* On stderr, which a person reads, the first few are said by name and then only what
- * is another path or reason than before; a log file gets every one. */
 #define NAMED_MAX 16u
-#define KINDS_MAX 64u
+#define SAID_MAX 64u
 
-static bool worth_saying(const char *path, const char *why)
+/* Whether it is new in the list; what has no room is not. Any thread. */
+static bool is_new(_Atomic uint64_t *list, unsigned max, uint64_t hash)
 {
-	static _Atomic unsigned named;
-	static _Atomic uint64_t kinds[KINDS_MAX];
-	uint64_t hash = 1469598103934665603u;
-	bool few;
+	for (unsigned i = 0; i < max; i++) {
+		uint64_t none = 0;
+
+		if (atomic_compare_exchange_strong(&list[i], &none, hash))
+			return true;
+		if (none == hash)
+			return false;
+	}
+	return false;
+}
+
+/* On stderr, which a person reads, the first few files are said by name and then only
+ * what is another path or reason than before; a log file gets every one. */
+static bool worth_saying(const char *name, const char *path, const char *why)
+{
+	static _Atomic uint64_t kinds[SAID_MAX], named[NAMED_MAX];
+	uint64_t kind = shim_hash(shim_hash(SHIM_HASH, path), why ? why : "");
 
 	if (shim_log_to_file())
 		return true;
-	for (const char *c = path; *c; c++)
-		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-	for (const char *c = why ? why : ""; *c; c++)
-		hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-	few = atomic_fetch_add(&named, 1) < NAMED_MAX;
-	for (unsigned i = 0; i < KINDS_MAX; i++) {
-		uint64_t none = 0;
-
-		if (atomic_compare_exchange_strong(&kinds[i], &none, hash))
-			return true;
-		if (none == hash)
-			return few;
-	}
-	return few;
+	return is_new(named, NAMED_MAX, shim_hash(kind, name)) | is_new(kinds, SAID_MAX, kind);
 }
 
 void shim_first_use(const struct shim_move *m, const struct penstock_report *report)
@@ -126,7 +123,7 @@ void shim_first_use(const struct shim_move *m, const struct penstock_report *rep
 	    atomic_fetch_or_explicit(&m->file->said, bit, memory_order_relaxed) & bit)
 		return;
 	why = reason(report);
-	if (!worth_saying(report->path, why))
+	if (!worth_saying(name_of(m), report->path, why))
 		return;
 	shim_log(SHIM_NOTICE, "%s: %s %s by path %s, engine %s%s%s", name_of(m),
 		 m->req.op == PENSTOCK_READ ? "read into" : "written from",

@@ -19,6 +19,15 @@
 
 #define SHIM_GPUS_MAX 64 /* ordinals that are looked at */
 
+/* What is said once is known by its hash (FNV-1a); start with SHIM_HASH. */
+#define SHIM_HASH 1469598103934665603u
+static inline uint64_t shim_hash(uint64_t hash, const char *text)
+{
+	while (*text)
+		hash = (hash ^ (unsigned char)*text++) * 1099511628211u;
+	return hash;
+}
+
 /* ---- results ---- */
 
 static inline struct cuf_error shim_ok(void)

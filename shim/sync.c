@@ -11,7 +11,7 @@
 #include "shim.h"
 #include "stats.h"
 
-#define IOV_FEW 16u
+#define IOV_FEW 64u
 #define IOV_MOST 1024u
 
 static ssize_t failed(int code)

@@ -192,13 +192,13 @@ static int batch(void)
 
 static int vector(void)
 {
-	struct cuf_iovec iov[40];
+	struct cuf_iovec iov[100];
 	ssize_t n;
 
-	for (int i = 0; i < 40; i++)
+	for (int i = 0; i < 100; i++)
 		iov[i] = (struct cuf_iovec){dev + i * 100, 100};
-	n = cuFileReadv(open_fh, iov, 40, 0, 0);
-	return n == 4000 ? 0 : (int)-n;
+	n = cuFileReadv(open_fh, iov, 100, 0, 0);
+	return n == 10000 ? 0 : (int)-n;
 }
 
 /* The first of a process sets the queue up; so each attempt is a driver of its own. */

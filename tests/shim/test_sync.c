@@ -155,7 +155,7 @@ static void wrong_arguments(void **state)
 static void vectors(void **state)
 {
 	static const size_t lens[] = {1, 4096, 0, 70001, 13, 1 << 20};
-	struct cuf_iovec iov[40], bad[2];
+	struct cuf_iovec iov[100], bad[2];
 	size_t at = 0, count = 0;
 	int fd;
 	void *fh = open_file(O_RDWR, &fd);
@@ -174,12 +174,12 @@ static void vectors(void **state)
 		at += lens[i];
 	}
 	/* Back to another place, in more pieces than fit on the stack. */
-	for (count = 0; count < 40; count++)
+	for (count = 0; count < 100; count++)
 		iov[count] = (struct cuf_iovec){(char *)dev + 64 + 100 * count, 100};
 	cu_get(host, dev, 65536);
-	assert_int_equal(cuFileWritev(fh, iov, count, 500001, 0), 4000);
-	assert_int_equal(pread(fd, want, 4000, 500001), 4000);
-	assert_memory_equal(want, host + 64, 4000);
+	assert_int_equal(cuFileWritev(fh, iov, count, 500001, 0), 10000);
+	assert_int_equal(pread(fd, want, 10000, 500001), 10000);
+	assert_memory_equal(want, host + 64, 10000);
 	assert_int_equal(cuFileReadv(fh, NULL, 0, 0, 0), 0);
 	assert_int_equal(cuFileReadv(fh, NULL, 1, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileReadv(fh, iov, 2, -1, 0), -CUF_INVALID_VALUE);
