@@ -128,25 +128,31 @@ static const char *how(const struct route *r)
 	}
 }
 
-static void nearest_nic(const struct facts *f, const struct spot *device,
-			struct pst_check_line *line)
+/* The names of those that are so near to the device, behind what is in `out`. */
+static void list_near(const struct facts *f, const struct spot *device, int near,
+		      const struct spot *spots, unsigned count, char *out, size_t len)
 {
-	const struct spot *best = NULL;
-	int near = PST_NEAR_SYS + 1;
+	size_t at = strlen(out);
 	unsigned i;
 
-	for (i = 0; i < f->nic_count; i++) {
-		int n = f->nics[i].pci
-				? pst_topo_nearness(f->topo, device->pci->bdf, f->nics[i].pci->bdf)
-				: PST_NEAR_SYS + 1;
+	for (i = 0; i < count && at < len; i++)
+		if (spots[i].pci && spots[i].pci != device->pci &&
+		    pst_topo_nearness(f->topo, device->pci->bdf, spots[i].pci->bdf) == near)
+			at += (size_t)snprintf(out + at, len - at, " %s", spots[i].name);
+}
 
-		if (n >= 0 && n < near) {
-			near = n;
-			best = &f->nics[i];
-		}
+/* The way from a device to each drive and NIC: a line for each distance. */
+static void list_routes(const struct facts *f, const struct spot *device,
+			struct pst_check_line *line)
+{
+	for (int near = PST_NEAR_PIX; near <= PST_NEAR_SYS; near++) {
+		char names[PENSTOCK_TEXT_MAX - 32] = "";
+
+		list_near(f, device, near, f->drives, f->drive_count, names, sizeof(names));
+		list_near(f, device, near, f->nics, f->nic_count, names, sizeof(names));
+		if (names[0])
+			pst_more(line, "%-6s %-4s%s", device->name, pst_nearness_name(near), names);
 	}
-	if (best)
-		pst_more(line, "%-6s to %s: %s", device->name, best->name, pst_nearness_name(near));
 }
 
 static void look_route(const struct facts *f, struct pst_check_line *line)
@@ -164,9 +170,7 @@ static void look_route(const struct facts *f, struct pst_check_line *line)
 		count[r.open + 1]++;
 		if (r.open == 1)
 			nearer = &f->devices[i];
-		pst_more(line, "%-6s to %s: %s, %s", f->devices[i].name, drive->name,
-			 pst_nearness_name(r.near), how(&r));
-		nearest_nic(f, &f->devices[i], line);
+		list_routes(f, &f->devices[i], line);
 		if (!seen++ || better(&worst, &r)) {
 			worst = r;
 			to = drive;
