@@ -37,6 +37,15 @@ copies() { # NAME SOURCE OPTIONS...
 	fi
 }
 
+# What check says, by everything; then as a user who may neither read the bridges nor
+# have the memory.
+penstock_step check 0 check "$dir/src" --device "$via" --quick --json --expect direct
+chmod 755 "$LAB_SCRATCH" "$dir"
+code=0
+setpriv --reuid 65534 --regid 65534 --clear-groups "$penstock" check "$dir/src" \
+	--device "$via" --quick --json >"$LAB_OUT/check-user.json" || code=$?
+lab_true "check-user: exit $code" test $code = 1
+
 head -c $odd /dev/urandom >"$dir/odd"
 penstock_step explain-read 0 explain "$dir/src" "$via" --json
 copies penstock-uring src --require direct

@@ -39,13 +39,23 @@ fallback() { # LABEL SOURCE REASON
 	step "$1: and the report says $3" eval '[[ $said == *'"$3"'* ]]'
 }
 
-penstock_refused() { # REASON
+# What check says: the gate that is shut, what to do about it, and whether bytes arrive
+# at all (exit 4, not direct) or none can (exit 1, not even the memory can be had).
+checked() { # CODE GATE
+	penstock_run check check "$dir/src" --device "$via" --quick --json
+	step "check ends with $1" test $code = "$1"
+	step "check names $2" "$LAB_DIR/check-report" "$LAB_OUT/check.json" \
+		"exit=$1" "gates.$2.state=no" "gates.$2.todo~=." "verdict~=."
+}
+
+penstock_refused() { # REASON GATE
 	local code=0 said='' via
 	via=peermem:$(lab_bdf cmb1)
 	case $1 in
 	no-p2pdma | no-memory)
 		# There is no device memory at all, so nothing to fall back in either.
 		required required src "$1"
+		checked 1 "$2"
 		return ;;
 	esac
 	penstock_run explain explain "$dir/src" "$via" --json
@@ -57,4 +67,5 @@ penstock_refused() { # REASON
 	required required-again src "$1"
 	fallback zeros zeros "$1"
 	required required-zeros zeros "$1"
+	checked 4 "$2"
 }

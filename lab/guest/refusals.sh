@@ -51,7 +51,7 @@ case_no_bridge() {
 	lab_expect "$what, write refused" 1 '"done":0,"errno":"EINVAL"' "$lab_probe" \
 		write --file "$dir/src" --bytes $size --seed 9 --mem "$mem/allocate"
 	host_read
-	penstock_refused no-pcie-route
+	penstock_refused no-pcie-route route
 }
 
 case_i440fx() { case_no_bridge data1; }
@@ -71,7 +71,7 @@ case_acs() {
 	probe_read "redirect on, read refused" 1 '"done":0,"errno":"EINVAL"'
 	kernel_said "ACS redirect is set between the client and provider"
 	host_read
-	penstock_refused no-pcie-route
+	penstock_refused no-pcie-route acs
 }
 
 # The read reports success and nothing has arrived. A destination that held the
@@ -96,7 +96,7 @@ case_iommu() {
 	lab_expect "$what, and the file holds zeros" 0 "$full$words:$((size / 8))," \
 		"$lab_probe" read --file "$dir/victim" --bytes $size --zeros --mem host
 	host_read
-	penstock_refused canary-failed
+	penstock_refused canary-failed iommu
 }
 
 case_without() {
@@ -116,7 +116,7 @@ case_without() {
 	fi
 	probe_read "the probe finds nothing to map" 1 '"done":0,"errno":"ENOENT"'
 	host_read
-	penstock_refused no-p2pdma
+	penstock_refused no-p2pdma kernel
 }
 
 # Someone else holds the memory; and what else the mapping refuses.
@@ -134,7 +134,7 @@ case_exhausted() {
 	fi
 	hold
 	probe_read "read with the memory held" 1 '"done":0,"errno":"ENOMEM"'
-	penstock_refused no-memory
+	penstock_refused no-memory p2pmem
 	release
 	probe_read "read once it is free" 0 "$full$words:$((size / 8)),"
 
