@@ -7,7 +7,9 @@
  * an equal part through the base pointer and an offset. The script deepspeed-replay
  * calls it, and judges the bytes.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

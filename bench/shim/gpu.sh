@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# gpu.sh: everything about the drop-in that wants a GPU, in one run: programs of others
+# on it (tests/clients) and its speed (bench/shim/run). Needs what bench/shim/prepare
+# made in .carry/clients, and no network. Results go to $OUT (bench/results); a part
+# that fails or is missing is told and left out. Exits 0 if the clients passed.
+#
+#   CLIENTS_LIMIT seconds for one client (90)     BENCH_BUDGET seconds to measure (300)
+#   SITE          where the clients' wheels are put (a folder in /tmp)
+# In a mount namespace of its own where that can be had, so that /run/udev, which KvikIO
+# wants to be there and NVIDIA's library asks, is made for these programs alone.
+set -uo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root" || exit 1
+if [ -z "${PENSTOCK_APART:-}" ]; then
+	export PENSTOCK_APART=1
+	if mkdir /run/udev 2>/dev/null; then
+		export PENSTOCK_MADE_UDEV=1
+	fi
+	if unshare -m true 2>/dev/null; then
+		exec unshare -m --propagation private "$0" "$@"
+	fi
+fi
+mount -t tmpfs udev /run/udev 2>/dev/null || echo "/run/udev is the machine's own"
+tidy() {
+	rm -rf "$site"
+	[ -z "${PENSTOCK_MADE_UDEV:-}" ] || { umount /run/udev && rmdir /run/udev; } 2>/dev/null
+}
+
+out=$(realpath -m "${OUT:-bench/results}")
+carried=$(realpath -m "${CARRIED:-.carry/clients}")
+site=${SITE:-/tmp/penstock-site.$$}
+mkdir -p "$out" "$site"
+trap tidy EXIT
+export PENSTOCK=$carried/prefix/bin/penstock PENSTOCK_REPLAY=$carried/replay.so
+export PENSTOCK_DEEPSPEED=$carried/src PENSTOCK_CLIENT_DIR=${BENCH_DIR:-/var/tmp}
+PENSTOCK_COMMIT=$(cat "$carried/commit" 2>/dev/null)
+export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
+{
+	date -u
+	uname -a
+	python3 --version
+	nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current --format=csv,noheader
+	df -T "$PENSTOCK_CLIENT_DIR" | tail -1
+	ls -ld /run/udev /dev/nvidia-fs0 /etc/cufile.json
+	head -3 /proc/modules
+	"$PENSTOCK" --version || echo "no penstock that runs: $PENSTOCK"
+} 2>&1
+
+# One wheel that does not fit shall not keep the others out.
+for wheel in "$carried"/whl/*.whl; do
+	[ -e "$wheel" ] || { echo "no wheels in $carried/whl"; break; }
+	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
+		--disable-pip-version-check --root-user-action=ignore --target "$site" "$wheel" 2>&1 |
+		grep -v WARNING
+done
+export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+
+# DeepSpeed's operation compiles while the other clients run.
+MAX_JOBS=8 timeout 150 nice python3 tests/clients/deepspeed --build >"$out/deepspeed-build.log" 2>&1 &
+compiling=$!
+echo "==== clients, $SECONDS s"
+tests/clients/run --out "$out" --limit "${CLIENTS_LIMIT:-90}" torch-gds cuda-bindings \
+	"cuda-bindings --audit" kvikio fastsafetensors instanttensor deepspeed-replay
+clients=$?
+wait "$compiling"
+echo "==== DeepSpeed's operation, $SECONDS s: $(tail -1 "$out/deepspeed-build.log")"
+mkdir -p "$out/deepspeed"
+tests/clients/run --out "$out/deepspeed" --limit "${CLIENTS_LIMIT:-90}" deepspeed
+# To the others' table, so that one file tells all.
+for name in clients.csv clients.md clients.log; do
+	grep -a "deepspeed \|^deepspeed,\|deepspeed |" "$out/deepspeed/$name" >>"$out/$name" 2>/dev/null
+done
+cat "$out/deepspeed-build.log" "$out/deepspeed/clients.log" >>"$out/clients.log"
+rm -rf "$out/deepspeed" "$out/deepspeed-build.log"
+
+echo "==== speed, $SECONDS s"
+bench/shim/run "$out" 2>&1
+echo "==== $SECONDS s in all, clients $clients"
+ls -la "$out"
+exit "$clients"
