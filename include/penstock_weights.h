@@ -296,8 +296,13 @@ enum penstock_cut {
 	PENSTOCK_CUT_INNER,	/* the last dimension but one; a bias whole */
 };
 
-/* The first rule whose glob matches a name holds for it. A scale (*_scale,
- * *_scale_inv) is cut as its weight is, in its blocks. */
+/*
+ * The first rule whose glob matches a name holds for it. Dimensions are those of a weight
+ * of [out, in]; of what GPTQ and AWQ store the other way round (*.qweight, *.qzeros,
+ * *.scales) they are taken the other way round, *.g_idx goes with the inputs. A scale
+ * (*_scale, *_scale_inv) is cut as its weight is, in its blocks, and one for all is whole,
+ * as are the scales of mixed groups (desc_act) where inputs are cut.
+ */
 struct penstock_cut_rule {
 	const char *glob;
 	enum penstock_cut cut;

@@ -69,9 +69,10 @@ struct pst_source {
 	int fd;
 };
 
-struct pst_config {
+struct pst_config { /* what a model's config.json says; 0: not known */
 	bool read;
-	unsigned heads, kv_heads, experts; /* 0: not known */
+	unsigned heads, kv_heads, experts;
+	enum { PST_ORDER_UNKNOWN, PST_ORDER_PLAIN, PST_ORDER_BY_ACT } order; /* of groups */
 };
 
 struct penstock_weights {
@@ -96,6 +97,9 @@ int pst_shard_same(const struct pst_shard *shard, int fd);
 
 /* The shard as a storage, opened at the first call; the model's. */
 int pst_shard_storage(struct penstock_weights *w, unsigned shard, struct penstock_storage **out);
+
+/* Fills w->config, once: weights_config.c. May block. */
+void pst_weights_read_config(struct penstock_weights *w);
 
 /* As penstock_weights_find, without a message. */
 int64_t pst_weights_index(const struct penstock_weights *w, const char *name);

@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor parallelism: which part of a tensor a rank needs. Names say how a tensor is
- * cut, by a table that callers extend; the model's config.json says how many heads and
- * experts there are. Arithmetic and one small file; weights_load.c and bindings call it.
+ * Tensor parallelism: which part of a tensor a rank needs. Names say how a layer is cut,
+ * by a table that callers extend, and how its tensor lies; the model's config.json says
+ * how many heads and experts there are. Arithmetic; weights_load.c and bindings call it.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <fnmatch.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "job/json_pull.h"
 #include "job/weights.h"
-
-#define CONFIG_MAX (16u << 20)
 
 static const struct penstock_cut_rule built_in[] = {
 	/* Routers and what is low-rank are small and whole. */
@@ -53,79 +47,18 @@ const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 	return built_in;
 }
 
-/* ---- config.json ---- */
-
-static int read_config(struct pst_json *in, struct pst_config *c, bool nested)
-{
-	static const char *const experts[] = { "num_local_experts", "n_routed_experts",
-					       "num_experts" };
-	bool first = true;
-	uint64_t n;
-	char *key;
-	size_t len;
-
-	if (!pst_json_take(in, '{'))
-		return -EBADMSG;
-	while (pst_json_more(in, '}', &first)) {
-		unsigned *into = NULL;
-		int next;
-
-		if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':'))
-			return -EBADMSG;
-		if (!strcmp(key, "num_attention_heads"))
-			into = &c->heads;
-		else if (!strcmp(key, "num_key_value_heads"))
-			into = &c->kv_heads;
-		for (unsigned i = 0; i < 3; i++)
-			into = strcmp(key, experts[i]) ? into : &c->experts;
-		next = pst_json_peek(in);
-		if (!nested && next == '{' && !strcmp(key, "text_config")) {
-			if (read_config(in, c, true))
-				return -EBADMSG;
-		} else if (into && next >= '0' && next <= '9') {
-			if (!pst_json_number(in, &n) || n > UINT_MAX)
-				return -EBADMSG;
-			*into = (unsigned)n;
-		} else if (!pst_json_skip(in)) {
-			return -EBADMSG;
-		}
-	}
-	return in->what ? -EBADMSG : 0;
-}
-
-/* What cannot be read is not known; who needs it says so. */
-static void load_config(struct penstock_weights *w)
-{
-	struct pst_config c = { .read = true };
-	struct pst_json in = { NULL, 0, 0, NULL };
-	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
-	char name[PATH_MAX];
-	ssize_t n = -1;
-	int fd = -1;
-
-	if (snprintf(name, sizeof(name), "%.*sconfig.json", slash ? (int)(slash - path + 1) : 0,
-		     path) < (int)sizeof(name))
-		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	in.text = fd >= 0 ? malloc(CONFIG_MAX + 1) : NULL;
-	if (in.text)
-		n = read(fd, in.text, CONFIG_MAX);
-	if (fd >= 0)
-		close(fd);
-	if (n > 0) {
-		in.len = (size_t)n;
-		in.text[n] = '\0';
-		if (read_config(&in, &c, false))
-			c = (struct pst_config){ .read = true };
-	}
-	free(in.text);
-	if (c.heads && !c.kv_heads)
-		c.kv_heads = c.heads; /* every query head has its own */
-	w->config = c;
-}
-
 /* ---- one tensor ---- */
 
+/* How a tensor lies: its outputs and inputs are what its layer's rule cuts. */
+enum layout {
+	ROWS,	 /* [out, in], and [out] of a bias */
+	COLUMNS, /* [in, out], some elements packed into one, or groups of inputs */
+	INPUTS,	 /* [in] */
+	SHAPE,	 /* no weights, but numbers about all of them */
+};
+
 struct cut {
+	const struct penstock_weights *w;
 	const struct penstock_shard_opts *o;
 	const struct pst_st_tensor *t;
 	const char *path;
@@ -209,17 +142,110 @@ static int add_halves(struct cut *c, uint64_t length)
 	return ret ? ret : add_part(c, length / 2, length / 2);
 }
 
+static bool ends_with(const char *name, const char *tail)
+{
+	size_t len = strlen(name), n = strlen(tail);
+
+	return len >= n && !strcmp(name + len - n, tail);
+}
+
+static enum layout layout_of(const char *name)
+{
+	static const struct {
+		const char *tail;
+		enum layout layout;
+	} tails[] = {
+		/* GPTQ and AWQ: qweight [in / 8, out] or [in, out / 8], of 4 bits; qzeros
+		 * [groups, out / 8]; scales [groups, out]. */
+		{ ".qweight", COLUMNS },
+		{ ".qzeros", COLUMNS },
+		{ ".scales", COLUMNS },
+		{ ".g_idx", INPUTS },
+		{ ".weight_g_idx", INPUTS },
+		{ ".weight_shape", SHAPE },
+	};
+
+	for (unsigned i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
+		if (ends_with(name, tails[i].tail))
+			return tails[i].layout;
+	return ROWS;
+}
+
+static bool is_scale(const char *name)
+{
+	const char *last = strrchr(name, '.');
+
+	return strstr(last ? last : name, "scale") || strstr(last ? last : name, "zero");
+}
+
+/* Beside this tensor, in the same layer. */
+static bool has_sibling(const struct cut *c, const char *tail)
+{
+	const char *last = strrchr(c->t->name, '.');
+	char name[PST_ST_NAME_MAX + 32];
+
+	snprintf(name, sizeof(name), "%.*s%s", (int)(last ? last - c->t->name : 0), c->t->name,
+		 tail);
+	return pst_weights_index(c->w, name) >= 0;
+}
+
+/* Where inputs are cut: whether a row's group is another one than its place says, so that
+ * a rank needs the scales of all groups. 1: yes, 0: no, < 0: not known. */
+static int groups_are_mixed(const struct cut *c)
+{
+	if (has_sibling(c, ".weight_g_idx"))
+		return 1; /* written only then */
+	if (!has_sibling(c, ".g_idx"))
+		return 0;
+	if (c->w->config.order == PST_ORDER_UNKNOWN)
+		return wrong(c, "whether its groups are ordered by activation (desc_act) is not "
+				"known (no config.json)");
+	return c->w->config.order == PST_ORDER_BY_ACT;
+}
+
+/* Which dimension a rule cuts of this tensor: 1, 0: it stays whole, < 0: an error. */
+static int choose_dim(struct cut *c, enum penstock_cut cut)
+{
+	const bool inputs = cut == PENSTOCK_CUT_LAST;
+	const unsigned last = c->t->rank - 1;
+	int mixed = 0;
+
+	if (cut == PENSTOCK_CUT_WHOLE || c->o->ranks == 1 || !c->t->rank)
+		return 0;
+	c->dim = 0;
+	switch (layout_of(c->t->name)) {
+	case SHAPE:
+		return 0;
+	case INPUTS:
+		return inputs;
+	case COLUMNS:
+		c->dim = inputs ? 0 : last;
+		break;
+	case ROWS:
+		if (!inputs && cut != PENSTOCK_CUT_LAST_HALVES && cut != PENSTOCK_CUT_INNER)
+			break;
+		if (!last)
+			return 0; /* a bias */
+		c->dim = cut == PENSTOCK_CUT_INNER ? last - 1 : last;
+	}
+	if (!is_scale(c->t->name))
+		return 1;
+	if (c->t->shape[c->dim] <= 1)
+		return 0; /* one for all */
+	if (inputs)
+		mixed = groups_are_mixed(c);
+	return mixed < 0 ? mixed : !mixed;
+}
+
 static int apply(struct cut *c, enum penstock_cut cut)
 {
-	bool last = cut == PENSTOCK_CUT_LAST || cut == PENSTOCK_CUT_LAST_HALVES;
 	uint64_t length, each;
+	int ret;
 
 	c->part_count = 0;
-	c->dim = 0;
-	if (cut == PENSTOCK_CUT_WHOLE || c->o->ranks == 1 || !c->t->rank ||
-	    (c->t->rank == 1 && (last || cut == PENSTOCK_CUT_INNER)))
-		return 0;
-	c->dim = last ? c->t->rank - 1 : cut == PENSTOCK_CUT_INNER ? c->t->rank - 2 : 0;
+	ret = choose_dim(c, cut);
+	if (ret <= 0)
+		return ret;
 	length = c->t->shape[c->dim];
 	switch (cut) {
 	case PENSTOCK_CUT_HEADS:
@@ -279,7 +305,7 @@ static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, c
 /* From elements of the weight to those of its scale: one a row, or one a block. */
 static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
 {
-	static const unsigned blocks[] = { 1, 128, 64, 32, 256, 16 };
+	static const unsigned blocks[] = { 1, 128, 64, 32, 256, 16, 8 };
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
 
 	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
@@ -298,6 +324,20 @@ static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
 		c->parts[i].count = end - c->parts[i].first;
 	}
 	return 0;
+}
+
+/* By the rule of its layer; a scale that belongs to a weight as the weight is cut. */
+static int cut_layer(struct cut *c)
+{
+	const struct pst_st_tensor *scale = c->t, *weight = weight_of(c->w, c->t->name);
+	int ret;
+
+	if (!weight)
+		return apply(c, rule_for(c->o, c->t->name));
+	c->t = weight;
+	ret = apply(c, rule_for(c->o, weight->name));
+	c->t = scale;
+	return !ret && c->part_count ? to_blocks(c, weight) : ret;
 }
 
 /* ---- experts ---- */
@@ -391,8 +431,7 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 {
 	struct penstock_shard_opts o;
 	struct penstock_shard shard = { .size = sizeof(shard) };
-	const struct pst_st_tensor *weight;
-	struct cut c = { .o = &o };
+	struct cut c = { .w = w, .o = &o };
 	bool none = false;
 	int ret = pst_weights_take(&o, sizeof(o), from, "penstock_shard_opts");
 
@@ -406,30 +445,15 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 					"rank %u of %u, expert rank %u of %u, tensor %llu", o.rank,
 					o.ranks, o.expert_rank, o.expert_ranks,
 					(unsigned long long)tensor);
-	pthread_mutex_lock(&w->lock);
-	if (!w->config.read)
-		load_config(w);
-	pthread_mutex_unlock(&w->lock);
+	pst_weights_read_config(w);
 	c.t = w->entries[tensor].t;
 	c.path = w->shards[w->entries[tensor].shard].path;
 	c.heads = o.heads ? o.heads : w->config.heads;
 	c.kv_heads = o.kv_heads ? o.kv_heads : w->config.kv_heads;
 	c.experts = o.experts ? o.experts : w->config.experts;
 	ret = spread(&c, &none);
-	if (!ret) {
-		weight = weight_of(w, c.t->name);
-		if (weight) {
-			const struct pst_st_tensor *scale = c.t;
-
-			c.t = weight;
-			ret = apply(&c, rule_for(&o, weight->name));
-			c.t = scale;
-			if (!ret && c.part_count)
-				ret = to_blocks(&c, weight);
-		} else {
-			ret = apply(&c, rule_for(&o, c.t->name));
-		}
-	}
+	if (!ret)
+		ret = cut_layer(&c);
 	if (ret < 0)
 		return ret;
 	ret = none ? 0 : fill(&c, tensor, &shard);

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a model's config.json says of how it can be cut: heads, experts, the order of
+ * groups. Called by weights_shard.c; what a file does not say it never guesses.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job/json_pull.h"
+#include "job/weights.h"
+
+#define CONFIG_MAX (16u << 20)
+
+static bool is_nested(const char *key, unsigned depth)
+{
+	return (!strcmp(key, "text_config") && !depth) || (!strcmp(key, "quantization_config") &&
+							   depth < 2);
+}
+
+static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth)
+{
+	static const char *const experts[] = { "num_local_experts", "n_routed_experts",
+					       "num_experts" };
+	bool first = true;
+	uint64_t n;
+	char *key;
+	size_t len;
+
+	if (!pst_json_take(in, '{'))
+		return -EBADMSG;
+	while (pst_json_more(in, '}', &first)) {
+		unsigned *into = NULL;
+		int next;
+
+		if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':'))
+			return -EBADMSG;
+		if (!strcmp(key, "num_attention_heads"))
+			into = &c->heads;
+		else if (!strcmp(key, "num_key_value_heads"))
+			into = &c->kv_heads;
+		for (unsigned i = 0; i < 3; i++)
+			into = strcmp(key, experts[i]) ? into : &c->experts;
+		next = pst_json_peek(in);
+		if (!strcmp(key, "desc_act"))
+			c->order = next == 't'	 ? PST_ORDER_BY_ACT
+				   : next == 'f' ? PST_ORDER_PLAIN
+						 : c->order;
+		if (next == '{' && is_nested(key, depth)) {
+			if (read_config(in, c, depth + 1))
+				return -EBADMSG;
+		} else if (into && next >= '0' && next <= '9') {
+			if (!pst_json_number(in, &n) || n > UINT_MAX)
+				return -EBADMSG;
+			*into = (unsigned)n;
+		} else if (!pst_json_skip(in)) {
+			return -EBADMSG;
+		}
+	}
+	return in->what ? -EBADMSG : 0;
+}
+
+/* Adds what a file beside the model says. What cannot be read is not known; who needs it
+ * says so. */
+static void read_beside(const struct penstock_weights *w, const char *file,
+			struct pst_config *config)
+{
+	struct pst_config c = *config;
+	struct pst_json in = { NULL, 0, 0, NULL };
+	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
+	char name[PATH_MAX];
+	ssize_t n = -1;
+	int fd = -1;
+
+	if (snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0, path,
+		     file) < (int)sizeof(name))
+		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	in.text = fd >= 0 ? malloc(CONFIG_MAX + 1) : NULL;
+	if (in.text)
+		n = read(fd, in.text, CONFIG_MAX);
+	if (fd >= 0)
+		close(fd);
+	if (n > 0) {
+		in.len = (size_t)n;
+		in.text[n] = '\0';
+		if (!read_config(&in, &c, 0))
+			*config = c;
+	}
+	free(in.text);
+}
+
+void pst_weights_read_config(struct penstock_weights *w)
+{
+	struct pst_config c = { .read = true };
+
+	pthread_mutex_lock(&w->lock);
+	if (!w->config.read) {
+		read_beside(w, "config.json", &c);
+		if (c.heads && !c.kv_heads)
+			c.kv_heads = c.heads; /* every query head has its own */
+		if (c.order == PST_ORDER_UNKNOWN) /* where GPTQ's first tools put it */
+			read_beside(w, "quantize_config.json", &c);
+		w->config = c;
+	}
+	pthread_mutex_unlock(&w->lock);
+}
