@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""model.py FOLDER [--layers 32] [--files 1]: writes a model in the shape of Llama 3 8B
-(32 layers: 16.06 GB, 15: 8.6 GB, 54: 25.7 GB), with its config.json, for the benchmarks
-of this folder and gpus.sh. model.py FILE --equal COUNT BYTES: as many tensors of one
-length. Every number in it is a BF16 between 0.008 and 0.032, of either sign, so that a
+"""model.py FOLDER [--layers 32] [--files 1] [--scale 1]: writes a model in the shape of
+Llama 3 8B (32 layers: 16.06 GB, 15: 8.6 GB, 54: 25.7 GB), with its config.json, for the
+benchmarks of this folder; --scale 16 divides its width. model.py FILE --equal COUNT BYTES:
+as many tensors of one length. Every number in it is a BF16 between 0.008 and 0.032, of either sign, so that a
 network made of it computes something; no two pages are the same."""
 
 import argparse
@@ -17,30 +17,31 @@ BLOCK = 64 << 20
 PAGE = 4096
 
 
-def llama(layers):
+def llama(layers, scale=1):
     """(name, shape) of every tensor, as the transformers package names them."""
-    kv = HIDDEN // HEADS * KV_HEADS
-    yield "model.embed_tokens.weight", (WORDS, HIDDEN)
+    hidden, inner, words = HIDDEN // scale, INNER // scale, WORDS // scale
+    kv = hidden // HEADS * KV_HEADS
+    yield "model.embed_tokens.weight", (words, hidden)
     for i in range(layers):
         at = f"model.layers.{i}."
-        yield at + "input_layernorm.weight", (HIDDEN,)
-        yield at + "self_attn.q_proj.weight", (HIDDEN, HIDDEN)
-        yield at + "self_attn.k_proj.weight", (kv, HIDDEN)
-        yield at + "self_attn.v_proj.weight", (kv, HIDDEN)
-        yield at + "self_attn.o_proj.weight", (HIDDEN, HIDDEN)
-        yield at + "post_attention_layernorm.weight", (HIDDEN,)
-        yield at + "mlp.gate_proj.weight", (INNER, HIDDEN)
-        yield at + "mlp.up_proj.weight", (INNER, HIDDEN)
-        yield at + "mlp.down_proj.weight", (HIDDEN, INNER)
-    yield "model.norm.weight", (HIDDEN,)
-    yield "lm_head.weight", (WORDS, HIDDEN)
+        yield at + "input_layernorm.weight", (hidden,)
+        yield at + "self_attn.q_proj.weight", (hidden, hidden)
+        yield at + "self_attn.k_proj.weight", (kv, hidden)
+        yield at + "self_attn.v_proj.weight", (kv, hidden)
+        yield at + "self_attn.o_proj.weight", (hidden, hidden)
+        yield at + "post_attention_layernorm.weight", (hidden,)
+        yield at + "mlp.gate_proj.weight", (inner, hidden)
+        yield at + "mlp.up_proj.weight", (inner, hidden)
+        yield at + "mlp.down_proj.weight", (hidden, inner)
+    yield "model.norm.weight", (hidden,)
+    yield "lm_head.weight", (words, hidden)
 
 
-def config(layers):
+def config(layers, scale=1):
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
-            "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": layers,
-            "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-            "vocab_size": WORDS, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
+            "hidden_size": HIDDEN // scale, "intermediate_size": INNER // scale, 
+            "num_hidden_layers": layers,            "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+            "vocab_size": WORDS // scale, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
             "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False,
             "bos_token_id": 1, "eos_token_id": 2}
 
@@ -90,11 +91,11 @@ def write(path, tensors):
     return length
 
 
-def write_model(folder, layers, files=1):
+def write_model(folder, layers, files=1, scale=1):
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
-        json.dump(config(layers), f, indent=1)
-    tensors = list(llama(layers))
+        json.dump(config(layers, scale), f, indent=1)
+    tensors = list(llama(layers, scale))
     if files == 1:
         return write(os.path.join(folder, "model.safetensors"), tensors)
     rows, length, each = {}, 0, -(-len(tensors) // files)
@@ -114,6 +115,7 @@ def main():
     parser.add_argument("path")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--files", type=int, default=1)
+    parser.add_argument("--scale", type=int, default=1)
     parser.add_argument("--equal", nargs=2, type=int, metavar=("COUNT", "BYTES"))
     args = parser.parse_args()
     start = time.monotonic()
@@ -121,7 +123,7 @@ def main():
         count, size = args.equal
         length = write(args.path, [(f"t{i:05}", (size // 2,)) for i in range(count)])
     else:
-        length = write_model(args.path, args.layers, args.files)
+        length = write_model(args.path, args.layers, args.files, args.scale)
     print(f"{length / 1e9:.2f} GB in {time.monotonic() - start:.1f} s: {args.path}")
 
 

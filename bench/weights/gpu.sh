@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# gpu.sh: loading models on a machine with one GPU, everything in one run: what
+# weights.py and bench_weights measure, transformers with and without the patched
+# package, and the suites on the real driver. Needs what prepare made in .carry/weights.
+# Log, tables and raw CSV go to $OUT (bench/results). Steps are skipped when the budget is
+# spent, each has a limit of its own, the most wanted come first.
+#
+#   BENCH_DIR     where models go, on the drive to measure (/var/tmp): 51 GB
+#   BENCH_BUDGET  seconds for all steps (400)     BENCH_DEVICE  cuda:0
+#   BENCH_SCALE   divides the models' width, to try this script (1)
+#   BENCH_ONLY    steps to run, such as "warm cold small tests" (all)
+set -uo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root" || exit 1
+out=${OUT:-bench/results}
+dir=${BENCH_DIR:-/var/tmp}/penstock-weights.$$
+device=${BENCH_DEVICE:-cuda:0}
+scale=${BENCH_SCALE:-1}
+budget=${BENCH_BUDGET:-400}
+carried=$root/.carry/weights
+started=$SECONDS
+
+mkdir -p "$out" "$dir/wheels" || exit 1
+trap 'rm -rf "$dir"' EXIT
+log=$out/weights.log
+csv=$out/weights.csv
+rm -f "$log" "$csv" "$out/weights-c.csv"
+say() { echo "$*" | tee -a "$log"; }
+
+for wheel in "$carried"/wheels/*.whl; do
+	python3 -m zipfile -e "$wheel" "$dir/wheels" 2>>"$log" || say "left out: ${wheel##*/}"
+done
+export PYTHONPATH=$carried/site:$dir/wheels PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+{
+	echo "date: $(date -u +%Y-%m-%d)"
+	echo "gpu: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)"
+	echo "cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
+	echo "kernel: $(uname -r)"
+	echo "drive: $(df --output=source,fstype "$dir" | tail -1 | tr -s ' ')"
+	echo "commit: $(cat "$carried/commit" 2>/dev/null || git describe --always)"
+	python3 - <<'END'
+import importlib.metadata as m
+for name in ("torch", "transformers", "safetensors", "fastsafetensors", "instanttensor",
+             "runai-model-streamer"):
+    try:
+        print(f"{name}: {m.version(name)}")
+    except m.PackageNotFoundError:
+        print(f"{name}: none")
+END
+	free -g | head -2
+} 2>&1 | tee -a "$log"
+
+# step NAME SECONDS COMMAND...: within its time and the budget; a failure is told.
+step() {
+	local name=$1 limit=$2 left=$((budget - (SECONDS - started))) rc begun=$SECONDS
+	shift 2
+	[[ -z ${BENCH_ONLY:-} || " $BENCH_ONLY " == *" $name "* ]] || return 0
+	if [ "$left" -lt 10 ]; then
+		say "== $name: skipped, no time left"
+		return
+	fi
+	[ "$left" -gt "$limit" ] || limit=$left
+	timeout -k 5 "$limit" "$@" 2>&1 | tee -a "$log"
+	rc=${PIPESTATUS[0]}
+	say "== $name: $((SECONDS - begun)) s, $((SECONDS - started)) s in all$([ "$rc" -eq 0 ] ||
+		echo ", FAILED with $rc")"
+}
+make() { # make NAME LAYERS
+	[ -f "$dir/$1/model.safetensors" ] ||
+		python3 bench/weights/model.py "$dir/$1" --layers "$2" --scale "$scale"
+}
+weights() { # weights NAME LAYERS ARGUMENTS...
+	make "$1" "$2" && python3 bench/weights/weights.py --dir "$dir" --device "$device" \
+		--csv "$csv" --file "$dir/$1/model.safetensors" "${@:3}"
+}
+in_c() {
+	local effort
+	make a 15
+	python3 bench/weights/model.py "$dir/many" --equal 10000 $((65536 / scale))
+	python3 bench/weights/model.py "$dir/one" --equal 1 $((10000 * (65536 / scale)))
+	for effort in "" --fast; do
+		"$carried/bench_weights" load --device "$device" --csv "$out/weights-c.csv" \
+			--reps 4 $effort "$dir/a/model.safetensors"
+		"$carried/bench_weights" small --device "$device" --csv "$out/weights-c.csv" \
+			--reps 7 $effort "$dir/many" "$dir/one"
+	done
+	"$carried/bench_weights" load --device "$device" --csv "$out/weights-c.csv" --reps 3 \
+		--kept "$dir/a/model.safetensors"
+	rm -f "$dir/many" "$dir/one"
+}
+small() {
+	python3 bench/weights/weights.py --dir "$dir" --device "$device" --csv "$csv" \
+		--reps 3 small
+}
+transformers() {
+	make t 32
+	python3 tests/gpu/weights/from_pretrained.py "$dir/t" --device "$device"
+}
+export -f make weights in_c small transformers
+export dir device scale csv out carried
+
+step warm 150 bash -c 'weights a 15 --reps 4 --again --seconds 85 warm'
+step c 40 bash -c in_c
+step cold 130 bash -c 'weights a 15 --reps 3 --seconds 75 cold'
+step small 90 bash -c small
+rm -rf "$dir/a"
+step large 150 bash -c 'weights b 54 --reps 3 --seconds 70 warm'
+rm -rf "$dir/b"
+step transformers 120 bash -c transformers
+rm -rf "$dir/t"
+step tests 90 tests/gpu/weights/run 85
+say "$((SECONDS - started)) s in all"

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# gpus.sh: one model onto all GPUs of a host, a process for each: what the machine can do
+# without the library, then replicas and shards by bench_weights group, the first load of
+# processes and further ones, with kept registrations and without, in windows of several
+# lengths, and a rank that is killed in mid-load. Needs what prepare made in
+# .carry/weights. Log and raw CSV go to $OUT (bench/results). Steps are skipped when the
+# budget is spent, each has a limit of its own.
+#
+#   BENCH_DIR     where the model goes (/var/tmp)   BENCH_LAYERS  its length (54: 25.7 GB)
+#   BENCH_BUDGET  seconds for all steps (300)       BENCH_RANKS   processes (GPUs)
+#   BENCH_SCALE   divides the model's width, to try this script (1)
+set -uo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+cd "$root" || exit 1
+out=${OUT:-bench/results}
+dir=${BENCH_DIR:-/var/tmp}/penstock-groups.$$
+budget=${BENCH_BUDGET:-300}
+ranks=${BENCH_RANKS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
+carried=$root/.carry/weights
+started=$SECONDS
+
+mkdir -p "$out" "$dir" || exit 1
+trap 'rm -rf "$dir"' EXIT
+log=$out/groups-$ranks.log
+csv=$out/groups-$ranks.csv
+rm -f "$log"
+say() { echo "$*" | tee -a "$log"; }
+[ "$ranks" -ge 1 ] || { say "no GPU is here"; exit 1; }
+
+{
+	echo "date: $(date -u +%Y-%m-%d)"
+	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+	nvidia-smi topo -m
+	echo "cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
+	echo "kernel: $(uname -r)"
+	echo "drive: $(df --output=source,fstype "$dir" | tail -1 | tr -s ' ')"
+	echo "commit: $(cat "$carried/commit" 2>/dev/null || git describe --always)"
+	free -g | head -2
+} 2>&1 | tee -a "$log"
+echo "what,ranks,window_mib,windows,rep,rank,read,bytes,begin,end,cpu_s,cpu_copied,path" >"$csv"
+
+step() { # step SECONDS COMMAND...
+	local limit=$1 left=$((budget - (SECONDS - started))) rc
+	shift
+	if [ "$left" -lt 10 ]; then
+		say "skipped, no time left: ${*: -4}"
+		return
+	fi
+	[ "$left" -gt "$limit" ] || limit=$left
+	timeout -k 5 "$limit" "$@" 2>&1 | tee -a "$log"
+	rc=${PIPESTATUS[0]}
+	[ "$rc" -eq 0 ] || say "FAILED with $rc: ${*: -4}"
+	say "== $((SECONDS - started)) s"
+}
+group() { # group SECONDS ARGUMENTS...
+	local limit=$1
+	shift
+	step "$limit" "$carried/bench_weights" group --ranks "$ranks" --csv "$csv" "$@" "$dir/m"
+}
+
+step 120 python3 bench/weights/model.py "$dir/m" --layers "${BENCH_LAYERS:-54}" \
+	--scale "${BENCH_SCALE:-1}"
+step 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
+group 60 --reps 3 --verify
+group 60 --reps 3 --window 64 --verify
+group 60 --reps 3 --window 64 --kept --verify
+group 60 --reps 3 --window 64 --shard --verify
+group 60 --dies 1 --window 64
+group 40 --reps 3 --window 128
+group 40 --reps 3 --window 128 --kept
+group 40 --reps 3 --window 128 --windows 6 --kept --into
+group 40 --reps 3 --window 32 --windows 8 --kept
+group 40 --reps 3 --window 64 --windows 2
+group 40 --reps 3 --kept
+group 40 --reps 3 --window 64 --fast
+group 40 --reps 3 --window 64 --shard --kept
+group 30 --dies 0 --window 64
+step 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
+say "$((SECONDS - started)) s in all"

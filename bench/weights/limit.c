@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What several GPUs of one host can be given at most, by the driver's own calls and
+ * without the library's: pinned memory over one link, over all at once, the same while
+ * every GPU copies what all have received (nothing waits for anything), and the page
+ * cache copied into pinned memory by threads while all of that goes on. Each rank is a
+ * process, as in group.c; only memory is exported by the library.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "device/cuda_api.h"
+#include "ranks.h"
+
+#define SLOTS 4u
+#define SLOT (64u << 20) /* of a window on the GPU */
+#define PIECE (4u << 20) /* that a thread copies */
+#define THREADS_MAX 16u
+
+struct feeder {
+	struct limit *l;
+	pthread_t thread;
+	struct pst_cu_stream *stream;
+	struct pst_cu_event *done[2];
+	char *mem; /* two pieces of pinned memory */
+	uint64_t from, to; /* of the file */
+	int ret;
+};
+
+struct limit {
+	const struct job *job;
+	struct shared *s;
+	const struct pst_cuda *api;
+	struct pst_cu_ctx *ctx;
+	struct penstock_device *dev;
+	struct pst_cu_stream *in, *out[RANKS_MAX];
+	char *pinned;
+	void *own, *windows[RANKS_MAX], *place;
+	unsigned rank, threads;
+	uint64_t share; /* bytes that a rank takes in */
+	int fd;
+};
+
+static int bad(const struct limit *l, const char *what, int rc)
+{
+	if (rc)
+		fprintf(stderr, "bench_weights: rank %u: %s: %s\n", l->rank, what,
+			rc < 0 ? penstock_errmsg() : pst_cuda_name((enum pst_cu_result)rc));
+	return rc ? 1 : 0;
+}
+
+/* ---- making ready ---- */
+
+static int share_windows(struct limit *l)
+{
+	struct penstock_export *mine = &l->s->windows[l->rank];
+
+	*mine = (struct penstock_export)PENSTOCK_EXPORT_INIT;
+	if (bad(l, "window", penstock_alloc(l->dev, (size_t)SLOTS * SLOT, &l->own)) ||
+	    (l->job->ranks > 1 && bad(l, "export", penstock_export_memory(l->dev, l->own,
+						(size_t)SLOTS * SLOT, mine))))
+		return 1;
+	if (!meet(l->s, 0, l->job->ranks))
+		return 1;
+	l->windows[l->rank] = l->own;
+	for (unsigned i = 0; i < l->job->ranks; i++)
+		if (i != l->rank && bad(l, "import", penstock_import_memory(
+						l->dev, &l->s->windows[i], &l->windows[i])))
+			return 1;
+	return 0;
+}
+
+static int make_ready(struct limit *l)
+{
+	size_t pinned = (size_t)SLOTS * SLOT + l->threads * 2 * (size_t)PIECE;
+	char name[32];
+	int rc, ordinal = 0;
+
+	device_name(l->job, l->rank, name, sizeof(name));
+	l->api = pst_cuda_get(NULL);
+	if (!l->api || penstock_device_open(name, NULL, &l->dev) < 0)
+		return bad(l, name, -ENODEV);
+	l->fd = open(l->job->file, O_RDONLY | O_CLOEXEC);
+	l->pinned = mmap(NULL, pinned, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (l->fd < 0 || l->pinned == MAP_FAILED)
+		return bad(l, l->job->file, -errno);
+	madvise(l->pinned, pinned, MADV_HUGEPAGE);
+	memset(l->pinned, 0x5c, pinned);
+	if (!strncmp(name, "cuda:", 5))
+		ordinal = atoi(name + 5);
+	rc = (int)l->api->cuDevicePrimaryCtxRetain(&l->ctx, ordinal);
+	if (!rc)
+		rc = (int)l->api->cuCtxSetCurrent(l->ctx);
+	if (!rc)
+		rc = (int)l->api->cuMemHostRegister(l->pinned, pinned, PST_CU_HOST_PORTABLE);
+	if (!rc)
+		rc = (int)l->api->cuStreamCreateWithPriority(&l->in, PST_CU_STREAM_NON_BLOCKING,
+							     0);
+	for (unsigned i = 0; i < l->job->ranks && !rc; i++)
+		rc = (int)l->api->cuStreamCreateWithPriority(&l->out[i],
+							     PST_CU_STREAM_NON_BLOCKING, 0);
+	if (bad(l, "making ready", rc) ||
+	    bad(l, "memory", penstock_alloc(l->dev, (size_t)SLOTS * SLOT, &l->place)))
+		return 1;
+	return share_windows(l);
+}
+
+/* ---- copies ---- */
+
+static pst_cu_ptr at(const void *base, uint64_t slot)
+{
+	return (uintptr_t)base + slot % SLOTS * (uint64_t)SLOT;
+}
+
+/* Queues the copies out of all windows; nothing waits for what is in them. */
+static int fan_out(struct limit *l, uint64_t slot)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < l->job->ranks && !rc; i++) {
+		unsigned from = (l->rank + i) % l->job->ranks;
+
+		rc = (int)l->api->cuMemcpyAsync(at(l->place, slot), at(l->windows[from], slot),
+						SLOT, l->out[from]);
+	}
+	return rc;
+}
+
+static int finish(struct limit *l)
+{
+	int rc = (int)l->api->cuStreamSynchronize(l->in);
+
+	for (unsigned i = 0; i < l->job->ranks && !rc; i++)
+		rc = (int)l->api->cuStreamSynchronize(l->out[i]);
+	return rc;
+}
+
+static int from_pinned(struct limit *l, bool out)
+{
+	int rc = 0;
+
+	for (uint64_t n = 0; n < l->share / SLOT && !rc; n++) {
+		rc = (int)l->api->cuMemcpyHtoDAsync(at(l->own, n),
+						    l->pinned + n % SLOTS * (size_t)SLOT, SLOT,
+						    l->in);
+		if (!rc && out)
+			rc = fan_out(l, n);
+	}
+	return rc ? rc : finish(l);
+}
+
+/* A thread: page cache to pinned memory, and on to the GPU, two pieces in turns. */
+static void *feed(void *arg)
+{
+	struct feeder *f = arg;
+	const struct pst_cuda *api = f->l->api;
+	uint64_t n = 0;
+
+	api->cuCtxSetCurrent(f->l->ctx);
+	for (uint64_t off = f->from; off < f->to && !f->ret; off += PIECE, n++) {
+		char *mem = f->mem + n % 2 * (size_t)PIECE;
+		uint64_t len = f->to - off < PIECE ? f->to - off : PIECE;
+
+		if (n > 1)
+			f->ret = (int)api->cuEventSynchronize(f->done[n % 2]);
+		if (!f->ret && pread(f->l->fd, mem, len, (off_t)off) != (ssize_t)len)
+			f->ret = -EIO;
+		if (!f->ret)
+			f->ret = (int)api->cuMemcpyHtoDAsync(
+				(uintptr_t)f->l->own + off % ((uint64_t)SLOTS * SLOT / 2), mem,
+				len, f->stream);
+		if (!f->ret)
+			f->ret = (int)api->cuEventRecord(f->done[n % 2], f->stream);
+	}
+	if (!f->ret)
+		f->ret = (int)api->cuStreamSynchronize(f->stream);
+	return NULL;
+}
+
+static int from_cache(struct limit *l, bool out)
+{
+	struct feeder f[THREADS_MAX];
+	uint64_t part = l->share / l->threads / PIECE * PIECE;
+	int rc = 0;
+
+	memset(f, 0, sizeof(f));
+	for (unsigned i = 0; i < l->threads && !rc; i++) {
+		f[i].l = l;
+		f[i].from = l->rank * l->share + i * part;
+		f[i].to = f[i].from + part;
+		f[i].mem = l->pinned + (size_t)SLOTS * SLOT + i * 2 * (size_t)PIECE;
+		rc = (int)l->api->cuStreamCreateWithPriority(&f[i].stream,
+							     PST_CU_STREAM_NON_BLOCKING, 0);
+		for (unsigned e = 0; e < 2 && !rc; e++)
+			rc = (int)l->api->cuEventCreate(&f[i].done[e], PST_CU_EVENT_NO_TIMING);
+	}
+	if (!rc)
+		rc = meet(l->s, 10, l->job->ranks) ? 0 : -EPIPE;
+	l->s->runs[l->rank][3].begin = now();
+	for (unsigned i = 0; i < l->threads && !rc; i++)
+		rc = pthread_create(&f[i].thread, NULL, feed, &f[i]) ? -EAGAIN : 0;
+	for (uint64_t n = 0; n < l->share / SLOT && !rc && out; n++)
+		rc = fan_out(l, n);
+	for (unsigned i = 0; i < l->threads; i++) {
+		if (f[i].thread)
+			pthread_join(f[i].thread, NULL);
+		rc = rc ? rc : f[i].ret;
+	}
+	return rc ? rc : finish(l);
+}
+
+/* ---- a rank ---- */
+
+static const char *const names[] = { "one link", "all links", "all links and copies",
+				     "page cache by threads and copies" };
+
+static int be_rank(const struct job *job, struct shared *s, unsigned rank)
+{
+	struct limit l = { .job = job, .s = s, .rank = rank, .fd = -1 };
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN) / job->ranks;
+	struct stat st;
+	int rc;
+
+	l.threads = cpus < 1 ? 1 : cpus > 8 ? 8 : (unsigned)cpus; /* lanes of a pump, at most */
+	if (stat(job->file, &st))
+		return bad(&l, job->file, -errno);
+	l.share = (uint64_t)st.st_size / job->ranks / SLOT * SLOT;
+	rc = make_ready(&l);
+	for (unsigned i = 0; i < 4 && !rc; i++) {
+		struct run *r = &s->runs[rank][i];
+		double cpu;
+
+		if (!meet(s, 1 + i, job->ranks))
+			return 1;
+		if (!i && rank)
+			continue;
+		cpu = cpu_time();
+		r->begin = now();
+		rc = i == 3 ? from_cache(&l, true) : from_pinned(&l, i == 2);
+		r->end = now();
+		r->cpu = cpu_time() - cpu;
+		r->read = l.share;
+		r->bytes = i < 2 ? l.share : l.share * job->ranks;
+		snprintf(r->path, sizeof(r->path), "limit");
+		rc = bad(&l, names[i], rc);
+	}
+	if (!meet(s, 8, job->ranks)) /* nobody's window goes before all are done */
+		return 1;
+	return rc;
+}
+
+int limit_bench(const struct job *job, double *link, double *in)
+{
+	struct shared *s = shared_new();
+	unsigned wrong = run_ranks(job, s, be_rank);
+
+	for (unsigned what = 0; what < 4 && !wrong; what++) {
+		double begin = 1e300, end = 0;
+		uint64_t read = 0, bytes = 0;
+
+		for (unsigned i = 0; i < (what ? job->ranks : 1); i++) {
+			const struct run *r = &s->runs[i][what];
+
+			begin = r->begin < begin ? r->begin : begin;
+			end = r->end > end ? r->end : end;
+			read += r->read;
+			bytes += r->bytes;
+			csv_row(job, names[what], 0, i, r);
+		}
+		printf("limit, %-34s in %7.2f GB/s, delivered %8.2f GB/s\n", names[what],
+		       (double)read / (end - begin) * 1e-9, (double)bytes / (end - begin) * 1e-9);
+		if (!what)
+			*link = (double)read / (end - begin) * 1e-9;
+		*in = (double)read / (end - begin) * 1e-9;
+	}
+	return wrong ? 1 : 0;
+}
