@@ -36,7 +36,9 @@ enum end {
 	SURVIVED, /* the same, and leaves a child behind that has its sockets */
 	HANGS,	  /* until the others have ended */
 	FAILS,	  /* by its callback */
-	LEAVES,	  /* not there, but before the second load */
+	CHANGES,  /* the file, and goes on: nobody loads it */
+	POOR,	  /* not there: its device has less memory than the model takes */
+	LEAVES,	  /* nor there, but before the second load */
 };
 
 /* What ranks do. */
@@ -110,6 +112,8 @@ static inline int each(void *user, unsigned file, const struct penstock_report *
 		die(&outcomes[self->rank], job->end == SURVIVED);
 	if (job->end == HANGS)
 		raise(SIGSTOP);
+	if (job->end == CHANGES)
+		utimensat(AT_FDCWD, job->path, (struct timespec[2]){ { 1, 0 }, { 1, 0 } }, 0);
 	return job->end == FAILS;
 }
 
@@ -300,6 +304,8 @@ static inline pid_t start(const struct job *job, unsigned rank)
 		struct outcome *o = &outcomes[rank];
 
 		alarm(35);
+		if (job->end == POOR && job->who == rank)
+			setenv("PENSTOCK_STANDIN_MEM", "4MiB", 1);
 		o->ret = be_rank(&self, o);
 		if (o->ret && !*o->text)
 			snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());

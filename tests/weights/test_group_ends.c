@@ -109,6 +109,34 @@ static void test_fails(void **state)
 	}
 }
 
+/* Written to while it is read: nobody gets it. */
+static void test_changes(void **state)
+{
+	struct job job = small_chunks("changes", CHANGES);
+
+	(void)state;
+	job.who = 2;
+	go(&job);
+	others_say(&job, -ESTALE, "the file changed after its header was read");
+	assert_int_equal(outcomes[2].ret, -ESTALE);
+}
+
+/* Not enough device memory on one of them: all know before the first byte. */
+static void test_poor(void **state)
+{
+	struct job job = small_chunks("poor", POOR);
+
+	(void)state;
+	job.gpus = 4;
+	job.who = 3;
+	go(&job);
+	others_say(&job, -ENOMEM, "rank 3: ");
+	others_say(&job, -ENOMEM, "bytes on cuda:3");
+	assert_int_equal(outcomes[3].ret, -ENOMEM);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(outcomes[i].read, 0);
+}
+
 static void test_other_file(void **state)
 {
 	struct job job = { .name = "other", .path = model_path(), .ranks = 3 };
@@ -220,6 +248,8 @@ int main(void)
 		cmocka_unit_test(test_hangs),
 		cmocka_unit_test(test_leaves),
 		cmocka_unit_test(test_fails),
+		cmocka_unit_test(test_changes),
+		cmocka_unit_test(test_poor),
 		cmocka_unit_test(test_other_file),
 		cmocka_unit_test(test_not_of_one_mind),
 		cmocka_unit_test(test_refused),
