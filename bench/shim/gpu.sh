@@ -19,7 +19,7 @@ if [ -z "${PENSTOCK_APART:-}" ]; then
 		export PENSTOCK_MADE_UDEV=1
 	fi
 	if unshare -m true 2>/dev/null; then
-		exec unshare -m --propagation private "$0" "$@"
+		exec unshare -m --propagation private "$root/bench/shim/gpu.sh" "$@"
 	fi
 fi
 mount -t tmpfs udev /run/udev 2>/dev/null || echo "/run/udev is the machine's own"
@@ -51,14 +51,15 @@ export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
 # One wheel that does not fit shall not keep the others out.
 for wheel in "$carried"/whl/*.whl; do
 	[ -e "$wheel" ] || { echo "no wheels in $carried/whl"; break; }
-	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
-		--disable-pip-version-check --root-user-action=ignore --target "$site" "$wheel" 2>&1 |
-		grep -v WARNING
+	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir \
+		--upgrade --disable-pip-version-check --root-user-action=ignore \
+		--target "$site" "$wheel" 2>&1 | grep -v WARNING
 done
 export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 
 # DeepSpeed's operation compiles while the other clients run.
-MAX_JOBS=8 timeout 150 nice python3 tests/clients/deepspeed --build >"$out/deepspeed-build.log" 2>&1 &
+MAX_JOBS=8 timeout 150 nice python3 tests/clients/deepspeed --build \
+	>"$out/deepspeed-build.log" 2>&1 &
 compiling=$!
 echo "==== clients, $SECONDS s"
 tests/clients/run --out "$out" --limit "${CLIENTS_LIMIT:-90}" torch-gds cuda-bindings \
@@ -70,7 +71,8 @@ mkdir -p "$out/deepspeed"
 tests/clients/run --out "$out/deepspeed" --limit "${CLIENTS_LIMIT:-90}" deepspeed
 # To the others' table, so that one file tells all.
 for name in clients.csv clients.md clients.log; do
-	grep -a "deepspeed \|^deepspeed,\|deepspeed |" "$out/deepspeed/$name" >>"$out/$name" 2>/dev/null
+	grep -a "deepspeed \|^deepspeed,\|deepspeed |" "$out/deepspeed/$name" \
+		>>"$out/$name" 2>/dev/null
 done
 cat "$out/deepspeed-build.log" "$out/deepspeed/clients.log" >>"$out/clients.log"
 rm -rf "$out/deepspeed" "$out/deepspeed-build.log"

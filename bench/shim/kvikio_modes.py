@@ -3,10 +3,10 @@
 """kvikio_modes.py --file F --csv CSV [--reps N] [--threads 1,8,16] [--name NAME]
 
 KvikIO reads a cached file into GPU memory, in turns by its own POSIX mode (compat mode
-on) and by cuFile (off), which is the drop-in under `penstock run`. With --name cuFile alone, under that
-name: NVIDIA's, where nothing is in front. CuFile.read, which
-its threads share in tasks, and one raw_read. Both with its defaults but for the
-number of threads. bench/shim/run calls it."""
+on) and by cuFile (off), which is the drop-in under `penstock run`. With --name cuFile
+alone, under that name: NVIDIA's, where nothing is in front. CuFile.read, which its
+threads share in tasks, and one raw_read, with its defaults but for the number of
+threads. bench/shim/run calls it."""
 
 import argparse
 import os

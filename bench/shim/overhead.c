@@ -35,7 +35,8 @@ static int turn(struct side *s, void *buf, size_t len, struct times *t)
 	return 0;
 }
 
-static void row(struct shim_run *r, const char *group, const char *name, struct times *t, size_t len)
+static void row(struct shim_run *r, const char *group, const char *name, struct times *t,
+		size_t len)
 {
 	struct sample s = {.bytes = (uint64_t)t->count * len, .ops = t->count};
 
