@@ -281,14 +281,16 @@ static void look_lent(const struct facts *f, struct pst_check_line *line)
 		pst_todo(line, "choose a device that has p2pmem/size in /sys/bus/pci/devices");
 	} else if (f->device_error) {
 		pst_no(line, "%s", f->device_text);
-		pst_todo(line, "run as root, or give this user's group that file: chgrp, chmod g+rw");
+		pst_todo(line,
+			 "run as root, or give this user's group that file: chgrp, chmod g+rw");
 	} else if (!pst_sysfs_number(&f->fs, &left, "sys/bus/pci/devices/%s/p2pmem/available",
 				     pci->bdf) &&
 		   left < LENT_LEAST) {
 		pst_no(line, "%llu MiB lent for peer-to-peer DMA, %lld KiB of it left", mib,
 		       (long long)left >> 10);
-		pst_todo(line, "end what holds it: fuser %s/p2pmem/allocate, below "
-			       "/sys/bus/pci/devices, names the processes",
+		pst_todo(line,
+			 "end what holds it: fuser %s/p2pmem/allocate, below "
+			 "/sys/bus/pci/devices, names the processes",
 			 pci->bdf);
 	} else {
 		line->need = PST_NEED_DIRECT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The gates of the network: RDMA devices and their links, RoCE's addresses and packet
- * size, what the NICs counted, and NVMe over fabrics. It reads /sys alone. It must
- * never print an address or a name that a capture would have to leave out, but for the
+ * size, what the NICs counted, and NVMe over fabrics. It must never
+ * print an address or a name that a capture would have to leave out, but for the
  * identity of a target on the machine itself.
  */
 #include <string.h>
@@ -189,7 +189,7 @@ static void look_mtu(const struct facts *f, struct pst_check_line *line)
 
 /* ---- what was counted ------------------------------------------------------------ */
 
-static int64_t counter(const struct facts *f, const char *nic, const char *name, bool *any)
+static uint64_t counter(const struct facts *f, const char *nic, const char *name, bool *any)
 {
 	int64_t value;
 
@@ -198,44 +198,78 @@ static int64_t counter(const struct facts *f, const char *nic, const char *name,
 	    value < 0)
 		return 0;
 	*any = true;
-	return value;
+	return (uint64_t)value;
 }
 
-static void look_congestion(const struct facts *f, struct pst_check_line *line)
+struct counts {
+	unsigned long long lost, marked; /* packets; signs of congestion by ECN */
+	unsigned long long paused;	 /* pause frames of PFC, both ways */
+	bool any, pfc;			 /* is anything counted; is PFC */
+	const char *unpaused;		 /* lost packets and never a pause; NULL none */
+};
+
+static void add_counts(const struct facts *f, const char *nic, struct counts *all,
+		       struct pst_check_line *line)
 {
 	static const char *const lost_names[] = {"out_of_sequence", "packet_seq_err",
 						 "local_ack_timeout_err", "rx_icrc_encapsulated"};
 	static const char *const marked_names[] = {"np_ecn_marked_roce_packets", "np_cnp_sent",
 						   "rp_cnp_handled"};
-	long long lost = 0, marked = 0;
-	unsigned i, all = 0;
-	bool any = false;
+	unsigned long long lost = 0, marked = 0;
+	struct pst_pfc pfc = {.known = false};
+	char interface[64];
 	size_t n;
 
-	for (i = 0; i < f->nic_count; i++) {
-		long long mine = lost, marks = marked;
+	for (n = 0; n < sizeof(lost_names) / sizeof(lost_names[0]); n++)
+		lost += counter(f, nic, lost_names[n], &all->any);
+	for (n = 0; n < sizeof(marked_names) / sizeof(marked_names[0]); n++)
+		marked += counter(f, nic, marked_names[n], &all->any);
+	if (interface_of(f, nic, interface, sizeof(interface)))
+		pst_check_pfc(f, interface, &pfc);
+	lost += pfc.discarded;
+	pst_more(line, "%-8s lost %llu, congestion signs %llu", nic, lost, marked);
+	if (pfc.known)
+		pst_more(line, "%-8s pause frames of PFC: %llu received, %llu sent", nic,
+			 pfc.received, pfc.sent);
+	if (lost && pfc.known && !pfc.received && !pfc.sent)
+		all->unpaused = nic;
+	all->lost += lost;
+	all->marked += marked;
+	all->paused += pfc.received + pfc.sent;
+	all->pfc |= pfc.known;
+}
 
+static void look_congestion(const struct facts *f, struct pst_check_line *line)
+{
+	struct counts all = {.any = false};
+	unsigned i, nics = 0;
+	char pauses[64] = "";
+
+	for (i = 0; i < f->nic_count; i++) {
 		if (!is_ethernet(&f->nics[i]))
 			continue;
-		all++;
-		for (n = 0; n < sizeof(lost_names) / sizeof(lost_names[0]); n++)
-			lost += counter(f, f->nics[i].name, lost_names[n], &any);
-		for (n = 0; n < sizeof(marked_names) / sizeof(marked_names[0]); n++)
-			marked += counter(f, f->nics[i].name, marked_names[n], &any);
-		pst_more(line, "%-8s lost %lld, congestion signs %lld", f->nics[i].name,
-			 lost - mine, marked - marks);
+		nics++;
+		add_counts(f, f->nics[i].name, &all, line);
 	}
-	if (!all)
+	if (!nics)
 		return;
-	if (!any) {
-		pst_unknown(line, "the NICs show no counters of loss and ECN here");
-	} else if (lost) {
+	if (all.pfc)
+		snprintf(pauses, sizeof(pauses), ", %llu pause frames of PFC", all.paused);
+	if (!all.any && !all.pfc) {
+		pst_unknown(line, "the NICs show no counters of loss, ECN and PFC here");
+	} else if (all.lost) {
 		pst_no(line,
-		       "%lld packets lost or late since the counters began, %lld signs of "
-		       "congestion",
-		       lost, marked);
+		       "%llu packets lost or late since the counters began, %llu signs of "
+		       "congestion%s",
+		       all.lost, all.marked, pauses);
+		if (all.unpaused)
+			pst_todo(line,
+				 "turn PFC on for RoCE's priority, on NIC and switch: %s never "
+				 "saw a pause frame",
+				 all.unpaused);
 	} else {
-		pst_ok(line, "no packet lost, %lld signs of congestion by ECN", marked);
+		pst_ok(line, "no packet lost, %llu signs of congestion by ECN%s", all.marked,
+		       pauses);
 	}
 }
 
@@ -330,7 +364,7 @@ const struct gate pst_check_fabric_gates[] = {
 	 "set an MTU of 9000 on interface, switch and peers alike"},
 	{"congestion", PST_CHECK_FABRIC, PST_NEED_SPEED, look_congestion,
 	 "a packet that RoCE loses is sent again with all that came after it",
-	 "ethtool -S IFACE | grep -E 'prio|pause' shows PFC; set PFC or ECN on switch and NICs"},
+	 "set PFC or ECN on switch and NICs, alike on all of the way"},
 	{"nvme-of", PST_CHECK_FABRIC, PST_NEED_SPEED, look_nvmeof,
 	 "a session that is not live serves no reads; its I/O waits or fails",
 	 "nvme list-subsys shows paths and states; reconnect, or look at the target"},

@@ -44,6 +44,13 @@ struct endpoint {
 	struct pst_http_answer answer;
 };
 
+/* What a NIC counted of priority flow control, of all priorities. */
+struct pst_pfc {
+	bool known;
+	unsigned long long received, sent; /* pause frames */
+	unsigned long long discarded;	   /* packets */
+};
+
 struct facts {
 	struct pst_sysfs fs;
 	struct pst_topo *topo;
@@ -139,6 +146,8 @@ const char *pst_check_path_of(const struct facts *f);
 int pst_check_target(struct facts *f, char *why, size_t why_len);
 /* probe.c: real machine only. Fills f->check and, if it could not, f->probe_error. */
 void pst_check_probe(struct facts *f);
+/* pfc.c: of a network interface. */
+void pst_check_pfc(const struct facts *f, const char *interface, struct pst_pfc *out);
 /* endpoint.c: real machine only. Fills f->endpoint. */
 void pst_check_endpoint(struct facts *f);
 /* verdict.c */

@@ -418,7 +418,8 @@ static void look_multipath(const struct facts *f, struct pst_check_line *line)
 	else
 		pst_no(line, "%u of %u drives lie behind it", count, all);
 	if (has_fabrics(f)) {
-		pst_script(line, "# left to you: it would take drives over fabrics their second path");
+		pst_script(line,
+			   "# left to you: it would take drives over fabrics their second path");
 		pst_script(line, "# echo options nvme_core multipath=N "
 				 ">/etc/modprobe.d/penstock-nvme.conf");
 		return;

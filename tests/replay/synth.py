@@ -124,10 +124,10 @@ class Tree:
                         gen=5, **more)
         self.infiniband(here, name, rate, layer, "MT4129")
         if layer == "Ethernet":
-            self.roce(here, name, mtu=9000)
+            self.roce(here, name, mtu=9000, pauses=5)
         return here
 
-    def roce(self, path, name, mtu, lost=0):
+    def roce(self, path, name, mtu, lost=0, pauses=0):
         """The network interface of a NIC, its addresses, what it counted."""
         net, port = "eth" + name[-1], f"{path}/infiniband/{name}/ports/1"
         self.values(f"{path}/net/{net}", mtu=mtu, operstate="up", type=1)
@@ -139,6 +139,8 @@ class Tree:
         self.values(f"{port}/hw_counters", out_of_sequence=lost, packet_seq_err=0,
                     local_ack_timeout_err=0, np_cnp_sent=12, rp_cnp_handled=7,
                     np_ecn_marked_roce_packets=12)
+        self.text(f"captured/ethtool/{net}", f"rx_prio3_pause: {pauses}\n"
+                  f"rx_prio3_discards: 0\ntx_prio3_pause: {2 * pauses}\n")
 
     def infiniband(self, path, name, rate, layer, model):
         here = f"{path}/infiniband/{name}"

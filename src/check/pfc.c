@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a NIC counted of priority flow control: pause frames and packets thrown away, of
+ * all priorities. /sys does not show it: the driver is asked as ethtool(8) asks it, which
+ * any user may; a capture holds what ethtool -S said. Called by fabric.c. It must never
+ * take a driver that does not count for one that counted nothing.
+ */
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "gate.h"
+
+#define STATS_MAX 65536
+
+/* Names as mlx5, ice and bnxt_en give them: of a direction and a priority. */
+static void take(struct pst_pfc *pfc, const char *name, unsigned long long value)
+{
+	static const char *const pauses[] = {"%1[rt]x_prio%1u_pause%n",
+					     "%1[rt]x_priority_%1u_xoff.nic%n",
+					     "%1[rt]x_pfc_ena_frames_pri%1u%n"};
+	char direction[2];
+	unsigned priority;
+	int end = 0;
+	size_t i;
+
+	for (i = 0; i < sizeof(pauses) / sizeof(pauses[0]); i++, end = 0) {
+		if (sscanf(name, pauses[i], direction, &priority, &end) != 2 || !end || name[end])
+			continue;
+		pfc->known = true;
+		if (direction[0] == 'r')
+			pfc->received += value;
+		else
+			pfc->sent += value;
+	}
+	if (sscanf(name, "rx_prio%1u_discards%n", &priority, &end) == 1 && end && !name[end])
+		pfc->discarded += value;
+}
+
+/* ---- this machine ------------------------------------------------------------------ */
+
+static int ask(int fd, const char *interface, void *command)
+{
+	struct ifreq req = {.ifr_data = command};
+
+	if (strlen(interface) >= sizeof(req.ifr_name))
+		return -1;
+	memcpy(req.ifr_name, interface, strlen(interface));
+	return ioctl(fd, SIOCETHTOOL, &req);
+}
+
+static unsigned count_of(int fd, const char *interface)
+{
+	struct {
+		struct ethtool_sset_info info;
+		uint32_t count;
+	} set = {.info = {.cmd = ETHTOOL_GSSET_INFO, .sset_mask = 1u << ETH_SS_STATS}};
+
+	if (ask(fd, interface, &set) < 0 || !set.info.sset_mask)
+		return 0;
+	return set.count < STATS_MAX ? set.count : STATS_MAX;
+}
+
+static void ask_driver(const char *interface, struct pst_pfc *out)
+{
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	unsigned i, count = fd < 0 ? 0 : count_of(fd, interface);
+	struct ethtool_gstrings *names =
+		calloc(1, sizeof(*names) + (size_t)count * ETH_GSTRING_LEN);
+	struct ethtool_stats *values = calloc(1, sizeof(*values) + count * sizeof(uint64_t));
+
+	if (count && names && values) {
+		names->cmd = ETHTOOL_GSTRINGS;
+		names->string_set = ETH_SS_STATS;
+		names->len = count;
+		values->cmd = ETHTOOL_GSTATS;
+		values->n_stats = count;
+		if (ask(fd, interface, names) < 0 || ask(fd, interface, values) < 0)
+			count = 0;
+		for (i = 0; i < count && i < names->len && i < values->n_stats; i++) {
+			char name[ETH_GSTRING_LEN + 1] = "";
+
+			memcpy(name, names->data + (size_t)i * ETH_GSTRING_LEN, ETH_GSTRING_LEN);
+			take(out, name, values->data[i]);
+		}
+	}
+	free(names);
+	free(values);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* ---- a capture --------------------------------------------------------------------- */
+
+static void read_capture(const struct facts *f, const char *interface, struct pst_pfc *out)
+{
+	char *text, *line, *next, name[64];
+	unsigned long long value;
+
+	if (pst_sysfs_file(&f->fs, &text, 1 << 20, "captured/ethtool/%s", interface) < 0)
+		return;
+	for (line = text; line && *line; line = next) {
+		next = strchr(line, '\n');
+		if (next)
+			*next++ = '\0';
+		if (sscanf(line, " %63[^:]: %18llu", name, &value) == 2)
+			take(out, name, value);
+	}
+	free(text);
+}
+
+void pst_check_pfc(const struct facts *f, const char *interface, struct pst_pfc *out)
+{
+	*out = (struct pst_pfc){.known = false};
+	if (f->captured)
+		read_capture(f, interface, out);
+	else
+		ask_driver(interface, out);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What check reads of priority flow control, on this machine: the driver is played by an
+ * ioctl of this program's own, which hands out the names that drivers use, or refuses at
+ * each step. What captures hold is tried by tests/cli/check-replay. Run by tests/run.
+ */
+#include "../test.h"
+
+#include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
+
+#include "check/gate.h"
+
+static const char *const *names; /* what the driver counts; the values are 1, 2, 4, ... */
+static unsigned count, told;	 /* how many there are; how many the driver says */
+static uint32_t refused;	 /* the command that fails */
+
+int ioctl(int fd, unsigned long request, ...)
+{
+	va_list args;
+	struct ifreq *req;
+	uint32_t cmd;
+	unsigned i;
+
+	(void)fd;
+	va_start(args, request);
+	req = va_arg(args, struct ifreq *);
+	va_end(args);
+	memcpy(&cmd, req->ifr_data, sizeof(cmd));
+	if (request != SIOCETHTOOL || strcmp(req->ifr_name, "eth0") || cmd == refused) {
+		errno = EOPNOTSUPP;
+		return -1;
+	}
+	if (cmd == ETHTOOL_GSSET_INFO) {
+		struct ethtool_sset_info *info = (void *)req->ifr_data;
+
+		info->data[0] = told;
+	} else if (cmd == ETHTOOL_GSTRINGS) {
+		struct ethtool_gstrings *strings = (void *)req->ifr_data;
+
+		for (i = 0; i < count && i < strings->len; i++)
+			strncpy((char *)strings->data + (size_t)i * ETH_GSTRING_LEN, names[i],
+				ETH_GSTRING_LEN);
+	} else if (cmd == ETHTOOL_GSTATS) {
+		struct ethtool_stats *stats = (void *)req->ifr_data;
+
+		for (i = 0; i < count && i < stats->n_stats; i++)
+			stats->data[i] = 1ull << i;
+	}
+	return 0;
+}
+
+static struct pst_pfc ask(const char *const *list, unsigned len)
+{
+	static const struct facts here = {.captured = false};
+	struct pst_pfc pfc;
+
+	names = list;
+	count = told = len;
+	pst_check_pfc(&here, "eth0", &pfc);
+	return pfc;
+}
+
+static void names_of_drivers(void **state)
+{
+	static const char *const mlx5[] = {
+		"rx_packets",	     "rx_prio0_pause",		"rx_prio3_pause", "tx_prio3_pause",
+		"rx_prio3_discards", "rx_prio3_pause_duration", "rx_prio33_pause"};
+	static const char *const ice[] = {"rx_priority_3_xoff.nic", "rx_priority_3_xon.nic",
+					  "tx_priority_3_xoff.nic"};
+	static const char *const bnxt[] = {"rx_pfc_ena_frames_pri3", "tx_pfc_ena_frames_pri3"};
+	static const char *const other[] = {"rx_pause", "xx_prio3_pause", "rx_prio3_discards"};
+	struct pst_pfc pfc = ask(mlx5, 7);
+
+	(void)state;
+	assert_true(pfc.known);
+	assert_int_equal(pfc.received, 2 + 4);
+	assert_int_equal(pfc.sent, 8);
+	assert_int_equal(pfc.discarded, 16);
+	pfc = ask(ice, 3);
+	assert_true(pfc.known && pfc.received == 1 && pfc.sent == 4);
+	pfc = ask(bnxt, 2);
+	assert_true(pfc.known && pfc.received == 1 && pfc.sent == 2);
+	pfc = ask(other, 3);
+	assert_true(!pfc.known && !pfc.received && !pfc.sent && pfc.discarded == 4);
+}
+
+static void refusals(void **state)
+{
+	static const char *const some[] = {"rx_prio3_pause"};
+	static const uint32_t commands[] = {ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS};
+	struct facts here = {.captured = false};
+	struct pst_pfc pfc;
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		refused = commands[i];
+		assert_false(ask(some, 1).known);
+	}
+	refused = 0;
+	assert_false(ask(some, 0).known);
+	pst_check_pfc(&here, "no-such-interface-with-a-long-name", &pfc);
+	assert_false(pfc.known);
+	pst_check_pfc(&here, "eth1", &pfc);
+	assert_false(pfc.known);
+	/* A driver that says that it has more than anybody would read. */
+	assert_true(ask(some, 1).known);
+	told = UINT32_MAX;
+	pst_check_pfc(&here, "eth0", &pfc);
+	assert_true(pfc.received == 1 && !pfc.sent);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(names_of_drivers),
+		cmocka_unit_test(refusals),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
