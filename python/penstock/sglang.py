@@ -5,9 +5,18 @@ nothing of SGLang until it is called."""
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import Any
 
-from .vllm import weights
+from .vllm import source_weights
+
+
+def _device() -> str:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return f"cuda:{torch.cuda.current_device()}"
+    return "cpu"
 
 
 def loader_class() -> Any:
@@ -19,11 +28,13 @@ def loader_class() -> Any:
         """Only where the bytes come from is another."""
 
         def _get_weights_iterator(self, source: Any) -> Any:
-            import torch
-            device = torch.device("cuda", torch.cuda.current_device()) \
-                if torch.cuda.is_available() else torch.device("cpu")
-            found = weights(source.model_or_path, source.revision, device)
-            return ((source.prefix + name, tensor) for name, tensor in found)
+            if getattr(self.load_config, "draft_model_idx", None) is not None:
+                # It picks one layer out of all, and keeps them until it has.
+                return super()._get_weights_iterator(source)
+            if not getattr(self, "counter_before_loading_weights", 0.0):
+                self.counter_before_loading_weights = time.perf_counter()
+            return source_weights(source, _device(),
+                                  cache=getattr(self.load_config, "download_dir", None))
 
     return PenstockModelLoader
 

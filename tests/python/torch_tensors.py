@@ -5,9 +5,7 @@ part of make test-all alone."""
 
 import gc
 import os
-import sys
 import tempfile
-import types
 import unittest
 
 import safetensors
@@ -87,71 +85,6 @@ class Torch(unittest.TestCase):
         self.assertTrue(torch.equal(one, torch.arange(7) + 1))
         shared = torch.from_dlpack(penstock.load_file(FILE, framework="dlpack")["f16"])
         self.assertTrue(torch.equal(shared, TENSORS["f16"]))
-
-
-class Engines(unittest.TestCase):
-    """The plug-ins against the interfaces that the engines document, stood in for here:
-    neither engine is installed."""
-
-    def module(self, name, **content):
-        module = types.ModuleType(name)
-        vars(module).update(content)
-        sys.modules[name] = module
-        self.addCleanup(sys.modules.pop, name)
-
-    def model(self):
-        class Model(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.w, self.got = torch.nn.Parameter(torch.zeros(1)), {}
-
-            def load_weights(self, weights):
-                for name, value in weights:
-                    self.got[name] = value.clone()
-        return Model()
-
-    def test_vllm(self):
-        registered = {}
-
-        def register_model_loader(load_format):
-            def wrap(cls):
-                registered[load_format] = cls
-                return cls
-            return wrap
-
-        class BaseModelLoader:
-            def __init__(self, load_config):
-                self.load_config = load_config
-
-        self.module("vllm")
-        self.module("vllm.model_executor")
-        self.module("vllm.model_executor.model_loader",
-                    register_model_loader=register_model_loader)
-        self.module("vllm.model_executor.model_loader.base_loader",
-                    BaseModelLoader=BaseModelLoader)
-        from penstock.vllm import register
-        register()
-        config = types.SimpleNamespace(model_loader_extra_config={"effort": "fast"})
-        loader, model = registered["penstock"](config), self.model()
-        loader.download_model(None)
-        loader.load_weights(model, types.SimpleNamespace(model=FILE, revision=None))
-        Torch.same(self, model.got, TENSORS)
-        config.model_loader_extra_config = {"speed": 11}
-        with self.assertRaises(ValueError):
-            registered["penstock"](config)
-
-    def test_sglang(self):
-        class DefaultModelLoader:
-            pass
-
-        self.module("sglang")
-        self.module("sglang.srt")
-        self.module("sglang.srt.model_loader")
-        self.module("sglang.srt.model_loader.loader", DefaultModelLoader=DefaultModelLoader)
-        from penstock.sglang import loader_class
-        source = types.SimpleNamespace(model_or_path=FILE, revision=None, prefix="draft.")
-        got = {n: v.clone() for n, v in loader_class()()._get_weights_iterator(source)}
-        Torch.same(self, got, {"draft." + n: v for n, v in TENSORS.items()})
 
 
 if __name__ == "__main__":

@@ -139,7 +139,9 @@ static void test_memory(void **state)
 	static const struct {
 		int (*way)(void);
 		unsigned mib;
-	} rows[] = { { all_at_once, 14 }, { into_place, 12 }, { one_by_one, 4 }, { in_a_group, 16 } };
+	} rows[] = {
+		{ all_at_once, 14 }, { into_place, 12 }, { one_by_one, 4 }, { in_a_group, 16 },
+	};
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT(rows); i++) {
