@@ -150,9 +150,7 @@ static void read_nvidia(struct facts *f)
 {
 	char text[256];
 	const char *at;
-	size_t len;
-
-	size_t i;
+	size_t len, i;
 
 	f->nvidia.loaded = pst_module_there(f, "nvidia") > 0;
 	/* In a container /proc/modules may be hidden; a card that is bound shows it. */

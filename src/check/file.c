@@ -143,15 +143,21 @@ static void look_mount(const struct facts *f, struct pst_check_line *line)
 
 /* ---- block stack ----------------------------------------------------------------- */
 
-/* " pcie"; "" where it says no more than the kind. */
-static const char *detail_of(const struct pst_layer *layer)
-{
-	static _Thread_local char text[sizeof(layer->detail) + 1];
+struct layer_text {
+	char text[64];
+};
 
-	if (!layer->detail[0] || !strcmp(layer->detail, pst_layer_kind_name(layer->kind)))
-		return "";
-	snprintf(text, sizeof(text), " %s", layer->detail);
-	return text;
+/* "nvme pcie": the kind, and what more is known of it. By value, so that it can be an
+ * argument. */
+static struct layer_text describe(const struct pst_layer *layer)
+{
+	const char *kind = pst_layer_kind_name(layer->kind);
+	bool more = layer->detail[0] && strcmp(layer->detail, kind);
+	struct layer_text out;
+
+	snprintf(out.text, sizeof(out.text), "%s%s%s", kind, more ? " " : "",
+		 more ? layer->detail : "");
+	return out;
 }
 
 static void list_layers(const struct facts *f, struct pst_check_line *line)
@@ -161,8 +167,8 @@ static void list_layers(const struct facts *f, struct pst_check_line *line)
 	for (i = 0; i < f->stack.layer_count; i++) {
 		const struct pst_layer *layer = &f->stack.layers[i];
 
-		pst_more(line, "%*s%s: %s%s", layer->depth * 2, "", layer->name,
-			 pst_layer_kind_name(layer->kind), detail_of(layer));
+		pst_more(line, "%*s%s: %s", layer->depth * 2, "", layer->name,
+			 describe(layer).text);
 	}
 }
 
@@ -244,11 +250,10 @@ static void look_peer(const struct facts *f, struct pst_check_line *line)
 	if (!at)
 		pst_ok(line, "plain NVMe on PCI Express");
 	else if (worst == PST_CHECK_NO)
-		pst_no(line, "%s (%s%s) does not pass peer memory on", at->name,
-		       pst_layer_kind_name(at->kind), detail_of(at));
+		pst_no(line, "%s (%s) does not pass peer memory on", at->name, describe(at).text);
 	else
-		pst_unknown(line, "whether %s (%s%s) passes peer memory on depends on the kernel",
-			    at->name, pst_layer_kind_name(at->kind), detail_of(at));
+		pst_unknown(line, "whether %s (%s) passes peer memory on depends on the kernel",
+			    at->name, describe(at).text);
 	if (worst == PST_CHECK_UNKNOWN)
 		pst_todo(line, "run check on the machine itself, as root: the probe tries it");
 }

@@ -157,9 +157,10 @@ static void list_routes(const struct facts *f, const struct spot *device,
 
 static void look_route(const struct facts *f, struct pst_check_line *line)
 {
-	unsigned i, count[3] = {0}, seen = 0;
+	const struct spot *drive, *to = NULL, *from = NULL, *reached = NULL;
 	struct route worst = {0}, r;
-	const struct spot *drive, *to = NULL, *from = NULL, *nearer = NULL;
+	unsigned i;
+	bool far;
 
 	/* Without a drive beneath the file, its own layer says so. */
 	if (f->host || !pst_check_on_pci(f) || (f->has_file && !f->stack.drive_count))
@@ -167,44 +168,39 @@ static void look_route(const struct facts *f, struct pst_check_line *line)
 	for (i = 0; i < f->device_count; i++) {
 		if (!route_to(f, &f->devices[i], &r, &drive))
 			continue;
-		count[r.open + 1]++;
-		if (r.open == 1)
-			nearer = &f->devices[i];
 		list_routes(f, &f->devices[i], line);
-		if (!seen++ || better(&worst, &r)) {
+		if (r.open == 1)
+			reached = &f->devices[i];
+		if (!to || better(&worst, &r)) {
 			worst = r;
 			to = drive;
 			from = &f->devices[i];
 		}
 	}
-	if (!seen) {
+	if (!to) {
 		pst_no(line, "no drive %son PCI Express", f->has_file ? "of this file " : "");
 		pst_todo(line, "peer-to-peer DMA needs an NVMe drive on PCI Express");
 		return;
 	}
-	if (count[2] == seen && worst.near <= PST_NEAR_PXB)
-		pst_ok(line, "%s %s: %s, %s", from->name, to->name, pst_nearness_name(worst.near),
-		       how(&worst));
-	else if (count[2] == seen)
-		pst_ok(line, "%s %s: %s, %s, which the kernel permits", from->name, to->name,
-		       pst_nearness_name(worst.near), how(&worst));
-	else if (worst.near <= PST_NEAR_PXB) /* the ACS line says the rest */
-		pst_ok(line, "%s %s: %s, %s", from->name, to->name, pst_nearness_name(worst.near),
-		       how(&worst));
-	else if (worst.open < 0)
+	/* What bridges below the root do with it is the ACS line's to say. */
+	far = worst.near > PST_NEAR_PXB;
+	if (far && worst.open < 0) {
 		pst_unknown(line, "%s %s: %s, %s; this processor's bridges are not known",
 			    from->name, to->name, pst_nearness_name(worst.near), how(&worst));
-	else
+	} else if (far && !worst.open) {
 		pst_no(line, "%s %s: %s, %s", from->name, to->name, pst_nearness_name(worst.near),
 		       how(&worst));
-	if (line->state == PST_CHECK_NO && nearer)
-		pst_todo(line, "choose a device that is nearer: %s is (see penstock topo)",
-			 nearer->name);
-	if (line->state == PST_CHECK_OK && f->device_count > 1)
-		snprintf(line->seen, sizeof(line->seen), "every GPU has %s %s: %s%s",
-			 f->has_file ? "the file's drives" : "a drive", how(&worst),
-			 pst_nearness_name(worst.near),
-			 worst.near > PST_NEAR_PXB ? ", which the kernel permits" : "");
+		if (reached)
+			pst_todo(line, "choose a device that is nearer: %s is (see penstock topo)",
+				 reached->name);
+	} else if (f->device_count > 1) {
+		pst_ok(line, "every GPU has %s %s: %s%s",
+		       f->has_file ? "the file's drives" : "a drive", how(&worst),
+		       pst_nearness_name(worst.near), far ? ", which the kernel permits" : "");
+	} else {
+		pst_ok(line, "%s %s: %s, %s%s", from->name, to->name, pst_nearness_name(worst.near),
+		       how(&worst), far ? ", which the kernel permits" : "");
+	}
 }
 
 /* ---- ACS ----------------------------------------------------------------------- */
