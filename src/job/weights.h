@@ -30,6 +30,9 @@ enum penstock_why pst_weights_why(int code);
 int pst_weights_take(void *to, size_t len, const void *from, const char *name);
 void pst_weights_give(void *to, const void *from, size_t len);
 
+/* Something and then this tail. */
+bool pst_ends_with(const char *text, const char *tail);
+
 /* ---- which files: weights_find.c ---- */
 
 struct pst_index_row {
@@ -48,6 +51,8 @@ struct pst_files {
 int pst_files_find(struct pst_files *files, const char *path,
 		   const struct penstock_weights_opts *opts);
 void pst_files_free(struct pst_files *files);
+/* The whole of a small file with a NUL behind it, malloc'd. */
+int pst_weights_read_all(const char *path, char **out, size_t *len);
 
 /* ---- the model: weights_open.c ---- */
 

@@ -4,17 +4,13 @@
  * groups. Called by weights_shard.c; what a file does not say it never guesses.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "job/json_pull.h"
 #include "job/weights.h"
-
-#define CONFIG_MAX (16u << 20)
 
 static bool is_nested(const char *key, unsigned depth)
 {
@@ -73,23 +69,13 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 	struct pst_json in = { NULL, 0, 0, NULL };
 	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
 	char name[PATH_MAX];
-	ssize_t n = -1;
-	int fd = -1;
 
 	if (snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0, path,
-		     file) < (int)sizeof(name))
-		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	in.text = fd >= 0 ? malloc(CONFIG_MAX + 1) : NULL;
-	if (in.text)
-		n = read(fd, in.text, CONFIG_MAX);
-	if (fd >= 0)
-		close(fd);
-	if (n > 0) {
-		in.len = (size_t)n;
-		in.text[n] = '\0';
-		if (!read_config(&in, &c, 0))
-			*config = c;
-	}
+		     file) >= (int)sizeof(name) ||
+	    pst_weights_read_all(name, &in.text, &in.len))
+		return;
+	if (!read_config(&in, &c, 0))
+		*config = c;
 	free(in.text);
 }
 

@@ -66,6 +66,13 @@ enum penstock_why pst_weights_why(int code)
 	}
 }
 
+bool pst_ends_with(const char *text, const char *tail)
+{
+	size_t len = strlen(text), n = strlen(tail);
+
+	return len > n && !strcmp(text + len - n, tail);
+}
+
 void penstock_weights_get_place(struct penstock_weights_place *out)
 {
 	pst_weights_give(out, &last, sizeof(last));

@@ -30,13 +30,6 @@ static int malformed(const char *path, const char *tensor, uint64_t at, const ch
 	return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, path, tensor, at, "%s", what);
 }
 
-static bool ends_with(const char *text, const char *suffix)
-{
-	size_t len = strlen(text), tail = strlen(suffix);
-
-	return len > tail && !strcmp(text + len - tail, suffix);
-}
-
 static int join(char *to, const char *dir, const char *name)
 {
 	int n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
@@ -78,8 +71,7 @@ static int add_file(struct pst_files *files, const char *path)
 
 /* ---- an index ---- */
 
-/* The whole of a small file, with room for a NUL behind it. */
-static int read_all(const char *path, char **out, size_t *len)
+int pst_weights_read_all(const char *path, char **out, size_t *len)
 {
 	struct stat st;
 	size_t at = 0;
@@ -106,6 +98,7 @@ static int read_all(const char *path, char **out, size_t *len)
 		free(*out);
 		return ret;
 	}
+	(*out)[at] = '\0';
 	*len = at;
 	return 0;
 }
@@ -218,7 +211,7 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 	if (!texts)
 		return pst_weights_no_memory("an index");
 	files->texts = texts;
-	ret = read_all(index, &in.text, &in.len);
+	ret = pst_weights_read_all(index, &in.text, &in.len);
 	if (ret)
 		return ret;
 	files->texts[files->text_count++] = in.text;
@@ -250,8 +243,8 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 
 static int is_model(const struct dirent *e)
 {
-	return e->d_name[0] != '.' && (ends_with(e->d_name, SUFFIX) ||
-				       ends_with(e->d_name, INDEX_SUFFIX));
+	return e->d_name[0] != '.' && (pst_ends_with(e->d_name, SUFFIX) ||
+				       pst_ends_with(e->d_name, INDEX_SUFFIX));
 }
 
 static bool is_duplicate(const char *name)
@@ -266,7 +259,7 @@ static int choose_index(struct dirent **list, int n, const char *dir, const char
 
 	*out = NULL;
 	for (int i = 0; i < n; i++) {
-		if (!ends_with(list[i]->d_name, INDEX_SUFFIX) || is_duplicate(list[i]->d_name))
+		if (!pst_ends_with(list[i]->d_name, INDEX_SUFFIX) || is_duplicate(list[i]->d_name))
 			continue;
 		if (!strcmp(list[i]->d_name, "model" INDEX_SUFFIX)) {
 			*out = list[i]->d_name;
@@ -289,7 +282,7 @@ static int add_all(struct pst_files *files, struct dirent **list, int n, const c
 	int ret = 0;
 
 	for (int i = 0; i < n; i++) {
-		if (!ends_with(list[i]->d_name, SUFFIX))
+		if (!pst_ends_with(list[i]->d_name, SUFFIX))
 			continue;
 		single |= !strcmp(list[i]->d_name, "model" SUFFIX);
 		others |= !is_duplicate(list[i]->d_name);
@@ -297,7 +290,7 @@ static int add_all(struct pst_files *files, struct dirent **list, int n, const c
 	for (int i = 0; i < n && !ret; i++) {
 		const char *name = list[i]->d_name;
 
-		if (!ends_with(name, SUFFIX) || (single && strcmp(name, "model" SUFFIX)) ||
+		if (!pst_ends_with(name, SUFFIX) || (single && strcmp(name, "model" SUFFIX)) ||
 		    (others && is_duplicate(name)))
 			continue;
 		ret = join(path, dir, name);
@@ -440,7 +433,7 @@ int pst_files_find(struct pst_files *files, const char *path,
 		if (code != ENOENT || !in_cache(path, opts, other))
 			return fail_at(path, code, "");
 		path = other;
-	} else if (S_ISREG(st.st_mode) && ends_with(path, ".json")) {
+	} else if (S_ISREG(st.st_mode) && pst_ends_with(path, ".json")) {
 		const char *slash = strrchr(path, '/');
 
 		snprintf(other, sizeof(other), "%.*s", slash ? (int)(slash - path) : 1,

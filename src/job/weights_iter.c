@@ -239,13 +239,26 @@ static uint64_t window_for(const struct penstock_weights *w, uint64_t window, ui
 	return sum < window ? sum : window;
 }
 
+static int open_window(struct penstock_weights_iter *it)
+{
+	uint64_t most = it->load.opts.window ? it->load.opts.window : WINDOW_DEFAULT;
+	void *window = NULL;
+	int ret;
+
+	most = most > WINDOW_LEAST ? most : WINDOW_LEAST;
+	it->batch_most = most / BATCH_PARTS;
+	it->window_len = window_for(it->load.w, most, it->batch_most);
+	ret = pst_load_alloc(&it->load, it->dev, it->window_len, &window);
+	it->window = window;
+	return ret;
+}
+
 int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,
 			       const struct penstock_load_opts *opts,
 			       struct penstock_weights_iter **out)
 {
 	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_weights_iter *it;
-	void *window = NULL;
 	int ret;
 
 	if (!dev || !out)
@@ -254,21 +267,13 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	it = calloc(1, sizeof(*it));
 	if (!it)
 		return pst_weights_no_memory("an iterator");
+	it->dev = dev;
 	ret = pst_load_take(&it->load, w, opts);
+	if (!ret)
+		ret = open_window(it);
 	if (!ret) {
-		it->dev = dev;
-		uint64_t most = it->load.opts.window ? it->load.opts.window : WINDOW_DEFAULT;
-
-		most = most > WINDOW_LEAST ? most : WINDOW_LEAST;
-		it->dev = dev;
-		it->batch_most = most / BATCH_PARTS;
-		it->window_len = window_for(w, most, it->batch_most);
-		ret = pst_load_alloc(&it->load, dev, it->window_len, &window);
-	}
-	it->window = window;
-	q.requests_max = BATCHES_MAX;
-	q.segs_max = TENSORS_MAX;
-	if (!ret) {
+		q.requests_max = BATCHES_MAX;
+		q.segs_max = TENSORS_MAX;
 		ret = penstock_queue_open(&q, &it->q);
 		if (ret)
 			pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF, "%s",
@@ -312,12 +317,9 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 	if (ret)
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"this iteration has failed before");
-	while (!ret && it->planned < it->load.w->count) {
+	do {
 		ret = ahead(it);
-		if (!ret)
-			break;
-		ret = ret < 0 ? ret : 0;
-	}
+	} while (ret > 0);
 	if (ret)
 		return it->load.failed = ret;
 	if (it->next == it->load.w->count)

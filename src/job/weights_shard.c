@@ -142,13 +142,6 @@ static int add_halves(struct cut *c, uint64_t length)
 	return ret ? ret : add_part(c, length / 2, length / 2);
 }
 
-static bool ends_with(const char *name, const char *tail)
-{
-	size_t len = strlen(name), n = strlen(tail);
-
-	return len >= n && !strcmp(name + len - n, tail);
-}
-
 static enum layout layout_of(const char *name)
 {
 	static const struct {
@@ -166,7 +159,7 @@ static enum layout layout_of(const char *name)
 	};
 
 	for (unsigned i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
-		if (ends_with(name, tails[i].tail))
+		if (pst_ends_with(name, tails[i].tail))
 			return tails[i].layout;
 	return ROWS;
 }
@@ -286,15 +279,13 @@ static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, c
 {
 	static const char *const tails[] = { "_scale_inv", "_scale" };
 	char base[PST_ST_NAME_MAX + 1];
-	size_t len = strlen(name);
 
 	for (unsigned i = 0; i < 2; i++) {
-		size_t tail = strlen(tails[i]);
 		int64_t found;
 
-		if (len <= tail || strcmp(name + len - tail, tails[i]))
+		if (!pst_ends_with(name, tails[i]))
 			continue;
-		snprintf(base, sizeof(base), "%.*s", (int)(len - tail), name);
+		snprintf(base, sizeof(base), "%.*s", (int)(strlen(name) - strlen(tails[i])), name);
 		found = pst_weights_index(w, base);
 		if (found >= 0)
 			return w->entries[found].t;
