@@ -122,13 +122,12 @@ static int ask_driver(uintptr_t base, uintptr_t addr, size_t len, struct penstoc
 		return code;
 	if (mem.ordinal < 0) {
 		*dev = atomic_load_explicit(&shim.host, memory_order_acquire);
-		return *dev ? 0 : CUF_DRIVER_NOT_INITIALIZED;
+		return *dev ? 0 : CUF_DRIVER_CLOSING;
 	}
 	if (mem.len &&
 	    (addr < mem.start || addr - mem.start > mem.len || len > mem.len - (addr - mem.start)))
 		return CUF_CUDA_POINTER_RANGE_ERROR;
-	*dev = shim_gpu(mem.ordinal);
-	return *dev ? 0 : CUF_DEVICE_NOT_FOUND;
+	return shim_gpu(mem.ordinal, dev);
 }
 
 int shim_resolve(const void *ptr, off_t off, size_t len, void **out, struct penstock_device **dev)
@@ -248,6 +247,18 @@ static int remove_at(uintptr_t start, int *ordinal, size_t *len)
 
 /* ---- the calls ---- */
 
+/* Unless the driver was closed, or even opened again, since it was asked. */
+static int keep(uintptr_t start, size_t len, struct penstock_device *dev, int ordinal)
+{
+	int code = CUF_DRIVER_CLOSING;
+
+	pthread_mutex_lock(&lock);
+	if (dev == atomic_load(ordinal < 0 ? &shim.host : &shim.gpus[ordinal]))
+		code = insert(start, len, dev, ordinal);
+	pthread_mutex_unlock(&lock);
+	return code;
+}
+
 static int register_buffer(const void *base, size_t len, int flags, int *ordinal)
 {
 	struct penstock_device *dev;
@@ -257,14 +268,13 @@ static int register_buffer(const void *base, size_t len, int flags, int *ordinal
 	if (!base || !len || len > SSIZE_MAX || flags & ~KNOWN_FLAGS ||
 	    __builtin_add_overflow(start, len, &end))
 		return CUF_INVALID_VALUE;
-	code = shim_need();
-	if (!code)
-		code = ask_driver(start, start, len, &dev, ordinal);
-	if (code)
-		return code;
-	pthread_mutex_lock(&lock);
-	code = insert(start, len, dev, *ordinal);
-	pthread_mutex_unlock(&lock);
+	do {
+		code = shim_need();
+		if (!code)
+			code = ask_driver(start, start, len, &dev, ordinal);
+		if (!code)
+			code = keep(start, len, dev, *ordinal);
+	} while (code == CUF_DRIVER_CLOSING); /* and is opened anew by the next turn */
 	return code;
 }
 

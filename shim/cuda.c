@@ -105,8 +105,8 @@ static int ask_core(const void *ptr, struct shim_memory *out)
 	struct penstock_device *dev;
 	int count = shim_cuda_count();
 
-	for (int i = 0; i < count; i++)
-		shim_gpu(i);
+	for (int i = 0; i < count && i < SHIM_GPUS_MAX; i++)
+		shim_gpu(i, &dev);
 	if (penstock_device_of(ptr, &dev) < 0)
 		return 0;
 	for (int i = 0; i < count && i < SHIM_GPUS_MAX; i++)

@@ -123,24 +123,35 @@ struct cuf_error cuFileDriverOpen(void)
 	return shim_err(code);
 }
 
+/* Whoever uses a device holds a file or looks for the device here under a lock; so when
+ * the files are closed and the places empty, nobody does. */
+static void close_devices(void)
+{
+	struct penstock_device *devs[SHIM_GPUS_MAX + 1];
+
+	for (unsigned i = 0; i < SHIM_GPUS_MAX; i++)
+		devs[i] = atomic_exchange(&shim.gpus[i], NULL);
+	devs[SHIM_GPUS_MAX] = atomic_exchange(&shim.host, NULL);
+	shim_buffers_drop();
+	for (unsigned i = 0; i <= SHIM_GPUS_MAX; i++)
+		penstock_device_close(devs[i]);
+}
+
 static int close_driver(void)
 {
-	struct penstock_device *dev;
 	int code = shim_async_close();
 
-	if (!code)
-		code = shim_files_close();
 	if (code)
 		return code;
-	shim_buffers_drop();
-	for (unsigned i = 0; i < SHIM_GPUS_MAX; i++) {
-		dev = atomic_exchange(&shim.gpus[i], NULL);
-		penstock_device_close(dev);
-	}
-	dev = atomic_exchange(&shim.host, NULL);
-	penstock_device_close(dev);
-	shim_params_closed();
+	/* Calls that find it closed wait for shim.lock, and open it anew. */
 	atomic_store(&shim.open, false);
+	code = shim_files_close();
+	if (code) {
+		atomic_store(&shim.open, true);
+		return code;
+	}
+	close_devices();
+	shim_params_closed();
 	return 0;
 }
 
@@ -193,22 +204,31 @@ int shim_version(void)
 	return version;
 }
 
-struct penstock_device *shim_gpu(int ordinal)
+int shim_gpu_locked(int ordinal, struct penstock_device **dev)
 {
-	struct penstock_device *dev =
-		atomic_load_explicit(&shim.gpus[ordinal], memory_order_acquire);
 	char name[16];
 
-	if (dev)
-		return dev;
+	*dev = atomic_load(&shim.gpus[ordinal]);
+	if (*dev)
+		return 0;
+	if (!atomic_load(&shim.host))
+		return CUF_DRIVER_CLOSING;
+	snprintf(name, sizeof(name), "cuda:%d", ordinal);
+	if (penstock_device_open(name, NULL, dev) < 0)
+		return CUF_DEVICE_NOT_FOUND;
+	atomic_store_explicit(&shim.gpus[ordinal], *dev, memory_order_release);
+	return 0;
+}
+
+int shim_gpu(int ordinal, struct penstock_device **dev)
+{
+	int code;
+
+	*dev = atomic_load_explicit(&shim.gpus[ordinal], memory_order_acquire);
+	if (*dev)
+		return 0;
 	pthread_mutex_lock(&shim.lock);
-	dev = atomic_load(&shim.gpus[ordinal]);
-	if (!dev && atomic_load(&shim.open)) {
-		snprintf(name, sizeof(name), "cuda:%d", ordinal);
-		if (penstock_device_open(name, NULL, &dev) < 0)
-			dev = NULL;
-		atomic_store_explicit(&shim.gpus[ordinal], dev, memory_order_release);
-	}
+	code = shim_gpu_locked(ordinal, dev);
 	pthread_mutex_unlock(&shim.lock);
-	return dev;
+	return code;
 }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,15 +23,19 @@
 #define FILES_MAX (PAGE * PAGES)
 #define MAGIC 0xcf1eu /* the middle of a handle: addresses do not have it */
 
-/* shim_file.state */
+/* shim_file.state: a live file is found; a closing one is only held; while it ends, the
+ * last who held it closes what is behind it; with none of these its place is free. */
 #define LIVE (1ull << 31)
 #define CLOSING (1ull << 30)
-#define USERS (CLOSING - 1)
+#define ENDING (1ull << 29)
+#define USERS (ENDING - 1)
+
+#define LAST_WAIT_NS 1000000000
 
 static _Atomic(struct shim_file *) pages[PAGES];
-static unsigned file_count; /* places made; under shim.lock, as all below */
+static unsigned file_count; /* places made; under shim.lock */
+static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; a leaf */
 static struct shim_file *free_files;
-static pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER; /* of free_files; a leaf */
 static struct shim_file **by_fd; /* the live file of a descriptor number */
 static int by_fd_count;
 
@@ -52,17 +57,22 @@ static struct shim_file *place(unsigned index)
 	return page ? &page[index % PAGE] : NULL;
 }
 
-/* The file itself goes; its place is free for the next. */
-static void finish(struct shim_file *f)
+static void put_place(struct shim_file *f)
+{
+	pthread_mutex_lock(&files_lock);
+	f->next_free = free_files;
+	free_files = f;
+	pthread_mutex_unlock(&files_lock);
+}
+
+static void end(struct shim_file *f)
 {
 	penstock_close(f->st);
 	f->st = NULL;
 	free(f->name);
 	f->name = NULL;
-	pthread_mutex_lock(&free_lock);
-	f->next_free = free_files;
-	free_files = f;
-	pthread_mutex_unlock(&free_lock);
+	atomic_fetch_and_explicit(&f->state, ~ENDING, memory_order_release);
+	put_place(f);
 }
 
 void shim_file_leave(struct shim_file *f)
@@ -71,10 +81,10 @@ void shim_file_leave(struct shim_file *f)
 
 	/* One of those who see it unused and closing takes the last step. */
 	while ((state & CLOSING) && !(state & USERS))
-		if (atomic_compare_exchange_weak_explicit(&f->state, &state, state & ~CLOSING,
-							  memory_order_acq_rel,
-							  memory_order_acquire)) {
-			finish(f);
+		if (atomic_compare_exchange_weak_explicit(
+			    &f->state, &state, (state & ~CLOSING) | ENDING, memory_order_acq_rel,
+			    memory_order_acquire)) {
+			end(f);
 			return;
 		}
 }
@@ -102,11 +112,11 @@ static struct shim_file *take_place(void)
 {
 	struct shim_file *f, *page;
 
-	pthread_mutex_lock(&free_lock);
+	pthread_mutex_lock(&files_lock);
 	f = free_files;
 	if (f)
 		free_files = f->next_free;
-	pthread_mutex_unlock(&free_lock);
+	pthread_mutex_unlock(&files_lock);
 	if (f || file_count == FILES_MAX)
 		return f;
 	page = atomic_load(&pages[file_count / PAGE]);
@@ -121,28 +131,40 @@ static struct shim_file *take_place(void)
 	return f;
 }
 
-static void put_place(struct shim_file *f)
+static int room_for_fd(int fd)
 {
-	pthread_mutex_lock(&free_lock);
-	f->next_free = free_files;
-	free_files = f;
-	pthread_mutex_unlock(&free_lock);
+	int count = fd + 64;
+	struct shim_file **more;
+
+	if (fd < by_fd_count)
+		return 0;
+	more = realloc(by_fd, (size_t)count * sizeof(*more));
+	if (!more)
+		return CUF_NOMEM_ERROR;
+	memset(more + by_fd_count, 0, (size_t)(count - by_fd_count) * sizeof(*more));
+	by_fd = more;
+	by_fd_count = count;
+	return 0;
 }
 
 static int remember_fd(struct shim_file *f)
 {
-	if (f->fd >= by_fd_count) {
-		int count = f->fd + 64;
-		struct shim_file **more = realloc(by_fd, (size_t)count * sizeof(*more));
+	int code;
 
-		if (!more)
-			return CUF_NOMEM_ERROR;
-		memset(more + by_fd_count, 0, (size_t)(count - by_fd_count) * sizeof(*more));
-		by_fd = more;
-		by_fd_count = count;
-	}
-	by_fd[f->fd] = f;
-	return 0;
+	pthread_mutex_lock(&files_lock);
+	code = room_for_fd(f->fd);
+	if (!code)
+		by_fd[f->fd] = f;
+	pthread_mutex_unlock(&files_lock);
+	return code;
+}
+
+static void forget_fd(const struct shim_file *f)
+{
+	pthread_mutex_lock(&files_lock);
+	if (f->fd < by_fd_count && by_fd[f->fd] == f)
+		by_fd[f->fd] = NULL;
+	pthread_mutex_unlock(&files_lock);
 }
 
 static int check_descr(const struct cuf_descr *descr, struct stat *stat)
@@ -167,10 +189,15 @@ static int check_descr(const struct cuf_descr *descr, struct stat *stat)
  * another one by now is free. */
 static bool is_registered(int fd, const struct stat *stat)
 {
-	const struct shim_file *f = fd < by_fd_count ? by_fd[fd] : NULL;
+	const struct shim_file *f;
+	bool is;
 
-	return f && (atomic_load(&f->state) & LIVE) && f->fd == fd &&
-	       f->dev == (uint64_t)stat->st_dev && f->ino == (uint64_t)stat->st_ino;
+	pthread_mutex_lock(&files_lock);
+	f = fd < by_fd_count ? by_fd[fd] : NULL;
+	is = f && (atomic_load(&f->state) & LIVE) && f->fd == fd &&
+	     f->dev == (uint64_t)stat->st_dev && f->ino == (uint64_t)stat->st_ino;
+	pthread_mutex_unlock(&files_lock);
+	return is;
 }
 
 static char *name_of(int fd)
@@ -186,22 +213,23 @@ static char *name_of(int fd)
 	return strdup(path);
 }
 
-/* With compat mode off: could any device of this machine be reached directly? What
- * host memory cannot have by DMA no GPU can. */
-static int check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
+/* Whether a path is direct between the file and this device, as far as anybody can know
+ * before the first transfer; if not, why. */
+static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
+		      char *text, size_t text_len)
 {
-	struct penstock_seg seg = {.dev = atomic_load(&shim.host), .row_len = 4096};
+	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_explanation why = {.size = sizeof(why)};
 
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	req.op = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE : PENSTOCK_READ;
+	req.op = op;
 	req.require = PENSTOCK_DIRECT;
 	if (penstock_explain(&req, &why) < 0) {
 		snprintf(text, text_len, "%s", penstock_errmsg());
-		return CUF_IO_NOT_SUPPORTED;
+		return false;
 	}
 	snprintf(text, text_len, "no path is direct here");
 	for (unsigned i = 0; i < why.path_count; i++) {
@@ -211,9 +239,30 @@ static int check_direct(struct penstock_storage *st, int fd, char *text, size_t 
 		if (path->meets == PENSTOCK_DIRECT &&
 		    (path->usable || path->why == PENSTOCK_WHY_UNPROVEN ||
 		     path->why == PENSTOCK_WHY_FIRST_WRITE))
-			return 0;
+			return true;
 		if (!strcmp(path->name, "odirect"))
 			snprintf(text, text_len, "%s: %s", why.storage_text, path->text);
+	}
+	return false;
+}
+
+/* With compat mode off: could any device of this machine be reached directly? Host memory
+ * first: it asks CUDA nothing, and what it cannot have few GPUs can. */
+static int check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
+{
+	enum penstock_op op = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE
+									   : PENSTOCK_READ;
+	char gpu_text[PENSTOCK_TEXT_MAX];
+	int count;
+
+	if (is_direct(st, atomic_load(&shim.host), op, text, text_len))
+		return 0;
+	count = shim_cuda_count();
+	for (int i = 0; i < count && i < SHIM_GPUS_MAX; i++) {
+		struct penstock_device *dev;
+
+		if (!shim_gpu_locked(i, &dev) && is_direct(st, dev, op, gpu_text, sizeof(gpu_text)))
+			return 0;
 	}
 	return CUF_IO_NOT_SUPPORTED;
 }
@@ -329,12 +378,8 @@ void cuFileHandleDeregister(void *fh)
 	shim_async_harvest(); /* what ended holds its file until it is looked at */
 	f = shim_file_enter(fh);
 	ok = f && shut(f);
-	if (ok) {
-		pthread_mutex_lock(&shim.lock);
-		if (f->fd < by_fd_count && by_fd[f->fd] == f)
-			by_fd[f->fd] = NULL;
-		pthread_mutex_unlock(&shim.lock);
-	}
+	if (ok)
+		forget_fd(f);
 	shim_count(SHIM_HDL_DEREGISTER, ok);
 	if (f)
 		shim_file_leave(f);
@@ -342,33 +387,47 @@ void cuFileHandleDeregister(void *fh)
 		shim_log(SHIM_ERROR, "deregistering %p, which is no file of ours", fh);
 }
 
+static bool any_held(void)
+{
+	for (unsigned i = 0; i < file_count; i++) {
+		uint64_t state = atomic_load(&place(i)->state);
+
+		if (state & (CLOSING | ENDING) || ((state & LIVE) && (state & USERS)))
+			return true;
+	}
+	return false;
+}
+
+/* Whoever came in just before a file was shut is waited for: they hold devices too. */
 int shim_files_close(void)
 {
-	for (unsigned i = 0; i < file_count; i++)
-		if (atomic_load(&place(i)->state) & USERS)
-			return CUF_DRIVER_CLOSING;
+	uint64_t until = shim_now_ns() + LAST_WAIT_NS;
+
+	if (any_held())
+		return CUF_DRIVER_CLOSING;
 	for (unsigned i = 0; i < file_count; i++) {
 		struct shim_file *f = place(i);
 
 		atomic_fetch_add(&f->state, 1);
-		shut(f);
+		if (shut(f))
+			forget_fd(f);
 		shim_file_leave(f);
 	}
-	if (by_fd_count)
-		memset(by_fd, 0, (size_t)by_fd_count * sizeof(*by_fd));
-	return 0;
+	while (any_held() && shim_now_ns() < until)
+		sched_yield();
+	return any_held() ? CUF_DRIVER_CLOSING : 0;
 }
 
 void shim_files_forked(void)
 {
-	pthread_mutex_init(&free_lock, NULL);
+	pthread_mutex_init(&files_lock, NULL);
 	free_files = NULL;
 	for (unsigned i = 0; i < file_count; i++) {
 		struct shim_file *f = place(i);
 		uint64_t state = atomic_load(&f->state);
 
 		/* Its use ends here; what it holds is the parent's. */
-		atomic_store(&f->state, state & ~(LIVE | CLOSING | USERS));
+		atomic_store(&f->state, state & ~(LIVE | CLOSING | ENDING | USERS));
 		f->st = NULL;
 		f->next_free = free_files;
 		free_files = f;

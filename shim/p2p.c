@@ -116,6 +116,7 @@ struct cuf_error cuFileGetBARSizeInKB(int gpu, size_t *kb)
 	struct penstock_device_info info = {.size = sizeof(info)};
 	struct penstock_device *dev;
 	size_t bytes;
+	int code;
 
 	if (!kb || gpu < 0 || gpu >= SHIM_GPUS_MAX)
 		return shim_err(CUF_INVALID_VALUE);
@@ -123,9 +124,13 @@ struct cuf_error cuFileGetBARSizeInKB(int gpu, size_t *kb)
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	if (gpu >= shim_cuda_count())
 		return shim_err(CUF_INVALID_VALUE);
-	dev = shim_gpu(gpu);
-	if (!dev || penstock_device_get_info(dev, &info) < 0)
-		return shim_err(CUF_DEVICE_NOT_FOUND);
+	pthread_mutex_lock(&shim.lock); /* keeps it open */
+	code = shim_gpu_locked(gpu, &dev);
+	if (!code && penstock_device_get_info(dev, &info) < 0)
+		code = CUF_DEVICE_NOT_FOUND;
+	pthread_mutex_unlock(&shim.lock);
+	if (code)
+		return shim_err(code);
 	bytes = largest_window(info.bdf);
 	if (!bytes)
 		return shim_err(CUF_INTERNAL_ERROR);

@@ -104,13 +104,16 @@ int shim_version(void);
 int shim_need(void);
 /* The same with shim.lock held. */
 int shim_need_locked(void);
-/* The device of a GPU, opened at its first use; NULL with penstock_errmsg. */
-struct penstock_device *shim_gpu(int ordinal);
+/* The device of a GPU, opened at its first use, or a code: CUF_DRIVER_CLOSING when the
+ * driver was closed meanwhile. */
+int shim_gpu(int ordinal, struct penstock_device **dev);
+/* The same with shim.lock held. */
+int shim_gpu_locked(int ordinal, struct penstock_device **dev);
 
 /* ---- files: handle.c ---- */
 
 struct shim_file {
-	_Atomic uint64_t state; /* generation << 32 | CLOSING | LIVE | users */
+	_Atomic uint64_t state; /* generation << 32 | LIVE | CLOSING | ENDING | users */
 	struct penstock_storage *st;
 	unsigned index;
 	int fd; /* the caller's number, with dev and ino to know it again */
@@ -124,7 +127,8 @@ struct shim_file {
  * thread, no lock. */
 struct shim_file *shim_file_enter(void *fh);
 void shim_file_leave(struct shim_file *f);
-/* Closes all files, for the last close of the driver: a code if one is in use. */
+/* Closes all files, for the last close of the driver: a code if one is in use. Waits a
+ * moment for who just came in. */
 int shim_files_close(void);
 /* In the child of a fork: every handle is foreign from here on. */
 void shim_files_forked(void);
@@ -135,6 +139,7 @@ void shim_files_forked(void);
  * 0 or a code. Any thread, no lock. */
 int shim_resolve(const void *base, off_t off, size_t len, void **addr,
 		 struct penstock_device **dev);
+/* All registrations go; their devices are no longer to be found in `shim`. */
 void shim_buffers_drop(void);
 void shim_buffers_forked(void);
 

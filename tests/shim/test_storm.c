@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Everything at once: threads that read, register and deregister files and buffers,
+ * run batches and streams, and count, while the driver is opened and closed under
+ * them. Each call answers with what is true at that moment, bytes are whole and of
+ * the right file. Meant for the sanitizers.
+ */
+#include "shim_test.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { FILES = 4, LEN = 70000, ROUNDS = 40, READERS = 2 };
+
+static int fds[FILES];
+static _Atomic(void *) handles[FILES];
+static _Atomic bool stop;
+static _Atomic bool calm; /* calls are rare, so that the driver can be closed between two */
+static char *dev;	   /* a stretch of LEN for each thread */
+static _Atomic int wrong; /* the line where something was */
+static _Atomic unsigned done[6];
+
+#define WANT(what)                                      \
+	do {                                            \
+		if (!(what))                            \
+			atomic_store(&wrong, __LINE__); \
+	} while (0)
+
+static bool go_on(void)
+{
+	if (atomic_load(&calm))
+		usleep(3000);
+	return !atomic_load(&stop);
+}
+
+/* Byte i of file f. */
+static unsigned char byte_of(unsigned f, size_t i)
+{
+	return (unsigned char)(st_byte(i) + f);
+}
+
+static void check(unsigned f, const unsigned char *got, size_t off, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (got[i] != byte_of(f, off + i)) {
+			WANT(false);
+			return;
+		}
+}
+
+static void check_dev(unsigned f, const char *at, size_t off, size_t len)
+{
+	static _Thread_local unsigned char got[LEN];
+
+	WANT(cu.cuMemcpyDtoHAsync(got, (uintptr_t)at, len, NULL) == PST_CU_OK &&
+	     cu.cuStreamSynchronize(NULL) == PST_CU_OK);
+	check(f, got, off, len);
+}
+
+static void *reads(void *arg)
+{
+	unsigned number = (unsigned)(uintptr_t)arg;
+	uint64_t seed = test_seed(7) + number;
+	char *to = dev + (size_t)number * LEN;
+	unsigned char host[5000];
+
+	WANT(cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK);
+	while (go_on()) {
+		unsigned f = (unsigned)(test_random(&seed) % FILES);
+		size_t off = (size_t)(test_random(&seed) % (LEN - sizeof(host)));
+		bool gpu = test_random(&seed) & 1;
+		void *fh = atomic_load(&handles[f]);
+		ssize_t n = cuFileRead(fh, gpu ? (void *)to : host, sizeof(host), (off_t)off, 0);
+
+		WANT(n == sizeof(host) || n == -CUF_HANDLE_NOT_REGISTERED);
+		if (n < 0)
+			continue;
+		atomic_fetch_add(&done[0], 1);
+		if (gpu)
+			check_dev(f, to, off, sizeof(host));
+		else
+			check(f, host, off, sizeof(host));
+	}
+	return NULL;
+}
+
+static void *files(void *arg)
+{
+	uint64_t seed = test_seed(11);
+
+	while (go_on()) {
+		unsigned f = (unsigned)(test_random(&seed) % FILES);
+		int code;
+
+		cuFileHandleDeregister(atomic_load(&handles[f]));
+		atomic_store(&handles[f], st_register(fds[f], &code));
+		WANT(!code);
+		atomic_fetch_add(&done[1], 1);
+		usleep(200);
+	}
+	return arg;
+}
+
+static void *buffers(void *arg)
+{
+	char *at = dev + (size_t)(uintptr_t)arg * LEN;
+
+	while (go_on()) {
+		int code = cuFileBufRegister(at, LEN, 0).err;
+
+		WANT(!code);
+		atomic_fetch_add(&done[2], 1);
+		code = cuFileBufDeregister(at).err;
+		WANT(!code || code == CUF_MEMORY_NOT_REGISTERED);
+	}
+	return NULL;
+}
+
+static void one_batch(void *batch, unsigned f, char *to)
+{
+	struct cuf_io_params params[4];
+	struct cuf_io_event events[4];
+	unsigned nr = 4;
+	int code;
+
+	for (unsigned i = 0; i < 4; i++) {
+		params[i] = (struct cuf_io_params){
+			.mode = CUF_BATCH, .fh = atomic_load(&handles[f]), .opcode = CUF_READ};
+		params[i].u.batch.base = to;
+		params[i].u.batch.base_offset = (off_t)i * 4096;
+		params[i].u.batch.file_offset = (off_t)i * 4096;
+		params[i].u.batch.size = 4096;
+	}
+	code = cuFileBatchIOSubmit(batch, 4, params, 0).err;
+	WANT(!code || code == CUF_HANDLE_NOT_REGISTERED);
+	if (code)
+		return;
+	WANT(!cuFileBatchIOGetStatus(batch, 4, &nr, events, NULL).err && nr == 4);
+	for (unsigned i = 0; i < nr; i++)
+		WANT(events[i].status == CUF_COMPLETE && events[i].ret == 4096);
+	check_dev(f, to, 0, 4 * 4096);
+	atomic_fetch_add(&done[3], 1);
+}
+
+static void *batches(void *arg)
+{
+	char *to = dev + (size_t)(uintptr_t)arg * LEN;
+
+	WANT(cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK);
+	for (unsigned i = 0; go_on(); i++) {
+		void *batch;
+		int code = cuFileBatchIOSetUp(&batch, 4).err;
+
+		WANT(!code);
+		for (unsigned k = 0; k < 5 && !code; k++)
+			one_batch(batch, (i + k) % FILES, to);
+		if (!code)
+			cuFileBatchIODestroy(batch);
+	}
+	return NULL;
+}
+
+static void *streams(void *arg)
+{
+	char *to = dev + (size_t)(uintptr_t)arg * LEN;
+	struct pst_cu_stream *stream;
+	size_t len = 9000;
+	off_t off = 77, zero = 0;
+
+	WANT(cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK &&
+	     cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0) == PST_CU_OK);
+	for (unsigned i = 0; go_on(); i++) {
+		unsigned f = i % FILES;
+		ssize_t bytes = -7;
+		int code;
+
+		WANT(!cuFileStreamRegister(stream, i % 16).err);
+		code = cuFileReadAsync(atomic_load(&handles[f]), to, &len, &off, &zero, &bytes,
+				       stream)
+			       .err;
+		WANT(!code || code == CUF_HANDLE_NOT_REGISTERED);
+		WANT(cu.cuStreamSynchronize(stream) == PST_CU_OK);
+		if (!code) {
+			WANT(bytes == (ssize_t)len);
+			check_dev(f, to, (size_t)off, len);
+			atomic_fetch_add(&done[4], 1);
+		}
+		WANT(!cuFileStreamDeregister(stream).err);
+	}
+	WANT(cu.cuStreamDestroy(stream) == PST_CU_OK);
+	return NULL;
+}
+
+static void *counts(void *arg)
+{
+	static struct {
+		struct cuf_stats_l1 l1;
+		struct cuf_stats_hist hist;
+		struct cuf_stats_gpus gpus;
+		char behind[64];
+	} stats;
+
+	for (int level = 0; go_on(); level = (level + 1) % 4) {
+		size_t value;
+		int code;
+
+		WANT(!cuFileSetStatsLevel(level).err);
+		code = cuFileStatsStart().err;
+		WANT(!code || code == CUF_DRIVER_NOT_INITIALIZED);
+		code = cuFileGetStatsL3(&stats).err;
+		WANT(!code || code == CUF_DRIVER_NOT_INITIALIZED || code == CUF_INVALID_VALUE);
+		WANT(!cuFileGetParameterSizeT(CUF_IO_BATCHSIZE, &value).err && value == 128);
+		WANT(cuFileUseCount() >= 0);
+		cuFileStatsReset();
+		cuFileStatsStop();
+		atomic_fetch_add(&done[5], 1);
+		usleep(300);
+	}
+	WANT(!stats.behind[0]);
+	return arg;
+}
+
+/* The last close answers "closing" while somebody is inside; when nobody is, it closes,
+ * whoever comes in meanwhile. */
+static unsigned open_and_close(void)
+{
+	unsigned closed = 0;
+
+	for (unsigned i = 0; i < ROUNDS && !atomic_load(&wrong); i++) {
+		int code = cuFileDriverOpen().err;
+
+		WANT(!code);
+		usleep(2000);
+		atomic_store(&calm, i & 1);
+		do {
+			code = cuFileDriverClose().err;
+			closed += code == CUF_DRIVER_NOT_INITIALIZED;
+			WANT(!code || code == CUF_DRIVER_CLOSING ||
+			     code == CUF_DRIVER_NOT_INITIALIZED);
+		} while (!code);
+	}
+	atomic_store(&calm, false);
+	return closed;
+}
+
+static void storm(void **state)
+{
+	pthread_t threads[READERS + 5];
+	unsigned closed, n = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < READERS; i++, n++)
+		assert_int_equal(
+			pthread_create(&threads[n], NULL, reads, (void *)(uintptr_t)n), 0);
+	assert_int_equal(pthread_create(&threads[n], NULL, files, NULL), 0);
+	n++;
+	assert_int_equal(pthread_create(&threads[n], NULL, buffers, (void *)(uintptr_t)n), 0);
+	n++;
+	assert_int_equal(pthread_create(&threads[n], NULL, batches, (void *)(uintptr_t)n), 0);
+	n++;
+	assert_int_equal(pthread_create(&threads[n], NULL, streams, (void *)(uintptr_t)n), 0);
+	n++;
+	assert_int_equal(pthread_create(&threads[n], NULL, counts, NULL), 0);
+	n++;
+	closed = open_and_close();
+	for (bool all = false; !all && !atomic_load(&wrong);) {
+		usleep(1000);
+		all = true;
+		for (unsigned i = 0; i < 6; i++)
+			all &= atomic_load(&done[i]) > 5;
+	}
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+	printf("# reads %u, files %u, buffers %u, batches %u, streams %u, counts %u, closes %u\n",
+	       done[0], done[1], done[2], done[3], done[4], done[5], closed);
+	assert_int_equal(atomic_load(&wrong), 0);
+}
+
+static int setup(void **state)
+{
+	static unsigned char bytes[LEN];
+
+	(void)state;
+	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1); /* handles that are gone are said */
+	if (!cu_load())
+		return -1;
+	dev = cu_alloc((READERS + 5) * LEN);
+	for (unsigned f = 0; f < FILES; f++) {
+		fds[f] = st_make("storm", LEN, O_RDWR);
+		for (size_t i = 0; i < LEN; i++)
+			bytes[i] = byte_of(f, i);
+		if (pwrite(fds[f], bytes, LEN, 0) != LEN)
+			return -1;
+		atomic_store(&handles[f], st_register(fds[f], NULL));
+		unlink(st_path);
+	}
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(storm),
+	};
+
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
