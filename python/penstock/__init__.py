@@ -10,9 +10,13 @@
     penstock.load_into("model.safetensors", {"lm_head.weight": parameter})
     for name, tensor in penstock.iterate("/models/llama", device="cuda:0"):
         parameters[name].copy_(tensor)
+
+    with penstock.Group("llama", rank, 8) as group:  # in each of eight processes
+        tensors = penstock.load_file("/models/llama", device=f"cuda:{rank}", group=group)
 """
 
 from ._api import allocate, iterate, load_file, load_into, safe_open, save_file
+from ._group import Group
 from ._lib import (ClassRefusedError, FormatError, NotFoundError, PenstockError, ffi as _ffi,
                    lib as _lib)
 from ._model import Model, Report
@@ -22,7 +26,7 @@ from . import aio
 
 __version__ = _ffi.string(_lib.penstock_version()).decode()
 __all__ = [
-    "ClassRefusedError", "FormatError", "Model", "NotFoundError", "PenstockError", "Report",
+    "ClassRefusedError", "FormatError", "Group", "Model", "NotFoundError", "PenstockError", "Report",
     "Tensor", "aio", "allocate", "iterate", "load_file", "load_into", "patch_safetensors",
     "safe_open", "save_file",
 ]

@@ -9,6 +9,7 @@ import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._dtypes import CODES
+from ._group import Group
 from ._lib import check, device_name, ffi, handle_name, lib, open_device
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
                      ranges_of, strings, CLASSES, EFFORTS)
@@ -19,25 +20,27 @@ Paths = Union[PathLike, Sequence[PathLike]]
 
 def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
               names: Optional[Sequence[str]] = None, backend: Optional[str] = None,
-              shard: Optional[Mapping[str, int]] = None, **how: Any) -> Dict[str, Any]:
+              shard: Optional[Mapping[str, Any]] = None, group: Optional[Group] = None,
+              **how: Any) -> Dict[str, Any]:
     """Every tensor of a file or a model, by name, on `device` ("cpu", "cuda:0", 0,
     "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
     `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names or globs.
     `shard` is what a rank of a tensor parallelism needs, {"rank": 0, "ranks": 8}, see
-    Model.load. `require` and `effort` as everywhere; `backend` means nothing here."""
+    Model.load; `group` are the processes that load it together. `require` and `effort` as everywhere; `backend` means nothing here."""
     del backend
     model = Model(filename, names=names)
     try:
-        return model.load(device, framework, shard=shard, **how)[0]
+        return model.load(device, framework, shard=shard, group=group, **how)[0]
     finally:
         model.close()
 
 
-def load_into(filename: Paths, tensors: Mapping[str, Any], **how: Any) -> Report:
+def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group] = None,
+              **how: Any) -> Report:
     """Into tensors that are there: name to destination, or to (destination, index) for
     the part that `index` cuts out of it, with ranges of step 1: (slice(0, 8),). A
     destination may have gaps between its rows. All of it is checked before the first
-    byte moves."""
+    byte moves. `group` are the processes that do it together."""
     model = Model(filename)
     try:
         pieces: List[Any] = []
@@ -52,7 +55,7 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], **how: Any) -> Report
             place = place_of(value)
             keep.append(place)
             pieces += pieces_of(info, ranges, place, open_device(place.device))
-        return model.load_into(pieces, **how)
+        return model.load_into(pieces, group, **how)
     finally:
         model.close()
 
@@ -107,6 +110,8 @@ class safe_open:  # pylint: disable=invalid-name
     def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
                  *, backend: Optional[str] = None, **how: Any) -> None:
         del backend
+        if "group" in how:
+            raise TypeError("a file opened lazily is no load by a group: load_file is")
         self.framework = framework_of(framework)
         self.device, self._how = device, how
         self._model = Model(filename)

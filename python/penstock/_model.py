@@ -11,6 +11,7 @@ import sys
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._dtypes import BITS, CODES, NAMES
+from ._group import Group
 from ._lib import (FormatError, NotFoundError, PenstockError, check, ffi, handle_name, lib,
                    open_device)
 from ._tensor import Memory, Place, Tensor, place_of, torch_device
@@ -174,11 +175,12 @@ class Model:
         return out
 
     def load(self, device: Any = "host", framework: Optional[str] = None, *, first: int = 0,
-             count: int = 0, shard: Optional[Mapping[str, int]] = None,
-             **how: Any) -> Tuple[Dict[str, Any], Report]:
+             count: int = 0, shard: Optional[Mapping[str, Any]] = None,
+             group: Optional[Group] = None, **how: Any) -> Tuple[Dict[str, Any], Report]:
         """All tensors, or `count` from the `first` on, in one allocation; with `shard`
         only what a rank needs of each: rank, ranks, expert_rank, expert_ranks, and
-        heads, kv_heads, experts where no config.json says them."""
+        heads, kv_heads, experts where no config.json says them; rules, (glob, cut) each,
+        hold before the library's own. With `group` all its ranks load together."""
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
@@ -187,13 +189,16 @@ class Model:
         infos = self.infos[first:first + count] if count else self.infos[first:]
         parts = None
         if shard is not None:
-            rank = shard_options(shard)
+            rank, _rules = shard_options(shard)
             opts.shard = rank
             parts = [self.shard(info, rank) for info in infos]
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, out = new_report(), ffi.new("struct penstock_loaded **")
         devices = ffi.new("struct penstock_device *[]", [handle])
-        check(lib.penstock_weights_load(self.handle, devices, 1, opts, report, out), self.path)
+        code = lib.penstock_weights_load(self.handle, devices, 1, opts, report, out) \
+            if group is None else \
+            lib.penstock_group_load(group.handle, self.handle, devices, 1, opts, report, out)
+        check(code, self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
         ptr, cast = lib.penstock_loaded_ptr, ffi.cast
         shapes = [(info.name, info.dtype, info.shape, info.nbytes, info.index) for info in infos]
@@ -210,8 +215,9 @@ class Model:
                    for (title, dtype, shape, _, _), a in zip(shapes, at)}
         return tensors, Report(report)
 
-    def load_into(self, pieces: Sequence[Any], **how: Any) -> Report:
-        """`pieces` as made by `pieces_of`, all in one go."""
+    def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
+                  **how: Any) -> Report:
+        """`pieces` as made by `pieces_of`, all in one go, or by all ranks of a group."""
         opts, _keep = self.options(**how)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         for i, piece in enumerate(pieces):
@@ -220,8 +226,11 @@ class Model:
             (row.tensor, row.dim, row.first, row.count, row.outer_first, row.outer_count, ptr,
              row.room, row.pitch, row.dtype, row.dev) = piece
             row.ptr = ffi.cast("void *", ptr)
-        check(lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report),
-              self.path)
+        code = lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report) \
+            if group is None else \
+            lib.penstock_group_load_into(group.handle, self.handle, table, len(pieces), opts,
+                                         report)
+        check(code, self.path)
         return Report(report)
 
     def iterate(self, device: Any = "host", framework: Optional[str] = None,
@@ -288,15 +297,29 @@ class _TorchMemory:
         memory._torch = self.tensor[start:start + memory.length]
 
 
-def shard_options(values: Mapping[str, int]) -> Any:
-    opts = ffi.new("struct penstock_shard_opts *")
+CUTS = {"whole": "WHOLE", "first": "FIRST", "last": "LAST", "heads": "HEADS", "qkv": "QKV",
+        "halves": "HALVES", "last-halves": "LAST_HALVES", "words": "WORDS", "inner": "INNER"}
+
+
+def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
+    """The library's struct, and what has to live as long as it."""
+    opts, keep = ffi.new("struct penstock_shard_opts *"), []
     opts.size, opts.ranks, opts.expert_ranks = ffi.sizeof("struct penstock_shard_opts"), 1, 1
     known = {"rank", "ranks", "expert_rank", "expert_ranks", "heads", "kv_heads", "experts"}
+    rules = list(values.get("rules", ()))
     for name, value in values.items():
-        if name not in known:
-            raise ValueError(f"shard has no '{name}': {sorted(known)}")
-        setattr(opts, name, value)
-    return opts
+        if name not in known | {"rules"}:
+            raise ValueError(f"shard has no '{name}': {sorted(known)}, rules")
+        if name != "rules":
+            setattr(opts, name, value)
+    table = ffi.new("struct penstock_cut_rule[]", len(rules) or 1)
+    for row, (glob, cut) in zip(table, rules):
+        if cut not in CUTS:
+            raise ValueError(f"there is no cut '{cut}': {sorted(CUTS)}")
+        keep.append(ffi.new("char[]", glob.encode()))
+        row.glob, row.cut = keep[-1], getattr(lib, "PENSTOCK_CUT_" + CUTS[cut])
+    opts.rules, opts.rule_count = table, len(rules)
+    return opts, keep + [table]
 
 
 def new_report() -> Any:

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -245,8 +247,65 @@ class Ranks(unittest.TestCase):
                     "norm": ranks[3]["norm"]}, arrays)
         with self.assertRaises(penstock.PenstockError):
             penstock.load_file(file, shard={"rank": 0, "ranks": 3})
+        for wrong in ({"of": 3}, {"rules": [("*", "diagonal")]}):
+            with self.assertRaises(ValueError):
+                penstock.load_file(file, shard=wrong)
+        rules = {"rank": 1, "ranks": 2, "rules": [("norm", "first"), ("*", "whole")]}
+        part = penstock.load_file(file, framework="numpy", shard=rules)
+        same(self, part, {**arrays, "norm": arrays["norm"][4:]})
+
+
+# A rank: all of it or its part, and back into a file of its own.
+RANK = """
+import sys
+import penstock
+file, folder, rank, ranks, part = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+with penstock.Group("python", rank, ranks, folder=folder, timeout=60, window=65536) as group:
+    place = penstock.allocate("I64", (64, 1000), rank)
+    report = penstock.load_into(file, {"wide": place}, group)
+    shard = {"rank": rank, "ranks": ranks, "rules": [("wide", "last")]} if part else None
+    tensors = penstock.load_file(file, rank, framework="dlpack", group=group, shard=shard)
+    penstock.save_file({**tensors, "place": place}, f"{folder}/{rank}.safetensors")
+    print(report.read)
+"""
+
+
+class Groups(unittest.TestCase):
+    def ranks(self, ranks, part):
+        folder = tempfile.mkdtemp(dir=TMP)
+        env = dict(os.environ, PENSTOCK_STANDIN_DEVICES=str(ranks))
+        started = [subprocess.Popen([sys.executable, "-c", RANK, FILE, folder, str(rank),
+                                     str(ranks), str(part)], env=env, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                   for rank in range(ranks)]
+        said = [p.communicate(timeout=90) for p in started]
+        self.assertEqual([err for _, err in said], [""] * ranks)
+        # The tensor that they loaded into place is read once by all together.
+        self.assertLessEqual(sum(int(out) for out, _ in said), 512000 * 1.05)
+        return [safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
+                for rank in range(ranks)]
+
+    def test_eight(self):
+        """Eight processes, a GPU each: all of it on every one."""
+        for got in self.ranks(8, 0):
+            same(self, got, {**ARRAYS, "place": ARRAYS["wide"]})
+
+    def test_parts(self):
+        got = self.ranks(2, 1)
+        self.assertTrue(numpy.array_equal(numpy.concatenate([g["wide"] for g in got], axis=1),
+                                          ARRAYS["wide"]))
+
+    def test_errors(self):
+        with self.assertRaises(penstock.PenstockError) as caught:
+            penstock.Group("alone", 1, 2, folder=tempfile.mkdtemp(dir=TMP), timeout=0.05)
+        self.assertEqual(caught.exception.errno, errno.ETIMEDOUT)
+        self.assertIn("rank 0 has not come", str(caught.exception))
+        with penstock.Group("one", 0, 1) as group:
+            same(self, penstock.load_file(FILE, framework="numpy", group=group), ARRAYS)
         with self.assertRaises(ValueError):
-            penstock.load_file(file, shard={"of": 3})
+            penstock.load_file(FILE, group=group)
+        with self.assertRaises(TypeError):
+            penstock.safe_open(FILE, group=group)
 
 
 class Life(unittest.TestCase):
