@@ -22,8 +22,9 @@
  * until a copy is done comes back 0.1 to 0.7 ms late, and a timer 0.1 ms (H200, virtual
  * machine). */
 #define LOOK_US 100
-/* Unless they take so long that something else holds them up. */
+/* Unless they take so long that something else holds them up: then this often. */
 #define LOOK_NS 3000000u
+#define HELD_US 500
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one
  * looks: at first without a pause, then so often. */
 #define WATCH_SPINS 2000
@@ -345,11 +346,7 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 	if (!lane->idle_since)
 		lane->idle_since = now_ns();
 	if (now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
-		if (lane->busy == lane->copies + lane->deferred_count) {
-			pst_lane_reap_copies(lane, PST_REAP_SLEEP);
-			return true;
-		}
-		guess = 2 * LOOK_US;
+		guess = HELD_US + LOOK_US;
 	} else if (guess <= LOOK_US) {
 		return true;
 	}

@@ -23,8 +23,8 @@ void pst_copyq_close(struct pst_copyq *copyq);
 /* Takes over what pst_pump_meet opened for it. */
 void pst_lane_take_copyqs(struct pst_lane *lane);
 /* Takes up finished copies. LOOK: those without a ticket may get one later, MARK: they
- * get one now, SLEEP: and the oldest is waited for. */
-enum pst_reap { PST_REAP_LOOK, PST_REAP_MARK, PST_REAP_SLEEP };
+ * get one now. */
+enum pst_reap { PST_REAP_LOOK, PST_REAP_MARK };
 int pst_lane_reap_copies(struct pst_lane *lane, enum pst_reap how);
 
 /* chunk.c: keeps a chunk that has no room until the lane's next turn. */

@@ -210,10 +210,6 @@ int pst_lane_reap_copies(struct pst_lane *lane, enum pst_reap how)
 
 			if (!ret)
 				ret = copyq->dev->ops->reached(copyq->copier, ticket);
-			if (!ret && how == PST_REAP_SLEEP && !ended) {
-				ret = copyq->dev->ops->wait(copyq->copier, ticket);
-				ret = ret ? ret : 1;
-			}
 			if (!ret)
 				break;
 			copyq->head++;

@@ -35,7 +35,6 @@ static void copies_may_be_put_off(void **state)
 		assert_int_equal(refused[i], 0);
 }
 
-/* One that the driver refuses does not take the others of its batch with it. */
 /* More than a batch holds. */
 static void many_copies_put_off(void **state)
 {
@@ -62,6 +61,7 @@ static void many_copies_put_off(void **state)
 	}
 }
 
+/* One that the driver refuses does not take the others of its batch with it. */
 static void a_refusal_is_its_own(void **state)
 {
 	int refused[3] = {0};
@@ -87,6 +87,108 @@ static void a_refusal_is_its_own(void **state)
 	assert_memory_equal(host + MIB + 2 * 32768, host, 32768);
 }
 
+/* ---- small ones, which go in pairs ---------------------------------------------- */
+
+enum { BLOCKS = 200, ROOM = 8192 };
+
+/* Blocks of `len` bytes in random order on both sides, `to[i]` where block i goes. */
+static void small_blocks(char *const *to, size_t len)
+{
+	uint64_t random = test_seed(13);
+	int refused[BLOCKS] = {0};
+	unsigned order[BLOCKS];
+	char back[ROOM];
+
+	fill(host, HOST, &random);
+	for (unsigned i = 0; i < BLOCKS; i++) {
+		unsigned k = (unsigned)(test_random(&random) % (i + 1));
+
+		order[i] = order[k];
+		order[k] = i;
+	}
+	for (unsigned i = 0; i < BLOCKS; i++) {
+		struct pst_rect r = flat(to[order[i]], host + (size_t)i * ROOM, len);
+
+		r.refused = &refused[i];
+		assert_int_equal(ops->copy_in(cp, &r), 0);
+	}
+	finish();
+	for (unsigned i = 0; i < BLOCKS; i++) {
+		assert_int_equal(refused[i], 0);
+		assert_int_equal(out(back, to[order[i]], ROOM), 0);
+		finish();
+		assert_memory_equal(back, host + (size_t)i * ROOM, len);
+		for (size_t k = len; k < ROOM; k++)
+			if (back[k])
+				fail_msg("block %u: byte %zu behind it is not as it was", i, k);
+	}
+}
+
+static void wipe(char *at, size_t len)
+{
+	enter();
+	assert_int_equal(cu->cuMemsetD8Async((uintptr_t)at, 0, len, NULL), PST_CU_OK);
+	assert_int_equal(cu->cuStreamSynchronize(NULL), PST_CU_OK);
+	leave();
+}
+
+static void small_ones_go_in_pairs(void **state)
+{
+	static const size_t lens[] = {4096, 2, 4095, 513};
+	char *to[BLOCKS];
+
+	(void)state;
+	for (unsigned i = 0; i < BLOCKS; i++)
+		to[i] = mem + (size_t)i * ROOM;
+	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
+		unsigned long before = is_standin() ? standin_calls("cuMemcpy2DAsync_v2") : 0;
+
+		wipe(mem, HOST);
+		small_blocks(to, lens[k]);
+		if (is_standin() && lens[k] % 2 == 0)
+			assert_in_range(standin_calls("cuMemcpy2DAsync_v2") - before, BLOCKS / 2,
+					BLOCKS * 7 / 10);
+	}
+}
+
+/* The driver takes no pair of two allocations: they go singly, and arrive. */
+static void pairs_of_two_allocations(void **state)
+{
+	char *other = device_alloc(dev, HOST), *to[BLOCKS];
+
+	(void)state;
+	wipe(mem, HOST);
+	wipe(other, HOST);
+	for (unsigned i = 0; i < BLOCKS; i++)
+		to[i] = (i % 2 ? mem : other) + (size_t)i * ROOM;
+	small_blocks(to, 4096);
+	ops->free(dev, other, &err);
+}
+
+static void a_small_refusal_is_its_own(void **state)
+{
+	int refused[3] = {0};
+	char back[3 * 4096];
+
+	(void)state;
+	memset(host, 0x11, sizeof(back));
+	for (int i = 0; i < 3; i++) {
+		char *to = i == 1 ? (char *)64 : mem + i * 4096;
+		struct pst_rect r = flat(to, host + i * 4096, 4096);
+
+		r.refused = &refused[i];
+		assert_int_equal(ops->copy_in(cp, &r), 0);
+	}
+	finish();
+	assert_int_equal(refused[0], 0);
+	assert_int_equal(refused[1], -EINVAL);
+	assert_int_equal(refused[2], 0);
+	assert_int_equal(out(back, mem, sizeof(back)), 0);
+	finish();
+	assert_memory_equal(back, host, 4096);
+	assert_memory_equal(back + 8192, host, 4096);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
 int main(void)
@@ -95,6 +197,9 @@ int main(void)
 		CASE(copies_may_be_put_off),
 		CASE(many_copies_put_off),
 		CASE(a_refusal_is_its_own),
+		CASE(small_ones_go_in_pairs),
+		CASE(pairs_of_two_allocations),
+		CASE(a_small_refusal_is_its_own),
 	};
 
 	check_choose();
