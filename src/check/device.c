@@ -407,6 +407,7 @@ static void look_options(const struct facts *f, struct pst_check_line *line)
 
 	if (!f->cmdline) {
 		pst_unknown(line, "the kernel's command line cannot be read");
+		pst_todo(line, "cat /proc/cmdline shows it, on the machine itself");
 		return;
 	}
 	for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
