@@ -207,6 +207,24 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	drain_fd(q);
 }
 
+/* Until a completion is likely it sleeps, then it looks, and then it gives that up. True:
+ * harvest again. */
+static bool foreseen(struct penstock_queue *q, uint64_t until_ns)
+{
+	uint64_t now = now_ns();
+
+	if (now < q->look_from) {
+		sleep_on(q, until_ns && until_ns < q->look_from ? until_ns : q->look_from);
+		return true;
+	}
+	for (unsigned i = 0; i < 64; i++)
+		if (atomic_load_explicit(&q->ended, memory_order_relaxed))
+			return true;
+	if (now >= q->look_to)
+		q->look_to = q->look_from = 0;
+	return q->look_to;
+}
+
 /* Rounded up, so that it is not over before the time is. */
 static int64_t left_us(uint64_t until_ns)
 {
@@ -237,9 +255,10 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 			break;
 		if (q->own)
 			pst_own_turn(q->own, left_us(until));
-		else if (!soon(q))
+		else if (!(q->look_to && foreseen(q, until)) && !soon(q))
 			sleep_on(q, until);
 	}
+	q->look_from = q->look_to = 0;
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
 		signal_fd(q);
 	return (int)have;

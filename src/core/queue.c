@@ -26,6 +26,10 @@
 #define KNOWN_FLAGS (PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED)
 #define HERE_BYTES (1u << 20)  /* longer ones are quicker on several lanes */
 #define LOOK_FIRST_KIB 8192u /* residency is first asked for this much */
+/* A transfer of cached bytes up to this length ends about when it should. */
+#define FORESEEN_BYTES (512u << 20)
+#define FORESEEN_RATE 50u    /* bytes a nanosecond: what one link carries */
+#define FORESEEN_NS 300000u  /* until lanes are awake */
 
 static uint64_t now_ns(void)
 {
@@ -497,6 +501,19 @@ static void take_up(struct pst_request *req)
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 }
 
+/* Who waits for it alone looks on while it is likely to end: to be woken takes a virtual
+ * machine's processor 0.1 to 0.2 ms, as long as 8 MiB. What is read from a drive comes
+ * later than this, and is slept for. */
+static void foresee(struct penstock_queue *q, const struct pst_request *req)
+{
+	uint64_t ns = req->total / FORESEEN_RATE;
+
+	if (req->total > FORESEEN_BYTES || req->op == PENSTOCK_WRITE)
+		return;
+	q->look_from = req->start_ns + ns - ns / 8;
+	q->look_to = req->start_ns + ns + ns / 4 + FORESEEN_NS;
+}
+
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
 {
 	struct pst_request *req = take_place(q);
@@ -512,8 +529,10 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 		return pst_err_publish(&err);
 	}
 	take_up(req);
-	if (!run_here(req))
-		hand_in(req);
+	if (run_here(req))
+		return 0;
+	foresee(q, req);
+	hand_in(req);
 	return 0;
 }
 

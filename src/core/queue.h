@@ -31,6 +31,7 @@ struct penstock_queue {
 	bool in_callback, mute;
 	_Atomic bool fast;			/* the last request was short and to be so */
 	struct pst_spin spin;			/* the harvester's */
+	uint64_t look_from, look_to;		/* ns: when a completion is likely; 0: no idea */
 	struct pst_own *own;			/* a lane that its calls turn, or NULL */
 	unsigned generation;
 };
