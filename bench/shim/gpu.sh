@@ -64,7 +64,8 @@ MAX_JOBS=8 timeout 120 nice python3 tests/clients/deepspeed --build \
 compiling=$!
 echo "==== clients, $SECONDS s"
 tests/clients/run --out "$out" --limit "${CLIENTS_LIMIT:-60}" --total 160 torch-gds \
-	cuda-bindings "cuda-bindings --audit" kvikio fastsafetensors instanttensor deepspeed-replay
+	"torch-gds --audit" cuda-bindings "cuda-bindings --audit" kvikio fastsafetensors \
+	instanttensor deepspeed-replay
 clients=$?
 wait "$compiling"
 if [ $? -eq 124 ]; then

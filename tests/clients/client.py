@@ -105,15 +105,25 @@ def start(audit=False, env=None):
 
 # ---- which library answered, and which path it was -------------------------------
 
+class DlInfo(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
+                ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
 def which_library():
-    """Of the cuFile libraries in this process the drop-in alone; its file's name."""
+    """The library whose cuFileRead a caller in this process gets, which must be the
+    drop-in; and those that are loaded beside it. PyTorch loads NVIDIA's by its absolute
+    path without a use for it, which only --audit answers."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         names = {line.split(None, 5)[5].strip() for line in maps if "libcufile.so" in line}
-    assert len(names) == 1, f"cuFile libraries in this process: {names or 'none'}"
-    lib = ctypes.CDLL("libcufile.so.0")
-    marker = (ctypes.c_char * 9).in_dll(lib, "penstock_cufile_marker")
+    found, itself = DlInfo(), ctypes.CDLL(None)
+    assert itself.dladdr(ctypes.cast(itself.cuFileRead, ctypes.c_void_p), ctypes.byref(found))
+    ours = os.path.realpath(found.file.decode())
+    marker = (ctypes.c_char * 9).in_dll(ctypes.CDLL(ours), "penstock_cufile_marker")
     assert marker.value == b"penstock", marker.value
-    return names.pop()
+    beside = sorted(name for name in names if os.path.realpath(name) != ours)
+    return ours + (f", {', '.join(beside)} is loaded and not asked" if beside else
+                   ", and no other is loaded")
 
 
 def counted():
@@ -155,7 +165,7 @@ def main(name, run):
     print(f"client: {name}", flush=True)
     try:
         moved = run()
-        step(f"answered by {which_library()} and no other")
+        step(f"cuFile is {which_library()}")
         carried(moved)
     except SystemExit:
         raise
