@@ -276,6 +276,7 @@ static int open_all(struct run *r)
 		r->out->refused = code_without_device(r->a->require) == EXIT_REFUSED;
 		return -1;
 	}
+	qopts.own_lane = r->a->own_lane ? r->dev : NULL;
 	if (penstock_alloc(r->dev, (size_t)(r->a->block * r->a->depth), &mem) ||
 	    penstock_queue_open(&qopts, &r->q))
 		return -1;

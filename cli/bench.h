@@ -13,7 +13,7 @@ struct bench_args {
 	uint64_t block, size;
 	unsigned depth, lanes;
 	double runtime;
-	bool write, random, cold, warm, cpu_load, limits, json, overwrite;
+	bool write, random, cold, warm, cpu_load, limits, json, overwrite, own_lane;
 	enum penstock_class require;
 	enum penstock_effort effort;
 };

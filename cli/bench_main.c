@@ -89,6 +89,9 @@ static bool take_option(int c, struct bench_args *a)
 	case 'U':
 		a->cpu_load = true;
 		return true;
+	case 'o':
+		a->own_lane = true;
+		return true;
 	case 'L':
 		a->limits = true;
 		return true;
@@ -118,6 +121,7 @@ static int parse(int argc, char **argv, struct bench_args *a)
 						{"cold", no_argument, NULL, 'C'},
 						{"warm", no_argument, NULL, 'W'},
 						{"cpu-load", no_argument, NULL, 'U'},
+						{"own-lane", no_argument, NULL, 'o'},
 						{"limits", no_argument, NULL, 'L'},
 						{"json", no_argument, NULL, 'j'},
 						{"overwrite", no_argument, NULL, 'O'},
@@ -296,6 +300,7 @@ const struct command cmd_bench = {
 		"  --cold         drop the file from the page cache first, checked\n"
 		"  --warm         read it into the page cache first, checked\n"
 		"  --limits       measure in turns what bounds it, and print the ratio\n"
+		"  --own-lane     requests of up to 1 MiB on this thread, not on the device's\n"
 		"  --cpu-load     with every CPU busy besides\n"
 		"  --path P --engine E --effort E --require CLASS --lanes N\n"
 		"  --overwrite    write into a file that exists\n"
