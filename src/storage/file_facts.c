@@ -190,7 +190,7 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 						sizeof(why));
 	if (is_memory(&stack.mount))
 		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_REAL, "%s is memory: %s",
-			 stack.mount.type, penstock_why_text(PENSTOCK_WHY_NOT_REAL));
+			 facts->text, penstock_why_text(PENSTOCK_WHY_NOT_REAL));
 	else if (dio_align(&stx, facts))
 		facts->fd_direct = file->fd_direct = open_direct(file, facts);
 	if (facts->fd_direct < 0)

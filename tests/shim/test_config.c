@@ -214,12 +214,16 @@ static void wrong_parameters(void **state)
 static void slabs(void **state)
 {
 	size_t sizes[4] = {4096, 65536, 1048576, 16777216}, counts[4] = {10, 5, 3, 2};
-	size_t s[4], c[4];
+	size_t s[4], c[4], none[4] = {0};
 
 	(void)state;
 	assert_code(cuFileSetParameterPosixPoolSlabArray(NULL, counts, 4), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 0), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 1000), CUF_INVALID_VALUE);
+	/* As observed, values are looked at by nobody. */
+	assert_ok(cuFileSetParameterPosixPoolSlabArray(none, none, 4));
+	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
+	assert_int_equal(s[0] + c[3], 0);
 	assert_ok(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 4));
 	assert_ok(cuFileSetParameterGpuBounceBufferSlabArray(sizes, counts, 2));
 	assert_ok(cuFileDriverOpen());
@@ -349,6 +353,30 @@ static void no_configuration(void **state)
 	unlink(json_path);
 }
 
+/* As large as is taken, and full of what nobody knows: the key at its end counts, the log
+ * stays short and says that it is. */
+static void full_of_unknown(void **state)
+{
+	static char text[(1 << 20) + 1];
+	const char *end = "\"properties\": {\"io_batchsize\": 7}}";
+	size_t at = 1, most = sizeof(text) - 1 - strlen(end);
+	unsigned before = said("\n"), key = 0;
+
+	(void)state;
+	text[0] = '{';
+	while (at + 24 < most)
+		at += (size_t)snprintf(text + at, 24, "\"k%u\": 1,", key++);
+	memset(text + at, ' ', most - at);
+	memcpy(text + most, end, strlen(end) + 1);
+	write_json(text);
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
+	assert_ok(cuFileDriverClose());
+	assert_true(key > 50000 && said("\n") - before < 300);
+	assert_int_equal(said("more is wrong with the configuration than is listed"), 1);
+	unlink(json_path);
+}
+
 /* On memory no device is ever reached directly: refused at registration. */
 static void compat_off(void **state)
 {
@@ -367,7 +395,8 @@ static void compat_off(void **state)
 	st_register(memory, &code);
 	assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
 	assert_int_equal(said("refused, compat mode is off: "), 1);
-	assert_true(noted("/memfd:compat (deleted): refused, compat mode is off: "));
+	assert_true(noted("/memfd:compat (deleted): refused, compat mode is off: tmpfs: tmpfs is "
+			  "memory: "));
 	assert_true(fcntl(memory, F_GETFD) >= 0); /* still the caller's */
 	disk = st_make("compat", 65536, O_RDWR);
 	fh = st_register(disk, &code);
@@ -494,6 +523,7 @@ static void p2p_flags(void **state)
 static void topology(void **state)
 {
 	char name[PATH_MAX + 32], line[64] = "";
+	int flags = -1;
 	FILE *f;
 
 	(void)state;
@@ -501,7 +531,13 @@ static void topology(void **state)
 	assert_code(cuFileExportPCIeTopology(""), CUF_INVALID_VALUE);
 	assert_code(cuFileExportPCIeTopology("/no/such/folder/x"), CUF_INVALID_VALUE);
 	snprintf(name, sizeof(name), "%s/topology", folder);
+#ifdef __x86_64__
+	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 1 << CUF_P2P_P2PDMA));
+#endif
 	assert_ok(cuFileExportPCIeTopology(name));
+	/* As observed, the flags are gone then. */
+	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
+	assert_int_equal(flags, 0);
 	f = fopen(name, "r");
 	assert_non_null(fgets(line, sizeof(line), f));
 	assert_string_equal(line, "// Topology file for cuFile.\n");
@@ -517,7 +553,8 @@ int main(void)
 		cmocka_unit_test(wrong_parameters),   cmocka_unit_test(slabs),
 		cmocka_unit_test(copied_example),     cmocka_unit_test(wrong_kinds),
 		cmocka_unit_test(environment),	      cmocka_unit_test(no_configuration),
-		cmocka_unit_test(compat_off),	      cmocka_unit_test(first_use),
+		cmocka_unit_test(full_of_unknown),    cmocka_unit_test(compat_off),
+		cmocka_unit_test(first_use),
 		cmocka_unit_test(where_the_log_goes), cmocka_unit_test(p2p_flags),
 		cmocka_unit_test(topology),
 	};

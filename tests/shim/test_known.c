@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the original is known to want or to get wrong, and clients are known to do, one
+ * case each: no udev, a broken path to the configuration, parameters that ask for what
+ * cannot be, a failed open, stream calls without its threads, files that lie on an
+ * overlay. Each case is a process of its own, for parameters are set before the driver
+ * opens. Which library answers is tests/shim/preload's, layouts are test_stats.c's, the
+ * configuration's keys test_config.c's.
+ */
+#include "shim_test.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LEN = 1 << 20, GOOD = 0, SKIP = 77 };
+
+/* Ends the process with the line where something was not as wanted. */
+#define WANT(what)                                                                       \
+	do {                                                                             \
+		if (!(what)) {                                                           \
+			printf("# %s:%d: %s, errno %d\n", __FILE__, __LINE__, #what, errno); \
+			fflush(stdout);                                                  \
+			_exit(1);                                                        \
+		}                                                                        \
+	} while (0)
+
+/* ---- what the library looks for ---- */
+
+static unsigned asked_udev;
+
+static void ask(const char *name)
+{
+	asked_udev += name && strstr(name, "run/udev") != NULL;
+}
+
+#define OPENS(fn)                                                       \
+	int fn(const char *name, int flags, ...)                        \
+	{                                                               \
+		static int (*own)(const char *, int, mode_t);           \
+		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);         \
+		mode_t mode;                                            \
+		va_list args;                                           \
+                                                                        \
+		if (sym)                                                \
+			memcpy(&own, &sym, sizeof(sym));                \
+		va_start(args, flags);                                  \
+		mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;      \
+		va_end(args);                                           \
+		ask(name);                                              \
+		return own(name, flags, mode);                          \
+	}
+#define OPENS_AT(fn)                                                    \
+	int fn(int dir, const char *name, int flags, ...)               \
+	{                                                               \
+		static int (*own)(int, const char *, int, mode_t);      \
+		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);         \
+		mode_t mode;                                            \
+		va_list args;                                           \
+                                                                        \
+		if (sym)                                                \
+			memcpy(&own, &sym, sizeof(sym));                \
+		va_start(args, flags);                                  \
+		mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;      \
+		va_end(args);                                           \
+		ask(name);                                              \
+		return own(dir, name, flags, mode);                     \
+	}
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-prototypes"
+OPENS(open)
+OPENS_AT(openat)
+#pragma GCC diagnostic pop
+
+/* ---- what all do ---- */
+
+static char *dev;
+
+static void start_cuda(void)
+{
+	pst_cu_ptr ptr;
+
+	WANT(cu_load() && cu.cuMemAlloc(&ptr, LEN) == PST_CU_OK);
+	dev = (char *)(uintptr_t)ptr;
+}
+
+static bool holds(const char *at, uint64_t off, size_t len)
+{
+	unsigned char *got = malloc(len), *want = malloc(len);
+	bool same;
+
+	WANT(cu.cuMemcpyDtoHAsync(got, (uintptr_t)at, len, NULL) == PST_CU_OK &&
+	     cu.cuStreamSynchronize(NULL) == PST_CU_OK);
+	st_fill(want, off, len);
+	same = !memcmp(got, want, len);
+	free(got);
+	free(want);
+	return same;
+}
+
+/* Registers, reads, writes, reads again and deregisters, by a path. */
+static void use_file(const char *name, int flags)
+{
+	int fd = open(name, O_RDWR | flags), code;
+	void *fh;
+
+	if (fd < 0 && flags & O_DIRECT)
+		return; /* not on this file system */
+	WANT(fd >= 0);
+	fh = st_register(fd, &code);
+	WANT(!code);
+	WANT(cuFileRead(fh, dev, 70001, 3, 0) == 70001 && holds(dev, 3, 70001));
+	WANT(cuFileWrite(fh, dev, 70001, 3, 0) == 70001);
+	WANT(cuFileRead(fh, dev, LEN, 0, 0) == LEN && holds(dev, 0, LEN));
+	cuFileHandleDeregister(fh);
+	WANT(fcntl(fd, F_GETFD) >= 0);
+	close(fd);
+}
+
+static void make(const char *name)
+{
+	unsigned char *bytes = malloc(LEN);
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	st_fill(bytes, 0, LEN);
+	WANT(fd >= 0 && write(fd, bytes, LEN) == LEN && fsync(fd) == 0);
+	close(fd);
+	free(bytes);
+}
+
+static void make_folder(char *name)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(name, PATH_MAX, "%s/known-XXXXXX", tmp ? tmp : "/tmp");
+	WANT(mkdtemp(name));
+}
+
+/* A mount namespace of its own; false: refused here. */
+static bool apart(void)
+{
+	return !unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS) &&
+	       !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL);
+}
+
+/* ---- the cases ---- */
+
+/* The original fails every registration where there is no udev database. */
+static int no_udev(void)
+{
+	char name[PATH_MAX];
+	int memory;
+
+	if (!access("/run/udev", F_OK) && (!apart() || mount("none", "/run", "tmpfs", 0, NULL)))
+		return SKIP;
+	start_cuda();
+	close(st_make("no-udev", LEN, O_RDONLY));
+	use_file(st_path, 0);
+	use_file(st_path, O_DIRECT);
+	unlink(st_path);
+	memory = memfd_create("no-udev", 0);
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", memory);
+	make(name);
+	use_file(name, 0);
+	use_file(name, O_DIRECT);
+	WANT(!asked_udev);
+	return GOOD;
+}
+
+/* DeepSpeed: putenv() does not expand, a file is registered anew for each operation, and
+ * a gigabyte in pieces must not cost a descriptor each. */
+static int each_operation_anew(void)
+{
+	char folder[PATH_MAX];
+	int before, fd, code;
+	void *fh;
+	DIR *dir;
+
+	setenv("CUFILE_ENV_PATH_JSON", "$PWD/local_cufile.json", 1);
+	start_cuda();
+	fd = st_make("anew", LEN, O_RDONLY);
+	make_folder(folder);
+	WANT(!chdir(folder) && !cuFileDriverOpen().err);
+	WANT(!cuFileDriverSetMaxDirectIOSize(16384).err);
+	WANT(!cuFileBufRegister(dev, LEN, 0).err);
+	before = dup(fd);
+	close(before);
+	for (int i = 0; i < 50; i++) {
+		fh = st_register(fd, &code);
+		WANT(!code && cuFileRead(fh, dev, 4096, i, 512 * i) == 4096);
+		WANT(holds(dev + 512 * i, (uint64_t)i, 4096));
+		cuFileHandleDeregister(fh);
+	}
+	code = dup(fd);
+	WANT(code < before + 64); /* those of the first transfer, and no more */
+	WANT(!cuFileBufDeregister(dev).err && !cuFileDriverClose().err);
+	/* No log file in the working directory, nor anything else. */
+	dir = opendir(".");
+	for (struct dirent *e; (e = readdir(dir));)
+		WANT(e->d_name[0] == '.');
+	closedir(dir);
+	unlink(st_path);
+	WANT(!rmdir(folder));
+	return GOOD;
+}
+
+/* ONNX Runtime asks for peer-to-peer and forbids compat mode, by API and before open:
+ * where that cannot be, the registration or the read fails, and nothing else does. */
+static int only_direct(void)
+{
+	int memory = memfd_create("direct", 0), fd, code;
+	void *fh;
+
+	start_cuda();
+	WANT(!cuFileSetParameterBool(CUF_PARAM_USE_PCIP2PDMA, true).err);
+	WANT(!cuFileSetParameterBool(CUF_PARAM_ALLOW_COMPAT_MODE, false).err);
+	WANT(!ftruncate(memory, LEN));
+	st_register(memory, &code);
+	WANT(code == CUF_IO_NOT_SUPPORTED && fcntl(memory, F_GETFD) >= 0);
+	fd = st_make("direct", LEN, O_RDONLY);
+	unlink(st_path);
+	fh = st_register(fd, &code);
+	WANT(!code || code == CUF_IO_NOT_SUPPORTED);
+	if (!code)
+		WANT(cuFileRead(fh, dev, 4096, 0, 0) == -CUF_IO_NOT_SUPPORTED);
+	cuFileHandleDeregister(fh);
+	WANT(!cuFileDriverClose().err);
+	WANT(!cuFileSetParameterBool(CUF_PARAM_ALLOW_COMPAT_MODE, true).err);
+	fh = st_register(fd, &code);
+	WANT(!code && cuFileRead(fh, dev, 4096, 7, 0) == 4096 && holds(dev, 7, 4096));
+	return GOOD;
+}
+
+/* No descriptor is left for the library: whichever of its opens fails, what the caller
+ * has open stays what it was. */
+static int failed_opens(void)
+{
+	struct rlimit limit;
+	struct stat was[64], is;
+	int fd = st_make("failed", LEN, O_RDONLY), code = -1, open_fds[64], count = 0;
+
+	unlink(st_path);
+	WANT(!cuFileDriverOpen().err && !getrlimit(RLIMIT_NOFILE, &limit));
+	for (int i = 0; i < 64; i++)
+		if (!fstat(i, &is)) {
+			open_fds[count] = i;
+			was[count++] = is;
+		}
+	for (rlim_t most = (rlim_t)fd + 1; most < (rlim_t)fd + 16; most++) {
+		WANT(!setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, limit.rlim_max}));
+		cuFileHandleDeregister(st_register(fd, &code));
+		WANT(!code || code == CUF_GETNEWFD_FAILED || code == CUF_IO_NOT_SUPPORTED);
+		for (int i = 0; i < count; i++)
+			WANT(!fstat(open_fds[i], &is) && is.st_ino == was[i].st_ino &&
+			     is.st_dev == was[i].st_dev);
+	}
+	WANT(!code); /* with room for all */
+	return GOOD;
+}
+
+/* The original wants parallel I/O and threads for it. PyTorch's result is a variable on
+ * the stack of a function that then waits for the stream. */
+static int streams_without_threads(void)
+{
+	struct pst_cu_stream *stream;
+	size_t len = 9000;
+	off_t off = 5, zero = 0;
+	ssize_t bytes = -7;
+	int fd = st_make("threads", LEN, O_RDONLY), code;
+	void *fh;
+
+	unlink(st_path);
+	start_cuda();
+	WANT(!cuFileSetParameterBool(CUF_PARAM_PARALLEL_IO, false).err);
+	WANT(!cuFileSetParameterSizeT(CUF_MAX_IO_THREADS, 0).err);
+	fh = st_register(fd, &code);
+	WANT(!code);
+	WANT(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0) == PST_CU_OK);
+	WANT(!cuFileReadAsync(fh, dev, &len, &off, &zero, &bytes, stream).err);
+	WANT(cu.cuStreamSynchronize(stream) == PST_CU_OK);
+	WANT(bytes == 9000 && holds(dev, 5, 9000));
+	return GOOD;
+}
+
+/* The original needs seconds. CPU time, so that others' work does not count. */
+static int opens_quickly(void)
+{
+	struct timespec before, after;
+	int64_t us;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+	WANT(!cuFileDriverOpen().err);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+	us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
+	printf("# the driver opens in %lld us\n", (long long)us);
+	fflush(stdout);
+	WANT(us < 50000);
+	return GOOD;
+}
+
+/* A container's files: of the image below, written to above, new ones, on tmpfs. */
+static int overlay(void)
+{
+	char folder[PATH_MAX];
+
+	make_folder(folder);
+	if (!apart() || mount("none", folder, "tmpfs", 0, NULL))
+		return rmdir(folder) ? 1 : SKIP;
+	WANT(!chdir(folder) && !mkdir("low", 0700) && !mkdir("up", 0700) && !mkdir("work", 0700) &&
+	     !mkdir("all", 0700));
+	make("low/image");
+	if (mount("none", "all", "overlay", 0, "lowerdir=low,upperdir=up,workdir=work"))
+		return SKIP;
+	start_cuda();
+	make("all/new");
+	use_file("all/new", 0);
+	use_file("all/new", O_DIRECT);
+	use_file("all/image", 0); /* which copies it up */
+	use_file("all/image", O_DIRECT);
+	use_file("low/image", 0);
+	WANT(!chdir("/") && !umount2(folder, MNT_DETACH) && !rmdir(folder));
+	return GOOD;
+}
+
+/* ---- */
+
+static const struct {
+	const char *name;
+	int (*run)(void);
+} known[] = {
+	{"no_udev", no_udev},
+	{"each_operation_anew", each_operation_anew},
+	{"only_direct", only_direct},
+	{"failed_opens", failed_opens},
+	{"streams_without_threads", streams_without_threads},
+	{"opens_quickly", opens_quickly},
+	{"overlay", overlay},
+};
+enum { COUNT = sizeof(known) / sizeof(known[0]) };
+
+static void alone(void **state)
+{
+	const char *name = *state;
+	char self[PATH_MAX] = "";
+	int status;
+	pid_t pid;
+
+	assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
+	fflush(stdout);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		execl(self, self, name, (char *)NULL);
+		_exit(99);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (status == SKIP << 8)
+		test_skip("mount is refused here");
+	assert_int_equal(status, 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct CMUnitTest tests[COUNT];
+
+	for (unsigned i = 0; i < COUNT; i++) {
+		if (argc > 1 && !strcmp(argv[1], known[i].name))
+			return known[i].run();
+		tests[i] = (struct CMUnitTest){known[i].name, alone, NULL, NULL,
+					       (void *)(uintptr_t)known[i].name};
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
