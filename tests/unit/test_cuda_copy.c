@@ -334,8 +334,12 @@ static void failures_of_copies(void **state)
 	FAILS_WITH("cuMemcpy2DAsync_v2:1:999", -EIO, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &peer, &err));
 	FAILS_WITH("cuEventRecord:1:999", -EIO, "CUDA_ERROR", ops->copy_peer(dev, dev, &one, &err));
-	FAILS_WITH("cuEventSynchronize:1:999", -EIO, "CUDA_ERROR",
+	FAILS_WITH("cuEventQuery:1:719", -EIO, "CUDA_ERROR", ops->copy_peer(dev, dev, &one, &err));
+	FAILS_WITH("cuEventQuery:1+:600,cuEventSynchronize:1:999", -EIO, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &one, &err));
+	standin_fail("cuEventQuery:1+:600"); /* who looked in vain sleeps until it is there */
+	assert_int_equal(ops->copy_peer(dev, dev, &one, &err), 0);
+	standin_fail(NULL);
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &one, &err));
 }
