@@ -32,7 +32,8 @@
 #define WINDOW_MIN (8u << 20) /* shorter runs go quicker by the CPU: a checkerboard of 1 MiB
 			       * took 1.6 times as long by windows (H200) */
 #define WINDOW_FIRST (8u << 20) /* the copy engine waits 0.15 ms for it, and at the end for one */
-#define WINDOWS_MAX 512	      /* of one lane: 64 GiB */
+#define WINDOWS_MAX 2048      /* of one lane: 256 GiB, and 16 GiB in requests that are short:
+			       * a rank of a group has its part of a model in such ones */
 #define PAGE 4096u
 
 struct window {
