@@ -376,7 +376,10 @@ PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
 /*
  * Makes the route now: starts the device's pump, opens its lanes, probes every
  * path and runs the canary, so that the first request does not. Without it, the
- * first submit that meets the pair does this and is slow. May block.
+ * first submit that meets the pair does this and is slow. On a GPU the lanes' streams are
+ * made here, and for every sixteenth or so the driver waits until the context is idle:
+ * prepare before the device is busy, and not while work on it waits for this thread. May
+ * block.
  */
 PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
 				  enum penstock_op op);
