@@ -33,6 +33,17 @@ for wheel in "$carried"/wheels/*.whl; do
 	python3 -m zipfile -e "$wheel" "$dir/wheels" 2>>"$log" || say "left out: ${wheel##*/}"
 done
 export PYTHONPATH=$carried/site:$dir/wheels PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# fastsafetensors looks for the runtime by a name that torch's package has not.
+mkdir -p "$dir/lib"
+python3 - "$dir/lib" <<'END' 2>>"$log"
+import glob, os, sys
+for path in sys.path:
+    for name in ("libcudart.so", "libcufile.so"):
+        found = glob.glob(os.path.join(path, "nvidia/*/lib", name + ".*"))
+        if found and not os.path.lexists(os.path.join(sys.argv[1], name)):
+            os.symlink(os.path.realpath(found[0]), os.path.join(sys.argv[1], name))
+END
+export LD_LIBRARY_PATH=$dir/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 {
@@ -78,23 +89,21 @@ weights() { # weights NAME LAYERS ARGUMENTS...
 		--csv "$csv" --file "$dir/$1/model.safetensors" "${@:3}"
 }
 in_c() {
-	local effort
+	local effort to=(--device "${device/cpu/host}" --csv "$out/weights-c.csv")
 	make a 15
 	python3 bench/weights/model.py "$dir/many" --equal 10000 $((65536 / scale))
 	python3 bench/weights/model.py "$dir/one" --equal 1 $((10000 * (65536 / scale)))
 	for effort in "" --fast; do
-		"$carried/bench_weights" load --device "$device" --csv "$out/weights-c.csv" \
-			--reps 4 $effort "$dir/a/model.safetensors"
-		"$carried/bench_weights" small --device "$device" --csv "$out/weights-c.csv" \
-			--reps 7 $effort "$dir/many" "$dir/one"
+		"$carried/bench_weights" load "${to[@]}" --reps 4 $effort \
+			"$dir/a/model.safetensors"
+		"$carried/bench_weights" small "${to[@]}" --reps 7 $effort "$dir/many" "$dir/one"
 	done
-	"$carried/bench_weights" load --device "$device" --csv "$out/weights-c.csv" --reps 3 \
-		--kept "$dir/a/model.safetensors"
+	"$carried/bench_weights" load "${to[@]}" --reps 3 --kept "$dir/a/model.safetensors"
 	rm -f "$dir/many" "$dir/one"
 }
 small() {
 	python3 bench/weights/weights.py --dir "$dir" --device "$device" --csv "$csv" \
-		--reps 3 small
+		--reps 3 --seconds 60 small
 }
 transformers() {
 	make t 32

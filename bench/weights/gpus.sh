@@ -25,7 +25,7 @@ mkdir -p "$out" "$dir" || exit 1
 trap 'rm -rf "$dir"' EXIT
 log=$out/groups-$ranks.log
 csv=$out/groups-$ranks.csv
-rm -f "$log"
+rm -f "$log" "$csv"
 say() { echo "$*" | tee -a "$log"; }
 [ "$ranks" -ge 1 ] || { say "no GPU is here"; exit 1; }
 
@@ -39,7 +39,6 @@ say() { echo "$*" | tee -a "$log"; }
 	echo "commit: $(cat "$carried/commit" 2>/dev/null || git describe --always)"
 	free -g | head -2
 } 2>&1 | tee -a "$log"
-echo "what,ranks,window_mib,windows,rep,rank,read,bytes,begin,end,cpu_s,cpu_copied,path" >"$csv"
 
 step() { # step SECONDS COMMAND...
 	local limit=$1 left=$((budget - (SECONDS - started))) rc

@@ -19,7 +19,7 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-#define SLOT (64u << 20) /* of a window on the GPU */
+#define SLOT_MAX (64u << 20) /* of a window on the GPU */
 #define PIECE (4u << 20) /* that a thread copies */
 #define THREADS_MAX 16u
 
@@ -44,6 +44,7 @@ struct limit {
 	void *own, *windows[RANKS_MAX], *place;
 	unsigned rank, threads;
 	uint64_t share; /* bytes that a rank takes in */
+	size_t slot;
 	int fd;
 };
 
@@ -62,9 +63,9 @@ static int share_windows(struct limit *l)
 	struct penstock_export *mine = &l->s->windows[l->rank];
 
 	*mine = (struct penstock_export)PENSTOCK_EXPORT_INIT;
-	if (bad(l, "window", penstock_alloc(l->dev, (size_t)SLOTS * SLOT, &l->own)) ||
+	if (bad(l, "window", penstock_alloc(l->dev, SLOTS * l->slot, &l->own)) ||
 	    (l->job->ranks > 1 && bad(l, "export", penstock_export_memory(l->dev, l->own,
-						(size_t)SLOTS * SLOT, mine))))
+						SLOTS * l->slot, mine))))
 		return 1;
 	if (!meet(l->s, 0, l->job->ranks))
 		return 1;
@@ -78,7 +79,7 @@ static int share_windows(struct limit *l)
 
 static int make_ready(struct limit *l)
 {
-	size_t pinned = (size_t)SLOTS * SLOT + l->threads * 2 * (size_t)PIECE;
+	size_t pinned = SLOTS * l->slot + l->threads * 2 * (size_t)PIECE;
 	char name[32];
 	int rc, ordinal = 0;
 
@@ -93,7 +94,7 @@ static int make_ready(struct limit *l)
 	madvise(l->pinned, pinned, MADV_HUGEPAGE);
 	memset(l->pinned, 0x5c, pinned);
 	if (!strncmp(name, "cuda:", 5))
-		ordinal = atoi(name + 5);
+		ordinal = (int)strtol(name + 5, NULL, 10);
 	rc = (int)l->api->cuDevicePrimaryCtxRetain(&l->ctx, ordinal);
 	if (!rc)
 		rc = (int)l->api->cuCtxSetCurrent(l->ctx);
@@ -106,28 +107,28 @@ static int make_ready(struct limit *l)
 		rc = (int)l->api->cuStreamCreateWithPriority(&l->out[i],
 							     PST_CU_STREAM_NON_BLOCKING, 0);
 	if (bad(l, "making ready", rc) ||
-	    bad(l, "memory", penstock_alloc(l->dev, (size_t)SLOTS * SLOT, &l->place)))
+	    bad(l, "memory", penstock_alloc(l->dev, SLOTS * l->slot, &l->place)))
 		return 1;
 	return share_windows(l);
 }
 
 /* ---- copies ---- */
 
-static pst_cu_ptr at(const void *base, uint64_t slot)
+static pst_cu_ptr at(const struct limit *l, const void *base, uint64_t n)
 {
-	return (uintptr_t)base + slot % SLOTS * (uint64_t)SLOT;
+	return (uintptr_t)base + n % SLOTS * l->slot;
 }
 
 /* Queues the copies out of all windows; nothing waits for what is in them. */
-static int fan_out(struct limit *l, uint64_t slot)
+static int fan_out(struct limit *l, uint64_t n)
 {
 	int rc = 0;
 
 	for (unsigned i = 0; i < l->job->ranks && !rc; i++) {
 		unsigned from = (l->rank + i) % l->job->ranks;
 
-		rc = (int)l->api->cuMemcpyAsync(at(l->place, slot), at(l->windows[from], slot),
-						SLOT, l->out[from]);
+		rc = (int)l->api->cuMemcpyAsync(at(l, l->place, n), at(l, l->windows[from], n),
+						l->slot, l->out[from]);
 	}
 	return rc;
 }
@@ -145,10 +146,10 @@ static int from_pinned(struct limit *l, bool out)
 {
 	int rc = 0;
 
-	for (uint64_t n = 0; n < l->share / SLOT && !rc; n++) {
-		rc = (int)l->api->cuMemcpyHtoDAsync(at(l->own, n),
-						    l->pinned + n % SLOTS * (size_t)SLOT, SLOT,
-						    l->in);
+	for (uint64_t n = 0; n < l->share / l->slot && !rc; n++) {
+		rc = (int)l->api->cuMemcpyHtoDAsync(at(l, l->own, n),
+						    l->pinned + n % SLOTS * l->slot,
+						    l->slot, l->in);
 		if (!rc && out)
 			rc = fan_out(l, n);
 	}
@@ -173,7 +174,7 @@ static void *feed(void *arg)
 			f->ret = -EIO;
 		if (!f->ret)
 			f->ret = (int)api->cuMemcpyHtoDAsync(
-				(uintptr_t)f->l->own + off % ((uint64_t)SLOTS * SLOT / 2), mem,
+				(uintptr_t)f->l->own + off % (SLOTS * f->l->slot / 2), mem,
 				len, f->stream);
 		if (!f->ret)
 			f->ret = (int)api->cuEventRecord(f->done[n % 2], f->stream);
@@ -194,7 +195,7 @@ static int from_cache(struct limit *l, bool out)
 		f[i].l = l;
 		f[i].from = l->rank * l->share + i * part;
 		f[i].to = f[i].from + part;
-		f[i].mem = l->pinned + (size_t)SLOTS * SLOT + i * 2 * (size_t)PIECE;
+		f[i].mem = l->pinned + SLOTS * l->slot + i * 2 * (size_t)PIECE;
 		rc = (int)l->api->cuStreamCreateWithPriority(&f[i].stream,
 							     PST_CU_STREAM_NON_BLOCKING, 0);
 		for (unsigned e = 0; e < 2 && !rc; e++)
@@ -205,7 +206,7 @@ static int from_cache(struct limit *l, bool out)
 	l->s->runs[l->rank][3].begin = now();
 	for (unsigned i = 0; i < l->threads && !rc; i++)
 		rc = pthread_create(&f[i].thread, NULL, feed, &f[i]) ? -EAGAIN : 0;
-	for (uint64_t n = 0; n < l->share / SLOT && !rc && out; n++)
+	for (uint64_t n = 0; n < l->share / l->slot && !rc && out; n++)
 		rc = fan_out(l, n);
 	for (unsigned i = 0; i < l->threads; i++) {
 		if (f[i].thread)
@@ -230,7 +231,10 @@ static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 	l.threads = cpus < 1 ? 1 : cpus > 8 ? 8 : (unsigned)cpus; /* lanes of a pump, at most */
 	if (stat(job->file, &st))
 		return bad(&l, job->file, -errno);
-	l.share = (uint64_t)st.st_size / job->ranks / SLOT * SLOT;
+	for (l.slot = SLOT_MAX; l.slot > PIECE; l.slot /= 2)
+		if ((uint64_t)st.st_size / job->ranks >= 8 * l.slot)
+			break;
+	l.share = (uint64_t)st.st_size / job->ranks / l.slot * l.slot;
 	rc = make_ready(&l);
 	for (unsigned i = 0; i < 4 && !rc; i++) {
 		struct run *r = &s->runs[rank][i];

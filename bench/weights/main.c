@@ -110,6 +110,9 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 {
 	if (!job->csv)
 		return;
+	if (!ftell(job->csv))
+		fprintf(job->csv, "what,ranks,window_mib,windows,rep,rank,read,bytes,begin,end,"
+				  "cpu_s,cpu_copied,path\n");
 	fprintf(job->csv, "%s,%u,%llu,%u,%u,%u,%llu,%llu,%.6f,%.6f,%.6f,%llu,%s\n", what,
 		job->ranks, (unsigned long long)(job->window / MIB), job->windows, rep, rank,
 		(unsigned long long)r->read, (unsigned long long)r->bytes, r->begin, r->end,

@@ -3,8 +3,8 @@
 """model.py FOLDER [--layers 32] [--files 1] [--scale 1]: writes a model in the shape of
 Llama 3 8B (32 layers: 16.06 GB, 15: 8.6 GB, 54: 25.7 GB), with its config.json, for the
 benchmarks of this folder; --scale 16 divides its width. model.py FILE --equal COUNT BYTES:
-as many tensors of one length. Every number in it is a BF16 between 0.008 and 0.032, of either sign, so that a
-network made of it computes something; no two pages are the same."""
+as many tensors of one length. Every number is a BF16 between 0.008 and 0.032, of either
+sign, so that a network made of it computes something; no two pages are the same."""
 
 import argparse
 import json
@@ -39,11 +39,12 @@ def llama(layers, scale=1):
 
 def config(layers, scale=1):
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
-            "hidden_size": HIDDEN // scale, "intermediate_size": INNER // scale, 
-            "num_hidden_layers": layers,            "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-            "vocab_size": WORDS // scale, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
-            "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False,
-            "bos_token_id": 1, "eos_token_id": 2}
+            "hidden_size": HIDDEN // scale, "intermediate_size": INNER // scale,
+            "num_hidden_layers": layers, "num_attention_heads": HEADS,
+            "num_key_value_heads": KV_HEADS, "vocab_size": WORDS // scale,
+            "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+            "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1,
+            "eos_token_id": 2}
 
 
 def pages():

@@ -60,15 +60,16 @@ struct steps {
 	char path[24];
 };
 
+/* *kept: opened here and left open, for the next; NULL: closed again. */
 static int load_once(const struct job *job, const char *file, struct penstock_device *dev,
-		     struct steps *s)
+		     struct penstock_weights **kept, struct steps *s)
 {
 	struct penstock_weights_opts wo = PENSTOCK_WEIGHTS_OPTS_INIT;
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 	struct penstock_load_report r = { .size = sizeof(r) };
 	struct alloc_time at = { 0 };
 	struct penstock_loaded *loaded;
-	struct penstock_weights *w;
+	struct penstock_weights *w = kept ? *kept : NULL;
 	double t0 = now(), t1, t2, cpu = cpu_time();
 	uintptr_t sum = 0;
 
@@ -76,7 +77,8 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 	lo.alloc = alloc;
 	lo.free = release;
 	lo.user = &at;
-	if (penstock_weights_open(file, &wo, &w))
+	wo.flags = kept ? PENSTOCK_WEIGHTS_IMMUTABLE : 0;
+	if (!w && penstock_weights_open(file, &wo, &w))
 		return bad(file);
 	t1 = now();
 	if (penstock_weights_load(w, &dev, 1, &lo, &r, &loaded))
@@ -97,23 +99,31 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 	t2 = now();
 	penstock_loaded_free(loaded);
 	s->free = now() - t2;
-	penstock_weights_close(w);
+	if (kept)
+		*kept = w;
+	else
+		penstock_weights_close(w);
 	return 0;
 }
 
 int load_bench(const struct job *job)
 {
+	const char *effort = job->effort == PENSTOCK_FAST ? "fast" : "thrifty";
+	struct penstock_weights *w = NULL;
 	struct penstock_device *dev;
+	char what[32];
 
 	if (open_device(job, &dev))
 		return 1;
-	printf("%s, effort %s\n       GB/s    open us  alloc us   move us   ptrs us   free us  "
-	       "CPU-s/GB  path\n", job->file, job->effort == PENSTOCK_FAST ? "fast" : "thrifty");
+	snprintf(what, sizeof(what), "load %s%s", effort, job->kept ? " kept" : "");
+	printf("%s, effort %s%s\n       GB/s    open us  alloc us   move us   ptrs us   free us  "
+	       "CPU-s/GB  path\n", job->file, effort,
+	       job->kept ? ", one model, registrations kept" : "");
 	for (unsigned i = 0; i < job->reps; i++) {
 		struct steps s;
 		struct run r = { 0 };
 
-		if (load_once(job, job->file, dev, &s))
+		if (load_once(job, job->file, dev, job->kept ? &w : NULL, &s))
 			return 1;
 		printf("%s %7.2f %9.0f %9.0f %9.0f %9.0f %9.0f %9.4f  %s\n", i ? "    " : "1st:",
 		       (double)s.bytes / s.all * 1e-9, s.open * 1e6, s.alloc * 1e6, s.move * 1e6,
@@ -121,8 +131,9 @@ int load_bench(const struct job *job)
 		r.end = s.all;
 		r.cpu = s.cpu;
 		r.read = r.bytes = s.bytes;
-		csv_row(job, job->effort == PENSTOCK_FAST ? "load fast" : "load thrifty", i, 0, &r);
+		csv_row(job, what, i, 0, &r);
 	}
+	penstock_weights_close(w);
 	penstock_device_close(dev);
 	return 0;
 }
@@ -154,7 +165,7 @@ int small_bench(const struct job *job, const char *many, const char *one)
 		for (unsigned f = 0; f < 2; f++) {
 			struct run r = { 0 };
 
-			if (load_once(job, files[f], dev, &s))
+			if (load_once(job, files[f], dev, NULL, &s))
 				return 1;
 			if (i < 0)
 				continue;
@@ -165,7 +176,7 @@ int small_bench(const struct job *job, const char *many, const char *one)
 			r.end = s.all;
 			r.cpu = s.cpu;
 			r.read = r.bytes = s.bytes;
-			csv_row(job, f ? "many" : "one", (unsigned)i, 0, &r);
+			csv_row(job, f ? "many in C" : "one in C", (unsigned)i, 0, &r);
 		}
 	}
 	penstock_device_close(dev);

@@ -277,7 +277,7 @@ class Child:
             said = self.errors.read().strip().splitlines() or ["it ended"]
             return None, said[-1][:300] if ready else f"not done within {limit} s"
 
-    def load(self, path, limit=120):
+    def load(self, path, limit=60):
         try:
             self.process.stdin.write(path + "\n")
             self.process.stdin.flush()
@@ -390,6 +390,8 @@ def small(bench, folder, names):
     ready = bench.spawn(names, WARM)
     for name, running in ready.items():
         for rep in range(-1, bench.args.reps):
+            if rep > 0 and time.monotonic() > bench.args.until:
+                break
             for group, path in (("one", one), ("many", many)):
                 got, why = running.load(path)
                 if why:
