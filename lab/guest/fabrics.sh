@@ -35,8 +35,6 @@ link_up() {
 # What a target hands out is its drive with a gate in it: what lies beyond the first 16
 # MiB can be held back, so that a transfer is in its middle for as long as that takes.
 gate_sector=$((16 * 2048))
-dm() { dmsetup --noudevsync --noudevrules "$@"; }
-dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; }
 gated_drive() { # SERIAL
 	local drive rest
 	drive=$(lab_drive "$1")

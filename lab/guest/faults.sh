@@ -15,9 +15,6 @@ source "$LAB_DIR/guest/lib.sh"
 
 mib=$((1 << 20))
 dir=$LAB_SCRATCH/data
-# There is no udev here to make the nodes and to wait for.
-dm() { dmsetup --noudevsync --noudevrules "$@"; }
-dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; }
 lost() { # DIR: what a failed copy left behind
 	find "$1" -name '*penstock-*' | grep . && return 1
 	return 0

@@ -145,6 +145,10 @@ lab_true() { # NAME COMMAND...
 	if "$@"; then lab_ok "$name"; else lab_bad "$name"; fi
 }
 
+# Device mapper devices; there is no udev here to make the nodes and to wait for.
+dm() { dmsetup --noudevsync --noudevrules "$@"; }
+dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; }
+
 # Waits until a command succeeds, for what only a bug keeps from happening.
 lab_until() { # COMMAND...
 	local deadline=$((SECONDS + lab_patience))

@@ -8,26 +8,13 @@
 via=peermem:$(lab_bdf cmb1)
 odd=$((size + 777))
 
-# Runs the command as a step of that exit code; keeps report and errors.
-penstock_step() { # NAME CODE ARGS...
-	local name=$1 want=$2 code=0
-	shift 2
-	"$penstock" "$@" >"$LAB_OUT/$name.json" 2>"$LAB_OUT/$name.err" || code=$?
-	if ((code == want)); then
-		lab_ok "$name: exit $code"
-	else
-		lab_bad "$name: exit $code, wanted $want"
-		sed 's/^/     /' "$LAB_OUT/$name.err"
-	fi
-}
-
 # Both ends in one phase: reads of the source and writes of the copy.
 copies() { # NAME SOURCE OPTIONS...
 	local name=$1 from=$2
 	shift 2
 	lab_drop_caches
 	# The copy is made by the phase, so its place is asked for after it.
-	lab_phase "$name" "read:$dir/$from,write:$dir/$name" penstock_step "$name" 0 \
+	lab_phase "$name" "read:$dir/$from,write:$dir/$name" lab_penstock "$name" 0 \
 		cp "$dir/$from" "$dir/$name" --via "$via" --json "$@" || true
 	lab_drop_caches
 	if cmp -s "$dir/$from" "$dir/$name"; then
@@ -39,7 +26,7 @@ copies() { # NAME SOURCE OPTIONS...
 
 # What check says, by everything; then as a user who may neither read the bridges nor
 # have the memory.
-penstock_step check 0 check "$dir/src" --device "$via" --quick --json --expect direct
+lab_penstock check 0 check "$dir/src" --device "$via" --quick --json --expect direct
 chmod 755 "$LAB_SCRATCH" "$dir"
 code=0
 setpriv --reuid 65534 --regid 65534 --clear-groups "$penstock" check "$dir/src" \
@@ -47,18 +34,18 @@ setpriv --reuid 65534 --regid 65534 --clear-groups "$penstock" check "$dir/src" 
 lab_true "check-user: exit $code" test $code = 1
 
 head -c $odd /dev/urandom >"$dir/odd"
-penstock_step explain-read 0 explain "$dir/src" "$via" --json
+lab_penstock explain-read 0 explain "$dir/src" "$via" --json
 copies penstock-uring src --require direct
 copies penstock-odd odd --require direct
 sysctl -qw kernel.io_uring_disabled=2
 copies penstock-threads src --require direct
 sysctl -qw kernel.io_uring_disabled=0
-penstock_step penstock-verify 0 cp "$dir/odd" "$dir/verified" --via "$via" \
+lab_penstock penstock-verify 0 cp "$dir/odd" "$dir/verified" --via "$via" \
 	--require direct --verify --json
 
 for path in staged bounce; do
 	lab_drop_caches
 	lab_phase "penstock-control-$path" "read:$dir/src" \
-		penstock_step "penstock-control-$path" 0 bench "$dir/src" "$via" \
+		lab_penstock "penstock-control-$path" 0 bench "$dir/src" "$via" \
 		--rw read --path "$path" --runtime 1 --json || true
 done
