@@ -9,6 +9,7 @@
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/stat.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "storage/blockstack.h"
@@ -127,6 +129,64 @@ static bool large_folios(enum pst_fs fs)
 	return fs == PST_FS_XFS && (major > 5 || (major == 5 && minor >= 18));
 }
 
+/* What lay beneath a mount a moment ago still does: callers that open a file for each of
+ * their operations ask for the same again and again, some 90 system calls each. A file
+ * that stays open keeps what was read at its open for longer than that. */
+#define RECENT_MAX 4u
+#define RECENT_NS 1000000000u
+
+static struct recent {
+	struct pst_blockstack_in in;
+	struct pst_blockstack stack;
+	uint64_t read_ns; /* 0: none */
+} recents[RECENT_MAX];
+/* Never waited for: in the child of a fork it may be held by nobody who is there. */
+static pthread_mutex_t recent_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static bool is_same(const struct pst_blockstack_in *a, const struct pst_blockstack_in *b)
+{
+	return a->major == b->major && a->minor == b->minor && a->is_block == b->is_block &&
+	       a->fs_magic == b->fs_magic && a->mount_id == b->mount_id;
+}
+
+static bool recall(const struct pst_blockstack_in *in, struct pst_blockstack *stack)
+{
+	uint64_t now = now_ns();
+	bool found = false;
+
+	if (pthread_mutex_trylock(&recent_lock))
+		return false;
+	for (unsigned i = 0; i < RECENT_MAX && !found; i++) {
+		found = recents[i].read_ns && now - recents[i].read_ns < RECENT_NS &&
+			is_same(&recents[i].in, in);
+		if (found)
+			*stack = recents[i].stack;
+	}
+	pthread_mutex_unlock(&recent_lock);
+	return found;
+}
+
+static void remember(const struct pst_blockstack_in *in, const struct pst_blockstack *stack)
+{
+	struct recent *oldest = &recents[0];
+
+	if (pthread_mutex_trylock(&recent_lock))
+		return;
+	for (unsigned i = 1; i < RECENT_MAX; i++)
+		if (recents[i].read_ns < oldest->read_ns)
+			oldest = &recents[i];
+	*oldest = (struct recent){*in, *stack, now_ns()};
+	pthread_mutex_unlock(&recent_lock);
+}
+
 static void read_stack(const char *root, const struct pst_file *file,
 		       const struct statx_abi *stx, struct pst_blockstack *stack)
 {
@@ -140,8 +200,12 @@ static void read_stack(const char *root, const struct pst_file *file,
 
 	if (fstatfs(file->fd, &fs) == 0)
 		in.fs_magic = (uint64_t)fs.f_type & UINT32_MAX;
-	/* An error leaves a stack that is not complete, which is never direct. */
-	(void)pst_blockstack_read(root, &in, stack);
+	if (*root || !recall(&in, stack)) {
+		/* An error leaves a stack that is not complete, which is never direct. */
+		(void)pst_blockstack_read(root, &in, stack);
+		if (!*root && stack->complete)
+			remember(&in, stack);
+	}
 }
 
 static void take_drives(const struct pst_blockstack *stack, struct pst_storage_facts *facts)
