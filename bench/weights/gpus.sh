@@ -61,6 +61,12 @@ group() { # group SECONDS ARGUMENTS...
 
 step 120 python3 bench/weights/model.py "$dir/m" --layers "${BENCH_LAYERS:-54}" \
 	--scale "${BENCH_SCALE:-1}"
+step 40 python3 - "$dir/m/model.safetensors" <<'END'
+import sys
+sys.path.insert(0, "bench/weights")
+import weights
+print("in the page cache" if weights.prepare(sys.argv[1], False) else "NOT IN THE PAGE CACHE")
+END
 step 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
 group 60 --reps 3 --verify
 group 60 --reps 3 --window 64 --verify

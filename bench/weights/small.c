@@ -131,6 +131,7 @@ int load_bench(const struct job *job)
 		r.end = s.all;
 		r.cpu = s.cpu;
 		r.read = r.bytes = s.bytes;
+		snprintf(r.path, sizeof(r.path), "%s", s.path);
 		csv_row(job, what, i, 0, &r);
 	}
 	penstock_weights_close(w);
