@@ -2,16 +2,19 @@
 /*
  * Cutting: the segments of a request become spans, contiguous stretches of storage
  * that are moved once whatever number of buffers they feed; and back: which parts
- * of which buffers a stretch of a span belongs to. Arithmetic only.
+ * of which buffers a stretch of a span belongs to. Arithmetic only, but that a segment
+ * which names no device is asked for it as it is taken.
  */
 #include <string.h>
 
+#include "core/objects.h"
 #include "core/request.h"
 #include "core/route.h"
 
 /* Rows are read together with the gaps between them when the gaps are smaller than
  * a page (they share its read anyway) or less than half of the whole. */
 #define GAP_FREE 4096u
+#define SEG_BYTES_MAX 4096u /* that a caller's segment may have */
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
@@ -26,6 +29,31 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 {
 	return __builtin_add_overflow(a, b, out);
+}
+
+int pst_take_seg(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
+		 struct pst_err *err)
+{
+	const size_t ours = sizeof(*out);
+	size_t theirs = from->seg_size ? from->seg_size : ours;
+	const char *seg = (const char *)from->segs + i * theirs;
+
+	if (theirs < ours || theirs > SEG_BYTES_MAX)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"segments of %zu bytes: seg_size is sizeof(struct penstock_seg)",
+				theirs);
+	for (size_t at = ours; at < theirs; at++)
+		if (seg[at])
+			return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+					      "segment %u has fields that this library does not "
+					      "know", i);
+	memcpy(out, seg, ours);
+	if (!out->dev)
+		out->dev = pst_device_find((char *)out->buf + out->buf_off);
+	if (!out->dev)
+		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
+				"segment %u: its buffer is on no open device", i);
+	return 0;
 }
 
 /* Bytes from the first byte of the first row to the end of the last. */

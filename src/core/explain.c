@@ -109,13 +109,12 @@ static int resident(struct penstock_storage *st, const struct penstock_seg *seg,
 	}
 }
 
-static uint64_t length_of(const struct penstock_req *req)
+static uint64_t length_of(const struct penstock_storage *st, const struct penstock_seg *seg)
 {
-	const struct penstock_seg *seg = &req->segs[0];
 	uint64_t len;
 
 	if (!seg->row_len)
-		return req->storage->facts.length;
+		return st->facts.length;
 	return __builtin_mul_overflow(seg->row_len, seg->rows ? seg->rows : 1, &len) ? UINT64_MAX
 										    : len;
 }
@@ -131,40 +130,37 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	enum pst_residency residency;
 	uint64_t len;
 	struct pst_err err;
-	struct penstock_device *dev;
+	struct penstock_seg seg;
 	int ret = pst_take(&req, sizeof(req), given, "penstock_req", &err);
 
 	if (ret)
 		return pst_err_publish(&err);
-	if (!req.storage || !req.seg_count || (unsigned)req.require > PENSTOCK_DIRECT ||
+	if (!req.storage || !req.seg_count || !req.segs || (unsigned)req.require > PENSTOCK_DIRECT ||
 	    (unsigned)req.effort > PENSTOCK_FAST || (unsigned)req.op > PENSTOCK_WRITE)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"explain needs a storage and one segment");
-	dev = req.segs[0].dev ? req.segs[0].dev : pst_device_find(req.segs[0].buf);
-	if (!dev)
-		return pst_fail(NULL, PENSTOCK_WHY_NO_DEVICE, "no device is open for it");
-	if (pst_owned(req.storage->generation, &err) || pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	if (pst_route_get(req.storage, dev, req.op, &route, &err))
+	if (pst_take_seg(&seg, &req, 0, &err) || pst_owned(req.storage->generation, &err) ||
+	    pst_owned(seg.dev->generation, &err) ||
+	    pst_route_get(req.storage, seg.dev, req.op, &route, &err))
 		return pst_err_publish(&err);
 	plan = &route->plans[req.require][req.effort];
 	in = (struct pst_plan_in){ req.op, req.require, req.effort, pst_path_count, pst_paths,
 				   route->paths };
-	ours.resident = resident(req.storage, &req.segs[0], &ours.resident_why);
+	ours.resident = resident(req.storage, &seg, &ours.resident_why);
 	residency = ours.resident == 1 ? PST_WARM : ours.resident ? PST_UNKNOWN : PST_COLD;
 	if (req.op == PENSTOCK_WRITE)
 		residency = PST_COLD;
-	len = length_of(&req);
+	len = length_of(req.storage, &seg);
 	ours.taken = first(&in, plan, residency, len);
 	ours.cold = first(&in, plan, PST_COLD, len);
 	ours.warm = first(&in, plan, PST_WARM, len);
 	ours.unknown = first(&in, plan, PST_UNKNOWN, len);
-	lane = &atomic_load(&dev->pump)->lanes[0];
+	lane = &atomic_load(&seg.dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
-	snprintf(ours.device_text, sizeof(ours.device_text), "%s", dev->facts.text);
+	snprintf(ours.device_text, sizeof(ours.device_text), "%s", seg.dev->facts.text);
 	/* Those that are taken by name only stand last, and nobody expects them. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
 		explain_path(&in, plan, ours.path_count++, residency, &ours.paths[i]);

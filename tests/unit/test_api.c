@@ -278,6 +278,35 @@ static void request_sizes(void **state)
 	penstock_close(st);
 }
 
+/* What comes from a caller of a later version, whose segments are longer. */
+static void segment_sizes(void **state)
+{
+	struct {
+		struct penstock_seg s;
+		unsigned char more[16];
+	} segs[2] = {{.s = {.dev = host, .row_len = 1}}, {.s = {.dev = host, .row_len = 2}}};
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_storage *st = open_it(0);
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	unsigned char bytes[3] = {1, 1, 1};
+
+	(void)state;
+	segs[0].s.buf = bytes;
+	segs[1].s.buf = bytes + 1;
+	req.storage = st;
+	req.segs = &segs[0].s;
+	req.seg_count = 2;
+	req.seg_size = sizeof(segs[0]);
+	assert_int_equal(penstock_explain(&req, &e), 0);
+	segs[0].more[0] = 1;
+	assert_int_equal(penstock_explain(&req, &e), -E2BIG);
+	req.seg_size = sizeof(segs[0].s) - 1;
+	assert_int_equal(penstock_explain(&req, &e), -EINVAL);
+	req.seg_size = 5000;
+	assert_int_equal(penstock_explain(&req, &e), -EINVAL);
+	penstock_close(st);
+}
+
 /* What has no room is not written, and stays; without a list there is room for all. */
 static void harvests(void **state)
 {
@@ -478,6 +507,7 @@ int main(void)
 		cmocka_unit_test(devices_of),
 		cmocka_unit_test(option_sizes),
 		cmocka_unit_test(request_sizes),
+		cmocka_unit_test(segment_sizes),
 		cmocka_unit_test(harvests),
 		cmocka_unit_test(unknown_flags),
 		cmocka_unit_test(copies),
