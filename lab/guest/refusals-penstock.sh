@@ -22,10 +22,10 @@ fallback() { # LABEL SOURCE REASON
 
 # What check says: the gate that is shut, what to do about it, and whether bytes arrive
 # at all (exit 4, not direct) or none can (exit 1, not even the memory can be had).
-checked() { # CODE GATE
+checked() { # CODE GATE VERDICT
 	lab_penstock "$what-check" "$1" check "$dir/src" --device "$via" --quick --json
 	lab_true "$what-check: names $2" "$LAB_DIR/check-report" "$LAB_OUT/$what-check.json" \
-		"exit=$1" "gates.$2.state=no" "gates.$2.todo~=." "verdict~=."
+		"exit=$1" "gates.$2.state=no" "gates.$2.todo~=." "verdict~=$3"
 }
 
 penstock_refused() { # REASON GATE
@@ -35,7 +35,7 @@ penstock_refused() { # REASON GATE
 	no-p2pdma | no-memory)
 		# There is no device memory at all, so nothing to fall back in either.
 		required required src "$1"
-		checked 1 "$2"
+		checked 1 "$2" "does not work: p2pmem"
 		return ;;
 	esac
 	lab_penstock "$what-explain" 0 explain "$dir/src" "$via" --json
@@ -47,5 +47,5 @@ penstock_refused() { # REASON GATE
 	required required-again src "$1"
 	fallback zeros zeros "$1"
 	required required-zeros zeros "$1"
-	checked 4 "$2"
+	checked 4 "$2" "shut by .*$2"
 }

@@ -84,13 +84,17 @@ static void say_probed(const struct facts *f, struct pst_check *check)
 {
 	const struct pst_check_path *p = &check->paths[check->cold];
 	const char *copies = check->reached == PENSTOCK_ANY ? "the CPU copies" : "no CPU copy";
+	bool direct = check->reached == PENSTOCK_DIRECT;
+	char names[160] = "";
 
-	snprintf(check->verdict, sizeof(check->verdict), "%s: %s%s, %.2f GB/s, %s%s",
-		 check->reached == PENSTOCK_DIRECT ? "direct" : "works, not direct",
-		 p->explained.name, p->explained.proven > 0 ? ", proven by canary" : "",
-		 p->gb_per_s, copies,
+	if (!direct)
+		list(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
+	snprintf(check->verdict, sizeof(check->verdict), "%s: %s%s, %.2f GB/s, %s%s%s%s",
+		 direct ? "direct" : "works, not direct", p->explained.name,
+		 p->explained.proven > 0 ? ", proven by canary" : "", p->gb_per_s, copies,
 		 check->reached != PENSTOCK_ANY && seen_by_guest(f) ? ", as this guest sees it"
-								    : "");
+								    : "",
+		 names[0] ? "; shut by " : "", names);
 }
 
 void pst_check_verdict(const struct facts *f, struct pst_check *check)
