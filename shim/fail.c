@@ -42,20 +42,3 @@ ssize_t shim_result(int64_t ret, enum penstock_why why)
 	errno = (int)-ret;
 	return -1;
 }
-
-const char *shim_code_name(int code)
-{
-	static const struct {
-		int code;
-		const char *name;
-	} names[] = {
-#define ROW(name, number) {number, #name},
-		CUF_ERROR_LIST(ROW)
-#undef ROW
-	};
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (names[i].code == code)
-			return names[i].name;
-	return "UNKNOWN";
-}

@@ -216,6 +216,8 @@ static bool member(struct reader *r)
 		r->path[at++] = '.';
 	if (!string(r, r->path + at, sizeof(r->path) - at) || !skip(r))
 		return false;
+	for (char *dot = r->path + at; (dot = strchr(dot, '.'));)
+		*dot = '?'; /* "properties.io_batchsize" is one name, of nothing */
 	if (!peek(r, ':'))
 		return wrong(r, "a colon");
 	r->at++;

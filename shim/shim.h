@@ -45,7 +45,6 @@ static inline struct cuf_error shim_err(int code)
 int shim_code(int64_t ret, enum penstock_why why);
 /* The same as cuFileRead returns it: -1 with errno, or a negated code. */
 ssize_t shim_result(int64_t ret, enum penstock_why why);
-const char *shim_code_name(int code);
 
 /* ---- configuration: config.c, params.c ---- */
 

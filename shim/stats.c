@@ -65,6 +65,16 @@ static struct gpu *gpu_of(const struct penstock_device *dev)
 	return NULL;
 }
 
+/* How the original would name our path. */
+enum kind { POSIX, P2P, NVFS };
+
+static enum kind kind_of(const char *path)
+{
+	if (!strcmp(path, "p2p"))
+		return P2P;
+	return strcmp(path, "vendor") ? POSIX : NVFS;
+}
+
 static void count_gpu(enum penstock_op op, int64_t ret, const struct penstock_seg *seg, size_t len,
 		      const struct penstock_report *report, uint64_t us)
 {
@@ -83,12 +93,16 @@ static void count_gpu(enum penstock_op op, int64_t ret, const struct penstock_se
 	ADD(io->bytes, (uint64_t)ret);
 	if ((seg->off | len) % BLOCK)
 		ADD(io->unaligned, 1);
-	if (!strcmp(report->path, "p2p"))
+	switch (kind_of(report->path)) {
+	case P2P:
 		ADD(io->p2p, 1);
-	else if (!strcmp(report->path, "vendor"))
+		break;
+	case NVFS:
 		ADD(io->nvfs, 1);
-	else
+		break;
+	case POSIX:
 		ADD(io->posix, 1);
+	}
 }
 
 void shim_count_io(const struct shim_timer *timer, enum penstock_op op, bool vector, int64_t ret,
@@ -112,17 +126,24 @@ void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock
 			 const struct penstock_report *report)
 {
 	int now = GET(shim_stats_level);
-	uint64_t us = (report->end_ns - report->start_ns) / 1000;
-	bool ok = ret >= 0,
-	     direct = !strcmp(report->path, "p2p") || !strcmp(report->path, "vendor");
+	uint64_t us;
+	bool ok = ret >= 0;
 
 	if (!now)
 		return;
+	us = (report->end_ns - report->start_ns) / 1000;
 	shim_count_(SHIM_BATCH_PROCESSED, ok, 1);
-	if (!direct)
+	switch (kind_of(report->path)) {
+	case P2P:
+		shim_count_(SHIM_BATCH_P2P, ok, 1);
+		break;
+	case NVFS:
+		shim_count_(SHIM_BATCH_NVFS, ok, 1);
+		break;
+	case POSIX: /* which nobody knew when it was enqueued */
+		shim_count_(SHIM_BATCH_POSIX_ENQUEUED, true, 1);
 		shim_count_(SHIM_BATCH_POSIX_PROCESSED, ok, 1);
-	else
-		shim_count_(report->path[0] == 'p' ? SHIM_BATCH_P2P : SHIM_BATCH_NVFS, ok, 1);
+	}
 	if (!strcmp(report->engine, "uring"))
 		shim_count_(SHIM_BATCH_URING, ok, 1);
 	if (ok)

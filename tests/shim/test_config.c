@@ -275,7 +275,8 @@ static void wrong_kinds(void **state)
 {
 	(void)state;
 	write_json("{\"properties\": {\"allow_compat_mode\": \"false\", \"io_batchsize\": 0,\n"
-		   "\"max_device_cache_size_kb\": 4096}, \"execution\": 7}");
+		   "\"max_device_cache_size_kb\": 4096}, \"execution\": 7,\n"
+		   "\"properties.allow_compat_mode\": false}");
 	assert_ok(cuFileDriverOpen());
 	assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
@@ -284,6 +285,7 @@ static void wrong_kinds(void **state)
 	assert_int_equal(said("'properties.allow_compat_mode' wants true or false"), 1);
 	assert_int_equal(said("'properties.io_batchsize' wants a whole number from 1"), 1);
 	assert_int_equal(said("'execution' wants a section"), 1);
+	assert_int_equal(said("line 3: the key 'properties?allow_compat_mode' is not known"), 1);
 }
 
 static void environment(void **state)

@@ -193,6 +193,7 @@ static void batches_and_streams(void **state)
 	assert_int_equal(s.l1.batch_destroy_ops.ok, 1);
 	assert_int_equal(s.l1.batch_enqueued_ops.ok, 4);
 	assert_int_equal(s.l1.batch_processed_ops.ok, 4);
+	assert_int_equal(s.l1.batch_posix_enqueued_ops.ok, 4);
 	assert_int_equal(s.l1.batch_posix_processed_ops.ok, 4);
 	assert_int_equal(s.l1.batch_read_bytes, 15000);
 	assert_int_equal(s.l1.batch_write_bytes, 5000);
