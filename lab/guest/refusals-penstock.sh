@@ -29,7 +29,6 @@ checked() { # CODE GATE VERDICT
 }
 
 penstock_refused() { # REASON GATE
-	local via
 	via=peermem:$(lab_bdf cmb1)
 	case $1 in
 	no-p2pdma | no-memory)
@@ -48,4 +47,13 @@ penstock_refused() { # REASON GATE
 	fallback zeros zeros "$1"
 	required required-zeros zeros "$1"
 	checked 4 "$2" "shut by .*$2"
+}
+
+# What --fix-script prints, run here, opens the gate.
+penstock_fixes() { # GATE
+	lab_penstock "$what-script" 4 check --device "$via" --fix-script
+	lab_true "$what-script: runs" bash "$LAB_OUT/$what-script.json"
+	lab_penstock "$what-fixed" 0 check --device "$via" --json
+	lab_true "$what-fixed: $1 is open" "$LAB_DIR/check-report" \
+		"$LAB_OUT/$what-fixed.json" "gates.$1.state=ok"
 }

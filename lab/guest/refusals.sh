@@ -72,6 +72,7 @@ case_acs() {
 	kernel_said "ACS redirect is set between the client and provider"
 	host_read
 	penstock_refused no-pcie-route acs
+	penstock_fixes acs
 }
 
 # The read reports success and nothing has arrived. A destination that held the
@@ -169,6 +170,7 @@ release() {
 }
 
 penstock_refused() { :; }
+penstock_fixes() { :; }
 if [[ $penstock != none ]]; then
 	source "$LAB_DIR/guest/refusals-penstock.sh"
 fi

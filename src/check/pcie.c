@@ -233,12 +233,16 @@ static void list_redirects(const struct facts *f, const struct pst_pci *from,
 			pst_more(line, "%s redirects, control 0x%02x", bridge->bdf, bridge->acs);
 			if (len + sizeof(bridge->bdf) + 1 < done_len)
 				snprintf(done + len, done_len - len, "%s ", bridge->bdf);
-			if (!line->script[0])
-				pst_script(line, "%s",
-					   guests ? "# left to you: devices are passed to guests "
-						    "here (vfio-pci), whom this keeps apart"
-						  : "# until the next boot; for good: the kernel's "
-						    "pci=disable_acs_redir=BDF;BDF");
+			if (!line->script[0] && guests)
+				pst_script(line, "# left to you: devices are passed to guests here "
+						 "(vfio-pci), whom this keeps apart");
+			if (!line->script[0]) {
+				pst_script(line, "# until the next boot, and for devices that the "
+						 "kernel has not refused each other yet;");
+				pst_script(
+					line,
+					"# for good: the kernel's pci=disable_acs_redir=BDF;BDF");
+			}
 			pst_script(line, "%ssetpci -s %s ECAP_ACS+6.w=0:2c", guests ? "# " : "",
 				   bridge->bdf);
 		}
