@@ -6,6 +6,7 @@
  * it there (tests/standin/README.md).
  */
 #include <assert.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -520,9 +521,9 @@ static enum pst_cu_result await_peer(struct pst_cuda_device *to, uint64_t len)
 	uint64_t until = now_ns() + PEER_LOOK_NS + len / PEER_BYTES_NS;
 	enum pst_cu_result rc;
 
-	do {
-		rc = to->api->cuEventQuery(to->peer_done);
-	} while (rc == PST_CU_NOT_READY && now_ns() < until);
+	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
+	       now_ns() < until)
+		sched_yield(); /* whoever has something to do goes first */
 	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
 }
 
