@@ -49,7 +49,6 @@ static int on_gpu(int (*way)(void), unsigned mib)
 		char size[16];
 		int ret = 1;
 
-		alarm(35);
 		snprintf(size, sizeof(size), "%uMiB", mib);
 		setenv("PENSTOCK_STANDIN_MEM", size, 1);
 		setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
