@@ -54,32 +54,20 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	row->meets = state->usable ? state->facts.class_ : PENSTOCK_ANY;
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
+	/* It could meet the class elsewhere. */
+	if (row->why == PENSTOCK_WHY_REQUIRE && state->err.code &&
+	    pst_paths[i]->traits.class_ >= in->require)
+		row->why = state->err.why;
 	text = penstock_why_text(row->why);
 	if (row->why == PENSTOCK_WHY_NONE && in->op == PENSTOCK_WRITE &&
 		 state->facts.canary)
 		text = penstock_why_text(PENSTOCK_WHY_FIRST_WRITE);
 	else if (row->why == PENSTOCK_WHY_NONE)
 		text = "";
-	else if (!state->usable && state->err.text[0])
+	else if (row->why == state->err.why && state->err.text[0])
 		text = state->err.text;
 	snprintf(row->text, sizeof(row->text), "%s", text);
 	snprintf(row->fix, sizeof(row->fix), "%s", state->fix);
-}
-
-/* A path that could meet the class elsewhere: what lies beneath the file forbids it. */
-static void say_beneath(const struct pst_storage_facts *facts, enum penstock_class require,
-			struct penstock_explanation *out)
-{
-	if (facts->why_direct.why != PENSTOCK_WHY_NOT_LISTED)
-		return;
-	for (unsigned i = 0; i < out->path_count; i++) {
-		struct penstock_explain_path *row = &out->paths[i];
-
-		if (row->why != PENSTOCK_WHY_REQUIRE || pst_paths[i]->traits.class_ < require)
-			continue;
-		row->why = PENSTOCK_WHY_NOT_LISTED;
-		snprintf(row->text, sizeof(row->text), "%s", facts->why_direct.text);
-	}
 }
 
 /* The plan treats what is not known as not cached; that is no reason to say so. */
@@ -167,6 +155,5 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	if (residency == PST_UNKNOWN)
 		say_unknown(&ours);
 	say_short(&ours);
-	say_beneath(&req.storage->facts, req.require, &ours);
 	return pst_give(out, &ours, sizeof(ours));
 }

@@ -340,8 +340,9 @@ struct pst_path_facts {
 struct pst_path_ops {
 	const char *name;
 	struct pst_path_traits traits;
-	/* Is it open on this route? 0 and facts, or -errno with the reason, and in `fix`
-	 * (PENSTOCK_TEXT_MAX) what would make it possible. May block. */
+	/* Is it open on this route? 0 and facts, and in `err` what keeps it from its highest
+	 * class; or -errno with the reason, and in `fix` (PENSTOCK_TEXT_MAX) what would make
+	 * it possible. May block. */
 	int (*probe)(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
 		     struct pst_err *err, char *fix);
 	/* Optional: this path wraps any other. Reads its arguments (what stands behind '?' in

@@ -29,6 +29,8 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 		return err->code;
 	}
 	facts->class_ = st->listed ? PENSTOCK_DIRECT : PENSTOCK_ANY;
+	if (!st->listed)
+		*err = st->why_direct;
 	facts->off_align = st->off_align;
 	facts->mem_align = st->mem_align;
 	facts->exact = true;

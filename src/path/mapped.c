@@ -79,6 +79,8 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 		return err->code;
 	}
 	facts->class_ = filled_by_dma(st) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
+	if (!filled_by_dma(st))
+		*err = st->why_direct;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = WINDOW;
 	facts->chunk_first = WINDOW_FIRST;

@@ -27,6 +27,8 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	}
 	facts->class_ = st->listed && !route->dev->facts.cpu_addressable ? PENSTOCK_NO_CPU_COPY
 									 : PENSTOCK_ANY;
+	if (!st->listed)
+		*err = st->why_direct;
 	facts->slotted = true;
 	facts->off_align = st->off_align; /* reads take whole blocks around the chunk */
 	facts->mem_align = 1;

@@ -307,6 +307,35 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
+/* A class that cannot be met: what lies beneath is what stands against it. */
+static void refusals(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.dev = host, .row_len = 1};
+	char nowhere[] = "/tmp/penstock-api-XXXXXX", byte;
+	unsigned i = 0;
+
+	(void)state;
+	assert_non_null(mkdtemp(nowhere)); /* a machine of which nothing is known */
+	opts.sys_root = nowhere;
+	assert_int_equal(penstock_open(file_name, &opts, &req.storage), 0);
+	seg.buf = &byte;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = PENSTOCK_DIRECT;
+	assert_int_equal(penstock_explain(&req, &e), 0);
+	assert_int_equal(e.taken, -1);
+	while (strcmp(e.paths[i].name, "odirect") != 0)
+		i++;
+	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
+	assert_true(strlen(e.paths[i].text) > 10);
+	assert_string_not_equal(e.paths[i].text, penstock_why_text(e.paths[i].why));
+	penstock_close(req.storage);
+	rmdir(nowhere);
+}
+
 /* What has no room is not written, and stays; without a list there is room for all. */
 static void harvests(void **state)
 {
@@ -508,6 +537,7 @@ int main(void)
 		cmocka_unit_test(option_sizes),
 		cmocka_unit_test(request_sizes),
 		cmocka_unit_test(segment_sizes),
+		cmocka_unit_test(refusals),
 		cmocka_unit_test(harvests),
 		cmocka_unit_test(unknown_flags),
 		cmocka_unit_test(copies),
