@@ -23,6 +23,14 @@ static void stop(int signal)
 	load_stopped = signal;
 }
 
+void load_catch_signals(bool caught)
+{
+	struct sigaction action = {.sa_handler = caught ? stop : SIG_DFL};
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
 /* ---- arguments ---- */
 
 static int split(struct words *w, const char *option, const char *text)
@@ -381,8 +389,7 @@ static int run(int argc, char **argv)
 	int ret = parse(argc, argv, &a);
 
 	if (!ret) {
-		sigaction(SIGINT, &(struct sigaction){.sa_handler = stop}, NULL);
-		sigaction(SIGTERM, &(struct sigaction){.sa_handler = stop}, NULL);
+		load_catch_signals(true);
 		if (a.ranks)
 			load_by_ranks(&l, &a);
 		else

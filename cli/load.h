@@ -57,6 +57,8 @@ struct loading {
 };
 
 extern volatile sig_atomic_t load_stopped; /* by this signal, 0: not */
+/* Whether SIGINT and SIGTERM set it, or end the process. */
+void load_catch_signals(bool caught);
 
 /* The first failure is the one that is told; _lib: the library's sentence. */
 void load_note(struct loading *l, int code, const char *fmt, const char *what);

@@ -29,9 +29,13 @@ static void be_rank(struct loading *l, struct args *a, unsigned rank)
 		s->rank = (s->rank + rank) % s->ranks;
 		s->expert_rank = (s->expert_rank + rank) % s->expert_ranks;
 	}
+	load_catch_signals(false); /* while it only waits for the others */
+	if (load_stopped)
+		raise((int)load_stopped);
 	if (penstock_group_open(name, rank, (unsigned)a->ranks, &a->group, &l->group))
 		load_note_lib(l);
-	else
+	load_catch_signals(true);
+	if (l->group)
 		load_do(l);
 	load_close(l);
 	_exit(0);
@@ -60,42 +64,92 @@ static void merge(struct loading *l, const struct loading *r, unsigned rank)
 	tally_merge(&l->tally, &r->tally);
 }
 
-static void await(struct loading *l, pid_t *pids, unsigned rank, unsigned ranks)
-{
-	bool told = false;
-	int status = 0;
+/* ---- the ranks' processes ---- */
 
-	while (pids[rank] > 0 && waitpid(pids[rank], &status, 0) < 0 && errno == EINTR) {
-		for (unsigned k = rank; !told && k < ranks; k++)
-			if (pids[k] > 0)
-				kill(pids[k], (int)load_stopped);
-		told = true;
+struct ranks {
+	struct loading *all;
+	pid_t pids[DEVICES_MAX]; /* 0: it has ended */
+	unsigned count;
+};
+
+static void tell(const struct ranks *r, int signal, bool joined)
+{
+	for (unsigned i = 0; i < r->count; i++)
+		if (r->pids[i] > 0 && (joined || !r->all[i].group))
+			kill(r->pids[i], signal);
+}
+
+/* A rank that did not end by itself. The others hear of it in their group; those that
+ * wait for it to join would do so for long. */
+static void mourn(struct ranks *r, unsigned rank, int status)
+{
+	char text[96];
+
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && !r->all[rank].group)
+		snprintf(text, sizeof(text), "rank %u waited for the others", rank);
+	else
+		snprintf(text, sizeof(text), "the process of rank %u ended: %s %d", rank,
+			 WIFSIGNALED(status) ? "signal" : "status",
+			 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	load_note(&r->all[rank], EXIT_FAILED, "%s", text);
+	tell(r, SIGTERM, false);
+}
+
+static void wait_for_all(struct ranks *r)
+{
+	unsigned left = r->count;
+	bool told = false;
+
+	while (left) {
+		int status = 0;
+		pid_t pid = waitpid(-1, &status, 0);
+
+		if (pid < 0 && errno != EINTR)
+			return; /* no more children: none could be made */
+		if (pid < 0 && load_stopped && !told) {
+			tell(r, (int)load_stopped, true);
+			told = true;
+		}
+		for (unsigned i = 0; pid > 0 && i < r->count; i++) {
+			if (r->pids[i] != pid)
+				continue;
+			r->pids[i] = 0;
+			left--;
+			if (status)
+				mourn(r, i, status);
+		}
 	}
-	if (pids[rank] < 0 || status)
-		load_note(l, EXIT_FAILED, "%s", "a process ended before its time");
 }
 
 void load_by_ranks(struct loading *l, struct args *a)
 {
+	struct ranks r = {.count = (unsigned)a->ranks};
 	size_t len = a->ranks * sizeof(*l);
-	struct loading *all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-				   -1, 0);
-	pid_t pids[DEVICES_MAX];
 
-	if (all == MAP_FAILED) {
+	r.all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (r.all == MAP_FAILED) {
 		load_note(l, EXIT_FAILED, "%s", strerror(errno));
 		return;
 	}
-	l->part_count = (unsigned)a->ranks;
-	for (unsigned i = 0; i < a->ranks; i++) {
-		all[i].a = a;
-		pids[i] = fork();
-		if (!pids[i])
-			be_rank(&all[i], a, i);
+	l->part_count = r.count;
+	for (unsigned i = 0; i < r.count; i++) {
+		r.all[i].a = a;
+		r.pids[i] = fork();
+		if (!r.pids[i])
+			be_rank(&r.all[i], a, i);
+		if (r.pids[i] < 0) {
+			load_note(&r.all[i], EXIT_FAILED, "no process: %s", strerror(errno));
+			tell(&r, SIGTERM, true);
+			break;
+		}
 	}
-	for (unsigned i = 0; i < a->ranks; i++) {
-		await(&all[i], pids, i, (unsigned)a->ranks);
-		merge(l, &all[i], i);
+	wait_for_all(&r);
+	for (unsigned i = 0; i < r.count; i++)
+		merge(l, &r.all[i], i);
+	if (load_stopped) { /* whatever the ranks made of it */
+		l->code = 0;
+		load_note(l, 128 + (int)load_stopped, "stopped by %s",
+			  strsignal((int)load_stopped));
 	}
-	munmap(all, len);
+	munmap(r.all, len);
 }
