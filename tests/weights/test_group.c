@@ -59,12 +59,74 @@ static void test_shards(void **state)
 	}
 }
 
+/* One process with several GPUs is a group of one: read once, all of it on each. */
+static int four_gpus(struct outcome *o)
+{
+	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
+	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_device *devs[4];
+	struct penstock_loaded *loaded;
+	struct penstock_weights *m;
+	struct penstock_group *g;
+	int ret = penstock_device_open("host", NULL, &host) < 0;
+
+	for (unsigned i = 0; i < 4 && !ret; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "cuda:%u", i);
+		ret = penstock_device_open(name, NULL, &devs[i]) < 0;
+	}
+	if (!ret)
+		ret = penstock_weights_open(made_path("group.safetensors"), NULL, &m);
+	if (!ret)
+		ret = penstock_group_open("alone", 0, 1, NULL, &g);
+	if (!ret)
+		ret = penstock_group_load(g, m, devs, 4, NULL, &r, &loaded);
+	for (unsigned d = 0; d < 4 && !ret; d++) {
+		for (uint64_t t = 0; t < COUNT(model); t++) {
+			struct penstock_shard s = { .size = sizeof(s) };
+			struct penstock_tensor what = { .size = sizeof(what) };
+
+			penstock_weights_get(m, t, &what);
+			penstock_weights_shard(m, t, &so, &s);
+			compare(o, devs[d], penstock_loaded_ptr(loaded, d, t), &s, &what);
+		}
+	}
+	o->read = r.read;
+	o->bytes = r.bytes;
+	snprintf(o->text, sizeof(o->text), "%s", ret ? penstock_errmsg() : "");
+	return ret;
+}
+
+static void test_one_process(void **state)
+{
+	const char *path = model_path();
+	uint64_t sum = 0;
+	int status = 0;
+	pid_t pid;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(model); i++)
+		sum += made_bytes(&model[i]);
+	memset(outcomes, 0, sizeof(*outcomes));
+	setenv("PENSTOCK_STANDIN_DEVICES", "4", 1);
+	pid = fork();
+	if (!pid)
+		_exit(four_gpus(outcomes) ? 1 : 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_string_equal(outcomes->text, "");
+	assert_string_equal(outcomes->wrong, "");
+	assert_int_equal(status, 0);
+	assert_int_equal(outcomes->bytes, 4 * sum);
+	assert_true(outcomes->read * 100 <= length_of(path) * 105);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_host),   cmocka_unit_test(test_one_gpu),
 		cmocka_unit_test(test_gpus),   cmocka_unit_test(test_apart),
-		cmocka_unit_test(test_shards),
+		cmocka_unit_test(test_shards), cmocka_unit_test(test_one_process),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);

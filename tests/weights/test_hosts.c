@@ -135,6 +135,38 @@ static void test_jitter(void **state)
 	}
 }
 
+/* Parts in two directories are read at once, also without a group. */
+static void test_parts(void **state)
+{
+	const char *dirs[] = { made_path("part-0"), made_path("part-1") };
+	struct penstock_weights_opts how = PENSTOCK_WEIGHTS_OPTS_INIT;
+	struct penstock_loaded *loaded;
+	struct seen mine = { .now = 0 };
+	char path[1024];
+
+	(void)state;
+	seen = &mine;
+	for (unsigned i = 0; i < 2; i++) {
+		made_dir(dirs[i]);
+		snprintf(path, sizeof(path), "%s/p%u.safetensors", dirs[i], i);
+		made_file(path, &model[i], 1, 0);
+	}
+	how.dirs = &dirs[1];
+	how.dir_count = 1;
+	assert_true(penstock_device_open("host", NULL, &host) >= 0);
+	assert_int_equal(penstock_weights_open(dirs[0], &how, &w), 0);
+	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, NULL, &loaded), 0);
+	assert_int_equal(mine.most, 2);
+	assert_int_equal(mine.now, 0);
+	for (unsigned i = 0; i < 2; i++)
+		check(host, penstock_loaded_ptr(loaded, 0, i), model[i].name,
+		      made_bytes(&model[i]));
+	penstock_loaded_free(loaded);
+	penstock_weights_close(w);
+	penstock_device_close(host);
+	w = NULL;
+}
+
 /* ---- the plan, for any model ---- */
 
 #define FILES_MOST 6u
@@ -277,7 +309,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hosts), cmocka_unit_test(test_cap),
 		cmocka_unit_test(test_jitter), cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_stores),
+		cmocka_unit_test(test_stores), cmocka_unit_test(test_parts),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
