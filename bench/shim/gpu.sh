@@ -34,6 +34,7 @@ site=${SITE:-/tmp/penstock-site.$$}
 mkdir -p "$out" "$site"
 trap tidy EXIT
 export PENSTOCK=$carried/prefix/bin/penstock PENSTOCK_REPLAY=$carried/replay.so
+export PENSTOCK_WHERE=$carried/where.so
 export PENSTOCK_DEEPSPEED=$carried/src PENSTOCK_CLIENT_DIR=${BENCH_DIR:-/var/tmp}
 PENSTOCK_COMMIT=$(cat "$carried/commit" 2>/dev/null)
 export PENSTOCK_DEEPSPEED_BUILD=$site/../penstock-deepspeed.$$

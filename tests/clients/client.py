@@ -8,7 +8,8 @@ library; it must never make a client pass that did not move its bytes through th
 drop-in.
 
 PENSTOCK is the command (build/penstock), PENSTOCK_CLIENT_DIR where files go
-(TMPDIR), PENSTOCK_LIBCUDA another CUDA driver than the machine's."""
+(TMPDIR), PENSTOCK_LIBCUDA another CUDA driver than the machine's, PENSTOCK_WHERE the
+library made of where.c, which says where a client crashed."""
 
 import contextlib
 import ctypes
@@ -75,6 +76,14 @@ def file_of(name, length, seed=1):
 
 # ---- the process in front --------------------------------------------------------
 
+def located(env=None):
+    """The environment, and in it what says where a process crashed, if it is there."""
+    env, where = dict(os.environ, **(env or {})), os.environ.get("PENSTOCK_WHERE", "")
+    if os.path.exists(where):
+        env["LD_PRELOAD"] = ":".join(filter(None, (where, env.get("LD_PRELOAD"))))
+    return env
+
+
 def start(audit=False, env=None):
     """Returns in the process that has the drop-in in front, never in the first."""
     if os.environ.get("PENSTOCK_CLIENT"):
@@ -83,9 +92,8 @@ def start(audit=False, env=None):
         skip(f"no command penstock at {PENSTOCK}")
     place = os.environ.get("PENSTOCK_CLIENT_DIR") or None
     with tempfile.TemporaryDirectory(prefix="penstock-client-", dir=place) as work:
-        more = dict(os.environ, PENSTOCK_CLIENT=work,
-                    CUFILE_LOGFILE_PATH=os.path.join(work, "cufile.log"),
-                    PYTHONUNBUFFERED="1", **(env or {}))
+        more = located(dict(env or {}, PENSTOCK_CLIENT=work, PYTHONUNBUFFERED="1",
+                            CUFILE_LOGFILE_PATH=os.path.join(work, "cufile.log")))
         command = [PENSTOCK, "run"] + ["--audit"] * audit + ["--", sys.executable] + sys.argv
         done = subprocess.run(command, env=more, stderr=subprocess.PIPE, check=False,
                               encoding="utf-8", errors="replace")
