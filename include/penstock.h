@@ -499,8 +499,10 @@ struct penstock_req {
 				 * default streams go by their handles 1 (legacy) and 2
 				 * (per thread). Capturing: -EOPNOTSUPP */
 	const struct penstock_late *late; /* copied by submit; needs stream */
-	size_t seg_size;	/* stride of segs; 0: sizeof(struct penstock_seg) of 0.1. What
-				 * is behind that in a segment is zero, else -E2BIG */
+	size_t seg_size;	/* stride of segs, which may lie in structs of the caller's;
+				 * 0: sizeof(struct penstock_seg) of 0.1. What is behind a
+				 * segment is not looked at: fields that a later version
+				 * appends take a flag, which this one refuses */
 };
 #define PENSTOCK_REQ_INIT                                                              \
 	{ sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY,     \

@@ -14,7 +14,6 @@
 /* Rows are read together with the gaps between them when the gaps are smaller than
  * a page (they share its read anyway) or less than half of the whole. */
 #define GAP_FREE 4096u
-#define SEG_BYTES_MAX 4096u /* that a caller's segment may have */
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
@@ -34,20 +33,13 @@ static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 int pst_take_seg(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
 		 struct pst_err *err)
 {
-	const size_t ours = sizeof(*out);
-	size_t theirs = from->seg_size ? from->seg_size : ours;
-	const char *seg = (const char *)from->segs + i * theirs;
+	size_t stride = from->seg_size ? from->seg_size : sizeof(*out);
 
-	if (theirs < ours || theirs > SEG_BYTES_MAX)
+	if (stride < sizeof(*out))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"segments of %zu bytes: seg_size is sizeof(struct penstock_seg)",
-				theirs);
-	for (size_t at = ours; at < theirs; at++)
-		if (seg[at])
-			return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
-					      "segment %u has fields that this library does not "
-					      "know", i);
-	memcpy(out, seg, ours);
+				"seg_size is %zu: a segment alone has %zu bytes", stride,
+				sizeof(*out));
+	memcpy(out, (const char *)from->segs + i * stride, sizeof(*out));
 	if (!out->dev)
 		out->dev = pst_device_find((char *)out->buf + out->buf_off);
 	if (!out->dev)

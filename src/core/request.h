@@ -129,8 +129,7 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 /* What is known of unknown residency: the first chunk was timed. */
 enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
 
-/* cut.c: the caller's segment `i`, and its device if it names none. -E2BIG: it has what
- * this library does not know. */
+/* cut.c: the caller's segment `i`, and its device if it names none. */
 int pst_take_seg(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
 		 struct pst_err *err);
 /* Segments into spans. */

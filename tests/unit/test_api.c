@@ -278,13 +278,14 @@ static void request_sizes(void **state)
 	penstock_close(st);
 }
 
-/* What comes from a caller of a later version, whose segments are longer. */
+/* Segments that lie in structs of the caller's, and one that is none. */
 static void segment_sizes(void **state)
 {
 	struct {
 		struct penstock_seg s;
 		unsigned char more[16];
-	} segs[2] = {{.s = {.dev = host, .row_len = 1}}, {.s = {.dev = host, .row_len = 2}}};
+	} segs[2] = {{.s = {.dev = host, .row_len = 1}, .more = {1, 2}},
+		     {.s = {.dev = host, .row_len = 2}, .more = {3}}};
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_storage *st = open_it(0);
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -297,12 +298,10 @@ static void segment_sizes(void **state)
 	req.segs = &segs[0].s;
 	req.seg_count = 2;
 	req.seg_size = sizeof(segs[0]);
+	assert_int_equal(penstock_transfer(&req, NULL), 3);
+	assert_int_equal(bytes[0] | bytes[1] | bytes[2], 0);
 	assert_int_equal(penstock_explain(&req, &e), 0);
-	segs[0].more[0] = 1;
-	assert_int_equal(penstock_explain(&req, &e), -E2BIG);
 	req.seg_size = sizeof(segs[0].s) - 1;
-	assert_int_equal(penstock_explain(&req, &e), -EINVAL);
-	req.seg_size = 5000;
 	assert_int_equal(penstock_explain(&req, &e), -EINVAL);
 	penstock_close(st);
 }
