@@ -42,7 +42,7 @@ __attribute__((constructor)) static void watch(void)
 	struct sigaction was;
 	void *frame;
 
-	backtrace(&frame, 1); /* loads what it needs before it is needed */
+	backtrace(&frame, 1);	 /* loads what it needs before it is needed */
 	sigaltstack(&own, NULL); /* of the first thread, which is the one that exits */
 	for (size_t i = 0; i < sizeof(watched) / sizeof(watched[0]); i++)
 		if (!sigaction(watched[i], NULL, &was) && was.sa_handler == SIG_DFL)
