@@ -146,30 +146,20 @@ static char *place_of(const struct move *m, uint64_t round, unsigned rank,
 static int start_read(struct move *m, uint64_t round)
 {
 	struct round *r = &m->rounds[round % m->window_count];
-	struct penstock_seg seg = { .dev = m->windows.dev };
 	const struct pst_chunk *c = &r->chunk;
-	struct penstock_req req;
+	struct pst_bit bit = { .seg = { .dev = m->windows.dev } };
 	int ret;
 
 	if (!pst_share_chunk(&m->plan, round, m->rank, &r->chunk))
 		return 0;
-	seg.buf = place_of(m, round, m->rank, c);
-	seg.off = c->begin;
-	seg.row_len = c->end - c->begin;
-	seg.room = m->plan.chunk - c->skip - seg.row_len;
-	pst_load_request(m->load, &req);
-	ret = pst_shard_storage(m->load->w, c->shard, &req.storage);
-	if (ret)
-		return ret;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.user = r;
-	ret = penstock_submit(m->q, &req, 1, NULL);
-	if (ret != 1)
-		return pst_weights_fail(ret, penstock_errwhy(), m->load->w->shards[c->shard].path,
-					NULL, c->begin, "%s", penstock_errmsg());
-	r->reading = true;
-	return 0;
+	bit.shard = c->shard;
+	bit.seg.buf = place_of(m, round, m->rank, c);
+	bit.seg.off = c->begin;
+	bit.seg.row_len = c->end - c->begin;
+	bit.seg.room = m->plan.chunk - c->skip - bit.seg.row_len;
+	ret = pst_load_submit(m->load, m->q, &bit, 1, r, NULL);
+	r->reading = !ret;
+	return ret;
 }
 
 /* Reads of the rounds before `end`, as far as they are not under way. */
@@ -191,8 +181,7 @@ static int await_read(struct move *m, uint64_t round)
 		struct round *ended;
 
 		if (penstock_wait(m->q, &done, 1, 1, -1) != 1)
-			return pst_weights_fail(EIO, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
-						"%s", penstock_errmsg());
+			return pst_weights_retell(EIO, NULL, NULL, PST_NO_OFF);
 		ended = done.user;
 		ended->reading = false;
 		pst_load_done(m->load, ended->chunk.shard, &done);
@@ -361,9 +350,7 @@ static int prepare(struct move *m)
 	opts.requests_max = m->window_count;
 	opts.segs_max = 1;
 	ret = penstock_queue_open(&opts, &m->q);
-	return ret ? pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF, "%s",
-				      penstock_errmsg())
-		   : 0;
+	return ret ? pst_weights_retell(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
 
 static int move_all(struct move *m, struct penstock_device *dev)

@@ -21,6 +21,8 @@
 int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
 		     uint64_t off, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 int pst_weights_no_memory(const char *what);
+/* The last sentence of the library below, with where it happened. */
+int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t off);
 enum penstock_why pst_weights_why(int code);
 
 /*
@@ -142,6 +144,9 @@ struct pst_load {
 int pst_load_take(struct pst_load *load, struct penstock_weights *w,
 		  const struct penstock_load_opts *opts);
 void pst_load_request(const struct pst_load *load, struct penstock_req *req);
+/* One request for bits of one file; `user` and `id` as penstock_submit has them. */
+int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
+		    const struct pst_bit *bits, size_t count, void *user, uint64_t *id);
 void pst_load_count(struct pst_load *load, int64_t result, const struct penstock_report *r);
 /* Counts a completion; the first error becomes load->failed and the thread's. */
 void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done);

@@ -41,6 +41,12 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
 			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
 }
 
+int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t off)
+{
+	return pst_weights_fail(code, penstock_errwhy(), file, tensor, off, "%s",
+				penstock_errmsg());
+}
+
 int pst_weights_no_memory(const char *what)
 {
 	return pst_weights_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,

@@ -133,35 +133,6 @@ static int place_batch(struct penstock_weights_iter *it, struct batch *b)
 	return 1;
 }
 
-static int submit(struct penstock_weights_iter *it, struct batch *b)
-{
-	const struct pst_shard *shard;
-	struct penstock_req req;
-	unsigned index;
-	int ret;
-
-	if (!b->bits.count) { /* tensors of no bytes only */
-		b->done = true;
-		return 0;
-	}
-	index = b->bits.list[0].shard;
-	shard = &it->load.w->shards[index];
-	pst_load_request(&it->load, &req);
-	ret = pst_shard_storage(it->load.w, index, &req.storage);
-	if (ret)
-		return ret;
-	req.segs = &b->bits.list[0].seg;
-	req.seg_count = (unsigned)b->bits.count;
-	req.seg_size = sizeof(b->bits.list[0]);
-	req.user = b;
-	ret = penstock_submit(it->q, &req, 1, NULL);
-	if (ret == 1)
-		return 0;
-	return pst_weights_fail(ret, penstock_errwhy(), shard->path,
-				pst_shard_tensor_at(shard, req.segs[0].off), PST_NO_OFF, "%s",
-				penstock_errmsg());
-}
-
 static void drop(struct penstock_weights_iter *it, struct batch *b)
 {
 	if (b->own) {
@@ -191,8 +162,12 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 
 		ret = pst_bits_add(&b->bits, e->shard, &seg);
 	}
-	it->load.lead += ret ? 0 : pst_place_widen(&b->bits);
-	return ret ? ret : submit(it, b);
+	if (ret)
+		return ret;
+	it->load.lead += pst_place_widen(&b->bits);
+	b->done = !b->bits.count; /* tensors of no bytes only */
+	return b->done ? 0
+		       : pst_load_submit(&it->load, it->q, b->bits.list, b->bits.count, b, NULL);
 }
 
 /* Reads one more batch ahead: 1, 0 if there is no room or nothing left, or an error. */
@@ -276,8 +251,7 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 		q.segs_max = TENSORS_MAX;
 		ret = penstock_queue_open(&q, &it->q);
 		if (ret)
-			pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF, "%s",
-					 penstock_errmsg());
+			pst_weights_retell(ret, NULL, NULL, PST_NO_OFF);
 	}
 	if (ret) {
 		penstock_weights_iter_close(it);
@@ -302,9 +276,7 @@ static int await(struct penstock_weights_iter *it, struct batch *b)
 			ended->done = true;
 		}
 		if (n <= 0)
-			it->load.failed = pst_weights_fail(n ? n : EIO, penstock_errwhy(), NULL,
-							   NULL, PST_NO_OFF, "%s",
-							   penstock_errmsg());
+			it->load.failed = pst_weights_retell(n ? n : EIO, NULL, NULL, PST_NO_OFF);
 	}
 	return it->load.failed;
 }

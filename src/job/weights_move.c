@@ -156,6 +156,27 @@ void pst_load_request(const struct pst_load *load, struct penstock_req *req)
 	req->flags = PENSTOCK_R_EXACT;
 }
 
+int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
+		    const struct pst_bit *bits, size_t count, void *user, uint64_t *id)
+{
+	const struct pst_shard *shard = &load->w->shards[bits->shard];
+	struct penstock_req req;
+	int ret;
+
+	pst_load_request(load, &req);
+	ret = pst_shard_storage(load->w, bits->shard, &req.storage);
+	if (ret)
+		return ret;
+	req.segs = &bits->seg;
+	req.seg_count = (unsigned)count;
+	req.seg_size = sizeof(*bits);
+	req.user = user;
+	ret = penstock_submit(q, &req, 1, id);
+	return ret == 1 ? 0
+			: pst_weights_retell(ret, shard->path,
+					     pst_shard_tensor_at(shard, bits->seg.off), PST_NO_OFF);
+}
+
 void pst_load_count(struct pst_load *load, int64_t result, const struct penstock_report *r)
 {
 	struct penstock_load_report *sum = &load->report;
@@ -276,30 +297,6 @@ static int make_batches(const struct pst_bits *bits, uint64_t most, struct batch
 	return 0;
 }
 
-static int submit(struct pst_load *load, struct penstock_queue *q, const struct pst_bits *bits,
-		  struct batch *batch)
-{
-	const struct pst_bit *first = &bits->list[batch->first];
-	const struct pst_shard *shard = &load->w->shards[first->shard];
-	struct penstock_req req;
-	int ret;
-
-	pst_load_request(load, &req);
-	ret = pst_shard_storage(load->w, first->shard, &req.storage);
-	if (ret)
-		return ret;
-	req.segs = &first->seg;
-	req.seg_count = (unsigned)batch->count;
-	req.seg_size = sizeof(*first);
-	req.user = batch;
-	ret = penstock_submit(q, &req, 1, &batch->id);
-	if (ret == 1)
-		return 0;
-	return pst_weights_fail(ret, penstock_errwhy(), shard->path,
-				pst_shard_tensor_at(shard, first->seg.off), PST_NO_OFF, "%s",
-				penstock_errmsg());
-}
-
 static void cancel(struct penstock_queue *q, const struct batches *batches, size_t submitted)
 {
 	for (size_t i = 0; i < submitted; i++)
@@ -319,7 +316,10 @@ static int move_all(struct pst_load *load, struct penstock_queue *q, const struc
 
 		while (!load->failed && submitted < batches->count &&
 		       submitted - ended < REQUESTS_MAX) {
-			load->failed = submit(load, q, bits, &batches->list[submitted]);
+			struct batch *b = &batches->list[submitted];
+
+			load->failed = pst_load_submit(load, q, &bits->list[b->first], b->count, b,
+						       &b->id);
 			submitted += !load->failed;
 		}
 		if (load->failed && !cancelled) {
@@ -354,8 +354,7 @@ int pst_load_move(struct pst_load *load, struct pst_bits *bits)
 	ret = penstock_queue_open(&opts, &q);
 	if (ret) {
 		free(batches.list);
-		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF, "%s",
-					penstock_errmsg());
+		return pst_weights_retell(ret, NULL, NULL, PST_NO_OFF);
 	}
 	ret = move_all(load, q, bits, &batches);
 	penstock_queue_close(q);

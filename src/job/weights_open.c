@@ -90,9 +90,8 @@ int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstoc
 			ret = penstock_open_fd(source->fd, &opts, &source->st);
 			if (ret < 0) {
 				close(source->fd);
-				ret = pst_weights_fail(ret, penstock_errwhy(),
-						       w->shards[index].path, NULL, PST_NO_OFF,
-						       "%s", penstock_errmsg());
+				ret = pst_weights_retell(ret, w->shards[index].path, NULL,
+							 PST_NO_OFF);
 			}
 		}
 	}

@@ -198,8 +198,7 @@ struct job {
 
 static int lib_fail(const struct job *job, int code)
 {
-	return pst_weights_fail(code, penstock_errwhy(), job->path, NULL, PST_NO_OFF, "%s",
-				penstock_errmsg());
+	return pst_weights_retell(code, job->path, NULL, PST_NO_OFF);
 }
 
 static int write_bits(struct job *job, size_t first, size_t count)
