@@ -130,21 +130,18 @@ static void look_at(const struct penstock_done *done)
 	give_out(o);
 }
 
-static unsigned harvest(int64_t wait_ns)
+static void harvest(int64_t wait_ns)
 {
 	struct penstock_done done[16];
-	unsigned have = 0;
 	int n;
 
 	if (!queue || !out_count)
-		return 0;
+		return;
 	do {
 		n = penstock_wait(queue, done, wait_ns ? 1 : 0, 16, wait_ns);
 		for (int i = 0; i < n; i++)
 			look_at(&done[i]);
-		have += n > 0 ? (unsigned)n : 0;
 	} while (n == 16);
-	return have;
 }
 
 /* A stream that failed never comes to what waits for it: that ends here. All streams
