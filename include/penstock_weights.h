@@ -259,7 +259,8 @@ PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
  * 3. One after the other, in file order, through a window of device memory that is
  * filled ahead. Device memory: the window (at least 256 KiB), and two at once of the
  * tensors that are longer than a quarter of it, which have memory of their own. So a
- * loop that holds one tensor always gets the next. One thread at a time.
+ * loop that holds one tensor always gets the next. Whether the device has all that is
+ * tried when it is opened. One thread at a time.
  */
 struct penstock_weights_iter;
 PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w,

@@ -112,17 +112,25 @@ static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
+/* Too long for the window: what a batch takes with the pages around it. */
+static bool is_long(const struct penstock_weights_iter *it, uint64_t len)
+{
+	return len > it->batch_most + 8192;
+}
+
 /* Memory for a batch: 1, 0 if there is no room now, or an error. */
 static int place_batch(struct penstock_weights_iter *it, struct batch *b)
 {
 	void *mem = NULL;
 	int ret;
 
-	if (b->len <= it->batch_most + 8192 && find_room(it, b->len, &b->start)) {
+	if (!is_long(it, b->len)) {
+		if (!find_room(it, b->len, &b->start))
+			return 0;
 		b->mem = it->window + b->start;
 		return 1;
 	}
-	if (b->len <= it->batch_most + 8192 || it->own_count == OWN_MAX)
+	if (it->own_count == OWN_MAX)
 		return 0;
 	ret = pst_load_alloc(&it->load, it->dev, b->len, &mem);
 	if (ret)
@@ -214,6 +222,38 @@ static uint64_t window_for(const struct penstock_weights *w, uint64_t window, ui
 	return sum < window ? sum : window;
 }
 
+/* Long tensors get memory when it is their turn, two of them at once at most. Whether the
+ * device has it is to be known before the first byte, so it is asked for once. */
+static int probe_long(struct penstock_weights_iter *it)
+{
+	const struct penstock_weights *w = it->load.w;
+	uint64_t before = 0, len, off, most[2] = { 0, 0 };
+	void *mem[2] = { NULL, NULL };
+	int ret = 0;
+
+	for (uint64_t t = 0; t < w->count; t++) {
+		if (bytes_of(w, t) <= it->batch_most)
+			continue;
+		len = pst_place(w, t, 1, it->load.opts.align, &off);
+		if (!is_long(it, len))
+			continue;
+		if (before + len > most[0] + most[1]) {
+			most[0] = before;
+			most[1] = len;
+		}
+		before = len;
+	}
+	for (unsigned i = 0; i < 2 && !ret; i++)
+		ret = most[i] ? pst_load_alloc(&it->load, it->dev, most[i], &mem[i]) : 0;
+	for (unsigned i = 0; i < 2; i++) {
+		if (!mem[i])
+			continue;
+		pst_load_free(&it->load.opts, it->dev, mem[i], most[i]);
+		it->load.held -= most[i];
+	}
+	return ret;
+}
+
 static int open_window(struct penstock_weights_iter *it)
 {
 	uint64_t most = it->load.opts.window ? it->load.opts.window : WINDOW_DEFAULT;
@@ -225,7 +265,7 @@ static int open_window(struct penstock_weights_iter *it)
 	it->window_len = window_for(it->load.w, most, it->batch_most);
 	ret = pst_load_alloc(&it->load, it->dev, it->window_len, &window);
 	it->window = window;
-	return ret;
+	return ret ? ret : probe_long(it);
 }
 
 int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,

@@ -112,34 +112,46 @@ static int into_place(void)
 	return ret;
 }
 
-static int one_by_one(void)
+static int walk(uint64_t window)
 {
 	struct penstock_weights_iter *it;
 	uint64_t tensor, last = UINT64_MAX;
 	void *ptr;
 	int ret;
 
-	opts.window = 4 * MIB;
+	opts.window = window;
 	ret = penstock_weights_iter_open(w, gpu, &opts, &it);
-	while (!ret && (ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
+	if (ret)
+		return ret; /* from here on nothing is missing */
+	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
 		check(gpu, ptr, list[tensor].name, MIB);
 		if (last != UINT64_MAX) /* as a loop that still holds the one before */
 			penstock_weights_iter_release(it, last);
 		last = tensor;
-		ret = 0;
 	}
-	return ret ? ret : last == 11 ? 0 : -1;
+	return !ret && last == 11 ? 0 : -1;
 }
 
-/* 12 MiB of tensors: with a page more, nothing more, a window of 4 alone, and two
- * windows of 1 besides. */
+static int one_by_one(void)
+{
+	return walk(4 * MIB);
+}
+
+static int long_ones(void)
+{
+	return walk(2 * MIB);
+}
+
+/* 12 MiB of tensors: with a page more, nothing more, a window of 4 alone, a small
+ * one and two tensors of their own, and two windows of 1 besides. */
 static void test_memory(void **state)
 {
 	static const struct {
 		int (*way)(void);
 		unsigned mib;
 	} rows[] = {
-		{ all_at_once, 14 }, { into_place, 12 }, { one_by_one, 4 }, { in_a_group, 16 },
+		{ all_at_once, 14 }, { into_place, 12 }, { one_by_one, 4 },
+		{ long_ones, 6 },    { in_a_group, 16 },
 	};
 
 	(void)state;
