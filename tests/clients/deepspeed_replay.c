@@ -4,7 +4,8 @@
  * its source does: a replay, not DeepSpeed. The driver's configuration named by a text
  * that nobody expands, a limit set while the driver is open, one base pointer for all
  * buffers, a handle registered for each operation, O_DIRECT, threads that each move
- * an equal part through the base pointer and an offset. The script deepspeed-replay
+ * an equal part through the base pointer and an offset; and all of it given back as late
+ * as the process ends, as by a handle that a static holds. The script deepspeed-replay
  * calls it, and judges the bytes.
  */
 #ifndef _GNU_SOURCE
@@ -36,6 +37,9 @@ int replay_pin(void *base, size_t len);
 int replay_move(const char *path, int read, void *base, size_t base_off, size_t len,
 		unsigned threads, off_t file_off);
 int replay_close(void *base);
+int replay_close_at_exit(void *base);
+
+static void *held; /* what is pinned until the process ends */
 
 int replay_open(unsigned block_kib)
 {
@@ -103,4 +107,19 @@ int replay_close(void *base)
 {
 	cuFileBufDeregister(base);
 	return cuFileDriverClose().err;
+}
+
+static void close_held(void)
+{
+	int code = replay_close(held);
+
+	dprintf(STDOUT_FILENO, "%sok - closed at exit: %d\n", code ? "not " : "", code);
+	if (code)
+		_exit(1);
+}
+
+int replay_close_at_exit(void *base)
+{
+	held = base;
+	return atexit(close_held);
 }
