@@ -26,7 +26,7 @@ from . import aio
 
 __version__ = _ffi.string(_lib.penstock_version()).decode()
 __all__ = [
-    "ClassRefusedError", "FormatError", "Group", "Model", "NotFoundError", "PenstockError", "Report",
-    "Tensor", "aio", "allocate", "iterate", "load_file", "load_into", "patch_safetensors",
-    "safe_open", "save_file",
+    "ClassRefusedError", "FormatError", "Group", "Model", "NotFoundError", "PenstockError",
+    "Report", "Tensor", "aio", "allocate", "iterate", "load_file", "load_into",
+    "patch_safetensors", "safe_open", "save_file",
 ]

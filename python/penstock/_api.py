@@ -26,7 +26,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
     `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names or globs.
     `shard` is what a rank of a tensor parallelism needs, {"rank": 0, "ranks": 8}, see
-    Model.load; `group` are the processes that load it together. `require` and `effort` as everywhere; `backend` means nothing here."""
+    Model.load; `group` are the processes that load it together. `require` and `effort`
+    as everywhere; `backend` means nothing here."""
     del backend
     model = Model(filename, names=names)
     try:

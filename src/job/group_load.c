@@ -2,9 +2,9 @@
 /*
  * A load by all ranks of a group: each reads its share of what any of them needs into its
  * windows, and every rank copies what it needs out of everybody's. In rounds, as the plan
- * has them, a chunk of each reader's at a time: a rank comes to the meeting of a round when its chunk has been
- * read and the round before has been copied, so that windows read ahead are never
- * overwritten before all have them. A rank that fails says so at the next meeting.
+ * has them, a chunk of each reader's at a time: a rank comes to the meeting of a round when
+ * its chunk has been read and the round before has been copied, so that windows read ahead
+ * are never overwritten before all have them. A rank that fails says so at the next meeting.
  */
 #include <errno.h>
 #include <stdlib.h>
