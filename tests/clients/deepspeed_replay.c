@@ -69,12 +69,15 @@ static void *run(void *arg)
 int replay_move(const char *path, int read, void *base, size_t base_off, size_t len,
 		unsigned threads, off_t file_off)
 {
-	int fd = open(path, (read ? O_RDONLY : O_WRONLY | O_CREAT) | O_DIRECT, 0644), ret;
+	int flags = read ? O_RDONLY : O_WRONLY | O_CREAT, ret;
+	int fd = open(path, flags | O_DIRECT, 0644);
 	struct cuf_descr descr = {.type = CUF_FD};
 	struct part parts[THREADS_MAX];
 	unsigned made = 0;
 	void *fh;
 
+	if (fd < 0 && errno == EINVAL) /* a file system that has no such thing, as tmpfs had none */
+		fd = open(path, flags, 0644);
 	if (fd < 0 || threads > THREADS_MAX || len % threads)
 		return fd < 0 ? -errno : -EINVAL;
 	descr.handle.fd = fd;
