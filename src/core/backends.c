@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Everything that exists in this build, in order of preference: paths from the most
+ * Everything that exists, in order of preference: paths from the most
  * direct, engines from the quickest, storages and devices as names are matched (the
- * last device, host memory, is what "auto" ends at). The only file with #if HAVE_*.
+ * last device, host memory, is what "auto" ends at). What a build is without has a file
+ * no_*.c in its place, which says so.
  */
-#include "config.h"
 #include "core/ops.h"
 #include "device/devices.h"
 #include "io/engines.h"
@@ -31,9 +31,7 @@ const struct pst_path_ops *const pst_paths[] = {
 const unsigned pst_path_count = sizeof(pst_paths) / sizeof(pst_paths[0]) - 1;
 
 const struct pst_engine_ops *const pst_engines[] = {
-#if HAVE_URING
 	&pst_engine_uring,
-#endif
 	&pst_engine_threads,
 	NULL,
 };
