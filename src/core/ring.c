@@ -6,12 +6,17 @@
  */
 #include "core/ring.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "core/log.h"
 
 #define HUGE_PAGE (2u << 20)
+/* Zeroing pages is what most of a ring's opening goes to: some threads share it. */
+#define POPULATORS 8
+#define POPULATE_LEAST (16u << 20) /* bytes for one of them */
 
 size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small)
 {
@@ -39,6 +44,45 @@ static char *map_aligned(size_t len, bool *huge)
 	return start;
 }
 
+struct stretch {
+	char *base;
+	size_t len;
+};
+
+static void *populate_stretch(void *arg)
+{
+	const struct stretch *s = arg;
+
+	madvise(s->base, s->len, MADV_POPULATE_WRITE); /* what fails here fails again where
+							* the pages are used, and is told */
+	return NULL;
+}
+
+static void populate(char *base, size_t len)
+{
+	struct stretch parts[POPULATORS];
+	pthread_t threads[POPULATORS];
+	size_t step = (len / POPULATORS + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1);
+	unsigned made = 0, count;
+	sigset_t all, were;
+
+	step = step > POPULATE_LEAST ? step : POPULATE_LEAST;
+	count = (unsigned)((len + step - 1) / step);
+	sigfillset(&all); /* signals are the application's threads' business */
+	pthread_sigmask(SIG_BLOCK, &all, &were);
+	for (unsigned i = 0; i < count; i++)
+		parts[i] = (struct stretch){base + i * step,
+					    i + 1 < count ? step : len - i * step};
+	while (made + 1 < count &&
+	       !pthread_create(&threads[made], NULL, populate_stretch, &parts[made]))
+		made++;
+	for (unsigned i = made; i < count; i++)
+		populate_stretch(&parts[i]);
+	for (unsigned i = 0; i < made; i++)
+		pthread_join(threads[i], NULL);
+	pthread_sigmask(SIG_SETMASK, &were, NULL);
+}
+
 int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
 		  const struct pst_near *near, size_t len, struct pst_err *err)
 {
@@ -54,7 +98,7 @@ int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
 	pst_near_memory(near, ring->base, len);
 	if (!dev->ops->host_register)
 		return 0;
-	madvise(ring->base, len, MADV_POPULATE_WRITE);
+	populate(ring->base, len);
 	ret = dev->ops->host_register(dev, ring->base, len, false, &reason);
 	if (ret < 0)
 		pst_log(PST_LOG_WARN, dev->ops->name, "ring not pinned, copies are slower: %s",

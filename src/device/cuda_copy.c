@@ -28,6 +28,8 @@
 #define PEER_BYTES_NS 150u
 #define PEER_LOOK_NS 50000u
 #define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
+#define EVENTS_FIRST 8 /* made when it opens, the others each with the first ticket that
+			* takes its place: a first request is not to wait for 8 times 512 */
 /* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that lie further apart. */
 #define PITCH_MAX 2147483647u
 
@@ -45,7 +47,7 @@ struct pst_copier {
 	bool used_in, used_out; /* since the last mark */
 	uint64_t marked;	/* the last ticket given */
 	uint64_t reached;	/* known to be done, with every ticket before it */
-	struct pst_cu_event *events[EVENTS];
+	struct pst_cu_event *events[EVENTS]; /* from the front, as far as they were taken */
 	/* Put off until mark: for a batch, all of one direction, and small ones to the
 	 * device, for pairs. */
 	unsigned put_off;
@@ -95,7 +97,7 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 		rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
-	for (unsigned i = 0; i < EVENTS && rc == PST_CU_OK; i++)
+	for (unsigned i = 0; i < EVENTS_FIRST && rc == PST_CU_OK; i++)
 		rc = c->api->cuEventCreate(&cp->events[i], PST_CU_EVENT_NO_TIMING);
 	pst_cuda_leave(c->api, in);
 	if (rc != PST_CU_OK) {
@@ -356,9 +358,14 @@ static enum pst_cu_result wait_oldest(struct pst_copier *cp)
 static enum pst_cu_result record(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
-	struct pst_cu_event *event = cp->events[(cp->marked + 1) % EVENTS];
+	struct pst_cu_event **at = &cp->events[(cp->marked + 1) % EVENTS], *event;
 	enum pst_cu_result rc = PST_CU_OK;
 
+	if (!*at)
+		rc = api->cuEventCreate(at, PST_CU_EVENT_NO_TIMING);
+	if (rc != PST_CU_OK)
+		return rc;
+	event = *at;
 	if (cp->used_in && cp->used_out) { /* both directions: in waits for out */
 		rc = api->cuEventRecord(event, cp->out);
 		if (rc == PST_CU_OK)

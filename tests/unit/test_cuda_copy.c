@@ -307,7 +307,7 @@ static void failures_of_copies(void **state)
 	FAILS_WITH("cuStreamCreateWithPriority:2:2", -ENOMEM, "CUDA_ERROR",
 		   ops->copier_open(dev, &none, &err));
 	FAILS_WITH("cuEventCreate:1:2", -ENOMEM, "CUDA_ERROR", ops->copier_open(dev, &none, &err));
-	FAILS_WITH("cuEventCreate:300:999", -EIO, "CUDA_ERROR", ops->copier_open(dev, &none, &err));
+	FAILS_WITH("cuEventCreate:8:999", -EIO, "CUDA_ERROR", ops->copier_open(dev, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:201", -ENXIO, "CUDA_ERROR",
 		   ops->copier_open(dev, &none, &err));
 	FAILS("cuMemcpyHtoDAsync_v2:1:700", -EFAULT, in(mem, host, BIG));
@@ -316,6 +316,10 @@ static void failures_of_copies(void **state)
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
 	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, out(host, mem, BIG));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, in(mem, host, BIG));
+	for (unsigned i = 0; i < 20; i++) /* more than it opened with */
+		assert_int_equal(mark_again(), 0);
+	FAILS("cuEventCreate:1:2", -ENOMEM, mark_again());
+	assert_int_equal(mark_again(), 0);
 	FAILS("cuEventRecord:1:999", -EIO, mark_again());
 	FAILS("cuEventRecord:2:999", -EIO, mark_again());
 	FAILS("cuStreamWaitEvent:1:999", -EIO, mark_again());
