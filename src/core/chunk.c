@@ -5,6 +5,7 @@
  * the lane's thread only.
  */
 #include <stdatomic.h>
+#include <stddef.h>
 #include <time.h>
 
 #include "core/lane.h"
@@ -64,6 +65,39 @@ void pst_direct_end(struct pst_chunk *chunk)
 				  memory_order_relaxed);
 	chunk->direct_bytes = 0;
 	chunk->lane->direct--;
+}
+
+void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len, unsigned flags,
+		  void (*done)(struct pst_io *io))
+{
+	struct pst_io *io = &chunk->io;
+
+	io->st = chunk->route->st;
+	io->lane = chunk->lane;
+	io->op = chunk->route->op == PENSTOCK_READ ? PST_IO_FILL : PST_IO_DRAIN;
+	io->flags = flags;
+	io->off = off;
+	io->len = len;
+	io->one = (struct iovec){ mem, len };
+	io->iov = &io->one;
+	io->iov_count = 1;
+	io->done = done;
+	io->err.code = 0;
+}
+
+int pst_chunk_io_start(struct pst_chunk *chunk)
+{
+	struct pst_io *io = &chunk->io;
+	int ret = io->op == PST_IO_FILL ? io->st->ops->fill(io) : io->st->ops->drain(io);
+
+	if (ret && ret != -EAGAIN)
+		chunk->err = io->err;
+	return ret;
+}
+
+struct pst_chunk *pst_chunk_of(struct pst_io *io)
+{
+	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
 }
 
 static void put_slot(struct pst_chunk *chunk)

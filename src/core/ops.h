@@ -399,6 +399,14 @@ struct pst_chunk {
 	struct pst_chunk *next;
 };
 
+/* chunk.c: the chunk's io, between `len` bytes of its storage at `off` and `mem`, and its
+ * start: as fill and drain, with the error in chunk->err. */
+void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len, unsigned flags,
+		  void (*done)(struct pst_io *io));
+int pst_chunk_io_start(struct pst_chunk *chunk);
+/* For `done`: whose it was. */
+struct pst_chunk *pst_chunk_of(struct pst_io *io);
+
 /* Ends a chunk, on its lane's thread: 0 and chunk->moved, or -errno and chunk->err. */
 void pst_chunk_done(struct pst_chunk *chunk, int result);
 

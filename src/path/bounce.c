@@ -8,7 +8,6 @@
  * so that each is on its way to the device while the next is copied. The first
  * chunk of a request whose residency cannot be asked is timed.
  */
-#include <stddef.h>
 #include <time.h>
 
 #include "core/pump.h"
@@ -54,14 +53,9 @@ static uint64_t now_us(void)
 	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000;
 }
 
-static struct pst_chunk *chunk_of(struct pst_io *io)
-{
-	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
-}
-
 static void in_place_done(struct pst_io *io)
 {
-	struct pst_chunk *chunk = chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_of(io);
 	bool cold = io->st->facts.fd >= 0 &&
 		    (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
 
@@ -87,24 +81,8 @@ static void in_place_done(struct pst_io *io)
 /* Host memory of one piece: no ring between. */
 static int start_in_place(struct pst_chunk *chunk, const struct pst_part *part, unsigned flags)
 {
-	struct pst_io *io = &chunk->io;
-	int ret;
-
-	io->st = chunk->route->st;
-	io->lane = chunk->lane;
-	io->op = chunk->route->op == PENSTOCK_READ ? PST_IO_FILL : PST_IO_DRAIN;
-	io->flags = flags;
-	io->off = chunk->off;
-	io->len = chunk->len;
-	io->one = (struct iovec){ part->mem, chunk->len };
-	io->iov = &io->one;
-	io->iov_count = 1;
-	io->done = in_place_done;
-	io->err.code = 0;
-	ret = io->op == PST_IO_FILL ? io->st->ops->fill(io) : io->st->ops->drain(io);
-	if (ret && ret != -EAGAIN)
-		chunk->err = io->err;
-	return ret;
+	pst_chunk_io(chunk, part->mem, chunk->off, chunk->len, flags, in_place_done);
+	return pst_chunk_io_start(chunk);
 }
 
 static int start_any(struct pst_chunk *chunk, unsigned flags)

@@ -6,7 +6,6 @@
  */
 #include "path/inplace.h"
 
-#include <stddef.h>
 #include <stdio.h>
 
 #include "core/pump.h"
@@ -41,14 +40,9 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	return 0;
 }
 
-static struct pst_chunk *chunk_of(struct pst_io *io)
-{
-	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
-}
-
 static void moved(struct pst_io *io)
 {
-	struct pst_chunk *chunk = chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_of(io);
 	void (*fail)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
 	uint64_t n = io->result < 0 ? 0 : (uint64_t)io->result;
 
@@ -76,28 +70,14 @@ static void moved(struct pst_io *io)
 int pst_inplace_start(struct pst_chunk *chunk, void *address,
 		      void (*fail)(struct pst_chunk *chunk))
 {
-	struct penstock_storage *st = chunk->route->st;
-	struct pst_io *io = &chunk->io;
 	int ret;
 
 	if (!pst_direct_begin(chunk, chunk->len + chunk->pad))
 		return -EAGAIN;
-	io->st = st;
-	io->lane = chunk->lane;
-	io->op = chunk->route->op == PENSTOCK_READ ? PST_IO_FILL : PST_IO_DRAIN;
-	io->flags = PST_IO_DIRECT;
-	io->off = chunk->off;
-	io->len = chunk->len + chunk->pad;
-	io->one = (struct iovec){ address, io->len };
-	io->iov = &io->one;
-	io->iov_count = 1;
-	io->done = moved;
-	io->err.code = 0;
+	pst_chunk_io(chunk, address, chunk->off, chunk->len + chunk->pad, PST_IO_DIRECT, moved);
 	chunk->priv = (void *)fail;
-	ret = io->op == PST_IO_FILL ? st->ops->fill(io) : st->ops->drain(io);
+	ret = pst_chunk_io_start(chunk);
 	if (ret)
 		pst_direct_end(chunk);
-	if (ret && ret != -EAGAIN)
-		chunk->err = io->err;
 	return ret;
 }

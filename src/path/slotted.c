@@ -7,16 +7,10 @@
  */
 #include "path/slotted.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "core/pump.h"
 #include "core/route.h"
-
-static struct pst_chunk *chunk_of(struct pst_io *io)
-{
-	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
-}
 
 /* What one system call between storage and slot did to `n` bytes. */
 static void tally(struct pst_chunk *chunk, uint64_t n)
@@ -39,7 +33,7 @@ static void copied_in(struct pst_chunk *chunk, int result)
 
 static void filled(struct pst_io *io)
 {
-	struct pst_chunk *chunk = chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_of(io);
 	uint64_t got;
 
 	pst_direct_end(chunk);
@@ -60,7 +54,7 @@ static void filled(struct pst_io *io)
 
 static void drained(struct pst_io *io)
 {
-	struct pst_chunk *chunk = chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_of(io);
 
 	pst_direct_end(chunk);
 	if (io->result < 0) {
@@ -81,7 +75,6 @@ static void drained(struct pst_io *io)
 
 static void copied_out(struct pst_chunk *chunk, int result)
 {
-	struct pst_io *io = &chunk->io;
 	int ret;
 
 	if (result) {
@@ -89,9 +82,8 @@ static void copied_out(struct pst_chunk *chunk, int result)
 		return;
 	}
 	memset(chunk->slot->mem + chunk->len, 0, chunk->pad);
-	ret = io->st->ops->drain(io);
+	ret = pst_chunk_io_start(chunk);
 	if (ret) {
-		chunk->err = io->err;
 		if (!chunk->err.code)
 			pst_fail_errno(&chunk->err, ret, pst_why_of_errno(ret), "write: %m");
 		pst_chunk_done(chunk, ret);
@@ -100,7 +92,6 @@ static void copied_out(struct pst_chunk *chunk, int result)
 
 int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align)
 {
-	struct pst_io *io = &chunk->io;
 	bool read = chunk->route->op == PENSTOCK_READ;
 	uint64_t low = read ? chunk->off - chunk->off % align : chunk->off;
 	uint64_t end = chunk->off + chunk->len + chunk->pad;
@@ -118,23 +109,12 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 			     !pst_direct_begin(chunk, end - low)))
 		return -EAGAIN;
 	chunk->mem_head = chunk->off - low;
-	io->st = chunk->route->st;
-	io->lane = chunk->lane;
-	io->op = read ? PST_IO_FILL : PST_IO_DRAIN;
-	io->flags = io_flags | PST_IO_RING;
-	io->off = low;
-	io->len = end - low;
-	io->one = (struct iovec){chunk->slot->mem, io->len};
-	io->iov = &io->one;
-	io->iov_count = 1;
-	io->done = read ? filled : drained;
-	io->err.code = 0;
+	pst_chunk_io(chunk, chunk->slot->mem, low, end - low, io_flags | PST_IO_RING,
+		     read ? filled : drained);
 	if (!read)
 		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, copied_out);
-	ret = io->st->ops->fill(io);
+	ret = pst_chunk_io_start(chunk);
 	if (ret)
 		pst_direct_end(chunk);
-	if (ret && ret != -EAGAIN)
-		chunk->err = io->err;
 	return ret;
 }
