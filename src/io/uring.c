@@ -65,6 +65,17 @@ static int setup(struct pst_engine *engine, unsigned entries)
 	return ret;
 }
 
+static int refused(int code, struct pst_err *err)
+{
+	if (code == -ENOMEM)
+		return pst_fail_errno(err, code, PENSTOCK_WHY_MEMLOCK,
+				      "io_uring_setup: %m (RLIMIT_MEMLOCK is used up by this "
+				      "user's processes, raise it: ulimit -l)");
+	return pst_fail_errno(err, code, PENSTOCK_WHY_NO_URING,
+			      "io_uring_setup: %m (a container's seccomp profile or sysctl "
+			      "kernel.io_uring_disabled forbids it)");
+}
+
 static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
 	struct pst_engine *engine = calloc(1, sizeof(*engine));
@@ -77,26 +88,22 @@ static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, stru
 		last++;
 	engine->heir_ops = pst_engines[last];
 	ret = engine->heir_ops->open(&engine->heir, depth, wake_fd, err);
-	if (ret < 0) {
-		free(engine);
-		return ret;
-	}
+	if (ret)
+		goto err_free;
 	ret = setup(engine, depth + 2);
 	if (ret < 0) {
-		engine->heir_ops->close(engine->heir);
-		free(engine);
-		if (ret == -ENOMEM)
-			return pst_fail_errno(err, ret, PENSTOCK_WHY_MEMLOCK,
-					      "io_uring_setup: %m (RLIMIT_MEMLOCK is used up by "
-					      "this user's processes, raise it: ulimit -l)");
-		return pst_fail_errno(err, ret, PENSTOCK_WHY_NO_URING,
-				      "io_uring_setup: %m (a container's seccomp profile or "
-				      "sysctl kernel.io_uring_disabled forbids it)");
+		ret = refused(ret, err);
+		goto err_heir;
 	}
 	engine->depth = depth;
 	engine->wake_fd = wake_fd;
 	*out = engine;
 	return 0;
+err_heir:
+	engine->heir_ops->close(engine->heir);
+err_free:
+	free(engine);
+	return ret;
 }
 
 static void uring_close(struct pst_engine *engine)
