@@ -129,7 +129,7 @@ static int take_option(struct args *a, int c)
 		ok = parse_class(optarg, &a->load.require);
 		break;
 	case 'e':
-		ok = parse_effort(optarg, &a->load.effort);
+		ok = a->effort_asked = parse_effort(optarg, &a->load.effort);
 		break;
 	case 'p':
 		a->load.path = optarg;
@@ -283,6 +283,8 @@ static void load(struct loading *l)
 
 	opts.each = each;
 	opts.user = l;
+	if (!l->a->effort_asked)
+		opts.effort = penstock_weights_effort(l->w, (unsigned)l->a->ranks);
 	if (isatty(STDERR_FILENO) && !l->a->quiet)
 		opts.request_bytes = STEP;
 	l->report.size = sizeof(l->report);
@@ -425,7 +427,8 @@ const struct command cmd_load = {
 		"  --revision R     of a model in a Hugging Face cache (main)\n"
 		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
 		"met\n"
-		"  --effort E       thrifty (least CPU) or fast (most bytes a second)\n"
+		"  --effort E       thrifty (least CPU) or fast (most bytes a second), which "
+		"several\n                   ranks use unless told\n"
 		"  --verify         copy everything back and compare it with the files\n"
 		"  --path P         only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"

@@ -28,7 +28,7 @@ struct args {
 	struct penstock_load_opts load;
 	struct penstock_shard_opts shard;
 	struct penstock_group_opts group;
-	bool verify, json, quiet;
+	bool verify, json, quiet, effort_asked;
 	uint64_t ranks; /* processes, 0: this one */
 };
 

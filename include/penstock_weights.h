@@ -227,6 +227,16 @@ PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, uns
 PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
 
 /*
+ * The effort that suits a load by so many processes of a host at the same time, a group
+ * or not: `fast` for two and more, `thrifty` for one and wherever registrations are kept
+ * (PENSTOCK_WEIGHTS_IMMUTABLE). A driver registers the page cache for one process after
+ * the other, so that several are quicker by copies of their CPUs. What `penstock load`
+ * and the Python package use unless told; an effort in options is used as it is.
+ */
+PENSTOCK_API enum penstock_effort penstock_weights_effort(const struct penstock_weights *w,
+							  unsigned ranks);
+
+/*
  * 2. Into memory of the caller's: any number of pieces of any tensors, each to its
  * place. A piece is a range of one dimension of a tensor: rows of consecutive bytes
  * that lie `pitch` apart at their destination. Pieces of the same bytes are several
@@ -354,7 +364,7 @@ struct penstock_group_opts {
 			      * NULL: $XDG_RUNTIME_DIR, else /tmp/penstock-UID */
 	unsigned timeout_ms; /* until all have come; 0: 120 s */
 	unsigned windows;    /* of each rank, so that it reads ahead; 0: 4 */
-	uint64_t window;     /* device memory of one, whole pages; 0: 16 MiB */
+	uint64_t window;     /* device memory of one, whole pages; 0: 64 MiB */
 	unsigned stall_ms;   /* after it a rank that the others wait for in a load is given up:
 			      * -ETIMEDOUT; 0: 10 minutes */
 	/* Where several hosts load the same model from one store, a group on each: */

@@ -154,13 +154,18 @@ class Model:
 
     # ---- receiving ---------------------------------------------------------------
 
-    def options(self, require: str = "any", effort: str = "thrifty", path: Optional[str] = None,
-                align: int = 0, window: int = 0) -> Tuple[Any, List[Any]]:
-        if require not in CLASSES or effort not in EFFORTS:
+    def options(self, require: str = "any", effort: Optional[str] = None,
+                path: Optional[str] = None, align: int = 0, window: int = 0,
+                ranks: int = 1) -> Tuple[Any, List[Any]]:
+        """The library's struct, and what has to live as long as it. `effort` is what suits
+        so many processes that load at the same time, unless it is said."""
+        if require not in CLASSES or effort not in (None, *EFFORTS):
             raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
         opts, keep = ffi.new("struct penstock_load_opts *"), []
         opts.size = ffi.sizeof("struct penstock_load_opts")
-        opts.require, opts.effort = CLASSES[require], EFFORTS[effort]
+        opts.require = CLASSES[require]
+        opts.effort = lib.penstock_weights_effort(self.handle, ranks) if effort is None \
+            else EFFORTS[effort]
         opts.align, opts.window = align, window
         if path is not None:
             keep.append(ffi.new("char[]", path.encode()))
@@ -184,7 +189,7 @@ class Model:
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
-        opts, _keep = self.options(**how)
+        opts, _keep = self.options(**_ranks_of(group), **how)
         opts.first, opts.count = first, count
         infos = self.infos[first:first + count] if count else self.infos[first:]
         parts = None
@@ -218,7 +223,7 @@ class Model:
     def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
                   **how: Any) -> Report:
         """`pieces` as made by `pieces_of`, all in one go, or by all ranks of a group."""
-        opts, _keep = self.options(**how)
+        opts, _keep = self.options(**_ranks_of(group), **how)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         for i, piece in enumerate(pieces):
             row = table[i]
@@ -252,6 +257,10 @@ class Model:
             yield info.name, convert(Tensor(info.dtype, info.shape, device, base, memory),
                                      framework)
             del memory
+
+
+def _ranks_of(group: Optional[Group]) -> Dict[str, Any]:
+    return {} if group is None else {"ranks": group.ranks}
 
 
 class _Lease:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import sys
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from ._model import Model, PenstockError
@@ -34,6 +35,14 @@ def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any 
                                **options)[0].items()
 
 
+def _ranks() -> int:
+    """The engine's processes, which load at the same time."""
+    group = getattr(sys.modules.get("torch"), "distributed", None)
+    if group is None or not group.is_available() or not group.is_initialized():
+        return 1
+    return int(group.get_world_size())
+
+
 def source_weights(source: Any, device: Any, **options: Any) -> Iterator[Tuple[str, Any]]:
     """Those of a Source as both engines describe it: path or name, revision, prefix,
     and where they are there a folder in it and patterns of its files."""
@@ -45,6 +54,7 @@ def source_weights(source: Any, device: Any, **options: Any) -> Iterator[Tuple[s
         where = sorted({file for pattern in patterns for file in
                         glob.glob(os.path.join(where, pattern))})
     prefix = getattr(source, "prefix", "")
+    options.setdefault("ranks", _ranks())
     for name, tensor in weights(where, source.revision, device, **options):
         yield prefix + name, tensor
 

@@ -349,6 +349,14 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
+/* Measured with four processes, as bench/README.md has it: 65 GB/s by CPUs, 36 by
+ * registrations, 105 by those that are kept. */
+enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
+{
+	return ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST
+								     : PENSTOCK_THRIFTY;
+}
+
 /* ---- into memory of the caller's ---- */
 
 int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,

@@ -295,6 +295,14 @@ class Groups(unittest.TestCase):
         self.assertTrue(numpy.array_equal(numpy.concatenate([g["wide"] for g in got], axis=1),
                                           ARRAYS["wide"]))
 
+    def test_effort(self):
+        """Several are fast, unless told otherwise or what they register is kept."""
+        model = penstock.Model(FILE)
+        for how, fast in (({}, 0), ({"ranks": 2}, 1), ({"ranks": 2, "effort": "thrifty"}, 0),
+                          ({"effort": "fast"}, 1)):
+            self.assertEqual(model.options(**how)[0].effort, fast, how)
+        self.assertEqual(penstock.Model(FILE, immutable=True).options(ranks=2)[0].effort, 0)
+
     def test_errors(self):
         with self.assertRaises(penstock.PenstockError) as caught:
             penstock.Group("alone", 1, 2, folder=tempfile.mkdtemp(dir=TMP), timeout=0.05)

@@ -395,12 +395,33 @@ static void test_changes_late(void **state)
 	assert_null(loaded);
 }
 
+/* Processes that would wait for each other in the driver are to be fast, unless what they
+ * register is kept. */
+static void test_effort(void **state)
+{
+	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;
+	static const struct made m = { "m", "U8", 8, 1, { 64 } };
+	const char *path = made_path("effort.safetensors");
+
+	(void)state;
+	made_file(path, &m, 1, 0);
+	open_model(path);
+	assert_int_equal(penstock_weights_effort(w, 0), PENSTOCK_THRIFTY);
+	assert_int_equal(penstock_weights_effort(w, 1), PENSTOCK_THRIFTY);
+	assert_int_equal(penstock_weights_effort(w, 2), PENSTOCK_FAST);
+	penstock_weights_close(w);
+	kept.flags = PENSTOCK_WEIGHTS_IMMUTABLE;
+	assert_int_equal(penstock_weights_open(path, &kept, &w), 0);
+	assert_int_equal(penstock_weights_effort(w, 8), PENSTOCK_THRIFTY);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_load),     CASE(test_load_plain), CASE(test_each),
 		CASE(test_no_memory), CASE(test_into),	    CASE(test_columns),
 		CASE(test_refusals), CASE(test_changes),    CASE(test_changes_late),
+		CASE(test_effort),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
