@@ -59,7 +59,7 @@ static void test_hangs(void **state)
 	(void)state;
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].who = 2 * i;
-		jobs[i].opts.stall_ms = 4000;
+		jobs[i].opts.stall_ms = 6000;
 		outcomes = areas + i * RANKS_MAX;
 		begin(&jobs[i]);
 	}
@@ -67,7 +67,7 @@ static void test_hangs(void **state)
 		outcomes = areas + i * RANKS_MAX;
 		finish(&jobs[i]);
 		snprintf(text, sizeof(text), "rank %u of group '%s' hangs: the others have waited "
-			 "for it for 4.0 s", jobs[i].who, jobs[i].name);
+			 "for it for 6.0 s", jobs[i].who, jobs[i].name);
 		others_say(&jobs[i], -ETIMEDOUT, text);
 		assert_true(outcomes[jobs[i].who].ret < 0);
 		assert_non_null(strstr(outcomes[jobs[i].who].text, "of group 'hangs-"));
