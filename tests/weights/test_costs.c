@@ -25,6 +25,14 @@ static void make_model(void)
 	made_file(path, list, COUNT(list), 3);
 }
 
+/* The machine's GPUs and not the stand-in's, which are as many and as large as asked. */
+static bool real_gpus(void)
+{
+	const char *own = getenv("PENSTOCK_STANDIN");
+
+	return own && !strcmp(own, "0");
+}
+
 /* ---- a process of its own ---- */
 
 static uint64_t read_by_kernel(void)
@@ -155,6 +163,8 @@ static void test_memory(void **state)
 	};
 
 	(void)state;
+	if (real_gpus())
+		test_skip("no real GPU has so little memory");
 	for (unsigned i = 0; i < COUNT(rows); i++) {
 		assert_int_equal(on_gpu(rows[i].way, rows[i].mib), 0);
 		assert_int_equal(on_gpu(rows[i].way, rows[i].mib - 2), -ENOMEM);
@@ -177,9 +187,11 @@ static int count_reads(void)
 	/* Reads through io_uring are in no process' count. */
 	threads.engine = "threads";
 	penstock_device_close(gpu);
-	if (penstock_device_open("cuda:0", &threads, &devs[0]) < 0 ||
-	    penstock_device_open("cuda:1", &threads, &devs[1]) < 0)
-		return -1;
+	for (unsigned i = 0; i < 2; i++) {
+		ret = penstock_device_open(i ? "cuda:1" : "cuda:0", &threads, &devs[i]);
+		if (ret < 0)
+			return ret;
+	}
 	opts.path = "bounce";
 	how.ranks = 8;
 	how.rank = 5;
@@ -201,9 +213,14 @@ static int count_reads(void)
 /* Each byte once for two devices, and of dimension 0 a rank's part. */
 static void test_reads(void **state)
 {
+	int ret;
+
 	(void)state;
 	wanted = 1200;
-	assert_int_equal(on_gpu(count_reads, 64), 0);
+	ret = on_gpu(count_reads, 64);
+	if (ret == -ENODEV && real_gpus())
+		test_skip("two GPUs are wanted");
+	assert_int_equal(ret, 0);
 	wanted = 150;
 	assert_int_equal(on_gpu(count_reads, 64), 0);
 }
