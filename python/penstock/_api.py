@@ -118,7 +118,7 @@ class safe_open:  # pylint: disable=invalid-name
         self._model = Model(filename)
         self._cache: Dict[int, Tensor] = {}
         self._next = -1
-        self._ahead: Optional[concurrent.futures.Future] = None
+        self._ahead: Optional[concurrent.futures.Future[Dict[int, Tensor]]] = None
         self._ahead_end = 0
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno as _errno
 import os
 import threading
-from typing import Any, Optional
+from typing import Any, Dict, Optional, Tuple, Type
 
-from ._ffi import ffi
+from ._ffi import ffi as ffi
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -35,7 +35,7 @@ class PenstockError(OSError):
 
     @property
     def path(self) -> Optional[str]:
-        return self.filename
+        return None if self.filename is None else str(self.filename)
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -54,7 +54,7 @@ class ClassRefusedError(PenstockError):
 
 
 def _text(data: Any) -> str:
-    return ffi.string(data).decode("utf-8", "replace")
+    return str(ffi.string(data).decode("utf-8", "replace"))
 
 
 def make_error(code: int, path: Optional[str] = None) -> PenstockError:
@@ -64,7 +64,7 @@ def make_error(code: int, path: Optional[str] = None) -> PenstockError:
     place.size = ffi.sizeof("struct penstock_weights_place")
     lib.penstock_weights_get_place(place)
     number = -code
-    kind: type = PenstockError
+    kind: Type[PenstockError] = PenstockError
     if number == _errno.EBADMSG:
         kind = FormatError
     elif number == _errno.ENOENT:
@@ -86,7 +86,7 @@ def check(code: int, path: Optional[str] = None) -> int:
 
 # ---- devices -----------------------------------------------------------------
 
-_devices: dict = {}
+_devices: Dict[Tuple[int, str], Any] = {}
 _lock = threading.Lock()
 
 

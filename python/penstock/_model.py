@@ -355,7 +355,8 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
     if len(items) > len(shape):
         raise IndexError(f"{len(items)} indices for {len(shape)} dimensions")
     items += [slice(None)] * (len(shape) - len(items))
-    ranges, rest = [], []
+    ranges: List[Tuple[int, int]] = []
+    rest: List[Any] = []
     for d, (item, size) in enumerate(zip(items, shape)):
         if isinstance(item, slice):
             start, stop, step = item.indices(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import _dtypes
 from ._lib import device_name, ffi
@@ -29,7 +29,7 @@ _raw_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
 _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
 
-_lent: dict = {}  # what DLPack consumers hold, by the address of its description
+_lent: Dict[int, Any] = {}  # what DLPack consumers hold, by the address of its description
 
 
 @ffi.callback("void(struct DLManagedTensor *)")
@@ -70,24 +70,24 @@ class Tensor:
     def __repr__(self) -> str:
         return f"penstock.Tensor({self.dtype}, {self.shape}, {self.device})"
 
-    def _view(self, typestr: str, shape: Tuple[int, ...]) -> dict:
+    def _view(self, typestr: str, shape: Tuple[int, ...]) -> Dict[str, Any]:
         return {"shape": shape, "typestr": typestr, "data": (self.ptr, False), "version": 3,
                 "strides": None}
 
-    def _interface(self) -> dict:
+    def _interface(self) -> Dict[str, Any]:
         typestr = _dtypes.TYPESTR.get(self.dtype)
         if typestr is None:
             raise AttributeError(f"{self.dtype} has no type string; use DLPack, or .bytes()")
         return self._view(typestr, self.shape)
 
     @property
-    def __cuda_array_interface__(self) -> dict:
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
         if not self.device.startswith("cuda"):
             raise AttributeError("it is not in the memory of a GPU")
         return self._interface()
 
     @property
-    def __array_interface__(self) -> dict:
+    def __array_interface__(self) -> Dict[str, Any]:
         if self.device != "host":
             raise AttributeError("it is not in host memory")
         return self._interface()
@@ -231,7 +231,7 @@ def _torch_place(value: Any) -> Place:
     return Place(value.data_ptr(), shape, strides, dtype, device_name(value.device), value)
 
 
-def _interface_place(value: Any, view: dict, device: str) -> Place:
+def _interface_place(value: Any, view: Dict[str, Any], device: str) -> Place:
     dtype = _dtypes.FROM_TYPESTR.get(view["typestr"].replace("=", "<"))
     if dtype is None:
         raise TypeError(f"a file cannot hold elements of type {view['typestr']}")

@@ -24,7 +24,7 @@ def loader_class() -> Any:
     leaves everything else, quantization and processing after loading, as it is."""
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
-    class PenstockModelLoader(DefaultModelLoader):  # type: ignore[misc]
+    class PenstockModelLoader(DefaultModelLoader):
         """Only where the bytes come from is another."""
 
         def _get_weights_iterator(self, source: Any) -> Any:
