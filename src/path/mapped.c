@@ -7,18 +7,22 @@
  *
  * One lane does it all: the driver registers serially (57 GB/s on an H200 however
  * many threads ask), and unregistering waits until the lane is idle, because the
- * request has its bytes by then. It also waits for the device to be idle, so it must
- * not happen while a stream waits for a request of ours: that would be a deadlock.
+ * request has its bytes by then. It also waits for the device to be idle, for however
+ * long the application keeps it busy, so a thread beside the lane does it; and it does
+ * not begin while a stream waits for a request of ours.
  * MAP_PRIVATE mappings hang the driver: never.
  *
  * A registration lives for one request, or as long as the storage when the caller
  * said that the bytes do not change: a kept one would give old bytes otherwise.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "core/pump.h"
 #include "core/route.h"
@@ -35,6 +39,7 @@
 #define WINDOWS_MAX 2048      /* of one lane: 256 GiB, and 16 GiB in requests that are short:
 			       * a rank of a group has its part of a model in such ones */
 #define PAGE 4096u
+#define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
 
 struct window {
 	char *base;
@@ -51,6 +56,14 @@ struct state {
 	struct window windows[WINDOWS_MAX];
 	struct window *free;
 	struct window *live; /* newest first */
+	/* The thread that closes windows, made when the first is due. */
+	pthread_t closer;
+	bool has_closer;
+	_Atomic bool resting;	/* the lane has nothing to register */
+	pthread_mutex_t lock;	/* of what follows; alone, never during a driver's call */
+	pthread_cond_t work, done;
+	struct window *due, *closed;
+	bool closing, stop;	/* it is at one; it is to end */
 };
 
 /* Does DMA alone fill the page cache? Where nobody knows, a CPU counts as having done
@@ -100,6 +113,9 @@ static int make_state(struct pst_lane *lane, unsigned index, struct pst_err *err
 		s->windows[i].next = s->free;
 		s->free = &s->windows[i];
 	}
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->work, NULL);
+	pthread_cond_init(&s->done, NULL);
 	lane->path_state[index] = s;
 	return 0;
 }
@@ -109,23 +125,124 @@ static int lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
 	return lane->pump->dev->facts.reads_page_cache ? make_state(lane, index, err) : 0;
 }
 
-static void drop(struct state *s, struct window *w)
+static void push(struct window **list, struct window *w)
+{
+	w->next = *list;
+	*list = w;
+}
+
+static struct window *pop(struct window **list)
+{
+	struct window *w = *list;
+
+	*list = w->next;
+	return w;
+}
+
+static void unlist(struct state *s, const struct window *w)
 {
 	struct window **at = &s->live;
 
 	while (*at != w)
 		at = &(*at)->next;
 	*at = w->next;
-	w->dev->ops->host_unregister(w->dev, w->base, NULL);
-	munmap(w->base, w->len);
-	w->next = s->free;
-	s->free = w;
 }
 
 static bool may_unregister(const struct window *w)
 {
 	return !atomic_load_explicit(&w->dev->streams_waiting, memory_order_acquire);
 }
+
+static void close_window(struct window *w)
+{
+	w->dev->ops->host_unregister(w->dev, w->base, NULL);
+	munmap(w->base, w->len);
+}
+
+static void drop(struct state *s, struct window *w)
+{
+	unlist(s, w);
+	close_window(w);
+	push(&s->free, w);
+}
+
+/* ---- the thread that closes windows ---- */
+
+/* Until there is a window that may be closed, or the thread is to end. Under the lock. */
+static bool await_due(struct state *s)
+{
+	while (!s->stop) {
+		struct timespec until;
+
+		if (!s->due || !atomic_load_explicit(&s->resting, memory_order_relaxed)) {
+			pthread_cond_wait(&s->work, &s->lock);
+			continue;
+		}
+		if (may_unregister(s->due))
+			return true;
+		clock_gettime(CLOCK_REALTIME, &until); /* nobody says when it may */
+		until.tv_nsec += LOOK_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		pthread_cond_timedwait(&s->work, &s->lock, &until);
+	}
+	return false;
+}
+
+static void *closer_main(void *arg)
+{
+	struct state *s = arg;
+	sigset_t all;
+
+	sigfillset(&all); /* signals are the application's threads' business */
+	pthread_sigmask(SIG_BLOCK, &all, NULL);
+	pthread_mutex_lock(&s->lock);
+	while (await_due(s)) {
+		struct window *w = pop(&s->due);
+
+		s->closing = true;
+		pthread_mutex_unlock(&s->lock);
+		close_window(w);
+		pthread_mutex_lock(&s->lock);
+		push(&s->closed, w);
+		s->closing = false;
+		pthread_cond_signal(&s->done);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+/* Takes closed windows back; all that are due, or one if that may be closed here. */
+static void take_back(struct state *s, bool all)
+{
+	pthread_mutex_lock(&s->lock);
+	while (s->due && (all || (!s->closed && may_unregister(s->due)))) {
+		struct window *w = pop(&s->due);
+
+		pthread_mutex_unlock(&s->lock);
+		close_window(w);
+		pthread_mutex_lock(&s->lock);
+		push(&s->closed, w);
+	}
+	while (s->closing && all)
+		pthread_cond_wait(&s->done, &s->lock);
+	while (s->closed)
+		push(&s->free, pop(&s->closed));
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void stop_closer(struct state *s)
+{
+	if (!s->has_closer)
+		return;
+	pthread_mutex_lock(&s->lock);
+	s->stop = true;
+	pthread_cond_signal(&s->work);
+	pthread_mutex_unlock(&s->lock);
+	pthread_join(s->closer, NULL);
+}
+
+/* ---- windows of a lane ---- */
 
 /* The oldest window that nobody uses and that may go, kept ones only if `kept`. */
 static struct window *oldest(const struct state *s, bool kept)
@@ -144,9 +261,21 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	struct state *s = lane->path_state[index];
 	struct window *w = oldest(s, false);
 
-	if (w)
+	if (!s->has_closer && w)
+		s->has_closer = !pthread_create(&s->closer, NULL, closer_main, s);
+	if (!s->has_closer && w) { /* one at a time: this lane may be wanted */
 		drop(s, w);
-	return oldest(s, false) != NULL;
+		return oldest(s, false) != NULL;
+	}
+	pthread_mutex_lock(&s->lock);
+	for (; w; w = oldest(s, false)) {
+		unlist(s, w);
+		push(&s->due, w);
+	}
+	atomic_store_explicit(&s->resting, true, memory_order_relaxed);
+	pthread_cond_signal(&s->work);
+	pthread_mutex_unlock(&s->lock);
+	return false;
 }
 
 static void forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
@@ -154,6 +283,8 @@ static void forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 {
 	struct state *s = lane->path_state[index];
 
+	if (dev)
+		take_back(s, true);
 	/* A window needs nothing of its storage: it goes with the others, in time. Its
 	 * device unregisters it, and this lane may be another's. */
 	for (struct window *w = s->live, *next; w; w = next) {
@@ -173,8 +304,13 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 {
 	struct state *s = lane->path_state[index];
 
+	stop_closer(s);
+	take_back(s, true);
 	while (s->live)
 		drop(s, s->live);
+	pthread_cond_destroy(&s->done);
+	pthread_cond_destroy(&s->work);
+	pthread_mutex_destroy(&s->lock);
 	free(s);
 	lane->path_state[index] = NULL;
 }
@@ -245,6 +381,9 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 
 	if (w)
 		return w;
+	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
+	if (!s->free)
+		take_back(s, false);
 	if (!s->free && (w = oldest(s, true)))
 		drop(s, w);
 	w = s->free;

@@ -177,6 +177,33 @@ static void many(void **state)
 	penstock_queue_close(q);
 }
 
+/* Unregistering waits for the application's work, however long that takes: reads by the
+ * path that registers, and those behind them, must not. */
+static void busy(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_queue *q;
+	struct penstock_done done;
+
+	(void)state;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "mapped";
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	hold();
+	for (unsigned i = 0; i < 20; i++) {
+		if (penstock_submit(q, &req, 1, NULL) != 1)
+			fail_msg("submit: %s", penstock_errmsg());
+		assert_int_equal(penstock_wait(q, &done, 1, 1, LIMIT), 1);
+		assert_int_equal(done.result, LEN);
+		usleep(1000); /* the lane tidies up */
+	}
+	let_go();
+	penstock_queue_close(q);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -184,6 +211,7 @@ int main(void)
 		cmocka_unit_test(deadlines),
 		cmocka_unit_test(closed),
 		cmocka_unit_test(many),
+		cmocka_unit_test(busy),
 	};
 
 	world_use_standin();
