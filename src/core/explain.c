@@ -123,8 +123,9 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 
 	if (ret)
 		return pst_err_publish(&err);
-	if (!req.storage || !req.seg_count || !req.segs || (unsigned)req.require > PENSTOCK_DIRECT ||
-	    (unsigned)req.effort > PENSTOCK_FAST || (unsigned)req.op > PENSTOCK_WRITE)
+	if (!req.storage || !req.seg_count || !req.segs ||
+	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_FAST ||
+	    (unsigned)req.op > PENSTOCK_WRITE)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"explain needs a storage and one segment");
 	if (pst_take_seg(&seg, &req, 0, &err) || pst_owned(req.storage->generation, &err) ||
