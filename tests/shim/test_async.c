@@ -331,6 +331,36 @@ static void very_many(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
+/* A transfer that fails on its way leaves a registration behind, which a lane drops when
+ * nothing else is to do, by a call that waits for all streams: also for one that comes to
+ * wait for that lane. Nothing here may hang. */
+static void unregistered_beside(void **state)
+{
+	enum { TIMES = 500 };
+	struct pst_cu_stream *first = new_stream(), *second = new_stream();
+	size_t len = 9000;
+	off_t zero = 0, far = (off_t)1 << 40;
+
+	(void)state;
+	for (unsigned i = 0; i < TIMES; i++) {
+		ssize_t bytes = 7;
+
+		make_gate();
+		assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &far, &bytes, first));
+		assert_cu(cu.cuStreamSynchronize(first));
+		assert_true(bytes < 0);
+		hold(second);
+		for (volatile unsigned k = 0; k < i * 37 % 4000; k++)
+			;
+		assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, second));
+		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+		assert_cu(cu.cuStreamSynchronize(second));
+		assert_int_equal(bytes, len);
+	}
+	assert_cu(cu.cuStreamDestroy(first));
+	assert_cu(cu.cuStreamDestroy(second));
+}
+
 /* A context that breaks under a stream that is held back: what waits for it ends, with
  * an error, when the stream is deregistered. In a process of its own. */
 static int broken_stream(void)
@@ -413,6 +443,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(at_once),	  cmocka_unit_test(wrong_arguments),
 		cmocka_unit_test(capture),	  cmocka_unit_test(very_many),
 		cmocka_unit_test(broken),	  cmocka_unit_test(close_meanwhile),
+		cmocka_unit_test(unregistered_beside),
 	};
 
 	if (argc > 1 && !strcmp(argv[1], "broken")) {
