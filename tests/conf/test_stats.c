@@ -416,7 +416,8 @@ static void notes(void **state)
 	assert_int_equal(strspn(at, "x"), PST_STATS_NOTE_MAX - 1);
 	assert_string_equal(at + PST_STATS_NOTE_MAX - 1, " (2x)\n");
 	assert_int_equal(command(user.pid, "--json", false, text, sizeof(text)), 0);
-	assert_non_null(strstr(text, "\"notes\": [{\"times\": 1, \"text\": \"refused number 6\"}, "));
+	assert_non_null(strstr(text, "\"notes\": [{\"times\": 1, "
+				     "\"text\": \"refused number 6\"}, "));
 	assert_non_null(strstr(text, "{\"times\": 3, \"text\": "
 				     "\"a \\\"name\\\" with?? a back\\\\slash\"}, "));
 }

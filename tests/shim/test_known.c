@@ -24,12 +24,12 @@ enum { LEN = 1 << 20, GOOD = 0, SKIP = 77 };
 
 /* Ends the process with the line where something was not as wanted. */
 #define WANT(what)                                                                       \
-	do {                                                                             \
+	do {     								\
 		if (!(what)) {                                                           \
 			printf("# %s:%d: %s, errno %d\n", __FILE__, __LINE__, #what, errno); \
 			fflush(stdout);                                                  \
 			_exit(1);                                                        \
-		}                                                                        \
+		}								\
 	} while (0)
 
 /* ---- what the library looks for ---- */
@@ -49,7 +49,7 @@ static void ask(const char *name)
 		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);         \
 		mode_t mode;                                            \
 		va_list args;                                           \
-                                                                        \
+									\
 		if (sym)                                                \
 			memcpy(&own, &sym, sizeof(sym));                \
 		va_start(args, flags);                                  \
@@ -65,7 +65,7 @@ static void ask(const char *name)
 		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);         \
 		mode_t mode;                                            \
 		va_list args;                                           \
-                                                                        \
+									\
 		if (sym)                                                \
 			memcpy(&own, &sym, sizeof(sym));                \
 		va_start(args, flags);                                  \
