@@ -465,6 +465,7 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 		ret = pst_engines[i]->open(&lane->engine, PST_LANE_CHUNKS + 8, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
+			err->code = 0; /* of one before it */
 			return 0;
 		}
 		lane->engine_why = *err; /* the reason that the next one takes over */

@@ -516,28 +516,31 @@ static int unsupported(const struct penstock_device *dev, const char *what)
 int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
 			   struct penstock_export *out)
 {
+	struct penstock_export ours = PENSTOCK_EXPORT_INIT;
 	struct pst_err err;
 
 	if (pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->export_memory)
 		return unsupported(dev, "export memory");
-	memset(out, 0, sizeof(*out));
-	out->size = sizeof(*out);
-	out->fd = -1;
-	return dev->ops->export_memory(dev, ptr, len, out, &err) ? pst_err_publish(&err) : 0;
+	if (dev->ops->export_memory(dev, ptr, len, &ours, &err))
+		return pst_err_publish(&err);
+	return pst_give(out, &ours, sizeof(ours));
 }
 
 int penstock_import_memory(struct penstock_device *dev, const struct penstock_export *exported,
 			   void **out)
 {
+	struct penstock_export ours;
 	struct pst_err err;
 
 	if (pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->import_memory)
 		return unsupported(dev, "import memory");
-	return dev->ops->import_memory(dev, exported, out, &err) ? pst_err_publish(&err) : 0;
+	if (pst_take(&ours, sizeof(ours), exported, "penstock_export", &err))
+		return pst_err_publish(&err);
+	return dev->ops->import_memory(dev, &ours, out, &err) ? pst_err_publish(&err) : 0;
 }
 
 int penstock_register(struct penstock_device *dev, void *host, size_t len)

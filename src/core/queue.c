@@ -182,23 +182,14 @@ static int check(const struct penstock_queue *q, const struct penstock_req *from
 static int take_segs(struct pst_request *req, const struct penstock_req *from,
 		     struct pst_err *err)
 {
-	size_t stride = from->seg_size ? from->seg_size : sizeof(struct penstock_seg);
-	size_t len = stride < sizeof(struct penstock_seg) ? stride : sizeof(struct penstock_seg);
-
 	for (unsigned i = 0; i < from->seg_count; i++) {
-		struct penstock_seg *seg = &req->segs[i];
+		int ret = pst_take_seg(&req->segs[i], from, i, err);
 
-		if (len < sizeof(*seg))
-			memset(seg, 0, sizeof(*seg));
-		memcpy(seg, (const char *)from->segs + i * stride, len);
-		if (seg->storage && seg->storage != from->storage)
+		if (ret)
+			return ret;
+		if (req->segs[i].storage && req->segs[i].storage != from->storage)
 			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 					"segment %u lies in another storage than its request", i);
-		if (!seg->dev)
-			seg->dev = pst_device_find((char *)seg->buf + seg->buf_off);
-		if (!seg->dev)
-			return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
-					"segment %u: its buffer is on no open device", i);
 	}
 	req->seg_count = from->seg_count;
 	return 0;
@@ -283,14 +274,11 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 
 			if (!state->usable || state->facts.class_ < req->require)
 				ret = -EOPNOTSUPP;
-			why = state->usable ? penstock_why_text(PENSTOCK_WHY_REQUIRE)
-					    : state->err.text;
+			why = state->err.code ? state->err.text
+					      : penstock_why_text(PENSTOCK_WHY_REQUIRE);
 		} else if (!span->plan->count[PST_COLD]) {
 			ret = -EOPNOTSUPP;
-			for (unsigned p = 0; p < pst_path_count && !why[0]; p++)
-				if (pst_paths[p]->traits.class_ >= req->require &&
-				    !pst_paths[p]->traits.by_name_only)
-					why = span->route->paths[p].err.text;
+			why = pst_route_why(span->route, req->require);
 		}
 		if (ret)
 			return refuse(req, span, why, err);
@@ -412,9 +400,10 @@ static int fill(struct penstock_queue *q, struct pst_request *req,
 	req->user = from.user;
 	req->done = from.done;
 	req->stream = from.stream;
-	req->late = from.late ? *from.late : (struct penstock_late){ .size = 0 };
 	req->start_ns = now_ns();
-	ret = take_path(req, from.path, err);
+	ret = pst_take(&req->late, sizeof(req->late), from.late, "penstock_late", err);
+	if (!ret)
+		ret = take_path(req, from.path, err);
 	if (!ret)
 		ret = take_segs(req, &from, err);
 	if (!ret)

@@ -122,6 +122,24 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	return ret;
 }
 
+const char *pst_route_why(const struct pst_route *route, enum penstock_class require)
+{
+	const char *first = "";
+
+	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++) {
+		const struct pst_path_state *state = &route->paths[i];
+
+		if (pst_paths[i]->traits.class_ < require || !state->err.code)
+			continue;
+		if (state->usable)
+			return state->err.text;
+		if (!first[0] && state->err.why != PENSTOCK_WHY_DEVICE_ONLY &&
+		    state->err.why != PENSTOCK_WHY_HOST_ONLY)
+			first = state->err.text;
+	}
+	return first;
+}
+
 void pst_route_put(struct pst_route *route)
 {
 	if (atomic_fetch_sub_explicit(&route->refs, 1, memory_order_acq_rel) == 1)

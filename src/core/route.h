@@ -31,6 +31,10 @@ struct pst_route {
 int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		  struct pst_route **out, struct pst_err *err);
 
+/* What keeps it from a class: the layer beneath a path that works, but with the CPU's help;
+ * else what shuts the first path that such a device can have. Lives as long as it. */
+const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
+
 /* Gives up every route of a storage that closes. */
 void pst_routes_drop(struct penstock_storage *st);
 /* Gives back one reference; the last frees it. */

@@ -303,36 +303,75 @@ static void segment_sizes(void **state)
 	assert_int_equal(penstock_explain(&req, &e), 0);
 	req.seg_size = sizeof(segs[0].s) - 1;
 	assert_int_equal(penstock_explain(&req, &e), -EINVAL);
+	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);
 	penstock_close(st);
 }
 
-/* A class that cannot be met: what lies beneath is what stands against it. */
+/* A class that cannot be met: what stands against the path that could, on such a device. */
+static void refused(struct penstock_req *req, struct penstock_device *dev, const char *path)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = dev, .row_len = 1};
+	unsigned i = 0;
+
+	assert_int_equal(penstock_alloc(dev, 1, &seg.buf), 0);
+	req->segs = &seg;
+	req->seg_count = 1;
+	assert_int_equal(penstock_explain(req, &e), 0);
+	assert_int_equal(e.taken, -1);
+	while (strcmp(e.paths[i].name, path) != 0)
+		i++;
+	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
+	assert_int_equal(penstock_transfer(req, NULL), -EOPNOTSUPP);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
+	e.paths[i].text[100] = 0; /* as much as has room behind other words */
+	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
+		fail_msg("'%s', because of '%s'", penstock_errmsg(), e.paths[i].text);
+	penstock_free(dev, seg.buf);
+}
+
 static void refusals(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_seg seg = {.dev = host, .row_len = 1};
-	char nowhere[] = "/tmp/penstock-api-XXXXXX", byte;
-	unsigned i = 0;
+	char nowhere[] = "/tmp/penstock-api-XXXXXX";
 
 	(void)state;
 	assert_non_null(mkdtemp(nowhere)); /* a machine of which nothing is known */
 	opts.sys_root = nowhere;
 	assert_int_equal(penstock_open(file_name, &opts, &req.storage), 0);
-	seg.buf = &byte;
-	req.segs = &seg;
-	req.seg_count = 1;
 	req.require = PENSTOCK_DIRECT;
-	assert_int_equal(penstock_explain(&req, &e), 0);
-	assert_int_equal(e.taken, -1);
-	while (strcmp(e.paths[i].name, "odirect") != 0)
-		i++;
-	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
-	assert_true(strlen(e.paths[i].text) > 10);
-	assert_string_not_equal(e.paths[i].text, penstock_why_text(e.paths[i].why));
+	refused(&req, host, "odirect");
+	req.require = PENSTOCK_NO_CPU_COPY;
+	refused(&req, host, "odirect");
+	refused(&req, gpu, "staged");
 	penstock_close(req.storage);
 	rmdir(nowhere);
+}
+
+static void late_sizes(void **state)
+{
+	struct penstock_storage *st = open_it(0);
+	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_queue *q;
+
+	(void)state;
+	SIZED(struct penstock_late, late, sizeof(late));
+	late.bytes[sizeof(late) - 1] = 1;
+	assert_int_equal(penstock_alloc(gpu, 1, &seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.stream = (void *)2; /* the default stream of this thread */
+	req.late = &late.s;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -E2BIG);
+	late.s.size = 0;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+	penstock_close(st);
 }
 
 /* What has no room is not written, and stays; without a list there is room for all. */
@@ -536,6 +575,7 @@ int main(void)
 		cmocka_unit_test(option_sizes),
 		cmocka_unit_test(request_sizes),
 		cmocka_unit_test(segment_sizes),
+		cmocka_unit_test(late_sizes),
 		cmocka_unit_test(refusals),
 		cmocka_unit_test(harvests),
 		cmocka_unit_test(unknown_flags),
