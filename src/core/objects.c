@@ -212,7 +212,8 @@ void penstock_close(struct penstock_storage *st)
 		pthread_mutex_unlock(&device_lock);
 		sched_yield();
 	}
-	pst_pumps_forget(st);
+	if (st->facts.immutable) /* of others no path keeps anything: lanes may sleep on */
+		pst_pumps_forget(st);
 	pst_routes_drop(st);
 	st->ops->close(st);
 	free(st);
