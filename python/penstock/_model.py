@@ -205,19 +205,25 @@ class Model:
             lib.penstock_group_load(group.handle, self.handle, devices, 1, opts, report, out)
         check(code, self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
-        ptr, cast = lib.penstock_loaded_ptr, ffi.cast
+        ptr, cast, number = lib.penstock_loaded_ptr, ffi.cast, ffi.typeof("uintptr_t")
         shapes = [(info.name, info.dtype, info.shape, info.nbytes, info.index) for info in infos]
         if parts is not None:
             shapes = [(info.name, info.dtype, tuple(p.shape[0:p.rank]), p.bytes, info.index)
                       for info, p in zip(infos, parts) if p.piece_count]
-        at = [int(cast("uintptr_t", ptr(loaded, 0, index))) for *_, index in shapes]
-        base = min(at, default=0)
+        at = [int(cast(number, ptr(loaded, 0, index))) for *_, index in shapes]
+        # Every element lies at a multiple of its size from there; an allocation begins
+        # at a page.
+        base = min(at, default=0) & -16
         length = max((a + nbytes for a, (_, _, _, nbytes, _) in zip(at, shapes)), default=0) - base
         memory = Memory(base, length, name, (loaded, torch_memory))
         if torch_memory is not None:
-            torch_memory.lend(memory)
-        tensors = {title: convert(Tensor(dtype, shape, name, a, memory), framework)
-                   for (title, dtype, shape, _, _), a in zip(shapes, at)}
+            memory.lend(torch_memory.tensor)
+        if framework == "torch":
+            tensors = {title: memory.torch(dtype, shape, a)
+                       for (title, dtype, shape, _, _), a in zip(shapes, at)}
+        else:
+            tensors = {title: convert(Tensor(dtype, shape, name, a, memory), framework)
+                       for (title, dtype, shape, _, _), a in zip(shapes, at)}
         return tensors, Report(report)
 
     def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
@@ -299,11 +305,6 @@ class _TorchMemory:
 
         self.calls = (alloc, free)
         opts.alloc, opts.free = alloc, free
-
-    def lend(self, memory: Memory) -> None:
-        """Tensors become views of torch's own tensor."""
-        start = memory.base - self.tensor.data_ptr()
-        memory._torch = self.tensor[start:start + memory.length]
 
 
 CUTS = {"whole": "WHOLE", "first": "FIRST", "last": "LAST", "heads": "HEADS", "qkv": "QKV",

@@ -6,6 +6,7 @@ tensor of somebody else's lies. No bytes are moved here."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -135,20 +136,7 @@ class Tensor:
                                 self.ptr - self._owner.base).reshape(self.shape)
 
     def torch(self) -> Any:
-        import torch
-        dtype = _dtypes.torch_dtype(torch, self.dtype)
-        shape = list(self.shape)
-        if self.dtype == "F4":  # two elements in a byte
-            shape = shape[:-1] + [shape[-1] // 2] if shape else shape
-        if not self.nbytes:
-            return torch.empty(shape, dtype=dtype, device=torch_device(self.device))
-        if self.device == "host":
-            count = self.nbytes * 8 // max(8, _dtypes.BITS[self.dtype])
-            return torch.frombuffer(self._owner.buffer(), dtype=dtype, count=count,
-                                    offset=self.ptr - self._owner.base).reshape(shape)
-        whole = self._owner.torch_bytes()
-        start = self.ptr - self._owner.base
-        return whole[start:start + self.nbytes].view(dtype).view(shape)
+        return self._owner.torch(self.dtype, self.shape, self.ptr)
 
     def to(self, framework: str) -> Any:
         if framework == "numpy":
@@ -167,6 +155,7 @@ class Memory:
         self.base, self.length, self.device, self.keep = base, length, device, keep
         self._buffer: Any = None
         self._torch: Any = None
+        self._typed: dict = {}
 
     def buffer(self) -> Any:
         if self._buffer is None:
@@ -176,12 +165,55 @@ class Memory:
             self._buffer = ffi.buffer(pointer, self.length)
         return self._buffer
 
-    def torch_bytes(self) -> Any:
+    def lend(self, tensor: Any) -> None:
+        """It is part of this tensor of torch's, of which tensors then are views."""
+        self._torch = tensor
+
+    def _bytes(self) -> Any:
+        """A tensor of torch's over all of it. It keeps `keep`, and not this object, which
+        has it: no cycle that nobody would find."""
+        import torch
+        if self.device == "host":
+            return torch.frombuffer(self.buffer(), dtype=torch.uint8)
+        whole = Tensor("U8", (self.length,), self.device, self.base, self.keep)
+        return torch.as_tensor(whole, device=self.device)
+
+    def _type(self, dtype: str) -> Tuple[Any, int, int, Any]:
+        """The storage as one row of a dtype, its address, an element's size, torch's
+        as_strided: one call of it makes a tensor, where slices and views take three."""
+        import torch
+        kind = _dtypes.torch_dtype(torch, dtype)
+        if self._torch is None and self.length:
+            self._torch = self._bytes()
+        size = max(8, _dtypes.BITS[dtype]) // 8
         if self._torch is None:
-            import torch
-            whole = Tensor("U8", (self.length,), self.device, self.base, self)
-            self._torch = torch.as_tensor(whole, device=self.device)
-        return self._torch
+            row, origin = torch.empty(0, dtype=kind, device=torch_device(self.device)), 0
+        else:
+            storage = self._torch.untyped_storage()
+            origin = storage.data_ptr()
+            row = torch.empty(0, dtype=kind, device=self._torch.device)
+            row.set_(storage, 0, (storage.nbytes() // size,), (1,))
+        typed = self._typed[dtype] = (row, origin, size, torch.as_strided)
+        return typed
+
+    def torch(self, dtype: str, shape: Tuple[int, ...], ptr: int) -> Any:
+        row, origin, size, as_strided = self._typed.get(dtype) or self._type(dtype)
+        if dtype == "F4" and shape:  # two elements in a byte
+            shape = shape[:-1] + (shape[-1] // 2,)
+        strides, count = _strides(shape)
+        if not count:
+            return row.new_empty(shape)
+        return as_strided(row, shape, strides, (ptr - origin) // size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _strides(shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], int]:
+    """Of rows without gaps, and how many elements there are."""
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides)), step
 
 
 def _drop(keep: Any) -> None:
