@@ -11,10 +11,12 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
 import safetensors.numpy
 
 import penstock
+import penstock.vllm
 import tap
 from reference import fill
 
@@ -145,6 +147,15 @@ class Vllm(Engine):
             self.load(Model(), speed=11)
         with self.assertRaisesRegex(ValueError, "effort of"):
             self.load(Model(), effort="loud")
+
+    def test_ranks(self):
+        """As many processes load at once as torch's group has."""
+        for ready, ranks in ((False, 1), (True, 4)):
+            group = types.SimpleNamespace(is_available=lambda: True, get_world_size=lambda: 4,
+                                          is_initialized=lambda ready=ready: ready)
+            torch = types.SimpleNamespace(distributed=group)
+            with unittest.mock.patch.dict(sys.modules, torch=torch):
+                self.assertEqual(penstock.vllm._ranks(), ranks)
 
     def test_entry_point(self):
         """As the package announces it to vLLM."""
