@@ -352,7 +352,6 @@ struct pst_path_ops {
 	/* Moves the chunk: asynchronously, ending in exactly one pst_chunk_done. 0, or
 	 * -EAGAIN (no slot: try again later), or an error (pst_chunk_done never comes). */
 	int (*start)(struct pst_chunk *chunk);
-	void (*cancel)(struct pst_chunk *chunk);  /* optional */
 	/* Optional, per lane: state in lane->path_state[index]; idle is called when the
 	 * lane has nothing else to do and returns false when it is done with tidying. */
 	int (*lane_open)(struct pst_lane *lane, unsigned index, struct pst_err *err);
@@ -428,7 +427,6 @@ struct pst_engine_ops {
 	int (*poll)(struct pst_engine *engine); /* flush, reap; how many were reaped */
 	/* Sleeps until a completion, the wake_fd, or timeout_us (-1: none); reaps. */
 	int (*wait)(struct pst_engine *engine, int64_t timeout_us);
-	int (*cancel)(struct pst_engine *engine, struct pst_call *call);
 };
 
 /* ---- what exists, in order of preference: core/backends.c ------------------- */

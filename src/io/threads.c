@@ -192,29 +192,6 @@ static int threads_wait(struct pst_engine *engine, int64_t timeout_us)
 	return threads_poll(engine);
 }
 
-/* A call that a worker has begun cannot be called back. */
-static int threads_cancel(struct pst_engine *engine, struct pst_call *call)
-{
-	struct pst_call **at;
-	int ret = -EALREADY;
-
-	pthread_mutex_lock(&engine->lock);
-	for (at = &engine->head; *at; at = &(*at)->next) {
-		if (*at != call)
-			continue;
-		*at = call->next;
-		if (engine->tail == &call->next)
-			engine->tail = at;
-		engine->queued--;
-		call->result = -ECANCELED;
-		put_ended(engine, call);
-		ret = 0;
-		break;
-	}
-	pthread_mutex_unlock(&engine->lock);
-	return ret;
-}
-
 const struct pst_engine_ops pst_engine_threads = {
 	.name = "threads",
 	.open = threads_open,
@@ -222,5 +199,4 @@ const struct pst_engine_ops pst_engine_threads = {
 	.submit = threads_submit,
 	.poll = threads_poll,
 	.wait = threads_wait,
-	.cancel = threads_cancel,
 };

@@ -23,8 +23,7 @@
  * 16 of 1 MiB each 5.4 GB/s, batched into some of 4 MiB 4.3). */
 #define ALONE_BYTES (256u << 10)
 #define REAP_MAX 16
-#define TAG_WAKE 1u   /* user_data of the eventfd's read */
-#define TAG_CANCEL 2u /* of a cancel; what it did shows in the call itself */
+#define TAG_WAKE 1u /* user_data of the eventfd's read */
 /* io_uring_enter that fails, for want of memory mostly, is made again after so long, and
  * given up when it has failed so often in a row. */
 #define RETRY_US 1000
@@ -191,7 +190,7 @@ static void give_up(struct pst_engine *engine, int code)
 
 		if (data == TAG_WAKE) {
 			engine->wake_armed = false;
-		} else if (data != TAG_CANCEL) {
+		} else {
 			engine->inflight--;
 			pass_on(engine, (struct pst_call *)(uintptr_t)data); /* it has room */
 		}
@@ -289,7 +288,7 @@ static int reap(struct pst_engine *engine)
 	for (unsigned i = 0; i < n; i++) {
 		if (cqes[i]->user_data == TAG_WAKE) {
 			engine->wake_armed = false;
-		} else if (cqes[i]->user_data != TAG_CANCEL) {
+		} else {
 			calls[count] = io_uring_cqe_get_data(cqes[i]);
 			calls[count++]->result = cqes[i]->res;
 		}
@@ -327,20 +326,6 @@ static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
 	return reap(engine) + (engine->gave_up ? engine->heir_ops->poll(engine->heir) : 0);
 }
 
-static int uring_cancel(struct pst_engine *engine, struct pst_call *call)
-{
-	struct io_uring_sqe *sqe;
-
-	if (engine->gave_up)
-		return engine->heir_ops->cancel(engine->heir, call);
-	sqe = io_uring_get_sqe(&engine->ring);
-	if (!sqe)
-		return -EAGAIN;
-	io_uring_prep_cancel(sqe, call, 0);
-	io_uring_sqe_set_data64(sqe, TAG_CANCEL);
-	return 0;
-}
-
 const struct pst_engine_ops pst_engine_uring = {
 	.name = "uring",
 	.open = uring_open,
@@ -349,5 +334,4 @@ const struct pst_engine_ops pst_engine_uring = {
 	.submit = uring_submit,
 	.poll = uring_poll,
 	.wait = uring_wait,
-	.cancel = uring_cancel,
 };

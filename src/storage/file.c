@@ -191,11 +191,6 @@ static int file_sync(struct pst_io *io)
 	return start(io, PST_IO_SYNC);
 }
 
-static int file_cancel(struct pst_io *io)
-{
-	return io->lane->engine_ops->cancel(io->lane->engine, &io->call);
-}
-
 /* Everything with a path in it that no other storage claims. */
 static bool file_match(const char *url)
 {
@@ -210,7 +205,6 @@ const struct pst_storage_ops pst_storage_file = {
 	.fill = file_fill,
 	.drain = file_drain,
 	.sync = file_sync,
-	.cancel = file_cancel,
 	.commit = pst_file_commit,
 	.abort = pst_file_abort,
 	.length = pst_file_length,
