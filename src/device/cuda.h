@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the parts of device cuda share: cuda.c (opening, memory), cuda_copy.c
- * (copiers, peer copies), cuda_stream.c (stream order), cuda_ipc.c (memory between
- * processes).
+ * (copiers), cuda_peer.c (between devices), cuda_stream.c (stream order), cuda_ipc.c
+ * (memory between processes).
  */
 #ifndef PST_DEVICE_CUDA_H
 #define PST_DEVICE_CUDA_H
@@ -14,6 +14,8 @@
 #include "device/cuda_api.h"
 
 #define PST_CUDA_IMPORTS_MAX 256
+/* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that lie further apart. */
+#define PST_CUDA_PITCH_MAX 2147483647u
 
 struct pst_cuda_device {
 	const struct pst_cuda *api;

@@ -6,9 +6,7 @@
  * it there (tests/standin/README.md).
  */
 #include <assert.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "device/cuda.h"
 
@@ -20,27 +18,22 @@
 #define BATCH_MAX 64
 /* Two rows go by the copy engine, however far apart they lie in one allocation, and cost
  * little more than one: 3.2 us, not 2.5 (H200). So two small ones go as one. */
-#define PAIR_NEAR 8   /* so many later ones are looked at for a second row */
-#define PAIR_PAUSE 64 /* copies that go singly after a pair was refused */
-/* 64 MiB from another GPU take 0.2 ms (349 GB/s, H200 pairs), and a thread that slept
- * 0.1 to 0.3 ms to come back: who copies a model piece by piece looks on instead, twice as
- * long as that and a little. */
-#define PEER_BYTES_NS 150u
-#define PEER_LOOK_NS 50000u
+#define PAIR_NEAR 8 /* so many later ones are looked at for a second row */
+#define KNOWN 4	    /* allocations that a copier remembers */
 #define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
 #define EVENTS_FIRST 8 /* made when it opens, the others each with the first ticket that
 			* takes its place: a first request is not to wait for 8 times 512 */
-/* CU_DEVICE_ATTRIBUTE_MAX_PITCH: the driver refuses rows that lie further apart. */
-#define PITCH_MAX 2147483647u
 
 struct small {
 	char *dst;
 	const char *src;
 	uint64_t len;
+	uint64_t base; /* of the allocation that dst lies in */
 	int *refused;
 };
 
 struct pst_copier {
+	struct penstock_device *dev;
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
@@ -56,7 +49,11 @@ struct pst_copier {
 	size_t lens[BATCH_MAX];
 	int *refused[BATCH_MAX];
 	struct small small[BATCH_MAX];
-	unsigned small_count, single; /* copies that are not to go in pairs any more */
+	unsigned small_count;
+	struct {
+		uint64_t base, len;
+	} known[KNOWN]; /* of the device's allocations, the last ones asked for */
+	unsigned known_count;
 };
 
 void pst_cuda_copier_close(struct pst_copier *cp)
@@ -86,6 +83,7 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 
 	if (!cp)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copier");
+	cp->dev = dev;
 	cp->cuda = c;
 	ret = pst_cuda_retain(c, &cp->ctx, err);
 	if (ret) {
@@ -159,7 +157,7 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 
 	if (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len))
 		return copy_row(cp, r->dst, r->src, r->row_len * r->rows, in);
-	if (r->dst_pitch <= PITCH_MAX && r->src_pitch <= PITCH_MAX)
+	if (r->dst_pitch <= PST_CUDA_PITCH_MAX && r->src_pitch <= PST_CUDA_PITCH_MAX)
 		return copy_2d(cp, r, in);
 	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
 		rc = copy_row(cp, (char *)r->dst + row * r->dst_pitch,
@@ -202,7 +200,7 @@ static void hand_on(struct pst_copier *cp)
 	cp->put_off = 0;
 }
 
-/* Two as the rows of one: the driver asks that they lie in one allocation. */
+/* Two as the rows of one. */
 static bool pair(struct pst_copier *cp, const struct small *a, const struct small *b)
 {
 	const struct small *low = a->src < b->src ? a : b, *high = low == a ? b : a;
@@ -227,8 +225,8 @@ static bool may_pair(const struct small *a, const struct small *b)
 		dst = -dst;
 		src = -src;
 	}
-	return b->len == a->len && dst >= len && src >= len && dst <= (ptrdiff_t)PITCH_MAX &&
-	       src <= (ptrdiff_t)PITCH_MAX;
+	return b->len == a->len && b->base == a->base && dst >= len && src >= len && dst <= (ptrdiff_t)PST_CUDA_PITCH_MAX &&
+	       src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
 }
 
 static void hand_on_small(struct pst_copier *cp)
@@ -245,14 +243,10 @@ static void hand_on_small(struct pst_copier *cp)
 			continue; /* went with an earlier one */
 		while (k <= last && !may_pair(&all[i], &all[k]))
 			k++;
-		if (k <= last && !cp->single) {
-			if (pair(cp, &all[i], &all[k])) {
-				all[k].len = 0;
-				continue;
-			}
-			cp->single = PAIR_PAUSE;
+		if (k <= last && pair(cp, &all[i], &all[k])) {
+			all[k].len = 0;
+			continue;
 		}
-		cp->single -= cp->single > 0;
 		rc = copy_in_1d(cp, all[i].dst, all[i].src, all[i].len);
 		if (rc == PST_CU_OK)
 			continue;
@@ -274,13 +268,33 @@ static bool is_small(const struct pst_rect *r, bool in)
 	return in && r->refused && r->rows == 1 && r->row_len >= 2 && r->row_len <= SMALL_COPY;
 }
 
-static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in)
+/* Where the allocation begins that these bytes lie in; 0: nobody knows one. A batch with
+ * an address that is none of the device's does not come back (H200), so what is put off
+ * has been asked for. What was freed since is the caller's error as ever. */
+static uint64_t allocation(struct pst_copier *cp, const void *at, uint64_t len)
+{
+	uint64_t from = (uintptr_t)at;
+	struct pst_memory mem;
+
+	for (unsigned i = 0; i < KNOWN; i++)
+		if (from >= cp->known[i].base && len <= cp->known[i].len &&
+		    from - cp->known[i].base <= cp->known[i].len - len)
+			return cp->known[i].base;
+	if (cp->dev->ops->classify(cp->dev, at, &mem) != 1 || len > mem.len ||
+	    from - mem.base > mem.len - len)
+		return 0;
+	cp->known[cp->known_count % KNOWN].base = mem.base;
+	cp->known[cp->known_count++ % KNOWN].len = mem.len;
+	return mem.base;
+}
+
+static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in, uint64_t base)
 {
 	unsigned i;
 
 	if (is_small(r, in)) {
 		cp->small[cp->small_count++] =
-			(struct small){r->dst, r->src, r->row_len, r->refused};
+			(struct small){r->dst, r->src, r->row_len, base, r->refused};
 		return;
 	}
 	i = cp->put_off++;
@@ -301,15 +315,19 @@ static bool has_room(const struct pst_copier *cp, const struct pst_rect *r, bool
 
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
-	bool entered, later = is_small(r, in) || can_put_off(cp, r, in);
+	uint64_t base = 0;
+	bool entered, later;
 	enum pst_cu_result rc;
 
+	if (is_small(r, in) || can_put_off(cp, r, in))
+		base = allocation(cp, in ? r->dst : r->src, r->row_len * r->rows);
+	later = base;
 	if (in)
 		cp->used_in = true;
 	else
 		cp->used_out = true;
 	if (later && has_room(cp, r, in)) {
-		put_off(cp, r, in);
+		put_off(cp, r, in, base);
 		return 0;
 	}
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
@@ -318,7 +336,7 @@ static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 			hand_on_small(cp);
 		else
 			hand_on(cp);
-		put_off(cp, r, in);
+		put_off(cp, r, in, base);
 		pst_cuda_leave(cp->cuda->api, entered);
 		return 0;
 	}
@@ -455,128 +473,4 @@ int pst_cuda_alive(struct pst_copier *cp)
 		rc = api->cuEventQuery(cp->events[0]);
 	pst_cuda_leave(api, entered);
 	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
-}
-
-/* ---- device to device ---- */
-
-static int open_peer(struct pst_cuda_device *c, struct pst_err *err)
-{
-	enum pst_cu_result rc = PST_CU_OK;
-
-	if (c->peer && c->peer_done)
-		return 0;
-	if (!c->peer)
-		rc = c->api->cuStreamCreateWithPriority(&c->peer, PST_CU_STREAM_NON_BLOCKING, 0);
-	if (rc == PST_CU_OK && !c->peer_done)
-		rc = c->api->cuEventCreate(&c->peer_done,
-					   PST_CU_EVENT_NO_TIMING | PST_CU_EVENT_BLOCKING);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "making a stream for peer copies");
-}
-
-/* Asked for once a pair; copies work without it too, through host memory. */
-static void open_access(struct pst_cuda_device *to, struct pst_cuda_device *from,
-			struct pst_cu_ctx *from_ctx)
-{
-	unsigned long long bit = 1ull << (from->ordinal & 63);
-
-	if (to == from || to->peers_open & bit)
-		return;
-	to->peers_open |= bit;
-	to->api->cuCtxEnablePeerAccess(from_ctx, 0);
-}
-
-static enum pst_cu_result queue_rows(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
-				     struct pst_cu_ctx *from_ctx, const struct pst_rect *r)
-{
-	const struct pst_cuda *api = to->api;
-	pst_cu_ptr dst = (uintptr_t)r->dst, src = (uintptr_t)r->src;
-	enum pst_cu_result rc = PST_CU_OK;
-	struct pst_cu_memcpy2d c = {
-		.src_type = PST_CU_MEMTYPE_UNIFIED,
-		.src_dev = src,
-		.src_pitch = r->src_pitch,
-		.dst_type = PST_CU_MEMTYPE_UNIFIED,
-		.dst_dev = dst,
-		.dst_pitch = r->dst_pitch,
-		.width_bytes = r->row_len,
-		.height = r->rows,
-	};
-
-	if (r->rows == 1 || (r->src_pitch == r->row_len && r->dst_pitch == r->row_len))
-		return api->cuMemcpyPeerAsync(dst, to_ctx, src, from_ctx, r->row_len * r->rows,
-					      to->peer);
-	if (r->dst_pitch <= PITCH_MAX && r->src_pitch <= PITCH_MAX)
-		return api->cuMemcpy2DAsync(&c, to->peer);
-	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
-		rc = api->cuMemcpyPeerAsync(dst + row * r->dst_pitch, to_ctx,
-					    src + row * r->src_pitch, from_ctx, r->row_len,
-					    to->peer);
-	return rc;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-/* Looks on for as long as the copy should take, then sleeps. */
-static enum pst_cu_result await_peer(struct pst_cuda_device *to, uint64_t len)
-{
-	uint64_t until = now_ns() + PEER_LOOK_NS + len / PEER_BYTES_NS;
-	enum pst_cu_result rc;
-
-	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
-	       now_ns() < until)
-		sched_yield(); /* whoever has something to do goes first */
-	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
-}
-
-/* In the context of `to`, under its peer_lock. */
-static int copy_and_wait(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
-			 struct pst_cuda_device *from, struct pst_cu_ctx *from_ctx,
-			 const struct pst_rect *rect, struct pst_err *err)
-{
-	enum pst_cu_result rc;
-	int ret = open_peer(to, err);
-
-	if (ret)
-		return ret;
-	open_access(to, from, from_ctx);
-	rc = queue_rows(to, to_ctx, from_ctx, rect);
-	if (rc == PST_CU_OK)
-		rc = to->api->cuEventRecord(to->peer_done, to->peer);
-	if (rc == PST_CU_OK)
-		rc = await_peer(to, rect->row_len * rect->rows);
-	if (rc == PST_CU_OK)
-		return 0;
-	to->api->cuStreamSynchronize(to->peer); /* rows may still be moving */
-	return pst_cuda_fail(err, rc, "copying between devices");
-}
-
-int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
-		       const struct pst_rect *rect, struct pst_err *err)
-{
-	struct pst_cuda_device *to = dst->priv, *from = src->priv;
-	struct pst_cu_ctx *to_ctx, *from_ctx;
-	enum pst_cu_result rc;
-	bool entered;
-	int ret;
-
-	if (dst->ops != src->ops)
-		return -EXDEV;
-	ret = pst_cuda_retain(to, &to_ctx, err);
-	if (!ret)
-		ret = pst_cuda_retain(from, &from_ctx, err);
-	if (ret)
-		return ret;
-	pthread_mutex_lock(&to->peer_lock);
-	rc = pst_cuda_enter(to->api, to_ctx, &entered);
-	ret = rc == PST_CU_OK ? copy_and_wait(to, to_ctx, from, from_ctx, rect, err)
-			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
-	pst_cuda_leave(to->api, entered);
-	pthread_mutex_unlock(&to->peer_lock);
-	return ret;
 }

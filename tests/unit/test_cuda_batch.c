@@ -67,7 +67,6 @@ static void a_refusal_is_its_own(void **state)
 	int refused[3] = {0};
 
 	(void)state;
-	standin_only(); /* see tests/standin/README.md: the real one does not come back */
 	memset(host, 0x11, 3 * 32768);
 	memset(host + MIB, 0, 3 * 32768);
 	for (int i = 0; i < 3; i++) {
@@ -75,11 +74,11 @@ static void a_refusal_is_its_own(void **state)
 		struct pst_rect r = flat(to, host + i * 32768, 32768);
 
 		r.refused = &refused[i];
-		assert_int_equal(ops->copy_in(cp, &r), 0);
+		/* An address of no allocation is not put off with others. */
+		assert_int_equal(ops->copy_in(cp, &r), i == 1 ? -EINVAL : 0);
 	}
 	finish();
 	assert_int_equal(refused[0], 0);
-	assert_int_equal(refused[1], -EINVAL);
 	assert_int_equal(refused[2], 0);
 	assert_int_equal(out(host + MIB, mem, 32768), 0);
 	assert_int_equal(out(host + MIB + 2 * 32768, mem + 2 * 32768, 32768), 0);
@@ -178,11 +177,11 @@ static void a_small_refusal_is_its_own(void **state)
 		struct pst_rect r = flat(to, host + i * 4096, 4096);
 
 		r.refused = &refused[i];
-		assert_int_equal(ops->copy_in(cp, &r), 0);
+		/* An address of no allocation is not put off with others. */
+		assert_int_equal(ops->copy_in(cp, &r), i == 1 ? -EINVAL : 0);
 	}
 	finish();
 	assert_int_equal(refused[0], 0);
-	assert_int_equal(refused[1], -EINVAL);
 	assert_int_equal(refused[2], 0);
 	assert_int_equal(out(back, mem, sizeof(back)), 0);
 	finish();

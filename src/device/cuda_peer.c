@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between devices of device cuda, one at a time for each destination, waited for:
+ * penstock_copy comes here, and who shares a model with other ranks. Never on a lane.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "device/cuda.h"
+
+/* 64 MiB from another GPU take 0.2 ms (349 GB/s, H200 pairs), and a thread that slept
+ * 0.1 to 0.3 ms to come back: who copies a model piece by piece looks on instead, twice as
+ * long as that and a little. */
+#define PEER_BYTES_NS 150u
+#define PEER_LOOK_NS 50000u
+
+static int open_peer(struct pst_cuda_device *c, struct pst_err *err)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+
+	if (c->peer && c->peer_done)
+		return 0;
+	if (!c->peer)
+		rc = c->api->cuStreamCreateWithPriority(&c->peer, PST_CU_STREAM_NON_BLOCKING, 0);
+	if (rc == PST_CU_OK && !c->peer_done)
+		rc = c->api->cuEventCreate(&c->peer_done,
+					   PST_CU_EVENT_NO_TIMING | PST_CU_EVENT_BLOCKING);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "making a stream for peer copies");
+}
+
+/* Asked for once a pair; copies work without it too, through host memory. */
+static void open_access(struct pst_cuda_device *to, struct pst_cuda_device *from,
+			struct pst_cu_ctx *from_ctx)
+{
+	unsigned long long bit = 1ull << (from->ordinal & 63);
+
+	if (to == from || to->peers_open & bit)
+		return;
+	to->peers_open |= bit;
+	to->api->cuCtxEnablePeerAccess(from_ctx, 0);
+}
+
+static enum pst_cu_result queue_rows(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
+				     struct pst_cu_ctx *from_ctx, const struct pst_rect *r)
+{
+	const struct pst_cuda *api = to->api;
+	pst_cu_ptr dst = (uintptr_t)r->dst, src = (uintptr_t)r->src;
+	enum pst_cu_result rc = PST_CU_OK;
+	struct pst_cu_memcpy2d c = {
+		.src_type = PST_CU_MEMTYPE_UNIFIED,
+		.src_dev = src,
+		.src_pitch = r->src_pitch,
+		.dst_type = PST_CU_MEMTYPE_UNIFIED,
+		.dst_dev = dst,
+		.dst_pitch = r->dst_pitch,
+		.width_bytes = r->row_len,
+		.height = r->rows,
+	};
+
+	if (r->rows == 1 || (r->src_pitch == r->row_len && r->dst_pitch == r->row_len))
+		return api->cuMemcpyPeerAsync(dst, to_ctx, src, from_ctx, r->row_len * r->rows,
+					      to->peer);
+	if (r->dst_pitch <= PST_CUDA_PITCH_MAX && r->src_pitch <= PST_CUDA_PITCH_MAX)
+		return api->cuMemcpy2DAsync(&c, to->peer);
+	for (uint64_t row = 0; row < r->rows && rc == PST_CU_OK; row++)
+		rc = api->cuMemcpyPeerAsync(dst + row * r->dst_pitch, to_ctx,
+					    src + row * r->src_pitch, from_ctx, r->row_len,
+					    to->peer);
+	return rc;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Looks on for as long as the copy should take, then sleeps. */
+static enum pst_cu_result await_peer(struct pst_cuda_device *to, uint64_t len)
+{
+	uint64_t until = now_ns() + PEER_LOOK_NS + len / PEER_BYTES_NS;
+	enum pst_cu_result rc;
+
+	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
+	       now_ns() < until)
+		sched_yield(); /* whoever has something to do goes first */
+	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
+}
+
+/* In the context of `to`, under its peer_lock. */
+static int copy_and_wait(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
+			 struct pst_cuda_device *from, struct pst_cu_ctx *from_ctx,
+			 const struct pst_rect *rect, struct pst_err *err)
+{
+	enum pst_cu_result rc;
+	int ret = open_peer(to, err);
+
+	if (ret)
+		return ret;
+	open_access(to, from, from_ctx);
+	rc = queue_rows(to, to_ctx, from_ctx, rect);
+	if (rc == PST_CU_OK)
+		rc = to->api->cuEventRecord(to->peer_done, to->peer);
+	if (rc == PST_CU_OK)
+		rc = await_peer(to, rect->row_len * rect->rows);
+	if (rc == PST_CU_OK)
+		return 0;
+	to->api->cuStreamSynchronize(to->peer); /* rows may still be moving */
+	return pst_cuda_fail(err, rc, "copying between devices");
+}
+
+int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
+		       const struct pst_rect *rect, struct pst_err *err)
+{
+	struct pst_cuda_device *to = dst->priv, *from = src->priv;
+	struct pst_cu_ctx *to_ctx, *from_ctx;
+	enum pst_cu_result rc;
+	bool entered;
+	int ret;
+
+	if (dst->ops != src->ops)
+		return -EXDEV;
+	ret = pst_cuda_retain(to, &to_ctx, err);
+	if (!ret)
+		ret = pst_cuda_retain(from, &from_ctx, err);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&to->peer_lock);
+	rc = pst_cuda_enter(to->api, to_ctx, &entered);
+	ret = rc == PST_CU_OK ? copy_and_wait(to, to_ctx, from, from_ctx, rect, err)
+			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
+	pst_cuda_leave(to->api, entered);
+	pthread_mutex_unlock(&to->peer_lock);
+	return ret;
+}
