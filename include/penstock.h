@@ -562,8 +562,8 @@ struct penstock_queue_opts {
 	 * _poll and _wait of this queue. No thread is woken for them, which saves most
 	 * of the time and CPU of a small read. All calls but penstock_cancel must then
 	 * come from the thread that opened the queue (-EPERM). Longer requests, those in
-	 * stream order and those for other devices go to the devices' lanes. The device
-	 * stays open until the queue is closed.
+	 * stream order and those with parts on other devices go to the devices' lanes. The
+	 * device stays open until the queue is closed.
 	 */
 	struct penstock_device *own_lane;
 };

@@ -246,6 +246,8 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 	if (ret)
 		return ret;
 	pst_queue_free_harvested(q);
+	if (q->own)
+		pst_own_turn(q->own, 0); /* whoever comes without time to wait gets on too */
 	max = max || done ? max : UINT32_MAX;
 	min = min < max ? min : max;
 	for (;;) {

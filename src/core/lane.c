@@ -355,6 +355,13 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
+/* A queue's own lane, whose owner need not wait for anything more. */
+static bool owner_may_go(const struct pst_lane *lane)
+{
+	return lane->ended && (atomic_load_explicit(lane->ended, memory_order_relaxed) ||
+			       !atomic_load_explicit(lane->inflight, memory_order_relaxed));
+}
+
 static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
@@ -370,7 +377,7 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	    atomic_load_explicit(&lane->pump->forget_turn, memory_order_relaxed) ==
 		    atomic_load_explicit(&lane->forget_turn, memory_order_relaxed) &&
 	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) &&
-	    !(lane->ended && atomic_load_explicit(lane->ended, memory_order_relaxed)))
+	    !owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
 }

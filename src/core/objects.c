@@ -383,10 +383,8 @@ void penstock_device_close(struct penstock_device *dev)
 		return; /* the parent's */
 	pthread_mutex_lock(&device_lock);
 	if (--dev->refs == 0) {
-		while (atomic_load_explicit(&dev->guests, memory_order_acquire)) {
-			help_own_lanes();
+		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 			sched_yield();
-		}
 		for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
 			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);

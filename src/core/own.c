@@ -64,12 +64,14 @@ static void free_own(struct pst_own *o, struct penstock_device *dev)
 }
 
 int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *ended,
-		 struct pst_own **out, struct pst_err *err)
+		 const _Atomic unsigned *inflight, struct pst_own **out, struct pst_err *err)
 {
 	struct pst_own *o;
 	struct pst_pump *pump;
-	int ret;
+	int ret = pst_owned(dev->generation, err);
 
+	if (ret)
+		return ret;
 	if (penstock_device_open(dev->name, NULL, &dev) < 0)
 		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE, "the device is being closed");
 	ret = pst_device_start_pump(dev, err);
@@ -83,6 +85,7 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 	o->lane.pump = pump;
 	o->lane.wake_fd = -1;
 	o->lane.ended = ended;
+	o->lane.inflight = inflight;
 	ret = open_lane(o, pump, err);
 	if (ret) {
 		free_own(o, dev);
@@ -129,11 +132,14 @@ int pst_own_check(const struct pst_own *o, struct pst_err *err)
 
 bool pst_own_takes(const struct pst_own *o, const struct pst_request *req)
 {
-	return req->pump == o->lane.pump && !req->stream && req->total <= PENSTOCK_OWN_LANE_MAX;
+	/* Nor with parts on other devices: who closes one of those waits for them. */
+	return req->pump == o->lane.pump && !req->stream && !req->others &&
+	       req->total <= PENSTOCK_OWN_LANE_MAX;
 }
 
 void pst_own_hand_in(struct pst_own *o, struct pst_request *req)
 {
+	req->report.engine_why = o->lane.engine_why.why;
 	take(o);
 	pst_lane_requeue(&o->lane, req);
 	let(o);

@@ -12,10 +12,10 @@
 struct pst_own;
 struct pst_pump;
 
-/* Keeps the device open until it is closed. `ended`: the queue's list, which ends a
- * turn's wait when something is there. */
+/* Keeps the device open until it is closed. A turn's wait ends when something is on the
+ * queue's list `ended`, and when nothing of it is in flight. */
 int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *ended,
-		 struct pst_own **out, struct pst_err *err);
+		 const _Atomic unsigned *inflight, struct pst_own **out, struct pst_err *err);
 /* Nothing in flight. */
 void pst_own_close(struct pst_own *o);
 

@@ -42,8 +42,9 @@ struct pst_lane {
 	struct pst_pump *pump;
 	unsigned index;
 	bool borrowed;		/* by a caller's thread, for one request; calls at once */
-	_Atomic(struct pst_request *) *ended; /* a queue's own lane: the list that ends a
-					       * sleep; else NULL */
+	_Atomic(struct pst_request *) *ended; /* a queue's own lane: it sleeps while this
+					       * list is empty; else NULL */
+	const _Atomic unsigned *inflight;     /* and something is to come onto it */
 	pthread_t thread;
 	const struct pst_engine_ops *engine_ops;
 	struct pst_engine *engine;

@@ -85,7 +85,8 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		req->link = q->free;
 		q->free = req;
 	}
-	if (opts.own_lane && pst_own_open(opts.own_lane, &q->ended, &q->own, &err)) {
+	if (opts.own_lane &&
+	    pst_own_open(opts.own_lane, &q->ended, &q->inflight, &q->own, &err)) {
 		penstock_queue_close(q);
 		return pst_err_publish(&err);
 	}
@@ -562,7 +563,7 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 	struct pst_err err;
 	unsigned taken = 0;
 
-	if (q->own && pst_own_check(q->own, &err))
+	if (q->own && pst_queue_check(q, &err))
 		return pst_err_publish(&err);
 	for (; taken < count; taken++) {
 		const struct penstock_req *from =

@@ -10,9 +10,14 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/pump.h"
+#include "core/queue.h"
 
 #define N 200
 #define MAX (1u << 20)
@@ -272,6 +277,75 @@ static void needs_no_lane(void **state)
 	penstock_close(st);
 }
 
+/* Whoever asks again and again, and never waits, comes to the end as well. */
+static void never_waits(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg seg;
+	struct penstock_req req;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	open_queue(host);
+	for (unsigned min = 0; min < 2; min++) {
+		time_t until = time(NULL) + 60;
+		int n = 0;
+
+		req = read_of(st, &seg, host, back, 0, 100000);
+		submit(&req);
+		while (!n && time(NULL) < until)
+			n = penstock_wait(q, done, min, 2, min ? 0 : -1);
+		assert_int_equal(n, 1);
+		assert_int_equal(done[0].result, 100000);
+	}
+	penstock_close(st);
+}
+
+/* The last one in flight may have been one that nobody harvests, and have ended just
+ * before its owner comes to sleep. */
+static void nothing_in_flight(void **state)
+{
+	(void)state;
+	open_queue(host);
+	for (unsigned i = 0; i < 100000; i++) /* looks on for a moment, then would sleep */
+		pst_own_turn(q->own, -1);
+}
+
+/* Opened where io_uring cannot be had any more: the report says so. */
+static void engine_of_its_own(void **state)
+{
+	struct rlimit were, limit;
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg seg;
+	struct penstock_req req;
+	int fds[3];
+
+	(void)state;
+	assert_int_equal(penstock_open(file, NULL, &st), 0);
+	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
+	for (unsigned i = 0; i < COUNT(fds); i++)
+		fds[i] = dup(0); /* the queue's, the lane's, and the one too many */
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
+	limit = (struct rlimit){(rlim_t)fds[2], were.rlim_max};
+	for (unsigned i = 0; i < COUNT(fds); i++)
+		close(fds[i]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	open_queue(gpu);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &were), 0);
+	assert_int_equal(penstock_alloc(gpu, 100000, &seg.buf), 0);
+	req = read_of(st, &seg, gpu, seg.buf, 0, 100000);
+	submit(&req);
+	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
+	assert_int_equal(done[0].result, 100000);
+	assert_string_equal(done[0].report->engine, "threads");
+	assert_int_not_equal(done[0].report->engine_why, PENSTOCK_WHY_NONE);
+	penstock_free(gpu, seg.buf);
+	penstock_close(st);
+}
+
 /* ---- threads ---- */
 
 static int answers[4];
@@ -316,7 +390,57 @@ static void one_thread(void **state)
 	penstock_close(st);
 }
 
+/* The parent's device has no pump here, and the parent's lane no owner. */
+static void in_a_child(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *mine;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	open_queue(host);
+	opts.own_lane = host;
+	pid = fork();
+	if (!pid)
+		_exit(penstock_queue_open(&opts, &mine) != -EOWNERDEAD ||
+		      penstock_submit(q, NULL, 0, NULL) != -EOWNERDEAD ||
+		      penstock_wait(q, NULL, 0, 0, 0) != -EOWNERDEAD);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 /* ---- what closes ---- */
+
+/* Bytes for another device too: its close waits for them, not for the queue's owner. */
+static void two_devices(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg segs[2];
+	struct penstock_req req;
+	time_t until = time(NULL) + 60;
+	char *mem;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	assert_int_equal(penstock_alloc(gpu, 5000, (void **)&mem), 0);
+	open_queue(host);
+	segs[1] = (struct penstock_seg){.buf = mem, .dev = gpu, .off = 5000, .row_len = 5000};
+	read_of(st, &segs[0], host, back, 0, 5000);
+	req = request(st, segs, 2, PENSTOCK_READ);
+	submit(&req);
+	while (atomic_load(&st->inflight) && time(NULL) < until)
+		sched_yield();
+	assert_int_equal(atomic_load(&gpu->guests), 0);
+	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
+	assert_int_equal(done[0].result, 10000);
+	copy(host, back + 5000, gpu, mem, 5000);
+	assert_memory_equal(back, bytes, 10000);
+	penstock_free(gpu, mem);
+	penstock_close(st);
+}
 
 /* Its own requests are in flight on the thread that closes: only it can end them. */
 static void storage_closes(void **state)
@@ -430,7 +554,12 @@ int main(void)
 		cmocka_unit_test_teardown(writes, end_queue),
 		cmocka_unit_test_teardown(exactly_once, end_queue),
 		cmocka_unit_test_teardown(needs_no_lane, end_queue),
+		cmocka_unit_test_teardown(never_waits, end_queue),
+		cmocka_unit_test_teardown(nothing_in_flight, end_queue),
+		cmocka_unit_test_teardown(engine_of_its_own, end_queue),
 		cmocka_unit_test_teardown(one_thread, end_queue),
+		cmocka_unit_test_teardown(in_a_child, end_queue),
+		cmocka_unit_test_teardown(two_devices, end_queue),
 		cmocka_unit_test_teardown(storage_closes, end_queue),
 		cmocka_unit_test_teardown(other_storage_closes, end_queue),
 		cmocka_unit_test_teardown(queue_closes, end_queue),
