@@ -394,6 +394,16 @@ static enum pst_cu_result record(struct pst_copier *cp)
 	return rc;
 }
 
+/* What was put off does not move: a later ticket must not be taken for its own. */
+static void drop_put_off(struct pst_copier *cp, int code)
+{
+	for (unsigned i = 0; i < cp->put_off; i++)
+		*cp->refused[i] = code;
+	for (unsigned i = 0; i < cp->small_count; i++)
+		*cp->small[i].refused = code;
+	cp->put_off = cp->small_count = 0;
+}
+
 int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 {
 	enum pst_cu_result rc;
@@ -416,11 +426,11 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 			settle(cp);
 	}
 	pst_cuda_leave(cp->cuda->api, entered);
-	cp->used_in = cp->used_out = false;
-	cp->put_off = cp->small_count = 0; /* of a context that is gone: refused with this
-					    * ticket */
-	if (rc != PST_CU_OK)
+	if (rc != PST_CU_OK) {
+		drop_put_off(cp, pst_cuda_errno(rc));
 		return pst_cuda_errno(rc);
+	}
+	cp->used_in = cp->used_out = false;
 	*ticket = ++cp->marked;
 	return 0;
 }

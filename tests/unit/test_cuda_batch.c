@@ -191,6 +191,30 @@ static void a_small_refusal_is_its_own(void **state)
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
 
+/* A context that cannot be entered: what was put off is refused, and no ticket that is
+ * given for other copies later speaks for it. */
+static void put_off_and_dropped(void **state)
+{
+	static const size_t lens[] = {BIG, BIG, 5000};
+	int refused[3] = {0};
+	uint64_t ticket;
+
+	(void)state;
+	standin_only();
+	for (unsigned i = 0; i < 3; i++) {
+		struct pst_rect r = flat(mem + i * MIB, host + i * MIB, lens[i]);
+
+		r.refused = &refused[i];
+		assert_int_equal(ops->copy_in(cp, &r), 0);
+	}
+	standin_fail("cuCtxPushCurrent_v2:1:201");
+	assert_in_range(-ops->mark(cp, &ticket), 1, 4095);
+	standin_fail(NULL);
+	finish();
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_not_equal(refused[i], 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -200,6 +224,7 @@ int main(void)
 		CASE(small_ones_go_in_pairs),
 		CASE(pairs_of_two_allocations),
 		CASE(a_small_refusal_is_its_own),
+		CASE(put_off_and_dropped),
 	};
 
 	check_choose();
