@@ -51,9 +51,4 @@ void pst_queue_free_harvested(struct penstock_queue *q);
 /* Submits one request that the caller waits for: on its own thread if it is small. */
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from);
 
-/* Cuts the request (anew) and refuses what its class forbids. */
-int pst_queue_cut(struct pst_request *req, struct pst_err *err);
-/* Where claiming begins, once it is cut. */
-void pst_queue_open_phase(struct pst_request *req);
-
 #endif

@@ -129,6 +129,14 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 /* What is known of unknown residency: the first chunk was timed. */
 enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
 
+/* admit.c: what is given into a place of a queue, or why not. */
+int pst_req_admit(struct pst_request *req, const struct penstock_req *given,
+		  struct pst_err *err);
+/* Cuts the request (anew) and refuses what its class forbids. */
+int pst_req_cut(struct pst_request *req, struct pst_err *err);
+/* Where claiming begins, once it is cut. */
+void pst_req_open_phase(struct pst_request *req);
+
 /* cut.c: the caller's segment `i`, and its device if it names none. */
 int pst_take_seg(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
 		 struct pst_err *err);

@@ -191,7 +191,7 @@ static int take_late(struct pst_request *req, struct pst_err *err)
 		seg->buf_off = *(const volatile uint64_t *)late->buf_off;
 	if (!late->row_len && !late->off && !late->buf_off)
 		return 0;
-	return pst_queue_cut(req, err);
+	return pst_req_cut(req, err);
 }
 
 /* Nothing of it has been claimed yet. */
@@ -213,7 +213,7 @@ static void begin(struct pst_lane *lane, struct pst_request *req)
 		end_before(lane, req, &err);
 		return;
 	}
-	pst_queue_open_phase(req);
+	pst_req_open_phase(req);
 	if (req->total)
 		pst_lane_requeue(lane, req);
 	else
