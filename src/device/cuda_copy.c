@@ -225,8 +225,8 @@ static bool may_pair(const struct small *a, const struct small *b)
 		dst = -dst;
 		src = -src;
 	}
-	return b->len == a->len && b->base == a->base && dst >= len && src >= len && dst <= (ptrdiff_t)PST_CUDA_PITCH_MAX &&
-	       src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
+	return b->len == a->len && b->base == a->base && dst >= len && src >= len &&
+	       dst <= (ptrdiff_t)PST_CUDA_PITCH_MAX && src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
 }
 
 static void hand_on_small(struct pst_copier *cp)
