@@ -17,7 +17,8 @@
 #include "job/group_link.h"
 
 #define PART_MS 3000  /* what a copy that is under way may still take */
-#define GRACE_MS 2000 /* rank 0 has this longer than all others: it tells who hangs */
+#define GRACE_MS 2000 /* rank 0 has this longer than all others, */
+#define GRACE_PART 8   /* and this part of what they wait: it tells who hangs */
 
 /* ---- rank 0 ---- */
 
@@ -157,6 +158,15 @@ static void spread(struct penstock_group *g, const struct pst_said *said)
 	}
 }
 
+static void write_gone(const struct penstock_group *g, struct pst_note *note)
+{
+	note->code = g->gone.code;
+	note->why = g->gone.why;
+	note->rank = (uint32_t)g->gone.rank;
+	note->gone = 1;
+	snprintf(note->text, sizeof(note->text), "%s", g->gone.text);
+}
+
 /* Meets as rank 0: the answer, which all are sent. */
 static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t until_ms,
 		 const struct pst_note *own, struct pst_said *said, struct pst_note *answer)
@@ -168,11 +178,7 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 	collect(g, parting, until_ms, notes, said);
 	*answer = (struct pst_note){ .seq = g->seq };
 	if (g->gone.rank >= 0) {
-		answer->code = g->gone.code;
-		answer->why = g->gone.why;
-		answer->rank = (uint32_t)g->gone.rank;
-		answer->gone = 1;
-		snprintf(answer->text, sizeof(answer->text), "%s", g->gone.text);
+		write_gone(g, answer);
 	} else {
 		for (unsigned i = g->size; i-- > 0;) {
 			if (notes[i].code < 0) {
@@ -192,7 +198,68 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 	}
 }
 
+/* Drops all that a rank has said. */
+static void drain(struct penstock_group *g, struct pst_link *link)
+{
+	struct pst_said said = g->spare;
+	struct pst_note note;
+
+	while (pst_link_await(link, 0, &note, &said) > 0)
+		if (said.fd >= 0)
+			close(said.fd);
+}
+
+/* Between meetings. Ranks may have come to the next one: their packets stay, unless one
+ * of them has gone, which ends that meeting before it begins. */
+static void look_around(struct penstock_group *g)
+{
+	struct pollfd fds[2 * PST_GROUP_MAX];
+	struct pst_note answer = { .seq = g->seq + 1 };
+
+	for (unsigned i = 0; i < g->size; i++) {
+		fds[2 * i] = (struct pollfd){ i ? g->links[i].sock : -1, 0, 0 };
+		fds[2 * i + 1] = (struct pollfd){ i ? g->links[i].pidfd : -1, POLLIN, 0 };
+	}
+	if (poll(fds, 2 * g->size, 0) <= 0)
+		return;
+	for (unsigned i = 1; i < g->size; i++) {
+		if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
+			continue;
+		drain(g, &g->links[i]); /* its last word may be that it leaves */
+		lose(g, i);
+	}
+	write_gone(g, &answer);
+	for (unsigned i = 1; i < g->size; i++)
+		send_to(g, i, &answer, NULL);
+}
+
 /* ---- the others ---- */
+
+/* Between meetings. Of one that this rank has not come to, rank 0 can only say that it
+ * cannot be. */
+static void listen_in(struct penstock_group *g)
+{
+	struct pst_link *link = &g->links[0];
+	struct pollfd end = { link->pidfd, POLLIN, 0 };
+	bool ended = poll(&end, 1, 0) > 0; /* before what it said is read: no word is lost */
+	struct pst_said said = g->spare;
+	struct pst_note note;
+	int ret;
+
+	while ((ret = pst_link_await(link, 0, &note, &said)) > 0) {
+		if (said.fd >= 0)
+			close(said.fd);
+		if (note.gone)
+			note_gone(g, note.rank, note.code, (enum penstock_why)note.why, note.text);
+	}
+	if (ret < 0 || ended)
+		lose(g, 0);
+}
+
+static uint64_t longest(uint64_t ms)
+{
+	return ms + ms / GRACE_PART + GRACE_MS;
+}
 
 /* Meets as another rank. */
 static void follow(struct penstock_group *g, bool telling, uint64_t until_ms,
@@ -249,7 +316,7 @@ static int meet(struct penstock_group *g, int status, bool telling, struct pst_s
 	if (g->gone.rank >= 0)
 		return gone(g);
 	if (g->rank)
-		follow(g, telling, own.at_ms + g->how.stall_ms + GRACE_MS, &own, said, &answer);
+		follow(g, telling, own.at_ms + longest(g->how.stall_ms), &own, said, &answer);
 	else
 		lead(g, false, telling, 0, &own, said, &answer);
 	if (g->gone.rank >= 0)
@@ -306,6 +373,22 @@ int pst_group_meet(struct penstock_group *g, int status)
 	return meet(g, status, false, g->nothing);
 }
 
+int pst_group_look(struct penstock_group *g)
+{
+	if (g->size > 1 && g->gone.rank < 0) {
+		if (g->rank)
+			listen_in(g);
+		else
+			look_around(g);
+	}
+	return g->gone.rank >= 0 ? gone(g) : 0;
+}
+
+bool pst_group_lost(const struct penstock_group *g)
+{
+	return g->gone.rank >= 0;
+}
+
 void pst_group_part(struct penstock_group *g)
 {
 	struct pst_note own = { .seq = ++g->seq }, answer;
@@ -314,7 +397,7 @@ void pst_group_part(struct penstock_group *g)
 	if (g->size == 1 || (g->rank && (g->links[0].sock < 0 || !g->gone.rank)))
 		return;
 	if (g->rank)
-		follow(g, false, now + limit + GRACE_MS, &own, g->nothing, &answer);
+		follow(g, false, now + longest(limit), &own, g->nothing, &answer);
 	else
 		lead(g, true, false, now + limit, &own, g->nothing, &answer);
 }

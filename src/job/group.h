@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of a group share: ranks that meet, tell each other a few bytes, and
- * learn which of them failed or has gone. Every call is collective: all ranks make it,
- * in the same order. One thread at a time.
+ * learn which of them failed or has gone. Every call but pst_group_look is collective: all
+ * ranks make it, in the same order. One thread at a time.
  */
 #ifndef PST_JOB_GROUP_H
 #define PST_JOB_GROUP_H
@@ -10,6 +10,7 @@
 #include "job/weights.h"
 
 #define PST_GROUP_MAX 64u      /* ranks */
+#define PST_GROUP_WINDOWS_MAX 64u /* of each */
 #define PST_GROUP_SAY_MAX 49152u /* bytes that a rank says at once */
 
 struct penstock_group;
@@ -35,6 +36,12 @@ int pst_group_check_owner(const struct penstock_group *g);
  * "rank N: sentence". After a rank has gone every call fails.
  */
 int pst_group_meet(struct penstock_group *g, int status);
+
+/* Between two meetings, of this rank alone: 0, or that one has gone, which all are told.
+ * A rank that waits for something else calls it now and then. */
+int pst_group_look(struct penstock_group *g);
+/* Whether this rank knows of one that has gone or hangs. */
+bool pst_group_lost(const struct penstock_group *g);
 
 /*
  * Meets, and hands each rank what the others say: `len` bytes and a descriptor or -1.

@@ -358,8 +358,8 @@ static int check(const char *name, unsigned rank, unsigned size,
 	if (opts->hosts ? opts->host >= opts->hosts : opts->host)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"host %u of %u", opts->host, opts->hosts);
-	if (opts->window % 4096 || opts->window > 1u << 30 || opts->windows > 64 ||
-	    opts->windows == 1)
+	if (opts->window % 4096 || opts->window > 1u << 30 ||
+	    opts->windows > PST_GROUP_WINDOWS_MAX || opts->windows == 1)
 		return fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
 			    "windows are 2 to 64, each of whole pages up to 1 GiB");
 	return 0;

@@ -14,6 +14,8 @@
 #include "job/group_window.h"
 
 #define COPIES 64u
+#define SETTLE_NS 2000000000 /* rank 0 waits a little longer before it takes its window away */
+#define LOOK_NS 250000000 /* a read that takes longer: are the other ranks still there? */
 #define FILES_MAX 3072u /* told one by one; the rest together */
 
 struct facts { /* what ranks compare; the files' and what is needed follow */
@@ -24,6 +26,7 @@ _Static_assert(sizeof(struct facts) + FILES_MAX * 8 + PST_NEED_BYTES <= PST_GROU
 
 struct round { /* of this rank's reads, one in each window */
 	bool reading;
+	uint64_t id;
 	struct pst_chunk chunk;
 };
 
@@ -157,7 +160,7 @@ static int start_read(struct move *m, uint64_t round)
 	bit.seg.off = c->begin;
 	bit.seg.row_len = c->end - c->begin;
 	bit.seg.room = m->plan.chunk - c->skip - bit.seg.row_len;
-	ret = pst_load_submit(m->load, m->q, &bit, 1, r, NULL);
+	ret = pst_load_submit(m->load, m->q, &bit, 1, r, &r->id);
 	r->reading = !ret;
 	return ret;
 }
@@ -179,9 +182,16 @@ static int await_read(struct move *m, uint64_t round)
 
 	while (r->reading) {
 		struct round *ended;
+		int ret, n = penstock_wait(m->q, &done, 1, 1, LOOK_NS);
 
-		if (penstock_wait(m->q, &done, 1, 1, -1) != 1)
+		if (n < 0)
 			return pst_weights_retell(EIO, NULL, NULL, PST_NO_OFF);
+		if (!n) {
+			ret = pst_group_look(m->g);
+			if (ret)
+				return ret;
+			continue;
+		}
 		ended = done.user;
 		ended->reading = false;
 		pst_load_done(m->load, ended->chunk.shard, &done);
@@ -353,15 +363,35 @@ static int prepare(struct move *m)
 	return ret ? pst_weights_retell(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
 
+/* Once a rank has gone: reads end early, as far as they can; true: all have. What the store
+ * has in its hands already it may keep for long, and nobody is to wait for that. */
+static bool settle(struct move *m)
+{
+	struct penstock_done done[PST_GROUP_WINDOWS_MAX];
+	unsigned left = 0;
+
+	for (unsigned i = 0; i < m->window_count; i++) {
+		if (!m->rounds[i].reading)
+			continue;
+		penstock_cancel(m->q, m->rounds[i].id); /* it may have ended by itself */
+		left++;
+	}
+	return !left || penstock_wait(m->q, done, left, left, SETTLE_NS) == (int)left;
+}
+
 static int move_all(struct move *m, struct penstock_device *dev)
 {
+	struct penstock_queue *busy = NULL;
 	int ret = pst_windows_open(&m->windows, m->g, m->load, dev,
 				   m->plan.chunk * m->window_count);
 
 	if (!ret)
 		ret = run(m, prepare(m));
-	penstock_queue_close(m->q); /* nothing reads into a window from here on */
-	pst_windows_close(&m->windows, m->g, m->load);
+	if (m->q && pst_group_lost(m->g) && !settle(m))
+		busy = m->q;
+	else
+		penstock_queue_close(m->q); /* nothing reads into a window from here on */
+	pst_windows_close(&m->windows, m->g, m->load, busy);
 	free(m->rounds);
 	free(m->reach);
 	return ret;

@@ -180,10 +180,24 @@ int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct ps
 	return ret < 0 ? ret : 0;
 }
 
-void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load)
+/* The window is not this load's any more. */
+static void leave_own(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
+{
+	struct pst_window *own = &ws->list[ws->rank];
+
+	if (!ws->host)
+		load->held -= ws->len;
+	pst_orphan_leave(busy, load->w, ws->dev, own->ptr, ws->len, ws->host);
+	own->ptr = NULL;
+}
+
+void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
+		       struct penstock_queue *busy)
 {
 	drop_others(ws);
 	pst_group_part(g);
+	if (busy)
+		leave_own(ws, load, busy);
 	if (ws->count)
 		drop_own(ws, load);
 	penstock_device_close(ws->host);

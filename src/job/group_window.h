@@ -21,9 +21,16 @@ struct pst_windows {
 };
 
 /* Collective; a failure on this rank alone is for the next meeting to tell. Closed in
- * any case. */
+ * any case; with a queue whose reads into this rank's window have not ended, both go when
+ * they have. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
-void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load);
+void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
+		       struct penstock_queue *busy);
+
+/* Takes a queue over, and what it reads into; closes both when its reads have ended, which
+ * are from files of `w`. */
+void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,
+		      struct penstock_device *dev, void *ptr, size_t len, bool mapped);
 
 #endif

@@ -8,6 +8,7 @@
 #define PST_JOB_WEIGHTS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -89,6 +90,7 @@ struct penstock_weights {
 	pthread_mutex_t lock;	    /* of sources and config; the only one taken */
 	struct pst_config config;
 	unsigned flags;
+	atomic_uint refs; /* the caller, and reads that are left behind */
 	unsigned shard_count;
 	struct pst_entry *entries; /* by shard, then by place */
 	uint64_t count;
@@ -104,6 +106,9 @@ int pst_shard_same(const struct pst_shard *shard, int fd);
 
 /* The shard as a storage, opened at the first call; the model's. */
 int pst_shard_storage(struct penstock_weights *w, unsigned shard, struct penstock_storage **out);
+
+/* One more penstock_weights_close until it goes. */
+void pst_weights_keep(struct penstock_weights *w);
 
 /* Fills w->config, once: weights_config.c. May block. */
 void pst_weights_read_config(struct penstock_weights *w);

@@ -337,6 +337,7 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 		return pst_weights_no_memory("a model");
 	pthread_mutex_init(&w->lock, NULL);
 	w->flags = opts.flags;
+	w->refs = 1;
 	for (unsigned i = 0; i < count && !ret; i++)
 		ret = paths[i] ? pst_files_find(&w->files, paths[i], &opts)
 			       : pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
@@ -359,9 +360,14 @@ int penstock_weights_open(const char *path, const struct penstock_weights_opts *
 	return penstock_weights_open_list(&path, 1, opts, out);
 }
 
+void pst_weights_keep(struct penstock_weights *w)
+{
+	atomic_fetch_add(&w->refs, 1);
+}
+
 void penstock_weights_close(struct penstock_weights *w)
 {
-	if (!w)
+	if (!w || atomic_fetch_sub(&w->refs, 1) > 1)
 		return;
 	for (unsigned i = 0; i < w->shard_count; i++) {
 		if (w->sources[i].st) {

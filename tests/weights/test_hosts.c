@@ -53,19 +53,20 @@ int __wrap_penstock_wait(struct penstock_queue *q, struct penstock_done *done, u
 
 /* ---- two hosts ---- */
 
-static struct job jobs[AREAS];
+#define HOSTS 2u
+static struct job jobs[HOSTS];
 
 static void two_hosts(unsigned ranks, unsigned reads_max)
 {
-	static const char *const names[AREAS] = { "host-0", "host-1" };
+	static const char *const names[HOSTS] = { "host-0", "host-1" };
 	struct outcome *areas = outcomes;
-	struct seen *all = mmap(NULL, AREAS * sizeof(*all), PROT_READ | PROT_WRITE,
+	struct seen *all = mmap(NULL, HOSTS * sizeof(*all), PROT_READ | PROT_WRITE,
 				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const char *path = model_path();
 	uint64_t length = length_of(path);
 
 	assert_ptr_not_equal(all, MAP_FAILED);
-	for (unsigned h = 0; h < AREAS; h++) {
+	for (unsigned h = 0; h < HOSTS; h++) {
 		jobs[h] = (struct job){ .name = names[h], .path = path, .ranks = ranks,
 					.gpus = ranks,
 					.opts = { .window = 64 << 10, .windows = 3, .host = h,
@@ -74,7 +75,7 @@ static void two_hosts(unsigned ranks, unsigned reads_max)
 		seen = &all[h];
 		begin(&jobs[h]);
 	}
-	for (unsigned h = 0; h < AREAS; h++) {
+	for (unsigned h = 0; h < HOSTS; h++) {
 		uint64_t lowest = UINT64_MAX;
 
 		outcomes = areas + h * RANKS_MAX;
@@ -91,7 +92,7 @@ static void two_hosts(unsigned ranks, unsigned reads_max)
 		assert_int_equal(lowest > length / 3, h);
 	}
 	outcomes = areas;
-	munmap(all, AREAS * sizeof(*all));
+	munmap(all, HOSTS * sizeof(*all));
 }
 
 static void test_hosts(void **state)

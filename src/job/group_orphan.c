@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads that a store still owes when a rank of the group has gone: the caller is told at
+ * once, and a thread waits for them and gives back what they lie in. Called by
+ * group_load.c and group_window.c. The memory must not go before the reads have ended, nor
+ * the model and the device that they use, whose handles the caller may close meanwhile.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "job/group_window.h"
+
+struct orphan {
+	struct penstock_queue *q;
+	struct penstock_weights *w;
+	struct penstock_device *memory, *dev; /* the device, and a reference of its own */
+	void *ptr;
+	size_t len;
+	bool mapped; /* else the device's memory */
+};
+
+static void end(struct orphan *o)
+{
+	penstock_queue_close(o->q); /* waits */
+	if (o->mapped)
+		munmap(o->ptr, o->len);
+	else
+		penstock_free(o->memory, o->ptr); /* fails only for what is none of its memory */
+	penstock_weights_close(o->w);
+	penstock_device_close(o->dev);
+}
+
+static void *orphan_main(void *arg)
+{
+	end(arg);
+	free(arg);
+	return NULL;
+}
+
+static bool start(struct orphan *o)
+{
+	sigset_t all, were;
+	pthread_t thread;
+	int ret;
+
+	sigfillset(&all); /* signals are the application's threads' business */
+	pthread_sigmask(SIG_BLOCK, &all, &were);
+	ret = pthread_create(&thread, NULL, orphan_main, o);
+	pthread_sigmask(SIG_SETMASK, &were, NULL);
+	return !ret && !pthread_detach(thread);
+}
+
+void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,
+		      struct penstock_device *dev, void *ptr, size_t len, bool mapped)
+{
+	struct orphan here, *o = malloc(sizeof(*o));
+
+	here = (struct orphan){ .q = q, .w = w, .memory = dev, .ptr = ptr, .len = len,
+				.mapped = mapped };
+	/* It is open: this is one more reference. */
+	if (penstock_device_open(penstock_device_name(dev), NULL, &here.dev) < 0)
+		here.dev = NULL;
+	pst_weights_keep(w);
+	if (o && here.dev) {
+		*o = here;
+		if (start(o))
+			return;
+	}
+	/* Late is better than memory that goes while something is read into it. */
+	free(o);
+	end(&here);
+}
