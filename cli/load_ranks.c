@@ -41,7 +41,16 @@ static void be_rank(struct loading *l, struct args *a, unsigned rank)
 	_exit(0);
 }
 
-/* What a rank did, with that of the others; its own failure before what it heard. */
+/* Its own failure before what it heard of others in the group. */
+static void take_note(struct loading *l, const struct loading *r)
+{
+	if (r->code && (!l->code || !strncmp(l->text, "rank ", 5))) {
+		l->code = r->code;
+		memcpy(l->text, r->text, sizeof(l->text));
+	}
+}
+
+/* What a rank did, with that of the others. */
 static void merge(struct loading *l, const struct loading *r, unsigned rank)
 {
 	struct part *p = &l->parts[rank];
@@ -49,10 +58,7 @@ static void merge(struct loading *l, const struct loading *r, unsigned rank)
 	*p = r->parts[0];
 	snprintf(p->name, sizeof(p->name), "rank %u: %.40s", rank, r->parts[0].name);
 	p->took = p->took > 0 ? p->took : 1e-9;
-	if (r->code && (!l->code || !strncmp(l->text, "rank ", 5))) {
-		l->code = r->code;
-		memcpy(l->text, r->text, sizeof(l->text));
-	}
+	take_note(l, r);
 	l->files = r->files;
 	l->tensors = r->tensors;
 	l->total += r->total;
@@ -70,6 +76,7 @@ struct ranks {
 	struct loading *all;
 	pid_t pids[DEVICES_MAX]; /* 0: it has ended */
 	unsigned count;
+	int dead; /* the first whose process ended otherwise than it should, -1: none */
 };
 
 static void tell(const struct ranks *r, int signal, bool joined)
@@ -85,12 +92,15 @@ static void mourn(struct ranks *r, unsigned rank, int status)
 {
 	char text[96];
 
-	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && !r->all[rank].group)
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && !r->all[rank].group) {
 		snprintf(text, sizeof(text), "rank %u waited for the others", rank);
-	else
+	} else {
+		if (r->dead < 0)
+			r->dead = (int)rank;
 		snprintf(text, sizeof(text), "the process of rank %u ended: %s %d", rank,
 			 WIFSIGNALED(status) ? "signal" : "status",
 			 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	}
 	load_note(&r->all[rank], EXIT_FAILED, "%s", text);
 	tell(r, SIGTERM, false);
 }
@@ -123,7 +133,7 @@ static void wait_for_all(struct ranks *r)
 
 void load_by_ranks(struct loading *l, struct args *a)
 {
-	struct ranks r = {.count = (unsigned)a->ranks};
+	struct ranks r = {.count = (unsigned)a->ranks, .dead = -1};
 	size_t len = a->ranks * sizeof(*l);
 
 	r.all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -144,6 +154,8 @@ void load_by_ranks(struct loading *l, struct args *a)
 		}
 	}
 	wait_for_all(&r);
+	if (r.dead >= 0) /* whatever came of it for the others */
+		take_note(l, &r.all[r.dead]);
 	for (unsigned i = 0; i < r.count; i++)
 		merge(l, &r.all[i], i);
 	if (load_stopped) { /* whatever the ranks made of it */
