@@ -63,7 +63,8 @@ struct state {
 	pthread_mutex_t lock;	/* of what follows; alone, never during a driver's call */
 	pthread_cond_t work, done;
 	struct window *due, *closed;
-	bool closing, stop;	/* it is at one; it is to end */
+	struct window *closing;	/* that it is at */
+	bool stop;
 };
 
 /* Does DMA alone fill the page cache? Where nobody knows, a CPU counts as having done
@@ -200,34 +201,57 @@ static void *closer_main(void *arg)
 	while (await_due(s)) {
 		struct window *w = pop(&s->due);
 
-		s->closing = true;
+		s->closing = w;
 		pthread_mutex_unlock(&s->lock);
 		close_window(w);
 		pthread_mutex_lock(&s->lock);
 		push(&s->closed, w);
-		s->closing = false;
+		s->closing = NULL;
 		pthread_cond_signal(&s->done);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return NULL;
 }
 
-/* Takes closed windows back; all that are due, or one if that may be closed here. */
-static void take_back(struct state *s, bool all)
+/* Closes one that is due here. Under the lock, but for the driver's call. */
+static void close_one(struct state *s, struct window **due)
+{
+	struct window *w = pop(due);
+
+	pthread_mutex_unlock(&s->lock);
+	close_window(w);
+	pthread_mutex_lock(&s->lock);
+	push(&s->closed, w);
+}
+
+/* Takes closed windows back, or one that is due if that may be closed here. */
+static void take_back(struct state *s)
 {
 	pthread_mutex_lock(&s->lock);
-	while (s->due && (all || (!s->closed && may_unregister(s->due)))) {
-		struct window *w = pop(&s->due);
-
-		pthread_mutex_unlock(&s->lock);
-		close_window(w);
-		pthread_mutex_lock(&s->lock);
-		push(&s->closed, w);
-	}
-	while (s->closing && all)
-		pthread_cond_wait(&s->done, &s->lock);
+	if (!s->closed && s->due && may_unregister(s->due))
+		close_one(s, &s->due);
 	while (s->closed)
 		push(&s->free, pop(&s->closed));
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* All that are due on a device that closes (NULL: on any). Those of others wait for what
+ * keeps theirs busy, which may wait for whoever closes this one. */
+static void close_due(struct state *s, const struct penstock_device *dev)
+{
+	struct window **at = &s->due;
+
+	pthread_mutex_lock(&s->lock);
+	while (*at) {
+		if (dev && (*at)->dev != dev) {
+			at = &(*at)->next;
+			continue;
+		}
+		close_one(s, at);
+		at = &s->due; /* the list may be another meanwhile */
+	}
+	while (s->closing && (!dev || s->closing->dev == dev))
+		pthread_cond_wait(&s->done, &s->lock);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -284,7 +308,7 @@ static void forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 	struct state *s = lane->path_state[index];
 
 	if (dev)
-		take_back(s, true);
+		close_due(s, dev);
 	/* A window needs nothing of its storage: it goes with the others, in time. Its
 	 * device unregisters it, and this lane may be another's. */
 	for (struct window *w = s->live, *next; w; w = next) {
@@ -305,7 +329,7 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 	struct state *s = lane->path_state[index];
 
 	stop_closer(s);
-	take_back(s, true);
+	close_due(s, NULL);
 	while (s->live)
 		drop(s, s->live);
 	pthread_cond_destroy(&s->done);
@@ -382,8 +406,9 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
+	chunk->lane->tidy = true; /* it rests again, also where this comes to nothing */
 	if (!s->free)
-		take_back(s, false);
+		take_back(s);
 	if (!s->free && (w = oldest(s, true)))
 		drop(s, w);
 	w = s->free;

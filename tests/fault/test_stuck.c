@@ -206,6 +206,30 @@ static void busy(void **state)
 	penstock_queue_close(q);
 }
 
+/* Nor must the close of another device wait for it. */
+static void other_closes(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_device *host;
+
+	(void)state;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "mapped";
+	hold();
+	for (unsigned i = 0; i < 20; i++) {
+		assert_int_equal(penstock_transfer(&req, NULL), LEN);
+		usleep(1000); /* the lane tidies up */
+		assert_true(penstock_device_open("host", NULL, &host) >= 0);
+		alarm(LIMIT / 1000000000);
+		penstock_device_close(host);
+		alarm(0);
+	}
+	let_go();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -214,6 +238,7 @@ int main(void)
 		cmocka_unit_test(closed),
 		cmocka_unit_test(many),
 		cmocka_unit_test(busy),
+		cmocka_unit_test(other_closes),
 	};
 
 	world_use_standin();
