@@ -202,7 +202,8 @@ static void exactly_once(void **state)
 	for (unsigned i = 0; i < N; i++) {
 		struct penstock_seg seg;
 		struct penstock_req req =
-			read_of(st, &seg, host, back, i * 30000ull, i % 5 ? 1 + i % 7 * 8000 : 0);
+			read_of(st, &seg, host, back + i * 50000, i * 30000ull,
+				i % 5 ? 1 + i % 7 * 8000 : 0);
 
 		req.user = (void *)(uintptr_t)i;
 		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);
