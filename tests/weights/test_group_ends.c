@@ -100,13 +100,13 @@ static void test_dies_beside_a_slow_one(void **state)
 /* Whether ranks blame the one that hung, and not one that this machine let wait. */
 static bool blamed(const struct job *job)
 {
-	for (unsigned i = 0; i < job->ranks; i++) {
-		char text[40];
+	char text[40];
 
-		snprintf(text, sizeof(text), "rank %u of group", job->who);
-		if (i != job->who && outcomes[i].ret == -ETIMEDOUT && !strstr(outcomes[i].text, text))
+	snprintf(text, sizeof(text), "rank %u of group", job->who);
+	for (unsigned i = 0; i < job->ranks; i++)
+		if (i != job->who && outcomes[i].ret == -ETIMEDOUT &&
+		    !strstr(outcomes[i].text, text))
 			return false;
-	}
 	return true;
 }
 
