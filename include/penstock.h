@@ -571,15 +571,18 @@ struct penstock_queue_opts {
 #define PENSTOCK_OWN_LANE_MAX (1u << 20)
 
 /*
- * A submission and completion list. It owns no pinned memory, but 24 MiB if it has a
- * lane of its own. One thread at a time may submit, one (the same or another) may
+ * A submission and completion list. It owns no pinned memory, but 16 MiB and two of the
+ * device's slots if it has a lane of its own. One thread at a time may submit, one (the same or another) may
  * harvest, any may cancel. Inside a callback submit and cancel are allowed, the rest is
  * -EDEADLK. May block.
  */
 PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
 				     struct penstock_queue **out);
 
-/* Cancels what is in flight, waits for it, fires nothing more. May block. */
+/*
+ * Cancels what is in flight, waits for it, fires nothing more. May block; a queue with a
+ * lane of its own waits for its thread if another closes it with requests in flight.
+ */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 
 /*

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/own.h"
 #include "core/pump.h"
@@ -517,6 +518,7 @@ int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
 {
 	struct penstock_export ours = PENSTOCK_EXPORT_INIT;
 	struct pst_err err;
+	int ret;
 
 	if (pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
@@ -524,7 +526,10 @@ int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
 		return unsupported(dev, "export memory");
 	if (dev->ops->export_memory(dev, ptr, len, &ours, &err))
 		return pst_err_publish(&err);
-	return pst_give(out, &ours, sizeof(ours));
+	ret = pst_give(out, &ours, sizeof(ours));
+	if (ret && ours.fd >= 0)
+		close(ours.fd);
+	return ret;
 }
 
 int penstock_import_memory(struct penstock_device *dev, const struct penstock_export *exported,

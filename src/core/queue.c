@@ -22,7 +22,7 @@
 #define PLACES_MAX (16u << 20) /* requests_max x segs_max */
 #define HERE_BYTES (1u << 20)  /* longer ones are quicker on several lanes */
 /* A transfer of cached bytes up to this length ends about when it should. */
-#define FORESEEN_BYTES (512u << 20)
+#define FORESEEN_BYTES (128u << 20)
 #define FORESEEN_RATE 50u    /* bytes a nanosecond: what one link carries */
 #define FORESEEN_NS 300000u  /* until lanes are awake */
 
