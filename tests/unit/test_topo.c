@@ -316,7 +316,9 @@ static void captured_again(void **state)
 		snprintf(root, sizeof(root), "%s", again);
 		snprintf(again, sizeof(again), "%s/again-%s.json", machines.root, some[n]);
 		print_to(again, root, true);
-		tree_run("cmp '%s' '%s'", first, again);
+		tree_run("cmp '%s' '%s' || { tr '{' '\\n' <'%s' >'%s.lines'; "
+			 "tr '{' '\\n' <'%s' | diff '%s.lines' - >&2; false; }",
+			 first, again, first, first, again, first);
 	}
 }
 
