@@ -61,6 +61,36 @@ static void many_copies_put_off(void **state)
 	}
 }
 
+/* A batch is refused as a whole: then each goes by itself, and one refuses again. */
+static void a_refused_batch(void **state)
+{
+	int refused[3] = {0};
+
+	(void)state;
+	standin_only();
+	memset(host, 0x11, 3 * 32768);
+	memset(host + MIB, 0, 3 * 32768);
+	assert_int_equal(out(host + MIB, mem, 32768), 0); /* nothing is put off before */
+	finish();
+	for (int i = 0; i < 3; i++) {
+		struct pst_rect r = flat(mem + i * 32768, host + i * 32768, 32768);
+
+		r.refused = &refused[i];
+		assert_int_equal(ops->copy_in(cp, &r), 0);
+	}
+	standin_fail("cuMemcpyBatchAsync_v2:1:1,cuMemcpyHtoDAsync_v2:2:1");
+	finish();
+	standin_fail(NULL);
+	assert_int_equal(refused[0], 0);
+	assert_int_equal(refused[1], -EINVAL);
+	assert_int_equal(refused[2], 0);
+	assert_int_equal(out(host + MIB, mem, 32768), 0);
+	assert_int_equal(out(host + MIB + 2 * 32768, mem + 2 * 32768, 32768), 0);
+	finish();
+	assert_memory_equal(host + MIB, host, 32768);
+	assert_memory_equal(host + MIB + 2 * 32768, host, 32768);
+}
+
 /* One that the driver refuses does not take the others of its batch with it. */
 static void a_refusal_is_its_own(void **state)
 {
@@ -220,6 +250,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(copies_may_be_put_off),
 		CASE(many_copies_put_off),
+		CASE(a_refused_batch),
 		CASE(a_refusal_is_its_own),
 		CASE(small_ones_go_in_pairs),
 		CASE(pairs_of_two_allocations),
