@@ -270,12 +270,12 @@ static bool too_late(struct pst_request *req, struct pst_lane *lane)
 
 	if (pst_req_cancelled(req)) {
 		pst_fail(&err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
-		pst_req_fail(req, lane, &err);
+		pst_req_give_up(req, lane, &err);
 		return true;
 	}
 	if (req->deadline_ns && now_ns() > req->deadline_ns) {
 		pst_fail(&err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
-		pst_req_fail(req, lane, &err);
+		pst_req_give_up(req, lane, &err);
 		return true;
 	}
 	return false;
@@ -328,7 +328,7 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 			struct pst_err err;
 
 			unfit(&err, req, &place);
-			pst_req_fail(req, lane, &err);
+			pst_req_give_up(req, lane, &err);
 			return NULL;
 		}
 		if (atomic_compare_exchange_weak_explicit(&req->next, &pos, pos + len,

@@ -79,6 +79,24 @@ void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct p
 		pst_req_ended(req, lane, limit - next);
 }
 
+/* Without bytes in hand the phase could end meanwhile, and the next one begin with nobody
+ * to claim it: so what is left of it is claimed first. */
+void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
+{
+	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
+	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
+
+	while (pos < limit && !atomic_compare_exchange_weak_explicit(&req->next, &pos, limit,
+								     memory_order_acq_rel,
+								     memory_order_acquire))
+		;
+	if (pos >= limit)
+		return; /* others have all of it in hand, and end it */
+	end_at(req, pst_claim_rest(req, pos));
+	pst_req_fail(req, lane, err);
+	pst_req_ended(req, lane, limit - pos);
+}
+
 static bool begin_phase(struct pst_request *req, struct pst_lane *lane)
 {
 	bool ok = !atomic_load_explicit(&req->failed, memory_order_acquire);

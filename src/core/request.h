@@ -186,7 +186,10 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 uint64_t pst_claim_rest(const struct pst_request *req, uint64_t pos);
 
 /* finish.c */
+/* By whom has bytes of this phase in hand. */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
+/* By a lane that has none. */
+void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t bytes);
 void pst_req_put(struct pst_request *req);
