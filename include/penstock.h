@@ -486,8 +486,8 @@ struct penstock_req {
 	int priority;	       /* -4 to 3, higher goes first, always; within one, as
 				* submitted */
 	uint64_t deadline_ns;  /* CLOCK_MONOTONIC; 0: none. If a chunk has not started by
-				* then the request ends with -ETIME; report->bytes tells
-				* how far it came */
+				* then the request ends with -ETIME, when those that have
+				* are done; report->bytes tells how far it came */
 	const char *path;      /* only this path ("staged"), for tests and benchmarks;
 				* NULL: the plan decides. It must meet `require`.
 				* "fault[:PATH]?eio=N&...": see FAULTS in penstock(1) */
@@ -620,9 +620,11 @@ PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *d
 			       unsigned min, unsigned max, int64_t timeout_ns);
 
 /*
- * Asks that a request end early. It still completes exactly once, with
- * -ECANCELED or as if nothing had been asked, and its memory is the library's
- * until then. -ENOENT: no such request, or already harvested.
+ * Asks that a request end early: what has not begun never does, what has begun is
+ * called back where its storage can do that (files cannot) and awaited where not. It
+ * still completes exactly once, with -ECANCELED or as if nothing had been asked, and
+ * its memory is the library's until then. -ENOENT: no such request, or already
+ * harvested.
  */
 PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
 

@@ -166,7 +166,6 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 static void reset(struct pst_request *req)
 {
 	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->refs, 1, memory_order_relaxed);
 	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->look, LOOK_FIRST_KIB, memory_order_relaxed);
 	atomic_store_explicit(&req->trial, PST_TRIAL_NONE, memory_order_relaxed);

@@ -85,19 +85,57 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
+/* Why it ends, in the same words wherever on its way it was. */
+static int cancelled(struct pst_chunk *chunk)
+{
+	return pst_fail(&chunk->err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
+}
+
 int pst_chunk_io_start(struct pst_chunk *chunk)
 {
 	struct pst_io *io = &chunk->io;
-	int ret = io->op == PST_IO_FILL ? io->st->ops->fill(io) : io->st->ops->drain(io);
+	const struct pst_storage_ops *ops = io->st->ops;
+	int ret;
 
-	if (ret && ret != -EAGAIN)
+	/* What begins behind the lane's look at a cancel would not be asked to end. */
+	if (ops->cancel && pst_req_cancelled(chunk->req))
+		return cancelled(chunk);
+	chunk->in_hand = true; /* it may have ended when the storage returns */
+	ret = io->op == PST_IO_FILL ? ops->fill(io)
+	      : io->op == PST_IO_DRAIN ? ops->drain(io) : ops->sync(io);
+	if (!ret)
+		return 0;
+	chunk->in_hand = false;
+	if (ret != -EAGAIN)
 		chunk->err = io->err;
 	return ret;
 }
 
-struct pst_chunk *pst_chunk_of(struct pst_io *io)
+struct pst_chunk *pst_chunk_io_ended(struct pst_io *io)
 {
-	return (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+	struct pst_chunk *chunk =
+		(struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+
+	chunk->in_hand = false;
+	return chunk;
+}
+
+bool pst_chunk_cancel(struct pst_chunk *chunk)
+{
+	const struct pst_storage_ops *ops = chunk->in_hand ? chunk->io.st->ops : NULL;
+
+	if (!ops || !ops->cancel || !pst_req_cancelled(chunk->req))
+		return false;
+	ops->cancel(&chunk->io);
+	return true;
+}
+
+bool pst_chunk_drop(struct pst_chunk *chunk)
+{
+	if (!pst_req_cancelled(chunk->req))
+		return false;
+	pst_chunk_done(chunk, cancelled(chunk));
+	return true;
 }
 
 static void put_slot(struct pst_chunk *chunk)
@@ -139,7 +177,7 @@ static void count(const struct pst_chunk *chunk, int result)
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->latency[pst_stats_bucket(ns)], 1, memory_order_relaxed);
-	if (result)
+	if (result && !(result == -ECANCELED && pst_req_cancelled(chunk->req)))
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
@@ -236,6 +274,8 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 	if (result && retry(chunk))
 		return;
 	if (result) {
+		if (result == -ECANCELED && pst_req_cancelled(req))
+			cancelled(chunk);
 		if (!chunk->err.code)
 			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
 		chunk->moved = 0;

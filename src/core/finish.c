@@ -184,6 +184,43 @@ void pst_req_put(struct pst_request *req)
 	pst_queue_push(req->q, req);
 }
 
+/* ---- cancelled ---- */
+
+/* A reference, if it is in flight, whichever use of its place that is: until it is put
+ * back the request does not end, and its storage and lanes are there. */
+static bool get(struct pst_request *req)
+{
+	unsigned refs = atomic_load_explicit(&req->refs, memory_order_relaxed);
+
+	while (refs)
+		if (atomic_compare_exchange_weak_explicit(&req->refs, &refs, refs + 1,
+							  memory_order_acquire,
+							  memory_order_relaxed))
+			return true;
+	return false;
+}
+
+/* Lanes look at the mark before each claim; what has begun runs to its end, unless its
+ * storage can end it. Another thread may harvest it just now and the place be used again:
+ * the next use has another generation and is not meant. */
+void pst_req_stop(struct pst_request *req, uint32_t generation)
+{
+	struct pst_own *own;
+
+	pst_req_cancel(req, generation);
+	if (!get(req))
+		return;
+	own = req->q->own;
+	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation &&
+	    req->st->ops->cancel) {
+		if (req->home)
+			pst_pump_cancel(req->home->pump);
+		else if (own && pst_own_takes(own, req))
+			pst_own_cancel(own);
+	}
+	pst_req_put(req);
+}
+
 /* ---- the report ---- */
 
 static void path_row(const struct pst_request *req, const struct pst_route *route, unsigned i,

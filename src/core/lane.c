@@ -38,6 +38,9 @@ void pst_io_done(struct pst_io *io, int64_t result)
 	/* Once it is in the inbox it may end, and with it all that keeps the pump. */
 	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
 	io->result = result;
+	if (result < 0 && !io->err.code)
+		pst_fail_errno(&io->err, (int)result, pst_why_of_errno((int)result), "%s: %m",
+			       io->st->ops->name);
 	io->next = atomic_load_explicit(&lane->io_inbox, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&lane->io_inbox, &io->next, io,
 						      memory_order_release, memory_order_relaxed))
@@ -143,7 +146,7 @@ static int take_inbox(struct pst_lane *lane)
 
 static void synced(struct pst_io *io)
 {
-	struct pst_chunk *chunk = (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
 
@@ -161,9 +164,10 @@ static void start_sync(struct pst_lane *lane, struct pst_request *req)
 
 	chunk->req = req;
 	chunk->io = (struct pst_io){.st = req->st, .lane = lane, .op = PST_IO_SYNC, .done = synced};
-	ret = req->st->ops->sync(&chunk->io);
+	ret = pst_chunk_io_start(chunk);
 	if (ret) {
 		chunk->io.result = ret;
+		chunk->io.err = chunk->err;
 		if (!chunk->io.err.code)
 			pst_fail_errno(&chunk->io.err, ret, pst_why_of_errno(ret), "sync: %m");
 		synced(&chunk->io);
@@ -202,7 +206,7 @@ static int start_deferred(struct pst_lane *lane)
 		list = chunk->next;
 		lane->deferred_count--;
 		chunk->req->entries[lane->index].stalled--;
-		started += start(lane, chunk);
+		started += pst_chunk_drop(chunk) || start(lane, chunk);
 	}
 	return started;
 }
@@ -318,6 +322,21 @@ static void forget(struct pst_lane *lane)
 		atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
 }
 
+/* Somebody has cancelled a request of this pump: if it is one that this lane has chunks
+ * of, their storage is asked. */
+static int cancel(struct pst_lane *lane)
+{
+	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
+	int asked = 0;
+
+	if (turn == lane->cancel_turn)
+		return 0;
+	lane->cancel_turn = turn;
+	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++)
+		asked += pst_chunk_cancel(&lane->chunks[i]);
+	return asked;
+}
+
 /* Paths tidy up what they kept (registrations, mappings) when nothing else is to do. */
 static void tidy(struct pst_lane *lane)
 {
@@ -376,6 +395,8 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	    !atomic_load_explicit(&lane->io_inbox, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->forget_turn, memory_order_relaxed) ==
 		    atomic_load_explicit(&lane->forget_turn, memory_order_relaxed) &&
+	    atomic_load_explicit(&lane->pump->cancel_turn, memory_order_relaxed) ==
+		    lane->cancel_turn &&
 	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) &&
 	    !owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
@@ -397,6 +418,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 		forget(lane);
 	did += lane->engine_ops->poll(lane->engine);
 	did += reap_io_inbox(lane);
+	did += cancel(lane);
 	if (lane->copies)
 		did += pst_lane_reap_copies(lane, PST_REAP_MARK);
 	if (lane->watched)

@@ -161,7 +161,12 @@ struct pst_storage_ops {
 	int (*fill)(struct pst_io *io);
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);	/* what was drained survives a power cut */
-	int (*cancel)(struct pst_io *io); /* optional: end early if it can */
+	/* Optional, for storages whose transfers may last: the caller has cancelled what this
+	 * one belongs to. If it can it ends it early, with -ECANCELED and the memory left
+	 * alone from then on; else it goes on. Asked on the lane's thread, perhaps again, and
+	 * also when the io has just been ended on another thread: pst_io_done hands it back,
+	 * so find it among those in hand before touching it. Does not block. */
+	void (*cancel)(struct pst_io *io);
 	void (*poll)(struct pst_lane *lane); /* optional: called in each turn of a lane */
 
 	/* Optional: the far side moves the bytes between itself and a window. */
@@ -182,7 +187,8 @@ struct pst_storage_ops {
 	int (*written)(struct penstock_storage *st, uint64_t *off, uint64_t *len);
 };
 
-/* For storages whose completions come from other threads; any thread. */
+/* For storages whose completions come from other threads; any thread. A failure without a
+ * sentence in io->err gets one. */
 void pst_io_done(struct pst_io *io, int64_t result);
 
 /* ---- device ----------------------------------------------------------------- */
@@ -384,6 +390,7 @@ struct pst_chunk {
 	struct pst_slot *slot;
 	uint64_t direct_bytes;	/* its part of the storage's, see pst_direct_begin */
 	struct pst_io io;
+	bool in_hand;		/* the storage has io; between start and done */
 	uint64_t mem_head;	/* staged: bytes in the slot before the chunk's first */
 	uint64_t moved;		/* bytes delivered, short at the storage's end */
 	uint64_t cpu_copied;	/* counted as it happens */
@@ -399,12 +406,12 @@ struct pst_chunk {
 };
 
 /* chunk.c: the chunk's io, between `len` bytes of its storage at `off` and `mem`, and its
- * start: as fill and drain, with the error in chunk->err. */
+ * start: as fill, drain and sync, with the error in chunk->err. */
 void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len, unsigned flags,
 		  void (*done)(struct pst_io *io));
 int pst_chunk_io_start(struct pst_chunk *chunk);
-/* For `done`: whose it was. */
-struct pst_chunk *pst_chunk_of(struct pst_io *io);
+/* For `done`, first of all: whose it was. */
+struct pst_chunk *pst_chunk_io_ended(struct pst_io *io);
 
 /* Ends a chunk, on its lane's thread: 0 and chunk->moved, or -errno and chunk->err. */
 void pst_chunk_done(struct pst_chunk *chunk, int result);

@@ -166,6 +166,12 @@ void pst_own_wake(struct pst_own *o)
 	pst_lane_wake(&o->lane);
 }
 
+void pst_own_cancel(struct pst_own *o)
+{
+	atomic_fetch_add_explicit(&o->lane.pump->cancel_turn, 1, memory_order_release);
+	pst_lane_wake(&o->lane);
+}
+
 /* Its owner does it in his turn, or is not there: then it is done for him. */
 static void forget(struct pst_own *o, struct penstock_storage *st, struct penstock_device *dev,
 		   unsigned turn)

@@ -32,6 +32,9 @@ void pst_owns_help(struct pst_pump *pump);
 /* Ends its wait. Any thread. */
 void pst_own_wake(struct pst_own *o);
 
+/* Has the lane look for chunks of cancelled requests. Any thread. */
+void pst_own_cancel(struct pst_own *o);
+
 /* What pst_pump_forget announced, done by each such lane; any thread. */
 void pst_owns_forget(struct pst_pump *pump, struct penstock_storage *st,
 		       struct penstock_device *dev);

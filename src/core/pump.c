@@ -360,6 +360,13 @@ void pst_pump_sync_only(struct pst_request *req)
 	pst_pump_submit(req);
 }
 
+void pst_pump_cancel(struct pst_pump *pump)
+{
+	atomic_fetch_add_explicit(&pump->cancel_turn, 1, memory_order_release);
+	for (unsigned i = 0; i < pump->lane_count; i++)
+		pst_lane_wake(&pump->lanes[i]);
+}
+
 void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {

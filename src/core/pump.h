@@ -76,6 +76,7 @@ struct pst_lane {
 	struct pst_spin spin;
 	uint64_t idle_since;		/* with copies under way; 0: not idle */
 	_Atomic unsigned forget_turn;	/* the last one that it took part in */
+	unsigned cancel_turn;		/* the last one that it has seen */
 	bool tidy;			/* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];
 	_Atomic bool taken;		/* borrowed lanes: in use */
@@ -96,6 +97,7 @@ struct pst_pump {
 	struct penstock_device *forget_device;
 	_Atomic unsigned forget_turn;
 	_Atomic unsigned forgot;	/* lanes that have */
+	_Atomic unsigned cancel_turn;	/* raised when a request in hand is cancelled */
 	pthread_mutex_t owns_lock;	/* taken under the device lock, or alone */
 	struct pst_own *owns;		/* lanes of queues, for own.c */
 	_Atomic unsigned outside;	/* threads in pst_io_done */
@@ -117,6 +119,9 @@ int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst
 void pst_pump_submit(struct pst_request *req);
 /* One that only has to be made durable. */
 void pst_pump_sync_only(struct pst_request *req);
+/* Has every lane look for chunks of cancelled requests. Any thread that keeps a request of
+ * the pump from ending. */
+void pst_pump_cancel(struct pst_pump *pump);
 /* Drops what lanes keep of a storage or another device that closes (the other NULL);
  * returns when all have. */
 void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,

@@ -89,7 +89,7 @@ void penstock_queue_close(struct penstock_queue *q)
 		return;
 	if (q->generation == pst_generation() && q->requests) {
 		for (unsigned i = 0; i < q->place_count; i++)
-			pst_req_cancel(&q->requests[i], atomic_load(&q->requests[i].generation));
+			pst_req_stop(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			if (penstock_wait(q, done, 1, 16, -1) < 0)
@@ -210,6 +210,7 @@ static void take_up(struct pst_request *req)
 	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why
 					   : PENSTOCK_WHY_NONE;
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
+	atomic_store_explicit(&req->refs, 1, memory_order_release); /* for pst_req_stop */
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 }
 
@@ -316,9 +317,6 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 		    generation)
 		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
 				      "no such request, or it has been harvested");
-	/* Lanes look before each claim; chunks that have begun run to their end. Another
-	 * thread may harvest it just now and the place be used again: the next use has
-	 * another generation and is not meant. */
-	pst_req_cancel(&q->requests[index], generation);
+	pst_req_stop(&q->requests[index], generation);
 	return 0;
 }

@@ -114,7 +114,7 @@ static inline void pst_req_forget(struct pst_request *req)
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
 }
 
-/* Asks that one use of a place ends early; any thread, also behind its end. */
+/* The mark of pst_req_stop. */
 static inline void pst_req_cancel(struct pst_request *req, uint32_t generation)
 {
 	atomic_store_explicit(&req->cancelled, (uint64_t)generation + 1, memory_order_relaxed);
@@ -193,6 +193,8 @@ void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struc
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t bytes);
 void pst_req_put(struct pst_request *req);
+/* Asks that one use of its place ends early. Any thread, also behind its end. */
+void pst_req_stop(struct pst_request *req, uint32_t generation);
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
 void pst_req_report(struct pst_request *req);
 

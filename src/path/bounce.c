@@ -55,7 +55,7 @@ static uint64_t now_us(void)
 
 static void in_place_done(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	bool cold = io->st->facts.fd >= 0 &&
 		    (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
 

@@ -42,7 +42,7 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 
 static void moved(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	void (*fail)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
 	uint64_t n = io->result < 0 ? 0 : (uint64_t)io->result;
 

@@ -33,7 +33,7 @@ static void copied_in(struct pst_chunk *chunk, int result)
 
 static void filled(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	uint64_t got;
 
 	pst_direct_end(chunk);
@@ -54,7 +54,7 @@ static void filled(struct pst_io *io)
 
 static void drained(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_of(io);
+	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 
 	pst_direct_end(chunk);
 	if (io->result < 0) {

@@ -26,6 +26,7 @@ struct async_far {
 	pthread_cond_t work, arrived;
 	pthread_t threads[THREADS];
 	struct pst_io *waiting, **waiting_end; /* oldest first */
+	struct pst_io *cancelled;	       /* to be ended by a thread of ours */
 	uint64_t random;
 	unsigned char *object; /* published */
 	uint64_t object_len;
@@ -73,6 +74,16 @@ static struct timespec in_ns(clockid_t clock, uint64_t ns)
 				 .tv_nsec = (long)(ns % 1000000000u)};
 }
 
+static void unlist(struct async_far *far, struct pst_io **at)
+{
+	struct pst_io *io = *at;
+
+	*at = io->next;
+	if (!io->next)
+		far->waiting_end = at;
+	far->seen.waiting--;
+}
+
 /* Any of those that wait, or the lowest offset while they are let go one by one. */
 static struct pst_io *take(struct async_far *far)
 {
@@ -89,10 +100,7 @@ static struct pst_io *take(struct async_far *far)
 	}
 	far->seen.overtaken += at != &far->waiting;
 	io = *at;
-	*at = io->next;
-	if (!io->next)
-		far->waiting_end = at;
-	far->seen.waiting--;
+	unlist(far, at);
 	return io;
 }
 
@@ -137,18 +145,26 @@ static void *serve(void *arg)
 	struct async_far *far = arg;
 
 	pthread_mutex_lock(&far->lock);
-	while (!far->stop) {
+	while (!far->stop || far->cancelled) {
 		struct timespec until = in_ns(CLOCK_REALTIME, GATHER_NS);
 		struct object *object;
 		struct pst_io *io;
 		uint64_t len;
 		int64_t result;
 
+		if (far->cancelled) {
+			io = far->cancelled;
+			far->cancelled = io->next;
+			pthread_mutex_unlock(&far->lock);
+			pst_io_done(io, -ECANCELED);
+			pthread_mutex_lock(&far->lock);
+			continue;
+		}
 		if (idle(far)) {
 			pthread_cond_wait(&far->work, &far->lock);
 			continue;
 		}
-		while (far->seen.waiting < GATHER && !far->stop)
+		while (far->seen.waiting < GATHER && !far->stop && !far->cancelled)
 			if (pthread_cond_timedwait(&far->work, &far->lock, &until))
 				break;
 		if (idle(far))
@@ -271,6 +287,41 @@ static int storage_length(struct penstock_storage *st, uint64_t *out, struct pst
 	return 0;
 }
 
+/* Ends it in one of the ways that a storage may, or not at all. */
+static void cancel(struct pst_io *io)
+{
+	struct object *object = io->st->priv;
+	struct async_far *far = object->far;
+	struct pst_io **at = &far->waiting;
+	uint64_t way;
+
+	pthread_mutex_lock(&far->lock);
+	while (*at && *at != io)
+		at = &(*at)->next;
+	way = next_random(&far->random) >> 8;
+	if (!*at || (far->opts.refuse_one_in && !(way % far->opts.refuse_one_in))) {
+		far->seen.refused++;
+		pthread_mutex_unlock(&far->lock);
+		return;
+	}
+	unlist(far, at);
+	object->drains -= io->op == PST_IO_DRAIN;
+	far->seen.cancelled++;
+	way = way >> 32 & 3;
+	if (!way) { /* on another thread */
+		io->next = far->cancelled;
+		far->cancelled = io;
+		pthread_cond_broadcast(&far->work);
+	}
+	pthread_mutex_unlock(&far->lock);
+	if (way == 1) { /* before it returns */
+		io->result = pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled far away");
+		io->done(io);
+	} else if (way) {
+		pst_io_done(io, -ECANCELED);
+	}
+}
+
 static const struct pst_storage_ops async_ops = {
 	.name = "async",
 	.open = storage_open,
@@ -283,6 +334,19 @@ static const struct pst_storage_ops async_ops = {
 	.length = storage_length,
 };
 
+static const struct pst_storage_ops cancelling_ops = {
+	.name = "async",
+	.open = storage_open,
+	.close = storage_close,
+	.fill = begin,
+	.drain = begin,
+	.sync = begin,
+	.cancel = cancel,
+	.commit = storage_commit,
+	.abort = storage_abort,
+	.length = storage_length,
+};
+
 int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
 	       struct penstock_storage **out)
 {
@@ -290,7 +354,8 @@ int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
 	char url[32];
 
 	snprintf(url, sizeof(url), "%llx", (unsigned long long)(uintptr_t)far);
-	return pst_storage_open_ops(&async_ops, url, -1, opts, out, &err);
+	return pst_storage_open_ops(far->opts.cancels ? &cancelling_ops : &async_ops, url, -1,
+				    opts, out, &err);
 }
 
 /* ---- what tests do with the far side ---- */

@@ -20,6 +20,8 @@ struct async_far;
 struct async_opts {
 	uint64_t seed;	      /* of the order and of the failures; not 0 */
 	unsigned fail_one_in; /* so many transfers, by seed and offset; 0: none */
+	bool cancels;	      /* it can end transfers that it has not begun to serve */
+	unsigned refuse_one_in; /* of those that it is asked to end; 0: none */
 };
 
 /* What the far side has seen so far. */
@@ -27,6 +29,7 @@ struct async_seen {
 	unsigned fills, drains, syncs; /* begun */
 	unsigned overtaken;	       /* times that one was served before an older one */
 	unsigned failed;	       /* on purpose */
+	unsigned cancelled, refused;   /* ended early, or not although asked */
 	unsigned early_syncs;	       /* begun while writes of that object were under way */
 	unsigned waiting;	       /* begun, not yet served */
 	unsigned open;		       /* storages */
@@ -43,7 +46,8 @@ int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
 const unsigned char *async_published(struct async_far *far, uint64_t *len);
 void async_publish(struct async_far *far, const void *bytes, uint64_t len);
 
-/* Between the two no transfer ends or touches memory, however long it takes. */
+/* Between the two no transfer touches memory, and none ends that is not cancelled,
+ * however long it takes. */
 void async_hold(struct async_far *far);
 void async_release(struct async_far *far);
 /* While it is held: lets the `count` transfers with the lowest offsets end. */

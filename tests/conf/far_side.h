@@ -35,6 +35,8 @@ static struct penstock_device *host, *gpu;
 static unsigned char *bytes, *back; /* the object's, and what came */
 static struct async_far *far;
 static const struct penstock_device_opts *host_opts;
+static bool far_cancels;	   /* the next far side can end transfers early, but */
+static unsigned far_refuses_one_in; /* so many it does not */
 
 static inline int setup(void **state)
 {
@@ -62,7 +64,9 @@ static inline int teardown(void **state)
 /* Each case has a far side of its own, on which nothing may be left over. */
 static inline void far_side(unsigned fail_one_in)
 {
-	struct async_opts opts = {.seed = test_seed(11), .fail_one_in = fail_one_in};
+	struct async_opts opts = {.seed = test_seed(11), .fail_one_in = fail_one_in,
+				  .cancels = far_cancels,
+				  .refuse_one_in = far_refuses_one_in};
 
 	far = async_far_new(&opts);
 	async_publish(far, bytes, LEN);
@@ -79,6 +83,8 @@ static inline int end_case(void **state)
 		async_far_free(far);
 	}
 	far = NULL;
+	far_cancels = false;
+	far_refuses_one_in = 0;
 	return seen.open || seen.waiting;
 }
 
