@@ -19,6 +19,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define TRIES_MAX 10000
+
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root)
 {
 	bool real = !root || !root[0] || !strcmp(root, "/");
@@ -47,16 +49,21 @@ static int make_path(char *path, const char *fmt, va_list args)
 
 /*
  * Kernels before 5.6 and some containers have no openat2: links are then followed
- * as they are, which shows a hostile capture no more than this process may read.
+ * as they are, which shows a hostile capture no more than this process may read. While
+ * anything is renamed or mounted on the machine a path with ".." may be refused (EAGAIN):
+ * the kernel asks to try again.
  */
 static int open_beneath(const struct pst_sysfs *fs, const char *path, int flags)
 {
 	struct open_how how = {.flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
 			       .resolve = RESOLVE_IN_ROOT};
+	unsigned tries = 0;
 	long fd = -1;
 
 	if (fs->confined) {
-		fd = syscall(SYS_openat2, fs->fd, path, &how, sizeof(how));
+		do
+			fd = syscall(SYS_openat2, fs->fd, path, &how, sizeof(how));
+		while (fd < 0 && errno == EAGAIN && tries++ < TRIES_MAX);
 		if (fd >= 0)
 			return (int)fd;
 		if (errno != ENOSYS && errno != EPERM)

@@ -6,6 +6,9 @@
  */
 #include "../test.h"
 
+#include <pthread.h>
+#include <stdbool.h>
+
 #include "../replay/tree.h"
 #include "core/sysfs.h"
 #include "core/topo.h"
@@ -220,6 +223,53 @@ static void lists(void **state)
 	tree_close(&t);
 }
 
+/* While anything is renamed on the machine, the kernel asks to try a path with ".." again. */
+static _Atomic bool renaming;
+
+static void *rename_on(void *arg)
+{
+	const char *root = arg;
+	char a[1100], b[1100];
+
+	snprintf(a, sizeof(a), "%s/a", root);
+	snprintf(b, sizeof(b), "%s/b", root);
+	while (renaming)
+		if (rename(a, b) || rename(b, a))
+			return arg;
+	return NULL;
+}
+
+static void renamed_meanwhile(void **state)
+{
+	char root[] = "/tmp/penstock-sysfs-XXXXXX", text[16];
+	struct pst_sysfs fs;
+	pthread_t threads[2];
+	void *failed;
+
+	(void)state;
+	assert_non_null(mkdtemp(root));
+	tree_run("cd '%s' && mkdir -p d/e r0 r1 && echo yes >d/text && ln -s ../../d/text d/e/link && "
+		 "touch r0/a r1/a", root);
+	assert_int_equal(pst_sysfs_open(&fs, root), 0);
+	renaming = true;
+	for (unsigned i = 0; i < 2; i++) {
+		static char place[2][64];
+
+		snprintf(place[i], sizeof(place[i]), "%s/r%u", root, i);
+		assert_int_equal(pthread_create(&threads[i], NULL, rename_on, place[i]), 0);
+	}
+	for (unsigned i = 0; i < 20000; i++)
+		if (pst_sysfs_text(&fs, text, sizeof(text), "d/e/link") != 3)
+			fail_msg("read %u failed", i);
+	renaming = false;
+	for (unsigned i = 0; i < 2; i++) {
+		pthread_join(threads[i], &failed);
+		assert_null(failed);
+	}
+	pst_sysfs_close(&fs);
+	tree_run("rm -r '%s'", root);
+}
+
 int main(void)
 {
 	/* clang-format off */
@@ -230,6 +280,7 @@ int main(void)
 		cmocka_unit_test(confined),
 		cmocka_unit_test(texts),
 		cmocka_unit_test(lists),
+		cmocka_unit_test(renamed_meanwhile),
 	};
 	/* clang-format on */
 
