@@ -248,8 +248,9 @@ static void renamed_meanwhile(void **state)
 
 	(void)state;
 	assert_non_null(mkdtemp(root));
-	tree_run("cd '%s' && mkdir -p d/e r0 r1 && echo yes >d/text && ln -s ../../d/text d/e/link && "
-		 "touch r0/a r1/a", root);
+	tree_run("cd '%s' && mkdir -p d/e r0 r1 && echo yes >d/text && "
+		 "ln -s ../../d/text d/e/link && touch r0/a r1/a",
+		 root);
 	assert_int_equal(pst_sysfs_open(&fs, root), 0);
 	renaming = true;
 	for (unsigned i = 0; i < 2; i++) {
