@@ -79,7 +79,7 @@ group 40 --reps 3 --window 128 --windows 6 --kept --into
 group 40 --reps 3 --window 32 --windows 8 --kept
 group 40 --reps 3 --window 64 --windows 2
 group 40 --reps 3 --kept
-group 40 --reps 3 --window 64 --fast
+group 60 --reps 3 --window 64 --fast --verify
 group 40 --reps 3 --window 64 --shard --kept
 group 30 --dies 0 --window 64
 step 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"

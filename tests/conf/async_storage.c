@@ -322,30 +322,16 @@ static void cancel(struct pst_io *io)
 	}
 }
 
-static const struct pst_storage_ops async_ops = {
-	.name = "async",
-	.open = storage_open,
-	.close = storage_close,
-	.fill = begin,
-	.drain = begin,
-	.sync = begin,
-	.commit = storage_commit,
-	.abort = storage_abort,
-	.length = storage_length,
-};
+/* clang-format off */
+#define OPS                                                              \
+	.name = "async", .open = storage_open, .close = storage_close,   \
+	.fill = begin, .drain = begin, .sync = begin,                    \
+	.commit = storage_commit, .abort = storage_abort,                \
+	.length = storage_length
+/* clang-format on */
 
-static const struct pst_storage_ops cancelling_ops = {
-	.name = "async",
-	.open = storage_open,
-	.close = storage_close,
-	.fill = begin,
-	.drain = begin,
-	.sync = begin,
-	.cancel = cancel,
-	.commit = storage_commit,
-	.abort = storage_abort,
-	.length = storage_length,
-};
+static const struct pst_storage_ops async_ops = {OPS};
+static const struct pst_storage_ops cancelling_ops = {OPS, .cancel = cancel};
 
 int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
 	       struct penstock_storage **out)
