@@ -99,6 +99,11 @@ static bool have(void)
 	return atomic_load(&loaded);
 }
 
+void shim_cuda_forked(void)
+{
+	pthread_mutex_init(&load_lock, NULL);
+}
+
 /* Drivers before 12 answer only in a context; the core knows how to ask those. */
 static int ask_core(const void *ptr, struct shim_memory *out)
 {

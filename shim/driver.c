@@ -32,6 +32,8 @@ static void forked(void)
 	for (unsigned i = 0; i < SHIM_GPUS_MAX; i++)
 		atomic_store(&shim.gpus[i], NULL);
 	atomic_store(&shim.version, 0);
+	shim_params_closed(); /* what may be set before open may be set again */
+	shim_cuda_forked();
 	shim_stats_forked();
 	shim_files_forked();
 	shim_buffers_forked();

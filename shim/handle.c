@@ -432,6 +432,6 @@ void shim_files_forked(void)
 		f->next_free = free_files;
 		free_files = f;
 	}
-	if (by_fd_count)
-		memset(by_fd, 0, (size_t)by_fd_count * sizeof(*by_fd));
+	by_fd = NULL; /* may have been moving at that moment: left to the child's end */
+	by_fd_count = 0;
 }

@@ -190,6 +190,7 @@ int shim_cuda_wait(void *stream);
 int shim_cuda_count(void);
 /* 16 bytes, or false. */
 bool shim_cuda_uuid(int ordinal, char *uuid);
+void shim_cuda_forked(void);
 
 /* ---- the log: log.c ---- */
 

@@ -213,9 +213,21 @@ void shim_stats_opened(const struct shim_config *config)
 	pthread_mutex_unlock(&lock);
 }
 
+static void count_anew(void)
+{
+	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)&counters;
+
+	for (size_t i = 0; i < sizeof(counters) / sizeof(*word); i++)
+		atomic_store_explicit(&word[i], 0, memory_order_relaxed);
+	collected_ns = 0;
+	since_ns = shim_now_ns();
+}
+
+/* What the parent moved is not the child's. */
 void shim_stats_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	count_anew();
 }
 
 struct cuf_error cuFileSetStatsLevel(int to)
@@ -261,15 +273,10 @@ struct cuf_error cuFileStatsStop(void)
 
 struct cuf_error cuFileStatsReset(void)
 {
-	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)&counters;
-
 	if (!atomic_load(&shim.open))
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < sizeof(counters) / sizeof(*word); i++)
-		atomic_store_explicit(&word[i], 0, memory_order_relaxed);
-	collected_ns = 0;
-	since_ns = shim_now_ns();
+	count_anew();
 	pthread_mutex_unlock(&lock);
 	return shim_ok();
 }

@@ -265,14 +265,21 @@ static void last_close_ends_handles(void **state)
 
 static int in_child(int fd, void *fh)
 {
+	struct cuf_stats_l1 stats;
 	unsigned char buf[8];
 	int code;
 	void *own;
 
 	if (cuFileUseCount() != 0)
 		return 2;
+	/* As in any process that has not opened it yet. */
+	if (cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 64).err)
+		return 6;
 	if (cuFileRead(fh, buf, 8, 0, 0) != -CUF_HANDLE_NOT_REGISTERED)
 		return 3;
+	/* That opened it; its statistics begin there. */
+	if (cuFileGetStatsL1(&stats).err || stats.read_ops.ok || stats.read_bytes)
+		return 7;
 	cuFileHandleDeregister(fh);
 	own = st_register(fd, &code);
 	if (code || cuFileRead(own, buf, 8, 16, 0) != 8 || buf[0] != st_byte(16))
@@ -292,6 +299,8 @@ static void after_fork(void **state)
 #ifdef __SANITIZE_THREAD__
 	test_skip("the thread sanitizer follows no child that makes threads");
 #endif
+	assert_ok(cuFileSetStatsLevel(1));
+	assert_ok(cuFileStatsStart());
 	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
 	pid = fork();
 	assert_true(pid >= 0);
