@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LEN = 1 << 20, GOOD = 0, SKIP = 77 };
+enum { LEN = 1 << 20, GOOD = 0, SKIP = 77, SKIP_DISK = 78 };
 
 /* Ends the process with the line where something was not as wanted. */
 #define WANT(what)                                                                       \
@@ -333,6 +333,128 @@ static int overlay(void)
 	return GOOD;
 }
 
+/* ---- file systems on a disk of their own ---- */
+
+/* Made, mounted on the working directory's "disk", and gone with this process. */
+static bool mount_disk(const char *type)
+{
+	char command[512];
+
+	snprintf(command, sizeof(command),
+		 "PATH=$PATH:/usr/sbin:/sbin; exec >/dev/null 2>&1; truncate -s 320M image && "
+		 "mkfs.%s -q image && mount -t %s -o loop image disk; is=$?; rm -f image; exit $is",
+		 type, type);
+	return !system(command);
+}
+
+/* Holes, room that was never written, and a write beyond the end. */
+static void holes(const char *name)
+{
+	static unsigned char zeros[LEN], got[LEN];
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600), code;
+	void *fh = st_register(fd, &code);
+
+	WANT(!code && !ftruncate(fd, LEN));
+	WANT(!posix_fallocate(fd, LEN, LEN));
+	for (int i = 0; i < 2; i++) {
+		memset(got, 0xee, LEN);
+		WANT(cuFileRead(fh, got, LEN, (off_t)i * LEN, 0) == LEN);
+		WANT(!memcmp(got, zeros, LEN));
+	}
+	WANT(cuFileRead(fh, dev, LEN, 0, 0) == LEN);
+	WANT(cu.cuMemcpyDtoHAsync(got, (uintptr_t)dev, LEN, NULL) == PST_CU_OK &&
+	     cu.cuStreamSynchronize(NULL) == PST_CU_OK && !memcmp(got, zeros, LEN));
+	st_fill(got, 0, LEN);
+	WANT(cuFileWrite(fh, got, LEN, 5 * LEN + 77, 0) == LEN);
+	WANT(cuFileRead(fh, dev, LEN, 5 * LEN + 77, 0) == LEN && holds(dev, 0, LEN));
+	WANT(lseek(fd, 0, SEEK_END) == 6 * LEN + 77);
+	WANT(pread(fd, got, LEN, 4 * LEN) == LEN && !memcmp(got, zeros, LEN));
+	cuFileHandleDeregister(fh);
+	close(fd);
+}
+
+/* All ways of moving bytes at once: a batch of them, and a stream. */
+static void many_ways(const char *name, int flags)
+{
+	struct cuf_io_params params[16];
+	struct cuf_io_event events[16];
+	int fd = open(name, O_RDWR | flags), code;
+	void *fh = st_register(fd, &code), *batch;
+	size_t len = 100003;
+	off_t off = 4097, zero = 0;
+	ssize_t bytes = -7;
+	unsigned nr = 16;
+
+	WANT(!code && !cuFileBatchIOSetUp(&batch, 16).err);
+	for (unsigned i = 0; i < 16; i++) {
+		params[i] = (struct cuf_io_params){
+			.mode = CUF_BATCH, .fh = fh, .opcode = CUF_READ};
+		params[i].u.batch.base = dev;
+		params[i].u.batch.base_offset = params[i].u.batch.file_offset = (off_t)i * 60001;
+		params[i].u.batch.size = 60001;
+	}
+	WANT(cu.cuMemsetD8Async((uintptr_t)dev, 0, LEN, NULL) == PST_CU_OK &&
+	     cu.cuStreamSynchronize(NULL) == PST_CU_OK);
+	WANT(!cuFileBatchIOSubmit(batch, 16, params, 0).err);
+	WANT(!cuFileBatchIOGetStatus(batch, 16, &nr, events, NULL).err && nr == 16);
+	for (unsigned i = 0; i < nr; i++)
+		WANT(events[i].status == CUF_COMPLETE && events[i].ret == 60001);
+	WANT(holds(dev, 0, 16 * 60001));
+	cuFileBatchIODestroy(batch);
+	WANT(!cuFileReadAsync(fh, dev, &len, &off, &zero, &bytes, (void *)2).err);
+	WANT(cu.cuStreamSynchronize((void *)2) == PST_CU_OK);
+	WANT(bytes == (ssize_t)len && holds(dev, 4097, len));
+	cuFileHandleDeregister(fh);
+	close(fd);
+}
+
+/* What a loop device reads from its own file nobody vouches for. */
+static void nothing_is_direct(const char *name)
+{
+	int fd = open(name, O_RDONLY), code;
+
+	while (cuFileUseCount())
+		WANT(!cuFileDriverClose().err);
+	WANT(!cuFileSetParameterBool(CUF_PARAM_ALLOW_COMPAT_MODE, false).err);
+	st_register(fd, &code);
+	WANT(code == CUF_IO_NOT_SUPPORTED && fcntl(fd, F_GETFD) >= 0);
+	close(fd);
+}
+
+static int on_disk(const char *type)
+{
+	char folder[PATH_MAX];
+	bool own, mounted;
+
+	make_folder(folder);
+	own = apart() && !chdir(folder) && !mkdir("disk", 0700);
+	mounted = own && mount_disk(type);
+	if (mounted) {
+		start_cuda();
+		make("disk/file");
+		use_file("disk/file", 0);
+		use_file("disk/file", O_DIRECT);
+		many_ways("disk/file", 0);
+		many_ways("disk/file", O_DIRECT);
+		holes("disk/holes");
+		nothing_is_direct("disk/file");
+		WANT(!umount2("disk", MNT_DETACH));
+	}
+	WANT(!own || (!rmdir("disk") && !chdir("/")));
+	WANT(!rmdir(folder));
+	return mounted ? GOOD : SKIP_DISK;
+}
+
+static int ext4(void)
+{
+	return on_disk("ext4");
+}
+
+static int xfs(void)
+{
+	return on_disk("xfs");
+}
+
 /* ---- */
 
 static const struct {
@@ -346,6 +468,8 @@ static const struct {
 	{"streams_without_threads", streams_without_threads},
 	{"opens_quickly", opens_quickly},
 	{"overlay", overlay},
+	{"ext4", ext4},
+	{"xfs", xfs},
 };
 enum { COUNT = sizeof(known) / sizeof(known[0]) };
 
@@ -367,6 +491,8 @@ static void alone(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	if (status == SKIP << 8)
 		test_skip("mount is refused here");
+	if (status == SKIP_DISK << 8)
+		test_skip("no %s on a loop device can be mounted", name);
 	assert_int_equal(status, 0);
 }
 
