@@ -66,6 +66,7 @@ static bool take(struct penstock_group *g, unsigned i, struct pst_note *note,
 	while (ret > 0 && note->seq < g->seq) { /* of a meeting that ended without it */
 		if (said->fd >= 0)
 			close(said->fd);
+		said->fd = -1;
 		ret = pst_link_await(&g->links[i], 0, note, said);
 	}
 	if (ret < 0)
@@ -85,7 +86,16 @@ static uint64_t patience(const struct penstock_group *g, const struct pst_note *
 	return (now - first > 2ull * g->how.stall_ms ? now : first) + g->how.stall_ms;
 }
 
-/* Until all have come, one has gone or it is late. notes[i].seq is not 0 for who came. */
+static bool any_failed(const struct penstock_group *g, const struct pst_note *notes)
+{
+	for (unsigned i = 0; i < g->size; i++)
+		if (notes[i].code < 0)
+			return true;
+	return false;
+}
+
+/* Until all have come, one has failed or gone, or it is late. notes[i].seq is not 0 for who
+ * came. */
 static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 		    struct pst_note *notes, struct pst_said *said)
 {
@@ -108,7 +118,7 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 			fds[2 * i + 1] = (struct pollfd){ live ? g->links[i].pidfd : -1, POLLIN,
 							  0 };
 		}
-		if (!missing || (g->gone.rank >= 0 && !parting))
+		if (!missing || (!parting && (g->gone.rank >= 0 || any_failed(g, notes))))
 			return;
 		if (poll(fds, 2 * g->size, ms) < 0)
 			continue;
@@ -198,6 +208,32 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 	}
 }
 
+/* Whether a rank has come to the next meeting already, and failed. Its packet stays. */
+static bool failed_already(struct penstock_group *g, unsigned rank, struct pst_note *note)
+{
+	struct pst_link *link = &g->links[rank];
+	struct pst_said said = g->spare;
+
+	while (pst_link_peek(link, note)) {
+		if (note->seq > g->seq)
+			return note->seq == g->seq + 1 && note->code < 0;
+		/* Of a meeting that ended without it. */
+		if (pst_link_await(link, 0, note, &said) <= 0)
+			return false;
+		if (said.fd >= 0)
+			close(said.fd);
+	}
+	return false;
+}
+
+static void tell_early(struct penstock_group *g, unsigned rank, const struct pst_note *note)
+{
+	g->early = *note;
+	g->early.rank = rank;
+	for (unsigned i = 1; i < g->size; i++)
+		send_to(g, i, &g->early, NULL);
+}
+
 /* Drops all that a rank has said. */
 static void drain(struct penstock_group *g, struct pst_link *link)
 {
@@ -209,13 +245,19 @@ static void drain(struct penstock_group *g, struct pst_link *link)
 			close(said.fd);
 }
 
-/* Between meetings. Ranks may have come to the next one: their packets stay, unless one
- * of them has gone, which ends that meeting before it begins. */
+/* Between meetings. Ranks may have come to the next one: their packets stay. One of them
+ * that has failed or gone ends that meeting before it begins. */
 static void look_around(struct penstock_group *g)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX];
-	struct pst_note answer = { .seq = g->seq + 1 };
+	struct pst_note answer = { .seq = g->seq + 1 }, note;
 
+	for (unsigned i = 1; i < g->size; i++) {
+		if (!failed_already(g, i, &note))
+			continue;
+		tell_early(g, i, &note);
+		return;
+	}
 	for (unsigned i = 0; i < g->size; i++) {
 		fds[2 * i] = (struct pollfd){ i ? g->links[i].sock : -1, 0, 0 };
 		fds[2 * i + 1] = (struct pollfd){ i ? g->links[i].pidfd : -1, POLLIN, 0 };
@@ -236,7 +278,7 @@ static void look_around(struct penstock_group *g)
 /* ---- the others ---- */
 
 /* Between meetings. Of one that this rank has not come to, rank 0 can only say that it
- * cannot be. */
+ * cannot be; what it says after that, or that it ends, is for the meeting behind. */
 static void listen_in(struct penstock_group *g)
 {
 	struct pst_link *link = &g->links[0];
@@ -251,6 +293,10 @@ static void listen_in(struct penstock_group *g)
 			close(said.fd);
 		if (note.gone)
 			note_gone(g, note.rank, note.code, (enum penstock_why)note.why, note.text);
+		if (note.gone || note.code >= 0 || note.seq <= g->seq)
+			continue;
+		g->early = note;
+		return;
 	}
 	if (ret < 0 || ended)
 		lose(g, 0);
@@ -302,6 +348,12 @@ static int gone(const struct penstock_group *g)
 				"rank %d of group '%s' %s", g->gone.rank, g->name, g->gone.text);
 }
 
+static int failed(const struct pst_note *answer)
+{
+	return pst_weights_fail(answer->code, (enum penstock_why)answer->why, NULL, NULL,
+				PST_NO_OFF, "rank %u: %s", answer->rank, answer->text);
+}
+
 static int meet(struct penstock_group *g, int status, bool telling, struct pst_said *said)
 {
 	struct pst_note answer = { 0 }, own = { .seq = ++g->seq, .code = status,
@@ -313,6 +365,8 @@ static int meet(struct penstock_group *g, int status, bool telling, struct pst_s
 	}
 	if (g->size == 1)
 		return status;
+	if (g->early.seq == g->seq)
+		return failed(&g->early);
 	if (g->gone.rank >= 0)
 		return gone(g);
 	if (g->rank)
@@ -323,8 +377,7 @@ static int meet(struct penstock_group *g, int status, bool telling, struct pst_s
 		return gone(g);
 	if (!answer.code || answer.rank == g->rank)
 		return answer.code ? status : 0; /* its own sentence stands already */
-	return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL, PST_NO_OFF,
-				"rank %u: %s", answer.rank, answer.text);
+	return failed(&answer);
 }
 
 /* Room for what each says; one block, what this rank says at its place. */
@@ -375,24 +428,22 @@ int pst_group_meet(struct penstock_group *g, int status)
 
 int pst_group_look(struct penstock_group *g)
 {
-	if (g->size > 1 && g->gone.rank < 0) {
+	if (g->size > 1 && g->gone.rank < 0 && g->early.seq <= g->seq) {
 		if (g->rank)
 			listen_in(g);
 		else
 			look_around(g);
 	}
+	if (g->early.seq > g->seq)
+		return failed(&g->early);
 	return g->gone.rank >= 0 ? gone(g) : 0;
 }
 
-bool pst_group_lost(const struct penstock_group *g)
-{
-	return g->gone.rank >= 0;
-}
-
-void pst_group_part(struct penstock_group *g)
+void pst_group_part(struct penstock_group *g, bool done)
 {
 	struct pst_note own = { .seq = ++g->seq }, answer;
-	uint64_t now = pst_group_now_ms(), limit = g->gone.rank < 0 ? g->how.stall_ms : PART_MS;
+	uint64_t limit = done && g->gone.rank < 0 ? g->how.stall_ms : PART_MS;
+	uint64_t now = pst_group_now_ms();
 
 	if (g->size == 1 || (g->rank && (g->links[0].sock < 0 || !g->gone.rank)))
 		return;

@@ -31,17 +31,16 @@ const struct pst_group_how *pst_group_how(const struct penstock_group *g);
 int pst_group_check_owner(const struct penstock_group *g);
 
 /*
- * Returns on every rank when all have come: 0, or the failure of the lowest rank that
- * came with status < 0, whose sentence is that thread's last; the others are told
- * "rank N: sentence". After a rank has gone every call fails.
+ * Returns on every rank when all have come: 0. Or as soon as one has come with status < 0:
+ * its failure, whose sentence is that thread's last; the others are told "rank N: sentence",
+ * also those that come later. After a rank has gone every call fails.
  */
 int pst_group_meet(struct penstock_group *g, int status);
 
-/* Between two meetings, of this rank alone: 0, or that one has gone, which all are told.
- * A rank that waits for something else calls it now and then. */
+/* Between two meetings, of this rank alone: 0, or that one has gone, or failed before it came
+ * to the next one, which all are told; that meeting ends the same. A rank that waits for
+ * something else calls it now and then. */
 int pst_group_look(struct penstock_group *g);
-/* Whether this rank knows of one that has gone or hangs. */
-bool pst_group_lost(const struct penstock_group *g);
 
 /*
  * Meets, and hands each rank what the others say: `len` bytes and a descriptor or -1.
@@ -58,9 +57,10 @@ int pst_group_tell(struct penstock_group *g, int status, const void *bytes, size
 /* Frees what pst_group_tell handed out, and closes the descriptors that are left. */
 void pst_said_free(struct penstock_group *g, struct pst_said *said);
 
-/* Waits, some seconds at most, until all that are left have come here: what one of them
- * shares may be taken away then. Leaves this thread's message as it is. */
-void pst_group_part(struct penstock_group *g);
+/* Waits until all that are left have come here: what one of them shares may be taken away
+ * then. Some seconds at most if what they did together did not get done. Leaves this
+ * thread's message as it is. */
+void pst_group_part(struct penstock_group *g, bool done);
 
 /* The collective form of pst_load_move; `status` is how the rank has come so far. */
 int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_bits *bits,

@@ -148,6 +148,16 @@ int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *no
 	}
 }
 
+bool pst_link_peek(const struct pst_link *link, struct pst_note *note)
+{
+	ssize_t n = recv(link->sock, note, sizeof(*note), MSG_PEEK | MSG_DONTWAIT);
+
+	if (n != (ssize_t)sizeof(*note) || note->magic != PST_NOTE_MAGIC)
+		return false;
+	note->text[sizeof(note->text) - 1] = '\0';
+	return true;
+}
+
 void pst_link_close(struct pst_link *link)
 {
 	if (link->sock >= 0)

@@ -40,6 +40,7 @@ struct penstock_group {
 		enum penstock_why why;
 		char text[PENSTOCK_TEXT_MAX]; /* what it did */
 	} gone;
+	struct pst_note early; /* why a meeting that is still to come has failed already */
 	pid_t pid; /* a child of this process has no part in it */
 	uint64_t seq;
 	char name[64];
@@ -59,6 +60,8 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
  * said->bytes has room for PST_GROUP_SAY_MAX. */
 int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *note,
 		   struct pst_said *said);
+/* What the next packet begins with, which stays: false, there is none that says. */
+bool pst_link_peek(const struct pst_link *link, struct pst_note *note);
 void pst_link_close(struct pst_link *link);
 /* What has become of the process at the other end of a link that ended: "it closed the
  * group", "its process 17 was killed by signal 9". */

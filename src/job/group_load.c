@@ -4,7 +4,8 @@
  * windows, and every rank copies what it needs out of everybody's. In rounds, as the plan
  * has them, a chunk of each reader's at a time: a rank comes to the meeting of a round when
  * its chunk has been read and the round before has been copied, so that windows read ahead
- * are never overwritten before all have them. A rank that fails says so at the next meeting.
+ * are never overwritten before all have them. A rank that fails comes to the next meeting at
+ * once, and the others look whether one has while they wait for what they read.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "job/group_window.h"
 
 #define COPIES 64u
-#define SETTLE_NS 2000000000 /* rank 0 waits a little longer before it takes its window away */
+#define SETTLE_NS 2000000000 /* what is read as a load fails may still end by itself */
 #define LOOK_NS 250000000 /* a read that takes longer: are the other ranks still there? */
 #define FILES_MAX 3072u /* told one by one; the rest together */
 
@@ -363,8 +364,8 @@ static int prepare(struct move *m)
 	return ret ? pst_weights_retell(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
 
-/* Once a rank has gone: reads end early, as far as they can; true: all have. What the store
- * has in its hands already it may keep for long, and nobody is to wait for that. */
+/* Once a rank has failed or gone: reads end early, as far as they can; true: all have. What
+ * the store has in its hands already it may keep for long, and nobody is to wait for that. */
 static bool settle(struct move *m)
 {
 	struct penstock_done done[PST_GROUP_WINDOWS_MAX];
@@ -387,11 +388,12 @@ static int move_all(struct move *m, struct penstock_device *dev)
 
 	if (!ret)
 		ret = run(m, prepare(m));
-	if (m->q && pst_group_lost(m->g) && !settle(m))
+	pst_windows_leave(&m->windows, m->g, !ret);
+	if (ret && m->q && !settle(m))
 		busy = m->q;
 	else
-		penstock_queue_close(m->q); /* nothing reads into a window from here on */
-	pst_windows_close(&m->windows, m->g, m->load, busy);
+		penstock_queue_close(m->q); /* nothing reads into the window from here on */
+	pst_windows_close(&m->windows, m->load, busy);
 	free(m->rounds);
 	free(m->reach);
 	return ret;

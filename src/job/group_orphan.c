@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads that a store still owes when a rank of the group has gone: the caller is told at
+ * Reads that a store still owes when a rank of the group has failed or gone: the caller is told at
  * once, and a thread waits for them and gives back what they lie in. Called by
  * group_load.c and group_window.c. The memory must not go before the reads have ended, nor
  * the model and the device that they use, whose handles the caller may close meanwhile.

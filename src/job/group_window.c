@@ -191,11 +191,14 @@ static void leave_own(struct pst_windows *ws, struct pst_load *load, struct pens
 	own->ptr = NULL;
 }
 
-void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
-		       struct penstock_queue *busy)
+void pst_windows_leave(struct pst_windows *ws, struct penstock_group *g, bool done)
 {
 	drop_others(ws);
-	pst_group_part(g);
+	pst_group_part(g, done);
+}
+
+void pst_windows_close(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
+{
 	if (busy)
 		leave_own(ws, load, busy);
 	if (ws->count)

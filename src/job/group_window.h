@@ -20,13 +20,14 @@ struct pst_windows {
 	struct penstock_device *host; /* the same, if that is the host's memory; else NULL */
 };
 
-/* Collective; a failure on this rank alone is for the next meeting to tell. Closed in
- * any case; with a queue whose reads into this rank's window have not ended, both go when
- * they have. */
+/* Collective; a failure on this rank alone is for the next meeting to tell. Left and closed
+ * in any case. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
-void pst_windows_close(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
-		       struct penstock_queue *busy);
+/* Collective: nobody copies out of another's window from here on. */
+void pst_windows_leave(struct pst_windows *ws, struct penstock_group *g, bool done);
+/* This rank's own; with a queue whose reads into it have not ended, both go when they have. */
+void pst_windows_close(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy);
 
 /* Takes a queue over, and what it reads into; closes both when its reads have ended, which
  * are from files of `w`. */

@@ -39,6 +39,7 @@ enum end {
 	SURVIVED, /* the same, and leaves a child behind that has its sockets */
 	HANGS,	  /* until the others have ended */
 	FAILS,	  /* by its callback */
+	BROKEN,	  /* its first read fails */
 	CHANGES,  /* the file, and goes on: nobody loads it */
 	POOR,	  /* not there: its device has less memory than the model takes */
 	LEAVES,	  /* nor there, but before the second load */
@@ -53,7 +54,9 @@ struct job {
 	enum end end;		 /* of rank `who` */
 	unsigned who, after;	 /* so many reads; 0: 2 */
 	const char *slow_path;	 /* by which rank `slow` reads */
+	const char *broken_path; /* by which rank `who` does, if that is its end */
 	unsigned slow;
+	bool again;	  /* what failed once must go well in the same group */
 	bool left_behind; /* reads end after the load: see them do */
 	pid_t pids[RANKS_MAX];
 };
@@ -261,6 +264,8 @@ static inline int load_all(struct self *self, struct penstock_group *g, struct p
 	lo.user = self;
 	lo.shard = self->job->shard ? so : NULL;
 	lo.path = self->rank == self->job->slow ? self->job->slow_path : NULL;
+	if (self->job->end == BROKEN && self->rank == self->job->who)
+		lo.path = self->job->broken_path;
 	ret = penstock_group_load(g, m, &dev, 1, &lo, &r, &loaded);
 	o->read = r.read;
 	o->bytes = r.bytes;
@@ -339,6 +344,8 @@ static inline int be_rank(struct self *self, struct outcome *o)
 		ret = load_all(self, g, m, dev, &so, o);
 	if (ret)
 		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
+	if (ret && job->again && load_all(self, g, m, dev, &so, o))
+		snprintf(o->wrong, sizeof(o->wrong), "again: %s", penstock_errmsg());
 	o->ctxs = count_ctxs(job, self->rank);
 	penstock_group_close(g);
 	pst_weights_keep(m);
