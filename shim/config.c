@@ -18,7 +18,7 @@
 #include "keys.h"
 
 #define FILE_MAX ((size_t)1 << 20)
-#define NOTES_MAX 128u /* half of them for what is wrong */
+#define NOTES_MAX 256u /* half of them for what is wrong, which no known key is */
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -38,7 +38,7 @@ void shim_config_defaults(struct shim_config *config)
 				[CUF_MAX_PINNED_KB] = 33554432,
 				[CUF_IO_BATCHSIZE] = 128,
 				[CUF_POLL_THRESHOLD_KB] = 4,
-				[CUF_BATCH_TIMEOUT_MS] = 5000,
+				[CUF_BATCH_TIMEOUT_MS] = 5,
 			},
 		.flag =
 			{
@@ -63,7 +63,7 @@ static struct note {
 static unsigned note_count;
 static uint64_t said[NOTES_MAX * 2]; /* hashes, so that a reopened driver repeats nothing */
 static unsigned said_count;
-static bool any_lost;
+static bool any_lost; /* of what is wrong */
 
 static bool is_said(uint64_t hash)
 {
@@ -90,7 +90,7 @@ __attribute__((format(printf, 2, 3))) static void note(enum shim_level level, co
 		return;
 	if (said_count == COUNT(said) ||
 	    note_count >= (level == SHIM_INFO ? NOTES_MAX / 2 : NOTES_MAX)) {
-		any_lost = true;
+		any_lost |= level != SHIM_INFO;
 		return;
 	}
 	said[said_count++] = hash;

@@ -30,6 +30,7 @@ struct key {
 #define SIZED "this library sizes its own staging ring"
 #define CHOSEN "the path is chosen by what is proven here, not by a switch"
 #define NO_RDMA "this library has no RDMA transport of its own yet"
+#define NO_STATIC "what lies beneath a file is looked at when it is opened"
 #define NO_POLL "completions are waited for as suits the load"
 
 static const struct key keys[] = {
@@ -70,11 +71,9 @@ static const struct key keys[] = {
 	{"properties.force_odirect_mode", FLAG, CUF_PARAM_FORCE_ODIRECT, CHOSEN},
 	{"properties.vanilla_posix_io_mode", FLAG, CUF_PARAM_POSIX_IO_MODE, CHOSEN},
 	{"properties.gds_fallback_io", FLAG, CUF_PARAM_GDS_FALLBACK_IO, CHOSEN},
-	{"properties.stream_memops_bypass", FLAG, CUF_PARAM_STREAM_MEMOPS_BYPASS,
-	 "stream order follows from what the device can do"},
 	{"properties.gds_rdma_write_support", NOTED, 0, NO_RDMA},
 	{"properties.io_batchsize", SIZE, CUF_IO_BATCHSIZE, NULL},
-	{"properties.batch_io_timeout_ms", SIZE, CUF_BATCH_TIMEOUT_MS,
+	{"properties.max_batch_io_timeout_msecs", SIZE, CUF_BATCH_TIMEOUT_MS,
 	 "cuFileBatchIOGetStatus waits as long as its caller says"},
 	{"properties.io_priority", NOTED, 0, "the caller's own I/O priority holds"},
 	{"properties.rdma_dev_addr_list", CLOSED, 0, NO_RDMA},
@@ -83,6 +82,19 @@ static const struct key keys[] = {
 	{"properties.rdma_dynamic_routing_order", CLOSED, 0, NO_RDMA},
 	{"properties.rdma_peer_type", NOTED, 0, NO_RDMA},
 	{"properties.rdma_transport_type", TEXT, CUF_RDMA_TRANSPORT, NO_RDMA},
+	{"properties.rdma_access_mask", NOTED, 0, NO_RDMA},
+	{"properties.rdma_dc_key", NOTED, 0, NO_RDMA},
+	{"properties.rdma_service_level", NOTED, 0, NO_RDMA},
+	{"properties.rdma_topN_ranks", NOTED, 0, NO_RDMA},
+	{"properties.rdma_multipath_enabled", NOTED, 0, NO_RDMA},
+	{"properties.rdma_max_backup_devices", NOTED, 0, NO_RDMA},
+	{"properties.rdma_io_retry_count", NOTED, 0, NO_RDMA},
+	{"properties.rdma_io_retry_delay_ms", NOTED, 0, NO_RDMA},
+	{"properties.rdma_failback_enabled", NOTED, 0, NO_RDMA},
+	{"properties.rdma_failback_delay_ms", NOTED, 0, NO_RDMA},
+	{"properties.rdma_health_check_interval_ms", NOTED, 0, NO_RDMA},
+	{"properties.rdma_async_event_monitoring", NOTED, 0, NO_RDMA},
+	{"properties.rdma_unhealthy_threshold", NOTED, 0, NO_RDMA},
 	{"properties.allow_rdma_token_reset", NOTED, 0, NO_RDMA},
 	{"properties.compat_odirect_unaligned_read_split", NOTED, 0, CHOSEN},
 	{"properties.compat_odirect_unaligned_read_split_min_size_kb", NOTED, 0, CHOSEN},
@@ -120,10 +132,16 @@ static const struct key keys[] = {
 	 "arguments are always checked"},
 	{"miscellaneous.skip_topology_detection", FLAG, CUF_PARAM_SKIP_TOPOLOGY,
 	 "topology is read only when it is asked for"},
+	{"miscellaneous.stream_memops_bypass", FLAG, CUF_PARAM_STREAM_MEMOPS_BYPASS,
+	 "stream order follows from what the device can do"},
 	{"miscellaneous.enable_static_routing", NOTED, 0, NO_RDMA},
 	{"miscellaneous.static_routing_filepath", NOTED, 0, NO_RDMA},
+	{"miscellaneous.enable_static_config", NOTED, 0, NO_STATIC},
+	{"miscellaneous.static_config_filepath", NOTED, 0, NO_STATIC},
+	{"miscellaneous.rdma_token_reset_timeout_secs", NOTED, 0, NO_RDMA},
 	{"sparse", SECTION, 0, NULL},
 	{"sparse.p2p_compat_enable", NOTED, 0, CHOSEN},
+	{"sparse.min_p2pdma_threshold_kb", NOTED, 0, CHOSEN},
 };
 
 /* Names that are found in examples and are nobody's, with what was meant. */
@@ -131,6 +149,15 @@ static const struct {
 	const char *name, *path;
 } meant[] = {
 	{"max_batch_io_size", "properties.io_batchsize"},
+	{"batch_io_timeout_ms", "properties.max_batch_io_timeout_msecs"},
+	{"use_compat_mode", "properties.allow_compat_mode"},
+	{"compat_mode", "properties.allow_compat_mode"},
+	{"rdma_peer_affinity_policy", "properties.rdma_load_balancing_policy"},
+	{"poll_mode_threshold_size_kb", "properties.poll_mode_max_size_kb"},
+	{"posix_pool_slab_size", "properties.posix_pool_slab_size_kb"},
+	{"gpu_bounce_buffer_slab_size_kb", "properties.gpu_bounce_buffer_slab_config.slab_size_kb"},
+	{"gpu_bounce_buffer_slab_count", "properties.gpu_bounce_buffer_slab_config.slab_count"},
+	{"blacklist", "denylist"},
 	{"max_pinned_memory_size", "properties.max_device_pinned_mem_size_kb"},
 	{"max_device_pinned_mem_size", "properties.max_device_pinned_mem_size_kb"},
 	{"max_direct_io_size", "properties.max_direct_io_size_kb"},

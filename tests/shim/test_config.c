@@ -116,6 +116,7 @@ static void defaults(void **state)
 	assert_code(cuFileDriverGetProperties(NULL), CUF_INVALID_VALUE);
 	assert_ok(cuFileDriverGetProperties(&props));
 	assert_int_equal(props.max_batch_io_size, 128);
+	assert_int_equal(props.max_batch_io_timeout_msecs, 5);
 	assert_int_equal(props.nvfs.max_direct_io_size, 16384);
 	assert_int_equal(props.nvfs.dcontrolflags, 1 << CUF_ALLOW_COMPAT_MODE);
 	assert_int_equal(props.fflags, 1 << CUF_BATCH_IO | 1 << CUF_STREAMS | 1 << CUF_PARALLEL_IO);
@@ -269,6 +270,25 @@ static void copied_example(void **state)
 			 1);
 	assert_int_equal(said("line 5: the section 'speed' is not known"), 1);
 	assert_int_equal(said("faster"), 0);
+}
+
+/* Every key that the original reads is known, in its place and with its kind of value. */
+static void all_keys(void **state)
+{
+	char command[PATH_MAX * 3];
+	unsigned before = said("NOTICE");
+
+	(void)state;
+	assert_non_null(getenv("PENSTOCK_ALL_KEYS"));
+	snprintf(command, sizeof(command), "cp '%s' '%s'", getenv("PENSTOCK_ALL_KEYS"), json_path);
+	assert_int_equal(system(command), 0);
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 77);
+	assert_int_equal(size_of(CUF_BATCH_TIMEOUT_MS), 9);
+	assert_true(flag_of(CUF_PARAM_STREAM_MEMOPS_BYPASS));
+	assert_ok(cuFileDriverClose());
+	assert_int_equal(said("NOTICE"), before);
+	assert_true(said("changes nothing: ") > 70);
 }
 
 static void wrong_kinds(void **state)
@@ -553,7 +573,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(defaults),	      cmocka_unit_test(one_over_the_other),
 		cmocka_unit_test(wrong_parameters),   cmocka_unit_test(slabs),
-		cmocka_unit_test(copied_example),     cmocka_unit_test(wrong_kinds),
+		cmocka_unit_test(copied_example),     cmocka_unit_test(all_keys),
+		cmocka_unit_test(wrong_kinds),
 		cmocka_unit_test(environment),	      cmocka_unit_test(no_configuration),
 		cmocka_unit_test(full_of_unknown),    cmocka_unit_test(compat_off),
 		cmocka_unit_test(first_use),
