@@ -28,6 +28,8 @@ static uint64_t now_ns(void)
 static int check(const struct penstock_queue *q, const struct penstock_req *from,
 		 struct pst_err *err)
 {
+	int ret;
+
 	if (from->size < sizeof(from->size) || !from->storage || (from->seg_count && !from->segs))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"a request without storage or segments (start from "
@@ -44,10 +46,8 @@ static int check(const struct penstock_queue *q, const struct penstock_req *from
 	if ((from->late || from->flags & PENSTOCK_R_DETACHED) && !from->stream)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"late values and detached requests need a stream");
-	if (from->storage->generation != pst_generation() || q->generation != pst_generation())
-		return pst_fail_errno(err, EOWNERDEAD, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "opened before a fork: the child must open its own");
-	return 0;
+	ret = pst_owned(from->storage->generation, err);
+	return ret ? ret : pst_owned(q->generation, err);
 }
 
 static int take_segs(struct pst_request *req, const struct penstock_req *from,
@@ -78,7 +78,9 @@ static int make_routes(struct pst_request *req, struct pst_err *err)
 		if (dev == last)
 			continue;
 		last = dev;
-		ret = pst_route_get(req->st, dev, req->op, &route, err);
+		ret = pst_owned(dev->generation, err);
+		if (!ret)
+			ret = pst_route_get(req->st, dev, req->op, &route, err);
 		if (!ret)
 			ret = pst_pump_meet(atomic_load_explicit(&req->segs[0].dev->pump,
 								 memory_order_acquire),

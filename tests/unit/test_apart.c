@@ -117,6 +117,7 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.dev = host};
 	struct penstock_storage *own;
+	struct penstock_queue *mine;
 	char byte = 0;
 	void *mem;
 
@@ -144,6 +145,14 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	CHILD_WANTS(penstock_poll(q, NULL, 0), -EOWNERDEAD);
 	CHILD_WANTS(penstock_cancel(q, 1), -EOWNERDEAD);
 	CHILD_WANTS(penstock_queue_fd(q), -EOWNERDEAD);
+	/* All its own but the device, whose lanes are threads of the parent. */
+	CHILD_WANTS(penstock_open(file_name, NULL, &own), 0);
+	CHILD_WANTS(penstock_queue_open(NULL, &mine), 0);
+	req.storage = own;
+	CHILD_WANTS(penstock_submit(mine, &req, 1, NULL), -EOWNERDEAD);
+	CHILD_WANTS(penstock_read(own, host, &byte, 1, 0), -EOWNERDEAD);
+	penstock_queue_close(mine);
+	penstock_close(own);
 	penstock_queue_close(q);
 	penstock_close(made);
 	penstock_close(old);
