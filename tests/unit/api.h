@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For the tests of the public header's words: a file of zeros and two devices, the GPU
- * a stand-in's. Included by test_api.c and test_apart.c only.
+ * a stand-in's. Included by test_api.c, test_apart.c and test_one_call.c only.
  */
 #ifndef API_H
 #define API_H

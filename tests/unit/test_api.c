@@ -307,33 +307,6 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
-/* A one-call form ends, too, when its time is over before it began. */
-static void deadlines(void **state)
-{
-	struct penstock_storage *st = open_it(0);
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	unsigned char byte = 1;
-	struct penstock_seg seg = {.buf = &byte, .dev = host, .row_len = 1};
-
-	(void)state;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	for (unsigned i = 0; i < 2; i++) { /* with its lanes awake, or not yet made */
-		req.deadline_ns = 1;
-		assert_int_equal(penstock_transfer(&req, &report), -ETIME);
-		assert_int_equal(report.why, PENSTOCK_WHY_DEADLINE);
-		assert_int_equal(report.bytes, 0);
-		assert_int_equal(byte, 1);
-		req.deadline_ns = INT64_MAX;
-		assert_int_equal(penstock_transfer(&req, &report), 1);
-		assert_int_equal(byte, 0);
-		byte = 1;
-	}
-	penstock_close(st);
-}
-
 /* A class that cannot be met: what stands against the path that could, on such a device. */
 static void refused(struct penstock_req *req, struct penstock_device *dev, const char *path)
 {
@@ -602,7 +575,6 @@ int main(void)
 		cmocka_unit_test(option_sizes),
 		cmocka_unit_test(request_sizes),
 		cmocka_unit_test(segment_sizes),
-		cmocka_unit_test(deadlines),
 		cmocka_unit_test(late_sizes),
 		cmocka_unit_test(refusals),
 		cmocka_unit_test(harvests),
