@@ -319,6 +319,7 @@ static unsigned take_refused(struct batch *b, struct cuf_io_event *events, unsig
 		if (atomic_load_explicit(&op->state, memory_order_acquire) != REFUSED)
 			continue;
 		atomic_fetch_sub(&b->refused, 1);
+		shim_count_batch_refused();
 		hand_out(b, op, op->ret, &events[have++]);
 	}
 	return have;

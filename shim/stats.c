@@ -105,20 +105,19 @@ static void count_gpu(enum penstock_op op, int64_t ret, const struct penstock_se
 	}
 }
 
-void shim_count_io(const struct shim_timer *timer, enum penstock_op op, bool vector, int64_t ret,
+void shim_count_io(int at, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *seg, size_t len, const struct penstock_report *report)
 {
 	unsigned kind = (unsigned)op + (vector ? 2 : 0);
 	enum shim_counted what = vector ? SHIM_READV + op : SHIM_READ + op;
-	uint64_t us = (shim_now_ns() - timer->start_ns) / 1000;
 
 	shim_count_(what, ret >= 0, 1);
 	if (ret >= 0)
 		ADD(counters.io[kind].bytes, (uint64_t)ret);
 	ADD(counters.io[kind].lat_us, us);
-	if (timer->level >= 2 && ret >= 0)
+	if (at >= 2 && ret >= 0)
 		ADD(counters.hist[op][bin_of(len)], 1);
-	if (timer->level >= 3 && report)
+	if (at >= 3 && report)
 		count_gpu(op, ret, seg, len, report, us);
 }
 
@@ -160,7 +159,7 @@ void shim_count_batch_submit(const struct shim_timer *timer, uint64_t read_bytes
 {
 	if (!timer->level)
 		return;
-	ADD(counters.batch_submit_us, (shim_now_ns() - timer->start_ns) / 1000);
+	ADD(counters.batch_submit_us, shim_timer_us(timer));
 	atomic_store(&counters.batch_last[0], read_bytes);
 	atomic_store(&counters.batch_last[1], write_bytes);
 }

@@ -77,19 +77,30 @@ static inline void shim_count(enum shim_counted what, bool ok)
 	shim_count_many(what, ok, 1);
 }
 
-/* One read or write that ended: ret is bytes or -errno; report where level is 3. */
-void shim_count_io(const struct shim_timer *timer, enum penstock_op op, bool vector, int64_t ret,
+static inline uint64_t shim_timer_us(const struct shim_timer *timer)
+{
+	return (shim_now_ns() - timer->start_ns) / 1000;
+}
+
+/* One read or write that took `us` and ended: ret is bytes or -errno; report where the
+ * level is 3. `len` is what was asked for. */
+void shim_count_io(int level, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *seg, size_t len,
 		   const struct penstock_report *report);
 /* One that was refused before it began. */
-static inline void shim_count_io_refused(enum penstock_op op)
+static inline void shim_count_io_refused(enum penstock_op op, bool vector)
 {
-	shim_count(op == PENSTOCK_READ ? SHIM_READ : SHIM_WRITE, false);
+	shim_count((enum shim_counted)((vector ? SHIM_READV : SHIM_READ) + op), false);
 }
 
-/* One operation of a batch that ended, and a batch call with what it took. */
+/* One operation of a batch that ended, one that the core did not take, and a batch call
+ * with what it took. */
 void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock_seg *seg,
 			 const struct penstock_report *report);
+static inline void shim_count_batch_refused(void)
+{
+	shim_count(SHIM_BATCH_PROCESSED, false);
+}
 void shim_count_batch_submit(const struct shim_timer *timer, uint64_t read_bytes,
 			     uint64_t write_bytes);
 

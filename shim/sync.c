@@ -34,7 +34,8 @@ static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 	if (ret < 0)
 		why = penstock_errwhy();
 	if (timer.level)
-		shim_count_io(&timer, op, vector, ret, &m->seg, len, look ? &report : NULL);
+		shim_count_io(timer.level, shim_timer_us(&timer), op, vector, ret, &m->seg, len,
+			      look ? &report : NULL);
 	if (ret < 0)
 		shim_say_failed(m, "", shim_code(ret, why), penstock_errmsg());
 	else if (first)
@@ -50,7 +51,7 @@ static ssize_t move(void *fh, const void *base, size_t len, off_t file_off, off_
 	ssize_t ret;
 
 	if (code) {
-		shim_count_io_refused(op);
+		shim_count_io_refused(op, false);
 		return failed(code);
 	}
 	ret = transfer(&m, len, false);
@@ -108,7 +109,7 @@ static ssize_t move_held(struct shim_file *f, struct penstock_seg *segs,
 	int code = fill(segs, iov, count, file_off, &used, &total);
 
 	if (code) {
-		shim_count_io_refused(op);
+		shim_count_io_refused(op, true);
 		return failed(code);
 	}
 	if (!used)
@@ -133,14 +134,17 @@ static ssize_t move_vector(void *fh, const struct cuf_iovec *iov, size_t count, 
 
 	if (!f) {
 		code = shim_need();
+		shim_count_io_refused(op, true);
 		return failed(code ? code : CUF_HANDLE_NOT_REGISTERED);
 	}
+	code = 0;
 	if ((!iov && count) || file_off < 0 || flags || count > IOV_MOST)
-		ret = failed(CUF_INVALID_VALUE);
+		code = CUF_INVALID_VALUE;
 	else if (count > IOV_FEW && !(segs = malloc(count * sizeof(*segs))))
-		ret = failed(CUF_NOMEM_ERROR);
-	else
-		ret = move_held(f, segs, iov, count, file_off, op);
+		code = CUF_NOMEM_ERROR;
+	if (code)
+		shim_count_io_refused(op, true);
+	ret = code ? failed(code) : move_held(f, segs, iov, count, file_off, op);
 	if (segs != few)
 		free(segs);
 	shim_file_leave(f);

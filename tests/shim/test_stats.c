@@ -154,15 +154,12 @@ static void counted(void **state)
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 0);
 }
 
-static void batches_and_streams(void **state)
+static void batches(void **state)
 {
 	struct cuf_io_params params[4];
 	struct cuf_io_event events[4];
 	unsigned nr = 4;
 	struct l3 s;
-	size_t len = 4096;
-	off_t zero = 0;
-	ssize_t bytes;
 	void *batch;
 
 	(void)state;
@@ -200,15 +197,68 @@ static void batches_and_streams(void **state)
 	assert_int_equal(s.l1.last_batch_read_bytes, 0);
 	assert_int_equal(s.l1.last_batch_write_bytes, 5000);
 	assert_int_equal(s.gpus.gpu[0].n_total_reads, 3);
-	/* Of a stream: counted once it has been looked at, which asking does. */
+}
+
+/* What the core does not take is enqueued and processed like the others, with an error. */
+static void refused_in_a_batch(void **state)
+{
+	int ro = open(st_path, O_RDONLY);
+	void *readonly = st_register(ro, NULL), *batch;
+	struct cuf_io_params param = {.mode = CUF_BATCH, .fh = readonly, .opcode = CUF_WRITE};
+	struct cuf_io_event event;
+	unsigned nr = 1;
+	struct l3 s;
+
+	(void)state;
+	assert_ok(cuFileStatsReset());
+	param.u.batch.base = dev;
+	param.u.batch.size = 4096;
+	assert_ok(cuFileBatchIOSetUp(&batch, 1));
+	assert_ok(cuFileBatchIOSubmit(batch, 1, &param, 0));
+	assert_ok(cuFileBatchIOGetStatus(batch, 1, &nr, &event, NULL));
+	assert_int_equal(event.status, CUF_FAILED);
+	s = get();
+	assert_int_equal(s.l1.batch_enqueued_ops.ok, 1);
+	assert_int_equal(s.l1.batch_processed_ops.err, 1);
+	cuFileBatchIODestroy(batch);
+	cuFileHandleDeregister(readonly);
+	close(ro);
+}
+
+static uint64_t now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
+/* Counted once it has been looked at, which asking does; it took no longer for being
+ * looked at late. */
+static void of_a_stream(void **state)
+{
+	size_t len = 4096;
+	off_t zero = 0;
+	ssize_t bytes;
+	uint64_t before, took;
+	struct l3 s;
+
+	(void)state;
+	assert_ok(cuFileStatsReset());
+	before = now_us();
 	assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, (void *)1));
 	assert_cu(cu.cuStreamSynchronize((void *)1));
+	took = now_us() - before;
+	usleep((useconds_t)took + 10000);
+	s = get();
 	for (int i = 0; i < 10000 && s.l1.read_ops.ok < 1; i++) {
-		s = get();
 		usleep(1000);
+		s = get();
 	}
 	assert_int_equal(s.l1.read_ops.ok, 1);
 	assert_int_equal(s.l1.read_bytes, 4096);
+	assert_true(s.l1.read_lat_sum_us <= took + 1);
+	assert_true(s.gpus.gpu[0].read_duration_us <= took + 1);
 }
 
 static void *read_some(void *arg)
@@ -258,7 +308,7 @@ static int in_child(const char *version, int told, bool vectors)
 	struct cuf_error (*getters[])(void *) = {cuFileGetStatsL1, cuFileGetStatsL2,
 						 cuFileGetStatsL3};
 	char host[100];
-	struct cuf_iovec iov = {host, sizeof(host)};
+	struct cuf_iovec iov = {host, sizeof(host)}, none = {NULL, 1};
 	int seen = 0, code;
 	void *own;
 
@@ -270,7 +320,10 @@ static int in_child(const char *version, int told, bool vectors)
 		return 3;
 	own = st_register(fd, &code);
 	if (code || cuFileRead(own, host, 100, 0, 0) != 100 ||
-	    cuFileReadv(own, &iov, 1, 0, 0) != 100)
+	    cuFileReadv(own, &iov, 1, 0, 0) != 100 ||
+	    cuFileReadv(own, &none, 1, 0, 0) != -CUF_INVALID_VALUE ||
+	    cuFileReadv(own, NULL, 1, 0, 0) != -CUF_INVALID_VALUE ||
+	    cuFileReadv(NULL, &iov, 1, 0, 0) != -CUF_HANDLE_NOT_REGISTERED)
 		return 4;
 	for (int i = 0; i < 3; i++) {
 		memset(&s, 0xee, sizeof(s));
@@ -278,7 +331,9 @@ static int in_child(const char *version, int told, bool vectors)
 			return 5;
 		if (s.bytes[ends[vectors][i] - 1] == 0xee || s.bytes[ends[vectors][i]] != 0xee)
 			return 6 + i;
-		if (s.old.l1.read_ops.ok != 1 || (vectors && s.new.vectors.readv_ops.ok != 1))
+		if (s.old.l1.read_ops.ok != 1 || s.old.l1.read_ops.err ||
+		    (vectors && s.new.vectors.readv_ops.ok != 1) ||
+		    (vectors && s.new.vectors.readv_ops.err != 3))
 			return 10 + i;
 	}
 	return 0;
@@ -353,7 +408,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(levels),
 		cmocka_unit_test(counted),
-		cmocka_unit_test(batches_and_streams),
+		cmocka_unit_test(batches),
+		cmocka_unit_test(refused_in_a_batch),
+		cmocka_unit_test(of_a_stream),
 		cmocka_unit_test(from_threads),
 		cmocka_unit_test(window),
 		cmocka_unit_test(needs_the_driver),
