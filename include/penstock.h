@@ -237,9 +237,9 @@ PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *op
  */
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
-/* Gives up what was written: what this open created is removed; what was there
- * before keeps the bytes that were written to it. -EBUSY while a request is in
- * flight. May block. */
+/* Gives up what was written: what this open created and no commit has put there is
+ * removed, and can then not be committed (-ESTALE); what was there before keeps the
+ * bytes that were written to it. -EBUSY while a request is in flight. May block. */
 PENSTOCK_API int penstock_abort(struct penstock_storage *st);
 
 /*

@@ -15,6 +15,7 @@ struct pst_file {
 	bool replace;	  /* written under a name of its own until commit */
 	bool placed;	  /* it has the name, durable or not yet */
 	bool committed;
+	bool given_up;	  /* the name is gone, nothing can be committed */
 	uint64_t length;  /* asked for at creation, 0: as written */
 	_Atomic uint64_t written_end; /* behind the highest byte written, padding too */
 	bool is_block;

@@ -237,12 +237,22 @@ static void close_all(struct pst_file *file)
 	free(file);
 }
 
-static void remove_created(const struct pst_file *file)
+static int remove_created(const struct pst_file *file, struct pst_err *err)
 {
 	const char *name = file->temp ? file->temp : file->path;
 
 	if (file->created && !file->committed && name && unlink(name) && errno != ENOENT)
-		pst_log(PST_LOG_WARN, "file", "cannot remove %s: %m", name);
+		return fail_path(err, errno, "cannot remove", name);
+	return 0;
+}
+
+/* Where another error is told of, or nobody asks any more. */
+static void remove_quietly(const struct pst_file *file)
+{
+	struct pst_err err;
+
+	if (remove_created(file, &err))
+		pst_log(PST_LOG_WARN, "file", "%s", err.text);
 }
 
 static void say_borrowed(struct pst_storage_facts *facts)
@@ -289,7 +299,7 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 			say_borrowed(&st->facts);
 	}
 	if (ret) {
-		remove_created(file);
+		remove_quietly(file);
 		close_all(file);
 	}
 	return ret;
@@ -326,8 +336,12 @@ static int sync_directory(const struct pst_file *file, struct pst_err *err)
 int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
-	int ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
+	int ret;
 
+	if (file->given_up)
+		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%s was given up, open it again", file->path);
+	ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
 	if (!ret && durable && fsync(file->fd))
 		ret = fail_path(err, errno, "cannot sync", file->path ? file->path : "descriptor");
 	if (!ret && file->replace && !file->placed && !file->committed) {
@@ -349,9 +363,11 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 int pst_file_abort(struct penstock_storage *st, struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
+	int ret = remove_created(file, err);
 
-	(void)err;
-	remove_created(file);
+	if (ret)
+		return ret;
+	file->given_up |= file->created && !file->committed;
 	file->committed = true; /* nothing more to decide */
 	return 0;
 }
@@ -366,7 +382,7 @@ void pst_file_close(struct penstock_storage *st)
 		if (file->length && end > file->length)
 			end = file->length; /* a padded tail */
 		if (file->replace)
-			remove_created(file);
+			remove_quietly(file);
 		else if (cut(file, end, &err))
 			pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	}

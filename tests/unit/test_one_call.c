@@ -6,6 +6,8 @@
  */
 #include "api.h"
 
+#include <sys/stat.h>
+
 /* A one-call form ends, too, when its time is over before it began. */
 static void deadlines(void **state)
 {
@@ -33,10 +35,83 @@ static void deadlines(void **state)
 	penstock_close(st);
 }
 
+/* What an open created: given up it is gone, and cannot be committed; committed it stays,
+ * whatever is given up after that. */
+static void ends_of_writing(unsigned flags, bool commit)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	unsigned char byte = 1;
+	struct penstock_storage *st;
+
+	unlink(file_name);
+	opts.flags = flags;
+	assert_int_equal(penstock_open(file_name, &opts, &st), 0);
+	assert_int_equal(penstock_write(st, host, &byte, 1, 0), 1);
+	if (commit)
+		assert_int_equal(penstock_commit(st, 0), 0);
+	assert_int_equal(penstock_abort(st), 0);
+	assert_int_equal(access(file_name, F_OK), commit ? 0 : -1);
+	assert_int_equal(penstock_commit(st, 1), commit ? 0 : -ESTALE);
+	assert_int_equal(penstock_abort(st), 0);
+	penstock_close(st);
+	assert_int_equal(access(file_name, F_OK), commit ? 0 : -1);
+}
+
+static void given_up(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		ends_of_writing(PENSTOCK_O_CREATE, i);
+		ends_of_writing(PENSTOCK_O_REPLACE, i);
+	}
+}
+
+/* What was there before is no open's to remove, and can be committed after that. */
+static void given_up_in_place(void **state)
+{
+	struct penstock_storage *st = open_it(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE);
+	unsigned char byte = 1;
+
+	(void)state;
+	assert_int_equal(penstock_write(st, host, &byte, 1, 0), 1);
+	assert_int_equal(penstock_abort(st), 0);
+	assert_int_equal(penstock_commit(st, 0), 0);
+	assert_int_equal(penstock_read(st, host, &byte, 1, 0), 1);
+	assert_int_equal(byte, 1);
+	penstock_close(st);
+	assert_int_equal(access(file_name, F_OK), 0);
+}
+
+/* What cannot be removed is told of. */
+static void given_up_in_vain(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char dir[sizeof(file_name) + 8], moved[sizeof(dir) + 8];
+	struct penstock_storage *st;
+
+	(void)state;
+	/* A folder in its place is not unlinked for anybody, root included. */
+	snprintf(dir, sizeof(dir), "%s.d", file_name);
+	snprintf(moved, sizeof(moved), "%s.moved", dir);
+	opts.flags = PENSTOCK_O_CREATE;
+	assert_int_equal(penstock_open(dir, &opts, &st), 0);
+	assert_int_equal(rename(dir, moved), 0);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	assert_int_equal(penstock_abort(st), -EISDIR);
+	assert_non_null(strstr(penstock_errmsg(), dir));
+	assert_int_equal(rmdir(dir), 0);
+	assert_int_equal(penstock_abort(st), 0);
+	penstock_close(st);
+	unlink(moved);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(deadlines),
+		cmocka_unit_test(given_up_in_place),
+		cmocka_unit_test(given_up),
+		cmocka_unit_test(given_up_in_vain),
 	};
 
 	test_use_standin();
