@@ -18,7 +18,7 @@
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
-static struct penstock_queue *take_queue(const struct penstock_req *req)
+static int take_queue(const struct penstock_req *req, struct penstock_queue **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *q;
@@ -30,13 +30,15 @@ static struct penstock_queue *take_queue(const struct penstock_req *req)
 		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
 		if (!q)
 			continue;
-		if (q->generation == pst_generation() && req->seg_count <= q->segs_max)
-			return q;
+		if (q->generation == pst_generation() && req->seg_count <= q->segs_max) {
+			*out = q;
+			return 0;
+		}
 		penstock_queue_close(q);
 	}
 	opts.requests_max = 1;
 	opts.segs_max = req->seg_count > 16 ? req->seg_count : 16;
-	return penstock_queue_open(&opts, &q) ? NULL : q;
+	return penstock_queue_open(&opts, out);
 }
 
 static void put_queue(struct penstock_queue *q)
@@ -65,9 +67,9 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	if (report && report->size < sizeof(report->size))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the report's size is not set: start from PENSTOCK_REPORT_INIT");
-	q = take_queue(req);
-	if (!q)
-		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a transfer");
+	ret = take_queue(req, &q);
+	if (ret)
+		return ret;
 	ret = pst_queue_submit_here(q, req);
 	if (ret < 0) {
 		put_queue(q);

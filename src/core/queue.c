@@ -6,6 +6,7 @@
  */
 #include "core/queue.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -33,6 +34,7 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	struct penstock_queue_opts opts;
 	struct penstock_queue *q;
 	struct pst_err err;
+	int ret = 0;
 
 	if (pst_take(&opts, sizeof(opts), from, "penstock_queue_opts", &err))
 		return pst_err_publish(&err);
@@ -51,29 +53,21 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	q->spans_max = opts.segs_max * 3; /* head, body and tail of each */
 	q->generation = pst_generation();
 	q->ready_end = &q->ready;
+	q->fd = -1;
 	/* Twice the places: as many again may be harvested with their reports in use. */
 	q->place_count = 2 * opts.requests_max;
 	q->requests = calloc(q->place_count, sizeof(*q->requests));
 	q->segs = calloc((size_t)q->place_count * q->segs_max, sizeof(*q->segs));
 	q->spans = calloc((size_t)q->place_count * q->spans_max, sizeof(*q->spans));
-	q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (!q->requests || !q->segs || !q->spans || q->fd < 0) {
-		penstock_queue_close(q);
-		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
-				opts.requests_max);
-	}
-	for (unsigned i = q->place_count; i-- > 0;) {
-		struct pst_request *req = &q->requests[i];
-
-		req->q = q;
-		req->index = i;
-		req->segs = &q->segs[(size_t)i * q->segs_max];
-		req->spans = &q->spans[(size_t)i * q->spans_max];
-		req->link = q->free;
-		q->free = req;
-	}
-	if (opts.own_lane &&
-	    pst_own_open(opts.own_lane, &q->ended, &q->inflight, &q->own, &err)) {
+	if (!q->requests || !q->segs || !q->spans)
+		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
+			       opts.requests_max);
+	else if ((q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+		ret = pst_fail_errno(&err, errno, PENSTOCK_WHY_NO_MEMORY,
+				     "a queue needs an eventfd: %m");
+	else if (opts.own_lane)
+		ret = pst_own_open(opts.own_lane, &q->ended, &q->inflight, &q->own, &err);
+	if (ret) {
 		penstock_queue_close(q);
 		return pst_err_publish(&err);
 	}
@@ -88,7 +82,7 @@ void penstock_queue_close(struct penstock_queue *q)
 	if (!q)
 		return;
 	if (q->generation == pst_generation() && q->requests) {
-		for (unsigned i = 0; i < q->place_count; i++)
+		for (unsigned i = 0; i < q->place_used; i++)
 			pst_req_stop(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
@@ -117,17 +111,32 @@ int pst_queue_check(const struct penstock_queue *q, struct pst_err *err)
 
 /* ---- submit ---- */
 
+/* One that was never used: its memory is touched here for the first time. */
+static struct pst_request *new_place(struct penstock_queue *q)
+{
+	unsigned i = q->place_used;
+	struct pst_request *req = &q->requests[i];
+
+	if (i == q->place_count)
+		return NULL;
+	req->q = q;
+	req->index = i;
+	req->segs = &q->segs[(size_t)i * q->segs_max];
+	req->spans = &q->spans[(size_t)i * q->spans_max];
+	q->place_used++;
+	return req;
+}
+
 static struct pst_request *take_place(struct penstock_queue *q)
 {
 	struct pst_request *req = q->free;
 
 	if (atomic_load_explicit(&q->inflight, memory_order_relaxed) >= q->requests_max)
 		return NULL;
-	if (!req) {
+	if (!req)
 		req = atomic_exchange_explicit(&q->returned, NULL, memory_order_acquire);
-		if (!req)
-			return NULL;
-	}
+	if (!req)
+		return new_place(q);
 	q->free = req->link;
 	return req;
 }

@@ -14,6 +14,7 @@
 
 struct penstock_queue {
 	unsigned requests_max, segs_max, spans_max, place_count;
+	unsigned place_used;			/* the first so many; the submitter's */
 	struct pst_request *requests;
 	struct penstock_seg *segs;
 	struct pst_span *spans;
