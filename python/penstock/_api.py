@@ -12,7 +12,7 @@ from ._dtypes import CODES
 from ._group import Group
 from ._lib import check, device_name, ffi, handle_name, lib, open_device
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
-                     ranges_of, strings, CLASSES, EFFORTS)
+                     ranges_of, strings, whole_piece, CLASSES, EFFORTS)
 from ._tensor import Memory, Tensor, place_of
 
 Paths = Union[PathLike, Sequence[PathLike]]
@@ -47,15 +47,19 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
         pieces: List[Any] = []
         keep = []
         for name, value in tensors.items():
-            info, index = model.info(name), Ellipsis
+            info, index = model.info(name), None
             if isinstance(value, tuple):
                 value, index = value
-            ranges, rest = ranges_of(info.shape, index)
-            if any(r != 0 and r.step not in (1, None) for r in rest):
-                raise ValueError(f"{name}: ranges have a step of 1 here")
             place = place_of(value)
             keep.append(place)
-            pieces += pieces_of(info, ranges, place, open_device(place.device))
+            device = open_device(place.device)
+            whole = whole_piece(info, place, device) if index is None else None
+            if whole is None:
+                ranges, rest = ranges_of(info.shape, Ellipsis if index is None else index)
+                if any(r != 0 and r.step not in (1, None) for r in rest):
+                    raise ValueError(f"{name}: ranges have a step of 1 here")
+                whole = pieces_of(info, ranges, place, device)
+            pieces += whole
         return model.load_into(pieces, group, **how)
     finally:
         model.close()

@@ -5,8 +5,11 @@ them. Thin: layout, planning, reading and checking are the library's."""
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
+import operator
 import os
+import struct
 import sys
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -46,13 +49,45 @@ class Info:
 
     __slots__ = ("index", "name", "dtype", "shape", "nbytes", "file", "offset")
 
-    def __init__(self, index: int, t: Any) -> None:
-        self.index, self.name = index, ffi.string(t.name).decode()
-        self.dtype, self.nbytes, self.file, self.offset = NAMES[t.dtype], t.bytes, t.file, t.off
-        self.shape = tuple(ffi.unpack(t.shape, t.rank)) if t.rank else ()
+    def __init__(self, index: int, name: str, dtype: str, shape: Tuple[int, ...], nbytes: int,
+                 file: int, offset: int) -> None:
+        self.index, self.name, self.dtype, self.shape = index, name, dtype, shape
+        self.nbytes, self.file, self.offset = nbytes, file, offset
 
     def __repr__(self) -> str:
         return f"penstock.Info({self.name!r}, {self.dtype}, {self.shape})"
+
+
+class _Columns:
+    """What the library knows of a model's tensors, a list a field: a model may have ten
+    thousand, and an object for each would cost more than all else together."""
+
+    def __init__(self, handle: Any) -> None:
+        count, unpack = lib.penstock_weights_count(handle), ffi.unpack
+        size = ffi.sizeof("struct penstock_tensor")
+        rows = ffi.new("struct penstock_tensor[]", count)
+        ffi.buffer(rows)[:] = (size.to_bytes(8, sys.byteorder) + bytes(size - 8)) * count
+        for i in range(count):
+            lib.penstock_weights_get(handle, i, rows + i)
+        fields: Sequence[Sequence[int]] = \
+            list(zip(*_ROW.iter_unpack(ffi.buffer(rows)))) if count else [()] * 8
+        _, name, dtype, rank, shape, self.nbytes, self.file, self.offset = fields
+        self.dtype = [NAMES[code] for code in dtype]
+        self.name = [text.decode() for text in map(ffi.string, _pointers("char *", name))]
+        self.shape = [tuple(unpack(at, n)) if n else () for at, n in
+                      zip(_pointers("uint64_t *", shape), rank)]
+
+
+_ROW = struct.Struct("@NPIIPQIQ")  # struct penstock_tensor
+_PIECE = struct.Struct("@NQIQQQQPPQQI4x")  # struct penstock_piece
+assert _ROW.size == ffi.sizeof("struct penstock_tensor")
+assert _PIECE.size == ffi.sizeof("struct penstock_piece")
+
+
+def _pointers(kind: str, addresses: Sequence[int]) -> Any:
+    table = ffi.new(f"{kind}[]", len(addresses))
+    ffi.buffer(table)[:] = struct.pack(f"{len(addresses)}P", *addresses)
+    return table
 
 
 class Report:
@@ -107,6 +142,7 @@ class Model:
         check(lib.penstock_weights_open_list(strings([os.fspath(p) for p in paths], keep),
                                              len(paths), opts, out), self.path)
         self._handle: Any = ffi.gc(out[0], lib.penstock_weights_close)
+        self._columns: Optional[_Columns] = None
         self._infos: Optional[List[Info]] = None
         self._by_name: Dict[str, Info] = {}
 
@@ -117,14 +153,18 @@ class Model:
         return self._handle
 
     @property
+    def columns(self) -> _Columns:
+        if self._columns is None:
+            self._columns = _Columns(self.handle)
+        return self._columns
+
+    @property
     def infos(self) -> List[Info]:
         """Every tensor, in file order."""
         if self._infos is None:
-            t, infos = ffi.new("struct penstock_tensor *"), []
-            t.size = ffi.sizeof("struct penstock_tensor")
-            for i in range(lib.penstock_weights_count(self.handle)):
-                lib.penstock_weights_get(self.handle, i, t)
-                infos.append(Info(i, t))
+            c = self.columns
+            infos = list(map(Info, range(len(c.name)), c.name, c.dtype, c.shape, c.nbytes, c.file,
+                             c.offset))
             self._infos = infos
             self._by_name = {info.name: info for info in infos}
         return self._infos
@@ -172,11 +212,11 @@ class Model:
             opts.path = keep[0]
         return opts, keep
 
-    def shard(self, info: Info, how: Any) -> Any:
+    def shard(self, index: int, how: Any) -> Any:
         """What of a tensor a rank needs, as the library says it."""
         out = ffi.new("struct penstock_shard *")
         out.size = ffi.sizeof("struct penstock_shard")
-        check(lib.penstock_weights_shard(self.handle, info.index, how, out), self.path)
+        check(lib.penstock_weights_shard(self.handle, index, how, out), self.path)
         return out
 
     def load(self, device: Any = "host", framework: Optional[str] = None, *, first: int = 0,
@@ -191,12 +231,19 @@ class Model:
         name = handle_name(handle)
         opts, _keep = self.options(**_ranks_of(group), **how)
         opts.first, opts.count = first, count
-        infos = self.infos[first:first + count] if count else self.infos[first:]
-        parts = None
+        columns, wanted = self.columns, slice(first, first + count if count else None)
+        names, dtypes, shapes = columns.name[wanted], columns.dtype[wanted], columns.shape[wanted]
+        nbytes = columns.nbytes[wanted]
+        indices: Sequence[int] = range(len(columns.name))[wanted]
         if shard is not None:
             rank, _rules = shard_options(shard)
             opts.shard = rank
-            parts = [self.shard(info, rank) for info in infos]
+            parts = [(i, self.shard(i, rank)) for i in indices]
+            parts = [(i, part) for i, part in parts if part.piece_count]
+            indices = [i for i, _ in parts]
+            names, dtypes = [columns.name[i] for i in indices], [columns.dtype[i] for i in indices]
+            shapes = [tuple(part.shape[0:part.rank]) for _, part in parts]
+            nbytes = tuple(part.bytes for _, part in parts)
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, out = new_report(), ffi.new("struct penstock_loaded **")
         devices = ffi.new("struct penstock_device *[]", [handle])
@@ -205,25 +252,19 @@ class Model:
             lib.penstock_group_load(group.handle, self.handle, devices, 1, opts, report, out)
         check(code, self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
-        ptr, cast, number = lib.penstock_loaded_ptr, ffi.cast, ffi.typeof("uintptr_t")
-        shapes = [(info.name, info.dtype, info.shape, info.nbytes, info.index) for info in infos]
-        if parts is not None:
-            shapes = [(info.name, info.dtype, tuple(p.shape[0:p.rank]), p.bytes, info.index)
-                      for info, p in zip(infos, parts) if p.piece_count]
-        at = [int(cast(number, ptr(loaded, 0, index))) for *_, index in shapes]
+        at = _addresses(loaded, indices)
         # Every element lies at a multiple of its size from there; an allocation begins
         # at a page.
         base = min(at, default=0) & -16
-        length = max((a + nbytes for a, (_, _, _, nbytes, _) in zip(at, shapes)), default=0) - base
-        memory = Memory(base, length, name, (loaded, torch_memory))
+        memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
+                        (loaded, torch_memory))
         if torch_memory is not None:
             memory.lend(torch_memory.tensor)
         if framework == "torch":
-            tensors = {title: memory.torch(dtype, shape, a)
-                       for (title, dtype, shape, _, _), a in zip(shapes, at)}
+            tensors = dict(zip(names, memory.torch_all(dtypes, shapes, at)))
         else:
-            tensors = {title: convert(Tensor(dtype, shape, name, a, memory), framework)
-                       for (title, dtype, shape, _, _), a in zip(shapes, at)}
+            tensors = {title: convert(Tensor(dtype, shape, name, ptr, memory), framework)
+                       for title, dtype, shape, ptr in zip(names, dtypes, shapes, at)}
         return tensors, Report(report)
 
     def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
@@ -231,12 +272,13 @@ class Model:
         """`pieces` as made by `pieces_of`, all in one go, or by all ranks of a group."""
         opts, _keep = self.options(**_ranks_of(group), **how)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
-        for i, piece in enumerate(pieces):
-            row = table[i]
-            row.size = ffi.sizeof("struct penstock_piece")
-            (row.tensor, row.dim, row.first, row.count, row.outer_first, row.outer_count, ptr,
-             row.room, row.pitch, row.dtype, row.dev) = piece
-            row.ptr = ffi.cast("void *", ptr)
+        size, devices = ffi.sizeof("struct penstock_piece"), {piece[-1] for piece in pieces}
+        address = {dev: int(ffi.cast("uintptr_t", dev)) for dev in devices}
+        ffi.buffer(table)[:size * len(pieces)] = b"".join(
+            [_PIECE.pack(size, tensor, dim, first, count, outer_first, outer_count, address[dev],
+                         ptr, room, pitch, dtype)
+             for tensor, dim, first, count, outer_first, outer_count, ptr, room, pitch, dtype, dev
+             in pieces])
         code = lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report) \
             if group is None else \
             lib.penstock_group_load_into(group.handle, self.handle, table, len(pieces), opts,
@@ -263,6 +305,12 @@ class Model:
             yield info.name, convert(Tensor(info.dtype, info.shape, device, base, memory),
                                      framework)
             del memory
+
+
+def _addresses(loaded: Any, indices: Sequence[int]) -> List[int]:
+    found = map(lib.penstock_loaded_ptr, itertools.repeat(loaded), itertools.repeat(0), indices)
+    table = ffi.new("void *[]", list(found))
+    return list(memoryview(ffi.buffer(table)).cast("B").cast("P"))
 
 
 def _ranks_of(group: Optional[Group]) -> Dict[str, Any]:
@@ -374,6 +422,15 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
         else:
             raise TypeError(f"a slice is made of numbers and ranges, not of {type(item).__name__}")
     return ranges, tuple(rest)
+
+
+def whole_piece(info: Info, place: Place, dev: Any) -> Optional[List[Any]]:
+    """What `pieces_of` makes for all of a tensor, where it is as simple as it mostly is:
+    to a place of its shape, without gaps; None where it is not."""
+    if place.shape != info.shape or place.dtype != info.dtype or not place.writable or \
+            not info.nbytes or place.split():
+        return None
+    return [(info.index, 0, 0, 0, 0, 0, place.ptr, info.nbytes, 0, CODES[info.dtype], dev)]
 
 
 def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: Any) -> List[Any]:

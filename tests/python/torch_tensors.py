@@ -86,6 +86,42 @@ class Torch(unittest.TestCase):
         shared = torch.from_dlpack(penstock.load_file(FILE, framework="dlpack")["f16"])
         self.assertTrue(torch.equal(shared, TENSORS["f16"]))
 
+    def test_each_for_itself(self):
+        """Tensors of one load share their memory's allocation and nothing else: what
+        autograd knows of one is not of its neighbours."""
+        file = os.path.join(TMP, "alike.safetensors")
+        want = {f"t{i}": torch.randn(3, 4) for i in range(6)} | {"u": torch.randn(2)}
+        reference.save_file(want, file)
+        got = penstock.load_file(file)
+        self.assertFalse(any(t._is_view() for t in got.values()))
+        got["t1"].add_(1)
+        self.assertEqual({name: t._version for name, t in got.items()},
+                         {name: int(name == "t1") for name in want})
+        got["t2"].mul_(torch.ones(3, 4, requires_grad=True))
+        self.assertEqual([name for name, t in got.items() if t.requires_grad], ["t2"])
+        got.pop("t2")
+        want["t1"] = want["t1"] + 1
+        self.same(got, {name: want[name] for name in got})
+
+    def test_uneven(self):
+        """Alike ones that lie unevenly, between others, in several files and in parts."""
+        files, want = [], {}
+        for part in range(3):
+            made = {f"{part}.{i:02}": torch.randn((4, 4) if i % 3 else (4, 8)).to(
+                torch.bfloat16 if i % 5 else torch.float32) for i in range(part, 40)}
+            files.append(os.path.join(TMP, f"part{part}.safetensors"))
+            reference.save_file(made, files[-1])
+            want |= made
+        self.same(penstock.load_file(files[::-1]), want)
+        self.same(penstock.load_file(files, names=["*7", "1.*"]),
+                  {n: t for n, t in want.items() if n.endswith("7") or n.startswith("1.")})
+        halves = [penstock.load_file(files, shard={"rank": r, "ranks": 2,
+                                                   "rules": [("*", "last")]}) for r in (0, 1)]
+        self.same({n: torch.cat([h[n] for h in halves], dim=1) for n in want}, want)
+        places = {n: torch.zeros_like(t) for n, t in want.items()}
+        penstock.load_into(files, places)
+        self.same(places, want)
+
 
 if __name__ == "__main__":
     tap.main()
