@@ -22,14 +22,12 @@ budget=${BENCH_BUDGET:-340}
 device=${BENCH_DEVICE:-cuda:0}
 carried=.carry/bench
 long=${1:-}
-started=$SECONDS
 
 mkdir -p "$out" "$dir" || exit 1
 trap 'rm -rf "$dir"' EXIT
 csv=$out/gpu.csv
 log=$out/gpu.log
-: >"$log"
-say() { echo "$*" | tee -a "$log"; }
+. bench/steps.sh
 
 # A build from another system runs here or it does not: ask it.
 core=$carried/bench_core
@@ -49,17 +47,7 @@ fi
 [ ${#fio[@]} -gt 0 ] || say "fio is left out: neither carried nor installed"
 
 facts() {
-	local gpu
-	gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null |
-		head -1)
-	echo "# date: $(date -u +%Y-%m-%d)"
-	echo "# gpu: ${gpu%%,*}"
-	echo "# driver: ${gpu##*, }"
-	echo "# cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
-	echo "# kernel: $(uname -r)"
-	echo "# system: $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
-	echo "# drive: $(df --output=source,fstype "$dir" | tail -1 | tr -s ' ')"
-	echo "# commit: $(cat "$carried/commit" 2>/dev/null || git describe --always --dirty)"
+	machine "$dir" "$carried/commit" | sed 's/^/# /'
 	echo "# fio: $([ ${#fio[@]} -gt 0 ] && "${fio[@]}" --version)"
 	echo "group,name,rep,bytes,seconds,cpu_s,machine_s,ops,p50_us,p99_us,path,engine,note"
 }
@@ -70,38 +58,15 @@ nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current,clocks.sm \
 grep -H . /sys/block/*/queue/{scheduler,max_sectors_kb,read_ahead_kb,nr_requests} >>"$log" 2>&1
 ls -d /sys/block/*/mq/* >>"$log" 2>&1
 
-# step SECONDS COMMAND...: within its time and the budget; a failure is told, not fatal.
-step() {
-	local limit=$1 left=$((budget - (SECONDS - started))) rc begun=$SECONDS
-	shift
-	if [ "$left" -lt 5 ]; then
-		say "skipped, no time left: $*"
-		return
-	fi
-	[ "$left" -gt "$limit" ] || limit=$left
-	timeout -k 5 "$limit" "$@" >>"$log" 2>&1
-	rc=$?
-	say "$((SECONDS - started)) s: $((SECONDS - begun)) s for ${*: -2}$([ $rc -eq 0 ] ||
-		echo ", FAILED with $rc: $(grep -a '^bench:\|Error' "$log" | tail -1)")"
-}
 core_args=(-f "$dir/file" -o "$csv" -d "$device" -l "$mib" -L $((mib * 2)) -t 1)
-wanted() { # one of the names is in BENCH_ONLY
-	local name
-	[ -n "${BENCH_ONLY:-}" ] || return 0
-	for name in "$@"; do
-		[[ " $BENCH_ONLY " != *" $name "* ]] || return 0
-	done
-	return 1
-}
 run() { # run SECONDS REPS SECTION...
 	local limit=$1 n=$2
 	shift 2
 	wanted "$@" || return 0
-	step "$limit" "$core" "${core_args[@]}" ${fio[@]+-F "${fio[*]}"} -n "$n" "$@"
+	BENCH_ONLY='' step "$*" "$limit" "$core" "${core_args[@]}" ${fio[@]+-F "${fio[*]}"} -n "$n" "$@"
 }
 peers() { # peers SECONDS REPS PART
-	wanted peers || return 0
-	step "$1" python3 bench/peers.py --file "$dir/file" --csv "$csv" \
+	step "peers $3" "$1" python3 bench/peers.py --file "$dir/file" --csv "$csv" \
 		--core "$core ${core_args[*]}" --reps "$2" "$3"
 }
 
@@ -127,5 +92,5 @@ if [ "$long" = --long ]; then
 	run 60 1 make_long
 	run 60 2 size_long
 fi
-say "$((SECONDS - started)) s in all"
+say "done"
 python3 bench/table.py "$csv" | tee "$out/gpu.md"

@@ -20,14 +20,14 @@ device=${BENCH_DEVICE:-cuda:0}
 scale=${BENCH_SCALE:-1}
 budget=${BENCH_BUDGET:-400}
 carried=$root/.carry/weights
-started=$SECONDS
 
 mkdir -p "$out" "$dir/wheels" || exit 1
 trap 'rm -rf "$dir"' EXIT
 log=$out/weights.log
 csv=$out/weights.csv
-rm -f "$log" "$csv" "$out/weights-c.csv"
-say() { echo "$*" | tee -a "$log"; }
+rm -f "$csv" "$out/weights-c.csv"
+shown=yes
+. bench/steps.sh
 
 for wheel in "$carried"/wheels/*.whl; do
 	python3 -m zipfile -e "$wheel" "$dir/wheels" 2>>"$log" || say "left out: ${wheel##*/}"
@@ -47,12 +47,7 @@ export LD_LIBRARY_PATH=$dir/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 {
-	echo "date: $(date -u +%Y-%m-%d)"
-	echo "gpu: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)"
-	echo "cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
-	echo "kernel: $(uname -r)"
-	echo "drive: $(df --output=source,fstype "$dir" | tail -1 | tr -s ' ')"
-	echo "commit: $(cat "$carried/commit" 2>/dev/null || git describe --always)"
+	machine "$dir" "$carried/commit"
 	python3 - <<'END'
 import importlib.metadata as m
 for name in ("torch", "transformers", "safetensors", "fastsafetensors", "instanttensor",
@@ -65,28 +60,14 @@ END
 	free -g | head -2
 } 2>&1 | tee -a "$log"
 
-# step NAME SECONDS COMMAND...: within its time and the budget; a failure is told.
-step() {
-	local name=$1 limit=$2 left=$((budget - (SECONDS - started))) rc begun=$SECONDS
-	shift 2
-	[[ -z ${BENCH_ONLY:-} || " $BENCH_ONLY " == *" $name "* ]] || return 0
-	if [ "$left" -lt 10 ]; then
-		say "== $name: skipped, no time left"
-		return
-	fi
-	[ "$left" -gt "$limit" ] || limit=$left
-	timeout -k 5 "$limit" "$@" 2>&1 | tee -a "$log"
-	rc=${PIPESTATUS[0]}
-	say "== $name: $((SECONDS - begun)) s, $((SECONDS - started)) s in all$([ "$rc" -eq 0 ] ||
-		echo ", FAILED with $rc")"
-}
 make() { # make NAME LAYERS
 	[ -f "$dir/$1/model.safetensors" ] ||
 		python3 bench/weights/model.py "$dir/$1" --layers "$2" --scale "$scale"
 }
 weights() { # weights NAME LAYERS ARGUMENTS...
 	make "$1" "$2" && python3 bench/weights/weights.py --dir "$dir" --device "$device" \
-		--csv "$csv" --file "$dir/$1/model.safetensors" "${@:3}"
+		--program "$carried/bench_weights" --csv "$csv" \
+		--file "$dir/$1/model.safetensors" "${@:3}"
 }
 in_c() {
 	local effort to=(--device "${device/cpu/host}" --csv "$out/weights-c.csv")
@@ -126,4 +107,4 @@ rm -rf "$dir/b"
 step transformers 120 bash -c transformers
 rm -rf "$dir/t"
 step tests 90 tests/gpu/weights/run 85
-say "$((SECONDS - started)) s in all"
+say "done"

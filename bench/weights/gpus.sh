@@ -19,55 +19,37 @@ dir=${BENCH_DIR:-/var/tmp}/penstock-groups.$$
 budget=${BENCH_BUDGET:-300}
 ranks=${BENCH_RANKS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')}
 carried=$root/.carry/weights
-started=$SECONDS
 
 mkdir -p "$out" "$dir" || exit 1
 trap 'rm -rf "$dir"' EXIT
 log=$out/groups-$ranks.log
 csv=$out/groups-$ranks.csv
-rm -f "$log" "$csv"
-say() { echo "$*" | tee -a "$log"; }
+rm -f "$csv"
+shown=yes
+. bench/steps.sh
 [ "$ranks" -ge 1 ] || { say "no GPU is here"; exit 1; }
 
 {
-	echo "date: $(date -u +%Y-%m-%d)"
-	nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+	machine "$dir" "$carried/commit"
 	nvidia-smi topo -m
-	echo "cpu: $(nproc) x $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"
-	echo "kernel: $(uname -r)"
-	echo "drive: $(df --output=source,fstype "$dir" | tail -1 | tr -s ' ')"
-	echo "commit: $(cat "$carried/commit" 2>/dev/null || git describe --always)"
 	free -g | head -2
 } 2>&1 | tee -a "$log"
 
-step() { # step SECONDS COMMAND...
-	local limit=$1 left=$((budget - (SECONDS - started))) rc
-	shift
-	if [ "$left" -lt 10 ]; then
-		say "skipped, no time left: ${*: -4}"
-		return
-	fi
-	[ "$left" -gt "$limit" ] || limit=$left
-	timeout -k 5 "$limit" "$@" 2>&1 | tee -a "$log"
-	rc=${PIPESTATUS[0]}
-	[ "$rc" -eq 0 ] || say "FAILED with $rc: ${*: -4}"
-	say "== $((SECONDS - started)) s"
-}
 group() { # group SECONDS ARGUMENTS...
 	local limit=$1
 	shift
-	step "$limit" "$carried/bench_weights" group --ranks "$ranks" --csv "$csv" "$@" "$dir/m"
+	step "group $*" "$limit" "$carried/bench_weights" group --ranks "$ranks" --csv "$csv" "$@" "$dir/m"
 }
 
-step 120 python3 bench/weights/model.py "$dir/m" --layers "${BENCH_LAYERS:-54}" \
+step model 120 python3 bench/weights/model.py "$dir/m" --layers "${BENCH_LAYERS:-54}" \
 	--scale "${BENCH_SCALE:-1}"
-step 40 python3 - "$dir/m/model.safetensors" <<'END'
+step cache 40 python3 - "$dir/m/model.safetensors" <<'END'
 import sys
 sys.path.insert(0, "bench/weights")
 import weights
 print("in the page cache" if weights.prepare(sys.argv[1], False) else "NOT IN THE PAGE CACHE")
 END
-step 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
+step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
 group 60 --reps 3 --verify
 group 60 --reps 3 --window 64 --verify
 group 60 --reps 3 --window 64 --kept --verify
@@ -82,5 +64,5 @@ group 40 --reps 3 --kept
 group 60 --reps 3 --window 64 --fast --verify
 group 40 --reps 3 --window 64 --shard --kept
 group 30 --dies 0 --window 64
-step 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
-say "$((SECONDS - started)) s in all"
+step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
+say "done"

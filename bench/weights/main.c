@@ -7,6 +7,7 @@
  *	bench_weights small MANY ONE     many tensors beside one of the same bytes
  *	bench_weights limit FILE         what the machine does without the library
  *	bench_weights group FILE         by a process for each GPU
+ *	bench_weights drive FILE WAY     what the drive gives at most
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "drive.h"
 #include "ranks.h"
 
 #define MEET_S 120.0
@@ -123,7 +125,8 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 static int usage(void)
 {
 	fprintf(stderr,
-		"bench_weights load FILE | small MANY ONE | limit FILE | group FILE\n"
+		"bench_weights load FILE | small MANY ONE | limit FILE | group FILE |\n"
+		"              drive FILE uring|threads THREADS DEPTH KIB\n"
 		"  --device NAME    cuda (each rank its own), cuda:0, host\n"
 		"  --ranks N        --reps N         --csv FILE (rows are added)\n"
 		"  --window MIB     --windows N      of the group\n"
@@ -186,5 +189,7 @@ int main(int argc, char **argv)
 		return limit_bench(&job, &link, &in);
 	if (!strcmp(words[0], "group"))
 		return group_bench(&job);
+	if (!strcmp(words[0], "drive") && argc - optind == 6)
+		return drive_bench(words[1], words + 2, 4);
 	return usage();
 }
