@@ -370,18 +370,17 @@ static struct cuf_error order(const struct args *a)
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
 		return shim_err(CUF_INVALID_VALUE);
-	if (!a->stream)
-		return after_stream(a);
-	/* Asked first: what a first transfer sets up would end the capture. */
+	/* Asked first: waiting for it, or what a first transfer sets up, would end the
+	 * capture. */
 	code = shim_cuda_stream(a->stream, &capturing);
-	if (code)
+	if (code && a->stream)
 		return shim_err(code);
-	if (capturing) {
+	if (!code && capturing) {
 		shim_log(SHIM_ERROR, "a stream that is being captured into a graph takes no "
 				     "cuFile call: make it outside of the capture");
 		return shim_err(CUF_ASYNC_NOT_SUPPORTED);
 	}
-	return in_order(a);
+	return a->stream ? in_order(a) : after_stream(a);
 }
 
 struct cuf_error cuFileReadAsync(void *fh, void *base, size_t *len, off_t *file_off,

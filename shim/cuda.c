@@ -20,6 +20,7 @@ enum {
 	NO_CONTEXT = 201,
 	NOT_READY = 600,
 	INVALID_HANDLE = 400,
+	CAPTURE_IMPLICIT = 906, /* of the legacy stream, while one that waits for it captures */
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,
 	ATTR_RANGE_START = 11,
@@ -161,6 +162,9 @@ int shim_cuda_stream(void *stream, bool *capturing)
 	switch (api.stream_capturing(stream, &status)) {
 	case OK:
 		*capturing = status != CAPTURE_NONE;
+		return 0;
+	case CAPTURE_IMPLICIT:
+		*capturing = true;
 		return 0;
 	case NO_CONTEXT:
 		return CUF_INVALID_CONTEXT_ERROR;

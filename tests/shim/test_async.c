@@ -390,23 +390,56 @@ static int broken_stream(void)
 	return bytes < 0 && bytes != -7 ? 0 : 6;
 }
 
-static void broken(void **state)
+/* A blocking stream captures, says the driver of the NULL stream, which must not be
+ * waited for then: that ends the capture. In a process of its own. */
+static int implicit(void)
+{
+	unsigned (*waits)(void);
+	void *sym = cu_standin("capturing_waits");
+	size_t len = 10;
+	off_t zero = 0;
+	ssize_t bytes = -7;
+
+	memcpy(&waits, &sym, sizeof(sym));
+	if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, NULL).err !=
+	    CUF_ASYNC_NOT_SUPPORTED)
+		return 2;
+	return bytes != -7 || waits() ? 3 : 0;
+}
+
+static void alone(const char *what, const char *cuda)
 {
 	char self[PATH_MAX] = "";
 	int status;
 	pid_t pid;
 
-	(void)state;
-	if (!cu_standin("pst_standin_break"))
-		test_skip("only the stand-in's context can be broken on purpose");
 	assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
 	pid = fork();
 	if (!pid) {
-		execl(self, self, "broken", (char *)NULL);
+		if (cuda)
+			setenv("PENSTOCK_LIBCUDA", cuda, 1);
+		execl(self, self, what, (char *)NULL);
 		_exit(99);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+}
+
+static void broken(void **state)
+{
+	(void)state;
+	if (!cu_standin("pst_standin_break"))
+		test_skip("only the stand-in's context can be broken on purpose");
+	alone("broken", NULL);
+}
+
+static void captured_implicitly(void **state)
+{
+	(void)state;
+	if (!cu_standin("pst_standin_break"))
+		test_skip("the driver itself captures only what a graph is made of");
+	assert_non_null(getenv("PENSTOCK_CAPTURING"));
+	alone("implicit", getenv("PENSTOCK_CAPTURING"));
 }
 
 /* The last close waits for nobody: it says so while a stream is held back. */
@@ -442,12 +475,15 @@ int main(int argc, char **argv)
 		cmocka_unit_test(late_and_wrong), cmocka_unit_test(write_behind_and_read_in_front),
 		cmocka_unit_test(at_once),	  cmocka_unit_test(wrong_arguments),
 		cmocka_unit_test(capture),	  cmocka_unit_test(very_many),
-		cmocka_unit_test(broken),	  cmocka_unit_test(close_meanwhile),
+		cmocka_unit_test(broken),	  cmocka_unit_test(captured_implicitly),
+		cmocka_unit_test(close_meanwhile),
 		cmocka_unit_test(unregistered_beside),
 	};
 
-	if (argc > 1 && !strcmp(argv[1], "broken")) {
-		int code = setup(NULL) ? 1 : broken_stream();
+	if (argc > 1) {
+		int code = setup(NULL)			? 1
+			   : strcmp(argv[1], "broken") ? implicit()
+						       : broken_stream();
 
 		unlink(st_path);
 		return code;
