@@ -131,6 +131,31 @@ static uint64_t ramp(const struct pst_request *req, const struct place *place,
 }
 
 /*
+ * Where a chunk of path `index` may begin and end. Of a write whose plan ends in the page
+ * cache no two chunks share a page or a block of the file system: the cache would read the
+ * part that a neighbour has on its way to the drive, and write it back as it was. Who names
+ * a path, or allows direct ones only, gets what the drive can do.
+ */
+static uint64_t grid(const struct pst_request *req, const struct place *place, unsigned index,
+		     uint64_t most)
+{
+	const struct pst_route *route = place->span->route;
+	const struct pst_plan *plan = place->span->plan;
+	uint64_t align = route->paths[index].facts.off_align, edge = req->st->facts.edge_align;
+	unsigned last;
+
+	align = align ? align : 1;
+	if (align == 1 || req->op == PENSTOCK_READ || req->forced >= 0)
+		return align;
+	last = plan->list[PST_COLD][plan->count[PST_COLD] - 1];
+	if (route->paths[last].facts.off_align > 1)
+		return align;
+	while (edge > most) /* a power of two; slots may be shorter than a stripe */
+		edge /= 2;
+	return edge > align ? edge : align;
+}
+
+/*
  * How much of `place` path `index` can take as one chunk: its length, and 0 if it
  * cannot start there; then *cap is where the next path must end so that this one
  * can go on.
@@ -139,13 +164,13 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		    uint32_t *pad, uint64_t *cap)
 {
 	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
-	uint64_t align = facts->off_align ? facts->off_align : 1;
-	uint64_t len = place->len, room = 0, most = facts->chunk_max;
+	uint64_t len = place->len, room = 0, most = facts->chunk_max, align;
 
 	*pad = 0;
 	/* A request's lanes are those of its first segment's device, whatever others it has. */
 	if (facts->slotted && req->pump->slot_bytes < most)
 		most = req->pump->slot_bytes;
+	align = grid(req, place, index, most);
 	if (facts->exact) {
 		struct pst_part part;
 
@@ -176,12 +201,12 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		if (len > most)
 			len = most;
 		if (len % align) {
-			uint64_t tail = len % align;
+			uint64_t tail = len % align, behind = -len % facts->off_align;
 
 			if (len > tail && len < place->len) {
 				len -= tail; /* the rest is another chunk */
-			} else if (align - tail <= room) {
-				*pad = (uint32_t)(align - tail);
+			} else if (room && behind <= room) {
+				*pad = (uint32_t)behind; /* what the drive needs */
 			} else if (len > tail) {
 				len -= tail;
 			} else {

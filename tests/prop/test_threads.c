@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
+#include "mark.h"
 #include "penstock.h"
 
 #define THREADS 8
@@ -299,6 +300,9 @@ static void check_file(enum file kind)
 
 	assert_true(fd >= 0 && !fstat(fd, &stat));
 	assert_int_equal(stat.st_size, LEN);
+	if (test_marked(fd)) /* since it was made; nobody has asked */
+		fail_msg("%s file: the page cache kept what a direct write should have dropped",
+			 file_names[kind]);
 	memset(back, 0xee, LEN);
 	assert_int_equal(pread(fd, back, LEN, 0), LEN);
 	compare("a plain read", kind);

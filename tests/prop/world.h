@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "mark.h"
 #include "penstock.h"
 
 #define DEVICES 3
@@ -317,6 +318,8 @@ static void check_storage(uint64_t off, uint64_t end)
 		end = w.len;
 	} else {
 		assert_int_equal(fstat(w.fd, &stat), 0);
+		if (test_marked(w.fd))
+			wrong("the page cache kept what a direct write should have dropped");
 		/* Ours until commit: a tail may have been padded, which is cut off then. */
 		if ((uint64_t)stat.st_size < w.len ||
 		    (uint64_t)stat.st_size > w.len + (w.growing ? 4095 : 0))

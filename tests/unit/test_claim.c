@@ -362,6 +362,33 @@ static void ends_of_writes_go_through_the_cache(void **state)
 	expect_refusal();
 }
 
+/* Any chunk may go on through the page cache, which would write back all of a page: of
+ * bytes that a neighbour has on their way to the drive too, as they were before. */
+static void written_chunks_share_no_page(void **state)
+{
+	(void)state;
+	probe(&host, PENSTOCK_WRITE);
+	add(&host, 0, 5120, 65536);
+	add(&host, 5120, 7168, 1 << 20);
+	expect("odirect 0+4096 staged 4096+8192");
+	segs[0].row_len = segs[1].off = 8192;
+	segs[1].row_len = 4096;
+	expect("odirect 0+8192 odirect 8192+4096");
+	segs[0].row_len = segs[1].off = 5120;
+	segs[1].row_len = 7168;
+	req.require = PENSTOCK_DIRECT; /* never through it: what the drive can do */
+	expect("odirect 0+5120 odirect 5120+7168");
+	req.require = PENSTOCK_ANY;
+	st.facts.edge_align = 4 * SLOT; /* longer than any chunk */
+	segs[1].row_len = 4 * SLOT - 5120;
+	pump.slot_bytes = 16384;
+	probe(&gpu, PENSTOCK_WRITE);
+	segs[0].dev = segs[1].dev = &gpu;
+	begin();
+	assert_true(claim());
+	assert_int_equal(claimed[0].len, 16384);
+}
+
 static void tails_of_what_is_ours_are_padded(void **state)
 {
 	(void)state;
@@ -516,6 +543,7 @@ int main(void)
 		cmocka_unit_test_setup(what_nobody_knows_is_tried, setup),
 		cmocka_unit_test_setup(storage_without_a_cache, setup),
 		cmocka_unit_test_setup(ends_of_writes_go_through_the_cache, setup),
+		cmocka_unit_test_setup(written_chunks_share_no_page, setup),
 		cmocka_unit_test_setup(tails_of_what_is_ours_are_padded, setup),
 		cmocka_unit_test_setup(written_rows_that_are_not_aligned, setup),
 		cmocka_unit_test_setup(named_paths, setup),
