@@ -267,8 +267,8 @@ static struct work *take_work(struct pst_chunk *chunk)
 	w = s->free;
 	if (w)
 		s->free = w->link;
-	else
-		w = calloc(1, sizeof(*w));
+	else if ((w = calloc(1, sizeof(*w))))
+		atomic_store(&w->req.refs, 1); /* ours, for good: who takes more gives them back */
 	if (w) {
 		w->chunk = chunk;
 		w->count = w->next = 0;
@@ -313,7 +313,6 @@ static void make_request(struct work *w, const struct piece *piece, struct pst_c
 	w->req.spans = real->spans;
 	w->req.seg_count = real->seg_count;
 	w->req.span_count = real->span_count;
-	atomic_store(&w->req.refs, 1);
 	inner->span = w->chunk->span;
 	if (piece->mem_off == piece->off)
 		return;

@@ -183,6 +183,8 @@ static void residency(void **state)
 	assert_int_equal(ex.resident, -1);
 	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
 	read_right(st);
+	req.path = "fault:bounce?swap=1"; /* the chunk that is timed, in two pieces */
+	assert_int_equal(penstock_transfer(&req, NULL), LEN);
 	penstock_close(st);
 	unlink(name);
 }
