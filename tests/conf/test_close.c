@@ -3,9 +3,12 @@
  * Queues, storages and devices that close while requests are in flight, requests
  * that nobody harvests, and several threads at once: what penstock.h promises about
  * the end of things and about threads. Closing runs on a thread of its own, so that
- * a close that does not wait is seen to return, and one that hangs ends the test.
+ * a close that does not wait is seen to return, and one that hangs ends the test. And
+ * what a queue costs between the two.
  */
 #include "queued.h"
+
+#include <sys/resource.h>
 
 #include "core/route.h"
 #include "device/cuda_api.h"
@@ -432,6 +435,70 @@ static void three_threads(void **state)
 	assert_int_equal(poll_queue(8), 0);
 }
 
+/* ---- what it costs to have one ---- */
+
+static long resident_pages(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	long pages = 0;
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
+	fclose(f);
+	return pages;
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SHADOWED true /* what is only mapped has resident shadow */
+#else
+#define SHADOWED false
+#endif
+
+/* The largest there is, for one request: places that nobody uses cost no memory. */
+static void largest(void **state)
+{
+	struct penstock_queue_opts opts = {.requests_max = PENSTOCK_REQUESTS_MAX, .segs_max = 256};
+	long before, some = (4l << 20) / sysconf(_SC_PAGESIZE);
+	struct penstock_queue *large;
+
+	(void)state;
+	begin_case(0, 1);
+	opts.size = sizeof(opts);
+	submit_read(0, 0, 4096); /* the pump is not the queue's */
+	assert_int_equal(wait_queue(1, 1, -1), 1);
+	before = resident_pages();
+	assert_int_equal(penstock_queue_open(&opts, &large), 0);
+	penstock_queue_close(q);
+	q = large;
+	submit_read(0, 0, 4096);
+	assert_int_equal(wait_queue(1, 1, -1), 1);
+	assert_true(SHADOWED || resident_pages() - before < some);
+	penstock_queue_close(q);
+	q = NULL;
+	assert_true(SHADOWED || resident_pages() - before < some);
+}
+
+/* Descriptors have run out: that is what is said. */
+static void no_descriptors(void **state)
+{
+	struct penstock_queue *more;
+	struct rlimit limit, were;
+	int next;
+
+	(void)state;
+	begin_case(0, 1);
+	next = dup(0); /* the lowest that is free */
+	assert_true(next > 0);
+	close(next);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
+	limit = (struct rlimit){(rlim_t)next, were.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	next = penstock_queue_open(NULL, &more);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &were), 0);
+	assert_int_equal(next, -EMFILE);
+	assert_non_null(strstr(penstock_errmsg(), "eventfd"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -443,6 +510,8 @@ int main(void)
 		cmocka_unit_test_teardown(detached_awaited, end_queue),
 		cmocka_unit_test_teardown(guest_closes, end_queue),
 		cmocka_unit_test_teardown(device_closes, end_queue),
+		cmocka_unit_test_teardown(largest, end_queue),
+		cmocka_unit_test_teardown(no_descriptors, end_queue),
 	};
 
 	return run_queues(tests);

@@ -7,7 +7,6 @@
 #include "queued.h"
 
 #include <poll.h>
-#include <sys/resource.h>
 
 /* ---- once, or never ---- */
 
@@ -520,62 +519,6 @@ static void wait_with_timeout(void **state)
 	assert_int_equal(wait_queue(8, 1, -1), 0);
 }
 
-/* ---- what it costs to have one ---- */
-
-static long resident_pages(void)
-{
-	FILE *f = fopen("/proc/self/statm", "re");
-	long pages = 0;
-
-	assert_non_null(f);
-	assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
-	fclose(f);
-	return pages;
-}
-
-/* The largest there is, for one request: places that nobody uses cost no memory. */
-static void largest(void **state)
-{
-	struct penstock_queue_opts opts = {.requests_max = PENSTOCK_REQUESTS_MAX, .segs_max = 256};
-	long before, some = (4l << 20) / sysconf(_SC_PAGESIZE);
-	struct penstock_queue *large;
-
-	(void)state;
-	begin_case(0, 1);
-	opts.size = sizeof(opts);
-	before = resident_pages();
-	assert_int_equal(penstock_queue_open(&opts, &large), 0);
-	penstock_queue_close(q);
-	q = large;
-	submit_read(0, 0, 4096);
-	assert_int_equal(wait_queue(1, 1, -1), 1);
-	assert_true(resident_pages() - before < some);
-	penstock_queue_close(q);
-	q = NULL;
-	assert_true(resident_pages() - before < some);
-}
-
-/* Descriptors have run out: that is what is said. */
-static void no_descriptors(void **state)
-{
-	struct penstock_queue *more;
-	struct rlimit limit, were;
-	int next;
-
-	(void)state;
-	begin_case(0, 1);
-	next = dup(0); /* the lowest that is free */
-	assert_true(next > 0);
-	close(next);
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
-	limit = (struct rlimit){(rlim_t)next, were.rlim_max};
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	next = penstock_queue_open(NULL, &more);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &were), 0);
-	assert_int_equal(next, -EMFILE);
-	assert_non_null(strstr(penstock_errmsg(), "eventfd"));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -592,8 +535,6 @@ int main(void)
 		cmocka_unit_test_teardown(callbacks, end_queue),
 		cmocka_unit_test_teardown(event_descriptor, end_queue),
 		cmocka_unit_test_teardown(wait_with_timeout, end_queue),
-		cmocka_unit_test_teardown(largest, end_queue),
-		cmocka_unit_test_teardown(no_descriptors, end_queue),
 	};
 
 	return run_queues(tests);
