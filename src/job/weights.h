@@ -124,12 +124,14 @@ const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off);
 struct pst_bit { /* a piece of a file and one place for it */
 	struct penstock_seg seg;
 	unsigned shard;
+	bool own_first, own_last; /* nothing else lies in these pages of its place */
 };
 
 struct pst_bits {
 	struct pst_bit *list;
 	size_t count, room;
-	uint64_t most; /* neighbours are joined up to this length; 0: any */
+	uint64_t most;	/* neighbours are joined up to this length; 0: any */
+	bool own_pages; /* what is added next begins and ends in pages of its own */
 };
 /* Joined with the one before where the two touch in file and memory. */
 int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg);
@@ -191,9 +193,11 @@ uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t co
  * is not); *end is where the next may begin. */
 uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dtype dtype,
 		       uint64_t least, uint64_t *end);
+/* Whether it has pages of its own then. */
+bool pst_place_own_pages(uint64_t off, uint64_t len, enum penstock_dtype dtype, uint64_t least);
 
 /*
- * Lets long pieces that pst_place laid out begin and end with whole pages, as direct
+ * Lets long pieces that have pages of their own begin and end with whole ones, as direct
  * paths want. How many bytes more that makes them.
  */
 uint64_t pst_place_widen(struct pst_bits *bits);

@@ -159,6 +159,7 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
+	b->bits.own_pages = true; /* as in list_all of weights_load.c */
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_entry *e = &w->entries[b->first + i];
 		struct penstock_seg seg = {

@@ -163,6 +163,17 @@ struct penstock_loaded {
 	uint64_t *offs;
 };
 
+/* Where a rank's part of a tensor lies contiguous in its file, 0: it does not. */
+static int shard_off(const struct penstock_weights *w, const struct penstock_shard *shard,
+		     uint64_t *off)
+{
+	struct penstock_seg seg = { .buf = NULL };
+	int ret = shard->piece_count ? pst_piece_cut(w, &shard->pieces[0], &seg) : 0;
+
+	*off = shard->piece_count == 1 && seg.rows <= 1 ? seg.off : 0;
+	return ret;
+}
+
 /* A rank's parts, one behind the other; a long one that is contiguous in its file has
  * pages of its own, as pst_place has it. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
@@ -173,18 +184,16 @@ static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 	for (uint64_t i = 0; i < l->count; i++) {
 		const struct pst_entry *e = &w->entries[l->first + i];
 		int ret = penstock_weights_shard(load->w, l->first + i, load->opts.shard, &shard);
-		struct penstock_seg seg = { .buf = NULL };
+		uint64_t off;
 
-		if (!ret && shard.piece_count)
-			ret = pst_piece_cut(w, &shard.pieces[0], &seg);
+		if (!ret)
+			ret = shard_off(w, &shard, &off);
 		if (ret)
 			return ret;
 		l->offs[i] = NOWHERE;
-		if (!shard.piece_count)
-			continue;
-		seg.off = shard.piece_count == 1 && seg.rows <= 1 ? seg.off : 0;
-		l->offs[i] = pst_place_one(l->len, seg.off, shard.bytes, e->t->dtype,
-					   load->opts.align, &l->len);
+		if (shard.piece_count)
+			l->offs[i] = pst_place_one(l->len, off, shard.bytes, e->t->dtype,
+						   load->opts.align, &l->len);
 	}
 	return 0;
 }
@@ -229,6 +238,7 @@ static int make_loaded(struct pst_load *load, struct penstock_device *const *dev
 static int list_all(const struct penstock_loaded *l, const struct penstock_weights *w,
 		    struct pst_bits *bits)
 {
+	bits->own_pages = true; /* those that are long enough to want any: pst_place */
 	/* A device at a time, so that neighbours are joined; the file's order follows. */
 	for (unsigned i = 0; i < l->dev_count; i++) {
 		for (uint64_t t = 0; t < l->count; t++) {
@@ -255,7 +265,15 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 	int ret = 0;
 
 	for (uint64_t t = 0; t < l->count && !ret; t++) {
+		const struct pst_st_tensor *tensor = w->entries[l->first + t].t;
+		uint64_t off;
+
 		ret = penstock_weights_shard(w, l->first + t, opts, &shard);
+		if (!ret)
+			ret = shard_off(w, &shard, &off);
+		if (!ret)
+			bits->own_pages = pst_place_own_pages(off, shard.bytes, tensor->dtype,
+							      l->opts.align);
 		for (unsigned i = 0; !ret && i < shard.piece_count * l->dev_count; i++) {
 			struct penstock_piece p = shard.pieces[i % shard.piece_count];
 			unsigned d = i / shard.piece_count;

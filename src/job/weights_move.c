@@ -25,12 +25,13 @@ static bool join(struct pst_bit *a, const struct pst_bit *b, uint64_t most)
 	    (most && a->seg.row_len + b->seg.row_len > most))
 		return false;
 	a->seg.row_len += b->seg.row_len;
+	a->own_last = b->own_last;
 	return true;
 }
 
 int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg)
 {
-	struct pst_bit bit = { *seg, shard };
+	struct pst_bit bit = { *seg, shard, bits->own_pages, bits->own_pages };
 
 	if (!seg->row_len || (bits->count && join(&bits->list[bits->count - 1], &bit, bits->most)))
 		return 0;

@@ -77,12 +77,17 @@ uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t co
 	return at;
 }
 
+bool pst_place_own_pages(uint64_t off, uint64_t len, enum penstock_dtype dtype, uint64_t least)
+{
+	return off && len >= SMALL && !(off % align_of(dtype, least));
+}
+
 uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dtype dtype,
 		       uint64_t least, uint64_t *end)
 {
 	uint64_t align = align_of(dtype, least);
 
-	if (off && len >= SMALL && !(off % align)) {
+	if (pst_place_own_pages(off, len, dtype, least)) {
 		at = (at + PAGE - 1) / PAGE * PAGE + off % PAGE;
 		*end = (at + len + PAGE - 1) / PAGE * PAGE;
 		return at;
@@ -110,9 +115,10 @@ uint64_t pst_place_widen(struct pst_bits *bits)
 		if (seg->rows > 1 || seg->row_len < SMALL || (uintptr_t)seg->buf % PAGE != before)
 			continue;
 		/* Cut by request_bytes: the page is its neighbour's, too. */
-		if (i + 1 == bits->count || !follows(&bits->list[i], &bits->list[i + 1]))
+		if (bits->list[i].own_last &&
+		    (i + 1 == bits->count || !follows(&bits->list[i], &bits->list[i + 1])))
 			seg->room = -(seg->off + seg->row_len) % PAGE;
-		if (i && follows(&bits->list[i - 1], &bits->list[i]))
+		if (!bits->list[i].own_first || (i && follows(&bits->list[i - 1], &bits->list[i])))
 			continue;
 		seg->buf = (char *)seg->buf - before;
 		seg->off -= before;
