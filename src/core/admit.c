@@ -5,6 +5,7 @@
  * do. What cannot be met is refused here, before anything moves. Called by queue.c at
  * submit, and by stream.c when late values are known; must never start anything.
  */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -147,8 +148,7 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 
 			if (!state->usable || state->facts.class_ < req->require)
 				ret = -EOPNOTSUPP;
-			why = state->err.code ? state->err.text
-					      : penstock_why_text(PENSTOCK_WHY_REQUIRE);
+			why = state->err.code ? state->err.text : "the path asked for is not of it";
 		} else if (!span->plan->count[PST_COLD]) {
 			ret = -EOPNOTSUPP;
 			why = pst_route_why(span->route, req->require);
@@ -192,6 +192,18 @@ static void reset(struct pst_request *req)
 	req->body = req->total = 0;
 }
 
+static int no_path(const char *text, struct pst_err *err)
+{
+	char names[100] = "";
+	size_t n = 0;
+
+	for (unsigned i = 0; i < pst_path_count && n < sizeof(names); i++)
+		n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
+				      pst_paths[i]->name);
+	return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no path '%.60s': %s", text,
+			names);
+}
+
 /* "WRAP[:NAME][?ARGS]" for a path that wraps others. */
 static int take_wrap(struct pst_request *req, const char *text, struct pst_err *err)
 {
@@ -203,7 +215,7 @@ static int take_wrap(struct pst_request *req, const char *text, struct pst_err *
 		memcpy(name, text, len);
 	index = pst_path_index(name);
 	if (index < 0 || !pst_paths[index]->wrap)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no path '%.60s'", text);
+		return no_path(text, err);
 	req->wrap = pst_paths[index];
 	if (text[at] == ':') {
 		len = strcspn(text + at + 1, "?");

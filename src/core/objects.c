@@ -327,8 +327,20 @@ static int open_device(const char *name, const struct penstock_device_opts *opts
 	return 0;
 }
 
+static bool engine_exists(const char *name)
+{
+	bool found = !name || !strcmp(name, "auto");
+
+	for (unsigned i = 0; !found && pst_engines[i]; i++)
+		found = !strcmp(name, pst_engines[i]->name);
+	return found;
+}
+
 static int check_device_opts(const struct penstock_device_opts *opts, struct pst_err *err)
 {
+	if (!engine_exists(opts->engine))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no engine '%.40s'",
+				opts->engine);
 	if (opts->lanes > PST_LANES_MAX)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u lanes, at most %u", opts->lanes, PST_LANES_MAX);
