@@ -213,8 +213,8 @@ struct penstock_storage_opts {
 /*
  * Opens what `url` names: "/path", "file:///path", a block device, or
  * "mem:SIZE[KiB|MiB|GiB][?seed=N]" (bytes made from the seed, the same each
- * time; writes are kept). May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket),
- * -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
+ * time; writes are kept). May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a file
+ * of /proc), -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
  */
 PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
 			       struct penstock_storage **out);

@@ -7,12 +7,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -40,10 +42,31 @@ static int judge_kind(const char *name, const struct stat *stat, struct pst_err 
 			"%s is neither a regular file nor a block device", name);
 }
 
+/* A file of the kernel's, /proc/meminfo say, comes to be as it is read and tells no length:
+ * who goes by that finds it empty. */
+static bool made_as_read(int fd)
+{
+	static const long kinds[] = {PROC_SUPER_MAGIC,	 DEBUGFS_MAGIC, TRACEFS_MAGIC,
+				     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SECURITYFS_MAGIC};
+	struct statfs fs;
+
+	if (fstatfs(fd, &fs))
+		return false;
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (fs.f_type == kinds[i])
+			return true;
+	return false;
+}
+
 static int check_kind(int fd, const char *name, struct stat *stat, struct pst_err *err)
 {
 	if (fstat(fd, stat))
 		return fail_path(err, errno, "cannot stat", name);
+	if (S_ISREG(stat->st_mode) && !stat->st_size && made_as_read(fd))
+		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
+				      "%s is made by the kernel as it is read and has no length: "
+				      "copy it to a file first",
+				      name);
 	return judge_kind(name, stat, err);
 }
 
