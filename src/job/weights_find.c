@@ -404,14 +404,21 @@ static int cache_dir(const struct penstock_weights_opts *opts, char *to)
 	return n < 0 || n >= PATH_MAX ? -1 : 0;
 }
 
-/* owner/name, as the cache's folder of it. */
+/* owner/name */
+static bool is_cache_name(const char *model)
+{
+	const char *slash = strchr(model, '/');
+
+	return slash && slash != model && slash[1] && !strchr(slash + 1, '/') && *model != '.';
+}
+
+/* The cache's folder of it. */
 static bool in_cache(const char *model, const struct penstock_weights_opts *opts, char *to)
 {
 	const char *slash = strchr(model, '/');
 	char cache[PATH_MAX];
 
-	if (!slash || slash == model || !slash[1] || strchr(slash + 1, '/') || *model == '.' ||
-	    cache_dir(opts, cache))
+	if (!is_cache_name(model) || cache_dir(opts, cache))
 		return false;
 	if (snprintf(to, PATH_MAX, "%s/models--%.*s--%s", cache, (int)(slash - model), model,
 		     slash + 1) >= PATH_MAX)
@@ -419,19 +426,48 @@ static bool in_cache(const char *model, const struct penstock_weights_opts *opts
 	return is_dir(to);
 }
 
+static int check_dirs(const struct penstock_weights_opts *opts)
+{
+	struct stat st;
+
+	for (unsigned i = 0; i < opts->dir_count; i++) {
+		if (stat(opts->dirs[i], &st))
+			return fail_at(opts->dirs[i], errno, "");
+		if (!S_ISDIR(st.st_mode))
+			return fail_at(opts->dirs[i], ENOTDIR, "");
+	}
+	return 0;
+}
+
+/* What may be a name in the cache is told to be in neither of the two. */
+static int nowhere(const char *path, const struct penstock_weights_opts *opts)
+{
+	char cache[PATH_MAX];
+
+	if (!is_cache_name(path) || cache_dir(opts, cache))
+		return fail_at(path, ENOENT, "");
+	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
+				"%m, nor is it in the cache %.100s", cache);
+}
+
 int pst_files_find(struct pst_files *files, const char *path,
 		   const struct penstock_weights_opts *opts)
 {
 	char other[PATH_MAX], inside[PATH_MAX];
+	int dirs = check_dirs(opts);
 	struct stat st;
 
+	if (dirs)
+		return dirs;
 	if (!strncmp(path, "file://", 7))
 		path += 7;
 	if (stat(path, &st)) {
 		int code = errno;
 
-		if (code != ENOENT || !in_cache(path, opts, other))
+		if (code != ENOENT)
 			return fail_at(path, code, "");
+		if (!in_cache(path, opts, other))
+			return nowhere(path, opts);
 		path = other;
 	} else if (S_ISREG(st.st_mode) && pst_ends_with(path, ".json")) {
 		const char *slash = strrchr(path, '/');

@@ -230,6 +230,13 @@ static void test_stripes(void **state)
 	opens(one, "ab");
 	opts.dir_count = 0;
 	fails(one, ENOENT, "p2.safetensors", "index.json", "b");
+	/* One that is not there, also where the model does not need it. */
+	put_file(two, "whole.safetensors", &a);
+	two = made_path("stripe-3");
+	opts.dir_count = 1;
+	fails(made_path("stripe-2/whole.safetensors"), ENOENT, "No such file", two, "");
+	two = made_path("stripe-2/whole.safetensors");
+	fails(two, ENOTDIR, "Not a directory", two, "");
 }
 
 static void test_cache(void **state)
