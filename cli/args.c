@@ -227,6 +227,15 @@ bool parse_effort(const char *text, enum penstock_effort *out)
 	return true;
 }
 
+bool parse_engine(const char *text, const char **out)
+{
+	if (strcmp(text, "auto") != 0 && strcmp(text, "uring") != 0 && strcmp(text, "threads") != 0)
+		return fail(EXIT_USAGE, "there is no engine '%s': auto, uring or threads", text),
+		       false;
+	*out = text;
+	return true;
+}
+
 double seconds(void)
 {
 	struct timespec ts;

@@ -78,8 +78,7 @@ static bool take_option(int c, struct bench_args *a)
 	case 'r':
 		return parse_class(optarg, &a->require);
 	case 'g':
-		a->engine = optarg;
-		return true;
+		return parse_engine(optarg, &a->engine);
 	case 'C':
 		a->cold = true;
 		return true;

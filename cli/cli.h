@@ -54,6 +54,7 @@ bool parse_size(const char *option, const char *text, uint64_t *out);
 bool parse_number(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool parse_class(const char *text, enum penstock_class *out);
 bool parse_effort(const char *text, enum penstock_effort *out);
+bool parse_engine(const char *text, const char **out);
 const char *class_name(enum penstock_class c);
 
 double seconds(void);

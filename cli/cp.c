@@ -95,7 +95,7 @@ static int parse(int argc, char **argv, struct args *a)
 		else if (c == 'p')
 			a->path = optarg;
 		else if (c == 'g')
-			a->engine = optarg;
+			ok = parse_engine(optarg, &a->engine);
 		else if (c == 'V')
 			a->verify = true;
 		else if (c == 'd')

@@ -135,8 +135,8 @@ static int take_option(struct args *a, int c)
 		a->load.path = optarg;
 		return 0;
 	case 'g':
-		a->engine = optarg;
-		return 0;
+		ok = parse_engine(optarg, &a->engine);
+		break;
 	case 'V':
 		a->verify = true;
 		return 0;
@@ -205,13 +205,21 @@ void load_note(struct loading *l, int code, const char *fmt, const char *what)
 	snprintf(l->text, sizeof(l->text), fmt, what);
 }
 
-/* The library's sentence; a class that cannot be met is a refusal. */
+/* The library's sentence, and what to do about it. */
+static void note_lib(struct loading *l, int code)
+{
+	char text[sizeof(l->text)];
+
+	snprintf(text, sizeof(text), "%s%s", penstock_errmsg(), advice(penstock_errwhy()));
+	load_note(l, code, "%s", text);
+}
+
+/* A class that cannot be met is a refusal. */
 void load_note_lib(struct loading *l)
 {
-	bool refused = l->a->load.require > PENSTOCK_ANY &&
-		       penstock_errwhy() == PENSTOCK_WHY_REQUIRE;
-
-	load_note(l, refused ? EXIT_REFUSED : EXIT_FAILED, "%s", penstock_errmsg());
+	note_lib(l, l->a->load.require > PENSTOCK_ANY && penstock_errwhy() == PENSTOCK_WHY_REQUIRE
+			    ? EXIT_REFUSED
+			    : EXIT_FAILED);
 }
 
 static void show(struct loading *l, bool last)
@@ -252,8 +260,7 @@ static void open_all(struct loading *l)
 	l->tensors = penstock_weights_count(l->w);
 	for (unsigned i = 0; i < l->a->devices.count; i++) {
 		if (penstock_device_open(l->a->devices.list[i], &opts, &l->devs[i]) < 0) {
-			load_note(l, l->a->load.require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED,
-			     "%s", penstock_errmsg());
+			note_lib(l, code_without_device(l->a->load.require));
 			return;
 		}
 		l->dev_count++;
@@ -356,8 +363,9 @@ static void report(const struct loading *l)
 	}
 	if (l->code)
 		return;
-	printf("%llu tensors of %u files, %s in %.2f s%s\n",
-	       (unsigned long long)l->tensors, l->files,
+	printf("%llu tensor%s of %u file%s, %s in %.2f s%s\n",
+	       (unsigned long long)l->tensors, l->tensors == 1 ? "" : "s", l->files,
+	       l->files == 1 ? "" : "s",
 	       human((double)l->total, size, sizeof(size)), l->took,
 	       l->verified ? "; copied back and compared with the files: the same" : "");
 	for (unsigned i = 0; i < l->part_count; i++)
