@@ -322,7 +322,8 @@ struct pst_path_traits {
 	bool reads, writes;
 	bool uses_cache;	/* the bytes pass through the page cache */
 	bool by_name_only;	/* null and fault: taken only when asked for; last in the table */
-	bool at_once;		/* start() completes before it returns: no lane needed */
+	bool at_once;		/* start() completes before it returns: no lane needed, and
+				 * where there is none it does without pst_chunk_done */
 	enum penstock_class class_; /* the highest that it can meet */
 	unsigned cpu_copies;	/* for sorting; reports count what happened */
 };

@@ -83,6 +83,17 @@ static void give_pair(struct pst_words *w, const uint64_t *pair)
 				 memory_order_release);
 }
 
+/* The stream goes on, or need not wait at all; the pair is given back when it has come. */
+static void let_go(struct pst_words *w, uint64_t *pair, uint64_t value)
+{
+	__atomic_store_n(&pair[1], value, __ATOMIC_RELEASE);
+	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= value)
+		give_pair(w, pair);
+	else /* it will still write */
+		atomic_store_explicit(&w->owed[(pair - w->words) / 2], value,
+				      memory_order_release);
+}
+
 /* Pairs whose streams came by after all are free again. */
 static void reclaim(struct pst_words *w)
 {
@@ -134,10 +145,11 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 		return ret;
 	}
 	ret = dev->ops->stream_behind(dev, req->stream, &pair[1], req->word_value, err);
-	if (ret)
+	if (ret) {
+		let_go(atomic_load(&pump->words), pair, req->word_value);
 		atomic_fetch_sub(&dev->streams_waiting, 1);
-	if (ret)
-		return ret; /* the pair is lost: the stream may still write to it */
+		return ret;
+	}
 	req->words = pair;
 	return 0;
 }
@@ -152,18 +164,12 @@ void pst_stream_hand_in(struct pst_request *req)
 
 void pst_stream_release(struct pst_request *req)
 {
-	struct pst_words *w = atomic_load(&req->pump->words);
 	uint64_t *pair = req->words;
 
 	req->words = NULL;
 	if (req->late.result)
 		*(volatile int64_t *)req->late.result = req->result;
-	__atomic_store_n(&pair[1], req->word_value, __ATOMIC_RELEASE);
-	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= req->word_value)
-		give_pair(w, pair);
-	else /* it ended before the stream came: that will still write */
-		atomic_store_explicit(&w->owed[(pair - w->words) / 2], req->word_value,
-				      memory_order_release);
+	let_go(atomic_load(&req->pump->words), pair, req->word_value);
 	atomic_fetch_sub_explicit(&req->pump->dev->streams_waiting, 1, memory_order_release);
 }
 

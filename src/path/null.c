@@ -20,6 +20,8 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 static int start(struct pst_chunk *chunk)
 {
 	chunk->moved = chunk->len;
+	if (chunk->lane) /* that a stream's request came by */
+		pst_chunk_done(chunk, 0);
 	return 0;
 }
 

@@ -7,6 +7,7 @@
  */
 #include "test.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -233,6 +234,82 @@ static void late_rows(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
+/* What measures a request by itself ends in stream order as well. */
+static void null_path(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .row_len = 1000000};
+	struct pst_cu_stream *stream;
+	struct penstock_done done;
+	struct penstock_queue *q;
+	struct penstock_req req;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req = request(&seg, stream);
+	req.path = "null";
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, 20000000000), 1);
+	assert_int_equal(done.result, seg.row_len);
+	assert_string_equal(done.report->path, "null");
+	assert_int_equal(done.report->bytes, seg.row_len);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+}
+
+/* More requests than there are words, each refused when its stream had its front: it goes
+ * on, and the words serve the next, which waits for its own stream. */
+static void refused_behind(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
+	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
+	int (*standin_fail)(const char *spec) = NULL;
+	struct pst_cu_stream *stream;
+	struct penstock_done done;
+	struct penstock_queue *q;
+	struct penstock_req req;
+	uint64_t *gate = NULL;
+	pst_cu_ptr gate_dev;
+
+	(void)state;
+	if (lib)
+		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
+	if (!standin_fail)
+		return; /* the machine's own driver does not fail on demand */
+	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
+	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
+	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
+	*gate = 0;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req = request(&seg, stream);
+	assert_int_equal(standin_fail("cuStreamWaitValue64_v2:1+:1"), 0);
+	for (unsigned i = 0; i < 1100; i++)
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
+	assert_int_equal(standin_fail(NULL), 0);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, i + 1,
+							  PST_CU_WAIT_GEQ),
+				 PST_CU_OK);
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+		assert_int_equal(penstock_wait(q, &done, 1, 1, 10000000), 0);
+		__atomic_store_n(gate, i + 1, __ATOMIC_RELEASE);
+		assert_int_equal(penstock_wait(q, &done, 1, 1, 20000000000), 1);
+		assert_int_equal(done.result, seg.row_len);
+	}
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+	api->cuMemFreeHost(gate);
+	dlclose(lib);
+}
+
 /* Nothing to write, and a storage that has nothing to be made durable. */
 static void durable_nothing(void **state)
 {
@@ -280,6 +357,8 @@ int main(void)
 		cmocka_unit_test(many_streams),
 		cmocka_unit_test(late_values),
 		cmocka_unit_test(late_rows),
+		cmocka_unit_test(null_path),
+		cmocka_unit_test(refused_behind),
 		cmocka_unit_test(durable_nothing),
 		cmocka_unit_test(bad_stream_requests),
 	};
