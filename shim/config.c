@@ -394,6 +394,8 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
+	/* Listed by tools for the original, which does not read it. */
+	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {
 		int len = (int)strcspn(*e, "=");
@@ -406,6 +408,11 @@ static void env_others(void)
 			noted |= !strncmp(*e, known[i], strlen(known[i]));
 		if (!acts && noted)
 			note(SHIM_INFO, "%.*s changes nothing here", len, *e);
+		else if (!acts && !strncmp(*e, compat, sizeof(compat) - 1))
+			note(SHIM_NOTICE,
+			     "the environment's %.*s has no effect: its place is cufile.json's "
+			     "'properties.allow_compat_mode'",
+			     len, *e);
 		else if (!acts)
 			note(SHIM_NOTICE, "the environment's %.*s is not known",
 			     len > 80 ? 80 : len, *e);

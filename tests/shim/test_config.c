@@ -315,6 +315,7 @@ static void environment(void **state)
 	setenv("CUFILE_NVTX", "true", 1);
 	setenv("CUFILE_RDMA_DC_KEY", "1", 1);
 	setenv("CUFILE_ALOW_COMPAT_MODE", "false", 1);
+	setenv("CUFILE_ALLOW_COMPAT_MODE", "false", 1);
 	setenv("CUFILE_STATS_LEVEL", "2", 1);
 	setenv("CUFILE_MAX_DEVICE_CACHE_SIZE", "-1", 1);
 	setenv("CUFILE_LOGGING_LEVEL", "info", 1);
@@ -323,12 +324,16 @@ static void environment(void **state)
 	assert_int_equal(size_of(CUF_MAX_DEVICE_CACHE_KB), 131072);
 	assert_ok(cuFileDriverClose());
 	assert_int_equal(said("NOTICE: the environment's CUFILE_ALOW_COMPAT_MODE is not known"), 1);
+	assert_int_equal(said("CUFILE_ALLOW_COMPAT_MODE has no effect: its place is cufile.json's "
+			      "'properties.allow_compat_mode'"),
+			 1);
 	assert_int_equal(said("INFO: CUFILE_NVTX changes nothing here"), 1);
 	assert_int_equal(said("INFO: CUFILE_RDMA_DC_KEY changes nothing here"), 1);
 	assert_int_equal(said("CUFILE_MAX_DEVICE_CACHE_SIZE wants a number from 0 to"), 1);
 	unsetenv("CUFILE_NVTX");
 	unsetenv("CUFILE_RDMA_DC_KEY");
 	unsetenv("CUFILE_ALOW_COMPAT_MODE");
+	unsetenv("CUFILE_ALLOW_COMPAT_MODE");
 	unsetenv("CUFILE_STATS_LEVEL");
 	unsetenv("CUFILE_MAX_DEVICE_CACHE_SIZE");
 	unsetenv("CUFILE_LOGGING_LEVEL");
