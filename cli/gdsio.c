@@ -120,6 +120,11 @@ static int take_option(int c, struct gdsio_args *a)
 		return ret;
 	case 'k':
 		return take_number("-k", UINT64_MAX, "a number", &a->seed);
+	case 'B':
+		if (!parse_number(optarg, 1, GDSIO_THREADS_MAX, &n))
+			return bad("-B", "1 to 1024 transfers in a batch");
+		a->batch = (unsigned)n;
+		return 0;
 	case 'O':
 		ret = take_number("-O", 1, "0 (O_DIRECT) or 1 (page cache)", &n);
 		a->cached = n;
@@ -156,8 +161,6 @@ static int take_switch(int c, struct gdsio_args *a)
 	case 'p':
 		return fail(EXIT_USAGE,
 			    "-p (NVLinks) is not offered: peers are reached without it");
-	case 'B':
-		return fail(EXIT_USAGE, "-B is not offered: -w is the depth of -x 6");
 	default:
 		return -1;
 	}
@@ -189,12 +192,15 @@ static int judge(const struct gdsio_args *a)
 
 	for (unsigned i = 0; !ret && i < a->job_count; i++) {
 		ret = judge_job(a, &a->jobs[i]);
-		threads += a->jobs[i].threads;
+		threads += (uint64_t)a->jobs[i].threads * gdsio_depth(a);
 	}
 	if (ret)
 		return ret;
 	if (threads > GDSIO_THREADS_MAX)
-		return fail(EXIT_USAGE, "at most %d threads of all jobs", GDSIO_THREADS_MAX);
+		return fail(EXIT_USAGE, "at most %d %s of all jobs", GDSIO_THREADS_MAX,
+			    a->batch ? "transfers at once (-w times -B)" : "threads");
+	if (a->batch && a->xfer != GDSIO_BATCH)
+		return fail(EXIT_USAGE, "-B is for batches: -x 6");
 	if (a->write && !a->size)
 		return fail(EXIT_USAGE, "-s says how much is written: -s 1G");
 	if (a->unaligned && !a->random)
@@ -276,6 +282,17 @@ static unsigned threads_of(const struct gdsio_args *a)
 	return n;
 }
 
+/* Of batches: threads that submit them, and how many transfers each has. */
+static unsigned drivers_of(const struct gdsio_args *a)
+{
+	return a->batch ? threads_of(a) : a->job_count;
+}
+
+static unsigned depth_of(const struct gdsio_args *a)
+{
+	return a->batch ? a->batch : threads_of(a);
+}
+
 static double rate(const struct gdsio_result *r)
 {
 	return r->seconds > 0 ? (double)r->bytes / r->seconds / (double)(1ull << 30) : 0;
@@ -292,7 +309,7 @@ static void print_line(const struct gdsio_args *a, bool write, const struct gdsi
 
 	printf("IoType: %s XferType: %s ", op_name(write, a->random), xfer_name(a->xfer));
 	if (a->xfer == GDSIO_BATCH)
-		printf("Threads: %u IoDepth: %u ", a->job_count, threads_of(a));
+		printf("Threads: %u IoDepth: %u ", drivers_of(a), depth_of(a));
 	else
 		printf("Threads: %u ", threads_of(a));
 	printf("DataSetSize: %llu/%llu(KiB) IOSize: %s", (unsigned long long)r->bytes / 1024,
@@ -324,8 +341,8 @@ static void print_json(const struct gdsio_args *a, const struct gdsio_result *fi
 	json_open(&j, stdout);
 	json_text(&j, "io_type", op_name(a->write, a->random));
 	json_text(&j, "xfer_type", xfer_name(a->xfer));
-	json_int(&j, "threads", a->xfer == GDSIO_BATCH ? a->job_count : threads_of(a));
-	json_int(&j, "io_depth", a->xfer == GDSIO_BATCH ? threads_of(a) : 1);
+	json_int(&j, "threads", a->xfer == GDSIO_BATCH ? drivers_of(a) : threads_of(a));
+	json_int(&j, "io_depth", a->xfer == GDSIO_BATCH ? depth_of(a) : 1);
 	json_int(&j, "dataset_bytes", (int64_t)first->size);
 	json_int(&j, "io_min", (int64_t)a->io_min);
 	json_int(&j, "io_max", (int64_t)a->io_max);
@@ -408,7 +425,8 @@ const struct command cmd_gdsio = {
 		"  -d N|host     the GPU (0), or host memory in its place\n"
 		"  -m M          memory: 0 the GPU's, 2 pinned, 3 malloc, 4 mmap (0)\n"
 		"  -n NODE       threads run on that NUMA node\n"
-		"  -w N          threads, or with -x 6 the batch's depth (1)\n"
+		"  -w N          threads, or with -x 6 and no -B the batch's depth (1)\n"
+		"  -B N          with -x 6: a batch of N transfers for each thread\n"
 		"  -s SIZE       of the file, of each with -D; -o SIZE: where to begin\n"
 		"  -i SIZE       of a transfer, or LEAST:MOST:STEP (1M)\n"
 		"  -x X          0 storage to GPU, 1 to CPU, 2 by the CPU to GPU,\n"

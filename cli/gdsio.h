@@ -44,6 +44,7 @@ struct gdsio_args {
 	uint64_t size; /* 0: what is there from start on */
 	uint64_t start, io_min, io_max, io_step, seed;
 	unsigned runtime_s; /* 0: once through */
+	unsigned batch;	    /* transfers in a batch of each thread; 0: -w of one thread */
 	bool json, quiet;
 };
 
@@ -55,6 +56,16 @@ struct gdsio_result {
 };
 
 struct gdsio_run;
+
+/* How many transfers of a thread are there at once, and of a job. */
+static inline unsigned gdsio_depth(const struct gdsio_args *a)
+{
+	return a->batch ? a->batch : 1;
+}
+static inline unsigned gdsio_flows(const struct gdsio_args *a, const struct gdsio_job *job)
+{
+	return job->threads * gdsio_depth(a);
+}
 
 /* Opens files, devices and buffers; NULL with *error, which has room for 640. */
 struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error);

@@ -31,9 +31,9 @@ bool gdsio_size(const char *text, uint64_t *out)
 	n = strtoull(text, &end, 10);
 	if (*end) {
 		unit = strchr(units, toupper((unsigned char)*end));
-		if (!unit)
+		if (!unit && strcmp(end, "B"))
 			return false;
-		shift = 10 * (unsigned)(unit - units + 1);
+		shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
 		end++;
 		if (shift && (!strcmp(end, "B") || !strcmp(end, "iB")))
 			end += strlen(end);

@@ -243,31 +243,35 @@ static int open_job(struct gdsio_run *r, unsigned j)
 {
 	const struct gdsio_job *job = &r->a->jobs[j];
 	struct flow *flows = &r->flows[r->flow_count];
+	unsigned depth = gdsio_depth(r->a), count = gdsio_flows(r->a, job);
+	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch; /* thread for all flows */
 	int ret = open_device(r, j);
 
-	for (unsigned i = 0; !ret && i < job->threads; i++) {
+	for (unsigned i = 0; !ret && i < count; i++) {
 		struct flow *f = &r->flows[r->flow_count++];
 
-		if (job->dir[0] || !i) {
+		if ((job->dir[0] && i % depth == 0) || !i) {
 			struct place *p = &r->places[r->place_count++];
 
 			p->fd = -1;
 			if (job->dir[0])
-				snprintf(p->name, sizeof(p->name), "%s/gdsio.%u", job->dir, i);
+				snprintf(p->name, sizeof(p->name), "%s/gdsio.%u", job->dir,
+					 i / depth);
 			else
 				snprintf(p->name, sizeof(p->name), "%s", job->file);
 			ret = open_place(r, p, job->dir[0]);
 		}
 		f->place = &r->places[r->place_count - 1];
 		if (!ret)
-			ret = cut_range(r, f, job->dir[0] ? 0 : i, job->dir[0] ? 1 : job->threads);
+			ret = cut_range(r, f, job->dir[0] ? i % depth : i,
+					job->dir[0] ? depth : count);
 		if (!ret)
 			ret = alloc_flow(r, f, job, r->devs[j]);
-		if (!ret && r->a->xfer != GDSIO_BATCH)
-			ret = open_worker(r, job, f, 1);
+		if (!ret && !one && i % depth == 0)
+			ret = open_worker(r, job, f, depth);
 	}
-	if (!ret && r->a->xfer == GDSIO_BATCH)
-		ret = open_worker(r, job, flows, job->threads);
+	if (!ret && one)
+		ret = open_worker(r, job, flows, count);
 	return ret;
 }
 
@@ -278,7 +282,7 @@ struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error)
 	int ret = 0;
 
 	for (unsigned j = 0; j < a->job_count; j++)
-		flows += a->jobs[j].threads;
+		flows += gdsio_flows(a, &a->jobs[j]);
 	if (!r || !(r->flows = calloc(flows, sizeof(*r->flows))) ||
 	    !(r->places = calloc(flows, sizeof(*r->places))) ||
 	    !(r->workers = calloc(flows, sizeof(*r->workers))))
@@ -321,7 +325,8 @@ int gdsio_close(struct gdsio_run *r, bool failed, char *error)
 	for (unsigned i = 0; i < r->worker_count; i++)
 		penstock_queue_close(r->workers[i].q);
 	for (unsigned j = 0; j < r->a->job_count; j++)
-		for (unsigned i = 0; i < r->a->jobs[j].threads && f < r->flow_count; i++)
+		for (unsigned i = 0; i < gdsio_flows(r->a, &r->a->jobs[j]) && f < r->flow_count;
+		     i++)
 			free_flow(&r->flows[f++], r->devs[j], r->a->io_max);
 	for (unsigned i = 0; i < r->place_count; i++)
 		if (settle(&r->places[i], r->a->write, failed || ret, error))
