@@ -27,6 +27,7 @@ enum {
 	ATTR_RANGE_SIZE = 12,
 	MEMORY_DEVICE = 2,
 	CAPTURE_NONE = 0,
+	MODE_RELAXED = 2,
 };
 struct uuid {
 	char bytes[16];
@@ -40,6 +41,7 @@ static struct {
 	int (*device_count)(int *count);
 	int (*device_get)(int *dev, int ordinal);
 	int (*device_uuid)(struct uuid *uuid, int dev);
+	int (*exchange_mode)(int *mode);
 } api;
 static _Atomic bool loaded;
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,6 +93,7 @@ static bool have(void)
 	    find(lib, "cuDeviceGetCount", &api.device_count) &&
 	    find(lib, "cuDeviceGet", &api.device_get)) {
 		find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
+		find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
 		atomic_store_explicit(&loaded, true, memory_order_release);
 		lib = NULL; /* kept for good */
 	}
@@ -173,16 +176,30 @@ int shim_cuda_stream(void *stream, bool *capturing)
 	}
 }
 
+/* While any thread captures in the mode that is the default, a question about another
+ * stream and waiting for one are refused to all threads, and end that capture, unless
+ * the thread says that it knows what it does. */
+static int ask_relaxed(int (*ask)(void *stream), void *stream)
+{
+	int mode = MODE_RELAXED, rc;
+	bool exchanged = api.exchange_mode && api.exchange_mode(&mode) == OK;
+
+	rc = ask(stream);
+	if (exchanged)
+		api.exchange_mode(&mode);
+	return rc;
+}
+
 bool shim_cuda_stream_broken(void *stream)
 {
-	int rc = have() ? api.stream_query(stream) : OK;
+	int rc = have() ? ask_relaxed(api.stream_query, stream) : OK;
 
 	return rc != OK && rc != NOT_READY && rc != NO_CONTEXT;
 }
 
 int shim_cuda_wait(void *stream)
 {
-	return have() ? api.stream_synchronize(stream) : OK;
+	return have() ? ask_relaxed(api.stream_synchronize, stream) : OK;
 }
 
 int shim_cuda_count(void)

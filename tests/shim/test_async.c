@@ -394,17 +394,24 @@ static int broken_stream(void)
  * waited for then: that ends the capture. In a process of its own. */
 static int implicit(void)
 {
-	unsigned (*waits)(void);
-	void *sym = cu_standin("capturing_waits");
+	unsigned (*ended)(void);
+	void *sym = cu_standin("capturing_ended");
+	struct pst_cu_stream *stream = new_stream();
+	char host[10];
 	size_t len = 10;
 	off_t zero = 0;
 	ssize_t bytes = -7;
 
-	memcpy(&waits, &sym, sizeof(sym));
+	memcpy(&ended, &sym, sizeof(sym));
 	if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, NULL).err !=
 	    CUF_ASYNC_NOT_SUPPORTED)
 		return 2;
-	return bytes != -7 || waits() ? 3 : 0;
+	if (bytes != -7 || ended())
+		return 3;
+	/* Another stream may be waited for. */
+	if (cuFileReadAsync(fh, host, &len, &zero, &zero, &bytes, stream).err || bytes != 10)
+		return 4;
+	return ended() ? 5 : 0;
 }
 
 static void alone(const char *what, const char *cuda)
