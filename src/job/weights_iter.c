@@ -112,10 +112,10 @@ static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Too long for the window: what a batch takes with the pages around it. */
-static bool is_long(const struct penstock_weights_iter *it, uint64_t len)
+/* Too long for the window, which is no longer than what goes through it. */
+static bool is_long(const struct penstock_weights_iter *it, uint64_t tensor)
 {
-	return len > it->batch_most + 8192;
+	return bytes_of(it->load.w, tensor) > it->batch_most;
 }
 
 /* Memory for a batch: 1, 0 if there is no room now, or an error. */
@@ -124,7 +124,7 @@ static int place_batch(struct penstock_weights_iter *it, struct batch *b)
 	void *mem = NULL;
 	int ret;
 
-	if (!is_long(it, b->len)) {
+	if (!is_long(it, b->first)) { /* it would be alone */
 		if (!find_room(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;
@@ -219,7 +219,7 @@ static uint64_t window_for(const struct penstock_weights *w, uint64_t window, ui
 	uint64_t sum = 4096;
 
 	for (uint64_t t = 0; t < w->count && sum < window; t++)
-		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192 : 0;
+		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192 : 0; /* is_long */
 	return sum < window ? sum : window;
 }
 
@@ -233,11 +233,9 @@ static int probe_long(struct penstock_weights_iter *it)
 	int ret = 0;
 
 	for (uint64_t t = 0; t < w->count; t++) {
-		if (bytes_of(w, t) <= it->batch_most)
+		if (!is_long(it, t))
 			continue;
 		len = pst_place(w, t, 1, it->load.opts.align, &off);
-		if (!is_long(it, len))
-			continue;
 		if (before + len > most[0] + most[1]) {
 			most[0] = before;
 			most[1] = len;

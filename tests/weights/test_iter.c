@@ -116,6 +116,20 @@ static void test_full(void **state)
 	penstock_weights_iter_close(it);
 }
 
+/* A little longer than a quarter of the window, and nothing else that would make it longer. */
+static void test_quarter(void **state)
+{
+	struct made m = { "m", "U8", 8, 1, { 0 } };
+
+	(void)state;
+	for (uint64_t more = 0; more < 3; more++) {
+		m.shape[0] = 65536 + more * 4100;
+		made_file(made_path("quarter.safetensors"), &m, 1, 0);
+		open_model(made_path("quarter.safetensors"));
+		iterate(gpu, 1u << 18, 1, (1u << 18) + 2 * (m.shape[0] + 8192));
+	}
+}
+
 static int touch(void *user, unsigned file, const struct penstock_report *r)
 {
 	struct timespec times[2] = { { 2, 0 }, { 2, 0 } };
@@ -215,6 +229,7 @@ int main(void)
 		CASE(test_iterate),
 		CASE(test_full),
 		CASE(test_held),
+		CASE(test_quarter),
 		CASE(test_changes),
 		CASE(test_several),
 	};
