@@ -57,12 +57,13 @@ static unsigned bin_of(uint64_t len)
 	return bin < CUF_HIST_BINS ? bin : CUF_HIST_BINS - 1;
 }
 
-static struct gpu *gpu_of(const struct penstock_device *dev)
+/* The number of a GPU that is counted, or -1. */
+static int gpu_of(const struct penstock_device *dev)
 {
-	for (unsigned i = 0; i < CUF_GPUS; i++)
+	for (int i = 0; i < CUF_GPUS; i++)
 		if (dev && GET(shim.gpus[i]) == dev)
-			return &counters.gpus[i];
-	return NULL;
+			return i;
+	return -1;
 }
 
 /* How the original would name our path. */
@@ -75,23 +76,17 @@ static enum kind kind_of(const char *path)
 	return strcmp(path, "vendor") ? POSIX : NVFS;
 }
 
-static void count_gpu(enum penstock_op op, int64_t ret, const struct penstock_seg *seg, size_t len,
-		      const struct penstock_report *report, uint64_t us)
+/* One operation, of which a GPU had a part. */
+static void count_part(struct gpu_direction *io, bool ok, bool unaligned,
+		       const struct penstock_report *report, uint64_t us)
 {
-	struct gpu *gpu = gpu_of(seg->dev);
-	struct gpu_direction *io;
-
-	if (!gpu)
-		return;
-	io = &gpu->io[op];
 	ADD(io->total, 1);
 	ADD(io->busy_us, us);
-	if (ret < 0) {
+	if (!ok) {
 		ADD(io->errors, 1);
 		return;
 	}
-	ADD(io->bytes, (uint64_t)ret);
-	if ((seg->off | len) % BLOCK)
+	if (unaligned)
 		ADD(io->unaligned, 1);
 	switch (kind_of(report->path)) {
 	case P2P:
@@ -105,8 +100,32 @@ static void count_gpu(enum penstock_op op, int64_t ret, const struct penstock_se
 	}
 }
 
+/* Once for each GPU that has a part; bytes where they went. */
+static void count_gpus(enum penstock_op op, int64_t ret, const struct penstock_seg *segs,
+		       unsigned count, size_t len, const struct penstock_report *report,
+		       uint64_t us)
+{
+	uint64_t left = ret > 0 ? (uint64_t)ret : 0;
+	unsigned seen = 0; /* a bit for each */
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t here = segs[i].row_len < left ? segs[i].row_len : left;
+		int gpu = gpu_of(segs[i].dev);
+		struct gpu_direction *io = gpu < 0 ? NULL : &counters.gpus[gpu].io[op];
+
+		left -= here;
+		if (!io)
+			continue;
+		ADD(io->bytes, here);
+		if (!(seen & 1u << gpu))
+			count_part(io, ret >= 0, (segs[0].off | len) % BLOCK, report, us);
+		seen |= 1u << gpu;
+	}
+}
+
 void shim_count_io(int at, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
-		   const struct penstock_seg *seg, size_t len, const struct penstock_report *report)
+		   const struct penstock_seg *segs, unsigned count, size_t len,
+		   const struct penstock_report *report)
 {
 	unsigned kind = (unsigned)op + (vector ? 2 : 0);
 	enum shim_counted what = vector ? SHIM_READV + op : SHIM_READ + op;
@@ -118,7 +137,7 @@ void shim_count_io(int at, uint64_t us, enum penstock_op op, bool vector, int64_
 	if (at >= 2 && ret >= 0)
 		ADD(counters.hist[op][bin_of(len)], 1);
 	if (at >= 3 && report)
-		count_gpu(op, ret, seg, len, report, us);
+		count_gpus(op, ret, segs, count, len, report, us);
 }
 
 void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock_seg *seg,
@@ -151,7 +170,7 @@ void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock
 	if (now >= 2 && ok)
 		ADD(counters.hist[op][bin_of(seg->row_len)], 1);
 	if (now >= 3)
-		count_gpu(op, ret, seg, seg->row_len, report, us);
+		count_gpus(op, ret, seg, 1, seg->row_len, report, us);
 }
 
 void shim_count_batch_submit(const struct shim_timer *timer, uint64_t read_bytes,

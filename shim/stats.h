@@ -85,7 +85,7 @@ static inline uint64_t shim_timer_us(const struct shim_timer *timer)
 /* One read or write that took `us` and ended: ret is bytes or -errno; report where the
  * level is 3. `len` is what was asked for. */
 void shim_count_io(int level, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
-		   const struct penstock_seg *seg, size_t len,
+		   const struct penstock_seg *segs, unsigned count, size_t len,
 		   const struct penstock_report *report);
 /* One that was refused before it began. */
 static inline void shim_count_io_refused(enum penstock_op op, bool vector)

@@ -34,8 +34,8 @@ static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 	if (ret < 0)
 		why = penstock_errwhy();
 	if (timer.level)
-		shim_count_io(timer.level, shim_timer_us(&timer), op, vector, ret, &m->seg, len,
-			      look ? &report : NULL);
+		shim_count_io(timer.level, shim_timer_us(&timer), op, vector, ret, m->req.segs,
+			      m->req.seg_count, len, look ? &report : NULL);
 	if (ret < 0)
 		shim_say_failed(m, "", shim_code(ret, why), penstock_errmsg());
 	else if (first)

@@ -118,6 +118,7 @@ static void streams(void **state)
 
 static void counted(void **state)
 {
+	struct cuf_iovec iov[3] = {{near, 3000}, {far, 5000}, {near + 8192, 1000}};
 	struct {
 		struct cuf_stats_l1 l1;
 		struct cuf_stats_hist hist;
@@ -138,6 +139,16 @@ static void counted(void **state)
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 1000);
 	assert_int_equal(s.gpus.gpu[1].n_total_reads, 2);
 	assert_int_equal(s.gpus.gpu[1].read_bytes, 4000);
+	/* Pieces on both: an operation of each, and bytes where they went, up to the end. */
+	assert_ok(cuFileStatsReset());
+	assert_int_equal(cuFileReadv(fh, iov, 3, LEN - 7500, 0), 7500);
+	assert_int_equal(cuFileReadv(fh, iov, 3, 0, 0), 9000);
+	assert_ok(cuFileGetStatsL3(&s));
+	assert_int_equal(s.gpus.gpu[0].n_total_reads, 2);
+	assert_int_equal(s.gpus.gpu[0].read_bytes, 3000 + 4000);
+	assert_int_equal(s.gpus.gpu[1].n_total_reads, 2);
+	assert_int_equal(s.gpus.gpu[1].n_unaligned_reads, 2);
+	assert_int_equal(s.gpus.gpu[1].read_bytes, 4500 + 5000);
 	assert_memory_not_equal(s.gpus.gpu[0].uuid, s.gpus.gpu[1].uuid, 16);
 }
 
