@@ -172,7 +172,7 @@ static uint64_t pick(struct run *r)
 /* False when the run is over: time is up, or a sequential cold run has been through. */
 static bool more(const struct run *r)
 {
-	if (r->failed || seconds() >= r->until)
+	if (r->failed || stopped || seconds() >= r->until)
 		return false;
 	return !(r->a->cold && !r->a->random && r->next >= r->length / r->a->block);
 }
@@ -241,6 +241,10 @@ static void drive(struct run *r)
 		for (int i = 0; i < n; i++)
 			harvest(r, &done[i]);
 	}
+	if (stopped && !r->failed) {
+		r->out->stopped = say_stopped(r->out->error, sizeof(r->out->error));
+		r->failed = true;
+	}
 	if (r->a->write && !r->failed && penstock_commit(r->st, 1)) {
 		snprintf(r->out->error, sizeof(r->out->error), "%s", penstock_errmsg());
 		r->failed = true;
@@ -304,13 +308,15 @@ int bench_run(const struct bench_args *a, struct bench_result *out)
 		drive(&r);
 	out->length = r.length;
 	penstock_queue_close(r.q);
-	if (r.st && a->write && out->error[0])
-		penstock_abort(r.st); /* what this run created goes with it */
+	if (a->write && out->error[0])
+		give_up(r.st); /* what this run created goes with it */
 	if (r.mem)
 		penstock_free(r.dev, r.mem);
 	penstock_close(r.st);
 	penstock_device_close(r.dev);
 	free(r.begun);
 	free(r.places);
-	return out->error[0] ? (out->refused ? EXIT_REFUSED : EXIT_FAILED) : 0;
+	if (!out->error[0])
+		return 0;
+	return out->stopped ? out->stopped : out->refused ? EXIT_REFUSED : EXIT_FAILED;
 }

@@ -24,6 +24,7 @@ struct bench_result {
 	uint64_t latency[BENCH_BUCKETS];
 	double seconds, cpu_seconds;
 	bool refused;
+	int stopped; /* the exit code for the signal that ended it early */
 	char error[512];
 };
 

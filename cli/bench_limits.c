@@ -50,7 +50,7 @@ static void *worker(void *arg)
 		if (got <= 0)
 			break;
 		atomic_fetch_add(&j->bytes, (uint64_t)got);
-	} while (seconds() < j->until);
+	} while (seconds() < j->until && !stopped);
 	munmap(buf, j->block);
 	return NULL;
 }

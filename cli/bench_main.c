@@ -240,22 +240,30 @@ static int rounds(const struct bench_args *a, struct bench_result *r)
 	struct stat stat_buf;
 	const char *file = file_of(a->storage);
 	uint64_t length = !file || stat(file, &stat_buf) ? 0 : (uint64_t)stat_buf.st_size;
+	bool created = file && access(file, F_OK);
+	int ret = 0;
 
-	for (unsigned i = 0; i < count; i++) {
-		int ret = settle(a, length);
-
+	for (unsigned i = 0; !ret && i < count; i++) {
+		ret = settle(a, length);
 		if (!ret)
 			ret = bench_run(a, r);
-		if (ret)
-			return r->error[0] ? fail(ret, "%s", r->error) : ret;
+		if (ret && r->error[0])
+			fail(ret, "%s", r->error);
 		ours[i] = gbps(r);
-		if (!a->limits)
+		if (ret || !a->limits)
 			continue;
 		ret = settle(a, length);
-		if (ret)
-			return ret;
-		limits[i] = bench_limit(a, r->length, &what);
+		if (!ret)
+			limits[i] = bench_limit(a, r->length, &what);
+		if (stopped && !ret) {
+			ret = say_stopped(r->error, sizeof(r->error));
+			fail(ret, "%s", r->error);
+		}
 	}
+	if (ret && created)
+		unlink(file); /* an earlier round's */
+	if (ret)
+		return ret;
 	qsort(ours, count, sizeof(*ours), by_value);
 	qsort(limits, count, sizeof(*limits), by_value);
 	print(a, r, ours[count / 2], limits[count / 2], what);
@@ -276,6 +284,8 @@ static int run(int argc, char **argv)
 	r = calloc(1, sizeof(*r));
 	if (!r)
 		return fail(EXIT_FAILED, "no memory");
+	if (a.write) /* a read leaves nothing that is to be taken back */
+		catch_signals();
 	while (a.cpu_load && made < cpus && made < 256 &&
 	       !pthread_create(&spinners[made], NULL, spin, (void *)(uintptr_t)&on))
 		made++;
@@ -301,8 +311,12 @@ const struct command cmd_bench = {
 		"  --limits       measure in turns what bounds it, and print the ratio\n"
 		"  --own-lane     requests of up to 1 MiB on this thread, not on the device's\n"
 		"  --cpu-load     with every CPU busy besides\n"
-		"  --path P --engine E --effort E --require CLASS --lanes N\n"
+		"  --lanes N      threads of the device (chosen from CPUs and kind)\n"
+		"  --require C    any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
+		"  --effort E     thrifty (least CPU) or fast (most bytes a second)\n"
+		"  --path P       only this path, for tests\n"
+		"  --engine E     auto, uring or threads\n"
 		"  --overwrite    write into a file that exists\n"
-		"  --json         one object, see penstock(1)\n",
+		"  --json         one object, see penstock-json(5)\n",
 	.run = run,
 };

@@ -105,11 +105,11 @@ static int run(int argc, char **argv)
 
 const struct command cmd_check = {
 	.name = "check",
-	.usage = "[PATH|URL] [--device D] [--json] [--fix-script] [--expect CLASS]",
-	.summary = "is the direct path open on this machine, and what to do where it is not",
+	.usage = "[PATH|URL] [options]",
+	.summary = "is the direct path open here, and what to do where it is not",
 	.help = "  --device D      host, cuda:0, peermem:0000:04:00.0 or auto\n"
 		"  --verbose       what was seen, device by device; why each gate matters\n"
-		"  --json          one object, see penstock(1)\n"
+		"  --json          one object, see penstock-json(5)\n"
 		"  --fix-script    print a shell script that opens what can be opened; it is\n"
 		"                  not run\n"
 		"  --expect CLASS  direct or no-cpu-copy: exit 3 unless it is met\n"

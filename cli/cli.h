@@ -58,6 +58,18 @@ bool parse_engine(const char *text, const char **out);
 const char *class_name(enum penstock_class c);
 
 double seconds(void);
+
+/* ---- stop.c ---- */
+
+/* The signal that asked the command to end early, 0: none; noted once catch_signals was
+ * called. */
+extern volatile sig_atomic_t stopped;
+void catch_signals(void);
+/* What to say of it, and the exit code for it. */
+int say_stopped(char *text, size_t len);
+/* Takes back what was written, and says so if that fails. */
+void give_up(struct penstock_storage *st);
+
 /* "12.3 GB" into `buf`. */
 const char *human(double bytes, char *buf, size_t len);
 

@@ -49,24 +49,6 @@ struct copy {
 	double start, shown;
 };
 
-static volatile sig_atomic_t stopped;
-
-static void stop(int signal)
-{
-	stopped = signal;
-}
-
-/* Those that are ignored stay so: nohup, a shell's job in the background. */
-static void catch_signals(void)
-{
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction old;
-
-	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaction(signals[i], &(struct sigaction){.sa_handler = stop}, NULL);
-}
-
 static int parse(int argc, char **argv, struct args *a)
 {
 	static const struct option options[] = {{"via", required_argument, NULL, 'v'},
@@ -357,8 +339,7 @@ static void move(struct copy *c)
 	}
 	if (stopped && !c->failed) {
 		c->failed = true;
-		c->code = 128 + (int)stopped; /* as a shell has it */
-		snprintf(c->text, sizeof(c->text), "stopped by %s", strsignal((int)stopped));
+		c->code = say_stopped(c->text, sizeof(c->text));
 	}
 	show(c, true);
 }
@@ -497,8 +478,8 @@ static void finish(struct copy *c)
 		if (penstock_commit(c->to, c->a->durable || c->a->verify))
 			note(c, EXIT_FAILED, NULL);
 	}
-	if (c->to && c->failed)
-		penstock_abort(c->to);
+	if (c->failed)
+		give_up(c->to);
 	if (c->mem)
 		penstock_free(c->dev, c->mem);
 	add_refusals(c);
@@ -556,17 +537,16 @@ static int run(int argc, char **argv)
 
 const struct command cmd_cp = {
 	.name = "cp",
-	.usage = "SRC DST [--via DEVICE] [--require CLASS] [--verify] [--json]",
+	.usage = "SRC DST [options]",
 	.summary = "storage to storage through device memory, with the report of the path",
 	.help = "  --via DEVICE     where the bytes pass through (auto)\n"
-		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
-		"met\n"
+		"  --require CLASS  any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
 		"  --effort E       thrifty (least CPU) or fast (most bytes a second)\n"
 		"  --verify         read both files again from the drive and compare them\n"
 		"  --durable        done only when it survives a power cut\n"
 		"  --path P         only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"
 		"  --quiet          no progress\n"
-		"  --json           one object, see penstock(1)\n",
+		"  --json           one object, see penstock-json(5)\n",
 	.run = run,
 };

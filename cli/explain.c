@@ -178,13 +178,13 @@ static int run(int argc, char **argv)
 
 const struct command cmd_explain = {
 	.name = "explain",
-	.usage = "STORAGE DEVICE [--size N] [--offset N] [--write] [--json]",
+	.usage = "STORAGE DEVICE [options]",
 	.summary = "the path that would be taken, and why no other",
 	.help = "  --size N         bytes of the request (default: to the end)\n"
 		"  --offset N       where it begins\n"
 		"  --write          for a write (a direct one is unproven until the first)\n"
 		"  --require CLASS  any, no-cpu-copy or direct\n"
 		"  --effort E       thrifty or fast\n"
-		"  --json           one object, see penstock(1)\n",
+		"  --json           one object, see penstock-json(5)\n",
 	.run = run,
 };

@@ -377,8 +377,10 @@ static int passes(const struct gdsio_args *a, struct gdsio_run *r)
 	struct gdsio_result first, again;
 	bool replay = a->write && a->verify;
 
-	if (gdsio_pass(r, a->write, false, &first))
-		return fail(EXIT_FAILED, "%s", first.error);
+	int ret = gdsio_pass(r, a->write, false, &first);
+
+	if (ret)
+		return fail(ret, "%s", first.error);
 	if (!a->json)
 		print_line(a, a->write, &first);
 	print_path(a, &first);
@@ -386,8 +388,9 @@ static int passes(const struct gdsio_args *a, struct gdsio_run *r)
 		if (!a->json)
 			printf("Verifying data\n");
 		fflush(stdout);
-		if (gdsio_pass(r, false, true, &again))
-			return fail(EXIT_FAILED, "%s", again.error);
+		ret = gdsio_pass(r, false, true, &again);
+		if (ret)
+			return fail(ret, "%s", again.error);
 		if (!a->json)
 			print_line(a, false, &again);
 		print_path(a, &again);
@@ -408,6 +411,8 @@ static int run(int argc, char **argv)
 		return fail(EXIT_FAILED, "no memory");
 	ret = parse(argc, argv, a);
 	if (!ret) {
+		if (a->write) /* a read leaves nothing that is to be taken back */
+			catch_signals();
 		r = gdsio_open(a, error);
 		ret = r ? passes(a, r) : fail(EXIT_FAILED, "%s", error);
 		if (r && gdsio_close(r, ret, error))

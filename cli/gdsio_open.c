@@ -305,8 +305,8 @@ static int settle(struct place *p, bool write, bool failed, char *error)
 {
 	int ret = 0;
 
-	if (p->st && write && failed)
-		penstock_abort(p->st);
+	if (write && failed)
+		give_up(p->st);
 	else if (p->st && write && penstock_commit(p->st, 0))
 		ret = gdsio_say_lib(error);
 	penstock_close(p->st);

@@ -40,7 +40,7 @@ static bool next(const struct gdsio_run *r, struct flow *f)
 	bool once = !r->until || (r->replay && !a->random);
 	uint64_t grain, left;
 
-	if (atomic_load(&r->failed) || f->ops == f->ops_max ||
+	if (atomic_load(&r->failed) || stopped || f->ops == f->ops_max ||
 	    (once && f->moved >= f->len && !(r->replay && a->random)) ||
 	    (!once && !r->replay && seconds() >= r->until))
 		return false;
@@ -353,6 +353,8 @@ int gdsio_pass(struct gdsio_run *r, bool write, bool replay, struct gdsio_result
 		if (w->code && !ret)
 			ret = gdsio_say(out->error, "%s", w->result.error);
 	}
+	if (stopped && !ret)
+		ret = say_stopped(out->error, sizeof(out->error));
 	out->seconds = seconds() - begun;
 	for (unsigned i = 0; i < r->flow_count; i++)
 		out->size += r->flows[i].len;

@@ -417,26 +417,23 @@ static int run(int argc, char **argv)
 
 const struct command cmd_load = {
 	.name = "load",
-	.usage = "MODEL [--device D,...] [--ranks N] [--stripe DIR,...] [--select GLOB] [--verify] "
-		 "[--json]",
+	.usage = "MODEL [options]",
 	.summary = "a model's tensors into device memory, and how fast that was",
 	.help = "  --device D,...   devices; each gets all of it, read once (auto)\n"
 		"  --stripe DIR,... further directories that hold parts of the model\n"
 		"  --select GLOB    only tensors whose name matches; may be repeated\n"
 		"  --shard tp=R/N   only what rank R of N needs; ep=R/N spreads experts\n"
-		"  --ranks N        by N processes, each with the next device of the list, which "
-		"read\n                   a share each and copy the rest from each other; with "
-		"--shard\n                   the first takes part R, the next R+1, and so on\n"
+		"  --ranks N        by N processes, each with the next device of the list: each\n"
+		"                   reads a share and copies the rest from the others; with\n"
+		"                   --shard the first takes part R, the next R+1, and so on\n"
 		"  --host H/M       this host's number of M that load it at the same time\n"
 		"  --jitter-ms N    begin after up to N milliseconds, hosts one after the other\n"
 		"  --reads-max N    at most N requests under way at one file system\n"
-		"  --stall-ms N     give up a process that the others wait for this long "
-		"(600000)\n"
+		"  --stall-ms N     give up a process that the others wait for so long (600000)\n"
 		"  --revision R     of a model in a Hugging Face cache (main)\n"
-		"  --require CLASS  any, no-cpu-copy or direct: refused (exit 3) if it cannot be "
-		"met\n"
-		"  --effort E       thrifty (least CPU) or fast (most bytes a second), which "
-		"several\n                   ranks use unless told\n"
+		"  --require CLASS  any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
+		"  --effort E       thrifty (least CPU) or fast (most bytes a second); by default\n"
+		"                   several ranks are fast, one is thrifty\n"
 		"  --verify         copy everything back and compare it with the files\n"
 		"  --path P         only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"

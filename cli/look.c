@@ -44,7 +44,7 @@ const struct command cmd_topo = {
 	.name = "topo",
 	.usage = "[--json] [--sys-root DIR]",
 	.summary = "GPUs, drives, NICs, NUMA nodes, and how near they are to each other",
-	.help = "  --json          one object, see penstock(1)\n"
+	.help = "  --json          one object, see penstock-json(5)\n"
 		"  --sys-root DIR  read DIR/sys and DIR/proc instead (a captured machine)\n",
 	.run = run_topo,
 };
@@ -75,6 +75,6 @@ const struct command cmd_stats = {
 	.name = "stats",
 	.usage = "PID [--json]",
 	.summary = "the counters of a running process of yours",
-	.help = "  --json  one object, see penstock(1)\n",
+	.help = "  --json  one object, see penstock-json(5)\n",
 	.run = run_stats,
 };
