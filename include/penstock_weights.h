@@ -305,14 +305,16 @@ enum penstock_cut {
 	PENSTOCK_CUT_LAST_HALVES, /* the last dimension: two halves, each cut */
 	PENSTOCK_CUT_WORDS,	/* dimension 0; the last rank may have less */
 	PENSTOCK_CUT_INNER,	/* the last dimension but one; a bias whole */
+	PENSTOCK_CUT_QUERIES,	/* as FIRST, by whole query heads where their number is known */
 };
 
 /*
  * The first rule whose glob matches a name holds for it. Dimensions are those of a weight
  * of [out, in]; of what GPTQ and AWQ store the other way round (*.qweight, *.qzeros,
  * *.scales) they are taken the other way round, *.g_idx goes with the inputs. A scale
- * (*_scale, *_scale_inv) is cut as its weight is, in its blocks, and one for all is whole,
- * as are the scales of mixed groups (desc_act) where inputs are cut.
+ * (*_scale, *_scale_inv) is cut as its weight is, in its blocks (which no rank's part of the
+ * weight may begin inside of and leave), and one for all is whole, as are the scales of mixed
+ * groups (desc_act) where inputs are cut.
  */
 struct penstock_cut_rule {
 	const char *glob;

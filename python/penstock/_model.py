@@ -356,7 +356,8 @@ class _TorchMemory:
 
 
 CUTS = {"whole": "WHOLE", "first": "FIRST", "last": "LAST", "heads": "HEADS", "qkv": "QKV",
-        "halves": "HALVES", "last-halves": "LAST_HALVES", "words": "WORDS", "inner": "INNER"}
+        "halves": "HALVES", "last-halves": "LAST_HALVES", "words": "WORDS", "inner": "INNER",
+        "queries": "QUERIES"}
 
 
 def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:

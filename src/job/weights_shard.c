@@ -24,11 +24,11 @@ static const struct penstock_cut_rule built_in[] = {
 	{ "*.experts.down_proj", PENSTOCK_CUT_INNER },
 	{ "*.qkv_proj.*", PENSTOCK_CUT_QKV },
 	{ "*.gate_up_proj.*", PENSTOCK_CUT_HALVES },
-	{ "*.q_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.q_proj.*", PENSTOCK_CUT_QUERIES },
 	{ "*.k_proj.*", PENSTOCK_CUT_HEADS },
 	{ "*.v_proj.*", PENSTOCK_CUT_HEADS },
-	{ "*.q_b_proj.*", PENSTOCK_CUT_FIRST },
-	{ "*.kv_b_proj.*", PENSTOCK_CUT_FIRST },
+	{ "*.q_b_proj.*", PENSTOCK_CUT_QUERIES },
+	{ "*.kv_b_proj.*", PENSTOCK_CUT_QUERIES }, /* of each, out of what is low-rank */
 	{ "*.o_proj.*", PENSTOCK_CUT_LAST },
 	{ "*.gate_proj.*", PENSTOCK_CUT_FIRST },
 	{ "*.up_proj.*", PENSTOCK_CUT_FIRST },
@@ -82,6 +82,15 @@ static int indivisible(const struct cut *c, uint64_t length, unsigned ranks)
 				(unsigned long long)length, c->dim, ranks);
 }
 
+/* Query heads are what ranks share; a part of one is of no use to any. */
+static int check_heads(const struct cut *c)
+{
+	if (!(c->heads % c->o->ranks))
+		return 0; /* or not known */
+	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
+				"%u heads cannot be shared by %u ranks", c->heads, c->o->ranks);
+}
+
 /* Adds this rank's part of [start, start + length). */
 static int add_part(struct cut *c, uint64_t start, uint64_t length)
 {
@@ -126,7 +135,9 @@ static int add_qkv(struct cut *c, uint64_t length)
 		return indivisible(c, length, (unsigned)all);
 	q = length / all * c->heads;
 	kv = length / all * c->kv_heads;
-	ret = add_part(c, 0, q);
+	ret = check_heads(c);
+	if (!ret)
+		ret = add_part(c, 0, q);
 	if (!ret)
 		ret = add_heads(c, q, kv);
 	return ret ? ret : add_heads(c, q + kv, kv);
@@ -241,6 +252,9 @@ static int apply(struct cut *c, enum penstock_cut cut)
 		return ret;
 	length = c->t->shape[c->dim];
 	switch (cut) {
+	case PENSTOCK_CUT_QUERIES:
+		ret = check_heads(c);
+		return ret ? ret : add_part(c, 0, length);
 	case PENSTOCK_CUT_HEADS:
 		return add_heads(c, 0, length);
 	case PENSTOCK_CUT_QKV:
@@ -293,7 +307,15 @@ static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, c
 	return NULL;
 }
 
-/* From elements of the weight to those of its scale: one a row, or one a block. */
+static int inside_block(const struct cut *c, uint64_t block)
+{
+	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
+				"shared by %u ranks its weight is cut inside of its blocks of "
+				"%llu", c->o->ranks, (unsigned long long)block);
+}
+
+/* From elements of the weight to those of its scale: one a row, or one a block. A part may
+ * lie in one block; else it begins with one, as its scales are counted from there. */
 static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
 {
 	static const unsigned blocks[] = { 1, 128, 64, 32, 256, 16, 8 };
@@ -308,6 +330,13 @@ static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
 		b = (whole + blocks[i] - 1) / blocks[i] == scales ? blocks[i] : 0;
 	if (!b)
 		return wrong(c, "its blocks do not fit its weight");
+	for (unsigned i = 0; i < c->part_count; i++) {
+		bool last = i + 1 == c->part_count;
+
+		if ((c->parts[i].first % b && c->parts[i].first % b + c->parts[i].count > b) ||
+		    (!last && c->parts[i].count % b))
+			return inside_block(c, b);
+	}
 	for (unsigned i = 0; i < c->part_count; i++) {
 		uint64_t end = (c->parts[i].first + c->parts[i].count + b - 1) / b;
 
@@ -366,6 +395,10 @@ static int spread(struct cut *c, bool *none)
 		return wrong(c, "the number of experts is not known (no config.json)");
 	if (c->experts % o->expert_ranks)
 		return indivisible(c, c->experts, o->expert_ranks);
+	if (n >= (int64_t)c->experts)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name,
+					PST_NO_OFF, "it is of expert %lld of %u", (long long)n,
+					c->experts);
 	each = c->experts / o->expert_ranks;
 	*none = n >= 0 && (uint64_t)n / each != o->expert_rank;
 	if (n < 0) {
@@ -417,6 +450,17 @@ static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 	return 0;
 }
 
+static int check_rules(const struct penstock_shard_opts *o)
+{
+	for (unsigned i = 0; i < o->rule_count; i++)
+		if (!o->rules || !o->rules[i].glob ||
+		    (unsigned)o->rules[i].cut > PENSTOCK_CUT_QUERIES)
+			return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
+						PST_NO_OFF, "rule %u of %u has no glob, or a cut "
+						"that is not known", i, o->rule_count);
+	return 0;
+}
+
 int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 			   const struct penstock_shard_opts *from, struct penstock_shard *out)
 {
@@ -430,12 +474,14 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 		return ret;
 	o.ranks = o.ranks ? o.ranks : 1;
 	o.expert_ranks = o.expert_ranks ? o.expert_ranks : 1;
-	if (tensor >= w->count || o.rank >= o.ranks || o.expert_rank >= o.expert_ranks ||
-	    (o.rule_count && !o.rules))
+	if (tensor >= w->count || o.rank >= o.ranks || o.expert_rank >= o.expert_ranks)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"rank %u of %u, expert rank %u of %u, tensor %llu", o.rank,
 					o.ranks, o.expert_rank, o.expert_ranks,
 					(unsigned long long)tensor);
+	ret = check_rules(&o);
+	if (ret)
+		return ret;
 	pst_weights_read_config(w);
 	c.t = w->entries[tensor].t;
 	c.path = w->shards[w->entries[tensor].shard].path;

@@ -239,6 +239,10 @@ static void test_refusals(void **state)
 	refuses("model.layers.0.self_attn.q_proj.weight", "rank 2 of 2");
 	how.rank = 0;
 	refuses("no such name", "tensor 17");
+	/* Fewer experts than there are: nobody would have the last ones. */
+	how.expert_ranks = 2;
+	how.experts = 2;
+	refuses("model.layers.1.mlp.experts.3.up_proj.weight", "expert 3 of 2");
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": ");
 	how.ranks = 2;
 	refuses("model.layers.0.self_attn.k_proj.weight", "not known");
@@ -267,6 +271,74 @@ static void test_rules(void **state)
 		assert_int_equal(shard.shape[0], HIDDEN / 4);
 		assert_int_equal(shard.pieces[0].first, how.rank * HIDDEN / 4);
 	}
+}
+
+static void test_bad_rules(void **state)
+{
+	struct penstock_cut_rule mine[] = { { "*", PENSTOCK_CUT_WHOLE }, { NULL, 0 } };
+
+	(void)state;
+	make_family(NULL);
+	how.ranks = 2;
+	how.rules = mine;
+	how.rule_count = 2;
+	refuses("model.layers.0.input_layernorm.weight", "rule 1");
+	how.rule_count = 1;
+	mine[0].cut = (enum penstock_cut)(PENSTOCK_CUT_INNER + 7);
+	refuses("model.layers.0.input_layernorm.weight", "rule 0");
+	how.rules = NULL;
+	refuses("model.layers.0.input_layernorm.weight", "rule");
+}
+
+/* Nobody gets half a head. */
+static void test_heads(void **state)
+{
+	(void)state;
+	make_family(NULL);
+	how.ranks = 4;
+	how.heads = 8;
+	how.kv_heads = 2;
+	assert_int_equal(pieces_of("model.layers.0.self_attn.q_proj.weight"), 1);
+	how.heads = 6;
+	refuses("model.layers.0.self_attn.q_proj.weight", "6 heads cannot be shared by 4 ranks");
+	how.heads = 10;
+	how.kv_heads = 1;
+	refuses("model.layers.1.self_attn.qkv_proj.weight", "10 heads cannot be shared by 4 ranks");
+	how.heads = 2;
+	how.kv_heads = 1;
+	refuses("model.layers.0.self_attn.q_proj.weight", "2 heads cannot be shared by 4 ranks");
+	how.heads = 0; /* not known: by rows */
+	assert_int_equal(pieces_of("model.layers.0.self_attn.q_proj.weight"), 1);
+}
+
+/* Blocks of 128: whose part begins inside of one and goes on into the next has rows that
+ * its scales, counted from the part's first row, would not fit. */
+static void test_blocks(void **state)
+{
+	static const struct made list[] = {
+		{ "a.up_proj.weight", "F8_E4M3", 8, 2, { 1536, 128 } },
+		{ "a.up_proj.weight_scale_inv", "F32", 32, 2, { 12, 1 } },
+		{ "a.gate_up_proj.weight", "F8_E4M3", 8, 2, { 1024, 128 } },
+		{ "a.gate_up_proj.weight_scale_inv", "F32", 32, 2, { 8, 1 } },
+	};
+	struct penstock_shard shard = { .size = sizeof(shard) };
+
+	(void)state;
+	made_file(made_path("blocks.safetensors"), list, COUNT(list), 0);
+	open_model(made_path("blocks.safetensors"));
+	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	how.ranks = 4;
+	how.rank = 1;
+	assert_int_equal(pieces_of("a.up_proj.weight_scale_inv"), 1);
+	assert_int_equal(pieces_of("a.gate_up_proj.weight_scale_inv"), 2);
+	how.ranks = 8; /* 192 rows; 64 of each half */
+	refuses("a.up_proj.weight_scale_inv", "blocks of 128");
+	refuses("a.gate_up_proj.weight_scale_inv", "blocks of 128");
+	how.ranks = 24; /* 64 rows, half a block */
+	how.rank = 23;
+	assert_int_equal(penstock_weights_shard(w, 1, &how, &shard), 0);
+	assert_int_equal(shard.shape[0], 1);
+	assert_int_equal(shard.pieces[0].first, 11);
 }
 
 /* A rank reads its part of dimension 0 and little more; all ranks in one call read the
@@ -474,7 +546,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_family),   CASE(test_numbers), CASE(test_experts),
-		CASE(test_refusals), CASE(test_rules),	 CASE(test_reads),
+		CASE(test_refusals), CASE(test_rules),	 CASE(test_bad_rules),
+		CASE(test_heads),    CASE(test_blocks),	 CASE(test_reads),
 		CASE(test_neighbours), CASE(test_quantized), CASE(test_mixed_groups),
 	};
 
