@@ -241,6 +241,7 @@ static struct out *take_out(void)
 	const struct timespec pause = {0, PAUSE_NS};
 	struct out *o;
 
+	out_count++; /* from here on: nobody may close while the lock is let go */
 	harvest(0);
 	while (!free_outs) {
 		pthread_mutex_unlock(&async_lock);
@@ -250,7 +251,6 @@ static struct out *take_out(void)
 	}
 	o = free_outs;
 	free_outs = o->next;
-	out_count++;
 	return o;
 }
 

@@ -6,7 +6,9 @@
  */
 #include "shim_test.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "pst_standin.h"
 
@@ -414,6 +416,60 @@ static int implicit(void)
 	return ended() ? 5 : 0;
 }
 
+static void *release_gate(void *arg)
+{
+	usleep(50000);
+	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	return arg;
+}
+
+static void *one_more(void *arg)
+{
+	static size_t len = 10;
+	static off_t zero;
+	static ssize_t bytes = -7;
+	int code;
+
+	if (cu.cuCtxSetCurrent(cu_ctx) != PST_CU_OK)
+		return NULL;
+	code = cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, arg).err;
+	if (cu.cuStreamSynchronize(arg) != PST_CU_OK)
+		return NULL;
+	return code == CUF_HANDLE_NOT_REGISTERED || (!code && bytes == 10) ? &bytes : NULL;
+}
+
+/* All places are taken and a call waits for one, most likely, when the driver is to be
+ * closed: the call gets its place, or comes too late. In a process of its own. */
+static int crowded(void)
+{
+	enum { PLACES = 1024 };
+	static size_t len = 10;
+	static off_t zero;
+	static ssize_t bytes[PLACES];
+	struct pst_cu_stream *stream = new_stream();
+	pthread_t waiting, opening;
+	struct timespec until;
+	void *good = NULL;
+
+	make_gate();
+	hold(stream);
+	for (unsigned i = 0; i < PLACES; i++)
+		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], stream).err)
+			return 2;
+	if (pthread_create(&waiting, NULL, one_more, stream))
+		return 3;
+	usleep(20000);
+	if (pthread_create(&opening, NULL, release_gate, NULL))
+		return 4;
+	cuFileDriverClose();
+	pthread_join(opening, NULL);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 30;
+	if (pthread_timedjoin_np(waiting, &good, &until))
+		return 5;
+	return good ? 0 : 6;
+}
+
 static void alone(const char *what, const char *cuda)
 {
 	char self[PATH_MAX] = "";
@@ -438,6 +494,16 @@ static void broken(void **state)
 	if (!cu_standin("pst_standin_break"))
 		test_skip("only the stand-in's context can be broken on purpose");
 	alone("broken", NULL);
+}
+
+static void closed_with_all_places_taken(void **state)
+{
+	(void)state;
+	if (!cu_standin("pst_standin_break"))
+		test_skip("the driver's own queues hold fewer requests back");
+	setenv("PENSTOCK_STANDIN_QUEUE_DEPTH", "0", 1);
+	alone("crowded", NULL);
+	unsetenv("PENSTOCK_STANDIN_QUEUE_DEPTH");
 }
 
 static void captured_implicitly(void **state)
@@ -483,14 +549,16 @@ int main(int argc, char **argv)
 		cmocka_unit_test(at_once),	  cmocka_unit_test(wrong_arguments),
 		cmocka_unit_test(capture),	  cmocka_unit_test(very_many),
 		cmocka_unit_test(broken),	  cmocka_unit_test(captured_implicitly),
+		cmocka_unit_test(closed_with_all_places_taken),
 		cmocka_unit_test(close_meanwhile),
 		cmocka_unit_test(unregistered_beside),
 	};
 
 	if (argc > 1) {
-		int code = setup(NULL)			? 1
-			   : strcmp(argv[1], "broken") ? implicit()
-						       : broken_stream();
+		int code = setup(NULL)			  ? 1
+			   : !strcmp(argv[1], "implicit") ? implicit()
+			   : !strcmp(argv[1], "crowded")  ? crowded()
+							  : broken_stream();
 
 		unlink(st_path);
 		return code;
