@@ -145,6 +145,7 @@ static void one_over_the_other(void **state)
 
 	(void)state;
 	write_json("{\"properties\": {\"io_batchsize\": 64, \"use_pci_p2pdma\": false,"
+		   " \"max_device_pinned_mem_size_kb\": 18014398509481980,"
 		   " \"per_buffer_cache_size_kb\": 512}, \"logging\": {\"level\": \"warn\"}}");
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 64); /* before it is open, too */
 	setenv("CUFILE_PER_BUFFER_CACHE_SIZE", "256", 1);
@@ -152,6 +153,7 @@ static void one_over_the_other(void **state)
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 64);
 	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 256);
+	assert_int_equal(size_of(CUF_MAX_PINNED_KB), 18014398509481980);
 	assert_true(flag_of(CUF_PARAM_USE_PCIP2PDMA));
 	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
 	assert_code(cuFileSetParameterBool(CUF_PARAM_PARALLEL_IO, true), CUF_DRIVER_ALREADY_OPEN);
