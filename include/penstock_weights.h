@@ -81,7 +81,7 @@ struct penstock_weights_opts {
 	const char *revision;	  /* of a Hugging Face cache: a branch, a tag or a commit;
 				   * NULL: main, or the only one */
 	const char *cache;	  /* that cache; NULL: $HF_HUB_CACHE, $HF_HOME/hub, then
-				   * ~/.cache/huggingface/hub */
+				   * huggingface/hub in $XDG_CACHE_HOME or ~/.cache */
 	unsigned flags;		  /* PENSTOCK_WEIGHTS_* */
 };
 #define PENSTOCK_WEIGHTS_OPTS_INIT \
@@ -94,10 +94,10 @@ struct penstock_weights_opts {
  * Opens a model and reads its headers. `path` is a safetensors file; an index
  * (*.json); a directory, which is read by its index, else by model.safetensors, else
  * all its *.safetensors but the consolidated* ones beside others; a Hugging Face cache
- * folder (models--owner--name); or owner/name in that cache. With an index only the
- * tensors that it lists are there, each from the file that it names. A name that two
- * files have without an index is an error. -EBADMSG: not what the format says. May
- * block. Close with penstock_weights_close.
+ * folder (models--owner--name); or owner/name, or a name alone, in that cache. With an
+ * index only the tensors that it lists are there, each from the file that it names. A
+ * name that two files have without an index is an error. -EBADMSG: not what the format
+ * says. May block. Close with penstock_weights_close.
  */
 PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
 				       struct penstock_weights **out);

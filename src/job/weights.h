@@ -44,6 +44,7 @@ struct pst_index_row {
 };
 
 struct pst_files {
+	char *home; /* where the first model's index or directory is; NULL: beside its file */
 	char **paths;
 	unsigned count, room;
 	char **texts; /* of the indices; rows point into them */

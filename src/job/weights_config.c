@@ -12,10 +12,15 @@
 #include "job/json_pull.h"
 #include "job/weights.h"
 
+/* Models of more than text have the language model's beside those of other parts. */
 static bool is_nested(const char *key, unsigned depth)
 {
-	return (!strcmp(key, "text_config") && !depth) || (!strcmp(key, "quantization_config") &&
-							   depth < 2);
+	static const char *const language[] = { "text_config", "llm_config", "language_config" };
+	bool is = !strcmp(key, "quantization_config") && depth < 2;
+
+	for (unsigned i = 0; i < 3; i++)
+		is |= !depth && !strcmp(key, language[i]);
+	return is;
 }
 
 static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth)
@@ -60,8 +65,8 @@ static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth
 	return in->what ? -EBADMSG : 0;
 }
 
-/* Adds what a file beside the model says. What cannot be read is not known; who needs it
- * says so. */
+/* Adds what a file beside the model says: where its index or directory is, as its parts may
+ * lie on other drives. What cannot be read is not known; who needs it says so. */
 static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
 {
@@ -69,10 +74,14 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 	struct pst_json in = { NULL, 0, 0, NULL };
 	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
 	char name[PATH_MAX];
+	int n;
 
-	if (snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0, path,
-		     file) >= (int)sizeof(name) ||
-	    pst_weights_read_all(name, &in.text, &in.len))
+	if (w->files.home)
+		n = snprintf(name, sizeof(name), "%s/%s", w->files.home, file);
+	else
+		n = snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0,
+			     path, file);
+	if (n < 0 || n >= (int)sizeof(name) || pst_weights_read_all(name, &in.text, &in.len))
 		return;
 	if (!read_config(&in, &c, 0))
 		*config = c;

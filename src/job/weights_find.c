@@ -69,6 +69,13 @@ static int add_file(struct pst_files *files, const char *path)
 	return 0;
 }
 
+static int set_home(struct pst_files *files, const char *dir)
+{
+	if (!files->home)
+		files->home = strdup(dir);
+	return files->home ? 0 : pst_weights_no_memory("the list of files");
+}
+
 /* ---- an index ---- */
 
 int pst_weights_read_all(const char *path, char **out, size_t *len)
@@ -205,8 +212,10 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 	struct pst_json in = { NULL, 0, 0, NULL };
 	size_t first = files->row_count;
 	char **texts;
-	int ret;
+	int ret = set_home(files, dir);
 
+	if (ret)
+		return ret;
 	texts = reallocarray(files->texts, files->text_count + 1, sizeof(*texts));
 	if (!texts)
 		return pst_weights_no_memory("an index");
@@ -313,6 +322,8 @@ static int find_dir(struct pst_files *files, const char *dir,
 	if (n < 0)
 		return fail_at(dir, errno, "");
 	ret = choose_index(list, n, dir, &index);
+	if (!ret && must)
+		ret = set_home(files, dir);
 	if (!ret && index && must) {
 		ret = join(path, dir, index);
 		if (!ret)
@@ -389,27 +400,37 @@ static int find_snapshot(struct pst_files *files, const char *repo,
 	return find_dir(files, path, opts, true);
 }
 
+static const char *variable(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
+
 static int cache_dir(const struct penstock_weights_opts *opts, char *to)
 {
-	const char *cache = opts->cache ? opts->cache : getenv("HF_HUB_CACHE");
-	const char *home = getenv("HF_HOME"), *user = getenv("HOME");
+	const char *cache = opts->cache ? opts->cache : variable("HF_HUB_CACHE");
+	const char *home = variable("HF_HOME"), *caches = variable("XDG_CACHE_HOME");
+	const char *user = variable("HOME");
 	int n;
 
 	if (cache)
 		n = snprintf(to, PATH_MAX, "%s", cache);
 	else if (home)
 		n = snprintf(to, PATH_MAX, "%s/hub", home);
+	else if (caches)
+		n = snprintf(to, PATH_MAX, "%s/huggingface/hub", caches);
 	else
 		n = snprintf(to, PATH_MAX, "%s/.cache/huggingface/hub", user ? user : "");
 	return n < 0 || n >= PATH_MAX ? -1 : 0;
 }
 
-/* owner/name */
+/* owner/name, or a name that is older than owners. */
 static bool is_cache_name(const char *model)
 {
-	const char *slash = strchr(model, '/');
+	const char *slash = strchr(model, '/'), *name = slash ? slash + 1 : model;
 
-	return slash && slash != model && slash[1] && !strchr(slash + 1, '/') && *model != '.';
+	return slash != model && *name && !strchr(name, '/') && *model != '.';
 }
 
 /* The cache's folder of it. */
@@ -417,13 +438,14 @@ static bool in_cache(const char *model, const struct penstock_weights_opts *opts
 {
 	const char *slash = strchr(model, '/');
 	char cache[PATH_MAX];
+	int n;
 
 	if (!is_cache_name(model) || cache_dir(opts, cache))
 		return false;
-	if (snprintf(to, PATH_MAX, "%s/models--%.*s--%s", cache, (int)(slash - model), model,
-		     slash + 1) >= PATH_MAX)
-		return false;
-	return is_dir(to);
+	n = snprintf(to, PATH_MAX, "%s/models--%.*s%s%s", cache,
+		     slash ? (int)(slash - model) : 0, model, slash ? "--" : "",
+		     slash ? slash + 1 : model);
+	return n >= 0 && n < PATH_MAX && is_dir(to);
 }
 
 static int check_dirs(const struct penstock_weights_opts *opts)
@@ -444,7 +466,7 @@ static int nowhere(const char *path, const struct penstock_weights_opts *opts)
 {
 	char cache[PATH_MAX];
 
-	if (!is_cache_name(path) || cache_dir(opts, cache))
+	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
 		return fail_at(path, ENOENT, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
 				"%m, nor is it in the cache %.100s", cache);
@@ -493,8 +515,9 @@ void pst_files_free(struct pst_files *files)
 		free(files->paths[i]);
 	for (unsigned i = 0; i < files->text_count; i++)
 		free(files->texts[i]);
+	free(files->home);
 	free(files->paths);
 	free(files->texts);
 	free(files->rows);
-	*files = (struct pst_files){ .paths = NULL };
+	*files = (struct pst_files){ .home = NULL };
 }

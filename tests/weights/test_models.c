@@ -260,6 +260,27 @@ static void test_cache(void **state)
 	opens(repo, "b");
 	opts.cache = made_path("hub");
 	opens("own/tiny", "b");
+	/* Found by the environment; an empty variable is none. */
+	opts.cache = NULL;
+	setenv("HF_HUB_CACHE", "", 1);
+	setenv("HF_HOME", "", 1);
+	setenv("XDG_CACHE_HOME", made_path("xdg"), 1);
+	made_dir(made_path("xdg/huggingface"));
+	assert_true(!symlink(made_path("hub"), made_path("xdg/huggingface/hub")) ||
+		    errno == EEXIST);
+	opens("own/tiny", "b");
+	unsetenv("XDG_CACHE_HOME");
+	setenv("HF_HOME", made_path("xdg/huggingface"), 1);
+	opens("own/tiny", "b");
+	setenv("HF_HUB_CACHE", made_path("hub"), 1);
+	opens("own/tiny", "b");
+	unsetenv("HF_HUB_CACHE");
+	unsetenv("HF_HOME");
+	opts.cache = made_path("hub");
+	/* A model without an owner. */
+	assert_true(!symlink("models--own--tiny", made_path("hub/models--old")) ||
+		    errno == EEXIST);
+	opens("old", "b");
 	opts.revision = "c0ffee";
 	opens("own/tiny", "b");
 	opts.revision = "v2";

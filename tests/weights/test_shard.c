@@ -154,6 +154,39 @@ static void test_family(void **state)
 			check_rank(rank % 2 ? gpu : host, rank, ranks);
 }
 
+/* All parts on other drives: the config is beside the index. */
+static void test_elsewhere(void **state)
+{
+	static const struct made m = { "a.k_proj.weight", "BF16", 16, 2, { 16, HIDDEN } };
+	const char *home = made_path("home"), *drive = made_path("drive");
+	struct penstock_weights_opts wo = PENSTOCK_WEIGHTS_OPTS_INIT;
+	struct penstock_shard shard = { .size = sizeof(shard) };
+
+	(void)state;
+	made_dir(home);
+	made_dir(drive);
+	made_file(made_path("drive/part.safetensors"), &m, 1, 0);
+	made_text(made_path("home/model.safetensors.index.json"),
+		  "{\"weight_map\": {\"a.k_proj.weight\": \"part.safetensors\"}}");
+	made_text(made_path("home/config.json"),
+		  "{\"llm_config\": {\"num_attention_heads\": 8, \"num_key_value_heads\": 2}}");
+	wo.dirs = &drive;
+	wo.dir_count = 1;
+	for (unsigned i = 0; i < 2; i++) {
+		if (penstock_weights_open(home, &wo, &w))
+			fail_msg("%s", penstock_errmsg());
+		how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+		how.ranks = 4;
+		how.rank = 3;
+		if (penstock_weights_shard(w, 0, &how, &shard))
+			fail_msg("%s", penstock_errmsg());
+		assert_int_equal(shard.pieces[0].first, 8);
+		penstock_weights_close(w);
+		w = NULL;
+		unlink(made_path("home/model.safetensors.index.json")); /* nor an index */
+	}
+}
+
 /* The same by the caller's numbers; the config is missing. */
 static void test_numbers(void **state)
 {
@@ -545,7 +578,7 @@ static void test_mixed_groups(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_family),   CASE(test_numbers), CASE(test_experts),
+		CASE(test_family),   CASE(test_elsewhere), CASE(test_numbers), CASE(test_experts),
 		CASE(test_refusals), CASE(test_rules),	 CASE(test_bad_rules),
 		CASE(test_heads),    CASE(test_blocks),	 CASE(test_reads),
 		CASE(test_neighbours), CASE(test_quantized), CASE(test_mixed_groups),
