@@ -146,6 +146,8 @@ struct pst_io {
 	struct pst_io *next;	/* the storage's while in flight, then the lane's */
 	struct pst_call call;	/* the storage's, for its engine */
 	unsigned tries;		/* the storage's: calls in a row that moved nothing */
+	void (*then)(struct pst_io *io); /* the storage's: done, while it waits itself */
+	bool held;		/* the storage's: others wait for it */
 };
 
 struct pst_storage_ops {

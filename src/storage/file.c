@@ -43,6 +43,7 @@ static void advance(struct pst_io *io, uint64_t done)
 static void end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
+	pst_gate_leave(io);
 	io->done(io);
 }
 
@@ -148,14 +149,33 @@ static int carry(struct pst_io *io)
 	return 0;
 }
 
+/* An io that has begun: nobody will hand it in again. */
+static void carry_on(struct pst_io *io)
+{
+	int ret = carry(io);
+
+	if (ret == -EAGAIN) { /* the engine has no room */
+		io->flags |= PST_IO_NOW;
+		ret = carry(io);
+	}
+	if (ret)
+		fail(io, ret);
+}
+
 /* The engine has made the call. */
 static void called(struct pst_call *call)
 {
 	struct pst_io *io = io_of(call);
-	int ret = take(io) ? carry(io) : 0;
 
-	if (ret)
-		fail(io, ret);
+	if (take(io))
+		carry_on(io);
+}
+
+/* A write whose turn it is. */
+static void let_in(struct pst_io *io)
+{
+	io->done = io->then;
+	carry_on(io);
 }
 
 static int start(struct pst_io *io, enum pst_io_op op)
@@ -163,6 +183,7 @@ static int start(struct pst_io *io, enum pst_io_op op)
 	struct pst_file *file = io->st->priv;
 	struct pst_call *call = &io->call;
 	bool direct = io->flags & PST_IO_DIRECT;
+	int ret;
 
 	call->fd = direct ? file->fd_direct : file->fd;
 	call->op = op;
@@ -170,7 +191,13 @@ static int start(struct pst_io *io, enum pst_io_op op)
 	call->off = io->off;
 	call->done = called;
 	io->tries = 0;
-	return carry(io);
+	io->held = false;
+	if (op == PST_IO_DRAIN && file->fd_direct >= 0 && !pst_gate_enter(io, let_in))
+		return 0;
+	ret = carry(io);
+	if (ret)
+		pst_gate_leave(io);
+	return ret;
 }
 
 static int file_fill(struct pst_io *io)

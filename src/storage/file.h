@@ -24,6 +24,7 @@ struct pst_file {
 	char *temp;	  /* the name until commit, NULL: path itself */
 	_Atomic int cachestat_error; /* 0: works, else the errno that says why not */
 	bool overlay;	  /* cachestat answers 0 there */
+	uint64_t place_key, place_bytes; /* which file this is, and parts of it: file_gate.c */
 };
 
 int pst_file_open(struct penstock_storage *st, const char *url, int fd,
@@ -40,5 +41,13 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
 /* What the page cache holds, by cachestat. */
 enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
 				      enum penstock_why *why);
+
+/* file_gate.c: keeps a write apart from those that must not be on their way with it. */
+void pst_gate_open(struct pst_file *file, const struct stat *stat);
+/* True: it may begin. False: go_on is called on its lane as soon as it may, and what was
+ * its done is io->then. */
+bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io));
+/* It has ended, or has not begun after all. Nothing is done for others than writes. */
+void pst_gate_leave(struct pst_io *io);
 
 #endif

@@ -313,6 +313,7 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		ret = measure(st, file, &stat, err);
 	if (!ret) {
 		st->priv = file;
+		pst_gate_open(file, &stat);
 		st->facts.writable = (fcntl(file->fd, F_GETFL) & O_ACCMODE) != O_RDONLY &&
 				     (url ? (opts->flags & PENSTOCK_O_WRITE) != 0 : true);
 		st->facts.growing = file->created && file->length;
