@@ -108,10 +108,13 @@ static bool worth_saying(const char *name, const char *path, const char *why)
 {
 	static _Atomic uint64_t kinds[SAID_MAX], named[NAMED_MAX];
 	uint64_t kind = shim_hash(shim_hash(SHIM_HASH, path), why ? why : "");
+	bool of_file, of_kind;
 
 	if (shim_log_to_file())
 		return true;
-	return is_new(named, NAMED_MAX, shim_hash(kind, name)) | is_new(kinds, SAID_MAX, kind);
+	of_file = is_new(named, NAMED_MAX, shim_hash(kind, name)); /* each is remembered */
+	of_kind = is_new(kinds, SAID_MAX, kind);
+	return of_file || of_kind;
 }
 
 void shim_first_use(const struct shim_move *m, const struct penstock_report *report)

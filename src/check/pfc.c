@@ -56,14 +56,16 @@ static int ask(int fd, const char *interface, void *command)
 
 static unsigned count_of(int fd, const char *interface)
 {
-	struct {
+	union {
 		struct ethtool_sset_info info;
-		uint32_t count;
-	} set = {.info = {.cmd = ETHTOOL_GSSET_INFO, .sset_mask = 1u << ETH_SS_STATS}};
+		unsigned char room[sizeof(struct ethtool_sset_info) + sizeof(uint32_t)];
+	} set = {.room = {0}};
 
+	set.info.cmd = ETHTOOL_GSSET_INFO;
+	set.info.sset_mask = 1u << ETH_SS_STATS;
 	if (ask(fd, interface, &set) < 0 || !set.info.sset_mask)
 		return 0;
-	return set.count < STATS_MAX ? set.count : STATS_MAX;
+	return set.info.data[0] < STATS_MAX ? set.info.data[0] : STATS_MAX;
 }
 
 static void ask_driver(const char *interface, struct pst_pfc *out)

@@ -216,7 +216,7 @@ static void take_drives(const struct pst_blockstack *stack, struct pst_storage_f
 		struct pst_drive *drive = &facts->drives[i];
 
 		snprintf(drive->name, sizeof(drive->name), "%s", stack->drives[i].name);
-		snprintf(drive->bdf, sizeof(drive->bdf), "%s", stack->drives[i].bdf);
+		snprintf(drive->bdf, sizeof(drive->bdf), "%.15s", stack->drives[i].bdf);
 		drive->numa = stack->drives[i].numa;
 	}
 	facts->stripe_len = stack->stripe_bytes;
