@@ -435,7 +435,7 @@ struct penstock_seg {
 	void *buf;		     /* on any open device; the caller's, in use until
 				      * the completion is harvested */
 	struct penstock_device *dev; /* where buf lies; NULL: found from the pointer,
-				      * which costs a driver call */
+				      * which costs a lock and a driver call */
 	uint64_t buf_off;
 	uint64_t off;
 	uint64_t row_len;

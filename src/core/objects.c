@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storages and devices as the caller sees them: open, close, memory, copies. Slow
- * calls all; nothing here is on the way of a request.
- * Lock order: device_lock alone (it may be taken under route.c's route_lock).
+ * Storages and devices as the caller sees them: open, close, facts (memory.c has their
+ * memory, copy.c copies). Slow calls all; of these only pst_device_find, for segments that
+ * name no device, is on the way of a request.
+ * Lock order: device_lock (perhaps under route.c's route_lock), then table_lock.
  */
 #include "core/objects.h"
 
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/own.h"
 #include "core/pump.h"
@@ -23,6 +23,9 @@
 
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_device *devices[PST_DEVICES_MAX]; /* the per-process pumps' owners */
+/* Of the table too, but never held while something is waited for: for who looks through
+ * all of it while others open and close. */
+static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
 static uint64_t serial; /* the last device's, under device_lock */
 
 static _Atomic unsigned generation = 1;
@@ -34,6 +37,8 @@ static void forked(void)
 	atomic_fetch_add(&generation, 1);
 	memset(devices, 0, sizeof(devices));
 	pthread_mutex_init(&device_lock, NULL);
+	pthread_rwlock_init(&table_lock, NULL);
+	pst_routes_forked();
 }
 
 static void watch_forks(void)
@@ -336,6 +341,14 @@ static bool engine_exists(const char *name)
 	return found;
 }
 
+/* Under device_lock. */
+static void set_place(unsigned index, struct penstock_device *dev)
+{
+	pthread_rwlock_wrlock(&table_lock);
+	devices[index] = dev;
+	pthread_rwlock_unlock(&table_lock);
+}
+
 static int check_device_opts(const struct penstock_device_opts *opts, struct pst_err *err)
 {
 	if (!engine_exists(opts->engine))
@@ -380,7 +393,8 @@ int penstock_device_open(const char *name, const struct penstock_device_opts *fr
 	else if (!dev)
 		ret = open_device(full, &opts, index, &dev, &err);
 	if (!ret) {
-		devices[dev->index] = dev;
+		if (!dev->refs)
+			set_place(index, dev);
 		ret = dev->refs++ > 0;
 		*out = dev;
 	}
@@ -402,7 +416,7 @@ void penstock_device_close(struct penstock_device *dev)
 			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);
 		pst_pump_stop(dev);
-		devices[dev->index] = NULL;
+		set_place(dev->index, NULL);
 		dev->ops->close(dev);
 		free_device(dev);
 	}
@@ -446,22 +460,21 @@ void pst_pumps_forget(struct penstock_storage *st)
 
 struct penstock_device *pst_device_find(const void *ptr)
 {
-	struct penstock_device *host = NULL;
+	struct penstock_device *host = NULL, *found = NULL;
 	struct pst_memory mem;
 
-	/* Entries change only when a device opens or closes, which a caller that has a
-	 * request for it in hand does not do. */
-	for (unsigned i = 0; i < PST_DEVICES_MAX; i++) {
+	/* That one stays open is the caller's promise, but others may come and go. */
+	pthread_rwlock_rdlock(&table_lock);
+	for (unsigned i = 0; i < PST_DEVICES_MAX && !found; i++) {
 		struct penstock_device *dev = devices[i];
 
-		if (!dev)
-			continue;
-		if (dev->facts.is_host)
-			host = dev;
-		else if (dev->ops->classify(dev, ptr, &mem) == 1)
-			return dev;
+		if (dev && dev->facts.is_host)
+			host = dev; /* what nobody else knows */
+		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
+			found = dev;
 	}
-	return host;
+	pthread_rwlock_unlock(&table_lock);
+	return found ? found : host;
 }
 
 const char *penstock_device_name(const struct penstock_device *dev)
@@ -496,91 +509,6 @@ int penstock_device_of(const void *ptr, struct penstock_device **out)
 				"the pointer belongs to no device that is open");
 	*out = dev;
 	return 0;
-}
-
-int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
-{
-	struct pst_err err;
-
-	if (!len || !out)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to allocate");
-	if (pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
-}
-
-int penstock_free(struct penstock_device *dev, void *ptr)
-{
-	struct pst_err err;
-
-	if (!ptr)
-		return 0;
-	if (pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
-}
-
-static int unsupported(const struct penstock_device *dev, const char *what)
-{
-	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);
-}
-
-int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
-			   struct penstock_export *out)
-{
-	struct penstock_export ours = PENSTOCK_EXPORT_INIT;
-	struct pst_err err;
-	int ret;
-
-	if (pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	if (!dev->ops->export_memory)
-		return unsupported(dev, "export memory");
-	if (dev->ops->export_memory(dev, ptr, len, &ours, &err))
-		return pst_err_publish(&err);
-	ret = pst_give(out, &ours, sizeof(ours));
-	if (ret && ours.fd >= 0)
-		close(ours.fd);
-	return ret;
-}
-
-int penstock_import_memory(struct penstock_device *dev, const struct penstock_export *exported,
-			   void **out)
-{
-	struct penstock_export ours;
-	struct pst_err err;
-
-	if (pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	if (!dev->ops->import_memory)
-		return unsupported(dev, "import memory");
-	if (pst_take(&ours, sizeof(ours), exported, "penstock_export", &err))
-		return pst_err_publish(&err);
-	return dev->ops->import_memory(dev, &ours, out, &err) ? pst_err_publish(&err) : 0;
-}
-
-int penstock_register(struct penstock_device *dev, void *host, size_t len)
-{
-	struct pst_err err;
-
-	if (!host || !len)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to register");
-	if (pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	if (!dev->ops->host_register)
-		return 0; /* its copies need none */
-	return dev->ops->host_register(dev, host, len, false, &err) ? pst_err_publish(&err) : 0;
-}
-
-int penstock_unregister(struct penstock_device *dev, void *host)
-{
-	struct pst_err err;
-
-	if (pst_owned(dev->generation, &err))
-		return pst_err_publish(&err);
-	if (!dev->ops->host_unregister)
-		return 0;
-	return dev->ops->host_unregister(dev, host, &err) ? pst_err_publish(&err) : 0;
 }
 
 int pst_path_index(const char *name)

@@ -92,6 +92,7 @@ struct pst_storage_ops;
 struct penstock_storage {
 	const struct pst_storage_ops *ops;
 	void *priv;		/* the backend's */
+	_Atomic uint64_t route_serials[2][PST_DEVICES_MAX]; /* of routes' devices; set after them */
 	struct pst_storage_facts facts;
 	_Atomic unsigned inflight; /* requests */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */

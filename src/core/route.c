@@ -85,41 +85,53 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a route");
 	route->st = st;
 	route->dev = dev;
-	route->serial = dev->serial;
 	route->op = op;
 	route->refs = 1;
 	for (unsigned i = 0; i < pst_path_count; i++)
 		probe_path(route, i);
 	make_plans(route);
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
+	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
+			      memory_order_release);
 	if (old) /* of a device that has closed: its place in the table is another's now */
 		drop(old);
 	*out = route;
 	return 0;
 }
 
+/* The route of this very device, NULL: none yet. The number is looked at first: one of a
+ * device that has closed is another thread's to free. */
+static struct pst_route *find(struct penstock_storage *st, const struct penstock_device *dev,
+			      enum penstock_op op)
+{
+	if (atomic_load_explicit(&st->route_serials[op][dev->index], memory_order_acquire) !=
+	    dev->serial)
+		return NULL;
+	return atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
+}
+
 int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		  struct pst_route **out, struct pst_err *err)
 {
-	struct pst_route *route =
-		atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
 	int ret = 0;
 
-	if (route && route->serial == dev->serial) {
-		*out = route;
+	*out = find(st, dev, op);
+	if (*out)
 		return 0;
-	}
 	if (op == PENSTOCK_WRITE && !st->facts.writable)
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the storage was opened for reading only");
 	pthread_mutex_lock(&route_lock);
-	route = atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
-	if (route && route->serial == dev->serial)
-		*out = route;
-	else
+	*out = find(st, dev, op);
+	if (!*out)
 		ret = make(st, dev, op, out, err);
 	pthread_mutex_unlock(&route_lock);
 	return ret;
+}
+
+void pst_routes_forked(void)
+{
+	pthread_mutex_init(&route_lock, NULL);
 }
 
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require)

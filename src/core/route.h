@@ -16,8 +16,7 @@
 
 struct pst_route {
 	struct penstock_storage *st;
-	struct penstock_device *dev;
-	uint64_t serial; /* the device's: it may close before the storage does */
+	struct penstock_device *dev; /* which may close before the storage does */
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
@@ -34,6 +33,9 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 /* What keeps it from a class: the layer beneath a path that works, but with the CPU's help;
  * else what shuts the first path that such a device can have. Lives as long as it. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
+
+/* In the child of a fork. */
+void pst_routes_forked(void);
 
 /* Gives up every route of a storage that closes. */
 void pst_routes_drop(struct penstock_storage *st);

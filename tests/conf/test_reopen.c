@@ -8,6 +8,7 @@
 #include "test.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "core/pump.h"
@@ -151,11 +152,85 @@ static void windows_kept(void **state)
 	penstock_device_close(first);
 }
 
+/* ---- while others are at it ---- */
+
+#define ROUNDS 200
+
+static _Atomic bool over;
+
+static void *come_and_go(void *arg)
+{
+	for (unsigned i = 0; i < ROUNDS; i++)
+		close_device(open_device("cuda:1"));
+	over = true;
+	return arg;
+}
+
+/* Whose a pointer is can be asked while another thread opens and closes devices. */
+static void found_meanwhile(void **state)
+{
+	struct penstock_device *dev = open_device("host"), *found;
+	pthread_t thread;
+
+	(void)state;
+	over = false;
+	assert_int_equal(pthread_create(&thread, NULL, come_and_go, NULL), 0);
+	while (!over) {
+		assert_int_equal(penstock_device_of(back, &found), 0);
+		assert_ptr_equal(found, dev); /* when all others have been asked */
+	}
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	penstock_device_close(dev);
+}
+
+static pthread_barrier_t barrier;
+static struct penstock_device *again;
+static struct penstock_storage *known;
+
+static void *meet(void *arg)
+{
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		pthread_barrier_wait(&barrier);
+		if (penstock_prepare(known, again, PENSTOCK_READ))
+			abort();
+		pthread_barrier_wait(&barrier);
+	}
+	return arg;
+}
+
+/* Two threads meet what took the place of a device that the storage had met: the one that
+ * comes second finds the old route, the first frees it. Seen by the thread sanitizer. */
+static void met_together(void **state)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	pthread_t threads[2];
+
+	(void)state;
+	opts.lanes = 1;
+	opts.slot_bytes = 65536;
+	known = open_it(0);
+	assert_int_equal(pthread_barrier_init(&barrier, NULL, 3), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, meet, NULL), 0);
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		assert_true(penstock_device_open("host", &opts, &again) >= 0);
+		pthread_barrier_wait(&barrier);
+		pthread_barrier_wait(&barrier);
+		close_device(again);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	pthread_barrier_destroy(&barrier);
+	penstock_close(known);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(place_taken),
 		cmocka_unit_test(windows_kept),
+		cmocka_unit_test(found_meanwhile),
+		cmocka_unit_test(met_together),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

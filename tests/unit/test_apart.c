@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -211,6 +212,58 @@ static void forks(void **state)
 	penstock_queue_close(q);
 }
 
+#ifndef __SANITIZE_THREAD__ /* it follows no child that makes threads */
+#define CHILDREN 16
+
+static _Atomic bool enough;
+
+/* Holds the library's locks as often as it can: opens, meets, closes. */
+static void *busy(void *arg)
+{
+	while (!enough) {
+		struct penstock_storage *st = open_it(0);
+
+		assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
+		penstock_close(st);
+	}
+	return arg;
+}
+
+/* A child of such a moment opens its own, as if nobody had held anything. */
+static void forks_meanwhile(void **state)
+{
+	unsigned failed = 0;
+	pthread_t thread;
+
+	(void)state;
+	enough = false;
+	assert_int_equal(pthread_create(&thread, NULL, busy, NULL), 0);
+	for (unsigned i = 0; i < CHILDREN; i++) {
+		struct penstock_storage *own;
+		struct penstock_device *mine;
+		int status = -1;
+		char byte;
+		pid_t pid;
+
+		usleep(300); /* not always at the same place */
+		pid = fork();
+		if (!pid) {
+			alarm(20);
+			CHILD_WANTS(penstock_device_open("host", NULL, &mine), 0);
+			CHILD_WANTS(penstock_open(file_name, NULL, &own), 0);
+			CHILD_WANTS(penstock_read(own, mine, &byte, 1, 0), 1);
+			_exit(0);
+		}
+		failed += waitpid(pid, &status, 0) != pid || status;
+		if (failed)
+			break; /* the others would take as long */
+	}
+	enough = true;
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(failed, 0);
+}
+#endif
+
 /* ---- what the kernel may refuse ---- */
 
 /* From here on the call `nr` fails with `code`. */
@@ -341,6 +394,9 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(exports),
 		cmocka_unit_test(forks),
+#ifndef __SANITIZE_THREAD__
+		cmocka_unit_test(forks_meanwhile),
+#endif
 		cmocka_unit_test(engines),
 		cmocka_unit_test(reopen_refused),
 	};

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of devices as the caller sees it: allocated and freed, shared with another
+ * process, host memory pinned for a device. Each call asks the device's table; copies
+ * are copy.c's. Slow calls all; nothing here is on the way of a request.
+ */
+#include <unistd.h>
+
+#include "core/objects.h"
+
+int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
+{
+	struct pst_err err;
+
+	if (!len || !out)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to allocate");
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
+	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_free(struct penstock_device *dev, void *ptr)
+{
+	struct pst_err err;
+
+	if (!ptr)
+		return 0;
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
+	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
+}
+
+static int unsupported(const struct penstock_device *dev, const char *what)
+{
+	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);
+}
+
+int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
+			   struct penstock_export *out)
+{
+	struct penstock_export ours = PENSTOCK_EXPORT_INIT;
+	struct pst_err err;
+	int ret;
+
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
+	if (!dev->ops->export_memory)
+		return unsupported(dev, "export memory");
+	if (dev->ops->export_memory(dev, ptr, len, &ours, &err))
+		return pst_err_publish(&err);
+	ret = pst_give(out, &ours, sizeof(ours));
+	if (ret && ours.fd >= 0)
+		close(ours.fd);
+	return ret;
+}
+
+int penstock_import_memory(struct penstock_device *dev, const struct penstock_export *exported,
+			   void **out)
+{
+	struct penstock_export ours;
+	struct pst_err err;
+
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
+	if (!dev->ops->import_memory)
+		return unsupported(dev, "import memory");
+	if (pst_take(&ours, sizeof(ours), exported, "penstock_export", &err))
+		return pst_err_publish(&err);
+	return dev->ops->import_memory(dev, &ours, out, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_register(struct penstock_device *dev, void *host, size_t len)
+{
+	struct pst_err err;
+
+	if (!host || !len)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to register");
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
+	if (!dev->ops->host_register)
+		return 0; /* its copies need none */
+	return dev->ops->host_register(dev, host, len, false, &err) ? pst_err_publish(&err) : 0;
+}
+
+int penstock_unregister(struct penstock_device *dev, void *host)
+{
+	struct pst_err err;
+
+	if (pst_owned(dev->generation, &err))
+		return pst_err_publish(&err);
+	if (!dev->ops->host_unregister)
+		return 0;
+	return dev->ops->host_unregister(dev, host, &err) ? pst_err_publish(&err) : 0;
+}
