@@ -200,7 +200,7 @@ struct penstock_storage;
 
 struct penstock_storage_opts {
 	size_t size;
-	unsigned flags;	       /* PENSTOCK_O_* */
+	unsigned flags;	       /* PENSTOCK_O_*; 0: what is there, for reading only */
 	unsigned mode;	       /* permission bits of what is created; 0: 0666 & ~umask */
 	uint64_t length;       /* of what is created: space is reserved at once, and the
 				* committed length is exactly this; 0: as written.
@@ -213,7 +213,8 @@ struct penstock_storage_opts {
 /*
  * Opens what `url` names: "/path", "file:///path", a block device, or
  * "mem:SIZE[KiB|MiB|GiB][?seed=N]" (bytes made from the seed, the same each
- * time; writes are kept). May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a file
+ * time; writes are kept). A relative path is looked up again at commit and abort, from
+ * the working directory of that moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a file
  * of /proc), -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
  */
 PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
@@ -272,9 +273,11 @@ struct penstock_device;
 
 struct penstock_device_opts {
 	size_t size;
-	unsigned lanes;	      /* threads of its pump; 0: chosen from CPUs and kind */
-	size_t ring_bytes;    /* pinned staging memory in all; 0: chosen */
-	size_t slot_bytes;    /* one staging slot, a power of two; 0: chosen */
+	unsigned lanes;	      /* threads of its pump, at most 32; 0: chosen from CPUs and
+			       * kind */
+	size_t ring_bytes;    /* pinned staging memory of all lanes; 0: chosen */
+	size_t slot_bytes;    /* one staging slot, a power of two from 64 KiB to 1 GiB; 0:
+			       * chosen. The ring holds two for each lane at least */
 	const char *engine;   /* "auto", "uring" or "threads"; NULL: auto */
 	const char *sys_root; /* as in penstock_storage_opts */
 };
@@ -320,8 +323,10 @@ PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
 PENSTOCK_API int penstock_device_of(const void *ptr, struct penstock_device **out);
 
 /*
- * Device memory, `len` bytes aligned to at least 4096. -ENOMEM, -EINVAL (no bytes).
- * Freed by penstock_free, with no request in flight on them. May block.
+ * Device memory, `len` bytes aligned to at least 4096, holding anything. -ENOMEM, -EINVAL
+ * (no bytes). Freed by penstock_free, with no request in flight on them, which takes what
+ * penstock_alloc or penstock_import_memory of the same device gave, and nothing else. May
+ * block.
  */
 PENSTOCK_API int penstock_alloc(struct penstock_device *dev, size_t len, void **out);
 PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
@@ -354,7 +359,9 @@ PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned
  */
 struct penstock_export {
 	size_t size;
-	int fd; /* -1, or pass it along with SCM_RIGHTS; the exporter closes it */
+	int fd; /* -1: nothing more to pass. Else it goes along by SCM_RIGHTS, the
+		 * importer puts here what it received, and each side closes its own
+		 * behind the import */
 	unsigned char bytes[192];
 };
 #define PENSTOCK_EXPORT_INIT { sizeof(struct penstock_export), -1, { 0 } }
@@ -365,8 +372,9 @@ PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
 
 /*
  * Pins host memory of the caller for faster copies, until unregister, which takes the
- * same address. Never done behind the caller's back; 0 where the device needs none.
- * May block.
+ * same address and comes before the memory is freed. Never done behind the caller's back;
+ * 0 where the device needs none. -EEXIST: a part of it is pinned already; -ENOENT: it is
+ * not. May block.
  */
 PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size_t len);
 PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
@@ -423,7 +431,8 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
 /*
  * One piece of a request: `rows` rows of `row_len` bytes, row i at storage
  * offset `off + i * pitch` and at `buf + buf_off + i * buf_pitch`. rows = 0
- * means 1. A segment that begins inside or right behind what its predecessors in
+ * means 1, whose pitches are not looked at; those of several are at least row_len.
+ * row_len = 0 is a piece of nothing. A segment that begins inside or right behind what its predecessors in
  * the list cover is read together with them, each byte once, and then cut apart:
  * the same range with several buffers is several destinations, interleaved columns
  * are shards of one matrix. Rows of one segment alone are read with the gaps
@@ -445,7 +454,8 @@ struct penstock_seg {
 	uint64_t room; /* bytes behind the last row that the library may overwrite
 			* (reads) or read (writes), so that an unaligned tail can go
 			* by a direct path; 0: none */
-	struct penstock_storage *storage; /* NULL: the request's */
+	struct penstock_storage *storage; /* NULL or the request's; another is refused
+					   * with -EOPNOTSUPP */
 };
 
 struct penstock_done;
@@ -538,9 +548,12 @@ struct penstock_report {
 				* failure or end; UINT64_MAX: none is known */
 };
 
-/* A completion: how a request ended. */
-#define PENSTOCK_REPORT_INIT { sizeof(struct penstock_report) }
+#define PENSTOCK_REPORT_INIT                                                           \
+	{ sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE,   \
+	  0, 0, 0, 0, PENSTOCK_WHY_NONE, "", 0,                                        \
+	  { { NULL, 0, PENSTOCK_WHY_NONE, NULL, { 0, 0 } } }, 0 }
 
+/* A completion: how a request ended. */
 struct penstock_done {
 	uint64_t id;	/* from penstock_submit */
 	void *user;
@@ -553,8 +566,8 @@ struct penstock_done {
 struct penstock_queue_opts {
 	size_t size;
 	unsigned requests_max; /* in flight or unharvested; 0: 256 */
-	unsigned segs_max;     /* of one request; 0: 1024. The two together at most
-				* 16 Mi; memory is touched only as it is used */
+	unsigned segs_max;     /* of one request; 0: 1024. Their product at most 16 Mi
+				* (-E2BIG); memory is touched only as it is used */
 	/*
 	 * NULL: the devices' lanes do the work, on threads of their own. A device: the
 	 * queue gets a lane without a thread there, and requests for that device of at
@@ -599,7 +612,9 @@ PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
  * completes exactly once. ids[i], if ids is not NULL, names request i; an id is
  * not used again.
  * May block at the first meeting of a storage and a device, see penstock_prepare.
- * -EINVAL, -E2BIG, -EOPNOTSUPP (no path of the required class: nothing moved).
+ * -EINVAL, -EOVERFLOW (offsets end behind 2^63), -E2BIG, -EBADF (a write to what was
+ * opened for reading), -ENODEV (memory on no open device), -EOPNOTSUPP (no path of the
+ * required class: nothing moved).
  */
 PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 				 unsigned count, uint64_t *ids);
@@ -630,8 +645,10 @@ PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
 
 /*
  * The one-call forms: submit and wait over the same code. Return bytes moved
- * (fewer than asked only at the end of the storage) or -errno. What a read asked for
- * behind that end may hold anything then. May block.
+ * (fewer than asked only by a read, at the end of the storage) or -errno. What a read
+ * asked for behind that end may hold anything then. A write behind the end makes a file
+ * longer; of a block device or mem: it is -ENOSPC. Errors of a refusal are those of
+ * penstock_submit. `dev` NULL: found from the pointer. May block.
  */
 PENSTOCK_API int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev,
 				   void *buf, size_t len, uint64_t off);
