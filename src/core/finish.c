@@ -155,15 +155,19 @@ static int64_t reach(const struct pst_request *req)
 static int64_t result_of(struct pst_request *req)
 {
 	int failed = atomic_load_explicit(&req->failed, memory_order_acquire);
+	uint64_t end;
 	int64_t n;
 
 	if (failed)
 		return failed;
 	n = reach(req);
-	if ((req->flags & PENSTOCK_R_EXACT) && atomic_load(&req->end_at) != UINT64_MAX)
-		return pst_fail(&req->err, PENSTOCK_WHY_SHRANK,
+	end = atomic_load(&req->end_at);
+	if ((req->flags & PENSTOCK_R_EXACT) && end != UINT64_MAX)
+		return pst_fail(&req->err,
+				end < req->st->facts.length ? PENSTOCK_WHY_SHRANK
+							    : PENSTOCK_WHY_SHORT_IO,
 				"the storage ends at byte %llu, more was asked for",
-				(unsigned long long)atomic_load(&req->end_at));
+				(unsigned long long)end);
 	return n;
 }
 

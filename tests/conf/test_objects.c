@@ -141,6 +141,7 @@ static void beyond_the_end(void **state)
 	assert_int_equal(report.stop_off, LEN);
 	req.flags = PENSTOCK_R_EXACT;
 	assert_int_equal(penstock_transfer(&req, &report), -ENODATA);
+	assert_int_equal(report.why, PENSTOCK_WHY_SHORT_IO);
 	assert_int_equal(report.bytes, 5000);
 	assert_int_equal(report.stop_off, LEN);
 	penstock_close(st);
