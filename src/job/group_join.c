@@ -213,6 +213,8 @@ static int take_all(struct penstock_group *g, int listener, const char *path, ui
 		late->sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (late->sock >= 0)
 			ret = admit(g, late, path);
+		else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			ret = fail_errno(errno, path, "a rank cannot be let in");
 	}
 	return ret;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How a group ends before its load does: what the others are told when a rank fails, dies,
- * hangs, leaves or is not what it should be, and who may join. The uid of another user is
- * not tried: such a process cannot enter the directory in which they meet.
+ * hangs, leaves or is not what it should be.
  */
 #include "group.h"
 
@@ -274,95 +273,6 @@ static void test_other_file(void **state)
 	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
 }
 
-/* ---- who may join ---- */
-
-static pid_t join_as(const char *name, unsigned rank, unsigned ranks, unsigned slot)
-{
-	pid_t pid = fork();
-
-	if (!pid) {
-		struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
-		struct outcome *o = &outcomes[slot];
-		struct penstock_group *g = NULL;
-
-		alarm(ALARM_S);
-		go.dir = meeting_place();
-		go.timeout_ms = 1000 * ALARM_S / 2;
-		o->ret = penstock_group_open(name, rank, ranks, &go, &g);
-		snprintf(o->text, sizeof(o->text), "%s", o->ret ? penstock_errmsg() : "");
-		penstock_group_close(g);
-		_exit(0);
-	}
-	return pid;
-}
-
-static void test_not_of_one_mind(void **state)
-{
-	pid_t a, b;
-
-	(void)state;
-	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	a = join_as("sizes", 0, 2, 0);
-	b = join_as("sizes", 1, 3, 1);
-	waitpid(a, NULL, 0);
-	waitpid(b, NULL, 0);
-	for (unsigned i = 0; i < 2; i++) {
-		assert_int_equal(outcomes[i].ret, -EINVAL);
-		assert_non_null(strstr(outcomes[i].text, "rank 1 says that there are 3 ranks"));
-	}
-	a = join_as("twice", 0, 3, 0);
-	b = join_as("twice", 2, 3, 1);
-	waitpid(join_as("twice", 2, 3, 2), NULL, 0);
-	waitpid(a, NULL, 0);
-	waitpid(b, NULL, 0);
-	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(outcomes[i].ret, -EEXIST);
-		assert_non_null(strstr(outcomes[i].text, "two processes say that they are rank 2"));
-	}
-}
-
-static int try_open(const char *name, unsigned rank, unsigned ranks, const char *dir,
-		    const char *text)
-{
-	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
-	struct penstock_group *g;
-	int ret;
-
-	go.dir = dir;
-	go.timeout_ms = 30;
-	ret = penstock_group_open(name, rank, ranks, &go, &g);
-	if (!ret)
-		penstock_group_close(g);
-	else if (!strstr(penstock_errmsg(), text))
-		fail_msg("'%s', expected '%s'", penstock_errmsg(), text);
-	return ret;
-}
-
-static void test_refused(void **state)
-{
-	const char *dir = meeting_place();
-	char open_dir[1024], name[200];
-
-	(void)state;
-	memset(name, 'n', sizeof(name) - 1);
-	name[sizeof(name) - 1] = '\0';
-	assert_int_equal(try_open(name, 0, 2, dir, "63 bytes at most"), -ENAMETOOLONG);
-	name[63] = '\0';
-	snprintf(open_dir, sizeof(open_dir), "/tmp/%0100d", 1);
-	assert_int_equal(try_open(name, 0, 2, open_dir, "longer than the 107"), -ENAMETOOLONG);
-	assert_int_equal(try_open("", 0, 2, dir, "not empty"), -EINVAL);
-	assert_int_equal(try_open("a/b", 0, 2, dir, "no slash"), -EINVAL);
-	assert_int_equal(try_open("a", 2, 2, dir, "rank 2 of 2"), -EINVAL);
-	assert_int_equal(try_open("a", 0, 0, dir, "rank 0 of 0"), -EINVAL);
-	assert_int_equal(try_open("a", 0, 2, dir, "rank 1 of 2 has not come"), -ETIMEDOUT);
-	assert_int_equal(try_open("a", 1, 2, dir, "rank 0 has not come"), -ETIMEDOUT);
-	assert_int_equal(try_open("a", 0, 1, dir, ""), 0);
-	snprintf(open_dir, sizeof(open_dir), "%s", made_path("open"));
-	mkdir(open_dir, 0755);
-	chmod(open_dir, 0755);
-	assert_int_equal(try_open("a", 0, 2, open_dir, "this user alone"), -EPERM);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -376,8 +286,6 @@ int main(void)
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_poor),
 		cmocka_unit_test(test_other_file),
-		cmocka_unit_test(test_not_of_one_mind),
-		cmocka_unit_test(test_refused),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
