@@ -432,13 +432,13 @@ PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstoc
  * One piece of a request: `rows` rows of `row_len` bytes, row i at storage
  * offset `off + i * pitch` and at `buf + buf_off + i * buf_pitch`. rows = 0
  * means 1, whose pitches are not looked at; those of several are at least row_len.
- * row_len = 0 is a piece of nothing. A segment that begins inside or right behind what its predecessors in
- * the list cover is read together with them, each byte once, and then cut apart:
- * the same range with several buffers is several destinations, interleaved columns
- * are shards of one matrix. Rows of one segment alone are read with the gaps
- * between them when a gap is under 4096 bytes or no longer than a row, else row by
- * row. In a write no storage byte may occur twice (-EINVAL), whatever the order of the
- * segments; rows may lie between another's.
+ * row_len = 0 is a piece of nothing. A segment that begins inside or right behind
+ * what its predecessors in the list cover is read together with them, each byte once,
+ * and then cut apart: the same range with several buffers is several destinations,
+ * interleaved columns are shards of one matrix. Rows of one segment alone are read
+ * with the gaps between them when a gap is under 4096 bytes or no longer than a row,
+ * else row by row. In a write no storage byte may occur twice (-EINVAL), whatever the
+ * order of the segments; rows may lie between another's.
  */
 struct penstock_seg {
 	void *buf;		     /* on any open device; the caller's, in use until
