@@ -276,13 +276,12 @@ static void number(struct pst_request *req)
 	uint64_t at = 0;
 	unsigned bodies = 0;
 
-	for (unsigned i = 0; i < req->span_count; i++) { /* stable partition */
+	for (unsigned i = 0; i < req->span_count; i++) { /* bodies keep their order */
 		struct pst_span span = req->spans[i];
 
 		if (span.edge)
 			continue;
-		memmove(&req->spans[bodies + 1], &req->spans[bodies],
-			(i - bodies) * sizeof(span));
+		req->spans[i] = req->spans[bodies];
 		req->spans[bodies++] = span;
 	}
 	for (unsigned i = 0; i < req->span_count; i++) {
@@ -405,12 +404,35 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 	return 0;
 }
 
+/* The segment that has the byte at `off`, where they are in order and touch; else the
+ * span's first. */
+static unsigned seg_at(const struct pst_request *req, const struct pst_span *span, uint64_t off)
+{
+	unsigned low = span->seg_first, high = low + (span->shared ? 1 : span->seg_count);
+
+	while (high - low > 1) {
+		unsigned mid = low + (high - low) / 2;
+
+		if (req->segs[mid].off <= off)
+			low = mid;
+		else
+			high = mid;
+	}
+	return low;
+}
+
 int pst_parts(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 	      uint64_t len, pst_part_fn *fn, void *arg)
 {
-	for (unsigned i = 0; i < span->seg_count; i++) {
-		int ret = seg_parts(&req->segs[span->seg_first + i], off, off + len, fn, arg);
+	unsigned end = span->seg_first + span->seg_count;
 
+	for (unsigned i = seg_at(req, span, off); i < end; i++) {
+		const struct penstock_seg *seg = &req->segs[i];
+		int ret;
+
+		if (!span->shared && seg->off >= off + len)
+			break;
+		ret = seg_parts(seg, off, off + len, fn, arg);
 		if (ret)
 			return ret;
 	}
@@ -430,19 +452,10 @@ static int keep_first(void *arg, const struct pst_part *part)
 int pst_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		struct pst_part *out)
 {
-	unsigned low = span->seg_first, high = low + span->seg_count;
+	const struct penstock_seg *seg = &req->segs[seg_at(req, span, off)];
 
-	if (span->shared)
-		return -EINVAL;
-	while (high - low > 1) { /* in order and touching: find the one with `off` */
-		unsigned mid = low + (high - low) / 2;
-
-		if (req->segs[mid].off <= off)
-			low = mid;
-		else
-			high = mid;
-	}
-	if (seg_parts(&req->segs[low], off, span->off + span->len, keep_first, out) != 1)
+	if (span->shared ||
+	    seg_parts(seg, off, span->off + span->len, keep_first, out) != 1)
 		return -EINVAL;
 	if (out->rows > 1) { /* in place goes a row at a time */
 		out->rows = 1;
