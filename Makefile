@@ -26,7 +26,7 @@ test: lab-fetch
 test-fast: build
 	@tests/run fast
 
-# With the slow ones: mutants, every lab suite, long property runs.
+# With the slow ones: every lab suite, long property runs, what needs torch.
 test-all: lab-fetch
 	@tools/bootstrap dev
 	@tests/run
