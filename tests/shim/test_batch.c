@@ -145,6 +145,49 @@ static void full(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
+/* *nr says how many events there is room for, then how many came: never more than are
+ * out, however many are asked for, and each once. The batch serves again and again. */
+static void in_and_out(void **state)
+{
+	struct cuf_io_params params[6];
+	struct cuf_io_event events[64];
+	void *batch;
+
+	(void)state;
+	assert_ok(cuFileBatchIOSetUp(&batch, 6));
+	for (unsigned turn = 0; turn < 50; turn++) {
+		unsigned out = 1 + turn % 6, got = 0, nr;
+		bool seen[6] = {false};
+
+		reads(params, out, 4096);
+		assert_ok(cuFileBatchIOSubmit(batch, out, params, 0));
+		nr = 0; /* no room: nothing is taken */
+		assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, NULL, NULL));
+		assert_int_equal(nr, 0);
+		while (got < out) {
+			memset(events, 0xee, sizeof(events));
+			nr = turn % 2 ? 64 : 1 + turn % 3;
+			/* More than are out: what is out, and no waiting for others. */
+			assert_ok(cuFileBatchIOGetStatus(batch, nr, &nr, events, NULL));
+			assert_true(nr > 0 && nr <= out - got);
+			for (unsigned i = 0; i < nr; i++) {
+				size_t cookie = (size_t)events[i].cookie;
+
+				assert_true(cookie < out && !seen[cookie]);
+				assert_int_equal(events[i].status, CUF_COMPLETE);
+				seen[cookie] = true;
+			}
+			/* Behind the last nothing was written. */
+			assert_int_equal((size_t)events[nr].cookie, 0xeeeeeeeeeeeeeeee);
+			got += nr;
+		}
+		nr = 64;
+		assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, NULL));
+		assert_int_equal(nr, 0);
+	}
+	cuFileBatchIODestroy(batch);
+}
+
 static void time_limits(void **state)
 {
 	struct timespec none = {0, 0}, long_time = {30, 0}, rubbish = {10000, -5};
@@ -358,7 +401,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(all_of_them), cmocka_unit_test(writes_and_reads),
-		cmocka_unit_test(full),	       cmocka_unit_test(time_limits),
+		cmocka_unit_test(full),	       cmocka_unit_test(in_and_out),
+		cmocka_unit_test(time_limits),
 		cmocka_unit_test(cancelled),   cmocka_unit_test(wrong_arguments),
 		cmocka_unit_test(partly),      cmocka_unit_test(from_threads),
 	};
