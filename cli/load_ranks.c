@@ -41,15 +41,6 @@ static void be_rank(struct loading *l, struct args *a, unsigned rank)
 	_exit(0);
 }
 
-/* Its own failure before what it heard of others in the group. */
-static void take_note(struct loading *l, const struct loading *r)
-{
-	if (r->code && (!l->code || !strncmp(l->text, "rank ", 5))) {
-		l->code = r->code;
-		memcpy(l->text, r->text, sizeof(l->text));
-	}
-}
-
 /* What a rank did, with that of the others. */
 static void merge(struct loading *l, const struct loading *r, unsigned rank)
 {
@@ -58,7 +49,6 @@ static void merge(struct loading *l, const struct loading *r, unsigned rank)
 	*p = r->parts[0];
 	snprintf(p->name, sizeof(p->name), "rank %u: %.40s", rank, r->parts[0].name);
 	p->took = p->took > 0 ? p->took : 1e-9;
-	take_note(l, r);
 	l->files = r->files;
 	l->tensors = r->tensors;
 	l->total += r->total;
@@ -131,6 +121,40 @@ static void wait_for_all(struct ranks *r)
 	}
 }
 
+/* The rank whose failure is told, -1: none. One that died, whatever came of it for the
+ * others, else one that failed itself before those that only heard of it in the group. */
+static int first_failure(const struct ranks *r)
+{
+	int heard = -1;
+
+	for (unsigned i = 0; i < r->count && r->dead < 0; i++) {
+		if (!r->all[i].code)
+			continue;
+		if (strncmp(r->all[i].text, "rank ", 5))
+			return (int)i;
+		heard = heard < 0 ? (int)i : heard;
+	}
+	return r->dead >= 0 ? r->dead : heard;
+}
+
+/* With the rank's number, unless all say the same. */
+static void take_failure(struct loading *l, const struct ranks *r)
+{
+	int which = first_failure(r);
+	const struct loading *told = &r->all[which < 0 ? 0 : which];
+	bool all = true, known = which == r->dead || !strncmp(told->text, "rank ", 5);
+
+	for (unsigned i = 0; i < r->count; i++)
+		all = all && !strcmp(r->all[i].text, told->text);
+	if (which < 0 || l->code)
+		return;
+	l->code = told->code;
+	if (all || known)
+		memcpy(l->text, told->text, sizeof(l->text));
+	else
+		snprintf(l->text, sizeof(l->text), "rank %d: %.480s", which, told->text);
+}
+
 void load_by_ranks(struct loading *l, struct args *a)
 {
 	struct ranks r = {.count = (unsigned)a->ranks, .dead = -1};
@@ -154,8 +178,7 @@ void load_by_ranks(struct loading *l, struct args *a)
 		}
 	}
 	wait_for_all(&r);
-	if (r.dead >= 0) /* whatever came of it for the others */
-		take_note(l, &r.all[r.dead]);
+	take_failure(l, &r);
 	for (unsigned i = 0; i < r.count; i++)
 		merge(l, &r.all[i], i);
 	if (load_stopped) { /* whatever the ranks made of it */
