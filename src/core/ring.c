@@ -7,11 +7,11 @@
 #include "core/ring.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "core/log.h"
+#include "core/thread.h"
 
 #define HUGE_PAGE (2u << 20)
 /* Zeroing pages is what most of a ring's opening goes to: some threads share it. */
@@ -64,23 +64,19 @@ static void populate(char *base, size_t len)
 	pthread_t threads[POPULATORS];
 	size_t step = (len / POPULATORS + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1);
 	unsigned made = 0, count;
-	sigset_t all, were;
 
 	step = step > POPULATE_LEAST ? step : POPULATE_LEAST;
 	count = (unsigned)((len + step - 1) / step);
-	sigfillset(&all); /* signals are the application's threads' business */
-	pthread_sigmask(SIG_BLOCK, &all, &were);
 	for (unsigned i = 0; i < count; i++)
 		parts[i] = (struct stretch){base + i * step,
 					    i + 1 < count ? step : len - i * step};
 	while (made + 1 < count &&
-	       !pthread_create(&threads[made], NULL, populate_stretch, &parts[made]))
+	       !pst_thread_start(&threads[made], populate_stretch, &parts[made]))
 		made++;
 	for (unsigned i = made; i < count; i++)
 		populate_stretch(&parts[i]);
 	for (unsigned i = 0; i < made; i++)
 		pthread_join(threads[i], NULL);
-	pthread_sigmask(SIG_SETMASK, &were, NULL);
 }
 
 int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/ops.h"
+#include "core/thread.h"
 #include "io/engines.h"
 #include "io/now.h"
 
@@ -115,7 +116,7 @@ static bool grow(struct pst_engine *engine)
 	if (engine->idle > engine->queued || engine->workers >= engine->depth ||
 	    engine->workers >= WORKERS_MAX)
 		return true;
-	if (!pthread_create(&engine->threads[engine->workers], NULL, worker, engine))
+	if (!pst_thread_start(&engine->threads[engine->workers], worker, engine))
 		engine->workers++;
 	return engine->workers > 0;
 }

@@ -25,6 +25,7 @@
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/route.h"
+#include "core/thread.h"
 #include "path/paths.h"
 
 #define BLOCK 4096u /* halves end on one, for paths that need it */
@@ -186,7 +187,7 @@ static int late_start(void)
 	pthread_cond_init(&late.more, &attr);
 	pthread_condattr_destroy(&attr);
 	late.list = NULL;
-	ret = pthread_create(&thread, NULL, late_main, NULL);
+	ret = pst_thread_start(&thread, late_main, NULL);
 	if (ret)
 		return -ret;
 	pthread_detach(thread);
