@@ -9,6 +9,8 @@
 
 #include "cli.h"
 
+#define WIDTH 80
+
 int fail(int code, const char *fmt, ...)
 {
 	char text[512];
@@ -242,6 +244,28 @@ double seconds(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+void print_words(FILE *f, unsigned column, const char *text)
+{
+	unsigned used = column;
+
+	while (*text) {
+		unsigned n = (unsigned)strcspn(text, " ");
+
+		if (used > column && used + 1 + n > WIDTH) {
+			fprintf(f, "\n%*s", (int)column, "");
+			used = column;
+		} else if (used > column) {
+			fputc(' ', f);
+			used++;
+		}
+		fprintf(f, "%.*s", (int)n, text);
+		used += n;
+		text += n;
+		text += *text == ' ';
+	}
+	fputc('\n', f);
 }
 
 const char *human(double bytes, char *buf, size_t len)

@@ -144,6 +144,9 @@ static int parse(int argc, char **argv, struct bench_args *a)
 		return fail(EXIT_USAGE, "--cold is for reads, and not with --warm");
 	if ((a->cold || a->warm || a->limits) && !file_of(a->storage))
 		return fail(EXIT_USAGE, "--cold, --warm and --limits want a file: mem: is none");
+	if (a->limits && !a->write && !a->cold && !a->warm)
+		return fail(EXIT_USAGE, "--limits of reads wants --cold or --warm: else the two "
+					"may read from different places");
 	if (!a->block)
 		a->block = a->random ? 4096 : 4u << 20;
 	if (!a->depth)
@@ -214,10 +217,11 @@ static void print(const struct bench_args *a, const struct bench_result *r, doub
 		json_close(&j);
 		return;
 	}
-	printf("%s %s: %.3f GB/s, %.0f IOPS, p50 %.1f p99 %.1f p99.9 %.1f us, %.4f CPU-s/GB\n",
+	printf("%s %s: %.3f GB/s, %.0f IOPS, %.4f CPU-s/GB\n",
 	       a->random ? "random" : "sequential", a->write ? "write" : "read", ours, iops,
-	       bench_percentile(r, 0.5), bench_percentile(r, 0.99), bench_percentile(r, 0.999),
 	       gb > 0 ? r->cpu_seconds / gb : 0);
+	printf("latency p50 %.1f, p99 %.1f, p99.9 %.1f us\n", bench_percentile(r, 0.5),
+	       bench_percentile(r, 0.99), bench_percentile(r, 0.999));
 	if (what && isnan(limit))
 		printf("limit not measured (%s), no ratio\n", what);
 	else if (what)
@@ -308,7 +312,8 @@ const struct command cmd_bench = {
 		"  --size N       of the file, or of what is created for writes\n"
 		"  --cold         drop the file from the page cache first, checked\n"
 		"  --warm         read it into the page cache first, checked\n"
-		"  --limits       measure in turns what bounds it, and print the ratio\n"
+		"  --limits       measure in turns what bounds it, and print the ratio; of\n"
+		"                 reads with --cold or --warm\n"
 		"  --own-lane     requests of up to 1 MiB on this thread, not on the device's\n"
 		"  --cpu-load     with every CPU busy besides\n"
 		"  --lanes N      threads of the device (chosen from CPUs and kind)\n"

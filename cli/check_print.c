@@ -10,7 +10,6 @@
 #include "check_print.h"
 
 #define COLUMN 26 /* where text begins that belongs to a gate */
-#define WIDTH 96
 
 static bool colour(FILE *f)
 {
@@ -51,30 +50,10 @@ void check_print_name(FILE *f, const char *name)
 		fputc((unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name, f);
 }
 
-/* Text in words, from COLUMN to WIDTH; the first begins where the cursor is. */
-static void wrapped(FILE *f, const char *text)
-{
-	size_t used = 0;
-
-	while (*text) {
-		size_t n = strcspn(text, " ");
-
-		if (used && used + 1 + n > WIDTH - COLUMN) {
-			fprintf(f, "\n%*s", COLUMN, "");
-			used = 0;
-		}
-		fprintf(f, "%s%.*s", used ? " " : "", (int)n, text);
-		used += n + (used ? 1 : 0);
-		text += n;
-		text += *text == ' ';
-	}
-	fputc('\n', f);
-}
-
 static void labelled(FILE *f, const char *label, const char *text)
 {
 	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
-	wrapped(f, text);
+	print_words(f, COLUMN, text);
 }
 
 static void print_more(FILE *f, const char *text)
@@ -96,13 +75,19 @@ static void print_line(FILE *f, const struct pst_check_line *line, bool verbose)
 
 	fprintf(f, "  %s%-7s%s  %-14s ", paint && !calm ? colours[line->state] : "",
 		states[line->state], paint && !calm ? "\033[0m" : "", line->name);
-	wrapped(f, line->seen);
+	print_words(f, COLUMN, line->seen);
 	if (verbose)
 		print_more(f, line->more);
 	if (verbose || (line->state != PST_CHECK_OK && !calm))
 		labelled(f, "why", line->why);
 	if (line->todo[0] && (verbose || !calm))
 		labelled(f, "do", line->todo);
+}
+
+static void print_unmeasured(FILE *f, const struct pst_check_path *p)
+{
+	fprintf(f, "  %-9s %9s  ", p->explained.name, "-");
+	print_words(f, 23, p->error[0] ? p->error : p->explained.text);
 }
 
 static void print_paths(FILE *f, const struct pst_check *check)
@@ -113,16 +98,15 @@ static void print_paths(FILE *f, const struct pst_check *check)
 		bool cold = (int)i == check->cold, warm = (int)i == check->warm;
 
 		if (p->measured)
-			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-11s %s\n", p->explained.name,
+			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-*s%s\n", p->explained.name,
 				p->gb_per_s, p->cached ? "cache" : "drive", p->cpu_copies,
-				class_name(p->explained.meets),
+				cold || warm ? 12 : 0, class_name(p->explained.meets),
 				cold && warm ? "<- taken"
-				: cold	     ? "<- taken for bytes on the drive"
-				: warm	     ? "<- taken for cached bytes"
+				: cold	     ? "<- taken when not cached"
+				: warm	     ? "<- taken when cached"
 					     : "");
 		else
-			fprintf(f, "  %-9s %9s  %s\n", p->explained.name, "-",
-				p->error[0] ? p->error : p->explained.text);
+			print_unmeasured(f, p);
 	}
 }
 
@@ -142,6 +126,7 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose)
 	}
 	if (check->probed)
 		print_paths(f, check);
-	fprintf(f, "\n%s\n", check->verdict);
+	fputc('\n', f);
+	print_words(f, 0, check->verdict);
 	fflush(f);
 }

@@ -70,6 +70,9 @@ int say_stopped(char *text, size_t len);
 /* Takes back what was written, and says so if that fails. */
 void give_up(struct penstock_storage *st);
 
+/* Text in words and a newline, within 80 columns; its first word stands where the cursor
+ * is, the lines behind it begin at `column`. */
+void print_words(FILE *f, unsigned column, const char *text);
 /* "12.3 GB" into `buf`. */
 const char *human(double bytes, char *buf, size_t len);
 

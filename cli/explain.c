@@ -116,13 +116,20 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
 
-		printf("  %-9s %s%s%s%s\n", p->name,
-		       (int)i == e->taken ? "TAKE"
-		       : p->usable	  ? "open"
-					  : "shut",
-		       p->text[0] ? " " : "", p->text, p->proven > 0 ? " (proven by canary)" : "");
-		if (p->fix[0])
-			printf("                 to open it: %s\n", p->fix);
+		char text[PENSTOCK_TEXT_MAX + 32];
+
+		snprintf(text, sizeof(text), "%s %s%s%s",
+			 (int)i == e->taken ? "TAKE"
+			 : p->usable	    ? "open"
+					    : "shut",
+			 p->text, p->text[0] && p->proven > 0 ? " " : "",
+			 p->proven > 0 ? "(proven by canary)" : "");
+		printf("  %-9s ", p->name);
+		print_words(stdout, 17, text);
+		if (p->fix[0]) {
+			printf("%17sto open it: ", "");
+			print_words(stdout, 29, p->fix);
+		}
 	}
 }
 

@@ -112,8 +112,10 @@ void tally_print(FILE *f, const char *label, const struct tally *t)
 				human((double)t->path_bytes[i], size, sizeof(size)),
 				t->engine ? t->engine : "none");
 	for (unsigned i = 0; i < t->path_count; i++)
-		if (!t->path_bytes[i] && t->why[i] != PENSTOCK_WHY_NONE)
-			fprintf(f, "  %-8s %12s %s\n", t->names[i], "-", t->text[i]);
+		if (!t->path_bytes[i] && t->why[i] != PENSTOCK_WHY_NONE) {
+			fprintf(f, "  %-8s %12s ", t->names[i], "-");
+			print_words(f, 24, t->text[i]);
+		}
 	fprintf(f, "  CPU copies %.2f, DRAM passes %.2f, %llu chunks, %llu retries\n",
 		ratio(t->cpu_copied, t->bytes), ratio(t->dram_laid, t->bytes),
 		(unsigned long long)t->chunks, (unsigned long long)t->retries);

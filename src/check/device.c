@@ -140,8 +140,7 @@ static void look_backend(const struct facts *f, struct pst_check_line *line)
 		if (backends[i].backend) {
 			pst_no(line, "device %s of this version hands no GPU memory to drives",
 			       backends[i].backend);
-			pst_todo(line, "nothing to do on this machine: bytes are staged until a "
-				       "later version does");
+			pst_todo(line, "nothing on this machine: bytes are staged");
 			return;
 		}
 		line->need = PST_NEED_WORK;
