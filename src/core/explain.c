@@ -85,8 +85,8 @@ static int resident(struct penstock_storage *st, const struct penstock_seg *seg,
 	uint64_t len = seg->row_len ? seg->row_len : st->facts.length;
 
 	*why = PENSTOCK_WHY_NONE;
-	if (!st->ops->residency)
-		return 0;
+	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
+		return 0; /* a request would be refused */
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
 		return 1;

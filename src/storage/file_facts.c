@@ -312,13 +312,35 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 	}
 }
 
+/* Of a range, in the kernel's own size. */
+static uint64_t pages_in(uint64_t off, uint64_t end)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return end > off ? (end + page - 1) / page - off / page : 0;
+}
+
+/* Behind the end there is nothing that could be missing: who asks for more than a file has,
+ * as readers with a buffer do, is told of what it has. */
+static uint64_t pages_there(const struct penstock_storage *st, uint64_t off, uint64_t end)
+{
+	const struct pst_file *file = st->priv;
+	uint64_t length = file->block_length;
+	struct stat stat;
+
+	if (end <= st->facts.length)
+		return pages_in(off, end);
+	if (!file->is_block)
+		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size; /* it may grow */
+	return pages_in(off, end < length ? end : length);
+}
+
 enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
 				      enum penstock_why *why)
 {
 	struct pst_file *file = st->priv;
 	struct cachestat_range_abi range = { off, len };
 	struct cachestat_abi stat;
-	uint64_t pages;
 	int refused = atomic_load_explicit(&file->cachestat_error, memory_order_relaxed);
 
 	if (file->overlay || refused) {
@@ -331,8 +353,8 @@ enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off,
 		atomic_store_explicit(&file->cachestat_error, errno, memory_order_relaxed);
 		return pst_file_residency(st, off, len, why);
 	}
-	pages = (off + len + 4095) / 4096 - off / 4096;
-	if (stat.nr_cache == 0)
-		return PST_COLD;
-	return stat.nr_cache >= pages ? PST_WARM : PST_MIXED;
+	if (stat.nr_cache >= pages_in(off, off + len) ||
+	    stat.nr_cache >= pages_there(st, off, off + len))
+		return PST_WARM;
+	return stat.nr_cache ? PST_MIXED : PST_COLD;
 }
