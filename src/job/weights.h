@@ -133,6 +133,7 @@ struct pst_bits {
 	size_t count, room;
 	uint64_t most;	/* neighbours are joined up to this length; 0: any */
 	bool own_pages; /* what is added next begins and ends in pages of its own */
+	bool apart;	/* places are the caller's: two that touch may be two allocations */
 };
 /* Joined with the one before where the two touch in file and memory. */
 int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg);

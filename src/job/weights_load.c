@@ -382,7 +382,7 @@ int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
 			  const struct penstock_load_opts *opts,
 			  struct penstock_load_report *report)
 {
-	struct pst_bits bits = { .list = NULL };
+	struct pst_bits bits = { .apart = true };
 	struct penstock_piece piece;
 	struct pst_load load;
 	int ret = pst_load_take(&load, w, opts);

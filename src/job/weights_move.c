@@ -17,12 +17,18 @@
 
 /* ---- pieces ---- */
 
-static bool join(struct pst_bit *a, const struct pst_bit *b, uint64_t most)
+/* No driver copies across two allocations, also where one ends at the other. */
+static bool one_place(const struct pst_bits *bits, const struct pst_bit *bit)
+{
+	return !bits->apart || !strcmp(penstock_device_name(bit->seg.dev), "host");
+}
+
+static bool join(const struct pst_bits *bits, struct pst_bit *a, const struct pst_bit *b)
 {
 	if (a->shard != b->shard || a->seg.dev != b->seg.dev || a->seg.rows > 1 ||
 	    b->seg.rows > 1 || a->seg.off + a->seg.row_len != b->seg.off ||
-	    (char *)a->seg.buf + a->seg.row_len != (char *)b->seg.buf ||
-	    (most && a->seg.row_len + b->seg.row_len > most))
+	    (char *)a->seg.buf + a->seg.row_len != (char *)b->seg.buf || !one_place(bits, a) ||
+	    (bits->most && a->seg.row_len + b->seg.row_len > bits->most))
 		return false;
 	a->seg.row_len += b->seg.row_len;
 	a->own_last = b->own_last;
@@ -33,7 +39,7 @@ int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_se
 {
 	struct pst_bit bit = { *seg, shard, bits->own_pages, bits->own_pages };
 
-	if (!seg->row_len || (bits->count && join(&bits->list[bits->count - 1], &bit, bits->most)))
+	if (!seg->row_len || (bits->count && join(bits, &bits->list[bits->count - 1], &bit)))
 		return 0;
 	if (bits->count == bits->room) {
 		size_t room = bits->room ? bits->room * 2 : 256;
@@ -68,7 +74,7 @@ void pst_bits_order(struct pst_bits *bits)
 		return;
 	qsort(bits->list, bits->count, sizeof(*bits->list), in_file_order);
 	for (size_t i = 0; i < bits->count; i++)
-		if (!kept || !join(&bits->list[kept - 1], &bits->list[i], bits->most))
+		if (!kept || !join(bits, &bits->list[kept - 1], &bits->list[i]))
 			bits->list[kept++] = bits->list[i];
 	bits->count = kept;
 }

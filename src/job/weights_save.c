@@ -238,8 +238,10 @@ static int list_bits(struct job *job, const struct text *header, const struct it
 {
 	struct penstock_seg seg = { .buf = header->at, .dev = host, .row_len = header->len };
 	uint64_t at = header->len;
-	int ret = pst_bits_add(&job->bits, 0, &seg);
+	int ret;
 
+	job->bits.apart = true;
+	ret = pst_bits_add(&job->bits, 0, &seg);
 	for (uint64_t i = 0; i < count && !ret; i++) {
 		seg = (struct penstock_seg){ .buf = (void *)(uintptr_t)items[i].t.ptr,
 					     .dev = items[i].t.dev, .off = at,

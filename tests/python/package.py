@@ -208,6 +208,25 @@ class Devices(unittest.TestCase):
         self.assertTrue(numpy.array_equal(got["box"], ARRAYS["box"]))
         self.assertTrue(numpy.array_equal(got["part"], ARRAYS["wide"][:, 300:400]))
 
+    def test_neighbours(self):
+        """Two allocations of which one ends where the other begins, as in the file: no
+        copy goes across. Read, by a group, and written."""
+        half = 52 * 4096
+        arrays = {n: fill("uint8", (half,), i) for i, n in enumerate("ab")}
+        file = os.path.join(TMP, "neighbours.safetensors")
+        safetensors.numpy.save_file(arrays, file)
+        made = sorted((penstock.allocate("U8", (half,), 0) for _ in range(16)),
+                      key=lambda t: t.ptr)
+        pairs = [p for p in zip(made, made[1:]) if p[0].ptr + half == p[1].ptr]
+        if not pairs:
+            self.assertEqual(os.environ.get("PENSTOCK_STANDIN"), "0")
+            self.skipTest("this driver puts no two allocations side by side")
+        places, out = dict(zip("ab", pairs[0])), os.path.join(TMP, "neighbours2.safetensors")
+        for group in (None, penstock.Group("neighbours", 0, 1)):
+            penstock.load_into(file, places, group)
+            penstock.save_file(places, out)
+            same(self, safetensors.numpy.load_file(out), arrays)
+
     def test_dlpack(self):
         tensors = penstock.load_file(FILE, framework="dlpack")
         array = numpy.from_dlpack(tensors["box"])
