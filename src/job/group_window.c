@@ -127,9 +127,12 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g, struct p
 	if (!ret)
 		ret = map(ws, ws->rank, fd);
 	ret = pst_group_tell(g, ret, "w", 1, fd, said);
-	for (unsigned i = 0; i < ws->count && !ret; i++)
-		if (i != ws->rank)
-			ret = map(ws, i, said[i].fd);
+	if (!ret) {
+		for (unsigned i = 0; i < ws->count && !ret; i++)
+			if (i != ws->rank)
+				ret = map(ws, i, said[i].fd);
+		ret = pst_group_meet(g, ret);
+	}
 	pst_said_free(g, said);
 	if (fd >= 0)
 		close(fd);

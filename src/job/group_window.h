@@ -20,8 +20,7 @@ struct pst_windows {
 	struct penstock_device *host; /* the same, if that is the host's memory; else NULL */
 };
 
-/* Collective; a failure on this rank alone is for the next meeting to tell. Left and closed
- * in any case. */
+/* Collective, as is what comes of it. Left and closed in any case. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
 /* Collective: nobody copies out of another's window from here on. */

@@ -42,8 +42,11 @@ enum end {
 	BROKEN,	  /* its first read fails */
 	CHANGES,  /* the file, and goes on: nobody loads it */
 	POOR,	  /* not there: its device has less memory than the model takes */
+	BLIND,	  /* nor there: it cannot map another rank's window */
 	LEAVES,	  /* nor there, but before the second load */
 };
+
+static bool blind __attribute__((unused)); /* this process is a rank that is */
 
 /* What ranks do. */
 struct job {
@@ -366,6 +369,7 @@ static inline pid_t start(const struct job *job, unsigned rank)
 		struct outcome *o = &outcomes[rank];
 
 		alarm(ALARM_S);
+		blind = job->end == BLIND && job->who == rank;
 		if (job->end == POOR && job->who == rank)
 			setenv("PENSTOCK_STANDIN_MEM", "2MiB", 1);
 		o->ret = be_rank(&self, o);

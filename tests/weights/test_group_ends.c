@@ -5,6 +5,23 @@
  */
 #include "group.h"
 
+/* ---- a mapping that fails ---- */
+
+void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
+void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
+
+/* The first window that is mapped is the rank's own, of small_chunks' length. */
+void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
+{
+	static unsigned windows;
+
+	if (blind && flags == MAP_SHARED && len == 2 * (64 << 10) && windows++) {
+		errno = ENOMEM;
+		return MAP_FAILED;
+	}
+	return __real_mmap64(addr, len, prot, flags, fd, off);
+}
+
 /* ---- one of them ends ---- */
 
 static struct job small_chunks(const char *name, enum end end)
@@ -259,6 +276,22 @@ static void test_poor(void **state)
 		assert_int_equal(outcomes[i].read, 0);
 }
 
+/* What only one of them can know, that it does not reach the others' windows. */
+static void test_blind(void **state)
+{
+	struct job job = small_chunks("blind", BLIND);
+	char text[80];
+
+	(void)state;
+	for (job.who = 0; job.who < 4; job.who += 3) {
+		snprintf(text, sizeof(text), "rank %u: the window of rank %u: Cannot allocate",
+			 job.who, job.who ? 0 : 1);
+		go(&job);
+		others_say(&job, -ENOMEM, text);
+		assert_int_equal(outcomes[job.who].ret, -ENOMEM);
+	}
+}
+
 static void test_other_file(void **state)
 {
 	struct job job = { .name = "other", .path = model_path(), .ranks = 3 };
@@ -285,6 +318,7 @@ int main(void)
 		cmocka_unit_test(test_fails_beside_a_slow_one),
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_poor),
+		cmocka_unit_test(test_blind),
 		cmocka_unit_test(test_other_file),
 	};
 
