@@ -620,16 +620,16 @@ PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock
 				 unsigned count, uint64_t *ids);
 
 /*
- * Harvests up to `max` completions without waiting; returns how many. `done` may be
- * NULL for callers that use callbacks only, and `max` 0 then: all that are there; an
- * entry with a callback is listed too.
+ * Harvests up to `max` completions without waiting, of one call no more than requests_max;
+ * returns how many. `done` may be NULL for callers that use callbacks only, and `max` 0
+ * then: all that are there; an entry with a callback is listed too.
  */
 PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done,
 			       unsigned max);
 
 /*
- * Waits until at least `min` are there, nothing is in flight any more, or
- * timeout_ns has passed (-1: none). Returns how many. May block.
+ * The same, but waits until at least `min` (or requests_max) are there, nothing is in
+ * flight any more, or timeout_ns has passed (-1: none). May block.
  */
 PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done,
 			       unsigned min, unsigned max, int64_t timeout_ns);

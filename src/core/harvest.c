@@ -144,6 +144,14 @@ static int misuse(const struct penstock_queue *q)
 	return pst_queue_check(q, NULL);
 }
 
+/* How many of one call: their places are taken until the next one, and as many more may
+ * be handed in by callbacks or beside it. */
+static unsigned most(const struct penstock_queue *q, const struct penstock_done *done,
+		     unsigned max)
+{
+	return (max || done) && max < q->requests_max ? max : q->requests_max;
+}
+
 static void drain_fd(struct penstock_queue *q)
 {
 	uint64_t value;
@@ -164,7 +172,7 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 		pst_own_turn(q->own, 0);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
 		drain_fd(q);
-	have = harvest(q, done, 0, max || done ? max : UINT32_MAX);
+	have = harvest(q, done, 0, most(q, done, max));
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
 		signal_fd(q); /* readable while completions are there */
 	return (int)have;
@@ -248,7 +256,7 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 	pst_queue_free_harvested(q);
 	if (q->own)
 		pst_own_turn(q->own, 0); /* whoever comes without time to wait gets on too */
-	max = max || done ? max : UINT32_MAX;
+	max = most(q, done, max);
 	min = min < max ? min : max;
 	for (;;) {
 		have = harvest(q, done, have, max);

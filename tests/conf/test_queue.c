@@ -438,6 +438,41 @@ static void callbacks(void **state)
 	assert_int_equal(misused, 100);
 }
 
+static unsigned to_come;
+
+static void fire_and_go_on(const struct penstock_done *one)
+{
+	fired[0]++;
+	assert_int_equal(one->result, PIECE);
+	if (to_come && to_come--) {
+		struct penstock_seg seg;
+		struct penstock_req req = read_at(&seg, 0, 0, PIECE);
+
+		req.done = fire_and_go_on;
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	}
+}
+
+/* Each hands in the next from its callback: there is always a place, for a call ends when
+ * as many have been harvested as the queue takes. */
+static void one_from_another(void **state)
+{
+	struct penstock_seg seg;
+	struct penstock_req req;
+	int n;
+
+	(void)state;
+	begin_case(0, 3);
+	to_come = 20;
+	req = read_at(&seg, 0, 0, PIECE);
+	req.done = fire_and_go_on;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	while ((n = penstock_wait(q, NULL, 1000, 0, -1)) > 0)
+		assert_in_range(n, 1, 3);
+	assert_int_equal(n, 0);
+	assert_int_equal(fired[0], 21);
+}
+
 /* ---- waiting ---- */
 
 static bool readable(int fd, int timeout_ms)
@@ -533,6 +568,7 @@ int main(void)
 		cmocka_unit_test_teardown(deadline_behind_others, end_queue),
 		cmocka_unit_test_teardown(priorities, end_queue),
 		cmocka_unit_test_teardown(callbacks, end_queue),
+		cmocka_unit_test_teardown(one_from_another, end_queue),
 		cmocka_unit_test_teardown(event_descriptor, end_queue),
 		cmocka_unit_test_teardown(wait_with_timeout, end_queue),
 	};
