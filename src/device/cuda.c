@@ -25,25 +25,36 @@ int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
 }
 
-enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx, bool *entered)
+/* The mode that the thread was in comes back in *mode. */
+static void swap_mode(const struct pst_cuda *api, enum pst_cu_capture_mode *mode)
+{
+	if (api->cuThreadExchangeStreamCaptureMode)
+		api->cuThreadExchangeStreamCaptureMode(mode);
+}
+
+enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
+				  struct pst_cuda_scope *scope)
 {
 	struct pst_cu_ctx *now = NULL;
 	enum pst_cu_result rc;
 
-	*entered = false;
+	scope->pushed = false;
+	scope->mode = PST_CU_CAPTURE_RELAXED;
+	swap_mode(api, &scope->mode);
 	if (api->cuCtxGetCurrent(&now) == PST_CU_OK && now == ctx)
 		return PST_CU_OK;
 	rc = api->cuCtxPushCurrent(ctx);
-	*entered = rc == PST_CU_OK;
+	scope->pushed = rc == PST_CU_OK;
 	return rc;
 }
 
-void pst_cuda_leave(const struct pst_cuda *api, bool entered)
+void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope)
 {
 	struct pst_cu_ctx *ctx;
 
-	if (entered)
+	if (scope->pushed)
 		api->cuCtxPopCurrent(&ctx);
+	swap_mode(api, &scope->mode);
 }
 
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err)
@@ -55,7 +66,11 @@ int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct p
 		pthread_mutex_lock(&c->lock);
 		ctx = atomic_load(&c->ctx);
 		if (!ctx) {
+			enum pst_cu_capture_mode mode = PST_CU_CAPTURE_RELAXED;
+
+			swap_mode(c->api, &mode);
 			rc = c->api->cuDevicePrimaryCtxRetain(&ctx, c->ordinal);
+			swap_mode(c->api, &mode);
 			if (rc == PST_CU_OK)
 				atomic_store_explicit(&c->ctx, ctx, memory_order_release);
 		}
@@ -180,25 +195,30 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
+static void give_back(struct pst_cuda_device *c)
+{
+	pst_cuda_unimport_all(c);
+	if (c->scratch)
+		c->api->cuMemFree(c->scratch);
+	if (c->peer)
+		c->api->cuStreamDestroy(c->peer);
+	if (c->peer_done)
+		c->api->cuEventDestroy(c->peer_done);
+}
+
 static void cuda_close(struct penstock_device *dev)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
-	bool in;
+	struct pst_cuda_scope in;
 
-	/* What fails here belongs to a context that is gone, with all that was in it. */
-	if (ctx && pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK) {
-		pst_cuda_unimport_all(c);
-		if (c->scratch)
-			c->api->cuMemFree(c->scratch);
-		if (c->peer)
-			c->api->cuStreamDestroy(c->peer);
-		if (c->peer_done)
-			c->api->cuEventDestroy(c->peer_done);
-		pst_cuda_leave(c->api, in);
-	}
-	if (ctx)
+	if (ctx) {
+		/* What fails here belongs to a context that is gone, with all in it. */
+		if (pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK)
+			give_back(c);
+		pst_cuda_leave(c->api, &in);
 		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
+	}
 	pthread_mutex_destroy(&c->peer_lock);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
@@ -227,7 +247,7 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 	pst_cu_ptr ptr = 0;
 	enum pst_cu_result rc;
 	size_t padded;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret;
 
 	if (__builtin_add_overflow(len, ALIGN - 1, &padded))
@@ -238,7 +258,7 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "cuMemAlloc");
 	*out = (void *)(uintptr_t)ptr;
@@ -250,7 +270,7 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
@@ -261,7 +281,7 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuMemFree((uintptr_t)ptr);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemFree");
 }
 
@@ -275,7 +295,7 @@ static enum pst_cu_result ask_in_context(struct pst_cuda_device *c, unsigned cou
 	struct pst_err ignored; /* no memory of ours is an answer, not a failure */
 	unsigned flags;
 	int active = 0;
-	bool in;
+	struct pst_cuda_scope in;
 
 	if (!atomic_load_explicit(&c->ctx, memory_order_acquire) &&
 	    (c->api->cuDevicePrimaryCtxGetState(c->ordinal, &flags, &active) != PST_CU_OK ||
@@ -286,7 +306,7 @@ static enum pst_cu_result ask_in_context(struct pst_cuda_device *c, unsigned cou
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuPointerGetAttributes(count, attrs, data, ptr);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc;
 }
 
@@ -324,7 +344,7 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
@@ -333,7 +353,7 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 	if (rc == PST_CU_OK)
 		rc = c->api->cuMemHostRegister(
 			host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostRegister");
 }
 
@@ -342,7 +362,7 @@ static int cuda_host_unregister(struct penstock_device *dev, void *host, struct 
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
@@ -350,7 +370,7 @@ static int cuda_host_unregister(struct penstock_device *dev, void *host, struct 
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuMemHostUnregister(host);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostUnregister");
 }
 
@@ -361,7 +381,7 @@ static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret || !c->api->cuFlushGPUDirectRDMAWrites)
@@ -370,7 +390,7 @@ static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 	if (rc == PST_CU_OK)
 		rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX,
 							PST_CU_FLUSH_TO_OWNER);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuFlushGPUDirectRDMAWrites");
 }
 
@@ -380,7 +400,7 @@ static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struc
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	int fd = -1, ret = pst_cuda_retain(c, &ctx, err);
-	bool in;
+	struct pst_cuda_scope in;
 
 	if (ret)
 		return ret;
@@ -390,7 +410,7 @@ static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struc
 	if (rc == PST_CU_OK)
 		rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
 							   PST_CU_RANGE_DMA_BUF_FD, 0);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? fd : pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
 }
 
@@ -399,7 +419,7 @@ static int cuda_inside(struct penstock_device *dev, int (*fn)(void *arg), void *
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	struct pst_err err;
-	bool entered;
+	struct pst_cuda_scope entered;
 	int ret = pst_cuda_retain(c, &ctx, &err);
 
 	if (ret)
@@ -407,7 +427,7 @@ static int cuda_inside(struct penstock_device *dev, int (*fn)(void *arg), void *
 	ret = pst_cuda_errno(pst_cuda_enter(c->api, ctx, &entered));
 	if (!ret)
 		ret = fn(arg);
-	pst_cuda_leave(c->api, entered);
+	pst_cuda_leave(c->api, &entered);
 	return ret;
 }
 

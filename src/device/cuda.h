@@ -36,11 +36,21 @@ struct pst_cuda_device {
 };
 
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what);
-/* Makes `ctx` current; *entered if leave must pop it. Cheap when it is already. After
- * an error another context is current, and nothing may be asked of the driver. */
+/* What leave puts back on this thread. */
+struct pst_cuda_scope {
+	bool pushed;
+	enum pst_cu_capture_mode mode;
+};
+/* Makes `ctx` current, cheap when it is already. After an error another context is
+ * current, and nothing may be asked of the driver; leave is called all the same.
+ *
+ * Between the two a capture of the application goes on whatever we call: the mode in
+ * which every thread begins has the driver refuse an event query, a registration, an
+ * allocation while any thread captures a graph, and spoils that capture. Ours touch no
+ * stream that captures, so the thread is in relaxed mode meanwhile (13 ns). */
 enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
-				  bool *entered);
-void pst_cuda_leave(const struct pst_cuda *api, bool entered);
+				  struct pst_cuda_scope *scope);
+void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope);
 /* The primary context, retained at the first call until the device closes. */
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
 

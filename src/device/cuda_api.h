@@ -184,6 +184,14 @@ enum pst_cu_capture {
 	PST_CU_CAPTURE_BROKEN = 2,
 };
 
+/* cuThreadExchangeStreamCaptureMode: whose captures stand in the way of what a thread
+ * may call, everybody's, its own, nobody's. */
+enum pst_cu_capture_mode {
+	PST_CU_CAPTURE_GLOBAL = 0,
+	PST_CU_CAPTURE_THREAD_LOCAL = 1,
+	PST_CU_CAPTURE_RELAXED = 2,
+};
+
 /* cuIpcOpenMemHandle: the one flag it takes. */
 enum {
 	PST_CU_IPC_LAZY_PEER = 0x1,
@@ -398,6 +406,8 @@ R(cuStreamWaitEvent, cuStreamWaitEvent, \
 	(struct pst_cu_stream *stream, struct pst_cu_event *event, unsigned int flags)) \
 R(cuStreamGetCtx, cuStreamGetCtx, \
 	(struct pst_cu_stream *stream, struct pst_cu_ctx **ctx)) \
+O(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, \
+	(enum pst_cu_capture_mode *mode)) /* 10.1 */ \
 R(cuStreamIsCapturing, cuStreamIsCapturing, \
 	(struct pst_cu_stream *stream, enum pst_cu_capture *status)) \
 R(cuEventCreate, cuEventCreate, (struct pst_cu_event **event, unsigned int flags)) \

@@ -59,7 +59,7 @@ struct pst_copier {
 void pst_cuda_copier_close(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
-	bool in;
+	struct pst_cuda_scope in;
 
 	/* What fails here belongs to a context that is gone, with all that was in it. */
 	pst_cuda_enter(api, cp->ctx, &in);
@@ -69,7 +69,7 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 		api->cuStreamDestroy(cp->out);
 	for (unsigned i = 0; i < EVENTS && cp->events[i]; i++)
 		api->cuEventDestroy(cp->events[i]);
-	pst_cuda_leave(api, in);
+	pst_cuda_leave(api, &in);
 	free(cp);
 }
 
@@ -78,7 +78,7 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_copier *cp = calloc(1, sizeof(*cp));
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret;
 
 	if (!cp)
@@ -97,7 +97,7 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
 	for (unsigned i = 0; i < EVENTS_FIRST && rc == PST_CU_OK; i++)
 		rc = c->api->cuEventCreate(&cp->events[i], PST_CU_EVENT_NO_TIMING);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK) {
 		pst_cuda_copier_close(cp);
 		return pst_cuda_fail(err, rc, "making copy streams");
@@ -316,7 +316,8 @@ static bool has_room(const struct pst_copier *cp, const struct pst_rect *r, bool
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	uint64_t base = 0;
-	bool entered, later;
+	struct pst_cuda_scope entered;
+	bool later;
 	enum pst_cu_result rc;
 
 	if (is_small(r, in) || can_put_off(cp, r, in))
@@ -337,7 +338,7 @@ static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 		else
 			hand_on(cp);
 		put_off(cp, r, in, base);
-		pst_cuda_leave(cp->cuda->api, entered);
+		pst_cuda_leave(cp->cuda->api, &entered);
 		return 0;
 	}
 	if (rc == PST_CU_OK) {
@@ -345,7 +346,7 @@ static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 		if (rc != PST_CU_OK)
 			settle(cp);
 	}
-	pst_cuda_leave(cp->cuda->api, entered);
+	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
 }
 
@@ -407,7 +408,7 @@ static void drop_put_off(struct pst_copier *cp, int code)
 int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 {
 	enum pst_cu_result rc;
-	bool entered;
+	struct pst_cuda_scope entered;
 
 	if (!cp->used_in && !cp->used_out) {
 		*ticket = cp->marked;
@@ -425,7 +426,7 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 		if (rc != PST_CU_OK)
 			settle(cp);
 	}
-	pst_cuda_leave(cp->cuda->api, entered);
+	pst_cuda_leave(cp->cuda->api, &entered);
 	if (rc != PST_CU_OK) {
 		drop_put_off(cp, pst_cuda_errno(rc));
 		return pst_cuda_errno(rc);
@@ -439,7 +440,7 @@ int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	enum pst_cu_result rc;
-	bool entered;
+	struct pst_cuda_scope entered;
 
 	assert(ticket <= cp->marked);
 	if (ticket <= cp->reached)
@@ -450,7 +451,7 @@ int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 		if (rc == PST_CU_OK)
 			cp->reached++;
 	}
-	pst_cuda_leave(api, entered);
+	pst_cuda_leave(api, &entered);
 	if (rc == PST_CU_NOT_READY)
 		return 0;
 	return rc == PST_CU_OK ? 1 : pst_cuda_errno(rc);
@@ -459,7 +460,7 @@ int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 {
 	enum pst_cu_result rc;
-	bool entered;
+	struct pst_cuda_scope entered;
 
 	assert(ticket <= cp->marked);
 	if (ticket <= cp->reached)
@@ -467,7 +468,7 @@ int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
 	while (rc == PST_CU_OK && cp->reached < ticket)
 		rc = wait_oldest(cp);
-	pst_cuda_leave(cp->cuda->api, entered);
+	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
 }
 
@@ -476,11 +477,11 @@ int pst_cuda_alive(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	enum pst_cu_result rc;
-	bool entered;
+	struct pst_cuda_scope entered;
 
 	rc = pst_cuda_enter(api, cp->ctx, &entered);
 	if (rc == PST_CU_OK)
 		rc = api->cuEventQuery(cp->events[0]);
-	pst_cuda_leave(api, entered);
+	pst_cuda_leave(api, &entered);
 	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
 }

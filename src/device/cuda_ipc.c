@@ -32,7 +32,8 @@ int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct p
 	enum pst_cu_result rc;
 	pst_cu_ptr base = 0;
 	size_t whole = 0;
-	bool in, pooled = false;
+	struct pst_cuda_scope in;
+	bool pooled = false;
 	const char *what = "cuMemGetAddressRange";
 	int ret = pst_cuda_retain(c, &ctx, err);
 
@@ -48,7 +49,7 @@ int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct p
 		rc = c->api->cuIpcGetMemHandle(&ticket.handle, base);
 		pooled = rc == PST_CU_INVALID_VALUE;
 	}
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	if (pooled)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 				"only whole allocations of cuMemAlloc can be shared, not memory "
@@ -185,7 +186,7 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 	struct pst_cu_ctx *ctx;
 	struct ticket ticket;
 	pst_cu_ptr ptr = 0;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret;
 
 	memcpy(&ticket, exported->bytes, sizeof(ticket));
@@ -197,7 +198,7 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	ret = rc == PST_CU_OK ? open_piece(c, &ticket, &ptr, err)
 			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	if (!ret)
 		*out = (void *)(uintptr_t)ptr;
 	return ret;
@@ -208,14 +209,14 @@ int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err)
 	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
 	pst_cu_ptr base = forget(c, (uintptr_t)ptr);
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 
 	if (!base)
 		return 0;
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuIpcCloseMemHandle(base);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 1 : pst_cuda_fail(err, rc, "cuIpcCloseMemHandle");
 }
 

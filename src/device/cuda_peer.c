@@ -117,7 +117,7 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 	struct pst_cuda_device *to = dst->priv, *from = src->priv;
 	struct pst_cu_ctx *to_ctx, *from_ctx;
 	enum pst_cu_result rc;
-	bool entered;
+	struct pst_cuda_scope entered;
 	int ret;
 
 	if (dst->ops != src->ops)
@@ -131,7 +131,7 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 	rc = pst_cuda_enter(to->api, to_ctx, &entered);
 	ret = rc == PST_CU_OK ? copy_and_wait(to, to_ctx, from, from_ctx, rect, err)
 			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
-	pst_cuda_leave(to->api, entered);
+	pst_cuda_leave(to->api, &entered);
 	pthread_mutex_unlock(&to->peer_lock);
 	return ret;
 }

@@ -41,7 +41,7 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	char *map;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
@@ -61,7 +61,7 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 		if (rc != PST_CU_OK)
 			c->api->cuMemHostUnregister(map + 4096);
 	}
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK) {
 		munmap(map, len + 4096);
 		return pst_cuda_fail(err, rc, "registering stream words");
@@ -74,12 +74,12 @@ void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
 {
 	struct pst_cuda_device *c = dev->priv;
 	char *map = (char *)words - 4096;
-	bool in;
+	struct pst_cuda_scope in;
 
 	/* That it fails means that the context is broken: nothing is pinned then. */
 	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
 		c->api->cuMemHostUnregister(words);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	munmap(map, *(size_t *)(void *)map + 4096);
 }
 
@@ -130,15 +130,15 @@ static enum pst_cu_result launch(const struct pst_cuda *api, struct pst_cu_strea
 /* Enters the context that the stream belongs to; for the default streams, which belong
  * to whatever is current, the device's primary one. */
 static enum pst_cu_result enter_stream(struct pst_cuda_device *c, struct pst_cu_stream *stream,
-				       struct pst_cu_ctx *ctx, bool *entered)
+				       struct pst_cu_ctx *ctx, struct pst_cuda_scope *scope)
 {
 	struct pst_cu_ctx *own = NULL;
-	enum pst_cu_result rc = pst_cuda_enter(c->api, ctx, entered);
+	enum pst_cu_result rc = pst_cuda_enter(c->api, ctx, scope);
 
 	if (rc != PST_CU_OK || c->api->cuStreamGetCtx(stream, &own) != PST_CU_OK || own == ctx)
 		return rc;
-	pst_cuda_leave(c->api, *entered);
-	return pst_cuda_enter(c->api, own, entered);
+	pst_cuda_leave(c->api, scope);
+	return pst_cuda_enter(c->api, own, scope);
 }
 
 static int check(const struct penstock_device *dev, struct pst_cu_stream *stream,
@@ -184,7 +184,7 @@ int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *w
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
@@ -194,7 +194,7 @@ int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *w
 		ret = check(dev, stream, err);
 	if (rc == PST_CU_OK && !ret)
 		rc = put_front(dev, c->api, stream, word, value);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "writing a word in stream order");
 	return ret;
@@ -224,7 +224,7 @@ int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	bool in;
+	struct pst_cuda_scope in;
 	int ret = pst_cuda_retain(c, &ctx, err);
 
 	if (ret)
@@ -232,6 +232,6 @@ int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *
 	rc = enter_stream(c, stream, ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = put_behind(dev, c, stream, word, value);
-	pst_cuda_leave(c->api, in);
+	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
 }

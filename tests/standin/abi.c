@@ -137,6 +137,9 @@ SAME(PST_CU_WRITE_NO_BARRIER, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
 SAME(PST_CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(PST_CU_CAPTURE_ACTIVE, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 SAME(PST_CU_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+SAME(PST_CU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
+SAME(PST_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME(PST_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME(PST_CU_IPC_LAZY_PEER, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 SAME(PST_CU_ALLOC_PINNED, CU_MEM_ALLOCATION_TYPE_PINNED);
 SAME(PST_CU_HANDLE_NONE, CU_MEM_HANDLE_TYPE_NONE);
@@ -228,6 +231,7 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 #define pst_cu_dev_attr CUdevice_attribute_enum
 #define pst_cu_p2p_attr CUdevice_P2PAttribute_enum
 #define pst_cu_capture CUstreamCaptureStatus_enum
+#define pst_cu_capture_mode CUstreamCaptureMode_enum
 #define pst_cu_range_handle CUmemRangeHandleType_enum
 #define pst_cu_flush_target CUflushGPUDirectRDMAWritesTarget_enum
 #define pst_cu_flush_scope CUflushGPUDirectRDMAWritesScope_enum

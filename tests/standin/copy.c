@@ -195,14 +195,14 @@ enum pst_cu_result set_run(struct op *op)
 EXPORT enum pst_cu_result cuMemcpyAsync(pst_cu_ptr dst, pst_cu_ptr src, size_t len,
 					struct pst_cu_stream *stream)
 {
-	ENTER(cuMemcpyAsync, NEED_OBJECT);
+	ENTER(cuMemcpyAsync, NEED_OBJECT | NEED_TURN);
 	return copy_plain(FN_cuMemcpyAsync, dst, ANY, src, ANY, len, stream, ctx, false);
 }
 
 EXPORT enum pst_cu_result cuMemcpyHtoDAsync_v2(pst_cu_ptr dst, const void *src, size_t len,
 					       struct pst_cu_stream *stream)
 {
-	ENTER(cuMemcpyHtoDAsync_v2, NEED_OBJECT);
+	ENTER(cuMemcpyHtoDAsync_v2, NEED_OBJECT | NEED_TURN);
 	return copy_plain(FN_cuMemcpyHtoDAsync_v2, dst, KNOWN, (uintptr_t)src, ANY, len, stream,
 			  ctx, false);
 }
@@ -210,7 +210,7 @@ EXPORT enum pst_cu_result cuMemcpyHtoDAsync_v2(pst_cu_ptr dst, const void *src, 
 EXPORT enum pst_cu_result cuMemcpyDtoHAsync_v2(void *dst, pst_cu_ptr src, size_t len,
 					       struct pst_cu_stream *stream)
 {
-	ENTER(cuMemcpyDtoHAsync_v2, NEED_OBJECT);
+	ENTER(cuMemcpyDtoHAsync_v2, NEED_OBJECT | NEED_TURN);
 	return copy_plain(FN_cuMemcpyDtoHAsync_v2, (uintptr_t)dst, ANY, src, KNOWN, len, stream,
 			  ctx, false);
 }
@@ -218,7 +218,7 @@ EXPORT enum pst_cu_result cuMemcpyDtoHAsync_v2(void *dst, pst_cu_ptr src, size_t
 EXPORT enum pst_cu_result cuMemcpyDtoDAsync_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t len,
 					       struct pst_cu_stream *stream)
 {
-	ENTER(cuMemcpyDtoDAsync_v2, NEED_OBJECT);
+	ENTER(cuMemcpyDtoDAsync_v2, NEED_OBJECT | NEED_TURN);
 	return copy_plain(FN_cuMemcpyDtoDAsync_v2, dst, KNOWN, src, KNOWN, len, stream, ctx, false);
 }
 
@@ -226,7 +226,7 @@ EXPORT enum pst_cu_result cuMemcpyPeerAsync(pst_cu_ptr dst, struct pst_cu_ctx *d
 					    pst_cu_ptr src, struct pst_cu_ctx *src_ctx, size_t len,
 					    struct pst_cu_stream *stream)
 {
-	ENTER(cuMemcpyPeerAsync, NEED_OBJECT);
+	ENTER(cuMemcpyPeerAsync, NEED_OBJECT | NEED_TURN);
 	/* The driver takes any contexts, it goes by the addresses. */
 	(void)dst_ctx;
 	(void)src_ctx;
@@ -235,21 +235,21 @@ EXPORT enum pst_cu_result cuMemcpyPeerAsync(pst_cu_ptr dst, struct pst_cu_ctx *d
 
 EXPORT enum pst_cu_result cuMemcpyHtoD_v2(pst_cu_ptr dst, const void *src, size_t len)
 {
-	ENTER(cuMemcpyHtoD_v2, NEED_CTX);
+	ENTER(cuMemcpyHtoD_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
 	return copy_plain(FN_cuMemcpyHtoD_v2, dst, KNOWN, (uintptr_t)src, ANY, len, NULL, ctx,
 			  true);
 }
 
 EXPORT enum pst_cu_result cuMemcpyDtoH_v2(void *dst, pst_cu_ptr src, size_t len)
 {
-	ENTER(cuMemcpyDtoH_v2, NEED_CTX);
+	ENTER(cuMemcpyDtoH_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
 	return copy_plain(FN_cuMemcpyDtoH_v2, (uintptr_t)dst, ANY, src, KNOWN, len, NULL, ctx,
 			  true);
 }
 
 EXPORT enum pst_cu_result cuMemcpyDtoD_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t len)
 {
-	ENTER(cuMemcpyDtoD_v2, NEED_CTX);
+	ENTER(cuMemcpyDtoD_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
 	return copy_plain(FN_cuMemcpyDtoD_v2, dst, KNOWN, src, KNOWN, len, NULL, ctx, true);
 }
 
@@ -278,7 +278,7 @@ EXPORT enum pst_cu_result cuMemcpy2DAsync_v2(const struct pst_cu_memcpy2d *c,
 	struct corner dst, src;
 	struct piece piece;
 
-	ENTER(cuMemcpy2DAsync_v2, NEED_OBJECT);
+	ENTER(cuMemcpy2DAsync_v2, NEED_OBJECT | NEED_TURN);
 	if (!c)
 		return PST_CU_INVALID_VALUE;
 	if (!corner(c->dst_type, c->dst_host, c->dst_dev, c->dst_x_bytes, c->dst_y, c->dst_pitch, c,
@@ -303,7 +303,7 @@ EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *sr
 {
 	enum pst_cu_result rc = PST_CU_OK;
 
-	ENTER(cuMemcpyBatchAsync_v2, NEED_OBJECT);
+	ENTER(cuMemcpyBatchAsync_v2, NEED_OBJECT | NEED_TURN);
 	if (!count || attr_count != 1 || firsts[0] || !stream ||
 	    attrs->source_order != PST_CU_SOURCE_IN_STREAM)
 		return standin_refuse(PST_CU_INVALID_VALUE, "a batch of another kind than ours");
@@ -333,7 +333,7 @@ EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, si
 	struct where at;
 	struct op *op;
 
-	ENTER(cuMemsetD8Async, NEED_OBJECT);
+	ENTER(cuMemsetD8Async, NEED_OBJECT | NEED_TURN);
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (!s || !len)

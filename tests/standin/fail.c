@@ -121,7 +121,11 @@ enum pst_cu_result standin_enter(enum func func, int need, struct pst_cu_ctx **c
 	else if (*ctx && !(*ctx)->alive && (need & (NEED_CTX | NEED_OBJECT)))
 		rc = standin_refuse(PST_CU_CONTEXT_IS_DESTROYED, "%s: the context is gone",
 				    symbols[func]);
-	else if (*ctx && (*ctx)->broken && !(need & NEED_EVEN_BROKEN))
+	else if (need & NEED_UNCAPTURED)
+		rc = capture_refuses(func);
+	while (!rc && *ctx && (*ctx)->alone && (need & NEED_TURN))
+		pthread_cond_wait(&standin.done, &standin.lock);
+	if (!rc && *ctx && (*ctx)->broken && !(need & NEED_EVEN_BROKEN))
 		rc = standin_refuse((*ctx)->broken, "%s in a broken context", symbols[func]);
 out:
 	unlock();

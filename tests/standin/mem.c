@@ -117,7 +117,7 @@ void mem_free_locked(struct range *r)
 
 EXPORT enum pst_cu_result cuMemAlloc_v2(pst_cu_ptr *dev, size_t len)
 {
-	ENTER(cuMemAlloc_v2, NEED_CTX);
+	ENTER(cuMemAlloc_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
 	return alloc(RANGE_DEVICE, ctx, len, dev);
 }
 
@@ -146,7 +146,7 @@ EXPORT enum pst_cu_result cuMemFree_v2(pst_cu_ptr dev)
 	const unsigned int kinds = RANGE_DEVICE | RANGE_MANAGED | RANGE_POOL;
 	struct range *r;
 
-	ENTER(cuMemFree_v2, NEED_INIT | NEED_EVEN_BROKEN);
+	ENTER(cuMemFree_v2, NEED_INIT | NEED_EVEN_BROKEN | NEED_TURN | NEED_UNCAPTURED);
 	if (!dev)
 		return PST_CU_OK;
 	lock();
@@ -156,7 +156,7 @@ EXPORT enum pst_cu_result cuMemFree_v2(pst_cu_ptr dev)
 		return standin_refuse(PST_CU_INVALID_VALUE, "free of %llx, no allocation", dev);
 	}
 	if (r->ctx)
-		ctx_idle(r->ctx);
+		ctx_idle_alone(r->ctx);
 	r = range_find(dev);
 	if (r && r->start == dev)
 		mem_free_locked(r);
@@ -221,7 +221,7 @@ EXPORT enum pst_cu_result cuMemHostAlloc(void **out, size_t len, unsigned int fl
 	struct range *r;
 	void *at;
 
-	ENTER(cuMemHostAlloc, NEED_CTX);
+	ENTER(cuMemHostAlloc, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
 	if (!out || flags > 7)
 		return standin_refuse(PST_CU_INVALID_VALUE, "host allocation, flags %u", flags);
 	*out = NULL;
@@ -249,7 +249,7 @@ EXPORT enum pst_cu_result cuMemFreeHost(void *host)
 {
 	struct range *r;
 
-	ENTER(cuMemFreeHost, NEED_INIT | NEED_EVEN_BROKEN);
+	ENTER(cuMemFreeHost, NEED_INIT | NEED_EVEN_BROKEN | NEED_TURN | NEED_UNCAPTURED);
 	if (!host)
 		return PST_CU_OK;
 	lock();
@@ -258,7 +258,7 @@ EXPORT enum pst_cu_result cuMemFreeHost(void *host)
 		unlock();
 		return standin_refuse(PST_CU_INVALID_VALUE, "not from cuMemHostAlloc: %p", host);
 	}
-	ctx_idle(r->ctx);
+	ctx_idle_alone(r->ctx);
 	munmap(r->alias, r->map_len);
 	range_drop(r);
 	standin.live.host_allocs--;

@@ -5,7 +5,7 @@
  * in its hardware queue, which streams share (README.md says why that matters).
  * One more thread looks at the words that streams wait for, and one runs the
  * host functions, one at a time as the driver does. Called with the lock held.
- * Only op_wait, stream_idle and ctx_idle may wait.
+ * Only op_wait, stream_idle and the two of ctx_idle may wait.
  */
 #include "standin.h"
 
@@ -152,6 +152,15 @@ void ctx_idle(struct pst_cu_ctx *ctx)
 			return;
 		pthread_cond_wait(&standin.done, &standin.lock);
 	}
+}
+
+/* Until it is done nobody else puts anything on a stream, registers or allocates. */
+void ctx_idle_alone(struct pst_cu_ctx *ctx)
+{
+	ctx->alone++;
+	ctx_idle(ctx);
+	ctx->alone--;
+	pthread_cond_broadcast(&standin.done);
 }
 
 /* What runs later is skipped, so that nobody waits for ever. */

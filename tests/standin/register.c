@@ -152,7 +152,7 @@ EXPORT enum pst_cu_result cuMemHostRegister_v2(void *host, size_t len, unsigned 
 	char *snapshot = NULL;
 	enum pst_cu_result rc;
 
-	ENTER(cuMemHostRegister_v2, NEED_CTX);
+	ENTER(cuMemHostRegister_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
 	if (!host || !len || (flags & ~all) || at + len < at || in_arena(at))
 		return standin_refuse(PST_CU_INVALID_VALUE, "registration of %zu bytes at %p", len,
 				      host);
@@ -183,7 +183,7 @@ EXPORT enum pst_cu_result cuMemHostUnregister(void *host)
 	enum pst_cu_result rc = PST_CU_OK;
 	struct range *r;
 
-	ENTER(cuMemHostUnregister, NEED_INIT | NEED_EVEN_BROKEN);
+	ENTER(cuMemHostUnregister, NEED_INIT | NEED_EVEN_BROKEN | NEED_TURN | NEED_UNCAPTURED);
 	lock();
 	r = range_find((uintptr_t)host);
 	if (!r)
@@ -191,7 +191,7 @@ EXPORT enum pst_cu_result cuMemHostUnregister(void *host)
 	else if (r->kind != RANGE_REGISTERED || r->start != (uintptr_t)host)
 		rc = standin_refuse(PST_CU_INVALID_VALUE, "%p is not where it began", host);
 	if (!rc) {
-		ctx_idle(r->ctx);
+		ctx_idle_alone(r->ctx);
 		r = range_find((uintptr_t)host);
 		if (r && r->kind == RANGE_REGISTERED) {
 			range_drop(r);

@@ -27,6 +27,8 @@
 #define EXTRA_FUNCS(F) \
 F(cuCtxCreate_v2, (struct pst_cu_ctx **ctx, unsigned int flags, int dev)) \
 F(cuCtxDestroy_v2, (struct pst_cu_ctx *ctx)) \
+F(cuStreamBeginCapture_v2, (struct pst_cu_stream *stream, enum pst_cu_capture_mode how)) \
+F(cuStreamEndCapture, (struct pst_cu_stream *stream, void **graph)) \
 F(cuStreamCreate, (struct pst_cu_stream **stream, unsigned int flags)) \
 F(cuMemcpyHtoD_v2, (pst_cu_ptr dst, const void *src, size_t len)) \
 F(cuMemcpyDtoH_v2, (void *dst, pst_cu_ptr src, size_t len)) \
@@ -56,6 +58,8 @@ enum need {
 	NEED_OBJECT = 2, /* names a stream or event: a context if strict */
 	NEED_NOTHING = 4,
 	NEED_EVEN_BROKEN = 8, /* gives back: does its work in a broken context */
+	NEED_TURN = 16,	      /* waits while somebody waits for the whole context */
+	NEED_UNCAPTURED = 32, /* refused while a stream captures, by the modes */
 };
 
 enum queue_kind {
@@ -77,6 +81,7 @@ struct pst_cu_ctx {
 	enum pst_cu_result broken;
 	uint64_t peers;			       /* bit of each device whose memory may be reached */
 	unsigned int stream_count, stream_max; /* living, and room made for */
+	unsigned int alone;		       /* calls that wait for all its work */
 	struct pst_cu_stream *null_stream;
 	struct pst_cu_stream *thread_stream;
 };
@@ -135,6 +140,9 @@ struct pst_cu_stream {
 	bool closing; /* destroyed by the caller; ends when it is empty */
 	bool own;     /* a default stream of its context */
 	bool capturing;
+	bool begun, spoilt; /* a capture by its function, not by pst_standin_capture */
+	enum pst_cu_capture_mode capture_mode;
+	pthread_t capturer;
 	pthread_cond_t wake;
 	struct op *head, *tail;
 	struct op *last; /* done or not: what the next operation comes after */
@@ -303,8 +311,12 @@ struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, in
 /* With the lock held: its place is free at once, its queued work still happens. */
 void stream_close(struct pst_cu_stream *stream);
 void ctx_idle(struct pst_cu_ctx *ctx); /* all that was submitted so far */
+void ctx_idle_alone(struct pst_cu_ctx *ctx); /* and holds others up meanwhile */
 void stream_idle(struct pst_cu_stream *stream);
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc);
+
+/* capture.c: with the lock held */
+enum pst_cu_result capture_refuses(enum func func);
 
 /* stream.c: with the lock held; NULL and a reason in *rc if there is none */
 struct pst_cu_stream *stream_of(struct pst_cu_stream *handle, struct pst_cu_ctx *ctx,

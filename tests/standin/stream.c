@@ -74,13 +74,13 @@ static enum pst_cu_result create(struct pst_cu_stream **out, unsigned int flags,
 EXPORT enum pst_cu_result cuStreamCreateWithPriority(struct pst_cu_stream **out, unsigned int flags,
 						     int priority)
 {
-	ENTER(cuStreamCreateWithPriority, NEED_CTX);
+	ENTER(cuStreamCreateWithPriority, NEED_CTX | NEED_TURN);
 	return create(out, flags, priority, ctx);
 }
 
 EXPORT enum pst_cu_result cuStreamCreate(struct pst_cu_stream **out, unsigned int flags)
 {
-	ENTER(cuStreamCreate, NEED_CTX);
+	ENTER(cuStreamCreate, NEED_CTX | NEED_TURN);
 	return create(out, flags, 0, ctx);
 }
 
@@ -108,7 +108,7 @@ EXPORT enum pst_cu_result cuStreamQuery(struct pst_cu_stream *stream)
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s;
 
-	ENTER(cuStreamQuery, NEED_OBJECT);
+	ENTER(cuStreamQuery, NEED_OBJECT | NEED_UNCAPTURED);
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s && s->ctx->broken)
@@ -128,7 +128,7 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 	struct pst_cu_ctx *of;
 	struct op *op;
 
-	ENTER(cuStreamSynchronize, NEED_OBJECT);
+	ENTER(cuStreamSynchronize, NEED_OBJECT | NEED_UNCAPTURED);
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s && s->capturing) {
@@ -160,36 +160,6 @@ EXPORT enum pst_cu_result cuStreamGetCtx(struct pst_cu_stream *stream, struct ps
 		*out = s->ctx;
 	unlock();
 	return rc;
-}
-
-EXPORT enum pst_cu_result cuStreamIsCapturing(struct pst_cu_stream *stream,
-					      enum pst_cu_capture *status)
-{
-	enum pst_cu_result rc;
-	struct pst_cu_stream *s;
-
-	ENTER(cuStreamIsCapturing, NEED_OBJECT);
-	if (!status)
-		return PST_CU_INVALID_VALUE;
-	lock();
-	s = stream_of(stream, ctx, &rc);
-	if (s)
-		*status = s->capturing ? PST_CU_CAPTURE_ACTIVE : PST_CU_CAPTURE_NONE;
-	unlock();
-	return rc;
-}
-
-EXPORT int pst_standin_capture(struct pst_cu_stream *stream, int on)
-{
-	enum pst_cu_result rc;
-	struct pst_cu_stream *s;
-
-	lock();
-	s = stream_of(stream, NULL, &rc);
-	if (s)
-		s->capturing = on;
-	unlock();
-	return s ? 0 : -1;
 }
 
 /* --- events -------------------------------------------------------------- */
@@ -243,7 +213,7 @@ EXPORT enum pst_cu_result cuEventRecord(struct pst_cu_event *event, struct pst_c
 	struct pst_cu_stream *s;
 	struct op *op;
 
-	ENTER(cuEventRecord, NEED_OBJECT);
+	ENTER(cuEventRecord, NEED_OBJECT | NEED_TURN);
 	lock();
 	e = event_of(event, &rc);
 	s = e ? stream_of(stream, ctx, &rc) : NULL;
@@ -270,7 +240,7 @@ EXPORT enum pst_cu_result cuEventQuery(struct pst_cu_event *event)
 	enum pst_cu_result rc;
 	struct pst_cu_event *e;
 
-	ENTER(cuEventQuery, NEED_OBJECT);
+	ENTER(cuEventQuery, NEED_OBJECT | NEED_UNCAPTURED);
 	lock();
 	e = event_of(event, &rc);
 	if (e && e->ctx->broken)
@@ -287,7 +257,7 @@ EXPORT enum pst_cu_result cuEventSynchronize(struct pst_cu_event *event)
 	struct pst_cu_event *e;
 	struct pst_cu_ctx *of;
 
-	ENTER(cuEventSynchronize, NEED_OBJECT);
+	ENTER(cuEventSynchronize, NEED_OBJECT | NEED_UNCAPTURED);
 	lock();
 	e = event_of(event, &rc);
 	if (e) {

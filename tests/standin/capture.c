@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Captures, as far as others feel them: which calls are refused while one goes on and
+ * spoil it, by the mode that it was begun in and the mode of the thread that calls
+ * (README.md has what was measured). Nothing is recorded: what is put on a stream that
+ * captures is refused, and the graph at the end is NULL.
+ */
+#include "standin.h"
+
+static _Thread_local enum pst_cu_capture_mode mode = PST_CU_CAPTURE_GLOBAL;
+
+static bool in_the_way(const struct pst_cu_stream *s)
+{
+	bool own = pthread_equal(s->capturer, pthread_self());
+
+	if (!s->begun || s->capture_mode == PST_CU_CAPTURE_RELAXED ||
+	    mode == PST_CU_CAPTURE_RELAXED)
+		return false;
+	return own || (mode == PST_CU_CAPTURE_GLOBAL && s->capture_mode == PST_CU_CAPTURE_GLOBAL);
+}
+
+/* With the lock held. Spoils every capture that the call stands against. */
+enum pst_cu_result capture_refuses(enum func func)
+{
+	enum pst_cu_result rc = PST_CU_OK;
+
+	for (struct pst_cu_stream *s = standin.streams; s; s = s->next) {
+		if (!in_the_way(s))
+			continue;
+		s->spoilt = true;
+		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "%s while a stream captures",
+				    standin_symbol(func));
+	}
+	return rc;
+}
+
+EXPORT enum pst_cu_result cuThreadExchangeStreamCaptureMode(enum pst_cu_capture_mode *other)
+{
+	enum pst_cu_capture_mode before = mode;
+
+	ENTER(cuThreadExchangeStreamCaptureMode, NEED_INIT | NEED_EVEN_BROKEN);
+	if (!other || *other > PST_CU_CAPTURE_RELAXED)
+		return standin_refuse(PST_CU_INVALID_VALUE, "no capture mode");
+	mode = *other;
+	*other = before;
+	return PST_CU_OK;
+}
+
+EXPORT enum pst_cu_result cuStreamBeginCapture_v2(struct pst_cu_stream *stream,
+						  enum pst_cu_capture_mode how)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+
+	ENTER(cuStreamBeginCapture_v2, NEED_OBJECT);
+	if (how > PST_CU_CAPTURE_RELAXED)
+		return standin_refuse(PST_CU_INVALID_VALUE, "no capture mode");
+	lock();
+	s = stream_of(stream, ctx, &rc);
+	if (s && (s->capturing || s->own))
+		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream cannot be captured");
+	else if (s) {
+		s->capturing = s->begun = true;
+		s->spoilt = false;
+		s->capture_mode = how;
+		s->capturer = pthread_self();
+	}
+	unlock();
+	return rc;
+}
+
+EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream, void **graph)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+
+	ENTER(cuStreamEndCapture, NEED_OBJECT);
+	lock();
+	s = stream_of(stream, ctx, &rc);
+	if (s && !s->begun)
+		rc = standin_refuse(PST_CU_ILLEGAL_STATE, "the stream does not capture");
+	else if (s && s->spoilt)
+		rc = standin_refuse(PST_CU_CAPTURE_INVALIDATED, "the capture was spoilt");
+	if (s)
+		s->capturing = s->begun = s->spoilt = false;
+	unlock();
+	if (graph)
+		*graph = NULL;
+	return rc;
+}
+
+EXPORT enum pst_cu_result cuStreamIsCapturing(struct pst_cu_stream *stream,
+					      enum pst_cu_capture *status)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+
+	ENTER(cuStreamIsCapturing, NEED_OBJECT);
+	if (!status)
+		return PST_CU_INVALID_VALUE;
+	lock();
+	s = stream_of(stream, ctx, &rc);
+	if (s)
+		*status = s->spoilt	 ? PST_CU_CAPTURE_BROKEN
+			  : s->capturing ? PST_CU_CAPTURE_ACTIVE
+					 : PST_CU_CAPTURE_NONE;
+	unlock();
+	return rc;
+}
+
+EXPORT int pst_standin_capture(struct pst_cu_stream *stream, int on)
+{
+	enum pst_cu_result rc;
+	struct pst_cu_stream *s;
+
+	lock();
+	s = stream_of(stream, NULL, &rc);
+	if (s)
+		s->capturing = on;
+	unlock();
+	return s ? 0 : -1;
+}
