@@ -96,10 +96,10 @@ int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 		penstock_close(st);
 		return ret;
 	}
-	if (!before)
+	if (!t->again) /* what was registered for it goes now */
 		penstock_close(st);
 	tidy = meter_settle(&m, s);
-	if (before)
+	if (t->again)
 		penstock_close(st);
 	note(s, &report, tidy);
 	return gpu_same(b, b->file, t->off, t->len) ? 0 : -EIO;

@@ -136,7 +136,9 @@ PENSTOCK_API const char *penstock_version(void);
 	X(FULL, "full", "every place is taken, harvest completions first")        \
 	X(UNSUPPORTED, "unsupported", "this backend cannot do that")              \
 	X(INJECTED, "injected", "a fault was injected on purpose")                \
-	X(MALFORMED, "malformed", "the data are not what their format says")
+	X(MALFORMED, "malformed", "the data are not what their format says")      \
+	X(HELD, "holds-all-it-may",                                               \
+	  "as much of the page cache as may be is registered until files close")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,
@@ -246,7 +248,10 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
 /*
  * Waits for the storage's requests in flight, aborts an uncommitted
  * PENSTOCK_O_REPLACE, cuts an uncommitted PENSTOCK_O_CREATE to what was written,
- * and frees it. May block.
+ * and frees it. May block. The page cache that path "mapped" registered for it is
+ * let go afterwards, on a thread of the library: the driver waits with that for what
+ * the application has given the device so far, and with other copies for that, as
+ * with cuMemFree.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 

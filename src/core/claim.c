@@ -221,6 +221,13 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	return facts->chunk_first ? ramp(req, place, facts, len) : len;
 }
 
+/* The path holds all that it may, until what it holds it for is closed. */
+static bool is_full(const struct pst_path_facts *facts)
+{
+	return facts->held &&
+	       atomic_load_explicit(facts->held, memory_order_relaxed) >= facts->held_max;
+}
+
 static int choose(struct pst_request *req, const struct place *place,
 		  enum pst_residency residency, uint64_t *len, uint32_t *pad)
 {
@@ -262,6 +269,10 @@ static int choose(struct pst_request *req, const struct place *place,
 				last_len = n;
 				last_pad = *pad;
 			}
+			continue;
+		}
+		if (is_full(facts) && i + 1 < count) {
+			pst_req_note(req, index, PENSTOCK_WHY_HELD);
 			continue;
 		}
 		*len = n;

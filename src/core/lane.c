@@ -338,7 +338,7 @@ static int cancel(struct pst_lane *lane)
 }
 
 /* Paths tidy up what they kept (registrations, mappings) when nothing else is to do. */
-static void tidy(struct pst_lane *lane)
+void pst_lane_tidy(struct pst_lane *lane)
 {
 	bool more = false;
 
@@ -435,7 +435,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 		return;
 	}
 	if (lane->tidy && !lane->busy)
-		tidy(lane);
+		pst_lane_tidy(lane);
 	else if (!wait_us)
 		return;
 	else if (!lane->watched)

@@ -39,6 +39,9 @@ bool pst_chunk_drop(struct pst_chunk *chunk);
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		     struct penstock_device *dev);
 
+/* Drops what no request needs any more; lane->tidy: there is more of it. */
+void pst_lane_tidy(struct pst_lane *lane);
+
 /* One fill or drain, one copy, waited for; other chunks' completions are taken up
  * meanwhile. The lane's thread. */
 int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io);

@@ -39,6 +39,7 @@ static void forked(void)
 	pthread_mutex_init(&device_lock, NULL);
 	pthread_rwlock_init(&table_lock, NULL);
 	pst_routes_forked();
+	pst_pumps_forked();
 }
 
 static void watch_forks(void)
@@ -218,7 +219,7 @@ void penstock_close(struct penstock_storage *st)
 		pthread_mutex_unlock(&device_lock);
 		sched_yield();
 	}
-	if (st->facts.immutable) /* of others no path keeps anything: lanes may sleep on */
+	if (atomic_load(&st->kept)) /* of others lanes keep nothing, and sleep on */
 		pst_pumps_forget(st);
 	pst_routes_drop(st);
 	st->ops->close(st);

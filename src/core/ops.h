@@ -96,6 +96,7 @@ struct penstock_storage {
 	struct pst_storage_facts facts;
 	_Atomic unsigned inflight; /* requests */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
+	_Atomic bool kept;	/* a lane keeps something of it until it closes */
 	unsigned generation;	/* of the process that opened it, see objects.h */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX]; /* by op and device index */
 };
@@ -227,6 +228,7 @@ struct penstock_device {
 	_Atomic unsigned guests; /* requests of other devices' pumps with parts on this one */
 	_Atomic unsigned streams_waiting; /* for requests of ours: what waits for the whole
 					   * device must not be done */
+	_Atomic uint64_t page_cache; /* bytes of it that path mapped has registered */
 };
 
 /* What a pointer turned out to be. */
@@ -342,6 +344,8 @@ struct pst_path_facts {
 	uint64_t chunk_first;	/* a request's first and last chunks are so long, more or less;
 				 * between they grow and shrink. 0: chunk_max throughout */
 	uint64_t chunk_quick;	/* shorter ones go quicker by another path; 0: none */
+	const _Atomic uint64_t *held; /* bytes that it holds on to, NULL: none; from */
+	uint64_t held_max;	/* so many on the next path of the plan is taken */
 	unsigned lanes;		/* lanes that it takes to reach its speed; 0: all */
 	bool quick;		/* false: works, but only when nothing else does */
 	bool canary;		/* its success proves nothing until bytes are compared */

@@ -176,9 +176,15 @@ void pst_own_cancel(struct pst_own *o)
 static void forget(struct pst_own *o, struct penstock_storage *st, struct penstock_device *dev,
 		   unsigned turn)
 {
+	if (!dev && !atomic_load(&o->lane.keeps)) { /* its owner may be in it for long */
+		atomic_store_explicit(&o->lane.forget_turn, turn, memory_order_release);
+		return;
+	}
 	while (atomic_load_explicit(&o->lane.forget_turn, memory_order_acquire) != turn) {
 		if (!atomic_exchange_explicit(&o->taken, true, memory_order_acquire)) {
 			pst_lane_forget(&o->lane, st, dev);
+			while (o->lane.tidy && !o->lane.busy) /* nobody may come for long */
+				pst_lane_tidy(&o->lane);
 			atomic_store_explicit(&o->lane.forget_turn, turn, memory_order_release);
 			let(o);
 			return;

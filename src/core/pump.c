@@ -296,6 +296,11 @@ int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst
 	return ret;
 }
 
+void pst_pumps_forked(void)
+{
+	pthread_mutex_init(&meet_lock, NULL);
+}
+
 /* ---- handing in ---- */
 
 static void push(struct pst_lane *lane, struct pst_request *req)
@@ -370,6 +375,7 @@ void pst_pump_cancel(struct pst_pump *pump)
 void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
+	unsigned turn = atomic_load(&pump->forget_turn) + 1;
 	bool keeps = dev != NULL;
 
 	for (unsigned i = 0; i < pst_path_count; i++)
@@ -379,15 +385,19 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
 		struct pst_lane *lane = &pump->spare[i];
 
+		/* Or it would look for what it has done, and never sleep again. */
+		atomic_store_explicit(&lane->forget_turn, turn, memory_order_relaxed);
+		if (!dev && !atomic_load(&lane->keeps))
+			continue; /* who is in it may stay for long */
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			sched_yield();
 		pst_lane_forget(lane, st, dev);
-		atomic_store_explicit(&lane->taken, false, memory_order_release);
+		pst_lane_return(lane);
 	}
 	pump->forget = st;
 	pump->forget_device = dev;
 	atomic_store(&pump->forgot, 0);
-	atomic_fetch_add_explicit(&pump->forget_turn, 1, memory_order_release);
+	atomic_store_explicit(&pump->forget_turn, turn, memory_order_release);
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_lane_wake(&pump->lanes[i]);
 	pst_owns_forget(pump, st, dev);

@@ -76,6 +76,7 @@ struct pst_lane {
 	struct pst_spin spin;
 	uint64_t idle_since;		/* with copies under way; 0: not idle */
 	_Atomic unsigned forget_turn;	/* the last one that it took part in */
+	_Atomic bool keeps;		/* has kept something of a storage */
 	unsigned cancel_turn;		/* the last one that it has seen */
 	bool tidy;			/* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];
@@ -114,6 +115,8 @@ void pst_pump_stop(struct penstock_device *dev);
  * both. May block: making streams waits for the whole context now and then, which a lane
  * that a stream waits for must not. */
 int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err);
+/* In the child of a fork. */
+void pst_pumps_forked(void);
 
 /* Hands a request, cut and counted, to the pump. Any thread. */
 void pst_pump_submit(struct pst_request *req);

@@ -6,14 +6,18 @@
  * only.
  *
  * One lane does it all: the driver registers serially (57 GB/s on an H200 however
- * many threads ask), and unregistering waits until the lane is idle, because the
- * request has its bytes by then. It also waits for the device to be idle, for however
- * long the application keeps it busy, so a thread beside the lane does it; and it does
- * not begin while a stream waits for a request of ours.
- * MAP_PRIVATE mappings hang the driver: never.
+ * many threads ask). MAP_PRIVATE mappings hang the driver: never.
  *
- * A registration lives for one request, or as long as the storage when the caller
- * said that the bytes do not change: a kept one would give old bytes otherwise.
+ * Unregistering waits for all that the application gave the device, and holds up every
+ * copy, record and allocation of the process meanwhile (tests/standin/README.md). A
+ * read must not do that to its caller, who may have a stream wait for the next read. So
+ * what was registered stays until its storage closes, up to a share of the machine's
+ * memory for a device; from there on the plan's next path is taken. Then a thread beside
+ * the lane unregisters, while the lane has nothing to register, and not while a stream
+ * waits for a request of ours.
+ *
+ * Registered bytes are used again only when the caller said that the file does not
+ * change: they would be old ones otherwise.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,6 +27,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/pump.h"
 #include "core/route.h"
@@ -40,13 +45,15 @@
 			       * a rank of a group has its part of a model in such ones */
 #define PAGE 4096u
 #define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
+#define HELD_SHARE 4 /* of the machine's memory may be registered for a device */
 
 struct window {
 	char *base;
 	size_t len;
 	uint64_t off;		 /* of the file */
 	struct penstock_device *dev;
-	struct penstock_storage *keep; /* kept for this storage, else NULL */
+	struct penstock_storage *st; /* NULL: it closed */
+	bool again;		 /* may be used again, the file has not changed */
 	struct timespec ctime;	 /* of the file when it was registered */
 	unsigned users;		 /* chunks that copy from it */
 	struct window *next;
@@ -74,6 +81,13 @@ static bool filled_by_dma(const struct pst_storage_facts *st)
 	return st->listed || st->why_direct.why == PENSTOCK_WHY_NOT_REAL;
 }
 
+static uint64_t held_max(void)
+{
+	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+
+	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / HELD_SHARE : UINT64_MAX;
+}
+
 static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
 		 struct pst_err *err, char *fix)
 {
@@ -99,6 +113,8 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	facts->chunk_max = WINDOW;
 	facts->chunk_first = WINDOW_FIRST;
 	facts->chunk_quick = WINDOW_MIN;
+	facts->held = &route->dev->page_cache;
+	facts->held_max = held_max();
 	facts->lanes = 1;
 	facts->quick = st->mapped_quick;
 	return 0;
@@ -158,6 +174,7 @@ static void close_window(struct window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
 	munmap(w->base, w->len);
+	atomic_fetch_sub_explicit(&w->dev->page_cache, w->len, memory_order_relaxed);
 }
 
 static void drop(struct state *s, struct window *w)
@@ -224,12 +241,9 @@ static void close_one(struct state *s, struct window **due)
 	push(&s->closed, w);
 }
 
-/* Takes closed windows back, or one that is due if that may be closed here. */
 static void take_back(struct state *s)
 {
 	pthread_mutex_lock(&s->lock);
-	if (!s->closed && s->due && may_unregister(s->due))
-		close_one(s, &s->due);
 	while (s->closed)
 		push(&s->free, pop(&s->closed));
 	pthread_mutex_unlock(&s->lock);
@@ -268,31 +282,32 @@ static void stop_closer(struct state *s)
 
 /* ---- windows of a lane ---- */
 
-/* The oldest window that nobody uses and that may go, kept ones only if `kept`. */
-static struct window *oldest(const struct state *s, bool kept)
+/* The oldest window whose storage closed. */
+static struct window *oldest(const struct state *s)
 {
 	struct window *found = NULL;
 
 	for (struct window *w = s->live; w; w = w->next)
-		if (!w->users && (kept || !w->keep) && may_unregister(w))
+		if (!w->st)
 			found = w;
 	return found;
 }
 
-/* What may not go yet is due again with the next chunk. */
 static bool idle(struct pst_lane *lane, unsigned index)
 {
 	struct state *s = lane->path_state[index];
-	struct window *w = oldest(s, false);
+	struct window *w = oldest(s);
 
 	if (!s->has_closer && w)
 		s->has_closer = !pthread_create(&s->closer, NULL, closer_main, s);
 	if (!s->has_closer && w) { /* one at a time: this lane may be wanted */
+		if (!may_unregister(w))
+			return false; /* with the next chunk */
 		drop(s, w);
-		return oldest(s, false) != NULL;
+		return oldest(s) != NULL;
 	}
 	pthread_mutex_lock(&s->lock);
-	for (; w; w = oldest(s, false)) {
+	for (; w; w = oldest(s)) {
 		unlist(s, w);
 		push(&s->due, w);
 	}
@@ -317,9 +332,9 @@ static void forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 			drop(s, w);
 			continue;
 		}
-		if (!st || w->keep != st)
+		if (!st || w->st != st)
 			continue;
-		w->keep = NULL;
+		w->st = NULL;
 		lane->tidy = true;
 	}
 }
@@ -362,6 +377,8 @@ static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *
 	ret = w->dev->ops->host_register(w->dev, w->base, w->len, true, err);
 	if (ret)
 		munmap(w->base, w->len);
+	else
+		atomic_fetch_add_explicit(&w->dev->page_cache, w->len, memory_order_relaxed);
 	return ret;
 }
 
@@ -370,16 +387,15 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* A kept window that holds the chunk; one of a file that changed is dropped. */
-static struct window *find_kept(struct state *s, const struct pst_chunk *chunk,
-				const struct stat *stat)
+/* A window that holds the chunk and may be used again. */
+static struct window *find_again(const struct state *s, const struct pst_chunk *chunk,
+				 const struct stat *stat)
 {
-	for (struct window *w = s->live, *next; w; w = next) {
-		next = w->next;
-		if (w->keep != chunk->route->st || w->dev != chunk->route->dev)
+	for (struct window *w = s->live; w; w = w->next) {
+		if (!w->again || w->st != chunk->route->st || w->dev != chunk->route->dev)
 			continue;
 		if (!same_time(&w->ctime, &stat->st_ctim)) {
-			w->keep = NULL; /* the file changed under the promise */
+			w->again = false; /* the file changed under the promise */
 			continue;
 		}
 		if (w->off <= chunk->off && chunk->off + chunk->moved <= w->off + w->len)
@@ -401,7 +417,7 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 				  const struct stat *stat)
 {
 	struct penstock_storage *st = chunk->route->st;
-	struct window *w = st->facts.immutable ? find_kept(s, chunk, stat) : NULL;
+	struct window *w = st->facts.immutable ? find_again(s, chunk, stat) : NULL;
 
 	if (w)
 		return w;
@@ -409,11 +425,12 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 	chunk->lane->tidy = true; /* it rests again, also where this comes to nothing */
 	if (!s->free)
 		take_back(s);
-	if (!s->free && (w = oldest(s, true)))
-		drop(s, w);
 	w = s->free;
 	if (!w) {
-		pst_fail(&chunk->err, PENSTOCK_WHY_FULL, "%u windows are in use", WINDOWS_MAX);
+		pst_fail(&chunk->err, PENSTOCK_WHY_HELD,
+			 "%u stretches of the page cache are registered, until their files "
+			 "are closed",
+			 WINDOWS_MAX);
 		return NULL;
 	}
 	if (map(w, chunk, &chunk->err))
@@ -421,7 +438,10 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 	s->free = w->next;
 	w->next = s->live;
 	w->users = 0;
-	w->keep = st->facts.immutable ? st : NULL;
+	w->st = st;
+	w->again = st->facts.immutable;
+	atomic_store_explicit(&st->kept, true, memory_order_relaxed);
+	atomic_store_explicit(&chunk->lane->keeps, true, memory_order_relaxed);
 	w->ctime = stat->st_ctim;
 	s->live = w;
 	return w;

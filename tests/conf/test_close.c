@@ -166,6 +166,52 @@ static void guest_closes(void **state)
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
 }
 
+/* ---- and after it ---- */
+
+/* Processor time of a thread, in ns. */
+static uint64_t used_ns(pthread_t thread)
+{
+	struct timespec ts;
+	clockid_t clock;
+
+	assert_int_equal(pthread_getcpuclockid(thread, &clock), 0);
+	assert_int_equal(clock_gettime(clock, &ts), 0);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void *one_call(void *arg)
+{
+	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
+}
+
+/* The thread of a call that has a lane's place sleeps while there is nothing to do, also
+ * when lanes have been told of something that closes. */
+static void caller_sleeps(void **state)
+{
+	uint64_t used, since, until = now_ns() + 10000000000u;
+	pthread_t thread;
+	void *n;
+
+	(void)state;
+	begin_case(0, 1);
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
+	close_gpu();
+	async_hold(far);
+	start(&thread, one_call, back);
+	assert_int_equal(async_await(far, 1), 0);
+	do {
+		used = used_ns(thread);
+		since = now_ns();
+		while (now_ns() - since < 100000000)
+			sched_yield();
+	} while (used_ns(thread) != used && now_ns() < until);
+	assert_int_equal(used_ns(thread), used);
+	async_release(far);
+	assert_int_equal(pthread_join(thread, &n), 0);
+	assert_int_equal((intptr_t)n, PIECE);
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+}
+
 /* ---- detached ---- */
 
 struct stream {
@@ -509,6 +555,7 @@ int main(void)
 		cmocka_unit_test_teardown(three_threads, end_queue),
 		cmocka_unit_test_teardown(detached_awaited, end_queue),
 		cmocka_unit_test_teardown(guest_closes, end_queue),
+		cmocka_unit_test_teardown(caller_sleeps, end_queue),
 		cmocka_unit_test_teardown(device_closes, end_queue),
 		cmocka_unit_test_teardown(largest, end_queue),
 		cmocka_unit_test_teardown(no_descriptors, end_queue),

@@ -276,6 +276,25 @@ static void long_warm_runs_are_mapped(void **state)
 }
 
 /* Under a class that forbids bounce a short window is taken if nothing else is there. */
+static void what_holds_all_it_may_takes_no_more(void **state)
+{
+	(void)state;
+	probe(&gpu, PENSTOCK_READ);
+	cached(0, 100 * MIB, PST_WARM);
+	add(&gpu, 0, 64 * MIB, 4096);
+	for (unsigned i = 0; i < pst_path_count; i++)
+		route->paths[i].facts.held_max = 1000;
+	atomic_store(&gpu.page_cache, 999);
+	claim_all();
+	assert_string_equal(pst_paths[claimed[0].path]->name, "mapped");
+	atomic_store(&gpu.page_cache, 1000);
+	claim_all();
+	for (unsigned i = 0; i < claimed_count; i++)
+		assert_string_equal(pst_paths[claimed[i].path]->name, "bounce");
+	expect_note("mapped", PENSTOCK_WHY_HELD);
+	atomic_store(&gpu.page_cache, 0);
+}
+
 static void short_windows_if_nothing_else(void **state)
 {
 	(void)state;
@@ -537,6 +556,7 @@ int main(void)
 		cmocka_unit_test_setup(warm_and_cold_in_one_request, setup),
 		cmocka_unit_test_setup(short_runs_are_read_as_cold, setup),
 		cmocka_unit_test_setup(long_warm_runs_are_mapped, setup),
+		cmocka_unit_test_setup(what_holds_all_it_may_takes_no_more, setup),
 		cmocka_unit_test_setup(short_windows_if_nothing_else, setup),
 		cmocka_unit_test_setup(the_cache_is_asked_for_long_runs_at_once, setup),
 		cmocka_unit_test_setup(looking_on_behind_a_short_end, setup),
