@@ -344,6 +344,9 @@ class _TorchMemory:
         def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
             import torch
             self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
+            # It may have been somebody's whose work on it is still queued: torch's streams
+            # know of each other's turn, the library's copies do not.
+            torch.cuda.synchronize(self.tensor.device)
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)
 

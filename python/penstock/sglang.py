@@ -1,22 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's loader: a class to give to its engine as `load_format`, in the shape of its
-own loaders, and `register`, which puts it where its `get_model_loader` looks. Needs
-nothing of SGLang until it is called."""
+"""SGLang's loader `--load-format penstock`: its plug-in entry point calls `plugin`.
+It is SGLang's default loader with the bytes of safetensors files by Penstock. The class
+can also be given to its engine as `load_format`, and `register` puts it where every
+loader is looked up. Needs nothing of SGLang until it is called."""
 
 from __future__ import annotations
 
-import sys
+import copy
 import time
 from typing import Any
 
-from .vllm import source_weights
+from ._engine import cuda_or_cpu, file_weights, options_of
+from .vllm import chosen_files
+
+FORMAT = "penstock"
 
 
-def _device() -> str:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return f"cuda:{torch.cuda.current_device()}"
-    return "cpu"
+def _ranks(load_config: Any) -> Any:
+    """SGLang's group of processes that load the same at the same time; None where it
+    says that there is none, or before there is one."""
+    group = getattr(load_config, "load_group", False)
+    if group is None or hasattr(group, "world_size"):
+        return group
+    from sglang.srt.distributed import get_tp_group
+    try:
+        return get_tp_group()
+    except (AssertionError, AttributeError):
+        return None
+
+
+def _with_mtp(files: Any, folder: str, source: Any) -> Any:
+    """And a file that some models have beside their index, as SGLang adds it."""
+    from sglang.srt.model_loader import weight_utils
+    add = getattr(weight_utils, "maybe_add_mtp_safetensors", None)
+    if add is None or getattr(source, "model_config", None) is None:
+        return files
+    return add(files, folder, "model.safetensors.index.json", source.model_config.hf_config)
 
 
 def loader_class() -> Any:
@@ -27,14 +46,30 @@ def loader_class() -> Any:
     class PenstockModelLoader(DefaultModelLoader):
         """Only where the bytes come from is another."""
 
-        def _get_weights_iterator(self, source: Any) -> Any:
-            if getattr(self.load_config, "draft_model_idx", None) is not None:
-                # It picks one layer out of all, and keeps them until it has.
-                return super()._get_weights_iterator(source)
+        def __init__(self, load_config: Any) -> None:
+            own = copy.copy(load_config)
+            self.penstock, own.model_loader_extra_config = \
+                options_of(load_config.model_loader_extra_config)
+            if isinstance(own.load_format, type):
+                from sglang.srt.configs.load_config import LoadFormat
+                own.load_format = LoadFormat.AUTO
+            super().__init__(own)
+
+        def _get_weights_iterator(self, source: Any, *, resolved_source: Any = None,
+                                  **how: Any) -> Any:
+            if resolved_source is not None:
+                files, safetensors = resolved_source.weight_files, resolved_source.use_safetensors
+                how["resolved_source"] = resolved_source
+            else:
+                folder, files, safetensors = chosen_files(self, source)
+                files = _with_mtp(files, folder, source) if safetensors else files
+            if not safetensors or getattr(self.load_config, "draft_model_idx", None) is not None:
+                # Of a draft it picks one layer out of all, and keeps them until it has.
+                return super()._get_weights_iterator(source, **how)
             if not getattr(self, "counter_before_loading_weights", 0.0):
                 self.counter_before_loading_weights = time.perf_counter()
-            return source_weights(source, _device(),
-                                  cache=getattr(self.load_config, "download_dir", None))
+            return file_weights(files, cuda_or_cpu(), _ranks(self.load_config), self.penstock,
+                                source.prefix)
 
     return PenstockModelLoader
 
@@ -43,3 +78,39 @@ def register() -> None:
     """From here on SGLang's default loader is this one."""
     from sglang.srt.model_loader import loader
     loader.DefaultModelLoader = loader_class()
+
+
+# ---- --load-format penstock ------------------------------------------------------
+
+
+def _verify(original: Any, config: Any) -> Any:
+    """To SGLang it is its format "auto", and which loader is meant stays on the config."""
+    if isinstance(config.load_format, str) and config.load_format.lower() == FORMAT:
+        config.load_format, config.penstock = "auto", True
+    return original(config)
+
+
+def _loader(original: Any, load_config: Any, *args: Any, **how: Any) -> Any:
+    if not getattr(load_config, "penstock", False):
+        return original(load_config, *args, **how)
+    plain = copy.copy(load_config)
+    _, plain.model_loader_extra_config = options_of(load_config.model_loader_extra_config)
+    chosen = original(plain, *args, **how)
+    from sglang.srt.model_loader.loader import DefaultModelLoader
+    # Some kinds of quantization have loaders of their own.
+    return loader_class()(load_config) if type(chosen) is DefaultModelLoader else chosen
+
+
+def plugin() -> None:
+    """Called by SGLang in each of its processes, before it reads its arguments."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.server_args import LOAD_FORMAT_CHOICES, add_load_format_choices
+    if FORMAT not in LOAD_FORMAT_CHOICES:
+        add_load_format_choices([FORMAT])
+    HookRegistry.register("sglang.srt.configs.load_config.LoadConfig._verify_load_format",
+                          _verify, HookType.AROUND)
+    HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", _loader,
+                          HookType.AROUND)
+
+
+__all__ = ["loader_class", "plugin", "register"]

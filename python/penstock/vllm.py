@@ -1,103 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's loader `--load-format penstock`, by vLLM's own registration: its plug-in
-entry point calls `register`. Weights come through a window of device memory, in file
-order; what to do with them is the model's own load_weights. Needs nothing of vLLM
+entry point calls `register`. It is vLLM's default loader, which finds and checks what is
+to be loaded, with the bytes of safetensors files by Penstock. Needs nothing of vLLM
 until it is called."""
 
 from __future__ import annotations
 
-import errno
-import glob
-import os
-import sys
-from typing import Any, Iterator, Optional, Sequence, Tuple
+import copy
+import inspect
+from typing import Any
 
-from ._model import Model, PenstockError
+from ._engine import cuda_or_cpu, file_weights, options_of, weights
 
 
-def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any = None,
-            framework: Optional[str] = None, **options: Any) -> Iterator[Tuple[str, Any]]:
-    """(name, tensor) of a model's folder, file, list of files or owner/name in the local
-    cache. Who keeps more of them than the window holds gets the rest in memory of their
-    own."""
-    opened, count = Model(model, revision=revision, cache=cache), 0
+def _ranks() -> Any:
+    """vLLM's group of this process's tensor parallelism; None before there is one."""
+    from vllm.distributed import get_tp_group
     try:
-        for step in opened.iterate(device, framework, **options):
-            count += 1
-            yield step
-        return
-    except PenstockError as error:
-        if error.errno != errno.ENOBUFS:
-            raise
-    options.pop("window", None)
-    for info in opened.infos[count:]:
-        yield from opened.load(device, framework, first=info.index, count=1,
-                               **options)[0].items()
+        return get_tp_group()
+    except AssertionError:
+        return None
 
 
-def _ranks() -> int:
-    """The engine's processes, which load at the same time."""
-    group = getattr(sys.modules.get("torch"), "distributed", None)
-    if group is None or not group.is_available() or not group.is_initialized():
-        return 1
-    return int(group.get_world_size())
+def chosen_files(loader: Any, source: Any) -> Any:
+    """The folder, the files and whether they are safetensors, as the engine's default
+    loader chooses them for a Source; what it asks for differs from version to version."""
+    has = {"model_name_or_path": source.model_or_path, "revision": source.revision}
+    asked = [name for name in inspect.signature(loader._prepare_weights).parameters]
+    has.update({name: getattr(source, name, None) for name in asked if name not in has})
+    return loader._prepare_weights(**{name: has[name] for name in asked})[:3]
 
 
-def source_weights(source: Any, device: Any, **options: Any) -> Iterator[Tuple[str, Any]]:
-    """Those of a Source as both engines describe it: path or name, revision, prefix,
-    and where they are there a folder in it and patterns of its files."""
-    where: Any = source.model_or_path
-    patterns: Sequence[str] = getattr(source, "allow_patterns_overrides", None) or ()
-    if getattr(source, "subfolder", None):
-        where = os.path.join(where, source.subfolder)
-    if patterns and os.path.isdir(where):
-        where = sorted({file for pattern in patterns for file in
-                        glob.glob(os.path.join(where, pattern))})
-    prefix = getattr(source, "prefix", "")
-    options.setdefault("ranks", _ranks())
-    for name, tensor in weights(where, source.revision, device, **options):
-        yield prefix + name, tensor
+def loader_class() -> Any:
+    """A subclass of vLLM's default loader. `--model-loader-extra-config` takes effort,
+    require, window (bytes) and group beside what vLLM takes itself."""
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
+    class PenstockModelLoader(DefaultModelLoader):
+        """Only where the bytes come from is another."""
 
-class _Primary:  # pylint: disable=too-few-public-methods
-    """The model itself as a Source."""
+        def __init__(self, load_config: Any) -> None:
+            own = copy.copy(load_config)
+            self.penstock, own.model_loader_extra_config = \
+                options_of(load_config.model_loader_extra_config)
+            own.load_format = "auto"
+            self.penstock_device = "cpu"
+            super().__init__(own)
 
-    def __init__(self, model_config: Any, model: Any) -> None:
-        self.model_or_path = getattr(model_config, "model_weights", None) or model_config.model
-        self.revision = getattr(model_config, "revision", None)
-        self.allow_patterns_overrides = getattr(model, "allow_patterns_overrides", None)
+        def load_weights(self, model: Any, model_config: Any) -> Any:
+            kind = next((p.device for p in model.parameters() if p.device.type != "meta"), None)
+            self.penstock_device = cuda_or_cpu() if kind is None else kind
+            return super().load_weights(model, model_config)
+
+        def _get_weights_iterator(self, source: Any) -> Any:
+            _, files, safetensors = chosen_files(self, source)
+            if not safetensors or \
+                    getattr(self.load_config, "safetensors_load_strategy", None) == "torchao":
+                return super()._get_weights_iterator(source)
+            return file_weights(files, self.penstock_device, _ranks(), self.penstock,
+                                source.prefix)
+
+    return PenstockModelLoader
 
 
 def register() -> None:
     """Called by vLLM in each of its processes, once or more."""
     from vllm.model_executor.model_loader import register_model_loader
-    from vllm.model_executor.model_loader.base_loader import BaseModelLoader
-
-    @register_model_loader("penstock")
-    class PenstockModelLoader(BaseModelLoader):  # pylint: disable=unused-variable
-        """`--model-loader-extra-config` takes effort, require, window (bytes)."""
-
-        def __init__(self, load_config: Any) -> None:
-            super().__init__(load_config)
-            extra = dict(getattr(load_config, "model_loader_extra_config", None) or {})
-            unknown = set(extra) - {"effort", "require", "window"}
-            if unknown:
-                raise ValueError(f"load format penstock has no option {sorted(unknown)}: "
-                                 "effort, require, window")
-            self.options = extra
-            self.options["cache"] = getattr(load_config, "download_dir", None)
-
-        def download_model(self, model_config: Any) -> None:
-            """Nothing is downloaded: the model is in a folder or in the local cache."""
-
-        def _all(self, model: Any, model_config: Any) -> Iterator[Tuple[str, Any]]:
-            device = next(iter(model.parameters())).device
-            for source in (_Primary(model_config, model),
-                           *getattr(model, "secondary_weights", ())):
-                yield from source_weights(source, device, **self.options)
-
-        def load_weights(self, model: Any, model_config: Any) -> None:
-            model.load_weights(self._all(model, model_config))
+    register_model_loader("penstock")(loader_class())
 
 
-__all__ = ["register", "source_weights", "weights"]
+__all__ = ["loader_class", "register", "weights"]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plug-ins for vLLM and SGLang against the interfaces that these document. Neither
-engine is installed here: what stands in for them has the public names, signatures and
-checks of theirs (vLLM 0.32, SGLang's model_loader of 2026) and does with a loader what
-they do. Runs with torch and without."""
+engine is installed here: what stands in for them has the names, signatures and checks of
+theirs (vLLM 0.33, SGLang 0.5.23) and does with a loader what they do. Then the ranks of
+an engine, several processes. Runs with torch and without."""
 
 import abc
 import dataclasses
+import glob
 import os
+import subprocess
 import sys
 import tempfile
 import types
@@ -16,8 +18,9 @@ import unittest.mock
 import safetensors.numpy
 
 import penstock
-import penstock.vllm
 import tap
+from penstock import _engine
+from penstock._lib import open_device
 from reference import fill
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
@@ -41,7 +44,8 @@ class Model:
         self.keep, self.got, self.evaluated = keep, {}, False
 
     def parameters(self):
-        return iter([types.SimpleNamespace(device="cpu")])
+        device = type("device", (), {"type": "cpu", "__str__": lambda _: "cpu"})()
+        return iter([types.SimpleNamespace(device=device)])
 
     def named_modules(self):
         return []
@@ -80,6 +84,27 @@ class Engine(unittest.TestCase):
         self.assertEqual({n: v.tobytes() for n, v in want.items()}, got)
 
 
+def source_class(**more):
+    """A Source as both engines have it; each has fields of its own besides."""
+    fields = [("model_or_path", str), ("revision", object), ("prefix", str, ""),
+              ("fall_back_to_pt", bool, True), ("allow_patterns_overrides", object, None)]
+    return dataclasses.make_dataclass("Source", fields + [(n, object, v) for n, v in more.items()])
+
+
+def find(folder, patterns, other="*.bin"):
+    """What their _prepare_weights does with a folder."""
+    for pattern in patterns or ["*.safetensors", other]:
+        files = glob.glob(os.path.join(folder, pattern))
+        if files:
+            return files, pattern.endswith("safetensors") or bool(patterns)
+    raise RuntimeError("Cannot find any model weights")
+
+
+def around(hook, original):
+    """As SGLang's registry puts a hook of that kind into its place."""
+    return lambda *args, **how: hook(original, *args, **how)
+
+
 class Vllm(Engine):
     def setUp(self):
         super().setUp()
@@ -100,6 +125,38 @@ class Vllm(Engine):
                 self.load_weights(vllm_config.model, model_config)
                 return vllm_config.model.eval()
 
+        class DefaultModelLoader(BaseModelLoader):
+            Source = source_class(subfolder=None, is_unused_weight=None)
+
+            def __init__(self, load_config):
+                super().__init__(load_config)
+                unknown = set(load_config.model_loader_extra_config) - {"num_threads"}
+                if unknown:
+                    raise ValueError(f"Unexpected extra config keys {unknown}")
+
+            def _prepare_weights(self, model_name_or_path, subfolder, revision,
+                                 fall_back_to_pt, allow_patterns_overrides):
+                if self.load_config.load_format != "auto" or revision or not fall_back_to_pt:
+                    raise ValueError(f"Unknown load_format: {self.load_config.load_format}")
+                folder = os.path.join(model_name_or_path, subfolder or "")
+                return (folder, *find(folder, allow_patterns_overrides), "index")
+
+            def _get_weights_iterator(self, source):
+                return iter([("default", source.model_or_path)])
+
+            def get_all_weights(self, model_config, model):
+                yield from self._get_weights_iterator(self.Source(
+                    model_config.model, model_config.revision))
+                for source in getattr(model, "secondary_weights", ()):
+                    yield from self._get_weights_iterator(source)
+
+            def download_model(self, model_config):
+                self._prepare_weights(model_config.model, None, model_config.revision, True, None)
+
+            def load_weights(self, model, model_config):
+                if model.load_weights(self.get_all_weights(model_config, model)) == set():
+                    raise ValueError("Following weights were not initialized from checkpoint")
+
         def register_model_loader(load_format):
             def wrap(cls):
                 if not issubclass(cls, BaseModelLoader):
@@ -108,26 +165,34 @@ class Vllm(Engine):
                 return cls
             return wrap
 
+        def get_tp_group():
+            assert self.ranks is not None, "tensor model parallel group is not initialized"
+            return self.ranks
+
+        self.ranks, self.source = None, DefaultModelLoader.Source
         self.module("vllm")
+        self.module("vllm.distributed", get_tp_group=get_tp_group)
         self.module("vllm.model_executor")
         self.module("vllm.model_executor.model_loader",
                     register_model_loader=register_model_loader)
-        self.module("vllm.model_executor.model_loader.base_loader",
-                    BaseModelLoader=BaseModelLoader)
+        self.module("vllm.model_executor.model_loader.default_loader",
+                    DefaultModelLoader=DefaultModelLoader)
         from penstock.vllm import register
         register()
         register()  # vLLM says that a plug-in may be loaded more than once
 
-    def load(self, model, **extra):
+    def load(self, model, folder=DIR, **extra):
         config = types.SimpleNamespace(load_format="penstock", download_dir=None,
                                        model_loader_extra_config=extra)
         loader = self.registered[config.load_format](config)
-        model_config = types.SimpleNamespace(model=DIR, revision=None)
+        self.assertEqual((config.load_format, config.model_loader_extra_config),
+                         ("penstock", extra))  # it is vLLM's
+        model_config = types.SimpleNamespace(model=folder, revision=None)
         loader.download_model(model_config)
         return loader.load_model(types.SimpleNamespace(model=model), model_config)
 
     def test_load(self):
-        model = self.load(Model(), effort="fast")
+        model = self.load(Model(), effort="fast", num_threads=3)
         self.assertTrue(model.evaluated)
         self.same(model.got, ARRAYS)
 
@@ -137,65 +202,111 @@ class Vllm(Engine):
 
     def test_secondary(self):
         model = Model()
-        model.secondary_weights = [types.SimpleNamespace(
-            model_or_path=os.path.join(TMP, "more"), revision=None, subfolder="sub",
-            prefix="tower.", fall_back_to_pt=True, allow_patterns_overrides=["a*"])]
+        model.secondary_weights = [self.source(os.path.join(TMP, "more"), None, "tower.",
+                                               allow_patterns_overrides=["a*"], subfolder="sub")]
         self.same(self.load(model).got, {**ARRAYS, "tower.audio": MORE["audio"]})
 
+    def test_a_name_in_two_files(self):
+        """Engines take both, the later one last."""
+        folder = tempfile.mkdtemp(dir=TMP)
+        for i in range(2):
+            safetensors.numpy.save_file({"twice": fill("int8", (9,), i), f"n{i}": MORE["audio"]},
+                                        f"{folder}/{i}.safetensors")
+        self.same(self.load(Model(), folder).got,
+                  {"n0": MORE["audio"], "twice": fill("int8", (9,), 1), "n1": MORE["audio"]})
+
+    def test_other_files(self):
+        """What is not safetensors is left to vLLM, and so is what it misses."""
+        folder, model = tempfile.mkdtemp(dir=TMP), Model()
+        model.load_weights = lambda weights: model.got.update(weights)
+        with self.assertRaisesRegex(RuntimeError, "Cannot find"):
+            self.load(model, folder)
+        with open(os.path.join(folder, "a.bin"), "wb"):
+            pass
+        self.assertEqual(self.load(model, folder).got, {"default": folder})
+        model.load_weights = lambda weights: set(dict(weights)) & {"no"}
+        with self.assertRaisesRegex(ValueError, "not initialized"):
+            self.load(model)
+
     def test_refusals(self):
-        with self.assertRaisesRegex(ValueError, "no option .'speed'"):
+        with self.assertRaisesRegex(ValueError, "Unexpected extra config keys .'speed'"):
             self.load(Model(), speed=11)
         with self.assertRaisesRegex(ValueError, "effort of"):
             self.load(Model(), effort="loud")
+        with self.assertRaisesRegex(ValueError, "group is true or false"):
+            self.load(Model(), group="of eight")
 
-    def test_ranks(self):
-        """As many processes load at once as torch's group has."""
+    def test_processes(self):
+        """As many load at once as torch's group has."""
         for ready, ranks in ((False, 1), (True, 4)):
             group = types.SimpleNamespace(is_available=lambda: True, get_world_size=lambda: 4,
                                           is_initialized=lambda ready=ready: ready)
             torch = types.SimpleNamespace(distributed=group)
             with unittest.mock.patch.dict(sys.modules, torch=torch):
-                self.assertEqual(penstock.vllm._ranks(), ranks)
+                self.assertEqual(_engine.process_count(), ranks)
 
-    def test_entry_point(self):
-        """As the package announces it to vLLM."""
+    def test_ranks(self):
+        """Of another device than a GPU, ranks read together only when that is asked for."""
+        said = []
+
+        def everybody(value):
+            said.append(value)
+            return [value]
+
+        self.ranks = types.SimpleNamespace(world_size=2, rank_in_group=0,
+                                           all_gather_object=everybody)
+        self.same(self.load(Model()).got, ARRAYS)
+        self.assertIsNone(said[0][0])
+        self.same(self.load(Model(), group=True).got, ARRAYS)
+        self.assertEqual(said[1][0], _engine._here())
+
+    def test_entry_points(self):
+        """As the package announces them to the engines."""
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
         with open(os.path.join(root, "pyproject.toml"), encoding="utf-8") as f:
-            self.assertRegex(f.read(), r'entry-points\."vllm\.general_plugins"\]\n'
-                                       r'penstock = "penstock\.vllm:register"')
+            text = f.read()
+        for group, entry in (("vllm.general_plugins", "vllm:register"),
+                             ("sglang.srt.plugins", "sglang:plugin")):
+            self.assertIn(f'entry-points."{group}"]\npenstock = "penstock.{entry}"\n', text)
 
 
 class Sglang(Engine):
     def setUp(self):
         super().setUp()
 
+        class LoadConfig:
+            def __init__(self, load_format, extra=None, draft=None, load_group="default"):
+                self.load_format, self.draft_model_idx = load_format, draft
+                self.model_loader_extra_config, self.load_group = extra or {}, load_group
+                self._verify_load_format()
+
+            def _verify_load_format(self):
+                if isinstance(self.load_format, str) and self.load_format != "auto":
+                    raise ValueError(f"{self.load_format!r} is not a valid LoadFormat")
+
         class DefaultModelLoader:
             counter_before_loading_weights = 0.0
-
-            @dataclasses.dataclass
-            class Source:
-                model_or_path: str
-                revision: object
-                prefix: str = ""
-                fall_back_to_pt: bool = True
-                model_config: object = None
-
-                @classmethod
-                def init_new(cls, model_config, model):
-                    del model
-                    return cls(model_config.model_path, model_config.revision,
-                               model_config=model_config)
+            Source = source_class(model_config=None)
 
             def __init__(self, load_config):
                 self.load_config = load_config
                 if set(load_config.model_loader_extra_config) - {"num_threads"}:
                     raise ValueError("unexpected extra config")
 
-            def _get_weights_iterator(self, source):
-                return iter([("default", source.model_or_path)])
+            def _prepare_weights(self, model_name_or_path, revision, fall_back_to_pt,
+                                 allow_patterns_overrides=None):
+                if self.load_config.load_format != "auto" or revision or not fall_back_to_pt:
+                    raise ValueError(f"Unknown load_format: {self.load_config.load_format}")
+                return (model_name_or_path, *find(model_name_or_path, allow_patterns_overrides))
+
+            def _get_weights_iterator(self, source, *, resolved_source=None,
+                                      startup_prefetch_started=False):
+                del startup_prefetch_started
+                return iter([("default", (resolved_source or source).model_or_path)])
 
             def _get_all_weights(self, model_config, model):
-                yield from self._get_weights_iterator(self.Source.init_new(model_config, model))
+                yield from self._get_weights_iterator(self.Source(
+                    model_config.model_path, None, model_config=model_config))
                 for source in getattr(model, "secondary_weights", ()):
                     yield from self._get_weights_iterator(source)
 
@@ -204,32 +315,51 @@ class Sglang(Engine):
                 model.load_weights(self._get_all_weights(model_config, model))
                 return model.eval()
 
-        def get_model_loader(load_config):
+        class OtherLoader(DefaultModelLoader):
+            pass
+
+        def get_model_loader(load_config, model_config=None):
             if isinstance(load_config.load_format, type):
                 return load_config.load_format(load_config)
-            return loader.DefaultModelLoader(load_config)
+            other = getattr(model_config, "quantization", None)
+            return (OtherLoader if other else loader.DefaultModelLoader)(load_config)
+
+        def with_mtp(files, folder, index_file, hf_config):
+            self.assertEqual(index_file, "model.safetensors.index.json")
+            return files + [os.path.join(folder, hf_config)] if hf_config else files
+
+        def get_tp_group():
+            raise AttributeError("there is none yet")
 
         self.module("sglang")
         self.module("sglang.srt")
+        self.module("sglang.srt.distributed", get_tp_group=get_tp_group)
+        self.module("sglang.srt.configs")
+        self.module("sglang.srt.configs.load_config", LoadConfig=LoadConfig,
+                    LoadFormat=types.SimpleNamespace(AUTO="auto"))
         self.module("sglang.srt.model_loader")
-        loader = self.module("sglang.srt.model_loader.loader",
+        self.module("sglang.srt.model_loader.weight_utils", maybe_add_mtp_safetensors=with_mtp)
+        loader = self.module("sglang.srt.model_loader.loader", other=OtherLoader,
                              DefaultModelLoader=DefaultModelLoader,
                              get_model_loader=get_model_loader)
-        sys.modules["sglang.srt.model_loader"].loader = self.loader = loader
-        self.default = DefaultModelLoader
+        for name in ("loader", "weight_utils"):
+            setattr(sys.modules["sglang.srt.model_loader"], name,
+                    sys.modules[f"sglang.srt.model_loader.{name}"])
+        self.loader, self.default, self.config = loader, DefaultModelLoader, LoadConfig
 
-    def load(self, model, load_format, draft=None):
-        config = types.SimpleNamespace(load_format=load_format, model_loader_extra_config={},
-                                       download_dir=None, draft_model_idx=draft)
-        loader = self.loader.get_model_loader(config)
+    def load(self, model, load_format, draft=None, extra=None, **described):
+        config = self.config(load_format, extra, draft)
+        described = {"model_path": DIR, "hf_config": None, "quantization": None, **described}
+        model_config = types.SimpleNamespace(**described)
+        loader = self.loader.get_model_loader(config, model_config)
         self.assertIsInstance(loader, self.default)
         return loader, loader.load_model(
-            model_config=types.SimpleNamespace(model_path=DIR, revision=None),
+            model_config=model_config,
             device_config=types.SimpleNamespace(device="cpu", model=model))
 
     def test_as_load_format(self):
         from penstock.sglang import loader_class
-        loader, model = self.load(Model(), loader_class())
+        loader, model = self.load(Model(), loader_class(), extra={"effort": "fast"})
         self.assertTrue(model.evaluated)
         self.assertGreater(loader.counter_before_loading_weights, 0)
         self.same(model.got, ARRAYS)
@@ -244,6 +374,51 @@ class Sglang(Engine):
         self.same(model.got, {**ARRAYS, "draft.audio": MORE["audio"],
                               "draft.not": ARRAYS["layers.0.w"]})
 
+    def test_plugin(self):
+        """--load-format penstock, by SGLang's hooks and its list of choices."""
+        choices, hooks = ["auto"], {}
+        self.module("sglang.srt.plugins")
+        self.module("sglang.srt.plugins.hook_registry",
+                    HookType=types.SimpleNamespace(AROUND="around"),
+                    HookRegistry=types.SimpleNamespace(register=lambda target, hook, kind:
+                                                       hooks.update({target: (hook, kind)})))
+        self.module("sglang.srt.server_args", LOAD_FORMAT_CHOICES=choices,
+                    add_load_format_choices=choices.extend)
+        from penstock.sglang import plugin
+        plugin()
+        plugin()
+        self.assertEqual(choices, ["auto", "penstock"])
+        for target, (hook, kind) in hooks.items():
+            self.assertEqual(kind, "around")
+            module, _, name = target.rpartition(".")
+            place = self.config if module.endswith("LoadConfig") else sys.modules[module]
+            setattr(place, name, around(hook, getattr(place, name)))
+        loader, model = self.load(Model(), "penstock", extra={"window": 65536, "num_threads": 3})
+        self.assertIsNot(type(loader), self.default)
+        self.same(model.got, ARRAYS)
+        self.assertIs(type(self.loader.get_model_loader(self.config("auto"))), self.default)
+        other = self.loader.get_model_loader(self.config("penstock", {"group": False}),
+                                             types.SimpleNamespace(quantization="own"))
+        self.assertIs(type(other), self.loader.other)
+        with self.assertRaises(ValueError):
+            self.load(Model(), "tensorflow")
+
+    def test_files_that_are_chosen(self):
+        """Those that SGLang adds, and those that it has resolved before."""
+        from penstock.sglang import loader_class
+        _, model = self.load(Model(), loader_class(), hf_config="../more/sub/a.safetensors")
+        self.same(model.got, {**ARRAYS, **MORE})
+        loader = loader_class()(self.config("auto"))
+        resolved = types.SimpleNamespace(use_safetensors=True, model_or_path="resolved",
+                                         weight_files=(f"{TMP}/more/sub/a.safetensors",))
+        source = self.default.Source("nowhere", None, "p.")
+        got = loader._get_weights_iterator(source, resolved_source=resolved,
+                                           startup_prefetch_started=True)
+        self.same({name: raw(t) for name, t in got}, {"p.audio": MORE["audio"]})
+        resolved.use_safetensors = False
+        self.assertEqual(list(loader._get_weights_iterator(source, resolved_source=resolved)),
+                         [("default", "resolved")])
+
     def test_one_layer_of_a_draft(self):
         """What picks among all weights is left to SGLang's own."""
         from penstock.sglang import loader_class
@@ -251,6 +426,126 @@ class Sglang(Engine):
         model.load_weights = lambda weights: model.got.update(weights)
         _, model = self.load(model, loader_class(), draft=1)
         self.assertEqual(model.got, {"default": DIR})
+
+    def test_load_group(self):
+        """SGLang says which ranks load together, or that none do."""
+        from penstock import sglang
+        group = types.SimpleNamespace(world_size=2)
+        for said, want in ((None, None), (group, group), ("default", None)):
+            self.assertIs(sglang._ranks(types.SimpleNamespace(load_group=said)), want)
+
+
+# A rank of an engine on a GPU of its own: what it got goes into a file, and what it has
+# read by itself is told. The engine's ranks find each other by files.
+RANK = """
+import logging, os, sys, time
+import penstock
+from penstock import _engine, _model
+model, folder, rank, ranks, hosts, mode = sys.argv[1:]
+rank, ranks, hosts = int(rank), int(ranks), int(hosts)
+logging.basicConfig(format="%(message)s")
+_engine.framework_of = _model.framework_of = lambda name: "dlpack"
+
+class Ranks:
+    world_size, rank_in_group, turn = ranks, rank, 0
+    def all_gather_object(self, value):
+        said = [f"{folder}/said.{self.turn}.{r}" for r in range(ranks)]
+        self.turn += 1
+        with open(said[rank] + ".new", "w") as f:
+            f.write(repr(value))
+        os.rename(said[rank] + ".new", said[rank])
+        until = time.monotonic() + 60
+        while not all(map(os.path.exists, said)):
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        return [eval(open(path).read()) for path in said]
+
+read, load, here = [0, 0], _model.Model.load, _engine._here
+def counted(*args, **how):
+    got = load(*args, **how)
+    read[0] += got[1].read
+    read[1] += 1
+    return got
+_model.Model.load = counted
+_engine._here = lambda: (*here(), rank * hosts // ranks)
+if mode == "shut" and rank == 1:
+    os.environ["XDG_RUNTIME_DIR"] = "/proc"
+_engine.JOIN_S = 1.0 if mode == "shut" else 60.0
+files = [os.path.join(model, name) for name in os.listdir(model)]
+options = {"window": 4 << 20} if mode != "alone" else {"group": False}
+got = {}
+for name, tensor in _engine.file_weights(files, rank, Ranks(), options, "m."):
+    if mode == "dies" and rank == 1:
+        os._exit(7)
+    got[name] = tensor if read[1] else penstock.allocate(tensor.dtype, tensor.shape, rank)
+    if not read[1]:
+        penstock.load_into([os.path.join(model, f) for f in os.listdir(model)],
+                           {name[2:]: got[name]})
+penstock.save_file(got, f"{folder}/{rank}.safetensors")
+print(*read)
+"""
+
+
+BIG = {f"{i}": fill("int16", (512, 1000 + i), i) for i in range(8)}
+
+
+class Together(Engine):
+    """The ranks of an engine, a process and a GPU each."""
+
+    def ranks(self, ranks, hosts=1, mode=""):
+        folder = tempfile.mkdtemp(dir=TMP)
+        env = dict(os.environ, PENSTOCK_STANDIN_DEVICES=str(ranks), XDG_RUNTIME_DIR=folder)
+        started = [subprocess.Popen([sys.executable, "-c", RANK, self.folder, folder,
+                                     str(rank), str(ranks), str(hosts), mode], env=env, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                   for rank in range(ranks)]
+        said = [p.communicate(timeout=90) for p in started]
+        if mode == "dies":
+            return [(p.returncode, err) for p, (_, err) in zip(started, said)]
+        self.assertEqual([p.returncode for p in started], [0] * ranks, said)
+        for rank in range(ranks):
+            got = safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
+            self.same({n.removeprefix("m."): v.tobytes() for n, v in got.items()}, BIG)
+        return [(*map(int, out.split()), err) for out, err in said]
+
+    def setUp(self):
+        super().setUp()
+        if os.environ.get("PENSTOCK_STANDIN") == "0":
+            try:
+                open_device(3)
+            except penstock.PenstockError as error:
+                self.skipTest(f"4 GPUs are wanted: {error}")
+        self.folder = tempfile.mkdtemp(dir=TMP)
+        for i in range(2):
+            safetensors.numpy.save_file({n: BIG[n] for n in list(BIG)[4 * i:4 * i + 4]},
+                                        f"{self.folder}/{i}.safetensors")
+        self.bytes = sum(v.nbytes for v in BIG.values())
+
+    def test_one_host(self):
+        """Each reads a part, all have all of it, through windows smaller than the model."""
+        said = self.ranks(4)
+        self.assertTrue(all(loads == 4 and not err for _, loads, err in said), said)
+        self.assertLessEqual(sum(read for read, *_ in said), self.bytes * 1.05)
+
+    def test_two_hosts(self):
+        """Those of a host together, each host by itself."""
+        said = self.ranks(4, hosts=2)
+        for pair in (said[:2], said[2:]):
+            read = sum(one[0] for one in pair)
+            self.assertGreaterEqual(read, self.bytes)
+            self.assertLessEqual(read, self.bytes * 1.05)
+
+    def test_alone(self):
+        """When told so, and when one of them cannot join: all of them, with the reason."""
+        self.assertEqual(self.ranks(2, mode="alone"), [(0, 0, "")] * 2)
+        for _, loads, err in self.ranks(2, mode="shut"):
+            self.assertEqual(loads, 0)
+            self.assertIn("each rank reads the model for itself: ", err)
+
+    def test_one_that_dies(self):
+        (code, err), (died, _) = self.ranks(2, mode="dies")
+        self.assertEqual((code, died), (1, 7))
+        self.assertIn("rank 1", err.splitlines()[-1])
 
 
 if __name__ == "__main__":
