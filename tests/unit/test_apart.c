@@ -282,7 +282,6 @@ static int refuse(unsigned nr, unsigned code)
 }
 
 #define CANNOT_REFUSE 200
-#define NOT_BUILT 210
 
 /* `what` is "CALL ERRNO"; the reason why the engine is not what it might be. */
 static int engine_without(const char *what)
@@ -312,7 +311,7 @@ static int engine_without(const char *what)
 	penstock_close(req.storage);
 	penstock_device_close(host);
 	if (why.engine_why == PENSTOCK_WHY_NONE && strcmp(why.engine, "uring") != 0)
-		return NOT_BUILT;
+		return CANNOT_REFUSE + 5;
 	return (int)why.engine_why;
 }
 
@@ -334,7 +333,7 @@ static void engines(void **state)
 	(void)state;
 	if (base == PENSTOCK_WHY_NO_URING)
 		test_skip("io_uring is refused here");
-	if (base == NOT_BUILT)
+	if (base == PENSTOCK_WHY_NOT_BUILT)
 		test_skip("this build has no io_uring");
 	assert_true(base == PENSTOCK_WHY_NONE || base == PENSTOCK_WHY_MEMLOCK);
 	for (unsigned i = 0; i < COUNT(cases); i++) {
