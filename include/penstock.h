@@ -235,8 +235,10 @@ PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *op
 /*
  * Ends the writing of a storage: cuts it to its exact length and, with `durable`,
  * returns only when data and name survive a power cut. For PENSTOCK_O_REPLACE it
- * also puts it in its place. Reading and writing may go on after it. -EBUSY while a
- * request is in flight. May block.
+ * also puts it in its place. Reading and writing may go on after it. Once data could
+ * not be brought to the drive, no commit of this open can be durable: the kernel has
+ * given those bytes up, so open it anew and write again. -EBUSY while a request is in
+ * flight. May block.
  */
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
@@ -483,7 +485,9 @@ struct penstock_late {
 };
 
 /* penstock_req.flags */
-#define PENSTOCK_R_DURABLE 0x1u /* a write completes when it survives a power cut */
+#define PENSTOCK_R_DURABLE 0x1u /* a write completes when it survives a power cut; where
+				 * the kernel has lost bytes of the storage, all durable
+				 * requests that were under way say so */
 #define PENSTOCK_R_EXACT 0x2u	/* fewer bytes than asked is an error (-ENODATA) */
 #define PENSTOCK_R_DETACHED 0x4u /* with stream: no completion is listed, the result
 				  * goes to late->result and the place frees itself */

@@ -278,6 +278,7 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, str
 	req->require = from.require;
 	req->effort = from.effort;
 	req->flags = from.flags;
+	req->losses = atomic_load_explicit(&req->st->losses, memory_order_relaxed);
 	req->priority = (unsigned)(from.priority + 4);
 	req->deadline_ns = from.deadline_ns;
 	req->user = from.user;

@@ -4,6 +4,7 @@
  * caller's for a borrowed lane. Nothing here allocates, locks or logs once the
  * lane is open, except that a caller's lane opens a copier at its first copy to a device.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -144,12 +145,22 @@ static int take_inbox(struct pst_lane *lane)
 	return taken;
 }
 
+/* A storage says only once that bytes were lost. Those of every request that was under way
+ * may be among them. */
 static void synced(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
 
+	if (io->result < 0 && io->result != -ECANCELED && io->result != -EINTR &&
+	    io->result != -EAGAIN) /* these lose nothing */
+		atomic_fetch_add(&req->st->losses, 1);
+	else if (io->result >= 0 && atomic_load(&req->st->losses) != req->losses)
+		io->result = pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
+					    "another request's sync failed while this one was "
+					    "under way, and may have lost bytes of it: write it "
+					    "again");
 	if (io->result < 0)
 		pst_req_fail(req, lane, &io->err);
 	pst_chunk_put(chunk);

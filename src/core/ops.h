@@ -95,6 +95,7 @@ struct penstock_storage {
 	_Atomic uint64_t route_serials[2][PST_DEVICES_MAX]; /* of routes' devices; set after them */
 	struct pst_storage_facts facts;
 	_Atomic unsigned inflight; /* requests */
+	_Atomic unsigned losses; /* syncs that failed; whose bytes they lost nobody knows */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
 	_Atomic bool kept;	/* a lane keeps something of it until it closes */
 	unsigned generation;	/* of the process that opened it, see objects.h */
@@ -150,6 +151,7 @@ struct pst_io {
 	unsigned tries;		/* the storage's: calls in a row that moved nothing */
 	void (*then)(struct pst_io *io); /* the storage's: done, while it waits itself */
 	bool held;		/* the storage's: others wait for it */
+	unsigned marks, remade;	/* the storage's: of the file when it began, how often since */
 };
 
 struct pst_storage_ops {

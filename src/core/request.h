@@ -68,6 +68,7 @@ struct pst_request {
 	enum penstock_class require;
 	enum penstock_effort effort;
 	unsigned flags, priority;
+	unsigned losses; /* the storage's, when it came */
 	uint64_t deadline_ns;
 	int forced; /* path index, -1: the plan decides */
 	const struct pst_path_ops *wrap; /* starts chunks in their path's place, or NULL */

@@ -87,6 +87,26 @@ static bool again(struct pst_io *io, int code)
 	return true;
 }
 
+/* A direct write is whole. True: it is to be made again, from its start. */
+static bool once_more(struct pst_io *io)
+{
+	struct iovec *one = &io->one;
+	int ret = pst_file_remake(io);
+
+	if (!ret) {
+		end(io, (int64_t)io->len);
+		return false;
+	}
+	if (ret < 0 || io->iov != one || io->iov_count != 1) {
+		fail(io, -EIO);
+		return false;
+	}
+	one->iov_base = (char *)one->iov_base - (io->len - one->iov_len);
+	one->iov_len = io->len;
+	io->call.off = io->off;
+	return true;
+}
+
 /* Takes in how a call ended: whole, at the end of the file, short, or failed. True: what
  * is left of the io is to be carried; false: it has ended. */
 static bool take(struct pst_io *io)
@@ -101,11 +121,15 @@ static bool take(struct pst_io *io)
 	io->engine_why = call->engine_why;
 	if (n == -EINTR || n == -EAGAIN)
 		return again(io, (int)n);
-	io->tries = 0;
 	if (n < 0) {
+		if (io->op == PST_IO_SYNC && pst_file_forgive(file, -(int)n))
+			return again(io, (int)n);
+		if (io->op == PST_IO_SYNC)
+			pst_file_lose(file, -(int)n);
 		fail(io, (int)n);
 		return false;
 	}
+	io->tries = 0;
 	if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
 			fail(io, -EIO); /* a write of nothing is no end of file */
@@ -121,6 +145,8 @@ static bool take(struct pst_io *io)
 	/* O_DIRECT ends off the grid only at the end of the file. */
 	if (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
 				  (uint64_t)n % facts->off_align)) {
+		if (io->op == PST_IO_DRAIN && (io->flags & PST_IO_DIRECT))
+			return once_more(io);
 		end(io, (int64_t)so_far);
 		return false;
 	}
@@ -192,6 +218,8 @@ static int start(struct pst_io *io, enum pst_io_op op)
 	call->done = called;
 	io->tries = 0;
 	io->held = false;
+	if (direct)
+		pst_file_begin(io);
 	if (op == PST_IO_DRAIN && file->fd_direct >= 0 && !pst_gate_enter(io, let_in))
 		return 0;
 	ret = carry(io);
@@ -212,10 +240,17 @@ static int file_drain(struct pst_io *io)
 
 static int file_sync(struct pst_io *io)
 {
+	int ret;
+
 	io->len = 0;
 	io->iov = &io->one;
 	io->iov_count = 0;
-	return start(io, PST_IO_SYNC);
+	ret = start(io, PST_IO_SYNC);
+	if (ret == -EAGAIN) { /* the engine has no room, and nobody asks again */
+		io->flags |= PST_IO_NOW;
+		ret = carry(io);
+	}
+	return ret;
 }
 
 /* Everything with a path in it that no other storage claims. */

@@ -24,6 +24,11 @@ struct pst_file {
 	char *temp;	  /* the name until commit, NULL: path itself */
 	_Atomic int cachestat_error; /* 0: works, else the errno that says why not */
 	bool overlay;	  /* cachestat answers 0 there */
+	_Atomic bool looking;	   /* one at a time: file_sync.c */
+	_Atomic unsigned marks;	   /* how often the kernel said that something was wrong */
+	_Atomic unsigned forgiven; /* so many of them were no loss */
+	_Atomic int lost;	   /* the errno of a sync that failed; 0: none has */
+	bool tells_loss;	   /* syncfs knows of what the page cache has lost */
 	uint64_t place_key, place_bytes; /* which file this is, and parts of it: file_gate.c */
 };
 
@@ -41,6 +46,17 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
 /* What the page cache holds, by cachestat. */
 enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
 				      enum penstock_why *why);
+
+/* file_sync.c: what a sync means. Direct writes: where one begins, and when it has ended:
+ * 1: it has to be made again, -EIO: once too often. */
+void pst_file_begin(struct pst_io *io);
+int pst_file_remake(struct pst_io *io);
+/* A sync failed with this errno. True: nothing is lost, it can be made again. May block. */
+bool pst_file_forgive(struct pst_file *file, int code);
+/* Else: bytes are lost that may be anybody's. */
+void pst_file_lose(struct pst_file *file, int code);
+/* Everything that was ever written is on the drive, or -errno. May block. */
+int pst_file_settle(struct pst_file *file, struct pst_err *err);
 
 /* file_gate.c: keeps a write apart from those that must not be on their way with it. */
 void pst_gate_open(struct pst_file *file, const struct stat *stat);

@@ -114,19 +114,27 @@ static bool is_memory(const struct pst_mount *mount)
 	       (mount->fs == PST_FS_OVERLAY && !strcmp(mount->upper_fs, "tmpfs"));
 }
 
-/* File systems that keep large files in large folios, by the kernel's version: each
- * page that is registered or mapped then costs a fraction. ext4 since 6.16, xfs since
- * 5.18. */
-static bool large_folios(enum pst_fs fs)
+static bool kernel_has(unsigned major_min, unsigned minor_min)
 {
 	struct utsname name;
 	unsigned major = 0, minor = 0;
 
 	if (uname(&name) || sscanf(name.release, "%u.%u", &major, &minor) != 2)
 		return false;
-	if (fs == PST_FS_EXT4)
-		return major > 6 || (major == 6 && minor >= 16);
-	return fs == PST_FS_XFS && (major > 5 || (major == 5 && minor >= 18));
+	return major > major_min || (major == major_min && minor >= minor_min);
+}
+
+/* File systems that keep large files in large folios, by the kernel's version: each
+ * page that is registered or mapped then costs a fraction. */
+static bool large_folios(enum pst_fs fs)
+{
+	return (fs == PST_FS_EXT4 && kernel_has(6, 16)) || (fs == PST_FS_XFS && kernel_has(5, 18));
+}
+
+/* syncfs gives errors of writing back since 5.8; these two leave it no others to give. */
+static bool tells_loss(enum pst_fs fs)
+{
+	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
 }
 
 /* What lay beneath a mount a moment ago still does: callers that open a file for each of
@@ -249,6 +257,7 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 	pst_blockstack_text(&stack, facts->text, sizeof(facts->text));
 	file->overlay = stack.mount.fs == PST_FS_OVERLAY;
 	facts->mapped_quick = large_folios(stack.mount.fs);
+	file->tells_loss = !file->is_block && tells_loss(stack.mount.fs);
 	facts->listed = pst_blockstack_direct_ok(&stack, why, sizeof(why)) &&
 			pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why,
 						sizeof(why));

@@ -366,8 +366,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%s was given up, open it again", file->path);
 	ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
-	if (!ret && durable && fsync(file->fd))
-		ret = fail_path(err, errno, "cannot sync", file->path ? file->path : "descriptor");
+	if (!ret && durable)
+		ret = pst_file_settle(file, err);
 	if (!ret && file->replace && !file->placed && !file->committed) {
 		if (rename(file->temp, file->path))
 			ret = fail_path(err, errno, "cannot put in its place:", file->path);
