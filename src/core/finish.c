@@ -204,23 +204,28 @@ static bool get(struct pst_request *req)
 	return false;
 }
 
+/* Those that may have begun something of it. */
+static void tell_lanes(struct pst_request *req)
+{
+	struct pst_own *own = req->q->own;
+
+	if (req->home)
+		pst_pump_cancel(req->home->pump);
+	else if (own && pst_own_takes(own, req))
+		pst_own_cancel(own);
+}
+
 /* Lanes look at the mark before each claim; what has begun runs to its end, unless its
- * storage can end it. Another thread may harvest it just now and the place be used again:
- * the next use has another generation and is not meant. */
+ * storage can end it. The place may be used again meanwhile: while a reference is held
+ * it is not, and the next use has another generation and is not meant. */
 void pst_req_stop(struct pst_request *req, uint32_t generation)
 {
-	struct pst_own *own;
-
-	pst_req_cancel(req, generation);
 	if (!get(req))
-		return;
-	own = req->q->own;
-	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation &&
-	    req->st->ops->cancel) {
-		if (req->home)
-			pst_pump_cancel(req->home->pump);
-		else if (own && pst_own_takes(own, req))
-			pst_own_cancel(own);
+		return; /* it has ended */
+	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
+		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
+		if (req->st->ops->cancel)
+			tell_lanes(req);
 	}
 	pst_req_put(req);
 }

@@ -90,7 +90,7 @@ struct pst_request {
 	_Atomic unsigned spread;      /* lanes that have had it */
 	_Atomic uint32_t look;	      /* residency: KiB worth asking for at once */
 	_Atomic int trial;	      /* enum pst_trial */
-	_Atomic uint64_t cancelled;   /* 1 + the generation that is to end; 0: none */
+	_Atomic bool cancelled;	      /* by pst_req_stop */
 	_Atomic int failed;	      /* first failure, -errno */
 	_Atomic enum pst_phase phase; /* changed by the lane that ends one */
 	_Atomic bool sync_taken;      /* by the lane that makes it durable */
@@ -115,16 +115,9 @@ static inline void pst_req_forget(struct pst_request *req)
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
 }
 
-/* The mark of pst_req_stop. */
-static inline void pst_req_cancel(struct pst_request *req, uint32_t generation)
-{
-	atomic_store_explicit(&req->cancelled, (uint64_t)generation + 1, memory_order_relaxed);
-}
-
 static inline bool pst_req_cancelled(struct pst_request *req)
 {
-	return atomic_load_explicit(&req->cancelled, memory_order_relaxed) ==
-	       (uint64_t)atomic_load_explicit(&req->generation, memory_order_relaxed) + 1;
+	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
 /* What is known of unknown residency: the first chunk was timed. */
