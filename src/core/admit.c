@@ -7,8 +7,8 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/queue.h"
@@ -17,14 +17,6 @@
 
 #define KNOWN_FLAGS (PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED)
 #define LOOK_FIRST_KIB 8192u /* residency is first asked for this much */
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static int check(const struct penstock_queue *q, const struct penstock_req *from,
 		 struct pst_err *err)
@@ -284,7 +276,7 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, str
 	req->user = from.user;
 	req->done = from.done;
 	req->stream = from.stream;
-	req->start_ns = now_ns();
+	req->start_ns = pst_now_ns();
 	ret = pst_take(&req->late, sizeof(req->late), from.late, "penstock_late", err);
 	if (!ret)
 		ret = take_path(req, from.path, err);

@@ -6,20 +6,12 @@
  */
 #include <stdatomic.h>
 #include <stddef.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/lane.h"
 #include "core/log.h"
 #include "core/route.h"
 #include "core/stats.h"
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 {
@@ -169,7 +161,7 @@ static void count(const struct pst_chunk *chunk, int result)
 {
 	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
 	unsigned op = chunk->req->op;
-	uint64_t ns = now_ns() - chunk->start_ns;
+	uint64_t ns = pst_now_ns() - chunk->start_ns;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
 	if (!result) /* as reports have it */

@@ -5,8 +5,7 @@
  * alignment decides; the order of paths was fixed by the plan. Lock-free: the only
  * shared word is req->next.
  */
-#include <time.h>
-
+#include "core/clock.h"
 #include "core/pump.h"
 #include "core/request.h"
 #include "core/route.h"
@@ -14,14 +13,6 @@
 #define LOOK_MIN (64u << 10) /* a mixed range this short is read as cold */
 /* Asking costs a look at each folio: 32 us for 128 MiB of large ones, 2 ms of small. */
 #define PST_LOOK_MAX (128u << 20)
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 /* Where a claim stands: the storage bytes at `off`, at most `len` of them. */
 struct place {
@@ -309,7 +300,7 @@ static bool too_late(struct pst_request *req, struct pst_lane *lane)
 		pst_req_give_up(req, lane, &err);
 		return true;
 	}
-	if (req->deadline_ns && now_ns() > req->deadline_ns) {
+	if (req->deadline_ns && pst_now_ns() > req->deadline_ns) {
 		pst_fail(&err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
 		pst_req_give_up(req, lane, &err);
 		return true;
@@ -383,7 +374,7 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	chunk->pad = pad;
 	chunk->path = (uint8_t)path;
 	chunk->residency = (uint8_t)residency;
-	chunk->start_ns = now_ns();
+	chunk->start_ns = pst_now_ns();
 	return chunk;
 }
 

@@ -5,8 +5,8 @@
  * is put together by the caller's thread when it harvests.
  */
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/queue.h"
@@ -14,14 +14,6 @@
 #include "core/route.h"
 #include "core/stats.h"
 #include "core/stream.h"
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void add(_Atomic uint64_t *at, uint64_t value)
 {
@@ -175,7 +167,7 @@ void pst_req_put(struct pst_request *req)
 {
 	if (atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) != 1)
 		return;
-	req->end_ns = now_ns();
+	req->end_ns = pst_now_ns();
 	req->result = result_of(req);
 	if (req->result < 0)
 		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);

@@ -10,16 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/objects.h"
 #include "core/queue.h"
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void signal_fd(struct penstock_queue *q)
 {
@@ -198,7 +191,7 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 {
 	struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
 	struct timespec ts, *timeout = NULL;
-	uint64_t now = now_ns();
+	uint64_t now = pst_now_ns();
 
 	if (until_ns) {
 		uint64_t left = until_ns > now ? until_ns - now : 0;
@@ -219,7 +212,7 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
  * harvest again. */
 static bool foreseen(struct penstock_queue *q, uint64_t until_ns)
 {
-	uint64_t now = now_ns();
+	uint64_t now = pst_now_ns();
 
 	if (now < q->look_from) {
 		sleep_on(q, until_ns && until_ns < q->look_from ? until_ns : q->look_from);
@@ -240,14 +233,14 @@ static int64_t left_us(uint64_t until_ns)
 
 	if (!until_ns)
 		return -1;
-	now = now_ns();
+	now = pst_now_ns();
 	return until_ns > now ? (int64_t)((until_ns - now + 999) / 1000) : 0;
 }
 
 int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min, unsigned max,
 		  int64_t timeout_ns)
 {
-	uint64_t until = timeout_ns < 0 ? 0 : now_ns() + (uint64_t)timeout_ns;
+	uint64_t until = timeout_ns < 0 ? 0 : pst_now_ns() + (uint64_t)timeout_ns;
 	int ret = misuse(q);
 	unsigned have = 0;
 
@@ -261,7 +254,7 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 	for (;;) {
 		have = harvest(q, done, have, max);
 		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
-		    (until && now_ns() >= until))
+		    (until && pst_now_ns() >= until))
 			break;
 		if (q->own)
 			pst_own_turn(q->own, left_us(until));

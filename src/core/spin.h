@@ -10,7 +10,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
+
+#include "core/clock.h"
 
 #define PST_SPIN_NS 50000u
 /* For short requests that are to be fast: so long nobody sleeps, every time. A
@@ -30,15 +31,13 @@ struct pst_spin {
 /* Nothing was there. True: look again; false: sleep now. */
 static inline bool pst_spin_on(struct pst_spin *spin)
 {
-	struct timespec ts;
 	uint64_t now;
 
 	if (spin->left && !spin->fast) {
 		spin->left--;
 		return false;
 	}
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	now = (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+	now = pst_now_ns();
 	if (!spin->since)
 		spin->since = now;
 	if (now - spin->since < (spin->fast ? PST_SPIN_FAST_NS : PST_SPIN_NS))

@@ -6,8 +6,8 @@
 #include "core/stream.h"
 
 #include <stdlib.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/lane.h"
 #include "core/queue.h"
 
@@ -226,20 +226,12 @@ static void begin(struct pst_lane *lane, struct pst_request *req)
 		pst_req_put(req);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* A context that broke under another's work takes all streams with it, in silence. */
 static bool broken(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
 	struct pst_copyq *copyq;
-	uint64_t now = now_ns();
+	uint64_t now = pst_now_ns();
 	int ret;
 
 	if (!dev->ops->alive || now - lane->watch_asked_ns < ALIVE_NS)
@@ -259,7 +251,7 @@ static bool too_late(struct pst_request *req, struct pst_err *err)
 	if (pst_req_cancelled(req))
 		return pst_fail(err, PENSTOCK_WHY_CANCELLED,
 				"cancelled by the caller before its stream came to it");
-	if (!req->deadline_ns || now_ns() <= req->deadline_ns)
+	if (!req->deadline_ns || pst_now_ns() <= req->deadline_ns)
 		return false;
 	return pst_fail(err, PENSTOCK_WHY_DEADLINE,
 			"the deadline passed before its stream came to it");

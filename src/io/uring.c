@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/ops.h"
 #include "io/engines.h"
@@ -38,7 +39,7 @@ struct pst_engine {
 	bool registered;
 	struct iovec slots;
 	unsigned failures;	/* of io_uring_enter, in a row */
-	uint64_t failed_us;	/* when it failed last */
+	uint64_t failed_ns;	/* when it failed last */
 	bool gave_up;		/* the heir carries what comes */
 	const struct pst_engine_ops *heir_ops;
 	struct pst_engine *heir; /* another engine's: only for its table */
@@ -158,14 +159,6 @@ static void prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
 
 /* ---- giving up ---- */
 
-static uint64_t now_us(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000;
-}
-
 static int pass_on(struct pst_engine *engine, struct pst_call *call)
 {
 	call->engine = engine->heir_ops->name;
@@ -207,7 +200,7 @@ static void entered(struct pst_engine *engine, int ret)
 		engine->failures = 0;
 		return;
 	}
-	engine->failed_us = now_us();
+	engine->failed_ns = pst_now_ns();
 	if (++engine->failures == FAILURES_MAX)
 		give_up(engine, ret);
 }
@@ -215,7 +208,7 @@ static void entered(struct pst_engine *engine, int ret)
 static bool may_enter(const struct pst_engine *engine)
 {
 	return !engine->gave_up &&
-	       (!engine->failures || now_us() - engine->failed_us >= RETRY_US);
+	       (!engine->failures || pst_now_ns() - engine->failed_ns >= RETRY_US * 1000u);
 }
 
 /* Hands the kernel what there is for it. */

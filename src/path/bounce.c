@@ -8,8 +8,7 @@
  * so that each is on its way to the device while the next is copied. The first
  * chunk of a request whose residency cannot be asked is timed.
  */
-#include <time.h>
-
+#include "core/clock.h"
 #include "core/pump.h"
 #include "core/route.h"
 #include "path/paths.h"
@@ -43,14 +42,6 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	facts->lanes = pump->lane_count;
 	facts->quick = true;
 	return 0;
-}
-
-static uint64_t now_us(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000u + (uint64_t)ts.tv_nsec / 1000;
 }
 
 static void in_place_done(struct pst_io *io)
@@ -99,7 +90,7 @@ static int start_any(struct pst_chunk *chunk, unsigned flags)
 static int start(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
-	uint64_t began, took;
+	uint64_t began, took; /* ns, us */
 	uint64_t len = chunk->len;
 	int ret;
 
@@ -111,9 +102,9 @@ static int start(struct pst_chunk *chunk)
 	/* Unknown: time this one. It may have ended when start_any returns, so hold on
 	 * to its request. */
 	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
-	began = now_us();
+	began = pst_now_ns();
 	ret = start_any(chunk, PST_IO_NOW);
-	took = now_us() - began;
+	took = (pst_now_ns() - began) / 1000;
 	if (!ret)
 		atomic_store_explicit(&req->trial,
 				      took <= WARM_BASE_US + len / WARM_BYTES_US ? PST_TRIAL_WARM

@@ -22,6 +22,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/route.h"
@@ -143,14 +144,6 @@ static struct {
 	unsigned generation; /* of the process that has the thread, plus one */
 } late = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static void *late_main(void *arg)
 {
 	pthread_mutex_lock(&late.lock);
@@ -162,7 +155,7 @@ static void *late_main(void *arg)
 			pthread_cond_wait(&late.more, &late.lock);
 			continue;
 		}
-		if (now_ns() < io->off) {
+		if (pst_now_ns() < io->off) {
 			until.tv_sec = (time_t)(io->off / 1000000000u);
 			until.tv_nsec = (long)(io->off % 1000000000u);
 			pthread_cond_timedwait(&late.more, &late.lock, &until);
@@ -214,7 +207,7 @@ static void finish(struct pst_chunk *chunk)
 	}
 	io->lane = chunk->lane;
 	io->done = end;
-	io->off = now_ns() + draw(spec, chunk, FAULTS) % (spec->delay_us + 1) * 1000;
+	io->off = pst_now_ns() + draw(spec, chunk, FAULTS) % (spec->delay_us + 1) * 1000;
 	pthread_mutex_lock(&late.lock);
 	if (late_start()) {
 		pthread_mutex_unlock(&late.lock);

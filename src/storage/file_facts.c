@@ -18,9 +18,9 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "storage/blockstack.h"
 #include "storage/file.h"
 
@@ -151,14 +151,6 @@ static struct recent {
 /* Never waited for: in the child of a fork it may be held by nobody who is there. */
 static pthread_mutex_t recent_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static bool is_same(const struct pst_blockstack_in *a, const struct pst_blockstack_in *b)
 {
 	return a->major == b->major && a->minor == b->minor && a->is_block == b->is_block &&
@@ -167,7 +159,7 @@ static bool is_same(const struct pst_blockstack_in *a, const struct pst_blocksta
 
 static bool recall(const struct pst_blockstack_in *in, struct pst_blockstack *stack)
 {
-	uint64_t now = now_ns();
+	uint64_t now = pst_now_ns();
 	bool found = false;
 
 	if (pthread_mutex_trylock(&recent_lock))
@@ -191,7 +183,7 @@ static void remember(const struct pst_blockstack_in *in, const struct pst_blocks
 	for (unsigned i = 1; i < RECENT_MAX; i++)
 		if (recents[i].read_ns < oldest->read_ns)
 			oldest = &recents[i];
-	*oldest = (struct recent){*in, *stack, now_ns()};
+	*oldest = (struct recent){*in, *stack, pst_now_ns()};
 	pthread_mutex_unlock(&recent_lock);
 }
 
