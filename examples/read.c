@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file into device memory by one call, and which path its bytes took.
+ *
+ *	read FILE [DEVICE]
+ *
+ * DEVICE is auto unless named: the first GPU, else host memory. What is not checked
+ * here cannot fail.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <penstock.h>
+
+/* The library says what failed and what to do. */
+static int fail(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, penstock_errmsg());
+	return 1;
+}
+
+static int read_all(struct penstock_storage *st, struct penstock_device *dev, void *buf,
+		    uint64_t len)
+{
+	struct penstock_seg seg = {.buf = buf, .dev = dev, .row_len = len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	int64_t n;
+
+	/* penstock_read does the same, and keeps the report to itself. */
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	n = penstock_transfer(&req, &report);
+	if (n < 0)
+		return fail("reading");
+	printf("%" PRId64 " bytes into %s by %s in %.3f ms\n", n, penstock_device_name(dev),
+	       report.path, (double)(report.end_ns - report.start_ns) / 1e6);
+	for (unsigned i = 0; i < report.path_count; i++)
+		if (report.paths[i].bytes)
+			printf("  %-8s %" PRIu64 " bytes\n", report.paths[i].name,
+			       report.paths[i].bytes);
+		else if (report.paths[i].why != PENSTOCK_WHY_NONE)
+			printf("  %-8s not taken: %s\n", report.paths[i].name,
+			       report.paths[i].text);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct penstock_storage *st = NULL;
+	struct penstock_device *dev = NULL;
+	void *buf = NULL;
+	int64_t len;
+	int ret;
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: read FILE [DEVICE]\n");
+		return 2;
+	}
+	/* A device may be open already, which is 1: only what is below 0 has failed. */
+	if (penstock_device_open(argc > 2 ? argv[2] : "auto", NULL, &dev) < 0)
+		return fail("device");
+	if (penstock_open(argv[1], NULL, &st) < 0)
+		ret = fail("storage");
+	else if ((len = penstock_storage_length(st)) < 0)
+		ret = fail("length");
+	else if (penstock_alloc(dev, (size_t)len, &buf) < 0)
+		ret = fail("memory");
+	else
+		ret = read_all(st, dev, buf, (uint64_t)len);
+	if (buf)
+		penstock_free(dev, buf);
+	penstock_close(st);
+	penstock_device_close(dev);
+	return ret;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Device memory between processes: this one exports it, its child imports it and reads
+ * a file into it, and this one finds the bytes there. The child is forked before anything
+ * is opened: it may not use what its parent has opened.
+ *
+ *	share FILE [DEVICE]
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <penstock.h>
+
+#define LEN 65536u
+
+static int fail(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, penstock_errmsg());
+	return 1;
+}
+
+static int child(int from_parent, const char *file, const char *device)
+{
+	struct penstock_export memory;
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	void *mem;
+	int64_t n;
+
+	/* Plain bytes; where fd is not -1 it would come beside them, by SCM_RIGHTS. */
+	if (read(from_parent, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
+		return 1; /* the parent has nothing to share, and says why */
+	if (penstock_device_open(device, NULL, &dev) < 0 ||
+	    penstock_import_memory(dev, &memory, &mem) < 0 || penstock_open(file, NULL, &st) < 0)
+		return fail("child");
+	n = penstock_read(st, dev, mem, LEN, 0);
+	if (n < 0)
+		fail("child: read");
+	penstock_free(dev, mem); /* its address only: the memory is the exporter's */
+	penstock_close(st);
+	penstock_device_close(dev);
+	return n < 0;
+}
+
+static int share(int to_child, const char *device, char *bytes)
+{
+	struct penstock_copy_args back = {.size = sizeof(back), .dst = bytes, .row_len = LEN};
+	struct penstock_export memory = PENSTOCK_EXPORT_INIT;
+	void *mem;
+	int status;
+
+	if (penstock_device_open(device, NULL, &back.src_dev) < 0 ||
+	    penstock_device_open("host", NULL, &back.dst_dev) < 0 ||
+	    penstock_alloc(back.src_dev, LEN, &mem) < 0 ||
+	    penstock_export_memory(back.src_dev, mem, LEN, &memory) < 0)
+		return fail("parent");
+	if (write(to_child, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
+		return 1;
+	if (wait(&status) < 0 || status) /* the child gives its address back before it ends */
+		return 1;
+	back.src = mem;
+	if (penstock_copy(&back, 1) < 0)
+		return fail("copy");
+	penstock_free(back.src_dev, mem);
+	penstock_device_close(back.src_dev);
+	penstock_device_close(back.dst_dev);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *device = argc > 2 ? argv[2] : "auto";
+	static char bytes[LEN];
+	uint64_t sum = 0;
+	int ends[2], ret;
+	pid_t pid;
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: share FILE [DEVICE]\n");
+		return 2;
+	}
+	if (pipe(ends) || (pid = fork()) < 0) {
+		perror("share");
+		return 1;
+	}
+	if (!pid) {
+		close(ends[1]);
+		_exit(child(ends[0], argv[1], device));
+	}
+	close(ends[0]);
+	ret = share(ends[1], device, bytes);
+	for (unsigned i = 0; i < LEN; i++)
+		sum += (unsigned char)bytes[i];
+	if (!ret)
+		printf("%u bytes that another process read, sum %" PRIu64 "\n", LEN, sum);
+	return ret;
+}
