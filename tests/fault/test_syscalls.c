@@ -197,9 +197,10 @@ static void check_hit(struct run *r)
 	/* What the drive has failed to write must not be left to the page cache. */
 	bool no_cache = s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
 			(r->how == EIO || r->how == CALLS_EMPTY) && strcmp(s->device, "host") != 0;
-	/* Warm bytes that the page cache refuses can be had from the drive. */
+	/* Bytes that the page cache refuses can be had from the drive. It may have some on a
+	 * busy machine, though it was asked to forget them. */
 	bool retry = strict && !no_cache && !s->path && s->require == PENSTOCK_ANY &&
-		     (r->direct || (s->warm && s->op == PENSTOCK_READ));
+		     (r->direct || s->op == PENSTOCK_READ);
 
 	if (r->how == EINTR || r->how == EAGAIN || r->how == CALLS_SHORT ||
 	    r->kind == CALLS_ENTER) {
