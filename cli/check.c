@@ -3,6 +3,7 @@
  * penstock check: options, exit code, and which of the printers. It changes nothing
  * on the machine but for a scratch file beside PATH, which never stays.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "check_print.h"
@@ -79,6 +80,16 @@ static int exit_code(const struct args *a, const struct pst_check *check)
 	return check->known && check->reached == PENSTOCK_DIRECT ? EXIT_DONE : EXIT_NOT_DIRECT;
 }
 
+/* What the advice goes by where the check itself cannot be made. */
+static enum penstock_why why_of(int ret)
+{
+	if (ret == -ENODEV && penstock_errwhy() == PENSTOCK_WHY_NO_DRIVER)
+		return PENSTOCK_WHY_NO_DRIVER;
+	return ret == -ENOENT	? PENSTOCK_WHY_NOT_FOUND
+	       : ret == -EACCES ? PENSTOCK_WHY_NO_PERMISSION
+				: PENSTOCK_WHY_NONE;
+}
+
 static int run(int argc, char **argv)
 {
 	struct args a = {.expects = false};
@@ -88,8 +99,9 @@ static int run(int argc, char **argv)
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
-	if (pst_check_run(&a.opts, &check, why, sizeof(why)) < 0)
-		return fail(EXIT_FAILED, "check: %s", why);
+	ret = pst_check_run(&a.opts, &check, why, sizeof(why));
+	if (ret < 0)
+		return fail(EXIT_FAILED, "check: %s%s", why, advice(why_of(ret)));
 	ret = exit_code(&a, check);
 	if (a.json)
 		check_print_json(stdout, check, ret);
