@@ -227,6 +227,12 @@ static int open_again(struct penstock_storage *st, struct pst_file *file, int fd
 			       fd);
 		file->fd = fd;
 		file->fd_borrowed = true;
+		/* Linux appends whatever offset it is told (pwrite(2), BUGS). */
+		file->appends = flags & O_APPEND;
+		if (file->appends && opts->flags & PENSTOCK_O_WRITE)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"descriptor %d has O_APPEND and cannot be opened again "
+					"without: everything would be written at the end", fd);
 	}
 	return 0;
 }
@@ -315,7 +321,8 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		st->priv = file;
 		pst_gate_open(file, &stat);
 		st->facts.writable = (fcntl(file->fd, F_GETFL) & O_ACCMODE) != O_RDONLY &&
-				     (url ? (opts->flags & PENSTOCK_O_WRITE) != 0 : true);
+				     (url ? (opts->flags & PENSTOCK_O_WRITE) != 0
+					  : !file->appends);
 		st->facts.growing = file->created && file->length;
 		st->facts.immutable = opts->flags & PENSTOCK_O_IMMUTABLE;
 		ret = pst_file_facts(st, opts->sys_root ? opts->sys_root : "", err);

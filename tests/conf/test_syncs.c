@@ -29,15 +29,16 @@ static bool told; /* what lies beneath TMPDIR tells losses apart */
 
 /* How many calls fail from now on, and how. */
 static struct {
-	int left, code;
+	_Atomic int left;
+	int code;
 } fail_data, fail_whole, fail_fs, fail_look;
-static unsigned fs_calls, direct_writes;
+static _Atomic unsigned fs_calls, direct_writes;
 
-static bool fails(int *left, int code)
+static bool fails(_Atomic int *left, int code)
 {
-	if (*left <= 0)
+	if (atomic_load(left) <= 0)
 		return false;
-	--*left;
+	atomic_fetch_sub(left, 1);
 	errno = code;
 	return true;
 }

@@ -331,6 +331,36 @@ static void reservations(void **state)
 	}
 }
 
+/* A descriptor that appends is opened again without that; where it cannot be, a write would
+ * land behind the end, and is refused. */
+static void append_only(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	int fd;
+
+	(void)state;
+	world_file(name, LEN, 1);
+	fd = open(name, O_RDWR | O_APPEND);
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open_fd(fd, &opts, &st), 0);
+	assert_int_equal(penstock_write(st, host, bytes, 100, 200), 100);
+	penstock_close(st);
+	calls_arm_onwards(CALLS_OPEN, 1, EACCES);
+	assert_int_equal(penstock_open_fd(fd, &opts, &st), -EINVAL);
+	assert_non_null(strstr(penstock_errmsg(), "O_APPEND"));
+	opts.flags = 0;
+	assert_int_equal(penstock_open_fd(fd, &opts, &st), 0);
+	assert_true(calls_disarm() >= 2);
+	assert_int_equal(penstock_read(st, host, back, 100, 200), 100);
+	assert_memory_equal(back, bytes, 100);
+	assert_true(penstock_write(st, host, bytes, 100, 200) < 0);
+	assert_int_equal(penstock_storage_length(st), LEN);
+	penstock_close(st);
+	close(fd);
+	unlink(name);
+}
+
 /* The file that is to take the name's place is longer than it is to be, as a padded
  * tail makes it. */
 static void lengthen(void)
@@ -546,7 +576,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(openings),  cmocka_unit_test(interrupted_open),
 		cmocka_unit_test(residency), cmocka_unit_test(creations),
-		cmocka_unit_test(reservations), cmocka_unit_test(cuts),
+		cmocka_unit_test(reservations), cmocka_unit_test(append_only),
+		cmocka_unit_test(cuts),
 		cmocka_unit_test(half_written), cmocka_unit_test(pumps),
 	};
 
