@@ -97,7 +97,8 @@ struct penstock_weights_opts {
  * folder (models--owner--name); or owner/name, or a name alone, in that cache. With an
  * index only the tensors that it lists are there, each from the file that it names. A
  * name that two files have without an index is an error. -EBADMSG: not what the format
- * says. May block. Close with penstock_weights_close.
+ * says; -ENOENT: no such model, or one of opts->dirs is not there. May block. Close with
+ * penstock_weights_close.
  */
 PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
 				       struct penstock_weights **out);
@@ -181,7 +182,8 @@ struct penstock_load_opts {
 	 * cancels the load: -ECANCELED. */
 	int (*each)(void *user, unsigned file, const struct penstock_report *report);
 	void *user;
-	uint64_t first, count; /* all at once: only these tensors; count 0: to the last */
+	uint64_t first, count; /* all at once: only these tensors (-ERANGE: not all are
+				* there); count 0: to the last */
 	const struct penstock_shard_opts *shard; /* all at once: only this rank's part of
 						  * each, as penstock_weights_shard has it */
 };
@@ -383,8 +385,9 @@ struct penstock_group_opts {
 
 /*
  * Joins rank `rank` of the `ranks` processes of this user and host that open a group of
- * this name, and returns when all are there. -ETIMEDOUT: one has not come; -EINVAL,
- * -EEXIST: they are not of one mind about how many and which they are; -ENAMETOOLONG;
+ * this name, which has no slash, and returns when all are there, 64 at most. -ETIMEDOUT:
+ * one has not come; -EINVAL, -EEXIST: they are not of one mind about how many and which
+ * they are; -ENAMETOOLONG;
  * -EPERM: others may enter the directory. A group of one needs no name that anybody
  * knows. May block.
  */
