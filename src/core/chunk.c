@@ -112,6 +112,15 @@ struct pst_chunk *pst_chunk_io_ended(struct pst_io *io)
 	return chunk;
 }
 
+int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n)
+{
+	chunk->moved = n < chunk->len ? n : chunk->len;
+	if (chunk->route->op == PENSTOCK_READ || n >= chunk->len)
+		return 0;
+	return pst_fail(&chunk->err, PENSTOCK_WHY_SHORT_IO, "wrote %llu of %llu bytes",
+			(unsigned long long)n, (unsigned long long)chunk->len);
+}
+
 bool pst_chunk_cancel(struct pst_chunk *chunk)
 {
 	const struct pst_storage_ops *ops = chunk->in_hand ? chunk->io.st->ops : NULL;

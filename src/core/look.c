@@ -19,7 +19,7 @@
 
 static FILE *stream_on(int fd)
 {
-	int copy = dup(fd);
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	FILE *f = copy < 0 ? NULL : fdopen(copy, "w");
 
 	if (!f && copy >= 0)

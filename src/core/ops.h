@@ -422,6 +422,8 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 int pst_chunk_io_start(struct pst_chunk *chunk);
 /* For `done`, first of all: whose it was. */
 struct pst_chunk *pst_chunk_io_ended(struct pst_io *io);
+/* And what it moved, in place: a read may end short, a write may not. */
+int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n);
 
 /* Ends a chunk, on its lane's thread: 0 and chunk->moved, or -errno and chunk->err. */
 void pst_chunk_done(struct pst_chunk *chunk, int result);

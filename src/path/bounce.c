@@ -49,6 +49,7 @@ static void in_place_done(struct pst_io *io)
 	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	bool cold = io->st->facts.fd >= 0 &&
 		    (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
+	int ret;
 
 	chunk->engine = io->engine;
 	if (io->result < 0) {
@@ -56,17 +57,10 @@ static void in_place_done(struct pst_io *io)
 		pst_chunk_done(chunk, (int)io->result);
 		return;
 	}
-	chunk->moved = (uint64_t)io->result;
+	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	chunk->cpu_copied += chunk->moved;
 	chunk->dram_laid += cold ? chunk->moved : 0; /* the page cache */
-	if (io->op == PST_IO_DRAIN && chunk->moved < chunk->len) {
-		pst_chunk_done(chunk, pst_fail(&chunk->err, PENSTOCK_WHY_SHORT_IO,
-					       "wrote %llu of %llu bytes",
-					       (unsigned long long)chunk->moved,
-					       (unsigned long long)chunk->len));
-		return;
-	}
-	pst_chunk_done(chunk, 0);
+	pst_chunk_done(chunk, ret);
 }
 
 /* Host memory of one piece: no ring between. */

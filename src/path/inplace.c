@@ -13,20 +13,28 @@
 
 #define CHUNK_MAX (4u << 20) /* of one system call, where the storage has no wish */
 
-int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
-		      char *fix)
+int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 
 	if (st->fd < 0)
 		return pst_fail(err, PENSTOCK_WHY_NO_FD, "%s storage has no file descriptor",
 				route->st->ops->name);
-	if (st->fd_direct < 0) {
-		*err = st->why_direct;
-		snprintf(fix, PENSTOCK_TEXT_MAX,
-			 "put the file on ext4 or xfs on a local drive");
-		return err->code;
-	}
+	if (st->fd_direct >= 0)
+		return 0;
+	*err = st->why_direct;
+	snprintf(fix, PENSTOCK_TEXT_MAX, "put the file on ext4 or xfs on a local drive");
+	return err->code;
+}
+
+int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		      char *fix)
+{
+	const struct pst_storage_facts *st = &route->st->facts;
+	int ret = pst_direct_probe(route, err, fix);
+
+	if (ret)
+		return ret;
 	facts->class_ = st->listed ? PENSTOCK_DIRECT : PENSTOCK_ANY;
 	if (!st->listed)
 		*err = st->why_direct;
@@ -44,7 +52,7 @@ static void moved(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_ended(io);
 	void (*fail)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
-	uint64_t n = io->result < 0 ? 0 : (uint64_t)io->result;
+	int ret;
 
 	chunk->engine = io->engine;
 	pst_direct_end(chunk);
@@ -54,17 +62,10 @@ static void moved(struct pst_io *io)
 		pst_chunk_done(chunk, chunk->err.code);
 		return;
 	}
-	chunk->moved = n < chunk->len ? n : chunk->len;
+	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	if (!io->st->facts.listed)
 		chunk->cpu_copied += chunk->moved;
-	if (io->op == PST_IO_DRAIN && chunk->moved < chunk->len) {
-		pst_chunk_done(chunk, pst_fail(&chunk->err, PENSTOCK_WHY_SHORT_IO,
-					       "wrote %llu of %llu bytes",
-					       (unsigned long long)chunk->moved,
-					       (unsigned long long)chunk->len));
-		return;
-	}
-	pst_chunk_done(chunk, 0);
+	pst_chunk_done(chunk, ret);
 }
 
 int pst_inplace_start(struct pst_chunk *chunk, void *address,

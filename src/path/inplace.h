@@ -9,6 +9,9 @@
 
 #include "core/ops.h"
 
+/* The first question of each path that goes to the drive itself, staged too: can it? */
+int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix);
+
 /* O_DIRECT that is real, alignment, class: the part of the probe that both share. */
 int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix);

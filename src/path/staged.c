@@ -3,10 +3,9 @@
  * Path staged: the drive's DMA fills the ring by O_DIRECT, the device's copy engine
  * drains it; the CPU touches no byte. On the host device the draining is a memcpy.
  */
-#include <stdio.h>
-
 #include "core/pump.h"
 #include "core/route.h"
+#include "path/inplace.h"
 #include "path/paths.h"
 #include "path/slotted.h"
 
@@ -14,17 +13,11 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 		 struct pst_err *err, char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
+	int ret = pst_direct_probe(route, err, fix);
 
 	(void)op;
-	if (st->fd < 0)
-		return pst_fail(err, PENSTOCK_WHY_NO_FD, "%s storage has no file descriptor",
-				route->st->ops->name);
-	if (st->fd_direct < 0) {
-		*err = st->why_direct;
-		snprintf(fix, PENSTOCK_TEXT_MAX,
-			 "put the file on ext4 or xfs on a local drive");
-		return err->code;
-	}
+	if (ret)
+		return ret;
 	facts->class_ = st->listed && !route->dev->facts.cpu_addressable ? PENSTOCK_NO_CPU_COPY
 									 : PENSTOCK_ANY;
 	if (!st->listed)
