@@ -6,6 +6,7 @@
  */
 #include "api.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 /* A one-call form ends, too, when its time is over before it began. */
@@ -82,6 +83,25 @@ static void given_up_in_place(void **state)
 	assert_int_equal(access(file_name, F_OK), 0);
 }
 
+/* What has taken the place of what an open created is another's. */
+static void given_up_elsewhere(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char made[sizeof(file_name) + 8], other[sizeof(made) + 8];
+	struct penstock_storage *st;
+
+	(void)state;
+	snprintf(made, sizeof(made), "%s.made", file_name);
+	snprintf(other, sizeof(other), "%s.other", made);
+	opts.flags = PENSTOCK_O_CREATE;
+	assert_int_equal(penstock_open(made, &opts, &st), 0);
+	close(open(other, O_RDWR | O_CREAT, 0600));
+	assert_int_equal(rename(other, made), 0);
+	assert_int_equal(penstock_abort(st), 0); /* nothing is left of it */
+	penstock_close(st);
+	assert_int_equal(unlink(made), 0);
+}
+
 /* What cannot be removed is told of. */
 static void given_up_in_vain(void **state)
 {
@@ -90,14 +110,14 @@ static void given_up_in_vain(void **state)
 	struct penstock_storage *st;
 
 	(void)state;
-	/* A folder in its place is not unlinked for anybody, root included. */
+	/* It stands elsewhere, and a folder in its place. */
 	snprintf(dir, sizeof(dir), "%s.d", file_name);
 	snprintf(moved, sizeof(moved), "%s.moved", dir);
 	opts.flags = PENSTOCK_O_CREATE;
 	assert_int_equal(penstock_open(dir, &opts, &st), 0);
 	assert_int_equal(rename(dir, moved), 0);
 	assert_int_equal(mkdir(dir, 0700), 0);
-	assert_int_equal(penstock_abort(st), -EISDIR);
+	assert_int_equal(penstock_abort(st), -ESTALE);
 	assert_non_null(strstr(penstock_errmsg(), dir));
 	assert_int_equal(rmdir(dir), 0);
 	assert_int_equal(penstock_abort(st), 0);
@@ -111,6 +131,7 @@ int main(void)
 		cmocka_unit_test(deadlines),
 		cmocka_unit_test(given_up_in_place),
 		cmocka_unit_test(given_up),
+		cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
 	};
 
