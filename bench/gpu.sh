@@ -63,7 +63,8 @@ run() { # run SECONDS REPS SECTION...
 	local limit=$1 n=$2
 	shift 2
 	wanted "$@" || return 0
-	BENCH_ONLY='' step "$*" "$limit" "$core" "${core_args[@]}" ${fio[@]+-F "${fio[*]}"} -n "$n" "$@"
+	BENCH_ONLY='' step "$*" "$limit" "$core" "${core_args[@]}" ${fio[@]+-F "${fio[*]}"} \
+		-n "$n" "$@"
 }
 peers() { # peers SECONDS REPS PART
 	step "peers $3" "$1" python3 bench/peers.py --file "$dir/file" --csv "$csv" \

@@ -8,6 +8,7 @@
 #   shown     if not empty, what steps print goes to standard output, too
 #   BENCH_ONLY  steps to run, such as "warm cold" (all)
 # shellcheck disable=SC2154 # log and budget
+set -uo pipefail
 started=$SECONDS
 : >"$log"
 say() { echo "$((SECONDS - started)) s: $*" | tee -a "$log"; }

@@ -38,7 +38,8 @@ shown=yes
 group() { # group SECONDS ARGUMENTS...
 	local limit=$1
 	shift
-	step "group $*" "$limit" "$carried/bench_weights" group --ranks "$ranks" --csv "$csv" "$@" "$dir/m"
+	step "group $*" "$limit" "$carried/bench_weights" group --ranks "$ranks" --csv "$csv" \
+		"$@" "$dir/m"
 }
 
 step model 120 python3 bench/weights/model.py "$dir/m" --layers "${BENCH_LAYERS:-54}" \
@@ -49,7 +50,8 @@ sys.path.insert(0, "bench/weights")
 import weights
 print("in the page cache" if weights.prepare(sys.argv[1], False) else "NOT IN THE PAGE CACHE")
 END
-step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
+step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" \
+	"$dir/m/model.safetensors"
 group 60 --reps 3 --verify
 group 60 --reps 3 --window 64 --verify
 group 60 --reps 3 --window 64 --kept --verify
@@ -64,5 +66,6 @@ group 40 --reps 3 --kept
 group 60 --reps 3 --window 64 --fast --verify
 group 40 --reps 3 --window 64 --shard --kept
 group 30 --dies 0 --window 64
-step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" "$dir/m/model.safetensors"
+step limit 60 "$carried/bench_weights" limit --ranks "$ranks" --csv "$csv" \
+	"$dir/m/model.safetensors"
 say "done"
