@@ -515,6 +515,17 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
+static int open_ring(struct pst_lane *lane, struct pst_err *err)
+{
+	const struct pst_pump *pump = lane->pump;
+	size_t len = pst_slots_bytes(pump->slot_bytes, lane->slots_big, lane->slots_small);
+	int ret = pst_ring_open(&lane->ring, pump->dev, &pump->near, len, err);
+
+	return ret ? ret
+		   : pst_slots_open(&lane->slots, lane->ring.base, pump->slot_bytes,
+				    lane->slots_big, lane->slots_small, err);
+}
+
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 {
 	int ret;
@@ -530,6 +541,9 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 		lane->chunks[i].next = lane->chunks_free;
 		lane->chunks_free = &lane->chunks[i];
 	}
+	ret = open_ring(lane, err);
+	if (ret)
+		return ret;
 	if (lane->wake_fd < 0)
 		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
 	if (lane->wake_fd < 0)
@@ -567,6 +581,8 @@ void pst_lane_close(struct pst_lane *lane)
 	if (lane->engine)
 		lane->engine_ops->close(lane->engine);
 	lane->engine = NULL;
+	pst_slots_close(&lane->slots);
+	pst_ring_close(&lane->ring, lane->pump->dev);
 	free(lane->chunks);
 	lane->chunks = lane->chunks_free = NULL;
 }

@@ -495,7 +495,7 @@ int penstock_device_get_info(const struct penstock_device *dev, struct penstock_
 		.numa = dev->facts.numa,
 		.cpu_addressable = dev->facts.cpu_addressable,
 		.lanes = pump ? pump->lane_count : 0,
-		.ring_bytes = pump ? pump->ring.len : 0,
+		.ring_bytes = pump ? pst_pump_ring_bytes(pump) : 0,
 	};
 
 	return pst_give(info, &ours, sizeof(ours));

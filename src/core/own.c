@@ -14,14 +14,12 @@
 #include "core/lane.h"
 #include "core/objects.h"
 #include "core/pump.h"
-#include "core/ring.h"
 
 #define OWN_SMALL PST_LANE_CHUNKS /* a slot for each chunk that can be in flight */
 #define OWN_BIG 2
 
 struct pst_own {
 	struct pst_lane lane;
-	struct pst_ring ring;
 	pthread_t owner;
 	_Atomic bool taken; /* somebody turns the lane, or has it forget */
 	struct pst_own *link;
@@ -38,26 +36,8 @@ static void let(struct pst_own *o)
 	atomic_store_explicit(&o->taken, false, memory_order_release);
 }
 
-static int open_lane(struct pst_own *o, struct pst_pump *pump, struct pst_err *err)
+static void free_own(struct pst_own *o)
 {
-	size_t len = pst_slots_bytes(pump->slot_bytes, OWN_BIG, OWN_SMALL);
-	int ret = pst_ring_open(&o->ring, pump->dev, &pump->near, len, err);
-
-	if (ret)
-		return ret;
-	ret = pst_slots_open(&o->lane.slots, o->ring.base, pump->slot_bytes, OWN_BIG,
-			     OWN_SMALL, err);
-	if (!ret)
-		ret = pst_lane_open(&o->lane, err);
-	if (ret)
-		pst_lane_close(&o->lane);
-	return ret;
-}
-
-static void free_own(struct pst_own *o, struct penstock_device *dev)
-{
-	pst_slots_close(&o->lane.slots);
-	pst_ring_close(&o->ring, dev);
 	if (o->lane.wake_fd >= 0)
 		close(o->lane.wake_fd);
 	free(o);
@@ -84,11 +64,14 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 	o->owner = pthread_self();
 	o->lane.pump = pump;
 	o->lane.wake_fd = -1;
+	o->lane.slots_big = OWN_BIG;
+	o->lane.slots_small = OWN_SMALL;
 	o->lane.ended = ended;
 	o->lane.inflight = inflight;
-	ret = open_lane(o, pump, err);
+	ret = pst_lane_open(&o->lane, err);
 	if (ret) {
-		free_own(o, dev);
+		pst_lane_close(&o->lane);
+		free_own(o);
 		penstock_device_close(dev);
 		return ret;
 	}
@@ -118,7 +101,7 @@ void pst_own_close(struct pst_own *o)
 	pthread_mutex_unlock(&pump->owns_lock);
 	while (atomic_load_explicit(&pump->outside, memory_order_acquire))
 		sched_yield();
-	free_own(o, dev);
+	free_own(o);
 	penstock_device_close(dev);
 }
 

@@ -7,7 +7,6 @@
 #include "core/pump.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,15 +15,18 @@
 #include "core/lane.h"
 #include "core/log.h"
 #include "core/stream.h"
+#include "core/thread.h"
 
-/* One lane's slots: 16 MiB in parts of 1 MiB keep a drive busy (two lanes, 32 MiB on their
- * way) and let a lane fill 8 MiB while as much is copied; whole ones are for chunks that
- * want to be long, small ones for random reads. A caller's lane has requests of 1 MiB. */
+/* 16 MiB of a lane in parts of 1 MiB keep a drive busy (two lanes, 32 MiB on their way) and
+ * let a lane fill 8 MiB while as much is copied; whole ones are for chunks that want to be
+ * long, small ones for random reads. A caller's lane has requests of 1 MiB. A device's
+ * options may ask for others. */
+#define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
-#define SLOTS_SMALL 128
+#define SLOTS_BIG_MAX 128
+#define SLOTS_SMALL LANE_LOAD_FULL
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 4
-#define SLOT_BYTES (4u << 20)
 
 /* A lane takes this many small requests before the next one is woken: a thread that
  * is awake is cheaper than one that must be woken, and more lanes only wait for each
@@ -34,6 +36,7 @@
 struct start {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
+	bool all_made; /* threads: none can be while lanes populate their rings */
 	unsigned open, failed;
 };
 
@@ -46,12 +49,13 @@ static void *lane_main(void *arg)
 {
 	struct lane_start ls = *(struct lane_start *)arg;
 	struct pst_lane *lane = ls.lane;
-	sigset_t all;
 	int ret;
 
-	sigfillset(&all); /* signals are the application's threads' business */
-	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	pst_near_thread(&lane->pump->near);
+	pthread_mutex_lock(&ls.start->lock);
+	while (!ls.start->all_made)
+		pthread_cond_wait(&ls.start->cond, &ls.start->lock);
+	pthread_mutex_unlock(&ls.start->lock);
 	ret = pst_lane_open(lane, &lane->open_err);
 	if (ret)
 		pst_lane_close(lane); /* what it got so far */
@@ -59,7 +63,7 @@ static void *lane_main(void *arg)
 	if (ret)
 		ls.start->failed++;
 	ls.start->open++;
-	pthread_cond_signal(&ls.start->cond);
+	pthread_cond_broadcast(&ls.start->cond);
 	pthread_mutex_unlock(&ls.start->lock);
 	if (ret)
 		return NULL;
@@ -85,7 +89,7 @@ static unsigned default_lanes(const struct penstock_device *dev)
 
 static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 {
-	struct start start = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0 };
+	struct start start = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, 0};
 	struct lane_start ls[PST_LANES_MAX];
 	unsigned made = 0;
 
@@ -93,10 +97,12 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 		struct pst_lane *lane = &pump->lanes[made];
 
 		ls[made] = (struct lane_start){ lane, &start };
-		if (pthread_create(&lane->thread, NULL, lane_main, &ls[made]))
+		if (pst_thread_start(&lane->thread, lane_main, &ls[made]))
 			break;
 	}
 	pthread_mutex_lock(&start.lock);
+	start.all_made = true;
+	pthread_cond_broadcast(&start.cond);
 	while (start.open < made)
 		pthread_cond_wait(&start.cond, &start.lock);
 	pthread_mutex_unlock(&start.lock);
@@ -115,53 +121,47 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 	return err->code;
 }
 
-static int open_memory(struct pst_pump *pump, struct pst_err *err)
+static int size_rings(struct pst_pump *pump, struct pst_err *err)
 {
 	const struct penstock_device_opts *opts = &pump->dev->opts;
-	unsigned big = SLOTS_BIG;
-	size_t lane_bytes, spare_bytes;
-	char *at;
-	int ret;
+	size_t room = opts->ring_bytes / pump->lane_count;
 
 	pump->slot_bytes = opts->slot_bytes ? opts->slot_bytes : SLOT_BYTES;
-	if (opts->ring_bytes) {
-		size_t room = opts->ring_bytes / pump->lane_count;
-
-		big = (unsigned)(room / pump->slot_bytes);
-		if (big < 2)
-			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"a ring of %zu bytes does not hold two slots of %zu for "
-					"each of %u lanes",
-					opts->ring_bytes, pump->slot_bytes, pump->lane_count);
-		big = big > 128 ? 128 : big;
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		pump->lanes[i].slots_big = SLOTS_BIG;
+		pump->lanes[i].slots_small = SLOTS_SMALL;
 	}
-	lane_bytes = pst_slots_bytes(pump->slot_bytes, big, SLOTS_SMALL);
-	spare_bytes = pst_slots_bytes(pump->slot_bytes, BORROWED_BIG, BORROWED_SMALL);
-	ret = pst_ring_open(&pump->ring, pump->dev, &pump->near,
-			    lane_bytes * pump->lane_count + spare_bytes * PST_BORROWED_MAX, err);
-	if (ret)
-		return ret;
-	at = pump->ring.base;
-	for (unsigned i = 0; i < pump->lane_count; i++, at += lane_bytes) {
-		ret = pst_slots_open(&pump->lanes[i].slots, at, pump->slot_bytes, big, SLOTS_SMALL,
-				     err);
-		if (ret)
-			return ret;
+	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
+		pump->spare[i].slots_big = BORROWED_BIG;
+		pump->spare[i].slots_small = BORROWED_SMALL;
 	}
-	for (unsigned i = 0; i < PST_BORROWED_MAX; i++, at += spare_bytes) {
-		ret = pst_slots_open(&pump->spare[i].slots, at, pump->slot_bytes, BORROWED_BIG,
-				     BORROWED_SMALL, err);
-		if (ret)
-			return ret;
-	}
+	if (!opts->ring_bytes)
+		return 0;
+	if (room / pump->slot_bytes < 2)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a ring of %zu bytes does not hold two slots of %zu for "
+				"each of %u lanes",
+				opts->ring_bytes, pump->slot_bytes, pump->lane_count);
+	room /= pump->slot_bytes;
+	for (unsigned i = 0; i < pump->lane_count; i++)
+		pump->lanes[i].slots_big =
+			room > SLOTS_BIG_MAX ? SLOTS_BIG_MAX : (unsigned)room;
 	return 0;
+}
+
+size_t pst_pump_ring_bytes(const struct pst_pump *pump)
+{
+	size_t bytes = 0;
+
+	for (unsigned i = 0; i < pump->lane_count; i++)
+		bytes += pump->lanes[i].ring.len;
+	return bytes;
 }
 
 /* The wake descriptors are closed here and not by their lanes: others may still be
  * about to wake one that ends. */
 static void free_lane(struct pst_lane *lane)
 {
-	pst_slots_close(&lane->slots);
 	if (lane->wake_fd >= 0)
 		close(lane->wake_fd);
 }
@@ -173,7 +173,6 @@ static void free_pump(struct pst_pump *pump)
 		free_lane(&pump->lanes[i]);
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
 		free_lane(&pump->spare[i]);
-	pst_ring_close(&pump->ring, pump->dev);
 	free(pump->lanes);
 	free(pump);
 }
@@ -209,7 +208,7 @@ int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
 		pump->spare[i].wake_fd = -1;
 	}
 	pst_near_find(dev, &pump->near);
-	ret = open_memory(pump, err);
+	ret = size_rings(pump, err);
 	if (!ret)
 		ret = start_lanes(pump, err);
 	if (ret) {

@@ -58,6 +58,8 @@ struct pst_lane {
 	unsigned todo_count;
 	struct pst_chunk *chunks, *chunks_free;
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
+	unsigned slots_big, slots_small; /* that its ring is to have */
+	struct pst_ring ring;
 	struct pst_slots slots;
 	unsigned busy;			/* chunks started, not ended */
 	unsigned direct;		/* of them, with a drive */
@@ -89,8 +91,7 @@ struct pst_pump {
 	unsigned lane_count;
 	struct pst_lane *lanes;
 	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers, opened as needed */
-	struct pst_ring ring;
-	struct pst_near near;		/* where lanes and ring belong */
+	struct pst_near near;		/* where lanes and rings belong */
 	size_t slot_bytes;
 	_Atomic uint64_t met;		/* bit i: its lanes can copy to device i as well */
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
@@ -108,6 +109,8 @@ struct pst_pump {
 
 /* Starts the pump if it does not run. Under the device table's lock. */
 int pst_pump_start(struct penstock_device *dev, struct pst_err *err);
+/* Of its lanes, callers' apart. */
+size_t pst_pump_ring_bytes(const struct pst_pump *pump);
 /* When all that was handed to it has ended. Under the same lock. */
 void pst_pump_stop(struct penstock_device *dev);
 

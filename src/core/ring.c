@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory: see ring.h. Called when a pump opens and closes, never in between.
+ * Ring memory: see ring.h. Called when a lane opens and closes, never in between.
  * Plain mmap and cuMemHostRegister of populated huge pages cost half of what the
  * driver's own pinned allocation does (0.35 s a GiB on an H200 machine).
  */
@@ -14,9 +14,6 @@
 #include "core/thread.h"
 
 #define HUGE_PAGE (2u << 20)
-/* Zeroing pages is what most of a ring's opening goes to: some threads share it. */
-#define POPULATORS 8
-#define POPULATE_LEAST (16u << 20) /* bytes for one of them */
 
 size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small)
 {
@@ -44,39 +41,14 @@ static char *map_aligned(size_t len, bool *huge)
 	return start;
 }
 
-struct stretch {
-	char *base;
-	size_t len;
-};
-
-static void *populate_stretch(void *arg)
-{
-	const struct stretch *s = arg;
-
-	madvise(s->base, s->len, MADV_POPULATE_WRITE); /* what fails here fails again where
-							* the pages are used, and is told */
-	return NULL;
-}
-
+/* Zeroing pages is what most of a ring's opening goes to; each lane does its own. One huge
+ * page at a time, because nobody in the process can map memory or start a thread during
+ * such a call. What fails here fails again where the pages are used, and is told. */
 static void populate(char *base, size_t len)
 {
-	struct stretch parts[POPULATORS];
-	pthread_t threads[POPULATORS];
-	size_t step = (len / POPULATORS + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1);
-	unsigned made = 0, count;
-
-	step = step > POPULATE_LEAST ? step : POPULATE_LEAST;
-	count = (unsigned)((len + step - 1) / step);
-	for (unsigned i = 0; i < count; i++)
-		parts[i] = (struct stretch){base + i * step,
-					    i + 1 < count ? step : len - i * step};
-	while (made + 1 < count &&
-	       !pst_thread_start(&threads[made], populate_stretch, &parts[made]))
-		made++;
-	for (unsigned i = made; i < count; i++)
-		populate_stretch(&parts[i]);
-	for (unsigned i = 0; i < made; i++)
-		pthread_join(threads[i], NULL);
+	for (size_t at = 0; at < len; at += HUGE_PAGE)
+		madvise(base + at, len - at < HUGE_PAGE ? len - at : HUGE_PAGE,
+			MADV_POPULATE_WRITE);
 }
 
 int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring: pinned staging memory of one pump, cut into slots. One mapping, huge
- * pages where there are any, registered once with the device; each lane owns a
- * stretch of it and hands out its slots without a lock. Most are of slot_bytes,
+ * The ring: pinned staging memory of one lane, cut into slots. One mapping, huge
+ * pages where there are any, registered once with the device; the lane hands out
+ * its slots without a lock. Most are of slot_bytes,
  * some are small, so that many small chunks can be in flight. A big one that is free
  * is cut into parts when those are asked for, and whole again when all are back:
  * drives like calls of 1 MiB and many, copy engines few and long copies.

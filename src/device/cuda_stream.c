@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <time.h>
 
 #include "device/cuda.h"
@@ -37,7 +38,7 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 			 struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	size_t len = words_bytes(count);
+	size_t len = words_bytes(count), page = page_bytes();
 	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	char *map;
@@ -46,27 +47,27 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 
 	if (ret)
 		return ret;
-	map = mmap(NULL, len + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	map = mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (map == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "no memory for stream words: %m");
-	madvise(map, len + 4096, MADV_DONTFORK);
+	madvise(map, len + page, MADV_DONTFORK);
 	*(size_t *)(void *)map = len;
 	rc = pst_cuda_enter(c->api, ctx, &in);
 	if (rc == PST_CU_OK)
-		rc = c->api->cuMemHostRegister(map + 4096, len,
+		rc = c->api->cuMemHostRegister(map + page, len,
 					       PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
 	if (rc == PST_CU_OK) {
 		rc = open_scratch(c);
 		if (rc != PST_CU_OK)
-			c->api->cuMemHostUnregister(map + 4096);
+			c->api->cuMemHostUnregister(map + page);
 	}
 	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK) {
-		munmap(map, len + 4096);
+		munmap(map, len + page);
 		return pst_cuda_fail(err, rc, "registering stream words");
 	}
-	*out = (uint64_t *)(void *)(map + 4096);
+	*out = (uint64_t *)(void *)(map + page);
 	return 0;
 }
 
@@ -80,7 +81,7 @@ void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
 	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
 		c->api->cuMemHostUnregister(words);
 	pst_cuda_leave(c->api, &in);
-	munmap(map, *(size_t *)(void *)map + 4096);
+	munmap(map, *(size_t *)(void *)map + page);
 }
 
 static bool has_memops(const struct penstock_device *dev, const struct pst_cuda *api)

@@ -21,7 +21,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,6 +30,7 @@
 
 #include "core/pump.h"
 #include "core/route.h"
+#include "core/thread.h"
 #include "path/paths.h"
 
 #ifndef MADV_POPULATE_READ
@@ -43,7 +43,6 @@
 #define WINDOW_FIRST (8u << 20) /* the copy engine waits 0.15 ms for it, and at the end for one */
 #define WINDOWS_MAX 2048      /* of one lane: 256 GiB, and 16 GiB in requests that are short:
 			       * a rank of a group has its part of a model in such ones */
-#define PAGE 4096u
 #define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
 #define HELD_SHARE 4 /* of the machine's memory may be registered for a device */
 
@@ -81,11 +80,16 @@ static bool filled_by_dma(const struct pst_storage_facts *st)
 	return st->listed || st->why_direct.why == PENSTOCK_WHY_NOT_REAL;
 }
 
+static uint64_t page_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static uint64_t held_max(void)
 {
-	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+	long pages = sysconf(_SC_PHYS_PAGES);
 
-	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / HELD_SHARE : UINT64_MAX;
+	return pages > 0 ? (uint64_t)pages * page_bytes() / HELD_SHARE : UINT64_MAX;
 }
 
 static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
@@ -210,10 +214,7 @@ static bool await_due(struct state *s)
 static void *closer_main(void *arg)
 {
 	struct state *s = arg;
-	sigset_t all;
 
-	sigfillset(&all); /* signals are the application's threads' business */
-	pthread_sigmask(SIG_BLOCK, &all, NULL);
 	pthread_mutex_lock(&s->lock);
 	while (await_due(s)) {
 		struct window *w = pop(&s->due);
@@ -299,7 +300,7 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	struct window *w = oldest(s);
 
 	if (!s->has_closer && w)
-		s->has_closer = !pthread_create(&s->closer, NULL, closer_main, s);
+		s->has_closer = !pst_thread_start(&s->closer, closer_main, s);
 	if (!s->has_closer && w) { /* one at a time: this lane may be wanted */
 		if (!may_unregister(w))
 			return false; /* with the next chunk */
@@ -358,10 +359,10 @@ static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
 	/* Pages behind the file's last cannot be had. */
-	uint64_t end = (chunk->off + chunk->moved + PAGE - 1) / PAGE * PAGE;
+	uint64_t page = page_bytes(), end = (chunk->off + chunk->moved + page - 1) / page * page;
 	int ret;
 
-	w->off = chunk->off / PAGE * PAGE;
+	w->off = chunk->off / page * page;
 	w->len = end - w->off;
 	w->dev = chunk->route->dev;
 	w->base = mmap(NULL, w->len, PROT_READ, MAP_SHARED, st->fd, (off_t)w->off);
