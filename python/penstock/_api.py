@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import sys
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ._cuda import settle
 from ._dtypes import CODES
 from ._group import Group
-from ._lib import check, device_name, ffi, handle_name, lib, open_device
+from ._lib import also_theirs, check, device_name, ffi, handle_name, lib, open_device
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
                      ranges_of, strings, whole_piece, CLASSES, EFFORTS)
-from ._tensor import Memory, Tensor, place_of
+from ._tensor import Memory, Place, Tensor, place_of
 
 Paths = Union[PathLike, Sequence[PathLike]]
 
@@ -60,6 +62,7 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
                     raise ValueError(f"{name}: ranges have a step of 1 here")
                 whole = pieces_of(info, ranges, place, device)
             pieces += whole
+        settle(place.device for place in keep)
         return model.load_into(pieces, group, **how)
     finally:
         model.close()
@@ -104,7 +107,7 @@ class Slice:
             kept = [count for count, r in zip(counts, rest) if r != 0]
             return Tensor(tensor.dtype, kept, tensor.device, tensor.ptr, tensor._owner)
         if any(isinstance(r, slice) and (r.step or 1) < 0 for r in rest):
-            raise ValueError("ranges that run backwards are not read")
+            raise also_theirs(ValueError)("ranges that run backwards are not read")
         return value[rest]
 
 
@@ -119,6 +122,8 @@ class safe_open:  # pylint: disable=invalid-name
             raise TypeError("a file opened lazily is no load by a group: load_file is")
         self.framework = framework_of(framework)
         self.device, self._how = device, how
+        if not device_name(device).startswith("cuda"):
+            open_device(device)  # a GPU gets its context when it gets bytes
         self._model = Model(filename)
         self._cache: Dict[int, Tensor] = {}
         self._next = -1
@@ -214,12 +219,39 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
 
 # ---- and out again ---------------------------------------------------------------
 
+def _in_rows(value: Any) -> Any:
+    """An array of numpy's with gaps or of another byte order as a file holds it."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray) or value.dtype.kind == "O":
+        return value
+    if value.flags.c_contiguous and value.dtype.isnative:
+        return value
+    return numpy.array(value, value.dtype.newbyteorder("<"), order="C")
+
+
+def _refuse_shared(tensors: Mapping[str, Any], places: Mapping[str, Place]) -> None:
+    """As the safetensors package: they would be two when they are loaded again."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    taken = sorted((place.device, place.ptr, place.nbytes, name) for name, place in places.items()
+                   if place.nbytes and isinstance(tensors[name], torch.Tensor))
+    for (device, ptr, nbytes, name), (other, begin, _, second) in zip(taken, taken[1:]):
+        if device == other and begin < ptr + nbytes:
+            raise RuntimeError(f"Some tensors share memory: {name} and {second}. Save one of "
+                               "them, a copy, or the model by safetensors.torch.save_model")
+
+
 def save_file(tensors: Mapping[str, Any], filename: PathLike,
               metadata: Optional[Mapping[str, str]] = None, *, durable: bool = False,
               require: str = "any", effort: str = "thrifty") -> None:
     """Writes tensors, on GPUs or in host memory, as one safetensors file that takes its
     name when all of it is there."""
-    places = {name: place_of(value) for name, value in tensors.items()}
+    if not isinstance(tensors, Mapping):
+        raise ValueError(f"tensors by name are saved, not a {type(tensors).__name__}")
+    places = {name: place_of(_in_rows(value)) for name, value in tensors.items()}
+    _refuse_shared(tensors, places)
+    settle(place.device for place in places.values())
     keep: List[Any] = [places]
     table = ffi.new("struct penstock_out[]", len(places) or 1)
     for row, (name, place) in zip(table, places.items()):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
+import sys
 import threading
 from typing import Any, Dict, Optional, Tuple, Type
 
@@ -40,6 +41,17 @@ class PenstockError(OSError):
     def __str__(self) -> str:
         return str(self.strerror)
 
+    def __reduce__(self) -> Any:
+        own = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
+        return _error_again, (own, self.args, self.filename, dict(self.__dict__))
+
+
+def _error_again(kind: Type["PenstockError"], args: Tuple[Any, ...], filename: Any,
+                 state: Dict[str, Any]) -> "PenstockError":
+    error = kind(*args, filename)
+    error.__dict__.update(state)
+    return error
+
 
 class FormatError(PenstockError, ValueError):
     """A file that is not what its format says."""
@@ -51,6 +63,23 @@ class NotFoundError(PenstockError, FileNotFoundError):
 
 class ClassRefusedError(PenstockError):
     """The class that was required cannot be met; nothing was moved."""
+
+
+_twins: Dict[Tuple[Any, Any], Any] = {}
+
+
+def also_theirs(kind: Any) -> Any:
+    """That kind of exception, which where the safetensors package is loaded is also one of
+    its SafetensorError: programs written for it catch that."""
+    theirs = getattr(sys.modules.get("safetensors"), "SafetensorError", None)
+    if theirs is None or issubclass(kind, theirs):
+        return kind
+    if (kind, theirs) not in _twins:
+        space: Dict[str, Any] = {"__module__": "penstock", "__doc__": kind.__doc__}
+        if not issubclass(kind, PenstockError):
+            space["__reduce__"] = lambda self: (kind, self.args)
+        _twins[kind, theirs] = type(kind.__name__, (kind, theirs), space)
+    return _twins[kind, theirs]
 
 
 def _text(data: Any) -> str:
@@ -71,9 +100,11 @@ def make_error(code: int, path: Optional[str] = None) -> PenstockError:
         kind = NotFoundError
     elif number == _errno.EOPNOTSUPP:
         kind = ClassRefusedError
+    tensor = _text(place.tensor) or None
+    if kind is not NotFoundError or tensor:
+        kind = also_theirs(kind)
     error = kind(number, message, _text(place.file) or path)
-    error.reason = _text(lib.penstock_why_name(why))
-    error.tensor = _text(place.tensor) or None
+    error.reason, error.tensor = _text(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)
     return error
 
@@ -106,7 +137,6 @@ def device_name(device: Any) -> str:
 
 
 def _current_cuda() -> int:
-    import sys
     torch = sys.modules.get("torch")
     return int(torch.cuda.current_device()) if torch and torch.cuda.is_available() else 0
 

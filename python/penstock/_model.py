@@ -4,6 +4,7 @@ them. Thin: layout, planning, reading and checking are the library's."""
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import itertools
 import math
@@ -15,9 +16,10 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ._dtypes import BITS, CODES, NAMES
 from ._group import Group
-from ._lib import (FormatError, NotFoundError, PenstockError, check, ffi, handle_name, lib,
-                   open_device)
-from ._tensor import Memory, Place, Tensor, place_of, torch_device
+from ._cuda import settle
+from ._lib import (FormatError, NotFoundError, PenstockError, also_theirs, check, ffi, handle_name,
+                   lib, open_device)
+from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
 EFFORTS = {"thrifty": 0, "fast": 1}
@@ -33,7 +35,8 @@ def framework_of(name: Optional[str]) -> str:
     known = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
              "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
     if name not in known:
-        raise ValueError(f"there is no framework '{name}': pt, numpy, jax or dlpack")
+        raise also_theirs(ValueError)(
+            f"there is no framework '{name}': pt, numpy, jax or dlpack")
     return known[name]
 
 
@@ -149,7 +152,7 @@ class Model:
     @property
     def handle(self) -> Any:
         if self._handle is None:
-            raise ValueError("the model is closed")
+            raise also_theirs(ValueError)("the model is closed")
         return self._handle
 
     @property
@@ -294,17 +297,61 @@ class Model:
         out = ffi.new("struct penstock_weights_iter **")
         check(lib.penstock_weights_iter_open(self.handle, handle, opts, out), self.path)
         it = ffi.gc(out[0], lib.penstock_weights_iter_close)
-        return self._steps(it, handle_name(handle), framework, keep)
+        return self._steps(_Window(it, handle_name(handle), window, keep), framework)
 
-    def _steps(self, it: Any, device: str, framework: str, keep: Any) -> Iterator[Tuple[str, Any]]:
+    def _steps(self, window: "_Window", framework: str) -> Iterator[Tuple[str, Any]]:
         tensor, ptr = ffi.new("uint64_t *"), ffi.new("void **")
         infos = self.infos
-        while check(lib.penstock_weights_iter_next(it, tensor, ptr), self.path):
+        while window.next(tensor, ptr, self.path):
             info, base = infos[tensor[0]], int(ffi.cast("uintptr_t", ptr[0]))
-            memory = Memory(base, info.nbytes, device, _Lease(it, tensor[0], device, keep))
-            yield info.name, convert(Tensor(info.dtype, info.shape, device, base, memory),
+            memory = Memory(base, info.nbytes, window.device,
+                            _Lease(window, tensor[0], info.nbytes))
+            yield info.name, convert(Tensor(info.dtype, info.shape, window.device, base, memory),
                                      framework)
             del memory
+
+
+class _Window:
+    """An iterator of the library's, and the tensors that nobody has any more: on a GPU
+    what is queued on them is waited for once for many."""
+
+    def __init__(self, it: Any, device: str, size: int, keep: Any) -> None:
+        self.it, self.device, self.keep = it, device, keep
+        self.enough = 0 if device == "host" else (size or 1 << 30) // 16
+        self.done: List[int] = []
+        self.bytes = 0
+
+    def next(self, tensor: Any, ptr: Any, path: str) -> bool:
+        if self.bytes >= self.enough:
+            self.release()
+        code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
+        if code == -errno.ENOBUFS and self.done:
+            self.release()
+            code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
+        return check(code, path) > 0
+
+    def release(self) -> None:
+        self.bytes = 0
+        count = len(self.done)  # another thread may add to it
+        if count:
+            settle([self.device])  # copies out of them may be queued, their room is filled
+        for tensor in self.done[:count]:
+            lib.penstock_weights_iter_release(self.it, tensor)
+        del self.done[:count]
+
+
+class _Lease:
+    """A tensor's room in the window, to be given back when nobody has the tensor any more,
+    by the thread that asks for the next one."""
+
+    __slots__ = ("window", "tensor", "nbytes")
+
+    def __init__(self, window: _Window, tensor: int, nbytes: int) -> None:
+        self.window, self.tensor, self.nbytes = window, tensor, nbytes
+
+    def __del__(self) -> None:
+        self.window.done.append(self.tensor)
+        self.window.bytes += self.nbytes
 
 
 def _addresses(loaded: Any, indices: Sequence[int]) -> List[int]:
@@ -315,22 +362,6 @@ def _addresses(loaded: Any, indices: Sequence[int]) -> List[int]:
 
 def _ranks_of(group: Optional[Group]) -> Dict[str, Any]:
     return {} if group is None else {"ranks": group.ranks}
-
-
-class _Lease:
-    """A tensor's room in the window: given back when nobody has the tensor any more."""
-
-    __slots__ = ("it", "tensor", "device", "keep")
-
-    def __init__(self, it: Any, tensor: int, device: str, keep: Any) -> None:
-        self.it, self.tensor, self.device, self.keep = it, tensor, device, keep
-
-    def __del__(self) -> None:
-        torch = sys.modules.get("torch")
-        # Copies out of it may still be queued; its room is filled again at once.
-        if self.device != "host" and torch is not None and torch.cuda.is_initialized():
-            torch.cuda.synchronize(torch_device(self.device))
-        lib.penstock_weights_iter_release(self.it, self.tensor)
 
 
 class _TorchMemory:
@@ -345,8 +376,8 @@ class _TorchMemory:
             import torch
             self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
             # It may have been somebody's whose work on it is still queued: torch's streams
-            # know of each other's turn, the library's copies do not.
-            torch.cuda.synchronize(self.tensor.device)
+            # know of each other's turn, the library's copies know nothing of it.
+            settle([handle_name(dev)])
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)
 
@@ -400,13 +431,13 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
     """What an index reads of each dimension, as (first, count), and the index that
     makes of what was read what was asked for."""
     items = list(index) if isinstance(index, tuple) else [index]
-    if items.count(Ellipsis) > 1:
-        raise IndexError("more than one ellipsis")
-    if Ellipsis in items:
-        at = items.index(Ellipsis)
-        items[at:at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
+    dots = [at for at, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
+        raise also_theirs(IndexError)("more than one ellipsis")
+    if dots:
+        items[dots[0]:dots[0] + 1] = [slice(None)] * (len(shape) - len(items) + 1)
     if len(items) > len(shape):
-        raise IndexError(f"{len(items)} indices for {len(shape)} dimensions")
+        raise also_theirs(IndexError)(f"{len(items)} indices for {len(shape)} dimensions")
     items += [slice(None)] * (len(shape) - len(items))
     ranges: List[Tuple[int, int]] = []
     rest: List[Any] = []
@@ -417,14 +448,15 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
             low = min(taken[0], taken[-1]) if taken else 0
             ranges.append((low, abs(taken[-1] - taken[0]) + 1 if taken else 0))
             rest.append(slice(None, None, step))
-        elif hasattr(item, "__index__"):
+        elif hasattr(item, "__index__") and not getattr(item, "shape", ()):
             at = item.__index__()
             if not -size <= at < size:
-                raise IndexError(f"index {at} of dimension {d} of {size}")
+                raise also_theirs(IndexError)(f"index {at} of dimension {d} of {size}")
             ranges.append((at % size, 1))
             rest.append(0)
         else:
-            raise TypeError(f"a slice is made of numbers and ranges, not of {type(item).__name__}")
+            raise also_theirs(TypeError)("a slice is made of numbers and ranges, not of "
+                                         + type(item).__name__)
     return ranges, tuple(rest)
 
 

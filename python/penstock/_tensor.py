@@ -96,8 +96,13 @@ class Tensor:
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _dl_device(self.device)
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None,
+                   dl_device: Optional[Tuple[int, int]] = None,
+                   copy: Optional[bool] = None) -> Any:
         # The bytes were there before this object was: no stream has to wait.
+        del stream, max_version
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("it is given as it is, where it is")
         managed = ffi.new("struct DLManagedTensor *")
         shape = ffi.new("int64_t[]", list(self.shape) or [0])
         address = int(ffi.cast("uintptr_t", managed))
@@ -293,6 +298,11 @@ class Place:
 
 
 def _torch_place(value: Any) -> Place:
+    if str(value.layout) != "torch.strided" or value.device.type == "meta":
+        raise ValueError("a tensor that is sparse or has no memory, make it a dense one")
+    if value.is_conj() or value.is_neg():
+        raise ValueError("a view that stands for other numbers than its memory: resolve it, "
+                         "with resolve_conj() or resolve_neg()")
     dtype, shape = _dtypes.from_torch_dtype(value.dtype), list(value.shape)
     size = value.element_size()
     strides = [s * size for s in value.stride()]

@@ -6,11 +6,13 @@ import asyncio
 import errno
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import numpy
 import safetensors
@@ -19,7 +21,7 @@ from hypothesis import given, strategies as st
 
 import penstock
 import tap
-from penstock import _model, _tensor
+from penstock import _cuda, _model, _tensor
 from penstock._lib import open_device
 from reference import SETTINGS, fill, same
 
@@ -229,6 +231,10 @@ class Devices(unittest.TestCase):
 
     def test_dlpack(self):
         tensors = penstock.load_file(FILE, framework="dlpack")
+        for how in ({"copy": True}, {"dl_device": (2, 0)}):
+            with self.assertRaises(BufferError):
+                tensors["box"].__dlpack__(**how)
+        tensors["box"].__dlpack__(max_version=(1, 0), dl_device=(1, 0), copy=False, stream=None)
         array = numpy.from_dlpack(tensors["box"])
         self.assertTrue(numpy.array_equal(array, ARRAYS["box"]))
         unused = tensors["row"].__dlpack__()
@@ -241,6 +247,25 @@ class Devices(unittest.TestCase):
         del array
         gc.collect()
         self.assertEqual(_tensor._lent, {})
+
+    def test_queued_work(self):
+        """What others have queued on their tensors is waited for before these are read,
+        filled or used again: once a device."""
+        waited = []
+        with unittest.mock.patch.object(_cuda, "synchronize", waited.append):
+            place = penstock.allocate("I32", (6, 5, 4), 0)
+            penstock.load_into(FILE, {"box": place, "row": numpy.zeros(300, numpy.int16)})
+            penstock.save_file({"a": place, "b": place}, os.path.join(TMP, "q.safetensors"))
+            self.assertEqual(waited, [0, 0])
+            for _ in penstock.iterate(FILE, 0, framework="dlpack", window=1):
+                pass
+            self.assertGreater(len(waited), 2)
+            del waited[:]
+            for _ in penstock.iterate(FILE, 0, framework="dlpack"):
+                pass
+            penstock.load_into(FILE, {"box": numpy.zeros((6, 5, 4), numpy.int32)})
+            self.assertEqual(waited, [])
+        _cuda.settle(["cuda:0", "host", "cuda:0"])
 
     def test_no_device(self):
         with self.assertRaises(penstock.PenstockError) as caught:
@@ -435,13 +460,67 @@ class Errors(unittest.TestCase):
 
     def test_save(self):
         out = os.path.join(TMP, "never.safetensors")
-        for tensors, kind in (({"a": ARRAYS["box"][:, ::2]}, ValueError),
-                              ({"a": object()}, TypeError),
+        for tensors, kind in ((["a"], ValueError), ({"a": object()}, TypeError),
                               ({"a": numpy.array(["x"])}, TypeError),
                               ({"__metadata__": ARRAYS["row"]}, penstock.PenstockError)):
             with self.assertRaises(kind):
                 penstock.save_file(tensors, out)
         self.assertFalse(os.path.exists(out))
+
+    def test_theirs(self):
+        """What the safetensors package refuses with its own error is that error here, too,
+        and crosses processes; a file that is not there is none for either."""
+        bad = os.path.join(TMP, "bad2.safetensors")
+        with open(bad, "wb") as f:
+            f.write(b"\1\0\0\0\0\0\0\0{")
+        with safetensors.safe_open(FILE, "np") as theirs, penstock.safe_open(FILE, "np") as ours:
+            pass
+        for ask, kind in ((lambda f, m: m.safe_open(bad, "np"), penstock.FormatError),
+                          (lambda f, m: m.safe_open(FILE, "crayon"), ValueError),
+                          (lambda f, m: m.safe_open(FILE, "np", device="tape"), OSError),
+                          (lambda f, m: f.keys(), ValueError),
+                          (lambda f, m: f.get_tensor("box"), ValueError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_tensor("no"),
+                           penstock.NotFoundError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_slice("box")[6], IndexError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_slice("box")["x"], TypeError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_slice("box")[[1, 2]],
+                           TypeError)):
+            with self.assertRaises(safetensors.SafetensorError):
+                ask(theirs, safetensors)
+            with self.assertRaises(safetensors.SafetensorError) as caught:
+                ask(ours, penstock)
+            self.assertIsInstance(caught.exception, kind)
+            again = pickle.loads(pickle.dumps(caught.exception))
+            self.assertEqual(str(again), str(caught.exception))
+            self.assertIsInstance(again, kind)
+        with self.assertRaises(FileNotFoundError) as missing:
+            penstock.safe_open(os.path.join(TMP, "missing"), "np")
+        self.assertNotIsInstance(missing.exception, safetensors.SafetensorError)
+        with self.assertRaises(penstock.FormatError) as caught:
+            penstock.load_file(bad)
+        again, first = pickle.loads(pickle.dumps(caught.exception)), caught.exception
+        for name in ("errno", "reason", "path", "tensor", "offset"):
+            self.assertEqual(getattr(again, name), getattr(first, name))
+        indices = numpy.s_[numpy.int64(2), 1:3], numpy.array([True] * 6), numpy.array([0, 1])
+        with penstock.safe_open(FILE, "np") as f:
+            self.assertTrue(numpy.array_equal(f.get_slice("box")[indices[0]],
+                                              ARRAYS["box"][indices[0]]))
+            for index in indices[1:]:
+                with self.assertRaises(TypeError):
+                    f.get_slice("box")[index]
+
+    def test_save_other_rows(self):
+        """Arrays that are not as a file holds them: with gaps, of another byte order."""
+        box = ARRAYS["box"]
+        arrays = {"t": box.T, "gaps": box[:, ::2], "big": box.astype(">i4"),
+                  "same": numpy.broadcast_to(numpy.int8(3), (5,)), "a": box, "b": box,
+                  "dot": numpy.array(7, ">f8")}
+        out = os.path.join(TMP, "rows.safetensors")
+        penstock.save_file(arrays, out)
+        got = safetensors.numpy.load_file(out)
+        self.assertEqual({n: (v.tolist(), v.dtype.newbyteorder("=")) for n, v in arrays.items()},
+                         {n: (v.tolist(), v.dtype) for n, v in got.items()})
 
 
 if __name__ == "__main__":

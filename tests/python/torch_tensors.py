@@ -103,6 +103,27 @@ class Torch(unittest.TestCase):
         want["t1"] = want["t1"] + 1
         self.same(got, {name: want[name] for name in got})
 
+    def test_save_refusals(self):
+        """As the reference refuses them, and views whose memory holds other numbers."""
+        x, out = torch.arange(12.).reshape(3, 4), os.path.join(TMP, "never.safetensors")
+        for tensors, kind, words in (({"a": x, "b": x}, RuntimeError, "share memory"),
+                                     ({"a": x[:2], "b": x[1:]}, RuntimeError, "share memory"),
+                                     ({"a": x.t()}, ValueError, "contiguous"),
+                                     ({"a": x.to_sparse()}, ValueError, "dense")):
+            for save in (reference.save_file, penstock.save_file):
+                with self.assertRaisesRegex(kind, words):
+                    save(tensors, out)
+        z = torch.view_as_complex(torch.ones(3, 2)).conj()
+        for odd in (z, torch.zeros(2, device="meta"), torch._neg_view(x)):
+            with self.assertRaises(ValueError):
+                penstock.save_file({"a": odd}, out)
+        self.assertFalse(os.path.exists(out))
+        halves = {"a": x[:1], "b": x[1:], "c": x[3:]}
+        penstock.save_file(halves, out)
+        self.same(reference.load_file(out), halves)
+        with self.assertRaises(ValueError):
+            penstock.load_into(out, {"a": torch._neg_view(torch.zeros(1, 4))})
+
     def test_uneven(self):
         """Alike ones that lie unevenly, between others, in several files and in parts."""
         files, want = [], {}
