@@ -17,9 +17,16 @@
 #define LOOK_NS 20000	   /* a host function that waits looks so often */
 #define SCRATCH_BYTES 4096 /* a byte each in turn, so that streams do not share one */
 
+static size_t page_bytes(void)
+{
+	return (size_t)sysconf(_SC_PAGESIZE);
+}
+
 static size_t words_bytes(size_t count)
 {
-	return (count * sizeof(uint64_t) + 4095) & ~(size_t)4095;
+	size_t page = page_bytes();
+
+	return (count * sizeof(uint64_t) + page - 1) / page * page;
 }
 
 static enum pst_cu_result open_scratch(struct pst_cuda_device *c)
@@ -74,7 +81,8 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
 {
 	struct pst_cuda_device *c = dev->priv;
-	char *map = (char *)words - 4096;
+	size_t page = page_bytes();
+	char *map = (char *)words - page;
 	struct pst_cuda_scope in;
 
 	/* That it fails means that the context is broken: nothing is pinned then. */
