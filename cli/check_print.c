@@ -13,9 +13,9 @@
 
 static bool colour(FILE *f)
 {
-	const char *no = getenv("NO_COLOR");
+	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
 
-	return isatty(fileno(f)) && !(no && no[0]);
+	return isatty(fileno(f)) && !(no && no[0]) && !(term && !strcmp(term, "dumb"));
 }
 
 static const char *const states[] = {
