@@ -364,8 +364,9 @@ struct penstock_group;
 
 struct penstock_group_opts {
 	size_t size;
-	const char *dir;     /* where they meet, a directory that this user alone may enter;
-			      * NULL: $XDG_RUNTIME_DIR, else /tmp/penstock-UID */
+	const char *dir;     /* where they meet, a directory that this user alone may enter, and
+			      * that all see, also out of several containers; NULL:
+			      * $XDG_RUNTIME_DIR, else /tmp/penstock-UID */
 	unsigned timeout_ms; /* until all have come; 0: 120 s */
 	unsigned windows;    /* of each rank, so that it reads ahead; 0: 4 */
 	uint64_t window;     /* device memory of one, whole pages; 0: 64 MiB */
@@ -401,7 +402,8 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * penstock_weights_load and penstock_weights_load_into by all ranks together: each calls
  * it with the same files, and with destinations, devices and shard of its own. What any
  * of them needs is read once, a share by each, and copied from device to device, where
- * the devices cannot share memory through the host's. Device memory: the windows besides.
+ * the devices cannot share memory through the host's. Device memory: the windows besides,
+ * never of the caller's allocator.
  * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is
  * -ESTALE. A rank that has gone is -ECONNRESET, with what became of its process where that
  * is known, one that hangs -ETIMEDOUT; after either the group can only be closed. That one
