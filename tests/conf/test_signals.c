@@ -67,7 +67,7 @@ static unsigned others(void)
 
 	assert_non_null(d);
 	while ((entry = readdir(d))) {
-		if (entry->d_name[0] == '.' || atoi(entry->d_name) == (int)getpid())
+		if (entry->d_name[0] == '.' || strtol(entry->d_name, NULL, 10) == getpid())
 			continue;
 		count++;
 		if (!blocks_all(entry->d_name))
