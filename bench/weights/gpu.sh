@@ -98,6 +98,7 @@ export dir device scale csv out carried
 [ "$scale" -gt 1 ] || step memory 40 python3 -c 'import mmap
 mmap.mmap(-1, 40 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)'
 step warm 150 bash -c 'weights a 15 --reps 4 --again --seconds 85 warm'
+step steps 40 bash -c 'weights a 15 steps'
 step c 40 bash -c in_c
 step cold 130 bash -c 'weights a 15 --reps 3 --seconds 75 cold'
 step small 90 bash -c small

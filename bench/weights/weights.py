@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""weights.py [--dir D] [--device cuda:0] [--layers 15] [--reps 5] [--csv F] [warm cold small]
+"""weights.py [--dir D] [--device cuda:0] [--layers 15] [--reps 5] [--csv F]
+           [warm cold small steps]
 
 From open to usable tensors: this package and whatever peers are installed load the same
 safetensors file in turns, each run a process of its own that has imported what it needs
@@ -9,9 +10,9 @@ first run and wait. `warm`: the file is in the page cache; `cold`: it was droppe
 looked for there before the run; `small`: 10,000 tensors of 64 KiB beside one tensor of
 the same bytes, as microseconds a tensor. The limits are measured in the same rounds: a
 copy from pinned memory for warm, O_DIRECT reads by bench_weights for cold, in several
-ways of which the quickest counts. What was loaded is compared
-with the file in 16 places. Medians and ratios are printed, every run goes to the CSV,
-whose first lines say machine, file system and versions."""
+ways of which the quickest counts. What was loaded is compared with the file in 16 places.
+Medians and ratios are printed, every run goes to the CSV, whose first lines say machine,
+file system and versions. `steps` prints where the time of a process' first load goes."""
 
 import argparse
 import errno
@@ -200,6 +201,37 @@ def child(name, device):
     for line in sys.stdin:
         seconds, cpu = once(run, line.rstrip("\n"), device)
         print(json.dumps({"seconds": seconds, "cpu": cpu}), flush=True)
+
+
+def steps(path, device, effort, memory):
+    """Where the time of a process' first load goes, and of its second. `memory`: torch has
+    asked the driver for as much before, so that what that costs is left out."""
+    import penstock
+    from penstock._lib import open_device
+    warm_up(device)
+    framework = None if device.startswith("cuda") else "dlpack"
+    if memory and framework is None:
+        import torch
+        del_me = torch.empty(os.path.getsize(path) + (1 << 20), dtype=torch.uint8, device=device)
+        del del_me
+    for which in ("first", "second"):
+        settle(device)
+        at = [time.monotonic()]
+        loaded = penstock.Model(path)
+        at.append(time.monotonic())
+        open_device(device)
+        at.append(time.monotonic())
+        tensors, report = loaded.load(device, framework, effort=effort)
+        settle(device)
+        at.append(time.monotonic())
+        took = [1e3 * (b - a) for a, b in zip(at, at[1:])]
+        inside = 1e3 * report.seconds
+        print(f"{effort:8} {which:7} memory {'there' if memory else 'asked'}: "
+              f"header {took[0]:6.2f}, device {took[1]:6.2f}, memory to last byte "
+              f"{inside:7.2f}, views and the rest {took[2] - inside:6.2f}, "
+              f"in all {sum(took):7.2f} ms by {report.path}", flush=True)
+        loaded.close()
+        del tensors
 
 
 # ---- the page cache -----------------------------------------------------------------------
@@ -423,6 +455,12 @@ def bulk(bench, args, groups):
     length = f"{os.path.getsize(path) / 1e9:.1f} GB"
     names = [n for n in OURS + PEERS if not args.only or n in args.only]
     try:
+        if "steps" in groups:
+            prepare(path, False)
+            for effort in ("thrifty", "fast"):
+                for memory in ("asked", "there"):
+                    subprocess.run([sys.executable, os.path.abspath(__file__), "--steps", path,
+                                    args.device, effort, memory], check=False)
         if "warm" in groups:
             title = f"warm {length}"
             bench.group(title, path, False, names + ["limit pinned"])
@@ -442,6 +480,9 @@ def main():
     if sys.argv[1:2] == ["--child"]:
         child(*sys.argv[2:4])
         return
+    if sys.argv[1:2] == ["--steps"]:
+        steps(sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5] == "there")
+        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", default="/var/tmp", help="where files are made")
     parser.add_argument("--file", help="one that is there; it is not removed")
@@ -454,7 +495,8 @@ def main():
     parser.add_argument("--csv", default="weights.csv")
     parser.add_argument("--program", help="bench_weights, by which the drive is measured "
                         "(build/bench_weights)")
-    parser.add_argument("groups", nargs="*", choices=["warm", "cold", "small", []], default=[])
+    parser.add_argument("groups", nargs="*", default=[],
+                        choices=["warm", "cold", "small", "steps", []])
     args = parser.parse_args()
     args.until = time.monotonic() + args.seconds
     if args.program:
@@ -462,7 +504,7 @@ def main():
     groups = args.groups or ["warm", "cold", "small"]
     bench = Bench(args)
     print(f"{file_system(args.dir)}, device {args.device}, {args.reps} rounds")
-    if set(groups) & {"warm", "cold"}:
+    if set(groups) & {"warm", "cold", "steps"}:
         bulk(bench, args, groups)
     if "small" in groups:
         small(bench, args.dir, [n for n in OURS + PEERS if not args.only or n in args.only])
