@@ -23,6 +23,8 @@ from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
 EFFORTS = {"thrifty": 0, "fast": 1}
+FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
+              "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
 
 
@@ -32,17 +34,18 @@ def framework_of(name: Optional[str]) -> str:
         if "torch" in sys.modules or importlib.util.find_spec("torch"):
             return "torch"
         return "dlpack"
-    known = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
-             "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
-    if name not in known:
+    if name not in FRAMEWORKS:
         raise also_theirs(ValueError)(
             f"there is no framework '{name}': pt, numpy, jax or dlpack")
-    return known[name]
+    return FRAMEWORKS[name]
 
 
 def convert(tensor: Tensor, framework: str) -> Any:
     if framework == "jax":
+        import jax.dlpack
         import jax.numpy
+        if tensor.device != "host":
+            return jax.dlpack.from_dlpack(tensor)
         return jax.numpy.asarray(tensor.numpy())
     return tensor.to(framework)
 

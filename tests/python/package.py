@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import unittest
 import unittest.mock
 
@@ -423,6 +424,30 @@ class Life(unittest.TestCase):
         same(self, tensors, ARRAYS)
         self.assertEqual(sorted(names), sorted(ARRAYS))
 
+    def test_patched_elsewhere(self):
+        """Modules that took the names before or while it is patched, and who means
+        penstock.safe_open; what this package does not have stays with the other."""
+        opened, before, after = safetensors.safe_open, *map(types.ModuleType, ("one", "two"))
+        sys.modules.update(one=before, two=after)
+        before.so, before.mine = safetensors.safe_open, penstock.safe_open
+        try:
+            undo = penstock.patch_safetensors()
+            self.assertTrue(issubclass(before.so, penstock.safe_open))
+            after.so, after.mine = safetensors.safe_open, penstock.safe_open
+            for how in ((FILE, "crayon"), (FILE, "np", "mps"), (FILE, "mlx")):
+                with self.assertRaises(Exception) as caught:
+                    before.so(*how).get_tensor("box")
+                with self.assertRaises(type(caught.exception)):
+                    opened(*how).get_tensor("box")
+            with before.so(filename=FILE, framework="numpy", device="cpu", backend="mmap") as f:
+                self.assertIsInstance(f, penstock.safe_open)
+            undo()
+            undo()
+            self.assertEqual([before.so, after.so, safetensors.safe_open], [opened] * 3)
+            self.assertEqual([before.mine, after.mine], [penstock.safe_open] * 2)
+        finally:
+            del sys.modules["one"], sys.modules["two"]
+
     def test_patched(self):
         loader = safetensors.numpy.load_file
         with penstock.patch_safetensors():
@@ -430,7 +455,8 @@ class Life(unittest.TestCase):
             same(self, safetensors.numpy.load_file(FILE), ARRAYS)
             with safetensors.safe_open(FILE, framework="np") as f:
                 self.assertIsInstance(f, penstock.safe_open)
-            safetensors.numpy.save_file(ARRAYS, os.path.join(TMP, "p.safetensors"))
+            safetensors.numpy.save_file(tensor_dict=ARRAYS,
+                                        filename=os.path.join(TMP, "p.safetensors"))
         self.assertIs(safetensors.numpy.load_file, loader)
         same(self, loader(os.path.join(TMP, "p.safetensors")), ARRAYS)
 
