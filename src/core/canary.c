@@ -7,6 +7,7 @@
  * beneath. Writes are read back. Bytes prove bytes, not the route: the path's own
  * probe must have passed as well.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,8 +45,9 @@ static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
 	io.iov = &io.one;
 	ret = pst_lane_io_now(t->lane, &io);
 	if (ret)
-		return pst_fail_errno(&t->err, ret, PENSTOCK_WHY_IO_ERROR,
-				      "reading the reference through host memory: %m");
+		return pst_fail_errno(&t->err, ret, pst_why_of_errno(ret),
+				      "reading the reference through host memory: %m%s",
+				      ret == -EBADF ? " (open it for reading too)" : "");
 	if ((uint64_t)io.result < len)
 		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the reference came short");
 	return 0;
@@ -269,6 +271,7 @@ int pst_canary_write(struct pst_chunk *chunk)
 	free(t.want);
 	if (ret)
 		chunk->err = t.err;
-	atomic_store_explicit(&route->write_proof[chunk->path], ret ? -1 : 1, memory_order_release);
+	atomic_store_explicit(&route->write_proof[chunk->path], ret ? -(int)t.err.why : 1,
+			      memory_order_release);
 	return ret;
 }

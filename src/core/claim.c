@@ -238,8 +238,14 @@ static int choose(struct pst_request *req, const struct place *place,
 		unsigned index = plan->list[residency][i];
 		const struct pst_path_facts *facts = &route->paths[index].facts;
 		bool needs_body = req->op == PENSTOCK_WRITE && facts->off_align > 1;
+		int proof = atomic_load_explicit(&route->write_proof[index], memory_order_relaxed);
 		uint64_t n;
 
+		/* Once is enough: each chunk would be written in vain, and then by the next. */
+		if (proof < 0 && i + 1 < count) {
+			pst_req_note(req, index, (enum penstock_why)-proof);
+			continue;
+		}
 		if (place->span->edge && needs_body) {
 			pst_req_note(req, index, PENSTOCK_WHY_UNALIGNED);
 			continue;

@@ -20,7 +20,7 @@ struct pst_route {
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	_Atomic int write_proof[PST_PATHS_MAX]; /* 0: not yet, 1: proven, -1: failed */
+	_Atomic int write_proof[PST_PATHS_MAX]; /* 0: not yet, 1: proven, -why: failed */
 	void *path_priv[PST_PATHS_MAX];		/* the path's, freed by route_close */
 	char apart[64];				/* what is above is read all the time */
 	_Atomic unsigned refs;			/* the storage's, and of reports that name it */

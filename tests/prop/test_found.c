@@ -383,6 +383,37 @@ static void many_copies_at_once(void **state)
 	assert_memory_equal(back, bytes, 40u << 19);
 }
 
+/* What such a descriptor has written directly cannot be read back. That is found out once,
+ * and does not make everything twice from then on. */
+static void a_descriptor_that_cannot_read(void **state)
+{
+	struct penstock_seg seg = {.row_len = 8u << 20};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	int fd;
+
+	(void)state;
+	open_devices(0, 0);
+	make_file(0);
+	fd = open(name, O_WRONLY);
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
+	seg.dev = host;
+	assert_int_equal(penstock_alloc(host, seg.row_len, &seg.buf), 0);
+	memcpy(seg.buf, bytes, seg.row_len);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = PENSTOCK_WRITE;
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
+		read_back(seg.row_len);
+		assert_memory_equal(back, bytes, seg.row_len);
+	}
+	assert_int_equal(report.retries, 0);
+	penstock_free(host, seg.buf);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -396,6 +427,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_queue_closed_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(many_copies_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_descriptor_that_cannot_read, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);

@@ -408,6 +408,18 @@ static void written_chunks_share_no_page(void **state)
 	assert_int_equal(claimed[0].len, 16384);
 }
 
+static void what_was_tried_in_vain(void **state)
+{
+	(void)state;
+	probe(&host, PENSTOCK_WRITE);
+	add(&host, 0, 8192, 65536);
+	route->write_proof[pst_path_index("odirect")] = -(int)PENSTOCK_WHY_CANARY;
+	expect("staged 0+8192");
+	expect_note("odirect", PENSTOCK_WHY_CANARY);
+	req.require = PENSTOCK_DIRECT; /* nothing else is left: it says so by itself */
+	expect("odirect 0+8192");
+}
+
 static void tails_of_what_is_ours_are_padded(void **state)
 {
 	(void)state;
@@ -564,6 +576,7 @@ int main(void)
 		cmocka_unit_test_setup(storage_without_a_cache, setup),
 		cmocka_unit_test_setup(ends_of_writes_go_through_the_cache, setup),
 		cmocka_unit_test_setup(written_chunks_share_no_page, setup),
+		cmocka_unit_test_setup(what_was_tried_in_vain, setup),
 		cmocka_unit_test_setup(tails_of_what_is_ours_are_padded, setup),
 		cmocka_unit_test_setup(written_rows_that_are_not_aligned, setup),
 		cmocka_unit_test_setup(named_paths, setup),
