@@ -118,6 +118,9 @@ static int reserve(const struct pst_file *file, uint64_t length, struct pst_err 
 	return 0;
 }
 
+/* So much of the name is in the other one: a name may have 255 bytes. */
+#define TEMP_NAME 200
+
 static int temp_name(struct pst_file *file, struct pst_err *err)
 {
 	uint64_t random = 0;
@@ -126,8 +129,8 @@ static int temp_name(struct pst_file *file, struct pst_err *err)
 
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint64_t)getpid();
-	if (asprintf(&file->temp, "%.*s.%s.penstock-%016llx", dir, file->path, file->path + dir,
-		     (unsigned long long)random) < 0) {
+	if (asprintf(&file->temp, "%.*s.%.*s.penstock-%016llx", dir, file->path, TEMP_NAME,
+		     file->path + dir, (unsigned long long)random) < 0) {
 		file->temp = NULL;
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
 	}
@@ -269,19 +272,8 @@ static void close_all(struct pst_file *file)
 static int remove_created(const struct pst_file *file, struct pst_err *err)
 {
 	const char *name = file->temp ? file->temp : file->path;
-	struct stat there, ours;
 
-	if (!file->created || file->committed || !name)
-		return 0;
-	/* Somebody may have put another file in its place meanwhile: that one is not ours. */
-	if (!lstat(name, &there) && !fstat(file->fd, &ours) &&
-	    (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino))
-		return !ours.st_nlink ? 0
-				      : pst_fail(err, PENSTOCK_WHY_STALE,
-						 "%s is another's by now and stays; what was "
-						 "written has another name",
-						 name);
-	if (unlink(name) && errno != ENOENT)
+	if (file->created && !file->committed && name && unlink(name) && errno != ENOENT)
 		return fail_path(err, errno, "cannot remove", name);
 	return 0;
 }

@@ -414,6 +414,25 @@ static void a_descriptor_that_cannot_read(void **state)
 	close(fd);
 }
 
+/* As long a name as there may be can be replaced, too. */
+static void a_long_name(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char longest[600];
+	int n = snprintf(longest, sizeof(longest), "%.300s", name);
+
+	(void)state;
+	while (longest[n - 1] != '/')
+		n--;
+	memset(longest + n, 'n', 255);
+	longest[n + 255] = '\0';
+	opts.flags = PENSTOCK_O_REPLACE;
+	if (penstock_open(longest, &opts, &st))
+		fail_msg("%s", penstock_errmsg());
+	assert_int_equal(penstock_commit(st, 0), 0);
+	assert_int_equal(unlink(longest), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -428,6 +447,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(many_copies_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_descriptor_that_cannot_read, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_long_name, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
