@@ -272,8 +272,19 @@ static void close_all(struct pst_file *file)
 static int remove_created(const struct pst_file *file, struct pst_err *err)
 {
 	const char *name = file->temp ? file->temp : file->path;
+	struct stat there, ours;
 
-	if (file->created && !file->committed && name && unlink(name) && errno != ENOENT)
+	if (!file->created || file->committed || !name)
+		return 0;
+	/* Somebody may have put another file in its place meanwhile: that one is not ours. */
+	if (!lstat(name, &there) && !fstat(file->fd, &ours) &&
+	    (there.st_dev != ours.st_dev || there.st_ino != ours.st_ino))
+		return !ours.st_nlink ? 0
+				      : pst_fail(err, PENSTOCK_WHY_STALE,
+						 "%s is another's by now and stays; what was "
+						 "written has another name",
+						 name);
+	if (unlink(name) && errno != ENOENT)
 		return fail_path(err, errno, "cannot remove", name);
 	return 0;
 }
