@@ -44,6 +44,14 @@ const char *advice(enum penstock_why why)
 	}
 }
 
+const char *advice_errno(int code)
+{
+	return advice(code == ENOENT		      ? PENSTOCK_WHY_NOT_FOUND
+		      : code == EACCES || code == EPERM ? PENSTOCK_WHY_NO_PERMISSION
+		      : code == ENOSPC		      ? PENSTOCK_WHY_NO_SPACE
+						      : PENSTOCK_WHY_NONE);
+}
+
 int fail_lib(void)
 {
 	return fail(EXIT_FAILED, "%s%s", penstock_errmsg(), advice(penstock_errwhy()));

@@ -169,7 +169,8 @@ static int settle(const struct bench_args *a, uint64_t length)
 	if (!ret)
 		return 0;
 	if (ret != -EBUSY)
-		return fail(EXIT_FAILED, "cannot open %s: %s", a->storage, strerror(-ret));
+		return fail(EXIT_FAILED, "cannot open %s: %s%s", a->storage, strerror(-ret),
+			    advice_errno(-ret));
 	return fail(EXIT_FAILED,
 		    "%s: its pages cannot be %s, or nobody can see whether they are: no figure "
 		    "would be true, leave out %s",

@@ -80,16 +80,6 @@ static int exit_code(const struct args *a, const struct pst_check *check)
 	return check->known && check->reached == PENSTOCK_DIRECT ? EXIT_DONE : EXIT_NOT_DIRECT;
 }
 
-/* What the advice goes by where the check itself cannot be made. */
-static enum penstock_why why_of(int ret)
-{
-	if (ret == -ENODEV && penstock_errwhy() == PENSTOCK_WHY_NO_DRIVER)
-		return PENSTOCK_WHY_NO_DRIVER;
-	return ret == -ENOENT	? PENSTOCK_WHY_NOT_FOUND
-	       : ret == -EACCES ? PENSTOCK_WHY_NO_PERMISSION
-				: PENSTOCK_WHY_NONE;
-}
-
 static int run(int argc, char **argv)
 {
 	struct args a = {.expects = false};
@@ -101,7 +91,10 @@ static int run(int argc, char **argv)
 		return ret < 0 ? EXIT_DONE : ret;
 	ret = pst_check_run(&a.opts, &check, why, sizeof(why));
 	if (ret < 0)
-		return fail(EXIT_FAILED, "check: %s%s", why, advice(why_of(ret)));
+		return fail(EXIT_FAILED, "check: %s%s", why,
+			    ret == -ENODEV && penstock_errwhy() == PENSTOCK_WHY_NO_DRIVER
+				    ? advice(PENSTOCK_WHY_NO_DRIVER)
+				    : advice_errno(-ret));
 	ret = exit_code(&a, check);
 	if (a.json)
 		check_print_json(stdout, check, ret);

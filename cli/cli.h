@@ -37,6 +37,7 @@ int fail_lib(void);
 int code_without_device(enum penstock_class require);
 /* What to do about a failure, to be put behind its sentence; "" if that says it. */
 const char *advice(enum penstock_why why);
+const char *advice_errno(int code);
 
 void print_usage(FILE *f, const struct command *cmd);
 /* getopt_long with a 'did you mean' and --help. -1 at the end, '?' on an error that has
