@@ -213,11 +213,11 @@ struct penstock_storage_opts {
 #define PENSTOCK_STORAGE_OPTS_INIT { sizeof(struct penstock_storage_opts), 0, 0, 0, NULL }
 
 /*
- * Opens what `url` names: "/path", "file:///path", a block device, or
- * "mem:SIZE[KiB|MiB|GiB][?seed=N]" (bytes made from the seed, the same each
- * time; writes are kept). A relative path is looked up again at commit and abort, from
- * the working directory of that moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a file
- * of /proc), -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
+ * Opens what `url` names: "/path", "file:///path" (as it stands, no %XX), a block device,
+ * or "mem:SIZE[KiB|MiB|GiB][?seed=N]" (bytes made from the seed, the same each time;
+ * writes are kept). A relative path is looked up again at commit and abort, from the
+ * working directory of that moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a
+ * file of /proc), -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
  */
 PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
 			       struct penstock_storage **out);
@@ -302,7 +302,7 @@ PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_de
 				      struct penstock_device **out);
 
 /* Drops one reference; the last waits for the device's requests in flight and stops the
- * pump. May block. */
+ * pump. What was allocated on it is freed before. May block. */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
 /* The name of a device, "cuda:0" also for what was opened as "auto". Lives as long as
