@@ -389,9 +389,10 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
 	unsigned r = chunk->residency, count = plan->count[r], i = 0;
-	/* The page cache would take a write that the drive has just failed, and say that
-	 * it is done before the drive is asked again. */
-	bool no_cache = req->op == PENSTOCK_WRITE && chunk->err.why == PENSTOCK_WHY_IO_ERROR;
+	/* The page cache would take a write that the drive has just failed, or a server has
+	 * no room for, and say that it is done before they are asked again. */
+	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||
+						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 
 	if (req->forced >= 0)
 		return -1;

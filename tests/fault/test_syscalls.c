@@ -194,9 +194,12 @@ static void check_failed(struct run *r)
 static void check_hit(struct run *r)
 {
 	const struct scene *s = r->scene;
-	/* What the drive has failed to write must not be left to the page cache. */
+	/* What the drive has failed to write, or has no room for, must not be left to the
+	 * page cache. */
 	bool no_cache = s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
-			(r->how == EIO || r->how == CALLS_EMPTY) && strcmp(s->device, "host") != 0;
+			(r->how == EIO || r->how == ENOSPC || r->how == EDQUOT ||
+			 r->how == CALLS_EMPTY) &&
+			strcmp(s->device, "host") != 0;
 	/* Bytes that the page cache refuses can be had from the drive. It may have some on a
 	 * busy machine, though it was asked to forget them. */
 	bool retry = strict && !no_cache && !s->path && s->require == PENSTOCK_ANY &&

@@ -553,6 +553,10 @@ static void what_failed_goes_on_by_the_next_path(void **state)
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR; /* the drive's: it is asked once more, */
 	expect_next("staged");
 	expect_next("none"); /* but the page cache may not swallow it */
+	claim_all();
+	claimed[0].err.why = PENSTOCK_WHY_NO_SPACE;
+	expect_next("staged");
+	expect_next("none");
 }
 
 int main(void)
