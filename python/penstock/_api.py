@@ -29,7 +29,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names or globs.
     `shard` is what a rank of a tensor parallelism needs, {"rank": 0, "ranks": 8}, see
     Model.load; `group` are the processes that load it together. `require` and `effort`
-    as everywhere; `backend` means nothing here."""
+    as everywhere; `stop` is a threading.Event that ends it with ECANCELED once it is set;
+    `backend` means nothing here."""
     del backend
     model = Model(filename, names=names)
     try:

@@ -12,6 +12,7 @@ import operator
 import os
 import struct
 import sys
+import threading
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._dtypes import BITS, CODES, NAMES
@@ -25,6 +26,7 @@ PathLike = Union[str, "os.PathLike[str]"]
 EFFORTS = {"thrifty": 0, "fast": 1}
 FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
               "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
+STOP_BYTES = 256 << 20  # of a request, after each of which a load looks whether to stop
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
 
 
@@ -202,9 +204,10 @@ class Model:
 
     def options(self, require: str = "any", effort: Optional[str] = None,
                 path: Optional[str] = None, align: int = 0, window: int = 0,
-                ranks: int = 1) -> Tuple[Any, List[Any]]:
+                ranks: int = 1, stop: Optional[threading.Event] = None) -> Tuple[Any, List[Any]]:
         """The library's struct, and what has to live as long as it. `effort` is what suits
-        so many processes that load at the same time, unless it is said."""
+        so many processes that load at the same time, unless it is said; `stop` ends a load
+        with ECANCELED when it is set."""
         if require not in CLASSES or effort not in (None, *EFFORTS):
             raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
         opts, keep = ffi.new("struct penstock_load_opts *"), []
@@ -216,6 +219,10 @@ class Model:
         if path is not None:
             keep.append(ffi.new("char[]", path.encode()))
             opts.path = keep[0]
+        if stop is not None:
+            keep.append(ffi.callback("int(void *, unsigned, const struct penstock_report *)",
+                                     lambda *_: int(stop.is_set())))
+            opts.each, opts.request_bytes = keep[-1], STOP_BYTES
         return opts, keep
 
     def shard(self, index: int, how: Any) -> Any:

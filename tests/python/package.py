@@ -424,6 +424,63 @@ class Life(unittest.TestCase):
         same(self, tensors, ARRAYS)
         self.assertEqual(sorted(names), sorted(ARRAYS))
 
+    def test_stop(self):
+        """A load ends early when it is told to, before or between its requests."""
+        many = {f"t{i}": fill("uint8", (65536,), i) for i in range(8)}
+        file = os.path.join(TMP, "stop.safetensors")
+        safetensors.numpy.save_file(many, file)
+        stop, asked = threading.Event(), []
+        with unittest.mock.patch.object(_model, "STOP_BYTES", 65536):
+            same(self, penstock.load_file(file, framework="numpy", stop=stop), many)
+            stop.is_set = lambda: asked.append(1) or len(asked) > 2
+            with self.assertRaises(penstock.PenstockError) as caught:
+                penstock.load_file(file, framework="numpy", stop=stop)
+        self.assertEqual(caught.exception.errno, errno.ECANCELED)
+        self.assertGreaterEqual(len(asked), 3)
+
+    def test_cancelled(self):
+        """Who cancels goes on when nothing moves any more."""
+        begun, go, ended = threading.Event(), threading.Event(), []
+
+        def noted(real):
+            def call(*args, **how):
+                begun.set()
+                try:
+                    go.wait(60)
+                    return real(*args, **how)
+                finally:
+                    ended.append(how.get("stop"))
+            return call
+
+        async def cancel(make):
+            begun.clear()
+            go.clear()
+            task = asyncio.ensure_future(make())
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+            for _ in range(2):
+                task.cancel()
+                for _ in range(9):
+                    await asyncio.sleep(0)
+                self.assertFalse(task.done())
+            go.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        async def steps():
+            async for _ in penstock.aio.iterate(FILE):
+                pass
+
+        place = numpy.zeros((6, 5, 4), numpy.int32)
+        for name, make in (("load_file", lambda: penstock.aio.load_file(FILE)),
+                           ("load_into", lambda: penstock.aio.load_into(FILE, {"box": place})),
+                           ("iterate", steps)):
+            real = getattr(penstock._api, name)
+            with unittest.mock.patch.object(penstock._api, name, noted(real)):
+                asyncio.run(cancel(make))
+        self.assertEqual([stop is not None and stop.is_set() for stop in ended],
+                         [True, True, False])
+
     def test_patched_elsewhere(self):
         """Modules that took the names before or while it is patched, and who means
         penstock.safe_open; what this package does not have stays with the other."""
