@@ -596,7 +596,7 @@ struct penstock_queue_opts {
  * A submission and completion list. It owns no pinned memory, but 16 MiB and two of the
  * device's slots if it has a lane of its own. One thread at a time may submit, one (the
  * same or another) may harvest, any may cancel. Inside a callback submit and cancel are
- * allowed, the rest is -EDEADLK. May block.
+ * allowed, the rest is -EDEADLK, and closing it does nothing but log. May block.
  */
 PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
 				     struct penstock_queue **out);

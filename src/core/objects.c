@@ -8,7 +8,6 @@
 #include "core/objects.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "core/own.h"
 #include "core/pump.h"
 #include "core/route.h"
+#include "core/spin.h"
 
 #define KNOWN_FLAGS                                                                  \
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE |  \
@@ -209,6 +209,8 @@ int penstock_abort(struct penstock_storage *st)
 
 void penstock_close(struct penstock_storage *st)
 {
+	unsigned times = 0;
+
 	if (!st)
 		return;
 	if (st->generation != pst_generation())
@@ -217,7 +219,7 @@ void penstock_close(struct penstock_storage *st)
 		pthread_mutex_lock(&device_lock);
 		help_own_lanes();
 		pthread_mutex_unlock(&device_lock);
-		sched_yield();
+		pst_give_way(&times);
 	}
 	if (atomic_load(&st->kept)) /* of others lanes keep nothing, and sleep on */
 		pst_pumps_forget(st);
@@ -405,6 +407,8 @@ int penstock_device_open(const char *name, const struct penstock_device_opts *fr
 
 void penstock_device_close(struct penstock_device *dev)
 {
+	unsigned times = 0;
+
 	if (!dev)
 		return;
 	if (dev->generation != pst_generation())
@@ -412,7 +416,7 @@ void penstock_device_close(struct penstock_device *dev)
 	pthread_mutex_lock(&device_lock);
 	if (--dev->refs == 0) {
 		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
-			sched_yield();
+			pst_give_way(&times);
 		for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
 			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);
@@ -442,6 +446,9 @@ int pst_device_start_pump(struct penstock_device *dev, struct pst_err *err)
 {
 	int ret;
 
+	/* Who closes another device may hold the lock until its requests have ended. */
+	if (atomic_load_explicit(&dev->pump, memory_order_acquire))
+		return 0;
 	pthread_mutex_lock(&device_lock);
 	ret = pst_pump_start(dev, err);
 	pthread_mutex_unlock(&device_lock);

@@ -7,11 +7,11 @@
 #include "core/queue.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/log.h"
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/route.h"
@@ -78,18 +78,23 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 void penstock_queue_close(struct penstock_queue *q)
 {
 	struct penstock_done done[16];
+	unsigned times = 0;
 
 	if (!q)
 		return;
+	if (q->in_callback) { /* whoever called it goes on with the queue */
+		pst_log(PST_LOG_ERROR, "core", "a queue is not closed inside its own callback");
+		return;
+	}
 	if (q->generation == pst_generation() && q->requests) {
 		for (unsigned i = 0; i < q->place_used; i++)
 			pst_req_stop(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			if (penstock_wait(q, done, 1, 16, -1) < 0)
-				sched_yield(); /* its own lane is another thread's to turn */
+				pst_give_way(&times); /* its own lane is another's to turn */
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
-			sched_yield();
+			pst_give_way(&times);
 		pst_queue_free_harvested(q);
 		if (q->own)
 			pst_own_close(q->own);

@@ -8,8 +8,10 @@
 #ifndef PST_CORE_SPIN_H
 #define PST_CORE_SPIN_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 
@@ -47,6 +49,16 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	spin->skips = spin->skips < PST_SPIN_SKIPS_MAX ? spin->skips * 2 + 1 : spin->skips;
 	spin->left = spin->skips;
 	return false;
+}
+
+/* For who waits for something that wakes nobody, and that may last as long as a read: at
+ * first gives way, then sleeps a little each time. */
+static inline void pst_give_way(unsigned *times)
+{
+	if ((*times)++ < 100)
+		sched_yield();
+	else
+		usleep(100);
 }
 
 /* A request, or a part of one, of so many bytes has been taken in. */

@@ -3,12 +3,9 @@
  * Queues, storages and devices that close while requests are in flight, requests
  * that nobody harvests, and several threads at once: what penstock.h promises about
  * the end of things and about threads. Closing runs on a thread of its own, so that
- * a close that does not wait is seen to return, and one that hangs ends the test. And
- * what a queue costs between the two.
+ * a close that does not wait is seen to return, and one that hangs ends the test.
  */
 #include "queued.h"
-
-#include <sys/resource.h>
 
 #include "core/route.h"
 #include "device/cuda_api.h"
@@ -209,6 +206,51 @@ static void caller_sleeps(void **state)
 	async_release(far);
 	assert_int_equal(pthread_join(thread, &n), 0);
 	assert_int_equal((intptr_t)n, PIECE);
+	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
+}
+
+static _Atomic bool met;
+
+/* A storage that is new meets a device whose pump runs. */
+static void *meet(void *arg)
+{
+	assert_int_equal(penstock_prepare(arg, host, PENSTOCK_READ), 0);
+	atomic_store(&met, true);
+	return arg;
+}
+
+/* Who closes a device waits for its requests, and keeps nobody from work on another. */
+static void others_work_on(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .row_len = PIECE};
+	uint64_t until = now_ns() + 20000000000u;
+	struct penstock_storage *other;
+	pthread_t threads[2];
+	struct penstock_req req;
+
+	(void)state;
+	begin_case(0, 16);
+	other = open_it(0);
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
+	assert_int_equal(penstock_alloc(gpu, PIECE, &seg.buf), 0);
+	async_hold(far);
+	req = request(st, &seg, 1, PENSTOCK_READ);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(async_await(far, 1), 0);
+	close_what = close_gpu;
+	atomic_store(&met, false);
+	start(&threads[0], closer, NULL);
+	usleep(30000); /* so that it is at it */
+	start(&threads[1], meet, other);
+	while (!atomic_load(&met) && now_ns() < until)
+		sched_yield();
+	async_release(far);
+	assert_true(atomic_load(&met));
+	for (unsigned i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(wait_queue(1, 16, -1), 1);
+	assert_int_equal(done[0].result, PIECE);
+	penstock_close(other);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
 }
 
@@ -481,70 +523,6 @@ static void three_threads(void **state)
 	assert_int_equal(poll_queue(8), 0);
 }
 
-/* ---- what it costs to have one ---- */
-
-static long resident_pages(void)
-{
-	FILE *f = fopen("/proc/self/statm", "re");
-	long pages = 0;
-
-	assert_non_null(f);
-	assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
-	fclose(f);
-	return pages;
-}
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SHADOWED true /* what is only mapped has resident shadow */
-#else
-#define SHADOWED false
-#endif
-
-/* The largest there is, for one request: places that nobody uses cost no memory. */
-static void largest(void **state)
-{
-	struct penstock_queue_opts opts = {.requests_max = PENSTOCK_REQUESTS_MAX, .segs_max = 256};
-	long before, some = (4l << 20) / sysconf(_SC_PAGESIZE);
-	struct penstock_queue *large;
-
-	(void)state;
-	begin_case(0, 1);
-	opts.size = sizeof(opts);
-	submit_read(0, 0, 4096); /* the pump is not the queue's */
-	assert_int_equal(wait_queue(1, 1, -1), 1);
-	before = resident_pages();
-	assert_int_equal(penstock_queue_open(&opts, &large), 0);
-	penstock_queue_close(q);
-	q = large;
-	submit_read(0, 0, 4096);
-	assert_int_equal(wait_queue(1, 1, -1), 1);
-	assert_true(SHADOWED || resident_pages() - before < some);
-	penstock_queue_close(q);
-	q = NULL;
-	assert_true(SHADOWED || resident_pages() - before < some);
-}
-
-/* Descriptors have run out: that is what is said. */
-static void no_descriptors(void **state)
-{
-	struct penstock_queue *more;
-	struct rlimit limit, were;
-	int next;
-
-	(void)state;
-	begin_case(0, 1);
-	next = dup(0); /* the lowest that is free */
-	assert_true(next > 0);
-	close(next);
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
-	limit = (struct rlimit){(rlim_t)next, were.rlim_max};
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	next = penstock_queue_open(NULL, &more);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &were), 0);
-	assert_int_equal(next, -EMFILE);
-	assert_non_null(strstr(penstock_errmsg(), "eventfd"));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -556,9 +534,8 @@ int main(void)
 		cmocka_unit_test_teardown(detached_awaited, end_queue),
 		cmocka_unit_test_teardown(guest_closes, end_queue),
 		cmocka_unit_test_teardown(caller_sleeps, end_queue),
+		cmocka_unit_test_teardown(others_work_on, end_queue),
 		cmocka_unit_test_teardown(device_closes, end_queue),
-		cmocka_unit_test_teardown(largest, end_queue),
-		cmocka_unit_test_teardown(no_descriptors, end_queue),
 	};
 
 	return run_queues(tests);

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What it costs to have a queue: memory for the places that are used, and a descriptor;
+ * and what is said where there is none.
+ */
+#include "queued.h"
+
+#include <sys/resource.h>
+
+static long resident_pages(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	long pages = 0;
+
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%*d %ld", &pages), 1);
+	fclose(f);
+	return pages;
+}
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SHADOWED true /* what is only mapped has resident shadow */
+#else
+#define SHADOWED false
+#endif
+
+/* The largest there is, for one request: places that nobody uses cost no memory. */
+static void largest(void **state)
+{
+	struct penstock_queue_opts opts = {.requests_max = PENSTOCK_REQUESTS_MAX, .segs_max = 256};
+	long before, some = (4l << 20) / sysconf(_SC_PAGESIZE);
+	struct penstock_queue *large;
+
+	(void)state;
+	begin_case(0, 1);
+	opts.size = sizeof(opts);
+	submit_read(0, 0, 4096); /* the pump is not the queue's */
+	assert_int_equal(wait_queue(1, 1, -1), 1);
+	before = resident_pages();
+	assert_int_equal(penstock_queue_open(&opts, &large), 0);
+	penstock_queue_close(q);
+	q = large;
+	submit_read(0, 0, 4096);
+	assert_int_equal(wait_queue(1, 1, -1), 1);
+	assert_true(SHADOWED || resident_pages() - before < some);
+	penstock_queue_close(q);
+	q = NULL;
+	assert_true(SHADOWED || resident_pages() - before < some);
+}
+
+/* Descriptors have run out: that is what is said. */
+static void no_descriptors(void **state)
+{
+	struct penstock_queue *more;
+	struct rlimit limit, were;
+	int next;
+
+	(void)state;
+	begin_case(0, 1);
+	next = dup(0); /* the lowest that is free */
+	assert_true(next > 0);
+	close(next);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
+	limit = (struct rlimit){(rlim_t)next, were.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	next = penstock_queue_open(NULL, &more);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &were), 0);
+	assert_int_equal(next, -EMFILE);
+	assert_non_null(strstr(penstock_errmsg(), "eventfd"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(largest, end_queue),
+		cmocka_unit_test_teardown(no_descriptors, end_queue),
+	};
+
+	return run_queues(tests);
+}
