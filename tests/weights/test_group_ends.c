@@ -203,6 +203,154 @@ static void test_fails(void **state)
 	}
 }
 
+/* ---- one load after the other ---- */
+
+#define ROUNDS 40u
+#define CROWD 4u
+
+enum fate { WELL, WRONG_OPTIONS, NO_MEMORY, AT_A_READ };
+
+struct turn {
+	enum fate fate;
+	unsigned reads; /* after so many, AT_A_READ */
+};
+
+static struct turn turn_of(uint64_t seed, unsigned round, unsigned rank)
+{
+	uint64_t x = (seed + round * 64 + rank + 1) * 0x9e3779b97f4a7c15u;
+	uint64_t r = test_random(&x) >> 8;
+
+	return (struct turn){ r % 24 < 3 ? (enum fate)(1 + r % 24) : WELL,
+			      1 + (unsigned)(r / 24 % 6) };
+}
+
+static int at_a_read(void *user, unsigned file, const struct penstock_report *r)
+{
+	unsigned *left = user;
+
+	(void)file;
+	(void)r;
+	return !--*left;
+}
+
+static void *no_memory(void *user, struct penstock_device *dev, size_t len, size_t align)
+{
+	(void)user;
+	(void)dev;
+	(void)len;
+	(void)align;
+	return NULL;
+}
+
+static void never_freed(void *user, struct penstock_device *dev, void *ptr, size_t len)
+{
+	(void)user;
+	(void)dev;
+	(void)ptr;
+	(void)len;
+}
+
+/* How each of its loads ended; -1: not what it should be. */
+static int one_of_a_crowd(const struct job *job, unsigned rank, uint64_t seed, int *rets)
+{
+	struct penstock_group_opts go = job->opts;
+	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
+	struct outcome *o = &outcomes[rank];
+	struct penstock_weights *m;
+	struct penstock_device *dev;
+	struct penstock_group *g;
+	char name[16];
+
+	alarm(ALARM_S);
+	snprintf(name, sizeof(name), "cuda:%u", rank);
+	go.size = sizeof(go);
+	go.dir = meeting_place();
+	if (penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_device_open(rank % 2 ? name : "cuda:0", NULL, &dev) < 0 ||
+	    penstock_weights_open(job->path, NULL, &m) ||
+	    penstock_group_open(job->name, rank, CROWD, &go, &g))
+		return -1;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
+		struct penstock_loaded *loaded = NULL;
+		struct turn turn = turn_of(seed, i, rank);
+
+		if (turn.fate == WRONG_OPTIONS)
+			lo.align = 3;
+		if (turn.fate == NO_MEMORY) {
+			lo.alloc = no_memory;
+			lo.free = never_freed;
+		}
+		if (turn.fate == AT_A_READ)
+			lo.each = at_a_read;
+		lo.user = &turn.reads;
+		rets[i] = penstock_group_load(g, m, &dev, 1, &lo, NULL, &loaded);
+		if (!rets[i])
+			look(o, m, dev, &so, loaded, NULL);
+		penstock_loaded_free(loaded);
+		if (*o->wrong)
+			return -1;
+	}
+	penstock_group_close(g);
+	penstock_weights_close(m);
+	penstock_device_close(dev);
+	penstock_device_close(host);
+	return 0;
+}
+
+/* A group in which loads fail is as good as new: each load ends alike on all ranks, with
+ * what one of them came to, and the next one begins. */
+static void test_again_and_again(void **state)
+{
+	struct job job = small_chunks("again", DONE);
+	int (*rets)[ROUNDS] = mmap(NULL, CROWD * sizeof(*rets), PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t seed = test_seed(3);
+	pid_t pids[CROWD];
+	unsigned well = 0;
+
+	(void)state;
+	assert_ptr_not_equal(rets, MAP_FAILED);
+	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
+	setenv("PENSTOCK_STANDIN_DEVICES", "4", 1);
+	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
+	setenv("PENSTOCK_STANDIN_PEER", "1", 1);
+	for (unsigned r = 0; r < CROWD; r++) {
+		pids[r] = fork();
+		if (!pids[r])
+			_exit(one_of_a_crowd(&job, r, seed, rets[r]) ? 1 : 0);
+	}
+	for (unsigned r = 0; r < CROWD; r++) {
+		int status = 0;
+
+		assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+		if (status)
+			fail_msg("rank %u: status %#x, %s", r, status, outcomes[r].wrong);
+	}
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		bool early = false, late = false;
+
+		for (unsigned r = 0; r < CROWD; r++) {
+			enum fate fate = turn_of(seed, i, r).fate;
+
+			early |= fate == WRONG_OPTIONS || fate == NO_MEMORY;
+			late |= fate == AT_A_READ;
+			if (rets[r][i] != rets[0][i])
+				fail_msg("load %u: %d on rank 0, %d on rank %u", i, rets[0][i],
+					 rets[r][i], r);
+		}
+		if (early)
+			assert_true(rets[0][i] == -EINVAL || rets[0][i] == -ENOMEM);
+		else if (!late)
+			assert_int_equal(rets[0][i], 0);
+		else
+			assert_true(!rets[0][i] || rets[0][i] == -ECANCELED);
+		well += !rets[0][i];
+	}
+	assert_true(well > 2 && well < ROUNDS);
+	munmap(rets, CROWD * sizeof(*rets));
+}
+
 /* Nor does a read that a store keeps delay what the others are told of one that failed: with
  * its file and its reason, whichever of them rank 0 is. */
 static void test_fails_beside_a_slow_one(void **state)
@@ -315,6 +463,7 @@ int main(void)
 		cmocka_unit_test(test_hangs),
 		cmocka_unit_test(test_leaves),
 		cmocka_unit_test(test_fails),
+		cmocka_unit_test(test_again_and_again),
 		cmocka_unit_test(test_fails_beside_a_slow_one),
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_poor),
