@@ -30,6 +30,8 @@
  * Blocking	functions marked "may block" do I/O, probe or wait. All others
  *		return at once; on an open queue with prepared routes they neither
  *		allocate, lock, log nor call the kernel, except to wake a thread.
+ * Log		warnings go to standard error, a line each; PENSTOCK_LOG in the
+ *		environment asks for less or more, see penstock(1).
  * fork		a child may not use what the parent opened (-EOWNERDEAD; closing it
  *		touches nothing of the parent's). It may open its own.
  * Structs	that begin with `size` are initialised by their *_INIT macro or, where

@@ -16,20 +16,38 @@ static const char *const level_names[] = { "error", "warn", "info", "debug" };
 static char setting[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void read_setting(void)
-{
-	const char *env = getenv("PENSTOCK_LOG");
-
-	if (env)
-		snprintf(setting, sizeof(setting), "%s", env);
-}
-
 static int level_of(const char *name, size_t len)
 {
 	for (unsigned i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++)
 		if (strlen(level_names[i]) == len && !strncmp(name, level_names[i], len))
 			return (int)i;
 	return -1;
+}
+
+/* A slip would be silence where somebody looks for words. */
+static void read_setting(void)
+{
+	const char *env = getenv("PENSTOCK_LOG"), *item = setting;
+	char line[sizeof(setting) + 96];
+
+	if (env)
+		snprintf(setting, sizeof(setting), "%s", env);
+	while (*item) {
+		size_t len = strcspn(item, ",");
+		const char *colon = memchr(item, ':', len);
+		const char *name = colon ? colon + 1 : item;
+
+		if (len && level_of(name, (size_t)(item + len - name)) < 0) {
+			int n = snprintf(line, sizeof(line),
+					 "penstock warn log: PENSTOCK_LOG has no level '%.*s': "
+					 "error, warn, info or debug\n",
+					 (int)(item + len - name), name);
+
+			if (write(STDERR_FILENO, line, (size_t)n) < 0)
+				return; /* nowhere to say it */
+		}
+		item += len + (item[len] == ',');
+	}
 }
 
 /* The level in force for a backend: its own entry, else the bare one, else warn. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/objects.h"
 #include "core/pump.h"
 
@@ -64,6 +65,23 @@ static void make_plans(struct pst_route *route)
 }
 
 /* Nobody begins anything by it any more. */
+/* For who cannot ask penstock_explain: a program that somebody else wrote. */
+static void tell(const struct pst_route *route)
+{
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		const struct pst_path_state *state = &route->paths[i];
+
+		if (pst_paths[i]->wrap || pst_paths[i]->traits.at_once)
+			continue; /* taken by name only */
+		pst_log(PST_LOG_DEBUG, pst_paths[i]->name, "%s %s %s %s: %s%s%s",
+			route->op == PENSTOCK_READ ? "from" : "to",
+			route->st->facts.text[0] ? route->st->facts.text : route->st->ops->name,
+			route->op == PENSTOCK_READ ? "to" : "from", route->dev->name,
+			state->usable ? "open" : "shut", state->err.code ? ", " : "",
+			state->err.code ? state->err.text : "");
+	}
+}
+
 static void drop(struct pst_route *route)
 {
 	for (unsigned i = 0; i < pst_path_count; i++)
@@ -90,6 +108,7 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 	for (unsigned i = 0; i < pst_path_count; i++)
 		probe_path(route, i);
 	make_plans(route);
+	tell(route);
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
