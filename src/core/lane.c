@@ -515,11 +515,11 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-static int open_ring(struct pst_lane *lane, struct pst_err *err)
+static int open_slots(struct pst_lane *lane, struct pst_err *err)
 {
 	const struct pst_pump *pump = lane->pump;
 	size_t len = pst_slots_bytes(pump->slot_bytes, lane->slots_big, lane->slots_small);
-	int ret = pst_ring_open(&lane->ring, pump->dev, &pump->near, len, err);
+	int ret = pst_ring_map(&lane->ring, &pump->near, len, err);
 
 	return ret ? ret
 		   : pst_slots_open(&lane->slots, lane->ring.base, pump->slot_bytes,
@@ -541,7 +541,7 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 		lane->chunks[i].next = lane->chunks_free;
 		lane->chunks_free = &lane->chunks[i];
 	}
-	ret = open_ring(lane, err);
+	ret = open_slots(lane, err);
 	if (ret)
 		return ret;
 	if (lane->wake_fd < 0)
@@ -551,10 +551,6 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
 	if (ret)
 		return ret;
-	if (lane->engine_ops->register_slots &&
-	    !lane->engine_ops->register_slots(lane->engine, lane->slots.base, lane->slots.len,
-					      &lane->engine_why))
-		lane->fixed = true;
 	if (!pst_lane_copyq(lane, lane->pump->dev)) {
 		*err = lane->open_err;
 		return err->code;
@@ -567,6 +563,14 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 			return ret;
 	}
 	return 0;
+}
+
+void pst_lane_pin(struct pst_lane *lane)
+{
+	pst_ring_pin(&lane->ring, lane->pump->dev);
+	lane->fixed = lane->engine_ops->register_slots &&
+		      !lane->engine_ops->register_slots(lane->engine, lane->slots.base,
+							lane->slots.len, &lane->engine_why);
 }
 
 void pst_lane_close(struct pst_lane *lane)

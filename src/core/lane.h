@@ -8,8 +8,10 @@
 
 #include "core/pump.h"
 
-/* On the thread that will drive it, its slots and pump set. */
+/* On the thread that will drive it, its pump and the number of its slots set. */
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
+/* On the same thread, before its first chunk: its ring gets pages, and is registered. */
+void pst_lane_pin(struct pst_lane *lane);
 /* On the same thread (borrowed lanes: any), nothing in flight. */
 void pst_lane_close(struct pst_lane *lane);
 /* After something was put in one of its inboxes. Any thread. */

@@ -75,6 +75,7 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 		penstock_device_close(dev);
 		return ret;
 	}
+	pst_lane_pin(&o->lane);
 	pthread_mutex_lock(&pump->owns_lock);
 	atomic_store(&o->lane.forget_turn, atomic_load(&pump->forget_turn));
 	o->link = pump->owns;

@@ -33,11 +33,13 @@
  * other in the driver's calls (2.2 us a copy by one, 4 by five, H200). */
 #define LANE_LOAD_FULL 64
 
+/* Lanes open, all of them, and then pin their rings, all of them: while one populates its
+ * own no other can map memory, nor can a thread be made. */
 struct start {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	bool all_made; /* threads: none can be while lanes populate their rings */
-	unsigned open, failed;
+	unsigned made; /* threads, when all are */
+	unsigned open, failed, done;
 };
 
 struct lane_start {
@@ -45,29 +47,43 @@ struct lane_start {
 	struct start *start;
 };
 
+/* A lane has opened, or could not. When all have: whether they did. */
+static bool all_open(struct start *start, bool failed)
+{
+	bool all;
+
+	pthread_mutex_lock(&start->lock);
+	start->open++;
+	start->failed += failed;
+	pthread_cond_broadcast(&start->cond);
+	while (!start->made || start->open < start->made)
+		pthread_cond_wait(&start->cond, &start->lock);
+	all = !start->failed;
+	pthread_mutex_unlock(&start->lock);
+	return all;
+}
+
+/* The last that a lane does with it: it goes when all have. */
+static void done(struct start *start)
+{
+	pthread_mutex_lock(&start->lock);
+	start->done++;
+	pthread_cond_broadcast(&start->cond);
+	pthread_mutex_unlock(&start->lock);
+}
+
 static void *lane_main(void *arg)
 {
 	struct lane_start ls = *(struct lane_start *)arg;
 	struct pst_lane *lane = ls.lane;
-	int ret;
+	bool go;
 
 	pst_near_thread(&lane->pump->near);
-	pthread_mutex_lock(&ls.start->lock);
-	while (!ls.start->all_made)
-		pthread_cond_wait(&ls.start->cond, &ls.start->lock);
-	pthread_mutex_unlock(&ls.start->lock);
-	ret = pst_lane_open(lane, &lane->open_err);
-	if (ret)
-		pst_lane_close(lane); /* what it got so far */
-	pthread_mutex_lock(&ls.start->lock);
-	if (ret)
-		ls.start->failed++;
-	ls.start->open++;
-	pthread_cond_broadcast(&ls.start->cond);
-	pthread_mutex_unlock(&ls.start->lock);
-	if (ret)
-		return NULL;
-	while (!atomic_load_explicit(&lane->pump->stop, memory_order_acquire))
+	go = all_open(ls.start, pst_lane_open(lane, &lane->open_err) != 0);
+	if (go)
+		pst_lane_pin(lane);
+	done(ls.start);
+	while (go && !atomic_load_explicit(&lane->pump->stop, memory_order_acquire))
 		pst_lane_turn(lane, -1);
 	pst_lane_close(lane);
 	return NULL;
@@ -89,7 +105,7 @@ static unsigned default_lanes(const struct penstock_device *dev)
 
 static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 {
-	struct start start = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, 0};
+	struct start start = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0};
 	struct lane_start ls[PST_LANES_MAX];
 	unsigned made = 0;
 
@@ -101,16 +117,15 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 			break;
 	}
 	pthread_mutex_lock(&start.lock);
-	start.all_made = true;
+	start.made = made;
+	start.failed += made < pump->lane_count;
 	pthread_cond_broadcast(&start.cond);
-	while (start.open < made)
+	while (start.done < made)
 		pthread_cond_wait(&start.cond, &start.lock);
 	pthread_mutex_unlock(&start.lock);
-	if (made == pump->lane_count && !start.failed)
+	if (!start.failed)
 		return 0;
-	atomic_store(&pump->stop, true);
 	for (unsigned i = 0; i < made; i++) {
-		pst_lane_wake(&pump->lanes[i]);
 		pthread_join(pump->lanes[i].thread, NULL);
 		if (pump->lanes[i].open_err.code)
 			*err = pump->lanes[i].open_err;
@@ -418,7 +433,9 @@ static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
 		if (atomic_load_explicit(&lane->taken, memory_order_relaxed) ||
 		    atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			continue;
-		if (!lane->chunks && pst_lane_open(lane, &lane->open_err)) {
+		if (lane->chunks)
+			return lane;
+		if (pst_lane_open(lane, &lane->open_err)) {
 			pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
 			*err = lane->open_err;
 			if (!err->code)
@@ -427,6 +444,7 @@ static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
 			atomic_store_explicit(&lane->taken, false, memory_order_release);
 			return NULL;
 		}
+		pst_lane_pin(lane);
 		return lane;
 	}
 	return NULL;

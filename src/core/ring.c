@@ -51,12 +51,9 @@ static void populate(char *base, size_t len)
 			MADV_POPULATE_WRITE);
 }
 
-int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
-		  const struct pst_near *near, size_t len, struct pst_err *err)
+int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
+		 struct pst_err *err)
 {
-	struct pst_err reason;
-	int ret;
-
 	ring->len = len;
 	ring->registered = false;
 	ring->base = map_aligned(len, &ring->huge);
@@ -64,15 +61,22 @@ int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "mapping a ring of %zu MiB: %m", len >> 20);
 	pst_near_memory(near, ring->base, len);
+	return 0;
+}
+
+void pst_ring_pin(struct pst_ring *ring, struct penstock_device *dev)
+{
+	struct pst_err reason;
+	int ret;
+
 	if (!dev->ops->host_register)
-		return 0;
-	populate(ring->base, len);
-	ret = dev->ops->host_register(dev, ring->base, len, false, &reason);
+		return;
+	populate(ring->base, ring->len);
+	ret = dev->ops->host_register(dev, ring->base, ring->len, false, &reason);
 	if (ret < 0)
 		pst_log(PST_LOG_WARN, dev->ops->name, "ring not pinned, copies are slower: %s",
 			reason.text);
 	ring->registered = ret == 0;
-	return 0;
 }
 
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev)

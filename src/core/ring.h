@@ -47,9 +47,10 @@ struct pst_ring {
 /* Bytes of ring that one lane with these slots takes. */
 size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small);
 
-/* Maps `len` bytes; registers them with the device if it wants that. */
-int pst_ring_open(struct pst_ring *ring, struct penstock_device *dev,
-		  const struct pst_near *near, size_t len, struct pst_err *err);
+int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
+		 struct pst_err *err);
+/* Fills it with pages and registers it with the device, if that wants it. */
+void pst_ring_pin(struct pst_ring *ring, struct penstock_device *dev);
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
