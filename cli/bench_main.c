@@ -151,6 +151,10 @@ static int parse(int argc, char **argv, struct bench_args *a)
 		a->block = a->random ? 4096 : 4u << 20;
 	if (!a->depth)
 		a->depth = a->random ? 32 : 8;
+	if (a->block > SIZE_MAX / a->depth)
+		return fail(EXIT_USAGE, "%u blocks of %llu bytes are more than memory has addresses: "
+					"--depth or --block less", a->depth,
+			    (unsigned long long)a->block);
 	if (a->write && !a->overwrite && file_of(a->storage) &&
 	    !stat(file_of(a->storage), &stat_buf))
 		return fail(EXIT_FAILED, "%s exists: --overwrite writes into it", a->storage);
