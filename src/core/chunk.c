@@ -23,7 +23,6 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->slot = NULL;
 	chunk->rest = 0;
 	chunk->direct_bytes = 0;
-	chunk->canary = false;
 	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
 	chunk->engine = NULL;
 	chunk->err.code = 0;
@@ -263,14 +262,9 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 		chunk->on_done(chunk, result);
 		return;
 	}
-	if (!result && req->op == PENSTOCK_WRITE && !chunk->canary &&
+	if (!result && req->op == PENSTOCK_WRITE &&
 	    chunk->route->paths[chunk->path].facts.canary)
 		result = pst_canary_write(chunk);
-	if (chunk->canary) {
-		chunk->err.code = result;
-		chunk->waits = UINT32_MAX; /* what the canary waits for */
-		return;
-	}
 	count(chunk, result);
 	if (result && retry(chunk))
 		return;

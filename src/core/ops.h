@@ -394,7 +394,6 @@ struct pst_chunk {
 	uint8_t path;		/* index in pst_paths */
 	uint8_t tries;
 	uint8_t residency;	/* enum pst_residency when it was claimed */
-	bool canary;		/* scratch of the route: reports nowhere */
 	uint32_t pad;		/* bytes behind len, in the segment's room, that move along */
 	const char *engine;	/* which system calls carried it, static */
 	struct pst_slot *slot;
@@ -409,7 +408,7 @@ struct pst_chunk {
 	int refused;		/* copies that a copier had put off */
 	unsigned waits;		/* copiers whose ticket is not reached yet */
 	struct pst_err err;
-	void (*on_done)(struct pst_chunk *chunk, int result); /* fault's; else NULL */
+	void (*on_done)(struct pst_chunk *chunk, int result); /* fault's, canary's; else NULL */
 	void (*after_copies)(struct pst_chunk *chunk, int result); /* the path's next step */
 	void *priv;		/* the path's */
 	struct pst_chunk *next;
