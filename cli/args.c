@@ -46,10 +46,10 @@ const char *advice(enum penstock_why why)
 
 const char *advice_errno(int code)
 {
-	return advice(code == ENOENT		      ? PENSTOCK_WHY_NOT_FOUND
+	return advice(code == ENOENT			? PENSTOCK_WHY_NOT_FOUND
 		      : code == EACCES || code == EPERM ? PENSTOCK_WHY_NO_PERMISSION
-		      : code == ENOSPC		      ? PENSTOCK_WHY_NO_SPACE
-						      : PENSTOCK_WHY_NONE);
+		      : code == ENOSPC			? PENSTOCK_WHY_NO_SPACE
+							: PENSTOCK_WHY_NONE);
 }
 
 int fail_lib(void)

@@ -152,9 +152,10 @@ static int parse(int argc, char **argv, struct bench_args *a)
 	if (!a->depth)
 		a->depth = a->random ? 32 : 8;
 	if (a->block > SIZE_MAX / a->depth)
-		return fail(EXIT_USAGE, "%u blocks of %llu bytes are more than memory has addresses: "
-					"--depth or --block less", a->depth,
-			    (unsigned long long)a->block);
+		return fail(EXIT_USAGE,
+			    "%u blocks of %llu bytes are more than memory has addresses: --depth "
+			    "or --block less",
+			    a->depth, (unsigned long long)a->block);
 	if (a->write && !a->overwrite && file_of(a->storage) &&
 	    !stat(file_of(a->storage), &stat_buf))
 		return fail(EXIT_FAILED, "%s exists: --overwrite writes into it", a->storage);
@@ -222,9 +223,8 @@ static void print(const struct bench_args *a, const struct bench_result *r, doub
 		json_close(&j);
 		return;
 	}
-	printf("%s %s: %.3f GB/s, %.0f IOPS, %.4f CPU-s/GB\n",
-	       a->random ? "random" : "sequential", a->write ? "write" : "read", ours, iops,
-	       gb > 0 ? r->cpu_seconds / gb : 0);
+	printf("%s %s: %.3f GB/s, %.0f IOPS, %.4f CPU-s/GB\n", a->random ? "random" : "sequential",
+	       a->write ? "write" : "read", ours, iops, gb > 0 ? r->cpu_seconds / gb : 0);
 	printf("latency p50 %.1f, p99 %.1f, p99.9 %.1f us\n", bench_percentile(r, 0.5),
 	       bench_percentile(r, 0.99), bench_percentile(r, 0.999));
 	if (what && isnan(limit))

@@ -61,14 +61,16 @@ static int take_group(struct args *a, int c)
 
 	a->ranks = a->ranks ? a->ranks : 1;
 	if (c == 'H') {
-		if (sscanf(optarg, "%u/%u%n", &g->host, &g->hosts, &used) == 2 &&
-		    !optarg[used] && g->host < g->hosts)
+		if (sscanf(optarg, "%u/%u%n", &g->host, &g->hosts, &used) == 2 && !optarg[used] &&
+		    g->host < g->hosts)
 			return 0;
 		return fail(EXIT_USAGE, "--host wants H/M, H from 0 to M-1");
 	}
 	if (!parse_number(optarg, 0, UINT_MAX, &n))
 		return fail(EXIT_USAGE, "--%s wants a number",
-			    c == 'J' ? "jitter-ms" : c == 'M' ? "reads-max" : "stall-ms");
+			    c == 'J'   ? "jitter-ms"
+			    : c == 'M' ? "reads-max"
+				       : "stall-ms");
 	*(c == 'J' ? &g->jitter_ms : c == 'M' ? &g->reads_max : &g->stall_ms) = (unsigned)n;
 	return 0;
 }
@@ -267,7 +269,7 @@ static void open_all(struct loading *l)
 		for (unsigned k = 0; k < i; k++)
 			if (l->devs[k] == l->devs[i])
 				load_note(l, EXIT_USAGE, "--device names %s twice",
-				     penstock_device_name(l->devs[i]));
+					  penstock_device_name(l->devs[i]));
 	}
 	for (uint64_t i = 0; !l->code && i < penstock_weights_count(l->w); i++) {
 		struct penstock_tensor t = {.size = sizeof(t)};
@@ -363,9 +365,8 @@ static void report(const struct loading *l)
 	}
 	if (l->code)
 		return;
-	printf("%llu tensor%s of %u file%s, %s in %.2f s%s\n",
-	       (unsigned long long)l->tensors, l->tensors == 1 ? "" : "s", l->files,
-	       l->files == 1 ? "" : "s",
+	printf("%llu tensor%s of %u file%s, %s in %.2f s%s\n", (unsigned long long)l->tensors,
+	       l->tensors == 1 ? "" : "s", l->files, l->files == 1 ? "" : "s",
 	       human((double)l->total, size, sizeof(size)), l->took,
 	       l->verified ? "; copied back and compared with the files: the same" : "");
 	for (unsigned i = 0; i < l->part_count; i++)

@@ -60,7 +60,7 @@ static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint
 		}
 		if (memcmp(c->blocks, c->blocks + BLOCK, part)) {
 			load_note(c->l, EXIT_FAILED, "%s: what was loaded differs from the file",
-			     c->name);
+				  c->name);
 			return false;
 		}
 	}

@@ -41,9 +41,12 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 
 void tally_merge(struct tally *t, const struct tally *other)
 {
-	struct penstock_report r = {.bytes = other->bytes, .cpu_copied = other->cpu_copied,
-				    .dram_laid = other->dram_laid, .retries = other->retries,
-				    .chunks = other->chunks, .engine = other->engine,
+	struct penstock_report r = {.bytes = other->bytes,
+				    .cpu_copied = other->cpu_copied,
+				    .dram_laid = other->dram_laid,
+				    .retries = other->retries,
+				    .chunks = other->chunks,
+				    .engine = other->engine,
 				    .engine_why = other->engine_why};
 
 	if (!other->path_count)
