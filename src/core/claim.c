@@ -219,6 +219,12 @@ static bool is_full(const struct pst_path_facts *facts)
 	       atomic_load_explicit(facts->held, memory_order_relaxed) >= facts->held_max;
 }
 
+/*
+ * The first path in the plan's order that can carry the front of `place`, and how much of
+ * it. One that could begin a little further on leaves `cap`, so that those behind it in the
+ * order end where it begins. One for which the piece is too short to be quick is kept as
+ * `last`, in case no other takes it. -1: none can.
+ */
 static int choose(struct pst_request *req, const struct place *place,
 		  enum pst_residency residency, uint64_t *len, uint32_t *pad)
 {

@@ -64,7 +64,7 @@ void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct p
 	/* Claim what is left for nobody. The lane that ends a phase moves limit only
 	 * when nothing is left, so the two cannot meet. */
 	limit = atomic_load_explicit(&req->limit, memory_order_acquire);
-	next = atomic_exchange_explicit(&req->next, UINT64_MAX / 2, memory_order_acq_rel);
+	next = atomic_exchange_explicit(&req->next, ALL_CLAIMED, memory_order_acq_rel);
 	if (next < req->total) /* edges too, if it has not come to them */
 		end_at(req, pst_claim_rest(req, next));
 	if (next < limit)
