@@ -249,7 +249,8 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 	pst_blockstack_text(&stack, facts->text, sizeof(facts->text));
 	file->overlay = stack.mount.fs == PST_FS_OVERLAY;
 	facts->mapped_quick = large_folios(stack.mount.fs);
-	file->tells_loss = !file->is_block && tells_loss(stack.mount.fs);
+	/* By a descriptor of our own: it says a loss once, and a caller may have asked. */
+	file->tells_loss = !file->is_block && !file->fd_borrowed && tells_loss(stack.mount.fs);
 	facts->listed = pst_blockstack_direct_ok(&stack, why, sizeof(why)) &&
 			pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why,
 						sizeof(why));
