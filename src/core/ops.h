@@ -5,10 +5,10 @@
  * (which system calls move them), with the few structs that they hand to each
  * other. Read penstock.h first, this second, core/backends.c third.
  *
- * One read goes downwards through it:
+ * One read goes down through it, and comes back up:
  *
- *	api -> route -> plan -> queue -> pump -> path -> storage -> io -> device
- *	                                                              -> finish
+ *	api queue admit route plan cut pump | lane claim path storage io
+ *	                  harvest | finish chunk lane_copy device path storage
  *
  * core knows tables, never names. A backend knows this file and the helpers of
  * core (ring.h, pump.h, err.h, log.h), never another backend. A path reaches host
