@@ -15,6 +15,9 @@
 #include "core/stats.h"
 #include "core/stream.h"
 
+/* Behind every request's end, and far from where a sum of positions overflows. */
+#define ALL_CLAIMED (UINT64_MAX / 2)
+
 static void add(_Atomic uint64_t *at, uint64_t value)
 {
 	if (value)
