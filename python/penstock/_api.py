@@ -7,6 +7,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import sys
+import threading
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._cuda import settle
@@ -81,6 +82,7 @@ def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = 
 # ---- safe_open -----------------------------------------------------------------
 
 AHEAD_BYTES = 64 << 20
+NEAR = 8  # places
 
 
 class Slice:
@@ -98,7 +100,8 @@ class Slice:
     def __getitem__(self, index: Any) -> Any:
         ranges, rest = ranges_of(self._info.shape, index)
         counts = [count for _, count in ranges]
-        tensor = self._opened._box(self._info, ranges)
+        whole = counts == list(self._info.shape)
+        tensor = self._opened._read(self._info) if whole else self._opened._box(self._info, ranges)
         value = convert(tensor, self._opened.framework)
         if all(r == slice(None, None, 1) or r == slice(None) for r in rest):
             return value
@@ -114,7 +117,8 @@ class Slice:
 
 class safe_open:  # pylint: disable=invalid-name
     """A file opened lazily, in the shape of safetensors.safe_open. Tensors asked for in
-    the order of the file are read ahead, some 64 MiB at once, by a thread."""
+    the order of the file are read ahead, some 64 MiB at once, by a thread. Any number of
+    threads may ask."""
 
     def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
                  *, backend: Optional[str] = None, **how: Any) -> None:
@@ -127,7 +131,8 @@ class safe_open:  # pylint: disable=invalid-name
             open_device(device)  # a GPU gets its context when it gets bytes
         self._model = Model(filename)
         self._cache: Dict[int, Tensor] = {}
-        self._next = -1
+        self._next, self._asked_by = -1, 0
+        self._lock = threading.Lock()
         self._ahead: Optional[concurrent.futures.Future[Dict[int, Tensor]]] = None
         self._ahead_end = 0
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
@@ -166,23 +171,37 @@ class safe_open:  # pylint: disable=invalid-name
     # ---- reading -----------------------------------------------------------------
 
     def _read(self, info: Info) -> Tensor:
-        sequential, self._next = info.index == self._next, info.index + 1
-        if info.index not in self._cache and self._ahead and info.index < self._ahead_end:
-            self._cache.update(self._ahead.result())
-            self._ahead = None
-        tensor = self._cache.pop(info.index, None)
-        if tensor is None:
-            self._cache.clear()
-            end = self._batch_end(info.index) if sequential else info.index + 1
-            batch = self._load(info.index, end)
-            tensor = batch.pop(info.index)
-            self._cache.update(batch)
-            self._ahead_end, self._ahead = end, None
-        if sequential and self._ahead is None and self._ahead_end < len(self._model.infos):
-            first, self._ahead_end = self._ahead_end, self._batch_end(self._ahead_end)
-            if self._thread is None:
-                self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
-            self._ahead = self._thread.submit(self._load, first, self._ahead_end)
+        with self._lock:
+            if info.index not in self._cache and self._ahead and info.index < self._ahead_end:
+                self._cache.update(self._ahead.result())
+                self._ahead = None
+            sequential = self._sequential(info.index)
+            tensor = self._cache.pop(info.index, None)
+            if tensor is None:
+                tensor = self._miss(info.index, sequential)
+            if sequential and self._ahead is None and \
+                    self._next <= self._ahead_end < len(self._model.infos):
+                first, self._ahead_end = self._ahead_end, self._batch_end(self._ahead_end)
+                if self._thread is None:
+                    self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
+                self._ahead = self._thread.submit(self._load, first, self._ahead_end)
+            return tensor
+
+    def _sequential(self, index: int) -> bool:
+        """In the order of the file, or as nearly as threads keep to it that take turns."""
+        near = 0 if self._asked_by in (0, threading.get_ident()) else NEAR
+        found = self._next >= 0 and abs(index - self._next) <= near
+        self._next = max(self._next, index + 1) if found else index + 1
+        self._asked_by = threading.get_ident()
+        return found
+
+    def _miss(self, index: int, sequential: bool) -> Tensor:
+        if not sequential or index < self._next - 1:  # what others ask for stays
+            return self._load(index, index + 1)[index]
+        end = self._batch_end(index)
+        batch = self._load(index, end)
+        tensor = batch.pop(index)
+        self._cache, self._ahead_end, self._ahead = batch, end, None
         return tensor
 
     def _batch_end(self, first: int) -> int:

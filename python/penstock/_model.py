@@ -173,8 +173,8 @@ class Model:
             c = self.columns
             infos = list(map(Info, range(len(c.name)), c.name, c.dtype, c.shape, c.nbytes, c.file,
                              c.offset))
-            self._infos = infos
             self._by_name = {info.name: info for info in infos}
+            self._infos = infos  # last: another thread may look, too
         return self._infos
 
     def info(self, name: str) -> Info:

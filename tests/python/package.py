@@ -3,6 +3,7 @@
 errors, threads. Arrays are numpy's, the GPU is the stand-in."""
 
 import asyncio
+import concurrent.futures
 import errno
 import gc
 import os
@@ -98,6 +99,28 @@ class Open(unittest.TestCase):
             same(self, got, many)
         finally:
             penstock._api.AHEAD_BYTES = old
+
+    def test_threads(self):
+        """Several ask at once, in the order of the file, by slices or not: each gets what
+        it asked for, and they are read together, not one by one."""
+        many = {f"t{i:03}": fill("float32", (64, 2), i) for i in range(200)}
+        file = os.path.join(TMP, "threads.safetensors")
+        safetensors.numpy.save_file(many, file)
+        loads, real = [], penstock.safe_open._load
+
+        def load(opened, first, end):
+            loads.append(end - first)
+            return real(opened, first, end)
+
+        with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 20 * 512), \
+                unittest.mock.patch.object(penstock.safe_open, "_load", load), \
+                penstock.safe_open(file, framework="np") as f, \
+                concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asked = {name: pool.submit(f.get_tensor if i % 2 else f.get_slice(name).__getitem__,
+                                       name if i % 2 else ...)
+                     for i, name in enumerate(f.offset_keys())}
+            same(self, {name: a.result() for name, a in asked.items()}, many)
+        self.assertLess(len(loads), 100)
 
     def test_wrong_index(self):
         with penstock.safe_open(FILE, framework="np") as f:
