@@ -558,7 +558,6 @@ struct penstock_report {
 	uint64_t stop_off;     /* lowest storage offset whose bytes did not arrive, by
 				* failure or end; UINT64_MAX: none is known */
 };
-
 #define PENSTOCK_REPORT_INIT                                                           \
 	{ sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE,   \
 	  0, 0, 0, 0, PENSTOCK_WHY_NONE, "", 0,                                        \
