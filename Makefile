@@ -7,7 +7,7 @@ NINJA ?= ninja
 # Warnings are errors where nobody reads them.
 MESON_FLAGS ?= $(if $(CI),-Dwerror=true)
 
-.PHONY: build demo test test-fast test-all lab lab-all lab-fetch install format clean
+.PHONY: build demo test test-fast test-all lab lab-all lab-fetch install uninstall format clean
 
 build:
 	@tools/bootstrap build test
@@ -46,6 +46,9 @@ lab-fetch: build
 
 install: build
 	@$(MESON) install -C build --no-rebuild
+
+uninstall:
+	@$(NINJA) -C build uninstall
 
 format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
