@@ -4,6 +4,8 @@
 # The build itself is meson's; this file only spells the usual commands.
 MESON ?= meson
 NINJA ?= ninja
+# So that the loader finds the library; who may not run it sets LD_LIBRARY_PATH.
+LDCONFIG ?= ldconfig || true
 # Warnings are errors where nobody reads them.
 MESON_FLAGS ?= $(if $(CI),-Dwerror=true)
 
@@ -46,9 +48,11 @@ lab-fetch: build
 
 install: build
 	@$(MESON) install -C build --no-rebuild
+	@test -n "$(DESTDIR)" || $(LDCONFIG)
 
 uninstall:
 	@$(NINJA) -C build uninstall
+	@test -n "$(DESTDIR)" || $(LDCONFIG)
 
 format:
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
