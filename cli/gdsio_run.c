@@ -150,7 +150,8 @@ static int move_plain(struct worker *w, struct flow *f)
 				(long long)off, n ? strerror(errno) : "it became shorter",
 				n && errno == EINVAL && !w->r->a->cached
 					? ": O_DIRECT takes whole blocks only, -O 1 anything"
-					: "");
+				: n ? advice_errno(errno)
+				    : "");
 	}
 	return write ? 0 : gdsio_copy(w->r, f, true, f->n, w->result.error);
 }
