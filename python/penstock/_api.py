@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from ._cuda import settle
 from ._dtypes import CODES
 from ._group import Group
-from ._lib import also_theirs, check, device_name, ffi, handle_name, lib, open_device
+from ._lib import also_theirs, check, device_name, ffi, handle_name, lib, open_device, to_c
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
                      ranges_of, strings, whole_piece, CLASSES, EFFORTS)
 from ._tensor import Memory, Place, Tensor, place_of
@@ -227,6 +227,8 @@ class safe_open:  # pylint: disable=invalid-name
 
 def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
     """Memory of the library's for a tensor, with whatever bytes it holds."""
+    if dtype not in CODES or any(length < 0 for length in shape):
+        raise ValueError(f"no tensor is {dtype} of {tuple(shape)}: {', '.join(CODES)}")
     handle = open_device(device)
     tensor = Tensor(dtype, shape, handle_name(handle), 0, None)
     out = ffi.new("void **")
@@ -267,6 +269,8 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
               require: str = "any", effort: str = "thrifty") -> None:
     """Writes tensors, on GPUs or in host memory, as one safetensors file that takes its
     name when all of it is there."""
+    if require not in CLASSES or effort not in EFFORTS:
+        raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
     if not isinstance(tensors, Mapping):
         raise ValueError(f"tensors by name are saved, not a {type(tensors).__name__}")
     places = {name: place_of(_in_rows(value)) for name, value in tensors.items()}
@@ -278,7 +282,8 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         if place.nbytes and place.split():
             raise ValueError(f"{name}: a tensor with gaps cannot be saved, make it contiguous")
         row.size = ffi.sizeof("struct penstock_out")
-        keep += [ffi.new("char[]", name.encode()), ffi.new("uint64_t[]", list(place.shape) or [0])]
+        keep += [ffi.new("char[]", to_c(name, str.encode)),
+                 ffi.new("uint64_t[]", list(place.shape) or [0])]
         row.name, row.shape = keep[-2], keep[-1]
         row.dtype, row.rank = CODES[place.dtype], len(place.shape)
         row.dev, row.ptr = open_device(place.device), ffi.cast("void *", place.ptr)
@@ -286,11 +291,13 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
     opts.size, opts.durable = ffi.sizeof("struct penstock_save_opts"), int(durable)
     opts.require, opts.effort = CLASSES[require], EFFORTS[effort]
     if metadata:
-        opts.keys = strings(list(metadata), keep)
-        opts.values = strings(list(metadata.values()), keep)
+        if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+            raise TypeError("metadata is text by text")
+        opts.keys = strings(list(metadata), keep, str.encode)
+        opts.values = strings(list(metadata.values()), keep, str.encode)
         opts.pair_count = len(metadata)
     path = os.fspath(filename)
-    check(lib.penstock_weights_save(os.fsencode(path), table, len(places), opts, new_report()),
+    check(lib.penstock_weights_save(to_c(path), table, len(places), opts, new_report()),
           path)
 
 

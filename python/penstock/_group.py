@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any, Optional, Union
 
-from ._lib import check, ffi, lib
+from ._lib import check, ffi, lib, to_c
 
 
 class Group:
@@ -29,13 +29,13 @@ class Group:
         self.name, self.rank, self.ranks = name, rank, ranks
         opts = ffi.new("struct penstock_group_opts *")
         opts.size = ffi.sizeof("struct penstock_group_opts")
-        place = ffi.new("char[]", os.fsencode(folder)) if folder is not None else ffi.NULL
+        place = ffi.new("char[]", to_c(folder)) if folder is not None else ffi.NULL
         opts.dir, opts.window, opts.windows = place, window, windows
         opts.timeout_ms, opts.stall_ms = int(timeout * 1000), int(stall * 1000)
         opts.host, opts.hosts, opts.reads_max = host, hosts, reads_max
         opts.jitter_ms = int(jitter * 1000)
         out = ffi.new("struct penstock_group **")
-        check(lib.penstock_group_open(name.encode(), rank, ranks, opts, out))
+        check(lib.penstock_group_open(to_c(name, str.encode), rank, ranks, opts, out))
         self._handle: Any = ffi.gc(out[0], lib.penstock_group_close)
 
     @property

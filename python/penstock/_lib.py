@@ -9,7 +9,7 @@ import errno as _errno
 import os
 import sys
 import threading
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Optional, Tuple, Type
 
 from ._ffi import ffi as ffi
 
@@ -63,6 +63,15 @@ class NotFoundError(PenstockError, FileNotFoundError):
 
 class ClassRefusedError(PenstockError):
     """The class that was required cannot be met; nothing was moved."""
+
+
+def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
+    """A path for the library, or by str.encode a name, which is UTF-8 everywhere. The
+    library would see it end at a zero."""
+    data = encode(text)
+    if b"\0" in data:
+        raise ValueError(f"embedded null character in {text!r}")
+    return data
 
 
 _twins: Dict[Tuple[Any, Any], Any] = {}
@@ -148,7 +157,7 @@ def open_device(device: Any) -> Any:
         handle = _devices.get((pid, name))
         if handle is None:
             out = ffi.new("struct penstock_device **")
-            check(lib.penstock_device_open(name.encode(), ffi.NULL, out))
+            check(lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out))
             handle = _devices[(pid, name)] = out[0]
     return handle
 

@@ -13,13 +13,13 @@ import os
 import struct
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._dtypes import BITS, CODES, NAMES
 from ._group import Group
 from ._cuda import settle
 from ._lib import (FormatError, NotFoundError, PenstockError, also_theirs, check, ffi, handle_name,
-                   lib, open_device)
+                   lib, open_device, to_c)
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -114,8 +114,9 @@ class Report:
                 f"{self.cpu_copies:.2f} CPU copies)")
 
 
-def strings(values: Sequence[str], keep: List[Any]) -> Any:
-    items = [ffi.new("char[]", os.fsencode(v)) for v in values]
+def strings(values: Sequence[Any], keep: List[Any],
+            encode: Callable[[Any], bytes] = os.fsencode) -> Any:
+    items = [ffi.new("char[]", to_c(v, encode)) for v in values]
     table = ffi.new("char *[]", items)
     keep += [items, table]
     return ffi.cast("const char *const *", table)
@@ -135,15 +136,15 @@ class Model:
         opts = ffi.new("struct penstock_weights_opts *")
         opts.size = ffi.sizeof("struct penstock_weights_opts")
         if names is not None:
-            opts.names, opts.name_count = strings(list(names), keep), len(names)
+            opts.names, opts.name_count = strings(list(names), keep, str.encode), len(names)
         if stripes:
             opts.dirs = strings([os.fspath(s) for s in stripes], keep)
             opts.dir_count = len(stripes)
         if revision is not None:
-            keep.append(ffi.new("char[]", revision.encode()))
+            keep.append(ffi.new("char[]", to_c(revision, str.encode)))
             opts.revision = keep[-1]
         if cache is not None:
-            keep.append(ffi.new("char[]", os.fsencode(cache)))
+            keep.append(ffi.new("char[]", to_c(cache)))
             opts.cache = keep[-1]
         opts.flags = 1 if immutable else 0
         out = ffi.new("struct penstock_weights **")
@@ -182,7 +183,7 @@ class Model:
         try:
             return self._by_name[name]
         except KeyError:
-            check(lib.penstock_weights_find(self.handle, name.encode()), self.path)
+            check(lib.penstock_weights_find(self.handle, to_c(name, str.encode)), self.path)
             raise
 
     def metadata(self, file: int = 0) -> Dict[str, str]:
@@ -217,7 +218,7 @@ class Model:
             else EFFORTS[effort]
         opts.align, opts.window = align, window
         if path is not None:
-            keep.append(ffi.new("char[]", path.encode()))
+            keep.append(ffi.new("char[]", to_c(path, str.encode)))
             opts.path = keep[0]
         if stop is not None:
             keep.append(ffi.callback("int(void *, unsigned, const struct penstock_report *)",
@@ -419,7 +420,7 @@ def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
     for row, (glob, cut) in zip(table, rules):
         if cut not in CUTS:
             raise ValueError(f"there is no cut '{cut}': {sorted(CUTS)}")
-        keep.append(ffi.new("char[]", glob.encode()))
+        keep.append(ffi.new("char[]", to_c(glob, str.encode)))
         row.glob, row.cut = keep[-1], getattr(lib, "PENSTOCK_CUT_" + CUTS[cut])
     opts.rules, opts.rule_count = table, len(rules)
     return opts, keep + [table]

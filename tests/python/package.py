@@ -573,6 +573,30 @@ class Errors(unittest.TestCase):
                 penstock.save_file(tensors, out)
         self.assertFalse(os.path.exists(out))
 
+    def test_arguments(self):
+        """What the library would see otherwise than it was meant."""
+        out, row = os.path.join(TMP, "null.safetensors"), ARRAYS["row"]
+        for call in (lambda: penstock.load_file(FILE + "\0"),
+                     lambda: penstock.load_file(FILE, names=["ro\0w"]),
+                     lambda: penstock.load_file(FILE, device="cuda:0\0"),
+                     lambda: penstock.save_file({"a": row}, out + "\0x"),
+                     lambda: penstock.save_file({"a\0b": row}, out),
+                     lambda: penstock.save_file({"a": row}, out, {"k": "v\0w"}),
+                     lambda: penstock.save_file({"a": row}, out, require="best"),
+                     lambda: penstock.Group("a\0b", 0, 1),
+                     lambda: penstock.allocate("F99", (3,)),
+                     lambda: penstock.allocate("F32", (3, -1))):
+            with self.assertRaises(ValueError):
+                call()
+        with self.assertRaises(ValueError):
+            penstock.save_file({"half \udcff": row}, out)
+        for metadata in ({"k": 1}, {1: "v"}, {"k": b"v"}):
+            with self.assertRaises(TypeError):
+                penstock.save_file({"a": row}, out, metadata)
+        with self.assertRaises(TypeError):
+            penstock.save_file({1: row}, out)
+        self.assertEqual([n for n in os.listdir(TMP) if n.startswith("null")], [])
+
     def test_theirs(self):
         """What the safetensors package refuses with its own error is that error here, too,
         and crosses processes; a file that is not there is none for either."""
