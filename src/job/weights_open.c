@@ -315,6 +315,14 @@ static int make_table(struct penstock_weights *w, const struct penstock_weights_
 
 /* ---- what callers see ---- */
 
+static bool complete(const char *const *list, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (!list || !list[i])
+			return false;
+	return true;
+}
+
 int penstock_weights_open_list(const char *const *paths, unsigned count,
 			       const struct penstock_weights_opts *from,
 			       struct penstock_weights **out)
@@ -328,10 +336,10 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 	if (opts.flags & ~PENSTOCK_WEIGHTS_IMMUTABLE)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"an unknown flag");
-	if (!paths || !count || !out || (opts.name_count && !opts.names) ||
-	    (opts.dir_count && !opts.dirs))
+	if (!count || !out || !complete(paths, count) || !complete(opts.names, opts.name_count) ||
+	    !complete(opts.dirs, opts.dir_count))
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"no path, or a count without its list");
+					"no path, or a list that is not there or has NULL in it");
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return pst_weights_no_memory("a model");
@@ -339,9 +347,7 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 	w->flags = opts.flags;
 	w->refs = 1;
 	for (unsigned i = 0; i < count && !ret; i++)
-		ret = paths[i] ? pst_files_find(&w->files, paths[i], &opts)
-			       : pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
-						  PST_NO_OFF, "path %u is NULL", i);
+		ret = pst_files_find(&w->files, paths[i], &opts);
 	if (!ret)
 		ret = open_shards(w);
 	if (!ret)

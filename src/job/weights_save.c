@@ -300,6 +300,9 @@ int penstock_weights_save(const char *path, const struct penstock_out *tensors, 
 		return ret;
 	if (!path || (count && !tensors) || (opts.pair_count && (!opts.keys || !opts.values)))
 		return wrong(path, NULL, "no path, or a count without its list");
+	for (unsigned i = 0; i < opts.pair_count; i++)
+		if (!opts.keys[i] || !opts.values[i])
+			return wrong(path, NULL, "a key or a value is NULL");
 	items = calloc(count ? count : 1, sizeof(*items));
 	if (!items)
 		return pst_weights_no_memory("the list of tensors");

@@ -311,6 +311,13 @@ static void test_list(void **state)
 	assert_int_equal(penstock_weights_open_list(paths, 2, NULL, &w), -EBADMSG);
 	assert_int_equal(penstock_weights_open_list(paths, 0, NULL, &w), -EINVAL);
 	assert_int_equal(penstock_weights_open_list(NULL, 1, NULL, &w), -EINVAL);
+	opts.names = opts.dirs = (const char *const[]){ "a", NULL };
+	opts.name_count = 2;
+	assert_int_equal(penstock_weights_open(paths[0], &opts, &w), -EINVAL);
+	opts.name_count = 0;
+	opts.dir_count = 2;
+	assert_int_equal(penstock_weights_open(paths[0], &opts, &w), -EINVAL);
+	opts.dir_count = 0;
 	opts.size = sizeof(opts.size) - 1;
 	assert_int_equal(penstock_weights_open(paths[0], &opts, &w), -EINVAL);
 }

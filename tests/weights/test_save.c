@@ -152,6 +152,8 @@ static void test_refusals(void **state)
 	how.pair_count = 1;
 	text = "\xc0\xaf";
 	refuses(&t, 1, EINVAL, "UTF-8");
+	text = NULL;
+	refuses(&t, 1, EINVAL, "NULL");
 	assert_int_equal(penstock_weights_save("/proc/none/x", &t, 1, NULL, NULL), -ENOENT);
 }
 
