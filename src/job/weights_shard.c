@@ -123,6 +123,24 @@ static int add_heads(struct cut *c, uint64_t start, uint64_t length)
 	return 0;
 }
 
+/* Keys or values that are as many as the queries of their layer, whatever the config says of
+ * the model's: a layer of another kind, whose heads are its own. */
+static bool as_many_as_queries(const struct cut *c)
+{
+	const char *at = strstr(c->t->name, ".k_proj.");
+	char name[PST_ST_NAME_MAX + 1];
+	int64_t found;
+
+	at = at ? at : strstr(c->t->name, ".v_proj.");
+	if (!at)
+		return false;
+	snprintf(name, sizeof(name), "%s", c->t->name);
+	name[at - c->t->name + 1] = 'q';
+	found = pst_weights_index(c->w, name);
+	return found >= 0 && c->w->entries[found].t->rank == c->t->rank &&
+	       c->w->entries[found].t->shape[c->dim] == c->t->shape[c->dim];
+}
+
 static int add_qkv(struct cut *c, uint64_t length)
 {
 	uint64_t all, q, kv;
@@ -256,7 +274,7 @@ static int apply(struct cut *c, enum penstock_cut cut)
 		ret = check_heads(c);
 		return ret ? ret : add_part(c, 0, length);
 	case PENSTOCK_CUT_HEADS:
-		return add_heads(c, 0, length);
+		return as_many_as_queries(c) ? add_part(c, 0, length) : add_heads(c, 0, length);
 	case PENSTOCK_CUT_QKV:
 		return add_qkv(c, length);
 	case PENSTOCK_CUT_HALVES:

@@ -344,6 +344,37 @@ static void test_heads(void **state)
 	assert_int_equal(pieces_of("model.layers.0.self_attn.q_proj.weight"), 1);
 }
 
+/* A part of the model that the config's heads are not of, such as one for images: as many
+ * keys as queries are cut alike. */
+static void test_other_heads(void **state)
+{
+	static const struct made list[] = {
+		{ "text.0.k_proj.weight", "BF16", 16, 2, { 16, HIDDEN } },
+		{ "text.0.q_proj.weight", "BF16", 16, 2, { 64, HIDDEN } },
+		{ "vision.0.k_proj.bias", "BF16", 16, 1, { 128 } },
+		{ "vision.0.q_proj.bias", "BF16", 16, 1, { 128 } },
+		{ "vision.0.q_proj.weight", "BF16", 16, 2, { 128, HIDDEN } },
+		{ "vision.0.v_proj.weight", "BF16", 16, 2, { 128, HIDDEN } },
+	};
+	static const unsigned first[] = { 8, 40, 80, 80, 80, 80 }, count[] = { 8, 8, 16, 16, 16, 16 };
+	struct penstock_shard shard = { .size = sizeof(shard) };
+
+	(void)state;
+	made_file(made_path("other-heads.safetensors"), list, COUNT(list), 0);
+	open_model(made_path("other-heads.safetensors"));
+	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	how.heads = 8;
+	how.kv_heads = 2;
+	how.ranks = 8;
+	how.rank = 5;
+	for (unsigned i = 0; i < COUNT(list); i++) {
+		if (penstock_weights_shard(w, i, &how, &shard))
+			fail_msg("%s", penstock_errmsg());
+		assert_int_equal(shard.pieces[0].first, first[i]);
+		assert_int_equal(shard.pieces[0].count, count[i]);
+	}
+}
+
 /* Blocks of 128: whose part begins inside of one and goes on into the next has rows that
  * its scales, counted from the part's first row, would not fit. */
 static void test_blocks(void **state)
@@ -580,7 +611,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(test_family),   CASE(test_elsewhere), CASE(test_numbers), CASE(test_experts),
 		CASE(test_refusals), CASE(test_rules),	 CASE(test_bad_rules),
-		CASE(test_heads),    CASE(test_blocks),	 CASE(test_reads),
+		CASE(test_heads),    CASE(test_other_heads), CASE(test_blocks),	 CASE(test_reads),
 		CASE(test_neighbours), CASE(test_quantized), CASE(test_mixed_groups),
 	};
 
