@@ -33,22 +33,8 @@
  * other in the driver's calls (2.2 us a copy by one, 4 by five, H200). */
 #define LANE_LOAD_FULL 64
 
-/* Lanes open, all of them, and then pin their rings, all of them: while one populates its
- * own no other can map memory, nor can a thread be made. */
-struct start {
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	unsigned made; /* threads, when all are */
-	unsigned open, failed, done;
-};
-
-struct lane_start {
-	struct pst_lane *lane;
-	struct start *start;
-};
-
 /* A lane has opened, or could not. When all have: whether they did. */
-static bool all_open(struct start *start, bool failed)
+static bool all_open(struct pst_pump_start *start, bool failed)
 {
 	bool all;
 
@@ -63,27 +49,27 @@ static bool all_open(struct start *start, bool failed)
 	return all;
 }
 
-/* The last that a lane does with it: it goes when all have. */
-static void done(struct start *start)
+static void say_pinned(struct pst_pump_start *start)
 {
 	pthread_mutex_lock(&start->lock);
-	start->done++;
+	start->pinned = true;
 	pthread_cond_broadcast(&start->cond);
 	pthread_mutex_unlock(&start->lock);
 }
 
 static void *lane_main(void *arg)
 {
-	struct lane_start ls = *(struct lane_start *)arg;
-	struct pst_lane *lane = ls.lane;
+	struct pst_lane *lane = arg;
+	struct pst_pump *pump = lane->pump;
 	bool go;
 
-	pst_near_thread(&lane->pump->near);
-	go = all_open(ls.start, pst_lane_open(lane, &lane->open_err) != 0);
+	pst_near_thread(&pump->near);
+	go = all_open(&pump->start, pst_lane_open(lane, &lane->open_err) != 0);
 	if (go)
 		pst_lane_pin(lane);
-	done(ls.start);
-	while (go && !atomic_load_explicit(&lane->pump->stop, memory_order_acquire))
+	if (go && !lane->index)
+		say_pinned(&pump->start);
+	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
 		pst_lane_turn(lane, -1);
 	pst_lane_close(lane);
 	return NULL;
@@ -105,25 +91,24 @@ static unsigned default_lanes(const struct penstock_device *dev)
 
 static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 {
-	struct start start = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0};
-	struct lane_start ls[PST_LANES_MAX];
+	struct pst_pump_start *start = &pump->start;
 	unsigned made = 0;
+	bool failed;
 
-	for (; made < pump->lane_count; made++) {
-		struct pst_lane *lane = &pump->lanes[made];
-
-		ls[made] = (struct lane_start){ lane, &start };
-		if (pst_thread_start(&lane->thread, lane_main, &ls[made]))
-			break;
-	}
-	pthread_mutex_lock(&start.lock);
-	start.made = made;
-	start.failed += made < pump->lane_count;
-	pthread_cond_broadcast(&start.cond);
-	while (start.done < made)
-		pthread_cond_wait(&start.cond, &start.lock);
-	pthread_mutex_unlock(&start.lock);
-	if (!start.failed)
+	pthread_mutex_init(&start->lock, NULL);
+	pthread_cond_init(&start->cond, NULL);
+	while (made < pump->lane_count &&
+	       !pst_thread_start(&pump->lanes[made].thread, lane_main, &pump->lanes[made]))
+		made++;
+	pthread_mutex_lock(&start->lock);
+	start->made = made;
+	start->failed += made < pump->lane_count;
+	pthread_cond_broadcast(&start->cond);
+	while (!start->pinned && !(start->failed && start->open == made))
+		pthread_cond_wait(&start->cond, &start->lock);
+	failed = start->failed;
+	pthread_mutex_unlock(&start->lock);
+	if (!failed)
 		return 0;
 	for (unsigned i = 0; i < made; i++) {
 		pthread_join(pump->lanes[i].thread, NULL);

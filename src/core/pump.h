@@ -86,8 +86,20 @@ struct pst_lane {
 	struct pst_err open_err;
 };
 
+/* Lanes open, all of them, and then pin their rings, all of them: while one populates its
+ * own no other can map memory, nor can a thread be made. The pump has started when the
+ * first lane's ring is pinned; the others join in as they come. */
+struct pst_pump_start {
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	unsigned made; /* threads, when all are */
+	unsigned open, failed;
+	bool pinned;
+};
+
 struct pst_pump {
 	struct penstock_device *dev;
+	struct pst_pump_start start;
 	unsigned lane_count;
 	struct pst_lane *lanes;
 	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers, opened as needed */
