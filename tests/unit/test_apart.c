@@ -287,6 +287,7 @@ static int refuse(unsigned nr, unsigned code)
 static int engine_without(const char *what)
 {
 	struct penstock_explanation why = {.size = sizeof(why)};
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {0};
 	unsigned nr, code;
@@ -308,6 +309,10 @@ static int engine_without(const char *what)
 		return CANNOT_REFUSE + 3;
 	if (why.engine_why == PENSTOCK_WHY_NO_URING && strcmp(why.engine, "threads") != 0)
 		return CANNOT_REFUSE + 4;
+	/* What this thread moves itself needs no better one. */
+	seg.row_len = 1;
+	if (penstock_transfer(&req, &report) != 1 || report.engine_why != PENSTOCK_WHY_NONE)
+		return CANNOT_REFUSE + 6;
 	penstock_close(req.storage);
 	penstock_device_close(host);
 	if (why.engine_why == PENSTOCK_WHY_NONE && strcmp(why.engine, "uring") != 0)
