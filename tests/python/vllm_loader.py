@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM itself, of which none of us wrote a line: a small model by `--load-format
+penstock`, found by vLLM through the package's entry point, beside vLLM's own loader, by
+one rank and by two that read it together. Without a GPU vLLM's CPU platform is named to
+it, as its wheel is for GPUs. Needs vLLM, so it is part of make test-all alone."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+import transformers
+
+import tap
+
+TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+         "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 130,
+         "max_position_embeddings": 64, "architectures": ["LlamaForCausalLM"],
+         "dtype": "float32"}
+
+# A rank. What it says last: the group that it was in, or None.
+RANK = """
+import sys
+import torch
+from penstock import _engine
+if not torch.cuda.is_available():
+    torch.accelerator.empty_cache = lambda: None  # which wants a GPU
+from vllm.config import set_current_vllm_config
+from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader import get_model
+from vllm.plugins import load_general_plugins
+
+model, rank, ranks, port, group = sys.argv[1], *map(int, sys.argv[2:])
+made, real = [], _engine.group_of
+def group_of(*args):
+    made.append(real(*args))
+    return made[-1]
+_engine.group_of = group_of
+load_general_plugins()
+
+def load(load_format, extra):
+    config = EngineArgs(model=model, skip_tokenizer_init=True, load_format=load_format,
+                        dtype="float32", enforce_eager=True, max_model_len=64,
+                        model_loader_extra_config=extra,
+                        tensor_parallel_size=ranks).create_engine_config()
+    with set_current_vllm_config(config):
+        if not torch.distributed.is_initialized():
+            gpu = torch.cuda.is_available()
+            if gpu:
+                torch.cuda.set_device(rank)
+            init_distributed_environment(ranks, rank, f"tcp://127.0.0.1:{port}", rank,
+                                         "nccl" if gpu else "gloo")
+            initialize_model_parallel(ranks)
+        return dict(get_model(vllm_config=config).named_parameters())
+
+want = load("auto", {})
+got = load("penstock", {"group": bool(group), "window": 65536})
+assert len(want) > 10 and want.keys() == got.keys()
+assert all(torch.equal(value, want[name]) for name, value in got.items())
+print(made[0])
+"""
+
+
+class Vllm(unittest.TestCase):
+    def setUp(self):
+        self.model = tempfile.mkdtemp(dir=TMP)
+        config = transformers.LlamaConfig(**SMALL)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(
+            self.model, max_shard_size="100KB")
+        self.plugins = tempfile.mkdtemp(dir=TMP)
+        self.announce("penstock-tree",
+                      {"vllm.general_plugins": "penstock = penstock.vllm:register"})
+        if not torch.cuda.is_available():
+            with open(os.path.join(self.plugins, "cpu_only.py"), "w", encoding="utf-8") as f:
+                f.write("def name():\n    return 'vllm.platforms.cpu.CpuPlatform'\n")
+            self.announce("cpu-only", {"vllm.platform_plugins": "cpu_only = cpu_only:name"})
+
+    def announce(self, name, groups):
+        """As pip would have it for an installed package."""
+        folder = os.path.join(self.plugins, f"{name.replace('-', '_')}-1.dist-info")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "METADATA"), "w", encoding="utf-8") as f:
+            f.write(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        with open(os.path.join(folder, "entry_points.txt"), "w", encoding="utf-8") as f:
+            f.writelines(f"[{group}]\n{entry}\n" for group, entry in groups.items())
+
+    def ranks(self, ranks, group):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        env = dict(os.environ, HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR",
+                   PYTHONPATH=f"{os.environ['PYTHONPATH']}:{self.plugins}")
+        if torch.cuda.is_available():
+            env.pop("PENSTOCK_LIBCUDA", None)  # the driver's own
+        started = [subprocess.Popen([sys.executable, "-c", RANK, self.model, str(rank),
+                                     str(ranks), str(port), str(group)], env=env, text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                   for rank in range(ranks)]
+        said = [p.communicate(timeout=300) for p in started]
+        self.assertEqual([p.returncode for p in started], [0] * ranks,
+                         "\n".join(err[-3000:] for _, err in said))
+        return [out.splitlines()[-1] for out, _ in said]
+
+    def test_one(self):
+        self.assertEqual(self.ranks(1, 1), ["None"])
+
+    def test_two(self):
+        if torch.cuda.is_available() and torch.cuda.device_count() < 2:
+            self.skipTest("two GPUs are wanted")
+        for rank, said in enumerate(self.ranks(2, 1)):
+            self.assertRegex(said, rf"^penstock\.Group\('weights-.*', {rank}, 2\)$")
+        self.assertEqual(self.ranks(2, 0), ["None"] * 2)
+
+
+if __name__ == "__main__":
+    transformers.utils.logging.disable_progress_bar()
+    tap.main()
