@@ -240,18 +240,20 @@ enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
  * have no more chunks. */
 static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *started)
 {
-	if (!lane->chunks_free)
-		return WORK_FULL;
-	if (req->phase == PST_PHASE_SYNC) { /* other lanes may still have it listed */
-		if (!atomic_exchange_explicit(&req->sync_taken, true, memory_order_relaxed)) {
-			start_sync(lane, req);
-			(*started)++;
-		}
-		return WORK_DONE;
-	}
 	while (lane->chunks_free) {
-		struct pst_chunk *chunk = pst_claim(req, lane);
+		struct pst_chunk *chunk;
 
+		/* Perhaps since the last one, which may have ended at once. */
+		if (req->phase == PST_PHASE_SYNC) {
+			/* Other lanes may still have it listed. */
+			if (!atomic_exchange_explicit(&req->sync_taken, true,
+						      memory_order_relaxed)) {
+				start_sync(lane, req);
+				(*started)++;
+			}
+			return WORK_DONE;
+		}
+		chunk = pst_claim(req, lane);
 		if (!chunk)
 			return WORK_DONE;
 		(*started)++;

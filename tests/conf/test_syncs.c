@@ -32,7 +32,7 @@ static struct {
 	_Atomic int left;
 	int code;
 } fail_data, fail_whole, fail_fs, fail_look;
-static _Atomic unsigned fs_calls, direct_writes;
+static _Atomic unsigned synced, fs_calls, direct_writes;
 
 static bool fails(_Atomic int *left, int code)
 {
@@ -65,6 +65,7 @@ int __wrap_fdatasync(int fd)
 {
 	int turn = atomic_load(&pairing);
 
+	synced++;
 	while (turn > 0 && !atomic_compare_exchange_weak(&pairing, &turn, turn - 1))
 		;
 	if (turn > 0)
@@ -130,9 +131,9 @@ static int close_it(void **state)
 	return 0;
 }
 
-static int64_t write_it(unsigned flags)
+static int64_t write_some(uint64_t len, unsigned flags)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN};
+	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	req.storage = st;
@@ -141,6 +142,11 @@ static int64_t write_it(unsigned flags)
 	req.op = PENSTOCK_WRITE;
 	req.flags = flags;
 	return penstock_transfer(&req, NULL);
+}
+
+static int64_t write_it(unsigned flags)
+{
+	return write_some(LEN, flags);
 }
 
 static void expect_bytes(void)
@@ -264,6 +270,17 @@ static void all_that_were_under_way_are_told(void **state)
 	penstock_queue_close(q);
 }
 
+/* A few bytes are written at once by the caller's thread, and synced all the same. */
+static void a_few_bytes(void **state)
+{
+	(void)state;
+	for (uint64_t len = 0; len < 9000; len += 1 + len * 3) {
+		synced = 0;
+		assert_int_equal(write_some(len, PENSTOCK_R_DURABLE), len);
+		assert_int_equal(synced, 1);
+	}
+}
+
 /* Whatever the kernel says: it has an end, and is no success. */
 static void old_bytes_for_ever(void **state)
 {
@@ -314,6 +331,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_commit_that_fails, setup, close_it),
 		cmocka_unit_test_setup_teardown(all_that_were_under_way_are_told, setup, close_it),
 		cmocka_unit_test_setup_teardown(old_bytes_for_ever, setup, close_it),
+		cmocka_unit_test_setup_teardown(a_few_bytes, setup, close_it),
 	};
 
 	return cmocka_run_group_tests(tests, open_device, close_device);
