@@ -356,7 +356,8 @@ static void test_other_heads(void **state)
 		{ "vision.0.q_proj.weight", "BF16", 16, 2, { 128, HIDDEN } },
 		{ "vision.0.v_proj.weight", "BF16", 16, 2, { 128, HIDDEN } },
 	};
-	static const unsigned first[] = { 8, 40, 80, 80, 80, 80 }, count[] = { 8, 8, 16, 16, 16, 16 };
+	static const unsigned first[] = { 8, 40, 80, 80, 80, 80 };
+	static const unsigned count[] = { 8, 8, 16, 16, 16, 16 };
 	struct penstock_shard shard = { .size = sizeof(shard) };
 
 	(void)state;
@@ -373,36 +374,6 @@ static void test_other_heads(void **state)
 		assert_int_equal(shard.pieces[0].first, first[i]);
 		assert_int_equal(shard.pieces[0].count, count[i]);
 	}
-}
-
-/* Blocks of 128: whose part begins inside of one and goes on into the next has rows that
- * its scales, counted from the part's first row, would not fit. */
-static void test_blocks(void **state)
-{
-	static const struct made list[] = {
-		{ "a.up_proj.weight", "F8_E4M3", 8, 2, { 1536, 128 } },
-		{ "a.up_proj.weight_scale_inv", "F32", 32, 2, { 12, 1 } },
-		{ "a.gate_up_proj.weight", "F8_E4M3", 8, 2, { 1024, 128 } },
-		{ "a.gate_up_proj.weight_scale_inv", "F32", 32, 2, { 8, 1 } },
-	};
-	struct penstock_shard shard = { .size = sizeof(shard) };
-
-	(void)state;
-	made_file(made_path("blocks.safetensors"), list, COUNT(list), 0);
-	open_model(made_path("blocks.safetensors"));
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	how.ranks = 4;
-	how.rank = 1;
-	assert_int_equal(pieces_of("a.up_proj.weight_scale_inv"), 1);
-	assert_int_equal(pieces_of("a.gate_up_proj.weight_scale_inv"), 2);
-	how.ranks = 8; /* 192 rows; 64 of each half */
-	refuses("a.up_proj.weight_scale_inv", "blocks of 128");
-	refuses("a.gate_up_proj.weight_scale_inv", "blocks of 128");
-	how.ranks = 24; /* 64 rows, half a block */
-	how.rank = 23;
-	assert_int_equal(penstock_weights_shard(w, 1, &how, &shard), 0);
-	assert_int_equal(shard.shape[0], 1);
-	assert_int_equal(shard.pieces[0].first, 11);
 }
 
 /* A rank reads its part of dimension 0 and little more; all ranks in one call read the
@@ -494,125 +465,13 @@ static void test_neighbours(void **state)
 	assert_int_equal(met, 1);
 }
 
-/* ---- quantized layers ---- */
-
-/* Of 4 bits in words of 32, groups of 16 inputs; key-value heads 2. What rank 1 of 2 gets:
- * the second half of `dim`, -1: all of it. */
-static const struct {
-	struct made made;
-	int dim;
-} quantized[] = {
-	/* GPTQ, 64 inputs, 128 outputs, and the other way round. */
-	{ { "l.0.q_proj.qweight", "I32", 32, 2, { 8, 128 } }, 1 },
-	{ { "l.0.q_proj.qzeros", "I32", 32, 2, { 4, 16 } }, 1 },
-	{ { "l.0.q_proj.scales", "F16", 16, 2, { 4, 128 } }, 1 },
-	{ { "l.0.q_proj.g_idx", "I32", 32, 1, { 64 } }, -1 },
-	{ { "l.0.q_proj.bias", "F16", 16, 1, { 128 } }, 0 },
-	{ { "l.0.o_proj.qweight", "I32", 32, 2, { 16, 64 } }, 0 },
-	{ { "l.0.o_proj.qzeros", "I32", 32, 2, { 8, 8 } }, 0 },
-	{ { "l.0.o_proj.scales", "F16", 16, 2, { 8, 64 } }, 0 },
-	{ { "l.0.o_proj.g_idx", "I32", 32, 1, { 128 } }, 0 },
-	{ { "l.0.o_proj.bias", "F16", 16, 1, { 64 } }, -1 },
-	/* One group for all inputs. */
-	{ { "l.1.o_proj.scales", "F16", 16, 2, { 1, 64 } }, -1 },
-	{ { "l.1.o_proj.g_idx", "I32", 32, 1, { 128 } }, 0 },
-	/* AWQ: packed along the outputs, no g_idx. */
-	{ { "l.2.k_proj.qweight", "I32", 32, 2, { 64, 4 } }, 1 },
-	{ { "l.2.k_proj.qzeros", "I32", 32, 2, { 4, 4 } }, 1 },
-	{ { "l.2.k_proj.scales", "F16", 16, 2, { 4, 32 } }, 1 },
-	{ { "l.2.experts.1.w2.qweight", "I32", 32, 2, { 128, 8 } }, 0 },
-	{ { "l.2.experts.1.w2.qzeros", "I32", 32, 2, { 8, 8 } }, 0 },
-	{ { "l.2.experts.1.w2.scales", "F16", 16, 2, { 8, 64 } }, 0 },
-	/* compressed-tensors, without and with groups in another order. */
-	{ { "l.3.up_proj.weight_packed", "I32", 32, 2, { 128, 8 } }, 0 },
-	{ { "l.3.up_proj.weight_scale", "BF16", 16, 2, { 128, 4 } }, 0 },
-	{ { "l.3.up_proj.weight_shape", "I64", 64, 1, { 2 } }, -1 },
-	{ { "l.3.down_proj.weight_packed", "I32", 32, 2, { 64, 16 } }, 1 },
-	{ { "l.3.down_proj.weight_scale", "BF16", 16, 2, { 64, 8 } }, 1 },
-	{ { "l.4.down_proj.weight_packed", "I32", 32, 2, { 64, 16 } }, 1 },
-	{ { "l.4.down_proj.weight_scale", "BF16", 16, 2, { 64, 8 } }, -1 },
-	{ { "l.4.down_proj.weight_g_idx", "I32", 32, 1, { 128 } }, 0 },
-	/* 8 bits with one scale a tensor, 4 bits with one for 16 elements. */
-	{ { "l.5.q_proj.weight", "F8_E4M3", 8, 2, { 128, 64 } }, 0 },
-	{ { "l.5.q_proj.weight_scale", "F32", 32, 1, { 1 } }, -1 },
-	{ { "l.5.q_proj.input_scale", "F32", 32, 1, { 1 } }, -1 },
-	{ { "l.5.k_proj.k_scale", "F32", 32, 0, { 0 } }, -1 },
-	{ { "l.6.o_proj.weight", "U8", 8, 2, { 64, 64 } }, 1 },
-	{ { "l.6.o_proj.weight_scale", "F8_E4M3", 8, 2, { 64, 8 } }, 1 },
-	{ { "l.6.o_proj.weight_scale_2", "F32", 32, 1, { 1 } }, -1 },
-};
-
-static void open_quantized(const char *config, const char *quantize_config)
-{
-	struct made list[COUNT(quantized)];
-
-	for (unsigned i = 0; i < COUNT(quantized); i++)
-		list[i] = quantized[i].made;
-	made_file(made_path("quantized.safetensors"), list, COUNT(list), 0);
-	made_text(made_path("config.json"), config);
-	if (quantize_config)
-		made_text(made_path("quantize_config.json"), quantize_config);
-	else
-		unlink(made_path("quantize_config.json"));
-	open_model(made_path("quantized.safetensors"));
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	how.ranks = 2;
-	how.rank = 1;
-	how.kv_heads = 2;
-}
-
-static void half_of(const char *name, int dim, const struct made *m)
-{
-	struct penstock_shard shard = { .size = sizeof(shard) };
-	int64_t t = penstock_weights_find(w, name);
-
-	if (penstock_weights_shard(w, (uint64_t)t, &how, &shard))
-		fail_msg("%s", penstock_errmsg());
-	for (int d = 0; d < (int)m->rank; d++)
-		if (shard.shape[d] != (d == dim ? m->shape[d] / 2 : m->shape[d]))
-			fail_msg("%s: %llu of dimension %d", name,
-				 (unsigned long long)shard.shape[d], d);
-	assert_int_equal(shard.piece_count, 1);
-	assert_int_equal(shard.pieces[0].first, dim < 0 ? 0 : m->shape[dim] / 2);
-}
-
-static void test_quantized(void **state)
-{
-	(void)state;
-	open_quantized("{\"quantization_config\": {\"bits\": 4, \"desc_act\": false}}", NULL);
-	for (unsigned i = 0; i < COUNT(quantized); i++)
-		half_of(quantized[i].made.name, quantized[i].dim, &quantized[i].made);
-}
-
-/* Ordered by activation: a rank's inputs are of any group. */
-static void test_mixed_groups(void **state)
-{
-	(void)state;
-	for (unsigned beside = 0; beside < 2; beside++) {
-		open_quantized(beside ? "{}" : "{\"text_config\": {\"quantization_config\": "
-					       "{\"desc_act\": true}}}",
-			       beside ? "{\"desc_act\": true}" : NULL);
-		for (unsigned i = 0; i < COUNT(quantized); i++) {
-			const struct made *m = &quantized[i].made;
-			bool mixed = !strcmp(m->name, "l.0.o_proj.scales") ||
-				     !strcmp(m->name, "l.0.o_proj.qzeros");
-
-			half_of(m->name, mixed ? -1 : quantized[i].dim, m);
-		}
-	}
-	open_quantized("{}", NULL);
-	refuses("l.0.o_proj.scales", "desc_act) is not known");
-	half_of("l.0.q_proj.scales", 1, &quantized[2].made);
-	half_of("l.2.experts.1.w2.scales", 0, &quantized[17].made);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_family),   CASE(test_elsewhere), CASE(test_numbers), CASE(test_experts),
-		CASE(test_refusals), CASE(test_rules),	 CASE(test_bad_rules),
-		CASE(test_heads),    CASE(test_other_heads), CASE(test_blocks),	 CASE(test_reads),
-		CASE(test_neighbours), CASE(test_quantized), CASE(test_mixed_groups),
+		CASE(test_family),   CASE(test_elsewhere), CASE(test_numbers),
+		CASE(test_experts),  CASE(test_refusals),  CASE(test_rules),
+		CASE(test_bad_rules), CASE(test_heads),	   CASE(test_other_heads),
+		CASE(test_reads),    CASE(test_neighbours),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
