@@ -261,7 +261,7 @@ static void ask_all(void)
 			ask->req.require = (enum penstock_class)any(3);
 		if (once_in(6))
 			ask->req.flags |= PENSTOCK_R_EXACT;
-		if (write && once_in(30))
+		if (write && once_in(8))
 			ask->req.flags |= PENSTOCK_R_DURABLE;
 		any_path(ask, ask_count == 1);
 		if (!write)
