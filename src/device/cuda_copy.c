@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of device cuda: a copier is two streams, one a direction, and a ring of
- * events. On its streams nothing may happen that the driver gives to a compute
+ * Copies of device cuda: a copier is two streams, one a direction, and events. The last
+ * ticket has none as long as no copy follows it: its stream is asked, which saves a
+ * lone copy one call of three. On its streams nothing may happen that the driver gives to a compute
  * queue, because a stream that waits for one of our requests may stand in front of
  * it there (tests/standin/README.md).
  */
@@ -20,9 +21,9 @@
  * little more than one: 3.2 us, not 2.5 (H200). So two small ones go as one. */
 #define PAIR_NEAR 8 /* so many later ones are looked at for a second row */
 #define KNOWN 4	    /* allocations that a copier remembers */
-#define EVENTS 512 /* tickets of one copier in flight; a lane has half as many chunks */
-#define EVENTS_FIRST 8 /* made when it opens, the others each with the first ticket that
-			* takes its place: a first request is not to wait for 8 times 512 */
+#define TICKETS 512 /* of one copier in flight; a lane has half as many chunks */
+#define EVENTS_FIRST 8 /* made when it opens, others when more are in flight at once: while
+			* other threads use the driver that takes up to 0.3 ms (H200) */
 
 struct small {
 	char *dst;
@@ -40,7 +41,11 @@ struct pst_copier {
 	bool used_in, used_out; /* since the last mark */
 	uint64_t marked;	/* the last ticket given */
 	uint64_t reached;	/* known to be done, with every ticket before it */
-	struct pst_cu_event *events[EVENTS]; /* from the front, as far as they were taken */
+	struct pst_cu_event *events[TICKETS]; /* of the tickets in flight, by turns */
+	struct pst_cu_event *idle[TICKETS];
+	unsigned idle_count;
+	struct pst_cu_stream *last; /* where the copies of the last ticket are, as long as it
+				     * has no event; else NULL */
 	/* Put off until mark: for a batch, all of one direction, and small ones to the
 	 * device, for pairs. */
 	unsigned put_off;
@@ -67,8 +72,10 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 		api->cuStreamDestroy(cp->in);
 	if (cp->out)
 		api->cuStreamDestroy(cp->out);
-	for (unsigned i = 0; i < EVENTS && cp->events[i]; i++)
-		api->cuEventDestroy(cp->events[i]);
+	while (cp->reached < cp->marked - (cp->last != NULL))
+		api->cuEventDestroy(cp->events[++cp->reached % TICKETS]);
+	while (cp->idle_count)
+		api->cuEventDestroy(cp->idle[--cp->idle_count]);
 	pst_cuda_leave(api, &in);
 	free(cp);
 }
@@ -95,8 +102,10 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 		rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
-	for (unsigned i = 0; i < EVENTS_FIRST && rc == PST_CU_OK; i++)
-		rc = c->api->cuEventCreate(&cp->events[i], PST_CU_EVENT_NO_TIMING);
+	while (cp->idle_count < EVENTS_FIRST && rc == PST_CU_OK) {
+		rc = c->api->cuEventCreate(&cp->idle[cp->idle_count], PST_CU_EVENT_NO_TIMING);
+		cp->idle_count += rc == PST_CU_OK;
+	}
 	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK) {
 		pst_cuda_copier_close(cp);
@@ -172,6 +181,102 @@ static void settle(struct pst_copier *cp)
 	cp->cuda->api->cuStreamSynchronize(cp->in);
 	cp->cuda->api->cuStreamSynchronize(cp->out);
 }
+
+/* ---- tickets ---- */
+
+/* The oldest that is not known to be done is. */
+static void pass(struct pst_copier *cp)
+{
+	cp->reached++;
+	if (cp->last && cp->reached == cp->marked)
+		cp->last = NULL;
+	else
+		cp->idle[cp->idle_count++] = cp->events[cp->reached % TICKETS];
+}
+
+static enum pst_cu_result look(struct pst_copier *cp)
+{
+	const struct pst_cuda *api = cp->cuda->api;
+	uint64_t ticket = cp->reached + 1;
+	enum pst_cu_result rc = cp->last && ticket == cp->marked
+					? api->cuStreamQuery(cp->last)
+					: api->cuEventQuery(cp->events[ticket % TICKETS]);
+
+	if (rc == PST_CU_OK)
+		pass(cp);
+	return rc;
+}
+
+static enum pst_cu_result await(struct pst_copier *cp)
+{
+	const struct pst_cuda *api = cp->cuda->api;
+	uint64_t ticket = cp->reached + 1;
+	enum pst_cu_result rc = cp->last && ticket == cp->marked
+					? api->cuStreamSynchronize(cp->last)
+					: api->cuEventSynchronize(cp->events[ticket % TICKETS]);
+
+	if (rc == PST_CU_OK)
+		pass(cp);
+	return rc;
+}
+
+static enum pst_cu_result take_event(struct pst_copier *cp, struct pst_cu_event **out)
+{
+	if (!cp->idle_count)
+		return cp->cuda->api->cuEventCreate(out, PST_CU_EVENT_NO_TIMING);
+	*out = cp->idle[--cp->idle_count];
+	return PST_CU_OK;
+}
+
+/* Before more is put on a stream: the last ticket gets an event of its own. */
+static enum pst_cu_result mark_last(struct pst_copier *cp)
+{
+	struct pst_cu_event *event;
+	enum pst_cu_result rc;
+
+	if (!cp->last)
+		return PST_CU_OK;
+	rc = take_event(cp, &event);
+	if (rc == PST_CU_OK) {
+		rc = cp->cuda->api->cuEventRecord(event, cp->last);
+		if (rc != PST_CU_OK)
+			cp->idle[cp->idle_count++] = event;
+	}
+	while (rc != PST_CU_OK && cp->last) { /* it is waited for instead */
+		rc = await(cp);
+		if (rc != PST_CU_OK)
+			return rc;
+	}
+	if (cp->last)
+		cp->events[cp->marked % TICKETS] = event;
+	cp->last = NULL;
+	return PST_CU_OK;
+}
+
+/* The next ticket, for what its streams were given since the one before. A ticket of one
+ * direction may be done before an older one of the other, so that they are gone through
+ * in order. */
+static enum pst_cu_result mark_both(struct pst_copier *cp)
+{
+	const struct pst_cuda *api = cp->cuda->api;
+	struct pst_cu_event *event;
+	enum pst_cu_result rc = take_event(cp, &event);
+
+	if (rc != PST_CU_OK)
+		return rc;
+	rc = api->cuEventRecord(event, cp->out);
+	if (rc == PST_CU_OK)
+		rc = api->cuStreamWaitEvent(cp->in, event, 0);
+	if (rc == PST_CU_OK)
+		rc = api->cuEventRecord(event, cp->in);
+	if (rc == PST_CU_OK)
+		cp->events[(cp->marked + 1) % TICKETS] = event;
+	else
+		cp->idle[cp->idle_count++] = event;
+	return rc;
+}
+
+/* ---- copies put off ---- */
 
 static enum pst_cu_result batch(struct pst_copier *cp)
 {
@@ -332,6 +437,8 @@ static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 		return 0;
 	}
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	if (rc == PST_CU_OK)
+		rc = mark_last(cp);
 	if (rc == PST_CU_OK && later) {
 		if (is_small(r, in))
 			hand_on_small(cp);
@@ -360,41 +467,6 @@ int pst_cuda_copy_out(struct pst_copier *cp, const struct pst_rect *r)
 	return copy(cp, r, false);
 }
 
-/* Waits for the oldest ticket that is not known to be done. */
-static enum pst_cu_result wait_oldest(struct pst_copier *cp)
-{
-	enum pst_cu_result rc =
-		cp->cuda->api->cuEventSynchronize(cp->events[(cp->reached + 1) % EVENTS]);
-
-	if (rc == PST_CU_OK)
-		cp->reached++;
-	return rc;
-}
-
-/* An event stands for what its own stream was given since the ticket before: a ticket
- * of one direction may be done before an older one of the other, so that reached()
- * and wait() go through them in order. */
-static enum pst_cu_result record(struct pst_copier *cp)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	struct pst_cu_event **at = &cp->events[(cp->marked + 1) % EVENTS], *event;
-	enum pst_cu_result rc = PST_CU_OK;
-
-	if (!*at)
-		rc = api->cuEventCreate(at, PST_CU_EVENT_NO_TIMING);
-	if (rc != PST_CU_OK)
-		return rc;
-	event = *at;
-	if (cp->used_in && cp->used_out) { /* both directions: in waits for out */
-		rc = api->cuEventRecord(event, cp->out);
-		if (rc == PST_CU_OK)
-			rc = api->cuStreamWaitEvent(cp->in, event, 0);
-	}
-	if (rc == PST_CU_OK)
-		rc = api->cuEventRecord(event, cp->used_in ? cp->in : cp->out);
-	return rc;
-}
-
 /* What was put off does not move: a later ticket must not be taken for its own. */
 static void drop_put_off(struct pst_copier *cp, int code)
 {
@@ -407,24 +479,28 @@ static void drop_put_off(struct pst_copier *cp, int code)
 
 int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 {
-	enum pst_cu_result rc;
 	struct pst_cuda_scope entered;
+	enum pst_cu_result rc;
 
 	if (!cp->used_in && !cp->used_out) {
 		*ticket = cp->marked;
 		return 0;
 	}
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
+	if (rc == PST_CU_OK)
+		rc = mark_last(cp);
 	if (rc == PST_CU_OK && cp->put_off)
 		hand_on(cp);
 	if (rc == PST_CU_OK && cp->small_count)
 		hand_on_small(cp);
-	if (rc == PST_CU_OK && cp->marked - cp->reached == EVENTS)
-		rc = wait_oldest(cp);
-	if (rc == PST_CU_OK) {
-		rc = record(cp);
+	if (rc == PST_CU_OK && cp->marked - cp->reached == TICKETS)
+		rc = await(cp);
+	if (rc == PST_CU_OK && cp->used_in && cp->used_out) {
+		rc = mark_both(cp);
 		if (rc != PST_CU_OK)
 			settle(cp);
+	} else if (rc == PST_CU_OK) {
+		cp->last = cp->used_in ? cp->in : cp->out;
 	}
 	pst_cuda_leave(cp->cuda->api, &entered);
 	if (rc != PST_CU_OK) {
@@ -439,18 +515,15 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 {
 	const struct pst_cuda *api = cp->cuda->api;
-	enum pst_cu_result rc;
 	struct pst_cuda_scope entered;
+	enum pst_cu_result rc;
 
 	assert(ticket <= cp->marked);
 	if (ticket <= cp->reached)
 		return 1;
 	rc = pst_cuda_enter(api, cp->ctx, &entered);
-	while (rc == PST_CU_OK && cp->reached < ticket) {
-		rc = api->cuEventQuery(cp->events[(cp->reached + 1) % EVENTS]);
-		if (rc == PST_CU_OK)
-			cp->reached++;
-	}
+	while (rc == PST_CU_OK && cp->reached < ticket)
+		rc = look(cp);
 	pst_cuda_leave(api, &entered);
 	if (rc == PST_CU_NOT_READY)
 		return 0;
@@ -459,15 +532,15 @@ int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 
 int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 {
-	enum pst_cu_result rc;
 	struct pst_cuda_scope entered;
+	enum pst_cu_result rc;
 
 	assert(ticket <= cp->marked);
 	if (ticket <= cp->reached)
 		return 0;
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
 	while (rc == PST_CU_OK && cp->reached < ticket)
-		rc = wait_oldest(cp);
+		rc = await(cp);
 	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
 }
@@ -481,7 +554,7 @@ int pst_cuda_alive(struct pst_copier *cp)
 
 	rc = pst_cuda_enter(api, cp->ctx, &entered);
 	if (rc == PST_CU_OK)
-		rc = api->cuEventQuery(cp->events[0]);
+		rc = api->cuStreamQuery(cp->in);
 	pst_cuda_leave(api, &entered);
 	return rc == PST_CU_OK || rc == PST_CU_NOT_READY ? 0 : pst_cuda_errno(rc);
 }

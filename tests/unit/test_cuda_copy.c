@@ -228,6 +228,39 @@ static void known_tickets_cost_no_call(void **state)
 	assert_int_equal(standin_calls("*"), before);
 }
 
+/* The stream of a lone copy is asked; an event is recorded once another copy follows
+ * while it is under way, and events are used again. */
+static void lone_copies_have_no_event(void **state)
+{
+	unsigned long records, made;
+	uint64_t ticket, next;
+	struct pst_cu_stream *s;
+
+	(void)state;
+	standin_only();
+	finish();
+	records = standin_calls("cuEventRecord");
+	made = standin_calls("cuEventCreate");
+	for (unsigned i = 0; i < 600; i++) {
+		assert_int_equal(i % 2 ? in(mem, host, BIG) : out(host, mem, BIG), 0);
+		assert_int_equal(ops->wait(cp, mark()), 0);
+	}
+	assert_int_equal(standin_calls("cuEventRecord"), records);
+	for (unsigned i = 0; i < 100; i++) {
+		s = hold(TO_DEVICE);
+		assert_int_equal(in(mem, host, BIG), 0);
+		ticket = mark();
+		assert_int_equal(in(mem + MIB, host + MIB, BIG), 0);
+		next = mark();
+		assert_int_equal(ops->reached(cp, ticket), 0);
+		let_go(s);
+		assert_int_equal(ops->wait(cp, next), 0);
+		assert_int_equal(ops->reached(cp, ticket), 1);
+	}
+	assert_int_equal(standin_calls("cuEventRecord"), records + 100);
+	assert_int_equal(standin_calls("cuEventCreate"), made);
+}
+
 static void *release_soon(void *arg)
 {
 	usleep(HELD_MS * 1000);
@@ -353,6 +386,7 @@ static void failures_of_copies(void **state)
 static void nothing_moves_after_a_failure(void **state)
 {
 	void (*delay)(unsigned, unsigned long);
+	uint64_t ticket;
 
 	(void)state;
 	standin_only();
@@ -361,11 +395,12 @@ static void nothing_moves_after_a_failure(void **state)
 	memset(host, 0x66, BIG);
 	memset(host + MIB, 0x77, BIG);
 	assert_int_equal(in(mem, host, BIG), 0);
-	standin_fail("cuEventRecord:1:999");
-	assert_int_equal(ops->mark(cp, &(uint64_t){0}), -EIO);
-	memset(host, 0x01, BIG);
-	standin_fail("cuMemcpy2DAsync_v2:2:700");
+	ticket = mark();
+	/* The first has no event: it is waited for before the second. */
+	standin_fail("cuEventRecord:1:999,cuMemcpy2DAsync_v2:2:700");
 	assert_int_equal(in(mem + MIB, host + MIB, 101), -EFAULT);
+	assert_int_equal(ops->reached(cp, ticket), 1);
+	memset(host, 0x01, BIG);
 	memset(host + MIB, 0x02, BIG);
 	standin_fail(NULL);
 	delay(0, 1);
@@ -467,6 +502,7 @@ int main(void)
 		CASE(a_later_ticket_waits_for_an_older_one),
 		CASE(one_ticket_of_both_directions),
 		CASE(known_tickets_cost_no_call),
+		CASE(lone_copies_have_no_event),
 		CASE(many_tickets),
 		CASE(no_copy_behind_a_waiting_stream),
 		CASE(failures_of_copies),
