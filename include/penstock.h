@@ -205,7 +205,9 @@ struct penstock_storage;
 struct penstock_storage_opts {
 	size_t size;
 	unsigned flags;	       /* PENSTOCK_O_*; 0: what is there, for reading only */
-	unsigned mode;	       /* permission bits of what is created; 0: 0666 & ~umask */
+	unsigned mode;	       /* permission bits of what is created, & ~umask; 0: with
+				* PENSTOCK_O_REPLACE those and the owner of what is
+				* replaced, as far as the caller may, else 0666 */
 	uint64_t length;       /* of what is created: space is reserved at once, and the
 				* committed length is exactly this; 0: as written.
 				* Ignored for what exists and is not replaced */

@@ -23,6 +23,10 @@ struct pst_file {
 	uint64_t block_length;
 	char *path;	  /* NULL for a descriptor */
 	char *temp;	  /* the name until commit, NULL: path itself */
+	unsigned mode;	  /* of what replaces, from commit on: permission bits */
+	bool keeps_owner; /* of what it replaces, these two: */
+	uid_t owner;
+	gid_t group;
 	_Atomic int cachestat_error; /* 0: works, else the errno that says why not */
 	bool overlay;	  /* cachestat answers 0 there */
 	_Atomic bool looking;	   /* one at a time: file_sync.c */

@@ -138,19 +138,56 @@ static int temp_name(struct pst_file *file, struct pst_err *err)
 }
 
 /* The place that a replacement will take must be one that it can take. */
-static int check_place(const char *path, struct pst_err *err)
+static int check_place(const char *path, struct stat *old, struct pst_err *err)
 {
-	struct stat stat;
-
-	if (lstat(path, &stat))
+	memset(old, 0, sizeof(*old));
+	if (lstat(path, old))
 		return errno == ENOENT ? 0 : fail_path(err, errno, "cannot stat", path);
-	if (S_ISDIR(stat.st_mode))
+	if (S_ISDIR(old->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a directory: name a file in it", path);
-	if (!S_ISREG(stat.st_mode) && !S_ISLNK(stat.st_mode))
+	if (!S_ISREG(old->st_mode) && !S_ISLNK(old->st_mode))
 		return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
 				"%s exists and is no regular file: name another", path);
 	return 0;
+}
+
+/* Until it has the name the file is its owner's to write, and nobody's whose it will not
+ * be: a private file stays private also while it is written. `mode` 0: as it is with what
+ * is replaced, else 0666. */
+static int create_aside(struct pst_file *file, unsigned mode, struct pst_err *err)
+{
+	struct stat old, stat;
+	int ret = check_place(file->path, &old, err);
+
+	if (!ret)
+		ret = temp_name(file, err);
+	if (ret)
+		return ret;
+	file->keeps_owner = !mode && S_ISREG(old.st_mode);
+	file->owner = old.st_uid;
+	file->group = old.st_gid;
+	file->mode = mode ? mode & 0777 : file->keeps_owner ? old.st_mode & 0777 : 0666;
+	file->fd = open_whole(file->temp, O_RDWR | O_CREAT | O_EXCL,
+			      0600 | (file->keeps_owner ? 0 : file->mode));
+	if (file->fd < 0)
+		return fail_path(err, errno, "cannot create a file in the folder of", file->path);
+	file->created = file->replace = true;
+	if (!file->keeps_owner && !fstat(file->fd, &stat))
+		file->mode &= stat.st_mode; /* which the umask has had its say in */
+	return 0;
+}
+
+/* As far as the caller may: where the group cannot be kept it gets what others get. A file
+ * system that knows no permissions refuses all of it, and nothing is lost by that. */
+static void take_permissions(const struct pst_file *file)
+{
+	unsigned mode = file->mode;
+
+	if (file->keeps_owner && fchown(file->fd, file->owner, file->group) &&
+	    fchown(file->fd, (uid_t)-1, file->group))
+		mode = (mode & ~0070u) | (mode & 0007u) << 3;
+	(void)fchmod(file->fd, mode);
 }
 
 static int open_named(struct pst_file *file, const struct penstock_storage_opts *opts,
@@ -159,7 +196,6 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 	unsigned mode = opts->mode ? opts->mode : 0666;
 	int flags = opts->flags & PENSTOCK_O_WRITE ? O_RDWR : O_RDONLY;
 	struct stat stat;
-	int ret;
 
 	if (opts->flags & PENSTOCK_O_NOFOLLOW)
 		flags |= O_NOFOLLOW;
@@ -169,19 +205,8 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 		file->fd = open_path(file->path, O_RDWR, 0, err);
 		return file->fd < 0 ? file->fd : 0;
 	}
-	if (opts->flags & PENSTOCK_O_REPLACE) {
-		ret = check_place(file->path, err);
-		if (!ret)
-			ret = temp_name(file, err);
-		if (ret)
-			return ret;
-		file->fd = open_whole(file->temp, O_RDWR | O_CREAT | O_EXCL, mode);
-		if (file->fd < 0)
-			return fail_path(err, errno, "cannot create a file in the folder of",
-					 file->path);
-		file->created = file->replace = true;
-		return 0;
-	}
+	if (opts->flags & PENSTOCK_O_REPLACE)
+		return create_aside(file, opts->mode, err);
 	if (opts->flags & PENSTOCK_O_CREATE) {
 		file->fd = open_path(file->path, flags | O_CREAT | O_EXCL, mode, err);
 		if (file->fd >= 0)
@@ -387,6 +412,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%s was given up, open it again", file->path);
 	ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
+	if (!ret && file->replace && !file->placed && !file->committed)
+		take_permissions(file);
 	if (!ret && durable)
 		ret = pst_file_settle(file, err);
 	if (!ret && file->replace && !file->placed && !file->committed) {

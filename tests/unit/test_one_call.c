@@ -125,12 +125,58 @@ static void given_up_in_vain(void **state)
 	unlink(moved);
 }
 
+/* What a replacement may be read by, with the file that was there or without. */
+static void replaced(int old_mode, unsigned asked, unsigned wanted, uid_t owner)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	unsigned char byte = 1;
+	struct stat stat_buf;
+
+	unlink(file_name);
+	if (old_mode >= 0) {
+		int fd = open(file_name, O_CREAT | O_WRONLY, 0600);
+
+		assert_true(fd >= 0);
+		assert_int_equal(fchmod(fd, (mode_t)old_mode), 0);
+		assert_int_equal(fchown(fd, owner, (gid_t)-1), 0);
+		close(fd);
+	}
+	opts.flags = PENSTOCK_O_REPLACE;
+	opts.mode = asked;
+	assert_int_equal(penstock_open(file_name, &opts, &st), 0);
+	assert_int_equal(penstock_write(st, host, &byte, 1, 0), 1);
+	assert_int_equal(penstock_commit(st, 0), 0);
+	penstock_close(st);
+	assert_int_equal(stat(file_name, &stat_buf), 0);
+	assert_int_equal(stat_buf.st_mode & 07777, wanted);
+	assert_int_equal(stat_buf.st_uid, asked || old_mode < 0 ? geteuid() : owner);
+}
+
+static void permissions(void **state)
+{
+	mode_t mask = umask(027);
+	uid_t other = geteuid() ? geteuid() : 65534;
+
+	(void)state;
+	replaced(-1, 0, 0640, 0);
+	replaced(-1, 0664, 0640, 0);
+	replaced(-1, 0444, 0440, 0); /* and can be written until then */
+	replaced(0600, 0, 0600, other);
+	replaced(0444, 0, 0444, other);
+	replaced(0666, 0, 0666, other); /* as it was: no umask */
+	replaced(04755, 0, 0755, other); /* but no right to be another user */
+	replaced(0600, 0644, 0640, geteuid());
+	umask(mask);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(deadlines),
 		cmocka_unit_test(given_up_in_place),
 		cmocka_unit_test(given_up),
+		cmocka_unit_test(permissions),
 		cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
 	};
