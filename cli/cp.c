@@ -200,6 +200,20 @@ static bool choose_aside(struct copy *c)
 	return false;
 }
 
+/* Who may read the copy: who may read what it replaces, else who may read the source. 0:
+ * the library sees to it. */
+static unsigned permissions(const struct copy *c)
+{
+	const char *src = file_of(c->a->src), *dst = file_of(c->a->dst);
+	struct stat stat_buf;
+
+	if (dst && !lstat(dst, &stat_buf) && S_ISREG(stat_buf.st_mode))
+		return c->aside ? 0600 : 0; /* until it takes the place */
+	if (!src || stat(src, &stat_buf) || !S_ISREG(stat_buf.st_mode))
+		return 0;
+	return stat_buf.st_mode & 0777 ? stat_buf.st_mode & 0777 : 0600;
+}
+
 static void open_target(struct copy *c)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -223,6 +237,7 @@ static void open_target(struct copy *c)
 		}
 	}
 	opts.length = c->length;
+	opts.mode = permissions(c);
 	if (penstock_open(c->aside ? c->aside : c->a->dst, &opts, &c->to))
 		note(c, EXIT_FAILED, NULL);
 	q.requests_max = BLOCKS;
@@ -432,12 +447,27 @@ static void report(const struct copy *c, double took)
 }
 
 /* Puts a copy that was verified in its place; durable if that was asked for. */
+/* The file that is replaced, if there is one, says whose it is; see the library's own. */
+static void take_permissions(const char *copy, const char *dst)
+{
+	struct stat old;
+	unsigned mode;
+
+	if (lstat(dst, &old) || !S_ISREG(old.st_mode))
+		return;
+	mode = old.st_mode & 0777;
+	if (chown(copy, old.st_uid, old.st_gid) && chown(copy, (uid_t)-1, old.st_gid))
+		mode = (mode & ~0070u) | (mode & 0007u) << 3;
+	(void)chmod(copy, mode);
+}
+
 static int put_in_place(const struct copy *c)
 {
 	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
 	char *dir = slash ? strndup(dst, (size_t)(slash - dst) + 1) : strdup(".");
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, ret = 0;
 
+	take_permissions(c->aside, dst);
 	if (rename(c->aside, dst) || (c->a->durable && (fd < 0 || fsync(fd))))
 		ret = -errno;
 	if (fd >= 0)
