@@ -136,7 +136,8 @@ def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
         return None
     mine = int(ranks.rank_in_group)
     joins = device_name(device).startswith("cuda") if wanted is None else bool(wanted)
-    said = _gather(ranks, (_here() if joins else None, uuid.uuid4().hex))
+    # A short name: with the folder it has to fit into a socket's address.
+    said = _gather(ranks, (_here() if joins else None, uuid.uuid4().hex[:16]))
     places = [place for place, _ in said]
     if None in places:
         return None
@@ -145,7 +146,7 @@ def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
     made, why = None, ""
     if len(members) > 1:
         try:
-            made = Group("weights-" + said[members[0]][1], members.index(mine), len(members),
+            made = Group("w-" + said[members[0]][1], members.index(mine), len(members),
                          timeout=JOIN_S, window=_share(window), host=hosts.index(places[mine]),
                          hosts=len(hosts))
         except PenstockError as error:

@@ -113,7 +113,7 @@ class Vllm(unittest.TestCase):
         if torch.cuda.is_available() and torch.cuda.device_count() < 2:
             self.skipTest("two GPUs are wanted")
         for rank, said in enumerate(self.ranks(2, 1)):
-            self.assertRegex(said, rf"^penstock\.Group\('weights-.*', {rank}, 2\)$")
+            self.assertRegex(said, rf"^penstock\.Group\('w-.*', {rank}, 2\)$")
         self.assertEqual(self.ranks(2, 0), ["None"] * 2)
 
 
