@@ -254,6 +254,12 @@ double seconds(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+void print_name(FILE *f, const char *name)
+{
+	for (; *name; name++)
+		fputc((unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name, f);
+}
+
 void print_words(FILE *f, unsigned column, const char *text)
 {
 	unsigned used = column;

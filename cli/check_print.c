@@ -44,12 +44,6 @@ const char *check_need_name(enum pst_check_need need)
 	return needs[need];
 }
 
-void check_print_name(FILE *f, const char *name)
-{
-	for (; *name; name++)
-		fputc((unsigned char)*name < ' ' || *name == 0x7f ? '?' : *name, f);
-}
-
 static void labelled(FILE *f, const char *label, const char *text)
 {
 	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
@@ -115,7 +109,7 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose)
 	int layer = -1;
 
 	fprintf(f, "%s%s\n", check->captured ? "captured machine: " : "", check->machine);
-	check_print_name(f, check->target ? check->target : "storage of this machine");
+	print_name(f, check->target ? check->target : "storage of this machine");
 	fprintf(f, " to %s\n", check->device);
 	for (unsigned i = 0; i < check->line_count; i++) {
 		if ((int)check->lines[i].layer != layer) {

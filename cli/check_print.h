@@ -12,8 +12,6 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose);
 void check_print_json(FILE *f, const struct pst_check *check, int code);
 void check_print_script(FILE *f, const struct pst_check *check);
 
-/* A name that the user or the machine gave, on one line: '?' for control characters. */
-void check_print_name(FILE *f, const char *name);
 
 const char *check_state_name(enum pst_check_state state);
 const char *check_layer_name(enum pst_check_layer layer);

@@ -20,7 +20,7 @@ static void print_head(FILE *f, const struct pst_check *check)
 {
 	fprintf(f, "#!/usr/bin/env bash\n# What penstock %s check would have you do: ",
 		penstock_version());
-	check_print_name(f, check->target ? check->target : "the storage of this machine");
+	print_name(f, check->target ? check->target : "the storage of this machine");
 	fprintf(f,
 		" to %s.\n"
 		"# %s\n"

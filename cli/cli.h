@@ -71,6 +71,8 @@ int say_stopped(char *text, size_t len);
 /* Takes back what was written, and says so if that fails. */
 void give_up(struct penstock_storage *st);
 
+/* A file's name, whatever it holds: what would move the cursor is a '?'. */
+void print_name(FILE *f, const char *name);
 /* Text in words and a newline, within 80 columns; its first word stands where the cursor
  * is, the lines behind it begin at `column`. */
 void print_words(FILE *f, unsigned column, const char *text);

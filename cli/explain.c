@@ -104,8 +104,9 @@ static void print_json(const struct args *a, const struct penstock_explanation *
 
 static void print_table(const struct args *a, const struct penstock_explanation *e)
 {
-	printf("%s %s to %s: %s", a->write ? "write" : "read", a->storage, a->device,
-	       name_of(e, e->taken));
+	printf("%s ", a->write ? "write" : "read");
+	print_name(stdout, a->storage);
+	printf(" to %s: %s", a->device, name_of(e, e->taken));
 	if (e->taken >= 0 && e->cold != e->warm && !a->write)
 		printf(" (cached bytes: %s, others: %s)", name_of(e, e->warm), name_of(e, e->cold));
 	printf("\n  storage   %s\n  device    %s\n  engine    %s%s%s\n", e->storage_text,
