@@ -22,6 +22,7 @@ struct pst_file {
 	bool is_block;
 	uint64_t block_length;
 	char *path;	  /* NULL for a descriptor */
+	char *whole;	  /* path from the root, if it was relative; NULL: path itself */
 	char *temp;	  /* the name until commit, NULL: path itself */
 	unsigned mode;	  /* of what replaces, from commit on: permission bits */
 	bool keeps_owner; /* of what it replaces, these two: */

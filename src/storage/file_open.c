@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
 #include <stdatomic.h>
@@ -118,19 +119,40 @@ static int reserve(const struct pst_file *file, uint64_t length, struct pst_err 
 	return 0;
 }
 
+#define TEMP_MORE 40 /* than its path, of the name until commit */
+
+/* Where a relative path is as long as the working directory stays; NULL: too long to tell. */
+static char *whole_path(const char *path)
+{
+	char *here = getcwd(NULL, 0), *whole = NULL;
+
+	if (here && here[0] == '/' && strlen(here) + strlen(path) + TEMP_MORE < PATH_MAX &&
+	    asprintf(&whole, "%s/%s", here, path) < 0)
+		whole = NULL;
+	free(here);
+	return whole;
+}
+
+/* What becomes of it later is done there, wherever the process is by then. */
+static const char *place_of(const struct pst_file *file)
+{
+	return file->whole ? file->whole : file->path;
+}
+
 /* So much of the name is in the other one: a name may have 255 bytes. */
 #define TEMP_NAME 200
 
 static int temp_name(struct pst_file *file, struct pst_err *err)
 {
+	const char *path = place_of(file);
 	uint64_t random = 0;
-	const char *slash = strrchr(file->path, '/');
-	int dir = slash ? (int)(slash - file->path) + 1 : 0;
+	const char *slash = strrchr(path, '/');
+	int dir = slash ? (int)(slash - path) + 1 : 0;
 
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint64_t)getpid();
-	if (asprintf(&file->temp, "%.*s.%.*s.penstock-%016llx", dir, file->path, TEMP_NAME,
-		     file->path + dir, (unsigned long long)random) < 0) {
+	if (asprintf(&file->temp, "%.*s.%.*s.penstock-%016llx", dir, path, TEMP_NAME,
+		     path + dir, (unsigned long long)random) < 0) {
 		file->temp = NULL;
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
 	}
@@ -197,6 +219,8 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 	int flags = opts->flags & PENSTOCK_O_WRITE ? O_RDWR : O_RDONLY;
 	struct stat stat;
 
+	if (file->path[0] != '/' && opts->flags & (PENSTOCK_O_REPLACE | PENSTOCK_O_CREATE))
+		file->whole = whole_path(file->path);
 	if (opts->flags & PENSTOCK_O_NOFOLLOW)
 		flags |= O_NOFOLLOW;
 	/* Writing to a device in place is no replacement: there is nothing to rename. */
@@ -290,13 +314,14 @@ static void close_all(struct pst_file *file)
 	if (file->fd >= 0 && !file->fd_borrowed)
 		close(file->fd);
 	free(file->path);
+	free(file->whole);
 	free(file->temp);
 	free(file);
 }
 
 static int remove_created(const struct pst_file *file, struct pst_err *err)
 {
-	const char *name = file->temp ? file->temp : file->path;
+	const char *name = file->temp ? file->temp : place_of(file);
 	struct stat there, ours;
 
 	if (!file->created || file->committed || !name)
@@ -390,8 +415,8 @@ static int cut(struct pst_file *file, uint64_t length, struct pst_err *err)
 
 static int sync_directory(const struct pst_file *file, struct pst_err *err)
 {
-	const char *slash = strrchr(file->path, '/');
-	char *dir = slash ? strndup(file->path, (size_t)(slash - file->path) + 1) : strdup(".");
+	const char *path = place_of(file), *slash = strrchr(path, '/');
+	char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, ret = 0;
 
 	if (fd < 0 || fsync(fd))
@@ -417,7 +442,7 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	if (!ret && durable)
 		ret = pst_file_settle(file, err);
 	if (!ret && file->replace && !file->placed && !file->committed) {
-		if (rename(file->temp, file->path))
+		if (rename(file->temp, place_of(file)))
 			ret = fail_path(err, errno, "cannot put in its place:", file->path);
 		else
 			file->placed = true;

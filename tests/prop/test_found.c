@@ -433,6 +433,33 @@ static void a_long_name(void **state)
 	assert_int_equal(unlink(longest), 0);
 }
 
+/* Named by where the process was then, it is put in its place from where it is now. */
+static void the_working_directory_changes(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char here[4096], dir[300];
+	const char *base = strrchr(name, '/') + 1;
+
+	(void)state;
+	assert_non_null(getcwd(here, sizeof(here)));
+	snprintf(dir, sizeof(dir), "%.*s", (int)(base - name), name);
+	for (unsigned i = 0; i < 4; i++) {
+		bool commit = i % 2;
+
+		opts.flags = i / 2 ? PENSTOCK_O_REPLACE : PENSTOCK_O_CREATE | PENSTOCK_O_WRITE;
+		assert_int_equal(chdir(dir), 0);
+		assert_int_equal(penstock_open(base, &opts, &st), 0);
+		assert_int_equal(chdir("/"), 0);
+		if (commit ? penstock_commit(st, 1) : penstock_abort(st))
+			fail_msg("%u: %s", i, penstock_errmsg());
+		penstock_close(st);
+		st = NULL;
+		assert_int_equal(!access(name, F_OK), commit);
+		unlink(name);
+	}
+	assert_int_equal(chdir(here), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -448,6 +475,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_descriptor_that_cannot_read, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_long_name, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_working_directory_changes, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
