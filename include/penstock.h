@@ -261,7 +261,8 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
-/* The length in bytes as it is when asked, or -errno. */
+/* The length in bytes as it is when asked, or -errno. The file system is asked: may
+ * block. */
 PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
 
 struct penstock_storage_info {
