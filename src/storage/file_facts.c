@@ -90,7 +90,9 @@ static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
 	if (flags & O_DIRECT && file->fd_borrowed)
 		return file->fd;
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", file->fd);
-	fd = open(name, (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
+	do
+		fd = open(name, (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
+	while (fd < 0 && errno == EINTR);
 	if (fd < 0)
 		pst_fail_errno(&facts->why_direct, errno, PENSTOCK_WHY_NO_ODIRECT,
 			       "opening it with O_DIRECT: %m");

@@ -265,8 +265,7 @@ static int open_again(struct penstock_storage *st, struct pst_file *file, int fd
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "descriptor %d is open for reading only", fd);
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
-	file->fd = open(name, ((flags & O_ACCMODE) == O_WRONLY ? O_WRONLY : flags & O_ACCMODE) |
-				      O_CLOEXEC);
+	file->fd = open_whole(name, flags & O_ACCMODE, 0);
 	if (file->fd >= 0 && (fstat(file->fd, &ours) || ours.st_dev != theirs.st_dev ||
 			      ours.st_ino != theirs.st_ino)) {
 		close(file->fd);
@@ -417,9 +416,11 @@ static int sync_directory(const struct pst_file *file, struct pst_err *err)
 {
 	const char *path = place_of(file), *slash = strrchr(path, '/');
 	char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, ret = 0;
+	int fd = dir ? open_whole(dir, O_RDONLY | O_DIRECTORY, 0) : -1, ret = fd;
 
-	if (fd < 0 || fsync(fd))
+	while (fd >= 0 && (ret = fsync(fd)) && errno == EINTR)
+		;
+	if (ret < 0)
 		ret = fail_path(err, dir ? errno : ENOMEM, "cannot sync the directory of",
 				file->path);
 	if (fd >= 0)

@@ -10,6 +10,7 @@
 #include <dirent.h>
 
 #include "calls.h"
+#include "core/ops.h"
 
 #define LEN ((1u << 20) + 777u)
 #define TURNS_MAX 400
@@ -147,14 +148,29 @@ static void openings(void **state)
 static void interrupted_open(void **state)
 {
 	struct penstock_storage *st;
+	bool direct;
+	int fd;
 
 	(void)state;
 	world_file(name, LEN, 1);
-	calls_arm(CALLS_OPEN, 1, EINTR);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	assert_int_equal(calls_disarm(), 1);
-	read_right(st);
+	direct = st->facts.fd_direct >= 0;
 	penstock_close(st);
+	for (unsigned nth = 1; nth <= 2; nth++) { /* by name, and again for O_DIRECT */
+		calls_arm(CALLS_OPEN, nth, EINTR);
+		assert_int_equal(penstock_open(name, NULL, &st), 0);
+		assert_int_equal(calls_disarm(), nth == 1 || direct);
+		assert_int_equal(st->facts.fd_direct >= 0, direct);
+		read_right(st);
+		penstock_close(st);
+	}
+	fd = open(name, O_RDONLY);
+	calls_arm(CALLS_OPEN, 1, EINTR); /* a descriptor is opened again, and so is this */
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
+	assert_int_equal(calls_disarm(), 1);
+	assert_int_equal(st->facts.why_fd.code, 0);
+	penstock_close(st);
+	close(fd);
 	unlink(name);
 }
 
