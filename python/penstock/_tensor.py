@@ -124,7 +124,14 @@ class Tensor:
         return memoryview(self._owner.buffer())[self.ptr - self._owner.base:][:self.nbytes]
 
     def __buffer__(self, flags: int) -> memoryview:
-        return self.buffer()
+        """From Python 3.12 on, memoryview() of it: with its kind and shape, as numpy takes
+        that before it looks for an array interface."""
+        del flags
+        code = _FORMAT_OF.get(self.dtype)
+        if code is None or not self.nbytes:
+            raise BufferError(f"no buffer of {self.dtype}, {self.shape}: .buffer() has its bytes")
+        seen: memoryview = self.buffer().cast(code, self.shape)
+        return seen
 
     def bytes(self) -> "Tensor":
         """The same memory as a row of U8."""
@@ -344,6 +351,11 @@ def _dlpack_place(value: Any) -> Place:
 _FORMATS = {"?": "BOOL", "B": "U8", "c": "U8", "b": "I8", "H": "U16", "h": "I16", "e": "F16",
             "I": "U32", "i": "I32", "f": "F32", "Q": "U64", "q": "I64", "L": "U64", "l": "I64",
             "d": "F64"}
+
+
+_FORMAT_OF: Dict[str, Any] = {
+    "BOOL": "?", "U8": "B", "I8": "b", "U16": "H", "I16": "h", "U32": "I", "I32": "i",
+    "F32": "f", "U64": "Q", "I64": "q", "F64": "d"}
 
 
 def _buffer_place(value: Any) -> Place:

@@ -272,6 +272,23 @@ class Devices(unittest.TestCase):
         gc.collect()
         self.assertEqual(_tensor._lent, {})
 
+    def test_buffers(self):
+        """As numpy sees a tensor: by its array interface, from Python 3.12 on by its buffer."""
+        kinds = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32",
+                 "uint64", "int64", "float64", "float16", "complex64"]
+        arrays = {k: fill(k, (2, 3), i) for i, k in enumerate(kinds)} | {
+            "dot": fill("int16", ()), "none": fill("float32", (0, 4))}
+        file = os.path.join(TMP, "buffers.safetensors")
+        safetensors.numpy.save_file(arrays, file)
+        for name, tensor in penstock.load_file(file, framework="dlpack").items():
+            with self.subTest(name):
+                same(self, {name: numpy.asarray(tensor)}, {name: arrays[name]})
+                if name in ("float16", "complex64", "none"):
+                    with self.assertRaises(BufferError):
+                        tensor.__buffer__(0)
+                else:
+                    same(self, {name: numpy.asarray(tensor.__buffer__(0))}, {name: arrays[name]})
+
     def test_queued_work(self):
         """What others have queued on their tensors is waited for before these are read,
         filled or used again: once a device."""
