@@ -11,7 +11,7 @@ import threading
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._cuda import settle
-from ._dtypes import CODES
+from ._dtypes import BITS, CODES, torch_dtype
 from ._group import Group
 from ._lib import also_theirs, check, device_name, ffi, handle_name, lib, open_device, to_c
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
@@ -100,16 +100,17 @@ class Slice:
     def __getitem__(self, index: Any) -> Any:
         ranges, rest = ranges_of(self._info.shape, index)
         counts = [count for _, count in ranges]
-        whole = counts == list(self._info.shape)
-        tensor = self._opened._read(self._info) if whole else self._opened._box(self._info, ranges)
-        value = convert(tensor, self._opened.framework)
+        if counts == list(self._info.shape):
+            value = self._opened._read(self._info)
+        else:
+            value = self._opened._box(self._info, ranges)
         if all(r == slice(None, None, 1) or r == slice(None) for r in rest):
             return value
         if self._opened.framework == "dlpack":
             if any(r != 0 and r.step not in (1, None) for r in rest):
                 raise ValueError("ranges with a step need numpy or torch")
             kept = [count for count, r in zip(counts, rest) if r != 0]
-            return Tensor(tensor.dtype, kept, tensor.device, tensor.ptr, tensor._owner)
+            return Tensor(value.dtype, kept, value.device, value.ptr, value._owner)
         if any(isinstance(r, slice) and (r.step or 1) < 0 for r in rest):
             raise also_theirs(ValueError)("ranges that run backwards are not read")
         return value[rest]
@@ -130,10 +131,10 @@ class safe_open:  # pylint: disable=invalid-name
         if not device_name(device).startswith("cuda"):
             open_device(device)  # a GPU gets its context when it gets bytes
         self._model = Model(filename)
-        self._cache: Dict[int, Tensor] = {}
+        self._cache: Dict[int, Any] = {}
         self._next, self._asked_by = -1, 0
         self._lock = threading.Lock()
-        self._ahead: Optional[concurrent.futures.Future[Dict[int, Tensor]]] = None
+        self._ahead: Optional[concurrent.futures.Future[Dict[int, Any]]] = None
         self._ahead_end = 0
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
 
@@ -166,11 +167,11 @@ class safe_open:  # pylint: disable=invalid-name
         return self._model.load(self.device, self.framework, **self._how)[0]
 
     def get_tensor(self, name: str) -> Any:
-        return convert(self._read(self._model.info(name)), self.framework)
+        return self._read(self._model.info(name))
 
     # ---- reading -----------------------------------------------------------------
 
-    def _read(self, info: Info) -> Tensor:
+    def _read(self, info: Info) -> Any:
         with self._lock:
             if info.index not in self._cache and self._ahead and info.index < self._ahead_end:
                 self._cache.update(self._ahead.result())
@@ -195,7 +196,7 @@ class safe_open:  # pylint: disable=invalid-name
         self._asked_by = threading.get_ident()
         return found
 
-    def _miss(self, index: int, sequential: bool) -> Tensor:
+    def _miss(self, index: int, sequential: bool) -> Any:
         if not sequential or index < self._next - 1:  # what others ask for stays
             return self._load(index, index + 1)[index]
         end = self._batch_end(index)
@@ -211,18 +212,23 @@ class safe_open:  # pylint: disable=invalid-name
             end += 1
         return end
 
-    def _load(self, first: int, end: int) -> Dict[int, Tensor]:
-        infos = self._model.infos[first:end]
-        tensors = self._model.load(self.device, "dlpack", first=first, count=end - first,
+    def _load(self, first: int, end: int) -> Dict[int, Any]:
+        tensors = self._model.load(self.device, self.framework, first=first, count=end - first,
                                    **self._how)[0]
-        return {info.index: tensors[info.name] for info in infos}
+        return {i: tensors[self._model.infos[i].name] for i in range(first, end)}
 
-    def _box(self, info: Info, ranges: Sequence[Tuple[int, int]]) -> Tensor:
+    def _box(self, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
         shape = [count for _, count in ranges]
-        tensor = allocate(info.dtype, shape, self.device)
-        pieces = pieces_of(info, ranges, place_of(tensor), open_device(tensor.device))
+        name = handle_name(open_device(self.device))
+        if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
+            import torch  # from its pool
+            value: Any = torch.empty(shape, dtype=torch_dtype(torch, info.dtype), device=name)
+            settle([name])
+        else:
+            value = allocate(info.dtype, shape, self.device)
+        pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
         self._model.load_into(pieces, **self._how)
-        return tensor
+        return convert(value, self.framework) if isinstance(value, Tensor) else value
 
 
 def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
