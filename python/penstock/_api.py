@@ -31,7 +31,10 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     `shard` is what a rank of a tensor parallelism needs, {"rank": 0, "ranks": 8}, see
     Model.load; `group` are the processes that load it together. `require` and `effort`
     as everywhere; `stop` is a threading.Event that ends it with ECANCELED once it is set;
-    `backend` means nothing here."""
+    `backend` means nothing here.
+
+    All of them lie in one allocation, which the last that is kept keeps: clone() the one
+    that is to outlive the others, or to be saved alone by torch.save."""
     del backend
     model = Model(filename, names=names)
     try:
