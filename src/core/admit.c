@@ -179,6 +179,7 @@ static void reset(struct pst_request *req)
 	atomic_store_explicit(&req->sync_taken, false, memory_order_relaxed);
 	req->words = NULL;
 	req->home = NULL;
+	req->alone = false;
 	req->others = 0;
 	req->span_count = 0;
 	req->body = req->total = 0;

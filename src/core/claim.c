@@ -209,7 +209,9 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	/* A read into a slot: whole blocks around the chunk, ending on one. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
-	return facts->chunk_first ? ramp(req, place, facts, len) : len;
+	/* Where one thread does it all, a second chunk gains what its calls cost, and with
+	 * many such threads each call of the driver waits for theirs. */
+	return facts->chunk_first && !req->alone ? ramp(req, place, facts, len) : len;
 }
 
 /* The path holds all that it may, until what it holds it for is closed. */

@@ -23,6 +23,9 @@
  * until a copy is done comes back 0.1 to 0.7 ms late, and a timer 0.1 ms (H200, virtual
  * machine). */
 #define LOOK_US 100
+/* Between two looks passes a part of the guess, because each keeps others from the driver
+ * (a processor's pause is some 40 ns). */
+#define LOOKS_APART 8
 /* Unless they take so long that something else holds them up: then this often. */
 #define LOOK_NS 3000000u
 #define HELD_US 500
@@ -380,6 +383,7 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 	if (now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
 		guess = HELD_US + LOOK_US;
 	} else if (guess <= LOOK_US) {
+		pst_relax((unsigned)guess * LOOKS_APART);
 		return true;
 	}
 	if (*wait_us < 0 || guess - LOOK_US < *wait_us)

@@ -211,6 +211,7 @@ static bool run_here(struct pst_request *req)
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
 	/* It makes its calls at once, for whatever reason the others make theirs otherwise. */
 	req->report.engine_why = lane->engine_why.why;
+	req->alone = true;
 	pst_lane_run(lane, req);
 	pst_lane_return(lane);
 	return true;

@@ -63,6 +63,7 @@ struct pst_request {
 	struct pst_route *route; /* of the first span: what the report says of paths */
 	struct pst_pump *pump;
 	struct pst_lane *home; /* which counts it, NULL: none */
+	bool alone;	       /* its caller's thread moves all of it */
 	uint64_t others;       /* bit i: it has parts on device i, which is not the pump's */
 	enum penstock_op op;
 	enum penstock_class require;

@@ -75,4 +75,16 @@ static inline void pst_spin_found(struct pst_spin *spin)
 	spin->since = 0;
 }
 
+static inline void pst_relax(unsigned pauses)
+{
+	while (pauses--)
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#elif defined(__aarch64__)
+		__asm__ volatile("yield");
+#else
+		__asm__ volatile("");
+#endif
+}
+
 #endif

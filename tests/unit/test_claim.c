@@ -276,6 +276,20 @@ static void long_warm_runs_are_mapped(void **state)
 }
 
 /* Under a class that forbids bounce a short window is taken if nothing else is there. */
+/* Who moves all of it alone does so in one piece; lanes share it in short ones at first. */
+static void one_thread_takes_it_whole(void **state)
+{
+	(void)state;
+	probe(&gpu, PENSTOCK_READ);
+	cached(0, 2 * MIB, PST_WARM);
+	add(&gpu, 0, MIB, 4096);
+	claim_all();
+	assert_true(claimed_count > 1);
+	req.alone = true;
+	expect("bounce 0+1048576");
+	req.alone = false;
+}
+
 static void what_holds_all_it_may_takes_no_more(void **state)
 {
 	(void)state;
@@ -572,6 +586,7 @@ int main(void)
 		cmocka_unit_test_setup(warm_and_cold_in_one_request, setup),
 		cmocka_unit_test_setup(short_runs_are_read_as_cold, setup),
 		cmocka_unit_test_setup(long_warm_runs_are_mapped, setup),
+		cmocka_unit_test_setup(one_thread_takes_it_whole, setup),
 		cmocka_unit_test_setup(what_holds_all_it_may_takes_no_more, setup),
 		cmocka_unit_test_setup(short_windows_if_nothing_else, setup),
 		cmocka_unit_test_setup(the_cache_is_asked_for_long_runs_at_once, setup),
