@@ -523,9 +523,9 @@ struct penstock_req {
 				 * default streams go by their handles 1 (legacy) and 2
 				 * (per thread). Capturing: -EOPNOTSUPP. Until it has
 				 * ended no thread may free memory of the device or end
-				 * a registration (penstock_free, penstock_unregister,
-				 * the driver's own): the driver has those wait for the
-				 * stream and lets nobody copy meanwhile, for ever */
+				 * a registration by the driver's own calls: those wait
+				 * for the stream and let nobody copy meanwhile, for
+				 * ever. penstock_free and _unregister wait before */
 	const struct penstock_late *late; /* copied by submit; needs stream */
 	size_t seg_size;	/* stride of segs, which may lie in structs of the caller's;
 				 * 0: sizeof(struct penstock_seg) of 0.1. What is behind a

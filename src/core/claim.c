@@ -305,7 +305,7 @@ static bool takes_any(const struct pst_request *req, const struct place *place, 
 	return !facts->exact && (req->op == PENSTOCK_READ || facts->off_align <= 1);
 }
 
-static bool too_late(struct pst_request *req, struct pst_lane *lane)
+bool pst_claim_over(struct pst_request *req, struct pst_lane *lane)
 {
 	struct pst_err err;
 
@@ -356,7 +356,8 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	uint32_t pad;
 	int path;
 
-	if (pos >= atomic_load_explicit(&req->limit, memory_order_acquire) || too_late(req, lane))
+	if (pos >= atomic_load_explicit(&req->limit, memory_order_acquire) ||
+	    pst_claim_over(req, lane))
 		return NULL;
 	for (;;) {
 		find_place(req, pos, &place);

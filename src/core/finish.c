@@ -199,7 +199,7 @@ static bool get(struct pst_request *req)
 	return false;
 }
 
-/* Those that may have begun something of it. */
+/* Those that may have begun something of it, or wait for room to begin. */
 static void tell_lanes(struct pst_request *req)
 {
 	struct pst_own *own = req->q->own;
@@ -219,8 +219,7 @@ void pst_req_stop(struct pst_request *req, uint32_t generation)
 		return; /* it has ended */
 	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
-		if (req->st->ops->cancel)
-			tell_lanes(req);
+		tell_lanes(req);
 	}
 	pst_req_put(req);
 }

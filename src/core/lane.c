@@ -5,12 +5,9 @@
  * lane is open, except that a caller's lane opens a copier at its first copy to a device.
  */
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/lane.h"
 #include "core/pump.h"
 #include "core/route.h"
@@ -92,7 +89,10 @@ void pst_lane_wake(struct pst_lane *lane)
 static void list_entry(struct pst_lane *lane, struct pst_entry *entry)
 {
 	unsigned p = entry->req->priority;
+	uint64_t deadline_ns = entry->req->deadline_ns;
 
+	if (deadline_ns && (!lane->deadline_ns || deadline_ns < lane->deadline_ns))
+		lane->deadline_ns = deadline_ns;
 	entry->next = NULL;
 	entry->listed = true;
 	*lane->todo_end[p] = entry;
@@ -285,6 +285,33 @@ static void unlist(struct pst_lane *lane, unsigned p, struct pst_entry **at)
 	pst_req_put(req);
 }
 
+/* Requests that have been cancelled, and those whose time has come, end here also when the
+ * lane has no room to begin more: what it waits for may take for ever. */
+static int end_over(struct pst_lane *lane)
+{
+	uint64_t first = 0;
+	int ended = 0;
+
+	for (unsigned p = 0; p < PST_PRIORITIES; p++) {
+		struct pst_entry **at = &lane->todo[p];
+
+		while (*at) {
+			struct pst_request *req = (*at)->req;
+
+			if (req->phase != PST_PHASE_SYNC && pst_claim_over(req, lane)) {
+				unlist(lane, p, at);
+				ended++;
+				continue;
+			}
+			if (req->deadline_ns && (!first || req->deadline_ns < first))
+				first = req->deadline_ns;
+			at = &(*at)->next;
+		}
+	}
+	lane->deadline_ns = first;
+	return ended;
+}
+
 /* Highest priority first; within one, as they came. */
 static int start_new(struct pst_lane *lane)
 {
@@ -338,8 +365,8 @@ static void forget(struct pst_lane *lane)
 		atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
 }
 
-/* Somebody has cancelled a request of this pump: if it is one that this lane has chunks
- * of, their storage is asked. */
+/* Somebody has cancelled a request of this pump: if this lane has chunks of it, their
+ * storage is asked; what is on its lists is not begun. */
 static int cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
@@ -350,7 +377,7 @@ static int cancel(struct pst_lane *lane)
 	lane->cancel_turn = turn;
 	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++)
 		asked += pst_chunk_cancel(&lane->chunks[i]);
-	return asked;
+	return asked + end_over(lane);
 }
 
 /* Paths tidy up what they kept (registrations, mappings) when nothing else is to do. */
@@ -364,14 +391,6 @@ void pst_lane_tidy(struct pst_lane *lane)
 	lane->tidy = more;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* With copies under way: false when there is another way to spend the time than to look
  * again, in *wait_us for how long. */
 static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
@@ -379,8 +398,8 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
 
 	if (!lane->idle_since)
-		lane->idle_since = now_ns();
-	if (now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
+		lane->idle_since = pst_now_ns();
+	if (pst_now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
 		guess = HELD_US + LOOK_US;
 	} else if (guess <= LOOK_US) {
 		pst_relax((unsigned)guess * LOOKS_APART);
@@ -398,6 +417,18 @@ static bool owner_may_go(const struct pst_lane *lane)
 			       !atomic_load_explicit(lane->inflight, memory_order_relaxed));
 }
 
+/* No longer than until the first deadline on its lists. */
+static void bound_by_deadline(const struct pst_lane *lane, int64_t *wait_us)
+{
+	uint64_t now = pst_now_ns();
+	int64_t left = 0;
+
+	if (lane->deadline_ns > now)
+		left = (int64_t)((lane->deadline_ns - now) / 1000) + 1;
+	if (*wait_us < 0 || left < *wait_us)
+		*wait_us = left;
+}
+
 static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
@@ -406,6 +437,8 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	} else if (!lane->borrowed && pst_spin_on(&lane->spin)) {
 		return;
 	}
+	if (lane->deadline_ns)
+		bound_by_deadline(lane, &wait_us);
 	atomic_store_explicit(&lane->asleep, true, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
@@ -441,6 +474,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (lane->watched)
 		did += pst_stream_look(lane);
 	did += start_deferred(lane);
+	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
+		did += end_over(lane);
 	did += start_new(lane);
 	poll_storages(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
@@ -482,117 +517,4 @@ int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)
 			lane->engine_ops->wait(lane->engine, 1000);
 	}
 	return io->result < 0 ? (int)io->result : 0;
-}
-
-/* ---- open and close, on the lane's thread ---- */
-
-/* On a caller's thread: the last engine, which runs anywhere, making each call at
- * once. */
-static int open_engine_at_once(struct pst_lane *lane, struct pst_err *err)
-{
-	unsigned last = 0;
-
-	while (pst_engines[last + 1])
-		last++;
-	lane->engine_ops = pst_engines[last];
-	return lane->engine_ops->open(&lane->engine, 0, lane->wake_fd, err);
-}
-
-static int open_engine(struct pst_lane *lane, struct pst_err *err)
-{
-	const char *want = lane->pump->dev->opts.engine;
-	int ret = -ENODEV;
-
-	for (unsigned i = 0; pst_engines[i]; i++) {
-		bool named = want && strcmp(want, "auto") != 0;
-
-		if (named && strcmp(want, pst_engines[i]->name) != 0)
-			continue;
-		ret = pst_engines[i]->open(&lane->engine, PST_LANE_CHUNKS + 8, lane->wake_fd, err);
-		if (ret == 0) {
-			lane->engine_ops = pst_engines[i];
-			err->code = 0; /* of one before it */
-			return 0;
-		}
-		lane->engine_why = *err; /* the reason that the next one takes over */
-	}
-	if (ret == -ENODEV)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "engine '%s' does not exist", want);
-	return ret;
-}
-
-static int open_slots(struct pst_lane *lane, struct pst_err *err)
-{
-	const struct pst_pump *pump = lane->pump;
-	size_t len = pst_slots_bytes(pump->slot_bytes, lane->slots_big, lane->slots_small);
-	int ret = pst_ring_map(&lane->ring, &pump->near, len, err);
-
-	return ret ? ret
-		   : pst_slots_open(&lane->slots, lane->ring.base, pump->slot_bytes,
-				    lane->slots_big, lane->slots_small, err);
-}
-
-int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
-{
-	int ret;
-
-	for (unsigned p = 0; p < PST_PRIORITIES; p++)
-		lane->todo_end[p] = &lane->todo[p];
-	lane->deferred_end = &lane->deferred;
-	lane->chunks = calloc(PST_LANE_CHUNKS, sizeof(*lane->chunks));
-	if (!lane->chunks)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
-	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++) {
-		lane->chunks[i].lane = lane;
-		lane->chunks[i].next = lane->chunks_free;
-		lane->chunks_free = &lane->chunks[i];
-	}
-	ret = open_slots(lane, err);
-	if (ret)
-		return ret;
-	if (lane->wake_fd < 0)
-		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
-	if (lane->wake_fd < 0)
-		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY, "eventfd: %m");
-	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
-	if (ret)
-		return ret;
-	if (!pst_lane_copyq(lane, lane->pump->dev)) {
-		*err = lane->open_err;
-		return err->code;
-	}
-	for (unsigned i = 0; i < pst_path_count; i++) {
-		if (!pst_paths[i]->lane_open)
-			continue;
-		ret = pst_paths[i]->lane_open(lane, i, err);
-		if (ret)
-			return ret;
-	}
-	return 0;
-}
-
-void pst_lane_pin(struct pst_lane *lane)
-{
-	pst_ring_pin(&lane->ring, lane->pump->dev);
-	lane->fixed = lane->engine_ops->register_slots &&
-		      !lane->engine_ops->register_slots(lane->engine, lane->slots.base,
-							lane->slots.len, &lane->engine_why);
-}
-
-void pst_lane_close(struct pst_lane *lane)
-{
-	for (unsigned i = 0; i < pst_path_count; i++)
-		if (pst_paths[i]->lane_close && lane->path_state[i])
-			pst_paths[i]->lane_close(lane, i);
-	pst_lane_take_copyqs(lane);
-	for (unsigned i = 0; i < lane->copyq_count; i++)
-		pst_copyq_close(lane->copyqs[i]);
-	lane->copyq_count = 0;
-	if (lane->engine)
-		lane->engine_ops->close(lane->engine);
-	lane->engine = NULL;
-	pst_slots_close(&lane->slots);
-	pst_ring_close(&lane->ring, lane->pump->dev);
-	free(lane->chunks);
-	lane->chunks = lane->chunks_free = NULL;
 }

@@ -4,9 +4,21 @@
  * process, host memory pinned for a device. Each call asks the device's table; copies
  * are copy.c's. Slow calls all; nothing here is on the way of a request.
  */
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "core/objects.h"
+#include "core/spin.h"
+
+/* The driver has these wait for every stream and lets nobody copy meanwhile; a stream that
+ * waits for a request of ours would wait for ever. */
+static void await_streams(struct penstock_device *dev)
+{
+	unsigned times = 0;
+
+	while (atomic_load(&dev->streams_waiting))
+		pst_give_way(&times);
+}
 
 int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
 {
@@ -27,6 +39,7 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 		return 0;
 	if (pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
+	await_streams(dev);
 	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
 }
 
@@ -90,5 +103,6 @@ int penstock_unregister(struct penstock_device *dev, void *host)
 		return pst_err_publish(&err);
 	if (!dev->ops->host_unregister)
 		return 0;
+	await_streams(dev);
 	return dev->ops->host_unregister(dev, host, &err) ? pst_err_publish(&err) : 0;
 }

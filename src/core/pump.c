@@ -23,7 +23,7 @@
  * options may ask for others. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
-#define SLOTS_BIG_MAX 128
+#define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 4
@@ -121,10 +121,31 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 	return err->code;
 }
 
+/* What a device's options ask for: an eighth of it in small slots if that leaves two big
+ * ones. */
+static int size_asked(struct pst_pump *pump, size_t room, struct pst_err *err)
+{
+	size_t big = (room - room / 8) / pump->slot_bytes, small;
+
+	big = big > 1 ? big : room / pump->slot_bytes;
+	if (big < 2 || big > SLOTS_BIG_MAX)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a ring of %zu bytes gives each of %u lanes %zu slots of %zu: it "
+				"takes from 2 to %u",
+				pump->dev->opts.ring_bytes, pump->lane_count, big,
+				pump->slot_bytes, SLOTS_BIG_MAX);
+	small = (room - big * pump->slot_bytes) / PST_SLOT_SMALL;
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		pump->lanes[i].slots_big = (unsigned)big;
+		pump->lanes[i].slots_small =
+			small < SLOTS_SMALL ? (unsigned)small : SLOTS_SMALL;
+	}
+	return 0;
+}
+
 static int size_rings(struct pst_pump *pump, struct pst_err *err)
 {
 	const struct penstock_device_opts *opts = &pump->dev->opts;
-	size_t room = opts->ring_bytes / pump->lane_count;
 
 	pump->slot_bytes = opts->slot_bytes ? opts->slot_bytes : SLOT_BYTES;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
@@ -135,18 +156,7 @@ static int size_rings(struct pst_pump *pump, struct pst_err *err)
 		pump->spare[i].slots_big = BORROWED_BIG;
 		pump->spare[i].slots_small = BORROWED_SMALL;
 	}
-	if (!opts->ring_bytes)
-		return 0;
-	if (room / pump->slot_bytes < 2)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"a ring of %zu bytes does not hold two slots of %zu for "
-				"each of %u lanes",
-				opts->ring_bytes, pump->slot_bytes, pump->lane_count);
-	room /= pump->slot_bytes;
-	for (unsigned i = 0; i < pump->lane_count; i++)
-		pump->lanes[i].slots_big =
-			room > SLOTS_BIG_MAX ? SLOTS_BIG_MAX : (unsigned)room;
-	return 0;
+	return opts->ring_bytes ? size_asked(pump, opts->ring_bytes / pump->lane_count, err) : 0;
 }
 
 size_t pst_pump_ring_bytes(const struct pst_pump *pump)

@@ -56,6 +56,7 @@ struct pst_lane {
 	_Atomic(struct pst_io *) io_inbox; /* ended on other threads */
 	struct pst_entry *todo[PST_PRIORITIES], **todo_end[PST_PRIORITIES];
 	unsigned todo_count;
+	uint64_t deadline_ns; /* the first of those on its lists; 0: none */
 	struct pst_chunk *chunks, *chunks_free;
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
 	unsigned slots_big, slots_small; /* that its ring is to have */

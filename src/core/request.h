@@ -170,6 +170,9 @@ int pst_part_at(const struct pst_request *req, const struct pst_span *span, uint
 /* claim.c: the next chunk for this lane, or NULL when none is left (or on a refusal,
  * which fails the request). */
 struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane);
+/* Nobody waits for it any more: what is not claimed is given up. By a lane that has none
+ * of its bytes in hand. */
+bool pst_claim_over(struct pst_request *req, struct pst_lane *lane);
 /* Can the span be carried in full by its plan? -EOPNOTSUPP: alignment forbids. */
 int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 		    struct pst_err *err);

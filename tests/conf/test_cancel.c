@@ -2,8 +2,8 @@
 /*
  * Cancels over a storage that can end its transfers early, as penstock.h has them: what
  * is held ends while the far side still holds, once, with -ECANCELED or as if nothing
- * had been asked, and from then on nobody touches its memory. Storages that cannot are
- * test_queue.c's.
+ * had been asked, and from then on nobody touches its memory. Of storages that cannot, only
+ * what has not begun; the rest is test_queue.c's.
  */
 #include "queued.h"
 
@@ -382,6 +382,50 @@ static void at_random(void **state)
 	assert_int_equal(poll_queue(8), 0);
 }
 
+/* ---- a storage that ends nothing early ---- */
+
+static void until(unsigned i, uint64_t ns)
+{
+	struct penstock_seg seg;
+	struct penstock_req req = read_at(&seg, i, 0, PIECE);
+
+	req.deadline_ns = now_ns() + ns;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+}
+
+/* What is behind a storage that holds all that the lane can have ends all the same, if
+ * nothing of it has begun. */
+static void over_behind_held(void **state)
+{
+	struct async_seen seen;
+	uint64_t id;
+
+	(void)state;
+	begin_case(0, 8);
+	async_hold(far);
+	fill_lane();
+	id = submit_read(1, LEN - 10 * PIECE, 9 * PIECE);
+	seen_by_lane();
+	assert_int_equal(penstock_cancel(q, id), 0);
+	assert_int_equal(wait_queue(1, 8, 60000000000), 1);
+	assert_int_equal(done[0].result, -ECANCELED);
+	assert_int_equal(done[0].id, id);
+	until(2, 3600000000000u);
+	until(3, 30000000u);
+	until(4, 10000000u);
+	for (unsigned i = 4; i > 2; i--) {
+		assert_int_equal(wait_queue(1, 1, 60000000000), 1);
+		assert_int_equal(done[0].result, -ETIME);
+		assert_int_equal((uintptr_t)done[0].user, i);
+	}
+	async_seen(far, &seen);
+	assert_int_equal(seen.fills, PST_LANE_CHUNKS);
+	async_release(far);
+	assert_int_equal(wait_queue(2, 8, -1), 2);
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(fired[i], 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -393,6 +437,7 @@ int main(void)
 		cmocka_unit_test_teardown(queue_closes, end_queue),
 		cmocka_unit_test_teardown(own_lane, end_queue),
 		cmocka_unit_test_teardown(at_random, end_queue),
+		cmocka_unit_test_teardown(over_behind_held, end_queue),
 	};
 
 	return run_queues(tests);

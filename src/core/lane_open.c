@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing a lane: its chunks, slots, engine, copy queue and what paths keep for
+ * it. Called by pump.c and own.c on the lane's thread, or on a caller's for a borrowed one;
+ * nothing of it happens while requests come.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core/lane.h"
+
+/* On a caller's thread: the last engine, which runs anywhere, making each call at
+ * once. */
+static int open_engine_at_once(struct pst_lane *lane, struct pst_err *err)
+{
+	unsigned last = 0;
+
+	while (pst_engines[last + 1])
+		last++;
+	lane->engine_ops = pst_engines[last];
+	return lane->engine_ops->open(&lane->engine, 0, lane->wake_fd, err);
+}
+
+static int open_engine(struct pst_lane *lane, struct pst_err *err)
+{
+	const char *want = lane->pump->dev->opts.engine;
+	int ret = -ENODEV;
+
+	for (unsigned i = 0; pst_engines[i]; i++) {
+		bool named = want && strcmp(want, "auto") != 0;
+
+		if (named && strcmp(want, pst_engines[i]->name) != 0)
+			continue;
+		ret = pst_engines[i]->open(&lane->engine, PST_LANE_CHUNKS + 8, lane->wake_fd, err);
+		if (ret == 0) {
+			lane->engine_ops = pst_engines[i];
+			err->code = 0; /* of one before it */
+			return 0;
+		}
+		lane->engine_why = *err; /* the reason that the next one takes over */
+	}
+	if (ret == -ENODEV)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "engine '%s' does not exist", want);
+	return ret;
+}
+
+static int open_slots(struct pst_lane *lane, struct pst_err *err)
+{
+	const struct pst_pump *pump = lane->pump;
+	size_t len = pst_slots_bytes(pump->slot_bytes, lane->slots_big, lane->slots_small);
+	int ret = pst_ring_map(&lane->ring, &pump->near, len, err);
+
+	return ret ? ret
+		   : pst_slots_open(&lane->slots, lane->ring.base, pump->slot_bytes,
+				    lane->slots_big, lane->slots_small, err);
+}
+
+int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
+{
+	int ret;
+
+	for (unsigned p = 0; p < PST_PRIORITIES; p++)
+		lane->todo_end[p] = &lane->todo[p];
+	lane->deferred_end = &lane->deferred;
+	lane->chunks = calloc(PST_LANE_CHUNKS, sizeof(*lane->chunks));
+	if (!lane->chunks)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
+	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++) {
+		lane->chunks[i].lane = lane;
+		lane->chunks[i].next = lane->chunks_free;
+		lane->chunks_free = &lane->chunks[i];
+	}
+	ret = open_slots(lane, err);
+	if (ret)
+		return ret;
+	if (lane->wake_fd < 0)
+		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (lane->wake_fd < 0)
+		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY, "eventfd: %m");
+	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
+	if (ret)
+		return ret;
+	if (!pst_lane_copyq(lane, lane->pump->dev)) {
+		*err = lane->open_err;
+		return err->code;
+	}
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		if (!pst_paths[i]->lane_open)
+			continue;
+		ret = pst_paths[i]->lane_open(lane, i, err);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+void pst_lane_pin(struct pst_lane *lane)
+{
+	pst_ring_pin(&lane->ring, lane->pump->dev);
+	lane->fixed = lane->engine_ops->register_slots &&
+		      !lane->engine_ops->register_slots(lane->engine, lane->slots.base,
+							lane->slots.len, &lane->engine_why);
+}
+
+void pst_lane_close(struct pst_lane *lane)
+{
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (pst_paths[i]->lane_close && lane->path_state[i])
+			pst_paths[i]->lane_close(lane, i);
+	pst_lane_take_copyqs(lane);
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		pst_copyq_close(lane->copyqs[i]);
+	lane->copyq_count = 0;
+	if (lane->engine)
+		lane->engine_ops->close(lane->engine);
+	lane->engine = NULL;
+	pst_slots_close(&lane->slots);
+	pst_ring_close(&lane->ring, lane->pump->dev);
+	free(lane->chunks);
+	lane->chunks = lane->chunks_free = NULL;
+}
