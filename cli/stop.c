@@ -23,7 +23,10 @@ void catch_signals(void)
 
 	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
 		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaction(signals[i], &(struct sigaction){.sa_handler = stop}, NULL);
+			/* The second of a kind ends it at once, whatever it hangs in. */
+			sigaction(signals[i],
+				  &(struct sigaction){.sa_handler = stop, .sa_flags = SA_RESETHAND},
+				  NULL);
 }
 
 int say_stopped(char *text, size_t len)
