@@ -5,6 +5,7 @@
  */
 #include "core/stream.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "core/clock.h"
@@ -20,17 +21,13 @@ struct pst_words {
 	_Atomic uint64_t owed[PAIRS]; /* not 0: given up, and the stream still writes this */
 };
 
-static int open_words(struct pst_pump *pump, struct pst_err *err)
+static pthread_mutex_t words_lock = PTHREAD_MUTEX_INITIALIZER; /* no other under it */
+
+static int make_words(struct pst_pump *pump, struct pst_err *err)
 {
-	struct pst_words *w, *none = NULL;
+	struct pst_words *w = calloc(1, sizeof(*w));
 	int ret;
 
-	if (atomic_load_explicit(&pump->words, memory_order_acquire))
-		return 0;
-	if (!pump->dev->ops->stream_front || !pump->dev->ops->words_alloc)
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
-				pump->dev->name);
-	w = calloc(1, sizeof(*w));
 	if (!w)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stream words");
 	ret = pump->dev->ops->words_alloc(pump->dev, (size_t)PAIRS * 2, &w->words, err);
@@ -40,11 +37,26 @@ static int open_words(struct pst_pump *pump, struct pst_err *err)
 	}
 	for (unsigned i = 0; i < PAIRS / 32; i++)
 		atomic_store(&w->free_mask[i], UINT32_MAX);
-	if (!atomic_compare_exchange_strong(&pump->words, &none, w)) {
-		pump->dev->ops->words_free(pump->dev, w->words);
-		free(w); /* another thread was first */
-	}
+	atomic_store_explicit(&pump->words, w, memory_order_release);
 	return 0;
+}
+
+/* One thread makes them: those of who comes second would have to be given back while a
+ * stream may already wait, and the driver waits for that stream with the caller in it. */
+static int open_words(struct pst_pump *pump, struct pst_err *err)
+{
+	int ret = 0;
+
+	if (atomic_load_explicit(&pump->words, memory_order_acquire))
+		return 0;
+	if (!pump->dev->ops->stream_front || !pump->dev->ops->words_alloc)
+		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
+				pump->dev->name);
+	pthread_mutex_lock(&words_lock);
+	if (!atomic_load_explicit(&pump->words, memory_order_acquire))
+		ret = make_words(pump, err);
+	pthread_mutex_unlock(&words_lock);
+	return ret;
 }
 
 void pst_stream_close(struct pst_pump *pump)
