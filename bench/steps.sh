@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# steps.sh: what the scripts share that measure on a machine which is lent for minutes
-# (gpu.sh here, in weights and in shim): a log, steps that end in time whatever they do,
-# and what the machine is. Sourced, with these set:
+# steps.sh: what the scripts share that measure on a machine with a GPU (gpu.sh here, in
+# weights and in shim): a log, steps that end in time whatever they do, and what the
+# machine is. Sourced, with these set:
 #
 #   log       a file, which is begun anew     budget  seconds for all steps
 #   shown     if not empty, what steps print goes to standard output, too

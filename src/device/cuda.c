@@ -76,10 +76,8 @@ int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct p
 		}
 		pthread_mutex_unlock(&c->lock);
 	}
-	if (rc != PST_CU_OK)
-		return pst_cuda_fail(err, rc, "cuDevicePrimaryCtxRetain");
 	*out = ctx;
-	return 0;
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuDevicePrimaryCtxRetain");
 }
 
 /* ---- open ---- */
