@@ -394,8 +394,9 @@ PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
 /* ---- route: what may carry bytes between the two --------------------------- */
 
 /*
- * Makes the route now: starts the device's pump, opens its lanes, probes every
- * path and runs the canary, so that the first request does not. Without it, the
+ * Makes the route now: starts the device's pump, opens its lanes and a place for a
+ * caller's thread, probes every path and runs the canary, so that the first request does
+ * not, nor the first one-call read. Without it, the
  * first submit that meets the pair does this and is slow. On a GPU the lanes' streams are
  * made here, and for every sixteenth or so the driver waits until the context is idle:
  * prepare before the device is busy, and not while work on it waits for this thread. May

@@ -117,11 +117,17 @@ int64_t penstock_write(struct penstock_storage *st, struct penstock_device *dev,
 int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op)
 {
 	struct pst_route *route;
+	struct pst_lane *lane;
 	struct pst_err err;
 
 	if (!st || !dev || (unsigned)op > PENSTOCK_WRITE)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no storage, device or op");
 	if (pst_owned(st->generation, &err) || pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
-	return pst_route_get(st, dev, op, &route, &err) ? pst_err_publish(&err) : 0;
+	if (pst_route_get(st, dev, op, &route, &err))
+		return pst_err_publish(&err);
+	lane = pst_lane_borrow(atomic_load(&dev->pump)); /* the first call has its ring */
+	if (lane)
+		pst_lane_return(lane);
+	return 0;
 }

@@ -6,6 +6,7 @@
  */
 #include "api.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -33,6 +34,26 @@ static void deadlines(void **state)
 		assert_int_equal(byte, 0);
 		byte = 1;
 	}
+	penstock_close(st);
+}
+
+/* After penstock_prepare a first call makes nothing any more. */
+static void prepared(void **state)
+{
+	unsigned long (*calls)(const char *);
+	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), *mem;
+	struct penstock_storage *st = open_it(0);
+	unsigned long before;
+
+	(void)state;
+	*(void **)&calls = dlsym(lib, "pst_standin_calls");
+	assert_int_equal(penstock_alloc(gpu, 4096, &mem), 0);
+	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
+	before = calls("cuStreamCreateWithPriority");
+	assert_true(before > 0);
+	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), 1);
+	assert_int_equal(calls("cuStreamCreateWithPriority"), before);
+	penstock_free(gpu, mem);
 	penstock_close(st);
 }
 
@@ -173,6 +194,7 @@ static void permissions(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(prepared),
 		cmocka_unit_test(deadlines),
 		cmocka_unit_test(given_up_in_place),
 		cmocka_unit_test(given_up),
