@@ -232,12 +232,14 @@ int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
 /* A request stays where it was first handed in, so one lane after the other will do. */
 static void await_ends(struct pst_pump *pump)
 {
+	unsigned times = 0;
+
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		while (atomic_load_explicit(&pump->lanes[i].requests, memory_order_acquire))
-			sched_yield();
+			pst_give_way(&times);
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
 		while (atomic_load_explicit(&pump->spare[i].taken, memory_order_acquire))
-			sched_yield();
+			pst_give_way(&times);
 }
 
 void pst_pump_stop(struct penstock_device *dev)
@@ -308,6 +310,7 @@ int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst
 void pst_pumps_forked(void)
 {
 	pthread_mutex_init(&meet_lock, NULL);
+	pst_streams_forked();
 }
 
 /* ---- handing in ---- */
@@ -385,6 +388,7 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
 	unsigned turn = atomic_load(&pump->forget_turn) + 1;
+	unsigned times = 0;
 	bool keeps = dev != NULL;
 
 	for (unsigned i = 0; i < pst_path_count; i++)
@@ -399,7 +403,7 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		if (!dev && !atomic_load(&lane->keeps))
 			continue; /* who is in it may stay for long */
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
-			sched_yield();
+			pst_give_way(&times);
 		pst_lane_forget(lane, st, dev);
 		pst_lane_return(lane);
 	}
@@ -411,7 +415,7 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		pst_lane_wake(&pump->lanes[i]);
 	pst_owns_forget(pump, st, dev);
 	while (atomic_load_explicit(&pump->forgot, memory_order_acquire) < pump->lane_count)
-		sched_yield();
+		pst_give_way(&times);
 	if (dev)
 		atomic_fetch_and(&pump->met, ~((uint64_t)1 << dev->index));
 }
@@ -455,13 +459,10 @@ struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
 struct pst_lane *pst_lane_await(struct pst_pump *pump, struct pst_err *err)
 {
 	struct pst_lane *lane = try_borrow(pump, err);
+	unsigned times = 0;
 
-	/* Who has one needs nothing of who waits here. */
-	for (unsigned i = 0; !lane && !err->code; i++) {
-		if (i < 100)
-			sched_yield();
-		else
-			usleep(100);
+	while (!lane && !err->code) { /* who has one needs nothing of who waits here */
+		pst_give_way(&times);
 		lane = try_borrow(pump, err);
 	}
 	return lane;

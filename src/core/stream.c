@@ -23,6 +23,11 @@ struct pst_words {
 
 static pthread_mutex_t words_lock = PTHREAD_MUTEX_INITIALIZER; /* no other under it */
 
+void pst_streams_forked(void)
+{
+	pthread_mutex_init(&words_lock, NULL);
+}
+
 static int make_words(struct pst_pump *pump, struct pst_err *err)
 {
 	struct pst_words *w = calloc(1, sizeof(*w));

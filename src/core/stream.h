@@ -19,6 +19,8 @@ void pst_stream_hand_in(struct pst_request *req);
 bool pst_stream_look(struct pst_lane *lane);
 /* The request has ended: lets the stream go on and gives the words back. */
 void pst_stream_release(struct pst_request *req);
+/* In the child of a fork. */
+void pst_streams_forked(void);
 void pst_stream_close(struct pst_pump *pump);
 
 #endif
