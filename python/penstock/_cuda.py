@@ -6,9 +6,10 @@ tensors there has one."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from typing import Any, Iterable, Optional, Set
+from typing import Any, Iterable, Iterator, Optional, Set
 
 _driver: Optional[Any] = None
 
@@ -27,19 +28,34 @@ def _call(name: str, *args: Any) -> None:
         raise RuntimeError(f"{name} failed: CUDA error {code}")
 
 
+@contextlib.contextmanager
+def _relaxed() -> Iterator[None]:
+    """The thread's calls do not spoil a graph that some thread captures meanwhile."""
+    exchange = getattr(_libcuda(), "cuThreadExchangeStreamCaptureMode", None)  # CUDA 10.1
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    if exchange:
+        exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        if exchange:
+            exchange(ctypes.byref(mode))
+
+
 def synchronize(index: int) -> None:
     """Returns when the device has done what is queued in its primary context."""
     device, context, popped = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     _call("cuDeviceGet", ctypes.byref(device), index)
-    _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    try:
-        _call("cuCtxPushCurrent_v2", context)
+    with _relaxed():
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         try:
-            _call("cuCtxSynchronize")
+            _call("cuCtxPushCurrent_v2", context)
+            try:
+                _call("cuCtxSynchronize")
+            finally:
+                _call("cuCtxPopCurrent_v2", ctypes.byref(popped))
         finally:
-            _call("cuCtxPopCurrent_v2", ctypes.byref(popped))
-    finally:
-        _call("cuDevicePrimaryCtxRelease_v2", device)
+            _call("cuDevicePrimaryCtxRelease_v2", device)
 
 
 def settle(devices: Iterable[str]) -> None:
