@@ -312,10 +312,12 @@ static int end_over(struct pst_lane *lane)
 	return ended;
 }
 
-/* Highest priority first; within one, as they came. */
+/* Highest priority first; within one, as they came. A request that leaves the list counts
+ * as well: it may have ended with nothing begun, and whoever turns a lane for it alone must
+ * not sleep in that turn. */
 static int start_new(struct pst_lane *lane)
 {
-	int started = 0;
+	int did = 0;
 
 	for (int p = PST_PRIORITIES - 1; p >= 0 && lane->todo_count; p--) {
 		struct pst_entry **at = &lane->todo[p];
@@ -324,16 +326,18 @@ static int start_new(struct pst_lane *lane)
 			enum work work = WORK_STALLED;
 
 			if (!(*at)->stalled)
-				work = work_on(lane, (*at)->req, &started);
+				work = work_on(lane, (*at)->req, &did);
 			if (work == WORK_FULL)
-				return started;
-			if (work == WORK_DONE)
+				return did;
+			if (work == WORK_DONE) {
 				unlist(lane, (unsigned)p, at);
-			else
+				did++;
+			} else {
 				at = &(*at)->next;
+			}
 		}
 	}
-	return started;
+	return did;
 }
 
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,

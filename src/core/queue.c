@@ -194,13 +194,12 @@ static void hand_in(struct pst_request *req)
 		pst_pump_submit(req);
 }
 
-/* A chunk or two: this thread does it, if a lane's place is free. Not what a deadline may
- * end with nothing in flight: nobody would wake a thread that sleeps in that place. */
+/* A chunk or two: this thread does it, if a lane's place is free. */
 static bool run_here(struct pst_request *req)
 {
 	struct pst_lane *lane;
 
-	if (!req->pump || req->deadline_ns || req->span_count != 1 || req->total > HERE_BYTES ||
+	if (!req->pump || req->span_count != 1 || req->total > HERE_BYTES ||
 	    req->total > req->pump->slot_bytes ||
 	    (req->forced >= 0 && pst_paths[req->forced]->traits.at_once))
 		return false;
