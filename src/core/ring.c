@@ -22,7 +22,7 @@ size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small)
 	return (len + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
 
-static char *map_aligned(size_t len, bool *huge)
+static char *map_aligned(size_t len)
 {
 	size_t room = len + HUGE_PAGE;
 	char *base = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -35,7 +35,7 @@ static char *map_aligned(size_t len, bool *huge)
 		munmap(base, (size_t)(start - base));
 	if (start + len < base + room)
 		munmap(start + len, (size_t)(base + room - (start + len)));
-	*huge = madvise(start, len, MADV_HUGEPAGE) == 0;
+	madvise(start, len, MADV_HUGEPAGE);
 	/* A child's write would move pinned pages from under the DMA. */
 	madvise(start, len, MADV_DONTFORK);
 	return start;
@@ -56,7 +56,7 @@ int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 {
 	ring->len = len;
 	ring->registered = false;
-	ring->base = map_aligned(len, &ring->huge);
+	ring->base = map_aligned(len);
 	if (!ring->base)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "mapping a ring of %zu MiB: %m", len >> 20);

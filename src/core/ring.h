@@ -41,7 +41,6 @@ struct pst_ring {
 	char *base;
 	size_t len;
 	bool registered;
-	bool huge;
 };
 
 /* Bytes of ring that one lane with these slots takes. */
