@@ -8,6 +8,7 @@
 #include "world.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <time.h>
 
 #include "device/cuda_api.h"
@@ -206,6 +207,33 @@ static void busy(void **state)
 	penstock_queue_close(q);
 }
 
+static void *free_main(void *arg)
+{
+	return (void *)(intptr_t)penstock_free(gpu, arg);
+}
+
+/* To free memory is such a call, too: it waits for the streams that wait for us before the
+ * driver would, which lets nobody copy meanwhile. */
+static void freed_meanwhile(void **state)
+{
+	struct penstock_queue *q;
+	pthread_t thread;
+	void *more, *ret;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, LEN, &more), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	hold();
+	submit(q, 0);
+	assert_int_equal(pthread_create(&thread, NULL, free_main, more), 0);
+	usleep(20000); /* it is at it */
+	__atomic_fetch_add(gate, 1, __ATOMIC_RELEASE);
+	ends_with(q, LEN, PENSTOCK_WHY_NONE);
+	assert_int_equal(pthread_join(thread, &ret), 0);
+	assert_int_equal((intptr_t)ret, 0);
+	penstock_queue_close(q);
+}
+
 static unsigned long unregistered(void)
 {
 	unsigned long (*calls)(const char *);
@@ -290,6 +318,7 @@ int main(void)
 		cmocka_unit_test(closed),
 		cmocka_unit_test(many),
 		cmocka_unit_test(busy),
+		cmocka_unit_test(freed_meanwhile),
 		cmocka_unit_test(until_it_closes),
 		cmocka_unit_test(other_closes),
 	};
