@@ -4,32 +4,7 @@
  * blocks and groups, in the layouts of GPTQ, AWQ, compressed-tensors and block-wise FP8. What
  * a rank gets is compared with halves that are written down here.
  */
-#include "load.h"
-
-static struct penstock_shard_opts how;
-
-static unsigned pieces_of(const char *name)
-{
-	struct penstock_shard shard = { .size = sizeof(shard) };
-	int64_t t = penstock_weights_find(w, name);
-
-	assert_true(t >= 0);
-	if (penstock_weights_shard(w, (uint64_t)t, &how, &shard))
-		fail_msg("%s", penstock_errmsg());
-	return shard.piece_count;
-}
-
-static void refuses(const char *name, const char *words)
-{
-	struct penstock_shard shard = { .size = sizeof(shard) };
-	int64_t t = penstock_weights_find(w, name);
-	int ret;
-
-	assert_true(t >= 0);
-	ret = penstock_weights_shard(w, (uint64_t)t, &how, &shard);
-	if (ret != -EINVAL || !strstr(penstock_errmsg(), words))
-		fail_msg("%s: %d '%s', expected '%s'", name, ret, penstock_errmsg(), words);
-}
+#include "shard.h"
 
 /* Blocks of 128: whose part begins inside of one and goes on into the next has rows that
  * its scales, counted from the part's first row, would not fit. */

@@ -4,12 +4,11 @@
  * compared with lists of heads, rows and blocks written down here; what cannot be cut is
  * refused; ranks read no more than their part, and together no more than the file.
  */
-#include "load.h"
+#include "shard.h"
 
 #define HIDDEN 64u
 #define SEL_MAX 512u
 
-static struct penstock_shard_opts how;
 
 /* Heads: 8 of 8 elements; key-value heads 2; fused: 8 + 2 + 2 heads; 4 experts. */
 static const struct made family[] = {
@@ -197,17 +196,6 @@ static void test_numbers(void **state)
 	check_rank(host, 3, 4);
 }
 
-static unsigned pieces_of(const char *name)
-{
-	struct penstock_shard shard = { .size = sizeof(shard) };
-	int64_t t = penstock_weights_find(w, name);
-
-	assert_true(t >= 0);
-	if (penstock_weights_shard(w, (uint64_t)t, &how, &shard))
-		fail_msg("%s", penstock_errmsg());
-	return shard.piece_count;
-}
-
 static void test_experts(void **state)
 {
 	struct penstock_shard shard = { .size = sizeof(shard) };
@@ -234,16 +222,6 @@ static void test_experts(void **state)
 	check(host, penstock_loaded_ptr(loaded, 0, (uint64_t)t),
 	      "model.layers.1.mlp.experts.3.up_proj.weight", 32 * HIDDEN * 2);
 	penstock_loaded_free(loaded);
-}
-
-static void refuses(const char *name, const char *words)
-{
-	struct penstock_shard shard = { .size = sizeof(shard) };
-	int64_t t = penstock_weights_find(w, name);
-	int ret = penstock_weights_shard(w, t < 0 ? COUNT(family) : (uint64_t)t, &how, &shard);
-
-	if (ret != -EINVAL || !strstr(penstock_errmsg(), words))
-		fail_msg("%s: %d '%s', expected '%s'", name, ret, penstock_errmsg(), words);
 }
 
 static void test_refusals(void **state)
