@@ -39,7 +39,8 @@ bool world_has_uring(void);
 void world_copy(struct penstock_device *to, void *dst, struct penstock_device *from,
 		const void *src, uint64_t len);
 
-/* Open descriptors of this process. */
+/* Open descriptors of this process, less those that the stand-in has for a moment while it
+ * pins memory: a lane that nobody waits for may be at it at any time. */
 unsigned world_fds(void);
 
 /* What an errno is called in a report. */
