@@ -125,12 +125,10 @@ double gpu_pinned(struct bench *b, uint64_t len, bool in);
 void gpu_poison(struct bench *b, uint64_t len);
 /* Compares places of GPU memory with the file as it is on the drive. */
 bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
-/* The copy engine reads the page cache in windows: see gpu_window.c. */
-struct window_times {
-	double map, reg, there, unreg; /* seconds: mapping, registering, data there, undoing */
-};
-int gpu_windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t window,
-		struct window_times *out);
+/* The copy engine reads the page cache in windows of `first` up to `window` bytes, by raw
+ * driver calls: a row of the CSV. See gpu_window.c. */
+int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		   uint64_t len, uint64_t first, uint64_t window);
 
 /* ---- transfer.c: one request through the library ---- */
 

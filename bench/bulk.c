@@ -16,6 +16,8 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
+#define WINDOW_FIRST (8 * MIB) /* as the library's path has them */
+#define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB
 
 static uint64_t at_most(uint64_t a, uint64_t b)
@@ -89,6 +91,9 @@ static int warm_rounds(struct bench *b, const char *group)
 		ret = row_pinned(b, group, "limit", rep, b->len, true);
 		for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && !ret; i++)
 			ret = row_warm(b, group, all[i].name, rep, fd, &all[i].t);
+		if (!ret)
+			ret = gpu_window_row(b, group, "windows", rep, fd, b->len, WINDOW_FIRST,
+					     WINDOW);
 		if (!ret)
 			ret = row_pinned(b, group, "limit-out", rep, b->len, false);
 	}
@@ -342,6 +347,9 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 		snprintf(name, sizeof(name), "%llu MiB limit", (unsigned long long)(len / MIB));
 		if (!is_cold)
 			ret = row_pinned(b, group, name, rep, len, true);
+		snprintf(name, sizeof(name), "%llu MiB windows", (unsigned long long)(len / MIB));
+		if (!is_cold && !ret)
+			ret = gpu_window_row(b, group, name, rep, fd, len, WINDOW_FIRST, WINDOW);
 		for (int way = 0; way < (is_cold ? 2 : 4) && !ret; way++) {
 			struct transfer t = {.len = len,
 					     .opened = way & 1,

@@ -3,7 +3,8 @@
  * How the copy engine gets at the page cache, one step at a time: a mapping, its
  * pages brought in, registered, copied from, and all undone at the end. The first
  * window is short and each further one as long as all before it, up to `window`, so
- * that the copy engine starts early. The times of the steps say what bounds the path
+ * that the copy engine starts early; towards the end they are short again, so that
+ * little is left to be copied when the last is registered. The times of the steps say what bounds the path
  * and which windows are best; nothing of the library is used.
  */
 #include <errno.h>
@@ -24,6 +25,10 @@
 struct window {
 	char *base;
 	uint64_t len;
+};
+
+struct window_times {
+	double map, reg, there, unreg; /* seconds: mapping, registering, data there, undoing */
 };
 
 static double since(uint64_t ns)
@@ -53,8 +58,8 @@ static int one(struct bench *b, struct gpu *g, int fd, uint64_t off, struct wind
 	return gpu_bad("window", rc);
 }
 
-int gpu_windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t window,
-		struct window_times *out)
+static int windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t window,
+		   struct window_times *out)
 {
 	struct window *all = calloc(WINDOWS, sizeof(*all));
 	struct gpu *g = gpu_get();
@@ -64,10 +69,10 @@ int gpu_windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t 
 
 	memset(out, 0, sizeof(*out));
 	while (off < len && !ret && count < WINDOWS) {
-		uint64_t n = off > first ? off : first;
+		uint64_t rest = len - off, n = off < rest / 2 ? off : rest / 2 / first * first;
 
-		n = n < window ? n : window;
-		all[count].len = n < len - off ? n : len - off;
+		n = n < first ? first : n < window ? n : window;
+		all[count].len = n < rest ? n : rest;
 		ret = one(b, g, fd, off, &all[count], out);
 		off += all[count++].len;
 	}
@@ -84,4 +89,25 @@ int gpu_windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t 
 	out->unreg = since(began);
 	free(all);
 	return off < len && !ret ? -E2BIG : ret;
+}
+
+int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		   uint64_t len, uint64_t first, uint64_t window)
+{
+	struct sample s = {.bytes = len};
+	struct window_times times;
+	struct meter m;
+	int ret;
+
+	gpu_poison(b, len);
+	meter_start(&m);
+	ret = windows(b, fd, len, first, window, &times);
+	meter_settle(&m, &s);
+	if (ret || !gpu_same(b, b->file, 0, len))
+		return ret ? ret : -EIO;
+	s.seconds = times.there;
+	snprintf(s.note, sizeof(s.note), "map %.1f ms register %.1f there %.1f undo %.1f",
+		 times.map * 1e3, times.reg * 1e3, times.there * 1e3, times.unreg * 1e3);
+	meter_row(b, group, name, rep, &s);
+	return 0;
 }

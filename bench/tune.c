@@ -93,29 +93,6 @@ static int cold_lanes(struct bench *b)
 	return ret;
 }
 
-static int window_row(struct bench *b, int fd, uint64_t first, uint64_t window, unsigned rep)
-{
-	struct sample s = {.bytes = b->len};
-	struct window_times times;
-	struct meter m;
-	char name[64];
-	int ret;
-
-	gpu_poison(b, b->len);
-	meter_start(&m);
-	ret = gpu_windows(b, fd, b->len, first, window, &times);
-	meter_settle(&m, &s);
-	if (ret || !gpu_same(b, b->file, 0, b->len))
-		return ret ? ret : -EIO;
-	s.seconds = times.there;
-	snprintf(name, sizeof(name), "%llu to %llu MiB", (unsigned long long)(first / MIB),
-		 (unsigned long long)(window / MIB));
-	snprintf(s.note, sizeof(s.note), "map %.1f ms register %.1f there %.1f undo %.1f",
-		 times.map * 1e3, times.reg * 1e3, times.there * 1e3, times.unreg * 1e3);
-	meter_row(b, "window", name, rep, &s);
-	return 0;
-}
-
 static int windows(struct bench *b)
 {
 	static const uint64_t sets[][2] = {{2, 32},  {8, 128},	 {32, 128}, {128, 128},
@@ -125,8 +102,14 @@ static int windows(struct bench *b)
 	if (!ret)
 		ret = cache_warm(fd, 0, b->len);
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
-		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
-			ret = window_row(b, fd, sets[i][0] * MIB, sets[i][1] * MIB, rep);
+		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++) {
+			char name[64];
+
+			snprintf(name, sizeof(name), "%llu to %llu MiB",
+				 (unsigned long long)sets[i][0], (unsigned long long)sets[i][1]);
+			ret = gpu_window_row(b, "window", name, rep, fd, b->len, sets[i][0] * MIB,
+					     sets[i][1] * MIB);
+		}
 	if (fd >= 0)
 		close(fd);
 	return ret;
