@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -126,17 +127,26 @@ static bool moves(enum calls_kind kind, int fd, size_t *len, ssize_t *ret)
 		*len = (size_t)calls_short_of(fd, *len);
 	if (as > 0)
 		errno = as;
-	*ret = as == CALLS_EMPTY ? 0 : -1;
-	return as > 0 || as == CALLS_EMPTY;
+	*ret = as == CALLS_EMPTY ? 0 : as == CALLS_LIE ? (ssize_t)*len : -1;
+	return as > 0 || as == CALLS_EMPTY || as == CALLS_LIE;
 }
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
 ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off);
 ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 {
+	unsigned before = atomic_load(&hits);
+	char end[CALLS_LIE_LEN];
 	ssize_t ret;
 
-	return moves(CALLS_FILL, fd, &len, &ret) ? ret : __real_pread64(fd, buf, len, off);
+	if (moves(CALLS_FILL, fd, &len, &ret))
+		return ret;
+	if (how != CALLS_LIE_END || atomic_load(&hits) == before || len < sizeof(end))
+		return __real_pread64(fd, buf, len, off);
+	memcpy(end, (char *)buf + len - sizeof(end), sizeof(end));
+	ret = __real_pread64(fd, buf, len, off);
+	memcpy((char *)buf + len - sizeof(end), end, sizeof(end));
+	return ret;
 }
 
 ssize_t __real_pwrite64(int fd, const void *buf, size_t len, off_t off);

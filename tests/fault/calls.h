@@ -39,6 +39,10 @@ enum calls_kind {
 /* How it fails: an errno, or one of these, which only CALLS_FILL and _DRAIN know. */
 #define CALLS_SHORT (-1) /* moves about half, whole blocks of it if O_DIRECT */
 #define CALLS_EMPTY (-2) /* moves nothing and says so */
+/* Of CALLS_FILL: success is said, and nothing has arrived, or not the last 8 bytes. */
+#define CALLS_LIE (-3)
+#define CALLS_LIE_END (-4) /* by plain calls only */
+#define CALLS_LIE_LEN 8u
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
 /* The same, and all that follow. */

@@ -68,7 +68,9 @@ static void look(struct io_uring *ring)
 		if (as == CALLS_SHORT)
 			sqe->len = (unsigned)calls_short_of(sqe->fd, sqe->len);
 		else if (as)
-			make_nothing(ring, sqe, as == CALLS_EMPTY ? 0 : -as);
+			make_nothing(ring, sqe, as == CALLS_EMPTY ? 0
+						: as == CALLS_LIE ? (int)sqe->len
+								  : -as);
 	}
 }
 
