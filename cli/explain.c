@@ -106,7 +106,7 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 {
 	printf("%s ", a->write ? "write" : "read");
 	print_name(stdout, a->storage);
-	printf(" to %s: %s", a->device, name_of(e, e->taken));
+	printf(" %s %s: %s", a->write ? "from" : "to", a->device, name_of(e, e->taken));
 	if (e->taken >= 0 && e->cold != e->warm && !a->write)
 		printf(" (cached bytes: %s, others: %s)", name_of(e, e->warm), name_of(e, e->cold));
 	printf("\n  storage   %s\n  device    %s\n  engine    %s%s%s\n", e->storage_text,
@@ -128,7 +128,7 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 		printf("  %-9s ", p->name);
 		print_words(stdout, 17, text);
 		if (p->fix[0]) {
-			printf("%17sto open it: ", "");
+			printf("%17sto %s it: ", "", p->usable ? "take" : "open");
 			print_words(stdout, 29, p->fix);
 		}
 	}

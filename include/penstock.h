@@ -414,7 +414,7 @@ struct penstock_explain_path {
 	int proven;		    /* 1: by canary; 0: not needed; -1: not yet */
 	enum penstock_why why;	    /* why it is not the one taken */
 	char text[PENSTOCK_TEXT_MAX];
-	char fix[PENSTOCK_TEXT_MAX]; /* what would make it possible, or "" */
+	char fix[PENSTOCK_TEXT_MAX]; /* what would make it possible, "" if it is */
 };
 struct penstock_explanation {
 	size_t size;

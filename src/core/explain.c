@@ -43,6 +43,60 @@ static void say_short(struct penstock_explanation *out)
 	put_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
+/* What would open a path that is shut for this reason, where its probe knows no better. */
+static const char *fix_of(enum penstock_why why)
+{
+	switch (why) {
+	case PENSTOCK_WHY_NOT_READ:
+		return "nothing does, it carries writes only";
+	case PENSTOCK_WHY_NOT_WRITE:
+		return "nothing does, it carries reads only";
+	case PENSTOCK_WHY_HOST_ONLY:
+		return "name host as the device";
+	case PENSTOCK_WHY_DEVICE_ONLY:
+	case PENSTOCK_WHY_UNSUPPORTED: /* a device without a copy engine */
+		return "name a GPU as the device";
+	case PENSTOCK_WHY_NO_FD:
+	case PENSTOCK_WHY_NOT_MAPPABLE:
+		return "put the bytes into a file";
+	case PENSTOCK_WHY_NOT_LISTED:
+	case PENSTOCK_WHY_NO_ODIRECT:
+	case PENSTOCK_WHY_NOT_REAL:
+		return "put the file on ext4 or xfs on a local drive";
+	case PENSTOCK_WHY_NO_READONLY_REG:
+		return "take a GPU and a driver that register read-only host memory "
+		       "(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)";
+	case PENSTOCK_WHY_NO_ROUTE:
+	case PENSTOCK_WHY_CANARY:
+		return "put drive and device beneath one PCIe switch, without an IOMMU that "
+		       "translates between them; 'penstock check' shows what lies there";
+	case PENSTOCK_WHY_UNPROVEN:
+		return "write a block on each of its drives first, and open it anew";
+	default:
+		return "mend what is named here, and open the storage anew";
+	}
+}
+
+static void put_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
+{
+	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
+	const struct pst_path_state *state = &in->states[i];
+	bool carries = in->op == PENSTOCK_READ ? pst_paths[i]->traits.reads
+					       : pst_paths[i]->traits.writes;
+
+	row->fix[0] = '\0';
+	if (!carries || !state->usable)
+		snprintf(row->fix, sizeof(row->fix), "%s",
+			 carries && state->fix[0] ? state->fix : fix_of(row->why));
+	else if (state->facts.class_ >= in->require)
+		return; /* it is open */
+	else if (row->why == PENSTOCK_WHY_REQUIRE)
+		snprintf(row->fix, sizeof(row->fix), "require no more than %s",
+			 classes[state->facts.class_]);
+	else
+		snprintf(row->fix, sizeof(row->fix), "%s", fix_of(row->why));
+}
+
 static void explain_path(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned i,
 			 enum pst_residency residency, struct penstock_explain_path *row)
 {
@@ -67,7 +121,7 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	else if (row->why == state->err.why && state->err.text[0])
 		text = state->err.text;
 	snprintf(row->text, sizeof(row->text), "%s", text);
-	snprintf(row->fix, sizeof(row->fix), "%s", state->fix);
+	put_fix(in, i, row);
 }
 
 /* The plan treats what is not known as not cached; that is no reason to say so. */

@@ -19,9 +19,12 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	int ret;
 
 	(void)op;
-	if (dev->is_host)
+	if (dev->is_host) {
+		snprintf(fix, PENSTOCK_TEXT_MAX,
+			 "name a device whose memory has PCI P2PDMA pages, peermem:BDF say");
 		return pst_fail(err, PENSTOCK_WHY_DEVICE_ONLY, "%s",
 				penstock_why_text(PENSTOCK_WHY_DEVICE_ONLY));
+	}
 	if (!dev->peer_pages) {
 		*err = dev->why_peer;
 		snprintf(fix, PENSTOCK_TEXT_MAX,
