@@ -25,7 +25,8 @@ struct run {
 	struct penstock_device *dev;
 	struct penstock_queue *q;
 	char *mem;
-	uint64_t length, next, random;
+	uint64_t length, next, random, step;
+	bool by_cache; /* bytes that are not cached come through the page cache */
 	double *begun; /* by place of depth */
 	unsigned *places, place_count;
 	struct bench_result *out;
@@ -127,6 +128,29 @@ int bench_make_cold(const char *path)
 	return done ? 0 : -EBUSY;
 }
 
+/* Does this path get its bytes out of the page cache? */
+static bool uses_cache(const char *path)
+{
+	return !strcmp(path, "bounce") || !strcmp(path, "mapped");
+}
+
+/* Behind a cold run. What left the cache alone came from the drive. What went through it
+ * did so if nobody else had read it in, and if it was had once only: then all of it is
+ * cached by now. */
+static bool was_cold(const struct run *r)
+{
+	const struct tally *t = &r->out->tally;
+	uint64_t bytes = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
+	int64_t pages;
+
+	for (unsigned i = 0; i < t->path_count; i++)
+		bytes += uses_cache(t->names[i]) ? t->path_bytes[i] : 0;
+	if (!bytes)
+		return true;
+	pages = r->by_cache ? cached_pages(file_of(r->a->storage)) : -1;
+	return pages >= 0 && (uint64_t)pages >= bytes / page;
+}
+
 int bench_make_warm(const char *path, uint64_t length)
 {
 	const size_t step = 4u << 20;
@@ -160,6 +184,9 @@ static uint64_t pick(struct run *r)
 
 	if (!r->a->random) {
 		n = r->next++;
+	} else if (r->by_cache) { /* each once, far from the last */
+		r->next++;
+		n = r->random = (r->random + r->step) % blocks;
 	} else { /* xorshift64* */
 		r->random ^= r->random >> 12;
 		r->random ^= r->random << 25;
@@ -169,12 +196,14 @@ static uint64_t pick(struct run *r)
 	return n % blocks * r->a->block;
 }
 
-/* False when the run is over: time is up, or a sequential cold run has been through. */
+/* False when the run is over: time is up, or a cold one has been through and would find
+ * cached what it finds now. */
 static bool more(const struct run *r)
 {
 	if (r->failed || stopped || seconds() >= r->until)
 		return false;
-	return !(r->a->cold && !r->a->random && r->next >= r->length / r->a->block);
+	return !(r->a->cold && (!r->a->random || r->by_cache) &&
+		 r->next >= r->length / r->a->block);
 }
 
 static void submit(struct run *r, unsigned place)
@@ -251,7 +280,57 @@ static void drive(struct run *r)
 	}
 	r->out->seconds = seconds() - begun;
 	r->out->cpu_seconds = cpu_seconds() - cpu;
+	if (r->a->cold && !r->failed && !was_cold(r))
+		snprintf(r->out->error, sizeof(r->out->error),
+			 "%s: bytes of it came out of the page cache, perhaps because somebody "
+			 "else reads it: no figure would be true, leave out --cold",
+			 r->a->storage);
 	free(done);
+}
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t rest = a % b;
+
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+/* Which way bytes come that are not cached. */
+static int look_at_cold(struct run *r)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = r->dev, .row_len = r->a->block};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	const char *path = r->a->path;
+	uint64_t blocks = r->length / r->a->block;
+	char inner[32] = "";
+
+	req.storage = r->st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = r->a->require;
+	req.effort = r->a->effort;
+	if (penstock_explain(&req, &e))
+		return -1;
+	if (path && !strncmp(path, "fault", 5)) { /* or what it wraps */
+		path = path[5] == ':' ? inner : NULL;
+		if (path)
+			snprintf(inner, sizeof(inner), "%.*s", (int)strcspn(r->a->path + 6, "?"),
+				 r->a->path + 6);
+	}
+	if (!path && e.cold >= 0)
+		path = e.paths[e.cold].name;
+	r->by_cache = path && uses_cache(path);
+	/* A step that visits each block, by the golden ratio. */
+	r->step = (uint64_t)((double)blocks * 0.6180339887498949);
+	while (blocks > 1 && gcd(r->step, blocks) != 1)
+		r->step++;
+	r->random = r->by_cache ? 0 : r->random;
+	return 0;
 }
 
 static int open_all(struct run *r)
@@ -285,6 +364,8 @@ static int open_all(struct run *r)
 	    penstock_queue_open(&qopts, &r->q))
 		return -1;
 	r->mem = mem;
+	if (r->a->cold && r->length >= r->a->block && look_at_cold(r))
+		return -1;
 	return penstock_prepare(r->st, r->dev, r->a->write ? PENSTOCK_WRITE : PENSTOCK_READ);
 }
 
