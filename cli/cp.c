@@ -446,7 +446,6 @@ static void report(const struct copy *c, double took)
 	tally_print(stdout, "write", &c->write);
 }
 
-/* Puts a copy that was verified in its place; durable if that was asked for. */
 /* The file that is replaced, if there is one, says whose it is; see the library's own. */
 static void take_permissions(const char *copy, const char *dst)
 {
@@ -461,6 +460,7 @@ static void take_permissions(const char *copy, const char *dst)
 	(void)chmod(copy, mode);
 }
 
+/* Puts a copy that was verified in its place; durable if that was asked for. */
 static int put_in_place(const struct copy *c)
 {
 	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');

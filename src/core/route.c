@@ -64,7 +64,6 @@ static void make_plans(struct pst_route *route)
 		}
 }
 
-/* Nobody begins anything by it any more. */
 /* For who cannot ask penstock_explain: a program that somebody else wrote. */
 static void tell(const struct pst_route *route)
 {
@@ -82,6 +81,7 @@ static void tell(const struct pst_route *route)
 	}
 }
 
+/* Nobody begins anything by it any more. */
 static void drop(struct pst_route *route)
 {
 	for (unsigned i = 0; i < pst_path_count; i++)
