@@ -110,8 +110,8 @@ def _here() -> Tuple[str, int, int]:
 
 
 def _share(window: int) -> int:
-    """What ranks read at once: a batch begins and ends within one that is read for the
-    batch beside it, too, so it is a thirty-second of a batch."""
+    """What ranks read at once: a thirty-second of a batch, so that each of them has some of
+    it to read, and reads on while it copies."""
     return max(1, (window or WINDOW) // 64 // 65536) * 65536
 
 

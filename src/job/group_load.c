@@ -19,7 +19,7 @@
 #define LOOK_NS 250000000 /* a read that takes longer: are the other ranks still there? */
 #define FILES_MAX 3072u /* told one by one; the rest together */
 
-struct facts { /* what ranks compare; the files' and what is needed follow */
+struct facts { /* what ranks compare; the files' and the first of what is needed follow */
 	uint64_t table, file_count, need_bytes;
 };
 _Static_assert(sizeof(struct facts) + FILES_MAX * 8 + PST_NEED_BYTES <= PST_GROUP_SAY_MAX,
@@ -40,6 +40,7 @@ struct move {
 	struct pst_windows windows;
 	struct penstock_queue *q;
 	struct round *rounds; /* of each window of this rank's */
+	struct pst_bit *runs; /* of one read */
 	struct penstock_copy_args copies[COPIES];
 	unsigned rank, size, window_count, copy_count;
 	uint64_t started; /* rounds whose chunk is read or was */
@@ -47,6 +48,14 @@ struct move {
 };
 
 /* ---- the same model on every rank ---- */
+
+/* How much of what is needed is said at once, from `at` on. */
+static size_t need_len(const struct move *m, size_t at)
+{
+	size_t left = pst_share_need_bytes(&m->plan) - at;
+
+	return left < PST_NEED_BYTES ? left : PST_NEED_BYTES;
+}
 
 static size_t write_facts(const struct move *m, unsigned char *to)
 {
@@ -61,9 +70,9 @@ static size_t write_facts(const struct move *m, unsigned char *to)
 	memcpy(to, &facts, sizeof(facts));
 	memcpy(to + sizeof(facts), files, count * sizeof(files[0]));
 	to += sizeof(facts) + count * sizeof(files[0]);
-	memset(to, 0, facts.need_bytes);
-	pst_share_need(&m->plan, m->bits, to);
-	return sizeof(facts) + count * sizeof(files[0]) + facts.need_bytes;
+	pst_share_need(&m->plan, m->bits);
+	memcpy(to, m->plan.need, need_len(m, 0));
+	return sizeof(facts) + count * sizeof(files[0]) + need_len(m, 0);
 }
 
 /* Every rank compares every other with rank 0, so all come to the same end. */
@@ -100,15 +109,29 @@ static int compare(const struct move *m, const struct pst_said *said)
 	return 0;
 }
 
-static void deal(struct move *m, const struct pst_said *said)
+/* What others have said at the end of their words that they need. */
+static void take_need(struct move *m, const struct pst_said *said, size_t at)
 {
-	size_t len = pst_share_need_bytes(&m->plan);
-	unsigned char *need = said[m->rank].bytes + said[m->rank].len - len;
+	size_t len = need_len(m, at);
 
 	for (unsigned r = 0; r < m->size; r++)
-		for (size_t i = 0; i < len; i++)
-			need[i] |= said[r].bytes[said[r].len - len + i];
-	pst_share_deal(&m->plan, need);
+		for (size_t i = 0; i < len && r != m->rank; i++)
+			m->plan.need[at + i] |= said[r].bytes[said[r].len - len + i];
+}
+
+/* The rest of what is needed, of large models. */
+static int tell_need(struct move *m, struct pst_said *said)
+{
+	size_t all = pst_share_need_bytes(&m->plan);
+	int ret = 0;
+
+	for (size_t at = PST_NEED_BYTES; at < all && !ret; at += PST_NEED_BYTES) {
+		ret = pst_group_tell(m->g, 0, m->plan.need + at, need_len(m, at), -1, said);
+		if (!ret)
+			take_need(m, said, at);
+		pst_said_free(m->g, said);
+	}
+	return ret;
 }
 
 static int agree(struct move *m, int status)
@@ -128,8 +151,12 @@ static int agree(struct move *m, int status)
 		if (!status)
 			status = compare(m, said);
 		if (!status)
-			deal(m, said);
+			take_need(m, said, 0);
 		pst_said_free(m->g, said);
+		if (!status)
+			status = tell_need(m, said);
+		if (!status)
+			pst_share_deal(&m->plan);
 	} else {
 		status = pst_group_meet(m->g, status);
 	}
@@ -151,17 +178,22 @@ static int start_read(struct move *m, uint64_t round)
 {
 	struct round *r = &m->rounds[round % m->window_count];
 	const struct pst_chunk *c = &r->chunk;
-	struct pst_bit bit = { .seg = { .dev = m->windows.dev } };
+	uint64_t begin, end = 0;
+	unsigned n = 0;
+	char *place;
 	int ret;
 
 	if (!pst_share_chunk(&m->plan, round, m->rank, &r->chunk))
 		return 0;
-	bit.shard = c->shard;
-	bit.seg.buf = place_of(m, round, m->rank, c);
-	bit.seg.off = c->begin;
-	bit.seg.row_len = c->end - c->begin;
-	bit.seg.room = m->plan.chunk - c->skip - bit.seg.row_len;
-	ret = pst_load_submit(m->load, m->q, &bit, 1, r, &r->id);
+	place = place_of(m, round, m->rank, c);
+	for (; pst_share_run(&m->plan, c, &begin, &end); n++)
+		m->runs[n] = (struct pst_bit){
+			.shard = c->shard,
+			.seg = { .dev = m->windows.dev, .buf = place + (begin - c->begin),
+				 .off = begin, .row_len = end - begin },
+		};
+	m->runs[n - 1].seg.room = m->plan.chunk - c->skip - (c->end - c->begin);
+	ret = pst_load_submit(m->load, m->q, m->runs, n, r, &r->id);
 	r->reading = !ret;
 	return ret;
 }
@@ -197,7 +229,7 @@ static int await_read(struct move *m, uint64_t round)
 		ended->reading = false;
 		pst_load_done(m->load, ended->chunk.shard, &done);
 		if (m->windows.host)
-			m->load->report.dram_laid += ended->chunk.end - ended->chunk.begin;
+			m->load->report.dram_laid += ended->chunk.len;
 	}
 	return m->load->failed;
 }
@@ -348,7 +380,8 @@ static int prepare(struct move *m)
 
 	m->rounds = calloc(m->window_count, sizeof(*m->rounds));
 	m->reach = calloc(bits->count ? bits->count : 1, sizeof(*m->reach));
-	if (!m->rounds || !m->reach)
+	m->runs = calloc(m->plan.runs_max, sizeof(*m->runs));
+	if (!m->rounds || !m->reach || !m->runs)
 		return pst_weights_no_memory("a group's load");
 	for (size_t i = 0; i < bits->count; i++) {
 		const struct penstock_seg *seg = &bits->list[i].seg;
@@ -359,7 +392,7 @@ static int prepare(struct move *m)
 		m->reach[i] = same && m->reach[i - 1] > end ? m->reach[i - 1] : end;
 	}
 	opts.requests_max = m->window_count;
-	opts.segs_max = 1;
+	opts.segs_max = m->plan.runs_max;
 	ret = penstock_queue_open(&opts, &m->q);
 	return ret ? pst_weights_retell(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
@@ -396,6 +429,7 @@ static int move_all(struct move *m, struct penstock_device *dev)
 	pst_windows_close(&m->windows, m->load, busy);
 	free(m->rounds);
 	free(m->reach);
+	free(m->runs);
 	return ret;
 }
 

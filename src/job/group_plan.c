@@ -2,10 +2,12 @@
 /*
  * What a group reads and who reads it: a model's files are cut into chunks of a window,
  * the same ones on every rank, and those that some rank needs are dealt out in rounds, a
- * chunk for each reader, so that what ranks read never differs by more than a chunk. Files
- * of several stores take turns, so that all stores work; hosts that load the same begin at
- * different places, so that they do not ask one server for the same at once. Also what
- * ranks compare before they begin. Arithmetic only; called by group_load.c.
+ * chunk for each reader, so that what ranks read never differs by more than a chunk. Of a
+ * chunk only what some rank needs is read, by grains of a few pages: the ranks of one host
+ * of several may need only a part of each tensor. Files of several stores take turns, so that
+ * all stores work; hosts that load the same begin at different places, so that they do not ask
+ * one server for the same at once. Also what ranks compare before they begin. Arithmetic
+ * only; called by group_load.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,6 +18,9 @@
 #define PAGE 4096u
 #define CHUNK_MIN 65536u
 #define NOTHING UINT64_MAX /* in the order: this reader has none in this round */
+#define BITS_FEW (PST_NEED_BYTES * 8u) /* said at once, and enough for small models */
+#define BITS_MOST (BITS_FEW * 16u)
+#define GRAIN (256u << 10) /* of large ones, as long as so many bits are enough */
 
 static uint64_t mix(uint64_t h, uint64_t value)
 {
@@ -54,6 +59,21 @@ static uint64_t choose_chunk(const struct pst_share *p)
 	return chunk < p->how->window ? chunk : p->how->window;
 }
 
+/* The finer they are, the less is read of what no rank needs; but ranks say them all. */
+static int choose_grain(struct pst_share *p)
+{
+	uint64_t bits = p->count * p->chunk / GRAIN;
+
+	bits = bits < BITS_FEW ? BITS_FEW : bits > BITS_MOST ? BITS_MOST : bits;
+	p->grains = p->count && bits > p->count ? bits / p->count : 1;
+	p->grain = (p->chunk / p->grains + PAGE - 1) / PAGE * PAGE;
+	p->grain = p->grain ? p->grain : PAGE;
+	p->grains = (p->chunk + p->grain - 1) / p->grain;
+	p->need = calloc(pst_share_need_bytes(p), 1);
+	p->lens = calloc(p->count + 1, sizeof(*p->lens));
+	return p->need && p->lens ? 0 : pst_weights_no_memory("what a group reads");
+}
+
 /* A store is a file system: who serves two of its files is the same. */
 static void take_stores(struct pst_share *p, const struct penstock_weights *w)
 {
@@ -84,12 +104,12 @@ int pst_share_make(struct pst_share *p, const struct penstock_weights *w,
 		if (part->end > part->begin)
 			p->count += (part->end - part->base + p->chunk - 1) / p->chunk;
 	}
-	p->unit = p->count / (PST_NEED_BYTES * 8u) + 1;
 	p->order = calloc(p->count + ranks, sizeof(*p->order));
 	p->wanted = calloc(p->count + 1, sizeof(*p->wanted));
 	p->stores = calloc(p->store_count + 1, sizeof(*p->stores));
-	return p->order && p->wanted && p->stores ? 0
-						  : pst_weights_no_memory("what a group reads");
+	if (!p->order || !p->wanted || !p->stores)
+		return pst_weights_no_memory("what a group reads");
+	return choose_grain(p);
 }
 
 void pst_share_free(struct pst_share *p)
@@ -98,6 +118,8 @@ void pst_share_free(struct pst_share *p)
 	free(p->order);
 	free(p->wanted);
 	free(p->stores);
+	free(p->need);
+	free(p->lens);
 	memset(p, 0, sizeof(*p));
 }
 
@@ -116,16 +138,46 @@ static unsigned part_of(const struct pst_share *p, uint64_t c)
 	return low;
 }
 
-static void chunk_at(const struct pst_share *p, uint64_t c, struct pst_chunk *out)
+static bool needed(const struct pst_share *p, uint64_t bit)
 {
-	unsigned shard = part_of(p, c);
-	const struct pst_part *part = &p->parts[shard];
-	uint64_t at = part->base + (c - part->first) * p->chunk;
+	return p->need[bit / 8] >> (bit % 8) & 1;
+}
 
-	out->shard = shard;
-	out->begin = at > part->begin ? at : part->begin;
-	out->end = at + p->chunk < part->end ? at + p->chunk : part->end;
-	out->skip = out->begin - at;
+bool pst_share_run(const struct pst_share *p, const struct pst_chunk *c, uint64_t *begin,
+		   uint64_t *end)
+{
+	const struct pst_part *part = &p->parts[c->shard];
+	uint64_t at = part->base + (c->index - part->first) * p->chunk;
+	uint64_t most = at + p->chunk < part->end ? at + p->chunk : part->end;
+	uint64_t first = c->index * p->grains, i = 0, n;
+
+	if (*end >= most)
+		return false;
+	if (*end > at)
+		i = (*end - at + p->grain - 1) / p->grain;
+	while (i < p->grains && !needed(p, first + i))
+		i++;
+	for (n = i; n < p->grains && needed(p, first + n); n++)
+		;
+	*begin = at + i * p->grain > part->begin ? at + i * p->grain : part->begin;
+	*end = at + n * p->grain < most ? at + n * p->grain : most;
+	return *begin < *end;
+}
+
+static void chunk_at(const struct pst_share *p, uint64_t index, struct pst_chunk *out)
+{
+	uint64_t begin, end = 0;
+
+	*out = (struct pst_chunk){ .index = index, .shard = part_of(p, index) };
+	while (pst_share_run(p, out, &begin, &end)) {
+		if (!out->len)
+			out->begin = begin;
+		out->end = end;
+		out->len += end - begin;
+	}
+	out->skip = out->len ? out->begin - p->parts[out->shard].base -
+				       (index - p->parts[out->shard].first) * p->chunk
+			     : 0;
 }
 
 bool pst_share_chunk(const struct pst_share *p, uint64_t round, unsigned rank,
@@ -144,21 +196,44 @@ bool pst_share_chunk(const struct pst_share *p, uint64_t round, unsigned rank,
 
 size_t pst_share_need_bytes(const struct pst_share *p)
 {
-	return (size_t)(p->count / p->unit / 8 + 1);
+	return (size_t)(p->count * p->grains / 8 + 1);
 }
 
-void pst_share_need(const struct pst_share *p, const struct pst_bits *bits, unsigned char *need)
+/* The bit of a byte of a file. */
+static uint64_t bit_of(const struct pst_share *p, const struct pst_part *part, uint64_t off)
+{
+	uint64_t c = (off - part->base) / p->chunk;
+
+	return (part->first + c) * p->grains + (off - part->base - c * p->chunk) / p->grain;
+}
+
+void pst_share_need(struct pst_share *p, const struct pst_bits *bits)
 {
 	for (size_t i = 0; i < bits->count; i++) {
 		const struct penstock_seg *seg = &bits->list[i].seg;
 		const struct pst_part *part = &p->parts[bits->list[i].shard];
 		uint64_t rows = seg->rows ? seg->rows : 1;
 		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
-		uint64_t c = part->first + (seg->off - part->base) / p->chunk;
-		uint64_t last = part->first + (end - 1 - part->base) / p->chunk;
+		uint64_t last = bit_of(p, part, end - 1);
 
-		for (; c <= last; c++)
-			need[c / p->unit / 8] |= (unsigned char)(1u << (c / p->unit % 8));
+		for (uint64_t bit = bit_of(p, part, seg->off); bit <= last; bit++)
+			p->need[bit / 8] |= (unsigned char)(1u << (bit % 8));
+	}
+}
+
+/* What is read of each chunk, and in how many pieces. */
+static void measure(struct pst_share *p)
+{
+	p->runs_max = 0;
+	for (uint64_t c = 0; c < p->count; c++) {
+		struct pst_chunk chunk = { .index = c, .shard = part_of(p, c) };
+		uint64_t begin, end = 0;
+		unsigned runs = 0;
+
+		p->lens[c] = 0;
+		for (; pst_share_run(p, &chunk, &begin, &end); runs++)
+			p->lens[c] += end - begin;
+		p->runs_max = runs > p->runs_max ? runs : p->runs_max;
 	}
 }
 
@@ -170,27 +245,25 @@ static unsigned store_of(const struct pst_share *p, uint64_t c)
 }
 
 /* The store's next chunk that is needed, from `c` on. */
-static uint64_t next_of(const struct pst_share *p, const unsigned char *need, unsigned store,
-			uint64_t c)
+static uint64_t next_of(const struct pst_share *p, unsigned store, uint64_t c)
 {
-	while (c < p->count && (!(need[c / p->unit / 8] >> (c / p->unit % 8) & 1) ||
-				store_of(p, c) != store))
+	while (c < p->count && (!p->lens[c] || store_of(p, c) != store))
 		c++;
 	return c;
 }
 
 /* All that is needed, in file order; stores take turns so that all end together: the
  * next chunk is of the store that has the largest part of its own left. */
-static uint64_t list_wanted(struct pst_share *p, const unsigned char *need)
+static uint64_t list_wanted(struct pst_share *p)
 {
 	uint64_t n = 0;
 
 	for (unsigned s = 0; s < p->store_count; s++) {
 		struct pst_store *store = &p->stores[s];
-		uint64_t c = next_of(p, need, s, 0);
+		uint64_t c = next_of(p, s, 0);
 
 		*store = (struct pst_store){ .next = c };
-		for (; c < p->count; c = next_of(p, need, s, c + 1))
+		for (; c < p->count; c = next_of(p, s, c + 1))
 			store->all++;
 		store->left = store->all;
 	}
@@ -210,7 +283,7 @@ static uint64_t list_wanted(struct pst_share *p, const unsigned char *need)
 			return n;
 		p->wanted[n++] = best->next;
 		best->left--;
-		best->next = next_of(p, need, which, best->next + 1);
+		best->next = next_of(p, which, best->next + 1);
 	}
 }
 
@@ -264,12 +337,8 @@ static void deal_round(const struct pst_share *p, uint64_t *row, uint64_t *sums)
 	bool served[PST_GROUP_MAX] = { false };
 
 	for (unsigned k = 0; k < p->readers; k++) {
-		struct pst_chunk c = { .begin = 0 };
-
-		if (row[k] != NOTHING)
-			chunk_at(p, row[k], &c);
 		chunks[k].index = row[k];
-		chunks[k].len = c.end - c.begin;
+		chunks[k].len = row[k] != NOTHING ? p->lens[row[k]] : 0;
 	}
 	for (unsigned i = 0; i < p->readers; i++) {
 		unsigned least = p->readers, longest = i;
@@ -287,10 +356,12 @@ static void deal_round(const struct pst_share *p, uint64_t *row, uint64_t *sums)
 	}
 }
 
-void pst_share_deal(struct pst_share *p, const unsigned char *need)
+void pst_share_deal(struct pst_share *p)
 {
-	uint64_t sums[PST_GROUP_MAX] = { 0 }, count = list_wanted(p, need);
+	uint64_t sums[PST_GROUP_MAX] = { 0 }, count;
 
+	measure(p);
+	count = list_wanted(p);
 	choose_width(p, count);
 	p->round_count = (count + p->readers - 1) / p->readers;
 	for (uint64_t i = 0; i < p->round_count * p->readers; i++)

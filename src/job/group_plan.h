@@ -8,7 +8,7 @@
 
 #include "job/group.h"
 
-#define PST_NEED_BYTES 16384u /* of which chunks a rank needs, at most */
+#define PST_NEED_BYTES 16384u /* of what a rank needs, that it says at once */
 
 struct pst_part { /* of a file: where its tensors lie */
 	uint64_t base, begin, end; /* base: the page that begin lies in */
@@ -26,7 +26,11 @@ struct pst_share {
 	unsigned part_count, store_count, ranks;
 	const struct pst_group_how *how;
 	uint64_t chunk, count;
-	uint64_t unit;	/* chunks that one bit of what is needed stands for */
+	uint64_t grain;	 /* bytes of a chunk that one bit of what is needed stands for */
+	uint64_t grains; /* of a chunk */
+	unsigned char *need; /* by this rank, and once it was dealt out by any: bits */
+	uint64_t *lens;	 /* of each chunk what is read, 0: nothing */
+	unsigned runs_max; /* most pieces that a chunk is read in */
 	uint64_t *order; /* what is read: `readers` chunks a round, one for each */
 	uint64_t *wanted; /* the same in a row */
 	uint64_t round_count;
@@ -39,21 +43,28 @@ int pst_share_make(struct pst_share *p, const struct penstock_weights *w,
 		   const struct pst_group_how *how, unsigned ranks);
 void pst_share_free(struct pst_share *p);
 
-/* Which chunks a rank needs: bits, PST_NEED_BYTES at most. */
+/* Bytes of p->need. */
 size_t pst_share_need_bytes(const struct pst_share *p);
-void pst_share_need(const struct pst_share *p, const struct pst_bits *bits, unsigned char *need);
+/* Adds what a rank needs to p->need: contiguous pieces, and of others whole rows. */
+void pst_share_need(struct pst_share *p, const struct pst_bits *bits);
 
-/* Deals out what all need together. */
-void pst_share_deal(struct pst_share *p, const unsigned char *need);
+/* Deals out p->need. */
+void pst_share_deal(struct pst_share *p);
 
 struct pst_chunk {
+	uint64_t index;
 	unsigned shard;
-	uint64_t begin, end; /* in the file */
+	uint64_t begin, end; /* in the file: from what is read first of it to the last */
+	uint64_t len;	     /* what is read of that */
 	uint64_t skip;	     /* from its window's begin on, so that pages stay pages */
 };
 /* What `rank` reads in a round; false: nothing. */
 bool pst_share_chunk(const struct pst_share *p, uint64_t round, unsigned rank,
 		     struct pst_chunk *out);
+/* A chunk's next piece that is read: of its file, from *end on (0: the first); false: there
+ * is none. */
+bool pst_share_run(const struct pst_share *p, const struct pst_chunk *c, uint64_t *begin,
+		   uint64_t *end);
 
 /* When a host begins, after `jitter_ms` at most: hosts one after the other, each at a
  * random time of its turn. */

@@ -54,6 +54,8 @@ struct job {
 	unsigned ranks, gpus;		      /* 0: the host */
 	struct penstock_group_opts opts;
 	bool shard, into, apart; /* the GPUs do not reach each other */
+	unsigned shard_first, shard_ranks; /* of the tensor parallelism; 0: `ranks` */
+	uint64_t first, count; /* tensors; 0: all */
 	enum end end;		 /* of rank `who` */
 	unsigned who, after;	 /* so many reads; 0: 2 */
 	const char *slow_path;	 /* by which rank `slow` reads */
@@ -208,6 +210,8 @@ static inline void look(struct outcome *o, struct penstock_weights *m, struct pe
 		struct penstock_tensor t = { .size = sizeof(t) };
 		void *at = loaded ? penstock_loaded_ptr(loaded, 0, i) : ptrs[i];
 
+		if (!at && loaded)
+			continue; /* not asked for */
 		penstock_weights_get(m, i, &t);
 		if (penstock_weights_shard(m, i, so, &s))
 			snprintf(o->wrong, sizeof(o->wrong), "%s", penstock_errmsg());
@@ -266,6 +270,8 @@ static inline int load_all(struct self *self, struct penstock_group *g, struct p
 	lo.each = each;
 	lo.user = self;
 	lo.shard = self->job->shard ? so : NULL;
+	lo.first = self->job->first;
+	lo.count = self->job->count;
 	lo.path = self->rank == self->job->slow ? self->job->slow_path : NULL;
 	if (self->job->end == BROKEN && self->rank == self->job->who)
 		lo.path = self->job->broken_path;
@@ -328,8 +334,8 @@ static inline int be_rank(struct self *self, struct outcome *o)
 
 	if (job->gpus)
 		snprintf(name, sizeof(name), "cuda:%u", self->rank % job->gpus);
-	so.ranks = job->shard ? job->ranks : 1;
-	so.rank = job->shard ? self->rank : 0;
+	so.ranks = !job->shard ? 1 : job->shard_ranks ? job->shard_ranks : job->ranks;
+	so.rank = job->shard ? job->shard_first + self->rank : 0;
 	go.size = sizeof(go);
 	go.dir = meeting_place();
 	go.timeout_ms = 1000 * ALARM_S / 2;

@@ -102,6 +102,150 @@ static void test_hosts(void **state)
 	two_hosts(4, 0);
 }
 
+/* What of the model the ranks of a host need that has the first half of them: half of each
+ * tensor that is cut along its rows, all of the others. */
+static uint64_t needed_by_half(void)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < COUNT(model); i++) {
+		bool rows = strstr(model[i].name, "embed") || strstr(model[i].name, "up_proj") ||
+			    strstr(model[i].name, "lm_head");
+
+		sum += made_bytes(&model[i]) / (rows ? 2 : 1);
+	}
+	return sum;
+}
+
+/* One tensor parallelism over two hosts: each reads what its ranks need and no more. */
+static void test_halves(void **state)
+{
+	struct outcome *areas = outcomes;
+	const char *path = model_path();
+
+	(void)state;
+	for (unsigned h = 0; h < HOSTS; h++) {
+		uint64_t read = 0;
+
+		jobs[h] = (struct job){ .name = "half", .path = path, .ranks = 2, .gpus = 2,
+					.shard = true, .shard_first = 2 * h, .shard_ranks = 4,
+					.opts = { .window = 256 << 10, .windows = 2, .host = h,
+						  .hosts = 2 } };
+		seen = calloc(1, sizeof(*seen));
+		go(&jobs[h]);
+		right(&jobs[h]);
+		for (unsigned i = 0; i < 2; i++)
+			read += outcomes[i].read;
+		printf("# host %u has read %llu bytes of %llu, its ranks need %llu\n", h,
+		       (unsigned long long)read, (unsigned long long)length_of(path),
+		       (unsigned long long)needed_by_half());
+		assert_true(read * 100 <= needed_by_half() * 105);
+		free(seen);
+	}
+	outcomes = areas;
+}
+
+/* All ranks want the same few tensors in the middle. */
+static void test_middle(void **state)
+{
+	struct job job = { .name = "middle", .path = model_path(), .ranks = 2, .gpus = 2,
+			   .first = 2, .count = 1,
+			   .opts = { .window = 256 << 10, .windows = 2 } };
+	uint64_t read = 0;
+
+	(void)state;
+	seen = calloc(1, sizeof(*seen));
+	go(&job);
+	right(&job);
+	for (unsigned i = 0; i < job.ranks; i++)
+		read += outcomes[i].read;
+	assert_true(read * 100 <= made_bytes(&model[2]) * 105);
+	free(seen);
+}
+
+/* Of a model so large that its ranks say what they need in several turns: what each of two
+ * wants is read, and there. Around it are two holes of 40 GiB. */
+static int want_ends(unsigned rank, const char *path, struct outcome *o)
+{
+	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
+	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_piece p = { .size = sizeof(p), .tensor = 1 + 2 * rank };
+	unsigned char bytes[5000];
+	struct penstock_weights *m;
+	struct penstock_group *g;
+	int ret;
+
+	alarm(ALARM_S);
+	go.dir = meeting_place();
+	p.ptr = bytes;
+	p.room = sizeof(bytes);
+	if (penstock_device_open("host", NULL, &p.dev) < 0 ||
+	    penstock_weights_open(path, NULL, &m) ||
+	    penstock_group_open("large", rank, 2, &go, &g))
+		return -1;
+	ret = penstock_group_load_into(g, m, &p, 1, NULL, &r);
+	o->read = r.read;
+	for (unsigned i = 0; i < sizeof(bytes) && !ret; i++)
+		ret = bytes[i] != made_byte(rank ? "second" : "first", i);
+	if (ret)
+		fprintf(stderr, "rank %u: %d, %s\n", rank, ret, penstock_errmsg());
+	penstock_group_close(g);
+	penstock_weights_close(m);
+	return ret;
+}
+
+static void test_large(void **state)
+{
+	const char *path = made_path("large.safetensors"), *names[] = { "first", "second" };
+	const uint64_t hole = 40ull << 30;
+	unsigned char bytes[5000];
+	char text[512] = { 0 };
+	uint64_t at = 0;
+	int fd, status, n = 8;
+	pid_t pids[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t len = i % 2 ? sizeof(bytes) : hole;
+
+		n += snprintf(text + n, sizeof(text) - (size_t)n,
+			      "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[%llu],"
+			      "\"data_offsets\":[%llu,%llu]}", i ? "," : "{",
+			      i % 2 ? names[i / 2] : i ? "b" : "a", (unsigned long long)len,
+			      (unsigned long long)at, (unsigned long long)(at + len));
+		at += len;
+	}
+	text[n++] = '}';
+	text[0] = (char)(n - 8);
+	text[1] = (char)((n - 8) >> 8);
+	made_write(path, text, (size_t)n);
+	fd = open(path, O_WRONLY);
+	assert_true(fd >= 0);
+	for (unsigned t = 0; t < 2; t++) {
+		for (unsigned i = 0; i < sizeof(bytes); i++)
+			bytes[i] = made_byte(names[t], i);
+		assert_int_equal(pwrite(fd, bytes, sizeof(bytes),
+					(off_t)((uint64_t)n + (t + 1) * hole +
+						t * sizeof(bytes))), sizeof(bytes));
+	}
+	close(fd);
+	seen = calloc(1, sizeof(*seen));
+	memset(outcomes, 0, 2 * sizeof(*outcomes));
+	for (unsigned i = 0; i < 2; i++) {
+		pids[i] = fork();
+		if (!pids[i])
+			_exit(want_ends(i, path, &outcomes[i]) ? 1 : 0);
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+		assert_int_equal(status, 0);
+	}
+	/* What ranks say is of 256 KiB each, and of 32 GiB at once. */
+	assert_true(outcomes[0].read + outcomes[1].read <= 2 * (256 << 10));
+	unlink(path);
+	free(seen);
+}
+
 /* Fewer rounds ahead, then fewer readers; what the others need they get. */
 static void test_cap(void **state)
 {
@@ -199,14 +343,42 @@ static void draw(struct drawn *d, uint64_t *seed)
 	d->model.count = files;
 }
 
-/* Each chunk that is needed once, sums that differ by a chunk at most, and never more
- * than reads_max at one store in the rounds that can be under way together. */
-static void promises(const struct drawn *d, const struct pst_share *p, const unsigned char *need)
+static bool is_needed(const struct pst_share *p, uint64_t bit)
 {
-	uint64_t sums[PST_GROUP_MAX] = { 0 }, low = UINT64_MAX, high = 0, count = 0, wanted = 0;
+	return p->need[bit / 8] >> (bit % 8) & 1;
+}
 
-	for (uint64_t c = 0; c < p->count; c++)
-		wanted += need[c / p->unit / 8] >> (c / p->unit % 8) & 1;
+/* The grains of a chunk that are there and needed are read, each once, and no others. */
+static void chunk_promises(const struct pst_share *p, const struct pst_chunk *c, bool *taken)
+{
+	const struct pst_part *part = &p->parts[c->shard];
+	uint64_t at = part->base + (c->index - part->first) * p->chunk;
+	uint64_t begin, end = 0, len = 0, runs = 0;
+
+	assert_int_equal(c->begin, at + c->skip);
+	while (pst_share_run(p, c, &begin, &end)) {
+		assert_true(begin >= c->begin && end > begin && end <= c->end);
+		assert_true(begin == part->begin || (begin - at) % p->grain == 0);
+		for (uint64_t g = (begin - at) / p->grain; at + g * p->grain < end; g++) {
+			assert_true(is_needed(p, c->index * p->grains + g));
+			assert_false(taken[c->index * p->grains + g]);
+			taken[c->index * p->grains + g] = true;
+		}
+		len += end - begin;
+		runs++;
+	}
+	assert_int_equal(len, c->len);
+	assert_true(runs <= p->runs_max && c->skip + c->end - c->begin <= p->chunk);
+}
+
+/* All that is needed once, sums that differ by a chunk at most, and never more than
+ * reads_max at one store in the rounds that can be under way together. */
+static void promises(const struct drawn *d, const struct pst_share *p)
+{
+	bool *taken = calloc(p->count * p->grains + 1, 1);
+	uint64_t sums[PST_GROUP_MAX] = { 0 }, low = UINT64_MAX, high = 0;
+
+	assert_non_null(taken);
 	assert_true(p->readers >= 1 && p->readers <= p->ranks && p->ahead >= 1);
 	for (uint64_t t = 0; t < p->round_count; t++) {
 		unsigned at_store[3] = { 0 };
@@ -218,23 +390,27 @@ static void promises(const struct drawn *d, const struct pst_share *p, const uns
 		for (unsigned s = 0; p->how->reads_max && s < 3; s++)
 			assert_true(at_store[s] <= p->how->reads_max);
 		for (unsigned r = 0; r < p->ranks; r++) {
-			const struct pst_part *part;
-			uint64_t at;
-
 			if (!pst_share_chunk(p, t, r, &c))
 				continue;
-			part = &p->parts[c.shard];
-			at = part->first + (c.begin - c.skip - part->base) / p->chunk;
-			assert_true(need[at / p->unit / 8] >> (at / p->unit % 8) & 1);
-			assert_true(c.end > c.begin && c.skip + c.end - c.begin <= p->chunk);
-			sums[r] += c.end - c.begin;
-			count++;
-			/* Not twice: it is not needed any more. */
-			((unsigned char *)(uintptr_t)need)[at / p->unit / 8] &=
-				(unsigned char)~(1u << (at / p->unit % 8));
+			chunk_promises(p, &c, taken);
+			sums[r] += c.len;
 		}
 	}
-	assert_int_equal(count, wanted);
+	for (unsigned f = 0; f < p->part_count; f++) {
+		const struct pst_part *part = &p->parts[f];
+
+		for (uint64_t off = part->begin; off < part->end;) {
+			uint64_t c = (off - part->base) / p->chunk;
+			uint64_t g = (off - part->base - c * p->chunk) / p->grain;
+			uint64_t bit = (part->first + c) * p->grains + g;
+
+			assert_int_equal(taken[bit], is_needed(p, bit));
+			off = part->base + c * p->chunk + (g + 1) * p->grain;
+			if (g + 1 == p->grains)
+				off = part->base + (c + 1) * p->chunk;
+		}
+	}
+	free(taken);
 	for (unsigned r = 0; r < p->readers; r++) {
 		low = sums[r] < low ? sums[r] : low;
 		high = sums[r] > high ? sums[r] : high;
@@ -247,7 +423,6 @@ static void promises(const struct drawn *d, const struct pst_share *p, const uns
 
 static void test_plan(void **state)
 {
-	static unsigned char need[PST_NEED_BYTES];
 	uint64_t seed = test_seed(7);
 
 	(void)state;
@@ -264,9 +439,9 @@ static void test_plan(void **state)
 		assert_int_equal(pst_share_make(&p, &d.model, &how,
 						1 + (unsigned)(test_random(&seed) % 9)), 0);
 		for (size_t b = 0; b < pst_share_need_bytes(&p); b++)
-			need[b] = i % 3 ? 0xff : (unsigned char)test_random(&seed);
-		pst_share_deal(&p, need);
-		promises(&d, &p, need);
+			p.need[b] = i % 3 ? 0xff : (unsigned char)test_random(&seed);
+		pst_share_deal(&p);
+		promises(&d, &p);
 		pst_share_free(&p);
 	}
 }
@@ -275,7 +450,6 @@ static void test_plan(void **state)
 static void test_stores(void **state)
 {
 	struct pst_group_how how = { .window = 65536, .windows = 2, .hosts = 1 };
-	unsigned char need[64];
 	struct drawn d = { .model = { .shard_count = 2, .count = 2 } };
 	struct pst_share p;
 	struct pst_chunk c;
@@ -288,10 +462,10 @@ static void test_stores(void **state)
 	}
 	d.model.shards = d.shards;
 	d.model.entries = d.entries;
-	memset(need, 0xff, sizeof(need));
 	assert_int_equal(pst_share_make(&p, &d.model, &how, 3), 0);
 	assert_int_equal(p.store_count, 2);
-	pst_share_deal(&p, need);
+	memset(p.need, 0xff, pst_share_need_bytes(&p));
+	pst_share_deal(&p);
 	assert_int_equal(p.round_count, 8);
 	for (unsigned t = 0; t < 8; t++) {
 		unsigned of_second = 0;
@@ -308,9 +482,11 @@ static void test_stores(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_hosts), cmocka_unit_test(test_cap),
-		cmocka_unit_test(test_jitter), cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_stores), cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_hosts), cmocka_unit_test(test_halves),
+		cmocka_unit_test(test_middle), cmocka_unit_test(test_large),
+		cmocka_unit_test(test_cap), cmocka_unit_test(test_jitter),
+		cmocka_unit_test(test_plan), cmocka_unit_test(test_stores),
+		cmocka_unit_test(test_parts),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
