@@ -3,7 +3,8 @@
  * Batches: each is a queue of the core and a place for every operation that may be
  * out at once. An operation counts until its event was handed to the caller, once;
  * what the core refused comes as an event too, unless nothing was taken at all.
- * One thread may submit while another waits and a third cancels.
+ * One thread may submit while another waits and a third cancels. Once a batch is
+ * destroyed nothing of it moves any more, whoever still waited for its events.
  * Lock order: list_lock alone; submit_lock and harvest_lock never together.
  */
 #include <errno.h>
@@ -36,6 +37,7 @@ struct batch {
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t left = PTHREAD_COND_INITIALIZER; /* one that is being destroyed */
 static struct batch *batches;
 
 static void free_batch(struct batch *b)
@@ -63,15 +65,13 @@ static struct batch *enter(void *id)
 	return b;
 }
 
+/* The first reference is the list's, and then that of who destroys it. */
 static void leave(struct batch *b)
 {
-	bool last;
-
 	pthread_mutex_lock(&list_lock);
-	last = --b->refs == 0;
+	if (--b->refs == 1)
+		pthread_cond_broadcast(&left);
 	pthread_mutex_unlock(&list_lock);
-	if (last)
-		free_batch(b);
 }
 
 static struct cuf_error leave_with(struct batch *b, enum shim_counted what, int code)
@@ -137,6 +137,27 @@ struct cuf_error cuFileBatchIOSetUp(void **id, unsigned nr)
 	return shim_err(code);
 }
 
+static void cancel(struct batch *b)
+{
+	pthread_mutex_lock(&b->submit_lock);
+	for (unsigned i = 0; i < b->nr; i++)
+		/* One that ended meanwhile is none any more, which is no error. */
+		if (atomic_load(&b->ops[i].state) == OUT)
+			penstock_cancel(b->q, atomic_load(&b->ops[i].id));
+	pthread_mutex_unlock(&b->submit_lock);
+}
+
+/* What the list has no more, by the one who took it out. */
+static void end_batch(struct batch *b)
+{
+	cancel(b); /* so that who waits for events of it gets them now */
+	pthread_mutex_lock(&list_lock);
+	while (b->refs > 1)
+		pthread_cond_wait(&left, &list_lock);
+	pthread_mutex_unlock(&list_lock);
+	free_batch(b);
+}
+
 void cuFileBatchIODestroy(void *id)
 {
 	struct batch **at, *b;
@@ -150,7 +171,7 @@ void cuFileBatchIODestroy(void *id)
 	pthread_mutex_unlock(&list_lock);
 	shim_count(SHIM_BATCH_DESTROY, b != NULL);
 	if (b)
-		leave(b);
+		end_batch(b);
 	else
 		shim_log(SHIM_ERROR, "destroying %p, which is no batch of ours", id);
 }
@@ -397,17 +418,13 @@ struct cuf_error cuFileBatchIOCancel(void *id)
 
 	if (!b)
 		return shim_err(CUF_INVALID_VALUE);
-	pthread_mutex_lock(&b->submit_lock);
-	for (unsigned i = 0; i < b->nr; i++)
-		/* One that ended meanwhile is none any more, which is no error. */
-		if (atomic_load(&b->ops[i].state) == OUT)
-			penstock_cancel(b->q, atomic_load(&b->ops[i].id));
-	pthread_mutex_unlock(&b->submit_lock);
+	cancel(b);
 	return leave_with(b, SHIM_BATCH_CANCEL, 0);
 }
 
 void shim_batch_forked(void)
 {
 	pthread_mutex_init(&list_lock, NULL);
+	pthread_cond_init(&left, NULL);
 	batches = NULL; /* the parent's */
 }

@@ -243,6 +243,45 @@ static void cancelled(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
+/* Destroyed while a thread waits for all of its events: the thread comes back, and from
+ * then on the memory is the caller's again. */
+static void *wait_for_all(void *arg)
+{
+	struct cuf_io_event events[16];
+	unsigned nr = 16;
+
+	(void)cuFileBatchIOGetStatus(arg, 16, &nr, events, NULL);
+	return NULL;
+}
+
+static void destroyed_under_a_waiter(void **state)
+{
+	enum { TURNS = 20, OPS = 16, SIZE = 256 << 10 };
+	unsigned char *got = malloc(LEN);
+	struct cuf_io_params params[OPS];
+
+	(void)state;
+	reads(params, OPS, SIZE - 1);
+	for (useconds_t turn = 0; turn < TURNS; turn++) {
+		pthread_t waiter;
+		void *batch;
+
+		assert_ok(cuFileBatchIOSetUp(&batch, OPS));
+		assert_ok(cuFileBatchIOSubmit(batch, OPS, params, 0));
+		assert_int_equal(pthread_create(&waiter, NULL, wait_for_all, batch), 0);
+		usleep(turn * 50); /* it may be there by then, or have missed it */
+		cuFileBatchIODestroy(batch);
+		assert_cu(cu.cuMemsetD8Async((uintptr_t)dev, 0xaa, LEN, NULL));
+		assert_cu(cu.cuStreamSynchronize(NULL));
+		pthread_join(waiter, NULL);
+		cu_get(got, dev, LEN);
+		for (size_t i = 0; i < LEN; i++)
+			if (got[i] != 0xaa)
+				fail_msg("turn %u: byte %zu was moved afterwards", turn, i);
+	}
+	free(got);
+}
+
 static void wrong_arguments(void **state)
 {
 	struct cuf_io_params params[2], bad;
@@ -403,7 +442,9 @@ int main(void)
 		cmocka_unit_test(all_of_them), cmocka_unit_test(writes_and_reads),
 		cmocka_unit_test(full),	       cmocka_unit_test(in_and_out),
 		cmocka_unit_test(time_limits),
-		cmocka_unit_test(cancelled),   cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(cancelled),
+		cmocka_unit_test(destroyed_under_a_waiter),
+		cmocka_unit_test(wrong_arguments),
 		cmocka_unit_test(partly),      cmocka_unit_test(from_threads),
 	};
 
