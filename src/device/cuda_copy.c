@@ -228,7 +228,8 @@ static enum pst_cu_result take_event(struct pst_copier *cp, struct pst_cu_event 
 	return PST_CU_OK;
 }
 
-/* Before more is put on a stream: the last ticket gets an event of its own. */
+/* Before more is put on a stream: the last ticket gets an event of its own. Where it cannot
+ * have one it is waited for, with those before it. */
 static enum pst_cu_result mark_last(struct pst_copier *cp)
 {
 	struct pst_cu_event *event;
@@ -239,18 +240,17 @@ static enum pst_cu_result mark_last(struct pst_copier *cp)
 	rc = take_event(cp, &event);
 	if (rc == PST_CU_OK) {
 		rc = cp->cuda->api->cuEventRecord(event, cp->last);
-		if (rc != PST_CU_OK)
-			cp->idle[cp->idle_count++] = event;
+		if (rc == PST_CU_OK) {
+			cp->events[cp->marked % TICKETS] = event;
+			cp->last = NULL;
+			return PST_CU_OK;
+		}
+		cp->idle[cp->idle_count++] = event;
 	}
-	while (rc != PST_CU_OK && cp->last) { /* it is waited for instead */
+	do
 		rc = await(cp);
-		if (rc != PST_CU_OK)
-			return rc;
-	}
-	if (cp->last)
-		cp->events[cp->marked % TICKETS] = event;
-	cp->last = NULL;
-	return PST_CU_OK;
+	while (rc == PST_CU_OK && cp->last);
+	return rc;
 }
 
 /* The next ticket, for what its streams were given since the one before. A ticket of one

@@ -378,6 +378,46 @@ static void failures_of_copies(void **state)
 		   ops->copy_peer(dev, dev, &one, &err));
 }
 
+/* The last ticket cannot have an event: it is waited for, behind those before it, and not
+ * only the first of them. */
+static void the_last_ticket_is_waited_for(void **state)
+{
+	static const char *const fails[] = {"cuEventRecord:1:999", "cuEventCreate:1:2"};
+	void (*delay)(unsigned, unsigned long);
+	uint64_t first, last;
+
+	(void)state;
+	standin_only();
+	*(void **)&delay = symbol("pst_standin_delay");
+	memset(host, 0x5a, BIG);
+	assert_int_equal(in(mem, host, BIG), 0);
+	finish();
+	for (unsigned i = 0; i < 2; i++) {
+		struct pst_cu_stream *s = hold(TO_HOST);
+
+		for (unsigned k = 0; i && k < 8; k++) { /* no event is left */
+			assert_int_equal(out(host, mem, BIG), 0);
+			mark();
+		}
+		assert_int_equal(out(host, mem, BIG), 0);
+		first = mark();
+		memset(host + MIB, 0x11, BIG);
+		assert_int_equal(out(host + MIB, mem, BIG), 0);
+		last = mark();
+		assert_int_equal(ops->reached(cp, first), 0);
+		delay(20000, 3); /* and so the second is later than the first */
+		let_go(s);
+		standin_fail(fails[i]);
+		assert_int_equal(out(host + 2 * MIB, mem, BIG), 0);
+		standin_fail(NULL);
+		assert_int_equal(ops->reached(cp, last), 1);
+		assert_memory_equal(host + MIB, host, BIG);
+		delay(0, 1);
+		finish();
+		__atomic_store_n(&words[63], 0, __ATOMIC_RELEASE);
+	}
+}
+
 /* The slot of a copy that is reported as failed is used again at once. */
 static void nothing_moves_after_a_failure(void **state)
 {
@@ -502,6 +542,7 @@ int main(void)
 		CASE(many_tickets),
 		CASE(no_copy_behind_a_waiting_stream),
 		CASE(failures_of_copies),
+		CASE(the_last_ticket_is_waited_for),
 		CASE(nothing_moves_after_a_failure),
 		CASE(the_current_context_is_kept),
 	};
