@@ -133,11 +133,17 @@ static void finish_span(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
+static int too_long(unsigned seg, struct pst_err *err)
+{
+	return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
+			      "segment %u: with those before it more than 2^63 bytes", seg);
+}
+
 static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	struct pst_span *span = NULL;
 	bool ascending = true;
-	uint64_t highest = 0;
+	uint64_t highest = 0, sum = 0;
 
 	req->span_count = 0;
 	for (unsigned i = 0; i < req->seg_count; i++) {
@@ -154,6 +160,9 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 		}
 		extent(seg, &len);
 		end = seg->off + len;
+		/* The result counts each destination, and is not to turn negative. */
+		if (add_over(sum, seg->rows * seg->row_len, &sum) || sum > INT64_MAX)
+			return too_long(i, err);
 		ascending &= seg->off >= highest;
 		highest = max_u64(highest, end);
 		if (span && joins(req, span, seg)) {
@@ -271,7 +280,7 @@ static int split_edges(struct pst_request *req, unsigned spans_max, struct pst_e
 }
 
 /* Bodies first, then edges, in the numbering by which chunks are claimed. */
-static void number(struct pst_request *req)
+static int number(struct pst_request *req, struct pst_err *err)
 {
 	uint64_t at = 0;
 	unsigned bodies = 0;
@@ -288,11 +297,13 @@ static void number(struct pst_request *req)
 		if (i == bodies)
 			req->body = at;
 		req->spans[i].start = at;
-		at += numbered(req, &req->spans[i]);
+		if (add_over(at, numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
+			return too_long(req->spans[i].seg_first, err); /* with its gaps */
 	}
 	req->total = at;
 	if (bodies == req->span_count)
 		req->body = at;
+	return 0;
 }
 
 int pst_cut(struct pst_request *req, unsigned spans_max, struct pst_err *err)
@@ -311,8 +322,7 @@ int pst_cut(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 		if (ret)
 			return ret;
 	}
-	number(req);
-	return 0;
+	return number(req, err);
 }
 
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos)

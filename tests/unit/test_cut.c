@@ -472,6 +472,24 @@ static void overflow_is_refused(void **state)
 	assert_int_equal(req.total, 10);
 }
 
+/* Together no more than a result can say, however often the same bytes are asked for. */
+static void long_together_is_refused(void **state)
+{
+	const uint64_t half = 1ull << 62;
+
+	(void)state;
+	add(0, half, arena);
+	add(0, half - 1, arena);
+	cut();
+	assert_int_equal(req.total, half);
+	add(0, 1, arena);
+	expect_refusal(-EOVERFLOW, "segment 2");
+	setup(state); /* the gaps between rows are read too */
+	for (unsigned i = 0; i < 3; i++)
+		add_rows((i % 2) * half, 1, half / 4096, 4096, arena, 1);
+	expect_refusal(-EOVERFLOW, "segment 2");
+}
+
 static void nonsense_is_refused(void **state)
 {
 	(void)state;
@@ -544,6 +562,7 @@ int main(void)
 		cmocka_unit_test_setup(room_is_behind_the_last_row, setup),
 		cmocka_unit_test_setup(named_paths_get_no_edges, setup),
 		cmocka_unit_test_setup(overflow_is_refused, setup),
+		cmocka_unit_test_setup(long_together_is_refused, setup),
 		cmocka_unit_test_setup(nonsense_is_refused, setup),
 		cmocka_unit_test_setup(too_many_spans_are_refused, setup),
 		cmocka_unit_test_setup(finding_a_span, setup),
