@@ -37,7 +37,7 @@ struct batch {
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t left = PTHREAD_COND_INITIALIZER; /* one that is being destroyed */
+static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER; /* one that is being destroyed */
 static struct batch *batches;
 
 static void free_batch(struct batch *b)
@@ -70,7 +70,7 @@ static void leave(struct batch *b)
 {
 	pthread_mutex_lock(&list_lock);
 	if (--b->refs == 1)
-		pthread_cond_broadcast(&left);
+		pthread_cond_broadcast(&let_go);
 	pthread_mutex_unlock(&list_lock);
 }
 
@@ -153,7 +153,7 @@ static void end_batch(struct batch *b)
 	cancel(b); /* so that who waits for events of it gets them now */
 	pthread_mutex_lock(&list_lock);
 	while (b->refs > 1)
-		pthread_cond_wait(&left, &list_lock);
+		pthread_cond_wait(&let_go, &list_lock);
 	pthread_mutex_unlock(&list_lock);
 	free_batch(b);
 }
@@ -425,6 +425,6 @@ struct cuf_error cuFileBatchIOCancel(void *id)
 void shim_batch_forked(void)
 {
 	pthread_mutex_init(&list_lock, NULL);
-	pthread_cond_init(&left, NULL);
+	pthread_cond_init(&let_go, NULL);
 	batches = NULL; /* the parent's */
 }
