@@ -110,7 +110,9 @@ static int copy_part(void *arg, const struct pst_part *part)
 		ret = part->dev->ops->copy_out(copyq->copier, &rect);
 	}
 	if (ret)
-		return pst_fail_errno(&c->chunk->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+		return pst_fail_errno(&c->chunk->err, ret,
+				      part->dev->facts.is_host ? pst_why_of_errno(ret)
+							       : PENSTOCK_WHY_DEVICE_ERROR,
 				      "%s: copying %llu bytes: %m", part->dev->name,
 				      (unsigned long long)(part->row_len * part->rows));
 	c->bytes += part->row_len * part->rows;

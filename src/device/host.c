@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device host: ordinary memory of this process. Its copies are memcpy, done when
- * they are queued. Ends the list of devices, so "auto" always finds one.
+ * they are queued. Ends the list of devices, so "auto" always finds one: what no other
+ * device knows is taken for host memory, a freed pointer of a GPU, too. So memory is
+ * looked at before it is copied, and what is not there is an error and no signal.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +17,11 @@
 #include "device/devices.h"
 
 #define HUGE_PAGE (2u << 20)
+#define PAGE ((uintptr_t)4096) /* or a part of one */
+#ifndef MADV_POPULATE_READ /* older headers; an older kernel answers EINVAL */
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* In front of what alloc returns: how to give it back. */
 struct head {
@@ -95,6 +104,74 @@ static int host_classify(struct penstock_device *dev, const void *ptr, struct ps
 	return 1; /* asked last: what nobody else knows is ours */
 }
 
+/* ---- memory of callers ---- */
+
+/* Whether the kernel can read the byte, or write it: what stands there is about to be
+ * replaced. */
+static bool byte_is_there(char *byte, bool write_it)
+{
+	char c = 0;
+	ssize_t n;
+	int fds[2], code = 0;
+
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK))
+		return true; /* cannot be found out */
+	n = write(fds[1], write_it ? &c : byte, 1);
+	if (n == 1 && write_it)
+		n = read(fds[0], byte, 1);
+	code = n == 1 ? 0 : errno;
+	close(fds[0]);
+	close(fds[1]);
+	return code != EFAULT;
+}
+
+/* The pages of [mem, mem + len), brought in where they are not yet. That tells holes;
+ * where the kernel has no say (before 5.14, a mapping of a card, a wrong permission) the
+ * ends are tried. */
+static int look_at(char *mem, uint64_t len, bool write_it)
+{
+	uintptr_t start = (uintptr_t)mem & ~(PAGE - 1), end;
+
+	if (!len)
+		return 0;
+	if (__builtin_add_overflow((uintptr_t)mem, len, &end))
+		return -EFAULT;
+	if (!madvise((void *)start, end - start,
+		     write_it ? MADV_POPULATE_WRITE : MADV_POPULATE_READ))
+		return 0;
+	if (errno == ENOMEM || errno == EFAULT)
+		return -EFAULT;
+	return byte_is_there(mem, write_it) && byte_is_there(mem + len - 1, write_it) ? 0 : -EFAULT;
+}
+
+/* Rows with less than a page between them leave no page out. */
+static int look_at_rows(char *mem, const struct pst_rect *rect, uint64_t pitch, bool write_it)
+{
+	int ret = 0;
+
+	if (!rect->rows)
+		return 0;
+	if (pitch - rect->row_len < PAGE)
+		return look_at(mem, pitch * (rect->rows - 1) + rect->row_len, write_it);
+	for (uint64_t i = 0; i < rect->rows && !ret; i++)
+		ret = look_at(mem + i * pitch, rect->row_len, write_it);
+	return ret;
+}
+
+static int copy_in(struct pst_copier *copier, const struct pst_rect *rect)
+{
+	int ret = look_at_rows(rect->dst, rect, rect->dst_pitch, true);
+
+	return ret ? ret : pst_cpu_copy(copier, rect);
+}
+
+static int copy_out(struct pst_copier *copier, const struct pst_rect *rect)
+{
+	int ret = look_at_rows((char *)(uintptr_t)rect->src, rect, rect->src_pitch, false);
+
+	return ret ? ret : pst_cpu_copy(copier, rect);
+}
+
 const struct pst_device_ops pst_device_host = {
 	.name = "host",
 	.match = match,
@@ -106,8 +183,8 @@ const struct pst_device_ops pst_device_host = {
 	.classify = host_classify,
 	.copier_open = pst_cpu_copier_open,
 	.copier_close = pst_cpu_copier_close,
-	.copy_in = pst_cpu_copy,
-	.copy_out = pst_cpu_copy,
+	.copy_in = copy_in,
+	.copy_out = copy_out,
 	.mark = pst_cpu_mark,
 	.reached = pst_cpu_reached,
 	.wait = pst_cpu_wait,

@@ -152,6 +152,55 @@ static void wrong_arguments(void **state)
 	close_file(fh, fd);
 }
 
+/* Addresses where nothing is, or nothing that may be read or written, and memory of the
+ * device that was freed: an error of the file system's kind, and no signal. */
+static void not_memory(void **state)
+{
+	enum { ROOM = 1 << 20 };
+	static const size_t lens[] = {1, 4096, 5001, 300000};
+	static const int kinds[] = {O_RDWR, O_RDWR | O_DIRECT};
+	char *readonly = mmap(NULL, ROOM, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *none = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *half = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *freed = cu_alloc(ROOM);
+	char *const nowhere[] = {(char *)0x1000, (char *)0x10001, none, half + ROOM / 2 - 1000,
+				 freed, readonly};
+
+	(void)state;
+	assert_int_equal(munmap(half + ROOM / 2, ROOM / 2), 0);
+	cu_free(freed);
+	for (unsigned turn = 0; turn < 4; turn++) {
+		int fd;
+		void *fh = open_file(kinds[turn % 2], &fd);
+
+		for (unsigned i = 0; fh && i < 6 * 4; i++) {
+			char *at = nowhere[i / 4];
+			size_t len = lens[i % 4];
+			off_t off = i % 2 ? 0 : 777;
+
+			if (turn & 2)
+				posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+			if (len == 1 && at == nowhere[3])
+				continue; /* that one is there */
+			errno = 0;
+			assert_int_equal(cuFileRead(fh, at, len, off, 0), -1);
+			assert_int_equal(errno, EFAULT);
+			if (at == readonly)
+				continue;
+			errno = 0;
+			assert_int_equal(cuFileWrite(fh, at, len, off, 0), -1);
+			assert_int_equal(errno, EFAULT);
+		}
+		if (fh)
+			close_file(fh, fd);
+		else
+			unlink(st_path);
+	}
+	munmap(readonly, ROOM);
+	munmap(none, ROOM);
+	munmap(half, ROOM / 2);
+}
+
 static void vectors(void **state)
 {
 	static const size_t lens[] = {1, 4096, 0, 70001, 13, 1 << 20};
@@ -317,9 +366,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_and_offsets), cmocka_unit_test(writes),
 		cmocka_unit_test(appending),	     cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(vectors),	     cmocka_unit_test(memory_file),
-		cmocka_unit_test(threads),	     cmocka_unit_test(without_context),
-		cmocka_unit_test(context_gone),
+		cmocka_unit_test(not_memory),	     cmocka_unit_test(vectors),
+		cmocka_unit_test(memory_file),	     cmocka_unit_test(threads),
+		cmocka_unit_test(without_context),   cmocka_unit_test(context_gone),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);
