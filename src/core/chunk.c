@@ -130,14 +130,6 @@ bool pst_chunk_cancel(struct pst_chunk *chunk)
 	return true;
 }
 
-bool pst_chunk_drop(struct pst_chunk *chunk)
-{
-	if (!pst_req_cancelled(chunk->req))
-		return false;
-	pst_chunk_done(chunk, cancelled(chunk));
-	return true;
-}
-
 static void put_slot(struct pst_chunk *chunk)
 {
 	if (chunk->slot)
@@ -225,38 +217,62 @@ static bool retry(struct pst_chunk *chunk)
 	return true;
 }
 
-/* The next piece of a chunk that goes on in pieces. False: it is given up. */
-static bool go_on(struct pst_chunk *chunk)
+/* It fails for good, with what is behind it. */
+static void fail(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
-	uint64_t len;
-	uint32_t pad;
-	int path;
+	struct pst_lane *lane = chunk->lane;
+	uint64_t len = chunk->len + chunk->rest;
 
-	chunk->off += chunk->len;
+	chunk->moved = 0;
+	pst_req_count(req, chunk);
+	pst_req_fail(req, lane, &chunk->err);
+	pst_chunk_put(chunk);
+	pst_req_ended(req, lane, len);
+}
+
+/* A piece of it is done: from here on the chunk is what is behind that. */
+static void go_on(struct pst_chunk *chunk)
+{
+	struct pst_request *req = chunk->req;
+	struct pst_lane *lane = chunk->lane;
+	uint64_t done = chunk->len, len;
+	uint32_t pad;
+	int path = -1;
+
+	chunk->off += done;
 	chunk->len = chunk->rest;
 	chunk->rest = 0;
-	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
-	if (!atomic_load_explicit(&req->failed, memory_order_relaxed)) {
+	chunk->cpu_copied = chunk->dram_laid = 0;
+	if (!atomic_load_explicit(&req->failed, memory_order_relaxed))
 		path = pst_claim_again(chunk, false, &len, &pad);
-		if (path >= 0) {
-			again(chunk, path, len, pad);
-			return true;
-		}
+	if (path >= 0) {
+		again(chunk, path, len, pad);
+	} else {
 		pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
 			 "no path of the class takes the %llu bytes at %llu",
 			 (unsigned long long)chunk->len, (unsigned long long)chunk->off);
-		pst_req_fail(req, chunk->lane, &chunk->err);
+		fail(chunk);
 	}
-	pst_req_count(req, chunk); /* so far it came */
-	return false;
+	pst_req_ended(req, lane, done); /* last: until then the request is there */
+}
+
+/* One that goes on by another path has begun in time. */
+bool pst_chunk_drop(struct pst_chunk *chunk)
+{
+	bool begun = chunk->tries && !pst_req_cancelled(chunk->req);
+
+	if (begun || !pst_req_over(chunk->req, &chunk->err))
+		return false;
+	fail(chunk);
+	return true;
 }
 
 void pst_chunk_done(struct pst_chunk *chunk, int result)
 {
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
-	uint64_t off = chunk->off, len = chunk->len;
+	uint64_t len = chunk->len;
 
 	if (chunk->on_done) {
 		chunk->on_done(chunk, result);
@@ -273,17 +289,13 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 			cancelled(chunk);
 		if (!chunk->err.code)
 			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
-		chunk->moved = 0;
-		pst_req_count(req, chunk);
-		pst_req_fail(req, lane, &chunk->err);
-		len += chunk->rest;
-	} else {
-		pst_req_count(req, chunk);
-		if (chunk->rest && go_on(chunk)) {
-			pst_req_ended(req, lane, len);
-			return;
-		}
-		len += chunk->off == off ? 0 : chunk->len; /* what was given up */
+		fail(chunk);
+		return;
+	}
+	pst_req_count(req, chunk);
+	if (chunk->rest) {
+		go_on(chunk);
+		return;
 	}
 	pst_chunk_put(chunk);
 	pst_req_ended(req, lane, len);

@@ -309,17 +309,10 @@ bool pst_claim_over(struct pst_request *req, struct pst_lane *lane)
 {
 	struct pst_err err;
 
-	if (pst_req_cancelled(req)) {
-		pst_fail(&err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
-		pst_req_give_up(req, lane, &err);
-		return true;
-	}
-	if (req->deadline_ns && pst_now_ns() > req->deadline_ns) {
-		pst_fail(&err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
-		pst_req_give_up(req, lane, &err);
-		return true;
-	}
-	return false;
+	if (!pst_req_over(req, &err))
+		return false;
+	pst_req_give_up(req, lane, &err);
+	return true;
 }
 
 int pst_claim_check(const struct pst_request *given, const struct pst_span *span,

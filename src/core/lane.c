@@ -297,13 +297,14 @@ static int end_over(struct pst_lane *lane)
 
 		while (*at) {
 			struct pst_request *req = (*at)->req;
+			bool syncs = req->phase == PST_PHASE_SYNC; /* all of it has begun */
 
-			if (req->phase != PST_PHASE_SYNC && pst_claim_over(req, lane)) {
+			if (!syncs && pst_claim_over(req, lane)) {
 				unlist(lane, p, at);
 				ended++;
 				continue;
 			}
-			if (req->deadline_ns && (!first || req->deadline_ns < first))
+			if (!syncs && req->deadline_ns && (!first || req->deadline_ns < first))
 				first = req->deadline_ns;
 			at = &(*at)->next;
 		}

@@ -33,7 +33,7 @@ int pst_lane_reap_copies(struct pst_lane *lane, enum pst_reap how);
 void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk);
 /* Of a cancelled request: asks its storage to end the chunk's io, where that has it. */
 bool pst_chunk_cancel(struct pst_chunk *chunk);
-/* Of a cancelled request: ends a chunk that has not begun. False: it is none. */
+/* Of a request that is over: ends a chunk that has not begun. False: it is to begin. */
 bool pst_chunk_drop(struct pst_chunk *chunk);
 
 /* Drops what it keeps of a storage, and its copy queue on a device (either may be

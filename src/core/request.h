@@ -183,7 +183,8 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 /* The lowest storage offset among the request's bytes from `pos` on, which is below total. */
 uint64_t pst_claim_rest(const struct pst_request *req, uint64_t pos);
 
-/* finish.c */
+/* finish.c: whether nobody waits for the rest any more, and why: cancelled or too late. */
+bool pst_req_over(struct pst_request *req, struct pst_err *err);
 /* By whom has bytes of this phase in hand. */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
 /* By a lane that has none. */
