@@ -306,18 +306,27 @@ struct args {
 	enum penstock_op op;
 };
 
-/* Waits for the stream, then moves at once: the order is the same. */
+/* Waits for the stream, then moves at once: the order is the same, and what a flag fixes
+ * is what it was at the call. */
 static struct cuf_error after_stream(const struct args *a)
 {
+	unsigned flags = flags_of(a->stream);
+	size_t len = *a->len;
+	off_t file_off = *a->file_off, base_off = *a->base_off;
 	int rc = shim_cuda_wait(a->stream);
 	ssize_t ret;
 
 	if (rc)
 		return (struct cuf_error){CUF_CUDA_DRIVER_ERROR, rc};
+	if (!(flags & CUF_STREAM_FIXED_FILE_SIZE))
+		len = *(volatile const size_t *)a->len;
+	if (!(flags & CUF_STREAM_FIXED_FILE_OFFSET))
+		file_off = *(volatile const off_t *)a->file_off;
+	if (!(flags & CUF_STREAM_FIXED_BUF_OFFSET))
+		base_off = *(volatile const off_t *)a->base_off;
 	errno = 0;
-	ret = a->op == PENSTOCK_READ
-		      ? cuFileRead(a->fh, a->base, *a->len, *a->file_off, *a->base_off)
-		      : cuFileWrite(a->fh, a->base, *a->len, *a->file_off, *a->base_off);
+	ret = a->op == PENSTOCK_READ ? cuFileRead(a->fh, a->base, len, file_off, base_off)
+				     : cuFileWrite(a->fh, a->base, len, file_off, base_off);
 	/* Codes that mean that nothing was tried are the call's own. */
 	if (ret <= -CUF_DRIVER_NOT_INITIALIZED)
 		return shim_err((int)-ret);
