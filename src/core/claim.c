@@ -40,7 +40,7 @@ static void find_place(const struct pst_request *req, uint64_t pos, struct place
 	}
 }
 
-uint64_t pst_claim_rest(const struct pst_request *req, uint64_t pos)
+uint64_t pst_claim_lowest(const struct pst_request *req, uint64_t pos)
 {
 	struct place place;
 	uint64_t lowest;

@@ -15,9 +15,6 @@
 #include "core/stats.h"
 #include "core/stream.h"
 
-/* Behind every request's end, and far from where a sum of positions overflows. */
-#define ALL_CLAIMED (UINT64_MAX / 2)
-
 static void add(_Atomic uint64_t *at, uint64_t value)
 {
 	if (value)
@@ -57,39 +54,48 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 		end_at(req, chunk->off + chunk->moved);
 }
 
-void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
+/* Claims what is left of the phase, so that nobody else does: how much, from *pos on. */
+static uint64_t take_rest(struct pst_request *req, uint64_t *pos)
 {
-	uint64_t limit, next;
+	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
+
+	*pos = atomic_load_explicit(&req->next, memory_order_acquire);
+	while (*pos < limit && !atomic_compare_exchange_weak_explicit(&req->next, pos, limit,
+								      memory_order_acq_rel,
+								      memory_order_acquire))
+		;
+	return *pos < limit ? limit - *pos : 0;
+}
+
+/* The first failure stands. No phase begins after it: nothing from `pos` on arrives. The
+ * caller has bytes in hand, so the request does not end meanwhile. */
+static void fail(struct pst_request *req, uint64_t pos, const struct pst_err *err)
+{
 	int none = 0;
 
 	if (atomic_compare_exchange_strong(&req->failed, &none, err->code))
 		req->err = *err;
-	/* Claim what is left for nobody. The lane that ends a phase moves limit only
-	 * when nothing is left, so the two cannot meet. */
-	limit = atomic_load_explicit(&req->limit, memory_order_acquire);
-	next = atomic_exchange_explicit(&req->next, ALL_CLAIMED, memory_order_acq_rel);
-	if (next < req->total) /* edges too, if it has not come to them */
-		end_at(req, pst_claim_rest(req, next));
-	if (next < limit)
-		pst_req_ended(req, lane, limit - next);
+	if (pos < req->total)
+		end_at(req, pst_claim_lowest(req, pos));
 }
 
-/* Without bytes in hand the phase could end meanwhile, and the next one begin with nobody
- * to claim it: so what is left of it is claimed first. */
+void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
+{
+	uint64_t pos, rest = take_rest(req, &pos);
+
+	fail(req, pos, err);
+	if (rest)
+		pst_req_ended(req, lane, rest);
+}
+
 void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
 {
-	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
-	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
+	uint64_t pos, rest = take_rest(req, &pos);
 
-	while (pos < limit && !atomic_compare_exchange_weak_explicit(&req->next, &pos, limit,
-								     memory_order_acq_rel,
-								     memory_order_acquire))
-		;
-	if (pos >= limit)
-		return; /* others have all of it in hand, and end it */
-	end_at(req, pst_claim_rest(req, pos));
-	pst_req_fail(req, lane, err);
-	pst_req_ended(req, lane, limit - pos);
+	if (!rest)
+		return; /* others have all of it in hand, and end it as they will */
+	fail(req, pos, err);
+	pst_req_ended(req, lane, rest);
 }
 
 bool pst_req_over(struct pst_request *req, struct pst_err *err)

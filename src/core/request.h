@@ -181,13 +181,14 @@ int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad);
 
 /* The lowest storage offset among the request's bytes from `pos` on, which is below total. */
-uint64_t pst_claim_rest(const struct pst_request *req, uint64_t pos);
+uint64_t pst_claim_lowest(const struct pst_request *req, uint64_t pos);
 
 /* finish.c: whether nobody waits for the rest any more, and why: cancelled or too late. */
 bool pst_req_over(struct pst_request *req, struct pst_err *err);
-/* By whom has bytes of this phase in hand. */
+/* It has failed, and what nobody has claimed is nobody's. Called by whom has bytes of this
+ * phase in hand. */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
-/* By a lane that has none. */
+/* The same, by who may have none: nothing happens where all of the phase is claimed. */
 void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t bytes);
