@@ -41,6 +41,19 @@ bool gdsio_plain(const struct gdsio_args *a)
 	return a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
 }
 
+/* Asked before it is opened: that would wait at a pipe. */
+static int judge_plain(struct gdsio_run *r, const struct place *p, const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) || S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
+		return 0; /* what is not there is open(2)'s to say */
+	return gdsio_say(r->error, "%s is %s", p->name,
+			 S_ISDIR(st.st_mode) ? "a directory: -D takes one, -f a file"
+					     : "neither a regular file nor a block device: name "
+					       "another");
+}
+
 static int open_plain(struct gdsio_run *r, struct place *p)
 {
 	const char *path = file_of(p->name);
@@ -49,12 +62,14 @@ static int open_plain(struct gdsio_run *r, struct place *p)
 
 	if (!path)
 		return gdsio_say(r->error, "-x 1 and -x 2 want a file, %s is none", p->name);
+	if (judge_plain(r, p, path))
+		return EXIT_FAILED;
 	p->fd = open(path, flags, 0666);
 	if (p->fd < 0 && errno == EINVAL && !r->a->cached)
 		return gdsio_say(r->error, "%s cannot be opened with O_DIRECT: -O 1 does without",
 				 p->name);
 	return p->fd < 0 ? gdsio_say(r->error, "%s: %s%s", p->name, strerror(errno),
-				     errno == ENOENT ? ": check the name" : "")
+				     advice_errno(errno))
 			 : 0;
 }
 
