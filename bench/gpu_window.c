@@ -4,8 +4,8 @@
  * pages brought in, registered, copied from, and all undone at the end. The first
  * window is short and each further one as long as all before it, up to `window`, so
  * that the copy engine starts early; towards the end they are short again, so that
- * little is left to be copied when the last is registered. The times of the steps say what bounds the path
- * and which windows are best; nothing of the library is used.
+ * little is left to be copied when the last is registered. The times of the steps say
+ * what bounds the path and which windows are best; nothing of the library is used.
  */
 #include <errno.h>
 #include <stdlib.h>
