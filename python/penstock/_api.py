@@ -5,6 +5,7 @@ shapes of the calls are those of the safetensors package where it has them."""
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import sys
 import threading
@@ -13,7 +14,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from ._cuda import settle
 from ._dtypes import BITS, CODES, torch_dtype
 from ._group import Group
-from ._lib import also_theirs, check, device_name, ffi, handle_name, lib, open_device, to_c
+from ._lib import (PenstockError, also_theirs, check, device_name, ffi, handle_name, lib,
+                   open_device, to_c)
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
                      ranges_of, strings, whole_piece, CLASSES, EFFORTS)
 from ._tensor import Memory, Place, Tensor, place_of
@@ -89,10 +91,11 @@ NEAR = 8  # places
 
 
 class Slice:
-    """A tensor that is read when it is indexed, and only the part that was asked for."""
+    """A tensor that is read when it is indexed, and only the part that was asked for; also
+    when the file that it is of has been closed meanwhile."""
 
-    def __init__(self, opened: "safe_open", info: Info) -> None:
-        self._opened, self._info = opened, info
+    def __init__(self, opened: "safe_open", model: Model, info: Info) -> None:
+        self._opened, self._model, self._info = opened, model, info
 
     def get_shape(self) -> List[int]:
         return list(self._info.shape)
@@ -101,12 +104,14 @@ class Slice:
         return self._info.dtype
 
     def __getitem__(self, index: Any) -> Any:
+        if self._opened.framework == "torch" and not _is_plain(index):
+            return self._as_torch(index)
         ranges, rest = ranges_of(self._info.shape, index)
         counts = [count for _, count in ranges]
         if counts == list(self._info.shape):
-            value = self._opened._read(self._info)
+            value = self._opened._read(self._model, self._info)
         else:
-            value = self._opened._box(self._info, ranges)
+            value = self._opened._box(self._model, self._info, ranges)
         if all(r == slice(None, None, 1) or r == slice(None) for r in rest):
             return value
         if self._opened.framework == "dlpack":
@@ -118,6 +123,42 @@ class Slice:
             raise also_theirs(ValueError)("ranges that run backwards are not read")
         return value[rest]
 
+    def _as_torch(self, index: Any) -> Any:
+        """What torch makes of any other index. Of a list of rows, among ranges, only those
+        rows are read."""
+        shape, items = self._info.shape, list(index) if isinstance(index, tuple) else [index]
+        lists = [at for at, item in enumerate(items) if _rows_of(item) is not None]
+        at = lists[0] if lists else 0
+        plain = [item for item in items[:at] + items[at + 1:]
+                 if item is Ellipsis or isinstance(item, slice) and item.step in (1, None)]
+        if len(lists) != 1 or len(plain) + 1 != len(items) or BITS[self._info.dtype] < 8:
+            return self._opened._read(self._model, self._info)[index]
+        rows, items[at] = _rows_of(items[at]), slice(None)
+        ranges, _ = ranges_of(shape, tuple(items))
+        dim = at if Ellipsis not in items[:at] else len(shape) - len(items) + at
+        if not all(-shape[dim] <= row < shape[dim] for row in rows):
+            raise also_theirs(IndexError)(f"a row of dimension {dim}, which has {shape[dim]}")
+        return self._opened._rows(self._model, self._info, ranges, dim,
+                                  [row % shape[dim] for row in rows])
+
+
+def _is_plain(index: Any) -> bool:
+    """Of numbers and ranges alone."""
+    items = index if isinstance(index, tuple) else (index,)
+    return all(item is Ellipsis or isinstance(item, slice) or
+               hasattr(item, "__index__") and not getattr(item, "shape", ()) and
+               not isinstance(item, bool) for item in items)
+
+
+def _rows_of(item: Any) -> Any:
+    """The numbers in a list of them, in whatever form; None where it is no such list."""
+    if getattr(item, "ndim", 0) == 1 and str(item.dtype).rpartition(".")[2] in (
+            "int64", "int32", "int16", "int8"):
+        item = item.tolist()
+    if isinstance(item, (list, range)) and all(type(row) is int for row in item):
+        return list(item)
+    return None
+
 
 class safe_open:  # pylint: disable=invalid-name
     """A file opened lazily, in the shape of safetensors.safe_open. Tensors asked for in
@@ -126,14 +167,15 @@ class safe_open:  # pylint: disable=invalid-name
 
     def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
                  *, backend: Optional[str] = None, **how: Any) -> None:
-        del backend
+        if backend not in (None, "mmap", "pread"):  # what that package has, to no effect here
+            raise also_theirs(ValueError)(f"there is no backend {backend!r}")
         if "group" in how:
             raise TypeError("a file opened lazily is no load by a group: load_file is")
         self.framework = framework_of(framework)
         self.device, self._how = device, how
         if not device_name(device).startswith("cuda"):
             open_device(device)  # a GPU gets its context when it gets bytes
-        self._model = Model(filename)
+        self._opened: Optional[Model] = Model(filename)
         self._cache: Dict[int, Any] = {}
         self._next, self._asked_by = -1, 0
         self._lock = threading.Lock()
@@ -152,7 +194,13 @@ class safe_open:  # pylint: disable=invalid-name
             self._thread.shutdown(wait=True)
             self._thread = None
         self._cache, self._ahead = {}, None
-        self._model.close()
+        self._opened = None  # slices of it may have it still
+
+    @property
+    def _model(self) -> Model:
+        if self._opened is None:
+            raise also_theirs(ValueError)("the file is closed")
+        return self._opened
 
     def keys(self) -> List[str]:
         return [info.name for info in sorted(self._model.infos, key=lambda i: i.name)]
@@ -164,31 +212,34 @@ class safe_open:  # pylint: disable=invalid-name
         return self._model.metadata() or None
 
     def get_slice(self, name: str) -> Slice:
-        return Slice(self, self._model.info(name))
+        return Slice(self, self._model, self._model.info(name))
 
     def get_tensors(self) -> Dict[str, Any]:
         return self._model.load(self.device, self.framework, **self._how)[0]
 
     def get_tensor(self, name: str) -> Any:
-        return self._read(self._model.info(name))
+        return self._read(self._model, self._model.info(name))
 
     # ---- reading -----------------------------------------------------------------
 
-    def _read(self, info: Info) -> Any:
+    def _read(self, model: Model, info: Info) -> Any:
         with self._lock:
+            if self._opened is None:
+                return self._load(model, info.index, info.index + 1)[info.index]
             if info.index not in self._cache and self._ahead and info.index < self._ahead_end:
-                self._cache.update(self._ahead.result())
-                self._ahead = None
+                ahead, self._ahead = self._ahead, None
+                with contextlib.suppress(PenstockError):  # told to who asks for what failed
+                    self._cache.update(ahead.result())
             sequential = self._sequential(info.index)
             tensor = self._cache.pop(info.index, None)
             if tensor is None:
-                tensor = self._miss(info.index, sequential)
+                tensor = self._miss(model, info.index, sequential)
             if sequential and self._ahead is None and \
-                    self._next <= self._ahead_end < len(self._model.infos):
-                first, self._ahead_end = self._ahead_end, self._batch_end(self._ahead_end)
+                    self._next <= self._ahead_end < len(model.infos):
+                first, self._ahead_end = self._ahead_end, self._batch_end(model, self._ahead_end)
                 if self._thread is None:
                     self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
-                self._ahead = self._thread.submit(self._load, first, self._ahead_end)
+                self._ahead = self._thread.submit(self._load, model, first, self._ahead_end)
             return tensor
 
     def _sequential(self, index: int) -> bool:
@@ -199,39 +250,65 @@ class safe_open:  # pylint: disable=invalid-name
         self._asked_by = threading.get_ident()
         return found
 
-    def _miss(self, index: int, sequential: bool) -> Any:
+    def _miss(self, model: Model, index: int, sequential: bool) -> Any:
         if not sequential or index < self._next - 1:  # what others ask for stays
-            return self._load(index, index + 1)[index]
-        end = self._batch_end(index)
-        batch = self._load(index, end)
+            return self._load(model, index, index + 1)[index]
+        end = self._batch_end(model, index)
+        try:
+            batch = self._load(model, index, end)
+        except PenstockError:  # it may be another's fault
+            end = index + 1
+            batch = self._load(model, index, end)
         tensor = batch.pop(index)
         self._cache, self._ahead_end, self._ahead = batch, end, None
         return tensor
 
-    def _batch_end(self, first: int) -> int:
-        infos, size, end = self._model.infos, 0, first
+    @staticmethod
+    def _batch_end(model: Model, first: int) -> int:
+        infos, size, end = model.infos, 0, first
         while end < len(infos) and (end == first or size + infos[end].nbytes <= AHEAD_BYTES):
             size += infos[end].nbytes
             end += 1
         return end
 
-    def _load(self, first: int, end: int) -> Dict[int, Any]:
-        tensors = self._model.load(self.device, self.framework, first=first, count=end - first,
-                                   **self._how)[0]
-        return {i: tensors[self._model.infos[i].name] for i in range(first, end)}
+    def _load(self, model: Model, first: int, end: int) -> Dict[int, Any]:
+        tensors = model.load(self.device, self.framework, first=first, count=end - first,
+                             **self._how)[0]
+        return {i: tensors[model.infos[i].name] for i in range(first, end)}
 
-    def _box(self, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
+    def _box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
+        value = self._empty(info, [count for _, count in ranges])
+        pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
+        model.load_into(pieces, **self._how)
+        return convert(value, self.framework) if isinstance(value, Tensor) else value
+
+    def _rows(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]], dim: int,
+              rows: Sequence[int]) -> Any:
+        """Those of a dimension, each where it is wanted; as many at once as lie together."""
         shape = [count for _, count in ranges]
+        shape[dim] = len(rows)
+        value, pieces, at = self._empty(info, shape), [], 0
+        place, device = place_of(value), open_device(self.device)
+        while at < len(rows):
+            count = 1
+            while at + count < len(rows) and rows[at + count] == rows[at] + count:
+                count += 1
+            part = [*ranges[:dim], (rows[at], count), *ranges[dim + 1:]]
+            there = Place(place.ptr + at * place.strides[dim], [n for _, n in part],
+                          place.strides, place.dtype, place.device, value)
+            pieces += pieces_of(info, part, there, device)
+            at += count
+        model.load_into(pieces, **self._how)
+        return convert(value, self.framework) if isinstance(value, Tensor) else value
+
+    def _empty(self, info: Info, shape: Sequence[int]) -> Any:
         name = handle_name(open_device(self.device))
         if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
             import torch  # from its pool
             value: Any = torch.empty(shape, dtype=torch_dtype(torch, info.dtype), device=name)
             settle([name])
-        else:
-            value = allocate(info.dtype, shape, self.device)
-        pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
-        self._model.load_into(pieces, **self._how)
-        return convert(value, self.framework) if isinstance(value, Tensor) else value
+            return value
+        return allocate(info.dtype, shape, self.device)
 
 
 def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:

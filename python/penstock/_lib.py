@@ -43,7 +43,8 @@ class PenstockError(OSError):
 
     def __reduce__(self) -> Any:
         own = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
-        return _error_again, (own, self.args, self.filename, dict(self.__dict__))
+        args = (self.errno, self.strerror)
+        return _error_again, (own, args, self.filename, dict(self.__dict__))
 
 
 def _error_again(kind: Type["PenstockError"], args: Tuple[Any, ...], filename: Any,
@@ -113,6 +114,8 @@ def make_error(code: int, path: Optional[str] = None) -> PenstockError:
     if kind is not NotFoundError or tensor:
         kind = also_theirs(kind)
     error = kind(number, message, _text(place.file) or path)
+    if kind.__mro__[0].__module__ != __name__:
+        error.args = (message,)  # as theirs has it; programs look for words in args[0]
     error.reason, error.tensor = _text(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)
     return error

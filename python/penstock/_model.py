@@ -103,10 +103,11 @@ class Report:
 
     def __init__(self, r: Any) -> None:
         self.bytes, self.read, self.device_bytes = int(r.bytes), int(r.read), int(r.device_bytes)
-        self.seconds = (r.end_ns - r.start_ns) / 1e9
-        self.path, self.engine = ffi.string(r.path).decode(), ffi.string(r.engine).decode()
-        self.cpu_copies = r.cpu_copied / r.read if r.read else 0.0
-        self.dram_passes = r.dram_laid / r.read if r.read else 0.0
+        self.seconds: float = (r.end_ns - r.start_ns) / 1e9
+        self.path: str = ffi.string(r.path).decode()
+        self.engine: str = ffi.string(r.engine).decode()
+        self.cpu_copies: float = r.cpu_copied / r.read if r.read else 0.0
+        self.dram_passes: float = r.dram_laid / r.read if r.read else 0.0
         self.retries, self.requests = int(r.retries), int(r.requests)
 
     def __repr__(self) -> str:
@@ -264,6 +265,8 @@ class Model:
         code = lib.penstock_weights_load(self.handle, devices, 1, opts, report, out) \
             if group is None else \
             lib.penstock_group_load(group.handle, self.handle, devices, 1, opts, report, out)
+        if code < 0 and torch_memory is not None and torch_memory.error is not None:
+            raise torch_memory.error
         check(code, self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
         at = _addresses(loaded, indices)
@@ -380,12 +383,18 @@ class _TorchMemory:
 
     def __init__(self, opts: Any) -> None:
         self.tensor: Any = None
+        self.error: Optional[Exception] = None  # of torch's own, which programs look for
         self.start = 0
 
         @ffi.callback("void *(void *, struct penstock_device *, size_t, size_t)", error=ffi.NULL)
         def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
             import torch
-            self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
+            try:
+                self.tensor = torch.empty(length + align, dtype=torch.uint8,
+                                          device=handle_name(dev))
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                self.error = error
+                return ffi.NULL
             # It may have been somebody's whose work on it is still queued: torch's streams
             # know of each other's turn, the library's copies know nothing of it.
             settle([handle_name(dev)])
@@ -453,6 +462,8 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
     ranges: List[Tuple[int, int]] = []
     rest: List[Any] = []
     for d, (item, size) in enumerate(zip(items, shape)):
+        if isinstance(item, list) and not item:
+            item = slice(0, 0)  # what the safetensors package takes it for
         if isinstance(item, slice):
             start, stop, step = item.indices(size)
             taken = range(start, stop, step)

@@ -62,9 +62,10 @@ class Open(unittest.TestCase):
                 self.assertEqual(ours.get_slice(name).get_dtype(),
                                  theirs.get_slice(name).get_dtype())
             same(self, ours.get_tensors(), ARRAYS)
-            for index in (numpy.s_[2:4], numpy.s_[:, 1:3], numpy.s_[1:, :, 2], numpy.s_[...]):
-                self.assertEqual(ours.get_slice("box")[index].tobytes(),
-                                 theirs.get_slice("box")[index].tobytes())
+            for index in (numpy.s_[2:4], numpy.s_[:, 1:3], numpy.s_[1:, :, 2], numpy.s_[...],
+                          []):
+                got, want = ours.get_slice("box")[index], theirs.get_slice("box")[index]
+                self.assertEqual((got.shape, got.tobytes()), (want.shape, want.tobytes()))
 
     @SETTINGS
     @given(indices((6, 5, 4)))
@@ -108,9 +109,9 @@ class Open(unittest.TestCase):
         safetensors.numpy.save_file(many, file)
         loads, real = [], penstock.safe_open._load
 
-        def load(opened, first, end):
+        def load(opened, model, first, end):
             loads.append(end - first)
-            return real(opened, first, end)
+            return real(opened, model, first, end)
 
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 20 * 512), \
                 unittest.mock.patch.object(penstock.safe_open, "_load", load), \
@@ -121,6 +122,42 @@ class Open(unittest.TestCase):
                      for i, name in enumerate(f.offset_keys())}
             same(self, {name: a.result() for name, a in asked.items()}, many)
         self.assertLess(len(loads), 100)
+
+    def test_closed(self):
+        """What was taken of a file while it was open reads on, as in the reference."""
+        for module in (safetensors, penstock):
+            with module.safe_open(FILE, framework="np") as f:
+                box, wide = f.get_slice("box"), f.get_slice("wide")
+            self.assertTrue(numpy.array_equal(box[1:3], ARRAYS["box"][1:3]))
+            self.assertTrue(numpy.array_equal(wide[:], ARRAYS["wide"]))
+            self.assertTrue(numpy.array_equal(box[:], ARRAYS["box"]))
+            for ask in (f.keys, f.metadata, lambda: f.get_slice("box"),
+                        lambda: f.get_tensor("box")):
+                with self.assertRaisesRegex(safetensors.SafetensorError, "closed"):
+                    ask()
+
+    def test_ahead_fails(self):
+        """Who asks for a tensor does not pay for one behind it that cannot be read."""
+        many = {f"t{i}": fill("uint8", (4096,), i) for i in range(8)}
+        file = os.path.join(TMP, "torn.safetensors")
+        safetensors.numpy.save_file(many, file)
+        real = penstock.safe_open._load
+
+        def load(opened, model, first, end):
+            if any(first <= i < end for i in (3, 6)):
+                raise penstock.PenstockError(errno.EIO, "torn")
+            return real(opened, model, first, end)
+
+        with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 8192), \
+                unittest.mock.patch.object(penstock.safe_open, "_load", load), \
+                penstock.safe_open(file, framework="np") as f:
+            failed = []
+            for i, name in enumerate(f.offset_keys()):
+                try:
+                    self.assertTrue(numpy.array_equal(f.get_tensor(name), many[name]))
+                except penstock.PenstockError:
+                    failed.append(i)
+        self.assertEqual(failed, [3, 6])
 
     def test_wrong_index(self):
         with penstock.safe_open(FILE, framework="np") as f:
@@ -136,6 +173,8 @@ class Open(unittest.TestCase):
             f.get_tensor("box")
         with self.assertRaises(ValueError):
             penstock.safe_open(FILE, framework="tensorflow?")
+        with self.assertRaises(ValueError):
+            penstock.safe_open(FILE, framework="np", backend="tape")
 
 
 class Into(unittest.TestCase):
@@ -638,6 +677,8 @@ class Errors(unittest.TestCase):
             with self.assertRaises(safetensors.SafetensorError) as caught:
                 ask(ours, penstock)
             self.assertIsInstance(caught.exception, kind)
+            # Programs look for words in what theirs has there: its one sentence.
+            self.assertEqual(caught.exception.args, (str(caught.exception),))
             again = pickle.loads(pickle.dumps(caught.exception))
             self.assertEqual(str(again), str(caught.exception))
             self.assertIsInstance(again, kind)

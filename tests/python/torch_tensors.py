@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 import unittest
+from unittest import mock
 
 import safetensors
 import safetensors.torch as reference
@@ -59,6 +60,36 @@ class Torch(unittest.TestCase):
             self.assertTrue(torch.equal(f.get_slice("bf16")[2:5, 1:4],
                                         TENSORS["bf16"][2:5, 1:4]))
 
+    def test_indices(self):
+        """All that torch takes, and of a list of rows no more is read than those."""
+        file = os.path.join(TMP, "indices.safetensors")
+        reference.save_file({"a": torch.randn(70, 6, 5), "b": torch.randn(4)}, file)
+        read, real = [], penstock.Model.load_into
+
+        def load_into(model, *args, **how):
+            report = real(model, *args, **how)
+            read.append(report.read)
+            return report
+
+        rows = ([0, 1], [3, 4, 9, 3, -1], range(7), torch.tensor([1, 3]), [])
+        indices = [i for r in rows for i in (r, (r, ...), (slice(None), [0, 2], ...),
+                                             (..., [4, 0]), (slice(2, 9), slice(None), [1]))]
+        indices += [None, (None, slice(2)), torch.tensor([True] * 70), (0, [1, 2]),
+                    ([0, 1], [1, 2]), torch.tensor(2), (slice(None, None, 2), [0, 3]), ()]
+        with safetensors.safe_open(file, "pt") as theirs, \
+                penstock.safe_open(file, "pt") as ours, \
+                mock.patch.object(penstock.Model, "load_into", load_into):
+            for index in indices:
+                want, got = theirs.get_slice("a")[index], ours.get_slice("a")[index]
+                self.assertTrue(torch.equal(got, want) and got.shape == want.shape, index)
+            for index in ([70], (..., [5]), ([0],) * 4, 1.5, "x"):
+                for f in (theirs, ours):
+                    with self.assertRaises((IndexError, TypeError)):
+                        f.get_slice("a")[index]
+            del read[:]
+            ours.get_slice("a")[[2, 3, 60], 1:]
+        self.assertLess(read[0], 400)  # of 8400, and 300 are wanted
+
     def test_parameter(self):
         p = torch.nn.Parameter(torch.zeros(33, 34, dtype=torch.bfloat16))
         penstock.load_into(FILE, {"bf16": p.data[:, :17]})
@@ -102,6 +133,12 @@ class Torch(unittest.TestCase):
         got.pop("t2")
         want["t1"] = want["t1"] + 1
         self.same(got, {name: want[name] for name in got})
+
+    def test_no_memory(self):
+        """What torch says when it has no memory is what its programs look for."""
+        with mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("no more")), \
+                self.assertRaisesRegex(torch.OutOfMemoryError, "no more"):
+            penstock.load_file(FILE, device="cuda:0")
 
     def test_save_refusals(self):
         """As the reference refuses them, and views whose memory holds other numbers."""

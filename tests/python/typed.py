@@ -49,7 +49,8 @@ class Types(unittest.TestCase):
         self.assertEqual(status, 0, said)
         for wrong, words in (("penstock.Group(0, 1)", "Group"),
                              ("penstock.load_file()", "load_file"),
-                             ("penstock.load_into('m', {}).speed", "speed")):
+                             ("penstock.load_into('m', {}).speed", "speed"),
+                             ("x: str = penstock.load_into('m', {}).seconds", "float")):
             status, said = self.program("import penstock\n" + wrong + "\n")
             self.assertEqual(status, 1, wrong)
             self.assertIn(words, said)
