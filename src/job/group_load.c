@@ -57,7 +57,7 @@ static size_t need_len(const struct move *m, size_t at)
 	return left < PST_NEED_BYTES ? left : PST_NEED_BYTES;
 }
 
-static size_t write_facts(const struct move *m, unsigned char *to)
+static size_t write_facts(struct move *m, unsigned char *to)
 {
 	const struct penstock_weights *w = m->load->w;
 	struct facts facts = { .table = pst_share_table(&m->plan, w), .file_count = w->shard_count,
