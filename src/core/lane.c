@@ -344,9 +344,12 @@ static int start_new(struct pst_lane *lane)
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
+	bool keeps = false;
+
 	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->forget && lane->path_state[i])
-			pst_paths[i]->forget(lane, i, st, dev);
+			keeps |= pst_paths[i]->forget(lane, i, st, dev);
+	atomic_store(&lane->keeps, keeps);
 	pst_lane_take_copyqs(lane);
 	for (unsigned i = 0; dev && i < lane->copyq_count; i++) {
 		if (lane->copyqs[i]->dev != dev)

@@ -375,8 +375,8 @@ struct pst_path_ops {
 	bool (*idle)(struct pst_lane *lane, unsigned index);
 	void (*route_close)(struct pst_route *route, unsigned index); /* optional */
 	/* Optional: the storage, or the device (the other NULL), is about to close; lanes
-	 * forget what they keep of it. */
-	void (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+	 * forget what they keep of it. Do they keep something of another storage? */
+	bool (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
 		       const struct penstock_device *dev);
 };
 

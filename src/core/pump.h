@@ -79,7 +79,7 @@ struct pst_lane {
 	struct pst_spin spin;
 	uint64_t idle_since;		/* with copies under way; 0: not idle */
 	_Atomic unsigned forget_turn;	/* the last one that it took part in */
-	_Atomic bool keeps;		/* has kept something of a storage */
+	_Atomic bool keeps;		/* something of a storage that is open */
 	unsigned cancel_turn;		/* the last one that it has seen */
 	bool tidy;			/* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];

@@ -54,7 +54,6 @@ struct window {
 	struct penstock_storage *st; /* NULL: it closed */
 	bool again;		 /* may be used again, the file has not changed */
 	struct timespec ctime;	 /* of the file when it was registered */
-	unsigned users;		 /* chunks that copy from it */
 	struct window *next;
 };
 
@@ -318,10 +317,11 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	return false;
 }
 
-static void forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+static bool forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
 		   const struct penstock_device *dev)
 {
 	struct state *s = lane->path_state[index];
+	bool keeps = false;
 
 	if (dev)
 		close_due(s, dev);
@@ -333,11 +333,13 @@ static void forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 			drop(s, w);
 			continue;
 		}
-		if (!st || w->st != st)
-			continue;
-		w->st = NULL;
-		lane->tidy = true;
+		if (st && w->st == st) {
+			w->st = NULL;
+			lane->tidy = true;
+		}
+		keeps |= w->st != NULL;
 	}
+	return keeps;
 }
 
 static void lane_close(struct pst_lane *lane, unsigned index)
@@ -407,9 +409,6 @@ static struct window *find_again(const struct state *s, const struct pst_chunk *
 
 static void copied(struct pst_chunk *chunk, int result)
 {
-	struct window *w = chunk->priv;
-
-	w->users--;
 	chunk->lane->tidy = true;
 	pst_chunk_done(chunk, result);
 }
@@ -438,7 +437,6 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk,
 		return NULL;
 	s->free = w->next;
 	w->next = s->live;
-	w->users = 0;
 	w->st = st;
 	w->again = st->facts.immutable;
 	atomic_store_explicit(&st->kept, true, memory_order_relaxed);
@@ -470,8 +468,6 @@ static int start(struct pst_chunk *chunk)
 	w = take_window(chunk->lane->path_state[chunk->path], chunk, &stat);
 	if (!w)
 		return chunk->err.code;
-	w->users++;
-	chunk->priv = w;
 	chunk->engine = "mmap";
 	if (chunk->residency != PST_WARM) { /* the page cache was filled for it */
 		chunk->dram_laid += chunk->moved;

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/pump.h"
 #include "core/queue.h"
 
@@ -468,7 +469,7 @@ static void storage_closes(void **state)
 	assert_memory_equal(back, bytes, 100000);
 }
 
-static struct penstock_storage *kept;
+static struct penstock_storage *kept, *sleeping;
 static _Atomic bool closed;
 
 static void *close_kept(void *arg)
@@ -510,6 +511,96 @@ static void other_storage_closes(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, close_kept, NULL), 0);
 	assert_int_equal(penstock_wait(q, done, 1, 2, 60 * SECOND), 1);
 	assert_true(atomic_load(&closed));
+	pthread_join(thread, NULL);
+	penstock_free(gpu, mem);
+	penstock_close(st);
+}
+
+static struct penstock_storage *open_kept(char *mem)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *st;
+	struct penstock_seg seg;
+	struct penstock_req req;
+
+	opts.flags = PENSTOCK_O_IMMUTABLE;
+	assert_int_equal(penstock_open(file, &opts, &st), 0);
+	req = read_of(st, &seg, gpu, mem, 0, MAX);
+	req.path = "mapped";
+	assert_int_equal(penstock_transfer(&req, NULL), MAX);
+	return st;
+}
+
+static void *read_held(void *mem)
+{
+	return (void *)(intptr_t)penstock_read(sleeping, gpu, mem, 4096, 0);
+}
+
+/* The same of a caller's thread in a lane's place, which kept something once and has
+ * forgotten it. */
+static void other_storage_closes_beside_a_caller(void **state)
+{
+	pthread_t threads[2];
+	uint64_t until;
+	bool in_time;
+	char *mem;
+	void *n;
+
+	(void)state;
+	far_side(0);
+	sleeping = open_it(0);
+	assert_int_equal(penstock_alloc(gpu, 2 * MAX, (void **)&mem), 0);
+	penstock_close(open_kept(mem));
+	async_hold(far);
+	assert_int_equal(pthread_create(&threads[0], NULL, read_held, mem + MAX), 0);
+	assert_int_equal(async_await(far, 1), 0);
+	kept = open_kept(mem); /* in another place */
+	atomic_store(&closed, false);
+	assert_int_equal(pthread_create(&threads[1], NULL, close_kept, NULL), 0);
+	until = pst_now_ns() + 20 * SECOND;
+	while (!atomic_load(&closed) && pst_now_ns() < until)
+		sched_yield();
+	in_time = atomic_load(&closed);
+	async_release(far);
+	assert_true(in_time);
+	pthread_join(threads[1], NULL);
+	pthread_join(threads[0], &n);
+	assert_int_equal((intptr_t)n, 4096);
+	penstock_free(gpu, mem);
+	penstock_close(sleeping);
+}
+
+static void *keep_and_close(void *mem)
+{
+	for (unsigned i = 0; i < 50; i++)
+		penstock_close(open_kept(mem));
+	atomic_store(&closed, true);
+	return mem;
+}
+
+/* Nobody who closes waits for the owner, who takes note of it at his leisure. */
+static void others_close_while_it_turns(void **state)
+{
+	struct penstock_storage *st;
+	struct penstock_done done[2];
+	struct penstock_seg seg;
+	struct penstock_req req;
+	pthread_t thread;
+	char *mem;
+
+	(void)state;
+	far_side(0);
+	st = open_it(0);
+	assert_int_equal(penstock_alloc(gpu, 2 * MAX, (void **)&mem), 0);
+	open_queue(gpu);
+	atomic_store(&closed, false);
+	assert_int_equal(pthread_create(&thread, NULL, keep_and_close, mem + MAX), 0);
+	while (!atomic_load(&closed)) {
+		req = read_of(st, &seg, gpu, mem, 0, 4096);
+		submit(&req);
+		assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
+		assert_int_equal(done[0].result, 4096);
+	}
 	pthread_join(thread, NULL);
 	penstock_free(gpu, mem);
 	penstock_close(st);
@@ -564,6 +655,8 @@ int main(void)
 		cmocka_unit_test_teardown(two_devices, end_queue),
 		cmocka_unit_test_teardown(storage_closes, end_queue),
 		cmocka_unit_test_teardown(other_storage_closes, end_queue),
+		cmocka_unit_test_teardown(other_storage_closes_beside_a_caller, end_queue),
+		cmocka_unit_test_teardown(others_close_while_it_turns, end_queue),
 		cmocka_unit_test_teardown(queue_closes, end_queue),
 	};
 
