@@ -231,7 +231,7 @@ static void spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	struct pst_request *req = chunk->req;
 	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes;
 
-	if (!lane->borrowed && !lane->ended && lanes != 1 &&
+	if (!lane->borrowed && !pst_lane_is_own(lane) && lanes != 1 &&
 	    atomic_load_explicit(&req->next, memory_order_relaxed) <
 		    atomic_load_explicit(&req->limit, memory_order_relaxed))
 		pst_pump_spread(req, lane, lanes);
@@ -367,9 +367,10 @@ static void forget(struct pst_lane *lane)
 
 	if (turn == atomic_load_explicit(&lane->forget_turn, memory_order_relaxed))
 		return;
-	pst_lane_forget(lane, pump->forget, pump->forget_device);
+	pst_lane_forget(lane, atomic_load_explicit(&pump->forget, memory_order_relaxed),
+			atomic_load_explicit(&pump->forget_device, memory_order_relaxed));
 	atomic_store_explicit(&lane->forget_turn, turn, memory_order_release);
-	if (!lane->ended)
+	if (!pst_lane_is_own(lane))
 		atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
 }
 
@@ -421,8 +422,9 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 /* A queue's own lane, whose owner need not wait for anything more. */
 static bool owner_may_go(const struct pst_lane *lane)
 {
-	return lane->ended && (atomic_load_explicit(lane->ended, memory_order_relaxed) ||
-			       !atomic_load_explicit(lane->inflight, memory_order_relaxed));
+	return pst_lane_is_own(lane) &&
+	       (atomic_load_explicit(lane->ended, memory_order_relaxed) ||
+		!atomic_load_explicit(lane->inflight, memory_order_relaxed));
 }
 
 /* No longer than until the first deadline on its lists. */

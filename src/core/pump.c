@@ -407,8 +407,8 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		pst_lane_forget(lane, st, dev);
 		pst_lane_return(lane);
 	}
-	pump->forget = st;
-	pump->forget_device = dev;
+	atomic_store_explicit(&pump->forget, st, memory_order_relaxed);
+	atomic_store_explicit(&pump->forget_device, dev, memory_order_relaxed);
 	atomic_store(&pump->forgot, 0);
 	atomic_store_explicit(&pump->forget_turn, turn, memory_order_release);
 	for (unsigned i = 0; i < pump->lane_count; i++)

@@ -42,9 +42,10 @@ struct pst_lane {
 	struct pst_pump *pump;
 	unsigned index;
 	bool borrowed;		/* by a caller's thread, for one request; calls at once */
-	_Atomic(struct pst_request *) *ended; /* a queue's own lane: it sleeps while this
-					       * list is empty; else NULL */
-	const _Atomic unsigned *inflight;     /* and something is to come onto it */
+	/* A queue's own: it sleeps while this list is empty and something is to come onto
+	 * it. Else both NULL. */
+	_Atomic(struct pst_request *) *ended;
+	const _Atomic unsigned *inflight;
 	pthread_t thread;
 	const struct pst_engine_ops *engine_ops;
 	struct pst_engine *engine;
@@ -87,6 +88,12 @@ struct pst_lane {
 	struct pst_err open_err;
 };
 
+/* No thread of the pump's drives it, but the calls on a queue (own.h). */
+static inline bool pst_lane_is_own(const struct pst_lane *lane)
+{
+	return lane->ended;
+}
+
 /* Lanes open, all of them, and then pin their rings, all of them: while one populates its
  * own no other can map memory, nor can a thread be made. The pump has started when the
  * first lane's ring is pinned; the others join in as they come. */
@@ -108,8 +115,10 @@ struct pst_pump {
 	size_t slot_bytes;
 	_Atomic uint64_t met;		/* bit i: its lanes can copy to device i as well */
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
-	struct penstock_storage *forget; /* what closes; both under the device lock */
-	struct penstock_device *forget_device;
+	/* What closes; set under the device lock. Queues' own lanes that keep nothing of a storage
+	 * are not waited for, and may look later. */
+	_Atomic(struct penstock_storage *) forget;
+	_Atomic(struct penstock_device *) forget_device;
 	_Atomic unsigned forget_turn;
 	_Atomic unsigned forgot;	/* lanes that have */
 	_Atomic unsigned cancel_turn;	/* raised when a request in hand is cancelled */

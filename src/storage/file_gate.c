@@ -167,7 +167,7 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	struct places p = places_of(io);
 	bool may;
 
-	if (io->lane->ended) /* nobody can tell when its owner comes */
+	if (pst_lane_is_own(io->lane)) /* nobody can tell when its owner comes */
 		return true;
 	io->held = true;
 	if (!atomic_load_explicit(&waiting, memory_order_seq_cst) && take(&p))
