@@ -176,6 +176,7 @@ class safe_open:  # pylint: disable=invalid-name
         if not device_name(device).startswith("cuda"):
             open_device(device)  # a GPU gets its context when it gets bytes
         self._opened: Optional[Model] = Model(filename)
+        self._opened.options(**how)  # what is wrong with it is wrong now
         self._cache: Dict[int, Any] = {}
         self._next, self._asked_by = -1, 0
         self._lock = threading.Lock()

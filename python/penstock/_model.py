@@ -131,13 +131,16 @@ class Model:
                  names: Optional[Sequence[str]] = None, stripes: Sequence[PathLike] = (),
                  revision: Optional[str] = None, cache: Optional[PathLike] = None,
                  immutable: bool = False) -> None:
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        self.path = os.fspath(paths[0]) if paths else ""
+        paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else list(path)
+        self.path = os.fsdecode(paths[0]) if paths else ""
         keep: List[Any] = []
         opts = ffi.new("struct penstock_weights_opts *")
         opts.size = ffi.sizeof("struct penstock_weights_opts")
         if names is not None:
-            opts.names, opts.name_count = strings(list(names), keep, str.encode), len(names)
+            names = [names] if isinstance(names, str) else list(names)
+            if not names:
+                raise ValueError("no names at all; without `names` all tensors are meant")
+            opts.names, opts.name_count = strings(names, keep, str.encode), len(names)
         if stripes:
             opts.dirs = strings([os.fspath(s) for s in stripes], keep)
             opts.dir_count = len(stripes)
@@ -535,6 +538,8 @@ def _first_plain(counts: Sequence[int], strides: Sequence[int], bits: int) -> in
     """The first dimension from which on the destination has no gaps."""
     if bits < 8:
         return 0
+    if any(stride <= 0 for stride, count in zip(strides, counts) if count > 1):
+        raise ValueError("the rows of a destination overlap or run backwards")
     step, d = bits // 8, len(counts)
     while d and (counts[d - 1] == 1 or strides[d - 1] == step):
         d -= 1

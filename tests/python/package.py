@@ -215,10 +215,16 @@ class Into(unittest.TestCase):
         for place, kind in ((numpy.zeros((299,), numpy.int16), ValueError),
                             (numpy.zeros((300,), numpy.uint16), TypeError),
                             (numpy.zeros((600,), numpy.int16)[::2], ValueError),
+                            (numpy.zeros((300,), numpy.int16)[::-1], ValueError),
                             (read_only, TypeError), (memoryview(bytes(600)).cast("h"), TypeError),
                             (numpy.int16(7), ValueError), (7, TypeError)):
             with self.assertRaises(kind):
                 penstock.load_into(FILE, {"row": place})
+        over = numpy.lib.stride_tricks.as_strided
+        for place in (numpy.zeros((6, 5, 4), numpy.int32)[::-1],
+                      over(numpy.zeros((1, 5, 4), numpy.int32), (6, 5, 4), (0, 16, 4))):
+            with self.assertRaisesRegex(ValueError, "overlap"):
+                penstock.load_into(FILE, {"box": place})
 
 
 class Walk(unittest.TestCase):
@@ -634,6 +640,7 @@ class Errors(unittest.TestCase):
         out, row = os.path.join(TMP, "null.safetensors"), ARRAYS["row"]
         for call in (lambda: penstock.load_file(FILE + "\0"),
                      lambda: penstock.load_file(FILE, names=["ro\0w"]),
+                     lambda: penstock.load_file(FILE, names=[]),
                      lambda: penstock.load_file(FILE, device="cuda:0\0"),
                      lambda: penstock.save_file({"a": row}, out + "\0x"),
                      lambda: penstock.save_file({"a\0b": row}, out),
@@ -651,6 +658,11 @@ class Errors(unittest.TestCase):
                 penstock.save_file({"a": row}, out, metadata)
         with self.assertRaises(TypeError):
             penstock.save_file({1: row}, out)
+        with self.assertRaises(TypeError):
+            penstock.safe_open(FILE, "np", best=True)
+        for names in ("row", ["row"], ("r*",), {"row": 1}):
+            self.assertEqual(list(penstock.load_file(FILE, names=names)), ["row"])
+        self.assertEqual(penstock.load_file(FILE.encode()).keys(), ARRAYS.keys())
         self.assertEqual([n for n in os.listdir(TMP) if n.startswith("null")], [])
 
     def test_theirs(self):
