@@ -39,7 +39,7 @@ static const struct key keys[] = {
 	{"logging.level", TEXT, CUF_LOGGING_LEVEL, NULL},
 	{"logging.max_file_size_mb", NOTED, 0, "the log ends after a number of lines"},
 	{"profile", SECTION, 0, NULL},
-	{"profile.nvtx", NOTED, 0, "there are no NVTX ranges"},
+	{"profile.nvtx", FLAG, CUF_PARAM_NVTX, "there are no NVTX ranges"},
 	{"profile.cufile_stats", SIZE, CUF_PROFILE_STATS, NULL},
 	{"execution", SECTION, 0, NULL},
 	{"execution.max_io_queue_depth", SIZE, CUF_MAX_IO_QUEUE_DEPTH, SIZED},

@@ -9,6 +9,8 @@
 
 #include "shim.h"
 
+#define VERSION_WITHOUT_NVTX 1160
+
 static struct shim_config staged; /* under shim.lock, as all here */
 static bool staged_loaded;
 static bool size_set[CUF_SIZE_PARAMS], flag_set[CUF_BOOL_PARAMS], text_set[CUF_STRING_PARAMS];
@@ -130,10 +132,11 @@ struct cuf_error cuFileGetParameterMinMaxValue(int param, size_t *min, size_t *m
 	return shim_ok();
 }
 
-/* Deprecated: the original refuses it both ways. */
+/* That of NVTX is refused since it is deprecated; before, it is a flag like the others. */
 static bool is_flag(int param)
 {
-	return param >= 0 && param < CUF_BOOL_PARAMS && param != CUF_PARAM_NVTX;
+	return param >= 0 && param < CUF_BOOL_PARAMS &&
+	       (param != CUF_PARAM_NVTX || shim_version() < VERSION_WITHOUT_NVTX);
 }
 
 struct cuf_error cuFileGetParameterBool(int param, bool *value)

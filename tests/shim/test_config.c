@@ -197,8 +197,6 @@ static void wrong_parameters(void **state)
 	assert_code(cuFileGetParameterBool(CUF_BOOL_PARAMS, &flag), CUF_INVALID_VALUE);
 	assert_code(cuFileGetParameterBool(0, NULL), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterBool(-5, true), CUF_INVALID_VALUE);
-	assert_code(cuFileGetParameterBool(CUF_PARAM_NVTX, &flag), CUF_INVALID_VALUE);
-	assert_code(cuFileSetParameterBool(CUF_PARAM_NVTX, true), CUF_INVALID_VALUE);
 	assert_code(cuFileGetParameterString(CUF_STRING_PARAMS, text, 8), CUF_INVALID_VALUE);
 	assert_code(cuFileGetParameterString(CUF_LOGGING_LEVEL, NULL, 8), CUF_INVALID_VALUE);
 	assert_code(cuFileGetParameterString(CUF_LOGGING_LEVEL, text, 3), CUF_INVALID_VALUE);

@@ -309,6 +309,31 @@ static int opens_quickly(void)
 	return GOOD;
 }
 
+/* 1.14 and 1.15 have a flag for NVTX ranges, as NVIDIA's bindings try; those after refuse
+ * it. */
+static int nvtx_of(const char *version, int code)
+{
+	bool on = false;
+
+	setenv("PENSTOCK_CUFILE_VERSION", version, 1);
+	for (int i = 0; i < 2; i++) {
+		WANT(cuFileSetParameterBool(CUF_PARAM_NVTX, !i).err == code);
+		WANT(cuFileGetParameterBool(CUF_PARAM_NVTX, &on).err == code);
+		WANT(on == (!code && !i));
+	}
+	return GOOD;
+}
+
+static int nvtx_of_15(void)
+{
+	return nvtx_of("1.15", CUF_SUCCESS);
+}
+
+static int nvtx_of_17(void)
+{
+	return nvtx_of("1.17", CUF_INVALID_VALUE);
+}
+
 /* A container's files: of the image below, written to above, new ones, on tmpfs. */
 static int overlay(void)
 {
@@ -467,6 +492,8 @@ static const struct {
 	{"failed_opens", failed_opens},
 	{"streams_without_threads", streams_without_threads},
 	{"opens_quickly", opens_quickly},
+	{"nvtx_of_15", nvtx_of_15},
+	{"nvtx_of_17", nvtx_of_17},
 	{"overlay", overlay},
 	{"ext4", ext4},
 	{"xfs", xfs},
