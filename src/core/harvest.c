@@ -129,14 +129,6 @@ static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, un
 	return have;
 }
 
-static int misuse(const struct penstock_queue *q)
-{
-	if (q->in_callback)
-		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "completions cannot be harvested inside a callback");
-	return pst_queue_check(q, NULL);
-}
-
 /* How many of one call: their places are taken until the next one, and as many more may
  * be handed in by callbacks or beside it. */
 static unsigned most(const struct penstock_queue *q, const struct penstock_done *done,
@@ -153,11 +145,16 @@ static void drain_fd(struct penstock_queue *q)
 		return; /* nothing was there */
 }
 
-int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max)
+/* What poll and wait begin with: the last harvest's places come free, and an own lane gets
+ * on, also for who has no time to wait. */
+static int begin(struct penstock_queue *q)
 {
-	int ret = misuse(q);
-	unsigned have;
+	int ret;
 
+	if (q->in_callback)
+		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "completions cannot be harvested inside a callback");
+	ret = pst_queue_check(q, NULL);
 	if (ret)
 		return ret;
 	pst_queue_free_harvested(q);
@@ -165,10 +162,22 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 		pst_own_turn(q->own, 0);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
 		drain_fd(q);
-	have = harvest(q, done, 0, most(q, done, max));
+	return 0;
+}
+
+/* And end with: the descriptor is readable while completions are there. */
+static int end(struct penstock_queue *q, unsigned have)
+{
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
-		signal_fd(q); /* readable while completions are there */
+		signal_fd(q);
 	return (int)have;
+}
+
+int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max)
+{
+	int ret = begin(q);
+
+	return ret ? ret : end(q, harvest(q, done, 0, most(q, done, max)));
 }
 
 /* Looks on for a moment whether one comes. */
@@ -203,8 +212,11 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst) &&
 	    atomic_load_explicit(&q->inflight, memory_order_seq_cst))
 		ppoll(&pfd, 1, timeout, NULL);
-	if (!atomic_load_explicit(&q->watched, memory_order_relaxed))
-		atomic_store_explicit(&q->armed, false, memory_order_relaxed);
+	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
+		atomic_store(&q->armed, false);
+		if (atomic_load(&q->watched)) /* asked for on another thread just now */
+			atomic_store(&q->armed, true);
+	}
 	drain_fd(q);
 }
 
@@ -241,14 +253,11 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 		  int64_t timeout_ns)
 {
 	uint64_t until = timeout_ns < 0 ? 0 : pst_now_ns() + (uint64_t)timeout_ns;
-	int ret = misuse(q);
+	int ret = begin(q);
 	unsigned have = 0;
 
 	if (ret)
 		return ret;
-	pst_queue_free_harvested(q);
-	if (q->own)
-		pst_own_turn(q->own, 0); /* whoever comes without time to wait gets on too */
 	max = most(q, done, max);
 	min = min < max ? min : max;
 	for (;;) {
@@ -262,7 +271,5 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 			sleep_on(q, until);
 	}
 	q->look_from = q->look_to = 0;
-	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
-		signal_fd(q);
-	return (int)have;
+	return end(q, have);
 }
