@@ -13,7 +13,7 @@
 
 int fail(int code, const char *fmt, ...)
 {
-	char text[512];
+	char text[LINE_MAX_BYTES];
 	va_list args;
 
 	va_start(args, fmt);
@@ -33,6 +33,10 @@ const char *advice(enum penstock_why why)
 		return ": check the name";
 	case PENSTOCK_WHY_NO_PERMISSION:
 		return ": ls -l shows who may";
+	case PENSTOCK_WHY_READ_ONLY:
+		return ": mount it for writing, or name another place";
+	case PENSTOCK_WHY_NO_FILES:
+		return ": let more be open, ulimit -n";
 	case PENSTOCK_WHY_NO_SPACE:
 		return ": free some, or name another place";
 	case PENSTOCK_WHY_NO_DRIVER:
@@ -46,10 +50,27 @@ const char *advice(enum penstock_why why)
 
 const char *advice_errno(int code)
 {
-	return advice(code == ENOENT			? PENSTOCK_WHY_NOT_FOUND
-		      : code == EACCES || code == EPERM ? PENSTOCK_WHY_NO_PERMISSION
-		      : code == ENOSPC			? PENSTOCK_WHY_NO_SPACE
-							: PENSTOCK_WHY_NONE);
+	switch (code) {
+	case ENOENT:
+	case ENOTDIR:
+	case ELOOP:
+	case ENAMETOOLONG:
+		return advice(PENSTOCK_WHY_NOT_FOUND);
+	case EACCES:
+	case EPERM:
+		return advice(PENSTOCK_WHY_NO_PERMISSION);
+	case EROFS:
+		return advice(PENSTOCK_WHY_READ_ONLY);
+	case EMFILE:
+	case ENFILE:
+		return advice(PENSTOCK_WHY_NO_FILES);
+	case ENOSPC:
+	case EDQUOT:
+	case EFBIG:
+		return advice(PENSTOCK_WHY_NO_SPACE);
+	default:
+		return "";
+	}
 }
 
 int fail_lib(void)

@@ -25,7 +25,7 @@ struct bench_result {
 	double seconds, cpu_seconds;
 	bool refused;
 	int stopped; /* the exit code for the signal that ended it early */
-	char error[512];
+	char error[LINE_MAX_BYTES];
 };
 
 /* One run. 0, or an exit code with out->error set. */

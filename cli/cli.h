@@ -15,6 +15,9 @@
 
 #include "penstock.h"
 
+/* A line on standard error has room for two names and what is said of them. */
+#define LINE_MAX_BYTES 9216
+
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3 };
 
 struct command {

@@ -43,7 +43,7 @@ struct copy {
 	struct tally read, write;
 	int code; /* exit code once something failed */
 	bool failed;
-	char text[512];
+	char text[LINE_MAX_BYTES];
 	char *aside; /* the copy's name until it is verified; NULL: its own */
 	bool in_place, committed, verified;
 	double start, shown;

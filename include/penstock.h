@@ -140,7 +140,9 @@ PENSTOCK_API const char *penstock_version(void);
 	X(INJECTED, "injected", "a fault was injected on purpose")                \
 	X(MALFORMED, "malformed", "the data are not what their format says")      \
 	X(HELD, "holds-all-it-may",                                               \
-	  "as much of the page cache as may be is registered until files close")
+	  "as much of the page cache as may be is registered until files close")  \
+	X(READ_ONLY, "read-only", "the file system is mounted read-only")         \
+	X(NO_FILES, "too-many-open-files", "no more files may be open")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,

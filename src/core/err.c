@@ -41,6 +41,10 @@ static int errno_of_why(enum penstock_why why)
 	case PENSTOCK_WHY_NO_DEVICE:
 	case PENSTOCK_WHY_NO_DRIVER:
 		return ENODEV;
+	case PENSTOCK_WHY_READ_ONLY:
+		return EROFS;
+	case PENSTOCK_WHY_NO_FILES:
+		return EMFILE;
 	case PENSTOCK_WHY_FULL:
 		return EAGAIN;
 	case PENSTOCK_WHY_CANCELLED:
@@ -69,11 +73,17 @@ enum penstock_why pst_why_of_errno(int code)
 	switch (code < 0 ? -code : code) {
 	case ENOENT:
 	case ENOTDIR:
+	case ELOOP:
+	case ENAMETOOLONG:
 		return PENSTOCK_WHY_NOT_FOUND;
 	case EACCES:
 	case EPERM:
-	case EROFS:
 		return PENSTOCK_WHY_NO_PERMISSION;
+	case EROFS:
+		return PENSTOCK_WHY_READ_ONLY;
+	case EMFILE:
+	case ENFILE:
+		return PENSTOCK_WHY_NO_FILES;
 	case ENOSPC:
 	case EDQUOT:
 	case EFBIG:
@@ -96,6 +106,19 @@ enum penstock_why pst_why_of_errno(int code)
 	default:
 		return PENSTOCK_WHY_IO_ERROR;
 	}
+}
+
+#define NAME_MAX_BYTES 130 /* of a name, so that a sentence has room for what it says of it */
+
+const char *pst_name_end(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len > NAME_MAX_BYTES)
+		name += len - NAME_MAX_BYTES;
+	while (((unsigned char)*name & 0xc0) == 0x80) /* not the middle of a letter */
+		name++;
+	return name;
 }
 
 static int fill(struct pst_err *err, int code, enum penstock_why why, const char *fmt,

@@ -36,6 +36,9 @@ int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const c
 /* Copies `err` to this thread's message and returns its code. */
 int pst_err_publish(const struct pst_err *err);
 
+/* The end of a long name, which says more than its beginning and leaves the sentence room. */
+const char *pst_name_end(const char *name);
+
 /* The reason that fits an errno which a system call on a storage gave. */
 enum penstock_why pst_why_of_errno(int code);
 

@@ -78,7 +78,7 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	if (lane->wake_fd < 0)
 		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
 	if (lane->wake_fd < 0)
-		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY, "eventfd: %m");
+		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "eventfd: %m");
 	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
 	if (ret)
 		return ret;

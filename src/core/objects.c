@@ -149,7 +149,8 @@ static int open_storage(const char *url, int fd, const struct penstock_storage_o
 		return ret ? pst_err_publish(&err) : 0;
 	}
 	return pst_fail(NULL, PENSTOCK_WHY_BAD_KIND,
-			"'%s': no storage of that kind, use a path, file:// or mem:", url);
+			"'%s': no storage of that kind, use a path, file:// or mem:",
+			pst_name_end(url));
 }
 
 int penstock_open(const char *url, const struct penstock_storage_opts *opts,

@@ -63,7 +63,7 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
 			       opts.requests_max);
 	else if ((q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
-		ret = pst_fail_errno(&err, errno, PENSTOCK_WHY_NO_MEMORY,
+		ret = pst_fail_errno(&err, errno, pst_why_of_errno(errno),
 				     "a queue needs an eventfd: %m");
 	else if (opts.own_lane)
 		ret = pst_own_open(opts.own_lane, &q->ended, &q->inflight, &q->own, &err);

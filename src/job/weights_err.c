@@ -58,10 +58,17 @@ enum penstock_why pst_weights_why(int code)
 	switch (code < 0 ? -code : code) {
 	case ENOENT:
 	case ENOTDIR:
+	case ELOOP:
+	case ENAMETOOLONG:
 		return PENSTOCK_WHY_NOT_FOUND;
 	case EACCES:
 	case EPERM:
 		return PENSTOCK_WHY_NO_PERMISSION;
+	case EROFS:
+		return PENSTOCK_WHY_READ_ONLY;
+	case EMFILE:
+	case ENFILE:
+		return PENSTOCK_WHY_NO_FILES;
 	case ENOMEM:
 		return PENSTOCK_WHY_NO_MEMORY;
 	case ENOSPC:

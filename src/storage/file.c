@@ -56,7 +56,7 @@ static void fail(struct pst_io *io, int code)
 
 	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
 		       verbs[io->op], (unsigned long long)rest, (unsigned long long)io->call.off,
-		       file->path ? file->path : "descriptor");
+		       file->path ? pst_name_end(file->path) : "descriptor");
 	end(io, io->err.code);
 }
 

@@ -23,7 +23,8 @@
 
 static int fail_path(struct pst_err *err, int code, const char *what, const char *path)
 {
-	return pst_fail_errno(err, code, pst_why_of_errno(code), "%s %s: %m", what, path);
+	return pst_fail_errno(err, code, pst_why_of_errno(code), "%s %s: %m", what,
+			      pst_name_end(path));
 }
 
 /* Regular files and block devices; the rest is refused by name. */
@@ -33,41 +34,42 @@ static int judge_kind(const char *name, const struct stat *stat, struct pst_err 
 		return 0;
 	if (S_ISDIR(stat->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a directory: name a file in it", name);
+				      "%s is a directory: name a file in it",
+				      pst_name_end(name));
 	if (S_ISFIFO(stat->st_mode) || S_ISSOCK(stat->st_mode))
 		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a pipe or socket: only files and block devices can "
 				      "be read at an offset",
-				      name);
+				      pst_name_end(name));
 	return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
-			"%s is neither a regular file nor a block device", name);
+			"%s is neither a regular file nor a block device", pst_name_end(name));
 }
 
-/* A file of the kernel's, /proc/meminfo say, comes to be as it is read and tells no length:
- * who goes by that finds it empty. */
-static bool made_as_read(int fd)
+/* A file of the kernel's, /proc/meminfo say, comes to be as it is read and tells no length,
+ * or in sysfs that of a page: who goes by that finds it empty, or shrunk. */
+static bool made_as_read(int fd, const struct stat *stat)
 {
 	static const long kinds[] = {PROC_SUPER_MAGIC,	 DEBUGFS_MAGIC, TRACEFS_MAGIC,
 				     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SECURITYFS_MAGIC};
 	struct statfs fs;
 
-	if (fstatfs(fd, &fs))
+	if (stat->st_size > sysconf(_SC_PAGESIZE) || fstatfs(fd, &fs))
 		return false;
-	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && !stat->st_size; i++)
 		if (fs.f_type == kinds[i])
 			return true;
-	return false;
+	return fs.f_type == SYSFS_MAGIC;
 }
 
 static int check_kind(int fd, const char *name, struct stat *stat, struct pst_err *err)
 {
 	if (fstat(fd, stat))
 		return fail_path(err, errno, "cannot stat", name);
-	if (S_ISREG(stat->st_mode) && !stat->st_size && made_as_read(fd))
+	if (S_ISREG(stat->st_mode) && made_as_read(fd, stat))
 		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
 				      "%s is made by the kernel as it is read and has no length: "
 				      "copy it to a file first",
-				      name);
+				      pst_name_end(name));
 	return judge_kind(name, stat, err);
 }
 
@@ -91,8 +93,10 @@ static int open_path(const char *path, int flags, unsigned mode, struct pst_err 
 	if (fd < 0) {
 		int code = errno;
 
-		/* A socket says ENXIO, whatever it is asked for. */
-		if (code == ENXIO && !stat(path, &there) && S_ISSOCK(there.st_mode))
+		/* A socket says ENXIO, whatever it is asked for, a folder EISDIR if it is to
+		 * be written. */
+		if ((code == ENXIO || code == EISDIR) && !stat(path, &there) &&
+		    (S_ISSOCK(there.st_mode) || S_ISDIR(there.st_mode)))
 			return judge_kind(path, &there, err);
 		errno = code;
 		return fail_path(err, code, "cannot open", path);
@@ -115,7 +119,7 @@ static int reserve(const struct pst_file *file, uint64_t length, struct pst_err 
 	if (ret)
 		return pst_fail_errno(err, ret, pst_why_of_errno(ret),
 				      "cannot reserve %llu bytes for %s: %m",
-				      (unsigned long long)length, name);
+				      (unsigned long long)length, pst_name_end(name));
 	return 0;
 }
 
@@ -167,10 +171,12 @@ static int check_place(const char *path, struct stat *old, struct pst_err *err)
 		return errno == ENOENT ? 0 : fail_path(err, errno, "cannot stat", path);
 	if (S_ISDIR(old->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a directory: name a file in it", path);
+				      "%s is a directory: name a file in it",
+				      pst_name_end(path));
 	if (!S_ISREG(old->st_mode) && !S_ISLNK(old->st_mode))
 		return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
-				"%s exists and is no regular file: name another", path);
+				"%s exists and is no regular file: name another",
+				pst_name_end(path));
 	return 0;
 }
 
@@ -332,7 +338,7 @@ static int remove_created(const struct pst_file *file, struct pst_err *err)
 				      : pst_fail(err, PENSTOCK_WHY_STALE,
 						 "%s is another's by now and stays; what was "
 						 "written has another name",
-						 name);
+						 pst_name_end(name));
 	if (unlink(name) && errno != ENOENT)
 		return fail_path(err, errno, "cannot remove", name);
 	return 0;
@@ -436,7 +442,8 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 
 	if (file->given_up)
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "%s was given up, open it again", file->path);
+				      "%s was given up, open it again",
+				      pst_name_end(file->path));
 	ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
 	if (!ret && file->replace && !file->placed && !file->committed)
 		take_permissions(file);

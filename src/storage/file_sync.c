@@ -27,7 +27,7 @@
 
 static const char *name_of(const struct pst_file *file)
 {
-	return file->path ? file->path : "descriptor";
+	return file->path ? pst_name_end(file->path) : "descriptor";
 }
 
 /* How often something has gone wrong, asked by the descriptor that is never synced. By one

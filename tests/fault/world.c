@@ -152,6 +152,8 @@ enum penstock_why world_why(int code)
 		return PENSTOCK_WHY_NO_MEMORY;
 	case EACCES:
 		return PENSTOCK_WHY_NO_PERMISSION;
+	case EMFILE:
+		return PENSTOCK_WHY_NO_FILES;
 	}
 	return PENSTOCK_WHY_IO_ERROR;
 }
