@@ -235,10 +235,22 @@ static uint64_t now_us(void)
 
 /* Counted once it has been looked at, which asking does; it took no longer for being
  * looked at late. */
+static struct l3 when_counted(uint64_t reads)
+{
+	struct l3 s = get();
+
+	for (int i = 0; i < 10000 && s.l1.read_ops.ok < reads; i++) {
+		usleep(1000);
+		s = get();
+	}
+	assert_int_equal(s.l1.read_ops.ok, reads);
+	return s;
+}
+
 static void of_a_stream(void **state)
 {
 	size_t len = 4096;
-	off_t zero = 0;
+	off_t zero = 0, odd = 4097;
 	ssize_t bytes;
 	uint64_t before, took;
 	struct l3 s;
@@ -250,15 +262,16 @@ static void of_a_stream(void **state)
 	assert_cu(cu.cuStreamSynchronize((void *)1));
 	took = now_us() - before;
 	usleep((useconds_t)took + 10000);
-	s = get();
-	for (int i = 0; i < 10000 && s.l1.read_ops.ok < 1; i++) {
-		usleep(1000);
-		s = get();
-	}
-	assert_int_equal(s.l1.read_ops.ok, 1);
+	s = when_counted(1);
 	assert_int_equal(s.l1.read_bytes, 4096);
 	assert_true(s.l1.read_lat_sum_us <= took + 1);
 	assert_true(s.gpus.gpu[0].read_duration_us <= took + 1);
+	assert_int_equal(s.gpus.gpu[0].n_unaligned_reads, 0);
+	assert_ok(cuFileReadAsync(fh, dev, &len, &odd, &zero, &bytes, (void *)1));
+	assert_cu(cu.cuStreamSynchronize((void *)1));
+	s = when_counted(2);
+	assert_int_equal(s.gpus.gpu[0].n_unaligned_reads, 1);
+	assert_int_equal(s.gpus.gpu[0].read_bytes, 8192);
 }
 
 static void *read_some(void *arg)
