@@ -159,8 +159,11 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 
 	*pad = 0;
 	/* A request's lanes are those of its first segment's device, whatever others it has. */
-	if (facts->slotted && req->pump->slot_bytes < most)
-		most = req->pump->slot_bytes;
+	if (facts->slotted) {
+		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
+
+		most = slot < most ? slot : most;
+	}
 	align = grid(req, place, index, most);
 	if (facts->exact) {
 		struct pst_part part;

@@ -50,7 +50,7 @@ static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 	lane = pst_lane_await(pump, err);
 	if (!lane)
 		return err->code;
-	slot = pst_slot_get(&lane->slots, pump->slot_bytes);
+	slot = pst_slot_get(&lane->slots, lane->slot_bytes);
 	if (!slot) {
 		pst_lane_return(lane);
 		return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");

@@ -20,7 +20,8 @@ void pst_lane_wake(struct pst_lane *lane);
 /* lane_copy.c: the copy queue of a device, opened now if nobody has yet; NULL and
  * lane->open_err. */
 struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev);
-struct pst_copyq *pst_copyq_open(struct penstock_device *dev, struct pst_err *err);
+/* For a lane with a thread, or `alone`: for one that has a request at a time. */
+struct pst_copyq *pst_copyq_open(struct penstock_device *dev, bool alone, struct pst_err *err);
 void pst_copyq_close(struct pst_copyq *copyq);
 /* Takes over what pst_pump_meet opened for it. */
 void pst_lane_take_copyqs(struct pst_lane *lane);

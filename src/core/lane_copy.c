@@ -12,9 +12,10 @@
 /* While older copies keep the engine busy, those of so many bytes share a ticket; fewer
  * when the lane has a moment. Half of a lane's ring: the other half is filled meanwhile. */
 #define MARK_BYTES (8u << 20)
+#define TICKETS 8 /* that a lane is likely to have in flight */
 #define MARK_LEAST (256u << 10) /* shorter chunks wait for the end of the lane's turn */
 
-struct pst_copyq *pst_copyq_open(struct penstock_device *dev, struct pst_err *err)
+struct pst_copyq *pst_copyq_open(struct penstock_device *dev, bool alone, struct pst_err *err)
 {
 	struct pst_copyq *copyq = calloc(1, sizeof(*copyq));
 
@@ -23,7 +24,7 @@ struct pst_copyq *pst_copyq_open(struct penstock_device *dev, struct pst_err *er
 		return NULL;
 	}
 	copyq->dev = dev;
-	if (dev->ops->copier_open(dev, &copyq->copier, err)) {
+	if (dev->ops->copier_open(dev, alone ? 1 : TICKETS, &copyq->copier, err)) {
 		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", err->text);
 		free(copyq);
 		return NULL;
@@ -70,7 +71,7 @@ struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *
 			 PST_LANE_DEVICES);
 		return NULL;
 	}
-	copyq = pst_copyq_open(dev, &lane->open_err);
+	copyq = pst_copyq_open(dev, lane->borrowed, &lane->open_err);
 	if (copyq)
 		lane->copyqs[lane->copyq_count++] = copyq;
 	return copyq;

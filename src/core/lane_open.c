@@ -49,11 +49,11 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 static int open_slots(struct pst_lane *lane, struct pst_err *err)
 {
 	const struct pst_pump *pump = lane->pump;
-	size_t len = pst_slots_bytes(pump->slot_bytes, lane->slots_big, lane->slots_small);
+	size_t len = pst_slots_bytes(lane->slot_bytes, lane->slots_big, lane->slots_small);
 	int ret = pst_ring_map(&lane->ring, &pump->near, len, err);
 
 	return ret ? ret
-		   : pst_slots_open(&lane->slots, lane->ring.base, pump->slot_bytes,
+		   : pst_slots_open(&lane->slots, lane->ring.base, lane->slot_bytes,
 				    lane->slots_big, lane->slots_small, err);
 }
 

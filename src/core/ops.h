@@ -276,7 +276,9 @@ struct pst_device_ops {
 			     struct pst_err *err);
 	int (*host_unregister)(struct penstock_device *dev, void *host, struct pst_err *err);
 
-	int (*copier_open)(struct penstock_device *dev, struct pst_copier **out,
+	/* tickets: likely to be in flight at once. What those take is made now, more when it
+	 * is needed. */
+	int (*copier_open)(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			   struct pst_err *err);
 	void (*copier_close)(struct pst_copier *copier);
 	/* Queue a copy into (host to device) or out of device memory. */

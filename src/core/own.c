@@ -64,6 +64,7 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 	o->owner = pthread_self();
 	o->lane.pump = pump;
 	o->lane.wake_fd = -1;
+	o->lane.slot_bytes = pump->slot_bytes;
 	o->lane.slots_big = OWN_BIG;
 	o->lane.slots_small = OWN_SMALL;
 	o->lane.ended = ended;

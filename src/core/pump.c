@@ -19,14 +19,16 @@
 
 /* 16 MiB of a lane in parts of 1 MiB keep a drive busy (two lanes, 32 MiB on their way) and
  * let a lane fill 8 MiB while as much is copied; whole ones are for chunks that want to be
- * long, small ones for random reads. A caller's lane has requests of 1 MiB. A device's
- * options may ask for others. */
+ * long, small ones for random reads. A device's options may ask for others. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
+/* A caller's lane has one request at a time, of 1 MiB at most and the blocks around it. It
+ * opens and pins within a call, so that its ring is one huge page. */
+#define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
-#define BORROWED_SMALL 4
+#define BORROWED_SMALL 8
 
 /* A lane takes this many small requests before the next one is woken: a thread that
  * is awake is cheaper than one that must be woken, and more lanes only wait for each
@@ -149,10 +151,13 @@ static int size_rings(struct pst_pump *pump, struct pst_err *err)
 
 	pump->slot_bytes = opts->slot_bytes ? opts->slot_bytes : SLOT_BYTES;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
+		pump->lanes[i].slot_bytes = pump->slot_bytes;
 		pump->lanes[i].slots_big = SLOTS_BIG;
 		pump->lanes[i].slots_small = SLOTS_SMALL;
 	}
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
+		pump->spare[i].slot_bytes =
+			pump->slot_bytes < BORROWED_BYTES ? pump->slot_bytes : BORROWED_BYTES;
 		pump->spare[i].slots_big = BORROWED_BIG;
 		pump->spare[i].slots_small = BORROWED_SMALL;
 	}
@@ -272,7 +277,7 @@ static int open_for_all(struct pst_pump *pump, struct penstock_device *dev, stru
 	struct pst_copyq *opened[PST_LANES_MAX];
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
-		opened[i] = pst_copyq_open(dev, err);
+		opened[i] = pst_copyq_open(dev, false, err);
 		if (opened[i])
 			continue;
 		while (i-- > 0)
@@ -422,16 +427,24 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 
 /* ---- a caller's thread in place of a lane ---- */
 
+/* A thread looks first at the lane that it had: its slots are in that processor's cache,
+ * and not in another's. */
+static _Thread_local unsigned last_borrowed;
+
 /* NULL and err->code 0: all are taken. */
 static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
 {
+	unsigned first = last_borrowed;
+
 	err->code = 0;
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
-		struct pst_lane *lane = &pump->spare[i];
+		unsigned at = (first + i) % PST_BORROWED_MAX;
+		struct pst_lane *lane = &pump->spare[at];
 
 		if (atomic_load_explicit(&lane->taken, memory_order_relaxed) ||
 		    atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			continue;
+		last_borrowed = at;
 		if (lane->chunks)
 			return lane;
 		if (pst_lane_open(lane, &lane->open_err)) {

@@ -60,6 +60,7 @@ struct pst_lane {
 	uint64_t deadline_ns; /* the first of those on its lists; 0: none */
 	struct pst_chunk *chunks, *chunks_free;
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
+	size_t slot_bytes;		/* of a big slot */
 	unsigned slots_big, slots_small; /* that its ring is to have */
 	struct pst_ring ring;
 	struct pst_slots slots;

@@ -5,7 +5,7 @@
 
 #include "core/ops.h"
 
-int pst_cpu_copier_open(struct penstock_device *dev, struct pst_copier **out,
+int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			struct pst_err *err);
 void pst_cpu_copier_close(struct pst_copier *copier);
 int pst_cpu_copy(struct pst_copier *copier, const struct pst_rect *rect);

@@ -55,7 +55,7 @@ void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope);
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
 
 /* cuda_copy.c */
-int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out,
+int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			 struct pst_err *err);
 void pst_cuda_copier_close(struct pst_copier *copier);
 int pst_cuda_copy_in(struct pst_copier *copier, const struct pst_rect *rect);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of device cuda: a copier is two streams, one a direction, and events. The last
- * ticket has none as long as no copy follows it: its stream is asked, which saves a
- * lone copy one call of three. On its streams nothing may happen that the driver gives to a compute
+ * Copies of device cuda: a copier is two streams, one a direction, and events. Streams and
+ * events are made when it opens as far as they are sure to be needed: while other threads
+ * use the driver each takes up to 0.3 ms (H200). The last ticket has no event as long as no
+ * copy follows it: its stream is asked, which saves a lone copy one call of three. On its streams nothing may happen that the driver gives to a compute
  * queue, because a stream that waits for one of our requests may stand in front of
  * it there (tests/standin/README.md).
  */
@@ -22,8 +23,6 @@
 #define PAIR_NEAR 8 /* so many later ones are looked at for a second row */
 #define KNOWN 4	    /* allocations that a copier remembers */
 #define TICKETS 512 /* of one copier in flight; a lane has half as many chunks */
-#define EVENTS_FIRST 8 /* made when it opens, others when more are in flight at once: while
-			* other threads use the driver that takes up to 0.3 ms (H200) */
 
 struct small {
 	char *dst;
@@ -37,7 +36,7 @@ struct pst_copier {
 	struct penstock_device *dev;
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
-	struct pst_cu_stream *in, *out;
+	struct pst_cu_stream *in, *out; /* out: NULL until the first copy */
 	bool used_in, used_out; /* since the last mark */
 	uint64_t marked;	/* the last ticket given */
 	uint64_t reached;	/* known to be done, with every ticket before it */
@@ -80,7 +79,8 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	free(cp);
 }
 
-int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, struct pst_err *err)
+int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
+			 struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_copier *cp = calloc(1, sizeof(*cp));
@@ -100,9 +100,7 @@ int pst_cuda_copier_open(struct penstock_device *dev, struct pst_copier **out, s
 	rc = pst_cuda_enter(c->api, cp->ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
-	while (cp->idle_count < EVENTS_FIRST && rc == PST_CU_OK) {
+	while (cp->idle_count + 1 < tickets && rc == PST_CU_OK) {
 		rc = c->api->cuEventCreate(&cp->idle[cp->idle_count], PST_CU_EVENT_NO_TIMING);
 		cp->idle_count += rc == PST_CU_OK;
 	}
@@ -179,7 +177,8 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 static void settle(struct pst_copier *cp)
 {
 	cp->cuda->api->cuStreamSynchronize(cp->in);
-	cp->cuda->api->cuStreamSynchronize(cp->out);
+	if (cp->out)
+		cp->cuda->api->cuStreamSynchronize(cp->out);
 }
 
 /* ---- tickets ---- */
@@ -418,13 +417,28 @@ static bool has_room(const struct pst_copier *cp, const struct pst_rect *r, bool
 	return cp->put_off < BATCH_MAX && (!cp->put_off || cp->put_off_in == in);
 }
 
+static int open_out(struct pst_copier *cp)
+{
+	const struct pst_cuda *api = cp->cuda->api;
+	struct pst_cuda_scope entered;
+	enum pst_cu_result rc = pst_cuda_enter(api, cp->ctx, &entered);
+
+	if (rc == PST_CU_OK)
+		rc = api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
+	pst_cuda_leave(api, &entered);
+	return pst_cuda_errno(rc);
+}
+
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	uint64_t base = 0;
 	struct pst_cuda_scope entered;
 	bool later;
 	enum pst_cu_result rc;
+	int ret = in || cp->out ? 0 : open_out(cp);
 
+	if (ret)
+		return ret;
 	if (is_small(r, in) || can_put_off(cp, r, in))
 		base = allocation(cp, in ? r->dst : r->src, r->row_len * r->rows);
 	later = base;

@@ -99,7 +99,7 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 
 	if (read)
 		end = (end + align - 1) / align * align;
-	if (end - low > chunk->lane->pump->slot_bytes)
+	if (end - low > chunk->lane->slot_bytes)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
 				"a chunk of %llu bytes does not fit a slot",
 				(unsigned long long)(end - low));

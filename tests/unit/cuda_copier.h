@@ -23,7 +23,7 @@ static inline int begin(void **state)
 	host = pages(HOST, PROT_READ | PROT_WRITE);
 	mem = device_alloc(dev, HOST);
 	assert_int_equal(ops->host_register(dev, host, HOST, false, &err), 0);
-	assert_int_equal(ops->copier_open(dev, &cp, &err), 0);
+	assert_int_equal(ops->copier_open(dev, 9, &cp, &err), 0);
 	assert_int_equal(ops->words_alloc(dev, 64, &words, &err), 0);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;

@@ -332,17 +332,17 @@ static void failures_of_copies(void **state)
 	(void)state;
 	standin_only();
 	FAILS_WITH("cuStreamCreateWithPriority:1:2", -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY",
-		   ops->copier_open(dev, &none, &err));
-	FAILS_WITH("cuStreamCreateWithPriority:2:2", -ENOMEM, "CUDA_ERROR",
-		   ops->copier_open(dev, &none, &err));
-	FAILS_WITH("cuEventCreate:1:2", -ENOMEM, "CUDA_ERROR", ops->copier_open(dev, &none, &err));
-	FAILS_WITH("cuEventCreate:8:999", -EIO, "CUDA_ERROR", ops->copier_open(dev, &none, &err));
+		   ops->copier_open(dev, 9, &none, &err));
+	FAILS_WITH("cuEventCreate:1:2", -ENOMEM, "CUDA_ERROR", ops->copier_open(dev, 9, &none, &err));
+	FAILS_WITH("cuEventCreate:8:999", -EIO, "CUDA_ERROR", ops->copier_open(dev, 9, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:201", -ENXIO, "CUDA_ERROR",
-		   ops->copier_open(dev, &none, &err));
+		   ops->copier_open(dev, 9, &none, &err));
 	FAILS("cuMemcpyHtoDAsync_v2:1:700", -EFAULT, in(mem, host, BIG));
 	FAILS("cuMemcpy2DAsync_v2:1:700", -EFAULT, in(mem, host, 101));
 	FAILS("cuMemcpy2DAsync_v2:2:700", -EFAULT, in(mem, host, 101));
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
+	FAILS("cuStreamCreateWithPriority:1:2", -ENOMEM, out(host, mem, BIG));
+	assert_int_equal(out(host, mem, BIG), 0);
 	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, out(host, mem, BIG));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, in(mem, host, BIG));
 	for (unsigned i = 0; i < 20; i++) /* more than it opened with */
@@ -475,7 +475,7 @@ static void call_everything(void)
 	KEEPS(ops->alloc(d, 8192, &m, &err));
 	KEEPS(ops->classify(d, m, &got));
 	KEEPS(ops->host_register(d, more, MIB, false, &err));
-	KEEPS(ops->copier_open(d, &c, &err));
+	KEEPS(ops->copier_open(d, 9, &c, &err));
 	r = flat(m, more, 4096);
 	KEEPS(ops->copy_in(c, &r));
 	r = flat(more + 4096, (char *)m + 4096, 4096);

@@ -252,7 +252,7 @@ static int look_and_fill(struct penstock_device *d, void *at, char *host, size_t
 	struct pst_copier *c;
 	uint64_t ticket;
 
-	WANT(ops->copier_open(d, &c, &err), 0);
+	WANT(ops->copier_open(d, 9, &c, &err), 0);
 	if (to_host)
 		r = (struct pst_rect){host, at, len, len, len, 1};
 	WANT(to_host ? ops->copy_out(c, &r) : ops->copy_in(c, &r), 0);
