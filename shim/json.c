@@ -289,8 +289,11 @@ static bool value(struct reader *r, int index)
 
 int shim_json_read(const char *text, size_t len, shim_json_fn *fn, void *arg, const char **what)
 {
+	static const char mark[] = "\xef\xbb\xbf"; /* editors put it in front of UTF-8 */
 	struct reader r = {.at = text, .end = text + len, .line = 1, .fn = fn, .arg = arg};
 
+	if (len >= sizeof(mark) - 1 && !memcmp(text, mark, sizeof(mark) - 1))
+		r.at += sizeof(mark) - 1;
 	*what = "";
 	if (!value(&r, -1) || !skip(&r)) {
 		*what = r.what;

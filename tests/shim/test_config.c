@@ -359,6 +359,11 @@ static void no_configuration(void **state)
 		assert_ok(cuFileDriverClose());
 	}
 	assert_true(said("the file is passed over") >= 4);
+	assert_true(said("line 1: expected a comma or }: ") && said("expected a value: "));
+	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}"); /* marked as UTF-8 */
+	assert_ok(cuFileDriverOpen());
+	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
+	assert_ok(cuFileDriverClose());
 	/* Gigantic, a pipe, a folder, a name that was meant for a shell. */
 	fd = open(json_path, O_WRONLY | O_TRUNC);
 	assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
