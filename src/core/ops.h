@@ -107,6 +107,8 @@ struct penstock_storage {
 #define PST_IO_RING 0x2u   /* the memory lies in the lane's ring (may be registered) */
 #define PST_IO_NOW 0x4u	   /* known to be quick: do it on this thread, at once */
 
+#define PST_IO_ROOM 112
+
 enum pst_io_op { PST_IO_FILL, PST_IO_DRAIN, PST_IO_SYNC };
 
 /* One system call in flight; the storage fills it in, the engine carries it. */
@@ -147,11 +149,7 @@ struct pst_io {
 	struct pst_err err;	/* with the sentence when result < 0 */
 	void (*done)(struct pst_io *io);
 	struct pst_io *next;	/* the storage's while in flight, then the lane's */
-	struct pst_call call;	/* the storage's, for its engine */
-	unsigned tries;		/* the storage's: calls in a row that moved nothing */
-	void (*then)(struct pst_io *io); /* the storage's: done, while it waits itself */
-	bool held;		/* the storage's: others wait for it */
-	unsigned marks, remade;	/* the storage's: of the file when it began, how often since */
+	_Alignas(8) unsigned char room[PST_IO_ROOM]; /* the storage's, for what else it needs */
 };
 
 struct pst_storage_ops {

@@ -22,7 +22,8 @@
 
 static struct pst_io *io_of(struct pst_call *call)
 {
-	return (struct pst_io *)((char *)call - offsetof(struct pst_io, call));
+	return (struct pst_io *)((char *)call - offsetof(struct pst_file_io, call) -
+				 offsetof(struct pst_io, room));
 }
 
 /* Leaves `done` bytes at the front of the iovecs behind. */
@@ -51,11 +52,10 @@ static void fail(struct pst_io *io, int code)
 {
 	const struct pst_file *file = io->st->priv;
 	static const char *const verbs[] = { "reading", "writing", "syncing" };
-
-	uint64_t rest = io->len - (io->call.off - io->off);
+	uint64_t off = pst_file_io(io)->call.off, rest = io->len - (off - io->off);
 
 	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
-		       verbs[io->op], (unsigned long long)rest, (unsigned long long)io->call.off,
+		       verbs[io->op], (unsigned long long)rest, (unsigned long long)off,
 		       file->path ? pst_name_end(file->path) : "descriptor");
 	end(io, io->err.code);
 }
@@ -74,7 +74,7 @@ static bool again(struct pst_io *io, int code)
 {
 	const struct timespec pause = { 0, AGAIN_PAUSE_NS };
 
-	if (++io->tries > AGAIN_MAX) {
+	if (++pst_file_io(io)->tries > AGAIN_MAX) {
 		fail(io, code);
 		return false;
 	}
@@ -103,7 +103,7 @@ static bool once_more(struct pst_io *io)
 	}
 	one->iov_base = (char *)one->iov_base - (io->len - one->iov_len);
 	one->iov_len = io->len;
-	io->call.off = io->off;
+	pst_file_io(io)->call.off = io->off;
 	return true;
 }
 
@@ -111,7 +111,7 @@ static bool once_more(struct pst_io *io)
  * is left of the io is to be carried; false: it has ended. */
 static bool take(struct pst_io *io)
 {
-	struct pst_call *call = &io->call;
+	struct pst_call *call = &pst_file_io(io)->call;
 	const struct pst_storage_facts *facts = &io->st->facts;
 	struct pst_file *file = io->st->priv;
 	uint64_t so_far = call->off - io->off;
@@ -129,7 +129,7 @@ static bool take(struct pst_io *io)
 		fail(io, (int)n);
 		return false;
 	}
-	io->tries = 0;
+	pst_file_io(io)->tries = 0;
 	if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
 			fail(io, -EIO); /* a write of nothing is no end of file */
@@ -159,7 +159,7 @@ static bool take(struct pst_io *io)
 static int carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
-	struct pst_call *call = &io->call;
+	struct pst_call *call = &pst_file_io(io)->call;
 
 	do {
 		call->iov = io->iov;
@@ -200,14 +200,15 @@ static void called(struct pst_call *call)
 /* A write whose turn it is. */
 static void let_in(struct pst_io *io)
 {
-	io->done = io->then;
+	io->done = pst_file_io(io)->then;
 	carry_on(io);
 }
 
 static int start(struct pst_io *io, enum pst_io_op op)
 {
 	struct pst_file *file = io->st->priv;
-	struct pst_call *call = &io->call;
+	struct pst_file_io *own = pst_file_io(io);
+	struct pst_call *call = &own->call;
 	bool direct = io->flags & PST_IO_DIRECT;
 	int ret;
 
@@ -216,8 +217,8 @@ static int start(struct pst_io *io, enum pst_io_op op)
 	call->fixed = (io->flags & PST_IO_RING) && io->lane->fixed;
 	call->off = io->off;
 	call->done = called;
-	io->tries = 0;
-	io->held = false;
+	own->tries = 0;
+	own->held = false;
 	if (direct)
 		pst_file_begin(io);
 	if (op == PST_IO_DRAIN && file->fd_direct >= 0 && !pst_gate_enter(io, let_in))

@@ -38,6 +38,21 @@ struct pst_file {
 	uint64_t place_key, place_bytes; /* which file this is, and parts of it: file_gate.c */
 };
 
+/* A transfer of a file's, in the room of its io. */
+struct pst_file_io {
+	struct pst_call call;
+	unsigned tries;		/* calls in a row that moved nothing */
+	unsigned marks, remade; /* file_sync.c's: of the file when it began, how often since */
+	bool held;		/* file_gate.c's: others wait for it */
+	void (*then)(struct pst_io *io); /* file_gate.c's: its done, while it waits itself */
+};
+_Static_assert(sizeof(struct pst_file_io) <= PST_IO_ROOM, "room");
+
+static inline struct pst_file_io *pst_file_io(struct pst_io *io)
+{
+	return (struct pst_file_io *)(void *)io->room;
+}
+
 int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		  const struct penstock_storage_opts *opts, struct pst_err *err);
 void pst_file_close(struct penstock_storage *st);
@@ -67,7 +82,7 @@ int pst_file_settle(struct pst_file *file, struct pst_err *err);
 /* file_gate.c: keeps a write apart from those that must not be on their way with it. */
 void pst_gate_open(struct pst_file *file, const struct stat *stat);
 /* True: it may begin. False: go_on is called on its lane as soon as it may, and what was
- * its done is io->then. */
+ * its done is in pst_file_io. */
 bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io));
 /* It has ended, or has not begun after all. Nothing is done for others than writes. */
 void pst_gate_leave(struct pst_io *io);

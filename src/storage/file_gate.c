@@ -164,15 +164,16 @@ static bool let_go_on(const struct pst_io *self)
 
 bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 {
+	struct pst_file_io *own = pst_file_io(io);
 	struct places p = places_of(io);
 	bool may;
 
 	if (pst_lane_is_own(io->lane)) /* nobody can tell when its owner comes */
 		return true;
-	io->held = true;
+	own->held = true;
 	if (!atomic_load_explicit(&waiting, memory_order_seq_cst) && take(&p))
 		return true;
-	io->then = io->done;
+	own->then = io->done;
 	io->done = go_on;
 	io->next = NULL;
 	pthread_mutex_lock(&lock);
@@ -183,17 +184,18 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	may = let_go_on(io);
 	pthread_mutex_unlock(&lock);
 	if (may)
-		io->done = io->then;
+		io->done = own->then;
 	return may;
 }
 
 void pst_gate_leave(struct pst_io *io)
 {
+	struct pst_file_io *own = pst_file_io(io);
 	struct places p;
 
-	if (!io->held)
+	if (!own->held)
 		return;
-	io->held = false;
+	own->held = false;
 	p = places_of(io);
 	put_back(&p, p.end);
 	if (!atomic_load_explicit(&waiting, memory_order_seq_cst))

@@ -53,22 +53,24 @@ static unsigned look(struct pst_file *file)
 void pst_file_begin(struct pst_io *io)
 {
 	const struct pst_file *file = io->st->priv;
+	struct pst_file_io *own = pst_file_io(io);
 
-	io->marks = atomic_load_explicit(&file->marks, memory_order_relaxed);
-	io->remade = 0;
+	own->marks = atomic_load_explicit(&file->marks, memory_order_relaxed);
+	own->remade = 0;
 }
 
 /* Whose mark it is nobody can tell: all that were on their way are made again. */
 int pst_file_remake(struct pst_io *io)
 {
 	struct pst_file *file = io->st->priv;
+	struct pst_file_io *own = pst_file_io(io);
 	unsigned marks = look(file);
 
-	if (marks == io->marks)
+	if (marks == own->marks)
 		return 0;
-	if (++io->remade > AGAIN_MAX)
+	if (++own->remade > AGAIN_MAX)
 		return -EIO;
-	io->marks = marks;
+	own->marks = marks;
 	pst_log(PST_LOG_INFO, "file", "%s at %llu is written again: the page cache kept old bytes",
 		name_of(file), (unsigned long long)io->off);
 	return 1;

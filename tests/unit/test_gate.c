@@ -32,7 +32,7 @@ static void ended(struct pst_io *io)
 
 static void go_on(struct pst_io *io)
 {
-	io->done = io->then;
+	io->done = pst_file_io(io)->then;
 }
 
 static int setup(void **state)
@@ -84,7 +84,7 @@ static void expect_back(uint64_t want)
 		got |= (uint64_t)1 << (io - ios);
 		assert_int_equal(io->result, 0);
 		io->done(io);
-		assert_true(io->done == ended && io->held);
+		assert_true(io->done == ended && pst_file_io(io)->held);
 	}
 	assert_int_equal(got, want);
 }
