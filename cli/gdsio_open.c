@@ -94,7 +94,8 @@ static int make_long(struct gdsio_run *r, const struct place *p)
 
 	if (!path || stat(path, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size >= end)
 		return 0;
-	return truncate(path, (off_t)end) ? gdsio_say(r->error, "%s: %s", p->name, strerror(errno))
+	return truncate(path, (off_t)end) ? gdsio_say(r->error, "%s: %s%s", p->name,
+						      strerror(errno), advice_errno(errno))
 					  : 0;
 }
 

@@ -23,12 +23,18 @@ static void stop(int signal)
 	load_stopped = signal;
 }
 
+/* What is ignored stays so (nohup, a job in the background), but for the SIGTERM by which
+ * a rank that waits is told that nobody comes. The second of a kind ends it at once. */
 void load_catch_signals(bool caught)
 {
-	struct sigaction action = {.sa_handler = caught ? stop : SIG_DFL};
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+	struct sigaction old, action = {.sa_handler = caught ? stop : SIG_DFL,
+					.sa_flags = SA_RESETHAND};
 
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
+	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		if (!sigaction(signals[i], NULL, &old) &&
+		    (old.sa_handler != SIG_IGN || (!caught && signals[i] == SIGTERM)))
+			sigaction(signals[i], &action, NULL);
 }
 
 /* ---- arguments ---- */

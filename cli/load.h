@@ -57,7 +57,7 @@ struct loading {
 };
 
 extern volatile sig_atomic_t load_stopped; /* by this signal, 0: not */
-/* Whether SIGINT and SIGTERM set it, or end the process. */
+/* Whether SIGINT, SIGTERM and SIGHUP set it, or end the process. */
 void load_catch_signals(bool caught);
 
 /* The first failure is the one that is told; _lib: the library's sentence. */

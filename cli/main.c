@@ -107,8 +107,10 @@ int main(int argc, char **argv)
 	const struct command *cmd = argc > 1 ? find(argv[1]) : NULL;
 
 	keep_places();
-	if (!cmd || !cmd->becomes)
-		signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other */
+	if (!cmd || !cmd->becomes) {
+		signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other, */
+		signal(SIGXFSZ, SIG_IGN); /* and so is more than 'ulimit -f' lets a file have */
+	}
 	if (argc < 2) {
 		print_help(stderr);
 		return EXIT_USAGE;
