@@ -333,8 +333,10 @@ static void failures_of_copies(void **state)
 	standin_only();
 	FAILS_WITH("cuStreamCreateWithPriority:1:2", -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY",
 		   ops->copier_open(dev, 9, &none, &err));
-	FAILS_WITH("cuEventCreate:1:2", -ENOMEM, "CUDA_ERROR", ops->copier_open(dev, 9, &none, &err));
-	FAILS_WITH("cuEventCreate:8:999", -EIO, "CUDA_ERROR", ops->copier_open(dev, 9, &none, &err));
+	FAILS_WITH("cuEventCreate:1:2", -ENOMEM, "CUDA_ERROR",
+		   ops->copier_open(dev, 9, &none, &err));
+	FAILS_WITH("cuEventCreate:8:999", -EIO, "CUDA_ERROR",
+		   ops->copier_open(dev, 9, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:201", -ENXIO, "CUDA_ERROR",
 		   ops->copier_open(dev, 9, &none, &err));
 	FAILS("cuMemcpyHtoDAsync_v2:1:700", -EFAULT, in(mem, host, BIG));
