@@ -281,11 +281,9 @@ static void one_thread_takes_it_whole(void **state)
 	add(&gpu, 0, MIB / 2, 4096);
 	path("bounce")->facts.chunk_first = MIB / 4;
 	expect("bounce 0+262144 bounce 262144+262144");
-	req.alone = true;
-	pump.spare[0].slot_bytes = SLOT;
+	req.alone = true; /* with slots of its own, not those of the lanes */
+	pump.spare[0].slot_bytes = MIB / 2;
 	expect("bounce 0+524288");
-	pump.spare[0].slot_bytes = MIB / 4; /* its own slots, not those of the lanes */
-	expect("bounce 0+262144 bounce 262144+262144");
 }
 
 static void what_holds_all_it_may_takes_no_more(void **state)
