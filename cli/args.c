@@ -26,6 +26,15 @@ int fail(int code, const char *fmt, ...)
 	return code;
 }
 
+int flush_output(void)
+{
+	static int lost;
+
+	if (fflush(stdout) && !lost)
+		lost = errno;
+	return lost;
+}
+
 const char *advice(enum penstock_why why)
 {
 	switch (why) {

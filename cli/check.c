@@ -8,8 +8,6 @@
 
 #include "check_print.h"
 
-enum { EXIT_NOT_DIRECT = 4 };
-
 struct args {
 	struct pst_check_opts opts;
 	bool json, script, verbose, expects;

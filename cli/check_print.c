@@ -122,5 +122,5 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose)
 		print_paths(f, check);
 	fputc('\n', f);
 	print_words(f, 0, check->verdict);
-	fflush(f);
+	flush_output();
 }

@@ -87,5 +87,5 @@ void check_print_script(FILE *f, const struct pst_check *check)
 	}
 	if (!steps)
 		fputs("\n# Every gate is open: there is nothing to do.\n", f);
-	fflush(f);
+	flush_output();
 }

@@ -18,7 +18,13 @@
 /* A line on standard error has room for two names and what is said of them. */
 #define LINE_MAX_BYTES 9216
 
-enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3 };
+enum {
+	EXIT_DONE = 0,
+	EXIT_FAILED = 1,
+	EXIT_USAGE = 2,
+	EXIT_REFUSED = 3,
+	EXIT_NOT_DIRECT = 4 /* of check: it works */
+};
 
 struct command {
 	const char *name;
@@ -34,6 +40,9 @@ extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_load, cmd_bench,
 
 /* One line on standard error: "penstock: ...". Returns `code`. */
 int fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Standard output so far goes out before what is said on standard error. 0, or the errno
+ * by which a part of it was lost, now or before. */
+int flush_output(void);
 /* The library's last message and what to do about it; EXIT_FAILED. */
 int fail_lib(void);
 /* The exit code where a device cannot be had: with a class required, no path meets it. */

@@ -320,7 +320,7 @@ static void print_line(const struct gdsio_args *a, bool write, const struct gdsi
 	printf("(KiB) Throughput: %.6f GiB/sec, Avg_Latency: %.6f usecs ops: %llu total_time %.6f "
 	       "secs\n",
 	       rate(r), latency(r), (unsigned long long)r->ops, r->seconds);
-	fflush(stdout);
+	flush_output();
 }
 
 static void json_result(struct json *j, const struct gdsio_result *r)
@@ -387,7 +387,7 @@ static int passes(const struct gdsio_args *a, struct gdsio_run *r)
 	if (replay) {
 		if (!a->json)
 			printf("Verifying data\n");
-		fflush(stdout);
+		flush_output();
 		ret = gdsio_pass(r, false, true, &again);
 		if (ret)
 			return fail(ret, "%s", again.error);

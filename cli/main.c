@@ -43,14 +43,14 @@ static void keep_places(void)
 /* A report that was not written is a failure, whatever it would have said. */
 static int close_output(int code)
 {
-	bool lost = ferror(stdout);
+	bool lost = ferror(stdout); /* by a full buffer, of which nobody knows why any more */
 
-	errno = 0; /* of what was lost before, nobody knows why any more */
-	if (!fflush(stdout) && !lost)
+	errno = flush_output();
+	if (!errno && !lost)
 		return code;
 	fail(EXIT_FAILED, "standard output cannot be written%s%s", errno ? ": " : "",
 	     errno ? strerror(errno) : "");
-	return code ? code : EXIT_FAILED;
+	return code && code != EXIT_NOT_DIRECT ? code : EXIT_FAILED;
 }
 
 static int unknown(const char *word)

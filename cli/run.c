@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -316,6 +317,7 @@ static int become(const struct args *a, const struct place *p)
 
 static int run(int argc, char **argv)
 {
+	void (*pipes)(int) = signal(SIGPIPE, SIG_IGN); /* for the help, as elsewhere */
 	int words = own_words(argc, argv), ret;
 	struct args a = {.program = argv + words};
 	char file[PATH_MAX + 256];
@@ -335,6 +337,7 @@ static int run(int argc, char **argv)
 		ret = look_at(&a, file, 1);
 	if (!ret)
 		ret = put_in_front(&a, &p);
+	signal(SIGPIPE, pipes);
 	return ret ? ret : become(&a, &p);
 }
 
