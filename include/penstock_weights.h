@@ -407,8 +407,8 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is
  * -ESTALE. A rank that has gone is -ECONNRESET, with what became of its process where that
  * is known, one that hangs -ETIMEDOUT; after either the group can only be closed. That one
- * has failed or gone is told within 10 s, also while a store keeps a read for longer: the
- * library keeps the window that it goes to until it ends, and closing `w` does not wait for
+ * has failed or gone is told within 10 s, also while a store keeps a read or an open for
+ * longer: the library keeps what it needs until it ends, and closing `w` does not wait for
  * it.
  * report->read is what this rank has read. One thread at a time. May block.
  */

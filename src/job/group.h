@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the files of a group share: ranks that meet, tell each other a few bytes, and
- * learn which of them failed or has gone. Every call but pst_group_look is collective: all
- * ranks make it, in the same order. One thread at a time.
+ * learn which of them failed or has gone. Every call but pst_group_look and _apart is
+ * collective: all ranks make it, in the same order. One thread at a time.
  */
 #ifndef PST_JOB_GROUP_H
 #define PST_JOB_GROUP_H
@@ -61,6 +61,11 @@ void pst_said_free(struct penstock_group *g, struct pst_said *said);
  * then. Some seconds at most if what they did together did not get done. Leaves this
  * thread's message as it is. */
 void pst_group_part(struct penstock_group *g, bool done);
+
+/* Returns what `work` does, or that the group has ended while it still works. Of this rank
+ * alone. */
+int pst_group_apart(struct penstock_group *g, struct penstock_weights *w,
+		    int (*work)(struct penstock_weights *w, unsigned which), unsigned which);
 
 /* The collective form of pst_load_move; `status` is how the rank has come so far. */
 int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_bits *bits,

@@ -174,6 +174,13 @@ static char *place_of(const struct move *m, uint64_t round, unsigned rank,
 	       c->skip;
 }
 
+static int open_file(struct penstock_weights *w, unsigned shard)
+{
+	struct penstock_storage *st;
+
+	return pst_shard_storage(w, shard, &st);
+}
+
 static int start_read(struct move *m, uint64_t round)
 {
 	struct round *r = &m->rounds[round % m->window_count];
@@ -181,7 +188,7 @@ static int start_read(struct move *m, uint64_t round)
 	uint64_t begin, end = 0;
 	unsigned n = 0;
 	char *place;
-	int ret;
+	int ret = 0;
 
 	if (!pst_share_chunk(&m->plan, round, m->rank, &r->chunk))
 		return 0;
@@ -193,7 +200,10 @@ static int start_read(struct move *m, uint64_t round)
 				 .off = begin, .row_len = end - begin },
 		};
 	m->runs[n - 1].seg.room = m->plan.chunk - c->skip - (c->end - c->begin);
-	ret = pst_load_submit(m->load, m->q, m->runs, n, r, &r->id);
+	if (!pst_shard_is_open(m->load->w, c->shard))
+		ret = pst_group_apart(m->g, m->load->w, open_file, c->shard);
+	if (!ret)
+		ret = pst_load_submit(m->load, m->q, m->runs, n, r, &r->id);
 	r->reading = !ret;
 	return ret;
 }
@@ -333,14 +343,14 @@ static int copy_round(struct move *m, uint64_t round)
 
 /* ---- rounds ---- */
 
-static int unchanged(const struct move *m)
+/* What this rank has read; the others look after theirs. */
+static int unchanged(struct penstock_weights *w, unsigned which)
 {
-	struct penstock_weights *w = m->load->w;
 	int ret = 0;
 
-	/* What this rank has read; the others look after theirs. */
+	(void)which;
 	for (unsigned i = 0; i < w->shard_count && !ret; i++)
-		if (w->sources[i].st)
+		if (pst_shard_is_open(w, i))
 			ret = pst_shard_same(&w->shards[i], w->sources[i].fd);
 	return ret;
 }
@@ -368,7 +378,7 @@ static int run(struct move *m, int ret)
 			ret = copy_round(m, t);
 	}
 	if (!ret)
-		ret = unchanged(m);
+		ret = pst_group_apart(m->g, m->load->w, unchanged, 0);
 	return pst_group_meet(m->g, ret);
 }
 

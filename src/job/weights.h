@@ -26,6 +26,15 @@ int pst_weights_no_memory(const char *what);
 int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t off);
 enum penstock_why pst_weights_why(int code);
 
+/* What failed on one thread, for another's message: taken there and told here. */
+struct pst_told {
+	enum penstock_why why;
+	char text[PENSTOCK_TEXT_MAX];
+	struct penstock_weights_place place;
+};
+void pst_weights_note(struct pst_told *told);
+int pst_weights_repeat(int code, const struct pst_told *told);
+
 /*
  * Copies a caller's struct that begins with its size over `to`, which has `len` bytes
  * (NULL: zeros), and the other way. Larger ones: what is not known must be zero.
@@ -105,8 +114,9 @@ struct penstock_weights {
 int pst_shard_open(const struct pst_shard *shard);
 int pst_shard_same(const struct pst_shard *shard, int fd);
 
-/* The shard as a storage, opened at the first call; the model's. */
+/* The shard as a storage, opened at the first call; the model's. May block. */
 int pst_shard_storage(struct penstock_weights *w, unsigned shard, struct penstock_storage **out);
+bool pst_shard_is_open(struct penstock_weights *w, unsigned shard);
 
 /* One more penstock_weights_close until it goes. */
 void pst_weights_keep(struct penstock_weights *w);

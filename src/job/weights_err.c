@@ -47,6 +47,19 @@ int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t 
 				penstock_errmsg());
 }
 
+void pst_weights_note(struct pst_told *told)
+{
+	told->why = penstock_errwhy();
+	snprintf(told->text, sizeof(told->text), "%s", penstock_errmsg());
+	told->place = last;
+}
+
+int pst_weights_repeat(int code, const struct pst_told *told)
+{
+	last = told->place;
+	return penstock_fail(code, told->why, "%s", told->text);
+}
+
 int pst_weights_no_memory(const char *what)
 {
 	return pst_weights_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,

@@ -74,30 +74,54 @@ const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off)
 	return low < shard->st.count ? shard->st.tensors[low].name : "";
 }
 
+static struct penstock_storage *storage_of(struct penstock_weights *w, unsigned index)
+{
+	struct penstock_storage *st;
+
+	pthread_mutex_lock(&w->lock);
+	st = w->sources[index].st;
+	pthread_mutex_unlock(&w->lock);
+	return st;
+}
+
+bool pst_shard_is_open(struct penstock_weights *w, unsigned index)
+{
+	return storage_of(w, index) != NULL;
+}
+
+/* Not under the lock: a store may keep an open as long as it likes. */
 int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstock_storage **out)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct pst_source *source = &w->sources[index];
-	int ret = 0;
+	struct penstock_storage *st;
+	int ret, fd;
 
+	*out = storage_of(w, index);
+	if (*out)
+		return 0;
 	if (w->flags & PENSTOCK_WEIGHTS_IMMUTABLE)
 		opts.flags |= PENSTOCK_O_IMMUTABLE;
+	fd = pst_shard_open(&w->shards[index]);
+	if (fd < 0)
+		return fd;
+	ret = penstock_open_fd(fd, &opts, &st);
+	if (ret < 0) {
+		close(fd);
+		return pst_weights_retell(ret, w->shards[index].path, NULL, PST_NO_OFF);
+	}
 	pthread_mutex_lock(&w->lock);
 	if (!source->st) {
-		ret = pst_shard_open(&w->shards[index]);
-		source->fd = ret;
-		if (ret >= 0) {
-			ret = penstock_open_fd(source->fd, &opts, &source->st);
-			if (ret < 0) {
-				close(source->fd);
-				ret = pst_weights_retell(ret, w->shards[index].path, NULL,
-							 PST_NO_OFF);
-			}
-		}
+		*source = (struct pst_source){ st, fd };
+		st = NULL;
 	}
 	*out = source->st;
 	pthread_mutex_unlock(&w->lock);
-	return ret < 0 ? ret : 0;
+	if (st) { /* another thread was first */
+		penstock_close(st);
+		close(fd);
+	}
+	return 0;
 }
 
 static int read_at(const char *path, int fd, void *to, size_t len, uint64_t off)

@@ -47,6 +47,7 @@ enum end {
 };
 
 static bool blind __attribute__((unused)); /* this process is a rank that is */
+static bool stuck __attribute__((unused)); /* and one that never gets the file opened */
 
 /* What ranks do. */
 struct job {
@@ -61,6 +62,7 @@ struct job {
 	const char *slow_path;	 /* by which rank `slow` reads */
 	const char *broken_path; /* by which rank `who` does, if that is its end */
 	unsigned slow;
+	bool stuck;	  /* rank `slow` as it opens the file for reading */
 	bool again;	  /* what failed once must go well in the same group */
 	bool left_behind; /* reads end after the load: see them do */
 	pid_t pids[RANKS_MAX];
@@ -376,6 +378,7 @@ static inline pid_t start(const struct job *job, unsigned rank)
 
 		alarm(ALARM_S);
 		blind = job->end == BLIND && job->who == rank;
+		stuck = job->stuck && job->slow == rank;
 		if (job->end == POOR && job->who == rank)
 			setenv("PENSTOCK_STANDIN_MEM", "2MiB", 1);
 		o->ret = be_rank(&self, o);

@@ -5,6 +5,8 @@
  */
 #include "group.h"
 
+#include <stdarg.h>
+
 /* ---- a mapping that fails ---- */
 
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
@@ -20,6 +22,26 @@ void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t o
 		return MAP_FAILED;
 	}
 	return __real_mmap64(addr, len, prot, flags, fd, off);
+}
+
+/* ---- an open that does not return ---- */
+
+int __real_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...);
+
+/* The first one of the file is for its header. */
+int __wrap_open64(const char *path, int flags, ...)
+{
+	static unsigned opened;
+	va_list args;
+	int mode;
+
+	va_start(args, flags);
+	mode = flags & O_CREAT ? va_arg(args, int) : 0;
+	va_end(args);
+	while (stuck && strstr(path, "group.safetensors") && __atomic_add_fetch(&opened, 1, 0) > 1)
+		pause();
+	return __real_open64(path, flags, mode);
 }
 
 /* ---- one of them ends ---- */
@@ -109,6 +131,37 @@ static void test_dies_beside_a_slow_one(void **state)
 		snprintf(text, sizeof(text), "rank %u of group '%s' has gone: its process %ld "
 			 "was killed by signal 9", jobs[i].who, jobs[i].name,
 			 (long)jobs[i].pids[jobs[i].who]);
+		others_say(&jobs[i], -ECONNRESET, text);
+		others_end(&jobs[i]);
+	}
+	outcomes = areas;
+}
+
+/* Nor does an open that a store keeps, which no queue can wait for. */
+static void test_dies_beside_a_stuck_one(void **state)
+{
+	struct outcome *areas = outcomes;
+	struct job jobs[2];
+	char text[100];
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(jobs); i++) {
+		jobs[i] = small_chunks(i ? "stuck-1" : "stuck-0", DIES);
+		jobs[i].ranks = 3;
+		jobs[i].after = 1;
+		jobs[i].who = i;
+		jobs[i].slow = i ? 0 : 2;
+		jobs[i].stuck = true;
+	}
+	for (unsigned i = 0; i < COUNT(jobs); i++) {
+		outcomes = areas + i * RANKS_MAX;
+		begin(&jobs[i]);
+	}
+	for (unsigned i = 0; i < COUNT(jobs); i++) {
+		outcomes = areas + i * RANKS_MAX;
+		finish(&jobs[i]);
+		snprintf(text, sizeof(text), "rank %u of group 'stuck-%u' has gone: its process "
+			 "%ld was killed by signal 9", i, i, (long)jobs[i].pids[i]);
 		others_say(&jobs[i], -ECONNRESET, text);
 		others_end(&jobs[i]);
 	}
@@ -460,6 +513,7 @@ int main(void)
 		cmocka_unit_test(test_dies),
 		cmocka_unit_test(test_dies_with_a_child),
 		cmocka_unit_test(test_dies_beside_a_slow_one),
+		cmocka_unit_test(test_dies_beside_a_stuck_one),
 		cmocka_unit_test(test_hangs),
 		cmocka_unit_test(test_leaves),
 		cmocka_unit_test(test_fails),
