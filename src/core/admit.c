@@ -162,7 +162,6 @@ static void reset(struct pst_request *req)
 	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->look, LOOK_FIRST_KIB, memory_order_relaxed);
-	atomic_store_explicit(&req->trial, PST_TRIAL_NONE, memory_order_relaxed);
 	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
 	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);

@@ -26,6 +26,8 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	chunk->moved = chunk->cpu_copied = chunk->dram_laid = 0;
 	chunk->engine = NULL;
 	chunk->err.code = 0;
+	chunk->timed = false;
+	chunk->timed_ns = 0;
 	chunk->on_done = NULL;
 	chunk->priv = NULL;
 	chunk->waits = 0;
@@ -108,6 +110,8 @@ struct pst_chunk *pst_chunk_io_ended(struct pst_io *io)
 		(struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
 
 	chunk->in_hand = false;
+	if (chunk->timed_ns)
+		pst_trial_end(chunk, io->result);
 	return chunk;
 }
 
@@ -179,6 +183,8 @@ static void again(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 	put_slot(chunk);
 	pst_direct_end(chunk); /* a copy to a slot may have failed, before the drive had it */
 	chunk->path = (uint8_t)path;
+	chunk->timed = false;
+	chunk->timed_ns = 0;
 	chunk->rest += chunk->len - len;
 	chunk->len = len;
 	chunk->pad = pad;

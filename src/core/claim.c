@@ -19,6 +19,7 @@ struct place {
 	const struct pst_span *span;
 	uint64_t off, len;
 	uint64_t pos; /* the request's bytes before it */
+	bool blind;   /* nobody says whether they are cached */
 };
 
 static void find_place(const struct pst_request *req, uint64_t pos, struct place *out)
@@ -28,6 +29,7 @@ static void find_place(const struct pst_request *req, uint64_t pos, struct place
 
 	out->span = span;
 	out->pos = pos;
+	out->blind = false;
 	if (span->rowwise) {
 		const struct penstock_seg *seg = &req->segs[span->seg_first];
 		uint64_t row = at / seg->row_len, in_row = at % seg->row_len;
@@ -86,11 +88,8 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 			len = place->len < LOOK_MIN ? place->len : LOOK_MIN;
 	}
 	if (found == PST_UNKNOWN) {
-		int trial = atomic_load_explicit(&req->trial, memory_order_relaxed);
-
-		return trial == PST_TRIAL_WARM	 ? PST_WARM
-		       : trial == PST_TRIAL_COLD ? PST_COLD
-						 : PST_UNKNOWN;
+		place->blind = true;
+		return pst_trial_verdict(req->st);
 	}
 	next = len < (1u << 28) ? len * 2 : len;
 	if (next < LOOK_MIN) /* the end of a span says nothing about the next */
@@ -291,6 +290,30 @@ static int choose(struct pst_request *req, const struct place *place,
 	return last;
 }
 
+/* Where nobody knows: the path that finds out, if it is time for that, which then this
+ * claim is to do, and as long as it has found the bytes cached. -1: by the plan. */
+static int try_it(const struct pst_request *req, const struct place *place, bool *trying,
+		  enum pst_residency *residency, uint64_t *len, uint32_t *pad)
+{
+	uint64_t cap = UINT64_MAX, n;
+	int path = req->forced;
+
+	if (path < 0)
+		path = pst_trial_path(place->span->plan);
+	if (path < 0 || !pst_paths[path]->traits.times)
+		return -1;
+	n = fit(req, place, (unsigned)path, pad, &cap);
+	if (!*trying && *residency != PST_WARM) {
+		if (!pst_trial_begin(req->st, n))
+			return -1;
+		*trying = true;
+	}
+	if (*trying)
+		*residency = PST_UNKNOWN;
+	*len = n;
+	return path;
+}
+
 static int unfit(struct pst_err *err, const struct pst_request *req, const struct place *place)
 {
 	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
@@ -348,6 +371,7 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	struct pst_chunk *chunk;
 	struct place place;
 	enum pst_residency residency = PST_COLD;
+	bool trying = false;
 	uint64_t len;
 	uint32_t pad;
 	int path;
@@ -357,11 +381,15 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 		return NULL;
 	for (;;) {
 		find_place(req, pos, &place);
+		path = -1;
 		if (req->forced < 0 ? place.span->plan->residency_matters
 				    : pst_paths[req->forced]->traits.uses_cache &&
 					      req->op == PENSTOCK_READ)
 			residency = look(req, &place);
-		path = choose(req, &place, residency, &len, &pad);
+		if (place.blind)
+			path = try_it(req, &place, &trying, &residency, &len, &pad);
+		if (path < 0)
+			path = choose(req, &place, residency, &len, &pad);
 		if (path < 0) {
 			struct pst_err err;
 
@@ -386,6 +414,9 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	chunk->path = (uint8_t)path;
 	chunk->residency = (uint8_t)residency;
 	chunk->start_ns = pst_now_ns();
+	chunk->timed = place.blind && pst_paths[path]->traits.times;
+	if (place.blind && !trying)
+		pst_trial_passed(req->st, len);
 	return chunk;
 }
 
@@ -393,7 +424,8 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	unsigned r = chunk->residency, count = plan->count[r], i = 0;
+	/* What went through the cache on trial goes on as if it were there. */
+	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
 	/* The page cache would take a write that the drive has just failed, or a server has
 	 * no room for, and say that it is done before they are asked again. */
 	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||

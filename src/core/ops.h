@@ -98,6 +98,8 @@ struct penstock_storage {
 	_Atomic unsigned losses; /* syncs that failed; whose bytes they lost nobody knows */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
 	_Atomic bool kept;	/* a lane keeps something of it until it closes */
+	_Atomic int trial;	/* enum pst_trial: is it cached, where nobody can ask */
+	_Atomic uint64_t untried; /* bytes since the last one began */
 	unsigned generation;	/* of the process that opened it, see objects.h */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX]; /* by op and device index */
 };
@@ -328,6 +330,7 @@ struct pst_device_ops {
 struct pst_path_traits {
 	bool reads, writes;
 	bool uses_cache;	/* the bytes pass through the page cache */
+	bool times;		/* by a call on the lane's thread: quick if they are there */
 	bool by_name_only;	/* null and fault: taken only when asked for; last in the table */
 	bool at_once;		/* start() completes before it returns: no lane needed, and
 				 * where there is none it does without pst_chunk_done */
@@ -405,6 +408,8 @@ struct pst_chunk {
 	uint64_t cpu_copied;	/* counted as it happens */
 	uint64_t dram_laid;
 	uint64_t start_ns;
+	bool timed;		/* the time of its call tells where its bytes were */
+	uint64_t timed_ns;	/* when that began, 0: it has not, or has ended */
 	int refused;		/* copies that a copier had put off */
 	unsigned waits;		/* copiers whose ticket is not reached yet */
 	struct pst_err err;

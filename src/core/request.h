@@ -90,7 +90,6 @@ struct pst_request {
 	_Atomic unsigned refs;
 	_Atomic unsigned spread;      /* lanes that have had it */
 	_Atomic uint32_t look;	      /* residency: KiB worth asking for at once */
-	_Atomic int trial;	      /* enum pst_trial */
 	_Atomic bool cancelled;	      /* by pst_req_stop */
 	_Atomic int failed;	      /* first failure, -errno */
 	_Atomic enum pst_phase phase; /* changed by the lane that ends one */
@@ -121,8 +120,15 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
-/* What is known of unknown residency: the first chunk was timed. */
-enum pst_trial { PST_TRIAL_NONE, PST_TRIAL_WARM, PST_TRIAL_COLD };
+/* What is known of unknown residency: trial.c. SLOW: the last chunk was, those before it
+ * were not. */
+enum pst_trial {
+	PST_TRIAL_NONE,
+	PST_TRIAL_BEGUN,
+	PST_TRIAL_WARM,
+	PST_TRIAL_SLOW,
+	PST_TRIAL_COLD,
+};
 
 /* admit.c: what is given into a place of a queue, or why not. */
 int pst_req_admit(struct pst_request *req, const struct penstock_req *given,
@@ -170,6 +176,15 @@ int pst_part_at(const struct pst_request *req, const struct pst_span *span, uint
 /* claim.c: the next chunk for this lane, or NULL when none is left (or on a refusal,
  * which fails the request). */
 struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane);
+/* trial.c: what the page cache holds, where it cannot be asked: UNKNOWN, what is known of
+ * others there; the path that tells (-1: none of the plan); is a chunk of `len` bytes to be
+ * tried by it now (then it is); so many went by without. */
+enum pst_residency pst_trial_verdict(const struct penstock_storage *st);
+int pst_trial_path(const struct pst_plan *plan);
+bool pst_trial_begin(struct penstock_storage *st, uint64_t len);
+void pst_trial_passed(struct penstock_storage *st, uint64_t len);
+/* The call of a chunk with timed_ns has moved so many bytes: where they were. */
+void pst_trial_end(struct pst_chunk *chunk, int64_t bytes);
 /* Nobody waits for it any more: what is not claimed is given up. By a lane that has none
  * of its bytes in hand. */
 bool pst_claim_over(struct pst_request *req, struct pst_lane *lane);

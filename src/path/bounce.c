@@ -5,19 +5,14 @@
  * Works with every storage and device, so it ends every list.
  *
  * Bytes known to be cached are copied at once on the lane's thread, chunk by chunk,
- * so that each is on its way to the device while the next is copied. The first
- * chunk of a request whose residency cannot be asked is timed.
+ * so that each is on its way to the device while the next is copied. So are those of
+ * which nobody knows, and timed (core/trial.c).
  */
 #include "core/clock.h"
 #include "core/pump.h"
 #include "core/route.h"
 #include "path/paths.h"
 #include "path/slotted.h"
-
-/* A chunk that came slower than this (and 10 us) was not in memory: the page cache
- * gives 8 to 10 GB/s to one thread, a cold read through it under 3. */
-#define WARM_BYTES_US 4500u
-#define WARM_BASE_US 10u
 
 /* Longer ones leave a processor's second-level cache on the way, and as copies go to
  * the device in batches they need not be long. */
@@ -83,34 +78,17 @@ static int start_any(struct pst_chunk *chunk, unsigned flags)
 
 static int start(struct pst_chunk *chunk)
 {
-	struct pst_request *req = chunk->req;
-	uint64_t began, took; /* ns, us */
-	uint64_t len = chunk->len;
-	int ret;
-
 	if (chunk->route->op == PENSTOCK_WRITE || chunk->residency == PST_COLD)
 		return start_any(chunk, chunk->lane->borrowed ? PST_IO_NOW : 0);
-	if (chunk->residency == PST_WARM)
-		return start_any(chunk, PST_IO_NOW);
-
-	/* Unknown: time this one. It may have ended when start_any returns, so hold on
-	 * to its request. */
-	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
-	began = pst_now_ns();
-	ret = start_any(chunk, PST_IO_NOW);
-	took = (pst_now_ns() - began) / 1000;
-	if (!ret)
-		atomic_store_explicit(&req->trial,
-				      took <= WARM_BASE_US + len / WARM_BYTES_US ? PST_TRIAL_WARM
-										: PST_TRIAL_COLD,
-				      memory_order_relaxed);
-	pst_req_put(req);
-	return ret;
+	if (chunk->timed)
+		chunk->timed_ns = pst_now_ns();
+	return start_any(chunk, PST_IO_NOW);
 }
 
 const struct pst_path_ops pst_path_bounce = {
 	.name = "bounce",
-	.traits = { .reads = true, .writes = true, .uses_cache = true, .cpu_copies = 1 },
+	.traits = { .reads = true, .writes = true, .uses_cache = true, .times = true,
+		    .cpu_copies = 1 },
 	.probe = probe,
 	.start = start,
 };

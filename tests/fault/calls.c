@@ -125,6 +125,8 @@ static bool moves(enum calls_kind kind, int fd, size_t *len, ssize_t *ret)
 
 	if (as == CALLS_SHORT)
 		*len = (size_t)calls_short_of(fd, *len);
+	if (as == CALLS_LATE && !is_direct(fd))
+		usleep(CALLS_LATE_US);
 	if (as > 0)
 		errno = as;
 	*ret = as == CALLS_EMPTY ? 0 : as == CALLS_LIE ? (ssize_t)*len : -1;

@@ -43,6 +43,8 @@ enum calls_kind {
 #define CALLS_LIE (-3)
 #define CALLS_LIE_END (-4) /* by plain calls only */
 #define CALLS_LIE_LEN 8u
+#define CALLS_LATE (-5) /* the same, and only what goes through the page cache: so late */
+#define CALLS_LATE_US 20000
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
 /* The same, and all that follow. */

@@ -67,7 +67,7 @@ static void look(struct io_uring *ring)
 		as = calls_turn((enum calls_kind)kind, sqe->fd);
 		if (as == CALLS_SHORT)
 			sqe->len = (unsigned)calls_short_of(sqe->fd, sqe->len);
-		else if (as)
+		else if (as && as != CALLS_LATE)
 			make_nothing(ring, sqe, as == CALLS_EMPTY ? 0
 						: as == CALLS_LIE ? (int)sqe->len
 								  : -as);

@@ -5,92 +5,7 @@
  * and where a chunk goes that failed. Storage, page cache, devices and pump are made
  * up; the paths' probes, the plan, the cut and the claims are the library's.
  */
-#include "claim.h"
-
-#define CHUNKS 256
-
-static struct pst_lane lane;
-static struct pst_err err;
-static struct pst_chunk pool, claimed[CHUNKS];
-static unsigned claimed_count;
-
-static struct penstock_seg *add(struct penstock_device *dev, uint64_t off, uint64_t len,
-				uintptr_t address)
-{
-	struct penstock_seg *seg = &segs[req.seg_count++];
-
-	*seg = (struct penstock_seg){
-		.buf = (void *)address, .dev = dev, .off = off, .row_len = len};
-	return seg;
-}
-
-static void begin(void)
-{
-	if (pst_cut(&req, 12, &err))
-		fail_msg("cut: %s", err.text);
-	atomic_store(&req.next, 0);
-	atomic_store(&req.limit, req.body);
-	atomic_store(&req.left, UINT64_MAX / 2);
-	atomic_store(&req.refs, 1000);
-	atomic_store(&req.failed, 0);
-	atomic_store(&req.look, 8192);
-	for (unsigned i = 0; i < PST_PATHS_MAX; i++)
-		atomic_store(&req.path_why[i], 0);
-	memset(&lane, 0, sizeof(lane));
-	lane.pump = &pump;
-	claimed_count = 0;
-}
-
-static bool claim(void)
-{
-	struct pst_chunk *chunk;
-
-	lane.chunks_free = &pool;
-	pool.next = NULL;
-	chunk = pst_claim(&req, &lane);
-	if (!chunk)
-		return false;
-	assert_true(claimed_count < CHUNKS);
-	claimed[claimed_count++] = *chunk;
-	return true;
-}
-
-/* All of it, edges behind bodies as lanes do it. */
-static void claim_all(void)
-{
-	uint64_t end = 0;
-
-	asked_end = 0;
-	begin();
-	while (claim())
-		;
-	atomic_store(&req.limit, req.total);
-	while (!atomic_load(&req.failed) && claim())
-		;
-	for (unsigned i = 0; i < req.span_count; i++)
-		end = spans[i].off + spans[i].len > end ? spans[i].off + spans[i].len : end;
-	assert_true(asked_end <= end); /* never about bytes that nobody wants */
-}
-
-/* "staged 1000+24 odirect 1024+4096", with ~PAD behind what has one. */
-static void expect(const char *want)
-{
-	static char text[8192];
-	size_t at = 0;
-
-	claim_all();
-	text[0] = '\0';
-	for (unsigned i = 0; i < claimed_count; i++) {
-		const struct pst_chunk *c = &claimed[i];
-
-		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s %llu+%llu", i ? " " : "",
-				       pst_paths[c->path]->name, (unsigned long long)c->off,
-				       (unsigned long long)c->len);
-		if (c->pad)
-			at += (size_t)snprintf(text + at, sizeof(text) - at, "~%u", c->pad);
-	}
-	assert_string_equal(text, want);
-}
+#include "claiming.h"
 
 static void expect_note(const char *name, enum penstock_why want)
 {
@@ -345,21 +260,6 @@ static void looking_on_behind_a_short_end(void **state)
 	expect("odirect 0+4096 staged 4096+300 odirect 1048576+512 staged 1049088+488");
 }
 
-static void what_nobody_knows_is_tried(void **state)
-{
-	(void)state;
-	probe(&gpu, PENSTOCK_READ);
-	cached(0, MIB, PST_UNKNOWN);
-	add(&gpu, 0, 65536, 4096);
-	expect("staged 0+65536");
-	assert_int_equal(claimed[0].residency, PST_UNKNOWN);
-	atomic_store(&req.trial, PST_TRIAL_WARM);
-	expect("bounce 0+65536");
-	atomic_store(&req.trial, PST_TRIAL_COLD);
-	expect("staged 0+65536");
-	assert_int_equal(claimed[0].residency, PST_COLD);
-}
-
 static void storage_without_a_cache(void **state)
 {
 	static const struct pst_storage_ops ops = {.name = "mem"};
@@ -584,7 +484,6 @@ int main(void)
 		cmocka_unit_test_setup(short_windows_if_nothing_else, setup),
 		cmocka_unit_test_setup(the_cache_is_asked_for_long_runs_at_once, setup),
 		cmocka_unit_test_setup(looking_on_behind_a_short_end, setup),
-		cmocka_unit_test_setup(what_nobody_knows_is_tried, setup),
 		cmocka_unit_test_setup(storage_without_a_cache, setup),
 		cmocka_unit_test_setup(ends_of_writes_go_through_the_cache, setup),
 		cmocka_unit_test_setup(written_chunks_share_no_page, setup),

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Claims of all of a request on the made-up world of claim.h, and what they are to be.
+ * Included by test_claim.c and test_trial.c. Nothing moves.
+ */
+#ifndef PENSTOCK_TEST_CLAIMING_H
+#define PENSTOCK_TEST_CLAIMING_H
+
+#include "claim.h"
+
+#define CHUNKS 256
+
+static struct pst_lane lane;
+static struct pst_err err;
+static struct pst_chunk pool, claimed[CHUNKS];
+static unsigned claimed_count;
+
+static struct penstock_seg *add(struct penstock_device *dev, uint64_t off, uint64_t len,
+				uintptr_t address)
+{
+	struct penstock_seg *seg = &segs[req.seg_count++];
+
+	*seg = (struct penstock_seg){
+		.buf = (void *)address, .dev = dev, .off = off, .row_len = len};
+	return seg;
+}
+
+static void begin(void)
+{
+	if (pst_cut(&req, 12, &err))
+		fail_msg("cut: %s", err.text);
+	atomic_store(&req.next, 0);
+	atomic_store(&req.limit, req.body);
+	atomic_store(&req.left, UINT64_MAX / 2);
+	atomic_store(&req.refs, 1000);
+	atomic_store(&req.failed, 0);
+	atomic_store(&req.look, 8192);
+	for (unsigned i = 0; i < PST_PATHS_MAX; i++)
+		atomic_store(&req.path_why[i], 0);
+	memset(&lane, 0, sizeof(lane));
+	lane.pump = &pump;
+	claimed_count = 0;
+}
+
+static bool claim(void)
+{
+	struct pst_chunk *chunk;
+
+	lane.chunks_free = &pool;
+	pool.next = NULL;
+	chunk = pst_claim(&req, &lane);
+	if (!chunk)
+		return false;
+	assert_true(claimed_count < CHUNKS);
+	claimed[claimed_count++] = *chunk;
+	return true;
+}
+
+/* All of it, edges behind bodies as lanes do it. */
+static void claim_all(void)
+{
+	uint64_t end = 0;
+
+	asked_end = 0;
+	begin();
+	while (claim())
+		;
+	atomic_store(&req.limit, req.total);
+	while (!atomic_load(&req.failed) && claim())
+		;
+	for (unsigned i = 0; i < req.span_count; i++)
+		end = spans[i].off + spans[i].len > end ? spans[i].off + spans[i].len : end;
+	assert_true(asked_end <= end); /* never about bytes that nobody wants */
+}
+
+/* "staged 1000+24 odirect 1024+4096", with ~PAD behind what has one. */
+static void expect(const char *want)
+{
+	static char text[8192];
+	size_t at = 0;
+
+	claim_all();
+	text[0] = '\0';
+	for (unsigned i = 0; i < claimed_count; i++) {
+		const struct pst_chunk *c = &claimed[i];
+
+		at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s %llu+%llu", i ? " " : "",
+				       pst_paths[c->path]->name, (unsigned long long)c->off,
+				       (unsigned long long)c->len);
+		if (c->pad)
+			at += (size_t)snprintf(text + at, sizeof(text) - at, "~%u", c->pad);
+	}
+	assert_string_equal(text, want);
+}
+
+#endif
