@@ -222,6 +222,7 @@ static void submit(struct run *r, unsigned place)
 	req.require = r->a->require;
 	req.effort = r->a->effort;
 	req.path = r->a->path;
+	req.flags = PENSTOCK_R_EXACT; /* of a file that shrinks nothing counts as read */
 	req.user = &r->places[place];
 	r->begun[place] = seconds();
 	if (penstock_submit(r->q, &req, 1, NULL) == 1) {
@@ -243,7 +244,9 @@ static void harvest(struct run *r, const struct penstock_done *done)
 	r->place_count--;
 	if (done->result < 0) {
 		if (!r->failed)
-			snprintf(r->out->error, sizeof(r->out->error), "%s", done->report->text);
+			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s",
+				 r->a->write ? "writing" : "reading", r->a->storage,
+				 done->report->text);
 		r->failed = true;
 		return;
 	}

@@ -170,7 +170,8 @@ static int move_one(struct worker *w, struct flow *f)
 	}
 	make_req(w, f, &seg, &req);
 	if (penstock_transfer(&req, &report) < 0)
-		return gdsio_say_lib(w->result.error);
+		return gdsio_say(w->result.error, "%s: %s%s", f->place->name, penstock_errmsg(),
+				 advice(penstock_errwhy()));
 	begun = (seconds() - begun) * 1e6;
 	tally_add(&w->result.tally, &report);
 	return after(w, f, begun);
@@ -197,7 +198,9 @@ static int move_batch(struct worker *w, struct flow **flows, unsigned count,
 		for (int i = 0; i < n; i++) {
 			tally_add(&w->result.tally, done[i].report);
 			if (done[i].result < 0 && !ret)
-				ret = gdsio_say(w->result.error, "%s", done[i].report->text);
+				ret = gdsio_say(w->result.error, "%s: %s",
+						((struct flow *)done[i].user)->place->name,
+						done[i].report->text);
 		}
 		got += n;
 	}
