@@ -129,6 +129,7 @@ void tally_print(FILE *f, const char *label, const struct tally *t);
 struct verify {
 	const char *src, *copy;
 	uint64_t length; /* with progress: of what is shown */
+	bool longer;	 /* the copy may be: what is behind it in a device is not looked at */
 	bool progress;	 /* on standard error, if that is a terminal */
 	const volatile sig_atomic_t *stopped; /* the signal to end early for, 0: none */
 	char *text;			      /* what was found */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -113,6 +114,17 @@ static void note(struct copy *c, int code, const char *what)
 		 penstock_errmsg(), advice(penstock_errwhy()));
 }
 
+__attribute__((format(printf, 2, 3))) static void say(struct copy *c, const char *fmt, ...)
+{
+	va_list args;
+
+	c->failed = true;
+	c->code = EXIT_FAILED;
+	va_start(args, fmt);
+	vsnprintf(c->text, sizeof(c->text), fmt, args);
+	va_end(args);
+}
+
 static void note_device(struct copy *c)
 {
 	char what[64];
@@ -134,11 +146,8 @@ static void open_source(struct copy *c)
 	int64_t length;
 
 	if (same_file(c->a->src, c->a->dst)) {
-		c->failed = true;
-		c->code = EXIT_FAILED;
-		snprintf(c->text, sizeof(c->text),
-			 "%s and %s are the same file: name another destination", c->a->src,
-			 c->a->dst);
+		say(c, "%s and %s are the same file: name another destination", c->a->src,
+		    c->a->dst);
 		return;
 	}
 	if (penstock_open(c->a->src, NULL, &c->from)) {
@@ -214,6 +223,18 @@ static unsigned permissions(const struct copy *c)
 	return stat_buf.st_mode & 0777 ? stat_buf.st_mode & 0777 : 0600;
 }
 
+/* A device does not grow, and what is written to it is there at once. */
+static void check_room(struct copy *c)
+{
+	int64_t room = penstock_storage_length(c->to);
+
+	if (room < 0)
+		note(c, EXIT_FAILED, NULL);
+	else if ((uint64_t)room < c->length)
+		say(c, "%s has room for %lld bytes, %s has %llu: name a larger one", c->a->dst,
+		    (long long)room, c->a->src, (unsigned long long)c->length);
+}
+
 static void open_target(struct copy *c)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -230,9 +251,7 @@ static void open_target(struct copy *c)
 		penstock_close(c->to);
 		c->to = NULL;
 		if (!choose_aside(c)) {
-			c->failed = true;
-			c->code = EXIT_FAILED;
-			snprintf(c->text, sizeof(c->text), "no memory");
+			say(c, "no memory");
 			return;
 		}
 	}
@@ -240,6 +259,8 @@ static void open_target(struct copy *c)
 	opts.mode = permissions(c);
 	if (penstock_open(c->aside ? c->aside : c->a->dst, &opts, &c->to))
 		note(c, EXIT_FAILED, NULL);
+	else if (c->in_place)
+		check_room(c);
 	q.requests_max = BLOCKS;
 	q.segs_max = 1;
 	if (!c->failed && penstock_queue_open(&q, &c->q))
@@ -481,6 +502,7 @@ static void verify(struct copy *c)
 	struct verify v = {.src = c->a->src,
 			   .copy = c->aside ? c->aside : c->a->dst,
 			   .length = c->length,
+			   .longer = c->in_place,
 			   .progress = !c->a->quiet,
 			   .stopped = &stopped,
 			   .text = c->text,
@@ -491,9 +513,7 @@ static void verify(struct copy *c)
 		c->failed = true;
 		c->code = ret;
 	} else if (c->aside && put_in_place(c)) {
-		c->failed = true;
-		c->code = EXIT_FAILED;
-		snprintf(c->text, sizeof(c->text), "%s cannot be put in its place: %m", c->a->dst);
+		say(c, "%s cannot be put in its place: %m", c->a->dst);
 	}
 	if (c->failed && c->aside)
 		unlink(c->aside);

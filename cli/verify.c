@@ -104,8 +104,11 @@ static int compare(const struct verify *v, int a, int b, char *buf, double *show
 {
 	for (uint64_t off = 0;; off += STEP) {
 		int64_t n = read_all(a, buf, STEP, off), m = read_all(b, buf + STEP, STEP, off);
-		int64_t least = n < m ? n : m;
+		int64_t least;
 
+		if (v->longer && n >= 0 && m > n)
+			m = n;
+		least = n < m ? n : m;
 		if (n < 0 || m < 0)
 			return say(v, EXIT_FAILED, "reading %s again: %s", n < 0 ? v->src : v->copy,
 				   strerror((int)(n < 0 ? -n : -m)));
