@@ -203,10 +203,11 @@ static bool choose_aside(struct copy *c)
 	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
 	int dir = slash ? (int)(slash - dst) + 1 : 0;
 
-	if (asprintf(&c->aside, "%.*s.penstock-verify-%d", dir, dst, (int)getpid()) >= 0)
-		return true;
-	c->aside = NULL;
-	return false;
+	if (asprintf(&c->aside, "%.*s.penstock-verify-%d", dir, dst, (int)getpid()) < 0) {
+		c->aside = NULL;
+		say(c, "no memory");
+	}
+	return c->aside;
 }
 
 /* Who may read the copy: who may read what it replaces, else who may read the source. 0:
@@ -250,10 +251,8 @@ static void open_target(struct copy *c)
 		}
 		penstock_close(c->to);
 		c->to = NULL;
-		if (!choose_aside(c)) {
-			say(c, "no memory");
+		if (!choose_aside(c))
 			return;
-		}
 	}
 	opts.length = c->length;
 	opts.mode = permissions(c);
@@ -512,9 +511,8 @@ static void verify(struct copy *c)
 	if (ret) {
 		c->failed = true;
 		c->code = ret;
-	} else if (c->aside && put_in_place(c)) {
+	} else if (c->aside && put_in_place(c))
 		say(c, "%s cannot be put in its place: %m", c->a->dst);
-	}
 	if (c->failed && c->aside)
 		unlink(c->aside);
 	c->verified = !c->failed;
