@@ -404,12 +404,13 @@ PENSTOCK_API void penstock_group_close(struct penstock_group *g);
  * of them needs is read once, a share by each, and copied from device to device, where
  * the devices cannot share memory through the host's. Device memory: the windows besides,
  * never of the caller's allocator.
- * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is
- * -ESTALE. A rank that has gone is -ECONNRESET, with what became of its process where that
- * is known, one that hangs -ETIMEDOUT; after either the group can only be closed. That one
- * has failed or gone is told within 10 s, also while a store keeps a read or an open for
- * longer: the library keeps what it needs until it ends, and closing `w` does not wait for
- * it.
+ * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is -ESTALE
+ * (one that a rank sees under another device or inode number, as by another mount, is the same
+ * if its size, time of change, header and a piece of each tensor are). A rank that has gone is
+ * -ECONNRESET, with what became of its process where that is known, one that hangs -ETIMEDOUT;
+ * after either the group can only be closed. That one has failed or gone is told within 10 s,
+ * also while a store keeps a read or an open for longer: the library keeps what it needs until
+ * it ends, and closing `w` does not wait for it.
  * report->read is what this rank has read. One thread at a time. May block.
  */
 PENSTOCK_API int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,

@@ -12,6 +12,7 @@
 #define PST_GROUP_MAX 64u      /* ranks */
 #define PST_GROUP_WINDOWS_MAX 64u /* of each */
 #define PST_GROUP_SAY_MAX 49152u /* bytes that a rank says at once */
+#define PST_FILES_TOLD 3072u /* one by one; the rest together */
 
 struct penstock_group;
 
@@ -66,6 +67,10 @@ void pst_group_part(struct penstock_group *g, bool done);
  * alone. */
 int pst_group_apart(struct penstock_group *g, struct penstock_weights *w,
 		    int (*work)(struct penstock_weights *w, unsigned which), unsigned which);
+
+/* That all ranks have the files that rank 0 has, by what is in them; `said` as
+ * pst_group_tell has it, and given back. */
+int pst_group_same(struct penstock_group *g, struct penstock_weights *w, struct pst_said *said);
 
 /* The collective form of pst_load_move; `status` is how the rank has come so far. */
 int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_bits *bits,

@@ -34,7 +34,7 @@ struct hello {
 	uint32_t version, size;
 	struct pst_group_how how;
 };
-#define VERSION 2u
+#define VERSION 3u
 
 /* Or shorter, if a signal comes. */
 static void pause_ms(uint32_t ms)

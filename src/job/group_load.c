@@ -17,10 +17,10 @@
 #define COPIES 64u
 #define SETTLE_NS 2000000000 /* what is read as a load fails may still end by itself */
 #define LOOK_NS 250000000 /* a read that takes longer: are the other ranks still there? */
-#define FILES_MAX 3072u /* told one by one; the rest together */
+#define FILES_MAX PST_FILES_TOLD
 
 struct facts { /* what ranks compare; the files' and the first of what is needed follow */
-	uint64_t table, file_count, need_bytes;
+	uint64_t table, file_count, need_bytes, stores;
 };
 _Static_assert(sizeof(struct facts) + FILES_MAX * 8 + PST_NEED_BYTES <= PST_GROUP_SAY_MAX,
 	       "facts fit what a rank says");
@@ -61,7 +61,8 @@ static size_t write_facts(struct move *m, unsigned char *to)
 {
 	const struct penstock_weights *w = m->load->w;
 	struct facts facts = { .table = pst_share_table(&m->plan, w), .file_count = w->shard_count,
-			       .need_bytes = pst_share_need_bytes(&m->plan) };
+			       .need_bytes = pst_share_need_bytes(&m->plan),
+			       .stores = pst_share_stores(&m->plan) };
 	uint64_t files[FILES_MAX] = { 0 };
 	size_t count = w->shard_count < FILES_MAX ? w->shard_count : FILES_MAX;
 
@@ -75,15 +76,22 @@ static size_t write_facts(struct move *m, unsigned char *to)
 	return sizeof(facts) + count * sizeof(files[0]) + need_len(m, 0);
 }
 
+/* What a rank has that is not as rank 0 has it: that rank, or 0. */
+struct odd {
+	unsigned files, table;
+	bool stores;
+};
+
 /* Every rank compares every other with rank 0, so all come to the same end. */
-static int compare(const struct move *m, const struct pst_said *said)
+static int compare(const struct move *m, const struct pst_said *said, struct odd *odd)
 {
 	const struct penstock_weights *w = m->load->w;
 	const size_t head = sizeof(struct facts);
 	struct facts first, other;
 
+	*odd = (struct odd){ 0, 0, false };
 	memcpy(&first, said[0].bytes, head);
-	for (unsigned r = 1; r < m->size; r++) {
+	for (unsigned r = m->size; r-- > 1;) {
 		uint64_t count = first.file_count < FILES_MAX ? first.file_count : FILES_MAX;
 
 		memcpy(&other, said[r].bytes, head);
@@ -93,20 +101,28 @@ static int compare(const struct move *m, const struct pst_said *said)
 						"rank 0 one of %llu", r,
 						(unsigned long long)other.file_count,
 						(unsigned long long)first.file_count);
-		for (uint64_t i = 0; i < count; i++)
-			if (memcmp(said[r].bytes + head + 8 * i, said[0].bytes + head + 8 * i, 8))
-				return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE,
-							i < w->shard_count ? w->shards[i].path
-									   : NULL,
-							NULL, PST_NO_OFF, "rank %u has another "
-							"file than rank 0 (device, inode, size or "
-							"time of change differ)", r);
+		if (memcmp(said[r].bytes + head, said[0].bytes + head, 8 * count))
+			odd->files = r;
 		if (other.table != first.table || other.need_bytes != first.need_bytes)
-			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
-						PST_NO_OFF, "rank %u has opened other tensors of "
-						"it than rank 0", r);
+			odd->table = r;
+		odd->stores |= other.stores != first.stores;
 	}
 	return 0;
+}
+
+/* What is odd may be so for a reason. */
+static int settle_odds(struct move *m, struct pst_said *said, const struct odd *odd)
+{
+	struct penstock_weights *w = m->load->w;
+	int ret = odd->files ? pst_group_same(m->g, w, said) : 0;
+
+	if (!ret && odd->table)
+		ret = pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
+				       PST_NO_OFF, "rank %u has opened other tensors of it than "
+				       "rank 0", odd->table);
+	if (!ret && odd->stores)
+		pst_share_one_store(&m->plan);
+	return ret;
 }
 
 /* What others have said at the end of their words that they need. */
@@ -138,6 +154,7 @@ static int agree(struct move *m, int status)
 {
 	struct pst_said *said = calloc(m->size, sizeof(*said));
 	unsigned char *facts = malloc(PST_GROUP_SAY_MAX);
+	struct odd odd = { 0, 0, false };
 	size_t len = 0;
 
 	if (!said || !facts)
@@ -149,10 +166,12 @@ static int agree(struct move *m, int status)
 	if (said && facts) {
 		status = pst_group_tell(m->g, status, facts, len, -1, said);
 		if (!status)
-			status = compare(m, said);
-		if (!status)
+			status = compare(m, said, &odd);
+		if (!status && !odd.table)
 			take_need(m, said, 0);
 		pst_said_free(m->g, said);
+		if (!status)
+			status = settle_odds(m, said, &odd);
 		if (!status)
 			status = tell_need(m, said);
 		if (!status)

@@ -22,12 +22,6 @@
 #define BITS_MOST (BITS_FEW * 16u)
 #define GRAIN (256u << 10) /* of large ones, as long as so many bits are enough */
 
-static uint64_t mix(uint64_t h, uint64_t value)
-{
-	h = (h ^ value) * 0x9e3779b97f4a7c15u;
-	return h ^ h >> 29;
-}
-
 /* ---- chunks ---- */
 
 static void take_parts(struct pst_share *p, const struct penstock_weights *w)
@@ -380,20 +374,45 @@ uint32_t pst_share_delay(uint32_t jitter_ms, unsigned host, unsigned hosts, uint
 
 /* ---- the same everywhere ---- */
 
+uint64_t pst_share_mix(uint64_t h, uint64_t value)
+{
+	h = (h ^ value) * 0x9e3779b97f4a7c15u;
+	return h ^ h >> 29;
+}
+
+static uint64_t mix3(uint64_t h, uint64_t a, uint64_t b, uint64_t c)
+{
+	return pst_share_mix(pst_share_mix(pst_share_mix(h, a), b), c);
+}
+
 uint64_t pst_share_table(const struct pst_share *p, const struct penstock_weights *w)
 {
-	uint64_t h = mix(mix(mix(1, p->chunk), p->count), w->count);
+	uint64_t h = mix3(1, p->chunk, p->count, w->count);
 
 	for (uint64_t i = 0; i < w->count; i++)
-		h = mix(mix(mix(h, w->entries[i].shard), w->entries[i].t->begin),
-			w->entries[i].t->end);
+		h = mix3(h, w->entries[i].shard, w->entries[i].t->begin, w->entries[i].t->end);
 	return h;
 }
 
 uint64_t pst_share_file(const struct stat *st)
 {
-	uint64_t h = mix(mix(1, st->st_dev), st->st_ino);
+	uint64_t h = mix3(1, st->st_dev, st->st_ino, (uint64_t)st->st_size);
 
-	return mix(mix(mix(h, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec),
-		   (uint64_t)st->st_mtim.tv_nsec);
+	return mix3(h, (uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec, 0);
+}
+
+uint64_t pst_share_stores(const struct pst_share *p)
+{
+	uint64_t h = 1;
+
+	for (unsigned i = 0; i < p->part_count; i++)
+		h = pst_share_mix(h, p->parts[i].store);
+	return h;
+}
+
+void pst_share_one_store(struct pst_share *p)
+{
+	for (unsigned i = 0; i < p->part_count; i++)
+		p->parts[i].store = 0;
+	p->store_count = p->part_count ? 1 : 0;
 }

@@ -71,7 +71,13 @@ bool pst_share_run(const struct pst_share *p, const struct pst_chunk *c, uint64_
 uint32_t pst_share_delay(uint32_t jitter_ms, unsigned host, unsigned hosts, uint32_t random);
 
 /* What two ranks that load the same have in common: tensors and chunks, and a file. */
+uint64_t pst_share_mix(uint64_t h, uint64_t value);
 uint64_t pst_share_table(const struct pst_share *p, const struct penstock_weights *w);
 uint64_t pst_share_file(const struct stat *st);
+
+/* Which files share a store, as this rank sees it; where ranks see it differently, all
+ * take them for one. */
+uint64_t pst_share_stores(const struct pst_share *p);
+void pst_share_one_store(struct pst_share *p);
 
 #endif

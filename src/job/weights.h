@@ -74,6 +74,7 @@ struct pst_shard {
 	struct pst_st st;
 	struct stat stat; /* as it was when the header was read */
 	uint64_t data_off;
+	uint64_t content; /* what ranks know it by that see it elsewhere; 0: nobody asked */
 };
 
 struct pst_entry {
