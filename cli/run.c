@@ -24,6 +24,7 @@
 enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
 #define LIBRARY "libcufile.so.0"
+#define NAME "penstock-cufile-name.so" /* libcufile.so to who asks for that */
 #define AUDITOR "penstock-audit.so"
 
 struct args {
@@ -32,7 +33,7 @@ struct args {
 };
 
 struct place {
-	char dir[PATH_MAX], library[PATH_MAX + 32], auditor[PATH_MAX + 32];
+	char dir[PATH_MAX], library[PATH_MAX + 32], name[PATH_MAX + 32], auditor[PATH_MAX + 32];
 };
 
 /* ---- where the library is ---- */
@@ -51,6 +52,7 @@ static bool cut_tail(char *path, const char *tail)
 static bool has_library(struct place *p)
 {
 	snprintf(p->library, sizeof(p->library), "%s/%s", p->dir, LIBRARY);
+	snprintf(p->name, sizeof(p->name), "%s/%s", p->dir, NAME);
 	snprintf(p->auditor, sizeof(p->auditor), "%s/%s", p->dir, AUDITOR);
 	return !access(p->library, R_OK);
 }
@@ -210,8 +212,9 @@ static int look_at(const struct args *a, const char *file, unsigned depth)
 
 /* ---- the environment ---- */
 
-/* Whether `list` has `path`; *other is the first that is a libcufile, too. */
-static bool listed(const char *list, const char *path, const char **other, size_t *other_len)
+/* Whether `list` has `path`; *other is the first that is a libcufile, too, and not `own`. */
+static bool listed(const char *list, const char *path, const char *own, const char **other,
+		   size_t *other_len)
 {
 	size_t len;
 
@@ -223,7 +226,8 @@ static bool listed(const char *list, const char *path, const char **other, size_
 			return true;
 		slash = memrchr(list, '/', len);
 		slash = slash ? slash + 1 : list;
-		if (!*other && !strncmp(slash, "libcufile.so", 12)) {
+		if (!*other && !strncmp(slash, "libcufile.so", 12) &&
+		    (strlen(own) != len || strncmp(list, own, len))) {
 			*other = list;
 			*other_len = len;
 		}
@@ -232,8 +236,8 @@ static bool listed(const char *list, const char *path, const char **other, size_
 	return false;
 }
 
-/* Puts `path` behind what the variable has. */
-static int put_in(const char *name, const char *path)
+/* Puts `path` behind what the variable has. `own` is the drop-in's. */
+static int put_in(const char *name, const char *path, const char *own)
 {
 	const char *was = getenv(name), *other = NULL;
 	size_t other_len = 0, len = (was ? strlen(was) : 0) + strlen(path) + 2;
@@ -245,7 +249,7 @@ static int put_in(const char *name, const char *path)
 			    "%s has a colon or a blank in its name, which %s cannot hold: "
 			    "install it elsewhere",
 			    path, name);
-	if (was && listed(was, path, &other, &other_len))
+	if (was && listed(was, path, own, &other, &other_len))
 		return 0;
 	if (other)
 		return fail(EXIT_FAILED, "%s holds another libcufile, %.*s: take it out", name,
@@ -296,9 +300,13 @@ static int put_in_front(const struct args *a, const struct place *p)
 	if (!ret && a->audit && access(p->auditor, R_OK))
 		ret = fail(EXIT_FAILED, "%s: %s", p->auditor, strerror(errno));
 	if (!ret)
-		ret = put_in("LD_PRELOAD", p->library);
+		ret = put_in("LD_PRELOAD", p->library, p->library);
+	if (!ret)
+		ret = try_library(p->name); /* finds the mark in what it depends on */
+	if (!ret)
+		ret = put_in("LD_PRELOAD", p->name, p->library);
 	if (!ret && a->audit)
-		ret = put_in("LD_AUDIT", p->auditor);
+		ret = put_in("LD_AUDIT", p->auditor, p->library);
 	return ret;
 }
 
