@@ -107,6 +107,7 @@ static void openings(void **state)
 	(void)state;
 	world_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	read_right(st); /* opens what stays open */
 	penstock_close(st);
 	fds = world_fds();
