@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of device cuda: a copier is two streams, one a direction, and events. Streams and
- * events are made when it opens as far as they are sure to be needed: while other threads
- * use the driver each takes up to 0.3 ms (H200). The last ticket has no event as long as no
- * copy follows it: its stream is asked, which saves a lone copy one call of three. On its streams nothing may happen that the driver gives to a compute
- * queue, because a stream that waits for one of our requests may stand in front of
- * it there (tests/standin/README.md).
+ * Copies of device cuda: a copier is two streams, one a direction, and events. What is sure
+ * to be needed of them is made when it opens: while other threads use the driver each takes
+ * up to 0.3 ms (H200). The last ticket has no event as long as no copy follows it: its
+ * stream is asked, which saves a lone copy one call of three. On its streams nothing may
+ * happen that the driver gives to a compute queue, because a stream that waits for one of
+ * our requests may stand in front of it there (tests/standin/README.md).
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ struct pst_copier {
 	struct penstock_device *dev;
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
-	struct pst_cu_stream *in, *out; /* out: NULL until the first copy */
+	struct pst_cu_stream *in, *out; /* out: perhaps NULL until the first copy */
 	bool used_in, used_out; /* since the last mark */
 	uint64_t marked;	/* the last ticket given */
 	uint64_t reached;	/* known to be done, with every ticket before it */
@@ -100,6 +100,8 @@ int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct p
 	rc = pst_cuda_enter(c->api, cp->ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
+	if (rc == PST_CU_OK && tickets > 1)
+		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
 	while (cp->idle_count + 1 < tickets && rc == PST_CU_OK) {
 		rc = c->api->cuEventCreate(&cp->idle[cp->idle_count], PST_CU_EVENT_NO_TIMING);
 		cp->idle_count += rc == PST_CU_OK;
@@ -417,6 +419,7 @@ static bool has_room(const struct pst_copier *cp, const struct pst_rect *r, bool
 	return cp->put_off < BATCH_MAX && (!cp->put_off || cp->put_off_in == in);
 }
 
+/* Never on a lane for whose requests streams wait: the driver may wait for all of them. */
 static int open_out(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;

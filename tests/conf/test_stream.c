@@ -136,6 +136,39 @@ static void many_streams(void **state)
 	api->cuMemFreeHost(gate);
 }
 
+/* The first bytes that a lane takes out of the device are those of a request for which a
+ * stream waits: nothing may be made for them that waits for all streams. */
+static void first_write(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_seg seg = {.dev = gpu, .row_len = 100000};
+	struct penstock_storage *mem;
+	struct pst_cu_stream *stream;
+	struct penstock_queue *q;
+	struct penstock_done done;
+	struct penstock_req req;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open("mem:1MiB", &opts, &mem), 0);
+	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
+	assert_int_equal(penstock_prepare(mem, gpu, PENSTOCK_WRITE), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req = request(&seg, stream);
+	req.storage = mem;
+	req.op = PENSTOCK_WRITE;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
+	assert_int_equal(done.result, seg.row_len);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, seg.buf);
+	penstock_close(mem);
+}
+
 struct late_values {
 	uint64_t row_len, off;
 };
@@ -354,6 +387,7 @@ static void bad_stream_requests(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(first_write),
 		cmocka_unit_test(many_streams),
 		cmocka_unit_test(late_values),
 		cmocka_unit_test(late_rows),
@@ -364,5 +398,6 @@ int main(void)
 	};
 
 	test_use_standin();
+	setenv("PENSTOCK_STANDIN_STREAM_POOL", "1", 0); /* each one that is made waits for all */
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
