@@ -305,7 +305,8 @@ enum penstock_cut {
 	PENSTOCK_CUT_QKV,	/* dimension 0: queries, keys and values, each by its heads */
 	PENSTOCK_CUT_HALVES,	/* dimension 0: two halves, each cut */
 	PENSTOCK_CUT_LAST_HALVES, /* the last dimension: two halves, each cut */
-	PENSTOCK_CUT_WORDS,	/* dimension 0; the last rank may have less */
+	PENSTOCK_CUT_WORDS,	/* dimension 0, as if it were a multiple of 64 where ranks can share
+				 * that; the last ranks have less, or nothing */
 	PENSTOCK_CUT_INNER,	/* the last dimension but one; a bias whole */
 	PENSTOCK_CUT_QUERIES,	/* as FIRST, by whole query heads where their number is known */
 };

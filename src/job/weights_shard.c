@@ -12,6 +12,8 @@
 
 #include "job/weights.h"
 
+#define WORDS_UNIT 64u
+
 static const struct penstock_cut_rule built_in[] = {
 	/* Routers and what is low-rank are small and whole. */
 	{ "*.mlp.gate.*", PENSTOCK_CUT_WHOLE },
@@ -171,6 +173,15 @@ static int add_halves(struct cut *c, uint64_t length)
 	return ret ? ret : add_part(c, length / 2, length / 2);
 }
 
+/* Words of each rank: those that serve models share them as if there were a whole multiple
+ * of 64, where that can be shared. */
+static uint64_t words_of(uint64_t length, unsigned ranks)
+{
+	uint64_t padded = (length + WORDS_UNIT - 1) / WORDS_UNIT * WORDS_UNIT;
+
+	return padded % ranks ? (length + ranks - 1) / ranks : padded / ranks;
+}
+
 static enum layout layout_of(const char *name)
 {
 	static const struct {
@@ -281,7 +292,9 @@ static int apply(struct cut *c, enum penstock_cut cut)
 	case PENSTOCK_CUT_LAST_HALVES:
 		return add_halves(c, length);
 	case PENSTOCK_CUT_WORDS:
-		each = (length + c->o->ranks - 1) / c->o->ranks;
+		each = layout_of(c->t->name) == COLUMNS /* several words in an element */
+			       ? (length + c->o->ranks - 1) / c->o->ranks
+			       : words_of(length, c->o->ranks);
 		c->part_count = 1;
 		c->parts[0].first = each * c->o->rank < length ? each * c->o->rank : length;
 		c->parts[0].count = length - c->parts[0].first < each

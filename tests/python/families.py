@@ -19,7 +19,7 @@ import tap
 from reference import fill
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
-HIDDEN, HEAD, WORDS = 64, 8, 130
+HIDDEN, HEAD, WORDS = 64, 8, 520
 
 
 def layer(i, heads, kv):
@@ -99,7 +99,7 @@ def part(name, value, rank, ranks, kv):
     """What the parallel layers take: columns [rank] of what makes outputs, rows of what
     takes inputs, key-value heads shared where there are more ranks than heads."""
     if "embed_tokens" in name or "lm_head" in name:
-        size = -(-len(value) // ranks)
+        size = -(-len(value) // 64) * 64 // ranks
         return value[rank * size:(rank + 1) * size]
     if ".k_proj." in name or ".v_proj." in name:
         heads = numpy.split(value, kv)

@@ -46,7 +46,7 @@ static int select_for(const struct made *m, unsigned rank, unsigned ranks, unsig
 	    strstr(m->name, "o_proj.bias"))
 		return -1;
 	if (strstr(m->name, "embed")) {
-		unsigned each = (101 + ranks - 1) / ranks;
+		unsigned each = 128 / ranks; /* as vLLM and SGLang pad it */
 
 		for (unsigned i = rank * each; i < (rank + 1) * each && i < 101; i++)
 			list[n++] = i;
