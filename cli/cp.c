@@ -412,6 +412,7 @@ static void merge(struct tally *sum, const struct tally *part)
 	sum->retries += part->retries;
 	sum->chunks += part->chunks;
 	sum->engine = part->engine && part->bytes ? part->engine : sum->engine;
+	sum->engine_why = part->engine_why ? part->engine_why : sum->engine_why;
 	for (unsigned i = 0; i < part->path_count; i++) {
 		sum->names[i] = part->names[i];
 		sum->path_bytes[i] += part->path_bytes[i];
@@ -506,12 +507,10 @@ static void verify(struct copy *c)
 			   .stopped = &stopped,
 			   .text = c->text,
 			   .text_len = sizeof(c->text)};
-	int ret = verify_files(&v);
 
-	if (ret) {
-		c->failed = true;
-		c->code = ret;
-	} else if (c->aside && put_in_place(c))
+	c->code = verify_files(&v);
+	c->failed = c->code;
+	if (!c->failed && c->aside && put_in_place(c))
 		say(c, "%s cannot be put in its place: %m", c->a->dst);
 	if (c->failed && c->aside)
 		unlink(c->aside);

@@ -26,7 +26,8 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->chunks += report->chunks;
 	if (report->bytes || !t->engine)
 		t->engine = report->engine;
-	t->engine_why = report->engine_why;
+	if (report->engine_why != PENSTOCK_WHY_NONE) /* of one, say so */
+		t->engine_why = report->engine_why;
 	for (unsigned i = 0; i < report->path_count; i++) {
 		const struct penstock_report_path *path = &report->paths[i];
 
@@ -79,10 +80,17 @@ static double ratio(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 0;
 }
 
+/* Why not by a better engine, "" if that is none. */
+static const char *engine_reason(const struct tally *t)
+{
+	return t->engine_why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(t->engine_why);
+}
+
 void tally_json(struct json *j, const struct tally *t)
 {
 	json_text(j, "path", tally_path(t));
 	json_text(j, "engine", t->engine ? t->engine : "none");
+	json_text(j, "engine_reason", engine_reason(t));
 	json_object(j, "paths");
 	for (unsigned i = 0; i < t->path_count; i++)
 		if (t->path_bytes[i])
@@ -114,6 +122,10 @@ void tally_print(FILE *f, const char *label, const struct tally *t)
 			fprintf(f, "  %-8s %12s by %s\n", t->names[i],
 				human((double)t->path_bytes[i], size, sizeof(size)),
 				t->engine ? t->engine : "none");
+	if (engine_reason(t)[0]) {
+		fprintf(f, "  %-8s %12s ", "engine", t->engine ? t->engine : "none");
+		print_words(f, 24, engine_reason(t));
+	}
 	for (unsigned i = 0; i < t->path_count; i++)
 		if (!t->path_bytes[i] && t->why[i] != PENSTOCK_WHY_NONE) {
 			fprintf(f, "  %-8s %12s ", t->names[i], "-");

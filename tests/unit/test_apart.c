@@ -285,6 +285,7 @@ static int refuse(unsigned nr, unsigned code)
 }
 
 #define CANNOT_REFUSE 200
+#define LANES (4u << 20) /* more than the caller's thread does itself */
 
 /* `what` is "CALL ERRNO"; the reason why the engine is not what it might be. */
 static int engine_without(const char *what)
@@ -294,15 +295,15 @@ static int engine_without(const char *what)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {0};
 	unsigned nr, code;
-	char byte;
+	static char bytes[LANES];
 
 	if (sscanf(what, "%u %u", &nr, &code) == 2 && refuse(nr, code))
 		return CANNOT_REFUSE;
 	if (penstock_device_open("host", NULL, &host) ||
-	    penstock_open("mem:1", NULL, &req.storage))
+	    penstock_open("mem:4MiB", NULL, &req.storage))
 		return CANNOT_REFUSE + 1;
 	seg.dev = host;
-	seg.buf = &byte;
+	seg.buf = bytes;
 	req.segs = &seg;
 	req.seg_count = 1;
 	if (penstock_explain(&req, &why))
@@ -316,6 +317,10 @@ static int engine_without(const char *what)
 	seg.row_len = 1;
 	if (penstock_transfer(&req, &report) != 1 || report.engine_why != PENSTOCK_WHY_NONE)
 		return CANNOT_REFUSE + 6;
+	/* What lanes move says why theirs is not. */
+	seg.row_len = LANES;
+	if (penstock_transfer(&req, &report) != LANES || report.engine_why != why.engine_why)
+		return CANNOT_REFUSE + 7;
 	penstock_close(req.storage);
 	penstock_device_close(host);
 	if (why.engine_why == PENSTOCK_WHY_NONE && strcmp(why.engine, "uring") != 0)
