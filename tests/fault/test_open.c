@@ -114,10 +114,9 @@ static void openings(void **state)
 	for (unsigned k = 0; k < COUNT(kinds); k++)
 		for (unsigned c = 0; c < COUNT(codes); c++) {
 			unsigned failed = 0, nth = 0, hits = 1;
+			int ret;
 
 			while (hits && nth++ < TURNS_MAX) {
-				int ret;
-
 				st = NULL;
 				calls_arm(kinds[k], nth, codes[c]);
 				ret = penstock_open(name, NULL, &st);
