@@ -5,6 +5,8 @@
  * is opened: it may not use what its parent has opened.
  *
  *	share FILE [DEVICE]
+ *
+ * DEVICE is a GPU: host memory is shared in better ways, and is not exported.
  */
 #include <inttypes.h>
 #include <stdio.h>
