@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "job/json_pull.h"
+#include "job/sort_names.h"
 
 #define RANK_MAX PENSTOCK_RANK_MAX
 
@@ -286,18 +287,6 @@ static int by_place(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-static int by_name(const void *a, const void *b, void *tensors)
-{
-	const struct pst_st_tensor *t = tensors;
-
-	return strcmp(t[*(const uint32_t *)a].name, t[*(const uint32_t *)b].name);
-}
-
-static int by_key(const void *a, const void *b)
-{
-	return strcmp(((const struct pst_st_pair *)a)->key, ((const struct pst_st_pair *)b)->key);
-}
-
 /* Every byte of the data belongs to exactly one tensor. */
 static int check_places(struct pst_st *st, uint64_t data_len, struct pst_st_error *err)
 {
@@ -331,27 +320,55 @@ static int check_places(struct pst_st *st, uint64_t data_len, struct pst_st_erro
 	return 0;
 }
 
+static int name_tensors(struct pst_st *st, struct pst_named *list, struct pst_st_error *err)
+{
+	for (size_t i = 0; i < st->count; i++)
+		list[i] = (struct pst_named){ 0, st->tensors[i].name, (uint32_t)i };
+	pst_sort_names(list, st->count);
+	for (size_t i = 0; i < st->count; i++) {
+		st->by_name[i] = list[i].at;
+		if (i && !strcmp(list[i - 1].name, list[i].name))
+			return wrong(err, list[i].name, UINT64_MAX, "it is there twice");
+	}
+	return 0;
+}
+
+static int order_pairs(struct pst_st *st, struct pst_named *list, struct pst_st_error *err)
+{
+	struct pst_st_pair *ordered = malloc((st->pair_count + 1) * sizeof(*ordered));
+
+	if (!ordered)
+		return -ENOMEM;
+	for (size_t i = 0; i < st->pair_count; i++)
+		list[i] = (struct pst_named){ 0, st->pairs[i].key, (uint32_t)i };
+	pst_sort_names(list, st->pair_count);
+	for (size_t i = 0; i < st->pair_count; i++)
+		ordered[i] = st->pairs[list[i].at];
+	free(st->pairs);
+	st->pairs = ordered;
+	for (size_t i = 1; i < st->pair_count; i++)
+		if (!strcmp(ordered[i - 1].key, ordered[i].key))
+			return wrong(err, "", UINT64_MAX, "the metadata have '%.100s' twice",
+				     ordered[i].key);
+	return 0;
+}
+
 static int check_names(struct pst_st *st, struct pst_st_error *err)
 {
-	if (st->count > UINT32_MAX)
-		return -ENOMEM;
-	st->by_name = malloc((st->count ? st->count : 1) * sizeof(*st->by_name));
-	if (!st->by_name)
-		return -ENOMEM;
-	for (size_t i = 0; i < st->count; i++)
-		st->by_name[i] = (uint32_t)i;
-	qsort_r(st->by_name, st->count, sizeof(*st->by_name), by_name, st->tensors);
-	for (size_t i = 1; i < st->count; i++)
-		if (!by_name(&st->by_name[i - 1], &st->by_name[i], st->tensors))
-			return wrong(err, st->tensors[st->by_name[i]].name, UINT64_MAX,
-				     "it is there twice");
-	if (st->pair_count)
-		qsort(st->pairs, st->pair_count, sizeof(*st->pairs), by_key);
-	for (size_t i = 1; i < st->pair_count; i++)
-		if (!by_key(&st->pairs[i - 1], &st->pairs[i]))
-			return wrong(err, "", UINT64_MAX, "the metadata have '%.100s' twice",
-				     st->pairs[i].key);
-	return 0;
+	size_t most = st->count > st->pair_count ? st->count : st->pair_count;
+	struct pst_named *list;
+	int ret = -ENOMEM;
+
+	if (most > UINT32_MAX)
+		return ret;
+	list = malloc((most + 1) * sizeof(*list));
+	st->by_name = malloc((st->count + 1) * sizeof(*st->by_name));
+	if (list && st->by_name)
+		ret = name_tensors(st, list, err);
+	if (!ret)
+		ret = order_pairs(st, list, err);
+	free(list);
+	return ret;
 }
 
 int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,

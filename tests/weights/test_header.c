@@ -6,9 +6,11 @@
 #include "test.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdbool.h>
 
 #include "job/safetensors.h"
+#include "job/sort_names.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -317,6 +319,78 @@ static void test_garbled(void **state)
 	}
 }
 
+__attribute__((format(printf, 2, 3))) static int put(char *to, const char *fmt, ...)
+{
+	va_list args;
+	int n;
+
+	va_start(args, fmt);
+	n = vsnprintf(to, 64, fmt, args);
+	va_end(args);
+	return n;
+}
+
+/* Names that begin alike for any number of bytes, some the beginnings of others: in the
+ * order of strcmp, also with thousands of them. */
+static void test_order(void **state)
+{
+	static struct pst_named list[20000];
+	uint64_t seed = test_seed(11);
+	char *names = malloc(COUNT(list) * 64);
+	bool seen[COUNT(list)] = { false };
+
+	(void)state;
+	for (unsigned round = 0; round < 20; round++) {
+		unsigned count = round < 10 ? round * 3 : (unsigned)COUNT(list);
+
+		for (unsigned i = 0; i < count; i++) {
+			unsigned same = (unsigned)(test_random(&seed) % 40), n = same;
+
+			memset(names + i * 64, round % 2 ? 'x' : 0xc3, same);
+			while (n < 60 && test_random(&seed) % 4)
+				names[i * 64 + n++] = (char)("a\xff\x01z"[test_random(&seed) % 4]);
+			names[i * 64 + n] = '\0';
+			list[i] = (struct pst_named){ 0, names + i * 64, i };
+		}
+		pst_sort_names(list, count);
+		memset(seen, 0, sizeof(seen));
+		for (unsigned i = 0; i < count; i++) {
+			assert_false(seen[list[i].at]);
+			seen[list[i].at] = true;
+			assert_ptr_equal(list[i].name, names + list[i].at * 64);
+			assert_true(!i || strcmp(list[i - 1].name, list[i].name) <= 0);
+		}
+	}
+	free(names);
+}
+
+/* Neither a header of names that grow by a letter each, nor one of two very long ones that
+ * differ at their ends, takes a stack or an hour. */
+static void test_alike(void **state)
+{
+	const size_t long_one = 4 << 20;
+	char *text = malloc(2 * long_one + 1000000 * 8), *at = text;
+
+	(void)state;
+	at += put(at, "{\"__metadata__\":{\"");
+	for (unsigned i = 0; i < 2; i++) {
+		memset(at, 'k', long_one);
+		at += long_one;
+		at += put(at, "%u\":\"\",\"", i);
+	}
+	for (unsigned i = 0; i < 2000; i++) {
+		memset(at, 'm', i);
+		at += i;
+		at += put(at, "\":\"\"%s", i < 1999 ? ",\"" : "}}");
+	}
+	assert_int_equal(parse(text, (size_t)(at - text), 0), 0);
+	assert_int_equal(st.pair_count, 2002);
+	assert_int_equal(strlen(st.pairs[0].key), 0);
+	assert_int_equal(st.pairs[1].key[long_one], '0');
+	pst_st_free(&st);
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -324,7 +398,8 @@ int main(void)
 		cmocka_unit_test(test_dtypes), cmocka_unit_test(test_lies),
 		cmocka_unit_test(test_cut),    cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_length), cmocka_unit_test(test_many),
-		cmocka_unit_test(test_garbled),
+		cmocka_unit_test(test_garbled), cmocka_unit_test(test_order),
+		cmocka_unit_test(test_alike),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See sort_names.h. Eight bytes of each name lie beside it and are compared as a number, so
+ * that the names themselves, which are all over memory, are read once for eight bytes and not
+ * at each comparison; what is alike so far goes on with the next eight.
+ */
+#include "job/sort_names.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* In the order of strcmp; zeros behind the end. */
+static uint64_t head_of(const char *name)
+{
+	uint64_t head = 0;
+	unsigned i = 0;
+
+	for (; i < 8 && name[i]; i++)
+		head = head << 8 | (unsigned char)name[i];
+	return i ? head << 8 * (8 - i) : 0;
+}
+
+static int by_head(const void *a, const void *b)
+{
+	uint64_t x = ((const struct pst_named *)a)->head, y = ((const struct pst_named *)b)->head;
+
+	return x < y ? -1 : x > y;
+}
+
+struct run {
+	struct pst_named *list;
+	size_t count;
+};
+
+/* The next that are alike and not at their ends; false: there are none. */
+static bool next_run(struct pst_named *list, size_t count, size_t *at, struct run *run)
+{
+	for (size_t i = *at, n; i < count; i += n) {
+		for (n = 1; i + n < count && list[i + n].head == list[i].head; n++)
+			;
+		if (n == 1 || !(list[i].head & 0xff))
+			continue;
+		*run = (struct run){ list + i, n };
+		*at = i + n;
+		return true;
+	}
+	return false;
+}
+
+static void sort_from(struct pst_named *list, size_t count, size_t depth)
+{
+	/* The longest run is left to the loop, so that what calls itself halves each time. */
+	while (count > 1) {
+		struct run longest = { NULL, 0 }, run, less;
+		size_t at = 0;
+
+		for (size_t i = 0; i < count; i++)
+			list[i].head = head_of(list[i].name + depth);
+		qsort(list, count, sizeof(*list), by_head);
+		depth += 8;
+		while (next_run(list, count, &at, &run)) {
+			less = run;
+			if (run.count > longest.count) {
+				less = longest;
+				longest = run;
+			}
+			sort_from(less.list, less.count, depth);
+		}
+		list = longest.list;
+		count = longest.count;
+	}
+}
+
+void pst_sort_names(struct pst_named *list, size_t count)
+{
+	sort_from(list, count, 0);
+}
