@@ -80,6 +80,21 @@ int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct p
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuDevicePrimaryCtxRetain");
 }
 
+int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, struct pst_err *err)
+{
+	struct pst_cu_ctx *ctx;
+	enum pst_cu_result rc;
+	int ret = pst_cuda_retain(c, &ctx, err);
+
+	if (ret)
+		return ret;
+	rc = pst_cuda_enter(c->api, ctx, scope);
+	if (rc == PST_CU_OK)
+		return 0;
+	pst_cuda_leave(c->api, scope);
+	return pst_cuda_fail(err, rc, "cuCtxPushCurrent");
+}
+
 /* ---- open ---- */
 
 static bool cuda_match(const char *name)
@@ -241,7 +256,6 @@ static enum pst_cu_result alloc_aligned(const struct pst_cuda *api, size_t len, 
 static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
 	pst_cu_ptr ptr = 0;
 	enum pst_cu_result rc;
 	size_t padded;
@@ -250,12 +264,10 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 
 	if (__builtin_add_overflow(len, ALIGN - 1, &padded))
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "%zu bytes of device memory", len);
-	ret = pst_cuda_retain(c, &ctx, err);
+	ret = pst_cuda_begin(c, &in, err);
 	if (ret)
 		return ret;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
+	rc = alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
 	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "cuMemAlloc");
@@ -266,21 +278,19 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
-	enum pst_cu_result rc;
+	enum pst_cu_result rc = PST_CU_OK;
 	struct pst_cuda_scope in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	int ret = pst_cuda_begin(c, &in, err);
 
 	if (ret)
 		return ret;
 	ret = pst_cuda_unimport(c, ptr, err);
-	if (ret)
-		return ret < 0 ? ret : 0;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
+	if (!ret)
 		rc = c->api->cuMemFree((uintptr_t)ptr);
 	pst_cuda_leave(c->api, &in);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemFree");
+	if (rc != PST_CU_OK)
+		return pst_cuda_fail(err, rc, "cuMemFree");
+	return ret < 0 ? ret : 0;
 }
 
 /* Drivers before 12 want a context for this; one is entered that is there anyway, for
@@ -340,17 +350,14 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 			      struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	struct pst_cuda_scope in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	int ret = pst_cuda_begin(c, &in, err);
 
 	if (ret)
 		return ret;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemHostRegister(
-			host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
+	rc = c->api->cuMemHostRegister(
+		host, len, PST_CU_HOST_PORTABLE | (read_only ? PST_CU_HOST_READ_ONLY : 0));
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostRegister");
 }
@@ -358,16 +365,13 @@ static int cuda_host_register(struct penstock_device *dev, void *host, size_t le
 static int cuda_host_unregister(struct penstock_device *dev, void *host, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	struct pst_cuda_scope in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	int ret = pst_cuda_begin(c, &in, err);
 
 	if (ret)
 		return ret;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemHostUnregister(host);
+	rc = c->api->cuMemHostUnregister(host);
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostUnregister");
 }
@@ -377,17 +381,16 @@ static int cuda_host_unregister(struct penstock_device *dev, void *host, struct 
 static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	struct pst_cuda_scope in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	int ret;
 
-	if (ret || !c->api->cuFlushGPUDirectRDMAWrites)
+	if (!c->api->cuFlushGPUDirectRDMAWrites)
+		return 0;
+	ret = pst_cuda_begin(c, &in, err);
+	if (ret)
 		return ret;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX,
-							PST_CU_FLUSH_TO_OWNER);
+	rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX, PST_CU_FLUSH_TO_OWNER);
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuFlushGPUDirectRDMAWrites");
 }
@@ -395,19 +398,17 @@ static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
-	int fd = -1, ret = pst_cuda_retain(c, &ctx, err);
 	struct pst_cuda_scope in;
+	int fd = -1, ret;
 
-	if (ret)
-		return ret;
 	if (!c->api->cuMemGetHandleForAddressRange || !attribute(c, PST_CU_DEV_DMA_BUF))
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s exports no dma-buf", dev->name);
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
-							   PST_CU_RANGE_DMA_BUF_FD, 0);
+	ret = pst_cuda_begin(c, &in, err);
+	if (ret)
+		return ret;
+	rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
+						   PST_CU_RANGE_DMA_BUF_FD, 0);
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? fd : pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
 }
@@ -415,16 +416,13 @@ static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struc
 static int cuda_inside(struct penstock_device *dev, int (*fn)(void *arg), void *arg)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct pst_cu_ctx *ctx;
 	struct pst_err err;
 	struct pst_cuda_scope entered;
-	int ret = pst_cuda_retain(c, &ctx, &err);
+	int ret = pst_cuda_begin(c, &entered, &err);
 
 	if (ret)
 		return ret;
-	ret = pst_cuda_errno(pst_cuda_enter(c->api, ctx, &entered));
-	if (!ret)
-		ret = fn(arg);
+	ret = fn(arg);
 	pst_cuda_leave(c->api, &entered);
 	return ret;
 }

@@ -53,6 +53,8 @@ enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx 
 void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope);
 /* The primary context, retained at the first call until the device closes. */
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
+/* Retains and enters it; after an error there is nothing to leave. */
+int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, struct pst_err *err);
 
 /* cuda_copy.c */
 int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
@@ -83,7 +85,7 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 		    void **out, struct pst_err *err);
 /* Whether this device has an import open that begins at `base`, which may lie on another. */
 bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base);
-/* 1: ptr was imported and is closed, 0: it was not, or -errno. */
+/* 1: ptr was imported and is closed, 0: it was not, or -errno. The context is current. */
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err);
 /* Closes what is still imported; the context is current. */
 void pst_cuda_unimport_all(struct pst_cuda_device *c);

@@ -28,22 +28,20 @@ int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct p
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct ticket ticket = {.magic = MAGIC, .version = VERSION, .pid = (uint32_t)getpid()};
-	struct pst_cu_ctx *ctx;
 	enum pst_cu_result rc;
 	pst_cu_ptr base = 0;
 	size_t whole = 0;
 	struct pst_cuda_scope in;
 	bool pooled = false;
 	const char *what = "cuMemGetAddressRange";
-	int ret = pst_cuda_retain(c, &ctx, err);
+	int ret;
 
-	if (ret)
-		return ret;
 	if (!c->api->cuIpcGetMemHandle)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "the driver exports no memory");
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemGetAddressRange(&base, &whole, (uintptr_t)ptr);
+	ret = pst_cuda_begin(c, &in, err);
+	if (ret)
+		return ret;
+	rc = c->api->cuMemGetAddressRange(&base, &whole, (uintptr_t)ptr);
 	if (rc == PST_CU_OK) {
 		what = "cuIpcGetMemHandle";
 		rc = c->api->cuIpcGetMemHandle(&ticket.handle, base);
@@ -182,8 +180,6 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 		    struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	enum pst_cu_result rc;
-	struct pst_cu_ctx *ctx;
 	struct ticket ticket;
 	pst_cu_ptr ptr = 0;
 	struct pst_cuda_scope in;
@@ -192,12 +188,10 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 	memcpy(&ticket, exported->bytes, sizeof(ticket));
 	ret = check(c, dev, &ticket, err);
 	if (!ret)
-		ret = pst_cuda_retain(c, &ctx, err);
+		ret = pst_cuda_begin(c, &in, err);
 	if (ret)
 		return ret;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	ret = rc == PST_CU_OK ? open_piece(c, &ticket, &ptr, err)
-			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
+	ret = open_piece(c, &ticket, &ptr, err);
 	pst_cuda_leave(c->api, &in);
 	if (!ret)
 		*out = (void *)(uintptr_t)ptr;
@@ -206,17 +200,12 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err)
 {
-	struct pst_cu_ctx *ctx = atomic_load(&c->ctx);
 	pst_cu_ptr base = forget(c, (uintptr_t)ptr);
 	enum pst_cu_result rc;
-	struct pst_cuda_scope in;
 
 	if (!base)
 		return 0;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuIpcCloseMemHandle(base);
-	pst_cuda_leave(c->api, &in);
+	rc = c->api->cuIpcCloseMemHandle(base);
 	return rc == PST_CU_OK ? 1 : pst_cuda_fail(err, rc, "cuIpcCloseMemHandle");
 }
 

@@ -4,8 +4,8 @@
  * penstock_copy comes here, and who shares a model with other ranks. Never on a lane.
  */
 #include <sched.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "device/cuda.h"
 
 /* 64 MiB from another GPU take 0.2 ms (349 GB/s, H200 pairs), and a thread that slept
@@ -69,22 +69,14 @@ static enum pst_cu_result queue_rows(struct pst_cuda_device *to, struct pst_cu_c
 	return rc;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 /* Looks on for as long as the copy should take, then sleeps. */
 static enum pst_cu_result await_peer(struct pst_cuda_device *to, uint64_t len)
 {
-	uint64_t until = now_ns() + PEER_LOOK_NS + len / PEER_BYTES_NS;
+	uint64_t until = pst_now_ns() + PEER_LOOK_NS + len / PEER_BYTES_NS;
 	enum pst_cu_result rc;
 
 	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
-	       now_ns() < until)
+	       pst_now_ns() < until)
 		sched_yield(); /* whoever has something to do goes first */
 	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
 }
@@ -116,7 +108,6 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 {
 	struct pst_cuda_device *to = dst->priv, *from = src->priv;
 	struct pst_cu_ctx *to_ctx, *from_ctx;
-	enum pst_cu_result rc;
 	struct pst_cuda_scope entered;
 	int ret;
 
@@ -125,13 +116,13 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 	ret = pst_cuda_retain(to, &to_ctx, err);
 	if (!ret)
 		ret = pst_cuda_retain(from, &from_ctx, err);
+	if (!ret)
+		ret = pst_cuda_begin(to, &entered, err);
 	if (ret)
 		return ret;
 	pthread_mutex_lock(&to->peer_lock);
-	rc = pst_cuda_enter(to->api, to_ctx, &entered);
-	ret = rc == PST_CU_OK ? copy_and_wait(to, to_ctx, from, from_ctx, rect, err)
-			      : pst_cuda_fail(err, rc, "cuCtxPushCurrent");
-	pst_cuda_leave(to->api, &entered);
+	ret = copy_and_wait(to, to_ctx, from, from_ctx, rect, err);
 	pthread_mutex_unlock(&to->peer_lock);
+	pst_cuda_leave(to->api, &entered);
 	return ret;
 }

@@ -40,39 +40,42 @@ static enum pst_cu_result open_scratch(struct pst_cuda_device *c)
 	return rc;
 }
 
+static int pin_words(struct pst_cuda_device *c, char *words, size_t len, struct pst_err *err)
+{
+	enum pst_cu_result rc;
+	struct pst_cuda_scope in;
+	int ret = pst_cuda_begin(c, &in, err);
+
+	if (ret)
+		return ret;
+	rc = c->api->cuMemHostRegister(words, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
+	if (rc == PST_CU_OK) {
+		rc = open_scratch(c);
+		if (rc != PST_CU_OK)
+			c->api->cuMemHostUnregister(words);
+	}
+	pst_cuda_leave(c->api, &in);
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "registering stream words");
+}
+
 /* A page in front holds the length. */
 int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
 			 struct pst_err *err)
 {
-	struct pst_cuda_device *c = dev->priv;
 	size_t len = words_bytes(count), page = page_bytes();
-	struct pst_cu_ctx *ctx;
-	enum pst_cu_result rc;
-	char *map;
-	struct pst_cuda_scope in;
-	int ret = pst_cuda_retain(c, &ctx, err);
+	char *map = mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			 -1, 0);
+	int ret;
 
-	if (ret)
-		return ret;
-	map = mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (map == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "no memory for stream words: %m");
 	madvise(map, len + page, MADV_DONTFORK);
 	*(size_t *)(void *)map = len;
-	rc = pst_cuda_enter(c->api, ctx, &in);
-	if (rc == PST_CU_OK)
-		rc = c->api->cuMemHostRegister(map + page, len,
-					       PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
-	if (rc == PST_CU_OK) {
-		rc = open_scratch(c);
-		if (rc != PST_CU_OK)
-			c->api->cuMemHostUnregister(map + page);
-	}
-	pst_cuda_leave(c->api, &in);
-	if (rc != PST_CU_OK) {
+	ret = pin_words(dev->priv, map + page, len, err);
+	if (ret) {
 		munmap(map, len + page);
-		return pst_cuda_fail(err, rc, "registering stream words");
+		return ret;
 	}
 	*out = (uint64_t *)(void *)(map + page);
 	return 0;
