@@ -236,8 +236,11 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 		ret = pst_fail(&t.err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
 	else
 		ret = dev->ops->alloc(dev, CANARY_BYTES, &t.scratch, &t.err);
-	if (!ret)
+	if (!ret) {
+		/* Or a block of malloc's that held these very bytes would tell of nothing. */
+		memset(t.want, 0x5a, CANARY_BYTES);
 		ret = try_drives(&t);
+	}
 	if (t.scratch)
 		dev->ops->free(dev, t.scratch, NULL);
 	if (t.lane)
