@@ -23,6 +23,7 @@
 #include <time.h>
 
 #include "core/clock.h"
+#include "core/mix.h"
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/route.h"
@@ -112,18 +113,10 @@ static int wrap(const char *args, void *state, struct pst_err *err)
 
 /* ---- which chunks ---- */
 
-/* splitmix64's mixing: one number for each chunk and purpose. */
-static uint64_t mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15u;
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
+/* One number for each chunk and purpose. */
 static uint64_t draw(const struct spec *spec, const struct pst_chunk *chunk, unsigned purpose)
 {
-	return mix(spec->seed ^ mix(chunk->off ^ mix(purpose)));
+	return pst_mix(spec->seed ^ pst_mix(chunk->off ^ pst_mix(purpose)));
 }
 
 static bool hit(const struct spec *spec, const struct pst_chunk *chunk, enum fault fault)

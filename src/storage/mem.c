@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/mix.h"
 #include "storage/storages.h"
 
 #define BLOCK 65536u
@@ -25,15 +26,6 @@ struct mem {
 	uint64_t seed;
 	_Atomic unsigned char *state; /* of each block */
 };
-
-/* splitmix64 (Steele, Lea, Flood 2014): a good word for any counter. */
-static uint64_t mix(uint64_t x)
-{
-	x += 0x9e3779b97f4a7c15u;
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
 
 static void make_block(struct mem *mem, uint64_t block)
 {
@@ -48,7 +40,7 @@ static void make_block(struct mem *mem, uint64_t block)
 		return;
 	}
 	for (unsigned i = 0; i < BLOCK / 8; i++)
-		words[i] = mix(mem->seed + block * (BLOCK / 8) + i);
+		words[i] = pst_mix(mem->seed + block * (BLOCK / 8) + i);
 	atomic_store_explicit(&mem->state[block], MADE, memory_order_release);
 }
 
