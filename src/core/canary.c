@@ -169,24 +169,20 @@ static int try_extent(struct trial *t)
 	return 0;
 }
 
-/* A written extent at or behind t->off, whole blocks of it, at most max bytes. */
-static int find_extent(struct trial *t, uint64_t max)
+int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
+		       uint64_t *len)
 {
-	struct penstock_storage *st = t->route->st;
-	const struct pst_path_facts *facts = &t->route->paths[t->path].facts;
-	uint64_t align = facts->off_align > 4096 ? facts->off_align : 4096;
-	uint64_t len = 0, end, off = t->off;
+	uint64_t at = *off, run = 0;
 
-	if (!st->ops->written)
-		return -ENODATA;
-	while (st->ops->written(st, &off, &len) == 0) {
-		end = (off + len) / align * align;
-		t->off = (off + align - 1) / align * align;
-		if (t->off < end) {
-			t->len = end - t->off < max ? end - t->off : max;
+	while (st->ops->written && !st->ops->written(st, &at, &run)) {
+		uint64_t from = (at + align - 1) / align * align, to = (at + run) / align * align;
+
+		if (from < to) {
+			*off = from;
+			*len = to - from < max ? to - from : max;
 			return 0;
 		}
-		off += len;
+		at += run;
 	}
 	return -ENODATA;
 }
@@ -195,6 +191,8 @@ static int find_extent(struct trial *t, uint64_t max)
 static int try_drives(struct trial *t)
 {
 	const struct pst_storage_facts *facts = &t->route->st->facts;
+	const uint32_t off_align = t->route->paths[t->path].facts.off_align;
+	uint64_t align = off_align > 4096 ? off_align : 4096;
 	unsigned drives = facts->stripe_len && facts->drive_count > 1 ? facts->drive_count : 1;
 	uint64_t max = facts->stripe_len && facts->stripe_len < CANARY_BYTES ? facts->stripe_len
 									   : CANARY_BYTES;
@@ -202,7 +200,7 @@ static int try_drives(struct trial *t)
 	t->off = 0;
 	for (unsigned i = 0; i < drives; i++) {
 		uint64_t from = t->off;
-		int ret = find_extent(t, max);
+		int ret = pst_written_blocks(t->route->st, align, max, &t->off, &t->len);
 
 		if (ret)
 			return pst_fail(&t->err, PENSTOCK_WHY_UNPROVEN,

@@ -46,6 +46,11 @@ void pst_route_put(struct pst_route *route);
  * and compares; sets states[index].proven, or usable = false with the reason. */
 void pst_canary_read(struct pst_route *route, unsigned index);
 
+/* Whole blocks of a written extent at or behind *off, at most max bytes of them. -ENODATA:
+ * there are none. */
+int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
+		       uint64_t *len);
+
 /* Reads back what a write chunk carried, through host memory. 0: the same. */
 int pst_canary_write(struct pst_chunk *chunk);
 

@@ -17,6 +17,7 @@
 #include "path/vendor_lib.h"
 
 #define TRIAL_BYTES (64u << 10)
+#define TRIAL_BLOCK 4096u
 #define CHUNK_MAX (16u << 20) /* of one call */
 
 struct state {
@@ -70,24 +71,6 @@ static int64_t carry(struct penstock_device *dev, struct call *c, struct pst_err
 
 /* ---- the trial ---- */
 
-static int find_extent(struct penstock_storage *st, struct call *c, struct pst_err *err)
-{
-	uint64_t off = 0, len = 0, start;
-
-	while (st->ops->written && !st->ops->written(st, &off, &len)) {
-		start = (off + 4095) / 4096 * 4096;
-		if (start + 4096 <= off + len) {
-			c->off = start;
-			c->len = (off + len - start) / 4096 * 4096;
-			c->len = c->len < TRIAL_BYTES ? c->len : TRIAL_BYTES;
-			return 0;
-		}
-		off += len;
-	}
-	return pst_fail(err, PENSTOCK_WHY_UNPROVEN, "%s",
-			penstock_why_text(PENSTOCK_WHY_UNPROVEN));
-}
-
 /* Reads once and asks the library's counters how. */
 static int try_read(struct pst_route *route, struct state *s, struct pst_err *err)
 {
@@ -96,10 +79,12 @@ static int try_read(struct pst_route *route, struct state *s, struct pst_err *er
 	struct call c = {.s = s};
 	int64_t n;
 	bool counts;
-	int ret = find_extent(route->st, &c, err);
+	int ret;
 
-	if (!ret)
-		ret = dev->ops->alloc(dev, TRIAL_BYTES, &c.mem, err);
+	if (pst_written_blocks(route->st, TRIAL_BLOCK, TRIAL_BYTES, &c.off, &c.len))
+		return pst_fail(err, PENSTOCK_WHY_UNPROVEN, "%s",
+				penstock_why_text(PENSTOCK_WHY_UNPROVEN));
+	ret = dev->ops->alloc(dev, TRIAL_BYTES, &c.mem, err);
 	if (ret)
 		return ret;
 	counts = !pst_vendor_count(s->lib, &before);
