@@ -233,7 +233,6 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 	char why[PENSTOCK_TEXT_MAX] = "";
 	int inode_flags = 0;
 
-	(void)err;
 	memset(&stx, 0, sizeof(stx));
 	if (syscall(SYS_statx, file->fd, "", AT_EMPTY_PATH,
 		    STATX_BASIC_STATS | STATX_DIOALIGN | STATX_MNT_ID, &stx))
