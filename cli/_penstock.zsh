@@ -1,0 +1,91 @@
+#compdef penstock
+# SPDX-License-Identifier: Apache-2.0
+# Completion of penstock for zsh, installed as _penstock where zsh finds it. Commands and
+# options, with what they do, are asked of the command itself (penstock help); only the
+# words that an option takes stand here.
+
+_penstock_list() { # TITLE, PATTERN of name, value and words, WORDS of a call
+	local -a found
+	found=(${(f)"$(_call_program list "${(@q)@[3,-1]}" 2>/dev/null |
+		sed -En "s/$2/\1:\3/p")"})
+	_describe -t "$1" "$1" found
+}
+
+_penstock_commands() {
+	local -a more=(help:'what there is, or of one command' --help --version)
+
+	_penstock_list command '^  ([a-z]+)( )+([^ ].*)' $words[1] --help
+	_describe -t command command more
+}
+
+_penstock_options() {
+	local -a more=(--help)
+
+	_penstock_list option '^  (--[a-z-]+)( [^ ]+)? +([^ ].*)' $words[1] help $words[2]
+	_describe -t option option more
+}
+
+_penstock_devices() {
+	local -a found=(host auto cuda:0
+		${(f)"$(_call_program devices $words[1] topo 2>/dev/null |
+			sed -n 's/^  GPU\([0-9]*\) .*/cuda:\1/p')"})
+
+	compadd -- ${(u)found}
+}
+
+# What OPTION's value is, false if it has none.
+_penstock_value() {
+	case $1 in
+	--via | --device) _penstock_devices ;;
+	--require) compadd -- any no-cpu-copy direct ;;
+	--expect) compadd -- no-cpu-copy direct ;;
+	--effort) compadd -- thrifty fast ;;
+	--engine) compadd -- auto uring threads ;;
+	--path) compadd -- p2p odirect vendor mapped staged bounce null fault: ;;
+	--rw) compadd -- read write randread randwrite ;;
+	--sys-root | --root | --stripe | -D) _files -/ ;;
+	-f) _files ;;
+	-x) compadd -- 0 1 2 5 6 ;;
+	-I) compadd -- 0 1 2 3 ;;
+	-d) compadd -- host 0 ;;
+	-m) compadd -- 0 2 3 4 ;;
+	-O) compadd -- 0 1 ;;
+	--size | --offset | --block | --depth | --lanes | --runtime | --ranks | --select | --shard | \
+		--revision | --host | --jitter-ms | --reads-max | --stall-ms | -[nwBsoikT])
+		_message "value of $1" ;;
+	*) return 1 ;;
+	esac
+}
+
+# How many words before this one are neither an option nor its value.
+_penstock_place() {
+	local -i i count=0
+
+	for ((i = 3; i < CURRENT; i++)); do
+		[[ $words[i] == -* ]] && continue
+		(_penstock_value $words[i-1]) &>/dev/null || count+=1
+	done
+	echo $count
+}
+
+_penstock() {
+	if ((CURRENT == 2)) || [[ $words[2] == help ]]; then
+		_penstock_commands
+	elif [[ $words[CURRENT-1] == -* ]] && _penstock_value $words[CURRENT-1]; then
+		return
+	elif [[ $words[CURRENT] == -* ]]; then
+		_penstock_options
+	elif [[ $words[2] == topo ]]; then
+		_message 'no argument'
+	elif [[ $words[2] == stats ]]; then
+		_pids
+	elif [[ $words[2] == run && $(_penstock_place) == 0 ]]; then
+		_command_names -e
+	elif [[ $words[2] == (explain|bench) && $(_penstock_place) == 1 ]]; then
+		_penstock_devices
+	else
+		_files
+	fi
+}
+
+_penstock "$@"
