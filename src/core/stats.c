@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,16 +19,20 @@ static struct pst_stats *stats = &fallback;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
+static bool watched; /* a fork is told of */
 static ino_t memfd_ino;
 static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who write; a leaf */
 
 static void forked(void)
 {
+	static const pthread_once_t again = PTHREAD_ONCE_INIT;
 	struct stat stat;
 
-	/* A child counts for itself, unseen: it may not use the library anyway. What it
-	 * inherited would show its parent's counters as its own. */
+	/* What a child inherited would show its parent's counters as its own. It gets some
+	 * when it uses what it has opened itself. */
 	stats = &fallback;
+	memset(&fallback, 0, sizeof(fallback));
+	memcpy(&once, &again, sizeof(once));
 	pthread_mutex_init(&note_lock, NULL);
 	if (memfd >= 0 && !fstat(memfd, &stat) && stat.st_ino == memfd_ino)
 		close(memfd);
@@ -48,7 +53,9 @@ static void make(void)
 		memfd_ino = stat.st_ino;
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 		madvise(map, sizeof(*stats), MADV_DONTFORK);
-		pthread_atfork(NULL, NULL, forked);
+		if (!watched)
+			pthread_atfork(NULL, NULL, forked);
+		watched = true;
 	} else if (fd >= 0) {
 		close(fd);
 	}

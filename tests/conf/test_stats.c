@@ -502,6 +502,66 @@ static void forked_off(void **state)
 	sums = keep;
 }
 
+/* In a child: one read, which is one request of its own. */
+static void use_own(void)
+{
+	static struct pst_stats seen;
+	int fd = open_memfd(getpid());
+
+	if (fd >= 0)
+		_exit(2);
+#ifdef __SANITIZE_THREAD__ /* it follows no child that makes threads */
+	pst_stats_get()->requests++;
+#else
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	char byte;
+
+	if (penstock_open("mem:4KiB", NULL, &st) || penstock_device_open("host", NULL, &dev) < 0 ||
+	    penstock_read(st, dev, &byte, 1, 0) != 1)
+		_exit(6);
+#endif
+	fd = open_memfd(getpid());
+	if (fd < 0 || pread(fd, &seen, sizeof(seen), 0) != sizeof(seen) || seen.requests != 1 ||
+	    seen.pid != (uint32_t)getpid())
+		_exit(4);
+}
+
+/* A child that opens its own counts for itself, from the start; another program in its
+ * process has used nothing. */
+static void children_of_a_user(void **state)
+{
+	int go[2], done[2], status, null = open("/dev/null", O_WRONLY);
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(go), 0);
+	assert_int_equal(pipe2(done, O_CLOEXEC), 0);
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		close(go[1]);
+		if (user.pid)
+			close(user.go);
+		dup2(go[0], 0);
+		dup2(null, 1);
+		use_own();
+		execlp("cat", "cat", (char *)NULL);
+		_exit(3);
+	}
+	close(go[0]);
+	close(done[1]);
+	assert_int_equal(read(done[0], &byte, 1), 0); /* closed by the exec */
+	assert_true(open_memfd(pid) < 0);
+	refused(pid, -ESRCH, "has not used Penstock");
+	close(go[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	close(done[0]);
+	close(null);
+}
+
 /* They live as long as the process, and no longer. */
 static void gone(void **state)
 {
@@ -532,7 +592,8 @@ int main(void)
 		cmocka_unit_test(never_used), cmocka_unit_test(shared_memory),
 		cmocka_unit_test(printed),    cmocka_unit_test(another_user),
 		cmocka_unit_test(forked_off), cmocka_unit_test(not_there),
-		cmocka_unit_test(notes),      cmocka_unit_test(gone),
+		cmocka_unit_test(notes),      cmocka_unit_test(children_of_a_user),
+		cmocka_unit_test(gone),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
