@@ -299,6 +299,40 @@ static void refusals(void **state)
 	unlink(name);
 }
 
+/* Where one is met the report says of the paths below it that it forbids them. */
+static void what_a_class_forbids(void **state)
+{
+	struct penstock_seg seg = { .dev = host, .row_len = 65536 };
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	char name[256];
+	int64_t n;
+
+	(void)state;
+	name_of(name, sizeof(name), false);
+	make_file(name);
+	assert_int_equal(penstock_open(name, NULL, &req.storage), 0);
+	assert_int_equal(penstock_alloc(host, seg.row_len, &seg.buf), 0);
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.require = PENSTOCK_DIRECT;
+	n = penstock_transfer(&req, &report);
+	penstock_free(host, seg.buf);
+	penstock_close(req.storage);
+	unlink(name);
+	if (n == -EOPNOTSUPP)
+		test_skip("no direct path to TMPDIR: %s", penstock_errmsg());
+	assert_int_equal(n, 65536);
+	assert_string_equal(report.path, "odirect");
+	for (unsigned i = 0; i < report.path_count; i++) {
+		const struct penstock_report_path *row = &report.paths[i];
+
+		if (!strcmp(row->name, "staged") || !strcmp(row->name, "bounce"))
+			assert_int_equal(row->why, PENSTOCK_WHY_REQUIRE);
+		assert_true(row->bytes || row->text[0]); /* each says why */
+	}
+}
+
 /* Two buffers and the columns of a matrix out of one range: each storage byte once. */
 static void several_destinations(void **state)
 {
@@ -347,6 +381,7 @@ int main(void)
 		cmocka_unit_test(host_disk),	     cmocka_unit_test(host_tmpfs),
 		cmocka_unit_test(cuda_disk_uring),   cmocka_unit_test(cuda_disk_threads),
 		cmocka_unit_test(cuda_tmpfs),	     cmocka_unit_test(refusals),
+		cmocka_unit_test(what_a_class_forbids),
 		cmocka_unit_test(several_destinations),
 	};
 

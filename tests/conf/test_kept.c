@@ -186,6 +186,37 @@ static void a_part_of_it(void **state)
 	assert_int_equal(read_part(LEN / 4 + 4096, (2u << 20) - 8192), 0);
 }
 
+/* What it fills the page cache with is laid down there on the way, what it finds is not. */
+static void cold_bytes_are_laid_down(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	int fd;
+
+	(void)state;
+	unlink(name); /* of the other one pages may be registered still, and so stay */
+	write_anew();
+	open_it(0);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "mapped";
+	for (unsigned warm = 0; warm < 2; warm++) {
+		fd = open(name, O_RDONLY);
+		assert_int_equal(fsync(fd), 0);
+		if (!warm)
+			posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		close(fd);
+		assert_int_equal(penstock_explain(&req, &e), 0);
+		if (e.resident != (int)warm)
+			test_skip("no direct path to TMPDIR: cached or not, nobody tells");
+		assert_int_equal(penstock_transfer(&req, &report), LEN);
+		assert_int_equal(report.dram_laid, warm ? 0 : LEN);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -194,6 +225,7 @@ int main(void)
 		cmocka_unit_test_teardown(not_once_it_changed, close_it),
 		cmocka_unit_test_teardown(not_behind_the_close, close_it),
 		cmocka_unit_test_teardown(a_part_of_it, close_it),
+		cmocka_unit_test_teardown(cold_bytes_are_laid_down, close_it),
 	};
 
 	test_use_standin();

@@ -253,7 +253,14 @@ int __real_fstat64(int fd, struct stat *stat);
 int __wrap_fstat64(int fd, struct stat *stat);
 int __wrap_fstat64(int fd, struct stat *stat)
 {
-	return fails(CALLS_STAT, -1) ? -1 : __real_fstat64(fd, stat);
+	int as = calls_turn(CALLS_STAT, -1), ret;
+
+	if (as > 0)
+		errno = as;
+	ret = as > 0 ? -1 : __real_fstat64(fd, stat);
+	if (as == CALLS_OTHER)
+		stat->st_ino++;
+	return ret;
 }
 
 int __real_lstat64(const char *path, struct stat *stat);

@@ -45,6 +45,7 @@ enum calls_kind {
 #define CALLS_LIE_LEN 8u
 #define CALLS_LATE (-5) /* the same, and only what goes through the page cache: so late */
 #define CALLS_LATE_US 20000
+#define CALLS_OTHER (-6) /* of CALLS_STAT: it is another file */
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
 /* The same, and all that follow. */

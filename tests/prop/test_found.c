@@ -282,6 +282,24 @@ static void room_behind_a_write(void **state)
 	}
 }
 
+/* A tail that was padded is no part of a file that was closed without a commit, either. */
+static void room_behind_what_is_not_committed(void **state)
+{
+	struct penstock_seg seg = {.row_len = 20000, .room = 4096};
+
+	(void)state;
+	open_devices(0, 0);
+	open_file(PENSTOCK_O_CREATE, 20000);
+	seg.dev = host;
+	seg.buf = back;
+	memcpy(back, bytes, 20000);
+	expect(transfer(PENSTOCK_WRITE, &seg, 1, NULL, NULL), 20000);
+	penstock_close(st);
+	st = NULL;
+	read_back(20000);
+	assert_memory_equal(back, bytes, 20000);
+}
+
 /* A class holds for every device that a request has bytes for. */
 static void a_class_on_two_devices(void **state)
 {
@@ -473,6 +491,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_queue_closed_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(many_copies_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
+		cmocka_unit_test_setup_teardown(room_behind_what_is_not_committed, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(a_descriptor_that_cannot_read, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_long_name, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_working_directory_changes, setup, teardown),

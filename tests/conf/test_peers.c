@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies between two GPUs: by the driver's own copy between them, not through host memory,
+ * pitched or not; and through host memory where the two are of different kinds. The bytes
+ * are right each time. The stand-in has two GPUs and counts.
+ */
+#include "test.h"
+
+#include <dlfcn.h>
+
+#include "penstock.h"
+
+#define LEN (1u << 20)
+
+static unsigned long (*calls)(const char *name);
+static struct penstock_device *devs[3]; /* the host, and two GPUs */
+static unsigned char *mems[3], *bytes;
+
+static int setup(void **state)
+{
+	static const char *const names[] = {"host", "cuda:0", "cuda:1"};
+	uint64_t seed = 17;
+	void *lib;
+
+	(void)state;
+	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
+	test_use_standin();
+	lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW);
+	if (!lib)
+		return -1;
+	*(void **)&calls = dlsym(lib, "pst_standin_calls");
+	bytes = malloc(LEN);
+	for (unsigned i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	for (unsigned i = 0; i < 3; i++)
+		if (penstock_device_open(names[i], NULL, &devs[i]) < 0 ||
+		    penstock_alloc(devs[i], LEN, (void **)&mems[i]))
+			return -1;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (unsigned i = 3; i-- > 0;) {
+		penstock_free(devs[i], mems[i]);
+		penstock_device_close(devs[i]);
+	}
+	free(bytes);
+	return 0;
+}
+
+/* Between two of them; how many copies between peers the driver was asked for. */
+static unsigned long copy(unsigned to, unsigned from, uint64_t row, uint64_t rows)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = devs[to],
+					  .dst = mems[to],
+					  .dst_pitch = row + 24,
+					  .src_dev = devs[from],
+					  .src = mems[from],
+					  .src_pitch = row + 8,
+					  .row_len = row,
+					  .rows = rows};
+	static const char *const names[] = {"cuMemcpyPeerAsync", "cuMemcpy2DAsync_v2"};
+	unsigned long before = calls(names[rows > 1]);
+
+	if (penstock_copy(&args, 1))
+		fail_msg("%s", penstock_errmsg());
+	return calls(names[rows > 1]) - before;
+}
+
+static void fill(unsigned i)
+{
+	memcpy(mems[0], bytes, LEN);
+	copy(i, 0, LEN, 1);
+	memset(mems[0], 0xee, LEN);
+}
+
+static void by_the_driver(void **state)
+{
+	(void)state;
+	fill(1);
+	assert_int_equal(copy(2, 1, LEN, 1), 1);
+	assert_int_equal(copy(0, 2, LEN, 1), 0); /* no GPU is the host's peer */
+	assert_memory_equal(mems[0], bytes, LEN);
+}
+
+static void pitched(void **state)
+{
+	enum { ROW = 1000, ROWS = 500 };
+
+	(void)state;
+	fill(1);
+	fill(2);
+	assert_int_equal(copy(2, 1, ROW, ROWS), 1);
+	copy(0, 2, LEN, 1);
+	for (unsigned i = 0; i < ROWS * (ROW + 24); i++) {
+		unsigned row = i / (ROW + 24), col = i % (ROW + 24);
+
+		if (col < ROW)
+			assert_int_equal(mems[0][i], bytes[row * (ROW + 8) + col]);
+		else
+			assert_int_equal(mems[0][i], bytes[i]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(by_the_driver),
+		cmocka_unit_test(pitched),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
