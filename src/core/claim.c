@@ -146,6 +146,30 @@ static uint64_t grid(const struct pst_request *req, const struct place *place, u
 }
 
 /*
+ * The front of `place`, `len` bytes of it, in blocks of `align`: how many bytes may go, and
+ * 0 if they do not begin on a block; then *cap is where they would. At the end the room
+ * behind may make the last block whole, as far as the drive asks for that (`off_align`).
+ */
+static uint64_t whole_blocks(const struct place *place, uint64_t align, uint32_t off_align,
+			     uint64_t len, uint64_t room, uint32_t *pad, uint64_t *cap)
+{
+	uint64_t into = place->off % align, tail = len % align, behind;
+
+	if (into) {
+		*cap = align - into < *cap ? align - into : *cap;
+		return 0;
+	}
+	if (!tail)
+		return len;
+	behind = -len % off_align;
+	if (room && behind <= room && (len == place->len || len == tail)) {
+		*pad = (uint32_t)behind;
+		return len;
+	}
+	return len - tail; /* what is left is another chunk */
+}
+
+/*
  * How much of `place` path `index` can take as one chunk: its length, and 0 if it
  * cannot start there; then *cap is where the next path must end so that this one
  * can go on.
@@ -181,33 +205,9 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		room = place->off + len == place->span->off + place->span->len
 			       ? pst_span_room(req, place->span)
 			       : 0;
-	if (room > UINT32_MAX)
-		room = UINT32_MAX;
-	if (facts->exact || req->op == PENSTOCK_WRITE) {
-		if (place->off % align) {
-			uint64_t head = align - place->off % align;
-
-			if (head < *cap)
-				*cap = head;
-			return 0;
-		}
-		if (len > most)
-			len = most;
-		if (len % align) {
-			uint64_t tail = len % align, behind = -len % facts->off_align;
-
-			if (len > tail && len < place->len) {
-				len -= tail; /* the rest is another chunk */
-			} else if (room && behind <= room) {
-				*pad = (uint32_t)behind; /* what the drive needs */
-			} else if (len > tail) {
-				len -= tail;
-			} else {
-				return 0;
-			}
-		}
-		return len;
-	}
+	if (facts->exact || req->op == PENSTOCK_WRITE)
+		return whole_blocks(place, align, facts->off_align, len < most ? len : most, room,
+				    pad, cap);
 	/* A read into a slot: whole blocks around the chunk, ending on one. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
