@@ -91,6 +91,14 @@ void print_words(FILE *f, unsigned column, const char *text);
 /* "12.3 GB" into `buf`. */
 const char *human(double bytes, char *buf, size_t len);
 
+/* ---- progress.c ---- */
+
+/* Whether there is a terminal to show it on, and time to: five times a second, and at the
+ * end. *shown is when that was last. */
+bool progress_due(bool quiet, bool last, double *shown);
+/* The line, over the one before; the last one stays. */
+void progress(bool last, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* ---- JSON: an object at a time, commas and escaping looked after ---- */
 
 struct json {

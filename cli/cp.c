@@ -313,16 +313,15 @@ static void begin_block(struct copy *c, struct block *b, uint64_t most)
 
 static void show(struct copy *c, bool last)
 {
-	double now = seconds(), rate = (double)c->written / (now - c->start + 1e-9);
+	double rate = (double)c->written / (seconds() - c->start + 1e-9);
 	char done[32], speed[32];
 
-	if (c->a->quiet || !isatty(STDERR_FILENO) || (now - c->shown < 0.2 && !last))
+	if (!progress_due(c->a->quiet, last, &c->shown))
 		return;
-	c->shown = now;
-	fprintf(stderr, "\r%3.0f %%  %s  %s/s  %.0f s left   %s",
-		c->length ? 100.0 * (double)c->written / (double)c->length : 100.0,
-		human((double)c->written, done, sizeof(done)), human(rate, speed, sizeof(speed)),
-		rate > 0 ? (double)(c->length - c->written) / rate : 0.0, last ? "\n" : "");
+	progress(last, "%3.0f %%  %s  %s/s  %.0f s left",
+		 c->length ? 100.0 * (double)c->written / (double)c->length : 100.0,
+		 human((double)c->written, done, sizeof(done)), human(rate, speed, sizeof(speed)),
+		 rate > 0 ? (double)(c->length - c->written) / rate : 0.0);
 }
 
 static void take(struct copy *c, const struct penstock_done *done, uint64_t most)

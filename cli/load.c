@@ -232,17 +232,15 @@ void load_note_lib(struct loading *l)
 
 static void show(struct loading *l, bool last)
 {
-	double now = seconds();
+	double rate = (double)l->tally.bytes / (seconds() - l->start + 1e-9);
 	char done[32], speed[32];
 
-	if (l->a->quiet || !isatty(STDERR_FILENO) || (now - l->shown < 0.2 && !last))
+	if (!progress_due(l->a->quiet, last, &l->shown))
 		return;
-	l->shown = now;
-	fprintf(stderr, "\r%3.0f %%  %s  %s/s   %s",
-		l->total ? 100.0 * (double)l->tally.bytes / (double)l->total : 100.0,
-		human((double)l->tally.bytes, done, sizeof(done)),
-		human((double)l->tally.bytes / (now - l->start + 1e-9), speed, sizeof(speed)),
-		last ? "\n" : "");
+	progress(last, "%3.0f %%  %s  %s/s",
+		 l->total ? 100.0 * (double)l->tally.bytes / (double)l->total : 100.0,
+		 human((double)l->tally.bytes, done, sizeof(done)),
+		 human(rate, speed, sizeof(speed)));
 }
 
 static int each(void *user, unsigned file, const struct penstock_report *report)

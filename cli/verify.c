@@ -89,15 +89,11 @@ static int64_t read_all(int fd, char *buf, uint64_t len, uint64_t off)
 
 static void show(const struct verify *v, uint64_t done, double *shown)
 {
-	double now = seconds();
+	bool last = done >= v->length;
 
-	if (!v->progress || !v->length || !isatty(STDERR_FILENO) ||
-	    (now - *shown < 0.2 && done < v->length))
-		return;
-	*shown = now;
-	fprintf(stderr, "\r%3.0f %% read again   %s",
-		100.0 * (double)(done < v->length ? done : v->length) / (double)v->length,
-		done < v->length ? "" : "\n");
+	if (v->length && progress_due(!v->progress, last, shown))
+		progress(last, "%3.0f %% read again",
+			 100.0 * (double)(last ? v->length : done) / (double)v->length);
 }
 
 static int compare(const struct verify *v, int a, int b, char *buf, double *shown)
