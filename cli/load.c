@@ -191,7 +191,7 @@ static int parse(int argc, char **argv, struct args *a)
 		ret = take_option(a, c);
 	if (ret)
 		return ret;
-	if (optind + 1 != argc)
+	if (optind + 1 != argc || !*argv[optind])
 		return fail(EXIT_USAGE, "load wants one model: a file, a directory, an index or "
 					"owner/name of a Hugging Face cache");
 	if (a->devices.count > DEVICES_MAX)

@@ -93,9 +93,9 @@ static int run(int argc, char **argv)
 	}
 	if (!is(argv[1], "--help", "-h", "help"))
 		return unknown(argv[1]);
-	if (argc > 2 && !find(argv[2]))
+	if (argc > 2 && !find(argv[2]) && strcmp(argv[2], "help") != 0)
 		return unknown(argv[2]);
-	if (argc > 2)
+	if (argc > 2 && find(argv[2]))
 		print_usage(stdout, find(argv[2]));
 	else
 		print_help(stdout);

@@ -220,8 +220,8 @@ struct penstock_storage_opts {
 
 /*
  * Opens what `url` names: "/path", "file:///path" (as it stands, no %XX), a block device,
- * or "mem:SIZE[KiB|MiB|GiB][?seed=N]" (bytes made from the seed, the same each time;
- * writes are kept). A relative path is looked up again at commit and abort, from the
+ * or "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" (bytes made from the seed, the same each
+ * time; writes are kept). A relative path is looked up again at commit and abort, from the
  * working directory of that moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a
  * file of /proc), -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
  */
