@@ -82,10 +82,10 @@ struct pst_entry {
 	unsigned shard;
 };
 
-/* A shard that is open for reading; made when it is first read. */
+/* A shard that is open for reading; made when it is first read, from fd if that is one. */
 struct pst_source {
 	struct penstock_storage *st;
-	int fd;
+	int fd; /* -1: none yet */
 };
 
 struct pst_config { /* what a model's config.json says; 0: not known */

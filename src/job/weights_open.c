@@ -14,6 +14,10 @@
 
 #include "job/weights.h"
 
+/* Files of a model that stay open from its header on, so that it does not matter what becomes
+ * of their names; of one with more of them not all may be read, and descriptors are few. */
+#define KEPT_MAX 64u
+
 /* ---- the files ---- */
 
 /* ctime alone changes when somebody links or renames it, which changes no byte. */
@@ -74,52 +78,57 @@ const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off)
 	return low < shard->st.count ? shard->st.tensors[low].name : "";
 }
 
-static struct penstock_storage *storage_of(struct penstock_weights *w, unsigned index)
+static struct pst_source source_of(struct penstock_weights *w, unsigned index)
 {
-	struct penstock_storage *st;
+	struct pst_source source;
 
 	pthread_mutex_lock(&w->lock);
-	st = w->sources[index].st;
+	source = w->sources[index];
 	pthread_mutex_unlock(&w->lock);
-	return st;
+	return source;
 }
 
 bool pst_shard_is_open(struct penstock_weights *w, unsigned index)
 {
-	return storage_of(w, index) != NULL;
+	return source_of(w, index).st != NULL;
 }
 
-/* Not under the lock: a store may keep an open as long as it likes. */
+/* Nothing that a store may keep as long as it likes is done under the lock. */
 int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstock_storage **out)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	struct pst_source *source = &w->sources[index];
+	struct pst_source source = source_of(w, index);
+	const bool kept = source.fd >= 0;
 	struct penstock_storage *st;
-	int ret, fd;
+	int ret;
 
-	*out = storage_of(w, index);
-	if (*out)
+	*out = source.st;
+	if (source.st)
 		return 0;
 	if (w->flags & PENSTOCK_WEIGHTS_IMMUTABLE)
 		opts.flags |= PENSTOCK_O_IMMUTABLE;
-	fd = pst_shard_open(&w->shards[index]);
-	if (fd < 0)
-		return fd;
-	ret = penstock_open_fd(fd, &opts, &st);
+	ret = kept ? pst_shard_same(&w->shards[index], source.fd)
+		   : pst_shard_open(&w->shards[index]);
+	if (ret < 0)
+		return ret;
+	source.fd = kept ? source.fd : ret;
+	ret = penstock_open_fd(source.fd, &opts, &st);
 	if (ret < 0) {
-		close(fd);
+		if (!kept)
+			close(source.fd);
 		return pst_weights_retell(ret, w->shards[index].path, NULL, PST_NO_OFF);
 	}
 	pthread_mutex_lock(&w->lock);
-	if (!source->st) {
-		*source = (struct pst_source){ st, fd };
+	if (!w->sources[index].st) {
+		w->sources[index] = (struct pst_source){ st, source.fd };
 		st = NULL;
 	}
-	*out = source->st;
+	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
 	if (st) { /* another thread was first */
 		penstock_close(st);
-		close(fd);
+		if (!kept)
+			close(source.fd);
 	}
 	return 0;
 }
@@ -200,17 +209,21 @@ static int open_shards(struct penstock_weights *w)
 		return pst_weights_no_memory("the list of files");
 	for (unsigned i = 0; i < w->files.count; i++) {
 		struct pst_shard *shard = &w->shards[i];
-		int fd, ret;
+		struct pst_source *source = &w->sources[i];
+		int ret;
 
 		shard->path = w->files.paths[i];
-		fd = open_path(shard->path);
-		if (fd < 0)
-			return fd;
+		source->fd = open_path(shard->path);
+		if (source->fd < 0)
+			return source->fd;
 		w->shard_count++;
-		ret = read_header(shard, fd);
-		close(fd);
+		ret = read_header(shard, source->fd);
 		if (ret)
 			return ret;
+		if (w->files.count > KEPT_MAX) {
+			close(source->fd);
+			source->fd = -1;
+		}
 	}
 	return 0;
 }
@@ -400,10 +413,10 @@ void penstock_weights_close(struct penstock_weights *w)
 	if (!w || atomic_fetch_sub(&w->refs, 1) > 1)
 		return;
 	for (unsigned i = 0; i < w->shard_count; i++) {
-		if (w->sources[i].st) {
+		if (w->sources[i].st)
 			penstock_close(w->sources[i].st);
+		if (w->sources[i].fd >= 0)
 			close(w->sources[i].fd);
-		}
 		pst_st_free(&w->shards[i].st);
 	}
 	pthread_mutex_destroy(&w->lock);

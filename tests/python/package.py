@@ -136,6 +136,17 @@ class Open(unittest.TestCase):
                 with self.assertRaisesRegex(safetensors.SafetensorError, "closed"):
                     ask()
 
+    def test_removed(self):
+        """A file that is open is read, whatever its name is by now."""
+        file = os.path.join(TMP, "removed.safetensors")
+        for module in (safetensors, penstock):
+            safetensors.numpy.save_file(ARRAYS, file)
+            with module.safe_open(file, framework="np") as f:
+                os.unlink(file)
+                for name, value in ARRAYS.items():
+                    self.assertEqual(f.get_tensor(name).tobytes(), value.tobytes())
+                self.assertEqual(f.get_slice("box")[2:].tobytes(), ARRAYS["box"][2:].tobytes())
+
     def test_ahead_fails(self):
         """Who asks for a tensor does not pay for one behind it that cannot be read."""
         many = {f"t{i}": fill("uint8", (4096,), i) for i in range(8)}

@@ -29,17 +29,16 @@ void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t o
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
 
-/* The first one of the file is for its header. */
+/* The file is opened by its name for its header, and by its descriptor to be read. */
 int __wrap_open64(const char *path, int flags, ...)
 {
-	static unsigned opened;
 	va_list args;
 	int mode;
 
 	va_start(args, flags);
 	mode = flags & O_CREAT ? va_arg(args, int) : 0;
 	va_end(args);
-	while (stuck && strstr(path, "group.safetensors") && __atomic_add_fetch(&opened, 1, 0) > 1)
+	while (stuck && !strncmp(path, "/proc/self/fd/", 14))
 		pause();
 	return __real_open64(path, flags, mode);
 }

@@ -357,17 +357,51 @@ static void test_changes(void **state)
 	assert_string_equal(place.tensor, "third");
 	assert_int_equal(place.off, (2 << 20) + 5000);
 	assert_int_equal(held_count, 0);
-	/* Another file of the same length in its place, before the first byte. */
+	/* Written to, before the first byte. */
 	made_file(path, list, 3, 0);
 	open_model(path);
 	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ESTALE);
 	assert_int_equal(report.read, 0);
 	assert_non_null(strstr(penstock_errmsg(), "changed after its header"));
-	open_model(path);
-	unlink(path);
+}
+
+/* What becomes of a file's name is nobody's business who has opened it: removed, or another
+ * in its place. Of more files than are kept open it is an error. */
+static void test_replaced(void **state)
+{
+	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	static const struct made other = { "n", "U8", 8, 1, { 1 << 16 } };
+	static char names[65][24];
+	struct penstock_loaded *loaded = NULL;
+	const char *path = made_path("replaced.safetensors"), *dir = made_path("many");
+	char file[1200];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		made_file(path, &m, 1, 0);
+		open_model(path);
+		made_file(made_path("new.safetensors"), &other, 1, 0);
+		assert_int_equal(i ? unlink(path) : rename(made_path("new.safetensors"), path), 0);
+		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
+		check(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
+		penstock_loaded_free(loaded);
+	}
+	made_dir(dir);
+	for (unsigned i = 0; i < COUNT(names); i++) {
+		snprintf(names[i], sizeof(names[i]), "t%u", i);
+		snprintf(file, sizeof(file), "%s/%u.safetensors", dir, i);
+		made_file(file, &(struct made){ names[i], "U8", 8, 1, { 5 } }, 1, 0);
+	}
+	open_model(dir);
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
+	penstock_loaded_free(loaded);
+	loaded = NULL;
+	open_model(dir);
+	unlink(file);
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ENOENT);
-	assert_int_equal(held_count, 0);
+	assert_null(loaded);
+	assert_non_null(strstr(penstock_errmsg(), "64.safetensors: No such file"));
 }
 
 static int touch(void *user, unsigned file, const struct penstock_report *r)
@@ -421,6 +455,7 @@ int main(void)
 		CASE(test_load),     CASE(test_load_plain), CASE(test_each),
 		CASE(test_no_memory), CASE(test_into),	    CASE(test_columns),
 		CASE(test_refusals), CASE(test_changes),    CASE(test_changes_late),
+		CASE(test_replaced),
 		CASE(test_effort),
 	};
 
