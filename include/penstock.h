@@ -303,7 +303,8 @@ struct penstock_device_opts {
  * host). A device is one per process: a second open returns the same one, its
  * options are ignored, and the return value is 1. Threads, pinned memory and, where
  * none is active, the GPU's primary context are made at its first use: alloc,
- * penstock_prepare or a first submit. May block. -ENODEV, -EINVAL.
+ * penstock_prepare or a first submit. May block. -ENODEV, -EINVAL, -EOPNOTSUPP (a PCI
+ * device that lends no memory), -EACCES.
  */
 PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_device_opts *opts,
 				      struct penstock_device **out);

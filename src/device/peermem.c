@@ -161,7 +161,9 @@ static int peermem_free(struct penstock_device *dev, void *ptr, struct pst_err *
 
 	pthread_mutex_lock(&mem->lock);
 	i = find(mem, ptr);
-	if (i >= 0 && mem->allocs[i].base == ptr) {
+	if (i >= 0 && mem->allocs[i].base != ptr)
+		i = -1; /* in the middle of one */
+	if (i >= 0) {
 		munmap(ptr, mem->allocs[i].len);
 		mem->allocs[i].base = NULL;
 	}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Device peermem and path p2p without the hardware: a made-up /sys in which a PCI device
+ * lends its memory, which is a file of /dev/shm. What is tried is all of the library's own
+ * part, each byte of it; whether a kernel lets a drive write such memory only the lab can
+ * show. The file on TMPDIR's drive is said to be on the allow-list.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "core/objects.h"
+
+#define BDF "0000:04:00.0"
+#define LEN (4u << 20)
+#define ROOM (LEN + 65536u)
+
+static char root[200], memory[200], name[200];
+static struct penstock_device *host, *peer;
+static struct penstock_storage *st;
+static unsigned char *bytes, *back, *mem;
+
+static void put(const char *path, const char *text)
+{
+	char whole[300];
+	int fd;
+
+	snprintf(whole, sizeof(whole), "%s%s", root, path);
+	for (char *slash = whole + strlen(root); (slash = strchr(slash, '/')); slash++) {
+		*slash = '\0';
+		mkdir(whole, 0700);
+		*slash = '/';
+	}
+	if (!text)
+		return;
+	fd = open(whole, O_WRONLY | O_CREAT, 0600);
+	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+		abort();
+	close(fd);
+}
+
+static void remove_root(void)
+{
+	char command[300];
+
+	snprintf(command, sizeof(command), "rm -rf '%s'", root);
+	if (system(command))
+		printf("# %s is left behind\n", root);
+}
+
+static int setup(void **state)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	const char *tmp = getenv("TMPDIR");
+	uint64_t seed = 23;
+	char link[300];
+	int fd;
+
+	(void)state;
+	snprintf(root, sizeof(root), "%s/penstock-peer-%d", tmp ? tmp : "/tmp", (int)getpid());
+	snprintf(memory, sizeof(memory), "/dev/shm/penstock-peer-%d", (int)getpid());
+	snprintf(name, sizeof(name), "%.190s.data", root);
+	fd = open(memory, O_RDWR | O_CREAT | O_EXCL, 0600);
+	if (fd < 0 || ftruncate(fd, ROOM))
+		return -1;
+	close(fd);
+	put("/sys/bus/pci/devices/0000:05:00.0/", NULL);
+	put("/sys/bus/pci/devices/" BDF "/p2pmem/size", "4259840\n");
+	snprintf(link, sizeof(link), "%s/sys/bus/pci/devices/" BDF "/p2pmem/allocate", root);
+	if (symlink(memory, link))
+		return -1;
+	bytes = malloc(ROOM);
+	back = aligned_alloc(4096, ROOM);
+	for (unsigned i = 0; i < ROOM; i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	opts.sys_root = root;
+	return penstock_device_open("host", NULL, &host) < 0 ||
+	       penstock_device_open("peermem:" BDF, &opts, &peer) < 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_device_close(peer);
+	penstock_device_close(host);
+	remove_root();
+	unlink(memory);
+	unlink(name);
+	free(bytes);
+	free(back);
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	st = NULL;
+	if (mem)
+		penstock_free(peer, mem);
+	mem = NULL;
+	return 0;
+}
+
+/* Its trial is over before there is memory: here all of it begins at the same place. */
+static void begin(enum penstock_op op)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, LEN), LEN);
+	assert_int_equal(fsync(fd), 0);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	if (st->facts.fd_direct < 0)
+		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
+	st->facts.listed = true;
+	assert_int_equal(penstock_prepare(st, peer, op), 0);
+	assert_int_equal(penstock_alloc(peer, ROOM, (void **)&mem), 0);
+}
+
+static int64_t transfer(enum penstock_op op, uint64_t off, uint64_t at, uint64_t len,
+			struct penstock_report *report)
+{
+	struct penstock_seg seg = {.buf = mem + at, .dev = peer, .off = off, .row_len = len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	return penstock_transfer(&req, report);
+}
+
+static struct penstock_explain_path said(enum penstock_op op)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = peer, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	assert_int_equal(penstock_explain(&req, &e), 0);
+	assert_string_equal(e.paths[0].name, "p2p");
+	return e.paths[0];
+}
+
+static void reads(void **state)
+{
+	static const uint64_t lens[] = {1, 4096, 5000, 65536, 1000001, LEN};
+	static const uint64_t offs[] = {0, 1, 4096, 12345};
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+
+	(void)state;
+	begin(PENSTOCK_READ);
+	if (said(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
+		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	assert_int_equal(said(PENSTOCK_READ).proven, 1);
+	assert_int_equal(said(PENSTOCK_READ).meets, PENSTOCK_DIRECT);
+	for (unsigned i = 0; i < 24; i++) {
+		uint64_t len = lens[i / 4], off = offs[i % 4], there = LEN - off;
+
+		memset(mem, 0xee, ROOM);
+		there = len < there ? len : there;
+		assert_int_equal(transfer(PENSTOCK_READ, off, 4096, len, &report), there);
+		assert_memory_equal(mem + 4096, bytes + off, there);
+		for (uint64_t b = 0; b < ROOM; b++)
+			if ((b < 4096 || b >= 4096 + len) && mem[b] != 0xee)
+				fail_msg("byte %llu is another's", (unsigned long long)b);
+		if (!(off % 4096) && len >= 4096)
+			assert_string_equal(report.path, "p2p");
+	}
+	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 went another way */
+}
+
+static void writes(void **state)
+{
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_explain_path path;
+	int fd;
+
+	(void)state;
+	begin(PENSTOCK_WRITE);
+	path = said(PENSTOCK_WRITE);
+	assert_int_equal(path.proven, -1);
+	assert_string_equal(path.text, penstock_why_text(PENSTOCK_WHY_FIRST_WRITE));
+	memcpy(mem, bytes + 65536, LEN);
+	assert_int_equal(transfer(PENSTOCK_WRITE, 0, 0, LEN, &report), LEN);
+	assert_string_equal(report.path, "p2p");
+	assert_int_equal(report.cpu_copied, 0);
+	fd = open(name, O_RDONLY);
+	assert_int_equal(pread(fd, back, LEN, 0), LEN);
+	close(fd);
+	assert_memory_equal(back, bytes + 65536, LEN);
+}
+
+static void memory_of_it(void **state)
+{
+	struct penstock_device_info info = {.size = sizeof(info)};
+	struct penstock_device *found;
+	void *more;
+
+	(void)state;
+	assert_int_equal(penstock_device_get_info(peer, &info), 0);
+	assert_string_equal(info.bdf, BDF);
+	assert_non_null(strstr(info.text, "4 MiB"));
+	assert_int_equal(penstock_alloc(peer, 100, (void **)&mem), 0);
+	assert_int_equal((uintptr_t)mem % 4096, 0);
+	assert_int_equal(penstock_device_of(mem + 99, &found), 0);
+	assert_ptr_equal(found, peer);
+	assert_int_equal(penstock_free(peer, mem + 4), -EINVAL); /* in the middle of it */
+	assert_int_equal(penstock_device_of(mem, &found), 0);
+	assert_ptr_equal(found, peer); /* and it is there still */
+	assert_int_equal(penstock_alloc(peer, 4096, &more), 0);
+	assert_int_equal(penstock_free(peer, more), 0);
+	assert_int_equal(penstock_free(peer, more), -EINVAL);
+	assert_int_equal(penstock_free(peer, back), -EINVAL);
+}
+
+static void what_is_none(void **state)
+{
+	static const struct {
+		const char *name;
+		int code;
+		enum penstock_why why;
+	} none[] = {
+		{"peermem:0000:06:00.0", -ENODEV, PENSTOCK_WHY_NO_DEVICE},
+		{"peermem:0000:05:00.0", -EOPNOTSUPP, PENSTOCK_WHY_NO_P2PDMA},
+		{"peermem:../../..", -EINVAL, PENSTOCK_WHY_BAD_ARGUMENT},
+		{"peermem:0000:0A:00.0", -EINVAL, PENSTOCK_WHY_BAD_ARGUMENT},
+	};
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_device *dev;
+
+	(void)state;
+	opts.sys_root = root;
+	for (unsigned i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+		int ret = penstock_device_open(none[i].name, &opts, &dev);
+
+		if (penstock_errwhy() != none[i].why || ret != none[i].code)
+			fail_msg("%s: %d, %s", none[i].name, ret, penstock_errmsg());
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(reads, end),
+		cmocka_unit_test_teardown(writes, end),
+		cmocka_unit_test_teardown(memory_of_it, end),
+		cmocka_unit_test_teardown(what_is_none, end),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
