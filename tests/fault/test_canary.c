@@ -265,6 +265,38 @@ static void only_what_is_written(void **state)
 	expect_proven();
 }
 
+/* The first direct write of a route is read back; those that follow cost no reading. */
+static void a_write_is_proven_once(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_seg seg = {.row_len = TRIAL};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+
+	(void)state;
+	begin("threads");
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	if (st->facts.fd_direct < 0)
+		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
+	st->facts.listed = true;
+	seg.buf = mem;
+	seg.dev = host;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = PENSTOCK_WRITE;
+	req.require = PENSTOCK_DIRECT;
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		calls_arm(CALLS_FILL, 0, 0);
+		assert_int_equal(penstock_transfer(&req, &report), TRIAL);
+		calls_disarm();
+		assert_string_equal(report.path, "odirect");
+		assert_int_equal(calls_seen(), i ? 0 : 1);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -274,6 +306,7 @@ int main(void)
 		cmocka_unit_test_teardown(the_reference_does_not_arrive, end),
 		cmocka_unit_test_teardown(each_drive_for_itself, end),
 		cmocka_unit_test_teardown(only_what_is_written, end),
+		cmocka_unit_test_teardown(a_write_is_proven_once, end),
 	};
 
 	world_use_standin();

@@ -110,6 +110,9 @@ static void storage_facts(void **state)
 	assert_true(strlen(info.text) > 0);
 	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
 		    power_of_two(info.edge_align));
+	/* Of a write no page and no block of the file system is shared by two ways. */
+	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) &&
+		    info.edge_align >= info.off_align);
 	/* The length is asked for anew; the facts are of when it was opened. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
