@@ -287,8 +287,15 @@ static int by_place(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Every byte of the data belongs to exactly one tensor. */
-static int check_places(struct pst_st *st, uint64_t data_len, struct pst_st_error *err)
+/* Where in the header a name is said, and with it what belongs to it. */
+static uint64_t said_at(const struct pst_st *st, const char *name)
+{
+	return (uint64_t)(name - st->text);
+}
+
+/* Every byte of the data, which follow the header of `len` bytes, belongs to exactly one
+ * tensor. */
+static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct pst_st_error *err)
 {
 	uint64_t at = 0, bytes;
 
@@ -296,26 +303,26 @@ static int check_places(struct pst_st *st, uint64_t data_len, struct pst_st_erro
 		const struct pst_st_tensor *t = &st->tensors[i];
 
 		if (!pst_st_bytes(t->dtype, t->shape, t->rank, &bytes))
-			return wrong(err, t->name, UINT64_MAX,
+			return wrong(err, t->name, said_at(st, t->name),
 				     "its shape has too many elements, or no whole bytes");
 		if (t->end < t->begin || t->end - t->begin != bytes)
-			return wrong(err, t->name, UINT64_MAX,
+			return wrong(err, t->name, said_at(st, t->name),
 				     "data_offsets are %llu to %llu, its shape takes %llu bytes",
 				     (unsigned long long)t->begin, (unsigned long long)t->end,
 				     (unsigned long long)bytes);
 		if (t->begin != at)
-			return wrong(err, t->name, UINT64_MAX,
+			return wrong(err, t->name, said_at(st, t->name),
 				     "it begins at %llu, the tensor before it ends at %llu: %s",
 				     (unsigned long long)t->begin, (unsigned long long)at,
 				     t->begin < at ? "they overlap" : "a hole");
 		at = t->end;
 	}
 	if (at > data_len)
-		return wrong(err, st->tensors[st->count - 1].name, UINT64_MAX,
-			     "the file is truncated: the tensors take %llu bytes, %llu are there",
+		return wrong(err, st->tensors[st->count - 1].name,
+			     said_at(st, st->tensors[st->count - 1].name), "the file is truncated: the tensors take %llu bytes, %llu are there",
 			     (unsigned long long)at, (unsigned long long)data_len);
 	if (at < data_len)
-		return wrong(err, "", UINT64_MAX, "%llu bytes behind the last tensor",
+		return wrong(err, "", len + at, "%llu bytes behind the last tensor",
 			     (unsigned long long)(data_len - at));
 	return 0;
 }
@@ -328,7 +335,8 @@ static int name_tensors(struct pst_st *st, struct pst_named *list, struct pst_st
 	for (size_t i = 0; i < st->count; i++) {
 		st->by_name[i] = list[i].at;
 		if (i && !strcmp(list[i - 1].name, list[i].name))
-			return wrong(err, list[i].name, UINT64_MAX, "it is there twice");
+			return wrong(err, list[i].name, said_at(st, list[i].name),
+				     "it is there twice");
 	}
 	return 0;
 }
@@ -348,8 +356,8 @@ static int order_pairs(struct pst_st *st, struct pst_named *list, struct pst_st_
 	st->pairs = ordered;
 	for (size_t i = 1; i < st->pair_count; i++)
 		if (!strcmp(ordered[i - 1].key, ordered[i].key))
-			return wrong(err, "", UINT64_MAX, "the metadata have '%.100s' twice",
-				     ordered[i].key);
+			return wrong(err, "", said_at(st, ordered[i].key),
+				     "the metadata have '%.100s' twice", ordered[i].key);
 	return 0;
 }
 
@@ -392,7 +400,7 @@ int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
 		}
 		if (s.st.count)
 			qsort(s.st.tensors, s.st.count, sizeof(*s.st.tensors), by_place);
-		ret = check_places(&s.st, data_len, err);
+		ret = check_places(&s.st, len, data_len, err);
 	}
 	if (!ret)
 		ret = check_names(&s.st, err);

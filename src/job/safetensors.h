@@ -41,7 +41,7 @@ struct pst_st {
 
 /* What is wrong, where: filled on failure only. */
 struct pst_st_error {
-	uint64_t at;	  /* byte of the header, UINT64_MAX: none in particular */
+	uint64_t at;	  /* byte of the header, or behind it; UINT64_MAX: no memory */
 	char tensor[128]; /* "": none in particular */
 	char text[PENSTOCK_TEXT_MAX];
 };

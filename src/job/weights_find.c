@@ -185,15 +185,24 @@ static bool stays_inside(const char *name)
 	return true;
 }
 
+/* Where in an index a row is; it may be another's. */
+static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *row)
+{
+	uintptr_t at = (uintptr_t)row->tensor, text = (uintptr_t)in->text;
+
+	return at >= text && at - text < in->len ? at - text : PST_NO_OFF;
+}
+
 /* The first of the directories that has it. */
 static int resolve(struct pst_files *files, const char *index, const char *dir,
-		   const struct pst_index_row *row, const struct penstock_weights_opts *opts)
+		   const struct pst_index_row *row, uint64_t at,
+		   const struct penstock_weights_opts *opts)
 {
 	char path[PATH_MAX];
 	int ret;
 
 	if (!stays_inside(row->file))
-		return malformed(index, row->tensor, PST_NO_OFF,
+		return malformed(index, row->tensor, at,
 				 "it names a file outside of the model's directory");
 	for (unsigned i = 0; i <= opts->dir_count; i++) {
 		ret = join(path, i ? opts->dirs[i - 1] : dir, row->file);
@@ -202,7 +211,7 @@ static int resolve(struct pst_files *files, const char *index, const char *dir,
 		if (is_file(path))
 			return add_file(files, path);
 	}
-	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, PST_NO_OFF,
+	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, at,
 				"the index names %.100s, which is not there", row->file);
 }
 
@@ -235,7 +244,8 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 	qsort(files->rows + first, files->row_count - first, sizeof(*files->rows), by_file);
 	for (size_t i = first; i < files->row_count && !ret; i++) {
 		if (i == first || strcmp(files->rows[i].file, files->rows[i - 1].file))
-			ret = resolve(files, index, dir, &files->rows[i], opts);
+			ret = resolve(files, index, dir, &files->rows[i],
+				      row_at(&in, &files->rows[i]), opts);
 		files->rows[i].at = files->count - 1;
 	}
 	if (ret)
@@ -243,7 +253,7 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 	qsort(files->rows, files->row_count, sizeof(*files->rows), by_tensor);
 	for (size_t i = 1; i < files->row_count; i++)
 		if (!by_tensor(&files->rows[i - 1], &files->rows[i]))
-			return malformed(index, files->rows[i].tensor, PST_NO_OFF,
+			return malformed(index, files->rows[i].tensor, row_at(&in, &files->rows[i]),
 					 "it is there twice");
 	return 0;
 }

@@ -182,6 +182,11 @@ static void test_lies(void **state)
 		if (!strstr(err.text, lies[i].words))
 			fail_msg("%s: '%s', expected words '%s'", lies[i].json, err.text,
 				 lies[i].words);
+		/* And where: in the header, or what is too much behind it. */
+		if (err.at > strlen(lies[i].json) + (strstr(err.text, "behind the last") ? 4 : 0))
+			fail_msg("%s: at %llu", lies[i].json, (unsigned long long)err.at);
+		if (*err.tensor && strstr(err.text, "overlap"))
+			assert_memory_equal(lies[i].json + err.at, err.tensor, strlen(err.tensor));
 	}
 }
 
