@@ -427,37 +427,45 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 
 /* ---- a caller's thread in place of a lane ---- */
 
-/* A thread looks first at the lane that it had: its slots are in that processor's cache,
- * and not in another's. */
-static _Thread_local unsigned last_borrowed;
-
-/* NULL and err->code 0: all are taken. */
-static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
+/* A device may wait for all its streams before it makes one, and a stream that waits for a
+ * request of ours never comes then: its copies wait behind that call. So no lane opens
+ * while one waits, and none begins to wait while a lane opens (pst_stream_arm). */
+static int open_spare(struct pst_lane *lane, struct pst_err *err)
 {
-	unsigned first = last_borrowed;
+	struct pst_pump *pump = lane->pump;
+	int ret = -EAGAIN;
 
 	err->code = 0;
-	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
-		unsigned at = (first + i) % PST_BORROWED_MAX;
-		struct pst_lane *lane = &pump->spare[at];
-
-		if (atomic_load_explicit(&lane->taken, memory_order_relaxed) ||
-		    atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
-			continue;
-		last_borrowed = at;
-		if (lane->chunks)
-			return lane;
-		if (pst_lane_open(lane, &lane->open_err)) {
+	atomic_fetch_add(&pump->opening, 1);
+	if (!atomic_load(&pump->dev->streams_waiting)) {
+		ret = pst_lane_open(lane, &lane->open_err);
+		if (!ret) {
+			pst_lane_pin(lane);
+		} else {
 			pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
 			*err = lane->open_err;
 			if (!err->code)
 				pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "a lane does not open");
 			pst_lane_close(lane);
-			atomic_store_explicit(&lane->taken, false, memory_order_release);
-			return NULL;
 		}
-		pst_lane_pin(lane);
-		return lane;
+	}
+	atomic_fetch_sub(&pump->opening, 1);
+	return ret;
+}
+
+/* NULL and err->code 0: all that may be had are taken. */
+static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
+{
+	err->code = 0;
+	for (unsigned i = 0; i < PST_BORROWED_MAX && !err->code; i++) {
+		struct pst_lane *lane = &pump->spare[i];
+
+		if (atomic_load_explicit(&lane->taken, memory_order_relaxed) ||
+		    atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
+			continue;
+		if (lane->chunks || !open_spare(lane, err))
+			return lane;
+		atomic_store_explicit(&lane->taken, false, memory_order_release);
 	}
 	return NULL;
 }

@@ -21,7 +21,7 @@ struct pst_words {
 	_Atomic uint64_t owed[PAIRS]; /* not 0: given up, and the stream still writes this */
 };
 
-static pthread_mutex_t words_lock = PTHREAD_MUTEX_INITIALIZER; /* no other under it */
+static pthread_mutex_t words_lock = PTHREAD_MUTEX_INITIALIZER; /* no other mutex under it */
 
 void pst_streams_forked(void)
 {
@@ -30,9 +30,14 @@ void pst_streams_forked(void)
 
 static int make_words(struct pst_pump *pump, struct pst_err *err)
 {
-	struct pst_words *w = calloc(1, sizeof(*w));
+	struct pst_lane *lane = pst_lane_await(pump, err);
+	struct pst_words *w;
 	int ret;
 
+	if (!lane)
+		return err->code;
+	pst_lane_return(lane); /* one is open: none opens while a stream waits */
+	w = calloc(1, sizeof(*w));
 	if (!w)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for stream words");
 	ret = pump->dev->ops->words_alloc(pump->dev, (size_t)PAIRS * 2, &w->words, err);
@@ -137,6 +142,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 {
 	struct pst_pump *pump = req->pump;
 	struct penstock_device *dev;
+	unsigned times = 0;
 	uint64_t *pair;
 	int ret;
 
@@ -155,6 +161,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	 * may serve the next request while the device still looks at it for this one. */
 	req->word_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
 	atomic_fetch_add(&dev->streams_waiting, 1); /* before any does */
+	while (atomic_load(&pump->opening))
+		pst_give_way(&times);
 	ret = dev->ops->stream_front(dev, req->stream, &pair[0], req->word_value, err);
 	if (ret) {
 		give_pair(atomic_load(&pump->words), pair);

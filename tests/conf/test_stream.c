@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -167,6 +168,63 @@ static void first_write(void **state)
 	penstock_queue_close(q);
 	penstock_free(gpu, seg.buf);
 	penstock_close(mem);
+}
+
+static void *reads(void *arg)
+{
+	char *to = arg;
+
+	for (unsigned i = 0; i < 50; i++) {
+		if (penstock_read(st, gpu, to, 4096, i * 4096) != 4096 ||
+		    penstock_read(st, gpu, to, 1 << 20, i * 4096) != 1 << 20)
+			return arg;
+	}
+	return NULL;
+}
+
+/* Reads of several threads while a stream is held back: what they would make for a thread
+ * more might wait for that stream, with the lock that its own copy wants. */
+static void readers_beside_a_stream(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .row_len = 65536, .rows = 1};
+	struct pst_cu_stream *stream;
+	struct penstock_queue *q;
+	struct penstock_done done;
+	struct penstock_req req;
+	pthread_t threads[4];
+	uint64_t *gate = NULL;
+	pst_cu_ptr gate_dev;
+	void *mem, *failed;
+
+	(void)state;
+	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
+	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
+	*gate = 0;
+	assert_int_equal(penstock_alloc(gpu, 5 << 20, &mem), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	seg.buf = mem;
+	req = request(&seg, stream);
+	assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, reads,
+						(char *)mem + (i + 1) * (1 << 20)),
+				 0);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+	assert_int_equal(penstock_poll(q, &done, 1), 0); /* still held back */
+	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
+	assert_int_equal(done.result, 65536);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, mem);
+	api->cuMemFreeHost(gate);
 }
 
 struct late_values {
@@ -388,6 +446,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(first_write),
+		cmocka_unit_test(readers_beside_a_stream),
 		cmocka_unit_test(many_streams),
 		cmocka_unit_test(late_values),
 		cmocka_unit_test(late_rows),
