@@ -2,10 +2,13 @@
 /* penstock bench: options, repetitions, output. */
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -193,13 +196,39 @@ static int settle(const struct bench_args *a, uint64_t length)
 		    a->storage, a->cold ? "dropped" : "read in", a->cold ? "--cold" : "--warm");
 }
 
-static void *spin(void *arg)
-{
-	volatile const bool *on = arg;
+#define LOAD_MAX 1024
 
-	while (*on)
-		;
-	return NULL;
+/* A process for each CPU that this one may use: their time is not the run's. */
+static unsigned make_busy(pid_t *pids)
+{
+	pid_t parent = getpid();
+	unsigned made = 0, cpus = 1;
+	cpu_set_t set;
+
+	if (!sched_getaffinity(0, sizeof(set), &set))
+		cpus = (unsigned)CPU_COUNT(&set);
+	while (made < cpus && made < LOAD_MAX) {
+		pids[made] = fork();
+		if (pids[made] < 0)
+			break;
+		if (pids[made]) {
+			made++;
+			continue;
+		}
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (volatile bool on = getppid() == parent; on;)
+			;
+		_exit(0);
+	}
+	return made;
+}
+
+static void make_idle(const pid_t *pids, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		kill(pids[i], SIGKILL);
+		waitpid(pids[i], NULL, 0);
+	}
 }
 
 static double gbps(const struct bench_result *r)
@@ -294,9 +323,8 @@ static int run(int argc, char **argv)
 {
 	struct bench_args a = {.runtime = 3};
 	struct bench_result *r;
-	pthread_t spinners[256];
-	volatile bool on = true;
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN), made = 0;
+	pid_t busy[LOAD_MAX];
+	unsigned made = 0;
 	int ret = parse(argc, argv, &a);
 
 	if (ret)
@@ -306,13 +334,10 @@ static int run(int argc, char **argv)
 		return fail(EXIT_FAILED, "no memory");
 	if (a.write) /* a read leaves nothing that is to be taken back */
 		catch_signals();
-	while (a.cpu_load && made < cpus && made < 256 &&
-	       !pthread_create(&spinners[made], NULL, spin, (void *)(uintptr_t)&on))
-		made++;
+	if (a.cpu_load)
+		made = make_busy(busy);
 	ret = rounds(&a, r);
-	on = false;
-	while (made > 0)
-		pthread_join(spinners[--made], NULL);
+	make_idle(busy, made);
 	free(r);
 	return ret;
 }
