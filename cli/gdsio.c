@@ -404,7 +404,7 @@ static int run(int argc, char **argv)
 {
 	struct gdsio_args *a = calloc(1, sizeof(*a));
 	struct gdsio_run *r;
-	char error[640];
+	char error[GDSIO_TEXT_MAX];
 	int ret;
 
 	if (!a)

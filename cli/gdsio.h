@@ -9,6 +9,7 @@
 #define GDSIO_JOBS_MAX 64
 #define GDSIO_THREADS_MAX 1024 /* of all jobs together */
 #define GDSIO_NAME_MAX 1024
+#define GDSIO_TEXT_MAX (GDSIO_NAME_MAX + 512) /* of an error */
 #define GDSIO_FILE_MAX (64u << 10) /* bytes of a job file */
 
 /* As -x numbers them; those between are not offered. */
@@ -52,7 +53,7 @@ struct gdsio_result {
 	struct tally tally;	    /* of -x 0, 5 and 6 */
 	uint64_t bytes, ops, size;  /* size: of all files together */
 	double latency_us, seconds; /* latency_us: the sum */
-	char error[640];
+	char error[GDSIO_TEXT_MAX];
 };
 
 struct gdsio_run;
@@ -67,7 +68,7 @@ static inline unsigned gdsio_flows(const struct gdsio_args *a, const struct gdsi
 	return job->threads * gdsio_depth(a);
 }
 
-/* Opens files, devices and buffers; NULL with *error, which has room for 640. */
+/* Opens files, devices and buffers; NULL with *error, which has room for that. */
 struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error);
 /* One pass, or a replay of what the last one wrote, compared with what it was.
  * 0, or an exit code and the text in out->error. */

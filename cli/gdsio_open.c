@@ -24,7 +24,7 @@ int gdsio_say(char *error, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	vsnprintf(error, 640, fmt, args);
+	vsnprintf(error, GDSIO_TEXT_MAX, fmt, args);
 	va_end(args);
 	return EXIT_FAILED;
 }

@@ -223,7 +223,7 @@ struct penstock_storage_opts {
  * or "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" (bytes made from the seed, the same each
  * time; writes are kept). A relative path is looked up again at commit and abort, from the
  * working directory of that moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a
- * file of /proc), -EACCES, -EINVAL, -ENOSPC. Close with penstock_close.
+ * file of /proc or /sys), -EACCES, -EROFS, -EMFILE, -EINVAL, -ENOSPC. Close with penstock_close.
  */
 PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
 			       struct penstock_storage **out);

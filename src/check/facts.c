@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/err.h"
 #include "gate.h"
 
 /* ---- the kernel -------------------------------------------------------------- */
@@ -238,12 +239,13 @@ int pst_check_facts(struct facts *f, char *why, size_t why_len)
 	int ret = pst_topo_open(root, &f->topo, why, why_len);
 
 	if (ret == -ENOTDIR)
-		snprintf(why, why_len, "%s is no folder: unpack a capture first (tar xzf)", root);
+		snprintf(why, why_len, "%s is no folder: unpack a capture first (tar xzf)",
+			 pst_name_end(root));
 	if (ret < 0)
 		return ret;
 	ret = pst_sysfs_open(&f->fs, root);
 	if (ret < 0) {
-		snprintf(why, why_len, "%s: %s", root, strerror(-ret));
+		snprintf(why, why_len, "%s: %s", pst_name_end(root), strerror(-ret));
 		return ret;
 	}
 	f->captured = f->fs.confined;

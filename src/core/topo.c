@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/err.h"
 #include "core/sysfs.h"
 
 /* ---- addresses and lists of CPUs -------------------------------------------- */
@@ -444,7 +445,7 @@ int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why
 	if (ret < 0) {
 		if (why && why_len)
 			snprintf(why, why_len, "the machine cannot be read: %s: %s",
-				 root && root[0] ? root : "/", strerror(-ret));
+				 root && root[0] ? pst_name_end(root) : "/", strerror(-ret));
 		return ret;
 	}
 	topo = calloc(1, sizeof(*topo));
