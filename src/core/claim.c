@@ -331,6 +331,14 @@ static bool takes_any(const struct pst_request *req, const struct place *place, 
 	return !facts->exact && (req->op == PENSTOCK_READ || facts->off_align <= 1);
 }
 
+bool pst_req_over(struct pst_request *req, struct pst_err *err)
+{
+	if (pst_req_cancelled(req))
+		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
+	return req->deadline_ns && pst_now_ns() > req->deadline_ns &&
+	       pst_fail(err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
+}
+
 bool pst_claim_over(struct pst_request *req, struct pst_lane *lane)
 {
 	struct pst_err err;

@@ -98,14 +98,6 @@ void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struc
 	pst_req_ended(req, lane, rest);
 }
 
-bool pst_req_over(struct pst_request *req, struct pst_err *err)
-{
-	if (pst_req_cancelled(req))
-		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
-	return req->deadline_ns && pst_now_ns() > req->deadline_ns &&
-	       pst_fail(err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
-}
-
 static bool begin_phase(struct pst_request *req, struct pst_lane *lane)
 {
 	bool ok = !atomic_load_explicit(&req->failed, memory_order_acquire);

@@ -185,8 +185,9 @@ bool pst_trial_begin(struct penstock_storage *st, uint64_t len);
 void pst_trial_passed(struct penstock_storage *st, uint64_t len);
 /* The call of a chunk with timed_ns has moved so many bytes: where they were. */
 void pst_trial_end(struct pst_chunk *chunk, int64_t bytes);
-/* Nobody waits for it any more: what is not claimed is given up. By a lane that has none
- * of its bytes in hand. */
+/* Whether nobody waits for the rest any more, and why: cancelled, or too late. */
+bool pst_req_over(struct pst_request *req, struct pst_err *err);
+/* Then what is not claimed is given up. */
 bool pst_claim_over(struct pst_request *req, struct pst_lane *lane);
 /* Can the span be carried in full by its plan? -EOPNOTSUPP: alignment forbids. */
 int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
@@ -198,8 +199,7 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 /* The lowest storage offset among the request's bytes from `pos` on, which is below total. */
 uint64_t pst_claim_lowest(const struct pst_request *req, uint64_t pos);
 
-/* finish.c: whether nobody waits for the rest any more, and why: cancelled or too late. */
-bool pst_req_over(struct pst_request *req, struct pst_err *err);
+/* finish.c */
 /* It has failed, and what nobody has claimed is nobody's. Called by whom has bytes of this
  * phase in hand. */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
