@@ -221,9 +221,11 @@ class Memory:
 
     def torch_all(self, dtypes: Sequence[str], shapes: Sequence[Tuple[int, ...]],
                   at: Sequence[int]) -> List[Any]:
-        """Tensors of torch's at these addresses. Those of a kind that lie equally far from
-        each other are made by one call. Each stands for itself, as if it had storage of
-        its own: what autograd knows of one (`.data` leaves that behind) is not of others."""
+        """Tensors of torch's at these addresses. Each stands for itself: what autograd knows
+        of one is not of others. In host memory each has a storage of its own, which keeps the
+        allocation; on a GPU they share one, as record_stream knows only what the allocator has
+        given out, and those of a kind that lie equally far from each other are made by one
+        call (`.data` leaves behind that they were)."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
@@ -236,6 +238,13 @@ class Memory:
             if not count:
                 for i in places:
                     made[i] = row.new_empty(shape)
+                continue
+            if self.device == "host":
+                storage, nbytes = row.untyped_storage(), count * size
+                for i in places:
+                    first = at[i] - origin
+                    made[i] = row.new_empty(0).set_(storage[first:first + nbytes], 0, shape,
+                                                    strides)
                 continue
             for run, step in _runs(places, at, size):
                 several = as_strided(row, (len(run), *shape), (step // size, *strides),
