@@ -157,7 +157,6 @@ void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk)
 	chunk->next = NULL;
 	*lane->deferred_end = chunk;
 	lane->deferred_end = &chunk->next;
-	lane->deferred_count++;
 	chunk->req->entries[lane->index].stalled++;
 }
 

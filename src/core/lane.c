@@ -218,7 +218,6 @@ static int start_deferred(struct pst_lane *lane)
 		struct pst_chunk *chunk = list;
 
 		list = chunk->next;
-		lane->deferred_count--;
 		chunk->req->entries[lane->index].stalled--;
 		started += pst_chunk_drop(chunk) || start(lane, chunk);
 	}

@@ -336,7 +336,6 @@ struct pst_path_traits {
 	bool at_once;		/* start() completes before it returns: no lane needed, and
 				 * where there is none it does without pst_chunk_done */
 	enum penstock_class class_; /* the highest that it can meet */
-	unsigned cpu_copies;	/* for sorting; reports count what happened */
 };
 
 /* What a path found out about one route. */

@@ -68,7 +68,6 @@ struct pst_lane {
 	unsigned direct;		/* of them, with a drive */
 	unsigned copies;		/* of them, waiting for copies */
 	uint64_t copy_bytes;		/* that they wait for */
-	unsigned deferred_count;
 	_Atomic unsigned load;		/* entries in inbox and todo, for choosing a lane */
 	_Atomic unsigned busy_seen;	/* busy, as of the last turn */
 	_Atomic unsigned requests;	/* handed in here first, not ended */

@@ -21,7 +21,6 @@
 #define PST_BDF_LEN 24	  /* "0000:04:00.0", domains of up to 8 digits */
 #define PST_CPUS_MAX 8192 /* what Linux can be built for on x86 */
 #define PST_NODES_MAX 1024
-#define PST_TOPO_PCI_MAX 16384
 #define PST_TOPO_ENDS_MAX 1024
 #define PST_TOPO_DEPTH_MAX 64 /* bridges above a device */
 

@@ -87,8 +87,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_bounce = {
 	.name = "bounce",
-	.traits = { .reads = true, .writes = true, .uses_cache = true, .times = true,
-		    .cpu_copies = 1 },
+	.traits = { .reads = true, .writes = true, .uses_cache = true, .times = true },
 	.probe = probe,
 	.start = start,
 };
