@@ -117,6 +117,8 @@ static void wait_for_all(struct ranks *r)
 			left--;
 			if (status)
 				mourn(r, i, status);
+			else if (r->all[i].code && !r->all[i].group)
+				tell(r, SIGTERM, false); /* it never joined: nobody hears */
 		}
 	}
 }
