@@ -45,6 +45,19 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
         model.close()
 
 
+class NoTensorError(TypeError, ValueError):
+    """The safetensors package says a ValueError of what is no tensor."""
+
+
+def _place(name: str, value: Any) -> Place:
+    try:
+        return place_of(value)
+    except TypeError as error:
+        raise NoTensorError(f"{name}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
 def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group] = None,
               **how: Any) -> Report:
     """Into tensors that are there: name to destination, or to (destination, index) for
@@ -59,7 +72,7 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
             info, index = model.info(name), None
             if isinstance(value, tuple):
                 value, index = value
-            place = place_of(value)
+            place = _place(name, value)
             keep.append(place)
             device = open_device(place.device)
             whole = whole_piece(info, place, device) if index is None else None
@@ -360,7 +373,7 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
     if not isinstance(tensors, Mapping):
         raise ValueError(f"tensors by name are saved, not a {type(tensors).__name__}")
-    places = {name: place_of(_in_rows(value)) for name, value in tensors.items()}
+    places = {name: _place(name, _in_rows(value)) for name, value in tensors.items()}
     _refuse_shared(tensors, places)
     settle(place.device for place in places.values())
     keep: List[Any] = [places]

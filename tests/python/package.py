@@ -642,8 +642,13 @@ class Errors(unittest.TestCase):
         for tensors, kind in ((["a"], ValueError), ({"a": object()}, TypeError),
                               ({"a": numpy.array(["x"])}, TypeError),
                               ({"__metadata__": ARRAYS["row"]}, penstock.PenstockError)):
-            with self.assertRaises(kind):
+            with self.assertRaises(kind) as caught:
                 penstock.save_file(tensors, out)
+            self.assertIsInstance(caught.exception, (ValueError, OSError))
+        for call in (lambda: penstock.save_file({"a": 1, "b": ARRAYS["row"]}, out),
+                     lambda: penstock.load_into(FILE, {"row": memoryview(b"12")[::2]})):
+            with self.assertRaisesRegex(ValueError, "^(a|row): "):
+                call()
         self.assertFalse(os.path.exists(out))
 
     def test_arguments(self):
