@@ -32,8 +32,11 @@ static void write_anew(void)
 
 	assert_true(fd >= 0);
 	assert_int_equal(fstat(fd, &was), 0);
-	for (size_t i = 0; i < LEN; i++)
-		bytes[i] = (unsigned char)test_random(&seed);
+	for (size_t i = 0; i < LEN; i += sizeof(uint64_t)) {
+		uint64_t word = test_random(&seed);
+
+		memcpy(bytes + i, &word, sizeof(word));
+	}
 	do {
 		assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
 		assert_int_equal(fstat(fd, &now), 0);

@@ -28,7 +28,7 @@ static _Atomic int armed = -1; /* a kind */
 static unsigned nth;
 static bool onwards;
 static int how;
-static _Atomic unsigned seen, hits;
+static _Atomic unsigned seen, hits, fixed;
 static _Atomic bool direct;
 
 void calls_arm(enum calls_kind kind, unsigned n, int as)
@@ -38,6 +38,7 @@ void calls_arm(enum calls_kind kind, unsigned n, int as)
 	how = as;
 	atomic_store(&seen, 0);
 	atomic_store(&hits, 0);
+	atomic_store(&fixed, 0);
 	atomic_store(&direct, false);
 	atomic_store(&armed, (int)kind);
 }
@@ -58,6 +59,16 @@ unsigned calls_disarm(void)
 unsigned calls_seen(void)
 {
 	return atomic_load(&seen);
+}
+
+unsigned calls_fixed(void)
+{
+	return atomic_load(&fixed);
+}
+
+void calls_count_fixed(void)
+{
+	atomic_fetch_add(&fixed, 1);
 }
 
 bool calls_hit_direct(void)

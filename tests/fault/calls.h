@@ -56,6 +56,11 @@ unsigned calls_disarm(void);
 unsigned calls_seen(void);
 bool calls_hit_direct(void);
 
+/* Since it was armed: io_uring's calls into registered buffers. */
+unsigned calls_fixed(void);
+
+/* For calls_uring.c: one more of them. */
+void calls_count_fixed(void);
 /* For calls_uring.c: counts a call, and what it is to do: 0 what it says. */
 int calls_turn(enum calls_kind kind, int fd);
 /* How much of `len` a call that is short moves. */

@@ -62,6 +62,8 @@ static void look(struct io_uring *ring)
 		struct io_uring_sqe *sqe = &ring->sq.sqes[i & *ring->sq.kring_mask];
 		int kind = kind_of(sqe), as;
 
+		if (sqe->opcode == IORING_OP_READ_FIXED || sqe->opcode == IORING_OP_WRITE_FIXED)
+			calls_count_fixed();
 		if (kind < 0)
 			continue;
 		as = calls_turn((enum calls_kind)kind, sqe->fd);

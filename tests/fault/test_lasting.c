@@ -39,7 +39,7 @@ static int64_t transfer(struct scene *s)
 	req.path = s->path;
 	req.flags = s->op ? PENSTOCK_R_DURABLE : 0;
 	s->report = (struct penstock_report)PENSTOCK_REPORT_INIT;
-	if (s->op == PENSTOCK_READ)
+	if (s->op == PENSTOCK_READ && !strcmp(penstock_device_name(s->dev), "host"))
 		memset(s->mem, 0, s->len);
 	return penstock_transfer(&req, &s->report);
 }
@@ -127,6 +127,62 @@ static void enters(void **state)
 	}
 }
 
+/* The ring is registered with io_uring, and then used so; or that is refused, and said. */
+static void through_registered(int refusal)
+{
+	struct scene s = {.len = LEN};
+	struct penstock_device *host = world_device("host", "uring", 0);
+	struct penstock_explanation why = {.size = sizeof(why)};
+	struct penstock_seg seg = {.row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	unsigned char *back = malloc(LEN);
+
+	s.name = world_name("data", false);
+	world_file(s.name, LEN, 1);
+	world_cache(s.name, false);
+	calls_arm_onwards(CALLS_REGISTER, refusal ? 1 : 0, refusal);
+	s.dev = world_device("cuda:0", "uring", 0);
+	assert_int_equal(penstock_alloc(s.dev, LEN, (void **)&s.mem), 0);
+	assert_int_equal(penstock_open(s.name, NULL, &s.st), 0);
+	seg.dev = s.dev;
+	req.storage = s.st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	assert_int_equal(penstock_explain(&req, &why), 0);
+	assert_string_equal(why.engine, "uring");
+	s.path = "staged";
+	if (transfer(&s) == -EOPNOTSUPP) {
+		s.path = "bounce";
+		assert_int_equal(transfer(&s), LEN);
+	}
+	calls_disarm();
+	world_copy(host, back, s.dev, s.mem, LEN);
+	for (unsigned i = 0; i < LEN; i++)
+		assert_int_equal(back[i], world_byte(i, 1));
+	assert_int_equal(s.report.engine_why, why.engine_why);
+	if (refusal)
+		assert_int_equal(why.engine_why, refusal == ENOMEM ? PENSTOCK_WHY_MEMLOCK
+								  : PENSTOCK_WHY_NO_FIXED);
+	if (why.engine_why || !strcmp(s.path, "staged"))
+		assert_int_equal(calls_fixed() > 0, why.engine_why == PENSTOCK_WHY_NONE);
+	free(back);
+	penstock_close(s.st);
+	penstock_free(s.dev, s.mem);
+	penstock_device_close(s.dev);
+	penstock_device_close(host);
+	unlink(s.name);
+}
+
+static void registered(void **state)
+{
+	(void)state;
+	if (!world_has_uring())
+		test_skip("io_uring is refused here");
+	through_registered(0);
+	through_registered(ENOMEM);
+	through_registered(EOPNOTSUPP);
+}
+
 static void never_works(enum calls_kind kind, const char *engine, uint64_t len, int how)
 {
 	struct scene s = {.op = kind == CALLS_FILL ? PENSTOCK_READ : PENSTOCK_WRITE, .len = len};
@@ -163,8 +219,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(enters),
+		cmocka_unit_test(registered),
 		cmocka_unit_test(calls),
 	};
 
+	world_use_standin();
 	return cmocka_run_group_tests_name("lasting", tests, NULL, NULL);
 }

@@ -7,6 +7,8 @@
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
+#include "core/near.h"
+
 static void plant(const struct tree *t, const char *path, const char *class_)
 {
 	const char *bdf = strrchr(path, '/') + 1;
@@ -228,6 +230,51 @@ static void nodes_and_cpus(void **state)
 	tree_close(&t);
 }
 
+/* A pump's threads go where its device is, if there is more than one place to be. */
+static void lanes_go_there(void **state)
+{
+	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
+	cpu_set_t were, now;
+	struct pst_near near;
+	unsigned cpu = 0;
+	char text[16];
+	struct tree t;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(were), &were), 0);
+	while (!CPU_ISSET(cpu, &were))
+		cpu++;
+	snprintf(text, sizeof(text), "%u\n", cpu);
+	tree_open(&t);
+	dev.opts.sys_root = t.root;
+	plant(&t, "pci0000:00/0000:00:01.0", "0x010802\n");
+	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
+	tree_text(&t, "sys/devices/system/cpu/online", "0-1023\n");
+	tree_text(&t, "sys/devices/system/node/node1/cpulist", text);
+	pst_near_find(&dev, &near); /* one node: everywhere is near */
+	assert_false(near.cpus_known);
+	assert_int_equal(near.node, -1);
+	tree_text(&t, "sys/devices/system/node/node0/cpulist", "1000\n");
+	pst_near_find(&dev, &near);
+	assert_true(near.cpus_known && CPU_COUNT(&near.cpus) == 1 && CPU_ISSET(cpu, &near.cpus));
+	assert_int_equal(near.node, 1);
+	pst_near_thread(&near);
+	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+	assert_true(CPU_EQUAL(&now, &near.cpus));
+	assert_int_equal(sched_setaffinity(0, sizeof(were), &were), 0);
+	/* None that this process may use: it stays where it is. */
+	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
+	pst_near_find(&dev, &near);
+	assert_false(near.cpus_known);
+	pst_near_thread(&near);
+	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+	assert_true(CPU_EQUAL(&now, &were));
+	dev.facts.bdf[0] = '\0';
+	pst_near_find(&dev, &near);
+	assert_int_equal(near.node, -1);
+	tree_close(&t);
+}
+
 static void iommu_modes(void **state)
 {
 	struct pst_topo *topo;
@@ -441,6 +488,7 @@ int main(void)
 		cmocka_unit_test(drives_and_limits),
 		cmocka_unit_test(acs_on_the_way),
 		cmocka_unit_test(nodes_and_cpus),
+		cmocka_unit_test(lanes_go_there),
 		cmocka_unit_test(iommu_modes),
 		cmocka_unit_test(gpus),
 		cmocka_unit_test(vmd),
