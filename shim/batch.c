@@ -394,6 +394,39 @@ static unsigned get_status(struct batch *b, unsigned min, unsigned max, struct c
 	return have;
 }
 
+/* No longer than the caller would wait for events; another thread may wait for ever. */
+static bool lock_within(pthread_mutex_t *lock, int64_t timeout_ns)
+{
+	struct timespec until;
+
+	if (timeout_ns < 0)
+		return !pthread_mutex_lock(lock);
+	if (!timeout_ns)
+		return !pthread_mutex_trylock(lock);
+	clock_gettime(CLOCK_REALTIME, &until);
+	timeout_ns += until.tv_nsec;
+	until.tv_sec += timeout_ns / 1000000000;
+	until.tv_nsec = timeout_ns % 1000000000;
+	return !pthread_mutex_timedlock(lock, &until);
+}
+
+static void status(struct batch *b, unsigned min, unsigned *nr, struct cuf_io_event *events,
+		   int64_t timeout_ns)
+{
+	uint64_t until = timeout_ns < 0 ? 0 : shim_now_ns() + (uint64_t)timeout_ns, now;
+
+	if (!lock_within(&b->harvest_lock, timeout_ns)) {
+		*nr = 0;
+		return;
+	}
+	if (timeout_ns > 0) { /* what waiting for the lock has left of it */
+		now = shim_now_ns();
+		timeout_ns = until > now ? (int64_t)(until - now) : 0;
+	}
+	*nr = get_status(b, min, *nr, events, timeout_ns);
+	pthread_mutex_unlock(&b->harvest_lock);
+}
+
 struct cuf_error cuFileBatchIOGetStatus(void *id, unsigned min_nr, unsigned *nr,
 					struct cuf_io_event *events, struct timespec *timeout)
 {
@@ -402,13 +435,10 @@ struct cuf_error cuFileBatchIOGetStatus(void *id, unsigned min_nr, unsigned *nr,
 
 	if (!b)
 		return shim_err(CUF_INVALID_VALUE);
-	if (!nr || (!events && *nr) || min_nr > *nr) {
+	if (!nr || (!events && *nr) || min_nr > *nr)
 		code = CUF_INVALID_VALUE;
-	} else {
-		pthread_mutex_lock(&b->harvest_lock);
-		*nr = get_status(b, min_nr, *nr, events, nanoseconds(timeout));
-		pthread_mutex_unlock(&b->harvest_lock);
-	}
+	else
+		status(b, min_nr, nr, events, nanoseconds(timeout));
 	return leave_with(b, SHIM_BATCH_COMPLETE, code);
 }
 
