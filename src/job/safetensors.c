@@ -319,7 +319,8 @@ static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct
 	}
 	if (at > data_len)
 		return wrong(err, st->tensors[st->count - 1].name,
-			     said_at(st, st->tensors[st->count - 1].name), "the file is truncated: the tensors take %llu bytes, %llu are there",
+			     said_at(st, st->tensors[st->count - 1].name),
+			     "the file is truncated: the tensors take %llu bytes, %llu are there",
 			     (unsigned long long)at, (unsigned long long)data_len);
 	if (at < data_len)
 		return wrong(err, "", len + at, "%llu bytes behind the last tensor",
