@@ -242,6 +242,107 @@ static void matrix(const char *device, const char *engine, bool memory)
 	unlink(name);
 }
 
+/* A storage without a descriptor: what needs one is refused, the rest carries all of it. */
+static void mem_matrix(const char *device, const char *engine)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_device_opts dev_opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	unsigned char *whole = malloc(LEN);
+	char url[64];
+	void *mem;
+
+	snprintf(url, sizeof(url), "mem:%u?seed=3", LEN);
+	opts.flags = PENSTOCK_O_WRITE;
+	dev_opts.engine = engine;
+	assert_true(penstock_device_open(device, &dev_opts, &dev) >= 0);
+	assert_int_equal(penstock_alloc(dev, LEN + 3 * GUARD, &mem), 0);
+	assert_int_equal(penstock_open(url, &opts, &st), 0);
+	assert_int_equal(penstock_write(st, host, bytes, LEN, 0), LEN);
+	for (unsigned p = 0; p < COUNT(paths); p++)
+		assert_int_equal(reads(st, dev, paths[p], mem, p % 2 ? 0 : 7),
+				 p < 2 ? READS : COUNT(offsets)); /* nothing is always read */
+	for (unsigned s = 1; s < COUNT(sizes); s += STEP)
+		for (unsigned p = 0; p < 2; p++) {
+			uint64_t len = sizes[s], off = offsets[s % COUNT(offsets)];
+
+			for (uint64_t i = 0; i < len; i++)
+				back[i] = (unsigned char)(bytes[off + i] ^ (0x3c + s + p));
+			copy(dev, mem, host, back, len);
+			assert_int_equal(transfer(st, dev, paths[p], PENSTOCK_WRITE, mem, off, len,
+						  len),
+					 1);
+			memcpy(bytes + off, back, len);
+			assert_int_equal(penstock_read(st, host, whole, LEN, 0), LEN);
+			assert_memory_equal(whole, bytes, LEN);
+		}
+	penstock_close(st);
+	penstock_free(dev, mem);
+	penstock_device_close(dev);
+	free(whole);
+}
+
+static void mem_storage(void **state)
+{
+	(void)state;
+	mem_matrix("host", "auto");
+	mem_matrix("cuda:0", "threads");
+}
+
+/* Path null moves nothing, and its requests end as all do: once, as long as they were. */
+static void null_ends(void **state)
+{
+	enum { COUNT_OF = 64 };
+	struct penstock_done done[COUNT_OF];
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = { .dev = host };
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	unsigned ended[COUNT_OF] = { 0 };
+	uint64_t ids[COUNT_OF];
+	struct penstock_queue *q;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open("mem:1MiB", &opts, &req.storage), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	memset(back, 0xee, LEN);
+	seg.buf = back;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "null";
+	for (unsigned i = 0; i < COUNT_OF; i++) {
+		seg.row_len = i * 1000;
+		req.op = i % 2 ? PENSTOCK_WRITE : PENSTOCK_READ;
+		req.user = &ended[i];
+		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);
+	}
+	assert_int_equal(penstock_wait(q, done, COUNT_OF, COUNT_OF, -1), COUNT_OF);
+	for (unsigned i = 0; i < COUNT_OF; i++) {
+		unsigned at = (unsigned)((unsigned *)done[i].user - ended);
+
+		assert_int_equal(done[i].id, ids[at]);
+		assert_int_equal(done[i].result, at * 1000);
+		assert_string_equal(done[i].report->path, at ? "null" : "none");
+		ended[at]++;
+	}
+	assert_int_equal(penstock_wait(q, done, 1, COUNT_OF, -1), 0);
+	for (unsigned i = 0; i < COUNT_OF; i++) {
+		assert_int_equal(ended[i], 1);
+		assert_int_equal(penstock_cancel(q, ids[i]), -ENOENT);
+	}
+	for (unsigned i = 0; i < LEN; i++)
+		assert_int_equal(back[i], 0xee);
+	penstock_queue_close(q);
+	penstock_close(req.storage);
+}
+
+static void host_disk_threads(void **state)
+{
+	(void)state;
+	matrix("host", "threads", false);
+}
+
 static void cuda_disk_uring(void **state)
 {
 	(void)state;
@@ -379,6 +480,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(host_disk),	     cmocka_unit_test(host_tmpfs),
+		cmocka_unit_test(host_disk_threads), cmocka_unit_test(mem_storage),
+		cmocka_unit_test(null_ends),
 		cmocka_unit_test(cuda_disk_uring),   cmocka_unit_test(cuda_disk_threads),
 		cmocka_unit_test(cuda_tmpfs),	     cmocka_unit_test(refusals),
 		cmocka_unit_test(what_a_class_forbids),
