@@ -76,9 +76,11 @@ void shim_log_refused(const char *fmt, ...)
 	penstock_stats_note(text);
 }
 
+/* A pipe that nobody reads, or that is full, does not hold the program up. */
 static int open_log(const char *path)
 {
-	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
+	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+		    0644);
 }
 
 /* The file that the environment names, else a file in the folder that the
