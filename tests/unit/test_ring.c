@@ -6,7 +6,10 @@
  */
 #include "test.h"
 
+#include <errno.h>
 #include <stdbool.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 
 #include "core/ring.h"
 
@@ -113,12 +116,37 @@ static void big_ones_get_their_turn(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
+/* A child's write to it would move pages from under a DMA: it has no such memory. */
+static void a_child_has_none_of_it(void **state)
+{
+	const struct pst_near near = {.node = -1};
+	struct penstock_device dev = {.ops = &(const struct pst_device_ops){.name = "none"}};
+	struct pst_ring ring = {NULL, 0, false};
+	struct pst_err err;
+	unsigned char in;
+	int status = -1;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pst_ring_map(&ring, &near, 2 * MIB, &err), 0);
+	pst_ring_pin(&ring, &dev);
+	assert_int_equal(mincore(ring.base, 4096, &in), 0);
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		_exit(!(mincore(ring.base, 4096, &in) && errno == ENOMEM));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	pst_ring_close(&ring, &dev);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(sizes, setup, teardown),
 		cmocka_unit_test_setup_teardown(none_twice, setup, teardown),
 		cmocka_unit_test_setup_teardown(big_ones_get_their_turn, setup, teardown),
+		cmocka_unit_test(a_child_has_none_of_it),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
