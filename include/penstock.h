@@ -597,7 +597,8 @@ struct penstock_queue_opts {
 	 * of the time and CPU of a small read. All calls but penstock_cancel must then
 	 * come from the thread that opened the queue (-EPERM). Longer requests, those in
 	 * stream order and those with parts on other devices go to the devices' lanes. The
-	 * device stays open until the queue is closed.
+	 * device stays open until the queue is closed. As long as a stream waits for a
+	 * request on it, opening the queue waits, too.
 	 */
 	struct penstock_device *own_lane;
 };

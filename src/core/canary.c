@@ -17,7 +17,6 @@
 #include "core/route.h"
 #include "core/stats.h"
 
-#define CANARY_BYTES (64u << 10)
 
 /* One trial's memory. */
 struct trial {
@@ -194,8 +193,8 @@ static int try_drives(struct trial *t)
 	const uint32_t off_align = t->route->paths[t->path].facts.off_align;
 	uint64_t align = off_align > 4096 ? off_align : 4096;
 	unsigned drives = facts->stripe_len && facts->drive_count > 1 ? facts->drive_count : 1;
-	uint64_t max = facts->stripe_len && facts->stripe_len < CANARY_BYTES ? facts->stripe_len
-									   : CANARY_BYTES;
+	bool striped = facts->stripe_len && facts->stripe_len < PST_SCRATCH_BYTES;
+	uint64_t max = striped ? facts->stripe_len : PST_SCRATCH_BYTES;
 
 	t->off = 0;
 	for (unsigned i = 0; i < drives; i++) {
@@ -226,21 +225,21 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 
 	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
 	t.lane = pst_lane_await(atomic_load(&dev->pump), &t.err);
-	t.want = aligned_alloc(4096, 2 * CANARY_BYTES);
-	t.got = t.want ? t.want + CANARY_BYTES : NULL;
+	t.want = aligned_alloc(4096, 2 * PST_SCRATCH_BYTES);
+	t.got = t.want ? t.want + PST_SCRATCH_BYTES : NULL;
 	if (!t.lane)
 		ret = t.err.code;
 	else if (!t.want)
 		ret = pst_fail(&t.err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
 	else
-		ret = dev->ops->alloc(dev, CANARY_BYTES, &t.scratch, &t.err);
+		ret = pst_scratch_take(dev, &t.scratch, &t.err);
 	if (!ret) {
 		/* Or a block of malloc's that held these very bytes would tell of nothing. */
-		memset(t.want, 0x5a, CANARY_BYTES);
+		memset(t.want, 0x5a, PST_SCRATCH_BYTES);
 		ret = try_drives(&t);
 	}
 	if (t.scratch)
-		dev->ops->free(dev, t.scratch, NULL);
+		pst_scratch_give(dev, t.scratch);
 	if (t.lane)
 		pst_lane_return(t.lane);
 	free(t.want);

@@ -8,17 +8,8 @@
 #include <unistd.h>
 
 #include "core/objects.h"
-#include "core/spin.h"
-
-/* The driver has these wait for every stream and lets nobody copy meanwhile; a stream that
- * waits for a request of ours would wait for ever. */
-static void await_streams(struct penstock_device *dev)
-{
-	unsigned times = 0;
-
-	while (atomic_load(&dev->streams_waiting))
-		pst_give_way(&times);
-}
+#include "core/route.h"
+#include "core/stream.h"
 
 int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
 {
@@ -34,13 +25,37 @@ int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
 int penstock_free(struct penstock_device *dev, void *ptr)
 {
 	struct pst_err err;
+	int ret;
 
 	if (!ptr)
 		return 0;
 	if (pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
-	await_streams(dev);
-	return dev->ops->free(dev, ptr, &err) ? pst_err_publish(&err) : 0;
+	pst_whole_await(dev);
+	ret = dev->ops->free(dev, ptr, &err);
+	pst_whole_end(dev);
+	return ret ? pst_err_publish(&err) : 0;
+}
+
+int pst_scratch_take(struct penstock_device *dev, void **out, struct pst_err *err)
+{
+	*out = atomic_exchange(&dev->scratch, NULL);
+	return *out ? 0 : dev->ops->alloc(dev, PST_SCRATCH_BYTES, out, err);
+}
+
+/* While a stream waits nothing may be freed: then the next trial has it, or who closes the
+ * device frees it. */
+void pst_scratch_give(struct penstock_device *dev, void *mem)
+{
+	void *none = NULL;
+
+	if (!pst_whole_begin(dev)) {
+		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
+			return;
+		pst_whole_await(dev); /* two trials at once */
+	}
+	dev->ops->free(dev, mem, NULL);
+	pst_whole_end(dev);
 }
 
 static int unsupported(const struct penstock_device *dev, const char *what)
@@ -98,11 +113,14 @@ int penstock_register(struct penstock_device *dev, void *host, size_t len)
 int penstock_unregister(struct penstock_device *dev, void *host)
 {
 	struct pst_err err;
+	int ret;
 
 	if (pst_owned(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->host_unregister)
 		return 0;
-	await_streams(dev);
-	return dev->ops->host_unregister(dev, host, &err) ? pst_err_publish(&err) : 0;
+	pst_whole_await(dev);
+	ret = dev->ops->host_unregister(dev, host, &err);
+	pst_whole_end(dev);
+	return ret ? pst_err_publish(&err) : 0;
 }

@@ -423,6 +423,8 @@ void penstock_device_close(struct penstock_device *dev)
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);
 		pst_pump_stop(dev);
 		set_place(dev->index, NULL);
+		if (atomic_load(&dev->scratch))
+			dev->ops->free(dev, atomic_load(&dev->scratch), NULL);
 		dev->ops->close(dev);
 		free_device(dev);
 	}

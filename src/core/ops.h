@@ -228,8 +228,9 @@ struct penstock_device {
 	char name[32];
 	_Atomic(struct pst_pump *) pump;  /* NULL until the first route */
 	_Atomic unsigned guests; /* requests of other devices' pumps with parts on this one */
-	_Atomic unsigned streams_waiting; /* for requests of ours: what waits for the whole
-					   * device must not be done */
+	_Atomic unsigned streams_waiting; /* for requests of ours */
+	_Atomic unsigned whole; /* calls that wait for all streams: pst_whole_begin */
+	_Atomic(void *) scratch; /* a canary's, kept until the next one or the end */
 	_Atomic uint64_t page_cache; /* bytes of it that path mapped has registered */
 };
 

@@ -14,6 +14,7 @@
 #include "core/lane.h"
 #include "core/objects.h"
 #include "core/pump.h"
+#include "core/stream.h"
 
 #define OWN_SMALL PST_LANE_CHUNKS /* a slot for each chunk that can be in flight */
 #define OWN_BIG 2
@@ -69,7 +70,9 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 	o->lane.slots_small = OWN_SMALL;
 	o->lane.ended = ended;
 	o->lane.inflight = inflight;
+	pst_whole_await(dev);
 	ret = pst_lane_open(&o->lane, err);
+	pst_whole_end(dev);
 	if (ret) {
 		pst_lane_close(&o->lane);
 		free_own(o);

@@ -304,8 +304,11 @@ int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst
 	if (dev == pump->dev || (atomic_load_explicit(&pump->met, memory_order_acquire) & bit))
 		return 0;
 	pthread_mutex_lock(&meet_lock);
-	if (!(atomic_load(&pump->met) & bit))
+	if (!(atomic_load(&pump->met) & bit)) {
+		pst_whole_await(dev);
 		ret = open_for_all(pump, dev, err);
+		pst_whole_end(dev);
+	}
 	if (!ret)
 		atomic_fetch_or_explicit(&pump->met, bit, memory_order_release);
 	pthread_mutex_unlock(&meet_lock);
@@ -427,29 +430,26 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 
 /* ---- a caller's thread in place of a lane ---- */
 
-/* A device may wait for all its streams before it makes one, and a stream that waits for a
- * request of ours never comes then: its copies wait behind that call. So no lane opens
- * while one waits, and none begins to wait while a lane opens (pst_stream_arm). */
+/* Not while a stream waits: a lane has streams of its own. */
 static int open_spare(struct pst_lane *lane, struct pst_err *err)
 {
-	struct pst_pump *pump = lane->pump;
-	int ret = -EAGAIN;
+	struct penstock_device *dev = lane->pump->dev;
+	int ret;
 
 	err->code = 0;
-	atomic_fetch_add(&pump->opening, 1);
-	if (!atomic_load(&pump->dev->streams_waiting)) {
-		ret = pst_lane_open(lane, &lane->open_err);
-		if (!ret) {
-			pst_lane_pin(lane);
-		} else {
-			pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
-			*err = lane->open_err;
-			if (!err->code)
-				pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "a lane does not open");
-			pst_lane_close(lane);
-		}
-	}
-	atomic_fetch_sub(&pump->opening, 1);
+	if (!pst_whole_begin(dev))
+		return -EAGAIN;
+	ret = pst_lane_open(lane, &lane->open_err);
+	if (!ret)
+		pst_lane_pin(lane);
+	pst_whole_end(dev);
+	if (!ret)
+		return 0;
+	pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
+	*err = lane->open_err;
+	if (!err->code)
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "a lane does not open");
+	pst_lane_close(lane);
 	return ret;
 }
 

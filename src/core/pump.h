@@ -113,7 +113,6 @@ struct pst_pump {
 	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers, opened as needed */
 	struct pst_near near;		/* where lanes and rings belong */
 	size_t slot_bytes;
-	_Atomic unsigned opening;	/* callers' lanes that just open */
 	_Atomic uint64_t met;		/* bit i: its lanes can copy to device i as well */
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
 	/* What closes; set under the device lock. Queues' own lanes that keep nothing of a storage

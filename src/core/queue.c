@@ -199,7 +199,7 @@ static bool run_here(struct pst_request *req)
 {
 	struct pst_lane *lane;
 
-	if (!req->pump || req->span_count != 1 || req->total > HERE_BYTES ||
+	if (!req->pump || req->others || req->span_count != 1 || req->total > HERE_BYTES ||
 	    req->total > req->pump->spare[0].slot_bytes ||
 	    (req->forced >= 0 && pst_paths[req->forced]->traits.at_once))
 		return false;

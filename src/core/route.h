@@ -42,6 +42,12 @@ void pst_routes_drop(struct penstock_storage *st);
 /* Gives back one reference; the last frees it. */
 void pst_route_put(struct pst_route *route);
 
+/* memory.c: device memory for a trial transfer, PST_SCRATCH_BYTES. What is given may be kept
+ * for the next one, with what is in it. */
+#define PST_SCRATCH_BYTES (64u << 10)
+int pst_scratch_take(struct penstock_device *dev, void **out, struct pst_err *err);
+void pst_scratch_give(struct penstock_device *dev, void *mem);
+
 /* The trial transfer: canary.c. Runs path `index` on known bytes into scratch memory
  * and compares; sets states[index].proven, or usable = false with the reason. */
 void pst_canary_read(struct pst_route *route, unsigned index);

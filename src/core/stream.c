@@ -138,6 +138,28 @@ static uint64_t *take_pair(struct pst_words *w)
 	return take_free(w);
 }
 
+bool pst_whole_begin(struct penstock_device *dev)
+{
+	atomic_fetch_add(&dev->whole, 1);
+	if (!atomic_load(&dev->streams_waiting))
+		return true;
+	pst_whole_end(dev);
+	return false;
+}
+
+void pst_whole_end(struct penstock_device *dev)
+{
+	atomic_fetch_sub(&dev->whole, 1);
+}
+
+void pst_whole_await(struct penstock_device *dev)
+{
+	unsigned times = 0;
+
+	while (!pst_whole_begin(dev))
+		pst_give_way(&times);
+}
+
 int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 {
 	struct pst_pump *pump = req->pump;
@@ -161,7 +183,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	 * may serve the next request while the device still looks at it for this one. */
 	req->word_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
 	atomic_fetch_add(&dev->streams_waiting, 1); /* before any does */
-	while (atomic_load(&pump->opening))
+	while (atomic_load(&dev->whole))
 		pst_give_way(&times);
 	ret = dev->ops->stream_front(dev, req->stream, &pair[0], req->word_value, err);
 	if (ret) {

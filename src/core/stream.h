@@ -19,6 +19,14 @@ void pst_stream_hand_in(struct pst_request *req);
 bool pst_stream_look(struct pst_lane *lane);
 /* The request has ended: lets the stream go on and gives the words back. */
 void pst_stream_release(struct pst_request *req);
+/* Some calls wait until all streams of the device are idle, and nobody copies meanwhile: to
+ * free memory or unregister it, to make a stream now and then. A stream that waits for a
+ * request of ours would never be. Such a call stands between these two, and only after a
+ * true: no stream waits, and none begins to. */
+bool pst_whole_begin(struct penstock_device *dev);
+void pst_whole_end(struct penstock_device *dev);
+/* The same, as soon as no stream waits. */
+void pst_whole_await(struct penstock_device *dev);
 /* In the child of a fork. */
 void pst_streams_forked(void);
 void pst_stream_close(struct pst_pump *pump);

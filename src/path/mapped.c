@@ -30,6 +30,7 @@
 
 #include "core/pump.h"
 #include "core/route.h"
+#include "core/stream.h"
 #include "core/thread.h"
 #include "path/paths.h"
 
@@ -168,11 +169,6 @@ static void unlist(struct state *s, const struct window *w)
 	*at = w->next;
 }
 
-static bool may_unregister(const struct window *w)
-{
-	return !atomic_load_explicit(&w->dev->streams_waiting, memory_order_acquire);
-}
-
 static void close_window(struct window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
@@ -189,7 +185,8 @@ static void drop(struct state *s, struct window *w)
 
 /* ---- the thread that closes windows ---- */
 
-/* Until there is a window that may be closed, or the thread is to end. Under the lock. */
+/* Until there is a window that may be closed, before pst_whole_end, or the thread is to
+ * end. Under the lock. */
 static bool await_due(struct state *s)
 {
 	while (!s->stop) {
@@ -199,7 +196,7 @@ static bool await_due(struct state *s)
 			pthread_cond_wait(&s->work, &s->lock);
 			continue;
 		}
-		if (may_unregister(s->due))
+		if (pst_whole_begin(s->due->dev))
 			return true;
 		clock_gettime(CLOCK_REALTIME, &until); /* nobody says when it may */
 		until.tv_nsec += LOOK_NS;
@@ -221,6 +218,7 @@ static void *closer_main(void *arg)
 		s->closing = w;
 		pthread_mutex_unlock(&s->lock);
 		close_window(w);
+		pst_whole_end(w->dev);
 		pthread_mutex_lock(&s->lock);
 		push(&s->closed, w);
 		s->closing = NULL;
@@ -301,9 +299,12 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	if (!s->has_closer && w)
 		s->has_closer = !pst_thread_start(&s->closer, closer_main, s);
 	if (!s->has_closer && w) { /* one at a time: this lane may be wanted */
-		if (!may_unregister(w))
+		struct penstock_device *dev = w->dev;
+
+		if (!pst_whole_begin(dev))
 			return false; /* with the next chunk */
 		drop(s, w);
+		pst_whole_end(dev);
 		return oldest(s) != NULL;
 	}
 	pthread_mutex_lock(&s->lock);

@@ -16,7 +16,6 @@
 #include "path/paths.h"
 #include "path/vendor_lib.h"
 
-#define TRIAL_BYTES (64u << 10)
 #define TRIAL_BLOCK 4096u
 #define CHUNK_MAX (16u << 20) /* of one call */
 
@@ -81,16 +80,16 @@ static int try_read(struct pst_route *route, struct state *s, struct pst_err *er
 	bool counts;
 	int ret;
 
-	if (pst_written_blocks(route->st, TRIAL_BLOCK, TRIAL_BYTES, &c.off, &c.len))
+	if (pst_written_blocks(route->st, TRIAL_BLOCK, PST_SCRATCH_BYTES, &c.off, &c.len))
 		return pst_fail(err, PENSTOCK_WHY_UNPROVEN, "%s",
 				penstock_why_text(PENSTOCK_WHY_UNPROVEN));
-	ret = dev->ops->alloc(dev, TRIAL_BYTES, &c.mem, err);
+	ret = pst_scratch_take(dev, &c.mem, err);
 	if (ret)
 		return ret;
 	counts = !pst_vendor_count(s->lib, &before);
 	n = carry(dev, &c, err);
 	counts = counts && !pst_vendor_count(s->lib, &after);
-	dev->ops->free(dev, c.mem, NULL);
+	pst_scratch_give(dev, c.mem);
 	if (n < 0)
 		return (int)n;
 	if ((uint64_t)n != c.len)

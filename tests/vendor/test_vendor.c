@@ -9,8 +9,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <sys/wait.h>
 
+#include "device/cuda_api.h"
 #include "penstock.h"
 
 #define LEN (3u << 20)
@@ -74,6 +76,54 @@ static void copy(struct penstock_device *to, void *dst, struct penstock_device *
 		_exit(4);
 }
 
+/* A stream of the application that waits for a request of ours, and it for a gate. */
+struct held {
+	struct penstock_seg seg;
+	struct penstock_storage *mem;
+	struct penstock_queue *q;
+	uint64_t *gate;
+};
+
+static void hold(struct held *h, struct penstock_device *gpu)
+{
+	const struct pst_cuda *api = pst_cuda_get(NULL);
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct pst_cu_stream *stream;
+	struct pst_cu_ctx *ctx;
+	pst_cu_ptr gate;
+
+	h->seg = (struct penstock_seg){.row_len = 4096, .rows = 1, .dev = gpu};
+	if (!api || api->cuDevicePrimaryCtxRetain(&ctx, 0) || api->cuCtxSetCurrent(ctx) ||
+	    api->cuMemHostAlloc((void **)&h->gate, 4096, 2) ||
+	    api->cuMemHostGetDevicePointer(&gate, h->gate, 0) ||
+	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0) ||
+	    penstock_alloc(gpu, 4096, &h->seg.buf) || penstock_open("mem:4096", NULL, &h->mem) ||
+	    penstock_queue_open(NULL, &h->q))
+		_exit(7);
+	*h->gate = 0;
+	req.storage = h->mem;
+	req.segs = &h->seg;
+	req.seg_count = 1;
+	req.stream = stream;
+	if (api->cuStreamWaitValue64(stream, gate, 1, PST_CU_WAIT_GEQ) ||
+	    penstock_submit(h->q, &req, 1, NULL) != 1)
+		_exit(8);
+}
+
+static void let_go(struct held *h)
+{
+	struct penstock_done done;
+
+	__atomic_store_n(h->gate, 1, __ATOMIC_RELEASE);
+	if (penstock_wait(h->q, &done, 1, 1, 20000000000) != 1 || done.result != 4096)
+		_exit(9);
+	penstock_queue_close(h->q);
+	penstock_close(h->mem);
+	penstock_free(h->seg.dev, h->seg.buf);
+}
+
+static bool beside_a_stream; /* the child's work is done while one waits */
+
 static void child(enum penstock_op op, enum penstock_class require, const char *path,
 		  struct found *out)
 {
@@ -83,6 +133,7 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_device *gpu, *host;
 	struct penstock_storage *st;
+	struct held held;
 
 	opts.flags = op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0;
 	if (penstock_open(name, &opts, &st) || penstock_device_open("cuda:0", NULL, &gpu) < 0 ||
@@ -95,6 +146,8 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	req.segs = &seg;
 	req.seg_count = 1;
 	req.op = op;
+	if (beside_a_stream)
+		hold(&held, gpu);
 	if (penstock_explain(&req, &e))
 		_exit(5);
 	for (unsigned i = 0; i < e.path_count; i++)
@@ -105,6 +158,8 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	out->report.size = sizeof(out->report);
 	out->n = penstock_transfer(&req, &out->report);
 	out->report.text[0] = out->n < 0 ? out->report.text[0] : 0;
+	if (beside_a_stream)
+		let_go(&held);
 	copy(host, back, gpu, seg.buf);
 	out->same = !memcmp(back, bytes, LEN);
 	penstock_close(st);
@@ -164,6 +219,21 @@ static void a_good_one_is_direct(void **state)
 }
 
 /* It fell back without a word: it meets no class, and nobody takes it unasked. */
+/* What its canary took is not given back while that stream waits: the driver would wait for
+ * the stream, and let nobody copy. */
+static void a_trial_beside_a_stream(void **state)
+{
+	struct found f;
+
+	(void)state;
+	beside_a_stream = true;
+	f = run("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+	beside_a_stream = false;
+	assert_int_equal(f.row.proven, 1);
+	assert_int_equal(f.n, LEN);
+	assert_true(f.same);
+}
+
 static void a_silent_fallback_is_none(void **state)
 {
 	static const char *const fakes[] = {"silent", "compat"};
@@ -219,6 +289,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_good_one_is_direct),
+		cmocka_unit_test(a_trial_beside_a_stream),
 		cmocka_unit_test(a_silent_fallback_is_none),
 		cmocka_unit_test(a_liar_is_found_out),
 		cmocka_unit_test(what_cannot_be_used_says_why),
