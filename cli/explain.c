@@ -140,7 +140,7 @@ static int run(int argc, char **argv)
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_storage *st;
+	struct penstock_storage *st = NULL;
 	struct penstock_device *dev;
 	struct penstock_seg seg = {.rows = 1};
 	int64_t length;
@@ -149,7 +149,11 @@ static int run(int argc, char **argv)
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
 	opts.flags = a.write ? PENSTOCK_O_WRITE : 0;
-	if (penstock_open(a.storage, &opts, &st))
+	if (penstock_open(a.storage, &opts, &st) && a.write &&
+	    penstock_errwhy() == PENSTOCK_WHY_NOT_FOUND)
+		return fail(EXIT_FAILED, "%s: of what is to be created, name a file that is there "
+			    "in the same folder", penstock_errmsg());
+	if (!st)
 		return fail_lib();
 	length = penstock_storage_length(st);
 	if (!a.write && length >= 0 && a.offset > (uint64_t)length) {
