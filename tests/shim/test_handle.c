@@ -263,10 +263,14 @@ static void last_close_ends_handles(void **state)
 	unlink(st_path);
 }
 
-static int in_child(int fd, void *fh)
+static unsigned char registered[4096];
+
+static int in_child(int fd, void *fh, void *batch)
 {
 	struct cuf_stats_l1 stats;
+	struct cuf_io_event event;
 	unsigned char buf[8];
+	unsigned nr = 1;
 	int code;
 	void *own;
 
@@ -285,13 +289,20 @@ static int in_child(int fd, void *fh)
 	if (code || cuFileRead(own, buf, 8, 16, 0) != 8 || buf[0] != st_byte(16))
 		return 4;
 	cuFileHandleDeregister(own);
+	/* Neither its batches nor its buffers are the child's. */
+	if (cuFileBatchIOGetStatus(batch, 0, &nr, &event, NULL).err != CUF_INVALID_VALUE ||
+	    cuFileBufDeregister(registered).err != CUF_MEMORY_NOT_REGISTERED ||
+	    cuFileBufRegister(registered, sizeof(registered), 0).err ||
+	    cuFileBufDeregister(registered).err)
+		return 8;
+	cuFileBatchIODestroy(batch);
 	return cuFileDriverClose().err ? 5 : 0;
 }
 
 static void after_fork(void **state)
 {
 	int fd = st_make("fork", 4096, O_RDONLY), status;
-	void *fh = st_register(fd, NULL);
+	void *fh = st_register(fd, NULL), *batch;
 	unsigned char buf[8];
 	pid_t pid;
 
@@ -302,12 +313,16 @@ static void after_fork(void **state)
 	assert_ok(cuFileSetStatsLevel(1));
 	assert_ok(cuFileStatsStart());
 	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
+	assert_ok(cuFileBufRegister(registered, sizeof(registered), 0));
+	assert_ok(cuFileBatchIOSetUp(&batch, 4));
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid)
-		_exit(in_child(fd, fh));
+		_exit(in_child(fd, fh, batch));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+	cuFileBatchIODestroy(batch);
+	assert_ok(cuFileBufDeregister(registered));
 	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
 	cuFileHandleDeregister(fh);
 	close(fd);

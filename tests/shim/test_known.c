@@ -232,8 +232,13 @@ static int only_direct(void)
 	unlink(st_path);
 	fh = st_register(fd, &code);
 	WANT(!code || code == CUF_IO_NOT_SUPPORTED);
-	if (!code)
+	if (!code) {
+		char host[5000];
+
 		WANT(cuFileRead(fh, dev, 4096, 0, 0) == -CUF_IO_NOT_SUPPORTED);
+		/* No DMA ends at a byte: what it leaves would be somebody's copy. */
+		WANT(cuFileRead(fh, host, sizeof(host), 3, 0) == -CUF_IO_NOT_SUPPORTED);
+	}
 	cuFileHandleDeregister(fh);
 	WANT(!cuFileDriverClose().err);
 	WANT(!cuFileSetParameterBool(CUF_PARAM_ALLOW_COMPAT_MODE, true).err);
@@ -306,6 +311,54 @@ static int opens_quickly(void)
 	printf("# the driver opens in %lld us\n", (long long)us);
 	fflush(stdout);
 	WANT(us < 50000);
+	return GOOD;
+}
+
+/* A log file names each file, also those that went like others before. */
+static int log_names_each(void)
+{
+	char log[PATH_MAX], line[PATH_MAX * 2];
+	unsigned lines = 0;
+	FILE *f;
+
+	make_folder(log);
+	strcat(log, "/log");
+	setenv("CUFILE_LOGFILE_PATH", log, 1);
+	for (int i = 0; i < 30; i++) {
+		int fd = st_make("named", 4096, O_RDONLY), code;
+		void *fh = st_register(fd, &code);
+		char host[100];
+
+		unlink(st_path);
+		WANT(!code && cuFileRead(fh, host, 100, 0, 0) == 100);
+		cuFileHandleDeregister(fh);
+		close(fd);
+	}
+	f = fopen(log, "r");
+	while (f && fgets(line, sizeof(line), f))
+		lines += strstr(line, "read into host by path ") != NULL;
+	WANT(f && lines == 30);
+	fclose(f);
+	unlink(log);
+	*strrchr(log, '/') = '\0';
+	WANT(!rmdir(log));
+	return GOOD;
+}
+
+/* After the last close file and environment are read again; what was set stays set. */
+static int read_again(void)
+{
+	size_t kb = 0, batch = 0;
+
+	for (size_t i = 1; i < 4; i++) {
+		setenv("CUFILE_PER_BUFFER_CACHE_SIZE", i == 1 ? "100" : i == 2 ? "200" : "300", 1);
+		WANT(i > 1 || !cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9).err);
+		WANT(!cuFileGetParameterSizeT(CUF_PER_BUFFER_CACHE_KB, &kb).err && kb == i * 100);
+		WANT(!cuFileDriverOpen().err);
+		WANT(!cuFileGetParameterSizeT(CUF_PER_BUFFER_CACHE_KB, &kb).err && kb == i * 100);
+		WANT(!cuFileGetParameterSizeT(CUF_IO_BATCHSIZE, &batch).err && batch == 9);
+		WANT(!cuFileDriverClose().err);
+	}
 	return GOOD;
 }
 
@@ -492,6 +545,8 @@ static const struct {
 	{"failed_opens", failed_opens},
 	{"streams_without_threads", streams_without_threads},
 	{"opens_quickly", opens_quickly},
+	{"log_names_each", log_names_each},
+	{"read_again", read_again},
 	{"nvtx_of_15", nvtx_of_15},
 	{"nvtx_of_17", nvtx_of_17},
 	{"overlay", overlay},
