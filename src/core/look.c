@@ -162,6 +162,38 @@ static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 	return 0;
 }
 
+/* Length of the UTF-8 sequence at `s`, 0 if it is none (RFC 3629). */
+static unsigned utf8(const unsigned char *s)
+{
+	unsigned n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+
+	for (unsigned i = 1; i < n; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+	if (s[0] > 0xf4 || (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+		return 0;
+	return n;
+}
+
+/* What is no UTF-8, as a file's name need not be, becomes U+FFFD. */
+static void print_text_json(const char *text, FILE *f)
+{
+	const unsigned char *s = (const unsigned char *)text;
+
+	while (*s) {
+		unsigned n = utf8(s);
+
+		if (*s == '"' || *s == '\\')
+			fputc('\\', f);
+		if (n)
+			fwrite(s, 1, n, f);
+		else
+			fputs("\\ufffd", f);
+		s += n ? n : 1;
+	}
+}
+
 static void print_notes_json(const struct pst_stats *s, FILE *f)
 {
 	const struct pst_stats_note *note = NULL;
@@ -171,9 +203,7 @@ static void print_notes_json(const struct pst_stats *s, FILE *f)
 	while ((note = next_note(s, note ? note->done : 0))) {
 		fprintf(f, "%s{\"times\": %llu, \"text\": \"", comma,
 			(unsigned long long)note->times);
-		for (const char *c = note->text; *c; c++) /* of no known encoding */
-			fprintf(f, strchr("\"\\", *c) ? "\\%c" : *c & 0x80 ? "\\u%04x" : "%c",
-				(unsigned char)*c);
+		print_text_json(note->text, f);
 		fprintf(f, "\"}");
 		comma = ", ";
 	}
@@ -223,10 +253,11 @@ static void print_table(const struct pst_stats *s, FILE *f)
 	const struct pst_stats_note *note = NULL;
 
 	fprintf(f,
-		"process %u: %llu requests, %llu refused, %llu failed, %llu canaries (%llu "
+		"process %u: %llu request%s, %llu refused, %llu failed, %llu canar%s (%llu "
 		"failed)\n",
-		s->pid, (unsigned long long)s->requests, (unsigned long long)s->refused,
-		(unsigned long long)s->failed, (unsigned long long)s->canaries,
+		s->pid, (unsigned long long)s->requests, s->requests == 1 ? "" : "s",
+		(unsigned long long)s->refused, (unsigned long long)s->failed,
+		(unsigned long long)s->canaries, s->canaries == 1 ? "y" : "ies",
 		(unsigned long long)s->canaries_failed);
 	fprintf(f, "%-8s %12s %12s %10s %10s %8s %8s %10s %10s\n", "path", "read MB", "write MB",
 		"chunks", "CPU MB", "errors", "retries", "p50 us", "p99 us");
