@@ -91,6 +91,26 @@ static void test_load_plain(void **state)
 	}
 }
 
+/* A long one lies in memory as in the pages of its file, so that direct paths can write it. */
+static void test_pages(void **state)
+{
+	static const struct made list[] = { { "odd", "U8", 8, 1, { 777 } },
+					    { "long", "U8", 8, 1, { 100000 } } };
+	struct penstock_tensor t = { .size = sizeof(t) };
+	struct penstock_loaded *loaded;
+	const char *path = made_path("pages.safetensors");
+
+	(void)state;
+	for (unsigned pad = 0; pad < 9; pad += 2) {
+		made_file(path, list, 2, pad);
+		open_model(path);
+		assert_int_equal(penstock_weights_get(w, 1, &t), 0);
+		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
+		assert_int_equal(((uintptr_t)penstock_loaded_ptr(loaded, 0, 1) - t.off) % 4096, 0);
+		penstock_loaded_free(loaded);
+	}
+}
+
 static unsigned each_count;
 static int each_code;
 
@@ -105,6 +125,7 @@ static int each(void *user, unsigned file, const struct penstock_report *r)
 
 static void test_each(void **state)
 {
+	struct penstock_device *both[] = { host, gpu };
 	static struct made list[40];
 	static char names[40][8];
 	struct penstock_loaded *loaded = NULL;
@@ -124,6 +145,11 @@ static void test_each(void **state)
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
 	assert_int_equal(each_count, 20);
 	assert_int_equal(report.bytes, 1600000);
+	penstock_loaded_free(loaded);
+	/* No request ends between two places of the same bytes, which would be read twice. */
+	assert_int_equal(penstock_weights_load(w, both, 2, &opts, &report, &loaded), 0);
+	assert_int_equal(report.bytes, 3200000);
+	assert_true(report.read < 1700000);
 	penstock_loaded_free(loaded);
 	loaded = NULL;
 	each_code = 1;
@@ -314,6 +340,11 @@ static void test_refusals(void **state)
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "four");
 	assert_non_null(strstr(place.file, "zoo.safetensors"));
+	made_file(made_path("odd.safetensors"), &(struct made){ "odd", "F4", 4, 2, { 2, 3 } }, 1, 0);
+	open_model(made_path("odd.safetensors"));
+	refuses((struct penstock_piece){ P, .tensor = 0, .dim = 1, .count = 2 }, EINVAL,
+		"whole bytes");
+	open_model(made_path("zoo.safetensors"));
 	opts.align = 3;
 	refuses((struct penstock_piece){ P, .tensor = last }, EINVAL, "align");
 	opts.align = 0;
@@ -404,6 +435,30 @@ static void test_replaced(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "64.safetensors: No such file"));
 }
 
+/* By a nanosecond of its time, or by its length alone. */
+static void test_changes_little(void **state)
+{
+	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	struct penstock_loaded *loaded = NULL;
+	const char *path = made_path("little.safetensors");
+	struct stat st;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		made_file(path, &m, 1, 0);
+		open_model(path);
+		assert_int_equal(stat(path, &st), 0);
+		if (i)
+			assert_int_equal(truncate(path, st.st_size + 1), 0);
+		else
+			st.st_mtim.tv_nsec ^= 1;
+		utimensat(AT_FDCWD, path, (struct timespec[2]){ st.st_mtim, st.st_mtim }, 0);
+		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded),
+				 -ESTALE);
+		assert_null(loaded);
+	}
+}
+
 static int touch(void *user, unsigned file, const struct penstock_report *r)
 {
 	struct timespec times[2] = { { 2, 0 }, { 2, 0 } };
@@ -455,7 +510,7 @@ int main(void)
 		CASE(test_load),     CASE(test_load_plain), CASE(test_each),
 		CASE(test_no_memory), CASE(test_into),	    CASE(test_columns),
 		CASE(test_refusals), CASE(test_changes),    CASE(test_changes_late),
-		CASE(test_replaced),
+		CASE(test_replaced),   CASE(test_pages),      CASE(test_changes_little),
 		CASE(test_effort),
 	};
 

@@ -172,12 +172,38 @@ static void test_directory(void **state)
 	    "\"layers.0.c\":\"part-3.safetensors\",\"b\":\"part-1.safetensors\"}}");
 	opens(dir, "bc");
 	opens(made_path("dir/model.safetensors.index.json"), "bc");
+	/* What a file has besides is a leftover, or a copy of another's. */
+	made_file(made_path("dir/part-3.safetensors"), (const struct made[]){ a, b, c }, 3, 0);
+	opens(dir, "bc");
+	put_file(dir, "part-3.safetensors", &c);
 	put(dir, "other.safetensors.index.json", "{\"weight_map\":{\"b\":\"part-1.safetensors\"}}");
 	opens(dir, "bc");
 	unlink(made_path("dir/model.safetensors.index.json"));
 	opens(dir, "b");
 	put(dir, "third.safetensors.index.json", "{}");
 	fails(dir, EINVAL, "2 indices", "dir", "");
+}
+
+/* Options of a later version: what it has more may be zero. */
+static void test_later(void **state)
+{
+	struct {
+		struct penstock_weights_opts known;
+		uint64_t more;
+	} later = { PENSTOCK_WEIGHTS_OPTS_INIT, 0 };
+	const char *path = made_path("later.safetensors");
+
+	(void)state;
+	later.known.size = sizeof(later);
+	made_file(path, &a, 1, 0);
+	assert_int_equal(penstock_weights_open(path, &later.known, &w), 0);
+	penstock_weights_close(w);
+	w = NULL;
+	later.more = 1;
+	assert_int_equal(penstock_weights_open(path, &later.known, &w), -E2BIG);
+	assert_non_null(strstr(penstock_errmsg(), "penstock_weights_opts has fields"));
+	later.known.size = 4;
+	assert_int_equal(penstock_weights_open(path, &later.known, &w), -EINVAL);
 }
 
 static void test_bad_index(void **state)
@@ -294,6 +320,8 @@ static void test_cache(void **state)
 	snprintf(link, sizeof(link), "%s/snapshots/second", repo);
 	made_dir(link);
 	fails("own/tiny", ENOENT, "revision 'main'", "models--own--tiny", "");
+	put(repo, "refs/main", "c0ffee\n");
+	opens("own/tiny", "b");
 	fails("own/none", ENOENT, "No such file", "own/none", "");
 }
 
@@ -329,6 +357,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_directory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_index, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_later, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stripes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cache, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_list, setup, teardown),

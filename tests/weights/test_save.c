@@ -39,13 +39,14 @@ static void test_zoo(void **state)
 {
 	struct penstock_out list[COUNT(zoo)];
 	struct penstock_loaded *loaded;
+	struct penstock_weights_file f = { .size = sizeof(f) };
 	const char *path = made_path("saved.safetensors"), *key, *value;
 	uint64_t sum = 0;
 
 	(void)state;
 	how = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
 	how.keys = (const char *const[]){ "format", "quote\"\n" };
-	how.values = (const char *const[]){ "pt", "\xc3\xa4\\" };
+	how.values = (const char *const[]){ "pt", "\xc3\xa4\\\x01\x1f" };
 	how.pair_count = 2;
 	for (unsigned i = 0; i < COUNT(zoo); i++) {
 		list[i] = out_of(&zoo[i], i % 2 ? gpu : host);
@@ -58,7 +59,10 @@ static void test_zoo(void **state)
 	assert_int_equal(penstock_weights_count(w), COUNT(zoo));
 	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), 0);
 	assert_string_equal(key, "quote\"\n");
-	assert_string_equal(value, "\xc3\xa4\\");
+	assert_string_equal(value, "\xc3\xa4\\\x01\x1f");
+	/* More than a megabyte: the first begins with a page, and all are aligned. */
+	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
+	assert_int_equal(f.data_off % 4096, 0);
 	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, &report, &loaded), 0);
 	for (unsigned i = 0; i < COUNT(zoo); i++) {
 		int64_t at = penstock_weights_find(w, zoo[i].name);
@@ -66,6 +70,7 @@ static void test_zoo(void **state)
 
 		assert_int_equal(penstock_weights_get(w, (uint64_t)at, &t), 0);
 		assert_string_equal(penstock_dtype_name(t.dtype), zoo[i].dtype);
+		assert_int_equal(zoo[i].bits < 8 ? 0 : t.off % (zoo[i].bits / 8), 0);
 		assert_int_equal(t.rank, zoo[i].rank);
 		assert_memory_equal(t.shape, zoo[i].shape, t.rank * sizeof(t.shape[0]));
 		check(host, penstock_loaded_ptr(loaded, 0, (uint64_t)at), zoo[i].name, t.bytes);

@@ -196,6 +196,22 @@ static void test_numbers(void **state)
 	check_rank(host, 3, 4);
 }
 
+/* Where the config says nothing of them, every query head has keys and values. */
+static void test_own_heads(void **state)
+{
+	struct penstock_shard shard = { .size = sizeof(shard) };
+	int64_t t;
+
+	(void)state;
+	make_family("{\"num_attention_heads\": 8}");
+	how.rank = 3;
+	how.ranks = 8;
+	t = penstock_weights_find(w, "model.layers.0.self_attn.k_proj.weight");
+	assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
+	assert_int_equal(shard.shape[0], 2);
+	assert_int_equal(shard.pieces[0].first, 6);
+}
+
 static void test_experts(void **state)
 {
 	struct penstock_shard shard = { .size = sizeof(shard) };
@@ -447,7 +463,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_family),   CASE(test_elsewhere), CASE(test_numbers),
-		CASE(test_experts),  CASE(test_refusals),  CASE(test_rules),
+		CASE(test_own_heads), CASE(test_experts),  CASE(test_refusals),  CASE(test_rules),
 		CASE(test_bad_rules), CASE(test_heads),	   CASE(test_other_heads),
 		CASE(test_reads),    CASE(test_neighbours),
 	};
