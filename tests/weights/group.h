@@ -48,6 +48,7 @@ enum end {
 
 static bool blind __attribute__((unused)); /* this process is a rank that is */
 static bool stuck __attribute__((unused)); /* and one that never gets the file opened */
+static off_t elsewhere __attribute__((unused)); /* a file this long is on another device here */
 
 /* What ranks do. */
 struct job {
@@ -63,6 +64,7 @@ struct job {
 	const char *broken_path; /* by which rank `who` does, if that is its end */
 	unsigned slow;
 	bool stuck;	  /* rank `slow` as it opens the file for reading */
+	off_t elsewhere;  /* for rank `who` a file this long is on another device */
 	bool again;	  /* what failed once must go well in the same group */
 	bool left_behind; /* reads end after the load: see them do */
 	pid_t pids[RANKS_MAX];
@@ -379,6 +381,7 @@ static inline pid_t start(const struct job *job, unsigned rank)
 		alarm(ALARM_S);
 		blind = job->end == BLIND && job->who == rank;
 		stuck = job->stuck && job->slow == rank;
+		elsewhere = job->who == rank ? job->elsewhere : 0;
 		if (job->end == POOR && job->who == rank)
 			setenv("PENSTOCK_STANDIN_MEM", "2MiB", 1);
 		o->ret = be_rank(&self, o);

@@ -43,6 +43,20 @@ int __wrap_open64(const char *path, int flags, ...)
 	return __real_open64(path, flags, mode);
 }
 
+/* ---- a file on another device, as one rank sees it ---- */
+
+int __real_fstat64(int fd, struct stat *st);
+int __wrap_fstat64(int fd, struct stat *st);
+
+int __wrap_fstat64(int fd, struct stat *st)
+{
+	int ret = __real_fstat64(fd, st);
+
+	if (!ret && elsewhere && st->st_size == elsewhere)
+		st->st_dev++;
+	return ret;
+}
+
 /* ---- one of them ends ---- */
 
 static struct job small_chunks(const char *name, enum end end)
@@ -554,6 +568,30 @@ static void test_other_mount(void **state)
 	others_say(&job, -ESTALE, "rank 2 has another file than rank 0");
 }
 
+/* Two files on one device for all ranks but one: which of them are read at the same time
+ * follows from that, and is the same for all. */
+static void test_other_stores(void **state)
+{
+	struct job job = small_chunks("stores", DONE);
+	const char *dir = made_path("stores");
+	struct stat st;
+
+	(void)state;
+	made_dir(dir);
+	made_file(made_path("stores/one.safetensors"), model, 3, 5);
+	made_file(made_path("stores/two.safetensors"), model + 3, COUNT(model) - 3, 5);
+	assert_int_equal(stat(made_path("stores/two.safetensors"), &st), 0);
+	job.path = dir;
+	job.elsewhere = st.st_size;
+	for (job.who = 0; job.who < 4; job.who += 3) {
+		go(&job);
+		for (unsigned i = 0; i < job.ranks; i++)
+			if (outcomes[i].ret || *outcomes[i].wrong)
+				fail_msg("rank %u: %d, %s%s", i, outcomes[i].ret, outcomes[i].text,
+					 outcomes[i].wrong);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -571,6 +609,7 @@ int main(void)
 		cmocka_unit_test(test_blind),
 		cmocka_unit_test(test_other_file),
 		cmocka_unit_test(test_other_mount),
+		cmocka_unit_test(test_other_stores),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
