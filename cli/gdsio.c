@@ -81,8 +81,8 @@ static int take_job_option(int c, struct gdsio_job *job)
 		job->node = (int)n;
 		return ret;
 	case 'm':
-		ret = take_number("-m", 4, "0, 2, 3 or 4", &n);
-		job->memory = (enum gdsio_memory)n;
+		ret = take_number("-m", 4, "0 to 4", &n);
+		job->memory = gdsio_memory(n);
 		return ret;
 	case 'w':
 		if (!parse_number(optarg, 1, GDSIO_THREADS_MAX, &n))
@@ -174,8 +174,6 @@ static int judge_job(const struct gdsio_args *a, const struct gdsio_job *job)
 
 	if (!job->file[0] == !job->dir[0])
 		return fail(EXIT_USAGE, "gdsio wants either a file (-f) or a folder (-D)");
-	if (job->memory == GDSIO_CUMEM)
-		return fail(EXIT_USAGE, "-m 1 (cuMem) is not offered: -m 0 is the GPU's memory");
 	if (job->memory != GDSIO_DEVICE && !library)
 		return fail(EXIT_USAGE, "-m %d goes with -x 0 and 6 only", (int)job->memory);
 	if (a->xfer == GDSIO_ASYNC && !strcmp(job->device, "host"))
@@ -428,7 +426,7 @@ const struct command cmd_gdsio = {
 	.summary = "takes the flags of NVIDIA's gdsio, and prints its line",
 	.help = "  -f FILE       threads share it; -D FOLDER: each has FOLDER/gdsio.N\n"
 		"  -d N|host     the GPU (0), or host memory in its place\n"
-		"  -m M          memory: 0 the GPU's, 2 pinned, 3 malloc, 4 mmap (0)\n"
+		"  -m M          memory: 0, 1 the GPU's, 2 pinned, 3 malloc, 4 mmap (0)\n"
 		"  -n NODE       threads run on that NUMA node\n"
 		"  -w N          threads, or with -x 6 and no -B the batch's depth (1)\n"
 		"  -B N          with -x 6: a batch of N transfers for each thread\n"

@@ -22,7 +22,6 @@ enum gdsio_xfer {
 };
 enum gdsio_memory {
 	GDSIO_DEVICE = 0,
-	GDSIO_CUMEM = 1,
 	GDSIO_PINNED = 2,
 	GDSIO_MALLOC = 3,
 	GDSIO_MMAP = 4
@@ -82,6 +81,12 @@ bool gdsio_size(const char *text, uint64_t *out);
 /* "1M", or "4K:1M:4K" for least, most and step. */
 bool gdsio_io_size(const char *text, struct gdsio_args *a);
 bool gdsio_xfer(uint64_t number, enum gdsio_xfer *out);
+
+/* cudaMalloc (0) and cuMem (1) are one here: the memory is the driver's cuMemAlloc. */
+static inline enum gdsio_memory gdsio_memory(uint64_t number)
+{
+	return number == 1 ? GDSIO_DEVICE : (enum gdsio_memory)number;
+}
 bool gdsio_device(const char *text, struct gdsio_job *job);
 
 /* Reads a job file of `len` bytes. 0, or an exit code with the error printed. */

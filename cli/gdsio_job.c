@@ -156,7 +156,7 @@ static const struct {
 	[THREADS] = {"num_threads", JOB, "1 to 1024"},
 	[FOLDER] = {"directory", JOB, "the name of a folder"},
 	[FILENAME] = {"filename", JOB, "the name of a file"},
-	[MEMORY] = {"mem_type", JOB, "0, 2, 3 or 4"},
+	[MEMORY] = {"mem_type", JOB, "0 to 4"},
 };
 
 static int wrong(const struct reader *r, const char *what, const char *more)
@@ -257,7 +257,7 @@ static bool take_job(struct gdsio_job *job, enum key key, const char *text)
 	default:
 		if (!parse_number(text, 0, 4, &n))
 			return false;
-		job->memory = (enum gdsio_memory)n;
+		job->memory = gdsio_memory(n);
 		return key == MEMORY;
 	}
 }
