@@ -123,6 +123,34 @@ def strings(values: Sequence[Any], keep: List[Any],
     return ffi.cast("const char *const *", table)
 
 
+def _call_back(opts: Any, keep: List[Any], over: Callable[[], Any]) -> List[BaseException]:
+    """Has the load call `over` after each request, which ends it by saying so or by an
+    exception: that is in the list then."""
+    caught: List[BaseException] = []
+    keep.append(ffi.callback("int(void *, unsigned, const struct penstock_report *)",
+                             lambda *_: int(bool(over())), error=1,
+                             onerror=lambda _kind, error, _trace: caught.append(error)))
+    opts.each = keep[-1]
+    keep.append(caught)
+    return caught
+
+
+def _heed_signals(opts: Any, keep: List[Any]) -> List[BaseException]:
+    """Python's handlers of signals run where Python does, on the main thread: Ctrl-C ends
+    a load behind the file that is under way."""
+    if opts.each != ffi.NULL:
+        caught: List[BaseException] = keep[-1]
+        return caught
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    return _call_back(opts, keep, lambda: False)
+
+
+def _raise_caught(caught: List[BaseException]) -> None:
+    if caught:
+        raise caught.pop()
+
+
 class Model:
     """The files of a model, opened: `path` is a file, an index, a directory, a Hugging
     Face cache folder or owner/name in that cache, or a list of files."""
@@ -225,9 +253,8 @@ class Model:
             keep.append(ffi.new("char[]", to_c(path, str.encode)))
             opts.path = keep[0]
         if stop is not None:
-            keep.append(ffi.callback("int(void *, unsigned, const struct penstock_report *)",
-                                     lambda *_: int(stop.is_set())))
-            opts.each, opts.request_bytes = keep[-1], STOP_BYTES
+            _call_back(opts, keep, stop.is_set)
+            opts.request_bytes = STOP_BYTES
         return opts, keep
 
     def shard(self, index: int, how: Any) -> Any:
@@ -247,7 +274,8 @@ class Model:
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
-        opts, _keep = self.options(**_ranks_of(group), **how)
+        opts, keep = self.options(**_ranks_of(group), **how)
+        caught = _heed_signals(opts, keep)
         opts.first, opts.count = first, count
         columns, wanted = self.columns, slice(first, first + count if count else None)
         names, dtypes, shapes = columns.name[wanted], columns.dtype[wanted], columns.shape[wanted]
@@ -270,6 +298,7 @@ class Model:
             lib.penstock_group_load(group.handle, self.handle, devices, 1, opts, report, out)
         if code < 0 and torch_memory is not None and torch_memory.error is not None:
             raise torch_memory.error
+        _raise_caught(caught)  # its answer has ended the load: nothing was given
         check(code, self.path)
         loaded = ffi.gc(out[0], lib.penstock_loaded_free)
         at = _addresses(loaded, indices)
@@ -290,7 +319,8 @@ class Model:
     def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
                   **how: Any) -> Report:
         """`pieces` as made by `pieces_of`, all in one go, or by all ranks of a group."""
-        opts, _keep = self.options(**_ranks_of(group), **how)
+        opts, keep = self.options(**_ranks_of(group), **how)
+        caught = _heed_signals(opts, keep)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         size, devices = ffi.sizeof("struct penstock_piece"), {piece[-1] for piece in pieces}
         address = {dev: int(ffi.cast("uintptr_t", dev)) for dev in devices}
@@ -303,6 +333,7 @@ class Model:
             if group is None else \
             lib.penstock_group_load_into(group.handle, self.handle, table, len(pieces), opts,
                                          report)
+        _raise_caught(caught)
         check(code, self.path)
         return Report(report)
 
@@ -311,10 +342,11 @@ class Model:
         framework = framework_of(framework)
         handle = open_device(device)
         opts, keep = self.options(window=window, **how)
+        caught = _heed_signals(opts, keep)
         out = ffi.new("struct penstock_weights_iter **")
         check(lib.penstock_weights_iter_open(self.handle, handle, opts, out), self.path)
         it = ffi.gc(out[0], lib.penstock_weights_iter_close)
-        return self._steps(_Window(it, handle_name(handle), window, keep), framework)
+        return self._steps(_Window(it, handle_name(handle), window, keep, caught), framework)
 
     def _steps(self, window: "_Window", framework: str) -> Iterator[Tuple[str, Any]]:
         tensor, ptr = ffi.new("uint64_t *"), ffi.new("void **")
@@ -332,8 +364,9 @@ class _Window:
     """An iterator of the library's, and the tensors that nobody has any more: on a GPU
     what is queued on them is waited for once for many."""
 
-    def __init__(self, it: Any, device: str, size: int, keep: Any) -> None:
-        self.it, self.device, self.keep = it, device, keep
+    def __init__(self, it: Any, device: str, size: int, keep: Any,
+                 caught: List[BaseException]) -> None:
+        self.it, self.device, self.keep, self.caught = it, device, keep, caught
         self.enough = 0 if device == "host" else (size or 1 << 30) // 16
         self.done: List[int] = []
         self.bytes = 0
@@ -345,6 +378,7 @@ class _Window:
         if code == -errno.ENOBUFS and self.done:
             self.release()
             code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
+        _raise_caught(self.caught)
         return check(code, path) > 0
 
     def release(self) -> None:

@@ -8,6 +8,7 @@ import errno
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -533,6 +534,42 @@ class Life(unittest.TestCase):
                 penstock.load_file(file, framework="numpy", stop=stop)
         self.assertEqual(caught.exception.errno, errno.ECANCELED)
         self.assertGreaterEqual(len(asked), 3)
+
+    def test_signal(self):
+        """A handler that raises, as that of Ctrl-C, ends a load behind the file that is
+        under way, and what it raised is what the caller gets."""
+        folder = os.path.join(TMP, "signal")
+        os.mkdir(folder)
+        for i in range(6):
+            safetensors.numpy.save_file({f"t{i}": fill("uint8", (70000,), i)},
+                                        os.path.join(folder, f"{i}.safetensors"))
+        places = {f"t{i}": numpy.empty(70000, "uint8") for i in range(6)}
+        real, calls = _model._call_back, []
+
+        def spied(opts, keep, over):
+            def once():
+                calls.append(1)
+                signal.raise_signal(signal.SIGUSR1)
+                return over()
+            return real(opts, keep, once)
+
+        def stopped(*_):
+            raise InterruptedError("by the handler")
+
+        was = signal.signal(signal.SIGUSR1, stopped)
+        try:
+            with unittest.mock.patch.object(_model, "_call_back", spied):
+                for load in (lambda: penstock.load_file(folder, framework="numpy"),
+                             lambda: penstock.load_into(folder, places),
+                             lambda: list(penstock.iterate(folder, framework="numpy")),
+                             lambda: penstock.load_file(folder, framework="numpy",
+                                                        stop=threading.Event())):
+                    calls.clear()
+                    self.assertRaisesRegex(InterruptedError, "by the handler", load)
+                    self.assertEqual(len(calls), 1)
+        finally:
+            signal.signal(signal.SIGUSR1, was)
+        self.assertEqual(len(penstock.load_file(folder, framework="numpy")), 6)
 
     def test_cancelled(self):
         """Who cancels goes on when nothing moves any more."""
