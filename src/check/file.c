@@ -5,6 +5,7 @@
  * systems that need systems of their own are named with what they can do, and are
  * never called open because of their name.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "gate.h"
@@ -303,8 +304,13 @@ static void look_probe(const struct facts *f, struct pst_check_line *line)
 	}
 	if (!check->probed) {
 		pst_unknown(line, "not probed: %s", f->probe_error);
-		pst_todo(line, "give a path that may be read, or beside which a scratch file may "
-			       "be made");
+		if (strstr(f->probe_error, strerror(EMFILE)))
+			pst_todo(line, "let more files be open: ulimit -n");
+		else if (strstr(f->probe_error, strerror(ENOMEM)))
+			pst_todo(line, "give it more memory: ulimit -v, or that of its cgroup");
+		else
+			pst_todo(line, "give a path that may be read, or beside which a scratch "
+				       "file may be made");
 		line->need = PST_NEED_DIRECT;
 		return;
 	}
