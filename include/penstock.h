@@ -598,7 +598,7 @@ struct penstock_queue_opts {
 	 * come from the thread that opened the queue (-EPERM). Longer requests, those in
 	 * stream order and those with parts on other devices go to the devices' lanes. The
 	 * device stays open until the queue is closed. As long as a stream waits for a
-	 * request on it, opening the queue waits, too.
+	 * request on it, opening and closing the queue wait, too.
 	 */
 	struct penstock_device *own_lane;
 };

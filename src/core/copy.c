@@ -36,18 +36,19 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 	return ret ? ret : pst_lane_copy_now(lane, c->dst_dev, &in, true);
 }
 
+/* By a lane of the device that a CPU does not reach: it has that one's copy queue, and what
+ * the other needs is made in no time. */
 static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
-	struct pst_pump *pump;
+	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
 	struct pst_lane *lane;
 	struct pst_slot *slot;
 	uint64_t row = 0, step;
-	int ret = pst_device_start_pump(c->dst_dev, err);
+	int ret = pst_device_start_pump(by, err);
 
 	if (ret)
 		return ret;
-	pump = atomic_load(&c->dst_dev->pump);
-	lane = pst_lane_await(pump, err);
+	lane = pst_lane_await(atomic_load(&by->pump), err);
 	if (!lane)
 		return err->code;
 	slot = pst_slot_get(&lane->slots, lane->slot_bytes);

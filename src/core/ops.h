@@ -277,9 +277,8 @@ struct pst_device_ops {
 			     struct pst_err *err);
 	int (*host_unregister)(struct penstock_device *dev, void *host, struct pst_err *err);
 
-	/* tickets: likely to be in flight at once, and what they take is made now. 1: one way
-	 * at a time, by a thread that may wait for the device when it first goes the other;
-	 * else nothing that copies may take is made later if it waits for streams. */
+	/* tickets: likely to be in flight at once. What they take is made now, and nothing later
+	 * that waits for streams. */
 	int (*copier_open)(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			   struct pst_err *err);
 	void (*copier_close)(struct pst_copier *copier);

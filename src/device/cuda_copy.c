@@ -36,7 +36,7 @@ struct pst_copier {
 	struct penstock_device *dev;
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
-	struct pst_cu_stream *in, *out; /* out: perhaps NULL until the first copy */
+	struct pst_cu_stream *in, *out;
 	bool used_in, used_out; /* since the last mark */
 	uint64_t marked;	/* the last ticket given */
 	uint64_t reached;	/* known to be done, with every ticket before it */
@@ -100,7 +100,7 @@ int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct p
 	rc = pst_cuda_enter(c->api, cp->ctx, &in);
 	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->in, PST_CU_STREAM_NON_BLOCKING, 0);
-	if (rc == PST_CU_OK && tickets > 1)
+	if (rc == PST_CU_OK)
 		rc = c->api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
 	while (cp->idle_count + 1 < tickets && rc == PST_CU_OK) {
 		rc = c->api->cuEventCreate(&cp->idle[cp->idle_count], PST_CU_EVENT_NO_TIMING);
@@ -179,8 +179,7 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 static void settle(struct pst_copier *cp)
 {
 	cp->cuda->api->cuStreamSynchronize(cp->in);
-	if (cp->out)
-		cp->cuda->api->cuStreamSynchronize(cp->out);
+	cp->cuda->api->cuStreamSynchronize(cp->out);
 }
 
 /* ---- tickets ---- */
@@ -419,29 +418,13 @@ static bool has_room(const struct pst_copier *cp, const struct pst_rect *r, bool
 	return cp->put_off < BATCH_MAX && (!cp->put_off || cp->put_off_in == in);
 }
 
-/* Never on a lane for whose requests streams wait: the driver may wait for all of them. */
-static int open_out(struct pst_copier *cp)
-{
-	const struct pst_cuda *api = cp->cuda->api;
-	struct pst_cuda_scope entered;
-	enum pst_cu_result rc = pst_cuda_enter(api, cp->ctx, &entered);
-
-	if (rc == PST_CU_OK)
-		rc = api->cuStreamCreateWithPriority(&cp->out, PST_CU_STREAM_NON_BLOCKING, 0);
-	pst_cuda_leave(api, &entered);
-	return pst_cuda_errno(rc);
-}
-
 static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	uint64_t base = 0;
 	struct pst_cuda_scope entered;
 	bool later;
 	enum pst_cu_result rc;
-	int ret = in || cp->out ? 0 : open_out(cp);
 
-	if (ret)
-		return ret;
 	if (is_small(r, in) || can_put_off(cp, r, in))
 		base = allocation(cp, in ? r->dst : r->src, r->row_len * r->rows);
 	later = base;

@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include "core/clock.h"
+#include "core/stream.h"
 #include "device/cuda.h"
 
 /* 64 MiB from another GPU take 0.2 ms (349 GB/s, H200 pairs), and a thread that slept
@@ -14,14 +15,18 @@
 #define PEER_BYTES_NS 150u
 #define PEER_LOOK_NS 50000u
 
-static int open_peer(struct pst_cuda_device *c, struct pst_err *err)
+static int open_peer(struct penstock_device *dev, struct pst_err *err)
 {
+	struct pst_cuda_device *c = dev->priv;
 	enum pst_cu_result rc = PST_CU_OK;
 
 	if (c->peer && c->peer_done)
 		return 0;
-	if (!c->peer)
+	if (!c->peer) {
+		pst_whole_await(dev);
 		rc = c->api->cuStreamCreateWithPriority(&c->peer, PST_CU_STREAM_NON_BLOCKING, 0);
+		pst_whole_end(dev);
+	}
 	if (rc == PST_CU_OK && !c->peer_done)
 		rc = c->api->cuEventCreate(&c->peer_done,
 					   PST_CU_EVENT_NO_TIMING | PST_CU_EVENT_BLOCKING);
@@ -87,10 +92,7 @@ static int copy_and_wait(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
 			 const struct pst_rect *rect, struct pst_err *err)
 {
 	enum pst_cu_result rc;
-	int ret = open_peer(to, err);
 
-	if (ret)
-		return ret;
 	open_access(to, from, from_ctx);
 	rc = queue_rows(to, to_ctx, from_ctx, rect);
 	if (rc == PST_CU_OK)
@@ -121,7 +123,9 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 	if (ret)
 		return ret;
 	pthread_mutex_lock(&to->peer_lock);
-	ret = copy_and_wait(to, to_ctx, from, from_ctx, rect, err);
+	ret = open_peer(dst, err);
+	if (!ret)
+		ret = copy_and_wait(to, to_ctx, from, from_ctx, rect, err);
 	pthread_mutex_unlock(&to->peer_lock);
 	pst_cuda_leave(to->api, &entered);
 	return ret;

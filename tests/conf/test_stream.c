@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -225,6 +227,148 @@ static void readers_beside_a_stream(void **state)
 	penstock_queue_close(q);
 	penstock_free(gpu, mem);
 	api->cuMemFreeHost(gate);
+}
+
+/* ---- what else is done while a stream waits for a request of ours, and that for a gate ---- */
+
+#define FULL 8 /* streams that leave no room for one more: earlier cases have freed some */
+
+struct held {
+	struct penstock_seg seg;
+	struct penstock_queue *q;
+	struct pst_cu_stream *stream, *full[FULL];
+	uint64_t *gate;
+};
+
+static void hold(struct held *h)
+{
+	struct penstock_req req;
+	pst_cu_ptr gate;
+
+	*h = (struct held){.seg = {.dev = gpu, .row_len = 65536}};
+	assert_int_equal(api->cuMemHostAlloc((void **)&h->gate, 4096, 2), PST_CU_OK);
+	assert_int_equal(api->cuMemHostGetDevicePointer(&gate, h->gate, 0), PST_CU_OK);
+	*h->gate = 0;
+	assert_int_equal(penstock_alloc(gpu, h->seg.row_len, &h->seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &h->q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&h->stream, PST_CU_STREAM_NON_BLOCKING,
+							 0),
+			 PST_CU_OK);
+	for (unsigned i = 0; i < FULL; i++)
+		assert_int_equal(api->cuStreamCreateWithPriority(&h->full[i],
+								 PST_CU_STREAM_NON_BLOCKING, 0),
+				 PST_CU_OK);
+	assert_int_equal(api->cuStreamWaitValue64(h->stream, gate, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
+	req = request(&h->seg, h->stream);
+	assert_int_equal(penstock_submit(h->q, &req, 1, NULL), 1);
+}
+
+static void let_go(struct held *h)
+{
+	struct penstock_done done;
+
+	__atomic_store_n(h->gate, 1, __ATOMIC_RELEASE);
+	assert_int_equal(penstock_wait(h->q, &done, 1, 1, 30000000000), 1);
+	assert_int_equal(done.result, h->seg.row_len);
+	assert_int_equal(api->cuStreamSynchronize(h->stream), PST_CU_OK);
+	api->cuStreamDestroy(h->stream);
+	for (unsigned i = 0; i < FULL; i++)
+		api->cuStreamDestroy(h->full[i]);
+	penstock_queue_close(h->q);
+	penstock_free(gpu, h->seg.buf);
+	api->cuMemFreeHost(h->gate);
+}
+
+static struct penstock_device *into;
+static _Atomic bool over;
+
+/* A write by one call, and a copy to the host. */
+static void *takes_out(void *mem)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	static char back[4096];
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = into,
+					  .dst = back,
+					  .src_dev = gpu,
+					  .src = mem,
+					  .row_len = sizeof(back)};
+	struct penstock_storage *to;
+
+	opts.flags = PENSTOCK_O_WRITE;
+	if (!penstock_open("mem:1MiB", &opts, &to) &&
+	    penstock_write(to, gpu, mem, sizeof(back), 0) == sizeof(back) &&
+	    !penstock_copy(&args, 1))
+		atomic_store(&over, true);
+	penstock_close(to);
+	return mem;
+}
+
+static void bytes_out_beside_a_stream(void **state)
+{
+	pthread_t thread;
+	struct held h;
+	bool in_time;
+	void *mem;
+
+	(void)state;
+	assert_true(penstock_device_open("host", NULL, &into) >= 0);
+	assert_int_equal(penstock_alloc(gpu, 4096, &mem), 0);
+	hold(&h);
+	atomic_store(&over, false);
+	assert_int_equal(pthread_create(&thread, NULL, takes_out, mem), 0);
+	for (unsigned i = 0; i < 20000 && !atomic_load(&over); i++)
+		usleep(1000);
+	in_time = atomic_load(&over);
+	let_go(&h);
+	pthread_join(thread, NULL);
+	assert_true(in_time);
+	penstock_free(gpu, mem);
+	penstock_device_close(into);
+}
+
+static void *closes(void *q)
+{
+	penstock_queue_close(q);
+	return NULL;
+}
+
+static void *copies(void *mem)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = gpu,
+					  .dst = mem,
+					  .src_dev = gpu,
+					  .src = (char *)mem + 4096,
+					  .row_len = 4096};
+
+	return penstock_copy(&args, 1) ? mem : NULL;
+}
+
+/* A queue's own lane gives its ring back, and the first copy between GPUs has a stream
+ * made: those wait for the stream, whose own copies do not wait for them. */
+static void others_wait_for_a_stream(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *q;
+	pthread_t threads[2];
+	void *mem, *failed;
+	struct held h;
+
+	(void)state;
+	opts.own_lane = gpu;
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
+	hold(&h);
+	assert_int_equal(pthread_create(&threads[0], NULL, closes, q), 0);
+	assert_int_equal(pthread_create(&threads[1], NULL, copies, mem), 0);
+	usleep(30000); /* so that they are at it; if not, nothing is lost */
+	let_go(&h);
+	for (unsigned i = 0; i < 2; i++) {
+		pthread_join(threads[i], &failed);
+		assert_null(failed);
+	}
+	penstock_free(gpu, mem);
 }
 
 struct late_values {
@@ -447,6 +591,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(first_write),
 		cmocka_unit_test(readers_beside_a_stream),
+		cmocka_unit_test(bytes_out_beside_a_stream),
+		cmocka_unit_test(others_wait_for_a_stream),
 		cmocka_unit_test(many_streams),
 		cmocka_unit_test(late_values),
 		cmocka_unit_test(late_rows),
