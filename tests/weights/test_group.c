@@ -2,7 +2,7 @@
 /*
  * Several processes of one host that load one model together, over the host's memory and
  * over the stand-in's GPUs, each rank its own or all the same: every byte on every rank,
- * every byte of the file read by one of them only.
+ * every byte of the file read by one of them only, also where it has another number.
  */
 #include "group.h"
 
@@ -121,12 +121,61 @@ static void test_one_process(void **state)
 	assert_true(outcomes->read * 100 <= length_of(path) * 105);
 }
 
+/* The same bytes and times, under another number, as another mount would have it. */
+static const char *copy_of(const char *path)
+{
+	const char *other = made_path("mounted.safetensors");
+	struct stat st;
+
+	made_file(other, model, COUNT(model), 5);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(utimensat(AT_FDCWD, other, (struct timespec[2]){ st.st_mtim, st.st_mtim },
+				   0), 0);
+	return other;
+}
+
+/* What ranks see under other numbers is the same file if all of it is alike that they look at:
+ * a byte in the middle of a tensor, the header, the time. */
+static void test_other_mount(void **state)
+{
+	struct job job = { .name = "mount", .path = model_path(), .ranks = 3, .gpus = 3,
+			   .opts = { .window = 256 << 10, .windows = 2 } };
+	struct stat st;
+	char byte = 1;
+	int fd;
+
+	(void)state;
+	job.other_path = copy_of(job.path);
+	go(&job);
+	right(&job);
+	/* lm_head.weight is the last. */
+	assert_int_equal(stat(job.other_path, &st), 0);
+	fd = open(job.other_path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, &byte, 1, st.st_size - (off_t)made_bytes(&model[6]) / 2), 1);
+	close(fd);
+	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){ st.st_mtim, st.st_mtim }, 0);
+	go(&job);
+	others_say(&job, -ESTALE, "rank 2 has another file than rank 0 (size, time of change or "
+		   "content differ)");
+	job.other_path = copy_of(job.path);
+	fd = open(job.other_path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, 30), 1);
+	assert_int_equal(pwrite(fd, byte == 'p' ? "q" : "p", 1, 30), 1); /* of the metadata */
+	close(fd);
+	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){ st.st_mtim, st.st_mtim }, 0);
+	go(&job);
+	others_say(&job, -ESTALE, "rank 2 has another file than rank 0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_host),   cmocka_unit_test(test_one_gpu),
 		cmocka_unit_test(test_gpus),   cmocka_unit_test(test_apart),
 		cmocka_unit_test(test_shards), cmocka_unit_test(test_one_process),
+		cmocka_unit_test(test_other_mount),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);

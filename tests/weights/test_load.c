@@ -340,7 +340,8 @@ static void test_refusals(void **state)
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "four");
 	assert_non_null(strstr(place.file, "zoo.safetensors"));
-	made_file(made_path("odd.safetensors"), &(struct made){ "odd", "F4", 4, 2, { 2, 3 } }, 1, 0);
+	made_file(made_path("odd.safetensors"), &(struct made){ "odd", "F4", 4, 2, { 2, 3 } }, 1,
+		  0);
 	open_model(made_path("odd.safetensors"));
 	refuses((struct penstock_piece){ P, .tensor = 0, .dim = 1, .count = 2 }, EINVAL,
 		"whole bytes");
