@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fake vendor libraries for path vendor, one for each way to be or to lie (FAKE_*, set
- * by tests/vendor/meson.build). They read with pread into device memory through the
+ * by tests/meson.build). They read with pread into device memory through the
  * CUDA driver, in whatever context is current, and count as they are told. None is
  * NVIDIA's, nor like it: no real one works where there is no nvidia-fs.
  *
  *	GOOD	peer-to-peer, compat mode off; cuFileRead calls its own cuFileUseCount
  *	SILENT	falls back to posix without a word
+ *	BOTH	counts each read as peer-to-peer and as posix
+ *	FEW	counts one byte of each read
+ *	NONE	moves bytes and counts no read
  *	COMPAT	says that compat mode is on, whatever it is told
  *	LIAR	counts a peer-to-peer read and moves nothing
  *	SHUT	registers no handle
@@ -123,11 +126,15 @@ static void *driver(const char *name)
 
 static void count(ssize_t n)
 {
+#ifdef FAKE_FEW
+	n = 1;
+#endif
 	gpu.read_bytes += (uint64_t)n;
 	gpu.n_total_reads++;
-#ifdef FAKE_SILENT
+#if defined(FAKE_SILENT) || defined(FAKE_BOTH)
 	gpu.n_posix_reads++;
-#else
+#endif
+#if !defined(FAKE_SILENT) && !defined(FAKE_NONE)
 	gpu.n_p2p_reads++;
 #endif
 }

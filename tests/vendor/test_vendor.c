@@ -236,10 +236,10 @@ static void a_trial_beside_a_stream(void **state)
 
 static void a_silent_fallback_is_none(void **state)
 {
-	static const char *const fakes[] = {"silent", "compat"};
+	static const char *const fakes[] = {"silent", "compat", "both", "few", "none"};
 
 	(void)state;
-	for (int i = 0; i < 2; i++) {
+	for (size_t i = 0; i < sizeof(fakes) / sizeof(fakes[0]); i++) {
 		struct found f = run(fakes[i], PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
 
 		assert_int_equal(f.row.meets, PENSTOCK_ANY);
