@@ -83,6 +83,9 @@ static int real_file(const char *path, struct pst_blockstack_in *in, char *why, 
 
 	if (!ret && fstat(fd, &st) < 0)
 		ret = -errno;
+	/* What a scratch file beside it shows is no answer for who may not read this one. */
+	if (!ret && S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS))
+		ret = -errno;
 	if (!ret && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISBLK(st.st_mode)) {
 		snprintf(why, why_len, "%s is neither file, folder nor block device",
 			 pst_name_end(path));
