@@ -289,6 +289,24 @@ static void many(void **state)
 	penstock_close(st);
 }
 
+/* Nothing to move, and a storage that has nothing to be made durable. */
+static void durable_nothing(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .rows = 1};
+	struct penstock_storage *mem;
+	struct penstock_req req;
+
+	(void)state;
+	assert_int_equal(penstock_open("mem:4KiB", NULL, &mem), 0);
+	assert_int_equal(penstock_alloc(gpu, 4096, &seg.buf), 0);
+	assert_int_equal(penstock_prepare(mem, gpu, PENSTOCK_READ), 0);
+	req = request(mem, &seg, 1, PENSTOCK_READ);
+	req.flags = PENSTOCK_R_DURABLE;
+	assert_int_equal(penstock_transfer(&req, NULL), 0);
+	penstock_free(gpu, seg.buf);
+	penstock_close(mem);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -299,6 +317,7 @@ int main(void)
 		cmocka_unit_test_teardown(several_destinations, end_case),
 		cmocka_unit_test_teardown(pitched_rows, end_case),
 		cmocka_unit_test_teardown(many, end_case),
+		cmocka_unit_test(durable_nothing),
 	};
 
 	test_use_standin();

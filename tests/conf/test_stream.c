@@ -545,25 +545,6 @@ static void refused_behind(void **state)
 	dlclose(lib);
 }
 
-/* Nothing to write, and a storage that has nothing to be made durable. */
-static void durable_nothing(void **state)
-{
-	struct penstock_seg seg = {.dev = gpu, .rows = 1};
-	struct penstock_storage *mem;
-	struct penstock_req req;
-
-	(void)state;
-	assert_int_equal(penstock_open("mem:4KiB", NULL, &mem), 0);
-	assert_int_equal(penstock_alloc(gpu, 4096, &seg.buf), 0);
-	assert_int_equal(penstock_prepare(mem, gpu, PENSTOCK_READ), 0);
-	req = request(&seg, NULL);
-	req.storage = mem;
-	req.flags = PENSTOCK_R_DURABLE;
-	assert_int_equal(penstock_transfer(&req, NULL), 0);
-	penstock_free(gpu, seg.buf);
-	penstock_close(mem);
-}
-
 static void bad_stream_requests(void **state)
 {
 	struct penstock_seg seg = { .buf = bytes, .row_len = 10, .rows = 1 };
@@ -598,7 +579,6 @@ int main(void)
 		cmocka_unit_test(late_rows),
 		cmocka_unit_test(null_path),
 		cmocka_unit_test(refused_behind),
-		cmocka_unit_test(durable_nothing),
 		cmocka_unit_test(bad_stream_requests),
 	};
 
