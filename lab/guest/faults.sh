@@ -99,13 +99,25 @@ region_start() {
 	sync
 }
 
+# An index block of the file's extents may come to lie in the region as well: then ext4
+# gives up, nobody can remove a file any more, and the next step wants a new one.
+gave_up() { findmnt -no OPTIONS "$dir" | grep -qE '(^|,)(ro|emergency_ro|shutdown)(,|$)'; }
+
 write_fails() { # NAME OPTIONS...
 	local name=$1
 	shift
+	region flakey 0 1 1 error_writes
 	lab_penstock "$name" 1 cp "$source_of" "$dir/copy" --json "$@"
 	lab_said "$name" "Input/output error"
 	lab_true "$name: the old file is still there" grep -qx old "$dir/copy"
-	lab_true "$name: nothing else is" lost "$dir"
+	if gave_up; then
+		echo "# $name: ext4 gave up, its own block lay in the region"
+		umount "$dir"
+		dm remove faulty
+		region_start
+	else
+		lab_true "$name: nothing else is" lost "$dir"
+	fi
 }
 
 region_faults() {
