@@ -280,6 +280,8 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 		struct fiemap map;
 		char room[sizeof(struct fiemap) + 16 * sizeof(struct fiemap_extent)];
 	} u;
+	struct stat stat;
+	uint64_t length;
 
 	if (file->is_block) { /* every block of a device is a written one */
 		if (*off >= file->block_length)
@@ -287,6 +289,9 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 		*len = file->block_length - *off;
 		return 0;
 	}
+	if (fstat(file->fd, &stat)) /* it may have grown since it was opened */
+		return -ENODATA;
+	length = (uint64_t)stat.st_size;
 	for (;;) {
 		unsigned i;
 
@@ -305,8 +310,8 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 				continue;
 			*off = e->fe_logical > *off ? e->fe_logical : *off;
 			*len = end - *off;
-			if (end > st->facts.length) /* the last block may reach past the end */
-				*len = st->facts.length > *off ? st->facts.length - *off : 0;
+			if (end > length) /* the last block may reach past the end */
+				*len = length > *off ? length - *off : 0;
 			return *len ? 0 : -ENODATA;
 		}
 		if (u.map.fm_extents[i - 1].fe_flags & FIEMAP_EXTENT_LAST)

@@ -265,6 +265,27 @@ static void only_what_is_written(void **state)
 	expect_proven();
 }
 
+/* What was written since it was opened is there to be tried on. */
+static void a_file_that_grew(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+
+	(void)state;
+	begin("threads");
+	needs_extents();
+	penstock_close(st);
+	st = NULL;
+	unlink(name);
+	opts.flags = PENSTOCK_O_CREATE;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	st->facts.listed = true;
+	world_fill(mem, LEN, 1);
+	assert_int_equal(penstock_write(st, host, mem, LEN, 0), LEN);
+	assert_int_equal(penstock_storage_length(st), LEN);
+	expect_proven();
+	assert_true(bytes_right());
+}
+
 /* The first direct write of a route is read back; those that follow cost no reading. */
 static void a_write_is_proven_once(void **state)
 {
@@ -307,6 +328,7 @@ int main(void)
 		cmocka_unit_test_teardown(each_drive_for_itself, end),
 		cmocka_unit_test_teardown(only_what_is_written, end),
 		cmocka_unit_test_teardown(a_write_is_proven_once, end),
+		cmocka_unit_test_teardown(a_file_that_grew, end),
 	};
 
 	world_use_standin();
