@@ -413,8 +413,8 @@ static void full_of_unknown(void **state)
 static void compat_off(void **state)
 {
 	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
-	int memory = memfd_create("compat", MFD_CLOEXEC), disk, code, empty;
-	void *dev = cu_alloc(65536), *fh, *batch, *host = aligned_alloc(4096, 65536);
+	int memory = memfd_create("compat", MFD_CLOEXEC), disk, code;
+	void *dev = cu_alloc(65536), *fh, *batch;
 	size_t len = 4096;
 	off_t zero = 0;
 	ssize_t bytes = -7;
@@ -453,16 +453,6 @@ static void compat_off(void **state)
 	} else {
 		assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
 	}
-	/* A file that has nothing yet is no other: its first transfer decides. */
-	assert_int_equal(ftruncate(disk, 0), 0);
-	fh = st_register(disk, &empty);
-	assert_int_equal(empty, code);
-	if (!empty) {
-		assert_int_equal(cuFileWrite(fh, host, 65536, 0, 0), 65536);
-		assert_int_equal(cuFileRead(fh, host, 65536, 0, 0), 65536);
-		cuFileHandleDeregister(fh);
-	}
-	free(host);
 	assert_ok(cuFileDriverClose());
 	/* Forced compat mode wins over it. */
 	setenv("CUFILE_FORCE_COMPAT_MODE", "true", 1);

@@ -49,6 +49,39 @@ static void opens_by_itself(void **state)
 	unlink(st_path);
 }
 
+/* With compat mode off a file that has nothing yet is taken if one that has is: what it
+ * gets written first decides. */
+static void new_and_direct(void **state)
+{
+	enum { LEN = 65536 };
+	int fd = st_make("direct", LEN, O_RDWR), full, empty;
+	unsigned char *buf = aligned_alloc(4096, LEN);
+	void *fh;
+
+	(void)state;
+	assert_ok(cuFileSetParameterBool(CUF_PARAM_ALLOW_COMPAT_MODE, false));
+	fh = st_register(fd, &full);
+	if (!full)
+		cuFileHandleDeregister(fh);
+	assert_int_equal(ftruncate(fd, 0), 0);
+	fh = st_register(fd, &empty);
+	assert_int_equal(empty, full);
+	if (!empty) {
+		st_fill(buf, 0, LEN);
+		assert_int_equal(cuFileWrite(fh, buf, LEN, 0, 0), LEN);
+		memset(buf, 0, LEN);
+		assert_int_equal(cuFileRead(fh, buf, LEN, 0, 0), LEN);
+		for (unsigned i = 0; i < LEN; i++)
+			assert_int_equal(buf[i], st_byte(i));
+		cuFileHandleDeregister(fh);
+	}
+	assert_ok(cuFileDriverClose());
+	assert_ok(cuFileSetParameterBool(CUF_PARAM_ALLOW_COMPAT_MODE, true));
+	close(fd);
+	unlink(st_path);
+	free(buf);
+}
+
 static int code_for(int type, int fd)
 {
 	struct cuf_descr descr = {.type = type, .handle = {.fd = fd}};
@@ -333,6 +366,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(open_and_close),    cmocka_unit_test(opens_by_itself),
+		cmocka_unit_test(new_and_direct),
 		cmocka_unit_test(wrong_descriptors), cmocka_unit_test(twice),
 		cmocka_unit_test(foreign),	     cmocka_unit_test(many),
 		cmocka_unit_test(closed_meanwhile),  cmocka_unit_test(last_close_ends_handles),
