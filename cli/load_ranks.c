@@ -5,23 +5,58 @@
  * has opened it closes, and no rank outlives the command.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "load.h"
 
-static void be_rank(struct loading *l, struct args *a, unsigned rank)
+#define NAME "load" /* of the group */
+
+/* Where the ranks meet: a folder of this command's own, so that what a rank leaves there
+ * that was killed goes, too. Without one it is where all groups meet. */
+static void make_folder(struct args *a, char *dir, size_t len)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	/* A socket's name has 107 bytes. */
+	snprintf(dir, len, "%s/penstock-load-XXXXXX",
+		 tmp && *tmp == '/' && strlen(tmp) < 60 ? tmp : "/tmp");
+	a->group.dir = mkdtemp(dir);
+}
+
+static void remove_folder(const char *dir)
+{
+	static const char *const names[] = {"penstock-" NAME, "penstock-" NAME ".lock"};
+	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+
+	for (unsigned i = 0; fd >= 0 && i < sizeof(names) / sizeof(names[0]); i++)
+		unlinkat(fd, names[i], 0); /* mostly gone already */
+	if (fd < 0)
+		return;
+	close(fd);
+	rmdir(dir);
+}
+
+static void be_rank(struct loading *l, struct args *a, unsigned rank, pid_t parent)
 {
 	struct penstock_shard_opts *s = &a->shard;
 	char name[32];
 
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	snprintf(name, sizeof(name), "load-%ld", (long)getppid());
+	/* It writes nothing that would have to be taken back, and may hang in a read. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	if (a->group.dir)
+		snprintf(name, sizeof(name), NAME);
+	else
+		snprintf(name, sizeof(name), NAME "-%ld", (long)parent);
 	a->devices.list[0] = a->devices.list[rank % a->devices.count];
 	a->devices.count = 1;
 	a->quiet = true;
@@ -95,6 +130,32 @@ static void mourn(struct ranks *r, unsigned rank, int status)
 	tell(r, SIGTERM, false);
 }
 
+/* A rank that could not join has ended, and the others may wait for it. Who is to blame may
+ * be about to say so: they have this long. */
+#define GRACE_S 5
+
+static volatile sig_atomic_t grace_over;
+
+static void over(int signal)
+{
+	(void)signal;
+	grace_over = 1;
+}
+
+static void begin_grace(void)
+{
+	/* Again each second: one that comes just before waitpid would be lost. */
+	const struct itimerval after = {.it_value.tv_sec = GRACE_S, .it_interval.tv_sec = 1};
+
+	sigaction(SIGALRM, &(struct sigaction){.sa_handler = over}, NULL);
+	setitimer(ITIMER_REAL, &after, NULL);
+}
+
+static void end_grace(void)
+{
+	setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_sec = 0}, NULL);
+}
+
 static void wait_for_all(struct ranks *r)
 {
 	unsigned left = r->count;
@@ -110,6 +171,10 @@ static void wait_for_all(struct ranks *r)
 			tell(r, (int)load_stopped, true);
 			told = true;
 		}
+		if (grace_over) {
+			grace_over = 0;
+			tell(r, SIGTERM, false);
+		}
 		for (unsigned i = 0; pid > 0 && i < r->count; i++) {
 			if (r->pids[i] != pid)
 				continue;
@@ -118,7 +183,7 @@ static void wait_for_all(struct ranks *r)
 			if (status)
 				mourn(r, i, status);
 			else if (r->all[i].code && !r->all[i].group)
-				tell(r, SIGTERM, false); /* it never joined: nobody hears */
+				begin_grace();
 		}
 	}
 }
@@ -161,18 +226,21 @@ void load_by_ranks(struct loading *l, struct args *a)
 {
 	struct ranks r = {.count = (unsigned)a->ranks, .dead = -1};
 	size_t len = a->ranks * sizeof(*l);
+	pid_t parent = getpid();
+	char dir[96];
 
 	r.all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (r.all == MAP_FAILED) {
 		load_note(l, EXIT_FAILED, "%s", strerror(errno));
 		return;
 	}
+	make_folder(a, dir, sizeof(dir));
 	l->part_count = r.count;
 	for (unsigned i = 0; i < r.count; i++) {
 		r.all[i].a = a;
 		r.pids[i] = fork();
 		if (!r.pids[i])
-			be_rank(&r.all[i], a, i);
+			be_rank(&r.all[i], a, i, parent);
 		if (r.pids[i] < 0) {
 			load_note(&r.all[i], EXIT_FAILED, "no process: %s", strerror(errno));
 			tell(&r, SIGTERM, true);
@@ -180,6 +248,8 @@ void load_by_ranks(struct loading *l, struct args *a)
 		}
 	}
 	wait_for_all(&r);
+	end_grace();
+	remove_folder(a->group.dir);
 	take_failure(l, &r);
 	for (unsigned i = 0; i < r.count; i++)
 		merge(l, &r.all[i], i);
