@@ -230,6 +230,7 @@ struct penstock_device {
 	_Atomic unsigned guests; /* requests of other devices' pumps with parts on this one */
 	_Atomic unsigned streams_waiting; /* for requests of ours */
 	_Atomic unsigned whole; /* calls that wait for all streams: pst_whole_begin */
+	_Atomic uint64_t whole_first_ns; /* until then they go before streams that begin to wait */
 	_Atomic(void *) scratch; /* a canary's, kept until the next one or the end */
 	_Atomic uint64_t page_cache; /* bytes of it that path mapped has registered */
 };

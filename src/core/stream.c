@@ -13,6 +13,8 @@
 #include "core/queue.h"
 
 #define PAIRS 1024u /* stream-ordered requests of one device at once */
+#define FIRST_NS 5000000u /* a request of some MiB has ended by then */
+#define FIRST_MAX_NS 320000000u
 #define ALIVE_NS 100000000u /* so often a device is asked whether its streams can come */
 
 struct pst_words {
@@ -152,11 +154,34 @@ void pst_whole_end(struct penstock_device *dev)
 	atomic_fetch_sub(&dev->whole, 1);
 }
 
+/* Where requests in stream order follow each other without a gap, one would wait for ever.
+ * So it asks that none comes for a while, and then for longer; and no longer than that, for
+ * what a stream waits for may be who submits the next. */
 void pst_whole_await(struct penstock_device *dev)
 {
+	uint64_t first_ns = FIRST_NS, ask_ns = 0;
 	unsigned times = 0;
 
-	while (!pst_whole_begin(dev))
+	while (!pst_whole_begin(dev)) {
+		uint64_t now = pst_now_ns();
+
+		if (now >= ask_ns) {
+			atomic_store(&dev->whole_first_ns, now + first_ns);
+			ask_ns = now + 2 * first_ns;
+			first_ns = first_ns < FIRST_MAX_NS ? 2 * first_ns : first_ns;
+		}
+		pst_give_way(&times);
+	}
+	atomic_store(&dev->whole_first_ns, 0);
+}
+
+/* Before a stream begins to wait. */
+static void let_whole_go_first(struct penstock_device *dev)
+{
+	uint64_t until;
+	unsigned times = 0;
+
+	while ((until = atomic_load(&dev->whole_first_ns)) && pst_now_ns() < until)
 		pst_give_way(&times);
 }
 
@@ -182,6 +207,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	/* Both words only ever grow, and the stream waits for at least the value: a pair
 	 * may serve the next request while the device still looks at it for this one. */
 	req->word_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
+	let_whole_go_first(dev);
 	atomic_fetch_add(&dev->streams_waiting, 1); /* before any does */
 	while (atomic_load(&dev->whole))
 		pst_give_way(&times);

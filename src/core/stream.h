@@ -25,7 +25,7 @@ void pst_stream_release(struct pst_request *req);
  * true: no stream waits, and none begins to. */
 bool pst_whole_begin(struct penstock_device *dev);
 void pst_whole_end(struct penstock_device *dev);
-/* The same, as soon as no stream waits. */
+/* The same, as soon as no stream waits; those that are about to hold back for a while. */
 void pst_whole_await(struct penstock_device *dev);
 /* In the child of a fork. */
 void pst_streams_forked(void);

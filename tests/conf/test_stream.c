@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "device/cuda_api.h"
@@ -371,6 +372,67 @@ static void others_wait_for_a_stream(void **state)
 	penstock_free(gpu, mem);
 }
 
+#define LONG_READ (1u << 20)
+
+/* Always some requests for which a stream waits, until there are no more. */
+static void *never_idle(void *mem)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LONG_READ};
+	struct pst_cu_stream *stream = NULL;
+	struct penstock_queue *q = NULL;
+	struct penstock_done done[8];
+	struct penstock_req req;
+	unsigned inflight = 0;
+	int n = 0;
+
+	if (api->cuCtxSetCurrent(ctx) || penstock_queue_open(NULL, &q) ||
+	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0))
+		return mem;
+	req = request(&seg, stream);
+	while (n >= 0 && (!atomic_load(&over) || inflight)) {
+		while (inflight < 8 && !atomic_load(&over) && penstock_submit(q, &req, 1, NULL) == 1)
+			inflight++;
+		n = penstock_wait(q, done, 1, 4, -1);
+		inflight -= n > 0 ? (unsigned)n : 0;
+	}
+	penstock_queue_close(q);
+	api->cuStreamSynchronize(stream);
+	api->cuStreamDestroy(stream);
+	return NULL;
+}
+
+#define BUSY 6
+
+/* Who frees memory comes to his turn among them. */
+static void frees_among_streams(void **state)
+{
+	pthread_t threads[BUSY];
+	struct timespec from, now;
+	void *mem, *more, *failed;
+	unsigned freed = 0;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, BUSY * LONG_READ, &mem), 0);
+	atomic_store(&over, false);
+	for (unsigned i = 0; i < BUSY; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, never_idle,
+						(char *)mem + i * LONG_READ),
+				 0);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	do {
+		assert_int_equal(penstock_alloc(gpu, 4096, &more), 0);
+		assert_int_equal(penstock_free(gpu, more), 0);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (++freed < 50 && now.tv_sec - from.tv_sec < 40);
+	atomic_store(&over, true);
+	for (unsigned i = 0; i < BUSY; i++) {
+		pthread_join(threads[i], &failed);
+		assert_null(failed);
+	}
+	assert_int_equal(freed, 50);
+	penstock_free(gpu, mem);
+}
+
 struct late_values {
 	uint64_t row_len, off;
 };
@@ -574,6 +636,7 @@ int main(void)
 		cmocka_unit_test(readers_beside_a_stream),
 		cmocka_unit_test(bytes_out_beside_a_stream),
 		cmocka_unit_test(others_wait_for_a_stream),
+		cmocka_unit_test(frees_among_streams),
 		cmocka_unit_test(many_streams),
 		cmocka_unit_test(late_values),
 		cmocka_unit_test(late_rows),
