@@ -124,6 +124,13 @@ class Open(unittest.TestCase):
             same(self, {name: a.result() for name, a in asked.items()}, many)
         self.assertLess(len(loads), 100)
 
+    def test_no_metadata(self):
+        file = os.path.join(TMP, "bare.safetensors")
+        safetensors.numpy.save_file(ARRAYS, file)
+        for module in (safetensors, penstock):
+            with module.safe_open(file, framework="np") as f:
+                self.assertIsNone(f.metadata())
+
     def test_closed(self):
         """What was taken of a file while it was open reads on, as in the reference."""
         for module in (safetensors, penstock):
@@ -210,6 +217,56 @@ class Into(unittest.TestCase):
         self.assertTrue(numpy.array_equal(view, want))
         whole[tuple(slice(0, n) for n in want.shape)] = 7
         self.assertTrue((whole == 7).all())
+
+    def test_uneven_gaps(self):
+        """Gaps behind two dimensions: no one pitch fits all rows."""
+        want = {"four": fill("int16", (2, 3, 4, 5))}
+        file = os.path.join(TMP, "four.safetensors")
+        safetensors.numpy.save_file(want, file)
+        for gaps in ((0, 1, 0), (0, 0, 1), (1, 2, 3), (0, 2, 1)):
+            whole = numpy.full([n + g for n, g in zip((2, 3, 4), gaps)] + [5], 7, numpy.int16)
+            view = whole[:2, :3, :4]
+            penstock.load_into(file, {"four": view})
+            self.assertTrue(numpy.array_equal(view, want["four"]), gaps)
+            view[:] = 7
+            self.assertTrue((whole == 7).all(), gaps)
+
+    def test_others_tensors(self):
+        """Who has nothing but DLPack or an array interface: where it says, as it says."""
+        class Only:
+            """What it was given, under the names that were asked for."""
+            def __init__(self, **names):
+                vars(self).update(names)
+
+        class Lent:
+            """A DLPack tensor that begins four bytes behind its data."""
+            def __init__(self, tensor):
+                self.tensor = tensor
+
+            def __dlpack__(self, **_):
+                capsule = self.tensor.__dlpack__()
+                managed = list(_tensor._lent.values())[-1][0]
+                managed.dl_tensor.data -= 4
+                managed.dl_tensor.byte_offset = 4
+                return capsule
+
+        places = [penstock.allocate("I16", (300,), device) for device in ("cpu", 0)]
+        for place in places:
+            penstock.load_into(FILE, {"row": Lent(place)})
+            out = os.path.join(TMP, "lent.safetensors")
+            penstock.save_file({"row": Lent(place)}, out)
+            same(self, safetensors.numpy.load_file(out), {"row": ARRAYS["row"]})
+        memory = numpy.zeros((300, 2), numpy.int16)
+        view = memory.__array_interface__
+        for changed, kind, call in (
+                ({"data": (view["data"][0], True), "shape": (300,)}, TypeError,
+                 lambda v: penstock.load_into(FILE, {"row": v})),
+                ({"strides": (8, 4), "shape": (150, 2)}, ValueError,
+                 lambda v: penstock.save_file({"row": v}, out))):
+            with self.assertRaises(kind):
+                call(Only(__array_interface__=view | changed, keep=memory))
+        with self.assertRaises(TypeError):
+            penstock.load_into(FILE, {"row": numpy.zeros(300, ">i2")})
 
     def test_kinds_of_places(self):
         places = {"box": numpy.zeros((6, 5, 4), numpy.int32),
@@ -456,6 +513,8 @@ class Groups(unittest.TestCase):
             penstock.Group("alone", 1, 2, folder=tempfile.mkdtemp(dir=TMP), timeout=0.05)
         self.assertEqual(caught.exception.errno, errno.ETIMEDOUT)
         self.assertIn("rank 0 has not come", str(caught.exception))
+        with self.assertRaisesRegex(penstock.PenstockError, "host 3 of 3"):
+            penstock.Group("one", 0, 1, host=3, hosts=3)
         with penstock.Group("one", 0, 1) as group:
             same(self, penstock.load_file(FILE, framework="numpy", group=group), ARRAYS)
         with self.assertRaises(ValueError):
@@ -485,6 +544,19 @@ class Life(unittest.TestCase):
             penstock.load_file(file, framework="numpy")
         gc.collect()
         self.assertLess(resident() - before, 100 << 20)
+
+    def test_forked(self):
+        """A child has devices of its own."""
+        penstock.load_file(FILE, framework="numpy")
+        child = os.fork()
+        if not child:
+            ended = 1
+            try:
+                got = penstock.load_file(FILE, framework="numpy")
+                ended = int(not numpy.array_equal(got["row"], ARRAYS["row"]))
+            finally:
+                os._exit(ended)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_gil(self):
         """Other threads run while bytes move."""
@@ -673,6 +745,21 @@ class Errors(unittest.TestCase):
         self.assertIsNotNone(failed.exception.offset)
         with self.assertRaises(penstock.ClassRefusedError):
             penstock.load_file(FILE, device="cuda:0", require="direct")
+
+    def test_save_options(self):
+        """Arrive where they are meant for: a class that cannot be met, and durable."""
+        out, asked = os.path.join(TMP, "options.safetensors"), []
+        with self.assertRaises(penstock.ClassRefusedError):
+            penstock.save_file({"a": penstock.allocate("U8", (3,), 0)}, out,
+                               require="direct")
+        self.assertFalse(os.path.exists(out))
+        library = types.SimpleNamespace(
+            penstock_weights_save=lambda _path, _table, _count, opts, _report:
+            asked.append((opts.durable, opts.effort)) or 0)
+        with unittest.mock.patch.object(penstock._api, "lib", library):
+            for how in ({}, {"durable": True}, {"effort": "fast"}):
+                penstock.save_file(ARRAYS, out, **how)
+        self.assertEqual(asked, [(0, 0), (1, 0), (0, 1)])
 
     def test_save(self):
         out = os.path.join(TMP, "never.safetensors")
