@@ -117,6 +117,7 @@ static void defaults(void **state)
 	assert_ok(cuFileDriverGetProperties(&props));
 	assert_int_equal(props.max_batch_io_size, 128);
 	assert_int_equal(props.max_batch_io_timeout_msecs, 5);
+	assert_int_equal(props.per_buffer_cache_size, 1024);
 	assert_int_equal(props.nvfs.max_direct_io_size, 16384);
 	assert_int_equal(props.nvfs.dcontrolflags, 1 << CUF_ALLOW_COMPAT_MODE);
 	assert_int_equal(props.fflags, 1 << CUF_BATCH_IO | 1 << CUF_STREAMS | 1 << CUF_PARALLEL_IO);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The drop-in in a process: it starts without CUDA and notices it later, opening it
- * asks CUDA nothing, and the process ends well with everything still open. Cases that
+ * asks CUDA nothing, statistics and the log are as the environment says, and the process
+ * ends well with everything still open. Cases that
  * need a process of their own run this program again. Which library a program gets is
  * tests/shim/preload's.
  */
@@ -102,6 +103,47 @@ static int ends_with_all_open(void)
 	exit(0);
 }
 
+/* Statistics that the environment asks for are collected from the start. */
+static int collects_at_once(void)
+{
+	struct cuf_stats_l1 stats;
+	unsigned char host[100];
+	int fd, code, level = 0;
+
+	setenv("CUFILE_STATS_LEVEL", "1", 1);
+	fd = st_make("collects", 65536, O_RDONLY);
+	unlink(st_path);
+	if (cuFileRead(st_register(fd, &code), host, 100, 0, 0) != 100)
+		return 2;
+	if (cuFileGetStatsLevel(&level).err || level != 1 || cuFileGetStatsL1(&stats).err)
+		return 3;
+	return stats.hdl_register_ops.ok == 1 && stats.read_ops.ok == 1 ? 0 : 4;
+}
+
+/* What is below the level is not in the log, and who fails in a loop fills no disk. */
+static int log_has_an_end(void)
+{
+	char name[PATH_MAX], line[4096];
+	unsigned lines = 0, below = 0;
+	FILE *f;
+
+	close(st_make("log", 0, O_RDWR));
+	snprintf(name, sizeof(name), "%s", st_path);
+	setenv("CUFILE_LOGFILE_PATH", name, 1);
+	setenv("CUFILE_NVTX", "true", 1); /* noted at level INFO */
+	if (cuFileDriverOpen().err)
+		return 2;
+	for (int i = 0; i < 10100; i++)
+		cuFileHandleDeregister(NULL);
+	f = fopen(name, "r");
+	unlink(name);
+	while (f && fgets(line, sizeof(line), f)) {
+		lines++;
+		below += strstr(line, " INFO: ") || strstr(line, " WARN: ");
+	}
+	return lines > 1000 && lines < 10010 && !below ? 0 : 3;
+}
+
 /* ---- the cases ---- */
 
 static void later(void **state)
@@ -116,6 +158,18 @@ static void asks_nothing(void **state)
 	assert_int_equal(run("asks"), 0);
 }
 
+static void collects(void **state)
+{
+	(void)state;
+	assert_int_equal(run("collects"), 0);
+}
+
+static void log_ends(void **state)
+{
+	(void)state;
+	assert_int_equal(run("log"), 0);
+}
+
 static void ends(void **state)
 {
 	(void)state;
@@ -128,6 +182,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(later),
 		cmocka_unit_test(asks_nothing),
+		cmocka_unit_test(collects),
+		cmocka_unit_test(log_ends),
 		cmocka_unit_test(ends),
 	};
 
@@ -140,5 +196,9 @@ int main(int argc, char **argv)
 		return cuda_comes_later();
 	if (!strcmp(argv[1], "asks"))
 		return opening_asks_nothing();
+	if (!strcmp(argv[1], "collects"))
+		return collects_at_once();
+	if (!strcmp(argv[1], "log"))
+		return log_has_an_end();
 	return ends_with_all_open();
 }

@@ -274,6 +274,62 @@ static void of_a_stream(void **state)
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 8192);
 }
 
+/* Times and what is made of them: none is before something took one, rates are over the
+ * time that was collected, and stand still when nothing is. */
+static void times(void **state)
+{
+	struct cuf_io_params param = {.mode = CUF_BATCH, .fh = fh, .opcode = CUF_READ};
+	struct cuf_io_event event;
+	uint64_t begin, inner;
+	struct l3 s, later;
+	unsigned nr;
+	void *batch;
+
+	(void)state;
+	param.u.batch.base = dev;
+	param.u.batch.size = LEN;
+	assert_ok(cuFileBatchIOSetUp(&batch, 1));
+	assert_ok(cuFileStatsReset());
+	begin = now_us();
+	do {
+		assert_int_equal(cuFileRead(fh, dev, LEN, 0, 0), LEN);
+		assert_int_equal(cuFileWrite(fh, dev, LEN, 0, 0), LEN);
+		assert_ok(cuFileBatchIOSubmit(batch, 1, &param, 0));
+		nr = 1;
+		assert_ok(cuFileBatchIOGetStatus(batch, 1, &nr, &event, NULL));
+		s = get();
+		inner = now_us() - begin - 2; /* both may be cut by one */
+	} while (inner < 20000000 &&
+		 (inner < 10000 || !s.gpus.gpu[0].read_utilization ||
+		  !s.gpus.gpu[0].write_utilization || !s.l1.batch_submit_lat_sum_us));
+	assert_ok(cuFileStatsStop());
+	s = get();
+	assert_true(s.l1.read_lat_sum_us > 0 && s.l1.write_lat_sum_us > 0);
+	assert_true(s.l1.batch_submit_lat_sum_us > 0 && s.l1.batch_completion_lat_sum_us > 0);
+	/* The GPU had its part in all of them. */
+	assert_true(s.gpus.gpu[0].read_duration_us >= s.l1.read_lat_sum_us);
+	assert_true(s.gpus.gpu[0].write_duration_us >= s.l1.write_lat_sum_us);
+	assert_in_range(s.gpus.gpu[0].read_utilization, 1, 100);
+	assert_in_range(s.gpus.gpu[0].write_utilization, 1, 100);
+	/* What was collected took no less than what is in it. */
+	assert_in_range(s.l1.read_bw_bytes_per_sec, 1,
+			(uint64_t)((double)s.l1.read_bytes * 1e6 / (double)inner) + 1);
+	assert_in_range(s.l1.write_ops_per_sec, 0, s.l1.write_ops.ok * 1000000 / inner + 1);
+	assert_int_equal(s.l1.read_lat_avg_us, s.l1.read_lat_sum_us / s.l1.read_ops.ok);
+	usleep(2000);
+	later = get();
+	assert_memory_equal(&later, &s, sizeof(s));
+	/* Registered while nothing was collected: not added, so not taken off. */
+	assert_ok(cuFileBufRegister(dev, 4096, 0));
+	assert_ok(cuFileStatsStart());
+	assert_ok(cuFileStatsReset());
+	assert_ok(cuFileBufDeregister(dev));
+	s = get();
+	assert_int_equal(s.gpus.gpu[0].reg_bytes, 0);
+	assert_int_equal(s.gpus.gpu[0].n_mmap_free, 1);
+	cuFileBatchIODestroy(batch);
+}
+
 static void *read_some(void *arg)
 {
 	if (cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK)
@@ -424,6 +480,7 @@ int main(void)
 		cmocka_unit_test(batches),
 		cmocka_unit_test(refused_in_a_batch),
 		cmocka_unit_test(of_a_stream),
+		cmocka_unit_test(times),
 		cmocka_unit_test(from_threads),
 		cmocka_unit_test(window),
 		cmocka_unit_test(needs_the_driver),
