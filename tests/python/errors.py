@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors: their kinds and what they carry, arguments that are wrong, and what saving
+refuses. Arrays are numpy's, the GPU is the stand-in."""
+
+import errno
+import os
+import pickle
+import types
+import unittest
+import unittest.mock
+
+import numpy
+import safetensors
+import safetensors.numpy
+
+import penstock
+import tap
+from arrays import ARRAYS, FILE, TMP
+
+
+class Errors(unittest.TestCase):
+    def test_attributes(self):
+        bad = os.path.join(TMP, "bad.safetensors")
+        with open(FILE, "rb") as f:
+            data = f.read()
+        with open(bad, "wb") as f:
+            f.write(data[:-1])
+        with self.assertRaises(penstock.FormatError) as caught:
+            penstock.load_file(bad)
+        error = caught.exception
+        self.assertEqual((error.errno, error.reason, error.path), (errno.EBADMSG, "malformed", bad))
+        self.assertIsNotNone(error.tensor)
+        self.assertIsInstance(error, ValueError)
+        with self.assertRaises(FileNotFoundError) as missing:
+            penstock.load_file(os.path.join(TMP, "missing"))
+        self.assertEqual(missing.exception.filename, os.path.join(TMP, "missing"))
+        with self.assertRaises(penstock.PenstockError) as failed:
+            penstock.load_file(FILE, path="fault:bounce?eio=1")
+        self.assertEqual((failed.exception.errno, failed.exception.path), (errno.EIO, FILE))
+        self.assertIsNotNone(failed.exception.offset)
+        with self.assertRaises(penstock.ClassRefusedError):
+            penstock.load_file(FILE, device="cuda:0", require="direct")
+
+    def test_save_options(self):
+        """Arrive where they are meant for: a class that cannot be met, and durable."""
+        out, asked = os.path.join(TMP, "options.safetensors"), []
+        with self.assertRaises(penstock.ClassRefusedError):
+            penstock.save_file({"a": penstock.allocate("U8", (3,), 0)}, out,
+                               require="direct")
+        self.assertFalse(os.path.exists(out))
+        library = types.SimpleNamespace(
+            penstock_weights_save=lambda _path, _table, _count, opts, _report:
+            asked.append((opts.durable, opts.effort)) or 0)
+        with unittest.mock.patch.object(penstock._api, "lib", library):
+            for how in ({}, {"durable": True}, {"effort": "fast"}):
+                penstock.save_file(ARRAYS, out, **how)
+        self.assertEqual(asked, [(0, 0), (1, 0), (0, 1)])
+
+    def test_save(self):
+        out = os.path.join(TMP, "never.safetensors")
+        for tensors, kind in ((["a"], ValueError), ({"a": object()}, TypeError),
+                              ({"a": numpy.array(["x"])}, TypeError),
+                              ({"__metadata__": ARRAYS["row"]}, penstock.PenstockError)):
+            with self.assertRaises(kind) as caught:
+                penstock.save_file(tensors, out)
+            self.assertIsInstance(caught.exception, (ValueError, OSError))
+        for call in (lambda: penstock.save_file({"a": 1, "b": ARRAYS["row"]}, out),
+                     lambda: penstock.load_into(FILE, {"row": memoryview(b"12")[::2]})):
+            with self.assertRaisesRegex(ValueError, "^(a|row): "):
+                call()
+        self.assertFalse(os.path.exists(out))
+
+    def test_arguments(self):
+        """What the library would see otherwise than it was meant."""
+        out, row = os.path.join(TMP, "null.safetensors"), ARRAYS["row"]
+        for call in (lambda: penstock.load_file(FILE + "\0"),
+                     lambda: penstock.load_file(FILE, names=["ro\0w"]),
+                     lambda: penstock.load_file(FILE, names=[]),
+                     lambda: penstock.load_file(FILE, device="cuda:0\0"),
+                     lambda: penstock.save_file({"a": row}, out + "\0x"),
+                     lambda: penstock.save_file({"a\0b": row}, out),
+                     lambda: penstock.save_file({"a": row}, out, {"k": "v\0w"}),
+                     lambda: penstock.save_file({"a": row}, out, require="best"),
+                     lambda: penstock.Group("a\0b", 0, 1),
+                     lambda: penstock.allocate("F99", (3,)),
+                     lambda: penstock.allocate("F32", (3, -1))):
+            with self.assertRaises(ValueError):
+                call()
+        with self.assertRaises(ValueError):
+            penstock.save_file({"half \udcff": row}, out)
+        for metadata in ({"k": 1}, {1: "v"}, {"k": b"v"}):
+            with self.assertRaises(TypeError):
+                penstock.save_file({"a": row}, out, metadata)
+        with self.assertRaises(TypeError):
+            penstock.save_file({1: row}, out)
+        with self.assertRaises(TypeError):
+            penstock.safe_open(FILE, "np", best=True)
+        for names in ("row", ["row"], ("r*",), {"row": 1}):
+            self.assertEqual(list(penstock.load_file(FILE, names=names)), ["row"])
+        self.assertEqual(penstock.load_file(FILE.encode()).keys(), ARRAYS.keys())
+        self.assertEqual([n for n in os.listdir(TMP) if n.startswith("null")], [])
+
+    def test_theirs(self):
+        """What the safetensors package refuses with its own error is that error here, too,
+        and crosses processes; a file that is not there is none for either."""
+        bad = os.path.join(TMP, "bad2.safetensors")
+        with open(bad, "wb") as f:
+            f.write(b"\1\0\0\0\0\0\0\0{")
+        with safetensors.safe_open(FILE, "np") as theirs, penstock.safe_open(FILE, "np") as ours:
+            pass
+        for ask, kind in ((lambda f, m: m.safe_open(bad, "np"), penstock.FormatError),
+                          (lambda f, m: m.safe_open(FILE, "crayon"), ValueError),
+                          (lambda f, m: m.safe_open(FILE, "np", device="tape"), OSError),
+                          (lambda f, m: f.keys(), ValueError),
+                          (lambda f, m: f.get_tensor("box"), ValueError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_tensor("no"),
+                           penstock.NotFoundError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_slice("box")[6], IndexError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_slice("box")["x"], TypeError),
+                          (lambda f, m: m.safe_open(FILE, "np").get_slice("box")[[1, 2]],
+                           TypeError)):
+            with self.assertRaises(safetensors.SafetensorError):
+                ask(theirs, safetensors)
+            with self.assertRaises(safetensors.SafetensorError) as caught:
+                ask(ours, penstock)
+            self.assertIsInstance(caught.exception, kind)
+            # Programs look for words in what theirs has there: its one sentence.
+            self.assertEqual(caught.exception.args, (str(caught.exception),))
+            again = pickle.loads(pickle.dumps(caught.exception))
+            self.assertEqual(str(again), str(caught.exception))
+            self.assertIsInstance(again, kind)
+        with self.assertRaises(FileNotFoundError) as missing:
+            penstock.safe_open(os.path.join(TMP, "missing"), "np")
+        self.assertNotIsInstance(missing.exception, safetensors.SafetensorError)
+        with self.assertRaises(penstock.FormatError) as caught:
+            penstock.load_file(bad)
+        again, first = pickle.loads(pickle.dumps(caught.exception)), caught.exception
+        for name in ("errno", "reason", "path", "tensor", "offset"):
+            self.assertEqual(getattr(again, name), getattr(first, name))
+        indices = numpy.s_[numpy.int64(2), 1:3], numpy.array([True] * 6), numpy.array([0, 1])
+        with penstock.safe_open(FILE, "np") as f:
+            self.assertTrue(numpy.array_equal(f.get_slice("box")[indices[0]],
+                                              ARRAYS["box"][indices[0]]))
+            for index in indices[1:]:
+                with self.assertRaises(TypeError):
+                    f.get_slice("box")[index]
+
+    def test_save_other_rows(self):
+        """Arrays that are not as a file holds them: with gaps, of another byte order."""
+        box = ARRAYS["box"]
+        arrays = {"t": box.T, "gaps": box[:, ::2], "big": box.astype(">i4"),
+                  "same": numpy.broadcast_to(numpy.int8(3), (5,)), "a": box, "b": box,
+                  "dot": numpy.array(7, ">f8")}
+        out = os.path.join(TMP, "rows.safetensors")
+        penstock.save_file(arrays, out)
+        got = safetensors.numpy.load_file(out)
+        self.assertEqual({n: (v.tolist(), v.dtype.newbyteorder("=")) for n, v in arrays.items()},
+                         {n: (v.tolist(), v.dtype) for n, v in got.items()})
+
+
+if __name__ == "__main__":
+    tap.main()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""safe_open: the shape of the reference, slices, reading ahead, threads, what is left
+when it is closed. Arrays are numpy's."""
+
+import concurrent.futures
+import errno
+import os
+import unittest
+import unittest.mock
+
+import numpy
+import safetensors
+import safetensors.numpy
+from hypothesis import given
+
+import penstock
+import tap
+from arrays import ARRAYS, FILE, TMP, indices
+from penstock import _model, _tensor
+from reference import SETTINGS, fill, same
+
+
+class Open(unittest.TestCase):
+    def test_shape_of_the_reference(self):
+        with penstock.safe_open(FILE, framework="np") as ours, \
+                safetensors.safe_open(FILE, framework="np") as theirs:
+            self.assertEqual(ours.keys(), sorted(theirs.keys()))
+            self.assertEqual(ours.offset_keys(), theirs.offset_keys())
+            self.assertEqual(ours.metadata(), theirs.metadata())
+            for name in theirs.keys():
+                self.assertEqual(ours.get_tensor(name).tobytes(),
+                                 theirs.get_tensor(name).tobytes())
+                self.assertEqual(ours.get_slice(name).get_shape(),
+                                 theirs.get_slice(name).get_shape())
+                self.assertEqual(ours.get_slice(name).get_dtype(),
+                                 theirs.get_slice(name).get_dtype())
+            same(self, ours.get_tensors(), ARRAYS)
+            for index in (numpy.s_[2:4], numpy.s_[:, 1:3], numpy.s_[1:, :, 2], numpy.s_[...],
+                          []):
+                got, want = ours.get_slice("box")[index], theirs.get_slice("box")[index]
+                self.assertEqual((got.shape, got.tobytes()), (want.shape, want.tobytes()))
+
+    @SETTINGS
+    @given(indices((6, 5, 4)))
+    def test_slices(self, index):
+        with penstock.safe_open(FILE, framework="np") as f:
+            got, want = f.get_slice("box")[index], ARRAYS["box"][index]
+            self.assertEqual(got.shape, want.shape)
+            self.assertTrue(numpy.array_equal(got, want))
+
+    def test_slice_reads_its_rows(self):
+        model = penstock.Model(FILE)
+        info = model.info("wide")
+        for ranges, length in (([(3, 9), (0, 1000)], 9 * 8000), ([(5, 1), (100, 50)], 400)):
+            tensor = penstock.allocate("I64", [count for _, count in ranges])
+            report = model.load_into(_model.pieces_of(info, ranges, _tensor.place_of(tensor),
+                                                      _model.open_device("cpu")))
+            self.assertEqual(report.bytes, length)
+            self.assertLessEqual(report.read, length * 1.05)
+
+    def test_ahead(self):
+        many = {f"t{i:03}": fill("float32", (i, 10), i) for i in range(200)}
+        file = os.path.join(TMP, "many.safetensors")
+        safetensors.numpy.save_file(many, file)
+        old = penstock._api.AHEAD_BYTES
+        penstock._api.AHEAD_BYTES = 20000
+        try:
+            with penstock.safe_open(file, framework="np") as f:
+                order = f.offset_keys()
+                got = {name: f.get_tensor(name) for name in order}
+                self.assertIsNotNone(f._thread)
+                got.update({name: f.get_tensor(name) for name in order[150:50:-7] + order[60:90]})
+            same(self, got, many)
+        finally:
+            penstock._api.AHEAD_BYTES = old
+
+    def test_threads(self):
+        """Several ask at once, in the order of the file, by slices or not: each gets what
+        it asked for, and they are read together, not one by one."""
+        many = {f"t{i:03}": fill("float32", (64, 2), i) for i in range(200)}
+        file = os.path.join(TMP, "threads.safetensors")
+        safetensors.numpy.save_file(many, file)
+        loads, real = [], penstock.safe_open._load
+
+        def load(opened, model, first, end):
+            loads.append(end - first)
+            return real(opened, model, first, end)
+
+        with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 20 * 512), \
+                unittest.mock.patch.object(penstock.safe_open, "_load", load), \
+                penstock.safe_open(file, framework="np") as f, \
+                concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asked = {name: pool.submit(f.get_tensor if i % 2 else f.get_slice(name).__getitem__,
+                                       name if i % 2 else ...)
+                     for i, name in enumerate(f.offset_keys())}
+            same(self, {name: a.result() for name, a in asked.items()}, many)
+        self.assertLess(len(loads), 100)
+
+    def test_no_metadata(self):
+        file = os.path.join(TMP, "bare.safetensors")
+        safetensors.numpy.save_file(ARRAYS, file)
+        for module in (safetensors, penstock):
+            with module.safe_open(file, framework="np") as f:
+                self.assertIsNone(f.metadata())
+
+    def test_closed(self):
+        """What was taken of a file while it was open reads on, as in the reference."""
+        for module in (safetensors, penstock):
+            with module.safe_open(FILE, framework="np") as f:
+                box, wide = f.get_slice("box"), f.get_slice("wide")
+            self.assertTrue(numpy.array_equal(box[1:3], ARRAYS["box"][1:3]))
+            self.assertTrue(numpy.array_equal(wide[:], ARRAYS["wide"]))
+            self.assertTrue(numpy.array_equal(box[:], ARRAYS["box"]))
+            for ask in (f.keys, f.metadata, lambda: f.get_slice("box"),
+                        lambda: f.get_tensor("box")):
+                with self.assertRaisesRegex(safetensors.SafetensorError, "closed"):
+                    ask()
+
+    def test_removed(self):
+        """A file that is open is read, whatever its name is by now."""
+        file = os.path.join(TMP, "removed.safetensors")
+        for module in (safetensors, penstock):
+            safetensors.numpy.save_file(ARRAYS, file)
+            with module.safe_open(file, framework="np") as f:
+                os.unlink(file)
+                for name, value in ARRAYS.items():
+                    self.assertEqual(f.get_tensor(name).tobytes(), value.tobytes())
+                self.assertEqual(f.get_slice("box")[2:].tobytes(), ARRAYS["box"][2:].tobytes())
+
+    def test_ahead_fails(self):
+        """Who asks for a tensor does not pay for one behind it that cannot be read."""
+        many = {f"t{i}": fill("uint8", (4096,), i) for i in range(8)}
+        file = os.path.join(TMP, "torn.safetensors")
+        safetensors.numpy.save_file(many, file)
+        real = penstock.safe_open._load
+
+        def load(opened, model, first, end):
+            if any(first <= i < end for i in (3, 6)):
+                raise penstock.PenstockError(errno.EIO, "torn")
+            return real(opened, model, first, end)
+
+        with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 8192), \
+                unittest.mock.patch.object(penstock.safe_open, "_load", load), \
+                penstock.safe_open(file, framework="np") as f:
+            failed = []
+            for i, name in enumerate(f.offset_keys()):
+                try:
+                    self.assertTrue(numpy.array_equal(f.get_tensor(name), many[name]))
+                except penstock.PenstockError:
+                    failed.append(i)
+        self.assertEqual(failed, [3, 6])
+
+    def test_wrong_index(self):
+        with penstock.safe_open(FILE, framework="np") as f:
+            for index, kind in (((0, 0, 0, 0), IndexError), (6, IndexError), ("x", TypeError),
+                                ((..., ...), IndexError), ([1, 2], TypeError),
+                                (slice(None, None, -1), ValueError)):
+                with self.assertRaises(kind):
+                    f.get_slice("box")[index]
+            with self.assertRaises(penstock.NotFoundError) as caught:
+                f.get_tensor("no")
+            self.assertEqual((caught.exception.tensor, caught.exception.path), ("no", FILE))
+        with self.assertRaises(ValueError):
+            f.get_tensor("box")
+        with self.assertRaises(ValueError):
+            penstock.safe_open(FILE, framework="tensorflow?")
+        with self.assertRaises(ValueError):
+            penstock.safe_open(FILE, framework="np", backend="tape")
+
+
+if __name__ == "__main__":
+    tap.main()
