@@ -589,10 +589,9 @@ int main(void)
 		cmocka_unit_test(defaults),	      cmocka_unit_test(one_over_the_other),
 		cmocka_unit_test(wrong_parameters),   cmocka_unit_test(slabs),
 		cmocka_unit_test(copied_example),     cmocka_unit_test(all_keys),
-		cmocka_unit_test(wrong_kinds),
-		cmocka_unit_test(environment),	      cmocka_unit_test(no_configuration),
-		cmocka_unit_test(full_of_unknown),    cmocka_unit_test(compat_off),
-		cmocka_unit_test(first_use),
+		cmocka_unit_test(wrong_kinds),	      cmocka_unit_test(environment),
+		cmocka_unit_test(no_configuration),   cmocka_unit_test(full_of_unknown),
+		cmocka_unit_test(compat_off),	      cmocka_unit_test(first_use),
 		cmocka_unit_test(where_the_log_goes), cmocka_unit_test(p2p_flags),
 		cmocka_unit_test(topology),
 	};
