@@ -418,10 +418,10 @@ void penstock_device_close(struct penstock_device *dev)
 	if (--dev->refs == 0) {
 		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 			pst_give_way(&times);
+		pst_pump_stop(dev); /* no stream waits any more for what it gives back */
 		for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
 			if (devices[i] && devices[i] != dev && atomic_load(&devices[i]->pump))
 				pst_pump_forget(atomic_load(&devices[i]->pump), NULL, dev);
-		pst_pump_stop(dev);
 		set_place(dev->index, NULL);
 		if (atomic_load(&dev->scratch))
 			dev->ops->free(dev, atomic_load(&dev->scratch), NULL);

@@ -96,11 +96,9 @@ void pst_own_close(struct pst_own *o)
 	struct pst_own **at = &pump->owns;
 
 	/* Until it keeps nothing more, who closes a storage or a device must find it. */
-	pst_whole_await(dev);
 	take(o);
 	pst_lane_close(&o->lane);
 	let(o);
-	pst_whole_end(dev);
 	pthread_mutex_lock(&pump->owns_lock);
 	while (*at != o)
 		at = &(*at)->link;

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "core/log.h"
+#include "core/stream.h"
 #include "core/thread.h"
 
 #define HUGE_PAGE (2u << 20)
@@ -83,8 +84,11 @@ void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev)
 {
 	if (!ring->base)
 		return;
-	if (ring->registered)
+	if (ring->registered) {
+		pst_whole_await(dev);
 		dev->ops->host_unregister(dev, ring->base, NULL);
+		pst_whole_end(dev);
+	}
 	munmap(ring->base, ring->len);
 	ring->base = NULL;
 }

@@ -169,6 +169,7 @@ static void unlist(struct state *s, const struct window *w)
 	*at = w->next;
 }
 
+/* Between pst_whole_begin and _end. */
 static void close_window(struct window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
@@ -181,6 +182,16 @@ static void drop(struct state *s, struct window *w)
 	unlist(s, w);
 	close_window(w);
 	push(&s->free, w);
+}
+
+/* Where there is no later. */
+static void drop_now(struct state *s, struct window *w)
+{
+	struct penstock_device *dev = w->dev;
+
+	pst_whole_await(dev);
+	drop(s, w);
+	pst_whole_end(dev);
 }
 
 /* ---- the thread that closes windows ---- */
@@ -234,7 +245,9 @@ static void close_one(struct state *s, struct window **due)
 	struct window *w = pop(due);
 
 	pthread_mutex_unlock(&s->lock);
+	pst_whole_await(w->dev);
 	close_window(w);
+	pst_whole_end(w->dev);
 	pthread_mutex_lock(&s->lock);
 	push(&s->closed, w);
 }
@@ -331,7 +344,7 @@ static bool forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 	for (struct window *w = s->live, *next; w; w = next) {
 		next = w->next;
 		if (w->dev == dev) {
-			drop(s, w);
+			drop_now(s, w);
 			continue;
 		}
 		if (st && w->st == st) {
@@ -350,7 +363,7 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 	stop_closer(s);
 	close_due(s, NULL);
 	while (s->live)
-		drop(s, s->live);
+		drop_now(s, s->live);
 	pthread_cond_destroy(&s->done);
 	pthread_cond_destroy(&s->work);
 	pthread_mutex_destroy(&s->lock);

@@ -346,12 +346,15 @@ static void *copies(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* A queue's own lane gives its ring back, and the first copy between GPUs has a stream
+/* A queue's own lane gives back its ring and what it has mapped, and the first copy between GPUs has a stream
  * made: those wait for the stream, whose own copies do not wait for them. */
 static void others_wait_for_a_stream(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_seg seg = {.dev = gpu, .row_len = 8192};
 	struct penstock_queue *q;
+	struct penstock_done done;
+	struct penstock_req req;
 	pthread_t threads[2];
 	void *mem, *failed;
 	struct held h;
@@ -360,6 +363,11 @@ static void others_wait_for_a_stream(void **state)
 	opts.own_lane = gpu;
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
 	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
+	seg.buf = mem;
+	req = request(&seg, NULL);
+	req.path = "mapped"; /* which stays registered */
+	if (penstock_submit(q, &req, 1, NULL) == 1)
+		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
 	hold(&h);
 	assert_int_equal(pthread_create(&threads[0], NULL, closes, q), 0);
 	assert_int_equal(pthread_create(&threads[1], NULL, copies, mem), 0);
