@@ -529,7 +529,8 @@ struct penstock_req {
 				 * ended no thread may free memory of the device or end
 				 * a registration by the driver's own calls: those wait
 				 * for the stream and let nobody copy meanwhile, for
-				 * ever. penstock_free and _unregister wait before */
+				 * ever. penstock_free and _unregister wait before, and
+				 * submitting waits for one that is under way */
 	const struct penstock_late *late; /* copied by submit; needs stream */
 	size_t seg_size;	/* stride of segs, which may lie in structs of the caller's;
 				 * 0: sizeof(struct penstock_seg) of 0.1. What is behind a
