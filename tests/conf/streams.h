@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For the tests of stream order: the first GPU of the stand-in driver (the machine's own
+ * where PENSTOCK_STANDIN=0), its context current, and a file of known bytes. Included by
+ * test_stream.c and test_whole.c only.
+ */
+#ifndef STREAMS_H
+#define STREAMS_H
+
+#include "test.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "device/cuda_api.h"
+#include "penstock.h"
+
+#define FILE_LEN (8u << 20)
+
+static const struct pst_cuda *api;
+static struct pst_cu_ctx *ctx;
+static struct penstock_device *gpu;
+static struct penstock_storage *st;
+static unsigned char *bytes;
+static char path[256];
+
+static inline int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	int fd;
+
+	(void)state;
+	api = pst_cuda_get(NULL);
+	if (!api || penstock_device_open("cuda:0", NULL, &gpu) < 0)
+		return -1;
+	api->cuDevicePrimaryCtxRetain(&ctx, 0);
+	api->cuCtxSetCurrent(ctx);
+	snprintf(path, sizeof(path), "%s/stream-%d", tmp ? tmp : "/tmp", (int)getpid());
+	bytes = malloc(FILE_LEN);
+	for (size_t i = 0; i < FILE_LEN; i++)
+		bytes[i] = (unsigned char)(i * 2654435761u >> 13);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, FILE_LEN) != FILE_LEN)
+		return -1;
+	close(fd);
+	return penstock_open(path, NULL, &st);
+}
+
+static inline int teardown(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	penstock_device_close(gpu);
+	api->cuDevicePrimaryCtxRelease(0);
+	unlink(path);
+	free(bytes);
+	return 0;
+}
+
+static inline struct penstock_req request(struct penstock_seg *seg, void *stream)
+{
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = seg;
+	req.seg_count = 1;
+	req.stream = stream;
+	return req;
+}
+
+#endif
