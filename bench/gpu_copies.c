@@ -240,8 +240,7 @@ static int small_latency(struct bench *b, struct queues *q, enum small kind, uns
 	s.p99_us = ns[1980] * 1e-3;
 	if (!rc)
 		meter_row(b, "copies4k",
-			  kind == ROWS ? "two rows one at a time" : "plain one at a time", rep,
-			  &s);
+			  kind == ROWS ? "two rows one at a time" : "plain one at a time", rep, &s);
 	return gpu_bad("4 KiB copies", rc);
 }
 

@@ -28,12 +28,12 @@ enum {
 
 struct command {
 	const char *name;
-	const char *usage;   /* the line behind the name */
+	const char *usage; /* the line behind the name */
 	const char *summary;
-	const char *help;    /* options, a line each */
+	const char *help; /* options, a line each */
 	int (*run)(int argc, char **argv);
 	const char *flags; /* for getopt; NULL: long options only */
-	bool becomes; /* another program, which gets signals as they were */
+	bool becomes;	   /* another program, which gets signals as they were */
 };
 extern const struct command cmd_check, cmd_explain, cmd_cp, cmd_load, cmd_bench, cmd_topo,
 	cmd_stats, cmd_run, cmd_gdsio;
@@ -105,14 +105,14 @@ struct json {
 	FILE *f;
 	bool first;
 };
-void json_open(struct json *j, FILE *f);		/* { */
-void json_close(struct json *j);			/* }\n */
+void json_open(struct json *j, FILE *f); /* { */
+void json_close(struct json *j);	 /* }\n */
 void json_text(struct json *j, const char *key, const char *value);
 void json_int(struct json *j, const char *key, int64_t value);
 void json_real(struct json *j, const char *key, double value);
 void json_bool(struct json *j, const char *key, bool value);
-void json_object(struct json *j, const char *key);	/* "key": { */
-void json_end(struct json *j);				/* } */
+void json_object(struct json *j, const char *key); /* "key": { */
+void json_end(struct json *j);			   /* } */
 
 /* ---- what several requests together did: report.c ---- */
 

@@ -151,8 +151,10 @@ static int run(int argc, char **argv)
 	opts.flags = a.write ? PENSTOCK_O_WRITE : 0;
 	if (penstock_open(a.storage, &opts, &st) && a.write &&
 	    penstock_errwhy() == PENSTOCK_WHY_NOT_FOUND)
-		return fail(EXIT_FAILED, "%s: of what is to be created, name a file that is there "
-			    "in the same folder", penstock_errmsg());
+		return fail(EXIT_FAILED,
+			    "%s: of what is to be created, name a file that is there "
+			    "in the same folder",
+			    penstock_errmsg());
 	if (!st)
 		return fail_lib();
 	length = penstock_storage_length(st);

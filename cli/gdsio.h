@@ -10,7 +10,7 @@
 #define GDSIO_THREADS_MAX 1024 /* of all jobs together */
 #define GDSIO_NAME_MAX 1024
 #define GDSIO_TEXT_MAX (GDSIO_NAME_MAX + 512) /* of an error */
-#define GDSIO_FILE_MAX (64u << 10) /* bytes of a job file */
+#define GDSIO_FILE_MAX (64u << 10)	      /* bytes of a job file */
 
 /* As -x numbers them; those between are not offered. */
 enum gdsio_xfer {
@@ -20,12 +20,7 @@ enum gdsio_xfer {
 	GDSIO_ASYNC = 5,
 	GDSIO_BATCH = 6
 };
-enum gdsio_memory {
-	GDSIO_DEVICE = 0,
-	GDSIO_PINNED = 2,
-	GDSIO_MALLOC = 3,
-	GDSIO_MMAP = 4
-};
+enum gdsio_memory { GDSIO_DEVICE = 0, GDSIO_PINNED = 2, GDSIO_MALLOC = 3, GDSIO_MMAP = 4 };
 
 /* Threads on one file or in one folder. */
 struct gdsio_job {

@@ -28,8 +28,8 @@ static void stop(int signal)
 void load_catch_signals(bool caught)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction old, action = {.sa_handler = caught ? stop : SIG_DFL,
-					.sa_flags = SA_RESETHAND};
+	struct sigaction old,
+		action = {.sa_handler = caught ? stop : SIG_DFL, .sa_flags = SA_RESETHAND};
 
 	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
 		if (!sigaction(signals[i], NULL, &old) &&

@@ -59,10 +59,10 @@ extern "C" {
 #define PENSTOCK_API __attribute__((visibility("default")))
 
 /* Limits. What exceeds one is refused with -E2BIG or -EINVAL, never cut. */
-#define PENSTOCK_PATHS_MAX 16	  /* rows of a report */
-#define PENSTOCK_SEGS_MAX 65536	  /* segments of one request, upper bound */
+#define PENSTOCK_PATHS_MAX 16	    /* rows of a report */
+#define PENSTOCK_SEGS_MAX 65536	    /* segments of one request, upper bound */
 #define PENSTOCK_REQUESTS_MAX 65536 /* requests of one queue, upper bound */
-#define PENSTOCK_TEXT_MAX 240	  /* a sentence with its NUL */
+#define PENSTOCK_TEXT_MAX 240	    /* a sentence with its NUL */
 
 /* The version of the library that is loaded, "0.1.0"; the macros are those of the one
  * that was built against. Static. */
@@ -76,72 +76,70 @@ PENSTOCK_API const char *penstock_version(void);
  *
  *   X(code, "name", "sentence")
  */
-#define PENSTOCK_WHY_LIST(X)                                                      \
-	X(NONE, "none", "nothing stands against it")                              \
-	X(CHOSEN_OTHER, "not-needed", "a path that serves this better was open")  \
-	X(NOT_READ, "no-reads", "this path cannot read")                          \
-	X(NOT_WRITE, "reads-only", "this path only reads")                        \
-	X(NO_FD, "no-descriptor", "the storage has no file descriptor")           \
-	X(NO_ODIRECT, "no-o-direct", "the file cannot be opened with O_DIRECT")   \
-	X(NOT_REAL, "o-direct-not-real",                                          \
-	  "O_DIRECT succeeds here but the CPU still copies")                      \
-	X(NOT_LISTED, "not-on-allow-list",                                        \
-	  "the block stack is not known to move data without the CPU")            \
-	X(UNALIGNED, "unaligned", "offset, length or address is not aligned")     \
-	X(NO_PEER_PAGES, "no-peer-pages",                                         \
-	  "the device memory has no pages that a drive's DMA can reach")          \
-	X(NO_P2PDMA, "no-p2pdma", "the kernel has no user-space PCI P2PDMA")      \
-	X(NO_ROUTE, "no-pcie-route",                                              \
-	  "the kernel sees no permitted PCIe route between drive and device")     \
-	X(CANARY, "canary-failed",                                                \
-	  "a trial transfer reported success but the bytes did not arrive")       \
-	X(UNPROVEN, "unproven", "no written extent was there to prove it on")     \
-	X(FIRST_WRITE, "unproven-until-first-write",                              \
-	  "unproven until the first write, which is read back as its proof")       \
-	X(HOST_ONLY, "host-only", "this path ends in host memory only")           \
-	X(DEVICE_ONLY, "device-only", "this path does not exist for host memory") \
-	X(NOT_MAPPABLE, "not-mappable", "the storage cannot be mapped")           \
-	X(NO_READONLY_REG, "no-read-only-registration",                           \
-	  "the device cannot register read-only host memory")                     \
-	X(NOT_QUICK, "slow-here", "it would be slower than the path taken")       \
-	X(COLD, "not-cached", "the bytes are not in the page cache")             \
-	X(WARM, "cached", "the bytes are in the page cache")                     \
-	X(RESIDENCY_EPERM, "residency-not-allowed",                               \
-	  "this user may not ask what the page cache holds of this file")         \
-	X(RESIDENCY_BLIND, "residency-blind",                                     \
-	  "this file system does not say what the page cache holds")              \
-	X(RESIDENCY_NONE, "residency-unsupported",                                \
-	  "the kernel has no way to ask what the page cache holds")               \
-	X(REQUIRE, "class-required", "the required class forbids it")             \
-	X(NOT_BUILT, "not-built", "this build was made without it")               \
-	X(NO_URING, "no-io-uring", "io_uring is refused here")                    \
-	X(NO_FIXED, "no-registered-buffers",                                      \
-	  "the ring could not be registered with io_uring")                       \
-	X(MEMLOCK, "memlock", "RLIMIT_MEMLOCK is too small to pin the ring")      \
-	X(NO_DRIVER, "no-driver", "the device's driver library is missing")       \
-	X(NO_DEVICE, "no-device", "there is no such device")                      \
-	X(REOPEN, "reopen-refused",                                               \
-	  "the descriptor could not be opened again, it is used as it is")        \
-	X(SHRANK, "file-shrank", "the file became shorter while it was read")     \
-	X(STALE, "file-changed", "the file changed under a kept registration")    \
-	X(SHORT_IO, "short-transfer", "the storage moved fewer bytes than asked") \
-	X(IO_ERROR, "io-error", "the storage reported an error")                  \
-	X(NO_SPACE, "no-space", "the storage is full")                            \
-	X(DEVICE_ERROR, "device-error", "the device reported an error")           \
-	X(NO_MEMORY, "no-memory", "memory could not be had")                      \
-	X(CANCELLED, "cancelled", "the caller cancelled it")                      \
-	X(DEADLINE, "deadline", "its deadline passed")                            \
-	X(BAD_ARGUMENT, "bad-argument", "an argument makes no sense")             \
-	X(NOT_FOUND, "not-found", "there is no such storage")                     \
-	X(NO_PERMISSION, "no-permission", "permission was denied")                \
-	X(BAD_KIND, "wrong-kind", "this kind of storage cannot be used")          \
-	X(FULL, "full", "every place is taken, harvest completions first")        \
-	X(UNSUPPORTED, "unsupported", "this backend cannot do that")              \
-	X(INJECTED, "injected", "a fault was injected on purpose")                \
-	X(MALFORMED, "malformed", "the data are not what their format says")      \
-	X(HELD, "holds-all-it-may",                                               \
-	  "as much of the page cache as may be is registered until files close")  \
-	X(READ_ONLY, "read-only", "the file system is mounted read-only")         \
+#define PENSTOCK_WHY_LIST(X)                                                                   \
+	X(NONE, "none", "nothing stands against it")                                           \
+	X(CHOSEN_OTHER, "not-needed", "a path that serves this better was open")               \
+	X(NOT_READ, "no-reads", "this path cannot read")                                       \
+	X(NOT_WRITE, "reads-only", "this path only reads")                                     \
+	X(NO_FD, "no-descriptor", "the storage has no file descriptor")                        \
+	X(NO_ODIRECT, "no-o-direct", "the file cannot be opened with O_DIRECT")                \
+	X(NOT_REAL, "o-direct-not-real", "O_DIRECT succeeds here but the CPU still copies")    \
+	X(NOT_LISTED, "not-on-allow-list",                                                     \
+	  "the block stack is not known to move data without the CPU")                         \
+	X(UNALIGNED, "unaligned", "offset, length or address is not aligned")                  \
+	X(NO_PEER_PAGES, "no-peer-pages",                                                      \
+	  "the device memory has no pages that a drive's DMA can reach")                       \
+	X(NO_P2PDMA, "no-p2pdma", "the kernel has no user-space PCI P2PDMA")                   \
+	X(NO_ROUTE, "no-pcie-route",                                                           \
+	  "the kernel sees no permitted PCIe route between drive and device")                  \
+	X(CANARY, "canary-failed",                                                             \
+	  "a trial transfer reported success but the bytes did not arrive")                    \
+	X(UNPROVEN, "unproven", "no written extent was there to prove it on")                  \
+	X(FIRST_WRITE, "unproven-until-first-write",                                           \
+	  "unproven until the first write, which is read back as its proof")                   \
+	X(HOST_ONLY, "host-only", "this path ends in host memory only")                        \
+	X(DEVICE_ONLY, "device-only", "this path does not exist for host memory")              \
+	X(NOT_MAPPABLE, "not-mappable", "the storage cannot be mapped")                        \
+	X(NO_READONLY_REG, "no-read-only-registration",                                        \
+	  "the device cannot register read-only host memory")                                  \
+	X(NOT_QUICK, "slow-here", "it would be slower than the path taken")                    \
+	X(COLD, "not-cached", "the bytes are not in the page cache")                           \
+	X(WARM, "cached", "the bytes are in the page cache")                                   \
+	X(RESIDENCY_EPERM, "residency-not-allowed",                                            \
+	  "this user may not ask what the page cache holds of this file")                      \
+	X(RESIDENCY_BLIND, "residency-blind",                                                  \
+	  "this file system does not say what the page cache holds")                           \
+	X(RESIDENCY_NONE, "residency-unsupported",                                             \
+	  "the kernel has no way to ask what the page cache holds")                            \
+	X(REQUIRE, "class-required", "the required class forbids it")                          \
+	X(NOT_BUILT, "not-built", "this build was made without it")                            \
+	X(NO_URING, "no-io-uring", "io_uring is refused here")                                 \
+	X(NO_FIXED, "no-registered-buffers", "the ring could not be registered with io_uring") \
+	X(MEMLOCK, "memlock", "RLIMIT_MEMLOCK is too small to pin the ring")                   \
+	X(NO_DRIVER, "no-driver", "the device's driver library is missing")                    \
+	X(NO_DEVICE, "no-device", "there is no such device")                                   \
+	X(REOPEN, "reopen-refused",                                                            \
+	  "the descriptor could not be opened again, it is used as it is")                     \
+	X(SHRANK, "file-shrank", "the file became shorter while it was read")                  \
+	X(STALE, "file-changed", "the file changed under a kept registration")                 \
+	X(SHORT_IO, "short-transfer", "the storage moved fewer bytes than asked")              \
+	X(IO_ERROR, "io-error", "the storage reported an error")                               \
+	X(NO_SPACE, "no-space", "the storage is full")                                         \
+	X(DEVICE_ERROR, "device-error", "the device reported an error")                        \
+	X(NO_MEMORY, "no-memory", "memory could not be had")                                   \
+	X(CANCELLED, "cancelled", "the caller cancelled it")                                   \
+	X(DEADLINE, "deadline", "its deadline passed")                                         \
+	X(BAD_ARGUMENT, "bad-argument", "an argument makes no sense")                          \
+	X(NOT_FOUND, "not-found", "there is no such storage")                                  \
+	X(NO_PERMISSION, "no-permission", "permission was denied")                             \
+	X(BAD_KIND, "wrong-kind", "this kind of storage cannot be used")                       \
+	X(FULL, "full", "every place is taken, harvest completions first")                     \
+	X(UNSUPPORTED, "unsupported", "this backend cannot do that")                           \
+	X(INJECTED, "injected", "a fault was injected on purpose")                             \
+	X(MALFORMED, "malformed", "the data are not what their format says")                   \
+	X(HELD, "holds-all-it-may",                                                            \
+	  "as much of the page cache as may be is registered until files close")               \
+	X(READ_ONLY, "read-only", "the file system is mounted read-only")                      \
 	X(NO_FILES, "too-many-open-files", "no more files may be open")
 
 enum penstock_why {
@@ -194,29 +192,34 @@ enum penstock_effort {
 struct penstock_storage;
 
 /* penstock_storage_opts.flags */
-#define PENSTOCK_O_WRITE 0x1u	  /* open for reading and writing */
-#define PENSTOCK_O_CREATE 0x2u	  /* create it if missing; implies O_WRITE */
-#define PENSTOCK_O_REPLACE 0x4u	  /* a new object that takes the name's place at
-				   * penstock_commit, all or nothing: until then it
-				   * is not seen, and close without commit drops it. A
-				   * process that is killed leaves .NAME.penstock-* */
-#define PENSTOCK_O_IMMUTABLE 0x8u /* the caller promises that the bytes do not
+#define PENSTOCK_O_WRITE 0x1u  /* open for reading and writing */
+#define PENSTOCK_O_CREATE 0x2u /* create it if missing; implies O_WRITE */
+#define PENSTOCK_O_REPLACE                                        \
+	0x4u /* a new object that takes the name's place at       \
+	      * penstock_commit, all or nothing: until then it    \
+	      * is not seen, and close without commit drops it. A \
+	      * process that is killed leaves .NAME.penstock-* */
+#define PENSTOCK_O_IMMUTABLE                                                   \
+	0x8u			  /* the caller promises that the bytes do not \
 				   * change while it is open: registrations are kept */
 #define PENSTOCK_O_NOFOLLOW 0x10u /* refuse a symbolic link as the last part */
 
 struct penstock_storage_opts {
 	size_t size;
-	unsigned flags;	       /* PENSTOCK_O_*; 0: what is there, for reading only */
-	unsigned mode;	       /* permission bits of what is created, & ~umask; 0: with
-				* PENSTOCK_O_REPLACE those and the owner of what is
-				* replaced, as far as the caller may, else 0666 */
-	uint64_t length;       /* of what is created: space is reserved at once, and the
-				* committed length is exactly this; 0: as written.
-				* Ignored for what exists and is not replaced */
-	const char *sys_root;  /* a directory that stands for /sys and /proc when facts
-				* are read (captured machines); NULL: the real ones */
+	unsigned flags;	      /* PENSTOCK_O_*; 0: what is there, for reading only */
+	unsigned mode;	      /* permission bits of what is created, & ~umask; 0: with
+			       * PENSTOCK_O_REPLACE those and the owner of what is
+			       * replaced, as far as the caller may, else 0666 */
+	uint64_t length;      /* of what is created: space is reserved at once, and the
+			       * committed length is exactly this; 0: as written.
+			       * Ignored for what exists and is not replaced */
+	const char *sys_root; /* a directory that stands for /sys and /proc when facts
+			       * are read (captured machines); NULL: the real ones */
 };
-#define PENSTOCK_STORAGE_OPTS_INIT { sizeof(struct penstock_storage_opts), 0, 0, 0, NULL }
+#define PENSTOCK_STORAGE_OPTS_INIT                                  \
+	{                                                           \
+		sizeof(struct penstock_storage_opts), 0, 0, 0, NULL \
+	}
 
 /*
  * Opens what `url` names: "/path", "file:///path" (as it stands, no %XX), a block device,
@@ -269,13 +272,13 @@ PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
 
 struct penstock_storage_info {
 	size_t size;
-	uint64_t length;	/* when it was opened */
-	const char *kind;	/* "file", "mem" */
-	const char *text;	/* "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
-	uint32_t off_align;	/* offsets and lengths that direct paths take */
-	uint32_t mem_align;	/* addresses that direct paths take */
-	uint32_t edge_align;	/* unaligned writes are cut here */
-	unsigned drive_count;	/* drives beneath, 0: not known */
+	uint64_t length;      /* when it was opened */
+	const char *kind;     /* "file", "mem" */
+	const char *text;     /* "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
+	uint32_t off_align;   /* offsets and lengths that direct paths take */
+	uint32_t mem_align;   /* addresses that direct paths take */
+	uint32_t edge_align;  /* unaligned writes are cut here */
+	unsigned drive_count; /* drives beneath, 0: not known */
 };
 /* Facts of a storage; the strings live as long as it. */
 PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
@@ -295,8 +298,10 @@ struct penstock_device_opts {
 	const char *engine;   /* "auto", "uring" or "threads"; NULL: auto */
 	const char *sys_root; /* as in penstock_storage_opts */
 };
-#define PENSTOCK_DEVICE_OPTS_INIT \
-	{ sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL }
+#define PENSTOCK_DEVICE_OPTS_INIT                                        \
+	{                                                                \
+		sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL \
+	}
 
 /*
  * Opens "host", "cuda:N", "peermem:DDDD:BB:DD.F" or "auto" (the first GPU, else
@@ -319,13 +324,13 @@ PENSTOCK_API const char *penstock_device_name(const struct penstock_device *dev)
 
 struct penstock_device_info {
 	size_t size;
-	const char *name;	/* "cuda:0" */
-	const char *text;	/* "NVIDIA H200, 140 GiB" */
-	const char *bdf;	/* PCI address, "" for none */
-	int numa;		/* node, -1: not known */
-	int cpu_addressable;	/* the CPU may load and store at its addresses */
-	unsigned lanes;		/* of its pump, 0: not started */
-	uint64_t ring_bytes;	/* pinned staging memory, 0: not started */
+	const char *name;    /* "cuda:0" */
+	const char *text;    /* "NVIDIA H200, 140 GiB" */
+	const char *bdf;     /* PCI address, "" for none */
+	int numa;	     /* node, -1: not known */
+	int cpu_addressable; /* the CPU may load and store at its addresses */
+	unsigned lanes;	     /* of its pump, 0: not started */
+	uint64_t ring_bytes; /* pinned staging memory, 0: not started */
 };
 /* Facts of a device; the strings live as long as it. */
 PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
@@ -379,7 +384,13 @@ struct penstock_export {
 		 * behind the import */
 	unsigned char bytes[192];
 };
-#define PENSTOCK_EXPORT_INIT { sizeof(struct penstock_export), -1, { 0 } }
+#define PENSTOCK_EXPORT_INIT                        \
+	{                                           \
+		sizeof(struct penstock_export), -1, \
+		{                                   \
+			0                           \
+		}                                   \
+	}
 PENSTOCK_API int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
 					struct penstock_export *out);
 PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
@@ -412,18 +423,18 @@ PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_d
  * rest is filled in. */
 struct penstock_explain_path {
 	const char *name;
-	int usable;		    /* 1: would work; 0: would not */
+	int usable;		   /* 1: would work; 0: would not */
 	enum penstock_class meets; /* the highest class that it meets here */
-	int proven;		    /* 1: by canary; 0: not needed; -1: not yet */
-	enum penstock_why why;	    /* why it is not the one taken */
+	int proven;		   /* 1: by canary; 0: not needed; -1: not yet */
+	enum penstock_why why;	   /* why it is not the one taken */
 	char text[PENSTOCK_TEXT_MAX];
 	char fix[PENSTOCK_TEXT_MAX]; /* what would make it possible, "" if it is */
 };
 struct penstock_explanation {
 	size_t size;
-	int taken;	      /* index of the path for the range asked, -1: refused */
+	int taken;		 /* index of the path for the range asked, -1: refused */
 	int cold, warm, unknown; /* the path for chunks of each residency, or -1 */
-	int resident;	      /* 1 yes, 0 no, -1 unknown, of the range asked */
+	int resident;		 /* 1 yes, 0 no, -1 unknown, of the range asked */
 	enum penstock_why resident_why;
 	const char *engine;
 	enum penstock_why engine_why; /* why not the first engine */
@@ -494,12 +505,14 @@ struct penstock_late {
 };
 
 /* penstock_req.flags */
-#define PENSTOCK_R_DURABLE 0x1u /* a write completes when it survives a power cut; where
-				 * the kernel has lost bytes of the storage, all durable
-				 * requests that were under way say so */
-#define PENSTOCK_R_EXACT 0x2u	/* fewer bytes than asked is an error (-ENODATA) */
-#define PENSTOCK_R_DETACHED 0x4u /* with stream: no completion is listed, the result
-				  * goes to late->result and the place frees itself */
+#define PENSTOCK_R_DURABLE                                                             \
+	0x1u		      /* a write completes when it survives a power cut; where \
+			       * the kernel has lost bytes of the storage, all durable \
+			       * requests that were under way say so */
+#define PENSTOCK_R_EXACT 0x2u /* fewer bytes than asked is an error (-ENODATA) */
+#define PENSTOCK_R_DETACHED                                      \
+	0x4u /* with stream: no completion is listed, the result \
+	      * goes to late->result and the place frees itself */
 
 /* What is asked of a storage: pieces to be moved as one, and under which conditions. */
 struct penstock_req {
@@ -510,36 +523,38 @@ struct penstock_req {
 	enum penstock_op op;
 	enum penstock_class require;
 	enum penstock_effort effort;
-	unsigned flags;	       /* PENSTOCK_R_* */
-	int priority;	       /* -4 to 3, higher goes first, always; within one, as
-				* submitted */
-	uint64_t deadline_ns;  /* CLOCK_MONOTONIC; 0: none. If a chunk has not started by
-				* then the request ends with -ETIME, when those that have
-				* are done; report->bytes tells how far it came */
-	const char *path;      /* only this path ("staged"), for tests and benchmarks;
-				* NULL: the plan decides. It must meet `require`.
-				* "fault[:PATH]?eio=N&...": see FAULTS in penstock(1) */
-	void *user;	       /* handed back */
-	penstock_done_fn *done; /* called inside penstock_poll and penstock_wait */
-	void *stream;		/* a CUstream of segment 0's device: the request starts
-				 * when the work queued on it before is done, and what
-				 * is queued after waits for it. NULL: not ordered; the
-				 * default streams go by their handles 1 (legacy) and 2
-				 * (per thread). Capturing: -EOPNOTSUPP. Until it has
-				 * ended no thread may free memory of the device or end
-				 * a registration by the driver's own calls: those wait
-				 * for the stream and let nobody copy meanwhile, for
-				 * ever. penstock_free and _unregister wait before, and
-				 * submitting waits for one that is under way */
+	unsigned flags;			  /* PENSTOCK_R_* */
+	int priority;			  /* -4 to 3, higher goes first, always; within one, as
+					   * submitted */
+	uint64_t deadline_ns;		  /* CLOCK_MONOTONIC; 0: none. If a chunk has not started by
+					   * then the request ends with -ETIME, when those that have
+					   * are done; report->bytes tells how far it came */
+	const char *path;		  /* only this path ("staged"), for tests and benchmarks;
+					   * NULL: the plan decides. It must meet `require`.
+					   * "fault[:PATH]?eio=N&...": see FAULTS in penstock(1) */
+	void *user;			  /* handed back */
+	penstock_done_fn *done;		  /* called inside penstock_poll and penstock_wait */
+	void *stream;			  /* a CUstream of segment 0's device: the request starts
+					   * when the work queued on it before is done, and what
+					   * is queued after waits for it. NULL: not ordered; the
+					   * default streams go by their handles 1 (legacy) and 2
+					   * (per thread). Capturing: -EOPNOTSUPP. Until it has
+					   * ended no thread may free memory of the device or end
+					   * a registration by the driver's own calls: those wait
+					   * for the stream and let nobody copy meanwhile, for
+					   * ever. penstock_free and _unregister wait before, and
+					   * submitting waits for one that is under way */
 	const struct penstock_late *late; /* copied by submit; needs stream */
-	size_t seg_size;	/* stride of segs, which may lie in structs of the caller's;
-				 * 0: sizeof(struct penstock_seg) of 0.1. What is behind a
-				 * segment is not looked at: fields that a later version
-				 * appends take a flag, which this one refuses */
+	size_t seg_size; /* stride of segs, which may lie in structs of the caller's;
+			  * 0: sizeof(struct penstock_seg) of 0.1. What is behind a
+			  * segment is not looked at: fields that a later version
+			  * appends take a flag, which this one refuses */
 };
-#define PENSTOCK_REQ_INIT                                                              \
-	{ sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY,     \
-	  PENSTOCK_THRIFTY, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0 }
+#define PENSTOCK_REQ_INIT                                                                \
+	{                                                                                \
+		sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY, \
+			PENSTOCK_THRIFTY, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0       \
+	}
 
 /* What happened to the bytes of one request, counted chunk by chunk. The library sets
  * all of it, `size` too. */
@@ -552,32 +567,34 @@ struct penstock_report_path {
 };
 struct penstock_report {
 	size_t size;
-	int64_t result;	       /* as in penstock_done */
-	uint64_t bytes;	       /* of the storage, moved, each once; also after a failure */
+	int64_t result; /* as in penstock_done */
+	uint64_t bytes; /* of the storage, moved, each once; also after a failure */
 	uint64_t start_ns, end_ns;
-	const char *path;      /* the one that carried most */
+	const char *path; /* the one that carried most */
 	const char *engine;
 	enum penstock_why engine_why; /* why not a better one */
-	uint64_t cpu_copied;   /* bytes that a CPU copied; / bytes = CPU copies */
-	uint64_t dram_laid;    /* bytes laid down in host memory on the way, the
-				* destination not counted; / bytes = DRAM passes */
+	uint64_t cpu_copied;	      /* bytes that a CPU copied; / bytes = CPU copies */
+	uint64_t dram_laid;	      /* bytes laid down in host memory on the way, the
+				       * destination not counted; / bytes = DRAM passes */
 	uint64_t chunks;
 	uint64_t retries;      /* chunks moved to another path, or started again */
 	enum penstock_why why; /* of a failure */
 	char text[PENSTOCK_TEXT_MAX];
 	unsigned path_count;
 	struct penstock_report_path paths[PENSTOCK_PATHS_MAX];
-	uint64_t stop_off;     /* lowest storage offset whose bytes did not arrive, by
-				* failure or end; UINT64_MAX: none is known */
+	uint64_t stop_off; /* lowest storage offset whose bytes did not arrive, by
+			    * failure or end; UINT64_MAX: none is known */
 };
-#define PENSTOCK_REPORT_INIT                                                           \
-	{ sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE,   \
-	  0, 0, 0, 0, PENSTOCK_WHY_NONE, "", 0,                                        \
-	  { { NULL, 0, PENSTOCK_WHY_NONE, NULL, { 0, 0 } } }, 0 }
+#define PENSTOCK_REPORT_INIT                                                                     \
+	{                                                                                        \
+		sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE, 0, 0, \
+			0, 0, PENSTOCK_WHY_NONE, "", 0,                                          \
+			{{NULL, 0, PENSTOCK_WHY_NONE, NULL, {0, 0}}}, 0                          \
+	}
 
 /* A completion: how a request ended. */
 struct penstock_done {
-	uint64_t id;	/* from penstock_submit */
+	uint64_t id; /* from penstock_submit */
 	void *user;
 	int64_t result; /* bytes of all segments that lie before the first byte which
 			 * the storage did not have, each destination counted; or
@@ -603,7 +620,10 @@ struct penstock_queue_opts {
 	 */
 	struct penstock_device *own_lane;
 };
-#define PENSTOCK_QUEUE_OPTS_INIT { sizeof(struct penstock_queue_opts), 0, 0, NULL }
+#define PENSTOCK_QUEUE_OPTS_INIT                               \
+	{                                                      \
+		sizeof(struct penstock_queue_opts), 0, 0, NULL \
+	}
 #define PENSTOCK_OWN_LANE_MAX (1u << 20)
 
 /*
@@ -647,15 +667,14 @@ PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock
  * returns how many. `done` may be NULL for callers that use callbacks only, and `max` 0
  * then: all that are there; an entry with a callback is listed too.
  */
-PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done,
-			       unsigned max);
+PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max);
 
 /*
  * The same, but waits until at least `min` (or requests_max) are there, nothing is in
  * flight any more, or timeout_ns has passed (-1: none). May block.
  */
-PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done,
-			       unsigned min, unsigned max, int64_t timeout_ns);
+PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
+			       unsigned max, int64_t timeout_ns);
 
 /*
  * Asks that a request end early: what has not begun never does, what has begun is

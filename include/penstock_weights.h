@@ -29,28 +29,28 @@ extern "C" {
  *
  *   X(code, "name", bits)
  */
-#define PENSTOCK_DTYPE_LIST(X)                                                       \
-	X(BOOL, "BOOL", 8)                                                           \
-	X(U8, "U8", 8)                                                               \
-	X(I8, "I8", 8)                                                               \
-	X(U16, "U16", 16)                                                            \
-	X(I16, "I16", 16)                                                            \
-	X(F16, "F16", 16)                                                            \
-	X(BF16, "BF16", 16)                                                          \
-	X(U32, "U32", 32)                                                            \
-	X(I32, "I32", 32)                                                            \
-	X(F32, "F32", 32)                                                            \
-	X(U64, "U64", 64)                                                            \
-	X(I64, "I64", 64)                                                            \
-	X(F64, "F64", 64)                                                            \
-	X(C64, "C64", 64)                                                            \
-	X(F8_E4M3, "F8_E4M3", 8)                                                     \
-	X(F8_E5M2, "F8_E5M2", 8)                                                     \
-	X(F8_E8M0, "F8_E8M0", 8)                                                     \
-	X(F8_E4M3FNUZ, "F8_E4M3FNUZ", 8)                                             \
-	X(F8_E5M2FNUZ, "F8_E5M2FNUZ", 8)                                             \
-	X(F6_E2M3, "F6_E2M3", 6)                                                     \
-	X(F6_E3M2, "F6_E3M2", 6)                                                     \
+#define PENSTOCK_DTYPE_LIST(X)           \
+	X(BOOL, "BOOL", 8)               \
+	X(U8, "U8", 8)                   \
+	X(I8, "I8", 8)                   \
+	X(U16, "U16", 16)                \
+	X(I16, "I16", 16)                \
+	X(F16, "F16", 16)                \
+	X(BF16, "BF16", 16)              \
+	X(U32, "U32", 32)                \
+	X(I32, "I32", 32)                \
+	X(F32, "F32", 32)                \
+	X(U64, "U64", 64)                \
+	X(I64, "I64", 64)                \
+	X(F64, "F64", 64)                \
+	X(C64, "C64", 64)                \
+	X(F8_E4M3, "F8_E4M3", 8)         \
+	X(F8_E5M2, "F8_E5M2", 8)         \
+	X(F8_E8M0, "F8_E8M0", 8)         \
+	X(F8_E4M3FNUZ, "F8_E4M3FNUZ", 8) \
+	X(F8_E5M2FNUZ, "F8_E5M2FNUZ", 8) \
+	X(F6_E2M3, "F6_E2M3", 6)         \
+	X(F6_E3M2, "F6_E3M2", 6)         \
 	X(F4, "F4", 4)
 
 enum penstock_dtype {
@@ -58,7 +58,7 @@ enum penstock_dtype {
 #define PENSTOCK_DTYPE_ENUM(code, name, bits) PENSTOCK_DTYPE_##code,
 	PENSTOCK_DTYPE_LIST(PENSTOCK_DTYPE_ENUM)
 #undef PENSTOCK_DTYPE_ENUM
-	PENSTOCK_DTYPES
+		PENSTOCK_DTYPES
 };
 
 /* Name and bits of a kind of element: "BF16" and 16. Static; "none" and 0 for what is
@@ -75,17 +75,19 @@ struct penstock_weights_opts {
 	const char *const *names; /* only tensors whose name matches one of these, with
 				   * * ? [] as in a shell; NULL: all */
 	unsigned name_count;
-	const char *const *dirs;  /* further directories that hold parts of the model, on
-				   * other drives: all are read at once */
+	const char *const *dirs; /* further directories that hold parts of the model, on
+				  * other drives: all are read at once */
 	unsigned dir_count;
-	const char *revision;	  /* of a Hugging Face cache: a branch, a tag or a commit;
-				   * NULL: main, or the only one */
-	const char *cache;	  /* that cache; NULL: $HF_HUB_CACHE, $HF_HOME/hub, then
-				   * huggingface/hub in $XDG_CACHE_HOME or ~/.cache */
-	unsigned flags;		  /* PENSTOCK_WEIGHTS_* */
+	const char *revision; /* of a Hugging Face cache: a branch, a tag or a commit;
+			       * NULL: main, or the only one */
+	const char *cache;    /* that cache; NULL: $HF_HUB_CACHE, $HF_HOME/hub, then
+			       * huggingface/hub in $XDG_CACHE_HOME or ~/.cache */
+	unsigned flags;	      /* PENSTOCK_WEIGHTS_* */
 };
-#define PENSTOCK_WEIGHTS_OPTS_INIT \
-	{ sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL, 0 }
+#define PENSTOCK_WEIGHTS_OPTS_INIT                                                    \
+	{                                                                             \
+		sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL, 0 \
+	}
 
 /* The files do not change while the model is open: a second load is quicker. */
 #define PENSTOCK_WEIGHTS_IMMUTABLE 0x1u
@@ -113,7 +115,7 @@ PENSTOCK_API int penstock_weights_open_list(const char *const *paths, unsigned c
 PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
 
 struct penstock_tensor {
-	size_t size; /* set by the caller, as in every struct that is filled in here */
+	size_t size;	  /* set by the caller, as in every struct that is filled in here */
 	const char *name; /* strings and shape live as long as the model */
 	enum penstock_dtype dtype;
 	unsigned rank;
@@ -133,9 +135,9 @@ PENSTOCK_API int64_t penstock_weights_find(const struct penstock_weights *w, con
 
 struct penstock_weights_file {
 	size_t size;
-	const char *path;   /* strings live as long as the model */
+	const char *path; /* strings live as long as the model */
 	uint64_t length;
-	uint64_t data_off;  /* where its first tensor begins */
+	uint64_t data_off;   /* where its first tensor begins */
 	unsigned pair_count; /* of its metadata */
 };
 /* How many files the model has. */
@@ -188,9 +190,11 @@ struct penstock_load_opts {
 	const struct penstock_shard_opts *shard; /* all at once: only this rank's part of
 						  * each, as penstock_weights_shard has it */
 };
-#define PENSTOCK_LOAD_OPTS_INIT                                                        \
-	{ sizeof(struct penstock_load_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0,  \
-	  0, 0, NULL, NULL, NULL, NULL, 0, 0, NULL }
+#define PENSTOCK_LOAD_OPTS_INIT                                                                   \
+	{                                                                                         \
+		sizeof(struct penstock_load_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0, 0, 0, \
+			NULL, NULL, NULL, NULL, 0, 0, NULL                                        \
+	}
 
 /* What a load did, all its requests together. */
 struct penstock_load_report {
@@ -204,7 +208,7 @@ struct penstock_load_report {
 	uint64_t retries;
 	uint64_t requests;
 	uint64_t start_ns, end_ns;
-	const char *path;	/* the one that carried most; static */
+	const char *path; /* the one that carried most; static */
 	const char *engine;
 };
 
@@ -250,14 +254,14 @@ PENSTOCK_API enum penstock_effort penstock_weights_effort(const struct penstock_
 struct penstock_piece {
 	size_t size;
 	uint64_t tensor;
-	unsigned dim;	       /* cut along this one; 0 with count 0: all of it */
-	uint64_t first, count; /* elements of dim; count 0: as many as there are */
-	uint64_t outer_first;  /* of what the dimensions before dim together count */
-	uint64_t outer_count;  /* 0: as many as there are */
+	unsigned dim;		     /* cut along this one; 0 with count 0: all of it */
+	uint64_t first, count;	     /* elements of dim; count 0: as many as there are */
+	uint64_t outer_first;	     /* of what the dimensions before dim together count */
+	uint64_t outer_count;	     /* 0: as many as there are */
 	struct penstock_device *dev; /* NULL: found from the pointer */
 	void *ptr;
-	uint64_t room;	/* bytes at ptr */
-	uint64_t pitch; /* from row to row; 0: no gap */
+	uint64_t room;		   /* bytes at ptr */
+	uint64_t pitch;		   /* from row to row; 0: no gap */
 	enum penstock_dtype dtype; /* of the destination; PENSTOCK_DTYPE_NONE: not checked */
 };
 /* Loads pieces to where they are wanted. `report` may be NULL. May block. -ERANGE:
@@ -276,8 +280,7 @@ PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
  * tried when it is opened. One thread at a time.
  */
 struct penstock_weights_iter;
-PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w,
-					    struct penstock_device *dev,
+PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,
 					    const struct penstock_load_opts *opts,
 					    struct penstock_weights_iter **out);
 /*
@@ -298,18 +301,18 @@ PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 /* ---- tensor parallelism: what of each tensor a rank needs ------------------------ */
 
 enum penstock_cut {
-	PENSTOCK_CUT_WHOLE = 0, /* every rank has all of it */
-	PENSTOCK_CUT_FIRST,	/* dimension 0, and a bias with it */
-	PENSTOCK_CUT_LAST,	/* the last dimension; a bias whole */
-	PENSTOCK_CUT_HEADS,	/* dimension 0 by key-value heads, which ranks share when there
-				 * are more of them than heads */
-	PENSTOCK_CUT_QKV,	/* dimension 0: queries, keys and values, each by its heads */
-	PENSTOCK_CUT_HALVES,	/* dimension 0: two halves, each cut */
+	PENSTOCK_CUT_WHOLE = 0,	  /* every rank has all of it */
+	PENSTOCK_CUT_FIRST,	  /* dimension 0, and a bias with it */
+	PENSTOCK_CUT_LAST,	  /* the last dimension; a bias whole */
+	PENSTOCK_CUT_HEADS,	  /* dimension 0 by key-value heads, which ranks share when there
+				   * are more of them than heads */
+	PENSTOCK_CUT_QKV,	  /* dimension 0: queries, keys and values, each by its heads */
+	PENSTOCK_CUT_HALVES,	  /* dimension 0: two halves, each cut */
 	PENSTOCK_CUT_LAST_HALVES, /* the last dimension: two halves, each cut */
-	PENSTOCK_CUT_WORDS,	/* dimension 0, as if it were a multiple of 64 where ranks can share
-				 * that; the last ranks have less, or nothing */
-	PENSTOCK_CUT_INNER,	/* the last dimension but one; a bias whole */
-	PENSTOCK_CUT_QUERIES,	/* as FIRST, by whole query heads where their number is known */
+	PENSTOCK_CUT_WORDS,   /* dimension 0, as if it were a multiple of 64 where ranks can share
+			       * that; the last ranks have less, or nothing */
+	PENSTOCK_CUT_INNER,   /* the last dimension but one; a bias whole */
+	PENSTOCK_CUT_QUERIES, /* as FIRST, by whole query heads where their number is known */
 };
 
 /*
@@ -333,14 +336,16 @@ PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 
 struct penstock_shard_opts {
 	size_t size;
-	unsigned rank, ranks;		   /* of the tensor parallelism */
-	unsigned expert_rank, expert_ranks; /* above 1: experts are not cut but spread */
-	unsigned heads, kv_heads, experts; /* 0: from config.json beside the model */
+	unsigned rank, ranks;		       /* of the tensor parallelism */
+	unsigned expert_rank, expert_ranks;    /* above 1: experts are not cut but spread */
+	unsigned heads, kv_heads, experts;     /* 0: from config.json beside the model */
 	const struct penstock_cut_rule *rules; /* before the built-in ones */
 	unsigned rule_count;
 };
-#define PENSTOCK_SHARD_OPTS_INIT \
-	{ sizeof(struct penstock_shard_opts), 0, 1, 0, 1, 0, 0, 0, NULL, 0 }
+#define PENSTOCK_SHARD_OPTS_INIT                                                 \
+	{                                                                        \
+		sizeof(struct penstock_shard_opts), 0, 1, 0, 1, 0, 0, 0, NULL, 0 \
+	}
 
 #define PENSTOCK_SHARD_PIECES 3
 
@@ -381,10 +386,12 @@ struct penstock_group_opts {
 			       * other, so that not all ask the store at once */
 	unsigned reads_max;   /* requests of all ranks together under way at one store, that is
 			       * a file system; 0: no limit */
-	/* But for dir and timeout_ms, rank 0's hold for all. */
+			      /* But for dir and timeout_ms, rank 0's hold for all. */
 };
-#define PENSTOCK_GROUP_OPTS_INIT \
-	{ sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define PENSTOCK_GROUP_OPTS_INIT                                                 \
+	{                                                                        \
+		sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0, 0, 0, 0, 0 \
+	}
 
 /*
  * Joins rank `rank` of the `ranks` processes of this user and host that open a group of
@@ -446,9 +453,11 @@ struct penstock_save_opts {
 	enum penstock_effort effort;
 	const char *path; /* as in penstock_req */
 };
-#define PENSTOCK_SAVE_OPTS_INIT \
-	{ sizeof(struct penstock_save_opts), NULL, NULL, 0, 0, PENSTOCK_ANY, PENSTOCK_THRIFTY, \
-	  NULL }
+#define PENSTOCK_SAVE_OPTS_INIT                                                    \
+	{                                                                          \
+		sizeof(struct penstock_save_opts), NULL, NULL, 0, 0, PENSTOCK_ANY, \
+			PENSTOCK_THRIFTY, NULL                                     \
+	}
 
 /*
  * Writes one safetensors file that takes the name's place only when all of it is

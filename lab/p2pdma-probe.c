@@ -27,19 +27,19 @@ enum { BLOCK = 4096, EXTENT_MAX = 256, MARK_BYTES = 512 };
 
 struct job {
 	const char *file;
-	const char *mem;	/* "host" or the path of p2pmem/allocate */
-	const char *fill;	/* what the destination holds before a read */
-	uint64_t offset;	/* in the file */
+	const char *mem;  /* "host" or the path of p2pmem/allocate */
+	const char *fill; /* what the destination holds before a read */
+	uint64_t offset;  /* in the file */
 	uint64_t bytes;
 	uint64_t chunk;
-	uint64_t mem_offset;	/* of the buffer in the mapping */
-	uint64_t map_offset;	/* given to mmap */
+	uint64_t mem_offset; /* of the buffer in the mapping */
+	uint64_t map_offset; /* given to mmap */
 	uint64_t seed;
-	bool buffered;		/* no O_DIRECT */
-	bool bounce;		/* DMA into host memory, the processor copies on */
-	bool private;		/* MAP_PRIVATE instead of MAP_SHARED */
-	bool zeros;		/* the file holds zeros */
-	bool keep;		/* stay until killed */
+	bool buffered; /* no O_DIRECT */
+	bool bounce;   /* DMA into host memory, the processor copies on */
+	bool private;  /* MAP_PRIVATE instead of MAP_SHARED */
+	bool zeros;    /* the file holds zeros */
+	bool keep;     /* stay until killed */
 };
 
 /* Word number i of a file of this seed (the finaliser of splitmix64). */
@@ -111,7 +111,6 @@ static void put_words(const struct job *job, char *buf, bool complement)
 	__sync_synchronize();
 }
 
-
 static void copy_words(char *to, const char *from, uint64_t bytes)
 {
 	uint64_t i;
@@ -130,8 +129,8 @@ static uint64_t move(const struct job *job, int fd, char *buf, bool write, int *
 	while (done < job->bytes) {
 		uint64_t len = job->bytes - done < job->chunk ? job->bytes - done : job->chunk;
 		off_t at = (off_t)(job->offset + done);
-		ssize_t n = write ? pwrite(fd, buf + done, len, at)
-				  : pread(fd, buf + done, len, at);
+		ssize_t n =
+			write ? pwrite(fd, buf + done, len, at) : pread(fd, buf + done, len, at);
 
 		if (n <= 0) {
 			*err = n < 0 ? errno : ENODATA;
@@ -152,7 +151,7 @@ struct tally {
 static struct tally count_words(const struct job *job, const char *buf)
 {
 	const volatile uint64_t *from = (const volatile uint64_t *)buf;
-	struct tally t = { .words = job->bytes / 8 };
+	struct tally t = {.words = job->bytes / 8};
 	uint64_t i;
 
 	for (i = 0; i < t.words; i++) {
@@ -169,11 +168,13 @@ static int report(const struct job *job, const char *op, uint64_t done, int err,
 {
 	printf("{\"op\":\"%s\",\"file\":\"%s\",\"mem\":\"%s\",\"how\":\"%s\",", op, job->file,
 	       strcmp(job->mem, "host") ? "p2pmem" : "host",
-	       job->buffered ? "buffered" : job->bounce ? "bounce" : "direct");
+	       job->buffered ? "buffered"
+	       : job->bounce ? "bounce"
+			     : "direct");
 	printf("\"bytes\":%" PRIu64 ",\"done\":%" PRIu64 ",\"errno\":", job->bytes, done);
 	printf(err ? "\"%s\"," : "null,", strerrorname_np(err));
-	printf("\"words\":%" PRIu64 ",\"right\":%" PRIu64 ",\"untouched\":%" PRIu64 "}\n",
-	       t->words, t->right, t->untouched);
+	printf("\"words\":%" PRIu64 ",\"right\":%" PRIu64 ",\"untouched\":%" PRIu64 "}\n", t->words,
+	       t->right, t->untouched);
 	return err || done != job->bytes || t->right != t->words;
 }
 
@@ -185,7 +186,7 @@ static char *map_or_report(const struct job *job, const char *op, int *code)
 		int err = errno;
 
 		fprintf(stderr, "p2pdma-probe: map %s: %s\n", job->mem, strerror(err));
-		*code = report(job, op, 0, err, &(struct tally){ 0 });
+		*code = report(job, op, 0, err, &(struct tally){0});
 	}
 	return map;
 }
@@ -241,7 +242,7 @@ static int op_write(struct job *job)
 	done = move(job, fd, buf, true, &err);
 	if (fsync(fd) && !err)
 		err = errno;
-	return report(job, "write", done, err, &(struct tally){ 0 });
+	return report(job, "write", done, err, &(struct tally){0});
 }
 
 /* A file of written extents, laid down through host memory. */
@@ -257,7 +258,7 @@ static int op_fill(struct job *job)
 	done = move(job, fd, map, true, &err);
 	if (fsync(fd) && !err)
 		err = errno;
-	return report(job, "fill", done, err, &(struct tally){ 0 });
+	return report(job, "fill", done, err, &(struct tally){0});
 }
 
 /* Takes the memory, and again as long as there is some, then says what refused. */
@@ -281,8 +282,8 @@ static int op_extents(struct job *job)
 	size_t len = sizeof(struct fiemap) + EXTENT_MAX * sizeof(struct fiemap_extent);
 	struct fiemap *map = calloc(1, len);
 	int fd = open(job->file, O_RDONLY | O_CLOEXEC);
-	uint32_t i, bad = FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC |
-			  FIEMAP_EXTENT_ENCODED | FIEMAP_EXTENT_NOT_ALIGNED;
+	uint32_t i, bad = FIEMAP_EXTENT_UNKNOWN | FIEMAP_EXTENT_DELALLOC | FIEMAP_EXTENT_ENCODED |
+			  FIEMAP_EXTENT_NOT_ALIGNED;
 
 	if (!map || fd < 0)
 		die("open", job->file);
@@ -329,8 +330,8 @@ static const struct op {
 	const char *name;
 	int (*run)(struct job *job);
 } ops[] = {
-	{ "read", op_read },	   { "write", op_write }, { "fill", op_fill },
-	{ "exhaust", op_exhaust }, { "extents", op_extents }, { "mark", op_mark },
+	{"read", op_read},	 {"write", op_write},	  {"fill", op_fill},
+	{"exhaust", op_exhaust}, {"extents", op_extents}, {"mark", op_mark},
 };
 
 static void usage(void)
@@ -338,7 +339,8 @@ static void usage(void)
 	fputs("usage: p2pdma-probe read|write|fill|exhaust|extents|mark [--file F]\n"
 	      "  [--mem host|.../p2pmem/allocate] [--bytes N] [--offset N] [--chunk N]\n"
 	      "  [--seed N] [--zeros] [--fill wrong|right|zeros] [--mem-offset N]\n"
-	      "  [--map-offset N] [--private] [--buffered] [--bounce]\n  [--keep]\n", stderr);
+	      "  [--map-offset N] [--private] [--buffered] [--bounce]\n  [--keep]\n",
+	      stderr);
 	exit(2);
 }
 
@@ -357,45 +359,78 @@ static uint64_t number(const char *text)
 static void options(int argc, char **argv, struct job *job)
 {
 	static const struct option long_opts[] = {
-		{ "file", 1, NULL, 'f' },	{ "mem", 1, NULL, 'm' },
-		{ "bytes", 1, NULL, 'b' },	{ "offset", 1, NULL, 'o' },
-		{ "chunk", 1, NULL, 'c' },	{ "seed", 1, NULL, 's' },
-		{ "fill", 1, NULL, 'F' },	{ "mem-offset", 1, NULL, 'M' },
-		{ "map-offset", 1, NULL, 'O' }, { "private", 0, NULL, 'p' },
-		{ "buffered", 0, NULL, 'B' },	{ "bounce", 0, NULL, 'x' },
-		{ "zeros", 0, NULL, 'z' },	{ "keep", 0, NULL, 'k' },
-		{ NULL, 0, NULL, 0 },
+		{"file", 1, NULL, 'f'},	      {"mem", 1, NULL, 'm'},
+		{"bytes", 1, NULL, 'b'},      {"offset", 1, NULL, 'o'},
+		{"chunk", 1, NULL, 'c'},      {"seed", 1, NULL, 's'},
+		{"fill", 1, NULL, 'F'},	      {"mem-offset", 1, NULL, 'M'},
+		{"map-offset", 1, NULL, 'O'}, {"private", 0, NULL, 'p'},
+		{"buffered", 0, NULL, 'B'},   {"bounce", 0, NULL, 'x'},
+		{"zeros", 0, NULL, 'z'},      {"keep", 0, NULL, 'k'},
+		{NULL, 0, NULL, 0},
 	};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", long_opts, NULL)) != -1) {
 		switch (c) {
-		case 'f': job->file = optarg; break;
-		case 'm': job->mem = optarg; break;
-		case 'b': job->bytes = number(optarg); break;
-		case 'o': job->offset = number(optarg); break;
-		case 'c': job->chunk = number(optarg); break;
-		case 's': job->seed = number(optarg); break;
-		case 'F': job->fill = optarg; break;
-		case 'M': job->mem_offset = number(optarg); break;
-		case 'O': job->map_offset = number(optarg); break;
-		case 'p': job->private = true; break;
-		case 'B': job->buffered = true; break;
-		case 'x': job->bounce = true; break;
-		case 'z': job->zeros = true; break;
-		case 'k': job->keep = true; break;
-		default: usage();
+		case 'f':
+			job->file = optarg;
+			break;
+		case 'm':
+			job->mem = optarg;
+			break;
+		case 'b':
+			job->bytes = number(optarg);
+			break;
+		case 'o':
+			job->offset = number(optarg);
+			break;
+		case 'c':
+			job->chunk = number(optarg);
+			break;
+		case 's':
+			job->seed = number(optarg);
+			break;
+		case 'F':
+			job->fill = optarg;
+			break;
+		case 'M':
+			job->mem_offset = number(optarg);
+			break;
+		case 'O':
+			job->map_offset = number(optarg);
+			break;
+		case 'p':
+			job->private = true;
+			break;
+		case 'B':
+			job->buffered = true;
+			break;
+		case 'x':
+			job->bounce = true;
+			break;
+		case 'z':
+			job->zeros = true;
+			break;
+		case 'k':
+			job->keep = true;
+			break;
+		default:
+			usage();
 		}
 	}
-	if (optind != argc || job->bytes % 8 || !job->bytes || !job->chunk ||
-	    job->offset % 8 || job->mem_offset % 8)
+	if (optind != argc || job->bytes % 8 || !job->bytes || !job->chunk || job->offset % 8 ||
+	    job->mem_offset % 8)
 		usage();
 }
 
 int main(int argc, char **argv)
 {
-	struct job job = { .file = "", .mem = "host", .fill = "wrong", .bytes = 1 << 20,
-			   .chunk = 1 << 20, .seed = 1 };
+	struct job job = {.file = "",
+			  .mem = "host",
+			  .fill = "wrong",
+			  .bytes = 1 << 20,
+			  .chunk = 1 << 20,
+			  .seed = 1};
 	size_t i;
 
 	if (argc < 2)

@@ -125,8 +125,8 @@ static void look_at(const struct penstock_done *done)
 				done->report->text);
 	if (o->level) /* not until now: nobody had to look before */
 		shim_count_io(o->level, (done->report->end_ns - done->report->start_ns) / 1000,
-			      o->m.req.op, false, ret, &o->m.seg, 1,
-			      ret > 0 ? (size_t)ret : 0, done->report);
+			      o->m.req.op, false, ret, &o->m.seg, 1, ret > 0 ? (size_t)ret : 0,
+			      done->report);
 	shim_move_end(&o->m);
 	give_out(o);
 }

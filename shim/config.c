@@ -275,8 +275,8 @@ void shim_config_text(struct shim_config *config, const char *text, size_t len)
 	*fresh = *config;
 	line = shim_json_read(text, len, take, fresh, &what);
 	if (line)
-		note(SHIM_NOTICE, "cufile.json line %d: expected %s: the file is passed over",
-		     line, what);
+		note(SHIM_NOTICE, "cufile.json line %d: expected %s: the file is passed over", line,
+		     what);
 	else
 		*config = *fresh;
 	free(fresh);

@@ -33,7 +33,7 @@
 #define LAST_WAIT_NS 1000000000
 
 static _Atomic(struct shim_file *) pages[PAGES];
-static unsigned file_count; /* places made; under shim.lock */
+static unsigned file_count;				       /* places made; under shim.lock */
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; a leaf */
 static struct shim_file *free_files;
 static struct shim_file **by_fd; /* the live file of a descriptor number */
@@ -250,8 +250,8 @@ static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, 
 static int check_direct(struct penstock_storage *st, int fd, bool *unproven, char *text,
 			size_t text_len)
 {
-	enum penstock_op op = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE
-									   : PENSTOCK_READ;
+	enum penstock_op op =
+		(fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE : PENSTOCK_READ;
 	char gpu_text[PENSTOCK_TEXT_MAX];
 	int count;
 

@@ -26,12 +26,12 @@ __attribute__((constructor)) static void test_line_buffered(void)
 }
 
 /* Ends the case as skipped; tests/run prints the reason. */
-#define test_skip(...)                                                                             \
-	do {                                                                                       \
-		printf("# skip: " __VA_ARGS__);                                                    \
-		printf("\n");                                                                      \
-		fflush(stdout);                                                                    \
-		skip();                                                                            \
+#define test_skip(...)                          \
+	do {                                    \
+		printf("# skip: " __VA_ARGS__); \
+		printf("\n");                   \
+		fflush(stdout);                 \
+		skip();                         \
 	} while (0)
 
 /* PENSTOCK_SEED or the fallback, printed so that a failure can be repeated. */

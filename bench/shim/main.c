@@ -170,17 +170,39 @@ int main(int argc, char **argv)
 	r.side.name = "core";
 	while ((c = getopt(argc, argv, "f:c:N:DCo:l:n:r:t:h")) != -1) {
 		switch (c) {
-		case 'f': r.b.file = optarg; break;
-		case 'c': r.side.lib = optarg; break;
-		case 'N': r.side.name = optarg; break;
-		case 'D': r.side.direct = true; break;
-		case 'C': r.cold = true; break;
-		case 'o': csv = optarg; break;
-		case 'l': most = strtoull(optarg, NULL, 10) * MIB; break;
-		case 'n': r.b.reps = (unsigned)strtoul(optarg, NULL, 10); break;
-		case 'r': r.b.rep = (unsigned)strtoul(optarg, NULL, 10); break;
-		case 't': r.b.seconds = strtod(optarg, NULL); break;
-		default: usage(c == 'h' ? stdout : stderr); return 2;
+		case 'f':
+			r.b.file = optarg;
+			break;
+		case 'c':
+			r.side.lib = optarg;
+			break;
+		case 'N':
+			r.side.name = optarg;
+			break;
+		case 'D':
+			r.side.direct = true;
+			break;
+		case 'C':
+			r.cold = true;
+			break;
+		case 'o':
+			csv = optarg;
+			break;
+		case 'l':
+			most = strtoull(optarg, NULL, 10) * MIB;
+			break;
+		case 'n':
+			r.b.reps = (unsigned)strtoul(optarg, NULL, 10);
+			break;
+		case 'r':
+			r.b.rep = (unsigned)strtoul(optarg, NULL, 10);
+			break;
+		case 't':
+			r.b.seconds = strtod(optarg, NULL);
+			break;
+		default:
+			usage(c == 'h' ? stdout : stderr);
+			return 2;
 		}
 	}
 	r.b.len = r.b.file ? file_len(r.b.file, most) : 0;

@@ -55,11 +55,8 @@ static struct penstock_req core_req(struct side *s, struct penstock_seg *seg)
 
 static int64_t core_read(struct side *s, void *buf, size_t len, uint64_t off, uint64_t buf_off)
 {
-	struct penstock_seg seg = {.buf = (char *)buf + buf_off,
-				   .dev = s->dev,
-				   .off = off,
-				   .row_len = len,
-				   .rows = 1};
+	struct penstock_seg seg = {
+		.buf = (char *)buf + buf_off, .dev = s->dev, .off = off, .row_len = len, .rows = 1};
 	struct penstock_req req = core_req(s, &seg);
 
 	return penstock_transfer(&req, NULL);
@@ -108,26 +105,29 @@ const struct side_ops side_core = {core_open, core_read, core_batch, core_close}
 
 /* ---- a libcufile ---- */
 
-#define CALLS(X)                                                                              \
-	X(cuFileDriverOpen)                                                                   \
-	X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) X(cuFileRead) \
-	X(cuFileBatchIOSetUp) X(cuFileBatchIOSubmit) X(cuFileBatchIOGetStatus)               \
-	X(cuFileBatchIODestroy) X(cuFileDriverClose_v2)
-static struct {
-#define MEMBER(name) __typeof__(&(name)) name;
-	CALLS(MEMBER)
-#undef MEMBER
-} lib;
+/* clang-format off: it never comes to an end here */
+#define CALLS(X) \
+	X(cuFileDriverOpen) \
+	X(cuFileHandleRegister) \
+	X(cuFileHandleDeregister) \
+	X(cuFileBufRegister) \
+	X(cuFileRead) \
+	X(cuFileBatchIOSetUp) \
+	X(cuFileBatchIOSubmit) \
+	X(cuFileBatchIOGetStatus) \
+	X(cuFileBatchIODestroy) \
+	X(cuFileDriverClose_v2)
+/* clang-format on */
 
 static int look_up(void *handle)
 {
 	const char *missing = NULL;
 
-#define FIND(call)                                            \
-	{                                                     \
-		void *sym = dlsym(handle, #call);             \
-		memcpy(&lib.call, &sym, sizeof(sym));         \
-		missing = sym ? missing : #call;              \
+#define FIND(call)                                    \
+	{                                             \
+		void *sym = dlsym(handle, #call);     \
+		memcpy(&lib.call, &sym, sizeof(sym)); \
+		missing = sym ? missing : #call;      \
 	}
 	CALLS(FIND)
 #undef FIND

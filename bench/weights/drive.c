@@ -15,8 +15,8 @@
 
 int drive_bench(const char *file, char **words, int count)
 {
-	struct drive_way way = { .engine = "uring" };
-	struct sample s = { .bytes = 0 };
+	struct drive_way way = {.engine = "uring"};
+	struct sample s = {.bytes = 0};
 	struct meter m;
 	struct stat st;
 	int fd, ret;
@@ -46,7 +46,7 @@ int drive_bench(const char *file, char **words, int count)
 			ret ? strerror(-ret) : "shorter than a block");
 		return 1;
 	}
-	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu\": %.6f}\n",
-	       (unsigned long long)s.bytes, s.seconds, s.cpu);
+	printf("{\"bytes\": %llu, \"seconds\": %.9f, \"cpu\": %.6f}\n", (unsigned long long)s.bytes,
+	       s.seconds, s.cpu);
 	return 0;
 }

@@ -76,9 +76,12 @@ static bool same(struct rank *r, const char *at, const char *want, uint64_t len,
 {
 	for (uint64_t off = 0; off < len; off += LOOK) {
 		uint64_t n = len - off < LOOK ? len - off : LOOK;
-		struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = r->host,
-						   .dst = mem, .src_dev = r->dev, .src = at + off,
-						   .row_len = n };
+		struct penstock_copy_args args = {.size = sizeof(args),
+						  .dst_dev = r->host,
+						  .dst = mem,
+						  .src_dev = r->dev,
+						  .src = at + off,
+						  .row_len = n};
 
 		if (penstock_copy(&args, 1) || memcmp(mem, want + off, n))
 			return false;
@@ -90,9 +93,12 @@ static bool same(struct rank *r, const char *at, const char *want, uint64_t len,
 static bool same_rows(struct rank *r, const char *at, uint64_t pitch, const char *want,
 		      uint64_t want_pitch, uint64_t len, uint64_t rows, char *mem)
 {
-	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = r->host, .dst = mem,
-					   .src_dev = r->dev, .src = at,
-					   .row_len = (rows - 1) * pitch + len };
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = r->host,
+					  .dst = mem,
+					  .src_dev = r->dev,
+					  .src = at,
+					  .row_len = (rows - 1) * pitch + len};
 
 	if (penstock_copy(&args, 1))
 		return false;
@@ -104,8 +110,7 @@ static bool same_rows(struct rank *r, const char *at, uint64_t pitch, const char
 
 /* What of a tensor this rank has, piece by piece, row by row. */
 static bool same_pieces(struct rank *r, const struct penstock_tensor *t,
-			const struct penstock_shard *s, const char *at, const char *file,
-			char *mem)
+			const struct penstock_shard *s, const char *at, const char *file, char *mem)
 {
 	for (unsigned i = 0; i < s->piece_count; i++) {
 		const struct penstock_piece *p = &s->pieces[i];
@@ -139,14 +144,14 @@ static bool same_pieces(struct rank *r, const struct penstock_tensor *t,
 /* The name of the first tensor that is not as in its file; NULL: all are. */
 static const char *compare(struct rank *r, const struct penstock_loaded *loaded)
 {
-	struct penstock_weights_file f = { .size = sizeof(f) };
+	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *wrong = NULL, *map = NULL;
 	unsigned mapped = UINT32_MAX;
 	char *mem = malloc(LOOK);
 
 	for (uint64_t i = 0; i < penstock_weights_count(r->w) && !wrong; i++) {
-		struct penstock_shard s = { .size = sizeof(s) };
-		struct penstock_tensor t = { .size = sizeof(t) };
+		struct penstock_shard s = {.size = sizeof(s)};
+		struct penstock_tensor t = {.size = sizeof(t)};
 		const char *at = penstock_loaded_ptr(loaded, 0, i);
 
 		penstock_weights_get(r->w, i, &t);
@@ -222,7 +227,7 @@ static int open_all(struct rank *r)
 static int load(struct rank *r, unsigned rep, struct penstock_loaded **loaded)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
-	struct penstock_load_report report = { .size = sizeof(report) };
+	struct penstock_load_report report = {.size = sizeof(report)};
 	struct run *run = &r->s->runs[r->rank][rep];
 	double cpu = cpu_time();
 
@@ -249,11 +254,11 @@ static int load(struct rank *r, unsigned rep, struct penstock_loaded **loaded)
 
 static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 {
-	struct rank r = { .job = job, .s = s, .rank = rank };
+	struct rank r = {.job = job, .s = s, .rank = rank};
 	int ret = open_all(&r);
 
 	if (!ret && job->into) { /* the first load fills memory that is there */
-		struct penstock_weights_file f = { .size = sizeof(f) };
+		struct penstock_weights_file f = {.size = sizeof(f)};
 		uint64_t room = 64 * MIB;
 
 		for (unsigned i = 0; i < penstock_weights_file_count(r.w); i++)
@@ -271,8 +276,10 @@ static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 		if (!ret && job->verify && rep + 1 == job->reps) {
 			wrong = compare(&r, loaded);
 			if (wrong)
-				fprintf(stderr, "bench_weights: rank %u: %s has other bytes than "
-					"the file\n", rank, wrong);
+				fprintf(stderr,
+					"bench_weights: rank %u: %s has other bytes than "
+					"the file\n",
+					rank, wrong);
 			ret = wrong ? 1 : 0;
 		}
 		penstock_loaded_free(loaded);
@@ -325,14 +332,17 @@ static void say_runs(const struct job *job, const struct shared *s)
 			cpu += r->cpu;
 			read += r->read;
 			bytes += r->bytes;
-			csv_row(job, job->kept ? job->shard ? "group shard kept" : "group kept"
-				     : job->shard ? "group shard" : "group", rep, i, r);
+			csv_row(job,
+				job->kept    ? job->shard ? "group shard kept" : "group kept"
+				: job->shard ? "group shard"
+					     : "group",
+				rep, i, r);
 		}
 		printf("  load %u: %7.3f s, in %7.2f GB/s, delivered %8.2f GB/s, %.4f CPU-s/GB in, "
-		       "by %s%s\n", rep + 1, end - begin, (double)read / (end - begin) * 1e-9,
+		       "by %s%s\n",
+		       rep + 1, end - begin, (double)read / (end - begin) * 1e-9,
 		       (double)bytes / (end - begin) * 1e-9, cpu / (double)read * 1e9,
-		       s->runs[0][rep].path,
-		       rep ? "" : " (first of these processes)");
+		       s->runs[0][rep].path, rep ? "" : " (first of these processes)");
 	}
 	for (unsigned i = 0; i < job->ranks; i++)
 		if (*s->contexts[i])
@@ -351,8 +361,7 @@ int group_bench(const struct job *job)
 	for (unsigned i = 0; i < job->ranks && wrong; i++)
 		for (unsigned rep = 0; rep < job->reps; rep++)
 			if (s->runs[i][rep].ret)
-				printf("rank %u, load %u: %s\n", i, rep + 1,
-				       s->runs[i][rep].text);
+				printf("rank %u, load %u: %s\n", i, rep + 1, s->runs[i][rep].text);
 	if (!wrong)
 		say_runs(job, s);
 	return wrong ? 1 : 0;

@@ -20,7 +20,7 @@
 
 #define SLOTS 4u
 #define SLOT_MAX (64u << 20) /* of a window on the GPU */
-#define PIECE (4u << 20) /* that a thread copies */
+#define PIECE (4u << 20)     /* that a thread copies */
 #define THREADS_MAX 16u
 
 struct feeder {
@@ -28,7 +28,7 @@ struct feeder {
 	pthread_t thread;
 	struct pst_cu_stream *stream;
 	struct pst_cu_event *done[2];
-	char *mem; /* two pieces of pinned memory */
+	char *mem;	   /* two pieces of pinned memory */
 	uint64_t from, to; /* of the file */
 	int ret;
 };
@@ -64,15 +64,16 @@ static int share_windows(struct limit *l)
 
 	*mine = (struct penstock_export)PENSTOCK_EXPORT_INIT;
 	if (bad(l, "window", penstock_alloc(l->dev, SLOTS * l->slot, &l->own)) ||
-	    (l->job->ranks > 1 && bad(l, "export", penstock_export_memory(l->dev, l->own,
-						SLOTS * l->slot, mine))))
+	    (l->job->ranks > 1 &&
+	     bad(l, "export", penstock_export_memory(l->dev, l->own, SLOTS * l->slot, mine))))
 		return 1;
 	if (!meet(l->s, 0, l->job->ranks))
 		return 1;
 	l->windows[l->rank] = l->own;
 	for (unsigned i = 0; i < l->job->ranks; i++)
-		if (i != l->rank && bad(l, "import", penstock_import_memory(
-						l->dev, &l->s->windows[i], &l->windows[i])))
+		if (i != l->rank &&
+		    bad(l, "import",
+			penstock_import_memory(l->dev, &l->s->windows[i], &l->windows[i])))
 			return 1;
 	return 0;
 }
@@ -101,11 +102,10 @@ static int make_ready(struct limit *l)
 	if (!rc)
 		rc = (int)l->api->cuMemHostRegister(l->pinned, pinned, PST_CU_HOST_PORTABLE);
 	if (!rc)
-		rc = (int)l->api->cuStreamCreateWithPriority(&l->in, PST_CU_STREAM_NON_BLOCKING,
-							     0);
+		rc = (int)l->api->cuStreamCreateWithPriority(&l->in, PST_CU_STREAM_NON_BLOCKING, 0);
 	for (unsigned i = 0; i < l->job->ranks && !rc; i++)
-		rc = (int)l->api->cuStreamCreateWithPriority(&l->out[i],
-							     PST_CU_STREAM_NON_BLOCKING, 0);
+		rc = (int)l->api->cuStreamCreateWithPriority(&l->out[i], PST_CU_STREAM_NON_BLOCKING,
+							     0);
 	if (bad(l, "making ready", rc) ||
 	    bad(l, "memory", penstock_alloc(l->dev, SLOTS * l->slot, &l->place)))
 		return 1;
@@ -147,9 +147,8 @@ static int from_pinned(struct limit *l, bool out)
 	int rc = 0;
 
 	for (uint64_t n = 0; n < l->share / l->slot && !rc; n++) {
-		rc = (int)l->api->cuMemcpyHtoDAsync(at(l, l->own, n),
-						    l->pinned + n % SLOTS * l->slot,
-						    l->slot, l->in);
+		rc = (int)l->api->cuMemcpyHtoDAsync(
+			at(l, l->own, n), l->pinned + n % SLOTS * l->slot, l->slot, l->in);
 		if (!rc && out)
 			rc = fan_out(l, n);
 	}
@@ -173,9 +172,9 @@ static void *feed(void *arg)
 		if (!f->ret && pread(f->l->fd, mem, len, (off_t)off) != (ssize_t)len)
 			f->ret = -EIO;
 		if (!f->ret)
-			f->ret = (int)api->cuMemcpyHtoDAsync(
-				(uintptr_t)f->l->own + off % (SLOTS * f->l->slot / 2), mem,
-				len, f->stream);
+			f->ret = (int)api->cuMemcpyHtoDAsync((uintptr_t)f->l->own +
+								     off % (SLOTS * f->l->slot / 2),
+							     mem, len, f->stream);
 		if (!f->ret)
 			f->ret = (int)api->cuEventRecord(f->done[n % 2], f->stream);
 	}
@@ -218,12 +217,12 @@ static int from_cache(struct limit *l, bool out)
 
 /* ---- a rank ---- */
 
-static const char *const names[] = { "one link", "all links", "all links and copies",
-				     "page cache by threads and copies" };
+static const char *const names[] = {"one link", "all links", "all links and copies",
+				    "page cache by threads and copies"};
 
 static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 {
-	struct limit l = { .job = job, .s = s, .rank = rank, .fd = -1 };
+	struct limit l = {.job = job, .s = s, .rank = rank, .fd = -1};
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN) / job->ranks;
 	struct stat st;
 	int rc;

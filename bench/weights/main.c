@@ -45,8 +45,8 @@ double cpu_time(void)
 
 struct shared *shared_new(void)
 {
-	struct shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE,
-				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct shared *s =
+		mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	if (s == MAP_FAILED) {
 		perror("bench_weights: mmap");
@@ -117,30 +117,29 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 				  "cpu_s,cpu_copied,path\n");
 	fprintf(job->csv, "%s,%u,%llu,%u,%u,%u,%llu,%llu,%.6f,%.6f,%.6f,%llu,%s\n", what,
 		job->ranks, (unsigned long long)(job->window / MIB), job->windows, rep, rank,
-		(unsigned long long)r->read, (unsigned long long)r->bytes, r->begin, r->end,
-		r->cpu, (unsigned long long)r->cpu_copied, r->path);
+		(unsigned long long)r->read, (unsigned long long)r->bytes, r->begin, r->end, r->cpu,
+		(unsigned long long)r->cpu_copied, r->path);
 	fflush(job->csv);
 }
 
 static int usage(void)
 {
-	fprintf(stderr,
-		"bench_weights load FILE | small MANY ONE | limit FILE | group FILE |\n"
-		"              drive FILE uring|threads THREADS DEPTH KIB\n"
-		"  --device NAME    cuda (each rank its own), cuda:0, host\n"
-		"  --ranks N        --reps N         --csv FILE (rows are added)\n"
-		"  --window MIB     --windows N      of the group\n"
-		"  --fast           --kept           --shard      --into     --verify\n"
-		"  --dies RANK      this one is killed in mid-load\n");
+	fprintf(stderr, "bench_weights load FILE | small MANY ONE | limit FILE | group FILE |\n"
+			"              drive FILE uring|threads THREADS DEPTH KIB\n"
+			"  --device NAME    cuda (each rank its own), cuda:0, host\n"
+			"  --ranks N        --reps N         --csv FILE (rows are added)\n"
+			"  --window MIB     --windows N      of the group\n"
+			"  --fast           --kept           --shard      --into     --verify\n"
+			"  --dies RANK      this one is killed in mid-load\n");
 	return 2;
 }
 
 static const struct option options[] = {
-	{ "device", 1, NULL, 'd' },  { "ranks", 1, NULL, 'r' },	  { "reps", 1, NULL, 'n' },
-	{ "csv", 1, NULL, 'c' },     { "window", 1, NULL, 'w' },  { "windows", 1, NULL, 'W' },
-	{ "fast", 0, NULL, 'f' },    { "kept", 0, NULL, 'k' },	  { "shard", 0, NULL, 's' },
-	{ "into", 0, NULL, 'i' },    { "verify", 0, NULL, 'v' },  { "dies", 1, NULL, 'x' },
-	{ NULL, 0, NULL, 0 },
+	{"device", 1, NULL, 'd'}, {"ranks", 1, NULL, 'r'},  {"reps", 1, NULL, 'n'},
+	{"csv", 1, NULL, 'c'},	  {"window", 1, NULL, 'w'}, {"windows", 1, NULL, 'W'},
+	{"fast", 0, NULL, 'f'},	  {"kept", 0, NULL, 'k'},   {"shard", 0, NULL, 's'},
+	{"into", 0, NULL, 'i'},	  {"verify", 0, NULL, 'v'}, {"dies", 1, NULL, 'x'},
+	{NULL, 0, NULL, 0},
 };
 
 static int take_options(struct job *job, int argc, char **argv)
@@ -151,19 +150,44 @@ static int take_options(struct job *job, int argc, char **argv)
 		unsigned n = optarg ? (unsigned)strtoul(optarg, NULL, 10) : 0;
 
 		switch (c) {
-		case 'd': job->device = optarg; break;
-		case 'r': job->ranks = n; break;
-		case 'n': job->reps = n; break;
-		case 'c': job->csv = fopen(optarg, "a"); break;
-		case 'w': job->window = n * MIB; break;
-		case 'W': job->windows = n; break;
-		case 'f': job->effort = PENSTOCK_FAST; break;
-		case 'k': job->kept = true; break;
-		case 's': job->shard = true; break;
-		case 'i': job->into = true; break;
-		case 'v': job->verify = true; break;
-		case 'x': job->dies = (int)n; break;
-		default: return -EINVAL;
+		case 'd':
+			job->device = optarg;
+			break;
+		case 'r':
+			job->ranks = n;
+			break;
+		case 'n':
+			job->reps = n;
+			break;
+		case 'c':
+			job->csv = fopen(optarg, "a");
+			break;
+		case 'w':
+			job->window = n * MIB;
+			break;
+		case 'W':
+			job->windows = n;
+			break;
+		case 'f':
+			job->effort = PENSTOCK_FAST;
+			break;
+		case 'k':
+			job->kept = true;
+			break;
+		case 's':
+			job->shard = true;
+			break;
+		case 'i':
+			job->into = true;
+			break;
+		case 'v':
+			job->verify = true;
+			break;
+		case 'x':
+			job->dies = (int)n;
+			break;
+		default:
+			return -EINVAL;
 		}
 	}
 	return job->ranks && job->ranks <= RANKS_MAX && job->reps && job->reps <= REPS_MAX
@@ -173,7 +197,7 @@ static int take_options(struct job *job, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct job job = { .device = "cuda", .ranks = 1, .reps = 3, .dies = -1 };
+	struct job job = {.device = "cuda", .ranks = 1, .reps = 3, .dies = -1};
 	double link, in;
 	char **words;
 

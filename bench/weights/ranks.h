@@ -21,7 +21,7 @@
 #define MIB (1024ull * 1024)
 
 struct run {
-	double begin, end, cpu;	   /* seconds */
+	double begin, end, cpu; /* seconds */
 	uint64_t read, bytes, cpu_copied;
 	int ret;
 	char path[24], text[256];

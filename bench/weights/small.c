@@ -66,8 +66,8 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 {
 	struct penstock_weights_opts wo = PENSTOCK_WEIGHTS_OPTS_INIT;
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
-	struct penstock_load_report r = { .size = sizeof(r) };
-	struct alloc_time at = { 0 };
+	struct penstock_load_report r = {.size = sizeof(r)};
+	struct alloc_time at = {0};
 	struct penstock_loaded *loaded;
 	struct penstock_weights *w = kept ? *kept : NULL;
 	double t0 = now(), t1, t2, cpu = cpu_time();
@@ -117,17 +117,18 @@ int load_bench(const struct job *job)
 		return 1;
 	snprintf(what, sizeof(what), "load %s%s", effort, job->kept ? " kept" : "");
 	printf("%s, effort %s%s\n       GB/s    open us  alloc us   move us   ptrs us   free us  "
-	       "CPU-s/GB  path\n", job->file, effort,
-	       job->kept ? ", one model, registrations kept" : "");
+	       "CPU-s/GB  path\n",
+	       job->file, effort, job->kept ? ", one model, registrations kept" : "");
 	for (unsigned i = 0; i < job->reps; i++) {
 		struct steps s;
-		struct run r = { 0 };
+		struct run r = {0};
 
 		if (load_once(job, job->file, dev, job->kept ? &w : NULL, &s))
 			return 1;
-		printf("%s %7.2f %9.0f %9.0f %9.0f %9.0f %9.0f %9.4f  %s\n", i ? "    " : "1st:",
-		       (double)s.bytes / s.all * 1e-9, s.open * 1e6, s.alloc * 1e6, s.move * 1e6,
-		       s.ptrs * 1e6, s.free * 1e6, s.cpu / (double)s.bytes * 1e9, s.path);
+		printf("%s %7.2f %9.0f %9.0f %9.0f %9.0f %9.0f %9.4f  %s\n",
+		       i ? "    " : "1st:", (double)s.bytes / s.all * 1e-9, s.open * 1e6,
+		       s.alloc * 1e6, s.move * 1e6, s.ptrs * 1e6, s.free * 1e6,
+		       s.cpu / (double)s.bytes * 1e9, s.path);
 		r.end = s.all;
 		r.cpu = s.cpu;
 		r.read = r.bytes = s.bytes;
@@ -155,16 +156,16 @@ static double median(double *list, unsigned n)
 int small_bench(const struct job *job, const char *many, const char *one)
 {
 	double time[2][REPS_MAX], cpu[2][REPS_MAX], open[2][REPS_MAX];
-	const char *files[2] = { one, many };
+	const char *files[2] = {one, many};
 	struct penstock_device *dev;
-	struct steps s = { 0 };
+	struct steps s = {0};
 	uint64_t tensors = 1;
 
 	if (open_device(job, &dev))
 		return 1;
 	for (int i = -1; i < (int)job->reps; i++) {
 		for (unsigned f = 0; f < 2; f++) {
-			struct run r = { 0 };
+			struct run r = {0};
 
 			if (load_once(job, files[f], dev, NULL, &s))
 				return 1;
@@ -191,7 +192,7 @@ int small_bench(const struct job *job, const char *many, const char *one)
 	       job->effort == PENSTOCK_FAST ? "fast" : "thrifty", (unsigned long long)tensors,
 	       (time[1][0] - time[0][0]) / (double)tensors * 1e6,
 	       (open[1][0] - open[0][0]) / (double)tensors * 1e6,
-	       (cpu[1][0] - cpu[0][0]) / (double)tensors * 1e6,
-	       (double)s.bytes / time[1][0] * 1e-9, (double)s.bytes / time[0][0] * 1e-9);
+	       (cpu[1][0] - cpu[0][0]) / (double)tensors * 1e6, (double)s.bytes / time[1][0] * 1e-9,
+	       (double)s.bytes / time[0][0] * 1e-9);
 	return 0;
 }

@@ -228,7 +228,6 @@ const struct gate pst_check_endpoint_gates[] = {
 	 "with RDMA the store writes the destination itself, without the CPU copies",
 	 "ask the store's operator for S3 over RDMA; Penstock learns it with the first request"},
 	{"objects", PST_CHECK_FABRIC, PST_NEED_WORK, look_objects,
-	 "Penstock has to speak to the store itself",
-	 "read objects with another program"},
+	 "Penstock has to speak to the store itself", "read objects with another program"},
 	{.name = NULL},
 };

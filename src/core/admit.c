@@ -43,8 +43,7 @@ static int check(const struct penstock_queue *q, const struct penstock_req *from
 	return ret ? ret : pst_owned(q->generation, err);
 }
 
-static int take_segs(struct pst_request *req, const struct penstock_req *from,
-		     struct pst_err *err)
+static int take_segs(struct pst_request *req, const struct penstock_req *from, struct pst_err *err)
 {
 	for (unsigned i = 0; i < from->seg_count; i++) {
 		int ret = pst_take_seg(&req->segs[i], from, i, err);
@@ -75,9 +74,9 @@ static int make_routes(struct pst_request *req, struct pst_err *err)
 		if (!ret)
 			ret = pst_route_get(req->st, dev, req->op, &route, err);
 		if (!ret)
-			ret = pst_pump_meet(atomic_load_explicit(&req->segs[0].dev->pump,
-								 memory_order_acquire),
-					    dev, err);
+			ret = pst_pump_meet(
+				atomic_load_explicit(&req->segs[0].dev->pump, memory_order_acquire),
+				dev, err);
 		if (ret)
 			return ret;
 		if (dev != req->segs[0].dev)
@@ -286,9 +285,9 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, str
 		ret = make_routes(req, err);
 	if (ret)
 		return ret;
-	req->pump = req->seg_count ? atomic_load_explicit(&req->segs[0].dev->pump,
-							  memory_order_acquire)
-				   : NULL;
+	req->pump = req->seg_count
+			    ? atomic_load_explicit(&req->segs[0].dev->pump, memory_order_acquire)
+			    : NULL;
 	ret = pst_req_cut(req, err);
 	if (!ret)
 		pst_req_open_phase(req);

@@ -46,9 +46,8 @@ static void put_queue(struct penstock_queue *q)
 	for (unsigned i = 0; i < SPARE_MAX; i++) {
 		struct penstock_queue *none = NULL;
 
-		if (atomic_compare_exchange_strong_explicit(&spare[i], &none, q,
-							    memory_order_release,
-							    memory_order_relaxed))
+		if (atomic_compare_exchange_strong_explicit(
+			    &spare[i], &none, q, memory_order_release, memory_order_relaxed))
 			return;
 	}
 	penstock_queue_close(q);
@@ -78,7 +77,7 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	penstock_wait(q, &done, 1, 1, -1);
 	result = done.result;
 	if (result < 0) {
-		struct pst_err err = { (int)result, done.report->why, "" };
+		struct pst_err err = {(int)result, done.report->why, ""};
 
 		memcpy(err.text, done.report->text, sizeof(err.text));
 		pst_err_publish(&err);
@@ -92,7 +91,7 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 static int64_t plain(struct penstock_storage *st, struct penstock_device *dev, void *buf,
 		     size_t len, uint64_t off, enum penstock_op op)
 {
-	struct penstock_seg seg = { .buf = buf, .dev = dev, .off = off, .row_len = len, .rows = 1 };
+	struct penstock_seg seg = {.buf = buf, .dev = dev, .off = off, .row_len = len, .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	req.storage = st;

@@ -25,8 +25,9 @@ const struct pst_device_ops *const pst_devices[] = {
 };
 
 const struct pst_path_ops *const pst_paths[] = {
-	&pst_path_p2p,	  &pst_path_odirect, &pst_path_vendor, &pst_path_mapped, &pst_path_staged,
-	&pst_path_bounce, &pst_path_null,    &pst_path_fault,  NULL,
+	&pst_path_p2p,	  &pst_path_odirect, &pst_path_vendor,
+	&pst_path_mapped, &pst_path_staged,  &pst_path_bounce,
+	&pst_path_null,	  &pst_path_fault,   NULL,
 };
 const unsigned pst_path_count = sizeof(pst_paths) / sizeof(pst_paths[0]) - 1;
 

@@ -17,7 +17,6 @@
 #include "core/route.h"
 #include "core/stats.h"
 
-
 /* One trial's memory. */
 struct trial {
 	struct pst_route *route;
@@ -37,7 +36,7 @@ static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
 		.flags = t->route->st->facts.fd_direct >= 0 ? PST_IO_DIRECT : 0,
 		.off = off,
 		.len = len,
-		.one = { into, len },
+		.one = {into, len},
 		.iov_count = 1,
 	};
 	int ret;
@@ -55,7 +54,7 @@ static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
 
 static int copy(struct trial *t, void *dst, const void *src, bool in)
 {
-	struct pst_rect rect = { .dst = dst, .src = src, .row_len = t->len, .rows = 1 };
+	struct pst_rect rect = {.dst = dst, .src = src, .row_len = t->len, .rows = 1};
 	int ret = pst_lane_copy_now(t->lane, t->route->dev, &rect, in);
 
 	return ret ? pst_fail_errno(&t->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
@@ -80,13 +79,14 @@ static void trial_ended(struct pst_chunk *chunk, int result)
 /* The path's own code on the scratch memory. */
 static int run_path(struct trial *t)
 {
-	struct penstock_seg seg = {
-		.buf = t->scratch, .dev = t->route->dev, .off = t->off,
-		.row_len = t->len, .rows = 1, .pitch = t->len, .buf_pitch = t->len
-	};
-	struct pst_span span = {
-		.off = t->off, .len = t->len, .route = t->route, .seg_count = 1
-	};
+	struct penstock_seg seg = {.buf = t->scratch,
+				   .dev = t->route->dev,
+				   .off = t->off,
+				   .row_len = t->len,
+				   .rows = 1,
+				   .pitch = t->len,
+				   .buf_pitch = t->len};
+	struct pst_span span = {.off = t->off, .len = t->len, .route = t->route, .seg_count = 1};
 	struct sham *sham = calloc(1, sizeof(*sham));
 	struct pst_request *req = &sham->req;
 	struct pst_chunk *chunk;
@@ -220,7 +220,7 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	struct pst_path_state *state = &route->paths[index];
 	struct penstock_device *dev = route->dev;
 	struct pst_stats *stats = pst_stats_get();
-	struct trial t = { .route = route, .path = index };
+	struct trial t = {.route = route, .path = index};
 	int ret;
 
 	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
@@ -257,8 +257,11 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 int pst_canary_write(struct pst_chunk *chunk)
 {
 	struct pst_route *route = chunk->route;
-	struct trial t = { .route = route, .lane = chunk->lane, .path = chunk->path,
-			   .off = chunk->off, .len = chunk->len };
+	struct trial t = {.route = route,
+			  .lane = chunk->lane,
+			  .path = chunk->path,
+			  .off = chunk->off,
+			  .len = chunk->len};
 	uint64_t room = (chunk->len + chunk->pad + 4095) / 4096 * 4096;
 	struct pst_part part;
 	size_t wrong;

@@ -41,8 +41,8 @@ bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len)
 {
 	_Atomic uint64_t *bytes = &chunk->route->st->direct_bytes;
 
-	if (chunk->lane->direct && atomic_load_explicit(bytes, memory_order_relaxed) + len >
-					   PST_DIRECT_BYTES_MAX)
+	if (chunk->lane->direct &&
+	    atomic_load_explicit(bytes, memory_order_relaxed) + len > PST_DIRECT_BYTES_MAX)
 		return false;
 	atomic_fetch_add_explicit(bytes, len, memory_order_relaxed);
 	chunk->direct_bytes = len;
@@ -71,7 +71,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->flags = flags;
 	io->off = off;
 	io->len = len;
-	io->one = (struct iovec){ mem, len };
+	io->one = (struct iovec){mem, len};
 	io->iov = &io->one;
 	io->iov_count = 1;
 	io->done = done;
@@ -94,8 +94,9 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 	if (ops->cancel && pst_req_cancelled(chunk->req))
 		return cancelled(chunk);
 	chunk->in_hand = true; /* it may have ended when the storage returns */
-	ret = io->op == PST_IO_FILL ? ops->fill(io)
-	      : io->op == PST_IO_DRAIN ? ops->drain(io) : ops->sync(io);
+	ret = io->op == PST_IO_FILL    ? ops->fill(io)
+	      : io->op == PST_IO_DRAIN ? ops->drain(io)
+				       : ops->sync(io);
 	if (!ret)
 		return 0;
 	chunk->in_hand = false;
@@ -106,8 +107,7 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 
 struct pst_chunk *pst_chunk_io_ended(struct pst_io *io)
 {
-	struct pst_chunk *chunk =
-		(struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
+	struct pst_chunk *chunk = (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
 
 	chunk->in_hand = false;
 	if (chunk->timed_ns)
@@ -283,8 +283,7 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 		chunk->on_done(chunk, result);
 		return;
 	}
-	if (!result && req->op == PENSTOCK_WRITE &&
-	    chunk->route->paths[chunk->path].facts.canary)
+	if (!result && req->op == PENSTOCK_WRITE && chunk->route->paths[chunk->path].facts.canary)
 		result = pst_canary_write(chunk);
 	count(chunk, result);
 	if (result && retry(chunk))

@@ -229,8 +229,8 @@ static bool is_full(const struct pst_path_facts *facts)
  * order end where it begins. One for which the piece is too short to be quick is kept as
  * `last`, in case no other takes it. -1: none can.
  */
-static int choose(struct pst_request *req, const struct place *place,
-		  enum pst_residency residency, uint64_t *len, uint32_t *pad)
+static int choose(struct pst_request *req, const struct place *place, enum pst_residency residency,
+		  uint64_t *len, uint32_t *pad)
 {
 	const struct pst_plan *plan = place->span->plan;
 	const struct pst_route *route = place->span->route;
@@ -253,7 +253,7 @@ static int choose(struct pst_request *req, const struct place *place,
 
 		/* Once is enough: each chunk would be written in vain, and then by the next. */
 		if (proof < 0 && i + 1 < count) {
-			pst_req_note(req, index, (enum penstock_why)-proof);
+			pst_req_note(req, index, (enum penstock_why) - proof);
 			continue;
 		}
 		if (place->span->edge && needs_body) {
@@ -390,9 +390,9 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	for (;;) {
 		find_place(req, pos, &place);
 		path = -1;
-		if (req->forced < 0 ? place.span->plan->residency_matters
-				    : pst_paths[req->forced]->traits.uses_cache &&
-					      req->op == PENSTOCK_READ)
+		if (req->forced < 0
+			    ? place.span->plan->residency_matters
+			    : pst_paths[req->forced]->traits.uses_cache && req->op == PENSTOCK_READ)
 			residency = look(req, &place);
 		if (place.blind)
 			path = try_it(req, &place, &trying, &residency, &len, &pad);
@@ -446,8 +446,7 @@ int pst_claim_again(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 	for (i += next; i < count; i++) {
 		unsigned index = plan->list[r][i];
 		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
-		struct place place = { &req->spans[chunk->span], chunk->off, chunk->len,
-				       UINT64_MAX };
+		struct place place = {&req->spans[chunk->span], chunk->off, chunk->len, UINT64_MAX};
 		uint64_t cap = UINT64_MAX, n;
 
 		if (place.span->edge && facts->off_align > 1)

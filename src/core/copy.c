@@ -69,8 +69,7 @@ static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 	pst_slot_put(&lane->slots, slot);
 	pst_lane_return(lane);
 	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
-				    "copying from %s to %s: %m", c->src_dev->name,
-				    c->dst_dev->name)
+				    "copying from %s to %s: %m", c->src_dev->name, c->dst_dev->name)
 		   : 0;
 }
 
@@ -90,7 +89,7 @@ static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a pitch is shorter than a row");
 	if (!c->row_len)
 		return 0;
-	rect = (struct pst_rect){ c->dst, c->src, c->dst_pitch, c->src_pitch, c->row_len, c->rows };
+	rect = (struct pst_rect){c->dst, c->src, c->dst_pitch, c->src_pitch, c->row_len, c->rows};
 	if (c->dst_dev->ops->copy_peer)
 		ret = c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err);
 	return ret == -EXDEV ? through_host(c, err) : ret;

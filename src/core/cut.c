@@ -61,8 +61,7 @@ static int extent(const struct penstock_seg *seg, uint64_t *out)
 }
 
 /* keep_rows: a length that comes late is each row's. */
-static int check_seg(struct penstock_seg *seg, unsigned index, bool keep_rows,
-		     struct pst_err *err)
+static int check_seg(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
 
@@ -181,8 +180,7 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 					      "more than %u separate ranges", spans_max);
 		span = &req->spans[req->span_count++];
 		*span = (struct pst_span){
-			.off = seg->off, .len = len, .seg_first = i, .seg_count = 1
-		};
+			.off = seg->off, .len = len, .seg_first = i, .seg_count = 1};
 	}
 	if (req->op == PENSTOCK_READ || ascending)
 		return 0;
@@ -464,8 +462,7 @@ int pst_part_at(const struct pst_request *req, const struct pst_span *span, uint
 {
 	const struct penstock_seg *seg = &req->segs[seg_at(req, span, off)];
 
-	if (span->shared ||
-	    seg_parts(seg, off, span->off + span->len, keep_first, out) != 1)
+	if (span->shared || seg_parts(seg, off, span->off + span->len, keep_first, out) != 1)
 		return -EINVAL;
 	if (out->rows > 1) { /* in place goes a row at a time */
 		out->rows = 1;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local struct pst_err last = { 0, PENSTOCK_WHY_NONE, "" };
+static _Thread_local struct pst_err last = {0, PENSTOCK_WHY_NONE, ""};
 
 static const char *const why_names[] = {
 #define NAME(code, name, text) name,
@@ -121,8 +121,7 @@ const char *pst_name_end(const char *name)
 	return name;
 }
 
-static int fill(struct pst_err *err, int code, enum penstock_why why, const char *fmt,
-		va_list args)
+static int fill(struct pst_err *err, int code, enum penstock_why why, const char *fmt, va_list args)
 {
 	if (!err)
 		err = &last;

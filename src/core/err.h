@@ -17,7 +17,7 @@
 #define PST_WHY_COUNT (0 PENSTOCK_WHY_LIST(PST_WHY_ONE))
 
 struct pst_err {
-	int code;		/* negative errno, 0: none */
+	int code; /* negative errno, 0: none */
 	enum penstock_why why;
 	char text[PENSTOCK_TEXT_MAX];
 };

@@ -81,8 +81,8 @@ static void put_fix(const struct pst_plan_in *in, unsigned i, struct penstock_ex
 {
 	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
 	const struct pst_path_state *state = &in->states[i];
-	bool carries = in->op == PENSTOCK_READ ? pst_paths[i]->traits.reads
-					       : pst_paths[i]->traits.writes;
+	bool carries =
+		in->op == PENSTOCK_READ ? pst_paths[i]->traits.reads : pst_paths[i]->traits.writes;
 
 	row->fix[0] = '\0';
 	if (!carries || !state->usable)
@@ -113,8 +113,7 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	    pst_paths[i]->traits.class_ >= in->require)
 		row->why = state->err.why;
 	text = penstock_why_text(row->why);
-	if (row->why == PENSTOCK_WHY_NONE && in->op == PENSTOCK_WRITE &&
-		 state->facts.canary)
+	if (row->why == PENSTOCK_WHY_NONE && in->op == PENSTOCK_WRITE && state->facts.canary)
 		text = penstock_why_text(PENSTOCK_WHY_FIRST_WRITE);
 	else if (row->why == PENSTOCK_WHY_NONE)
 		text = "";
@@ -158,12 +157,12 @@ static uint64_t length_of(const struct penstock_storage *st, const struct pensto
 	if (!seg->row_len)
 		return st->facts.length;
 	return __builtin_mul_overflow(seg->row_len, seg->rows ? seg->rows : 1, &len) ? UINT64_MAX
-										    : len;
+										     : len;
 }
 
 int penstock_explain(const struct penstock_req *given, struct penstock_explanation *out)
 {
-	struct penstock_explanation ours = { .size = sizeof(ours) };
+	struct penstock_explanation ours = {.size = sizeof(ours)};
 	struct penstock_req req;
 	struct pst_route *route;
 	const struct pst_plan *plan;
@@ -187,8 +186,8 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	    pst_route_get(req.storage, seg.dev, req.op, &route, &err))
 		return pst_err_publish(&err);
 	plan = &route->plans[req.require][req.effort];
-	in = (struct pst_plan_in){ req.op, req.require, req.effort, pst_path_count, pst_paths,
-				   route->paths };
+	in = (struct pst_plan_in){req.op,	  req.require, req.effort,
+				  pst_path_count, pst_paths,   route->paths};
 	ours.resident = resident(req.storage, &seg, &ours.resident_why);
 	residency = ours.resident == 1 ? PST_WARM : ours.resident ? PST_UNKNOWN : PST_COLD;
 	if (req.op == PENSTOCK_WRITE)

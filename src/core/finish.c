@@ -60,9 +60,9 @@ static uint64_t take_rest(struct pst_request *req, uint64_t *pos)
 	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
 
 	*pos = atomic_load_explicit(&req->next, memory_order_acquire);
-	while (*pos < limit && !atomic_compare_exchange_weak_explicit(&req->next, pos, limit,
-								      memory_order_acq_rel,
-								      memory_order_acquire))
+	while (*pos < limit &&
+	       !atomic_compare_exchange_weak_explicit(&req->next, pos, limit, memory_order_acq_rel,
+						      memory_order_acquire))
 		;
 	return *pos < limit ? limit - *pos : 0;
 }

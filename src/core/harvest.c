@@ -131,8 +131,7 @@ static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, un
 
 /* How many of one call: their places are taken until the next one, and as many more may
  * be handed in by callbacks or beside it. */
-static unsigned most(const struct penstock_queue *q, const struct penstock_done *done,
-		     unsigned max)
+static unsigned most(const struct penstock_queue *q, const struct penstock_done *done, unsigned max)
 {
 	return (max || done) && max < q->requests_max ? max : q->requests_max;
 }

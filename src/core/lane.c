@@ -456,8 +456,7 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 		    atomic_load_explicit(&lane->forget_turn, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->cancel_turn, memory_order_relaxed) ==
 		    lane->cancel_turn &&
-	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) &&
-	    !owner_may_go(lane))
+	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) && !owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
 }

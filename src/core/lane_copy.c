@@ -12,7 +12,7 @@
 /* While older copies keep the engine busy, those of so many bytes share a ticket; fewer
  * when the lane has a moment. Half of a lane's ring: the other half is filled meanwhile. */
 #define MARK_BYTES (8u << 20)
-#define TICKETS 8 /* that a lane is likely to have in flight */
+#define TICKETS 8		/* that a lane is likely to have in flight */
 #define MARK_LEAST (256u << 10) /* shorter chunks wait for the end of the lane's turn */
 
 struct pst_copyq *pst_copyq_open(struct penstock_device *dev, bool alone, struct pst_err *err)
@@ -146,8 +146,7 @@ static void mark_copies(struct pst_copyq *copyq)
 /* With nothing under way on this queue the engine may stand still: no more waiting. */
 static bool due(const struct pst_copyq *copyq)
 {
-	return copyq->unmarked_bytes >= MARK_BYTES ||
-	       copyq->tail - copyq->head == copyq->unmarked;
+	return copyq->unmarked_bytes >= MARK_BYTES || copyq->tail - copyq->head == copyq->unmarked;
 }
 
 static void copies_ended(struct pst_chunk *chunk, int result)

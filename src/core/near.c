@@ -48,7 +48,7 @@ void pst_near_thread(const struct pst_near *near)
 
 void pst_near_memory(const struct pst_near *near, void *base, size_t len)
 {
-	unsigned long mask[16] = { 0 };
+	unsigned long mask[16] = {0};
 	const unsigned bits = 8 * sizeof(mask[0]);
 
 	if (near->node < 0 || near->node >= (int)(bits * 16))

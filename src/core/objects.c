@@ -17,8 +17,8 @@
 #include "core/route.h"
 #include "core/spin.h"
 
-#define KNOWN_FLAGS                                                                  \
-	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE |  \
+#define KNOWN_FLAGS                                                                         \
+	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -60,8 +60,7 @@ int pst_owned(unsigned made, struct pst_err *err)
 			      "opened before a fork: the child must open its own");
 }
 
-int pst_take(void *into, size_t ours, const void *from, const char *what,
-	     struct pst_err *err)
+int pst_take(void *into, size_t ours, const void *from, const char *what, struct pst_err *err)
 {
 	size_t theirs;
 
@@ -123,7 +122,7 @@ static int open_storage(const char *url, int fd, const struct penstock_storage_o
 			struct penstock_storage **out)
 {
 	struct penstock_storage_opts opts;
-	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret;
 
 	pthread_once(&fork_once, watch_forks);
@@ -148,9 +147,9 @@ static int open_storage(const char *url, int fd, const struct penstock_storage_o
 		ret = pst_storage_open_ops(pst_storages[i], url, fd, &opts, out, &err);
 		return ret ? pst_err_publish(&err) : 0;
 	}
-	return pst_fail(NULL, PENSTOCK_WHY_BAD_KIND,
-			"'%s': no storage of that kind, use a path, file:// or mem:",
-			pst_name_end(url));
+	return pst_fail(
+		NULL, PENSTOCK_WHY_BAD_KIND,
+		"'%s': no storage of that kind, use a path, file:// or mem:", pst_name_end(url));
 }
 
 int penstock_open(const char *url, const struct penstock_storage_opts *opts,
@@ -176,11 +175,10 @@ static void help_own_lanes(void)
 			pst_owns_help(atomic_load(&devices[i]->pump));
 }
 
-static int end_writing(struct penstock_storage *st, int (*end)(struct penstock_storage *, bool,
-							       struct pst_err *),
-		       bool durable)
+static int end_writing(struct penstock_storage *st,
+		       int (*end)(struct penstock_storage *, bool, struct pst_err *), bool durable)
 {
-	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret = pst_owned(st->generation, NULL);
 
 	if (ret)
@@ -229,8 +227,7 @@ void penstock_close(struct penstock_storage *st)
 	free(st);
 }
 
-int penstock_storage_get_info(const struct penstock_storage *st,
-			      struct penstock_storage_info *info)
+int penstock_storage_get_info(const struct penstock_storage *st, struct penstock_storage_info *info)
 {
 	const struct pst_storage_facts *facts = &st->facts;
 	struct penstock_storage_info ours = {
@@ -359,8 +356,8 @@ static int check_device_opts(const struct penstock_device_opts *opts, struct pst
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no engine '%.40s'",
 				opts->engine);
 	if (opts->lanes > PST_LANES_MAX)
-		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "%u lanes, at most %u", opts->lanes, PST_LANES_MAX);
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT, "%u lanes, at most %u",
+				      opts->lanes, PST_LANES_MAX);
 	if (opts->slot_bytes & (opts->slot_bytes - 1) || opts->slot_bytes > (1u << 30) ||
 	    (opts->slot_bytes && opts->slot_bytes < PST_SLOT_SMALL))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -374,7 +371,7 @@ int penstock_device_open(const char *name, const struct penstock_device_opts *fr
 {
 	struct penstock_device_opts opts;
 	struct penstock_device *dev;
-	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	char full[64];
 	unsigned index = 0;
 	int ret;
@@ -495,8 +492,7 @@ const char *penstock_device_name(const struct penstock_device *dev)
 
 int penstock_device_get_info(const struct penstock_device *dev, struct penstock_device_info *info)
 {
-	const struct pst_pump *pump =
-		atomic_load(&dev->pump);
+	const struct pst_pump *pump = atomic_load(&dev->pump);
 	struct penstock_device_info ours = {
 		.size = sizeof(ours),
 		.name = dev->name,

@@ -47,7 +47,7 @@ struct pst_slot;    /* a piece of the ring: core/ring.h */
  * need not know each other. `release` fences late writes before it returns.
  */
 struct pst_window {
-	char token[520]; /* NUL-terminated; the longest protocol allows 512 */
+	char token[520];  /* NUL-terminated; the longest protocol allows 512 */
 	const char *kind; /* of transport, which the far side must speak too */
 	uint64_t length;
 	void (*release)(struct pst_window *w);
@@ -59,48 +59,48 @@ struct pst_window {
 enum pst_residency { PST_COLD, PST_WARM, PST_UNKNOWN, PST_RESIDENCIES, PST_MIXED };
 
 struct pst_drive {
-	char name[32];	/* "nvme0n1" */
-	char bdf[16];	/* PCI address, "" when there is none or it is not known */
-	int numa;	/* node, -1: unknown */
+	char name[32]; /* "nvme0n1" */
+	char bdf[16];  /* PCI address, "" when there is none or it is not known */
+	int numa;      /* node, -1: unknown */
 };
 
 /* What a storage reports when it is opened; plan.c decides from nothing else. */
 struct pst_storage_facts {
-	uint64_t length;	/* at open */
-	int fd;			/* buffered descriptor, -1: none (objects) */
-	int fd_direct;		/* O_DIRECT descriptor, -1: none, and why_direct says so */
+	uint64_t length; /* at open */
+	int fd;		 /* buffered descriptor, -1: none (objects) */
+	int fd_direct;	 /* O_DIRECT descriptor, -1: none, and why_direct says so */
 	bool writable;
-	bool growing;		/* ours until commit: a padded tail may be cut off then */
-	bool immutable;		/* the caller promised */
-	bool mappable;		/* mmap(MAP_SHARED) of fd gives the page cache */
-	bool mapped_quick;	/* large folios: registering is cheap a byte */
-	bool listed;		/* allow-list: O_DIRECT is a drive's DMA as this kernel sees it */
-	bool far_windows;	/* transfer() exists and the far side speaks windows */
-	uint32_t off_align;	/* of O_DIRECT offsets and lengths */
-	uint32_t mem_align;	/* of O_DIRECT addresses */
-	uint32_t edge_align;	/* where unaligned writes are cut: max(page, fs block) */
-	uint32_t chunk_best;	/* bytes of one call that the storage likes; 0: any */
-	uint64_t stripe_len;	/* one drive's turn in a stripe, 0: none */
+	bool growing;	     /* ours until commit: a padded tail may be cut off then */
+	bool immutable;	     /* the caller promised */
+	bool mappable;	     /* mmap(MAP_SHARED) of fd gives the page cache */
+	bool mapped_quick;   /* large folios: registering is cheap a byte */
+	bool listed;	     /* allow-list: O_DIRECT is a drive's DMA as this kernel sees it */
+	bool far_windows;    /* transfer() exists and the far side speaks windows */
+	uint32_t off_align;  /* of O_DIRECT offsets and lengths */
+	uint32_t mem_align;  /* of O_DIRECT addresses */
+	uint32_t edge_align; /* where unaligned writes are cut: max(page, fs block) */
+	uint32_t chunk_best; /* bytes of one call that the storage likes; 0: any */
+	uint64_t stripe_len; /* one drive's turn in a stripe, 0: none */
 	unsigned drive_count;
 	struct pst_drive drives[PST_DRIVES_MAX];
-	struct pst_err why_direct; /* why O_DIRECT is missing or not to be trusted */
-	struct pst_err why_fd;	   /* why a caller's descriptor is used as it is */
+	struct pst_err why_direct;    /* why O_DIRECT is missing or not to be trusted */
+	struct pst_err why_fd;	      /* why a caller's descriptor is used as it is */
 	char text[PENSTOCK_TEXT_MAX]; /* "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)" */
 };
 
 struct pst_storage_ops;
 struct penstock_storage {
 	const struct pst_storage_ops *ops;
-	void *priv;		/* the backend's */
+	void *priv;					    /* the backend's */
 	_Atomic uint64_t route_serials[2][PST_DEVICES_MAX]; /* of routes' devices; set after them */
 	struct pst_storage_facts facts;
-	_Atomic unsigned inflight; /* requests */
-	_Atomic unsigned losses; /* syncs that failed; whose bytes they lost nobody knows */
+	_Atomic unsigned inflight;     /* requests */
+	_Atomic unsigned losses;       /* syncs that failed; whose bytes they lost nobody knows */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
-	_Atomic bool kept;	/* a lane keeps something of it until it closes */
-	_Atomic int trial;	/* enum pst_trial: is it cached, where nobody can ask */
-	_Atomic uint64_t untried; /* bytes since the last one began */
-	unsigned generation;	/* of the process that opened it, see objects.h */
+	_Atomic bool kept;	       /* a lane keeps something of it until it closes */
+	_Atomic int trial;	       /* enum pst_trial: is it cached, where nobody can ask */
+	_Atomic uint64_t untried;      /* bytes since the last one began */
+	unsigned generation;	       /* of the process that opened it, see objects.h */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX]; /* by op and device index */
 };
 
@@ -117,16 +117,16 @@ enum pst_io_op { PST_IO_FILL, PST_IO_DRAIN, PST_IO_SYNC };
 struct pst_call {
 	int fd;
 	enum pst_io_op op;
-	bool fixed;		/* inside the registered slots */
+	bool fixed; /* inside the registered slots */
 	const struct iovec *iov;
 	unsigned iov_count;
 	uint64_t off;
-	int64_t result;		/* bytes or -errno */
-	const char *engine;	/* what carried it, static; the engine's, if that is another */
-	enum penstock_why engine_why; /* then why */
+	int64_t result;	    /* bytes or -errno */
+	const char *engine; /* what carried it, static; the engine's, if that is another */
+	enum penstock_why engine_why;	     /* then why */
 	void (*done)(struct pst_call *call); /* on the lane's thread */
-	struct pst_call *next;	/* the engine's while in flight */
-	uint64_t word;		/* the engine's */
+	struct pst_call *next;		     /* the engine's while in flight */
+	uint64_t word;			     /* the engine's */
 };
 
 /*
@@ -139,18 +139,18 @@ struct pst_io {
 	struct penstock_storage *st;
 	struct pst_lane *lane;
 	enum pst_io_op op;
-	unsigned flags;		/* PST_IO_* */
+	unsigned flags; /* PST_IO_* */
 	uint64_t off;
-	uint64_t len;		/* of all iov together */
-	struct iovec one;	/* what iov points to when one piece is enough */
-	struct iovec *iov;	/* consumed: the storage may change the entries */
+	uint64_t len;	   /* of all iov together */
+	struct iovec one;  /* what iov points to when one piece is enough */
+	struct iovec *iov; /* consumed: the storage may change the entries */
 	unsigned iov_count;
-	int64_t result;		/* bytes (short only at the end) or -errno */
-	const char *engine;	/* what carried it, static */
+	int64_t result;		      /* bytes (short only at the end) or -errno */
+	const char *engine;	      /* what carried it, static */
 	enum penstock_why engine_why; /* why not a better one, if that showed on the way */
-	struct pst_err err;	/* with the sentence when result < 0 */
+	struct pst_err err;	      /* with the sentence when result < 0 */
 	void (*done)(struct pst_io *io);
-	struct pst_io *next;	/* the storage's while in flight, then the lane's */
+	struct pst_io *next; /* the storage's while in flight, then the lane's */
 	_Alignas(8) unsigned char room[PST_IO_ROOM]; /* the storage's, for what else it needs */
 };
 
@@ -166,7 +166,7 @@ struct pst_storage_ops {
 	/* Start an asynchronous transfer; an error return means done() never comes. */
 	int (*fill)(struct pst_io *io);
 	int (*drain)(struct pst_io *io);
-	int (*sync)(struct pst_io *io);	/* what was drained survives a power cut */
+	int (*sync)(struct pst_io *io); /* what was drained survives a power cut */
 	/* Optional, for storages whose transfers may last: the caller has cancelled what this
 	 * one belongs to. If it can it ends it early, with -ECANCELED and the memory left
 	 * alone from then on; else it goes on. Asked on the lane's thread, perhaps again, and
@@ -200,17 +200,17 @@ void pst_io_done(struct pst_io *io, int64_t result);
 /* ---- device ----------------------------------------------------------------- */
 
 struct pst_device_facts {
-	bool cpu_addressable;	/* the CPU may load and store at its addresses */
-	bool is_host;		/* ordinary host memory: no ring is needed in front */
-	bool reads_page_cache;	/* can register and copy from a read-only file mapping */
-	bool peer_pages;	/* its addresses have pages that O_DIRECT can pin */
-	bool stream_memops;	/* stream_front and stream_behind exist */
-	uint32_t mem_align;	/* of addresses that a peer's DMA may use */
+	bool cpu_addressable;  /* the CPU may load and store at its addresses */
+	bool is_host;	       /* ordinary host memory: no ring is needed in front */
+	bool reads_page_cache; /* can register and copy from a read-only file mapping */
+	bool peer_pages;       /* its addresses have pages that O_DIRECT can pin */
+	bool stream_memops;    /* stream_front and stream_behind exist */
+	uint32_t mem_align;    /* of addresses that a peer's DMA may use */
 	unsigned lanes_best;
 	int numa;
 	char bdf[16];
-	struct pst_err why_peer;	/* why peer_pages is false */
-	struct pst_err why_mapped;	/* why reads_page_cache is false */
+	struct pst_err why_peer;   /* why peer_pages is false */
+	struct pst_err why_mapped; /* why reads_page_cache is false */
 	char text[PENSTOCK_TEXT_MAX];
 };
 
@@ -226,20 +226,20 @@ struct penstock_device {
 	unsigned generation;		  /* of the process that opened it */
 	unsigned refs;			  /* under the table's lock */
 	char name[32];
-	_Atomic(struct pst_pump *) pump;  /* NULL until the first route */
+	_Atomic(struct pst_pump *) pump; /* NULL until the first route */
 	_Atomic unsigned guests; /* requests of other devices' pumps with parts on this one */
 	_Atomic unsigned streams_waiting; /* for requests of ours */
-	_Atomic unsigned whole; /* calls that wait for all streams: pst_whole_begin */
-	_Atomic uint64_t whole_first_ns; /* until then they go before streams that begin to wait */
-	_Atomic(void *) scratch; /* a canary's, kept until the next one or the end */
-	_Atomic uint64_t page_cache; /* bytes of it that path mapped has registered */
+	_Atomic unsigned whole;		  /* calls that wait for all streams: pst_whole_begin */
+	_Atomic uint64_t whole_first_ns;  /* until then they go before streams that begin to wait */
+	_Atomic(void *) scratch;	  /* a canary's, kept until the next one or the end */
+	_Atomic uint64_t page_cache;	  /* bytes of it that path mapped has registered */
 };
 
 /* What a pointer turned out to be. */
 struct pst_memory {
-	uint64_t base, len;	/* of its allocation; len 0: not known */
-	uint64_t id;		/* changes when the address is allocated anew; 0: none given */
-	bool managed;		/* may lie on either side: no peer DMA into it */
+	uint64_t base, len; /* of its allocation; len 0: not known */
+	uint64_t id;	    /* changes when the address is allocated anew; 0: none given */
+	bool managed;	    /* may lie on either side: no peer DMA into it */
 };
 
 /* rows x row_len bytes; rows = 1: pitches do not matter. */
@@ -288,7 +288,7 @@ struct pst_device_ops {
 	int (*copy_out)(struct pst_copier *copier, const struct pst_rect *rect);
 	int (*mark)(struct pst_copier *copier, uint64_t *ticket);
 	int (*reached)(struct pst_copier *copier, uint64_t ticket); /* 1, 0 or -errno */
-	int (*wait)(struct pst_copier *copier, uint64_t ticket); /* sleeps until reached */
+	int (*wait)(struct pst_copier *copier, uint64_t ticket);    /* sleeps until reached */
 	/* Optional: -errno when the device is broken for good, so that what is to come from
 	 * its streams never will. */
 	int (*alive)(struct pst_copier *copier);
@@ -331,30 +331,30 @@ struct pst_device_ops {
 /* Constant properties, by which plan.c sorts and lanes decide. */
 struct pst_path_traits {
 	bool reads, writes;
-	bool uses_cache;	/* the bytes pass through the page cache */
-	bool times;		/* by a call on the lane's thread: quick if they are there */
-	bool by_name_only;	/* null and fault: taken only when asked for; last in the table */
-	bool at_once;		/* start() completes before it returns: no lane needed, and
-				 * where there is none it does without pst_chunk_done */
+	bool uses_cache;   /* the bytes pass through the page cache */
+	bool times;	   /* by a call on the lane's thread: quick if they are there */
+	bool by_name_only; /* null and fault: taken only when asked for; last in the table */
+	bool at_once;	   /* start() completes before it returns: no lane needed, and
+			    * where there is none it does without pst_chunk_done */
 	enum penstock_class class_; /* the highest that it can meet */
 };
 
 /* What a path found out about one route. */
 struct pst_path_facts {
 	enum penstock_class class_; /* that it meets on this route */
-	uint32_t off_align;	/* of storage offset and length of a chunk; 1: any */
-	uint32_t mem_align;	/* of the device address of a chunk; 1: any */
-	bool exact;		/* a chunk is one piece of one segment, moved in place */
-	bool slotted;		/* it fits a slot of the lane that drives it */
-	uint64_t chunk_max;	/* longest chunk */
-	uint64_t chunk_first;	/* a request's first and last chunks are so long, more or less;
-				 * between they grow and shrink. 0: chunk_max throughout */
-	uint64_t chunk_quick;	/* shorter ones go quicker by another path; 0: none */
+	uint32_t off_align;	    /* of storage offset and length of a chunk; 1: any */
+	uint32_t mem_align;	    /* of the device address of a chunk; 1: any */
+	bool exact;		    /* a chunk is one piece of one segment, moved in place */
+	bool slotted;		    /* it fits a slot of the lane that drives it */
+	uint64_t chunk_max;	    /* longest chunk */
+	uint64_t chunk_first;	    /* a request's first and last chunks are so long, more or less;
+				     * between they grow and shrink. 0: chunk_max throughout */
+	uint64_t chunk_quick;	    /* shorter ones go quicker by another path; 0: none */
 	const _Atomic uint64_t *held; /* bytes that it holds on to, NULL: none; from */
-	uint64_t held_max;	/* so many on the next path of the plan is taken */
-	unsigned lanes;		/* lanes that it takes to reach its speed; 0: all */
-	bool quick;		/* false: works, but only when nothing else does */
-	bool canary;		/* its success proves nothing until bytes are compared */
+	uint64_t held_max;	      /* so many on the next path of the plan is taken */
+	unsigned lanes;		      /* lanes that it takes to reach its speed; 0: all */
+	bool quick;		      /* false: works, but only when nothing else does */
+	bool canary;		      /* its success proves nothing until bytes are compared */
 };
 
 struct pst_path_ops {
@@ -392,31 +392,31 @@ struct pst_chunk {
 	struct pst_request *req;
 	struct pst_lane *lane;
 	struct pst_route *route;
-	unsigned span;		/* of the request */
-	uint64_t off, len;	/* in the storage */
-	uint64_t rest;		/* behind len, after it: what failed as one goes on in pieces */
-	uint8_t path;		/* index in pst_paths */
+	unsigned span;	   /* of the request */
+	uint64_t off, len; /* in the storage */
+	uint64_t rest;	   /* behind len, after it: what failed as one goes on in pieces */
+	uint8_t path;	   /* index in pst_paths */
 	uint8_t tries;
-	uint8_t residency;	/* enum pst_residency when it was claimed */
-	uint32_t pad;		/* bytes behind len, in the segment's room, that move along */
-	const char *engine;	/* which system calls carried it, static */
+	uint8_t residency;  /* enum pst_residency when it was claimed */
+	uint32_t pad;	    /* bytes behind len, in the segment's room, that move along */
+	const char *engine; /* which system calls carried it, static */
 	struct pst_slot *slot;
-	uint64_t direct_bytes;	/* its part of the storage's, see pst_direct_begin */
+	uint64_t direct_bytes; /* its part of the storage's, see pst_direct_begin */
 	struct pst_io io;
-	bool in_hand;		/* the storage has io; between start and done */
-	uint64_t mem_head;	/* staged: bytes in the slot before the chunk's first */
-	uint64_t moved;		/* bytes delivered, short at the storage's end */
-	uint64_t cpu_copied;	/* counted as it happens */
+	bool in_hand;	     /* the storage has io; between start and done */
+	uint64_t mem_head;   /* staged: bytes in the slot before the chunk's first */
+	uint64_t moved;	     /* bytes delivered, short at the storage's end */
+	uint64_t cpu_copied; /* counted as it happens */
 	uint64_t dram_laid;
 	uint64_t start_ns;
-	bool timed;		/* the time of its call tells where its bytes were */
-	uint64_t timed_ns;	/* when that began, 0: it has not, or has ended */
-	int refused;		/* copies that a copier had put off */
-	unsigned waits;		/* copiers whose ticket is not reached yet */
+	bool timed;	   /* the time of its call tells where its bytes were */
+	uint64_t timed_ns; /* when that began, 0: it has not, or has ended */
+	int refused;	   /* copies that a copier had put off */
+	unsigned waits;	   /* copiers whose ticket is not reached yet */
 	struct pst_err err;
 	void (*on_done)(struct pst_chunk *chunk, int result); /* fault's, canary's; else NULL */
 	void (*after_copies)(struct pst_chunk *chunk, int result); /* the path's next step */
-	void *priv;		/* the path's */
+	void *priv;						   /* the path's */
 	struct pst_chunk *next;
 };
 
@@ -457,7 +457,7 @@ struct pst_engine_ops {
 
 extern const struct pst_storage_ops *const pst_storages[]; /* NULL-terminated */
 extern const struct pst_device_ops *const pst_devices[];
-extern const struct pst_path_ops *const pst_paths[];	   /* most direct first */
+extern const struct pst_path_ops *const pst_paths[]; /* most direct first */
 extern const struct pst_engine_ops *const pst_engines[];
 extern const unsigned pst_path_count;
 

@@ -43,7 +43,7 @@ static unsigned fill(const struct pst_request *req, struct rows *heap)
 
 	for (unsigned i = 0; i < req->seg_count; i++)
 		if (req->segs[i].row_len)
-			heap[count++] = (struct rows){ req->segs[i].off, req->segs[i].rows, i };
+			heap[count++] = (struct rows){req->segs[i].off, req->segs[i].rows, i};
 	for (unsigned at = count / 2; at-- > 0;)
 		sift_down(heap, count, at);
 	return count;

@@ -37,6 +37,6 @@ void pst_own_cancel(struct pst_own *o);
 
 /* What pst_pump_forget announced, done by each such lane; any thread. */
 void pst_owns_forget(struct pst_pump *pump, struct penstock_storage *st,
-		       struct penstock_device *dev);
+		     struct penstock_device *dev);
 
 #endif

@@ -11,10 +11,10 @@
 
 /* What is known of one path on one route. */
 struct pst_path_state {
-	bool usable;		/* probe passed, and the canary where one is asked */
-	int8_t proven;		/* 1: by canary, 0: none needed, -1: not yet */
+	bool usable;   /* probe passed, and the canary where one is asked */
+	int8_t proven; /* 1: by canary, 0: none needed, -1: not yet */
 	struct pst_path_facts facts;
-	struct pst_err err;	/* why not usable */
+	struct pst_err err; /* why not usable */
 	char fix[PENSTOCK_TEXT_MAX];
 };
 
@@ -32,7 +32,7 @@ struct pst_plan_in {
 struct pst_plan {
 	uint8_t count[PST_RESIDENCIES];
 	uint8_t list[PST_RESIDENCIES][PST_PATHS_MAX];
-	bool residency_matters;	/* a listed path uses the page cache: lanes ask per chunk */
+	bool residency_matters; /* a listed path uses the page cache: lanes ask per chunk */
 };
 
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out);

@@ -134,13 +134,12 @@ static int size_asked(struct pst_pump *pump, size_t room, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"a ring of %zu bytes gives each of %u lanes %zu slots of %zu: it "
 				"takes from 2 to %u",
-				pump->dev->opts.ring_bytes, pump->lane_count, big,
-				pump->slot_bytes, SLOTS_BIG_MAX);
+				pump->dev->opts.ring_bytes, pump->lane_count, big, pump->slot_bytes,
+				SLOTS_BIG_MAX);
 	small = (room - big * pump->slot_bytes) / PST_SLOT_SMALL;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pump->lanes[i].slots_big = (unsigned)big;
-		pump->lanes[i].slots_small =
-			small < SLOTS_SMALL ? (unsigned)small : SLOTS_SMALL;
+		pump->lanes[i].slots_small = small < SLOTS_SMALL ? (unsigned)small : SLOTS_SMALL;
 	}
 	return 0;
 }

@@ -18,9 +18,9 @@
 #include "core/ring.h"
 #include "core/spin.h"
 
-#define PST_LANE_CHUNKS 256   /* in flight on one lane */
-#define PST_LANE_DEVICES 16   /* devices that one lane copies to */
-#define PST_BORROWED_MAX 16   /* caller's threads at once in place of a lane */
+#define PST_LANE_CHUNKS 256 /* in flight on one lane */
+#define PST_LANE_DEVICES 16 /* devices that one lane copies to */
+#define PST_BORROWED_MAX 16 /* caller's threads at once in place of a lane */
 
 /* Chunks waiting for a copier's tickets, oldest first. */
 struct pst_copyq {
@@ -32,7 +32,7 @@ struct pst_copyq {
 	uint64_t unmarked_bytes;
 	struct {
 		uint64_t ticket;
-		int error;   /* when no ticket could be had */
+		int error; /* when no ticket could be had */
 		uint64_t bytes;
 		struct pst_chunk *chunk;
 	} waits[PST_LANE_CHUNKS];
@@ -41,7 +41,7 @@ struct pst_copyq {
 struct pst_lane {
 	struct pst_pump *pump;
 	unsigned index;
-	bool borrowed;		/* by a caller's thread, for one request; calls at once */
+	bool borrowed; /* by a caller's thread, for one request; calls at once */
 	/* A queue's own: it sleeps while this list is empty and something is to come onto
 	 * it. Else both NULL. */
 	_Atomic(struct pst_request *) *ended;
@@ -49,8 +49,8 @@ struct pst_lane {
 	pthread_t thread;
 	const struct pst_engine_ops *engine_ops;
 	struct pst_engine *engine;
-	struct pst_err engine_why;	/* why not the first engine, or not registered */
-	bool fixed;			/* the slots are registered with the engine */
+	struct pst_err engine_why; /* why not the first engine, or not registered */
+	bool fixed;		   /* the slots are registered with the engine */
 	int wake_fd;
 	_Atomic bool asleep;
 	_Atomic(struct pst_entry *) inbox;
@@ -60,31 +60,31 @@ struct pst_lane {
 	uint64_t deadline_ns; /* the first of those on its lists; 0: none */
 	struct pst_chunk *chunks, *chunks_free;
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
-	size_t slot_bytes;		/* of a big slot */
-	unsigned slots_big, slots_small; /* that its ring is to have */
+	size_t slot_bytes;			    /* of a big slot */
+	unsigned slots_big, slots_small;	    /* that its ring is to have */
 	struct pst_ring ring;
 	struct pst_slots slots;
-	unsigned busy;			/* chunks started, not ended */
-	unsigned direct;		/* of them, with a drive */
-	unsigned copies;		/* of them, waiting for copies */
-	uint64_t copy_bytes;		/* that they wait for */
-	_Atomic unsigned load;		/* entries in inbox and todo, for choosing a lane */
-	_Atomic unsigned busy_seen;	/* busy, as of the last turn */
-	_Atomic unsigned requests;	/* handed in here first, not ended */
+	unsigned busy;			   /* chunks started, not ended */
+	unsigned direct;		   /* of them, with a drive */
+	unsigned copies;		   /* of them, waiting for copies */
+	uint64_t copy_bytes;		   /* that they wait for */
+	_Atomic unsigned load;		   /* entries in inbox and todo, for choosing a lane */
+	_Atomic unsigned busy_seen;	   /* busy, as of the last turn */
+	_Atomic unsigned requests;	   /* handed in here first, not ended */
 	_Atomic(struct pst_copyq *) given; /* that another thread opened for it */
 	struct pst_copyq *copyqs[PST_LANE_DEVICES];
 	unsigned copyq_count;
-	struct pst_request *watched;	/* armed, waiting for their stream */
-	uint64_t watch_asked_ns;	/* when the device was last asked whether it works */
+	struct pst_request *watched; /* armed, waiting for their stream */
+	uint64_t watch_asked_ns;     /* when the device was last asked whether it works */
 	unsigned idle_turns;
 	struct pst_spin spin;
-	uint64_t idle_since;		/* with copies under way; 0: not idle */
-	_Atomic unsigned forget_turn;	/* the last one that it took part in */
-	_Atomic bool keeps;		/* something of a storage that is open */
-	unsigned cancel_turn;		/* the last one that it has seen */
-	bool tidy;			/* paths have something to do when idle */
+	uint64_t idle_since;	      /* with copies under way; 0: not idle */
+	_Atomic unsigned forget_turn; /* the last one that it took part in */
+	_Atomic bool keeps;	      /* something of a storage that is open */
+	unsigned cancel_turn;	      /* the last one that it has seen */
+	bool tidy;		      /* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];
-	_Atomic bool taken;		/* borrowed lanes: in use */
+	_Atomic bool taken; /* borrowed lanes: in use */
 	struct pst_err open_err;
 };
 
@@ -111,20 +111,20 @@ struct pst_pump {
 	unsigned lane_count;
 	struct pst_lane *lanes;
 	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers, opened as needed */
-	struct pst_near near;		/* where lanes and rings belong */
+	struct pst_near near;			 /* where lanes and rings belong */
 	size_t slot_bytes;
-	_Atomic uint64_t met;		/* bit i: its lanes can copy to device i as well */
+	_Atomic uint64_t met;		   /* bit i: its lanes can copy to device i as well */
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
 	/* What closes; set under the device lock. Queues' own lanes that keep nothing of a storage
 	 * are not waited for, and may look later. */
 	_Atomic(struct penstock_storage *) forget;
 	_Atomic(struct penstock_device *) forget_device;
 	_Atomic unsigned forget_turn;
-	_Atomic unsigned forgot;	/* lanes that have */
-	_Atomic unsigned cancel_turn;	/* raised when a request in hand is cancelled */
-	pthread_mutex_t owns_lock;	/* taken under the device lock, or alone */
-	struct pst_own *owns;		/* lanes of queues, for own.c */
-	_Atomic unsigned outside;	/* threads in pst_io_done */
+	_Atomic unsigned forgot;      /* lanes that have */
+	_Atomic unsigned cancel_turn; /* raised when a request in hand is cancelled */
+	pthread_mutex_t owns_lock;    /* taken under the device lock, or alone */
+	struct pst_own *owns;	      /* lanes of queues, for own.c */
+	_Atomic unsigned outside;     /* threads in pst_io_done */
 	_Atomic bool stop;
 	int pid;
 };

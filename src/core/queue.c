@@ -24,8 +24,8 @@
 #define HERE_BYTES (1u << 20)  /* longer ones are quicker on several lanes */
 /* A transfer of cached bytes up to this length ends about when it should. */
 #define FORESEEN_BYTES (128u << 20)
-#define FORESEEN_RATE 50u    /* bytes a nanosecond: what one link carries */
-#define FORESEEN_NS 300000u  /* until lanes are awake */
+#define FORESEEN_RATE 50u   /* bytes a nanosecond: what one link carries */
+#define FORESEEN_NS 300000u /* until lanes are awake */
 
 /* ---- open and close ---- */
 
@@ -224,8 +224,7 @@ static void take_up(struct pst_request *req)
 	if (req->route)
 		atomic_fetch_add_explicit(&req->route->refs, 1, memory_order_relaxed);
 	pst_devices_hold(req->others);
-	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why
-					   : PENSTOCK_WHY_NONE;
+	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why : PENSTOCK_WHY_NONE;
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
 	atomic_store_explicit(&req->refs, 1, memory_order_release); /* for pst_req_stop */
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);

@@ -14,26 +14,26 @@
 
 struct penstock_queue {
 	unsigned requests_max, segs_max, spans_max, place_count;
-	unsigned place_used;			/* the first so many; the submitter's */
+	unsigned place_used; /* the first so many; the submitter's */
 	struct pst_request *requests;
 	struct penstock_seg *segs;
 	struct pst_span *spans;
 	struct pst_request *free;		/* the submitter's */
-	_Atomic(struct pst_request *) returned;	/* places that came free, for the submitter */
+	_Atomic(struct pst_request *) returned; /* places that came free, for the submitter */
 	_Atomic unsigned inflight;		/* submitted, not harvested */
 	_Atomic(struct pst_request *) ended;	/* a stack; harvest turns it round */
 	struct pst_request *ready;		/* the harvester's: ended, in order */
 	struct pst_request **ready_end;
-	struct pst_request *harvested;		/* by its last call; freed by the next */
-	_Atomic unsigned pushing;		/* in pst_queue_push, which it must outlive */
-	int fd;					/* eventfd */
-	_Atomic bool armed;			/* somebody waits on fd */
-	_Atomic bool watched;			/* the caller has it, for good */
+	struct pst_request *harvested; /* by its last call; freed by the next */
+	_Atomic unsigned pushing;      /* in pst_queue_push, which it must outlive */
+	int fd;			       /* eventfd */
+	_Atomic bool armed;	       /* somebody waits on fd */
+	_Atomic bool watched;	       /* the caller has it, for good */
 	bool in_callback, mute;
-	_Atomic bool fast;			/* the last request was short and to be so */
-	struct pst_spin spin;			/* the harvester's */
-	uint64_t look_from, look_to;		/* ns: when a completion is likely; 0: no idea */
-	struct pst_own *own;			/* a lane that its calls turn, or NULL */
+	_Atomic bool fast;	     /* the last request was short and to be so */
+	struct pst_spin spin;	     /* the harvester's */
+	uint64_t look_from, look_to; /* ns: when a completion is likely; 0: no idea */
+	struct pst_own *own;	     /* a lane that its calls turn, or NULL */
 	unsigned generation;
 };
 

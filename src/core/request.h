@@ -71,7 +71,7 @@ struct pst_request {
 	unsigned flags, priority;
 	unsigned losses; /* the storage's, when it came */
 	uint64_t deadline_ns;
-	int forced; /* path index, -1: the plan decides */
+	int forced;			 /* path index, -1: the plan decides */
 	const struct pst_path_ops *wrap; /* starts chunks in their path's place, or NULL */
 	uint64_t wrap_state[10];	 /* its arguments */
 	void *user;
@@ -96,7 +96,7 @@ struct pst_request {
 	_Atomic bool sync_taken;      /* by the lane that makes it durable */
 	struct pst_err err;	      /* of the first failure */
 
-	_Atomic uint64_t end_at;      /* first storage byte that was not there */
+	_Atomic uint64_t end_at; /* first storage byte that was not there */
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
 	_Atomic unsigned path_why[PST_PATHS_MAX]; /* why chunks left or missed this path */
@@ -131,8 +131,7 @@ enum pst_trial {
 };
 
 /* admit.c: what is given into a place of a queue, or why not. */
-int pst_req_admit(struct pst_request *req, const struct penstock_req *given,
-		  struct pst_err *err);
+int pst_req_admit(struct pst_request *req, const struct penstock_req *given, struct pst_err *err);
 /* Cuts the request (anew) and refuses what its class forbids. */
 int pst_req_cut(struct pst_request *req, struct pst_err *err);
 /* Where claiming begins, once it is cut. */
@@ -146,8 +145,7 @@ int pst_cut(struct pst_request *req, unsigned spans_max, struct pst_err *err);
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
 /* overlap.c: -EINVAL if two segments of a checked write have a storage byte in common.
  * `room`, as aligned as any struct, is for 24 bytes a segment. */
-int pst_overlap(const struct pst_request *req, void *room, size_t room_len,
-		struct pst_err *err);
+int pst_overlap(const struct pst_request *req, void *room, size_t room_len, struct pst_err *err);
 /* How much behind a write's span may be written along with its tail: the segment's room,
  * where nobody can own those bytes (the end of an object that is ours until commit and
  * is cut to its length then), else nothing. */

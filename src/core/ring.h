@@ -32,7 +32,7 @@ struct pst_slots {
 	struct pst_slot *free[PST_SLOT_SIZES];
 	struct pst_slot *all; /* the big ones first, then their parts, then small ones */
 	unsigned big_count, count, parts; /* parts: of a big slot, 0: not cut */
-	bool big_wanted; /* and none was whole: no more parts until one is */
+	bool big_wanted;		  /* and none was whole: no more parts until one is */
 	char *base;
 	size_t len;
 };

@@ -25,7 +25,7 @@
 
 struct pst_spin {
 	bool fast;	/* the last request was short and to be fast */
-	uint64_t since;	/* 0: not looking */
+	uint64_t since; /* 0: not looking */
 	unsigned skips; /* sleeps that go without looking after a look in vain */
 	unsigned left;	/* of them */
 };

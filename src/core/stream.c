@@ -12,7 +12,7 @@
 #include "core/lane.h"
 #include "core/queue.h"
 
-#define PAIRS 1024u /* stream-ordered requests of one device at once */
+#define PAIRS 1024u	  /* stream-ordered requests of one device at once */
 #define FIRST_NS 5000000u /* a request of some MiB has ended by then */
 #define FIRST_MAX_NS 320000000u
 #define ALIVE_NS 100000000u /* so often a device is asked whether its streams can come */
@@ -90,8 +90,7 @@ static uint64_t *take_free(struct pst_words *w)
 			uint32_t bit = mask & -mask;
 
 			if (atomic_compare_exchange_weak_explicit(&w->free_mask[i], &mask,
-								  mask & ~bit,
-								  memory_order_acquire,
+								  mask & ~bit, memory_order_acquire,
 								  memory_order_relaxed))
 				return &w->words[(i * 32 + (unsigned)__builtin_ctz(bit)) * 2];
 		}
@@ -103,8 +102,7 @@ static void give_pair(struct pst_words *w, const uint64_t *pair)
 {
 	size_t index = (size_t)(pair - w->words) / 2;
 
-	atomic_fetch_or_explicit(&w->free_mask[index / 32], 1u << index % 32,
-				 memory_order_release);
+	atomic_fetch_or_explicit(&w->free_mask[index / 32], 1u << index % 32, memory_order_release);
 }
 
 /* The stream goes on, or need not wait at all; the pair is given back when it has come. */
@@ -114,8 +112,7 @@ static void let_go(struct pst_words *w, uint64_t *pair, uint64_t value)
 	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= value)
 		give_pair(w, pair);
 	else /* it will still write */
-		atomic_store_explicit(&w->owed[(pair - w->words) / 2], value,
-				      memory_order_release);
+		atomic_store_explicit(&w->owed[(pair - w->words) / 2], value, memory_order_release);
 }
 
 /* Pairs whose streams came by after all are free again. */
@@ -258,8 +255,7 @@ static int take_late(struct pst_request *req, struct pst_err *err)
 		if (len > seg->row_len)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"a late length of %llu bytes, %llu were submitted",
-					(unsigned long long)len,
-					(unsigned long long)seg->row_len);
+					(unsigned long long)len, (unsigned long long)seg->row_len);
 		seg->row_len = len;
 		if (seg->rows == 1)
 			seg->pitch = seg->buf_pitch = len;

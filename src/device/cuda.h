@@ -21,7 +21,7 @@ struct pst_cuda_device {
 	const struct pst_cuda *api;
 	int ordinal;
 	unsigned char uuid[16];
-	pthread_mutex_t lock;	/* of what is made once and of the table of imports */
+	pthread_mutex_t lock;	   /* of what is made once and of the table of imports */
 	pthread_mutex_t peer_lock; /* one copy between devices at a time; never inside lock */
 	_Atomic(struct pst_cu_ctx *) ctx; /* the primary one, once retained */
 	pst_cu_ptr scratch;		  /* cuda_stream.c's, 0 until needed */
@@ -73,16 +73,16 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
 			 struct pst_err *err);
 void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words);
-int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word,
-			  uint64_t value, struct pst_err *err);
+int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
+			  struct pst_err *err);
 int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
 			   uint64_t value, struct pst_err *err);
 
 /* cuda_ipc.c */
-int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len,
-		    struct penstock_export *out, struct pst_err *err);
-int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported,
-		    void **out, struct pst_err *err);
+int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
+		    struct pst_err *err);
+int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *exported, void **out,
+		    struct pst_err *err);
 /* Whether this device has an import open that begins at `base`, which may lie on another. */
 bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base);
 /* 1: ptr was imported and is closed, 0: it was not, or -errno. The context is current. */

@@ -37,9 +37,9 @@ struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
-	bool used_in, used_out; /* since the last mark */
-	uint64_t marked;	/* the last ticket given */
-	uint64_t reached;	/* known to be done, with every ticket before it */
+	bool used_in, used_out;		      /* since the last mark */
+	uint64_t marked;		      /* the last ticket given */
+	uint64_t reached;		      /* known to be done, with every ticket before it */
 	struct pst_cu_event *events[TICKETS]; /* of the tickets in flight, by turns */
 	struct pst_cu_event *idle[TICKETS];
 	unsigned idle_count;
@@ -293,9 +293,9 @@ static void hand_on(struct pst_copier *cp)
 	bool all = cp->put_off > 1 && batch(cp) == PST_CU_OK;
 
 	for (unsigned i = 0; i < cp->put_off && !all; i++) {
-		enum pst_cu_result rc = copy_row(cp, (char *)(uintptr_t)cp->dsts[i],
-						 (const char *)(uintptr_t)cp->srcs[i], cp->lens[i],
-						 cp->put_off_in);
+		enum pst_cu_result rc =
+			copy_row(cp, (char *)(uintptr_t)cp->dsts[i],
+				 (const char *)(uintptr_t)cp->srcs[i], cp->lens[i], cp->put_off_in);
 
 		if (rc == PST_CU_OK)
 			continue;

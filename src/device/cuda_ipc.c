@@ -139,7 +139,8 @@ static int check(const struct pst_cuda_device *c, const struct penstock_device *
 	if (memcmp(ticket->uuid, c->uuid, sizeof(c->uuid)) != 0 && !reaches(c, ticket->uuid))
 		return pst_fail_errno(err, EXDEV, PENSTOCK_WHY_NO_DEVICE,
 				      "the memory lies on another GPU than %s, which it does not "
-				      "reach", dev->name);
+				      "reach",
+				      dev->name);
 	if (!c->api->cuIpcOpenMemHandle || !c->api->cuIpcCloseMemHandle)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "the driver imports no memory");
 	return 0;

@@ -63,8 +63,8 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 			 struct pst_err *err)
 {
 	size_t len = words_bytes(count), page = page_bytes();
-	char *map = mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-			 -1, 0);
+	char *map =
+		mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int ret;
 
 	if (map == MAP_FAILED)

@@ -18,7 +18,7 @@
 
 #define HUGE_PAGE (2u << 20)
 #define PAGE ((uintptr_t)4096) /* or a part of one */
-#ifndef MADV_POPULATE_READ /* older headers; an older kernel answers EINVAL */
+#ifndef MADV_POPULATE_READ     /* older headers; an older kernel answers EINVAL */
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif

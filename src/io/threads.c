@@ -22,7 +22,7 @@
 struct pst_engine {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct pst_call *head, **tail;	/* to do, in order */
+	struct pst_call *head, **tail; /* to do, in order */
 	struct pst_call *ended, **ended_tail;
 	unsigned queued, idle, workers, inflight, depth;
 	bool stop;
@@ -180,8 +180,8 @@ static int threads_poll(struct pst_engine *engine)
 
 static int threads_wait(struct pst_engine *engine, int64_t timeout_us)
 {
-	struct timespec ts = { timeout_us / 1000000, timeout_us % 1000000 * 1000 };
-	struct pollfd pfd = { .fd = engine->wake_fd, .events = POLLIN };
+	struct timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
+	struct pollfd pfd = {.fd = engine->wake_fd, .events = POLLIN};
 	uint64_t value;
 	int ended = threads_poll(engine);
 

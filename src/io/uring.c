@@ -38,9 +38,9 @@ struct pst_engine {
 	bool wake_armed;
 	bool registered;
 	struct iovec slots;
-	unsigned failures;	/* of io_uring_enter, in a row */
-	uint64_t failed_ns;	/* when it failed last */
-	bool gave_up;		/* the heir carries what comes */
+	unsigned failures;  /* of io_uring_enter, in a row */
+	uint64_t failed_ns; /* when it failed last */
+	bool gave_up;	    /* the heir carries what comes */
 	const struct pst_engine_ops *heir_ops;
 	struct pst_engine *heir; /* another engine's: only for its table */
 };
@@ -120,7 +120,7 @@ static int uring_register_slots(struct pst_engine *engine, void *base, size_t le
 {
 	int ret;
 
-	engine->slots = (struct iovec){ base, len };
+	engine->slots = (struct iovec){base, len};
 	ret = io_uring_register_buffers(&engine->ring, &engine->slots, 1);
 	if (ret == -ENOMEM)
 		return pst_fail_errno(err, ret, PENSTOCK_WHY_MEMLOCK,
@@ -222,7 +222,7 @@ static void flush(struct pst_engine *engine)
  * descriptor: that may be ready with what only io_uring_enter can fetch. */
 static void doze(int64_t timeout_us)
 {
-	struct timespec ts = { 0, RETRY_US * 1000 };
+	struct timespec ts = {0, RETRY_US * 1000};
 
 	if (timeout_us >= 0 && timeout_us < RETRY_US)
 		ts.tv_nsec = timeout_us * 1000;
@@ -263,8 +263,8 @@ static void arm_wake(struct pst_engine *engine)
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe)
 		return; /* full of calls: their completions end the wait as well */
-	io_uring_prep_read(sqe, engine->wake_fd, &engine->wake_value,
-			   sizeof(engine->wake_value), 0);
+	io_uring_prep_read(sqe, engine->wake_fd, &engine->wake_value, sizeof(engine->wake_value),
+			   0);
 	io_uring_sqe_set_data64(sqe, TAG_WAKE);
 	engine->wake_armed = true;
 }
@@ -303,7 +303,7 @@ static int uring_poll(struct pst_engine *engine)
 
 static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
 {
-	struct __kernel_timespec ts = { timeout_us / 1000000, timeout_us % 1000000 * 1000 };
+	struct __kernel_timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct io_uring_cqe *cqe;
 
 	if (engine->gave_up && !engine->inflight && !engine->wake_armed)
@@ -314,8 +314,8 @@ static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
 	else if (timeout_us < 0)
 		entered(engine, io_uring_submit_and_wait(&engine->ring, 1));
 	else
-		entered(engine, io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts,
-								 NULL));
+		entered(engine,
+			io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL));
 	return reap(engine) + (engine->gave_up ? engine->heir_ops->poll(engine->heir) : 0);
 }
 

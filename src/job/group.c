@@ -18,7 +18,7 @@
 
 #define PART_MS 3000  /* what a copy that is under way may still take */
 #define GRACE_MS 2000 /* rank 0 has this longer than all others, */
-#define GRACE_PART 8   /* and this part of what they wait: it tells who hangs */
+#define GRACE_PART 8  /* and this part of what they wait: it tells who hangs */
 
 /* ---- rank 0 ---- */
 
@@ -58,8 +58,7 @@ static void give_up(struct penstock_group *g, unsigned rank)
 }
 
 /* What rank `i` has sent; true: it came to this meeting. */
-static bool take(struct penstock_group *g, unsigned i, struct pst_note *note,
-		 struct pst_said *said)
+static bool take(struct penstock_group *g, unsigned i, struct pst_note *note, struct pst_said *said)
 {
 	int ret = pst_link_await(&g->links[i], 0, note, said);
 
@@ -107,23 +106,21 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 		int ms = pst_group_left_ms(until);
 
 		for (unsigned i = g->size; i-- > 0;) {
-			bool live = i && g->links[i].sock >= 0 &&
-				    (int)i != g->gone.rank;
+			bool live = i && g->links[i].sock >= 0 && (int)i != g->gone.rank;
 
 			if (live && !notes[i].seq) {
 				missing++;
 				absent = i;
 			}
-			fds[2 * i] = (struct pollfd){ live ? g->links[i].sock : -1, POLLIN, 0 };
-			fds[2 * i + 1] = (struct pollfd){ live ? g->links[i].pidfd : -1, POLLIN,
-							  0 };
+			fds[2 * i] = (struct pollfd){live ? g->links[i].sock : -1, POLLIN, 0};
+			fds[2 * i + 1] = (struct pollfd){live ? g->links[i].pidfd : -1, POLLIN, 0};
 		}
 		if (!missing || (!parting && (g->gone.rank >= 0 || any_failed(g, notes))))
 			return;
 		if (poll(fds, 2 * g->size, ms) < 0)
 			continue;
 		for (unsigned i = 1; i < g->size; i++) {
-			struct pst_note note = { 0 };
+			struct pst_note note = {0};
 
 			if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 				continue;
@@ -149,8 +146,7 @@ static void send_to(struct penstock_group *g, unsigned to, struct pst_note *note
 	uint64_t until = given_up ? 0 : pst_group_now_ms() + g->how.stall_ms;
 
 	/* One that has gone is learnt of at the next meeting. */
-	if (g->links[to].sock < 0 ||
-	    pst_link_send(&g->links[to], until, note, said) != -ETIMEDOUT)
+	if (g->links[to].sock < 0 || pst_link_send(&g->links[to], until, note, said) != -ETIMEDOUT)
 		return;
 	give_up(g, to);
 	pst_link_close(&g->links[to]);
@@ -160,7 +156,7 @@ static void spread(struct penstock_group *g, const struct pst_said *said)
 {
 	for (unsigned to = 1; to < g->size; to++) {
 		for (unsigned from = 0; from < g->size; from++) {
-			struct pst_note note = { .seq = g->seq, .rank = from };
+			struct pst_note note = {.seq = g->seq, .rank = from};
 
 			if (from != to)
 				send_to(g, to, &note, &said[from]);
@@ -186,7 +182,7 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 	memset(notes, 0, g->size * sizeof(*notes));
 	notes[0] = *own;
 	collect(g, parting, until_ms, notes, said);
-	*answer = (struct pst_note){ .seq = g->seq };
+	*answer = (struct pst_note){.seq = g->seq};
 	if (g->gone.rank >= 0) {
 		write_gone(g, answer);
 	} else {
@@ -250,7 +246,7 @@ static void drain(struct penstock_group *g, struct pst_link *link)
 static void look_around(struct penstock_group *g)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX];
-	struct pst_note answer = { .seq = g->seq + 1 }, note;
+	struct pst_note answer = {.seq = g->seq + 1}, note;
 
 	for (unsigned i = 1; i < g->size; i++) {
 		if (!failed_already(g, i, &note))
@@ -259,8 +255,8 @@ static void look_around(struct penstock_group *g)
 		return;
 	}
 	for (unsigned i = 0; i < g->size; i++) {
-		fds[2 * i] = (struct pollfd){ i ? g->links[i].sock : -1, 0, 0 };
-		fds[2 * i + 1] = (struct pollfd){ i ? g->links[i].pidfd : -1, POLLIN, 0 };
+		fds[2 * i] = (struct pollfd){i ? g->links[i].sock : -1, 0, 0};
+		fds[2 * i + 1] = (struct pollfd){i ? g->links[i].pidfd : -1, POLLIN, 0};
 	}
 	if (poll(fds, 2 * g->size, 0) <= 0)
 		return;
@@ -282,7 +278,7 @@ static void look_around(struct penstock_group *g)
 static void listen_in(struct penstock_group *g)
 {
 	struct pst_link *link = &g->links[0];
-	struct pollfd end = { link->pidfd, POLLIN, 0 };
+	struct pollfd end = {link->pidfd, POLLIN, 0};
 	bool ended = poll(&end, 1, 0) > 0; /* before what it said is read: no word is lost */
 	struct pst_said said = g->spare;
 	struct pst_note note;
@@ -308,8 +304,8 @@ static uint64_t longest(uint64_t ms)
 }
 
 /* Meets as another rank. */
-static void follow(struct penstock_group *g, bool telling, uint64_t until_ms,
-		   struct pst_note *own, struct pst_said *said, struct pst_note *answer)
+static void follow(struct penstock_group *g, bool telling, uint64_t until_ms, struct pst_note *own,
+		   struct pst_said *said, struct pst_note *answer)
 {
 	struct pst_link *link = &g->links[0];
 	struct pst_said other = g->spare;
@@ -356,8 +352,8 @@ static int failed(const struct pst_note *answer)
 
 static int meet(struct penstock_group *g, int status, bool telling, struct pst_said *said)
 {
-	struct pst_note answer = { 0 }, own = { .seq = ++g->seq, .code = status,
-						.at_ms = pst_group_now_ms() };
+	struct pst_note answer = {0},
+			own = {.seq = ++g->seq, .code = status, .at_ms = pst_group_now_ms()};
 
 	if (status < 0) {
 		own.why = penstock_errwhy();
@@ -441,7 +437,7 @@ int pst_group_look(struct penstock_group *g)
 
 void pst_group_part(struct penstock_group *g, bool done)
 {
-	struct pst_note own = { .seq = ++g->seq }, answer;
+	struct pst_note own = {.seq = ++g->seq}, answer;
 	uint64_t limit = done && g->gone.rank < 0 ? g->how.stall_ms : PART_MS;
 	uint64_t now = pst_group_now_ms();
 

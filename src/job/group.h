@@ -9,10 +9,10 @@
 
 #include "job/weights.h"
 
-#define PST_GROUP_MAX 64u      /* ranks */
+#define PST_GROUP_MAX 64u	  /* ranks */
 #define PST_GROUP_WINDOWS_MAX 64u /* of each */
-#define PST_GROUP_SAY_MAX 49152u /* bytes that a rank says at once */
-#define PST_FILES_TOLD 3072u /* one by one; the rest together */
+#define PST_GROUP_SAY_MAX 49152u  /* bytes that a rank says at once */
+#define PST_FILES_TOLD 3072u	  /* one by one; the rest together */
 
 struct penstock_group;
 

@@ -98,7 +98,7 @@ static struct apart *new_apart(struct penstock_weights *w,
 
 	if (!a)
 		return NULL;
-	*a = (struct apart){ .work = work, .w = w, .which = which };
+	*a = (struct apart){.work = work, .w = w, .which = which};
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

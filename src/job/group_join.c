@@ -26,7 +26,7 @@
 #define TIMEOUT_MS 120000u /* programs that start together still import for a while */
 #define AGAIN_MS 10	   /* between looks for rank 0 */
 #define HELLO_MS 2000	   /* one that connects speaks at once */
-#define STALL_MS 600000u /* a slow store is no reason to give a rank up */
+#define STALL_MS 600000u   /* a slow store is no reason to give a rank up */
 #define WINDOW (64u << 20) /* of 16 MiB a first load takes 1.4 times as long */
 #define WINDOWS 4u
 
@@ -39,7 +39,7 @@ struct hello {
 /* Or shorter, if a signal comes. */
 static void pause_ms(uint32_t ms)
 {
-	const struct timespec time = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l };
+	const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
 
 	nanosleep(&time, NULL);
 }
@@ -80,20 +80,20 @@ static const char *choose_dir(const char *asked, char *own, size_t room)
 	return own;
 }
 
-static int make_address(const struct penstock_group *g, const char *asked,
-			struct sockaddr_un *addr)
+static int make_address(const struct penstock_group *g, const char *asked, struct sockaddr_un *addr)
 {
 	char own[64];
 	const char *dir = choose_dir(asked, own, sizeof(own));
 	int n;
 
-	*addr = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	*addr = (struct sockaddr_un){.sun_family = AF_UNIX};
 	n = snprintf(addr->sun_path, sizeof(addr->sun_path), "%s/penstock-%s", dir, g->name);
 	if (n < 0 || (size_t)n >= sizeof(addr->sun_path))
 		return pst_weights_fail(ENAMETOOLONG, PENSTOCK_WHY_BAD_ARGUMENT, dir, NULL,
-					PST_NO_OFF, "with the group's name '%s' it is longer than "
-					"the %zu bytes of a socket's", g->name,
-					sizeof(addr->sun_path) - 1);
+					PST_NO_OFF,
+					"with the group's name '%s' it is longer than "
+					"the %zu bytes of a socket's",
+					g->name, sizeof(addr->sun_path) - 1);
 	if (!ours_alone(dir))
 		return fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, dir,
 			    "is no directory that this user alone may enter (mode 0700)");
@@ -130,7 +130,7 @@ static int new_socket(const char *path)
 
 static struct hello make_hello(const struct penstock_group *g)
 {
-	return (struct hello){ .version = VERSION, .size = g->size, .how = g->how };
+	return (struct hello){.version = VERSION, .size = g->size, .how = g->how};
 }
 
 /* ---- rank 0 ---- */
@@ -157,7 +157,8 @@ static int admit(struct penstock_group *g, struct pst_link *link, const char *pa
 	if (hello.size != g->size)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
 					"rank %u says that there are %u ranks, rank 0 that there "
-					"are %u", note.rank, hello.size, g->size);
+					"are %u",
+					note.rank, hello.size, g->size);
 	if (!note.rank || note.rank >= g->size || g->links[note.rank].sock >= 0)
 		return pst_weights_fail(EEXIST, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
 					"two processes say that they are rank %u", note.rank);
@@ -200,10 +201,10 @@ static int take_all(struct penstock_group *g, int listener, const char *path, ui
 						PST_NO_OFF, "rank %u of %u has not come",
 						missing(g), g->size);
 		for (unsigned i = 0; i < g->size; i++) {
-			fds[2 * i] = (struct pollfd){ g->links[i].sock, POLLIN, 0 };
-			fds[2 * i + 1] = (struct pollfd){ g->links[i].pidfd, POLLIN, 0 };
+			fds[2 * i] = (struct pollfd){g->links[i].sock, POLLIN, 0};
+			fds[2 * i + 1] = (struct pollfd){g->links[i].pidfd, POLLIN, 0};
 		}
-		fds[2 * g->size] = (struct pollfd){ listener, POLLIN, 0 };
+		fds[2 * g->size] = (struct pollfd){listener, POLLIN, 0};
 		now = until - now > 60000 ? 60000 : until - now;
 		if (poll(fds, 2 * g->size + 1, (int)now) < 0)
 			continue;
@@ -222,9 +223,9 @@ static int take_all(struct penstock_group *g, int listener, const char *path, ui
 /* Tells all that have come, and the one that was not let in. */
 static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
 {
-	struct pst_note note = { .seq = 1, .code = ret };
+	struct pst_note note = {.seq = 1, .code = ret};
 	struct hello hello = make_hello(g);
-	const struct pst_said said = { (unsigned char *)&hello, sizeof(hello), -1 };
+	const struct pst_said said = {(unsigned char *)&hello, sizeof(hello), -1};
 
 	if (ret) {
 		note.why = penstock_errwhy();
@@ -314,9 +315,9 @@ static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint6
 
 static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
-	struct pst_note own = { .seq = 1, .rank = g->rank }, answer;
+	struct pst_note own = {.seq = 1, .rank = g->rank}, answer;
 	struct hello hello = make_hello(g);
-	const struct pst_said mine = { (unsigned char *)&hello, sizeof(hello), -1 };
+	const struct pst_said mine = {(unsigned char *)&hello, sizeof(hello), -1};
 	struct pst_said said = g->spare;
 	int ret = reach(g, addr, until);
 
@@ -402,7 +403,7 @@ static struct penstock_group *new_group(const char *name, unsigned rank, unsigne
 	g->links = calloc(size, sizeof(*g->links));
 	g->notes = calloc(size, sizeof(*g->notes));
 	g->nothing = calloc(size, sizeof(*g->nothing));
-	g->spare = (struct pst_said){ malloc(PST_GROUP_SAY_MAX), 0, -1 };
+	g->spare = (struct pst_said){malloc(PST_GROUP_SAY_MAX), 0, -1};
 	for (unsigned i = 0; g->links && i < size; i++)
 		g->links[i] = PST_LINK_NONE;
 	for (unsigned i = 0; g->nothing && i < size; i++)
@@ -445,7 +446,7 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 
 void penstock_group_close(struct penstock_group *g)
 {
-	struct pst_note note = { .seq = PST_SEQ_LEFT };
+	struct pst_note note = {.seq = PST_SEQ_LEFT};
 
 	if (!g)
 		return;

@@ -44,15 +44,15 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
 	union {
 		struct cmsghdr align;
 		char room[CMSG_SPACE(sizeof(int))];
-	} control = { .room = { 0 } };
-	struct iovec iov[2] = { { note, sizeof(*note) } };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 1 };
+	} control = {.room = {0}};
+	struct iovec iov[2] = {{note, sizeof(*note)}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1};
 
 	note->magic = PST_NOTE_MAGIC;
 	note->len = 0;
 	if (said && said->len) {
 		note->len = (uint32_t)said->len;
-		iov[1] = (struct iovec){ said->bytes, said->len };
+		iov[1] = (struct iovec){said->bytes, said->len};
 		msg.msg_iovlen = 2;
 	}
 	if (said && said->fd >= 0) {
@@ -67,7 +67,7 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
 		memcpy(CMSG_DATA(c), &said->fd, sizeof(said->fd));
 	}
 	while (sendmsg(link->sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-		struct pollfd room = { link->sock, POLLOUT, 0 };
+		struct pollfd room = {link->sock, POLLOUT, 0};
 		int ms = pst_group_left_ms(until_ms);
 
 		if (errno == EINTR)
@@ -100,14 +100,15 @@ static int receive(struct pst_link *link, struct pst_note *note, struct pst_said
 		struct cmsghdr align;
 		char room[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct iovec iov[2] = { { note, sizeof(*note) }, { said->bytes, PST_GROUP_SAY_MAX } };
+	struct iovec iov[2] = {{note, sizeof(*note)}, {said->bytes, PST_GROUP_SAY_MAX}};
 	struct msghdr msg;
 	ssize_t n;
 
 	for (int i = 0; i < 3; i++) {
-		msg = (struct msghdr){ .msg_iov = iov, .msg_iovlen = 2,
-				       .msg_control = control.room,
-				       .msg_controllen = sizeof(control.room) };
+		msg = (struct msghdr){.msg_iov = iov,
+				      .msg_iovlen = 2,
+				      .msg_control = control.room,
+				      .msg_controllen = sizeof(control.room)};
 		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 		/* A reset comes before what was sent ahead of it. */
 		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
@@ -117,8 +118,8 @@ static int receive(struct pst_link *link, struct pst_note *note, struct pst_said
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
 	said->fd = passed(&msg);
 	said->len = n > (ssize_t)sizeof(*note) ? (size_t)n - sizeof(*note) : 0;
-	if ((size_t)n >= sizeof(*note) && note->magic == PST_NOTE_MAGIC &&
-	    note->len == said->len && !(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+	if ((size_t)n >= sizeof(*note) && note->magic == PST_NOTE_MAGIC && note->len == said->len &&
+	    !(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
 		note->text[sizeof(note->text) - 1] = '\0';
 		link->left = note->seq == PST_SEQ_LEFT;
 		if (!link->left)
@@ -134,7 +135,7 @@ int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *no
 		   struct pst_said *said)
 {
 	for (;;) {
-		struct pollfd fds[2] = { { link->sock, POLLIN, 0 }, { link->pidfd, POLLIN, 0 } };
+		struct pollfd fds[2] = {{link->sock, POLLIN, 0}, {link->pidfd, POLLIN, 0}};
 		int ms = pst_group_left_ms(until_ms), ret, n = until_ms ? poll(fds, 2, ms) : 0;
 		bool ended = n > 0 && fds[1].revents;
 
@@ -186,7 +187,7 @@ static int status_of(pid_t pid)
 	text[n] = '\0';
 	at = strrchr(text, ')');
 	if (!at || at[1] != ' ' || at[2] != 'Z')
-		return -1; /* not it, or not yet */
+		return -1;	   /* not it, or not yet */
 	while (at && field++ < 52) /* exit_code of proc(5) */
 		at = strchr(at + 1, ' ');
 	if (at)
@@ -196,7 +197,7 @@ static int status_of(pid_t pid)
 
 void pst_link_obituary(const struct pst_link *link, char *text, size_t room)
 {
-	struct pollfd end = { link->pidfd, POLLIN, 0 };
+	struct pollfd end = {link->pidfd, POLLIN, 0};
 	int status;
 
 	if (link->left) {

@@ -16,7 +16,7 @@
 /* In front of every packet. A rank's: it has come, and how; rank 0's: how all have. */
 struct pst_note {
 	uint32_t magic, len;
-	uint64_t seq; /* of the meeting; 1: joining, PST_SEQ_LEFT: it closes the group */
+	uint64_t seq;	/* of the meeting; 1: joining, PST_SEQ_LEFT: it closes the group */
 	uint64_t at_ms; /* when the rank came */
 	uint32_t rank, gone;
 	int32_t code;
@@ -29,7 +29,7 @@ struct pst_link {
 	pid_t pid;
 	bool left; /* it said that it would close */
 };
-#define PST_LINK_NONE ((struct pst_link){ -1, -1, 0, false })
+#define PST_LINK_NONE ((struct pst_link){-1, -1, 0, false})
 
 struct penstock_group {
 	unsigned rank, size;
@@ -41,7 +41,7 @@ struct penstock_group {
 		char text[PENSTOCK_TEXT_MAX]; /* what it did */
 	} gone;
 	struct pst_note early; /* why a meeting that is still to come has failed already */
-	pid_t pid; /* a child of this process has no part in it */
+	pid_t pid;	       /* a child of this process has no part in it */
 	uint64_t seq;
 	char name[64];
 	struct pst_link *links; /* rank 0: of each, the others: [0] */

@@ -16,7 +16,7 @@
 
 #define COPIES 64u
 #define SETTLE_NS 2000000000 /* what is read as a load fails may still end by itself */
-#define LOOK_NS 250000000 /* a read that takes longer: are the other ranks still there? */
+#define LOOK_NS 250000000    /* a read that takes longer: are the other ranks still there? */
 #define FILES_MAX PST_FILES_TOLD
 
 struct facts { /* what ranks compare; the files' and the first of what is needed follow */
@@ -60,10 +60,11 @@ static size_t need_len(const struct move *m, size_t at)
 static size_t write_facts(struct move *m, unsigned char *to)
 {
 	const struct penstock_weights *w = m->load->w;
-	struct facts facts = { .table = pst_share_table(&m->plan, w), .file_count = w->shard_count,
-			       .need_bytes = pst_share_need_bytes(&m->plan),
-			       .stores = pst_share_stores(&m->plan) };
-	uint64_t files[FILES_MAX] = { 0 };
+	struct facts facts = {.table = pst_share_table(&m->plan, w),
+			      .file_count = w->shard_count,
+			      .need_bytes = pst_share_need_bytes(&m->plan),
+			      .stores = pst_share_stores(&m->plan)};
+	uint64_t files[FILES_MAX] = {0};
 	size_t count = w->shard_count < FILES_MAX ? w->shard_count : FILES_MAX;
 
 	for (unsigned i = 0; i < w->shard_count; i++)
@@ -89,7 +90,7 @@ static int compare(const struct move *m, const struct pst_said *said, struct odd
 	const size_t head = sizeof(struct facts);
 	struct facts first, other;
 
-	*odd = (struct odd){ 0, 0, false };
+	*odd = (struct odd){0, 0, false};
 	memcpy(&first, said[0].bytes, head);
 	for (unsigned r = m->size; r-- > 1;) {
 		uint64_t count = first.file_count < FILES_MAX ? first.file_count : FILES_MAX;
@@ -97,9 +98,10 @@ static int compare(const struct move *m, const struct pst_said *said, struct odd
 		memcpy(&other, said[r].bytes, head);
 		if (other.file_count != first.file_count)
 			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
-						PST_NO_OFF, "rank %u has a model of %llu files, "
-						"rank 0 one of %llu", r,
-						(unsigned long long)other.file_count,
+						PST_NO_OFF,
+						"rank %u has a model of %llu files, "
+						"rank 0 one of %llu",
+						r, (unsigned long long)other.file_count,
 						(unsigned long long)first.file_count);
 		if (memcmp(said[r].bytes + head, said[0].bytes + head, 8 * count))
 			odd->files = r;
@@ -118,8 +120,10 @@ static int settle_odds(struct move *m, struct pst_said *said, const struct odd *
 
 	if (!ret && odd->table)
 		ret = pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
-				       PST_NO_OFF, "rank %u has opened other tensors of it than "
-				       "rank 0", odd->table);
+				       PST_NO_OFF,
+				       "rank %u has opened other tensors of it than "
+				       "rank 0",
+				       odd->table);
 	if (!ret && odd->stores)
 		pst_share_one_store(&m->plan);
 	return ret;
@@ -154,7 +158,7 @@ static int agree(struct move *m, int status)
 {
 	struct pst_said *said = calloc(m->size, sizeof(*said));
 	unsigned char *facts = malloc(PST_GROUP_SAY_MAX);
-	struct odd odd = { 0, 0, false };
+	struct odd odd = {0, 0, false};
 	size_t len = 0;
 
 	if (!said || !facts)
@@ -215,8 +219,10 @@ static int start_read(struct move *m, uint64_t round)
 	for (; pst_share_run(&m->plan, c, &begin, &end); n++)
 		m->runs[n] = (struct pst_bit){
 			.shard = c->shard,
-			.seg = { .dev = m->windows.dev, .buf = place + (begin - c->begin),
-				 .off = begin, .row_len = end - begin },
+			.seg = {.dev = m->windows.dev,
+				.buf = place + (begin - c->begin),
+				.off = begin,
+				.row_len = end - begin},
 		};
 	m->runs[n - 1].seg.room = m->plan.chunk - c->skip - (c->end - c->begin);
 	if (!pst_shard_is_open(m->load->w, c->shard))
@@ -281,9 +287,15 @@ static int add_copy(struct move *m, const struct penstock_seg *seg, const char *
 	struct penstock_load_report *sum = &m->load->report;
 
 	m->copies[m->copy_count++] = (struct penstock_copy_args){
-		.size = sizeof(m->copies[0]), .dst_dev = seg->dev, .dst = (char *)seg->buf + to,
-		.dst_pitch = seg->buf_pitch, .src_dev = m->windows.dev, .src = src,
-		.src_pitch = seg->pitch, .row_len = len, .rows = rows,
+		.size = sizeof(m->copies[0]),
+		.dst_dev = seg->dev,
+		.dst = (char *)seg->buf + to,
+		.dst_pitch = seg->buf_pitch,
+		.src_dev = m->windows.dev,
+		.src = src,
+		.src_pitch = seg->pitch,
+		.row_len = len,
+		.rows = rows,
 	};
 	m->delivered += len * rows;
 	if (m->windows.host) {
@@ -414,8 +426,8 @@ static int prepare(struct move *m)
 		return pst_weights_no_memory("a group's load");
 	for (size_t i = 0; i < bits->count; i++) {
 		const struct penstock_seg *seg = &bits->list[i].seg;
-		uint64_t end = seg->off + (seg->rows ? seg->rows - 1 : 0) * seg->pitch +
-			       seg->row_len;
+		uint64_t end =
+			seg->off + (seg->rows ? seg->rows - 1 : 0) * seg->pitch + seg->row_len;
 		bool same = i && bits->list[i - 1].shard == bits->list[i].shard;
 
 		m->reach[i] = same && m->reach[i - 1] > end ? m->reach[i - 1] : end;
@@ -445,8 +457,8 @@ static bool settle(struct move *m)
 static int move_all(struct move *m, struct penstock_device *dev)
 {
 	struct penstock_queue *busy = NULL;
-	int ret = pst_windows_open(&m->windows, m->g, m->load, dev,
-				   m->plan.chunk * m->window_count);
+	int ret =
+		pst_windows_open(&m->windows, m->g, m->load, dev, m->plan.chunk * m->window_count);
 
 	if (!ret)
 		ret = run(m, prepare(m));
@@ -466,7 +478,7 @@ int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_b
 		   int status)
 {
 	struct penstock_device *host = NULL, *dev;
-	struct move m = { .g = g, .load = load, .bits = bits };
+	struct move m = {.g = g, .load = load, .bits = bits};
 	int ret;
 
 	m.rank = pst_group_rank(g);

@@ -57,8 +57,8 @@ void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,
 {
 	struct orphan here, *o = malloc(sizeof(*o));
 
-	here = (struct orphan){ .q = q, .w = w, .memory = dev, .ptr = ptr, .len = len,
-				.mapped = mapped };
+	here = (struct orphan){
+		.q = q, .w = w, .memory = dev, .ptr = ptr, .len = len, .mapped = mapped};
 	/* It is open: this is one more reference. */
 	if (penstock_device_open(penstock_device_name(dev), NULL, &here.dev) < 0)
 		here.dev = NULL;

@@ -17,7 +17,7 @@
 
 #define PAGE 4096u
 #define CHUNK_MIN 65536u
-#define NOTHING UINT64_MAX /* in the order: this reader has none in this round */
+#define NOTHING UINT64_MAX	       /* in the order: this reader has none in this round */
 #define BITS_FEW (PST_NEED_BYTES * 8u) /* said at once, and enough for small models */
 #define BITS_MOST (BITS_FEW * 16u)
 #define GRAIN (256u << 10) /* of large ones, as long as so many bits are enough */
@@ -83,7 +83,7 @@ static void take_stores(struct pst_share *p, const struct penstock_weights *w)
 int pst_share_make(struct pst_share *p, const struct penstock_weights *w,
 		   const struct pst_group_how *how, unsigned ranks)
 {
-	*p = (struct pst_share){ .how = how, .ranks = ranks, .part_count = w->shard_count };
+	*p = (struct pst_share){.how = how, .ranks = ranks, .part_count = w->shard_count};
 	p->parts = calloc(w->shard_count ? w->shard_count : 1, sizeof(*p->parts));
 	if (!p->parts)
 		return pst_weights_no_memory("what a group reads");
@@ -162,7 +162,7 @@ static void chunk_at(const struct pst_share *p, uint64_t index, struct pst_chunk
 {
 	uint64_t begin, end = 0;
 
-	*out = (struct pst_chunk){ .index = index, .shard = part_of(p, index) };
+	*out = (struct pst_chunk){.index = index, .shard = part_of(p, index)};
 	while (pst_share_run(p, out, &begin, &end)) {
 		if (!out->len)
 			out->begin = begin;
@@ -220,7 +220,7 @@ static void measure(struct pst_share *p)
 {
 	p->runs_max = 0;
 	for (uint64_t c = 0; c < p->count; c++) {
-		struct pst_chunk chunk = { .index = c, .shard = part_of(p, c) };
+		struct pst_chunk chunk = {.index = c, .shard = part_of(p, c)};
 		uint64_t begin, end = 0;
 		unsigned runs = 0;
 
@@ -256,7 +256,7 @@ static uint64_t list_wanted(struct pst_share *p)
 		struct pst_store *store = &p->stores[s];
 		uint64_t c = next_of(p, s, 0);
 
-		*store = (struct pst_store){ .next = c };
+		*store = (struct pst_store){.next = c};
 		for (; c < p->count; c = next_of(p, s, c + 1))
 			store->all++;
 		store->left = store->all;
@@ -328,7 +328,7 @@ static void deal_round(const struct pst_share *p, uint64_t *row, uint64_t *sums)
 	struct {
 		uint64_t index, len;
 	} chunks[PST_GROUP_MAX];
-	bool served[PST_GROUP_MAX] = { false };
+	bool served[PST_GROUP_MAX] = {false};
 
 	for (unsigned k = 0; k < p->readers; k++) {
 		chunks[k].index = row[k];
@@ -352,7 +352,7 @@ static void deal_round(const struct pst_share *p, uint64_t *row, uint64_t *sums)
 
 void pst_share_deal(struct pst_share *p)
 {
-	uint64_t sums[PST_GROUP_MAX] = { 0 }, count;
+	uint64_t sums[PST_GROUP_MAX] = {0}, count;
 
 	measure(p);
 	count = list_wanted(p);

@@ -10,7 +10,7 @@
 
 #define PST_NEED_BYTES 16384u /* of what a rank needs, that it says at once */
 
-struct pst_part { /* of a file: where its tensors lie */
+struct pst_part {		   /* of a file: where its tensors lie */
 	uint64_t base, begin, end; /* base: the page that begin lies in */
 	uint64_t first;		   /* chunk */
 	unsigned store;		   /* that the file is of, a number from 0 on */
@@ -26,13 +26,13 @@ struct pst_share {
 	unsigned part_count, store_count, ranks;
 	const struct pst_group_how *how;
 	uint64_t chunk, count;
-	uint64_t grain;	 /* bytes of a chunk that one bit of what is needed stands for */
-	uint64_t grains; /* of a chunk */
+	uint64_t grain;	     /* bytes of a chunk that one bit of what is needed stands for */
+	uint64_t grains;     /* of a chunk */
 	unsigned char *need; /* by this rank, and once it was dealt out by any: bits */
-	uint64_t *lens;	 /* of each chunk what is read, 0: nothing */
-	unsigned runs_max; /* most pieces that a chunk is read in */
-	uint64_t *order; /* what is read: `readers` chunks a round, one for each */
-	uint64_t *wanted; /* the same in a row */
+	uint64_t *lens;	     /* of each chunk what is read, 0: nothing */
+	unsigned runs_max;   /* most pieces that a chunk is read in */
+	uint64_t *order;     /* what is read: `readers` chunks a round, one for each */
+	uint64_t *wanted;    /* the same in a row */
 	uint64_t round_count;
 	unsigned readers; /* ranks that read */
 	unsigned ahead;	  /* rounds that may be under way at once */

@@ -112,8 +112,10 @@ static int compare(const struct penstock_weights *w, unsigned ranks, const struc
 			i++;
 		if (i < count)
 			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[i].path, NULL,
-						PST_NO_OFF, "rank %u has another file than rank 0 "
-						"(size, time of change or content differ)", r);
+						PST_NO_OFF,
+						"rank %u has another file than rank 0 "
+						"(size, time of change or content differ)",
+						r);
 	}
 	return 0;
 }

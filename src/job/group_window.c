@@ -22,8 +22,8 @@ struct offer {
 /* ---- device memory ---- */
 
 /* Tries: what cannot be shared is no error, the host's memory does it. */
-static int make_own(struct pst_windows *ws, const struct penstock_group *g,
-		    struct pst_load *load, struct offer *offer)
+static int make_own(struct pst_windows *ws, const struct penstock_group *g, struct pst_load *load,
+		    struct offer *offer)
 {
 	struct pst_window *own = &ws->list[ws->rank];
 	int ret = penstock_alloc(ws->dev, ws->len, &own->ptr);
@@ -74,7 +74,7 @@ static void drop_others(struct pst_windows *ws)
 			penstock_free(ws->dev, win->ptr); /* if not, it goes with the device */
 		else
 			munmap(win->ptr, ws->len);
-		*win = (struct pst_window){ NULL, false };
+		*win = (struct pst_window){NULL, false};
 	}
 }
 

@@ -23,9 +23,9 @@ int pst_json_peek(struct pst_json *in)
 
 bool pst_json_take(struct pst_json *in, char c)
 {
-	static const char *const wanted[] = { "'{' is missing", "'[' is missing", "':' is missing",
-					      "'}' is missing", "']' is missing",
-					      "a string is missing" };
+	static const char *const wanted[] = {"'{' is missing", "'[' is missing",
+					     "':' is missing", "'}' is missing",
+					     "']' is missing", "a string is missing"};
 	const char *which;
 
 	if (pst_json_peek(in) == c && in->at < in->len) {
@@ -67,7 +67,7 @@ static int hex4(const struct pst_json *in, size_t at)
 		return -1;
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned char c = (unsigned char)in->text[at + i];
-		int digit = c >= '0' && c <= '9' ? c - '0'
+		int digit = c >= '0' && c <= '9'   ? c - '0'
 			    : c >= 'a' && c <= 'f' ? c - 'a' + 10
 			    : c >= 'A' && c <= 'F' ? c - 'A' + 10
 						   : -1;
@@ -157,7 +157,7 @@ static size_t utf8_length(const struct pst_json *in, size_t at)
 
 	if (s[0] < 0x80)
 		return 1;
-	n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2
+	n = s[0] >= 0xc2 && s[0] <= 0xdf   ? 2
 	    : s[0] >= 0xe0 && s[0] <= 0xef ? 3
 	    : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
 					   : 0;
@@ -276,7 +276,7 @@ static bool skip_number(struct pst_json *in)
 /* A string, a number or a word. */
 static bool skip_plain(struct pst_json *in, int c)
 {
-	static const char *const words[] = { "true", "false", "null" };
+	static const char *const words[] = {"true", "false", "null"};
 	char *text;
 	size_t len;
 

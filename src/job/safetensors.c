@@ -30,10 +30,9 @@ struct state {
 static const struct {
 	const char *name;
 	unsigned bits;
-} dtypes[] = {
-	{ "none", 0 },
-#define ROW(code, name, bits) { name, bits },
-	PENSTOCK_DTYPE_LIST(ROW)
+} dtypes[] = {{"none", 0},
+#define ROW(code, name, bits) {name, bits},
+	      PENSTOCK_DTYPE_LIST(ROW)
 #undef ROW
 };
 
@@ -70,8 +69,8 @@ int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank
 
 /* ---- saying what is wrong ---- */
 
-__attribute__((format(printf, 4, 5))) static int
-wrong(struct pst_st_error *err, const char *tensor, uint64_t at, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static int wrong(struct pst_st_error *err, const char *tensor,
+						       uint64_t at, const char *fmt, ...)
 {
 	va_list args;
 
@@ -183,7 +182,7 @@ static bool read_dtype(struct state *s, struct pst_st_tensor *t)
 /* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, in any order. */
 static bool read_info(struct state *s, struct pst_st_tensor *t)
 {
-	static const char *const fields[] = { "dtype", "shape", "data_offsets" };
+	static const char *const fields[] = {"dtype", "shape", "data_offsets"};
 	bool first = true, ok;
 	unsigned seen = 0;
 	size_t len;
@@ -201,7 +200,7 @@ static bool read_info(struct state *s, struct pst_st_tensor *t)
 		if (i < 3 && seen & 1u << i)
 			return pst_json_wrong(&s->in, "a field that is there twice");
 		seen |= i < 3 ? 1u << i : 0;
-		ok = i == 0 ? read_dtype(s, t)
+		ok = i == 0   ? read_dtype(s, t)
 		     : i == 1 ? read_shape(s, t)
 		     : i == 2 ? read_offsets(s, t)
 			      : pst_json_skip(&s->in); /* other programs' fields */
@@ -209,7 +208,7 @@ static bool read_info(struct state *s, struct pst_st_tensor *t)
 			return false;
 	}
 	if (!s->in.what && seen != 7)
-		return pst_json_wrong(&s->in, !(seen & 1) ? "a tensor without dtype"
+		return pst_json_wrong(&s->in, !(seen & 1)   ? "a tensor without dtype"
 					      : !(seen & 2) ? "a tensor without shape"
 							    : "a tensor without data_offsets");
 	return !s->in.what;
@@ -233,7 +232,7 @@ static bool read_metadata(struct state *s)
 		    !pst_json_string(&s->in, &key, &len) || !pst_json_take(&s->in, ':') ||
 		    !pst_json_string(&s->in, &value, &len))
 			return false;
-		s->st.pairs[s->st.pair_count++] = (struct pst_st_pair){ key, value };
+		s->st.pairs[s->st.pair_count++] = (struct pst_st_pair){key, value};
 	}
 	return !s->in.what;
 }
@@ -260,11 +259,10 @@ static bool read_header(struct state *s)
 		}
 		if (len > PST_ST_NAME_MAX)
 			return pst_json_wrong(&s->in, "a name of more than 4096 bytes");
-		if (!grow(s, &s->st.tensors, &s->tensors_room, s->st.count,
-			  sizeof(*s->st.tensors)))
+		if (!grow(s, &s->st.tensors, &s->tensors_room, s->st.count, sizeof(*s->st.tensors)))
 			return false;
 		t = &s->st.tensors[s->st.count];
-		*t = (struct pst_st_tensor){ .name = name };
+		*t = (struct pst_st_tensor){.name = name};
 		if (!read_info(s, t))
 			return false;
 		s->st.count++;
@@ -331,7 +329,7 @@ static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct
 static int name_tensors(struct pst_st *st, struct pst_named *list, struct pst_st_error *err)
 {
 	for (size_t i = 0; i < st->count; i++)
-		list[i] = (struct pst_named){ 0, st->tensors[i].name, (uint32_t)i };
+		list[i] = (struct pst_named){0, st->tensors[i].name, (uint32_t)i};
 	pst_sort_names(list, st->count);
 	for (size_t i = 0; i < st->count; i++) {
 		st->by_name[i] = list[i].at;
@@ -349,7 +347,7 @@ static int order_pairs(struct pst_st *st, struct pst_named *list, struct pst_st_
 	if (!ordered)
 		return -ENOMEM;
 	for (size_t i = 0; i < st->pair_count; i++)
-		list[i] = (struct pst_named){ 0, st->pairs[i].key, (uint32_t)i };
+		list[i] = (struct pst_named){0, st->pairs[i].key, (uint32_t)i};
 	pst_sort_names(list, st->pair_count);
 	for (size_t i = 0; i < st->pair_count; i++)
 		ordered[i] = st->pairs[list[i].at];
@@ -383,11 +381,11 @@ static int check_names(struct pst_st *st, struct pst_st_error *err)
 int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
 		 struct pst_st_error *err)
 {
-	struct state s = { .in = { text, len, 0, NULL }, .st = { .text = text }, .name = "" };
+	struct state s = {.in = {text, len, 0, NULL}, .st = {.text = text}, .name = ""};
 	size_t at = 0;
 	int ret = 0;
 
-	*err = (struct pst_st_error){ .at = UINT64_MAX };
+	*err = (struct pst_st_error){.at = UINT64_MAX};
 	text[len] = '\0';
 	if (!read_header(&s)) {
 		wrong(err, s.name, s.in.at, "%s", s.in.what);
@@ -422,5 +420,5 @@ void pst_st_free(struct pst_st *st)
 	free(st->pairs);
 	free(st->shapes);
 	free(st->text);
-	*st = (struct pst_st){ .tensors = NULL };
+	*st = (struct pst_st){.tensors = NULL};
 }

@@ -13,9 +13,9 @@
 
 #include "penstock_weights.h"
 
-#define PST_ST_PREFIX 8u		 /* bytes of the length in front */
-#define PST_ST_HEADER_MAX 100000000u	 /* what every reader of the format takes */
-#define PST_ST_NAME_MAX 4096u		 /* bytes of a tensor's name */
+#define PST_ST_PREFIX 8u	     /* bytes of the length in front */
+#define PST_ST_HEADER_MAX 100000000u /* what every reader of the format takes */
+#define PST_ST_NAME_MAX 4096u	     /* bytes of a tensor's name */
 #define PST_ST_METADATA "__metadata__"
 
 struct pst_st_tensor {

@@ -40,7 +40,7 @@ static bool next_run(struct pst_named *list, size_t count, size_t *at, struct ru
 			;
 		if (n == 1 || !(list[i].head & 0xff))
 			continue;
-		*run = (struct run){ list + i, n };
+		*run = (struct run){list + i, n};
 		*at = i + n;
 		return true;
 	}
@@ -51,7 +51,7 @@ static void sort_from(struct pst_named *list, size_t count, size_t depth)
 {
 	/* The longest run is left to the loop, so that what calls itself halves each time. */
 	while (count > 1) {
-		struct run longest = { NULL, 0 }, run, less;
+		struct run longest = {NULL, 0}, run, less;
 		size_t at = 0;
 
 		for (size_t i = 0; i < count; i++)

@@ -199,8 +199,8 @@ int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
  * Offsets for tensors [first, first + count) in memory that is aligned to 4096, and
  * how much they take in all. Contiguous tensors stay so, as long as each is aligned.
  */
-uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count,
-		   uint64_t align, uint64_t *offs);
+uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count, uint64_t align,
+		   uint64_t *offs);
 
 /* The same for one of `len` bytes behind `at`, contiguous from `off` of its file on (0: it
  * is not); *end is where the next may begin. */

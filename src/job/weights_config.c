@@ -15,7 +15,7 @@
 /* Models of more than text have the language model's beside those of other parts. */
 static bool is_nested(const char *key, unsigned depth)
 {
-	static const char *const language[] = { "text_config", "llm_config", "language_config" };
+	static const char *const language[] = {"text_config", "llm_config", "language_config"};
 	bool is = !strcmp(key, "quantization_config") && depth < 2;
 
 	for (unsigned i = 0; i < 3; i++)
@@ -25,8 +25,8 @@ static bool is_nested(const char *key, unsigned depth)
 
 static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth)
 {
-	static const char *const experts[] = { "num_local_experts", "n_routed_experts",
-					       "num_experts" };
+	static const char *const experts[] = {"num_local_experts", "n_routed_experts",
+					      "num_experts"};
 	bool first = true;
 	uint64_t n;
 	char *key;
@@ -71,7 +71,7 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
 {
 	struct pst_config c = *config;
-	struct pst_json in = { NULL, 0, 0, NULL };
+	struct pst_json in = {NULL, 0, 0, NULL};
 	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
 	char name[PATH_MAX];
 	int n;
@@ -90,13 +90,13 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 
 void pst_weights_read_config(struct penstock_weights *w)
 {
-	struct pst_config c = { .read = true };
+	struct pst_config c = {.read = true};
 
 	pthread_mutex_lock(&w->lock);
 	if (!w->config.read) {
 		read_beside(w, "config.json", &c);
 		if (c.heads && !c.kv_heads)
-			c.kv_heads = c.heads; /* every query head has its own */
+			c.kv_heads = c.heads;	  /* every query head has its own */
 		if (c.order == PST_ORDER_UNKNOWN) /* where GPTQ's first tools put it */
 			read_beside(w, "quantize_config.json", &c);
 		w->config = c;

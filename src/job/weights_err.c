@@ -11,7 +11,7 @@
 
 #include "job/weights.h"
 
-static _Thread_local struct penstock_weights_place last = { .off = PST_NO_OFF };
+static _Thread_local struct penstock_weights_place last = {.off = PST_NO_OFF};
 
 /* The end of a long path says more than its beginning. */
 static const char *tail(const char *text, size_t most)

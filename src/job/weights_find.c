@@ -121,7 +121,7 @@ static int add_row(struct pst_files *files, const char *tensor, const char *file
 		files->rows = more;
 		files->row_room = room;
 	}
-	files->rows[files->row_count++] = (struct pst_index_row){ tensor, file, 0 };
+	files->rows[files->row_count++] = (struct pst_index_row){tensor, file, 0};
 	return 0;
 }
 
@@ -218,7 +218,7 @@ static int resolve(struct pst_files *files, const char *index, const char *dir,
 static int find_index(struct pst_files *files, const char *index, const char *dir,
 		      const struct penstock_weights_opts *opts)
 {
-	struct pst_json in = { NULL, 0, 0, NULL };
+	struct pst_json in = {NULL, 0, 0, NULL};
 	size_t first = files->row_count;
 	char **texts;
 	int ret = set_home(files, dir);
@@ -262,8 +262,8 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 
 static int is_model(const struct dirent *e)
 {
-	return e->d_name[0] != '.' && (pst_ends_with(e->d_name, SUFFIX) ||
-				       pst_ends_with(e->d_name, INDEX_SUFFIX));
+	return e->d_name[0] != '.' &&
+	       (pst_ends_with(e->d_name, SUFFIX) || pst_ends_with(e->d_name, INDEX_SUFFIX));
 }
 
 static bool is_duplicate(const char *name)
@@ -288,9 +288,9 @@ static int choose_index(struct dirent **list, int n, const char *dir, const char
 		found++;
 	}
 	if (found > 1)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, dir, NULL, PST_NO_OFF,
-					"%d indices and none is called model" INDEX_SUFFIX
-					": name one", found);
+		return pst_weights_fail(
+			EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, dir, NULL, PST_NO_OFF,
+			"%d indices and none is called model" INDEX_SUFFIX ": name one", found);
 	return 0;
 }
 
@@ -366,8 +366,8 @@ static bool read_ref(const char *repo, const char *name, char *commit, size_t ro
 	size_t n;
 	FILE *f;
 
-	if (!stays_inside(name) || snprintf(path, sizeof(path), "%s/refs/%s", repo, name) >=
-					   (int)sizeof(path))
+	if (!stays_inside(name) ||
+	    snprintf(path, sizeof(path), "%s/refs/%s", repo, name) >= (int)sizeof(path))
 		return false;
 	f = fopen(path, "re");
 	if (!f)
@@ -452,9 +452,8 @@ static bool in_cache(const char *model, const struct penstock_weights_opts *opts
 
 	if (!is_cache_name(model) || cache_dir(opts, cache))
 		return false;
-	n = snprintf(to, PATH_MAX, "%s/models--%.*s%s%s", cache,
-		     slash ? (int)(slash - model) : 0, model, slash ? "--" : "",
-		     slash ? slash + 1 : model);
+	n = snprintf(to, PATH_MAX, "%s/models--%.*s%s%s", cache, slash ? (int)(slash - model) : 0,
+		     model, slash ? "--" : "", slash ? slash + 1 : model);
 	return n >= 0 && n < PATH_MAX && is_dir(to);
 }
 
@@ -529,5 +528,5 @@ void pst_files_free(struct pst_files *files)
 	free(files->paths);
 	free(files->texts);
 	free(files->rows);
-	*files = (struct pst_files){ .home = NULL };
+	*files = (struct pst_files){.home = NULL};
 }

@@ -13,8 +13,8 @@
 #include "job/weights.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
-#define BATCHES_MAX 64u	   /* in the window */
-#define BATCH_PARTS 4u	   /* a batch is at most this part of the window */
+#define BATCHES_MAX 64u /* in the window */
+#define BATCH_PARTS 4u	/* a batch is at most this part of the window */
 #define WINDOW_LEAST (1u << 18)
 #define OWN_MAX 2u	   /* long tensors in the air or held */
 #define TENSORS_MAX 16384u /* of a batch, so that it is one request */
@@ -24,7 +24,7 @@ struct batch {
 	uint64_t start, len;   /* in the window, unless it is */
 	bool own;	       /* memory of its own */
 	char *mem;
-	uint64_t held;	       /* tensors not yet released */
+	uint64_t held; /* tensors not yet released */
 	struct pst_bits bits;
 	uint64_t *offs;
 	bool *out; /* handed to the caller and not released */
@@ -151,7 +151,7 @@ static void drop(struct penstock_weights_iter *it, struct batch *b)
 	free(b->bits.list);
 	free(b->offs);
 	free(b->out);
-	*b = (struct batch){ .first = 0 };
+	*b = (struct batch){.first = 0};
 }
 
 static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
@@ -228,8 +228,8 @@ static uint64_t window_for(const struct penstock_weights *w, uint64_t window, ui
 static int probe_long(struct penstock_weights_iter *it)
 {
 	const struct penstock_weights *w = it->load.w;
-	uint64_t before = 0, len, off, most[2] = { 0, 0 };
-	void *mem[2] = { NULL, NULL };
+	uint64_t before = 0, len, off, most[2] = {0, 0};
+	void *mem[2] = {NULL, NULL};
 	int ret = 0;
 
 	for (uint64_t t = 0; t < w->count; t++) {

@@ -28,18 +28,17 @@ static int out_of_range(const struct penstock_weights *w, const struct penstock_
 {
 	const struct pst_entry *e = &w->entries[p->tensor];
 
-	return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path,
-				e->t->name, PST_NO_OFF,
-				"%llu from %llu on of dimension %u, rows %llu from %llu on: "
-				"outside of its shape",
-				(unsigned long long)p->count, (unsigned long long)p->first, p->dim,
-				(unsigned long long)p->outer_count,
-				(unsigned long long)p->outer_first);
+	return pst_weights_fail(
+		ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path, e->t->name, PST_NO_OFF,
+		"%llu from %llu on of dimension %u, rows %llu from %llu on: "
+		"outside of its shape",
+		(unsigned long long)p->count, (unsigned long long)p->first, p->dim,
+		(unsigned long long)p->outer_count, (unsigned long long)p->outer_first);
 }
 
 /* What the piece is of its file: rows, their length and where they begin. */
 int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece *p,
-		     struct penstock_seg *seg)
+		  struct penstock_seg *seg)
 {
 	const struct pst_entry *e = &w->entries[p->tensor];
 	const struct pst_st_tensor *t = e->t;
@@ -114,8 +113,8 @@ static int check_device(const struct penstock_weights *w, const struct penstock_
 		return refuse(w, p->tensor, ENODEV, PENSTOCK_WHY_NO_DEVICE,
 			      "its destination is on no open device");
 	if (p->dev && dev != p->dev)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
-					w->shards[e->shard].path, e->t->name, PST_NO_OFF,
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path,
+					e->t->name, PST_NO_OFF,
 					"its destination is on %s, not on %s",
 					penstock_device_name(dev), penstock_device_name(p->dev));
 	seg->dev = dev;
@@ -125,7 +124,7 @@ static int check_device(const struct penstock_weights *w, const struct penstock_
 static int add_piece(const struct penstock_weights *w, const struct penstock_piece *p,
 		     struct pst_bits *bits)
 {
-	struct penstock_seg seg = { .buf = NULL };
+	struct penstock_seg seg = {.buf = NULL};
 	const struct pst_entry *e;
 	int ret;
 
@@ -135,9 +134,8 @@ static int add_piece(const struct penstock_weights *w, const struct penstock_pie
 					(unsigned long long)w->count);
 	e = &w->entries[p->tensor];
 	if (p->dtype != PENSTOCK_DTYPE_NONE && p->dtype != e->t->dtype)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
-					w->shards[e->shard].path, e->t->name, PST_NO_OFF,
-					"it is %s, its destination %s",
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path,
+					e->t->name, PST_NO_OFF, "it is %s, its destination %s",
 					penstock_dtype_name(e->t->dtype),
 					penstock_dtype_name(p->dtype));
 	ret = pst_piece_cut(w, p, &seg);
@@ -167,7 +165,7 @@ struct penstock_loaded {
 static int shard_off(const struct penstock_weights *w, const struct penstock_shard *shard,
 		     uint64_t *off)
 {
-	struct penstock_seg seg = { .buf = NULL };
+	struct penstock_seg seg = {.buf = NULL};
 	int ret = shard->piece_count ? pst_piece_cut(w, &shard->pieces[0], &seg) : 0;
 
 	*off = shard->piece_count == 1 && seg.rows <= 1 ? seg.off : 0;
@@ -178,7 +176,7 @@ static int shard_off(const struct penstock_weights *w, const struct penstock_sha
  * pages of its own, as pst_place has it. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	const struct penstock_weights *w = load->w;
 
 	for (uint64_t i = 0; i < l->count; i++) {
@@ -261,7 +259,7 @@ static int list_all(const struct penstock_loaded *l, const struct penstock_weigh
 static int list_shards(const struct penstock_loaded *l, struct penstock_weights *w,
 		       const struct penstock_shard_opts *opts, struct pst_bits *bits)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	int ret = 0;
 
 	for (uint64_t t = 0; t < l->count && !ret; t++) {
@@ -272,8 +270,8 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 		if (!ret)
 			ret = shard_off(w, &shard, &off);
 		if (!ret)
-			bits->own_pages = pst_place_own_pages(off, shard.bytes, tensor->dtype,
-							      l->opts.align);
+			bits->own_pages =
+				pst_place_own_pages(off, shard.bytes, tensor->dtype, l->opts.align);
 		for (unsigned i = 0; !ret && i < shard.piece_count * l->dev_count; i++) {
 			struct penstock_piece p = shard.pieces[i % shard.piece_count];
 			unsigned d = i / shard.piece_count;
@@ -295,11 +293,10 @@ static int check_load(const struct pst_load *load, struct penstock_device *const
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 					"no device");
 	if (load->opts.first > w->count || load->opts.count > w->count - load->opts.first)
-		return pst_weights_fail(ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"tensors %llu and %llu more, of %llu",
-					(unsigned long long)load->opts.first,
-					(unsigned long long)load->opts.count,
-					(unsigned long long)w->count);
+		return pst_weights_fail(
+			ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+			"tensors %llu and %llu more, of %llu", (unsigned long long)load->opts.first,
+			(unsigned long long)load->opts.count, (unsigned long long)w->count);
 	return 0;
 }
 
@@ -308,7 +305,7 @@ int pst_weights_load(struct penstock_group *g, struct penstock_weights *w,
 		     const struct penstock_load_opts *opts, struct penstock_load_report *report,
 		     struct penstock_loaded **out)
 {
-	struct pst_bits bits = { .list = NULL };
+	struct pst_bits bits = {.list = NULL};
 	struct penstock_loaded *l = NULL;
 	struct pst_load load;
 	int ret = pst_load_take(&load, w, opts);
@@ -345,8 +342,7 @@ int penstock_weights_load(struct penstock_weights *w, struct penstock_device *co
 	return pst_weights_load(NULL, w, devs, dev_count, opts, report, out);
 }
 
-void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
-			  uint64_t tensor)
+void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index, uint64_t tensor)
 {
 	if (dev_index >= loaded->dev_count || tensor < loaded->first ||
 	    tensor - loaded->first >= loaded->count ||
@@ -382,7 +378,7 @@ int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
 			  const struct penstock_load_opts *opts,
 			  struct penstock_load_report *report)
 {
-	struct pst_bits bits = { .apart = true };
+	struct pst_bits bits = {.apart = true};
 	struct penstock_piece piece;
 	struct pst_load load;
 	int ret = pst_load_take(&load, w, opts);

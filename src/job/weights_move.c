@@ -11,8 +11,8 @@
 
 #include "job/weights.h"
 
-#define SEGS_MAX 16384u	    /* of one request */
-#define REQUESTS_MAX 256u   /* in flight */
+#define SEGS_MAX 16384u	  /* of one request */
+#define REQUESTS_MAX 256u /* in flight */
 #define DONE_MAX 16u
 
 /* ---- pieces ---- */
@@ -37,7 +37,7 @@ static bool join(const struct pst_bits *bits, struct pst_bit *a, const struct ps
 
 int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg)
 {
-	struct pst_bit bit = { *seg, shard, bits->own_pages, bits->own_pages };
+	struct pst_bit bit = {*seg, shard, bits->own_pages, bits->own_pages};
 
 	if (!seg->row_len || (bits->count && join(bits, &bits->list[bits->count - 1], &bit)))
 		return 0;
@@ -213,11 +213,10 @@ void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_
 	if (load->failed)
 		return; /* the first failure is the one that is told */
 	if (done->result < 0)
-		load->failed = pst_weights_fail((int)done->result, r->why, s->path,
-						r->stop_off == PST_NO_OFF
-							? NULL
-							: pst_shard_tensor_at(s, r->stop_off),
-						r->stop_off, "%s", r->text);
+		load->failed = pst_weights_fail(
+			(int)done->result, r->why, s->path,
+			r->stop_off == PST_NO_OFF ? NULL : pst_shard_tensor_at(s, r->stop_off),
+			r->stop_off, "%s", r->text);
 	else if (load->opts.each && load->opts.each(load->opts.user, shard, r))
 		load->failed = pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, NULL, NULL,
 						PST_NO_OFF, "cancelled by the caller");
@@ -297,7 +296,7 @@ static int make_batches(const struct pst_bits *bits, uint64_t most, struct batch
 			}
 			out->list = more;
 		}
-		out->list[out->count++] = (struct batch){ .first = at, .count = next - at };
+		out->list[out->count++] = (struct batch){.first = at, .count = next - at};
 		if (next - at > out->segs_max)
 			out->segs_max = (unsigned)(next - at);
 	}

@@ -67,7 +67,7 @@ const char *pst_shard_tensor_at(const struct pst_shard *shard, uint64_t off)
 	size_t low = 0, high = shard->st.count;
 
 	off -= off < shard->data_off ? off : shard->data_off; /* pages begin before it */
-	while (low < high) { /* the first that ends behind it */
+	while (low < high) {				      /* the first that ends behind it */
 		size_t mid = low + (high - low) / 2;
 
 		if (shard->st.tensors[mid].end <= off)
@@ -120,7 +120,7 @@ int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstoc
 	}
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st) {
-		w->sources[index] = (struct pst_source){ st, source.fd };
+		w->sources[index] = (struct pst_source){st, source.fd};
 		st = NULL;
 	}
 	*out = w->sources[index].st;
@@ -143,8 +143,8 @@ static int read_at(const char *path, int fd, void *to, size_t len, uint64_t off)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return pst_weights_fail(errno, pst_weights_why(errno), path, NULL,
-						off + at, "reading its header: %m");
+			return pst_weights_fail(errno, pst_weights_why(errno), path, NULL, off + at,
+						"reading its header: %m");
 		if (!n)
 			return pst_weights_fail(ENODATA, PENSTOCK_WHY_SHRANK, path, NULL, off + at,
 						"the file ends inside its header");
@@ -155,11 +155,10 @@ static int read_at(const char *path, int fd, void *to, size_t len, uint64_t off)
 
 static int wrong_header(const char *path, int code, const struct pst_st_error *err)
 {
-	return pst_weights_fail(code, code == -ENOMEM ? PENSTOCK_WHY_NO_MEMORY
-						      : PENSTOCK_WHY_MALFORMED,
-				path, err->tensor,
-				err->at == UINT64_MAX ? PST_NO_OFF : PST_ST_PREFIX + err->at, "%s",
-				err->text);
+	return pst_weights_fail(
+		code, code == -ENOMEM ? PENSTOCK_WHY_NO_MEMORY : PENSTOCK_WHY_MALFORMED, path,
+		err->tensor, err->at == UINT64_MAX ? PST_NO_OFF : PST_ST_PREFIX + err->at, "%s",
+		err->text);
 }
 
 static int read_header(struct pst_shard *shard, int fd)
@@ -185,8 +184,8 @@ static int read_header(struct pst_shard *shard, int fd)
 		return ret;
 	len = pst_st_header_length(prefix, (uint64_t)shard->stat.st_size, &err);
 	if (len < 0)
-		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, shard->path, NULL, 0,
-					"%s", err.text);
+		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, shard->path, NULL, 0, "%s",
+					err.text);
 	text = malloc((size_t)len + 1);
 	if (!text)
 		return pst_weights_no_memory("a header");
@@ -295,7 +294,7 @@ static int fill(struct penstock_weights *w, const bool *indexed,
 					continue; /* a leftover, or a copy of another's */
 			}
 			if (wanted(st->tensors[t].name, opts))
-				w->entries[w->count++] = (struct pst_entry){ &st->tensors[t], i };
+				w->entries[w->count++] = (struct pst_entry){&st->tensors[t], i};
 		}
 	}
 	return 0;

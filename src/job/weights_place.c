@@ -9,7 +9,7 @@
 #include "job/weights.h"
 
 #define PAGE 4096u
-#define SMALL 65536u  /* a stretch this short gains nothing from a page's phase */
+#define SMALL 65536u /* a stretch this short gains nothing from a page's phase */
 #define SMALL_ALIGN 64u
 
 struct stretch {
@@ -51,8 +51,8 @@ static void take_stretch(const struct penstock_weights *w, uint64_t first, uint6
 	}
 }
 
-uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count,
-		   uint64_t least, uint64_t *offs)
+uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count, uint64_t least,
+		   uint64_t *offs)
 {
 	uint64_t at = 0, end = first + count;
 	struct stretch s;

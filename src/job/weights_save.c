@@ -106,8 +106,9 @@ static int take_items(const char *path, const struct penstock_out *tensors, uint
 		    item->t.rank > PENSTOCK_RANK_MAX || (item->t.rank && !item->t.shape) ||
 		    item->t.dtype == PENSTOCK_DTYPE_NONE ||
 		    (unsigned)item->t.dtype >= PENSTOCK_DTYPES)
-			return wrong(path, item->t.name, "no name, dtype or shape that a file can "
-							 "hold");
+			return wrong(path, item->t.name,
+				     "no name, dtype or shape that a file can "
+				     "hold");
 		if (!pst_st_bytes(item->t.dtype, item->t.shape, item->t.rank, &item->bytes))
 			return wrong(path, item->t.name,
 				     "its shape has too many elements, or no whole bytes");
@@ -236,16 +237,17 @@ static int write_all(struct job *job)
 static int list_bits(struct job *job, const struct text *header, const struct item *items,
 		     uint64_t count, struct penstock_device *host)
 {
-	struct penstock_seg seg = { .buf = header->at, .dev = host, .row_len = header->len };
+	struct penstock_seg seg = {.buf = header->at, .dev = host, .row_len = header->len};
 	uint64_t at = header->len;
 	int ret;
 
 	job->bits.apart = true;
 	ret = pst_bits_add(&job->bits, 0, &seg);
 	for (uint64_t i = 0; i < count && !ret; i++) {
-		seg = (struct penstock_seg){ .buf = (void *)(uintptr_t)items[i].t.ptr,
-					     .dev = items[i].t.dev, .off = at,
-					     .row_len = items[i].bytes };
+		seg = (struct penstock_seg){.buf = (void *)(uintptr_t)items[i].t.ptr,
+					    .dev = items[i].t.dev,
+					    .off = at,
+					    .row_len = items[i].bytes};
 		if (seg.row_len && !seg.dev && penstock_device_of(seg.buf, &seg.dev))
 			return wrong(job->path, items[i].t.name, "it is on no open device");
 		ret = pst_bits_add(&job->bits, 0, &seg);
@@ -290,8 +292,8 @@ int penstock_weights_save(const char *path, const struct penstock_out *tensors, 
 			  struct penstock_load_report *report)
 {
 	struct penstock_save_opts opts;
-	struct text header = { .at = NULL };
-	struct job job = { .path = path };
+	struct text header = {.at = NULL};
+	struct job job = {.path = path};
 	struct item *items;
 	uint64_t data_len;
 	int ret = pst_weights_take(&opts, sizeof(opts), from, "penstock_save_opts");

@@ -16,31 +16,31 @@
 
 static const struct penstock_cut_rule built_in[] = {
 	/* Routers and what is low-rank are small and whole. */
-	{ "*.mlp.gate.*", PENSTOCK_CUT_WHOLE },
-	{ "*.block_sparse_moe.gate.*", PENSTOCK_CUT_WHOLE },
-	{ "*.shared_expert_gate.*", PENSTOCK_CUT_WHOLE },
-	{ "*.q_a_proj.*", PENSTOCK_CUT_WHOLE },
-	{ "*.kv_a_proj_with_mqa.*", PENSTOCK_CUT_WHOLE },
+	{"*.mlp.gate.*", PENSTOCK_CUT_WHOLE},
+	{"*.block_sparse_moe.gate.*", PENSTOCK_CUT_WHOLE},
+	{"*.shared_expert_gate.*", PENSTOCK_CUT_WHOLE},
+	{"*.q_a_proj.*", PENSTOCK_CUT_WHOLE},
+	{"*.kv_a_proj_with_mqa.*", PENSTOCK_CUT_WHOLE},
 	/* Experts of one tensor: [experts, in, 2 x out] and [experts, in, out]. */
-	{ "*.experts.gate_up_proj", PENSTOCK_CUT_LAST_HALVES },
-	{ "*.experts.down_proj", PENSTOCK_CUT_INNER },
-	{ "*.qkv_proj.*", PENSTOCK_CUT_QKV },
-	{ "*.gate_up_proj.*", PENSTOCK_CUT_HALVES },
-	{ "*.q_proj.*", PENSTOCK_CUT_QUERIES },
-	{ "*.k_proj.*", PENSTOCK_CUT_HEADS },
-	{ "*.v_proj.*", PENSTOCK_CUT_HEADS },
-	{ "*.q_b_proj.*", PENSTOCK_CUT_QUERIES },
-	{ "*.kv_b_proj.*", PENSTOCK_CUT_QUERIES }, /* of each, out of what is low-rank */
-	{ "*.o_proj.*", PENSTOCK_CUT_LAST },
-	{ "*.gate_proj.*", PENSTOCK_CUT_FIRST },
-	{ "*.up_proj.*", PENSTOCK_CUT_FIRST },
-	{ "*.down_proj.*", PENSTOCK_CUT_LAST },
-	{ "*.experts.*.w1.*", PENSTOCK_CUT_FIRST },
-	{ "*.experts.*.w3.*", PENSTOCK_CUT_FIRST },
-	{ "*.experts.*.w2.*", PENSTOCK_CUT_LAST },
-	{ "*embed_tokens.weight", PENSTOCK_CUT_WORDS },
-	{ "lm_head.*", PENSTOCK_CUT_WORDS },
-	{ "*.lm_head.*", PENSTOCK_CUT_WORDS },
+	{"*.experts.gate_up_proj", PENSTOCK_CUT_LAST_HALVES},
+	{"*.experts.down_proj", PENSTOCK_CUT_INNER},
+	{"*.qkv_proj.*", PENSTOCK_CUT_QKV},
+	{"*.gate_up_proj.*", PENSTOCK_CUT_HALVES},
+	{"*.q_proj.*", PENSTOCK_CUT_QUERIES},
+	{"*.k_proj.*", PENSTOCK_CUT_HEADS},
+	{"*.v_proj.*", PENSTOCK_CUT_HEADS},
+	{"*.q_b_proj.*", PENSTOCK_CUT_QUERIES},
+	{"*.kv_b_proj.*", PENSTOCK_CUT_QUERIES}, /* of each, out of what is low-rank */
+	{"*.o_proj.*", PENSTOCK_CUT_LAST},
+	{"*.gate_proj.*", PENSTOCK_CUT_FIRST},
+	{"*.up_proj.*", PENSTOCK_CUT_FIRST},
+	{"*.down_proj.*", PENSTOCK_CUT_LAST},
+	{"*.experts.*.w1.*", PENSTOCK_CUT_FIRST},
+	{"*.experts.*.w3.*", PENSTOCK_CUT_FIRST},
+	{"*.experts.*.w2.*", PENSTOCK_CUT_LAST},
+	{"*embed_tokens.weight", PENSTOCK_CUT_WORDS},
+	{"lm_head.*", PENSTOCK_CUT_WORDS},
+	{"*.lm_head.*", PENSTOCK_CUT_WORDS},
 };
 
 const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
@@ -190,12 +190,8 @@ static enum layout layout_of(const char *name)
 	} tails[] = {
 		/* GPTQ and AWQ: qweight [in / 8, out] or [in, out / 8], of 4 bits; qzeros
 		 * [groups, out / 8]; scales [groups, out]. */
-		{ ".qweight", COLUMNS },
-		{ ".qzeros", COLUMNS },
-		{ ".scales", COLUMNS },
-		{ ".g_idx", INPUTS },
-		{ ".weight_g_idx", INPUTS },
-		{ ".weight_shape", SHAPE },
+		{".qweight", COLUMNS}, {".qzeros", COLUMNS},	  {".scales", COLUMNS},
+		{".g_idx", INPUTS},    {".weight_g_idx", INPUTS}, {".weight_shape", SHAPE},
 	};
 
 	for (unsigned i = 0; i < sizeof(tails) / sizeof(tails[0]); i++)
@@ -297,9 +293,8 @@ static int apply(struct cut *c, enum penstock_cut cut)
 			       : words_of(length, c->o->ranks);
 		c->part_count = 1;
 		c->parts[0].first = each * c->o->rank < length ? each * c->o->rank : length;
-		c->parts[0].count = length - c->parts[0].first < each
-					    ? length - c->parts[0].first
-					    : each;
+		c->parts[0].count =
+			length - c->parts[0].first < each ? length - c->parts[0].first : each;
 		return 0;
 	default:
 		return add_part(c, 0, length);
@@ -322,7 +317,7 @@ static enum penstock_cut rule_for(const struct penstock_shard_opts *o, const cha
 /* The weight that a scale belongs to, or NULL. */
 static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, const char *name)
 {
-	static const char *const tails[] = { "_scale_inv", "_scale" };
+	static const char *const tails[] = {"_scale_inv", "_scale"};
 	char base[PST_ST_NAME_MAX + 1];
 
 	for (unsigned i = 0; i < 2; i++) {
@@ -342,14 +337,15 @@ static int inside_block(const struct cut *c, uint64_t block)
 {
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"shared by %u ranks its weight is cut inside of its blocks of "
-				"%llu", c->o->ranks, (unsigned long long)block);
+				"%llu",
+				c->o->ranks, (unsigned long long)block);
 }
 
 /* From elements of the weight to those of its scale: one a row, or one a block. A part may
  * lie in one block; else it begins with one, as its scales are counted from there. */
 static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
 {
-	static const unsigned blocks[] = { 1, 128, 64, 32, 256, 16, 8 };
+	static const unsigned blocks[] = {1, 128, 64, 32, 256, 16, 8};
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
 
 	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
@@ -451,8 +447,8 @@ static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 	s->bytes = c->t->end - c->t->begin;
 	s->piece_count = c->part_count ? c->part_count : 1;
 	if (!c->part_count) {
-		s->pieces[0] = (struct penstock_piece){ .size = sizeof(s->pieces[0]),
-							.tensor = tensor, .room = s->bytes };
+		s->pieces[0] = (struct penstock_piece){
+			.size = sizeof(s->pieces[0]), .tensor = tensor, .room = s->bytes};
 		return 0;
 	}
 	for (unsigned i = 0; i < c->dim; i++)
@@ -471,9 +467,13 @@ static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 		if (c->parts[i].first * inner % 8 || c->parts[i].count * inner % 8)
 			return wrong(c, "a rank's part does not begin and end at whole bytes");
 		s->pieces[i] = (struct penstock_piece){
-			.size = sizeof(s->pieces[i]), .tensor = tensor, .dim = c->dim,
-			.first = c->parts[i].first, .count = c->parts[i].count,
-			.ptr = (void *)(uintptr_t)at, .room = s->bytes - at,
+			.size = sizeof(s->pieces[i]),
+			.tensor = tensor,
+			.dim = c->dim,
+			.first = c->parts[i].first,
+			.count = c->parts[i].count,
+			.ptr = (void *)(uintptr_t)at,
+			.room = s->bytes - at,
 			.pitch = sum * inner / 8,
 		};
 		at += c->parts[i].count * inner / 8;
@@ -487,8 +487,10 @@ static int check_rules(const struct penstock_shard_opts *o)
 		if (!o->rules || !o->rules[i].glob ||
 		    (unsigned)o->rules[i].cut > PENSTOCK_CUT_QUERIES)
 			return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
-						PST_NO_OFF, "rule %u of %u has no glob, or a cut "
-						"that is not known", i, o->rule_count);
+						PST_NO_OFF,
+						"rule %u of %u has no glob, or a cut "
+						"that is not known",
+						i, o->rule_count);
 	return 0;
 }
 
@@ -496,8 +498,8 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 			   const struct penstock_shard_opts *from, struct penstock_shard *out)
 {
 	struct penstock_shard_opts o;
-	struct penstock_shard shard = { .size = sizeof(shard) };
-	struct cut c = { .w = w, .o = &o };
+	struct penstock_shard shard = {.size = sizeof(shard)};
+	struct cut c = {.w = w, .o = &o};
 	bool none = false;
 	int ret = pst_weights_take(&o, sizeof(o), from, "penstock_shard_opts");
 

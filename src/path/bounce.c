@@ -42,8 +42,8 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 static void in_place_done(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_ended(io);
-	bool cold = io->st->facts.fd >= 0 &&
-		    (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
+	bool cold =
+		io->st->facts.fd >= 0 && (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
 	int ret;
 
 	chunk->engine = io->engine;
@@ -87,7 +87,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_bounce = {
 	.name = "bounce",
-	.traits = { .reads = true, .writes = true, .uses_cache = true, .times = true },
+	.traits = {.reads = true, .writes = true, .uses_cache = true, .times = true},
 	.probe = probe,
 	.start = start,
 };

@@ -57,8 +57,7 @@ static int number(const char *text, size_t len, uint64_t *out)
 	if (!len)
 		return -EINVAL;
 	for (size_t i = 0; i < len; i++) {
-		if (text[i] < '0' || text[i] > '9' ||
-		    __builtin_mul_overflow(value, 10u, &value) ||
+		if (text[i] < '0' || text[i] > '9' || __builtin_mul_overflow(value, 10u, &value) ||
 		    __builtin_add_overflow(value, (uint64_t)(text[i] - '0'), &value))
 			return -EINVAL;
 	}
@@ -100,8 +99,8 @@ static int wrap(const char *args, void *state, struct pst_err *err)
 	while (*args) {
 		size_t len = strcspn(args, "&"), name_len = strcspn(args, "=&");
 
-		if (name_len >= len || argument(spec, args, name_len, args + name_len + 1,
-						len - name_len - 1))
+		if (name_len >= len ||
+		    argument(spec, args, name_len, args + name_len + 1, len - name_len - 1))
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"fault: '%.*s' is none of eio, short, lost, cut, swap (=N, "
 					"=@OFFSET), delay_us=N, seed=N, op=read, op=write",

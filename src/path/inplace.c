@@ -68,8 +68,7 @@ static void moved(struct pst_io *io)
 	pst_chunk_done(chunk, ret);
 }
 
-int pst_inplace_start(struct pst_chunk *chunk, void *address,
-		      void (*fail)(struct pst_chunk *chunk))
+int pst_inplace_start(struct pst_chunk *chunk, void *address, void (*fail)(struct pst_chunk *chunk))
 {
 	int ret;
 

@@ -39,22 +39,24 @@
 #endif
 
 #define WINDOW (128u << 20)
-#define WINDOW_MIN (8u << 20) /* shorter runs go quicker by the CPU: a checkerboard of 1 MiB
-			       * took 1.6 times as long by windows (H200) */
+#define WINDOW_MIN                                                                             \
+	(8u << 20)		/* shorter runs go quicker by the CPU: a checkerboard of 1 MiB \
+				 * took 1.6 times as long by windows (H200) */
 #define WINDOW_FIRST (8u << 20) /* the copy engine waits 0.15 ms for it, and at the end for one */
-#define WINDOWS_MAX 2048      /* of one lane: 256 GiB, and 16 GiB in requests that are short:
-			       * a rank of a group has its part of a model in such ones */
+#define WINDOWS_MAX                                                                      \
+	2048		 /* of one lane: 256 GiB, and 16 GiB in requests that are short: \
+			  * a rank of a group has its part of a model in such ones */
 #define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
-#define HELD_SHARE 4 /* of the machine's memory may be registered for a device */
+#define HELD_SHARE 4	 /* of the machine's memory may be registered for a device */
 
 struct window {
 	char *base;
 	size_t len;
-	uint64_t off;		 /* of the file */
+	uint64_t off; /* of the file */
 	struct penstock_device *dev;
 	struct penstock_storage *st; /* NULL: it closed */
-	bool again;		 /* may be used again, the file has not changed */
-	struct timespec ctime;	 /* of the file when it was registered */
+	bool again;		     /* may be used again, the file has not changed */
+	struct timespec ctime;	     /* of the file when it was registered */
 	struct window *next;
 };
 
@@ -65,11 +67,11 @@ struct state {
 	/* The thread that closes windows, made when the first is due. */
 	pthread_t closer;
 	bool has_closer;
-	_Atomic bool resting;	/* the lane has nothing to register */
-	pthread_mutex_t lock;	/* of what follows; alone, never during a driver's call */
+	_Atomic bool resting; /* the lane has nothing to register */
+	pthread_mutex_t lock; /* of what follows; alone, never during a driver's call */
 	pthread_cond_t work, done;
 	struct window *due, *closed;
-	struct window *closing;	/* that it is at */
+	struct window *closing; /* that it is at */
 	bool stop;
 };
 
@@ -386,8 +388,7 @@ static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NOT_MAPPABLE,
 				      "mapping %zu bytes: %m", w->len);
 	if (madvise(w->base, w->len, MADV_POPULATE_READ) && errno != EINVAL) {
-		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_SHRANK,
-				     "reading the mapping in: %m");
+		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_SHRANK, "reading the mapping in: %m");
 		munmap(w->base, w->len);
 		return ret;
 	}
@@ -427,8 +428,7 @@ static void copied(struct pst_chunk *chunk, int result)
 	pst_chunk_done(chunk, result);
 }
 
-static struct window *take_window(struct state *s, struct pst_chunk *chunk,
-				  const struct stat *stat)
+static struct window *take_window(struct state *s, struct pst_chunk *chunk, const struct stat *stat)
 {
 	struct penstock_storage *st = chunk->route->st;
 	struct window *w = st->facts.immutable ? find_again(s, chunk, stat) : NULL;
@@ -492,7 +492,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_mapped = {
 	.name = "mapped",
-	.traits = { .reads = true, .uses_cache = true, .class_ = PENSTOCK_NO_CPU_COPY },
+	.traits = {.reads = true, .uses_cache = true, .class_ = PENSTOCK_NO_CPU_COPY},
 	.probe = probe,
 	.start = start,
 	.lane_open = lane_open,

@@ -27,7 +27,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_null = {
 	.name = "null",
-	.traits = { .reads = true, .writes = true, .by_name_only = true, .at_once = true },
+	.traits = {.reads = true, .writes = true, .by_name_only = true, .at_once = true},
 	.probe = probe,
 	.start = start,
 };

@@ -36,7 +36,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_odirect = {
 	.name = "odirect",
-	.traits = { .reads = true, .writes = true, .class_ = PENSTOCK_DIRECT },
+	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_DIRECT},
 	.probe = probe,
 	.start = start,
 };

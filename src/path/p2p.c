@@ -55,7 +55,7 @@ static void explain(struct pst_chunk *chunk)
 	pst_fail_errno(&chunk->err, code, PENSTOCK_WHY_NO_ROUTE,
 		       "the kernel refuses peer-to-peer DMA between %s and %s (%s)",
 		       chunk->route->st->facts.drive_count ? chunk->route->st->facts.drives[0].name
-							    : "the drive",
+							   : "the drive",
 		       chunk->route->dev->name,
 		       code == EREMOTEIO ? "EREMOTEIO: driver or bridges cannot do it"
 		       : code == EINVAL	 ? "EINVAL: no common PCIe switch or permitted host bridge"
@@ -84,7 +84,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_p2p = {
 	.name = "p2p",
-	.traits = { .reads = true, .writes = true, .class_ = PENSTOCK_DIRECT },
+	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_DIRECT},
 	.probe = probe,
 	.start = start,
 };

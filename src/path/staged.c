@@ -40,7 +40,7 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_staged = {
 	.name = "staged",
-	.traits = { .reads = true, .writes = true, .class_ = PENSTOCK_NO_CPU_COPY },
+	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_NO_CPU_COPY},
 	.probe = probe,
 	.start = start,
 };

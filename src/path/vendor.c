@@ -63,9 +63,9 @@ static int64_t carry(struct penstock_device *dev, struct call *c, struct pst_err
 				      "libcufile: %llu bytes at %llu: %m",
 				      (unsigned long long)c->len, (unsigned long long)c->off);
 	return pst_fail_errno(err, EIO, PENSTOCK_WHY_IO_ERROR,
-			      "libcufile: %llu bytes at %llu: %s (%zd)",
-			      (unsigned long long)c->len, (unsigned long long)c->off,
-			      pst_vendor_name((int)-c->result), c->result);
+			      "libcufile: %llu bytes at %llu: %s (%zd)", (unsigned long long)c->len,
+			      (unsigned long long)c->off, pst_vendor_name((int)-c->result),
+			      c->result);
 }
 
 /* ---- the trial ---- */

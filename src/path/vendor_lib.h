@@ -11,14 +11,13 @@
 #include "cufile_abi.h"
 
 /* X(return type, name, parameters): what the path calls. */
-#define PST_VENDOR_FUNCS(X)                                                             \
-	X(struct cuf_error, cuFileDriverOpen, (void))                                   \
-	X(struct cuf_error, cuFileDriverGetProperties, (struct cuf_props * props))      \
-	X(struct cuf_error, cuFileHandleRegister, (void **fh, struct cuf_descr *descr)) \
-	X(void, cuFileHandleDeregister, (void *fh))                                     \
-	X(ssize_t, cuFileRead,                                                          \
-	  (void *fh, void *base, size_t len, off_t file_off, off_t base_off))           \
-	X(ssize_t, cuFileWrite,                                                         \
+#define PST_VENDOR_FUNCS(X)                                                                        \
+	X(struct cuf_error, cuFileDriverOpen, (void))                                              \
+	X(struct cuf_error, cuFileDriverGetProperties, (struct cuf_props * props))                 \
+	X(struct cuf_error, cuFileHandleRegister, (void **fh, struct cuf_descr *descr))            \
+	X(void, cuFileHandleDeregister, (void *fh))                                                \
+	X(ssize_t, cuFileRead, (void *fh, void *base, size_t len, off_t file_off, off_t base_off)) \
+	X(ssize_t, cuFileWrite,                                                                    \
 	  (void *fh, const void *base, size_t len, off_t file_off, off_t base_off))
 /* The same; NULL in a library before 1.14 or 1.15. */
 #define PST_VENDOR_OPTIONAL(X)                                               \

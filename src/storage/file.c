@@ -51,7 +51,7 @@ static void end(struct pst_io *io, int64_t result)
 static void fail(struct pst_io *io, int code)
 {
 	const struct pst_file *file = io->st->priv;
-	static const char *const verbs[] = { "reading", "writing", "syncing" };
+	static const char *const verbs[] = {"reading", "writing", "syncing"};
 	uint64_t off = pst_file_io(io)->call.off, rest = io->len - (off - io->off);
 
 	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
@@ -72,7 +72,7 @@ static void reached(struct pst_file *file, uint64_t end_at)
 /* A call moved nothing and may be made again. False: not any more, the io has ended. */
 static bool again(struct pst_io *io, int code)
 {
-	const struct timespec pause = { 0, AGAIN_PAUSE_NS };
+	const struct timespec pause = {0, AGAIN_PAUSE_NS};
 
 	if (++pst_file_io(io)->tries > AGAIN_MAX) {
 		fail(io, code);

@@ -16,8 +16,8 @@ struct pst_file {
 	bool replace;	  /* written under a name of its own until commit */
 	bool placed;	  /* it has the name, durable or not yet */
 	bool committed;
-	bool given_up;	  /* the name is gone, nothing can be committed */
-	uint64_t length;  /* asked for at creation, 0: as written */
+	bool given_up;		      /* the name is gone, nothing can be committed */
+	uint64_t length;	      /* asked for at creation, 0: as written */
 	_Atomic uint64_t written_end; /* behind the highest byte written, padding too */
 	bool is_block;
 	uint64_t block_length;
@@ -28,13 +28,13 @@ struct pst_file {
 	bool keeps_owner; /* of what it replaces, these two: */
 	uid_t owner;
 	gid_t group;
-	_Atomic int cachestat_error; /* 0: works, else the errno that says why not */
-	bool overlay;	  /* cachestat answers 0 there */
-	_Atomic bool looking;	   /* one at a time: file_sync.c */
-	_Atomic unsigned marks;	   /* how often the kernel said that something was wrong */
-	_Atomic unsigned forgiven; /* so many of them were no loss */
-	_Atomic int lost;	   /* the errno of a sync that failed; 0: none has */
-	bool tells_loss;	   /* syncfs knows of what the page cache has lost */
+	_Atomic int cachestat_error;	 /* 0: works, else the errno that says why not */
+	bool overlay;			 /* cachestat answers 0 there */
+	_Atomic bool looking;		 /* one at a time: file_sync.c */
+	_Atomic unsigned marks;		 /* how often the kernel said that something was wrong */
+	_Atomic unsigned forgiven;	 /* so many of them were no loss */
+	_Atomic int lost;		 /* the errno of a sync that failed; 0: none has */
+	bool tells_loss;		 /* syncfs knows of what the page cache has lost */
 	uint64_t place_key, place_bytes; /* which file this is, and parts of it: file_gate.c */
 };
 

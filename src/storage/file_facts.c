@@ -189,8 +189,8 @@ static void remember(const struct pst_blockstack_in *in, const struct pst_blocks
 	pthread_mutex_unlock(&recent_lock);
 }
 
-static void read_stack(const char *root, const struct pst_file *file,
-		       const struct statx_abi *stx, struct pst_blockstack *stack)
+static void read_stack(const char *root, const struct pst_file *file, const struct statx_abi *stx,
+		       struct pst_blockstack *stack)
 {
 	struct pst_blockstack_in in = {
 		.major = file->is_block ? stx->rdev_major : stx->dev_major,
@@ -212,8 +212,8 @@ static void read_stack(const char *root, const struct pst_file *file,
 
 static void take_drives(const struct pst_blockstack *stack, struct pst_storage_facts *facts)
 {
-	facts->drive_count = stack->drive_count < PST_DRIVES_MAX ? stack->drive_count
-								 : PST_DRIVES_MAX;
+	facts->drive_count =
+		stack->drive_count < PST_DRIVES_MAX ? stack->drive_count : PST_DRIVES_MAX;
 	for (unsigned i = 0; i < facts->drive_count; i++) {
 		struct pst_drive *drive = &facts->drives[i];
 
@@ -252,12 +252,12 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 	facts->mapped_quick = large_folios(stack.mount.fs);
 	/* By a descriptor of our own: it says a loss once, and a caller may have asked. */
 	file->tells_loss = !file->is_block && !file->fd_borrowed && tells_loss(stack.mount.fs);
-	facts->listed = pst_blockstack_direct_ok(&stack, why, sizeof(why)) &&
-			pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why,
-						sizeof(why));
+	facts->listed =
+		pst_blockstack_direct_ok(&stack, why, sizeof(why)) &&
+		pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why, sizeof(why));
 	if (is_memory(&stack.mount))
-		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_REAL, "%s is memory: %s",
-			 facts->text, penstock_why_text(PENSTOCK_WHY_NOT_REAL));
+		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_REAL, "%s is memory: %s", facts->text,
+			 penstock_why_text(PENSTOCK_WHY_NOT_REAL));
 	else if (dio_align(&stx, facts))
 		facts->fd_direct = file->fd_direct = open_direct(file, facts);
 	if (facts->fd_direct < 0)
@@ -347,12 +347,12 @@ enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off,
 				      enum penstock_why *why)
 {
 	struct pst_file *file = st->priv;
-	struct cachestat_range_abi range = { off, len };
+	struct cachestat_range_abi range = {off, len};
 	struct cachestat_abi stat;
 	int refused = atomic_load_explicit(&file->cachestat_error, memory_order_relaxed);
 
 	if (file->overlay || refused) {
-		*why = file->overlay	    ? PENSTOCK_WHY_RESIDENCY_BLIND
+		*why = file->overlay	  ? PENSTOCK_WHY_RESIDENCY_BLIND
 		       : refused == EPERM ? PENSTOCK_WHY_RESIDENCY_EPERM
 					  : PENSTOCK_WHY_RESIDENCY_NONE;
 		return PST_UNKNOWN;

@@ -32,8 +32,8 @@
 static _Atomic uint64_t counts[COUNTS];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* alone; for what follows */
-static struct pst_io *first, **last = &first; /* wait, in the order in which they came */
-static uint32_t turn, passed_over[2][COUNTS];  /* the turn in which one of the kind was */
+static struct pst_io *first, **last = &first;		 /* wait, in the order in which they came */
+static uint32_t turn, passed_over[2][COUNTS];		 /* the turn in which one of the kind was */
 static _Atomic unsigned waiting;
 
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;

@@ -34,8 +34,7 @@ static int judge_kind(const char *name, const struct stat *stat, struct pst_err 
 		return 0;
 	if (S_ISDIR(stat->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a directory: name a file in it",
-				      pst_name_end(name));
+				      "%s is a directory: name a file in it", pst_name_end(name));
 	if (S_ISFIFO(stat->st_mode) || S_ISSOCK(stat->st_mode))
 		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a pipe or socket: only files and block devices can "
@@ -49,7 +48,7 @@ static int judge_kind(const char *name, const struct stat *stat, struct pst_err 
  * or in sysfs that of a page: who goes by that finds it empty, or shrunk. */
 static bool made_as_read(int fd, const struct stat *stat)
 {
-	static const long kinds[] = {PROC_SUPER_MAGIC,	 DEBUGFS_MAGIC, TRACEFS_MAGIC,
+	static const long kinds[] = {PROC_SUPER_MAGIC,	 DEBUGFS_MAGIC,	      TRACEFS_MAGIC,
 				     CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, SECURITYFS_MAGIC};
 	struct statfs fs;
 
@@ -155,8 +154,8 @@ static int temp_name(struct pst_file *file, struct pst_err *err)
 
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint64_t)getpid();
-	if (asprintf(&file->temp, "%.*s.%.*s.penstock-%016llx", dir, path, TEMP_NAME,
-		     path + dir, (unsigned long long)random) < 0) {
+	if (asprintf(&file->temp, "%.*s.%.*s.penstock-%016llx", dir, path, TEMP_NAME, path + dir,
+		     (unsigned long long)random) < 0) {
 		file->temp = NULL;
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a name");
 	}
@@ -171,8 +170,7 @@ static int check_place(const char *path, struct stat *old, struct pst_err *err)
 		return errno == ENOENT ? 0 : fail_path(err, errno, "cannot stat", path);
 	if (S_ISDIR(old->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a directory: name a file in it",
-				      pst_name_end(path));
+				      "%s is a directory: name a file in it", pst_name_end(path));
 	if (!S_ISREG(old->st_mode) && !S_ISLNK(old->st_mode))
 		return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
 				"%s exists and is no regular file: name another",
@@ -289,7 +287,8 @@ static int open_again(struct penstock_storage *st, struct pst_file *file, int fd
 		if (file->appends && opts->flags & PENSTOCK_O_WRITE)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"descriptor %d has O_APPEND and cannot be opened again "
-					"without: everything would be written at the end", fd);
+					"without: everything would be written at the end",
+					fd);
 	}
 	return 0;
 }
@@ -390,8 +389,7 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 		st->priv = file;
 		pst_gate_open(file, &stat);
 		st->facts.writable = (fcntl(file->fd, F_GETFL) & O_ACCMODE) != O_RDONLY &&
-				     (url ? (opts->flags & PENSTOCK_O_WRITE) != 0
-					  : !file->appends);
+				     (url ? (opts->flags & PENSTOCK_O_WRITE) != 0 : !file->appends);
 		st->facts.growing = file->created && file->length;
 		st->facts.immutable = opts->flags & PENSTOCK_O_IMMUTABLE;
 		ret = pst_file_facts(st, opts->sys_root ? opts->sys_root : "", err);
@@ -442,8 +440,7 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 
 	if (file->given_up)
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "%s was given up, open it again",
-				      pst_name_end(file->path));
+				      "%s was given up, open it again", pst_name_end(file->path));
 	ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
 	if (!ret && file->replace && !file->placed && !file->committed)
 		take_permissions(file);

@@ -92,8 +92,10 @@ bool pst_file_forgive(struct pst_file *file, int code)
 	if (syncfs(file->fd))
 		return false;
 	atomic_store(&file->forgiven, marks);
-	pst_log(PST_LOG_INFO, "file", "%s: the sync failed for the page cache's sake, nothing is "
-		"lost", name_of(file));
+	pst_log(PST_LOG_INFO, "file",
+		"%s: the sync failed for the page cache's sake, nothing is "
+		"lost",
+		name_of(file));
 	return true;
 }
 

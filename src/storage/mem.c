@@ -50,8 +50,8 @@ static int parse(const char *text, struct mem *mem, struct pst_err *err)
 	static const struct {
 		const char *name;
 		unsigned shift;
-	} units[] = { { "KiB", 10 }, { "MiB", 20 }, { "GiB", 30 }, { "TiB", 40 }, { "K", 10 },
-		      { "M", 20 },   { "G", 30 },   { "T", 40 },   { "B", 0 } };
+	} units[] = {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}, {"K", 10},
+		     {"M", 20},	  {"G", 30},   {"T", 40},   {"B", 0}};
 	char *end;
 
 	errno = 0;

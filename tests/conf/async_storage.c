@@ -340,8 +340,8 @@ int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
 	char url[32];
 
 	snprintf(url, sizeof(url), "%llx", (unsigned long long)(uintptr_t)far);
-	return pst_storage_open_ops(far->opts.cancels ? &cancelling_ops : &async_ops, url, -1,
-				    opts, out, &err);
+	return pst_storage_open_ops(far->opts.cancels ? &cancelling_ops : &async_ops, url, -1, opts,
+				    out, &err);
 }
 
 /* ---- what tests do with the far side ---- */

@@ -18,9 +18,9 @@
 struct async_far;
 
 struct async_opts {
-	uint64_t seed;	      /* of the order and of the failures; not 0 */
-	unsigned fail_one_in; /* so many transfers, by seed and offset; 0: none */
-	bool cancels;	      /* it can end transfers that it has not begun to serve */
+	uint64_t seed;		/* of the order and of the failures; not 0 */
+	unsigned fail_one_in;	/* so many transfers, by seed and offset; 0: none */
+	bool cancels;		/* it can end transfers that it has not begun to serve */
 	unsigned refuse_one_in; /* of those that it is asked to end; 0: none */
 };
 

@@ -35,7 +35,7 @@ static struct penstock_device *host, *gpu;
 static unsigned char *bytes, *back; /* the object's, and what came */
 static struct async_far *far;
 static const struct penstock_device_opts *host_opts;
-static bool far_cancels;	   /* the next far side can end transfers early, but */
+static bool far_cancels;	    /* the next far side can end transfers early, but */
 static unsigned far_refuses_one_in; /* so many it does not */
 
 static inline int setup(void **state)
@@ -64,7 +64,8 @@ static inline int teardown(void **state)
 /* Each case has a far side of its own, on which nothing may be left over. */
 static inline void far_side(unsigned fail_one_in)
 {
-	struct async_opts opts = {.seed = test_seed(11), .fail_one_in = fail_one_in,
+	struct async_opts opts = {.seed = test_seed(11),
+				  .fail_one_in = fail_one_in,
 				  .cancels = far_cancels,
 				  .refuse_one_in = far_refuses_one_in};
 
@@ -101,8 +102,12 @@ static inline struct penstock_storage *open_it(unsigned flags)
 static inline void copy(struct penstock_device *to, void *dst, struct penstock_device *from,
 			void *src, size_t len)
 {
-	struct penstock_copy_args args = {.size = sizeof(args), .dst_dev = to, .dst = dst,
-					  .src_dev = from,	.src = src,    .row_len = len,
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = to,
+					  .dst = dst,
+					  .src_dev = from,
+					  .src = src,
+					  .row_len = len,
 					  .rows = 1};
 
 	if (penstock_copy(&args, 1))

@@ -129,8 +129,7 @@ static inline void seen_by_lane(void)
 }
 
 /* The programs' main: options of the host device, then the cases. */
-#define run_queues(tests)                                                          \
-	(queue_devices(), cmocka_run_group_tests(tests, setup, teardown))
+#define run_queues(tests) (queue_devices(), cmocka_run_group_tests(tests, setup, teardown))
 
 static inline void queue_devices(void)
 {

@@ -230,8 +230,8 @@ static void durable_beside_a_reader(void **state)
 		memset(works, 0, sizeof(works));
 		for (unsigned i = 0; i < THREADS; i++) {
 			works[i].index = i;
-			assert_int_equal(pthread_create(&works[i].thread, NULL, write_pieces,
-							&works[i]), 0);
+			assert_int_equal(
+				pthread_create(&works[i].thread, NULL, write_pieces, &works[i]), 0);
 		}
 		for (unsigned i = 0; i < THREADS; i++)
 			pthread_join(works[i].thread, NULL);

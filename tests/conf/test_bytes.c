@@ -28,10 +28,10 @@
 #define READS ((COUNT(sizes) + STEP - 1) / STEP * COUNT(offsets))
 #define WRITES ((COUNT(sizes) - 1 + STEP - 1) / STEP * COUNT(offsets))
 
-static const uint64_t sizes[] = { 0,	 1,	511,	 512,	  513,	   4095,   4096,
-				  4097,	 65535, 65537,	 1000000, 2097151, 2097153, 5242893 };
-static const uint64_t offsets[] = { 0, 1, 511, 4096, 4097, 65536 };
-static const char *const paths[] = { NULL, "bounce", "staged", "odirect", "mapped" };
+static const uint64_t sizes[] = {0,    1,     511,   512,     513,     4095,	4096,
+				 4097, 65535, 65537, 1000000, 2097151, 2097153, 5242893};
+static const uint64_t offsets[] = {0, 1, 511, 4096, 4097, 65536};
+static const char *const paths[] = {NULL, "bounce", "staged", "odirect", "mapped"};
 
 static struct penstock_device *host;
 static unsigned char *bytes, *back;
@@ -81,9 +81,13 @@ static void make_file(const char *name)
 static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src,
 		 size_t len)
 {
-	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = to, .dst = dst,
-					   .src_dev = from,	 .src = src,	.row_len = len,
-					   .rows = 1 };
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = to,
+					  .dst = dst,
+					  .src_dev = from,
+					  .src = src,
+					  .row_len = len,
+					  .rows = 1};
 
 	if (penstock_copy(&args, 1))
 		fail_msg("copy: %s", penstock_errmsg());
@@ -106,7 +110,7 @@ static void check_report(const struct penstock_report *r, int64_t n)
 static int transfer(struct penstock_storage *st, struct penstock_device *dev, const char *path,
 		    enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
 {
-	struct penstock_seg seg = { .buf = mem, .dev = dev, .off = off, .row_len = len, .rows = 1 };
+	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = off, .row_len = len, .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
@@ -152,9 +156,8 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 			done++;
 			for (uint64_t i = 0; i < len + 2 * GUARD; i++) {
 				uint64_t at = i - GUARD - shift;
-				unsigned char right = i >= GUARD + shift && at < want
-							      ? bytes[off + at]
-							      : 0xee;
+				unsigned char right =
+					i >= GUARD + shift && at < want ? bytes[off + at] : 0xee;
 
 				if (back[i] != right)
 					fail_msg("path %s off %llu len %llu: byte %lld is %02x, "
@@ -270,9 +273,8 @@ static void mem_matrix(const char *device, const char *engine)
 			for (uint64_t i = 0; i < len; i++)
 				back[i] = (unsigned char)(bytes[off + i] ^ (0x3c + s + p));
 			copy(dev, mem, host, back, len);
-			assert_int_equal(transfer(st, dev, paths[p], PENSTOCK_WRITE, mem, off, len,
-						  len),
-					 1);
+			assert_int_equal(
+				transfer(st, dev, paths[p], PENSTOCK_WRITE, mem, off, len, len), 1);
 			memcpy(bytes + off, back, len);
 			assert_int_equal(penstock_read(st, host, whole, LEN, 0), LEN);
 			assert_memory_equal(whole, bytes, LEN);
@@ -296,9 +298,9 @@ static void null_ends(void **state)
 	enum { COUNT_OF = 64 };
 	struct penstock_done done[COUNT_OF];
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_seg seg = { .dev = host };
+	struct penstock_seg seg = {.dev = host};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	unsigned ended[COUNT_OF] = { 0 };
+	unsigned ended[COUNT_OF] = {0};
 	uint64_t ids[COUNT_OF];
 	struct penstock_queue *q;
 
@@ -376,7 +378,7 @@ static void host_tmpfs(void **state)
 /* A class that cannot be met is refused before anything moves. */
 static void refusals(void **state)
 {
-	struct penstock_seg seg = { .buf = back, .dev = host, .row_len = 4096, .rows = 1 };
+	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 4096, .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_storage *st;
 	char name[256];
@@ -403,7 +405,7 @@ static void refusals(void **state)
 /* Where one is met the report says of the paths below it that it forbids them. */
 static void what_a_class_forbids(void **state)
 {
-	struct penstock_seg seg = { .dev = host, .row_len = 65536 };
+	struct penstock_seg seg = {.dev = host, .row_len = 65536};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	char name[256];
@@ -449,11 +451,15 @@ static void several_destinations(void **state)
 	name_of(name, sizeof(name), false);
 	make_file(name);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	segs[0] = (struct penstock_seg){ .buf = a, .dev = host, .off = 3, .row_len = n, .rows = 1 };
-	segs[1] = (struct penstock_seg){ .buf = b, .dev = host, .off = 3, .row_len = n, .rows = 1 };
-	segs[2] = (struct penstock_seg){ .buf = left,	    .dev = host,  .off = 3,
-					 .row_len = row / 2, .rows = rows, .pitch = row,
-					 .buf_pitch = row / 2 };
+	segs[0] = (struct penstock_seg){.buf = a, .dev = host, .off = 3, .row_len = n, .rows = 1};
+	segs[1] = (struct penstock_seg){.buf = b, .dev = host, .off = 3, .row_len = n, .rows = 1};
+	segs[2] = (struct penstock_seg){.buf = left,
+					.dev = host,
+					.off = 3,
+					.row_len = row / 2,
+					.rows = rows,
+					.pitch = row,
+					.buf_pitch = row / 2};
 	segs[3] = segs[2];
 	segs[3].buf = right;
 	segs[3].off += row / 2;
@@ -479,11 +485,15 @@ static void several_destinations(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(host_disk),	     cmocka_unit_test(host_tmpfs),
-		cmocka_unit_test(host_disk_threads), cmocka_unit_test(mem_storage),
+		cmocka_unit_test(host_disk),
+		cmocka_unit_test(host_tmpfs),
+		cmocka_unit_test(host_disk_threads),
+		cmocka_unit_test(mem_storage),
 		cmocka_unit_test(null_ends),
-		cmocka_unit_test(cuda_disk_uring),   cmocka_unit_test(cuda_disk_threads),
-		cmocka_unit_test(cuda_tmpfs),	     cmocka_unit_test(refusals),
+		cmocka_unit_test(cuda_disk_uring),
+		cmocka_unit_test(cuda_disk_threads),
+		cmocka_unit_test(cuda_tmpfs),
+		cmocka_unit_test(refusals),
 		cmocka_unit_test(what_a_class_forbids),
 		cmocka_unit_test(several_destinations),
 	};

@@ -19,7 +19,7 @@
 #include "penstock.h"
 
 #define FILE_LEN (24u << 20) /* mapped takes no less than 8 MiB at once */
-#define LIMIT 20000000000LL /* nothing takes as long but a hang */
+#define LIMIT 20000000000LL  /* nothing takes as long but a hang */
 
 static const struct pst_cuda *api;
 static struct pst_cu_ctx *ctx;
@@ -125,8 +125,7 @@ static void work(void)
 	penstock_device_close(again);
 	/* In the order of another stream. */
 	assert_int_equal(api->cuCtxSetCurrent(ctx), 0);
-	assert_int_equal(api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0),
-			 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0), 0);
 	transfer(PENSTOCK_READ, NULL, other);
 	api->cuStreamDestroy(other);
 }
@@ -193,8 +192,7 @@ static void the_first(void **state)
 static void the_mode_stays(void **state)
 {
 	(void)state;
-	for (enum pst_cu_capture_mode m = PST_CU_CAPTURE_GLOBAL; m <= PST_CU_CAPTURE_RELAXED;
-	     m++) {
+	for (enum pst_cu_capture_mode m = PST_CU_CAPTURE_GLOBAL; m <= PST_CU_CAPTURE_RELAXED; m++) {
 		enum pst_cu_capture_mode now = m, after = PST_CU_CAPTURE_GLOBAL;
 
 		assert_int_equal(api->cuThreadExchangeStreamCaptureMode(&now), 0);

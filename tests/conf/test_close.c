@@ -272,9 +272,9 @@ static void open_stream(struct stream *s)
 	assert_non_null(s->api);
 	assert_int_equal(s->api->cuDevicePrimaryCtxRetain(&ctx, 0), PST_CU_OK);
 	assert_int_equal(s->api->cuCtxSetCurrent(ctx), PST_CU_OK);
-	assert_int_equal(s->api->cuStreamCreateWithPriority(&s->stream, PST_CU_STREAM_NON_BLOCKING,
-							    0),
-			 PST_CU_OK);
+	assert_int_equal(
+		s->api->cuStreamCreateWithPriority(&s->stream, PST_CU_STREAM_NON_BLOCKING, 0),
+		PST_CU_OK);
 	assert_int_equal(s->api->cuMemHostAlloc((void **)&s->gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(penstock_alloc(gpu, LEN, (void **)&s->mem), 0);
 	s->results = calloc(MAX, sizeof(*s->results));
@@ -399,8 +399,8 @@ static void *own_queue(void *arg)
 	while (u->ended < EACH && !u->wrong) {
 		uint64_t off = (uint64_t)sent * 40000 + test_random(&u->random) % 5000;
 		uint64_t len = 1 + test_random(&u->random) % 35000;
-		struct penstock_seg seg = {.buf = u->mem + off, .dev = u->dev, .off = off,
-					   .row_len = len};
+		struct penstock_seg seg = {
+			.buf = u->mem + off, .dev = u->dev, .off = off, .row_len = len};
 		struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
 		int n;
 

@@ -59,8 +59,7 @@ static int setup(void **state)
 	snprintf(name, sizeof(name), "%s/penstock-kept-%d", tmp ? tmp : "/tmp", (int)getpid());
 	opts.lanes = 1;
 	return !bytes || !back || penstock_device_open("host", NULL, &host) < 0 ||
-	       penstock_device_open("cuda:0", &opts, &gpu) < 0 ||
-	       penstock_alloc(gpu, LEN, &mem);
+	       penstock_device_open("cuda:0", &opts, &gpu) < 0 || penstock_alloc(gpu, LEN, &mem);
 }
 
 static int teardown(void **state)

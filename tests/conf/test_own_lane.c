@@ -102,8 +102,8 @@ static void writes(void **state)
 	assert_int_equal(pwrite(fd, back, 3000000, 1000), 3000000);
 	for (unsigned i = 0; i < 50; i++) {
 		struct penstock_seg seg;
-		struct penstock_req req = read_of(st, &seg, gpu, mem + 1000 + i * 60000,
-						  1000 + i * 60000, 60000);
+		struct penstock_req req =
+			read_of(st, &seg, gpu, mem + 1000 + i * 60000, 1000 + i * 60000, 60000);
 
 		req.op = PENSTOCK_WRITE;
 		req.flags = i % 5 ? 0 : PENSTOCK_R_DURABLE;
@@ -135,9 +135,8 @@ static void exactly_once(void **state)
 	open_queue(host);
 	for (unsigned i = 0; i < N; i++) {
 		struct penstock_seg seg;
-		struct penstock_req req =
-			read_of(st, &seg, host, back + i * 50000, i * 30000ull,
-				i % 5 ? 1 + i % 7 * 8000 : 0);
+		struct penstock_req req = read_of(st, &seg, host, back + i * 50000, i * 30000ull,
+						  i % 5 ? 1 + i % 7 * 8000 : 0);
 
 		req.user = (void *)(uintptr_t)i;
 		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);

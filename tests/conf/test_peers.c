@@ -12,8 +12,8 @@
 
 #define LEN (1u << 20)
 
-static unsigned long (*calls)(const char *name);
-static struct penstock_device *devs[3]; /* the host, and two GPUs */
+static unsigned long (*calls)(const char *name); /* NULL: a real driver, which does not count */
+static struct penstock_device *devs[3];		 /* the host, and two GPUs */
 static unsigned char *mems[3], *bytes;
 
 static int setup(void **state)
@@ -50,8 +50,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Between two of them; how many copies between peers the driver was asked for. */
-static unsigned long copy(unsigned to, unsigned from, uint64_t row, uint64_t rows)
+/* Between two of them, with so many copies between peers, where the driver counts them. */
+static void copy(unsigned to, unsigned from, uint64_t row, uint64_t rows, unsigned long peers)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = devs[to],
@@ -63,17 +63,18 @@ static unsigned long copy(unsigned to, unsigned from, uint64_t row, uint64_t row
 					  .row_len = row,
 					  .rows = rows};
 	static const char *const names[] = {"cuMemcpyPeerAsync", "cuMemcpy2DAsync_v2"};
-	unsigned long before = calls(names[rows > 1]);
+	unsigned long before = calls ? calls(names[rows > 1]) : 0;
 
 	if (penstock_copy(&args, 1))
 		fail_msg("%s", penstock_errmsg());
-	return calls(names[rows > 1]) - before;
+	if (calls)
+		assert_int_equal(calls(names[rows > 1]) - before, peers);
 }
 
 static void fill(unsigned i)
 {
 	memcpy(mems[0], bytes, LEN);
-	copy(i, 0, LEN, 1);
+	copy(i, 0, LEN, 1, 0);
 	memset(mems[0], 0xee, LEN);
 }
 
@@ -81,8 +82,8 @@ static void by_the_driver(void **state)
 {
 	(void)state;
 	fill(1);
-	assert_int_equal(copy(2, 1, LEN, 1), 1);
-	assert_int_equal(copy(0, 2, LEN, 1), 0); /* no GPU is the host's peer */
+	copy(2, 1, LEN, 1, 1);
+	copy(0, 2, LEN, 1, 0); /* no GPU is the host's peer */
 	assert_memory_equal(mems[0], bytes, LEN);
 }
 
@@ -93,8 +94,8 @@ static void pitched(void **state)
 	(void)state;
 	fill(1);
 	fill(2);
-	assert_int_equal(copy(2, 1, ROW, ROWS), 1);
-	copy(0, 2, LEN, 1);
+	copy(2, 1, ROW, ROWS, 1);
+	copy(0, 2, LEN, 1, 0);
 	for (unsigned i = 0; i < ROWS * (ROW + 24); i++) {
 		unsigned row = i / (ROW + 24), col = i % (ROW + 24);
 

@@ -377,8 +377,8 @@ static void printed(void **state)
 	check_json(text);
 	assert_int_equal(command(user.pid, NULL, false, text, sizeof(text)), 0);
 	snprintf(want, sizeof(want), "process %d: %llu requests, %llu refused, %llu failed",
-		 (int)user.pid, (unsigned long long)sums.requests,
-		 (unsigned long long)sums.refused, (unsigned long long)sums.failed);
+		 (int)user.pid, (unsigned long long)sums.requests, (unsigned long long)sums.refused,
+		 (unsigned long long)sums.failed);
 	assert_non_null(strstr(text, want));
 	for (unsigned s = 0; s < sums.path_count; s++) {
 		if (!sums.paths[s].bytes[0])

@@ -14,7 +14,7 @@
 #endif
 #define TIMES(count) (((count) + STEP - 1) / STEP)
 
-static const uint64_t sizes[] = {1,	4097, 511,     4096,    65537,	 0,
+static const uint64_t sizes[] = {1,    4097,	511,	 4096,	  65537,  0,
 				 4095, 1000000, 2097153, 5242893, 4194304};
 static const uint64_t offsets[] = {0, 1, 4096, 65535};
 static const char *const open_paths[] = {NULL, "bounce", "fault:bounce?delay_us=40&seed=5"};
@@ -49,7 +49,9 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 		memset(back, 0xee, len + 2 * GUARD);
 		copy(dev, mem, host, back, len + 2 * GUARD);
 		transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
-			 off >= LEN ? 0 : off + len > LEN ? LEN - off : len);
+			 off >= LEN	   ? 0
+			 : off + len > LEN ? LEN - off
+					   : len);
 		copy(host, back, dev, mem, len + 2 * GUARD);
 		for (uint64_t b = 0; b < len + 2 * GUARD; b++) {
 			uint64_t at = b - GUARD - shift;
@@ -168,8 +170,8 @@ static void several_destinations(void **state)
 		struct penstock_device *dev = i % 2 ? gpu : host;
 
 		assert_int_equal(penstock_alloc(dev, n, (void **)&parts[i]), 0);
-		segs[i] = (struct penstock_seg){.buf = parts[i], .dev = dev, .off = 3,
-						.row_len = n};
+		segs[i] =
+			(struct penstock_seg){.buf = parts[i], .dev = dev, .off = 3, .row_len = n};
 		if (i < 2)
 			continue;
 		segs[i].off += (i - 2) * row / 2;
@@ -196,8 +198,12 @@ static void several_destinations(void **state)
 static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, uint64_t rows)
 {
 	const uint64_t buf_pitch = row + 13, room = rows * buf_pitch;
-	struct penstock_seg seg = {.dev = dev, .off = 101, .row_len = row, .rows = rows,
-				   .pitch = pitch, .buf_pitch = buf_pitch};
+	struct penstock_seg seg = {.dev = dev,
+				   .off = 101,
+				   .row_len = row,
+				   .rows = rows,
+				   .pitch = pitch,
+				   .buf_pitch = buf_pitch};
 	struct penstock_storage *st = open_it(PENSTOCK_O_WRITE);
 	unsigned char *model = malloc(LEN);
 	struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
@@ -265,8 +271,8 @@ static void many(void **state)
 	for (unsigned i = 0; i < N; i++) {
 		uint64_t off = (uint64_t)i * (LEN / N);
 
-		segs[i] = (struct penstock_seg){.buf = mem + off, .dev = gpu, .off = off,
-						.row_len = LEN / N};
+		segs[i] = (struct penstock_seg){
+			.buf = mem + off, .dev = gpu, .off = off, .row_len = LEN / N};
 		reqs[i] = request(st, &segs[i], 1, PENSTOCK_READ);
 		reqs[i].user = &ended[i];
 	}

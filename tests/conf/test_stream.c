@@ -36,19 +36,21 @@ static void many_streams(void **state)
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	for (unsigned i = 0; i < STREAMS; i++)
-		assert_int_equal(api->cuStreamCreateWithPriority(&streams[i],
-								 PST_CU_STREAM_NON_BLOCKING, 0),
-				 PST_CU_OK);
+		assert_int_equal(
+			api->cuStreamCreateWithPriority(&streams[i], PST_CU_STREAM_NON_BLOCKING, 0),
+			PST_CU_OK);
 	for (unsigned i = 0; i < STREAMS; i++) {
-		struct penstock_seg seg = { .buf = (char *)mem + i * len, .dev = gpu,
-					    .off = i * 4096, .row_len = len, .rows = 1 };
+		struct penstock_seg seg = {.buf = (char *)mem + i * len,
+					   .dev = gpu,
+					   .off = i * 4096,
+					   .row_len = len,
+					   .rows = 1};
 		struct penstock_req req = request(&seg, streams[i]);
 
 		assert_int_equal(api->cuMemsetD8Async((pst_cu_ptr)(uintptr_t)mem + i * len, 0xee, 1,
 						      streams[i]),
 				 PST_CU_OK);
-		assert_int_equal(api->cuStreamWaitValue64(streams[i], gate_dev, 1,
-							  PST_CU_WAIT_GEQ),
+		assert_int_equal(api->cuStreamWaitValue64(streams[i], gate_dev, 1, PST_CU_WAIT_GEQ),
 				 PST_CU_OK);
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 		assert_int_equal(api->cuMemcpyDtoHAsync(back + i * len,
@@ -90,14 +92,14 @@ static void set_late(void *arg)
 /* Length and offset are decided by the stream's own work in front of the request. */
 static void late_values(void **state)
 {
-	static struct late_values want = { 12345, 777 };
-	struct penstock_late late = { .size = sizeof(late) };
+	static struct late_values want = {12345, 777};
+	struct penstock_late late = {.size = sizeof(late)};
 	struct pst_cu_stream *stream;
 	struct penstock_queue *q;
 	unsigned char back[20000];
 	int64_t result = -1;
 	void *mem;
-	struct penstock_seg seg = { .dev = gpu, .row_len = 16384, .rows = 1 };
+	struct penstock_seg seg = {.dev = gpu, .row_len = 16384, .rows = 1};
 	struct penstock_req req;
 
 	(void)state;
@@ -105,7 +107,7 @@ static void late_values(void **state)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
-	late_now = (struct late_values){ 1, 0 };
+	late_now = (struct late_values){1, 0};
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	seg.buf = mem;
 	req = request(&seg, stream);
@@ -235,8 +237,7 @@ static void refused_behind(void **state)
 	assert_int_equal(standin_fail(NULL), 0);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, i + 1,
-							  PST_CU_WAIT_GEQ),
+		assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, i + 1, PST_CU_WAIT_GEQ),
 				 PST_CU_OK);
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 		assert_int_equal(penstock_wait(q, &done, 1, 1, 10000000), 0);
@@ -253,9 +254,9 @@ static void refused_behind(void **state)
 
 static void bad_stream_requests(void **state)
 {
-	struct penstock_seg seg = { .buf = bytes, .row_len = 10, .rows = 1 };
+	struct penstock_seg seg = {.buf = bytes, .row_len = 10, .rows = 1};
 	struct penstock_req req = request(&seg, NULL);
-	struct penstock_late late = { .size = sizeof(late) };
+	struct penstock_late late = {.size = sizeof(late)};
 	struct penstock_device *host;
 	struct penstock_queue *q;
 
@@ -276,12 +277,9 @@ static void bad_stream_requests(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_streams),
-		cmocka_unit_test(late_values),
-		cmocka_unit_test(late_rows),
-		cmocka_unit_test(null_path),
-		cmocka_unit_test(refused_behind),
-		cmocka_unit_test(bad_stream_requests),
+		cmocka_unit_test(many_streams),	  cmocka_unit_test(late_values),
+		cmocka_unit_test(late_rows),	  cmocka_unit_test(null_path),
+		cmocka_unit_test(refused_behind), cmocka_unit_test(bad_stream_requests),
 	};
 
 	test_use_standin();

@@ -168,10 +168,10 @@ static void expect_lost(void)
 	assert_int_equal(penstock_commit(st, 0), 0);
 }
 
-#define need_told()                                                                    \
-	do {                                                                           \
-		if (!told)                                                             \
-			test_skip("what TMPDIR lies on does not tell losses apart");   \
+#define need_told()                                                                  \
+	do {                                                                         \
+		if (!told)                                                           \
+			test_skip("what TMPDIR lies on does not tell losses apart"); \
 	} while (0)
 
 /* ---- cases ---- */

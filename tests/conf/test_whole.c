@@ -84,9 +84,9 @@ static void readers_beside_a_stream(void **state)
 	assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, reads,
-						(char *)mem + (i + 1) * (1 << 20)),
-				 0);
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, reads, (char *)mem + (i + 1) * (1 << 20)),
+			0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
 		assert_null(failed);
@@ -124,13 +124,12 @@ static void hold(struct held *h)
 	*h->gate = 0;
 	assert_int_equal(penstock_alloc(gpu, h->seg.row_len, &h->seg.buf), 0);
 	assert_int_equal(penstock_queue_open(NULL, &h->q), 0);
-	assert_int_equal(api->cuStreamCreateWithPriority(&h->stream, PST_CU_STREAM_NON_BLOCKING,
-							 0),
+	assert_int_equal(api->cuStreamCreateWithPriority(&h->stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
 	for (unsigned i = 0; i < FULL; i++)
-		assert_int_equal(api->cuStreamCreateWithPriority(&h->full[i],
-								 PST_CU_STREAM_NON_BLOCKING, 0),
-				 PST_CU_OK);
+		assert_int_equal(
+			api->cuStreamCreateWithPriority(&h->full[i], PST_CU_STREAM_NON_BLOCKING, 0),
+			PST_CU_OK);
 	assert_int_equal(api->cuStreamWaitValue64(h->stream, gate, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
 	req = request(&h->seg, h->stream);
 	assert_int_equal(penstock_submit(h->q, &req, 1, NULL), 1);
@@ -271,7 +270,8 @@ static void *never_idle(void *mem)
 		return mem;
 	req = request(&seg, stream);
 	while (n >= 0 && (!atomic_load(&over) || inflight)) {
-		while (inflight < 8 && !atomic_load(&over) && penstock_submit(q, &req, 1, NULL) == 1)
+		while (inflight < 8 && !atomic_load(&over) &&
+		       penstock_submit(q, &req, 1, NULL) == 1)
 			inflight++;
 		n = penstock_wait(q, done, 1, 4, -1);
 		inflight -= n > 0 ? (unsigned)n : 0;
@@ -296,9 +296,9 @@ static void frees_among_streams(void **state)
 	assert_int_equal(penstock_alloc(gpu, BUSY * LONG_READ, &mem), 0);
 	atomic_store(&over, false);
 	for (unsigned i = 0; i < BUSY; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, never_idle,
-						(char *)mem + i * LONG_READ),
-				 0);
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, never_idle, (char *)mem + i * LONG_READ),
+			0);
 	clock_gettime(CLOCK_MONOTONIC, &from);
 	do {
 		assert_int_equal(penstock_alloc(gpu, 4096, &more), 0);

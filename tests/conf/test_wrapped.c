@@ -145,8 +145,8 @@ static void lies(struct penstock_device *dev, enum penstock_op op, const char *p
 	if (!run(dev, op, path, args, &o))
 		return;
 	if (o.n != LEN || o.wrong == LEN)
-		fail_msg("fault:%s%s: %lld bytes said, first wrong %zu", path, args,
-			 (long long)o.n, o.wrong);
+		fail_msg("fault:%s%s: %lld bytes said, first wrong %zu", path, args, (long long)o.n,
+			 o.wrong);
 }
 
 static void each_lie_is_one(void **state)
@@ -277,10 +277,13 @@ static void late_chunks_are_right(void **state)
 static void nonsense_is_refused(void **state)
 {
 	static const char *const specs[] = {
-		"fault?eio",	    "fault?eio=0",     "fault?eio=",	  "fault?what=1",
-		"fault:null?eio=1", "fault:fault?x=1", "fault:nothing",	  "staged?eio=1",
-		"staged:bounce",    "faults",	       "fault?eio=@",	  "fault?seed=-1",
-		"fault?op=both",	  "fault?lost=99999999999999999999999"};
+		"fault?eio",	    "fault?eio=0",
+		"fault?eio=",	    "fault?what=1",
+		"fault:null?eio=1", "fault:fault?x=1",
+		"fault:nothing",    "staged?eio=1",
+		"staged:bounce",    "faults",
+		"fault?eio=@",	    "fault?seed=-1",
+		"fault?op=both",    "fault?lost=99999999999999999999999"};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 
@@ -301,8 +304,10 @@ int main(void)
 		cmocka_unit_test(each_lie_is_one),
 		cmocka_unit_test(a_direct_write_is_read_back),
 		cmocka_unit_test(a_swap_keeps_every_byte),
-		cmocka_unit_test(errors_are_said),	 cmocka_unit_test(a_failed_chunk_goes_on),
-		cmocka_unit_test(late_chunks_are_right), cmocka_unit_test(nonsense_is_refused),
+		cmocka_unit_test(errors_are_said),
+		cmocka_unit_test(a_failed_chunk_goes_on),
+		cmocka_unit_test(late_chunks_are_right),
+		cmocka_unit_test(nonsense_is_refused),
 	};
 
 	return cmocka_run_group_tests_name("wrapped", tests, setup, teardown);

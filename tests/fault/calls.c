@@ -79,9 +79,9 @@ bool calls_hit_direct(void)
 const char *calls_name(enum calls_kind kind)
 {
 	static const char *const names[CALLS_KINDS] = {
-		"fill",	   "drain",	"sync",	     "fsync",	"open",	 "list",    "read",
-		"stat",	   "statx",	"cachestat", "ioctl",	"fallocate", "truncate", "rename",
-		"madvise", "eventfd",	"thread",    "setup",	"register",  "enter",
+		"fill",	   "drain",   "sync",	   "fsync", "open",	 "list",     "read",
+		"stat",	   "statx",   "cachestat", "ioctl", "fallocate", "truncate", "rename",
+		"madvise", "eventfd", "thread",	   "setup", "register",	 "enter",
 	};
 
 	return names[kind];

@@ -13,15 +13,15 @@
 #include <stdint.h>
 
 enum calls_kind {
-	CALLS_FILL,	 /* pread and its like, or an io_uring's */
-	CALLS_DRAIN,	 /* pwrite and its like */
-	CALLS_SYNC,	 /* fdatasync */
-	CALLS_FSYNC,	 /* fsync, of files and directories */
-	CALLS_OPEN,	 /* open, openat */
-	CALLS_LIST,	 /* opendir, fdopendir */
-	CALLS_READ,	 /* read, of what is no storage: sysfs, eventfds */
-	CALLS_STAT,	 /* fstat, lstat */
-	CALLS_STATX,	 /* and cachestat: through syscall() */
+	CALLS_FILL,  /* pread and its like, or an io_uring's */
+	CALLS_DRAIN, /* pwrite and its like */
+	CALLS_SYNC,  /* fdatasync */
+	CALLS_FSYNC, /* fsync, of files and directories */
+	CALLS_OPEN,  /* open, openat */
+	CALLS_LIST,  /* opendir, fdopendir */
+	CALLS_READ,  /* read, of what is no storage: sysfs, eventfds */
+	CALLS_STAT,  /* fstat, lstat */
+	CALLS_STATX, /* and cachestat: through syscall() */
 	CALLS_CACHESTAT,
 	CALLS_IOCTL,
 	CALLS_FALLOCATE,
@@ -29,10 +29,10 @@ enum calls_kind {
 	CALLS_RENAME,
 	CALLS_MADVISE,
 	CALLS_EVENTFD,
-	CALLS_THREAD,	 /* pthread_create */
-	CALLS_SETUP,	 /* io_uring_setup */
-	CALLS_REGISTER,	 /* io_uring_register */
-	CALLS_ENTER,	 /* io_uring_enter */
+	CALLS_THREAD,	/* pthread_create */
+	CALLS_SETUP,	/* io_uring_setup */
+	CALLS_REGISTER, /* io_uring_register */
+	CALLS_ENTER,	/* io_uring_enter */
 	CALLS_KINDS
 };
 

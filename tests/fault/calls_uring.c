@@ -70,9 +70,10 @@ static void look(struct io_uring *ring)
 		if (as == CALLS_SHORT)
 			sqe->len = (unsigned)calls_short_of(sqe->fd, sqe->len);
 		else if (as && as != CALLS_LATE)
-			make_nothing(ring, sqe, as == CALLS_EMPTY ? 0
-						: as == CALLS_LIE ? (int)sqe->len
-								  : -as);
+			make_nothing(ring, sqe,
+				     as == CALLS_EMPTY ? 0
+				     : as == CALLS_LIE ? (int)sqe->len
+						       : -as);
 	}
 }
 
@@ -154,8 +155,7 @@ int __real_io_uring_register_buffers(struct io_uring *ring, const struct iovec *
 				     unsigned count);
 int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov,
 				     unsigned count);
-int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov,
-				     unsigned count)
+int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *iov, unsigned count)
 {
 	int as = calls_turn(CALLS_REGISTER, -1);
 

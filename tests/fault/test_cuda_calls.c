@@ -49,10 +49,10 @@ static struct outcome *out;
 static unsigned char *bytes, *back;
 static char name[256];
 
-#define say(...)                                                                                   \
-	do {                                                                                       \
-		if (!out->text[0])                                                                 \
-			snprintf(out->text, sizeof(out->text), __VA_ARGS__);                       \
+#define say(...)                                                             \
+	do {                                                                 \
+		if (!out->text[0])                                           \
+			snprintf(out->text, sizeof(out->text), __VA_ARGS__); \
 	} while (0)
 
 static int setup(void **state)
@@ -326,8 +326,8 @@ static void child(int (*scenario)(void), const char *spec, bool breaks)
 	if (spec)
 		setenv("PENSTOCK_STANDIN_FAIL", spec, 1);
 	out->ret = scenario();
-	if (out->ret && (out->ret > 0 || !reason_fits(penstock_errwhy()) ||
-			 strlen(penstock_errmsg()) < 8))
+	if (out->ret &&
+	    (out->ret > 0 || !reason_fits(penstock_errwhy()) || strlen(penstock_errmsg()) < 8))
 		say("it ended with %d, %s, '%s'", out->ret, penstock_why_name(penstock_errwhy()),
 		    penstock_errmsg());
 	for (unsigned i = 0; i < SYMBOLS; i++)
@@ -430,9 +430,9 @@ static void all_calls(int (*scenario)(void), unsigned rc)
 static void broken_contexts(void **state)
 {
 	static const char *const specs[] = {
-		"exec.cuMemcpyHtoDAsync_v2:1:700", "exec.cuMemcpyHtoDAsync_v2:3:719",
-		"exec.cuMemcpy2DAsync_v2:1:700",   "exec.cuMemcpyBatchAsync_v2:1:700",
-		"exec.cuMemcpyDtoHAsync_v2:1:700", "exec.cuMemcpyDtoHAsync_v2:3:999",
+		"exec.cuMemcpyHtoDAsync_v2:1:700",    "exec.cuMemcpyHtoDAsync_v2:3:719",
+		"exec.cuMemcpy2DAsync_v2:1:700",      "exec.cuMemcpyBatchAsync_v2:1:700",
+		"exec.cuMemcpyDtoHAsync_v2:1:700",    "exec.cuMemcpyDtoHAsync_v2:3:999",
 		"exec.cuStreamWriteValue64_v2:1:700", "exec.cuMemsetD8Async:1:700",
 	};
 	int (*const scenarios[])(void) = {read_cold, read_mapped, read_warm, write_back,
@@ -488,11 +488,11 @@ static void no_registration(void **state)
 	assert_true(out->retries >= 1);
 }
 
-#define CASE(scenario, rc)                                                                         \
-	static void scenario##_##rc(void **state)                                                  \
-	{                                                                                          \
-		(void)state;                                                                       \
-		all_calls(scenario, rc);                                                           \
+#define CASE(scenario, rc)                        \
+	static void scenario##_##rc(void **state) \
+	{                                         \
+		(void)state;                      \
+		all_calls(scenario, rc);          \
 	}
 
 CASE(read_cold, 999)
@@ -504,10 +504,10 @@ CASE(read_stream, 1)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(read_cold_999),   cmocka_unit_test(read_mapped_2),
-		cmocka_unit_test(read_warm_1),	   cmocka_unit_test(write_back_999),
-		cmocka_unit_test(read_stream_1),   cmocka_unit_test(broken_contexts),
-		cmocka_unit_test(broken_front),	   cmocka_unit_test(no_registration),
+		cmocka_unit_test(read_cold_999), cmocka_unit_test(read_mapped_2),
+		cmocka_unit_test(read_warm_1),	 cmocka_unit_test(write_back_999),
+		cmocka_unit_test(read_stream_1), cmocka_unit_test(broken_contexts),
+		cmocka_unit_test(broken_front),	 cmocka_unit_test(no_registration),
 	};
 
 	setenv("PENSTOCK_LOG", "error", 0);

@@ -161,8 +161,8 @@ static void through_registered(int refusal)
 		assert_int_equal(back[i], world_byte(i, 1));
 	assert_int_equal(s.report.engine_why, why.engine_why);
 	if (refusal)
-		assert_int_equal(why.engine_why, refusal == ENOMEM ? PENSTOCK_WHY_MEMLOCK
-								  : PENSTOCK_WHY_NO_FIXED);
+		assert_int_equal(why.engine_why,
+				 refusal == ENOMEM ? PENSTOCK_WHY_MEMLOCK : PENSTOCK_WHY_NO_FIXED);
 	if (why.engine_why || !strcmp(s.path, "staged"))
 		assert_int_equal(calls_fixed() > 0, why.engine_why == PENSTOCK_WHY_NONE);
 	free(back);

@@ -24,10 +24,10 @@
 /* What a child leaves behind for its parent. */
 struct outcome {
 	unsigned hits;
-	unsigned mark;		   /* allocations before the scenario's own */
-	int ret;		   /* of the scenario that met the fault */
+	unsigned mark;		  /* allocations before the scenario's own */
+	int ret;		  /* of the scenario that met the fault */
 	long blocks, mapped, fds; /* after a second one, everything closed */
-	long live;		   /* of the stand-in */
+	long live;		  /* of the stand-in */
 	const char *what;
 	size_t what_len;
 	char text[300]; /* why the case fails, or empty */
@@ -37,10 +37,10 @@ static struct outcome *out;
 static unsigned char *bytes, *back;
 static char name[256];
 
-#define say(...)                                                                                   \
-	do {                                                                                       \
-		if (!out->text[0])                                                                 \
-			snprintf(out->text, sizeof(out->text), __VA_ARGS__);                       \
+#define say(...)                                                             \
+	do {                                                                 \
+		if (!out->text[0])                                           \
+			snprintf(out->text, sizeof(out->text), __VA_ARGS__); \
 	} while (0)
 
 static int setup(void **state)
@@ -123,8 +123,8 @@ static void compare(struct penstock_device *dev, void *mem, const char *when)
 	}
 	for (uint64_t i = 0; i < LEN; i++)
 		if (back[i] != bytes[i]) {
-			say("%s: byte %llu is %02x, not %02x", when, (unsigned long long)i,
-			    back[i], bytes[i]);
+			say("%s: byte %llu is %02x, not %02x", when, (unsigned long long)i, back[i],
+			    bytes[i]);
 			return;
 		}
 }
@@ -431,10 +431,9 @@ static void child(int (*scenario)(void), unsigned nth)
 	memory_disarm(&hits);
 	out->hits += hits;
 	out->what = memory_what(&out->what_len);
-	if (out->ret &&
-	    (out->ret != -ENOMEM || strlen(penstock_errmsg()) < 8 ||
-	     (penstock_errwhy() != PENSTOCK_WHY_NO_MEMORY &&
-	      penstock_errwhy() != PENSTOCK_WHY_NOT_MAPPABLE)))
+	if (out->ret && (out->ret != -ENOMEM || strlen(penstock_errmsg()) < 8 ||
+			 (penstock_errwhy() != PENSTOCK_WHY_NO_MEMORY &&
+			  penstock_errwhy() != PENSTOCK_WHY_NOT_MAPPABLE)))
 		say("it ended with %d, %s, '%s'", out->ret, penstock_why_name(penstock_errwhy()),
 		    penstock_errmsg());
 	if (out->ret && !out->hits)
@@ -500,11 +499,11 @@ static void all_turns(int (*scenario)(void))
 	assert_in_range(nth, clean.mark + 2, TURNS_MAX);
 }
 
-#define CASE(scenario)                                                                             \
-	static void case_##scenario(void **state)                                                  \
-	{                                                                                          \
-		(void)state;                                                                       \
-		all_turns(scenario);                                                               \
+#define CASE(scenario)                            \
+	static void case_##scenario(void **state) \
+	{                                         \
+		(void)state;                      \
+		all_turns(scenario);              \
 	}
 
 CASE(read_host)

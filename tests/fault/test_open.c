@@ -94,12 +94,10 @@ static void check_said(int ret, int code, enum calls_kind kind, unsigned nth)
 			 penstock_errmsg());
 }
 
-/* ---- opening what is there ---- */
-
 static void openings(void **state)
 {
-	static const enum calls_kind kinds[] = {CALLS_OPEN,  CALLS_LIST,  CALLS_READ, CALLS_STAT,
-						CALLS_STATX, CALLS_IOCTL};
+	static const enum calls_kind kinds[] = {CALLS_OPEN, CALLS_LIST,	 CALLS_READ,
+						CALLS_STAT, CALLS_STATX, CALLS_IOCTL};
 	static const int codes[] = {EMFILE, EACCES, EIO, ENOMEM};
 	struct penstock_storage *st;
 	unsigned fds;
@@ -138,8 +136,8 @@ static void openings(void **state)
 			}
 			assert_in_range(nth, 1, TURNS_MAX);
 			if (!c)
-				printf("# %s: %u calls, %u of them needed\n",
-				       calls_name(kinds[k]), nth - 1, failed);
+				printf("# %s: %u calls, %u of them needed\n", calls_name(kinds[k]),
+				       nth - 1, failed);
 		}
 	unlink(name);
 }
@@ -589,10 +587,11 @@ static void pumps(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(openings),  cmocka_unit_test(interrupted_open),
-		cmocka_unit_test(residency), cmocka_unit_test(creations),
+		cmocka_unit_test(openings),	cmocka_unit_test(interrupted_open),
+		cmocka_unit_test(residency),	cmocka_unit_test(creations),
 		cmocka_unit_test(reservations), cmocka_unit_test(append_only),
-		cmocka_unit_test(cuts), cmocka_unit_test(half_written), cmocka_unit_test(pumps),
+		cmocka_unit_test(cuts),		cmocka_unit_test(half_written),
+		cmocka_unit_test(pumps),
 	};
 
 	world_use_standin();

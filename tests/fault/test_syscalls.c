@@ -21,9 +21,9 @@ struct scene {
 	enum penstock_class require;
 	const char *path;
 	uint64_t len;
-	size_t slot;  /* 0: 1 MiB */
-	bool warm;    /* the file lies in the page cache */
-	bool fresh;   /* the route is made while the fault is armed */
+	size_t slot; /* 0: 1 MiB */
+	bool warm;   /* the file lies in the page cache */
+	bool fresh;  /* the route is made while the fault is armed */
 	bool durable;
 	bool onwards; /* all calls from the n-th fail */
 };
@@ -93,16 +93,16 @@ struct run {
 	struct penstock_report report;
 };
 
-#define run_fails(r, ...)                                                                          \
-	do {                                                                                       \
-		printf("# %s by %s, %s, class %d, path %s%s%s: %s %u as %d: result %lld, text "    \
-		       "'%s'\n",                                                                   \
-		       (r)->scene->op ? "write" : "read", (r)->scene->engine, (r)->scene->device,  \
-		       (int)(r)->scene->require, (r)->scene->path ? (r)->scene->path : "any",      \
-		       (r)->scene->warm ? ", warm" : "", (r)->scene->fresh ? ", fresh" : "",       \
-		       calls_name((r)->kind), (r)->nth, (r)->how, (long long)(r)->result,          \
-		       (r)->result < 0 ? penstock_errmsg() : "");                                  \
-		fail_msg(__VA_ARGS__);                                                             \
+#define run_fails(r, ...)                                                                         \
+	do {                                                                                      \
+		printf("# %s by %s, %s, class %d, path %s%s%s: %s %u as %d: result %lld, text "   \
+		       "'%s'\n",                                                                  \
+		       (r)->scene->op ? "write" : "read", (r)->scene->engine, (r)->scene->device, \
+		       (int)(r)->scene->require, (r)->scene->path ? (r)->scene->path : "any",     \
+		       (r)->scene->warm ? ", warm" : "", (r)->scene->fresh ? ", fresh" : "",      \
+		       calls_name((r)->kind), (r)->nth, (r)->how, (long long)(r)->result,         \
+		       (r)->result < 0 ? penstock_errmsg() : "");                                 \
+		fail_msg(__VA_ARGS__);                                                            \
 	} while (0)
 
 static void transfer(struct run *r)
@@ -196,10 +196,10 @@ static void check_hit(struct run *r)
 	const struct scene *s = r->scene;
 	/* What the drive has failed to write, or has no room for, must not be left to the
 	 * page cache. */
-	bool no_cache = s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
-			(r->how == EIO || r->how == ENOSPC || r->how == EDQUOT ||
-			 r->how == CALLS_EMPTY) &&
-			strcmp(s->device, "host") != 0;
+	bool no_cache =
+		s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
+		(r->how == EIO || r->how == ENOSPC || r->how == EDQUOT || r->how == CALLS_EMPTY) &&
+		strcmp(s->device, "host") != 0;
 	/* Bytes that the page cache refuses can be had from the drive. It may have some on a
 	 * busy machine, though it was asked to forget them. */
 	bool retry = strict && !no_cache && !s->path && s->require == PENSTOCK_ANY &&
@@ -402,8 +402,7 @@ static void one_path(void **state)
 static void classes(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
-	struct scene host_direct = {
-		.device = "host", .len = ALIGNED, .require = PENSTOCK_DIRECT};
+	struct scene host_direct = {.device = "host", .len = ALIGNED, .require = PENSTOCK_DIRECT};
 	struct scene cuda_staged = {
 		.device = "cuda:0", .len = ALIGNED, .require = PENSTOCK_NO_CPU_COPY};
 
@@ -426,8 +425,7 @@ static void classes(void **state)
 static void canaries(void **state)
 {
 	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};
-	struct scene write = {
-		.device = "host", .engine = "auto", .op = PENSTOCK_WRITE, .len = LEN};
+	struct scene write = {.device = "host", .engine = "auto", .op = PENSTOCK_WRITE, .len = LEN};
 
 	(void)state;
 	if (!strict)
@@ -536,18 +534,12 @@ static void enters(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(host_uring),
-		cmocka_unit_test(host_threads),
-		cmocka_unit_test(cuda_uring),
-		cmocka_unit_test(cuda_threads),
-		cmocka_unit_test(pieces),
-		cmocka_unit_test(no_pieces),
-		cmocka_unit_test(one_path),
-		cmocka_unit_test(classes),
-		cmocka_unit_test(canaries),
-		cmocka_unit_test(syncs),
-		cmocka_unit_test(enters),
-		cmocka_unit_test(lasting),
+		cmocka_unit_test(host_uring), cmocka_unit_test(host_threads),
+		cmocka_unit_test(cuda_uring), cmocka_unit_test(cuda_threads),
+		cmocka_unit_test(pieces),     cmocka_unit_test(no_pieces),
+		cmocka_unit_test(one_path),   cmocka_unit_test(classes),
+		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
+		cmocka_unit_test(enters),     cmocka_unit_test(lasting),
 		cmocka_unit_test(no_threads),
 	};
 

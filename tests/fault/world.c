@@ -24,7 +24,10 @@ const char *world_name(const char *what, bool memory)
 	const char *tmp = getenv("TMPDIR");
 
 	snprintf(name, sizeof(names[0]), "%s/penstock-fault-%d-%s",
-		 memory ? "/dev/shm" : tmp ? tmp : "/tmp", (int)getpid(), what);
+		 memory ? "/dev/shm"
+		 : tmp	? tmp
+			: "/tmp",
+		 (int)getpid(), what);
 	return name;
 }
 

@@ -56,7 +56,7 @@ static void make_folder(void)
 static void check_index(void)
 {
 	struct penstock_weights_opts opts = PENSTOCK_WEIGHTS_OPTS_INIT;
-	struct pst_files files = { .home = NULL };
+	struct pst_files files = {.home = NULL};
 
 	if (pst_files_find(&files, text, &opts)) {
 		hold(*penstock_errmsg());
@@ -75,8 +75,7 @@ static void check_index(void)
 
 static void check_config(void)
 {
-	struct penstock_weights w = { .files = { .home = dir },
-				      .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct penstock_weights w = {.files = {.home = dir}, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 	pst_weights_read_config(&w);
 	hold(w.config.read && (!w.config.heads || w.config.kv_heads));

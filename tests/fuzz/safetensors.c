@@ -44,7 +44,7 @@ static void check(const struct pst_st *st, uint64_t data_len)
 static void skip_any(const uint8_t *data, size_t len)
 {
 	char *text = malloc(len ? len : 1);
-	struct pst_json in = { text, len, 0, NULL };
+	struct pst_json in = {text, len, 0, NULL};
 
 	if (!text)
 		return;

@@ -86,8 +86,8 @@ static double now(void)
 
 static int join(const char *mode, const char *address, const char *port)
 {
-	struct sockaddr_in at = { .sin_family = AF_INET,
-				  .sin_port = htons((uint16_t)strtoul(port, NULL, 10)) };
+	struct sockaddr_in at = {.sin_family = AF_INET,
+				 .sin_port = htons((uint16_t)strtoul(port, NULL, 10))};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1, link;
 
 	if (fd < 0 || inet_pton(AF_INET, address, &at.sin_addr) != 1)
@@ -146,8 +146,7 @@ static void find_gid(struct end *e, const struct ibv_port_attr *port)
 static void open_end(struct end *e, const char *name)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
-					 .cap = { DEPTH, 1, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {DEPTH, 1, 1, 1, 0}};
 	struct ibv_port_attr port;
 
 	for (int i = 0; list && list[i] && !e->ctx; i++)
@@ -164,8 +163,9 @@ static void open_end(struct end *e, const char *name)
 	e->mem = aligned_alloc(4096, BYTES);
 	if (!e->pd || !e->cq || !e->mem)
 		die("set-up");
-	e->mr = ibv_reg_mr(e->pd, e->mem, BYTES, IBV_ACCESS_LOCAL_WRITE |
-			   IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	e->mr = ibv_reg_mr(e->pd, e->mem, BYTES,
+			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+				   IBV_ACCESS_REMOTE_READ);
 	if (!e->mr)
 		die("registering memory");
 	init.send_cq = init.recv_cq = e->cq;
@@ -180,37 +180,48 @@ static void open_end(struct end *e, const char *name)
 
 static void connect_ends(struct end *e)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 
 	attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-	if (ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-			  IBV_QP_ACCESS_FLAGS))
+	if (ibv_modify_qp(e->qp, &attr,
+			  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
 		die("to INIT");
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = e->mtu,
-				     .dest_qp_num = e->theirs.qpn, .rq_psn = e->theirs.psn,
-				     .max_dest_rd_atomic = 4, .min_rnr_timer = 12 };
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR,
+				    .path_mtu = e->mtu,
+				    .dest_qp_num = e->theirs.qpn,
+				    .rq_psn = e->theirs.psn,
+				    .max_dest_rd_atomic = 4,
+				    .min_rnr_timer = 12};
 	attr.ah_attr.is_global = 1;
 	attr.ah_attr.port_num = 1;
 	attr.ah_attr.grh.dgid = e->theirs.gid;
 	attr.ah_attr.grh.sgid_index = (uint8_t)e->gid_index;
 	attr.ah_attr.grh.hop_limit = 1;
-	if (ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-			  IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-			  IBV_QP_MIN_RNR_TIMER))
+	if (ibv_modify_qp(e->qp, &attr,
+			  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
 		die("to RTR");
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = e->mine.psn,
-				     .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
-				     .max_rd_atomic = 4 };
-	if (ibv_modify_qp(e->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-			  IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
+				    .sq_psn = e->mine.psn,
+				    .timeout = 18,
+				    .retry_cnt = 7,
+				    .rnr_retry = 7,
+				    .max_rd_atomic = 4};
+	if (ibv_modify_qp(e->qp, &attr,
+			  IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				  IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
 		die("to RTS");
 }
 
 static void post(struct end *e, enum ibv_wr_opcode op, uint64_t at, uint32_t rkey)
 {
-	struct ibv_sge sge = { (uintptr_t)e->mem + at, PIECE, e->mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = at, .sg_list = &sge, .num_sge = 1, .opcode = op,
-				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_sge sge = {(uintptr_t)e->mem + at, PIECE, e->mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = at,
+				 .sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = op,
+				 .send_flags = IBV_SEND_SIGNALED},
+			   *bad;
 
 	wr.wr.rdma.remote_addr = e->theirs.addr + at;
 	wr.wr.rdma.rkey = rkey;
@@ -311,7 +322,7 @@ static bool active(struct end *e)
 
 int main(int argc, char **argv)
 {
-	struct end e = { .link = -1 };
+	struct end e = {.link = -1};
 	bool listens = argc > 4 && !strcmp(argv[1], "listen"), ok;
 
 	if (argc < 5 || (!listens && strcmp(argv[1], "connect"))) {

@@ -16,8 +16,7 @@
 /* Since fd was opened, or was asked last. Where no file has bytes nothing is waited for. */
 static inline bool test_marked(int fd)
 {
-	return sync_file_range(fd, (off_t)1 << 42, 1, SYNC_FILE_RANGE_WAIT_BEFORE) &&
-	       errno == EIO;
+	return sync_file_range(fd, (off_t)1 << 42, 1, SYNC_FILE_RANGE_WAIT_BEFORE) && errno == EIO;
 }
 
 #endif

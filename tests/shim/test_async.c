@@ -216,7 +216,7 @@ static void late_and_wrong(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-static void write_behind_and_read_in_front(void **state)
+static void behind_and_in_front(void **state)
 {
 	struct pst_cu_stream *stream = new_stream();
 	unsigned char *src, got[9000];
@@ -278,7 +278,7 @@ static void at_once(void **state)
 
 static void wrong_arguments(void **state)
 {
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *s = new_stream();
 	size_t len = 10, huge = SIZE_MAX;
 	off_t zero = 0, minus = -1;
 	ssize_t bytes = -7;
@@ -286,32 +286,28 @@ static void wrong_arguments(void **state)
 	void *readonly = st_register(ro, NULL);
 
 	(void)state;
-	assert_code(cuFileReadAsync(fh, NULL, &len, &zero, &zero, &bytes, stream),
-		    CUF_INVALID_VALUE);
-	assert_code(cuFileReadAsync(fh, dev, NULL, &zero, &zero, &bytes, stream),
-		    CUF_INVALID_VALUE);
-	assert_code(cuFileReadAsync(fh, dev, &len, NULL, &zero, &bytes, stream), CUF_INVALID_VALUE);
-	assert_code(cuFileReadAsync(fh, dev, &len, &zero, NULL, &bytes, stream), CUF_INVALID_VALUE);
-	assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, NULL, stream), CUF_INVALID_VALUE);
-	assert_code(cuFileReadAsync(fh, dev, &huge, &zero, &zero, &bytes, stream),
-		    CUF_INVALID_VALUE);
-	assert_code(cuFileReadAsync(NULL, dev, &len, &zero, &zero, &bytes, stream),
+	assert_code(cuFileReadAsync(fh, NULL, &len, &zero, &zero, &bytes, s), CUF_INVALID_VALUE);
+	assert_code(cuFileReadAsync(fh, dev, NULL, &zero, &zero, &bytes, s), CUF_INVALID_VALUE);
+	assert_code(cuFileReadAsync(fh, dev, &len, NULL, &zero, &bytes, s), CUF_INVALID_VALUE);
+	assert_code(cuFileReadAsync(fh, dev, &len, &zero, NULL, &bytes, s), CUF_INVALID_VALUE);
+	assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, NULL, s), CUF_INVALID_VALUE);
+	assert_code(cuFileReadAsync(fh, dev, &huge, &zero, &zero, &bytes, s), CUF_INVALID_VALUE);
+	assert_code(cuFileReadAsync(NULL, dev, &len, &zero, &zero, &bytes, s),
 		    CUF_HANDLE_NOT_REGISTERED);
 	assert_code(cuFileReadAsync(NULL, dev, &len, &zero, &zero, &bytes, NULL),
 		    CUF_HANDLE_NOT_REGISTERED);
 	assert_code(cuFileReadAsync(fh, dev, &len, &minus, &zero, &bytes, NULL), CUF_INVALID_VALUE);
-	assert_code(cuFileWriteAsync(readonly, dev, &len, &zero, &zero, &bytes, stream),
+	assert_code(cuFileWriteAsync(readonly, dev, &len, &zero, &zero, &bytes, s),
 		    CUF_PERMISSION_DENIED);
-	assert_ok(cuFileStreamRegister(stream, 7));
-	assert_code(cuFileReadAsync(fh, dev, &len, &minus, &zero, &bytes, stream),
-		    CUF_INVALID_VALUE);
-	assert_ok(cuFileStreamDeregister(stream));
-	assert_code(cuFileStreamRegister(stream, 16), CUF_INVALID_VALUE);
-	assert_code(cuFileStreamDeregister(stream), CUF_INVALID_VALUE);
+	assert_ok(cuFileStreamRegister(s, 7));
+	assert_code(cuFileReadAsync(fh, dev, &len, &minus, &zero, &bytes, s), CUF_INVALID_VALUE);
+	assert_ok(cuFileStreamDeregister(s));
+	assert_code(cuFileStreamRegister(s, 16), CUF_INVALID_VALUE);
+	assert_code(cuFileStreamDeregister(s), CUF_INVALID_VALUE);
 	assert_int_equal(bytes, -7);
 	cuFileHandleDeregister(readonly);
 	close(ro);
-	assert_cu(cu.cuStreamDestroy(stream));
+	assert_cu(cu.cuStreamDestroy(s));
 }
 
 static void capture(void **state)
@@ -576,11 +572,16 @@ static void close_meanwhile(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_streams),	  cmocka_unit_test(flags),
-		cmocka_unit_test(late_and_wrong), cmocka_unit_test(write_behind_and_read_in_front),
-		cmocka_unit_test(at_once),	  cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(capture),	  cmocka_unit_test(very_many),
-		cmocka_unit_test(broken),	  cmocka_unit_test(captured_implicitly),
+		cmocka_unit_test(many_streams),
+		cmocka_unit_test(flags),
+		cmocka_unit_test(late_and_wrong),
+		cmocka_unit_test(behind_and_in_front),
+		cmocka_unit_test(at_once),
+		cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(capture),
+		cmocka_unit_test(very_many),
+		cmocka_unit_test(broken),
+		cmocka_unit_test(captured_implicitly),
 		cmocka_unit_test(closed_with_all_places_taken),
 		cmocka_unit_test(close_meanwhile),
 		cmocka_unit_test(unregistered_beside),

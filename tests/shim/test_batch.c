@@ -439,13 +439,16 @@ static void from_threads(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_of_them), cmocka_unit_test(writes_and_reads),
-		cmocka_unit_test(full),	       cmocka_unit_test(in_and_out),
+		cmocka_unit_test(all_of_them),
+		cmocka_unit_test(writes_and_reads),
+		cmocka_unit_test(full),
+		cmocka_unit_test(in_and_out),
 		cmocka_unit_test(time_limits),
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(destroyed_under_a_waiter),
 		cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(partly),      cmocka_unit_test(from_threads),
+		cmocka_unit_test(partly),
+		cmocka_unit_test(from_threads),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

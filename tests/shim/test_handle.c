@@ -365,11 +365,15 @@ static void after_fork(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(open_and_close),    cmocka_unit_test(opens_by_itself),
+		cmocka_unit_test(open_and_close),
+		cmocka_unit_test(opens_by_itself),
 		cmocka_unit_test(new_and_direct),
-		cmocka_unit_test(wrong_descriptors), cmocka_unit_test(twice),
-		cmocka_unit_test(foreign),	     cmocka_unit_test(many),
-		cmocka_unit_test(closed_meanwhile),  cmocka_unit_test(last_close_ends_handles),
+		cmocka_unit_test(wrong_descriptors),
+		cmocka_unit_test(twice),
+		cmocka_unit_test(foreign),
+		cmocka_unit_test(many),
+		cmocka_unit_test(closed_meanwhile),
+		cmocka_unit_test(last_close_ends_handles),
 		cmocka_unit_test(after_fork),
 	};
 

@@ -129,8 +129,7 @@ static unsigned take(void *batch, unsigned min, struct cuf_io_event *events, uns
 {
 	struct timespec limit = {limit_ms / 1000, limit_ms % 1000 * 1000000};
 
-	assert_ok(cuFileBatchIOGetStatus(batch, min, &room, events,
-					 limit_ms < 0 ? NULL : &limit));
+	assert_ok(cuFileBatchIOGetStatus(batch, min, &room, events, limit_ms < 0 ? NULL : &limit));
 	return room;
 }
 
@@ -311,8 +310,8 @@ static void closed_meanwhile(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(part_of_it),	       cmocka_unit_test(cancelled),
-		cmocka_unit_test(asked_by_two),	       cmocka_unit_test(destroyed_meanwhile),
+		cmocka_unit_test(part_of_it),	    cmocka_unit_test(cancelled),
+		cmocka_unit_test(asked_by_two),	    cmocka_unit_test(destroyed_meanwhile),
 		cmocka_unit_test(closed_meanwhile),
 	};
 

@@ -23,13 +23,13 @@
 enum { LEN = 1 << 20, GOOD = 0, SKIP = 77, SKIP_DISK = 78 };
 
 /* Ends the process with the line where something was not as wanted. */
-#define WANT(what)                                                                       \
-	do {     								\
-		if (!(what)) {                                                           \
+#define WANT(what)                                                                           \
+	do {                                                                                 \
+		if (!(what)) {                                                               \
 			printf("# %s:%d: %s, errno %d\n", __FILE__, __LINE__, #what, errno); \
-			fflush(stdout);                                                  \
-			_exit(1);                                                        \
-		}								\
+			fflush(stdout);                                                      \
+			_exit(1);                                                            \
+		}                                                                            \
 	} while (0)
 
 /* ---- what the library looks for ---- */
@@ -42,37 +42,35 @@ static void ask(const char *name)
 	asked_udev += name && strstr(name, "run/udev") != NULL;
 }
 
-#define OPENS(fn)                                                       \
-	int fn(const char *name, int flags, ...)                        \
-	{                                                               \
-		static int (*own)(const char *, int, mode_t);           \
-		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);         \
-		mode_t mode;                                            \
-		va_list args;                                           \
-									\
-		if (sym)                                                \
-			memcpy(&own, &sym, sizeof(sym));                \
-		va_start(args, flags);                                  \
-		mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;      \
-		va_end(args);                                           \
-		ask(name);                                              \
-		return own(name, flags, mode);                          \
+#define OPENS(fn)                                                  \
+	int fn(const char *name, int flags, ...)                   \
+	{                                                          \
+		static int (*own)(const char *, int, mode_t);      \
+		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);    \
+		mode_t mode;                                       \
+		va_list args;                                      \
+		if (sym)                                           \
+			memcpy(&own, &sym, sizeof(sym));           \
+		va_start(args, flags);                             \
+		mode = flags & O_CREAT ? va_arg(args, mode_t) : 0; \
+		va_end(args);                                      \
+		ask(name);                                         \
+		return own(name, flags, mode);                     \
 	}
-#define OPENS_AT(fn)                                                    \
-	int fn(int dir, const char *name, int flags, ...)               \
-	{                                                               \
-		static int (*own)(int, const char *, int, mode_t);      \
-		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);         \
-		mode_t mode;                                            \
-		va_list args;                                           \
-									\
-		if (sym)                                                \
-			memcpy(&own, &sym, sizeof(sym));                \
-		va_start(args, flags);                                  \
-		mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;      \
-		va_end(args);                                           \
-		ask(name);                                              \
-		return own(dir, name, flags, mode);                     \
+#define OPENS_AT(fn)                                               \
+	int fn(int dir, const char *name, int flags, ...)          \
+	{                                                          \
+		static int (*own)(int, const char *, int, mode_t); \
+		void *sym = own ? NULL : dlsym(RTLD_NEXT, #fn);    \
+		mode_t mode;                                       \
+		va_list args;                                      \
+		if (sym)                                           \
+			memcpy(&own, &sym, sizeof(sym));           \
+		va_start(args, flags);                             \
+		mode = flags & O_CREAT ? va_arg(args, mode_t) : 0; \
+		va_end(args);                                      \
+		ask(name);                                         \
+		return own(dir, name, flags, mode);                \
 	}
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
@@ -464,8 +462,7 @@ static void many_ways(const char *name, int flags)
 
 	WANT(!code && !cuFileBatchIOSetUp(&batch, 16).err);
 	for (unsigned i = 0; i < 16; i++) {
-		params[i] = (struct cuf_io_params){
-			.mode = CUF_BATCH, .fh = fh, .opcode = CUF_READ};
+		params[i] = (struct cuf_io_params){.mode = CUF_BATCH, .fh = fh, .opcode = CUF_READ};
 		params[i].u.batch.base = dev;
 		params[i].u.batch.base_offset = params[i].u.batch.file_offset = (off_t)i * 60001;
 		params[i].u.batch.size = 60001;

@@ -180,10 +180,8 @@ static void ends(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(later),
-		cmocka_unit_test(asks_nothing),
-		cmocka_unit_test(collects),
-		cmocka_unit_test(log_ends),
+		cmocka_unit_test(later),    cmocka_unit_test(asks_nothing),
+		cmocka_unit_test(collects), cmocka_unit_test(log_ends),
 		cmocka_unit_test(ends),
 	};
 

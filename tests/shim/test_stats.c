@@ -475,14 +475,10 @@ int main(void)
 		cmocka_unit_test(layouts), /* before there are threads that a fork would lose */
 	};
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(levels),
-		cmocka_unit_test(counted),
-		cmocka_unit_test(batches),
-		cmocka_unit_test(refused_in_a_batch),
-		cmocka_unit_test(of_a_stream),
-		cmocka_unit_test(times),
-		cmocka_unit_test(from_threads),
-		cmocka_unit_test(window),
+		cmocka_unit_test(levels),	    cmocka_unit_test(counted),
+		cmocka_unit_test(batches),	    cmocka_unit_test(refused_in_a_batch),
+		cmocka_unit_test(of_a_stream),	    cmocka_unit_test(times),
+		cmocka_unit_test(from_threads),	    cmocka_unit_test(window),
 		cmocka_unit_test(needs_the_driver),
 	};
 

@@ -17,7 +17,7 @@ static int fds[FILES];
 static _Atomic(void *) handles[FILES];
 static _Atomic bool stop;
 static _Atomic bool calm; /* calls are rare, so that the driver can be closed between two */
-static char *dev;	   /* a stretch of LEN for each thread */
+static char *dev;	  /* a stretch of LEN for each thread */
 static _Atomic int wrong; /* the line where something was */
 static _Atomic unsigned done[6];
 
@@ -251,8 +251,7 @@ static void storm(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < READERS; i++, n++)
-		assert_int_equal(
-			pthread_create(&threads[n], NULL, reads, (void *)(uintptr_t)n), 0);
+		assert_int_equal(pthread_create(&threads[n], NULL, reads, (void *)(uintptr_t)n), 0);
 	assert_int_equal(pthread_create(&threads[n], NULL, files, NULL), 0);
 	n++;
 	assert_int_equal(pthread_create(&threads[n], NULL, buffers, (void *)(uintptr_t)n), 0);

@@ -163,8 +163,8 @@ static void not_memory(void **state)
 	char *none = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *half = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *freed = cu_alloc(ROOM);
-	char *const nowhere[] = {(char *)0x1000, (char *)0x10001, none, half + ROOM / 2 - 1000,
-				 freed, readonly};
+	char *const nowhere[] = {(char *)0x1000,	 (char *)0x10001, none,
+				 half + ROOM / 2 - 1000, freed,		  readonly};
 
 	(void)state;
 	assert_int_equal(mprotect(half + ROOM / 2, ROOM / 2, PROT_NONE), 0);

@@ -191,8 +191,8 @@ struct range {
 	pst_cu_ptr map_start;
 	size_t map_len;
 	struct block *block;
-	unsigned int opens;	/* RANGE_IPC */
-	int exporter;		/* its process, whose ids are not ours */
+	unsigned int opens; /* RANGE_IPC */
+	int exporter;	    /* its process, whose ids are not ours */
 };
 
 struct span { /* addresses in use in a device's arena */
@@ -310,7 +310,7 @@ void op_wait(struct op *op); /* takes a reference away */
 struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, int priority);
 /* With the lock held: its place is free at once, its queued work still happens. */
 void stream_close(struct pst_cu_stream *stream);
-void ctx_idle(struct pst_cu_ctx *ctx); /* all that was submitted so far */
+void ctx_idle(struct pst_cu_ctx *ctx);	     /* all that was submitted so far */
 void ctx_idle_alone(struct pst_cu_ctx *ctx); /* and holds others up meanwhile */
 void stream_idle(struct pst_cu_stream *stream);
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc);

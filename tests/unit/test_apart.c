@@ -104,10 +104,10 @@ static void exports(void **state)
 }
 
 /* Only the child's line is told: its cmocka is the parent's. */
-#define CHILD_WANTS(x, y)                                                              \
-	do {                                                                           \
-		if ((x) != (y))                                                        \
-			_exit(__LINE__ % 250 + 1);                                     \
+#define CHILD_WANTS(x, y)                          \
+	do {                                       \
+		if ((x) != (y))                    \
+			_exit(__LINE__ % 250 + 1); \
 	} while (0)
 
 static void in_child(struct penstock_storage *old, struct penstock_storage *made,
@@ -404,13 +404,11 @@ int main(int argc, char **argv)
 		int (*run)(const char *what);
 	} roles[] = {{"import", import}, {"engine", engine_without}, {"reopen", reopen}};
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(exports),
-		cmocka_unit_test(forks),
+		cmocka_unit_test(exports),	   cmocka_unit_test(forks),
 #ifdef FORKS_MEANWHILE
 		cmocka_unit_test(forks_meanwhile),
 #endif
-		cmocka_unit_test(engines),
-		cmocka_unit_test(reopen_refused),
+		cmocka_unit_test(engines),	   cmocka_unit_test(reopen_refused),
 	};
 
 	test_use_standin();

@@ -11,12 +11,12 @@
 #include <sys/mman.h>
 
 /* A struct as a program built against another version has it. */
-#define SIZED(type, name, len)                                                         \
-	union {                                                                        \
-		type s;                                                                \
-		unsigned char bytes[sizeof(type) + 64];                                \
-	} name;                                                                        \
-	memset(&(name), 0, sizeof(name));                                              \
+#define SIZED(type, name, len)                          \
+	union {                                         \
+		type s;                                 \
+		unsigned char bytes[sizeof(type) + 64]; \
+	} name;                                         \
+	memset(&(name), 0, sizeof(name));               \
 	(name).s.size = (len)
 
 /* ---- words ---- */
@@ -36,9 +36,9 @@ static void reasons(void **state)
 	unsigned count = 0;
 
 	(void)state;
-#define SAME(code, name, text)                                                         \
-	assert_int_equal(PENSTOCK_WHY_##code, count++);                                \
-	assert_string_equal(penstock_why_name(PENSTOCK_WHY_##code), name);             \
+#define SAME(code, name, text)                                             \
+	assert_int_equal(PENSTOCK_WHY_##code, count++);                    \
+	assert_string_equal(penstock_why_name(PENSTOCK_WHY_##code), name); \
 	assert_string_equal(penstock_why_text(PENSTOCK_WHY_##code), text);
 	PENSTOCK_WHY_LIST(SAME)
 	for (unsigned i = 0; i < count; i++)
@@ -55,8 +55,7 @@ static void *fails_alone(void *arg)
 	struct penstock_storage *st;
 
 	(void)arg;
-	if (!penstock_errmsg() || penstock_errmsg()[0] ||
-	    penstock_errwhy() != PENSTOCK_WHY_NONE)
+	if (!penstock_errmsg() || penstock_errmsg()[0] || penstock_errwhy() != PENSTOCK_WHY_NONE)
 		return "a thread begins with another's message";
 	if (penstock_open("mem:nonsense", NULL, &st) != -EINVAL)
 		return "mem:nonsense is opened";
@@ -111,8 +110,7 @@ static void storage_facts(void **state)
 	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
 		    power_of_two(info.edge_align));
 	/* Of a write no page and no block of the file system is shared by two ways. */
-	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) &&
-		    info.edge_align >= info.off_align);
+	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) && info.edge_align >= info.off_align);
 	/* The length is asked for anew; the facts are of when it was opened. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
@@ -211,20 +209,20 @@ static void devices_of(void **state)
 /* ---- structs and flags ---- */
 
 /* Zeros that this library does not know are its default; anything else is not. */
-#define HOLDS_SIZES(type, call, close_it)                                              \
-	do {                                                                           \
-		SIZED(type, large, sizeof(large));                                     \
-		const type *opts = &large.s;                                           \
-		assert_int_equal(call, 0);                                             \
-		close_it;                                                              \
-		large.bytes[sizeof(large) - 1] = 1;                                    \
-		assert_int_equal(call, -E2BIG);                                        \
-		assert_non_null(strstr(penstock_errmsg(), "does not know"));           \
-		large.s.size = sizeof(size_t);                                         \
-		assert_int_equal(call, 0);                                             \
-		close_it;                                                              \
-		large.s.size = sizeof(size_t) - 1;                                     \
-		assert_int_equal(call, -EINVAL);                                       \
+#define HOLDS_SIZES(type, call, close_it)                                    \
+	do {                                                                 \
+		SIZED(type, large, sizeof(large));                           \
+		const type *opts = &large.s;                                 \
+		assert_int_equal(call, 0);                                   \
+		close_it;                                                    \
+		large.bytes[sizeof(large) - 1] = 1;                          \
+		assert_int_equal(call, -E2BIG);                              \
+		assert_non_null(strstr(penstock_errmsg(), "does not know")); \
+		large.s.size = sizeof(size_t);                               \
+		assert_int_equal(call, 0);                                   \
+		close_it;                                                    \
+		large.s.size = sizeof(size_t) - 1;                           \
+		assert_int_equal(call, -EINVAL);                             \
 	} while (0)
 
 /* It is open: to open it again is 1. */
@@ -568,24 +566,15 @@ static void outside(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(version),
-		cmocka_unit_test(reasons),
-		cmocka_unit_test(messages),
-		cmocka_unit_test(storage_facts),
-		cmocka_unit_test(device_facts),
-		cmocka_unit_test(info_sizes),
-		cmocka_unit_test(devices_of),
-		cmocka_unit_test(option_sizes),
-		cmocka_unit_test(request_sizes),
-		cmocka_unit_test(segment_sizes),
-		cmocka_unit_test(late_sizes),
-		cmocka_unit_test(refusals),
-		cmocka_unit_test(harvests),
-		cmocka_unit_test(unknown_flags),
-		cmocka_unit_test(copies),
-		cmocka_unit_test(registrations),
-		cmocka_unit_test(descriptors),
-		cmocka_unit_test(outside),
+		cmocka_unit_test(version),	 cmocka_unit_test(reasons),
+		cmocka_unit_test(messages),	 cmocka_unit_test(storage_facts),
+		cmocka_unit_test(device_facts),	 cmocka_unit_test(info_sizes),
+		cmocka_unit_test(devices_of),	 cmocka_unit_test(option_sizes),
+		cmocka_unit_test(request_sizes), cmocka_unit_test(segment_sizes),
+		cmocka_unit_test(late_sizes),	 cmocka_unit_test(refusals),
+		cmocka_unit_test(harvests),	 cmocka_unit_test(unknown_flags),
+		cmocka_unit_test(copies),	 cmocka_unit_test(registrations),
+		cmocka_unit_test(descriptors),	 cmocka_unit_test(outside),
 	};
 
 	test_use_standin();

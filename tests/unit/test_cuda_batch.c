@@ -228,12 +228,9 @@ static void put_off_and_dropped(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(copies_may_be_put_off),
-		CASE(many_copies_put_off),
-		CASE(a_refused_batch),
-		CASE(a_bad_address_is_its_own),
-		CASE(small_ones_go_in_pairs),
-		CASE(pairs_of_two_allocations),
+		CASE(copies_may_be_put_off),  CASE(many_copies_put_off),
+		CASE(a_refused_batch),	      CASE(a_bad_address_is_its_own),
+		CASE(small_ones_go_in_pairs), CASE(pairs_of_two_allocations),
 		CASE(put_off_and_dropped),
 	};
 

@@ -12,7 +12,7 @@
 static void says_why(void **state)
 {
 	struct pst_engine *engine = NULL;
-	struct pst_err err = { 0, PENSTOCK_WHY_NONE, "" };
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 
 	(void)state;
 	assert_string_equal(no_engine.name, "uring");

@@ -185,7 +185,7 @@ static void permissions(void **state)
 	replaced(-1, 0444, 0440, 0); /* and can be written until then */
 	replaced(0600, 0, 0600, other);
 	replaced(0444, 0, 0444, other);
-	replaced(0666, 0, 0666, other); /* as it was: no umask */
+	replaced(0666, 0, 0666, other);	 /* as it was: no umask */
 	replaced(04755, 0, 0755, other); /* but no right to be another user */
 	replaced(0600, 0644, 0640, geteuid());
 	umask(mask);
@@ -194,12 +194,9 @@ static void permissions(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(prepared),
-		cmocka_unit_test(deadlines),
-		cmocka_unit_test(given_up_in_place),
-		cmocka_unit_test(given_up),
-		cmocka_unit_test(permissions),
-		cmocka_unit_test(given_up_elsewhere),
+		cmocka_unit_test(prepared),	     cmocka_unit_test(deadlines),
+		cmocka_unit_test(given_up_in_place), cmocka_unit_test(given_up),
+		cmocka_unit_test(permissions),	     cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
 	};
 

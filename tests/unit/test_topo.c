@@ -217,10 +217,9 @@ static void here(void **state)
 	pst_topo_close(NULL);
 }
 
-static const char *const names[] = {"dgx",   "cloud-vm",    "amd",	  "acs",
-				    "iommu", "container",   "nvmeof",	  "nvmeof-soft",
-				    "md",    "firecracker", "lab-switch", "lab-acs",
-				    "h200"};
+static const char *const names[] = {"dgx",	  "cloud-vm", "amd",	     "acs", "iommu",
+				    "container",  "nvmeof",   "nvmeof-soft", "md",  "firecracker",
+				    "lab-switch", "lab-acs",  "h200"};
 
 /* Nearness is symmetric, and 0 only of a device and itself. */
 static void symmetric(void **state)

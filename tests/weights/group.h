@@ -18,7 +18,7 @@
 #include <time.h>
 
 #define RANKS_MAX 8u
-#define AREAS 4u /* of outcomes, so that several jobs can run at once */
+#define AREAS 4u       /* of outcomes, so that several jobs can run at once */
 #define LIMIT_MS 60000 /* six times what is promised: this machine may be starved */
 #define ALARM_S 100    /* only what never ends takes so long */
 
@@ -46,8 +46,8 @@ enum end {
 	LEAVES,	  /* nor there, but before the second load */
 };
 
-static bool blind __attribute__((unused)); /* this process is a rank that is */
-static bool stuck __attribute__((unused)); /* and one that never gets the file opened */
+static bool blind __attribute__((unused));	/* this process is a rank that is */
+static bool stuck __attribute__((unused));	/* and one that never gets the file opened */
 static off_t elsewhere __attribute__((unused)); /* a file this long is on another device here */
 
 /* What ranks do. */
@@ -55,13 +55,13 @@ struct job {
 	const char *name, *path, *other_path; /* of the last rank; NULL: the same */
 	unsigned ranks, gpus;		      /* 0: the host */
 	struct penstock_group_opts opts;
-	bool shard, into, apart; /* the GPUs do not reach each other */
+	bool shard, into, apart;	   /* the GPUs do not reach each other */
 	unsigned shard_first, shard_ranks; /* of the tensor parallelism; 0: `ranks` */
-	uint64_t first, count; /* tensors; 0: all */
-	enum end end;		 /* of rank `who` */
-	unsigned who, after;	 /* so many reads; 0: 2 */
-	const char *slow_path;	 /* by which rank `slow` reads */
-	const char *broken_path; /* by which rank `who` does, if that is its end */
+	uint64_t first, count;		   /* tensors; 0: all */
+	enum end end;			   /* of rank `who` */
+	unsigned who, after;		   /* so many reads; 0: 2 */
+	const char *slow_path;		   /* by which rank `slow` reads */
+	const char *broken_path;	   /* by which rank `who` does, if that is its end */
 	unsigned slow;
 	bool stuck;	  /* rank `slow` as it opens the file for reading */
 	off_t elsewhere;  /* for rank `who` a file this long is on another device */
@@ -72,13 +72,13 @@ struct job {
 
 /* A little more than 2 MiB, which is what a poor rank has. */
 static const struct made model[] = {
-	{ "model.embed_tokens.weight", "BF16", 16, 2, { 1024, 256 } },
-	{ "model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, { 512, 512 } },
-	{ "model.layers.0.mlp.up_proj.weight", "BF16", 16, 2, { 1024, 256 } },
-	{ "model.layers.0.mlp.down_proj.weight", "BF16", 16, 2, { 256, 1024 } },
-	{ "model.norm.weight", "F32", 32, 1, { 511 } },
-	{ "byte", "U8", 8, 1, { 3 } },
-	{ "lm_head.weight", "F32", 32, 2, { 300, 256 } },
+	{"model.embed_tokens.weight", "BF16", 16, 2, {1024, 256}},
+	{"model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, {512, 512}},
+	{"model.layers.0.mlp.up_proj.weight", "BF16", 16, 2, {1024, 256}},
+	{"model.layers.0.mlp.down_proj.weight", "BF16", 16, 2, {256, 1024}},
+	{"model.norm.weight", "F32", 32, 1, {511}},
+	{"byte", "U8", 8, 1, {3}},
+	{"lm_head.weight", "F32", 32, 2, {300, 256}},
 };
 static unsigned char *model_bytes[COUNT(model)];
 
@@ -135,7 +135,7 @@ static inline int each(void *user, unsigned file, const struct penstock_report *
 	if (job->end == HANGS)
 		raise(SIGSTOP);
 	if (job->end == CHANGES)
-		utimensat(AT_FDCWD, job->path, (struct timespec[2]){ { 1, 0 }, { 1, 0 } }, 0);
+		utimensat(AT_FDCWD, job->path, (struct timespec[2]){{1, 0}, {1, 0}}, 0);
 	return job->end == FAILS;
 }
 
@@ -177,11 +177,15 @@ static inline void compare_row(struct outcome *o, const char *name, const unsign
 }
 
 static inline void compare(struct outcome *o, struct penstock_device *dev, const void *at,
-		    const struct penstock_shard *s, const struct penstock_tensor *t)
+			   const struct penstock_shard *s, const struct penstock_tensor *t)
 {
 	unsigned char *bytes = malloc(s->bytes + 1);
-	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = host, .dst = bytes,
-					   .src_dev = dev, .src = at, .row_len = s->bytes };
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = host,
+					  .dst = bytes,
+					  .src_dev = dev,
+					  .src = at,
+					  .row_len = s->bytes};
 
 	if (s->bytes && penstock_copy(&args, 1))
 		snprintf(o->wrong, sizeof(o->wrong), "%s", penstock_errmsg());
@@ -207,11 +211,12 @@ static inline void compare(struct outcome *o, struct penstock_device *dev, const
 }
 
 static inline void look(struct outcome *o, struct penstock_weights *m, struct penstock_device *dev,
-		 const struct penstock_shard_opts *so, struct penstock_loaded *loaded, char **ptrs)
+			const struct penstock_shard_opts *so, struct penstock_loaded *loaded,
+			char **ptrs)
 {
 	for (uint64_t i = 0; i < penstock_weights_count(m) && !*o->wrong; i++) {
-		struct penstock_shard s = { .size = sizeof(s) };
-		struct penstock_tensor t = { .size = sizeof(t) };
+		struct penstock_shard s = {.size = sizeof(s)};
+		struct penstock_tensor t = {.size = sizeof(t)};
 		void *at = loaded ? penstock_loaded_ptr(loaded, 0, i) : ptrs[i];
 
 		if (!at && loaded)
@@ -226,18 +231,18 @@ static inline void look(struct outcome *o, struct penstock_weights *m, struct pe
 
 /* Each tensor's shard, or all of it, into memory of the rank's own. */
 static inline int load_into(struct self *self, struct penstock_group *g, struct penstock_weights *m,
-		     struct penstock_device *dev, const struct penstock_shard_opts *so,
-		     struct outcome *o)
+			    struct penstock_device *dev, const struct penstock_shard_opts *so,
+			    struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
-	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_load_report r = {.size = sizeof(r)};
 	struct penstock_piece pieces[3 * COUNT(model)];
-	char *ptrs[COUNT(model)] = { NULL };
+	char *ptrs[COUNT(model)] = {NULL};
 	unsigned n = 0;
 	int ret = 0;
 
 	for (unsigned i = 0; i < COUNT(model) && !ret; i++) {
-		struct penstock_shard s = { .size = sizeof(s) };
+		struct penstock_shard s = {.size = sizeof(s)};
 		void *ptr = NULL;
 
 		ret = penstock_weights_shard(m, i, so, &s);
@@ -263,11 +268,11 @@ static inline int load_into(struct self *self, struct penstock_group *g, struct 
 }
 
 static inline int load_all(struct self *self, struct penstock_group *g, struct penstock_weights *m,
-		    struct penstock_device *dev, const struct penstock_shard_opts *so,
-		    struct outcome *o)
+			   struct penstock_device *dev, const struct penstock_shard_opts *so,
+			   struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
-	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_load_report r = {.size = sizeof(r)};
 	struct penstock_loaded *loaded = NULL;
 	int ret;
 
@@ -316,7 +321,7 @@ static inline size_t count_ctxs(const struct job *job, unsigned rank)
 /* Reads that a load has left behind hold the model until they have ended. */
 static inline void await_reads(struct penstock_weights *m)
 {
-	const struct timespec moment = { .tv_nsec = 10000000 };
+	const struct timespec moment = {.tv_nsec = 10000000};
 
 	while (atomic_load(&m->refs) > 1)
 		nanosleep(&moment, NULL);
@@ -328,8 +333,8 @@ static inline int be_rank(struct self *self, struct outcome *o)
 	const struct job *job = self->job;
 	struct penstock_group_opts go = job->opts;
 	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
-	const char *path = job->other_path && self->rank == job->ranks - 1 ? job->other_path
-									  : job->path;
+	const char *path =
+		job->other_path && self->rank == job->ranks - 1 ? job->other_path : job->path;
 	struct penstock_weights *m;
 	struct penstock_device *dev;
 	struct penstock_group *g;
@@ -375,7 +380,7 @@ static inline pid_t start(const struct job *job, unsigned rank)
 	pid_t pid = fork();
 
 	if (!pid) {
-		struct self self = { job, rank, 0 };
+		struct self self = {job, rank, 0};
 		struct outcome *o = &outcomes[rank];
 
 		alarm(ALARM_S);

@@ -22,25 +22,23 @@ static struct penstock_load_report report;
 
 /* Every kind and some shapes, in an order that misaligns what follows. */
 static const struct made zoo[] = {
-	{ "byte", "U8", 8, 1, { 3 } },
-	{ "wide", "F64", 64, 2, { 5, 7 } },
-	{ "scalar", "BF16", 16, 0, { 0 } },
-	{ "empty", "F32", 32, 2, { 0, 9 } },
-	{ "half", "F16", 16, 2, { 33, 17 } },
-	{ "big", "BF16", 16, 2, { 513, 1021 } },
-	{ "bool", "BOOL", 8, 1, { 5 } },
-	{ "four", "F4", 4, 2, { 6, 8 } },
-	{ "six", "F6_E2M3", 6, 1, { 12 } },
-	{ "fp8", "F8_E4M3", 8, 2, { 64, 32 } },
-	{ "complex", "C64", 64, 1, { 11 } },
-	{ "last", "F32", 32, 3, { 4, 6, 10 } },
+	{"byte", "U8", 8, 1, {3}},	  {"wide", "F64", 64, 2, {5, 7}},
+	{"scalar", "BF16", 16, 0, {0}},	  {"empty", "F32", 32, 2, {0, 9}},
+	{"half", "F16", 16, 2, {33, 17}}, {"big", "BF16", 16, 2, {513, 1021}},
+	{"bool", "BOOL", 8, 1, {5}},	  {"four", "F4", 4, 2, {6, 8}},
+	{"six", "F6_E2M3", 6, 1, {12}},	  {"fp8", "F8_E4M3", 8, 2, {64, 32}},
+	{"complex", "C64", 64, 1, {11}},  {"last", "F32", 32, 3, {4, 6, 10}},
 };
 
 static inline void *read_back(struct penstock_device *dev, const void *from, size_t len)
 {
 	char *to = malloc(len + 1);
-	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = host, .dst = to,
-					   .src_dev = dev,	 .src = from,	.row_len = len };
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = host,
+					  .dst = to,
+					  .src_dev = dev,
+					  .src = from,
+					  .row_len = len};
 
 	if (len && penstock_copy(&args, 1))
 		fail_msg("copy: %s", penstock_errmsg());
@@ -91,7 +89,7 @@ static inline int setup(void **state)
 {
 	(void)state;
 	opts = (struct penstock_load_opts)PENSTOCK_LOAD_OPTS_INIT;
-	report = (struct penstock_load_report){ .size = sizeof(report) };
+	report = (struct penstock_load_report){.size = sizeof(report)};
 	return 0;
 }
 

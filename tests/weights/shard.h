@@ -12,7 +12,7 @@ static struct penstock_shard_opts how; /* which rank, of how many */
 
 static inline unsigned pieces_of(const char *name)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	int64_t t = penstock_weights_find(w, name);
 
 	assert_true(t >= 0);
@@ -24,7 +24,7 @@ static inline unsigned pieces_of(const char *name)
 /* A name that the model has not is a number that it has not. */
 static inline void refuses(const char *name, const char *words)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	int64_t t = penstock_weights_find(w, name);
 	uint64_t number = t < 0 ? penstock_weights_count(w) : (uint64_t)t;
 	int ret = penstock_weights_shard(w, number, &how, &shard);

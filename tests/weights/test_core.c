@@ -17,8 +17,9 @@ static void test_fail(void **state)
 	assert_string_equal(penstock_errmsg(), "x: No such file or directory");
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	/* The sentence before may be part of the next. */
-	assert_int_equal(penstock_fail(-EBADMSG, PENSTOCK_WHY_MALFORMED, "y: %s",
-				       penstock_errmsg()), -EBADMSG);
+	assert_int_equal(
+		penstock_fail(-EBADMSG, PENSTOCK_WHY_MALFORMED, "y: %s", penstock_errmsg()),
+		-EBADMSG);
 	assert_string_equal(penstock_errmsg(), "y: x: No such file or directory");
 	assert_string_equal(penstock_why_name(penstock_errwhy()), "malformed");
 }
@@ -27,7 +28,7 @@ static void stops(struct penstock_storage *st, struct penstock_device *host, con
 		  uint64_t off, int64_t result, uint64_t stop)
 {
 	static char buf[65536];
-	struct penstock_seg seg = { .buf = buf, .dev = host, .off = off, .row_len = sizeof(buf) };
+	struct penstock_seg seg = {.buf = buf, .dev = host, .off = off, .row_len = sizeof(buf)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 

@@ -19,7 +19,7 @@ static void make_model(void)
 
 	for (unsigned i = 0; i < COUNT(list); i++) {
 		snprintf(names[i], sizeof(names[i]), "l.%02u.q_proj.weight", i);
-		list[i] = (struct made){ names[i], "U8", 8, 2, { 1024, 1024 } };
+		list[i] = (struct made){names[i], "U8", 8, 2, {1024, 1024}};
 	}
 	path = made_path("costs.safetensors");
 	made_file(path, list, COUNT(list), 3);
@@ -111,8 +111,8 @@ static int into_place(void)
 	int ret = penstock_alloc(gpu, sizeof(list) / sizeof(list[0]) * MIB, (void **)&mem);
 
 	for (unsigned i = 0; i < COUNT(list) && !ret; i++)
-		p[i] = (struct penstock_piece){ .size = sizeof(p[0]), .tensor = i,
-						.ptr = mem + i * MIB, .room = MIB };
+		p[i] = (struct penstock_piece){
+			.size = sizeof(p[0]), .tensor = i, .ptr = mem + i * MIB, .room = MIB};
 	if (!ret)
 		ret = penstock_weights_load_into(w, p, COUNT(list), &opts, &report);
 	if (!ret)
@@ -158,8 +158,8 @@ static void test_memory(void **state)
 		int (*way)(void);
 		unsigned mib;
 	} rows[] = {
-		{ all_at_once, 14 }, { into_place, 12 }, { one_by_one, 4 },
-		{ long_ones, 6 },    { in_a_group, 16 },
+		{all_at_once, 14}, {into_place, 12}, {one_by_one, 4},
+		{long_ones, 6},	   {in_a_group, 16},
 	};
 
 	(void)state;
@@ -179,7 +179,7 @@ static int count_reads(void)
 {
 	struct penstock_device_opts threads = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_shard_opts how = PENSTOCK_SHARD_OPTS_INIT;
-	struct penstock_device *devs[2] = { gpu, NULL };
+	struct penstock_device *devs[2] = {gpu, NULL};
 	struct penstock_loaded *loaded;
 	uint64_t before;
 	int ret;

@@ -10,8 +10,10 @@
 
 static void replicates(unsigned gpus)
 {
-	struct job job = { .name = "replicate", .path = model_path(), .gpus = gpus,
-			   .opts = { .window = 256 << 10, .windows = 3 } };
+	struct job job = {.name = "replicate",
+			  .path = model_path(),
+			  .gpus = gpus,
+			  .opts = {.window = 256 << 10, .windows = 3}};
 
 	for (job.ranks = 1; job.ranks <= RANKS_MAX; job.ranks *= 2)
 		all_right(&job);
@@ -38,8 +40,12 @@ static void test_gpus(void **state)
 /* Where device memory cannot be shared the host's is. */
 static void test_apart(void **state)
 {
-	struct job job = { .name = "apart", .path = model_path(), .ranks = 3, .gpus = 3,
-			   .opts = { .window = 128 << 10, .windows = 3 }, .apart = true };
+	struct job job = {.name = "apart",
+			  .path = model_path(),
+			  .ranks = 3,
+			  .gpus = 3,
+			  .opts = {.window = 128 << 10, .windows = 3},
+			  .apart = true};
 
 	(void)state;
 	all_right(&job);
@@ -47,8 +53,11 @@ static void test_apart(void **state)
 
 static void test_shards(void **state)
 {
-	struct job job = { .name = "shard", .path = model_path(), .gpus = 4, .shard = true,
-			   .opts = { .window = 256 << 10, .windows = 2 } };
+	struct job job = {.name = "shard",
+			  .path = model_path(),
+			  .gpus = 4,
+			  .shard = true,
+			  .opts = {.window = 256 << 10, .windows = 2}};
 
 	(void)state;
 	for (job.ranks = 2; job.ranks <= 4; job.ranks *= 2) {
@@ -63,7 +72,7 @@ static void test_shards(void **state)
 static int four_gpus(struct outcome *o)
 {
 	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
-	struct penstock_load_report r = { .size = sizeof(r) };
+	struct penstock_load_report r = {.size = sizeof(r)};
 	struct penstock_device *devs[4];
 	struct penstock_loaded *loaded;
 	struct penstock_weights *m;
@@ -84,8 +93,8 @@ static int four_gpus(struct outcome *o)
 		ret = penstock_group_load(g, m, devs, 4, NULL, &r, &loaded);
 	for (unsigned d = 0; d < 4 && !ret; d++) {
 		for (uint64_t t = 0; t < COUNT(model); t++) {
-			struct penstock_shard s = { .size = sizeof(s) };
-			struct penstock_tensor what = { .size = sizeof(what) };
+			struct penstock_shard s = {.size = sizeof(s)};
+			struct penstock_tensor what = {.size = sizeof(what)};
 
 			penstock_weights_get(m, t, &what);
 			penstock_weights_shard(m, t, &so, &s);
@@ -129,8 +138,8 @@ static const char *copy_of(const char *path)
 
 	made_file(other, model, COUNT(model), 5);
 	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(utimensat(AT_FDCWD, other, (struct timespec[2]){ st.st_mtim, st.st_mtim },
-				   0), 0);
+	assert_int_equal(
+		utimensat(AT_FDCWD, other, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0), 0);
 	return other;
 }
 
@@ -138,8 +147,11 @@ static const char *copy_of(const char *path)
  * a byte in the middle of a tensor, the header, the time. */
 static void test_other_mount(void **state)
 {
-	struct job job = { .name = "mount", .path = model_path(), .ranks = 3, .gpus = 3,
-			   .opts = { .window = 256 << 10, .windows = 2 } };
+	struct job job = {.name = "mount",
+			  .path = model_path(),
+			  .ranks = 3,
+			  .gpus = 3,
+			  .opts = {.window = 256 << 10, .windows = 2}};
 	struct stat st;
 	char byte = 1;
 	int fd;
@@ -154,9 +166,10 @@ static void test_other_mount(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(pwrite(fd, &byte, 1, st.st_size - (off_t)made_bytes(&model[6]) / 2), 1);
 	close(fd);
-	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){ st.st_mtim, st.st_mtim }, 0);
+	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0);
 	go(&job);
-	others_say(&job, -ESTALE, "rank 2 has another file than rank 0 (size, time of change or "
+	others_say(&job, -ESTALE,
+		   "rank 2 has another file than rank 0 (size, time of change or "
 		   "content differ)");
 	job.other_path = copy_of(job.path);
 	fd = open(job.other_path, O_RDWR);
@@ -164,7 +177,7 @@ static void test_other_mount(void **state)
 	assert_int_equal(pread(fd, &byte, 1, 30), 1);
 	assert_int_equal(pwrite(fd, byte == 'p' ? "q" : "p", 1, 30), 1); /* of the metadata */
 	close(fd);
-	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){ st.st_mtim, st.st_mtim }, 0);
+	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0);
 	go(&job);
 	others_say(&job, -ESTALE, "rank 2 has another file than rank 0");
 }
@@ -172,9 +185,9 @@ static void test_other_mount(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_host),   cmocka_unit_test(test_one_gpu),
-		cmocka_unit_test(test_gpus),   cmocka_unit_test(test_apart),
-		cmocka_unit_test(test_shards), cmocka_unit_test(test_one_process),
+		cmocka_unit_test(test_host),	    cmocka_unit_test(test_one_gpu),
+		cmocka_unit_test(test_gpus),	    cmocka_unit_test(test_apart),
+		cmocka_unit_test(test_shards),	    cmocka_unit_test(test_one_process),
 		cmocka_unit_test(test_other_mount),
 	};
 

@@ -61,8 +61,11 @@ int __wrap_fstat64(int fd, struct stat *st)
 
 static struct job small_chunks(const char *name, enum end end)
 {
-	return (struct job){ .name = name, .path = model_path(), .ranks = 4, .end = end,
-			     .opts = { .window = 64 << 10, .windows = 2 } };
+	return (struct job){.name = name,
+			    .path = model_path(),
+			    .ranks = 4,
+			    .end = end,
+			    .opts = {.window = 64 << 10, .windows = 2}};
 }
 
 static void others_end(const struct job *job)
@@ -71,7 +74,8 @@ static void others_end(const struct job *job)
 		if (i != job->who && outcomes[i].ended_ms > outcomes[job->who].ended_ms + LIMIT_MS)
 			fail_msg("rank %u ended %llu ms after rank %u", i,
 				 (unsigned long long)(outcomes[i].ended_ms -
-						      outcomes[job->who].ended_ms), job->who);
+						      outcomes[job->who].ended_ms),
+				 job->who);
 }
 
 static void someone_dies(enum end end)
@@ -86,8 +90,10 @@ static void someone_dies(enum end end)
 			assert_true(outcomes[job.who].child > 0);
 			assert_int_equal(kill(outcomes[job.who].child, SIGKILL), 0);
 		}
-		snprintf(text, sizeof(text), "rank %u of group 'dies' has gone: its process %ld "
-			 "was killed by signal 9", job.who, (long)job.pids[job.who]);
+		snprintf(text, sizeof(text),
+			 "rank %u of group 'dies' has gone: its process %ld "
+			 "was killed by signal 9",
+			 job.who, (long)job.pids[job.who]);
 		others_say(&job, -ECONNRESET, text);
 		others_end(&job);
 	}
@@ -115,10 +121,10 @@ static void test_dies_beside_a_slow_one(void **state)
 		const char *name, *path;
 		unsigned who, slow, gpus;
 	} rows[AREAS] = {
-		{ "slow-0", "fault:bounce?delay_us=4000000000", 1, 0, 0 },
-		{ "slow-1", "fault:bounce?delay_us=4000000000", 0, 1, 0 },
-		{ "slow-2", "fault:staged?delay_us=4000000000", 1, 2, 3 },
-		{ "late-2", "fault:staged?delay_us=6000000", 0, 2, 3 },
+		{"slow-0", "fault:bounce?delay_us=4000000000", 1, 0, 0},
+		{"slow-1", "fault:bounce?delay_us=4000000000", 0, 1, 0},
+		{"slow-2", "fault:staged?delay_us=4000000000", 1, 2, 3},
+		{"late-2", "fault:staged?delay_us=6000000", 0, 2, 3},
 	};
 	struct outcome *areas = outcomes;
 	struct job jobs[AREAS];
@@ -141,9 +147,10 @@ static void test_dies_beside_a_slow_one(void **state)
 	for (unsigned i = 0; i < AREAS; i++) {
 		outcomes = areas + i * RANKS_MAX;
 		finish(&jobs[i]);
-		snprintf(text, sizeof(text), "rank %u of group '%s' has gone: its process %ld "
-			 "was killed by signal 9", jobs[i].who, jobs[i].name,
-			 (long)jobs[i].pids[jobs[i].who]);
+		snprintf(text, sizeof(text),
+			 "rank %u of group '%s' has gone: its process %ld "
+			 "was killed by signal 9",
+			 jobs[i].who, jobs[i].name, (long)jobs[i].pids[jobs[i].who]);
 		others_say(&jobs[i], -ECONNRESET, text);
 		others_end(&jobs[i]);
 	}
@@ -173,8 +180,10 @@ static void test_dies_beside_a_stuck_one(void **state)
 	for (unsigned i = 0; i < COUNT(jobs); i++) {
 		outcomes = areas + i * RANKS_MAX;
 		finish(&jobs[i]);
-		snprintf(text, sizeof(text), "rank %u of group 'stuck-%u' has gone: its process "
-			 "%ld was killed by signal 9", i, i, (long)jobs[i].pids[i]);
+		snprintf(text, sizeof(text),
+			 "rank %u of group 'stuck-%u' has gone: its process "
+			 "%ld was killed by signal 9",
+			 i, i, (long)jobs[i].pids[i]);
 		others_say(&jobs[i], -ECONNRESET, text);
 		others_end(&jobs[i]);
 	}
@@ -197,7 +206,7 @@ static bool blamed(const struct job *job)
 /* True: nobody was blamed for what the machine did. */
 static bool some_hang(unsigned stall_ms)
 {
-	struct job jobs[] = { small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS) };
+	struct job jobs[] = {small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS)};
 	struct outcome *areas = outcomes;
 	bool fair = true;
 	char text[100];
@@ -215,8 +224,10 @@ static bool some_hang(unsigned stall_ms)
 	}
 	for (unsigned i = 0; i < COUNT(jobs) && fair; i++) {
 		outcomes = areas + i * RANKS_MAX;
-		snprintf(text, sizeof(text), "rank %u of group '%s' hangs: the others have waited "
-			 "for it for %.1f s", jobs[i].who, jobs[i].name, stall_ms / 1000.0);
+		snprintf(text, sizeof(text),
+			 "rank %u of group '%s' hangs: the others have waited "
+			 "for it for %.1f s",
+			 jobs[i].who, jobs[i].name, stall_ms / 1000.0);
 		others_say(&jobs[i], -ETIMEDOUT, text);
 		assert_true(outcomes[jobs[i].who].ret < 0);
 		assert_non_null(strstr(outcomes[jobs[i].who].text, "of group 'hangs-"));
@@ -246,8 +257,10 @@ static void test_leaves(void **state)
 	for (job.who = 0; job.who < 4; job.who += 3) {
 		go(&job);
 		assert_int_equal(outcomes[job.who].ret, 0);
-		snprintf(text, sizeof(text), "rank %u of group 'leaves' has gone: it closed the "
-			 "group", job.who);
+		snprintf(text, sizeof(text),
+			 "rank %u of group 'leaves' has gone: it closed the "
+			 "group",
+			 job.who);
 		others_say(&job, -ECONNRESET, text);
 	}
 }
@@ -286,8 +299,8 @@ static struct turn turn_of(uint64_t seed, unsigned round, unsigned rank)
 	uint64_t x = (seed + round * 64 + rank + 1) * 0x9e3779b97f4a7c15u;
 	uint64_t r = test_random(&x) >> 8;
 
-	return (struct turn){ r % 24 < 3 ? (enum fate)(1 + r % 24) : WELL,
-			      1 + (unsigned)(r / 24 % 6) };
+	return (struct turn){r % 24 < 3 ? (enum fate)(1 + r % 24) : WELL,
+			     1 + (unsigned)(r / 24 % 6)};
 }
 
 static int at_a_read(void *user, unsigned file, const struct penstock_report *r)
@@ -369,8 +382,8 @@ static int one_of_a_crowd(const struct job *job, unsigned rank, uint64_t seed, i
 static void test_again_and_again(void **state)
 {
 	struct job job = small_chunks("again", DONE);
-	int (*rets)[ROUNDS] = mmap(NULL, CROWD * sizeof(*rets), PROT_READ | PROT_WRITE,
-				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int(*rets)[ROUNDS] = mmap(NULL, CROWD * sizeof(*rets), PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t seed = test_seed(3);
 	pid_t pids[CROWD];
 	unsigned well = 0;
@@ -425,10 +438,10 @@ static void test_fails_beside_a_slow_one(void **state)
 		const char *name, *slow_path, *broken_path;
 		unsigned who, slow, gpus;
 	} rows[AREAS] = {
-		{ "kept-0", "fault:bounce?delay_us=4000000000", "fault:bounce?eio=1", 1, 0, 0 },
-		{ "kept-1", "fault:bounce?delay_us=4000000000", "fault:bounce?eio=1", 0, 1, 0 },
-		{ "kept-2", "fault:staged?delay_us=4000000000", "fault:staged?eio=1", 1, 2, 3 },
-		{ "kept-3", "fault:staged?delay_us=4000000000", "fault:staged?eio=1", 0, 2, 3 },
+		{"kept-0", "fault:bounce?delay_us=4000000000", "fault:bounce?eio=1", 1, 0, 0},
+		{"kept-1", "fault:bounce?delay_us=4000000000", "fault:bounce?eio=1", 0, 1, 0},
+		{"kept-2", "fault:staged?delay_us=4000000000", "fault:staged?eio=1", 1, 2, 3},
+		{"kept-3", "fault:staged?delay_us=4000000000", "fault:staged?eio=1", 0, 2, 3},
 	};
 	struct outcome *areas = outcomes;
 	struct job jobs[AREAS];
@@ -508,7 +521,7 @@ static void test_blind(void **state)
 
 static void test_other_file(void **state)
 {
-	struct job job = { .name = "other", .path = model_path(), .ranks = 3 };
+	struct job job = {.name = "other", .path = model_path(), .ranks = 3};
 	const char *other = made_path("other.safetensors");
 
 	(void)state;

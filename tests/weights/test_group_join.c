@@ -18,7 +18,7 @@
 
 static void pause_for_a_moment(void)
 {
-	nanosleep(&(struct timespec){ .tv_nsec = MOMENT_NS }, NULL);
+	nanosleep(&(struct timespec){.tv_nsec = MOMENT_NS}, NULL);
 }
 
 static pid_t join_as(const char *name, unsigned rank, unsigned ranks, unsigned slot)
@@ -193,7 +193,7 @@ static void test_no_descriptor(void **state)
 	if (!a) {
 		struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 		int next = dup(0);
-		struct rlimit few = { (rlim_t)next + 2, (rlim_t)next + 2 };
+		struct rlimit few = {(rlim_t)next + 2, (rlim_t)next + 2};
 		struct penstock_group *g = NULL;
 
 		alarm(ALARM_S);
@@ -214,7 +214,7 @@ static void test_no_descriptor(void **state)
 /* Another user, who may enter every directory all the same, as no ordinary one may. */
 static bool become_another(void)
 {
-	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct caps[2];
 
 	if (seteuid(65534) || syscall(SYS_capget, &head, caps))
@@ -236,7 +236,7 @@ static bool can_become_another(void)
 
 static struct sockaddr_un address(const char *path)
 {
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
 	return addr;
@@ -251,8 +251,8 @@ static pid_t intrude(const char *path, bool another)
 	if (!pid) {
 		struct sockaddr_un addr = address(path);
 		struct pst_link link = PST_LINK_NONE;
-		struct pst_said said = { (unsigned char *)"x", 1, -1 };
-		struct pst_note note = { .seq = 1, .rank = 1 };
+		struct pst_said said = {(unsigned char *)"x", 1, -1};
+		struct pst_note note = {.seq = 1, .rank = 1};
 		char byte;
 
 		alarm(ALARM_S);

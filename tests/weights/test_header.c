@@ -106,71 +106,73 @@ static void test_dtypes(void **state)
 #define D "\"dtype\":\"U8\""
 #define S "\"shape\":[4]"
 #define O "\"data_offsets\":[0,4]"
-#define TWO(a, b)                                                              \
-	"{\"a\":{" D ",\"shape\":[4],\"data_offsets\":" a "},"                  \
+#define TWO(a, b)                                              \
+	"{\"a\":{" D ",\"shape\":[4],\"data_offsets\":" a "}," \
 	"\"b\":{" D ",\"shape\":[4],\"data_offsets\":" b "}}"
 
 /* What lies, with 4 bytes of data behind it, and words of the answer. */
 static const struct {
 	const char *json, *words;
 } lies[] = {
-	{ "[]", "'{' is missing" },
-	{ " {}", "'{' is missing" },
-	{ "{", "a string is missing" },
-	{ "{} x", "behind the end" },
-	{ "{}", "4 bytes behind the last tensor" },
-	{ T(D "," S "," O) "}", "behind the end" },
-	{ T(D "," S "," O ","), "a comma too many" },
-	{ T(D S "," O), "a comma is missing" },
-	{ T(D "," S), "without data_offsets" },
-	{ T(D "," O), "without shape" },
-	{ T(S "," O), "without dtype" },
-	{ T(D "," D "," S "," O), "twice" },
-	{ T("\"dtype\":\"U9\"," S "," O), "dtype that is not known" },
-	{ T("\"dtype\":\"none\"," S "," O), "dtype that is not known" },
-	{ T("\"dtype\":8," S "," O), "a string is missing" },
-	{ T(D ",\"shape\":4," O), "'[' is missing" },
-	{ T(D ",\"shape\":[-4]," O), "whole number" },
-	{ T(D ",\"shape\":[4.0]," O), "not whole" },
-	{ T(D ",\"shape\":[4e0]," O), "not whole" },
-	{ T(D ",\"shape\":[04]," O), "begins with 0" },
-	{ T(D ",\"shape\":[18446744073709551616]," O), "64 bits" },
-	{ T(D ",\"shape\":[4294967296,4294967296]," O), "too many elements" },
-	{ T("\"dtype\":\"F64\",\"shape\":[9223372036854775807]," O), "too many elements" },
-	{ T("\"dtype\":\"F4\",\"shape\":[9]," O), "no whole bytes" },
-	{ T("\"dtype\":\"F6_E2M3\",\"shape\":[3]," O), "no whole bytes" },
-	{ T(D "," S ",\"data_offsets\":[0]"), "fewer than two" },
-	{ T(D "," S ",\"data_offsets\":[0,4,8]"), "more than two" },
-	{ T(D "," S ",\"data_offsets\":[4,0]"), "its shape takes 4" },
-	{ T(D "," S ",\"data_offsets\":[0,5]"), "its shape takes 4" },
-	{ T(D ",\"shape\":[8],\"data_offsets\":[0,8]"), "truncated" },
-	{ T(D ",\"shape\":[2],\"data_offsets\":[0,2]"), "2 bytes behind" },
-	{ T(D ",\"shape\":[2],\"data_offsets\":[2,4]"), "a hole" },
-	{ TWO("[0,4]", "[0,4]"), "overlap" },
-	{ TWO("[0,4]", "[2,6]"), "overlap" },
-	{ TWO("[0,4]", "[8,12]"), "a hole" },
-	{ "{\"t\":{" D ",\"shape\":[4],\"data_offsets\":[0,4]},"
-	  "\"t\":{" D ",\"shape\":[0],\"data_offsets\":[4,4]}}", "twice" },
-	{ "{\"t\":{" D ",\"shape\":[4],\"data_offsets\":[0,4]},"
-	  "\"\\u0074\":{" D ",\"shape\":[0],\"data_offsets\":[4,4]}}", "twice" },
-	{ "{\"__metadata__\":{\"a\":1},\"t\":{" D "," S "," O "}}", "a string is missing" },
-	{ "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"},\"t\":{" D "," S "," O "}}", "twice" },
-	{ "{\"__metadata__\":{},\"__metadata__\":{},\"t\":{" D "," S "," O "}}", "twice" },
-	{ "{\"\\u0000\":{" D "," S "," O "}}", "a NUL" },
-	{ "{\"\\ud800\":{" D "," S "," O "}}", "surrogate" },
-	{ "{\"\\udc00\":{" D "," S "," O "}}", "surrogate" },
-	{ "{\"\\ud800\\u0041\":{" D "," S "," O "}}", "surrogate" },
-	{ "{\"\\x\":{" D "," S "," O "}}", "escape" },
-	{ "{\"\\u00g0\":{" D "," S "," O "}}", "hexadecimal" },
-	{ "{\"a\nb\":{" D "," S "," O "}}", "control character" },
-	{ "{\"\xff\":{" D "," S "," O "}}", "not UTF-8" },
-	{ "{\"\xc0\xaf\":{" D "," S "," O "}}", "not UTF-8" },
-	{ "{\"\xe0\x80\x80\":{" D "," S "," O "}}", "not UTF-8" },
-	{ "{\"\xed\xa0\x80\":{" D "," S "," O "}}", "not UTF-8" },
-	{ "{\"\xf4\x90\x80\x80\":{" D "," S "," O "}}", "not UTF-8" },
-	{ "{\"t", "without end" },
-	{ T(D "," S "," O ",\"x\":tru"), "a value is missing" },
-	{ T(D "," S "," O ",\"x\":-"), "a digit" },
+	{"[]", "'{' is missing"},
+	{" {}", "'{' is missing"},
+	{"{", "a string is missing"},
+	{"{} x", "behind the end"},
+	{"{}", "4 bytes behind the last tensor"},
+	{T(D "," S "," O) "}", "behind the end"},
+	{T(D "," S "," O ","), "a comma too many"},
+	{T(D S "," O), "a comma is missing"},
+	{T(D "," S), "without data_offsets"},
+	{T(D "," O), "without shape"},
+	{T(S "," O), "without dtype"},
+	{T(D "," D "," S "," O), "twice"},
+	{T("\"dtype\":\"U9\"," S "," O), "dtype that is not known"},
+	{T("\"dtype\":\"none\"," S "," O), "dtype that is not known"},
+	{T("\"dtype\":8," S "," O), "a string is missing"},
+	{T(D ",\"shape\":4," O), "'[' is missing"},
+	{T(D ",\"shape\":[-4]," O), "whole number"},
+	{T(D ",\"shape\":[4.0]," O), "not whole"},
+	{T(D ",\"shape\":[4e0]," O), "not whole"},
+	{T(D ",\"shape\":[04]," O), "begins with 0"},
+	{T(D ",\"shape\":[18446744073709551616]," O), "64 bits"},
+	{T(D ",\"shape\":[4294967296,4294967296]," O), "too many elements"},
+	{T("\"dtype\":\"F64\",\"shape\":[9223372036854775807]," O), "too many elements"},
+	{T("\"dtype\":\"F4\",\"shape\":[9]," O), "no whole bytes"},
+	{T("\"dtype\":\"F6_E2M3\",\"shape\":[3]," O), "no whole bytes"},
+	{T(D "," S ",\"data_offsets\":[0]"), "fewer than two"},
+	{T(D "," S ",\"data_offsets\":[0,4,8]"), "more than two"},
+	{T(D "," S ",\"data_offsets\":[4,0]"), "its shape takes 4"},
+	{T(D "," S ",\"data_offsets\":[0,5]"), "its shape takes 4"},
+	{T(D ",\"shape\":[8],\"data_offsets\":[0,8]"), "truncated"},
+	{T(D ",\"shape\":[2],\"data_offsets\":[0,2]"), "2 bytes behind"},
+	{T(D ",\"shape\":[2],\"data_offsets\":[2,4]"), "a hole"},
+	{TWO("[0,4]", "[0,4]"), "overlap"},
+	{TWO("[0,4]", "[2,6]"), "overlap"},
+	{TWO("[0,4]", "[8,12]"), "a hole"},
+	{"{\"t\":{" D ",\"shape\":[4],\"data_offsets\":[0,4]},"
+	 "\"t\":{" D ",\"shape\":[0],\"data_offsets\":[4,4]}}",
+	 "twice"},
+	{"{\"t\":{" D ",\"shape\":[4],\"data_offsets\":[0,4]},"
+	 "\"\\u0074\":{" D ",\"shape\":[0],\"data_offsets\":[4,4]}}",
+	 "twice"},
+	{"{\"__metadata__\":{\"a\":1},\"t\":{" D "," S "," O "}}", "a string is missing"},
+	{"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"},\"t\":{" D "," S "," O "}}", "twice"},
+	{"{\"__metadata__\":{},\"__metadata__\":{},\"t\":{" D "," S "," O "}}", "twice"},
+	{"{\"\\u0000\":{" D "," S "," O "}}", "a NUL"},
+	{"{\"\\ud800\":{" D "," S "," O "}}", "surrogate"},
+	{"{\"\\udc00\":{" D "," S "," O "}}", "surrogate"},
+	{"{\"\\ud800\\u0041\":{" D "," S "," O "}}", "surrogate"},
+	{"{\"\\x\":{" D "," S "," O "}}", "escape"},
+	{"{\"\\u00g0\":{" D "," S "," O "}}", "hexadecimal"},
+	{"{\"a\nb\":{" D "," S "," O "}}", "control character"},
+	{"{\"\xff\":{" D "," S "," O "}}", "not UTF-8"},
+	{"{\"\xc0\xaf\":{" D "," S "," O "}}", "not UTF-8"},
+	{"{\"\xe0\x80\x80\":{" D "," S "," O "}}", "not UTF-8"},
+	{"{\"\xed\xa0\x80\":{" D "," S "," O "}}", "not UTF-8"},
+	{"{\"\xf4\x90\x80\x80\":{" D "," S "," O "}}", "not UTF-8"},
+	{"{\"t", "without end"},
+	{T(D "," S "," O ",\"x\":tru"), "a value is missing"},
+	{T(D "," S "," O ",\"x\":-"), "a digit"},
 };
 
 static void test_lies(void **state)
@@ -263,13 +265,17 @@ static void test_length(void **state)
 		uint64_t header, file;
 		int64_t want;
 	} rows[] = {
-		{ 2, 10, 2 },	  { 2, 1000, 2 },
-		{ 3, 10, -1 },	  { 0, 10, -1 },
-		{ 1, 10, -1 },	  { UINT64_MAX, 10, -1 },
-		{ 2, 7, -1 },	  { 0, 0, -1 },
-		{ PST_ST_HEADER_MAX, UINT64_MAX, PST_ST_HEADER_MAX },
-		{ PST_ST_HEADER_MAX + 1, UINT64_MAX, -1 },
-		{ UINT64_MAX - 7, UINT64_MAX, -1 },
+		{2, 10, 2},
+		{2, 1000, 2},
+		{3, 10, -1},
+		{0, 10, -1},
+		{1, 10, -1},
+		{UINT64_MAX, 10, -1},
+		{2, 7, -1},
+		{0, 0, -1},
+		{PST_ST_HEADER_MAX, UINT64_MAX, PST_ST_HEADER_MAX},
+		{PST_ST_HEADER_MAX + 1, UINT64_MAX, -1},
+		{UINT64_MAX - 7, UINT64_MAX, -1},
 	};
 	unsigned char prefix[8];
 
@@ -342,7 +348,7 @@ static void test_order(void **state)
 	static struct pst_named list[20000];
 	uint64_t seed = test_seed(11);
 	char *names = malloc(COUNT(list) * 64);
-	bool seen[COUNT(list)] = { false };
+	bool seen[COUNT(list)] = {false};
 
 	(void)state;
 	for (unsigned round = 0; round < 20; round++) {
@@ -355,7 +361,7 @@ static void test_order(void **state)
 			while (n < 60 && test_random(&seed) % 4)
 				names[i * 64 + n++] = (char)("a\xff\x01z"[test_random(&seed) % 4]);
 			names[i * 64 + n] = '\0';
-			list[i] = (struct pst_named){ 0, names + i * 64, i };
+			list[i] = (struct pst_named){0, names + i * 64, i};
 		}
 		pst_sort_names(list, count);
 		memset(seen, 0, sizeof(seen));
@@ -399,10 +405,10 @@ static void test_alike(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_plain),  cmocka_unit_test(test_names),
-		cmocka_unit_test(test_dtypes), cmocka_unit_test(test_lies),
-		cmocka_unit_test(test_cut),    cmocka_unit_test(test_limits),
-		cmocka_unit_test(test_length), cmocka_unit_test(test_many),
+		cmocka_unit_test(test_plain),	cmocka_unit_test(test_names),
+		cmocka_unit_test(test_dtypes),	cmocka_unit_test(test_lies),
+		cmocka_unit_test(test_cut),	cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_length),	cmocka_unit_test(test_many),
 		cmocka_unit_test(test_garbled), cmocka_unit_test(test_order),
 		cmocka_unit_test(test_alike),
 	};

@@ -58,7 +58,7 @@ static struct job jobs[HOSTS];
 
 static void two_hosts(unsigned ranks, unsigned reads_max)
 {
-	static const char *const names[HOSTS] = { "host-0", "host-1" };
+	static const char *const names[HOSTS] = {"host-0", "host-1"};
 	struct outcome *areas = outcomes;
 	struct seen *all = mmap(NULL, HOSTS * sizeof(*all), PROT_READ | PROT_WRITE,
 				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -67,10 +67,15 @@ static void two_hosts(unsigned ranks, unsigned reads_max)
 
 	assert_ptr_not_equal(all, MAP_FAILED);
 	for (unsigned h = 0; h < HOSTS; h++) {
-		jobs[h] = (struct job){ .name = names[h], .path = path, .ranks = ranks,
-					.gpus = ranks,
-					.opts = { .window = 64 << 10, .windows = 3, .host = h,
-						  .hosts = 2, .reads_max = reads_max } };
+		jobs[h] = (struct job){.name = names[h],
+				       .path = path,
+				       .ranks = ranks,
+				       .gpus = ranks,
+				       .opts = {.window = 64 << 10,
+						.windows = 3,
+						.host = h,
+						.hosts = 2,
+						.reads_max = reads_max}};
 		outcomes = areas + h * RANKS_MAX;
 		seen = &all[h];
 		begin(&jobs[h]);
@@ -127,10 +132,15 @@ static void test_halves(void **state)
 	for (unsigned h = 0; h < HOSTS; h++) {
 		uint64_t read = 0;
 
-		jobs[h] = (struct job){ .name = "half", .path = path, .ranks = 2, .gpus = 2,
-					.shard = true, .shard_first = 2 * h, .shard_ranks = 4,
-					.opts = { .window = 256 << 10, .windows = 2, .host = h,
-						  .hosts = 2 } };
+		jobs[h] = (struct job){
+			.name = "half",
+			.path = path,
+			.ranks = 2,
+			.gpus = 2,
+			.shard = true,
+			.shard_first = 2 * h,
+			.shard_ranks = 4,
+			.opts = {.window = 256 << 10, .windows = 2, .host = h, .hosts = 2}};
 		seen = calloc(1, sizeof(*seen));
 		go(&jobs[h]);
 		right(&jobs[h]);
@@ -148,9 +158,13 @@ static void test_halves(void **state)
 /* All ranks want the same few tensors in the middle. */
 static void test_middle(void **state)
 {
-	struct job job = { .name = "middle", .path = model_path(), .ranks = 2, .gpus = 2,
-			   .first = 2, .count = 1,
-			   .opts = { .window = 256 << 10, .windows = 2 } };
+	struct job job = {.name = "middle",
+			  .path = model_path(),
+			  .ranks = 2,
+			  .gpus = 2,
+			  .first = 2,
+			  .count = 1,
+			  .opts = {.window = 256 << 10, .windows = 2}};
 	uint64_t read = 0;
 
 	(void)state;
@@ -168,8 +182,8 @@ static void test_middle(void **state)
 static int want_ends(unsigned rank, const char *path, struct outcome *o)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
-	struct penstock_load_report r = { .size = sizeof(r) };
-	struct penstock_piece p = { .size = sizeof(p), .tensor = 1 + 2 * rank };
+	struct penstock_load_report r = {.size = sizeof(r)};
+	struct penstock_piece p = {.size = sizeof(p), .tensor = 1 + 2 * rank};
 	unsigned char bytes[5000];
 	struct penstock_weights *m;
 	struct penstock_group *g;
@@ -180,8 +194,7 @@ static int want_ends(unsigned rank, const char *path, struct outcome *o)
 	p.ptr = bytes;
 	p.room = sizeof(bytes);
 	if (penstock_device_open("host", NULL, &p.dev) < 0 ||
-	    penstock_weights_open(path, NULL, &m) ||
-	    penstock_group_open("large", rank, 2, &go, &g))
+	    penstock_weights_open(path, NULL, &m) || penstock_group_open("large", rank, 2, &go, &g))
 		return -1;
 	ret = penstock_group_load_into(g, m, &p, 1, NULL, &r);
 	o->read = r.read;
@@ -196,10 +209,10 @@ static int want_ends(unsigned rank, const char *path, struct outcome *o)
 
 static void test_large(void **state)
 {
-	const char *path = made_path("large.safetensors"), *names[] = { "first", "second" };
+	const char *path = made_path("large.safetensors"), *names[] = {"first", "second"};
 	const uint64_t hole = 40ull << 30;
 	unsigned char bytes[5000];
-	char text[512] = { 0 };
+	char text[512] = {0};
 	uint64_t at = 0;
 	int fd, status, n = 8;
 	pid_t pids[2];
@@ -210,9 +223,13 @@ static void test_large(void **state)
 
 		n += snprintf(text + n, sizeof(text) - (size_t)n,
 			      "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[%llu],"
-			      "\"data_offsets\":[%llu,%llu]}", i ? "," : "{",
-			      i % 2 ? names[i / 2] : i ? "b" : "a", (unsigned long long)len,
-			      (unsigned long long)at, (unsigned long long)(at + len));
+			      "\"data_offsets\":[%llu,%llu]}",
+			      i ? "," : "{",
+			      i % 2 ? names[i / 2]
+			      : i   ? "b"
+				    : "a",
+			      (unsigned long long)len, (unsigned long long)at,
+			      (unsigned long long)(at + len));
 		at += len;
 	}
 	text[n++] = '}';
@@ -225,8 +242,8 @@ static void test_large(void **state)
 		for (unsigned i = 0; i < sizeof(bytes); i++)
 			bytes[i] = made_byte(names[t], i);
 		assert_int_equal(pwrite(fd, bytes, sizeof(bytes),
-					(off_t)((uint64_t)n + (t + 1) * hole +
-						t * sizeof(bytes))), sizeof(bytes));
+					(off_t)((uint64_t)n + (t + 1) * hole + t * sizeof(bytes))),
+				 sizeof(bytes));
 	}
 	close(fd);
 	seen = calloc(1, sizeof(*seen));
@@ -283,10 +300,10 @@ static void test_jitter(void **state)
 /* Parts in two directories are read at once, also without a group. */
 static void test_parts(void **state)
 {
-	const char *dirs[] = { made_path("part-0"), made_path("part-1") };
+	const char *dirs[] = {made_path("part-0"), made_path("part-1")};
 	struct penstock_weights_opts how = PENSTOCK_WEIGHTS_OPTS_INIT;
 	struct penstock_loaded *loaded;
-	struct seen mine = { .now = 0 };
+	struct seen mine = {.now = 0};
 	char path[1024];
 
 	(void)state;
@@ -335,7 +352,7 @@ static void draw(struct drawn *d, uint64_t *seed)
 		d->shards[i].stat.st_dev = test_random(seed) % 3;
 		d->tensors[i].begin = begin;
 		d->tensors[i].end = begin + test_random(seed) % (i % 2 ? 3000000 : 200000);
-		d->entries[i] = (struct pst_entry){ &d->tensors[i], i };
+		d->entries[i] = (struct pst_entry){&d->tensors[i], i};
 	}
 	d->model.shards = d->shards;
 	d->model.entries = d->entries;
@@ -376,12 +393,12 @@ static void chunk_promises(const struct pst_share *p, const struct pst_chunk *c,
 static void promises(const struct drawn *d, const struct pst_share *p)
 {
 	bool *taken = calloc(p->count * p->grains + 1, 1);
-	uint64_t sums[PST_GROUP_MAX] = { 0 }, low = UINT64_MAX, high = 0;
+	uint64_t sums[PST_GROUP_MAX] = {0}, low = UINT64_MAX, high = 0;
 
 	assert_non_null(taken);
 	assert_true(p->readers >= 1 && p->readers <= p->ranks && p->ahead >= 1);
 	for (uint64_t t = 0; t < p->round_count; t++) {
-		unsigned at_store[3] = { 0 };
+		unsigned at_store[3] = {0};
 		struct pst_chunk c;
 
 		for (uint64_t i = 0; i < (uint64_t)p->ahead * p->ranks; i++)
@@ -427,17 +444,18 @@ static void test_plan(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 3000; i++) {
-		struct pst_group_how how = { .window = 65536 << test_random(&seed) % 3,
-					     .windows = 2 + (uint32_t)(test_random(&seed) % 4),
-					     .hosts = 1 + (uint32_t)(test_random(&seed) % 4) };
+		struct pst_group_how how = {.window = 65536 << test_random(&seed) % 3,
+					    .windows = 2 + (uint32_t)(test_random(&seed) % 4),
+					    .hosts = 1 + (uint32_t)(test_random(&seed) % 4)};
 		struct pst_share p;
 		struct drawn d;
 
 		how.host = (uint32_t)(test_random(&seed) % how.hosts);
 		how.reads_max = i % 2 ? 0 : 1 + (uint32_t)(test_random(&seed) % 20);
 		draw(&d, &seed);
-		assert_int_equal(pst_share_make(&p, &d.model, &how,
-						1 + (unsigned)(test_random(&seed) % 9)), 0);
+		assert_int_equal(
+			pst_share_make(&p, &d.model, &how, 1 + (unsigned)(test_random(&seed) % 9)),
+			0);
 		for (size_t b = 0; b < pst_share_need_bytes(&p); b++)
 			p.need[b] = i % 3 ? 0xff : (unsigned char)test_random(&seed);
 		pst_share_deal(&p);
@@ -449,16 +467,16 @@ static void test_plan(void **state)
 /* Two drives work all the time, and end together. */
 static void test_stores(void **state)
 {
-	struct pst_group_how how = { .window = 65536, .windows = 2, .hosts = 1 };
-	struct drawn d = { .model = { .shard_count = 2, .count = 2 } };
+	struct pst_group_how how = {.window = 65536, .windows = 2, .hosts = 1};
+	struct drawn d = {.model = {.shard_count = 2, .count = 2}};
 	struct pst_share p;
 	struct pst_chunk c;
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		d.shards[i] = (struct pst_shard){ .data_off = 4096, .stat = { .st_dev = i } };
-		d.tensors[i] = (struct pst_st_tensor){ .begin = 0, .end = 65536 * (i ? 8 : 16) };
-		d.entries[i] = (struct pst_entry){ &d.tensors[i], i };
+		d.shards[i] = (struct pst_shard){.data_off = 4096, .stat = {.st_dev = i}};
+		d.tensors[i] = (struct pst_st_tensor){.begin = 0, .end = 65536 * (i ? 8 : 16)};
+		d.entries[i] = (struct pst_entry){&d.tensors[i], i};
 	}
 	d.model.shards = d.shards;
 	d.model.entries = d.entries;
@@ -482,10 +500,10 @@ static void test_stores(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_hosts), cmocka_unit_test(test_halves),
+		cmocka_unit_test(test_hosts),  cmocka_unit_test(test_halves),
 		cmocka_unit_test(test_middle), cmocka_unit_test(test_large),
-		cmocka_unit_test(test_cap), cmocka_unit_test(test_jitter),
-		cmocka_unit_test(test_plan), cmocka_unit_test(test_stores),
+		cmocka_unit_test(test_cap),    cmocka_unit_test(test_jitter),
+		cmocka_unit_test(test_plan),   cmocka_unit_test(test_stores),
 		cmocka_unit_test(test_parts),
 	};
 

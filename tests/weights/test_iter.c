@@ -19,7 +19,7 @@ static void iterate(struct penstock_device *dev, uint64_t window, unsigned keep,
 	if (penstock_weights_iter_open(w, dev, &opts, &it))
 		fail_msg("%s", penstock_errmsg());
 	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
-		struct penstock_tensor t = { .size = sizeof(t) };
+		struct penstock_tensor t = {.size = sizeof(t)};
 
 		assert_int_equal(tensor, next++);
 		penstock_weights_get(w, tensor, &t);
@@ -57,8 +57,7 @@ static void test_iterate(void **state)
 		uint64_t len = test_random(&seed) % (i % 10 ? 3000 : 200000);
 
 		snprintf(names[i], sizeof(names[i]), "t%u", i);
-		list[i] = (struct made){ names[i], i % 3 ? "U8" : "F32", i % 3 ? 8 : 32, 1,
-					 { len } };
+		list[i] = (struct made){names[i], i % 3 ? "U8" : "F32", i % 3 ? 8 : 32, 1, {len}};
 		largest = made_bytes(&list[i]) > largest ? made_bytes(&list[i]) : largest;
 	}
 	made_file(path, list, COUNT(list), 5);
@@ -82,9 +81,9 @@ static void test_iterate(void **state)
 static void test_full(void **state)
 {
 	static const struct made list[] = {
-		{ "a", "U8", 8, 1, { 98304 } },
-		{ "b", "U8", 8, 1, { 98304 } },
-		{ "c", "U8", 8, 1, { 98304 } },
+		{"a", "U8", 8, 1, {98304}},
+		{"b", "U8", 8, 1, {98304}},
+		{"c", "U8", 8, 1, {98304}},
 	};
 	struct penstock_weights_iter *it;
 	uint64_t tensor;
@@ -119,7 +118,7 @@ static void test_full(void **state)
 /* A little longer than a quarter of the window, and nothing else that would make it longer. */
 static void test_quarter(void **state)
 {
-	struct made m = { "m", "U8", 8, 1, { 0 } };
+	struct made m = {"m", "U8", 8, 1, {0}};
 
 	(void)state;
 	for (uint64_t more = 0; more < 3; more++) {
@@ -132,7 +131,7 @@ static void test_quarter(void **state)
 
 static int touch(void *user, unsigned file, const struct penstock_report *r)
 {
-	struct timespec times[2] = { { 2, 0 }, { 2, 0 } };
+	struct timespec times[2] = {{2, 0}, {2, 0}};
 
 	(void)file;
 	(void)r;
@@ -152,7 +151,7 @@ static void test_held(void **state)
 	(void)state;
 	for (unsigned i = 0; i < COUNT(list); i++) {
 		snprintf(names[i], sizeof(names[i]), "t%02u", i);
-		list[i] = (struct made){ names[i], "U8", 8, 1, { 30000 } };
+		list[i] = (struct made){names[i], "U8", 8, 1, {30000}};
 	}
 	made_file(made_path("held.safetensors"), list, COUNT(list), 0);
 	open_model(made_path("held.safetensors"));
@@ -174,7 +173,7 @@ static void test_held(void **state)
 /* Written to while it is read: no tensor of it is handed out. */
 static void test_changes(void **state)
 {
-	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_weights_iter *it;
 	const char *path = made_path("iter-late.safetensors");
 	uint64_t tensor;
@@ -195,18 +194,18 @@ static void test_changes(void **state)
 /* A model of several files, selected from, and loaded twice. */
 static void test_several(void **state)
 {
-	static const struct made a = { "a", "F32", 32, 1, { 50000 } };
-	static const struct made b[] = { { "b", "F32", 32, 1, { 70000 } },
-					 { "skip", "F32", 32, 1, { 1000 } },
-					 { "c", "F16", 16, 1, { 1001 } } };
+	static const struct made a = {"a", "F32", 32, 1, {50000}};
+	static const struct made b[] = {{"b", "F32", 32, 1, {70000}},
+					{"skip", "F32", 32, 1, {1000}},
+					{"c", "F16", 16, 1, {1001}}};
 	struct penstock_weights_opts wanted = PENSTOCK_WEIGHTS_OPTS_INIT;
-	const char *paths[] = { made_path("s1.safetensors"), made_path("s2.safetensors") };
+	const char *paths[] = {made_path("s1.safetensors"), made_path("s2.safetensors")};
 	struct penstock_loaded *loaded;
 
 	(void)state;
 	made_file(paths[0], &a, 1, 0);
 	made_file(paths[1], b, 3, 2);
-	wanted.names = (const char *const[]){ "?" };
+	wanted.names = (const char *const[]){"?"};
 	wanted.name_count = 1;
 	wanted.flags = PENSTOCK_WEIGHTS_IMMUTABLE;
 	assert_int_equal(penstock_weights_open_list(paths, 2, &wanted, &w), 0);
@@ -226,12 +225,8 @@ static void test_several(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_iterate),
-		CASE(test_full),
-		CASE(test_held),
-		CASE(test_quarter),
-		CASE(test_changes),
-		CASE(test_several),
+		CASE(test_iterate), CASE(test_full),	CASE(test_held),
+		CASE(test_quarter), CASE(test_changes), CASE(test_several),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);

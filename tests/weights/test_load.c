@@ -19,7 +19,7 @@ static uint64_t sum_of(const struct made *list, unsigned count)
 
 static void load_zoo(unsigned pad, uint64_t align)
 {
-	struct penstock_device *devs[] = { host, gpu };
+	struct penstock_device *devs[] = {host, gpu};
 	struct penstock_loaded *loaded;
 	const char *path = made_path("zoo.safetensors");
 	uint64_t sum = sum_of(zoo, COUNT(zoo));
@@ -39,9 +39,8 @@ static void load_zoo(unsigned pad, uint64_t align)
 		assert_string_not_equal(report.path, "none");
 		for (unsigned d = 0; d < n; d++) {
 			for (unsigned i = 0; i < COUNT(zoo); i++) {
-				char *at = penstock_loaded_ptr(loaded, d,
-							       (uint64_t)penstock_weights_find(
-								       w, zoo[i].name));
+				char *at = penstock_loaded_ptr(
+					loaded, d, (uint64_t)penstock_weights_find(w, zoo[i].name));
 				uint64_t want = zoo[i].bits / 8 > align ? zoo[i].bits / 8 : align;
 
 				assert_non_null(at);
@@ -71,9 +70,9 @@ static void test_load(void **state)
 static void test_load_plain(void **state)
 {
 	static const struct made list[] = {
-		{ "a", "F32", 32, 2, { 300, 100 } },
-		{ "b", "BF16", 16, 2, { 1000, 100 } },
-		{ "c", "F8_E4M3", 8, 1, { 12345 } },
+		{"a", "F32", 32, 2, {300, 100}},
+		{"b", "BF16", 16, 2, {1000, 100}},
+		{"c", "F8_E4M3", 8, 1, {12345}},
 	};
 	struct penstock_loaded *loaded;
 	const char *path = made_path("plain.safetensors");
@@ -94,9 +93,9 @@ static void test_load_plain(void **state)
 /* A long one lies in memory as in the pages of its file, so that direct paths can write it. */
 static void test_pages(void **state)
 {
-	static const struct made list[] = { { "odd", "U8", 8, 1, { 777 } },
-					    { "long", "U8", 8, 1, { 100000 } } };
-	struct penstock_tensor t = { .size = sizeof(t) };
+	static const struct made list[] = {{"odd", "U8", 8, 1, {777}},
+					   {"long", "U8", 8, 1, {100000}}};
+	struct penstock_tensor t = {.size = sizeof(t)};
 	struct penstock_loaded *loaded;
 	const char *path = made_path("pages.safetensors");
 
@@ -125,7 +124,7 @@ static int each(void *user, unsigned file, const struct penstock_report *r)
 
 static void test_each(void **state)
 {
-	struct penstock_device *both[] = { host, gpu };
+	struct penstock_device *both[] = {host, gpu};
 	static struct made list[40];
 	static char names[40][8];
 	struct penstock_loaded *loaded = NULL;
@@ -134,7 +133,7 @@ static void test_each(void **state)
 	(void)state;
 	for (unsigned i = 0; i < COUNT(list); i++) {
 		snprintf(names[i], sizeof(names[i]), "t%02u", i);
-		list[i] = (struct made){ names[i], "F32", 32, 1, { 10000 } };
+		list[i] = (struct made){names[i], "F32", 32, 1, {10000}};
 	}
 	made_file(path, list, COUNT(list), 0);
 	open_model(path);
@@ -193,9 +192,13 @@ static void into(struct penstock_device *dev, const struct made *m, unsigned dim
 		 uint64_t count, uint64_t outer_first, uint64_t outer_count, uint64_t gap)
 {
 	uint64_t inner = m->bits, extent = m->rank ? m->shape[dim] : 1, outer = 1, row, rows;
-	struct penstock_piece p = { .size = sizeof(p), .dim = dim, .first = first,
-				    .count = count, .outer_first = outer_first,
-				    .outer_count = outer_count, .dev = dev };
+	struct penstock_piece p = {.size = sizeof(p),
+				   .dim = dim,
+				   .first = first,
+				   .count = count,
+				   .outer_first = outer_first,
+				   .outer_count = outer_count,
+				   .dev = dev};
 	unsigned char *bytes;
 	void *mem;
 
@@ -217,7 +220,7 @@ static void into(struct penstock_device *dev, const struct made *m, unsigned dim
 		for (uint64_t i = 0; i < row; i++)
 			assert_int_equal(bytes[r * (row + gap) + i],
 					 made_byte(m->name, (outer_first + r) * extent * inner / 8 +
-							    first * inner / 8 + i));
+								    first * inner / 8 + i));
 	free(bytes);
 	penstock_free(dev, mem);
 }
@@ -251,7 +254,7 @@ static void test_into(void **state)
 /* Eight column shards of one matrix, on two devices, in one call: read once. */
 static void test_columns(void **state)
 {
-	static const struct made m = { "m", "BF16", 16, 2, { 256, 1024 } };
+	static const struct made m = {"m", "BF16", 16, 2, {256, 1024}};
 	struct penstock_piece p[8];
 	const char *path = made_path("columns.safetensors");
 	char *mem[8];
@@ -263,9 +266,13 @@ static void test_columns(void **state)
 		struct penstock_device *dev = i % 2 ? gpu : host;
 
 		assert_int_equal(penstock_alloc(dev, 256 * 256, (void **)&mem[i]), 0);
-		p[i] = (struct penstock_piece){ .size = sizeof(p[0]), .dim = 1, .first = i * 128,
-						.count = 128, .ptr = mem[i], .room = 256 * 256,
-						.dtype = PENSTOCK_DTYPE_BF16 };
+		p[i] = (struct penstock_piece){.size = sizeof(p[0]),
+					       .dim = 1,
+					       .first = i * 128,
+					       .count = 128,
+					       .ptr = mem[i],
+					       .room = 256 * 256,
+					       .dtype = PENSTOCK_DTYPE_BF16};
 	}
 	if (penstock_weights_load_into(w, p, 8, &opts, &report))
 		fail_msg("%s", penstock_errmsg());
@@ -298,7 +305,7 @@ static void refuses(struct penstock_piece p, int code, const char *words)
 static void test_refusals(void **state)
 {
 	static char mem[4000];
-	struct penstock_weights_place place = { .size = sizeof(place) };
+	struct penstock_weights_place place = {.size = sizeof(place)};
 	uint64_t last, four, half;
 	void *on_gpu;
 
@@ -311,46 +318,47 @@ static void test_refusals(void **state)
 	half = (uint64_t)penstock_weights_find(w, "half");
 	/* last is 4 x 6 x 10 of four bytes. */
 #define P .ptr = mem, .room = sizeof(mem)
-	refuses((struct penstock_piece){ P, .tensor = COUNT(zoo) }, ENOENT, "tensor 12 of 12");
-	refuses((struct penstock_piece){ P, .tensor = last, .dim = 3 }, ERANGE, "outside");
-	refuses((struct penstock_piece){ P, .tensor = last, .first = 4, .count = 1 }, ERANGE,
+	refuses((struct penstock_piece){P, .tensor = COUNT(zoo)}, ENOENT, "tensor 12 of 12");
+	refuses((struct penstock_piece){P, .tensor = last, .dim = 3}, ERANGE, "outside");
+	refuses((struct penstock_piece){P, .tensor = last, .first = 4, .count = 1}, ERANGE,
 		"outside");
-	refuses((struct penstock_piece){ P, .tensor = last, .first = UINT64_MAX, .count = 2 },
+	refuses((struct penstock_piece){P, .tensor = last, .first = UINT64_MAX, .count = 2}, ERANGE,
+		"outside");
+	refuses((struct penstock_piece){P, .tensor = last, .first = 5}, ERANGE, "outside");
+	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .outer_first = 3,
+					.outer_count = 2},
 		ERANGE, "outside");
-	refuses((struct penstock_piece){ P, .tensor = last, .first = 5 }, ERANGE, "outside");
-	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .outer_first = 3,
-					 .outer_count = 2 }, ERANGE, "outside");
-	refuses((struct penstock_piece){ .ptr = mem, .room = 959, .tensor = last }, ENOSPC,
+	refuses((struct penstock_piece){.ptr = mem, .room = 959, .tensor = last}, ENOSPC,
 		"959 bytes, it takes 960");
-	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .count = 3, .pitch = 2000 },
+	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 2000},
 		ENOSPC, "it takes 6120");
-	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .count = 3, .pitch = 119 },
+	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 119},
 		EINVAL, "pitch is shorter");
-	refuses((struct penstock_piece){ P, .tensor = last, .dim = 1, .count = 3,
-					 .pitch = UINT64_MAX }, ENOSPC, "it takes");
-	refuses((struct penstock_piece){ P, .tensor = last, .dtype = PENSTOCK_DTYPE_F16 }, EINVAL,
+	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3,
+					.pitch = UINT64_MAX},
+		ENOSPC, "it takes");
+	refuses((struct penstock_piece){P, .tensor = last, .dtype = PENSTOCK_DTYPE_F16}, EINVAL,
 		"it is F32, its destination F16");
-	refuses((struct penstock_piece){ P, .tensor = last, .dev = gpu }, EINVAL,
+	refuses((struct penstock_piece){P, .tensor = last, .dev = gpu}, EINVAL,
 		"on host, not on cuda:0");
-	refuses((struct penstock_piece){ .ptr = on_gpu, .room = 4000, .tensor = half, .dev = host },
+	refuses((struct penstock_piece){.ptr = on_gpu, .room = 4000, .tensor = half, .dev = host},
 		EINVAL, "on cuda:0, not on host");
-	refuses((struct penstock_piece){ .room = 4000, .tensor = half }, EINVAL, "NULL");
-	refuses((struct penstock_piece){ P, .tensor = four, .dim = 1, .first = 1, .count = 2 },
+	refuses((struct penstock_piece){.room = 4000, .tensor = half}, EINVAL, "NULL");
+	refuses((struct penstock_piece){P, .tensor = four, .dim = 1, .first = 1, .count = 2},
 		EINVAL, "whole bytes");
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "four");
 	assert_non_null(strstr(place.file, "zoo.safetensors"));
-	made_file(made_path("odd.safetensors"), &(struct made){ "odd", "F4", 4, 2, { 2, 3 } }, 1,
-		  0);
+	made_file(made_path("odd.safetensors"), &(struct made){"odd", "F4", 4, 2, {2, 3}}, 1, 0);
 	open_model(made_path("odd.safetensors"));
-	refuses((struct penstock_piece){ P, .tensor = 0, .dim = 1, .count = 2 }, EINVAL,
+	refuses((struct penstock_piece){P, .tensor = 0, .dim = 1, .count = 2}, EINVAL,
 		"whole bytes");
 	open_model(made_path("zoo.safetensors"));
 	opts.align = 3;
-	refuses((struct penstock_piece){ P, .tensor = last }, EINVAL, "align");
+	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "align");
 	opts.align = 0;
 	opts.alloc = no_memory;
-	refuses((struct penstock_piece){ P, .tensor = last }, EINVAL, "without free");
+	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "without free");
 	penstock_free(gpu, on_gpu);
 }
 
@@ -359,14 +367,14 @@ static void test_refusals(void **state)
 static void test_changes(void **state)
 {
 	static const struct made list[] = {
-		{ "first", "U8", 8, 1, { 1 << 20 } },
-		{ "second", "U8", 8, 1, { 1 << 20 } },
-		{ "third", "U8", 8, 1, { 1 << 20 } },
+		{"first", "U8", 8, 1, {1 << 20}},
+		{"second", "U8", 8, 1, {1 << 20}},
+		{"third", "U8", 8, 1, {1 << 20}},
 	};
-	struct penstock_weights_place place = { .size = sizeof(place) };
+	struct penstock_weights_place place = {.size = sizeof(place)};
 	struct penstock_loaded *loaded = NULL;
 	const char *path = made_path("changes.safetensors");
-	struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+	struct timespec times[2] = {{1, 0}, {1, 0}};
 
 	(void)state;
 	made_file(path, list, 3, 0);
@@ -402,8 +410,8 @@ static void test_changes(void **state)
  * in its place. Of more files than are kept open it is an error. */
 static void test_replaced(void **state)
 {
-	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
-	static const struct made other = { "n", "U8", 8, 1, { 1 << 16 } };
+	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
+	static const struct made other = {"n", "U8", 8, 1, {1 << 16}};
 	static char names[65][24];
 	struct penstock_loaded *loaded = NULL;
 	const char *path = made_path("replaced.safetensors"), *dir = made_path("many");
@@ -423,7 +431,7 @@ static void test_replaced(void **state)
 	for (unsigned i = 0; i < COUNT(names); i++) {
 		snprintf(names[i], sizeof(names[i]), "t%u", i);
 		snprintf(file, sizeof(file), "%s/%u.safetensors", dir, i);
-		made_file(file, &(struct made){ names[i], "U8", 8, 1, { 5 } }, 1, 0);
+		made_file(file, &(struct made){names[i], "U8", 8, 1, {5}}, 1, 0);
 	}
 	open_model(dir);
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
@@ -439,7 +447,7 @@ static void test_replaced(void **state)
 /* By a nanosecond of its time, or by its length alone. */
 static void test_changes_little(void **state)
 {
-	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_loaded *loaded = NULL;
 	const char *path = made_path("little.safetensors");
 	struct stat st;
@@ -453,7 +461,7 @@ static void test_changes_little(void **state)
 			assert_int_equal(truncate(path, st.st_size + 1), 0);
 		else
 			st.st_mtim.tv_nsec ^= 1;
-		utimensat(AT_FDCWD, path, (struct timespec[2]){ st.st_mtim, st.st_mtim }, 0);
+		utimensat(AT_FDCWD, path, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0);
 		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded),
 				 -ESTALE);
 		assert_null(loaded);
@@ -462,7 +470,7 @@ static void test_changes_little(void **state)
 
 static int touch(void *user, unsigned file, const struct penstock_report *r)
 {
-	struct timespec times[2] = { { 2, 0 }, { 2, 0 } };
+	struct timespec times[2] = {{2, 0}, {2, 0}};
 
 	(void)file;
 	(void)r;
@@ -472,7 +480,7 @@ static int touch(void *user, unsigned file, const struct penstock_report *r)
 /* Written to while it is read: known once the last byte is there. */
 static void test_changes_late(void **state)
 {
-	static const struct made m = { "m", "U8", 8, 1, { 1 << 16 } };
+	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_loaded *loaded = NULL;
 	const char *path = made_path("late.safetensors");
 
@@ -490,7 +498,7 @@ static void test_changes_late(void **state)
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;
-	static const struct made m = { "m", "U8", 8, 1, { 64 } };
+	static const struct made m = {"m", "U8", 8, 1, {64}};
 	const char *path = made_path("effort.safetensors");
 
 	(void)state;
@@ -508,10 +516,10 @@ static void test_effort(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_load),     CASE(test_load_plain), CASE(test_each),
-		CASE(test_no_memory), CASE(test_into),	    CASE(test_columns),
-		CASE(test_refusals), CASE(test_changes),    CASE(test_changes_late),
-		CASE(test_replaced),   CASE(test_pages),      CASE(test_changes_little),
+		CASE(test_load),      CASE(test_load_plain), CASE(test_each),
+		CASE(test_no_memory), CASE(test_into),	     CASE(test_columns),
+		CASE(test_refusals),  CASE(test_changes),    CASE(test_changes_late),
+		CASE(test_replaced),  CASE(test_pages),	     CASE(test_changes_little),
 		CASE(test_effort),
 	};
 

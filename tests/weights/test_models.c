@@ -9,9 +9,9 @@
 
 #include "penstock_weights.h"
 
-static const struct made a = { "a", "F32", 32, 2, { 3, 5 } };
-static const struct made b = { "b", "BF16", 16, 1, { 7 } };
-static const struct made c = { "layers.0.c", "U8", 8, 0, { 0 } };
+static const struct made a = {"a", "F32", 32, 2, {3, 5}};
+static const struct made b = {"b", "BF16", 16, 1, {7}};
+static const struct made c = {"layers.0.c", "U8", 8, 0, {0}};
 
 static struct penstock_weights_opts opts;
 static struct penstock_weights *w;
@@ -42,7 +42,7 @@ static void opens(const char *path, const char *names)
 		fail_msg("%s: %llu tensors, expected %s", path,
 			 (unsigned long long)penstock_weights_count(w), names);
 	for (uint64_t i = 0; names[i]; i++) {
-		struct penstock_tensor t = { .size = sizeof(t) };
+		struct penstock_tensor t = {.size = sizeof(t)};
 
 		assert_int_equal(penstock_weights_get(w, i, &t), 0);
 		assert_int_equal(t.name[strlen(t.name) - 1], names[i]);
@@ -54,7 +54,7 @@ static void fails(const char *path, int code, const char *words, const char *fil
 		  const char *tensor)
 {
 	struct penstock_weights *none = NULL;
-	struct penstock_weights_place place = { .size = sizeof(place) };
+	struct penstock_weights_place place = {.size = sizeof(place)};
 	int ret = penstock_weights_open(path, &opts, &none);
 
 	if (ret != -code || !strstr(penstock_errmsg(), words))
@@ -69,9 +69,9 @@ static void fails(const char *path, int code, const char *words, const char *fil
 
 static void test_file(void **state)
 {
-	const struct made list[] = { a, b, c };
-	struct penstock_weights_file f = { .size = sizeof(f) };
-	struct penstock_tensor t = { .size = sizeof(t) };
+	const struct made list[] = {a, b, c};
+	struct penstock_weights_file f = {.size = sizeof(f)};
+	struct penstock_tensor t = {.size = sizeof(t)};
 	const char *path = made_path("file.safetensors"), *key, *value;
 
 	(void)state;
@@ -97,17 +97,17 @@ static void test_file(void **state)
 	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), -ENOENT);
 	assert_int_equal(penstock_weights_find(w, "x"), -ENOENT);
 	assert_non_null(strstr(penstock_errmsg(), "'x'"));
-	opts.names = (const char *const[]){ "layers.*", "b" };
+	opts.names = (const char *const[]){"layers.*", "b"};
 	opts.name_count = 2;
 	opens(path, "bc");
-	opts.names = (const char *const[]){ "nothing*" };
+	opts.names = (const char *const[]){"nothing*"};
 	opts.name_count = 1;
 	fails(path, ENOENT, "matches 'nothing*'", "file.safetensors", "");
 }
 
 static void test_bad_files(void **state)
 {
-	const struct made list[] = { a, b };
+	const struct made list[] = {a, b};
 	const char *path = made_path("bad.safetensors");
 	struct stat st;
 
@@ -173,7 +173,7 @@ static void test_directory(void **state)
 	opens(dir, "bc");
 	opens(made_path("dir/model.safetensors.index.json"), "bc");
 	/* What a file has besides is a leftover, or a copy of another's. */
-	made_file(made_path("dir/part-3.safetensors"), (const struct made[]){ a, b, c }, 3, 0);
+	made_file(made_path("dir/part-3.safetensors"), (const struct made[]){a, b, c}, 3, 0);
 	opens(dir, "bc");
 	put_file(dir, "part-3.safetensors", &c);
 	put(dir, "other.safetensors.index.json", "{\"weight_map\":{\"b\":\"part-1.safetensors\"}}");
@@ -190,7 +190,7 @@ static void test_later(void **state)
 	struct {
 		struct penstock_weights_opts known;
 		uint64_t more;
-	} later = { PENSTOCK_WEIGHTS_OPTS_INIT, 0 };
+	} later = {PENSTOCK_WEIGHTS_OPTS_INIT, 0};
 	const char *path = made_path("later.safetensors");
 
 	(void)state;
@@ -211,19 +211,19 @@ static void test_bad_index(void **state)
 	static const struct {
 		const char *text, *words, *tensor;
 	} rows[] = {
-		{ "", "'{' is missing", "" },
-		{ "{}", "without weight_map", "" },
-		{ "{\"weight_map\":{}}", "without tensors", "" },
-		{ "{\"weight_map\":{\"b\":1}}", "a string is missing", "" },
-		{ "{\"weight_map\":{\"b\":\"p.safetensors\"}} x", "behind the end", "" },
-		{ "{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two", "" },
-		{ "{\"weight_map\":{\"b\":\"p.safetensors\",\"b\":\"p.safetensors\"}}", "twice",
-		  "b" },
-		{ "{\"weight_map\":{\"b\":\"../p.safetensors\"}}", "outside", "b" },
-		{ "{\"weight_map\":{\"b\":\"x/../../p.safetensors\"}}", "outside", "b" },
-		{ "{\"weight_map\":{\"b\":\"/etc/p.safetensors\"}}", "outside", "b" },
-		{ "{\"weight_map\":{\"b\":\"\"}}", "outside", "b" },
-		{ "{\"weight_map\":{\"x\":\"p.safetensors\"}}", "the index says", "x" },
+		{"", "'{' is missing", ""},
+		{"{}", "without weight_map", ""},
+		{"{\"weight_map\":{}}", "without tensors", ""},
+		{"{\"weight_map\":{\"b\":1}}", "a string is missing", ""},
+		{"{\"weight_map\":{\"b\":\"p.safetensors\"}} x", "behind the end", ""},
+		{"{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two", ""},
+		{"{\"weight_map\":{\"b\":\"p.safetensors\",\"b\":\"p.safetensors\"}}", "twice",
+		 "b"},
+		{"{\"weight_map\":{\"b\":\"../p.safetensors\"}}", "outside", "b"},
+		{"{\"weight_map\":{\"b\":\"x/../../p.safetensors\"}}", "outside", "b"},
+		{"{\"weight_map\":{\"b\":\"/etc/p.safetensors\"}}", "outside", "b"},
+		{"{\"weight_map\":{\"b\":\"\"}}", "outside", "b"},
+		{"{\"weight_map\":{\"x\":\"p.safetensors\"}}", "the index says", "x"},
 	};
 	const char *dir = made_path("bad-index"), *index;
 
@@ -304,8 +304,7 @@ static void test_cache(void **state)
 	unsetenv("HF_HOME");
 	opts.cache = made_path("hub");
 	/* A model without an owner. */
-	assert_true(!symlink("models--own--tiny", made_path("hub/models--old")) ||
-		    errno == EEXIST);
+	assert_true(!symlink("models--own--tiny", made_path("hub/models--old")) || errno == EEXIST);
 	opens("old", "b");
 	opts.revision = "c0ffee";
 	opens("own/tiny", "b");
@@ -327,7 +326,7 @@ static void test_cache(void **state)
 
 static void test_list(void **state)
 {
-	const char *paths[] = { made_path("l1.safetensors"), made_path("l2.safetensors") };
+	const char *paths[] = {made_path("l1.safetensors"), made_path("l2.safetensors")};
 
 	(void)state;
 	made_file(paths[0], &b, 1, 0);
@@ -339,7 +338,7 @@ static void test_list(void **state)
 	assert_int_equal(penstock_weights_open_list(paths, 2, NULL, &w), -EBADMSG);
 	assert_int_equal(penstock_weights_open_list(paths, 0, NULL, &w), -EINVAL);
 	assert_int_equal(penstock_weights_open_list(NULL, 1, NULL, &w), -EINVAL);
-	opts.names = opts.dirs = (const char *const[]){ "a", NULL };
+	opts.names = opts.dirs = (const char *const[]){"a", NULL};
 	opts.name_count = 2;
 	assert_int_equal(penstock_weights_open(paths[0], &opts, &w), -EINVAL);
 	opts.name_count = 0;

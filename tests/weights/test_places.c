@@ -57,9 +57,9 @@ static unsigned draw(struct made *list, char (*names)[40], bool even, uint64_t *
 		const char *name, *dtype;
 		unsigned bits;
 	} kinds[] = {
-		{ "l%u.q_proj.weight", "BF16", 16 },	{ "l%u.gate_up_proj.weight", "U8", 8 },
-		{ "l%u.o_proj.weight", "F32", 32 },	{ "l%u.norm.weight", "U8", 8 },
-		{ "l%u.x.qkv_proj.weight", "BF16", 16 }, { "l%u.gate_up_proj.bias", "F32", 32 },
+		{"l%u.q_proj.weight", "BF16", 16},     {"l%u.gate_up_proj.weight", "U8", 8},
+		{"l%u.o_proj.weight", "F32", 32},      {"l%u.norm.weight", "U8", 8},
+		{"l%u.x.qkv_proj.weight", "BF16", 16}, {"l%u.gate_up_proj.bias", "F32", 32},
 	};
 	unsigned count = 1 + (unsigned)below(seed, TENSORS);
 
@@ -67,9 +67,12 @@ static unsigned draw(struct made *list, char (*names)[40], bool even, uint64_t *
 		unsigned k = (unsigned)below(seed, 6);
 
 		snprintf(names[i], sizeof(names[i]), kinds[k].name, i);
-		list[i] = (struct made){ names[i], kinds[k].dtype, kinds[k].bits, 2,
-					 { 24 * (1 + below(seed, below(seed, 3) ? 8 : 60)),
-					   4 * (1 + below(seed, below(seed, 3) ? 16 : 300)) } };
+		list[i] = (struct made){names[i],
+					kinds[k].dtype,
+					kinds[k].bits,
+					2,
+					{24 * (1 + below(seed, below(seed, 3) ? 8 : 60)),
+					 4 * (1 + below(seed, below(seed, 3) ? 16 : 300))}};
 		if (even)
 			list[i].shape[1] = 512;
 		if (strstr(names[i], "norm")) { /* to shift what follows */
@@ -83,7 +86,7 @@ static unsigned draw(struct made *list, char (*names)[40], bool even, uint64_t *
 
 static void make_model(const struct made *list, unsigned count, unsigned pad, bool even)
 {
-	struct penstock_weights_file f = { .size = sizeof(f) };
+	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *path = made_path("places.safetensors");
 
 	made_file(path, list, count, pad);
@@ -120,8 +123,8 @@ static void check_piece(const struct penstock_tensor *t, const struct penstock_p
 static void check_tensor(const struct penstock_loaded *loaded, uint64_t index,
 			 const struct penstock_shard_opts *how)
 {
-	struct penstock_shard s = { .size = sizeof(s) };
-	struct penstock_tensor t = { .size = sizeof(t) };
+	struct penstock_shard s = {.size = sizeof(s)};
+	struct penstock_tensor t = {.size = sizeof(t)};
 	const unsigned char *base = penstock_loaded_ptr(loaded, 0, index);
 
 	assert_int_equal(penstock_weights_get(w, index, &t), 0);
@@ -170,7 +173,7 @@ static void test_places(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { CASE(test_places) };
+	const struct CMUnitTest tests[] = {CASE(test_places)};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }

@@ -11,12 +11,12 @@
 static void test_blocks(void **state)
 {
 	static const struct made list[] = {
-		{ "a.up_proj.weight", "F8_E4M3", 8, 2, { 1536, 128 } },
-		{ "a.up_proj.weight_scale_inv", "F32", 32, 2, { 12, 1 } },
-		{ "a.gate_up_proj.weight", "F8_E4M3", 8, 2, { 1024, 128 } },
-		{ "a.gate_up_proj.weight_scale_inv", "F32", 32, 2, { 8, 1 } },
+		{"a.up_proj.weight", "F8_E4M3", 8, 2, {1536, 128}},
+		{"a.up_proj.weight_scale_inv", "F32", 32, 2, {12, 1}},
+		{"a.gate_up_proj.weight", "F8_E4M3", 8, 2, {1024, 128}},
+		{"a.gate_up_proj.weight_scale_inv", "F32", 32, 2, {8, 1}},
 	};
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 
 	(void)state;
 	made_file(made_path("blocks.safetensors"), list, COUNT(list), 0);
@@ -43,43 +43,43 @@ static const struct {
 	int dim;
 } quantized[] = {
 	/* GPTQ, 64 inputs, 128 outputs, and the other way round. */
-	{ { "l.0.q_proj.qweight", "I32", 32, 2, { 8, 128 } }, 1 },
-	{ { "l.0.q_proj.qzeros", "I32", 32, 2, { 4, 16 } }, 1 },
-	{ { "l.0.q_proj.scales", "F16", 16, 2, { 4, 128 } }, 1 },
-	{ { "l.0.q_proj.g_idx", "I32", 32, 1, { 64 } }, -1 },
-	{ { "l.0.q_proj.bias", "F16", 16, 1, { 128 } }, 0 },
-	{ { "l.0.o_proj.qweight", "I32", 32, 2, { 16, 64 } }, 0 },
-	{ { "l.0.o_proj.qzeros", "I32", 32, 2, { 8, 8 } }, 0 },
-	{ { "l.0.o_proj.scales", "F16", 16, 2, { 8, 64 } }, 0 },
-	{ { "l.0.o_proj.g_idx", "I32", 32, 1, { 128 } }, 0 },
-	{ { "l.0.o_proj.bias", "F16", 16, 1, { 64 } }, -1 },
+	{{"l.0.q_proj.qweight", "I32", 32, 2, {8, 128}}, 1},
+	{{"l.0.q_proj.qzeros", "I32", 32, 2, {4, 16}}, 1},
+	{{"l.0.q_proj.scales", "F16", 16, 2, {4, 128}}, 1},
+	{{"l.0.q_proj.g_idx", "I32", 32, 1, {64}}, -1},
+	{{"l.0.q_proj.bias", "F16", 16, 1, {128}}, 0},
+	{{"l.0.o_proj.qweight", "I32", 32, 2, {16, 64}}, 0},
+	{{"l.0.o_proj.qzeros", "I32", 32, 2, {8, 8}}, 0},
+	{{"l.0.o_proj.scales", "F16", 16, 2, {8, 64}}, 0},
+	{{"l.0.o_proj.g_idx", "I32", 32, 1, {128}}, 0},
+	{{"l.0.o_proj.bias", "F16", 16, 1, {64}}, -1},
 	/* One group for all inputs. */
-	{ { "l.1.o_proj.scales", "F16", 16, 2, { 1, 64 } }, -1 },
-	{ { "l.1.o_proj.g_idx", "I32", 32, 1, { 128 } }, 0 },
+	{{"l.1.o_proj.scales", "F16", 16, 2, {1, 64}}, -1},
+	{{"l.1.o_proj.g_idx", "I32", 32, 1, {128}}, 0},
 	/* AWQ: packed along the outputs, no g_idx. */
-	{ { "l.2.k_proj.qweight", "I32", 32, 2, { 64, 4 } }, 1 },
-	{ { "l.2.k_proj.qzeros", "I32", 32, 2, { 4, 4 } }, 1 },
-	{ { "l.2.k_proj.scales", "F16", 16, 2, { 4, 32 } }, 1 },
-	{ { "l.2.experts.1.w2.qweight", "I32", 32, 2, { 128, 8 } }, 0 },
-	{ { "l.2.experts.1.w2.qzeros", "I32", 32, 2, { 8, 8 } }, 0 },
-	{ { "l.2.experts.1.w2.scales", "F16", 16, 2, { 8, 64 } }, 0 },
+	{{"l.2.k_proj.qweight", "I32", 32, 2, {64, 4}}, 1},
+	{{"l.2.k_proj.qzeros", "I32", 32, 2, {4, 4}}, 1},
+	{{"l.2.k_proj.scales", "F16", 16, 2, {4, 32}}, 1},
+	{{"l.2.experts.1.w2.qweight", "I32", 32, 2, {128, 8}}, 0},
+	{{"l.2.experts.1.w2.qzeros", "I32", 32, 2, {8, 8}}, 0},
+	{{"l.2.experts.1.w2.scales", "F16", 16, 2, {8, 64}}, 0},
 	/* compressed-tensors, without and with groups in another order. */
-	{ { "l.3.up_proj.weight_packed", "I32", 32, 2, { 128, 8 } }, 0 },
-	{ { "l.3.up_proj.weight_scale", "BF16", 16, 2, { 128, 4 } }, 0 },
-	{ { "l.3.up_proj.weight_shape", "I64", 64, 1, { 2 } }, -1 },
-	{ { "l.3.down_proj.weight_packed", "I32", 32, 2, { 64, 16 } }, 1 },
-	{ { "l.3.down_proj.weight_scale", "BF16", 16, 2, { 64, 8 } }, 1 },
-	{ { "l.4.down_proj.weight_packed", "I32", 32, 2, { 64, 16 } }, 1 },
-	{ { "l.4.down_proj.weight_scale", "BF16", 16, 2, { 64, 8 } }, -1 },
-	{ { "l.4.down_proj.weight_g_idx", "I32", 32, 1, { 128 } }, 0 },
+	{{"l.3.up_proj.weight_packed", "I32", 32, 2, {128, 8}}, 0},
+	{{"l.3.up_proj.weight_scale", "BF16", 16, 2, {128, 4}}, 0},
+	{{"l.3.up_proj.weight_shape", "I64", 64, 1, {2}}, -1},
+	{{"l.3.down_proj.weight_packed", "I32", 32, 2, {64, 16}}, 1},
+	{{"l.3.down_proj.weight_scale", "BF16", 16, 2, {64, 8}}, 1},
+	{{"l.4.down_proj.weight_packed", "I32", 32, 2, {64, 16}}, 1},
+	{{"l.4.down_proj.weight_scale", "BF16", 16, 2, {64, 8}}, -1},
+	{{"l.4.down_proj.weight_g_idx", "I32", 32, 1, {128}}, 0},
 	/* 8 bits with one scale a tensor, 4 bits with one for 16 elements. */
-	{ { "l.5.q_proj.weight", "F8_E4M3", 8, 2, { 128, 64 } }, 0 },
-	{ { "l.5.q_proj.weight_scale", "F32", 32, 1, { 1 } }, -1 },
-	{ { "l.5.q_proj.input_scale", "F32", 32, 1, { 1 } }, -1 },
-	{ { "l.5.k_proj.k_scale", "F32", 32, 0, { 0 } }, -1 },
-	{ { "l.6.o_proj.weight", "U8", 8, 2, { 64, 64 } }, 1 },
-	{ { "l.6.o_proj.weight_scale", "F8_E4M3", 8, 2, { 64, 8 } }, 1 },
-	{ { "l.6.o_proj.weight_scale_2", "F32", 32, 1, { 1 } }, -1 },
+	{{"l.5.q_proj.weight", "F8_E4M3", 8, 2, {128, 64}}, 0},
+	{{"l.5.q_proj.weight_scale", "F32", 32, 1, {1}}, -1},
+	{{"l.5.q_proj.input_scale", "F32", 32, 1, {1}}, -1},
+	{{"l.5.k_proj.k_scale", "F32", 32, 0, {0}}, -1},
+	{{"l.6.o_proj.weight", "U8", 8, 2, {64, 64}}, 1},
+	{{"l.6.o_proj.weight_scale", "F8_E4M3", 8, 2, {64, 8}}, 1},
+	{{"l.6.o_proj.weight_scale_2", "F32", 32, 1, {1}}, -1},
 };
 
 static void open_quantized(const char *config, const char *quantize_config)
@@ -103,7 +103,7 @@ static void open_quantized(const char *config, const char *quantize_config)
 
 static void half_of(const char *name, int dim, const struct made *m)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	int64_t t = penstock_weights_find(w, name);
 
 	if (penstock_weights_shard(w, (uint64_t)t, &how, &shard))
@@ -129,8 +129,9 @@ static void test_mixed_groups(void **state)
 {
 	(void)state;
 	for (unsigned beside = 0; beside < 2; beside++) {
-		open_quantized(beside ? "{}" : "{\"text_config\": {\"quantization_config\": "
-					       "{\"desc_act\": true}}}",
+		open_quantized(beside ? "{}"
+				      : "{\"text_config\": {\"quantization_config\": "
+					"{\"desc_act\": true}}}",
 			       beside ? "{\"desc_act\": true}" : NULL);
 		for (unsigned i = 0; i < COUNT(quantized); i++) {
 			const struct made *m = &quantized[i].made;

@@ -12,8 +12,11 @@ static struct penstock_save_opts how;
 static void *on_device(struct penstock_device *dev, const char *name, uint64_t len)
 {
 	unsigned char *bytes = malloc(len + 1);
-	struct penstock_copy_args args = { .size = sizeof(args), .dst_dev = dev, .src_dev = host,
-					   .src = bytes, .row_len = len };
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = dev,
+					  .src_dev = host,
+					  .src = bytes,
+					  .row_len = len};
 
 	for (uint64_t i = 0; i < len; i++)
 		bytes[i] = made_byte(name, i);
@@ -25,8 +28,8 @@ static void *on_device(struct penstock_device *dev, const char *name, uint64_t l
 
 static struct penstock_out out_of(const struct made *m, struct penstock_device *dev)
 {
-	struct penstock_out t = { .size = sizeof(t), .name = m->name, .rank = m->rank,
-				  .shape = m->shape };
+	struct penstock_out t = {
+		.size = sizeof(t), .name = m->name, .rank = m->rank, .shape = m->shape};
 
 	for (unsigned d = 1; d < PENSTOCK_DTYPES; d++)
 		if (!strcmp(penstock_dtype_name(d), m->dtype))
@@ -39,14 +42,14 @@ static void test_zoo(void **state)
 {
 	struct penstock_out list[COUNT(zoo)];
 	struct penstock_loaded *loaded;
-	struct penstock_weights_file f = { .size = sizeof(f) };
+	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *path = made_path("saved.safetensors"), *key, *value;
 	uint64_t sum = 0;
 
 	(void)state;
 	how = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
-	how.keys = (const char *const[]){ "format", "quote\"\n" };
-	how.values = (const char *const[]){ "pt", "\xc3\xa4\\\x01\x1f" };
+	how.keys = (const char *const[]){"format", "quote\"\n"};
+	how.values = (const char *const[]){"pt", "\xc3\xa4\\\x01\x1f"};
 	how.pair_count = 2;
 	for (unsigned i = 0; i < COUNT(zoo); i++) {
 		list[i] = out_of(&zoo[i], i % 2 ? gpu : host);
@@ -66,7 +69,7 @@ static void test_zoo(void **state)
 	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, &report, &loaded), 0);
 	for (unsigned i = 0; i < COUNT(zoo); i++) {
 		int64_t at = penstock_weights_find(w, zoo[i].name);
-		struct penstock_tensor t = { .size = sizeof(t) };
+		struct penstock_tensor t = {.size = sizeof(t)};
 
 		assert_int_equal(penstock_weights_get(w, (uint64_t)at, &t), 0);
 		assert_string_equal(penstock_dtype_name(t.dtype), zoo[i].dtype);
@@ -83,8 +86,8 @@ static void test_many(void **state)
 {
 	static char names[MANY][16];
 	static struct penstock_out list[MANY];
-	static uint64_t shape[1] = { 7 };
-	struct penstock_weights_file f = { .size = sizeof(f) };
+	static uint64_t shape[1] = {7};
+	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *path = made_path("many.safetensors");
 	uint32_t *mem = malloc(MANY * 7 * 4);
 	struct penstock_loaded *loaded;
@@ -92,9 +95,12 @@ static void test_many(void **state)
 	(void)state;
 	for (unsigned i = 0; i < MANY; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%04u", i);
-		list[i] = (struct penstock_out){ .size = sizeof(list[0]), .name = names[i],
-						 .dtype = PENSTOCK_DTYPE_U32, .rank = 1,
-						 .shape = shape, .ptr = mem + (size_t)i * 7 };
+		list[i] = (struct penstock_out){.size = sizeof(list[0]),
+						.name = names[i],
+						.dtype = PENSTOCK_DTYPE_U32,
+						.rank = 1,
+						.shape = shape,
+						.ptr = mem + (size_t)i * 7};
 	}
 	for (unsigned i = 0; i < MANY * 7; i++)
 		mem[i] = i * 2654435761u;
@@ -127,11 +133,15 @@ static void refuses(const struct penstock_out *list, uint64_t count, int code, c
 
 static void test_refusals(void **state)
 {
-	static uint64_t shape[2] = { 4, 1ull << 62 };
+	static uint64_t shape[2] = {4, 1ull << 62};
 	static char mem[4] = "abc";
-	struct penstock_out t = { .size = sizeof(t), .name = "t", .dtype = PENSTOCK_DTYPE_U8,
-				  .rank = 1, .shape = shape, .ptr = mem };
-	struct penstock_out two[2] = { t, t };
+	struct penstock_out t = {.size = sizeof(t),
+				 .name = "t",
+				 .dtype = PENSTOCK_DTYPE_U8,
+				 .rank = 1,
+				 .shape = shape,
+				 .ptr = mem};
+	struct penstock_out two[2] = {t, t};
 	const char *text = "x";
 
 	(void)state;

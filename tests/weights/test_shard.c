@@ -9,26 +9,25 @@
 #define HIDDEN 64u
 #define SEL_MAX 512u
 
-
 /* Heads: 8 of 8 elements; key-value heads 2; fused: 8 + 2 + 2 heads; 4 experts. */
 static const struct made family[] = {
-	{ "model.embed_tokens.weight", "BF16", 16, 2, { 101, HIDDEN } },
-	{ "model.layers.0.input_layernorm.weight", "BF16", 16, 1, { HIDDEN } },
-	{ "model.layers.0.mlp.down_proj.weight", "F8_E4M3", 8, 2, { HIDDEN, 512 } },
-	{ "model.layers.0.mlp.down_proj.weight_scale_inv", "F32", 32, 2, { 1, 4 } },
-	{ "model.layers.0.mlp.gate_up_proj.weight", "BF16", 16, 2, { 48, HIDDEN } },
-	{ "model.layers.0.self_attn.k_proj.bias", "BF16", 16, 1, { 16 } },
-	{ "model.layers.0.self_attn.k_proj.weight", "BF16", 16, 2, { 16, HIDDEN } },
-	{ "model.layers.0.self_attn.o_proj.bias", "BF16", 16, 1, { HIDDEN } },
-	{ "model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, { HIDDEN, HIDDEN } },
-	{ "model.layers.0.self_attn.q_proj.weight", "F8_E4M3", 8, 2, { HIDDEN, HIDDEN } },
-	{ "model.layers.0.self_attn.q_proj.weight_scale", "F32", 32, 2, { HIDDEN, 1 } },
-	{ "model.layers.1.self_attn.qkv_proj.weight", "BF16", 16, 2, { 96, HIDDEN } },
-	{ "model.layers.1.mlp.gate.weight", "F32", 32, 2, { 4, HIDDEN } },
-	{ "model.layers.1.mlp.experts.0.up_proj.weight", "BF16", 16, 2, { 32, HIDDEN } },
-	{ "model.layers.1.mlp.experts.3.up_proj.weight", "BF16", 16, 2, { 32, HIDDEN } },
-	{ "model.layers.2.feed.experts.gate_up_proj", "BF16", 16, 3, { 4, HIDDEN, 32 } },
-	{ "model.layers.2.feed.experts.down_proj", "BF16", 16, 3, { 4, 16, HIDDEN } },
+	{"model.embed_tokens.weight", "BF16", 16, 2, {101, HIDDEN}},
+	{"model.layers.0.input_layernorm.weight", "BF16", 16, 1, {HIDDEN}},
+	{"model.layers.0.mlp.down_proj.weight", "F8_E4M3", 8, 2, {HIDDEN, 512}},
+	{"model.layers.0.mlp.down_proj.weight_scale_inv", "F32", 32, 2, {1, 4}},
+	{"model.layers.0.mlp.gate_up_proj.weight", "BF16", 16, 2, {48, HIDDEN}},
+	{"model.layers.0.self_attn.k_proj.bias", "BF16", 16, 1, {16}},
+	{"model.layers.0.self_attn.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}},
+	{"model.layers.0.self_attn.o_proj.bias", "BF16", 16, 1, {HIDDEN}},
+	{"model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, {HIDDEN, HIDDEN}},
+	{"model.layers.0.self_attn.q_proj.weight", "F8_E4M3", 8, 2, {HIDDEN, HIDDEN}},
+	{"model.layers.0.self_attn.q_proj.weight_scale", "F32", 32, 2, {HIDDEN, 1}},
+	{"model.layers.1.self_attn.qkv_proj.weight", "BF16", 16, 2, {96, HIDDEN}},
+	{"model.layers.1.mlp.gate.weight", "F32", 32, 2, {4, HIDDEN}},
+	{"model.layers.1.mlp.experts.0.up_proj.weight", "BF16", 16, 2, {32, HIDDEN}},
+	{"model.layers.1.mlp.experts.3.up_proj.weight", "BF16", 16, 2, {32, HIDDEN}},
+	{"model.layers.2.feed.experts.gate_up_proj", "BF16", 16, 3, {4, HIDDEN, 32}},
+	{"model.layers.2.feed.experts.down_proj", "BF16", 16, 3, {4, 16, HIDDEN}},
 };
 
 /* Which of dimension *dim a rank gets, in order; -1: all of it. */
@@ -38,9 +37,9 @@ static int select_for(const struct made *m, unsigned rank, unsigned ranks, unsig
 	unsigned n = 0, kv = ranks <= 2 ? rank * 2 / ranks : rank / (ranks / 2);
 	unsigned kvs = ranks <= 2 ? 2 / ranks : 1;
 
-#define TAKE(from, count)                                                      \
-	for (unsigned i_ = 0; i_ < (count); i_++)                              \
-		list[n++] = (from) + i_
+#define TAKE(from, count)                         \
+	for (unsigned i_ = 0; i_ < (count); i_++) \
+	list[n++] = (from) + i_
 	*dim = 0;
 	if (ranks == 1 || strstr(m->name, "layernorm") || strstr(m->name, "gate.weight") ||
 	    strstr(m->name, "o_proj.bias"))
@@ -92,8 +91,8 @@ static void compare(const struct made *m, unsigned dim, const unsigned *list, un
 	for (uint64_t o = 0; o < outer; o++)
 		for (unsigned s = 0; s < n; s++)
 			for (uint64_t b = 0; b < inner; b++, at++)
-				if (got[at] != made_byte(m->name, (o * m->shape[dim] + list[s]) *
-								  inner + b))
+				if (got[at] !=
+				    made_byte(m->name, (o * m->shape[dim] + list[s]) * inner + b))
 					fail_msg("%s: byte %llu differs", m->name,
 						 (unsigned long long)at);
 }
@@ -109,7 +108,7 @@ static void check_rank(struct penstock_device *dev, unsigned rank, unsigned rank
 		fail_msg("rank %u of %u: %s", rank, ranks, penstock_errmsg());
 	for (unsigned i = 0; i < COUNT(family); i++) {
 		const struct made *m = &family[i];
-		struct penstock_shard shard = { .size = sizeof(shard) };
+		struct penstock_shard shard = {.size = sizeof(shard)};
 		unsigned list[SEL_MAX], dim;
 		int n = select_for(m, rank, ranks, &dim, list);
 		uint64_t t = (uint64_t)penstock_weights_find(w, m->name);
@@ -156,10 +155,10 @@ static void test_family(void **state)
 /* All parts on other drives: the config is beside the index. */
 static void test_elsewhere(void **state)
 {
-	static const struct made m = { "a.k_proj.weight", "BF16", 16, 2, { 16, HIDDEN } };
+	static const struct made m = {"a.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}};
 	const char *home = made_path("home"), *drive = made_path("drive");
 	struct penstock_weights_opts wo = PENSTOCK_WEIGHTS_OPTS_INIT;
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 
 	(void)state;
 	made_dir(home);
@@ -199,7 +198,7 @@ static void test_numbers(void **state)
 /* Where the config says nothing of them, every query head has keys and values. */
 static void test_own_heads(void **state)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	int64_t t;
 
 	(void)state;
@@ -214,7 +213,7 @@ static void test_own_heads(void **state)
 
 static void test_experts(void **state)
 {
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	struct penstock_shard shard = {.size = sizeof(shard)};
 	struct penstock_loaded *loaded;
 	int64_t t;
 
@@ -279,7 +278,7 @@ static void test_refusals(void **state)
 static void test_rules(void **state)
 {
 	static const struct penstock_cut_rule mine[] = {
-		{ "*.input_layernorm.*", PENSTOCK_CUT_FIRST },
+		{"*.input_layernorm.*", PENSTOCK_CUT_FIRST},
 	};
 	unsigned count;
 
@@ -291,7 +290,7 @@ static void test_rules(void **state)
 	how.rule_count = 1;
 	how.ranks = 4;
 	for (how.rank = 0; how.rank < 4; how.rank++) {
-		struct penstock_shard shard = { .size = sizeof(shard) };
+		struct penstock_shard shard = {.size = sizeof(shard)};
 		int64_t t = penstock_weights_find(w, "model.layers.0.input_layernorm.weight");
 
 		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
@@ -302,7 +301,7 @@ static void test_rules(void **state)
 
 static void test_bad_rules(void **state)
 {
-	struct penstock_cut_rule mine[] = { { "*", PENSTOCK_CUT_WHOLE }, { NULL, 0 } };
+	struct penstock_cut_rule mine[] = {{"*", PENSTOCK_CUT_WHOLE}, {NULL, 0}};
 
 	(void)state;
 	make_family(NULL);
@@ -343,16 +342,16 @@ static void test_heads(void **state)
 static void test_other_heads(void **state)
 {
 	static const struct made list[] = {
-		{ "text.0.k_proj.weight", "BF16", 16, 2, { 16, HIDDEN } },
-		{ "text.0.q_proj.weight", "BF16", 16, 2, { 64, HIDDEN } },
-		{ "vision.0.k_proj.bias", "BF16", 16, 1, { 128 } },
-		{ "vision.0.q_proj.bias", "BF16", 16, 1, { 128 } },
-		{ "vision.0.q_proj.weight", "BF16", 16, 2, { 128, HIDDEN } },
-		{ "vision.0.v_proj.weight", "BF16", 16, 2, { 128, HIDDEN } },
+		{"text.0.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}},
+		{"text.0.q_proj.weight", "BF16", 16, 2, {64, HIDDEN}},
+		{"vision.0.k_proj.bias", "BF16", 16, 1, {128}},
+		{"vision.0.q_proj.bias", "BF16", 16, 1, {128}},
+		{"vision.0.q_proj.weight", "BF16", 16, 2, {128, HIDDEN}},
+		{"vision.0.v_proj.weight", "BF16", 16, 2, {128, HIDDEN}},
 	};
-	static const unsigned first[] = { 8, 40, 80, 80, 80, 80 };
-	static const unsigned count[] = { 8, 8, 16, 16, 16, 16 };
-	struct penstock_shard shard = { .size = sizeof(shard) };
+	static const unsigned first[] = {8, 40, 80, 80, 80, 80};
+	static const unsigned count[] = {8, 8, 16, 16, 16, 16};
+	struct penstock_shard shard = {.size = sizeof(shard)};
 
 	(void)state;
 	made_file(made_path("other-heads.safetensors"), list, COUNT(list), 0);
@@ -375,8 +374,8 @@ static void test_other_heads(void **state)
 static void test_reads(void **state)
 {
 	static const struct made list[] = {
-		{ "a.q_proj.weight", "BF16", 16, 2, { 1024, 512 } },
-		{ "a.o_proj.weight", "BF16", 16, 2, { 512, 1024 } },
+		{"a.q_proj.weight", "BF16", 16, 2, {1024, 512}},
+		{"a.o_proj.weight", "BF16", 16, 2, {512, 1024}},
 	};
 	struct penstock_weights_opts some = PENSTOCK_WEIGHTS_OPTS_INIT;
 	struct penstock_piece p[16];
@@ -386,7 +385,7 @@ static void test_reads(void **state)
 
 	(void)state;
 	made_file(path, list, 2, 0);
-	some.names = (const char *const[]){ "*.q_proj.*" };
+	some.names = (const char *const[]){"*.q_proj.*"};
 	some.name_count = 1;
 	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
 	how.ranks = 8;
@@ -401,7 +400,7 @@ static void test_reads(void **state)
 	open_model(path);
 	assert_int_equal(penstock_alloc(gpu, 2u << 20, (void **)&mem), 0);
 	for (unsigned i = 0; i < 16; i++) {
-		struct penstock_shard shard = { .size = sizeof(shard) };
+		struct penstock_shard shard = {.size = sizeof(shard)};
 
 		how.rank = i / 2;
 		assert_int_equal(penstock_weights_shard(w, i % 2, &how, &shard), 0);
@@ -423,10 +422,10 @@ static void test_reads(void **state)
 static void test_neighbours(void **state)
 {
 	static struct made list[] = {
-		{ "a.norm.weight", "U8", 8, 1, { 6208 } },
-		{ "b.gate_up_proj.weight", "U8", 8, 2, { 0, 64 } },
+		{"a.norm.weight", "U8", 8, 1, {6208}},
+		{"b.gate_up_proj.weight", "U8", 8, 2, {0, 64}},
 	};
-	struct penstock_weights_file f = { .size = sizeof(f) };
+	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *path = made_path("neighbours.safetensors");
 	unsigned met = 0, pad = 0;
 
@@ -462,10 +461,10 @@ static void test_neighbours(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_family),   CASE(test_elsewhere), CASE(test_numbers),
-		CASE(test_own_heads), CASE(test_experts),  CASE(test_refusals),  CASE(test_rules),
-		CASE(test_bad_rules), CASE(test_heads),	   CASE(test_other_heads),
-		CASE(test_reads),    CASE(test_neighbours),
+		CASE(test_family),	CASE(test_elsewhere), CASE(test_numbers),
+		CASE(test_own_heads),	CASE(test_experts),   CASE(test_refusals),
+		CASE(test_rules),	CASE(test_bad_rules), CASE(test_heads),
+		CASE(test_other_heads), CASE(test_reads),     CASE(test_neighbours),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
