@@ -105,18 +105,17 @@ const struct side_ops side_core = {core_open, core_read, core_batch, core_close}
 
 /* ---- a libcufile ---- */
 
-/* clang-format off: it never comes to an end here */
-#define CALLS(X) \
-	X(cuFileDriverOpen) \
-	X(cuFileHandleRegister) \
-	X(cuFileHandleDeregister) \
-	X(cuFileBufRegister) \
-	X(cuFileRead) \
-	X(cuFileBatchIOSetUp) \
-	X(cuFileBatchIOSubmit) \
-	X(cuFileBatchIOGetStatus) \
-	X(cuFileBatchIODestroy) \
-	X(cuFileDriverClose_v2)
+/* clang-format off: it takes these for something else each time */
+#define CALLS(X)                                                                             \
+	X(cuFileDriverOpen)                                                                  \
+	X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) X(cuFileRead) \
+		X(cuFileBatchIOSetUp) X(cuFileBatchIOSubmit) X(cuFileBatchIOGetStatus)       \
+			X(cuFileBatchIODestroy) X(cuFileDriverClose_v2)
+static struct {
+#define MEMBER(name) __typeof__(&(name)) name;
+	CALLS(MEMBER)
+#undef MEMBER
+} lib;
 /* clang-format on */
 
 static int look_up(void *handle)
