@@ -105,12 +105,12 @@ const struct side_ops side_core = {core_open, core_read, core_batch, core_close}
 
 /* ---- a libcufile ---- */
 
-/* clang-format off: it takes these for something else each time */
-#define CALLS(X)                                                                             \
-	X(cuFileDriverOpen)                                                                  \
-	X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) X(cuFileRead) \
-		X(cuFileBatchIOSetUp) X(cuFileBatchIOSubmit) X(cuFileBatchIOGetStatus)       \
-			X(cuFileBatchIODestroy) X(cuFileDriverClose_v2)
+/* It takes these for something else each time. */
+/* clang-format off */
+#define CALLS(X) \
+	X(cuFileDriverOpen) X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) \
+	X(cuFileRead) X(cuFileBatchIOSetUp) X(cuFileBatchIOSubmit) X(cuFileBatchIOGetStatus) \
+	X(cuFileBatchIODestroy) X(cuFileDriverClose_v2)
 static struct {
 #define MEMBER(name) __typeof__(&(name)) name;
 	CALLS(MEMBER)
