@@ -505,14 +505,18 @@ struct penstock_late {
 };
 
 /* penstock_req.flags */
-#define PENSTOCK_R_DURABLE                                                             \
-	0x1u		      /* a write completes when it survives a power cut; where \
-			       * the kernel has lost bytes of the storage, all durable \
-			       * requests that were under way say so */
-#define PENSTOCK_R_EXACT 0x2u /* fewer bytes than asked is an error (-ENODATA) */
-#define PENSTOCK_R_DETACHED                                      \
-	0x4u /* with stream: no completion is listed, the result \
-	      * goes to late->result and the place frees itself */
+/* A write completes when it survives a power cut; where the kernel has lost bytes of the
+ * storage, all durable requests that were under way say so. */
+#define PENSTOCK_R_DURABLE 0x1u
+/* Fewer bytes than asked is an error (-ENODATA). */
+#define PENSTOCK_R_EXACT 0x2u
+/* With stream: no completion is listed, the result goes to late->result and the place frees
+ * itself. */
+#define PENSTOCK_R_DETACHED 0x4u
+/* Nobody vouches for host memory of this request: where the CPU is to copy, it is looked at
+ * first, and what is not there or may not be touched is -EFAULT and no signal. Costs a system
+ * call for each piece of a segment. Always so where a segment names no device. */
+#define PENSTOCK_R_UNSURE 0x8u
 
 /* What is asked of a storage: pieces to be moved as one, and under which conditions. */
 struct penstock_req {

@@ -42,6 +42,7 @@ int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len,
 	m->req.segs = &m->seg;
 	m->req.seg_count = 1;
 	m->req.op = op;
+	m->req.flags = PENSTOCK_R_UNSURE; /* a pointer that no GPU knows any more is one */
 	m->req.effort = PENSTOCK_FAST;
 	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
 	return 0;

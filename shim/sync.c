@@ -119,6 +119,7 @@ static ssize_t move_held(struct shim_file *f, struct penstock_seg *segs,
 	m.req.segs = segs;
 	m.req.seg_count = used;
 	m.req.op = op;
+	m.req.flags = PENSTOCK_R_UNSURE; /* a pointer that no GPU knows any more is one */
 	m.req.effort = PENSTOCK_FAST;
 	m.req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
 	return transfer(&m, total, true);

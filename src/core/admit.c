@@ -15,7 +15,8 @@
 #include "core/route.h"
 #include "core/stats.h"
 
-#define KNOWN_FLAGS (PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED)
+#define KNOWN_FLAGS \
+	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
 #define LOOK_FIRST_KIB 8192u /* residency is first asked for this much */
 
 static int check(const struct penstock_queue *q, const struct penstock_req *from,
@@ -48,8 +49,9 @@ static int take_segs(struct pst_request *req, const struct penstock_req *from, s
 	for (unsigned i = 0; i < from->seg_count; i++) {
 		int ret = pst_take_seg(&req->segs[i], from, i, err);
 
-		if (ret)
+		if (ret < 0)
 			return ret;
+		req->flags |= ret ? PENSTOCK_R_UNSURE : 0;
 		if (req->segs[i].storage && req->segs[i].storage != from->storage)
 			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
 					"segment %u lies in another storage than its request", i);

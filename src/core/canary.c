@@ -54,7 +54,8 @@ static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
 
 static int copy(struct trial *t, void *dst, const void *src, bool in)
 {
-	struct pst_rect rect = {.dst = dst, .src = src, .row_len = t->len, .rows = 1};
+	struct pst_rect rect = {
+		.dst = dst, .src = src, .row_len = t->len, .rows = 1, .unsure = true};
 	int ret = pst_lane_copy_now(t->lane, t->route->dev, &rect, in);
 
 	return ret ? pst_fail_errno(&t->err, ret, PENSTOCK_WHY_DEVICE_ERROR,

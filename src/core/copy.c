@@ -22,6 +22,7 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 		.src_pitch = c->src_pitch,
 		.row_len = len,
 		.rows = rows,
+		.unsure = true,
 	};
 	struct pst_rect in = {
 		.dst = (char *)c->dst + row * c->dst_pitch + col,
@@ -30,6 +31,7 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 		.src_pitch = len,
 		.row_len = len,
 		.rows = rows,
+		.unsure = true,
 	};
 	int ret = pst_lane_copy_now(lane, c->src_dev, &out, false);
 
@@ -89,7 +91,12 @@ static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a pitch is shorter than a row");
 	if (!c->row_len)
 		return 0;
-	rect = (struct pst_rect){c->dst, c->src, c->dst_pitch, c->src_pitch, c->row_len, c->rows};
+	rect = (struct pst_rect){.dst = c->dst,
+				 .src = c->src,
+				 .dst_pitch = c->dst_pitch,
+				 .src_pitch = c->src_pitch,
+				 .row_len = c->row_len,
+				 .rows = c->rows};
 	if (c->dst_dev->ops->copy_peer)
 		ret = c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err);
 	return ret == -EXDEV ? through_host(c, err) : ret;

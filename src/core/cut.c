@@ -40,12 +40,13 @@ int pst_take_seg(struct penstock_seg *out, const struct penstock_req *from, unsi
 				"seg_size is %zu: a segment alone has %zu bytes", stride,
 				sizeof(*out));
 	memcpy(out, (const char *)from->segs + i * stride, sizeof(*out));
-	if (!out->dev)
-		out->dev = pst_device_find((char *)out->buf + out->buf_off);
+	if (out->dev)
+		return 0;
+	out->dev = pst_device_find((char *)out->buf + out->buf_off);
 	if (!out->dev)
 		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
 				"segment %u: its buffer is on no open device", i);
-	return 0;
+	return 1;
 }
 
 /* Bytes from the first byte of the first row to the end of the last. */

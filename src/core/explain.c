@@ -181,7 +181,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	    (unsigned)req.op > PENSTOCK_WRITE)
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"explain needs a storage and one segment");
-	if (pst_take_seg(&seg, &req, 0, &err) || pst_owned(req.storage->generation, &err) ||
+	if (pst_take_seg(&seg, &req, 0, &err) < 0 || pst_owned(req.storage->generation, &err) ||
 	    pst_owned(seg.dev->generation, &err) ||
 	    pst_route_get(req.storage, seg.dev, req.op, &route, &err))
 		return pst_err_publish(&err);

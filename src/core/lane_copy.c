@@ -91,7 +91,11 @@ static int copy_part(void *arg, const struct pst_part *part)
 	struct pst_lane *lane = c->chunk->lane;
 	struct pst_copyq *copyq = pst_lane_copyq(lane, part->dev);
 	struct pst_rect rect = {
-		.row_len = part->row_len, .rows = part->rows, .refused = &c->chunk->refused};
+		.row_len = part->row_len,
+		.rows = part->rows,
+		.unsure = c->chunk->req->flags & PENSTOCK_R_UNSURE,
+		.refused = &c->chunk->refused,
+	};
 	int ret;
 
 	if (!copyq)

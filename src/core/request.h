@@ -137,7 +137,7 @@ int pst_req_cut(struct pst_request *req, struct pst_err *err);
 /* Where claiming begins, once it is cut. */
 void pst_req_open_phase(struct pst_request *req);
 
-/* cut.c: the caller's segment `i`, and its device if it names none. */
+/* cut.c: the caller's segment `i`, and its device if it names none: then 1. */
 int pst_take_seg(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
 		 struct pst_err *err);
 /* Segments into spans. */

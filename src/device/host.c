@@ -2,8 +2,9 @@
 /*
  * Device host: ordinary memory of this process. Its copies are memcpy, done when
  * they are queued. Ends the list of devices, so "auto" always finds one: what no other
- * device knows is taken for host memory, a freed pointer of a GPU, too. So memory is
- * looked at before it is copied, and what is not there is an error and no signal.
+ * device knows is taken for host memory, a freed pointer of a GPU, too. So memory that
+ * nobody vouches for is looked at before it is copied, and what is not there is an error
+ * and no signal.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -160,14 +161,15 @@ static int look_at_rows(char *mem, const struct pst_rect *rect, uint64_t pitch, 
 
 static int copy_in(struct pst_copier *copier, const struct pst_rect *rect)
 {
-	int ret = look_at_rows(rect->dst, rect, rect->dst_pitch, true);
+	int ret = rect->unsure ? look_at_rows(rect->dst, rect, rect->dst_pitch, true) : 0;
 
 	return ret ? ret : pst_cpu_copy(copier, rect);
 }
 
 static int copy_out(struct pst_copier *copier, const struct pst_rect *rect)
 {
-	int ret = look_at_rows((char *)(uintptr_t)rect->src, rect, rect->src_pitch, false);
+	char *src = (char *)(uintptr_t)rect->src;
+	int ret = rect->unsure ? look_at_rows(src, rect, rect->src_pitch, false) : 0;
 
 	return ret ? ret : pst_cpu_copy(copier, rect);
 }

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 /* A one-call form ends, too, when its time is over before it began. */
@@ -34,6 +35,36 @@ static void deadlines(void **state)
 		assert_int_equal(byte, 0);
 		byte = 1;
 	}
+	penstock_close(st);
+}
+
+/* One range with two destinations goes through the ring, out of which the CPU copies: where
+ * the second is no memory, that is an error and no signal. */
+static void memory_that_may_not_be_there(void **state)
+{
+	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct penstock_storage *st = open_it(0);
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	char here[4096];
+	struct penstock_seg segs[2] = {{.buf = here, .dev = host, .row_len = 4096, .rows = 1}};
+
+	(void)state;
+	req.storage = st;
+	req.segs = segs;
+	req.seg_count = 2;
+	segs[1] = segs[0];
+	for (unsigned i = 0; i < 2; i++) { /* said so, or the device was not named */
+		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
+		segs[1].dev = i ? NULL : host;
+		segs[1].buf = none;
+		assert_int_equal(penstock_transfer(&req, &report), -EFAULT);
+		segs[1].buf = here;
+		assert_int_equal(penstock_transfer(&req, &report), 2 * 4096);
+	}
+	req.flags = 0x10;
+	assert_int_equal(penstock_transfer(&req, &report), -EINVAL);
+	munmap(none, 4096);
 	penstock_close(st);
 }
 
@@ -194,9 +225,13 @@ static void permissions(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(prepared),	     cmocka_unit_test(deadlines),
-		cmocka_unit_test(given_up_in_place), cmocka_unit_test(given_up),
-		cmocka_unit_test(permissions),	     cmocka_unit_test(given_up_elsewhere),
+		cmocka_unit_test(memory_that_may_not_be_there),
+		cmocka_unit_test(prepared),
+		cmocka_unit_test(deadlines),
+		cmocka_unit_test(given_up_in_place),
+		cmocka_unit_test(given_up),
+		cmocka_unit_test(permissions),
+		cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
 	};
 
