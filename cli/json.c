@@ -5,27 +5,11 @@
  * have become null.
  */
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "cli.h"
-
-/* Length of the UTF-8 sequence at `s`, 0 if it is none (RFC 3629). */
-static unsigned utf8(const unsigned char *s)
-{
-	unsigned n = s[0] < 0x80		   ? 1
-		     : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-		     : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
-		     : s[0] >= 0xf0 && s[0] < 0xf5 ? 4
-						   : 0;
-
-	for (unsigned i = 1; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-		return 0;
-	return n;
-}
+#include "utf8.h"
 
 static void string(FILE *f, const char *text)
 {
@@ -33,7 +17,7 @@ static void string(FILE *f, const char *text)
 
 	fputc('"', f);
 	while (*s) {
-		unsigned n = utf8(s);
+		unsigned n = pst_utf8_length((const char *)s, SIZE_MAX);
 
 		if (!n) {
 			fputs("\xef\xbf\xbd", f);

@@ -192,17 +192,18 @@ enum penstock_effort {
 struct penstock_storage;
 
 /* penstock_storage_opts.flags */
-#define PENSTOCK_O_WRITE 0x1u  /* open for reading and writing */
-#define PENSTOCK_O_CREATE 0x2u /* create it if missing; implies O_WRITE */
-#define PENSTOCK_O_REPLACE                                        \
-	0x4u /* a new object that takes the name's place at       \
-	      * penstock_commit, all or nothing: until then it    \
-	      * is not seen, and close without commit drops it. A \
-	      * process that is killed leaves .NAME.penstock-* */
-#define PENSTOCK_O_IMMUTABLE                                                   \
-	0x8u			  /* the caller promises that the bytes do not \
-				   * change while it is open: registrations are kept */
-#define PENSTOCK_O_NOFOLLOW 0x10u /* refuse a symbolic link as the last part */
+/* Open for reading and writing. */
+#define PENSTOCK_O_WRITE 0x1u
+/* Create it if missing; implies O_WRITE. */
+#define PENSTOCK_O_CREATE 0x2u
+/* A new object that takes the name's place at penstock_commit, all or nothing: until then it
+ * is not seen, and close without commit drops it. A process that is killed leaves
+ * .NAME.penstock-* */
+#define PENSTOCK_O_REPLACE 0x4u
+/* The caller promises that the bytes do not change while it is open: registrations are kept. */
+#define PENSTOCK_O_IMMUTABLE 0x8u
+/* Refuse a symbolic link as the last part. */
+#define PENSTOCK_O_NOFOLLOW 0x10u
 
 struct penstock_storage_opts {
 	size_t size;

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/utf8.h"
 #include "core/objects.h"
 #include "core/stats.h"
 #include "core/topo.h"
@@ -162,35 +164,19 @@ static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 	return 0;
 }
 
-/* Length of the UTF-8 sequence at `s`, 0 if it is none (RFC 3629). */
-static unsigned utf8(const unsigned char *s)
-{
-	unsigned n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-
-	for (unsigned i = 1; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-	if (s[0] > 0xf4 || (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-		return 0;
-	return n;
-}
-
 /* What is no UTF-8, as a file's name need not be, becomes U+FFFD. */
 static void print_text_json(const char *text, FILE *f)
 {
-	const unsigned char *s = (const unsigned char *)text;
+	while (*text) {
+		unsigned n = pst_utf8_length(text, SIZE_MAX);
 
-	while (*s) {
-		unsigned n = utf8(s);
-
-		if (*s == '"' || *s == '\\')
+		if (*text == '"' || *text == '\\')
 			fputc('\\', f);
 		if (n)
-			fwrite(s, 1, n, f);
+			fwrite(text, 1, n, f);
 		else
 			fputs("\\ufffd", f);
-		s += n ? n : 1;
+		text += n ? n : 1;
 	}
 }
 

@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/thread.h"
 #include "core/own.h"
 #include "core/lane.h"
 #include "core/log.h"
 #include "core/stream.h"
-#include "core/thread.h"
 
 /* 16 MiB of a lane in parts of 1 MiB keep a drive busy (two lanes, 32 MiB on their way) and
  * let a lane fill 8 MiB while as much is copied; whole ones are for chunks that want to be

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "common/thread.h"
 #include "core/log.h"
 #include "core/stream.h"
-#include "core/thread.h"
 
 #define HUGE_PAGE (2u << 20)
 

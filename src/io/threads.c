@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/thread.h"
 #include "core/ops.h"
-#include "core/thread.h"
 #include "io/engines.h"
 #include "io/now.h"
 

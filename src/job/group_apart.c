@@ -5,10 +5,10 @@
  * leaves the call behind then, which holds the model until it ends. Called by group_load.c.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "common/thread.h"
 #include "job/group.h"
 
 #define LOOK_NS 250000000l
@@ -53,15 +53,9 @@ static void *apart_main(void *arg)
 
 static bool start(struct apart *a)
 {
-	sigset_t all, were;
 	pthread_t thread;
-	int ret;
 
-	sigfillset(&all); /* signals are the application's threads' business */
-	pthread_sigmask(SIG_BLOCK, &all, &were);
-	ret = pthread_create(&thread, NULL, apart_main, a);
-	pthread_sigmask(SIG_SETMASK, &were, NULL);
-	return !ret && !pthread_detach(thread);
+	return !pst_thread_start(&thread, apart_main, a) && !pthread_detach(thread);
 }
 
 /* Until it is done, or the group has ended. */

@@ -6,10 +6,10 @@
  * the model and the device that they use, whose handles the caller may close meanwhile.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "common/thread.h"
 #include "job/group_window.h"
 
 struct orphan {
@@ -41,15 +41,9 @@ static void *orphan_main(void *arg)
 
 static bool start(struct orphan *o)
 {
-	sigset_t all, were;
 	pthread_t thread;
-	int ret;
 
-	sigfillset(&all); /* signals are the application's threads' business */
-	pthread_sigmask(SIG_BLOCK, &all, &were);
-	ret = pthread_create(&thread, NULL, orphan_main, o);
-	pthread_sigmask(SIG_SETMASK, &were, NULL);
-	return !ret && !pthread_detach(thread);
+	return !pst_thread_start(&thread, orphan_main, o) && !pthread_detach(thread);
 }
 
 void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "common/utf8.h"
+
 #define DEPTH_MAX 64
 
 bool pst_json_wrong(struct pst_json *in, const char *what)
@@ -148,38 +150,6 @@ static size_t unescape(struct pst_json *in, char *out)
 	return 1;
 }
 
-/* Bytes of the valid UTF-8 sequence at `at`, 0: there is none. */
-static size_t utf8_length(const struct pst_json *in, size_t at)
-{
-	const unsigned char *s = (const unsigned char *)in->text + at;
-	size_t left = in->len - at, n;
-	unsigned low = 0x80, high = 0xbf;
-
-	if (s[0] < 0x80)
-		return 1;
-	n = s[0] >= 0xc2 && s[0] <= 0xdf   ? 2
-	    : s[0] >= 0xe0 && s[0] <= 0xef ? 3
-	    : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
-					   : 0;
-	if (!n || left < n)
-		return 0;
-	/* The second byte rules out what is overlong, a surrogate or too large. */
-	if (s[0] == 0xe0)
-		low = 0xa0;
-	else if (s[0] == 0xed)
-		high = 0x9f;
-	else if (s[0] == 0xf0)
-		low = 0x90;
-	else if (s[0] == 0xf4)
-		high = 0x8f;
-	if (s[1] < low || s[1] > high)
-		return 0;
-	for (size_t i = 2; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 0;
-	return n;
-}
-
 bool pst_json_string(struct pst_json *in, char **out, size_t *len)
 {
 	char *start, *put;
@@ -200,7 +170,7 @@ bool pst_json_string(struct pst_json *in, char **out, size_t *len)
 		}
 		if ((unsigned char)in->text[in->at] < 0x20)
 			return pst_json_wrong(in, "a control character in a string");
-		n = utf8_length(in, in->at);
+		n = pst_utf8_length(in->text + in->at, in->len - in->at);
 		if (!n)
 			return pst_json_wrong(in, "bytes that are not UTF-8");
 		memmove(put, in->text + in->at, n);

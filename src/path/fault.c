@@ -22,12 +22,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/thread.h"
 #include "core/clock.h"
 #include "core/mix.h"
 #include "core/objects.h"
 #include "core/pump.h"
 #include "core/route.h"
-#include "core/thread.h"
 #include "path/paths.h"
 
 #define BLOCK 4096u /* halves end on one, for paths that need it */

@@ -28,10 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/thread.h"
 #include "core/pump.h"
 #include "core/route.h"
 #include "core/stream.h"
-#include "core/thread.h"
 #include "path/paths.h"
 
 #ifndef MADV_POPULATE_READ
@@ -39,13 +39,13 @@
 #endif
 
 #define WINDOW (128u << 20)
-#define WINDOW_MIN                                                                             \
-	(8u << 20)		/* shorter runs go quicker by the CPU: a checkerboard of 1 MiB \
-				 * took 1.6 times as long by windows (H200) */
+/* Shorter runs go quicker by the CPU: a checkerboard of 1 MiB took 1.6 times as long by
+ * windows (H200). */
+#define WINDOW_MIN (8u << 20)
 #define WINDOW_FIRST (8u << 20) /* the copy engine waits 0.15 ms for it, and at the end for one */
-#define WINDOWS_MAX                                                                      \
-	2048		 /* of one lane: 256 GiB, and 16 GiB in requests that are short: \
-			  * a rank of a group has its part of a model in such ones */
+/* Of one lane: 256 GiB, and 16 GiB in requests that are short: a rank of a group has its part
+ * of a model in such ones. */
+#define WINDOWS_MAX 2048
 #define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
 #define HELD_SHARE 4	 /* of the machine's memory may be registered for a device */
 

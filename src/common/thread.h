@@ -4,8 +4,8 @@
  * first moment on. Signals are the application's threads' business, and one that it has
  * blocked in all of them must not come to its handler on one of ours.
  */
-#ifndef PST_CORE_THREAD_H
-#define PST_CORE_THREAD_H
+#ifndef PST_COMMON_THREAD_H
+#define PST_COMMON_THREAD_H
 
 #include <pthread.h>
 #include <signal.h>
