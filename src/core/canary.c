@@ -125,6 +125,13 @@ static int run_path(struct trial *t)
 	return ret;
 }
 
+/* Bytes that are all wrong: what has not arrived shows. */
+static void complement(char *into, const char *of, uint64_t len)
+{
+	for (uint64_t i = 0; i < len; i++)
+		into[i] = (char)~of[i];
+}
+
 /* Words that differ between what should be there and what is. */
 static size_t differing(const char *want, const char *got, uint64_t len)
 {
@@ -148,8 +155,7 @@ static int try_extent(struct trial *t)
 
 	if (ret)
 		return ret;
-	for (uint64_t i = 0; i < t->len; i++)
-		t->got[i] = (char)~t->want[i];
+	complement(t->got, t->want, t->len);
 	ret = copy(t, t->scratch, t->got, true);
 	if (!ret)
 		ret = run_path(t);
@@ -255,6 +261,35 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	}
 }
 
+/* The drives that a chunk lies on, a bit each, by whose turn it is in the stripe: one where
+ * they are not told apart. */
+static uint32_t drives_of(const struct pst_chunk *chunk)
+{
+	const struct pst_storage_facts *facts = &chunk->route->st->facts;
+	uint64_t first, last;
+	uint32_t bits = 0;
+
+	if (!facts->stripe_len || facts->drive_count < 2)
+		return 1;
+	first = chunk->off / facts->stripe_len;
+	last = (chunk->off + chunk->len - 1) / facts->stripe_len;
+	for (unsigned i = 0; i < facts->drive_count && first + i <= last; i++)
+		bits |= 1u << (first + i) % facts->drive_count;
+	return bits;
+}
+
+/* What one drive has delivered says nothing of another, and a path that has lied once is
+ * not believed again: each of its chunks is read back from then on. */
+static bool is_proven(const struct pst_chunk *chunk)
+{
+	const struct pst_route *route = chunk->route;
+	uint32_t drives = drives_of(chunk);
+
+	return !atomic_load_explicit(&route->write_proof[chunk->path], memory_order_acquire) &&
+	       !(drives &
+		 ~atomic_load_explicit(&route->write_drives[chunk->path], memory_order_acquire));
+}
+
 int pst_canary_write(struct pst_chunk *chunk)
 {
 	struct pst_route *route = chunk->route;
@@ -268,7 +303,7 @@ int pst_canary_write(struct pst_chunk *chunk)
 	size_t wrong;
 	int ret;
 
-	if (atomic_load_explicit(&route->write_proof[chunk->path], memory_order_acquire) == 1)
+	if (is_proven(chunk))
 		return 0;
 	t.want = aligned_alloc(4096, 2 * room);
 	if (!t.want)
@@ -277,8 +312,10 @@ int pst_canary_write(struct pst_chunk *chunk)
 	ret = pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 	if (!ret)
 		ret = copy(&t, t.want, part.mem, false);
-	if (!ret)
+	if (!ret) {
+		complement(t.got, t.want, t.len);
 		ret = reference(&t, t.got, t.off, chunk->len + chunk->pad);
+	}
 	if (!ret) {
 		wrong = differing(t.want, t.got, t.len);
 		if (wrong)
@@ -288,9 +325,13 @@ int pst_canary_write(struct pst_chunk *chunk)
 				       (unsigned long long)t.len, wrong);
 	}
 	free(t.want);
-	if (ret)
-		chunk->err = t.err;
-	atomic_store_explicit(&route->write_proof[chunk->path], ret ? -(int)t.err.why : 1,
+	if (!ret) {
+		atomic_fetch_or_explicit(&route->write_drives[chunk->path], drives_of(chunk),
+					 memory_order_release);
+		return 0;
+	}
+	chunk->err = t.err;
+	atomic_store_explicit(&route->write_proof[chunk->path], -(int)t.err.why,
 			      memory_order_release);
 	return ret;
 }

@@ -20,10 +20,11 @@ struct pst_route {
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	_Atomic int write_proof[PST_PATHS_MAX]; /* 0: not yet, 1: proven, -why: failed */
-	void *path_priv[PST_PATHS_MAX];		/* the path's, freed by route_close */
-	char apart[64];				/* what is above is read all the time */
-	_Atomic unsigned refs;			/* the storage's, and of reports that name it */
+	_Atomic int write_proof[PST_PATHS_MAX]; /* -why of a write that did not arrive, 0: none */
+	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* that one was read back from, a bit each */
+	void *path_priv[PST_PATHS_MAX];		      /* the path's, freed by route_close */
+	char apart[64];				      /* what is above is read all the time */
+	_Atomic unsigned refs; /* the storage's, and of reports that name it */
 };
 
 /* The route, made if need be (slow then). Serialised inside; any thread. */
@@ -57,7 +58,8 @@ void pst_canary_read(struct pst_route *route, unsigned index);
 int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
 		       uint64_t *len);
 
-/* Reads back what a write chunk carried, through host memory. 0: the same. */
+/* Reads back what a write chunk carried, through host memory, unless all drives that it lies
+ * on have delivered by this path before. 0: the same. */
 int pst_canary_write(struct pst_chunk *chunk);
 
 #endif

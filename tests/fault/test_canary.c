@@ -286,35 +286,88 @@ static void a_file_that_grew(void **state)
 	assert_true(bytes_right());
 }
 
-/* The first direct write of a route is read back; those that follow cost no reading. */
-static void a_write_is_proven_once(void **state)
+/* For writing, of so many drives that take turns of a trial. */
+static void begin_writing(unsigned drives)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	struct penstock_seg seg = {.row_len = TRIAL};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
-	(void)state;
 	begin("threads");
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	if (st->facts.fd_direct < 0)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
 	st->facts.listed = true;
-	seg.buf = mem;
-	seg.dev = host;
+	st->facts.drive_count = drives;
+	st->facts.stripe_len = drives > 1 ? TRIAL : 0;
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
+}
+
+/* Writes directly, so many trials long from this one on; in *reads how often it was read
+ * back, the first time lying if it is to. */
+static int64_t put(unsigned from, unsigned count, bool lie, unsigned *reads)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = host};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	int64_t n;
+
+	seg.off = from * TRIAL;
+	seg.row_len = count * TRIAL;
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
 	req.op = PENSTOCK_WRITE;
 	req.require = PENSTOCK_DIRECT;
-	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
+	calls_arm(CALLS_FILL, lie ? 1 : 0, CALLS_LIE);
+	n = penstock_transfer(&req, NULL);
+	calls_disarm();
+	*reads = calls_seen();
+	return n;
+}
+
+/* The first direct write of a route is read back; those that follow cost no reading. */
+static void a_write_is_proven_once(void **state)
+{
+	unsigned reads;
+
+	(void)state;
+	begin_writing(1);
 	for (unsigned i = 0; i < 3; i++) {
-		calls_arm(CALLS_FILL, 0, 0);
-		assert_int_equal(penstock_transfer(&req, &report), TRIAL);
-		calls_disarm();
-		assert_string_equal(report.path, "odirect");
-		assert_int_equal(calls_seen(), i ? 0 : 1);
+		assert_int_equal(put(i, 1, false, &reads), TRIAL);
+		assert_int_equal(reads, i ? 0 : 1);
+	}
+}
+
+/* One drive's bytes prove nothing of another's. */
+static void a_write_is_proven_on_each_drive(void **state)
+{
+	unsigned reads;
+
+	(void)state;
+	begin_writing(4);
+	assert_int_equal(put(0, 1, false, &reads), TRIAL);
+	assert_int_equal(reads, 1);
+	assert_int_equal(put(4, 1, false, &reads), TRIAL); /* the first one's turn again */
+	assert_int_equal(reads, 0);
+	assert_int_equal(put(1, 2, false, &reads), 2 * TRIAL);
+	assert_int_equal(reads, 1);
+	assert_int_equal(put(5, 2, false, &reads), 2 * TRIAL);
+	assert_int_equal(reads, 0);
+	assert_int_equal(put(3, 1, true, &reads), -EIO);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
+}
+
+/* A path that has lied once is not believed because another chunk arrives. */
+static void a_write_that_did_not_arrive(void **state)
+{
+	unsigned reads;
+
+	(void)state;
+	begin_writing(1);
+	assert_int_equal(put(0, 1, true, &reads), -EIO);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(put(i, 1, false, &reads), TRIAL);
+		assert_int_equal(reads, 1);
 	}
 }
 
@@ -328,6 +381,8 @@ int main(void)
 		cmocka_unit_test_teardown(each_drive_for_itself, end),
 		cmocka_unit_test_teardown(only_what_is_written, end),
 		cmocka_unit_test_teardown(a_write_is_proven_once, end),
+		cmocka_unit_test_teardown(a_write_is_proven_on_each_drive, end),
+		cmocka_unit_test_teardown(a_write_that_did_not_arrive, end),
 		cmocka_unit_test_teardown(a_file_that_grew, end),
 	};
 
