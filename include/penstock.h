@@ -236,19 +236,19 @@ PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_op
  * The same for a descriptor of the caller's, which stays the caller's and is
  * never changed: it is opened again through /proc/self/fd, device and inode
  * compared; where that is refused it is used as it is, and the storage's text says
- * so. The caller keeps it open until penstock_close. -EBADF, and as penstock_open.
- * May block.
+ * so. The caller keeps it open until penstock_close. It may be written where the descriptor
+ * may; PENSTOCK_O_WRITE refuses one that may not. -EBADF, and as penstock_open. May block.
  */
 PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 				  struct penstock_storage **out);
 
 /*
- * Ends the writing of a storage: cuts it to its exact length and, with `durable`,
- * returns only when data and name survive a power cut. For PENSTOCK_O_REPLACE it
- * also puts it in its place. Reading and writing may go on after it. Once data could
- * not be brought to the drive, no commit of this open can be durable: the kernel has
- * given those bytes up, so open it anew and write again. -EBUSY while a request is in
- * flight. May block.
+ * Ends the writing of a storage: cuts what was opened with a length to that and, with
+ * `durable`, returns only when data and name survive a power cut. For PENSTOCK_O_REPLACE it
+ * also puts it in its place. Reading and writing may go on after it, and nothing is cut off
+ * any more. Once data could not be brought to the drive, no commit of this open can be
+ * durable: the kernel has given those bytes up, so open it anew and write again. -EBUSY
+ * while a request is in flight. May block.
  */
 PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 
@@ -259,11 +259,11 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
 
 /*
  * Waits for the storage's requests in flight, aborts an uncommitted
- * PENSTOCK_O_REPLACE, cuts an uncommitted PENSTOCK_O_CREATE to what was written,
- * and frees it. May block. The page cache that path "mapped" registered for it is
- * let go afterwards, on a thread of the library: the driver waits with that for what
- * the application has given the device so far, and with other copies for that, as
- * with cuMemFree.
+ * PENSTOCK_O_REPLACE, cuts an uncommitted PENSTOCK_O_CREATE with a length to what this open
+ * has written of it, and frees it. May block. The page cache that path "mapped" registered
+ * for it is let go afterwards, on a thread of the library: the driver waits with that for
+ * what the application has given the device so far, and with other copies for that, as with
+ * cuMemFree.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 

@@ -403,11 +403,13 @@ int pst_file_open(struct penstock_storage *st, const char *url, int fd,
 	return ret;
 }
 
+/* To its exact length: of what was reserved, and of padded tails. What was given no length
+ * is as long as it was written, by whomever. */
 static int cut(struct pst_file *file, uint64_t length, struct pst_err *err)
 {
 	struct stat stat;
 
-	if (!file->created)
+	if (!file->created || !file->length || file->committed)
 		return 0;
 	if (fstat(file->fd, &stat))
 		return fail_path(err, errno, "cannot stat", file->path);
@@ -441,7 +443,7 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 	if (file->given_up)
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%s was given up, open it again", pst_name_end(file->path));
-	ret = cut(file, file->length ? file->length : atomic_load(&file->written_end), err);
+	ret = cut(file, file->length, err);
 	if (!ret && file->replace && !file->placed && !file->committed)
 		take_permissions(file);
 	if (!ret && durable)
@@ -480,14 +482,10 @@ void pst_file_close(struct penstock_storage *st)
 	uint64_t end = atomic_load(&file->written_end);
 	struct pst_err err;
 
-	if (file->created && !file->committed) {
-		if (file->length && end > file->length)
-			end = file->length; /* a padded tail */
-		if (file->replace)
-			remove_quietly(file);
-		else if (cut(file, end, &err))
-			pst_log(PST_LOG_WARN, "file", "%s", err.text);
-	}
+	if (file->replace)
+		remove_quietly(file);
+	else if (cut(file, end < file->length ? end : file->length, &err)) /* a padded tail */
+		pst_log(PST_LOG_WARN, "file", "%s", err.text);
 	close_all(file);
 }
 

@@ -177,6 +177,44 @@ static void given_up_in_vain(void **state)
 	unlink(moved);
 }
 
+/* What others write to a file stays, whoever created it and closes it first; and what they
+ * write behind its end once it is committed. */
+static void written_by_several(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *first, *second;
+	const int64_t half = 5000, whole = 10000;
+	unsigned char bytes[10000];
+	struct stat stat_buf;
+
+	(void)state;
+	memset(bytes, 7, sizeof(bytes));
+	for (unsigned i = 0; i < 6; i++) {
+		const bool commit = i & 1;
+
+		opts.flags = i / 2 == 1 ? PENSTOCK_O_REPLACE : PENSTOCK_O_CREATE;
+		opts.length = i / 2 == 2 ? (uint64_t)half : 0;
+		unlink(file_name);
+		assert_int_equal(penstock_open(file_name, &opts, &first), 0);
+		assert_int_equal(penstock_write(first, host, bytes, half, 0), half);
+		if (opts.length || opts.flags == PENSTOCK_O_REPLACE) /* it is there for others */
+			assert_int_equal(penstock_commit(first, 0), 0);
+		opts.flags = PENSTOCK_O_CREATE;
+		assert_int_equal(penstock_open(file_name, &opts, &second), 0);
+		assert_int_equal(penstock_write(second, host, bytes + half, half, (uint64_t)half),
+				 half);
+		if (commit)
+			assert_int_equal(penstock_commit(first, 1), 0);
+		penstock_close(first);
+		assert_int_equal(stat(file_name, &stat_buf), 0);
+		assert_int_equal(stat_buf.st_size, whole);
+		assert_int_equal(penstock_commit(second, 1), 0);
+		penstock_close(second);
+		assert_int_equal(stat(file_name, &stat_buf), 0);
+		assert_int_equal(stat_buf.st_size, whole);
+	}
+}
+
 /* What a replacement may be read by, with the file that was there or without. */
 static void replaced(int old_mode, unsigned asked, unsigned wanted, uid_t owner)
 {
@@ -231,6 +269,7 @@ int main(void)
 		cmocka_unit_test(given_up_in_place),
 		cmocka_unit_test(given_up),
 		cmocka_unit_test(permissions),
+		cmocka_unit_test(written_by_several),
 		cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
 	};
