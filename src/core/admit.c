@@ -37,6 +37,10 @@ static int check(const struct penstock_queue *q, const struct penstock_req *from
 	    from->priority < -4 || from->priority > 3)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"op, class, effort, flag or priority out of range");
+	if (from->flags & PENSTOCK_R_DURABLE && !from->seg_count)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a durable request without segments: name a device by one of no "
+				"bytes");
 	if ((from->late || from->flags & PENSTOCK_R_DETACHED) && !from->stream)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"late values and detached requests need a stream");
@@ -235,13 +239,21 @@ static int take_path(struct pst_request *req, const char *text, struct pst_err *
 	return take_wrap(req, text, err);
 }
 
+/* A write of nothing still makes durable what was written before. */
+static bool only_syncs(const struct pst_request *req)
+{
+	return !req->total && req->op == PENSTOCK_WRITE && req->flags & PENSTOCK_R_DURABLE &&
+	       req->st->ops->sync;
+}
+
 void pst_req_open_phase(struct pst_request *req)
 {
-	bool body = req->body > 0;
+	bool body = req->body > 0, syncs = only_syncs(req);
+	uint64_t limit = body ? req->body : req->total;
 
-	req->phase = body ? PST_PHASE_BODY : PST_PHASE_EDGES;
-	atomic_store_explicit(&req->limit, body ? req->body : req->total, memory_order_relaxed);
-	atomic_store_explicit(&req->left, body ? req->body : req->total, memory_order_relaxed);
+	req->phase = body ? PST_PHASE_BODY : syncs ? PST_PHASE_SYNC : PST_PHASE_EDGES;
+	atomic_store_explicit(&req->limit, limit, memory_order_relaxed);
+	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
 }
 
 int pst_req_cut(struct pst_request *req, struct pst_err *err)

@@ -377,13 +377,6 @@ void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned la
 		push(&pump->lanes[(lane->index + i) % pump->lane_count], req);
 }
 
-void pst_pump_sync_only(struct pst_request *req)
-{
-	req->phase = PST_PHASE_SYNC;
-	atomic_store_explicit(&req->left, 1, memory_order_relaxed);
-	pst_pump_submit(req);
-}
-
 void pst_pump_cancel(struct pst_pump *pump)
 {
 	atomic_fetch_add_explicit(&pump->cancel_turn, 1, memory_order_release);

@@ -145,8 +145,6 @@ void pst_pumps_forked(void);
 
 /* Hands a request, cut and counted, to the pump. Any thread. */
 void pst_pump_submit(struct pst_request *req);
-/* One that only has to be made durable. */
-void pst_pump_sync_only(struct pst_request *req);
 /* Has every lane look for chunks of cancelled requests. Any thread that keeps a request of
  * the pump from ending. */
 void pst_pump_cancel(struct pst_pump *pump);

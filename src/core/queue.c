@@ -172,18 +172,12 @@ static void run_at_once(struct pst_request *req)
 	pst_req_ended(req, NULL, req->total);
 }
 
-/* A write of nothing still makes durable what was written before. */
-static bool only_syncs(const struct pst_request *req)
-{
-	return !req->total && req->flags & PENSTOCK_R_DURABLE && req->pump && req->st->ops->sync;
-}
-
 static void hand_in(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	if (only_syncs(req))
-		pst_pump_sync_only(req);
+	if (req->phase == PST_PHASE_SYNC)
+		pst_pump_submit(req);
 	else if (!req->total)
 		pst_req_put(req); /* nothing to do: it has ended */
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.at_once)

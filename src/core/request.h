@@ -134,7 +134,8 @@ enum pst_trial {
 int pst_req_admit(struct pst_request *req, const struct penstock_req *given, struct pst_err *err);
 /* Cuts the request (anew) and refuses what its class forbids. */
 int pst_req_cut(struct pst_request *req, struct pst_err *err);
-/* Where claiming begins, once it is cut. */
+/* Where it begins, once it is cut: with what is to be claimed, or with the sync of a durable
+ * write of nothing. */
 void pst_req_open_phase(struct pst_request *req);
 
 /* cut.c: the caller's segment `i`, and its device if it names none: then 1. */

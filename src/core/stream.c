@@ -289,7 +289,7 @@ static void begin(struct pst_lane *lane, struct pst_request *req)
 		return;
 	}
 	pst_req_open_phase(req);
-	if (req->total)
+	if (req->total || req->phase == PST_PHASE_SYNC)
 		pst_lane_requeue(lane, req);
 	else
 		pst_req_put(req);

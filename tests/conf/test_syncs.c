@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <sys/vfs.h>
 
+#include "device/cuda_api.h"
 #include "penstock.h"
 
 #define LEN (64u << 10)
@@ -281,6 +282,68 @@ static void a_few_bytes(void **state)
 	}
 }
 
+/* Nothing to write in stream order, or not when the stream comes there: what was written
+ * before is synced all the same. */
+static void nothing_in_stream_order(void **state)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	const uint64_t none = 0;
+	struct penstock_late late = {.size = sizeof(late), .row_len = &none};
+	struct penstock_seg seg = {.buf = NULL};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	const struct pst_cuda *api = pst_cuda_get(NULL);
+	struct pst_cu_stream *stream;
+	struct pst_cu_ctx *ctx;
+	struct penstock_queue *q;
+	struct penstock_done done;
+
+	(void)state;
+	opts.engine = "threads";
+	if (!api || penstock_device_open("cuda:0", &opts, &seg.dev) < 0)
+		test_skip("no GPU: %s", penstock_errmsg());
+	assert_int_equal(api->cuDevicePrimaryCtxRetain(&ctx, 0), PST_CU_OK);
+	assert_int_equal(api->cuCtxSetCurrent(ctx), PST_CU_OK);
+	assert_int_equal(penstock_alloc(seg.dev, 4096, &seg.buf), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = PENSTOCK_WRITE;
+	req.flags = PENSTOCK_R_DURABLE;
+	req.stream = stream;
+	for (unsigned i = 0; i < 2; i++) {
+		req.late = i ? &late : NULL;
+		seg.row_len = i ? 4096 : 0;
+		synced = 0;
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+		assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
+		assert_int_equal(done.result, 0);
+		assert_int_equal(synced, 1);
+	}
+	penstock_queue_close(q);
+	penstock_free(seg.dev, seg.buf);
+	api->cuStreamDestroy(stream);
+	penstock_device_close(seg.dev);
+	api->cuDevicePrimaryCtxRelease(0);
+}
+
+/* Without a segment there is no device whose lanes could do it. */
+static void nothing_at_all(void **state)
+{
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	(void)state;
+	req.storage = st;
+	req.op = PENSTOCK_WRITE;
+	assert_int_equal(penstock_transfer(&req, NULL), 0);
+	req.flags = PENSTOCK_R_DURABLE;
+	synced = 0;
+	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);
+	assert_int_equal(synced, 0);
+}
+
 /* Whatever the kernel says: it has an end, and is no success. */
 static void old_bytes_for_ever(void **state)
 {
@@ -304,6 +367,7 @@ static int open_device(void **state)
 	(void)state;
 	tmp = tmp ? tmp : "/tmp";
 	snprintf(name, sizeof(name), "%s/penstock-syncs-%d", tmp, (int)getpid());
+	test_use_standin();
 	opts.engine = "threads"; /* calls that the linker can see */
 	mem = aligned_alloc(4096, LEN);
 	sem_init(&both, 0, 0);
@@ -329,6 +393,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_is_lost_stays_lost, setup, close_it),
 		cmocka_unit_test_setup_teardown(a_flush_that_fails, setup, close_it),
 		cmocka_unit_test_setup_teardown(a_commit_that_fails, setup, close_it),
+		cmocka_unit_test_setup_teardown(nothing_in_stream_order, setup, close_it),
+		cmocka_unit_test_setup_teardown(nothing_at_all, setup, close_it),
 		cmocka_unit_test_setup_teardown(all_that_were_under_way_are_told, setup, close_it),
 		cmocka_unit_test_setup_teardown(old_bytes_for_ever, setup, close_it),
 		cmocka_unit_test_setup_teardown(a_few_bytes, setup, close_it),
