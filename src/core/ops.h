@@ -38,19 +38,20 @@ struct pst_slot;    /* a piece of the ring: core/ring.h */
 #define PST_DRIVES_MAX 32
 #define PST_DEVICES_MAX 64
 
-/* ---- windows ---------------------------------------------------------------- */
+/* ---- far windows ------------------------------------------------------------ */
 
 /*
  * A stretch of device memory that a far side may read or write: opaque bytes that
  * a transport made and a storage passes on (an RDMA token, a shared-memory name).
  * Core carries it, so that the path which makes one and the storage which uses it
- * need not know each other. `release` fences late writes before it returns.
+ * need not know each other. `release` fences late writes before it returns. No backend
+ * of this version makes or takes one.
  */
-struct pst_window {
+struct pst_far_window {
 	char token[520];  /* NUL-terminated; the longest protocol allows 512 */
 	const char *kind; /* of transport, which the far side must speak too */
 	uint64_t length;
-	void (*release)(struct pst_window *w);
+	void (*release)(struct pst_far_window *w);
 	void *priv;
 };
 
@@ -176,7 +177,7 @@ struct pst_storage_ops {
 	void (*poll)(struct pst_lane *lane); /* optional: called in each turn of a lane */
 
 	/* Optional: the far side moves the bytes between itself and a window. */
-	int (*transfer)(struct pst_io *io, const struct pst_window *w, uint64_t w_off);
+	int (*transfer)(struct pst_io *io, const struct pst_far_window *w, uint64_t w_off);
 
 	/* Optional, may block, no request in flight. */
 	int (*commit)(struct penstock_storage *st, bool durable, struct pst_err *err);
