@@ -402,33 +402,13 @@ static void add_refusals(struct copy *c)
 	}
 }
 
-static void merge(struct tally *sum, const struct tally *part)
-{
-	sum->path_count = part->path_count ? part->path_count : sum->path_count;
-	sum->bytes += part->bytes;
-	sum->cpu_copied += part->cpu_copied;
-	sum->dram_laid += part->dram_laid;
-	sum->retries += part->retries;
-	sum->chunks += part->chunks;
-	sum->engine = part->engine && part->bytes ? part->engine : sum->engine;
-	sum->engine_why = part->engine_why ? part->engine_why : sum->engine_why;
-	for (unsigned i = 0; i < part->path_count; i++) {
-		sum->names[i] = part->names[i];
-		sum->path_bytes[i] += part->path_bytes[i];
-		if (!sum->text[i][0]) {
-			sum->why[i] = part->why[i];
-			memcpy(sum->text[i], part->text[i], sizeof(sum->text[i]));
-		}
-	}
-}
-
 static void report_json(const struct copy *c, double took)
 {
 	struct tally sum = {.path_count = 0};
 	struct json j;
 
-	merge(&sum, &c->read);
-	merge(&sum, &c->write);
+	tally_merge(&sum, &c->read);
+	tally_merge(&sum, &c->write);
 	json_open(&j, stdout);
 	json_bool(&j, "ok", !c->failed);
 	json_int(&j, "bytes", (int64_t)c->written);
