@@ -98,6 +98,8 @@ static void check_error(const struct ask *ask)
 	int64_t n = ask->result;
 	bool asked = ask->req.path || ask->req.require > PENSTOCK_ANY;
 
+	if (n == -EINVAL && !ask->req.seg_count && ask->req.flags & PENSTOCK_R_DURABLE)
+		return; /* there is no device to do it */
 	if (n == -EOPNOTSUPP && asked)
 		return;
 	if ((n == -EIO || n == -EOPNOTSUPP) && ask->faulty)
