@@ -46,6 +46,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 	add(&req->cpu_copied, chunk->cpu_copied);
 	add(&req->dram_laid, chunk->dram_laid);
 	add(&req->chunks, 1);
+	if (chunk->residency == PST_UNKNOWN)
+		atomic_store_explicit(&req->blind, true, memory_order_relaxed);
 	if (chunk->engine)
 		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
 	if (chunk->io.engine_why != PENSTOCK_WHY_NONE) /* several lanes may say so */
@@ -180,6 +182,8 @@ void pst_req_put(struct pst_request *req)
 	req->result = result_of(req);
 	if (req->result < 0)
 		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);
+	if (atomic_load_explicit(&req->st->trial, memory_order_relaxed) != PST_TRIAL_NONE)
+		atomic_store_explicit(&req->blind, true, memory_order_relaxed);
 	if (req->words)
 		pst_stream_release(req);
 	pst_devices_let(req->others);
@@ -232,32 +236,73 @@ void pst_req_stop(struct pst_request *req, uint32_t generation)
 
 /* ---- the report ---- */
 
+/* Where the bytes of a read were: some went by paths through the page cache, or by those that
+ * leave it alone. Not known where nobody could say, or the plan was not asked. */
+struct whereabouts {
+	bool known, cached, other;
+};
+
+static struct whereabouts find_out(const struct pst_request *req)
+{
+	struct whereabouts found = {false, false, false};
+
+	if (req->op == PENSTOCK_WRITE || req->forced >= 0 ||
+	    atomic_load_explicit(&req->blind, memory_order_relaxed))
+		return found;
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		if (!atomic_load_explicit(&req->path_bytes[i], memory_order_relaxed))
+			continue;
+		found.known = true;
+		found.cached |= pst_paths[i]->traits.uses_cache;
+		found.other |= !pst_paths[i]->traits.uses_cache;
+	}
+	return found;
+}
+
+/* Of an open path that has carried nothing, nor tried to: the plan's reason for bytes that
+ * were where none of its kind has carried any. */
+static enum penstock_why why_not(const struct pst_request *req, const struct pst_route *route,
+				 unsigned i, const struct whereabouts *found)
+{
+	const struct pst_plan_in in = {.op = req->op,
+				       .require = req->require,
+				       .effort = req->effort,
+				       .count = pst_path_count,
+				       .paths = pst_paths,
+				       .states = route->paths};
+	bool warm = pst_paths[i]->traits.uses_cache ? found->cached : !found->other;
+	enum penstock_why why;
+
+	if (route->paths[i].facts.class_ < req->require)
+		return PENSTOCK_WHY_REQUIRE;
+	if (!found->known)
+		return PENSTOCK_WHY_CHOSEN_OTHER;
+	why = pst_plan_why(&in, &route->plans[req->require][req->effort], i,
+			   warm ? PST_WARM : PST_COLD);
+	return why == PENSTOCK_WHY_NONE ? PENSTOCK_WHY_CHOSEN_OTHER : why;
+}
+
 static void path_row(const struct pst_request *req, const struct pst_route *route, unsigned i,
-		     struct penstock_report_path *row)
+		     const struct whereabouts *found, struct penstock_report_path *row)
 {
 	row->name = pst_paths[i]->name;
 	row->bytes = atomic_load_explicit(&req->path_bytes[i], memory_order_relaxed);
 	row->why = atomic_load_explicit(&req->path_why[i], memory_order_relaxed);
-	row->text = penstock_why_text(row->why);
-	if (row->why != PENSTOCK_WHY_NONE || row->bytes || !route)
-		return;
-	if (!route->paths[i].usable) {
-		row->why = route->paths[i].err.why;
-		row->text = route->paths[i].err.text;
-	} else if (route->paths[i].facts.class_ < req->require) {
-		row->why = PENSTOCK_WHY_REQUIRE;
-	} else {
-		row->why = PENSTOCK_WHY_CHOSEN_OTHER;
+	row->text = "";
+	if (row->why == PENSTOCK_WHY_NONE && !row->bytes && route) {
+		const struct pst_path_state *state = &route->paths[i];
+
+		row->why = state->usable ? why_not(req, route, i, found) : state->err.why;
+		row->text = state->usable ? "" : state->err.text;
 	}
-	if (row->why != PENSTOCK_WHY_NONE && !row->text[0])
-		row->text = penstock_why_text(row->why);
-	if (route->paths[i].usable)
+	if (!row->text[0])
 		row->text = penstock_why_text(row->why);
 }
 
 void pst_req_report(struct pst_request *req)
 {
 	struct penstock_report *report = &req->report;
+	const struct whereabouts found = find_out(req);
 	uint64_t most = 0;
 
 	report->size = sizeof(*report);
@@ -276,7 +321,7 @@ void pst_req_report(struct pst_request *req)
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		struct penstock_report_path *row = &report->paths[report->path_count];
 
-		path_row(req, req->route, i, row);
+		path_row(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
 			continue; /* nobody expects it */
 		report->path_count++;

@@ -100,6 +100,7 @@ struct pst_request {
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
 	_Atomic unsigned path_why[PST_PATHS_MAX]; /* why chunks left or missed this path */
+	_Atomic bool blind;			  /* nobody says what the page cache holds */
 	_Atomic(const char *) engine;
 	uint64_t start_ns, end_ns;
 	int64_t result;

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 
-#include "core/ops.h"
+#include "storage/file.h"
 
 #define ROOM (8u << 20)
 
@@ -67,19 +67,28 @@ static bool is_told(struct penstock_storage *st, uint64_t len)
 	return len && ask(st, 0, len) == PST_WARM;
 }
 
-/* Reads `len` bytes at `off`; how many came by a path that asks the drive. */
-static uint64_t from_drive(struct penstock_storage *st, uint64_t off, uint64_t len, int64_t want)
+static void transfer(struct penstock_storage *st, uint64_t off, uint64_t len, const char *path,
+		     int64_t want, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .off = off, .row_len = len};
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	uint64_t sum = 0;
 
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	assert_int_equal(penstock_transfer(&req, &report), want);
+	req.path = path;
+	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
+	assert_int_equal(penstock_transfer(&req, report), want);
 	assert_memory_equal(back, bytes + off, want);
+}
+
+/* Reads `len` bytes at `off`; how many came by a path that asks the drive. */
+static uint64_t from_drive(struct penstock_storage *st, uint64_t off, uint64_t len, int64_t want)
+{
+	struct penstock_report report;
+	uint64_t sum = 0;
+
+	transfer(st, off, len, NULL, want, &report);
 	for (unsigned i = 0; i < report.path_count; i++)
 		if (strcmp(report.paths[i].name, "bounce") != 0)
 			sum += report.paths[i].bytes;
@@ -137,9 +146,61 @@ static void grown(void **state)
 	penstock_close(st);
 }
 
+/* Why a path has carried nothing of a read. */
+static const char *why_not(const struct penstock_report *report, const char *path)
+{
+	unsigned i = 0;
+
+	while (strcmp(report->paths[i].name, path))
+		assert_true(++i < report->path_count);
+	assert_int_equal(report->paths[i].bytes, 0);
+	assert_string_equal(report->paths[i].text, penstock_why_text(report->paths[i].why));
+	return penstock_why_name(report->paths[i].why);
+}
+
+/* Of the paths that are open a report says which were not taken for where the bytes were;
+ * and nothing of that where nobody knows, or a path was named. */
+static void reasons(void **state)
+{
+	const uint64_t len = 1u << 20;
+	struct penstock_report report;
+	struct penstock_storage *st;
+	int fd;
+
+	(void)state;
+	make_file(len);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	if (st->facts.fd_direct < 0 || !is_told(st, len)) {
+		penstock_close(st);
+		test_skip("O_DIRECT, or asking what is cached, is not to be had on TMPDIR");
+	}
+	transfer(st, 0, len, NULL, (int64_t)len, &report);
+	assert_string_equal(report.path, "bounce");
+	assert_string_equal(why_not(&report, "odirect"), "cached");
+	assert_string_equal(why_not(&report, "staged"), "cached");
+	transfer(st, 0, len, "staged", (int64_t)len, &report);
+	assert_string_equal(why_not(&report, "odirect"), "not-needed");
+	assert_string_equal(why_not(&report, "bounce"), "not-needed");
+	fd = open(name, O_RDONLY);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	close(fd);
+	if (ask(st, 0, len) == PST_COLD) {
+		transfer(st, 0, len, NULL, (int64_t)len, &report);
+		assert_string_equal(report.path, "odirect");
+		assert_string_equal(why_not(&report, "staged"), "not-needed");
+		assert_string_equal(why_not(&report, "bounce"), "not-cached");
+	}
+	((struct pst_file *)st->priv)->overlay = true; /* nobody says */
+	transfer(st, 0, 4096, NULL, 4096, &report);
+	assert_string_equal(report.path, "odirect");
+	assert_string_equal(why_not(&report, "bounce"), "not-needed");
+	penstock_close(st);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reasons),
 		cmocka_unit_test(behind_the_end),
 		cmocka_unit_test(grown),
 	};
