@@ -149,7 +149,6 @@ static size_t differing(const char *want, const char *got, uint64_t len)
 
 static int try_extent(struct trial *t)
 {
-	struct penstock_device *dev = t->route->dev;
 	size_t wrong;
 	int ret = reference(t, t->want, t->off, t->len);
 
@@ -159,8 +158,6 @@ static int try_extent(struct trial *t)
 	ret = copy(t, t->scratch, t->got, true);
 	if (!ret)
 		ret = run_path(t);
-	if (!ret && dev->ops->order_writes)
-		ret = dev->ops->order_writes(dev, &t->err);
 	if (!ret)
 		ret = copy(t, t->got, t->scratch, false);
 	if (ret)

@@ -308,7 +308,8 @@ struct pst_device_ops {
 	 * for somebody else's code; gives what fn returns. */
 	int (*inside)(struct penstock_device *dev, int (*fn)(void *arg), void *arg);
 
-	/* Makes what a peer's DMA wrote visible to later reads of device memory. */
+	/* Makes what a peer's DMA wrote visible to later reads of device memory. Called before a
+	 * chunk is done by paths on which one does; a vendor's library sees to it itself. */
 	int (*order_writes)(struct penstock_device *dev, struct pst_err *err);
 	/* An address whose pages O_DIRECT can pin; often ptr itself. */
 	int (*peer_address)(struct penstock_device *dev, void *ptr, size_t len, void **out,

@@ -51,6 +51,7 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 static void moved(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct penstock_device *dev = chunk->route->dev;
 	void (*fail)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
 	int ret;
 
@@ -65,6 +66,9 @@ static void moved(struct pst_io *io)
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	if (!io->st->facts.listed)
 		chunk->cpu_copied += chunk->moved;
+	/* The drive is done; that the device's own reads see it is another matter. */
+	if (!ret && io->op == PST_IO_FILL && dev->ops->order_writes)
+		ret = dev->ops->order_writes(dev, &chunk->err);
 	pst_chunk_done(chunk, ret);
 }
 

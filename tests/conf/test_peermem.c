@@ -183,6 +183,45 @@ static void reads(void **state)
 	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 went another way */
 }
 
+static _Atomic unsigned ordered, refusals;
+
+static int order(struct penstock_device *dev, struct pst_err *err)
+{
+	ordered++;
+	if (!refusals)
+		return 0;
+	refusals--;
+	return pst_fail(err, PENSTOCK_WHY_DEVICE_ERROR, "%s orders nothing", dev->name);
+}
+
+/* On a device whose own reads may overtake what a peer wrote no chunk is done before that is
+ * there; where that fails it goes another way. */
+static void in_order(void **state)
+{
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	const struct pst_device_ops *own = peer->ops;
+	static struct pst_device_ops ops;
+
+	(void)state;
+	begin(PENSTOCK_READ);
+	if (said(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
+		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	ops = *own;
+	ops.order_writes = order;
+	peer->ops = &ops;
+	for (unsigned i = 0; i < 2; i++) {
+		ordered = 0;
+		refusals = i;
+		memset(mem, 0xee, ROOM);
+		assert_int_equal(transfer(PENSTOCK_READ, 0, 0, LEN, &report), LEN);
+		assert_memory_equal(mem, bytes, LEN);
+		assert_string_equal(report.path, "p2p");
+		assert_int_equal(report.retries, i);
+		assert_int_equal(ordered, report.chunks);
+	}
+	peer->ops = own;
+}
+
 static void writes(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -256,6 +295,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(reads, end),
+		cmocka_unit_test_teardown(in_order, end),
 		cmocka_unit_test_teardown(writes, end),
 		cmocka_unit_test_teardown(memory_of_it, end),
 		cmocka_unit_test_teardown(what_is_none, end),
