@@ -235,9 +235,12 @@ PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_op
 /*
  * The same for a descriptor of the caller's, which stays the caller's and is
  * never changed: it is opened again through /proc/self/fd, device and inode
- * compared; where that is refused it is used as it is, and the storage's text says
- * so. The caller keeps it open until penstock_close. It may be written where the descriptor
- * may; PENSTOCK_O_WRITE refuses one that may not. -EBADF, and as penstock_open. May block.
+ * compared; where that is refused a duplicate is used as it is, and the storage's text
+ * says so. With O_DIRECT it then takes writes of whole blocks only, with O_APPEND none at
+ * all: those are refused (-EOPNOTSUPP). It may be written where the descriptor may;
+ * PENSTOCK_O_WRITE refuses one that may not. The storage keeps the file: the caller may close
+ * the descriptor before it. penstock_close ends the process's fcntl(2) record locks on the
+ * file, as closing any descriptor of it does. -EBADF, and as penstock_open. May block.
  */
 PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 				  struct penstock_storage **out);
@@ -662,7 +665,7 @@ PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
  * May block at the first meeting of a storage and a device, see penstock_prepare.
  * -EINVAL, -EOVERFLOW (offsets end behind 2^63), -E2BIG, -EBADF (a write to what was
  * opened for reading), -ENODEV (memory on no open device), -EOPNOTSUPP (no path of the
- * required class: nothing moved).
+ * required class, or none that a descriptor's flags leave: nothing moved).
  */
 PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 				 unsigned count, uint64_t *ids);

@@ -316,11 +316,20 @@ static int try_it(const struct pst_request *req, const struct place *place, bool
 
 static int unfit(struct pst_err *err, const struct pst_request *req, const struct place *place)
 {
+	const struct pst_storage_facts *facts = &req->st->facts;
+
+	if (facts->fd_blocks && req->require == PENSTOCK_ANY && req->forced < 0)
+		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
+				      "%llu bytes at offset %llu: %s, and with O_DIRECT it takes "
+				      "whole blocks of %u only",
+				      (unsigned long long)place->len,
+				      (unsigned long long)place->off, facts->why_fd.text,
+				      facts->off_align);
 	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
 			      "%llu bytes at offset %llu: no allowed path can carry them (align "
 			      "offset and buffer to %u, or give the segment room behind it)",
 			      (unsigned long long)place->len, (unsigned long long)place->off,
-			      req->st->facts.off_align ? req->st->facts.off_align : 4096);
+			      facts->off_align ? facts->off_align : 4096);
 }
 
 /* Whatever follows in this span, the path can carry it. */

@@ -74,6 +74,7 @@ struct pst_storage_facts {
 	bool growing;	     /* ours until commit: a padded tail may be cut off then */
 	bool immutable;	     /* the caller promised */
 	bool mappable;	     /* mmap(MAP_SHARED) of fd gives the page cache */
+	bool fd_blocks;	     /* fd is O_DIRECT too, as why_fd says: whole blocks only */
 	bool mapped_quick;   /* large folios: registering is cheap a byte */
 	bool listed;	     /* allow-list: O_DIRECT is a drive's DMA as this kernel sees it */
 	bool far_windows;    /* transfer() exists and the far side speaks windows */
@@ -86,6 +87,7 @@ struct pst_storage_facts {
 	struct pst_drive drives[PST_DRIVES_MAX];
 	struct pst_err why_direct;    /* why O_DIRECT is missing or not to be trusted */
 	struct pst_err why_fd;	      /* why a caller's descriptor is used as it is */
+	struct pst_err why_no_write;  /* not writable, though the caller may write; else code 0 */
 	char text[PENSTOCK_TEXT_MAX]; /* "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)" */
 };
 

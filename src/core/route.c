@@ -137,6 +137,10 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	*out = find(st, dev, op);
 	if (*out)
 		return 0;
+	if (op == PENSTOCK_WRITE && st->facts.why_no_write.code) {
+		*err = st->facts.why_no_write;
+		return err->code;
+	}
 	if (op == PENSTOCK_WRITE && !st->facts.writable)
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the storage was opened for reading only");

@@ -2,12 +2,15 @@
 /*
  * Path bounce: the CPU copies page cache or socket data into the ring and the copy
  * engine drains it; for host memory the CPU copies straight to the destination.
- * Works with every storage and device, so it ends every list.
+ * Works with every storage and device, so it ends every list; but not through a caller's
+ * descriptor that is O_DIRECT and cannot be opened again, which takes whole blocks only.
  *
  * Bytes known to be cached are copied at once on the lane's thread, chunk by chunk,
  * so that each is on its way to the device while the next is copied. So are those of
  * which nobody knows, and timed (core/trial.c).
  */
+#include <stdio.h>
+
 #include "core/clock.h"
 #include "core/pump.h"
 #include "core/route.h"
@@ -25,8 +28,12 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	const struct pst_pump *pump = atomic_load(&route->dev->pump);
 
 	(void)op;
-	(void)err;
-	(void)fix;
+	if (route->st->facts.fd_blocks) {
+		*err = route->st->facts.why_fd;
+		snprintf(fix, PENSTOCK_TEXT_MAX,
+			 "hand in a descriptor without O_DIRECT, or one that /proc/self/fd opens");
+		return err->code;
+	}
 	facts->class_ = PENSTOCK_ANY;
 	facts->slotted = true;
 	facts->off_align = facts->mem_align = 1;

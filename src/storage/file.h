@@ -10,7 +10,7 @@
 struct pst_file {
 	int fd;		  /* buffered; -1 before open */
 	int fd_direct;	  /* O_DIRECT or -1 */
-	bool fd_borrowed; /* fd is the caller's */
+	bool fd_borrowed; /* it is a duplicate of the caller's, whose flags it has */
 	bool appends;	  /* and writes behind the end, wherever it is told to */
 	bool created;	  /* by this open: removed if it is aborted */
 	bool replace;	  /* written under a name of its own until commit */

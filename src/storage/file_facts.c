@@ -82,6 +82,33 @@ static bool dio_align(const struct statx_abi *stx, struct pst_storage_facts *fac
 	return true;
 }
 
+static int open_whole(const char *name, int flags)
+{
+	int fd;
+
+	do
+		fd = open(name, flags | O_CLOEXEC | O_NOCTTY);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+/* By its name, if that is still this file's: where there is no /proc. */
+static int open_by_name(const struct pst_file *file, int flags)
+{
+	const char *name = file->temp ? file->temp : file->whole ? file->whole : file->path;
+	int fd = name ? open_whole(name, flags | O_NONBLOCK) : -1;
+	struct stat there, ours;
+
+	if (fd >= 0 &&
+	    (fstat(fd, &there) || fstat(file->fd, &ours) || there.st_dev != ours.st_dev ||
+	     there.st_ino != ours.st_ino || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK))) {
+		close(fd);
+		fd = -1;
+		errno = ENOENT;
+	}
+	return fd;
+}
+
 static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
 {
 	char name[64];
@@ -89,23 +116,26 @@ static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
 
 	if (flags & O_DIRECT && file->fd_borrowed)
 		return file->fd;
+	flags = (flags & O_ACCMODE) | O_DIRECT;
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", file->fd);
-	do
-		fd = open(name, (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
-	while (fd < 0 && errno == EINTR);
+	fd = open_whole(name, flags);
+	if (fd < 0 && errno == ENOENT)
+		fd = open_by_name(file, flags);
 	if (fd < 0)
 		pst_fail_errno(&facts->why_direct, errno, PENSTOCK_WHY_NO_ODIRECT,
 			       "opening it with O_DIRECT: %m");
 	return fd;
 }
 
-/* A caller's descriptor that is O_DIRECT already, and could not be opened again,
- * must not be used for buffered edges. */
+/* A caller's descriptor that is O_DIRECT already, and could not be opened again, goes by
+ * the page cache for nobody: reads take the blocks around what is wanted, writes are of
+ * whole blocks or refused. */
 static void check_borrowed(struct penstock_storage *st)
 {
 	struct pst_file *file = st->priv;
 
-	if (file->fd_borrowed && fcntl(file->fd, F_GETFL) & O_DIRECT)
+	st->facts.fd_blocks = file->fd_borrowed && st->facts.fd_direct == file->fd;
+	if (st->facts.fd_blocks)
 		st->facts.edge_align = st->facts.off_align;
 }
 

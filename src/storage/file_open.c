@@ -247,6 +247,29 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 	return file->fd < 0 ? file->fd : 0;
 }
 
+/* What could not be opened again is used as it is, by a number of our own: the caller's may
+ * be closed, and name another file next. */
+static int use_as_it_is(struct penstock_storage *st, struct pst_file *file, int fd, int flags,
+			struct pst_err *err)
+{
+	pst_fail_errno(&st->facts.why_fd, errno, PENSTOCK_WHY_REOPEN,
+		       "descriptor %d cannot be opened again (%m), it is used as it is", fd);
+	file->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (file->fd < 0)
+		return pst_fail_errno(err, errno, pst_why_of_errno(errno),
+				      "descriptor %d can neither be opened again nor be kept: %m",
+				      fd);
+	file->fd_borrowed = true;
+	/* Linux appends whatever offset it is told (pwrite(2), BUGS). */
+	file->appends = flags & O_APPEND && (flags & O_ACCMODE) != O_RDONLY;
+	if (file->appends)
+		pst_fail_errno(&st->facts.why_no_write, EOPNOTSUPP, PENSTOCK_WHY_REOPEN,
+			       "descriptor %d has O_APPEND and cannot be opened again without: "
+			       "everything would be written at the end",
+			       fd);
+	return 0;
+}
+
 /* The caller's descriptor, opened again so that its flags stay its own. */
 static int open_again(struct penstock_storage *st, struct pst_file *file, int fd,
 		      const struct penstock_storage_opts *opts, struct pst_err *err)
@@ -276,21 +299,11 @@ static int open_again(struct penstock_storage *st, struct pst_file *file, int fd
 		file->fd = -1;
 		errno = ESTALE;
 	}
-	if (file->fd < 0) {
-		pst_fail_errno(&st->facts.why_fd, errno, PENSTOCK_WHY_REOPEN,
-			       "descriptor %d cannot be opened again (%m), it is used as it is",
-			       fd);
-		file->fd = fd;
-		file->fd_borrowed = true;
-		/* Linux appends whatever offset it is told (pwrite(2), BUGS). */
-		file->appends = flags & O_APPEND;
-		if (file->appends && opts->flags & PENSTOCK_O_WRITE)
-			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"descriptor %d has O_APPEND and cannot be opened again "
-					"without: everything would be written at the end",
-					fd);
-	}
-	return 0;
+	if (file->fd < 0)
+		ret = use_as_it_is(st, file, fd, flags, err);
+	if (!ret && file->appends && opts->flags & PENSTOCK_O_WRITE)
+		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "%s", st->facts.why_no_write.text);
+	return ret;
 }
 
 static const char *path_of(const char *url)
@@ -315,7 +328,7 @@ static void close_all(struct pst_file *file)
 {
 	if (file->fd_direct >= 0 && file->fd_direct != file->fd)
 		close(file->fd_direct);
-	if (file->fd >= 0 && !file->fd_borrowed)
+	if (file->fd >= 0)
 		close(file->fd);
 	free(file->path);
 	free(file->whole);

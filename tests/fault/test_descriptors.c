@@ -6,7 +6,14 @@
  */
 #include "world.h"
 
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "calls.h"
+#include "core/ops.h"
 
 #define LEN 100000u
 
@@ -82,6 +89,190 @@ static void opened_again_or_as_it_is(void **state)
 	}
 }
 
+/* The storage keeps the file: its owner may close the descriptor, and the number may name
+ * another file. */
+static void its_number_is_anothers(void **state)
+{
+	struct penstock_storage *st;
+
+	(void)state;
+	for (unsigned again = 0; again < 2; again++) {
+		int fd = open(name, O_RDONLY), other = memfd_create("other", MFD_CLOEXEC);
+
+		assert_int_equal(ftruncate(other, LEN), 0);
+		calls_arm(CALLS_OPEN, again ? 0 : 1, EACCES);
+		assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
+		calls_disarm();
+		assert_int_equal(dup2(other, fd), fd);
+		read_right(st);
+		penstock_close(st);
+		assert_true(fcntl(fd, F_GETFD) >= 0); /* it is its owner's */
+		close(fd);
+		close(other);
+	}
+}
+
+/* No number is left to keep it by. */
+static void it_cannot_be_kept(void **state)
+{
+	struct penstock_storage *st;
+	struct rlimit limit;
+	int fd = open(name, O_RDONLY), lowest = dup(fd), ret;
+
+	(void)state;
+	close(lowest);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	calls_arm(CALLS_OPEN, 1, EACCES);
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)lowest, limit.rlim_max});
+	ret = penstock_open_fd(fd, NULL, &st);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	calls_disarm();
+	assert_int_equal(ret, -EMFILE);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NO_FILES);
+	close(fd);
+}
+
+static int64_t one(struct penstock_storage *st, enum penstock_op op, void *buf, uint64_t len,
+		   uint64_t off, struct penstock_report *report)
+{
+	struct penstock_seg seg = {.buf = buf, .dev = host, .off = off, .row_len = len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	return penstock_transfer(&req, report);
+}
+
+/* Of one that is O_DIRECT, used as it is: reads take the blocks around what is wanted,
+ * writes are of whole blocks, or refused before anything moves. */
+static void whole_blocks(void **state)
+{
+	static const uint64_t at[][2] = {{0, LEN}, {3, 70001}, {4096, 8192}, {LEN - 5, 5}};
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	unsigned char *back = malloc(LEN), *want = malloc(LEN);
+	struct penstock_storage *st;
+	int fd = open(name, O_RDWR | O_DIRECT);
+
+	(void)state;
+	if (fd < 0)
+		test_skip("no direct path to TMPDIR: %s", strerror(errno));
+	calls_arm(CALLS_OPEN, 1, EACCES);
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
+	assert_int_equal(calls_disarm(), 1);
+	if (st->facts.fd_direct < 0)
+		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
+	world_fill(want, LEN, 1);
+	for (unsigned warm = 0; warm < 2; warm++) {
+		world_cache(name, warm);
+		for (unsigned i = 0; i < 4; i++) {
+			memset(back, 0, LEN);
+			assert_int_equal(one(st, PENSTOCK_READ, back, at[i][1], at[i][0], &report),
+					 at[i][1]);
+			assert_memory_equal(back, want + at[i][0], at[i][1]);
+			assert_int_equal(report.retries, 0);
+		}
+	}
+	memset(back, 0xee, LEN);
+	for (unsigned i = 1; i < 4; i += 2) {
+		calls_arm(CALLS_DRAIN, 0, 0);
+		assert_int_equal(one(st, PENSTOCK_WRITE, back, at[i][1], at[i][0], NULL),
+				 -EOPNOTSUPP);
+		calls_disarm();
+		assert_int_equal(calls_seen(), 0);
+		if (!strstr(penstock_errmsg(), "whole blocks"))
+			fail_msg("%s", penstock_errmsg());
+	}
+	read_right(st);
+	assert_int_equal(one(st, PENSTOCK_WRITE, want + 4096, 8192, 4096, &report), 8192);
+	read_right(st);
+	penstock_close(st);
+	close(fd);
+	free(back);
+	free(want);
+}
+
+/* What cannot be written where it is told to is not written at all, and says why. */
+static void appending(void **state)
+{
+	struct penstock_storage *st;
+	struct stat stat;
+	int fd = open(name, O_RDWR | O_APPEND);
+
+	(void)state;
+	calls_arm(CALLS_OPEN, 1, EACCES);
+	assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
+	assert_int_equal(calls_disarm(), 1);
+	assert_int_equal(penstock_write(st, host, "x", 1, 0), -EOPNOTSUPP);
+	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REOPEN);
+	assert_non_null(strstr(penstock_errmsg(), "O_APPEND"));
+	assert_int_equal(fstat(fd, &stat), 0);
+	assert_int_equal(stat.st_size, LEN);
+	read_right(st);
+	penstock_close(st);
+	close(fd);
+}
+
+/* In a root of its own, TMPDIR. What it exits with: 77 if that is refused, 0 if the name was
+ * good for O_DIRECT, and of `other` was not because it was another file's when looked at. */
+static int without_proc(bool other)
+{
+	char *dir = strdup(name), *slash = strrchr(dir, '/');
+	struct penstock_storage *st;
+	struct penstock_device *dev;
+	unsigned char *back = malloc(LEN), *want = malloc(LEN);
+	int flags;
+
+	*slash = '\0';
+	if ((geteuid() && unshare(CLONE_NEWUSER)) || chroot(dir) || chdir("/"))
+		return 77;
+	calls_arm(CALLS_STAT, other ? 3 : 0, CALLS_OTHER);
+	if (penstock_open(slash + 1, NULL, &st))
+		return 2;
+	if (calls_disarm() != other || (st->facts.fd_direct >= 0) == other)
+		return 3;
+	flags = other ? O_DIRECT : fcntl(st->facts.fd_direct, F_GETFL);
+	if ((flags & (O_DIRECT | O_NONBLOCK)) != O_DIRECT)
+		return 4;
+	world_fill(want, LEN, 1);
+	if (penstock_device_open("host", NULL, &dev) < 0 ||
+	    penstock_read(st, dev, back, LEN, 0) != LEN || memcmp(back, want, LEN))
+		return 5;
+	penstock_close(st);
+	penstock_device_close(dev);
+	return 0;
+}
+
+/* Without /proc the second descriptor of a file, the one with O_DIRECT, is had by its name,
+ * if that is still this file's. */
+static void direct_by_name(void **state)
+{
+	struct penstock_storage *st;
+	bool direct;
+
+	(void)state;
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	direct = st->facts.fd_direct >= 0;
+	penstock_close(st);
+	if (!direct)
+		test_skip("no direct path to TMPDIR");
+	for (unsigned other = 0; other < 2; other++) {
+		int status;
+		pid_t pid;
+
+		fflush(stdout);
+		pid = fork();
+		assert_true(pid >= 0);
+		if (!pid)
+			_exit(without_proc(other));
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (status == 77 << 8)
+			test_skip("chroot is refused here");
+		assert_int_equal(status, 0);
+	}
+}
+
 /* Syncs of a commit: of the file, and of the folder that has its name. */
 static unsigned syncs(unsigned flags, int durable, bool relative)
 {
@@ -131,6 +322,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(opened_again_or_as_it_is),
+		cmocka_unit_test(its_number_is_anothers),
+		cmocka_unit_test(it_cannot_be_kept),
+		cmocka_unit_test(whole_blocks),
+		cmocka_unit_test(appending),
+		cmocka_unit_test(direct_by_name),
 		cmocka_unit_test(durable_with_its_name),
 	};
 

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * In a root without /proc, as a minimal container or a chroot is: a registered descriptor
+ * cannot be opened again and is used as it is. Whatever its owner does with the number, it
+ * stays the same file; what its flags forbid has an answer. The root is TMPDIR, and the
+ * whole program lives there from main() on.
+ */
+#include "shim_test.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+enum { LEN = 1 << 20 };
+
+static unsigned char *host;
+static void *device; /* NULL: its driver wants /proc for more */
+static bool refused;
+
+static void *open_file(const char *name, int flags, int *fd)
+{
+	close(st_make(name, LEN, O_RDONLY));
+	*fd = open(st_path, O_RDWR | flags | O_CLOEXEC);
+	unlink(st_path);
+	if (*fd < 0 && flags & O_DIRECT)
+		test_skip("no direct path to TMPDIR: %s", strerror(errno));
+	assert_true(*fd >= 0);
+	return st_register(*fd, NULL);
+}
+
+static void reads(void *fh, off_t off, size_t len)
+{
+	unsigned char *want = malloc(len);
+
+	st_fill(want, (uint64_t)off, len);
+	memset(host, 0xee, LEN);
+	assert_int_equal(cuFileRead(fh, host, len, off, 0), len);
+	assert_memory_equal(host, want, len);
+	if (device) {
+		assert_int_equal(cuFileRead(fh, device, len, off, 0), len);
+		st_check(device, (uint64_t)off, len);
+	}
+	free(want);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	if (refused)
+		test_skip("chroot is refused here");
+	assert_int_equal(access("/proc", F_OK), -1);
+	return 0;
+}
+
+/* The number is another file's: the handle's is read and written still. */
+static void number_used_again(void **state)
+{
+	static const int flags[] = {0, O_DIRECT};
+	int other = memfd_create("other", MFD_CLOEXEC);
+
+	(void)state;
+	assert_int_equal(ftruncate(other, LEN), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		int fd;
+		void *fh = open_file("again", flags[i], &fd);
+		unsigned char got[100] = "";
+
+		assert_int_equal(dup2(other, fd), fd);
+		reads(fh, 0, LEN);
+		reads(fh, 3, 70001);
+		assert_int_equal(cuFileWrite(fh, host, 4096, 4096, 0), 4096);
+		assert_int_equal(pread(other, got, sizeof(got), 4096), sizeof(got));
+		for (unsigned b = 0; b < sizeof(got); b++)
+			assert_int_equal(got[b], 0);
+		/* And the number can be registered for what it names. */
+		cuFileHandleDeregister(st_register(fd, NULL));
+		cuFileHandleDeregister(fh);
+		assert_true(fcntl(fd, F_GETFD) >= 0);
+		close(fd);
+	}
+	close(other);
+}
+
+/* With O_DIRECT whole blocks are written, and nothing else is. */
+static void whole_blocks(void **state)
+{
+	struct stat before, after;
+	int fd;
+	void *fh = open_file("direct", O_DIRECT, &fd);
+
+	(void)state;
+	reads(fh, 0, LEN);
+	reads(fh, 3, 70001);
+	reads(fh, LEN - 7, 7);
+	assert_int_equal(fstat(fd, &before), 0);
+	memset(host, 0x77, LEN);
+	assert_int_equal(cuFileWrite(fh, host, 70001, 3, 0), -CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(cuFileWrite(fh, host, 5, LEN, 0), -CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(fstat(fd, &after), 0);
+	assert_int_equal(after.st_size, before.st_size);
+	reads(fh, 0, LEN);
+	assert_int_equal(cuFileWrite(fh, host, 8192, 4096, 4096), 8192);
+	reads(fh, 0, LEN);
+	assert_true(fcntl(fd, F_GETFL) & O_DIRECT);
+	cuFileHandleDeregister(fh);
+	close(fd);
+}
+
+/* What would land behind the end is refused; reading is nobody's harm. */
+static void appending(void **state)
+{
+	struct stat stat;
+	int fd;
+	void *fh = open_file("append", O_APPEND, &fd);
+
+	(void)state;
+	reads(fh, 5, 5000);
+	assert_int_equal(cuFileWrite(fh, host, 100, 50, 0), -CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(fstat(fd, &stat), 0);
+	assert_int_equal(stat.st_size, LEN);
+	reads(fh, 0, LEN);
+	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
+	cuFileHandleDeregister(fh);
+	close(fd);
+}
+
+/* Device memory while the stand-in can still look at /proc, as it does to pin. */
+static void use_device(void)
+{
+	int fd = st_make("first", LEN, O_RDONLY), code;
+	void *fh = st_register(fd, &code);
+
+	device = cu_alloc(LEN);
+	if (code || cuFileRead(fh, device, LEN, 0, 0) != LEN)
+		device = NULL;
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(number_used_again, setup),
+		cmocka_unit_test_setup(whole_blocks, setup),
+		cmocka_unit_test_setup(appending, setup),
+	};
+	const char *tmp = getenv("TMPDIR");
+
+	host = aligned_alloc(4096, LEN);
+	refused = geteuid() && unshare(CLONE_NEWUSER); /* before there are threads */
+	if (!refused && cu_load() && !cuFileDriverOpen().err)
+		use_device();
+	refused = refused || chroot(tmp ? tmp : "/tmp") || chdir("/");
+	setenv("TMPDIR", "/", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
