@@ -214,9 +214,10 @@ static char *name_of(int fd)
 }
 
 /* Whether a path is direct between the file and this device, as far as anybody can know
- * before the first transfer; if not, why. *unproven: nothing is written yet to prove it on. */
+ * before the first transfer; if not, why. Where nothing is written yet to prove it on the
+ * first transfer decides. */
 static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
-		      bool *unproven, char *text, size_t text_len)
+		      char *text, size_t text_len)
 {
 	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -235,7 +236,6 @@ static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, 
 	for (unsigned i = 0; i < why.path_count; i++) {
 		const struct penstock_explain_path *path = &why.paths[i];
 
-		*unproven |= path->why == PENSTOCK_WHY_UNPROVEN; /* the first transfer decides */
 		if (path->why == PENSTOCK_WHY_UNPROVEN ||
 		    (path->usable && path->meets == PENSTOCK_DIRECT))
 			return true;
@@ -247,23 +247,20 @@ static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, 
 
 /* With compat mode off: could any device of this machine be reached directly? Host memory
  * first: it asks CUDA nothing, and what it cannot have few GPUs can. */
-static int check_direct(struct penstock_storage *st, int fd, bool *unproven, char *text,
-			size_t text_len)
+static int check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
 {
 	enum penstock_op op =
 		(fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE : PENSTOCK_READ;
 	char gpu_text[PENSTOCK_TEXT_MAX];
 	int count;
 
-	*unproven = false;
-	if (is_direct(st, atomic_load(&shim.host), op, unproven, text, text_len))
+	if (is_direct(st, atomic_load(&shim.host), op, text, text_len))
 		return 0;
 	count = shim_cuda_count();
 	for (int i = 0; i < count && i < SHIM_GPUS_MAX; i++) {
 		struct penstock_device *dev;
 
-		if (!shim_gpu_locked(i, &dev) &&
-		    is_direct(st, dev, op, unproven, gpu_text, sizeof(gpu_text)))
+		if (!shim_gpu_locked(i, &dev) && is_direct(st, dev, op, gpu_text, sizeof(gpu_text)))
 			return 0;
 	}
 	return CUF_IO_NOT_SUPPORTED;
@@ -293,7 +290,6 @@ static int open_file(struct shim_file *f, int fd, const struct stat *stat)
 {
 	char text[PENSTOCK_TEXT_MAX * 2];
 	int ret = penstock_open_fd(fd, NULL, &f->st), code = 0;
-	bool unproven = false;
 
 	if (ret < 0) {
 		shim_log(SHIM_ERROR, "descriptor %d: %s", fd, penstock_errmsg());
@@ -305,17 +301,7 @@ static int open_file(struct shim_file *f, int fd, const struct stat *stat)
 	atomic_store(&f->said, 0);
 	f->name = name_of(fd);
 	if (atomic_load(&shim.require) == PENSTOCK_DIRECT)
-		code = check_direct(f->st, fd, &unproven, text, sizeof(text));
-	if (unproven) { /* a route that had nothing to be proven on stays what it is */
-		penstock_close(f->st);
-		ret = penstock_open_fd(fd, NULL, &f->st);
-		if (ret < 0) {
-			free(f->name);
-			f->name = NULL;
-			shim_log(SHIM_ERROR, "descriptor %d: %s", fd, penstock_errmsg());
-			return code_of_open(ret);
-		}
-	}
+		code = check_direct(f->st, fd, text, sizeof(text));
 	if (code)
 		shim_log_refused("%s: refused, compat mode is off: %s", f->name ? f->name : "file",
 				 text);

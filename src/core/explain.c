@@ -71,7 +71,7 @@ static const char *fix_of(enum penstock_why why)
 		return "put drive and device beneath one PCIe switch, without an IOMMU that "
 		       "translates between them; 'penstock check' shows what lies there";
 	case PENSTOCK_WHY_UNPROVEN:
-		return "write a block on each of its drives first, and open it anew";
+		return "write a block on each of its drives first";
 	default:
 		return "mend what is named here, and open the storage anew";
 	}

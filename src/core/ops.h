@@ -194,6 +194,9 @@ struct pst_storage_ops {
 	/* Optional. A written extent at or behind *off (not a hole, unwritten or inline)
 	 * for the canary; -ENODATA: none. */
 	int (*written)(struct penstock_storage *st, uint64_t *off, uint64_t *len);
+	/* Optional: another number when more may have been written since it was last asked.
+	 * One quick system call. */
+	uint64_t (*stamp)(struct penstock_storage *st);
 };
 
 /* For storages whose completions come from other threads; any thread. A failure without a

@@ -2,7 +2,8 @@
 /*
  * Making routes: start the pump, let every path probe the pair, run the canary
  * where success alone proves nothing, and lay down the plans. Slow, once a pair;
- * what it finds does not change until the storage is closed.
+ * what it finds does not change until the storage is closed, but for what could not be
+ * tried for want of bytes: that is tried when some have come, and the route made anew.
  * Lock order: route_lock, then the device table's (in pst_device_start_pump).
  */
 #include "core/route.h"
@@ -64,6 +65,33 @@ static void make_plans(struct pst_route *route)
 		}
 }
 
+static uint64_t stamp_of(struct penstock_storage *st)
+{
+	return st->ops->stamp ? st->ops->stamp(st) : 0;
+}
+
+static bool is_unproven(const struct pst_route *route, unsigned i)
+{
+	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
+}
+
+/* Every path that is marked, or all. How many of them have had nothing to be tried on. */
+static unsigned probe_paths(struct pst_route *route, const bool *marked)
+{
+	unsigned unproven = 0;
+
+	atomic_store_explicit(&route->stamp, stamp_of(route->st), memory_order_relaxed);
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		if (marked && !marked[i])
+			continue;
+		memset(&route->paths[i], 0, sizeof(route->paths[i]));
+		probe_path(route, i);
+		unproven += is_unproven(route, i);
+	}
+	route->unproven = unproven > 0;
+	return unproven;
+}
+
 /* For who cannot ask penstock_explain: a program that somebody else wrote. */
 static void tell(const struct pst_route *route)
 {
@@ -81,9 +109,17 @@ static void tell(const struct pst_route *route)
 	}
 }
 
-/* Nobody begins anything by it any more. */
+/* Nobody begins anything by it any more. What paths keep for the older ones is its too. */
 static void drop(struct pst_route *route)
 {
+	struct pst_route *older = route->older;
+
+	while (older) {
+		struct pst_route *next = older->older;
+
+		pst_route_put(older);
+		older = next;
+	}
 	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->route_close)
 			pst_paths[i]->route_close(route, i);
@@ -105,8 +141,7 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 	route->dev = dev;
 	route->op = op;
 	route->refs = 1;
-	for (unsigned i = 0; i < pst_path_count; i++)
-		probe_path(route, i);
+	probe_paths(route, NULL);
 	make_plans(route);
 	tell(route);
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
@@ -116,6 +151,52 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 		drop(old);
 	*out = route;
 	return 0;
+}
+
+/* Did the storage change since a path had nothing to be tried on? Not asked while a stream
+ * waits for a request of ours: a trial takes memory and copies. */
+static bool is_behind(const struct pst_route *route)
+{
+	return route->unproven && route->st->ops->stamp &&
+	       !atomic_load_explicit(&route->dev->streams_waiting, memory_order_relaxed) &&
+	       stamp_of(route->st) != atomic_load_explicit(&route->stamp, memory_order_relaxed);
+}
+
+/* Tries such paths again. The route that requests on their way have stays as it is, and as
+ * long as its storage is open. */
+static void prove(struct pst_route *old, struct pst_route **out)
+{
+	struct pst_route *route = calloc(1, sizeof(*route));
+	bool marked[PST_PATHS_MAX];
+	unsigned before = 0;
+
+	if (!route)
+		return; /* it goes on as it went, and the next request tries */
+	route->st = old->st;
+	route->dev = old->dev;
+	route->op = old->op;
+	route->refs = 1;
+	memcpy(route->paths, old->paths, sizeof(route->paths));
+	memcpy(route->path_priv, old->path_priv, sizeof(route->path_priv));
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		/* Drives are read back from once more: of what the old one finds out from
+		 * here on this one hears nothing. */
+		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
+		marked[i] = is_unproven(old, i);
+		before += marked[i];
+	}
+	if (probe_paths(route, marked) == before) {
+		atomic_store_explicit(&old->stamp, atomic_load(&route->stamp),
+				      memory_order_relaxed);
+		free(route);
+		return;
+	}
+	make_plans(route);
+	tell(route);
+	route->older = old;
+	atomic_store_explicit(&old->st->routes[old->op][old->dev->index], route,
+			      memory_order_release);
+	*out = route;
 }
 
 /* The route of this very device, NULL: none yet. The number is looked at first: one of a
@@ -135,7 +216,7 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	int ret = 0;
 
 	*out = find(st, dev, op);
-	if (*out)
+	if (*out && !is_behind(*out))
 		return 0;
 	if (op == PENSTOCK_WRITE && st->facts.why_no_write.code) {
 		*err = st->facts.why_no_write;
@@ -148,6 +229,8 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	*out = find(st, dev, op);
 	if (!*out)
 		ret = make(st, dev, op, out, err);
+	else if (is_behind(*out))
+		prove(*out, out);
 	pthread_mutex_unlock(&route_lock);
 	return ret;
 }

@@ -2,8 +2,9 @@
 /*
  * A route: one storage, one device, one direction; what each path found out about
  * it, and a ready plan for every class and effort. Made once, by penstock_prepare
- * or the first submit, never changed after, used until its storage closes. The texts in
- * it are those of reports, so it stays as long as one of them is not harvested.
+ * or the first submit, never changed after, used until its storage closes; only where a
+ * path had nothing to be tried on another takes its place when there is something. The
+ * texts in it are those of reports, so it stays as long as one of them is not harvested.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H
@@ -23,8 +24,11 @@ struct pst_route {
 	_Atomic int write_proof[PST_PATHS_MAX]; /* -why of a write that did not arrive, 0: none */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* that one was read back from, a bit each */
 	void *path_priv[PST_PATHS_MAX];		      /* the path's, freed by route_close */
-	char apart[64];				      /* what is above is read all the time */
-	_Atomic unsigned refs; /* the storage's, and of reports that name it */
+	bool unproven;		 /* a path had nothing to be tried on, when the storage's */
+	_Atomic uint64_t stamp;	 /* stamp was this */
+	struct pst_route *older; /* whose place this took: requests may have it still */
+	char apart[64];		 /* what is above is read all the time */
+	_Atomic unsigned refs;	 /* the storage's, and of reports that name it */
 };
 
 /* The route, made if need be (slow then). Serialised inside; any thread. */

@@ -273,4 +273,5 @@ const struct pst_storage_ops pst_storage_file = {
 	.length = pst_file_length,
 	.residency = pst_file_residency,
 	.written = pst_file_written,
+	.stamp = pst_file_stamp,
 };

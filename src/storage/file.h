@@ -64,6 +64,8 @@ int pst_file_length(struct penstock_storage *st, uint64_t *out, struct pst_err *
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err);
 /* A written extent, by FIEMAP. */
 int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
+/* Another number when it may have more of them. */
+uint64_t pst_file_stamp(struct penstock_storage *st);
 /* What the page cache holds, by cachestat. */
 enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
 				      enum penstock_why *why);

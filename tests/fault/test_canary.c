@@ -286,6 +286,129 @@ static void a_file_that_grew(void **state)
 	assert_true(bytes_right());
 }
 
+static void make_empty(void)
+{
+	int fd = open(name, O_RDWR | O_TRUNC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+static void put_bytes(uint64_t len)
+{
+	unsigned char *bytes = malloc(len);
+	int fd = open(name, O_RDWR);
+
+	world_fill(bytes, len, 1);
+	assert_int_equal(pwrite(fd, bytes, len, 0), len);
+	close(fd);
+	free(bytes);
+}
+
+/* A route that had nothing to be tried on is tried by the first request that finds some,
+ * also where the room was there before; and no more after that. */
+static void tried_when_there_is_something(void **state)
+{
+	struct pst_stats *stats = pst_stats_get();
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	uint64_t tried;
+
+	(void)state;
+	begin("threads");
+	needs_extents();
+	for (unsigned reserved = 0; reserved < 2; reserved++) {
+		make_empty();
+		if (reserved) {
+			int fd = open(name, O_RDWR);
+
+			(void)!fallocate(fd, 0, 0, LEN);
+			close(fd);
+		}
+		open_listed(1, 0);
+		meet(0, 0);
+		assert_string_equal(penstock_why_name(said().why), "unproven");
+		assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), -EOPNOTSUPP);
+		put_bytes(LEN);
+		tried = atomic_load(&stats->canaries);
+		assert_int_equal(transfer(PENSTOCK_DIRECT, &report), TRIAL);
+		assert_string_equal(report.path, "odirect");
+		assert_true(bytes_right());
+		assert_int_equal(atomic_load(&stats->canaries), tried + 1);
+		put_bytes(LEN);
+		expect_proven();
+		assert_int_equal(atomic_load(&stats->canaries), tried + 1);
+	}
+}
+
+/* What lies then is caught then. */
+static void lies_when_there_is_something(void **state)
+{
+	(void)state;
+	begin("threads");
+	needs_extents();
+	make_empty();
+	open_listed(1, 0);
+	meet(0, 0);
+	put_bytes(LEN);
+	calls_arm(CALLS_FILL, 2, CALLS_LIE);
+	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), -EOPNOTSUPP);
+	assert_int_equal(calls_disarm(), 1);
+	expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
+	assert_true(bytes_right());
+}
+
+/* A file that stays as it is is not tried again and again. */
+static void nothing_new_is_not_tried(void **state)
+{
+	struct pst_stats *stats = pst_stats_get();
+	uint64_t tried;
+
+	(void)state;
+	begin("threads");
+	needs_extents();
+	make_empty();
+	for (unsigned len = 100; len < 300; len += 100) {
+		struct timespec then = {.tv_sec = 1000000000 + len};
+
+		tried = atomic_load(&stats->canaries);
+		put_bytes(len);
+		world_cache(name, false); /* no block of it comes to be later */
+		assert_int_equal(utimensat(AT_FDCWD, name, (struct timespec[2]){then, then}, 0), 0);
+		if (len == 100) {
+			open_listed(1, 0);
+			meet(0, 0);
+		}
+		for (unsigned i = 0; i < 10; i++)
+			assert_int_equal(transfer(PENSTOCK_ANY, NULL), len);
+		assert_int_equal(atomic_load(&stats->canaries), tried + 1);
+		assert_string_equal(penstock_why_name(said().why), "unproven");
+	}
+}
+
+/* No trial while a stream waits for a request of ours: it takes memory and copies. */
+static void not_while_a_stream_waits(void **state)
+{
+	struct pst_stats *stats = pst_stats_get();
+	uint64_t tried;
+	int64_t moved;
+
+	(void)state;
+	begin("threads");
+	needs_extents();
+	make_empty();
+	open_listed(1, 0);
+	meet(0, 0);
+	put_bytes(LEN);
+	tried = atomic_load(&stats->canaries);
+	atomic_fetch_add(&host->streams_waiting, 1);
+	moved = transfer(PENSTOCK_ANY, NULL);
+	atomic_fetch_sub(&host->streams_waiting, 1);
+	assert_int_equal(moved, TRIAL);
+	assert_int_equal(atomic_load(&stats->canaries), tried);
+	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), TRIAL);
+}
+
 /* For writing, of so many drives that take turns of a trial. */
 static void begin_writing(unsigned drives)
 {
@@ -384,6 +507,10 @@ int main(void)
 		cmocka_unit_test_teardown(a_write_is_proven_on_each_drive, end),
 		cmocka_unit_test_teardown(a_write_that_did_not_arrive, end),
 		cmocka_unit_test_teardown(a_file_that_grew, end),
+		cmocka_unit_test_teardown(tried_when_there_is_something, end),
+		cmocka_unit_test_teardown(lies_when_there_is_something, end),
+		cmocka_unit_test_teardown(nothing_new_is_not_tried, end),
+		cmocka_unit_test_teardown(not_while_a_stream_waits, end),
 	};
 
 	world_use_standin();

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A direct path that had nothing to be tried on gets its bytes while threads read: one of
+ * them tries it, and the route that the others' requests are on their way by stays what it
+ * was. Most of it is seen by the sanitizers. The file is TMPDIR's, said to be on the
+ * allow-list.
+ */
+#include "test.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "core/route.h"
+
+#define LEN (1u << 20)
+#define READERS 3
+#define ROUNDS 8
+
+static struct penstock_device *host;
+static struct penstock_storage *st;
+static unsigned char *bytes;
+static char name[256];
+static _Atomic bool over;
+static _Atomic unsigned whole; /* readers that have read it all since it was there */
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	uint64_t seed = 5;
+
+	(void)state;
+	bytes = malloc(LEN);
+	if (!bytes || penstock_device_open("host", NULL, &host) < 0)
+		return -1;
+	for (size_t i = 0; i < LEN; i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	snprintf(name, sizeof(name), "%s/penstock-unproven-%d", tmp ? tmp : "/tmp", (int)getpid());
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	unlink(name);
+	free(bytes);
+	penstock_device_close(host);
+	return 0;
+}
+
+/* Whatever is there is right, whichever way it came. */
+static void *reader(void *arg)
+{
+	unsigned char *back = aligned_alloc(4096, LEN);
+	bool all = false;
+
+	while (!over) {
+		struct penstock_report report = PENSTOCK_REPORT_INIT;
+		struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
+		struct penstock_req req = PENSTOCK_REQ_INIT;
+		int64_t n;
+
+		req.storage = st;
+		req.segs = &seg;
+		req.seg_count = 1;
+		n = penstock_transfer(&req, &report);
+		if (n < 0 || memcmp(back, bytes, (size_t)n)) {
+			fprintf(stderr, "%lld bytes: %s\n", (long long)n, penstock_errmsg());
+			abort();
+		}
+		if (n == LEN && !all)
+			whole++;
+		all |= n == LEN;
+	}
+	free(back);
+	return arg;
+}
+
+static struct penstock_explain_path odirect(void)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = host, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	unsigned i = 0;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	assert_int_equal(penstock_explain(&req, &e), 0);
+	while (strcmp(e.paths[i].name, "odirect"))
+		assert_true(++i < e.path_count);
+	return e.paths[i];
+}
+
+static void open_empty(int *fd)
+{
+	*fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	assert_true(*fd >= 0);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	if (st->facts.fd_direct < 0)
+		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
+	st->facts.listed = true;
+	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
+	assert_string_equal(penstock_why_name(odirect().why), "unproven");
+}
+
+/* Of the file as it is, opened anew. */
+static bool tells(void)
+{
+	bool proven;
+
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	st->facts.listed = true;
+	proven = odirect().proven == 1;
+	penstock_close(st);
+	return proven;
+}
+
+static void tried_while_others_read(void **state)
+{
+	pthread_t threads[READERS];
+
+	(void)state;
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		int fd, proven;
+
+		open_empty(&fd);
+		over = false;
+		whole = 0;
+		for (unsigned i = 0; i < READERS; i++)
+			assert_int_equal(pthread_create(&threads[i], NULL, reader, NULL), 0);
+		assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
+		while (whole < READERS)
+			usleep(100);
+		over = true;
+		for (unsigned i = 0; i < READERS; i++)
+			assert_int_equal(pthread_join(threads[i], NULL), 0);
+		proven = odirect().proven;
+		penstock_close(st);
+		close(fd);
+		if (proven != 1 && !tells())
+			test_skip("no direct path to TMPDIR: it does not tell what is written");
+		assert_int_equal(proven, 1);
+	}
+}
+
+/* What reports say lives as long as they do, also if the route was made anew meanwhile. */
+static void reports_keep_their_words(void **state)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	unsigned char *back = aligned_alloc(4096, LEN), *other = aligned_alloc(4096, LEN);
+	struct penstock_seg seg = {.buf = other, .dev = host, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_queue *q;
+	struct penstock_done done;
+	const char *text = "";
+	int fd;
+
+	(void)state;
+	open_empty(&fd);
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
+	assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
+	penstock_close(st);
+	assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
+	for (unsigned i = 0; i < done.report->path_count; i++)
+		if (!strcmp(done.report->paths[i].name, "odirect"))
+			text = done.report->paths[i].text;
+	assert_true(text[0]);
+	penstock_queue_close(q);
+	close(fd);
+	free(back);
+	free(other);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tried_while_others_read),
+		cmocka_unit_test(reports_keep_their_words),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
