@@ -13,6 +13,8 @@
 #define LOOK_MIN (64u << 10) /* a mixed range this short is read as cold */
 /* Asking costs a look at each folio: 32 us for 128 MiB of large ones, 2 ms of small. */
 #define PST_LOOK_MAX (128u << 20)
+/* One chunk of bytes that are held to be cached: so many are read the slow way if not. */
+#define BLIND_MAX (32u << 20)
 
 /* Where a claim stands: the storage bytes at `off`, at most `len` of them. */
 struct place {
@@ -290,14 +292,29 @@ static int choose(struct pst_request *req, const struct place *place, enum pst_r
 	return last;
 }
 
+/* What was found to be cached goes by the plan for that, if the path tells when it ends. */
+static int go_warm(struct pst_request *req, const struct place *place, uint64_t *len, uint32_t *pad)
+{
+	struct place near = *place;
+	int path;
+
+	near.len = near.len < BLIND_MAX ? near.len : BLIND_MAX;
+	path = choose(req, &near, PST_WARM, len, pad);
+	return path >= 0 && pst_paths[path]->traits.tells ? path : -1;
+}
+
 /* Where nobody knows: the path that finds out, if it is time for that, which then this
  * claim is to do, and as long as it has found the bytes cached. -1: by the plan. */
-static int try_it(const struct pst_request *req, const struct place *place, bool *trying,
+static int try_it(struct pst_request *req, const struct place *place, bool *trying,
 		  enum pst_residency *residency, uint64_t *len, uint32_t *pad)
 {
 	uint64_t cap = UINT64_MAX, n;
 	int path = req->forced;
 
+	if (path < 0 && !*trying && *residency == PST_WARM && pst_trial_sure(req->st))
+		path = go_warm(req, place, len, pad);
+	if (path >= 0 && req->forced < 0)
+		return path;
 	if (path < 0)
 		path = pst_trial_path(place->span->plan);
 	if (path < 0 || !pst_paths[path]->traits.times)
@@ -431,7 +448,8 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
 	chunk->path = (uint8_t)path;
 	chunk->residency = (uint8_t)residency;
 	chunk->start_ns = pst_now_ns();
-	chunk->timed = place.blind && pst_paths[path]->traits.times;
+	chunk->timed =
+		place.blind && (pst_paths[path]->traits.times || pst_paths[path]->traits.tells);
 	if (place.blind && !trying)
 		pst_trial_passed(req->st, len);
 	return chunk;

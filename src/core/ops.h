@@ -341,6 +341,7 @@ struct pst_path_traits {
 	bool reads, writes;
 	bool uses_cache;   /* the bytes pass through the page cache */
 	bool times;	   /* by a call on the lane's thread: quick if they are there */
+	bool tells;	   /* so is its start, but to find that they are not costs much */
 	bool by_name_only; /* null and fault: taken only when asked for; last in the table */
 	bool at_once;	   /* start() completes before it returns: no lane needed, and
 			    * where there is none it does without pst_chunk_done */
@@ -417,7 +418,7 @@ struct pst_chunk {
 	uint64_t cpu_copied; /* counted as it happens */
 	uint64_t dram_laid;
 	uint64_t start_ns;
-	bool timed;	   /* the time of its call tells where its bytes were */
+	bool timed;	   /* the time of its call, or start, tells where its bytes were */
 	uint64_t timed_ns; /* when that began, 0: it has not, or has ended */
 	int refused;	   /* copies that a copier had put off */
 	unsigned waits;	   /* copiers whose ticket is not reached yet */

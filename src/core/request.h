@@ -180,6 +180,7 @@ struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane);
  * others there; the path that tells (-1: none of the plan); is a chunk of `len` bytes to be
  * tried by it now (then it is); so many went by without. */
 enum pst_residency pst_trial_verdict(const struct penstock_storage *st);
+bool pst_trial_sure(const struct penstock_storage *st); /* WARM, and the last one too */
 int pst_trial_path(const struct pst_plan *plan);
 bool pst_trial_begin(struct penstock_storage *st, uint64_t len);
 void pst_trial_passed(struct penstock_storage *st, uint64_t len);

@@ -2,10 +2,11 @@
 /*
  * Where nobody says what the page cache holds (another user's file, an overlay, a kernel
  * without cachestat), a chunk is tried: it goes through the cache, and how long its call
- * took tells. If it was quick, what follows goes the same way, each chunk timed again, and
- * two slow ones in a row end that. If it was slow the drive is asked, until so many bytes
- * have gone by that another is tried. Claims ask, chunks answer
- * as their call ends. Must never hold up anybody: what is not known goes by the plan.
+ * took tells. If it was quick, what follows goes as cached bytes do, by a path that tells
+ * when that ends: each chunk is timed again. Behind a slow one the next goes as the first
+ * did, and two slow ones in a row end it. If it was slow the drive is asked, until so many
+ * bytes have gone by that another is tried. Claims ask, chunks answer as their call ends.
+ * Must never hold up anybody: what is not known goes by the plan.
  */
 #include "core/clock.h"
 #include "core/request.h"
@@ -29,6 +30,11 @@ enum pst_residency pst_trial_verdict(const struct penstock_storage *st)
 	default:
 		return PST_UNKNOWN;
 	}
+}
+
+bool pst_trial_sure(const struct penstock_storage *st)
+{
+	return atomic_load_explicit(&st->trial, memory_order_relaxed) == PST_TRIAL_WARM;
 }
 
 int pst_trial_path(const struct pst_plan *plan)

@@ -29,7 +29,9 @@
 #include <unistd.h>
 
 #include "common/thread.h"
+#include "core/clock.h"
 #include "core/pump.h"
+#include "core/request.h"
 #include "core/route.h"
 #include "core/stream.h"
 #include "path/paths.h"
@@ -373,7 +375,20 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *err)
+/* How long it takes tells whether it was there. */
+static int read_in(const struct window *w, struct pst_chunk *chunk)
+{
+	int code;
+
+	if (chunk->timed)
+		chunk->timed_ns = pst_now_ns();
+	code = madvise(w->base, w->len, MADV_POPULATE_READ) ? errno : 0;
+	if (chunk->timed_ns)
+		pst_trial_end(chunk, code ? 0 : (int64_t)w->len);
+	return code == EINVAL ? 0 : code;
+}
+
+static int map(struct window *w, struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
 	/* Pages behind the file's last cannot be had. */
@@ -387,8 +402,9 @@ static int map(struct window *w, const struct pst_chunk *chunk, struct pst_err *
 	if (w->base == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NOT_MAPPABLE,
 				      "mapping %zu bytes: %m", w->len);
-	if (madvise(w->base, w->len, MADV_POPULATE_READ) && errno != EINVAL) {
-		ret = pst_fail_errno(err, errno, PENSTOCK_WHY_SHRANK, "reading the mapping in: %m");
+	ret = read_in(w, chunk);
+	if (ret) {
+		ret = pst_fail_errno(err, ret, PENSTOCK_WHY_SHRANK, "reading the mapping in: %m");
 		munmap(w->base, w->len);
 		return ret;
 	}
@@ -492,7 +508,10 @@ static int start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_mapped = {
 	.name = "mapped",
-	.traits = {.reads = true, .uses_cache = true, .class_ = PENSTOCK_NO_CPU_COPY},
+	.traits = {.reads = true,
+		   .uses_cache = true,
+		   .tells = true,
+		   .class_ = PENSTOCK_NO_CPU_COPY},
 	.probe = probe,
 	.start = start,
 	.lane_open = lane_open,

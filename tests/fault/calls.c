@@ -338,7 +338,13 @@ int __real_madvise(void *mem, size_t len, int advice);
 int __wrap_madvise(void *mem, size_t len, int advice);
 int __wrap_madvise(void *mem, size_t len, int advice)
 {
-	return fails(CALLS_MADVISE, -1) ? -1 : __real_madvise(mem, len, advice);
+	int as = calls_turn(CALLS_MADVISE, -1);
+
+	if (as == CALLS_LATE)
+		usleep(CALLS_LATE_US);
+	if (as > 0)
+		errno = as;
+	return as > 0 ? -1 : __real_madvise(mem, len, advice);
 }
 
 int __real_eventfd(unsigned value, int flags);

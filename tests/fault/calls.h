@@ -43,7 +43,7 @@ enum calls_kind {
 #define CALLS_LIE (-3)
 #define CALLS_LIE_END (-4) /* by plain calls only */
 #define CALLS_LIE_LEN 8u
-#define CALLS_LATE (-5) /* the same, and only what goes through the page cache: so late */
+#define CALLS_LATE (-5) /* only what goes through the page cache, or a CALLS_MADVISE: so late */
 #define CALLS_LATE_US 20000
 #define CALLS_OTHER (-6) /* of CALLS_STAT: it is another file */
 

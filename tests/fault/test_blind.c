@@ -2,8 +2,8 @@
 /*
  * Files of which nobody says what the page cache holds: a chunk is tried through it, and
  * what its time showed is what happens to the rest. The file is TMPDIR's, said to be on an
- * overlay; what comes slowly through the cache is slow because the system call is. Every
- * byte is right whatever is found out.
+ * overlay, or another user's on a file system with large folios; what comes slowly through
+ * the cache is slow because the system call is. Every byte is right whatever is found out.
  */
 #include "world.h"
 
@@ -13,7 +13,8 @@
 #include "storage/file.h"
 
 #define LEN (16u << 20)
-#define ONE (1u << 20) /* a chunk, at most: a slot */
+#define ONE (1u << 20)	  /* a chunk, at most: a slot */
+#define WINDOW (8u << 20) /* the shortest that goes by mapped */
 
 static struct penstock_device *dev, *host;
 static struct penstock_storage *st;
@@ -21,7 +22,7 @@ static const char *name;
 static unsigned char *want, *back;
 static void *mem;
 
-static void begin(const char *device)
+static void begin(const char *device, bool theirs)
 {
 	name = world_name("blind", false);
 	world_file(name, LEN, 1);
@@ -32,7 +33,9 @@ static void begin(const char *device)
 	dev = world_device(device, "auto", 0);
 	assert_int_equal(penstock_alloc(dev, LEN, &mem), 0);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	((struct pst_file *)st->priv)->overlay = true;
+	((struct pst_file *)st->priv)->overlay = !theirs;
+	((struct pst_file *)st->priv)->cachestat_error = theirs ? EPERM : 0;
+	st->facts.mapped_quick = theirs;
 	if (st->facts.fd_direct < 0)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
 	assert_int_equal(penstock_prepare(st, dev, PENSTOCK_READ), 0);
@@ -59,25 +62,34 @@ static int end(void **state)
 	return 0;
 }
 
-/* Reads all of it; the bytes that went through the page cache. */
-static uint64_t by_cache(struct penstock_report *report)
+static void read_it(uint64_t len, struct penstock_report *report)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN};
+	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
-	uint64_t sum = 0;
 
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	if (penstock_transfer(&req, report) != LEN)
+	if (penstock_transfer(&req, report) != (int64_t)len)
 		fail_msg("%s", penstock_errmsg());
-	world_copy(host, back, dev, mem, LEN);
-	assert_memory_equal(back, want, LEN);
-	for (unsigned i = 0; i < report->path_count; i++)
-		if (!strcmp(report->paths[i].name, "bounce") ||
-		    !strcmp(report->paths[i].name, "mapped"))
-			sum += report->paths[i].bytes;
-	return sum;
+	world_copy(host, back, dev, mem, len);
+	assert_memory_equal(back, want, len);
+}
+
+static uint64_t bytes_by(const struct penstock_report *report, const char *path)
+{
+	unsigned i = 0;
+
+	while (strcmp(report->paths[i].name, path))
+		assert_true(++i < report->path_count);
+	return report->paths[i].bytes;
+}
+
+/* Reads all of it; the bytes that went through the page cache. */
+static uint64_t by_cache(struct penstock_report *report)
+{
+	read_it(LEN, report);
+	return bytes_by(report, "bounce") + bytes_by(report, "mapped");
 }
 
 /* One chunk shows it, the rest is read from the drive; and so is all of the next request. */
@@ -86,7 +98,7 @@ static void slow_is_the_drive(const char *device)
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	uint64_t sum;
 
-	begin(device);
+	begin(device, false);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = by_cache(&report);
 	assert_in_range(sum, 1, ONE);
@@ -113,7 +125,7 @@ static void quick_is_the_cache(void **state)
 	uint64_t sum;
 
 	(void)state;
-	begin("host");
+	begin("host", false);
 	world_cache(name, true);
 	for (unsigned i = 0; i < 20; i++) {
 		atomic_store(&st->trial, PST_TRIAL_NONE);
@@ -132,7 +144,7 @@ static void it_ends_where_it_is_slow(void **state)
 	uint64_t sum;
 
 	(void)state;
-	begin("cuda:0");
+	begin("cuda:0", false);
 	atomic_store(&st->trial, PST_TRIAL_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = by_cache(&report);
@@ -146,7 +158,7 @@ static void a_trial_that_fails(void **state)
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	begin("cuda:0");
+	begin("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&st->trial, PST_TRIAL_WARM); /* the cache comes first */
 		calls_arm(CALLS_FILL, 1, EIO);
@@ -154,6 +166,29 @@ static void a_trial_that_fails(void **state)
 		assert_int_equal(calls_disarm(), 1);
 		assert_int_equal(report.retries, 1);
 	}
+}
+
+/* What was found to be cached is read where it lies, as long as that is quick. */
+static void cached_where_it_lies(void **state)
+{
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+
+	(void)state;
+	begin("cuda:0", true);
+	atomic_store(&st->trial, PST_TRIAL_WARM);
+	read_it(WINDOW, &report);
+	assert_int_equal(bytes_by(&report, "mapped"), WINDOW);
+	atomic_store(&st->trial, PST_TRIAL_WARM);
+	calls_arm_onwards(CALLS_MADVISE, 1, CALLS_LATE);
+	read_it(WINDOW, &report);
+	assert_true(calls_disarm() > 0);
+	assert_int_equal(bytes_by(&report, "mapped"), WINDOW);
+	assert_true(report.dram_laid >= WINDOW); /* somebody has laid it there */
+	/* In doubt a short call tells, not another long one. */
+	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_SLOW);
+	read_it(WINDOW, &report);
+	assert_true(bytes_by(&report, "bounce") > 0);
+	assert_int_equal(bytes_by(&report, "mapped"), 0);
 }
 
 int main(void)
@@ -164,6 +199,7 @@ int main(void)
 		cmocka_unit_test_teardown(quick_is_the_cache, end),
 		cmocka_unit_test_teardown(it_ends_where_it_is_slow, end),
 		cmocka_unit_test_teardown(a_trial_that_fails, end),
+		cmocka_unit_test_teardown(cached_where_it_lies, end),
 	};
 
 	world_use_standin();

@@ -40,6 +40,41 @@ static void what_nobody_knows_is_tried(void **state)
 	expect("bounce 0+1048576 staged 1048576+1048576");
 }
 
+/* Then the plan for cached bytes holds, in steps that cost little if they are not any more. */
+static void what_was_quick_goes_as_cached(void **state)
+{
+	(void)state;
+	probe(&gpu, PENSTOCK_READ);
+	cached(0, TILES * TILE, PST_UNKNOWN);
+	add(&gpu, 0, 75 * MIB, 4096);
+	atomic_store(&st.trial, PST_TRIAL_WARM);
+	expect("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
+	assert_true(claimed[0].timed && claimed[2].timed);
+	assert_int_equal(claimed[0].residency, PST_WARM);
+	req.require = PENSTOCK_NO_CPU_COPY;
+	expect("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
+	assert_true(claimed[0].timed);
+	req.require = PENSTOCK_ANY;
+	atomic_store(&st.trial, PST_TRIAL_SLOW); /* a short one tells */
+	begin();
+	assert_true(claim() && claim());
+	for (unsigned i = 0; i < 2; i++) {
+		assert_string_equal(pst_paths[claimed[i].path]->name, "bounce");
+		assert_int_equal(claimed[i].len, MIB);
+	}
+	atomic_store(&st.trial, PST_TRIAL_WARM);
+	req.effort = PENSTOCK_FAST; /* whose plan begins with the CPU */
+	begin();
+	assert_true(claim());
+	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
+	req.effort = PENSTOCK_THRIFTY;
+	st.facts.mapped_quick = false;
+	probe(&gpu, PENSTOCK_READ);
+	begin();
+	assert_true(claim());
+	assert_string_equal(pst_paths[claimed[0].path]->name, "bounce");
+}
+
 static void what_is_not_tried(void **state)
 {
 	(void)state;
@@ -108,6 +143,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(what_nobody_knows_is_tried, setup),
+		cmocka_unit_test_setup(what_was_quick_goes_as_cached, setup),
 		cmocka_unit_test_setup(what_is_not_tried, setup),
 		cmocka_unit_test_setup(how_long_it_took_tells, setup),
 	};
