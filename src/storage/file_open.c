@@ -163,11 +163,15 @@ static int temp_name(struct pst_file *file, struct pst_err *err)
 }
 
 /* The place that a replacement will take must be one that it can take. */
-static int check_place(const char *path, struct stat *old, struct pst_err *err)
+static int check_place(const char *path, bool follow, struct stat *old, struct pst_err *err)
 {
 	memset(old, 0, sizeof(*old));
 	if (lstat(path, old))
 		return errno == ENOENT ? 0 : fail_path(err, errno, "cannot stat", path);
+	if (S_ISLNK(old->st_mode) && !follow)
+		return pst_fail_errno(err, ELOOP, PENSTOCK_WHY_BAD_KIND,
+				      "%s is a symbolic link, and those are not to be followed",
+				      pst_name_end(path));
 	if (S_ISDIR(old->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a directory: name a file in it", pst_name_end(path));
@@ -181,10 +185,12 @@ static int check_place(const char *path, struct stat *old, struct pst_err *err)
 /* Until it has the name the file is its owner's to write, and nobody's whose it will not
  * be: a private file stays private also while it is written. `mode` 0: as it is with what
  * is replaced, else 0666. */
-static int create_aside(struct pst_file *file, unsigned mode, struct pst_err *err)
+static int create_aside(struct pst_file *file, const struct penstock_storage_opts *opts,
+			struct pst_err *err)
 {
 	struct stat old, stat;
-	int ret = check_place(file->path, &old, err);
+	unsigned mode = opts->mode;
+	int ret = check_place(file->path, !(opts->flags & PENSTOCK_O_NOFOLLOW), &old, err);
 
 	if (!ret)
 		ret = temp_name(file, err);
@@ -221,20 +227,17 @@ static int open_named(struct pst_file *file, const struct penstock_storage_opts 
 {
 	unsigned mode = opts->mode ? opts->mode : 0666;
 	int flags = opts->flags & PENSTOCK_O_WRITE ? O_RDWR : O_RDONLY;
-	struct stat stat;
+	struct stat there;
 
 	if (file->path[0] != '/' && opts->flags & (PENSTOCK_O_REPLACE | PENSTOCK_O_CREATE))
 		file->whole = whole_path(file->path);
 	if (opts->flags & PENSTOCK_O_NOFOLLOW)
 		flags |= O_NOFOLLOW;
-	/* Writing to a device in place is no replacement: there is nothing to rename. */
-	if (opts->flags & PENSTOCK_O_REPLACE && lstat(file->path, &stat) == 0 &&
-	    S_ISBLK(stat.st_mode)) {
-		file->fd = open_path(file->path, O_RDWR, 0, err);
-		return file->fd < 0 ? file->fd : 0;
-	}
-	if (opts->flags & PENSTOCK_O_REPLACE)
-		return create_aside(file, opts->mode, err);
+	/* A device is written in place: there is nothing to rename. Its name is often a link, as
+	 * all are in /dev/mapper and /dev/disk. */
+	if (opts->flags & PENSTOCK_O_REPLACE &&
+	    (stat(file->path, &there) || !S_ISBLK(there.st_mode)))
+		return create_aside(file, opts, err);
 	if (opts->flags & PENSTOCK_O_CREATE) {
 		file->fd = open_path(file->path, flags | O_CREAT | O_EXCL, mode, err);
 		if (file->fd >= 0)

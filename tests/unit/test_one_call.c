@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 /* A one-call form ends, too, when its time is over before it began. */
 static void deadlines(void **state)
@@ -260,6 +261,72 @@ static void permissions(void **state)
 	umask(mask);
 }
 
+/* What stands in the place of a link: 'l' itself, 'f' a file, 0: nothing. */
+static char stands(const char *name)
+{
+	struct stat stat_buf;
+
+	if (lstat(name, &stat_buf))
+		return 0;
+	return S_ISLNK(stat_buf.st_mode) ? 'l' : 'f';
+}
+
+/* A replacement takes a link's place, and leaves alone what that led to. Who asks that links
+ * are refused gets no file either way. */
+static void links(void **state)
+{
+	static const unsigned ways[] = {0, PENSTOCK_O_WRITE, PENSTOCK_O_CREATE, PENSTOCK_O_REPLACE};
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char link_name[sizeof(file_name) + 8];
+	struct penstock_storage *st;
+	struct stat stat_buf;
+	unsigned char byte = 1;
+
+	(void)state;
+	snprintf(link_name, sizeof(link_name), "%s.link", file_name);
+	assert_int_equal(truncate(file_name, 7), 0);
+	assert_int_equal(symlink(file_name, link_name), 0);
+	for (unsigned i = 0; i < COUNT(ways); i++) {
+		opts.flags = ways[i] | PENSTOCK_O_NOFOLLOW;
+		assert_int_equal(penstock_open(link_name, &opts, &st), -ELOOP);
+		assert_int_equal(stands(link_name), 'l');
+	}
+	opts.flags = PENSTOCK_O_REPLACE;
+	assert_int_equal(penstock_open(link_name, &opts, &st), 0);
+	assert_int_equal(penstock_write(st, host, &byte, 1, 0), 1);
+	assert_int_equal(penstock_commit(st, 0), 0);
+	penstock_close(st);
+	assert_int_equal(stands(link_name), 'f');
+	assert_int_equal(stat(file_name, &stat_buf), 0);
+	assert_int_equal(stat_buf.st_size, 7);
+	unlink(link_name);
+}
+
+/* A block device is written where it is, also by a link. This one has no driver. */
+static void linked_devices(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char node[sizeof(file_name) + 8], link_name[sizeof(node) + 8];
+	struct penstock_storage *st;
+
+	(void)state;
+	snprintf(node, sizeof(node), "%s.node", file_name);
+	snprintf(link_name, sizeof(link_name), "%s.link", node);
+	if (mknod(node, S_IFBLK | 0600, makedev(259, 1048575)))
+		test_skip("no device node can be made here");
+	assert_int_equal(symlink(node, link_name), 0);
+	opts.flags = PENSTOCK_O_REPLACE;
+	for (unsigned i = 0; i < 2; i++) {
+		if (!penstock_open(i ? link_name : node, &opts, &st)) {
+			penstock_close(st);
+			fail_msg("%s was to be replaced", i ? "a link to a device" : "a device");
+		}
+		assert_int_equal(stands(link_name), 'l');
+	}
+	unlink(link_name);
+	unlink(node);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -270,6 +337,8 @@ int main(void)
 		cmocka_unit_test(given_up),
 		cmocka_unit_test(permissions),
 		cmocka_unit_test(written_by_several),
+		cmocka_unit_test(links),
+		cmocka_unit_test(linked_devices),
 		cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
 	};
