@@ -189,11 +189,14 @@ struct penstock_load_opts {
 				* there); count 0: to the last */
 	const struct penstock_shard_opts *shard; /* all at once: only this rank's part of
 						  * each, as penstock_weights_shard has it */
+	/* Some ten times a second while it waits, on the caller's thread. Non-zero cancels the
+	 * load: -ECANCELED, once what has begun has ended; it is not asked again. */
+	int (*look)(void *user);
 };
 #define PENSTOCK_LOAD_OPTS_INIT                                                                   \
 	{                                                                                         \
 		sizeof(struct penstock_load_opts), PENSTOCK_ANY, PENSTOCK_THRIFTY, NULL, 0, 0, 0, \
-			NULL, NULL, NULL, NULL, 0, 0, NULL                                        \
+			NULL, NULL, NULL, NULL, 0, 0, NULL, NULL                                  \
 	}
 
 /* What a load did, all its requests together. */
@@ -369,6 +372,8 @@ PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t ten
 
 struct penstock_group;
 
+#define PENSTOCK_GROUP_MAX 64 /* ranks */
+
 struct penstock_group_opts {
 	size_t size;
 	const char *dir;     /* where they meet, a directory that this user alone may enter, and
@@ -386,19 +391,21 @@ struct penstock_group_opts {
 			       * other, so that not all ask the store at once */
 	unsigned reads_max;   /* requests of all ranks together under way at one store, that is
 			       * a file system; 0: no limit */
-			      /* But for dir and timeout_ms, rank 0's hold for all. */
+	/* But for dir and timeout_ms, rank 0's hold for all. These are each rank's own: */
+	int (*look)(void *user); /* as in penstock_load_opts, while the others are waited for */
+	void *user;
 };
-#define PENSTOCK_GROUP_OPTS_INIT                                                 \
-	{                                                                        \
-		sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define PENSTOCK_GROUP_OPTS_INIT                                                             \
+	{                                                                                    \
+		sizeof(struct penstock_group_opts), NULL, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL \
 	}
 
 /*
  * Joins rank `rank` of the `ranks` processes of this user and host that open a group of
- * this name, which has no slash, and returns when all are there, 64 at most. -ETIMEDOUT:
- * one has not come; -EINVAL, -EEXIST: they are not of one mind about how many and which
- * they are; -ENAMETOOLONG;
- * -EPERM: others may enter the directory. A group of one needs no name that anybody
+ * this name, which has no slash, and returns when all are there, at most
+ * PENSTOCK_GROUP_MAX. -ETIMEDOUT: one has not come; -EINVAL, -EEXIST: they are not of one
+ * mind about how many and which they are; -ENAMETOOLONG; -EPERM: others may enter the
+ * directory. A group of one needs no name that anybody
  * knows. May block.
  */
 PENSTOCK_API int penstock_group_open(const char *name, unsigned rank, unsigned ranks,
@@ -451,12 +458,14 @@ struct penstock_save_opts {
 	int durable; /* it survives a power cut before this returns */
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path; /* as in penstock_req */
+	const char *path;	 /* as in penstock_req */
+	int (*look)(void *user); /* as in penstock_load_opts: nothing of the file stays then */
+	void *user;
 };
 #define PENSTOCK_SAVE_OPTS_INIT                                                    \
 	{                                                                          \
 		sizeof(struct penstock_save_opts), NULL, NULL, 0, 0, PENSTOCK_ANY, \
-			PENSTOCK_THRIFTY, NULL                                     \
+			PENSTOCK_THRIFTY, NULL, NULL, NULL                         \
 	}
 
 /*

@@ -17,8 +17,35 @@
 #include "job/group_link.h"
 
 #define PART_MS 3000  /* what a copy that is under way may still take */
+#define LOOK_MS 100   /* between looks at what the caller wants */
 #define GRACE_MS 2000 /* rank 0 has this longer than all others, */
 #define GRACE_PART 8  /* and this part of what they wait: it tells who hangs */
+
+/* ---- the caller ---- */
+
+void pst_group_heed(struct penstock_group *g, struct pst_load *load)
+{
+	g->load = load;
+}
+
+int pst_group_off(struct penstock_group *g)
+{
+	return g->load ? pst_load_look(g->load) : 0;
+}
+
+uint64_t pst_group_soon(const struct penstock_group *g, uint64_t until_ms)
+{
+	uint64_t soon = pst_group_now_ms() + LOOK_MS;
+
+	return g->load && pst_load_patience(g->load) >= 0 && soon < until_ms ? soon : until_ms;
+}
+
+static void write_off(struct pst_note *note, int code)
+{
+	note->code = code;
+	note->why = penstock_errwhy();
+	snprintf(note->text, sizeof(note->text), "%s", penstock_errmsg());
+}
 
 /* ---- rank 0 ---- */
 
@@ -117,7 +144,11 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 		}
 		if (!missing || (!parting && (g->gone.rank >= 0 || any_failed(g, notes))))
 			return;
-		if (poll(fds, 2 * g->size, ms) < 0)
+		if (!parting && !notes[0].code && pst_group_off(g)) {
+			write_off(&notes[0], g->load->failed);
+			return;
+		}
+		if (poll(fds, 2 * g->size, pst_group_left_ms(pst_group_soon(g, until))) < 0)
 			continue;
 		for (unsigned i = 1; i < g->size; i++) {
 			struct pst_note note = {0};
@@ -303,9 +334,42 @@ static uint64_t longest(uint64_t ms)
 	return ms + ms / GRACE_PART + GRACE_MS;
 }
 
+/* Rank 0's answer. Should this rank's caller want no more of the load meanwhile, rank 0 is
+ * told, and has a moment to answer before this rank leaves. */
+static int await_answer(struct penstock_group *g, uint64_t until_ms, struct pst_note *own,
+			struct pst_note *answer, struct pst_said *other)
+{
+	struct pst_link *link = &g->links[0];
+	const bool heeds = own->code >= 0;
+	int ret;
+
+	for (;;) {
+		uint64_t soon = own->code >= 0 ? pst_group_soon(g, until_ms) : until_ms;
+
+		ret = pst_link_await(link, soon, answer, other);
+		if (ret != -ETIMEDOUT || soon == until_ms)
+			break;
+		if (!pst_group_off(g))
+			continue;
+		write_off(own, g->load->failed);
+		pst_link_send(link, 0, own, NULL);
+		soon = pst_group_now_ms() + PART_MS;
+		until_ms = soon < until_ms ? soon : until_ms;
+	}
+	if (ret == -ETIMEDOUT && heeds && own->code < 0) {
+		struct pst_note left = {.seq = PST_SEQ_LEFT};
+
+		note_gone(g, 0, own->code, PENSTOCK_WHY_CANCELLED,
+			  "did not hear in time that this rank was cancelled");
+		pst_link_send(link, 0, &left, NULL);
+		pst_link_close(link);
+	}
+	return ret;
+}
+
 /* Meets as another rank. */
-static void follow(struct penstock_group *g, bool telling, uint64_t until_ms, struct pst_note *own,
-		   struct pst_said *said, struct pst_note *answer)
+static void follow(struct penstock_group *g, bool parting, bool telling, uint64_t until_ms,
+		   struct pst_note *own, struct pst_said *said, struct pst_note *answer)
 {
 	struct pst_link *link = &g->links[0];
 	struct pst_said other = g->spare;
@@ -315,7 +379,8 @@ static void follow(struct penstock_group *g, bool telling, uint64_t until_ms, st
 	/* What fails here is seen as the end of the other side below, after what it said. */
 	pst_link_send(link, until_ms, own, telling ? &said[g->rank] : NULL);
 	do {
-		ret = pst_link_await(link, until_ms, answer, &other);
+		ret = parting ? pst_link_await(link, until_ms, answer, &other)
+			      : await_answer(g, until_ms, own, answer, &other);
 	} while (ret > 0 && answer->seq < g->seq);
 	if (ret > 0 && answer->gone)
 		note_gone(g, answer->rank, answer->code, (enum penstock_why)answer->why,
@@ -352,13 +417,11 @@ static int failed(const struct pst_note *answer)
 
 static int meet(struct penstock_group *g, int status, bool telling, struct pst_said *said)
 {
-	struct pst_note answer = {0},
-			own = {.seq = ++g->seq, .code = status, .at_ms = pst_group_now_ms()};
+	struct pst_note answer = {0}, own = {.seq = ++g->seq, .at_ms = pst_group_now_ms()};
 
-	if (status < 0) {
-		own.why = penstock_errwhy();
-		snprintf(own.text, sizeof(own.text), "%s", penstock_errmsg());
-	}
+	status = status ? status : pst_group_off(g);
+	if (status < 0)
+		write_off(&own, status);
 	if (g->size == 1)
 		return status;
 	if (g->early.seq == g->seq)
@@ -366,13 +429,14 @@ static int meet(struct penstock_group *g, int status, bool telling, struct pst_s
 	if (g->gone.rank >= 0)
 		return gone(g);
 	if (g->rank)
-		follow(g, telling, own.at_ms + longest(g->how.stall_ms), &own, said, &answer);
+		follow(g, false, telling, own.at_ms + longest(g->how.stall_ms), &own, said,
+		       &answer);
 	else
 		lead(g, false, telling, 0, &own, said, &answer);
 	if (g->gone.rank >= 0)
 		return gone(g);
 	if (!answer.code || answer.rank == g->rank)
-		return answer.code ? status : 0; /* its own sentence stands already */
+		return answer.code; /* its own sentence stands already */
 	return failed(&answer);
 }
 
@@ -432,7 +496,7 @@ int pst_group_look(struct penstock_group *g)
 	}
 	if (g->early.seq > g->seq)
 		return failed(&g->early);
-	return g->gone.rank >= 0 ? gone(g) : 0;
+	return g->gone.rank >= 0 ? gone(g) : pst_group_off(g);
 }
 
 void pst_group_part(struct penstock_group *g, bool done)
@@ -444,7 +508,7 @@ void pst_group_part(struct penstock_group *g, bool done)
 	if (g->size == 1 || (g->rank && (g->links[0].sock < 0 || !g->gone.rank)))
 		return;
 	if (g->rank)
-		follow(g, false, now + longest(limit), &own, g->nothing, &answer);
+		follow(g, true, false, now + longest(limit), &own, g->nothing, &answer);
 	else
 		lead(g, true, false, now + limit, &own, g->nothing, &answer);
 }

@@ -7,9 +7,11 @@
 #ifndef PST_JOB_GROUP_H
 #define PST_JOB_GROUP_H
 
+#include <errno.h>
+
 #include "job/weights.h"
 
-#define PST_GROUP_MAX 64u	  /* ranks */
+#define PST_GROUP_MAX ((unsigned)PENSTOCK_GROUP_MAX)
 #define PST_GROUP_WINDOWS_MAX 64u /* of each */
 #define PST_GROUP_SAY_MAX 49152u  /* bytes that a rank says at once */
 #define PST_FILES_TOLD 3072u	  /* one by one; the rest together */
@@ -40,8 +42,11 @@ int pst_group_meet(struct penstock_group *g, int status);
 
 /* Between two meetings, of this rank alone: 0, or that one has gone, or failed before it came
  * to the next one, which all are told; that meeting ends the same. A rank that waits for
- * something else calls it now and then. */
+ * something else calls it now and then. Also that its own caller wants no more of the load:
+ * it is to say so at the next meeting. */
 int pst_group_look(struct penstock_group *g);
+/* Whose caller is asked while this rank waits; NULL: nobody's. */
+void pst_group_heed(struct penstock_group *g, struct pst_load *load);
 
 /*
  * Meets, and hands each rank what the others say: `len` bytes and a descriptor or -1.
@@ -51,8 +56,9 @@ int pst_group_look(struct penstock_group *g);
 struct pst_said {
 	unsigned char *bytes;
 	size_t len;
-	int fd;
+	int fd; /* -1: none came; PST_FD_LOST: this process may have no more of them */
 };
+#define PST_FD_LOST (-EMFILE)
 int pst_group_tell(struct penstock_group *g, int status, const void *bytes, size_t len, int fd,
 		   struct pst_said *said);
 /* Frees what pst_group_tell handed out, and closes the descriptors that are left. */

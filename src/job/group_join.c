@@ -196,6 +196,9 @@ static int take_all(struct penstock_group *g, int listener, const char *path, ui
 	while (!ret && missing(g) < g->size) {
 		uint64_t now = pst_group_now_ms();
 
+		ret = pst_group_off(g);
+		if (ret)
+			return ret;
 		if (now >= until)
 			return pst_weights_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, path, NULL,
 						PST_NO_OFF, "rank %u of %u has not come",
@@ -205,8 +208,7 @@ static int take_all(struct penstock_group *g, int listener, const char *path, ui
 			fds[2 * i + 1] = (struct pollfd){g->links[i].pidfd, POLLIN, 0};
 		}
 		fds[2 * g->size] = (struct pollfd){listener, POLLIN, 0};
-		now = until - now > 60000 ? 60000 : until - now;
-		if (poll(fds, 2 * g->size + 1, (int)now) < 0)
+		if (poll(fds, 2 * g->size + 1, pst_group_left_ms(pst_group_soon(g, until))) < 0)
 			continue;
 		ret = has_gone(g, path, fds);
 		if (ret || !fds[2 * g->size].revents)
@@ -309,6 +311,9 @@ static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint6
 		if (pst_group_now_ms() >= until)
 			return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
 				    "rank 0 has not come");
+		code = pst_group_off(g);
+		if (code)
+			return code;
 		pause_ms(AGAIN_MS);
 	}
 }
@@ -319,7 +324,8 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 	struct hello hello = make_hello(g);
 	const struct pst_said mine = {(unsigned char *)&hello, sizeof(hello), -1};
 	struct pst_said said = g->spare;
-	int ret = reach(g, addr, until);
+	int ret = reach(g, addr, until), off;
+	uint64_t soon;
 
 	if (ret)
 		return ret;
@@ -328,7 +334,13 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 			    "who listens there is not this user");
 	/* What fails here is the end that is seen below. */
 	pst_link_send(&g->links[0], until, &own, &mine);
-	ret = pst_link_await(&g->links[0], until, &answer, &said);
+	do {
+		soon = pst_group_soon(g, until);
+		ret = pst_link_await(&g->links[0], soon, &answer, &said);
+		off = ret == -ETIMEDOUT ? pst_group_off(g) : 0;
+	} while (ret == -ETIMEDOUT && soon < until && !off);
+	if (off)
+		return off;
 	if (ret == -ETIMEDOUT)
 		return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
 			    "not all ranks have come");
@@ -417,6 +429,7 @@ static struct penstock_group *new_group(const char *name, unsigned rank, unsigne
 int penstock_group_open(const char *name, unsigned rank, unsigned size,
 			const struct penstock_group_opts *from, struct penstock_group **out)
 {
+	struct pst_load caller = {.failed = 0};
 	struct penstock_group_opts opts;
 	struct sockaddr_un addr;
 	struct penstock_group *g;
@@ -431,10 +444,14 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 	if (!g)
 		return pst_weights_no_memory("a group");
 	until = pst_group_now_ms() + (opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS);
+	caller.opts.look = opts.look;
+	caller.opts.user = opts.user;
+	pst_group_heed(g, &caller);
 	if (size > 1)
 		ret = make_address(g, opts.dir, &addr);
 	if (!ret && size > 1)
 		ret = rank ? ask(g, &addr, until) : listen_for(g, &addr, until);
+	pst_group_heed(g, NULL);
 	if (ret) {
 		penstock_group_close(g);
 		return ret;

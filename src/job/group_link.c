@@ -117,9 +117,11 @@ static int receive(struct pst_link *link, struct pst_note *note, struct pst_said
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
 	said->fd = passed(&msg);
+	if (said->fd < 0 && msg.msg_flags & MSG_CTRUNC)
+		said->fd = PST_FD_LOST; /* what came with it is told, and the rank can be */
 	said->len = n > (ssize_t)sizeof(*note) ? (size_t)n - sizeof(*note) : 0;
 	if ((size_t)n >= sizeof(*note) && note->magic == PST_NOTE_MAGIC && note->len == said->len &&
-	    !(msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
+	    !(msg.msg_flags & MSG_TRUNC)) {
 		note->text[sizeof(note->text) - 1] = '\0';
 		link->left = note->seq == PST_SEQ_LEFT;
 		if (!link->left)

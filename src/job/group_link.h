@@ -40,6 +40,7 @@ struct penstock_group {
 		enum penstock_why why;
 		char text[PENSTOCK_TEXT_MAX]; /* what it did */
 	} gone;
+	struct pst_load *load; /* under way, whose caller may want no more of it; NULL: none */
 	struct pst_note early; /* why a meeting that is still to come has failed already */
 	pid_t pid;	       /* a child of this process has no part in it */
 	uint64_t seq;
@@ -52,6 +53,10 @@ struct penstock_group {
 uint64_t pst_group_now_ms(void);
 /* For poll(2): 0 when it is late, some time at most; -1: UINT64_MAX, without end. */
 int pst_group_left_ms(uint64_t until_ms);
+/* Whether the caller of this rank wants no more of what it waits for: asked in between, by
+ * who waits no longer than until pst_group_soon(). */
+int pst_group_off(struct penstock_group *g);
+uint64_t pst_group_soon(const struct penstock_group *g, uint64_t until_ms);
 
 /* Waits for room: 0, -ETIMEDOUT, or what ended the link. */
 int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,

@@ -481,6 +481,7 @@ int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_b
 	struct move m = {.g = g, .load = load, .bits = bits};
 	int ret;
 
+	pst_group_heed(g, load);
 	m.rank = pst_group_rank(g);
 	m.size = pst_group_size(g);
 	m.window_count = pst_group_how(g)->windows;
@@ -496,6 +497,7 @@ int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_b
 		ret = move_all(&m, dev);
 	else if (!ret)
 		ret = pst_group_meet(g, 0);
+	pst_group_heed(g, NULL);
 	penstock_device_close(host);
 	pst_share_free(&m.plan);
 	load->report.bytes = ret ? 0 : m.delivered;

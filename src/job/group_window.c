@@ -54,7 +54,7 @@ static bool take_others(struct pst_windows *ws, const struct pst_said *said)
 		if (said[i].len != sizeof(offer))
 			return false;
 		memcpy(&offer, said[i].bytes, sizeof(offer));
-		offer.memory.fd = said[i].fd;
+		offer.memory.fd = said[i].fd < 0 ? -1 : said[i].fd;
 		if (!offer.able || offer.len != ws->len ||
 		    penstock_import_memory(ws->dev, &offer.memory, &ws->list[i].ptr))
 			return false;
@@ -103,8 +103,13 @@ static int share_device(struct pst_windows *ws, struct penstock_group *g, struct
 
 static int map(struct pst_windows *ws, unsigned i, int fd)
 {
-	void *ptr = mmap(NULL, ws->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *ptr;
 
+	if (fd == PST_FD_LOST)
+		return pst_weights_fail(EMFILE, PENSTOCK_WHY_NO_FILES, NULL, NULL, PST_NO_OFF,
+					"no descriptor for the window of rank %u: %s", i,
+					strerror(EMFILE));
+	ptr = mmap(NULL, ws->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (ptr == MAP_FAILED)
 		return pst_weights_fail(errno, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,
 					"the window of rank %u: %s", i, strerror(errno));
@@ -121,7 +126,7 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g, struct p
 	if (!ret) {
 		fd = memfd_create("penstock-window", MFD_CLOEXEC);
 		if (fd < 0 || ftruncate(fd, (off_t)ws->len))
-			ret = pst_weights_fail(errno, PENSTOCK_WHY_NO_MEMORY, NULL, NULL,
+			ret = pst_weights_fail(errno, pst_weights_why(errno), NULL, NULL,
 					       PST_NO_OFF, "a group's window: %s", strerror(errno));
 	}
 	if (!ret)

@@ -159,6 +159,7 @@ struct pst_load {
 	uint64_t path_bytes; /* of the path that carried most in one request */
 	uint64_t held;	     /* device memory that it has */
 	uint64_t lead;	     /* bytes in front of tensors that came along */
+	uint64_t looked_ns;  /* when the caller was last asked whether to go on */
 	int failed;	     /* the first error; its sentence is the thread's */
 };
 int pst_load_take(struct pst_load *load, struct penstock_weights *w,
@@ -170,6 +171,10 @@ int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 void pst_load_count(struct pst_load *load, int64_t result, const struct penstock_report *r);
 /* Counts a completion; the first error becomes load->failed and the thread's. */
 void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done);
+/* Asks the caller, if it is time, whether to go on: load->failed. Who waits for completions
+ * does so for pst_load_patience() at once, and asks in between. */
+int pst_load_look(struct pst_load *load);
+int64_t pst_load_patience(const struct pst_load *load);
 /* That no file changed while its bits were read. */
 int pst_load_unchanged(struct pst_load *load, const struct pst_bits *bits);
 /* Moves all of it: submits, waits. What is in flight ends before it returns. */

@@ -26,6 +26,7 @@ struct batch {
 	char *mem;
 	uint64_t held; /* tensors not yet released */
 	struct pst_bits bits;
+	uint64_t id; /* of its request */
 	uint64_t *offs;
 	bool *out; /* handed to the caller and not released */
 	bool done;
@@ -176,7 +177,7 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 	it->load.lead += pst_place_widen(&b->bits);
 	b->done = !b->bits.count; /* tensors of no bytes only */
 	return b->done ? 0
-		       : pst_load_submit(&it->load, it->q, b->bits.list, b->bits.count, b, NULL);
+		       : pst_load_submit(&it->load, it->q, b->bits.list, b->bits.count, b, &b->id);
 }
 
 /* Reads one more batch ahead: 1, 0 if there is no room or nothing left, or an error. */
@@ -300,23 +301,43 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	return 0;
 }
 
+static int harvest(struct penstock_weights_iter *it, int64_t patience_ns)
+{
+	struct penstock_done done[4];
+	int n = penstock_wait(it->q, done, 1, 4, patience_ns);
+
+	for (int i = 0; i < n; i++) {
+		struct batch *ended = done[i].user;
+
+		pst_load_done(&it->load, ended->bits.list[0].shard, &done[i]);
+		ended->done = true;
+	}
+	return n;
+}
+
+/* Nothing moves any more when a failure is told. */
+static void settle(struct penstock_weights_iter *it)
+{
+	for (unsigned i = 0; i < it->batch_count; i++)
+		if (!batch_at(it, i)->done)
+			penstock_cancel(it->q, batch_at(it, i)->id); /* it may have ended */
+	while (harvest(it, -1) > 0)
+		;
+}
+
 /* Waits until a batch is there, or something failed. */
 static int await(struct penstock_weights_iter *it, struct batch *b)
 {
-	struct penstock_done done[4];
-
 	while (!b->done && !it->load.failed) {
-		int n = penstock_wait(it->q, done, 1, 4, -1);
+		int64_t patience = pst_load_patience(&it->load);
+		int n = harvest(it, patience);
 
-		for (int i = 0; i < n; i++) {
-			struct batch *ended = done[i].user;
-
-			pst_load_done(&it->load, ended->bits.list[0].shard, &done[i]);
-			ended->done = true;
-		}
-		if (n <= 0)
+		if (n < 0 || (!n && patience < 0))
 			it->load.failed = pst_weights_retell(n ? n : EIO, NULL, NULL, PST_NO_OFF);
+		pst_load_look(&it->load);
 	}
+	if (it->load.failed)
+		settle(it);
 	return it->load.failed;
 }
 

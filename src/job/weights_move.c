@@ -14,6 +14,7 @@
 #define SEGS_MAX 16384u	  /* of one request */
 #define REQUESTS_MAX 256u /* in flight */
 #define DONE_MAX 16u
+#define LOOK_NS 100000000 /* a person who gives up waits no longer */
 
 /* ---- pieces ---- */
 
@@ -105,7 +106,7 @@ int pst_load_take(struct pst_load *load, struct penstock_weights *w,
 					"without free");
 	load->w = w;
 	load->report.path = load->report.engine = "none";
-	load->report.start_ns = load->report.end_ns = now_ns();
+	load->report.start_ns = load->report.end_ns = load->looked_ns = now_ns();
 	return 0;
 }
 
@@ -204,6 +205,12 @@ void pst_load_count(struct pst_load *load, int64_t result, const struct penstock
 	sum->end_ns = now_ns();
 }
 
+static int cancelled(void)
+{
+	return pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, NULL, NULL, PST_NO_OFF,
+				"cancelled by the caller");
+}
+
 void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done)
 {
 	const struct penstock_report *r = done->report;
@@ -218,8 +225,27 @@ void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_
 			r->stop_off == PST_NO_OFF ? NULL : pst_shard_tensor_at(s, r->stop_off),
 			r->stop_off, "%s", r->text);
 	else if (load->opts.each && load->opts.each(load->opts.user, shard, r))
-		load->failed = pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, NULL, NULL,
-						PST_NO_OFF, "cancelled by the caller");
+		load->failed = cancelled();
+}
+
+int pst_load_look(struct pst_load *load)
+{
+	uint64_t now;
+
+	if (load->failed || !load->opts.look)
+		return load->failed;
+	now = now_ns();
+	if (now - load->looked_ns < LOOK_NS)
+		return 0;
+	if (load->opts.look(load->opts.user))
+		load->failed = cancelled();
+	load->looked_ns = now_ns(); /* the caller may take his time */
+	return load->failed;
+}
+
+int64_t pst_load_patience(const struct pst_load *load)
+{
+	return load->failed || !load->opts.look ? -1 : LOOK_NS;
 }
 
 int pst_load_unchanged(struct pst_load *load, const struct pst_bits *bits)
@@ -320,7 +346,8 @@ static int move_all(struct pst_load *load, struct penstock_queue *q, const struc
 	while (ended < submitted || (!load->failed && submitted < batches->count)) {
 		int n;
 
-		while (!load->failed && submitted < batches->count &&
+		/* A file's first request opens it, which may take long, too. */
+		while (!pst_load_look(load) && submitted < batches->count &&
 		       submitted - ended < REQUESTS_MAX) {
 			struct batch *b = &batches->list[submitted];
 
@@ -332,7 +359,8 @@ static int move_all(struct pst_load *load, struct penstock_queue *q, const struc
 			cancel(q, batches, submitted);
 			cancelled = true;
 		}
-		n = ended < submitted ? penstock_wait(q, done, 1, DONE_MAX, -1) : 0;
+		n = ended < submitted ? penstock_wait(q, done, 1, DONE_MAX, pst_load_patience(load))
+				      : 0;
 		for (int i = 0; i < n; i++) {
 			struct batch *b = done[i].user;
 

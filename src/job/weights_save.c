@@ -14,6 +14,7 @@
 
 #define PAGE 4096u
 #define PAGES_FROM (1u << 20) /* from here on the data begin with a page */
+#define SEGS 1024u	      /* of one request */
 
 struct text {
 	char *at;
@@ -194,6 +195,7 @@ struct job {
 	const char *path;
 	struct pst_load load;
 	struct penstock_storage *st;
+	struct penstock_queue *q;
 	struct pst_bits bits;
 };
 
@@ -202,11 +204,32 @@ static int lib_fail(const struct job *job, int code)
 	return pst_weights_retell(code, job->path, NULL, PST_NO_OFF);
 }
 
+/* Until the request has ended, also if the caller wants no more of it. */
+static int await(struct job *job, uint64_t id)
+{
+	struct penstock_done done;
+	int n, ret = 0;
+
+	while ((n = penstock_wait(job->q, &done, 1, 1, pst_load_patience(&job->load))) == 0) {
+		if (!ret && pst_load_look(&job->load)) {
+			ret = job->load.failed;
+			penstock_cancel(job->q, id); /* it may have ended */
+		}
+	}
+	if (n < 0)
+		return lib_fail(job, n);
+	pst_load_count(&job->load, done.result, done.report);
+	if (ret || done.result >= 0)
+		return ret ? ret : pst_load_look(&job->load);
+	return pst_weights_fail((int)done.result, done.report->why, job->path, NULL, PST_NO_OFF,
+				"%s", done.report->text);
+}
+
 static int write_bits(struct job *job, size_t first, size_t count)
 {
-	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req;
-	int64_t n;
+	uint64_t id;
+	int n;
 
 	pst_load_request(&job->load, &req);
 	req.storage = job->st;
@@ -214,17 +237,14 @@ static int write_bits(struct job *job, size_t first, size_t count)
 	req.segs = &job->bits.list[first].seg;
 	req.seg_count = (unsigned)count;
 	req.seg_size = sizeof(job->bits.list[0]);
-	n = penstock_transfer(&req, &report);
-	if (n < 0)
-		return lib_fail(job, (int)n);
-	pst_load_count(&job->load, n, &report);
-	return 0;
+	n = penstock_submit(job->q, &req, 1, &id);
+	return n == 1 ? await(job, id) : lib_fail(job, n);
 }
 
 static int write_all(struct job *job)
 {
 	for (size_t at = 0; at < job->bits.count;) {
-		size_t left = job->bits.count - at, count = left < 1024 ? left : 1024;
+		size_t left = job->bits.count - at, count = left < SEGS ? left : SEGS;
 		int ret = write_bits(job, at, count);
 
 		if (ret)
@@ -261,6 +281,7 @@ static int write_file(struct job *job, struct text *header, uint64_t data_len,
 		      const struct penstock_save_opts *opts)
 {
 	struct penstock_storage_opts how = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_queue_opts queue = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_device *host = NULL;
 	int ret = penstock_device_open("host", NULL, &host);
 
@@ -273,6 +294,13 @@ static int write_file(struct job *job, struct text *header, uint64_t data_len,
 	ret = penstock_open(job->path, &how, &job->st);
 	if (ret)
 		lib_fail(job, ret);
+	queue.requests_max = 1;
+	queue.segs_max = SEGS;
+	if (!ret) {
+		ret = penstock_queue_open(&queue, &job->q);
+		if (ret)
+			lib_fail(job, ret);
+	}
 	if (!ret)
 		ret = list_bits(job, header, items, count, host);
 	if (!ret)
@@ -282,6 +310,7 @@ static int write_file(struct job *job, struct text *header, uint64_t data_len,
 		if (ret)
 			lib_fail(job, ret);
 	}
+	penstock_queue_close(job->q);
 	penstock_close(job->st); /* uncommitted: nothing was there */
 	penstock_device_close(host);
 	return ret;
@@ -312,6 +341,8 @@ int penstock_weights_save(const char *path, const struct penstock_out *tensors, 
 	job.load.opts.require = opts.require;
 	job.load.opts.effort = opts.effort;
 	job.load.opts.path = opts.path;
+	job.load.opts.look = opts.look;
+	job.load.opts.user = opts.user;
 	if (!ret)
 		ret = take_items(path, tensors, count, items);
 	if (!ret) {
