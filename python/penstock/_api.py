@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -14,8 +15,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from ._cuda import settle
 from ._dtypes import BITS, CODES, torch_dtype
 from ._group import Group
-from ._lib import (PenstockError, also_theirs, check, device_name, ffi, handle_name, lib,
-                   open_device, to_c)
+from ._lib import (PenstockError, also_theirs, check, device_name, ffi, handle_name, heed, lib,
+                   open_device, raise_caught, take, to_c)
 from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
                      ranges_of, strings, whole_piece, CLASSES, EFFORTS)
 from ._tensor import Memory, Place, Tensor, place_of
@@ -173,6 +174,20 @@ def _rows_of(item: Any) -> Any:
     return None
 
 
+class _Halt:
+    """As a threading.Event that ends a load: one that is set when nobody wants any more what
+    is read ahead, or when the caller's own is."""
+
+    def __init__(self, also: Any) -> None:
+        self._also, self._set = also, False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set or (self._also is not None and bool(self._also.is_set()))
+
+
 class safe_open:  # pylint: disable=invalid-name
     """A file opened lazily, in the shape of safetensors.safe_open. Tensors asked for in
     the order of the file are read ahead, some 64 MiB at once, by a thread. Any number of
@@ -195,6 +210,7 @@ class safe_open:  # pylint: disable=invalid-name
         self._lock = threading.Lock()
         self._ahead: Optional[concurrent.futures.Future[Dict[int, Any]]] = None
         self._ahead_end = 0
+        self._halt = _Halt(how.get("stop"))
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
 
     def __enter__(self) -> "safe_open":
@@ -204,6 +220,7 @@ class safe_open:  # pylint: disable=invalid-name
         self.close()
 
     def close(self) -> None:
+        self._halt.set()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
             self._thread = None
@@ -237,6 +254,14 @@ class safe_open:  # pylint: disable=invalid-name
     # ---- reading -----------------------------------------------------------------
 
     def _read(self, model: Model, info: Info) -> Any:
+        try:
+            return self._read_ordered(model, info)
+        except BaseException:  # Ctrl-C, say: whoever leaves waits for the thread to end
+            halt, self._halt = self._halt, _Halt(self._how.get("stop"))
+            halt.set()
+            raise
+
+    def _read_ordered(self, model: Model, info: Info) -> Any:
         with self._lock:
             if self._opened is None:
                 return self._load(model, info.index, info.index + 1)[info.index]
@@ -253,7 +278,8 @@ class safe_open:  # pylint: disable=invalid-name
                 first, self._ahead_end = self._ahead_end, self._batch_end(model, self._ahead_end)
                 if self._thread is None:
                     self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
-                self._ahead = self._thread.submit(self._load, model, first, self._ahead_end)
+                self._ahead = self._thread.submit(self._load, model, first, self._ahead_end,
+                                                  self._halt)
             return tensor
 
     def _sequential(self, index: int) -> bool:
@@ -285,9 +311,11 @@ class safe_open:  # pylint: disable=invalid-name
             end += 1
         return end
 
-    def _load(self, model: Model, first: int, end: int) -> Dict[int, Any]:
+    def _load(self, model: Model, first: int, end: int,
+              stop: Optional[_Halt] = None) -> Dict[int, Any]:
+        how = self._how if stop is None else {**self._how, "stop": stop}
         tensors = model.load(self.device, self.framework, first=first, count=end - first,
-                             **self._how)[0]
+                             **how)[0]
         return {i: tensors[model.infos[i].name] for i in range(first, end)}
 
     def _box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
@@ -331,11 +359,11 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
         raise ValueError(f"no tensor is {dtype} of {tuple(shape)}: {', '.join(CODES)}")
     handle = open_device(device)
     tensor = Tensor(dtype, shape, handle_name(handle), 0, None)
-    out = ffi.new("void **")
-    check(lib.penstock_alloc(handle, tensor.nbytes or 1, out))
-    keep = ffi.gc(out[0], lambda ptr: lib.penstock_free(handle, ptr))
-    tensor.ptr = int(ffi.cast("uintptr_t", out[0]))
-    tensor._owner = Memory(tensor.ptr, tensor.nbytes, tensor.device, keep)
+    code, memory = take("void **", functools.partial(lib.penstock_free, handle),
+                        lib.penstock_alloc, handle, tensor.nbytes or 1)
+    check(code)
+    tensor.ptr = int(ffi.cast("uintptr_t", memory))
+    tensor._owner = Memory(tensor.ptr, tensor.nbytes, tensor.device, memory)
     return tensor
 
 
@@ -366,9 +394,9 @@ def _refuse_shared(tensors: Mapping[str, Any], places: Mapping[str, Place]) -> N
 
 def save_file(tensors: Mapping[str, Any], filename: PathLike,
               metadata: Optional[Mapping[str, str]] = None, *, durable: bool = False,
-              require: str = "any", effort: str = "thrifty") -> None:
+              require: str = "any", effort: str = "thrifty", path: Optional[str] = None) -> None:
     """Writes tensors, on GPUs or in host memory, as one safetensors file that takes its
-    name when all of it is there."""
+    name when all of it is there; `path` is the only one that is taken, for tests."""
     if require not in CLASSES or effort not in EFFORTS:
         raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
     if not isinstance(tensors, Mapping):
@@ -390,15 +418,19 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
     opts = ffi.new("struct penstock_save_opts *")
     opts.size, opts.durable = ffi.sizeof("struct penstock_save_opts"), int(durable)
     opts.require, opts.effort = CLASSES[require], EFFORTS[effort]
+    if path is not None:
+        keep.append(ffi.new("char[]", to_c(path, str.encode)))
+        opts.path = keep[-1]
     if metadata:
         if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
             raise TypeError("metadata is text by text")
         opts.keys = strings(list(metadata), keep, str.encode)
         opts.values = strings(list(metadata.values()), keep, str.encode)
         opts.pair_count = len(metadata)
-    path = os.fspath(filename)
-    check(lib.penstock_weights_save(to_c(path), table, len(places), opts, new_report()),
-          path)
+    name, caught = os.fspath(filename), heed(opts, keep)
+    code = lib.penstock_weights_save(to_c(name), table, len(places), opts, new_report())
+    raise_caught(caught)
+    check(code, name)
 
 
 __all__ = ["Slice", "allocate", "device_name", "iterate", "load_file", "load_into", "safe_open",

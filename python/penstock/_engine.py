@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import sys
+import threading
 import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -83,8 +84,10 @@ def _together(models: Sequence[Model], device: Any, framework: Optional[str], gr
                  for batch in _batches(model, (window or WINDOW) // 2)])
 
     def load(model: Model, first: int, count: int) -> Dict[str, Any]:
-        return model.load(device, framework, first=first, count=count, group=group, **options)[0]
+        return model.load(device, framework, first=first, count=count, group=group, stop=stop,
+                          **options)[0]
 
+    stop = threading.Event()
     pool = concurrent.futures.ThreadPoolExecutor(1, "penstock-weights")
     try:
         batch = next(todo, None)
@@ -95,7 +98,8 @@ def _together(models: Sequence[Model], device: Any, framework: Optional[str], gr
             yield from tensors.items()
             del tensors
     finally:
-        pool.shutdown(wait=True)  # no rank leaves in the middle of a batch
+        stop.set()  # who leaves early has it told to the others in the middle of a batch
+        pool.shutdown(wait=True)
         group.close()
 
 

@@ -5,9 +5,9 @@ the rest from each other's device memory. Thin: who reads what is the library's.
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Union
+from typing import Any, List, Optional, Union
 
-from ._lib import check, ffi, lib, to_c
+from ._lib import check, ffi, heed, lib, raise_caught, take, to_c
 
 
 class Group:
@@ -34,9 +34,13 @@ class Group:
         opts.timeout_ms, opts.stall_ms = int(timeout * 1000), int(stall * 1000)
         opts.host, opts.hosts, opts.reads_max = host, hosts, reads_max
         opts.jitter_ms = int(jitter * 1000)
-        out = ffi.new("struct penstock_group **")
-        check(lib.penstock_group_open(to_c(name, str.encode), rank, ranks, opts, out))
-        self._handle: Any = ffi.gc(out[0], lib.penstock_group_close)
+        keep: List[Any] = []
+        caught = heed(opts, keep)
+        code, handle = take("struct penstock_group **", lib.penstock_group_close,
+                            lib.penstock_group_open, to_c(name, str.encode), rank, ranks, opts)
+        raise_caught(caught)
+        check(code)
+        self._handle: Any = handle
 
     @property
     def handle(self) -> Any:

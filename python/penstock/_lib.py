@@ -9,7 +9,7 @@ import errno as _errno
 import os
 import sys
 import threading
-from typing import Any, Callable, Dict, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from ._ffi import ffi as ffi
 
@@ -125,6 +125,40 @@ def check(code: int, path: Optional[str] = None) -> int:
     if code < 0:
         raise make_error(code, path)
     return code
+
+
+def take(kind: str, free: Callable[[Any], Any], call: Callable[..., int],
+         *args: Any) -> Tuple[int, Any]:
+    """Calls the library, which gives out a handle by its last argument. That is freed with the
+    last who has it, and where a signal's handler raises before anybody has. `free` is no
+    Python: handlers run in that, and what they raise would be lost."""
+    out = ffi.new(kind)
+    try:
+        code = call(*args, out)
+    except BaseException:
+        free(out[0])
+        raise
+    return code, ffi.gc(out[0], free)
+
+
+def heed(opts: Any, keep: List[Any], stop: Any = None) -> List[BaseException]:
+    """Has the library ask now and then, while it waits, whether to go on: until `stop` is
+    set. On the main thread Python's handlers of signals run in it, too, and what one raises,
+    as that of Ctrl-C does, is in the list when the call is over: the library's memory and
+    the caller's are nobody else's by then. Other threads have nothing to say otherwise."""
+    caught: List[BaseException] = []
+    if stop is None and threading.current_thread() is not threading.main_thread():
+        return caught
+    keep.append(ffi.callback("int(void *)",
+                             lambda _user: int(stop is not None and bool(stop.is_set())), error=1,
+                             onerror=lambda _kind, error, _trace: caught.append(error)))
+    opts.look = keep[-1]
+    return caught
+
+
+def raise_caught(caught: List[BaseException]) -> None:
+    if caught:
+        raise caught.pop()
 
 
 # ---- devices -----------------------------------------------------------------

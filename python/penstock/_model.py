@@ -19,14 +19,13 @@ from ._dtypes import BITS, CODES, NAMES
 from ._group import Group
 from ._cuda import settle
 from ._lib import (FormatError, NotFoundError, PenstockError, also_theirs, check, ffi, handle_name,
-                   lib, open_device, to_c)
+                   heed, lib, open_device, raise_caught, take, to_c)
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
 EFFORTS = {"thrifty": 0, "fast": 1}
 FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy",
               "numpy": "numpy", "dlpack": "dlpack", "flax": "jax", "jax": "jax"}
-STOP_BYTES = 256 << 20  # of a request, after each of which a load looks whether to stop
 CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
 
 
@@ -123,34 +122,6 @@ def strings(values: Sequence[Any], keep: List[Any],
     return ffi.cast("const char *const *", table)
 
 
-def _call_back(opts: Any, keep: List[Any], over: Callable[[], Any]) -> List[BaseException]:
-    """Has the load call `over` after each request, which ends it by saying so or by an
-    exception: that is in the list then."""
-    caught: List[BaseException] = []
-    keep.append(ffi.callback("int(void *, unsigned, const struct penstock_report *)",
-                             lambda *_: int(bool(over())), error=1,
-                             onerror=lambda _kind, error, _trace: caught.append(error)))
-    opts.each = keep[-1]
-    keep.append(caught)
-    return caught
-
-
-def _heed_signals(opts: Any, keep: List[Any]) -> List[BaseException]:
-    """Python's handlers of signals run where Python does, on the main thread: Ctrl-C ends
-    a load behind the file that is under way."""
-    if opts.each != ffi.NULL:
-        caught: List[BaseException] = keep[-1]
-        return caught
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    return _call_back(opts, keep, lambda: False)
-
-
-def _raise_caught(caught: List[BaseException]) -> None:
-    if caught:
-        raise caught.pop()
-
-
 class Model:
     """The files of a model, opened: `path` is a file, an index, a directory, a Hugging
     Face cache folder or owner/name in that cache, or a list of files."""
@@ -179,10 +150,11 @@ class Model:
             keep.append(ffi.new("char[]", to_c(cache)))
             opts.cache = keep[-1]
         opts.flags = 1 if immutable else 0
-        out = ffi.new("struct penstock_weights **")
-        check(lib.penstock_weights_open_list(strings([os.fspath(p) for p in paths], keep),
-                                             len(paths), opts, out), self.path)
-        self._handle: Any = ffi.gc(out[0], lib.penstock_weights_close)
+        code, handle = take("struct penstock_weights **", lib.penstock_weights_close,
+                            lib.penstock_weights_open_list,
+                            strings([os.fspath(p) for p in paths], keep), len(paths), opts)
+        check(code, self.path)
+        self._handle: Any = handle
         self._columns: Optional[_Columns] = None
         self._infos: Optional[List[Info]] = None
         self._by_name: Dict[str, Info] = {}
@@ -237,10 +209,11 @@ class Model:
 
     def options(self, require: str = "any", effort: Optional[str] = None,
                 path: Optional[str] = None, align: int = 0, window: int = 0,
-                ranks: int = 1, stop: Optional[threading.Event] = None) -> Tuple[Any, List[Any]]:
-        """The library's struct, and what has to live as long as it. `effort` is what suits
-        so many processes that load at the same time, unless it is said; `stop` ends a load
-        with ECANCELED when it is set."""
+                ranks: int = 1, stop: Optional[threading.Event] = None
+                ) -> Tuple[Any, List[Any], List[BaseException]]:
+        """The library's struct, what has to live as long as it, and what handlers of signals
+        will have raised. `effort` is what suits so many processes that load at the same time,
+        unless it is said; `stop` ends a load with ECANCELED when it is set."""
         if require not in CLASSES or effort not in (None, *EFFORTS):
             raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
         opts, keep = ffi.new("struct penstock_load_opts *"), []
@@ -252,10 +225,7 @@ class Model:
         if path is not None:
             keep.append(ffi.new("char[]", to_c(path, str.encode)))
             opts.path = keep[0]
-        if stop is not None:
-            _call_back(opts, keep, stop.is_set)
-            opts.request_bytes = STOP_BYTES
-        return opts, keep
+        return opts, keep, heed(opts, keep, stop)
 
     def shard(self, index: int, how: Any) -> Any:
         """What of a tensor a rank needs, as the library says it."""
@@ -274,8 +244,7 @@ class Model:
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
-        opts, keep = self.options(**_ranks_of(group), **how)
-        caught = _heed_signals(opts, keep)
+        opts, keep, caught = self.options(**_ranks_of(group), **how)
         opts.first, opts.count = first, count
         columns, wanted = self.columns, slice(first, first + count if count else None)
         names, dtypes, shapes = columns.name[wanted], columns.dtype[wanted], columns.shape[wanted]
@@ -291,16 +260,15 @@ class Model:
             shapes = [tuple(part.shape[0:part.rank]) for _, part in parts]
             nbytes = tuple(part.bytes for _, part in parts)
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
-        report, out = new_report(), ffi.new("struct penstock_loaded **")
-        devices = ffi.new("struct penstock_device *[]", [handle])
-        code = lib.penstock_weights_load(self.handle, devices, 1, opts, report, out) \
-            if group is None else \
-            lib.penstock_group_load(group.handle, self.handle, devices, 1, opts, report, out)
+        report, devices = new_report(), ffi.new("struct penstock_device *[]", [handle])
+        call, who = (lib.penstock_weights_load, (self.handle,)) if group is None else \
+            (lib.penstock_group_load, (group.handle, self.handle))
+        code, loaded = take("struct penstock_loaded **", lib.penstock_loaded_free, call, *who,
+                            devices, 1, opts, report)
         if code < 0 and torch_memory is not None and torch_memory.error is not None:
             raise torch_memory.error
-        _raise_caught(caught)  # its answer has ended the load: nothing was given
+        raise_caught(caught)
         check(code, self.path)
-        loaded = ffi.gc(out[0], lib.penstock_loaded_free)
         at = _addresses(loaded, indices)
         # Every element lies at a multiple of its size from there; an allocation begins
         # at a page.
@@ -319,8 +287,7 @@ class Model:
     def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
                   **how: Any) -> Report:
         """`pieces` as made by `pieces_of`, all in one go, or by all ranks of a group."""
-        opts, keep = self.options(**_ranks_of(group), **how)
-        caught = _heed_signals(opts, keep)
+        opts, keep, caught = self.options(**_ranks_of(group), **how)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         size, devices = ffi.sizeof("struct penstock_piece"), {piece[-1] for piece in pieces}
         address = {dev: int(ffi.cast("uintptr_t", dev)) for dev in devices}
@@ -333,7 +300,7 @@ class Model:
             if group is None else \
             lib.penstock_group_load_into(group.handle, self.handle, table, len(pieces), opts,
                                          report)
-        _raise_caught(caught)
+        raise_caught(caught)
         check(code, self.path)
         return Report(report)
 
@@ -341,11 +308,10 @@ class Model:
                 window: int = 0, **how: Any) -> Iterator[Tuple[str, Any]]:
         framework = framework_of(framework)
         handle = open_device(device)
-        opts, keep = self.options(window=window, **how)
-        caught = _heed_signals(opts, keep)
-        out = ffi.new("struct penstock_weights_iter **")
-        check(lib.penstock_weights_iter_open(self.handle, handle, opts, out), self.path)
-        it = ffi.gc(out[0], lib.penstock_weights_iter_close)
+        opts, keep, caught = self.options(window=window, **how)
+        code, it = take("struct penstock_weights_iter **", lib.penstock_weights_iter_close,
+                        lib.penstock_weights_iter_open, self.handle, handle, opts)
+        check(code, self.path)
         return self._steps(_Window(it, handle_name(handle), window, keep, caught), framework)
 
     def _steps(self, window: "_Window", framework: str) -> Iterator[Tuple[str, Any]]:
@@ -378,7 +344,7 @@ class _Window:
         if code == -errno.ENOBUFS and self.done:
             self.release()
             code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
-        _raise_caught(self.caught)
+        raise_caught(self.caught)
         return check(code, path) > 0
 
     def release(self) -> None:
@@ -420,25 +386,24 @@ class _TorchMemory:
 
     def __init__(self, opts: Any) -> None:
         self.tensor: Any = None
-        self.error: Optional[Exception] = None  # of torch's own, which programs look for
+        self.error: Optional[BaseException] = None  # of torch's own, which programs look for
         self.start = 0
 
-        @ffi.callback("void *(void *, struct penstock_device *, size_t, size_t)", error=ffi.NULL)
+        def failed(_kind: Any, error: BaseException, _trace: Any) -> None:
+            self.error = error
+
+        @ffi.callback("void *(void *, struct penstock_device *, size_t, size_t)", error=ffi.NULL,
+                      onerror=failed)
         def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
             import torch
-            try:
-                self.tensor = torch.empty(length + align, dtype=torch.uint8,
-                                          device=handle_name(dev))
-            except Exception as error:  # pylint: disable=broad-exception-caught
-                self.error = error
-                return ffi.NULL
+            self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
             # It may have been somebody's whose work on it is still queued: torch's streams
             # know of each other's turn, the library's copies know nothing of it.
             settle([handle_name(dev)])
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)
 
-        @ffi.callback("void(void *, struct penstock_device *, void *, size_t)")
+        @ffi.callback("void(void *, struct penstock_device *, void *, size_t)", onerror=failed)
         def free(_user: Any, _dev: Any, _ptr: Any, _length: int) -> None:
             self.tensor = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import operator
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -172,8 +173,7 @@ class Memory:
     def buffer(self) -> Any:
         if self._buffer is None:
             # The buffer keeps the pointer, the pointer's destructor this object's `keep`.
-            keep = self.keep
-            pointer = ffi.gc(ffi.cast("char *", self.base), lambda _: _drop(keep))
+            pointer = ffi.gc(ffi.cast("char *", self.base), functools.partial(_drop, self.keep))
             self._buffer = ffi.buffer(pointer, self.length)
         return self._buffer
 
@@ -278,8 +278,9 @@ def _strides(shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], int]:
     return tuple(reversed(strides)), step
 
 
-def _drop(keep: Any) -> None:
-    """Its argument was alive until here; that is all."""
+# Its first argument was alive until here; that is all. No Python: handlers of signals run in
+# that, and what they raise as something is freed would be lost.
+_drop = operator.is_
 
 
 # ---- somebody else's -----------------------------------------------------------

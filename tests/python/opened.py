@@ -82,9 +82,9 @@ class Open(unittest.TestCase):
         safetensors.numpy.save_file(many, file)
         loads, real = [], penstock.safe_open._load
 
-        def load(opened, model, first, end):
+        def load(opened, model, first, end, *stop):
             loads.append(end - first)
-            return real(opened, model, first, end)
+            return real(opened, model, first, end, *stop)
 
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 20 * 512), \
                 unittest.mock.patch.object(penstock.safe_open, "_load", load), \
@@ -134,10 +134,10 @@ class Open(unittest.TestCase):
         safetensors.numpy.save_file(many, file)
         real = penstock.safe_open._load
 
-        def load(opened, model, first, end):
+        def load(opened, model, first, end, *stop):
             if any(first <= i < end for i in (3, 6)):
                 raise penstock.PenstockError(errno.EIO, "torn")
-            return real(opened, model, first, end)
+            return real(opened, model, first, end, *stop)
 
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 8192), \
                 unittest.mock.patch.object(penstock.safe_open, "_load", load), \

@@ -324,56 +324,6 @@ class Life(unittest.TestCase):
         same(self, tensors, ARRAYS)
         self.assertEqual(sorted(names), sorted(ARRAYS))
 
-    def test_stop(self):
-        """A load ends early when it is told to, before or between its requests."""
-        many = {f"t{i}": fill("uint8", (65536,), i) for i in range(8)}
-        file = os.path.join(TMP, "stop.safetensors")
-        safetensors.numpy.save_file(many, file)
-        stop, asked = threading.Event(), []
-        with unittest.mock.patch.object(_model, "STOP_BYTES", 65536):
-            same(self, penstock.load_file(file, framework="numpy", stop=stop), many)
-            stop.is_set = lambda: asked.append(1) or len(asked) > 2
-            with self.assertRaises(penstock.PenstockError) as caught:
-                penstock.load_file(file, framework="numpy", stop=stop)
-        self.assertEqual(caught.exception.errno, errno.ECANCELED)
-        self.assertGreaterEqual(len(asked), 3)
-
-    def test_signal(self):
-        """A handler that raises, as that of Ctrl-C, ends a load behind the file that is
-        under way, and what it raised is what the caller gets."""
-        folder = os.path.join(TMP, "signal")
-        os.mkdir(folder)
-        for i in range(6):
-            safetensors.numpy.save_file({f"t{i}": fill("uint8", (70000,), i)},
-                                        os.path.join(folder, f"{i}.safetensors"))
-        places = {f"t{i}": numpy.empty(70000, "uint8") for i in range(6)}
-        real, calls = _model._call_back, []
-
-        def spied(opts, keep, over):
-            def once():
-                calls.append(1)
-                signal.raise_signal(signal.SIGUSR1)
-                return over()
-            return real(opts, keep, once)
-
-        def stopped(*_):
-            raise InterruptedError("by the handler")
-
-        was = signal.signal(signal.SIGUSR1, stopped)
-        try:
-            with unittest.mock.patch.object(_model, "_call_back", spied):
-                for load in (lambda: penstock.load_file(folder, framework="numpy"),
-                             lambda: penstock.load_into(folder, places),
-                             lambda: list(penstock.iterate(folder, framework="numpy")),
-                             lambda: penstock.load_file(folder, framework="numpy",
-                                                        stop=threading.Event())):
-                    calls.clear()
-                    self.assertRaisesRegex(InterruptedError, "by the handler", load)
-                    self.assertEqual(len(calls), 1)
-        finally:
-            signal.signal(signal.SIGUSR1, was)
-        self.assertEqual(len(penstock.load_file(folder, framework="numpy")), 6)
-
     def test_cancelled(self):
         """Who cancels goes on when nothing moves any more."""
         begun, go, ended = threading.Event(), threading.Event(), []

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C and its like: whoever waits for a file that comes slowly is let go at once, gets
+what his handler raised, and nothing is left half done. The file is sparse, with so many
+late chunks that all of them would take a while."""
+
+import asyncio
+import concurrent.futures
+import errno
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+import unittest
+import unittest.mock
+
+import numpy
+
+import penstock
+import tap
+from penstock import _model
+from penstock._lib import check, ffi, lib, open_device
+
+TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+FILE = os.path.join(TMP, "many.safetensors")
+COUNT, EACH = 64, 16 << 20
+NAMES = [f"t{i:02}" for i in range(COUNT)]
+LATE = {"path": "fault:bounce?delay_us=300000"}
+LIMIT_S = 60  # that only a bug reaches
+
+
+def make():
+    header = json.dumps({name: {"dtype": "U8", "shape": [EACH],
+                                "data_offsets": [i * EACH, (i + 1) * EACH]}
+                         for i, name in enumerate(NAMES)}).encode()
+    with open(FILE, "wb") as f:
+        f.write(len(header).to_bytes(8, "little") + header)
+        f.truncate(8 + len(header) + COUNT * EACH)
+
+
+make()
+_opts = ffi.new("struct penstock_device_opts *")
+_opts.size = ffi.sizeof("struct penstock_device_opts")
+_opts.lanes, _opts.slot_bytes = 1, 65536  # a lane has 256 chunks under way at most
+check(lib.penstock_device_open(b"host", _opts, ffi.new("struct penstock_device **")))
+
+
+def moved():
+    """Bytes that the library has read and written in this process, whatever came of it."""
+    with tempfile.TemporaryFile() as f:
+        assert lib.penstock_stats(0, 1, f.fileno()) == 0
+        f.seek(0)
+        paths = json.load(f)["paths"].values()
+    return sum(path["read_bytes"] + path["write_bytes"] for path in paths)
+
+
+class Raised(BaseException):
+    """What no handler of errors takes for one."""
+
+
+def when_waiting(act):
+    """Calls `act` once the main thread has been in one call for a while, with nothing else to
+    do there; on a thread that is returned."""
+    main, python = threading.main_thread().ident, os.path.dirname(penstock.__file__)
+
+    def watch():
+        seen, since, end = None, 0, time.monotonic() + LIMIT_S
+        while since < 20 and time.monotonic() < end:
+            frame = sys._current_frames().get(main)
+            place = frame and (id(frame), frame.f_lasti)
+            ours = frame and frame.f_code.co_filename.startswith(python)
+            since = since + 1 if ours and place == seen else 0
+            seen = place
+            del frame
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+class Stops(unittest.TestCase):
+    def setUp(self):
+        def stopped(*_):
+            raise Raised
+        self.was = signal.signal(signal.SIGUSR1, stopped)
+        self.before = moved()
+
+    def tearDown(self):
+        signal.signal(signal.SIGUSR1, self.was)
+
+    def early(self, call, kind=Raised, act=interrupt):
+        thread = when_waiting(act)
+        try:
+            with self.assertRaises(kind) as caught:
+                call()
+            self.assertLess(moved() - self.before, COUNT * EACH // 2)
+            now = moved()
+            gc.collect()
+            self.assertEqual(moved(), now)  # nothing moves any more
+        finally:
+            thread.join()
+        return caught.exception
+
+    def test_load_file(self):
+        self.early(lambda: penstock.load_file(FILE, framework="numpy", **LATE))
+
+    def test_load_into(self):
+        place = numpy.empty(EACH, "uint8")
+        self.early(lambda: penstock.load_into(FILE, dict.fromkeys(NAMES, place), **LATE))
+
+    def test_iterate(self):
+        self.early(lambda: [name for name, _ in
+                            penstock.iterate(FILE, framework="numpy", **LATE)])
+
+    def test_get_tensor(self):
+        """Also what is read ahead ends, and nobody waits for it who leaves."""
+        with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 3 * EACH):
+            def call():
+                with penstock.safe_open(FILE, "numpy", **LATE) as f:
+                    for name in NAMES:
+                        f.get_tensor(name)
+            self.early(call)
+
+    def test_ahead(self):
+        """Who leaves waits for no more of what was read ahead for him."""
+        with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 40 * EACH), \
+                penstock.safe_open(FILE, "numpy", **LATE) as f:
+            f._next, f._ahead_end = 0, 1
+            f._cache[0] = numpy.zeros(EACH, "uint8")
+            f.get_tensor(NAMES[0])
+            self.assertIsNotNone(f._ahead)
+        self.assertLess(moved() - self.before, COUNT * EACH // 2)
+
+    def test_save_file(self):
+        out = os.path.join(TMP, "out")
+        os.mkdir(out)
+        file, one = os.path.join(out, "a.safetensors"), numpy.ones(EACH, "uint8")
+        penstock.save_file({"a": one}, file)
+        self.early(lambda: penstock.save_file(dict.fromkeys(NAMES, one), file, **LATE))
+        self.assertEqual(os.listdir(out), ["a.safetensors"])
+        self.assertEqual(list(penstock.load_file(file, framework="numpy")), ["a"])
+
+    def test_group(self):
+        """A rank that waits for another to come, which nobody waits for any longer then."""
+        self.early(lambda: penstock.Group("lonely", 0, 2, folder=tempfile.mkdtemp(dir=TMP)))
+
+    def test_stop(self):
+        """By an event, on the main thread and on another."""
+        for call in (penstock.load_file, lambda *args, **how: concurrent.futures.
+                     ThreadPoolExecutor(1).submit(penstock.load_file, *args, **how).result()):
+            stop, self.before = threading.Event(), moved()
+            thread = threading.Timer(0.3, stop.set)
+            thread.start()
+            with self.assertRaises(penstock.PenstockError) as caught:
+                call(FILE, framework="numpy", stop=stop, **LATE)
+            thread.join()
+            self.assertEqual(caught.exception.errno, errno.ECANCELED)
+            self.assertLess(moved() - self.before, COUNT * EACH // 2)
+
+    def test_cancelled(self):
+        async def go():
+            task = asyncio.ensure_future(penstock.aio.load_file(FILE, framework="numpy", **LATE))
+            await asyncio.sleep(0.3)
+            task.cancel()
+            await task
+        with self.assertRaises(asyncio.CancelledError):
+            asyncio.run(go())
+        self.assertLess(moved() - self.before, COUNT * EACH // 2)
+
+    def test_handler_that_returns(self):
+        """Is called while the library waits, and all is there."""
+        called = []
+        signal.signal(signal.SIGUSR1, lambda *_: called.append(moved()))
+        thread = when_waiting(interrupt)
+        got = penstock.Model(FILE).load("cpu", "numpy", count=2, **LATE)[0]
+        thread.join()
+        self.assertEqual(len(got), 2)
+        self.assertTrue(called and called[0] - self.before < 2 * EACH)
+
+    def test_other_thread(self):
+        """A handler has no business on a thread that is not the main one."""
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            ahead = pool.submit(penstock.Model(FILE).load, "cpu", "numpy", count=2, **LATE)
+            with self.assertRaises(Raised):
+                interrupt()
+                time.sleep(LIMIT_S)
+            self.assertEqual(len(ahead.result()[0]), 2)
+
+    def test_late(self):
+        """One that raises as the call returns does not lose what that gave out."""
+        freed = []
+
+        class Library:
+            """The library's, with a signal at the very end of a load."""
+            def __getattr__(self, name):
+                return getattr(lib, name)
+
+            @staticmethod
+            def penstock_weights_load(*args):
+                code = lib.penstock_weights_load(*args)
+                assert code == 0
+                interrupt()
+                time.sleep(LIMIT_S)
+
+            @staticmethod
+            def penstock_loaded_free(loaded):
+                freed.append(loaded != ffi.NULL)
+                lib.penstock_loaded_free(loaded)
+
+        model = penstock.Model(FILE)
+        with unittest.mock.patch.object(_model, "lib", Library()), self.assertRaises(Raised):
+            model.load("cpu", "numpy", count=1)
+        gc.collect()
+        self.assertEqual(freed, [True])
+
+    def test_torch_memory(self):
+        """Torch's allocator runs Python, too."""
+        memory = _model._TorchMemory(types.SimpleNamespace())
+
+        def empty(*_, **__):
+            interrupt()
+            time.sleep(LIMIT_S)
+
+        with unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(
+                empty=empty, uint8=None)):
+            self.assertFalse(memory.calls[0](ffi.NULL, open_device("cpu"), 1, 1))
+        self.assertIsInstance(memory.error, Raised)
+
+    def test_keyboard(self):
+        """Ctrl-C, in a program that has done nothing about it, ends it and its threads."""
+        program = f"""
+import numpy, penstock  # whose import does not like to be interrupted
+f = penstock.safe_open({FILE!r}, "numpy", **{LATE!r})
+penstock._api.AHEAD_BYTES = {3 * EACH}
+print("open", flush=True)
+for name in f.offset_keys():
+    f.get_tensor(name)
+"""
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+                              ) as child:
+            self.assertEqual(child.stdout.readline(), "open\n")
+            time.sleep(0.3)  # by then it reads; before, there is nothing to end
+            child.send_signal(signal.SIGINT)
+            _, error = child.communicate(timeout=LIMIT_S)
+        self.assertEqual(child.returncode, -signal.SIGINT, error)
+        self.assertEqual(error.rpartition("\n")[0].rpartition("\n")[2], "KeyboardInterrupt")
+
+
+if __name__ == "__main__":
+    tap.main()
