@@ -24,12 +24,12 @@ static void stop(int signal)
 }
 
 /* What is ignored stays so (nohup, a job in the background), but for the SIGTERM by which
- * a rank that waits is told that nobody comes. The second of a kind ends it at once. */
-void load_catch_signals(bool caught)
+ * a rank that waits is told that nobody comes. */
+void load_catch_signals(bool caught, bool always)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction old,
-		action = {.sa_handler = caught ? stop : SIG_DFL, .sa_flags = SA_RESETHAND};
+	struct sigaction old, action = {.sa_handler = caught ? stop : SIG_DFL,
+					.sa_flags = always ? 0 : (int)SA_RESETHAND};
 
 	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
 		if (!sigaction(signals[i], NULL, &old) &&
@@ -50,7 +50,9 @@ static int split(struct words *w, const char *option, const char *text)
 		next = strchr(at, ',');
 		if (next)
 			*next++ = '\0';
-		if (w->count == WORDS_MAX || !*at)
+		if (w->count == WORDS_MAX)
+			return fail(EXIT_USAGE, "--%s takes %d names at most", option, WORDS_MAX);
+		if (!*at)
 			return fail(EXIT_USAGE, "--%s wants names with commas between them",
 				    option);
 		w->list[w->count++] = at;
@@ -122,8 +124,8 @@ static int take_option(struct args *a, int c)
 	case 'T':
 		return take_shard(a, optarg);
 	case 'N':
-		if (!parse_number(optarg, 1, DEVICES_MAX, &a->ranks))
-			return fail(EXIT_USAGE, "--ranks wants 1 to %d", DEVICES_MAX);
+		if (!parse_number(optarg, 1, RANKS_MAX, &a->ranks))
+			return fail(EXIT_USAGE, "--ranks wants 1 to %d", RANKS_MAX);
 		return 0;
 	case 'H':
 	case 'J':
@@ -194,8 +196,6 @@ static int parse(int argc, char **argv, struct args *a)
 	if (optind + 1 != argc || !*argv[optind])
 		return fail(EXIT_USAGE, "load wants one model: a file, a directory, an index or "
 					"owner/name of a Hugging Face cache");
-	if (a->devices.count > DEVICES_MAX)
-		return fail(EXIT_USAGE, "at most %d devices", DEVICES_MAX);
 	a->model = argv[optind];
 	a->open.names = a->names;
 	a->open.dirs = a->stripes.list;
@@ -253,6 +253,12 @@ static int each(void *user, unsigned file, const struct penstock_report *report)
 	return load_stopped;
 }
 
+static int look(void *user)
+{
+	(void)user;
+	return load_stopped;
+}
+
 static void open_all(struct loading *l)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -295,6 +301,7 @@ static void load(struct loading *l)
 	int ret;
 
 	opts.each = each;
+	opts.look = look;
 	opts.user = l;
 	if (!l->a->effort_asked)
 		opts.effort = penstock_weights_effort(l->w, (unsigned)l->a->ranks);
@@ -404,7 +411,7 @@ static int run(int argc, char **argv)
 	int ret = parse(argc, argv, &a);
 
 	if (!ret) {
-		load_catch_signals(true);
+		load_catch_signals(true, false);
 		if (a.ranks)
 			load_by_ranks(&l, &a);
 		else

@@ -11,8 +11,10 @@
 #include "cli.h"
 #include "penstock_weights.h"
 
-#define DEVICES_MAX 16
+#define RANKS_MAX PENSTOCK_GROUP_MAX
+#define DEVICES_MAX RANKS_MAX /* each may be a rank's */
 #define WORDS_MAX 64
+_Static_assert(WORDS_MAX <= DEVICES_MAX, "there is room for all devices that are named");
 
 struct words {
 	char *text; /* cut at its commas */
@@ -47,7 +49,7 @@ struct loading {
 	struct penstock_loaded *loaded;
 	struct penstock_load_report report;
 	struct tally tally;
-	struct part parts[DEVICES_MAX];
+	struct part parts[RANKS_MAX]; /* of each device, or of each rank */
 	unsigned part_count, files;
 	uint64_t total, tensors;
 	double start, shown, took;
@@ -57,8 +59,9 @@ struct loading {
 };
 
 extern volatile sig_atomic_t load_stopped; /* by this signal, 0: not */
-/* Whether SIGINT, SIGTERM and SIGHUP set it, or end the process. */
-void load_catch_signals(bool caught);
+/* SIGINT, SIGTERM and SIGHUP set it, or end the process: if not `caught`, and the second of
+ * a kind unless it is `always`. */
+void load_catch_signals(bool caught, bool always);
 
 /* The first failure is the one that is told; _lib: the library's sentence. */
 void load_note(struct loading *l, int code, const char *fmt, const char *what);

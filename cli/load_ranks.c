@@ -64,12 +64,13 @@ static void be_rank(struct loading *l, struct args *a, unsigned rank, pid_t pare
 		s->rank = (s->rank + rank) % s->ranks;
 		s->expert_rank = (s->expert_rank + rank) % s->expert_ranks;
 	}
-	load_catch_signals(false); /* while it only waits for the others */
+	load_catch_signals(false, false); /* while it only waits for the others */
 	if (load_stopped)
 		raise((int)load_stopped);
 	if (penstock_group_open(name, rank, (unsigned)a->ranks, &a->group, &l->group))
 		load_note_lib(l);
-	load_catch_signals(true);
+	/* A terminal tells it as well as the command, whose end is that of one that hangs. */
+	load_catch_signals(true, true);
 	if (l->group)
 		load_do(l);
 	load_close(l);
@@ -99,7 +100,7 @@ static void merge(struct loading *l, const struct loading *r, unsigned rank)
 
 struct ranks {
 	struct loading *all;
-	pid_t pids[DEVICES_MAX]; /* 0: it has ended */
+	pid_t pids[RANKS_MAX]; /* 0: it has ended */
 	unsigned count;
 	int dead; /* the first whose process ended otherwise than it should, -1: none */
 };

@@ -50,6 +50,8 @@ static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint
 						  .src = at + done,
 						  .row_len = part};
 
+		if (load_stopped)
+			return false;
 		if (penstock_copy(&copy, 1)) {
 			load_note_lib(c->l);
 			return false;
