@@ -646,24 +646,27 @@ PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
 				     struct penstock_queue **out);
 
 /*
- * Cancels what is in flight, waits for it, fires nothing more. May block; a queue with a
- * lane of its own waits for its thread if another closes it with requests in flight.
+ * Cancels what is in flight, waits for what of it has begun, fires nothing more. May block; a
+ * queue with a lane of its own waits for its thread if another closes it with requests in
+ * flight.
  */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
 
 /*
  * An eventfd that is readable while completions are there: poll it, then call
- * penstock_poll. The queue's; do not close or read it. -EOPNOTSUPP: it has a lane of
- * its own.
+ * penstock_poll. The queue's; do not close or read it. It does not tell of a deadline that
+ * passed while all that could begin the request hang in calls for others: poll then.
+ * -EOPNOTSUPP: it has a lane of its own.
  */
 PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
 
 /*
  * Hands in `count` requests and returns how many were taken, from the front: the
  * rest did not fit (-EAGAIN if none did) or the first of them is faulty (its
- * error if none was taken; submit again from there to learn it). Each one taken
- * completes exactly once. ids[i], if ids is not NULL, names request i; an id is
- * not used again.
+ * error if none was taken; submit again from there to learn it). Requests that ended
+ * early while lanes hang take places until those come back: when there are as many as
+ * requests_max, -EAGAIN too, after a second. Each one taken completes exactly once. ids[i],
+ * if ids is not NULL, names request i; an id is not used again.
  * May block at the first meeting of a storage and a device, see penstock_prepare.
  * -EINVAL, -EOVERFLOW (offsets end behind 2^63), -E2BIG, -EBADF (a write to what was
  * opened for reading), -ENODEV (memory on no open device), -EOPNOTSUPP (no path of the

@@ -164,7 +164,9 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 
 static void reset(struct pst_request *req)
 {
+	atomic_store_explicit(&req->phase, PST_PHASE_NEW, memory_order_relaxed);
 	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
+	atomic_store_explicit(&req->limit, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->look, LOOK_FIRST_KIB, memory_order_relaxed);
 	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
@@ -240,8 +242,7 @@ static int take_path(struct pst_request *req, const char *text, struct pst_err *
 	return take_wrap(req, text, err);
 }
 
-/* A write of nothing still makes durable what was written before. */
-static bool only_syncs(const struct pst_request *req)
+bool pst_req_only_syncs(const struct pst_request *req)
 {
 	return !req->total && req->op == PENSTOCK_WRITE && req->flags & PENSTOCK_R_DURABLE &&
 	       req->st->ops->sync;
@@ -249,12 +250,25 @@ static bool only_syncs(const struct pst_request *req)
 
 void pst_req_open_phase(struct pst_request *req)
 {
-	bool body = req->body > 0, syncs = only_syncs(req);
+	bool body = req->body > 0, syncs = pst_req_only_syncs(req);
 	uint64_t limit = body ? req->body : req->total;
 
-	req->phase = body ? PST_PHASE_BODY : syncs ? PST_PHASE_SYNC : PST_PHASE_EDGES;
-	atomic_store_explicit(&req->limit, limit, memory_order_relaxed);
+	/* Behind the last of these it may be ended by others. */
 	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
+	atomic_store_explicit(&req->phase,
+			      body    ? PST_PHASE_BODY
+			      : syncs ? PST_PHASE_SYNC
+				      : PST_PHASE_EDGES,
+			      memory_order_release);
+	atomic_store_explicit(&req->limit, limit, memory_order_release);
+}
+
+void pst_req_open(struct pst_request *req)
+{
+	if (req->words)
+		atomic_store_explicit(&req->phase, PST_PHASE_ARMED, memory_order_release);
+	else
+		pst_req_open_phase(req);
 }
 
 int pst_req_cut(struct pst_request *req, struct pst_err *err)
@@ -303,8 +317,5 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, str
 	req->pump = req->seg_count
 			    ? atomic_load_explicit(&req->segs[0].dev->pump, memory_order_acquire)
 			    : NULL;
-	ret = pst_req_cut(req, err);
-	if (!ret)
-		pst_req_open_phase(req);
-	return ret;
+	return pst_req_cut(req, err);
 }

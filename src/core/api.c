@@ -30,7 +30,8 @@ static int take_queue(const struct penstock_req *req, struct penstock_queue **ou
 		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
 		if (!q)
 			continue;
-		if (q->generation == pst_generation() && req->seg_count <= q->segs_max) {
+		if (q->generation == pst_generation() && req->seg_count <= q->segs_max &&
+		    pst_queue_has_place(q)) {
 			*out = q;
 			return 0;
 		}

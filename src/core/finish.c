@@ -107,15 +107,15 @@ static bool begin_phase(struct pst_request *req, struct pst_lane *lane)
 	if (ok && req->phase == PST_PHASE_BODY && req->total > req->body) {
 		req->phase = PST_PHASE_EDGES;
 		atomic_store(&req->left, req->total - req->body);
-		atomic_store(&req->limit, req->total);
 		pst_lane_requeue(lane, req);
+		atomic_store(&req->limit, req->total); /* now it may be ended by others */
 		return true;
 	}
 	if (ok && lane && req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync) {
-		req->phase = PST_PHASE_SYNC;
 		atomic_store(&req->left, 1);
 		pst_lane_requeue(lane, req);
+		req->phase = PST_PHASE_SYNC; /* the same */
 		return true;
 	}
 	return false;
@@ -128,7 +128,7 @@ void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t byte
 	if (begin_phase(req, lane))
 		return;
 	req->phase = PST_PHASE_ENDED;
-	pst_req_put(req);
+	pst_req_put(req, PST_HOLD);
 }
 
 /* Bytes up to the first that the storage did not have. */
@@ -174,10 +174,8 @@ static int64_t result_of(struct pst_request *req)
 	return n;
 }
 
-void pst_req_put(struct pst_request *req)
+static void end(struct pst_request *req)
 {
-	if (atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) != 1)
-		return;
 	req->end_ns = pst_now_ns();
 	req->result = result_of(req);
 	if (req->result < 0)
@@ -193,21 +191,39 @@ void pst_req_put(struct pst_request *req)
 	pst_queue_push(req->q, req);
 }
 
-/* ---- cancelled ---- */
-
-/* A reference, if it is in flight, whichever use of its place that is: until it is put
- * back the request does not end, and its storage and lanes are there. */
-static bool get(struct pst_request *req)
+/* It has not ended. */
+static bool is_alive(uint64_t refs)
 {
-	unsigned refs = atomic_load_explicit(&req->refs, memory_order_relaxed);
+	return refs & PST_HOLDS || (refs & PST_NAMES && !(refs & PST_OVER));
+}
 
-	while (refs)
-		if (atomic_compare_exchange_weak_explicit(&req->refs, &refs, refs + 1,
+bool pst_req_hold(struct pst_request *req)
+{
+	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_relaxed);
+
+	while (is_alive(refs))
+		if (atomic_compare_exchange_weak_explicit(&req->refs, &refs, refs + PST_HOLD,
 							  memory_order_acquire,
 							  memory_order_relaxed))
 			return true;
 	return false;
 }
+
+void pst_req_put(struct pst_request *req, uint64_t what)
+{
+	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_acquire);
+
+	if (refs != PST_USE) /* else nobody comes any more */
+		refs = atomic_fetch_sub_explicit(&req->refs, what, memory_order_acq_rel);
+	if (is_alive(refs - what))
+		return;
+	if (is_alive(refs))
+		end(req);
+	else if (!((refs - what) & ~PST_OVER))
+		pst_queue_return(req->q, req);
+}
+
+/* ---- early ends ---- */
 
 /* Those that may have begun something of it, or wait for room to begin. */
 static void tell_lanes(struct pst_request *req)
@@ -220,18 +236,54 @@ static void tell_lanes(struct pst_request *req)
 		pst_own_cancel(own);
 }
 
-/* Lanes look at the mark before each claim; what has begun runs to its end, unless its
- * storage can end it. The place may be used again meanwhile: while a reference is held
- * it is not, and the next use has another generation and is not meant. */
+/* What nobody has begun ends here, because its lanes may hang; what has begun runs to its end,
+ * unless its storage can end it. Who calls it holds the request. */
+static void end_early(struct pst_request *req)
+{
+	struct pst_err err;
+
+	atomic_fetch_or_explicit(&req->refs, PST_OVER, memory_order_relaxed);
+	if (req->phase == PST_PHASE_ARMED) {
+		pst_stream_end_early(req);
+		return;
+	}
+	if (!pst_req_over(req, &err))
+		return;
+	pst_req_give_up(req, NULL, &err);
+	if (req->phase != PST_PHASE_SYNC || !pst_req_cancelled(req) ||
+	    atomic_exchange_explicit(&req->sync_taken, true, memory_order_relaxed))
+		return;
+	fail(req, req->total, &err);
+	pst_req_ended(req, NULL, 1);
+}
+
+/* Lanes look at the mark before each claim. The place may be used again meanwhile: while it
+ * is held it is not, and the next use has another generation and is not meant. */
 void pst_req_stop(struct pst_request *req, uint32_t generation)
 {
-	if (!get(req))
+	if (!pst_req_hold(req))
 		return; /* it has ended */
 	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
+		end_early(req);
 		tell_lanes(req);
 	}
-	pst_req_put(req);
+	pst_req_put(req, PST_HOLD);
+}
+
+uint64_t pst_req_late(struct pst_request *req)
+{
+	uint64_t deadline_ns;
+
+	if (!pst_req_hold(req))
+		return 0;
+	deadline_ns = req->deadline_ns;
+	if (deadline_ns && pst_now_ns() > deadline_ns) {
+		end_early(req);
+		deadline_ns = 0;
+	}
+	pst_req_put(req, PST_HOLD);
+	return deadline_ns;
 }
 
 /* ---- the report ---- */

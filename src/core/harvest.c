@@ -14,6 +14,10 @@
 #include "core/objects.h"
 #include "core/queue.h"
 
+/* So long after a deadline whoever waits ends what its lane has not: a lane that is only busy
+ * comes by then, and nobody looks at all places more often. */
+#define LATE_NS 2000000u
+
 static void signal_fd(struct penstock_queue *q)
 {
 	uint64_t one = 1;
@@ -38,7 +42,7 @@ void pst_queue_push(struct penstock_queue *q, struct pst_request *req)
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	if (req->flags & PENSTOCK_R_DETACHED) {
 		pst_req_forget(req);
-		pst_queue_return(q, req);
+		pst_req_put(req, PST_USE);
 		/* Nothing to harvest, but who waits until nothing is in flight is to know. */
 		news = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
 	} else {
@@ -93,8 +97,52 @@ void pst_queue_free_harvested(struct penstock_queue *q)
 		struct pst_request *req = q->harvested;
 
 		q->harvested = req->link;
-		pst_queue_return(q, req);
+		pst_req_put(req, PST_USE);
 	}
+}
+
+/* ---- what is too late ---- */
+
+void pst_queue_expect(struct penstock_queue *q, uint64_t deadline_ns)
+{
+	uint64_t first = atomic_load_explicit(&q->deadline_ns, memory_order_relaxed);
+
+	while (deadline_ns && (!first || deadline_ns < first))
+		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
+			if (atomic_load(&q->asleep)) /* for longer */
+				signal_fd(q);
+			break;
+		}
+}
+
+/* When that is; 0: never. */
+static uint64_t look_at(const struct penstock_queue *q)
+{
+	uint64_t first = atomic_load(&q->deadline_ns);
+
+	return first ? first + LATE_NS : 0;
+}
+
+static void end_late(struct penstock_queue *q)
+{
+	uint64_t at = look_at(q);
+	unsigned used;
+
+	if (!at || pst_now_ns() < at)
+		return;
+	/* Before the places: one that is not among them yet is expected behind this. */
+	atomic_exchange(&q->deadline_ns, 0);
+	used = atomic_load_explicit(&q->place_used, memory_order_acquire);
+	for (unsigned i = 0; i < used; i++)
+		pst_queue_expect(q, pst_req_late(&q->requests[i]));
+}
+
+/* No later than that. */
+static uint64_t sooner(const struct penstock_queue *q, uint64_t until_ns)
+{
+	uint64_t at = look_at(q);
+
+	return at && (!until_ns || at < until_ns) ? at : until_ns;
 }
 
 static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
@@ -159,6 +207,7 @@ static int begin(struct penstock_queue *q)
 	pst_queue_free_harvested(q);
 	if (q->own)
 		pst_own_turn(q->own, 0);
+	end_late(q);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
 		drain_fd(q);
 	return 0;
@@ -201,6 +250,8 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	struct timespec ts, *timeout = NULL;
 	uint64_t now = pst_now_ns();
 
+	atomic_store(&q->asleep, true);
+	until_ns = sooner(q, until_ns);
 	if (until_ns) {
 		uint64_t left = until_ns > now ? until_ns - now : 0;
 
@@ -211,6 +262,7 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst) &&
 	    atomic_load_explicit(&q->inflight, memory_order_seq_cst))
 		ppoll(&pfd, 1, timeout, NULL);
+	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
 		atomic_store(&q->armed, false);
 		if (atomic_load(&q->watched)) /* asked for on another thread just now */
@@ -265,9 +317,10 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 		    (until && pst_now_ns() >= until))
 			break;
 		if (q->own)
-			pst_own_turn(q->own, left_us(until));
+			pst_own_turn(q->own, left_us(sooner(q, until)));
 		else if (!(q->look_to && foreseen(q, until)) && !soon(q))
 			sleep_on(q, until);
+		end_late(q);
 	}
 	q->look_from = q->look_to = 0;
 	return end(q, have);

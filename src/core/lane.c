@@ -106,19 +106,17 @@ void pst_lane_requeue(struct pst_lane *lane, struct pst_request *req)
 
 	if (entry->listed)
 		return; /* still on the list: it will see the new limit */
-	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->refs, PST_NAME, memory_order_relaxed);
 	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
 	entry->req = req;
 	list_entry(lane, entry);
 }
 
-/* The data's own reference keeps an armed request; the entry's is given back. */
-static void watch(struct pst_lane *lane, struct pst_request *req)
+static void watch(struct pst_lane *lane, struct pst_entry *entry)
 {
-	req->link = lane->watched;
-	lane->watched = req;
+	entry->next = lane->watched;
+	lane->watched = entry;
 	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
-	atomic_fetch_sub_explicit(&req->refs, 1, memory_order_relaxed);
 }
 
 static int take_inbox(struct pst_lane *lane)
@@ -141,7 +139,7 @@ static int take_inbox(struct pst_lane *lane)
 		list = entry->next;
 		taken++;
 		if (entry->req->phase == PST_PHASE_ARMED)
-			watch(lane, entry->req);
+			watch(lane, entry);
 		else
 			list_entry(lane, entry);
 	}
@@ -270,10 +268,10 @@ static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *st
 	return WORK_FULL;
 }
 
-static void unlist(struct pst_lane *lane, unsigned p, struct pst_entry **at)
+/* It also gives up `holds` of it. */
+static void unlist(struct pst_lane *lane, unsigned p, struct pst_entry **at, uint64_t holds)
 {
 	struct pst_entry *entry = *at;
-	struct pst_request *req = entry->req;
 
 	*at = entry->next;
 	if (!entry->next)
@@ -281,7 +279,7 @@ static void unlist(struct pst_lane *lane, unsigned p, struct pst_entry **at)
 	lane->todo_count--;
 	entry->listed = false;
 	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
-	pst_req_put(req);
+	pst_req_put(entry->req, PST_NAME + holds);
 }
 
 /* Requests that have been cancelled, and those whose time has come, end here also when the
@@ -299,7 +297,7 @@ static int end_over(struct pst_lane *lane)
 			bool syncs = req->phase == PST_PHASE_SYNC; /* all of it has begun */
 
 			if (!syncs && pst_claim_over(req, lane)) {
-				unlist(lane, p, at);
+				unlist(lane, p, at, 0);
 				ended++;
 				continue;
 			}
@@ -323,18 +321,26 @@ static int start_new(struct pst_lane *lane)
 		struct pst_entry **at = &lane->todo[p];
 
 		while (*at) {
-			enum work work = WORK_STALLED;
+			struct pst_request *req = (*at)->req;
+			enum work work = WORK_DONE;
+			bool held;
 
-			if (!(*at)->stalled)
-				work = work_on(lane, (*at)->req, &did);
+			if ((*at)->stalled) {
+				at = &(*at)->next;
+				continue;
+			}
+			held = pst_req_hold(req); /* or others have ended it */
+			if (held)
+				work = work_on(lane, req, &did);
+			if (work == WORK_DONE) {
+				unlist(lane, (unsigned)p, at, held ? PST_HOLD : 0);
+				did++;
+				continue;
+			}
+			at = &(*at)->next;
+			pst_req_put(req, PST_HOLD);
 			if (work == WORK_FULL)
 				return did;
-			if (work == WORK_DONE) {
-				unlist(lane, (unsigned)p, at);
-				did++;
-			} else {
-				at = &(*at)->next;
-			}
 		}
 	}
 	return did;
@@ -355,6 +361,20 @@ void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 			continue;
 		pst_copyq_close(lane->copyqs[i]);
 		lane->copyqs[i--] = lane->copyqs[--lane->copyq_count];
+	}
+}
+
+void pst_lane_unlist_all(struct pst_lane *lane)
+{
+	take_inbox(lane);
+	for (unsigned p = 0; p < PST_PRIORITIES; p++)
+		while (lane->todo[p])
+			unlist(lane, p, &lane->todo[p], 0);
+	while (lane->watched) {
+		struct pst_entry *entry = lane->watched;
+
+		lane->watched = entry->next;
+		pst_req_put(entry->req, PST_NAME);
 	}
 }
 

@@ -42,6 +42,9 @@ bool pst_chunk_drop(struct pst_chunk *chunk);
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		     struct penstock_device *dev);
 
+/* Before it closes: what is on its lists has ended elsewhere, and is dropped. */
+void pst_lane_unlist_all(struct pst_lane *lane);
+
 /* Drops what no request needs any more; lane->tidy: there is more of it. */
 void pst_lane_tidy(struct pst_lane *lane);
 

@@ -106,6 +106,7 @@ void pst_lane_pin(struct pst_lane *lane)
 
 void pst_lane_close(struct pst_lane *lane)
 {
+	pst_lane_unlist_all(lane);
 	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->lane_close && lane->path_state[i])
 			pst_paths[i]->lane_close(lane, i);

@@ -130,6 +130,7 @@ void pst_own_hand_in(struct pst_own *o, struct pst_request *req)
 	req->report.engine_why = o->lane.engine_why.why;
 	take(o);
 	pst_lane_requeue(&o->lane, req);
+	pst_req_open(req);
 	let(o);
 }
 

@@ -322,13 +322,19 @@ void pst_pumps_forked(void)
 
 /* ---- handing in ---- */
 
-static void push(struct pst_lane *lane, struct pst_request *req)
+/* Before the request is put in: from then on it may end. */
+static struct pst_entry *name(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_entry *entry = &req->entries[lane->index];
 
 	entry->req = req;
-	atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->refs, PST_NAME, memory_order_relaxed);
 	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
+	return entry;
+}
+
+static void push(struct pst_lane *lane, struct pst_entry *entry)
+{
 	entry->next = atomic_load_explicit(&lane->inbox, memory_order_relaxed);
 	while (!atomic_compare_exchange_weak_explicit(&lane->inbox, &entry->next, entry,
 						      memory_order_release, memory_order_relaxed))
@@ -346,6 +352,7 @@ void pst_pump_submit(struct pst_request *req)
 {
 	struct pst_pump *pump = req->pump;
 	struct pst_lane *best = &pump->lanes[0];
+	struct pst_entry *entry;
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
@@ -360,7 +367,9 @@ void pst_pump_submit(struct pst_request *req)
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home = best;
 	atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
-	push(best, req);
+	entry = name(best, req);
+	pst_req_open(req);
+	push(best, entry);
 }
 
 void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned lanes)
@@ -373,8 +382,11 @@ void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned la
 	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= want ||
 	    !atomic_compare_exchange_strong(&req->spread, &have, want))
 		return;
-	for (unsigned i = 1; i < want; i++)
-		push(&pump->lanes[(lane->index + i) % pump->lane_count], req);
+	for (unsigned i = 1; i < want; i++) {
+		struct pst_lane *other = &pump->lanes[(lane->index + i) % pump->lane_count];
+
+		push(other, name(other, req));
+	}
 }
 
 void pst_pump_cancel(struct pst_pump *pump)
@@ -491,6 +503,7 @@ void pst_lane_return(struct pst_lane *lane)
 void pst_lane_run(struct pst_lane *lane, struct pst_request *req)
 {
 	pst_lane_requeue(lane, req);
+	pst_req_open(req);
 	while (lane->todo_count || lane->busy)
 		pst_lane_turn(lane, -1);
 }

@@ -74,8 +74,8 @@ struct pst_lane {
 	_Atomic(struct pst_copyq *) given; /* that another thread opened for it */
 	struct pst_copyq *copyqs[PST_LANE_DEVICES];
 	unsigned copyq_count;
-	struct pst_request *watched; /* armed, waiting for their stream */
-	uint64_t watch_asked_ns;     /* when the device was last asked whether it works */
+	struct pst_entry *watched; /* armed, waiting for their stream */
+	uint64_t watch_asked_ns;   /* when the device was last asked whether it works */
 	unsigned idle_turns;
 	struct pst_spin spin;
 	uint64_t idle_since;	      /* with copies under way; 0: not idle */
@@ -143,7 +143,7 @@ int pst_pump_meet(struct pst_pump *pump, struct penstock_device *dev, struct pst
 /* In the child of a fork. */
 void pst_pumps_forked(void);
 
-/* Hands a request, cut and counted, to the pump. Any thread. */
+/* Hands a request, cut and counted, to the pump, opened. Any thread. */
 void pst_pump_submit(struct pst_request *req);
 /* Has every lane look for chunks of cancelled requests. Any thread that keeps a request of
  * the pump from ending. */
@@ -162,7 +162,7 @@ struct pst_lane *pst_lane_borrow(struct pst_pump *pump);
 /* The same, but waits for one. NULL: none could be opened, and why. */
 struct pst_lane *pst_lane_await(struct pst_pump *pump, struct pst_err *err);
 void pst_lane_return(struct pst_lane *lane);
-/* Runs the request on a borrowed lane until it has ended. */
+/* Runs the request on a borrowed lane, opened, until it has ended. */
 void pst_lane_run(struct pst_lane *lane, struct pst_request *req);
 /* One turn; waits at most wait_us if there was nothing to do. For canaries. */
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);

@@ -26,6 +26,8 @@
 #define FORESEEN_BYTES (128u << 20)
 #define FORESEEN_RATE 50u   /* bytes a nanosecond: what one link carries */
 #define FORESEEN_NS 300000u /* until lanes are awake */
+/* A lane that names what has ended looks at its lists soon, unless it hangs in a call. */
+#define HUNG_NS 1000000000u
 
 /* ---- open and close ---- */
 
@@ -75,9 +77,50 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	return 0;
 }
 
+static void free_queue(struct penstock_queue *q)
+{
+	free(q->requests);
+	free(q->segs);
+	free(q->spans);
+	free(q);
+}
+
+/* What is in `returned` of a closed queue: no place. Who brings one lets go of it then. */
+static struct pst_request *closed(struct penstock_queue *q)
+{
+	return q->requests + q->place_count;
+}
+
+static unsigned count_free(const struct pst_request *list)
+{
+	unsigned count = 0;
+
+	for (; list; list = list->link)
+		count++;
+	return count;
+}
+
+static void let_places(struct penstock_queue *q, unsigned count)
+{
+	if (atomic_fetch_sub_explicit(&q->outliving, count, memory_order_acq_rel) == count)
+		free_queue(q);
+}
+
+/* Lanes that hang may still have ended requests on their lists: the last to forget one frees
+ * the memory. */
+static void leave_to_lanes(struct penstock_queue *q)
+{
+	unsigned used = atomic_load(&q->place_used), free = count_free(q->free);
+
+	atomic_store(&q->outliving, used + 1);
+	free += count_free(atomic_exchange(&q->returned, closed(q)));
+	let_places(q, free + 1);
+}
+
 void penstock_queue_close(struct penstock_queue *q)
 {
 	struct penstock_done done[16];
+	bool ours = q && q->generation == pst_generation() && q->requests;
 	unsigned times = 0;
 
 	if (!q)
@@ -86,8 +129,8 @@ void penstock_queue_close(struct penstock_queue *q)
 		pst_log(PST_LOG_ERROR, "core", "a queue is not closed inside its own callback");
 		return;
 	}
-	if (q->generation == pst_generation() && q->requests) {
-		for (unsigned i = 0; i < q->place_used; i++)
+	if (ours) {
+		for (unsigned i = 0; i < atomic_load(&q->place_used); i++)
 			pst_req_stop(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
@@ -101,10 +144,10 @@ void penstock_queue_close(struct penstock_queue *q)
 	}
 	if (q->fd >= 0)
 		close(q->fd);
-	free(q->requests);
-	free(q->segs);
-	free(q->spans);
-	free(q);
+	if (ours)
+		leave_to_lanes(q);
+	else
+		free_queue(q);
 }
 
 int pst_queue_check(const struct penstock_queue *q, struct pst_err *err)
@@ -119,7 +162,7 @@ int pst_queue_check(const struct penstock_queue *q, struct pst_err *err)
 /* One that was never used: its memory is touched here for the first time. */
 static struct pst_request *new_place(struct penstock_queue *q)
 {
-	unsigned i = q->place_used;
+	unsigned i = atomic_load_explicit(&q->place_used, memory_order_relaxed);
 	struct pst_request *req = &q->requests[i];
 
 	if (i == q->place_count)
@@ -128,21 +171,58 @@ static struct pst_request *new_place(struct penstock_queue *q)
 	req->index = i;
 	req->segs = &q->segs[(size_t)i * q->segs_max];
 	req->spans = &q->spans[(size_t)i * q->spans_max];
-	q->place_used++;
+	atomic_store_explicit(&q->place_used, i + 1, memory_order_release); /* for harvesters */
 	return req;
 }
 
-static struct pst_request *take_place(struct penstock_queue *q)
+static bool fill_free(struct penstock_queue *q)
 {
-	struct pst_request *req = q->free;
+	if (!q->free)
+		q->free = atomic_exchange_explicit(&q->returned, NULL, memory_order_acquire);
+	return q->free;
+}
 
-	if (atomic_load_explicit(&q->inflight, memory_order_relaxed) >= q->requests_max)
+bool pst_queue_has_place(struct penstock_queue *q)
+{
+	pst_queue_free_harvested(q);
+	return fill_free(q) || atomic_load(&q->place_used) < q->place_count;
+}
+
+/* All places are taken, by fewer requests: lanes have yet to forget some that ended early. */
+static void await_place(struct penstock_queue *q)
+{
+	uint64_t until = pst_now_ns() + HUNG_NS;
+	unsigned times = 0;
+
+	while (!fill_free(q) && pst_now_ns() < until) {
+		if (q->own)
+			pst_own_turn(q->own, 0);
+		pst_give_way(&times);
+	}
+}
+
+static struct pst_request *take_place(struct penstock_queue *q, struct pst_err *err)
+{
+	struct pst_request *req;
+
+	if (atomic_load_explicit(&q->inflight, memory_order_relaxed) >= q->requests_max) {
+		pst_fail(err, PENSTOCK_WHY_FULL,
+			 "all %u places are taken, harvest completions first", q->requests_max);
 		return NULL;
-	if (!req)
-		req = atomic_exchange_explicit(&q->returned, NULL, memory_order_acquire);
-	if (!req)
-		return new_place(q);
-	q->free = req->link;
+	}
+	if (!fill_free(q)) {
+		req = new_place(q);
+		if (req)
+			return req;
+		await_place(q);
+	}
+	req = q->free;
+	if (req)
+		q->free = req->link;
+	else
+		pst_fail(err, PENSTOCK_WHY_FULL,
+			 "all places are taken by what lanes that hang in a call have yet to "
+			 "forget");
 	return req;
 }
 
@@ -151,9 +231,13 @@ void pst_queue_return(struct penstock_queue *q, struct pst_request *req)
 	if (req->route)
 		pst_route_put(req->route);
 	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
-	while (!atomic_compare_exchange_weak_explicit(&q->returned, &req->link, req,
-						      memory_order_release, memory_order_relaxed))
-		;
+	do {
+		if (req->link == closed(q)) {
+			let_places(q, 1);
+			return;
+		}
+	} while (!atomic_compare_exchange_weak_explicit(
+		&q->returned, &req->link, req, memory_order_release, memory_order_relaxed));
 }
 
 /* Paths that complete before start returns need no lane: null. */
@@ -165,7 +249,7 @@ static void run_at_once(struct pst_request *req)
 		.path = (uint8_t)req->forced,
 	};
 
-	atomic_store_explicit(&req->next, req->total, memory_order_relaxed);
+	atomic_store_explicit(&req->left, req->total, memory_order_relaxed);
 	chunk.len = req->total;
 	pst_paths[req->forced]->start(&chunk);
 	pst_req_count(req, &chunk);
@@ -176,10 +260,10 @@ static void hand_in(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	if (req->phase == PST_PHASE_SYNC)
+	if (pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
-		pst_req_put(req); /* nothing to do: it has ended */
+		pst_req_put(req, PST_HOLD); /* nothing to do: it has ended */
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.at_once)
 		run_at_once(req);
 	else if (req->q->own && pst_own_takes(req->q->own, req))
@@ -220,7 +304,7 @@ static void take_up(struct pst_request *req)
 	pst_devices_hold(req->others);
 	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why : PENSTOCK_WHY_NONE;
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
-	atomic_store_explicit(&req->refs, 1, memory_order_release); /* for pst_req_stop */
+	atomic_store_explicit(&req->refs, PST_HOLD | PST_USE, memory_order_release);
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 }
 
@@ -239,10 +323,9 @@ static void foresee(struct penstock_queue *q, const struct pst_request *req)
 
 int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
 {
-	struct pst_request *req = take_place(q);
 	struct pst_err err;
-	int ret = req ? pst_req_admit(req, from, &err)
-		      : pst_fail(&err, PENSTOCK_WHY_FULL, "the queue is full");
+	struct pst_request *req = take_place(q, &err);
+	int ret = req ? pst_req_admit(req, from, &err) : err.code;
 
 	if (ret) {
 		if (req) {
@@ -255,6 +338,7 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 	if (run_here(req))
 		return 0;
 	foresee(q, req);
+	pst_queue_expect(q, req->deadline_ns);
 	hand_in(req);
 	return 0;
 }
@@ -262,13 +346,12 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 static int submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
 		      struct pst_err *err)
 {
-	struct pst_request *req = take_place(q);
+	struct pst_request *req = take_place(q, err);
+	uint64_t deadline_ns;
 	int ret;
 
 	if (!req)
-		return pst_fail(err, PENSTOCK_WHY_FULL,
-				"all %u places are taken, harvest completions first",
-				q->requests_max);
+		return err->code;
 	ret = pst_req_admit(req, from, err);
 	if (!ret && req->stream)
 		ret = pst_stream_arm(req, err);
@@ -283,10 +366,12 @@ static int submit_one(struct penstock_queue *q, const struct penstock_req *from,
 	atomic_store_explicit(&q->fast,
 			      req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
 			      memory_order_relaxed);
+	deadline_ns = req->deadline_ns;
 	if (req->stream)
 		pst_stream_hand_in(req);
 	else
 		hand_in(req);
+	pst_queue_expect(q, deadline_ns); /* only now: who sees it may end the request */
 	return 0;
 }
 

@@ -8,8 +8,9 @@
  *	the lane that ends a phase's last byte begins the next:
  *	body -> edges (writes only) -> sync (if durable) -> finished
  *
- * The last reference (one for each lane that has it in hand, one for the data)
- * puts it on its queue's completion list.
+ * When all has ended and no lane has it on a list any more it goes on its queue's
+ * completion list; if it was cancelled, or is too late, without waiting for those lists.
+ * Its place is free when it is harvested and on none of them.
  */
 #ifndef PST_CORE_REQUEST_H
 #define PST_CORE_REQUEST_H
@@ -23,6 +24,7 @@
 #define PST_PRIORITIES 8
 
 enum pst_phase {
+	PST_PHASE_NEW,	 /* being made ready: nobody may begin it, nor end it */
 	PST_PHASE_ARMED, /* waits for its stream */
 	PST_PHASE_BODY,
 	PST_PHASE_EDGES,
@@ -87,7 +89,7 @@ struct pst_request {
 
 	_Atomic uint64_t next, limit; /* claimed up to; may be claimed up to */
 	_Atomic uint64_t left;	      /* of this phase, not yet ended */
-	_Atomic unsigned refs;
+	_Atomic uint64_t refs;	      /* PST_HOLD and the like */
 	_Atomic unsigned spread;      /* lanes that have had it */
 	_Atomic uint32_t look;	      /* residency: KiB worth asking for at once */
 	_Atomic bool cancelled;	      /* by pst_req_stop */
@@ -109,6 +111,25 @@ struct pst_request {
 	struct pst_entry entries[PST_LANES_MAX];
 	struct pst_request *link; /* free list or completion list */
 };
+
+/*
+ * Who has to do with a request, in one word. To end and to be forgotten are two things: a
+ * lane may hang in a call for one request with others on its lists.
+ *
+ *	holds	its data until all of them have ended, a lane as long as it works on it,
+ *		who ends it early
+ *	names	each lane that has it on a list: its place stays
+ *	use	from submit until it is harvested: the same
+ *	over	it was asked to end early
+ *
+ * It ends when nobody holds nor names it, or if it is over, when nobody holds it.
+ */
+#define PST_HOLD ((uint64_t)1)
+#define PST_NAME ((uint64_t)1 << 32)
+#define PST_USE ((uint64_t)1 << 62)
+#define PST_OVER ((uint64_t)1 << 63)
+#define PST_HOLDS (PST_NAME - 1)
+#define PST_NAMES (PST_USE - PST_NAME)
 
 /* Ends a use of its place, so that ids name that and not the place. */
 static inline void pst_req_forget(struct pst_request *req)
@@ -135,8 +156,12 @@ enum pst_trial {
 int pst_req_admit(struct pst_request *req, const struct penstock_req *given, struct pst_err *err);
 /* Cuts the request (anew) and refuses what its class forbids. */
 int pst_req_cut(struct pst_request *req, struct pst_err *err);
-/* Where it begins, once it is cut: with what is to be claimed, or with the sync of a durable
- * write of nothing. */
+/* A write of nothing, which makes durable what was written before. */
+bool pst_req_only_syncs(const struct pst_request *req);
+/* From here on lanes may begin it, or watch its stream, and others may end it. Who calls it
+ * holds or names it. */
+void pst_req_open(struct pst_request *req);
+/* The same without a stream, or once that has come. */
 void pst_req_open_phase(struct pst_request *req);
 
 /* cut.c: the caller's segment `i`, and its device if it names none: then 1. */
@@ -204,13 +229,19 @@ uint64_t pst_claim_lowest(const struct pst_request *req, uint64_t pos);
 /* It has failed, and what nobody has claimed is nobody's. Called by whom has bytes of this
  * phase in hand. */
 void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
-/* The same, by who may have none: nothing happens where all of the phase is claimed. */
+/* The same, by who may have none, on any thread (`lane` NULL): nothing happens where all of
+ * the phase is claimed. */
 void pst_req_give_up(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err);
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 void pst_req_ended(struct pst_request *req, struct pst_lane *lane, uint64_t bytes);
-void pst_req_put(struct pst_request *req);
+/* A hold, if it has not ended. */
+bool pst_req_hold(struct pst_request *req);
+/* Gives back a hold, a name, or both, or the use. */
+void pst_req_put(struct pst_request *req, uint64_t what);
 /* Asks that one use of its place ends early. Any thread, also behind its end. */
 void pst_req_stop(struct pst_request *req, uint32_t generation);
+/* If its deadline has passed: the same, and 0. Else the deadline, 0: none. */
+uint64_t pst_req_late(struct pst_request *req);
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
 void pst_req_report(struct pst_request *req);
 

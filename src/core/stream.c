@@ -228,15 +228,13 @@ void pst_stream_hand_in(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	req->phase = PST_PHASE_ARMED;
 	pst_pump_submit(req);
 }
 
 void pst_stream_release(struct pst_request *req)
 {
-	uint64_t *pair = req->words;
+	uint64_t *pair = req->words; /* a lane may still look at them */
 
-	req->words = NULL;
 	if (req->late.result)
 		*(volatile int64_t *)req->late.result = req->result;
 	let_go(atomic_load(&req->pump->words), pair, req->word_value);
@@ -269,30 +267,37 @@ static int take_late(struct pst_request *req, struct pst_err *err)
 	return pst_req_cut(req, err);
 }
 
-/* Nothing of it has been claimed yet. */
+/* Whoever does this first has what comes next to himself. */
+static bool leave_stream(struct pst_request *req, enum pst_phase to)
+{
+	enum pst_phase armed = PST_PHASE_ARMED;
+
+	return atomic_compare_exchange_strong(&req->phase, &armed, to);
+}
+
+/* Nothing of it can be claimed. */
 static void end_before(struct pst_lane *lane, struct pst_request *req, const struct pst_err *err)
 {
-	atomic_store(&req->left, 0);
-	atomic_store(&req->limit, 0);
 	req->phase = PST_PHASE_ENDED;
 	pst_req_fail(req, lane, err);
-	pst_req_put(req);
+	pst_req_put(req, PST_HOLD);
 }
 
 static void begin(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_err err;
 
+	if (!leave_stream(req, PST_PHASE_NEW))
+		return;
 	if (take_late(req, &err)) {
 		req->total = 0; /* its spans may be half cut */
 		end_before(lane, req, &err);
-		return;
-	}
-	pst_req_open_phase(req);
-	if (req->total || req->phase == PST_PHASE_SYNC)
+	} else if (req->total || pst_req_only_syncs(req)) {
 		pst_lane_requeue(lane, req);
-	else
-		pst_req_put(req);
+		pst_req_open_phase(req);
+	} else {
+		pst_req_put(req, PST_HOLD);
+	}
 }
 
 /* A context that broke under another's work takes all streams with it, in silence. */
@@ -326,26 +331,37 @@ static bool too_late(struct pst_request *req, struct pst_err *err)
 			"the deadline passed before its stream came to it");
 }
 
+void pst_stream_end_early(struct pst_request *req)
+{
+	struct pst_err err;
+
+	if (too_late(req, &err) && leave_stream(req, PST_PHASE_ENDED))
+		end_before(NULL, req, &err);
+}
+
 bool pst_stream_look(struct pst_lane *lane)
 {
-	struct pst_request **at = &lane->watched;
+	struct pst_entry **at = &lane->watched;
 	struct pst_err why;
 	bool any = false, none = broken(lane, &why);
 
 	while (*at) {
-		struct pst_request *req = *at;
+		struct pst_entry *entry = *at;
+		struct pst_request *req = entry->req;
 		bool came = __atomic_load_n(&req->words[0], __ATOMIC_ACQUIRE) >= req->word_value;
 		struct pst_err err;
 
-		if (!came && !none && !too_late(req, &err)) {
-			at = &req->link;
+		/* Where another has ended it, its words may be another's. */
+		if (req->phase == PST_PHASE_ARMED && !came && !none && !too_late(req, &err)) {
+			at = &entry->next;
 			continue;
 		}
-		*at = req->link;
+		*at = entry->next;
 		if (came)
 			begin(lane, req);
-		else
+		else if (leave_stream(req, PST_PHASE_ENDED))
 			end_before(lane, req, none ? &why : &err);
+		pst_req_put(req, PST_NAME);
 		any = true;
 	}
 	return any;

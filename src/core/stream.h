@@ -17,6 +17,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err);
 void pst_stream_hand_in(struct pst_request *req);
 /* The lane's turn: requests whose stream has come begin; true if any did. */
 bool pst_stream_look(struct pst_lane *lane);
+/* Ends it if its stream has not come: it was cancelled, or is too late. Any thread. */
+void pst_stream_end_early(struct pst_request *req);
 /* The request has ended: lets the stream go on and gives the words back. */
 void pst_stream_release(struct pst_request *req);
 /* Some calls wait until all streams of the device are idle, and nobody copies meanwhile: to

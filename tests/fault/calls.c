@@ -28,7 +28,7 @@ static _Atomic int armed = -1; /* a kind */
 static unsigned nth;
 static bool onwards;
 static int how;
-static _Atomic unsigned seen, hits, fixed;
+static _Atomic unsigned seen, hits, fixed, let;
 static _Atomic bool direct;
 
 void calls_arm(enum calls_kind kind, unsigned n, int as)
@@ -38,6 +38,7 @@ void calls_arm(enum calls_kind kind, unsigned n, int as)
 	how = as;
 	atomic_store(&seen, 0);
 	atomic_store(&hits, 0);
+	atomic_store(&let, 0);
 	atomic_store(&fixed, 0);
 	atomic_store(&direct, false);
 	atomic_store(&armed, (int)kind);
@@ -54,6 +55,18 @@ unsigned calls_disarm(void)
 {
 	atomic_store(&armed, -1);
 	return atomic_load(&hits);
+}
+
+void calls_let(unsigned count)
+{
+	atomic_store(&let, count);
+}
+
+bool calls_await(unsigned count)
+{
+	for (unsigned ms = 0; ms < 60000 && atomic_load(&hits) < count; ms++)
+		usleep(1000);
+	return atomic_load(&hits) >= count;
 }
 
 unsigned calls_seen(void)
@@ -94,8 +107,8 @@ static bool is_direct(int fd)
 
 int calls_turn(enum calls_kind kind, int fd)
 {
-	int saved = errno;
-	unsigned turn;
+	int saved = errno, as;
+	unsigned turn, hit;
 
 	if (atomic_load(&armed) != (int)kind)
 		return 0;
@@ -103,9 +116,12 @@ int calls_turn(enum calls_kind kind, int fd)
 	if (!nth || (onwards ? turn < nth : turn != nth))
 		return 0;
 	atomic_store(&direct, is_direct(fd));
-	atomic_fetch_add(&hits, 1);
+	hit = atomic_fetch_add(&hits, 1) + 1;
+	as = how;
+	while (as == CALLS_HANG && atomic_load(&let) < hit)
+		usleep(1000);
 	errno = saved;
-	return how;
+	return as;
 }
 
 uint64_t calls_short_of(int fd, uint64_t len)

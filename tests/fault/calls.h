@@ -46,12 +46,20 @@ enum calls_kind {
 #define CALLS_LATE (-5) /* only what goes through the page cache, or a CALLS_MADVISE: so late */
 #define CALLS_LATE_US 20000
 #define CALLS_OTHER (-6) /* of CALLS_STAT: it is another file */
+/* Of CALLS_FILL: nothing moves and it does not come back before calls_let says so. Plain
+ * calls only. */
+#define CALLS_HANG (-7)
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
 /* The same, and all that follow. */
 void calls_arm_onwards(enum calls_kind kind, unsigned nth, int how);
 /* Lets everything through again; how many calls were hit. */
 unsigned calls_disarm(void);
+/* The first `count` calls that were hit since it was armed go on; the others hang, also when
+ * it is disarmed. */
+void calls_let(unsigned count);
+/* Returns when `count` were hit; false after a minute. */
+bool calls_await(unsigned count);
 /* Since it was armed: calls of the kind, and whether the last hit was O_DIRECT. */
 unsigned calls_seen(void);
 bool calls_hit_direct(void);

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests in the order of a stream that does not come: it waits for somebody, or its
- * context broke. They can be cancelled, run into their deadline and are ended by
- * closing the queue; the stream goes on by itself when it is let go. No request of
- * this kind is waited for without an end.
+ * Requests in the order of a stream that does not come: it waits for somebody, its
+ * context broke, or the lane that watches it hangs. They can be cancelled, run into their
+ * deadline and are ended by closing the queue; the stream goes on by itself when it is let
+ * go. No request of this kind is waited for without an end.
  */
 #include "world.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
+#include "calls.h"
+#include "core/pump.h"
 #include "device/cuda_api.h"
 
 #define LEN (256u << 10)
@@ -140,6 +143,50 @@ static void deadlines(void **state)
 	submit(q, now_ns() + LIMIT);
 	ends_with(q, LEN, PENSTOCK_WHY_NONE);
 	penstock_queue_close(q);
+}
+
+/* The lane hangs in a call for another, and has one that it watches and one that it has not
+ * even seen. The stream goes on. */
+static void lane_hangs(void **state)
+{
+	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_queue *q, *more;
+	uint64_t ids[2];
+
+	(void)state;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(penstock_queue_open(NULL, &more), 0);
+	world_cache(name, true);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "bounce";
+	hold();
+	ids[0] = submit(q, 0);
+	while (atomic_load(&lane->inbox))
+		sched_yield();
+	calls_arm(CALLS_FILL, 1, CALLS_HANG);
+	assert_int_equal(penstock_submit(more, &req, 1, NULL), 1);
+	assert_true(calls_await(1));
+	ids[1] = submit(q, 0);
+	assert_non_null(atomic_load(&lane->inbox));
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(penstock_cancel(q, ids[i]), 0);
+		ends_with(q, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	}
+	submit(q, now_ns() + 2000000);
+	ends_with(q, -ETIME, PENSTOCK_WHY_DEADLINE);
+	let_go();
+	hold();
+	submit(q, 0);
+	penstock_queue_close(q);
+	let_go();
+	calls_disarm();
+	calls_let(1);
+	ends_with(more, LEN, PENSTOCK_WHY_NONE);
+	penstock_queue_close(more);
 }
 
 static void closed(void **state)
@@ -315,6 +362,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(deadlines),
+		cmocka_unit_test(lane_hangs),
 		cmocka_unit_test(closed),
 		cmocka_unit_test(many),
 		cmocka_unit_test(busy),

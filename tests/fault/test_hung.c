@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A lane in a system call that does not come back, as of a server that went away, and what
+ * others have put on its lists: it can be cancelled, has its deadline, and is ended by
+ * closing the queue, once, while the lane still hangs. What the lane has begun is not: its
+ * memory is the library's until the call returns. No test waits for the lane before it lets
+ * it go.
+ */
+#include "world.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "core/pump.h"
+#include "core/queue.h"
+
+#define LEN (4u << 20)
+#define PIECE (64u << 10)
+#define LISTED 64	    /* so many on its lists, and the next goes to another lane */
+#define LIMIT 20000000000LL /* nothing takes as long but a hang */
+#define SOON 20000000u	    /* ns */
+#define ALL UINT32_MAX	    /* calls that may go on */
+#define REQUESTS (4 * LISTED)
+
+static struct penstock_device *host;
+static struct penstock_storage *st;
+static struct penstock_queue *q;
+static unsigned char *mem;
+static unsigned fired[REQUESTS];
+static struct penstock_report reports[REQUESTS];
+static const char *name;
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	name = world_name("hung", false);
+	host = world_device("host", "threads", PIECE);
+	world_file(name, LEN, 1);
+	world_cache(name, true);
+	mem = malloc(LEN);
+	return !mem || penstock_open(name, NULL, &st) || penstock_prepare(st, host, PENSTOCK_READ);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_close(st);
+	penstock_device_close(host);
+	free(mem);
+	unlink(name);
+	return 0;
+}
+
+/* A case that failed leaves nobody hanging. */
+static int end_case(void **state)
+{
+	(void)state;
+	calls_disarm();
+	calls_let(ALL);
+	penstock_queue_close(q);
+	q = NULL;
+	alarm(0);
+	return 0;
+}
+
+static void begin_case(unsigned requests_max)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+
+	opts.requests_max = requests_max;
+	assert_int_equal(penstock_queue_open(&opts, &q), 0);
+	memset(fired, 0, sizeof(fired));
+	memset(mem, 0x11, LEN);
+	alarm(3 * LIMIT / 1000000000);
+}
+
+static void fire(const struct penstock_done *one)
+{
+	uintptr_t i = (uintptr_t)one->user;
+
+	fired[i]++;
+	reports[i] = *one->report;
+}
+
+static void ended(unsigned i)
+{
+	uint64_t until = now_ns() + LIMIT;
+
+	while (!fired[i] && now_ns() < until)
+		penstock_wait(q, NULL, 1, 0, LIMIT);
+	if (fired[i] != 1)
+		fail_msg("request %u has ended %u times", i, fired[i]);
+}
+
+/* Request `i`, through the page cache, by a call on the lane's own thread. */
+static struct penstock_req read_of(struct penstock_seg *seg, unsigned i, uint64_t len)
+{
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	uint64_t off = len == LEN ? 0 : (uint64_t)i % (LEN / PIECE) * PIECE;
+
+	*seg = (struct penstock_seg){.buf = mem + off, .dev = host, .off = off, .row_len = len};
+	req.storage = st;
+	req.segs = seg;
+	req.seg_count = 1;
+	req.path = "bounce";
+	req.user = (void *)(uintptr_t)i;
+	req.done = fire;
+	return req;
+}
+
+static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint64_t deadline_ns)
+{
+	struct penstock_seg seg;
+	struct penstock_req req = read_of(&seg, i, len);
+	uint64_t id;
+
+	req.deadline_ns = deadline_ns;
+	if (penstock_submit(to, &req, 1, &id) != 1)
+		fail_msg("submit: %s", penstock_errmsg());
+	return id;
+}
+
+/* Request 0 has hung the first lane, which then took up 1 to `count`; and hangs in 1. */
+static void hang(unsigned count, uint64_t *ids, uint64_t deadline_ns)
+{
+	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
+	submit(q, 0, PIECE, 0);
+	assert_true(calls_await(1));
+	for (unsigned i = 1; i <= count; i++)
+		ids[i] = submit(q, i, PIECE, i > 1 ? deadline_ns : 0);
+	calls_let(1);
+	ended(0);
+	assert_int_equal(reports[0].result, PIECE);
+	assert_true(calls_await(2));
+	assert_int_equal(calls_disarm(), 2);
+}
+
+static void ends_with(unsigned i, int64_t result, enum penstock_why why)
+{
+	ended(i);
+	assert_int_equal(reports[i].result, result);
+	assert_int_equal(reports[i].why, why);
+	assert_int_equal(reports[i].bytes, result < 0 ? 0 : result);
+	if (result < 0)
+		assert_true(strlen(reports[i].text) > 10);
+}
+
+/* The lane comes back: request 1 ends, nothing else does, and of what had ended before
+ * nothing comes. */
+static void lane_comes_back(int64_t result, unsigned count)
+{
+	memset(mem + 2 * PIECE, 0x22, LEN - 2 * PIECE);
+	assert_int_equal(penstock_poll(q, NULL, 0), 0);
+	assert_int_equal(fired[1], 0);
+	calls_let(ALL);
+	ends_with(1, result, PENSTOCK_WHY_NONE);
+	submit(q, REQUESTS - 1, PIECE, 0); /* behind all that was on its list */
+	ends_with(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
+	assert_int_equal(penstock_wait(q, NULL, 1, 0, LIMIT), 0);
+	for (unsigned i = 0; i <= count; i++)
+		assert_int_equal(fired[i], 1);
+	for (unsigned i = 2 * PIECE; i < LEN - PIECE; i++)
+		if (mem[i] != 0x22)
+			fail_msg("byte %u came after the end", i);
+}
+
+/* What it has begun does not end, what is behind that does. */
+static void cancelled(void **state)
+{
+	uint64_t ids[6];
+
+	(void)state;
+	begin_case(0);
+	hang(5, ids, 0);
+	assert_int_equal(penstock_cancel(q, ids[1]), 0);
+	for (unsigned i = 5; i > 1; i--) {
+		assert_int_equal(penstock_cancel(q, ids[i]), 0);
+		ends_with(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+		assert_int_equal(penstock_cancel(q, ids[i]), -ENOENT);
+	}
+	lane_comes_back(PIECE, 5);
+}
+
+static void *wait_long(void *arg)
+{
+	penstock_wait(q, NULL, 1, 0, LIMIT);
+	return arg;
+}
+
+static void late(void **state)
+{
+	uint64_t ids[5], until;
+	pthread_t thread;
+
+	(void)state;
+	begin_case(0);
+	hang(4, ids, now_ns() + SOON);
+	for (unsigned i = 2; i < 5; i++)
+		ends_with(i, -ETIME, PENSTOCK_WHY_DEADLINE);
+	assert_int_equal(pthread_create(&thread, NULL, wait_long, NULL), 0);
+	while (!atomic_load(&q->asleep))
+		sched_yield();
+	submit(q, 6, PIECE, now_ns() + SOON); /* who sleeps has not heard of it */
+	pthread_join(thread, NULL);
+	assert_int_equal(fired[6], 1);
+	submit(q, 5, PIECE, now_ns() + SOON); /* not even taken up */
+	until = now_ns() + LIMIT;
+	while (!penstock_poll(q, NULL, 0) && now_ns() < until)
+		sched_yield();
+	ends_with(5, -ETIME, PENSTOCK_WHY_DEADLINE);
+	lane_comes_back(PIECE, 6);
+}
+
+/* The storage's and the device's other users get on. */
+static void one_call(void **state)
+{
+	struct penstock_seg seg;
+	struct penstock_req req = read_of(&seg, 0, LEN);
+	uint64_t ids[3];
+
+	(void)state;
+	begin_case(0);
+	hang(2, ids, 0);
+	req.done = NULL;
+	for (unsigned i = 0; i < 5; i++) {
+		req.deadline_ns = now_ns() + SOON;
+		assert_int_equal(penstock_transfer(&req, NULL), -ETIME);
+	}
+	assert_int_equal(penstock_cancel(q, ids[2]), 0);
+	ends_with(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	lane_comes_back(PIECE, 2);
+}
+
+/* A queue with nothing begun closes while the lane still has its requests on a list. */
+static void queue_closes(void **state)
+{
+	struct penstock_queue *more;
+	uint64_t ids[2];
+
+	(void)state;
+	begin_case(0);
+	hang(1, ids, 0);
+	for (unsigned round = 0; round < 3; round++) {
+		assert_int_equal(penstock_queue_open(NULL, &more), 0);
+		for (unsigned i = 2; i < 10; i++)
+			submit(more, i, PIECE, 0);
+		penstock_queue_close(more);
+	}
+	for (unsigned i = 2; i < 10; i++)
+		assert_int_equal(fired[i], 0);
+	lane_comes_back(PIECE, 1);
+}
+
+/* Another lane has moved all of it; this one was to help. */
+static void done_by_others(void **state)
+{
+	struct pst_lane *lane = &atomic_load(&host->pump)->lanes[0];
+	uint64_t ids[LISTED + 1], id;
+	struct pst_request *req;
+
+	(void)state;
+	begin_case(0);
+	hang(LISTED - 1, ids, 0);
+	ids[LISTED] = submit(q, LISTED, PIECE, 0);
+	assert_int_equal(atomic_load(&lane->load), LISTED);
+	id = submit(q, LISTED + 1, LEN, 0);
+	req = &q->requests[(uint32_t)id];
+	while (atomic_load(&req->bytes) < LEN)
+		sched_yield();
+	assert_non_null(atomic_load(&lane->inbox));
+	assert_int_equal(penstock_cancel(q, id), 0);
+	ends_with(LISTED + 1, LEN, PENSTOCK_WHY_NONE);
+	for (unsigned i = 2; i <= LISTED; i++) {
+		assert_int_equal(penstock_cancel(q, ids[i]), 0);
+		ends_with(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	}
+	lane_comes_back(PIECE, LISTED + 1);
+}
+
+/* Nothing to write, but to make durable what was: that has not begun either. */
+static void sync_only(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.buf = mem, .dev = host};
+	uint64_t ids[2], id;
+
+	(void)state;
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(name, &opts, &req.storage), 0);
+	assert_int_equal(penstock_prepare(req.storage, host, PENSTOCK_WRITE), 0);
+	begin_case(0);
+	hang(1, ids, 0);
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = PENSTOCK_WRITE;
+	req.flags = PENSTOCK_R_DURABLE;
+	req.user = (void *)(uintptr_t)2;
+	req.done = fire;
+	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
+	assert_int_equal(penstock_cancel(q, id), 0);
+	ends_with(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	lane_comes_back(PIECE, 2);
+	penstock_close(req.storage);
+}
+
+/* Places come back with the lane. Until then there are twice as many as may be in flight. */
+static void places(void **state)
+{
+	struct penstock_seg seg;
+	struct penstock_req req = read_of(&seg, 20, PIECE);
+	uint64_t ids[2];
+
+	(void)state;
+	begin_case(8);
+	hang(1, ids, 0);
+	for (unsigned i = 2; i <= 15; i++) { /* one is hanging, one was the first */
+		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
+		ends_with(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	}
+	assert_int_equal(penstock_cancel(q, submit(q, 16, PIECE, 0)), 0);
+	ends_with(16, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EAGAIN);
+	assert_non_null(strstr(penstock_errmsg(), "hang"));
+	lane_comes_back(PIECE, 16);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(cancelled, end_case),
+		cmocka_unit_test_teardown(late, end_case),
+		cmocka_unit_test_teardown(one_call, end_case),
+		cmocka_unit_test_teardown(queue_closes, end_case),
+		cmocka_unit_test_teardown(done_by_others, end_case),
+		cmocka_unit_test_teardown(sync_only, end_case),
+		cmocka_unit_test_teardown(places, end_case),
+	};
+
+	world_use_standin();
+	return cmocka_run_group_tests_name("hung", tests, setup, teardown);
+}
