@@ -86,8 +86,8 @@ static void look_filesystem(const struct facts *f, struct pst_check_line *line)
 		state = PST_CHECK_NO;
 		can = "the bytes are in memory already, the CPU copies them";
 	}
-	snprintf(text, sizeof(text), "%.32s%s%.32s, %.64s: %s", fs_name(mount), upper ? " on " : "",
-		 upper ? mount->upper_fs : "", f->point, can);
+	snprintf(text, sizeof(text), "%.32s%s%.32s%s%.64s: %s", fs_name(mount), upper ? " on " : "",
+		 upper ? mount->upper_fs : "", f->point[0] ? ", " : "", f->point, can);
 	if (state == PST_CHECK_OK)
 		pst_ok(line, "%s", text);
 	else if (state == PST_CHECK_NO)
