@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "thread.h"
 
 #define THREADS 8
 
@@ -62,7 +63,7 @@ static double measure(struct job *j, unsigned threads, double runtime)
 	double begun = seconds(), took;
 
 	j->until = begun + runtime;
-	while (made < threads && !pthread_create(&ids[made], NULL, worker, j))
+	while (made < threads && !pst_thread_start(&ids[made], worker, j))
 		made++;
 	for (unsigned i = 0; i < made; i++)
 		pthread_join(ids[i], NULL);

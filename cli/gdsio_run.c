@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "gdsio_flow.h"
+#include "thread.h"
 
 #define PER_THREAD ((void *)2) /* the calling thread's default stream */
 #define PAGE 4096u
@@ -342,7 +343,7 @@ int gdsio_pass(struct gdsio_run *r, bool write, bool replay, struct gdsio_result
 	for (; made < r->worker_count; made++) {
 		memset(&r->workers[made].result, 0, sizeof(r->workers[made].result));
 		r->workers[made].code = 0;
-		if (pthread_create(&r->workers[made].thread, NULL, work, &r->workers[made]))
+		if (pst_thread_start(&r->workers[made].thread, work, &r->workers[made]))
 			break;
 	}
 	ret = made < r->worker_count ? gdsio_say(out->error, "no more threads can be had") : 0;
