@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -255,11 +256,11 @@ static void take_drives(const struct pst_blockstack *stack, struct pst_storage_f
 	facts->stripe_len = stack->stripe_bytes;
 }
 
-int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err)
+static int find(struct penstock_storage *st, const char *root, struct pst_blockstack *stack,
+		struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
 	struct pst_storage_facts *facts = &st->facts;
-	struct pst_blockstack stack;
 	struct statx_abi stx;
 	char why[PENSTOCK_TEXT_MAX] = "";
 	int inode_flags = 0;
@@ -270,7 +271,7 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "statx: %m");
 	if (ioctl(file->fd, FS_IOC_GETFLAGS, &inode_flags))
 		inode_flags = 0; /* refused here: the attributes must do */
-	read_stack(root, file, &stx, &stack);
+	read_stack(root, file, &stx, stack);
 	facts->fd = file->fd;
 	facts->chunk_best = CALL_BYTES;
 	facts->mappable = !file->is_block;
@@ -278,15 +279,15 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 	if (!file->is_block && stx.blksize > facts->edge_align && stx.blksize <= 1 << 20 &&
 	    !(stx.blksize & (stx.blksize - 1)))
 		facts->edge_align = stx.blksize;
-	pst_blockstack_text(&stack, facts->text, sizeof(facts->text));
-	file->overlay = stack.mount.fs == PST_FS_OVERLAY;
-	facts->mapped_quick = large_folios(stack.mount.fs);
+	pst_blockstack_text(stack, facts->text, sizeof(facts->text));
+	file->overlay = stack->mount.fs == PST_FS_OVERLAY;
+	facts->mapped_quick = large_folios(stack->mount.fs);
 	/* By a descriptor of our own: it says a loss once, and a caller may have asked. */
-	file->tells_loss = !file->is_block && !file->fd_borrowed && tells_loss(stack.mount.fs);
+	file->tells_loss = !file->is_block && !file->fd_borrowed && tells_loss(stack->mount.fs);
 	facts->listed =
-		pst_blockstack_direct_ok(&stack, why, sizeof(why)) &&
+		pst_blockstack_direct_ok(stack, why, sizeof(why)) &&
 		pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why, sizeof(why));
-	if (is_memory(&stack.mount))
+	if (is_memory(&stack->mount))
 		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_REAL, "%s is memory: %s", facts->text,
 			 penstock_why_text(PENSTOCK_WHY_NOT_REAL));
 	else if (dio_align(&stx, facts))
@@ -295,9 +296,20 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 		facts->listed = false;
 	else if (!facts->listed)
 		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_LISTED, "%s", why);
-	take_drives(&stack, facts);
+	take_drives(stack, facts);
 	check_borrowed(st);
 	return 0;
+}
+
+int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err)
+{
+	/* 10 KiB, and the caller's thread may have a stack of 64. */
+	struct pst_blockstack *stack = malloc(sizeof(*stack));
+	int ret = stack ? find(st, root, stack, err)
+			: pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
+
+	free(stack);
+	return ret;
 }
 
 int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
