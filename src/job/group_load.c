@@ -64,17 +64,20 @@ static size_t write_facts(struct move *m, unsigned char *to)
 			      .file_count = w->shard_count,
 			      .need_bytes = pst_share_need_bytes(&m->plan),
 			      .stores = pst_share_stores(&m->plan)};
-	uint64_t files[FILES_MAX] = {0};
 	size_t count = w->shard_count < FILES_MAX ? w->shard_count : FILES_MAX;
+	unsigned char *files = to + sizeof(facts);
+	uint64_t file = 0;
 
-	for (unsigned i = 0; i < w->shard_count; i++)
-		files[i < FILES_MAX ? i : FILES_MAX - 1] ^= pst_share_file(&w->shards[i].stat);
 	memcpy(to, &facts, sizeof(facts));
-	memcpy(to + sizeof(facts), files, count * sizeof(files[0]));
-	to += sizeof(facts) + count * sizeof(files[0]);
+	for (unsigned i = 0; i < w->shard_count; i++) {
+		file = (i < FILES_MAX ? 0 : file) ^ pst_share_file(&w->shards[i].stat);
+		memcpy(files + (i < FILES_MAX ? i : FILES_MAX - 1) * sizeof(file), &file,
+		       sizeof(file));
+	}
+	to = files + count * sizeof(file);
 	pst_share_need(&m->plan, m->bits);
 	memcpy(to, m->plan.need, need_len(m, 0));
-	return sizeof(facts) + count * sizeof(files[0]) + need_len(m, 0);
+	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
 /* What a rank has that is not as rank 0 has it: that rank, or 0. */
