@@ -198,8 +198,8 @@ struct penstock_storage;
 #define PENSTOCK_O_CREATE 0x2u
 /* A new object that takes the name's place at penstock_commit, all or nothing: until then it
  * is not seen, and close without commit drops it. A process that is killed leaves
- * .NAME.penstock-*. A symbolic link is replaced, not what it leads to; but a block device,
- * or a link to one, is written in place. */
+ * .NAME.penstock-*. A symbolic link to a file is replaced, not what it leads to; but a block
+ * device, or a link to one, is written in place, and what is neither is refused. */
 #define PENSTOCK_O_REPLACE 0x4u
 /* The caller promises that the bytes do not change while it is open: registrations are kept. */
 #define PENSTOCK_O_IMMUTABLE 0x8u

@@ -162,20 +162,37 @@ static int temp_name(struct pst_file *file, struct pst_err *err)
 	return 0;
 }
 
-/* The place that a replacement will take must be one that it can take. */
+/* Does the link lead to what a process has open, as /dev/stdout does? */
+static bool is_to_descriptor(const char *path)
+{
+	char to[6] = "";
+
+	return readlink(path, to, sizeof(to)) == sizeof(to) && !memcmp(to, "/proc/", sizeof(to));
+}
+
+/* The place that a replacement will take must be one that it can take: a file's, or a link's
+ * to a file or to nothing. What else a link leads to is named by it, and stays so. */
 static int check_place(const char *path, bool follow, struct stat *old, struct pst_err *err)
 {
+	struct stat there;
+
 	memset(old, 0, sizeof(*old));
 	if (lstat(path, old))
 		return errno == ENOENT ? 0 : fail_path(err, errno, "cannot stat", path);
-	if (S_ISLNK(old->st_mode) && !follow)
-		return pst_fail_errno(err, ELOOP, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a symbolic link, and those are not to be followed",
-				      pst_name_end(path));
-	if (S_ISDIR(old->st_mode))
+	there = *old;
+	if (S_ISLNK(old->st_mode)) {
+		if (!follow)
+			return pst_fail_errno(err, ELOOP, PENSTOCK_WHY_BAD_KIND,
+					      "%s is a symbolic link, and those are not to be "
+					      "followed",
+					      pst_name_end(path));
+		if (stat(path, &there))
+			return 0; /* to nothing */
+	}
+	if (S_ISDIR(there.st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a directory: name a file in it", pst_name_end(path));
-	if (!S_ISREG(old->st_mode) && !S_ISLNK(old->st_mode))
+	if (!S_ISREG(there.st_mode) || (S_ISLNK(old->st_mode) && is_to_descriptor(path)))
 		return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
 				"%s exists and is no regular file: name another",
 				pst_name_end(path));

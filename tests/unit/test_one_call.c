@@ -302,6 +302,36 @@ static void links(void **state)
 	unlink(link_name);
 }
 
+/* A link by which something else than a file is known is not replaced by one. */
+static void links_to_others(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	char link_name[sizeof(file_name) + 8], open_file[32];
+	const char *const others[] = {"/dev/null", "/", open_file};
+	int fd = open(file_name, O_RDWR), ret;
+	struct penstock_storage *st;
+
+	(void)state;
+	snprintf(link_name, sizeof(link_name), "%s.link", file_name);
+	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd); /* as /dev/stdout is */
+	opts.flags = PENSTOCK_O_REPLACE;
+	for (unsigned i = 0; i < COUNT(others); i++) {
+		assert_int_equal(symlink(others[i], link_name), 0);
+		ret = penstock_open(link_name, &opts, &st);
+		if (ret != (i == 1 ? -EISDIR : -EINVAL))
+			fail_msg("a link to %s: %d", others[i], ret);
+		assert_int_equal(stands(link_name), 'l');
+		unlink(link_name);
+	}
+	assert_int_equal(symlink("/nowhere/at/all", link_name), 0);
+	assert_int_equal(penstock_open(link_name, &opts, &st), 0);
+	assert_int_equal(penstock_commit(st, 0), 0);
+	penstock_close(st);
+	assert_int_equal(stands(link_name), 'f');
+	unlink(link_name);
+	close(fd);
+}
+
 /* A block device is written where it is, also by a link. This one has no driver. */
 static void linked_devices(void **state)
 {
@@ -338,6 +368,7 @@ int main(void)
 		cmocka_unit_test(permissions),
 		cmocka_unit_test(written_by_several),
 		cmocka_unit_test(links),
+		cmocka_unit_test(links_to_others),
 		cmocka_unit_test(linked_devices),
 		cmocka_unit_test(given_up_elsewhere),
 		cmocka_unit_test(given_up_in_vain),
