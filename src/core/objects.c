@@ -248,8 +248,11 @@ int64_t penstock_storage_length(struct penstock_storage *st)
 {
 	struct pst_err err;
 	uint64_t len = st->facts.length;
+	int ret = pst_owned(st->generation, &err);
 
-	if (st->ops->length && st->ops->length(st, &len, &err))
+	if (!ret && st->ops->length)
+		ret = st->ops->length(st, &len, &err);
+	if (ret)
 		return pst_err_publish(&err);
 	return (int64_t)len;
 }

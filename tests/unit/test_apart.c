@@ -134,6 +134,7 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	CHILD_WANTS(penstock_errwhy(), PENSTOCK_WHY_BAD_ARGUMENT);
 	CHILD_WANTS(penstock_explain(&req, &why), -EOWNERDEAD);
 	CHILD_WANTS(penstock_prepare(old, host, PENSTOCK_READ), -EOWNERDEAD);
+	CHILD_WANTS(penstock_storage_length(old), -EOWNERDEAD);
 	CHILD_WANTS(penstock_commit(made, 0), -EOWNERDEAD);
 	CHILD_WANTS(penstock_abort(made), -EOWNERDEAD);
 	CHILD_WANTS(penstock_copy(&copy, 1), -EOWNERDEAD);
