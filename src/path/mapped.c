@@ -45,8 +45,8 @@
  * windows (H200). */
 #define WINDOW_MIN (8u << 20)
 #define WINDOW_FIRST (8u << 20) /* the copy engine waits 0.15 ms for it, and at the end for one */
-/* Of one lane: 256 GiB, and 16 GiB in requests that are short: a rank of a group has its part
- * of a model in such ones. */
+/* Of one lane: 256 GiB, 64 GiB where nobody says what is cached, and 16 GiB in requests that
+ * are short: a rank of a group has its part of a model in such ones. */
 #define WINDOWS_MAX 2048
 #define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
 #define HELD_SHARE 4	 /* of the machine's memory may be registered for a device */

@@ -10,6 +10,7 @@
 #include "calls.h"
 #include "core/objects.h"
 #include "core/stats.h"
+#include "memory.h"
 
 #define LEN (1u << 20)
 #define TRIAL (64u << 10) /* bytes of one trial: 8192 words */
@@ -386,6 +387,32 @@ static void nothing_new_is_not_tried(void **state)
 	}
 }
 
+/* Without memory for another route the request goes as it would have, and the next one tries. */
+static void no_memory_to_try_with(void **state)
+{
+	struct pst_stats *stats = pst_stats_get();
+	uint64_t tried;
+	unsigned hits;
+	int64_t moved;
+
+	(void)state;
+	begin("threads");
+	needs_extents();
+	make_empty();
+	open_listed(1, 0);
+	meet(0, 0);
+	assert_int_equal(transfer(PENSTOCK_ANY, NULL), 0); /* nothing of this is made any more */
+	put_bytes(LEN);
+	tried = atomic_load(&stats->canaries);
+	memory_arm(1);
+	moved = transfer(PENSTOCK_ANY, NULL);
+	memory_disarm(&hits);
+	assert_int_equal(moved, TRIAL);
+	assert_int_equal(hits, 1);
+	assert_int_equal(atomic_load(&stats->canaries), tried);
+	expect_proven();
+}
+
 /* No trial while a stream waits for a request of ours: it takes memory and copies. */
 static void not_while_a_stream_waits(void **state)
 {
@@ -510,6 +537,7 @@ int main(void)
 		cmocka_unit_test_teardown(tried_when_there_is_something, end),
 		cmocka_unit_test_teardown(lies_when_there_is_something, end),
 		cmocka_unit_test_teardown(nothing_new_is_not_tried, end),
+		cmocka_unit_test_teardown(no_memory_to_try_with, end),
 		cmocka_unit_test_teardown(not_while_a_stream_waits, end),
 	};
 
