@@ -184,8 +184,15 @@ static void prove(struct pst_route *old, struct pst_route **out)
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
 		marked[i] = is_unproven(old, i);
 		before += marked[i];
+		if (marked[i] && old->path_priv[i]) { /* nobody goes by it: of its last trial */
+			pst_paths[i]->route_close(old, i);
+			route->path_priv[i] = NULL;
+		}
 	}
 	if (probe_paths(route, marked) == before) {
+		for (unsigned i = 0; i < pst_path_count; i++)
+			if (marked[i])
+				old->path_priv[i] = route->path_priv[i];
 		atomic_store_explicit(&old->stamp, atomic_load(&route->stamp),
 				      memory_order_relaxed);
 		free(route);
