@@ -37,7 +37,10 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     `backend` means nothing here.
 
     All of them lie in one allocation, which the last that is kept keeps: clone() the one
-    that is to outlive the others, or to be saved alone by torch.save."""
+    that is to outlive the others, or have load_into fill tensors of your own. Each of torch's
+    has a storage of its own, a part of it, so that what saves or copies one does so with that
+    one alone. torch's record_stream does nothing for such a part, and its multiprocessing
+    refuses it on a GPU: `one_storage=True` is for who uses either."""
     del backend
     model = Model(filename, names=names)
     try:

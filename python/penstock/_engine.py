@@ -85,7 +85,7 @@ def _together(models: Sequence[Model], device: Any, framework: Optional[str], gr
 
     def load(model: Model, first: int, count: int) -> Dict[str, Any]:
         return model.load(device, framework, first=first, count=count, group=group, stop=stop,
-                          **options)[0]
+                          one_storage=True, **options)[0]  # copied from, and gone
 
     stop = threading.Event()
     pool = concurrent.futures.ThreadPoolExecutor(1, "penstock-weights")

@@ -236,11 +236,13 @@ class Model:
 
     def load(self, device: Any = "host", framework: Optional[str] = None, *, first: int = 0,
              count: int = 0, shard: Optional[Mapping[str, Any]] = None,
-             group: Optional[Group] = None, **how: Any) -> Tuple[Dict[str, Any], Report]:
-        """All tensors, or `count` from the `first` on, in one allocation; with `shard`
-        only what a rank needs of each: rank, ranks, expert_rank, expert_ranks, and
-        heads, kv_heads, experts where no config.json says them; rules, (glob, cut) each,
-        hold before the library's own. With `group` all its ranks load together."""
+             group: Optional[Group] = None, one_storage: bool = False,
+             **how: Any) -> Tuple[Dict[str, Any], Report]:
+        """All tensors, or `count` from the `first` on, in one allocation, which with
+        `one_storage` is one storage for torch, too; with `shard` only what a rank needs of
+        each: rank, ranks, expert_rank, expert_ranks, and heads, kv_heads, experts where no
+        config.json says them; rules, (glob, cut) each, hold before the library's own. With
+        `group` all its ranks load together."""
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
@@ -278,7 +280,7 @@ class Model:
         if torch_memory is not None:
             memory.lend(torch_memory.tensor)
         if framework == "torch":
-            tensors = dict(zip(names, memory.torch_all(dtypes, shapes, at)))
+            tensors = dict(zip(names, memory.torch_all(dtypes, shapes, at, one_storage)))
         else:
             tensors = {title: convert(Tensor(dtype, shape, name, ptr, memory), framework)
                        for title, dtype, shape, ptr in zip(names, dtypes, shapes, at)}

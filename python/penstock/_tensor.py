@@ -220,12 +220,13 @@ class Memory:
         return self.torch_all([dtype], [shape], [ptr])[0]
 
     def torch_all(self, dtypes: Sequence[str], shapes: Sequence[Tuple[int, ...]],
-                  at: Sequence[int]) -> List[Any]:
+                  at: Sequence[int], one_storage: bool = False) -> List[Any]:
         """Tensors of torch's at these addresses. Each stands for itself: what autograd knows
-        of one is not of others. In host memory each has a storage of its own, which keeps the
-        allocation; on a GPU they share one, as record_stream knows only what the allocator has
-        given out, and those of a kind that lie equally far from each other are made by one
-        call (`.data` leaves behind that they were)."""
+        of one is not of others. Each has a storage of its own, a part of the allocation's,
+        which it keeps: programs that save or copy tensors take those of one storage for views
+        of each other. `one_storage` leaves it to them: record_stream and CUDA's handles for
+        other processes know only what the allocator has given out. What several have in
+        common is made by one call (`.data` leaves behind that it was)."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
@@ -239,12 +240,11 @@ class Memory:
                 for i in places:
                     made[i] = row.new_empty(shape)
                 continue
-            if self.device == "host":
+            if not one_storage:
                 storage, nbytes = row.untyped_storage(), count * size
-                for i in places:
+                for i, none in zip(places, row.new_empty((len(places), 0)).unbind(0)):
                     first = at[i] - origin
-                    made[i] = row.new_empty(0).set_(storage[first:first + nbytes], 0, shape,
-                                                    strides)
+                    made[i] = none.data.set_(storage[first:first + nbytes], 0, shape, strides)
                 continue
             for run, step in _runs(places, at, size):
                 several = as_strided(row, (len(run), *shape), (step // size, *strides),

@@ -3,7 +3,9 @@
 slices, parameters with gaps, models, and the patched package. Needs torch, so it is
 part of make test-all alone."""
 
+import copy
 import gc
+import io
 import os
 import tempfile
 import unittest
@@ -121,34 +123,64 @@ class Torch(unittest.TestCase):
         """Tensors of one load share their memory's allocation and nothing else: what
         autograd knows of one is not of its neighbours."""
         file = os.path.join(TMP, "alike.safetensors")
-        want = {f"t{i}": torch.randn(3, 4) for i in range(6)} | {"u": torch.randn(2)}
-        reference.save_file(want, file)
-        got = penstock.load_file(file)
-        self.assertFalse(any(t._is_view() for t in got.values()))
-        before = {name: t._version for name, t in got.items()}
-        got["t1"].add_(1)
-        self.assertEqual({name: t._version - before[name] for name, t in got.items()},
-                         {name: int(name == "t1") for name in want})
-        got["t2"].mul_(torch.ones(3, 4, requires_grad=True))
-        self.assertEqual([name for name, t in got.items() if t.requires_grad], ["t2"])
-        got.pop("t2")
-        want["t1"] = want["t1"] + 1
-        self.same(got, {name: want[name] for name in got})
+        made = {f"t{i}": torch.randn(3, 4) for i in range(6)} | {"u": torch.randn(2)}
+        reference.save_file(made, file)
+        for one_storage in (False, True):
+            got, want = penstock.load_file(file, one_storage=one_storage), dict(made)
+            self.assertFalse(any(t._is_view() for t in got.values()))
+            before = {name: t._version for name, t in got.items()}
+            got["t1"].add_(1)
+            self.assertEqual({name: t._version - before[name] for name, t in got.items()},
+                             {name: int(name == "t1") for name in want})
+            got["t2"].mul_(torch.ones(3, 4, requires_grad=True))
+            self.assertEqual([name for name, t in got.items() if t.requires_grad], ["t2"])
+            got.pop("t2")
+            want["t1"] = want["t1"] + 1
+            self.same(got, {name: want[name] for name in got})
 
-    def test_own_storage(self):
-        """In host memory as there: one of them saves alone, and a model that was given them
-        by assign=True saves like any other."""
+    def own_storage(self, device):
+        """As there: one of them saves alone, is copied alone, and a model that was given them
+        by assign=True saves like any other. With one storage they are all in it."""
         file, out = os.path.join(TMP, "linear.safetensors"), os.path.join(TMP, "out.safetensors")
         reference.save_model(torch.nn.Linear(30, 40), file)
-        for got in (penstock.load_file(file), reference.load_file(file)):
+        with penstock.safe_open(file, "pt", device) as f:
+            opened = {name: f.get_tensor(name) for name in f.offset_keys()}
+        for got in (penstock.load_file(file, device), reference.load_file(file, device), opened):
             for tensor in got.values():
                 storage = tensor.untyped_storage()
                 self.assertEqual((storage.data_ptr(), storage.nbytes()),
                                  (tensor.data_ptr(), tensor.nbytes))
-        model = torch.nn.Linear(30, 40)
-        model.load_state_dict(penstock.load_file(file), assign=True)
+                self.assertEqual(copy.deepcopy(tensor).untyped_storage().nbytes(), tensor.nbytes)
+            alone = [io.BytesIO(), io.BytesIO()]
+            for to, tensor in zip(alone, (got["bias"], got["bias"].clone())):
+                torch.save(tensor, to)
+            self.assertEqual(*[len(to.getvalue()) for to in alone])
+        model = torch.nn.Linear(30, 40, device=device)
+        model.load_state_dict(penstock.load_file(file, device), assign=True)
         reference.save_model(model, out)
         self.same(reference.load_file(out), reference.load_file(file))
+        shared = penstock.load_file(file, device, one_storage=True)
+        self.assertEqual(len({t.untyped_storage().data_ptr() for t in shared.values()}), 1)
+        self.same({name: t.cpu() for name, t in shared.items()}, reference.load_file(file))
+        return shared
+
+    def test_own_storage(self):
+        self.own_storage("cpu")
+
+    @unittest.skipUnless(torch.cuda.is_available(), "a GPU is wanted")
+    def test_on_gpu(self):
+        """And a stream that is recorded on one of one storage holds that."""
+        shared, stream = self.own_storage("cuda:0"), torch.cuda.Stream()
+        ptr, nbytes = shared["weight"].untyped_storage().data_ptr(), shared["weight"].nbytes
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(1 << 30)
+            shared["weight"].record_stream(stream)
+        shared.clear()
+        gc.collect()
+        other = torch.empty(nbytes, dtype=torch.uint8, device="cuda:0")
+        self.assertFalse(stream.query())
+        self.assertNotEqual(other.untyped_storage().data_ptr(), ptr)
+        stream.synchronize()
 
     def test_no_memory(self):
         """What torch says when it has no memory is what its programs look for."""
@@ -186,7 +218,8 @@ class Torch(unittest.TestCase):
             files.append(os.path.join(TMP, f"part{part}.safetensors"))
             reference.save_file(made, files[-1])
             want |= made
-        self.same(penstock.load_file(files[::-1]), want)
+        for one_storage in (False, True):
+            self.same(penstock.load_file(files[::-1], one_storage=one_storage), want)
         self.same(penstock.load_file(files, names=["*7", "1.*"]),
                   {n: t for n, t in want.items() if n.endswith("7") or n.startswith("1.")})
         halves = [penstock.load_file(files, shard={"rank": r, "ranks": 2,
