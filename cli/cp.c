@@ -10,7 +10,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -197,13 +199,18 @@ static bool is_device(const char *storage)
 	return file_of(storage) && !stat(file_of(storage), &stat_buf) && S_ISBLK(stat_buf.st_mode);
 }
 
-/* What is to be verified gets a name of its own beside its place until then. */
+/* What is to be verified gets a name of its own beside its place until then: other hosts and
+ * containers may write there, too, with processes of the same number. */
 static bool choose_aside(struct copy *c)
 {
 	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
 	int dir = slash ? (int)(slash - dst) + 1 : 0;
+	uint64_t random = 0;
 
-	if (asprintf(&c->aside, "%.*s.penstock-verify-%d", dir, dst, (int)getpid()) < 0) {
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
+		random = (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
+	if (asprintf(&c->aside, "%.*s.penstock-verify-%016llx", dir, dst,
+		     (unsigned long long)random) < 0) {
 		c->aside = NULL;
 		say(c, "no memory");
 	}
