@@ -66,6 +66,8 @@ int penstock_topo(const char *sys_root, int json, int fd)
 
 /* ---- counters ---- */
 
+#define MEMFD "/memfd:" PST_STATS_NAME
+
 /* Opens the stats memfd of a process: the kernel lets only its user (or root) in. */
 static int find_memfd(int pid)
 {
@@ -86,9 +88,9 @@ static int find_memfd(int pid)
 		if (n <= 0)
 			continue;
 		target[n] = '\0';
-		if (!strstr(target, "memfd:" PST_STATS_NAME))
+		if (strncmp(target, MEMFD, sizeof(MEMFD) - 1))
 			continue;
-		fd = open(name, O_RDONLY | O_CLOEXEC);
+		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 		if (fd < 0)
 			fd = -errno;
 	}
@@ -118,7 +120,25 @@ static const struct pst_stats_note *next_note(const struct pst_stats *s, uint64_
 	return next;
 }
 
-/* A copy of the counters of `pid`, which may be lying: its text is bounded here. */
+/* What this library calls its paths: it ends, and prints as it is. */
+static bool is_name(const char *name, size_t room)
+{
+	size_t len = strnlen(name, room);
+
+	return len && len < room && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
+}
+
+static bool known(const struct pst_stats *s)
+{
+	bool ok = s->magic == PST_STATS_MAGIC && s->version == PST_STATS_VERSION &&
+		  s->size == sizeof(*s) && s->path_count <= PST_PATHS_MAX;
+
+	for (unsigned i = 0; ok && i < s->path_count; i++)
+		ok = is_name(s->paths[i].name, sizeof(s->paths[i].name));
+	return ok;
+}
+
+/* A copy of the counters of `pid`, which may be lying: its text is looked at here. */
 static int read_stats(int pid, struct pst_stats *out)
 {
 	struct stat stat;
@@ -136,12 +156,9 @@ static int read_stats(int pid, struct pst_stats *out)
 	    pread(fd, out, sizeof(*out), 0) != (ssize_t)sizeof(*out))
 		code = EPROTO;
 	close(fd);
-	if (code || out->magic != PST_STATS_MAGIC || out->version != PST_STATS_VERSION ||
-	    out->size != sizeof(*out) || out->path_count > PST_PATHS_MAX)
+	if (code || !known(out))
 		return pst_fail_errno(NULL, EPROTO, PENSTOCK_WHY_UNSUPPORTED,
 				      "process %d uses another version of Penstock", pid);
-	for (unsigned i = 0; i < out->path_count; i++)
-		out->paths[i].name[sizeof(out->paths[i].name) - 1] = '\0';
 	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
 		check_note(&out->notes[i]);
 	return 0;

@@ -441,7 +441,7 @@ static void nothing(void *arg)
 	(void)arg;
 }
 
-/* Counters of another version, or such as lie about their length. */
+/* Counters of another version, or such as lie about their length, or would print anything. */
 static void foreign(void *arg)
 {
 	unsigned kind = *(unsigned *)arg;
@@ -453,9 +453,9 @@ static void foreign(void *arg)
 	stats->version = PST_STATS_VERSION + (kind == 1);
 	stats->size = sizeof(*stats);
 	stats->path_count = kind == 2 ? PENSTOCK_PATHS_MAX + 1 : 1;
+	memcpy(stats->paths[0].name, kind == 4 ? "a\"\033c" : "null", 4);
 	if (fd < 0 || write(fd, stats, len) != (ssize_t)len)
 		_exit(6);
-	free(stats);
 }
 
 static void refused(pid_t pid, int code, const char *words)
@@ -476,7 +476,7 @@ static void not_there(void **state)
 	struct sums keep = sums;
 
 	(void)state;
-	for (unsigned kind = 0; kind < 4; kind++) {
+	for (unsigned kind = 0; kind < 5; kind++) {
 		struct child child = start(foreign, &kind);
 
 		refused(child.pid, -EPROTO, "another version");
