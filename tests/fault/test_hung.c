@@ -24,6 +24,8 @@
 #define SOON 20000000u	    /* ns */
 #define ALL UINT32_MAX	    /* calls that may go on */
 #define REQUESTS (4 * LISTED)
+#define EACH 48 /* requests of a round */
+#define ROUNDS 24
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
@@ -336,6 +338,107 @@ static void places(void **state)
 	lane_comes_back(PIECE, 16);
 }
 
+/* ---- at random ---- */
+
+static _Atomic bool stop;
+
+/* Lets calls go on, all but the last few. */
+static void *let_some(void *arg)
+{
+	uint64_t seed = *(uint64_t *)arg;
+
+	while (!atomic_load(&stop)) {
+		unsigned seen = calls_seen(), few = (unsigned)(test_random(&seed) % 4);
+
+		calls_let(seen > few ? seen - few : 0);
+		usleep((useconds_t)(test_random(&seed) % 2000));
+	}
+	calls_let(ALL);
+	return arg;
+}
+
+static void judge(unsigned i, uint64_t len, const unsigned char *bytes)
+{
+	const struct penstock_report *report = &reports[i];
+	unsigned char *at = mem + (uint64_t)i * (LEN / EACH);
+
+	assert_int_equal(fired[i], 1);
+	if (report->result >= 0) {
+		assert_int_equal(report->result, len);
+		assert_memory_equal(at, bytes + i * (LEN / EACH), len);
+	} else if (report->result != -ECANCELED) {
+		assert_int_equal(report->result, -ETIME);
+	}
+	memset(at, 0x33, len); /* it is ours */
+}
+
+/* Returns how many ended early. */
+static unsigned round_of(uint64_t *seed, bool closes, const unsigned char *bytes)
+{
+	uint64_t lens[EACH], ids[EACH];
+	unsigned early = 0, have = 0;
+
+	begin_case(EACH);
+	for (unsigned i = 0; i < EACH; i++) {
+		struct penstock_seg seg;
+		struct penstock_req req = read_of(&seg, i, PIECE);
+
+		lens[i] = seg.row_len = 1 + test_random(seed) % (LEN / EACH);
+		seg.off = (uint64_t)i * (LEN / EACH);
+		seg.buf = mem + seg.off;
+		if (!(test_random(seed) % 3))
+			req.deadline_ns = now_ns() + test_random(seed) % 8000000;
+		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);
+		if (!(test_random(seed) % 3))
+			penstock_cancel(q, ids[test_random(seed) % (i + 1)]);
+	}
+	for (bool was[EACH] = {false}; have < (closes ? EACH / 2 : EACH);) {
+		assert_true(penstock_wait(q, NULL, 1, 0, LIMIT) > 0);
+		for (unsigned i = 0; i < EACH; i++)
+			if (fired[i] && !was[i]) {
+				was[i] = true;
+				have++;
+				early += reports[i].result < 0;
+				judge(i, lens[i], bytes);
+			}
+		penstock_cancel(q, ids[test_random(seed) % EACH]);
+	}
+	if (closes)
+		memset(fired, 0, sizeof(fired));
+	penstock_queue_close(q);
+	q = NULL;
+	if (closes)
+		memset(mem, 0x33, LEN);
+	for (unsigned i = 0; i < EACH; i++) {
+		assert_int_equal(fired[i], !closes);
+		for (uint64_t b = 0; b < lens[i]; b++)
+			if (mem[i * (LEN / EACH) + b] != 0x33)
+				fail_msg("request %u: byte %llu came after its end", i,
+					 (unsigned long long)b);
+	}
+	return early;
+}
+
+static void at_random(void **state)
+{
+	uint64_t seed = test_seed(37), other = seed + 1;
+	unsigned char *bytes = malloc(LEN);
+	unsigned early = 0;
+	pthread_t thread;
+
+	(void)state;
+	world_fill(bytes, LEN, 1);
+	atomic_store(&stop, false);
+	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
+	assert_int_equal(pthread_create(&thread, NULL, let_some, &other), 0);
+	for (unsigned round = 0; round < ROUNDS; round++)
+		early += round_of(&seed, round % 3 == 2, bytes);
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	printf("# %u requests ended early\n", early);
+	free(bytes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -346,6 +449,7 @@ int main(void)
 		cmocka_unit_test_teardown(done_by_others, end_case),
 		cmocka_unit_test_teardown(sync_only, end_case),
 		cmocka_unit_test_teardown(places, end_case),
+		cmocka_unit_test_teardown(at_random, end_case),
 	};
 
 	world_use_standin();
