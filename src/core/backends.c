@@ -36,3 +36,4 @@ const struct pst_engine_ops *const pst_engines[] = {
 	&pst_engine_threads,
 	NULL,
 };
+const struct pst_engine_ops *const pst_engine_plain = &pst_engine_threads;

@@ -11,15 +11,10 @@
 
 #include "core/lane.h"
 
-/* On a caller's thread: the last engine, which runs anywhere, making each call at
- * once. */
+/* On a caller's thread each call is made at once. */
 static int open_engine_at_once(struct pst_lane *lane, struct pst_err *err)
 {
-	unsigned last = 0;
-
-	while (pst_engines[last + 1])
-		last++;
-	lane->engine_ops = pst_engines[last];
+	lane->engine_ops = pst_engine_plain;
 	return lane->engine_ops->open(&lane->engine, 0, lane->wake_fd, err);
 }
 

@@ -466,8 +466,9 @@ struct pst_engine_ops {
 
 extern const struct pst_storage_ops *const pst_storages[]; /* NULL-terminated */
 extern const struct pst_device_ops *const pst_devices[];
-extern const struct pst_path_ops *const pst_paths[]; /* most direct first */
-extern const struct pst_engine_ops *const pst_engines[];
+extern const struct pst_path_ops *const pst_paths[];	    /* most direct first */
+extern const struct pst_engine_ops *const pst_engines[];    /* the last one runs anywhere */
+extern const struct pst_engine_ops *const pst_engine_plain; /* that one */
 extern const unsigned pst_path_count;
 
 #endif

@@ -126,14 +126,14 @@ struct pst_pump {
 	struct pst_own *owns;	      /* lanes of queues, for own.c */
 	_Atomic unsigned outside;     /* threads in pst_io_done */
 	_Atomic bool stop;
-	int pid;
 };
 
 /* Starts the pump if it does not run. Under the device table's lock. */
 int pst_pump_start(struct penstock_device *dev, struct pst_err *err);
 /* Of its lanes, callers' apart. */
 size_t pst_pump_ring_bytes(const struct pst_pump *pump);
-/* When all that was handed to it has ended. Under the same lock. */
+/* When all that was handed to it has ended. Under the same lock, in the process that started
+ * it. */
 void pst_pump_stop(struct penstock_device *dev);
 
 /* Gives every lane a copy queue of another device, before its first request with parts on

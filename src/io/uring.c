@@ -79,14 +79,11 @@ static int refused(int code, struct pst_err *err)
 static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
 	struct pst_engine *engine = calloc(1, sizeof(*engine));
-	unsigned last = 0;
 	int ret;
 
 	if (!engine)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an io_uring");
-	while (pst_engines[last + 1]) /* it runs anywhere */
-		last++;
-	engine->heir_ops = pst_engines[last];
+	engine->heir_ops = pst_engine_plain;
 	ret = engine->heir_ops->open(&engine->heir, depth, wake_fd, err);
 	if (ret)
 		goto err_free;
