@@ -97,6 +97,8 @@ static int parse(int argc, char **argv, struct args *a)
 	if (optind + 2 != argc)
 		return fail(EXIT_USAGE,
 			    "cp wants a source and a destination, see 'penstock cp --help'");
+	if (a->path && !strcmp(a->path, "null"))
+		return fail(EXIT_USAGE, "--path null moves nothing: it is for 'penstock bench'");
 	a->src = argv[optind];
 	a->dst = argv[optind + 1];
 	if (a->verify && (!file_of(a->src) || !file_of(a->dst)))
