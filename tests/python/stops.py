@@ -23,7 +23,7 @@ import numpy
 
 import penstock
 import tap
-from penstock import _model
+from penstock import _engine, _model
 from penstock._lib import check, ffi, lib, open_device
 
 TMP = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
@@ -72,11 +72,11 @@ def when_waiting(act):
         seen, since, end = None, 0, time.monotonic() + LIMIT_S
         while since < 20 and time.monotonic() < end:
             frame = sys._current_frames().get(main)
-            place = frame and (id(frame), frame.f_lasti)
-            ours = frame and frame.f_code.co_filename.startswith(python)
+            place, ours = frame and (id(frame), frame.f_lasti), False
+            while frame and not ours:
+                ours, frame = frame.f_code.co_filename.startswith(python), frame.f_back
             since = since + 1 if ours and place == seen else 0
             seen = place
-            del frame
             time.sleep(0.01)
         act()
 
@@ -141,6 +141,20 @@ class Stops(unittest.TestCase):
             f.get_tensor(NAMES[0])
             self.assertIsNotNone(f._ahead)
         self.assertLess(moved() - self.before, COUNT * EACH // 2)
+
+    def test_engine(self):
+        """Who is interrupted, or leaves, as its ranks load the next batch ends that."""
+        def steps(**options):
+            group = penstock.Group("engine", 0, 1)
+            return _engine._together([penstock.Model(FILE)], "cpu", "numpy", group, **options)
+        self.early(lambda: next(steps(window=2 * COUNT * EACH, **LATE)))
+        begun = moved()
+        with unittest.mock.patch.object(_engine, "_batches",
+                                        lambda *_: [(0, 1), (1, COUNT - 1)]):
+            some = steps(**LATE)
+            next(some)
+            some.close()
+        self.assertLess(moved() - begun, COUNT * EACH // 2)
 
     def test_save_file(self):
         out = os.path.join(TMP, "out")
