@@ -250,7 +250,8 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 	struct timespec ts, *timeout = NULL;
 	uint64_t now = pst_now_ns();
 
-	atomic_store(&q->asleep, true);
+	atomic_store_explicit(&q->asleep, true, memory_order_relaxed);
+	atomic_store_explicit(&q->armed, true, memory_order_seq_cst); /* a fence for both */
 	until_ns = sooner(q, until_ns);
 	if (until_ns) {
 		uint64_t left = until_ns > now ? until_ns - now : 0;
@@ -258,7 +259,6 @@ static void sleep_on(struct penstock_queue *q, uint64_t until_ns)
 		ts = (struct timespec){(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
 		timeout = &ts;
 	}
-	atomic_store_explicit(&q->armed, true, memory_order_seq_cst);
 	if (!atomic_load_explicit(&q->ended, memory_order_seq_cst) &&
 	    atomic_load_explicit(&q->inflight, memory_order_seq_cst))
 		ppoll(&pfd, 1, timeout, NULL);
