@@ -224,9 +224,10 @@ class Memory:
         """Tensors of torch's at these addresses. Each stands for itself: what autograd knows
         of one is not of others. Each has a storage of its own, a part of the allocation's,
         which it keeps: programs that save or copy tensors take those of one storage for views
-        of each other. `one_storage` leaves it to them: record_stream and CUDA's handles for
-        other processes know only what the allocator has given out. What several have in
-        common is made by one call (`.data` leaves behind that it was)."""
+        of each other. With `one_storage` it is the allocation's, as record_stream and CUDA's
+        handles for other processes know only what the allocator has given out; those of a
+        kind that lie equally far from each other are made by one call then. `.data` leaves
+        behind what a tensor was made of."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
@@ -241,8 +242,8 @@ class Memory:
                     made[i] = row.new_empty(shape)
                 continue
             if not one_storage:
-                storage, nbytes = row.untyped_storage(), count * size
-                for i, none in zip(places, row.new_empty((len(places), 0)).unbind(0)):
+                storage, none, nbytes = row.untyped_storage(), row.new_empty(0), count * size
+                for i in places:
                     first = at[i] - origin
                     made[i] = none.data.set_(storage[first:first + nbytes], 0, shape, strides)
                 continue
