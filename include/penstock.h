@@ -453,9 +453,10 @@ struct penstock_explanation {
 struct penstock_req;
 
 /*
- * Fills `out` for a request like `req` (its storage, first segment, op, require,
- * effort and path count) without moving its bytes. The read canary runs into
- * scratch memory; a write is unproven until the first. May block.
+ * Fills `out` for a request like `req`, of which its storage, first segment, op, require
+ * and effort are looked at: what the plan says, also if a path is named. None of its bytes
+ * is moved; the read canary runs into scratch memory, a write is unproven until the first.
+ * May block.
  */
 PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstock_explanation *out);
 
