@@ -155,6 +155,9 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 
 			if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 				continue;
+			if (said[i].fd >= 0) /* it has come, and says once more how */
+				close(said[i].fd);
+			said[i].fd = -1;
 			if (take(g, i, &note, &said[i])) {
 				notes[i] = note;
 				ms = -1;

@@ -100,6 +100,99 @@ static void test_all_end(void **state)
 	}
 }
 
+/* ---- again and again ---- */
+
+#define ROUNDS 8u
+
+/* In load `i` rank `who` says no when it is asked for the `when`th time. */
+static void no_of(uint64_t seed, unsigned i, unsigned *who, unsigned *when)
+{
+	uint64_t x = (seed + i) * 0x9e3779b97f4a7c15u;
+
+	x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+	*who = (unsigned)(x >> 40) % RANKS;
+	*when = 1 + (unsigned)(x >> 20) % 5;
+}
+
+static int say_no(void *user)
+{
+	unsigned *left = user;
+
+	return *left && !--*left;
+}
+
+static int one_of_some(const struct job *job, unsigned rank, uint64_t seed, int *rets)
+{
+	struct penstock_group_opts go = job->opts;
+	struct penstock_weights *m;
+	struct penstock_group *g;
+
+	go.size = sizeof(go);
+	go.dir = meeting_place();
+	if (penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_weights_open(job->path, NULL, &m) ||
+	    penstock_group_open(job->name, rank, RANKS, &go, &g))
+		return -1;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
+		struct penstock_loaded *loaded = NULL;
+		unsigned who, left;
+
+		no_of(seed, i, &who, &left);
+		if (who != rank)
+			left = 0;
+		lo.path = "fault:bounce?delay_us=60000";
+		lo.look = say_no;
+		lo.user = &left;
+		rets[i] = penstock_group_load(g, m, &host, 1, &lo, NULL, &loaded);
+		if (!rets[i] != !!loaded)
+			return -1;
+		penstock_loaded_free(loaded);
+	}
+	penstock_group_close(g);
+	penstock_weights_close(m);
+	return 0;
+}
+
+/* Whenever one says no, a load ends alike on all ranks, and the next one begins. */
+static void test_again(void **state)
+{
+	struct job job = {.name = "off-again",
+			  .path = model_path(),
+			  .opts = {.window = 64 << 10, .windows = 2}};
+	int(*rets)[ROUNDS] = mmap(NULL, RANKS * sizeof(*rets), PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t seed = test_seed(5);
+	pid_t pids[RANKS];
+	unsigned off = 0;
+
+	(void)state;
+	assert_ptr_not_equal(rets, MAP_FAILED);
+	for (unsigned r = 0; r < RANKS; r++) {
+		pids[r] = fork();
+		if (pids[r])
+			continue;
+		alarm(ALARM_S);
+		_exit(one_of_some(&job, r, seed, rets[r]) ? 1 : 0);
+	}
+	for (unsigned r = 0; r < RANKS; r++) {
+		int status = 0;
+
+		assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+		if (status)
+			fail_msg("rank %u ended with %#x", r, status);
+	}
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		for (unsigned r = 0; r < RANKS; r++)
+			if (rets[r][i] != rets[0][i] || (rets[0][i] && rets[0][i] != -ECANCELED))
+				fail_msg("load %u: %d on rank 0, %d on rank %u", i, rets[0][i],
+					 rets[r][i], r);
+		off += rets[0][i] != 0;
+	}
+	assert_true(off > 0);
+	munmap(rets, RANKS * sizeof(*rets));
+}
+
 /* A rank that never comes is waited for no longer than its caller wants. */
 static void test_joining(void **state)
 {
@@ -123,6 +216,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_end),
+		cmocka_unit_test(test_again),
 		cmocka_unit_test(test_joining),
 	};
 
