@@ -98,6 +98,9 @@ const char *drive_way_text(const struct drive_way *way, char *text, size_t len);
  * `stride` behind the last. 0 or -errno. */
 int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride,
 	       const struct drive_way *way);
+/* The same for `len` bytes, a write from preallocation to fdatasync, as a row of the CSV. */
+int drive_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+	      bool write, uint64_t off, uint64_t len, uint64_t stride, const struct drive_way *way);
 /* Of several ways the quickest for `len` bytes at `off`, each measured once and
  * written to the CSV. */
 int drive_best(struct bench *b, int fd, bool write, uint64_t off, uint64_t len, const char *group,
@@ -112,8 +115,24 @@ int cache_warm(int fd, uint64_t off, uint64_t len);
 
 /* ---- rawring.c: io_uring without a library, reads or writes at one depth ---- */
 
-int rawring_move(int fd, bool write, char *buf, uint64_t off, uint64_t count, uint64_t stride,
-		 const struct drive_way *way);
+#define RAW_DEPTH_MAX 64u
+
+/* Who takes each block on from its slot, and says when the slot may be used again. */
+struct raw_sink {
+	int (*take)(void *arg, unsigned slot, char *mem, uint64_t at, size_t len); /* 0, -errno */
+	int (*freed)(void *arg); /* a slot, -1: none yet */
+	void *arg;
+	bool sleeps; /* while blocks are under way, freed is asked when one has come */
+};
+struct raw_move {
+	int fd;
+	bool write;
+	char *buf; /* depth x block bytes */
+	uint64_t off, count, stride;
+	const struct drive_way *way;
+	const struct raw_sink *sink; /* NULL: nothing is done with the data */
+};
+int rawring_move(const struct raw_move *m); /* 0 or -errno */
 
 /* ---- gpu.c ---- */
 
@@ -129,6 +148,11 @@ bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
  * driver calls: a row of the CSV. See gpu_window.c. */
 int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		   uint64_t len, uint64_t first, uint64_t window);
+
+/* A cold range by one loop of raw calls: O_DIRECT into a pinned ring, copies from there;
+ * a row of the CSV. See gpu_cold.c. */
+int gpu_cold_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+		 uint64_t off, uint64_t len, const struct drive_way *way, bool sleeps);
 
 /* ---- transfer.c: one request through the library ---- */
 

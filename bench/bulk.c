@@ -157,33 +157,6 @@ static void cold_close(struct cold *c)
 	close(c->direct);
 }
 
-static int row_drive(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
-		     bool write, uint64_t off, uint64_t len, uint64_t stride,
-		     const struct drive_way *way)
-{
-	uint64_t step = stride > way->block ? stride : way->block;
-	uint64_t count = stride > way->block ? len / stride : len / way->block;
-	struct sample s = {.bytes = count * way->block};
-	struct meter m;
-	int ret;
-
-	meter_start(&m);
-	if (write && fallocate(fd, 0, 0, (off_t)len))
-		return -errno;
-	ret = drive_move(fd, write, off, count, step, way);
-	if (!ret && write)
-		ret = fdatasync(fd) ? -errno : 0;
-	meter_stop(&m, &s);
-	meter_settle(&m, &s);
-	drive_way_text(way, s.note, sizeof(s.note));
-	snprintf(s.engine, sizeof(s.engine), "%s", way->engine);
-	if (!ret)
-		meter_row(b, group, name, rep, &s);
-	else
-		bench_bad(b, "raw %s: %s", write ? "write" : "read", strerror(-ret));
-	return ret;
-}
-
 /* Ours, and a row only if not a byte of it was or became cached. */
 static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
@@ -206,13 +179,19 @@ static int cold(struct bench *b)
 {
 	uint64_t len = at_most(COLD_LEN, b->len / 2);
 	struct cold c;
+	struct drive_way loop;
 	int ret = cold_open(b, &c, "cold", 0);
 
+	/* As many calls as the limit has, by one thread. */
+	loop = (struct drive_way){"uring", 1, c.way.threads * c.way.depth, c.way.block};
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;
 		struct transfer t = {.off = here, .len = len};
 
-		ret = row_drive(b, "cold", "limit", rep, c.direct, false, there, len, 0, &c.way);
+		ret = drive_row(b, "cold", "limit", rep, c.direct, false, there, len, 0, &c.way);
+		if (!ret)
+			ret = gpu_cold_row(b, "cold", "loop", rep, c.direct, there, len, &loop,
+					   true);
 		if (!ret)
 			ret = row_cold(b, "cold", "thrifty", rep, c.fd, &t);
 	}
@@ -228,7 +207,7 @@ static int save_limit(struct bench *b, unsigned rep, uint64_t len, const struct 
 
 	if (fd < 0)
 		return fd;
-	ret = row_drive(b, "save", "limit", rep, fd, true, 0, len, 0, way);
+	ret = drive_row(b, "save", "limit", rep, fd, true, 0, len, 0, way);
 	close(fd);
 	unlink(b->scratch);
 	return ret;
@@ -315,10 +294,10 @@ static int checker(struct bench *b)
 
 		ret = lay_tiles(b, c.fd, len);
 		for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
-			ret = row_drive(b, "checker", "limit", rep, c.direct, false, len, len / 2,
+			ret = drive_row(b, "checker", "limit", rep, c.direct, false, len, len / 2,
 					0, &c.way);
 			if (!ret)
-				ret = row_drive(b, "checker", "limit-tiles", rep, c.direct, false,
+				ret = drive_row(b, "checker", "limit-tiles", rep, c.direct, false,
 						TILE, len - TILE, 2 * TILE, &tiles);
 			if (!ret)
 				ret = row_read(b, "checker", "thrifty", rep, &thrifty);

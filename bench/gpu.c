@@ -106,6 +106,11 @@ static int make_pinned(uint64_t len)
 		       (int)gpu.api->cuMemHostRegister(pinned, pinned_len, PST_CU_HOST_PORTABLE));
 }
 
+char *gpu_pinned_mem(uint64_t len)
+{
+	return make_pinned(PINNED) || len > pinned_len ? NULL : pinned;
+}
+
 double gpu_pinned(struct bench *b, uint64_t len, bool in)
 {
 	uint64_t began;

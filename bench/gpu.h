@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the two files that call the driver: gpu.c and gpu_window.c. */
+/* Shared by the files that call the driver: gpu.c, gpu_cold.c, gpu_copies.c, gpu_window.c. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
@@ -15,6 +15,7 @@ struct gpu {
 };
 
 struct gpu *gpu_get(void);
+char *gpu_pinned_mem(uint64_t len);    /* populated huge pages, NULL: none; kept */
 int gpu_bad(const char *what, int rc); /* 0 or -errno, said on stderr */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The drive's limit through io_uring, by system calls alone: a registered buffer, a
- * fixed depth, nothing done with the data. drive.c calls it. It shares no line with
+ * fixed depth, nothing done with the data but by a sink. drive.c calls it. It shares no line with
  * the library's engine, so that a slip there cannot lower the limit here.
  *
  * Each request is handed over alone: neighbours in one batch are merged by the block
@@ -121,50 +121,75 @@ static bool any(const struct ring *r)
 	return __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) != *r->cq_head;
 }
 
-static int run(struct ring *r, int fd, bool write, char *buf, uint64_t off, uint64_t count,
-	       uint64_t stride, const struct drive_way *way)
+/* One read or write of the next block into or out of `slot`. */
+static int begin(struct ring *r, const struct raw_move *m, uint64_t n, unsigned slot)
 {
-	uint64_t next = 0, done = 0;
-	int ret = 0, error = 0;
+	const struct drive_way *way = m->way;
 
-	for (; next < way->depth && next < count && !ret; next++) {
-		put(r, fd, write, buf + next * way->block, way->block, off + next * stride,
-		    (unsigned)next);
-		ret = enter(r, 1, 0);
-	}
-	while (done < next && !ret) {
-		int slot;
-
-		if (!any(r))
-			ret = enter(r, 0, 1);
-		if (ret || !any(r))
-			continue;
-		slot = take(r, way->block);
-		done++;
-		error = slot < 0 ? slot : error;
-		if (error || next >= count)
-			continue;
-		put(r, fd, write, buf + (size_t)slot * way->block, way->block, off + next * stride,
-		    (unsigned)slot);
-		next++;
-		ret = enter(r, 1, 0);
-	}
-	return ret ? ret : error; /* the ring goes, and what is in flight with it */
+	put(r, m->fd, m->write, m->buf + (size_t)slot * way->block, way->block,
+	    m->off + n * m->stride, slot);
+	return enter(r, 1, 0);
 }
 
-int rawring_move(int fd, bool write, char *buf, uint64_t off, uint64_t count, uint64_t stride,
-		 const struct drive_way *way)
+/* With a sink a slot is free again when the sink says so. `slot_of` has the number of the
+ * block in each slot. */
+static int run(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 {
-	struct iovec iov = {buf, way->depth * way->block};
-	struct ring r;
-	int ret = ring_open(&r, way->depth);
+	const struct drive_way *way = m->way;
+	const struct raw_sink *sink = m->sink;
+	uint64_t next = 0, done = 0, held = 0;
+	int ret = 0;
 
+	for (; next < way->depth && next < m->count && !ret; next++) {
+		in_slot[next] = next;
+		ret = begin(r, m, next, (unsigned)next);
+	}
+	while (done < m->count && !ret) {
+		int slot = -1;
+
+		if (any(r)) {
+			slot = take(r, way->block);
+			if (slot < 0)
+				return slot;
+			if (sink) {
+				ret = sink->take(sink->arg, (unsigned)slot,
+						 m->buf + (size_t)slot * way->block,
+						 in_slot[slot] * m->stride, way->block);
+				held++;
+				slot = -1;
+			}
+		} else if (held && (slot = sink->freed(sink->arg)) >= 0) {
+			held--;
+		} else if (!held || (sink->sleeps && next - done > held)) {
+			ret = enter(r, 0, 1);
+		}
+		if (slot < 0)
+			continue;
+		done++;
+		if (next >= m->count || ret)
+			continue;
+		in_slot[slot] = next;
+		ret = begin(r, m, next++, (unsigned)slot);
+	}
+	return ret; /* the ring goes, and what is in flight with it */
+}
+
+int rawring_move(const struct raw_move *m)
+{
+	struct iovec iov = {m->buf, m->way->depth * m->way->block};
+	uint64_t in_slot[RAW_DEPTH_MAX];
+	struct ring r;
+	int ret;
+
+	if (m->way->depth > RAW_DEPTH_MAX)
+		return -EINVAL;
+	ret = ring_open(&r, m->way->depth);
 	if (ret)
 		return ret;
 	if (syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_BUFFERS, &iov, 1) < 0)
 		ret = -errno;
 	else
-		ret = run(&r, fd, write, buf, off, count, stride, way);
+		ret = run(&r, m, in_slot);
 	ring_close(&r);
 	return ret;
 }

@@ -11,7 +11,7 @@
 
 #include "bench.h"
 
-#define COLD_LEN (2 * GIB)
+#define COLD_LEN (1 * GIB)
 
 struct setting {
 	unsigned lanes, slots;
@@ -70,24 +70,40 @@ static int warm_lanes(struct bench *b)
 	return ret;
 }
 
+/* The drive alone, one loop that copies as well, and path staged: each takes the next part
+ * of the file, so that none finds it as another has left it. */
 static int cold_lanes(struct bench *b)
 {
+	static const struct drive_way ways[] = {
+		{"uring", 1, 8, 1 * MIB}, {"uring", 1, 16, 1 * MIB}, {"uring", 1, 32, 1 * MIB}};
 	static const struct setting sets[] = {
-		{1, 8, 2 * MIB, "uring"},  {2, 8, 2 * MIB, "uring"},   {2, 8, 1 * MIB, "uring"},
-		{2, 16, 1 * MIB, "uring"}, {2, 32, 1 * MIB, "uring"},  {2, 16, 512 * KIB, "uring"},
-		{4, 8, 1 * MIB, "uring"},  {2, 8, 2 * MIB, "threads"},
+		{2, 16, 1 * MIB, "uring"}, {2, 8, 1 * MIB, "uring"},   {2, 4, 1 * MIB, "uring"},
+		{1, 16, 1 * MIB, "uring"}, {1, 8, 1 * MIB, "uring"},   {2, 16, 512 * KIB, "uring"},
+		{4, 4, 1 * MIB, "uring"},  {2, 8, 1 * MIB, "threads"},
 	};
-	struct transfer t = {.len = b->len / 2 < COLD_LEN ? b->len / 2 : COLD_LEN,
-			     .path = "staged",
-			     .opened = true};
-	unsigned reps = b->reps < 3 ? b->reps : 3;
-	int fd = open(b->file, O_RDONLY | O_CLOEXEC), ret = fd < 0 ? -errno : 0;
+	uint64_t len = b->len < 8 * COLD_LEN ? b->len / 8 : COLD_LEN, parts = b->len / len;
+	struct transfer t = {.len = len, .path = "staged", .opened = true};
+	uint64_t part = 0;
+	int fd = drive_open(b->file, false), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
 
-	if (!ret)
-		ret = cache_drop(fd, 0, b->len);
-	for (unsigned rep = 0; rep < reps && !ret; rep++)
-		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
+	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
+		for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]) && !ret; i++) {
+			char loop[64];
+
+			ret = drive_row(b, "staged", "limit", rep, fd, false, part++ % parts * len,
+					len, 0, &ways[i]);
+			for (int sleeps = 0; sleeps < 2 && !ret; sleeps++) {
+				snprintf(loop, sizeof(loop), "loop %u x %zu KiB%s", ways[i].depth,
+					 ways[i].block >> 10, sleeps ? " sleeps" : "");
+				ret = gpu_cold_row(b, "staged", loop, rep, fd, part++ % parts * len,
+						   len, &ways[i], sleeps);
+			}
+		}
+		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++) {
+			t.off = part++ % parts * len;
 			ret = one(b, "staged", &sets[i], rep, &t);
+		}
+	}
 	if (fd >= 0)
 		close(fd);
 	return ret;
