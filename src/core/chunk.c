@@ -39,12 +39,17 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 
 bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len)
 {
-	_Atomic uint64_t *bytes = &chunk->route->st->direct_bytes;
+	struct penstock_storage *st = chunk->route->st;
+	bool read = chunk->route->op == PENSTOCK_READ;
+	uint64_t most = PST_DIRECT_CALLS_MAX * (read ? pst_grain_len(&st->grain) : 1u << 20);
+	uint64_t before;
 
 	if (chunk->lane->direct &&
-	    atomic_load_explicit(bytes, memory_order_relaxed) + len > PST_DIRECT_BYTES_MAX)
+	    atomic_load_explicit(&st->direct_bytes, memory_order_relaxed) + len > most)
 		return false;
-	atomic_fetch_add_explicit(bytes, len, memory_order_relaxed);
+	before = atomic_fetch_add_explicit(&st->direct_bytes, len, memory_order_relaxed);
+	if (read)
+		pst_grain_began(&st->grain, len, before, pst_now_ns);
 	chunk->direct_bytes = len;
 	chunk->lane->direct++;
 	return true;
@@ -52,10 +57,15 @@ bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len)
 
 void pst_direct_end(struct pst_chunk *chunk)
 {
+	struct penstock_storage *st = chunk->route->st;
+	uint64_t before;
+
 	if (!chunk->direct_bytes)
 		return;
-	atomic_fetch_sub_explicit(&chunk->route->st->direct_bytes, chunk->direct_bytes,
-				  memory_order_relaxed);
+	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
+					   memory_order_relaxed);
+	if (chunk->route->op == PENSTOCK_READ)
+		pst_grain_ended(&st->grain, chunk->direct_bytes, before, pst_now_ns);
 	chunk->direct_bytes = 0;
 	chunk->lane->direct--;
 }

@@ -189,6 +189,8 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 
 		most = slot < most ? slot : most;
 	}
+	if (facts->grain && pst_grain_len(&req->st->grain) < most)
+		most = pst_grain_len(&req->st->grain);
 	align = grid(req, place, index, most);
 	if (facts->exact) {
 		struct pst_part part;

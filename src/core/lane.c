@@ -23,9 +23,12 @@
 /* Between two looks passes a part of the guess, because each keeps others from the driver
  * (a processor's pause is some 40 ns). */
 #define LOOKS_APART 8
-/* Unless they take so long that something else holds them up: then this often. */
+/* Unless they take so long that something else holds them up, or are long ones from a drive
+ * that has more to bring: its next bytes wake the lane, and to look for these before then
+ * costs as much time as all the rest of such a read. Then this often. */
 #define LOOK_NS 3000000u
-#define HELD_US 500
+#define LONG_COPY (256u << 10)
+#define SELDOM_US 500
 /* A stream that reaches its request cannot wake a lane, so a lane that watches one
  * looks: at first without a pause, then so often. */
 #define WATCH_SPINS 2000
@@ -427,8 +430,9 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 
 	if (!lane->idle_since)
 		lane->idle_since = pst_now_ns();
-	if (pst_now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
-		guess = HELD_US + LOOK_US;
+	if ((lane->direct && lane->copy_bytes >= LONG_COPY) ||
+	    pst_now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
+		guess = SELDOM_US + LOOK_US;
 	} else if (guess <= LOOK_US) {
 		pst_relax((unsigned)guess * LOOKS_APART);
 		return true;

@@ -41,6 +41,15 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
+/* See path/past.c: the pump's own lanes only, which share a request. */
+static int open_past(struct pst_lane *lane, struct pst_err *err)
+{
+	if (lane->borrowed || pst_lane_is_own(lane) || lane->pump->dev->facts.cpu_addressable)
+		return 0;
+	lane->past = aligned_alloc(4096, PST_PAST_BYTES);
+	return lane->past ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
+}
+
 static int open_slots(struct pst_lane *lane, struct pst_err *err)
 {
 	const struct pst_pump *pump = lane->pump;
@@ -68,6 +77,8 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 		lane->chunks_free = &lane->chunks[i];
 	}
 	ret = open_slots(lane, err);
+	if (!ret)
+		ret = open_past(lane, err);
 	if (ret)
 		return ret;
 	if (lane->wake_fd < 0)
@@ -114,6 +125,8 @@ void pst_lane_close(struct pst_lane *lane)
 	lane->engine = NULL;
 	pst_slots_close(&lane->slots);
 	pst_ring_close(&lane->ring, lane->pump->dev);
+	free(lane->past);
 	free(lane->chunks);
+	lane->past = NULL;
 	lane->chunks = lane->chunks_free = NULL;
 }

@@ -26,6 +26,7 @@
 #include <sys/uio.h>
 
 #include "core/err.h"
+#include "core/grain.h"
 #include "penstock.h"
 
 struct pst_lane;    /* a thread of a pump: core/pump.h */
@@ -100,6 +101,7 @@ struct penstock_storage {
 	_Atomic unsigned inflight;     /* requests */
 	_Atomic unsigned losses;       /* syncs that failed; whose bytes they lost nobody knows */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
+	struct pst_grain grain;	       /* of reads by O_DIRECT */
 	_Atomic bool kept;	       /* a lane keeps something of it until it closes */
 	_Atomic int trial;	       /* enum pst_trial: is it cached, where nobody can ask */
 	_Atomic uint64_t untried;      /* bytes since the last one began */
@@ -358,6 +360,7 @@ struct pst_path_facts {
 	uint64_t chunk_max;	    /* longest chunk */
 	uint64_t chunk_first;	    /* a request's first and last chunks are so long, more or less;
 				     * between they grow and shrink. 0: chunk_max throughout */
+	bool grain;		    /* nor longer than the storage's grain */
 	uint64_t chunk_quick;	    /* shorter ones go quicker by another path; 0: none */
 	const _Atomic uint64_t *held; /* bytes that it holds on to, NULL: none; from */
 	uint64_t held_max;	      /* so many on the next path of the plan is taken */

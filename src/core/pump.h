@@ -38,6 +38,9 @@ struct pst_copyq {
 	} waits[PST_LANE_CHUNKS];
 };
 
+/* Stays in a second-level cache, of which small processors have half a megabyte. */
+#define PST_PAST_BYTES (128u << 10)
+
 struct pst_lane {
 	struct pst_pump *pump;
 	unsigned index;
@@ -62,6 +65,7 @@ struct pst_lane {
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
 	size_t slot_bytes;			    /* of a big slot */
 	unsigned slots_big, slots_small;	    /* that its ring is to have */
+	char *past; /* PST_PAST_BYTES for path/past.c, within a call; NULL: has none */
 	struct pst_ring ring;
 	struct pst_slots slots;
 	unsigned busy;			   /* chunks started, not ended */
@@ -172,11 +176,11 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
 struct pst_chunk *pst_chunk_get(struct pst_lane *lane);
 void pst_chunk_put(struct pst_chunk *chunk);
 
-/* Before bytes go between a drive and memory, and after: false when so many are on their
- * way that more would only wait in front of the drive (virtio: 32 MiB 4.3 GB/s, 64 MiB
- * 3.7), whatever number of lanes they come from. A lane that has none there may always
+/* Before bytes go between a drive and memory, and after: false when so many calls are on
+ * their way that more would only wait in front of the drive (virtio, 1 MiB each: 32 4.3 GB/s,
+ * 64 3.7), whatever number of lanes they come from. A lane that has none there may always
  * begin, so that whoever is refused is woken by an end of his own. */
-#define PST_DIRECT_BYTES_MAX (32u << 20)
+#define PST_DIRECT_CALLS_MAX 32ull
 bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len);
 void pst_direct_end(struct pst_chunk *chunk);
 

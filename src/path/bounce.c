@@ -6,14 +6,16 @@
  * descriptor that is O_DIRECT and cannot be opened again, which takes whole blocks only.
  *
  * Bytes known to be cached are copied at once on the lane's thread, chunk by chunk,
- * so that each is on its way to the device while the next is copied. So are those of
- * which nobody knows, and timed (core/trial.c).
+ * so that each is on its way to the device while the next is copied, for a lone request
+ * past the processor's cache (past.c). So are those of which nobody knows, and timed
+ * (core/trial.c).
  */
 #include <stdio.h>
 
 #include "core/clock.h"
 #include "core/pump.h"
 #include "core/route.h"
+#include "path/past.h"
 #include "path/paths.h"
 #include "path/slotted.h"
 
@@ -87,6 +89,8 @@ static int start(struct pst_chunk *chunk)
 {
 	if (chunk->route->op == PENSTOCK_WRITE || chunk->residency == PST_COLD)
 		return start_any(chunk, chunk->lane->borrowed ? PST_IO_NOW : 0);
+	if (pst_past_suits(chunk))
+		return pst_past_start(chunk);
 	if (chunk->timed)
 		chunk->timed_ns = pst_now_ns();
 	return start_any(chunk, PST_IO_NOW);

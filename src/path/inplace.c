@@ -42,6 +42,7 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->mem_align = st->mem_align;
 	facts->exact = true;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
+	facts->grain = route->op == PENSTOCK_READ && st->chunk_best;
 	facts->lanes = 1;
 	facts->quick = true;
 	facts->canary = st->listed;

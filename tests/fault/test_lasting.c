@@ -12,7 +12,7 @@
 #define LEN (2u << 20)
 #define SMALL (64u << 10)
 #define ENTERS_MAX 200 /* in vain, by two lanes, before they give up */
-#define CALLS_MAX 600  /* of two chunks, before they are errors */
+#define CALLS_MAX 1200 /* of four chunks, before they are errors */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* A file of `len` bytes, memory for it, and a transfer between the two by its first path,

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cached bytes of a lone request that is to be fast and is neither short nor long go past
+ * the processor's cache on their way to a device: every byte right for any offset, length
+ * and alignment, in calls that are cut short, interrupted and refused; counted as copied
+ * twice; and the others, which it would make slower, as they go without it. The CUDA device
+ * is the stand-in's unless PENSTOCK_STANDIN=0.
+ */
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+
+#include "penstock.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define FILE_LEN (19 * MIB + 777)
+#define GUARD 64
+
+static struct penstock_device *host, *gpu;
+static struct penstock_storage *st;
+static unsigned char *bytes, *back;
+static char *mem;
+static char name[256];
+
+/* What the library's reads do: as they are, a part of it, -errno now and then. */
+static enum { PLAIN, SHORT, INTERRUPTED, REFUSED } reads;
+static _Atomic unsigned calls;
+
+ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off);
+
+ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
+{
+	unsigned n = atomic_fetch_add(&calls, 1);
+
+	if (reads == INTERRUPTED && n % 3 == 1) {
+		errno = EINTR;
+		return -1;
+	}
+	if (reads == REFUSED && n == 5) {
+		errno = EIO;
+		return -1;
+	}
+	if (reads == SHORT && len > 9000)
+		len = 5000 + n % 4000;
+	return __real_pread64(fd, buf, len, off);
+}
+
+static int setup(void **state)
+{
+	const char *tmp = getenv("TMPDIR");
+	uint64_t seed = 11;
+	void *p;
+	int fd;
+
+	(void)state;
+	test_use_standin();
+	bytes = malloc(FILE_LEN);
+	back = malloc(FILE_LEN + 2 * GUARD);
+	for (size_t i = 0; i < FILE_LEN; i++)
+		bytes[i] = (unsigned char)test_random(&seed);
+	snprintf(name, sizeof(name), "%s/penstock-past-%d", tmp ? tmp : "/tmp", (int)getpid());
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	if (fd < 0 || write(fd, bytes, FILE_LEN) != (ssize_t)FILE_LEN || fsync(fd))
+		return -1;
+	close(fd);
+	if (penstock_device_open("host", NULL, &host) < 0 || penstock_open(name, NULL, &st) ||
+	    penstock_device_open("cuda:0", NULL, &gpu) < 0 ||
+	    penstock_alloc(gpu, FILE_LEN + 2 * GUARD, &p))
+		return -1;
+	mem = p;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	penstock_free(gpu, mem);
+	penstock_close(st);
+	penstock_device_close(gpu);
+	penstock_device_close(host);
+	free(bytes);
+	free(back);
+	return unlink(name);
+}
+
+static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src,
+		 size_t len)
+{
+	struct penstock_copy_args args = {.size = sizeof(args),
+					  .dst_dev = to,
+					  .dst = dst,
+					  .src_dev = from,
+					  .src = src,
+					  .row_len = len,
+					  .rows = 1};
+
+	assert_int_equal(penstock_copy(&args, 1), 0);
+}
+
+/* Of the bytes that were moved, all through the page cache: how many CPU copies each had. */
+static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, uint64_t into,
+		       struct penstock_report *report)
+{
+	struct penstock_seg seg = {.dev = gpu, .off = off, .row_len = len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	uint64_t want = off + len < FILE_LEN ? len : FILE_LEN - off;
+
+	memset(back, 0xa5, FILE_LEN + 2 * GUARD);
+	copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
+	seg.buf = mem + GUARD + into;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "bounce";
+	req.effort = effort;
+	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
+	atomic_store(&calls, 0);
+	assert_int_equal(penstock_transfer(&req, report), want);
+	copy(host, back, gpu, mem, FILE_LEN + 2 * GUARD);
+	assert_memory_equal(back + GUARD + into, bytes + off, want);
+	for (uint64_t i = 0; i < GUARD + into; i++)
+		assert_int_equal(back[i], 0xa5);
+	for (uint64_t i = 0; i < GUARD; i++)
+		assert_int_equal(back[GUARD + into + want + i], 0xa5);
+	assert_int_equal(report->dram_laid, want);
+	assert_int_equal(report->cpu_copied % want, 0);
+	return report->cpu_copied / want;
+}
+
+static void known_to_be_cached(void)
+{
+	struct penstock_report report;
+
+	if (copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report) != 2)
+		test_skip("this kernel does not say what is cached, or has no such stores");
+}
+
+static void which_requests(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	known_to_be_cached();
+	assert_int_equal(copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
+	assert_int_equal(copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
+	assert_int_equal(copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1); /* by one thread */
+	assert_int_equal(copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
+	assert_int_equal(copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);
+}
+
+static void any_place(void **state)
+{
+	static const uint64_t lengths[] = {2 * MIB, 2 * MIB + 1, 4 * MIB - 1, 5 * MIB + 12345};
+	struct penstock_report report;
+
+	(void)state;
+	for (uint64_t k = 0; k < 24; k++)
+		copies(PENSTOCK_FAST, k * 524287 % (8 * MIB), lengths[k % 4], k % 17, &report);
+	copies(PENSTOCK_FAST, FILE_LEN - 3 * MIB, 5 * MIB, 3, &report); /* and no more */
+}
+
+static void calls_that_do_less(void **state)
+{
+	struct penstock_report report;
+
+	(void)state;
+	known_to_be_cached();
+	for (reads = SHORT; reads <= INTERRUPTED; reads++)
+		assert_int_equal(copies(PENSTOCK_FAST, 333, 3 * MIB + 5, 1, &report), 2);
+	reads = PLAIN;
+}
+
+/* What fails is told, or goes another way; here only bounce may be taken. */
+static void a_call_that_fails(void **state)
+{
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4 * MIB};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+
+	(void)state;
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.effort = PENSTOCK_FAST;
+	req.path = "bounce";
+	reads = REFUSED;
+	atomic_store(&calls, 0);
+	assert_int_equal(penstock_transfer(&req, &report), -EIO);
+	assert_non_null(strstr(penstock_errmsg(), name + strlen(name) - 4));
+	reads = PLAIN;
+	assert_true(copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report) <= 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(which_requests),
+		cmocka_unit_test(any_place),
+		cmocka_unit_test(calls_that_do_less),
+		cmocka_unit_test(a_call_that_fails),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
