@@ -18,30 +18,6 @@
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
-static int take_queue(const struct penstock_req *req, struct penstock_queue **out)
-{
-	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
-	struct penstock_queue *q;
-
-	for (unsigned i = 0; i < SPARE_MAX; i++) {
-		q = atomic_load_explicit(&spare[i], memory_order_relaxed);
-		if (!q)
-			continue;
-		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
-		if (!q)
-			continue;
-		if (q->generation == pst_generation() && req->seg_count <= q->segs_max &&
-		    pst_queue_has_place(q)) {
-			*out = q;
-			return 0;
-		}
-		penstock_queue_close(q);
-	}
-	opts.requests_max = 1;
-	opts.segs_max = req->seg_count > 16 ? req->seg_count : 16;
-	return penstock_queue_open(&opts, out);
-}
-
 static void put_queue(struct penstock_queue *q)
 {
 	for (unsigned i = 0; i < SPARE_MAX; i++) {
@@ -52,6 +28,37 @@ static void put_queue(struct penstock_queue *q)
 			return;
 	}
 	penstock_queue_close(q);
+}
+
+/* One that takes so many segments. Of those that do not one is given up, so that there is
+ * room for the new one when it is put back. */
+static int take_queue(const struct penstock_req *req, struct penstock_queue **out)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *q;
+	bool one_less = false;
+
+	for (unsigned i = 0; i < SPARE_MAX; i++) {
+		q = atomic_load_explicit(&spare[i], memory_order_relaxed);
+		if (!q)
+			continue;
+		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
+		if (!q)
+			continue;
+		if (q->generation == pst_generation() && req->seg_count <= q->segs_max) {
+			*out = q;
+			return 0;
+		}
+		if (q->generation == pst_generation() && one_less) {
+			put_queue(q);
+			continue;
+		}
+		one_less |= q->generation == pst_generation();
+		penstock_queue_close(q);
+	}
+	opts.requests_max = 1;
+	opts.segs_max = req->seg_count > 16 ? req->seg_count : 16;
+	return penstock_queue_open(&opts, out);
 }
 
 int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report *report)
