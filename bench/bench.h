@@ -149,6 +149,7 @@ bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len);
 int gpu_window_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		   uint64_t len, uint64_t first, uint64_t window);
 
+int gpu_written(struct bench *b); /* the section: see gpu_written.c */
 /* A cold range by one loop of raw calls: O_DIRECT into a pinned ring, copies from there;
  * a row of the CSV. See gpu_cold.c. */
 int gpu_cold_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,

@@ -76,6 +76,7 @@ for _ in 1 2 3; do run 20 1 startup; done
 run 20 "$reps" null host4k
 run 40 $((reps + 2)) warm
 run 40 2 copies batches copies4k
+run 20 1 written
 run 60 3 window
 run 80 3 lanes
 run 60 3 size_warm

@@ -307,5 +307,6 @@ const struct bench_section bench_copies[] = {
 	{"batches", "several copies handed on by one call, by raw driver calls", true,
 	 large_batches},
 	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, copies4k},
+	{"written", "copies of what a processor has just written", true, gpu_written},
 	{NULL, NULL, false, NULL},
 };

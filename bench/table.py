@@ -19,6 +19,7 @@ TARGETS = (
     ("warm_read", "fast", "limit", 0.95, 0.18, "cached by readahead, `fast`"),
     ("warm_read", "thrifty", "limit", 0.88, 0.04, "cached by readahead, `thrifty`"),
     ("cold", "thrifty", "limit", 0.97, 0.02, "cold file → GPU"),
+    ("cold", "thrifty", "loop", None, None, "the same, of one loop by raw calls"),
     ("save", "durable", "limit", 0.97, None, "GPU → durable file"),
 )
 
@@ -221,6 +222,9 @@ def others(found):
             f"{got[-1].p50:.1f}" if got[-1].p50 else "",
             f"{median(r.cpu / r.ops for r in got) * 1e6:.2f}")
            for (group, name), got in found.items() if group == "copies4k"])
+    table(("256 KiB and more that a processor has written", "filled in, µs", "copied in, µs"),
+          [(name, got[-1].note.split()[1], f"{median(r.p50 for r in got):.1f}")
+           for (group, name), got in found.items() if group == "written"])
 
 
 def main():
