@@ -98,9 +98,6 @@ const char *drive_way_text(const struct drive_way *way, char *text, size_t len);
  * `stride` behind the last. 0 or -errno. */
 int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride,
 	       const struct drive_way *way);
-/* The same for `len` bytes, a write from preallocation to fdatasync, as a row of the CSV. */
-int drive_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
-	      bool write, uint64_t off, uint64_t len, uint64_t stride, const struct drive_way *way);
 /* Of several ways the quickest for `len` bytes at `off`, each measured once and
  * written to the CSV. */
 int drive_best(struct bench *b, int fd, bool write, uint64_t off, uint64_t len, const char *group,
@@ -155,6 +152,11 @@ int gpu_written(struct bench *b); /* the section: see gpu_written.c */
 int gpu_cold_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		 uint64_t off, uint64_t len, const struct drive_way *way, bool sleeps);
 
+/* ---- bulk.c ---- */
+
+/* drive_move for `len` bytes, a write from preallocation to fdatasync, as a row of the CSV. */
+int drive_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+	      bool write, uint64_t off, uint64_t len, uint64_t stride, const struct drive_way *way);
 /* ---- transfer.c: one request through the library ---- */
 
 struct transfer {

@@ -157,6 +157,32 @@ static void cold_close(struct cold *c)
 	close(c->direct);
 }
 
+int drive_row(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
+	      bool write, uint64_t off, uint64_t len, uint64_t stride, const struct drive_way *way)
+{
+	uint64_t step = stride > way->block ? stride : way->block;
+	uint64_t count = stride > way->block ? len / stride : len / way->block;
+	struct sample s = {.bytes = count * way->block};
+	struct meter m;
+	int ret;
+
+	meter_start(&m);
+	if (write && fallocate(fd, 0, 0, (off_t)len))
+		return -errno;
+	ret = drive_move(fd, write, off, count, step, way);
+	if (!ret && write)
+		ret = fdatasync(fd) ? -errno : 0;
+	meter_stop(&m, &s);
+	meter_settle(&m, &s);
+	drive_way_text(way, s.note, sizeof(s.note));
+	snprintf(s.engine, sizeof(s.engine), "%s", way->engine);
+	if (!ret)
+		meter_row(b, group, name, rep, &s);
+	else
+		bench_bad(b, "raw %s: %s", write ? "write" : "read", strerror(-ret));
+	return ret;
+}
+
 /* Ours, and a row only if not a byte of it was or became cached. */
 static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
