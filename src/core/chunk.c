@@ -57,11 +57,12 @@ bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len)
 
 void pst_direct_end(struct pst_chunk *chunk)
 {
-	struct penstock_storage *st = chunk->route->st;
+	struct penstock_storage *st;
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return;
+		return; /* a sync's chunk has no route */
+	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
 	if (chunk->route->op == PENSTOCK_READ)
