@@ -45,16 +45,19 @@ static int take_queue(const struct penstock_req *req, struct penstock_queue **ou
 		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
 		if (!q)
 			continue;
-		if (q->generation == pst_generation() && req->seg_count <= q->segs_max) {
+		if (q->generation != pst_generation() || !pst_queue_has_place(q)) {
+			penstock_queue_close(q);
+			continue;
+		}
+		if (req->seg_count <= q->segs_max) {
 			*out = q;
 			return 0;
 		}
-		if (q->generation == pst_generation() && one_less) {
+		if (one_less)
 			put_queue(q);
-			continue;
-		}
-		one_less |= q->generation == pst_generation();
-		penstock_queue_close(q);
+		else
+			penstock_queue_close(q);
+		one_less = true;
 	}
 	opts.requests_max = 1;
 	opts.segs_max = req->seg_count > 16 ? req->seg_count : 16;
