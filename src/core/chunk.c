@@ -52,6 +52,7 @@ bool pst_direct_begin(struct pst_chunk *chunk, uint64_t len)
 		pst_grain_began(&st->grain, len, before, pst_now_ns);
 	chunk->direct_bytes = len;
 	chunk->lane->direct++;
+	chunk->lane->reading += read;
 	return true;
 }
 
@@ -65,8 +66,10 @@ void pst_direct_end(struct pst_chunk *chunk)
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
-	if (chunk->route->op == PENSTOCK_READ)
+	if (chunk->route->op == PENSTOCK_READ) {
 		pst_grain_ended(&st->grain, chunk->direct_bytes, before, pst_now_ns);
+		chunk->lane->reading--;
+	}
 	chunk->direct_bytes = 0;
 	chunk->lane->direct--;
 }

@@ -430,7 +430,7 @@ static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
 
 	if (!lane->idle_since)
 		lane->idle_since = pst_now_ns();
-	if ((lane->direct && lane->copy_bytes >= LONG_COPY) ||
+	if ((lane->reading && lane->copy_bytes >= LONG_COPY) ||
 	    pst_now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
 		guess = SELDOM_US + LOOK_US;
 	} else if (guess <= LOOK_US) {

@@ -70,6 +70,7 @@ struct pst_lane {
 	struct pst_slots slots;
 	unsigned busy;			   /* chunks started, not ended */
 	unsigned direct;		   /* of them, with a drive */
+	unsigned reading;		   /* of those, to be read */
 	unsigned copies;		   /* of them, waiting for copies */
 	uint64_t copy_bytes;		   /* that they wait for */
 	_Atomic unsigned load;		   /* entries in inbox and todo, for choosing a lane */
