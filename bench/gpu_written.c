@@ -27,7 +27,7 @@
 #define LEN_MAX MIB
 
 enum fill { UNTOUCHED, READ_CALL, READ_SHORT, STORES, FILLS };
-static const char *const fills[FILLS] = {"untouched", "read call", "short read calls, stores",
+static const char *const fills[FILLS] = {"untouched", "read call", "short read calls and stores",
 					 "stores"};
 
 struct filler {
