@@ -17,9 +17,9 @@
 #include "core/log.h"
 #include "core/stream.h"
 
-/* 16 MiB of a lane in parts of 1 MiB keep a drive busy (two lanes, 32 MiB on their way) and
- * let a lane fill 8 MiB while as much is copied; whole ones are for chunks that want to be
- * long, small ones for random reads. A device's options may ask for others. */
+/* 16 MiB of a lane in parts of 1 MiB are 16 calls of a drive, which keep it busy, and let a
+ * lane fill 8 MiB while as much is copied; whole ones are for chunks that want to be long,
+ * small ones for random reads. A device's options may ask for others. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
