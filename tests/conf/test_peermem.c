@@ -52,6 +52,18 @@ static void remove_root(void)
 		printf("# %s is left behind\n", root);
 }
 
+static struct pst_device_ops ops; /* the device's own, but for order() */
+static _Atomic unsigned ordered, refusals;
+
+static int order(struct penstock_device *dev, struct pst_err *err)
+{
+	ordered++;
+	if (!refusals)
+		return 0;
+	refusals--;
+	return pst_fail(err, PENSTOCK_WHY_DEVICE_ERROR, "%s orders nothing", dev->name);
+}
+
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -78,8 +90,13 @@ static int setup(void **state)
 	for (unsigned i = 0; i < ROOM; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
 	opts.sys_root = root;
-	return penstock_device_open("host", NULL, &host) < 0 ||
-	       penstock_device_open("peermem:" BDF, &opts, &peer) < 0;
+	if (penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_device_open("peermem:" BDF, &opts, &peer) < 0)
+		return -1;
+	ops = *peer->ops; /* before lanes read them */
+	ops.order_writes = order;
+	peer->ops = &ops;
+	return 0;
 }
 
 static int teardown(void **state)
@@ -183,32 +200,16 @@ static void reads(void **state)
 	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 went another way */
 }
 
-static _Atomic unsigned ordered, refusals;
-
-static int order(struct penstock_device *dev, struct pst_err *err)
-{
-	ordered++;
-	if (!refusals)
-		return 0;
-	refusals--;
-	return pst_fail(err, PENSTOCK_WHY_DEVICE_ERROR, "%s orders nothing", dev->name);
-}
-
 /* On a device whose own reads may overtake what a peer wrote no chunk is done before that is
  * there; where that fails it goes another way. */
 static void in_order(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	const struct pst_device_ops *own = peer->ops;
-	static struct pst_device_ops ops;
 
 	(void)state;
 	begin(PENSTOCK_READ);
 	if (said(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not tell what is written");
-	ops = *own;
-	ops.order_writes = order;
-	peer->ops = &ops;
 	for (unsigned i = 0; i < 2; i++) {
 		ordered = 0;
 		refusals = i;
@@ -219,7 +220,6 @@ static void in_order(void **state)
 		assert_int_equal(report.retries, i);
 		assert_int_equal(ordered, report.chunks);
 	}
-	peer->ops = own;
 }
 
 static void writes(void **state)
