@@ -7,7 +7,7 @@
 #ifndef FAR_SIDE_H
 #define FAR_SIDE_H
 
-#include "test.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -97,21 +97,6 @@ static inline struct penstock_storage *open_it(unsigned flags)
 	opts.flags = flags;
 	assert_int_equal(async_open(far, &opts, &st), 0);
 	return st;
-}
-
-static inline void copy(struct penstock_device *to, void *dst, struct penstock_device *from,
-			void *src, size_t len)
-{
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = to,
-					  .dst = dst,
-					  .src_dev = from,
-					  .src = src,
-					  .row_len = len,
-					  .rows = 1};
-
-	if (penstock_copy(&args, 1))
-		fail_msg("copy: %s", penstock_errmsg());
 }
 
 static inline struct penstock_req request(struct penstock_storage *st,

@@ -4,7 +4,7 @@
  * storage x path x device that there is, guards around the buffer untouched, the
  * report adding up. The CUDA device is the stand-in's unless PENSTOCK_STANDIN=0.
  */
-#include "test.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -77,22 +77,6 @@ static void make_file(const char *name)
 	close(fd);
 }
 
-/* Device memory and the host's, both ways. */
-static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src,
-		 size_t len)
-{
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = to,
-					  .dst = dst,
-					  .src_dev = from,
-					  .src = src,
-					  .row_len = len,
-					  .rows = 1};
-
-	if (penstock_copy(&args, 1))
-		fail_msg("copy: %s", penstock_errmsg());
-}
-
 static void check_report(const struct penstock_report *r, int64_t n)
 {
 	uint64_t sum = 0;
@@ -148,11 +132,11 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 			uint64_t len = sizes[s], off = offsets[o], want = there(off, len);
 
 			memset(back, 0xee, len + 2 * GUARD);
-			copy(dev, mem, host, back, len + 2 * GUARD);
+			test_copy(dev, mem, host, back, len + 2 * GUARD);
 			if (!transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
 				      want))
 				continue;
-			copy(host, back, dev, mem, len + 2 * GUARD);
+			test_copy(host, back, dev, mem, len + 2 * GUARD);
 			done++;
 			for (uint64_t i = 0; i < len + 2 * GUARD; i++) {
 				uint64_t at = i - GUARD - shift;
@@ -189,7 +173,7 @@ static unsigned writes(const char *name, struct penstock_device *dev, const char
 
 			for (uint64_t i = 0; i < len; i++)
 				back[i] = (unsigned char)(bytes[off + i] ^ (0x5a + s + o));
-			copy(dev, mem, host, back, len);
+			test_copy(dev, mem, host, back, len);
 			if (!transfer(st, dev, path, PENSTOCK_WRITE, mem, off, len, len))
 				continue;
 			done++;
@@ -272,7 +256,7 @@ static void mem_matrix(const char *device, const char *engine)
 
 			for (uint64_t i = 0; i < len; i++)
 				back[i] = (unsigned char)(bytes[off + i] ^ (0x3c + s + p));
-			copy(dev, mem, host, back, len);
+			test_copy(dev, mem, host, back, len);
 			assert_int_equal(
 				transfer(st, dev, paths[p], PENSTOCK_WRITE, mem, off, len, len), 1);
 			memcpy(bytes + off, back, len);

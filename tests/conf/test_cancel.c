@@ -149,7 +149,7 @@ static void through_slots(void **state)
 		struct penstock_req req = request(at, &seg, 1, op);
 		uint64_t id, len;
 
-		copy(gpu, seg.buf, host, back, LEN);
+		test_copy(gpu, seg.buf, host, back, LEN);
 		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
 		assert_int_equal(async_await(far, 2), 0);
 		assert_int_equal(penstock_cancel(q, id), 0);
@@ -157,7 +157,7 @@ static void through_slots(void **state)
 		async_seen(far, &seen);
 		assert_int_equal(seen.waiting, 0);
 		async_release(far);
-		copy(host, back, gpu, seg.buf, LEN);
+		test_copy(host, back, gpu, seg.buf, LEN);
 		for (unsigned i = 0; i < LEN; i++)
 			assert_int_equal(back[i], 0x11);
 		assert_int_equal(penstock_abort(at), 0);

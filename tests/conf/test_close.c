@@ -326,7 +326,7 @@ static void detached(void **state)
 		assert_int_equal(s.results[i], PIECE);
 		assert_int_equal(fired[i], 0);
 	}
-	copy(host, back, gpu, s.mem, 100 * PIECE);
+	test_copy(host, back, gpu, s.mem, 100 * PIECE);
 	assert_memory_equal(back, bytes, 100 * PIECE);
 	assert_int_equal(wait_queue(1, 8, -1), 0);
 	close_stream(&s);
@@ -435,7 +435,7 @@ static void two_queues(void **state)
 			*u = (struct user){.dev = dev, .random = test_seed(5) + i};
 			assert_int_equal(penstock_alloc(dev, LEN, (void **)&u->mem), 0);
 			memset(back, 0xee, LEN);
-			copy(dev, u->mem, host, back, LEN);
+			test_copy(dev, u->mem, host, back, LEN);
 		}
 		for (unsigned i = 0; i < 2; i++)
 			start(&users[i].thread, own_queue, &users[i]);
@@ -446,7 +446,7 @@ static void two_queues(void **state)
 			pthread_join(u->thread, NULL);
 			assert_int_equal(u->wrong, 0);
 			assert_int_equal(u->ended, EACH);
-			copy(host, back, dev, u->mem, LEN);
+			test_copy(host, back, dev, u->mem, LEN);
 			for (unsigned b = 0; b < LEN; b++) {
 				there += back[b] == bytes[b];
 				if (back[b] != bytes[b] && back[b] != 0xee)

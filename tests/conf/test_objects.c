@@ -93,7 +93,7 @@ static void refusals(void **state)
 	for (unsigned d = 0; d < 2; d++) {
 		seg.dev = d ? gpu : host;
 		assert_int_equal(penstock_alloc(seg.dev, 8192, &seg.buf), 0);
-		copy(seg.dev, seg.buf, host, back, 8192);
+		test_copy(seg.dev, seg.buf, host, back, 8192);
 		req = request(st, &seg, 1, PENSTOCK_READ);
 		for (unsigned p = 0; p < COUNT(shut_paths); p++) {
 			req.path = shut_paths[p].name;
@@ -114,7 +114,7 @@ static void refusals(void **state)
 		req.require = PENSTOCK_ANY;
 		assert_int_equal(penstock_explain(&req, &why), 0);
 		assert_string_equal(why.paths[why.taken].name, "bounce");
-		copy(host, back, seg.dev, seg.buf, 8192);
+		test_copy(host, back, seg.dev, seg.buf, 8192);
 		for (unsigned i = 0; i < 8192; i++)
 			assert_int_equal(back[i], 0xee);
 		penstock_free(seg.dev, seg.buf);
@@ -165,11 +165,11 @@ static void failing(struct penstock_device *dev, enum penstock_op op)
 		seg.off = (uint64_t)i * 100003;
 		seg.row_len = i % 4 ? 150000 : 2000000;
 		memset(back, 0xee, seg.row_len);
-		copy(dev, seg.buf, host, back, seg.row_len);
+		test_copy(dev, seg.buf, host, back, seg.row_len);
 		req = request(st, &seg, 1, op);
 		n = penstock_transfer(&req, &report);
 		if (op == PENSTOCK_READ)
-			copy(host, back, dev, seg.buf, seg.row_len);
+			test_copy(host, back, dev, seg.buf, seg.row_len);
 		if (n >= 0) {
 			check_report(&report, dev, (int64_t)seg.row_len, seg.row_len);
 			if (op == PENSTOCK_READ)
@@ -221,7 +221,7 @@ static void cancelled(struct penstock_device *dev, enum penstock_op op)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_alloc(dev, LEN, &seg.buf), 0);
 	memset(back, 0xee, LEN);
-	copy(dev, seg.buf, host, back, LEN);
+	test_copy(dev, seg.buf, host, back, LEN);
 	async_hold(far);
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
 	assert_int_equal(async_await(far, 2), 0);
@@ -245,7 +245,7 @@ static void cancelled(struct penstock_device *dev, enum penstock_op op)
 		off = LEN;
 	}
 	if (op == PENSTOCK_READ) {
-		copy(host, back, dev, seg.buf, LEN);
+		test_copy(host, back, dev, seg.buf, LEN);
 		assert_memory_equal(back, bytes, off);
 	}
 	assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 0);

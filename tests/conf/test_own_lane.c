@@ -28,7 +28,7 @@ static void pieces(struct penstock_device *dev, const char *path, uint64_t align
 	assert_int_equal(penstock_alloc(dev, LEN, (void **)&mem), 0);
 	open_queue(dev);
 	memset(back, 0xee, LEN);
-	copy(dev, mem, host, back, LEN);
+	test_copy(dev, mem, host, back, LEN);
 	for (; at < LEN && count < N; count++) {
 		struct penstock_seg seg;
 		struct penstock_req req;
@@ -59,7 +59,7 @@ static void pieces(struct penstock_device *dev, const char *path, uint64_t align
 		have += (unsigned)n;
 	}
 	assert_in_range(most, 1, count - 1); /* both kinds were there */
-	copy(host, back, dev, mem, LEN);
+	test_copy(host, back, dev, mem, LEN);
 	assert_memory_equal(back, bytes, at);
 	penstock_free(dev, mem);
 	penstock_close(st);
@@ -95,7 +95,7 @@ static void writes(void **state)
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open(file, &opts, &st), 0);
 	assert_int_equal(penstock_alloc(gpu, LEN, (void **)&mem), 0);
-	copy(gpu, mem, host, bytes, LEN);
+	test_copy(gpu, mem, host, bytes, LEN);
 	open_queue(gpu);
 	fd = open(file, O_RDWR | O_CLOEXEC);
 	memset(back, 0, LEN);

@@ -34,7 +34,7 @@ static void two_devices(void **state)
 	assert_int_equal(atomic_load(&gpu->guests), 0);
 	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
 	assert_int_equal(done[0].result, 10000);
-	copy(host, back + 5000, gpu, mem, 5000);
+	test_copy(host, back + 5000, gpu, mem, 5000);
 	assert_memory_equal(back, bytes, 10000);
 	penstock_free(gpu, mem);
 	penstock_close(st);

@@ -6,7 +6,7 @@
  * twice; and the others, which it would make slower, as they go without it. The CUDA device
  * is the stand-in's unless PENSTOCK_STANDIN=0.
  */
-#include "test.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,20 +86,6 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src,
-		 size_t len)
-{
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = to,
-					  .dst = dst,
-					  .src_dev = from,
-					  .src = src,
-					  .row_len = len,
-					  .rows = 1};
-
-	assert_int_equal(penstock_copy(&args, 1), 0);
-}
-
 /* Of the bytes that were moved, all through the page cache: how many CPU copies each had. */
 static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, uint64_t into,
 		       struct penstock_report *report)
@@ -109,7 +95,7 @@ static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, 
 	uint64_t want = off + len < FILE_LEN ? len : FILE_LEN - off;
 
 	memset(back, 0xa5, FILE_LEN + 2 * GUARD);
-	copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
+	test_copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
 	seg.buf = mem + GUARD + into;
 	req.storage = st;
 	req.segs = &seg;
@@ -119,7 +105,7 @@ static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, 
 	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
 	atomic_store(&calls, 0);
 	assert_int_equal(penstock_transfer(&req, report), want);
-	copy(host, back, gpu, mem, FILE_LEN + 2 * GUARD);
+	test_copy(host, back, gpu, mem, FILE_LEN + 2 * GUARD);
 	assert_memory_equal(back + GUARD + into, bytes + off, want);
 	for (uint64_t i = 0; i < GUARD + into; i++)
 		assert_int_equal(back[i], 0xa5);

@@ -47,12 +47,12 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 		if (i % 5 == 4)
 			off += LEN - len / 2; /* over the end */
 		memset(back, 0xee, len + 2 * GUARD);
-		copy(dev, mem, host, back, len + 2 * GUARD);
+		test_copy(dev, mem, host, back, len + 2 * GUARD);
 		transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
 			 off >= LEN	   ? 0
 			 : off + len > LEN ? LEN - off
 					   : len);
-		copy(host, back, dev, mem, len + 2 * GUARD);
+		test_copy(host, back, dev, mem, len + 2 * GUARD);
 		for (uint64_t b = 0; b < len + 2 * GUARD; b++) {
 			uint64_t at = b - GUARD - shift;
 			bool in = b >= GUARD + shift && at < len && off + at < LEN;
@@ -120,7 +120,7 @@ static void write_matrix(struct penstock_device *dev)
 		for (uint64_t b = 0; b < len; b++)
 			back[b] = (unsigned char)(bytes[b] ^ (0x31 + i));
 		memcpy(model + off, back, len);
-		copy(dev, mem, host, back, len);
+		test_copy(dev, mem, host, back, len);
 		transfer(st, dev, path, PENSTOCK_WRITE, mem, off, len, len);
 		assert_memory_equal(async_published(far, &got), bytes, LEN);
 		assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
@@ -183,7 +183,7 @@ static void several_destinations(void **state)
 	assert_int_equal(penstock_transfer(&req, &report), 3 * n);
 	assert_int_equal(report.bytes, n);
 	for (unsigned i = 0; i < 4; i++) {
-		copy(host, back, i % 2 ? gpu : host, parts[i], i < 2 ? n : n / 2);
+		test_copy(host, back, i % 2 ? gpu : host, parts[i], i < 2 ? n : n / 2);
 		if (i < 2)
 			assert_memory_equal(back, bytes + 3, n);
 		for (uint64_t r = 0; r < rows && i >= 2; r++)
@@ -212,10 +212,10 @@ static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, u
 
 	assert_int_equal(penstock_alloc(dev, room, &mem), 0);
 	memset(back, 0xee, room);
-	copy(dev, mem, host, back, room);
+	test_copy(dev, mem, host, back, room);
 	seg.buf = mem;
 	assert_int_equal(penstock_transfer(&req, &report), rows * row);
-	copy(host, back, dev, mem, room);
+	test_copy(host, back, dev, mem, room);
 	for (uint64_t b = 0; b < room; b++) {
 		uint64_t r = b / buf_pitch, c = b % buf_pitch;
 
@@ -226,7 +226,7 @@ static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, u
 	memcpy(model, bytes, LEN);
 	for (uint64_t b = 0; b < room; b++)
 		back[b] = (unsigned char)(b * 7 + 1);
-	copy(dev, mem, host, back, room);
+	test_copy(dev, mem, host, back, room);
 	for (uint64_t r = 0; r < rows; r++)
 		memcpy(model + 101 + r * pitch, back + r * buf_pitch, row);
 	req.op = PENSTOCK_WRITE;
@@ -288,7 +288,7 @@ static void many(void **state)
 			check_report(done[i].report, gpu, LEN / N, LEN / N);
 		}
 	}
-	copy(host, back, gpu, mem, LEN / N * N);
+	test_copy(host, back, gpu, mem, LEN / N * N);
 	assert_memory_equal(back, bytes, LEN / N * N);
 	penstock_free(gpu, mem);
 	penstock_queue_close(q);

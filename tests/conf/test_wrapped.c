@@ -4,7 +4,7 @@
  * tests that rely on it would pass for nothing otherwise. And what the core makes of
  * a chunk that fails: it goes on by the next path, counted and reported.
  */
-#include "test.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,19 +57,6 @@ static void make_file(void)
 	close(fd);
 }
 
-static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src)
-{
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = to,
-					  .dst = dst,
-					  .src_dev = from,
-					  .src = src,
-					  .row_len = LEN,
-					  .rows = 1};
-
-	assert_int_equal(penstock_copy(&args, 1), 0);
-}
-
 static int64_t transfer(struct penstock_storage *st, struct penstock_device *dev, void *mem,
 			enum penstock_op op, const char *path, struct penstock_report *report)
 {
@@ -119,10 +106,10 @@ static bool run(struct penstock_device *dev, enum penstock_op op, const char *pa
 	snprintf(spec, sizeof(spec), "fault%s%s%s", path ? ":" : "", path ? path : "", args);
 	for (size_t i = 0; i < LEN; i++)
 		other[i] = (unsigned char)~bytes[i];
-	copy(dev, mem, host, other);
+	test_copy(dev, mem, host, other, LEN);
 	out->n = transfer(st, dev, mem, op, spec, &out->report);
 	if (op == PENSTOCK_READ) {
-		copy(host, back, dev, mem);
+		test_copy(host, back, dev, mem, LEN);
 		out->wrong = first_wrong(back, bytes);
 	} else {
 		fd = open(name, O_RDONLY);

@@ -72,7 +72,7 @@ static void read_it(uint64_t len, struct penstock_report *report)
 	req.seg_count = 1;
 	if (penstock_transfer(&req, report) != (int64_t)len)
 		fail_msg("%s", penstock_errmsg());
-	world_copy(host, back, dev, mem, len);
+	test_copy(host, back, dev, mem, len);
 	assert_memory_equal(back, want, len);
 }
 

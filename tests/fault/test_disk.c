@@ -341,7 +341,7 @@ static void shrunk_read(struct penstock_device *dev, struct penstock_device *hos
 	if (n < (int64_t)s.to || n > LEN)
 		fail_msg("cut to %llu, %lld were read: %s", (unsigned long long)s.to, (long long)n,
 			 n < 0 ? penstock_errmsg() : "");
-	world_copy(host, back, dev, mem, LEN);
+	test_copy(host, back, dev, mem, LEN);
 	for (uint64_t i = 0; i < (uint64_t)n; i++)
 		if (back[i] != bytes[i] && (i < s.to || back[i]))
 			fail_msg("cut to %llu, read %lld: byte %llu is %02x, not %02x",

@@ -156,7 +156,7 @@ static void through_registered(int refusal)
 		assert_int_equal(transfer(&s), LEN);
 	}
 	calls_disarm();
-	world_copy(host, back, s.dev, s.mem, LEN);
+	test_copy(host, back, s.dev, s.mem, LEN);
 	for (unsigned i = 0; i < LEN; i++)
 		assert_int_equal(back[i], world_byte(i, 1));
 	assert_int_equal(s.report.engine_why, why.engine_why);

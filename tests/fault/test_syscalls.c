@@ -128,7 +128,7 @@ static void check_bytes(struct run *r, uint64_t stop)
 	const struct scene *s = r->scene;
 
 	if (s->op == PENSTOCK_READ) {
-		world_copy(r->host, back, r->dev, r->mem, s->len);
+		test_copy(r->host, back, r->dev, r->mem, s->len);
 	} else {
 		struct stat stat;
 		int fd = open(r->name, O_RDONLY);
@@ -243,7 +243,7 @@ static bool one(struct run *r)
 	if (!s->fresh)
 		assert_int_equal(penstock_prepare(r->st, r->dev, s->op), 0);
 	if (s->op == PENSTOCK_READ)
-		world_copy(r->dev, r->mem, r->host, old, s->len);
+		test_copy(r->dev, r->mem, r->host, old, s->len);
 	if (s->onwards)
 		calls_arm_onwards(r->kind, r->nth, r->how);
 	else
@@ -286,7 +286,7 @@ static unsigned all_turns(const struct scene *s, enum calls_kind kind, int how)
 	r.host = world_device("host", s->engine, s->slot);
 	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 	if (s->op == PENSTOCK_WRITE)
-		world_copy(r.dev, r.mem, r.host, want, s->len);
+		test_copy(r.dev, r.mem, r.host, want, s->len);
 	one(&r); /* untouched: opens what stays open */
 	if (strict && !s->warm && strcmp(s->engine, "auto") != 0)
 		assert_string_equal(r.report.engine, s->len > SMALL + 1 ? s->engine : "threads");

@@ -110,21 +110,6 @@ bool world_has_uring(void)
 	return ret == 0;
 }
 
-void world_copy(struct penstock_device *to, void *dst, struct penstock_device *from,
-		const void *src, uint64_t len)
-{
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = to,
-					  .dst = dst,
-					  .src_dev = from,
-					  .src = src,
-					  .row_len = len,
-					  .rows = 1};
-
-	if (penstock_copy(&args, 1))
-		fail_msg("copy: %s", penstock_errmsg());
-}
-
 unsigned world_fds(void)
 {
 	DIR *dir = opendir("/proc/self/fd");

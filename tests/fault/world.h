@@ -7,7 +7,7 @@
 #ifndef PENSTOCK_FAULT_WORLD_H
 #define PENSTOCK_FAULT_WORLD_H
 
-#include "test.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,9 +35,6 @@ void world_use_standin(void);
 struct penstock_device *world_device(const char *name, const char *engine, size_t slot);
 /* Does the engine uring open here? */
 bool world_has_uring(void);
-/* Between host memory and device memory. */
-void world_copy(struct penstock_device *to, void *dst, struct penstock_device *from,
-		const void *src, uint64_t len);
 
 /* Open descriptors of this process, less those that the stand-in has for a moment while it
  * pins memory: a lane that nobody waits for may be at it at any time. */

@@ -3,7 +3,7 @@
  * What the property tests found, each as a case of its own that needs no luck: the
  * smallest requests that went wrong. Host and one stand-in GPU, a file on the disk.
  */
-#include "test.h"
+#include "copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,15 +64,7 @@ static void read_back(uint64_t len)
 
 static void from_gpu(void *to, const void *from, size_t len)
 {
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = host,
-					  .dst = to,
-					  .src_dev = gpu,
-					  .src = from,
-					  .row_len = len};
-
-	if (penstock_copy(&args, 1))
-		fail_msg("copy: %s", penstock_errmsg());
+	test_copy(host, to, gpu, from, len);
 }
 
 static int setup_all(void **state)

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdbool.h>
 
+#include "copy.h"
 #include "penstock_weights.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -33,15 +34,8 @@ static const struct made zoo[] = {
 static inline void *read_back(struct penstock_device *dev, const void *from, size_t len)
 {
 	char *to = malloc(len + 1);
-	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = host,
-					  .dst = to,
-					  .src_dev = dev,
-					  .src = from,
-					  .row_len = len};
 
-	if (len && penstock_copy(&args, 1))
-		fail_msg("copy: %s", penstock_errmsg());
+	test_copy(host, to, dev, from, len);
 	return to;
 }
 
