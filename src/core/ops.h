@@ -375,8 +375,8 @@ struct pst_path_ops {
 	/* Is it open on this route? 0 and facts, and in `err` what keeps it from its highest
 	 * class; or -errno with the reason, and in `fix` (PENSTOCK_TEXT_MAX) what would make
 	 * it possible. May block. */
-	int (*probe)(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		     struct pst_err *err, char *fix);
+	int (*probe)(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		     char *fix);
 	/* Optional: this path wraps any other. Reads its arguments (what stands behind '?' in
 	 * a request's path) into the request's wrap_state; start() is then called in the
 	 * wrapped path's place, with chunk->path naming that one. */

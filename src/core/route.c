@@ -34,7 +34,7 @@ static void probe_path(struct pst_route *route, unsigned i)
 								      : PENSTOCK_WHY_NOT_WRITE));
 		return;
 	}
-	ret = ops->probe(route, route->op, &state->facts, &state->err, state->fix);
+	ret = ops->probe(route, &state->facts, &state->err, state->fix);
 	if (ret)
 		return;
 	state->usable = true;

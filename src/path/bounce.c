@@ -24,12 +24,11 @@
 #define CHUNK_MAX PST_SLOT_PART
 #define CHUNK_FIRST (256u << 10)
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	const struct pst_pump *pump = atomic_load(&route->dev->pump);
 
-	(void)op;
 	if (route->st->facts.fd_blocks) {
 		*err = route->st->facts.why_fd;
 		snprintf(fix, PENSTOCK_TEXT_MAX,

@@ -462,11 +462,10 @@ static int start(struct pst_chunk *chunk)
 	return 0;
 }
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	(void)route;
-	(void)op;
 	(void)fix;
 	(void)facts;
 	return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "it carries nothing by itself");

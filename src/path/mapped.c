@@ -96,13 +96,12 @@ static uint64_t held_max(void)
 	return pages > 0 ? (uint64_t)pages * page_bytes() / HELD_SHARE : UINT64_MAX;
 }
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	const struct pst_device_facts *dev = &route->dev->facts;
 
-	(void)op;
 	(void)fix;
 	if (dev->is_host)
 		return pst_fail(err, PENSTOCK_WHY_DEVICE_ONLY, "%s",

@@ -5,11 +5,10 @@
  */
 #include "path/paths.h"
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	(void)route;
-	(void)op;
 	(void)err;
 	(void)fix;
 	facts->class_ = PENSTOCK_ANY;

@@ -8,10 +8,9 @@
 #include "path/inplace.h"
 #include "path/paths.h"
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
-	(void)op;
 	if (!route->dev->facts.is_host)
 		return pst_fail(err, PENSTOCK_WHY_HOST_ONLY, "%s is not host memory",
 				route->dev->name);

@@ -12,13 +12,12 @@
 #include "path/inplace.h"
 #include "path/paths.h"
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	const struct pst_device_facts *dev = &route->dev->facts;
 	int ret;
 
-	(void)op;
 	if (dev->is_host) {
 		snprintf(fix, PENSTOCK_TEXT_MAX,
 			 "name a device whose memory has PCI P2PDMA pages, peermem:BDF say");

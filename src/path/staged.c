@@ -9,8 +9,8 @@
 #include "path/paths.h"
 #include "path/slotted.h"
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	int ret = pst_direct_probe(route, err, fix);
@@ -27,11 +27,11 @@ static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_f
 	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
-	facts->grain = op == PENSTOCK_READ && st->chunk_best;
+	facts->grain = route->op == PENSTOCK_READ && st->chunk_best;
 	/* One lane has 16 calls on their way, some of them copied on. A second one to read with
 	 * wakes twice as often and was up to a fifth slower (virtio); writes wait for the copy
 	 * before. */
-	facts->lanes = op == PENSTOCK_READ ? 1 : 2;
+	facts->lanes = route->op == PENSTOCK_READ ? 1 : 2;
 	facts->quick = true;
 	return 0;
 }

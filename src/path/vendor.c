@@ -149,14 +149,13 @@ static unsigned own_index(void)
 	return i;
 }
 
-static int probe(struct pst_route *route, enum penstock_op op, struct pst_path_facts *facts,
-		 struct pst_err *err, char *fix)
+static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		 char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	struct state *s = NULL;
 	int ret;
 
-	(void)op;
 	if (!route->dev->ops->inside)
 		return pst_fail(err, PENSTOCK_WHY_DEVICE_ONLY, "libcufile serves NVIDIA GPUs only");
 	if (st->fd < 0)

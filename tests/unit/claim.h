@@ -112,8 +112,7 @@ static void probe(struct penstock_device *dev, enum penstock_op op)
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		struct pst_path_state *state = &route->paths[i];
 
-		state->usable =
-			!pst_paths[i]->probe(route, op, &state->facts, &state->err, state->fix);
+		state->usable = !pst_paths[i]->probe(route, &state->facts, &state->err, state->fix);
 		state->facts.chunk_first = 0; /* how chunks grow is not looked at here */
 	}
 	for (unsigned c = 0; c < PST_CLASSES; c++)
