@@ -5,9 +5,11 @@
  * It must never call a limit harmless because its file is not there.
  */
 #include <errno.h>
+#include <linux/capability.h>
 #include <linux/io_uring.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -40,11 +42,26 @@ static bool status_value(const struct facts *f, const char *key, int base, unsig
 	return found;
 }
 
+/* Where there is no /proc the kernel can be asked; of a captured machine nobody. `bit` is
+ * of the first 32. */
 static bool capable(const struct facts *f, unsigned bit)
 {
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
 	unsigned long long caps;
 
-	return status_value(f, "CapEff", 16, &caps) && caps >> bit & 1;
+	if (status_value(f, "CapEff", 16, &caps))
+		return caps >> bit & 1;
+	return !f->captured && !syscall(SYS_capget, &head, data) && data[0].effective >> bit & 1;
+}
+
+static long long memlock_asked(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit))
+		return -2;
+	return limit.rlim_cur == RLIM_INFINITY ? -1 : (long long)limit.rlim_cur;
 }
 
 /* The soft limit in bytes, -1 unlimited, -2 not known. */
@@ -54,7 +71,7 @@ static long long memlock(const struct facts *f)
 	char *text, *at, word[32];
 
 	if (pst_sysfs_file(&f->fs, &text, 65536, "proc/self/limits") < 0)
-		return -2;
+		return f->captured ? -2 : memlock_asked();
 	at = strstr(text, "Max locked memory");
 	if (at && sscanf(at + 17, "%31s", word) == 1) {
 		char *end;
