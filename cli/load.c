@@ -196,6 +196,8 @@ static int parse(int argc, char **argv, struct args *a)
 	if (optind + 1 != argc || !*argv[optind])
 		return fail(EXIT_USAGE, "load wants one model: a file, a directory, an index or "
 					"owner/name of a Hugging Face cache");
+	if (a->load.path && !strcmp(a->load.path, "null"))
+		return fail(EXIT_USAGE, "--path null moves nothing: it is for 'penstock bench'");
 	a->model = argv[optind];
 	a->open.names = a->names;
 	a->open.dirs = a->stripes.list;
