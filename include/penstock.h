@@ -226,9 +226,11 @@ struct penstock_storage_opts {
 /*
  * Opens what `url` names: "/path", "file:///path" (as it stands, no %XX), a block device,
  * or "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" (bytes made from the seed, the same each
- * time; writes are kept). A relative path is looked up again at commit and abort, from the
- * working directory of that moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a
- * file of /proc or /sys), -EACCES, -EROFS, -EMFILE, -EINVAL, -ENOSPC. Close with penstock_close.
+ * time; writes are kept until it is closed, and nothing longer: who asks that for
+ * something durable gets the answer of a file, to try programs with, and no more). A
+ * relative path is looked up again at commit and abort, from the working directory of that
+ * moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a file of /proc or /sys),
+ * -EACCES, -EROFS, -EMFILE, -EINVAL, -ENOSPC. Close with penstock_close.
  */
 PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
 			       struct penstock_storage **out);
@@ -512,8 +514,9 @@ struct penstock_late {
 };
 
 /* penstock_req.flags */
-/* A write completes when it survives a power cut; where the kernel has lost bytes of the
- * storage, all durable requests that were under way say so. */
+/* A write completes when it survives a power cut, which nothing in a mem: storage does;
+ * where the kernel has lost bytes of the storage, all durable requests that were under way
+ * say so. */
 #define PENSTOCK_R_DURABLE 0x1u
 /* Fewer bytes than asked is an error (-ENODATA). */
 #define PENSTOCK_R_EXACT 0x2u

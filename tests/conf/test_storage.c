@@ -313,6 +313,34 @@ static void durable_nothing(void **state)
 	penstock_close(mem);
 }
 
+/* A storage of memory takes what asks for more than it can keep, as penstock_open says, or
+ * what writes to files could not be tried on it. It takes it to itself: another open of the
+ * same name has its seed's bytes. */
+static void durable_to_memory(void **state)
+{
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	struct penstock_storage *mem, *other;
+	unsigned char ours[4096], seen[4096];
+	struct penstock_seg seg = {.buf = ours, .dev = host, .row_len = sizeof(ours)};
+	struct penstock_req req;
+
+	(void)state;
+	memset(ours, 0x6b, sizeof(ours));
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open("mem:4KiB?seed=3", &opts, &mem), 0);
+	req = request(mem, &seg, 1, PENSTOCK_WRITE);
+	req.flags = PENSTOCK_R_DURABLE;
+	assert_int_equal(penstock_transfer(&req, NULL), sizeof(ours));
+	assert_int_equal(penstock_commit(mem, 1), 0);
+	assert_int_equal(penstock_read(mem, host, seen, sizeof(seen), 0), sizeof(seen));
+	assert_memory_equal(seen, ours, sizeof(seen));
+	assert_int_equal(penstock_open("mem:4KiB?seed=3", NULL, &other), 0);
+	assert_int_equal(penstock_read(other, host, seen, sizeof(seen), 0), sizeof(seen));
+	assert_memory_not_equal(seen, ours, sizeof(seen));
+	penstock_close(other);
+	penstock_close(mem);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -324,6 +352,7 @@ int main(void)
 		cmocka_unit_test_teardown(pitched_rows, end_case),
 		cmocka_unit_test_teardown(many, end_case),
 		cmocka_unit_test(durable_nothing),
+		cmocka_unit_test(durable_to_memory),
 	};
 
 	test_use_standin();
