@@ -512,6 +512,9 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	poll_storages(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
 	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */
+	atomic_store_explicit(&lane->turns,
+			      atomic_load_explicit(&lane->turns, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
 	if (did) {
 		lane->idle_turns = 0;
 		pst_spin_found(&lane->spin);

@@ -34,6 +34,10 @@
  * is awake is cheaper than one that must be woken, and more lanes only wait for each
  * other in the driver's calls (2.2 us a copy by one, 4 by five, H200). */
 #define LANE_LOAD_FULL 64
+/* But one that has something to do and has been at the same turn for so long may sit in a
+ * system call that does not return (a server that went away). Its turns take microseconds,
+ * those with long copies or calls to a drive milliseconds. */
+#define LANE_TURN_NS 10000000u
 
 /* A lane has opened, or could not. When all have: whether they did. */
 static bool all_open(struct pst_pump_start *start, bool failed)
@@ -347,22 +351,50 @@ static unsigned load_of(struct pst_lane *lane)
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-void pst_pump_submit(struct pst_request *req)
+/* Asked by several threads at once: what one of them misses the next one sees. */
+static bool hangs(struct pst_lane *lane, unsigned load, uint64_t now)
 {
-	struct pst_pump *pump = req->pump;
-	struct pst_lane *best = &pump->lanes[0];
-	struct pst_entry *entry;
+	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);
+
+	if (load && turns == atomic_load_explicit(&lane->turns_seen, memory_order_relaxed) &&
+	    !atomic_load_explicit(&lane->asleep, memory_order_relaxed))
+		return now >
+		       LANE_TURN_NS + atomic_load_explicit(&lane->turned_ns, memory_order_relaxed);
+	atomic_store_explicit(&lane->turned_ns, now, memory_order_relaxed);
+	atomic_store_explicit(&lane->turns_seen, turns, memory_order_relaxed);
+	return false;
+}
+
+/* The first that has room. Else, and only then one that hangs, which has the least to do. */
+static struct pst_lane *choose(struct pst_pump *pump, uint64_t now)
+{
+	struct pst_lane *best = NULL;
+	unsigned least = 0;
+	bool best_hangs = true;
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
+		unsigned load = load_of(lane);
+		bool lane_hangs = hangs(lane, load, now);
 
-		if (load_of(lane) < LANE_LOAD_FULL) {
+		if (load < LANE_LOAD_FULL && !lane_hangs)
+			return lane;
+		if (!best || lane_hangs < best_hangs ||
+		    (lane_hangs == best_hangs && load < least)) {
 			best = lane;
-			break;
+			least = load;
+			best_hangs = lane_hangs;
 		}
-		if (load_of(lane) < load_of(best))
-			best = lane;
 	}
+	return best;
+}
+
+void pst_pump_submit(struct pst_request *req)
+{
+	struct pst_pump *pump = req->pump;
+	struct pst_lane *best = choose(pump, req->start_ns);
+	struct pst_entry *entry;
+
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home = best;
 	atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);

@@ -75,6 +75,9 @@ struct pst_lane {
 	uint64_t copy_bytes;		   /* that they wait for */
 	_Atomic unsigned load;		   /* entries in inbox and todo, for choosing a lane */
 	_Atomic unsigned busy_seen;	   /* busy, as of the last turn */
+	_Atomic unsigned turns;		   /* that it has ended */
+	_Atomic unsigned turns_seen;	   /* by who last handed a request in, and */
+	_Atomic uint64_t turned_ns;	   /* since when, or since it had nothing to do */
 	_Atomic unsigned requests;	   /* handed in here first, not ended */
 	_Atomic(struct pst_copyq *) given; /* that another thread opened for it */
 	struct pst_copyq *copyqs[PST_LANE_DEVICES];

@@ -36,7 +36,7 @@ static int setup(void **state)
 	api = pst_cuda_get(NULL);
 	if (!api)
 		return -1;
-	gpu = world_device("cuda:0", "auto", 256u << 10);
+	gpu = world_device_of("cuda:0", "auto", 256u << 10, 1);
 	world_file(name, LEN, 1);
 	if (api->cuDevicePrimaryCtxRetain(&ctx, 0) || api->cuCtxSetCurrent(ctx) ||
 	    api->cuMemHostAlloc((void **)&gate, 4096, 2) ||

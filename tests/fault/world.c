@@ -83,18 +83,24 @@ void world_use_standin(void)
 	setenv("PENSTOCK_LIBCUDA", path, 1);
 }
 
-struct penstock_device *world_device(const char *name, const char *engine, size_t slot)
+struct penstock_device *world_device_of(const char *name, const char *engine, size_t slot,
+					unsigned lanes)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_device *dev;
 
 	opts.engine = engine;
-	opts.lanes = 2;
+	opts.lanes = lanes;
 	opts.slot_bytes = slot ? slot : 1u << 20;
 	opts.ring_bytes = 8 * opts.slot_bytes;
 	if (penstock_device_open(name, &opts, &dev) < 0)
 		fail_msg("%s: %s", name, penstock_errmsg());
 	return dev;
+}
+
+struct penstock_device *world_device(const char *name, const char *engine, size_t slot)
+{
+	return world_device_of(name, engine, slot, 2);
 }
 
 bool world_has_uring(void)

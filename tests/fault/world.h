@@ -33,6 +33,8 @@ void world_cache(const char *name, bool warm);
 void world_use_standin(void);
 /* A device with little pinned memory: two lanes, slots of `slot` bytes, 0: 1 MiB. */
 struct penstock_device *world_device(const char *name, const char *engine, size_t slot);
+struct penstock_device *world_device_of(const char *name, const char *engine, size_t slot,
+					unsigned lanes);
 /* Does the engine uring open here? */
 bool world_has_uring(void);
 
