@@ -266,10 +266,12 @@ PENSTOCK_API int penstock_abort(struct penstock_storage *st);
 /*
  * Waits for the storage's requests in flight, aborts an uncommitted
  * PENSTOCK_O_REPLACE, cuts an uncommitted PENSTOCK_O_CREATE with a length to what this open
- * has written of it, and frees it. May block. The page cache that path "mapped" registered
- * for it is let go afterwards, on a thread of the library: the driver waits with that for
- * what the application has given the device so far, and with other copies for that, as with
- * cuMemFree.
+ * has written of it, and frees it. May block. Where path "mapped" has read it, the lanes that
+ * did must come by, and one of them may hang in a call for another storage: then this waits
+ * for it, and so do penstock_device_open and _close. The page cache that path "mapped"
+ * registered for it is let go afterwards, on a thread of the library: the driver waits with
+ * that for what the application has given the device so far, and with other copies for that,
+ * as with cuMemFree.
  */
 PENSTOCK_API void penstock_close(struct penstock_storage *st);
 
@@ -322,7 +324,8 @@ PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_de
 				      struct penstock_device **out);
 
 /* Drops one reference; the last waits for the device's requests in flight and stops the
- * pump. What was allocated on it is freed before. May block. */
+ * pump, and waits for lanes of other devices that have copied to this one, also if one hangs
+ * in a call. What was allocated on it is freed before. May block. */
 PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
 
 /* The name of a device, "cuda:0" also for what was opened as "auto". Lives as long as

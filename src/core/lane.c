@@ -352,7 +352,7 @@ static int start_new(struct pst_lane *lane)
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
-	bool keeps = false;
+	uint64_t keeps = 0;
 
 	for (unsigned i = 0; i < pst_path_count; i++)
 		if (pst_paths[i]->forget && lane->path_state[i])
@@ -365,6 +365,15 @@ void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		pst_copyq_close(lane->copyqs[i]);
 		lane->copyqs[i--] = lane->copyqs[--lane->copyq_count];
 	}
+	if (dev)
+		atomic_fetch_and(&lane->copies_to, ~((uint64_t)1 << dev->index));
+}
+
+bool pst_lane_keeps(const struct pst_lane *lane, const struct penstock_storage *st,
+		    const struct penstock_device *dev)
+{
+	return (st && atomic_load(&lane->keeps) & st->mark) ||
+	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
 void pst_lane_unlist_all(struct pst_lane *lane)
@@ -385,15 +394,12 @@ void pst_lane_unlist_all(struct pst_lane *lane)
 static void forget(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
-	unsigned turn = atomic_load_explicit(&pump->forget_turn, memory_order_acquire);
 
-	if (turn == atomic_load_explicit(&lane->forget_turn, memory_order_relaxed))
+	if (!atomic_load_explicit(&lane->forget_due, memory_order_acquire))
 		return;
 	pst_lane_forget(lane, atomic_load_explicit(&pump->forget, memory_order_relaxed),
 			atomic_load_explicit(&pump->forget_device, memory_order_relaxed));
-	atomic_store_explicit(&lane->forget_turn, turn, memory_order_release);
-	if (!pst_lane_is_own(lane))
-		atomic_fetch_add_explicit(&pump->forgot, 1, memory_order_release);
+	atomic_store_explicit(&lane->forget_due, false, memory_order_release);
 }
 
 /* Somebody has cancelled a request of this pump: if this lane has chunks of it, their
@@ -476,8 +482,7 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
 	    !atomic_load_explicit(&lane->io_inbox, memory_order_relaxed) &&
-	    atomic_load_explicit(&lane->pump->forget_turn, memory_order_relaxed) ==
-		    atomic_load_explicit(&lane->forget_turn, memory_order_relaxed) &&
+	    !atomic_load_explicit(&lane->forget_due, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->cancel_turn, memory_order_relaxed) ==
 		    lane->cancel_turn &&
 	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) && !owner_may_go(lane))

@@ -41,6 +41,9 @@ bool pst_chunk_drop(struct pst_chunk *chunk);
  * NULL), nothing of them in flight. */
 void pst_lane_forget(struct pst_lane *lane, struct penstock_storage *st,
 		     struct penstock_device *dev);
+/* Does it keep anything of them? Any thread, nothing of them in flight. */
+bool pst_lane_keeps(const struct pst_lane *lane, const struct penstock_storage *st,
+		    const struct penstock_device *dev);
 
 /* Before it closes: what is on its lists has ended elsewhere, and is dropped. */
 void pst_lane_unlist_all(struct pst_lane *lane);

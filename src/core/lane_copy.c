@@ -72,8 +72,10 @@ struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *
 		return NULL;
 	}
 	copyq = pst_copyq_open(dev, lane->borrowed, &lane->open_err);
-	if (copyq)
-		lane->copyqs[lane->copyq_count++] = copyq;
+	if (!copyq)
+		return NULL;
+	lane->copyqs[lane->copyq_count++] = copyq;
+	atomic_fetch_or(&lane->copies_to, (uint64_t)1 << dev->index);
 	return copyq;
 }
 

@@ -26,7 +26,8 @@ static struct penstock_device *devices[PST_DEVICES_MAX]; /* the per-process pump
 /* Of the table too, but never held while something is waited for: for who looks through
  * all of it while others open and close. */
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
-static uint64_t serial; /* the last device's, under device_lock */
+static uint64_t serial;		/* the last device's, under device_lock */
+static _Atomic unsigned opened; /* storages, so far */
 
 static _Atomic unsigned generation = 1;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -109,6 +110,7 @@ int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int
 	st->facts.off_align = st->facts.mem_align = 1;
 	st->facts.edge_align = 4096;
 	st->generation = pst_generation();
+	st->mark = (uint64_t)1 << atomic_fetch_add(&opened, 1) % 64;
 	ret = ops->open(st, url, fd, opts, err);
 	if (ret) {
 		free(st);
@@ -458,8 +460,8 @@ int pst_device_start_pump(struct penstock_device *dev, struct pst_err *err)
 	return ret;
 }
 
-/* Lanes that keep something of a storage drop it: each is asked in turn, and the
- * storage has no request in flight, so a lane either is asleep or works for others. */
+/* Lanes that keep something of a storage drop it. It has no request in flight, so such a
+ * lane either is asleep or works for others. */
 void pst_pumps_forget(struct penstock_storage *st)
 {
 	pthread_mutex_lock(&device_lock);

@@ -103,6 +103,7 @@ struct penstock_storage {
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
 	struct pst_grain grain;	       /* of reads by O_DIRECT */
 	_Atomic bool kept;	       /* a lane keeps something of it until it closes */
+	uint64_t mark;		       /* a bit, one in 64 has the same: which lanes they are */
 	_Atomic int trial;	       /* enum pst_trial: is it cached, where nobody can ask */
 	_Atomic uint64_t untried;      /* bytes since the last one began */
 	unsigned generation;	       /* of the process that opened it, see objects.h */
@@ -391,9 +392,10 @@ struct pst_path_ops {
 	bool (*idle)(struct pst_lane *lane, unsigned index);
 	void (*route_close)(struct pst_route *route, unsigned index); /* optional */
 	/* Optional: the storage, or the device (the other NULL), is about to close; lanes
-	 * forget what they keep of it. Do they keep something of another storage? */
-	bool (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
-		       const struct penstock_device *dev);
+	 * forget what they keep of it. Returns the marks of the storages that they keep
+	 * something of. */
+	uint64_t (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+			   const struct penstock_device *dev);
 };
 
 /*

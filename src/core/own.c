@@ -81,7 +81,6 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 	}
 	pst_lane_pin(&o->lane);
 	pthread_mutex_lock(&pump->owns_lock);
-	atomic_store(&o->lane.forget_turn, atomic_load(&pump->forget_turn));
 	o->link = pump->owns;
 	pump->owns = o;
 	pthread_mutex_unlock(&pump->owns_lock);
@@ -162,19 +161,17 @@ void pst_own_cancel(struct pst_own *o)
 }
 
 /* Its owner does it in his turn, or is not there: then it is done for him. */
-static void forget(struct pst_own *o, struct penstock_storage *st, struct penstock_device *dev,
-		   unsigned turn)
+static void forget(struct pst_own *o, struct penstock_storage *st, struct penstock_device *dev)
 {
-	if (!dev && !atomic_load(&o->lane.keeps)) { /* its owner may be in it for long */
-		atomic_store_explicit(&o->lane.forget_turn, turn, memory_order_release);
-		return;
-	}
-	while (atomic_load_explicit(&o->lane.forget_turn, memory_order_acquire) != turn) {
+	if (!pst_lane_keeps(&o->lane, st, dev))
+		return; /* its owner may be in it for long */
+	atomic_store_explicit(&o->lane.forget_due, true, memory_order_release);
+	while (atomic_load_explicit(&o->lane.forget_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&o->taken, true, memory_order_acquire)) {
 			pst_lane_forget(&o->lane, st, dev);
 			while (o->lane.tidy && !o->lane.busy) /* nobody may come for long */
 				pst_lane_tidy(&o->lane);
-			atomic_store_explicit(&o->lane.forget_turn, turn, memory_order_release);
+			atomic_store_explicit(&o->lane.forget_due, false, memory_order_release);
 			let(o);
 			return;
 		}
@@ -186,10 +183,8 @@ static void forget(struct pst_own *o, struct penstock_storage *st, struct pensto
 void pst_owns_forget(struct pst_pump *pump, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
-	unsigned turn = atomic_load(&pump->forget_turn);
-
 	pthread_mutex_lock(&pump->owns_lock);
 	for (struct pst_own *o = pump->owns; o; o = o->link)
-		forget(o, st, dev, turn);
+		forget(o, st, dev);
 	pthread_mutex_unlock(&pump->owns_lock);
 }

@@ -290,6 +290,7 @@ static int open_for_all(struct pst_pump *pump, struct penstock_device *dev, stru
 		struct pst_copyq *copyq = opened[i];
 
 		copyq->link = atomic_load_explicit(&pump->lanes[i].given, memory_order_relaxed);
+		atomic_fetch_or(&pump->lanes[i].copies_to, (uint64_t)1 << dev->index);
 		while (!atomic_compare_exchange_weak_explicit(&pump->lanes[i].given, &copyq->link,
 							      copyq, memory_order_release,
 							      memory_order_relaxed))
@@ -430,20 +431,12 @@ void pst_pump_cancel(struct pst_pump *pump)
 void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		     struct penstock_device *dev)
 {
-	unsigned turn = atomic_load(&pump->forget_turn) + 1;
 	unsigned times = 0;
-	bool keeps = dev != NULL;
 
-	for (unsigned i = 0; i < pst_path_count; i++)
-		keeps |= pst_paths[i]->forget != NULL;
-	if (!keeps)
-		return;
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
 		struct pst_lane *lane = &pump->spare[i];
 
-		/* Or it would look for what it has done, and never sleep again. */
-		atomic_store_explicit(&lane->forget_turn, turn, memory_order_relaxed);
-		if (!dev && !atomic_load(&lane->keeps))
+		if (!pst_lane_keeps(lane, st, dev))
 			continue; /* who is in it may stay for long */
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_give_way(&times);
@@ -452,13 +445,18 @@ void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 	}
 	atomic_store_explicit(&pump->forget, st, memory_order_relaxed);
 	atomic_store_explicit(&pump->forget_device, dev, memory_order_relaxed);
-	atomic_store(&pump->forgot, 0);
-	atomic_store_explicit(&pump->forget_turn, turn, memory_order_release);
-	for (unsigned i = 0; i < pump->lane_count; i++)
-		pst_lane_wake(&pump->lanes[i]);
+	for (unsigned i = 0; i < pump->lane_count; i++) {
+		struct pst_lane *lane = &pump->lanes[i];
+
+		if (!pst_lane_keeps(lane, st, dev))
+			continue;
+		atomic_store_explicit(&lane->forget_due, true, memory_order_release);
+		pst_lane_wake(lane);
+	}
 	pst_owns_forget(pump, st, dev);
-	while (atomic_load_explicit(&pump->forgot, memory_order_acquire) < pump->lane_count)
-		pst_give_way(&times);
+	for (unsigned i = 0; i < pump->lane_count; i++)
+		while (atomic_load_explicit(&pump->lanes[i].forget_due, memory_order_acquire))
+			pst_give_way(&times);
 	if (dev)
 		atomic_fetch_and(&pump->met, ~((uint64_t)1 << dev->index));
 }

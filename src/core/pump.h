@@ -86,11 +86,12 @@ struct pst_lane {
 	uint64_t watch_asked_ns;   /* when the device was last asked whether it works */
 	unsigned idle_turns;
 	struct pst_spin spin;
-	uint64_t idle_since;	      /* with copies under way; 0: not idle */
-	_Atomic unsigned forget_turn; /* the last one that it took part in */
-	_Atomic bool keeps;	      /* something of a storage that is open */
-	unsigned cancel_turn;	      /* the last one that it has seen */
-	bool tidy;		      /* paths have something to do when idle */
+	uint64_t idle_since;	    /* with copies under way; 0: not idle */
+	_Atomic bool forget_due;    /* it is to drop what the pump names */
+	_Atomic uint64_t keeps;	    /* marks of storages that it keeps something of */
+	_Atomic uint64_t copies_to; /* bit i: it has a copy queue of device i */
+	unsigned cancel_turn;	    /* the last one that it has seen */
+	bool tidy;		    /* paths have something to do when idle */
 	void *path_state[PST_PATHS_MAX];
 	_Atomic bool taken; /* borrowed lanes: in use */
 	struct pst_err open_err;
@@ -123,12 +124,10 @@ struct pst_pump {
 	size_t slot_bytes;
 	_Atomic uint64_t met;		   /* bit i: its lanes can copy to device i as well */
 	_Atomic(struct pst_words *) words; /* stream.c's, NULL until needed */
-	/* What closes; set under the device lock. Queues' own lanes that keep nothing of a storage
-	 * are not waited for, and may look later. */
+	/* What closes; set under the device lock. Lanes that have nothing of it are neither asked
+	 * nor waited for: one may hang in a call. */
 	_Atomic(struct penstock_storage *) forget;
 	_Atomic(struct penstock_device *) forget_device;
-	_Atomic unsigned forget_turn;
-	_Atomic unsigned forgot;      /* lanes that have */
 	_Atomic unsigned cancel_turn; /* raised when a request in hand is cancelled */
 	pthread_mutex_t owns_lock;    /* taken under the device lock, or alone */
 	struct pst_own *owns;	      /* lanes of queues, for own.c */
@@ -157,7 +156,7 @@ void pst_pump_submit(struct pst_request *req);
  * the pump from ending. */
 void pst_pump_cancel(struct pst_pump *pump);
 /* Drops what lanes keep of a storage or another device that closes (the other NULL);
- * returns when all have. */
+ * returns when all that keep something have. */
 void pst_pump_forget(struct pst_pump *pump, struct penstock_storage *st,
 		     struct penstock_device *dev);
 /* Lets up to `lanes` lanes (0: all) work on it. A lane's thread. */

@@ -334,11 +334,11 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	return false;
 }
 
-static bool forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
-		   const struct penstock_device *dev)
+static uint64_t forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+		       const struct penstock_device *dev)
 {
 	struct state *s = lane->path_state[index];
-	bool keeps = false;
+	uint64_t keeps = 0;
 
 	if (dev)
 		close_due(s, dev);
@@ -354,7 +354,7 @@ static bool forget(struct pst_lane *lane, unsigned index, struct penstock_storag
 			w->st = NULL;
 			lane->tidy = true;
 		}
-		keeps |= w->st != NULL;
+		keeps |= w->st ? w->st->mark : 0;
 	}
 	return keeps;
 }
@@ -469,7 +469,7 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk, cons
 	w->st = st;
 	w->again = st->facts.immutable;
 	atomic_store_explicit(&st->kept, true, memory_order_relaxed);
-	atomic_store_explicit(&chunk->lane->keeps, true, memory_order_relaxed);
+	atomic_fetch_or_explicit(&chunk->lane->keeps, st->mark, memory_order_relaxed);
 	w->ctime = stat->st_ctim;
 	s->live = w;
 	return w;

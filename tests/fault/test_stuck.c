@@ -189,6 +189,46 @@ static void lane_hangs(void **state)
 	penstock_queue_close(more);
 }
 
+/* The lane hangs in a call for one storage, and keeps something of it. Others close, and so
+ * does a device that it never copied to. */
+static void others_close(void **state)
+{
+	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
+	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
+	struct penstock_req req = PENSTOCK_REQ_INIT, other;
+	struct penstock_device *host;
+	struct penstock_queue *q;
+
+	(void)state;
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	world_cache(name, true);
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "mapped";
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	ends_with(q, LEN, PENSTOCK_WHY_NONE);
+	assert_true(atomic_load(&lane->keeps));
+	other = req;
+	assert_int_equal(penstock_open(name, NULL, &other.storage), 0);
+	assert_true(penstock_device_open("host", NULL, &host) >= 0);
+	assert_int_equal(penstock_prepare(other.storage, host, PENSTOCK_READ), 0);
+	req.path = "bounce";
+	calls_arm(CALLS_FILL, 1, CALLS_HANG);
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_true(calls_await(1));
+	calls_disarm();
+	alarm(LIMIT / 1000000000);
+	assert_int_equal(penstock_transfer(&other, NULL), LEN); /* by this thread */
+	assert_true(atomic_load(&other.storage->kept));
+	penstock_close(other.storage);
+	penstock_device_close(host);
+	alarm(0);
+	calls_let(1);
+	ends_with(q, LEN, PENSTOCK_WHY_NONE);
+	penstock_queue_close(q);
+}
+
 static void closed(void **state)
 {
 	struct penstock_queue *q;
@@ -363,6 +403,7 @@ int main(void)
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(deadlines),
 		cmocka_unit_test(lane_hangs),
+		cmocka_unit_test(others_close),
 		cmocka_unit_test(closed),
 		cmocka_unit_test(many),
 		cmocka_unit_test(busy),
