@@ -425,7 +425,8 @@ PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
  * made here, and for every sixteenth or so the driver waits until the context is idle:
  * prepare before the device is busy, and not while work on it waits for this thread. A
  * path that found nothing written to be proven on, as in an empty file, is tried again by
- * the first submit behind a change of the file, which may be slow too. May block.
+ * the first submit behind a change of the file, which may be slow too; where that has
+ * found nothing eight times, only after a millisecond, then two, up to a second. May block.
  */
 PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
 				  enum penstock_op op);

@@ -12,11 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/objects.h"
 #include "core/pump.h"
 
 static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A trial that found nothing has the file system write out what it holds of the file
+ * (FIEMAP), and beside somebody who writes it changes with each request. So many are free:
+ * who finds a file empty, and reads it as soon as it is not, gets the path at once. After the
+ * next one nothing is tried anew for so long, then for twice as long each time. */
+#define VAIN_FREE 8
+#define REST_NS 1000000u
+#define REST_MAX_NS 1000000000u
 
 static void probe_path(struct pst_route *route, unsigned i)
 {
@@ -153,11 +162,30 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 	return 0;
 }
 
+/* After a trial that found nothing. */
+static void rest(struct pst_route *route)
+{
+	if (++route->vain <= VAIN_FREE)
+		return;
+	route->rest_ns = route->rest_ns ? 2 * route->rest_ns : REST_NS;
+	if (route->rest_ns > REST_MAX_NS)
+		route->rest_ns = REST_MAX_NS;
+	atomic_store_explicit(&route->rests_ns, pst_now_ns() + route->rest_ns,
+			      memory_order_relaxed);
+}
+
+static bool rests(const struct pst_route *route)
+{
+	uint64_t until = atomic_load_explicit(&route->rests_ns, memory_order_relaxed);
+
+	return until && pst_now_ns() < until;
+}
+
 /* Did the storage change since a path had nothing to be tried on? Not asked while a stream
  * waits for a request of ours: a trial takes memory and copies. */
 static bool is_behind(const struct pst_route *route)
 {
-	return route->unproven && route->st->ops->stamp &&
+	return route->unproven && route->st->ops->stamp && !rests(route) &&
 	       !atomic_load_explicit(&route->dev->streams_waiting, memory_order_relaxed) &&
 	       stamp_of(route->st) != atomic_load_explicit(&route->stamp, memory_order_relaxed);
 }
@@ -195,6 +223,7 @@ static void prove(struct pst_route *old, struct pst_route **out)
 				old->path_priv[i] = route->path_priv[i];
 		atomic_store_explicit(&old->stamp, atomic_load(&route->stamp),
 				      memory_order_relaxed);
+		rest(old);
 		free(route);
 		return;
 	}

@@ -24,11 +24,14 @@ struct pst_route {
 	_Atomic int write_proof[PST_PATHS_MAX]; /* -why of a write that did not arrive, 0: none */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* that one was read back from, a bit each */
 	void *path_priv[PST_PATHS_MAX];		      /* the path's, freed by route_close */
-	bool unproven;		 /* a path had nothing to be tried on, when the storage's */
-	_Atomic uint64_t stamp;	 /* stamp was this */
-	struct pst_route *older; /* whose place this took: requests may have it still */
-	char apart[64];		 /* what is above is read all the time */
-	_Atomic unsigned refs;	 /* the storage's, and of reports that name it */
+	bool unproven;		   /* a path had nothing to be tried on, when the storage's */
+	_Atomic uint64_t stamp;	   /* stamp was this */
+	_Atomic uint64_t rests_ns; /* until when nothing is tried anew; 0: whenever it may help */
+	uint64_t rest_ns;	   /* how long it was the last time */
+	unsigned vain;		   /* trials that found nothing, but for the first */
+	struct pst_route *older;   /* whose place this took: requests may have it still */
+	char apart[64];		   /* what is above is read all the time */
+	_Atomic unsigned refs;	   /* the storage's, and of reports that name it */
 };
 
 /* The route, made if need be (slow then). Serialised inside; any thread. */

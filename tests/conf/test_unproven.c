@@ -10,12 +10,15 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <time.h>
 
 #include "core/route.h"
+#include "core/stats.h"
 
 #define LEN (1u << 20)
 #define READERS 3
 #define ROUNDS 8
+#define PATIENCE_MS 10000 /* longer than any rest between trials */
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
@@ -92,6 +95,24 @@ static struct penstock_explain_path odirect(void)
 	return e.paths[i];
 }
 
+static uint64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+/* It may rest from trials in vain, for a second. */
+static int await_proven(void)
+{
+	uint64_t until = now_ms() + PATIENCE_MS;
+
+	while (odirect().proven != 1 && now_ms() < until)
+		usleep(1000);
+	return odirect().proven;
+}
+
 static void open_empty(int *fd)
 {
 	*fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -135,7 +156,7 @@ static void tried_while_others_read(void **state)
 		over = true;
 		for (unsigned i = 0; i < READERS; i++)
 			assert_int_equal(pthread_join(threads[i], NULL), 0);
-		proven = odirect().proven;
+		proven = await_proven();
 		penstock_close(st);
 		close(fd);
 		if (proven != 1 && !tells())
@@ -177,11 +198,55 @@ static void reports_keep_their_words(void **state)
 	free(other);
 }
 
+static uint64_t trials(void)
+{
+	return atomic_load(&pst_stats_get()->canaries);
+}
+
+/* A file that changes before every request, with nothing ever written: eight trials are
+ * free, and each further one that finds nothing has the next one wait twice as long, from 1 ms
+ * to 1 s. When there are bytes it is tried in time. */
+static void not_with_every_request(void **state)
+{
+	unsigned char back[4096];
+	uint64_t before, begun, took, some, most = 10, asked = 0;
+	int fd, proven;
+
+	(void)state;
+	before = trials();
+	open_empty(&fd);
+	some = trials() - before; /* at least one by each path that asks for it */
+	assert_true(some > 0);
+	before = trials();
+	begun = now_ms();
+	while (asked < 400 || now_ms() < begun + 20) {
+		assert_int_equal(ftruncate(fd, (off_t)(++asked * 4096)), 0);
+		assert_int_equal(penstock_read(st, host, back, sizeof(back), 0), sizeof(back));
+	}
+	took = now_ms() - begun + 1;
+	for (uint64_t rest = 1, sum = 1; sum <= took; sum += rest) {
+		rest = rest < 1000 ? 2 * rest : 1000;
+		most++;
+	}
+	printf("# %llu requests, %llu trials in %llu ms, at most %llu\n", (unsigned long long)asked,
+	       (unsigned long long)(trials() - before), (unsigned long long)took,
+	       (unsigned long long)(most * some));
+	assert_in_range(trials() - before, 1, most * some);
+	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
+	proven = await_proven();
+	penstock_close(st);
+	close(fd);
+	if (proven != 1 && !tells())
+		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	assert_int_equal(proven, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tried_while_others_read),
 		cmocka_unit_test(reports_keep_their_words),
+		cmocka_unit_test(not_with_every_request),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
