@@ -561,7 +561,9 @@ struct penstock_req {
 					   * a registration by the driver's own calls: those wait
 					   * for the stream and let nobody copy meanwhile, for
 					   * ever. penstock_free and _unregister wait before, and
-					   * submitting waits for one that is under way */
+					   * submitting waits for one that is under way. A single
+					   * byte that is to go to the device alone (a segment, a
+					   * row or a file of one) is refused meanwhile: -EBUSY */
 	const struct penstock_late *late; /* copied by submit; needs stream */
 	size_t seg_size; /* stride of segs, which may lie in structs of the caller's;
 			  * 0: sizeof(struct penstock_seg) of 0.1. What is behind a

@@ -217,7 +217,10 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		len = most - place->off % align;
 	/* Where one thread does it all, a second chunk gains what its calls cost, and with
 	 * many such threads each call of the driver waits for theirs. */
-	return facts->chunk_first && !req->alone ? ramp(req, place, facts, len) : len;
+	if (facts->chunk_first && !req->alone)
+		len = ramp(req, place, facts, len);
+	/* A single byte behind it would have a device's copies wait for streams. */
+	return len > 2 && place->len == len + 1 ? len - 1 : len;
 }
 
 /* The path holds all that it may, until what it holds it for is closed. */

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "core/stream.h"
 #include "device/cuda.h"
 
 /* Host-to-device copies up to this length ride on the compute queue, but not as two
@@ -133,15 +134,31 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
 }
 
+/* A single byte goes by a compute queue, whatever is done. A stream that waits for a request
+ * of ours may stand in front of it there, and all that this lane copies later would stand
+ * behind it: so only while none does, and none begins to before it is queued. */
+static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char *src)
+{
+	enum pst_cu_result rc;
+
+	if (!pst_whole_begin(cp->dev))
+		return PST_CU_ILLEGAL_STATE;
+	rc = cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, 1, cp->in);
+	pst_whole_end(cp->dev);
+	return rc;
+}
+
 /* By the copy engine, whatever the length: see SMALL_COPY. An odd length goes as two
- * even ones that overlap; a single byte has no choice. */
+ * even ones that overlap. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
 	struct pst_rect two = {.rows = 2};
 	enum pst_cu_result rc = PST_CU_OK;
 
-	if (len > SMALL_COPY || len < 2)
+	if (len == 1)
+		return copy_byte(cp, dst, src);
+	if (len > SMALL_COPY || !len)
 		return cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, len, cp->in);
 	two.row_len = two.dst_pitch = two.src_pitch = len / 2;
 	for (uint64_t at = 0; at <= len % 2 && rc == PST_CU_OK; at++) {

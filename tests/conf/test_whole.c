@@ -7,6 +7,7 @@
  */
 #include "streams.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -252,6 +253,40 @@ static void others_wait_for_a_stream(void **state)
 	penstock_free(gpu, mem);
 }
 
+/* One byte would go where the stream waits, and what comes after it would stand behind it. Nor
+ * is one left over from what is longer. */
+static void a_byte_beside_a_stream(void **state)
+{
+	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
+	struct penstock_done done;
+	struct penstock_req req;
+	void *mem;
+	struct held h;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, 2u << 20, &mem), 0);
+	seg.buf = mem;
+	hold(&h);
+	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), -EBUSY);
+	req = request(&seg, h.stream); /* and for itself */
+	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
+	for (unsigned i = 16; i <= 20; i++)
+		assert_int_equal(penstock_read(st, gpu, mem, (1u << i) + 1, 0), (1u << i) + 1);
+	__atomic_store_n(h.gate, 1, __ATOMIC_RELEASE);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(penstock_wait(h.q, &done, 1, 1, 30000000000), 1);
+		assert_int_equal(done.result, i ? -EBUSY : (int64_t)h.seg.row_len);
+		if (!i)
+			continue;
+		assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
+		req = request(&h.seg, h.stream); /* that let_go waits for */
+		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
+	}
+	let_go(&h);
+	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), 1);
+	penstock_free(gpu, mem);
+}
+
 #define LONG_READ (1u << 20)
 
 /* Always some requests for which a stream waits, until there are no more. */
@@ -321,6 +356,7 @@ int main(void)
 		cmocka_unit_test(readers_beside_a_stream),
 		cmocka_unit_test(bytes_out_beside_a_stream),
 		cmocka_unit_test(others_wait_for_a_stream),
+		cmocka_unit_test(a_byte_beside_a_stream),
 		cmocka_unit_test(frees_among_streams),
 	};
 
