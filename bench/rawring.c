@@ -131,7 +131,7 @@ static int begin(struct ring *r, const struct raw_move *m, uint64_t n, unsigned 
 	return enter(r, 1, 0);
 }
 
-/* With a sink a slot is free again when the sink says so. `slot_of` has the number of the
+/* With a sink a slot is free again when the sink says so. `in_slot` has the number of the
  * block in each slot. */
 static int run(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 {

@@ -219,7 +219,7 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	 * many such threads each call of the driver waits for theirs. */
 	if (facts->chunk_first && !req->alone)
 		len = ramp(req, place, facts, len);
-	/* A single byte behind it would have a device's copies wait for streams. */
+	/* A single byte behind it would be refused while a stream waits (device/cuda_copy.c). */
 	return len > 2 && place->len == len + 1 ? len - 1 : len;
 }
 

@@ -12,7 +12,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 
-#include "penstock.h"
+#include "core/ops.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define FILE_LEN (19 * MIB + 777)
@@ -116,12 +116,16 @@ static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, 
 	return report->cpu_copied / want;
 }
 
+/* By what the storage says, and not by what came of it. */
 static void known_to_be_cached(void)
 {
-	struct penstock_report report;
+	enum penstock_why why;
 
-	if (copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report) != 2)
-		test_skip("this kernel does not say what is cached, or has no such stores");
+#if !defined(__x86_64__)
+	test_skip("there are no stores past the cache here");
+#endif
+	if (st->ops->residency(st, 0, FILE_LEN, &why) != PST_WARM)
+		test_skip("this kernel does not say what is cached");
 }
 
 static void which_requests(void **state)
@@ -130,6 +134,7 @@ static void which_requests(void **state)
 
 	(void)state;
 	known_to_be_cached();
+	assert_int_equal(copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
 	assert_int_equal(copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
 	assert_int_equal(copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
 	assert_int_equal(copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1); /* by one thread */
