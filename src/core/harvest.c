@@ -120,7 +120,7 @@ static uint64_t look_at(const struct penstock_queue *q)
 {
 	uint64_t first = atomic_load(&q->deadline_ns);
 
-	return first ? first + LATE_NS : 0;
+	return first && first <= UINT64_MAX - LATE_NS ? first + LATE_NS : 0;
 }
 
 static void end_late(struct penstock_queue *q)

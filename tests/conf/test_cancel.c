@@ -7,6 +7,8 @@
  */
 #include "queued.h"
 
+#include <sys/syscall.h>
+
 #include "core/queue.h"
 
 #define LONG (30 * 1000000000ll) /* only a bug waits so long */
@@ -462,6 +464,59 @@ static void over_behind_slots(void **state)
 	penstock_free(gpu, mem);
 }
 
+/* Has thread `tid` gone to sleep in penstock_wait? */
+static bool sleeps(int tid)
+{
+	char name[64], line[512] = "", *after;
+	FILE *stat;
+
+	snprintf(name, sizeof(name), "/proc/self/task/%d/stat", tid);
+	stat = fopen(name, "r");
+	if (!stat)
+		return false;
+	if (!fgets(line, sizeof(line), stat))
+		line[0] = '\0';
+	fclose(stat);
+	after = strrchr(line, ')');
+	return atomic_load(&q->asleep) && after && after[1] && after[2] == 'S';
+}
+
+static void *release_who_sleeps(void *tid)
+{
+	uint64_t last = now_ns() + LONG;
+	bool slept = false;
+
+	while (!slept && now_ns() < last) {
+		sched_yield();
+		slept = sleeps(*(int *)tid);
+	}
+	async_release(far);
+	return slept ? NULL : tid;
+}
+
+/* Where a deadline is never, who waits sleeps as if there were none. */
+static void deadline_never(void **state)
+{
+	int tid = (int)syscall(SYS_gettid);
+	struct penstock_seg seg;
+	struct penstock_req req;
+	pthread_t thread;
+	void *failed;
+
+	(void)state;
+	begin_case(0, 8);
+	async_hold(far);
+	req = read_at(&seg, 0, 0, PIECE);
+	req.deadline_ns = UINT64_MAX;
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	assert_int_equal(async_await(far, 1), 0);
+	assert_int_equal(pthread_create(&thread, NULL, release_who_sleeps, &tid), 0);
+	assert_int_equal(wait_queue(1, 8, -1), 1);
+	assert_int_equal(done[0].result, PIECE);
+	assert_int_equal(pthread_join(thread, &failed), 0);
+	assert_null(failed);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -475,6 +530,7 @@ int main(void)
 		cmocka_unit_test_teardown(at_random, end_queue),
 		cmocka_unit_test_teardown(over_behind_held, end_queue),
 		cmocka_unit_test_teardown(over_behind_slots, end_queue),
+		cmocka_unit_test_teardown(deadline_never, end_queue),
 	};
 
 	return run_queues(tests);
