@@ -238,12 +238,13 @@ PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_op
 /*
  * The same for a descriptor of the caller's, which stays the caller's and is
  * never changed: it is opened again through /proc/self/fd, device and inode
- * compared; where that is refused a duplicate is used as it is, and the storage's text
- * says so. With O_DIRECT it then takes writes of whole blocks only, with O_APPEND none at
- * all: those are refused (-EOPNOTSUPP). It may be written where the descriptor may;
- * PENSTOCK_O_WRITE refuses one that may not. The storage keeps the file: the caller may close
- * the descriptor before it. penstock_close ends the process's fcntl(2) record locks on the
- * file, as closing any descriptor of it does. -EBADF, and as penstock_open. May block.
+ * compared, with its O_SYNC or O_DSYNC; where that is refused a duplicate is used as it
+ * is, and the storage's text says so. With O_DIRECT it then takes writes of whole blocks
+ * only, with O_APPEND none at all: those are refused (-EOPNOTSUPP). It may be written where
+ * the descriptor may; PENSTOCK_O_WRITE refuses one that may not. The storage keeps the file:
+ * the caller may close the descriptor before it. penstock_close ends the process's fcntl(2)
+ * record locks on the file, as closing any descriptor of it does. -EBADF, and as
+ * penstock_open. May block.
  */
 PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 				  struct penstock_storage **out);

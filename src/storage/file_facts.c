@@ -118,7 +118,7 @@ static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
 
 	if (flags & O_DIRECT && file->fd_borrowed)
 		return file->fd;
-	flags = (flags & O_ACCMODE) | O_DIRECT;
+	flags = (flags & (O_ACCMODE | O_SYNC)) | O_DIRECT;
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", file->fd);
 	fd = open_whole(name, flags);
 	if (fd < 0 && errno == ENOENT)

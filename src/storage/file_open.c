@@ -290,7 +290,8 @@ static int use_as_it_is(struct penstock_storage *st, struct pst_file *file, int 
 	return 0;
 }
 
-/* The caller's descriptor, opened again so that its flags stay its own. */
+/* The caller's descriptor, opened again so that its flags stay its own. What it promises of
+ * each write, O_SYNC or O_DSYNC, ours have to keep. */
 static int open_again(struct penstock_storage *st, struct pst_file *file, int fd,
 		      const struct penstock_storage_opts *opts, struct pst_err *err)
 {
@@ -312,7 +313,7 @@ static int open_again(struct penstock_storage *st, struct pst_file *file, int fd
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "descriptor %d is open for reading only", fd);
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
-	file->fd = open_whole(name, flags & O_ACCMODE, 0);
+	file->fd = open_whole(name, flags & (O_ACCMODE | O_SYNC), 0);
 	if (file->fd >= 0 && (fstat(file->fd, &ours) || ours.st_dev != theirs.st_dev ||
 			      ours.st_ino != theirs.st_ino)) {
 		close(file->fd);

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "pst_standin.h"
 
@@ -115,6 +116,49 @@ static void appending(void **state)
 	assert_memory_equal(got, want, 100);
 	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
 	close_file(fh, fd);
+}
+
+/* Whether every descriptor here by which that file may be written has these flags. */
+static bool all_written_with(int fd, int flags)
+{
+	struct stat file, is;
+	unsigned count = 0;
+
+	assert_int_equal(fstat(fd, &file), 0);
+	for (int i = 0; i < 1024; i++) {
+		int has = fstat(i, &is) || is.st_dev != file.st_dev || is.st_ino != file.st_ino
+				  ? O_RDONLY
+				  : fcntl(i, F_GETFL);
+
+		if ((has & O_ACCMODE) == O_RDONLY)
+			continue;
+		count++;
+		if ((has & O_SYNC) != flags)
+			return false;
+	}
+	assert_true(count > 1); /* the library's own, too */
+	return true;
+}
+
+/* What the caller's descriptor promises of each write holds for what is opened in its
+ * place. */
+static void each_write_synced(void **state)
+{
+	static const int kinds[] = {O_SYNC, O_DSYNC, O_DSYNC | O_DIRECT, 0};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		int fd;
+		void *fh = open_file(O_RDWR | kinds[i], &fd);
+
+		if (fh) {
+			assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
+			assert_true(all_written_with(fd, kinds[i] & O_SYNC));
+			close_file(fh, fd);
+		} else {
+			unlink(st_path);
+		}
+	}
 }
 
 static void wrong_arguments(void **state)
@@ -365,10 +409,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_and_offsets), cmocka_unit_test(writes),
-		cmocka_unit_test(appending),	     cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(not_memory),	     cmocka_unit_test(vectors),
-		cmocka_unit_test(memory_file),	     cmocka_unit_test(threads),
-		cmocka_unit_test(without_context),   cmocka_unit_test(context_gone),
+		cmocka_unit_test(appending),	     cmocka_unit_test(each_write_synced),
+		cmocka_unit_test(wrong_arguments),   cmocka_unit_test(not_memory),
+		cmocka_unit_test(vectors),	     cmocka_unit_test(memory_file),
+		cmocka_unit_test(threads),	     cmocka_unit_test(without_context),
+		cmocka_unit_test(context_gone),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);
