@@ -54,10 +54,11 @@ static bool can_store_past(void)
 }
 #endif
 
-/* Near enough: all that comes while its first lane has room goes there first. */
+/* Near enough: all that comes while its first lane has room goes there first. One that no
+ * lane counts, a caller's or a wrapped one's, is not asked for it. */
 static bool alone(const struct pst_request *req)
 {
-	return atomic_load_explicit(&req->home->requests, memory_order_relaxed) <= 1;
+	return req->home && atomic_load_explicit(&req->home->requests, memory_order_relaxed) <= 1;
 }
 
 bool pst_past_suits(const struct pst_chunk *chunk)
