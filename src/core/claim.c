@@ -16,6 +16,11 @@
 /* One chunk of bytes that are held to be cached: so many are read the slow way if not. */
 #define BLIND_MAX (32u << 20)
 
+/* So many bytes before where it would a chunk may end: then it does at the end of a piece,
+ * where pieces are so short. */
+#define CUTS 4
+#define LEAST 16u /* that are worth a chunk, where others follow */
+
 /* Where a claim stands: the storage bytes at `off`, at most `len` of them. */
 struct place {
 	const struct pst_span *span;
@@ -86,7 +91,7 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 		len = len / 2 < LOOK_MIN ? LOOK_MIN : len / 2;
 		if (place->off % LOOK_MIN) /* keep to a grid, runs rarely start off it */
 			len -= (place->off + len) % LOOK_MIN;
-		if (!len || len > place->len)
+		if (len < LEAST || len > place->len)
 			len = place->len < LOOK_MIN ? place->len : LOOK_MIN;
 	}
 	if (found == PST_UNKNOWN) {
@@ -219,8 +224,12 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	 * many such threads each call of the driver waits for theirs. */
 	if (facts->chunk_first && !req->alone)
 		len = ramp(req, place, facts, len);
-	/* A single byte behind it would be refused while a stream waits (device/cuda_copy.c). */
-	return len > 2 && place->len == len + 1 ? len - 1 : len;
+	/* A single byte alone would be refused while a stream waits (device/cuda_copy.c). */
+	for (unsigned i = 0; i < CUTS && len > 2; i++, len--)
+		if (place->len != len + 1 &&
+		    !pst_cuts_off_one(req, place->span, place->off + len))
+			break;
+	return len;
 }
 
 /* The path holds all that it may, until what it holds it for is closed. */

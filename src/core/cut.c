@@ -448,6 +448,27 @@ int pst_parts(const struct pst_request *req, const struct pst_span *span, uint64
 	return 0;
 }
 
+bool pst_cuts_off_one(const struct pst_request *req, const struct pst_span *span, uint64_t off)
+{
+	unsigned end = span->seg_first + span->seg_count;
+
+	if (off + 1 == req->st->facts.length)
+		return true; /* or what there is of a piece */
+	for (unsigned i = seg_at(req, span, off - 1); i < end; i++) {
+		const struct penstock_seg *seg = &req->segs[i];
+		uint64_t in = off - seg->off;
+
+		if (!span->shared && seg->off >= off)
+			break;
+		if (seg->off >= off || seg->row_len < 2 || in / seg->pitch >= seg->rows)
+			continue;
+		in %= seg->pitch;
+		if (in == 1 || in + 1 == seg->row_len)
+			return true;
+	}
+	return false;
+}
+
 static int keep_first(void *arg, const struct pst_part *part)
 {
 	struct pst_part *out = arg;

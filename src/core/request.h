@@ -198,6 +198,10 @@ int pst_parts(const struct pst_request *req, const struct pst_span *span, uint64
 int pst_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		struct pst_part *out);
 
+/* Does a chunk of a read that ends at `off` leave a single byte of a longer piece, on either
+ * side of it? */
+bool pst_cuts_off_one(const struct pst_request *req, const struct pst_span *span, uint64_t off);
+
 /* claim.c: the next chunk for this lane, or NULL when none is left (or on a refusal,
  * which fails the request). */
 struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane);

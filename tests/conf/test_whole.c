@@ -287,6 +287,95 @@ static void a_byte_beside_a_stream(void **state)
 	penstock_free(gpu, mem);
 }
 
+#define CHUNK (256u << 10) /* the first of a read */
+
+/* Pieces that are read as one, which a chunk's end would cut next to one of theirs. */
+static unsigned cut_pieces(struct penstock_seg segs[3], void *mem, unsigned i)
+{
+	static const uint64_t lens[][2] = {
+		{CHUNK + 1, CHUNK}, {CHUNK - 1, CHUNK},	{CHUNK - 2, 3},
+		{CHUNK - 1, 3},	    {CHUNK - 1, 2},	{CHUNK - 4, 5},
+	};
+	uint64_t at = 0;
+
+	i %= sizeof(lens) / sizeof(lens[0]);
+	for (unsigned k = 0; k < 3; k++) {
+		segs[k] = (struct penstock_seg){.dev = gpu, .buf = mem, .buf_off = at, .off = at};
+		segs[k].row_len = k < 2 ? lens[i][k] : 3 * CHUNK;
+		at += segs[k].row_len;
+	}
+	return (unsigned)at;
+}
+
+/* Nor of one piece of several, of a row that is read with what lies between, or of what a
+ * file has, wherever chunks end. */
+static void pieces_beside_a_stream(void **state)
+{
+	struct penstock_seg segs[3];
+	struct penstock_done done;
+	struct penstock_req req;
+	struct held h;
+	void *mem;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, FILE_LEN, &mem), 0);
+	hold(&h);
+	for (unsigned i = 0; i < 12; i++) {
+		unsigned len = cut_pieces(segs, mem, i);
+
+		req = request(segs, NULL);
+		req.seg_count = 3;
+		req.path = i < 6 ? "bounce" : NULL;
+		assert_int_equal(penstock_transfer(&req, NULL), len);
+		req.stream = h.stream; /* and for themselves */
+		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
+	}
+	for (unsigned i = 0; i < 2; i++) { /* the last byte of row 200, the first of row 189 */
+		segs[0] = (struct penstock_seg){.dev = gpu, .buf = mem, .rows = 1000};
+		segs[0].pitch = i ? 1387 : 1310;
+		segs[0].row_len = i ? 700 : CHUNK - 200 * 1310 + 1;
+		segs[0].buf_pitch = 2000;
+		req = request(segs, NULL);
+		req.path = "bounce";
+		assert_int_equal(penstock_transfer(&req, NULL), 1000 * segs[0].row_len);
+	}
+	__atomic_store_n(h.gate, 1, __ATOMIC_RELEASE);
+	for (unsigned i = 0; i < 13; i++) {
+		assert_int_equal(penstock_wait(h.q, &done, 1, 1, 30000000000), 1);
+		assert_true(done.result > 0);
+	}
+	assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
+	req = request(&h.seg, h.stream); /* that let_go waits for */
+	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
+	let_go(&h);
+	penstock_free(gpu, mem);
+}
+
+/* So is what a file has, where more was asked for. */
+static void end_beside_a_stream(void **state)
+{
+	struct penstock_storage *whole = st;
+	char name[sizeof(path) + 8];
+	struct held h;
+	void *mem;
+	int fd;
+
+	(void)state;
+	snprintf(name, sizeof(name), "%s-odd", path);
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	assert_int_equal(write(fd, bytes, CHUNK + 1), CHUNK + 1);
+	close(fd);
+	assert_int_equal(penstock_open(name, NULL, &st), 0);
+	assert_int_equal(penstock_alloc(gpu, 8 * CHUNK, &mem), 0);
+	hold(&h);
+	assert_int_equal(penstock_read(st, gpu, mem, 8 * CHUNK, 0), CHUNK + 1);
+	let_go(&h);
+	penstock_free(gpu, mem);
+	penstock_close(st);
+	st = whole;
+	unlink(name);
+}
+
 #define LONG_READ (1u << 20)
 
 /* Always some requests for which a stream waits, until there are no more. */
@@ -357,6 +446,8 @@ int main(void)
 		cmocka_unit_test(bytes_out_beside_a_stream),
 		cmocka_unit_test(others_wait_for_a_stream),
 		cmocka_unit_test(a_byte_beside_a_stream),
+		cmocka_unit_test(pieces_beside_a_stream),
+		cmocka_unit_test(end_beside_a_stream),
 		cmocka_unit_test(frees_among_streams),
 	};
 

@@ -260,6 +260,29 @@ static void looking_on_behind_a_short_end(void **state)
 	expect("odirect 0+4096 staged 4096+300 odirect 1048576+512 staged 1049088+488");
 }
 
+/* A read that begins a byte before the border of what is cached is not begun with that one,
+ * nor has it one left when it ends so: of a GPU's that would be refused now and then. */
+static void no_byte_alone(void **state)
+{
+	(void)state;
+	for (unsigned i = 1; i < 100; i += 2)
+		cached(i * TILE, (i + 1) * TILE, PST_WARM);
+	for (uint64_t off = TILE - 4; off <= TILE + 4; off++)
+		for (uint64_t len = 5 * TILE - 4; len < 5 * TILE + 4; len++) {
+			memset(segs, 0, sizeof(segs));
+			req.seg_count = 0;
+			add(&gpu, off, len, 65536);
+			add(&gpu, off + len, 3 * TILE - 1, 40 * MIB);
+			probe(&gpu, PENSTOCK_READ);
+			claim_all();
+			for (unsigned k = 0; k < claimed_count; k++) {
+				assert_true(claimed[k].len > 1);
+				assert_true(claimed[k].off + 1 != off + len);
+				assert_true(claimed[k].off != off + len + 1);
+			}
+		}
+}
+
 static void storage_without_a_cache(void **state)
 {
 	static const struct pst_storage_ops ops = {.name = "mem"};
@@ -484,6 +507,7 @@ int main(void)
 		cmocka_unit_test_setup(short_windows_if_nothing_else, setup),
 		cmocka_unit_test_setup(the_cache_is_asked_for_long_runs_at_once, setup),
 		cmocka_unit_test_setup(looking_on_behind_a_short_end, setup),
+		cmocka_unit_test_setup(no_byte_alone, setup),
 		cmocka_unit_test_setup(storage_without_a_cache, setup),
 		cmocka_unit_test_setup(ends_of_writes_go_through_the_cache, setup),
 		cmocka_unit_test_setup(written_chunks_share_no_page, setup),
