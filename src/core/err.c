@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/utf8.h"
+
 static _Thread_local struct pst_err last = {0, PENSTOCK_WHY_NONE, ""};
 
 static const char *const why_names[] = {
@@ -127,7 +129,8 @@ static int fill(struct pst_err *err, int code, enum penstock_why why, const char
 		err = &last;
 	err->code = code < 0 ? code : -code;
 	err->why = why;
-	vsnprintf(err->text, sizeof(err->text), fmt, args);
+	if (vsnprintf(err->text, sizeof(err->text), fmt, args) >= (int)sizeof(err->text))
+		pst_utf8_end(err->text, sizeof(err->text) - 1);
 	return err->code;
 }
 

@@ -9,23 +9,46 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "job/weights.h"
+
+#define FILE_MOST 90u /* bytes of a path in a sentence */
+#define TENSOR_ROOM 61u
 
 static _Thread_local struct penstock_weights_place last = {.off = PST_NO_OFF};
 
-/* The end of a long path says more than its beginning. */
+/* The end of a long path says more than its beginning. Cuts go between letters. */
 static const char *tail(const char *text, size_t most)
 {
 	size_t len = strlen(text);
 
-	return len > most ? text + len - most : text;
+	if (len <= most)
+		return text;
+	text += len - most;
+	while (((unsigned char)*text & 0xc0) == 0x80)
+		text++;
+	return text;
+}
+
+static void put(char *to, size_t room, const char *text)
+{
+	if (snprintf(to, room, "%s", text) >= (int)room)
+		pst_utf8_end(to, room - 1);
+}
+
+/* Whether a sentence of the library below has a file's name, which ends with this tail. */
+static bool is_named(const char *text, const char *tail, bool cut)
+{
+	const char *at = strstr(text, tail);
+
+	return at && at > text && (cut || strchr(" '", at[-1])) && strchr(" :,'", at[strlen(tail)]);
 }
 
 int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
 		     uint64_t off, const char *fmt, ...)
 {
-	char text[PENSTOCK_TEXT_MAX], where[32] = "";
-	const char *name = file ? file : "", *t = tensor ? tensor : "";
+	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[TENSOR_ROOM];
+	const char *name = tail(file ? file : "", FILE_MOST);
 	va_list args;
 
 	errno = code < 0 ? -code : code; /* for %m */
@@ -34,10 +57,13 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
 	va_end(args);
 	if (off != PST_NO_OFF)
 		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
-	snprintf(last.file, sizeof(last.file), "%s", tail(name, sizeof(last.file) - 1));
-	snprintf(last.tensor, sizeof(last.tensor), "%s", t);
+	put(last.file, sizeof(last.file), tail(file ? file : "", sizeof(last.file) - 1));
+	put(last.tensor, sizeof(last.tensor), tensor ? tensor : "");
+	put(t, sizeof(t), last.tensor);
 	last.off = off;
-	return penstock_fail(code, why, "%s%s%s%.60s%s%s%s", tail(name, 90), *name ? ": " : "",
+	if (is_named(text, name, file && name != file))
+		name = ""; /* a sentence is short: not twice */
+	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
 			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
 }
 

@@ -3,6 +3,7 @@
  * Tensors out of two devices into a file, and back in: the same names, shapes and
  * bytes; what cannot be written leaves what was there before.
  */
+#include "common/utf8.h"
 #include "load.h"
 
 #define MANY 2000u
@@ -172,12 +173,68 @@ static void test_refusals(void **state)
 	assert_int_equal(penstock_weights_save("/proc/none/x", &t, 1, NULL, NULL), -ENOENT);
 }
 
+/* Whole letters only. */
+static void check_text(const char *text)
+{
+	for (unsigned n; *text; text += n) {
+		n = pst_utf8_length(text, strlen(text));
+		if (!n)
+			fail_msg("no UTF-8 from here on: '%s'", text);
+	}
+}
+
+/* Names as long as caches of models make them: what happened is still in the sentence, and
+ * nothing is cut inside of a letter, wherever the cut falls. */
+static void test_long_names(void **state)
+{
+	static const uint64_t shape[1] = {3};
+	struct penstock_out t = {.size = sizeof(t),
+				 .dtype = PENSTOCK_DTYPE_U8,
+				 .rank = 1,
+				 .shape = shape,
+				 .ptr = "abc"};
+	struct penstock_weights_place place = {.size = sizeof(place)};
+	char name[512], file[512];
+
+	(void)state;
+	for (unsigned pad = 0; pad < 3; pad++) {
+		snprintf(name, sizeof(name), "%.*s", (int)pad, "xx");
+		for (unsigned i = 0; i < 100; i++)
+			snprintf(name + strlen(name), 4, "\xe6\x97\xa5");
+		penstock_fail(EIO, PENSTOCK_WHY_IO_ERROR, "%s", name);
+		check_text(penstock_errmsg());
+		assert_true(strlen(penstock_errmsg()) > PENSTOCK_TEXT_MAX - 4);
+		snprintf(file, sizeof(file), "/%s/model.safetensors", name);
+		t.name = "t";
+		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -ENAMETOOLONG);
+		check_text(penstock_errmsg());
+		snprintf(file, sizeof(file), "/not-here/%.*s/%.*s", (int)(150 + pad), name,
+			 (int)(60 + pad), name);
+		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -ENOENT);
+		check_text(penstock_errmsg());
+		penstock_weights_get_place(&place);
+		assert_string_equal(place.file, file);
+		if (!strstr(penstock_errmsg(), strerror(ENOENT)))
+			fail_msg("'%s' does not say what happened", penstock_errmsg());
+		t.name = name;
+		t.ptr = NULL;
+		snprintf(file, sizeof(file), "%s", made_path("none.safetensors"));
+		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -EINVAL);
+		check_text(penstock_errmsg());
+		penstock_weights_get_place(&place);
+		check_text(place.tensor);
+		assert_true(strlen(place.tensor) > sizeof(place.tensor) - 4);
+		t.ptr = "abc";
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(test_zoo),
 		CASE(test_many),
 		CASE(test_refusals),
+		CASE(test_long_names),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
