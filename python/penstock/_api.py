@@ -364,7 +364,7 @@ def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
     tensor = Tensor(dtype, shape, handle_name(handle), 0, None)
     code, memory = take("void **", functools.partial(lib.penstock_free, handle),
                         lib.penstock_alloc, handle, tensor.nbytes or 1)
-    check(code)
+    check(code, placed=False)
     tensor.ptr = int(ffi.cast("uintptr_t", memory))
     tensor._owner = Memory(tensor.ptr, tensor.nbytes, tensor.device, memory)
     return tensor

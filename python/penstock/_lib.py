@@ -96,12 +96,14 @@ def _text(data: Any) -> str:
     return str(ffi.string(data).decode("utf-8", "replace"))
 
 
-def make_error(code: int, path: Optional[str] = None) -> PenstockError:
-    """The exception for the library's last failure on this thread."""
+def make_error(code: int, path: Optional[str] = None, *, placed: bool = True) -> PenstockError:
+    """The exception for the library's last failure on this thread; not `placed` where that
+    knew of no file or tensor: what the library has of those is of a failure before."""
     message, why = _text(lib.penstock_errmsg()), int(lib.penstock_errwhy())
     place = ffi.new("struct penstock_weights_place *")
-    place.size = ffi.sizeof("struct penstock_weights_place")
-    lib.penstock_weights_get_place(place)
+    place.size, place.off = ffi.sizeof("struct penstock_weights_place"), 2**64 - 1
+    if placed:
+        lib.penstock_weights_get_place(place)
     number = -code
     kind: Type[PenstockError] = PenstockError
     if number == _errno.EBADMSG:
@@ -113,7 +115,7 @@ def make_error(code: int, path: Optional[str] = None) -> PenstockError:
     tensor = _text(place.tensor) or None
     if kind is not NotFoundError or tensor:
         kind = also_theirs(kind)
-    error = kind(number, message, _text(place.file) or path)
+    error = kind(number, message, os.fsdecode(ffi.string(place.file)) or path)
     if kind.__mro__[0].__module__ != __name__:
         error.args = (message,)  # as theirs has it; programs look for words in args[0]
     error.reason, error.tensor = _text(lib.penstock_why_name(why)), tensor
@@ -121,9 +123,9 @@ def make_error(code: int, path: Optional[str] = None) -> PenstockError:
     return error
 
 
-def check(code: int, path: Optional[str] = None) -> int:
+def check(code: int, path: Optional[str] = None, *, placed: bool = True) -> int:
     if code < 0:
-        raise make_error(code, path)
+        raise make_error(code, path, placed=placed)
     return code
 
 
@@ -167,6 +169,15 @@ _devices: Dict[Tuple[int, str], Any] = {}
 _lock = threading.Lock()
 
 
+def _in_child() -> None:
+    """Who had the lock is not here."""
+    global _lock  # pylint: disable=global-statement
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 def device_name(device: Any) -> str:
     """What torch and people call a device, as the library does: "cpu", 0, "cuda",
     "cuda:1", torch.device(...) and "auto"."""
@@ -194,7 +205,7 @@ def open_device(device: Any) -> Any:
         handle = _devices.get((pid, name))
         if handle is None:
             out = ffi.new("struct penstock_device **")
-            check(lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out))
+            check(lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out), placed=False)
             handle = _devices[(pid, name)] = out[0]
     return handle
 

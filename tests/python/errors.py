@@ -41,6 +41,24 @@ class Errors(unittest.TestCase):
         with self.assertRaises(penstock.ClassRefusedError):
             penstock.load_file(FILE, device="cuda:0", require="direct")
 
+    def test_place(self):
+        """A path as Python has it, also one that is no text; what knows of no tensor names
+        none of a failure before."""
+        odd = os.path.join(TMP, os.fsdecode(b"odd \xff.safetensors"))
+        with open(odd, "wb") as f:
+            f.write(b"\2\0\0\0\0\0\0\0{]")
+        with self.assertRaises(penstock.FormatError) as caught:
+            penstock.load_file(odd)
+        self.assertEqual((caught.exception.path, caught.exception.offset), (odd, 9))
+        for call in (lambda: penstock.allocate("U8", (1,), "cuda:77"),
+                     lambda: penstock.allocate("U8", (1 << 60,), "cuda:0")):
+            with self.assertRaises(penstock.NotFoundError):
+                penstock.load_into(FILE, {"not there": bytearray(1)})
+            with self.assertRaises(penstock.PenstockError) as caught:
+                call()
+            error = caught.exception
+            self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
+
     def test_save_options(self):
         """Arrive where they are meant for: a class that cannot be met, and durable."""
         out, asked = os.path.join(TMP, "options.safetensors"), []
