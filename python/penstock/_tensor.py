@@ -5,8 +5,11 @@ tensor of somebody else's lies. No bytes are moved here."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
+import gc
 import math
 import operator
 import sys
@@ -26,12 +29,9 @@ _capsule_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_raw_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi))
-_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi))
 
 _lent: Dict[int, Any] = {}  # what DLPack consumers hold, by the address of its description
+_offered: Dict[int, Any] = {}  # capsules that were not seen to be consumed, by the same
 
 
 @ffi.callback("void(struct DLManagedTensor *)")
@@ -39,15 +39,30 @@ def _give_back(managed: Any) -> None:
     _lent.pop(int(ffi.cast("uintptr_t", managed)), None)
 
 
-# A capsule that nobody consumed gives back when it goes. At the very end of a process
-# the table may be gone before it.
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _capsule_gone(capsule: int) -> None:
-    if _raw_valid is not None and _raw_valid(capsule, b"dltensor"):
-        _lent.pop(_raw_pointer(capsule, b"dltensor"), None)
+def _holders(address: int) -> int:
+    return sys.getrefcount(_offered[address])
 
 
-_CAPSULE_GONE = ctypes.cast(_capsule_gone, ctypes.c_void_p)
+_offered[0] = _capsule_new(8, b"dltensor", None)
+_NOBODY = _holders(0)
+_offered.clear()
+
+
+def _look_through(_phase: Any = None, _info: Any = None) -> None:
+    """What was offered and nobody took, as its kind is none of theirs, is lent to nobody. A
+    capsule's destructor would be told at once: with the consumer's error raised, in which no
+    Python runs."""
+    for address in list(_offered):
+        with contextlib.suppress(KeyError):  # another thread looks, too
+            if not _capsule_valid(_offered[address], b"dltensor"):
+                del _offered[address]  # its consumer gives back
+            elif _holders(address) == _NOBODY:
+                _lent.pop(address, None)
+                del _offered[address]
+
+
+gc.callbacks.append(_look_through)
+atexit.register(gc.callbacks.remove, _look_through)
 
 
 def _dl_device(device: str) -> Tuple[int, int]:
@@ -94,6 +109,15 @@ class Tensor:
             raise AttributeError("it is not in host memory")
         return self._interface()
 
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        """For numpy, where there is no type string: what it has of ml_dtypes, or why not."""
+        array = self.numpy()
+        if copy or dtype not in (None, array.dtype):
+            if copy is False:
+                raise ValueError(f"{array.dtype} is not {dtype} without a copy")
+            array = array.astype(dtype or array.dtype)
+        return array
+
     def __dlpack_device__(self) -> Tuple[int, int]:
         return _dl_device(self.device)
 
@@ -115,8 +139,10 @@ class Tensor:
         tensor.dtype.bits, tensor.dtype.lanes = _dtypes.BITS[self.dtype], 1
         tensor.shape = shape
         managed.deleter = _give_back
-        _lent[address] = (managed, shape, self)
-        return _capsule_new(address, b"dltensor", _CAPSULE_GONE)
+        _look_through()
+        capsule = _capsule_new(address, b"dltensor", None)
+        _lent[address], _offered[address] = (managed, shape, self), capsule
+        return capsule
 
     def buffer(self) -> memoryview:
         """Its bytes, in host memory."""

@@ -14,7 +14,9 @@ import threading
 import types
 import unittest
 import unittest.mock
+import weakref
 
+import ml_dtypes
 import numpy
 import safetensors
 import safetensors.numpy
@@ -115,7 +117,35 @@ class Devices(unittest.TestCase):
         self.assertTrue(numpy.array_equal(array, ARRAYS["box"]))
         del array
         gc.collect()
-        self.assertEqual(_tensor._lent, {})
+        self.assertEqual((_tensor._lent, _tensor._offered), ({}, {}))
+
+    def test_dlpack_refused(self):
+        """What a consumer cannot take is its error, and nobody keeps the memory for it."""
+        file = os.path.join(TMP, "halves.safetensors")
+        safetensors.numpy.save_file({"b": numpy.arange(6, dtype=ml_dtypes.bfloat16)}, file)
+        tensor = penstock.load_file(file, framework="dlpack")["b"]
+        with self.assertRaisesRegex((RuntimeError, BufferError), "(?i)unsupported dtype"):
+            numpy.from_dlpack(tensor)
+        kept, given = weakref.ref(tensor), tensor.__dlpack__()
+        gc.collect()
+        self.assertEqual(len(_tensor._lent), 1)  # it may still be taken
+        del tensor, given
+        gc.collect()
+        self.assertEqual((_tensor._lent, _tensor._offered), ({}, {}))
+        self.assertIsNone(kept())
+
+    def test_array(self):
+        """numpy never takes one for an object that it knows nothing of."""
+        file = os.path.join(TMP, "kinds.safetensors")
+        arrays = {"b": numpy.arange(6, dtype=ml_dtypes.bfloat16), "f": ARRAYS["row"]}
+        safetensors.numpy.save_file(arrays, file)
+        for name, tensor in penstock.load_file(file, framework="dlpack").items():
+            self.assertEqual((numpy.asarray(tensor).dtype, numpy.asarray(tensor).tobytes()),
+                             (arrays[name].dtype, arrays[name].tobytes()))
+            self.assertEqual(numpy.asarray(tensor, "f8").tolist(), arrays[name].tolist())
+        for tensor in (penstock.allocate("F4", (2,)), penstock.allocate("BF16", (2,), 0)):
+            with self.assertRaises(TypeError):
+                numpy.asarray(tensor)
 
     def test_buffers(self):
         """As numpy sees a tensor: by its array interface, from Python 3.12 on by its buffer."""
