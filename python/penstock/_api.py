@@ -53,13 +53,35 @@ class NoTensorError(TypeError, ValueError):
     """The safetensors package says a ValueError of what is no tensor."""
 
 
-def _place(name: str, value: Any) -> Place:
+def _told(where: str, error: Exception) -> Exception:
+    """What is wrong with an argument, and where."""
+    kind = next(kind for kind in (NoTensorError, TypeError, IndexError, BufferError, ValueError)
+                if isinstance(error, kind))
+    return kind(f"{where}: {error}")
+
+
+def _place(value: Any) -> Place:
     try:
         return place_of(value)
     except TypeError as error:
-        raise NoTensorError(f"{name}: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise NoTensorError(str(error)) from error
+
+
+def _pieces(info: Info, value: Any) -> Tuple[Place, List[Any]]:
+    index = None
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise TypeError("a tuple is a destination and the index of its part")
+        value, index = value
+    place = _place(value)
+    device = open_device(place.device)
+    whole = whole_piece(info, place, device) if index is None else None
+    if whole is None:
+        ranges, rest = ranges_of(info.shape, Ellipsis if index is None else index)
+        if any(r != 0 and r.step not in (1, None) for r in rest):
+            raise ValueError("ranges have a step of 1 here")
+        whole = pieces_of(info, ranges, place, device)
+    return place, whole
 
 
 def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group] = None,
@@ -73,19 +95,15 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
         pieces: List[Any] = []
         keep = []
         for name, value in tensors.items():
-            info, index = model.info(name), None
-            if isinstance(value, tuple):
-                value, index = value
-            place = _place(name, value)
+            info = model.info(name)
+            try:
+                place, more = _pieces(info, value)
+            except PenstockError:
+                raise
+            except (BufferError, IndexError, TypeError, ValueError) as error:
+                raise _told(model.where(info), error) from error
             keep.append(place)
-            device = open_device(place.device)
-            whole = whole_piece(info, place, device) if index is None else None
-            if whole is None:
-                ranges, rest = ranges_of(info.shape, Ellipsis if index is None else index)
-                if any(r != 0 and r.step not in (1, None) for r in rest):
-                    raise ValueError(f"{name}: ranges have a step of 1 here")
-                whole = pieces_of(info, ranges, place, device)
-            pieces += whole
+            pieces += more
         settle(place.device for place in keep)
         return model.load_into(pieces, group, **how)
     finally:
@@ -404,7 +422,12 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
     if not isinstance(tensors, Mapping):
         raise ValueError(f"tensors by name are saved, not a {type(tensors).__name__}")
-    places = {name: _place(name, _in_rows(value)) for name, value in tensors.items()}
+    places = {}
+    for name, value in tensors.items():
+        try:
+            places[name] = _place(_in_rows(value))
+        except (BufferError, TypeError, ValueError) as error:
+            raise _told(name, error) from error
     _refuse_shared(tensors, places)
     settle(place.device for place in places.values())
     keep: List[Any] = [places]

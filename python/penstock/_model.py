@@ -190,10 +190,18 @@ class Model:
             check(lib.penstock_weights_find(self.handle, to_c(name, str.encode)), self.path)
             raise
 
-    def metadata(self, file: int = 0) -> Dict[str, str]:
+    def _file(self, file: int) -> Any:
         f = ffi.new("struct penstock_weights_file *")
         f.size = ffi.sizeof("struct penstock_weights_file")
         check(lib.penstock_weights_get_file(self.handle, file, f))
+        return f
+
+    def where(self, info: Info) -> str:
+        """File and tensor, as the library's errors have them."""
+        return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
+
+    def metadata(self, file: int = 0) -> Dict[str, str]:
+        f = self._file(file)
         key, value, found = ffi.new("const char **"), ffi.new("const char **"), {}
         for i in range(f.pair_count):
             check(lib.penstock_weights_get_metadata(self.handle, file, i, key, value))
@@ -501,11 +509,11 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
     counts = [count for _, count in ranges]
     if tuple(counts) != place.shape and [c for c in counts if c != 1] != \
             [c for c in place.shape if c != 1]:
-        raise ValueError(f"{info.name}: {tuple(counts)} do not fit a destination of {place.shape}")
+        raise ValueError(f"{tuple(counts)} do not fit a destination of {place.shape}")
     if place.dtype != info.dtype:
-        raise TypeError(f"{info.name}: it is {info.dtype}, its destination {place.dtype}")
+        raise TypeError(f"it is {info.dtype}, its destination {place.dtype}")
     if not place.writable:
-        raise TypeError(f"{info.name}: its destination is read-only")
+        raise TypeError("its destination is read-only")
     if not info.nbytes or 0 in counts:
         return []
     strides = _strides_for(counts, place)
