@@ -99,9 +99,9 @@ struct penstock_weights_opts {
  * folder (models--owner--name); or owner/name, or a name alone, in that cache. With an
  * index only the tensors that it lists are there, each from the file that it names. A
  * name that two files have without an index is an error. Up to 64 files stay open: one that
- * is removed or replaced is read as it was. -EBADMSG: not what the format says; -ENOENT: no
- * such model, or one of opts->dirs is not there. May block. Close with
- * penstock_weights_close.
+ * is removed or replaced is read as it was. A child of fork may read a model that its parent
+ * has opened, onto devices of its own. -EBADMSG: not what the format says; -ENOENT: no such
+ * model, or one of opts->dirs is not there. May block. Close with penstock_weights_close.
  */
 PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
 				       struct penstock_weights **out);

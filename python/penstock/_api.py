@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ._cuda import settle
@@ -233,6 +234,13 @@ class safe_open:  # pylint: disable=invalid-name
         self._ahead_end = 0
         self._halt = _Halt(how.get("stop"))
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        _all_opened.add(self)
+
+    def _in_child(self) -> None:
+        """A child of fork has neither the thread that reads ahead nor who held the lock."""
+        self._lock, self._halt = threading.Lock(), _Halt(self._how.get("stop"))
+        self._ahead, self._thread = None, None
+        self._next, self._asked_by, self._ahead_end = -1, 0, 0
 
     def __enter__(self) -> "safe_open":
         return self
@@ -372,6 +380,17 @@ class safe_open:  # pylint: disable=invalid-name
             settle([name])
             return value
         return allocate(info.dtype, shape, self.device)
+
+
+_all_opened: "weakref.WeakSet[safe_open]" = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for opened in list(_all_opened):
+        opened._in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:

@@ -82,10 +82,12 @@ struct pst_entry {
 	unsigned shard;
 };
 
-/* A shard that is open for reading; made when it is first read, from fd if that is one. */
+/* A shard that is open for reading; made when it is first read, from fd if that is one, and
+ * again in a child of fork, which has the descriptor but may not use its parent's storage. */
 struct pst_source {
 	struct penstock_storage *st;
 	int fd; /* -1: none yet */
+	pid_t process;
 };
 
 struct pst_config { /* what a model's config.json says; 0: not known */

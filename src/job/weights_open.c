@@ -99,11 +99,12 @@ int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstoc
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct pst_source source = source_of(w, index);
 	const bool kept = source.fd >= 0;
-	struct penstock_storage *st;
+	const pid_t process = getpid();
+	struct penstock_storage *st, *left;
 	int ret;
 
 	*out = source.st;
-	if (source.st)
+	if (source.st && source.process == process)
 		return 0;
 	if (w->flags & PENSTOCK_WEIGHTS_IMMUTABLE)
 		opts.flags |= PENSTOCK_O_IMMUTABLE;
@@ -118,18 +119,17 @@ int pst_shard_storage(struct penstock_weights *w, unsigned index, struct penstoc
 			close(source.fd);
 		return pst_weights_retell(ret, w->shards[index].path, NULL, PST_NO_OFF);
 	}
+	left = st;
 	pthread_mutex_lock(&w->lock);
-	if (!w->sources[index].st) {
-		w->sources[index] = (struct pst_source){st, source.fd};
-		st = NULL;
+	if (!w->sources[index].st || w->sources[index].process != process) {
+		left = w->sources[index].st; /* the parent's */
+		w->sources[index] = (struct pst_source){st, source.fd, process};
 	}
 	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
-	if (st) { /* another thread was first */
-		penstock_close(st);
-		if (!kept)
-			close(source.fd);
-	}
+	penstock_close(left);
+	if (left == st && !kept) /* another thread was first */
+		close(source.fd);
 	return 0;
 }
 

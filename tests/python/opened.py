@@ -3,8 +3,10 @@
 when it is closed. Arrays are numpy's."""
 
 import concurrent.futures
+import contextlib
 import errno
 import os
+import signal
 import unittest
 import unittest.mock
 
@@ -149,6 +151,40 @@ class Open(unittest.TestCase):
                 except penstock.PenstockError:
                     failed.append(i)
         self.assertEqual(failed, [3, 6])
+
+    def test_forked(self):
+        """Children read on what the parent has opened and read ahead of; the reference's do."""
+        many = {f"t{i:02}": fill("float32", (64, i), i) for i in range(40)}
+        file = os.path.join(TMP, "forked.safetensors")
+        safetensors.numpy.save_file(many, file)
+
+        def child(read):
+            ended = 1
+            signal.alarm(60)  # also of what hangs
+            try:
+                ended = int(not all(got.tobytes() == want.tobytes() for got, want in read()))
+            except BaseException as error:  # pylint: disable=broad-except
+                print(f"# {error!r}", flush=True)
+            finally:
+                os._exit(ended)
+
+        for module in (safetensors, penstock):
+            with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 20000), \
+                    module.safe_open(file, framework="np") as f:
+                part = f.get_slice("t30")
+                for name in list(many)[:20]:
+                    f.get_tensor(name)
+                for read in (lambda: ((f.get_tensor(name), many[name]) for name in many),
+                             lambda: ((f.get_tensor(name), many[name]) for name in
+                                      list(many)[20:]),
+                             lambda: [(part[3:9], many["t30"][3:9]), (part[:], many["t30"])]):
+                    with f._lock if module is penstock else contextlib.nullcontext():
+                        pid = os.fork()  # another thread may have had it
+                        if not pid:
+                            child(read)
+                    self.assertEqual(os.waitpid(pid, 0)[1], 0)
+                for name in list(many)[20:]:
+                    self.assertEqual(f.get_tensor(name).tobytes(), many[name].tobytes())
 
     def test_wrong_index(self):
         with penstock.safe_open(FILE, framework="np") as f:

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fork: a child reads a model that its parent has opened, as programs do that open their
+ * files first and start their workers then.
+ */
+#include "load.h"
+
+#include <sys/wait.h>
+
+/* 0, or a number for what went wrong. */
+static int load_in_child(unsigned count, uint64_t len)
+{
+	struct penstock_loaded *loaded = NULL;
+	struct penstock_device *mine = NULL;
+	struct penstock_tensor t = {.size = sizeof(t)};
+	const unsigned char *at;
+
+	if (penstock_device_open("host", NULL, &mine) < 0 ||
+	    penstock_weights_load(w, &mine, 1, NULL, NULL, &loaded)) {
+		printf("# %s\n", penstock_errmsg());
+		return 1;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		penstock_weights_get(w, i, &t);
+		at = penstock_loaded_ptr(loaded, 0, i);
+		for (uint64_t k = 0; k < len; k++)
+			if (at[k] != made_byte(t.name, k))
+				return 2;
+	}
+	penstock_loaded_free(loaded);
+	penstock_weights_close(w);
+	penstock_device_close(mine);
+	return 0;
+}
+
+static void check_child(unsigned count, uint64_t len)
+{
+	pid_t child;
+	int status;
+
+	fflush(stdout);
+	child = fork();
+	assert_true(child >= 0);
+	if (!child) {
+		status = load_in_child(count, len);
+		fflush(stdout);
+		_exit(status);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+/* A child reads what its parent has opened, whether that has read it or not, and whatever
+ * has become of the names; and so does the parent behind it. */
+static void test_forked(void **state)
+{
+	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
+	static char names[65][24];
+	struct penstock_loaded *loaded;
+	const char *path = made_path("forked.safetensors"), *dir = made_path("forked");
+	char file[1200];
+
+	(void)state;
+	made_file(path, &m, 1, 0);
+	open_model(path);
+	check_child(1, 1 << 16);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
+		check(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
+		penstock_loaded_free(loaded);
+		unlink(path);
+		check_child(1, 1 << 16);
+	}
+	made_dir(dir);
+	for (unsigned i = 0; i < COUNT(names); i++) {
+		snprintf(names[i], sizeof(names[i]), "t%u", i);
+		snprintf(file, sizeof(file), "%s/%u.safetensors", dir, i);
+		made_file(file, &(struct made){names[i], "U8", 8, 1, {5}}, 1, 0);
+	}
+	open_model(dir);
+	check_child(COUNT(names), 5);
+	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
+	penstock_loaded_free(loaded);
+	check_child(COUNT(names), 5);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {CASE(test_forked)};
+
+	return cmocka_run_group_tests(tests, setup_all, teardown_all);
+}
