@@ -139,6 +139,7 @@ struct penstock_weights_file {
 	uint64_t length;
 	uint64_t data_off;   /* where its first tensor begins */
 	unsigned pair_count; /* of its metadata */
+	int has_metadata;    /* also of no pairs */
 };
 /* How many files the model has. */
 PENSTOCK_API unsigned penstock_weights_file_count(const struct penstock_weights *w);
@@ -453,7 +454,7 @@ struct penstock_out {
 };
 struct penstock_save_opts {
 	size_t size;
-	const char *const *keys, *const *values; /* metadata */
+	const char *const *keys, *const *values; /* metadata; NULL: none, not even empty */
 	unsigned pair_count;
 	int durable; /* it survives a power cut before this returns */
 	enum penstock_class require;

@@ -269,7 +269,7 @@ class safe_open:  # pylint: disable=invalid-name
         return [info.name for info in self._model.infos]
 
     def metadata(self) -> Optional[Dict[str, str]]:
-        return self._model.metadata() or None
+        return self._model.metadata() if self._model.has_metadata() else None
 
     def get_slice(self, name: str) -> Slice:
         return Slice(self, self._model, self._model.info(name))
@@ -466,8 +466,8 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
     if path is not None:
         keep.append(ffi.new("char[]", to_c(path, str.encode)))
         opts.path = keep[-1]
-    if metadata:
-        if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+    if metadata is not None:
+        if not isinstance(metadata, Mapping) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
             raise TypeError("metadata is text by text")
         opts.keys = strings(list(metadata), keep, str.encode)
         opts.values = strings(list(metadata.values()), keep, str.encode)

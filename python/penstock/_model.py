@@ -200,6 +200,10 @@ class Model:
         """File and tensor, as the library's errors have them."""
         return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
 
+    def has_metadata(self, file: int = 0) -> bool:
+        """Also where they are empty."""
+        return bool(self._file(file).has_metadata)
+
     def metadata(self, file: int = 0) -> Dict[str, str]:
         f = self._file(file)
         key, value, found = ffi.new("const char **"), ffi.new("const char **"), {}

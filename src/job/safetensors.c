@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/utf8.h"
 #include "job/json_pull.h"
 #include "job/sort_names.h"
 
@@ -24,7 +25,7 @@ struct state {
 	struct pst_st st;
 	size_t tensors_room, shapes_room, pairs_room, shape_count;
 	const char *name; /* of the tensor that is being read */
-	bool no_memory, has_metadata;
+	bool no_memory;
 };
 
 static const struct {
@@ -75,7 +76,8 @@ __attribute__((format(printf, 4, 5))) static int wrong(struct pst_st_error *err,
 	va_list args;
 
 	err->at = at;
-	snprintf(err->tensor, sizeof(err->tensor), "%s", tensor);
+	if (snprintf(err->tensor, sizeof(err->tensor), "%s", tensor) >= (int)sizeof(err->tensor))
+		pst_utf8_end(err->tensor, sizeof(err->tensor) - 1);
 	va_start(args, fmt);
 	vsnprintf(err->text, sizeof(err->text), fmt, args);
 	va_end(args);
@@ -219,9 +221,9 @@ static bool read_metadata(struct state *s)
 	bool first = true;
 	size_t len;
 
-	if (s->has_metadata)
+	if (s->st.has_metadata)
 		return pst_json_wrong(&s->in, "metadata that are there twice");
-	s->has_metadata = true;
+	s->st.has_metadata = true;
 	if (!pst_json_take(&s->in, '{'))
 		return false;
 	while (pst_json_more(&s->in, '}', &first)) {

@@ -9,6 +9,7 @@
 #define PST_JOB_SAFETENSORS_H
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "penstock_weights.h"
@@ -35,6 +36,7 @@ struct pst_st {
 	uint32_t *by_name;	       /* their indices in the order of the names */
 	struct pst_st_pair *pairs;     /* of the metadata, by key */
 	size_t count, pair_count;
+	bool has_metadata; /* also of no pairs */
 	uint64_t *shapes;
 	char *text; /* names and pairs point into it */
 };
@@ -42,7 +44,7 @@ struct pst_st {
 /* What is wrong, where: filled on failure only. */
 struct pst_st_error {
 	uint64_t at;	  /* byte of the header, or behind it; UINT64_MAX: no memory */
-	char tensor[128]; /* "": none in particular */
+	char tensor[256]; /* "": none in particular */
 	char text[PENSTOCK_TEXT_MAX];
 };
 

@@ -507,6 +507,7 @@ int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 		.length = (uint64_t)w->shards[file].stat.st_size,
 		.data_off = w->shards[file].data_off,
 		.pair_count = (unsigned)w->shards[file].st.pair_count,
+		.has_metadata = w->shards[file].st.has_metadata,
 	};
 	pst_weights_give(out, &f, sizeof(f));
 	return 0;

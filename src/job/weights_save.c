@@ -122,7 +122,7 @@ static int take_items(const char *path, const struct penstock_out *tensors, uint
 
 static void put_metadata(struct text *t, const struct penstock_save_opts *opts)
 {
-	if (!opts->pair_count)
+	if (!opts->keys)
 		return;
 	put_string(t, PST_ST_METADATA);
 	put_text(t, ":{");
@@ -144,7 +144,7 @@ static uint64_t put_header(struct text *t, const struct item *items, uint64_t co
 	put(t, "\0\0\0\0\0\0\0\0{", PST_ST_PREFIX + 1);
 	put_metadata(t, opts);
 	for (uint64_t i = 0; i < count; i++) {
-		put_text(t, i || opts->pair_count ? "," : "");
+		put_text(t, i || opts->keys ? "," : "");
 		put_string(t, items[i].t.name);
 		put_text(t, ":{\"dtype\":\"");
 		put_text(t, penstock_dtype_name(items[i].t.dtype));

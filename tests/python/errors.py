@@ -131,7 +131,7 @@ class Errors(unittest.TestCase):
                 call()
         with self.assertRaises(ValueError):
             penstock.save_file({"half \udcff": row}, out)
-        for metadata in ({"k": 1}, {1: "v"}, {"k": b"v"}):
+        for metadata in ({"k": 1}, {1: "v"}, {"k": b"v"}, [("k", "v")], "k"):
             with self.assertRaises(TypeError):
                 penstock.save_file({"a": row}, out, metadata)
         with self.assertRaises(TypeError):

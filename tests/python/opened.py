@@ -104,6 +104,12 @@ class Open(unittest.TestCase):
         for module in (safetensors, penstock):
             with module.safe_open(file, framework="np") as f:
                 self.assertIsNone(f.metadata())
+        for save in (safetensors.numpy.save_file, penstock.save_file):
+            for metadata in ({}, None, {"": ""}):
+                save(ARRAYS, file, metadata=metadata)
+                for module in (safetensors, penstock):
+                    with module.safe_open(file, framework="np") as f:
+                        self.assertEqual(f.metadata(), metadata)
 
     def test_closed(self):
         """What was taken of a file while it was open reads on, as in the reference."""

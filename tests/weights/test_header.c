@@ -53,6 +53,7 @@ static void test_plain(void **state)
 	assert_int_equal(st.tensors[1].begin, 4);
 	assert_int_equal(st.tensors[1].end, 28);
 	assert_int_equal(st.tensors[2].shape[1], 9);
+	assert_true(st.has_metadata);
 	assert_int_equal(st.pair_count, 2);
 	assert_string_equal(st.pairs[0].key, "a");
 	assert_string_equal(st.pairs[1].value, "pt");

@@ -194,6 +194,7 @@ static void test_long_names(void **state)
 				 .shape = shape,
 				 .ptr = "abc"};
 	struct penstock_weights_place place = {.size = sizeof(place)};
+	struct penstock_out two[2];
 	char name[512], file[512];
 
 	(void)state;
@@ -225,6 +226,11 @@ static void test_long_names(void **state)
 		check_text(place.tensor);
 		assert_true(strlen(place.tensor) > sizeof(place.tensor) - 4);
 		t.ptr = "abc";
+		two[0] = two[1] = t;
+		assert_int_equal(penstock_weights_save(file, two, 2, NULL, NULL), -EINVAL);
+		penstock_weights_get_place(&place);
+		check_text(place.tensor);
+		assert_true(strlen(place.tensor) > sizeof(place.tensor) - 4);
 	}
 }
 
