@@ -5,6 +5,7 @@
  * never leaves half a file where a whole one was.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,6 +277,19 @@ static int list_bits(struct job *job, const struct text *header, const struct it
 	return ret;
 }
 
+/* By the name by which it is read again: a colon in it makes no address. */
+static int open_file(struct job *job, const struct penstock_storage_opts *how)
+{
+	const char *path = job->path, *colon = strchr(path, ':'), *slash = strchr(path, '/');
+	char name[PATH_MAX];
+
+	if (!colon || (slash && slash < colon) || !strncmp(colon, "://", 3))
+		return penstock_open(path, how, &job->st);
+	if (snprintf(name, sizeof(name), "./%s", path) >= (int)sizeof(name))
+		return penstock_fail(ENAMETOOLONG, PENSTOCK_WHY_NOT_FOUND, "%m");
+	return penstock_open(name, how, &job->st);
+}
+
 static int write_file(struct job *job, struct text *header, uint64_t data_len,
 		      const struct item *items, uint64_t count,
 		      const struct penstock_save_opts *opts)
@@ -291,7 +305,7 @@ static int write_file(struct job *job, struct text *header, uint64_t data_len,
 		header->at[i] = (char)((header->len - PST_ST_PREFIX) >> 8 * i);
 	how.flags = PENSTOCK_O_REPLACE;
 	how.length = header->len + data_len;
-	ret = penstock_open(job->path, &how, &job->st);
+	ret = open_file(job, &how);
 	if (ret)
 		lib_fail(job, ret);
 	queue.requests_max = 1;

@@ -3,6 +3,8 @@
  * Tensors out of two devices into a file, and back in: the same names, shapes and
  * bytes; what cannot be written leaves what was there before.
  */
+#include <limits.h>
+
 #include "common/utf8.h"
 #include "load.h"
 
@@ -173,6 +175,33 @@ static void test_refusals(void **state)
 	assert_int_equal(penstock_weights_save("/proc/none/x", &t, 1, NULL, NULL), -ENOENT);
 }
 
+/* Whatever colons there are, it is the file that it can be read from. */
+static void test_colons(void **state)
+{
+	static const char *const names[] = {"at 12:00:00.safetensors", "mem:1MiB", "file:x"};
+	static const uint64_t shape[1] = {3};
+	const struct penstock_out t = {.size = sizeof(t),
+				       .name = "t",
+				       .dtype = PENSTOCK_DTYPE_U8,
+				       .rank = 1,
+				       .shape = shape,
+				       .ptr = "abc"};
+	char here[PATH_MAX];
+
+	(void)state;
+	assert_non_null(getcwd(here, sizeof(here)));
+	assert_int_equal(chdir(made_path(".")), 0);
+	for (unsigned i = 0; i < COUNT(names); i++) {
+		if (penstock_weights_save(names[i], &t, 1, NULL, NULL))
+			fail_msg("%s", penstock_errmsg());
+		open_model(names[i]);
+		assert_int_equal(penstock_weights_count(w), 1);
+		assert_int_equal(unlink(names[i]), 0);
+	}
+	assert_int_equal(penstock_weights_save("s3://a/b", &t, 1, NULL, NULL), -EINVAL);
+	assert_int_equal(chdir(here), 0);
+}
+
 /* Whole letters only. */
 static void check_text(const char *text)
 {
@@ -237,10 +266,8 @@ static void test_long_names(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_zoo),
-		CASE(test_many),
-		CASE(test_refusals),
-		CASE(test_long_names),
+		CASE(test_zoo),	   CASE(test_many),	  CASE(test_refusals),
+		CASE(test_colons), CASE(test_long_names),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
