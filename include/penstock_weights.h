@@ -471,8 +471,9 @@ struct penstock_save_opts {
 
 /*
  * Writes one safetensors file, which takes the name's place only when all of it is
- * there; `path` is a path, whatever colons it has, or file:///... Tensors go by falling size of their elements, then by name; in a file of a
- * megabyte or more the first begins with a page, so that direct paths can write it.
+ * there; `path` is a path, whatever colons it has, or file:///... Tensors go by falling
+ * size of their elements, then by name; in a file of a megabyte or more the first begins
+ * with a page, so that direct paths can write it.
  * `report` may be NULL. May block. -EINVAL: a name twice, or text that is not UTF-8.
  */
 PENSTOCK_API int penstock_weights_save(const char *path, const struct penstock_out *tensors,

@@ -246,21 +246,22 @@ static bool skip_number(struct pst_json *in)
 /* A string, a number or a word. */
 static bool skip_plain(struct pst_json *in, int c)
 {
-	static const char *const words[] = {"true", "false", "null"};
+	static const char *const words[] = {"true", "false",	"null",
+					    "NaN",  "Infinity", "-Infinity"};
 	char *text;
 	size_t len;
 
 	if (c == '"')
 		return pst_json_string(in, &text, &len);
-	if (c == '-' || (c >= '0' && c <= '9'))
-		return skip_number(in);
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		len = strlen(words[i]);
 		if (in->len - in->at >= len && !memcmp(in->text + in->at, words[i], len)) {
 			in->at += len;
 			return true;
 		}
 	}
+	if (c == '-' || (c >= '0' && c <= '9'))
+		return skip_number(in);
 	return pst_json_wrong(in, "a value is missing");
 }
 

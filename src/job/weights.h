@@ -93,6 +93,7 @@ struct pst_source {
 struct pst_config { /* what a model's config.json says; 0: not known */
 	bool read;
 	unsigned heads, kv_heads, experts;
+	bool kv_varies; /* key-value heads are not the same number everywhere */
 	enum { PST_ORDER_UNKNOWN, PST_ORDER_PLAIN, PST_ORDER_BY_ACT } order; /* of groups */
 };
 

@@ -44,9 +44,13 @@ static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth
 			into = &c->heads;
 		else if (!strcmp(key, "num_key_value_heads"))
 			into = &c->kv_heads;
+		else if (!strcmp(key, "num_key_value_heads_per_layer"))
+			c->kv_varies = true;
 		for (unsigned i = 0; i < 3; i++)
 			into = strcmp(key, experts[i]) ? into : &c->experts;
 		next = pst_json_peek(in);
+		if (into == &c->kv_heads && next == '[')
+			c->kv_varies = true;
 		if (!strcmp(key, "desc_act"))
 			c->order = next == 't'	 ? PST_ORDER_BY_ACT
 				   : next == 'f' ? PST_ORDER_PLAIN
@@ -95,7 +99,7 @@ void pst_weights_read_config(struct penstock_weights *w)
 	pthread_mutex_lock(&w->lock);
 	if (!w->config.read) {
 		read_beside(w, "config.json", &c);
-		if (c.heads && !c.kv_heads)
+		if (c.heads && !c.kv_heads && !c.kv_varies)
 			c.kv_heads = c.heads;	  /* every query head has its own */
 		if (c.order == PST_ORDER_UNKNOWN) /* where GPTQ's first tools put it */
 			read_beside(w, "quantize_config.json", &c);

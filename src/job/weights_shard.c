@@ -111,7 +111,8 @@ static int add_heads(struct cut *c, uint64_t start, uint64_t length)
 	unsigned ranks = c->o->ranks;
 
 	if (!c->kv_heads)
-		return wrong(c, "the number of key-value heads is not known (no config.json)");
+		return wrong(c,
+			     "the number of key-value heads is not known (no config.json says it)");
 	if (length % c->kv_heads)
 		return indivisible(c, length, c->kv_heads);
 	if (c->kv_heads >= ranks)
@@ -149,7 +150,7 @@ static int add_qkv(struct cut *c, uint64_t length)
 	int ret;
 
 	if (!c->kv_heads || !c->heads)
-		return wrong(c, "the number of heads is not known (no config.json)");
+		return wrong(c, "the number of heads is not known (no config.json says it)");
 	all = c->heads + 2ull * c->kv_heads;
 	if (length % all)
 		return indivisible(c, length, (unsigned)all);
@@ -228,7 +229,7 @@ static int groups_are_mixed(const struct cut *c)
 		return 0;
 	if (c->w->config.order == PST_ORDER_UNKNOWN)
 		return wrong(c, "whether its groups are ordered by activation (desc_act) is not "
-				"known (no config.json)");
+				"known (no config.json says it)");
 	return c->w->config.order == PST_ORDER_BY_ACT;
 }
 
@@ -419,7 +420,7 @@ static int spread(struct cut *c, bool *none)
 	if (n < 0)
 		c->experts = (unsigned)c->t->shape[0];
 	if (!c->experts)
-		return wrong(c, "the number of experts is not known (no config.json)");
+		return wrong(c, "the number of experts is not known (no config.json says it)");
 	if (c->experts % o->expert_ranks)
 		return indivisible(c, c->experts, o->expert_ranks);
 	if (n >= (int64_t)c->experts)

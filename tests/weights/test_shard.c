@@ -145,7 +145,8 @@ static void make_family(const char *config)
 static void test_family(void **state)
 {
 	(void)state;
-	make_family("{\"x\": [1, {\"num_attention_heads\": 3}], \"text_config\": "
+	make_family("{\"x\": [1, {\"num_attention_heads\": 3}], \"z\": [0.0, -1.5e3, "
+		    "Infinity, -Infinity, NaN], \"text_config\": "
 		    "{\"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"y\": null}}");
 	for (unsigned ranks = 1; ranks <= 8; ranks *= 2)
 		for (unsigned rank = 0; rank < ranks; rank++)
@@ -202,13 +203,35 @@ static void test_own_heads(void **state)
 	int64_t t;
 
 	(void)state;
-	make_family("{\"num_attention_heads\": 8}");
+	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": null}");
 	how.rank = 3;
 	how.ranks = 8;
 	t = penstock_weights_find(w, "model.layers.0.self_attn.k_proj.weight");
 	assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
 	assert_int_equal(shard.shape[0], 2);
 	assert_int_equal(shard.pieces[0].first, 6);
+}
+
+/* Layers that differ in them are not cut by a guess. */
+static void test_varying_heads(void **state)
+{
+	static const char *const lists[] = {"num_key_value_heads", "num_key_value_heads_per_layer"};
+	struct penstock_shard shard = {.size = sizeof(shard)};
+	char config[256];
+	int64_t t;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(lists); i++) {
+		snprintf(config, sizeof(config), "{\"%s\": [2, 4], \"num_attention_heads\": 8}",
+			 lists[i]);
+		make_family(config);
+		how.ranks = 8;
+		t = penstock_weights_find(w, "model.layers.0.self_attn.k_proj.weight");
+		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), -EINVAL);
+		assert_non_null(strstr(penstock_errmsg(), "key-value heads is not known"));
+		how.kv_heads = 2;
+		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
+	}
 }
 
 static void test_experts(void **state)
@@ -461,10 +484,11 @@ static void test_neighbours(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_family),	CASE(test_elsewhere), CASE(test_numbers),
-		CASE(test_own_heads),	CASE(test_experts),   CASE(test_refusals),
-		CASE(test_rules),	CASE(test_bad_rules), CASE(test_heads),
-		CASE(test_other_heads), CASE(test_reads),     CASE(test_neighbours),
+		CASE(test_family),     CASE(test_elsewhere),	 CASE(test_numbers),
+		CASE(test_own_heads),  CASE(test_varying_heads), CASE(test_experts),
+		CASE(test_refusals),   CASE(test_rules),	 CASE(test_bad_rules),
+		CASE(test_heads),      CASE(test_other_heads),	 CASE(test_reads),
+		CASE(test_neighbours),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
