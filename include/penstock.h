@@ -514,8 +514,10 @@ struct penstock_late {
 	size_t size;
 	const uint64_t *row_len; /* at most the segment's row_len */
 	const uint64_t *off;
-	const uint64_t *buf_off;
-	int64_t *result; /* bytes or -errno, stored before the stream goes on */
+	const uint64_t *buf_off; /* with what is moved inside of buf_len, else -EINVAL */
+	int64_t *result;	 /* bytes or -errno, stored before the stream goes on */
+	uint64_t buf_len;	 /* of the memory at buf; 0: to the end of its allocation, if the
+				  * device knows it */
 };
 
 /* penstock_req.flags */

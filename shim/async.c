@@ -346,8 +346,8 @@ static struct cuf_error in_order(const struct args *a)
 	struct shim_move m;
 	int code;
 
-	/* A value that is not there yet cannot be checked; the memory's own end is
-	 * kept by the device, and the length may not exceed what is given here. */
+	/* A value that is not there yet is checked when it is: the length may not exceed
+	 * what is given here, the offset not leave the registration or the allocation. */
 	code = shim_move_begin(&m, a->fh, a->base, *a->len, late_off ? 0 : *a->file_off,
 			       late_base ? 0 : *a->base_off, a->op);
 	if (code)
@@ -360,8 +360,10 @@ static struct cuf_error in_order(const struct args *a)
 		late.row_len = a->len;
 	if (late_off)
 		late.off = (const uint64_t *)a->file_off;
-	if (late_base)
+	if (late_base) {
 		late.buf_off = (const uint64_t *)a->base_off;
+		late.buf_len = shim_registered(a->base);
+	}
 	late.result = (int64_t *)a->bytes;
 	m.req.late = &late;
 	m.req.stream = a->stream;

@@ -93,6 +93,39 @@ static int look(uintptr_t base, uintptr_t addr, size_t len, struct penstock_devi
 	return 0;
 }
 
+static size_t look_behind(uintptr_t base)
+{
+	const struct list *l = atomic_load_explicit(&ranges, memory_order_acquire);
+	unsigned count = l ? GET(l->count) : 0;
+	uintptr_t end;
+	int i = count && count <= l->room ? holder(l, count, base) : -1, next;
+
+	if (i < 0)
+		return 0;
+	end = GET(l->at[i].end);
+	while ((next = holder(l, count, end)) >= 0 && GET(l->at[next].end) > end &&
+	       GET(l->at[next].dev) == GET(l->at[i].dev))
+		end = GET(l->at[next].end);
+	return end - base;
+}
+
+size_t shim_registered(const void *base)
+{
+	unsigned before;
+	size_t len;
+
+	for (;;) {
+		before = atomic_load_explicit(&changes, memory_order_acquire);
+		if (!(before & 1)) {
+			len = look_behind((uintptr_t)base);
+			atomic_thread_fence(memory_order_acquire);
+			if (GET(changes) == before)
+				return len;
+		}
+		sched_yield();
+	}
+}
+
 static int look_up(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
 {
 	unsigned before;

@@ -138,6 +138,9 @@ void shim_files_forked(void);
  * 0 or a code. Any thread, no lock. */
 int shim_resolve(const void *base, off_t off, size_t len, void **addr,
 		 struct penstock_device **dev);
+/* How many bytes from base on are registered together with it; 0: it is not. Any thread,
+ * no lock. */
+size_t shim_registered(const void *base);
 /* All registrations go; their devices are no longer to be found in `shim`. */
 void shim_buffers_drop(void);
 void shim_buffers_forked(void);

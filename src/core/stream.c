@@ -241,11 +241,30 @@ void pst_stream_release(struct pst_request *req)
 	atomic_fetch_sub_explicit(&req->pump->dev->streams_waiting, 1, memory_order_release);
 }
 
+/* A place that came late is in the memory that was named, or it is somebody else's. */
+static int check_inside(const struct pst_request *req, struct pst_err *err)
+{
+	const struct penstock_seg *seg = &req->segs[0];
+	uint64_t need = (seg->rows - 1) * seg->buf_pitch + seg->row_len;
+	uint64_t have = req->late.buf_len;
+	struct pst_memory mem;
+
+	if (!have && seg->dev->ops->classify(seg->dev, seg->buf, &mem) == 1 && mem.len)
+		have = mem.base + mem.len - (uintptr_t)seg->buf;
+	if (have && seg->row_len && (seg->buf_off > have || need > have - seg->buf_off))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a late place: %llu bytes at %llu of memory that has %llu",
+				(unsigned long long)need, (unsigned long long)seg->buf_off,
+				(unsigned long long)have);
+	return 0;
+}
+
 /* The late values, as they are now that the stream is here. */
 static int take_late(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_seg *seg = &req->segs[0];
 	const struct penstock_late *late = &req->late;
+	int ret;
 
 	if (late->row_len) {
 		uint64_t len = *(const volatile uint64_t *)late->row_len;
@@ -264,7 +283,8 @@ static int take_late(struct pst_request *req, struct pst_err *err)
 		seg->buf_off = *(const volatile uint64_t *)late->buf_off;
 	if (!late->row_len && !late->off && !late->buf_off)
 		return 0;
-	return pst_req_cut(req, err);
+	ret = pst_req_cut(req, err); /* which tells what overflows */
+	return !ret && late->buf_off ? check_inside(req, err) : ret;
 }
 
 /* Whoever does this first has what comes next to himself. */

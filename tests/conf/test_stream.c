@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdbool.h>
 
 #define STREAMS 64
 
@@ -177,6 +178,79 @@ static void late_rows(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
+/* A place that comes late is one in the memory that was named: the next allocation, which
+ * may lie close behind, is somebody else's. */
+static void late_places(void **state)
+{
+	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
+	static const struct {
+		uint64_t rows, buf_off, buf_len;
+		bool good;
+	} all[] = {
+		{1, 0, 0, true},
+		{1, LEN - ROW, 0, true},
+		{1, LEN - ROW + 1, 0, false},
+		{1, LEN, 0, false},
+		{1, UINT64_MAX, 0, false},
+		{1, 700, 700 + ROW, true},
+		{1, 701, 700 + ROW, false},
+		{ROWS, LEN - 2 * PITCH - ROW, 0, true},
+		{ROWS, LEN - 2 * PITCH - ROW + 1, 0, false},
+	};
+	static uint64_t buf_off;
+	int64_t result;
+	struct penstock_late late = {.size = sizeof(late), .buf_off = &buf_off, .result = &result};
+	struct pst_cu_stream *stream;
+	struct penstock_queue *q;
+	unsigned char back[ROW];
+	void *mem, *other;
+
+	(void)state;
+	assert_int_equal(penstock_alloc(gpu, LEN, &mem), 0);
+	assert_int_equal(penstock_alloc(gpu, LEN, &other), 0);
+	assert_int_equal(penstock_queue_open(NULL, &q), 0);
+	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
+			 PST_CU_OK);
+	assert_int_equal(api->cuMemsetD8Async((uintptr_t)other, 0x77, LEN, stream), PST_CU_OK);
+	for (unsigned i = 0; i <= sizeof(all) / sizeof(all[0]); i++) {
+		bool last = i == sizeof(all) / sizeof(all[0]);
+		uint64_t rows = last ? 1 : all[i].rows;
+		struct penstock_seg seg = {
+			.buf = mem, .dev = gpu, .off = 17, .row_len = ROW, .rows = rows};
+		struct penstock_req req;
+
+		seg.pitch = rows > 1 ? ROW : 0;
+		seg.buf_pitch = rows > 1 ? PITCH : 0;
+		buf_off = last ? (uintptr_t)other - (uintptr_t)mem : all[i].buf_off;
+		late.buf_len = last ? 0 : all[i].buf_len;
+		result = 7;
+		req = request(&seg, stream);
+		req.late = &late;
+		req.flags = PENSTOCK_R_DETACHED;
+		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+		if (last || !all[i].good) {
+			assert_true(result == -EINVAL || result == -EOVERFLOW);
+			continue;
+		}
+		assert_int_equal(result, rows * ROW);
+		assert_int_equal(
+			api->cuMemcpyDtoHAsync(back, (uintptr_t)mem + buf_off + (rows - 1) * PITCH,
+					       ROW, stream),
+			PST_CU_OK);
+		assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+		assert_memory_equal(back, bytes + 17 + (rows - 1) * ROW, ROW);
+	}
+	assert_int_equal(api->cuMemcpyDtoHAsync(back, (uintptr_t)other, ROW, stream), PST_CU_OK);
+	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
+	for (unsigned i = 0; i < ROW; i++)
+		assert_int_equal(back[i], 0x77);
+	api->cuStreamDestroy(stream);
+	penstock_queue_close(q);
+	penstock_free(gpu, mem);
+	penstock_free(gpu, other);
+}
+
 /* What measures a request by itself ends in stream order as well. */
 static void null_path(void **state)
 {
@@ -277,9 +351,10 @@ static void bad_stream_requests(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_streams),	  cmocka_unit_test(late_values),
-		cmocka_unit_test(late_rows),	  cmocka_unit_test(null_path),
-		cmocka_unit_test(refused_behind), cmocka_unit_test(bad_stream_requests),
+		cmocka_unit_test(many_streams),	       cmocka_unit_test(late_values),
+		cmocka_unit_test(late_rows),	       cmocka_unit_test(late_places),
+		cmocka_unit_test(null_path),	       cmocka_unit_test(refused_behind),
+		cmocka_unit_test(bad_stream_requests),
 	};
 
 	test_use_standin();

@@ -105,6 +105,55 @@ static void neighbours(void **state)
 	cu_free(dev);
 }
 
+/* What an offset that comes late leads to in a stream: the same, and what lies beyond is
+ * nobody's to touch. */
+static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, off_t base_off)
+{
+	ssize_t bytes = -7;
+	off_t zero = 0;
+
+	assert_ok(cuFileReadAsync(fh, base, &len, &zero, &base_off, &bytes, stream));
+	assert_cu(cu.cuStreamSynchronize(stream));
+	return bytes;
+}
+
+static void late_offsets(void **state)
+{
+	enum { OWN = 65536 };
+	char *dev = cu_alloc(OWN), *other = cu_alloc(OWN), *low = dev < other ? dev : other;
+	char *high = dev < other ? other : dev, kept[100];
+	struct pst_cu_stream *stream;
+
+	(void)state;
+	assert_cu(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0));
+	assert_cu(cu.cuMemsetD8Async((uintptr_t)high, 0x77, OWN, stream));
+	/* Not registered: up to the allocation's end. */
+	assert_int_equal(read_late(stream, low, 1000, OWN - 1000), 1000);
+	st_check(low + OWN - 1000, 0, 1000);
+	assert_true(read_late(stream, low, 1000, OWN - 999) < 0);
+	assert_true(read_late(stream, low, 1000, high - low) < 0);
+	assert_true(read_late(stream, high, 1000, low - high) < 0);
+	/* Registered: up to the end of that, and of what meets it. */
+	assert_ok(cuFileBufRegister(low, 4096, 0));
+	assert_ok(cuFileBufRegister(low + 4096, 4096, 0));
+	assert_int_equal(read_late(stream, low, 1000, 8192 - 1000), 1000);
+	st_check(low + 8192 - 1000, 0, 1000);
+	assert_int_equal(read_late(stream, low + 500, 1000, 8192 - 1500), 1000);
+	assert_true(read_late(stream, low + 500, 1000, 8192 - 1499) < 0);
+	assert_true(read_late(stream, low, 1000, 8192 - 999) < 0);
+	assert_true(read_late(stream, low, 1000, 16384) < 0);
+	assert_true(read_late(stream, low, 1000, high - low) < 0);
+	assert_ok(cuFileBufDeregister(low + 4096));
+	assert_true(read_late(stream, low, 1000, 4096) < 0);
+	assert_ok(cuFileBufDeregister(low));
+	cu_get(kept, high, sizeof(kept));
+	for (unsigned i = 0; i < sizeof(kept); i++)
+		assert_int_equal(kept[i], 0x77);
+	assert_cu(cu.cuStreamDestroy(stream));
+	cu_free(dev);
+	cu_free(other);
+}
+
 /* One range of addresses, put together from pieces, as allocators do. */
 static void pieces(void **state)
 {
@@ -225,9 +274,13 @@ static void while_others_change(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(wrong_ones), cmocka_unit_test(inside_and_outside),
-		cmocka_unit_test(neighbours), cmocka_unit_test(pieces),
-		cmocka_unit_test(many),	      cmocka_unit_test(while_others_change),
+		cmocka_unit_test(wrong_ones),
+		cmocka_unit_test(inside_and_outside),
+		cmocka_unit_test(neighbours),
+		cmocka_unit_test(late_offsets),
+		cmocka_unit_test(pieces),
+		cmocka_unit_test(many),
+		cmocka_unit_test(while_others_change),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
