@@ -6,16 +6,9 @@
  * sentence, or comes through with every byte right; it does so afterwards, unless the
  * context is broken, and then the host still does. Nothing stays behind.
  */
-#include "world.h"
-
-#include <dlfcn.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include "afresh.h"
 
 #include "device/cuda_api.h"
-#include "memory.h"
-#include "standin/pst_standin.h"
 
 #define LEN ((2u << 20) + 777u)
 #define WARM_LEN (9u << 20) /* long enough to be mapped without being asked for */
@@ -37,33 +30,27 @@ static bool gives_back(const char *symbol)
 }
 
 struct outcome {
-	int ret;
+	struct afresh end;
 	uint64_t retries, windows; /* of the read that met the fault; bytes by path mapped */
 	bool again;
 	unsigned long calls[SYMBOLS];
-	long blocks, mapped, fds, live;
-	char text[400];
 };
 
 static struct outcome *out;
 static unsigned char *bytes, *back;
 static char name[256];
 
-#define say(...)                                                             \
-	do {                                                                 \
-		if (!out->text[0])                                           \
-			snprintf(out->text, sizeof(out->text), __VA_ARGS__); \
-	} while (0)
+#define say(...) afresh_say(&out->end, __VA_ARGS__)
 
 static int setup(void **state)
 {
 	(void)state;
 	bytes = malloc(WARM_LEN);
 	back = malloc(WARM_LEN);
-	out = mmap(NULL, sizeof(*out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	out = afresh_shared(sizeof(*out));
 	snprintf(name, sizeof(name), "%s", world_name("cuda", false));
 	world_fill(bytes, WARM_LEN, 1);
-	return !bytes || !back || out == MAP_FAILED;
+	return !bytes || !back || !out;
 }
 
 static int teardown(void **state)
@@ -77,19 +64,11 @@ static int teardown(void **state)
 
 /* ---- the stand-in's own door ---- */
 
-static void *standin(const char *function)
-{
-	const char *path = getenv("PENSTOCK_LIBCUDA");
-	void *lib = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
-
-	return lib ? dlsym(lib, function) : NULL;
-}
-
 static void standin_fail(const char *spec)
 {
 	int (*set)(const char *);
 
-	*(void **)&set = standin("pst_standin_fail");
+	*(void **)&set = afresh_standin("pst_standin_fail");
 	if (set && set(spec) < 0)
 		say("the stand-in does not know '%s'", spec);
 }
@@ -98,21 +77,8 @@ static unsigned long standin_calls(const char *symbol)
 {
 	unsigned long (*count)(const char *);
 
-	*(void **)&count = standin("pst_standin_calls");
+	*(void **)&count = afresh_standin("pst_standin_calls");
 	return count ? count(symbol) : 0;
-}
-
-static long standin_live(void)
-{
-	void (*look)(struct pst_standin_live *);
-	struct pst_standin_live live;
-
-	*(void **)&look = standin("pst_standin_live");
-	if (!look)
-		return 0;
-	look(&live);
-	return (long)(live.allocs + live.host_allocs + live.registrations + live.streams +
-		      live.events + live.ctx_retains + live.ops_pending);
 }
 
 /* What lies behind a device address, without a call that could fail. */
@@ -120,7 +86,7 @@ static void compare(const void *mem, uint64_t len)
 {
 	void *(*peek)(pst_cu_ptr);
 
-	*(void **)&peek = standin("pst_standin_peek");
+	*(void **)&peek = afresh_standin("pst_standin_peek");
 	memcpy(back, peek((uintptr_t)mem), len);
 	for (uint64_t i = 0; i < len; i++)
 		if (back[i] != bytes[i]) {
@@ -134,16 +100,7 @@ static void compare(const void *mem, uint64_t len)
 
 static struct penstock_device *device_of(const char *device, int *ret)
 {
-	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	struct penstock_device *dev = NULL;
-
-	opts.lanes = 2;
-	opts.slot_bytes = 256u << 10;
-	opts.ring_bytes = 2u << 20;
-	*ret = penstock_device_open(device, &opts, &dev);
-	if (*ret > 0)
-		*ret = 0;
-	return dev;
+	return afresh_device(device, NULL, ret);
 }
 
 static uint64_t by_mapped(const struct penstock_report *report)
@@ -264,47 +221,24 @@ static int write_back(void)
 	return ret;
 }
 
-/* In the order of the default stream. */
 static int read_stream(void)
 {
-	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
-	struct penstock_queue *q = NULL;
-	struct penstock_done done;
+	void *mem = NULL;
 	int ret;
 	struct penstock_device *dev = device_of("cuda:0", &ret);
 
-	opts.requests_max = 2;
-	opts.segs_max = 2;
 	if (!ret)
-		ret = penstock_alloc(dev, LEN, &seg.buf);
+		ret = penstock_alloc(dev, LEN, &mem);
 	if (!ret)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret)
-		ret = penstock_queue_open(&opts, &q);
-	seg.dev = dev;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.stream = (void *)1;
+		ret = afresh_read_stream(st, dev, mem, LEN, &out->end);
 	if (!ret)
-		ret = penstock_submit(q, &req, 1, NULL);
-	if (ret == 1) {
-		ret = 0;
-		if (penstock_wait(q, &done, 1, 1, 20000000000LL) != 1)
-			say("the request never ended");
-		else if (done.result < 0)
-			ret = penstock_fail((int)done.result, done.report->why, "%s",
-					    done.report->text);
-		else
-			compare(seg.buf, LEN);
-	}
-	penstock_queue_close(q);
+		compare(mem, LEN);
 	penstock_close(st);
 	if (dev)
-		penstock_free(dev, seg.buf);
+		penstock_free(dev, mem);
 	penstock_device_close(dev);
 	return ret;
 }
@@ -318,17 +252,22 @@ static bool reason_fits(enum penstock_why why)
 	       why == PENSTOCK_WHY_NO_READONLY_REG || why == PENSTOCK_WHY_REQUIRE;
 }
 
-static void child(int (*scenario)(void), const char *spec, bool breaks)
+struct failure {
+	int (*scenario)(void);
+	const char *spec;
+	bool breaks; /* the context, for good */
+};
+
+static void child(void *arg)
 {
+	const struct failure *f = arg;
 	int ret;
 
-	alarm(25); /* a hang ends the process */
-	if (spec)
-		setenv("PENSTOCK_STANDIN_FAIL", spec, 1);
-	out->ret = scenario();
-	if (out->ret &&
-	    (out->ret > 0 || !reason_fits(penstock_errwhy()) || strlen(penstock_errmsg()) < 8))
-		say("it ended with %d, %s, '%s'", out->ret, penstock_why_name(penstock_errwhy()),
+	if (f->spec)
+		setenv("PENSTOCK_STANDIN_FAIL", f->spec, 1);
+	ret = out->end.ret = f->scenario();
+	if (ret && (ret > 0 || !reason_fits(penstock_errwhy()) || strlen(penstock_errmsg()) < 8))
+		say("it ended with %d, %s, '%s'", ret, penstock_why_name(penstock_errwhy()),
 		    penstock_errmsg());
 	for (unsigned i = 0; i < SYMBOLS; i++)
 		out->calls[i] = standin_calls(symbols[i]);
@@ -336,34 +275,19 @@ static void child(int (*scenario)(void), const char *spec, bool breaks)
 	standin_fail("");
 	unsetenv("PENSTOCK_STANDIN_FAIL");
 	/* A driver that did not start, or a context that is broken, stays that way. */
-	ret = standin_calls("cuDeviceGet") && !breaks ? scenario() : 0;
+	ret = standin_calls("cuDeviceGet") && !f->breaks ? f->scenario() : 0;
 	if (!ret)
 		ret = read_len("host", NULL, LEN);
 	if (ret)
 		say("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
-	out->blocks = memory_blocks();
-	out->mapped = memory_mapped();
-	out->fds = world_fds();
-	out->live = standin_live();
-	_exit(0);
 }
 
 static void run(int (*scenario)(void), const char *spec, bool breaks)
 {
-	int status;
-	pid_t pid;
+	struct failure failure = {scenario, spec, breaks};
 
 	memset(out, 0, sizeof(*out));
-	fflush(stdout);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (!pid)
-		child(scenario, spec, breaks);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	if (WIFSIGNALED(status))
-		snprintf(out->text, sizeof(out->text), "killed by %s",
-			 WTERMSIG(status) == SIGALRM ? "its clock: it hung"
-						     : strsignal(WTERMSIG(status)));
+	afresh_run(child, &failure, &out->end);
 }
 
 static void make_file(void)
@@ -379,18 +303,12 @@ static void one(int (*scenario)(void), const char *spec, const struct outcome *c
 		unsigned *failed, unsigned *wrong)
 {
 	run(scenario, spec, !strncmp(spec, "exec.", 5));
-	if (!out->text[0] && (out->blocks > clean->blocks || out->mapped > clean->mapped ||
-			      out->fds > clean->fds || (!lax && out->live > clean->live)))
-		snprintf(out->text, sizeof(out->text),
-			 "left behind (result %d): %ld blocks, %ld bytes mapped, %ld descriptors, "
-			 "%ld of the device",
-			 out->ret, out->blocks - clean->blocks, out->mapped - clean->mapped,
-			 out->fds - clean->fds, out->live - clean->live);
-	if (out->text[0]) {
-		printf("# %s: %s\n", spec, out->text);
+	afresh_judge(&out->end, &clean->end, lax);
+	if (out->end.text[0]) {
+		printf("# %s: %s\n", spec, out->end.text);
 		(*wrong)++;
 	}
-	*failed += out->ret != 0;
+	*failed += out->end.ret != 0;
 }
 
 static void all_calls(int (*scenario)(void), unsigned rc)
@@ -403,8 +321,8 @@ static void all_calls(int (*scenario)(void), unsigned rc)
 	make_file();
 	run(scenario, NULL, false);
 	clean = *out;
-	if (clean.text[0])
-		fail_msg("untouched: %s", clean.text);
+	if (clean.end.text[0])
+		fail_msg("untouched: %s", clean.end.text);
 	for (unsigned i = 0; i < SYMBOLS; i++) {
 		if (clean.calls[i] == first.calls[i])
 			continue;
@@ -465,8 +383,8 @@ static void broken_front(void **state)
 	setenv("PENSTOCK_STANDIN_DELAY_US", "20000", 1);
 	for (unsigned i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
 		run(read_stream, specs[i], true);
-		assert_string_equal(out->text, "");
-		assert_true(out->ret < 0);
+		assert_string_equal(out->end.text, "");
+		assert_true(out->end.ret < 0);
 	}
 	unsetenv("PENSTOCK_STANDIN_DELAY_US");
 }
@@ -478,13 +396,13 @@ static void no_registration(void **state)
 	(void)state;
 	make_file();
 	run(read_warm, NULL, false);
-	assert_string_equal(out->text, "");
+	assert_string_equal(out->end.text, "");
 	assert_int_equal(out->retries, 0);
 	if (!out->windows)
 		test_skip("this kernel's file system is not mapped by itself");
 	run(read_warm, "cuMemHostRegister_v2:2+:1", false);
-	assert_string_equal(out->text, "");
-	assert_int_equal(out->ret, 0);
+	assert_string_equal(out->end.text, "");
+	assert_int_equal(out->end.ret, 0);
 	assert_true(out->retries >= 1);
 }
 

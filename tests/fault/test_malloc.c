@@ -5,53 +5,37 @@
  * -ENOMEM, the reason and a sentence, or comes through with every byte right; a
  * second time, unharmed, it does. Nothing stays behind that does not stay without.
  */
-#include "world.h"
+#include "afresh.h"
 
-#include <signal.h>
-#include <stdarg.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-
-#include "device/cuda_api.h"
 #include "memory.h"
-#include "standin/pst_standin.h"
-
-#include <dlfcn.h>
 
 #define LEN ((1u << 20) + 777u)
 #define TURNS_MAX 400
 
 /* What a child leaves behind for its parent. */
 struct outcome {
+	struct afresh end;
 	unsigned hits;
-	unsigned mark;		  /* allocations before the scenario's own */
-	int ret;		  /* of the scenario that met the fault */
-	long blocks, mapped, fds; /* after a second one, everything closed */
-	long live;		  /* of the stand-in */
+	unsigned mark; /* allocations before the scenario's own */
 	const char *what;
 	size_t what_len;
-	char text[300]; /* why the case fails, or empty */
 };
 
 static struct outcome *out;
 static unsigned char *bytes, *back;
 static char name[256];
 
-#define say(...)                                                             \
-	do {                                                                 \
-		if (!out->text[0])                                           \
-			snprintf(out->text, sizeof(out->text), __VA_ARGS__); \
-	} while (0)
+#define say(...) afresh_say(&out->end, __VA_ARGS__)
 
 static int setup(void **state)
 {
 	(void)state;
 	bytes = malloc(LEN);
 	back = malloc(LEN);
-	out = mmap(NULL, sizeof(*out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	out = afresh_shared(sizeof(*out));
 	snprintf(name, sizeof(name), "%s", world_name("memory", false));
 	world_fill(bytes, LEN, 1);
-	return !bytes || !back || out == MAP_FAILED;
+	return !bytes || !back || !out;
 }
 
 static int teardown(void **state)
@@ -77,17 +61,7 @@ static void make_file(void)
 
 static struct penstock_device *device_of(const char *device, int *ret)
 {
-	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	struct penstock_device *dev = NULL;
-
-	opts.lanes = 2;
-	opts.slot_bytes = 256u << 10;
-	opts.ring_bytes = 2u << 20;
-	opts.engine = "threads";
-	*ret = penstock_device_open(device, &opts, &dev);
-	if (*ret > 0)
-		*ret = 0;
-	return dev;
+	return afresh_device(device, "threads", ret);
 }
 
 /* The device is ready: what follows is the scenario's own. */
@@ -182,49 +156,26 @@ static int read_mapped(void)
 	return read_to("cuda:0", "mapped");
 }
 
-/* In the order of the default stream. */
 static int read_stream(void)
 {
-	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
-	struct penstock_queue *q = NULL;
-	struct penstock_done done;
+	void *mem = NULL;
 	int ret;
 	struct penstock_device *dev = device_of("cuda:0", &ret);
 
-	opts.requests_max = 2;
-	opts.segs_max = 2;
 	if (!ret)
-		ret = penstock_alloc(dev, LEN, &seg.buf);
+		ret = penstock_alloc(dev, LEN, &mem);
 	if (!ret)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret)
 		ret = ready(st, dev, PENSTOCK_READ);
 	if (!ret)
-		ret = penstock_queue_open(&opts, &q);
-	seg.dev = dev;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.stream = (void *)1;
+		ret = afresh_read_stream(st, dev, mem, LEN, &out->end);
 	if (!ret)
-		ret = penstock_submit(q, &req, 1, NULL);
-	if (ret == 1) {
-		ret = 0;
-		if (penstock_wait(q, &done, 1, 1, 20000000000LL) != 1)
-			say("the request never ended");
-		else if (done.result < 0)
-			ret = penstock_fail((int)done.result, done.report->why, "%s",
-					    done.report->text);
-		else
-			compare(dev, seg.buf, "read");
-	}
-	penstock_queue_close(q);
+		compare(dev, mem, "read");
 	penstock_close(st);
 	if (dev)
-		penstock_free(dev, seg.buf);
+		penstock_free(dev, mem);
 	penstock_device_close(dev);
 	return ret;
 }
@@ -404,66 +355,40 @@ static int topo(void)
 
 /* ---- one process for each n ---- */
 
-static long standin_live(void)
-{
-	void (*look)(struct pst_standin_live *);
-	struct pst_standin_live live;
-	const char *path = getenv("PENSTOCK_LIBCUDA");
-	void *lib = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+struct failure {
+	int (*scenario)(void);
+	unsigned nth;
+};
 
-	if (!lib)
-		return 0;
-	*(void **)&look = dlsym(lib, "pst_standin_live");
-	look(&live);
-	dlclose(lib);
-	return (long)(live.allocs + live.host_allocs + live.registrations + live.streams +
-		      live.events + live.ctx_retains + live.ops_pending);
-}
-
-static void child(int (*scenario)(void), unsigned nth)
+static void child(void *arg)
 {
+	const struct failure *f = arg;
 	unsigned hits;
 	int ret;
 
-	alarm(25); /* a hang ends the process */
-	memory_arm(nth);
-	out->ret = scenario();
+	memory_arm(f->nth);
+	ret = out->end.ret = f->scenario();
 	memory_disarm(&hits);
 	out->hits += hits;
 	out->what = memory_what(&out->what_len);
-	if (out->ret && (out->ret != -ENOMEM || strlen(penstock_errmsg()) < 8 ||
-			 (penstock_errwhy() != PENSTOCK_WHY_NO_MEMORY &&
-			  penstock_errwhy() != PENSTOCK_WHY_NOT_MAPPABLE)))
-		say("it ended with %d, %s, '%s'", out->ret, penstock_why_name(penstock_errwhy()),
+	if (ret && (ret != -ENOMEM || strlen(penstock_errmsg()) < 8 ||
+		    (penstock_errwhy() != PENSTOCK_WHY_NO_MEMORY &&
+		     penstock_errwhy() != PENSTOCK_WHY_NOT_MAPPABLE)))
+		say("it ended with %d, %s, '%s'", ret, penstock_why_name(penstock_errwhy()),
 		    penstock_errmsg());
-	if (out->ret && !out->hits)
+	if (ret && !out->hits)
 		say("it failed by itself");
-	ret = scenario();
+	ret = f->scenario();
 	if (ret)
 		say("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
-	out->blocks = memory_blocks();
-	out->mapped = memory_mapped();
-	out->fds = world_fds();
-	out->live = standin_live();
-	_exit(0);
 }
 
 static void run(int (*scenario)(void), unsigned nth)
 {
-	int status;
-	pid_t pid;
+	struct failure failure = {scenario, nth};
 
 	memset(out, 0, sizeof(*out));
-	fflush(stdout);
-	pid = fork();
-	assert_true(pid >= 0);
-	if (!pid)
-		child(scenario, nth);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	if (WIFSIGNALED(status))
-		snprintf(out->text, sizeof(out->text), "killed by %s",
-			 WTERMSIG(status) == SIGALRM ? "its clock: it hung"
-						     : strsignal(WTERMSIG(status)));
+	afresh_run(child, &failure, &out->end);
 }
 
 static void all_turns(int (*scenario)(void))
@@ -474,25 +399,19 @@ static void all_turns(int (*scenario)(void))
 	make_file();
 	run(scenario, 0);
 	clean = *out;
-	if (clean.text[0])
-		fail_msg("untouched: %s", clean.text);
+	if (clean.end.text[0])
+		fail_msg("untouched: %s", clean.end.text);
 	for (nth = clean.mark + 1; nth <= TURNS_MAX; nth++) {
 		run(scenario, nth);
-		if (!out->text[0] && (out->blocks > clean.blocks || out->mapped > clean.mapped ||
-				      out->fds > clean.fds || out->live > clean.live))
-			snprintf(out->text, sizeof(out->text),
-				 "left behind (result %d): %ld blocks, %ld bytes mapped, %ld "
-				 "descriptors, %ld of the device",
-				 out->ret, out->blocks - clean.blocks, out->mapped - clean.mapped,
-				 out->fds - clean.fds, out->live - clean.live);
-		if (out->text[0]) {
+		afresh_judge(&out->end, &clean.end, false);
+		if (out->end.text[0]) {
 			printf("# allocation %u, %s of %zu bytes: %s\n", nth,
-			       out->what ? out->what : "?", out->what_len, out->text);
+			       out->what ? out->what : "?", out->what_len, out->end.text);
 			wrong++;
 		}
-		if (!out->hits && !out->text[0])
+		if (!out->hits && !out->end.text[0])
 			break;
-		failed += out->ret != 0;
+		failed += out->end.ret != 0;
 	}
 	printf("# %u allocations, %u of them needed\n", nth - 1 - clean.mark, failed);
 	assert_int_equal(wrong, 0);
