@@ -49,10 +49,7 @@ void pst_lane_take_copyqs(struct pst_lane *lane)
 		struct pst_copyq *copyq = list;
 
 		list = copyq->link;
-		if (lane->copyq_count < PST_LANE_DEVICES)
-			lane->copyqs[lane->copyq_count++] = copyq;
-		else
-			pst_copyq_close(copyq);
+		lane->copyqs[lane->copyq_count++] = copyq;
 	}
 }
 
@@ -66,11 +63,6 @@ struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *
 				return lane->copyqs[i];
 		pst_lane_take_copyqs(lane);
 	}
-	if (lane->copyq_count == PST_LANE_DEVICES) {
-		pst_fail(&lane->open_err, PENSTOCK_WHY_FULL, "a lane copies to %u devices at most",
-			 PST_LANE_DEVICES);
-		return NULL;
-	}
 	copyq = pst_copyq_open(dev, lane->borrowed, &lane->open_err);
 	if (!copyq)
 		return NULL;
@@ -83,7 +75,7 @@ struct copying {
 	struct pst_chunk *chunk;
 	char *base;
 	uint64_t bytes;
-	unsigned touched; /* bit i: lane->copyqs[i] got a copy */
+	uint64_t touched; /* bit i: lane->copyqs[i] got a copy */
 	enum penstock_op op;
 };
 
@@ -127,7 +119,7 @@ static int copy_part(void *arg, const struct pst_part *part)
 		c->chunk->cpu_copied += part->row_len * part->rows;
 	for (unsigned i = 0; i < lane->copyq_count; i++)
 		if (lane->copyqs[i] == copyq)
-			c->touched |= 1u << i;
+			c->touched |= (uint64_t)1 << i;
 	return 0;
 }
 
@@ -185,7 +177,7 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 		struct pst_copyq *copyq = lane->copyqs[i];
 		unsigned at = copyq->tail % PST_LANE_CHUNKS;
 
-		if (!(c.touched & 1u << i))
+		if (!(c.touched >> i & 1))
 			continue;
 		copyq->waits[at].bytes = c.bytes;
 		copyq->waits[at].chunk = chunk;

@@ -19,7 +19,6 @@
 #include "core/spin.h"
 
 #define PST_LANE_CHUNKS 256 /* in flight on one lane */
-#define PST_LANE_DEVICES 16 /* devices that one lane copies to */
 #define PST_BORROWED_MAX 16 /* caller's threads at once in place of a lane */
 
 /* Chunks waiting for a copier's tickets, oldest first. */
@@ -80,7 +79,7 @@ struct pst_lane {
 	_Atomic uint64_t turned_ns;	   /* since when, or since it had nothing to do */
 	_Atomic unsigned requests;	   /* handed in here first, not ended */
 	_Atomic(struct pst_copyq *) given; /* that another thread opened for it */
-	struct pst_copyq *copyqs[PST_LANE_DEVICES];
+	struct pst_copyq *copyqs[PST_DEVICES_MAX];
 	unsigned copyq_count;
 	struct pst_entry *watched; /* armed, waiting for their stream */
 	uint64_t watch_asked_ns;   /* when the device was last asked whether it works */

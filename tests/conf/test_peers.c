@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies between two GPUs: by the driver's own copy between them, not through host memory,
- * pitched or not; and through host memory where the two are of different kinds. The bytes
- * are right each time. The stand-in has two GPUs and counts.
+ * pitched or not; and through host memory where the two are of different kinds; and reads
+ * that many of them have parts of. The bytes are right each time. The stand-in counts.
  */
 #include "test.h"
 
@@ -23,7 +23,7 @@ static int setup(void **state)
 	void *lib;
 
 	(void)state;
-	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
+	setenv("PENSTOCK_STANDIN_DEVICES", "16", 1);
 	test_use_standin();
 	lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW);
 	if (!lib)
@@ -106,11 +106,64 @@ static void pitched(void **state)
 	}
 }
 
+#define GPUS 16
+#define PART 50000
+
+/* Whatever a lane copies to, and in whatever order it has met them. */
+static void all_of_one_request(void **state)
+{
+	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_device *gpus[GPUS];
+	struct penstock_seg segs[GPUS + 1] = {{.buf = mems[0], .dev = devs[0], .row_len = PART}};
+	void *parts[GPUS];
+	unsigned count = 0;
+
+	(void)state;
+	opts.lanes = 1;
+	opts.slot_bytes = 65536;
+	opts.ring_bytes = 4 * 65536;
+	assert_int_equal(penstock_open("mem:1MiB?seed=5", NULL, &req.storage), 0);
+	assert_int_equal(penstock_read(req.storage, devs[0], bytes, PART, 0), PART);
+	for (char name[16]; count < GPUS; count++) {
+		snprintf(name, sizeof(name), "cuda:%u", count);
+		if (penstock_device_open(name, &opts, &gpus[count]) < 0)
+			break; /* a machine has as many as it has */
+		assert_int_equal(penstock_alloc(gpus[count], PART, &parts[count]), 0);
+		segs[count + 1] = (struct penstock_seg){
+			.buf = parts[count], .dev = gpus[count], .row_len = PART};
+	}
+	req.segs = segs;
+	for (req.seg_count = count + 1; req.seg_count > 1; req.seg_count -= 1 + count / 4) {
+		for (unsigned i = 0; i < 8; i++) /* by each lane, some time */
+			if (penstock_transfer(&req, NULL) != (int64_t)req.seg_count * PART)
+				fail_msg("%u devices: %s", req.seg_count, penstock_errmsg());
+		if (req.seg_count <= 1 + count / 4)
+			break;
+	}
+	for (unsigned i = 0; i < count; i++) {
+		struct penstock_copy_args out = {.size = sizeof(out),
+						 .dst_dev = devs[0],
+						 .dst = mems[0],
+						 .src_dev = gpus[i],
+						 .src = parts[i],
+						 .row_len = PART};
+
+		memset(mems[0], 0xee, PART);
+		assert_int_equal(penstock_copy(&out, 1), 0);
+		assert_memory_equal(mems[0], bytes, PART);
+		penstock_free(gpus[i], parts[i]);
+		penstock_device_close(gpus[i]);
+	}
+	penstock_close(req.storage);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(by_the_driver),
 		cmocka_unit_test(pitched),
+		cmocka_unit_test(all_of_one_request),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
