@@ -467,7 +467,8 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
         keep.append(ffi.new("char[]", to_c(path, str.encode)))
         opts.path = keep[-1]
     if metadata is not None:
-        if not isinstance(metadata, Mapping) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+        if not isinstance(metadata, Mapping) or \
+                not all(isinstance(text, str) for pair in metadata.items() for text in pair):
             raise TypeError("metadata is text by text")
         opts.keys = strings(list(metadata), keep, str.encode)
         opts.values = strings(list(metadata.values()), keep, str.encode)

@@ -111,7 +111,8 @@ class Errors(unittest.TestCase):
                 ("box", (box.copy(), 1, 2), TypeError, "a destination and the index")):
             with self.assertRaises(kind) as caught:
                 penstock.load_into(FILE, {name: value})
-            self.assertRegex(str(caught.exception), f"^{re.escape(FILE)}: tensor '{name}': .*{words}")
+            self.assertRegex(str(caught.exception),
+                             f"^{re.escape(FILE)}: tensor '{name}': .*{words}")
 
     def test_arguments(self):
         """What the library would see otherwise than it was meant."""
