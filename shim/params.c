@@ -28,7 +28,7 @@ static const struct {
 	[CUF_MAX_DIRECT_IO_KB] = {1, 1 << 30},
 	[CUF_MAX_DEVICE_CACHE_KB] = {0, UINT32_MAX},
 	[CUF_PER_BUFFER_CACHE_KB] = {0, UINT32_MAX},
-	[CUF_MAX_PINNED_KB] = {0, SIZE_MAX >> 10}, /* which configurations have for none */
+	[CUF_MAX_PINNED_KB] = {0, SIZE_MAX}, /* which is none */
 	[CUF_IO_BATCHSIZE] = {1, 16384},
 	[CUF_POLL_THRESHOLD_KB] = {0, 1 << 30},
 	[CUF_BATCH_TIMEOUT_MS] = {0, UINT32_MAX},

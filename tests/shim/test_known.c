@@ -189,6 +189,7 @@ static int each_operation_anew(void)
 	make_folder(folder);
 	WANT(!chdir(folder) && !cuFileDriverOpen().err);
 	WANT(!cuFileDriverSetMaxDirectIOSize(16384).err);
+	WANT(!cuFileDriverSetMaxPinnedMemSize(SIZE_MAX).err); /* documented as no limit */
 	WANT(!cuFileBufRegister(dev, LEN, 0).err);
 	before = dup(fd);
 	close(before);
