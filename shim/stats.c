@@ -241,6 +241,13 @@ static void count_anew(void)
 	since_ns = shim_now_ns();
 }
 
+void shim_stats_closed(void)
+{
+	pthread_mutex_lock(&lock);
+	count_anew();
+	pthread_mutex_unlock(&lock);
+}
+
 /* What the parent moved is not the child's. */
 void shim_stats_forked(void)
 {

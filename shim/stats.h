@@ -110,6 +110,8 @@ void shim_count_unmap(int ordinal, size_t len);
 
 /* Collecting begins with the driver if the configuration says so. */
 void shim_stats_opened(const struct shim_config *config);
+/* What was counted ends with it, and so do the registrations that it counts. */
+void shim_stats_closed(void);
 void shim_stats_forked(void);
 
 #endif

@@ -454,10 +454,15 @@ static void window(void **state)
 
 static void needs_the_driver(void **state)
 {
+	static char host[100];
 	struct l3 s;
 	size_t kb;
 
 	(void)state;
+	assert_ok(cuFileSetStatsLevel(3));
+	assert_ok(cuFileStatsStart());
+	assert_ok(cuFileBufRegister(dev, 4096, 0));
+	assert_int_equal(cuFileRead(fh, host, sizeof(host), 0, 0), sizeof(host));
 	cuFileHandleDeregister(fh);
 	while (cuFileUseCount())
 		assert_ok(cuFileDriverClose());
@@ -467,6 +472,11 @@ static void needs_the_driver(void **state)
 	assert_code(cuFileGetStatsL1(&s), CUF_DRIVER_NOT_INITIALIZED);
 	assert_code(cuFileGetBARSizeInKB(0, &kb), CUF_DRIVER_NOT_INITIALIZED);
 	fh = st_register(fd, NULL);
+	/* What was counted ended with it, as what was registered did. */
+	assert_ok(cuFileGetStatsL3(&s));
+	assert_int_equal(s.l1.read_ops.ok + s.l1.read_bytes, 0);
+	assert_int_equal(s.gpus.gpu[0].reg_bytes, 0);
+	assert_int_equal(s.l1.hdl_register_ops.ok, 1);
 }
 
 int main(void)
