@@ -155,8 +155,11 @@ static void drop_broken(void *stream)
 			penstock_cancel(queue, outs[i].id);
 }
 
+/* As documented, it waits for the stream: what the caller lent to its transfers is the
+ * caller's again. */
 struct cuf_error cuFileStreamDeregister(void *stream)
 {
+	bool capturing = false;
 	struct stream *s;
 
 	pthread_mutex_lock(&streams_lock);
@@ -164,11 +167,21 @@ struct cuf_error cuFileStreamDeregister(void *stream)
 	if (s)
 		*s = streams[--stream_count];
 	pthread_mutex_unlock(&streams_lock);
+	if (s && !shim_cuda_stream(stream, &capturing) && !capturing)
+		shim_cuda_wait(stream); /* at once, if it is broken */
 	pthread_mutex_lock(&async_lock);
 	drop_broken(stream);
 	harvest(0);
 	pthread_mutex_unlock(&async_lock);
 	return shim_err(s ? CUF_SUCCESS : CUF_INVALID_VALUE);
+}
+
+void shim_streams_drop(void)
+{
+	pthread_mutex_lock(&streams_lock);
+	stream_count = 0;
+	atomic_store(&any_stream, false);
+	pthread_mutex_unlock(&streams_lock);
 }
 
 void shim_async_harvest(void)

@@ -153,6 +153,7 @@ static int close_driver(void)
 		return code;
 	}
 	close_devices();
+	shim_streams_drop();
 	shim_stats_closed();
 	shim_params_closed();
 	return 0;

@@ -172,6 +172,8 @@ static inline bool shim_is_first(const struct shim_move *m)
 void shim_async_harvest(void);
 /* For the last close: a code if a stream has not come to its transfer yet. */
 int shim_async_close(void);
+/* All registered streams go. */
+void shim_streams_drop(void);
 void shim_async_forked(void);
 void shim_batch_forked(void);
 
