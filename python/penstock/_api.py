@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import weakref
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple,
+                    Union)
 
 from ._cuda import settle
 from ._dtypes import BITS, CODES, torch_dtype
@@ -43,11 +44,16 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     one alone. torch's record_stream does nothing for such a part, and its multiprocessing
     refuses it on a GPU: `one_storage=True` is for who uses either."""
     del backend
-    model = Model(filename, names=names)
-    try:
-        return model.load(device, framework, shard=shard, group=group, **how)[0]
-    finally:
-        model.close()
+    with _part_of(group):
+        model = Model(filename, names=names)
+        try:
+            return model.load(device, framework, shard=shard, group=group, **how)[0]
+        finally:
+            model.close()
+
+
+def _part_of(group: Optional[Group]) -> ContextManager[None]:
+    return contextlib.nullcontext() if group is None else group.or_leave()
 
 
 class NoTensorError(TypeError, ValueError):
@@ -85,30 +91,36 @@ def _pieces(info: Info, value: Any) -> Tuple[Place, List[Any]]:
     return place, whole
 
 
+def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], List[Any]]:
+    pieces: List[Any] = []
+    keep: List[Place] = []
+    for name, value in tensors.items():
+        info = model.info(name)
+        try:
+            place, more = _pieces(info, value)
+        except PenstockError:
+            raise
+        except (BufferError, IndexError, TypeError, ValueError) as error:
+            raise _told(model.where(info), error) from error
+        keep.append(place)
+        pieces += more
+    return keep, pieces
+
+
 def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group] = None,
               **how: Any) -> Report:
     """Into tensors that are there: name to destination, or to (destination, index) for
     the part that `index` cuts out of it, with ranges of step 1: (slice(0, 8),). A
     destination may have gaps between its rows. All of it is checked before the first
     byte moves. `group` are the processes that do it together."""
-    model = Model(filename)
-    try:
-        pieces: List[Any] = []
-        keep = []
-        for name, value in tensors.items():
-            info = model.info(name)
-            try:
-                place, more = _pieces(info, value)
-            except PenstockError:
-                raise
-            except (BufferError, IndexError, TypeError, ValueError) as error:
-                raise _told(model.where(info), error) from error
-            keep.append(place)
-            pieces += more
-        settle(place.device for place in keep)
-        return model.load_into(pieces, group, **how)
-    finally:
-        model.close()
+    with _part_of(group):
+        model = Model(filename)
+        try:
+            keep, pieces = _all_pieces(model, tensors)
+            settle(place.device for place in keep)
+            return model.load_into(pieces, group, **how)
+        finally:
+            model.close()
 
 
 def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,

@@ -4,8 +4,9 @@ the rest from each other's device memory. Thin: who reads what is the library's.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any, List, Optional, Union
+from typing import Any, Iterator, List, Optional, Union
 
 from ._lib import check, ffi, heed, lib, raise_caught, take, to_c
 
@@ -19,7 +20,11 @@ class Group:
     come within `timeout` seconds, or hangs for `stall` seconds while others wait for it,
     is an error that names it, as is one that ends. Where several hosts load the same
     model, `host` of `hosts` begins at its own place, up to `jitter` seconds later, with
-    at most `reads_max` requests under way at one file system."""
+    at most `reads_max` requests under way at one file system.
+
+    What goes wrong in a load goes wrong on all ranks. A rank that finds something wrong
+    before it takes part, a file or a device that is not there, leaves the group: the others
+    would wait for it."""
 
     def __init__(self, name: str, rank: int, ranks: int, *,
                  folder: Optional[Union[str, "os.PathLike[str]"]] = None,
@@ -41,6 +46,23 @@ class Group:
         raise_caught(caught)
         check(code)
         self._handle: Any = handle
+        self._loads = 0
+
+    def take_part(self) -> Any:
+        """The handle for the library's call, by which the others hear of what goes wrong."""
+        self._loads += 1
+        return self.handle
+
+    @contextlib.contextmanager
+    def or_leave(self) -> Iterator[None]:
+        """Around all that comes before such a call."""
+        loads = self._loads
+        try:
+            yield
+        except BaseException:
+            if self._loads == loads:
+                self.close()
+            raise
 
     @property
     def handle(self) -> Any:

@@ -276,7 +276,7 @@ class Model:
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, devices = new_report(), ffi.new("struct penstock_device *[]", [handle])
         call, who = (lib.penstock_weights_load, (self.handle,)) if group is None else \
-            (lib.penstock_group_load, (group.handle, self.handle))
+            (lib.penstock_group_load, (group.take_part(), self.handle))
         code, loaded = take("struct penstock_loaded **", lib.penstock_loaded_free, call, *who,
                             devices, 1, opts, report)
         if code < 0 and torch_memory is not None and torch_memory.error is not None:
@@ -312,7 +312,7 @@ class Model:
              in pieces])
         code = lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report) \
             if group is None else \
-            lib.penstock_group_load_into(group.handle, self.handle, table, len(pieces), opts,
+            lib.penstock_group_load_into(group.take_part(), self.handle, table, len(pieces), opts,
                                          report)
         raise_caught(caught)
         check(code, self.path)

@@ -3,6 +3,7 @@
 the GPU is the stand-in."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -282,6 +283,36 @@ class Groups(unittest.TestCase):
             penstock.load_file(FILE, group=group)
         with self.assertRaises(TypeError):
             penstock.safe_open(FILE, group=group)
+
+    def test_fails_alone(self):
+        """What one rank finds wrong before the library hears of it: the others do not wait."""
+        folder = tempfile.mkdtemp(dir=TMP)
+        row = numpy.zeros(3, numpy.int16)
+        for number, call in enumerate((
+                lambda group: penstock.load_file(FILE + ".no", group=group),
+                lambda group: penstock.load_file(FILE, "cuda:99", group=group),
+                lambda group: penstock.load_file(FILE, group=group, effort="best"),
+                lambda group: penstock.load_into(FILE, {"row": row}, group))):
+            name, (reader, writer) = f"alone{number}", os.pipe()
+            child = os.fork()
+            if not child:
+                try:
+                    os.close(writer)
+                    group = penstock.Group(name, 1, 2, folder=folder)
+                    with contextlib.suppress(OSError, ValueError):
+                        call(group)
+                    os.read(reader, 1)  # and goes on, with the group in its hands
+                finally:
+                    os._exit(0)
+            try:
+                group = penstock.Group(name, 0, 2, folder=folder, stall=20)
+                with self.assertRaisesRegex(penstock.PenstockError, "rank 1 .*closed the group"):
+                    penstock.load_file(FILE, framework="numpy", group=group)
+            finally:
+                os.close(reader)
+                os.close(writer)
+                os.waitpid(child, 0)
+            group.close()
 
 
 class Life(unittest.TestCase):
