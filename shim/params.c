@@ -2,7 +2,8 @@
 /*
  * Parameters by API. Before the driver is open they are staged here, on top of what
  * cufile.json and the environment say; open takes them over and from then on they
- * are read only. What was set stays set over a close. Slow calls all.
+ * are read only. It is the next open alone that they are for, as documented; slab arrays
+ * stay set over a close, as observed. Slow calls all.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,9 @@ void shim_params_apply(struct shim_config *config)
 void shim_params_opened(void)
 {
 	staged_loaded = false; /* file and environment are read again after a close */
+	memset(size_set, 0, sizeof(size_set));
+	memset(flag_set, 0, sizeof(flag_set));
+	memset(text_set, 0, sizeof(text_set));
 	shim_p2p_opened();
 }
 
