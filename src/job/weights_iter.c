@@ -77,7 +77,7 @@ static uint64_t batch_length(const struct penstock_weights_iter *it, uint64_t fi
 	while (first + count < w->count && count < TENSORS_MAX &&
 	       w->entries[first + count].shard == w->entries[first].shard) {
 		/* What it may take at most with what lies between two: pst_place. */
-		bytes += bytes_of(w, first + count) / 8 * 9 + 128;
+		bytes += bytes_of(w, first + count) / 8 * 9 + 128 + it->load.opts.align;
 		if (count && bytes > it->batch_most)
 			break;
 		count++;

@@ -25,6 +25,7 @@ static void iterate(struct penstock_device *dev, uint64_t window, unsigned keep,
 		penstock_weights_get(w, tensor, &t);
 		if (t.bytes && penstock_dtype_bits(t.dtype) >= 8)
 			assert_int_equal((uintptr_t)ptr % (penstock_dtype_bits(t.dtype) / 8), 0);
+		assert_int_equal(opts.align ? (uintptr_t)ptr % opts.align : 0, 0);
 		check(dev, ptr, t.name, t.bytes);
 		kept[kept_count++] = tensor;
 		if (kept_count > keep) {
@@ -76,6 +77,25 @@ static void test_iterate(void **state)
 	open_model(made_path("zoo.safetensors"));
 	iterate(gpu, 0, 2, 2u << 20);
 	iterate(host, 1, 1, (1u << 18) + made_bytes(&zoo[5]) + 8192);
+}
+
+/* Of what a tensor takes nearly all lies between it and the next. */
+static void test_apart(void **state)
+{
+	static struct made list[900];
+	static char names[900][16];
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(list); i++) {
+		snprintf(names[i], sizeof(names[i]), "t%u", i);
+		list[i] = (struct made){names[i], "U8", 8, 1, {i % 100 ? 5 : 20000}};
+	}
+	made_file(made_path("apart.safetensors"), list, COUNT(list), 0);
+	open_model(made_path("apart.safetensors"));
+	for (opts.align = 512; opts.align <= 4096; opts.align *= 2) {
+		iterate(gpu, 1, 1, 1u << 18);
+		iterate(host, 1u << 20, 1, 1u << 20);
+	}
 }
 
 static void test_full(void **state)
@@ -225,7 +245,7 @@ static void test_several(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_iterate), CASE(test_full),	CASE(test_held),
+		CASE(test_iterate), CASE(test_apart),	CASE(test_full),    CASE(test_held),
 		CASE(test_quarter), CASE(test_changes), CASE(test_several),
 	};
 
