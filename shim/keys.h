@@ -144,15 +144,19 @@ static const struct key keys[] = {
 	{"sparse.min_p2pdma_threshold_kb", NOTED, 0, CHOSEN},
 };
 
-/* Names that are found in examples and are nobody's, with what was meant. */
+/* Names that are found in examples, and in the original's own documents, and are nobody's,
+ * with what was meant. */
 static const struct {
 	const char *name, *path;
 } meant[] = {
 	{"max_batch_io_size", "properties.io_batchsize"},
+	{"io_batch_size", "properties.io_batchsize"},
 	{"batch_io_timeout_ms", "properties.max_batch_io_timeout_msecs"},
 	{"use_compat_mode", "properties.allow_compat_mode"},
 	{"compat_mode", "properties.allow_compat_mode"},
 	{"rdma_peer_affinity_policy", "properties.rdma_load_balancing_policy"},
+	{"poll_mode", "properties.use_poll_mode"},
+	{"poll_max_size_kb", "properties.poll_mode_max_size_kb"},
 	{"poll_mode_threshold_size_kb", "properties.poll_mode_max_size_kb"},
 	{"posix_pool_slab_size", "properties.posix_pool_slab_size_kb"},
 	{"gpu_bounce_buffer_slab_size_kb", "properties.gpu_bounce_buffer_slab_config.slab_size_kb"},

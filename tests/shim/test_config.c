@@ -243,14 +243,13 @@ static void slabs(void **state)
 	assert_memory_equal(s, sizes, sizeof(s));
 }
 
-/* The example that is copied everywhere: what it means to set has no effect, compat
- * mode stays on, and each such key is said once with its place. */
+/* The example that is copied everywhere sets nothing; each key is said once, with its place. */
 static void copied_example(void **state)
 {
 	(void)state;
 	write_json("{ \"execution\": { \"max_io_threads\": 16, \"allow_compat_mode\": false },\n"
 		   "  \"properties\": { \"max_batch_io_size\": 32,\n"
-		   "    \"max_pinned_memory_size\": 2097152 },\n"
+		   "    \"max_pinned_memory_size\": 2097152, \"poll_max_size_kb\": 8 },\n"
 		   "  \"fs\": { \"block\": { \"nvme\": { \"use_pci_p2pdma\": true } } },\n"
 		   "  \"speed\": { \"faster\": true, \"even\": 3 } }\n");
 	for (int i = 0; i < 2; i++) {
@@ -267,6 +266,7 @@ static void copied_example(void **state)
 			      "'properties.io_batchsize'"),
 			 1);
 	assert_int_equal(said("its place is 'properties.max_device_pinned_mem_size_kb'"), 1);
+	assert_int_equal(said("its place is 'properties.poll_mode_max_size_kb'"), 1);
 	assert_int_equal(said("the section 'fs.block' has no effect there: its place is 'block'"),
 			 1);
 	assert_int_equal(said("line 5: the section 'speed' is not known"), 1);
