@@ -96,8 +96,10 @@ static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *
 	for (unsigned i = 0; i < it->batch_count; i++) {
 		const struct batch *b = batch_at(it, i);
 
-		oldest = oldest || b->own ? oldest : b;
-		newest = b->own ? newest : b;
+		if (b->own || !b->len) /* one of no bytes is nowhere */
+			continue;
+		oldest = oldest ? oldest : b;
+		newest = b;
 	}
 	if (!newest)
 		return len <= it->window_len;
@@ -125,6 +127,9 @@ static int place_batch(struct penstock_weights_iter *it, struct batch *b)
 	void *mem = NULL;
 	int ret;
 
+	b->mem = it->window;
+	if (!b->len)
+		return 1;
 	if (!is_long(it, b->first)) { /* it would be alone */
 		if (!find_room(it, b->len, &b->start))
 			return 0;

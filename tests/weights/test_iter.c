@@ -135,6 +135,47 @@ static void test_full(void **state)
 	penstock_weights_iter_close(it);
 }
 
+/* The window is full, its last gap ends where its oldest tensor begins, and there one of no
+ * bytes comes: what follows waits until the oldest is given back. */
+static void test_nothing_between(void **state)
+{
+	static const struct made list[] = {
+		{"a", "U8", 8, 1, {65536}}, {"b", "U8", 8, 1, {65536}}, {"c", "U8", 8, 1, {65536}},
+		{"d", "U8", 8, 1, {65536}}, {"e", "U8", 8, 1, {65536}}, {"none", "U8", 8, 1, {0}},
+		{"f", "U8", 8, 1, {65536}}, {"g", "U8", 8, 1, {65536}},
+	};
+	const char *path = made_path("nothing.safetensors");
+	struct penstock_weights_file f = {.size = sizeof(f)};
+	struct penstock_weights_iter *it;
+	void *ptrs[COUNT(list)];
+	uint64_t tensor;
+
+	(void)state;
+	made_file(path, list, COUNT(list), 0);
+	open_model(path);
+	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
+	made_file(path, list, COUNT(list), 4096 - f.data_off % 4096); /* whole pages */
+	open_model(path);
+	opts.window = 4 * 65536;
+	for (unsigned d = 0; d < 2; d++) {
+		assert_int_equal(penstock_weights_iter_open(w, d ? gpu : host, &opts, &it), 0);
+		for (unsigned i = 0; i < 6; i++) {
+			if (penstock_weights_iter_next(it, &tensor, &ptrs[i]) != 1)
+				fail_msg("%s: %s", list[i].name, penstock_errmsg());
+			if (i == 1)
+				assert_int_equal(penstock_weights_iter_release(it, 0), 0);
+		}
+		assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptrs[6]), -ENOBUFS);
+		for (unsigned i = 1; i < 5; i++)
+			check(d ? gpu : host, ptrs[i], list[i].name, 65536);
+		assert_int_equal(penstock_weights_iter_release(it, 1), 0);
+		assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptrs[6]), 1);
+		assert_ptr_equal(ptrs[6], ptrs[1]);
+		check(d ? gpu : host, ptrs[6], "f", 65536);
+		penstock_weights_iter_close(it);
+	}
+}
+
 /* A little longer than a quarter of the window, and nothing else that would make it longer. */
 static void test_quarter(void **state)
 {
@@ -245,8 +286,9 @@ static void test_several(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_iterate), CASE(test_apart),	CASE(test_full),    CASE(test_held),
-		CASE(test_quarter), CASE(test_changes), CASE(test_several),
+		CASE(test_iterate), CASE(test_apart),	CASE(test_nothing_between),
+		CASE(test_full),    CASE(test_held),	CASE(test_quarter),
+		CASE(test_changes), CASE(test_several),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
