@@ -156,24 +156,31 @@ static uint64_t grid(const struct pst_request *req, const struct place *place, u
  * The front of `place`, `len` bytes of it, in blocks of `align`: how many bytes may go, and
  * 0 if they do not begin on a block; then *cap is where they would. At the end the room
  * behind may make the last block whole, as far as the drive asks for that (`off_align`).
+ * Of a read no single byte is left to others, on either side.
  */
-static uint64_t whole_blocks(const struct place *place, uint64_t align, uint32_t off_align,
-			     uint64_t len, uint64_t room, uint32_t *pad, uint64_t *cap)
+static uint64_t whole_blocks(const struct place *place, enum penstock_op op, uint64_t align,
+			     uint32_t off_align, uint64_t len, uint64_t room, uint32_t *pad,
+			     uint64_t *cap)
 {
-	uint64_t into = place->off % align, tail = len % align, behind;
+	uint64_t head = -place->off % align, tail = len % align, behind;
+	bool no_byte_alone = op == PENSTOCK_READ && align > 1;
+	bool last_one = tail ? tail == 1 : place->len == len + 1;
 
-	if (into) {
-		*cap = align - into < *cap ? align - into : *cap;
+	if (head) {
+		head += head == 1 && no_byte_alone ? align : 0;
+		*cap = head < *cap ? head : *cap;
 		return 0;
 	}
-	if (!tail)
+	if (!tail && !(last_one && no_byte_alone))
 		return len;
 	behind = -len % off_align;
 	if (room && behind <= room && (len == place->len || len == tail)) {
 		*pad = (uint32_t)behind;
 		return len;
 	}
-	return len - tail; /* what is left is another chunk */
+	if (last_one && no_byte_alone)
+		tail += align;
+	return len > tail ? len - tail : 0; /* what is left is another chunk */
 }
 
 /*
@@ -215,8 +222,8 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 			       ? pst_span_room(req, place->span)
 			       : 0;
 	if (facts->exact || req->op == PENSTOCK_WRITE)
-		return whole_blocks(place, align, facts->off_align, len < most ? len : most, room,
-				    pad, cap);
+		return whole_blocks(place, req->op, align, facts->off_align,
+				    len < most ? len : most, room, pad, cap);
 	/* A read into a slot: whole blocks around the chunk, ending on one. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
@@ -226,8 +233,7 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		len = ramp(req, place, facts, len);
 	/* A single byte alone would be refused while a stream waits (device/cuda_copy.c). */
 	for (unsigned i = 0; i < CUTS && len > 2; i++, len--)
-		if (place->len != len + 1 &&
-		    !pst_cuts_off_one(req, place->span, place->off + len))
+		if (place->len != len + 1 && !pst_cuts_off_one(req, place->span, place->off + len))
 			break;
 	return len;
 }

@@ -283,6 +283,40 @@ static void no_byte_alone(void **state)
 		}
 }
 
+/* Alone in the request; its memory lies as the drive wants it. */
+static void only(uint64_t off, uint64_t len, uint64_t rows)
+{
+	req.seg_count = 0;
+	add(&gpu, off, len, MIB + off % 4096);
+	segs[0].rows = rows;
+	segs[0].pitch = segs[0].buf_pitch = MIB;
+}
+
+/* Nor at the ends of what goes in whole blocks, of which the others take the rest. */
+static void no_byte_beside_blocks(void **state)
+{
+	(void)state;
+	gpu.facts.peer_pages = true;
+	for (unsigned rows = 1; rows <= 2; rows++)
+		for (uint64_t off = 8192 - 4; off <= 8192 + 4; off++)
+			for (uint64_t end = 16384 - 4; end <= 16384 + 4; end++) {
+				only(off, end - off, rows);
+				probe(&gpu, PENSTOCK_READ);
+				claim_all();
+				for (unsigned k = 0; k < claimed_count; k++)
+					assert_true(claimed[k].len > 1);
+			}
+	only(0, 65536, 1);
+	expect("p2p 0+65536");
+	path("p2p")->facts.chunk_max = 8192;
+	for (uint64_t len = 8192 - 2; len <= 8192 + 2; len++) {
+		only(0, len, 1);
+		claim_all();
+		for (unsigned k = 0; k < claimed_count; k++)
+			assert_true(claimed[k].len > 1);
+	}
+}
+
 static void storage_without_a_cache(void **state)
 {
 	static const struct pst_storage_ops ops = {.name = "mem"};
@@ -508,6 +542,7 @@ int main(void)
 		cmocka_unit_test_setup(the_cache_is_asked_for_long_runs_at_once, setup),
 		cmocka_unit_test_setup(looking_on_behind_a_short_end, setup),
 		cmocka_unit_test_setup(no_byte_alone, setup),
+		cmocka_unit_test_setup(no_byte_beside_blocks, setup),
 		cmocka_unit_test_setup(storage_without_a_cache, setup),
 		cmocka_unit_test_setup(ends_of_writes_go_through_the_cache, setup),
 		cmocka_unit_test_setup(written_chunks_share_no_page, setup),
