@@ -313,7 +313,7 @@ static void find_file(struct shim_config *config)
 
 	if (fd < 0 || fstat(fd, &stat) || !S_ISREG(stat.st_mode)) {
 		if (path == named)
-			note(SHIM_WARN, "CUFILE_ENV_PATH_JSON: %s cannot be read: defaults hold",
+			note(SHIM_NOTICE, "CUFILE_ENV_PATH_JSON: %s cannot be read: defaults hold",
 			     path);
 	} else {
 		snprintf(config->file, sizeof(config->file), "%s", path);
