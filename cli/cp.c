@@ -470,19 +470,26 @@ static void take_permissions(const char *copy, const char *dst)
 }
 
 /* Puts a copy that was verified in its place; durable if that was asked for. */
-static int put_in_place(const struct copy *c)
+static void put_in_place(struct copy *c)
 {
 	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
 	char *dir = slash ? strndup(dst, (size_t)(slash - dst) + 1) : strdup(".");
-	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, ret = 0;
+	int fd;
 
 	take_permissions(c->aside, dst);
-	if (rename(c->aside, dst) || (c->a->durable && (fd < 0 || fsync(fd))))
-		ret = -errno;
+	c->committed = !rename(c->aside, dst);
+	if (!c->committed)
+		say(c, "%s cannot be put in its place: %m", c->a->dst);
+	if (!c->committed || !c->a->durable) {
+		free(dir);
+		return;
+	}
+	fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (fd < 0 || fsync(fd))
+		say(c, "%s is in its place, but cannot be made durable there: %m", c->a->dst);
 	if (fd >= 0)
 		close(fd);
 	free(dir);
-	return ret;
 }
 
 static void verify(struct copy *c)
@@ -498,8 +505,8 @@ static void verify(struct copy *c)
 
 	c->code = verify_files(&v);
 	c->failed = c->code;
-	if (!c->failed && c->aside && put_in_place(c))
-		say(c, "%s cannot be put in its place: %m", c->a->dst);
+	if (!c->failed && c->aside)
+		put_in_place(c);
 	if (c->failed && c->aside)
 		unlink(c->aside);
 	c->verified = !c->failed;
@@ -515,6 +522,8 @@ static void finish(struct copy *c)
 	}
 	if (c->failed)
 		give_up(c->to);
+	if (c->failed && c->aside)
+		unlink(c->aside); /* it may have that name, and not be durable */
 	if (c->mem)
 		penstock_free(c->dev, c->mem);
 	add_refusals(c);
