@@ -215,12 +215,25 @@ void load_note(struct loading *l, int code, const char *fmt, const char *what)
 	snprintf(l->text, sizeof(l->text), fmt, what);
 }
 
+static const char *load_advice(enum penstock_why why)
+{
+	switch (why) {
+	case PENSTOCK_WHY_NO_MEMORY:
+		return ": --select takes fewer tensors, --shard a part of each";
+	case PENSTOCK_WHY_STALE:
+	case PENSTOCK_WHY_SHRANK:
+		return ": again, when nobody writes it";
+	default:
+		return advice(why);
+	}
+}
+
 /* The library's sentence, and what to do about it. */
 static void note_lib(struct loading *l, int code)
 {
 	char text[sizeof(l->text)];
 
-	snprintf(text, sizeof(text), "%s%s", penstock_errmsg(), advice(penstock_errwhy()));
+	snprintf(text, sizeof(text), "%s%s", penstock_errmsg(), load_advice(penstock_errwhy()));
 	load_note(l, code, "%s", text);
 }
 
