@@ -70,11 +70,12 @@ double bench_percentile(const struct bench_result *r, double share)
 
 /* ---- where the bytes are ---- */
 
-static int64_t cached_pages(const char *path)
+/* Of its first bytes, `length` 0: of all; -1: nobody says. */
+static int64_t cached_pages(const char *path, uint64_t length)
 {
 	struct {
 		uint64_t off, len;
-	} range = {0, 0};
+	} range = {0, length};
 	struct {
 		uint64_t cache, dirty, writeback, evicted, recently;
 	} stat;
@@ -97,11 +98,11 @@ static bool dropped(int fd, const char *path)
 	char byte;
 
 	/* Who does not see the page of this byte is blind: overlayfs says 0 of any file. */
-	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(path) <= 0)
+	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(path, 0) <= 0)
 		return false;
 	fdatasync(fd);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	return cached_pages(path) == 0;
+	return cached_pages(path, 0) == 0;
 }
 
 static bool read_in(int fd, const char *path, uint64_t length, char *buf, size_t step)
@@ -111,7 +112,7 @@ static bool read_in(int fd, const char *path, uint64_t length, char *buf, size_t
 	for (uint64_t off = 0; off < length; off += step)
 		if (pread(fd, buf, step, (off_t)off) <= 0)
 			break;
-	pages = cached_pages(path);
+	pages = cached_pages(path, length);
 	return pages < 0 || (uint64_t)pages >= length / 4096;
 }
 
@@ -147,7 +148,7 @@ static bool was_cold(const struct run *r)
 		bytes += uses_cache(t->names[i]) ? t->path_bytes[i] : 0;
 	if (!bytes)
 		return true;
-	pages = r->by_cache ? cached_pages(file_of(r->a->storage)) : -1;
+	pages = r->by_cache ? cached_pages(file_of(r->a->storage), 0) : -1;
 	return pages >= 0 && (uint64_t)pages >= bytes / page;
 }
 

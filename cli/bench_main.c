@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* penstock bench: options, repetitions, output. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
@@ -281,16 +282,35 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* How much of the file is measured. A block device says that when it is open, and has to
+ * stay so: what the page cache has of it goes when the last one closes it. */
+static uint64_t measured(const struct bench_args *a, int *held)
+{
+	const char *file = file_of(a->storage);
+	struct stat stat_buf;
+	uint64_t length;
+	off_t end;
+
+	*held = -1;
+	if (!file || stat(file, &stat_buf))
+		return 0;
+	length = (uint64_t)stat_buf.st_size;
+	if (S_ISBLK(stat_buf.st_mode)) {
+		*held = open(file, O_RDONLY | O_CLOEXEC);
+		end = *held < 0 ? -1 : lseek(*held, 0, SEEK_END);
+		length = end < 0 ? 0 : (uint64_t)end;
+	}
+	return a->size && a->size < length ? a->size : length;
+}
+
 static int rounds(const struct bench_args *a, struct bench_result *r)
 {
 	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
-	const char *what = NULL;
-	struct stat stat_buf;
-	const char *file = file_of(a->storage);
-	uint64_t length = !file || stat(file, &stat_buf) ? 0 : (uint64_t)stat_buf.st_size;
+	const char *what = NULL, *file = file_of(a->storage);
 	bool created = file && access(file, F_OK);
-	int ret = 0;
+	int held, ret = 0;
+	uint64_t length = measured(a, &held);
 
 	for (unsigned i = 0; !ret && i < count; i++) {
 		ret = settle(a, length);
@@ -309,6 +329,8 @@ static int rounds(const struct bench_args *a, struct bench_result *r)
 			fail(ret, "%s", r->error);
 		}
 	}
+	if (held >= 0)
+		close(held);
 	if (ret && created)
 		unlink(file); /* an earlier round's */
 	if (ret)
