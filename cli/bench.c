@@ -207,6 +207,15 @@ static bool more(const struct run *r)
 		 r->next >= r->length / r->a->block);
 }
 
+/* Is it the class that was not met? */
+static bool is_refused(const struct bench_args *a, enum penstock_why why)
+{
+	return why == PENSTOCK_WHY_REQUIRE ||
+	       (a->require > PENSTOCK_ANY &&
+		(why == PENSTOCK_WHY_UNALIGNED || why == PENSTOCK_WHY_CANARY ||
+		 why == PENSTOCK_WHY_NO_ROUTE));
+}
+
 static void submit(struct run *r, unsigned place)
 {
 	struct penstock_seg seg = {.buf = r->mem + (uint64_t)place * r->a->block,
@@ -233,7 +242,7 @@ static void submit(struct run *r, unsigned place)
 	if (!r->failed)
 		snprintf(r->out->error, sizeof(r->out->error), "%s%s", penstock_errmsg(),
 			 advice(penstock_errwhy()));
-	r->out->refused = penstock_errwhy() == PENSTOCK_WHY_REQUIRE;
+	r->out->refused = is_refused(r->a, penstock_errwhy());
 	r->failed = true;
 }
 
@@ -244,10 +253,12 @@ static void harvest(struct run *r, const struct penstock_done *done)
 
 	r->place_count--;
 	if (done->result < 0) {
-		if (!r->failed)
+		if (!r->failed) {
 			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s",
 				 r->a->write ? "writing" : "reading", r->a->storage,
 				 done->report->text);
+			r->out->refused = is_refused(r->a, done->report->why);
+		}
 		r->failed = true;
 		return;
 	}
