@@ -228,9 +228,10 @@ struct penstock_storage_opts {
  * or "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" (bytes made from the seed, the same each
  * time; writes are kept until it is closed, and nothing longer: who asks that for
  * something durable gets the answer of a file, to try programs with, and no more). A
- * relative path is looked up again at commit and abort, from the working directory of that
- * moment. May block. -ENOENT, -EISDIR, -ESPIPE (pipe, socket, a file of /proc or /sys),
- * -EACCES, -EROFS, -EMFILE, -EINVAL, -ENOSPC. Close with penstock_close.
+ * relative path is that of the working directory at this moment, also for commit and abort
+ * (but where the two together are too long for a path). May block. -ENOENT, -EISDIR, -ESPIPE
+ * (pipe, socket, a file of /proc or /sys), -EACCES, -EROFS, -EMFILE, -EINVAL, -ENOSPC. Close
+ * with penstock_close.
  */
 PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
 			       struct penstock_storage **out);
