@@ -183,7 +183,9 @@ static int has_gone(const struct penstock_group *g, const char *path, const stru
 		if (fds[2 * i].revents || fds[2 * i + 1].revents)
 			return pst_weights_fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, path, NULL,
 						PST_NO_OFF,
-						"rank %u has gone before all were there", i);
+						"rank %u has gone before all were there, "
+						"rank %u has not come",
+						i, missing(g));
 	return 0;
 }
 

@@ -181,6 +181,24 @@ static void test_one_name(void **state)
 	ends_with(b, 1, 0, "");
 }
 
+/* Who gives up first is not the one to look for. */
+static void test_given_up(void **state)
+{
+	siginfo_t end = {.si_pid = 0};
+	pid_t a;
+
+	(void)state;
+	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
+	meeting_place();
+	a = join_as("given-up", 0, 3, 0);
+	await_socket(socket_of("given-up"));
+	while (!end.si_pid) { /* its time may be over before it was let in */
+		assert_true(try_open("given-up", 1, 3, meeting_place(), "") < 0);
+		waitid(P_PID, (id_t)a, &end, WEXITED | WNOHANG | WNOWAIT);
+	}
+	ends_with(a, 0, -ECONNRESET, "rank 1 has gone before all were there, rank 2 has not come");
+}
+
 /* Not one that is looked for again and again until the time is over. */
 static void test_no_descriptor(void **state)
 {
@@ -335,8 +353,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_not_of_one_mind), cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_killed),		cmocka_unit_test(test_one_name),
-		cmocka_unit_test(test_no_descriptor),	cmocka_unit_test(test_intruder),
-		cmocka_unit_test(test_impostor),
+		cmocka_unit_test(test_given_up),	cmocka_unit_test(test_no_descriptor),
+		cmocka_unit_test(test_intruder),	cmocka_unit_test(test_impostor),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
