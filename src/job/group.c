@@ -100,16 +100,17 @@ static bool take(struct penstock_group *g, unsigned i, struct pst_note *note, st
 	return ret > 0;
 }
 
-/* When those who have come have waited long enough. */
+/* When those who have come have waited long enough. It does not move while they wait: a
+ * clock of another namespace, or one of who came long ago, tells nothing. */
 static uint64_t patience(const struct penstock_group *g, const struct pst_note *notes)
 {
-	uint64_t now = pst_group_now_ms(), first = now;
+	uint64_t own = notes[0].at_ms, first = own;
 
-	for (unsigned i = 0; i < g->size; i++)
-		if (notes[i].seq && notes[i].at_ms < first)
+	for (unsigned i = 1; i < g->size; i++)
+		if (notes[i].seq && notes[i].at_ms < first &&
+		    own - notes[i].at_ms <= 2ull * g->how.stall_ms)
 			first = notes[i].at_ms;
-	/* A clock of another namespace tells nothing. */
-	return (now - first > 2ull * g->how.stall_ms ? now : first) + g->how.stall_ms;
+	return first + g->how.stall_ms;
 }
 
 static bool any_failed(const struct penstock_group *g, const struct pst_note *notes)

@@ -121,9 +121,10 @@ static int look_at(struct pst_link *link)
 	return 0;
 }
 
+/* A rank 0 that has stopped lets nobody in, and once so many wait the next would for ever. */
 static int new_socket(const char *path)
 {
-	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	return sock < 0 ? fail_errno(errno, path, "no socket") : sock;
 }

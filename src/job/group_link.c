@@ -18,6 +18,7 @@
 #include "job/group_link.h"
 
 #define OBITUARY_MS 2000 /* its sockets close before the process counts as ended */
+#define AGAIN_MS 10	 /* between tries to send what the kernel has no room for */
 
 uint64_t pst_group_now_ms(void)
 {
@@ -37,6 +38,14 @@ int pst_group_left_ms(uint64_t until_ms)
 }
 
 /* ---- sending ---- */
+
+/* What passes: the other side has not read yet, or too many descriptors of this user are
+ * under way, of which poll tells nothing. */
+static bool no_room(int code)
+{
+	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||
+	       code == ENOMEM;
+}
 
 int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,
 		  const struct pst_said *said)
@@ -68,15 +77,18 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
 	}
 	while (sendmsg(link->sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
 		struct pollfd room = {link->sock, POLLOUT, 0};
-		int ms = pst_group_left_ms(until_ms);
+		int code = errno, ms = pst_group_left_ms(until_ms);
 
-		if (errno == EINTR)
+		if (code == EINTR)
 			continue;
-		if (errno != EAGAIN && errno != EWOULDBLOCK)
-			return -errno;
+		if (!no_room(code))
+			return -code;
 		if (!ms)
 			return -ETIMEDOUT;
-		poll(&room, 1, ms);
+		if (code == EAGAIN || code == EWOULDBLOCK)
+			poll(&room, 1, ms);
+		else
+			poll(NULL, 0, AGAIN_MS);
 	}
 	return 0;
 }
