@@ -170,6 +170,7 @@ static int run(int argc, char **argv)
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
+	seg.room = 4096; /* as with cp */
 	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
 	req.storage = st;
 	req.segs = &seg;

@@ -10,19 +10,56 @@
 #include "core/pump.h"
 #include "core/route.h"
 
-/* The first of the plan that takes runs of `len` bytes; the last takes any. */
+/* What is asked for, as far as it decides. */
+struct range {
+	uint64_t off, len, room;
+	uint32_t edge; /* of the storage: writes are cut there */
+	bool rows;     /* several, each somewhere else */
+};
+
+enum takes { NOTHING, BLOCKS, ALL };
+
+/* Paths without a slot in between carry whole blocks of the drive, and so do direct writes. */
+static enum takes takes(const struct pst_plan_in *in, unsigned index, const struct range *r)
+{
+	const struct pst_path_facts *facts = &in->states[index].facts;
+	uint64_t align = facts->off_align, head;
+
+	if (align <= 1 || r->rows || !r->len || (in->op == PENSTOCK_READ && !facts->exact))
+		return ALL;
+	if (in->op == PENSTOCK_WRITE && r->edge > align)
+		align = r->edge;
+	head = -r->off % align;
+	if (!head && r->room >= -r->len % align)
+		return ALL;
+	return head < r->len && r->len - head >= align ? BLOCKS : NOTHING;
+}
+
+/* The first of the plan that takes runs of such a length, the last takes any; -1: none, or
+ * none the ends that it would leave. */
 static int first(const struct pst_plan_in *in, const struct pst_plan *plan,
-		 enum pst_residency residency, uint64_t len)
+		 enum pst_residency residency, const struct range *r)
 {
 	unsigned count = plan->count[residency];
+	int found = -1, slow = -1;
+	bool whole = false;
 
 	for (unsigned i = 0; i < count; i++) {
 		unsigned index = plan->list[residency][i];
+		enum takes some = takes(in, index, r);
 
-		if (i + 1 == count || len >= in->states[index].facts.chunk_quick)
-			return (int)index;
+		if (some == NOTHING)
+			continue;
+		whole |= some == ALL;
+		if (found >= 0)
+			continue;
+		if (i + 1 == count || r->len >= in->states[index].facts.chunk_quick)
+			found = (int)index;
+		else if (slow < 0)
+			slow = (int)index;
 	}
-	return -1;
+	found = found < 0 ? slow : found;
+	return whole ? found : -1;
 }
 
 static void put_why(struct penstock_explain_path *row, enum penstock_why why)
@@ -32,7 +69,17 @@ static void put_why(struct penstock_explain_path *row, enum penstock_why why)
 		 why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(why));
 }
 
-/* The plan does not know the length; a lane passes over what is slow for it. */
+/* The plan knows neither offset nor length; a lane passes over what cannot take those. */
+static void say_unaligned(const struct pst_plan_in *in, const struct range *r,
+			  struct penstock_explanation *out)
+{
+	for (unsigned i = 0; i < out->path_count; i++)
+		if (out->paths[i].why == PENSTOCK_WHY_NONE && out->taken != (int)i &&
+		    takes(in, i, r) != ALL)
+			put_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
+}
+
+/* And over what is slow for its length. */
 static void say_short(struct penstock_explanation *out)
 {
 	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
@@ -169,7 +216,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	struct pst_plan_in in;
 	const struct pst_lane *lane;
 	enum pst_residency residency;
-	uint64_t len;
+	struct range range;
 	struct pst_err err;
 	struct penstock_seg seg;
 	int ret = pst_take(&req, sizeof(req), given, "penstock_req", &err);
@@ -192,11 +239,12 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	residency = ours.resident == 1 ? PST_WARM : ours.resident ? PST_UNKNOWN : PST_COLD;
 	if (req.op == PENSTOCK_WRITE)
 		residency = PST_COLD;
-	len = length_of(req.storage, &seg);
-	ours.taken = first(&in, plan, residency, len);
-	ours.cold = first(&in, plan, PST_COLD, len);
-	ours.warm = first(&in, plan, PST_WARM, len);
-	ours.unknown = first(&in, plan, PST_UNKNOWN, len);
+	range = (struct range){seg.off, length_of(req.storage, &seg), seg.room,
+			       req.storage->facts.edge_align, seg.rows > 1};
+	ours.taken = first(&in, plan, residency, &range);
+	ours.cold = first(&in, plan, PST_COLD, &range);
+	ours.warm = first(&in, plan, PST_WARM, &range);
+	ours.unknown = first(&in, plan, PST_UNKNOWN, &range);
 	lane = &atomic_load(&seg.dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
@@ -208,6 +256,7 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 		explain_path(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)
 		say_unknown(&ours);
+	say_unaligned(&in, &range, &ours);
 	say_short(&ours);
 	return pst_give(out, &ours, sizeof(ours));
 }

@@ -19,6 +19,7 @@
 #define READERS 3
 #define ROUNDS 8
 #define PATIENCE_MS 10000 /* longer than any rest between trials */
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
@@ -241,12 +242,83 @@ static void not_with_every_request(void **state)
 	assert_int_equal(proven, 1);
 }
 
+/* What is explained of some bytes, and what then becomes of them. */
+static void explained(const struct penstock_req *req)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	const struct penstock_seg *seg = req->segs;
+	int64_t n;
+
+	assert_int_equal(penstock_explain(req, &e), 0);
+	n = penstock_transfer(req, &report);
+	printf("# %s of %llu at %llu, class %d: %s, %s\n", req->op ? "write" : "read",
+	       (unsigned long long)seg->row_len, (unsigned long long)seg->off, req->require,
+	       e.taken < 0 ? "none" : e.paths[e.taken].name, n < 0 ? "none" : report.path);
+	if (e.taken < 0)
+		assert_int_equal(n, -EOPNOTSUPP);
+	else
+		assert_int_equal(n, seg->row_len);
+	if (e.taken >= 0 && (req->op || !e.resident)) /* else somebody tries where they are */
+		assert_string_equal(report.path, e.paths[e.taken].name);
+}
+
+/* Direct paths carry whole blocks: what has none, or has ends, goes otherwise or not at all,
+ * and is said to. */
+static void what_has_no_block(void **state)
+{
+	static const struct {
+		uint64_t off, len, room;
+	} pieces[] = {{0, 4096, 0},	{100, 100, 0}, {100, 200000, 0}, {0, 100, 0},
+		      {0, 100, 4096},   {0, 5000, 0},  {4096, 8192, 0},  {1, 4095, 0},
+		      {8192, 9000, 4096}, {0, LEN, 0}};
+	unsigned char *back = aligned_alloc(4096, 2 * LEN);
+	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
+	int fd;
+
+	(void)state;
+	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
+	assert_int_equal(fdatasync(fd), 0);
+	opts.flags = PENSTOCK_O_WRITE;
+	assert_int_equal(penstock_open(name, &opts, &st), 0);
+	if (st->facts.fd_direct < 0)
+		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
+	st->facts.listed = true;
+	if (odirect().proven != 1)
+		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	for (unsigned i = 0; i < 4 * COUNT(pieces); i++) {
+		struct penstock_seg seg = {.dev = host,
+					   .off = pieces[i / 4].off,
+					   .row_len = pieces[i / 4].len,
+					   .room = pieces[i / 4].room};
+		struct penstock_req req = PENSTOCK_REQ_INIT;
+
+		seg.buf = back + seg.off % 4096;
+		memcpy(seg.buf, bytes + seg.off, seg.row_len);
+		req.storage = st;
+		req.segs = &seg;
+		req.seg_count = 1;
+		req.op = i & 1 ? PENSTOCK_WRITE : PENSTOCK_READ;
+		req.require = i & 2 ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
+		if (req.op && seg.room)
+			continue; /* is for what is being created */
+		assert_int_equal(fdatasync(fd), 0);
+		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		explained(&req);
+	}
+	penstock_close(st);
+	close(fd);
+	free(back);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tried_while_others_read),
 		cmocka_unit_test(reports_keep_their_words),
 		cmocka_unit_test(not_with_every_request),
+		cmocka_unit_test(what_has_no_block),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
