@@ -350,6 +350,7 @@ static void no_configuration(void **state)
 					     "{\"a\" 1}",
 					     "nonsense",
 					     "{\"x\": \"\\q\"}"};
+	const char *const no_file[] = {json_path, folder, "$PWD/local_cufile.json"};
 	int fd;
 
 	(void)state;
@@ -374,14 +375,11 @@ static void no_configuration(void **state)
 	assert_int_equal(said("is longer than"), 1);
 	unlink(json_path);
 	assert_int_equal(mkfifo(json_path, 0600), 0);
-	assert_ok(cuFileDriverOpen());
-	assert_ok(cuFileDriverClose());
-	setenv("CUFILE_ENV_PATH_JSON", folder, 1);
-	assert_ok(cuFileDriverOpen());
-	assert_ok(cuFileDriverClose());
-	setenv("CUFILE_ENV_PATH_JSON", "$PWD/local_cufile.json", 1);
-	assert_ok(cuFileDriverOpen());
-	assert_ok(cuFileDriverClose());
+	for (size_t i = 0; i < 3; i++) {
+		setenv("CUFILE_ENV_PATH_JSON", no_file[i], 1);
+		assert_ok(cuFileDriverOpen());
+		assert_ok(cuFileDriverClose());
+	}
 	assert_int_equal(said("cannot be read: defaults hold"), 3); /* each that is no file */
 	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
 	unlink(json_path);
