@@ -254,9 +254,9 @@ static void harvest(struct run *r, const struct penstock_done *done)
 	r->place_count--;
 	if (done->result < 0) {
 		if (!r->failed) {
-			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s",
+			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s%s",
 				 r->a->write ? "writing" : "reading", r->a->storage,
-				 done->report->text);
+				 done->report->text, advice(done->report->why));
 			r->out->refused = is_refused(r->a, done->report->why);
 		}
 		r->failed = true;

@@ -142,9 +142,10 @@ struct verify {
 	const volatile sig_atomic_t *stopped; /* the signal to end early for, 0: none */
 	char *text;			      /* what was found */
 	size_t text_len;
+	bool from_drive; /* set: neither came out of memory, as far as anybody can see */
 };
 /* Reads both files again from the drive, with plain pread, and compares. 0: the same;
  * else an exit code and the text. */
-int verify_files(const struct verify *v);
+int verify_files(struct verify *v);
 
 #endif

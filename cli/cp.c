@@ -48,7 +48,7 @@ struct copy {
 	bool failed;
 	char text[LINE_MAX_BYTES];
 	char *aside; /* the copy's name until it is verified; NULL: its own */
-	bool in_place, committed, verified;
+	bool in_place, committed, verified, from_drive;
 	double start, shown;
 };
 
@@ -349,10 +349,10 @@ static void take(struct copy *c, const struct penstock_done *done, uint64_t most
 			    (done->report->why == PENSTOCK_WHY_CANARY ||
 			     done->report->why == PENSTOCK_WHY_NO_ROUTE))
 				c->code = EXIT_REFUSED;
-			snprintf(c->text, sizeof(c->text), "%s %s: %s (%s)",
+			snprintf(c->text, sizeof(c->text), "%s %s: %s (%s)%s",
 				 b->writing ? "writing" : "reading",
 				 b->writing ? c->a->dst : c->a->src, done->report->text,
-				 penstock_why_name(done->report->why));
+				 penstock_why_name(done->report->why), advice(done->report->why));
 		}
 		return;
 	}
@@ -450,7 +450,9 @@ static void report(const struct copy *c, double took)
 	printf("%s in %.2f s, %s/s, through %s%s\n", human((double)c->written, size, sizeof(size)),
 	       took, human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
 	       penstock_device_name(c->dev),
-	       c->verified ? "; both files read again from the drive: the same" : "");
+	       !c->verified	? ""
+	       : c->from_drive ? "; both files read again from the drive: the same"
+			       : "; both files read again, not from a drive: the same");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
 }
@@ -510,6 +512,7 @@ static void verify(struct copy *c)
 	if (c->failed && c->aside)
 		unlink(c->aside);
 	c->verified = !c->failed;
+	c->from_drive = v.from_drive;
 }
 
 static void finish(struct copy *c)

@@ -6,11 +6,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -44,8 +46,17 @@ static int64_t cached_pages(int fd)
 	return syscall(SYS_cachestat, fd, &range, &stat, 0) ? -1 : (int64_t)stat.cache;
 }
 
-/* Opened so that reads come from the drive: pages dropped, else O_DIRECT. */
-static int open_cold(const char *name)
+/* On kernels that let O_DIRECT be asked for there, which then copies. */
+static bool is_memory(int fd)
+{
+	struct statfs fs;
+
+	return !fstatfs(fd, &fs) && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+/* Opened so that reads come from the drive: pages dropped, else O_DIRECT. Not told of where
+ * neither works. */
+static int open_cold(const char *name, bool *told)
 {
 	const char *path = file_of(name);
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1, direct;
@@ -61,8 +72,12 @@ static int open_cold(const char *name)
 	if (seen && cached_pages(fd) == 0)
 		return fd;
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-	if (direct < 0)
-		return fd; /* tmpfs and the like: there is no drive to read from */
+	if (direct < 0 || is_memory(direct)) {
+		*told = false; /* there may be no drive to read from */
+		if (direct >= 0)
+			close(direct);
+		return fd;
+	}
 	close(fd);
 	return direct;
 }
@@ -124,12 +139,15 @@ static int compare(const struct verify *v, int a, int b, char *buf, double *show
 	}
 }
 
-int verify_files(const struct verify *v)
+int verify_files(struct verify *v)
 {
-	int a = open_cold(v->src), b = open_cold(v->copy), ret;
+	int a, b, ret;
 	char *buf = aligned_alloc(4096, 2 * STEP);
 	double shown = 0;
 
+	v->from_drive = true;
+	a = open_cold(v->src, &v->from_drive);
+	b = open_cold(v->copy, &v->from_drive);
 	if (a < 0 || b < 0 || !buf)
 		ret = say(v, EXIT_FAILED, "cannot open %s again: %s", a < 0 ? v->src : v->copy,
 			  strerror(a < 0   ? -a
