@@ -173,17 +173,70 @@ static void collect(struct penstock_group *g, bool parting, uint64_t until_ms,
 	}
 }
 
-/* A rank that takes no packet hangs; what it missed it could not make up for. */
+/* Drops all that a rank has said. */
+static void drain(struct penstock_group *g, struct pst_link *link)
+{
+	struct pst_said said = g->spare;
+	struct pst_note note;
+
+	while (pst_link_await(link, 0, &note, &said) > 0)
+		if (said.fd >= 0)
+			close(said.fd);
+}
+
+/* Of whom the end is seen; what they said is dropped. */
+static bool lose_ended(struct penstock_group *g)
+{
+	struct pollfd fds[2 * PST_GROUP_MAX];
+
+	for (unsigned i = 0; i < g->size; i++) {
+		fds[2 * i] = (struct pollfd){i ? g->links[i].sock : -1, 0, 0};
+		fds[2 * i + 1] = (struct pollfd){i ? g->links[i].pidfd : -1, POLLIN, 0};
+	}
+	if (poll(fds, 2 * g->size, 0) <= 0)
+		return false;
+	for (unsigned i = 1; i < g->size; i++) {
+		if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
+			continue;
+		drain(g, &g->links[i]); /* its last word may be that it leaves */
+		lose(g, i);
+	}
+	return true;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* A rank that takes no packet hangs; what it missed it could not make up for. It has a moment
+ * where another has gone meanwhile, or this rank's caller wants no more. */
 static void send_to(struct penstock_group *g, unsigned to, struct pst_note *note,
 		    const struct pst_said *said)
 {
-	bool given_up = (int)to == g->gone.rank;
-	uint64_t until = given_up ? 0 : pst_group_now_ms() + g->how.stall_ms;
+	uint64_t now = pst_group_now_ms(), soon;
+	uint64_t until = (int)to == g->gone.rank ? 0 : now + g->how.stall_ms;
+	bool hurry = false;
 
-	/* One that has gone is learnt of at the next meeting. */
-	if (g->links[to].sock < 0 || pst_link_send(&g->links[to], until, note, said) != -ETIMEDOUT)
+	if (g->links[to].sock < 0)
 		return;
-	give_up(g, to);
+	do {
+		soon = least(now + LOOK_MS, until);
+		/* One that has gone is learnt of at the next meeting. */
+		if (pst_link_send(&g->links[to], soon, note, said) != -ETIMEDOUT)
+			return;
+		now = pst_group_now_ms();
+		lose_ended(g);
+		if (!hurry && (g->gone.rank >= 0 || pst_group_off(g) == -ECANCELED)) {
+			hurry = true;
+			until = least(until, now + PART_MS);
+		}
+	} while (soon < until);
+	if (pst_group_off(g) == -ECANCELED)
+		note_gone(g, to, -ECANCELED, PENSTOCK_WHY_CANCELLED,
+			  "did not take in time what it was told, and rank 0 was cancelled");
+	else
+		give_up(g, to);
 	pst_link_close(&g->links[to]);
 }
 
@@ -206,6 +259,16 @@ static void write_gone(const struct penstock_group *g, struct pst_note *note)
 	note->rank = (uint32_t)g->gone.rank;
 	note->gone = 1;
 	snprintf(note->text, sizeof(note->text), "%s", g->gone.text);
+}
+
+/* Of the next meeting, that it cannot be. */
+static void tell_gone(struct penstock_group *g)
+{
+	struct pst_note answer = {.seq = g->seq + 1};
+
+	write_gone(g, &answer);
+	for (unsigned i = 1; i < g->size; i++)
+		send_to(g, i, &answer, NULL);
 }
 
 /* Meets as rank 0: the answer, which all are sent. */
@@ -232,6 +295,8 @@ static void lead(struct penstock_group *g, bool parting, bool telling, uint64_t 
 		send_to(g, i, answer, NULL);
 	if (telling && !answer->code)
 		spread(g, said);
+	if (g->gone.rank >= 0 && !answer->code)
+		tell_gone(g); /* since: who was told that all have come goes on */
 	for (unsigned i = 1; !telling && i < g->size; i++) {
 		if (said[i].fd >= 0)
 			close(said[i].fd);
@@ -265,23 +330,11 @@ static void tell_early(struct penstock_group *g, unsigned rank, const struct pst
 		send_to(g, i, &g->early, NULL);
 }
 
-/* Drops all that a rank has said. */
-static void drain(struct penstock_group *g, struct pst_link *link)
-{
-	struct pst_said said = g->spare;
-	struct pst_note note;
-
-	while (pst_link_await(link, 0, &note, &said) > 0)
-		if (said.fd >= 0)
-			close(said.fd);
-}
-
 /* Between meetings. Ranks may have come to the next one: their packets stay. One of them
  * that has failed or gone ends that meeting before it begins. */
 static void look_around(struct penstock_group *g)
 {
-	struct pollfd fds[2 * PST_GROUP_MAX];
-	struct pst_note answer = {.seq = g->seq + 1}, note;
+	struct pst_note note;
 
 	for (unsigned i = 1; i < g->size; i++) {
 		if (!failed_already(g, i, &note))
@@ -289,21 +342,8 @@ static void look_around(struct penstock_group *g)
 		tell_early(g, i, &note);
 		return;
 	}
-	for (unsigned i = 0; i < g->size; i++) {
-		fds[2 * i] = (struct pollfd){i ? g->links[i].sock : -1, 0, 0};
-		fds[2 * i + 1] = (struct pollfd){i ? g->links[i].pidfd : -1, POLLIN, 0};
-	}
-	if (poll(fds, 2 * g->size, 0) <= 0)
-		return;
-	for (unsigned i = 1; i < g->size; i++) {
-		if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
-			continue;
-		drain(g, &g->links[i]); /* its last word may be that it leaves */
-		lose(g, i);
-	}
-	write_gone(g, &answer);
-	for (unsigned i = 1; i < g->size; i++)
-		send_to(g, i, &answer, NULL);
+	if (lose_ended(g))
+		tell_gone(g);
 }
 
 /* ---- the others ---- */
@@ -338,29 +378,35 @@ static uint64_t longest(uint64_t ms)
 	return ms + ms / GRACE_PART + GRACE_MS;
 }
 
-/* Rank 0's answer. Should this rank's caller want no more of the load meanwhile, rank 0 is
- * told, and has a moment to answer before this rank leaves. */
-static int await_answer(struct penstock_group *g, uint64_t until_ms, struct pst_note *own,
-			struct pst_note *answer, struct pst_said *other)
+/* Who was cancelled has told rank 0, which has a moment to answer. */
+static uint64_t moment(const struct pst_note *own, uint64_t until_ms)
+{
+	if (own->code >= 0 || own->why != PENSTOCK_WHY_CANCELLED)
+		return until_ms;
+	return least(pst_group_now_ms() + PART_MS, until_ms);
+}
+
+/* What rank 0 says. Should this rank's caller want no more of the load, before or meanwhile,
+ * this rank leaves if it has said nothing after that moment. */
+static int await_word(struct penstock_group *g, uint64_t *until_ms, struct pst_note *own,
+		      struct pst_note *word, struct pst_said *other)
 {
 	struct pst_link *link = &g->links[0];
-	const bool heeds = own->code >= 0;
 	int ret;
 
 	for (;;) {
-		uint64_t soon = own->code >= 0 ? pst_group_soon(g, until_ms) : until_ms;
+		uint64_t soon = own->code >= 0 ? pst_group_soon(g, *until_ms) : *until_ms;
 
-		ret = pst_link_await(link, soon, answer, other);
-		if (ret != -ETIMEDOUT || soon == until_ms)
+		ret = pst_link_await(link, soon, word, other);
+		if (ret != -ETIMEDOUT || soon == *until_ms)
 			break;
 		if (!pst_group_off(g))
 			continue;
 		write_off(own, g->load->failed);
 		pst_link_send(link, 0, own, NULL);
-		soon = pst_group_now_ms() + PART_MS;
-		until_ms = soon < until_ms ? soon : until_ms;
+		*until_ms = moment(own, *until_ms);
 	}
-	if (ret == -ETIMEDOUT && heeds && own->code < 0) {
+	if (ret == -ETIMEDOUT && own->code < 0 && own->why == PENSTOCK_WHY_CANCELLED) {
 		struct pst_note left = {.seq = PST_SEQ_LEFT};
 
 		note_gone(g, 0, own->code, PENSTOCK_WHY_CANCELLED,
@@ -380,11 +426,12 @@ static void follow(struct penstock_group *g, bool parting, bool telling, uint64_
 	int ret;
 
 	own->rank = g->rank;
+	until_ms = moment(own, until_ms);
 	/* What fails here is seen as the end of the other side below, after what it said. */
 	pst_link_send(link, until_ms, own, telling ? &said[g->rank] : NULL);
 	do {
 		ret = parting ? pst_link_await(link, until_ms, answer, &other)
-			      : await_answer(g, until_ms, own, answer, &other);
+			      : await_word(g, &until_ms, own, answer, &other);
 	} while (ret > 0 && answer->seq < g->seq);
 	if (ret > 0 && answer->gone)
 		note_gone(g, answer->rank, answer->code, (enum penstock_why)answer->why,
@@ -392,8 +439,13 @@ static void follow(struct penstock_group *g, bool parting, bool telling, uint64_
 	for (unsigned i = 1; telling && ret > 0 && !answer->code && i < g->size; i++) {
 		struct pst_note note;
 
-		ret = pst_link_await(link, until_ms, &note, &other);
-		if (ret <= 0 || note.rank >= g->size || note.rank == g->rank)
+		ret = await_word(g, &until_ms, own, &note, &other);
+		if (ret > 0 && (note.rank >= g->size || note.rank == g->rank)) {
+			if (other.fd >= 0)
+				close(other.fd);
+			ret = -EPIPE;
+		}
+		if (ret <= 0)
 			break;
 		memcpy(said[note.rank].bytes, other.bytes, other.len);
 		said[note.rank].len = other.len;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits of a group that must end though nobody fails and nobody dies: for a rank that never
- * comes while others came long ago, at a socket that lets nobody in, for room for descriptors.
+ * Waits of a group that must end whatever the others do: for a rank that never comes while
+ * others came long ago, at a socket that lets nobody in, for room for descriptors, for a rank
+ * that has stopped while a caller wants no more or another rank dies.
  */
 #include "group.h"
 
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -32,13 +34,24 @@ static void no_longer_than(atomic_bool *until, bool *late)
 	}
 }
 
+static struct shared {
+	atomic_bool gave_up, told, stopped, full;
+} * shared;
+
+static void share(void)
+{
+	void *ptr = mmap(NULL, AREAS * sizeof(*shared), PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(ptr, MAP_FAILED);
+	shared = ptr;
+	model_path();
+	memset(outcomes, 0, AREAS * RANKS_MAX * sizeof(*outcomes));
+}
+
 /* ---- one came long ago, another never comes ---- */
 
-struct shared {
-	atomic_bool gave_up, told;
-};
-
-static int one(unsigned rank, struct shared *shared, struct outcome *o)
+static int one(unsigned rank, struct outcome *o)
 {
 	struct penstock_group_opts go = group_opts(LIMIT_MS, 1);
 	struct penstock_loaded *loaded = NULL;
@@ -67,20 +80,16 @@ static int one(unsigned rank, struct shared *shared, struct outcome *o)
  * rank 2 all the same. */
 static void test_long_ago(void **state)
 {
-	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
-				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t pids[3];
 
 	(void)state;
-	assert_ptr_not_equal(shared, MAP_FAILED);
-	model_path();
-	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
+	share();
 	for (unsigned r = 0; r < 3; r++) {
 		pids[r] = fork();
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		_exit(one(r, shared, &outcomes[r]) ? 1 : 0);
+		_exit(one(r, &outcomes[r]) ? 1 : 0);
 	}
 	for (unsigned r = 0; r < 3; r++) {
 		int status = 0;
@@ -92,7 +101,7 @@ static void test_long_ago(void **state)
 		if (outcomes[r].ret != -ETIMEDOUT ||
 		    !strstr(outcomes[r].text, r ? "rank 0" : "rank 2"))
 			fail_msg("rank %u: %d, %s", r, outcomes[r].ret, outcomes[r].text);
-	munmap(shared, sizeof(*shared));
+	munmap(shared, AREAS * sizeof(*shared));
 }
 
 /* ---- a listener that has stopped ---- */
@@ -121,24 +130,41 @@ static void test_nobody_let_in(void **state)
 	unlink(addr.sun_path);
 }
 
-/* ---- too many descriptors under way ---- */
+/* ---- no room to send ---- */
 
 ssize_t __real_sendmsg(int sock, const struct msghdr *msg, int flags);
 ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags);
+int __real_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags);
+int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags);
 
-static bool too_many;
+static bool too_many, narrow;
 
 /* As for a user other than root whose descriptors that nobody has taken yet are as many as
  * a process may have: each second time that one is sent. */
 ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
 {
 	static bool fails;
+	ssize_t n;
 
 	fails = !fails;
-	if (!too_many || !msg->msg_controllen || !fails)
-		return __real_sendmsg(sock, msg, flags);
-	errno = ETOOMANYREFS;
-	return -1;
+	if (too_many && msg->msg_controllen && fails) {
+		errno = ETOOMANYREFS;
+		return -1;
+	}
+	n = __real_sendmsg(sock, msg, flags);
+	if (n < 0 && narrow && (errno == EAGAIN || errno == EWOULDBLOCK))
+		atomic_store(&shared->full, true);
+	return n;
+}
+
+/* Some packets fill it, as many more would one of the usual size. */
+int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags)
+{
+	int fd = __real_accept4(sock, addr, len, flags), little = 1;
+
+	if (narrow && fd >= 0)
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &little, sizeof(little));
+	return fd;
 }
 
 static void test_too_many(void **state)
@@ -154,12 +180,144 @@ static void test_too_many(void **state)
 	too_many = false;
 }
 
+/* ---- one has stopped ---- */
+
+#define LATE "fault:bounce?delay_us=4000000000" /* an hour, more or less */
+#define RANKS 6u
+
+/* Who stops as it is asked, and who wants no more once that is to be seen. */
+static const struct {
+	const char *name;
+	unsigned ranks, stops;
+	unsigned off;  /* wants no more; RANKS: nobody does */
+	unsigned dies; /* RANKS: nobody does */
+	const char *text;
+} rows[] = {
+	/* It reads, and is to tell a rank 0 that does not hear. */
+	{"stop-0", 2, 0, 1, RANKS, "cancelled"},
+	/* Rank 0 has more to say to one that has stopped than there is room for, and the others
+	 * wait for what it is to tell them behind that. */
+	{"stop-1", RANKS, 1, 0, RANKS, "rank 0 was cancelled"},
+	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' has gone: it closed"},
+	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' has gone: its process"},
+};
+
+struct place {
+	unsigned row, rank;
+};
+
+static int look_stopped(void *user)
+{
+	const struct place *at = user;
+	bool stops = rows[at->row].stops == at->rank;
+
+	if (stops && !atomic_exchange(&shared->stopped, true))
+		raise(SIGSTOP);
+	return rows[at->row].off == at->rank &&
+	       atomic_load(rows[at->row].stops ? &shared->full : &shared->stopped);
+}
+
+static int beside_a_stopped_one(struct place *at, struct outcome *o)
+{
+	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
+	struct penstock_group_opts go = group_opts(LIMIT_MS, 0);
+	struct penstock_loaded *loaded = NULL;
+	struct penstock_weights *m;
+	struct penstock_group *g;
+	bool late = false;
+
+	lo.look = look_stopped;
+	lo.user = at;
+	lo.path = rows[at->row].stops ? NULL : LATE;
+	narrow = rows[at->row].stops && !at->rank;
+	if (penstock_device_open("host", NULL, &host) < 0 ||
+	    penstock_weights_open(made_path("group.safetensors"), NULL, &m) ||
+	    penstock_group_open(rows[at->row].name, at->rank, rows[at->row].ranks, &go, &g))
+		return -1;
+	if (narrow)
+		no_longer_than(&shared->stopped, &late);
+	o->ret = penstock_group_load(g, m, &host, 1, &lo, NULL, &loaded);
+	snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
+	penstock_group_close(g);
+	penstock_weights_close(m);
+	return late || loaded;
+}
+
+static void await_end(pid_t pid, int wanted)
+{
+	const struct timespec moment = {.tv_nsec = 2000000};
+	int status = 0;
+
+	for (uint64_t end = now_ms() + LIMIT_MS; !waitpid(pid, &status, WNOHANG);) {
+		if (now_ms() > end)
+			fail_msg("a rank waits still");
+		nanosleep(&moment, NULL);
+	}
+	assert_int_equal(status, wanted);
+}
+
+static void begin_row(unsigned row, pid_t *pids)
+{
+	for (unsigned r = 0; r < rows[row].ranks; r++) {
+		struct place at = {row, r};
+
+		pids[r] = fork();
+		if (pids[r])
+			continue;
+		alarm(ALARM_S);
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* an alarm does not wake who has stopped */
+		shared += row;
+		_exit(beside_a_stopped_one(&at, &outcomes[row * RANKS_MAX + r]));
+	}
+}
+
+static void end_row(unsigned row, const pid_t *pids)
+{
+	unsigned stops = rows[row].stops, dies = rows[row].dies;
+
+	for (unsigned r = 0; r < rows[row].ranks; r++)
+		if (r != stops)
+			await_end(pids[r], r == dies ? SIGKILL : 0);
+	kill(pids[stops], SIGKILL);
+	assert_int_equal(waitpid(pids[stops], NULL, 0), pids[stops]);
+	for (unsigned r = 0; r < rows[row].ranks; r++) {
+		const struct outcome *o = &outcomes[row * RANKS_MAX + r];
+
+		if (r == stops || r == dies)
+			continue;
+		if (r == rows[row].off ? o->ret != -ECANCELED || !strstr(o->text, "cancelled")
+				       : !o->ret || !strstr(o->text, rows[row].text))
+			fail_msg("%s, rank %u: %d, %s", rows[row].name, r, o->ret, o->text);
+	}
+}
+
+static void test_stopped(void **state)
+{
+	pid_t pids[COUNT(rows)][RANKS];
+	bool late = false;
+
+	(void)state;
+	share();
+	for (unsigned i = 0; i < COUNT(rows); i++)
+		begin_row(i, pids[i]);
+	for (unsigned i = 0; i < COUNT(rows); i++) {
+		if (rows[i].dies == RANKS)
+			continue;
+		no_longer_than(&shared[i].full, &late);
+		kill(pids[i][rows[i].dies], SIGKILL);
+	}
+	for (unsigned i = 0; i < COUNT(rows); i++)
+		end_row(i, pids[i]);
+	munmap(shared, AREAS * sizeof(*shared));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_long_ago),
 		cmocka_unit_test(test_nobody_let_in),
 		cmocka_unit_test(test_too_many),
+		cmocka_unit_test(test_stopped),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
