@@ -308,7 +308,8 @@ static int rounds(const struct bench_args *a, struct bench_result *r)
 	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
 	const char *what = NULL, *file = file_of(a->storage);
-	bool created = file && access(file, F_OK);
+	struct stat there; /* a link to nothing is there, too, and the user's */
+	bool created = file && lstat(file, &there);
 	int held, ret = 0;
 	uint64_t length = measured(a, &held);
 
