@@ -20,7 +20,8 @@
 #define NAME "load" /* of the group */
 
 /* Where the ranks meet: a folder of this command's own, so that what a rank leaves there
- * that was killed goes, too. Without one it is where all groups meet. */
+ * that was killed goes, too. Without one it is where all groups meet. Rank 0 removes it once
+ * all have met: nothing stays then of a command that is killed itself. */
 static void make_folder(struct args *a, char *dir, size_t len)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -69,6 +70,8 @@ static void be_rank(struct loading *l, struct args *a, unsigned rank, pid_t pare
 		raise((int)load_stopped);
 	if (penstock_group_open(name, rank, (unsigned)a->ranks, &a->group, &l->group))
 		load_note_lib(l);
+	else if (!rank)
+		remove_folder(a->group.dir);
 	/* A terminal tells it as well as the command, whose end is that of one that hangs. */
 	load_catch_signals(true, true);
 	if (l->group)
