@@ -147,5 +147,7 @@ struct verify {
 /* Reads both files again from the drive, with plain pread, and compares. 0: the same;
  * else an exit code and the text. */
 int verify_files(struct verify *v);
+/* Makes a copy the same users' as the file that it is going to replace, if there is one. */
+void keep_permissions(const char *copy, const char *dst);
 
 #endif

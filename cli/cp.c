@@ -457,20 +457,6 @@ static void report(const struct copy *c, double took)
 	tally_print(stdout, "write", &c->write);
 }
 
-/* The file that is replaced, if there is one, says whose it is; see the library's own. */
-static void take_permissions(const char *copy, const char *dst)
-{
-	struct stat old;
-	unsigned mode;
-
-	if (lstat(dst, &old) || !S_ISREG(old.st_mode))
-		return;
-	mode = old.st_mode & 0777;
-	if (chown(copy, old.st_uid, old.st_gid) && chown(copy, (uid_t)-1, old.st_gid))
-		mode = (mode & ~0070u) | (mode & 0007u) << 3;
-	(void)chmod(copy, mode);
-}
-
 /* Puts a copy that was verified in its place; durable if that was asked for. */
 static void put_in_place(struct copy *c)
 {
@@ -478,7 +464,7 @@ static void put_in_place(struct copy *c)
 	char *dir = slash ? strndup(dst, (size_t)(slash - dst) + 1) : strdup(".");
 	int fd;
 
-	take_permissions(c->aside, dst);
+	keep_permissions(c->aside, dst);
 	c->committed = !rename(c->aside, dst);
 	if (!c->committed)
 		say(c, "%s cannot be put in its place: %m", c->a->dst);

@@ -2,7 +2,8 @@
 /*
  * The check behind --verify: both files are read again, one after the other's block,
  * with nothing but pread, after their pages were dropped from the cache and the
- * cache was asked that they are gone. None of the library's code is used for it.
+ * cache was asked that they are gone. None of the library's code is used for it. And what
+ * the copy has to be before it takes its place.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -163,4 +164,27 @@ int verify_files(struct verify *v)
 		close(b);
 	free(buf);
 	return ret;
+}
+
+/* The file that is replaced, if there is one, says whose it is; see the library's own. Who
+ * may write in the folder may have put a link in the copy's place: what that leads to is not
+ * to be had. */
+void keep_permissions(const char *copy, const char *dst)
+{
+	struct stat old, ours;
+	unsigned mode;
+	int fd;
+
+	if (lstat(dst, &old) || !S_ISREG(old.st_mode))
+		return;
+	fd = open(copy, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	mode = old.st_mode & 0777;
+	if (!fstat(fd, &ours) && S_ISREG(ours.st_mode) && ours.st_nlink == 1) {
+		if (fchown(fd, old.st_uid, old.st_gid) && fchown(fd, (uid_t)-1, old.st_gid))
+			mode = (mode & ~0070u) | (mode & 0007u) << 3;
+		(void)fchmod(fd, mode);
+	}
+	close(fd);
 }
