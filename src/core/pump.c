@@ -122,8 +122,10 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 			*err = pump->lanes[i].open_err;
 	}
 	if (made < pump->lane_count)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "cannot start lane %u of %u", made,
-				pump->lane_count);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
+				"cannot start lane %u of %u: this user or container has as many "
+				"threads as it may have, or no memory: ulimit -u and -v tell",
+				made, pump->lane_count);
 	return err->code;
 }
 
