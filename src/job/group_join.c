@@ -129,6 +129,14 @@ static int new_socket(const char *path)
 	return sock < 0 ? fail_errno(errno, path, "no socket") : sock;
 }
 
+/* What rank 0 says goes into all that is computed. */
+static bool can_be(const struct pst_group_how *how)
+{
+	return how->window && !(how->window % 4096) && how->window <= 1u << 30 &&
+	       how->windows > 1 && how->windows <= PST_GROUP_WINDOWS_MAX && how->stall_ms &&
+	       how->host < how->hosts;
+}
+
 static struct hello make_hello(const struct penstock_group *g)
 {
 	return (struct hello){.version = VERSION, .size = g->size, .how = g->how};
@@ -353,7 +361,12 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 	if (answer.code)
 		return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL,
 					PST_NO_OFF, "%s", answer.text);
-	memcpy(&hello, said.bytes, sizeof(hello));
+	if (said.fd >= 0)
+		close(said.fd);
+	memcpy(&hello, said.bytes, said.len < sizeof(hello) ? said.len : sizeof(hello));
+	if (said.len != sizeof(hello) || hello.version != VERSION || !can_be(&hello.how))
+		return fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, addr->sun_path,
+			    "rank 0 is of another version of the library");
 	g->how = hello.how;
 	return 0;
 }

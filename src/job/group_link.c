@@ -95,13 +95,24 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
 
 /* ---- receiving ---- */
 
+/* The first; there is room for more than the one that a rank sends. */
 static int passed(struct msghdr *msg)
 {
 	int fd = -1;
 
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+			int other;
+
+			memcpy(&other, (const char *)c + at, sizeof(other));
+			if (fd < 0)
+				fd = other;
+			else
+				close(other);
+		}
+	}
 	return fd;
 }
 

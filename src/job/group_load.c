@@ -47,6 +47,11 @@ struct move {
 	uint64_t delivered;
 };
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 /* ---- the same model on every rank ---- */
 
 /* How much of what is needed is said at once, from `at` on. */
@@ -80,6 +85,24 @@ static size_t write_facts(struct move *m, unsigned char *to)
 	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
+static int not_whole(unsigned rank)
+{
+	return pst_weights_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				"rank %u says what no rank does", rank);
+}
+
+/* Whether facts are as long as they say themselves. */
+static bool is_whole(const struct pst_said *said)
+{
+	struct facts f;
+
+	if (said->len < sizeof(f))
+		return false;
+	memcpy(&f, said->bytes, sizeof(f));
+	return said->len ==
+	       sizeof(f) + least(f.file_count, FILES_MAX) * 8 + least(f.need_bytes, PST_NEED_BYTES);
+}
+
 /* What a rank has that is not as rank 0 has it: that rank, or 0. */
 struct odd {
 	unsigned files, table;
@@ -94,6 +117,9 @@ static int compare(const struct move *m, const struct pst_said *said, struct odd
 	struct facts first, other;
 
 	*odd = (struct odd){0, 0, false};
+	for (unsigned r = 0; r < m->size; r++)
+		if (!is_whole(&said[r]))
+			return not_whole(r);
 	memcpy(&first, said[0].bytes, head);
 	for (unsigned r = m->size; r-- > 1;) {
 		uint64_t count = first.file_count < FILES_MAX ? first.file_count : FILES_MAX;
@@ -150,6 +176,9 @@ static int tell_need(struct move *m, struct pst_said *said)
 
 	for (size_t at = PST_NEED_BYTES; at < all && !ret; at += PST_NEED_BYTES) {
 		ret = pst_group_tell(m->g, 0, m->plan.need + at, need_len(m, at), -1, said);
+		for (unsigned r = 0; r < m->size && !ret; r++)
+			if (said[r].len != need_len(m, at))
+				ret = not_whole(r);
 		if (!ret)
 			take_need(m, said, at);
 		pst_said_free(m->g, said);
@@ -387,11 +416,6 @@ static int unchanged(struct penstock_weights *w, unsigned which)
 		if (pst_shard_is_open(w, i))
 			ret = pst_shard_same(&w->shards[i], w->sources[i].fd);
 	return ret;
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
 }
 
 static int run(struct move *m, int ret)

@@ -105,6 +105,10 @@ static int look_at_all(struct penstock_weights *w, unsigned which)
 
 static int compare(const struct penstock_weights *w, unsigned ranks, const struct pst_said *said)
 {
+	for (unsigned r = 1; r < ranks; r++)
+		if (said[r].len != said[0].len)
+			return pst_weights_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
+						PST_NO_OFF, "rank %u says what no rank does", r);
 	for (unsigned r = 1; r < ranks; r++) {
 		size_t i = 0, count = said[0].len / sizeof(uint64_t);
 

@@ -348,6 +348,119 @@ static void test_impostor(void **state)
 	unlink(addr.sun_path);
 }
 
+/* ---- one of this user's that says what no rank does ---- */
+
+/* A rank 0 that the test plays: what it answers to one that joins, and to its facts. */
+static void play(const char *name, uint32_t windows, size_t said_len, bool facts)
+{
+	struct hello {
+		uint32_t version, size;
+		struct pst_group_how how;
+	} hello = {3, 2, {.window = 4096, .windows = windows, .stall_ms = 1000, .hosts = 1}};
+	struct sockaddr_un addr = address(socket_of(name));
+	struct pst_link link = PST_LINK_NONE;
+	struct pst_note note, answer = {.seq = 1};
+	unsigned char *bytes = malloc(PST_GROUP_SAY_MAX);
+	struct pst_said said = {bytes, 0, -1}, own = {(unsigned char *)&hello, sizeof(hello), -1};
+	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+	alarm(ALARM_S);
+	if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
+		_exit(1);
+	link.sock = accept(sock, NULL, NULL);
+	if (pst_link_await(&link, UINT64_MAX, &note, &said) != 1)
+		_exit(2);
+	own.len = said_len < sizeof(hello) && !facts ? said_len : sizeof(hello);
+	pst_link_send(&link, UINT64_MAX, &answer, &own);
+	if (facts && pst_link_await(&link, UINT64_MAX, &note, &said) == 1) {
+		answer.seq = note.seq;
+		pst_link_send(&link, UINT64_MAX, &answer, NULL);
+		said.len = said_len;
+		pst_link_send(&link, UINT64_MAX, &answer, &said); /* its own, but not all */
+	}
+	while (pst_link_await(&link, UINT64_MAX, &note, &said) == 1)
+		;
+	_exit(0);
+}
+
+static const struct {
+	const char *name;
+	uint32_t windows;
+	size_t len;
+	bool facts;
+} played[] = {
+	{"no-hello", 2, 0, false},     {"short-hello", 2, 8, false}, {"no-windows", 0, 999, false},
+	{"one-window", 1, 999, false}, {"no-facts", 2, 0, true},     {"short-facts", 2, 40, true},
+};
+
+static void test_played(void **state)
+{
+	struct penstock_weights *m;
+
+	(void)state;
+	assert_true(penstock_device_open("host", NULL, &host) >= 0);
+	assert_int_equal(penstock_weights_open(model_path(), NULL, &m), 0);
+	for (unsigned i = 0; i < COUNT(played); i++) {
+		struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
+		struct penstock_loaded *loaded = NULL;
+		struct penstock_group *g = NULL;
+		int ret, status = 0;
+		pid_t pid;
+
+		go.dir = meeting_place();
+		pid = fork();
+		if (!pid)
+			play(played[i].name, played[i].windows, played[i].len, played[i].facts);
+		ret = penstock_group_open(played[i].name, 1, 2, &go, &g);
+		assert_true(!ret || !played[i].facts);
+		if (!ret)
+			ret = penstock_group_load(g, m, &host, 1, NULL, NULL, &loaded);
+		if (ret != -EPROTO)
+			fail_msg("%s: %d, %s", played[i].name, ret, penstock_errmsg());
+		penstock_group_close(g);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+		unlink(socket_of(played[i].name));
+	}
+	penstock_weights_close(m);
+	penstock_device_close(host);
+}
+
+/* Of several descriptors in one packet, as no rank sends them, none is left. */
+static void test_two_descriptors(void **state)
+{
+	struct {
+		struct cmsghdr head;
+		int fds[2];
+	} control = {{CMSG_LEN(2 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS}, {0, 0}};
+	struct pst_note note = {.magic = PST_NOTE_MAGIC};
+	struct iovec iov = {&note, sizeof(note)};
+	struct msghdr msg = {.msg_iov = &iov,
+			     .msg_iovlen = 1,
+			     .msg_control = &control,
+			     .msg_controllen = sizeof(control)};
+	struct pst_said said = {malloc(PST_GROUP_SAY_MAX), 0, -1};
+	struct pst_link link = PST_LINK_NONE;
+	int pair[2], before, after;
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+	link.sock = pair[0];
+	before = dup(0);
+	close(before);
+	assert_int_equal(sendmsg(pair[1], &msg, 0), sizeof(note));
+	assert_int_equal(pst_link_await(&link, UINT64_MAX, &note, &said), 1);
+	assert_true(said.fd >= 0);
+	close(said.fd);
+	after = dup(0);
+	close(after);
+	assert_int_equal(after, before);
+	assert_int_equal(fcntl(before + 1, F_GETFD), -1);
+	close(pair[0]);
+	close(pair[1]);
+	free(said.bytes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -355,6 +468,7 @@ int main(void)
 		cmocka_unit_test(test_killed),		cmocka_unit_test(test_one_name),
 		cmocka_unit_test(test_given_up),	cmocka_unit_test(test_no_descriptor),
 		cmocka_unit_test(test_intruder),	cmocka_unit_test(test_impostor),
+		cmocka_unit_test(test_played),		cmocka_unit_test(test_two_descriptors),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
