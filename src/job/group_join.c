@@ -36,12 +36,12 @@ struct hello {
 };
 #define VERSION 3u
 
-/* Or shorter, if a signal comes. */
-static void pause_ms(uint32_t ms)
+/* Or shorter, if a signal comes: false. */
+static bool pause_ms(uint32_t ms)
 {
 	const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
 
-	nanosleep(&time, NULL);
+	return !nanosleep(&time, NULL);
 }
 
 static int fail(int code, enum penstock_why why, const char *path, const char *what)
@@ -373,6 +373,20 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 
 /* ---- open and close ---- */
 
+/* Hosts begin one after the other; also that is no longer than the caller wants. */
+static int await_turn(struct penstock_group *g)
+{
+	uint64_t until = pst_group_now_ms() + g->how.delay_ms;
+	bool quiet = true;
+	int ret = 0;
+
+	while (quiet && !ret && pst_group_now_ms() < until) {
+		quiet = pause_ms((uint32_t)pst_group_left_ms(pst_group_soon(g, until)));
+		ret = pst_group_off(g);
+	}
+	return ret;
+}
+
 static int check(const char *name, unsigned rank, unsigned size,
 		 const struct penstock_group_opts *opts)
 {
@@ -467,12 +481,13 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 		ret = make_address(g, opts.dir, &addr);
 	if (!ret && size > 1)
 		ret = rank ? ask(g, &addr, until) : listen_for(g, &addr, until);
+	if (!ret)
+		ret = await_turn(g);
 	pst_group_heed(g, NULL);
 	if (ret) {
 		penstock_group_close(g);
 		return ret;
 	}
-	pause_ms(g->how.delay_ms);
 	*out = g;
 	return 0;
 }

@@ -365,6 +365,7 @@ static void play(const char *name, uint32_t windows, size_t said_len, bool facts
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	alarm(ALARM_S);
+	unlink(addr.sun_path); /* of a test that was killed */
 	if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
 		_exit(1);
 	link.sock = accept(sock, NULL, NULL);
@@ -408,6 +409,7 @@ static void test_played(void **state)
 		pid_t pid;
 
 		go.dir = meeting_place();
+		go.timeout_ms = LIMIT_MS;
 		pid = fork();
 		if (!pid)
 			play(played[i].name, played[i].windows, played[i].len, played[i].facts);

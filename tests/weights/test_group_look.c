@@ -212,12 +212,33 @@ static void test_joining(void **state)
 	}
 }
 
+/* Nor is this host's turn. */
+static void test_turn(void **state)
+{
+	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
+	struct penstock_group *g = NULL;
+	struct asked asked = {0};
+
+	(void)state;
+	go.look = no;
+	go.user = &asked;
+	go.host = 1;
+	go.hosts = 2;
+	go.jitter_ms = 8000000; /* half of it, and more, for the second host */
+	alarm(ALARM_S);
+	assert_int_equal(penstock_group_open("turn", 0, 1, &go, &g), -ECANCELED);
+	alarm(0);
+	assert_null(g);
+	assert_int_equal(asked.count, 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_end),
 		cmocka_unit_test(test_again),
 		cmocka_unit_test(test_joining),
+		cmocka_unit_test(test_turn),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);
