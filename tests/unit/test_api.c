@@ -383,15 +383,16 @@ static void harvests(void **state)
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_done done = {.id = 77};
 	struct penstock_queue *q;
-	char byte;
+	char bytes[2];
 
 	(void)state;
-	seg.buf = &byte;
+	seg.buf = &bytes[0];
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
+	seg.buf = &bytes[1]; /* two lanes may be at it at once */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(penstock_wait(q, &done, 1, 0, -1), 0);
 	assert_int_equal(penstock_poll(q, &done, 0), 0);
