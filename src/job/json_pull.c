@@ -248,12 +248,13 @@ static bool skip_plain(struct pst_json *in, int c)
 {
 	static const char *const words[] = {"true", "false",	"null",
 					    "NaN",  "Infinity", "-Infinity"};
+	const unsigned count = in->python_numbers ? 6 : 3;
 	char *text;
 	size_t len;
 
 	if (c == '"')
 		return pst_json_string(in, &text, &len);
-	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+	for (unsigned i = 0; i < count; i++) {
 		len = strlen(words[i]);
 		if (in->len - in->at >= len && !memcmp(in->text + in->at, words[i], len)) {
 			in->at += len;

@@ -14,7 +14,8 @@
 struct pst_json {
 	char *text;
 	size_t len, at;
-	const char *what; /* the first thing that was wrong, NULL: nothing */
+	const char *what;    /* the first thing that was wrong, NULL: nothing */
+	bool python_numbers; /* what is skipped may be NaN, Infinity, -Infinity, as Python writes */
 };
 
 /* Remembers the first complaint; false, so that callers can return it. */
@@ -33,7 +34,7 @@ bool pst_json_more(struct pst_json *in, char end, bool *first);
 bool pst_json_string(struct pst_json *in, char **out, size_t *len);
 /* A whole number that fits, without sign, fraction or exponent. */
 bool pst_json_number(struct pst_json *in, uint64_t *out);
-/* Any value, left unread; also the numbers that Python writes and JSON does not have. */
+/* Any value, left unread. */
 bool pst_json_skip(struct pst_json *in);
 /* Nothing but blanks is left. */
 bool pst_json_end(struct pst_json *in);

@@ -75,7 +75,7 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
 {
 	struct pst_config c = *config;
-	struct pst_json in = {NULL, 0, 0, NULL};
+	struct pst_json in = {.python_numbers = true};
 	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
 	char name[PATH_MAX];
 	int n;

@@ -218,7 +218,7 @@ static int resolve(struct pst_files *files, const char *index, const char *dir,
 static int find_index(struct pst_files *files, const char *index, const char *dir,
 		      const struct penstock_weights_opts *opts)
 {
-	struct pst_json in = {NULL, 0, 0, NULL};
+	struct pst_json in = {.text = NULL};
 	size_t first = files->row_count;
 	char **texts;
 	int ret = set_home(files, dir);

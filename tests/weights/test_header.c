@@ -174,6 +174,9 @@ static const struct {
 	{"{\"t", "without end"},
 	{T(D "," S "," O ",\"x\":tru"), "a value is missing"},
 	{T(D "," S "," O ",\"x\":-"), "a digit"},
+	{T(D "," S "," O ",\"x\":NaN"), "a value is missing"},
+	{T(D "," S "," O ",\"x\":[Infinity]"), "a value is missing"},
+	{T(D "," S "," O ",\"x\":-Infinity"), "a digit"},
 };
 
 static void test_lies(void **state)
