@@ -109,21 +109,32 @@ static size_t look_behind(uintptr_t base)
 	return end - base;
 }
 
+/* Around a look at the list: whether it has to be looked at again, as it changed meanwhile. */
+static unsigned look_begin(void)
+{
+	unsigned before;
+
+	while ((before = atomic_load_explicit(&changes, memory_order_acquire)) & 1)
+		sched_yield(); /* a few stores by somebody else */
+	return before;
+}
+
+static bool look_again(unsigned before)
+{
+	atomic_thread_fence(memory_order_acquire);
+	return GET(changes) != before;
+}
+
 size_t shim_registered(const void *base)
 {
 	unsigned before;
 	size_t len;
 
-	for (;;) {
-		before = atomic_load_explicit(&changes, memory_order_acquire);
-		if (!(before & 1)) {
-			len = look_behind((uintptr_t)base);
-			atomic_thread_fence(memory_order_acquire);
-			if (GET(changes) == before)
-				return len;
-		}
-		sched_yield();
-	}
+	do {
+		before = look_begin();
+		len = look_behind((uintptr_t)base);
+	} while (look_again(before));
+	return len;
 }
 
 static int look_up(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
@@ -131,16 +142,11 @@ static int look_up(uintptr_t base, uintptr_t addr, size_t len, struct penstock_d
 	unsigned before;
 	int code;
 
-	for (;;) {
-		before = atomic_load_explicit(&changes, memory_order_acquire);
-		if (!(before & 1)) {
-			code = look(base, addr, len, dev);
-			atomic_thread_fence(memory_order_acquire);
-			if (GET(changes) == before)
-				return code;
-		}
-		sched_yield(); /* a few stores by somebody else */
-	}
+	do {
+		before = look_begin();
+		code = look(base, addr, len, dev);
+	} while (look_again(before));
+	return code;
 }
 
 /* Of what no registration tells; *ordinal is -1 for host memory. */
