@@ -138,13 +138,25 @@ static bool tells(void)
 	return proven;
 }
 
+/* There are bytes now: the path is open with one of the next requests. Closes both. */
+static void is_proven(int fd)
+{
+	int proven = await_proven();
+
+	penstock_close(st);
+	close(fd);
+	if (proven != 1 && !tells())
+		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	assert_int_equal(proven, 1);
+}
+
 static void tried_while_others_read(void **state)
 {
 	pthread_t threads[READERS];
 
 	(void)state;
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		int fd, proven;
+		int fd;
 
 		open_empty(&fd);
 		over = false;
@@ -157,12 +169,7 @@ static void tried_while_others_read(void **state)
 		over = true;
 		for (unsigned i = 0; i < READERS; i++)
 			assert_int_equal(pthread_join(threads[i], NULL), 0);
-		proven = await_proven();
-		penstock_close(st);
-		close(fd);
-		if (proven != 1 && !tells())
-			test_skip("no direct path to TMPDIR: it does not tell what is written");
-		assert_int_equal(proven, 1);
+		is_proven(fd);
 	}
 }
 
@@ -211,7 +218,7 @@ static void not_with_every_request(void **state)
 {
 	unsigned char back[4096];
 	uint64_t before, begun, took, some, most = 10, asked = 0;
-	int fd, proven;
+	int fd;
 
 	(void)state;
 	before = trials();
@@ -234,12 +241,7 @@ static void not_with_every_request(void **state)
 	       (unsigned long long)(most * some));
 	assert_in_range(trials() - before, 1, most * some);
 	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
-	proven = await_proven();
-	penstock_close(st);
-	close(fd);
-	if (proven != 1 && !tells())
-		test_skip("no direct path to TMPDIR: it does not tell what is written");
-	assert_int_equal(proven, 1);
+	is_proven(fd);
 }
 
 /* What is explained of some bytes, and what then becomes of them. */
@@ -269,8 +271,8 @@ static void what_has_no_block(void **state)
 {
 	static const struct {
 		uint64_t off, len, room;
-	} pieces[] = {{0, 4096, 0},	{100, 100, 0}, {100, 200000, 0}, {0, 100, 0},
-		      {0, 100, 4096},   {0, 5000, 0},  {4096, 8192, 0},  {1, 4095, 0},
+	} pieces[] = {{0, 4096, 0},	  {100, 100, 0}, {100, 200000, 0}, {0, 100, 0},
+		      {0, 100, 4096},	  {0, 5000, 0},	 {4096, 8192, 0},  {1, 4095, 0},
 		      {8192, 9000, 4096}, {0, LEN, 0}};
 	unsigned char *back = aligned_alloc(4096, 2 * LEN);
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

@@ -55,10 +55,8 @@ static void check_child(unsigned count, uint64_t len)
 static void test_forked(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
-	static char names[65][24];
 	struct penstock_loaded *loaded;
 	const char *path = made_path("forked.safetensors"), *dir = made_path("forked");
-	char file[1200];
 
 	(void)state;
 	made_file(path, &m, 1, 0);
@@ -71,17 +69,12 @@ static void test_forked(void **state)
 		unlink(path);
 		check_child(1, 1 << 16);
 	}
-	made_dir(dir);
-	for (unsigned i = 0; i < COUNT(names); i++) {
-		snprintf(names[i], sizeof(names[i]), "t%u", i);
-		snprintf(file, sizeof(file), "%s/%u.safetensors", dir, i);
-		made_file(file, &(struct made){names[i], "U8", 8, 1, {5}}, 1, 0);
-	}
+	made_many(dir);
 	open_model(dir);
-	check_child(COUNT(names), 5);
+	check_child(MADE_MANY, 5);
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
 	penstock_loaded_free(loaded);
-	check_child(COUNT(names), 5);
+	check_child(MADE_MANY, 5);
 }
 
 int main(void)

@@ -412,10 +412,8 @@ static void test_replaced(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	static const struct made other = {"n", "U8", 8, 1, {1 << 16}};
-	static char names[65][24];
 	struct penstock_loaded *loaded = NULL;
 	const char *path = made_path("replaced.safetensors"), *dir = made_path("many");
-	char file[1200];
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
@@ -427,18 +425,13 @@ static void test_replaced(void **state)
 		check(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
 		penstock_loaded_free(loaded);
 	}
-	made_dir(dir);
-	for (unsigned i = 0; i < COUNT(names); i++) {
-		snprintf(names[i], sizeof(names[i]), "t%u", i);
-		snprintf(file, sizeof(file), "%s/%u.safetensors", dir, i);
-		made_file(file, &(struct made){names[i], "U8", 8, 1, {5}}, 1, 0);
-	}
+	made_many(dir);
 	open_model(dir);
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
 	penstock_loaded_free(loaded);
 	loaded = NULL;
 	open_model(dir);
-	unlink(file);
+	assert_int_equal(unlink(made_path("many/64.safetensors")), 0);
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ENOENT);
 	assert_null(loaded);
 	assert_non_null(strstr(penstock_errmsg(), "64.safetensors: No such file"));
