@@ -8,6 +8,7 @@
  *	bench_weights limit FILE         what the machine does without the library
  *	bench_weights group FILE         by a process for each GPU
  *	bench_weights drive FILE WAY     what the drive gives at most
+ *	bench_weights first FILE         what a first load takes at least
  */
 #include <errno.h>
 #include <getopt.h>
@@ -125,7 +126,7 @@ void csv_row(const struct job *job, const char *what, unsigned rep, unsigned ran
 static int usage(void)
 {
 	fprintf(stderr, "bench_weights load FILE | small MANY ONE | limit FILE | group FILE |\n"
-			"              drive FILE uring|threads THREADS DEPTH KIB\n"
+			"              drive FILE uring|threads THREADS DEPTH KIB | first FILE\n"
 			"  --device NAME    cuda (each rank its own), cuda:0, host\n"
 			"  --ranks N        --reps N         --csv FILE (rows are added)\n"
 			"  --window MIB     --windows N      of the group\n"
@@ -213,6 +214,8 @@ int main(int argc, char **argv)
 		return limit_bench(&job, &link, &in);
 	if (!strcmp(words[0], "group"))
 		return group_bench(&job);
+	if (!strcmp(words[0], "first"))
+		return first_bench(&job);
 	if (!strcmp(words[0], "drive") && argc - optind == 6)
 		return drive_bench(words[1], words + 2, 4);
 	return usage();

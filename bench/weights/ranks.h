@@ -68,6 +68,8 @@ int group_bench(const struct job *job);
 /* limit.c: what the machine does without the library; one link's GB/s into *link, the
  * most that goes in with all copies running into *in. */
 int limit_bench(const struct job *job, double *link, double *in);
+/* first.c: prints a line of JSON */
+int first_bench(const struct job *job);
 /* small.c */
 int small_bench(const struct job *job, const char *many, const char *one);
 int load_bench(const struct job *job);

@@ -12,7 +12,8 @@ the same bytes, as microseconds a tensor. The limits are measured in the same ro
 copy from pinned memory for warm, O_DIRECT reads by bench_weights for cold, in several
 ways of which the quickest counts. What was loaded is compared with the file in 16 places.
 Medians and ratios are printed, every run goes to the CSV, whose first lines say machine,
-file system and versions. `steps` prints where the time of a process' first load goes."""
+file system and versions. `raw calls` is no limit: one way to do it without any library, its
+threads and its ring made within the first load. `steps` prints where the time of a process' first load goes."""
 
 import argparse
 import errno
@@ -104,20 +105,43 @@ def pinned_limit(device):
     return run
 
 
-def direct_limit(way):
-    """One pass by bench_weights, which says itself how long the drive took."""
+def in_c(*words):
+    """What bench_weights prints of it."""
     program = os.environ.get("BENCH_WEIGHTS") or "build/bench_weights"
     if not os.access(program, os.X_OK):
         raise FileNotFoundError(f"{program} is not there (--program)")
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(done.stderr.strip()[-200:])
+    return json.loads(done.stdout)
 
+
+def direct_limit(way):
+    """One pass by bench_weights, which says itself how long the drive took."""
     def measure(path):
-        done = subprocess.run([program, "drive", path, *map(str, way)], capture_output=True,
-                              text=True, check=False)
-        if done.returncode:
-            raise OSError(done.stderr.strip()[-200:])
-        got = json.loads(done.stdout)
+        got = in_c("drive", path, *map(str, way))
         whole = os.path.getsize(path) / got["bytes"]  # the last block may be a part of one
         return got["seconds"] * whole, got["cpu"] * whole
+
+    def run(path):
+        raise NotImplementedError(path)
+    run.measure = measure
+    return run
+
+
+def raw_calls(device):
+    """A first load and a second by system and driver calls alone, in a process that has
+    nothing but its context."""
+    if not device.startswith("cuda"):
+        raise RuntimeError("there is no driver to call")
+    again = []
+
+    def measure(path):
+        if again:
+            return again.pop()
+        got = in_c("first", path)
+        again.append((got["again"], got["cpu_again"]))
+        return got["seconds"], got["cpu"]
 
     def run(path):
         raise NotImplementedError(path)
@@ -129,6 +153,7 @@ RUNS = {"penstock thrifty": lambda d: penstock_run(d, "thrifty"),
         "penstock fast": lambda d: penstock_run(d, "fast"),
         "safetensors": safetensors_run, "fastsafetensors": fastsafetensors_run,
         "runai-model-streamer": runai_run, "instanttensor": instanttensor_run,
+        "raw calls": raw_calls,
         "limit pinned": pinned_limit,
         **{name: lambda _, way=way: direct_limit(way) for name, way in zip(DIRECT, WAYS)}}
 
@@ -463,7 +488,7 @@ def bulk(bench, args, groups):
                                     args.device, effort, memory], check=False)
         if "warm" in groups:
             title = f"warm {length}"
-            bench.group(title, path, False, names + ["limit pinned"])
+            bench.group(title, path, False, names + ["raw calls", "limit pinned"])
             bench.table(title, (title, ["limit pinned"]))
             if args.again:
                 bench.table(title + ", second load of a process", (title, ["limit pinned"]))

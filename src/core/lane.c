@@ -514,6 +514,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
 		did += end_over(lane);
 	did += start_new(lane);
+	did += pst_lane_grow(lane);
 	poll_storages(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
 	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */

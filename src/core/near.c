@@ -25,7 +25,7 @@ void pst_near_find(const struct penstock_device *dev, struct pst_near *out)
 	out->node = -1;
 	if (!dev->facts.bdf[0] || sched_getaffinity(0, sizeof(allowed), &allowed))
 		return;
-	if (pst_topo_open(root, &topo, why, sizeof(why)) < 0) {
+	if (pst_topo_open_near(root, dev->facts.bdf, &topo, why, sizeof(why)) < 0) {
 		pst_log(PST_LOG_INFO, "core", "topology not known: %s", why);
 		return;
 	}

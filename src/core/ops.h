@@ -456,7 +456,8 @@ struct pst_engine_ops {
 	/* `depth` calls at most in flight; `wake_fd` is an eventfd that ends wait(). */
 	int (*open)(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err);
 	void (*close)(struct pst_engine *engine);
-	/* The lane's part of the ring, so that calls with `fixed` may name it. */
+	/* Of the lane's part of the ring, so that calls with `fixed` may name it: a piece, and
+	 * perhaps another one later. */
 	int (*register_slots)(struct pst_engine *engine, void *base, size_t len,
 			      struct pst_err *err);
 	/* 0 and done() comes once from poll or wait; -EAGAIN when depth is reached. Whatever

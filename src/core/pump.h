@@ -131,6 +131,7 @@ struct pst_pump {
 	pthread_mutex_t owns_lock;    /* taken under the device lock, or alone */
 	struct pst_own *owns;	      /* lanes of queues, for own.c */
 	_Atomic unsigned outside;     /* threads in pst_io_done */
+	_Atomic bool growing;	      /* a lane pins the rest of its ring */
 	_Atomic bool stop;
 };
 

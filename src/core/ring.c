@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory: see ring.h. Called when a lane opens and closes, never in between.
+ * Ring memory: see ring.h. Called when a lane opens and closes, and once in between.
  * Plain mmap and cuMemHostRegister of populated huge pages cost half of what the
  * driver's own pinned allocation does (0.35 s a GiB on an H200 machine).
  */
@@ -55,8 +55,7 @@ static void populate(char *base, size_t len)
 int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 		 struct pst_err *err)
 {
-	ring->len = len;
-	ring->registered = false;
+	*ring = (struct pst_ring){.len = len};
 	ring->base = map_aligned(len);
 	if (!ring->base)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
@@ -65,28 +64,32 @@ int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 	return 0;
 }
 
-void pst_ring_pin(struct pst_ring *ring, struct penstock_device *dev)
+void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev)
 {
+	char *base = ring->base + ring->pinned;
+	size_t len = end - ring->pinned;
 	struct pst_err reason;
 	int ret;
 
-	if (!dev->ops->host_register)
+	ring->pinned = end;
+	if (!dev->ops->host_register || !len)
 		return;
-	populate(ring->base, ring->len);
-	ret = dev->ops->host_register(dev, ring->base, ring->len, false, &reason);
-	if (ret < 0)
+	populate(base, len);
+	ret = dev->ops->host_register(dev, base, len, false, &reason);
+	if (ret == 0)
+		ring->registered[ring->registered_count++] = base;
+	else
 		pst_log(PST_LOG_WARN, dev->ops->name, "ring not pinned, copies are slower: %s",
 			reason.text);
-	ring->registered = ret == 0;
 }
 
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev)
 {
 	if (!ring->base)
 		return;
-	if (ring->registered) {
+	while (ring->registered_count) {
 		pst_whole_await(dev);
-		dev->ops->host_unregister(dev, ring->base, NULL);
+		dev->ops->host_unregister(dev, ring->registered[--ring->registered_count], NULL);
 		pst_whole_end(dev);
 	}
 	munmap(ring->base, ring->len);
@@ -178,6 +181,7 @@ struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len)
 		slot = get_part(slots);
 	if (!slot && (!slots->parts || len > PST_SLOT_PART))
 		slot = get_big(slots);
+	slots->is_short |= !slot;
 	if (slot && slot->len < len) {
 		pst_slot_put(slots, slot);
 		return NULL;
@@ -200,31 +204,44 @@ static void set(struct pst_slot *slot, uint8_t size, char *mem, size_t len)
 }
 
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
-		   unsigned small, struct pst_err *err)
+		   unsigned big_first, unsigned small, struct pst_err *err)
 {
+	char *bigs = base + (size_t)PST_SLOT_SMALL * small;
 	unsigned parts = (unsigned)(slot_bytes / PST_SLOT_PART), at = 0;
 
 	*slots = (struct pst_slots){.parts = parts > 1 ? parts : 0};
 	slots->big_count = big;
 	slots->count = big + big * slots->parts + small;
 	slots->base = base;
-	slots->len = pst_slots_bytes(slot_bytes, big, small);
+	slots->len = slots->first_len = pst_slots_bytes(slot_bytes, big, small);
+	slots->big_first = big_first;
+	if (big_first < big)
+		slots->first_len = PST_SLOT_SMALL * small + slot_bytes * big_first;
 	slots->all = calloc(slots->count, sizeof(*slots->all));
 	if (!slots->all)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for slots");
 	for (unsigned i = 0; i < big; i++)
-		set(&slots->all[at++], 0, base + slot_bytes * i, slot_bytes);
+		set(&slots->all[at++], 0, bigs + slot_bytes * i, slot_bytes);
 	for (unsigned i = 0; i < big * slots->parts; i++) {
 		slots->all[at].whole = &slots->all[i / slots->parts];
-		set(&slots->all[at++], 1, base + (size_t)PST_SLOT_PART * i, PST_SLOT_PART);
+		set(&slots->all[at++], 1, bigs + (size_t)PST_SLOT_PART * i, PST_SLOT_PART);
 	}
 	for (unsigned i = 0; i < small; i++)
-		set(&slots->all[at++], 2, base + slot_bytes * big + (size_t)PST_SLOT_SMALL * i,
-		    PST_SLOT_SMALL);
-	for (unsigned i = slots->count; i-- > 0;)
-		if (slots->all[i].size != 1)
+		set(&slots->all[at++], 2, base + (size_t)PST_SLOT_SMALL * i, PST_SLOT_SMALL);
+	for (unsigned i = slots->count; i-- > big;)
+		if (slots->all[i].size == 2)
 			give(slots, &slots->all[i]);
+	for (unsigned i = big_first; i-- > 0;)
+		give(slots, &slots->all[i]);
 	return 0;
+}
+
+void pst_slots_rest(struct pst_slots *slots)
+{
+	for (unsigned i = slots->big_count; i-- > slots->big_first;)
+		give(slots, &slots->all[i]);
+	slots->big_first = slots->big_count;
+	slots->first_len = slots->len;
 }
 
 void pst_slots_close(struct pst_slots *slots)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ring: pinned staging memory of one lane, cut into slots. One mapping, huge
- * pages where there are any, registered once with the device; the lane hands out
+ * pages where there are any, registered with the device in one piece or two: a lane
+ * starts with the first, and pins the rest when it is short of slots. It hands out
  * its slots without a lock. Most are of slot_bytes,
  * some are small, so that many small chunks can be in flight. A big one that is free
  * is cut into parts when those are asked for, and whole again when all are back:
@@ -32,15 +33,18 @@ struct pst_slots {
 	struct pst_slot *free[PST_SLOT_SIZES];
 	struct pst_slot *all; /* the big ones first, then their parts, then small ones */
 	unsigned big_count, count, parts; /* parts: of a big slot, 0: not cut */
+	unsigned big_first;		  /* so many are handed out, the rest later */
 	bool big_wanted;		  /* and none was whole: no more parts until one is */
-	char *base;
-	size_t len;
+	bool is_short;			  /* one was asked for and not there */
+	char *base;			  /* the small ones lie first */
+	size_t len, first_len;		  /* of all, of those that are handed out */
 };
 
 struct pst_ring {
 	char *base;
-	size_t len;
-	bool registered;
+	size_t len, pinned; /* from base on */
+	char *registered[2];
+	unsigned registered_count;
 };
 
 /* Bytes of ring that one lane with these slots takes. */
@@ -48,12 +52,15 @@ size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small);
 
 int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 		 struct pst_err *err);
-/* Fills it with pages and registers it with the device, if that wants it. */
-void pst_ring_pin(struct pst_ring *ring, struct penstock_device *dev);
+/* Fills it up to `end` with pages and registers them with the device, if that wants it: in
+ * two pieces at most, and no slot lies in both. */
+void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev);
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
+/* Hands out small ones and `big_first` of the big ones, until pst_slots_rest. */
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
-		   unsigned small, struct pst_err *err);
+		   unsigned big_first, unsigned small, struct pst_err *err);
+void pst_slots_rest(struct pst_slots *slots);
 void pst_slots_close(struct pst_slots *slots);
 
 /* A slot of at least `len` bytes, or NULL: none is free. Lane's thread only. */

@@ -436,7 +436,9 @@ void pst_topo_close(struct pst_topo *topo)
 	free(topo);
 }
 
-int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why_len)
+/* `near`: of the devices only this one, where there is a choice; NULL: all of them. */
+static int open_topo(const char *root, const char *near, struct pst_topo **out, char *why,
+		     size_t why_len)
 {
 	struct pst_topo *topo;
 	struct pst_sysfs fs;
@@ -454,9 +456,11 @@ int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why
 		read_online(topo, &fs);
 	}
 	ret = topo ? read_nodes(topo, &fs) : -ENOMEM;
-	if (!ret)
+	if (!ret && !near)
 		ret = pst_topo_read_pci(topo, &fs);
-	if (!ret)
+	else if (!ret && topo->node_count > 1)
+		ret = pst_topo_read_one(topo, &fs, near);
+	if (!ret && !near)
 		ret = pst_topo_read_ends(topo, &fs);
 	if (!ret && topo->no_memory)
 		ret = -ENOMEM; /* half a machine would look like a whole one */
@@ -470,4 +474,15 @@ int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why
 	topo->iommu = iommu_mode(topo);
 	*out = topo;
 	return 0;
+}
+
+int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why_len)
+{
+	return open_topo(root, NULL, out, why, why_len);
+}
+
+int pst_topo_open_near(const char *root, const char *bdf, struct pst_topo **out, char *why,
+		       size_t why_len)
+{
+	return open_topo(root, bdf, out, why, why_len);
 }

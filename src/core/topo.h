@@ -110,6 +110,10 @@ struct pst_topo {
  * caller closes; or -errno with a sentence in `why` (NULL: none is wanted). An
  * empty or garbled tree is a topo with little in it. Blocks for milliseconds. */
 int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why_len);
+/* The same, but of all devices only the one at `bdf`, and none where all memory is equally
+ * near: a tenth of the time and less. */
+int pst_topo_open_near(const char *root, const char *bdf, struct pst_topo **out, char *why,
+		       size_t why_len);
 void pst_topo_close(struct pst_topo *topo); /* NULL is fine */
 
 /* "0000:04:00.0", "4:0.0" or "00000000:04:00.0", in any case; -EINVAL for anything
@@ -192,6 +196,7 @@ int pst_topo_list(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_
 		  const char *path);
 char *pst_topo_copy(struct pst_topo *topo, const char *text);
 int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs);
+int pst_topo_read_one(struct pst_topo *topo, const struct pst_sysfs *fs, const char *bdf);
 int pst_topo_read_ends(struct pst_topo *topo, const struct pst_sysfs *fs);
 
 #endif

@@ -264,6 +264,31 @@ static void link_up(struct pst_topo *topo, const struct pst_sysfs *fs)
 				guess_role(topo, &topo->pci[i]);
 }
 
+/* What is no device's name is passed over. */
+static void read_named(struct pst_topo *topo, const struct pst_sysfs *fs, const char *name)
+{
+	struct pst_pci *dev = &topo->pci[topo->pci_count];
+
+	if (pst_bdf_parse(name, &dev->domain, &dev->bus, &dev->dev, &dev->fn) < 0 ||
+	    pst_bdf_normal(name, dev->bdf) < 0 || strcmp(dev->bdf, name) != 0) {
+		*dev = (struct pst_pci){0};
+		return;
+	}
+	read_device(topo, fs, dev);
+	topo->pci_count++;
+}
+
+int pst_topo_read_one(struct pst_topo *topo, const struct pst_sysfs *fs, const char *bdf)
+{
+	topo->pci = calloc(1, sizeof(*topo->pci));
+	if (!topo->pci)
+		return -ENOMEM;
+	if (pst_sysfs_exists(fs, "sys/bus/pci/devices/%s", bdf))
+		read_named(topo, fs, bdf);
+	link_up(topo, fs);
+	return 0;
+}
+
 int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	struct pst_names names;
@@ -273,19 +298,8 @@ int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs)
 		return 0; /* a machine without PCI, or a sandbox that shows none */
 	topo->complete = topo->complete && !names.cut;
 	topo->pci = calloc(names.count + 1, sizeof(*topo->pci));
-	for (i = 0; topo->pci && i < names.count; i++) {
-		struct pst_pci *dev = &topo->pci[topo->pci_count];
-
-		if (pst_bdf_parse(names.name[i], &dev->domain, &dev->bus, &dev->dev, &dev->fn) <
-			    0 ||
-		    pst_bdf_normal(names.name[i], dev->bdf) < 0 ||
-		    strcmp(dev->bdf, names.name[i])) {
-			*dev = (struct pst_pci){0};
-			continue;
-		}
-		read_device(topo, fs, dev);
-		topo->pci_count++;
-	}
+	for (i = 0; topo->pci && i < names.count; i++)
+		read_named(topo, fs, names.name[i]);
 	pst_names_free(&names);
 	if (!topo->pci)
 		return -ENOMEM;

@@ -24,6 +24,7 @@
  * 16 of 1 MiB each 5.4 GB/s, batched into some of 4 MiB 4.3). */
 #define ALONE_BYTES (256u << 10)
 #define REAP_MAX 16
+#define SLOTS_MAX 2 /* pieces of a lane's ring */
 #define TAG_WAKE 1u /* user_data of the eventfd's read */
 /* io_uring_enter that fails, for want of memory mostly, is made again after so long, and
  * given up when it has failed so often in a row. */
@@ -36,8 +37,8 @@ struct pst_engine {
 	int wake_fd;
 	uint64_t wake_value;
 	bool wake_armed;
-	bool registered;
-	struct iovec slots;
+	struct iovec slots[SLOTS_MAX]; /* that are registered */
+	unsigned slots_count, slots_room;
 	unsigned failures;  /* of io_uring_enter, in a row */
 	uint64_t failed_ns; /* when it failed last */
 	bool gave_up;	    /* the heir carries what comes */
@@ -112,13 +113,27 @@ static void uring_close(struct pst_engine *engine)
 	free(engine);
 }
 
+/* Room for a later piece is there from Linux 5.13 on; before, that one is not registered. */
+static int register_first(struct pst_engine *engine)
+{
+	int ret = io_uring_register_buffers(&engine->ring, engine->slots, SLOTS_MAX);
+
+	engine->slots_room = ret == -EFAULT ? 1 : SLOTS_MAX;
+	return ret == -EFAULT ? io_uring_register_buffers(&engine->ring, engine->slots, 1) : ret;
+}
+
 static int uring_register_slots(struct pst_engine *engine, void *base, size_t len,
 				struct pst_err *err)
 {
-	int ret;
+	const unsigned at = engine->slots_count;
+	int ret = -EOPNOTSUPP;
 
-	engine->slots = (struct iovec){base, len};
-	ret = io_uring_register_buffers(&engine->ring, &engine->slots, 1);
+	engine->slots[at] = (struct iovec){base, len};
+	if (!at)
+		ret = register_first(engine);
+	else if (at < engine->slots_room)
+		ret = io_uring_register_buffers_update_tag(&engine->ring, at, &engine->slots[at],
+							   NULL, 1);
 	if (ret == -ENOMEM)
 		return pst_fail_errno(err, ret, PENSTOCK_WHY_MEMLOCK,
 				      "registering %zu KiB with io_uring: RLIMIT_MEMLOCK is "
@@ -127,27 +142,40 @@ static int uring_register_slots(struct pst_engine *engine, void *base, size_t le
 	if (ret < 0)
 		return pst_fail_errno(err, ret, PENSTOCK_WHY_NO_FIXED,
 				      "registering buffers with io_uring: %m");
-	engine->registered = true;
+	engine->slots_count++;
 	return 0;
+}
+
+/* Which of the registered pieces a call is in, or -1. */
+static int fixed_in(const struct pst_engine *engine, const struct pst_call *call)
+{
+	for (unsigned i = 0; call->fixed && call->iov_count == 1 && i < engine->slots_count; i++) {
+		const struct iovec *in = &engine->slots[i];
+		size_t at = (size_t)((uintptr_t)call->iov->iov_base - (uintptr_t)in->iov_base);
+
+		if (at < in->iov_len)
+			return (int)i;
+	}
+	return -1;
 }
 
 static void prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
 		    const struct pst_call *call)
 {
 	const struct iovec *iov = call->iov;
-	bool fixed = call->fixed && engine->registered && call->iov_count == 1;
+	const int fixed = fixed_in(engine, call);
 	unsigned len = call->iov_count ? (unsigned)iov->iov_len : 0;
 
 	if (call->op == PST_IO_SYNC)
 		io_uring_prep_fsync(sqe, call->fd, IORING_FSYNC_DATASYNC);
-	else if (call->op == PST_IO_FILL && fixed)
-		io_uring_prep_read_fixed(sqe, call->fd, iov->iov_base, len, call->off, 0);
+	else if (call->op == PST_IO_FILL && fixed >= 0)
+		io_uring_prep_read_fixed(sqe, call->fd, iov->iov_base, len, call->off, fixed);
 	else if (call->op == PST_IO_FILL && call->iov_count == 1)
 		io_uring_prep_read(sqe, call->fd, iov->iov_base, len, call->off);
 	else if (call->op == PST_IO_FILL)
 		io_uring_prep_readv(sqe, call->fd, iov, call->iov_count, call->off);
-	else if (fixed)
-		io_uring_prep_write_fixed(sqe, call->fd, iov->iov_base, len, call->off, 0);
+	else if (fixed >= 0)
+		io_uring_prep_write_fixed(sqe, call->fd, iov->iov_base, len, call->off, fixed);
 	else if (call->iov_count == 1)
 		io_uring_prep_write(sqe, call->fd, iov->iov_base, len, call->off);
 	else

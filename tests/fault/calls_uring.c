@@ -161,3 +161,18 @@ int __wrap_io_uring_register_buffers(struct io_uring *ring, const struct iovec *
 
 	return as ? -as : __real_io_uring_register_buffers(ring, iov, count);
 }
+
+int __real_io_uring_register_buffers_update_tag(struct io_uring *ring, unsigned off,
+						const struct iovec *iov, const __u64 *tags,
+						unsigned count);
+int __wrap_io_uring_register_buffers_update_tag(struct io_uring *ring, unsigned off,
+						const struct iovec *iov, const __u64 *tags,
+						unsigned count);
+int __wrap_io_uring_register_buffers_update_tag(struct io_uring *ring, unsigned off,
+						const struct iovec *iov, const __u64 *tags,
+						unsigned count)
+{
+	int as = calls_turn(CALLS_REGISTER, -1);
+
+	return as ? -as : __real_io_uring_register_buffers_update_tag(ring, off, iov, tags, count);
+}

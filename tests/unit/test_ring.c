@@ -2,7 +2,7 @@
 /*
  * A lane's slots: none is handed out twice, whatever is asked for in whatever order,
  * none goes lost, parts become whole again, and many that want parts do not keep out
- * who wants a big one.
+ * who wants a big one. And the memory that they lie in.
  */
 #include "test.h"
 
@@ -28,7 +28,7 @@ static int setup(void **state)
 
 	(void)state;
 	base = aligned_alloc(4096, pst_slots_bytes(SLOT, BIG, SMALL));
-	return pst_slots_open(&slots, base, SLOT, BIG, SMALL, &err);
+	return pst_slots_open(&slots, base, SLOT, BIG, BIG, SMALL, &err);
 }
 
 static int teardown(void **state)
@@ -117,12 +117,88 @@ static void big_ones_get_their_turn(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
+/* Some at first, and that they were too few is to be seen; then all. */
+static void some_at_first(void **state)
+{
+	struct pst_err err;
+
+	(void)state;
+	pst_slots_close(&slots);
+	assert_int_equal(pst_slots_open(&slots, base, SLOT, BIG, 2, SMALL, &err), 0);
+	assert_int_equal(slots.first_len, SMALL * PST_SLOT_SMALL + 2 * SLOT);
+	for (unsigned i = 0; i < 2; i++)
+		assert_non_null(pst_slot_get(&slots, SLOT));
+	assert_false(slots.is_short);
+	assert_null(pst_slot_get(&slots, MIB));
+	assert_true(slots.is_short);
+	assert_int_equal(count(4096), SMALL);
+	pst_slots_rest(&slots);
+	assert_int_equal(count(SLOT), BIG - 2);
+	assert_int_equal(count(MIB), 4 * (BIG - 2));
+}
+
+static struct {
+	char *base;
+	size_t len;
+} registered[4];
+static unsigned registered_count;
+
+static int note_register(struct penstock_device *dev, void *mem, size_t len, bool read_only,
+			 struct pst_err *err)
+{
+	(void)dev;
+	(void)read_only;
+	(void)err;
+	registered[registered_count].base = mem;
+	registered[registered_count++].len = len;
+	return 0;
+}
+
+static int note_unregister(struct penstock_device *dev, void *mem, struct pst_err *err)
+{
+	unsigned i = 0;
+
+	(void)dev;
+	(void)err;
+	while (i < registered_count && registered[i].base != mem)
+		i++;
+	assert_true(i < registered_count);
+	registered[i] = registered[--registered_count];
+	return 0;
+}
+
+/* In two pieces, all of it and no byte in both; both go when it closes. */
+static void pinned_in_two_pieces(void **state)
+{
+	const struct pst_near near = {.node = -1};
+	const struct pst_device_ops ops = {.name = "notes",
+					   .host_register = note_register,
+					   .host_unregister = note_unregister};
+	struct penstock_device dev = {.ops = &ops};
+	const size_t first = SMALL * PST_SLOT_SMALL + SLOT;
+	struct pst_ring ring;
+	struct pst_err err;
+
+	(void)state;
+	assert_int_equal(pst_ring_map(&ring, &near, 4 * SLOT, &err), 0);
+	pst_ring_pin(&ring, first, &dev);
+	assert_int_equal(registered_count, 1);
+	pst_ring_pin(&ring, ring.len, &dev);
+	assert_int_equal(registered_count, 2);
+	assert_ptr_equal(registered[0].base, ring.base);
+	assert_int_equal(registered[0].len, first);
+	assert_ptr_equal(registered[1].base, ring.base + first);
+	assert_int_equal(registered[1].len, ring.len - first);
+	pst_ring_close(&ring, &dev);
+	assert_int_equal(registered_count, 0);
+}
+
 /* A child's write to it would move pages from under a DMA: it has no such memory. */
 static void a_child_has_none_of_it(void **state)
 {
 	const struct pst_near near = {.node = -1};
 	struct penstock_device dev = {.ops = &(const struct pst_device_ops){.name = "none"}};
-	struct pst_ring ring = {NULL, 0, false};
+	struct pst_ring ring;
 	struct pst_err err;
 	static const char mark[] = "the ring's own";
 	char got[sizeof(mark)];
@@ -131,7 +207,7 @@ static void a_child_has_none_of_it(void **state)
 
 	(void)state;
 	assert_int_equal(pst_ring_map(&ring, &near, 2 * MIB, &err), 0);
-	pst_ring_pin(&ring, &dev);
+	pst_ring_pin(&ring, ring.len, &dev);
 	memcpy(ring.base, mark, sizeof(mark));
 	fflush(stdout);
 	pid = fork();
@@ -153,6 +229,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(sizes, setup, teardown),
 		cmocka_unit_test_setup_teardown(none_twice, setup, teardown),
 		cmocka_unit_test_setup_teardown(big_ones_get_their_turn, setup, teardown),
+		cmocka_unit_test_setup_teardown(some_at_first, setup, teardown),
+		cmocka_unit_test(pinned_in_two_pieces),
 		cmocka_unit_test(a_child_has_none_of_it),
 	};
 

@@ -18,12 +18,12 @@ static struct pst_slots slots;
 static struct pst_slot *taken[TAKEN_MAX];
 static unsigned count;
 
-static void open_slots(size_t slot_bytes, unsigned big, unsigned small)
+static void open_slots(size_t slot_bytes, unsigned big, unsigned first, unsigned small)
 {
 	struct pst_err err;
 
 	memset(&slots, 0, sizeof(slots));
-	assert_int_equal(pst_slots_open(&slots, BASE, slot_bytes, big, small, &err), 0);
+	assert_int_equal(pst_slots_open(&slots, BASE, slot_bytes, big, first, small, &err), 0);
 	count = 0;
 }
 
@@ -35,7 +35,7 @@ static bool take(uint64_t len)
 	if (!slot)
 		return false;
 	assert_true(slot->len >= len);
-	assert_true(slot->mem >= BASE && slot->mem + slot->len <= BASE + slots.len);
+	assert_true(slot->mem >= BASE && slot->mem + slot->len <= BASE + slots.first_len);
 	for (unsigned i = 0; i < count; i++)
 		assert_true(slot->mem >= taken[i]->mem + taken[i]->len ||
 			    slot->mem + slot->len <= taken[i]->mem);
@@ -54,7 +54,7 @@ static void give(unsigned i)
 static void all_parts_of_a_long_slot(void **state)
 {
 	(void)state;
-	open_slots(256 * MIB, 1, 4);
+	open_slots(256 * MIB, 1, 1, 4);
 	for (unsigned i = 0; i < 256; i++)
 		assert_true(take(MIB));
 	assert_false(take(MIB));
@@ -64,6 +64,18 @@ static void all_parts_of_a_long_slot(void **state)
 	assert_true(take(2 * MIB)); /* whole again */
 	assert_false(take(MIB));
 	pst_slots_close(&slots);
+}
+
+/* What was in use stays so, and none of the rest lies in both pieces. */
+static void hand_out_the_rest(void)
+{
+	const char *first_end = BASE + slots.first_len;
+
+	pst_slots_rest(&slots);
+	assert_int_equal(slots.first_len, slots.len);
+	for (unsigned i = 0; i < slots.count; i++)
+		assert_true(slots.all[i].mem >= first_end ||
+			    slots.all[i].mem + slots.all[i].len <= first_end);
 }
 
 static void any_order(void **state)
@@ -76,9 +88,12 @@ static void any_order(void **state)
 		size_t slot = lengths[test_random(&random) % 5];
 		unsigned big = 1 + (unsigned)(test_random(&random) % 5);
 		unsigned small = (unsigned)(test_random(&random) % 20);
+		unsigned first = 1 + (unsigned)(test_random(&random) % big);
 
-		open_slots(slot, big, small);
+		open_slots(slot, big, first, small);
 		for (unsigned step = 0; step < 2000; step++) {
+			if (step == 1000)
+				hand_out_the_rest();
 			if (count && test_random(&random) % 2)
 				give((unsigned)(test_random(&random) % count));
 			else

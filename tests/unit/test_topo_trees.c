@@ -269,6 +269,10 @@ static void lanes_go_there(void **state)
 	pst_near_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
 	assert_true(CPU_EQUAL(&now, &were));
+	snprintf(dev.facts.bdf, sizeof(dev.facts.bdf), "0000:00:02.0"); /* nobody there */
+	pst_near_find(&dev, &near);
+	assert_false(near.cpus_known);
+	assert_true(near.node < 0);
 	dev.facts.bdf[0] = '\0';
 	pst_near_find(&dev, &near);
 	assert_int_equal(near.node, -1);
