@@ -189,6 +189,14 @@ static void start_sync(struct pst_lane *lane, struct pst_request *req)
 	}
 }
 
+/* A long chunk of cached bytes waits for copies of others, and with more slots for more of
+ * them. */
+static bool short_of_slots(const struct pst_chunk *chunk)
+{
+	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
+	       (chunk->residency != PST_WARM || chunk->len <= PST_SLOT_SMALL);
+}
+
 /* Starts it. False: no room for it, it is among the deferred. A chunk that waits keeps
  * its request from claiming more on this lane, and nobody else. */
 static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
@@ -197,6 +205,7 @@ static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
 	int ret = (wrap ? wrap : pst_paths[chunk->path])->start(chunk);
 
 	if (ret == -EAGAIN) {
+		lane->wants_ring |= short_of_slots(chunk);
 		pst_chunk_defer(lane, chunk);
 		return false;
 	}
@@ -514,7 +523,8 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
 		did += end_over(lane);
 	did += start_new(lane);
-	did += pst_lane_grow(lane);
+	if (lane->wants_ring)
+		did += pst_lane_grow(lane);
 	poll_storages(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
 	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */

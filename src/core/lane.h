@@ -12,8 +12,8 @@
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
 /* On the same thread, before its first chunk: its ring gets pages, and is registered. */
 void pst_lane_pin(struct pst_lane *lane);
-/* On the same thread: the rest of its ring, once it was short of slots; one lane of a pump at
- * a time, the others go on meanwhile. 1: it has more of them, 0: as before. */
+/* On the same thread: the rest of its ring, if it has not got it; one lane of a pump at a time,
+ * the others go on meanwhile. 1: it has more slots, 0: as before. */
 int pst_lane_grow(struct pst_lane *lane);
 /* On the same thread (borrowed lanes: any), nothing in flight. */
 void pst_lane_close(struct pst_lane *lane);

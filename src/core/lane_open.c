@@ -11,15 +11,18 @@
 
 #include "core/lane.h"
 
-/* Of its ring a lane begins with so much: a pump starts in half the time (7.7 ms, not 15.5;
- * the first 64 MiB of a process in 10, not 19; H200, 8 lanes of 20 MiB). */
-#define START_BYTES (8u << 20)
+/* With so many slots a lane begins: a pump starts in half the time (7.7 ms, not 15.5; the
+ * first 64 MiB of a process in 10, not 19; H200, 8 lanes of 20 MiB). They are enough for what
+ * is in the page cache. */
+#define FIRST_BIG_BYTES (8u << 20)
+#define FIRST_SMALL 16u
+#define DEPTH (PST_LANE_CHUNKS + 8) /* of its engine */
 
 /* On a caller's thread each call is made at once. */
-static int open_engine_at_once(struct pst_lane *lane, struct pst_err *err)
+static int open_plain(struct pst_lane *lane, unsigned depth, struct pst_err *err)
 {
 	lane->engine_ops = pst_engine_plain;
-	return lane->engine_ops->open(&lane->engine, 0, lane->wake_fd, err);
+	return lane->engine_ops->open(&lane->engine, depth, lane->wake_fd, err);
 }
 
 static int open_engine(struct pst_lane *lane, struct pst_err *err)
@@ -32,7 +35,7 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 
 		if (named && strcmp(want, pst_engines[i]->name) != 0)
 			continue;
-		ret = pst_engines[i]->open(&lane->engine, PST_LANE_CHUNKS + 8, lane->wake_fd, err);
+		ret = pst_engines[i]->open(&lane->engine, DEPTH, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
 			err->code = 0; /* of one before it */
@@ -45,6 +48,24 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
+/* Cached bytes need none but the lane's own calls, and an io_uring may take long to be had (up
+ * to 30 ms for the last of eight, H200 machine): the first lane's tells what there is. One
+ * that is asked for by name is to be had at once, or the device cannot be used. */
+static bool engine_may_wait(const struct pst_lane *lane)
+{
+	const char *want = lane->pump->dev->opts.engine;
+
+	return lane->index && (!want || !strcmp(want, "auto"));
+}
+
+static int open_first_engine(struct pst_lane *lane, struct pst_err *err)
+{
+	if (lane->borrowed)
+		return open_plain(lane, 0, err);
+	lane->engine_due = engine_may_wait(lane);
+	return lane->engine_due ? open_plain(lane, DEPTH, err) : open_engine(lane, err);
+}
+
 /* See path/past.c: the pump's own lanes only, which share a request. */
 static int open_past(struct pst_lane *lane, struct pst_err *err)
 {
@@ -54,25 +75,26 @@ static int open_past(struct pst_lane *lane, struct pst_err *err)
 	return lane->past ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
 }
 
-static unsigned big_first(const struct pst_lane *lane)
+static struct pst_slot_counts first_slots(const struct pst_lane *lane)
 {
-	size_t small = (size_t)PST_SLOT_SMALL * lane->slots_small;
-	size_t big = small < START_BYTES ? (START_BYTES - small) / lane->slot_bytes : 0;
+	unsigned big = FIRST_BIG_BYTES / (unsigned)lane->slot_bytes;
 
-	if (lane->borrowed || pst_lane_is_own(lane) || big >= lane->slots_big)
-		return lane->slots_big;
-	return big ? (unsigned)big : 1;
+	big = big ? big : 1;
+	if (lane->borrowed || pst_lane_is_own(lane) || big >= lane->slot_counts.big)
+		return lane->slot_counts;
+	return (struct pst_slot_counts){
+		big, lane->slot_counts.small < FIRST_SMALL ? lane->slot_counts.small : FIRST_SMALL};
 }
 
 static int open_slots(struct pst_lane *lane, struct pst_err *err)
 {
 	const struct pst_pump *pump = lane->pump;
-	size_t len = pst_slots_bytes(lane->slot_bytes, lane->slots_big, lane->slots_small);
+	size_t len = pst_slots_bytes(lane->slot_bytes, lane->slot_counts);
 	int ret = pst_ring_map(&lane->ring, &pump->near, len, err);
 
 	return ret ? ret
 		   : pst_slots_open(&lane->slots, lane->ring.base, lane->slot_bytes,
-				    lane->slots_big, big_first(lane), lane->slots_small, err);
+				    lane->slot_counts, first_slots(lane), err);
 }
 
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
@@ -99,7 +121,7 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
 	if (lane->wake_fd < 0)
 		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "eventfd: %m");
-	ret = lane->borrowed ? open_engine_at_once(lane, err) : open_engine(lane, err);
+	ret = open_first_engine(lane, err);
 	if (ret)
 		return ret;
 	if (!pst_lane_copyq(lane, lane->pump->dev)) {
@@ -116,15 +138,38 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	return 0;
 }
 
+static void register_slots(struct pst_lane *lane, size_t at, size_t end)
+{
+	if (lane->engine_ops->register_slots &&
+	    !lane->engine_ops->register_slots(lane->engine, lane->slots.base + at, end - at,
+					      &lane->engine_why))
+		lane->fixed = true;
+}
+
 static void pin_to(struct pst_lane *lane, size_t end)
 {
 	size_t at = lane->ring.pinned;
 
 	pst_ring_pin(&lane->ring, end, lane->pump->dev);
-	if (lane->engine_ops->register_slots &&
-	    !lane->engine_ops->register_slots(lane->engine, lane->slots.base + at, end - at,
-					      &lane->engine_why))
-		lane->fixed = true;
+	register_slots(lane, at, end);
+}
+
+void pst_lane_want_engine(struct pst_lane *lane)
+{
+	const struct pst_engine_ops *plain_ops = lane->engine_ops;
+	struct pst_engine *plain = lane->engine;
+	struct pst_err err;
+
+	if (!lane->engine_due)
+		return;
+	lane->engine_due = false;
+	if (open_engine(lane, &err)) { /* for want of memory */
+		lane->engine_ops = plain_ops;
+		lane->engine = plain;
+		return;
+	}
+	plain_ops->close(plain);
+	register_slots(lane, 0, lane->ring.pinned);
 }
 
 void pst_lane_pin(struct pst_lane *lane)
@@ -134,7 +179,7 @@ void pst_lane_pin(struct pst_lane *lane)
 
 int pst_lane_grow(struct pst_lane *lane)
 {
-	if (!lane->slots.is_short || lane->slots.big_first == lane->slots.big_count ||
+	if (lane->slots.first_len == lane->slots.len ||
 	    atomic_exchange_explicit(&lane->pump->growing, true, memory_order_acquire))
 		return 0;
 	pin_to(lane, lane->slots.len);

@@ -66,8 +66,8 @@ int pst_own_open(struct penstock_device *dev, _Atomic(struct pst_request *) *end
 	o->lane.pump = pump;
 	o->lane.wake_fd = -1;
 	o->lane.slot_bytes = pump->slot_bytes;
-	o->lane.slots_big = OWN_BIG;
-	o->lane.slots_small = OWN_SMALL;
+	o->lane.slot_counts.big = OWN_BIG;
+	o->lane.slot_counts.small = OWN_SMALL;
 	o->lane.ended = ended;
 	o->lane.inflight = inflight;
 	pst_whole_await(dev);

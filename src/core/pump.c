@@ -144,8 +144,9 @@ static int size_asked(struct pst_pump *pump, size_t room, struct pst_err *err)
 				SLOTS_BIG_MAX);
 	small = (room - big * pump->slot_bytes) / PST_SLOT_SMALL;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
-		pump->lanes[i].slots_big = (unsigned)big;
-		pump->lanes[i].slots_small = small < SLOTS_SMALL ? (unsigned)small : SLOTS_SMALL;
+		pump->lanes[i].slot_counts.big = (unsigned)big;
+		pump->lanes[i].slot_counts.small =
+			small < SLOTS_SMALL ? (unsigned)small : SLOTS_SMALL;
 	}
 	return 0;
 }
@@ -157,14 +158,14 @@ static int size_rings(struct pst_pump *pump, struct pst_err *err)
 	pump->slot_bytes = opts->slot_bytes ? opts->slot_bytes : SLOT_BYTES;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pump->lanes[i].slot_bytes = pump->slot_bytes;
-		pump->lanes[i].slots_big = SLOTS_BIG;
-		pump->lanes[i].slots_small = SLOTS_SMALL;
+		pump->lanes[i].slot_counts.big = SLOTS_BIG;
+		pump->lanes[i].slot_counts.small = SLOTS_SMALL;
 	}
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
 		pump->spare[i].slot_bytes =
 			pump->slot_bytes < BORROWED_BYTES ? pump->slot_bytes : BORROWED_BYTES;
-		pump->spare[i].slots_big = BORROWED_BIG;
-		pump->spare[i].slots_small = BORROWED_SMALL;
+		pump->spare[i].slot_counts.big = BORROWED_BIG;
+		pump->spare[i].slot_counts.small = BORROWED_SMALL;
 	}
 	return opts->ring_bytes ? size_asked(pump, opts->ring_bytes / pump->lane_count, err) : 0;
 }

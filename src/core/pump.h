@@ -52,7 +52,8 @@ struct pst_lane {
 	const struct pst_engine_ops *engine_ops;
 	struct pst_engine *engine;
 	struct pst_err engine_why; /* why not the first engine, or not registered */
-	bool fixed;		   /* the slots are registered with the engine */
+	bool engine_due; /* it is opened with the first call, and until then a plain one */
+	bool fixed;	 /* the slots are registered with the engine */
 	int wake_fd;
 	_Atomic bool asleep;
 	_Atomic(struct pst_entry *) inbox;
@@ -63,7 +64,8 @@ struct pst_lane {
 	struct pst_chunk *chunks, *chunks_free;
 	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
 	size_t slot_bytes;			    /* of a big slot */
-	unsigned slots_big, slots_small;	    /* that its ring is to have */
+	struct pst_slot_counts slot_counts;	    /* that its ring is to have */
+	bool wants_ring;			    /* all of it: it was short of slots */
 	char *past; /* PST_PAST_BYTES for path/past.c, within a call; NULL: has none */
 	struct pst_ring ring;
 	struct pst_slots slots;
@@ -95,6 +97,9 @@ struct pst_lane {
 	_Atomic bool taken; /* borrowed lanes: in use */
 	struct pst_err open_err;
 };
+
+/* Before a call is handed to its engine, on its own thread. */
+void pst_lane_want_engine(struct pst_lane *lane);
 
 /* No thread of the pump's drives it, but the calls on a queue (own.h). */
 static inline bool pst_lane_is_own(const struct pst_lane *lane)

@@ -16,9 +16,9 @@
 
 #define HUGE_PAGE (2u << 20)
 
-size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small)
+size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all)
 {
-	size_t len = slot_bytes * big + (size_t)PST_SLOT_SMALL * small;
+	size_t len = slot_bytes * all.big + (size_t)PST_SLOT_SMALL * all.small;
 
 	return (len + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
@@ -181,7 +181,6 @@ struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len)
 		slot = get_part(slots);
 	if (!slot && (!slots->parts || len > PST_SLOT_PART))
 		slot = get_big(slots);
-	slots->is_short |= !slot;
 	if (slot && slot->len < len) {
 		pst_slot_put(slots, slot);
 		return NULL;
@@ -203,44 +202,67 @@ static void set(struct pst_slot *slot, uint8_t size, char *mem, size_t len)
 	slot->len = (uint32_t)len;
 }
 
-int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
-		   unsigned big_first, unsigned small, struct pst_err *err)
+static void hand_out(struct pst_slots *slots, struct pst_slot_counts from,
+		     struct pst_slot_counts to)
 {
-	char *bigs = base + (size_t)PST_SLOT_SMALL * small;
+	struct pst_slot *small = &slots->all[slots->big_count + slots->big_count * slots->parts];
+
+	for (unsigned i = to.small; i-- > from.small;)
+		give(slots, &small[i]);
+	for (unsigned i = to.big; i-- > from.big;)
+		give(slots, &slots->all[i]);
+}
+
+/* The first small ones, the first big ones, the other small ones, the other big ones. */
+static char *place(const struct pst_slots *slots, size_t slot_bytes, unsigned small, unsigned big)
+{
+	return slots->base + slot_bytes * big + (size_t)PST_SLOT_SMALL * small;
+}
+
+int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes,
+		   struct pst_slot_counts all, struct pst_slot_counts first, struct pst_err *err)
+{
 	unsigned parts = (unsigned)(slot_bytes / PST_SLOT_PART), at = 0;
 
 	*slots = (struct pst_slots){.parts = parts > 1 ? parts : 0};
-	slots->big_count = big;
-	slots->count = big + big * slots->parts + small;
+	slots->big_count = all.big;
+	slots->count = all.big + all.big * slots->parts + all.small;
+	slots->first = first;
 	slots->base = base;
-	slots->len = slots->first_len = pst_slots_bytes(slot_bytes, big, small);
-	slots->big_first = big_first;
-	if (big_first < big)
-		slots->first_len = PST_SLOT_SMALL * small + slot_bytes * big_first;
+	slots->len = slots->first_len = pst_slots_bytes(slot_bytes, all);
+	if (first.big < all.big || first.small < all.small)
+		slots->first_len = slot_bytes * first.big + PST_SLOT_SMALL * first.small;
 	slots->all = calloc(slots->count, sizeof(*slots->all));
 	if (!slots->all)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for slots");
-	for (unsigned i = 0; i < big; i++)
-		set(&slots->all[at++], 0, bigs + slot_bytes * i, slot_bytes);
-	for (unsigned i = 0; i < big * slots->parts; i++) {
-		slots->all[at].whole = &slots->all[i / slots->parts];
-		set(&slots->all[at++], 1, bigs + (size_t)PST_SLOT_PART * i, PST_SLOT_PART);
+	for (unsigned i = 0; i < all.big; i++) {
+		unsigned before = i < first.big ? first.small : all.small;
+
+		set(&slots->all[at++], 0, place(slots, slot_bytes, before, i), slot_bytes);
 	}
-	for (unsigned i = 0; i < small; i++)
-		set(&slots->all[at++], 2, base + (size_t)PST_SLOT_SMALL * i, PST_SLOT_SMALL);
-	for (unsigned i = slots->count; i-- > big;)
-		if (slots->all[i].size == 2)
-			give(slots, &slots->all[i]);
-	for (unsigned i = big_first; i-- > 0;)
-		give(slots, &slots->all[i]);
+	for (unsigned i = 0; i < all.big * slots->parts; i++) {
+		slots->all[at].whole = &slots->all[i / slots->parts];
+		set(&slots->all[at], 1,
+		    slots->all[at].whole->mem + (size_t)PST_SLOT_PART * (i % slots->parts),
+		    PST_SLOT_PART);
+		at++;
+	}
+	for (unsigned i = 0; i < all.small; i++) {
+		unsigned before = i < first.small ? 0 : first.big;
+
+		set(&slots->all[at++], 2, place(slots, slot_bytes, i, before), PST_SLOT_SMALL);
+	}
+	hand_out(slots, (struct pst_slot_counts){0, 0}, first);
 	return 0;
 }
 
 void pst_slots_rest(struct pst_slots *slots)
 {
-	for (unsigned i = slots->big_count; i-- > slots->big_first;)
-		give(slots, &slots->all[i]);
-	slots->big_first = slots->big_count;
+	struct pst_slot_counts all = {slots->big_count, 0};
+
+	all.small = slots->count - all.big - all.big * slots->parts;
+	hand_out(slots, slots->first, all);
+	slots->first = all;
 	slots->first_len = slots->len;
 }
 

@@ -2,7 +2,7 @@
 /*
  * The ring: pinned staging memory of one lane, cut into slots. One mapping, huge
  * pages where there are any, registered with the device in one piece or two: a lane
- * starts with the first, and pins the rest when it is short of slots. It hands out
+ * starts with the first, and pins the rest when it has need of it. It hands out
  * its slots without a lock. Most are of slot_bytes,
  * some are small, so that many small chunks can be in flight. A big one that is free
  * is cut into parts when those are asked for, and whole again when all are back:
@@ -28,16 +28,19 @@ struct pst_slot {
 	struct pst_slot *next;
 };
 
+struct pst_slot_counts {
+	unsigned big, small;
+};
+
 /* One lane's slots. */
 struct pst_slots {
 	struct pst_slot *free[PST_SLOT_SIZES];
 	struct pst_slot *all; /* the big ones first, then their parts, then small ones */
 	unsigned big_count, count, parts; /* parts: of a big slot, 0: not cut */
-	unsigned big_first;		  /* so many are handed out, the rest later */
+	struct pst_slot_counts first;	  /* so many are handed out, the rest later */
 	bool big_wanted;		  /* and none was whole: no more parts until one is */
-	bool is_short;			  /* one was asked for and not there */
-	char *base;			  /* the small ones lie first */
-	size_t len, first_len;		  /* of all, of those that are handed out */
+	char *base;
+	size_t len, first_len; /* of all, of those that are handed out, which lie first */
 };
 
 struct pst_ring {
@@ -48,7 +51,7 @@ struct pst_ring {
 };
 
 /* Bytes of ring that one lane with these slots takes. */
-size_t pst_slots_bytes(size_t slot_bytes, unsigned big, unsigned small);
+size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all);
 
 int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 		 struct pst_err *err);
@@ -57,9 +60,9 @@ int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev);
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
-/* Hands out small ones and `big_first` of the big ones, until pst_slots_rest. */
-int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes, unsigned big,
-		   unsigned big_first, unsigned small, struct pst_err *err);
+/* Hands out the `first` ones of `all`, until pst_slots_rest. */
+int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes,
+		   struct pst_slot_counts all, struct pst_slot_counts first, struct pst_err *err);
 void pst_slots_rest(struct pst_slots *slots);
 void pst_slots_close(struct pst_slots *slots);
 

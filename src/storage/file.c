@@ -164,11 +164,13 @@ static int carry(struct pst_io *io)
 	do {
 		call->iov = io->iov;
 		call->iov_count = io->iov_count;
-		call->engine_why = PENSTOCK_WHY_NONE;
 		if (!(io->flags & PST_IO_NOW)) {
+			pst_lane_want_engine(lane);
+			call->engine_why = lane->engine_why.why;
 			call->engine = lane->engine_ops->name;
 			return lane->engine_ops->submit(lane->engine, call);
 		}
+		call->engine_why = PENSTOCK_WHY_NONE;
 		call->engine = "threads"; /* plain calls, on this one */
 		call->result = pst_call_now(call);
 	} while (take(io));

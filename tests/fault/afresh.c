@@ -54,7 +54,7 @@ void afresh_run(void (*child)(void *arg), void *arg, struct afresh *out)
 		child(arg);
 		out->blocks = memory_blocks();
 		out->mapped = memory_mapped();
-		out->fds = world_fds();
+		out->fds = world_fds() + world_rings();
 		out->live = standin_live();
 		_exit(0);
 	}

@@ -564,10 +564,10 @@ static void pumps(void **state)
 							 calls_name(kinds[k]), nth, ret);
 					if (ret < 0)
 						assert_true(hits);
-					if (world_fds() != fds)
+					if (world_fds() != fds || world_rings())
 						fail_msg("%s %u (%d): %u descriptors, %u were",
 							 calls_name(kinds[k]), nth, ret,
-							 world_fds(), fds);
+							 world_fds() + world_rings(), fds);
 					if (hits) {
 						ret = whole_life(devices[d], engines[e], &report);
 						if (ret)

@@ -13,6 +13,7 @@
 #define ALIGNED (2u << 20)
 #define SMALL (64u << 10)
 #define TURNS_MAX 64 /* more calls than any case makes */
+#define RINGS_MAX 4  /* two devices of two lanes */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 struct scene {
@@ -269,6 +270,8 @@ static bool one(struct run *r)
 	penstock_close(r->st);
 	if (r->nth && world_fds() != fds)
 		run_fails(r, "%u descriptors are open, %u were", world_fds(), fds);
+	if (world_rings() > RINGS_MAX)
+		run_fails(r, "%u io_urings are open", world_rings());
 	return r->hits;
 }
 
@@ -515,6 +518,53 @@ static void no_threads(void **state)
 	}
 }
 
+/* A device has one io_uring until another lane has a call for it; where that one is refused
+ * its calls are carried all the same, and it is said. */
+static void rings_as_needed(void **state)
+{
+	const uint64_t len = 48u << 20; /* more than the slots of one lane take */
+	const char *name = world_name("data", false);
+	struct penstock_device *dev = world_device("cuda:0", "auto", 0);
+	struct penstock_device *host = world_device("host", "threads", 0);
+	struct penstock_report report = PENSTOCK_REPORT_INIT;
+	struct penstock_seg seg = {.dev = dev, .row_len = len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	unsigned char *got = malloc(len);
+	unsigned hits = 0;
+
+	(void)state;
+	if (!world_has_uring())
+		test_skip("io_uring is refused here");
+	world_file(name, len, 1);
+	assert_int_equal(penstock_alloc(dev, len, &seg.buf), 0);
+	assert_int_equal(penstock_open(name, NULL, &req.storage), 0);
+	assert_int_equal(penstock_prepare(req.storage, dev, PENSTOCK_READ), 0);
+	assert_int_equal(world_rings(), 1);
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.path = "bounce";
+	calls_arm_onwards(CALLS_SETUP, 1, EPERM);
+	for (unsigned i = 0; i < 20 && !hits; i++) {
+		world_cache(name, false);
+		assert_int_equal(penstock_transfer(&req, &report), len);
+		hits = calls_seen();
+	}
+	calls_disarm();
+	assert_true(hits > 0 || !strict);
+	assert_int_equal(world_rings(), 1);
+	if (hits)
+		assert_int_equal(report.engine_why, PENSTOCK_WHY_NO_URING);
+	test_copy(host, got, dev, seg.buf, len);
+	for (uint64_t i = 0; i < len; i++)
+		assert_int_equal(got[i], world_byte(i, 1));
+	free(got);
+	penstock_close(req.storage);
+	penstock_free(dev, seg.buf);
+	penstock_device_close(dev);
+	penstock_device_close(host);
+	unlink(name);
+}
+
 /* io_uring_enter itself. */
 static void enters(void **state)
 {
@@ -540,7 +590,7 @@ int main(void)
 		cmocka_unit_test(one_path),   cmocka_unit_test(classes),
 		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
 		cmocka_unit_test(enters),     cmocka_unit_test(lasting),
-		cmocka_unit_test(no_threads),
+		cmocka_unit_test(no_threads), cmocka_unit_test(rings_as_needed),
 	};
 
 	world_use_standin();

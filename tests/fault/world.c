@@ -116,7 +116,7 @@ bool world_has_uring(void)
 	return ret == 0;
 }
 
-unsigned world_fds(void)
+static unsigned count_fds(bool rings)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -130,10 +130,21 @@ unsigned world_fds(void)
 		if (len < 0)
 			continue;
 		to[len] = 0;
-		count += !strstr(to, "/maps") && !strstr(to, "stand-in pin");
+		count += !strstr(to, "/maps") && !strstr(to, "stand-in pin") &&
+			 rings == !strcmp(to, "anon_inode:[io_uring]");
 	}
 	closedir(dir);
 	return count;
+}
+
+unsigned world_fds(void)
+{
+	return count_fds(false);
+}
+
+unsigned world_rings(void)
+{
+	return count_fds(true);
 }
 
 enum penstock_why world_why(int code)

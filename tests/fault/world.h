@@ -39,8 +39,10 @@ struct penstock_device *world_device_of(const char *name, const char *engine, si
 bool world_has_uring(void);
 
 /* Open descriptors of this process, less those that the stand-in has for a moment while it
- * pins memory: a lane that nobody waits for may be at it at any time. */
+ * pins memory: a lane that nobody waits for may be at it at any time; io_urings, which a
+ * device's lanes open when they need them, apart. */
 unsigned world_fds(void);
+unsigned world_rings(void);
 
 /* What an errno is called in a report. */
 enum penstock_why world_why(int code);

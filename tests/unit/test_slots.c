@@ -18,12 +18,12 @@ static struct pst_slots slots;
 static struct pst_slot *taken[TAKEN_MAX];
 static unsigned count;
 
-static void open_slots(size_t slot_bytes, unsigned big, unsigned first, unsigned small)
+static void open_slots(size_t slot_bytes, struct pst_slot_counts all, struct pst_slot_counts first)
 {
 	struct pst_err err;
 
 	memset(&slots, 0, sizeof(slots));
-	assert_int_equal(pst_slots_open(&slots, BASE, slot_bytes, big, first, small, &err), 0);
+	assert_int_equal(pst_slots_open(&slots, BASE, slot_bytes, all, first, &err), 0);
 	count = 0;
 }
 
@@ -53,8 +53,10 @@ static void give(unsigned i)
 /* A slot may be of 1 GiB: so many parts that their number needs more than a byte. */
 static void all_parts_of_a_long_slot(void **state)
 {
+	const struct pst_slot_counts all = {1, 4};
+
 	(void)state;
-	open_slots(256 * MIB, 1, 1, 4);
+	open_slots(256 * MIB, all, all);
 	for (unsigned i = 0; i < 256; i++)
 		assert_true(take(MIB));
 	assert_false(take(MIB));
@@ -88,9 +90,10 @@ static void any_order(void **state)
 		size_t slot = lengths[test_random(&random) % 5];
 		unsigned big = 1 + (unsigned)(test_random(&random) % 5);
 		unsigned small = (unsigned)(test_random(&random) % 20);
-		unsigned first = 1 + (unsigned)(test_random(&random) % big);
+		struct pst_slot_counts first = {1 + (unsigned)(test_random(&random) % big),
+						(unsigned)(test_random(&random) % (small + 1))};
 
-		open_slots(slot, big, first, small);
+		open_slots(slot, (struct pst_slot_counts){big, small}, first);
 		for (unsigned step = 0; step < 2000; step++) {
 			if (step == 1000)
 				hand_out_the_rest();
