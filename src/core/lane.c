@@ -494,6 +494,7 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	    !atomic_load_explicit(&lane->forget_due, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->cancel_turn, memory_order_relaxed) ==
 		    lane->cancel_turn &&
+	    !pst_lane_may_grow(lane) &&
 	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) && !owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
@@ -523,8 +524,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
 		did += end_over(lane);
 	did += start_new(lane);
-	if (lane->wants_ring)
-		did += pst_lane_grow(lane);
+	did += pst_lane_grow(lane);
 	poll_storages(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
 	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */

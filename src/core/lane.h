@@ -12,9 +12,14 @@
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
 /* On the same thread, before its first chunk: its ring gets pages, and is registered. */
 void pst_lane_pin(struct pst_lane *lane);
-/* On the same thread: the rest of its ring, if it has not got it; one lane of a pump at a time,
- * the others go on meanwhile. 1: it has more slots, 0: as before. */
+/* On the same thread: the rest of its ring, if it wants it and has not got it; one lane of a
+ * pump at a time, the others go on meanwhile. 1: it has more slots, 0: as before. */
 int pst_lane_grow(struct pst_lane *lane);
+static inline bool pst_lane_may_grow(const struct pst_lane *lane)
+{
+	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
+	       !atomic_load_explicit(&lane->pump->growing, memory_order_relaxed);
+}
 /* On the same thread (borrowed lanes: any), nothing in flight. */
 void pst_lane_close(struct pst_lane *lane);
 /* After something was put in one of its inboxes. Any thread. */

@@ -179,12 +179,17 @@ void pst_lane_pin(struct pst_lane *lane)
 
 int pst_lane_grow(struct pst_lane *lane)
 {
-	if (lane->slots.first_len == lane->slots.len ||
-	    atomic_exchange_explicit(&lane->pump->growing, true, memory_order_acquire))
+	struct pst_pump *pump = lane->pump;
+
+	if (!pst_lane_may_grow(lane) ||
+	    atomic_exchange_explicit(&pump->growing, true, memory_order_acquire))
 		return 0;
 	pin_to(lane, lane->slots.len);
 	pst_slots_rest(&lane->slots);
-	atomic_store_explicit(&lane->pump->growing, false, memory_order_release);
+	lane->wants_ring = false;
+	atomic_store_explicit(&pump->growing, false, memory_order_release);
+	for (unsigned i = 0; i < pump->lane_count; i++) /* one of them may wait for its turn */
+		pst_lane_wake(&pump->lanes[i]);
 	return 1;
 }
 
