@@ -13,7 +13,8 @@ copy from pinned memory for warm, O_DIRECT reads by bench_weights for cold, in s
 ways of which the quickest counts. What was loaded is compared with the file in 16 places.
 Medians and ratios are printed, every run goes to the CSV, whose first lines say machine,
 file system and versions. `raw calls` is no limit: one way to do it without any library, its
-threads and its ring made within the first load. `steps` prints where the time of a process' first load goes."""
+threads and its rings made within the first load. `steps` prints where the time of a process'
+first load goes."""
 
 import argparse
 import errno
