@@ -42,6 +42,7 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 			return 0;
 		}
 		lane->engine_why = *err; /* the reason that the next one takes over */
+		lane->call_why = err->why;
 	}
 	if (ret == -ENODEV)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "engine '%s' does not exist", want);
@@ -138,20 +139,25 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	return 0;
 }
 
-static void register_slots(struct pst_lane *lane, size_t at, size_t end)
+/* Where the first piece was refused, so would be the rest; and a kernel before 5.13 lets
+ * calls that are on their way end before it registers the first, among them the wait for
+ * a wake-up. */
+static void register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
 {
-	if (lane->engine_ops->register_slots &&
-	    !lane->engine_ops->register_slots(lane->engine, lane->slots.base + at, end - at,
-					      &lane->engine_why))
+	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
+		return;
+	if (lane->engine_ops->register_slots(lane->engine, lane->slots.base + at, end - at, why))
+		lane->call_why = why->why;
+	else
 		lane->fixed = true;
 }
 
-static void pin_to(struct pst_lane *lane, size_t end)
+static void pin_to(struct pst_lane *lane, size_t end, struct pst_err *why)
 {
 	size_t at = lane->ring.pinned;
 
 	pst_ring_pin(&lane->ring, end, lane->pump->dev);
-	register_slots(lane, at, end);
+	register_slots(lane, at, end, why);
 }
 
 void pst_lane_want_engine(struct pst_lane *lane)
@@ -169,22 +175,23 @@ void pst_lane_want_engine(struct pst_lane *lane)
 		return;
 	}
 	plain_ops->close(plain);
-	register_slots(lane, 0, lane->ring.pinned);
+	register_slots(lane, 0, lane->ring.pinned, &lane->engine_why);
 }
 
 void pst_lane_pin(struct pst_lane *lane)
 {
-	pin_to(lane, lane->slots.first_len);
+	pin_to(lane, lane->slots.first_len, &lane->engine_why);
 }
 
 int pst_lane_grow(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
+	struct pst_err why; /* its calls say it */
 
 	if (!pst_lane_may_grow(lane) ||
 	    atomic_exchange_explicit(&pump->growing, true, memory_order_acquire))
 		return 0;
-	pin_to(lane, lane->slots.len);
+	pin_to(lane, lane->slots.len, &why);
 	pst_slots_rest(&lane->slots);
 	lane->wants_ring = false;
 	atomic_store_explicit(&pump->growing, false, memory_order_release);

@@ -51,7 +51,10 @@ struct pst_lane {
 	pthread_t thread;
 	const struct pst_engine_ops *engine_ops;
 	struct pst_engine *engine;
-	struct pst_err engine_why; /* why not the first engine, or not registered */
+	/* Why not the first engine, or not registered: as of when it opened, because anybody
+	 * may read that of a pump's first lane; and what its calls say, on its own thread. */
+	struct pst_err engine_why;
+	enum penstock_why call_why;
 	bool engine_due; /* it is opened with the first call, and until then a plain one */
 	bool fixed;	 /* the slots are registered with the engine */
 	int wake_fd;

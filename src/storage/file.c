@@ -166,7 +166,7 @@ static int carry(struct pst_io *io)
 		call->iov_count = io->iov_count;
 		if (!(io->flags & PST_IO_NOW)) {
 			pst_lane_want_engine(lane);
-			call->engine_why = lane->engine_why.why;
+			call->engine_why = lane->call_why;
 			call->engine = lane->engine_ops->name;
 			return lane->engine_ops->submit(lane->engine, call);
 		}
