@@ -342,7 +342,7 @@ struct penstock_device_info {
 	int numa;	     /* node, -1: not known */
 	int cpu_addressable; /* the CPU may load and store at its addresses */
 	unsigned lanes;	     /* of its pump, 0: not started */
-	uint64_t ring_bytes; /* pinned staging memory, 0: not started */
+	uint64_t ring_bytes; /* staging memory, pinned as it is needed; 0: not started */
 };
 /* Facts of a device; the strings live as long as it. */
 PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,

@@ -2,7 +2,8 @@
 /*
  * One lane: its loop, its chunks and its copies. Runs on its own thread, or on a
  * caller's for a borrowed lane. Nothing here allocates, locks or logs once the
- * lane is open, except that a caller's lane opens a copier at its first copy to a device.
+ * lane is open, except that a caller's lane opens a copier at its first copy to a device,
+ * and a pump's its io_uring at the first call for it and the rest of its ring (lane_open.c).
  */
 #include <errno.h>
 #include <unistd.h>
