@@ -88,6 +88,7 @@ static int copy_part(void *arg, const struct pst_part *part)
 		.row_len = part->row_len,
 		.rows = part->rows,
 		.unsure = c->chunk->req->flags & PENSTOCK_R_UNSURE,
+		.piece = pst_ring_piece(&lane->ring, c->base),
 		.refused = &c->chunk->refused,
 	};
 	int ret;

@@ -257,9 +257,11 @@ struct pst_rect {
 	const void *src;
 	uint64_t dst_pitch, src_pitch;
 	uint64_t row_len, rows;
-	bool unsure;  /* the host's side may not be there: look before the CPU copies */
-	int *refused; /* lets a copier put this off until mark(), to hand on many at once: then
-		       * a refusal is left here before the ticket is reached. NULL: it may not */
+	bool unsure;	/* the host's side may not be there: look before the CPU copies */
+	unsigned piece; /* of the ring, that the host's side lies in: none is copied together
+			 * with one of another, which the driver refuses */
+	int *refused;	/* lets a copier put this off until mark(), to hand on many at once: then
+			 * a refusal is left here before the ticket is reached. NULL: it may not */
 };
 
 /*

@@ -71,6 +71,8 @@ void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev
 	struct pst_err reason;
 	int ret;
 
+	if (ring->pinned)
+		ring->second = base;
 	ring->pinned = end;
 	if (!dev->ops->host_register || !len)
 		return;

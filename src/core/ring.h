@@ -46,6 +46,7 @@ struct pst_slots {
 struct pst_ring {
 	char *base;
 	size_t len, pinned; /* from base on */
+	char *second;	    /* where the second piece begins; NULL: there is one so far */
 	char *registered[2];
 	unsigned registered_count;
 };
@@ -58,6 +59,11 @@ int pst_ring_map(struct pst_ring *ring, const struct pst_near *near, size_t len,
 /* Fills it up to `end` with pages and registers them with the device, if that wants it: in
  * two pieces at most, and no slot lies in both. */
 void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev);
+/* Which of them a slot lies in. */
+static inline unsigned pst_ring_piece(const struct pst_ring *ring, const void *slot)
+{
+	return ring->second && (uintptr_t)slot >= (uintptr_t)ring->second;
+}
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
 /* Hands out the `first` ones of `all`, until pst_slots_rest. */

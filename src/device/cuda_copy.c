@@ -29,7 +29,8 @@ struct small {
 	char *dst;
 	const char *src;
 	uint64_t len;
-	uint64_t base; /* of the allocation that dst lies in */
+	uint64_t base;	/* of the allocation that dst lies in */
+	unsigned piece; /* of the ring, that src lies in */
 	int *refused;
 };
 
@@ -347,8 +348,9 @@ static bool may_pair(const struct small *a, const struct small *b)
 		dst = -dst;
 		src = -src;
 	}
-	return b->len == a->len && b->base == a->base && dst >= len && src >= len &&
-	       dst <= (ptrdiff_t)PST_CUDA_PITCH_MAX && src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
+	return b->len == a->len && b->base == a->base && b->piece == a->piece && dst >= len &&
+	       src >= len && dst <= (ptrdiff_t)PST_CUDA_PITCH_MAX &&
+	       src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
 }
 
 static void hand_on_small(struct pst_copier *cp)
@@ -416,7 +418,7 @@ static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in, ui
 
 	if (is_small(r, in)) {
 		cp->small[cp->small_count++] =
-			(struct small){r->dst, r->src, r->row_len, base, r->refused};
+			(struct small){r->dst, r->src, r->row_len, base, r->piece, r->refused};
 		return;
 	}
 	i = cp->put_off++;

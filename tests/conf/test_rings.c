@@ -25,6 +25,8 @@ static struct penstock_device *host, *gpu;
 static struct penstock_storage *st;
 static void *mem;
 static char name[256];
+static FILE *said; /* by the driver, while it is listened to */
+static int spoken;
 
 static int setup(void **state)
 {
@@ -36,6 +38,7 @@ static int setup(void **state)
 	test_use_standin();
 	setenv("PENSTOCK_STANDIN_DELAY_US", "3000", 1);
 	setenv("PENSTOCK_STANDIN_LEAKS", "2", 1);
+	setenv("PENSTOCK_STANDIN_VERBOSE", "1", 1);
 	bytes = malloc(LEN);
 	back = malloc(LEN);
 	if (!bytes || !back)
@@ -105,9 +108,41 @@ static int begin(void **state)
 	return 0;
 }
 
+/* What the driver says of what it refuses is kept, and in the end shown. */
+static void hear(void)
+{
+	said = tmpfile();
+	assert_non_null(said);
+	fflush(stderr);
+	spoken = dup(STDERR_FILENO);
+	assert_true(spoken >= 0 && dup2(fileno(said), STDERR_FILENO) >= 0);
+}
+
+/* How many copies it refused. */
+static unsigned heard(void)
+{
+	unsigned count = 0;
+	char line[512];
+
+	if (!said)
+		return 0;
+	fflush(stderr);
+	dup2(spoken, STDERR_FILENO);
+	close(spoken);
+	rewind(said);
+	while (fgets(line, sizeof(line), said)) {
+		fputs(line, stderr);
+		count += strstr(line, "is not within one live") != NULL;
+	}
+	fclose(said);
+	said = NULL;
+	return count;
+}
+
 static int end(void **state)
 {
 	(void)state;
+	heard();
 	penstock_close(st);
 	penstock_free(gpu, mem);
 	penstock_device_close(gpu);
@@ -178,8 +213,10 @@ static void many_short(void **state)
 	pieces(true);
 	read_short();
 	assert_in_range(pieces(false), 1, LANES);
+	hear();
 	for (unsigned i = 0; i < 3; i++) /* once each */
 		read_short();
+	assert_int_equal(heard(), 0); /* none was copied together with one of the other piece */
 	assert_in_range(pieces(false), 1, LANES);
 	read_long(LEN, false);
 }
