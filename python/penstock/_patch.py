@@ -5,6 +5,7 @@ frameworks and devices, stays with the safetensors package."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from typing import Any, Callable, Dict, List, Tuple
@@ -23,9 +24,12 @@ def _ours(framework: Any, device: Any) -> bool:
 class Patched:
     """Call it, or leave its block, to undo."""
 
+    _all: List["Patched"] = []  # that are not undone
+
     def __init__(self, replaced: List[Tuple[Any, Any]]) -> None:
         self._replaced = replaced
-        self._swap([(old, new) for old, new in replaced])
+        self._swap(replaced)
+        self._all.append(self)
 
     @staticmethod
     def _swap(pairs: List[Tuple[Any, Any]]) -> None:
@@ -40,7 +44,12 @@ class Patched:
 
     def __call__(self) -> None:
         replaced, self._replaced = self._replaced, []
+        if self in self._all:
+            self._all.remove(self)
         self._swap([(new, old) for old, new in replaced])
+        for later in self._all:  # what they put back is not what is gone now
+            later._replaced = [(next((old for old, new in replaced if new is was), was), now)
+                               for was, now in later._replaced]
 
     def __enter__(self) -> "Patched":
         return self
@@ -82,6 +91,7 @@ def _open_for(original: Any) -> Any:
 
 
 def _load_for(original: Any, framework: str) -> Callable[..., Any]:
+    @functools.wraps(original)  # by whose name it is pickled
     def load_file(filename: Any, device: Any = "cpu", **how: Any) -> Any:
         if not _ours(framework, device):
             return original(filename, device, **how)
@@ -92,6 +102,7 @@ def _load_for(original: Any, framework: str) -> Callable[..., Any]:
 def _save_for(original: Any) -> Callable[..., None]:
     names = inspect.signature(original)  # the first of them is not called the same everywhere
 
+    @functools.wraps(original)
     def save_file(*args: Any, **how: Any) -> None:
         _api.save_file(*names.bind(*args, **how).args)
     return save_file

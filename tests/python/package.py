@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import errno
 import gc
+import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -451,6 +453,28 @@ class Life(unittest.TestCase):
             self.assertEqual([before.mine, after.mine], [penstock.safe_open] * 2)
         finally:
             del sys.modules["one"], sys.modules["two"]
+
+    def test_patched_twice(self):
+        """By two who know nothing of each other, undone in whatever order."""
+        names = ((safetensors, "safe_open"), (safetensors.numpy, "load_file"),
+                 (safetensors.numpy, "save_file"))
+        theirs = [getattr(*name) for name in names]
+        for order in itertools.permutations(range(3)):
+            undo = [penstock.patch_safetensors() for _ in order]
+            for i in order:
+                with safetensors.safe_open(FILE, "np") as f:
+                    self.assertIsInstance(f, penstock.safe_open)
+                undo[i]()
+            self.assertEqual([getattr(*name) for name in names], theirs)
+
+    def test_patched_pickled(self):
+        """By name, as what goes to other processes does."""
+        theirs = safetensors.numpy.load_file
+        with penstock.patch_safetensors():
+            for call in (safetensors.numpy.load_file, safetensors.numpy.save_file):
+                self.assertIs(pickle.loads(pickle.dumps(call)), call)
+            sent = pickle.dumps(safetensors.numpy.load_file)
+        self.assertIs(pickle.loads(sent), theirs)
 
     def test_patched(self):
         loader = safetensors.numpy.load_file
