@@ -169,7 +169,7 @@ class Slice:
             return Tensor(value.dtype, kept, value.device, value.ptr, value._owner)
         if any(isinstance(r, slice) and (r.step or 1) < 0 for r in rest):
             raise also_theirs(ValueError)("ranges that run backwards are not read")
-        return value[rest]
+        return value[(*rest, ...)]  # an array also where numbers alone leave one element
 
     def _as_torch(self, index: Any) -> Any:
         """What torch makes of any other index. Of a list of rows, among ranges, only those
@@ -179,7 +179,8 @@ class Slice:
         at = lists[0] if lists else 0
         plain = [item for item in items[:at] + items[at + 1:]
                  if item is Ellipsis or isinstance(item, slice) and item.step in (1, None)]
-        if len(lists) != 1 or len(plain) + 1 != len(items) or BITS[self._info.dtype] < 8:
+        if len(lists) != 1 or len(plain) + 1 != len(items) or BITS[self._info.dtype] < 8 or \
+                _dots(items) > 1:
             return self._opened._read(self._model, self._info)[index]
         rows, items[at] = _rows_of(items[at]), slice(None)
         ranges, _ = ranges_of(shape, tuple(items))
@@ -193,9 +194,13 @@ class Slice:
 def _is_plain(index: Any) -> bool:
     """Of numbers and ranges alone."""
     items = index if isinstance(index, tuple) else (index,)
-    return all(item is Ellipsis or isinstance(item, slice) or
+    return _dots(items) < 2 and all(item is Ellipsis or isinstance(item, slice) or
                hasattr(item, "__index__") and not getattr(item, "shape", ()) and
                not isinstance(item, bool) for item in items)
+
+
+def _dots(items: Sequence[Any]) -> int:
+    return sum(item is Ellipsis for item in items)
 
 
 def _rows_of(item: Any) -> Any:

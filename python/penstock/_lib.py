@@ -49,8 +49,19 @@ class PenstockError(OSError):
 
 def _error_again(kind: Type["PenstockError"], args: Tuple[Any, ...], filename: Any,
                  state: Dict[str, Any]) -> "PenstockError":
-    error = kind(*args, filename)
+    error = _new(kind, args[0], args[1], filename, state.get("tensor"))
     error.__dict__.update(state)
+    return error
+
+
+def _new(kind: Type["PenstockError"], number: int, message: str, path: Any,
+         tensor: Optional[str]) -> "PenstockError":
+    """Theirs, too, where their package is loaded; a file that is not there is not."""
+    if kind is not NotFoundError or tensor:
+        kind = also_theirs(kind)
+    error = kind(number, message, path)
+    if kind.__module__ != __name__:
+        error.args = (message,)  # as theirs has it; programs look for words in args[0]
     return error
 
 
@@ -69,10 +80,21 @@ class ClassRefusedError(PenstockError):
 def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
     """A path for the library, or by str.encode a name, which is UTF-8 everywhere. The
     library would see it end at a zero."""
+    if encode is str.encode and not isinstance(text, str):
+        raise TypeError(f"a name is text, not {text!r}")
     data = encode(text)
     if b"\0" in data:
         raise ValueError(f"embedded null character in {text!r}")
     return data
+
+
+def paths_of(path: Any) -> List[Any]:
+    """One, or what makes several."""
+    if isinstance(path, (str, bytes, os.PathLike)):
+        return [path]
+    if hasattr(path, "read") or not hasattr(path, "__iter__"):  # a file's items are its lines
+        raise TypeError(f"a path or a list of them, not {type(path).__name__}")
+    return list(path)
 
 
 _twins: Dict[Tuple[Any, Any], Any] = {}
@@ -87,9 +109,14 @@ def also_theirs(kind: Any) -> Any:
     if (kind, theirs) not in _twins:
         space: Dict[str, Any] = {"__module__": "penstock", "__doc__": kind.__doc__}
         if not issubclass(kind, PenstockError):
-            space["__reduce__"] = lambda self: (kind, self.args)
+            space["__reduce__"] = lambda self: (_twin_again, (kind, self.args))
         _twins[kind, theirs] = type(kind.__name__, (kind, theirs), space)
     return _twins[kind, theirs]
+
+
+def _twin_again(kind: Any, args: Tuple[Any, ...]) -> Any:
+    """As it is pickled: for who reads it, by whether that package is loaded there."""
+    return also_theirs(kind)(*args)
 
 
 def _text(data: Any) -> str:
@@ -113,11 +140,7 @@ def make_error(code: int, path: Optional[str] = None, *, placed: bool = True) ->
     elif number == _errno.EOPNOTSUPP:
         kind = ClassRefusedError
     tensor = _text(place.tensor) or None
-    if kind is not NotFoundError or tensor:
-        kind = also_theirs(kind)
-    error = kind(number, message, os.fsdecode(ffi.string(place.file)) or path)
-    if kind.__mro__[0].__module__ != __name__:
-        error.args = (message,)  # as theirs has it; programs look for words in args[0]
+    error = _new(kind, number, message, os.fsdecode(ffi.string(place.file)) or path, tensor)
     error.reason, error.tensor = _text(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)
     return error

@@ -19,7 +19,7 @@ from ._dtypes import BITS, CODES, NAMES
 from ._group import Group
 from ._cuda import settle
 from ._lib import (FormatError, NotFoundError, PenstockError, also_theirs, check, ffi, handle_name,
-                   heed, lib, open_device, raise_caught, take, to_c)
+                   heed, lib, open_device, paths_of, raise_caught, take, to_c)
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -130,7 +130,7 @@ class Model:
                  names: Optional[Sequence[str]] = None, stripes: Sequence[PathLike] = (),
                  revision: Optional[str] = None, cache: Optional[PathLike] = None,
                  immutable: bool = False) -> None:
-        paths = [path] if isinstance(path, (str, bytes, os.PathLike)) else list(path)
+        paths = paths_of(path)
         self.path = os.fsdecode(paths[0]) if paths else ""
         keep: List[Any] = []
         opts = ffi.new("struct penstock_weights_opts *")

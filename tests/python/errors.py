@@ -135,8 +135,13 @@ class Errors(unittest.TestCase):
         for metadata in ({"k": 1}, {1: "v"}, {"k": b"v"}, [("k", "v")], "k"):
             with self.assertRaises(TypeError):
                 penstock.save_file({"a": row}, out, metadata)
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(TypeError, "not 1"):
             penstock.save_file({1: row}, out)
+        for call, kind in ((penstock.load_file, "BufferedReader"), (penstock.iterate, "int")):
+            with open(FILE, "rb") as f, self.assertRaisesRegex(TypeError, kind):
+                call(f if kind == "BufferedReader" else 3)
+            # A list of paths may be made as it is asked for.
+            self.assertEqual(len(list(call(path for path in [FILE]))), len(ARRAYS))
         with self.assertRaises(TypeError):
             penstock.safe_open(FILE, "np", best=True)
         for names in ("row", ["row"], ("r*",), {"row": 1}):
@@ -173,6 +178,8 @@ class Errors(unittest.TestCase):
             again = pickle.loads(pickle.dumps(caught.exception))
             self.assertEqual(str(again), str(caught.exception))
             self.assertIsInstance(again, kind)
+            self.assertIsInstance(again, safetensors.SafetensorError)
+            self.assertEqual(again.args, caught.exception.args)
         with self.assertRaises(FileNotFoundError) as missing:
             penstock.safe_open(os.path.join(TMP, "missing"), "np")
         self.assertNotIsInstance(missing.exception, safetensors.SafetensorError)

@@ -38,8 +38,9 @@ class Open(unittest.TestCase):
                                  theirs.get_slice(name).get_dtype())
             same(self, ours.get_tensors(), ARRAYS)
             for index in (numpy.s_[2:4], numpy.s_[:, 1:3], numpy.s_[1:, :, 2], numpy.s_[...],
-                          []):
+                          numpy.s_[1, 2, 3], []):
                 got, want = ours.get_slice("box")[index], theirs.get_slice("box")[index]
+                self.assertIs(type(got), type(want))
                 self.assertEqual((got.shape, got.tobytes()), (want.shape, want.tobytes()))
 
     @SETTINGS

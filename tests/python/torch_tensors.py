@@ -76,8 +76,9 @@ class Torch(unittest.TestCase):
         rows = ([0, 1], [3, 4, 9, 3, -1], range(7), torch.tensor([1, 3]), [])
         indices = [i for r in rows for i in (r, (r, ...), (slice(None), [0, 2], ...),
                                              (..., [4, 0]), (slice(2, 9), slice(None), [1]))]
-        indices += [None, (None, slice(2)), torch.tensor([True] * 70), (0, [1, 2]),
-                    ([0, 1], [1, 2]), torch.tensor(2), (slice(None, None, 2), [0, 3]), ()]
+        indices += [None, (None, slice(2)), torch.tensor([True] * 70), (0, [1, 2]), (..., ...),
+                    ([1, 2], ..., ...), ([0, 1], [1, 2]), torch.tensor(2),
+                    (slice(None, None, 2), [0, 3]), ()]
         with safetensors.safe_open(file, "pt") as theirs, \
                 penstock.safe_open(file, "pt") as ours, \
                 mock.patch.object(penstock.Model, "load_into", load_into):
