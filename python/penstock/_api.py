@@ -266,12 +266,12 @@ class safe_open:  # pylint: disable=invalid-name
         self.close()
 
     def close(self) -> None:
+        self._opened = None  # first: who reads now looks at it last; slices may have it still
         self._halt.set()
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
-            self._thread = None
+        thread, self._thread = self._thread, None
         self._cache, self._ahead = {}, None
-        self._opened = None  # slices of it may have it still
+        if thread is not None:
+            thread.shutdown(wait=True)
 
     @property
     def _model(self) -> Model:
@@ -321,12 +321,20 @@ class safe_open:  # pylint: disable=invalid-name
                 tensor = self._miss(model, info.index, sequential)
             if sequential and self._ahead is None and \
                     self._next <= self._ahead_end < len(model.infos):
-                first, self._ahead_end = self._ahead_end, self._batch_end(model, self._ahead_end)
-                if self._thread is None:
-                    self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
-                self._ahead = self._thread.submit(self._load, model, first, self._ahead_end,
-                                                  self._halt)
+                self._read_ahead(model)
+            if self._opened is None:
+                self.close()  # another thread has, before all of this was there
             return tensor
+
+    def _read_ahead(self, model: Model) -> None:
+        first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
+        self._ahead_end = len(model.infos)  # no further attempt until the next batch
+        # No thread is to be had where it has been closed, and once the main thread has ended.
+        with contextlib.suppress(RuntimeError):
+            thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
+            self._thread = thread
+            self._ahead = thread.submit(self._load, model, first, end, self._halt)
+            self._ahead_end = end
 
     def _sequential(self, index: int) -> bool:
         """In the order of the file, or as nearly as threads keep to it that take turns."""

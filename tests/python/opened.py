@@ -5,8 +5,12 @@ when it is closed. Arrays are numpy's."""
 import concurrent.futures
 import contextlib
 import errno
+import itertools
 import os
 import signal
+import subprocess
+import sys
+import threading
 import unittest
 import unittest.mock
 
@@ -20,6 +24,19 @@ import tap
 from arrays import ARRAYS, FILE, TMP, indices
 from penstock import _model, _tensor
 from reference import SETTINGS, fill, same
+
+
+MAIN_ENDED = """
+import sys, threading
+import penstock
+def work():
+    threading.main_thread().join()
+    penstock._api.AHEAD_BYTES = 64
+    with penstock.safe_open(sys.argv[1], framework="np") as f:
+        got = {name: f.get_tensor(name) for name in f.offset_keys()}
+    print(*sorted(got))
+threading.Thread(target=work).start()
+"""
 
 
 class Open(unittest.TestCase):
@@ -98,6 +115,38 @@ class Open(unittest.TestCase):
                      for i, name in enumerate(f.offset_keys())}
             same(self, {name: a.result() for name, a in asked.items()}, many)
         self.assertLess(len(loads), 100)
+
+    def test_closed_by_another(self):
+        """While a thread reads, which then has what it asked for, or hears that the file is
+        closed, and nothing is left that reads ahead."""
+        many = {f"t{i:02}": fill("float32", (64, 8), i) for i in range(60)}
+        file = os.path.join(TMP, "closed.safetensors")
+        safetensors.numpy.save_file(many, file)
+        real = penstock.safe_open._batch_end
+        for when in range(8):
+            calls = itertools.count()
+
+            def end(model, first):
+                if next(calls) == when:  # pylint: disable=cell-var-from-loop
+                    closer = threading.Thread(target=f.close)
+                    closer.start()
+                    closer.join()
+                return real(model, first)
+
+            with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 4 * 2048), \
+                    unittest.mock.patch.object(penstock.safe_open, "_batch_end",
+                                               staticmethod(end)):
+                f = penstock.safe_open(file, framework="np")
+                with self.assertRaisesRegex(ValueError, "closed"):
+                    for name in f.offset_keys():
+                        self.assertEqual(f.get_tensor(name).tobytes(), many[name].tobytes())
+            self.assertEqual((f._thread, f._ahead, f._cache), (None, None, {}))
+
+    def test_main_thread_ended(self):
+        """Other threads read on, as by the reference: Python waits for them."""
+        said = subprocess.run([sys.executable, "-c", MAIN_ENDED, FILE], capture_output=True,
+                              text=True, timeout=60, check=False)
+        self.assertEqual((said.returncode, said.stdout.split()), (0, sorted(ARRAYS)), said.stderr)
 
     def test_no_metadata(self):
         file = os.path.join(TMP, "bare.safetensors")
