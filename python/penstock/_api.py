@@ -156,6 +156,8 @@ class Slice:
             return self._as_torch(index)
         ranges, rest = ranges_of(self._info.shape, index)
         counts = [count for _, count in ranges]
+        if rest and rest[-1] != 0 and rest[-1].step not in (1, None) and BITS[self._info.dtype] < 8:
+            raise also_theirs(ValueError)("elements of less than a byte are read without steps")
         if counts == list(self._info.shape):
             value = self._opened._read(self._model, self._info)
         else:

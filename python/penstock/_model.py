@@ -538,7 +538,10 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
 
 
 def _strides_for(counts: Sequence[int], place: Place) -> List[int]:
-    """The place's strides, by the tensor's dimensions: those of length 1 may differ."""
+    """The place's strides, by the tensor's dimensions: those of length 1 may differ. What is
+    less than a byte lies without gaps."""
+    if BITS[place.dtype] < 8:
+        return [BITS[place.dtype] * math.prod(counts[d + 1:]) // 8 for d in range(len(counts))]
     left = [s for s, n in zip(place.strides, place.shape) if n != 1]
     strides, step = [], 0
     for count in reversed(counts):

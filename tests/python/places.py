@@ -2,6 +2,7 @@
 """load_into: places of the caller's, with gaps and without, and what is refused. Arrays
 are numpy's, the GPU is the stand-in."""
 
+import json
 import os
 import unittest
 
@@ -37,6 +38,34 @@ class Into(unittest.TestCase):
         self.assertTrue(numpy.array_equal(view, want))
         whole[tuple(slice(0, n) for n in want.shape)] = 7
         self.assertTrue((whole == 7).all())
+
+    def test_less_than_a_byte(self):
+        """Boxes of all dimensions, where they begin and end at whole bytes."""
+        shape = (6, 5, 8)
+        for dtype, bits in (("F4", 4), ("F6_E2M3", 6)):
+            data = fill("uint8", (6 * 5 * bits,)).tobytes()
+            file = os.path.join(TMP, dtype + ".safetensors")
+            header = json.dumps({"q": {"dtype": dtype, "shape": shape,
+                                       "data_offsets": [0, len(data)]}}).encode()
+            with open(file, "wb") as f:
+                f.write(len(header).to_bytes(8, "little") + header + data)
+            ones = numpy.unpackbits(numpy.frombuffer(data, numpy.uint8), bitorder="little")
+            ones = ones.reshape(*shape, bits)
+            with penstock.safe_open(file, "dlpack") as f:
+                for index in (numpy.s_[:, 2], numpy.s_[1:5, 1:4], numpy.s_[:, :, 4:],
+                              numpy.s_[2:4, 1:3, :4], numpy.s_[3, :, 4:8], numpy.s_[::, 0:0]):
+                    want = ones[index]
+                    into = penstock.allocate(dtype, want.shape[:-1])
+                    penstock.load_into(file, {"q": (into, index)})
+                    for got in (f.get_slice("q")[index], into):
+                        self.assertEqual(got.shape, want.shape[:-1])
+                        self.assertEqual(got.buffer().tobytes(),
+                                         numpy.packbits(want, bitorder="little").tobytes())
+                for index in (numpy.s_[:, :, 1:3], numpy.s_[0, 0, 3]):
+                    with self.assertRaisesRegex(penstock.PenstockError, "whole bytes"):
+                        f.get_slice("q")[index]
+                with self.assertRaisesRegex(ValueError, "steps"):
+                    f.get_slice("q")[:, :, ::7]
 
     def test_uneven_gaps(self):
         """Gaps behind two dimensions: no one pitch fits all rows."""
