@@ -206,10 +206,10 @@ def device_name(device: Any) -> str:
     "cuda:1", torch.device(...) and "auto"."""
     if device is None:
         return "host"
-    if isinstance(device, int):
-        return f"cuda:{device}"
+    if hasattr(device, "__index__"):  # numpy's numbers, too
+        return f"cuda:{device.__index__()}"
     text = str(device)
-    if text in ("cpu", "host"):
+    if text in ("cpu", "cpu:0", "host"):
         return "host"
     if text == "cuda":
         return f"cuda:{_current_cuda()}"

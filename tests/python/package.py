@@ -59,6 +59,13 @@ class Walk(unittest.TestCase):
 
 
 class Devices(unittest.TestCase):
+    def test_names(self):
+        """As people, numpy and torch call them; torch.device("cpu", 0) is a device of torch's."""
+        for device, want in (("cpu", "host"), ("cpu:0", "host"), (None, "host"), (0, "cuda:0"),
+                             ("cuda:0", "cuda:0"), (numpy.int64(0), "cuda:0"), ("cuda", "cuda:0")):
+            self.assertEqual(penstock.load_file(FILE, device, framework="dlpack")["row"].device,
+                             want)
+
     def test_gpu(self):
         """Onto the GPU and from it into a file: the same bytes."""
         tensors = penstock.load_file(FILE, device="cuda:0")
