@@ -382,7 +382,13 @@ def _dlpack_place(value: Any) -> Place:
         strides = [t.strides[i] * step for i in range(t.ndim)]
     device = f"cuda:{t.device.device_id}" if t.device.device_type in (2, 13) else "host"
     address = int(ffi.cast("uintptr_t", t.data)) + t.byte_offset
-    return Place(address, shape, strides, dtype, device, (capsule, value))
+    return Place(address, shape, strides, dtype, device, (capsule, value), not _is_jax(value))
+
+
+def _is_jax(value: Any) -> bool:
+    """Its arrays never change, which their capsules do not say: others may have the memory."""
+    kind = getattr(sys.modules.get("jax"), "Array", None)
+    return kind is not None and isinstance(value, kind)
 
 
 _FORMATS = {"?": "BOOL", "B": "U8", "c": "U8", "b": "I8", "H": "U16", "h": "I16", "e": "F16",

@@ -4,7 +4,10 @@ are numpy's, the GPU is the stand-in."""
 
 import json
 import os
+import sys
+import types
 import unittest
+import unittest.mock
 
 import numpy
 import safetensors.numpy
@@ -105,6 +108,10 @@ class Into(unittest.TestCase):
             out = os.path.join(TMP, "lent.safetensors")
             penstock.save_file({"row": Lent(place)}, out)
             same(self, safetensors.numpy.load_file(out), {"row": ARRAYS["row"]})
+        with unittest.mock.patch.dict(sys.modules, jax=types.SimpleNamespace(Array=Lent)):
+            with self.assertRaisesRegex(TypeError, "read-only"):  # as jax's arrays are
+                penstock.load_into(FILE, {"row": Lent(places[0])})
+            penstock.save_file({"row": Lent(places[0])}, out)
         memory = numpy.zeros((300, 2), numpy.int16)
         view = memory.__array_interface__
         for changed, kind, call in (
