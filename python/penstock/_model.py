@@ -5,6 +5,7 @@ them. Thin: layout, planning, reading and checking are the library's."""
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.util
 import itertools
 import math
@@ -333,8 +334,7 @@ class Model:
         infos = self.infos
         while window.next(tensor, ptr, self.path):
             info, base = infos[tensor[0]], int(ffi.cast("uintptr_t", ptr[0]))
-            memory = Memory(base, info.nbytes, window.device,
-                            _Lease(window, tensor[0], info.nbytes))
+            memory = Memory(base, info.nbytes, window.device, window.lease(tensor[0], info.nbytes))
             yield info.name, convert(Tensor(info.dtype, info.shape, window.device, base, memory),
                                      framework)
             del memory
@@ -348,8 +348,14 @@ class _Window:
                  caught: List[BaseException]) -> None:
         self.it, self.device, self.keep, self.caught = it, device, keep, caught
         self.enough = 0 if device == "host" else (size or 1 << 30) // 16
-        self.done: List[int] = []
-        self.bytes = 0
+        self.done: Dict[int, Any] = {}
+        self.bytes = 0  # handed out since some were released
+
+    def lease(self, tensor: int, nbytes: int) -> Any:
+        """A tensor's room, to be given back when nobody has the tensor any more, by the thread
+        that asks for the next one. What tells it so is no Python, as `_drop`."""
+        self.bytes += nbytes
+        return ffi.gc(_NONE, functools.partial(self.done.setdefault, tensor)), self
 
     def next(self, tensor: Any, ptr: Any, path: str) -> bool:
         if self.bytes >= self.enough:
@@ -366,23 +372,9 @@ class _Window:
         count = len(self.done)  # another thread may add to it
         if count:
             settle([self.device])  # copies out of them may be queued, their room is filled
-        for tensor in self.done[:count]:
+        for tensor in list(self.done)[:count]:
+            del self.done[tensor]
             lib.penstock_weights_iter_release(self.it, tensor)
-        del self.done[:count]
-
-
-class _Lease:
-    """A tensor's room in the window, to be given back when nobody has the tensor any more,
-    by the thread that asks for the next one."""
-
-    __slots__ = ("window", "tensor", "nbytes")
-
-    def __init__(self, window: _Window, tensor: int, nbytes: int) -> None:
-        self.window, self.tensor, self.nbytes = window, tensor, nbytes
-
-    def __del__(self) -> None:
-        self.window.done.append(self.tensor)
-        self.window.bytes += self.nbytes
 
 
 def _addresses(loaded: Any, indices: Sequence[int]) -> List[int]:

@@ -59,10 +59,29 @@ def _look_through(_phase: Any = None, _info: Any = None) -> None:
             elif _holders(address) == _NOBODY:
                 _lent.pop(address, None)
                 del _offered[address]
+    if not _offered:
+        _when_collected(_nothing)
 
 
-gc.callbacks.append(_look_through)
-atexit.register(gc.callbacks.remove, _look_through)
+# No Python runs in garbage collections while nothing is offered: handlers of signals that come
+# meanwhile would run in that, and what they raise, as that of Ctrl-C does, would be lost.
+_nothing: Any = {}.setdefault
+
+
+def _when_collected(call: Any) -> None:
+    """One of the two is among gc's callbacks; which one."""
+    with contextlib.suppress(ValueError):  # it is this one
+        other = _nothing if call is _look_through else _look_through
+        gc.callbacks[gc.callbacks.index(other)] = call
+
+
+@atexit.register
+def _never_collected() -> None:
+    _when_collected(_nothing)
+    gc.callbacks.remove(_nothing)
+
+
+gc.callbacks.append(_nothing)
 
 
 def _dl_device(device: str) -> Tuple[int, int]:
@@ -142,6 +161,7 @@ class Tensor:
         _look_through()
         capsule = _capsule_new(address, b"dltensor", None)
         _lent[address], _offered[address] = (managed, shape, self), capsule
+        _when_collected(_look_through)
         return capsule
 
     def buffer(self) -> memoryview:

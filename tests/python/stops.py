@@ -251,6 +251,42 @@ class Stops(unittest.TestCase):
             self.assertFalse(memory.calls[0](ffi.NULL, open_device("cpu"), 1, 1))
         self.assertIsInstance(memory.error, Raised)
 
+    def come_at_any_time(self, act, count):
+        """Signals while `act` is done again and again: what each handler raises arrives."""
+        def handler(*_):
+            raise Raised
+
+        lost, arrived, old = [], 0, signal.signal(signal.SIGALRM, handler)
+        try:
+            with unittest.mock.patch.object(sys, "unraisablehook", lambda u: lost.append(str(u))):
+                for i in range(count):
+                    end = time.monotonic() + LIMIT_S
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0.001 + i % 20 * 0.0001)
+                        while not lost and time.monotonic() < end:
+                            act()
+                    except Raised:
+                        arrived += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, old)
+        self.assertEqual((lost, arrived), ([], count))
+
+    def test_collecting(self):
+        """In garbage collections, at whose ends Python would run in which it is lost."""
+        self.come_at_any_time(gc.collect, 20)
+
+    def test_given_back(self):
+        """As tensors are freed: none is lost, and so is no room in a window."""
+        file = os.path.join(TMP, "small.safetensors")
+        penstock.save_file({f"t{i:02}": numpy.zeros(1000, "u1") for i in range(50)}, file)
+
+        def walk():
+            for _, tensor in penstock.iterate(file, framework="numpy", window=16384):
+                del tensor
+
+        self.come_at_any_time(walk, 200)
+
     def test_keyboard(self):
         """Ctrl-C, in a program that has done nothing about it, ends it and its threads."""
         program = f"""
