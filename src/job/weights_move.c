@@ -113,25 +113,27 @@ int pst_load_take(struct pst_load *load, struct penstock_weights *w,
 int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t len, void **out)
 {
 	const struct penstock_load_opts *opts = &load->opts;
+	void *mem = NULL;
 	int ret;
 
 	if (opts->alloc) {
-		*out = opts->alloc(opts->user, dev, len, 4096);
-		ret = *out ? 0
-			   : penstock_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY,
-					   "the caller's allocator has no more");
-		if (*out && (uintptr_t)*out % 4096) {
-			opts->free(opts->user, dev, *out, len);
+		mem = opts->alloc(opts->user, dev, len, 4096);
+		ret = mem ? 0
+			  : penstock_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY,
+					  "the caller's allocator has no more");
+		if (mem && (uintptr_t)mem % 4096) {
+			opts->free(opts->user, dev, mem, len);
 			ret = penstock_fail(EINVAL, PENSTOCK_WHY_UNALIGNED,
 					    "the caller's allocator does not align to 4096");
 		}
 	} else {
-		ret = penstock_alloc(dev, len, out);
+		ret = penstock_alloc(dev, len, &mem);
 	}
 	if (ret)
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"%llu bytes on %s: %s", (unsigned long long)len,
 					penstock_device_name(dev), penstock_errmsg());
+	*out = mem;
 	load->held += len;
 	if (load->held > load->report.device_bytes)
 		load->report.device_bytes = load->held;

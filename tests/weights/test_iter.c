@@ -252,6 +252,68 @@ static void test_changes(void **state)
 	penstock_weights_iter_close(it);
 }
 
+/* An allocator that does not keep to pages in one of its answers: what it gave is given back
+ * once, and the iterator is refused, or ends where it would have needed that memory. */
+static unsigned askew_calls, askew_call;
+static char *askew_ptr;
+
+static void *askew_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
+{
+	char *ptr = count_alloc(user, dev, len + align, align);
+
+	held -= ptr ? align : 0;
+	if (!ptr || askew_calls++ != askew_call)
+		return ptr;
+	askew_ptr = ptr + 64;
+	return askew_ptr;
+}
+
+static void askew_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
+{
+	count_free(user, dev, ptr == askew_ptr ? askew_ptr - 64 : ptr, len);
+}
+
+static void test_askew(void **state)
+{
+	static const struct made list[] = {
+		{"a", "U8", 8, 1, {98304}},
+		{"long", "U8", 8, 1, {300000}},
+		{"longer", "U8", 8, 1, {400000}},
+	};
+	struct penstock_weights_iter *it;
+	uint64_t tensor;
+	void *ptr;
+
+	(void)state;
+	made_file(made_path("askew.safetensors"), list, 3, 0);
+	open_model(made_path("askew.safetensors"));
+	use_counter();
+	opts.window = 1u << 18;
+	opts.alloc = askew_alloc;
+	opts.free = askew_free;
+	/* The window; two long ones that are tried; the two when they are read. */
+	for (askew_call = 0; askew_call < 5; askew_call++) {
+		int ret, next = 1;
+
+		askew_calls = 0;
+		askew_ptr = NULL;
+		ret = penstock_weights_iter_open(w, gpu, &opts, &it);
+		assert_int_equal(ret, askew_call < 3 ? -EINVAL : 0);
+		while (!ret && next == 1) {
+			next = penstock_weights_iter_next(it, &tensor, &ptr);
+			assert_true(next == 1 || next == -EINVAL);
+			if (next == 1)
+				penstock_weights_iter_release(it, tensor);
+		}
+		assert_non_null(askew_ptr);
+		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_UNALIGNED);
+		if (!ret)
+			penstock_weights_iter_close(it);
+		assert_int_equal(held_count, 0);
+		assert_int_equal(held, 0);
+	}
+}
+
 /* A model of several files, selected from, and loaded twice. */
 static void test_several(void **state)
 {
@@ -288,7 +350,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		CASE(test_iterate), CASE(test_apart),	CASE(test_nothing_between),
 		CASE(test_full),    CASE(test_held),	CASE(test_quarter),
-		CASE(test_changes), CASE(test_several),
+		CASE(test_changes), CASE(test_several), CASE(test_askew),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
