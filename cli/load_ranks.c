@@ -106,6 +106,8 @@ struct ranks {
 	pid_t pids[RANKS_MAX]; /* 0: it has ended */
 	unsigned count;
 	int dead; /* the first whose process ended otherwise than it should, -1: none */
+	double tell_at, kill_at; /* those that are left, 0: not */
+	bool killed;
 };
 
 static void tell(const struct ranks *r, int signal, bool joined)
@@ -121,6 +123,8 @@ static void mourn(struct ranks *r, unsigned rank, int status)
 {
 	char text[96];
 
+	if (r->killed)
+		return; /* who waited for it has said so */
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && !r->all[rank].group) {
 		snprintf(text, sizeof(text), "rank %u waited for the others", rank);
 	} else {
@@ -137,27 +141,58 @@ static void mourn(struct ranks *r, unsigned rank, int status)
 /* A rank that could not join has ended, and the others may wait for it. Who is to blame may
  * be about to say so: they have this long. */
 #define GRACE_S 5
+/* A rank has ended by a failure, of which the others hear in their group. Who is still there
+ * so much later has stopped, or hangs, and would keep the command for as long. */
+#define END_S 8
 
-static volatile sig_atomic_t grace_over;
+static volatile sig_atomic_t ticked;
 
-static void over(int signal)
+static void tick(int signal)
 {
 	(void)signal;
-	grace_over = 1;
+	ticked = 1;
 }
 
-static void begin_grace(void)
+/* Each second: one that comes just before waitpid would be lost. */
+static void begin_ticks(void)
 {
-	/* Again each second: one that comes just before waitpid would be lost. */
-	const struct itimerval after = {.it_value.tv_sec = GRACE_S, .it_interval.tv_sec = 1};
+	const struct itimerval after = {.it_value.tv_sec = 1, .it_interval.tv_sec = 1};
 
-	sigaction(SIGALRM, &(struct sigaction){.sa_handler = over}, NULL);
+	sigaction(SIGALRM, &(struct sigaction){.sa_handler = tick}, NULL);
 	setitimer(ITIMER_REAL, &after, NULL);
 }
 
-static void end_grace(void)
+static void end_ticks(void)
 {
 	setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_sec = 0}, NULL);
+}
+
+static void look_at_clock(struct ranks *r)
+{
+	double now = seconds();
+
+	ticked = 0;
+	if (r->tell_at > 0 && now >= r->tell_at)
+		tell(r, SIGTERM, false);
+	if (r->kill_at > 0 && now >= r->kill_at) {
+		r->killed = true;
+		tell(r, SIGKILL, true);
+	}
+}
+
+/* What follows from the end of a rank for the others. */
+static void take_end(struct ranks *r, unsigned rank, int status)
+{
+	const struct loading *l = &r->all[rank];
+
+	if (status)
+		mourn(r, rank, status);
+	else if (l->code && !l->group)
+		r->tell_at = seconds() + GRACE_S;
+	if (!l->code || r->kill_at > 0)
+		return;
+	r->kill_at = seconds() + END_S;
+	begin_ticks();
 }
 
 static void wait_for_all(struct ranks *r)
@@ -175,19 +210,14 @@ static void wait_for_all(struct ranks *r)
 			tell(r, (int)load_stopped, true);
 			told = true;
 		}
-		if (grace_over) {
-			grace_over = 0;
-			tell(r, SIGTERM, false);
-		}
+		if (ticked)
+			look_at_clock(r);
 		for (unsigned i = 0; pid > 0 && i < r->count; i++) {
 			if (r->pids[i] != pid)
 				continue;
 			r->pids[i] = 0;
 			left--;
-			if (status)
-				mourn(r, i, status);
-			else if (r->all[i].code && !r->all[i].group)
-				begin_grace();
+			take_end(r, i, status);
 		}
 	}
 }
@@ -252,7 +282,7 @@ void load_by_ranks(struct loading *l, struct args *a)
 		}
 	}
 	wait_for_all(&r);
-	end_grace();
+	end_ticks();
 	remove_folder(a->group.dir);
 	take_failure(l, &r);
 	for (unsigned i = 0; i < r.count; i++)
