@@ -471,12 +471,12 @@ static int check_dirs(const struct penstock_weights_opts *opts)
 }
 
 /* What may be a name in the cache is told to be in neither of the two. */
-static int nowhere(const char *path, const struct penstock_weights_opts *opts)
+static int nowhere(const char *path, int code, const struct penstock_weights_opts *opts)
 {
 	char cache[PATH_MAX];
 
 	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
-		return fail_at(path, ENOENT, "");
+		return fail_at(path, code, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
 				"%m, nor is it in the cache %.100s", cache);
 }
@@ -495,10 +495,11 @@ int pst_files_find(struct pst_files *files, const char *path,
 	if (stat(path, &st)) {
 		int code = errno;
 
-		if (code != ENOENT)
+		/* The second: a file here is called as the owner is. */
+		if (code != ENOENT && code != ENOTDIR)
 			return fail_at(path, code, "");
 		if (!in_cache(path, opts, other))
-			return nowhere(path, opts);
+			return nowhere(path, code, opts);
 		path = other;
 	} else if (S_ISREG(st.st_mode) && pst_ends_with(path, ".json")) {
 		const char *slash = strrchr(path, '/');

@@ -269,6 +269,7 @@ static void test_cache(void **state)
 {
 	char blob[1024], link[1024];
 	const char *repo = made_path("hub/models--own--tiny");
+	int tree;
 
 	(void)state;
 	snprintf(link, sizeof(link), "%s/blobs", repo);
@@ -322,6 +323,15 @@ static void test_cache(void **state)
 	put(repo, "refs/main", "c0ffee\n");
 	opens("own/tiny", "b");
 	fails("own/none", ENOENT, "No such file", "own/none", "");
+	/* Beside a file that is called as the owner is. */
+	tree = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	made_dir(made_path("beside"));
+	put(made_path("beside"), "own", "");
+	assert_int_equal(chdir(made_path("beside")), 0);
+	opens("own/tiny", "b");
+	fails("own/none", ENOENT, "nor is it in the cache", "own/none", "");
+	assert_int_equal(fchdir(tree), 0);
+	close(tree);
 }
 
 static void test_list(void **state)
