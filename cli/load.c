@@ -60,19 +60,37 @@ static int split(struct words *w, const char *option, const char *text)
 	return w->text ? 0 : fail(EXIT_FAILED, "no memory");
 }
 
+/* "R/N", R from 0 to N-1; what is behind it, NULL: it is none. */
+static const char *take_part(const char *text, unsigned *part, unsigned *parts)
+{
+	unsigned long long values[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		char *end;
+
+		if (*text < '0' || *text > '9')
+			return NULL;
+		values[i] = strtoull(text, &end, 10);
+		if (values[i] > UINT_MAX || (!i && *end != '/'))
+			return NULL;
+		text = end + !i;
+	}
+	*part = (unsigned)values[0];
+	*parts = (unsigned)values[1];
+	return *part < *parts ? text : NULL;
+}
+
 /* What a group of processes is told; there is one then. */
 static int take_group(struct args *a, int c)
 {
 	struct penstock_group_opts *g = &a->group;
+	const char *end;
 	uint64_t n;
-	int used = 0;
 
 	a->ranks = a->ranks ? a->ranks : 1;
 	if (c == 'H') {
-		if (sscanf(optarg, "%u/%u%n", &g->host, &g->hosts, &used) == 2 && !optarg[used] &&
-		    g->host < g->hosts)
-			return 0;
-		return fail(EXIT_USAGE, "--host wants H/M, H from 0 to M-1");
+		end = take_part(optarg, &g->host, &g->hosts);
+		return end && !*end ? 0 : fail(EXIT_USAGE, "--host wants H/M, H from 0 to M-1");
 	}
 	if (!parse_number(optarg, 0, UINT_MAX, &n))
 		return fail(EXIT_USAGE, "--%s wants a number",
@@ -87,21 +105,20 @@ static int take_group(struct args *a, int c)
 static int take_shard(struct args *a, const char *text)
 {
 	struct penstock_shard_opts *s = &a->shard;
-	int used = 0;
+	bool more = true;
 
 	*s = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	while (*text) {
-		unsigned rank, ranks;
-		char kind;
+	while (more) {
+		const char kind = *text, *end = NULL;
 
-		if (sscanf(text, "%cp=%u/%u%n", &kind, &rank, &ranks, &used) != 3 ||
-		    (kind != 't' && kind != 'e') || rank >= ranks ||
-		    (text[used] && text[used] != ','))
+		if ((kind == 't' || kind == 'e') && text[1] == 'p' && text[2] == '=')
+			end = kind == 't' ? take_part(text + 3, &s->rank, &s->ranks)
+					  : take_part(text + 3, &s->expert_rank, &s->expert_ranks);
+		if (!end || (*end && *end != ','))
 			return fail(EXIT_USAGE, "--shard wants tp=R/N, ep=R/N or both with a "
 						"comma, R from 0 to N-1");
-		*(kind == 't' ? &s->rank : &s->expert_rank) = rank;
-		*(kind == 't' ? &s->ranks : &s->expert_ranks) = ranks;
-		text += used + (text[used] == ',');
+		more = *end;
+		text = end + more;
 	}
 	a->load.shard = s;
 	return 0;
