@@ -460,7 +460,7 @@ static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 		sum += c->parts[i].count;
 	s->shape[c->dim] = sum;
 	s->bytes = outer * (sum * inner / 8);
-	if (!sum || !s->bytes) {
+	if (!sum || c->t->begin == c->t->end) {
 		s->piece_count = 0;
 		return 0;
 	}

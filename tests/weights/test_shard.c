@@ -264,6 +264,7 @@ static void test_experts(void **state)
 
 static void test_refusals(void **state)
 {
+	static const struct made nibbles = {"layers.0.o_proj.weight", "F4", 4, 2, {36, 2}};
 	struct penstock_loaded *loaded = NULL;
 
 	(void)state;
@@ -295,6 +296,10 @@ static void test_refusals(void **state)
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": ");
 	how.ranks = 2;
 	refuses("model.layers.0.self_attn.k_proj.weight", "not known");
+	/* A rank would get half of the only byte of each row, not nothing. */
+	made_file(made_path("nibbles.safetensors"), &nibbles, 1, 0);
+	open_model(made_path("nibbles.safetensors"));
+	refuses(nibbles.name, "whole bytes");
 }
 
 /* Rules of the caller's go first; the built-in ones can be read. */
