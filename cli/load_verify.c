@@ -126,7 +126,8 @@ void load_verify(struct loading *l)
 				close(c.fd);
 			file = t.file;
 			penstock_weights_get_file(l->w, file, &f);
-			c.fd = open(f.path, O_RDONLY | O_CLOEXEC);
+			/* A FIFO that has taken its place must not keep the command. */
+			c.fd = open(f.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 			if (c.fd < 0)
 				load_note(l, EXIT_FAILED, "%s: it could not be opened again",
 					  f.path);
