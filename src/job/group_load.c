@@ -294,7 +294,7 @@ static int await_read(struct move *m, uint64_t round)
 		}
 		ended = done.user;
 		ended->reading = false;
-		pst_load_done(m->load, ended->chunk.shard, &done);
+		pst_load_done(m->load, &(struct pst_bit){.shard = ended->chunk.shard}, 1, &done);
 		if (m->windows.host)
 			m->load->report.dram_laid += ended->chunk.len;
 	}

@@ -140,6 +140,7 @@ struct pst_bit { /* a piece of a file and one place for it */
 	struct penstock_seg seg;
 	unsigned shard;
 	bool own_first, own_last; /* nothing else lies in these pages of its place */
+	uint16_t lead;		  /* bytes that nobody wants, before the first one */
 };
 
 struct pst_bits {
@@ -172,8 +173,10 @@ void pst_load_request(const struct pst_load *load, struct penstock_req *req);
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
 		    const struct pst_bit *bits, size_t count, void *user, uint64_t *id);
 void pst_load_count(struct pst_load *load, int64_t result, const struct penstock_report *r);
-/* Counts a completion; the first error becomes load->failed and the thread's. */
-void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done);
+/* Counts a completion of these pieces; the first error becomes load->failed and the
+ * thread's. */
+void pst_load_done(struct pst_load *load, const struct pst_bit *bits, size_t count,
+		   const struct penstock_done *done);
 /* Asks the caller, if it is time, whether to go on: load->failed. Who waits for completions
  * does so for pst_load_patience() at once, and asks in between. */
 int pst_load_look(struct pst_load *load);

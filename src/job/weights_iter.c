@@ -314,7 +314,7 @@ static int harvest(struct penstock_weights_iter *it, int64_t patience_ns)
 	for (int i = 0; i < n; i++) {
 		struct batch *ended = done[i].user;
 
-		pst_load_done(&it->load, ended->bits.list[0].shard, &done[i]);
+		pst_load_done(&it->load, ended->bits.list, ended->bits.count, &done[i]);
 		ended->done = true;
 	}
 	return n;

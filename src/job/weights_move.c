@@ -38,7 +38,7 @@ static bool join(const struct pst_bits *bits, struct pst_bit *a, const struct ps
 
 int pst_bits_add(struct pst_bits *bits, unsigned shard, const struct penstock_seg *seg)
 {
-	struct pst_bit bit = {*seg, shard, bits->own_pages, bits->own_pages};
+	struct pst_bit bit = {*seg, shard, bits->own_pages, bits->own_pages, 0};
 
 	if (!seg->row_len || (bits->count && join(bits, &bits->list[bits->count - 1], &bit)))
 		return 0;
@@ -213,19 +213,34 @@ static int cancelled(void)
 				"cancelled by the caller");
 }
 
-void pst_load_done(struct pst_load *load, unsigned shard, const struct penstock_done *done)
+/* Where a request stopped, and not in what it read before the first byte that is wanted. */
+static uint64_t stop_of(const struct pst_bit *bits, size_t count, uint64_t off)
+{
+	for (size_t i = 0; i < count; i++) {
+		uint64_t begin = bits[i].seg.off;
+
+		if (off >= begin && off < begin + bits[i].lead)
+			return begin + bits[i].lead;
+	}
+	return off;
+}
+
+void pst_load_done(struct pst_load *load, const struct pst_bit *bits, size_t count,
+		   const struct penstock_done *done)
 {
 	const struct penstock_report *r = done->report;
+	const unsigned shard = bits->shard;
 	const struct pst_shard *s = &load->w->shards[shard];
+	uint64_t off;
 
 	pst_load_count(load, done->result, r);
 	if (load->failed)
 		return; /* the first failure is the one that is told */
+	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_of(bits, count, r->stop_off);
 	if (done->result < 0)
 		load->failed = pst_weights_fail(
 			(int)done->result, r->why, s->path,
-			r->stop_off == PST_NO_OFF ? NULL : pst_shard_tensor_at(s, r->stop_off),
-			r->stop_off, "%s", r->text);
+			off == PST_NO_OFF ? NULL : pst_shard_tensor_at(s, off), off, "%s", r->text);
 	else if (load->opts.each && load->opts.each(load->opts.user, shard, r))
 		load->failed = cancelled();
 }
@@ -368,7 +383,7 @@ static int move_all(struct pst_load *load, struct penstock_queue *q, const struc
 
 			b->ended = true;
 			ended++;
-			pst_load_done(load, bits->list[b->first].shard, &done[i]);
+			pst_load_done(load, &bits->list[b->first], b->count, &done[i]);
 		}
 	}
 	return load->failed;

@@ -123,6 +123,7 @@ uint64_t pst_place_widen(struct pst_bits *bits)
 		seg->buf = (char *)seg->buf - before;
 		seg->off -= before;
 		seg->row_len += before;
+		bits->list[i].lead = (uint16_t)before;
 		lead += before;
 	}
 	return lead;

@@ -372,6 +372,7 @@ static void test_changes(void **state)
 		{"third", "U8", 8, 1, {1 << 20}},
 	};
 	struct penstock_weights_place place = {.size = sizeof(place)};
+	struct penstock_tensor third = {.size = sizeof(third)};
 	struct penstock_loaded *loaded = NULL;
 	const char *path = made_path("changes.safetensors");
 	struct timespec times[2] = {{1, 0}, {1, 0}};
@@ -396,6 +397,19 @@ static void test_changes(void **state)
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "third");
 	assert_int_equal(place.off, (2 << 20) + 5000);
+	assert_int_equal(held_count, 0);
+	/* And before the page that the only one asked for begins in, which its neighbour ends in.
+	 */
+	assert_int_equal(truncate(path, 5000), 0);
+	assert_int_equal(penstock_weights_get(w, 2, &third), 0);
+	assert_true(third.off % 4096);
+	opts.first = 2;
+	opts.count = 1;
+	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -ENODATA);
+	opts.first = opts.count = 0;
+	penstock_weights_get_place(&place);
+	assert_string_equal(place.tensor, "third");
+	assert_int_equal(place.off, third.off);
 	assert_int_equal(held_count, 0);
 	/* Written to, before the first byte. */
 	made_file(path, list, 3, 0);
