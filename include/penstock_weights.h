@@ -73,7 +73,8 @@ struct penstock_weights;
 struct penstock_weights_opts {
 	size_t size;
 	const char *const *names; /* only tensors whose name matches one of these, with
-				   * * ? [] as in a shell; NULL: all */
+				   * * ? [] as in a shell; NULL: all. A tensor that one
+				   * without these names is there, or it is -ENOENT */
 	unsigned name_count;
 	const char *const *dirs; /* further directories that hold parts of the model, on
 				  * other drives: all are read at once */

@@ -32,9 +32,9 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
               **how: Any) -> Dict[str, Any]:
     """Every tensor of a file or a model, by name, on `device` ("cpu", "cuda:0", 0,
     "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
-    `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names or globs.
-    `shard` is what a rank of a tensor parallelism needs, {"rank": 0, "ranks": 8}, see
-    Model.load; `group` are the processes that load it together. `require` and `effort`
+    `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names, which
+    have to be there, or globs. `shard` is what a rank of a tensor parallelism needs,
+    {"rank": 0, "ranks": 8}, see Model.load; `group` are the processes that load it together. `require` and `effort`
     as everywhere; `stop` is a threading.Event that ends it with ECANCELED once it is set;
     `backend` means nothing here.
 

@@ -329,6 +329,16 @@ static int sort_names(struct penstock_weights *w)
 	return 0;
 }
 
+/* A name without a pattern in it is of one that is there. */
+static int check_names(const struct penstock_weights *w, const struct penstock_weights_opts *opts)
+{
+	for (unsigned i = 0; i < opts->name_count; i++)
+		if (!strpbrk(opts->names[i], "*?[\\") &&
+		    penstock_weights_find(w, opts->names[i]) < 0)
+			return -ENOENT;
+	return 0;
+}
+
 static int make_table(struct penstock_weights *w, const struct penstock_weights_opts *opts)
 {
 	bool *indexed = calloc(w->shard_count + 1, sizeof(*indexed));
@@ -346,7 +356,9 @@ static int make_table(struct penstock_weights *w, const struct penstock_weights_
 		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, w->shards[0].path, NULL,
 				       PST_NO_OFF, "no tensor's name matches '%.80s'%s",
 				       opts->names[0], opts->name_count > 1 ? " or others" : "");
-	return ret ? ret : sort_names(w);
+	if (!ret)
+		ret = sort_names(w);
+	return ret ? ret : check_names(w, opts);
 }
 
 /* ---- what callers see ---- */

@@ -100,6 +100,10 @@ static void test_file(void **state)
 	opts.names = (const char *const[]){"layers.*", "b"};
 	opts.name_count = 2;
 	opens(path, "bc");
+	opts.names = (const char *const[]){"layers.*", "nothing*"};
+	opens(path, "c");
+	opts.names = (const char *const[]){"layers.*", "typo"};
+	fails(path, ENOENT, "no such tensor", "file.safetensors", "typo");
 	opts.names = (const char *const[]){"nothing*"};
 	opts.name_count = 1;
 	fails(path, ENOENT, "matches 'nothing*'", "file.safetensors", "");
