@@ -34,9 +34,9 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
     "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
     `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names, which
     have to be there, or globs. `shard` is what a rank of a tensor parallelism needs,
-    {"rank": 0, "ranks": 8}, see Model.load; `group` are the processes that load it together. `require` and `effort`
-    as everywhere; `stop` is a threading.Event that ends it with ECANCELED once it is set;
-    `backend` means nothing here.
+    {"rank": 0, "ranks": 8}, see Model.load; `group` are the processes that load it
+    together. `require` and `effort` as everywhere; `stop` is a threading.Event that ends it
+    with ECANCELED once it is set; `backend` means nothing here.
 
     All of them lie in one allocation, which the last that is kept keeps: clone() the one
     that is to outlive the others, or have load_into fill tensors of your own. Each of torch's
