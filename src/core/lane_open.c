@@ -11,9 +11,9 @@
 
 #include "core/lane.h"
 
-/* With so many slots a lane begins: a pump starts in half the time (7.7 ms, not 15.5; the
- * first 64 MiB of a process in 10, not 19; H200, 8 lanes of 20 MiB). They are enough for what
- * is in the page cache. */
+/* With so many slots a lane begins: a pump starts in half the time (6 to 8 ms, not 11 to 16;
+ * the first 64 MiB of a process in 10 to 13, not 17 to 20; H200, 8 lanes of 20 MiB). They are
+ * enough for what is in the page cache. */
 #define FIRST_BIG_BYTES (8u << 20)
 #define FIRST_SMALL 16u
 #define DEPTH (PST_LANE_CHUNKS + 8) /* of its engine */
@@ -50,7 +50,7 @@ static int open_engine(struct pst_lane *lane, struct pst_err *err)
 }
 
 /* Cached bytes need none but the lane's own calls, and an io_uring may take long to be had (up
- * to 30 ms for the last of eight, H200 machine): the first lane's tells what there is. One
+ * to 44 ms for the last of eight, H200 machine): the first lane's tells what there is. One
  * that is asked for by name is to be had at once, or the device cannot be used. */
 static bool engine_may_wait(const struct pst_lane *lane)
 {

@@ -63,6 +63,8 @@ int pst_group_tell(struct penstock_group *g, int status, const void *bytes, size
 		   struct pst_said *said);
 /* Frees what pst_group_tell handed out, and closes the descriptors that are left. */
 void pst_said_free(struct penstock_group *g, struct pst_said *said);
+/* What a rank said cannot be: the failure. */
+int pst_said_wrong(unsigned rank);
 
 /* Waits until all that are left have come here: what one of them shares may be taken away
  * then. Some seconds at most if what they did together did not get done. Leaves this

@@ -85,7 +85,7 @@ static size_t write_facts(struct move *m, unsigned char *to)
 	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
-static int not_whole(unsigned rank)
+int pst_said_wrong(unsigned rank)
 {
 	return pst_weights_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 				"rank %u says what no rank does", rank);
@@ -119,7 +119,7 @@ static int compare(const struct move *m, const struct pst_said *said, struct odd
 	*odd = (struct odd){0, 0, false};
 	for (unsigned r = 0; r < m->size; r++)
 		if (!is_whole(&said[r]))
-			return not_whole(r);
+			return pst_said_wrong(r);
 	memcpy(&first, said[0].bytes, head);
 	for (unsigned r = m->size; r-- > 1;) {
 		uint64_t count = first.file_count < FILES_MAX ? first.file_count : FILES_MAX;
@@ -178,7 +178,7 @@ static int tell_need(struct move *m, struct pst_said *said)
 		ret = pst_group_tell(m->g, 0, m->plan.need + at, need_len(m, at), -1, said);
 		for (unsigned r = 0; r < m->size && !ret; r++)
 			if (said[r].len != need_len(m, at))
-				ret = not_whole(r);
+				ret = pst_said_wrong(r);
 		if (!ret)
 			take_need(m, said, at);
 		pst_said_free(m->g, said);

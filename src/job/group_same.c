@@ -107,8 +107,7 @@ static int compare(const struct penstock_weights *w, unsigned ranks, const struc
 {
 	for (unsigned r = 1; r < ranks; r++)
 		if (said[r].len != said[0].len)
-			return pst_weights_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
-						PST_NO_OFF, "rank %u says what no rank does", r);
+			return pst_said_wrong(r);
 	for (unsigned r = 1; r < ranks; r++) {
 		size_t i = 0, count = said[0].len / sizeof(uint64_t);
 
