@@ -27,14 +27,14 @@ static struct penstock_seg *add(struct penstock_device *dev, uint64_t off, uint6
 
 static void begin(void)
 {
-	if (pst_cut(&req, 12, &err))
+	if (pst_spans_make(&req, 12, &err))
 		fail_msg("cut: %s", err.text);
 	atomic_store(&req.next, 0);
 	atomic_store(&req.limit, req.body);
 	atomic_store(&req.left, UINT64_MAX / 2);
 	atomic_store(&req.refs, 1000);
 	atomic_store(&req.failed, 0);
-	atomic_store(&req.look, 8192);
+	atomic_store(&req.residency_kib, 8192);
 	for (unsigned i = 0; i < PST_PATHS_MAX; i++)
 		atomic_store(&req.path_why[i], 0);
 	memset(&lane, 0, sizeof(lane));

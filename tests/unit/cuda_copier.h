@@ -24,7 +24,7 @@ static inline int begin(void **state)
 	mem = device_alloc(dev, HOST);
 	assert_int_equal(ops->host_register(dev, host, HOST, false, &err), 0);
 	assert_int_equal(ops->copier_open(dev, 9, &cp, &err), 0);
-	assert_int_equal(ops->words_alloc(dev, 64, &words, &err), 0);
+	assert_int_equal(ops->semaphores_alloc(dev, 64, &words, &err), 0);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -34,7 +34,7 @@ static inline int end(void **state)
 	if (is_standin())
 		standin_fail(NULL);
 	ops->copier_close(cp);
-	ops->words_free(dev, words);
+	ops->semaphores_free(dev, words);
 	ops->host_unregister(dev, host, &err);
 	ops->free(dev, mem, &err);
 	cu->cuDevicePrimaryCtxRelease(0);
@@ -78,7 +78,7 @@ static uint64_t mark(void)
 {
 	uint64_t ticket = UINT64_MAX;
 
-	assert_int_equal(ops->mark(cp, &ticket), 0);
+	assert_int_equal(ops->record(cp, &ticket), 0);
 	return ticket;
 }
 
@@ -123,7 +123,7 @@ static inline bool reached_within(uint64_t ticket, long ms)
 	long until = now_ms() + ms;
 	int ret;
 
-	while (!(ret = ops->reached(cp, ticket)) && now_ms() < until)
+	while (!(ret = ops->query(cp, ticket)) && now_ms() < until)
 		usleep(200);
 	assert_true(ret >= 0);
 	return ret;

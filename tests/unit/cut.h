@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "core/request.h"
-#include "core/route.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
 #define SEGS_MAX 24
 #define SPANS_MAX (3 * SEGS_MAX)
@@ -98,7 +98,7 @@ static struct penstock_seg *add_rows(uint64_t off, uint64_t row_len, uint64_t ro
 
 static void cut(void)
 {
-	int ret = pst_cut(&req, SPANS_MAX, &err);
+	int ret = pst_spans_make(&req, SPANS_MAX, &err);
 
 	if (ret)
 		fail_msg("cut: %d %s", ret, err.text);
@@ -177,17 +177,17 @@ static void place(uint64_t pos, uint64_t max)
 		chunk.len = max;
 }
 
-/* In place: the part that pst_part_at names is the first of those. */
+/* In place: the part that pst_span_part_at names is the first of those. */
 static void check_part_at(void)
 {
 	struct pst_part part;
 	uint64_t from;
 
 	if (chunk.span->shared) {
-		assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
+		assert_int_equal(pst_span_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
 		return;
 	}
-	assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), 0);
+	assert_int_equal(pst_span_part_at(&req, chunk.span, chunk.off, &part), 0);
 	assert_int_equal(part.rows, 1);
 	from = (uint64_t)(part.mem - arena);
 	assert_int_equal(want[from], chunk.off);
@@ -208,7 +208,8 @@ static void check_bytes(uint64_t *random, uint64_t max)
 		place(pos, here);
 		check_part_at();
 		assert_int_equal(
-			pst_parts(&req, chunk.span, chunk.off, chunk.len, take_part, &bytes), 0);
+			pst_span_parts(&req, chunk.span, chunk.off, chunk.len, take_part, &bytes),
+			0);
 	}
 	for (size_t i = 0; i < ARENA; i++) {
 		wanted += want[i] != UNTOUCHED;

@@ -218,7 +218,7 @@ static void put_off_and_dropped(void **state)
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 	}
 	standin_fail("cuCtxPushCurrent_v2:1:201");
-	assert_in_range(-ops->mark(cp, &ticket), 1, 4095);
+	assert_in_range(-ops->record(cp, &ticket), 1, 4095);
 	standin_fail(NULL);
 	finish();
 	for (unsigned i = 0; i < 3; i++)

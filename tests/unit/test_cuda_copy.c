@@ -181,10 +181,10 @@ static void a_later_ticket_waits_for_an_older_one(void **state)
 	from = mark();
 	assert_true(from > into);
 	assert_false(reached_within(from, HELD_MS));
-	assert_int_equal(ops->reached(cp, into), 0);
+	assert_int_equal(ops->query(cp, into), 0);
 	let_go(s);
 	assert_int_equal(ops->wait(cp, from), 0);
-	assert_int_equal(ops->reached(cp, into), 1);
+	assert_int_equal(ops->query(cp, into), 1);
 	assert_int_equal(out(host + MIB, mem, BIG), 0);
 	finish();
 	assert_memory_equal(host, host + MIB, BIG);
@@ -215,7 +215,7 @@ static void known_tickets_cost_no_call(void **state)
 
 	(void)state;
 	assert_int_equal(mark(), 0); /* nothing was ever queued */
-	assert_int_equal(ops->reached(cp, 0), 1);
+	assert_int_equal(ops->query(cp, 0), 1);
 	assert_int_equal(in(mem, host, BIG), 0);
 	ticket = mark();
 	assert_true(reached_within(ticket, SOON_MS));
@@ -223,7 +223,7 @@ static void known_tickets_cost_no_call(void **state)
 		return;
 	before = standin_calls("*");
 	assert_int_equal(mark(), ticket);
-	assert_int_equal(ops->reached(cp, ticket), 1);
+	assert_int_equal(ops->query(cp, ticket), 1);
 	assert_int_equal(ops->wait(cp, ticket), 0);
 	assert_int_equal(standin_calls("*"), before);
 }
@@ -251,7 +251,7 @@ static void lone_copies_have_no_event(void **state)
 		assert_int_equal(in(mem + MIB, host + MIB, BIG), 0);
 		next = mark();
 		assert_int_equal(ops->wait(cp, next), 0);
-		assert_int_equal(ops->reached(cp, ticket), 1);
+		assert_int_equal(ops->query(cp, ticket), 1);
 	}
 	assert_int_equal(standin_calls("cuEventRecord"), records + 100);
 	assert_int_equal(standin_calls("cuEventCreate"), made);
@@ -283,7 +283,7 @@ static void many_tickets(void **state)
 		first = first ? first : last;
 		assert_int_equal(last - first, i);
 		if (i == 512)
-			assert_int_equal(ops->reached(cp, first), 1);
+			assert_int_equal(ops->query(cp, first), 1);
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(ops->wait(cp, last), 0);
@@ -319,7 +319,7 @@ static int mark_again(void)
 	uint64_t ticket;
 	int ret = in(mem, host, BIG) || out(host + MIB, mem + MIB, BIG);
 
-	return ret ? -1 : ops->mark(cp, &ticket);
+	return ret ? -1 : ops->record(cp, &ticket);
 }
 
 static void failures_of_copies(void **state)
@@ -358,7 +358,7 @@ static void failures_of_copies(void **state)
 	FAILS("cuCtxPushCurrent_v2:3:709", -ESTALE, mark_again());
 	assert_int_equal(in(mem, host, BIG), 0);
 	ticket = mark();
-	FAILS("cuEventQuery:1:719", -EIO, ops->reached(cp, ticket));
+	FAILS("cuEventQuery:1:719", -EIO, ops->query(cp, ticket));
 	FAILS("cuEventSynchronize:1:719", -EIO, ops->wait(cp, ticket));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, ops->wait(cp, ticket));
 	assert_int_equal(ops->wait(cp, ticket), 0);
@@ -406,13 +406,13 @@ static void the_last_ticket_is_waited_for(void **state)
 		memset(host + MIB, 0x11, BIG);
 		assert_int_equal(out(host + MIB, mem, BIG), 0);
 		last = mark();
-		assert_int_equal(ops->reached(cp, first), 0);
+		assert_int_equal(ops->query(cp, first), 0);
 		delay(20000, 3); /* and so the second is later than the first */
 		let_go(s);
 		standin_fail(fails[i]);
 		assert_int_equal(out(host + 2 * MIB, mem, BIG), 0);
 		standin_fail(NULL);
-		assert_int_equal(ops->reached(cp, last), 1);
+		assert_int_equal(ops->query(cp, last), 1);
 		assert_memory_equal(host + MIB, host, BIG);
 		delay(0, 1);
 		finish();
@@ -437,7 +437,7 @@ static void nothing_moves_after_a_failure(void **state)
 	/* The first has no event: it is waited for before the second. */
 	standin_fail("cuEventRecord:1:999,cuMemcpy2DAsync_v2:2:700");
 	assert_int_equal(in(mem + MIB, host + MIB, 101), -EFAULT);
-	assert_int_equal(ops->reached(cp, ticket), 1);
+	assert_int_equal(ops->query(cp, ticket), 1);
 	memset(host, 0x01, BIG);
 	memset(host + MIB, 0x02, BIG);
 	standin_fail(NULL);
@@ -482,17 +482,17 @@ static void call_everything(void)
 	KEEPS(ops->copy_in(c, &r));
 	r = flat(more + 4096, (char *)m + 4096, 4096);
 	KEEPS(ops->copy_out(c, &r));
-	KEEPS(ops->mark(c, &ticket));
-	KEEPS(ops->reached(c, ticket));
+	KEEPS(ops->record(c, &ticket));
+	KEEPS(ops->query(c, ticket));
 	KEEPS(ops->wait(c, ticket));
 	r = flat(mem, m, 4096);
 	KEEPS(ops->copy_peer(d, d, &r, &err));
 	KEEPS(ops->export_memory(d, m, 4096, &exported, &err));
 	KEEPS(ops->order_writes(d, &err));
-	KEEPS(ops->words_alloc(d, 8, &w, &err));
-	KEEPS(ops->stream_front(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
-	KEEPS(ops->stream_behind(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
-	KEEPS((ops->words_free(d, w), 0)); /* waits for the stream */
+	KEEPS(ops->semaphores_alloc(d, 8, &w, &err));
+	KEEPS(ops->stream_write(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
+	KEEPS(ops->stream_wait(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
+	KEEPS((ops->semaphores_free(d, w), 0)); /* waits for the stream */
 	KEEPS((ops->copier_close(c), 0));
 	KEEPS(ops->host_unregister(d, more, &err));
 	KEEPS(ops->free(d, m, &err));

@@ -14,7 +14,7 @@ static int begin(void **state)
 {
 	(void)state;
 	dev = device_open("cuda:0");
-	assert_int_equal(ops->words_alloc(dev, 512, &words, &err), 0);
+	assert_int_equal(ops->semaphores_alloc(dev, 512, &words, &err), 0);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -23,7 +23,7 @@ static int end(void **state)
 {
 	if (is_standin())
 		standin_fail(NULL);
-	ops->words_free(dev, words);
+	ops->semaphores_free(dev, words);
 	cu->cuDevicePrimaryCtxRelease(0);
 	device_close(dev);
 	return case_end(state);
@@ -77,10 +77,10 @@ static int one_stream(struct penstock_device *d, uint64_t *w, struct pst_cu_stre
 {
 	for (int i = 0; i < 512; i++)
 		WANT(load(&w[i]), 0);
-	WANT(ops->stream_behind(d, s, &w[0], 2, &err), 0); /* what holds the stream */
-	WANT(ops->stream_front(d, s, &w[1], 7, &err), 0);
-	WANT(ops->stream_behind(d, s, &w[2], 5, &err), 0);
-	WANT(ops->stream_front(d, s, &w[3], 1ull << 40, &err), 0);
+	WANT(ops->stream_wait(d, s, &w[0], 2, &err), 0); /* what holds the stream */
+	WANT(ops->stream_write(d, s, &w[1], 7, &err), 0);
+	WANT(ops->stream_wait(d, s, &w[2], 5, &err), 0);
+	WANT(ops->stream_write(d, s, &w[3], 1ull << 40, &err), 0);
 	WANT(idle(s, of, HELD_MS), 0);
 	WANT(load(&w[1]), 0);
 	__atomic_store_n(&w[0], 1, __ATOMIC_RELEASE);
@@ -156,11 +156,11 @@ static void captures_are_refused(void **state)
 	*(void **)&capture = symbol("pst_standin_capture");
 	assert_int_equal(capture(s, 1), 0);
 	writes = standin_calls("cuStreamWriteValue64_v2");
-	assert_int_equal(ops->stream_front(dev, s, &words[0], 1, &err), -EOPNOTSUPP);
+	assert_int_equal(ops->stream_write(dev, s, &words[0], 1, &err), -EOPNOTSUPP);
 	assert_non_null(strstr(err.text, "captured"));
 	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes);
 	assert_int_equal(capture(s, 0), 0);
-	assert_int_equal(ops->stream_front(dev, s, &words[0], 1, &err), 0);
+	assert_int_equal(ops->stream_write(dev, s, &words[0], 1, &err), 0);
 	assert_true(becomes(&words[0], 1));
 	destroy_stream(s, prim);
 }
@@ -174,30 +174,30 @@ static void failures_of_streams(void **state)
 	standin_only();
 	s = new_stream(prim);
 	FAILS_WITH("cuMemHostRegister_v2:1:2", -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuStreamWriteValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuStreamWaitValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &words[0], 1, &err));
 	assert_int_equal(load(&words[0]), 0);
 	assert_true(idle(s, prim, SOON_MS)); /* nothing was left in it */
-	assert_true(ops->stream_front(dev, (void *)words, &words[0], 1, &err) < 0);
+	assert_true(ops->stream_write(dev, (void *)words, &words[0], 1, &err) < 0);
 	destroy_stream(s, prim);
 }
 
@@ -207,9 +207,9 @@ static int first_words(void)
 
 	dev = device_open("cuda:0");
 	FAILS_WITH("cuDevicePrimaryCtxRetain:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	standin_fail("cuMemAlloc_v2:1:2");
-	WANT(ops->words_alloc(dev, 8, &none, &err), -ENOMEM);
+	WANT(ops->semaphores_alloc(dev, 8, &none, &err), -ENOMEM);
 	standin_fail(NULL);
 	WANT(standin_live().registrations, 0);
 	device_close(dev);
@@ -223,9 +223,9 @@ static int no_launch(void)
 	begin(NULL);
 	s = new_stream(prim);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &words[0], 1, &err));
 	FAILS_WITH("cuLaunchHostFunc:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &words[0], 1, &err));
 	destroy_stream(s, prim);
 	return end(NULL);
 }
@@ -256,7 +256,7 @@ static int look_and_fill(struct penstock_device *d, void *at, char *host, size_t
 	if (to_host)
 		r = (struct pst_rect){host, at, len, len, len, 1};
 	WANT(to_host ? ops->copy_out(c, &r) : ops->copy_in(c, &r), 0);
-	WANT(ops->mark(c, &ticket), 0);
+	WANT(ops->record(c, &ticket), 0);
 	WANT(ops->wait(c, ticket), 0);
 	ops->copier_close(c);
 	return 0;
@@ -292,16 +292,16 @@ static int two_devices(void)
 	fake.ops = &pst_device_host;
 	WANT(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
 	/* A stream of one for words of the other. */
-	WANT(ops->words_alloc(a, 8, &w, &err), 0);
+	WANT(ops->semaphores_alloc(a, 8, &w, &err), 0);
 	WANT(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
 	s = new_stream(ctx1);
-	WANT(ops->stream_front(a, s, &w[0], 1, &err), -EINVAL);
+	WANT(ops->stream_write(a, s, &w[0], 1, &err), -EINVAL);
 	WANT(strstr(err.text, "cuda:1") && strstr(err.text, "cuda:0"), 1);
 	WANT(idle(s, ctx1, SOON_MS), 1);
 	WANT(load(&w[0]), 0);
 	destroy_stream(s, ctx1);
 	cu->cuDevicePrimaryCtxRelease(1);
-	ops->words_free(a, w);
+	ops->semaphores_free(a, w);
 	WANT(ops->free(a, here, &err), 0);
 	WANT(ops->free(b, there, &err), 0);
 	device_close(a);

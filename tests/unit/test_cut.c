@@ -304,18 +304,18 @@ static void writes_that_overlap_are_refused(void **state)
 	req.op = PENSTOCK_WRITE;
 	add(0, 1000, arena);
 	add(999, 10, arena + 2000);
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "segments 0 and 1"));
 	segs[1].off = 1000;
 	cut();
 	segs[1].off = 0;
 	segs[1].row_len = 1;
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	segs[0].off = 1;
 	cut(); /* before it, touching */
 	assert_int_equal(req.total, 1001);
 	segs[1].row_len = 2;
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	req.op = PENSTOCK_READ;
 	cut();
 }
@@ -334,9 +334,9 @@ static void written_columns_may_interleave(void **state)
 		req.op = PENSTOCK_WRITE;
 		add_rows(400, 100, 50, 400, arena, 100);
 		add_rows(i ? 299 : 300, i ? 100 : 101, 50, 400, arena + 10000, 200);
-		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
+		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
 		segs[1].off = i ? 499 : 500;
-		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
+		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
 	}
 }
 
@@ -366,14 +366,14 @@ static void tails_go_along_at_the_very_end(void **state)
 		check_all();
 		assert_int_equal(req.span_count, cases[i].along ? 1 : 2);
 		assert_int_equal(spans[0].len, cases[i].along ? 5000 : EDGE);
-		assert_int_equal(pst_span_room(&req, &spans[0]),
+		assert_int_equal(pst_span_slack(&req, &spans[0]),
 				 cases[i].along ? cases[i].room : 0);
 	}
 }
 
 static int take_room(void *arg, const struct pst_part *part)
 {
-	*(uint64_t *)arg += part->room;
+	*(uint64_t *)arg += part->slack;
 	return 0;
 }
 
@@ -387,11 +387,11 @@ static void room_is_behind_the_last_row(void **state)
 	cut();
 	assert_true(spans[0].rowwise);
 	for (uint64_t off = 0; off < 15000; off += 10) {
-		int ret = pst_part_at(&req, &spans[0], off, &part);
+		int ret = pst_span_part_at(&req, &spans[0], off, &part);
 
 		assert_int_equal(ret, off % 5000 < 100 ? 0 : -EINVAL);
 		if (!ret)
-			assert_int_equal(part.room, off >= 10000 ? 77 : 0);
+			assert_int_equal(part.slack, off >= 10000 ? 77 : 0);
 	}
 	setup(state);
 	add_rows(0, 100, 3, 200, arena, 100)->room = 77;
@@ -401,17 +401,18 @@ static void room_is_behind_the_last_row(void **state)
 			uint64_t room = 0;
 
 			assert_int_equal(
-				pst_parts(&req, &spans[0], off, end - off, take_room, &room), 0);
+				pst_span_parts(&req, &spans[0], off, end - off, take_room, &room),
+				0);
 			assert_int_equal(room, end == 500 ? 77 : 0);
 		}
 	setup(state);
 	add(0, 100, arena)->room = 5;
 	add(100, 100, arena + 1000)->room = 9;
 	cut();
-	assert_int_equal(pst_part_at(&req, &spans[0], 50, &part), 0);
-	assert_int_equal(part.room, 5);
-	assert_int_equal(pst_part_at(&req, &spans[0], 150, &part), 0);
-	assert_int_equal(part.room, 9);
+	assert_int_equal(pst_span_part_at(&req, &spans[0], 50, &part), 0);
+	assert_int_equal(part.slack, 5);
+	assert_int_equal(pst_span_part_at(&req, &spans[0], 150, &part), 0);
+	assert_int_equal(part.slack, 9);
 }
 
 /* A path that was named takes all of it, ends too. */
@@ -431,7 +432,7 @@ static void named_paths_get_no_edges(void **state)
 static void expect_refusal(int code, const char *words)
 {
 	memset(&err, 0, sizeof(err));
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), code);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), code);
 	assert_int_equal(err.code, code);
 	if (!strstr(err.text, words))
 		fail_msg("'%s' does not say '%s'", err.text, words);
@@ -513,16 +514,16 @@ static void too_many_spans_are_refused(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 5; i++)
 		add(100000 * i, 10, arena + 10 * i);
-	assert_int_equal(pst_cut(&req, 4, &err), -E2BIG);
-	assert_int_equal(pst_cut(&req, 5, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 4, &err), -E2BIG);
+	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	req.op = PENSTOCK_WRITE; /* five edges */
-	assert_int_equal(pst_cut(&req, 5, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
 		segs[i].row_len = 3 * EDGE; /* at the most a head and a tail each */
-	assert_int_equal(pst_cut(&req, 13, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 13, &err), 0);
 	assert_int_equal(req.span_count, 13); /* the first one is aligned */
 	for (unsigned max = 5; max < 13; max++)
-		assert_int_equal(pst_cut(&req, max, &err), -E2BIG);
+		assert_int_equal(pst_spans_make(&req, max, &err), -E2BIG);
 	assert_int_equal(spans[13].len, 0xeeeeeeeeeeeeeeee); /* nothing behind the last */
 }
 

@@ -110,7 +110,7 @@ static void any_overlap(void **state)
 		setup(state);
 		req.op = PENSTOCK_WRITE;
 		twice = any_writes(&random);
-		ret = pst_cut(&req, SPANS_MAX, &err);
+		ret = pst_spans_make(&req, SPANS_MAX, &err);
 		if (ret != (twice ? -EINVAL : 0))
 			fail_msg("turn %u: %d, bytes are%s written twice", turn, ret,
 				 twice ? "" : " not");
@@ -143,9 +143,9 @@ static void many_columns(void **state)
 					       .rows = ROWS,
 					       .pitch = pitch,
 					       .buf_pitch = 16};
-	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 3 * COLUMNS, &err), 0);
 	all[1234].off++;
-	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, 3 * COLUMNS, &err), -EINVAL);
 	assert_int_equal(err.why, PENSTOCK_WHY_BAD_ARGUMENT);
 	free(all);
 	free(room);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 #include "storage/file.h"
 
 #define PLACE (2u << 20)
@@ -160,11 +160,11 @@ static void whose_file_and_whose_lane(void **state)
 	pst_gate_open(&files[1], &stats[0]);
 	assert_true(enter(0, 0, true, 0, 0.1));
 	assert_false(enter(1, 1, false, 0, 0.1));
-	lane.ended = &list;
+	lane.completed = &list;
 	assert_true(enter(2, 0, false, 0, 0.1));
 	pst_gate_leave(&ios[2]);
 	expect_back(0);
-	lane.ended = NULL;
+	lane.completed = NULL;
 	pst_gate_leave(&ios[0]);
 	expect_back(1u << 1);
 	pst_gate_leave(&ios[1]);

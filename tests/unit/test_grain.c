@@ -7,12 +7,12 @@
 
 #include "test.h"
 
-#include "core/grain.h"
+#include "core/request/io_size.h"
 
 #define MIB (1ull << 20)
 #define SHORT (512u << 10)
 
-static struct pst_grain grain;
+static struct pst_io_size grain;
 static uint64_t clock_ns, short_bytes, long_bytes;
 static unsigned asked;
 
@@ -29,20 +29,20 @@ static void read_on(unsigned mib, uint64_t at_long, uint64_t at_short, unsigned 
 	uint64_t way[16], begun = 0, ended = 0, bytes = 0, left = mib * MIB;
 
 	while (left || bytes) {
-		uint64_t len = pst_grain_len(&grain);
+		uint64_t len = pst_io_size_get(&grain);
 
 		while (left && begun - ended < calls) {
 			way[begun % 16] = len = len < left ? len : left;
-			pst_grain_began(&grain, len, bytes, now);
+			pst_io_size_started(&grain, len, bytes, now);
 			begun++;
 			bytes += len;
 			left -= len;
-			len = pst_grain_len(&grain);
+			len = pst_io_size_get(&grain);
 		}
 		len = way[ended++ % 16];
 		clock_ns += len * 1000 / (len == SHORT ? at_short : at_long);
 		*(len == SHORT ? &short_bytes : &long_bytes) += len;
-		pst_grain_ended(&grain, len, bytes, now);
+		pst_io_size_completed(&grain, len, bytes, now);
 		bytes -= len;
 	}
 }
@@ -60,18 +60,18 @@ static int start(void **state)
 static void what_is_quicker_is_kept(void **state)
 {
 	(void)state;
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	read_on(512, 5500, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	read_on(2048, 5500, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	start(NULL);
 	read_on(512, 2000, 2700, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	assert_true(long_bytes > 0); /* it was asked */
 	start(NULL);
 	read_on(512, 3050, 3000, 16); /* no more than two measurements differ by */
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 }
 
 /* At once when the one that is kept gets slow, and some time later when another is better. */
@@ -80,15 +80,15 @@ static void a_drive_may_change(void **state)
 	(void)state;
 	read_on(512, 5000, 5500, 16);
 	read_on(512, 5000, 2000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	start(NULL);
 	read_on(512, 4000, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	long_bytes = 0;
 	read_on(3000, 4000, 5000, 16);
 	assert_int_equal(long_bytes, 0); /* not all the time */
 	read_on(3000, 8000, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	assert_true(asked > 90 && asked < 130); /* the clock, once a turn or so */
 }
 
@@ -103,14 +103,14 @@ static void what_says_nothing(void **state)
 	}
 	assert_int_equal(long_bytes, 0);
 	for (unsigned i = 0; i < 50; i++) { /* somebody's own, all the time */
-		pst_grain_began(&grain, 65536, 0, now);
-		pst_grain_ended(&grain, 65536, 65536, now);
+		pst_io_size_started(&grain, 65536, 0, now);
+		pst_io_size_completed(&grain, 65536, 65536, now);
 	}
 	clock_ns += 3000000;
 	read_on(60, 4000, 2000, 16); /* less than a turn */
 	assert_int_equal(long_bytes, 0);
 	read_on(512, 4000, 2000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 }
 
 int main(void)

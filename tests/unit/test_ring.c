@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/ring.h"
+#include "core/lane/ring.h"
 
 #define MIB (1u << 20)
 #define BIG 4
@@ -171,7 +171,7 @@ static int note_unregister(struct penstock_device *dev, void *mem, struct pst_er
 /* In two pieces, all of it and no byte in both; both go when it closes. */
 static void pinned_in_two_pieces(void **state)
 {
-	const struct pst_near near = {.node = -1};
+	const struct pst_numa near = {.node = -1};
 	const struct pst_device_ops ops = {.name = "notes",
 					   .host_register = note_register,
 					   .host_unregister = note_unregister};
@@ -197,7 +197,7 @@ static void pinned_in_two_pieces(void **state)
 /* A child's write to it would move pages from under a DMA: it has no such memory. */
 static void a_child_has_none_of_it(void **state)
 {
-	const struct pst_near near = {.node = -1};
+	const struct pst_numa near = {.node = -1};
 	struct penstock_device dev = {.ops = &(const struct pst_device_ops){.name = "none"}};
 	struct pst_ring ring;
 	struct pst_err err;

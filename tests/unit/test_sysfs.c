@@ -10,8 +10,8 @@
 #include <stdbool.h>
 
 #include "../replay/tree.h"
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 
 static void addresses(void **state)
 {

@@ -7,7 +7,7 @@
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
-#include "core/near.h"
+#include "core/machine/numa.h"
 
 static void plant(const struct tree *t, const char *path, const char *class_)
 {
@@ -235,7 +235,7 @@ static void lanes_go_there(void **state)
 {
 	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
 	cpu_set_t were, now;
-	struct pst_near near;
+	struct pst_numa near;
 	unsigned cpu = 0;
 	char text[16];
 	struct tree t;
@@ -251,30 +251,30 @@ static void lanes_go_there(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
 	tree_text(&t, "sys/devices/system/cpu/online", "0-1023\n");
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", text);
-	pst_near_find(&dev, &near); /* one node: everywhere is near */
+	pst_numa_find(&dev, &near); /* one node: everywhere is near */
 	assert_false(near.cpus_known);
 	assert_int_equal(near.node, -1);
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "1000\n");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_true(near.cpus_known && CPU_COUNT(&near.cpus) == 1 && CPU_ISSET(cpu, &near.cpus));
 	assert_int_equal(near.node, 1);
-	pst_near_thread(&near);
+	pst_numa_bind_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
 	assert_true(CPU_EQUAL(&now, &near.cpus));
 	assert_int_equal(sched_setaffinity(0, sizeof(were), &were), 0);
 	/* None that this process may use: it stays where it is. */
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
-	pst_near_thread(&near);
+	pst_numa_bind_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
 	assert_true(CPU_EQUAL(&now, &were));
 	snprintf(dev.facts.bdf, sizeof(dev.facts.bdf), "0000:00:02.0"); /* nobody there */
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
 	assert_true(near.node < 0);
 	dev.facts.bdf[0] = '\0';
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_int_equal(near.node, -1);
 	tree_close(&t);
 }

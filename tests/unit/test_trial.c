@@ -6,7 +6,7 @@
  */
 #include "claiming.h"
 
-#include "core/clock.h"
+#include "core/base/clock.h"
 
 /* One chunk, and no other while its call has not ended. */
 static void what_nobody_knows_is_tried(void **state)
@@ -20,18 +20,18 @@ static void what_nobody_knows_is_tried(void **state)
 	assert_int_equal(claimed[0].residency, PST_UNKNOWN);
 	assert_int_equal(claimed[1].residency, PST_UNKNOWN);
 	expect("staged 0+1048576 staged 1048576+1048576 staged 2097152+1048576");
-	atomic_store(&st.trial, PST_TRIAL_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	expect("bounce 0+1048576 bounce 1048576+1048576 bounce 2097152+1048576");
 	assert_true(claimed[2].timed); /* each, whether it stays so */
 	assert_int_equal(claimed[2].residency, PST_WARM);
-	atomic_store(&st.trial, PST_TRIAL_SLOW);
+	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
 	segs[0].row_len = MIB;
 	expect("bounce 0+1048576");
-	atomic_store(&st.trial, PST_TRIAL_COLD);
+	atomic_store(&st.residency_probe, PST_PROBE_COLD);
 	expect("staged 0+1048576");
 	assert_int_equal(claimed[0].residency, PST_COLD);
 	/* When so much has gone by, another is tried. */
-	atomic_store(&st.untried, 0);
+	atomic_store(&st.unprobed_bytes, 0);
 	segs[0].row_len = 64 * MIB;
 	claim_all();
 	for (unsigned i = 0; i < claimed_count; i++)
@@ -47,7 +47,7 @@ static void what_was_quick_goes_as_cached(void **state)
 	probe(&gpu, PENSTOCK_READ);
 	cached(0, TILES * TILE, PST_UNKNOWN);
 	add(&gpu, 0, 75 * MIB, 4096);
-	atomic_store(&st.trial, PST_TRIAL_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	expect("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
 	assert_true(claimed[0].timed && claimed[2].timed);
 	assert_int_equal(claimed[0].residency, PST_WARM);
@@ -55,14 +55,14 @@ static void what_was_quick_goes_as_cached(void **state)
 	expect("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
 	assert_true(claimed[0].timed);
 	req.require = PENSTOCK_ANY;
-	atomic_store(&st.trial, PST_TRIAL_SLOW); /* a short one tells */
+	atomic_store(&st.residency_probe, PST_PROBE_SLOW); /* a short one tells */
 	begin();
 	assert_true(claim() && claim());
 	for (unsigned i = 0; i < 2; i++) {
 		assert_string_equal(pst_paths[claimed[i].path]->name, "bounce");
 		assert_int_equal(claimed[i].len, MIB);
 	}
-	atomic_store(&st.trial, PST_TRIAL_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	req.effort = PENSTOCK_FAST; /* whose plan begins with the CPU */
 	begin();
 	assert_true(claim());
@@ -86,11 +86,11 @@ static void what_is_not_tried(void **state)
 	segs[0].row_len = MIB;
 	req.require = PENSTOCK_NO_CPU_COPY;
 	expect("staged 0+1048576");
-	assert_int_equal(atomic_load(&st.trial), PST_TRIAL_NONE);
+	assert_int_equal(atomic_load(&st.residency_probe), PST_PROBE_NONE);
 	req.require = PENSTOCK_ANY; /* a path that is named tells of itself only */
 	req.forced = pst_path_index("staged");
 	expect("staged 0+1048576");
-	assert_int_equal(atomic_load(&st.trial), PST_TRIAL_NONE);
+	assert_int_equal(atomic_load(&st.residency_probe), PST_PROBE_NONE);
 	req.forced = pst_path_index("bounce");
 	expect("bounce 0+1048576");
 	assert_true(claimed[0].timed);
@@ -102,7 +102,7 @@ static struct pst_chunk ended(int64_t us, int64_t bytes)
 	struct pst_chunk chunk = {.route = route, .residency = PST_UNKNOWN, .timed = true};
 
 	chunk.timed_ns = (uint64_t)((int64_t)pst_now_ns() - us * 1000);
-	pst_trial_end(&chunk, bytes);
+	pst_residency_probe_end(&chunk, bytes);
 	return chunk;
 }
 
@@ -112,31 +112,31 @@ static void how_long_it_took_tells(void **state)
 
 	(void)state;
 	probe(&gpu, PENSTOCK_READ);
-	assert_int_equal(pst_trial_verdict(&st), PST_UNKNOWN);
+	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	ended(LONG, -EIO);
 	ended(LONG, 0);
-	assert_int_equal(pst_trial_verdict(&st), PST_UNKNOWN); /* these say nothing */
+	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN); /* these say nothing */
 	assert_int_equal(ended(QUICK, MIB).residency, PST_WARM);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	/* Once may be by chance. */
 	assert_int_equal(ended(LONG, MIB).residency, PST_COLD);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	ended(QUICK, MIB);
 	ended(LONG, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	ended(LONG, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_COLD);
+	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	ended(LONG, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_COLD);
+	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	ended(QUICK, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	/* The first one decides by itself, by the length of what it moved. */
-	atomic_store(&st.trial, PST_TRIAL_BEGUN);
+	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	ended(500, 1ll << 40);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
-	atomic_store(&st.trial, PST_TRIAL_BEGUN);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	assert_int_equal(ended(500, MIB).timed_ns, 0);
-	assert_int_equal(pst_trial_verdict(&st), PST_COLD);
+	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 }
 
 int main(void)
