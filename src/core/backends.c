@@ -7,7 +7,8 @@
  */
 #include "core/ops.h"
 #include "device/devices.h"
-#include "io/engines.h"
+#include "io/threads.h"
+#include "io/uring.h"
 #include "path/paths.h"
 #include "storage/storages.h"
 

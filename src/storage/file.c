@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "core/lane/pump.h"
-#include "io/now.h"
+#include "io/call_now.h"
 #include "storage/storages.h"
 
 /* A call that is interrupted is made again at once, one that would have to wait after a

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One system call, now: see now.h. Never makes it again, short or interrupted; the
- * storage that asked knows what that means.
+ * Makes one system call for one struct pst_call. Engine threads and storage file call it. It
+ * must never repeat a call that was short or interrupted: the storage knows what that means.
  */
-#include "io/now.h"
+#include "io/call_now.h"
 
 #include <errno.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-static ssize_t once(const struct pst_call *call)
+static ssize_t syscall_make(const struct pst_call *call)
 {
 	const struct iovec *iov = call->iov;
 	off_t off = (off_t)call->off;
@@ -32,7 +32,7 @@ static ssize_t once(const struct pst_call *call)
 
 int64_t pst_call_now(const struct pst_call *call)
 {
-	ssize_t n = once(call);
+	ssize_t n = syscall_make(call);
 
 	return n < 0 ? -errno : n;
 }
