@@ -9,7 +9,14 @@
 #include "device/devices.h"
 #include "io/threads.h"
 #include "io/uring.h"
-#include "path/paths.h"
+#include "path/bounce.h"
+#include "path/fault.h"
+#include "path/mapped.h"
+#include "path/null.h"
+#include "path/odirect.h"
+#include "path/p2p.h"
+#include "path/staged.h"
+#include "path/vendor.h"
 #include "storage/storages.h"
 
 const struct pst_storage_ops *const pst_storages[] = {
