@@ -14,7 +14,7 @@
 #include "core/machine/sysfs.h"
 #include "core/machine/topo.h"
 #include "http.h"
-#include "storage/blockstack.h"
+#include "storage/blockstack_verdict.h"
 
 #define PST_CHECK_ENDS_MAX 256
 

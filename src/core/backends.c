@@ -17,7 +17,8 @@
 #include "path/p2p.h"
 #include "path/staged.h"
 #include "path/vendor.h"
-#include "storage/storages.h"
+#include "storage/file.h"
+#include "storage/mem.h"
 
 const struct pst_storage_ops *const pst_storages[] = {
 	&pst_storage_file,

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 
-#include "storage/file.h"
+#include "storage/file_state.h"
 
 #define ROOM (8u << 20)
 

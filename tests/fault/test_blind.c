@@ -10,7 +10,7 @@
 #include "calls.h"
 #include "core/base/objects.h"
 #include "core/request/request.h"
-#include "storage/file.h"
+#include "storage/file_state.h"
 
 #define LEN (16u << 20)
 #define ONE (1u << 20)	  /* a chunk, at most: a slot */

@@ -7,7 +7,7 @@
  */
 #include "core/machine/topo.h"
 #include "plant.h"
-#include "storage/blockstack.h"
+#include "storage/blockstack_verdict.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 

@@ -176,8 +176,8 @@ static void unknown_is_not_direct(void **state)
 
 	(void)state;
 	stack.complete = false;
-	snprintf(stack.lost, sizeof(stack.lost), "md0 lies on itself");
-	assert_not(&stack, "md0 lies on itself");
+	snprintf(stack.lost, sizeof(stack.lost), "md0 is stacked on itself");
+	assert_not(&stack, "md0 is stacked on itself");
 	/* What is certain comes first. */
 	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
 	assert_not(&stack, "dm-crypt");

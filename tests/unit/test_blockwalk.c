@@ -78,7 +78,7 @@ static void md_levels(void **state)
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1p1");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "md0 names nothing that it lies on");
+	assert_not(&stack, "md0 names no device below it");
 	tree_close(&t);
 }
 
@@ -227,12 +227,12 @@ static void circles(void **state)
 	plant(&t);
 	plant_md(&t, "raid0\n", "md0", "nvme0n1");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "md0 lies on itself");
+	assert_not(&stack, "md0 is stacked on itself");
 	plant_md(&t, "raid0\n", "dm-0", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/md0");
 	plant_dm(&t, "dm-0", "254:0", "LVM-a\n", "md0");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "md0 lies on itself");
+	assert_not(&stack, "md0 is stacked on itself");
 	/* Two ways to one disk are no circle. */
 	plant_md(&t, "raid1\n", "nvme0n1p1", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/dm-0");
@@ -300,8 +300,7 @@ static void too_many(void **state)
 		name[i] = '\0';
 		plant_md(&t, "raid0\n", "nvme0n1", name);
 		stack = walk(&t, 9, 0);
-		assert_not(&stack,
-			   i == 31 ? "is not in /sys/class/block" : "a name that none can have");
+		assert_not(&stack, i == 31 ? "is not in /sys/class/block" : "an invalid name");
 		tree_close(&t);
 	}
 }

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 #include "core/lane/pump.h"
-#include "storage/file.h"
+#include "storage/file_gate.h"
 
 #define PLACE (2u << 20)
 #define IOS 64
