@@ -6,7 +6,9 @@
  * no_*.c in its place, which says so.
  */
 #include "core/ops.h"
-#include "device/devices.h"
+#include "device/cuda.h"
+#include "device/host.h"
+#include "device/peermem.h"
 #include "io/threads.h"
 #include "io/uring.h"
 #include "path/bounce.h"

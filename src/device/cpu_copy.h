@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copier that is the CPU itself: for devices whose memory it may touch. */
+/* A copier that is the CPU itself, for devices whose memory the CPU can access. Same contracts
+ * as in core/ops.h. */
 #ifndef PST_DEVICE_CPU_COPY_H
 #define PST_DEVICE_CPU_COPY_H
 

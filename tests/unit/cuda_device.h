@@ -11,7 +11,7 @@
 
 #include <errno.h>
 
-#include "device/devices.h"
+#include "device/cuda.h"
 
 static const struct pst_device_ops *const ops = &pst_device_cuda;
 static struct pst_err err;

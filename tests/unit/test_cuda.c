@@ -381,35 +381,9 @@ static void failures_are_named(void **state)
 	FAILS_WITH("cuFlushGPUDirectRDMAWrites:1:801", -EOPNOTSUPP, "CUDA_ERROR_NOT_SUPPORTED",
 		   ops->order_writes(dev, &err));
 	assert_int_equal(ops->order_writes(dev, &err), 0);
-	FAILS_WITH("", -EOPNOTSUPP, "dma-buf", ops->dmabuf(dev, mem, 4096, &err));
 	assert_int_equal(ops->free(dev, mem, &err), 0);
 	device_close(dev);
 	munmap(host, MIB);
-}
-
-static int dmabuf(void)
-{
-	struct penstock_device *dev = device_open("cuda:0");
-	void *mem = device_alloc(dev, 2 * MIB);
-	int fd = ops->dmabuf(dev, mem, 2 * MIB, &err);
-
-	WANT(fd >= 0, 1);
-	close(fd);
-	standin_fail("cuMemGetHandleForAddressRange:1:1");
-	WANT(ops->dmabuf(dev, mem, 2 * MIB, &err), -EINVAL);
-	WANT(ops->free(dev, mem, &err), 0);
-	device_close(dev);
-	return 0;
-}
-
-static void dmabufs(void **state)
-{
-	static const char *const with[] = {"PENSTOCK_STANDIN_DMABUF=1", "PENSTOCK_STANDIN_LEAKS=2",
-					   NULL};
-
-	(void)state;
-	standin_only();
-	assert_int_equal(run_self("dmabuf", with), 0);
 }
 
 /* ---- between processes -------------------------------------------------------- */
@@ -569,8 +543,8 @@ static void memory_between_processes(void **state)
 
 static const struct alone alone[] = {
 	{"no_context", no_context, false},   {"no_driver", no_driver, true},
-	{"poor_device", poor_device, false}, {"dmabuf", dmabuf, false},
-	{"importer", importer, false},	     {"across", across, false},
+	{"poor_device", poor_device, false}, {"importer", importer, false},
+	{"across", across, false},
 };
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, NULL, case_end)
@@ -589,7 +563,6 @@ int main(int argc, char **argv)
 		CASE(pointers_are_told_apart),
 		CASE(registration),
 		CASE(failures_are_named),
-		CASE(dmabufs),
 		CASE(memory_between_processes),
 	};
 

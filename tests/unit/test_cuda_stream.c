@@ -6,6 +6,8 @@
  */
 #include "cuda_device.h"
 
+#include "device/host.h"
+
 static struct penstock_device *dev;
 static struct pst_cu_ctx *prim;
 static uint64_t *words;
