@@ -20,7 +20,7 @@
 
 #define WORKERS_MAX 64 /* Of one lane; each worker carries one call in flight. */
 
-struct pst_engine {
+struct threads_engine {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
 	struct pst_call *head, **tail; /* Calls to make, oldest first. */
@@ -31,6 +31,11 @@ struct pst_engine {
 	pthread_t threads[WORKERS_MAX];
 };
 
+static struct threads_engine *threads_engine_of(struct pst_engine *handle)
+{
+	return (struct threads_engine *)handle;
+}
+
 static void wake_fd_signal(int fd)
 {
 	uint64_t one = 1;
@@ -40,7 +45,7 @@ static void wake_fd_signal(int fd)
 		return;
 }
 
-static void completed_append(struct pst_engine *engine, struct pst_call *call)
+static void completed_append(struct threads_engine *engine, struct pst_call *call)
 {
 	call->next = NULL;
 	*engine->completed_tail = call;
@@ -49,7 +54,7 @@ static void completed_append(struct pst_engine *engine, struct pst_call *call)
 
 static void *worker_main(void *arg)
 {
-	struct pst_engine *engine = arg;
+	struct threads_engine *engine = arg;
 
 	pthread_mutex_lock(&engine->lock);
 	for (;;) {
@@ -82,7 +87,7 @@ static void *worker_main(void *arg)
 
 static int threads_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
-	struct pst_engine *engine = calloc(1, sizeof(*engine));
+	struct threads_engine *engine = calloc(1, sizeof(*engine));
 
 	if (!engine)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an engine");
@@ -92,12 +97,14 @@ static int threads_open(struct pst_engine **out, unsigned depth, int wake_fd, st
 	engine->completed_tail = &engine->completed;
 	engine->depth = depth;
 	engine->wake_fd = wake_fd;
-	*out = engine;
+	*out = (struct pst_engine *)engine;
 	return 0;
 }
 
-static void threads_close(struct pst_engine *engine)
+static void threads_close(struct pst_engine *handle)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
+
 	if (!engine)
 		return;
 	pthread_mutex_lock(&engine->lock);
@@ -113,7 +120,7 @@ static void threads_close(struct pst_engine *engine)
 
 /* Starts one more worker if all are busy. Returns false when there is no worker at all. Called
  * with the lock held. */
-static bool worker_add(struct pst_engine *engine)
+static bool worker_add(struct threads_engine *engine)
 {
 	if (engine->idle > engine->queued || engine->workers >= engine->depth ||
 	    engine->workers >= WORKERS_MAX)
@@ -124,15 +131,16 @@ static bool worker_add(struct pst_engine *engine)
 }
 
 /* Makes the call on this thread. Without workers no other thread touches the completed list. */
-static void call_at_once(struct pst_engine *engine, struct pst_call *call)
+static void call_at_once(struct threads_engine *engine, struct pst_call *call)
 {
 	call->result = pst_call_now(call);
 	completed_append(engine, call);
 	engine->inflight++;
 }
 
-static int threads_submit(struct pst_engine *engine, struct pst_call *call)
+static int threads_submit(struct pst_engine *handle, struct pst_call *call)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
 	bool accepted;
 
 	call->next = NULL;
@@ -159,8 +167,9 @@ static int threads_submit(struct pst_engine *engine, struct pst_call *call)
 	return 0;
 }
 
-static int threads_poll(struct pst_engine *engine)
+static int threads_poll(struct pst_engine *handle)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
 	struct pst_call *list;
 	int completed = 0;
 
@@ -182,19 +191,20 @@ static int threads_poll(struct pst_engine *engine)
 	return completed;
 }
 
-static int threads_wait(struct pst_engine *engine, int64_t timeout_us)
+static int threads_wait(struct pst_engine *handle, int64_t timeout_us)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
 	struct timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct pollfd pfd = {.fd = engine->wake_fd, .events = POLLIN};
 	uint64_t value;
-	int completed = threads_poll(engine);
+	int completed = threads_poll(handle);
 
 	if (completed || engine->wake_fd < 0)
 		return completed;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
 	    read(engine->wake_fd, &value, sizeof(value)) < 0)
 		return 0; /* Interrupted: the next wait reads the counter. */
-	return threads_poll(engine);
+	return threads_poll(handle);
 }
 
 const struct pst_engine_ops pst_engine_threads = {

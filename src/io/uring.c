@@ -33,7 +33,7 @@
 #define RETRY_US 1000
 #define FAILURES_MAX 50
 
-struct pst_engine {
+struct uring_engine {
 	struct io_uring ring;
 	unsigned depth, inflight; /* inflight: calls in the io_uring. */
 	int wake_fd;
@@ -49,7 +49,12 @@ struct pst_engine {
 	struct pst_engine *fallback;
 };
 
-static int uring_setup(struct pst_engine *engine, unsigned entries)
+static struct uring_engine *uring_engine_of(struct pst_engine *handle)
+{
+	return (struct uring_engine *)handle;
+}
+
+static int uring_setup(struct uring_engine *engine, unsigned entries)
 {
 	/* With DEFER_TASKRUN (kernel 6.1) this thread processes completions when it asks for
 	 * them, and is not interrupted for them. Older kernels get the plain ring. */
@@ -82,7 +87,7 @@ static int uring_refused(int code, struct pst_err *err)
 
 static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
-	struct pst_engine *engine = calloc(1, sizeof(*engine));
+	struct uring_engine *engine = calloc(1, sizeof(*engine));
 	int ret;
 
 	if (!engine)
@@ -98,7 +103,7 @@ static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, stru
 	}
 	engine->depth = depth;
 	engine->wake_fd = wake_fd;
-	*out = engine;
+	*out = (struct pst_engine *)engine;
 	return 0;
 err_heir:
 	engine->fallback_ops->close(engine->fallback);
@@ -107,8 +112,10 @@ err_free:
 	return ret;
 }
 
-static void uring_close(struct pst_engine *engine)
+static void uring_close(struct pst_engine *handle)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
+
 	if (!engine)
 		return;
 	io_uring_queue_exit(&engine->ring);
@@ -118,7 +125,7 @@ static void uring_close(struct pst_engine *engine)
 
 /* Registers the first piece and reserves an entry for a later one. Kernels before 5.13 cannot
  * reserve it: there a later piece stays unregistered. */
-static int pieces_register_first(struct pst_engine *engine)
+static int pieces_register_first(struct uring_engine *engine)
 {
 	int ret = io_uring_register_buffers(&engine->ring, engine->slots, SLOTS_MAX);
 
@@ -126,9 +133,10 @@ static int pieces_register_first(struct pst_engine *engine)
 	return ret == -EFAULT ? io_uring_register_buffers(&engine->ring, engine->slots, 1) : ret;
 }
 
-static int uring_register_slots(struct pst_engine *engine, void *base, size_t len,
+static int uring_register_slots(struct pst_engine *handle, void *base, size_t len,
 				struct pst_err *err)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
 	const unsigned at = engine->slots_count;
 	int ret = -EOPNOTSUPP;
 
@@ -151,7 +159,7 @@ static int uring_register_slots(struct pst_engine *engine, void *base, size_t le
 }
 
 /* Returns the index of the registered piece that holds the call's memory, or -1. */
-static int fixed_index(const struct pst_engine *engine, const struct pst_call *call)
+static int fixed_index(const struct uring_engine *engine, const struct pst_call *call)
 {
 	for (unsigned i = 0; call->fixed && call->iov_count == 1 && i < engine->slots_count; i++) {
 		const struct iovec *in = &engine->slots[i];
@@ -163,7 +171,7 @@ static int fixed_index(const struct pst_engine *engine, const struct pst_call *c
 	return -1;
 }
 
-static void sqe_prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
+static void sqe_prepare(const struct uring_engine *engine, struct io_uring_sqe *sqe,
 			const struct pst_call *call)
 {
 	const struct iovec *iov = call->iov;
@@ -188,7 +196,7 @@ static void sqe_prepare(const struct pst_engine *engine, struct io_uring_sqe *sq
 
 /* ---- fallback after failures ---- */
 
-static int fallback_submit(struct pst_engine *engine, struct pst_call *call)
+static int fallback_submit(struct uring_engine *engine, struct pst_call *call)
 {
 	call->engine = engine->fallback_ops->name;
 	call->engine_why = PENSTOCK_WHY_NO_URING;
@@ -198,7 +206,7 @@ static int fallback_submit(struct pst_engine *engine, struct pst_call *call)
 /* Moves the engine over to the fallback. The kernel still completes every call that it has
  * accepted, and owns that call's memory until then: the engine waits for those, however long.
  * It must not give the kernel any of the other calls. */
-static void uring_give_up(struct pst_engine *engine, int code)
+static void uring_give_up(struct uring_engine *engine, int code)
 {
 	const struct io_uring_sq *sq = &engine->ring.sq;
 	uint64_t one = 1;
@@ -227,7 +235,7 @@ static void uring_give_up(struct pst_engine *engine, int code)
 }
 
 /* Counts the failures of io_uring_enter, by its return value `ret`. */
-static void uring_entered(struct pst_engine *engine, int ret)
+static void uring_entered(struct uring_engine *engine, int ret)
 {
 	if (ret >= 0 || ret == -EINTR || ret == -ETIME) {
 		engine->failures = 0;
@@ -238,14 +246,14 @@ static void uring_entered(struct pst_engine *engine, int ret)
 		uring_give_up(engine, ret);
 }
 
-static bool uring_may_enter(const struct pst_engine *engine)
+static bool uring_may_enter(const struct uring_engine *engine)
 {
 	return !engine->gave_up &&
 	       (!engine->failures || pst_now_ns() - engine->failed_ns >= RETRY_US * 1000u);
 }
 
 /* Submits the prepared calls to the kernel. */
-static void uring_flush(struct pst_engine *engine)
+static void uring_flush(struct uring_engine *engine)
 {
 	if (io_uring_sq_ready(&engine->ring) && uring_may_enter(engine))
 		uring_entered(engine, io_uring_submit(&engine->ring));
@@ -265,8 +273,9 @@ static void uring_sleep(int64_t timeout_us)
 
 /* ---- the engine's table ---- */
 
-static int uring_submit(struct pst_engine *engine, struct pst_call *call)
+static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
 	struct io_uring_sqe *sqe;
 
 	if (engine->gave_up)
@@ -288,7 +297,7 @@ static int uring_submit(struct pst_engine *engine, struct pst_call *call)
 	return 0;
 }
 
-static void wake_arm(struct pst_engine *engine)
+static void wake_arm(struct uring_engine *engine)
 {
 	struct io_uring_sqe *sqe;
 
@@ -306,7 +315,7 @@ static void wake_arm(struct pst_engine *engine)
 /* Processes up to REAP_MAX completions and returns the number of calls among them. The limit
  * lets the lane queue copies in between. Without it all calls soon run in step, and the drive
  * and the copy engine alternate instead of working side by side. */
-static int uring_reap(struct pst_engine *engine)
+static int uring_reap(struct uring_engine *engine)
 {
 	struct io_uring_cqe *cqes[REAP_MAX];
 	struct pst_call *calls[REAP_MAX];
@@ -327,16 +336,19 @@ static int uring_reap(struct pst_engine *engine)
 	return (int)count;
 }
 
-static int uring_poll(struct pst_engine *engine)
+static int uring_poll(struct pst_engine *handle)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
+
 	uring_flush(engine);
 	if (engine->gave_up)
 		return uring_reap(engine) + engine->fallback_ops->poll(engine->fallback);
 	return engine->inflight ? uring_reap(engine) : 0;
 }
 
-static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
+static int uring_wait(struct pst_engine *handle, int64_t timeout_us)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
 	struct __kernel_timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct io_uring_cqe *cqe;
 
