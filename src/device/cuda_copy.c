@@ -253,8 +253,8 @@ static enum pst_cu_result event_get(struct pst_copier *cp, struct pst_cu_event *
 	return PST_CU_OK;
 }
 
-/* Gives the last ticket an event, before more work is queued on its stream. If it can have
- * none, this waits for the ticket and all before it. */
+/* Gives the last ticket an event, before more work is queued on its stream. If no
+ * event can be made, this waits for the ticket and for all before it. */
 static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 {
 	struct pst_cu_event *event;
@@ -401,7 +401,7 @@ static bool rect_is_small(const struct pst_rect *r, bool in)
 
 /* Returns the start of the allocation that holds these bytes; 0: unknown. A batch with an
  * address that does not belong to the device never returns (H200), so every deferred address is
- * looked up. A later free is an error of the caller, as always. */
+ * looked up. Memory that the caller frees before its copy is done remains the caller's error. */
 static uint64_t allocation_base(struct pst_copier *cp, const void *at, uint64_t len)
 {
 	uint64_t from = (uintptr_t)at;

@@ -26,7 +26,7 @@
  * reach 4.3 GB/s. */
 #define ALONE_BYTES (256u << 10)
 #define REAP_MAX 16
-#define SLOTS_MAX 2 /* The most pieces that a lane's ring memory has. */
+#define SLOTS_MAX 2 /* Maximum number of pieces of a lane's ring memory. */
 #define TAG_WAKE 1u /* user_data of the read of the wake eventfd. */
 /* io_uring_enter fails mostly for lack of memory. The engine retries it after RETRY_US, and
  * gives up after FAILURES_MAX failures in a row. */

@@ -34,8 +34,8 @@ enum pst_layer_kind {
 	PST_LAYER_DM_CRYPT,
 	PST_LAYER_DM_THIN,
 	PST_LAYER_DM_MULTIPATH,
-	PST_LAYER_DM_OTHER, /* detail: the target, or the prefix of its uuid. */
-	PST_LAYER_MD_OTHER, /* detail: its level. */
+	PST_LAYER_DM_OTHER, /* `detail` is the target, or the prefix of its uuid. */
+	PST_LAYER_MD_OTHER, /* `detail` is its level. */
 	PST_LAYER_BCACHE,
 	PST_LAYER_DRBD,
 	PST_LAYER_LOOP, /* From here on: kinds without a layer below. */
@@ -50,8 +50,8 @@ enum pst_layer_kind {
 	PST_LAYER_XEN,
 	PST_LAYER_MMC,
 	PST_LAYER_VIRTIO_BLK,
-	PST_LAYER_SCSI, /* detail: its transport; "": unknown. */
-	PST_LAYER_NVME, /* detail: its transport; "": unknown. */
+	PST_LAYER_SCSI, /* `detail` is its transport; "": unknown. */
+	PST_LAYER_NVME, /* `detail` is its transport; "": unknown. */
 	PST_LAYER_KINDS,
 };
 
@@ -83,7 +83,7 @@ struct pst_blockstack {
 	bool complete;
 	/* Why this kernel copies the bytes that drives move; static. NULL: it does not. */
 	const char *swiotlb;
-	bool rdma_software; /* An RDMA device is software, or none is hardware. */
+	bool rdma_software; /* An RDMA device is implemented in software, or none in hardware. */
 	char lost[96];
 	struct pst_layer layers[PST_LAYERS_MAX];
 	unsigned layer_count;

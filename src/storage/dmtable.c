@@ -100,8 +100,8 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 	return 0;
 }
 
-/* The answer holds head.target_count specs. Each spec's `next` is the offset of the next one
- * from the first. */
+/* Reads head.target_count specs. Each spec's `next` is the offset of the next spec, counted from
+ * the first one. */
 int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 {
 	struct pst_dm dm = {0};

@@ -197,7 +197,7 @@ static void io_continue(struct pst_io *io)
 		io_fail(io, ret);
 }
 
-/* Called by the engine when the call has completed. */
+/* Continues the io after the engine has completed its call. */
 static void call_done(struct pst_call *call)
 {
 	struct pst_io *io = call_io(call);
@@ -206,7 +206,7 @@ static void call_done(struct pst_call *call)
 		io_continue(io);
 }
 
-/* Called by the gate when a write's turn has come. */
+/* Starts a write that waited at the gate; the gate calls this when its turn has come. */
 static void write_admitted(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;

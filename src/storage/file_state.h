@@ -34,14 +34,15 @@ struct pst_file {
 	bool keeps_owner; /* A replacement gets `owner` and `group` of the file that it replaces. */
 	uid_t owner;
 	gid_t group;
-	_Atomic int cachestat_error;	  /* 0: cachestat works; else its errno. */
-	bool overlay;			  /* On overlayfs cachestat always answers 0. */
-	_Atomic bool error_lock;	  /* Spin lock of the next member: file_sync.c. */
-	_Atomic unsigned errors_seen;	  /* Write-back errors that the kernel has reported. */
-	_Atomic unsigned errors_forgiven; /* Value of errors_seen up to which no data was lost. */
-	_Atomic int lost_errno;		  /* errno of a sync that lost data; 0: none did. */
-	bool tells_loss;		  /* syncfs reports data that the page cache lost. */
-	uint64_t place_key, place_bytes;  /* File identity and length of a place: file_gate.c. */
+	_Atomic int cachestat_error;  /* 0: cachestat works; else its errno. */
+	bool overlay;		      /* On overlayfs cachestat always answers 0. */
+	_Atomic bool error_lock;      /* Spin lock of the next member: file_sync.c. */
+	_Atomic unsigned errors_seen; /* Write-back errors that the kernel has reported. */
+	_Atomic unsigned
+		errors_forgiven; /* errors_seen when syncfs last proved that no data was lost. */
+	_Atomic int lost_errno;	 /* errno of a sync that lost data; 0: none did. */
+	bool tells_loss;	 /* syncfs reports data that the page cache lost. */
+	uint64_t place_key, place_bytes; /* File identity and length of a place: file_gate.c. */
 };
 
 /* A transfer of a file, kept in io->priv. */
