@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures how fast the copy engine runs copies as the library has to queue them. These are
- * pieces of a slot's size on one or several streams, with an event after each or after some,
- * and copies of 4 KiB, alone and many in one call. They are the limits of path `bounce` and of
- * random reads into GPU memory, by raw driver calls alone.
+ * Measures how fast the copy engine runs copies as the library has to queue them. Some are
+ * pieces of a slot's size on one or several streams, with an event after each or after some.
+ * Others are copies of 4 KiB, alone and many in one call. They are the limits of path `bounce`
+ * and of random reads into GPU memory, by raw driver calls alone.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how long the copy engine takes for bytes that a CPU has just written. The bytes are
- * left untouched, written by a read call, written by read calls into a short buffer and
- * non-temporal stores from there, or written by non-temporal stores alone. Runs one thread, or
- * eight at once, each of which fills, copies and waits. The results are the reason why path
- * bounce has two methods (the L2 bounce is path/past.c). Nothing of the library is used but its
- * table of driver functions.
+ * left untouched, or a CPU writes them in one of three ways: by a read call, by read calls into
+ * a short buffer and non-temporal stores from there, or by non-temporal stores alone. Runs one
+ * thread, or eight at once, each of which fills, copies and waits. The results are the reason
+ * why path bounce has two methods (the L2 bounce is path/past.c). Nothing of the library is
+ * used but its table of driver functions.
  */
 #include <errno.h>
 #include <fcntl.h>

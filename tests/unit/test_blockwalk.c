@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the walk from a device number down to its drives, in directory trees that the test
- * creates. Covers each kind of layer and transport, trees that are circular, too deep, too
- * large or incomplete, and properties of the machine that make a stack not direct. tests/run
- * runs it.
+ * creates. Covers each kind of layer and transport, and trees that are circular, too deep, too
+ * large or incomplete. Also covers properties of the machine that make a stack not direct.
+ * tests/run runs it.
  */
 #include "../replay/judge.h"
 

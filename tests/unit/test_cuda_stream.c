@@ -70,8 +70,8 @@ static bool semaphore_becomes(const uint64_t *word, uint64_t value)
 	return semaphore_load(word) == value;
 }
 
-/* Checks both directions. A semaphore write before a request happens only when the stream gets
- * there. A wait after a request ends only when the semaphore has at least the value. */
+/* Checks the order on one stream. A semaphore is written before a request only when the stream
+ * gets there. The stream waits after a request until the semaphore has at least the value. */
 static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
 			      struct pst_cu_ctx *owner)
 {

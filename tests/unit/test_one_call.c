@@ -91,8 +91,8 @@ static void prepare_creates_the_streams(void **state)
 	penstock_close(st);
 }
 
-/* Writes a file that the open created, and ends it. Without a commit, an abort removes the
- * file, and a later commit fails. With a commit, a later abort leaves the file in place. */
+/* Writes a file that the open created, then aborts. Without a commit, the abort removes the
+ * file, and a later commit fails. After a commit, the abort keeps the file. */
 static void write_then_abort(unsigned flags, bool commit)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;

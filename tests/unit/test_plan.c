@@ -2,8 +2,8 @@
 /*
  * Tests the rules of plan.c with one case each, over the library's own paths with invented
  * facts, and over random path tables. Covers the path for cold, warm and unknown bytes, for
- * each class and effort, for reads and writes, and the reason of each path that is not used.
- * The test opens no file and moves no bytes.
+ * each class and effort, for reads and writes. Also covers the reason of each path that is not
+ * used. The test opens no file and moves no bytes.
  */
 #include "test.h"
 
@@ -248,7 +248,7 @@ static void required_direct(void **state)
 	expect_paths(PST_COLD, "odirect");
 }
 
-/* The class of a path is the one that its probe found on this route. */
+/* The class of a path is the class that its probe found on this route. */
 static void class_is_that_of_the_route(void **state)
 {
 	(void)state;
