@@ -16,7 +16,8 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
-#define WINDOW_FIRST (8 * MIB) /* The windows of the library's path mapped. */
+/* First and longest window, the same as in the library's path mapped. */
+#define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB
 

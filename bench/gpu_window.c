@@ -28,7 +28,7 @@ struct window {
 };
 
 struct window_times {
-	/* Seconds until mapped, registered, all data arrived, and all windows undone. */
+	/* Seconds to map, to register, until all data has arrived, and to undo all windows. */
 	double map, reg, there, unreg;
 };
 

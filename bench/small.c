@@ -305,7 +305,7 @@ static int host_reads(struct one_read *o, bool ours, struct latencies *l)
 	return 0;
 }
 
-/* One repetition alternates ROUNDS times between CALLS reads by pread and by the library. */
+/* Alternates ROUNDS times between CALLS reads by pread and CALLS reads by the library. */
 static int host_round(struct bench *b, struct one_read *o, struct latencies *l, unsigned rep)
 {
 	static const char *const names[] = {"pread", "penstock_read"};

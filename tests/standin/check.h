@@ -26,7 +26,7 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-/* Time in which an event must not happen to count as held up. */
+/* An event that does not happen within this time counts as held up. */
 #define HELD_MS 60
 /* Time limit for an event that must happen. */
 #define SOON_MS 5000

@@ -28,7 +28,7 @@ static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, u
 static void claims_reset(void)
 {
 	if (pst_cut(&req, 12, &err))
-		fail_msg("cut: %s", err.text);
+		fail_msg("the request could not be split into spans: %s", err.text);
 	atomic_store(&req.next, 0);
 	atomic_store(&req.limit, req.body);
 	atomic_store(&req.left, UINT64_MAX / 2);

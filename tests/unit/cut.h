@@ -102,7 +102,7 @@ static void spans_make(void)
 	int ret = pst_cut(&req, SPANS_MAX, &err);
 
 	if (ret)
-		fail_msg("cut: %d %s", ret, err.text);
+		fail_msg("splitting into spans returned %d: %s", ret, err.text);
 }
 
 /* ---- expected content of each arena byte, computed from the segments ---- */
@@ -152,7 +152,7 @@ static int part_record(void *arg, const struct pst_part *part)
 			assert_true(from < chunk.len); /* The part stays inside the chunk. */
 			assert_true(to < ARENA);
 			if (got[to] != UNTOUCHED)
-				fail_msg("byte %zu comes twice", to);
+				fail_msg("buffer byte %zu is written twice", to);
 			got[to] = (uint32_t)(chunk.off + from);
 			(*bytes)++;
 		}
@@ -216,7 +216,7 @@ static void check_bytes(uint64_t *random, uint64_t max)
 	for (size_t i = 0; i < ARENA; i++) {
 		wanted += want[i] != UNTOUCHED;
 		if (got[i] != want[i])
-			fail_msg("byte %zu got storage byte %d, not %d", i, (int)got[i],
+			fail_msg("buffer byte %zu got storage byte %d, expected %d", i, (int)got[i],
 				 (int)want[i]);
 	}
 	assert_int_equal(bytes, wanted);

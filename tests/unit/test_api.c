@@ -335,7 +335,8 @@ static void expect_class_refused(struct penstock_req *req, struct penstock_devic
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
 	e.paths[i].text[100] = 0; /* The message has space for at least this much of the reason. */
 	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
-		fail_msg("'%s', because of '%s'", penstock_errmsg(), e.paths[i].text);
+		fail_msg("the message '%s' lacks the reason '%s'", penstock_errmsg(),
+			 e.paths[i].text);
 	penstock_free(dev, seg.buf);
 }
 

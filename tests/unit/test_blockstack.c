@@ -223,7 +223,7 @@ static void inode_attributes(void **state)
 						  sizeof(why));
 
 		if (ok != !cases[i].word || (cases[i].word && !strstr(why, cases[i].word)))
-			fail_msg("case %zu: %d '%s'", i, ok, why);
+			fail_msg("case %zu: accepted %d, reason '%s'", i, ok, why);
 	}
 }
 
@@ -380,7 +380,7 @@ static void this_machine(void **state)
 	assert_true(strlen(text) > 2);
 	if (!pst_blockstack_direct_ok(&stack, why, sizeof(why)))
 		assert_true(strlen(why) > 10);
-	printf("# here: %s\n", text);
+	printf("# stack of this machine: %s\n", text);
 }
 
 static int machines_open(void **state)

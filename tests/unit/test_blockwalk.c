@@ -357,7 +357,8 @@ static void swiotlb_is_not_direct(void **state)
 		tree_text(&t, "proc/cmdline", cases[i].cmdline);
 		stack = walk(&t, 0, 0);
 		if (cases[i].forced != !!stack.swiotlb)
-			fail_msg("%s: %s", cases[i].cmdline, stack.swiotlb ? stack.swiotlb : "no");
+			fail_msg("command line '%s': forced swiotlb: %s", cases[i].cmdline,
+				 stack.swiotlb ? stack.swiotlb : "no");
 	}
 	tree_text(&t, "proc/cmdline", "ro\n");
 	tree_folder(&t, "sys/class/misc/tdx_guest");

@@ -46,8 +46,8 @@ static void misaligned_buffer_is_staged(void **state)
 	expect_refusal();
 }
 
-/* odirect moves the aligned middle of the range. staged moves the unaligned ends, which odirect
- * cannot read. */
+/* Path odirect moves the aligned middle of the range. Path staged moves the unaligned ends,
+ * which odirect cannot read. */
 static void unaligned_ends_are_staged(void **state)
 {
 	(void)state;
@@ -156,7 +156,7 @@ static void warm_and_cold_in_one_request(void **state)
 				    first == PST_WARM ? "bounce" : "staged");
 	}
 	assert_true(claimed_count >= 5);
-	/* Registering a mapped window for so few bytes would take longer than bounce. */
+	/* Registering a mapped window for so few bytes would take longer than path bounce. */
 	expect_path_why("mapped", PENSTOCK_WHY_NOT_QUICK);
 }
 
@@ -349,7 +349,8 @@ static void write_edges_use_the_page_cache(void **state)
 	expect_chunks("odirect 4096+8192 bounce 4000+96 bounce 12288+1712");
 	expect_path_why("odirect", PENSTOCK_WHY_UNALIGNED);
 	assert_int_equal(queries, 0); /* Writes make no residency query. */
-	/* The buffer's alignment does not affect the drive: staged writes from its own slots. */
+	/* The buffer's alignment does not affect the drive: path staged writes from its own
+	 * slots. */
 	segs[0].buf = (void *)(uintptr_t)(65536 + 1);
 	expect_chunks("staged 4096+8192 bounce 4000+96 bounce 12288+1712");
 	req.require = PENSTOCK_DIRECT;
@@ -527,7 +528,7 @@ static void failed_chunk_is_retried_on_next_path(void **state)
 	expect_retry("staged");
 	assert_int_equal(claimed[0].pad, 412);
 	expect_retry("bounce");
-	assert_int_equal(claimed[0].pad, 0); /* bounce needs no padding. */
+	assert_int_equal(claimed[0].pad, 0); /* Path bounce needs no padding. */
 	claim_all();
 	/* After an I/O error of the drive one more direct path retries the chunk, */
 	claimed[0].err.why = PENSTOCK_WHY_IO_ERROR;

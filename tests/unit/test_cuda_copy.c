@@ -309,7 +309,7 @@ static void waiting_stream_blocks_no_copy(void **state)
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 		assert_int_equal(queue_out(host + 2 * MIB, mem + 2 * MIB, lens[i]), 0);
 		if (!ticket_done_within(ticket_record(), SOON_MS))
-			fail_msg("%zu bytes were held up", lens[i]);
+			fail_msg("a copy of %zu bytes was blocked", lens[i]);
 	}
 	stream_release(s);
 }
@@ -455,14 +455,14 @@ static void no_copy_runs_after_a_failure(void **state)
 
 /* ---- the current context ---- */
 
-#define KEEPS_CONTEXT(call)                                                \
-	do {                                                               \
-		struct pst_cu_ctx *was_ = current_ctx();                   \
-		int ret_ = (call);                                         \
-		if (ret_ < 0)                                              \
-			fail_msg("%s: %d %s", #call, ret_, err.text);      \
-		if (current_ctx() != was_)                                 \
-			fail_msg("%s changed the current context", #call); \
+#define KEEPS_CONTEXT(call)                                                    \
+	do {                                                                   \
+		struct pst_cu_ctx *was_ = current_ctx();                       \
+		int ret_ = (call);                                             \
+		if (ret_ < 0)                                                  \
+			fail_msg("%s returned %d: %s", #call, ret_, err.text); \
+		if (current_ctx() != was_)                                     \
+			fail_msg("%s changed the current context", #call);     \
 	} while (0)
 
 static void call_all_operations(void)

@@ -66,8 +66,9 @@ static void gaps_and_lower_offsets_split_spans(void **state)
 {
 	(void)state;
 	seg_add(1000, 100, arena);
-	seg_add(1101, 100, arena + 1000); /* There is one byte between. */
-	seg_add(500, 100, arena + 2000);  /* Located before the first segment. */
+	/* One byte is missing between this segment and the first. */
+	seg_add(1101, 100, arena + 1000);
+	seg_add(500, 100, arena + 2000); /* Located before the first segment. */
 	seg_add(999, 5, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 4);

@@ -113,7 +113,7 @@ static void random_overlaps(void **state)
 		twice = random_writes(&random);
 		ret = pst_cut(&req, SPANS_MAX, &err);
 		if (ret != (twice ? -EINVAL : 0))
-			fail_msg("turn %u: %d, bytes are%s written twice", turn, ret,
+			fail_msg("turn %u: returned %d, but bytes are%s written twice", turn, ret,
 				 twice ? "" : " not");
 		refused += twice;
 		accepted += !twice;

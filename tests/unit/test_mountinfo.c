@@ -108,7 +108,7 @@ static void ext4_options(void **state)
 				   0);
 		pst_mount_ext4_options(cases[i].text, &mount);
 		if (mount.data != cases[i].data)
-			fail_msg("case %zu: %d", i, mount.data);
+			fail_msg("case %zu: journal mode %d", i, mount.data);
 		assert_false(mount.dax);
 	}
 	pst_mount_ext4_options("rw\ndax=always\n", &mount);
@@ -252,7 +252,8 @@ static void file_system_kinds(void **state)
 		enum pst_fs fs = pst_fs_by_type(cases[i].type);
 
 		if (fs != cases[i].fs)
-			fail_msg("'%s' is %s", cases[i].type, pst_fs_name(fs));
+			fail_msg("file system '%s' was recognised as %s", cases[i].type,
+				 pst_fs_name(fs));
 		assert_true(pst_fs_magic_fits(fs, 0));
 		if (!cases[i].magic)
 			continue;

@@ -326,7 +326,7 @@ static void links_to_other_kinds_are_refused(void **state)
 		assert_int_equal(symlink(others[i], link_name), 0);
 		ret = penstock_open(link_name, &opts, &st);
 		if (ret != (i == 1 ? -EISDIR : -EINVAL))
-			fail_msg("a link to %s: %d", others[i], ret);
+			fail_msg("opening a link to %s returned %d", others[i], ret);
 		assert_int_equal(link_kind(link_name), 'l');
 		unlink(link_name);
 	}
@@ -361,7 +361,8 @@ static void linked_block_device(void **state)
 			penstock_close(st);
 		/* The open reached the device node, which has no driver. */
 		if (ret != -ENXIO && ret != -EACCES)
-			fail_msg("%s: %d", i ? "a link to a device" : "a device", ret);
+			fail_msg("opening %s returned %d", i ? "a link to a device" : "a device",
+				 ret);
 		assert_int_equal(link_kind(link_name), 'l');
 	}
 	unlink(link_name);

@@ -231,7 +231,7 @@ static void required_no_cpu_copy(void **state)
 	expect_paths(PST_UNKNOWN, "p2p staged mapped");
 	in.op = PENSTOCK_WRITE;
 	expect_paths(PST_COLD, "p2p staged");
-	use_host_device(); /* In host memory a memcpy empties the slot of staged. */
+	use_host_device(); /* In host memory a memcpy empties the slot of path staged. */
 	expect_paths(PST_COLD, "odirect");
 }
 

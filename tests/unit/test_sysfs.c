@@ -261,7 +261,7 @@ static void reads_during_renames(void **state)
 	}
 	for (unsigned i = 0; i < 20000; i++)
 		if (pst_sysfs_text(&fs, text, sizeof(text), "d/e/link") != 3)
-			fail_msg("read %u failed", i);
+			fail_msg("read %u of the link failed", i);
 	renaming = false;
 	for (unsigned i = 0; i < 2; i++) {
 		pthread_join(threads[i], &failed);
