@@ -11,8 +11,8 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 #include "http.h"
 #include "storage/blockstack.h"
 

@@ -38,14 +38,14 @@ int pst_cpu_copy(struct pst_copier *copier, const struct pst_rect *rect)
 	return 0;
 }
 
-int pst_cpu_mark(struct pst_copier *copier, uint64_t *ticket)
+int pst_cpu_record(struct pst_copier *copier, uint64_t *ticket)
 {
 	(void)copier;
 	*ticket = 0;
 	return 0;
 }
 
-int pst_cpu_reached(struct pst_copier *copier, uint64_t ticket)
+int pst_cpu_query(struct pst_copier *copier, uint64_t ticket)
 {
 	(void)copier;
 	(void)ticket;

@@ -9,8 +9,8 @@ int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct ps
 			struct pst_err *err);
 void pst_cpu_copier_close(struct pst_copier *copier);
 int pst_cpu_copy(struct pst_copier *copier, const struct pst_rect *rect);
-int pst_cpu_mark(struct pst_copier *copier, uint64_t *ticket);
-int pst_cpu_reached(struct pst_copier *copier, uint64_t ticket);
+int pst_cpu_record(struct pst_copier *copier, uint64_t *ticket);
+int pst_cpu_query(struct pst_copier *copier, uint64_t ticket);
 int pst_cpu_wait(struct pst_copier *copier, uint64_t ticket);
 
 #endif

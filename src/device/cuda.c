@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sysfs.h"
+#include "core/machine/sysfs.h"
 #include "device/cuda.h"
 #include "device/devices.h"
 
@@ -443,8 +443,8 @@ const struct pst_device_ops pst_device_cuda = {
 	.copier_close = pst_cuda_copier_close,
 	.copy_in = pst_cuda_copy_in,
 	.copy_out = pst_cuda_copy_out,
-	.mark = pst_cuda_mark,
-	.reached = pst_cuda_reached,
+	.record = pst_cuda_record,
+	.query = pst_cuda_query,
 	.wait = pst_cuda_wait,
 	.alive = pst_cuda_alive,
 	.copy_peer = pst_cuda_copy_peer,
@@ -452,9 +452,9 @@ const struct pst_device_ops pst_device_cuda = {
 	.import_memory = pst_cuda_import,
 	.order_writes = cuda_order_writes,
 	.dmabuf = cuda_dmabuf,
-	.words_alloc = pst_cuda_words_alloc,
-	.words_free = pst_cuda_words_free,
-	.stream_front = pst_cuda_stream_front,
-	.stream_behind = pst_cuda_stream_behind,
+	.semaphores_alloc = pst_cuda_semaphores_alloc,
+	.semaphores_free = pst_cuda_semaphores_free,
+	.stream_write = pst_cuda_stream_write,
+	.stream_wait = pst_cuda_stream_wait,
 	.inside = cuda_inside,
 };

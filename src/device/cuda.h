@@ -62,21 +62,21 @@ int pst_cuda_copier_open(struct penstock_device *dev, unsigned tickets, struct p
 void pst_cuda_copier_close(struct pst_copier *copier);
 int pst_cuda_copy_in(struct pst_copier *copier, const struct pst_rect *rect);
 int pst_cuda_copy_out(struct pst_copier *copier, const struct pst_rect *rect);
-int pst_cuda_mark(struct pst_copier *copier, uint64_t *ticket);
-int pst_cuda_reached(struct pst_copier *copier, uint64_t ticket);
+int pst_cuda_record(struct pst_copier *copier, uint64_t *ticket);
+int pst_cuda_query(struct pst_copier *copier, uint64_t ticket);
 int pst_cuda_wait(struct pst_copier *copier, uint64_t ticket);
 int pst_cuda_alive(struct pst_copier *copier);
 int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 		       const struct pst_rect *rect, struct pst_err *err);
 
 /* cuda_stream.c */
-int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
-			 struct pst_err *err);
-void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words);
-int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
+int pst_cuda_semaphores_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
+			      struct pst_err *err);
+void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *words);
+int pst_cuda_stream_write(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
 			  struct pst_err *err);
-int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
-			   uint64_t value, struct pst_err *err);
+int pst_cuda_stream_wait(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
+			 struct pst_err *err);
 
 /* cuda_ipc.c */
 int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,

@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "core/stream.h"
+#include "core/queue/stream.h"
 #include "device/cuda.h"
 
 /* Host-to-device copies up to this length ride on the compute queue, but not as two
@@ -142,10 +142,10 @@ static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char
 {
 	enum pst_cu_result rc;
 
-	if (!pst_whole_begin(cp->dev))
+	if (!pst_device_sync_begin(cp->dev))
 		return PST_CU_ILLEGAL_STATE;
 	rc = cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, 1, cp->in);
-	pst_whole_end(cp->dev);
+	pst_device_sync_end(cp->dev);
 	return rc;
 }
 
@@ -496,7 +496,7 @@ static void drop_put_off(struct pst_copier *cp, int code)
 	cp->put_off = cp->small_count = 0;
 }
 
-int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
+int pst_cuda_record(struct pst_copier *cp, uint64_t *ticket)
 {
 	struct pst_cuda_scope entered;
 	enum pst_cu_result rc;
@@ -531,7 +531,7 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 	return 0;
 }
 
-int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
+int pst_cuda_query(struct pst_copier *cp, uint64_t ticket)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope entered;

@@ -5,8 +5,8 @@
  */
 #include <sched.h>
 
-#include "core/clock.h"
-#include "core/stream.h"
+#include "core/base/clock.h"
+#include "core/queue/stream.h"
 #include "device/cuda.h"
 
 /* 64 MiB from another GPU take 0.2 ms (349 GB/s, H200 pairs), and a thread that slept
@@ -23,9 +23,9 @@ static int open_peer(struct penstock_device *dev, struct pst_err *err)
 	if (c->peer && c->peer_done)
 		return 0;
 	if (!c->peer) {
-		pst_whole_await(dev);
+		pst_device_sync_await(dev);
 		rc = c->api->cuStreamCreateWithPriority(&c->peer, PST_CU_STREAM_NON_BLOCKING, 0);
-		pst_whole_end(dev);
+		pst_device_sync_end(dev);
 	}
 	if (rc == PST_CU_OK && !c->peer_done)
 		rc = c->api->cuEventCreate(&c->peer_done,

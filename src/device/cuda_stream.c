@@ -59,8 +59,8 @@ static int pin_words(struct pst_cuda_device *c, char *words, size_t len, struct 
 }
 
 /* A page in front holds the length. */
-int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
-			 struct pst_err *err)
+int pst_cuda_semaphores_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
+			      struct pst_err *err)
 {
 	size_t len = words_bytes(count), page = page_bytes();
 	char *map =
@@ -81,7 +81,7 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 	return 0;
 }
 
-void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
+void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *words)
 {
 	struct pst_cuda_device *c = dev->priv;
 	size_t page = page_bytes();
@@ -190,7 +190,7 @@ static enum pst_cu_result put_front(const struct penstock_device *dev, const str
 	return rc;
 }
 
-int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
+int pst_cuda_stream_write(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
 			  struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
@@ -230,8 +230,8 @@ static enum pst_cu_result put_behind(const struct penstock_device *dev, struct p
 	return rc;
 }
 
-int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
-			   uint64_t value, struct pst_err *err)
+int pst_cuda_stream_wait(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
+			 struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;

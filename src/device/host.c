@@ -187,7 +187,7 @@ const struct pst_device_ops pst_device_host = {
 	.copier_close = pst_cpu_copier_close,
 	.copy_in = copy_in,
 	.copy_out = copy_out,
-	.mark = pst_cpu_mark,
-	.reached = pst_cpu_reached,
+	.record = pst_cpu_record,
+	.query = pst_cpu_query,
 	.wait = pst_cpu_wait,
 };

@@ -201,7 +201,7 @@ const struct pst_device_ops pst_device_peermem = {
 	.copier_close = pst_cpu_copier_close,
 	.copy_in = pst_cpu_copy,
 	.copy_out = pst_cpu_copy,
-	.mark = pst_cpu_mark,
-	.reached = pst_cpu_reached,
+	.record = pst_cpu_record,
+	.query = pst_cpu_query,
 	.wait = pst_cpu_wait,
 };

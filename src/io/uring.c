@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/log.h"
+#include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/ops.h"
 #include "io/engines.h"
 

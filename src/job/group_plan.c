@@ -27,7 +27,7 @@
 static void take_parts(struct pst_share *p, const struct penstock_weights *w)
 {
 	for (uint64_t i = 0; i < w->count; i++) {
-		const struct pst_entry *e = &w->entries[i];
+		const struct pst_lane_entry *e = &w->entries[i];
 		struct pst_part *part = &p->parts[e->shard];
 		uint64_t begin = w->shards[e->shard].data_off + e->t->begin;
 		uint64_t end = w->shards[e->shard].data_off + e->t->end;

@@ -77,7 +77,7 @@ struct pst_shard {
 	uint64_t content; /* what ranks know it by that see it elsewhere; 0: nobody asked */
 };
 
-struct pst_entry {
+struct pst_lane_entry {
 	const struct pst_st_tensor *t;
 	unsigned shard;
 };
@@ -106,7 +106,7 @@ struct penstock_weights {
 	unsigned flags;
 	atomic_uint refs; /* the caller, and reads that are left behind */
 	unsigned shard_count;
-	struct pst_entry *entries; /* by shard, then by place */
+	struct pst_lane_entry *entries; /* by shard, then by place */
 	uint64_t count;
 	uint32_t *by_name;
 };

@@ -167,7 +167,7 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 
 	b->bits.own_pages = true; /* as in list_all of weights_load.c */
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
-		const struct pst_entry *e = &w->entries[b->first + i];
+		const struct pst_lane_entry *e = &w->entries[b->first + i];
 		struct penstock_seg seg = {
 			.buf = b->mem + b->offs[i],
 			.dev = it->dev,

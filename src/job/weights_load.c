@@ -18,7 +18,7 @@
 static int refuse(const struct penstock_weights *w, uint64_t tensor, int code,
 		  enum penstock_why why, const char *what)
 {
-	const struct pst_entry *e = &w->entries[tensor];
+	const struct pst_lane_entry *e = &w->entries[tensor];
 
 	return pst_weights_fail(code, why, w->shards[e->shard].path, e->t->name, PST_NO_OFF, "%s",
 				what);
@@ -26,7 +26,7 @@ static int refuse(const struct penstock_weights *w, uint64_t tensor, int code,
 
 static int out_of_range(const struct penstock_weights *w, const struct penstock_piece *p)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_lane_entry *e = &w->entries[p->tensor];
 
 	return pst_weights_fail(
 		ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path, e->t->name, PST_NO_OFF,
@@ -40,7 +40,7 @@ static int out_of_range(const struct penstock_weights *w, const struct penstock_
 int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece *p,
 		  struct penstock_seg *seg)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_lane_entry *e = &w->entries[p->tensor];
 	const struct pst_st_tensor *t = e->t;
 	uint64_t outer = 1, inner = penstock_dtype_bits(t->dtype), extent = 1, end;
 	uint64_t count = p->count, rows = p->outer_count;
@@ -78,7 +78,7 @@ int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece 
 static int check_room(const struct penstock_weights *w, const struct penstock_piece *p,
 		      struct penstock_seg *seg)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_lane_entry *e = &w->entries[p->tensor];
 	uint64_t want;
 
 	seg->buf = p->ptr;
@@ -103,7 +103,7 @@ static int check_room(const struct penstock_weights *w, const struct penstock_pi
 static int check_device(const struct penstock_weights *w, const struct penstock_piece *p,
 			struct penstock_seg *seg)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_lane_entry *e = &w->entries[p->tensor];
 	struct penstock_device *dev = NULL;
 
 	seg->dev = p->dev;
@@ -125,7 +125,7 @@ static int add_piece(const struct penstock_weights *w, const struct penstock_pie
 		     struct pst_bits *bits)
 {
 	struct penstock_seg seg = {.buf = NULL};
-	const struct pst_entry *e;
+	const struct pst_lane_entry *e;
 	int ret;
 
 	if (p->tensor >= w->count)
@@ -180,7 +180,7 @@ static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 	const struct penstock_weights *w = load->w;
 
 	for (uint64_t i = 0; i < l->count; i++) {
-		const struct pst_entry *e = &w->entries[l->first + i];
+		const struct pst_lane_entry *e = &w->entries[l->first + i];
 		int ret = penstock_weights_shard(load->w, l->first + i, load->opts.shard, &shard);
 		uint64_t off;
 
@@ -240,7 +240,7 @@ static int list_all(const struct penstock_loaded *l, const struct penstock_weigh
 	/* A device at a time, so that neighbours are joined; the file's order follows. */
 	for (unsigned i = 0; i < l->dev_count; i++) {
 		for (uint64_t t = 0; t < l->count; t++) {
-			const struct pst_entry *e = &w->entries[l->first + t];
+			const struct pst_lane_entry *e = &w->entries[l->first + t];
 			struct penstock_seg seg = {
 				.buf = (char *)l->bases[i] + l->offs[t],
 				.dev = l->devs[i],

@@ -294,7 +294,8 @@ static int fill(struct penstock_weights *w, const bool *indexed,
 					continue; /* a leftover, or a copy of another's */
 			}
 			if (wanted(st->tensors[t].name, opts))
-				w->entries[w->count++] = (struct pst_entry){&st->tensors[t], i};
+				w->entries[w->count++] =
+					(struct pst_lane_entry){&st->tensors[t], i};
 		}
 	}
 	return 0;
@@ -302,7 +303,7 @@ static int fill(struct penstock_weights *w, const bool *indexed,
 
 static int by_name(const void *a, const void *b, void *arg)
 {
-	const struct pst_entry *e = arg;
+	const struct pst_lane_entry *e = arg;
 
 	return strcmp(e[*(const uint32_t *)a].t->name, e[*(const uint32_t *)b].t->name);
 }
@@ -317,8 +318,8 @@ static int sort_names(struct penstock_weights *w)
 	}
 	qsort_r(w->by_name, w->count, sizeof(*w->by_name), by_name, w->entries);
 	for (uint64_t i = 1; i < w->count; i++) {
-		const struct pst_entry *a = &w->entries[w->by_name[i - 1]];
-		const struct pst_entry *b = &w->entries[w->by_name[i]];
+		const struct pst_lane_entry *a = &w->entries[w->by_name[i - 1]];
+		const struct pst_lane_entry *b = &w->entries[w->by_name[i]];
 
 		if (!strcmp(a->t->name, b->t->name))
 			return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED,
@@ -454,7 +455,7 @@ static int out_of_range(const char *what, uint64_t index, uint64_t count)
 int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 			 struct penstock_tensor *out)
 {
-	const struct pst_entry *e;
+	const struct pst_lane_entry *e;
 	struct penstock_tensor tensor;
 
 	if (index >= w->count)

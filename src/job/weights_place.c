@@ -30,7 +30,7 @@ static uint64_t align_of(enum penstock_dtype dtype, uint64_t least)
 static void take_stretch(const struct penstock_weights *w, uint64_t first, uint64_t end,
 			 uint64_t least, struct stretch *s)
 {
-	const struct pst_entry *e = &w->entries[first];
+	const struct pst_lane_entry *e = &w->entries[first];
 	uint64_t data = w->shards[e->shard].data_off;
 
 	s->first = first;
@@ -39,7 +39,7 @@ static void take_stretch(const struct penstock_weights *w, uint64_t first, uint6
 	s->align = align_of(e->t->dtype, least);
 	s->shift = s->off % s->align;
 	for (s->end = first; s->end < end; s->end++) {
-		const struct pst_entry *next = &w->entries[s->end];
+		const struct pst_lane_entry *next = &w->entries[s->end];
 		uint64_t align = align_of(next->t->dtype, least);
 
 		if (next->shard != e->shard || data + next->t->begin != s->off + s->len ||

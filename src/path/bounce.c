@@ -12,9 +12,9 @@
  */
 #include <stdio.h>
 
-#include "core/clock.h"
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/base/clock.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 #include "path/past.h"
 #include "path/paths.h"
 #include "path/slotted.h"
@@ -49,7 +49,7 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 
 static void in_place_done(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	bool cold =
 		io->st->facts.fd >= 0 && (io->op == PST_IO_DRAIN || chunk->residency != PST_WARM);
 	int ret;
@@ -78,7 +78,7 @@ static int start_any(struct pst_chunk *chunk, unsigned flags)
 	struct pst_part part;
 
 	if (chunk->route->dev->facts.is_host &&
-	    !pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part) &&
+	    !pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part) &&
 	    part.row_len >= chunk->len && part.dev->facts.is_host)
 		return start_in_place(chunk, &part, flags);
 	return pst_slotted_start(chunk, flags, 1);

@@ -23,11 +23,11 @@
 #include <time.h>
 
 #include "common/thread.h"
-#include "core/clock.h"
-#include "core/mix.h"
-#include "core/objects.h"
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/base/clock.h"
+#include "core/base/splitmix64.h"
+#include "core/base/objects.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 #include "path/paths.h"
 
 #define BLOCK 4096u /* halves end on one, for paths that need it */
@@ -115,7 +115,7 @@ static int wrap(const char *args, void *state, struct pst_err *err)
 /* One number for each chunk and purpose. */
 static uint64_t draw(const struct spec *spec, const struct pst_chunk *chunk, unsigned purpose)
 {
-	return pst_mix(spec->seed ^ pst_mix(chunk->off ^ pst_mix(purpose)));
+	return pst_splitmix64(spec->seed ^ pst_splitmix64(chunk->off ^ pst_splitmix64(purpose)));
 }
 
 static bool hit(const struct spec *spec, const struct pst_chunk *chunk, enum fault fault)
@@ -165,7 +165,7 @@ static int late_start(void)
 	pthread_t thread;
 	int ret;
 
-	if (late.generation == pst_generation() + 1)
+	if (late.generation == pst_fork_generation() + 1)
 		return 0;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -176,7 +176,7 @@ static int late_start(void)
 	if (ret)
 		return -ret;
 	pthread_detach(thread);
-	late.generation = pst_generation() + 1;
+	late.generation = pst_fork_generation() + 1;
 	return 0;
 }
 
@@ -302,7 +302,7 @@ static void make_request(struct work *w, const struct piece *piece, struct pst_c
 	inner->span = w->chunk->span;
 	if (piece->mem_off == piece->off)
 		return;
-	pst_part_at(real, &real->spans[w->chunk->span], piece->mem_off, &part);
+	pst_span_part_at(real, &real->spans[w->chunk->span], piece->mem_off, &part);
 	w->seg = (struct penstock_seg){.buf = part.mem,
 				       .dev = part.dev,
 				       .off = piece->off,
@@ -402,7 +402,7 @@ static bool swappable(const struct pst_chunk *chunk)
 	const struct pst_span *span = &chunk->req->spans[chunk->span];
 	struct pst_part part;
 
-	return half_of(chunk) && !pst_part_at(chunk->req, span, chunk->off, &part) &&
+	return half_of(chunk) && !pst_span_part_at(chunk->req, span, chunk->off, &part) &&
 	       part.row_len >= chunk->len;
 }
 

@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 
 #define CHUNK_MAX (4u << 20) /* of one system call, where the storage has no wish */
 
@@ -42,7 +42,7 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->mem_align = st->mem_align;
 	facts->exact = true;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
-	facts->grain = route->op == PENSTOCK_READ && st->chunk_best;
+	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
 	facts->lanes = 1;
 	facts->quick = true;
 	facts->canary = st->listed;
@@ -51,13 +51,13 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 
 static void moved(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	struct penstock_device *dev = chunk->route->dev;
 	void (*fail)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
 	int ret;
 
 	chunk->engine = io->engine;
-	pst_direct_end(chunk);
+	pst_chunk_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		fail(chunk);
@@ -77,12 +77,12 @@ int pst_inplace_start(struct pst_chunk *chunk, void *address, void (*fail)(struc
 {
 	int ret;
 
-	if (!pst_direct_begin(chunk, chunk->len + chunk->pad))
+	if (!pst_chunk_direct_begin(chunk, chunk->len + chunk->pad))
 		return -EAGAIN;
 	pst_chunk_io(chunk, address, chunk->off, chunk->len + chunk->pad, PST_IO_DIRECT, moved);
 	chunk->priv = (void *)fail;
 	ret = pst_chunk_io_start(chunk);
 	if (ret)
-		pst_direct_end(chunk);
+		pst_chunk_direct_end(chunk);
 	return ret;
 }

@@ -29,11 +29,11 @@
 #include <unistd.h>
 
 #include "common/thread.h"
-#include "core/clock.h"
-#include "core/pump.h"
-#include "core/request.h"
-#include "core/route.h"
-#include "core/stream.h"
+#include "core/base/clock.h"
+#include "core/lane/pump.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
+#include "core/queue/stream.h"
 #include "path/paths.h"
 
 #ifndef MADV_POPULATE_READ
@@ -172,7 +172,7 @@ static void unlist(struct state *s, const struct window *w)
 	*at = w->next;
 }
 
-/* Between pst_whole_begin and _end. */
+/* Between pst_device_sync_begin and _end. */
 static void close_window(struct window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
@@ -192,14 +192,14 @@ static void drop_now(struct state *s, struct window *w)
 {
 	struct penstock_device *dev = w->dev;
 
-	pst_whole_await(dev);
+	pst_device_sync_await(dev);
 	drop(s, w);
-	pst_whole_end(dev);
+	pst_device_sync_end(dev);
 }
 
 /* ---- the thread that closes windows ---- */
 
-/* Until there is a window that may be closed, before pst_whole_end, or the thread is to
+/* Until there is a window that may be closed, before pst_device_sync_end, or the thread is to
  * end. Under the lock. */
 static bool await_due(struct state *s)
 {
@@ -210,7 +210,7 @@ static bool await_due(struct state *s)
 			pthread_cond_wait(&s->work, &s->lock);
 			continue;
 		}
-		if (pst_whole_begin(s->due->dev))
+		if (pst_device_sync_begin(s->due->dev))
 			return true;
 		clock_gettime(CLOCK_REALTIME, &until); /* nobody says when it may */
 		until.tv_nsec += LOOK_NS;
@@ -232,7 +232,7 @@ static void *closer_main(void *arg)
 		s->closing = w;
 		pthread_mutex_unlock(&s->lock);
 		close_window(w);
-		pst_whole_end(w->dev);
+		pst_device_sync_end(w->dev);
 		pthread_mutex_lock(&s->lock);
 		push(&s->closed, w);
 		s->closing = NULL;
@@ -248,9 +248,9 @@ static void close_one(struct state *s, struct window **due)
 	struct window *w = pop(due);
 
 	pthread_mutex_unlock(&s->lock);
-	pst_whole_await(w->dev);
+	pst_device_sync_await(w->dev);
 	close_window(w);
-	pst_whole_end(w->dev);
+	pst_device_sync_end(w->dev);
 	pthread_mutex_lock(&s->lock);
 	push(&s->closed, w);
 }
@@ -317,10 +317,10 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	if (!s->has_closer && w) { /* one at a time: this lane may be wanted */
 		struct penstock_device *dev = w->dev;
 
-		if (!pst_whole_begin(dev))
+		if (!pst_device_sync_begin(dev))
 			return false; /* with the next chunk */
 		drop(s, w);
-		pst_whole_end(dev);
+		pst_device_sync_end(dev);
 		return oldest(s) != NULL;
 	}
 	pthread_mutex_lock(&s->lock);
@@ -352,9 +352,9 @@ static uint64_t forget(struct pst_lane *lane, unsigned index, struct penstock_st
 		}
 		if (st && w->st == st) {
 			w->st = NULL;
-			lane->tidy = true;
+			lane->trim_due = true;
 		}
-		keeps |= w->st ? w->st->mark : 0;
+		keeps |= w->st ? w->st->cache_bit : 0;
 	}
 	return keeps;
 }
@@ -383,7 +383,7 @@ static int read_in(const struct window *w, struct pst_chunk *chunk)
 		chunk->timed_ns = pst_now_ns();
 	code = madvise(w->base, w->len, MADV_POPULATE_READ) ? errno : 0;
 	if (chunk->timed_ns)
-		pst_trial_end(chunk, code ? 0 : (int64_t)w->len);
+		pst_residency_probe_end(chunk, code ? 0 : (int64_t)w->len);
 	return code == EINVAL ? 0 : code;
 }
 
@@ -439,7 +439,7 @@ static struct window *find_again(const struct state *s, const struct pst_chunk *
 
 static void copied(struct pst_chunk *chunk, int result)
 {
-	chunk->lane->tidy = true;
+	chunk->lane->trim_due = true;
 	pst_chunk_done(chunk, result);
 }
 
@@ -451,7 +451,7 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk, cons
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
-	chunk->lane->tidy = true; /* it rests again, also where this comes to nothing */
+	chunk->lane->trim_due = true; /* it rests again, also where this comes to nothing */
 	if (!s->free)
 		take_back(s);
 	w = s->free;
@@ -468,8 +468,8 @@ static struct window *take_window(struct state *s, struct pst_chunk *chunk, cons
 	w->next = s->live;
 	w->st = st;
 	w->again = st->facts.immutable;
-	atomic_store_explicit(&st->kept, true, memory_order_relaxed);
-	atomic_fetch_or_explicit(&chunk->lane->keeps, st->mark, memory_order_relaxed);
+	atomic_store_explicit(&st->cached_by_lanes, true, memory_order_relaxed);
+	atomic_fetch_or_explicit(&chunk->lane->caches, st->cache_bit, memory_order_relaxed);
 	w->ctime = stat->st_ctim;
 	s->live = w;
 	return w;
@@ -516,5 +516,5 @@ const struct pst_path_ops pst_path_mapped = {
 	.lane_open = lane_open,
 	.lane_close = lane_close,
 	.idle = idle,
-	.forget = forget,
+	.invalidate = forget,
 };

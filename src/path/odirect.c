@@ -3,8 +3,8 @@
  * Path odirect: the drive's DMA writes the caller's host memory, and reads from it.
  * Host device only.
  */
-#include "core/request.h"
-#include "core/route.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 #include "path/inplace.h"
 #include "path/paths.h"
 
@@ -25,7 +25,7 @@ static void keep_error(struct pst_chunk *chunk)
 static int start(struct pst_chunk *chunk)
 {
 	struct pst_part part;
-	int ret = pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
+	int ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 
 	if (ret)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,

@@ -7,8 +7,8 @@
  */
 #include <stdio.h>
 
-#include "core/request.h"
-#include "core/route.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 #include "path/inplace.h"
 #include "path/paths.h"
 
@@ -66,7 +66,7 @@ static int start(struct pst_chunk *chunk)
 	struct penstock_device *dev = chunk->route->dev;
 	struct pst_part part;
 	void *address;
-	int ret = pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
+	int ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 
 	if (ret)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,

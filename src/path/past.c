@@ -14,9 +14,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/pump.h"
-#include "core/request.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
 #define REQUEST_MAX (16u << 20)
 #define REQUEST_MIN (2u << 20) /* from here on several lanes share it */
@@ -58,7 +58,8 @@ static bool can_store_past(void)
  * lane counts, a caller's or a wrapped one's, is not asked for it. */
 static bool alone(const struct pst_request *req)
 {
-	return req->home && atomic_load_explicit(&req->home->requests, memory_order_relaxed) <= 1;
+	return req->home_lane &&
+	       atomic_load_explicit(&req->home_lane->requests, memory_order_relaxed) <= 1;
 }
 
 bool pst_past_suits(const struct pst_chunk *chunk)
@@ -66,7 +67,7 @@ bool pst_past_suits(const struct pst_chunk *chunk)
 	const struct pst_request *req = chunk->req;
 	const struct pst_lane *lane = chunk->lane;
 
-	return can_store_past() && lane->past && req->effort == PENSTOCK_FAST &&
+	return can_store_past() && lane->l2_buffer && req->effort == PENSTOCK_FAST &&
 	       req->op == PENSTOCK_READ && req->total >= REQUEST_MIN && req->total <= REQUEST_MAX &&
 	       chunk->len >= CHUNK_MIN && alone(req) && chunk->residency == PST_WARM &&
 	       !chunk->timed &&
@@ -94,19 +95,20 @@ static int read_piece(struct pst_chunk *chunk)
 	struct pst_lane *lane = chunk->lane;
 	uint64_t len = chunk->len - chunk->moved;
 
-	len = len < PST_PAST_BYTES ? len : PST_PAST_BYTES;
-	pst_chunk_io(chunk, lane->past, chunk->off + chunk->moved, len, PST_IO_NOW, piece_read);
+	len = len < PST_L2_BOUNCE_BYTES ? len : PST_L2_BOUNCE_BYTES;
+	pst_chunk_io(chunk, lane->l2_buffer, chunk->off + chunk->moved, len, PST_IO_NOW,
+		     piece_read);
 	return pst_chunk_io_start(chunk);
 }
 
 static void piece_read(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	uint64_t got = io->result > 0 ? (uint64_t)io->result : 0;
 	int ret = io->result < 0 ? (int)io->result : 0;
 
 	chunk->engine = io->engine;
-	store_past(chunk->slot->mem + chunk->moved, chunk->lane->past, got);
+	store_past(chunk->slot->mem + chunk->moved, chunk->lane->l2_buffer, got);
 	chunk->moved += got;
 	chunk->cpu_copied += 2 * got;
 	chunk->dram_laid += got;

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 
 /* What one system call between storage and slot did to `n` bytes. */
 static void tally(struct pst_chunk *chunk, uint64_t n)
@@ -33,10 +33,10 @@ static void copied_in(struct pst_chunk *chunk, int result)
 
 static void filled(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	uint64_t got;
 
-	pst_direct_end(chunk);
+	pst_chunk_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		pst_chunk_done(chunk, (int)io->result);
@@ -54,9 +54,9 @@ static void filled(struct pst_io *io)
 
 static void drained(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 
-	pst_direct_end(chunk);
+	pst_chunk_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		pst_chunk_done(chunk, (int)io->result);
@@ -106,7 +106,7 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 	if (!chunk->slot)
 		chunk->slot = pst_slot_get(&chunk->lane->slots, end - low);
 	if (!chunk->slot || ((io_flags & PST_IO_DIRECT) && !chunk->direct_bytes &&
-			     !pst_direct_begin(chunk, end - low)))
+			     !pst_chunk_direct_begin(chunk, end - low)))
 		return -EAGAIN;
 	chunk->mem_head = chunk->off - low;
 	pst_chunk_io(chunk, chunk->slot->mem, low, end - low, io_flags | PST_IO_RING,
@@ -115,6 +115,6 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, copied_out);
 	ret = pst_chunk_io_start(chunk);
 	if (ret)
-		pst_direct_end(chunk);
+		pst_chunk_direct_end(chunk);
 	return ret;
 }

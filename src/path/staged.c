@@ -3,8 +3,8 @@
  * Path staged: the drive's DMA fills the ring by O_DIRECT, the device's copy engine
  * drains it; the CPU touches no byte. On the host device the draining is a memcpy.
  */
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 #include "path/inplace.h"
 #include "path/paths.h"
 #include "path/slotted.h"
@@ -27,7 +27,7 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
-	facts->grain = route->op == PENSTOCK_READ && st->chunk_best;
+	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
 	/* One lane has 16 calls on their way, some of them copied on. A second one to read with
 	 * wakes twice as often and was up to a fifth slower (virtio); writes wait for the copy
 	 * before. */

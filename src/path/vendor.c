@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 #include "path/paths.h"
 #include "path/vendor_lib.h"
 
@@ -83,13 +83,13 @@ static int try_read(struct pst_route *route, struct state *s, struct pst_err *er
 	if (pst_written_blocks(route->st, TRIAL_BLOCK, PST_SCRATCH_BYTES, &c.off, &c.len))
 		return pst_fail(err, PENSTOCK_WHY_UNPROVEN, "%s",
 				penstock_why_text(PENSTOCK_WHY_UNPROVEN));
-	ret = pst_scratch_take(dev, &c.mem, err);
+	ret = pst_scratch_get(dev, &c.mem, err);
 	if (ret)
 		return ret;
 	counts = !pst_vendor_count(s->lib, &before);
 	n = carry(dev, &c, err);
 	counts = counts && !pst_vendor_count(s->lib, &after);
-	pst_scratch_give(dev, c.mem);
+	pst_scratch_put(dev, c.mem);
 	if (n < 0)
 		return (int)n;
 	if ((uint64_t)n != c.len)
@@ -196,7 +196,7 @@ static int start(struct pst_chunk *chunk)
 			 .write = chunk->route->op == PENSTOCK_WRITE};
 	struct pst_part part;
 	int64_t n;
-	int ret = pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
+	int ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 
 	if (ret)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED, "no single piece of memory");

@@ -7,7 +7,7 @@
 #ifndef PST_PATH_VENDOR_LIB_H
 #define PST_PATH_VENDOR_LIB_H
 
-#include "core/err.h"
+#include "core/base/err.h"
 #include "cufile_abi.h"
 
 /* X(return type, name, parameters): what the path calls. */

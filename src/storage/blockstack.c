@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sysfs.h"
+#include "core/machine/sysfs.h"
 #include "storage/dmtable.h"
 
 _Static_assert(sizeof(((struct pst_stack_drive *)0)->transport) ==

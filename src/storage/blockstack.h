@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/topo.h"
+#include "core/machine/topo.h"
 #include "storage/mountinfo.h"
 
 #define PST_LAYERS_MAX 64

@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "core/sysfs.h"
+#include "core/machine/sysfs.h"
 #include "storage/blockstack.h"
 
 struct pst_dm {

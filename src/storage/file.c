@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 #include "io/now.h"
 #include "storage/storages.h"
 
@@ -23,7 +23,7 @@
 static struct pst_io *io_of(struct pst_call *call)
 {
 	return (struct pst_io *)((char *)call - offsetof(struct pst_file_io, call) -
-				 offsetof(struct pst_io, room));
+				 offsetof(struct pst_io, priv));
 }
 
 /* Leaves `done` bytes at the front of the iovecs behind. */
@@ -56,7 +56,7 @@ static void fail(struct pst_io *io, int code)
 
 	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
 		       verbs[io->op], (unsigned long long)rest, (unsigned long long)off,
-		       file->path ? pst_name_end(file->path) : "descriptor");
+		       file->path ? pst_path_tail(file->path) : "descriptor");
 	end(io, io->err.code);
 }
 

@@ -46,11 +46,11 @@ struct pst_file_io {
 	bool held;		/* file_gate.c's: others wait for it */
 	void (*then)(struct pst_io *io); /* file_gate.c's: its done, while it waits itself */
 };
-_Static_assert(sizeof(struct pst_file_io) <= PST_IO_ROOM, "room");
+_Static_assert(sizeof(struct pst_file_io) <= PST_IO_PRIV, "room");
 
 static inline struct pst_file_io *pst_file_io(struct pst_io *io)
 {
-	return (struct pst_file_io *)(void *)io->room;
+	return (struct pst_file_io *)(void *)io->priv;
 }
 
 int pst_file_open(struct penstock_storage *st, const char *url, int fd,

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 #include "storage/file.h"
 
 /* The longest folio: order 9 where pages have 4 KiB, the largest that the page cache takes

@@ -18,13 +18,13 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "core/log.h"
+#include "core/base/log.h"
 #include "storage/file.h"
 
 static int fail_path(struct pst_err *err, int code, const char *what, const char *path)
 {
 	return pst_fail_errno(err, code, pst_why_of_errno(code), "%s %s: %m", what,
-			      pst_name_end(path));
+			      pst_path_tail(path));
 }
 
 /* Regular files and block devices; the rest is refused by name. */
@@ -34,14 +34,14 @@ static int judge_kind(const char *name, const struct stat *stat, struct pst_err 
 		return 0;
 	if (S_ISDIR(stat->st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a directory: name a file in it", pst_name_end(name));
+				      "%s is a directory: name a file in it", pst_path_tail(name));
 	if (S_ISFIFO(stat->st_mode) || S_ISSOCK(stat->st_mode))
 		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
 				      "%s is a pipe or socket: only files and block devices can "
 				      "be read at an offset",
-				      pst_name_end(name));
+				      pst_path_tail(name));
 	return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
-			"%s is neither a regular file nor a block device", pst_name_end(name));
+			"%s is neither a regular file nor a block device", pst_path_tail(name));
 }
 
 /* A file of the kernel's, /proc/meminfo say, comes to be as it is read and tells no length,
@@ -68,7 +68,7 @@ static int check_kind(int fd, const char *name, struct stat *stat, struct pst_er
 		return pst_fail_errno(err, ESPIPE, PENSTOCK_WHY_BAD_KIND,
 				      "%s is made by the kernel as it is read and has no length: "
 				      "copy it to a file first",
-				      pst_name_end(name));
+				      pst_path_tail(name));
 	return judge_kind(name, stat, err);
 }
 
@@ -118,7 +118,7 @@ static int reserve(const struct pst_file *file, uint64_t length, struct pst_err 
 	if (ret)
 		return pst_fail_errno(err, ret, pst_why_of_errno(ret),
 				      "cannot reserve %llu bytes for %s: %m",
-				      (unsigned long long)length, pst_name_end(name));
+				      (unsigned long long)length, pst_path_tail(name));
 	return 0;
 }
 
@@ -185,17 +185,17 @@ static int check_place(const char *path, bool follow, struct stat *old, struct p
 			return pst_fail_errno(err, ELOOP, PENSTOCK_WHY_BAD_KIND,
 					      "%s is a symbolic link, and those are not to be "
 					      "followed",
-					      pst_name_end(path));
+					      pst_path_tail(path));
 		if (stat(path, &there))
 			return 0; /* to nothing */
 	}
 	if (S_ISDIR(there.st_mode))
 		return pst_fail_errno(err, EISDIR, PENSTOCK_WHY_BAD_KIND,
-				      "%s is a directory: name a file in it", pst_name_end(path));
+				      "%s is a directory: name a file in it", pst_path_tail(path));
 	if (!S_ISREG(there.st_mode) || (S_ISLNK(old->st_mode) && is_to_descriptor(path)))
 		return pst_fail(err, PENSTOCK_WHY_BAD_KIND,
 				"%s exists and is no regular file: name another",
-				pst_name_end(path));
+				pst_path_tail(path));
 	return 0;
 }
 
@@ -371,7 +371,7 @@ static int remove_created(const struct pst_file *file, struct pst_err *err)
 				      : pst_fail(err, PENSTOCK_WHY_STALE,
 						 "%s is another's by now and stays; what was "
 						 "written has another name",
-						 pst_name_end(name));
+						 pst_path_tail(name));
 	if (unlink(name) && errno != ENOENT)
 		return fail_path(err, errno, "cannot remove", name);
 	return 0;
@@ -476,7 +476,7 @@ int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *e
 
 	if (file->given_up)
 		return pst_fail_errno(err, ESTALE, PENSTOCK_WHY_BAD_ARGUMENT,
-				      "%s was given up, open it again", pst_name_end(file->path));
+				      "%s was given up, open it again", pst_path_tail(file->path));
 	ret = cut(file, file->length, err);
 	if (!ret && file->replace && !file->placed && !file->committed)
 		take_permissions(file);

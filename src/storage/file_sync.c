@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/log.h"
+#include "core/base/log.h"
 #include "storage/file.h"
 
 #define NOWHERE ((off_t)1 << 62) /* behind all files: there are no pages to wait for */
@@ -27,7 +27,7 @@
 
 static const char *name_of(const struct pst_file *file)
 {
-	return file->path ? pst_name_end(file->path) : "descriptor";
+	return file->path ? pst_path_tail(file->path) : "descriptor";
 }
 
 /* How often something has gone wrong, asked by the descriptor that is never synced. By one

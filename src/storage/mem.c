@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/mix.h"
+#include "core/base/splitmix64.h"
 #include "storage/storages.h"
 
 #define BLOCK 65536u
@@ -40,7 +40,7 @@ static void make_block(struct mem *mem, uint64_t block)
 		return;
 	}
 	for (unsigned i = 0; i < BLOCK / 8; i++)
-		words[i] = pst_mix(mem->seed + block * (BLOCK / 8) + i);
+		words[i] = pst_splitmix64(mem->seed + block * (BLOCK / 8) + i);
 	atomic_store_explicit(&mem->state[block], MADE, memory_order_release);
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/objects.h"
+#include "core/base/objects.h"
 
 #define THREADS 2
 #define GATHER 4	  /* transfers to choose among */

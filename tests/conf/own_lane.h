@@ -15,9 +15,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/pump.h"
-#include "core/queue.h"
+#include "core/base/clock.h"
+#include "core/lane/pump.h"
+#include "core/queue/queue.h"
 
 #define MAX (1u << 20)
 

@@ -15,7 +15,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 
 #define PIECE 65536u /* of host memory, see queue_devices() */
 #define MAX 1024

@@ -9,7 +9,7 @@
 
 #include <sys/syscall.h>
 
-#include "core/queue.h"
+#include "core/queue/queue.h"
 
 #define LONG (30 * 1000000000ll) /* only a bug waits so long */
 #define ROUNDS 12

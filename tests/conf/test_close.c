@@ -7,7 +7,7 @@
  */
 #include "queued.h"
 
-#include "core/route.h"
+#include "core/route/route.h"
 #include "device/cuda_api.h"
 
 #define HELD 6 /* requests in flight while something closes */

@@ -238,7 +238,7 @@ static void nothing_in_flight(void **state)
 	(void)state;
 	open_queue(host);
 	for (unsigned i = 0; i < 100000; i++) /* looks on for a moment, then would sleep */
-		pst_own_turn(q->own, -1);
+		pst_inline_lane_turn(q->inline_lane, -1);
 }
 
 /* Opened where io_uring cannot be had any more: the report says so. */

@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "core/objects.h"
-#include "core/request.h"
+#include "core/base/objects.h"
+#include "core/request/request.h"
 
 #define BDF "0000:04:00.0"
 #define LEN (4u << 20)
@@ -181,7 +181,7 @@ static void reads(void **state)
 	begin(PENSTOCK_READ);
 	if (said(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
 		test_skip("no direct path to TMPDIR: it does not tell what is written");
-	atomic_store(&st->trial, PST_TRIAL_COLD); /* where nobody can tell, too */
+	atomic_store(&st->residency_probe, PST_PROBE_COLD); /* where nobody can tell, too */
 	assert_int_equal(said(PENSTOCK_READ).proven, 1);
 	assert_int_equal(said(PENSTOCK_READ).meets, PENSTOCK_DIRECT);
 	for (unsigned i = 0; i < 24; i++) {

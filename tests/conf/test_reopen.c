@@ -11,8 +11,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 
 #define LEN (32u << 20) /* two windows of 16 MiB, which go by their own path */
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define LEN (24 * MIB)

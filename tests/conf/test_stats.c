@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "core/stats.h"
+#include "core/base/stats.h"
 #include "penstock.h"
 
 #define LEN (3u << 20)

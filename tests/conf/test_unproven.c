@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "core/route.h"
-#include "core/stats.h"
+#include "core/route/route.h"
+#include "core/base/stats.h"
 
 #define LEN (1u << 20)
 #define READERS 3

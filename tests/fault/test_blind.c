@@ -8,8 +8,8 @@
 #include "world.h"
 
 #include "calls.h"
-#include "core/objects.h"
-#include "core/request.h"
+#include "core/base/objects.h"
+#include "core/request/request.h"
 #include "storage/file.h"
 
 #define LEN (16u << 20)
@@ -102,7 +102,7 @@ static void slow_is_the_drive(const char *device)
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = by_cache(&report);
 	assert_in_range(sum, 1, ONE);
-	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_COLD);
+	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 	assert_int_equal(by_cache(&report), 0);
 }
 
@@ -128,10 +128,10 @@ static void quick_is_the_cache(void **state)
 	begin("host", false);
 	world_cache(name, true);
 	for (unsigned i = 0; i < 20; i++) {
-		atomic_store(&st->trial, PST_TRIAL_NONE);
+		atomic_store(&st->residency_probe, PST_PROBE_NONE);
 		sum = by_cache(&report);
 		assert_true(sum > 0);
-		if (atomic_load(&st->trial) == PST_TRIAL_WARM && sum == LEN)
+		if (atomic_load(&st->residency_probe) == PST_PROBE_WARM && sum == LEN)
 			return; /* every chunk was quick */
 	}
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
@@ -145,11 +145,11 @@ static void it_ends_where_it_is_slow(void **state)
 
 	(void)state;
 	begin("cuda:0", false);
-	atomic_store(&st->trial, PST_TRIAL_WARM);
+	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
 	sum = by_cache(&report);
 	assert_in_range(sum, 1, LEN / 2); /* two lanes, two chunks each, at their longest */
-	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_COLD);
+	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
 /* The trial fails: its bytes come by the next path, and nothing was found out. */
@@ -160,7 +160,7 @@ static void a_trial_that_fails(void **state)
 	(void)state;
 	begin("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
-		atomic_store(&st->trial, PST_TRIAL_WARM); /* the cache comes first */
+		atomic_store(&st->residency_probe, PST_PROBE_WARM); /* the cache comes first */
 		calls_arm(CALLS_FILL, 1, EIO);
 		by_cache(&report);
 		assert_int_equal(calls_disarm(), 1);
@@ -175,17 +175,17 @@ static void cached_where_it_lies(void **state)
 
 	(void)state;
 	begin("cuda:0", true);
-	atomic_store(&st->trial, PST_TRIAL_WARM);
+	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	read_it(WINDOW, &report);
 	assert_int_equal(bytes_by(&report, "mapped"), WINDOW);
-	atomic_store(&st->trial, PST_TRIAL_WARM);
+	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_MADVISE, 1, CALLS_LATE);
 	read_it(WINDOW, &report);
 	assert_true(calls_disarm() > 0);
 	assert_int_equal(bytes_by(&report, "mapped"), WINDOW);
 	assert_true(report.dram_laid >= WINDOW); /* somebody has laid it there */
 	/* In doubt a short call tells, not another long one. */
-	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_SLOW);
+	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_SLOW);
 	read_it(WINDOW, &report);
 	assert_true(bytes_by(&report, "bounce") > 0);
 	assert_int_equal(bytes_by(&report, "mapped"), 0);

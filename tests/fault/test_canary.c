@@ -8,8 +8,8 @@
 #include "world.h"
 
 #include "calls.h"
-#include "core/objects.h"
-#include "core/stats.h"
+#include "core/base/objects.h"
+#include "core/base/stats.h"
 #include "memory.h"
 
 #define LEN (1u << 20)

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "calls.h"
-#include "core/pump.h"
-#include "core/queue.h"
+#include "core/lane/pump.h"
+#include "core/queue/queue.h"
 
 #define LEN (4u << 20)
 #define PIECE (64u << 10)
@@ -296,7 +296,7 @@ static struct pst_lane *hang_one(void)
 	id = submit(q, 1, PIECE, 0);
 	assert_true(calls_await(1));
 	calls_disarm();
-	lane = q->requests[(uint32_t)id].home;
+	lane = q->requests[(uint32_t)id].home_lane;
 	penstock_cancel(q, submit(q, SEEN, PIECE, 0)); /* it may be on that lane's list */
 	ended(SEEN);
 	until = now_ns() + LONG_TURN;
@@ -345,8 +345,8 @@ static void others_are_idle(void **state)
 		fired[0] = 0;
 		req = &q->requests[(uint32_t)submit(q, 0, PIECE, 0)];
 		ended(0);
-	} while (req->home->index && now_ns() < until);
-	assert_int_equal(req->home->index, 0); /* it was this one, but for a slow machine */
+	} while (req->home_lane->index && now_ns() < until);
+	assert_int_equal(req->home_lane->index, 0); /* it was this one, but for a slow machine */
 }
 
 /* With nobody else it is as before: it waits for the lane, and can be cancelled. */
@@ -367,7 +367,7 @@ static void nobody_else(void **state)
 static void done_by_others(void **state)
 {
 	struct pst_lane *lane;
-	struct pst_entry *newest;
+	struct pst_lane_entry *newest;
 	struct pst_request *req;
 	uint64_t id;
 

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "calls.h"
-#include "core/pump.h"
+#include "core/lane/pump.h"
 #include "device/cuda_api.h"
 
 #define LEN (256u << 10)
@@ -208,7 +208,7 @@ static void others_close(void **state)
 	req.path = "mapped";
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	ends_with(q, LEN, PENSTOCK_WHY_NONE);
-	assert_true(atomic_load(&lane->keeps));
+	assert_true(atomic_load(&lane->caches));
 	other = req;
 	assert_int_equal(penstock_open(name, NULL, &other.storage), 0);
 	assert_true(penstock_device_open("host", NULL, &host) >= 0);
@@ -220,7 +220,7 @@ static void others_close(void **state)
 	calls_disarm();
 	alarm(LIMIT / 1000000000);
 	assert_int_equal(penstock_transfer(&other, NULL), LEN); /* by this thread */
-	assert_true(atomic_load(&other.storage->kept));
+	assert_true(atomic_load(&other.storage->cached_by_lanes));
 	penstock_close(other.storage);
 	penstock_device_close(host);
 	alarm(0);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 

@@ -5,7 +5,7 @@
  * by replay.c over its corpus. What it must never find: a walk without end, or a
  * verdict "direct" of a stack that is not complete.
  */
-#include "core/topo.h"
+#include "core/machine/topo.h"
 #include "plant.h"
 #include "storage/blockstack.h"
 

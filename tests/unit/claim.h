@@ -13,10 +13,10 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "core/objects.h"
-#include "core/pump.h"
-#include "core/request.h"
-#include "core/route.h"
+#include "core/base/objects.h"
+#include "core/lane/pump.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
 #define TILE (64u << 10)
 #define TILES 2048

@@ -34,7 +34,7 @@ static void claims_reset(void)
 	atomic_store(&req.left, UINT64_MAX / 2);
 	atomic_store(&req.refs, 1000);
 	atomic_store(&req.failed, 0);
-	atomic_store(&req.look, 8192);
+	atomic_store(&req.residency_kib, 8192);
 	for (unsigned i = 0; i < PST_PATHS_MAX; i++)
 		atomic_store(&req.path_why[i], 0);
 	memset(&lane, 0, sizeof(lane));

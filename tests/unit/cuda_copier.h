@@ -80,7 +80,7 @@ static uint64_t ticket_record(void)
 {
 	uint64_t ticket = UINT64_MAX;
 
-	assert_int_equal(ops->mark(cp, &ticket), 0);
+	assert_int_equal(ops->record(cp, &ticket), 0);
 	return ticket;
 }
 
@@ -126,7 +126,7 @@ static inline bool ticket_done_within(uint64_t ticket, long ms)
 	long until = now_ms() + ms;
 	int ret;
 
-	while (!(ret = ops->reached(cp, ticket)) && now_ms() < until)
+	while (!(ret = ops->query(cp, ticket)) && now_ms() < until)
 		usleep(200);
 	assert_true(ret >= 0);
 	return ret;

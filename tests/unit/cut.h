@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "core/request.h"
-#include "core/route.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
 #define SEGS_MAX 24
 #define SPANS_MAX (3 * SEGS_MAX)
@@ -99,7 +99,7 @@ static struct penstock_seg *seg_add_rows(uint64_t off, uint64_t row_len, uint64_
 
 static void spans_make(void)
 {
-	int ret = pst_cut(&req, SPANS_MAX, &err);
+	int ret = pst_spans_make(&req, SPANS_MAX, &err);
 
 	if (ret)
 		fail_msg("splitting into spans returned %d: %s", ret, err.text);
@@ -186,10 +186,10 @@ static void check_part_at(void)
 	uint64_t from;
 
 	if (chunk.span->shared) {
-		assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
+		assert_int_equal(pst_span_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
 		return;
 	}
-	assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), 0);
+	assert_int_equal(pst_span_part_at(&req, chunk.span, chunk.off, &part), 0);
 	assert_int_equal(part.rows, 1);
 	from = (uint64_t)(part.mem - arena);
 	assert_int_equal(want[from], chunk.off);

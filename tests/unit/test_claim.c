@@ -441,7 +441,7 @@ static void expect_retry(const char *want)
 	struct pst_chunk *chunk = &claimed[0];
 	uint64_t len = 0;
 	uint32_t pad = 0;
-	int next = pst_claim_again(chunk, true, &len, &pad);
+	int next = pst_claim_retry(chunk, true, &len, &pad);
 
 	assert_string_equal(next < 0 ? "none" : pst_paths[next]->name, want);
 	if (next < 0)

@@ -222,7 +222,7 @@ static void deferred_copies_fail_without_context(void **state)
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 	}
 	standin_fail("cuCtxPushCurrent_v2:1:201");
-	assert_in_range(-ops->mark(cp, &ticket), 1, 4095);
+	assert_in_range(-ops->record(cp, &ticket), 1, 4095);
 	standin_fail(NULL);
 	copies_wait();
 	for (unsigned i = 0; i < 3; i++)

@@ -253,7 +253,7 @@ static void single_copies_record_no_event(void **state)
 		assert_int_equal(queue_in(mem + MIB, host + MIB, BIG), 0);
 		next = ticket_record();
 		assert_int_equal(ops->wait(cp, next), 0);
-		assert_int_equal(ops->reached(cp, ticket), 1);
+		assert_int_equal(ops->query(cp, ticket), 1);
 	}
 	assert_int_equal(standin_calls("cuEventRecord"), records + 100);
 	assert_int_equal(standin_calls("cuEventCreate"), made);
@@ -285,7 +285,7 @@ static void more_tickets_than_events(void **state)
 		first = first ? first : last;
 		assert_int_equal(last - first, i);
 		if (i == 512)
-			assert_int_equal(ops->reached(cp, first), 1);
+			assert_int_equal(ops->query(cp, first), 1);
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(ops->wait(cp, last), 0);
@@ -321,7 +321,7 @@ static int copy_and_record(void)
 	uint64_t ticket;
 	int ret = queue_in(mem, host, BIG) || queue_out(host + MIB, mem + MIB, BIG);
 
-	return ret ? -1 : ops->mark(cp, &ticket);
+	return ret ? -1 : ops->record(cp, &ticket);
 }
 
 static void failed_copies_report_errors(void **state)
@@ -415,7 +415,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		standin_fail(fails[i]);
 		assert_int_equal(queue_out(host + 2 * MIB, mem, BIG), 0);
 		standin_fail(NULL);
-		assert_int_equal(ops->reached(cp, last), 1);
+		assert_int_equal(ops->query(cp, last), 1);
 		assert_memory_equal(host + MIB, host, BIG);
 		delay(0, 1);
 		copies_wait();

@@ -174,9 +174,9 @@ static void failed_stream_calls_leave_nothing(void **state)
 	standin_only();
 	s = ctx_stream_new(prim);
 	FAILS_WITH("cuMemHostRegister_v2:1:2", -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
 		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR",
@@ -208,7 +208,7 @@ static int first_semaphores(void)
 
 	dev = device_open("cuda:0");
 	FAILS_WITH("cuDevicePrimaryCtxRetain:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	standin_fail("cuMemAlloc_v2:1:2");
 	EXPECT_EQ(ops->words_alloc(dev, 8, &none, &err), -ENOMEM);
 	standin_fail(NULL);

@@ -314,12 +314,12 @@ static void writes_that_overlap_are_refused(void **state)
 	spans_make();
 	segs[1].off = 0;
 	segs[1].row_len = 1;
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	segs[0].off = 1;
 	spans_make(); /* The second segment touches the first one from below. */
 	assert_int_equal(req.total, 1001);
 	segs[1].row_len = 2;
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	req.op = PENSTOCK_READ;
 	spans_make();
 }
@@ -340,7 +340,7 @@ static void written_columns_may_interleave(void **state)
 		seg_add_rows(i ? 299 : 300, i ? 100 : 101, 50, 400, arena + 10000, 200);
 		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
 		segs[1].off = i ? 499 : 500;
-		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
+		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
 	}
 }
 
@@ -377,7 +377,7 @@ static void padded_tail_only_at_end_of_growing_storage(void **state)
 
 static int room_sum(void *arg, const struct pst_part *part)
 {
-	*(uint64_t *)arg += part->room;
+	*(uint64_t *)arg += part->slack;
 	return 0;
 }
 
@@ -391,11 +391,11 @@ static void room_follows_the_last_row(void **state)
 	spans_make();
 	assert_true(spans[0].rowwise);
 	for (uint64_t off = 0; off < 15000; off += 10) {
-		int ret = pst_part_at(&req, &spans[0], off, &part);
+		int ret = pst_span_part_at(&req, &spans[0], off, &part);
 
 		assert_int_equal(ret, off % 5000 < 100 ? 0 : -EINVAL);
 		if (!ret)
-			assert_int_equal(part.room, off >= 10000 ? 77 : 0);
+			assert_int_equal(part.slack, off >= 10000 ? 77 : 0);
 	}
 	setup(state);
 	seg_add_rows(0, 100, 3, 200, arena, 100)->room = 77;
@@ -435,7 +435,7 @@ static void named_paths_get_no_edges(void **state)
 static void expect_refusal(int code, const char *words)
 {
 	memset(&err, 0, sizeof(err));
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), code);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), code);
 	assert_int_equal(err.code, code);
 	if (!strstr(err.text, words))
 		fail_msg("'%s' does not contain '%s'", err.text, words);

@@ -144,9 +144,9 @@ static void overlap_check_of_many_columns(void **state)
 					       .rows = ROWS,
 					       .pitch = pitch,
 					       .buf_pitch = 16};
-	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 3 * COLUMNS, &err), 0);
 	all[1234].off++;
-	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, 3 * COLUMNS, &err), -EINVAL);
 	assert_int_equal(err.why, PENSTOCK_WHY_BAD_ARGUMENT);
 	free(all);
 	free(room);

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 #include "storage/file.h"
 
 #define PLACE (2u << 20)
@@ -169,7 +169,7 @@ static void same_inode_and_inline_lane(void **state)
 	assert_true(gate_enter(2, 0, false, 0, 0.1));
 	pst_gate_leave(&ios[2]);
 	expect_back(0);
-	lane.ended = NULL;
+	lane.completed = NULL;
 	pst_gate_leave(&ios[0]);
 	expect_back(1u << 1);
 	pst_gate_leave(&ios[1]);

@@ -8,12 +8,12 @@
 
 #include "test.h"
 
-#include "core/grain.h"
+#include "core/request/io_size.h"
 
 #define MIB (1ull << 20)
 #define SHORT (512u << 10)
 
-static struct pst_grain grain;
+static struct pst_io_size grain;
 static uint64_t clock_ns, short_bytes, long_bytes;
 static unsigned clock_reads;
 
@@ -31,7 +31,7 @@ static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, un
 	uint64_t inflight[16], begun_count = 0, ended_count = 0, bytes = 0, left = mib * MIB;
 
 	while (left || bytes) {
-		uint64_t len = pst_grain_len(&grain);
+		uint64_t len = pst_io_size_get(&grain);
 
 		while (left && begun_count - ended_count < calls) {
 			inflight[begun_count % 16] = len = len < left ? len : left;
@@ -39,7 +39,7 @@ static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, un
 			begun_count++;
 			bytes += len;
 			left -= len;
-			len = pst_grain_len(&grain);
+			len = pst_io_size_get(&grain);
 		}
 		len = inflight[ended_count++ % 16];
 		clock_ns += len * 1000 / (len == SHORT ? short_rate : long_rate);

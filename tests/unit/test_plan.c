@@ -9,8 +9,8 @@
 
 #include <stdbool.h>
 
-#include "core/objects.h"
-#include "core/plan.h"
+#include "core/base/objects.h"
+#include "core/request/plan.h"
 
 static struct pst_path_state states[PST_PATHS_MAX];
 static struct pst_plan_in in;

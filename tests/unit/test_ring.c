@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/ring.h"
+#include "core/lane/ring.h"
 
 #define MIB (1u << 20)
 #define BIG 4
@@ -174,7 +174,7 @@ static int fake_unregister(struct penstock_device *dev, void *mem, struct pst_er
  * both. */
 static void pinned_in_two_pieces(void **state)
 {
-	const struct pst_near near = {.node = -1};
+	const struct pst_numa near = {.node = -1};
 	const struct pst_device_ops ops = {.name = "notes",
 					   .host_register = fake_register,
 					   .host_unregister = fake_unregister};
@@ -201,7 +201,7 @@ static void pinned_in_two_pieces(void **state)
  * under a DMA. */
 static void forked_child_does_not_inherit_the_ring(void **state)
 {
-	const struct pst_near near = {.node = -1};
+	const struct pst_numa near = {.node = -1};
 	struct penstock_device dev = {.ops = &(const struct pst_device_ops){.name = "none"}};
 	struct pst_ring ring;
 	struct pst_err err;

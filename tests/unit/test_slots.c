@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "core/ring.h"
+#include "core/lane/ring.h"
 
 #define MIB (1ull << 20)
 #define BASE ((char *)(uintptr_t)(1ull << 40))

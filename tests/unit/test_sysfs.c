@@ -9,8 +9,8 @@
 #include <stdbool.h>
 
 #include "../replay/tree.h"
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 
 static void pci_addresses(void **state)
 {

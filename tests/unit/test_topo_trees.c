@@ -7,7 +7,7 @@
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
-#include "core/near.h"
+#include "core/machine/numa.h"
 
 static void plant(const struct tree *t, const char *path, const char *class_)
 {
@@ -259,7 +259,7 @@ static void lanes_run_near_the_device(void **state)
 	assert_false(near.cpus_known);
 	assert_int_equal(near.node, -1);
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "1000\n");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_true(near.cpus_known && CPU_COUNT(&near.cpus) == 1 && CPU_ISSET(cpu, &near.cpus));
 	assert_int_equal(near.node, 1);
 	pst_near_thread(&near);
@@ -268,7 +268,7 @@ static void lanes_run_near_the_device(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(old_cpus), &old_cpus), 0);
 	/* This process may use none of the CPUs, so that its affinity stays unchanged. */
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
 	pst_near_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
@@ -279,7 +279,7 @@ static void lanes_run_near_the_device(void **state)
 	assert_false(near.cpus_known);
 	assert_true(near.node < 0);
 	dev.facts.bdf[0] = '\0';
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_int_equal(near.node, -1);
 	tree_close(&t);
 }

@@ -7,7 +7,7 @@
  */
 #include "claiming.h"
 
-#include "core/clock.h"
+#include "core/base/clock.h"
 
 /* One chunk is probed, and no other until its call has completed. */
 static void one_chunk_of_unknown_residency_is_probed(void **state)
@@ -26,7 +26,7 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	/* Every chunk stays timed, to detect when the bytes are no longer cached. */
 	assert_true(claimed[2].timed);
 	assert_int_equal(claimed[2].residency, PST_WARM);
-	atomic_store(&st.trial, PST_TRIAL_SLOW);
+	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
 	segs[0].row_len = MIB;
 	expect_chunks("bounce 0+1048576");
 	atomic_store(&st.trial, PST_TRIAL_COLD);
@@ -109,7 +109,7 @@ static struct pst_chunk timed_chunk_complete(int64_t us, int64_t bytes)
 	struct pst_chunk chunk = {.route = route, .residency = PST_UNKNOWN, .timed = true};
 
 	chunk.timed_ns = (uint64_t)((int64_t)pst_now_ns() - us * 1000);
-	pst_trial_end(&chunk, bytes);
+	pst_residency_probe_end(&chunk, bytes);
 	return chunk;
 }
 

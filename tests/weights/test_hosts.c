@@ -336,7 +336,7 @@ static void test_parts(void **state)
 struct drawn {
 	struct penstock_weights model;
 	struct pst_shard shards[FILES_MOST];
-	struct pst_entry entries[FILES_MOST];
+	struct pst_lane_entry entries[FILES_MOST];
 	struct pst_st_tensor tensors[FILES_MOST];
 };
 
@@ -352,7 +352,7 @@ static void draw(struct drawn *d, uint64_t *seed)
 		d->shards[i].stat.st_dev = test_random(seed) % 3;
 		d->tensors[i].begin = begin;
 		d->tensors[i].end = begin + test_random(seed) % (i % 2 ? 3000000 : 200000);
-		d->entries[i] = (struct pst_entry){&d->tensors[i], i};
+		d->entries[i] = (struct pst_lane_entry){&d->tensors[i], i};
 	}
 	d->model.shards = d->shards;
 	d->model.entries = d->entries;
@@ -476,7 +476,7 @@ static void test_stores(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		d.shards[i] = (struct pst_shard){.data_off = 4096, .stat = {.st_dev = i}};
 		d.tensors[i] = (struct pst_st_tensor){.begin = 0, .end = 65536 * (i ? 8 : 16)};
-		d.entries[i] = (struct pst_entry){&d.tensors[i], i};
+		d.entries[i] = (struct pst_lane_entry){&d.tensors[i], i};
 	}
 	d.model.shards = d.shards;
 	d.model.entries = d.entries;
