@@ -27,7 +27,7 @@ static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, u
 
 static void claims_reset(void)
 {
-	if (pst_cut(&req, 12, &err))
+	if (pst_spans_make(&req, 12, &err))
 		fail_msg("the request could not be split into spans: %s", err.text);
 	atomic_store(&req.next, 0);
 	atomic_store(&req.limit, req.body);

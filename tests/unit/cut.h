@@ -179,7 +179,8 @@ static void chunk_locate(uint64_t pos, uint64_t max)
 		chunk.len = max;
 }
 
-/* Checks pst_part_at at the start of the current chunk: it returns the first part of the chunk. */
+/* Checks pst_span_part_at at the start of the current chunk: it returns the first part of the
+ * chunk. */
 static void check_part_at(void)
 {
 	struct pst_part part;
@@ -211,7 +212,8 @@ static void check_bytes(uint64_t *random, uint64_t max)
 		chunk_locate(pos, here);
 		check_part_at();
 		assert_int_equal(
-			pst_parts(&req, chunk.span, chunk.off, chunk.len, part_record, &bytes), 0);
+			pst_span_parts(&req, chunk.span, chunk.off, chunk.len, part_record, &bytes),
+			0);
 	}
 	for (size_t i = 0; i < ARENA; i++) {
 		wanted += want[i] != UNTOUCHED;

@@ -183,10 +183,10 @@ static void later_ticket_includes_earlier_copies(void **state)
 	from = ticket_record();
 	assert_true(from > into);
 	assert_false(ticket_done_within(from, HELD_MS));
-	assert_int_equal(ops->reached(cp, into), 0);
+	assert_int_equal(ops->query(cp, into), 0);
 	stream_release(s);
 	assert_int_equal(ops->wait(cp, from), 0);
-	assert_int_equal(ops->reached(cp, into), 1);
+	assert_int_equal(ops->query(cp, into), 1);
 	assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
 	copies_wait();
 	assert_memory_equal(host, host + MIB, BIG);
@@ -217,7 +217,7 @@ static void known_ticket_makes_no_driver_call(void **state)
 
 	(void)state;
 	assert_int_equal(ticket_record(), 0); /* No copy was ever queued. */
-	assert_int_equal(ops->reached(cp, 0), 1);
+	assert_int_equal(ops->query(cp, 0), 1);
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	ticket = ticket_record();
 	assert_true(ticket_done_within(ticket, SOON_MS));
@@ -225,7 +225,7 @@ static void known_ticket_makes_no_driver_call(void **state)
 		return;
 	before = standin_calls("*");
 	assert_int_equal(ticket_record(), ticket);
-	assert_int_equal(ops->reached(cp, ticket), 1);
+	assert_int_equal(ops->query(cp, ticket), 1);
 	assert_int_equal(ops->wait(cp, ticket), 0);
 	assert_int_equal(standin_calls("*"), before);
 }
@@ -360,7 +360,7 @@ static void failed_copies_report_errors(void **state)
 	FAILS("cuCtxPushCurrent_v2:3:709", -ESTALE, copy_and_record());
 	assert_int_equal(queue_in(mem, host, BIG), 0);
 	ticket = ticket_record();
-	FAILS("cuEventQuery:1:719", -EIO, ops->reached(cp, ticket));
+	FAILS("cuEventQuery:1:719", -EIO, ops->query(cp, ticket));
 	FAILS("cuEventSynchronize:1:719", -EIO, ops->wait(cp, ticket));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, ops->wait(cp, ticket));
 	assert_int_equal(ops->wait(cp, ticket), 0);
@@ -409,7 +409,7 @@ static void ticket_without_event_is_waited_for(void **state)
 		memset(host + MIB, 0x11, BIG);
 		assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
 		last = ticket_record();
-		assert_int_equal(ops->reached(cp, first), 0);
+		assert_int_equal(ops->query(cp, first), 0);
 		delay(20000, 3); /* Delays the second copy, so that it finishes after the first. */
 		stream_release(s);
 		standin_fail(fails[i]);
@@ -440,7 +440,7 @@ static void no_copy_runs_after_a_failure(void **state)
 	/* The first copy has no event: the copier waits for it before it queues the second. */
 	standin_fail("cuEventRecord:1:999,cuMemcpy2DAsync_v2:2:700");
 	assert_int_equal(queue_in(mem + MIB, host + MIB, 101), -EFAULT);
-	assert_int_equal(ops->reached(cp, ticket), 1);
+	assert_int_equal(ops->query(cp, ticket), 1);
 	memset(host, 0x01, BIG);
 	memset(host + MIB, 0x02, BIG);
 	standin_fail(NULL);
@@ -485,17 +485,17 @@ static void call_all_operations(void)
 	KEEPS_CONTEXT(ops->copy_in(c, &r));
 	r = flat_rect(more + 4096, (char *)m + 4096, 4096);
 	KEEPS_CONTEXT(ops->copy_out(c, &r));
-	KEEPS_CONTEXT(ops->mark(c, &ticket));
-	KEEPS_CONTEXT(ops->reached(c, ticket));
+	KEEPS_CONTEXT(ops->record(c, &ticket));
+	KEEPS_CONTEXT(ops->query(c, ticket));
 	KEEPS_CONTEXT(ops->wait(c, ticket));
 	r = flat_rect(mem, m, 4096);
 	KEEPS_CONTEXT(ops->copy_peer(d, d, &r, &err));
 	KEEPS_CONTEXT(ops->export_memory(d, m, 4096, &exported, &err));
 	KEEPS_CONTEXT(ops->order_writes(d, &err));
-	KEEPS_CONTEXT(ops->words_alloc(d, 8, &w, &err));
-	KEEPS_CONTEXT(ops->stream_front(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
-	KEEPS_CONTEXT(ops->stream_behind(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
-	KEEPS_CONTEXT((ops->words_free(d, w), 0)); /* Waits for the stream. */
+	KEEPS_CONTEXT(ops->semaphores_alloc(d, 8, &w, &err));
+	KEEPS_CONTEXT(ops->stream_write(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
+	KEEPS_CONTEXT(ops->stream_wait(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
+	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0)); /* Waits for the stream. */
 	KEEPS_CONTEXT((ops->copier_close(c), 0));
 	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));
 	KEEPS_CONTEXT(ops->free(d, m, &err));

@@ -14,7 +14,7 @@ static int stream_setup(void **state)
 {
 	(void)state;
 	dev = device_open("cuda:0");
-	assert_int_equal(ops->words_alloc(dev, 512, &semaphores, &err), 0);
+	assert_int_equal(ops->semaphores_alloc(dev, 512, &semaphores, &err), 0);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
@@ -23,7 +23,7 @@ static int stream_teardown(void **state)
 {
 	if (is_standin())
 		standin_fail(NULL);
-	ops->words_free(dev, semaphores);
+	ops->semaphores_free(dev, semaphores);
 	cu->cuDevicePrimaryCtxRelease(0);
 	device_close(dev);
 	return case_end(state);
@@ -77,10 +77,10 @@ static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst
 {
 	for (int i = 0; i < 512; i++)
 		EXPECT_EQ(semaphore_load(&w[i]), 0);
-	EXPECT_EQ(ops->stream_behind(d, s, &w[0], 2, &err), 0); /* This wait blocks the stream. */
-	EXPECT_EQ(ops->stream_front(d, s, &w[1], 7, &err), 0);
-	EXPECT_EQ(ops->stream_behind(d, s, &w[2], 5, &err), 0);
-	EXPECT_EQ(ops->stream_front(d, s, &w[3], 1ull << 40, &err), 0);
+	EXPECT_EQ(ops->stream_wait(d, s, &w[0], 2, &err), 0); /* This wait blocks the stream. */
+	EXPECT_EQ(ops->stream_write(d, s, &w[1], 7, &err), 0);
+	EXPECT_EQ(ops->stream_wait(d, s, &w[2], 5, &err), 0);
+	EXPECT_EQ(ops->stream_write(d, s, &w[3], 1ull << 40, &err), 0);
 	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
 	EXPECT_EQ(semaphore_load(&w[1]), 0);
 	__atomic_store_n(&w[0], 1, __ATOMIC_RELEASE);
@@ -156,11 +156,11 @@ static void capturing_stream_is_refused(void **state)
 	*(void **)&capture = lib_symbol("pst_standin_capture");
 	assert_int_equal(capture(s, 1), 0);
 	writes = standin_calls("cuStreamWriteValue64_v2");
-	assert_int_equal(ops->stream_front(dev, s, &semaphores[0], 1, &err), -EOPNOTSUPP);
+	assert_int_equal(ops->stream_write(dev, s, &semaphores[0], 1, &err), -EOPNOTSUPP);
 	assert_non_null(strstr(err.text, "captured"));
 	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes);
 	assert_int_equal(capture(s, 0), 0);
-	assert_int_equal(ops->stream_front(dev, s, &semaphores[0], 1, &err), 0);
+	assert_int_equal(ops->stream_write(dev, s, &semaphores[0], 1, &err), 0);
 	assert_true(semaphore_becomes(&semaphores[0], 1));
 	ctx_stream_destroy(s, prim);
 }
@@ -178,27 +178,27 @@ static void failed_stream_calls_leave_nothing(void **state)
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
 		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
-		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuStreamWriteValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuStreamWaitValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	assert_int_equal(semaphore_load(&semaphores[0]), 0);
 	assert_true(stream_idle_within(
 		s, prim, SOON_MS)); /* The failed calls left no operation on the stream. */
-	assert_true(ops->stream_front(dev, (void *)semaphores, &semaphores[0], 1, &err) < 0);
+	assert_true(ops->stream_write(dev, (void *)semaphores, &semaphores[0], 1, &err) < 0);
 	ctx_stream_destroy(s, prim);
 }
 
@@ -210,7 +210,7 @@ static int first_semaphores(void)
 	FAILS_WITH("cuDevicePrimaryCtxRetain:1:2", -ENOMEM, "CUDA_ERROR",
 		   ops->semaphores_alloc(dev, 8, &none, &err));
 	standin_fail("cuMemAlloc_v2:1:2");
-	EXPECT_EQ(ops->words_alloc(dev, 8, &none, &err), -ENOMEM);
+	EXPECT_EQ(ops->semaphores_alloc(dev, 8, &none, &err), -ENOMEM);
 	standin_fail(NULL);
 	EXPECT_EQ(standin_live().registrations, 0);
 	device_close(dev);
@@ -224,9 +224,9 @@ static int no_launch(void)
 	stream_setup(NULL);
 	s = ctx_stream_new(prim);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuLaunchHostFunc:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &semaphores[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	ctx_stream_destroy(s, prim);
 	return stream_teardown(NULL);
 }
@@ -257,7 +257,7 @@ static int copy_and_wait(struct penstock_device *d, void *at, char *host, size_t
 	if (to_host)
 		r = (struct pst_rect){host, at, len, len, len, 1};
 	EXPECT_EQ(to_host ? ops->copy_out(c, &r) : ops->copy_in(c, &r), 0);
-	EXPECT_EQ(ops->mark(c, &ticket), 0);
+	EXPECT_EQ(ops->record(c, &ticket), 0);
 	EXPECT_EQ(ops->wait(c, ticket), 0);
 	ops->copier_close(c);
 	return 0;
@@ -293,16 +293,16 @@ static int two_devices(void)
 	fake.ops = &pst_device_host;
 	EXPECT_EQ(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
 	/* A stream of one device with the semaphores of the other. */
-	EXPECT_EQ(ops->words_alloc(a, 8, &w, &err), 0);
+	EXPECT_EQ(ops->semaphores_alloc(a, 8, &w, &err), 0);
 	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
 	s = ctx_stream_new(ctx1);
-	EXPECT_EQ(ops->stream_front(a, s, &w[0], 1, &err), -EINVAL);
+	EXPECT_EQ(ops->stream_write(a, s, &w[0], 1, &err), -EINVAL);
 	EXPECT_EQ(strstr(err.text, "cuda:1") && strstr(err.text, "cuda:0"), 1);
 	EXPECT_EQ(stream_idle_within(s, ctx1, SOON_MS), 1);
 	EXPECT_EQ(semaphore_load(&w[0]), 0);
 	ctx_stream_destroy(s, ctx1);
 	cu->cuDevicePrimaryCtxRelease(1);
-	ops->words_free(a, w);
+	ops->semaphores_free(a, w);
 	EXPECT_EQ(ops->free(a, here, &err), 0);
 	EXPECT_EQ(ops->free(b, there, &err), 0);
 	device_close(a);

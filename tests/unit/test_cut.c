@@ -308,7 +308,7 @@ static void writes_that_overlap_are_refused(void **state)
 	req.op = PENSTOCK_WRITE;
 	seg_add(0, 1000, arena);
 	seg_add(999, 10, arena + 2000);
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "segments 0 and 1"));
 	segs[1].off = 1000;
 	spans_make();
@@ -338,7 +338,7 @@ static void written_columns_may_interleave(void **state)
 		req.op = PENSTOCK_WRITE;
 		seg_add_rows(400, 100, 50, 400, arena, 100);
 		seg_add_rows(i ? 299 : 300, i ? 100 : 101, 50, 400, arena + 10000, 200);
-		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
+		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
 		segs[1].off = i ? 499 : 500;
 		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
 	}
@@ -370,7 +370,7 @@ static void padded_tail_only_at_end_of_growing_storage(void **state)
 		check_all();
 		assert_int_equal(req.span_count, cases[i].merged ? 1 : 2);
 		assert_int_equal(spans[0].len, cases[i].merged ? 5000 : EDGE);
-		assert_int_equal(pst_span_room(&req, &spans[0]),
+		assert_int_equal(pst_span_slack(&req, &spans[0]),
 				 cases[i].merged ? cases[i].room : 0);
 	}
 }
@@ -405,17 +405,18 @@ static void room_follows_the_last_row(void **state)
 			uint64_t room = 0;
 
 			assert_int_equal(
-				pst_parts(&req, &spans[0], off, end - off, room_sum, &room), 0);
+				pst_span_parts(&req, &spans[0], off, end - off, room_sum, &room),
+				0);
 			assert_int_equal(room, end == 500 ? 77 : 0);
 		}
 	setup(state);
 	seg_add(0, 100, arena)->room = 5;
 	seg_add(100, 100, arena + 1000)->room = 9;
 	spans_make();
-	assert_int_equal(pst_part_at(&req, &spans[0], 50, &part), 0);
-	assert_int_equal(part.room, 5);
-	assert_int_equal(pst_part_at(&req, &spans[0], 150, &part), 0);
-	assert_int_equal(part.room, 9);
+	assert_int_equal(pst_span_part_at(&req, &spans[0], 50, &part), 0);
+	assert_int_equal(part.slack, 5);
+	assert_int_equal(pst_span_part_at(&req, &spans[0], 150, &part), 0);
+	assert_int_equal(part.slack, 9);
 }
 
 /* A named path moves the whole request, unaligned ends included. */
@@ -518,17 +519,17 @@ static void too_many_spans_are_refused(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 5; i++)
 		seg_add(100000 * i, 10, arena + 10 * i);
-	assert_int_equal(pst_cut(&req, 4, &err), -E2BIG);
-	assert_int_equal(pst_cut(&req, 5, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 4, &err), -E2BIG);
+	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	req.op = PENSTOCK_WRITE; /* Each of the five segments becomes one edge. */
-	assert_int_equal(pst_cut(&req, 5, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
 		segs[i].row_len = 3 * EDGE; /* Each segment has at most a head and a tail. */
-	assert_int_equal(pst_cut(&req, 13, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 13, &err), 0);
 	/* The first segment is aligned, so that it needs one span only. */
 	assert_int_equal(req.span_count, 13);
 	for (unsigned max = 5; max < 13; max++)
-		assert_int_equal(pst_cut(&req, max, &err), -E2BIG);
+		assert_int_equal(pst_spans_make(&req, max, &err), -E2BIG);
 	/* The function writes nothing after the last span. */
 	assert_int_equal(spans[13].len, 0xeeeeeeeeeeeeeeee);
 }

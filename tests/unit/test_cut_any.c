@@ -111,7 +111,7 @@ static void random_overlaps(void **state)
 		setup(state);
 		req.op = PENSTOCK_WRITE;
 		twice = random_writes(&random);
-		ret = pst_cut(&req, SPANS_MAX, &err);
+		ret = pst_spans_make(&req, SPANS_MAX, &err);
 		if (ret != (twice ? -EINVAL : 0))
 			fail_msg("turn %u: returned %d, but bytes are%s written twice", turn, ret,
 				 twice ? "" : " not");

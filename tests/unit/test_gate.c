@@ -165,7 +165,7 @@ static void same_inode_and_inline_lane(void **state)
 	pst_gate_open(&files[1], &stats[0]);
 	assert_true(gate_enter(0, 0, true, 0, 0.1));
 	assert_false(gate_enter(1, 1, false, 0, 0.1));
-	lane.ended = &list;
+	lane.completed = &list;
 	assert_true(gate_enter(2, 0, false, 0, 0.1));
 	pst_gate_leave(&ios[2]);
 	expect_back(0);

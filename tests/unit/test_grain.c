@@ -35,7 +35,7 @@ static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, un
 
 		while (left && begun_count - ended_count < calls) {
 			inflight[begun_count % 16] = len = len < left ? len : left;
-			pst_grain_began(&grain, len, bytes, fake_now);
+			pst_io_size_started(&grain, len, bytes, fake_now);
 			begun_count++;
 			bytes += len;
 			left -= len;
@@ -44,7 +44,7 @@ static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, un
 		len = inflight[ended_count++ % 16];
 		clock_ns += len * 1000 / (len == SHORT ? short_rate : long_rate);
 		*(len == SHORT ? &short_bytes : &long_bytes) += len;
-		pst_grain_ended(&grain, len, bytes, fake_now);
+		pst_io_size_completed(&grain, len, bytes, fake_now);
 		bytes -= len;
 	}
 }
@@ -62,19 +62,19 @@ static int grain_reset(void **state)
 static void faster_length_is_kept(void **state)
 {
 	(void)state;
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	drive_read(512, 5500, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	drive_read(2048, 5500, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	grain_reset(NULL);
 	drive_read(512, 2000, 2700, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	assert_true(long_bytes > 0); /* The long calls were measured. */
 	grain_reset(NULL);
 	/* The difference is no larger than the spread of two measurements. */
 	drive_read(512, 3050, 3000, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 }
 
 /* The choice changes at once when the current length becomes slow. It changes some time later
@@ -84,16 +84,16 @@ static void changed_speed_changes_the_choice(void **state)
 	(void)state;
 	drive_read(512, 5000, 5500, 16);
 	drive_read(512, 5000, 2000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	grain_reset(NULL);
 	drive_read(512, 4000, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	long_bytes = 0;
 	drive_read(3000, 4000, 5000, 16);
 	/* The library does not measure the long calls all the time. */
 	assert_int_equal(long_bytes, 0);
 	drive_read(3000, 8000, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 	/* The clock is read about once in a turn, twice at most. */
 	assert_true(clock_reads > 90 && clock_reads < 130);
 }
@@ -109,14 +109,14 @@ static void turns_that_measure_nothing(void **state)
 	}
 	assert_int_equal(long_bytes, 0);
 	for (unsigned i = 0; i < 50; i++) { /* Short calls, which the caller chose, all the time. */
-		pst_grain_began(&grain, 65536, 0, fake_now);
-		pst_grain_ended(&grain, 65536, 65536, fake_now);
+		pst_io_size_started(&grain, 65536, 0, fake_now);
+		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}
 	clock_ns += 3000000;
 	drive_read(60, 4000, 2000, 16); /* Fewer bytes than a turn has. */
 	assert_int_equal(long_bytes, 0);
 	drive_read(512, 4000, 2000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 }
 
 int main(void)

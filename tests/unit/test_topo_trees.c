@@ -239,7 +239,7 @@ static void lanes_run_near_the_device(void **state)
 {
 	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
 	cpu_set_t old_cpus, new_cpus;
-	struct pst_near near;
+	struct pst_numa near;
 	unsigned cpu = 0;
 	char text[16];
 	struct tree t;
@@ -255,14 +255,14 @@ static void lanes_run_near_the_device(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
 	tree_text(&t, "sys/devices/system/cpu/online", "0-1023\n");
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", text);
-	pst_near_find(&dev, &near); /* With one node every CPU is close. */
+	pst_numa_find(&dev, &near); /* With one node every CPU is close. */
 	assert_false(near.cpus_known);
 	assert_int_equal(near.node, -1);
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "1000\n");
 	pst_numa_find(&dev, &near);
 	assert_true(near.cpus_known && CPU_COUNT(&near.cpus) == 1 && CPU_ISSET(cpu, &near.cpus));
 	assert_int_equal(near.node, 1);
-	pst_near_thread(&near);
+	pst_numa_bind_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
 	assert_true(CPU_EQUAL(&new_cpus, &near.cpus));
 	assert_int_equal(sched_setaffinity(0, sizeof(old_cpus), &old_cpus), 0);
@@ -270,12 +270,12 @@ static void lanes_run_near_the_device(void **state)
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
 	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
-	pst_near_thread(&near);
+	pst_numa_bind_thread(&near);
 	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
 	assert_true(CPU_EQUAL(&new_cpus, &old_cpus));
 	/* No device has this address. */
 	snprintf(dev.facts.bdf, sizeof(dev.facts.bdf), "0000:00:02.0");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
 	assert_true(near.node < 0);
 	dev.facts.bdf[0] = '\0';

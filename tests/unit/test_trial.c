@@ -21,7 +21,7 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	assert_int_equal(claimed[0].residency, PST_UNKNOWN);
 	assert_int_equal(claimed[1].residency, PST_UNKNOWN);
 	expect_chunks("staged 0+1048576 staged 1048576+1048576 staged 2097152+1048576");
-	atomic_store(&st.trial, PST_TRIAL_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	expect_chunks("bounce 0+1048576 bounce 1048576+1048576 bounce 2097152+1048576");
 	/* Every chunk stays timed, to detect when the bytes are no longer cached. */
 	assert_true(claimed[2].timed);
@@ -29,11 +29,11 @@ static void one_chunk_of_unknown_residency_is_probed(void **state)
 	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
 	segs[0].row_len = MIB;
 	expect_chunks("bounce 0+1048576");
-	atomic_store(&st.trial, PST_TRIAL_COLD);
+	atomic_store(&st.residency_probe, PST_PROBE_COLD);
 	expect_chunks("staged 0+1048576");
 	assert_int_equal(claimed[0].residency, PST_COLD);
 	/* After a certain number of bytes another chunk is probed. */
-	atomic_store(&st.untried, 0);
+	atomic_store(&st.unprobed_bytes, 0);
 	segs[0].row_len = 64 * MIB;
 	claim_all();
 	for (unsigned i = 0; i < claimed_count; i++)
@@ -50,7 +50,7 @@ static void quick_probe_selects_the_cached_plan(void **state)
 	route_probe(&gpu, PENSTOCK_READ);
 	residency_set(0, TILES * TILE, PST_UNKNOWN);
 	seg_add(&gpu, 0, 75 * MIB, 4096);
-	atomic_store(&st.trial, PST_TRIAL_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	expect_chunks("mapped 0+33554432 mapped 33554432+33554432 mapped 67108864+11534336");
 	assert_true(claimed[0].timed && claimed[2].timed);
 	assert_int_equal(claimed[0].residency, PST_WARM);
@@ -59,14 +59,14 @@ static void quick_probe_selects_the_cached_plan(void **state)
 	assert_true(claimed[0].timed);
 	req.require = PENSTOCK_ANY;
 	/* After a slow chunk the next ones are short; a short one is enough to decide. */
-	atomic_store(&st.trial, PST_TRIAL_SLOW);
+	atomic_store(&st.residency_probe, PST_PROBE_SLOW);
 	claims_reset();
 	assert_true(claim_next() && claim_next());
 	for (unsigned i = 0; i < 2; i++) {
 		assert_string_equal(pst_paths[claimed[i].path]->name, "bounce");
 		assert_int_equal(claimed[i].len, MIB);
 	}
-	atomic_store(&st.trial, PST_TRIAL_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_WARM);
 	req.effort = PENSTOCK_FAST; /* The plan of this effort prefers the CPU. */
 	claims_reset();
 	assert_true(claim_next());
@@ -90,13 +90,13 @@ static void requests_that_are_not_probed(void **state)
 	segs[0].row_len = MIB;
 	req.require = PENSTOCK_NO_CPU_COPY;
 	expect_chunks("staged 0+1048576");
-	assert_int_equal(atomic_load(&st.trial), PST_TRIAL_NONE);
+	assert_int_equal(atomic_load(&st.residency_probe), PST_PROBE_NONE);
 	/* A request that names its path is timed only if that path reads through the page
 	 * cache. */
 	req.require = PENSTOCK_ANY;
 	req.forced = pst_path_index("staged");
 	expect_chunks("staged 0+1048576");
-	assert_int_equal(atomic_load(&st.trial), PST_TRIAL_NONE);
+	assert_int_equal(atomic_load(&st.residency_probe), PST_PROBE_NONE);
 	req.forced = pst_path_index("bounce");
 	expect_chunks("bounce 0+1048576");
 	assert_true(claimed[0].timed);
@@ -119,32 +119,32 @@ static void verdict_follows_duration(void **state)
 
 	(void)state;
 	route_probe(&gpu, PENSTOCK_READ);
-	assert_int_equal(pst_trial_verdict(&st), PST_UNKNOWN);
+	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	timed_chunk_complete(LONG, -EIO);
 	timed_chunk_complete(LONG, 0);
 	/* A failed call and an empty one imply nothing. */
-	assert_int_equal(pst_trial_verdict(&st), PST_UNKNOWN);
+	assert_int_equal(pst_residency_verdict(&st), PST_UNKNOWN);
 	assert_int_equal(timed_chunk_complete(QUICK, MIB).residency, PST_WARM);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	/* A single slow call may be chance, so that it changes nothing. */
 	assert_int_equal(timed_chunk_complete(LONG, MIB).residency, PST_COLD);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	timed_chunk_complete(QUICK, MIB);
 	timed_chunk_complete(LONG, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	timed_chunk_complete(LONG, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_COLD);
+	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	timed_chunk_complete(LONG, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_COLD);
+	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 	timed_chunk_complete(QUICK, MIB);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
 	/* The first probe decides by itself, by its time relative to its length. */
-	atomic_store(&st.trial, PST_TRIAL_BEGUN);
+	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	timed_chunk_complete(500, 1ll << 40);
-	assert_int_equal(pst_trial_verdict(&st), PST_WARM);
-	atomic_store(&st.trial, PST_TRIAL_BEGUN);
+	assert_int_equal(pst_residency_verdict(&st), PST_WARM);
+	atomic_store(&st.residency_probe, PST_PROBE_RUNNING);
 	assert_int_equal(timed_chunk_complete(500, MIB).timed_ns, 0);
-	assert_int_equal(pst_trial_verdict(&st), PST_COLD);
+	assert_int_equal(pst_residency_verdict(&st), PST_COLD);
 }
 
 int main(void)
