@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of stream order: the first GPU of the stand-in driver (the machine's own
- * where PENSTOCK_STANDIN=0), its context current, and a file of known bytes. Included by
- * test_stream.c and test_whole.c only.
+ * Fixture of the tests of stream order: the first GPU of the stand-in driver, its context made
+ * current, and a file of known bytes. With PENSTOCK_STANDIN=0 it is the machine's own GPU. Only
+ * test_stream.c and test_whole.c include it.
  */
 #ifndef STREAMS_H
 #define STREAMS_H
