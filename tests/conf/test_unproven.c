@@ -5,6 +5,7 @@
  * flight must remain valid. The sanitizers see most errors here. The file is on TMPDIR, marked
  * as being on the allow-list.
  */
+#include "explain.h"
 #include "test.h"
 
 #include <fcntl.h>
@@ -82,18 +83,7 @@ static void *read_until_stopped(void *arg)
 
 static struct penstock_explain_path explain_odirect(void)
 {
-	struct penstock_explanation e = {.size = sizeof(e)};
-	struct penstock_seg seg = {.dev = host, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	unsigned i = 0;
-
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	assert_int_equal(penstock_explain(&req, &e), 0);
-	while (strcmp(e.paths[i].name, "odirect"))
-		assert_true(++i < e.path_count);
-	return e.paths[i];
+	return test_explain_path(st, host, LEN, "odirect");
 }
 
 static uint64_t now_ms(void)
