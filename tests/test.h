@@ -55,6 +55,14 @@ static inline uint64_t test_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dULL;
 }
 
+/* Makes the name of a file of this process in TMPDIR. */
+static inline void test_file_name(char *out, size_t len, const char *what)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(out, len, "%s/%s-%d", tmp ? tmp : "/tmp", what, (int)getpid());
+}
+
 /* Returns the monotonic clock in ns. */
 static inline uint64_t test_now_ns(void)
 {
@@ -64,19 +72,25 @@ static inline uint64_t test_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Makes the library load the stand-in CUDA driver beside this program, unless PENSTOCK_STANDIN=0
- * selects the machine's own driver. The test must call it before any call of the library. */
-static inline void test_use_standin(void)
+/* Makes the library load the stand-in CUDA driver at `path`, relative to this program's folder.
+ * With PENSTOCK_STANDIN=0 the machine's own driver is used. The test must call this before any
+ * call of the library. */
+static inline void test_use_standin_at(const char *path)
 {
 	const char *own = getenv("PENSTOCK_STANDIN");
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
+	char program[4096];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 64);
 
 	if ((own && !strcmp(own, "0")) || n <= 0)
 		return;
-	path[n] = '\0';
-	snprintf(strrchr(path, '/') + 1, 64, "standin/libcuda.so.1");
-	setenv("PENSTOCK_LIBCUDA", path, 1);
+	program[n] = '\0';
+	snprintf(strrchr(program, '/') + 1, 64, "%s", path);
+	setenv("PENSTOCK_LIBCUDA", program, 1);
+}
+
+static inline void test_use_standin(void)
+{
+	test_use_standin_at("standin/libcuda.so.1");
 }
 
 #endif

@@ -18,9 +18,9 @@
 struct async_remote;
 
 struct async_opts {
-	uint64_t seed;	      /* seed of the service order and of the failures; not 0 */
-	unsigned fail_one_in; /* one transfer in this many fails, by seed and offset; 0: none */
-	bool cancels;	      /* the store can cancel transfers that no thread has served */
+	uint64_t seed;		/* seed of the service order and of the failures; not 0 */
+	unsigned fail_one_in;	/* one transfer in this many fails, by seed and offset; 0: none */
+	bool cancels;		/* the store can cancel transfers that no thread has served */
 	unsigned refuse_one_in; /* one cancel in this many is refused; 0: none */
 };
 

@@ -26,12 +26,11 @@ static char file[256];
 
 static int make_file(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	int fd;
 
 	if (setup(state))
 		return -1;
-	snprintf(file, sizeof(file), "%s/penstock-own-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(file, sizeof(file), "penstock-own");
 	fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
@@ -67,7 +66,7 @@ static struct penstock_req read_req(struct penstock_storage *st, struct penstock
 				    uint64_t len)
 {
 	*seg = (struct penstock_seg){.buf = mem, .dev = dev, .off = off, .row_len = len};
-	return request(st, seg, 1, PENSTOCK_READ);
+	return test_request(st, seg, 1, PENSTOCK_READ);
 }
 
 static void submit(const struct penstock_req *req)

@@ -61,7 +61,7 @@ static inline void count_callback(const struct penstock_done *one)
 static inline struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t off,
 					   uint64_t len)
 {
-	struct penstock_req req = request(st, seg, 1, PENSTOCK_READ);
+	struct penstock_req req = test_request(st, seg, 1, PENSTOCK_READ);
 
 	*seg = (struct penstock_seg){.buf = back + off, .dev = host, .off = off, .row_len = len};
 	req.user = (void *)(uintptr_t)i;

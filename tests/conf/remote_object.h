@@ -8,6 +8,7 @@
 #define REMOTE_OBJECT_H
 
 #include "copy.h"
+#include "request.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -102,19 +103,6 @@ static inline struct penstock_storage *open_object(unsigned flags)
 	opts.flags = flags;
 	assert_int_equal(async_open(remote, &opts, &st), 0);
 	return st;
-}
-
-static inline struct penstock_req request(struct penstock_storage *st,
-					  const struct penstock_seg *segs, unsigned count,
-					  enum penstock_op op)
-{
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = count;
-	req.op = op;
-	return req;
 }
 
 /* Checks a report of `moved` bytes that were all copied by the CPU on path bounce. */

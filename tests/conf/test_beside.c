@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define GATE_LEN (2u << 20)
 #define LEN (16 * GATE_LEN)
@@ -71,7 +72,7 @@ static bool open_all(const char *engine)
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_storage_opts how = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_explanation out = {.size = sizeof(out)};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg;
 	bool usable = false;
 
@@ -84,10 +85,7 @@ static bool open_all(const char *engine)
 	assert_int_equal(penstock_open(name, &how, &st), 0);
 	assert_int_equal(penstock_queue_open(NULL, &queue), 0);
 	seg = (struct penstock_seg){.buf = mem, .dev = dev, .row_len = DIRECT_LEN};
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	assert_int_equal(penstock_explain(&req, &out), 0);
 	for (unsigned i = 0; i < out.path_count; i++)
 		usable |= !strcmp(out.paths[i].name, "odirect") && out.paths[i].usable;
@@ -104,12 +102,9 @@ static void close_all(void)
 static void submit(uintptr_t user, uint64_t off, uint64_t len)
 {
 	struct penstock_seg seg = {.buf = mem + off, .dev = dev, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.user = (void *)user;
 	assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
 }
@@ -186,12 +181,9 @@ static void *write_pieces(void *arg)
 	for (uint64_t off = work->index * PIECE; off < LEN; off += THREADS * PIECE) {
 		uint64_t n = LEN - off < PIECE ? LEN - off : PIECE;
 		struct penstock_seg seg = {.buf = mem + off, .dev = dev, .off = off, .row_len = n};
-		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_req req;
 
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
-		req.op = PENSTOCK_WRITE;
+		req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 		req.flags = PENSTOCK_R_DURABLE * (off % 7 == 0);
 		if (penstock_transfer(&req, NULL) != (int64_t)n && !work->text[0])
 			snprintf(work->text, sizeof(work->text), "%.190s", penstock_errmsg());
@@ -261,10 +253,8 @@ static void durable_writes_beside_a_reader(void **state)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(name, sizeof(name), "%s/penstock-beside-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-beside");
 	mem = aligned_alloc(4096, LEN);
 	memset(mem, 0x5a, LEN);
 	sem_init(&began, 0, 0);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (6u << 20)
 #define GUARD 4096u
@@ -95,14 +96,11 @@ static int transfer(struct penstock_storage *st, struct penstock_device *dev, co
 		    enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = off, .row_len = len, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	req.path = path;
 	n = penstock_transfer(&req, &report);
 	if (n == -EOPNOTSUPP && path) {
@@ -367,7 +365,7 @@ static void host_device_on_tmpfs(void **state)
 static void class_that_cannot_be_met_is_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 4096, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 	char name[256];
 
@@ -376,9 +374,7 @@ static void class_that_cannot_be_met_is_refused(void **state)
 	make_file(name);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	memset(back, 0xee, 4096);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	for (int c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		req.require = (enum penstock_class)c;
 		assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
@@ -429,7 +425,7 @@ static void report_names_paths_that_the_class_forbids(void **state)
 static void one_range_into_several_buffers(void **state)
 {
 	struct penstock_seg segs[4];
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	const uint64_t rows = 300, row = 1000, n = rows * row;
@@ -452,9 +448,7 @@ static void one_range_into_several_buffers(void **state)
 	segs[3] = segs[2];
 	segs[3].buf = right;
 	segs[3].off += row / 2;
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = 4;
+	req = test_request(st, segs, 4, PENSTOCK_READ);
 	assert_int_equal(penstock_transfer(&req, &report), 3 * n);
 	assert_int_equal(report.bytes, n);
 	assert_memory_equal(a, bytes + 3, n);

@@ -5,6 +5,7 @@
  * cache, not from the drive. Where the kernel cannot tell, these checks are left out.
  */
 #include "test.h"
+#include "request.h"
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -22,7 +23,6 @@ static char name[256];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 5;
 
 	(void)state;
@@ -30,7 +30,7 @@ static int setup(void **state)
 	back = aligned_alloc(4096, BUFFER_LEN);
 	for (size_t i = 0; i < BUFFER_LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-cached-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-cached");
 	return penstock_device_open("host", NULL, &host) < 0;
 }
 
@@ -71,11 +71,9 @@ static void transfer(struct penstock_storage *st, uint64_t off, uint64_t len, co
 		     int64_t want, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = path;
 	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
 	assert_int_equal(penstock_transfer(&req, report), want);

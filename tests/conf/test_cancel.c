@@ -154,7 +154,7 @@ static void cancel_while_chunks_wait_for_slots(void **state)
 	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
 		struct penstock_storage *at =
 			open_object(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
-		struct penstock_req req = request(at, &seg, 1, op);
+		struct penstock_req req = test_request(at, &seg, 1, op);
 		uint64_t id, len;
 
 		test_copy(gpu, seg.buf, host, back, LEN);
@@ -188,7 +188,7 @@ static void cancel_during_sync(void **state)
 	(void)state;
 	begin_cancels(0);
 	at = open_object(PENSTOCK_O_WRITE);
-	req = request(at, &seg, 1, PENSTOCK_WRITE);
+	req = test_request(at, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
 	assert_int_equal(async_await(remote, 1), 0);
@@ -458,7 +458,7 @@ static void deadline_passes_while_waiting_for_slots(void **state)
 	lanes = atomic_load(&gpu->pump)->lane_count;
 	assert_int_equal(penstock_alloc(gpu, (lanes + 1) * LEN, &mem), 0);
 	seg.buf = mem;
-	req = request(st, &seg, 1, PENSTOCK_READ);
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	/* each longer than the slots of a lane */
 	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN)
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);

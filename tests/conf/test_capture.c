@@ -46,7 +46,7 @@ static int write_file(void)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR"), *lib = getenv("PENSTOCK_LIBCUDA");
+	const char *lib = getenv("PENSTOCK_LIBCUDA");
 	void *handle = dlopen(lib && *lib ? lib : "libcuda.so.1", RTLD_NOW);
 
 	(void)state;
@@ -57,7 +57,7 @@ static int setup(void **state)
 	*(void **)&capture_end = dlsym(handle, "cuStreamEndCapture");
 	/* NULL on the stand-in driver, which has no graphs */
 	*(void **)&graph_destroy = dlsym(handle, "cuGraphDestroy");
-	snprintf(name, sizeof(name), "%s/capture-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "capture");
 	if (!capture_begin || !capture_end || write_file() || penstock_alloc(gpu, FILE_LEN, &mem))
 		return -1;
 	if (api->cuDevicePrimaryCtxRetain(&ctx, 0) || api->cuCtxSetCurrent(ctx))

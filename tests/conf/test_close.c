@@ -142,7 +142,7 @@ static void close_of_second_device_waits(void **state)
 	begin_case(0, 16);
 	assert_int_equal(penstock_alloc(gpu, PIECE, &segs[1].buf), 0);
 	async_hold(remote);
-	req = request(st, segs, 2, PENSTOCK_READ);
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(async_await(remote, 1), 0);
 	close_while_held(close_gpu);
@@ -225,7 +225,7 @@ static void device_close_does_not_block_other_devices(void **state)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	assert_int_equal(penstock_alloc(gpu, PIECE, &seg.buf), 0);
 	async_hold(remote);
-	req = request(st, &seg, 1, PENSTOCK_READ);
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(async_await(remote, 1), 0);
 	close_function = close_gpu;
@@ -398,7 +398,7 @@ static void *use_own_queue(void *arg)
 		uint64_t len = 1 + test_random(&u->random) % 35000;
 		struct penstock_seg seg = {
 			.buf = u->mem + off, .dev = u->dev, .off = off, .row_len = len};
-		struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
+		struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
 		int n;
 
 		req.user = u;

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (4u << 20) /* more than the caller's thread carries itself */
 
@@ -49,7 +50,7 @@ static void overwrite_file(void)
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	const char *tmp = getenv("TMPDIR"), *lib = getenv("PENSTOCK_LIBCUDA");
+	const char *lib = getenv("PENSTOCK_LIBCUDA");
 	void *handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
 
 	(void)state;
@@ -57,7 +58,7 @@ static int setup(void **state)
 		*(void **)&calls = dlsym(handle, "pst_standin_calls");
 	bytes = malloc(LEN);
 	back = malloc(LEN);
-	snprintf(name, sizeof(name), "%s/penstock-kept-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-kept");
 	opts.lanes = 1;
 	return !bytes || !back || penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", &opts, &gpu) < 0 || penstock_alloc(gpu, LEN, &mem);
@@ -105,12 +106,10 @@ static unsigned long read_part(uint64_t off, uint64_t len)
 					  .src = mem,
 					  .row_len = len};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned long before = calls("cuMemHostRegister_v2"), after;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "mapped";
 	if (penstock_transfer(&req, &report) != (int64_t)len)
 		fail_msg("%s", penstock_errmsg());
@@ -196,7 +195,7 @@ static void filling_the_page_cache_is_counted(void **state)
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	int fd;
 
 	(void)state;
@@ -204,9 +203,7 @@ static void filling_the_page_cache_is_counted(void **state)
 	unlink(name);
 	overwrite_file();
 	open_file(0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "mapped";
 	for (unsigned warm = 0; warm < 2; warm++) {
 		fd = open(name, O_RDONLY);

@@ -64,7 +64,7 @@ static void durable_write_syncs_once(void **state)
 	(void)state;
 	remote_create(0);
 	st = open_object(PENSTOCK_O_WRITE);
-	req = request(st, &seg, 1, PENSTOCK_WRITE);
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_transfer(&req, NULL), 4000001);
 	async_get_counts(remote, &counts);
@@ -98,7 +98,7 @@ static void paths_without_descriptor_are_refused(void **state)
 		seg.dev = d ? gpu : host;
 		assert_int_equal(penstock_alloc(seg.dev, 8192, &seg.buf), 0);
 		test_copy(seg.dev, seg.buf, host, back, 8192);
-		req = request(st, &seg, 1, PENSTOCK_READ);
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		for (unsigned p = 0; p < COUNT(closed_paths); p++) {
 			req.path = closed_paths[p].name;
 			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
@@ -141,7 +141,7 @@ static void read_beyond_the_end(void **state)
 	(void)state;
 	remote_create(0);
 	st = open_object(0);
-	req = request(st, &seg, 1, PENSTOCK_READ);
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_transfer(&req, &report), 5000);
 	assert_int_equal(report.stop_off, LEN);
 	req.flags = PENSTOCK_R_EXACT;
@@ -171,7 +171,7 @@ static void transfers_with_errors(struct penstock_device *dev, enum penstock_op 
 		seg.row_len = i % 4 ? 150000 : 2000000;
 		memset(back, 0xee, seg.row_len);
 		test_copy(dev, seg.buf, host, back, seg.row_len);
-		req = request(st, &seg, 1, op);
+		req = test_request(st, &seg, 1, op);
 		n = penstock_transfer(&req, &report);
 		if (op == PENSTOCK_READ)
 			test_copy(host, back, dev, seg.buf, seg.row_len);
@@ -217,7 +217,7 @@ static void cancel_in_flight(struct penstock_device *dev, enum penstock_op op)
 {
 	struct penstock_storage *st = open_object(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
 	struct penstock_seg seg = {.dev = dev, .row_len = LEN};
-	struct penstock_req req = request(st, &seg, 1, op);
+	struct penstock_req req = test_request(st, &seg, 1, op);
 	struct penstock_queue *q;
 	struct penstock_done done;
 	struct async_counts counts;

@@ -28,7 +28,7 @@ static void second_device_does_not_wait_for_owner(void **state)
 	open_queue(host);
 	segs[1] = (struct penstock_seg){.buf = mem, .dev = gpu, .off = 5000, .row_len = 5000};
 	read_req(st, &segs[0], host, back, 0, 5000);
-	req = request(st, segs, 2, PENSTOCK_READ);
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	submit(&req);
 	while (atomic_load(&st->inflight) && time(NULL) < until)
 		sched_yield();

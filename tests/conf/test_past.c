@@ -7,6 +7,7 @@
  * device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
+#include "request.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +51,6 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 11;
 	void *p;
 	int fd;
@@ -61,7 +61,7 @@ static int setup(void **state)
 	back = malloc(FILE_LEN + 2 * GUARD);
 	for (size_t i = 0; i < FILE_LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-past-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-past");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, bytes, FILE_LEN) != (ssize_t)FILE_LEN || fsync(fd))
 		return -1;
@@ -91,15 +91,13 @@ static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off,
 				      uint64_t into, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.dev = gpu, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	uint64_t want = off + len < FILE_LEN ? len : FILE_LEN - off;
 
 	memset(back, 0xa5, FILE_LEN + 2 * GUARD);
 	test_copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
 	seg.buf = mem + GUARD + into;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "bounce";
 	req.effort = effort;
 	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
@@ -173,13 +171,11 @@ static void short_and_interrupted_reads(void **state)
 static void failed_read_fails_the_request(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4 * MIB};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.effort = PENSTOCK_FAST;
 	req.path = "bounce";
 	reads = REFUSED;

@@ -6,6 +6,7 @@
  * storage on TMPDIR is marked as being on the allow-list.
  */
 #include "test.h"
+#include "request.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,13 +68,12 @@ static int count_order_writes(struct penstock_device *dev, struct pst_err *err)
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 23;
 	char link[300];
 	int fd;
 
 	(void)state;
-	snprintf(root, sizeof(root), "%s/penstock-peer-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(root, sizeof(root), "penstock-peer");
 	snprintf(memory, sizeof(memory), "/dev/shm/penstock-peer-%d", (int)getpid());
 	snprintf(name, sizeof(name), "%.190s.data", root);
 	fd = open(memory, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -148,12 +148,9 @@ static int64_t transfer(enum penstock_op op, uint64_t off, uint64_t at, uint64_t
 			struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem + at, .dev = peer, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	return penstock_transfer(&req, report);
 }
 
@@ -161,12 +158,9 @@ static struct penstock_explain_path explain_p2p(enum penstock_op op)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = peer, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	assert_int_equal(penstock_explain(&req, &e), 0);
 	assert_string_equal(e.paths[0].name, "p2p");
 	return e.paths[0];

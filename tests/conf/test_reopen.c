@@ -7,6 +7,7 @@
  */
 #include "freed_memory.h"
 #include "test.h"
+#include "request.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -23,7 +24,6 @@ static char name[256];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 3;
 	int fd;
 
@@ -36,7 +36,7 @@ static int setup(void **state)
 		return -1;
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-reopen-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-reopen");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600); /* cached from here on */
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
@@ -83,12 +83,10 @@ static void read_all(struct penstock_storage *st, struct penstock_device *dev, v
 		     const char *never)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = {.size = sizeof(report)};
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_transfer(&req, &report), LEN);
 	for (unsigned i = 0; never && i < report.path_count; i++)
 		if (!strcmp(report.paths[i].name, never))
@@ -124,15 +122,13 @@ static void windows_registered_with_a_closed_device(void **state)
 	struct penstock_storage *st = open_storage(PENSTOCK_O_IMMUTABLE);
 	struct penstock_seg segs[2] = {{.dev = first, .row_len = LEN / 2 - 4096, .rows = 1},
 				       {.dev = other, .row_len = LEN / 2, .rows = 1}};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
 	(void)state;
 	segs[1].off = LEN / 2;
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(penstock_alloc(segs[i].dev, LEN / 2, &segs[i].buf), 0);
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = 2;
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	req.path = "mapped";
 	assert_int_equal(penstock_transfer(&req, NULL), LEN - 4096);
 	assert_int_equal(penstock_free(other, segs[1].buf), 0);

@@ -6,6 +6,7 @@
  * device is the stand-in driver's, with slow copies. It counts the pinned pieces.
  */
 #include "copy.h"
+#include "request.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -29,7 +30,6 @@ static int stderr_saved;
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 17;
 	int fd;
 
@@ -44,7 +44,7 @@ static int setup(void **state)
 		return -1;
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-rings-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-rings");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, bytes, LEN) != (ssize_t)LEN)
 		return -1;
@@ -152,14 +152,12 @@ static int close_all(void **state)
 
 static void read_segments(struct penstock_seg *segs, unsigned count, uint64_t len, bool drive)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	memset(back, 0xa5, LEN);
 	test_copy(gpu, mem, host, back, LEN);
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = count;
+	req = test_request(st, segs, count, PENSTOCK_READ);
 	req.effort = PENSTOCK_FAST;
 	req.path = drive ? "staged" : "bounce";
 	assert_int_equal(penstock_transfer(&req, &report), len);

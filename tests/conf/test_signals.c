@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (1u << 20)
 #define READS 8
@@ -21,11 +22,10 @@ static unsigned char back[LEN];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	int fd;
 
 	(void)state;
-	snprintf(name, sizeof(name), "%s/penstock-signals-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-signals");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, back, LEN) != LEN)
 		return -1;
@@ -90,12 +90,10 @@ static void read_by_path(struct penstock_queue *q, struct penstock_storage *st,
 			 struct penstock_device *dev, const char *path)
 {
 	struct penstock_seg seg = {.buf = back, .dev = dev, .row_len = LEN / READS};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned have = 0;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = path;
 	for (unsigned i = 0; i < READS; i++) {
 		seg.buf = back + i * seg.row_len;

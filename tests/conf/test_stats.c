@@ -17,6 +17,7 @@
 
 #include "core/stats.h"
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (3u << 20)
 #define NOBODY 65534
@@ -46,14 +47,11 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 			 enum penstock_op op, const char *path, enum penstock_class require)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = 5, .row_len = LEN - 77};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = {.size = sizeof(report)};
 	int64_t n;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	req.path = path;
 	req.require = require;
 	n = penstock_transfer(&req, &report);

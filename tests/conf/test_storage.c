@@ -23,7 +23,7 @@ static void transfer(struct penstock_storage *st, struct penstock_device *dev, c
 		     enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = off, .row_len = len};
-	struct penstock_req req = request(st, &seg, 1, op);
+	struct penstock_req req = test_request(st, &seg, 1, op);
 	struct penstock_report report = {.size = sizeof(report)};
 	int64_t n;
 
@@ -180,7 +180,7 @@ static void one_range_into_several_buffers(void **state)
 		segs[i].rows = rows;
 		segs[i].pitch = row;
 	}
-	req = request(st, segs, 4, PENSTOCK_READ);
+	req = test_request(st, segs, 4, PENSTOCK_READ);
 	assert_int_equal(penstock_transfer(&req, &report), 3 * n);
 	assert_int_equal(report.bytes, n);
 	for (unsigned i = 0; i < 4; i++) {
@@ -208,7 +208,7 @@ static void check_pitched(struct penstock_device *dev, uint64_t row, uint64_t pi
 				   .buf_pitch = buf_pitch};
 	struct penstock_storage *st = open_object(PENSTOCK_O_WRITE);
 	unsigned char *model = malloc(LEN);
-	struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
+	struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
 	struct penstock_report report = {.size = sizeof(report)};
 	void *mem;
 
@@ -275,7 +275,7 @@ static void many_requests_by_lanes(void **state)
 
 		segs[i] = (struct penstock_seg){
 			.buf = mem + off, .dev = gpu, .off = off, .row_len = LEN / N};
-		reqs[i] = request(st, &segs[i], 1, PENSTOCK_READ);
+		reqs[i] = test_request(st, &segs[i], 1, PENSTOCK_READ);
 		reqs[i].user = &ended[i];
 	}
 	assert_int_equal(penstock_submit(q, reqs, N, NULL), N);
@@ -308,7 +308,7 @@ static void durable_request_without_bytes(void **state)
 	assert_int_equal(penstock_open("mem:4KiB", NULL, &mem), 0);
 	assert_int_equal(penstock_alloc(gpu, 4096, &seg.buf), 0);
 	assert_int_equal(penstock_prepare(mem, gpu, PENSTOCK_READ), 0);
-	req = request(mem, &seg, 1, PENSTOCK_READ);
+	req = test_request(mem, &seg, 1, PENSTOCK_READ);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_transfer(&req, NULL), 0);
 	penstock_free(gpu, seg.buf);
@@ -330,7 +330,7 @@ static void durable_write_to_memory_storage(void **state)
 	memset(ours, 0x6b, sizeof(ours));
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open("mem:4KiB?seed=3", &opts, &mem), 0);
-	req = request(mem, &seg, 1, PENSTOCK_WRITE);
+	req = test_request(mem, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_transfer(&req, NULL), sizeof(ours));
 	assert_int_equal(penstock_commit(mem, 1), 0);

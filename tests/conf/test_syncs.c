@@ -17,6 +17,7 @@
 
 #include "device/cuda_api.h"
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (64u << 10)
 
@@ -138,12 +139,9 @@ static int close_storage(void **state)
 static int64_t write_bytes(uint64_t len, unsigned flags)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.flags = flags;
 	return penstock_transfer(&req, NULL);
 }
@@ -295,7 +293,7 @@ static void empty_durable_request_in_stream_order(void **state)
 	const uint64_t none = 0;
 	struct penstock_late late = {.size = sizeof(late), .row_len = &none};
 	struct penstock_seg seg = {.buf = NULL};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	const struct pst_cuda *api = pst_cuda_get(NULL);
 	struct pst_cu_stream *stream;
 	struct pst_cu_ctx *ctx;
@@ -312,10 +310,7 @@ static void empty_durable_request_in_stream_order(void **state)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	req.stream = stream;
 	for (unsigned i = 0; i < 2; i++) {

@@ -7,6 +7,7 @@
  */
 #include "explain.h"
 #include "test.h"
+#include "request.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -31,7 +32,6 @@ static _Atomic unsigned readers_done;
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 5;
 
 	(void)state;
@@ -40,7 +40,7 @@ static int setup(void **state)
 		return -1;
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-unproven-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-unproven");
 	return 0;
 }
 
@@ -62,12 +62,10 @@ static void *read_until_stopped(void *arg)
 	while (!stop) {
 		struct penstock_report report = PENSTOCK_REPORT_INIT;
 		struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
-		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_req req;
 		int64_t n;
 
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		n = penstock_transfer(&req, &report);
 		if (n < 0 || memcmp(back, bytes, (size_t)n)) {
 			fprintf(stderr, "%lld bytes: %s\n", (long long)n, penstock_errmsg());
@@ -168,7 +166,7 @@ static void report_texts_survive_a_new_route(void **state)
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	unsigned char *back = aligned_alloc(4096, LEN), *other = aligned_alloc(4096, LEN);
 	struct penstock_seg seg = {.buf = other, .dev = host, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q;
 	struct penstock_done done;
 	const char *text = "";
@@ -177,9 +175,7 @@ static void report_texts_survive_a_new_route(void **state)
 	(void)state;
 	open_empty(&fd);
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
 	assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
@@ -284,14 +280,11 @@ static void requests_without_whole_blocks(void **state)
 					   .off = pieces[i / 4].off,
 					   .row_len = pieces[i / 4].len,
 					   .room = pieces[i / 4].room};
-		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_req req;
 
 		seg.buf = back + seg.off % 4096;
 		memcpy(seg.buf, bytes + seg.off, seg.row_len);
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
-		req.op = i & 1 ? PENSTOCK_WRITE : PENSTOCK_READ;
+		req = test_request(st, &seg, 1, i & 1 ? PENSTOCK_WRITE : PENSTOCK_READ);
 		req.require = i & 2 ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 		if (req.op && seg.room)
 			/* Only a file that is being created may be written with padding. */

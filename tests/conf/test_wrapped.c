@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (3u << 20)
 
@@ -22,7 +23,6 @@ static char name[256];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 1;
 
 	(void)state;
@@ -31,7 +31,7 @@ static int setup(void **state)
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed); /* no period that would hide a swap */
-	snprintf(name, sizeof(name), "%s/penstock-wrapped-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-wrapped");
 	return penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;
 }
@@ -61,12 +61,9 @@ static int64_t transfer(struct penstock_storage *st, struct penstock_device *dev
 			enum penstock_op op, const char *path, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	req.path = path;
 	report->size = sizeof(*report);
 	return penstock_transfer(&req, report);
@@ -156,14 +153,12 @@ static bool is_listed(void)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = host, .row_len = 4096};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 	bool listed = false;
 
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_explain(&req, &e), 0);
 	for (unsigned i = 0; i < e.path_count; i++)
 		listed |= !strcmp(e.paths[i].name, "odirect") && e.paths[i].usable &&

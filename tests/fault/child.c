@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements child.h. A child that outlives its time limit is killed and fails the case. */
 #include "child.h"
+#include "request.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -96,7 +97,7 @@ int child_read_in_stream_order(struct penstock_storage *st, struct penstock_devi
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q = NULL;
 	struct penstock_done done;
 	int ret;
@@ -104,9 +105,7 @@ int child_read_in_stream_order(struct penstock_storage *st, struct penstock_devi
 	opts.requests_max = 2;
 	opts.segs_max = 2;
 	ret = penstock_queue_open(&opts, &q);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.stream = (void *)1;
 	if (!ret)
 		ret = penstock_submit(q, &req, 1, NULL);

@@ -71,15 +71,7 @@ void fixture_set_cached(const char *name, bool warm)
 
 void fixture_use_standin(void)
 {
-	const char *own = getenv("PENSTOCK_STANDIN");
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
-
-	if ((own && !strcmp(own, "0")) || n <= 0)
-		return;
-	path[n] = '\0';
-	snprintf(strrchr(path, '/'), 64, "/../standin/libcuda.so.1");
-	setenv("PENSTOCK_LIBCUDA", path, 1);
+	test_use_standin_at("../standin/libcuda.so.1");
 }
 
 struct penstock_device *fixture_open_device_lanes(const char *name, const char *engine, size_t slot,

@@ -7,6 +7,7 @@
  * arrive whatever the probe finds.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
 #include "core/objects.h"
@@ -66,11 +67,9 @@ static int close_all(void **state)
 static void read_and_compare(uint64_t len, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	if (penstock_transfer(&req, report) != (int64_t)len)
 		fail_msg("%s", penstock_errmsg());
 	test_copy(host, back, dev, mem, len);

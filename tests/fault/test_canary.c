@@ -7,6 +7,7 @@
  */
 #include "explain.h"
 #include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
 #include "core/objects.h"
@@ -74,11 +75,9 @@ static unsigned make_route(unsigned nth, int how)
 static int64_t transfer(enum penstock_class require, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host, .row_len = CANARY_LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.require = require;
 	return penstock_transfer(&req, report);
 }
@@ -452,15 +451,12 @@ static void open_for_writing(unsigned drives)
 static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	int64_t n;
 
 	seg.off = from * CANARY_LEN;
 	seg.row_len = count * CANARY_LEN;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.require = PENSTOCK_DIRECT;
 	calls_arm(CALLS_FILL, lie ? 1 : 0, CALLS_LIE);
 	n = penstock_transfer(&req, NULL);

@@ -7,6 +7,7 @@
  * if the context is broken. Nothing may be left allocated.
  */
 #include "child.h"
+#include "request.h"
 
 #include "device/cuda_api.h"
 
@@ -37,31 +38,9 @@ struct outcome {
 	unsigned long calls[SYMBOLS];
 };
 
-static struct outcome *out;
-static unsigned char *bytes, *back;
-static char name[256];
-
-#define scenario_fail(...) child_fail(&out->end, __VA_ARGS__)
-
-static int setup(void **state)
-{
-	(void)state;
-	bytes = malloc(WARM_LEN);
-	back = malloc(WARM_LEN);
-	out = child_shared_memory(sizeof(*out));
-	snprintf(name, sizeof(name), "%s", fixture_name("cuda", false));
-	fixture_fill(bytes, WARM_LEN, 1);
-	return !bytes || !back || !out;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	unlink(name);
-	free(bytes);
-	free(back);
-	return 0;
-}
+#define SCENARIO_LEN WARM_LEN
+#define SCENARIO_NAME "cuda"
+#include "scenario.h"
 
 /* ---- functions of the stand-in driver itself ---- */
 
@@ -114,7 +93,7 @@ static uint64_t bytes_by_mapped(const struct penstock_report *report)
 
 static int read_and_compare(const char *device, const char *path, uint64_t len)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = len};
 	struct penstock_storage *st = NULL;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -128,9 +107,7 @@ static int read_and_compare(const char *device, const char *path, uint64_t len)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		req.path = path;
 		n = penstock_transfer(&req, &report);
 		ret = n < 0 ? (int)n : 0;

@@ -6,6 +6,7 @@
  * file, and of the folder that has its name.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -140,12 +141,9 @@ static int64_t transfer(struct penstock_storage *st, enum penstock_op op, void *
 			uint64_t off, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = buf, .dev = host, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	return penstock_transfer(&req, report);
 }
 

@@ -6,6 +6,7 @@
  * a tmpfs, and ext4 on a loop device.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -124,12 +125,9 @@ static int64_t write_big(struct penstock_storage *st, struct penstock_device *de
 			 struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = bytes, .dev = dev, .row_len = BIG};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	return penstock_transfer(&req, report);
 }
 
@@ -312,7 +310,7 @@ static void read_while_shrinking(struct penstock_device *dev, struct penstock_de
 {
 	struct shrink s = {.fd = open(name, O_RDWR), .to = test_random(random) % LEN};
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 	pthread_t thread;
@@ -325,9 +323,7 @@ static void read_while_shrinking(struct penstock_device *dev, struct penstock_de
 		fixture_set_cached(name, false);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, dev, PENSTOCK_READ), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = path;
 	req.flags = test_random(random) % 2 ? PENSTOCK_R_EXACT : 0;
 	assert_int_equal(pthread_create(&thread, NULL, shrink_file, &s), 0);

@@ -7,6 +7,7 @@
  * the call.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -118,13 +119,11 @@ static void await_completion(unsigned i)
 /* Makes request `i`, a read through the page cache by a call on the lane's own thread. */
 static struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t len)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	uint64_t off = len == LEN ? 0 : (uint64_t)i % (LEN / PIECE) * PIECE;
 
 	*seg = (struct penstock_seg){.buf = mem + off, .dev = host, .off = off, .row_len = len};
-	req.storage = st;
-	req.segs = seg;
-	req.seg_count = 1;
+	req = test_request(st, seg, 1, PENSTOCK_READ);
 	req.path = "bounce";
 	req.user = (void *)(uintptr_t)i;
 	req.done = record_completion;

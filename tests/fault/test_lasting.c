@@ -6,6 +6,7 @@
  * right, and the storage works again when the calls do.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
 
@@ -30,12 +31,9 @@ struct scene {
 static int64_t transfer(struct scene *s)
 {
 	struct penstock_seg seg = {.buf = s->mem, .dev = s->dev, .row_len = s->len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = s->st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = s->op;
+	req = test_request(s->st, &seg, 1, s->op);
 	req.path = s->path;
 	req.flags = s->op ? PENSTOCK_R_DURABLE : 0;
 	s->report = (struct penstock_report)PENSTOCK_REPORT_INIT;
@@ -135,7 +133,7 @@ static void read_through_registered_ring(int refusal)
 	struct penstock_device *host = fixture_open_device("host", "uring", 0);
 	struct penstock_explanation why = {.size = sizeof(why)};
 	struct penstock_seg seg = {.row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned char *back = malloc(LEN);
 
 	s.name = fixture_name("data", false);
@@ -146,9 +144,7 @@ static void read_through_registered_ring(int refusal)
 	assert_int_equal(penstock_alloc(s.dev, LEN, (void **)&s.mem), 0);
 	assert_int_equal(penstock_open(s.name, NULL, &s.st), 0);
 	seg.dev = s.dev;
-	req.storage = s.st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(s.st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_explain(&req, &why), 0);
 	assert_string_equal(why.engine, "uring");
 	s.path = "staged";

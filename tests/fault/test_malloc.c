@@ -6,6 +6,7 @@
  * left allocated that a run without a failure does not leave.
  */
 #include "child.h"
+#include "request.h"
 
 #include "memory.h"
 
@@ -21,31 +22,9 @@ struct outcome {
 	size_t what_len;
 };
 
-static struct outcome *out;
-static unsigned char *bytes, *back;
-static char name[256];
-
-#define scenario_fail(...) child_fail(&out->end, __VA_ARGS__)
-
-static int setup(void **state)
-{
-	(void)state;
-	bytes = malloc(LEN);
-	back = malloc(LEN);
-	out = child_shared_memory(sizeof(*out));
-	snprintf(name, sizeof(name), "%s", fixture_name("memory", false));
-	fixture_fill(bytes, LEN, 1);
-	return !bytes || !back || !out;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	unlink(name);
-	free(bytes);
-	free(back);
-	return 0;
-}
+#define SCENARIO_LEN LEN
+#define SCENARIO_NAME "memory"
+#include "scenario.h"
 
 /* Makes the file without a sync: thousands of syncs would take long. */
 static void make_file(void)
@@ -107,7 +86,7 @@ static void compare(struct penstock_device *dev, void *mem, const char *when)
 
 static int read_and_compare(const char *device, const char *path)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -123,9 +102,7 @@ static int read_and_compare(const char *device, const char *path)
 		ret = prepare_device(st, dev, PENSTOCK_READ);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		req.path = path;
 		n = penstock_transfer(&req, &report);
 		ret = n < 0 ? (int)n : 0;
@@ -292,7 +269,7 @@ static int several_requests(void)
 static int explain(void)
 {
 	struct penstock_explanation ex = {.size = sizeof(ex)};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
 	int ret;
@@ -304,9 +281,7 @@ static int explain(void)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		ret = penstock_explain(&req, &ex);
 		if (!ret && (ex.taken < 0 || !ex.path_count || !ex.engine))
 			scenario_fail("explained nothing");

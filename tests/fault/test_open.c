@@ -6,6 +6,7 @@
  * Existing files keep their bytes.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include <dirent.h>
 
@@ -179,15 +180,13 @@ static void refused_cachestat(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
 	struct penstock_explanation ex = {.size = sizeof(ex)};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 
 	(void)state;
 	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	calls_arm(CALLS_CACHESTAT, 1, EPERM);
 	assert_int_equal(penstock_explain(&req, &ex), 0);
@@ -408,17 +407,14 @@ static void failed_commit_can_be_repeated(void **state)
 	opts.length = LEN;
 	for (unsigned k = 0; k < COUNT(kinds); k++)
 		for (unsigned nth = 1;; nth++) {
-			struct penstock_req req = PENSTOCK_REQ_INIT;
+			struct penstock_req req;
 			struct penstock_seg seg = {.buf = bytes, .dev = host, .row_len = LEN};
 			int ret;
 
 			fixture_fill(bytes, LEN, 2);
 			fixture_make_file(name, LEN, 1);
 			assert_int_equal(penstock_open(name, &opts, &st), 0);
-			req.storage = st;
-			req.segs = &seg;
-			req.seg_count = 1;
-			req.op = PENSTOCK_WRITE;
+			req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 			assert_int_equal(penstock_transfer(&req, NULL), LEN);
 			lengthen_temporary_file();
 			calls_arm(kinds[k], nth, EIO);
@@ -496,7 +492,7 @@ static int open_use_close_device(const char *device, const char *engine,
 				 struct penstock_report *report)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
 	struct penstock_device *dev;
@@ -514,9 +510,7 @@ static int open_use_close_device(const char *device, const char *engine,
 		ret = penstock_open(name, NULL, &st);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		req.path = "bounce";
 		ret = penstock_transfer(&req, report);
 		if (ret > 0) {

@@ -6,6 +6,7 @@
  * test waits for such a request without a limit.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -77,12 +78,10 @@ static void stream_release(void)
 static uint64_t submit(struct penstock_queue *q, uint64_t deadline_ns)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	uint64_t id;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.stream = stream;
 	req.deadline_ns = deadline_ns;
 	if (penstock_submit(q, &req, 1, &id) != 1)
@@ -142,7 +141,7 @@ static void cancel_while_lane_hangs(void **state)
 {
 	struct pst_lane *lane = &atomic_load(&gpu->pump)->lanes[0];
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q, *more;
 	uint64_t ids[2];
 
@@ -150,9 +149,7 @@ static void cancel_while_lane_hangs(void **state)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_queue_open(NULL, &more), 0);
 	fixture_set_cached(name, true);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "bounce";
 	stream_hold();
 	ids[0] = submit(q, 0);
@@ -262,14 +259,12 @@ static void cancelled_requests_free_their_semaphores(void **state)
 static void mapped_reads_do_not_unregister(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q;
 	struct penstock_done done;
 
 	(void)state;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "mapped";
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	stream_hold();
@@ -367,13 +362,11 @@ static void unregistered_when_the_storage_closes(void **state)
 static void other_device_closes_while_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_device *host;
 
 	(void)state;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "mapped";
 	stream_hold();
 	for (unsigned i = 0; i < 20; i++) {

@@ -6,6 +6,7 @@
  * the reason and the bytes done, which are right. Afterwards the same storage works.
  */
 #include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
 
@@ -39,16 +40,14 @@ static bool has_class(enum penstock_class require)
 	struct penstock_device *dev = fixture_open_device("host", "threads", 0);
 	struct penstock_storage *st;
 	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	int64_t ret;
 
 	fixture_make_file(name, 4096, 1);
 	fixture_set_cached(name, false);
 	assert_int_equal(penstock_alloc(dev, 4096, &seg.buf), 0);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.require = require;
 	ret = penstock_transfer(&req, NULL);
 	penstock_close(st);
@@ -110,12 +109,9 @@ static void transfer_once(struct run *r)
 {
 	const struct scene *s = r->scene;
 	struct penstock_seg seg = {.buf = r->mem, .dev = r->dev, .row_len = s->len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = r->st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = s->op;
+	req = test_request(r->st, &seg, 1, s->op);
 	req.require = s->require;
 	req.path = s->path;
 	req.flags = s->durable ? PENSTOCK_R_DURABLE : 0;

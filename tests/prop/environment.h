@@ -19,6 +19,7 @@
 
 #include "mark.h"
 #include "penstock.h"
+#include "request.h"
 
 #define DEVICES 3
 #define BYTES_MAX (20u << 20) /* maximum length of the storage */
@@ -275,11 +276,9 @@ static void find_out_listed(void)
 	struct penstock_explanation out = {.size = sizeof(out)};
 	struct penstock_seg seg = {
 		.buf = env.arenas[1].mem, .dev = env.arenas[1].dev, .row_len = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = env.st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(env.st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_explain(&req, &out), 0);
 	env.listed = false;
 	for (unsigned i = 0; i < out.path_count; i++)

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (24u << 20)
 
@@ -69,15 +70,13 @@ static void copy_from_gpu(void *to, const void *from, size_t len)
 
 static int setup_all(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
 	test_use_standin();
 	bytes = aligned_alloc(4096, LEN);
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)(i * 2654435761u >> 11);
-	snprintf(name, sizeof(name), "%s/penstock-found-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-found");
 	return 0;
 }
 
@@ -301,7 +300,7 @@ static void class_on_two_devices(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
 				       {.off = 4096, .row_len = 65536}};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
@@ -313,9 +312,7 @@ static void class_on_two_devices(void **state)
 	segs[0].dev = gpu;
 	segs[1].buf = back;
 	segs[1].dev = host;
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = 2;
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		req.require = (enum penstock_class)c;
 		for (segs[1].off = 4096; segs[1].off <= 1u << 20;
@@ -336,7 +333,7 @@ static void class_on_two_devices(void **state)
 static void queue_closed_after_last_completion(void **state)
 {
 	struct penstock_seg seg = {.row_len = 4096};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q;
 	struct penstock_done done;
 
@@ -346,9 +343,7 @@ static void queue_closed_after_last_completion(void **state)
 	open_file(0, 0);
 	seg.buf = back;
 	seg.dev = host;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	for (unsigned i = 0; i < 500; i++) {
 		assert_int_equal(penstock_queue_open(NULL, &q), 0);
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
@@ -402,7 +397,7 @@ static void more_copies_than_lanes(void **state)
 static void write_only_descriptor(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8u << 20};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int fd;
 
@@ -414,10 +409,7 @@ static void write_only_descriptor(void **state)
 	seg.dev = host;
 	assert_int_equal(penstock_alloc(host, seg.row_len, &seg.buf), 0);
 	memcpy(seg.buf, bytes, seg.row_len);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
 		read_back(seg.row_len);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define OPENS 4
 #define STEPS 40
@@ -106,7 +107,7 @@ static void storage_write(struct open *o)
 	uint64_t off = random_below(2) ? random_below(LEN_MAX / 2) : random_below(64) * 4096;
 	struct penstock_seg seg = {
 		.buf = mem + random_below(2) * random_below(5000), .dev = host, .off = off};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned char fill = (unsigned char)(1 + random_below(255));
 
 	seg.row_len = 1 + random_below(random_below(3) ? 20000 : LEN_MAX / 2);
@@ -115,10 +116,7 @@ static void storage_write(struct open *o)
 	seg.room = random_below(2) * ROOM;
 	memset(mem, 0xaa, LEN_MAX + 2 * ROOM);
 	memset(seg.buf, fill, seg.row_len);
-	req.storage = o->st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(o->st, &seg, 1, PENSTOCK_WRITE);
 	req.flags = random_below(3) ? 0 : PENSTOCK_R_DURABLE;
 	describe("write %td, %llu at %llu, room %llu, byte %02x\n", o - opens,
 		 (unsigned long long)seg.row_len, (unsigned long long)off,
@@ -269,10 +267,8 @@ static void random_order_of_operations(void **state)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/penstock-opens-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(dir, sizeof(dir), "penstock-opens");
 	snprintf(name, sizeof(name), "%s/file", dir);
 	mem = aligned_alloc(4096, LEN_MAX + 4 * ROOM);
 	back = malloc(LEN_MAX);

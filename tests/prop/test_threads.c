@@ -19,6 +19,7 @@
 
 #include "mark.h"
 #include "penstock.h"
+#include "request.h"
 
 #define THREADS 8
 #define LEN (2u << 20)
@@ -56,8 +57,6 @@ static uint64_t random_below(uint64_t below)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
 	test_use_standin();
 	random_state = test_seed(20261121) * 2 + 1;
@@ -65,7 +64,7 @@ static int setup(void **state)
 	expected = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
 	staging = malloc(mem_len);
-	snprintf(name, sizeof(name), "%s/penstock-threads-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-threads");
 	return 0;
 }
 
@@ -191,14 +190,11 @@ static void count_bytes(const struct penstock_report *report)
 static struct penstock_req make_req(const struct piece *p, struct penstock_seg *seg,
 				    enum penstock_op op)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
 	*seg = (struct penstock_seg){
 		.buf = mem + p->at, .dev = dev, .off = p->off, .row_len = p->len};
-	req.storage = st;
-	req.segs = seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, seg, 1, op);
 	req.path = p->path;
 	req.user = (void *)(uintptr_t)p;
 	return req;
