@@ -21,7 +21,7 @@
 #define GUARD 4096u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The paths that need a descriptor, with the reason each gives for host memory and for GPU
+/* The paths that need a descriptor, and the reason why each is refused for host and for GPU
  * memory. */
 static const struct {
 	const char *name;

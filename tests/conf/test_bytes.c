@@ -386,7 +386,8 @@ static void class_that_cannot_be_met_is_refused(void **state)
 	unlink(name);
 }
 
-/* When a class is met, the report says of each lower path that the class forbids it. */
+/* When a class is met, the report gives "the class forbids it" as the reason for each lower
+ * path. */
 static void report_names_paths_that_the_class_forbids(void **state)
 {
 	struct penstock_seg seg = {.dev = host, .row_len = 65536};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The storage answers "cached or not" for the bytes that the file has, even when a reader asks
- * for more. Readers with a fixed buffer size do that, and must get cached bytes from the page
- * cache, not from the drive. Where the kernel cannot tell, these checks are left out.
+ * Residency queries beyond the end of a file. Readers with a fixed buffer size request more
+ * bytes than the file has. The storage must answer for the bytes that the file has, so that
+ * cached bytes come from the page cache and not from the drive. Where the kernel does not
+ * report residency, these checks are left out.
  */
 #include "test.h"
 #include "request.h"
@@ -159,8 +160,9 @@ static const char *why_not(const struct penstock_report *report, const char *pat
 	return penstock_why_name(report->paths[i].why);
 }
 
-/* The report says of each usable path whether the residency of the bytes ruled it out. It says
- * "not-needed" when the residency is unknown or the caller named a path. */
+/* The report has a reason for each usable path that was not taken: "cached" or "not-cached"
+ * where the residency of the bytes decided. The reason is "not-needed" if the residency is
+ * unknown or the caller named a path. */
 static void report_says_why_by_residency(void **state)
 {
 	const uint64_t len = 1u << 20;

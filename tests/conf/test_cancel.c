@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Cancels of requests over a storage that can cancel transfers, as penstock.h describes them. A
- * request whose transfers the store holds completes once: with -ECANCELED, or as if no cancel
- * had been made. After that no thread touches its memory. On a storage that cannot cancel
- * transfers, only work that has not started is cancelled; test_queue.c has more of these cases.
+ * request in flight completes once, while the store still holds its transfers: with -ECANCELED,
+ * or as if no cancel had been made. After that no thread touches its memory. If the storage
+ * cannot cancel transfers, a cancel only affects chunks that have not started; test_queue.c has
+ * more of these cases.
  */
 #include "queued.h"
 
@@ -129,7 +130,7 @@ static void cancel_refused_by_storage(void **state)
 	assert_int_equal(done[0].result, 5 * PIECE);
 	assert_memory_equal(back, bytes, 5 * PIECE);
 	assert_int_equal(fired[0], 1);
-	/* Of a longer request, the chunks that have not started are still cancelled. */
+	/* A refused cancel still stops the chunks that have not started. */
 	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);

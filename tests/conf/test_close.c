@@ -2,8 +2,7 @@
 /*
  * Closing queues, storages and devices while requests are in flight, requests that no caller
  * harvests, and use by several threads, as penstock.h promises. Each close runs on its own
- * thread. So the test sees a close that returns too early, and a close that hangs ends the
- * test.
+ * thread. The test detects a close that returns too early, and fails when a close hangs.
  */
 #include "queued.h"
 #include "freed_memory.h"

@@ -35,7 +35,8 @@ static void unused_entries_cost_no_memory(void **state)
 	(void)state;
 	begin_case(0, 1);
 	opts.size = sizeof(opts);
-	/* Starts the pump first, whose memory does not belong to the queue. */
+	/* Starts the pump before the measurement, because its memory does not belong to the
+	 * queue. */
 	submit_read(0, 0, 4096);
 	assert_int_equal(wait_queue(1, 1, -1), 1);
 	before = resident_pages();

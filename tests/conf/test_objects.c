@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The outcomes of transfers with a storage of async_storage.h: an object is committed or
- * aborted as a whole, requests are refused before any byte moves, fail, or are cancelled
- * halfway. The report says each time how far the request came and why, and no reader sees half
- * of an object.
+ * The outcomes of transfers with a storage of async_storage.h. An object is committed or
+ * aborted as a whole. Requests are refused before any byte moves, fail, or are cancelled
+ * halfway. Each time the report has the number of bytes moved and the reason, and no reader
+ * sees half of an object.
  */
 #include "remote_object.h"
 
@@ -111,7 +111,7 @@ static void paths_without_descriptor_are_refused(void **state)
 			req.require = (enum penstock_class)c;
 			assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
 			assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-			/* The message says why each path was refused. */
+			/* The message has the reason for each path. */
 			assert_true(strlen(penstock_errmsg()) > 40);
 			assert_int_equal(penstock_explain(&req, &why), 0);
 			assert_int_equal(why.taken, -1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What closes around a queue with an inline lane: storages that it reads, other storages,
- * devices, and the queue itself while requests are in flight.
+ * Closes while a queue has an inline lane: of storages that the queue reads, of other storages,
+ * of devices, and of the queue itself with requests in flight.
  */
 #include "own_lane.h"
 
@@ -76,8 +76,8 @@ static void *close_kept_storage(void *arg)
 	return arg;
 }
 
-/* The owner sleeps for one storage while another storage closes whose mapping the inline lane
- * keeps. That close must not wait for the first storage. */
+/* The owner sleeps for one storage. Another thread closes a second storage, of which the inline
+ * lane keeps a mapping. That close must not wait for the first storage. */
 static void storage_close_while_owner_sleeps(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -150,7 +150,7 @@ static void storage_close_beside_one_call_thread(void **state)
 	async_hold(remote);
 	assert_int_equal(pthread_create(&threads[0], NULL, read_sleeping, mem + MAX), 0);
 	assert_int_equal(async_await(remote, 1), 0);
-	kept = open_kept(mem); /* in another entry of the storage table */
+	kept = open_kept(mem); /* It gets another entry of the storage table. */
 	atomic_store(&closed, false);
 	assert_int_equal(pthread_create(&threads[1], NULL, close_kept_storage, NULL), 0);
 	until = pst_now_ns() + 20 * SECOND;

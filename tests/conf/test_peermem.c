@@ -196,8 +196,8 @@ static void read_by_p2p(void **state)
 	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 used another path */
 }
 
-/* On a device whose own reads may overtake a peer's writes, no chunk completes before
- * order_writes returns. When order_writes fails, the chunk is retried on another path. */
+/* On some devices, reads by the device may overtake a peer's writes. There no chunk completes
+ * before order_writes returns. When order_writes fails, the chunk is retried on another path. */
 static void chunk_waits_for_order_writes(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;

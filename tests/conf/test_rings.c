@@ -118,7 +118,7 @@ static void stderr_capture(void)
 	assert_true(stderr_saved >= 0 && dup2(fileno(stderr_copy), STDERR_FILENO) >= 0);
 }
 
-/* Ends the capture, shows it, and returns the number of refused copies. */
+/* Stops the capture, shows the text, and returns the number of refused copies in it. */
 static unsigned stderr_count_refused(void)
 {
 	unsigned count = 0;

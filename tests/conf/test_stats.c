@@ -79,7 +79,7 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 
 static void use_library(const char *file)
 {
-	/* A request that ends short has moved and counted some bytes before it fails. */
+	/* A short request has moved and counted some bytes before it fails. */
 	static const char *const ways[] = {NULL,
 					   "bounce",
 					   "staged",
@@ -110,7 +110,7 @@ static void use_library(const char *file)
 	penstock_close(st);
 }
 
-/* Leaves more notes than are kept, a repeated one, one of several lines and one that is
+/* Leaves more notes than the library keeps. One is repeated, one has several lines, one is
  * truncated. */
 static void leave_notes(void)
 {

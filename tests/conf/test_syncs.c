@@ -285,8 +285,8 @@ static void small_durable_writes_are_synced(void **state)
 	}
 }
 
-/* Durable requests in stream order with no bytes, at submit or by a late length: earlier writes
- * are synced all the same. */
+/* Durable requests without bytes in stream order, by their submitted or their late length. The
+ * library still syncs earlier writes. */
 static void empty_durable_request_in_stream_order(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -344,7 +344,8 @@ static void durable_request_without_segments(void **state)
 	assert_int_equal(synced, 0);
 }
 
-/* The error mark returns after every rewrite: the library gives up and fails the request. */
+/* The kernel marks the file again after every rewrite. The library stops after a number of
+ * rewrites and fails the request. */
 static void rewriting_is_bounded(void **state)
 {
 	(void)state;

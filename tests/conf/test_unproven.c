@@ -196,9 +196,10 @@ static uint64_t canary_reads(void)
 	return atomic_load(&pst_stats_get()->canaries);
 }
 
-/* The file changes before every request, but no bytes are written. Eight canary reads may
- * happen at once. Each further one that finds nothing doubles the pause before the next, from 1
- * ms to 1 s. When bytes are written, the path is proven in time. */
+/* The file changes before every request, but no bytes are written. The first eight canary reads
+ * may follow each other at once. After that, each one that finds no bytes doubles the pause
+ * before the next, from 1 ms to 1 s. Once bytes are written, the path is proven within the
+ * test's time limit. */
 static void canary_pauses_after_failures(void **state)
 {
 	unsigned char back[4096];
@@ -229,7 +230,7 @@ static void canary_pauses_after_failures(void **state)
 	check_proven(fd);
 }
 
-/* Compares the path that penstock_explain names for a request with the one that carries it. */
+/* Checks that a request is carried by the path that penstock_explain names. */
 static void check_explained(const struct penstock_req *req)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -252,7 +253,7 @@ static void check_explained(const struct penstock_req *req)
 }
 
 /* Direct paths carry whole blocks. Requests without a whole block, or with unaligned ends, use
- * another path or are refused, and penstock_explain says so. */
+ * another path or are refused, as penstock_explain reports beforehand. */
 static void requests_without_whole_blocks(void **state)
 {
 	static const struct {

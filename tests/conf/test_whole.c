@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What other threads may do while a stream waits for a request of the library. Some driver
- * calls wait until all streams are idle and block every copy meanwhile. The library must not
- * make them then: work that can do without them continues, other work waits for its turn. In
- * the stand-in driver, configured for this test, each creation of a stream is such a call.
+ * Work of other threads while a stream waits for a request of the library. Some driver calls
+ * wait until all streams are idle and block every copy meanwhile. The library must not make
+ * such a call then: work that needs none continues, other work waits for its turn. In the
+ * stand-in driver, as this test configures it, each creation of a stream is such a call.
  */
 #include "streams.h"
 
@@ -382,7 +382,7 @@ static void file_end_leaves_no_single_byte(void **state)
 
 #define LONG_READ (1u << 20)
 
-/* Keeps requests in flight for which a stream waits, until told to stop. */
+/* Keeps streams waiting for requests in flight, until the test stops it. */
 static void *keep_streams_waiting(void *mem)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LONG_READ};

@@ -10,7 +10,7 @@
 
 #include "fixture.h"
 
-/* What a child process reports to its parent. */
+/* The outcome that a child process reports to its parent. */
 struct child_result {
 	int ret; /* result of the scenario with the failure */
 	/* In use at the end; live: objects of the stand-in driver. */

@@ -29,7 +29,8 @@ void fixture_overwrite(const char *name, const void *bytes, uint64_t len);
 /* Brings the file into the page cache, or drops it from there. */
 void fixture_set_cached(const char *name, bool warm);
 
-/* Does what test_use_standin does, for programs in this folder. */
+/* Makes the library load the stand-in driver, as test_use_standin does for programs one folder
+ * up. */
 void fixture_use_standin(void);
 /* Open a device with little pinned memory: slots of `slot` bytes (0: 1 MiB), two or `lanes`
  * lanes. */

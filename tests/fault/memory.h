@@ -17,7 +17,7 @@ unsigned memory_allocations(void);
 unsigned memory_disarm(unsigned *hits);
 /* Returns the name of the function that failed, such as "calloc", and the bytes requested. */
 const char *memory_failed_name(size_t *len);
-/* Return what was not freed: the number of blocks, and the bytes of mappings. */
+/* Return the memory that was not freed: the number of blocks, and the bytes of mappings. */
 long memory_blocks(void);
 long memory_mapped(void);
 

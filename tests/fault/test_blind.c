@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: files whose residency in the page cache the kernel does not report. A lane
- * reads one chunk through the cache, and its duration decides the path of the following chunks.
- * The file on TMPDIR is marked as being on an overlay, or as another user's file on a file
- * system with large folios. A delayed system call stands for a slow drive. Every byte must
- * arrive whatever the probe finds.
+ * Residency probes: reads of files for which the kernel does not report whether they are
+ * cached. A lane reads one chunk through the page cache, and its duration decides the path of
+ * the following chunks. The file on TMPDIR is marked as being on an overlay, or as another
+ * user's file on a file system with large folios. A delayed system call simulates a slow drive.
+ * Every byte must arrive, whatever the probe finds.
  */
 #include "fixture.h"
 #include "request.h"

@@ -2,8 +2,8 @@
 /*
  * Direct reads that report success and deliver nothing, or not everything. Before a path is
  * used, the canary read tests it on each drive, on written extents only. A path that is not
- * proven is refused like one that cannot work. The file is on TMPDIR, marked as being on the
- * allow-list. The wrapped system call lies instead of the drive.
+ * proven is refused. The file is on TMPDIR, marked as being on the allow-list. A wrapped system
+ * call simulates a drive that reports success and delivers nothing.
  */
 #include "explain.h"
 #include "fixture.h"
@@ -60,7 +60,8 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Makes the route while the n-th read lies (0: none does). Returns the number of reads. */
+/* Makes the route while the n-th read reports success without its bytes (0: none does). Returns
+ * the number of reads. */
 static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;
@@ -196,7 +197,8 @@ static void reference_read_lies(void **state)
 	expect_refused(PENSTOCK_WHY_CANARY, "words");
 }
 
-/* One drive of a stripe lies, as one behind another PCIe bridge would: each drive is tested. */
+/* One drive of a stripe does not deliver its bytes, as if another PCIe bridge were in its way.
+ * So each drive is tested. */
 static void each_drive_is_tested(void **state)
 {
 	enum { DRIVES = 3 };

@@ -51,8 +51,8 @@ static void read_right(struct penstock_storage *st)
 	free(want);
 }
 
-/* Opens a descriptor whose second open has the given outcome, and checks whether the library
- * reports that it uses a duplicate. */
+/* Opens a caller's descriptor while the library's second open has the given outcome. Checks
+ * whether the library reports that it uses a duplicate. */
 static void open_fd_with_fault(int flags, enum calls_kind kind, unsigned nth, int how,
 			       bool duplicated)
 {
@@ -217,9 +217,9 @@ static void append_duplicate_refuses_writes(void **state)
 	close(fd);
 }
 
-/* Runs in a child whose root is TMPDIR, so without /proc. Returns the child's exit status: 77
- * if chroot is refused, 0 if path odirect was opened by name, or, with `other`, was not opened,
- * because the name belonged to another file when it was checked. */
+/* Opens the file in a child process with TMPDIR as its root, so without /proc. Returns the exit
+ * status: 0 if all was right, 77 if chroot is refused. With `other` the name belongs to another
+ * file when it is checked, and the library must not open it for O_DIRECT. */
 static int open_without_proc(bool other)
 {
 	char *dir = strdup(name), *slash = strrchr(dir, '/');

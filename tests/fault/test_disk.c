@@ -304,7 +304,7 @@ static void *shrink_file(void *arg)
 	return NULL;
 }
 
-/* The read ends short, at or after the new end, and all bytes up to there are right. */
+/* A read is short, at or after the new end of the file, and all bytes up to there are right. */
 static void read_while_shrinking(struct penstock_device *dev, struct penstock_device *host,
 				 void *mem, const char *path, uint64_t *random)
 {
@@ -344,7 +344,7 @@ static void read_while_shrinking(struct penstock_device *dev, struct penstock_de
 			fail_msg("cut to %llu, read %lld: byte %llu is %02x, not %02x",
 				 (unsigned long long)s.to, (long long)n, (unsigned long long)i,
 				 back[i], bytes[i]);
-	/* Once the file is short, a new read ends at its end. */
+	/* A new read of the shorter file returns the bytes up to its end. */
 	req.flags = 0;
 	n = penstock_transfer(&req, NULL);
 	assert_int_equal(n, s.to);

@@ -13,7 +13,7 @@
 #define LEN ((1u << 20) + 777u)
 #define TURNS_MAX 400
 
-/* What a child process reports to its parent. */
+/* The outcome that a child process reports to its parent. */
 struct outcome {
 	struct child_result end;
 	unsigned hits;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th system call that moves bytes fails or moves fewer, for every n, both engines and
- * both directions, with and without a required class. A chunk that may be retried on another
- * path is, and the report counts it with the reason. Otherwise the request ends with the errno,
- * the reason and the bytes done, which are right. Afterwards the same storage works.
+ * The n-th system call that moves bytes fails or moves fewer bytes. Each case tries every n,
+ * with both engines and directions, with and without a required class. Where another path may
+ * carry the failed chunk, it does, and the report counts the retry with its reason. Otherwise
+ * the request fails with the errno and the reason, and the bytes that it reports as done are
+ * right. Afterwards the same storage works.
  */
 #include "fixture.h"
 #include "request.h"
@@ -23,9 +24,9 @@ struct scene {
 	enum penstock_class require;
 	const char *path;
 	uint64_t len;
-	size_t slot;	  /* 0: 1 MiB */
-	bool warm;	  /* the file is in the page cache */
-	bool fresh; /* the route is made while the fault is armed */
+	size_t slot; /* 0: 1 MiB */
+	bool warm;   /* the file is in the page cache */
+	bool fresh;  /* the route is made while the fault is armed */
 	bool durable;
 	bool all_from_nth; /* all calls from the n-th fail */
 };

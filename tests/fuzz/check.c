@@ -2,8 +2,8 @@
 /*
  * Fuzzes `penstock check` on a simulated machine. The input becomes a tree of files
  * (file_tree.h). Then every check runs on it, with and without a file, for host memory, a GPU
- * and a PCI device. libFuzzer runs it, or replay.c over its own corpus and that of machine. It
- * must never find a line that is ok although nothing was seen, a line without a sentence, or a
+ * and a PCI device. libFuzzer runs it, or replay.c over its own corpus and that of machine. A
+ * failure is a line that is ok although nothing was seen, a line without a sentence, or a
  * direct result with a failed check.
  */
 #include <errno.h>

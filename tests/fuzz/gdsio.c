@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the job files and sizes of `penstock gdsio`. libFuzzer runs it, or replay.c over its
- * corpus. It must never find a read beyond the text, or an accepted job file with values
- * outside the limits.
+ * corpus. A failure is a read beyond the text, or an accepted job file with values outside the
+ * limits.
  */
 #include <stdlib.h>
 #include <string.h>

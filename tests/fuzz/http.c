@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the parsers for object stores: the input is parsed as a URL and as an answer.
- * libFuzzer runs it, or replay.c over its corpus. It must never find a host or port that is not
- * valid in a request, or a server name with control characters, which a terminal would execute.
+ * libFuzzer runs it, or replay.c over its corpus. A failure is a host or port that is not valid
+ * in a request, or a server name with control characters, which a terminal would execute.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /*
  * Fuzzes a whole simulated machine. The input becomes a tree of files (file_tree.h). Topo reads
  * and prints it, and the block-stack code walks it and decides whether it is direct. libFuzzer
- * runs it, or replay.c over its corpus. It must never find an endless walk, or a verdict
- * "direct" for an incomplete stack.
+ * runs it, or replay.c over its corpus. A failure is an endless walk, or a verdict "direct" for
+ * an incomplete stack.
  */
 #include "core/topo.h"
 #include "file_tree.h"

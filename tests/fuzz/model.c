@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the text files of a model: the index that maps tensors to files, and config.json.
- * libFuzzer runs it, or replay.c over its corpus. It must never find a path outside the model's
+ * libFuzzer runs it, or replay.c over its corpus. A failure is a path outside the model's
  * folder, a tensor listed twice, a row whose file is not in the list, or numbers from an
  * invalid config.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the parser of the mount table. The first line of the input is the mount point to find,
- * the rest is /proc/self/mountinfo. libFuzzer runs it, or replay.c over its corpus. It must
- * never find a read beyond the text, or a string that is not terminated.
+ * the rest is /proc/self/mountinfo. libFuzzer runs it, or replay.c over its corpus. A failure
+ * is a read beyond the text, or a string that is not terminated.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes whole safetensors files: prefix, header, and the length of the data. libFuzzer runs
- * it, or replay.c over its corpus. It must never find a read beyond the header, tensors that
- * overlap or leave a hole, a name that is repeated or not terminated, or a shape that does not
- * match its offsets.
+ * it, or replay.c over its corpus. A failure is a read beyond the header, tensors that overlap
+ * or leave a hole, a name that is repeated or not terminated, or a shape that does not match
+ * its offsets.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks a batch of requests after it completed: the bytes in memory and storage, the results
- * and the reports must agree with what was requested. test_bytes.c includes it after its
- * request generator. It reads the storage by system calls, never through the library, where
- * there is another way.
+ * Checks a batch of completed requests: the bytes in memory and storage, the results and the
+ * reports must match the requests. test_bytes.c includes it after its request generator. It
+ * reads the storage by system calls, and by the library only if there is no other way.
  */
 
 /* ---- what was requested ---- */
@@ -101,7 +100,7 @@ static void check_error(const struct gen *gen)
 	bool asked = gen->req.path || gen->req.require > PENSTOCK_ANY;
 
 	if (n == -EINVAL && !gen->req.seg_count && gen->req.flags & PENSTOCK_R_DURABLE)
-		return; /* a sync needs a device whose lane does it */
+		return; /* A durable request without segments names no device to do the sync. */
 	if (n == -EOPNOTSUPP && asked)
 		return;
 	if ((n == -EIO || n == -EOPNOTSUPP) && gen->faulty)

@@ -2,12 +2,10 @@
 /*
  * Eight threads write adjacent ranges of odd lengths to one file at the same time. Neighbours
  * share a block at every border, and one may use O_DIRECT while the other uses the page cache.
- * Then the file is read by pread, by the library, and from the drive: every byte must be its
- * thread's.
- *
- * Covers both engines, files that are written, reserved, sparse and growing, and buffers whose
- * alignment selects path odirect, staged or bounce. PENSTOCK_SEED repeats the lengths, but not
- * the order in which the threads run.
+ * Then the file is read by pread, by the library, and from the drive: every byte must be the
+ * one that its thread wrote. Covers both engines, files that are written, reserved, sparse and
+ * growing, and buffers whose alignment selects path odirect, staged or bounce. PENSTOCK_SEED
+ * repeats the lengths, but not the order in which the threads run.
  */
 #include "test.h"
 
@@ -119,8 +117,8 @@ static uint64_t random_length(void)
 	}
 }
 
-/* Divides the file into pieces. `shift` is the distance of the memory address from the
- * alignment of the file offset; -1: random. */
+/* Divides the file into pieces. Each piece's memory has the alignment of its file offset, plus
+ * `shift`; -1: plus a random shift. */
 static void make_pieces(int shift, const char *path)
 {
 	size_t at = 0;
