@@ -74,7 +74,7 @@ static struct timespec time_after(clockid_t clock, uint64_t ns)
 				 .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-static void unlist(struct async_remote *remote, struct pst_io **at)
+static void transfer_unlist(struct async_remote *remote, struct pst_io **at)
 {
 	struct pst_io *io = *at;
 
@@ -101,7 +101,7 @@ static struct pst_io *transfer_choose(struct async_remote *remote)
 	}
 	remote->counts.overtaken += at != &remote->waiting;
 	io = *at;
-	unlist(remote, at);
+	transfer_unlist(remote, at);
 	return io;
 }
 
@@ -305,7 +305,7 @@ static void transfer_cancel(struct pst_io *io)
 		pthread_mutex_unlock(&remote->lock);
 		return;
 	}
-	unlist(remote, at);
+	transfer_unlist(remote, at);
 	object->drains -= io->op == PST_IO_DRAIN;
 	remote->counts.cancelled++;
 	way = way >> 32 & 3;

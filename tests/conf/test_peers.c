@@ -53,7 +53,8 @@ static int teardown(void **state)
 
 /* Copies between two devices. `peers` is the number of peer-to-peer copies that must be
  * counted. */
-static void copy(unsigned to, unsigned from, uint64_t row, uint64_t rows, unsigned long peers)
+static void copy_and_count(unsigned to, unsigned from, uint64_t row, uint64_t rows,
+			   unsigned long peers)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = devs[to],
@@ -76,7 +77,7 @@ static void copy(unsigned to, unsigned from, uint64_t row, uint64_t rows, unsign
 static void fill_device(unsigned i)
 {
 	memcpy(mems[0], bytes, LEN);
-	copy(i, 0, LEN, 1, 0);
+	copy_and_count(i, 0, LEN, 1, 0);
 	memset(mems[0], 0xee, LEN);
 }
 
@@ -84,8 +85,8 @@ static void driver_copies_between_gpus(void **state)
 {
 	(void)state;
 	fill_device(1);
-	copy(2, 1, LEN, 1, 1);
-	copy(0, 2, LEN, 1, 0); /* The host is no peer of a GPU. */
+	copy_and_count(2, 1, LEN, 1, 1);
+	copy_and_count(0, 2, LEN, 1, 0); /* The host is no peer of a GPU. */
 	assert_memory_equal(mems[0], bytes, LEN);
 }
 
@@ -96,8 +97,8 @@ static void pitched_copy_between_gpus(void **state)
 	(void)state;
 	fill_device(1);
 	fill_device(2);
-	copy(2, 1, ROW, ROWS, 1);
-	copy(0, 2, LEN, 1, 0);
+	copy_and_count(2, 1, ROW, ROWS, 1);
+	copy_and_count(0, 2, LEN, 1, 0);
 	for (unsigned i = 0; i < ROWS * (ROW + 24); i++) {
 		unsigned row = i / (ROW + 24), col = i % (ROW + 24);
 

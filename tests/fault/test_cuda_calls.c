@@ -62,7 +62,7 @@ static unsigned long standin_calls(const char *symbol)
 }
 
 /* Compares device memory by a function of the stand-in driver that cannot fail. */
-static void compare(const void *mem, uint64_t len)
+static void compare_device_bytes(const void *mem, uint64_t len)
 {
 	void *(*peek)(pst_cu_ptr);
 
@@ -120,7 +120,7 @@ static int read_and_compare(const char *device, const char *path, uint64_t len)
 			out->windows = bytes_by_mapped(&report);
 		}
 		if (!ret && strcmp(device, "host") != 0)
-			compare(seg.buf, len);
+			compare_device_bytes(seg.buf, len);
 		else if (!ret && memcmp(seg.buf, bytes, len))
 			scenario_fail("the host's bytes are wrong");
 	}
@@ -214,7 +214,7 @@ static int read_stream(void)
 	if (!ret)
 		ret = child_read_in_stream_order(st, dev, mem, LEN, &out->end);
 	if (!ret)
-		compare(mem, LEN);
+		compare_device_bytes(mem, LEN);
 	penstock_close(st);
 	if (dev)
 		penstock_free(dev, mem);
@@ -237,7 +237,7 @@ struct failure {
 	bool breaks; /* the failure breaks the context permanently */
 };
 
-static void child(void *arg)
+static void run_scenario(void *arg)
 {
 	const struct failure *f = arg;
 	int ret;
@@ -266,7 +266,7 @@ static void run_in_child(int (*scenario)(void), const char *spec, bool breaks)
 	struct failure failure = {scenario, spec, breaks};
 
 	memset(out, 0, sizeof(*out));
-	child_run(child, &failure, &out->end);
+	child_run(run_scenario, &failure, &out->end);
 }
 
 static void make_file(void)

@@ -55,7 +55,7 @@ static int prepare_device(struct penstock_storage *st, struct penstock_device *d
 }
 
 /* Compares device memory without allocations that count. */
-static void compare(struct penstock_device *dev, void *mem, const char *when)
+static void compare_device_bytes(struct penstock_device *dev, void *mem, const char *when)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = dev,
@@ -112,7 +112,7 @@ static int read_and_compare(const char *device, const char *path)
 			scenario_fail("engine %s carried it, although threads was requested",
 				      report.engine);
 		if (!ret)
-			compare(dev, seg.buf, "read");
+			compare_device_bytes(dev, seg.buf, "read");
 	}
 	penstock_close(st);
 	if (dev)
@@ -152,7 +152,7 @@ static int read_stream(void)
 	if (!ret)
 		ret = child_read_in_stream_order(st, dev, mem, LEN, &out->end);
 	if (!ret)
-		compare(dev, mem, "read");
+		compare_device_bytes(dev, mem, "read");
 	penstock_close(st);
 	if (dev)
 		penstock_free(dev, mem);
@@ -339,7 +339,7 @@ struct failure {
 	unsigned nth;
 };
 
-static void child(void *arg)
+static void run_scenario(void *arg)
 {
 	const struct failure *f = arg;
 	unsigned hits;
@@ -367,7 +367,7 @@ static void run_in_child(int (*scenario)(void), unsigned nth)
 	struct failure failure = {scenario, nth};
 
 	memset(out, 0, sizeof(*out));
-	child_run(child, &failure, &out->end);
+	child_run(run_scenario, &failure, &out->end);
 }
 
 static void fail_all_allocations(int (*scenario)(void))

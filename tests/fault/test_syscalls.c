@@ -145,7 +145,7 @@ static void check_bytes(struct run *r, uint64_t stop)
 				  (unsigned long long)stop);
 }
 
-static bool noted(const struct run *r, enum penstock_why why)
+static bool report_has_reason(const struct run *r, enum penstock_why why)
 {
 	for (unsigned i = 0; i < r->report.path_count; i++)
 		if (r->report.paths[i].why == why)
@@ -221,7 +221,7 @@ static void check_hit(struct run *r)
 	} else if (retry ||
 		   (r->result >= 0 && (s->require == PENSTOCK_NO_CPU_COPY || !has_direct_paths))) {
 		check_whole(r, 1);
-		if (!noted(r, fixture_errno_why(r->how > 0 ? r->how : EIO)))
+		if (!report_has_reason(r, fixture_errno_why(r->how > 0 ? r->how : EIO)))
 			run_fails(r, "no path has the reason");
 		if (s->require && r->report.cpu_copied)
 			run_fails(r, "it went on outside of its class");

@@ -416,8 +416,8 @@ static void random_transfers(void **state)
 			check_one_batch();
 		environment_close();
 	} while (test_now_ns() - start < run_ns());
-	printf("# %lu environments, %lu requests, %lu refused, %lu failed\n", environments, requests,
-	       refused, failed);
+	printf("# %lu environments, %lu requests, %lu refused, %lu failed\n", environments,
+	       requests, refused, failed);
 	for (unsigned i = 0; i < PENSTOCK_PATHS_MAX && path_names[i]; i++)
 		printf("# %s carried %lu bytes\n", path_names[i], bytes_by_path[i]);
 }

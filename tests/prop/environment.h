@@ -137,8 +137,8 @@ static void close_device(unsigned d)
 	penstock_device_close(env.arenas[d].dev);
 }
 
-static void copy(struct penstock_device *to, void *dst, struct penstock_device *from,
-		 const void *src, size_t len)
+static void copy_or_fail(struct penstock_device *to, void *dst, struct penstock_device *from,
+			 const void *src, size_t len)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = to,
@@ -159,7 +159,7 @@ static void fill_arenas(void)
 		struct arena *a = &env.arenas[d];
 
 		memcpy(a->shadow, random_bytes(a->used), a->used);
-		copy(a->dev, a->mem, env.arenas[0].dev, a->shadow, a->used);
+		copy_or_fail(a->dev, a->mem, env.arenas[0].dev, a->shadow, a->used);
 	}
 }
 
@@ -168,7 +168,7 @@ static void check_arenas(unsigned char *const compared[DEVICES])
 	for (unsigned d = 0; d < DEVICES; d++) {
 		struct arena *a = &env.arenas[d];
 
-		copy(env.arenas[0].dev, env.back, a->dev, a->mem, a->used);
+		copy_or_fail(env.arenas[0].dev, env.back, a->dev, a->mem, a->used);
 		for (size_t at = 0, end; at < a->used; at = end) {
 			end = at + 65536 < a->used ? at + 65536 : a->used;
 			if (!memcmp(env.back + at, a->shadow + at, end - at))
