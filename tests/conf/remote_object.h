@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests over async_storage.h: two devices, an object of known bytes, and
- * what every report of a transfer of it must say. Included by tests of tests/conf
- * only; each case ends with nothing left over on the far side.
+ * Fixture of the tests that use async_storage.h: two devices, an object of known bytes, and the
+ * checks that every report of such a transfer must pass. Only tests in tests/conf include it. A
+ * case must leave no open storage and no waiting transfer on the remote store.
  */
-#ifndef FAR_SIDE_H
-#define FAR_SIDE_H
+#ifndef REMOTE_OBJECT_H
+#define REMOTE_OBJECT_H
 
 #include "copy.h"
+#include "request.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -20,11 +21,12 @@
 #define GUARD 4096u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The paths that need a descriptor, and what they say, for host memory and not. */
+/* The paths that need a descriptor, and the reason why each is refused for host and for GPU
+ * memory. */
 static const struct {
 	const char *name;
 	enum penstock_why host, other;
-} shut_paths[] = {
+} closed_paths[] = {
 	{"p2p", PENSTOCK_WHY_DEVICE_ONLY, PENSTOCK_WHY_NO_PEER_PAGES},
 	{"odirect", PENSTOCK_WHY_NO_FD, PENSTOCK_WHY_HOST_ONLY},
 	{"mapped", PENSTOCK_WHY_DEVICE_ONLY, PENSTOCK_WHY_NO_FD},
@@ -32,11 +34,12 @@ static const struct {
 };
 
 static struct penstock_device *host, *gpu;
-static unsigned char *bytes, *back; /* the object's, and what came */
-static struct async_far *far;
+static unsigned char *bytes,
+	*back; /* the bytes of the object, and the bytes that a test read back */
+static struct async_remote *remote;
 static const struct penstock_device_opts *host_opts;
-static bool far_cancels;	    /* the next far side can end transfers early, but */
-static unsigned far_refuses_one_in; /* so many it does not */
+static bool remote_cancels;	       /* whether the next remote store can cancel transfers */
+static unsigned remote_refuses_one_in; /* one cancel in this many is refused by the next store */
 
 static inline int setup(void **state)
 {
@@ -48,7 +51,8 @@ static inline int setup(void **state)
 	back = malloc(LEN + 3 * GUARD);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	gpu_opts.lanes = 8; /* as on the machines that have one, however small this is */
+	gpu_opts.lanes = 8; /* The same number of lanes as on machines with a GPU, however few cores
+			       this machine has. */
 	return penstock_device_open("host", host_opts, &host) < 0 ||
 	       penstock_device_open("cuda:0", &gpu_opts, &gpu) < 0;
 }
@@ -63,58 +67,45 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* Each case has a far side of its own, on which nothing may be left over. */
-static inline void far_side(unsigned fail_one_in)
+/* Creates the remote store of a case and publishes the known bytes. */
+static inline void remote_create(unsigned fail_one_in)
 {
 	struct async_opts opts = {.seed = test_seed(11),
 				  .fail_one_in = fail_one_in,
-				  .cancels = far_cancels,
-				  .refuse_one_in = far_refuses_one_in};
+				  .cancels = remote_cancels,
+				  .refuse_one_in = remote_refuses_one_in};
 
-	far = async_far_new(&opts);
-	async_publish(far, bytes, LEN);
+	remote = async_remote_new(&opts);
+	async_publish(remote, bytes, LEN);
 }
 
-static inline int end_case(void **state)
+static inline int remote_destroy(void **state)
 {
-	struct async_seen seen = {0};
+	struct async_counts counts = {0};
 
 	(void)state;
-	if (far) {
-		async_release(far);
-		async_seen(far, &seen);
-		async_far_free(far);
+	if (remote) {
+		async_release(remote);
+		async_get_counts(remote, &counts);
+		async_remote_free(remote);
 	}
-	far = NULL;
-	far_cancels = false;
-	far_refuses_one_in = 0;
-	return seen.open || seen.waiting;
+	remote = NULL;
+	remote_cancels = false;
+	remote_refuses_one_in = 0;
+	return counts.open || counts.waiting;
 }
 
-static inline struct penstock_storage *open_it(unsigned flags)
+static inline struct penstock_storage *open_object(unsigned flags)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
 
 	opts.flags = flags;
-	assert_int_equal(async_open(far, &opts, &st), 0);
+	assert_int_equal(async_open(remote, &opts, &st), 0);
 	return st;
 }
 
-static inline struct penstock_req request(struct penstock_storage *st,
-					  const struct penstock_seg *segs, unsigned count,
-					  enum penstock_op op)
-{
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = count;
-	req.op = op;
-	return req;
-}
-
-/* A report of `moved` bytes that the CPU copied, all by bounce. */
+/* Checks a report of `moved` bytes that were all copied by the CPU on path bounce. */
 static inline void check_report(const struct penstock_report *r, struct penstock_device *dev,
 				int64_t result, uint64_t moved)
 {
@@ -130,12 +121,12 @@ static inline void check_report(const struct penstock_report *r, struct penstock
 		assert_string_equal(r->engine, "async");
 	assert_true(r->cpu_copied >= moved);
 	assert_int_equal(r->dram_laid, dev == host ? r->dram_laid : moved);
-	for (unsigned p = 0; p < COUNT(shut_paths) && result > 0; p++) {
-		enum penstock_why why = dev == host ? shut_paths[p].host : shut_paths[p].other;
+	for (unsigned p = 0; p < COUNT(closed_paths) && result > 0; p++) {
+		enum penstock_why why = dev == host ? closed_paths[p].host : closed_paths[p].other;
 		bool found = false;
 
 		for (unsigned i = 0; i < r->path_count; i++) {
-			if (strcmp(r->paths[i].name, shut_paths[p].name))
+			if (strcmp(r->paths[i].name, closed_paths[p].name))
 				continue;
 			found = true;
 			assert_int_equal(r->paths[i].bytes, 0);

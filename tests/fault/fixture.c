@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of this folder share: see world.h. Every failure here ends the
- * case that asked, and nothing is cleaned up for it. */
-#include "world.h"
+/* Implements fixture.h. An error here fails the calling case, and is not cleaned up. */
+#include "fixture.h"
 
 #include <dirent.h>
 
-unsigned char world_byte(uint64_t at, unsigned salt)
+unsigned char fixture_byte(uint64_t at, unsigned salt)
 {
 	return (unsigned char)((at + salt * 977u) * 2654435761u >> 13);
 }
 
-void world_fill(unsigned char *into, uint64_t len, unsigned salt)
+void fixture_fill(unsigned char *into, uint64_t len, unsigned salt)
 {
 	for (uint64_t i = 0; i < len; i++)
-		into[i] = world_byte(i, salt);
+		into[i] = fixture_byte(i, salt);
 }
 
-const char *world_name(const char *what, bool memory)
+const char *fixture_name(const char *what, bool memory)
 {
 	static char names[4][256];
 	static unsigned turn;
@@ -31,21 +30,21 @@ const char *world_name(const char *what, bool memory)
 	return name;
 }
 
-void world_file(const char *name, uint64_t len, unsigned salt)
+void fixture_make_file(const char *name, uint64_t len, unsigned salt)
 {
 	unsigned char *bytes = malloc(len);
 	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 
 	assert_non_null(bytes);
 	assert_true(fd >= 0);
-	world_fill(bytes, len, salt);
+	fixture_fill(bytes, len, salt);
 	assert_int_equal(write(fd, bytes, len), len);
 	assert_int_equal(fsync(fd), 0);
 	close(fd);
 	free(bytes);
 }
 
-void world_put(const char *name, const void *bytes, uint64_t len)
+void fixture_overwrite(const char *name, const void *bytes, uint64_t len)
 {
 	int fd = open(name, O_WRONLY);
 
@@ -54,7 +53,7 @@ void world_put(const char *name, const void *bytes, uint64_t len)
 	close(fd);
 }
 
-void world_cache(const char *name, bool warm)
+void fixture_set_cached(const char *name, bool warm)
 {
 	char block[65536];
 	int fd = open(name, O_RDONLY);
@@ -70,21 +69,13 @@ void world_cache(const char *name, bool warm)
 	close(fd);
 }
 
-void world_use_standin(void)
+void fixture_use_standin(void)
 {
-	const char *own = getenv("PENSTOCK_STANDIN");
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
-
-	if ((own && !strcmp(own, "0")) || n <= 0)
-		return;
-	path[n] = '\0';
-	snprintf(strrchr(path, '/'), 64, "/../standin/libcuda.so.1");
-	setenv("PENSTOCK_LIBCUDA", path, 1);
+	test_use_standin_at("../standin/libcuda.so.1");
 }
 
-struct penstock_device *world_device_of(const char *name, const char *engine, size_t slot,
-					unsigned lanes)
+struct penstock_device *fixture_open_device_lanes(const char *name, const char *engine, size_t slot,
+						  unsigned lanes)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_device *dev;
@@ -98,14 +89,14 @@ struct penstock_device *world_device_of(const char *name, const char *engine, si
 	return dev;
 }
 
-struct penstock_device *world_device(const char *name, const char *engine, size_t slot)
+struct penstock_device *fixture_open_device(const char *name, const char *engine, size_t slot)
 {
-	return world_device_of(name, engine, slot, 2);
+	return fixture_open_device_lanes(name, engine, slot, 2);
 }
 
-bool world_has_uring(void)
+bool fixture_has_uring(void)
 {
-	struct penstock_device *dev = world_device("host", "uring", 0);
+	struct penstock_device *dev = fixture_open_device("host", "uring", 0);
 	struct penstock_storage *st;
 	int ret;
 
@@ -137,17 +128,17 @@ static unsigned count_fds(bool rings)
 	return count;
 }
 
-unsigned world_fds(void)
+unsigned fixture_open_fds(void)
 {
 	return count_fds(false);
 }
 
-unsigned world_rings(void)
+unsigned fixture_open_rings(void)
 {
 	return count_fds(true);
 }
 
-enum penstock_why world_why(int code)
+enum penstock_why fixture_errno_why(int code)
 {
 	switch (code) {
 	case ENOSPC:

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a fuzz target's input becomes a tree of files: a line "=PATH" begins a file, whose
- * content are the lines up to the next such; "@PATH TARGET" is a link. Included by those
- * that read a whole machine. It must never write outside its root.
+ * Turns the input of a fuzz target into a tree of files. A line "=PATH" starts a file, whose
+ * content is the lines up to the next such line; "@PATH TARGET" creates a symbolic link. The
+ * targets that read a whole machine include it. It must never write outside its root.
  */
-#ifndef PENSTOCK_FUZZ_PLANT_H
-#define PENSTOCK_FUZZ_PLANT_H
+#ifndef PENSTOCK_FUZZ_FILE_TREE_H
+#define PENSTOCK_FUZZ_FILE_TREE_H
 
 #include <ftw.h>
 #include <stdbool.h>
@@ -23,8 +23,9 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
-/* Below the root only; what cannot be made is left out. */
-static bool whole_path(const char *root, const char *path, char *out, size_t len)
+/* Builds the path of a file below the root and creates its folders. Returns false for a path
+ * that is not allowed. */
+static bool path_below_root(const char *root, const char *path, char *out, size_t len)
 {
 	char *slash;
 
@@ -35,7 +36,7 @@ static bool whole_path(const char *root, const char *path, char *out, size_t len
 		struct stat st;
 
 		*slash = '\0';
-		/* Not through a planted link: it may lead anywhere. */
+		/* Not through a link of the input, which may lead anywhere. */
 		if (mkdir(out, 0700) < 0 && (lstat(out, &st) < 0 || !S_ISDIR(st.st_mode)))
 			return false;
 		*slash = '/';
@@ -43,7 +44,7 @@ static bool whole_path(const char *root, const char *path, char *out, size_t len
 	return true;
 }
 
-static FILE *begin(const char *root, char *line)
+static FILE *start_entry(const char *root, char *line)
 {
 	char path[1024], *target;
 
@@ -52,18 +53,19 @@ static FILE *begin(const char *root, char *line)
 		if (!target)
 			return NULL;
 		*target = '\0';
-		/* A second link of that name is left out. */
-		if (whole_path(root, line + 1, path, sizeof(path)) && symlink(target + 1, path) < 0)
+		/* A second link of the same name is left out. */
+		if (path_below_root(root, line + 1, path, sizeof(path)) &&
+		    symlink(target + 1, path) < 0)
 			path[0] = '\0';
 		return NULL;
 	}
-	if (!whole_path(root, line + 1, path, sizeof(path)))
+	if (!path_below_root(root, line + 1, path, sizeof(path)))
 		return NULL;
-	/* Exclusive, so that a planted link is not written through. */
+	/* "x" fails if the name exists, so that no link of the input is written through. */
 	return fopen(path, "wbx");
 }
 
-static void plant(const char *root, char *text, size_t len)
+static void file_tree_create(const char *root, char *text, size_t len)
 {
 	char *end = text + len, *next;
 	FILE *f = NULL;
@@ -79,7 +81,7 @@ static void plant(const char *root, char *text, size_t len)
 		if (f)
 			fclose(f);
 		next[-1] = '\0';
-		f = begin(root, text);
+		f = start_entry(root, text);
 	}
 	if (f)
 		fclose(f);
