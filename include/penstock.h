@@ -207,9 +207,9 @@ PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
  *
  * st	The storage, or NULL.
  *
- * A file opened with PENSTOCK_O_REPLACE that was not committed is removed. A file that this
- * open created with PENSTOCK_O_CREATE and a length, and that was not committed, is truncated to
- * what this open wrote.
+ * If a PENSTOCK_O_REPLACE was not committed, the new file is removed and the old one stays. If
+ * this open created the file with PENSTOCK_O_CREATE and a length, and did not commit it, the
+ * file is truncated to what this open wrote.
  *
  * If path "mapped" has read the storage, each lane that did so drops its mappings first. If
  * such a lane hangs in a call for another storage, this call waits for it, and so do
@@ -223,7 +223,8 @@ PENSTOCK_API void penstock_close(struct penstock_storage *st);
 /*
  * Returns the sentence for the last failure on the calling thread.
  *
- * The string is never NULL, and is valid until this thread's next failing call.
+ * The string is never NULL, and is valid until this thread's next failing call. It is empty if
+ * no call has failed.
  */
 PENSTOCK_API const char *penstock_errmsg(void);
 
@@ -314,9 +315,10 @@ PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
 /*
  * Removes the file that this open created, unless a commit has put it in place.
  *
- * st	The storage, with no request in flight. It cannot be committed afterwards (-ESTALE).
+ * st	The storage, with no request in flight.
  *
- * A file that existed before keeps the bytes that were written to it. Any thread. May block.
+ * A removed file cannot be committed afterwards (-ESTALE). A file that existed before the open
+ * keeps the bytes that were written to it. Any thread. May block.
  *
  * -EBUSY	a request is in flight
  */
@@ -1051,10 +1053,10 @@ PENSTOCK_API const char *penstock_why_text(unsigned why);
 
 #ifndef PENSTOCK_WHY_LIST
 /*
- * REASONS. A reason says why a path was not used, or why a request failed. It has a code for
- * programs, a short name for JSON and a sentence for people. `penstock explain` and `penstock
- * check` print the same names and sentences. The list only ever grows at its end, so that
- * codes keep their numbers.
+ * REASONS. A reason tells why a path was not used, or why a request failed. It has a code for
+ * programs, a short name for JSON and a sentence for people. `penstock explain` and
+ * `penstock check` print the same names and sentences. The list only ever grows at its end, so
+ * that codes keep their numbers.
  *
  *   X(code, "name", "sentence")
  */
