@@ -44,6 +44,10 @@
  *		be zero, else the call fails with -E2BIG. An unknown flag fails with -EINVAL.
  *		In an array, the first element's `size` is the stride. Into a struct that the
  *		library fills in, it writes `size` bytes at most.
+ * Terms	A lane is a library thread that moves data for one device. It splits requests
+ *		into chunks. The ring is a device's pinned staging memory, divided into slots.
+ *		A route is a storage, a device and a direction. The canary is a test read that
+ *		proves that a direct path delivers the bytes.
  */
 #ifndef PENSTOCK_H
 #define PENSTOCK_H
@@ -676,9 +680,9 @@ PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
  * dev	The device.
  * op	The direction of the requests.
  *
- * The call starts the device's lanes, one of them for callers' threads, and probes every path.
- * It runs the canary: a read that proves that direct paths deliver bytes. Without this call,
- * the first submit for the pair does the same work. Any thread. May block.
+ * The call starts the device's lanes, one of them for callers' threads, probes every path and
+ * runs the canary. Without this call, the first submit for the pair does the same work. Any
+ * thread. May block.
  *
  * On a GPU the call creates the lanes' streams. For about every sixteenth stream the driver
  * waits until the context is idle. So call it before the device is busy, and not while work on
@@ -729,7 +733,8 @@ struct penstock_queue_opts {
  * One thread at a time may submit, one thread at a time (the same or another) may harvest, and
  * any thread may cancel. Inside a callback, submit and cancel are allowed. Other calls on the
  * queue fail with -EDEADLK there, and a close only logs an error. A queue pins no memory,
- * unless it has an inline lane: that has 16 MiB and two of the device's slots. May block.
+ * unless it has an inline lane: that has 16 MiB and two of the device's slots. Any thread may
+ * open a queue. May block.
  *
  * -E2BIG	the limits of penstock_queue_opts are exceeded
  * -ENOMEM	there is no memory for the queue
@@ -756,10 +761,11 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
  * ids		Receives an id for each accepted request, for penstock_cancel and the
  *		completion; NULL: none. An id is never used again.
  *
- * Requests are accepted from the front until one is refused. If that is the first, the call
- * returns its error; else submit again from there to get the error. An accepted request
- * completes exactly once, a refused one moves nothing and never completes. One thread at a
- * time. May block for the first request between a storage and a device, see penstock_prepare.
+ * Requests are accepted from the front until one is refused. If the first one is refused, the
+ * call returns its error. If a later one is refused, submit again from there to get the error.
+ * An accepted request completes exactly once. A refused one moves nothing and never completes.
+ * One thread at a time. May block for the first request between a storage and a device, see
+ * penstock_prepare.
  *
  * -EAGAIN	the queue is full: harvest completions first. Requests that completed early, while
  *		a lane hangs in a system call, keep their queue entries until it returns. If they
@@ -770,6 +776,7 @@ PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
  * -EBADF	a write to a storage that was opened for reading
  * -ENODEV	a segment's memory belongs to no open device
  * -EOPNOTSUPP	no path of the required class is available, or a descriptor's flags allow none
+ * -EPERM	the queue has an inline lane, and another thread opened it
  */
 PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 				 unsigned count, uint64_t *ids);
