@@ -395,7 +395,7 @@ struct penstock_device_info {
 	const char *text;    /* description: "NVIDIA H200, 140 GiB" */
 	const char *bdf;     /* PCI address; "": none */
 	int numa;	     /* NUMA node; -1: unknown */
-	int cpu_addressable; /* 1: the CPU may load and store at its addresses */
+	int cpu_addressable; /* whether the CPU can access the device's addresses; 1: yes, 0: no */
 	unsigned lanes;	     /* number of lanes; 0: not started */
 	uint64_t ring_bytes; /* staging memory, pinned as it is needed; 0: not started */
 };
@@ -548,8 +548,8 @@ enum penstock_class {
 
 /* What to prefer if several paths have the required class. */
 enum penstock_effort {
-	PENSTOCK_THRIFTY = 0, /* the least CPU time for each byte */
-	PENSTOCK_FAST = 1,    /* the most bytes a second */
+	PENSTOCK_THRIFTY = 0, /* prefers the path with the least CPU time for each byte */
+	PENSTOCK_FAST = 1,    /* prefers the path with the most bytes a second */
 };
 
 /*
@@ -629,21 +629,21 @@ struct penstock_req {
 	enum penstock_class require;	  /* required class; default: PENSTOCK_ANY */
 	enum penstock_effort effort;	  /* preference; default: PENSTOCK_THRIFTY */
 	unsigned flags;			  /* PENSTOCK_R_* flags */
-	int priority;			  /* -4 to 3; higher ones always go first, equal ones in the
-					   * order of their submission */
-	uint64_t deadline_ns;		  /* CLOCK_MONOTONIC time after which no chunk starts; 0:
-					   * none. The request then fails with -ETIME when its
-					   * chunks in flight are done, and report->bytes is the
-					   * progress */
-	const char *path;		  /* the only path to use ("staged"), for tests and
-					   * benchmarks; NULL: the library chooses. It must have
-					   * the class `require`. "fault[:PATH]?eio=N&...": see
-					   * FAULTS in penstock(1) */
-	void *user;			  /* any value, returned in the completion */
-	penstock_done_fn *done;		  /* callback inside penstock_poll and penstock_wait; NULL:
-					   * none */
-	void *stream;			  /* CUstream of segment 0's device that the request is
-					   * ordered by, see penstock_late; NULL: none */
+	int priority;		/* priority, -4 to 3: higher ones always go first, equal ones in the
+				 * order of submission */
+	uint64_t deadline_ns;	/* CLOCK_MONOTONIC time after which no chunk starts; 0:
+				 * none. The request then fails with -ETIME when its
+				 * chunks in flight are done, and report->bytes is the
+				 * progress */
+	const char *path;	/* name of the only path to use ("staged"), for tests and
+				 * benchmarks; NULL: the library chooses. It must have
+				 * the class `require`. "fault[:PATH]?eio=N&...": see
+				 * FAULTS in penstock(1) */
+	void *user;		/* any value of the caller, returned in the completion */
+	penstock_done_fn *done; /* callback inside penstock_poll and penstock_wait; NULL:
+				 * none */
+	void *stream;		/* CUstream of segment 0's device that the request is
+				 * ordered by, see penstock_late; NULL: none */
 	const struct penstock_late *late; /* values read when the stream reaches the request,
 					   * copied by submit; needs `stream`; NULL: none */
 	size_t seg_size; /* stride of `segs` in bytes, for segments inside larger structs; 0:
@@ -747,7 +747,7 @@ PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
  *
  * q	The queue, or NULL.
  *
- * No callback is called any more. If the queue has an inline lane and requests in flight, a
+ * No callback runs after the call. If the queue has an inline lane and requests in flight, a
  * close from another thread waits for the thread that opened the queue. May block.
  */
 PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
@@ -816,7 +816,7 @@ PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *d
  * max		As for penstock_poll.
  * timeout_ns	Longest time to wait; -1: no limit.
  *
- * The wait ends early if nothing is in flight any more. One thread at a time. May block.
+ * The wait ends early if nothing is in flight. One thread at a time. May block.
  * Errors as for penstock_poll.
  */
 PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
@@ -860,7 +860,7 @@ PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
 struct penstock_report_path {
 	const char *name;      /* name of the path */
 	uint64_t bytes;	       /* bytes that this path moved */
-	enum penstock_why why; /* reason why it moved none, or not all */
+	enum penstock_why why; /* reason why this path moved no bytes, or not all */
 	const char *text;      /* sentence for `why`, valid as long as the report */
 	uint64_t reserved[2];
 };
@@ -875,7 +875,7 @@ struct penstock_report {
 	uint64_t start_ns, end_ns;    /* times of submit and completion, CLOCK_MONOTONIC */
 	const char *path;	      /* path that moved the most bytes; "none" */
 	const char *engine;	      /* engine that issued the I/O; "none" */
-	enum penstock_why engine_why; /* reason why it was not a better engine */
+	enum penstock_why engine_why; /* reason why a better engine was not used */
 	uint64_t cpu_copied;	      /* bytes that a CPU copied; divided by `bytes`: CPU copies */
 	uint64_t dram_laid;	      /* bytes that were written to host memory on the way, without
 				       * the destination; divided by `bytes`: DRAM passes */
@@ -898,12 +898,12 @@ struct penstock_report {
 /* One row of an explanation: whether a path would work, and why it is not used. */
 struct penstock_explain_path {
 	const char *name;	      /* name of the path */
-	int usable;		      /* 1: it would work; 0: it would not */
+	int usable;		      /* whether the path would work; 1: yes, 0: no */
 	enum penstock_class meets;    /* highest class that it has here */
-	int proven;		      /* 1: proven by the canary; 0: needs no proof; -1: not yet */
-	enum penstock_why why;	      /* reason why it is not the path used */
+	int proven;		      /* proof; 1: the canary passed, 0: not needed, -1: not yet */
+	enum penstock_why why;	      /* reason why the path is not used */
 	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
-	char fix[PENSTOCK_TEXT_MAX];  /* what would make it usable; "" if it is */
+	char fix[PENSTOCK_TEXT_MAX];  /* remedy that would open the path; "": none is needed */
 };
 
 /* The answer of penstock_explain: one row for each path, most direct first. The library sets
@@ -914,9 +914,9 @@ struct penstock_explanation {
 	int cold, warm, unknown; /* rows of the paths for chunks that are not cached, are cached,
 				  * or of which that is unknown; -1: none */
 	int resident; /* whether the page cache has the range; 1: yes, 0: no, -1: unknown */
-	enum penstock_why resident_why;	      /* reason why that is unknown */
+	enum penstock_why resident_why;	      /* reason why the residency is unknown */
 	const char *engine;		      /* engine that would issue the I/O */
-	enum penstock_why engine_why;	      /* reason why it is not the first engine */
+	enum penstock_why engine_why;	      /* reason why the first engine is not used */
 	char engine_text[PENSTOCK_TEXT_MAX];  /* sentence for engine_why */
 	char storage_text[PENSTOCK_TEXT_MAX]; /* penstock_storage_info.text */
 	char device_text[PENSTOCK_TEXT_MAX];  /* penstock_device_info.text */
