@@ -1087,7 +1087,7 @@ PENSTOCK_API const char *penstock_why_text(unsigned why);
 	  "a test transfer reported success but the bytes did not arrive")                     \
 	X(UNPROVEN, "unproven", "the storage has no written extent to test this path on")      \
 	X(FIRST_WRITE, "unproven-until-first-write",                                           \
-	  "unproven until the first write, which is read back as proof")                       \
+	  "unproven until the first write, which is read back as its proof")                   \
 	X(HOST_ONLY, "host-only", "this path delivers to host memory only")                    \
 	X(DEVICE_ONLY, "device-only", "this path does not exist for host memory")              \
 	X(NOT_MAPPABLE, "not-mappable", "the storage cannot be mapped")                        \
