@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh [--long]: measures everything on a machine with a GPU and prints one table.
-# Raw CSV, log and table go to $OUT (bench/results). What bench/prepare made is used
-# from .carry/bench; what is missing there is built here or left out, with a word.
+# gpu.sh [--long]: measures everything on a machine with a GPU and prints the tables.
+# The raw CSV, the log and the tables go to $OUT (bench/results). The script uses the
+# programs that bench/prepare put into .carry/bench. If bench_core is missing there, the
+# script builds it. If fio is missing, the script skips it with a message.
 #
-#   BENCH_DIR    where the test file goes, on the drive to measure (/var/tmp)
-#   BENCH_MIB    its length (8192)        BENCH_REPS  repetitions (5)
-#   BENCH_BUDGET seconds for all steps (340): what does not fit any more is skipped
-#   BENCH_DEVICE cuda:0
+#   BENCH_DIR    folder for the test file, on the drive to measure (/var/tmp)
+#   BENCH_MIB    length of the test file in MiB (8192)
+#   BENCH_REPS   repetitions (5)
+#   BENCH_BUDGET seconds for all steps (340); later steps are skipped
+#   BENCH_DEVICE device (cuda:0)
 #   BENCH_ONLY   steps to run, such as "make cold save" (all)
-# --long adds a 16 GiB file at the end. Each step has a time limit of its own.
+# --long adds a file of 16 GiB at the end. Each step has a time limit.
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -29,11 +31,11 @@ csv=$out/gpu.csv
 log=$out/gpu.log
 . bench/steps.sh
 
-# A build from another system runs here or it does not: ask it.
+# Runs bench_core once, because a build from another system may not run here.
 core=$carried/bench_core
 "$core" -h >/dev/null 2>&1
 if [ $? -ne 2 ]; then
-	say "no carried bench_core runs here, building"
+	say "the carried bench_core does not run here: building it"
 	core=$(bench/build "$dir/build" 2>>"$log") || exit 1
 fi
 fio=()
@@ -44,7 +46,7 @@ elif command -v fio >/dev/null; then
 	fio=(fio)
 fi
 [ ${#fio[@]} -eq 0 ] || "${fio[@]}" --version >>"$log" 2>&1 || fio=()
-[ ${#fio[@]} -gt 0 ] || say "fio is left out: neither carried nor installed"
+[ ${#fio[@]} -gt 0 ] || say "fio is skipped: it is neither carried nor installed"
 
 facts() {
 	machine "$dir" "$carried/commit" | sed 's/^/# /'

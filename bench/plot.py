@@ -12,7 +12,7 @@ import sys
 PANELS = [  # title, rows: (label, group, name, kind)
     ("cached file to GPU", [
         ("pinned copy (limit)", "warm", "limit", "limit"),
-        ("penstock, kept", "warm", "kept", "ours"),
+        ("penstock, registration kept", "warm", "kept", "ours"),
         ("penstock, thrifty", "warm", "thrifty", "ours"),
         ("penstock, fast", "warm", "fast", "ours"),
         ("torch pageable copy", "peer_warm", "torch pageable copy", "peer"),

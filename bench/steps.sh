@@ -1,11 +1,12 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
-# steps.sh: what the scripts share that measure on a machine with a GPU (gpu.sh here, in
-# weights and in shim): a log, steps that end in time whatever they do, and what the
-# machine is. Sourced, with these set:
+# steps.sh: functions for the scripts that measure on a machine with a GPU: a log, steps
+# with a time limit, and the facts of the machine. bench/gpu.sh, bench/weights/gpu.sh,
+# bench/weights/gpus.sh and bench/shim/run source it, with these variables set:
 #
-#   log       a file, which is begun anew     budget  seconds for all steps
-#   shown     if not empty, what steps print goes to standard output, too
+#   log         log file; it is emptied
+#   budget      seconds for all steps
+#   shown       if not empty, the output of steps also goes to standard output
 #   BENCH_ONLY  steps to run, such as "warm cold" (all)
 # shellcheck disable=SC2154 # log and budget
 set -uo pipefail
@@ -13,7 +14,7 @@ started=$SECONDS
 : >"$log"
 say() { echo "$((SECONDS - started)) s: $*" | tee -a "$log"; }
 
-wanted() { # wanted NAME...: BENCH_ONLY has one of them, or wants all
+wanted() { # wanted NAME...: succeeds if BENCH_ONLY is empty or has one of the names
 	local name
 	[ -n "${BENCH_ONLY:-}" ] || return 0
 	for name in "$@"; do
@@ -22,8 +23,8 @@ wanted() { # wanted NAME...: BENCH_ONLY has one of them, or wants all
 	return 1
 }
 
-# step NAME SECONDS COMMAND...: within its limit and the budget; a failure is told. NAME's
-# first word is what BENCH_ONLY names.
+# step NAME SECONDS COMMAND...: runs the command within SECONDS and the budget, and logs a
+# failure. BENCH_ONLY selects steps by the first word of NAME.
 step() {
 	local name=$1 limit=$2 left=$((budget - (SECONDS - started))) rc begun=$SECONDS
 	shift 2
@@ -50,7 +51,7 @@ step() {
 	return "$rc"
 }
 
-machine() { # machine DIR COMMIT: facts, a line each; COMMIT is a file that names it
+machine() { # machine DIR COMMIT: prints the facts; COMMIT is a file with the commit's name
 	local gpu
 	gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null |
 		head -1)

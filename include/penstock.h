@@ -1,45 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock.h - bytes from storage into device memory, and back, by the most
- * direct path that the machine has, with a report of the path they took.
+ * penstock.h - moves bytes between storage and device memory, by the most direct path
+ * that the machine has. Each transfer reports the path that its bytes took.
  *
- * This header is the manual; the pages of penstock(3) are made from it. A newcomer
- * reads it top to bottom:
+ * This header is the manual; the pages of penstock(3) are generated from it. A small
+ * program needs the first section only:
  *
- *	struct penstock_storage *st;
+ *	struct penstock_storage *file;
  *	struct penstock_device *gpu;
  *	void *buf;
  *
- *	penstock_open("/data/model.safetensors", NULL, &st);
+ *	penstock_open("/data/model.safetensors", NULL, &file);
  *	penstock_device_open("auto", NULL, &gpu);
  *	penstock_alloc(gpu, len, &buf);
- *	n = penstock_read(st, gpu, buf, len, 0);
+ *	n = penstock_read(file, gpu, buf, len, 0);
+ *	penstock_free(gpu, buf);
+ *	penstock_device_close(gpu);
+ *	penstock_close(file);
  *
- * CONVENTIONS, which hold for every function below unless it says otherwise:
+ * Conventions, which hold for every function unless its comment says otherwise:
  *
- * Errors	>= 0 is success, < 0 is -errno. The sentence that says what failed
- *		and what to do is penstock_errmsg(), kept per thread; a request
- *		keeps its own in its report. Outputs are written on success only.
- * Units	lengths, offsets and pitches are bytes; *_ms is milliseconds, *_us
- *		microseconds, *_ns nanoseconds of CLOCK_MONOTONIC.
- * Ownership	what a function returns through `out` belongs to the caller until
- *		the named close or free. Strings passed in are copied.
- *		close(NULL) and free(NULL) do nothing.
- * Threads	storages and devices may be used by any number of threads at once, a
- *		queue as penstock_queue_open says. Closing must be the last use.
- * Blocking	functions marked "may block" do I/O, probe or wait. All others
- *		return at once; on an open queue with prepared routes they neither
- *		allocate, lock, log nor call the kernel, except to wake a thread.
- * Log		warnings go to standard error, a line each; PENSTOCK_LOG in the
- *		environment asks for less or more, see penstock(1).
- * fork		a child may not use what the parent opened (-EOWNERDEAD; closing it
- *		touches nothing of the parent's). It may open its own.
- * Structs	that begin with `size` are initialised by their *_INIT macro or, where
- *		there is none, by zeros and `size`; fields are only ever appended, and
- *		zero means the default. A larger size than the library knows is taken
- *		if what it does not know is zero, else it is -E2BIG; an unknown flag
- *		is -EINVAL. In arrays of them the first element's size is the stride.
- *		Of a struct to be filled in, `size` bytes at most are written.
+ * Errors	A result >= 0 is success, a result < 0 is -errno. penstock_errmsg() returns a
+ *		sentence that names the failure and what to do. A request has its own
+ *		sentence in its report. Outputs are written on success only.
+ * Pointers	A pointer must not be NULL unless the comment allows it.
+ * Units	Lengths, offsets and pitches are in bytes. Names in *_ms are milliseconds, in
+ *		*_us microseconds, in *_ns nanoseconds of CLOCK_MONOTONIC.
+ * Ownership	An object returned through `out` belongs to the caller until the named close
+ *		or free function. Strings passed in are copied. Closing or freeing NULL does
+ *		nothing.
+ * Threads	Any number of threads may use storages and devices at the same time. A queue
+ *		has the rules of penstock_queue_open. A close must be the last use.
+ * Blocking	A function marked "May block" does I/O, probes or waits. All others return at
+ *		once. On an open queue with prepared routes they neither allocate, lock, log
+ *		nor call the kernel, except to wake a thread.
+ * Log		The library writes warnings to standard error, one line each. PENSTOCK_LOG in
+ *		the environment selects less or more, see penstock(1).
+ * fork		A child must not use what its parent opened: calls fail with -EOWNERDEAD, and
+ *		a close leaves the parent's object alone. The child may open its own.
+ * Structs	A struct that begins with `size` is initialised by its *_INIT macro or, if it
+ *		has none, by zeros and `size`. Zero means the default. Fields are only ever
+ *		appended. If `size` is larger than the library knows, the unknown part must
+ *		be zero, else the call fails with -E2BIG. An unknown flag fails with -EINVAL.
+ *		In an array, the first element's `size` is the stride. Into a struct that the
+ *		library fills in, it writes `size` bytes at most.
+ * Terms	A lane is a library thread that moves data for one device. It splits requests
+ *		into chunks. The ring is a device's pinned staging memory, divided into slots.
+ *		A route is a storage, a device and a direction. The canary is a test read that
+ *		proves that a direct path delivers the bytes.
  */
 #ifndef PENSTOCK_H
 #define PENSTOCK_H
@@ -58,26 +66,1009 @@ extern "C" {
 
 #define PENSTOCK_API __attribute__((visibility("default")))
 
-/* Limits. What exceeds one is refused with -E2BIG or -EINVAL, never cut. */
+/* Limits. A value above one fails with -E2BIG or -EINVAL and is never truncated. */
 #define PENSTOCK_PATHS_MAX 16	    /* rows of a report */
 #define PENSTOCK_SEGS_MAX 65536	    /* segments of one request, upper bound */
 #define PENSTOCK_REQUESTS_MAX 65536 /* requests of one queue, upper bound */
-#define PENSTOCK_TEXT_MAX 240	    /* a sentence with its NUL */
+#define PENSTOCK_TEXT_MAX 240	    /* bytes of a sentence with its NUL */
 
-/* The version of the library that is loaded, "0.1.0"; the macros are those of the one
- * that was built against. Static. */
-PENSTOCK_API const char *penstock_version(void);
+/* ---- one-call functions: open, read, write, close ------------------------- */
+
+struct penstock_storage;
+struct penstock_storage_opts;
+struct penstock_device;
+struct penstock_device_opts;
 
 /*
- * REASONS. Why a path was not taken, or why a request failed: a code for
- * programs, a short name for JSON, a sentence for people. `penstock explain`
- * and `penstock check` print the same names and sentences. The list only ever
- * grows at its end, so codes keep their numbers.
+ * Opens a file, a block device or generated bytes as a storage.
+ *
+ * url	"/path" or "file:///path" names a file or a block device; %XX escapes are not
+ *	decoded. "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" makes bytes from the seed, the same
+ *	each time, to try programs with. It keeps writes until it is closed. It accepts
+ *	durable writes and commits like a file, but nothing in it outlives the close.
+ * opts	Options; NULL: an existing file, for reading only.
+ * out	Receives the storage. Close it with penstock_close.
+ *
+ * A relative path is resolved against the working directory at the time of the call. A later
+ * commit or abort uses the same directory, unless directory and path together are too long
+ * for a path. Any thread. May block. Errors, among others:
+ *
+ * -ENOENT	the path does not exist
+ * -EISDIR	the path is a directory
+ * -ESPIPE	the path is a pipe, a socket, or a file of /proc or /sys
+ * -EACCES	the user has no permission
+ * -EROFS	the file system is mounted read-only
+ * -EMFILE	the process has too many open files
+ * -ENOSPC	there is no space for opts->length bytes
+ * -EFBIG	opts->length is above 2^63 - 1, or the SIZE of mem: above 64 TiB
+ * -EINVAL	the name, the options or the kind of file cannot be used
+ */
+PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
+			       struct penstock_storage **out);
+
+/*
+ * Opens a device: a GPU, host memory, or a PCI device that lends its memory.
+ *
+ * name	"host", "cuda:N", "peermem:DDDD:BB:DD.F" (a PCI address), or "auto", which is the
+ *	first GPU, or host memory if there is no GPU.
+ * opts	Options; NULL: defaults. Ignored if the device is open already.
+ * out	Receives the device. Call penstock_device_close once for each open.
+ *
+ * Returns 0, or 1 if the device was open already: a device exists once in a process, and a
+ * second open returns the same one. The first use of the device starts its threads, pins
+ * memory and, if no context is active, creates the GPU's primary context. The first use is
+ * penstock_alloc, penstock_prepare or a submit. Any thread. May block.
+ *
+ * -ENODEV	the device or its driver does not exist
+ * -EOPNOTSUPP	the PCI device lends no memory
+ * -EACCES	the user has no permission
+ * -EAGAIN	64 devices are open
+ * -E2BIG	opts->lanes is above 32
+ * -EINVAL	the name or the options cannot be used
+ */
+PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_device_opts *opts,
+				      struct penstock_device **out);
+
+/*
+ * Allocates memory on a device.
+ *
+ * dev	The device.
+ * len	Bytes to allocate, more than 0.
+ * out	Receives the address, aligned to at least 4096. Free it with penstock_free.
+ *
+ * The contents are undefined. Any thread. May block.
+ *
+ * -ENOMEM	the device has not enough free memory
+ * -EINVAL	`len` is 0
+ */
+PENSTOCK_API int penstock_alloc(struct penstock_device *dev, size_t len, void **out);
+
+/*
+ * Reads bytes of a storage into memory, and returns when they have arrived.
+ *
+ * st	The storage.
+ * dev	The device that `buf` belongs to; NULL: the library finds it from the address.
+ * buf	The destination, owned by the caller.
+ * len	Bytes to read.
+ * off	Offset of the first byte in the storage.
+ *
+ * Returns the number of bytes read, which is less than `len` only at the end of the storage.
+ * The rest of `buf` is undefined then. The call submits a request and waits for it. It fails
+ * with the errors of penstock_submit, or with the result of the request (penstock_done).
+ * Any thread. May block.
+ *
+ * -EINVAL	`buf` is NULL
+ * -EOVERFLOW	the range ends beyond 2^63
+ * -ENODEV	`buf` belongs to no open device
+ * -EFAULT	`dev` is NULL and the host memory at `buf` cannot be written
+ * -EIO	the storage or the device reported an error
+ */
+PENSTOCK_API int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev,
+				   void *buf, size_t len, uint64_t off);
+
+/*
+ * Writes bytes from memory to a storage, and returns when the storage has accepted them.
+ *
+ * st	The storage, opened for writing.
+ * dev	The device that `buf` belongs to; NULL: the library finds it from the address.
+ * buf	The source, owned by the caller.
+ * len	Bytes to write.
+ * off	Offset of the first byte in the storage.
+ *
+ * Returns `len`. A write beyond the end makes a file longer. Call penstock_commit to make the
+ * bytes survive a power cut. Any thread. May block. Errors as for penstock_read, and:
+ *
+ * -EBADF	the storage was opened for reading only
+ * -ENOSPC	the storage is full, or the range exceeds a block device or mem: storage
+ */
+PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock_device *dev,
+				    const void *buf, size_t len, uint64_t off);
+
+/*
+ * Frees memory that penstock_alloc or penstock_import_memory returned.
+ *
+ * dev	The device that the memory came from.
+ * ptr	The address that was returned, and no other; NULL: does nothing. No request may be in
+ *	flight on the memory.
+ *
+ * The call waits while a stream waits for a request on the device. Any thread. May block.
+ */
+PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
+
+/*
+ * Drops one reference to a device, and closes it with the last one.
+ *
+ * dev	The device, or NULL. Free the memory that was allocated on it first.
+ *
+ * The last close waits for the device's requests in flight and stops the device's threads. It
+ * waits for lanes of other devices that have copied to this one, even if such a lane hangs in
+ * a system call. Any thread. May block.
+ */
+PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
+
+/*
+ * Closes a storage, after its requests in flight have completed.
+ *
+ * st	The storage, or NULL.
+ *
+ * If a PENSTOCK_O_REPLACE was not committed, the new file is removed and the old one stays. If
+ * this open created the file with PENSTOCK_O_CREATE and a length, and did not commit it, the
+ * file is truncated to what this open wrote.
+ *
+ * If path "mapped" has read the storage, each lane that did so drops its mappings first. If
+ * such a lane hangs in a call for another storage, this call waits for it, and so do
+ * penstock_device_open and penstock_device_close. A thread of the library then unregisters the
+ * page cache that path "mapped" registered. As with cuMemFree, the driver waits for all work
+ * that the application has queued on the device, and delays other copies until then.
+ * Any thread. May block.
+ */
+PENSTOCK_API void penstock_close(struct penstock_storage *st);
+
+/*
+ * Returns the sentence for the last failure on the calling thread.
+ *
+ * The string is never NULL, and is valid until this thread's next failing call. It is empty if
+ * no call has failed.
+ */
+PENSTOCK_API const char *penstock_errmsg(void);
+
+/* ---- storages: options, commit, facts --------------------------------------- */
+
+/*
+ * Flags of penstock_storage_opts:
+ *
+ * PENSTOCK_O_WRITE	Opens for reading and writing.
+ * PENSTOCK_O_CREATE	Creates the file if it does not exist. Implies PENSTOCK_O_WRITE.
+ * PENSTOCK_O_REPLACE	Writes a new file that penstock_commit moves to the name, all or
+ *			nothing. Nobody sees it before that, and a close without commit removes
+ *			it. A process that is killed leaves .NAME.penstock-* behind. If the name
+ *			is a symbolic link to a file, the link is replaced, not its target. A
+ *			block device, or a link to one, is written in place. Any other kind of
+ *			file is refused.
+ * PENSTOCK_O_IMMUTABLE	Promises that the bytes do not change while the storage is open, so
+ *			that the library keeps registrations.
+ * PENSTOCK_O_NOFOLLOW	Refuses a symbolic link as the last part of the path.
+ */
+#define PENSTOCK_O_WRITE 0x1u
+#define PENSTOCK_O_CREATE 0x2u
+#define PENSTOCK_O_REPLACE 0x4u
+#define PENSTOCK_O_IMMUTABLE 0x8u
+#define PENSTOCK_O_NOFOLLOW 0x10u
+
+/* Options of penstock_open and penstock_open_fd. */
+struct penstock_storage_opts {
+	size_t size;
+	unsigned flags;	      /* PENSTOCK_O_* flags; 0: an existing file, for reading only */
+	unsigned mode;	      /* permission bits of a created file, before the umask; 0: those
+			       * and the owner of the file that PENSTOCK_O_REPLACE replaces, as
+			       * far as the caller may set them, else 0666 */
+	uint64_t length;      /* length of a created file in bytes: the open reserves the space,
+			       * and the commit truncates to exactly this; 0: as long as
+			       * written. Ignored for an existing file that is not replaced */
+	const char *sys_root; /* directory that stands in for /sys and /proc when the library
+			       * reads facts (captured machines); NULL: the real ones */
+};
+#define PENSTOCK_STORAGE_OPTS_INIT                                  \
+	{                                                           \
+		sizeof(struct penstock_storage_opts), 0, 0, 0, NULL \
+	}
+
+/*
+ * Opens the file behind a descriptor of the caller as a storage.
+ *
+ * fd	A descriptor of a file or block device. It stays the caller's and is never changed;
+ *	the caller may close it before the storage.
+ * opts	Options; NULL: defaults. The storage can be written if the descriptor can, also
+ *	without PENSTOCK_O_WRITE; with that flag a read-only descriptor is refused.
+ * out	Receives the storage. Close it with penstock_close.
+ *
+ * The library opens the file again through /proc/self/fd, compares device and inode, and keeps
+ * O_SYNC or O_DSYNC. If that open is refused, the library uses a duplicate of the descriptor
+ * unchanged, and the storage's text reports it. A duplicate with O_DIRECT accepts writes of
+ * whole blocks only, one with O_APPEND no writes: others fail with -EOPNOTSUPP.
+ *
+ * penstock_close releases the process's fcntl(2) record locks on the file, as closing any
+ * descriptor of the file does. Any thread. May block. Errors as for penstock_open, and:
+ *
+ * -EBADF	`fd` is not open, or not for writing with PENSTOCK_O_WRITE
+ * -EINVAL	PENSTOCK_O_REPLACE, which needs a name
+ */
+PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
+				  struct penstock_storage **out);
+
+/*
+ * Completes the writing of a storage: sets its length, puts it in place, makes it durable.
+ *
+ * st		The storage, with no request in flight.
+ * durable	1: return when data and name survive a power cut; 0: do not wait for the drive.
+ *
+ * A file that was created with a length is truncated to that length. A file opened with
+ * PENSTOCK_O_REPLACE moves to its name. Reads and writes may continue after a commit, and
+ * later commits truncate nothing.
+ *
+ * If the kernel failed to write data to the drive, it has dropped those bytes, and no later
+ * commit of this open can be durable. Open the storage again and write again.
+ * Any thread. May block.
+ *
+ * -EBUSY	a request is in flight
+ * -ESTALE	penstock_abort has removed the file
+ * -EIO	the drive reported an error, or bytes were lost
+ */
+PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
+
+/*
+ * Removes the file that this open created, unless a commit has put it in place.
+ *
+ * st	The storage, with no request in flight.
+ *
+ * A removed file cannot be committed afterwards (-ESTALE). A file that existed before the open
+ * keeps the bytes that were written to it. Any thread. May block.
+ *
+ * -EBUSY	a request is in flight
+ */
+PENSTOCK_API int penstock_abort(struct penstock_storage *st);
+
+/*
+ * Returns the current length of a storage in bytes.
+ *
+ * st	The storage.
+ *
+ * The call queries the file system. Any thread. May block.
+ */
+PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
+
+/* Facts of a storage. The library sets all but `size`. */
+struct penstock_storage_info {
+	size_t size;
+	uint64_t length;      /* bytes when it was opened */
+	const char *kind;     /* kind of storage: "file" or "mem" */
+	const char *text;     /* description: "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
+	uint32_t off_align;   /* alignment of offsets and lengths for direct paths, bytes */
+	uint32_t mem_align;   /* alignment of addresses for direct paths, bytes */
+	uint32_t edge_align;  /* boundary at which unaligned writes are split, bytes */
+	unsigned drive_count; /* number of drives that hold the bytes; 0: unknown */
+};
+
+/*
+ * Fills in the facts of a storage.
+ *
+ * st	The storage.
+ * info	Receives the facts. Its strings are valid until the storage is closed.
+ *
+ * Any thread. -EINVAL: info->size is not set.
+ */
+PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
+					   struct penstock_storage_info *info);
+
+/* ---- devices: options, facts ------------------------------------------------ */
+
+/* Options of penstock_device_open. */
+struct penstock_device_opts {
+	size_t size;
+	unsigned lanes;	      /* number of library threads that move data, 32 at most; 0: chosen
+			       * from the CPUs and the kind of device */
+	size_t ring_bytes;    /* pinned staging memory of all lanes, in bytes; 0: chosen */
+	size_t slot_bytes;    /* one slot of the staging memory, a power of two from 64 KiB to
+			       * 1 GiB; 0: chosen. The ring has two slots a lane at least */
+	const char *engine;   /* how file I/O is issued: "auto", "uring" or "threads"; NULL:
+			       * "auto" */
+	const char *sys_root; /* as in penstock_storage_opts */
+};
+#define PENSTOCK_DEVICE_OPTS_INIT                                        \
+	{                                                                \
+		sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL \
+	}
+
+/*
+ * Returns the name of a device: "cuda:0", also if it was opened as "auto".
+ *
+ * dev	The device.
+ *
+ * The string is valid until the device is closed. Any thread.
+ */
+PENSTOCK_API const char *penstock_device_name(const struct penstock_device *dev);
+
+/* Facts of a device. The library sets all but `size`. */
+struct penstock_device_info {
+	size_t size;
+	const char *name;    /* name: "cuda:0" */
+	const char *text;    /* description: "NVIDIA H200, 140 GiB" */
+	const char *bdf;     /* PCI address; "": none */
+	int numa;	     /* NUMA node; -1: unknown */
+	int cpu_addressable; /* whether the CPU can access the device's addresses; 1: yes, 0: no */
+	unsigned lanes;	     /* number of lanes; 0: not started */
+	uint64_t ring_bytes; /* staging memory, pinned as it is needed; 0: not started */
+};
+
+/*
+ * Fills in the facts of a device.
+ *
+ * dev	The device.
+ * info	Receives the facts. Its strings are valid until the device is closed.
+ *
+ * Any thread. -EINVAL: info->size is not set.
+ */
+PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
+					  struct penstock_device_info *info);
+
+/*
+ * Finds the open device that an address belongs to.
+ *
+ * ptr	Any address. Memory that no open device knows belongs to "host", if that is open.
+ * out	Receives the device, without a reference: do not close it.
+ *
+ * Takes a lock and calls the driver. Any thread.
+ *
+ * -ENODEV	the address belongs to no open device
+ */
+PENSTOCK_API int penstock_device_of(const void *ptr, struct penstock_device **out);
+
+/* ---- memory: copies, sharing between processes, pinning ---------------------- */
+
+/* One copy of penstock_copy: `rows` rows of `row_len` bytes. */
+struct penstock_copy_args {
+	size_t size;
+	struct penstock_device *dst_dev; /* device of the destination */
+	void *dst;			 /* destination of the first row */
+	uint64_t dst_pitch;		 /* distance between rows at the destination, bytes */
+	struct penstock_device *src_dev; /* device of the source */
+	const void *src;		 /* source of the first row */
+	uint64_t src_pitch;		 /* distance between rows at the source, bytes */
+	uint64_t row_len;		 /* bytes of a row; 0: nothing is copied */
+	uint64_t rows;			 /* number of rows; 0 or 1: one row, pitches ignored */
+};
+
+/*
+ * Copies between memory of any two open devices, and returns when all copies are done.
+ *
+ * copies	The copies, which are made in this order.
+ * count	Number of copies.
+ *
+ * Two GPUs copy peer to peer where the machine allows it, else through host memory. The first
+ * copy that fails ends the call. Any thread. May block.
+ *
+ * -EINVAL	a device or an address is missing, or a pitch is shorter than a row
+ */
+PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned count);
+
+/* A piece of device memory as plain bytes, which can be sent to another process. */
+struct penstock_export {
+	size_t size;
+	int fd;			  /* descriptor to send along by SCM_RIGHTS; -1: none. The
+				   * importer stores the received descriptor here. Each side
+				   * closes its own after the import */
+	unsigned char bytes[192]; /* content, for penstock_import_memory only */
+};
+#define PENSTOCK_EXPORT_INIT                        \
+	{                                           \
+		sizeof(struct penstock_export), -1, \
+		{                                   \
+			0                           \
+		}                                   \
+	}
+
+/*
+ * Describes device memory for another process of the same user on the same machine.
+ *
+ * dev	The device of the memory.
+ * ptr	The first byte to share.
+ * len	Bytes to share.
+ * out	Receives the description. Set out->size, or start from PENSTOCK_EXPORT_INIT.
+ *
+ * The exporter must keep the memory until the last importer has freed what it imported.
+ * Any thread. May block.
+ *
+ * -EOPNOTSUPP	the device's memory cannot be shared
+ */
+PENSTOCK_API int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
+					struct penstock_export *out);
+
+/*
+ * Maps device memory that another process exported.
+ *
+ * dev		The device that the memory belongs to in this process. It may be another GPU
+ *		than the exporter's if `dev` reaches that one; no context is created there.
+ * exported	The description, from penstock_export_memory.
+ * out		Receives the address. Free it with penstock_free.
+ *
+ * Any thread. May block.
+ *
+ * -EXDEV	`dev` cannot reach the GPU that has the memory
+ * -EOPNOTSUPP	the device's memory cannot be shared
+ * -EINVAL	the description is not of this version
+ */
+PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
+					const struct penstock_export *exported, void **out);
+
+/*
+ * Pins host memory of the caller, so that copies between it and a device are faster.
+ *
+ * dev	The device. One that needs no pinning returns 0 and does nothing.
+ * host	The first byte to pin.
+ * len	Bytes to pin.
+ *
+ * The memory stays pinned until penstock_unregister. The library never pins memory of the
+ * caller by itself. Any thread. May block.
+ *
+ * -EEXIST	a part of the memory is pinned already
+ * -EINVAL	`host` is NULL or `len` is 0
+ */
+PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size_t len);
+
+/*
+ * Unpins host memory that penstock_register pinned.
+ *
+ * dev	The device it was pinned for.
+ * host	The address that was pinned. Unpin it before the memory is freed.
+ *
+ * The call waits while a stream waits for a request on the device. Any thread. May block.
+ *
+ * -ENOENT	the address is not pinned
+ */
+PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
+
+/* ---- requests: what to move, and under which conditions --------------------- */
+
+/* The direction of a transfer. */
+enum penstock_op {
+	PENSTOCK_READ = 0, /* from storage to memory */
+	PENSTOCK_WRITE = 1 /* from memory to storage */
+};
+
+/*
+ * The class of paths that a request requires. A path has the class that this kernel can see:
+ * a virtual machine cannot see what its virtual drives do.
+ */
+enum penstock_class {
+	PENSTOCK_ANY = 0,	  /* any path */
+	PENSTOCK_NO_CPU_COPY = 1, /* paths on which only DMA engines copy; staging is allowed */
+	PENSTOCK_DIRECT = 2,	  /* paths on which the drive's or NIC's DMA accesses the
+				   * caller's memory */
+};
+
+/* What to prefer if several paths have the required class. */
+enum penstock_effort {
+	PENSTOCK_THRIFTY = 0, /* prefers the path with the least CPU time for each byte */
+	PENSTOCK_FAST = 1,    /* prefers the path with the most bytes a second */
+};
+
+/*
+ * One segment of a request: rows of equal length, in the storage and in memory.
+ *
+ * Row i is at storage offset `off + i * pitch` and at address `buf + buf_off + i * buf_pitch`.
+ * With several rows both pitches are at least row_len; with one row they are ignored.
+ *
+ * Reads: a segment may start inside or directly after the range that the segments before it
+ * in the list cover. The library then reads the joint range once and distributes the bytes.
+ * So one range can go to several buffers, and the columns of a matrix to several shards. The
+ * rows of a single segment are read together with the gaps between them if a gap is under
+ * 4096 bytes or no longer than a row, else row by row.
+ *
+ * Writes: no storage byte may occur twice (-EINVAL), in whatever order the segments are
+ * listed. Rows of one segment may be located between rows of another.
+ */
+struct penstock_seg {
+	void *buf;		     /* memory on any open device, owned by the caller; in use
+				      * until the completion is harvested */
+	struct penstock_device *dev; /* device of `buf`; NULL: the library finds it from the
+				      * address, which costs a lock and a driver call */
+	uint64_t buf_off;	     /* offset of the first row in `buf`, bytes */
+	uint64_t off;		     /* offset of the first row in the storage, bytes */
+	uint64_t row_len;	     /* bytes of a row; 0: the segment moves nothing */
+	uint64_t rows;		     /* number of rows; 0: 1 */
+	uint64_t pitch;		     /* distance between rows in the storage, bytes */
+	uint64_t buf_pitch;	     /* distance between rows in memory, bytes */
+	uint64_t room; /* bytes of memory after the last row that the library may overwrite
+			* (reads) or read (writes), so that a direct path can move an unaligned
+			* tail; 0: none */
+	struct penstock_storage *storage; /* NULL or the request's storage; another one fails
+					   * with -EOPNOTSUPP */
+};
+
+struct penstock_done;
+struct penstock_late;
+struct penstock_queue;
+struct penstock_report;
+
+/*
+ * A callback of the caller, which penstock_poll and penstock_wait call for a completion.
+ *
+ * done	The completion, valid until the callback returns.
+ *
+ * It runs on the harvesting thread, and may call penstock_submit and penstock_cancel.
+ */
+typedef void penstock_done_fn(const struct penstock_done *done);
+
+/*
+ * Flags of penstock_req:
+ *
+ * PENSTOCK_R_DURABLE	A write completes when its bytes survive a power cut. In a mem:
+ *			storage the flag has no effect. If the kernel loses bytes of a storage,
+ *			all durable requests in flight on it fail.
+ * PENSTOCK_R_EXACT	A read that reaches the end of the storage fails with -ENODATA instead
+ *			of returning fewer bytes.
+ * PENSTOCK_R_DETACHED	For requests in stream order: the queue lists no completion. The result
+ *			goes to late->result, and the queue entry frees itself.
+ * PENSTOCK_R_UNSURE	The request's host memory may be invalid. The library checks it before
+ *			the CPU copies, and fails with -EFAULT instead of raising a signal. That
+ *			costs a system call for each piece of a segment. The flag is always set
+ *			if a segment names no device.
+ */
+#define PENSTOCK_R_DURABLE 0x1u
+#define PENSTOCK_R_EXACT 0x2u
+#define PENSTOCK_R_DETACHED 0x4u
+#define PENSTOCK_R_UNSURE 0x8u
+
+/* A request: segments to move as one, between one storage and memory. */
+struct penstock_req {
+	size_t size;
+	struct penstock_storage *storage; /* storage to read or write */
+	const struct penstock_seg *segs;  /* segments; submit copies them */
+	unsigned seg_count;		  /* number of segments */
+	enum penstock_op op;		  /* direction; default: PENSTOCK_READ */
+	enum penstock_class require;	  /* required class; default: PENSTOCK_ANY */
+	enum penstock_effort effort;	  /* preference; default: PENSTOCK_THRIFTY */
+	unsigned flags;			  /* PENSTOCK_R_* flags */
+	int priority;		/* priority, -4 to 3: higher ones always go first, equal ones in the
+				 * order of submission */
+	uint64_t deadline_ns;	/* CLOCK_MONOTONIC time after which no chunk starts; 0:
+				 * none. The request then fails with -ETIME when its
+				 * chunks in flight are done, and report->bytes is the
+				 * progress */
+	const char *path;	/* name of the only path to use ("staged"), for tests and
+				 * benchmarks; NULL: the library chooses. It must have
+				 * the class `require`. "fault[:PATH]?eio=N&...": see
+				 * FAULTS in penstock(1) */
+	void *user;		/* any value of the caller, returned in the completion */
+	penstock_done_fn *done; /* callback inside penstock_poll and penstock_wait; NULL:
+				 * none */
+	void *stream;		/* CUstream of segment 0's device that the request is
+				 * ordered by, see penstock_late; NULL: none */
+	const struct penstock_late *late; /* values read when the stream reaches the request,
+					   * copied by submit; needs `stream`; NULL: none */
+	size_t seg_size; /* stride of `segs` in bytes, for segments inside larger structs; 0:
+			  * sizeof(struct penstock_seg) of version 0.1. The library does not read
+			  * what follows a segment. A field that a later version appends has a
+			  * flag, which this version refuses */
+};
+#define PENSTOCK_REQ_INIT                                                                \
+	{                                                                                \
+		sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY, \
+			PENSTOCK_THRIFTY, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0       \
+	}
+
+/*
+ * Performs a request, and returns when it has completed.
+ *
+ * req		The request, of any kind but in stream order.
+ * report	Receives the report, also of a failed request, but not of one that submit
+ *		refused; NULL: none. Start from PENSTOCK_REPORT_INIT. Its path texts are
+ *		valid while the storage and the device are open; `text` is a copy.
+ *
+ * Returns the bytes moved, as penstock_read does. It fails with the errors of penstock_submit
+ * or with the result of the request. Any thread. May block.
+ *
+ * -EINVAL	`req` is NULL or in stream order, or report->size is not set
+ */
+PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
+				       struct penstock_report *report);
+
+/*
+ * Makes the first request between a storage and a device as fast as later ones.
+ *
+ * st	The storage.
+ * dev	The device.
+ * op	The direction of the requests.
+ *
+ * The call starts the device's lanes, one of them for callers' threads, probes every path and
+ * runs the canary. Without this call, the first submit for the pair does the same work. Any
+ * thread. May block.
+ *
+ * On a GPU the call creates the lanes' streams. For about every sixteenth stream the driver
+ * waits until the context is idle. So call it before the device is busy, and not while work on
+ * the device waits for the calling thread.
+ *
+ * A path stays unproven if no written extent exists to test it on, as in an empty file. The
+ * first submit after a change of the file tests it again, and may be slow. After eight tests
+ * that found nothing, the library waits 1 ms before the next test, then 2 ms, up to a second.
+ */
+PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
+				  enum penstock_op op);
+
+/* ---- queues: many requests at once ------------------------------------------- */
+
+/* Options of penstock_queue_open. */
+struct penstock_queue_opts {
+	size_t size;
+	unsigned requests_max; /* requests in flight or not harvested; 0: 256 */
+	unsigned segs_max;     /* segments of one request; 0: 1024. requests_max * segs_max is 16
+				* Mi at most (-E2BIG). Memory is touched only when it is used */
+	/*
+	 * Device on which the queue has an inline lane: one without a thread, which makes
+	 * progress only inside penstock_submit, penstock_poll and penstock_wait of this queue.
+	 * It serves requests for that device of at most PENSTOCK_OWN_LANE_MAX bytes. They wake
+	 * no thread, which saves most of the time and CPU of a small read. Longer requests,
+	 * those in stream order and those with segments on other devices use the device's lanes.
+	 *
+	 * All calls on the queue but penstock_cancel must then come from the thread that opened
+	 * it (-EPERM). The device stays open until the queue is closed. Opening and closing the
+	 * queue wait while a stream waits for a request on the device.
+	 *
+	 * NULL: the lanes of the devices, which have threads, serve all requests.
+	 */
+	struct penstock_device *own_lane;
+};
+#define PENSTOCK_QUEUE_OPTS_INIT                               \
+	{                                                      \
+		sizeof(struct penstock_queue_opts), 0, 0, NULL \
+	}
+#define PENSTOCK_OWN_LANE_MAX (1u << 20)
+
+/*
+ * Opens a queue, which accepts requests and lists their completions.
+ *
+ * opts	Options; NULL: defaults.
+ * out	Receives the queue. Close it with penstock_queue_close.
+ *
+ * One thread at a time may submit, one thread at a time (the same or another) may harvest, and
+ * any thread may cancel. Inside a callback, submit and cancel are allowed. Other calls on the
+ * queue fail with -EDEADLK there, and a close only logs an error. A queue pins no memory,
+ * unless it has an inline lane: that has 16 MiB and two of the device's slots. Any thread may
+ * open a queue. May block.
+ *
+ * -E2BIG	the limits of penstock_queue_opts are exceeded
+ * -ENOMEM	there is no memory for the queue
+ */
+PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
+				     struct penstock_queue **out);
+
+/*
+ * Closes a queue: cancels its requests, and waits for those that have started.
+ *
+ * q	The queue, or NULL.
+ *
+ * No callback runs after the call. If the queue has an inline lane and requests in flight, a
+ * close from another thread waits for the thread that opened the queue. May block.
+ */
+PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
+
+/*
+ * Submits requests to a queue, in order, and returns how many it accepted.
+ *
+ * q		The queue.
+ * reqs		The requests. The library copies them and their segments.
+ * count	Number of requests.
+ * ids		Receives an id for each accepted request, for penstock_cancel and the
+ *		completion; NULL: none. An id is never used again.
+ *
+ * Requests are accepted from the front until one is refused. If the first one is refused, the
+ * call returns its error. If a later one is refused, submit again from there to get the error.
+ * An accepted request completes exactly once. A refused one moves nothing and never completes.
+ * One thread at a time. May block for the first request between a storage and a device, see
+ * penstock_prepare.
+ *
+ * -EAGAIN	the queue is full: harvest completions first. Requests that completed early, while
+ *		a lane hangs in a system call, keep their queue entries until it returns. If they
+ *		fill the queue, the call returns -EAGAIN after a second
+ * -EINVAL	the request has no storage, or an argument is out of range
+ * -EOVERFLOW	a range ends beyond 2^63
+ * -E2BIG	the request has more segments than opts->segs_max
+ * -EBADF	a write to a storage that was opened for reading
+ * -ENODEV	a segment's memory belongs to no open device
+ * -EOPNOTSUPP	no path of the required class is available, or a descriptor's flags allow none
+ * -EPERM	the queue has an inline lane, and another thread opened it
+ */
+PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
+				 unsigned count, uint64_t *ids);
+
+/* A completion: the result of a request. */
+struct penstock_done {
+	uint64_t id;	/* id from penstock_submit */
+	void *user;	/* penstock_req.user */
+	int64_t result; /* bytes delivered, of all segments and destinations, before the first byte
+			 * that the storage did not have; or -errno: -ECANCELED, -ETIME (deadline),
+			 * -EOPNOTSUPP (no path of the class), -EIO ... */
+	const struct penstock_report *report; /* valid until the next penstock_poll or
+					       * penstock_wait on the queue */
+};
+
+/*
+ * Harvests completions without waiting, and returns how many.
+ *
+ * q	The queue.
+ * done	Receives the completions, also those with a callback; NULL: callbacks only.
+ * max	Most completions to harvest, and never more than requests_max in one call. With
+ *	`done` NULL, 0 means all.
+ *
+ * The library calls the callbacks of the harvested requests. One thread at a time.
+ *
+ * -EDEADLK	called inside a callback
+ * -EPERM	the queue has an inline lane, and another thread opened it
+ */
+PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max);
+
+/*
+ * Harvests completions as penstock_poll does, but waits for them.
+ *
+ * q		The queue.
+ * done		As for penstock_poll.
+ * min		Completions to wait for, requests_max at most.
+ * max		As for penstock_poll.
+ * timeout_ns	Longest time to wait; -1: no limit.
+ *
+ * The wait ends early if nothing is in flight. One thread at a time. May block.
+ * Errors as for penstock_poll.
+ */
+PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
+			       unsigned max, int64_t timeout_ns);
+
+/*
+ * Cancels a request, as far as it has not completed.
+ *
+ * q	The queue.
+ * id	The id from penstock_submit.
+ *
+ * Parts that have not started never start. Parts that have started are aborted if the storage
+ * can do that (files cannot), else the library waits for them. The request still completes
+ * exactly once, with -ECANCELED or with its normal result. The library uses the request's
+ * memory until then. Any thread.
+ *
+ * -ENOENT	no such request, or its completion has been harvested
+ */
+PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
+
+/*
+ * Returns an eventfd that is readable while completions wait to be harvested.
+ *
+ * q	The queue, which owns the descriptor: do not close or read it.
+ *
+ * Wait for it with poll(2), then call penstock_poll. The descriptor does not report a deadline
+ * that passed while all lanes that could start the request hang in calls for others: with
+ * deadlines, call penstock_poll from time to time. Any thread.
+ *
+ * -EOPNOTSUPP	the queue has an inline lane
+ */
+PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
+
+/* ---- reports: which path the bytes took, and why ------------------------------ */
+
+/* The compiler needs enum penstock_why from here on. Its list is at the end of this file,
+ * which includes itself for it. */
+#include "penstock.h"
+
+/* One row of a report: what one path did for a request. */
+struct penstock_report_path {
+	const char *name;      /* name of the path */
+	uint64_t bytes;	       /* bytes that this path moved */
+	enum penstock_why why; /* reason why this path moved no bytes, or not all */
+	const char *text;      /* sentence for `why`, valid as long as the report */
+	uint64_t reserved[2];
+};
+
+/* What happened to the bytes of one request, counted for each chunk. The library sets all
+ * members, also `size`. */
+struct penstock_report {
+	size_t size;
+	int64_t result; /* as in penstock_done */
+	uint64_t bytes; /* bytes of the storage that were moved, each counted once; also after a
+			 * failure */
+	uint64_t start_ns, end_ns;    /* times of submit and completion, CLOCK_MONOTONIC */
+	const char *path;	      /* path that moved the most bytes; "none" */
+	const char *engine;	      /* engine that issued the I/O; "none" */
+	enum penstock_why engine_why; /* reason why a better engine was not used */
+	uint64_t cpu_copied;	      /* bytes that a CPU copied; divided by `bytes`: CPU copies */
+	uint64_t dram_laid;	      /* bytes that were written to host memory on the way, without
+				       * the destination; divided by `bytes`: DRAM passes */
+	uint64_t chunks;	      /* number of chunks */
+	uint64_t retries;	      /* chunks that moved to another path or were started again */
+	enum penstock_why why;	      /* reason of a failure */
+	char text[PENSTOCK_TEXT_MAX]; /* sentence of a failure */
+	unsigned path_count;	      /* number of rows */
+	struct penstock_report_path paths[PENSTOCK_PATHS_MAX]; /* rows, most direct path first */
+	uint64_t stop_off; /* lowest storage offset whose bytes did not arrive, because of a
+			    * failure or the end of the storage; UINT64_MAX: none is known */
+};
+#define PENSTOCK_REPORT_INIT                                                                     \
+	{                                                                                        \
+		sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE, 0, 0, \
+			0, 0, PENSTOCK_WHY_NONE, "", 0,                                          \
+			{{NULL, 0, PENSTOCK_WHY_NONE, NULL, {0, 0}}}, 0                          \
+	}
+
+/* One row of an explanation: whether a path would work, and why it is not used. */
+struct penstock_explain_path {
+	const char *name;	      /* name of the path */
+	int usable;		      /* whether the path would work; 1: yes, 0: no */
+	enum penstock_class meets;    /* highest class that it has here */
+	int proven;		      /* proof; 1: the canary passed, 0: not needed, -1: not yet */
+	enum penstock_why why;	      /* reason why the path is not used */
+	char text[PENSTOCK_TEXT_MAX]; /* sentence for `why` */
+	char fix[PENSTOCK_TEXT_MAX];  /* remedy that would open the path; "": none is needed */
+};
+
+/* The answer of penstock_explain: one row for each path, most direct first. The library sets
+ * all but `size`. */
+struct penstock_explanation {
+	size_t size;
+	int taken;		 /* row of the path for the given range; -1: it is refused */
+	int cold, warm, unknown; /* rows of the paths for chunks that are not cached, are cached,
+				  * or of which that is unknown; -1: none */
+	int resident; /* whether the page cache has the range; 1: yes, 0: no, -1: unknown */
+	enum penstock_why resident_why;	      /* reason why the residency is unknown */
+	const char *engine;		      /* engine that would issue the I/O */
+	enum penstock_why engine_why;	      /* reason why the first engine is not used */
+	char engine_text[PENSTOCK_TEXT_MAX];  /* sentence for engine_why */
+	char storage_text[PENSTOCK_TEXT_MAX]; /* penstock_storage_info.text */
+	char device_text[PENSTOCK_TEXT_MAX];  /* penstock_device_info.text */
+	unsigned path_count;		      /* number of rows */
+	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX]; /* rows */
+};
+
+/*
+ * Explains which path a request would use, and why no other.
+ *
+ * req	The request. Only its storage, first segment, op, require and effort count; a path
+ *	that it names is ignored. With row_len 0 the range is the whole storage.
+ * out	Receives the explanation. Set out->size.
+ *
+ * None of the request's bytes is moved. The read canary uses memory of the library; a path for
+ * writes stays unproven until the first write. Any thread. May block.
+ *
+ * -EINVAL	the request has no storage or no segment, or out->size is not set
+ * -ENODEV	the segment's memory belongs to no open device
+ */
+PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstock_explanation *out);
+
+/* ---- stream order: requests between kernels of a stream ------------------------- */
+
+/*
+ * Values of a request in stream order that are read when the stream reaches it.
+ *
+ * A request with a `stream` starts when the work queued on the stream before it is done. Work
+ * that is queued after it waits until the request has completed. The default streams have the
+ * handles 1 (legacy) and 2 (per thread). A stream that is being captured into a graph is
+ * refused with -EOPNOTSUPP.
+ *
+ * Each pointer is NULL, and the request's own value counts, or an address in host memory. The
+ * library does not access the addresses after the stream has continued. All apply to segment 0.
+ *
+ * Until the request has completed, no thread may free memory of the device or unregister
+ * memory by the driver's own calls. Such a call waits for the stream and stops all copies
+ * meanwhile, so both wait forever. penstock_free and penstock_unregister are safe: they wait
+ * first, and a submit in stream order waits for such a call that is under way. While a stream
+ * waits, a transfer of exactly one byte to the device (a segment, a row or a file of one byte)
+ * is refused with -EBUSY.
+ */
+struct penstock_late {
+	size_t size;
+	const uint64_t *row_len; /* bytes of a row, at most the segment's row_len */
+	const uint64_t *off;	 /* offset in the storage, bytes */
+	const uint64_t *buf_off; /* offset in `buf`, bytes; the rows must end inside buf_len, else
+				  * the request fails with -EINVAL */
+	int64_t *result;	 /* destination of the result (bytes or -errno), written before the
+				  * stream continues */
+	uint64_t buf_len;	 /* bytes of the memory at `buf`; 0: up to the end of its
+				  * allocation, if the device knows that */
+};
+
+/* ---- topology and counters -------------------------------------------------- */
+
+/*
+ * Writes the machine's topology: NUMA nodes, GPUs, drives, NICs and their distances.
+ *
+ * sys_root	As in penstock_storage_opts; NULL: this machine.
+ * json		0: as a table; 1: as JSON.
+ * fd		The descriptor to write to.
+ *
+ * Any thread. May block.
+ *
+ * -EIO	the output could not be written
+ */
+PENSTOCK_API int penstock_topo(const char *sys_root, int json, int fd);
+
+/*
+ * Writes the counters of a process.
+ *
+ * pid	The process, of the same user; 0: this one.
+ * json	0: as a table; 1: as JSON.
+ * fd	The descriptor to write to.
+ *
+ * Any thread. May block.
+ *
+ * -ESRCH	the process does not exist or does not use Penstock
+ * -EIO	the output could not be written
+ */
+PENSTOCK_API int penstock_stats(int pid, int json, int fd);
+
+/*
+ * Adds a note to the counters of this process, which penstock_stats shows.
+ *
+ * text	A sentence, such as the reason of a refusal. It is copied, and a long one truncated.
+ *
+ * For software that is built on this library. The last 8 notes are kept; a repeated note is
+ * counted. Any thread; does not block.
+ */
+PENSTOCK_API void penstock_stats_note(const char *text);
+
+/* ---- versions, errors and reasons -------------------------------------------- */
+
+/*
+ * Returns the version of the loaded library: "0.1.0".
+ *
+ * The macros PENSTOCK_VERSION_* have the version that a program was compiled with. The string
+ * is static. Any thread.
+ */
+PENSTOCK_API const char *penstock_version(void);
+
+/* Returns the reason of the last failure on the calling thread. */
+PENSTOCK_API enum penstock_why penstock_errwhy(void);
+
+/*
+ * Sets the calling thread's last failure, and returns -|code|.
+ *
+ * code	An errno, positive or negative.
+ * why	The reason.
+ * fmt	The sentence as a printf format, in which %m is strerror(code).
+ *
+ * For software that is built on this library. Any thread.
+ */
+PENSTOCK_API int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/*
+ * Returns the short name of a reason, as in JSON.
+ *
+ * why	A reason. Out of range, the name is "unknown".
+ *
+ * The string is static. Any thread.
+ */
+PENSTOCK_API const char *penstock_why_name(unsigned why);
+
+/*
+ * Returns the sentence of a reason, as people read it.
+ *
+ * why	A reason. Out of range, the sentence is "unknown".
+ *
+ * The string is static. Any thread.
+ */
+PENSTOCK_API const char *penstock_why_text(unsigned why);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* PENSTOCK_H */
+
+#ifndef PENSTOCK_WHY_LIST
+/*
+ * REASONS. A reason tells why a path was not used, or why a request failed. It has a code for
+ * programs, a short name for JSON and a sentence for people. `penstock explain` and
+ * `penstock check` print the same names and sentences. The list only ever grows at its end, so
+ * that codes keep their numbers.
  *
  *   X(code, "name", "sentence")
  */
 #define PENSTOCK_WHY_LIST(X)                                                                   \
-	X(NONE, "none", "nothing stands against it")                                           \
+	X(NONE, "none", "nothing prevents it")                                                 \
 	X(CHOSEN_OTHER, "not-needed", "a path that serves this better was open")               \
 	X(NOT_READ, "no-reads", "this path cannot read")                                       \
 	X(NOT_WRITE, "reads-only", "this path only reads")                                     \
@@ -93,11 +1084,11 @@ PENSTOCK_API const char *penstock_version(void);
 	X(NO_ROUTE, "no-pcie-route",                                                           \
 	  "the kernel sees no permitted PCIe route between drive and device")                  \
 	X(CANARY, "canary-failed",                                                             \
-	  "a trial transfer reported success but the bytes did not arrive")                    \
-	X(UNPROVEN, "unproven", "no written extent was there to prove it on")                  \
+	  "a test transfer reported success but the bytes did not arrive")                     \
+	X(UNPROVEN, "unproven", "the storage has no written extent to test this path on")      \
 	X(FIRST_WRITE, "unproven-until-first-write",                                           \
 	  "unproven until the first write, which is read back as its proof")                   \
-	X(HOST_ONLY, "host-only", "this path ends in host memory only")                        \
+	X(HOST_ONLY, "host-only", "this path delivers to host memory only")                    \
 	X(DEVICE_ONLY, "device-only", "this path does not exist for host memory")              \
 	X(NOT_MAPPABLE, "not-mappable", "the storage cannot be mapped")                        \
 	X(NO_READONLY_REG, "no-read-only-registration",                                        \
@@ -108,9 +1099,9 @@ PENSTOCK_API const char *penstock_version(void);
 	X(RESIDENCY_EPERM, "residency-not-allowed",                                            \
 	  "this user may not ask what the page cache holds of this file")                      \
 	X(RESIDENCY_BLIND, "residency-blind",                                                  \
-	  "this file system does not say what the page cache holds")                           \
+	  "this file system does not report what the page cache holds")                        \
 	X(RESIDENCY_NONE, "residency-unsupported",                                             \
-	  "the kernel has no way to ask what the page cache holds")                            \
+	  "the kernel cannot report what the page cache holds")                                \
 	X(REQUIRE, "class-required", "the required class forbids it")                          \
 	X(NOT_BUILT, "not-built", "this build was made without it")                            \
 	X(NO_URING, "no-io-uring", "io_uring is refused here")                                 \
@@ -119,644 +1110,32 @@ PENSTOCK_API const char *penstock_version(void);
 	X(NO_DRIVER, "no-driver", "the device's driver library is missing")                    \
 	X(NO_DEVICE, "no-device", "there is no such device")                                   \
 	X(REOPEN, "reopen-refused",                                                            \
-	  "the descriptor could not be opened again, it is used as it is")                     \
+	  "the descriptor could not be opened again and is used unchanged")                    \
 	X(SHRANK, "file-shrank", "the file became shorter while it was read")                  \
 	X(STALE, "file-changed", "the file changed under a kept registration")                 \
 	X(SHORT_IO, "short-transfer", "the storage moved fewer bytes than asked")              \
 	X(IO_ERROR, "io-error", "the storage reported an error")                               \
 	X(NO_SPACE, "no-space", "the storage is full")                                         \
 	X(DEVICE_ERROR, "device-error", "the device reported an error")                        \
-	X(NO_MEMORY, "no-memory", "memory could not be had")                                   \
+	X(NO_MEMORY, "no-memory", "memory could not be allocated")                             \
 	X(CANCELLED, "cancelled", "the caller cancelled it")                                   \
 	X(DEADLINE, "deadline", "its deadline passed")                                         \
-	X(BAD_ARGUMENT, "bad-argument", "an argument makes no sense")                          \
+	X(BAD_ARGUMENT, "bad-argument", "an argument is invalid")                              \
 	X(NOT_FOUND, "not-found", "there is no such storage")                                  \
 	X(NO_PERMISSION, "no-permission", "permission was denied")                             \
 	X(BAD_KIND, "wrong-kind", "this kind of storage cannot be used")                       \
-	X(FULL, "full", "every place is taken, harvest completions first")                     \
+	X(FULL, "full", "every entry is in use, harvest completions first")                    \
 	X(UNSUPPORTED, "unsupported", "this backend cannot do that")                           \
 	X(INJECTED, "injected", "a fault was injected on purpose")                             \
-	X(MALFORMED, "malformed", "the data are not what their format says")                   \
+	X(MALFORMED, "malformed", "the data do not match their format")                        \
 	X(HELD, "holds-all-it-may",                                                            \
-	  "as much of the page cache as may be is registered until files close")               \
+	  "the limit of registered page cache is reached until files close")                   \
 	X(READ_ONLY, "read-only", "the file system is mounted read-only")                      \
-	X(NO_FILES, "too-many-open-files", "no more files may be open")
+	X(NO_FILES, "too-many-open-files", "too many files are open")
 
 enum penstock_why {
 #define PENSTOCK_WHY_ENUM(code, name, text) PENSTOCK_WHY_##code,
 	PENSTOCK_WHY_LIST(PENSTOCK_WHY_ENUM)
 #undef PENSTOCK_WHY_ENUM
 };
-
-/* Short name and sentence of a reason. Static; "unknown" out of range. */
-PENSTOCK_API const char *penstock_why_name(unsigned why);
-PENSTOCK_API const char *penstock_why_text(unsigned why);
-
-/*
- * The sentence for the last failure on this thread, and its reason; valid until
- * this thread's next failing call. Never NULL.
- */
-PENSTOCK_API const char *penstock_errmsg(void);
-PENSTOCK_API enum penstock_why penstock_errwhy(void);
-
-/*
- * Leaves a sentence and its reason as this thread's last, for what is built on this
- * library, and returns -|code|. %m is strerror(code).
- */
-PENSTOCK_API int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-
-/* ---- what callers choose -------------------------------------------------- */
-
-/* Which way the bytes go: from storage to memory, or back. */
-enum penstock_op { PENSTOCK_READ = 0, PENSTOCK_WRITE = 1 };
-
-/*
- * The class that a caller may require. It holds as this kernel sees the machine:
- * a guest cannot look behind its virtual drives.
- */
-enum penstock_class {
-	PENSTOCK_ANY = 0,	  /* whatever works */
-	PENSTOCK_NO_CPU_COPY = 1, /* DMA engines only, staging allowed */
-	PENSTOCK_DIRECT = 2,	  /* the drive's or NIC's DMA writes the destination */
-};
-
-/* What to favour where several paths of the class would do. */
-enum penstock_effort {
-	PENSTOCK_THRIFTY = 0, /* the least CPU for the bytes */
-	PENSTOCK_FAST = 1,    /* the most bytes a second */
-};
-
-/* ---- storage: where the bytes are ----------------------------------------- */
-
-struct penstock_storage;
-
-/* penstock_storage_opts.flags */
-/* Open for reading and writing. */
-#define PENSTOCK_O_WRITE 0x1u
-/* Create it if missing; implies O_WRITE. */
-#define PENSTOCK_O_CREATE 0x2u
-/* A new object that takes the name's place at penstock_commit, all or nothing: until then it
- * is not seen, and close without commit drops it. A process that is killed leaves
- * .NAME.penstock-*. A symbolic link to a file is replaced, not what it leads to; but a block
- * device, or a link to one, is written in place, and what is neither is refused. */
-#define PENSTOCK_O_REPLACE 0x4u
-/* The caller promises that the bytes do not change while it is open: registrations are kept. */
-#define PENSTOCK_O_IMMUTABLE 0x8u
-/* Refuse a symbolic link as the last part. */
-#define PENSTOCK_O_NOFOLLOW 0x10u
-
-struct penstock_storage_opts {
-	size_t size;
-	unsigned flags;	      /* PENSTOCK_O_*; 0: what is there, for reading only */
-	unsigned mode;	      /* permission bits of what is created, & ~umask; 0: with
-			       * PENSTOCK_O_REPLACE those and the owner of what is
-			       * replaced, as far as the caller may, else 0666 */
-	uint64_t length;      /* of what is created: space is reserved at once, and the
-			       * committed length is exactly this; 0: as written.
-			       * Ignored for what exists and is not replaced */
-	const char *sys_root; /* a directory that stands for /sys and /proc when facts
-			       * are read (captured machines); NULL: the real ones */
-};
-#define PENSTOCK_STORAGE_OPTS_INIT                                  \
-	{                                                           \
-		sizeof(struct penstock_storage_opts), 0, 0, 0, NULL \
-	}
-
-/*
- * Opens what `url` names: "/path", "file:///path" (as it stands, no %XX), a block device,
- * or "mem:SIZE[KiB|MiB|GiB|TiB][?seed=N]" (bytes made from the seed, the same each
- * time; writes are kept until it is closed, and nothing longer: who asks that for
- * something durable gets the answer of a file, to try programs with, and no more). A
- * relative path is that of the working directory at this moment, also for commit and abort
- * (but where the two together are too long for a path). May block. -ENOENT, -EISDIR, -ESPIPE
- * (pipe, socket, a file of /proc or /sys), -EACCES, -EROFS, -EMFILE, -EINVAL, -ENOSPC. Close
- * with penstock_close.
- */
-PENSTOCK_API int penstock_open(const char *url, const struct penstock_storage_opts *opts,
-			       struct penstock_storage **out);
-
-/*
- * The same for a descriptor of the caller's, which stays the caller's and is
- * never changed: it is opened again through /proc/self/fd, device and inode
- * compared, with its O_SYNC or O_DSYNC; where that is refused a duplicate is used as it
- * is, and the storage's text says so. With O_DIRECT it then takes writes of whole blocks
- * only, with O_APPEND none at all: those are refused (-EOPNOTSUPP). It may be written where
- * the descriptor may; PENSTOCK_O_WRITE refuses one that may not. The storage keeps the file:
- * the caller may close the descriptor before it. penstock_close ends the process's fcntl(2)
- * record locks on the file, as closing any descriptor of it does. -EBADF, and as
- * penstock_open. May block.
- */
-PENSTOCK_API int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
-				  struct penstock_storage **out);
-
-/*
- * Ends the writing of a storage: cuts what was opened with a length to that and, with
- * `durable`, returns only when data and name survive a power cut. For PENSTOCK_O_REPLACE it
- * also puts it in its place. Reading and writing may go on after it, and nothing is cut off
- * any more. Once data could not be brought to the drive, no commit of this open can be
- * durable: the kernel has given those bytes up, so open it anew and write again. -EBUSY
- * while a request is in flight. May block.
- */
-PENSTOCK_API int penstock_commit(struct penstock_storage *st, int durable);
-
-/* Gives up what was written: what this open created and no commit has put there is
- * removed, and can then not be committed (-ESTALE); what was there before keeps the
- * bytes that were written to it. -EBUSY while a request is in flight. May block. */
-PENSTOCK_API int penstock_abort(struct penstock_storage *st);
-
-/*
- * Waits for the storage's requests in flight, aborts an uncommitted
- * PENSTOCK_O_REPLACE, cuts an uncommitted PENSTOCK_O_CREATE with a length to what this open
- * has written of it, and frees it. May block. Where path "mapped" has read it, the lanes that
- * did must come by, and one of them may hang in a call for another storage: then this waits
- * for it, and so do penstock_device_open and _close. The page cache that path "mapped"
- * registered for it is let go afterwards, on a thread of the library: the driver waits with
- * that for what the application has given the device so far, and with other copies for that,
- * as with cuMemFree.
- */
-PENSTOCK_API void penstock_close(struct penstock_storage *st);
-
-/* The length in bytes as it is when asked, or -errno. The file system is asked: may
- * block. */
-PENSTOCK_API int64_t penstock_storage_length(struct penstock_storage *st);
-
-struct penstock_storage_info {
-	size_t size;
-	uint64_t length;      /* when it was opened */
-	const char *kind;     /* "file", "mem" */
-	const char *text;     /* "ext4 on nvme0n1p1 on nvme0n1 (nvme, pcie)" */
-	uint32_t off_align;   /* offsets and lengths that direct paths take */
-	uint32_t mem_align;   /* addresses that direct paths take */
-	uint32_t edge_align;  /* unaligned writes are cut here */
-	unsigned drive_count; /* drives beneath, 0: not known */
-};
-/* Facts of a storage; the strings live as long as it. */
-PENSTOCK_API int penstock_storage_get_info(const struct penstock_storage *st,
-					   struct penstock_storage_info *info);
-
-/* ---- device: where they land ---------------------------------------------- */
-
-struct penstock_device;
-
-struct penstock_device_opts {
-	size_t size;
-	unsigned lanes;	      /* threads of its pump, at most 32; 0: chosen from CPUs and
-			       * kind */
-	size_t ring_bytes;    /* pinned staging memory of all lanes; 0: chosen */
-	size_t slot_bytes;    /* one staging slot, a power of two from 64 KiB to 1 GiB; 0:
-			       * chosen. The ring holds two for each lane at least */
-	const char *engine;   /* "auto", "uring" or "threads"; NULL: auto */
-	const char *sys_root; /* as in penstock_storage_opts */
-};
-#define PENSTOCK_DEVICE_OPTS_INIT                                        \
-	{                                                                \
-		sizeof(struct penstock_device_opts), 0, 0, 0, NULL, NULL \
-	}
-
-/*
- * Opens "host", "cuda:N", "peermem:DDDD:BB:DD.F" or "auto" (the first GPU, else
- * host). A device is one per process: a second open returns the same one, its
- * options are ignored, and the return value is 1. Threads, pinned memory and, where
- * none is active, the GPU's primary context are made at its first use: alloc,
- * penstock_prepare or a first submit. May block. -ENODEV, -EINVAL, -EOPNOTSUPP (a PCI
- * device that lends no memory), -EACCES.
- */
-PENSTOCK_API int penstock_device_open(const char *name, const struct penstock_device_opts *opts,
-				      struct penstock_device **out);
-
-/* Drops one reference; the last waits for the device's requests in flight and stops the
- * pump, and waits for lanes of other devices that have copied to this one, also if one hangs
- * in a call. What was allocated on it is freed before. May block. */
-PENSTOCK_API void penstock_device_close(struct penstock_device *dev);
-
-/* The name of a device, "cuda:0" also for what was opened as "auto". Lives as long as
- * the device. */
-PENSTOCK_API const char *penstock_device_name(const struct penstock_device *dev);
-
-struct penstock_device_info {
-	size_t size;
-	const char *name;    /* "cuda:0" */
-	const char *text;    /* "NVIDIA H200, 140 GiB" */
-	const char *bdf;     /* PCI address, "" for none */
-	int numa;	     /* node, -1: not known */
-	int cpu_addressable; /* the CPU may load and store at its addresses */
-	unsigned lanes;	     /* of its pump, 0: not started */
-	uint64_t ring_bytes; /* staging memory, pinned as it is needed; 0: not started */
-};
-/* Facts of a device; the strings live as long as it. */
-PENSTOCK_API int penstock_device_get_info(const struct penstock_device *dev,
-					  struct penstock_device_info *info);
-
-/*
- * The device, among those open in this process, on which `ptr` lies; host memory
- * that no device knows is "host" if that is open. No reference is taken. -ENODEV.
- */
-PENSTOCK_API int penstock_device_of(const void *ptr, struct penstock_device **out);
-
-/*
- * Device memory, `len` bytes aligned to at least 4096, holding anything. -ENOMEM, -EINVAL
- * (no bytes). Freed by penstock_free, with no request in flight on them, which takes what
- * penstock_alloc or penstock_import_memory of the same device gave, and nothing else. May
- * block.
- */
-PENSTOCK_API int penstock_alloc(struct penstock_device *dev, size_t len, void **out);
-PENSTOCK_API int penstock_free(struct penstock_device *dev, void *ptr);
-
-/*
- * Copies between memory of any two open devices (peer to peer where it is open,
- * else through host memory): for each of `count` entries rows x row_len bytes;
- * rows 0 or 1: plain, pitches ignored. Returns when all are there. May block.
- */
-struct penstock_copy_args {
-	size_t size;
-	struct penstock_device *dst_dev;
-	void *dst;
-	uint64_t dst_pitch;
-	struct penstock_device *src_dev;
-	const void *src;
-	uint64_t src_pitch;
-	uint64_t row_len;
-	uint64_t rows;
-};
-PENSTOCK_API int penstock_copy(const struct penstock_copy_args *copies, unsigned count);
-
-/*
- * Memory for another process: a piece of device memory as plain bytes that a process
- * of this user on this machine can turn into an address, which counts as memory of
- * `dev` there; it may lie on another GPU if `dev` reaches that (else -EXDEV), and no
- * context is made there. The exporter keeps the memory until the last importer has called
- * penstock_free on what it imported. -EOPNOTSUPP: the device's memory cannot be shared
- * so. May block.
- */
-struct penstock_export {
-	size_t size;
-	int fd; /* -1: nothing more to pass. Else it goes along by SCM_RIGHTS, the
-		 * importer puts here what it received, and each side closes its own
-		 * behind the import */
-	unsigned char bytes[192];
-};
-#define PENSTOCK_EXPORT_INIT                        \
-	{                                           \
-		sizeof(struct penstock_export), -1, \
-		{                                   \
-			0                           \
-		}                                   \
-	}
-PENSTOCK_API int penstock_export_memory(struct penstock_device *dev, void *ptr, size_t len,
-					struct penstock_export *out);
-PENSTOCK_API int penstock_import_memory(struct penstock_device *dev,
-					const struct penstock_export *exported, void **out);
-
-/*
- * Pins host memory of the caller for faster copies, until unregister, which takes the
- * same address and comes before the memory is freed. Never done behind the caller's back;
- * 0 where the device needs none. -EEXIST: a part of it is pinned already; -ENOENT: it is
- * not. May block.
- */
-PENSTOCK_API int penstock_register(struct penstock_device *dev, void *host, size_t len);
-PENSTOCK_API int penstock_unregister(struct penstock_device *dev, void *host);
-
-/* ---- route: what may carry bytes between the two --------------------------- */
-
-/*
- * Makes the route now: starts the device's pump, opens its lanes and a place for a
- * caller's thread, probes every path and runs the canary, so that the first request does
- * not, nor the first one-call read. Without it, the
- * first submit that meets the pair does this and is slow. On a GPU the lanes' streams are
- * made here, and for every sixteenth or so the driver waits until the context is idle:
- * prepare before the device is busy, and not while work on it waits for this thread. A
- * path that found nothing written to be proven on, as in an empty file, is tried again by
- * the first submit behind a change of the file, which may be slow too; where that has
- * found nothing eight times, only after a millisecond, then two, up to a second. May block.
- */
-PENSTOCK_API int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev,
-				  enum penstock_op op);
-
-/* What penstock_explain found, one row a path, most direct first. Set `size`, the
- * rest is filled in. */
-struct penstock_explain_path {
-	const char *name;
-	int usable;		   /* 1: would work; 0: would not */
-	enum penstock_class meets; /* the highest class that it meets here */
-	int proven;		   /* 1: by canary; 0: not needed; -1: not yet */
-	enum penstock_why why;	   /* why it is not the one taken */
-	char text[PENSTOCK_TEXT_MAX];
-	char fix[PENSTOCK_TEXT_MAX]; /* what would make it possible, "" if it is */
-};
-struct penstock_explanation {
-	size_t size;
-	int taken;		 /* index of the path for the range asked, -1: refused */
-	int cold, warm, unknown; /* the path for chunks of each residency, or -1 */
-	int resident;		 /* 1 yes, 0 no, -1 unknown, of the range asked */
-	enum penstock_why resident_why;
-	const char *engine;
-	enum penstock_why engine_why; /* why not the first engine */
-	char engine_text[PENSTOCK_TEXT_MAX];
-	char storage_text[PENSTOCK_TEXT_MAX]; /* as in penstock_storage_info */
-	char device_text[PENSTOCK_TEXT_MAX];
-	unsigned path_count;
-	struct penstock_explain_path paths[PENSTOCK_PATHS_MAX];
-};
-struct penstock_req;
-
-/*
- * Fills `out` for a request like `req`, of which its storage, first segment, op, require
- * and effort are looked at: what the plan says, also if a path is named. None of its bytes
- * is moved; the read canary runs into scratch memory, a write is unproven until the first.
- * May block.
- */
-PENSTOCK_API int penstock_explain(const struct penstock_req *req, struct penstock_explanation *out);
-
-/* ---- requests -------------------------------------------------------------- */
-
-/*
- * One piece of a request: `rows` rows of `row_len` bytes, row i at storage
- * offset `off + i * pitch` and at `buf + buf_off + i * buf_pitch`. rows = 0
- * means 1, whose pitches are not looked at; those of several are at least row_len.
- * row_len = 0 is a piece of nothing. A segment that begins inside or right behind
- * what its predecessors in the list cover is read together with them, each byte once,
- * and then cut apart: the same range with several buffers is several destinations,
- * interleaved columns are shards of one matrix. Rows of one segment alone are read
- * with the gaps between them when a gap is under 4096 bytes or no longer than a row,
- * else row by row. In a write no storage byte may occur twice (-EINVAL), whatever the
- * order of the segments; rows may lie between another's.
- */
-struct penstock_seg {
-	void *buf;		     /* on any open device; the caller's, in use until
-				      * the completion is harvested */
-	struct penstock_device *dev; /* where buf lies; NULL: found from the pointer,
-				      * which costs a lock and a driver call */
-	uint64_t buf_off;
-	uint64_t off;
-	uint64_t row_len;
-	uint64_t rows;
-	uint64_t pitch;
-	uint64_t buf_pitch;
-	uint64_t room; /* bytes behind the last row that the library may overwrite
-			* (reads) or read (writes), so that an unaligned tail can go
-			* by a direct path; 0: none */
-	struct penstock_storage *storage; /* NULL or the request's; another is refused
-					   * with -EOPNOTSUPP */
-};
-
-struct penstock_done;
-struct penstock_queue;
-/* What is told of a completion as it is harvested, on the thread that harvests. */
-typedef void penstock_done_fn(const struct penstock_done *done);
-
-/*
- * Values that a stream-ordered request reads when the stream reaches it, and
- * where it leaves its result: each NULL (taken from the request) or an address in
- * host memory. None is touched once the stream has gone on. They apply to
- * segment 0.
- */
-struct penstock_late {
-	size_t size;
-	const uint64_t *row_len; /* at most the segment's row_len */
-	const uint64_t *off;
-	const uint64_t *buf_off; /* with what is moved inside of buf_len, else -EINVAL */
-	int64_t *result;	 /* bytes or -errno, stored before the stream goes on */
-	uint64_t buf_len;	 /* of the memory at buf; 0: to the end of its allocation, if the
-				  * device knows it */
-};
-
-/* penstock_req.flags */
-/* A write completes when it survives a power cut, which nothing in a mem: storage does;
- * where the kernel has lost bytes of the storage, all durable requests that were under way
- * say so. */
-#define PENSTOCK_R_DURABLE 0x1u
-/* Fewer bytes than asked is an error (-ENODATA). */
-#define PENSTOCK_R_EXACT 0x2u
-/* With stream: no completion is listed, the result goes to late->result and the place frees
- * itself. */
-#define PENSTOCK_R_DETACHED 0x4u
-/* Nobody vouches for host memory of this request: where the CPU is to copy, it is looked at
- * first, and what is not there or may not be touched is -EFAULT and no signal. Costs a system
- * call for each piece of a segment. Always so where a segment names no device. */
-#define PENSTOCK_R_UNSURE 0x8u
-
-/* What is asked of a storage: pieces to be moved as one, and under which conditions. */
-struct penstock_req {
-	size_t size;
-	struct penstock_storage *storage;
-	const struct penstock_seg *segs; /* copied by submit */
-	unsigned seg_count;
-	enum penstock_op op;
-	enum penstock_class require;
-	enum penstock_effort effort;
-	unsigned flags;			  /* PENSTOCK_R_* */
-	int priority;			  /* -4 to 3, higher goes first, always; within one, as
-					   * submitted */
-	uint64_t deadline_ns;		  /* CLOCK_MONOTONIC; 0: none. If a chunk has not started by
-					   * then the request ends with -ETIME, when those that have
-					   * are done; report->bytes tells how far it came */
-	const char *path;		  /* only this path ("staged"), for tests and benchmarks;
-					   * NULL: the plan decides. It must meet `require`.
-					   * "fault[:PATH]?eio=N&...": see FAULTS in penstock(1) */
-	void *user;			  /* handed back */
-	penstock_done_fn *done;		  /* called inside penstock_poll and penstock_wait */
-	void *stream;			  /* a CUstream of segment 0's device: the request starts
-					   * when the work queued on it before is done, and what
-					   * is queued after waits for it. NULL: not ordered; the
-					   * default streams go by their handles 1 (legacy) and 2
-					   * (per thread). Capturing: -EOPNOTSUPP. Until it has
-					   * ended no thread may free memory of the device or end
-					   * a registration by the driver's own calls: those wait
-					   * for the stream and let nobody copy meanwhile, for
-					   * ever. penstock_free and _unregister wait before, and
-					   * submitting waits for one that is under way. A single
-					   * byte that is to go to the device alone (a segment, a
-					   * row or a file of one) is refused meanwhile: -EBUSY */
-	const struct penstock_late *late; /* copied by submit; needs stream */
-	size_t seg_size; /* stride of segs, which may lie in structs of the caller's;
-			  * 0: sizeof(struct penstock_seg) of 0.1. What is behind a
-			  * segment is not looked at: fields that a later version
-			  * appends take a flag, which this one refuses */
-};
-#define PENSTOCK_REQ_INIT                                                                \
-	{                                                                                \
-		sizeof(struct penstock_req), NULL, NULL, 0, PENSTOCK_READ, PENSTOCK_ANY, \
-			PENSTOCK_THRIFTY, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0       \
-	}
-
-/* What happened to the bytes of one request, counted chunk by chunk. The library sets
- * all of it, `size` too. */
-struct penstock_report_path {
-	const char *name;
-	uint64_t bytes;	       /* that this path carried */
-	enum penstock_why why; /* why it carried none, or not all */
-	const char *text;      /* lives as long as the report */
-	uint64_t reserved[2];
-};
-struct penstock_report {
-	size_t size;
-	int64_t result; /* as in penstock_done */
-	uint64_t bytes; /* of the storage, moved, each once; also after a failure */
-	uint64_t start_ns, end_ns;
-	const char *path; /* the one that carried most */
-	const char *engine;
-	enum penstock_why engine_why; /* why not a better one */
-	uint64_t cpu_copied;	      /* bytes that a CPU copied; / bytes = CPU copies */
-	uint64_t dram_laid;	      /* bytes laid down in host memory on the way, the
-				       * destination not counted; / bytes = DRAM passes */
-	uint64_t chunks;
-	uint64_t retries;      /* chunks moved to another path, or started again */
-	enum penstock_why why; /* of a failure */
-	char text[PENSTOCK_TEXT_MAX];
-	unsigned path_count;
-	struct penstock_report_path paths[PENSTOCK_PATHS_MAX];
-	uint64_t stop_off; /* lowest storage offset whose bytes did not arrive, by
-			    * failure or end; UINT64_MAX: none is known */
-};
-#define PENSTOCK_REPORT_INIT                                                                     \
-	{                                                                                        \
-		sizeof(struct penstock_report), 0, 0, 0, 0, NULL, NULL, PENSTOCK_WHY_NONE, 0, 0, \
-			0, 0, PENSTOCK_WHY_NONE, "", 0,                                          \
-			{{NULL, 0, PENSTOCK_WHY_NONE, NULL, {0, 0}}}, 0                          \
-	}
-
-/* A completion: how a request ended. */
-struct penstock_done {
-	uint64_t id; /* from penstock_submit */
-	void *user;
-	int64_t result; /* bytes of all segments that lie before the first byte which
-			 * the storage did not have, each destination counted; or
-			 * -errno: -ECANCELED, -ETIME, -EOPNOTSUPP (class), -EIO ... */
-	const struct penstock_report *report; /* until the next penstock_poll or _wait */
-};
-
-struct penstock_queue_opts {
-	size_t size;
-	unsigned requests_max; /* in flight or unharvested; 0: 256 */
-	unsigned segs_max;     /* of one request; 0: 1024. Their product at most 16 Mi
-				* (-E2BIG); memory is touched only as it is used */
-	/*
-	 * NULL: the devices' lanes do the work, on threads of their own. A device: the
-	 * queue gets a lane without a thread there, and requests for that device of at
-	 * most PENSTOCK_OWN_LANE_MAX bytes make progress only inside penstock_submit,
-	 * _poll and _wait of this queue. No thread is woken for them, which saves most
-	 * of the time and CPU of a small read. All calls but penstock_cancel must then
-	 * come from the thread that opened the queue (-EPERM). Longer requests, those in
-	 * stream order and those with parts on other devices go to the devices' lanes. The
-	 * device stays open until the queue is closed. As long as a stream waits for a
-	 * request on it, opening and closing the queue wait, too.
-	 */
-	struct penstock_device *own_lane;
-};
-#define PENSTOCK_QUEUE_OPTS_INIT                               \
-	{                                                      \
-		sizeof(struct penstock_queue_opts), 0, 0, NULL \
-	}
-#define PENSTOCK_OWN_LANE_MAX (1u << 20)
-
-/*
- * A submission and completion list. It owns no pinned memory, but 16 MiB and two of the
- * device's slots if it has a lane of its own. One thread at a time may submit, one (the
- * same or another) may harvest, any may cancel. Inside a callback submit and cancel are
- * allowed, the rest is -EDEADLK, and closing it does nothing but log. May block.
- */
-PENSTOCK_API int penstock_queue_open(const struct penstock_queue_opts *opts,
-				     struct penstock_queue **out);
-
-/*
- * Cancels what is in flight, waits for what of it has begun, fires nothing more. May block; a
- * queue with a lane of its own waits for its thread if another closes it with requests in
- * flight.
- */
-PENSTOCK_API void penstock_queue_close(struct penstock_queue *q);
-
-/*
- * An eventfd that is readable while completions are there: poll it, then call
- * penstock_poll. The queue's; do not close or read it. It does not tell of a deadline that
- * passed while all that could begin the request hang in calls for others: poll then.
- * -EOPNOTSUPP: it has a lane of its own.
- */
-PENSTOCK_API int penstock_queue_fd(struct penstock_queue *q);
-
-/*
- * Hands in `count` requests and returns how many were taken, from the front: the
- * rest did not fit (-EAGAIN if none did) or the first of them is faulty (its
- * error if none was taken; submit again from there to learn it). Requests that ended
- * early while lanes hang take places until those come back: when there are as many as
- * requests_max, -EAGAIN too, after a second. Each one taken completes exactly once. ids[i],
- * if ids is not NULL, names request i; an id is not used again.
- * May block at the first meeting of a storage and a device, see penstock_prepare.
- * -EINVAL, -EOVERFLOW (offsets end behind 2^63), -E2BIG, -EBADF (a write to what was
- * opened for reading), -ENODEV (memory on no open device), -EOPNOTSUPP (no path of the
- * required class, or none that a descriptor's flags leave: nothing moved).
- */
-PENSTOCK_API int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
-				 unsigned count, uint64_t *ids);
-
-/*
- * Harvests up to `max` completions without waiting, of one call no more than requests_max;
- * returns how many. `done` may be NULL for callers that use callbacks only, and `max` 0
- * then: all that are there; an entry with a callback is listed too.
- */
-PENSTOCK_API int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max);
-
-/*
- * The same, but waits until at least `min` (or requests_max) are there, nothing is in
- * flight any more, or timeout_ns has passed (-1: none). May block.
- */
-PENSTOCK_API int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min,
-			       unsigned max, int64_t timeout_ns);
-
-/*
- * Asks that a request end early: what has not begun never does, what has begun is
- * called back where its storage can do that (files cannot) and awaited where not. It
- * still completes exactly once, with -ECANCELED or as if nothing had been asked, and
- * its memory is the library's until then. -ENOENT: no such request, or already
- * harvested.
- */
-PENSTOCK_API int penstock_cancel(struct penstock_queue *q, uint64_t id);
-
-/*
- * The one-call forms: submit and wait over the same code. Return bytes moved
- * (fewer than asked only by a read, at the end of the storage) or -errno. What a read
- * asked for behind that end may hold anything then. A write behind the end makes a file
- * longer; of a block device or mem: it is -ENOSPC. Errors of a refusal are those of
- * penstock_submit. `dev` NULL: found from the pointer. May block.
- */
-PENSTOCK_API int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev,
-				   void *buf, size_t len, uint64_t off);
-PENSTOCK_API int64_t penstock_write(struct penstock_storage *st, struct penstock_device *dev,
-				    const void *buf, size_t len, uint64_t off);
-
-/*
- * Any request but a stream-ordered one, and its report if `report` is not NULL: as much of
- * it as its `size` says (start from PENSTOCK_REPORT_INIT) is written, also when the request
- * failed; nothing when it was refused. The texts in it stay valid while its storage and
- * device are open, `text` itself is the caller's copy. Returns as penstock_read does,
- * -errno of a refusal or of the failure. May block.
- */
-PENSTOCK_API int64_t penstock_transfer(const struct penstock_req *req,
-				       struct penstock_report *report);
-
-/* ---- looking from outside -------------------------------------------------- */
-
-/*
- * Writes the machine's topology (NUMA nodes, GPUs, drives, NICs, how near they are
- * to each other) to descriptor `fd`, as a table or as JSON. sys_root as in
- * penstock_storage_opts. May block.
- */
-PENSTOCK_API int penstock_topo(const char *sys_root, int json, int fd);
-
-/*
- * Writes the counters of process `pid` of the same user (0: this one) to `fd`, as a
- * table or as JSON. -ESRCH: no such process, or it does not use Penstock. May block.
- */
-PENSTOCK_API int penstock_stats(int pid, int json, int fd);
-
-/*
- * Leaves a sentence that penstock_stats shows of this process, for what is built on this
- * library: why it refused something, say. The last 8 are kept, one that is said again is
- * counted; a long one is cut. Any thread; does not block.
- */
-PENSTOCK_API void penstock_stats_note(const char *text);
-
-#ifdef __cplusplus
-}
-#endif
-#endif
+#endif /* PENSTOCK_WHY_LIST */
