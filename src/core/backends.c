@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Everything that exists, in order of preference: paths from the most
- * direct, engines from the quickest, storages and devices as names are matched (the
- * last device, host memory, is what "auto" ends at). What a build is without has a file
- * no_*.c in its place, which says so.
+ * Everything that this build has, in order of preference: the most direct path first, the
+ * quickest engine first, storages and devices in the order in which names are matched. The last
+ * device is host memory, which "auto" falls back to. A file no_*.c takes the place of a backend
+ * that this build lacks, and reports that. No other file of core names a backend.
  */
 #include "core/ops.h"
 #include "device/cuda.h"

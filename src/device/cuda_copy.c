@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "core/queue/stream.h"
+#include "core/base/device_sync.h"
 #include "device/cuda_copy.h"
 #include "device/cuda_context.h"
 

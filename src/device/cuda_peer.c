@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #include "core/base/clock.h"
-#include "core/queue/stream.h"
+#include "core/base/device_sync.h"
 #include "device/cuda_peer.h"
 #include "device/cuda_context.h"
 

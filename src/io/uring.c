@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/backends.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/ops.h"

@@ -14,7 +14,10 @@
 #include <stdio.h>
 
 #include "core/base/clock.h"
+#include "core/lane/chunk.h"
+#include "core/lane/lane.h"
 #include "core/lane/pump.h"
+#include "core/request/spans.h"
 #include "core/route/route.h"
 #include "path/bounce_l2.h"
 #include "path/bounce.h"
@@ -90,7 +93,8 @@ static int bounce_start_plain(struct pst_chunk *chunk, unsigned flags)
 static int bounce_start(struct pst_chunk *chunk)
 {
 	if (chunk->route->op == PENSTOCK_WRITE || chunk->residency == PST_COLD)
-		return bounce_start_plain(chunk, chunk->lane->borrowed ? PST_IO_NOW : 0);
+		return bounce_start_plain(chunk,
+					  chunk->lane->kind == PST_LANE_BORROWED ? PST_IO_NOW : 0);
 	if (pst_bounce_l2_suits(chunk))
 		return pst_bounce_l2_start(chunk);
 	if (chunk->timed)
@@ -100,7 +104,7 @@ static int bounce_start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_bounce = {
 	.name = "bounce",
-	.traits = {.reads = true, .writes = true, .uses_cache = true, .times = true},
+	.traits = {.reads = true, .writes = true, .uses_cache = true, .probes_residency = true},
 	.probe = bounce_probe,
 	.start = bounce_start,
 };

@@ -15,9 +15,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "core/lane/pump.h"
+#include "core/lane/chunk.h"
+#include "core/lane/lane.h"
+#include "core/lane/ring.h"
 #include "core/request/request.h"
-#include "core/route/route.h"
 
 #define REQUEST_MAX (16u << 20)
 #define REQUEST_MIN (2u << 20) /* From this length on several lanes share a request. */

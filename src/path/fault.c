@@ -23,10 +23,15 @@
 #include <time.h>
 
 #include "common/thread.h"
+#include "core/backends.h"
 #include "core/base/clock.h"
+#include "core/base/fork.h"
 #include "core/base/splitmix64.h"
-#include "core/base/objects.h"
-#include "core/lane/pump.h"
+#include "core/lane/chunk.h"
+#include "core/lane/inbox.h"
+#include "core/lane/lane.h"
+#include "core/request/plan.h"
+#include "core/request/spans.h"
 #include "core/route/route.h"
 #include "path/fault.h"
 

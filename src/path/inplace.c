@@ -8,8 +8,9 @@
 
 #include <stdio.h>
 
-#include "core/lane/pump.h"
+#include "core/lane/chunk.h"
 #include "core/request/request.h"
+#include "core/request/spans.h"
 #include "core/route/route.h"
 
 #define CHUNK_MAX (4u << 20) /* Bytes of one system call if the storage prefers no length. */

@@ -30,10 +30,13 @@
 
 #include "common/thread.h"
 #include "core/base/clock.h"
+#include "core/base/device_sync.h"
+#include "core/lane/chunk.h"
+#include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "core/request/request.h"
+#include "core/request/residency_probe.h"
 #include "core/route/route.h"
-#include "core/queue/stream.h"
 #include "path/mapped.h"
 
 #ifndef MADV_POPULATE_READ
@@ -524,7 +527,7 @@ const struct pst_path_ops pst_path_mapped = {
 	.name = "mapped",
 	.traits = {.reads = true,
 		   .uses_cache = true,
-		   .tells = true,
+		   .detects_cold = true,
 		   .class_ = PENSTOCK_NO_CPU_COPY},
 	.probe = mapped_probe,
 	.start = mapped_start,

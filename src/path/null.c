@@ -4,6 +4,8 @@
  * Requests use it only if they name it.
  */
 #include "path/null.h"
+#include "core/lane/chunk.h"
+#include "core/route/route.h"
 
 static int null_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		      char *fix)
@@ -28,7 +30,7 @@ static int null_start(struct pst_chunk *chunk)
 
 const struct pst_path_ops pst_path_null = {
 	.name = "null",
-	.traits = {.reads = true, .writes = true, .by_name_only = true, .at_once = true},
+	.traits = {.reads = true, .writes = true, .by_name_only = true, .synchronous = true},
 	.probe = null_probe,
 	.start = null_start,
 };

@@ -9,7 +9,9 @@
 
 #include <string.h>
 
-#include "core/lane/pump.h"
+#include "core/lane/chunk.h"
+#include "core/lane/lane.h"
+#include "core/lane/ring.h"
 #include "core/route/route.h"
 
 /* Adds to the chunk's counters what one system call of `n` bytes did between storage and slot. */

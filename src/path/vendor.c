@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/lane/pump.h"
+#include "core/backends.h"
+#include "core/lane/chunk.h"
+#include "core/lane/scratch.h"
+#include "core/request/spans.h"
 #include "core/route/route.h"
 #include "path/vendor.h"
 #include "path/vendor_lib.h"

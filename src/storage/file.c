@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/lane/pump.h"
+#include "core/lane/lane.h"
 #include "io/call_now.h"
 #include "storage/file_facts.h"
 #include "storage/file_gate.h"

@@ -20,7 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/lane/pump.h"
+#include "core/lane/inbox.h"
+#include "core/lane/lane.h"
 #include "storage/file_gate.h"
 
 /* Pages of the longest folio: order 9 with pages of 4 KiB. That is the largest folio of the
@@ -177,7 +178,7 @@ bool pst_gate_enter(struct pst_io *io, void (*go_on)(struct pst_io *io))
 	bool may;
 
 	/* Nothing tells when the owner of an inline lane will drive it. */
-	if (pst_lane_is_own(io->lane))
+	if (io->lane->kind == PST_LANE_INLINE)
 		return true;
 	own->held = true;
 	if (!atomic_load_explicit(&waiting, memory_order_seq_cst) && places_enter(&p))

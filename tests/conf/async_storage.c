@@ -12,7 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/base/objects.h"
+#include "core/api/storage.h"
+#include "core/lane/inbox.h"
 
 #define THREADS 2
 #define GATHER 4	  /* number of transfers that a thread prefers to choose from */

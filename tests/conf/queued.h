@@ -14,6 +14,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "core/lane/chunk.h"
+#include "core/lane/lane.h"
 #include "core/lane/pump.h"
 
 #define PIECE 65536u /* length of a chunk for host memory, see set_device_options */

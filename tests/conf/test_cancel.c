@@ -10,6 +10,8 @@
 
 #include <sys/syscall.h>
 
+#include "core/lane/chunk.h"
+#include "core/lane/pump.h"
 #include "core/queue/queue.h"
 
 /* Timeout of a wait; only a bug makes a wait last that long. */

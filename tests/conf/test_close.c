@@ -7,6 +7,7 @@
 #include "queued.h"
 #include "freed_memory.h"
 
+#include "core/lane/pump.h"
 #include "core/route/route.h"
 #include "device/cuda_api.h"
 

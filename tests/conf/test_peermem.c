@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "core/base/objects.h"
 #include "core/request/request.h"
+#include "core/request/residency_probe.h"
 
 #define BDF "0000:04:00.0"
 #define LEN (4u << 20)

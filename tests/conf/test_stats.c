@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "core/backends.h"
 #include "core/base/stats.h"
 #include "penstock.h"
 #include "request.h"

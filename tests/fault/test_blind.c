@@ -10,8 +10,8 @@
 #include "request.h"
 
 #include "calls.h"
-#include "core/base/objects.h"
 #include "core/request/request.h"
+#include "core/request/residency_probe.h"
 #include "storage/file_state.h"
 
 #define LEN (16u << 20)

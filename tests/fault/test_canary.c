@@ -10,7 +10,6 @@
 #include "request.h"
 
 #include "calls.h"
-#include "core/base/objects.h"
 #include "core/base/stats.h"
 #include "memory.h"
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "core/queue/queue.h"
 

@@ -13,6 +13,7 @@
 #include <sched.h>
 
 #include "calls.h"
+#include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "device/cuda_api.h"
 

@@ -188,7 +188,7 @@ class Verdicts(unittest.TestCase):
             file[at] = data.draw(st.sampled_from(b'{}[]",:0123456789aFU \\x'))
         self.verdicts(bytes(file), "broken")
 
-    def test_cut(self):
+    def test_spans(self):
         file = safetensors.numpy.save({"a": fill("float32", (4,)), "b": fill("int8", (3,))})
         for length in list(range(0, 40)) + list(range(len(file) - 20, len(file))):
             self.assertIsNone(self.verdicts(file[:length], "cut"))

@@ -2,8 +2,8 @@
 /*
  * Fixture for tests of path probes and claims: a simulated storage with a page cache, a host
  * device, a GPU and a pump. The routes are built by the paths' own probe functions. Included by
- * test_probe.c and, through claiming.h, by test_claim.c and test_trial.c. It opens no file and
- * moves no bytes.
+ * test_probe.c and, through claiming.h, by test_claim.c and test_residency_probe.c. It opens no
+ * file and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIM_H
 #define PENSTOCK_TEST_CLAIM_H
@@ -13,8 +13,9 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "core/base/objects.h"
+#include "core/backends.h"
 #include "core/lane/pump.h"
+#include "core/request/plan.h"
 #include "core/request/request.h"
 #include "core/route/route.h"
 

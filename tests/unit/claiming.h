@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Claims all chunks of a request on the simulated storage of claim.h and compares them with an
- * expected list. Included by test_claim.c and test_trial.c. It moves no bytes.
+ * expected list. Included by test_claim.c and test_residency_probe.c. It moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIMING_H
 #define PENSTOCK_TEST_CLAIMING_H
 
+#include "core/lane/chunk.h"
+#include "core/lane/claim.h"
+#include "core/request/spans.h"
 #include "claim.h"
 
 #define CHUNKS 256
 
 static struct pst_lane lane;
 static struct pst_err err;
-static struct pst_chunk pool, claimed[CHUNKS];
+static struct pst_chunk claimed[CHUNKS];
 static unsigned claimed_count;
 
 static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, uint64_t len,
@@ -44,15 +47,13 @@ static void claims_reset(void)
 
 static bool claim_next(void)
 {
-	struct pst_chunk *chunk;
+	struct pst_claim claim;
 
-	lane.chunks_free = &pool;
-	pool.next = NULL;
-	chunk = pst_claim(&req, &lane);
-	if (!chunk)
+	if (!pst_claim(&req, &claim))
 		return false;
 	assert_true(claimed_count < CHUNKS);
-	claimed[claimed_count++] = *chunk;
+	claimed[claimed_count] = (struct pst_chunk){.lane = &lane};
+	pst_chunk_claimed(&claimed[claimed_count++], &req, &claim);
 	return true;
 }
 

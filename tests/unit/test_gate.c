@@ -159,17 +159,16 @@ static void waiting_write_is_not_overtaken(void **state)
  * passes without waiting. */
 static void same_inode_and_inline_lane(void **state)
 {
-	_Atomic(struct pst_request *) list = NULL;
 
 	(void)state;
 	pst_gate_open(&files[1], &stats[0]);
 	assert_true(gate_enter(0, 0, true, 0, 0.1));
 	assert_false(gate_enter(1, 1, false, 0, 0.1));
-	lane.completed = &list;
+	lane.kind = PST_LANE_INLINE;
 	assert_true(gate_enter(2, 0, false, 0, 0.1));
 	pst_gate_leave(&ios[2]);
 	expect_back(0);
-	lane.completed = NULL;
+	lane.kind = PST_LANE_PUMP;
 	pst_gate_leave(&ios[0]);
 	expect_back(1u << 1);
 	pst_gate_leave(&ios[1]);

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "core/base/objects.h"
+#include "core/backends.h"
 #include "core/request/plan.h"
 
 static struct pst_path_state states[PST_PATHS_MAX];

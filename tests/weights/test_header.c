@@ -197,7 +197,7 @@ static void test_lies(void **state)
 }
 
 /* Cut anywhere, a header is refused; nothing behind the cut is read. */
-static void test_cut(void **state)
+static void test_spans(void **state)
 {
 	static const char json[] = "{\"__metadata__\":{\"\\u00e4\":\"\xc3\xa4\"},"
 				   "\"t\":{\"dtype\":\"U8\",\"shape\":[4],"
@@ -411,7 +411,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_plain),	cmocka_unit_test(test_names),
 		cmocka_unit_test(test_dtypes),	cmocka_unit_test(test_lies),
-		cmocka_unit_test(test_cut),	cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_spans),	cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_length),	cmocka_unit_test(test_many),
 		cmocka_unit_test(test_garbled), cmocka_unit_test(test_order),
 		cmocka_unit_test(test_alike),

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_copy: memory of one device to memory of another, or of the same. Peer to
- * peer where the devices' backend offers it, else through a slot of the ring, row
- * blocks at a time.
+ * penstock_copy: copies between the memories of two devices, or within one. Peer to peer if the
+ * devices' backend can, else in blocks of rows through a slot of the ring of a borrowed lane.
  */
 #include <stdatomic.h>
 #include <string.h>
 
-#include "core/lane/lane.h"
-#include "core/base/objects.h"
+#include "core/base/fork.h"
+#include "core/base/struct_copy.h"
+#include "core/lane/chunk.h"
+#include "core/lane/pump.h"
+#include "core/lane/ring.h"
 
-/* Rows (or a part of one) that fit a slot: from `src` to the slot, then to `dst`. */
-static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
-			struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
-			uint64_t rows)
+/* Copies rows, or part of a row, that fit a slot: from `src` to the slot, then to `dst`. */
+static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
+			     struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
+			     uint64_t rows)
 {
 	struct pst_rect out = {
 		.dst = slot->mem,
@@ -33,20 +35,20 @@ static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *
 		.rows = rows,
 		.unsure = true,
 	};
-	int ret = pst_lane_copy_now(lane, c->src_dev, &out, false);
+	int ret = pst_copy_now(lane, c->src_dev, &out, false);
 
-	return ret ? ret : pst_lane_copy_now(lane, c->dst_dev, &in, true);
+	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* By a lane of the device that a CPU does not reach: it has that one's copy queue, and what
- * the other needs is made in no time. */
-static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
+/* Copies through host memory, on a lane of the device that the CPU cannot address: that lane has
+ * the device's copy queue, and opening one for a device that the CPU can address is quick. */
+static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
 	struct pst_lane *lane;
 	struct pst_slot *slot;
 	uint64_t row = 0, step;
-	int ret = pst_device_start_pump(by, err);
+	int ret = pst_device_start(by, err);
 
 	if (ret)
 		return ret;
@@ -65,7 +67,7 @@ static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
 		for (uint64_t col = 0; col < c->row_len && !ret; col += slot->len) {
 			uint64_t len = c->row_len - col < slot->len ? c->row_len - col : slot->len;
 
-			ret = through_slot(lane, c, slot, row, col, len, rows);
+			ret = copy_through_slot(lane, c, slot, row, col, len, rows);
 		}
 	}
 	pst_slot_put(&lane->slots, slot);
@@ -100,7 +102,7 @@ static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 				 .rows = c->rows};
 	if (c->dst_dev->ops->copy_peer)
 		ret = c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err);
-	return ret == -EXDEV ? through_host(c, err) : ret;
+	return ret == -EXDEV ? copy_through_host(c, err) : ret;
 }
 
 int penstock_copy(const struct penstock_copy_args *copies, unsigned count)

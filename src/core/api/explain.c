@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_explain: what the plan would do, and why, without moving the caller's
- * bytes. Reads the same route and the same plan that a request would.
+ * penstock_explain: what the plan would do for a request, and why, without moving a byte of the
+ * caller's. It uses the same route and the same plan as the request would.
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/objects.h"
+#include "core/backends.h"
+#include "core/base/fork.h"
+#include "core/base/struct_copy.h"
 #include "core/lane/pump.h"
+#include "core/route/admit.h"
 #include "core/route/route.h"
 
-/* What is asked for, as far as it decides. */
+/* The part of the request that decides about paths. */
 struct range {
 	uint64_t off, len, room;
-	uint32_t edge; /* of the storage: writes are cut there */
-	bool rows;     /* several, each somewhere else */
+	uint32_t edge; /* the storage's edge_align: writes are split there */
+	bool rows;     /* several rows, at separate offsets */
 };
 
 enum takes { NOTHING, BLOCKS, ALL };
 
-/* Paths without a slot in between carry whole blocks of the drive, and so do direct writes. */
-static enum takes takes(const struct pst_plan_in *in, unsigned index, const struct range *r)
+/* How much of the range path `index` can carry. Paths without a slot carry whole blocks of the
+ * drive, and so do direct writes. */
+static enum takes path_takes(const struct pst_plan_in *in, unsigned index, const struct range *r)
 {
 	const struct pst_path_facts *facts = &in->states[index].facts;
 	uint64_t align = facts->off_align, head;
@@ -35,10 +39,10 @@ static enum takes takes(const struct pst_plan_in *in, unsigned index, const stru
 	return head < r->len && r->len - head >= align ? BLOCKS : NOTHING;
 }
 
-/* The first of the plan that takes runs of such a length, the last takes any; -1: none, or
- * none the ends that it would leave. */
-static int first(const struct pst_plan_in *in, const struct pst_plan *plan,
-		 enum pst_residency residency, const struct range *r)
+/* The first path of the plan that carries runs of such a length; the last one carries any length.
+ * -1: none does, or none carries the unaligned ends. */
+static int first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
+		      enum pst_residency residency, const struct range *r)
 {
 	unsigned count = plan->count[residency];
 	int found = -1, slow = -1;
@@ -46,7 +50,7 @@ static int first(const struct pst_plan_in *in, const struct pst_plan *plan,
 
 	for (unsigned i = 0; i < count; i++) {
 		unsigned index = plan->list[residency][i];
-		enum takes some = takes(in, index, r);
+		enum takes some = path_takes(in, index, r);
 
 		if (some == NOTHING)
 			continue;
@@ -62,36 +66,36 @@ static int first(const struct pst_plan_in *in, const struct pst_plan *plan,
 	return whole ? found : -1;
 }
 
-static void put_why(struct penstock_explain_path *row, enum penstock_why why)
+static void row_set_why(struct penstock_explain_path *row, enum penstock_why why)
 {
 	row->why = why;
 	snprintf(row->text, sizeof(row->text), "%s",
 		 why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(why));
 }
 
-/* The plan knows neither offset nor length; a lane passes over what cannot take those. */
-static void say_unaligned(const struct pst_plan_in *in, const struct range *r,
-			  struct penstock_explanation *out)
+/* Gives the reason for paths that the plan prefers but that cannot carry this offset and length. */
+static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range *r,
+				struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
 		if (out->paths[i].why == PENSTOCK_WHY_NONE && out->taken != (int)i &&
-		    takes(in, i, r) != ALL)
-			put_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
+		    path_takes(in, i, r) != ALL)
+			row_set_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
 }
 
-/* And over what is slow for its length. */
-static void say_short(struct penstock_explanation *out)
+/* Gives the reason for a preferred path that is slow for this length. */
+static void rows_mark_short(struct penstock_explanation *out)
 {
 	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
 		return;
 	for (unsigned i = 0; i < out->path_count; i++)
 		if (out->paths[i].why == PENSTOCK_WHY_NONE)
-			put_why(&out->paths[i], PENSTOCK_WHY_NOT_QUICK);
-	put_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
+			row_set_why(&out->paths[i], PENSTOCK_WHY_NOT_QUICK);
+	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* What would open a path that is shut for this reason, where its probe knows no better. */
-static const char *fix_of(enum penstock_why why)
+/* What would open a path that is shut for this reason, if its probe gave no advice. */
+static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
 	case PENSTOCK_WHY_NOT_READ:
@@ -124,7 +128,7 @@ static const char *fix_of(enum penstock_why why)
 	}
 }
 
-static void put_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
+static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
 {
 	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
 	const struct pst_path_state *state = &in->states[i];
@@ -134,18 +138,18 @@ static void put_fix(const struct pst_plan_in *in, unsigned i, struct penstock_ex
 	row->fix[0] = '\0';
 	if (!carries || !state->usable)
 		snprintf(row->fix, sizeof(row->fix), "%s",
-			 carries && state->fix[0] ? state->fix : fix_of(row->why));
+			 carries && state->fix[0] ? state->fix : why_fix(row->why));
 	else if (state->facts.class_ >= in->require)
 		return; /* it is open */
 	else if (row->why == PENSTOCK_WHY_REQUIRE)
 		snprintf(row->fix, sizeof(row->fix), "require no more than %s",
 			 classes[state->facts.class_]);
 	else
-		snprintf(row->fix, sizeof(row->fix), "%s", fix_of(row->why));
+		snprintf(row->fix, sizeof(row->fix), "%s", why_fix(row->why));
 }
 
-static void explain_path(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned i,
-			 enum pst_residency residency, struct penstock_explain_path *row)
+static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned i,
+		     enum pst_residency residency, struct penstock_explain_path *row)
 {
 	const struct pst_path_state *state = &in->states[i];
 	const char *text;
@@ -155,7 +159,7 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	row->meets = state->usable ? state->facts.class_ : PENSTOCK_ANY;
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
-	/* It could meet the class elsewhere. */
+	/* The path could meet the class on another route. */
 	if (row->why == PENSTOCK_WHY_REQUIRE && state->err.code &&
 	    pst_paths[i]->traits.class_ >= in->require)
 		row->why = state->err.why;
@@ -167,26 +171,27 @@ static void explain_path(const struct pst_plan_in *in, const struct pst_plan *pl
 	else if (row->why == state->err.why && state->err.text[0])
 		text = state->err.text;
 	snprintf(row->text, sizeof(row->text), "%s", text);
-	put_fix(in, i, row);
+	row_set_fix(in, i, row);
 }
 
-/* The plan treats what is not known as not cached; that is no reason to say so. */
-static void say_unknown(struct penstock_explanation *out)
+/* Replaces the reason "not cached": the plan treats unknown residency like that, but it is not
+ * known. */
+static void rows_mark_unknown(struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
 		if (out->paths[i].why == PENSTOCK_WHY_COLD)
-			put_why(&out->paths[i], out->resident_why);
+			row_set_why(&out->paths[i], out->resident_why);
 }
 
-/* The page cache's answer for the range, put together from its pieces. */
-static int resident(struct penstock_storage *st, const struct penstock_seg *seg,
-		    enum penstock_why *why)
+/* The residency of the range: 1 cached, 0 not, -1 unknown for the reason in `why`. */
+static int range_resident(struct penstock_storage *st, const struct penstock_seg *seg,
+			  enum penstock_why *why)
 {
 	uint64_t len = seg->row_len ? seg->row_len : st->facts.length;
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		return 0; /* a request would be refused */
+		return 0; /* the request itself would be refused */
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
 		return 1;
@@ -197,7 +202,7 @@ static int resident(struct penstock_storage *st, const struct penstock_seg *seg,
 	}
 }
 
-static uint64_t length_of(const struct penstock_storage *st, const struct penstock_seg *seg)
+static uint64_t range_length(const struct penstock_storage *st, const struct penstock_seg *seg)
 {
 	uint64_t len;
 
@@ -236,28 +241,28 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	plan = &route->plans[req.require][req.effort];
 	in = (struct pst_plan_in){req.op,	  req.require, req.effort,
 				  pst_path_count, pst_paths,   route->paths};
-	ours.resident = resident(req.storage, &seg, &ours.resident_why);
+	ours.resident = range_resident(req.storage, &seg, &ours.resident_why);
 	residency = ours.resident == 1 ? PST_WARM : ours.resident ? PST_UNKNOWN : PST_COLD;
 	if (req.op == PENSTOCK_WRITE)
 		residency = PST_COLD;
-	range = (struct range){seg.off, length_of(req.storage, &seg), seg.room,
+	range = (struct range){seg.off, range_length(req.storage, &seg), seg.room,
 			       req.storage->facts.edge_align, seg.rows > 1};
-	ours.taken = first(&in, plan, residency, &range);
-	ours.cold = first(&in, plan, PST_COLD, &range);
-	ours.warm = first(&in, plan, PST_WARM, &range);
-	ours.unknown = first(&in, plan, PST_UNKNOWN, &range);
+	ours.taken = first_path(&in, plan, residency, &range);
+	ours.cold = first_path(&in, plan, PST_COLD, &range);
+	ours.warm = first_path(&in, plan, PST_WARM, &range);
+	ours.unknown = first_path(&in, plan, PST_UNKNOWN, &range);
 	lane = &atomic_load(&seg.dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
 	snprintf(ours.device_text, sizeof(ours.device_text), "%s", seg.dev->facts.text);
-	/* Those that are taken by name only stand last, and nobody expects them. */
+	/* Paths that are used by name only come last in the table and are left out. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
-		explain_path(&in, plan, ours.path_count++, residency, &ours.paths[i]);
+		row_fill(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)
-		say_unknown(&ours);
-	say_unaligned(&in, &range, &ours);
-	say_short(&ours);
+		rows_mark_unknown(&ours);
+	rows_mark_unaligned(&in, &range, &ours);
+	rows_mark_short(&ours);
 	return pst_struct_copy_out(out, &ours, sizeof(ours));
 }

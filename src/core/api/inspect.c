@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking from outside: the machine's topology and a process's counters, written to
- * a descriptor as a table or as JSON. Nothing here is used by a transfer.
+ * Inspection: writes the machine's topology or a process's counters to a descriptor, as a table
+ * or as JSON. The command calls it; no transfer does.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "common/utf8.h"
-#include "core/base/objects.h"
 #include "core/base/stats.h"
 #include "core/machine/topo.h"
 

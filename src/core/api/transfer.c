@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that move bytes in one go, and the copies between devices. A transfer
- * is submit and wait over the same code as any queue's; if it is one chunk, the
- * calling thread takes a lane's place, so that nobody has to be woken.
+ * The one-call transfers of the public API: read, write, transfer, prepare. Each is submit plus
+ * wait on a queue that the caller does not see. A request of one chunk runs on the calling
+ * thread, so that no other thread must be woken.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/objects.h"
+#include "core/base/fork.h"
+#include "core/base/struct_copy.h"
 #include "core/lane/pump.h"
 #include "core/queue/queue.h"
 #include "core/route/route.h"
 
-/* Queues for one-call transfers: taken from a list and put back, so that threads
- * that come and go leave none behind. */
+/* Queues for one-call transfers. A call takes one and puts it back, so that threads that exit
+ * leave none behind. */
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
-static void put_queue(struct penstock_queue *q)
+static void spare_put(struct penstock_queue *q)
 {
 	for (unsigned i = 0; i < SPARE_MAX; i++) {
 		struct penstock_queue *none = NULL;
@@ -30,13 +31,13 @@ static void put_queue(struct penstock_queue *q)
 	penstock_queue_close(q);
 }
 
-/* One that takes so many segments. Of those that do not one is given up, so that there is
- * room for the new one when it is put back. */
-static int take_queue(const struct penstock_req *req, struct penstock_queue **out)
+/* Takes a spare queue with enough segments, or opens one. A spare one with too few is closed then,
+ * to leave a place for the new one. */
+static int spare_get(const struct penstock_req *req, struct penstock_queue **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *q;
-	bool one_less = false;
+	bool closed_one = false;
 
 	for (unsigned i = 0; i < SPARE_MAX; i++) {
 		q = atomic_load_explicit(&spare[i], memory_order_relaxed);
@@ -45,7 +46,7 @@ static int take_queue(const struct penstock_req *req, struct penstock_queue **ou
 		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
 		if (!q)
 			continue;
-		if (q->generation != pst_fork_generation() || !pst_queue_has_place(q)) {
+		if (q->generation != pst_fork_generation() || !pst_queue_has_free(q)) {
 			penstock_queue_close(q);
 			continue;
 		}
@@ -53,11 +54,11 @@ static int take_queue(const struct penstock_req *req, struct penstock_queue **ou
 			*out = q;
 			return 0;
 		}
-		if (one_less)
-			put_queue(q);
+		if (closed_one)
+			spare_put(q);
 		else
 			penstock_queue_close(q);
-		one_less = true;
+		closed_one = true;
 	}
 	opts.requests_max = 1;
 	opts.segs_max = req->seg_count > 16 ? req->seg_count : 16;
@@ -77,12 +78,12 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	if (report && report->size < sizeof(report->size))
 		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
 				"the report's size is not set: start from PENSTOCK_REPORT_INIT");
-	ret = take_queue(req, &q);
+	ret = spare_get(req, &q);
 	if (ret)
 		return ret;
 	ret = pst_queue_submit_here(q, req);
 	if (ret < 0) {
-		put_queue(q);
+		spare_put(q);
 		return ret;
 	}
 	penstock_wait(q, &done, 1, 1, -1);
@@ -95,12 +96,12 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	}
 	if (report)
 		pst_struct_copy_out(report, done.report, sizeof(*report));
-	put_queue(q);
+	spare_put(q);
 	return result;
 }
 
-static int64_t plain(struct penstock_storage *st, struct penstock_device *dev, void *buf,
-		     size_t len, uint64_t off, enum penstock_op op)
+static int64_t transfer_one(struct penstock_storage *st, struct penstock_device *dev, void *buf,
+			    size_t len, uint64_t off, enum penstock_op op)
 {
 	struct penstock_seg seg = {.buf = buf, .dev = dev, .off = off, .row_len = len, .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -115,13 +116,13 @@ static int64_t plain(struct penstock_storage *st, struct penstock_device *dev, v
 int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev, void *buf,
 		      size_t len, uint64_t off)
 {
-	return plain(st, dev, buf, len, off, PENSTOCK_READ);
+	return transfer_one(st, dev, buf, len, off, PENSTOCK_READ);
 }
 
 int64_t penstock_write(struct penstock_storage *st, struct penstock_device *dev, const void *buf,
 		       size_t len, uint64_t off)
 {
-	return plain(st, dev, (void *)(uintptr_t)buf, len, off, PENSTOCK_WRITE);
+	return transfer_one(st, dev, (void *)(uintptr_t)buf, len, off, PENSTOCK_WRITE);
 }
 
 int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op)
@@ -136,7 +137,8 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 		return pst_err_publish(&err);
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
-	lane = pst_lane_borrow(atomic_load(&dev->pump)); /* the first call has its ring */
+	lane = pst_lane_borrow(
+		atomic_load(&dev->pump)); /* opens a lane, so that the first transfer need not */
 	if (lane)
 		pst_lane_return(lane);
 	return 0;

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/backends.h"
+
 static struct pst_stats fallback;
 static struct pst_stats *stats = &fallback;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -1,17 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks: their pool, and their end. A chunk that failed goes on by the next path
- * that its class allows; what it cost stays counted, what it carried does not. On
- * the lane's thread only.
+ * A chunk's life on its lane: taken from the pool, its io, its copies, its completion. A chunk
+ * whose path failed continues on the next path that its class allows; its cost stays counted,
+ * the bytes it carried do not. Called by paths and by the lane's loop, on the lane's thread
+ * only. It must never allocate, except that a borrowed lane opens a copy queue at its first
+ * copy to a device.
  */
-#include <stdatomic.h>
-#include <stddef.h>
+#include "core/lane/chunk.h"
 
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "core/backends.h"
 #include "core/base/clock.h"
-#include "core/lane/lane.h"
+#include "core/base/lifo.h"
 #include "core/base/log.h"
-#include "core/route/route.h"
 #include "core/base/stats.h"
+#include "core/lane/claim.h"
+#include "core/lane/inbox.h"
+#include "core/lane/lane.h"
+#include "core/request/residency_probe.h"
+#include "core/request/spans.h"
+#include "core/route/route.h"
+
+/* Copies share a ticket until they have this many bytes, as long as older copies keep the
+ * device busy. It is half of a lane's ring: the other half is filled meanwhile. */
+#define RECORD_BYTES (8u << 20)
+#define RECORD_MIN (256u << 10) /* shorter chunks wait for the end of the lane's turn */
+#define TICKETS 8		/* likely in flight on one lane */
+
+/* ---- the pool ---- */
 
 struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 {
@@ -36,6 +54,49 @@ struct pst_chunk *pst_chunk_get(struct pst_lane *lane)
 	lane->busy++;
 	return chunk;
 }
+
+void pst_chunk_claimed(struct pst_chunk *chunk, struct pst_request *req,
+		       const struct pst_claim *claim)
+{
+	chunk->req = req;
+	chunk->route = claim->route;
+	chunk->span = claim->span;
+	chunk->off = claim->off;
+	chunk->len = claim->len;
+	chunk->pad = claim->pad;
+	chunk->path = claim->path;
+	chunk->residency = claim->residency;
+	chunk->timed = claim->timed;
+	chunk->start_ns = pst_now_ns();
+}
+
+static void chunk_put_slot(struct pst_chunk *chunk)
+{
+	if (chunk->slot)
+		pst_slot_put(&chunk->lane->slots, chunk->slot);
+	chunk->slot = NULL;
+}
+
+void pst_chunk_put(struct pst_chunk *chunk)
+{
+	struct pst_lane *lane = chunk->lane;
+
+	pst_chunk_direct_end(chunk);
+	chunk_put_slot(chunk);
+	chunk->next = lane->chunks_free;
+	lane->chunks_free = chunk;
+	lane->busy--;
+}
+
+void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk)
+{
+	chunk->next = NULL;
+	*lane->deferred_end = chunk;
+	lane->deferred_end = &chunk->next;
+	chunk->req->entries[lane->index].stalled++;
+}
+
+/* ---- transfers to and from the storage ---- */
 
 bool pst_chunk_direct_begin(struct pst_chunk *chunk, uint64_t len)
 {
@@ -62,7 +123,7 @@ void pst_chunk_direct_end(struct pst_chunk *chunk)
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return; /* a sync's chunk has no route */
+		return; /* also the chunk of a sync, which has no route */
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
@@ -92,8 +153,8 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Why it ends, in the same words wherever on its way it was. */
-static int cancelled(struct pst_chunk *chunk)
+/* Fills the chunk's error with the text that every cancelled chunk reports. */
+static int chunk_fail_cancelled(struct pst_chunk *chunk)
 {
 	return pst_fail(&chunk->err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
 }
@@ -104,16 +165,16 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 	const struct pst_storage_ops *ops = io->st->ops;
 	int ret;
 
-	/* What begins behind the lane's look at a cancel would not be asked to end. */
+	/* The lane asks the storage to cancel only what has started when the cancel is seen. */
 	if (ops->cancel && pst_req_cancelled(chunk->req))
-		return cancelled(chunk);
-	chunk->in_hand = true; /* it may have ended when the storage returns */
+		return chunk_fail_cancelled(chunk);
+	chunk->io_started = true; /* it may be complete before the storage returns */
 	ret = io->op == PST_IO_FILL    ? ops->fill(io)
 	      : io->op == PST_IO_DRAIN ? ops->drain(io)
 				       : ops->sync(io);
 	if (!ret)
 		return 0;
-	chunk->in_hand = false;
+	chunk->io_started = false;
 	if (ret != -EAGAIN)
 		chunk->err = io->err;
 	return ret;
@@ -123,7 +184,7 @@ struct pst_chunk *pst_chunk_io_done(struct pst_io *io)
 {
 	struct pst_chunk *chunk = (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
 
-	chunk->in_hand = false;
+	chunk->io_started = false;
 	if (chunk->timed_ns)
 		pst_residency_probe_end(chunk, io->result);
 	return chunk;
@@ -140,7 +201,7 @@ int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n)
 
 bool pst_chunk_cancel(struct pst_chunk *chunk)
 {
-	const struct pst_storage_ops *ops = chunk->in_hand ? chunk->io.st->ops : NULL;
+	const struct pst_storage_ops *ops = chunk->io_started ? chunk->io.st->ops : NULL;
 
 	if (!ops || !ops->cancel || !pst_req_cancelled(chunk->req))
 		return false;
@@ -148,40 +209,247 @@ bool pst_chunk_cancel(struct pst_chunk *chunk)
 	return true;
 }
 
-static void put_slot(struct pst_chunk *chunk)
+/* ---- copies ---- */
+
+struct pst_copyq *pst_copyq_open(struct penstock_device *dev, bool alone, struct pst_err *err)
 {
-	if (chunk->slot)
-		pst_slot_put(&chunk->lane->slots, chunk->slot);
-	chunk->slot = NULL;
+	struct pst_copyq *copyq = calloc(1, sizeof(*copyq));
+
+	if (!copyq) {
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a copy queue");
+		return NULL;
+	}
+	copyq->dev = dev;
+	if (dev->ops->copier_open(dev, alone ? 1 : TICKETS, &copyq->copier, err)) {
+		pst_log(PST_LOG_ERROR, dev->ops->name, "%s", err->text);
+		free(copyq);
+		return NULL;
+	}
+	return copyq;
 }
 
-void pst_chunk_put(struct pst_chunk *chunk)
+void pst_copyq_close(struct pst_copyq *copyq)
 {
+	copyq->dev->ops->copier_close(copyq->copier);
+	free(copyq);
+}
+
+void pst_copyqs_adopt(struct pst_lane *lane)
+{
+	struct pst_copyq *list;
+
+	if (PST_LIFO_EMPTY(&lane->given))
+		return;
+	PST_LIFO_TAKE(&lane->given, list, link);
+	while (list) {
+		struct pst_copyq *copyq = list;
+
+		list = copyq->link;
+		lane->copyqs[lane->copyq_count++] = copyq;
+	}
+}
+
+struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev)
+{
+	struct pst_copyq *copyq;
+
+	for (int again = 0; again < 2; again++) {
+		for (unsigned i = 0; i < lane->copyq_count; i++)
+			if (lane->copyqs[i]->dev == dev)
+				return lane->copyqs[i];
+		pst_copyqs_adopt(lane);
+	}
+	copyq = pst_copyq_open(dev, lane->kind == PST_LANE_BORROWED, &lane->open_err);
+	if (!copyq)
+		return NULL;
+	lane->copyqs[lane->copyq_count++] = copyq;
+	atomic_fetch_or(&lane->copies_to, (uint64_t)1 << dev->index);
+	return copyq;
+}
+
+/* One call of pst_chunk_copy. */
+struct copying {
+	struct pst_chunk *chunk;
+	char *base;
+	uint64_t bytes;
+	uint64_t touched; /* bit i: lane->copyqs[i] got a copy */
+	enum penstock_op op;
+};
+
+/* Queues the copy of one part. */
+static int chunk_copy_part(void *arg, const struct pst_part *part)
+{
+	struct copying *c = arg;
+	struct pst_lane *lane = c->chunk->lane;
+	struct pst_copyq *copyq = pst_copyq_of(lane, part->dev);
+	struct pst_rect rect = {
+		.row_len = part->row_len,
+		.rows = part->rows,
+		.unsure = c->chunk->req->flags & PENSTOCK_R_UNSURE,
+		.piece = pst_ring_piece(&lane->ring, c->base),
+		.refused = &c->chunk->refused,
+	};
+	int ret;
+
+	if (!copyq)
+		return pst_fail(&c->chunk->err, PENSTOCK_WHY_DEVICE_ERROR, "%s: no copy queue: %s",
+				part->dev->name, lane->open_err.text);
+	if (c->op == PENSTOCK_READ) {
+		rect.dst = part->mem;
+		rect.dst_pitch = part->mem_pitch;
+		rect.src = c->base + part->at;
+		rect.src_pitch = part->pitch;
+		ret = part->dev->ops->copy_in(copyq->copier, &rect);
+	} else {
+		rect.dst = c->base + part->at;
+		rect.dst_pitch = part->pitch;
+		rect.src = part->mem;
+		rect.src_pitch = part->mem_pitch;
+		ret = part->dev->ops->copy_out(copyq->copier, &rect);
+	}
+	if (ret)
+		return pst_fail_errno(&c->chunk->err, ret,
+				      part->dev->facts.is_host ? pst_why_of_errno(ret)
+							       : PENSTOCK_WHY_DEVICE_ERROR,
+				      "%s: copying %llu bytes: %m", part->dev->name,
+				      (unsigned long long)(part->row_len * part->rows));
+	c->bytes += part->row_len * part->rows;
+	if (part->dev->facts.cpu_addressable)
+		c->chunk->cpu_copied += part->row_len * part->rows;
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		if (lane->copyqs[i] == copyq)
+			c->touched |= (uint64_t)1 << i;
+	return 0;
+}
+
+/* Gives one ticket to all copies queued since the last one: each ticket costs the copy engine a
+ * pause of some 4 us (H200). */
+static void copyq_record(struct pst_copyq *copyq)
+{
+	uint64_t ticket = 0;
+	int ret;
+
+	if (!copyq->unrecorded)
+		return;
+	ret = copyq->dev->ops->record(copyq->copier, &ticket);
+	for (unsigned i = copyq->tail - copyq->unrecorded; i != copyq->tail; i++) {
+		copyq->waits[i % PST_LANE_CHUNKS].ticket = ticket;
+		copyq->waits[i % PST_LANE_CHUNKS].error = ret;
+	}
+	copyq->unrecorded = 0;
+	copyq->unrecorded_bytes = 0;
+}
+
+/* Whether a ticket is due: enough bytes, or no older copy that keeps the device busy. */
+static bool copyq_record_due(const struct pst_copyq *copyq)
+{
+	return copyq->unrecorded_bytes >= RECORD_BYTES ||
+	       copyq->tail - copyq->head == copyq->unrecorded;
+}
+
+/* One of the copiers has completed its copies of the chunk. */
+static void chunk_copies_done(struct pst_chunk *chunk, int result)
+{
+	if (!result)
+		result = chunk->refused;
+	if (result && !chunk->err.code)
+		pst_fail_errno(&chunk->err, result, PENSTOCK_WHY_DEVICE_ERROR,
+			       "the device reported an error for a copy: %m");
+	if (--chunk->waits)
+		return;
+	chunk->lane->copies--;
+	chunk->after_copies(chunk, chunk->err.code);
+}
+
+int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
+		   void (*after)(struct pst_chunk *chunk, int result))
+{
+	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
+	struct copying c = {.chunk = chunk, .base = base, .op = req->op};
+	int ret;
 
-	pst_chunk_direct_end(chunk);
-	put_slot(chunk);
-	chunk->next = lane->chunks_free;
-	lane->chunks_free = chunk;
-	lane->busy--;
+	chunk->refused = 0;
+	ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, len, chunk_copy_part, &c);
+	chunk->after_copies = after;
+	chunk->waits = 1; /* keeps chunk_copies_done from completing it early */
+	lane->copies++;
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		struct pst_copyq *copyq = lane->copyqs[i];
+		unsigned at = copyq->tail % PST_LANE_CHUNKS;
+
+		if (!(c.touched >> i & 1))
+			continue;
+		copyq->waits[at].bytes = c.bytes;
+		copyq->waits[at].chunk = chunk;
+		copyq->tail++;
+		copyq->unrecorded++;
+		copyq->unrecorded_bytes += c.bytes;
+		lane->copy_bytes += c.bytes;
+		chunk->waits++;
+		if (c.bytes >= RECORD_MIN && copyq_record_due(copyq))
+			copyq_record(copyq);
+	}
+	chunk_copies_done(chunk, ret);
+	return 0;
 }
 
-void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk)
+int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 {
-	chunk->next = NULL;
-	*lane->deferred_end = chunk;
-	lane->deferred_end = &chunk->next;
-	chunk->req->entries[lane->index].stalled++;
+	int reaped = 0;
+
+	for (unsigned i = 0; i < lane->copyq_count; i++) {
+		struct pst_copyq *copyq = lane->copyqs[i];
+
+		if (how != PST_REAP_LOOK)
+			copyq_record(copyq);
+		/* A completed chunk may have queued copies that have no ticket yet. */
+		while (copyq->tail - copyq->head > copyq->unrecorded) {
+			const unsigned at = copyq->head % PST_LANE_CHUNKS;
+			uint64_t ticket = copyq->waits[at].ticket;
+			int ret = copyq->waits[at].error;
+
+			if (!ret)
+				ret = copyq->dev->ops->query(copyq->copier, ticket);
+			if (!ret)
+				break;
+			copyq->head++;
+			lane->copy_bytes -= copyq->waits[at].bytes;
+			chunk_copies_done(copyq->waits[at].chunk, ret < 0 ? ret : 0);
+			reaped++;
+		}
+	}
+	return reaped;
 }
 
-static void count(const struct pst_chunk *chunk, int result)
+int pst_copy_now(struct pst_lane *lane, struct penstock_device *dev, const struct pst_rect *rect,
+		 bool in)
+{
+	struct pst_copyq *copyq = pst_copyq_of(lane, dev);
+	uint64_t ticket;
+	int ret;
+
+	if (!copyq)
+		return lane->open_err.code;
+	ret = in ? dev->ops->copy_in(copyq->copier, rect) : dev->ops->copy_out(copyq->copier, rect);
+	if (!ret)
+		ret = dev->ops->record(copyq->copier, &ticket);
+	if (!ret)
+		ret = dev->ops->wait(copyq->copier, ticket);
+	return ret;
+}
+
+/* ---- completion ---- */
+
+/* Adds the chunk to the process's counters. */
+static void chunk_count(const struct pst_chunk *chunk, int result)
 {
 	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
 	unsigned op = chunk->req->op;
 	uint64_t ns = pst_now_ns() - chunk->start_ns;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
-	if (!result) /* as reports have it */
+	if (!result) /* reports count bytes the same way */
 		atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
@@ -190,11 +458,12 @@ static void count(const struct pst_chunk *chunk, int result)
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
-/* By this path, as much as it takes as one; what is behind follows when that is done. */
-static void again(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
+/* Starts the chunk anew by `path`, with its first `len` bytes. The rest follows when those are
+ * done. */
+static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 {
-	put_slot(chunk);
-	pst_chunk_direct_end(chunk); /* a copy to a slot may have failed, before the drive had it */
+	chunk_put_slot(chunk);
+	pst_chunk_direct_end(chunk); /* a failed write may not have reached its drive yet */
 	chunk->path = (uint8_t)path;
 	chunk->timed = false;
 	chunk->timed_ns = 0;
@@ -207,8 +476,8 @@ static void again(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* After a failure: the next path that the class allows. False: there is none. */
-static bool retry(struct pst_chunk *chunk)
+/* Restarts a failed chunk by the next path that the class allows. False: there is none. */
+static bool chunk_retry(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
 	uint64_t len;
@@ -218,7 +487,7 @@ static bool retry(struct pst_chunk *chunk)
 	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
 	next = pst_claim_retry(chunk, true, &len, &pad);
-	/* That it failed outweighs what else kept it from some of the bytes. */
+	/* The failure replaces any other reason why this path was not used. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)chunk->err.why,
 			      memory_order_relaxed);
 	if (next < 0)
@@ -229,15 +498,25 @@ static bool retry(struct pst_chunk *chunk)
 	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
 		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
 	chunk->tries++;
-	/* What it cost is counted, and by whose doing; what it carried is not. */
+	/* Its cost is counted; the bytes it carried are not. */
 	atomic_fetch_add_explicit(&req->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->dram_laid, chunk->dram_laid, memory_order_relaxed);
-	again(chunk, next, len, pad);
+	chunk_restart(chunk, next, len, pad);
 	return true;
 }
 
-/* It fails for good, with what is behind it. */
-static void fail(struct pst_chunk *chunk)
+/* Counts completed bytes. If they complete a phase, the request goes on this lane's list for the
+ * next phase. */
+static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uint64_t bytes)
+{
+	if (!pst_req_bytes_done(req, bytes))
+		return;
+	pst_lane_list(lane, req);
+	pst_req_begin_phase(req);
+}
+
+/* Fails a chunk and the rest that would have followed it. */
+static void chunk_fail(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
@@ -245,13 +524,13 @@ static void fail(struct pst_chunk *chunk)
 
 	chunk->moved = 0;
 	pst_req_count(req, chunk);
-	pst_req_fail(req, lane, &chunk->err);
+	pst_req_fail(req, &chunk->err);
 	pst_chunk_put(chunk);
-	pst_req_bytes_done(req, lane, len);
+	chunk_bytes_done(lane, req, len);
 }
 
-/* A piece of it is done: from here on the chunk is what is behind that. */
-static void go_on(struct pst_chunk *chunk)
+/* The chunk's first piece is done: continues with the rest as its new range. */
+static void chunk_continue(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
 	struct pst_lane *lane = chunk->lane;
@@ -266,24 +545,24 @@ static void go_on(struct pst_chunk *chunk)
 	if (!atomic_load_explicit(&req->failed, memory_order_relaxed))
 		path = pst_claim_retry(chunk, false, &len, &pad);
 	if (path >= 0) {
-		again(chunk, path, len, pad);
+		chunk_restart(chunk, path, len, pad);
 	} else {
 		pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
 			 "no path of the class takes the %llu bytes at %llu",
 			 (unsigned long long)chunk->len, (unsigned long long)chunk->off);
-		fail(chunk);
+		chunk_fail(chunk);
 	}
-	pst_req_bytes_done(req, lane, done); /* last: until then the request is there */
+	chunk_bytes_done(lane, req, done); /* last: the request may be gone afterwards */
 }
 
-/* One that goes on by another path has begun in time. */
+/* A chunk that restarts by another path has begun before the deadline. */
 bool pst_chunk_abandon(struct pst_chunk *chunk)
 {
 	bool begun = chunk->tries && !pst_req_cancelled(chunk->req);
 
 	if (begun || !pst_req_is_abandoned(chunk->req, &chunk->err))
 		return false;
-	fail(chunk);
+	chunk_fail(chunk);
 	return true;
 }
 
@@ -298,23 +577,23 @@ void pst_chunk_done(struct pst_chunk *chunk, int result)
 		return;
 	}
 	if (!result && req->op == PENSTOCK_WRITE && chunk->route->paths[chunk->path].facts.canary)
-		result = pst_canary_write(chunk);
-	count(chunk, result);
-	if (result && retry(chunk))
+		result = chunk->route->verify_write(chunk);
+	chunk_count(chunk, result);
+	if (result && chunk_retry(chunk))
 		return;
 	if (result) {
 		if (result == -ECANCELED && pst_req_cancelled(req))
-			cancelled(chunk);
+			chunk_fail_cancelled(chunk);
 		if (!chunk->err.code)
 			pst_fail_errno(&chunk->err, result, pst_why_of_errno(result), "%m");
-		fail(chunk);
+		chunk_fail(chunk);
 		return;
 	}
 	pst_req_count(req, chunk);
 	if (chunk->rest) {
-		go_on(chunk);
+		chunk_continue(chunk);
 		return;
 	}
 	pst_chunk_put(chunk);
-	pst_req_bytes_done(req, lane, len);
+	chunk_bytes_done(lane, req, len);
 }

@@ -1,84 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claiming: a lane takes the next chunk of a request, as long as the best path for
- * those very bytes likes it. Here the page cache is asked (by the storage) and
- * alignment decides; the order of paths was fixed by the plan. Lock-free: the only
- * shared word is req->next.
+ * Claiming: a lane takes the next bytes of a request as one chunk, as many as the best path for
+ * them can carry. The storage is asked whether they are in the page cache, and alignment
+ * decides what fits; plan.c has fixed the order of paths. Called by lanes for each chunk, and
+ * by admit.c to check that every byte has a path. Lock-free: the only word that claims share is
+ * req->next. It must never start a transfer.
  */
+#include "core/lane/claim.h"
+
+#include "core/backends.h"
 #include "core/base/clock.h"
 #include "core/lane/pump.h"
-#include "core/request/request.h"
+#include "core/request/residency_probe.h"
+#include "core/request/spans.h"
 #include "core/route/route.h"
 
-#define LOOK_MIN (64u << 10) /* a mixed range this short is read as cold */
-/* Asking costs a look at each folio: 32 us for 128 MiB of large ones, 2 ms of small. */
-#define PST_LOOK_MAX (128u << 20)
-/* One chunk of bytes that are held to be cached: so many are read the slow way if not. */
+#define QUERY_MIN (64u << 10) /* a mixed range of this length is read as cold */
+/* A residency query visits each folio: 32 us for 128 MiB of large ones, 2 ms of small ones. */
+#define QUERY_MAX (128u << 20)
+/* One chunk of bytes that are believed to be cached. If they are not, it is read slowly. */
 #define BLIND_MAX (32u << 20)
 
-/* So many bytes before where it would a chunk may end: then it does at the end of a piece,
- * where pieces are so short. */
+/* A chunk may end up to this many bytes early, so that it ends where a short piece does. */
 #define CUTS 4
-#define LEAST 16u /* that are worth a chunk, where others follow */
-
-/* Where a claim stands: the storage bytes at `off`, at most `len` of them. */
-struct place {
-	const struct pst_span *span;
-	uint64_t off, len;
-	uint64_t pos; /* the request's bytes before it */
-	bool blind;   /* nobody says whether they are cached */
-};
-
-static void find_place(const struct pst_request *req, uint64_t pos, struct place *out)
-{
-	const struct pst_span *span = &req->spans[pst_span_at(req, pos)];
-	uint64_t at = pos - span->start;
-
-	out->span = span;
-	out->pos = pos;
-	out->blind = false;
-	if (span->rowwise) {
-		const struct penstock_seg *seg = &req->segs[span->seg_first];
-		uint64_t row = at / seg->row_len, in_row = at % seg->row_len;
-
-		out->off = seg->off + row * seg->pitch + in_row;
-		out->len = seg->row_len - in_row;
-	} else {
-		out->off = span->off + at;
-		out->len = span->len - at;
-	}
-}
-
-uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos)
-{
-	struct place place;
-	uint64_t lowest;
-
-	find_place(req, pos, &place);
-	lowest = place.off;
-	for (unsigned i = (unsigned)(place.span - req->spans) + 1; i < req->span_count; i++)
-		if (req->spans[i].off < lowest)
-			lowest = req->spans[i].off;
-	return lowest;
-}
+#define CHUNK_MIN 16u /* shorter ones are not worth a chunk if others follow */
 
 /*
- * Residency of the front of `place`; shortens place->len to the run that has it.
- * How far to look follows what the request met so far, so that a file cached in
- * large runs costs one call and a checkerboard does not ask for each tile twice.
+ * Queries the residency of the front of `place`, and shortens place->len to the run that has
+ * it. The length of the query follows what the request has found so far: a file cached in large
+ * runs costs one call, and a file cached in a checkerboard is not queried twice for each tile.
  */
-static enum pst_residency look(struct pst_request *req, struct place *place)
+static enum pst_residency query_residency(struct pst_request *req, struct pst_place *place)
 {
 	const struct pst_storage_ops *ops = req->st->ops;
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->residency_kib, memory_order_relaxed)
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
-	uint64_t next, useful = PST_LOOK_MAX; /* more than one chunk of cached bytes is not */
+	uint64_t next, useful = QUERY_MAX; /* one chunk of cached bytes */
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	enum pst_residency found = PST_UNKNOWN;
 
 	if (!ops->residency)
-		return PST_COLD; /* no cache in front of it */
+		return PST_COLD; /* the storage has no page cache */
 	if (plan->count[PST_WARM])
 		useful = place->span->route->paths[plan->list[PST_WARM][0]].facts.chunk_max;
 	if (len > useful)
@@ -87,21 +50,21 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 		len = place->len;
 	for (;;) {
 		found = ops->residency(req->st, place->off, len, &why);
-		if (found != PST_MIXED || len <= LOOK_MIN)
+		if (found != PST_MIXED || len <= QUERY_MIN)
 			break;
-		len = len / 2 < LOOK_MIN ? LOOK_MIN : len / 2;
-		if (place->off % LOOK_MIN) /* keep to a grid, runs rarely start off it */
-			len -= (place->off + len) % LOOK_MIN;
-		if (len < LEAST || len > place->len)
-			len = place->len < LOOK_MIN ? place->len : LOOK_MIN;
+		len = len / 2 < QUERY_MIN ? QUERY_MIN : len / 2;
+		if (place->off % QUERY_MIN) /* keep to a grid, on which most runs start */
+			len -= (place->off + len) % QUERY_MIN;
+		if (len < CHUNK_MIN || len > place->len)
+			len = place->len < QUERY_MIN ? place->len : QUERY_MIN;
 	}
 	if (found == PST_UNKNOWN) {
 		place->blind = true;
 		return pst_residency_verdict(req->st);
 	}
 	next = len < (1u << 28) ? len * 2 : len;
-	if (next < LOOK_MIN) /* the end of a span says nothing about the next */
-		next = LOOK_MIN;
+	if (next < QUERY_MIN) /* the end of a span tells nothing about the next span */
+		next = QUERY_MIN;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);
 	if (len < place->len)
 		place->len = len;
@@ -109,12 +72,13 @@ static enum pst_residency look(struct pst_request *req, struct place *place)
 }
 
 /*
- * Short chunks at first, so that the device has something to copy while the next is
- * prepared, and at the end, so that no lane is left with a long one: at most a lane's
- * share of what is behind, and half of its share of what is ahead.
+ * Limits a chunk near the ends of a request. The first chunks are short, so that the device has
+ * something to copy while the next chunk is prepared. The last ones are short, so that no lane
+ * still works on a long one when the others are done. The limit is a lane's share of the bytes
+ * claimed so far, and half of its share of the bytes to come.
  */
-static uint64_t ramp(const struct pst_request *req, const struct place *place,
-		     const struct pst_path_facts *facts, uint64_t len)
+static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place *place,
+			   const struct pst_path_facts *facts, uint64_t len)
 {
 	uint64_t end = atomic_load_explicit(&req->limit, memory_order_relaxed);
 	uint64_t rest = end > place->pos ? end - place->pos : 0;
@@ -124,18 +88,18 @@ static uint64_t ramp(const struct pst_request *req, const struct place *place,
 
 	most = most ? most * facts->chunk_first : facts->chunk_first;
 	if (len <= most || rest < most + facts->chunk_first)
-		return len; /* what would be left is too short for itself */
+		return len; /* the remainder would be too short for a chunk */
 	return most;
 }
 
 /*
- * Where a chunk of path `index` may begin and end. Of a write whose plan ends in the page
- * cache no two chunks share a page or a block of the file system: the cache would read the
- * part that a neighbour has on its way to the drive, and write it back as it was. Who names
- * a path, or allows direct ones only, gets what the drive can do.
+ * Returns the grid on which a chunk of path `index` may begin and end. If the last path of a
+ * write's plan uses the page cache, no two chunks share a page or a file-system block: the cache
+ * would read the part that a neighbouring chunk is writing to the drive, and write back its old
+ * bytes. If the caller names the path, or allows direct paths only, the grid is the drive's.
  */
-static uint64_t grid(const struct pst_request *req, const struct place *place, unsigned index,
-		     uint64_t most)
+static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
+			   unsigned index, uint64_t most)
 {
 	const struct pst_route *route = place->span->route;
 	const struct pst_plan *plan = place->span->plan;
@@ -154,49 +118,48 @@ static uint64_t grid(const struct pst_request *req, const struct place *place, u
 }
 
 /*
- * The front of `place`, `len` bytes of it, in blocks of `align`: how many bytes may go, and
- * 0 if they do not begin on a block; then *cap is where they would. At the end the room
- * behind may make the last block whole, as far as the drive asks for that (`off_align`).
- * Of a read no single byte is left to others, on either side.
+ * Cuts the first `len` bytes of `place` to whole blocks of `align`, and returns how many remain.
+ * 0: the place does not begin on a block, and *cap is lowered to the distance of the next one.
+ * At the end of a segment, memory after it (`slack`) may complete the last block, up to the
+ * drive's `off_align`. A read never leaves a single byte to the chunks before or after it.
  */
-static uint64_t whole_blocks(const struct place *place, enum penstock_op op, uint64_t align,
-			     uint32_t off_align, uint64_t len, uint64_t room, uint32_t *pad,
+static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op, uint64_t align,
+			     uint32_t off_align, uint64_t len, uint64_t slack, uint32_t *pad,
 			     uint64_t *cap)
 {
-	uint64_t head = -place->off % align, tail = len % align, behind;
-	bool no_byte_alone = op == PENSTOCK_READ && align > 1;
+	uint64_t head = -place->off % align, tail = len % align, missing;
+	bool keep_bytes_together = op == PENSTOCK_READ && align > 1;
 	bool last_one = tail ? tail == 1 : place->len == len + 1;
 
 	if (head) {
-		head += head == 1 && no_byte_alone ? align : 0;
+		head += head == 1 && keep_bytes_together ? align : 0;
 		*cap = head < *cap ? head : *cap;
 		return 0;
 	}
-	if (!tail && !(last_one && no_byte_alone))
+	if (!tail && !(last_one && keep_bytes_together))
 		return len;
-	behind = -len % off_align;
-	if (room && behind <= room && (len == place->len || len == tail)) {
-		*pad = (uint32_t)behind;
+	missing = -len % off_align;
+	if (slack && missing <= slack && (len == place->len || len == tail)) {
+		*pad = (uint32_t)missing;
 		return len;
 	}
-	if (last_one && no_byte_alone)
+	if (last_one && keep_bytes_together)
 		tail += align;
-	return len > tail ? len - tail : 0; /* what is left is another chunk */
+	return len > tail ? len - tail : 0; /* the tail is another chunk */
 }
 
 /*
- * How much of `place` path `index` can take as one chunk: its length, and 0 if it
- * cannot start there; then *cap is where the next path must end so that this one
- * can go on.
+ * Returns how many bytes of `place` path `index` can carry as one chunk. 0: it cannot start
+ * there, and *cap is lowered to where another path must stop so that this one can continue.
  */
-static uint64_t fit(const struct pst_request *req, const struct place *place, unsigned index,
-		    uint32_t *pad, uint64_t *cap)
+static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
+			 unsigned index, uint32_t *pad, uint64_t *cap)
 {
 	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
-	uint64_t len = place->len, room = 0, most = facts->chunk_max, align;
+	uint64_t len = place->len, slack = 0, most = facts->chunk_max, align;
 
 	*pad = 0;
-	/* A request's lanes are those of its first segment's device, whatever others it has. */
+	/* A request uses the lanes of its first segment's device, also for other devices. */
 	if (facts->slotted) {
 		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
 
@@ -204,7 +167,7 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	}
 	if (facts->io_size && pst_io_size_get(&req->st->io_size) < most)
 		most = pst_io_size_get(&req->st->io_size);
-	align = grid(req, place, index, most);
+	align = chunk_grid(req, place, index, most);
 	if (facts->exact) {
 		struct pst_part part;
 
@@ -213,26 +176,27 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 		if (part.row_len < len)
 			len = part.row_len;
 		else
-			room = part.slack;
+			slack = part.slack;
 		if (facts->mem_align > 1 &&
 		    ((uintptr_t)part.mem + -place->off % align) % facts->mem_align)
-			return 0; /* offset and address are never aligned together */
+			return 0; /* no byte of the span has an aligned offset and an aligned
+				     address */
 	}
 	if (req->op == PENSTOCK_WRITE)
-		room = place->off + len == place->span->off + place->span->len
-			       ? pst_span_slack(req, place->span)
-			       : 0;
+		slack = place->off + len == place->span->off + place->span->len
+				? pst_span_slack(req, place->span)
+				: 0;
 	if (facts->exact || req->op == PENSTOCK_WRITE)
 		return whole_blocks(place, req->op, align, facts->off_align,
-				    len < most ? len : most, room, pad, cap);
-	/* A read into a slot: whole blocks around the chunk, ending on one. */
+				    len < most ? len : most, slack, pad, cap);
+	/* A read into a slot moves whole blocks around the chunk. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
-	/* Where one thread does it all, a second chunk gains what its calls cost, and with
-	 * many such threads each call of the driver waits for theirs. */
+	/* A single thread gains nothing by a second chunk: it makes the calls of both. With many
+	 * such threads, each driver call also waits for those of the others. */
 	if (facts->chunk_first && !req->alone)
-		len = ramp(req, place, facts, len);
-	/* A single byte alone would be refused while a stream waits (device/cuda_copy.c). */
+		len = chunk_ramp(req, place, facts, len);
+	/* The device refuses to copy a single byte while a stream waits (device/cuda_copy.c). */
 	for (unsigned i = 0; i < CUTS && len > 2; i++, len--)
 		if (place->len != len + 1 &&
 		    !pst_span_isolates_byte(req, place->span, place->off + len))
@@ -240,32 +204,32 @@ static uint64_t fit(const struct pst_request *req, const struct place *place, un
 	return len;
 }
 
-/* The path holds all that it may, until what it holds it for is closed. */
-static bool is_full(const struct pst_path_facts *facts)
+/* Whether the path keeps as many bytes pinned as it may. They stay until storages close. */
+static bool path_is_full(const struct pst_path_facts *facts)
 {
 	return facts->held &&
 	       atomic_load_explicit(facts->held, memory_order_relaxed) >= facts->held_max;
 }
 
 /*
- * The first path in the plan's order that can carry the front of `place`, and how much of
- * it. One that could begin a little further on leaves `cap`, so that those behind it in the
- * order end where it begins. One for which the piece is too short to be quick is kept as
- * `last`, in case no other takes it. -1: none can.
+ * Chooses the first path in the plan's order that can carry the front of `place`, and how many
+ * bytes. A better path that could begin a little later lowers `cap`, so that the chosen one
+ * stops there. A path for which the piece is too short to be quick is used only if no other
+ * path can carry it. -1: no path can.
  */
-static int choose(struct pst_request *req, const struct place *place, enum pst_residency residency,
-		  uint64_t *len, uint32_t *pad)
+static int choose_path(struct pst_request *req, const struct pst_place *place,
+		       enum pst_residency residency, uint64_t *len, uint32_t *pad)
 {
 	const struct pst_plan *plan = place->span->plan;
 	const struct pst_route *route = place->span->route;
 	uint64_t cap = UINT64_MAX;
 	unsigned count = plan->count[residency];
-	int last = -1;
-	uint64_t last_len = 0;
-	uint32_t last_pad = 0;
+	int slow = -1;
+	uint64_t slow_len = 0;
+	uint32_t slow_pad = 0;
 
 	if (req->forced >= 0) {
-		*len = fit(req, place, (unsigned)req->forced, pad, &cap);
+		*len = path_fit(req, place, (unsigned)req->forced, pad, &cap);
 		return *len ? req->forced : -1;
 	}
 	for (unsigned i = 0; i < count; i++) {
@@ -275,7 +239,7 @@ static int choose(struct pst_request *req, const struct place *place, enum pst_r
 		int proof = atomic_load_explicit(&route->write_proof[index], memory_order_relaxed);
 		uint64_t n;
 
-		/* Once is enough: each chunk would be written in vain, and then by the next. */
+		/* A path whose write did not arrive is not tried for later chunks. */
 		if (proof < 0 && i + 1 < count) {
 			pst_req_note(req, index, (enum penstock_why) - proof);
 			continue;
@@ -284,7 +248,7 @@ static int choose(struct pst_request *req, const struct place *place, enum pst_r
 			pst_req_note(req, index, PENSTOCK_WHY_UNALIGNED);
 			continue;
 		}
-		n = fit(req, place, index, pad, &cap);
+		n = path_fit(req, place, index, pad, &cap);
 		if (!n) {
 			pst_req_note(req, index, PENSTOCK_WHY_UNALIGNED);
 			continue;
@@ -295,65 +259,70 @@ static int choose(struct pst_request *req, const struct place *place, enum pst_r
 		}
 		if (n < facts->chunk_quick && i + 1 < count) {
 			pst_req_note(req, index, PENSTOCK_WHY_NOT_QUICK);
-			if (last < 0) {
-				last = (int)index;
-				last_len = n;
-				last_pad = *pad;
+			if (slow < 0) {
+				slow = (int)index;
+				slow_len = n;
+				slow_pad = *pad;
 			}
 			continue;
 		}
-		if (is_full(facts) && i + 1 < count) {
+		if (path_is_full(facts) && i + 1 < count) {
 			pst_req_note(req, index, PENSTOCK_WHY_HELD);
 			continue;
 		}
 		*len = n;
 		return (int)index;
 	}
-	*len = last_len;
-	*pad = last_pad;
-	return last;
+	*len = slow_len;
+	*pad = slow_pad;
+	return slow;
 }
 
-/* What was found to be cached goes by the plan for that, if the path tells when it ends. */
-static int go_warm(struct pst_request *req, const struct place *place, uint64_t *len, uint32_t *pad)
+/* Chooses by the plan for cached bytes, if that path notices when the bytes are not. -1: no. */
+static int choose_warm(struct pst_request *req, const struct pst_place *place, uint64_t *len,
+		       uint32_t *pad)
 {
-	struct place near = *place;
+	struct pst_place front = *place;
 	int path;
 
-	near.len = near.len < BLIND_MAX ? near.len : BLIND_MAX;
-	path = choose(req, &near, PST_WARM, len, pad);
-	return path >= 0 && pst_paths[path]->traits.tells ? path : -1;
+	front.len = front.len < BLIND_MAX ? front.len : BLIND_MAX;
+	path = choose_path(req, &front, PST_WARM, len, pad);
+	return path >= 0 && pst_paths[path]->traits.detects_cold ? path : -1;
 }
 
-/* Where nobody knows: the path that finds out, if it is time for that, which then this
- * claim is to do, and as long as it has found the bytes cached. -1: by the plan. */
-static int try_it(struct pst_request *req, const struct place *place, bool *trying,
-		  enum pst_residency *residency, uint64_t *len, uint32_t *pad)
+/*
+ * Chooses a path for bytes of unknown residency: the path that probes, if a probe is due
+ * (*probing is set: this claim makes it) or if the last probe found its bytes cached. -1: the
+ * plan's order for unknown bytes decides.
+ */
+static int choose_blind(struct pst_request *req, const struct pst_place *place, bool *probing,
+			enum pst_residency *residency, uint64_t *len, uint32_t *pad)
 {
 	uint64_t cap = UINT64_MAX, n;
 	int path = req->forced;
 
-	if (path < 0 && !*trying && *residency == PST_WARM && pst_residency_sure(req->st))
-		path = go_warm(req, place, len, pad);
+	if (path < 0 && !*probing && *residency == PST_WARM && pst_residency_sure(req->st))
+		path = choose_warm(req, place, len, pad);
 	if (path >= 0 && req->forced < 0)
 		return path;
 	if (path < 0)
 		path = pst_residency_probe_path(place->span->plan);
-	if (path < 0 || !pst_paths[path]->traits.times)
+	if (path < 0 || !pst_paths[path]->traits.probes_residency)
 		return -1;
-	n = fit(req, place, (unsigned)path, pad, &cap);
-	if (!*trying && *residency != PST_WARM) {
+	n = path_fit(req, place, (unsigned)path, pad, &cap);
+	if (!*probing && *residency != PST_WARM) {
 		if (!pst_residency_probe_begin(req->st, n))
 			return -1;
-		*trying = true;
+		*probing = true;
 	}
-	if (*trying)
+	if (*probing)
 		*residency = PST_UNKNOWN;
 	*len = n;
 	return path;
 }
 
-static int unfit(struct pst_err *err, const struct pst_request *req, const struct place *place)
+static int fail_unfit(struct pst_err *err, const struct pst_request *req,
+		      const struct pst_place *place)
 {
 	const struct pst_storage_facts *facts = &req->st->facts;
 
@@ -371,120 +340,112 @@ static int unfit(struct pst_err *err, const struct pst_request *req, const struc
 			      facts->off_align ? facts->off_align : 4096);
 }
 
-/* Whatever follows in this span, the path can carry it. */
-static bool takes_any(const struct pst_request *req, const struct place *place, unsigned index)
+/* Whether the path can carry any bytes that follow in this span. */
+static bool path_carries_any(const struct pst_request *req, const struct pst_place *place,
+			     unsigned index)
 {
 	const struct pst_path_facts *facts = &place->span->route->paths[index].facts;
 
 	return !facts->exact && (req->op == PENSTOCK_READ || facts->off_align <= 1);
 }
 
-bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err)
-{
-	if (pst_req_cancelled(req))
-		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
-	return req->deadline_ns && pst_now_ns() > req->deadline_ns &&
-	       pst_fail(err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
-}
-
-bool pst_claim_abandon(struct pst_request *req, struct pst_lane *lane)
+bool pst_claim_abandon(struct pst_request *req)
 {
 	struct pst_err err;
 
 	if (!pst_req_is_abandoned(req, &err))
 		return false;
-	pst_req_abandon_rest(req, lane, &err);
+	pst_req_abandon_rest(req, &err);
 	return true;
 }
 
 int pst_claim_check(const struct pst_request *given, const struct pst_span *span,
 		    struct pst_err *err)
 {
-	struct pst_request *req = (struct pst_request *)(uintptr_t)given; /* only notes */
+	struct pst_request *req =
+		(struct pst_request *)(uintptr_t)given; /* changes its notes only */
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 	uint64_t len = span->rowwise ? seg->rows * seg->row_len : span->len;
-	struct place place;
+	struct pst_place place;
 
 	for (uint64_t pos = span->start; pos < span->start + len;) {
 		uint64_t n;
 		uint32_t pad;
 		int path;
 
-		find_place(req, pos, &place);
-		path = choose(req, &place, PST_COLD, &n, &pad);
+		pst_spans_find(req, pos, &place);
+		path = choose_path(req, &place, PST_COLD, &n, &pad);
 		if (path < 0)
-			return unfit(err, req, &place);
-		if (takes_any(req, &place, (unsigned)path))
+			return fail_unfit(err, req, &place);
+		if (path_carries_any(req, &place, (unsigned)path))
 			return 0;
 		pos += n;
 	}
 	return 0;
 }
 
-struct pst_chunk *pst_claim(struct pst_request *req, struct pst_lane *lane)
+bool pst_claim(struct pst_request *req, struct pst_claim *out)
 {
 	uint64_t pos = atomic_load_explicit(&req->next, memory_order_acquire);
-	struct pst_chunk *chunk;
-	struct place place;
+	struct pst_place place;
 	enum pst_residency residency = PST_COLD;
-	bool trying = false;
+	bool probing = false;
 	uint64_t len;
 	uint32_t pad;
 	int path;
 
 	if (pos >= atomic_load_explicit(&req->limit, memory_order_acquire) ||
-	    pst_claim_abandon(req, lane))
-		return NULL;
+	    pst_claim_abandon(req))
+		return false;
 	for (;;) {
-		find_place(req, pos, &place);
+		pst_spans_find(req, pos, &place);
 		path = -1;
 		if (req->forced < 0
 			    ? place.span->plan->residency_matters
 			    : pst_paths[req->forced]->traits.uses_cache && req->op == PENSTOCK_READ)
-			residency = look(req, &place);
+			residency = query_residency(req, &place);
 		if (place.blind)
-			path = try_it(req, &place, &trying, &residency, &len, &pad);
+			path = choose_blind(req, &place, &probing, &residency, &len, &pad);
 		if (path < 0)
-			path = choose(req, &place, residency, &len, &pad);
+			path = choose_path(req, &place, residency, &len, &pad);
 		if (path < 0) {
 			struct pst_err err;
 
-			unfit(&err, req, &place);
-			pst_req_abandon_rest(req, lane, &err);
-			return NULL;
+			fail_unfit(&err, req, &place);
+			pst_req_abandon_rest(req, &err);
+			return false;
 		}
 		if (atomic_compare_exchange_weak_explicit(&req->next, &pos, pos + len,
 							  memory_order_acq_rel,
 							  memory_order_acquire))
 			break;
 		if (pos >= atomic_load_explicit(&req->limit, memory_order_acquire))
-			return NULL;
+			return false;
 	}
-	chunk = pst_chunk_get(lane);
-	chunk->req = req;
-	chunk->route = place.span->route;
-	chunk->span = (unsigned)(place.span - req->spans);
-	chunk->off = place.off;
-	chunk->len = len;
-	chunk->pad = pad;
-	chunk->path = (uint8_t)path;
-	chunk->residency = (uint8_t)residency;
-	chunk->start_ns = pst_now_ns();
-	chunk->timed =
-		place.blind && (pst_paths[path]->traits.times || pst_paths[path]->traits.tells);
-	if (place.blind && !trying)
+	*out = (struct pst_claim){
+		.route = place.span->route,
+		.span = (unsigned)(place.span - req->spans),
+		.off = place.off,
+		.len = len,
+		.pad = pad,
+		.path = (uint8_t)path,
+		.residency = (uint8_t)residency,
+		.timed = place.blind && (pst_paths[path]->traits.probes_residency ||
+					 pst_paths[path]->traits.detects_cold),
+	};
+	if (place.blind && !probing)
 		pst_residency_probe_skipped(req->st, len);
-	return chunk;
+	return true;
 }
 
 int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad)
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* What went through the cache on trial goes on as if it were there. */
+	/* A chunk that probed the cache continues as if its bytes were cached. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
-	/* The page cache would take a write that the drive has just failed, or a server has
-	 * no room for, and say that it is done before they are asked again. */
+	/* After the drive failed a write, or a server had no space for it, the page cache would
+	 * accept the bytes and report success before it tries them again. */
 	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||
 						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 
@@ -495,14 +456,15 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 	for (i += next; i < count; i++) {
 		unsigned index = plan->list[r][i];
 		const struct pst_path_facts *facts = &chunk->route->paths[index].facts;
-		struct place place = {&req->spans[chunk->span], chunk->off, chunk->len, UINT64_MAX};
+		struct pst_place place = {&req->spans[chunk->span], chunk->off, chunk->len,
+					  UINT64_MAX};
 		uint64_t cap = UINT64_MAX, n;
 
 		if (place.span->edge && facts->off_align > 1)
 			continue;
 		if (no_cache && pst_paths[index]->traits.uses_cache)
 			continue;
-		n = fit(req, &place, index, pad, &cap);
+		n = path_fit(req, &place, index, pad, &cap);
 		if (!n)
 			continue;
 		*len = n < chunk->len ? n : chunk->len;

@@ -1,165 +1,283 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One lane: its loop, its chunks and its copies. Runs on its own thread, or on a
- * caller's for a borrowed lane. Nothing here allocates, locks or logs once the
- * lane is open, except that a caller's lane opens a copier at its first copy to a device,
- * and a pump's its io_uring at the first call for it and the rest of its ring (lane_open.c).
+ * A lane: opening it, its loop, closing it. Each turn takes requests from the inbox, reaps
+ * system calls and copies, claims and starts chunks, and sleeps if there was nothing to do. A
+ * pump's thread, a caller's thread (borrowed lanes) or the calls on a queue (inline lanes) turn
+ * it. An open lane allocates, locks and logs nothing, with three exceptions on its first uses:
+ * a borrowed lane opens a copier at its first copy to a device, a pump's lane opens its
+ * io_uring at its first call for it, and pins the rest of its ring when it is short of slots.
  */
+#include "core/lane/lane.h"
+
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/backends.h"
 #include "core/base/clock.h"
-#include "core/lane/lane.h"
+#include "core/lane/inbox.h"
 #include "core/lane/pump.h"
 #include "core/route/route.h"
-#include "core/queue/stream.h"
 
-/* More than any device's link moves in a microsecond, to guess how long copies take at
- * least: who guesses too long looks too late, who guesses too short looks again. */
+/* A lane starts with these slots, which are enough for cached bytes. A pump then starts in half
+ * the time: 6 to 8 ms instead of 11 to 16, and the first 64 MiB of a process take 10 to 13 ms
+ * instead of 17 to 20 (H200, 8 lanes of 20 MiB). */
+#define FIRST_BIG_BYTES (8u << 20)
+#define FIRST_SMALL 16u
+#define ENGINE_DEPTH (PST_LANE_CHUNKS + 8)
+
+/* No link moves more bytes in a microsecond, so this gives the least time that copies take. A
+ * guess that is too long delays the next query; one that is too short costs one more. */
 #define COPY_BYTES_US 200000u
-/* The last so much of the guess is waited for by looking: the driver's way of sleeping
- * until a copy is done comes back 0.1 to 0.7 ms late, and a timer 0.1 ms (H200, virtual
- * machine). */
-#define LOOK_US 100
-/* Between two looks passes a part of the guess, because each keeps others from the driver
- * (a processor's pause is some 40 ns). */
-#define LOOKS_APART 8
-/* Unless they take so long that something else holds them up, or are long ones from a drive
- * that has more to bring: its next bytes wake the lane, and to look for these before then
- * costs as much time as all the rest of such a read. Then this often. */
-#define LOOK_NS 3000000u
+/* The lane polls for the last part of the guess. The driver's own sleep returns 0.1 to 0.7 ms
+ * after the copy is done, and a timer 0.1 ms late (H200, virtual machine). */
+#define POLL_US 100
+/* Pauses between two queries, for each microsecond of the guess: each query keeps other threads
+ * from the driver. A processor's pause takes some 40 ns. */
+#define PAUSES_PER_US 8
+/* After this time something else delays the copies, so the lane polls seldom. It also polls
+ * seldom for long copies of a drive that has more to deliver: its next completion wakes the
+ * lane, and polling until then would cost as much time as all the rest of such a read. */
+#define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* A stream that reaches its request cannot wake a lane, so a lane that watches one
- * looks: at first without a pause, then so often. */
+/* A stream that reaches its request cannot wake a lane. So a lane that watches a stream polls,
+ * at first without a pause. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 
-void pst_io_done(struct pst_io *io, int64_t result)
+/* ---- opening ---- */
+
+/* Opens the plain engine, which makes each call at once. Callers' threads have no other. */
+static int lane_open_plain(struct pst_lane *lane, unsigned depth, struct pst_err *err)
 {
-	struct pst_lane *lane = io->lane;
+	lane->engine_ops = pst_engine_plain;
+	return lane->engine_ops->open(&lane->engine, depth, lane->wake_fd, err);
+}
+
+/* Opens the preferred engine that works. */
+static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
+{
+	const char *want = lane->pump->dev->opts.engine;
+	int ret = -ENODEV;
+
+	for (unsigned i = 0; pst_engines[i]; i++) {
+		bool named = want && strcmp(want, "auto") != 0;
+
+		if (named && strcmp(want, pst_engines[i]->name) != 0)
+			continue;
+		ret = pst_engines[i]->open(&lane->engine, ENGINE_DEPTH, lane->wake_fd, err);
+		if (ret == 0) {
+			lane->engine_ops = pst_engines[i];
+			err->code = 0; /* of an engine before it */
+			return 0;
+		}
+		lane->engine_why = *err; /* why the next engine is used */
+		lane->call_why = err->why;
+	}
+	if (ret == -ENODEV)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "engine '%s' does not exist", want);
+	return ret;
+}
+
+/* Whether the engine may open with the first call that needs it. Cached bytes need plain calls
+ * only, and opening an io_uring may take long (up to 44 ms for the last of eight, H200 machine).
+ * The first lane's engine tells the process what works. An engine that the caller named must
+ * open at once, or the device cannot be used. */
+static bool lane_engine_may_wait(const struct pst_lane *lane)
+{
+	const char *want = lane->pump->dev->opts.engine;
+
+	return lane->index && (!want || !strcmp(want, "auto"));
+}
+
+static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
+{
+	if (lane->kind == PST_LANE_BORROWED)
+		return lane_open_plain(lane, 0, err);
+	lane->engine_due = lane_engine_may_wait(lane);
+	return lane->engine_due ? lane_open_plain(lane, ENGINE_DEPTH, err)
+				: lane_open_engine(lane, err);
+}
+
+/* Allocates the buffer of path bounce_l2, for lanes that share a request: a pump's. */
+static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
+{
+	if (lane->kind != PST_LANE_PUMP || lane->pump->dev->facts.cpu_addressable)
+		return 0;
+	lane->l2_buffer = aligned_alloc(4096, PST_L2_BOUNCE_BYTES);
+	return lane->l2_buffer ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
+}
+
+/* The slots that are pinned when the lane opens. */
+static struct pst_slot_counts lane_first_slots(const struct pst_lane *lane)
+{
+	unsigned big = FIRST_BIG_BYTES / (unsigned)lane->slot_bytes;
+
+	big = big ? big : 1;
+	if (lane->kind != PST_LANE_PUMP || big >= lane->slot_counts.big)
+		return lane->slot_counts;
+	return (struct pst_slot_counts){
+		big, lane->slot_counts.small < FIRST_SMALL ? lane->slot_counts.small : FIRST_SMALL};
+}
+
+static int lane_open_slots(struct pst_lane *lane, struct pst_err *err)
+{
+	const struct pst_pump *pump = lane->pump;
+	size_t len = pst_slots_bytes(lane->slot_bytes, lane->slot_counts);
+	int ret = pst_ring_map(&lane->ring, &pump->numa, len, err);
+
+	return ret ? ret
+		   : pst_slots_open(&lane->slots, lane->ring.base, lane->slot_bytes,
+				    lane->slot_counts, lane_first_slots(lane), err);
+}
+
+int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
+{
+	int ret;
+
+	for (unsigned p = 0; p < PST_PRIORITIES; p++)
+		lane->todo_end[p] = &lane->todo[p];
+	lane->deferred_end = &lane->deferred;
+	lane->chunks = calloc(PST_LANE_CHUNKS, sizeof(*lane->chunks));
+	if (!lane->chunks)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
+	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++) {
+		lane->chunks[i].lane = lane;
+		lane->chunks[i].next = lane->chunks_free;
+		lane->chunks_free = &lane->chunks[i];
+	}
+	ret = lane_open_slots(lane, err);
+	if (!ret)
+		ret = lane_open_l2_buffer(lane, err);
+	if (ret)
+		return ret;
+	if (lane->wake_fd < 0)
+		lane->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (lane->wake_fd < 0)
+		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "eventfd: %m");
+	ret = lane_open_first_engine(lane, err);
+	if (ret)
+		return ret;
+	if (!pst_copyq_of(lane, lane->pump->dev)) {
+		*err = lane->open_err;
+		return err->code;
+	}
+	for (unsigned i = 0; i < pst_path_count; i++) {
+		if (!pst_paths[i]->lane_open)
+			continue;
+		ret = pst_paths[i]->lane_open(lane, i, err);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* Registers a piece of the ring with the engine. If the first piece was refused, so would be the
+ * second. Also, a kernel before 5.13 waits for all calls in flight before it registers the first
+ * piece, and one of those calls is the wait for a wake-up. */
+static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
+{
+	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
+		return;
+	if (lane->engine_ops->register_slots(lane->engine, lane->slots.base + at, end - at, why))
+		lane->call_why = why->why;
+	else
+		lane->fixed = true;
+}
+
+/* Populates and registers the ring up to `end`. */
+static void lane_pin_to(struct pst_lane *lane, size_t end, struct pst_err *why)
+{
+	size_t at = lane->ring.pinned;
+
+	pst_ring_pin(&lane->ring, end, lane->pump->dev);
+	lane_register_slots(lane, at, end, why);
+}
+
+void pst_lane_want_engine(struct pst_lane *lane)
+{
+	const struct pst_engine_ops *plain_ops = lane->engine_ops;
+	struct pst_engine *plain = lane->engine;
+	struct pst_err err;
+
+	if (!lane->engine_due)
+		return;
+	lane->engine_due = false;
+	if (lane_open_engine(lane, &err)) { /* no memory */
+		lane->engine_ops = plain_ops;
+		lane->engine = plain;
+		return;
+	}
+	plain_ops->close(plain);
+	lane_register_slots(lane, 0, lane->ring.pinned, &lane->engine_why);
+}
+
+void pst_lane_pin(struct pst_lane *lane)
+{
+	lane_pin_to(lane, lane->slots.first_len, &lane->engine_why);
+}
+
+/* Whether the lane wants the rest of its ring, and no other lane of the pump pins at this time. */
+static bool lane_may_grow(const struct pst_lane *lane)
+{
+	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
+	       !atomic_load_explicit(&lane->pump->growing, memory_order_relaxed);
+}
+
+/* Pins the rest of the ring if the lane wants it, one lane of a pump at a time. Returns 1 if the
+ * lane has more slots now. */
+static int lane_grow(struct pst_lane *lane)
+{
 	struct pst_pump *pump = lane->pump;
+	struct pst_err why; /* lane->call_why keeps the reason */
 
-	/* Once it is in the inbox it may end, and with it all that keeps the pump. */
-	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
-	io->result = result;
-	if (result < 0 && !io->err.code)
-		pst_fail_errno(&io->err, (int)result, pst_why_of_errno((int)result), "%s: %m",
-			       io->st->ops->name);
-	io->next = atomic_load_explicit(&lane->io_inbox, memory_order_relaxed);
-	while (!atomic_compare_exchange_weak_explicit(&lane->io_inbox, &io->next, io,
-						      memory_order_release, memory_order_relaxed))
-		;
-	pst_lane_wake(lane);
-	atomic_fetch_sub_explicit(&pump->outside, 1, memory_order_release);
-}
-
-static int reap_io_inbox(struct pst_lane *lane)
-{
-	struct pst_io *io, *list = NULL;
-	int ended = 0;
-
-	if (!atomic_load_explicit(&lane->io_inbox, memory_order_relaxed))
+	if (!lane_may_grow(lane) ||
+	    atomic_exchange_explicit(&pump->growing, true, memory_order_acquire))
 		return 0;
-	io = atomic_exchange_explicit(&lane->io_inbox, NULL, memory_order_acquire);
-	while (io) { /* turn the stack round */
-		struct pst_io *next = io->next;
-
-		io->next = list;
-		list = io;
-		io = next;
-	}
-	while (list) {
-		io = list;
-		list = io->next;
-		io->done(io);
-		ended++;
-	}
-	return ended;
+	lane_pin_to(lane, lane->slots.len, &why);
+	pst_slots_rest(&lane->slots);
+	lane->wants_ring = false;
+	atomic_store_explicit(&pump->growing, false, memory_order_release);
+	for (unsigned i = 0; i < pump->lane_count; i++) /* another lane may wait to grow */
+		pst_lane_wake(&pump->lanes[i]);
+	return 1;
 }
 
-/* ---- the loop ---- */
-
-void pst_lane_wake(struct pst_lane *lane)
+void pst_lane_close(struct pst_lane *lane)
 {
-	uint64_t one = 1;
-
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&lane->asleep, memory_order_relaxed) && lane->wake_fd >= 0 &&
-	    write(lane->wake_fd, &one, sizeof(one)) < 0)
-		return; /* its counter is full: it is awake */
+	pst_lane_unlist_all(lane);
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (pst_paths[i]->lane_close && lane->path_state[i])
+			pst_paths[i]->lane_close(lane, i);
+	pst_copyqs_adopt(lane);
+	for (unsigned i = 0; i < lane->copyq_count; i++)
+		pst_copyq_close(lane->copyqs[i]);
+	lane->copyq_count = 0;
+	if (lane->engine)
+		lane->engine_ops->close(lane->engine);
+	lane->engine = NULL;
+	pst_slots_close(&lane->slots);
+	pst_ring_close(&lane->ring, lane->pump->dev);
+	free(lane->l2_buffer);
+	free(lane->chunks);
+	lane->l2_buffer = NULL;
+	lane->chunks = lane->chunks_free = NULL;
 }
 
-static void list_entry(struct pst_lane *lane, struct pst_lane_entry *entry)
-{
-	unsigned p = entry->req->priority;
-	uint64_t deadline_ns = entry->req->deadline_ns;
+/* ---- phases ---- */
 
-	if (deadline_ns && (!lane->deadline_ns || deadline_ns < lane->deadline_ns))
-		lane->deadline_ns = deadline_ns;
-	entry->next = NULL;
-	entry->listed = true;
-	*lane->todo_end[p] = entry;
-	lane->todo_end[p] = &entry->next;
-	lane->todo_count++;
-}
-
-void pst_lane_list(struct pst_lane *lane, struct pst_request *req)
-{
-	struct pst_lane_entry *entry = &req->entries[lane->index];
-
-	if (entry->listed)
-		return; /* still on the list: it will see the new limit */
-	atomic_fetch_add_explicit(&req->refs, PST_LISTED, memory_order_relaxed);
-	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
-	entry->req = req;
-	list_entry(lane, entry);
-}
-
-static void watch(struct pst_lane *lane, struct pst_lane_entry *entry)
-{
-	entry->next = lane->watched;
-	lane->watched = entry;
-	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
-}
-
-static int take_inbox(struct pst_lane *lane)
-{
-	struct pst_lane_entry *entry, *list = NULL;
-	int taken = 0;
-
-	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed))
-		return 0;
-	entry = atomic_exchange_explicit(&lane->inbox, NULL, memory_order_acquire);
-	while (entry) {
-		struct pst_lane_entry *next = entry->next;
-
-		entry->next = list;
-		list = entry;
-		entry = next;
-	}
-	while (list) {
-		entry = list;
-		list = entry->next;
-		taken++;
-		if (entry->req->phase == PST_PHASE_ARMED)
-			watch(lane, entry);
-		else
-			list_entry(lane, entry);
-	}
-	return taken;
-}
-
-/* A storage says only once that bytes were lost. Those of every request that was under way
- * may be among them. */
-static void synced(struct pst_io *io)
+/* Completes a request's sync. The kernel reports lost bytes to one sync only, and they may be
+ * those of any request in flight. So a failed sync fails every request that was. */
+static void req_synced(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	struct pst_request *req = chunk->req;
-	struct pst_lane *lane = chunk->lane;
 
 	if (io->result < 0 && io->result != -ECANCELED && io->result != -EINTR &&
-	    io->result != -EAGAIN) /* these lose nothing */
+	    io->result != -EAGAIN) /* these errors lose nothing */
 		atomic_fetch_add(&req->st->losses, 1);
 	else if (io->result >= 0 && atomic_load(&req->st->losses) != req->losses)
 		io->result = pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -167,46 +285,49 @@ static void synced(struct pst_io *io)
 					    "under way, and may have lost bytes of it: write it "
 					    "again");
 	if (io->result < 0)
-		pst_req_fail(req, lane, &io->err);
+		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_bytes_done(req, lane, 1);
+	pst_req_bytes_done(req, 1); /* the last phase */
 }
 
-/* The last phase of a durable write. */
-static void start_sync(struct pst_lane *lane, struct pst_request *req)
+/* Starts the last phase of a durable write. */
+static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_chunk *chunk = pst_chunk_get(lane);
 	int ret;
 
 	chunk->req = req;
-	chunk->io = (struct pst_io){.st = req->st, .lane = lane, .op = PST_IO_SYNC, .done = synced};
+	chunk->io =
+		(struct pst_io){.st = req->st, .lane = lane, .op = PST_IO_SYNC, .done = req_synced};
 	ret = pst_chunk_io_start(chunk);
 	if (ret) {
 		chunk->io.result = ret;
 		chunk->io.err = chunk->err;
 		if (!chunk->io.err.code)
 			pst_fail_errno(&chunk->io.err, ret, pst_why_of_errno(ret), "sync: %m");
-		synced(&chunk->io);
+		req_synced(&chunk->io);
 	}
 }
 
-/* A long chunk of cached bytes waits for copies of others, and with more slots for more of
- * them. */
-static bool short_of_slots(const struct pst_chunk *chunk)
+/* ---- starting chunks ---- */
+
+/* Whether more slots would help the chunk. A long chunk of cached bytes waits for the copies of
+ * other chunks, and with more slots it would wait for more of them. */
+static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
 	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
 	       (chunk->residency != PST_WARM || chunk->len <= PST_SLOT_SMALL);
 }
 
-/* Starts it. False: no room for it, it is among the deferred. A chunk that waits keeps
- * its request from claiming more on this lane, and nobody else. */
-static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
+/* Starts a chunk. False: there is no slot, and the chunk is deferred. It then keeps its request,
+ * and no other, from claiming more on this lane. */
+static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 {
 	const struct pst_path_ops *wrap = chunk->req->wrap;
 	int ret = (wrap ? wrap : pst_paths[chunk->path])->start(chunk);
 
 	if (ret == -EAGAIN) {
-		lane->wants_ring |= short_of_slots(chunk);
+		lane->wants_ring |= chunk_lacks_slot(chunk);
 		pst_chunk_defer(lane, chunk);
 		return false;
 	}
@@ -218,100 +339,97 @@ static bool start(struct pst_lane *lane, struct pst_chunk *chunk)
 	return true;
 }
 
-static int start_deferred(struct pst_lane *lane)
+static int lane_start_deferred(struct pst_lane *lane)
 {
 	struct pst_chunk *list = lane->deferred;
 	int started = 0;
 
 	lane->deferred = NULL;
 	lane->deferred_end = &lane->deferred;
-	while (list) { /* each once; those that still have no room go back in order */
+	while (list) { /* each once; chunks that still find no slot are deferred again, in order */
 		struct pst_chunk *chunk = list;
 
 		list = chunk->next;
 		chunk->req->entries[lane->index].stalled--;
-		started += pst_chunk_abandon(chunk) || start(lane, chunk);
+		started += pst_chunk_abandon(chunk) || chunk_start(lane, chunk);
 	}
 	return started;
 }
 
-/* What a path asks for once the first chunk of a request is claimed by it. */
-static void spread(struct pst_lane *lane, const struct pst_chunk *chunk)
+/* Gives the request to as many other lanes as the path of its first chunk needs, once. */
+static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
-	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes;
+	struct pst_pump *pump = req->pump;
+	unsigned lanes = chunk->route->paths[chunk->path].facts.lanes, one = 1;
 
-	if (!lane->borrowed && !pst_lane_is_own(lane) && lanes != 1 &&
-	    atomic_load_explicit(&req->next, memory_order_relaxed) <
+	if (lane->kind != PST_LANE_PUMP || lanes == 1 ||
+	    atomic_load_explicit(&req->next, memory_order_relaxed) >=
 		    atomic_load_explicit(&req->limit, memory_order_relaxed))
-		pst_pump_spread(req, lane, lanes);
+		return;
+	lanes = lanes && lanes < pump->lane_count ? lanes : pump->lane_count;
+	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= lanes ||
+	    !atomic_compare_exchange_strong(&req->spread, &one, lanes))
+		return;
+	for (unsigned i = 1; i < lanes; i++) {
+		struct pst_lane *other = &pump->lanes[(lane->index + i) % pump->lane_count];
+
+		pst_inbox_push(other, pst_inbox_entry(other, req));
+	}
 }
 
 enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
 
-/* Chunks of one request: until it has none left, one has no room, or the lane can
- * have no more chunks. */
-static enum work work_on(struct pst_lane *lane, struct pst_request *req, int *started)
+/* Starts chunks of one request, until none are left, one finds no slot, or the lane's pool of
+ * chunks is empty. */
+static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *started)
 {
 	while (lane->chunks_free) {
 		struct pst_chunk *chunk;
+		struct pst_claim claim;
 
-		/* Perhaps since the last one, which may have ended at once. */
+		/* The last chunk may have completed at once, and begun the phase. */
 		if (req->phase == PST_PHASE_SYNC) {
-			/* Other lanes may still have it listed. */
+			/* Another lane that lists it may have taken the sync. */
 			if (!atomic_exchange_explicit(&req->sync_taken, true,
 						      memory_order_relaxed)) {
-				start_sync(lane, req);
+				req_start_sync(lane, req);
 				(*started)++;
 			}
 			return WORK_DONE;
 		}
-		chunk = pst_claim(req, lane);
-		if (!chunk)
+		if (!pst_claim(req, &claim))
 			return WORK_DONE;
+		chunk = pst_chunk_get(lane);
+		pst_chunk_claimed(chunk, req, &claim);
 		(*started)++;
 		pst_spin_took(&lane->spin, req->effort == PENSTOCK_FAST, chunk->len);
-		spread(lane, chunk);
-		if (!start(lane, chunk))
+		req_spread(lane, chunk);
+		if (!chunk_start(lane, chunk))
 			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
-			pst_lane_reap_copies(lane, PST_REAP_LOOK); /* slots come free while
-								    * bytes are moved */
+			pst_copyqs_reap(lane, PST_REAP_LOOK); /* frees slots */
 	}
 	return WORK_FULL;
 }
 
-/* It also gives up `holds` of it. */
-static void unlist(struct pst_lane *lane, unsigned p, struct pst_lane_entry **at, uint64_t holds)
-{
-	struct pst_lane_entry *entry = *at;
-
-	*at = entry->next;
-	if (!entry->next)
-		lane->todo_end[p] = at;
-	lane->todo_count--;
-	entry->listed = false;
-	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
-	pst_req_put(entry->req, PST_LISTED + holds);
-}
-
-/* Requests that have been cancelled, and those whose time has come, end here also when the
- * lane has no room to begin more: what it waits for may take for ever. */
-static int end_over(struct pst_lane *lane)
+/* Abandons requests that are cancelled or past their deadline. Also when the lane has no slot to
+ * start more: the transfers that it waits for may never complete. */
+static int lane_abandon(struct pst_lane *lane)
 {
 	uint64_t first = 0;
-	int ended = 0;
+	int count = 0;
 
 	for (unsigned p = 0; p < PST_PRIORITIES; p++) {
 		struct pst_lane_entry **at = &lane->todo[p];
 
 		while (*at) {
 			struct pst_request *req = (*at)->req;
-			bool syncs = req->phase == PST_PHASE_SYNC; /* all of it has begun */
+			bool syncs = req->phase == PST_PHASE_SYNC; /* all its bytes are complete */
 
-			if (!syncs && pst_claim_abandon(req, lane)) {
-				unlist(lane, p, at, 0);
-				ended++;
+			if (!syncs && pst_claim_abandon(req)) {
+				pst_lane_unlist(lane, p, at, 0);
+				count++;
 				continue;
 			}
 			if (!syncs && req->deadline_ns && (!first || req->deadline_ns < first))
@@ -320,13 +438,13 @@ static int end_over(struct pst_lane *lane)
 		}
 	}
 	lane->deadline_ns = first;
-	return ended;
+	return count;
 }
 
-/* Highest priority first; within one, as they came. A request that leaves the list counts
- * as well: it may have ended with nothing begun, and whoever turns a lane for it alone must
- * not sleep in that turn. */
-static int start_new(struct pst_lane *lane)
+/* Starts chunks of the listed requests: highest priority first, and in order of arrival within a
+ * priority. A request that leaves the list counts as work done: it may have completed without a
+ * chunk, and a thread that turns a lane for it alone must not sleep in this turn. */
+static int lane_start_new(struct pst_lane *lane)
 {
 	int did = 0;
 
@@ -342,11 +460,11 @@ static int start_new(struct pst_lane *lane)
 				at = &(*at)->next;
 				continue;
 			}
-			held = pst_req_hold(req); /* or others have ended it */
+			held = pst_req_hold(req); /* or another thread has completed it */
 			if (held)
-				work = work_on(lane, req, &did);
+				work = req_work(lane, req, &did);
 			if (work == WORK_DONE) {
-				unlist(lane, (unsigned)p, at, held ? PST_HOLD : 0);
+				pst_lane_unlist(lane, (unsigned)p, at, held ? PST_HOLD : 0);
 				did++;
 				continue;
 			}
@@ -359,6 +477,8 @@ static int start_new(struct pst_lane *lane)
 	return did;
 }
 
+/* ---- closing storages and devices, cancelled requests ---- */
+
 void pst_lane_invalidate(struct pst_lane *lane, struct penstock_storage *st,
 			 struct penstock_device *dev)
 {
@@ -368,7 +488,7 @@ void pst_lane_invalidate(struct pst_lane *lane, struct penstock_storage *st,
 		if (pst_paths[i]->invalidate && lane->path_state[i])
 			keeps |= pst_paths[i]->invalidate(lane, i, st, dev);
 	atomic_store(&lane->caches, keeps);
-	pst_lane_take_copyqs(lane);
+	pst_copyqs_adopt(lane);
 	for (unsigned i = 0; dev && i < lane->copyq_count; i++) {
 		if (lane->copyqs[i]->dev != dev)
 			continue;
@@ -386,35 +506,22 @@ bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage 
 	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
-void pst_lane_unlist_all(struct pst_lane *lane)
-{
-	take_inbox(lane);
-	for (unsigned p = 0; p < PST_PRIORITIES; p++)
-		while (lane->todo[p])
-			unlist(lane, p, &lane->todo[p], 0);
-	while (lane->watched) {
-		struct pst_lane_entry *entry = lane->watched;
-
-		lane->watched = entry->next;
-		pst_req_put(entry->req, PST_LISTED);
-	}
-}
-
-/* A storage or another device closes: what is kept of it is dropped. */
-static void forget(struct pst_lane *lane)
+/* Drops what the lane caches of the storage or device that the pump names. */
+static void lane_invalidate_due(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
 
 	if (!atomic_load_explicit(&lane->invalidate_due, memory_order_acquire))
 		return;
-	pst_lane_invalidate(lane, atomic_load_explicit(&pump->forget, memory_order_relaxed),
-			    atomic_load_explicit(&pump->forget_device, memory_order_relaxed));
+	pst_lane_invalidate(lane,
+			    atomic_load_explicit(&pump->closing_storage, memory_order_relaxed),
+			    atomic_load_explicit(&pump->closing_device, memory_order_relaxed));
 	atomic_store_explicit(&lane->invalidate_due, false, memory_order_release);
 }
 
-/* Somebody has cancelled a request of this pump: if this lane has chunks of it, their
- * storage is asked; what is on its lists is not begun. */
-static int cancel(struct pst_lane *lane)
+/* After a cancel on this pump: asks the storages of this lane's cancelled chunks to cancel their
+ * transfers, and abandons cancelled requests on its lists. */
+static int lane_cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
 	int asked = 0;
@@ -424,10 +531,9 @@ static int cancel(struct pst_lane *lane)
 	lane->cancel_turn = turn;
 	for (unsigned i = 0; i < PST_LANE_CHUNKS; i++)
 		asked += pst_chunk_cancel(&lane->chunks[i]);
-	return asked + end_over(lane);
+	return asked + lane_abandon(lane);
 }
 
-/* Paths tidy up what they kept (registrations, mappings) when nothing else is to do. */
 void pst_lane_trim(struct pst_lane *lane)
 {
 	bool more = false;
@@ -438,36 +544,37 @@ void pst_lane_trim(struct pst_lane *lane)
 	lane->trim_due = more;
 }
 
-/* With copies under way: false when there is another way to spend the time than to look
- * again, in *wait_us for how long. */
-static bool look_for_copies(struct pst_lane *lane, int64_t *wait_us)
+/* ---- the loop ---- */
+
+/* With copies in flight: whether to query them again at once. False: sleep for *wait_us. */
+static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 {
 	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
 
 	if (!lane->idle_since)
 		lane->idle_since = pst_now_ns();
 	if ((lane->reading && lane->copy_bytes >= LONG_COPY) ||
-	    pst_now_ns() - lane->idle_since > LOOK_NS + (uint64_t)guess * 1000) {
-		guess = SELDOM_US + LOOK_US;
-	} else if (guess <= LOOK_US) {
-		pst_relax((unsigned)guess * LOOKS_APART);
+	    pst_now_ns() - lane->idle_since > POLL_SELDOM_NS + (uint64_t)guess * 1000) {
+		guess = SELDOM_US + POLL_US;
+	} else if (guess <= POLL_US) {
+		pst_relax((unsigned)guess * PAUSES_PER_US);
 		return true;
 	}
-	if (*wait_us < 0 || guess - LOOK_US < *wait_us)
-		*wait_us = guess - LOOK_US;
+	if (*wait_us < 0 || guess - POLL_US < *wait_us)
+		*wait_us = guess - POLL_US;
 	return false;
 }
 
-/* A queue's own lane, whose owner need not wait for anything more. */
-static bool owner_may_go(const struct pst_lane *lane)
+/* Whether the owner of an inline lane has nothing more to wait for. */
+static bool lane_owner_may_go(const struct pst_lane *lane)
 {
-	return pst_lane_is_own(lane) &&
+	return lane->kind == PST_LANE_INLINE &&
 	       (atomic_load_explicit(lane->completed, memory_order_relaxed) ||
 		!atomic_load_explicit(lane->inflight, memory_order_relaxed));
 }
 
-/* No longer than until the first deadline on its lists. */
-static void bound_by_deadline(const struct pst_lane *lane, int64_t *wait_us)
+/* Shortens a wait to the earliest deadline of the listed requests. */
+static void lane_bound_wait(const struct pst_lane *lane, int64_t *wait_us)
 {
 	uint64_t now = pst_now_ns();
 	int64_t left = 0;
@@ -478,16 +585,17 @@ static void bound_by_deadline(const struct pst_lane *lane, int64_t *wait_us)
 		*wait_us = left;
 }
 
-static void sleep_until(struct pst_lane *lane, int64_t wait_us)
+/* Waits for something to do: polls for a moment, then sleeps. */
+static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
-		if (look_for_copies(lane, &wait_us))
+		if (lane_poll_copies(lane, &wait_us))
 			return;
-	} else if (!lane->borrowed && pst_spin_on(&lane->spin)) {
+	} else if (lane->kind != PST_LANE_BORROWED && pst_spin_on(&lane->spin)) {
 		return;
 	}
 	if (lane->deadline_ns)
-		bound_by_deadline(lane, &wait_us);
+		lane_bound_wait(lane, &wait_us);
 	atomic_store_explicit(&lane->asleep, true, memory_order_relaxed);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&lane->inbox, memory_order_relaxed) &&
@@ -495,40 +603,33 @@ static void sleep_until(struct pst_lane *lane, int64_t wait_us)
 	    !atomic_load_explicit(&lane->invalidate_due, memory_order_relaxed) &&
 	    atomic_load_explicit(&lane->pump->cancel_turn, memory_order_relaxed) ==
 		    lane->cancel_turn &&
-	    !pst_lane_may_grow(lane) &&
-	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) && !owner_may_go(lane))
+	    !lane_may_grow(lane) &&
+	    !atomic_load_explicit(&lane->pump->stop, memory_order_relaxed) &&
+	    !lane_owner_may_go(lane))
 		lane->engine_ops->wait(lane->engine, wait_us);
 	atomic_store_explicit(&lane->asleep, false, memory_order_relaxed);
 }
 
-static void poll_storages(struct pst_lane *lane)
-{
-	for (unsigned i = 0; pst_storages[i]; i++)
-		if (pst_storages[i]->poll)
-			pst_storages[i]->poll(lane);
-}
-
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 {
-	int did = take_inbox(lane);
+	int did = pst_inbox_take(lane);
 
-	if (!lane->borrowed)
-		forget(lane);
+	if (lane->kind != PST_LANE_BORROWED)
+		lane_invalidate_due(lane);
 	did += lane->engine_ops->poll(lane->engine);
-	did += reap_io_inbox(lane);
-	did += cancel(lane);
+	did += pst_inbox_reap_io(lane);
+	did += lane_cancel(lane);
 	if (lane->copies)
-		did += pst_lane_reap_copies(lane, PST_REAP_MARK);
+		did += pst_copyqs_reap(lane, PST_REAP_RECORD);
 	if (lane->watched)
-		did += pst_stream_poll(lane);
-	did += start_deferred(lane);
+		did += lane->pump->stream_hooks->poll(lane);
+	did += lane_start_deferred(lane);
 	if (lane->deadline_ns && pst_now_ns() > lane->deadline_ns)
-		did += end_over(lane);
-	did += start_new(lane);
-	did += pst_lane_grow(lane);
-	poll_storages(lane);
+		did += lane_abandon(lane);
+	did += lane_start_new(lane);
+	did += lane_grow(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
-	did += lane->engine_ops->poll(lane->engine); /* what was just queued goes out */
+	did += lane->engine_ops->poll(lane->engine); /* hands over what was just queued */
 	atomic_store_explicit(&lane->turns,
 			      atomic_load_explicit(&lane->turns, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
@@ -543,16 +644,16 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	else if (!wait_us)
 		return;
 	else if (!lane->watched)
-		sleep_until(lane, wait_us);
+		lane_sleep(lane, wait_us);
 	else if (lane->idle_turns++ > WATCH_SPINS)
-		sleep_until(lane, WATCH_US);
+		lane_sleep(lane, WATCH_US);
 }
 
-/* ---- steps made at once, for canaries ---- */
+/* ---- single steps, for canaries ---- */
 
 static void io_now_done(struct pst_io *io)
 {
-	io->lane = NULL; /* what pst_lane_io_now waits for */
+	io->lane = NULL; /* pst_lane_io_now waits for this */
 }
 
 int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)
@@ -565,7 +666,7 @@ int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)
 	if (ret)
 		return ret;
 	while (io->lane) {
-		if (!lane->engine_ops->poll(lane->engine) && !reap_io_inbox(lane) && io->lane)
+		if (!lane->engine_ops->poll(lane->engine) && !pst_inbox_reap_io(lane) && io->lane)
 			lane->engine_ops->wait(lane->engine, 1000);
 	}
 	return io->result < 0 ? (int)io->result : 0;

@@ -1,68 +1,120 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane from inside: lane.c is its loop, lane_copy.c its copies, chunk.c its
- * chunks. pump.c opens, wakes and closes lanes; canaries take single steps.
+ * A lane: the loop that drives chunks, with its slots, its engine and its copy queues. Most
+ * lanes are threads of a pump. A lane without a thread is turned by a caller: a borrowed one
+ * for one request (pump.h), an inline one by the calls on its queue (queue/inline_lane.h).
+ * Everything about a chunk happens on the thread that turns its lane.
  */
 #ifndef PST_CORE_LANE_H
 #define PST_CORE_LANE_H
 
-#include "core/lane/pump.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
-/* On the thread that will drive it, its pump and the number of its slots set. */
+#include "core/base/spin.h"
+#include "core/lane/chunk.h"
+#include "core/lane/ring.h"
+#include "core/ops.h"
+#include "core/request/request.h"
+
+/* The buffer of path bounce_l2. It stays in a second-level cache, which has half a megabyte on
+ * small processors. */
+#define PST_L2_BOUNCE_BYTES (128u << 10)
+
+enum pst_lane_kind {
+	PST_LANE_PUMP,	   /* a thread of a pump */
+	PST_LANE_BORROWED, /* turned by a caller's thread for one request */
+	PST_LANE_INLINE,   /* a queue's own, turned by the calls on the queue */
+};
+
+struct pst_lane {
+	struct pst_pump *pump;
+	unsigned index;
+	enum pst_lane_kind kind;
+	/* Inline lanes: the queue's completion list and count of requests in flight. Such a lane
+	 * sleeps only while the list is empty and the count is not 0. Else both NULL. */
+	_Atomic(struct pst_request *) *completed;
+	const _Atomic unsigned *inflight;
+	pthread_t thread;
+	const struct pst_engine_ops *engine_ops;
+	struct pst_engine *engine;
+	/* Why the engine is not the preferred one, or its slots are not registered. Constant
+	 * once the lane is open, because any thread may read it of a pump's first lane. */
+	struct pst_err engine_why;
+	enum penstock_why call_why; /* the same for its calls; on its own thread */
+	bool engine_due; /* plain calls until the first one for the engine, which opens it */
+	bool fixed;	 /* the slots are registered with the engine */
+	int wake_fd;
+	_Atomic bool asleep;
+	_Atomic(struct pst_lane_entry *) inbox; /* requests from other threads */
+	_Atomic(struct pst_io *) io_inbox;	/* transfers that other threads completed */
+	struct pst_lane_entry *todo[PST_PRIORITIES], **todo_end[PST_PRIORITIES];
+	unsigned todo_count;
+	uint64_t deadline_ns; /* the earliest of the requests on its lists; 0: none */
+	struct pst_chunk *chunks, *chunks_free;
+	struct pst_chunk *deferred, **deferred_end; /* claimed, waiting for a slot */
+	size_t slot_bytes;			    /* of a big slot */
+	struct pst_slot_counts slot_counts;	    /* of the whole ring */
+	bool wants_ring; /* was short of slots: pin the rest of the ring */
+	char *l2_buffer; /* PST_L2_BOUNCE_BYTES, used within one call; NULL: none */
+	struct pst_ring ring;
+	struct pst_slots slots;
+	unsigned busy;			   /* chunks that are not complete */
+	unsigned direct;		   /* of them, chunks in transfer to or from a drive */
+	unsigned reading;		   /* of those, reads */
+	unsigned copies;		   /* chunks that wait for copies */
+	uint64_t copy_bytes;		   /* bytes of those copies */
+	_Atomic unsigned load;		   /* entries in inbox and todo, for choosing a lane */
+	_Atomic unsigned busy_seen;	   /* busy, as of the last turn */
+	_Atomic unsigned turns;		   /* completed turns */
+	_Atomic unsigned turns_seen;	   /* turns when a request was last handed to it */
+	_Atomic uint64_t turned_ns;	   /* when turns_seen last changed, or it was idle */
+	_Atomic unsigned requests;	   /* handed to it first, not complete */
+	_Atomic(struct pst_copyq *) given; /* opened for it by other threads */
+	struct pst_copyq *copyqs[PST_DEVICES_MAX];
+	unsigned copyq_count;
+	struct pst_lane_entry *watched; /* armed requests, waiting for their stream */
+	uint64_t watch_asked_ns;	/* when the device was last asked whether it works */
+	unsigned idle_turns;
+	struct pst_spin spin;
+	uint64_t idle_since;	     /* start of an idle time with copies in flight; 0: not idle */
+	_Atomic bool invalidate_due; /* drop what the pump names */
+	_Atomic uint64_t caches;     /* cache_bit of each storage that it caches something of */
+	_Atomic uint64_t copies_to;  /* bit i: it has a copy queue for device i */
+	unsigned cancel_turn;	     /* the pump's cancel_turn that it has seen */
+	bool trim_due;		     /* paths have something to trim when it is idle */
+	void *path_state[PST_PATHS_MAX];
+	_Atomic bool taken; /* borrowed lanes: in use */
+	struct pst_err open_err;
+};
+
+/* Opens a lane whose pump, kind and slot counts are set, on the thread that will turn it. */
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
-/* On the same thread, before its first chunk: its ring gets pages, and is registered. */
+/* Populates the first part of its ring and registers it. Same thread, before its first chunk. */
 void pst_lane_pin(struct pst_lane *lane);
-/* On the same thread: the rest of its ring, if it wants it and has not got it; one lane of a
- * pump at a time, the others go on meanwhile. 1: it has more slots, 0: as before. */
-int pst_lane_grow(struct pst_lane *lane);
-static inline bool pst_lane_may_grow(const struct pst_lane *lane)
-{
-	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
-	       !atomic_load_explicit(&lane->pump->growing, memory_order_relaxed);
-}
-/* On the same thread (borrowed lanes: any), nothing in flight. */
+/* Closes a lane with nothing in flight, on the same thread; a borrowed lane on any. */
 void pst_lane_close(struct pst_lane *lane);
-/* After something was put in one of its inboxes. Any thread. */
-void pst_lane_wake(struct pst_lane *lane);
 
-/* lane_copy.c: the copy queue of a device, opened now if nobody has yet; NULL and
- * lane->open_err. */
-struct pst_copyq *pst_lane_copyq(struct pst_lane *lane, struct penstock_device *dev);
-/* For a lane with a thread, or `alone`: for one that has a request at a time. */
-struct pst_copyq *pst_copyq_open(struct penstock_device *dev, bool alone, struct pst_err *err);
-void pst_copyq_close(struct pst_copyq *copyq);
-/* Takes over what pst_pump_attach opened for it. */
-void pst_lane_take_copyqs(struct pst_lane *lane);
-/* Takes up finished copies. LOOK: those without a ticket may get one later, MARK: they
- * get one now. */
-enum pst_reap { PST_REAP_LOOK, PST_REAP_MARK };
-int pst_lane_reap_copies(struct pst_lane *lane, enum pst_reap how);
+/* Opens the lane's engine if that is due. Its thread calls this before it hands the engine a
+ * call. */
+void pst_lane_want_engine(struct pst_lane *lane);
 
-/* chunk.c: keeps a chunk that has no room until the lane's next turn. */
-void pst_chunk_defer(struct pst_lane *lane, struct pst_chunk *chunk);
-/* Of a cancelled request: asks its storage to end the chunk's io, where that has it. */
-bool pst_chunk_cancel(struct pst_chunk *chunk);
-/* Of a request that is over: ends a chunk that has not begun. False: it is to begin. */
-bool pst_chunk_abandon(struct pst_chunk *chunk);
+/* Runs one turn. If there was nothing to do, waits at most wait_us; -1: until woken. */
+void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
 
-/* Drops what it keeps of a storage, and its copy queue on a device (either may be
- * NULL), nothing of them in flight. */
+/* Drops what it caches of a storage, and its copy queue on a device (either may be NULL), with
+ * nothing of them in flight. */
 void pst_lane_invalidate(struct pst_lane *lane, struct penstock_storage *st,
 			 struct penstock_device *dev);
-/* Does it keep anything of them? Any thread, nothing of them in flight. */
+/* Whether it caches anything of them. Any thread, nothing of them in flight. */
 bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage *st,
 		     const struct penstock_device *dev);
 
-/* Before it closes: what is on its lists has ended elsewhere, and is dropped. */
-void pst_lane_unlist_all(struct pst_lane *lane);
-
-/* Drops what no request needs any more; lane->trim_due: there is more of it. */
+/* Lets paths release what no request needs any more. Sets lane->trim_due if there is more. */
 void pst_lane_trim(struct pst_lane *lane);
 
-/* One fill or drain, one copy, waited for; other chunks' completions are taken up
+/* Carries out one fill or drain and waits for it. Completions of other chunks are processed
  * meanwhile. The lane's thread. */
 int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io);
-int pst_lane_copy_now(struct pst_lane *lane, struct penstock_device *dev,
-		      const struct pst_rect *rect, bool in);
 
 #endif

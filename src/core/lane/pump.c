@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pump: starting and stopping a device's lanes and ring, and handing requests
- * to them. Started at the first route, under the device table's lock; submitting
- * takes no lock.
+ * The pump: starting and stopping a device's lanes, handing requests to them, lending them to
+ * callers' threads. The device table starts and stops it through pst_pump_hooks, under its
+ * lock; queues submit to it without a lock. It must never touch a chunk: lanes do.
  */
 #include "core/lane/pump.h"
 
@@ -12,35 +12,37 @@
 #include <unistd.h>
 
 #include "common/thread.h"
-#include "core/queue/inline_lane.h"
-#include "core/lane/lane.h"
+#include "core/base/device_sync.h"
+#include "core/base/fork.h"
+#include "core/base/lifo.h"
 #include "core/base/log.h"
-#include "core/queue/stream.h"
+#include "core/lane/inbox.h"
+#include "core/lane/lane.h"
 
-/* 16 MiB of a lane in parts of 1 MiB are 16 calls of a drive, which keep it busy, and let a
- * lane fill 8 MiB while as much is copied; whole ones are for chunks that want to be long,
- * small ones for random reads. A device's options may ask for others. */
+/* Big slots of a lane: 16 MiB in parts of 1 MiB are 16 calls for a drive, which keep it busy, and
+ * a lane can fill 8 MiB while it copies 8 MiB. Whole slots serve long chunks, small slots random
+ * reads. The device's options may change all of them. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
-/* A caller's lane has one request at a time, of 1 MiB at most and the blocks around it. It
- * opens and pins within a call, so that its ring is one huge page. */
+/* A borrowed lane has one request at a time, of at most 1 MiB and the blocks around it. It opens
+ * and pins inside a caller's call, so its ring is a single huge page. */
 #define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8
 
-/* A lane takes this many small requests before the next one is woken: a thread that
- * is awake is cheaper than one that must be woken, and more lanes only wait for each
- * other in the driver's calls (2.2 us a copy by one, 4 by five, H200). */
+/* A lane gets this many small requests before the next lane is woken: a thread that is awake
+ * costs less than waking one, and more lanes only wait for each other in the driver's calls
+ * (2.2 us a copy by one lane, 4 by five; H200). */
 #define LANE_LOAD_FULL 64
-/* But one that has something to do and has been at the same turn for so long may sit in a
- * system call that does not return (a server that went away). Its turns take microseconds,
- * those with long copies or calls to a drive milliseconds. */
+/* A busy lane that stays in one turn for longer than this may hang in a system call (a server
+ * that went away). Turns take microseconds, with long copies or drive calls milliseconds. */
 #define LANE_TURN_NS 10000000u
 
-/* A lane has opened, or could not. When all have: whether they did. */
-static bool all_open(struct pst_pump_start *start, bool failed)
+/* Reports that this lane has opened, or failed to, and waits for the others. Returns whether all
+ * have opened. */
+static bool start_await_open(struct pst_pump_start *start, bool failed)
 {
 	bool all;
 
@@ -48,14 +50,14 @@ static bool all_open(struct pst_pump_start *start, bool failed)
 	start->open++;
 	start->failed += failed;
 	pthread_cond_broadcast(&start->cond);
-	while (!start->made || start->open < start->made)
+	while (!start->created || start->open < start->created)
 		pthread_cond_wait(&start->cond, &start->lock);
 	all = !start->failed;
 	pthread_mutex_unlock(&start->lock);
 	return all;
 }
 
-static void say_pinned(struct pst_pump_start *start)
+static void start_report_pinned(struct pst_pump_start *start)
 {
 	pthread_mutex_lock(&start->lock);
 	start->pinned = true;
@@ -70,11 +72,11 @@ static void *lane_main(void *arg)
 	bool go;
 
 	pst_numa_bind_thread(&pump->numa);
-	go = all_open(&pump->start, pst_lane_open(lane, &lane->open_err) != 0);
+	go = start_await_open(&pump->start, pst_lane_open(lane, &lane->open_err) != 0);
 	if (go)
 		pst_lane_pin(lane);
 	if (go && !lane->index)
-		say_pinned(&pump->start);
+		start_report_pinned(&pump->start);
 	while (go && !atomic_load_explicit(&pump->stop, memory_order_acquire))
 		pst_lane_turn(lane, -1);
 	pst_lane_close(lane);
@@ -91,11 +93,12 @@ static unsigned default_lanes(const struct penstock_device *dev)
 	if (dev->opts.lanes)
 		lanes = dev->opts.lanes;
 	else if (lanes > cpus)
-		lanes = cpus < 2 ? 2 : cpus; /* two: one may sit in a slow call */
+		lanes = cpus < 2 ? 2 : cpus; /* two: one may wait in a slow call */
 	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
 }
 
-static int start_lanes(struct pst_pump *pump, struct pst_err *err)
+/* Creates the lanes' threads and waits until the pump has started. */
+static int pump_start_lanes(struct pst_pump *pump, struct pst_err *err)
 {
 	struct pst_pump_start *start = &pump->start;
 	unsigned made = 0;
@@ -107,7 +110,7 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 	       !pst_thread_start(&pump->lanes[made].thread, lane_main, &pump->lanes[made]))
 		made++;
 	pthread_mutex_lock(&start->lock);
-	start->made = made;
+	start->created = made;
 	start->failed += made < pump->lane_count;
 	pthread_cond_broadcast(&start->cond);
 	while (!start->pinned && !(start->failed && start->open == made))
@@ -129,20 +132,20 @@ static int start_lanes(struct pst_pump *pump, struct pst_err *err)
 	return err->code;
 }
 
-/* What a device's options ask for: an eighth of it in small slots if that leaves two big
- * ones. */
-static int size_asked(struct pst_pump *pump, size_t room, struct pst_err *err)
+/* Sizes the lanes' rings by the device's options: an eighth of `bytes` is small slots, if that
+ * leaves two big ones. */
+static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err *err)
 {
-	size_t big = (room - room / 8) / pump->slot_bytes, small;
+	size_t big = (bytes - bytes / 8) / pump->slot_bytes, small;
 
-	big = big > 1 ? big : room / pump->slot_bytes;
+	big = big > 1 ? big : bytes / pump->slot_bytes;
 	if (big < 2 || big > SLOTS_BIG_MAX)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"a ring of %zu bytes gives each of %u lanes %zu slots of %zu: it "
 				"takes from 2 to %u",
 				pump->dev->opts.ring_bytes, pump->lane_count, big, pump->slot_bytes,
 				SLOTS_BIG_MAX);
-	small = (room - big * pump->slot_bytes) / PST_SLOT_SMALL;
+	small = (bytes - big * pump->slot_bytes) / PST_SLOT_SMALL;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pump->lanes[i].slot_counts.big = (unsigned)big;
 		pump->lanes[i].slot_counts.small =
@@ -151,7 +154,8 @@ static int size_asked(struct pst_pump *pump, size_t room, struct pst_err *err)
 	return 0;
 }
 
-static int size_rings(struct pst_pump *pump, struct pst_err *err)
+/* Sets the slots of every lane. */
+static int pump_size_rings(struct pst_pump *pump, struct pst_err *err)
 {
 	const struct penstock_device_opts *opts = &pump->dev->opts;
 
@@ -167,7 +171,8 @@ static int size_rings(struct pst_pump *pump, struct pst_err *err)
 		pump->spare[i].slot_counts.big = BORROWED_BIG;
 		pump->spare[i].slot_counts.small = BORROWED_SMALL;
 	}
-	return opts->ring_bytes ? size_asked(pump, opts->ring_bytes / pump->lane_count, err) : 0;
+	return opts->ring_bytes ? pump_size_by_opts(pump, opts->ring_bytes / pump->lane_count, err)
+				: 0;
 }
 
 size_t pst_pump_ring_bytes(const struct pst_pump *pump)
@@ -179,44 +184,42 @@ size_t pst_pump_ring_bytes(const struct pst_pump *pump)
 	return bytes;
 }
 
-/* The wake descriptors are closed here and not by their lanes: others may still be
- * about to wake one that ends. */
-static void free_lane(struct pst_lane *lane)
+/* Closes the lane's wake descriptor. The lane's thread does not: another thread may still be about
+ * to wake it when it exits. */
+static void lane_free(struct pst_lane *lane)
 {
 	if (lane->wake_fd >= 0)
 		close(lane->wake_fd);
 }
 
-static void free_pump(struct pst_pump *pump)
+static void pump_free(struct pst_pump *pump)
 {
-	pst_stream_close(pump);
+	if (pump->stream_hooks)
+		pump->stream_hooks->close(pump);
 	for (unsigned i = 0; i < pump->lane_count && pump->lanes; i++)
-		free_lane(&pump->lanes[i]);
+		lane_free(&pump->lanes[i]);
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++)
-		free_lane(&pump->spare[i]);
+		lane_free(&pump->spare[i]);
 	free(pump->lanes);
 	free(pump);
 }
 
-int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
+/* Creates a pump without threads. */
+static struct pst_pump *pump_new(struct penstock_device *dev, struct pst_err *err)
 {
-	struct pst_pump *pump;
-	int ret;
+	struct pst_pump *pump = calloc(1, sizeof(*pump));
 
-	if (atomic_load_explicit(&dev->pump, memory_order_acquire))
-		return 0;
-	pump = calloc(1, sizeof(*pump));
-	if (!pump)
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a pump");
-	pump->dev = dev;
-	pthread_mutex_init(&pump->inline_lanes_lock, NULL);
-	pump->lane_count = default_lanes(dev);
-	pump->lanes = calloc(pump->lane_count, sizeof(*pump->lanes));
-	if (!pump->lanes) {
+	if (pump)
+		pump->lanes = calloc(default_lanes(dev), sizeof(*pump->lanes));
+	if (!pump || !pump->lanes) {
 		free(pump);
-		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u lanes",
-				default_lanes(dev));
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a pump of %u lanes",
+			 default_lanes(dev));
+		return NULL;
 	}
+	pump->dev = dev;
+	pump->lane_count = default_lanes(dev);
+	pthread_mutex_init(&pump->members_lock, NULL);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pump->lanes[i].pump = pump;
 		pump->lanes[i].index = i;
@@ -224,23 +227,34 @@ int pst_pump_start(struct penstock_device *dev, struct pst_err *err)
 	}
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
 		pump->spare[i].pump = pump;
-		pump->spare[i].borrowed = true;
+		pump->spare[i].kind = PST_LANE_BORROWED;
 		pump->spare[i].wake_fd = -1;
 	}
+	return pump;
+}
+
+static int pump_start(struct penstock_device *dev, struct pst_err *err)
+{
+	struct pst_pump *pump = pump_new(dev, err);
+	int ret;
+
+	if (!pump)
+		return err->code;
 	pst_numa_find(dev, &pump->numa);
-	ret = size_rings(pump, err);
+	ret = pump_size_rings(pump, err);
 	if (!ret)
-		ret = start_lanes(pump, err);
+		ret = pump_start_lanes(pump, err);
 	if (ret) {
-		free_pump(pump);
+		pump_free(pump);
 		return ret;
 	}
 	atomic_store_explicit(&dev->pump, pump, memory_order_release);
 	return 0;
 }
 
-/* A request stays where it was first handed in, so one lane after the other will do. */
-static void await_ends(struct pst_pump *pump)
+/* Waits until every request has completed. A request is counted by the lane that it was first
+ * handed to, so checking one lane after the other is enough. */
+static void pump_await_requests(struct pst_pump *pump)
 {
 	unsigned times = 0;
 
@@ -252,13 +266,11 @@ static void await_ends(struct pst_pump *pump)
 			pst_backoff(&times);
 }
 
-void pst_pump_stop(struct penstock_device *dev)
+static void pump_stop(struct penstock_device *dev)
 {
 	struct pst_pump *pump = atomic_load(&dev->pump);
 
-	if (!pump)
-		return;
-	await_ends(pump);
+	pump_await_requests(pump);
 	atomic_store(&pump->stop, true);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pst_lane_wake(&pump->lanes[i]);
@@ -270,14 +282,27 @@ void pst_pump_stop(struct penstock_device *dev)
 		if (pump->spare[i].chunks)
 			pst_lane_close(&pump->spare[i]);
 	atomic_store(&dev->pump, NULL);
-	free_pump(pump);
+	pump_free(pump);
 }
 
 /* ---- other devices ---- */
 
-static pthread_mutex_t meet_lock = PTHREAD_MUTEX_INITIALIZER; /* taken last of all */
+static pthread_mutex_t attach_lock =
+	PTHREAD_MUTEX_INITIALIZER; /* no other lock is taken under it */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static int open_for_all(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
+static void attach_in_child(void)
+{
+	pthread_mutex_init(&attach_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pst_fork_hook(attach_in_child);
+}
+
+/* Opens a copy queue on the device for every lane, or for none. */
+static int open_copyqs(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_copyq *opened[PST_LANES_MAX];
 
@@ -290,14 +315,8 @@ static int open_for_all(struct pst_pump *pump, struct penstock_device *dev, stru
 		return err->code;
 	}
 	for (unsigned i = 0; i < pump->lane_count; i++) {
-		struct pst_copyq *copyq = opened[i];
-
-		copyq->link = atomic_load_explicit(&pump->lanes[i].given, memory_order_relaxed);
 		atomic_fetch_or(&pump->lanes[i].copies_to, (uint64_t)1 << dev->index);
-		while (!atomic_compare_exchange_weak_explicit(&pump->lanes[i].given, &copyq->link,
-							      copyq, memory_order_release,
-							      memory_order_relaxed))
-			;
+		PST_LIFO_PUSH(&pump->lanes[i].given, opened[i], link, memory_order_release);
 	}
 	return 0;
 }
@@ -309,54 +328,30 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 	if (dev == pump->dev || (atomic_load_explicit(&pump->attached, memory_order_acquire) & bit))
 		return 0;
-	pthread_mutex_lock(&meet_lock);
+	pthread_once(&fork_once, watch_forks);
+	pthread_mutex_lock(&attach_lock);
 	if (!(atomic_load(&pump->attached) & bit)) {
 		pst_device_sync_await(dev);
-		ret = open_for_all(pump, dev, err);
+		ret = open_copyqs(pump, dev, err);
 		pst_device_sync_end(dev);
 	}
 	if (!ret)
 		atomic_fetch_or_explicit(&pump->attached, bit, memory_order_release);
-	pthread_mutex_unlock(&meet_lock);
+	pthread_mutex_unlock(&attach_lock);
 	return ret;
 }
 
-void pst_pumps_forked(void)
-{
-	pthread_mutex_init(&meet_lock, NULL);
-	pst_streams_forked();
-}
+/* ---- handing requests to lanes ---- */
 
-/* ---- handing in ---- */
-
-/* Before the request is put in: from then on it may end. */
-static struct pst_lane_entry *name(struct pst_lane *lane, struct pst_request *req)
-{
-	struct pst_lane_entry *entry = &req->entries[lane->index];
-
-	entry->req = req;
-	atomic_fetch_add_explicit(&req->refs, PST_LISTED, memory_order_relaxed);
-	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
-	return entry;
-}
-
-static void push(struct pst_lane *lane, struct pst_lane_entry *entry)
-{
-	entry->next = atomic_load_explicit(&lane->inbox, memory_order_relaxed);
-	while (!atomic_compare_exchange_weak_explicit(&lane->inbox, &entry->next, entry,
-						      memory_order_release, memory_order_relaxed))
-		;
-	pst_lane_wake(lane);
-}
-
-static unsigned load_of(struct pst_lane *lane)
+static unsigned lane_load(struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->load, memory_order_relaxed) +
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-/* Asked by several threads at once: what one of them misses the next one sees. */
-static bool hangs(struct pst_lane *lane, unsigned load, uint64_t now)
+/* Whether the lane seems to hang. Several threads call it at once: what one of them misses, the
+ * next one sees. */
+static bool lane_hangs(struct pst_lane *lane, unsigned load, uint64_t now)
 {
 	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);
 
@@ -369,25 +364,25 @@ static bool hangs(struct pst_lane *lane, unsigned load, uint64_t now)
 	return false;
 }
 
-/* The first that has room. Else, and only then one that hangs, which has the least to do. */
-static struct pst_lane *choose(struct pst_pump *pump, uint64_t now)
+/* Chooses the first lane that has capacity; else the least loaded one. A lane that hangs is
+ * chosen only if all do. */
+static struct pst_lane *pump_choose_lane(struct pst_pump *pump, uint64_t now)
 {
 	struct pst_lane *best = NULL;
 	unsigned least = 0;
-	bool best_hangs = true;
+	bool best_hung = true;
 
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
-		unsigned load = load_of(lane);
-		bool lane_hangs = hangs(lane, load, now);
+		unsigned load = lane_load(lane);
+		bool hung = lane_hangs(lane, load, now);
 
-		if (load < LANE_LOAD_FULL && !lane_hangs)
+		if (load < LANE_LOAD_FULL && !hung)
 			return lane;
-		if (!best || lane_hangs < best_hangs ||
-		    (lane_hangs == best_hangs && load < least)) {
+		if (!best || hung < best_hung || (hung == best_hung && load < least)) {
 			best = lane;
 			least = load;
-			best_hangs = lane_hangs;
+			best_hung = hung;
 		}
 	}
 	return best;
@@ -396,32 +391,15 @@ static struct pst_lane *choose(struct pst_pump *pump, uint64_t now)
 void pst_pump_submit(struct pst_request *req)
 {
 	struct pst_pump *pump = req->pump;
-	struct pst_lane *best = choose(pump, req->start_ns);
+	struct pst_lane *best = pump_choose_lane(pump, req->start_ns);
 	struct pst_lane_entry *entry;
 
 	atomic_store_explicit(&req->spread, 1, memory_order_relaxed);
 	req->home_lane = best;
 	atomic_fetch_add_explicit(&best->requests, 1, memory_order_relaxed);
-	entry = name(best, req);
+	entry = pst_inbox_entry(best, req);
 	pst_req_open(req);
-	push(best, entry);
-}
-
-void pst_pump_spread(struct pst_request *req, struct pst_lane *lane, unsigned lanes)
-{
-	struct pst_pump *pump = req->pump;
-	unsigned want = lanes && lanes < pump->lane_count ? lanes : pump->lane_count;
-	unsigned have = 1;
-
-	/* Once a request: from one lane to as many as its first chunks ask for. */
-	if (atomic_load_explicit(&req->spread, memory_order_relaxed) >= want ||
-	    !atomic_compare_exchange_strong(&req->spread, &have, want))
-		return;
-	for (unsigned i = 1; i < want; i++) {
-		struct pst_lane *other = &pump->lanes[(lane->index + i) % pump->lane_count];
-
-		push(other, name(other, req));
-	}
+	pst_inbox_push(best, entry);
 }
 
 void pst_pump_cancel(struct pst_pump *pump)
@@ -431,43 +409,78 @@ void pst_pump_cancel(struct pst_pump *pump)
 		pst_lane_wake(&pump->lanes[i]);
 }
 
-void pst_pump_invalidate(struct pst_pump *pump, struct penstock_storage *st,
-			 struct penstock_device *dev)
+/* ---- closing storages and devices ---- */
+
+static void pump_invalidate(struct penstock_device *dev, struct penstock_storage *st,
+			    struct penstock_device *closing)
 {
+	struct pst_pump *pump = atomic_load(&dev->pump);
 	unsigned times = 0;
 
 	for (unsigned i = 0; i < PST_BORROWED_MAX; i++) {
 		struct pst_lane *lane = &pump->spare[i];
 
-		if (!pst_lane_caches(lane, st, dev))
-			continue; /* who is in it may stay for long */
+		if (!pst_lane_caches(lane, st, closing))
+			continue; /* its borrower may keep it for long */
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_backoff(&times);
-		pst_lane_invalidate(lane, st, dev);
+		pst_lane_invalidate(lane, st, closing);
 		pst_lane_return(lane);
 	}
-	atomic_store_explicit(&pump->forget, st, memory_order_relaxed);
-	atomic_store_explicit(&pump->forget_device, dev, memory_order_relaxed);
+	atomic_store_explicit(&pump->closing_storage, st, memory_order_relaxed);
+	atomic_store_explicit(&pump->closing_device, closing, memory_order_relaxed);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
 
-		if (!pst_lane_caches(lane, st, dev))
+		if (!pst_lane_caches(lane, st, closing))
 			continue;
 		atomic_store_explicit(&lane->invalidate_due, true, memory_order_release);
 		pst_lane_wake(lane);
 	}
-	pst_inline_lanes_invalidate(pump, st, dev);
+	pthread_mutex_lock(&pump->members_lock);
+	for (struct pst_pump_member *m = pump->members; m; m = m->next)
+		m->invalidate(m, st, closing);
+	pthread_mutex_unlock(&pump->members_lock);
 	for (unsigned i = 0; i < pump->lane_count; i++)
 		while (atomic_load_explicit(&pump->lanes[i].invalidate_due, memory_order_acquire))
 			pst_backoff(&times);
-	if (dev)
-		atomic_fetch_and(&pump->attached, ~((uint64_t)1 << dev->index));
+	if (closing)
+		atomic_fetch_and(&pump->attached, ~((uint64_t)1 << closing->index));
 }
 
-/* ---- a caller's thread in place of a lane ---- */
+static void pump_help(struct penstock_device *dev)
+{
+	struct pst_pump *pump = atomic_load(&dev->pump);
 
-/* Not while a stream waits: a lane has streams of its own. */
-static int open_spare(struct pst_lane *lane, struct pst_err *err)
+	pthread_mutex_lock(&pump->members_lock);
+	for (struct pst_pump_member *m = pump->members; m; m = m->next)
+		m->help(m);
+	pthread_mutex_unlock(&pump->members_lock);
+}
+
+void pst_pump_add_member(struct pst_pump *pump, struct pst_pump_member *member)
+{
+	pthread_mutex_lock(&pump->members_lock);
+	member->next = pump->members;
+	pump->members = member;
+	pthread_mutex_unlock(&pump->members_lock);
+}
+
+void pst_pump_remove_member(struct pst_pump *pump, struct pst_pump_member *member)
+{
+	struct pst_pump_member **at = &pump->members;
+
+	pthread_mutex_lock(&pump->members_lock);
+	while (*at != member)
+		at = &(*at)->next;
+	*at = member->next;
+	pthread_mutex_unlock(&pump->members_lock);
+}
+
+/* ---- borrowed lanes ---- */
+
+/* Opens a spare lane. -EAGAIN: a stream waits, and opening would create streams. */
+static int spare_open(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
 	int ret;
@@ -489,8 +502,8 @@ static int open_spare(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* NULL and err->code 0: all that may be had are taken. */
-static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
+/* Borrows a lane. NULL with err->code 0: all of them are in use. */
+static struct pst_lane *spare_borrow(struct pst_pump *pump, struct pst_err *err)
 {
 	err->code = 0;
 	for (unsigned i = 0; i < PST_BORROWED_MAX && !err->code; i++) {
@@ -499,7 +512,7 @@ static struct pst_lane *try_borrow(struct pst_pump *pump, struct pst_err *err)
 		if (atomic_load_explicit(&lane->taken, memory_order_relaxed) ||
 		    atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			continue;
-		if (lane->chunks || !open_spare(lane, err))
+		if (lane->chunks || !spare_open(lane, err))
 			return lane;
 		atomic_store_explicit(&lane->taken, false, memory_order_release);
 	}
@@ -510,17 +523,17 @@ struct pst_lane *pst_lane_borrow(struct pst_pump *pump)
 {
 	struct pst_err err;
 
-	return try_borrow(pump, &err);
+	return spare_borrow(pump, &err);
 }
 
 struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err)
 {
-	struct pst_lane *lane = try_borrow(pump, err);
+	struct pst_lane *lane = spare_borrow(pump, err);
 	unsigned times = 0;
 
-	while (!lane && !err->code) { /* who has one needs nothing of who waits here */
+	while (!lane && !err->code) { /* a borrower needs nothing from this thread */
 		pst_backoff(&times);
-		lane = try_borrow(pump, err);
+		lane = spare_borrow(pump, err);
 	}
 	return lane;
 }
@@ -539,3 +552,10 @@ void pst_lane_run(struct pst_lane *lane, struct pst_request *req)
 	while (lane->todo_count || lane->busy)
 		pst_lane_turn(lane, -1);
 }
+
+const struct pst_device_hooks pst_pump_hooks = {
+	.start = pump_start,
+	.stop = pump_stop,
+	.invalidate = pump_invalidate,
+	.help = pump_help,
+};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory: see ring.h. Called when a lane opens and closes, and once in between.
- * Plain mmap and cuMemHostRegister of populated huge pages cost half of what the
- * driver's own pinned allocation does (0.35 s a GiB on an H200 machine).
+ * Ring memory and slots: see ring.h. The lane maps and pins its ring when it opens and when it
+ * grows; paths get and put slots. mmap and cuMemHostRegister of populated huge pages take half
+ * the time of the driver's own pinned allocation (0.35 s a GiB on an H200 machine).
  */
 #include "core/lane/ring.h"
 
@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 
 #include "common/thread.h"
+#include "core/base/device_sync.h"
 #include "core/base/log.h"
-#include "core/queue/stream.h"
 
 #define HUGE_PAGE (2u << 20)
 
@@ -23,10 +23,11 @@ size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all)
 	return (len + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
 
+/* Maps memory that begins and ends on a huge page. */
 static char *map_aligned(size_t len)
 {
-	size_t room = len + HUGE_PAGE;
-	char *base = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t mapped = len + HUGE_PAGE;
+	char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *start;
 
 	if (base == MAP_FAILED)
@@ -34,17 +35,18 @@ static char *map_aligned(size_t len)
 	start = (char *)(((uintptr_t)base + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
 	if (start > base)
 		munmap(base, (size_t)(start - base));
-	if (start + len < base + room)
-		munmap(start + len, (size_t)(base + room - (start + len)));
+	if (start + len < base + mapped)
+		munmap(start + len, (size_t)(base + mapped - (start + len)));
 	madvise(start, len, MADV_HUGEPAGE);
-	/* A child's write would move pinned pages from under the DMA. */
+	/* Without this, a write in a forked child would give the parent other pages than the
+	 * pinned ones. */
 	madvise(start, len, MADV_DONTFORK);
 	return start;
 }
 
-/* Zeroing pages is what most of a ring's opening goes to; each lane does its own. One huge
- * page at a time, because nobody in the process can map memory or start a thread during
- * such a call. What fails here fails again where the pages are used, and is told. */
+/* Populates pages. Zeroing them takes most of the time that a ring needs to open. One huge page a
+ * call, because no thread of the process can map memory or create a thread during a call. An
+ * error is ignored: the registration of the pages meets it again and reports it. */
 static void populate(char *base, size_t len)
 {
 	for (size_t at = 0; at < len; at += HUGE_PAGE)
@@ -98,13 +100,13 @@ void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev)
 	ring->base = NULL;
 }
 
-static void give(struct pst_slots *slots, struct pst_slot *slot)
+static void slot_add_free(struct pst_slots *slots, struct pst_slot *slot)
 {
 	slot->next = slots->free[slot->size];
 	slots->free[slot->size] = slot;
 }
 
-static struct pst_slot *take(struct pst_slots *slots, unsigned size)
+static struct pst_slot *slot_take_free(struct pst_slots *slots, unsigned size)
 {
 	struct pst_slot *slot = slots->free[size];
 
@@ -113,8 +115,8 @@ static struct pst_slot *take(struct pst_slots *slots, unsigned size)
 	return slot;
 }
 
-/* All parts of `whole` go off the list. */
-static void mend(struct pst_slots *slots, struct pst_slot *whole)
+/* Makes a cut slot whole again: takes all its parts off the free list. */
+static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 {
 	struct pst_slot **at = &slots->free[1];
 
@@ -127,22 +129,22 @@ static void mend(struct pst_slots *slots, struct pst_slot *whole)
 	whole->cut = false;
 }
 
-static struct pst_slot *get_big(struct pst_slots *slots)
+static struct pst_slot *slot_get_big(struct pst_slots *slots)
 {
-	struct pst_slot *slot = take(slots, 0);
+	struct pst_slot *slot = slot_take_free(slots, 0);
 
 	for (unsigned i = 0; !slot && slots->parts && i < slots->big_count; i++) {
 		if (slots->all[i].cut && !slots->all[i].parts_out) {
 			slot = &slots->all[i];
-			mend(slots, slot);
+			slot_join(slots, slot);
 		}
 	}
 	slots->big_wanted = !slot;
 	return slot;
 }
 
-/* Could a big one be had? */
-static bool some_whole(const struct pst_slots *slots)
+/* Whether a big slot is free, or all parts of one. */
+static bool slots_have_big(const struct pst_slots *slots)
 {
 	bool whole = slots->free[0];
 
@@ -151,26 +153,27 @@ static bool some_whole(const struct pst_slots *slots)
 	return whole;
 }
 
-static struct pst_slot *get_part(struct pst_slots *slots)
+static struct pst_slot *slot_get_part(struct pst_slots *slots)
 {
 	struct pst_slot *slot, *whole;
 
-	if (slots->big_wanted && !some_whole(slots))
-		return NULL; /* many that want parts would keep out who wants a big one */
+	if (slots->big_wanted && !slots_have_big(slots))
+		return NULL; /* else chunks that want parts would starve one that wants a big slot
+			      */
 	slots->big_wanted = false;
-	slot = take(slots, 1);
+	slot = slot_take_free(slots, 1);
 	if (slot) {
 		slot->whole->parts_out++;
 		return slot;
 	}
-	whole = take(slots, 0);
+	whole = slot_take_free(slots, 0);
 	if (!whole)
 		return NULL;
 	whole->cut = true;
 	slot = &slots->all[slots->big_count + (unsigned)(whole - slots->all) * slots->parts];
 	for (unsigned i = slots->parts; i-- > 0;)
-		give(slots, &slot[i]);
-	return get_part(slots);
+		slot_add_free(slots, &slot[i]);
+	return slot_get_part(slots);
 }
 
 struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len)
@@ -178,11 +181,11 @@ struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len)
 	struct pst_slot *slot = NULL;
 
 	if (len <= PST_SLOT_SMALL)
-		slot = take(slots, 2);
+		slot = slot_take_free(slots, 2);
 	if (!slot && len <= PST_SLOT_PART && slots->parts)
-		slot = get_part(slots);
+		slot = slot_get_part(slots);
 	if (!slot && (!slots->parts || len > PST_SLOT_PART))
-		slot = get_big(slots);
+		slot = slot_get_big(slots);
 	if (slot && slot->len < len) {
 		pst_slot_put(slots, slot);
 		return NULL;
@@ -194,29 +197,32 @@ void pst_slot_put(struct pst_slots *slots, struct pst_slot *slot)
 {
 	if (slot->size == 1)
 		slot->whole->parts_out--;
-	give(slots, slot);
+	slot_add_free(slots, slot);
 }
 
-static void set(struct pst_slot *slot, uint8_t size, char *mem, size_t len)
+static void slot_init(struct pst_slot *slot, uint8_t size, char *mem, size_t len)
 {
 	slot->size = size;
 	slot->mem = mem;
 	slot->len = (uint32_t)len;
 }
 
-static void hand_out(struct pst_slots *slots, struct pst_slot_counts from,
-		     struct pst_slot_counts to)
+/* Adds the slots between two counts to the free lists. */
+static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
+			   struct pst_slot_counts to)
 {
 	struct pst_slot *small = &slots->all[slots->big_count + slots->big_count * slots->parts];
 
 	for (unsigned i = to.small; i-- > from.small;)
-		give(slots, &small[i]);
+		slot_add_free(slots, &small[i]);
 	for (unsigned i = to.big; i-- > from.big;)
-		give(slots, &slots->all[i]);
+		slot_add_free(slots, &slots->all[i]);
 }
 
-/* The first small ones, the first big ones, the other small ones, the other big ones. */
-static char *place(const struct pst_slots *slots, size_t slot_bytes, unsigned small, unsigned big)
+/* The address after `small` small and `big` big slots. The ring's order is: the first small slots,
+ * the first big ones, the other small ones, the other big ones. */
+static char *slot_address(const struct pst_slots *slots, size_t slot_bytes, unsigned small,
+			  unsigned big)
 {
 	return slots->base + slot_bytes * big + (size_t)PST_SLOT_SMALL * small;
 }
@@ -240,21 +246,23 @@ int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes,
 	for (unsigned i = 0; i < all.big; i++) {
 		unsigned before = i < first.big ? first.small : all.small;
 
-		set(&slots->all[at++], 0, place(slots, slot_bytes, before, i), slot_bytes);
+		slot_init(&slots->all[at++], 0, slot_address(slots, slot_bytes, before, i),
+			  slot_bytes);
 	}
 	for (unsigned i = 0; i < all.big * slots->parts; i++) {
 		slots->all[at].whole = &slots->all[i / slots->parts];
-		set(&slots->all[at], 1,
-		    slots->all[at].whole->mem + (size_t)PST_SLOT_PART * (i % slots->parts),
-		    PST_SLOT_PART);
+		slot_init(&slots->all[at], 1,
+			  slots->all[at].whole->mem + (size_t)PST_SLOT_PART * (i % slots->parts),
+			  PST_SLOT_PART);
 		at++;
 	}
 	for (unsigned i = 0; i < all.small; i++) {
 		unsigned before = i < first.small ? 0 : first.big;
 
-		set(&slots->all[at++], 2, place(slots, slot_bytes, i, before), PST_SLOT_SMALL);
+		slot_init(&slots->all[at++], 2, slot_address(slots, slot_bytes, i, before),
+			  PST_SLOT_SMALL);
 	}
-	hand_out(slots, (struct pst_slot_counts){0, 0}, first);
+	slots_hand_out(slots, (struct pst_slot_counts){0, 0}, first);
 	return 0;
 }
 
@@ -263,7 +271,7 @@ void pst_slots_rest(struct pst_slots *slots)
 	struct pst_slot_counts all = {slots->big_count, 0};
 
 	all.small = slots->count - all.big - all.big * slots->parts;
-	hand_out(slots, slots->first, all);
+	slots_hand_out(slots, slots->first, all);
 	slots->first = all;
 	slots->first_len = slots->len;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue's own lane: without a thread, with slots and an engine, turned inside the
- * calls on that queue. So a short request needs no thread to be woken, neither for its
- * start nor for its end. Called by queue.c and harvest.c on the thread that opened the
- * queue; another comes only to drop what the lane keeps of a storage that closes.
+ * Inline lanes: see inline_lane.h. queue.c opens and turns them on the owner's thread. Another
+ * thread turns one only to drop what it caches of a storage or device that closes, while the
+ * owner does not.
  */
 #include "core/queue/inline_lane.h"
 
@@ -11,182 +10,180 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/lane/lane.h"
-#include "core/base/objects.h"
+#include "core/base/device_sync.h"
+#include "core/base/devices.h"
+#include "core/base/fork.h"
+#include "core/lane/inbox.h"
 #include "core/lane/pump.h"
-#include "core/queue/stream.h"
 
-#define OWN_SMALL PST_LANE_CHUNKS /* a slot for each chunk that can be in flight */
-#define OWN_BIG 2
+#define SMALL_SLOTS PST_LANE_CHUNKS /* one for each chunk that can be in flight */
+#define BIG_SLOTS 2
 
 struct pst_inline_lane {
+	struct pst_pump_member member; /* first, so that a member converts back */
 	struct pst_lane lane;
 	pthread_t owner;
-	_Atomic bool taken; /* somebody turns the lane, or has it forget */
-	struct pst_inline_lane *link;
+	_Atomic bool locked; /* a thread turns the lane or empties its caches */
 };
 
-static void take(struct pst_inline_lane *o)
+static void inline_lane_lock(struct pst_inline_lane *il)
 {
-	while (atomic_exchange_explicit(&o->taken, true, memory_order_acquire))
+	while (atomic_exchange_explicit(&il->locked, true, memory_order_acquire))
 		sched_yield();
 }
 
-static void let(struct pst_inline_lane *o)
+static void inline_lane_unlock(struct pst_inline_lane *il)
 {
-	atomic_store_explicit(&o->taken, false, memory_order_release);
+	atomic_store_explicit(&il->locked, false, memory_order_release);
 }
 
-static void free_own(struct pst_inline_lane *o)
+static void inline_lane_free(struct pst_inline_lane *il)
 {
-	if (o->lane.wake_fd >= 0)
-		close(o->lane.wake_fd);
-	free(o);
+	if (il->lane.wake_fd >= 0)
+		close(il->lane.wake_fd);
+	free(il);
 }
 
-int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request *) *ended,
+static void member_invalidate(struct pst_pump_member *member, struct penstock_storage *st,
+			      struct penstock_device *closing);
+static void member_help(struct pst_pump_member *member);
+
+int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request *) *completed,
 			 const _Atomic unsigned *inflight, struct pst_inline_lane **out,
 			 struct pst_err *err)
 {
-	struct pst_inline_lane *o;
+	struct pst_inline_lane *il;
 	struct pst_pump *pump;
 	int ret = pst_fork_check(dev->generation, err);
 
+	if (!ret)
+		ret = pst_device_ref(dev, err);
 	if (ret)
 		return ret;
-	if (penstock_device_open(dev->name, NULL, &dev) < 0)
-		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE, "the device is being closed");
-	ret = pst_device_start_pump(dev, err);
-	o = ret ? NULL : calloc(1, sizeof(*o));
-	if (!o) {
-		penstock_device_close(dev);
+	ret = pst_device_start(dev, err);
+	il = ret ? NULL : calloc(1, sizeof(*il));
+	if (!il) {
+		pst_device_close(dev);
 		return ret ? ret : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
 	}
 	pump = atomic_load_explicit(&dev->pump, memory_order_acquire);
-	o->owner = pthread_self();
-	o->lane.pump = pump;
-	o->lane.wake_fd = -1;
-	o->lane.slot_bytes = pump->slot_bytes;
-	o->lane.slot_counts.big = OWN_BIG;
-	o->lane.slot_counts.small = OWN_SMALL;
-	o->lane.completed = ended;
-	o->lane.inflight = inflight;
+	il->member.invalidate = member_invalidate;
+	il->member.help = member_help;
+	il->owner = pthread_self();
+	il->lane.kind = PST_LANE_INLINE;
+	il->lane.pump = pump;
+	il->lane.wake_fd = -1;
+	il->lane.slot_bytes = pump->slot_bytes;
+	il->lane.slot_counts.big = BIG_SLOTS;
+	il->lane.slot_counts.small = SMALL_SLOTS;
+	il->lane.completed = completed;
+	il->lane.inflight = inflight;
 	pst_device_sync_await(dev);
-	ret = pst_lane_open(&o->lane, err);
+	ret = pst_lane_open(&il->lane, err);
 	pst_device_sync_end(dev);
 	if (ret) {
-		pst_lane_close(&o->lane);
-		free_own(o);
-		penstock_device_close(dev);
+		pst_lane_close(&il->lane);
+		inline_lane_free(il);
+		pst_device_close(dev);
 		return ret;
 	}
-	pst_lane_pin(&o->lane);
-	pthread_mutex_lock(&pump->inline_lanes_lock);
-	o->link = pump->inline_lanes;
-	pump->inline_lanes = o;
-	pthread_mutex_unlock(&pump->inline_lanes_lock);
-	*out = o;
+	pst_lane_pin(&il->lane);
+	pst_pump_add_member(pump, &il->member);
+	*out = il;
 	return 0;
 }
 
-void pst_inline_lane_close(struct pst_inline_lane *o)
+void pst_inline_lane_close(struct pst_inline_lane *il)
 {
-	struct pst_pump *pump = o->lane.pump;
+	struct pst_pump *pump = il->lane.pump;
 	struct penstock_device *dev = pump->dev;
-	struct pst_inline_lane **at = &pump->inline_lanes;
 
-	/* Until it keeps nothing more, who closes a storage or a device must find it. */
-	take(o);
-	pst_lane_close(&o->lane);
-	let(o);
-	pthread_mutex_lock(&pump->inline_lanes_lock);
-	while (*at != o)
-		at = &(*at)->link;
-	*at = o->link;
-	pthread_mutex_unlock(&pump->inline_lanes_lock);
+	/* The lane stays a member until it caches nothing any more: a thread that closes a
+	 * storage or a device must find it. */
+	inline_lane_lock(il);
+	pst_lane_close(&il->lane);
+	inline_lane_unlock(il);
+	pst_pump_remove_member(pump, &il->member);
 	while (atomic_load_explicit(&pump->outside, memory_order_acquire))
 		sched_yield();
-	free_own(o);
-	penstock_device_close(dev);
+	inline_lane_free(il);
+	pst_device_close(dev);
 }
 
-int pst_inline_lane_check(const struct pst_inline_lane *o, struct pst_err *err)
+int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err)
 {
-	if (pthread_equal(o->owner, pthread_self()))
+	if (pthread_equal(il->owner, pthread_self()))
 		return 0;
-	return pst_fail_errno(err, EPERM, PENSTOCK_WHY_BAD_ARGUMENT,
-			      "a queue with a lane of its own is the thread's that opened it");
+	return pst_fail_errno(
+		err, EPERM, PENSTOCK_WHY_BAD_ARGUMENT,
+		"a queue with its own lane can be used only by the thread that opened it");
 }
 
-bool pst_inline_lane_accepts(const struct pst_inline_lane *o, const struct pst_request *req)
+bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req)
 {
-	/* Nor with parts on other devices: who closes one of those waits for them. */
-	return req->pump == o->lane.pump && !req->stream && !req->other_devices &&
+	/* Not one with segments on other devices: closing such a device waits for requests that
+	 * only this lane's owner can complete. */
+	return req->pump == il->lane.pump && !req->stream && !req->other_devices &&
 	       req->total <= PENSTOCK_OWN_LANE_MAX;
 }
 
-void pst_inline_lane_enqueue(struct pst_inline_lane *o, struct pst_request *req)
+void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req)
 {
-	req->report.engine_why = o->lane.engine_why.why;
-	take(o);
-	pst_lane_list(&o->lane, req);
+	req->report.engine_why = il->lane.engine_why.why;
+	inline_lane_lock(il);
+	pst_lane_list(&il->lane, req);
 	pst_req_open(req);
-	let(o);
+	inline_lane_unlock(il);
 }
 
-void pst_inline_lane_turn(struct pst_inline_lane *o, int64_t wait_us)
+void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us)
 {
-	take(o);
-	pst_lane_turn(&o->lane, wait_us);
-	let(o);
+	inline_lane_lock(il);
+	pst_lane_turn(&il->lane, wait_us);
+	inline_lane_unlock(il);
 }
 
-void pst_inline_lanes_help(struct pst_pump *pump)
+static void member_help(struct pst_pump_member *member)
 {
-	pthread_mutex_lock(&pump->inline_lanes_lock);
-	for (struct pst_inline_lane *o = pump->inline_lanes; o; o = o->link)
-		if (pthread_equal(o->owner, pthread_self()))
-			pst_inline_lane_turn(o, 0);
-	pthread_mutex_unlock(&pump->inline_lanes_lock);
+	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
+
+	if (pthread_equal(il->owner, pthread_self()))
+		pst_inline_lane_turn(il, 0);
 }
 
-void pst_inline_lane_wake(struct pst_inline_lane *o)
+void pst_inline_lane_wake(struct pst_inline_lane *il)
 {
-	pst_lane_wake(&o->lane);
+	pst_lane_wake(&il->lane);
 }
 
-void pst_inline_lane_cancel(struct pst_inline_lane *o)
+void pst_inline_lane_cancel(struct pst_inline_lane *il)
 {
-	atomic_fetch_add_explicit(&o->lane.pump->cancel_turn, 1, memory_order_release);
-	pst_lane_wake(&o->lane);
+	atomic_fetch_add_explicit(&il->lane.pump->cancel_turn, 1, memory_order_release);
+	pst_lane_wake(&il->lane);
 }
 
-/* Its owner does it in his turn, or is not there: then it is done for him. */
-static void forget(struct pst_inline_lane *o, struct penstock_storage *st,
-		   struct penstock_device *dev)
+/* The owner empties the lane's caches in its next turn. If it is not in a turn, this thread does
+ * it instead. */
+static void member_invalidate(struct pst_pump_member *member, struct penstock_storage *st,
+			      struct penstock_device *closing)
 {
-	if (!pst_lane_caches(&o->lane, st, dev))
-		return; /* its owner may be in it for long */
-	atomic_store_explicit(&o->lane.invalidate_due, true, memory_order_release);
-	while (atomic_load_explicit(&o->lane.invalidate_due, memory_order_acquire)) {
-		if (!atomic_exchange_explicit(&o->taken, true, memory_order_acquire)) {
-			pst_lane_invalidate(&o->lane, st, dev);
-			while (o->lane.trim_due && !o->lane.busy) /* nobody may come for long */
-				pst_lane_trim(&o->lane);
-			atomic_store_explicit(&o->lane.invalidate_due, false, memory_order_release);
-			let(o);
+	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
+
+	if (!pst_lane_caches(&il->lane, st, closing))
+		return; /* the owner may be in a turn for long */
+	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
+	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
+		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {
+			pst_lane_invalidate(&il->lane, st, closing);
+			while (il->lane.trim_due &&
+			       !il->lane.busy) /* its next turn may be far off */
+				pst_lane_trim(&il->lane);
+			atomic_store_explicit(&il->lane.invalidate_due, false,
+					      memory_order_release);
+			inline_lane_unlock(il);
 			return;
 		}
-		pst_lane_wake(&o->lane);
+		pst_lane_wake(&il->lane);
 		sched_yield();
 	}
-}
-
-void pst_inline_lanes_invalidate(struct pst_pump *pump, struct penstock_storage *st,
-				 struct penstock_device *dev)
-{
-	pthread_mutex_lock(&pump->inline_lanes_lock);
-	for (struct pst_inline_lane *o = pump->inline_lanes; o; o = o->link)
-		forget(o, st, dev);
-	pthread_mutex_unlock(&pump->inline_lanes_lock);
 }

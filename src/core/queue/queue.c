@@ -1,33 +1,727 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues: a pool of places, and how requests get from there to whoever drives them.
- * submit takes a place, admit.c fills it from what the caller asked, and it goes to a
- * pump, to the queue's own lane, or runs here. harvest.c hands out what has ended.
+ * Queues: a request's way in and out. Submit takes a free request of the pool, lets admit.c fill
+ * it, and gives it to a pump, to the queue's inline lane, or to the calling thread. Completed
+ * requests come back through hooks onto a lock-free list; poll and wait put their reports
+ * together and hand them out. A harvested request is free at the next harvest, so that its
+ * report stays readable until then. Called by the public API; it must never move a byte itself,
+ * except by a path that needs no lane.
  */
 #include "core/queue/queue.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/backends.h"
+#include "core/base/clock.h"
+#include "core/base/devices.h"
+#include "core/base/fork.h"
+#include "core/base/lifo.h"
 #include "core/base/log.h"
-#include "core/base/objects.h"
-#include "core/lane/pump.h"
-#include "core/route/route.h"
 #include "core/base/stats.h"
+#include "core/base/struct_copy.h"
+#include "core/lane/pump.h"
 #include "core/queue/stream.h"
+#include "core/route/admit.h"
+#include "core/route/route.h"
 
 #define REQUESTS_DEFAULT 256
 #define SEGS_DEFAULT 1024
-#define PLACES_MAX (16u << 20) /* requests_max x segs_max */
-#define HERE_BYTES (1u << 20)  /* longer ones are quicker on several lanes */
-/* A transfer of cached bytes up to this length ends about when it should. */
-#define FORESEEN_BYTES (128u << 20)
-#define FORESEEN_RATE 50u   /* bytes a nanosecond: what one link carries */
-#define FORESEEN_NS 300000u /* until lanes are awake */
-/* A lane that names what has ended looks at its lists soon, unless it hangs in a call. */
+#define POOL_SEGS_MAX (16u << 20) /* requests_max x segs_max */
+#define HERE_BYTES (1u << 20)	  /* longer requests are quicker on several lanes */
+/* The completion of cached bytes up to this length can be predicted. */
+#define PREDICTED_BYTES (128u << 20)
+#define PREDICTED_RATE 50u   /* bytes a nanosecond: what one link carries */
+#define PREDICTED_NS 300000u /* until lanes are awake */
+/* A lane that lists a completed request soon drops it, unless it hangs in a system call. */
 #define HUNG_NS 1000000000u
+/* A waiting thread expires requests this long after their deadline, if their lane has not: a lane
+ * that is only busy comes by earlier, and this thread need not scan the pool more often. */
+#define LATE_NS 2000000u
+
+/* ---- completion: called by any thread ---- */
+
+static void signal_fd(struct penstock_queue *q)
+{
+	uint64_t one = 1;
+
+	if (write(q->fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full, so the descriptor is readable */
+}
+
+/* Puts a completed request on its queue's list and wakes the harvester. */
+static void queue_push(struct penstock_queue *q, struct pst_request *req)
+{
+	bool news = true;
+
+	/* Once the request is on the list it may be harvested, and the queue closed. */
+	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
+	if (req->flags & PENSTOCK_R_DETACHED) {
+		pst_req_retire_id(req);
+		pst_req_put(req, PST_SUBMITTED);
+		/* Nobody harvests it, but a thread may wait until nothing is in flight. */
+		news = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
+	} else {
+		PST_LIFO_PUSH(&q->completed, req, link, memory_order_seq_cst);
+	}
+	if (news && q->inline_lane)
+		pst_inline_lane_wake(q->inline_lane);
+	else if (news && atomic_load_explicit(&q->armed, memory_order_seq_cst))
+		signal_fd(q);
+	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
+}
+
+static void req_completed(struct pst_request *req)
+{
+	if (req->semaphores)
+		pst_stream_release(req);
+	pst_devices_release(req->other_devices);
+	if (req->home_lane) /* from here on the pump may close */
+		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
+	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
+	queue_push(req->q, req);
+}
+
+static void queue_free(struct penstock_queue *q)
+{
+	free(q->requests);
+	free(q->segs);
+	free(q->spans);
+	free(q);
+}
+
+/* What `returned` of a closed queue contains: an address after the pool. A thread that brings a
+ * request then gives up its share of the queue instead. */
+static struct pst_request *closed_mark(struct penstock_queue *q)
+{
+	return q->requests + q->pool_count;
+}
+
+static void queue_release(struct penstock_queue *q, unsigned count)
+{
+	if (atomic_fetch_sub_explicit(&q->outliving, count, memory_order_acq_rel) == count)
+		queue_free(q);
+}
+
+static void req_released(struct pst_request *req)
+{
+	struct penstock_queue *q = req->q;
+
+	if (req->route)
+		pst_route_put(req->route);
+	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
+	do {
+		if (req->link == closed_mark(q)) {
+			queue_release(q, 1);
+			return;
+		}
+	} while (!atomic_compare_exchange_weak_explicit(
+		&q->returned, &req->link, req, memory_order_release, memory_order_relaxed));
+}
+
+static const struct pst_req_hooks req_hooks = {
+	.completed = req_completed,
+	.released = req_released,
+};
+
+/* Frees what the last call harvested. */
+static void free_harvested(struct penstock_queue *q)
+{
+	while (q->harvested) {
+		struct pst_request *req = q->harvested;
+
+		q->harvested = req->link;
+		pst_req_put(req, PST_SUBMITTED);
+	}
+}
+
+/* 0; -errno: this thread cannot use the queue, after a fork or because its inline lane belongs to
+ * another thread. */
+static int queue_check(const struct penstock_queue *q, struct pst_err *err)
+{
+	int ret = pst_fork_check(q->generation, err);
+
+	return ret || !q->inline_lane ? ret : pst_inline_lane_check(q->inline_lane, err);
+}
+
+/* ---- cancelled and late requests ---- */
+
+/* Abandons what no lane has started, because its lanes may hang. What has started runs to its
+ * completion, unless its storage can cancel it. The caller holds the request. */
+static void req_abandon(struct pst_request *req)
+{
+	struct pst_err err;
+
+	atomic_fetch_or_explicit(&req->refs, PST_ABANDONED, memory_order_relaxed);
+	if (req->phase == PST_PHASE_ARMED) {
+		pst_stream_abandon(req);
+		return;
+	}
+	if (!pst_req_is_abandoned(req, &err))
+		return;
+	pst_req_abandon_rest(req, &err);
+	if (req->phase == PST_PHASE_SYNC && pst_req_cancelled(req))
+		pst_req_abandon_sync(req, &err);
+}
+
+/* Makes the lanes check that may have started chunks of the request, or have some that wait. */
+static void tell_lanes(struct pst_request *req)
+{
+	struct pst_inline_lane *inline_lane = req->q->inline_lane;
+
+	if (req->home_lane)
+		pst_pump_cancel(req->home_lane->pump);
+	else if (inline_lane && pst_inline_lane_accepts(inline_lane, req))
+		pst_inline_lane_cancel(inline_lane);
+}
+
+/* Cancels one use of a request. Lanes see the mark before each claim. The request may have been
+ * reused meanwhile: then its generation differs. While this thread holds it, it is not reused. */
+static void req_cancel(struct pst_request *req, uint32_t generation)
+{
+	if (!pst_req_hold(req))
+		return; /* it has completed */
+	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
+		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
+		req_abandon(req);
+		tell_lanes(req);
+	}
+	pst_req_put(req, PST_HOLD);
+}
+
+/* Abandons a request whose deadline has passed. Returns the deadline of one that still has time;
+ * 0: none. */
+static uint64_t req_expire(struct pst_request *req)
+{
+	uint64_t deadline_ns;
+
+	if (!pst_req_hold(req))
+		return 0;
+	deadline_ns = req->deadline_ns;
+	if (deadline_ns && pst_now_ns() > deadline_ns) {
+		req_abandon(req);
+		deadline_ns = 0;
+	}
+	pst_req_put(req, PST_HOLD);
+	return deadline_ns;
+}
+
+/* Makes threads that wait on the queue expire requests at this deadline too. */
+static void expect_deadline(struct penstock_queue *q, uint64_t deadline_ns)
+{
+	uint64_t first = atomic_load_explicit(&q->deadline_ns, memory_order_relaxed);
+
+	while (deadline_ns && (!first || deadline_ns < first))
+		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
+			if (atomic_load(&q->asleep)) /* until a later time */
+				signal_fd(q);
+			break;
+		}
+}
+
+/* When to scan the pool for late requests; 0: never. */
+static uint64_t expire_at(const struct penstock_queue *q)
+{
+	uint64_t first = atomic_load(&q->deadline_ns);
+
+	return first && first <= UINT64_MAX - LATE_NS ? first + LATE_NS : 0;
+}
+
+static void expire_late(struct penstock_queue *q)
+{
+	uint64_t at = expire_at(q);
+	unsigned used;
+
+	if (!at || pst_now_ns() < at)
+		return;
+	/* Before pool_used is read: a request that is not counted yet stores its deadline later. */
+	atomic_exchange(&q->deadline_ns, 0);
+	used = atomic_load_explicit(&q->pool_used, memory_order_acquire);
+	for (unsigned i = 0; i < used; i++)
+		expect_deadline(q, req_expire(&q->requests[i]));
+}
+
+int penstock_cancel(struct penstock_queue *q, uint64_t id)
+{
+	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
+	int ret = pst_fork_check(q->generation, NULL);
+
+	if (ret)
+		return ret;
+	if (index >= q->pool_count || !(generation & 1) ||
+	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) !=
+		    generation)
+		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
+				      "no such request, or it has been harvested");
+	req_cancel(&q->requests[index], generation);
+	return 0;
+}
+
+/* ---- submit ---- */
+
+/* Takes a request of the pool that was never used. NULL: all were. */
+static struct pst_request *pool_new(struct penstock_queue *q)
+{
+	unsigned i = atomic_load_explicit(&q->pool_used, memory_order_relaxed);
+	struct pst_request *req = &q->requests[i];
+
+	if (i == q->pool_count)
+		return NULL;
+	req->q = q;
+	req->hooks = &req_hooks;
+	req->index = i;
+	req->segs = &q->segs[(size_t)i * q->segs_max];
+	req->spans = &q->spans[(size_t)i * q->spans_max];
+	atomic_store_explicit(&q->pool_used, i + 1,
+			      memory_order_release); /* expire_late reads it */
+	return req;
+}
+
+/* Whether q->free has a request, after it took what was returned. */
+static bool pool_refill(struct penstock_queue *q)
+{
+	if (!q->free)
+		q->free = atomic_exchange_explicit(&q->returned, NULL, memory_order_acquire);
+	return q->free;
+}
+
+bool pst_queue_has_free(struct penstock_queue *q)
+{
+	free_harvested(q);
+	return pool_refill(q) || atomic_load(&q->pool_used) < q->pool_count;
+}
+
+/* Waits for lanes to drop requests that completed early: the pool is used up although fewer than
+ * requests_max are in flight. */
+static void pool_await(struct penstock_queue *q)
+{
+	uint64_t until = pst_now_ns() + HUNG_NS;
+	unsigned times = 0;
+
+	while (!pool_refill(q) && pst_now_ns() < until) {
+		if (q->inline_lane)
+			pst_inline_lane_turn(q->inline_lane, 0);
+		pst_backoff(&times);
+	}
+}
+
+static struct pst_request *pool_get(struct penstock_queue *q, struct pst_err *err)
+{
+	struct pst_request *req;
+
+	if (atomic_load_explicit(&q->inflight, memory_order_relaxed) >= q->requests_max) {
+		pst_fail(err, PENSTOCK_WHY_FULL,
+			 "all %u requests of the queue are in flight, harvest completions first",
+			 q->requests_max);
+		return NULL;
+	}
+	if (!pool_refill(q)) {
+		req = pool_new(q);
+		if (req)
+			return req;
+		pool_await(q);
+	}
+	req = q->free;
+	if (req)
+		q->free = req->link;
+	else
+		pst_fail(err, PENSTOCK_WHY_FULL,
+			 "lanes that hang in a system call still list the queue's completed "
+			 "requests");
+	return req;
+}
+
+static void pool_put(struct penstock_queue *q, struct pst_request *req)
+{
+	req->link = q->free;
+	q->free = req;
+}
+
+/* Carries a request by a path that needs no lane: null. */
+static void req_run_now(struct pst_request *req)
+{
+	struct pst_chunk chunk = {
+		.req = req,
+		.route = req->spans[0].route,
+		.path = (uint8_t)req->forced,
+	};
+
+	atomic_store_explicit(&req->left, req->total, memory_order_relaxed);
+	chunk.len = req->total;
+	pst_paths[req->forced]->start(&chunk);
+	pst_req_count(req, &chunk);
+	pst_req_bytes_done(req, req->total); /* such a path has one phase */
+}
+
+/* Gives the request to whichever lane will carry it. */
+static void req_dispatch(struct pst_request *req)
+{
+	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
+	if (req->semaphores || pst_req_only_syncs(req))
+		pst_pump_submit(req);
+	else if (!req->total)
+		pst_req_put(req, PST_HOLD); /* nothing to do: this completes it */
+	else if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
+		req_run_now(req);
+	else if (req->q->inline_lane && pst_inline_lane_accepts(req->q->inline_lane, req))
+		pst_inline_lane_enqueue(req->q->inline_lane, req);
+	else
+		pst_pump_submit(req);
+}
+
+/* Carries a request of a chunk or two on this thread, if it can borrow a lane. */
+static bool req_run_here(struct pst_request *req)
+{
+	struct pst_lane *lane;
+
+	if (!req->pump || req->other_devices || req->span_count != 1 || req->total > HERE_BYTES ||
+	    req->total > req->pump->spare[0].slot_bytes ||
+	    (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous))
+		return false;
+	lane = pst_lane_borrow(req->pump);
+	if (!lane)
+		return false;
+	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
+	/* A borrowed lane has an engine of its own, and a reason of its own for it. */
+	req->report.engine_why = lane->engine_why.why;
+	req->alone = true;
+	pst_lane_run(lane, req);
+	pst_lane_return(lane);
+	return true;
+}
+
+/* Marks the request as submitted: from here on it will complete. Its report may outlive storage
+ * and device, so it keeps the route. */
+static void req_submitted(struct pst_request *req)
+{
+	req->route = req->span_count ? req->spans[0].route : NULL;
+	if (req->route)
+		atomic_fetch_add_explicit(&req->route->refs, 1, memory_order_relaxed);
+	pst_devices_hold(req->other_devices);
+	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why : PENSTOCK_WHY_NONE;
+	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
+	atomic_store_explicit(&req->refs, PST_HOLD | PST_SUBMITTED, memory_order_release);
+	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
+}
+
+/* Predicts when the request completes, so that the thread that waits for it alone polls around
+ * that time: waking a virtual machine's processor takes 0.1 to 0.2 ms, as long as 8 MiB. A read
+ * from a drive completes later than predicted, and the thread sleeps for it. */
+static void queue_predict(struct penstock_queue *q, const struct pst_request *req)
+{
+	uint64_t ns = req->total / PREDICTED_RATE;
+
+	if (req->total > PREDICTED_BYTES || req->op == PENSTOCK_WRITE)
+		return;
+	q->poll_from = req->start_ns + ns - ns / 8;
+	q->poll_to = req->start_ns + ns + ns / 4 + PREDICTED_NS;
+}
+
+int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
+{
+	struct pst_err err;
+	struct pst_request *req = pool_get(q, &err);
+	int ret = req ? pst_req_admit(req, from, q->segs_max, q->spans_max, &err) : err.code;
+
+	if (ret) {
+		if (req)
+			pool_put(q, req);
+		return pst_err_publish(&err);
+	}
+	req_submitted(req);
+	if (req_run_here(req))
+		return 0;
+	queue_predict(q, req);
+	expect_deadline(q, req->deadline_ns);
+	req_dispatch(req);
+	return 0;
+}
+
+static int submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
+		      struct pst_err *err)
+{
+	struct pst_request *req = pool_get(q, err);
+	uint64_t deadline_ns;
+	int ret;
+
+	if (!req)
+		return err->code;
+	ret = pst_fork_check(q->generation, err);
+	if (!ret)
+		ret = pst_req_admit(req, from, q->segs_max, q->spans_max, err);
+	if (!ret && req->stream)
+		ret = pst_stream_arm(req, err);
+	if (ret) {
+		pool_put(q, req);
+		return ret;
+	}
+	req_submitted(req);
+	if (id)
+		*id = (uint64_t)req->generation << 32 | req->index;
+	atomic_store_explicit(&q->fast,
+			      req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
+			      memory_order_relaxed);
+	deadline_ns = req->deadline_ns;
+	req_dispatch(req);
+	expect_deadline(q,
+			deadline_ns); /* only now: a thread that sees it may expire the request */
+	return 0;
+}
+
+int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, unsigned count,
+		    uint64_t *ids)
+{
+	struct pst_err err;
+	unsigned taken = 0;
+
+	if (q->inline_lane && queue_check(q, &err))
+		return pst_err_publish(&err);
+	for (; taken < count; taken++) {
+		const struct penstock_req *from =
+			(const struct penstock_req *)((const char *)reqs + taken * reqs[0].size);
+		int ret = submit_one(q, from, ids ? &ids[taken] : NULL, &err);
+
+		if (!ret)
+			continue;
+		pst_err_publish(&err);
+		if (!taken)
+			return ret;
+		break;
+	}
+	if (q->inline_lane)
+		pst_inline_lane_turn(q->inline_lane,
+				     0); /* start them now, not with the next call */
+	return (int)taken;
+}
+
+/* ---- harvest ---- */
+
+/* Takes completed requests onto the ready list. */
+static void collect_completed(struct penstock_queue *q)
+{
+	struct pst_request *list;
+
+	if (PST_LIFO_EMPTY(&q->completed))
+		return;
+	PST_LIFO_TAKE(&q->completed, list, link);
+	*q->ready_end = list;
+	while (*q->ready_end)
+		q->ready_end = &(*q->ready_end)->link;
+}
+
+/* Limits a wait to the time at which the pool must be scanned for late requests. */
+static uint64_t sooner(const struct penstock_queue *q, uint64_t until_ns)
+{
+	uint64_t at = expire_at(q);
+
+	return at && (!until_ns || at < until_ns) ? at : until_ns;
+}
+
+/* Hands out ready requests, after the `have` ones that `done` holds. Returns the new count. */
+static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
+			unsigned max)
+{
+	collect_completed(q);
+	while (have < max && q->ready) {
+		struct pst_request *req = q->ready;
+		struct penstock_done one;
+
+		q->ready = req->link;
+		if (!q->ready)
+			q->ready_end = &q->ready;
+		pst_req_report(req);
+		one.id = (uint64_t)req->generation << 32 | req->index;
+		one.user = req->user;
+		one.result = req->result;
+		one.report = &req->report;
+		pst_req_retire_id(req); /* its id is invalid from here on */
+		req->link = q->harvested;
+		q->harvested = req;
+		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_relaxed);
+		if (done)
+			done[have] = one;
+		have++;
+		if (req->done && !q->mute) {
+			q->in_callback = true;
+			req->done(&one);
+			q->in_callback = false;
+		}
+	}
+	return have;
+}
+
+/* Completions of one call. Their requests stay in use until the next call, and callbacks or the
+ * submitting thread may submit as many more meanwhile. */
+static unsigned harvest_max(const struct penstock_queue *q, const struct penstock_done *done,
+			    unsigned max)
+{
+	return (max || done) && max < q->requests_max ? max : q->requests_max;
+}
+
+static void drain_fd(struct penstock_queue *q)
+{
+	uint64_t value;
+
+	if (read(q->fd, &value, sizeof(value)) < 0)
+		return; /* it was not readable */
+}
+
+/* Begins poll and wait: frees what the last call harvested, and turns an inline lane once, also
+ * for a caller that does not wait. */
+static int harvest_begin(struct penstock_queue *q)
+{
+	int ret;
+
+	if (q->in_callback)
+		return pst_fail_errno(NULL, EDEADLK, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "completions cannot be harvested inside a callback");
+	ret = queue_check(q, NULL);
+	if (ret)
+		return ret;
+	free_harvested(q);
+	if (q->inline_lane)
+		pst_inline_lane_turn(q->inline_lane, 0);
+	expire_late(q);
+	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
+		drain_fd(q);
+	return 0;
+}
+
+/* Ends poll and wait: the descriptor stays readable while completions are left. */
+static int harvest_end(struct penstock_queue *q, unsigned have)
+{
+	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
+		signal_fd(q);
+	return (int)have;
+}
+
+int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned max)
+{
+	int ret = harvest_begin(q);
+
+	return ret ? ret : harvest_end(q, harvest(q, done, 0, harvest_max(q, done, max)));
+}
+
+/* Polls for a moment. True: a completion has come. */
+static bool poll_shortly(struct penstock_queue *q)
+{
+	q->spin.fast = atomic_load_explicit(&q->fast, memory_order_relaxed);
+	while (pst_spin_on(&q->spin)) {
+		for (unsigned i = 0; i < 64; i++) {
+			if (!atomic_load_explicit(&q->completed, memory_order_relaxed))
+				continue;
+			pst_spin_found(&q->spin);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Sleeps until a completion comes, nothing is in flight, or the time is up. */
+static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
+{
+	struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
+	struct timespec ts, *timeout = NULL;
+	uint64_t now = pst_now_ns();
+
+	atomic_store_explicit(&q->asleep, true, memory_order_relaxed);
+	atomic_store_explicit(&q->armed, true, memory_order_seq_cst); /* a fence for both */
+	until_ns = sooner(q, until_ns);
+	if (until_ns) {
+		uint64_t left = until_ns > now ? until_ns - now : 0;
+
+		ts = (struct timespec){(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+		timeout = &ts;
+	}
+	if (!atomic_load_explicit(&q->completed, memory_order_seq_cst) &&
+	    atomic_load_explicit(&q->inflight, memory_order_seq_cst))
+		ppoll(&pfd, 1, timeout, NULL);
+	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
+	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
+		atomic_store(&q->armed, false);
+		if (atomic_load(&q->watched)) /* another thread has just asked for the descriptor */
+			atomic_store(&q->armed, true);
+	}
+	drain_fd(q);
+}
+
+/* Sleeps until a completion is likely, then polls, then gives the prediction up. True: harvest
+ * again. */
+static bool wait_predicted(struct penstock_queue *q, uint64_t until_ns)
+{
+	uint64_t now = pst_now_ns();
+
+	if (now < q->poll_from) {
+		queue_sleep(q, until_ns && until_ns < q->poll_from ? until_ns : q->poll_from);
+		return true;
+	}
+	for (unsigned i = 0; i < 64; i++)
+		if (atomic_load_explicit(&q->completed, memory_order_relaxed))
+			return true;
+	if (now >= q->poll_to)
+		q->poll_to = q->poll_from = 0;
+	return q->poll_to;
+}
+
+/* Microseconds until then, rounded up so that the wait is not too short. */
+static int64_t left_us(uint64_t until_ns)
+{
+	uint64_t now;
+
+	if (!until_ns)
+		return -1;
+	now = pst_now_ns();
+	return until_ns > now ? (int64_t)((until_ns - now + 999) / 1000) : 0;
+}
+
+int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned min, unsigned max,
+		  int64_t timeout_ns)
+{
+	uint64_t until = timeout_ns < 0 ? 0 : pst_now_ns() + (uint64_t)timeout_ns;
+	int ret = harvest_begin(q);
+	unsigned have = 0;
+
+	if (ret)
+		return ret;
+	max = harvest_max(q, done, max);
+	min = min < max ? min : max;
+	for (;;) {
+		have = harvest(q, done, have, max);
+		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
+		    (until && pst_now_ns() >= until))
+			break;
+		if (q->inline_lane)
+			pst_inline_lane_turn(q->inline_lane, left_us(sooner(q, until)));
+		else if (!(q->poll_to && wait_predicted(q, until)) && !poll_shortly(q))
+			queue_sleep(q, until);
+		expire_late(q);
+	}
+	q->poll_from = q->poll_to = 0;
+	return harvest_end(q, have);
+}
+
+int penstock_queue_fd(struct penstock_queue *q)
+{
+	int ret = pst_fork_check(q->generation, NULL);
+
+	if (ret)
+		return ret;
+	if (q->inline_lane)
+		return pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
+				      "a queue with its own lane completes requests only inside "
+				      "calls on it: use penstock_poll");
+	/* From here on every completion signals the descriptor. One that came earlier must too. */
+	atomic_store(&q->watched, true);
+	atomic_store(&q->armed, true);
+	signal_fd(q);
+	return q->fd;
+}
 
 /* ---- open and close ---- */
 
@@ -43,10 +737,10 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	opts.requests_max = opts.requests_max ? opts.requests_max : REQUESTS_DEFAULT;
 	opts.segs_max = opts.segs_max ? opts.segs_max : SEGS_DEFAULT;
 	if (opts.requests_max > PENSTOCK_REQUESTS_MAX || opts.segs_max > PENSTOCK_SEGS_MAX ||
-	    (uint64_t)opts.requests_max * opts.segs_max > PLACES_MAX)
+	    (uint64_t)opts.requests_max * opts.segs_max > POOL_SEGS_MAX)
 		return pst_fail_errno(NULL, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "%u requests of %u segments: together at most %u",
-				      opts.requests_max, opts.segs_max, PLACES_MAX);
+				      opts.requests_max, opts.segs_max, POOL_SEGS_MAX);
 	q = calloc(1, sizeof(*q));
 	if (!q)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a queue");
@@ -56,11 +750,11 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	q->generation = pst_fork_generation();
 	q->ready_end = &q->ready;
 	q->fd = -1;
-	/* Twice the places: as many again may be harvested with their reports in use. */
-	q->place_count = 2 * opts.requests_max;
-	q->requests = calloc(q->place_count, sizeof(*q->requests));
-	q->segs = calloc((size_t)q->place_count * q->segs_max, sizeof(*q->segs));
-	q->spans = calloc((size_t)q->place_count * q->spans_max, sizeof(*q->spans));
+	/* Twice as many: the reports of as many harvested requests may be in use. */
+	q->pool_count = 2 * opts.requests_max;
+	q->requests = calloc(q->pool_count, sizeof(*q->requests));
+	q->segs = calloc((size_t)q->pool_count * q->segs_max, sizeof(*q->segs));
+	q->spans = calloc((size_t)q->pool_count * q->spans_max, sizeof(*q->spans));
 	if (!q->requests || !q->segs || !q->spans)
 		ret = pst_fail(&err, PENSTOCK_WHY_NO_MEMORY, "no memory for %u requests",
 			       opts.requests_max);
@@ -78,21 +772,7 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	return 0;
 }
 
-static void free_queue(struct penstock_queue *q)
-{
-	free(q->requests);
-	free(q->segs);
-	free(q->spans);
-	free(q);
-}
-
-/* What is in `returned` of a closed queue: no place. Who brings one lets go of it then. */
-static struct pst_request *closed(struct penstock_queue *q)
-{
-	return q->requests + q->place_count;
-}
-
-static unsigned count_free(const struct pst_request *list)
+static unsigned list_count(const struct pst_request *list)
 {
 	unsigned count = 0;
 
@@ -101,21 +781,15 @@ static unsigned count_free(const struct pst_request *list)
 	return count;
 }
 
-static void let_places(struct penstock_queue *q, unsigned count)
+/* Frees the queue, or leaves that to the last lane that still lists a completed request: a lane
+ * may hang in a system call. */
+static void queue_leave_to_lanes(struct penstock_queue *q)
 {
-	if (atomic_fetch_sub_explicit(&q->outliving, count, memory_order_acq_rel) == count)
-		free_queue(q);
-}
-
-/* Lanes that hang may still have ended requests on their lists: the last to forget one frees
- * the memory. */
-static void leave_to_lanes(struct penstock_queue *q)
-{
-	unsigned used = atomic_load(&q->place_used), free = count_free(q->free);
+	unsigned used = atomic_load(&q->pool_used), free = list_count(q->free);
 
 	atomic_store(&q->outliving, used + 1);
-	free += count_free(atomic_exchange(&q->returned, closed(q)));
-	let_places(q, free + 1);
+	free += list_count(atomic_exchange(&q->returned, closed_mark(q)));
+	queue_release(q, free + 1);
 }
 
 void penstock_queue_close(struct penstock_queue *q)
@@ -126,294 +800,27 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	if (q->in_callback) { /* whoever called it goes on with the queue */
-		pst_log(PST_LOG_ERROR, "core", "a queue is not closed inside its own callback");
+	if (q->in_callback) { /* the harvest that called it continues with the queue */
+		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;
 	}
 	if (ours) {
-		for (unsigned i = 0; i < atomic_load(&q->place_used); i++)
-			pst_req_cancel(&q->requests[i], atomic_load(&q->requests[i].generation));
+		for (unsigned i = 0; i < atomic_load(&q->pool_used); i++)
+			req_cancel(&q->requests[i], atomic_load(&q->requests[i].generation));
 		q->mute = true;
 		while (atomic_load(&q->inflight))
 			if (penstock_wait(q, done, 1, 16, -1) < 0)
-				pst_backoff(&times); /* its own lane is another's to turn */
+				pst_backoff(&times); /* another thread owns its inline lane */
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			pst_backoff(&times);
-		pst_queue_free_harvested(q);
+		free_harvested(q);
 		if (q->inline_lane)
 			pst_inline_lane_close(q->inline_lane);
 	}
 	if (q->fd >= 0)
 		close(q->fd);
 	if (ours)
-		leave_to_lanes(q);
+		queue_leave_to_lanes(q);
 	else
-		free_queue(q);
-}
-
-int pst_queue_check(const struct penstock_queue *q, struct pst_err *err)
-{
-	int ret = pst_fork_check(q->generation, err);
-
-	return ret || !q->inline_lane ? ret : pst_inline_lane_check(q->inline_lane, err);
-}
-
-/* ---- submit ---- */
-
-/* One that was never used: its memory is touched here for the first time. */
-static struct pst_request *new_place(struct penstock_queue *q)
-{
-	unsigned i = atomic_load_explicit(&q->place_used, memory_order_relaxed);
-	struct pst_request *req = &q->requests[i];
-
-	if (i == q->place_count)
-		return NULL;
-	req->q = q;
-	req->index = i;
-	req->segs = &q->segs[(size_t)i * q->segs_max];
-	req->spans = &q->spans[(size_t)i * q->spans_max];
-	atomic_store_explicit(&q->place_used, i + 1, memory_order_release); /* for harvesters */
-	return req;
-}
-
-static bool fill_free(struct penstock_queue *q)
-{
-	if (!q->free)
-		q->free = atomic_exchange_explicit(&q->returned, NULL, memory_order_acquire);
-	return q->free;
-}
-
-bool pst_queue_has_place(struct penstock_queue *q)
-{
-	pst_queue_free_harvested(q);
-	return fill_free(q) || atomic_load(&q->place_used) < q->place_count;
-}
-
-/* All places are taken, by fewer requests: lanes have yet to forget some that ended early. */
-static void await_place(struct penstock_queue *q)
-{
-	uint64_t until = pst_now_ns() + HUNG_NS;
-	unsigned times = 0;
-
-	while (!fill_free(q) && pst_now_ns() < until) {
-		if (q->inline_lane)
-			pst_inline_lane_turn(q->inline_lane, 0);
-		pst_backoff(&times);
-	}
-}
-
-static struct pst_request *take_place(struct penstock_queue *q, struct pst_err *err)
-{
-	struct pst_request *req;
-
-	if (atomic_load_explicit(&q->inflight, memory_order_relaxed) >= q->requests_max) {
-		pst_fail(err, PENSTOCK_WHY_FULL,
-			 "all %u places are taken, harvest completions first", q->requests_max);
-		return NULL;
-	}
-	if (!fill_free(q)) {
-		req = new_place(q);
-		if (req)
-			return req;
-		await_place(q);
-	}
-	req = q->free;
-	if (req)
-		q->free = req->link;
-	else
-		pst_fail(err, PENSTOCK_WHY_FULL,
-			 "all places are taken by what lanes that hang in a call have yet to "
-			 "forget");
-	return req;
-}
-
-void pst_queue_return(struct penstock_queue *q, struct pst_request *req)
-{
-	if (req->route)
-		pst_route_put(req->route);
-	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
-	do {
-		if (req->link == closed(q)) {
-			let_places(q, 1);
-			return;
-		}
-	} while (!atomic_compare_exchange_weak_explicit(
-		&q->returned, &req->link, req, memory_order_release, memory_order_relaxed));
-}
-
-/* Paths that complete before start returns need no lane: null. */
-static void run_at_once(struct pst_request *req)
-{
-	struct pst_chunk chunk = {
-		.req = req,
-		.route = req->spans[0].route,
-		.path = (uint8_t)req->forced,
-	};
-
-	atomic_store_explicit(&req->left, req->total, memory_order_relaxed);
-	chunk.len = req->total;
-	pst_paths[req->forced]->start(&chunk);
-	pst_req_count(req, &chunk);
-	pst_req_bytes_done(req, NULL, req->total);
-}
-
-static void hand_in(struct pst_request *req)
-{
-	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	if (pst_req_only_syncs(req))
-		pst_pump_submit(req);
-	else if (!req->total)
-		pst_req_put(req, PST_HOLD); /* nothing to do: it has ended */
-	else if (req->forced >= 0 && pst_paths[req->forced]->traits.at_once)
-		run_at_once(req);
-	else if (req->q->inline_lane && pst_inline_lane_accepts(req->q->inline_lane, req))
-		pst_inline_lane_enqueue(req->q->inline_lane, req);
-	else
-		pst_pump_submit(req);
-}
-
-/* A chunk or two: this thread does it, if a lane's place is free. */
-static bool run_here(struct pst_request *req)
-{
-	struct pst_lane *lane;
-
-	if (!req->pump || req->other_devices || req->span_count != 1 || req->total > HERE_BYTES ||
-	    req->total > req->pump->spare[0].slot_bytes ||
-	    (req->forced >= 0 && pst_paths[req->forced]->traits.at_once))
-		return false;
-	lane = pst_lane_borrow(req->pump);
-	if (!lane)
-		return false;
-	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	/* It makes its calls at once, for whatever reason the others make theirs otherwise. */
-	req->report.engine_why = lane->engine_why.why;
-	req->alone = true;
-	pst_lane_run(lane, req);
-	pst_lane_return(lane);
-	return true;
-}
-
-/* From here on the place is in use, by a request that is sure to end. What its report
- * says outlives storage and device. */
-static void take_up(struct pst_request *req)
-{
-	req->route = req->span_count ? req->spans[0].route : NULL;
-	if (req->route)
-		atomic_fetch_add_explicit(&req->route->refs, 1, memory_order_relaxed);
-	pst_devices_hold(req->other_devices);
-	req->report.engine_why = req->pump ? req->pump->lanes[0].engine_why.why : PENSTOCK_WHY_NONE;
-	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
-	atomic_store_explicit(&req->refs, PST_HOLD | PST_SUBMITTED, memory_order_release);
-	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
-}
-
-/* Who waits for it alone looks on while it is likely to end: to be woken takes a virtual
- * machine's processor 0.1 to 0.2 ms, as long as 8 MiB. What is read from a drive comes
- * later than this, and is slept for. */
-static void foresee(struct penstock_queue *q, const struct pst_request *req)
-{
-	uint64_t ns = req->total / FORESEEN_RATE;
-
-	if (req->total > FORESEEN_BYTES || req->op == PENSTOCK_WRITE)
-		return;
-	q->look_from = req->start_ns + ns - ns / 8;
-	q->look_to = req->start_ns + ns + ns / 4 + FORESEEN_NS;
-}
-
-int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
-{
-	struct pst_err err;
-	struct pst_request *req = take_place(q, &err);
-	int ret = req ? pst_req_admit(req, from, &err) : err.code;
-
-	if (ret) {
-		if (req) {
-			req->link = q->free;
-			q->free = req;
-		}
-		return pst_err_publish(&err);
-	}
-	take_up(req);
-	if (run_here(req))
-		return 0;
-	foresee(q, req);
-	pst_queue_expect(q, req->deadline_ns);
-	hand_in(req);
-	return 0;
-}
-
-static int submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
-		      struct pst_err *err)
-{
-	struct pst_request *req = take_place(q, err);
-	uint64_t deadline_ns;
-	int ret;
-
-	if (!req)
-		return err->code;
-	ret = pst_req_admit(req, from, err);
-	if (!ret && req->stream)
-		ret = pst_stream_arm(req, err);
-	if (ret) {
-		req->link = q->free;
-		q->free = req;
-		return ret;
-	}
-	take_up(req);
-	if (id)
-		*id = (uint64_t)req->generation << 32 | req->index;
-	atomic_store_explicit(&q->fast,
-			      req->effort == PENSTOCK_FAST && req->total <= PST_SPIN_SHORT,
-			      memory_order_relaxed);
-	deadline_ns = req->deadline_ns;
-	if (req->stream)
-		pst_stream_enqueue(req);
-	else
-		hand_in(req);
-	pst_queue_expect(q, deadline_ns); /* only now: who sees it may end the request */
-	return 0;
-}
-
-int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, unsigned count,
-		    uint64_t *ids)
-{
-	struct pst_err err;
-	unsigned taken = 0;
-
-	if (q->inline_lane && pst_queue_check(q, &err))
-		return pst_err_publish(&err);
-	for (; taken < count; taken++) {
-		const struct penstock_req *from =
-			(const struct penstock_req *)((const char *)reqs + taken * reqs[0].size);
-		int ret = submit_one(q, from, ids ? &ids[taken] : NULL, &err);
-
-		if (!ret)
-			continue;
-		pst_err_publish(&err);
-		if (!taken)
-			return ret;
-		break;
-	}
-	if (q->inline_lane)
-		pst_inline_lane_turn(q->inline_lane,
-				     0); /* they begin now, and not with the next call */
-	return (int)taken;
-}
-
-int penstock_cancel(struct penstock_queue *q, uint64_t id)
-{
-	uint32_t index = (uint32_t)id, generation = (uint32_t)(id >> 32);
-	int ret = pst_fork_check(q->generation, NULL);
-
-	if (ret)
-		return ret;
-	if (index >= q->place_count || !(generation & 1) ||
-	    atomic_load_explicit(&q->requests[index].generation, memory_order_relaxed) !=
-		    generation)
-		return pst_fail_errno(NULL, ENOENT, PENSTOCK_WHY_NOT_FOUND,
-				      "no such request, or it has been harvested");
-	pst_req_cancel(&q->requests[index], generation);
-	return 0;
+		queue_free(q);
 }

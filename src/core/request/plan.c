@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: see plan.h. The rules, in one place:
+ * Plans: see plan.h. route.c makes them, explain.c and reports ask for reasons. The rules:
  *
- * - only usable paths that meet the required class are listed;
- * - cold and unknown bytes: the paths that leave the page cache alone, most direct
- *   first, then those that go through it;
- * - warm bytes: the paths that use the cache first, because memory is quicker than
- *   any drive; thrifty prefers the one that costs the CPU least, where it is quick,
- *   fast the other way round; then the rest, most direct first;
- * - a path that is not quick here stands behind all quick ones of its list.
+ * - a plan lists only usable paths that meet the required class;
+ * - cold and unknown bytes: first the paths that avoid the page cache, the most direct one
+ *   first, then the paths that use it;
+ * - warm bytes: first the paths that use the page cache, because memory is quicker than any
+ *   drive. Effort thrifty puts the one that costs the CPU least first, effort fast the one that
+ *   costs it most. Then the other paths, the most direct one first;
+ * - a path that is not quick on this route comes after all quick ones of its list.
  */
 #include "core/request/plan.h"
 
 #include <string.h>
 
-static bool allowed(const struct pst_plan_in *in, unsigned i)
+#include "core/backends.h"
+
+/* Whether the plan may list path i. */
+static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
 
@@ -23,8 +26,8 @@ static bool allowed(const struct pst_plan_in *in, unsigned i)
 	       in->states[i].facts.class_ >= in->require;
 }
 
-/* Smaller goes first. */
-static unsigned rank(const struct pst_plan_in *in, unsigned i, enum pst_residency residency)
+/* The sort key of path i: the smallest comes first. */
+static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_residency residency)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
 	bool cached = residency == PST_WARM && in->op == PENSTOCK_READ;
@@ -39,13 +42,14 @@ static unsigned rank(const struct pst_plan_in *in, unsigned i, enum pst_residenc
 	return r;
 }
 
-static void sort_in(const struct pst_plan_in *in, struct pst_plan *out,
-		    enum pst_residency residency, unsigned path)
+/* Inserts a path into the list of one residency. */
+static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
+			enum pst_residency residency, unsigned path)
 {
 	uint8_t *list = out->list[residency];
 	unsigned n = out->count[residency]++;
 
-	while (n && rank(in, list[n - 1], residency) > rank(in, path, residency)) {
+	while (n && plan_rank(in, list[n - 1], residency) > plan_rank(in, path, residency)) {
 		list[n] = list[n - 1];
 		n--;
 	}
@@ -56,10 +60,10 @@ void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out)
 {
 	memset(out, 0, sizeof(*out));
 	for (unsigned i = 0; i < in->count; i++) {
-		if (!allowed(in, i))
+		if (!plan_allows(in, i))
 			continue;
 		for (unsigned r = 0; r < PST_RESIDENCIES; r++)
-			sort_in(in, out, (enum pst_residency)r, i);
+			plan_insert(in, out, (enum pst_residency)r, i);
 	}
 	for (unsigned i = 0; i < out->count[PST_COLD] && in->op == PENSTOCK_READ; i++)
 		if (in->paths[out->list[PST_COLD][i]]->traits.uses_cache)
@@ -89,4 +93,12 @@ enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_pl
 	if (in->op == PENSTOCK_READ && residency != PST_WARM && traits->uses_cache)
 		return PENSTOCK_WHY_COLD;
 	return PENSTOCK_WHY_CHOSEN_OTHER;
+}
+
+int pst_path_index(const char *name)
+{
+	for (unsigned i = 0; i < pst_path_count; i++)
+		if (!strcmp(pst_paths[i]->name, name))
+			return (int)i;
+	return -1;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choice of paths: a pure function from what the probes found to ordered
- * lists of paths, one for cold, warm and unknown chunks. No I/O, no allocation;
- * the library, `penstock explain` and the property tests call the same one.
+ * The choice of paths: a pure function from what the probes found to ordered lists of paths, one
+ * each for cold, warm and unknown bytes. No I/O and no allocation. The library, `penstock
+ * explain` and the property tests call the same function.
  */
 #ifndef PST_CORE_PLAN_H
 #define PST_CORE_PLAN_H
@@ -37,8 +37,11 @@ struct pst_plan {
 
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out);
 
-/* Why path `index` is not the one taken for a residency: for reports. */
+/* Returns why path `index` is not the first choice for a residency: for reports. */
 enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_plan *plan,
 			       unsigned index, enum pst_residency residency);
+
+/* The index of a path in pst_paths by its name. -1: no such path. */
+int pst_path_index(const char *name);
 
 #endif

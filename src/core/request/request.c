@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of chunks and requests: counting what happened, going from one phase to
- * the next, stopping after a failure, and the report. Called by lanes; the report
- * is put together by the caller's thread when it harvests.
+ * A request's progress: counting what its chunks moved, going from one phase to the next,
+ * failing, completing, and the report. Lanes call it; the harvesting thread calls the report.
+ * It never calls a lane or a queue: it returns what is due, and the request's hooks tell its
+ * owner.
  */
+#include "core/request/request.h"
+
 #include <string.h>
 
+#include "core/backends.h"
 #include "core/base/clock.h"
-#include "core/base/objects.h"
-#include "core/lane/pump.h"
-#include "core/queue/queue.h"
-#include "core/request/request.h"
-#include "core/route/route.h"
 #include "core/base/stats.h"
-#include "core/queue/stream.h"
+#include "core/request/residency_probe.h"
+#include "core/request/spans.h"
+#include "core/route/route.h"
 
-static void add(_Atomic uint64_t *at, uint64_t value)
+static void counter_add(_Atomic uint64_t *at, uint64_t value)
 {
 	if (value)
 		atomic_fetch_add_explicit(at, value, memory_order_relaxed);
@@ -30,8 +31,8 @@ void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
 		atomic_compare_exchange_strong(&req->path_why[path], &none, (unsigned)why);
 }
 
-/* The bytes at `off` did not arrive. */
-static void end_at(struct pst_request *req, uint64_t off)
+/* Records that the storage byte at `off` did not arrive. The lowest one stands. */
+static void req_end_at(struct pst_request *req, uint64_t off)
 {
 	uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
 
@@ -41,23 +42,23 @@ static void end_at(struct pst_request *req, uint64_t off)
 
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 {
-	add(&req->bytes, chunk->moved);
-	add(&req->path_bytes[chunk->path], chunk->moved);
-	add(&req->cpu_copied, chunk->cpu_copied);
-	add(&req->dram_laid, chunk->dram_laid);
-	add(&req->chunks, 1);
+	counter_add(&req->bytes, chunk->moved);
+	counter_add(&req->path_bytes[chunk->path], chunk->moved);
+	counter_add(&req->cpu_copied, chunk->cpu_copied);
+	counter_add(&req->dram_laid, chunk->dram_laid);
+	counter_add(&req->chunks, 1);
 	if (chunk->residency == PST_UNKNOWN)
 		atomic_store_explicit(&req->blind, true, memory_order_relaxed);
 	if (chunk->engine)
 		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
-	if (chunk->io.engine_why != PENSTOCK_WHY_NONE) /* several lanes may say so */
+	if (chunk->io.engine_why != PENSTOCK_WHY_NONE) /* several lanes may store it */
 		__atomic_store_n(&req->report.engine_why, chunk->io.engine_why, __ATOMIC_RELAXED);
 	if (chunk->moved < chunk->len)
-		end_at(req, chunk->off + chunk->moved);
+		req_end_at(req, chunk->off + chunk->moved);
 }
 
-/* Claims what is left of the phase, so that nobody else does: how much, from *pos on. */
-static uint64_t take_rest(struct pst_request *req, uint64_t *pos)
+/* Claims the unclaimed bytes of the phase, so that no lane does. Returns how many, from *pos. */
+static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 {
 	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
 
@@ -69,70 +70,127 @@ static uint64_t take_rest(struct pst_request *req, uint64_t *pos)
 	return *pos < limit ? limit - *pos : 0;
 }
 
-/* The first failure stands. No phase begins after it: nothing from `pos` on arrives. The
- * caller has bytes in hand, so the request does not end meanwhile. */
-static void fail(struct pst_request *req, uint64_t pos, const struct pst_err *err)
+/* Records a failure: the first one stands, no phase begins after it, and no byte from `pos` on
+ * arrives. The caller has claimed bytes, so the request does not complete meanwhile. */
+static void req_record_failure(struct pst_request *req, uint64_t pos, const struct pst_err *err)
 {
 	int none = 0;
 
 	if (atomic_compare_exchange_strong(&req->failed, &none, err->code))
 		req->err = *err;
 	if (pos < req->total)
-		end_at(req, pst_spans_lowest(req, pos));
+		req_end_at(req, pst_spans_lowest(req, pos));
 }
 
-void pst_req_fail(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
+void pst_req_fail(struct pst_request *req, const struct pst_err *err)
 {
-	uint64_t pos, rest = take_rest(req, &pos);
+	uint64_t pos, rest = req_claim_rest(req, &pos);
 
-	fail(req, pos, err);
+	req_record_failure(req, pos, err);
 	if (rest)
-		pst_req_bytes_done(req, lane, rest);
+		pst_req_bytes_done(req, rest);
 }
 
-void pst_req_abandon_rest(struct pst_request *req, struct pst_lane *lane, const struct pst_err *err)
+void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err)
 {
-	uint64_t pos, rest = take_rest(req, &pos);
+	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	if (!rest)
-		return; /* others have all of it in hand, and end it as they will */
-	fail(req, pos, err);
-	pst_req_bytes_done(req, lane, rest);
+		return; /* lanes have claimed all of it, and complete it as they will */
+	req_record_failure(req, pos, err);
+	pst_req_bytes_done(req, rest);
 }
 
-static bool begin_phase(struct pst_request *req, struct pst_lane *lane)
+void pst_req_abandon_sync(struct pst_request *req, const struct pst_err *err)
 {
-	bool ok = !atomic_load_explicit(&req->failed, memory_order_acquire);
+	if (atomic_exchange_explicit(&req->sync_taken, true, memory_order_relaxed))
+		return;
+	req_record_failure(req, req->total, err);
+	pst_req_bytes_done(req, 1);
+}
 
-	if (ok && req->phase == PST_PHASE_BODY && req->total > req->body) {
-		req->phase = PST_PHASE_EDGES;
-		atomic_store(&req->left, req->total - req->body);
-		pst_lane_list(lane, req);
-		atomic_store(&req->limit, req->total); /* now it may be ended by others */
+bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err)
+{
+	if (pst_req_cancelled(req))
+		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
+	return req->deadline_ns && pst_now_ns() > req->deadline_ns &&
+	       pst_fail(err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
+}
+
+/* ---- phases ---- */
+
+bool pst_req_only_syncs(const struct pst_request *req)
+{
+	return !req->total && req->op == PENSTOCK_WRITE && req->flags & PENSTOCK_R_DURABLE &&
+	       req->st->ops->sync;
+}
+
+void pst_req_open_phase(struct pst_request *req)
+{
+	bool body = req->body > 0, syncs = pst_req_only_syncs(req);
+	uint64_t limit = body ? req->body : req->total;
+
+	/* From the last of these stores on other threads may complete it. */
+	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
+	atomic_store_explicit(&req->phase,
+			      body    ? PST_PHASE_BODY
+			      : syncs ? PST_PHASE_SYNC
+				      : PST_PHASE_EDGES,
+			      memory_order_release);
+	atomic_store_explicit(&req->limit, limit, memory_order_release);
+}
+
+void pst_req_open(struct pst_request *req)
+{
+	if (req->semaphores)
+		atomic_store_explicit(&req->phase, PST_PHASE_ARMED, memory_order_release);
+	else
+		pst_req_open_phase(req);
+}
+
+/* The phase after the current one. A request that failed has none. */
+static enum pst_phase req_next_phase(const struct pst_request *req)
+{
+	if (atomic_load_explicit(&req->failed, memory_order_acquire))
+		return PST_PHASE_DONE;
+	if (req->phase == PST_PHASE_BODY && req->total > req->body)
+		return PST_PHASE_EDGES;
+	if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
+		return PST_PHASE_DONE; /* no lane has the request, so none could sync it */
+	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
+	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
+		return PST_PHASE_SYNC;
+	return PST_PHASE_DONE;
+}
+
+bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes)
+{
+	if (atomic_fetch_sub_explicit(&req->left, bytes, memory_order_acq_rel) != bytes)
+		return false;
+	if (req_next_phase(req) != PST_PHASE_DONE)
 		return true;
-	}
-	if (ok && lane && req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
-	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync) {
-		atomic_store(&req->left, 1);
-		pst_lane_list(lane, req);
-		req->phase = PST_PHASE_SYNC; /* the same */
-		return true;
-	}
+	req->phase = PST_PHASE_DONE;
+	pst_req_put(req, PST_HOLD);
 	return false;
 }
 
-void pst_req_bytes_done(struct pst_request *req, struct pst_lane *lane, uint64_t bytes)
+/* The last store of either phase lets other threads complete the request. */
+void pst_req_begin_phase(struct pst_request *req)
 {
-	if (atomic_fetch_sub_explicit(&req->left, bytes, memory_order_acq_rel) != bytes)
-		return;
-	if (begin_phase(req, lane))
-		return;
-	req->phase = PST_PHASE_DONE;
-	pst_req_put(req, PST_HOLD);
+	if (req_next_phase(req) == PST_PHASE_EDGES) {
+		atomic_store(&req->left, req->total - req->body);
+		req->phase = PST_PHASE_EDGES;
+		atomic_store(&req->limit, req->total);
+	} else {
+		atomic_store(&req->left, 1);
+		req->phase = PST_PHASE_SYNC;
+	}
 }
 
-/* Bytes up to the first that the storage did not have. */
-static int64_t reach(const struct pst_request *req)
+/* ---- completion ---- */
+
+/* The number of requested bytes before the first one that the storage did not have. */
+static int64_t req_reach(const struct pst_request *req)
 {
 	uint64_t end = atomic_load(&req->end_at), sum = 0;
 
@@ -155,7 +213,7 @@ static int64_t reach(const struct pst_request *req)
 	return (int64_t)sum;
 }
 
-static int64_t result_of(struct pst_request *req)
+static int64_t req_result(struct pst_request *req)
 {
 	int failed = atomic_load_explicit(&req->failed, memory_order_acquire);
 	uint64_t end;
@@ -163,7 +221,7 @@ static int64_t result_of(struct pst_request *req)
 
 	if (failed)
 		return failed;
-	n = reach(req);
+	n = req_reach(req);
 	end = atomic_load(&req->end_at);
 	if ((req->flags & PENSTOCK_R_EXACT) && end != UINT64_MAX)
 		return pst_fail(&req->err,
@@ -174,25 +232,19 @@ static int64_t result_of(struct pst_request *req)
 	return n;
 }
 
-static void end(struct pst_request *req)
+static void req_complete(struct pst_request *req)
 {
 	req->end_ns = pst_now_ns();
-	req->result = result_of(req);
+	req->result = req_result(req);
 	if (req->result < 0)
 		atomic_fetch_add_explicit(&pst_stats_get()->failed, 1, memory_order_relaxed);
 	if (atomic_load_explicit(&req->st->residency_probe, memory_order_relaxed) != PST_PROBE_NONE)
 		atomic_store_explicit(&req->blind, true, memory_order_relaxed);
-	if (req->semaphores)
-		pst_stream_release(req);
-	pst_devices_release(req->other_devices);
-	if (req->home_lane) /* from here on the pump may close */
-		atomic_fetch_sub_explicit(&req->home_lane->requests, 1, memory_order_release);
-	atomic_fetch_sub_explicit(&req->st->inflight, 1, memory_order_release);
-	pst_queue_push(req->q, req);
+	req->hooks->completed(req);
 }
 
-/* It has not ended. */
-static bool is_alive(uint64_t refs)
+/* Whether these references keep a request from completing. */
+static bool refs_keep_alive(uint64_t refs)
 {
 	return refs & PST_HOLDS || (refs & PST_LISTS && !(refs & PST_ABANDONED));
 }
@@ -201,7 +253,7 @@ bool pst_req_hold(struct pst_request *req)
 {
 	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_relaxed);
 
-	while (is_alive(refs))
+	while (refs_keep_alive(refs))
 		if (atomic_compare_exchange_weak_explicit(&req->refs, &refs, refs + PST_HOLD,
 							  memory_order_acquire,
 							  memory_order_relaxed))
@@ -209,94 +261,33 @@ bool pst_req_hold(struct pst_request *req)
 	return false;
 }
 
-void pst_req_put(struct pst_request *req, uint64_t what)
+void pst_req_put(struct pst_request *req, uint64_t given)
 {
 	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_acquire);
 
-	if (refs != PST_SUBMITTED) /* else nobody comes any more */
-		refs = atomic_fetch_sub_explicit(&req->refs, what, memory_order_acq_rel);
-	if (is_alive(refs - what))
+	/* The last reference needs no atomic subtraction: no other thread has one. */
+	if (refs != PST_SUBMITTED)
+		refs = atomic_fetch_sub_explicit(&req->refs, given, memory_order_acq_rel);
+	if (refs_keep_alive(refs - given))
 		return;
-	if (is_alive(refs))
-		end(req);
-	else if (!((refs - what) & ~PST_ABANDONED))
-		pst_queue_return(req->q, req);
-}
-
-/* ---- early ends ---- */
-
-/* Those that may have begun something of it, or wait for room to begin. */
-static void tell_lanes(struct pst_request *req)
-{
-	struct pst_inline_lane *own = req->q->inline_lane;
-
-	if (req->home_lane)
-		pst_pump_cancel(req->home_lane->pump);
-	else if (own && pst_inline_lane_accepts(own, req))
-		pst_inline_lane_cancel(own);
-}
-
-/* What nobody has begun ends here, because its lanes may hang; what has begun runs to its end,
- * unless its storage can end it. Who calls it holds the request. */
-static void end_early(struct pst_request *req)
-{
-	struct pst_err err;
-
-	atomic_fetch_or_explicit(&req->refs, PST_ABANDONED, memory_order_relaxed);
-	if (req->phase == PST_PHASE_ARMED) {
-		pst_stream_abandon(req);
-		return;
-	}
-	if (!pst_req_is_abandoned(req, &err))
-		return;
-	pst_req_abandon_rest(req, NULL, &err);
-	if (req->phase != PST_PHASE_SYNC || !pst_req_cancelled(req) ||
-	    atomic_exchange_explicit(&req->sync_taken, true, memory_order_relaxed))
-		return;
-	fail(req, req->total, &err);
-	pst_req_bytes_done(req, NULL, 1);
-}
-
-/* Lanes look at the mark before each claim. The place may be used again meanwhile: while it
- * is held it is not, and the next use has another generation and is not meant. */
-void pst_req_cancel(struct pst_request *req, uint32_t generation)
-{
-	if (!pst_req_hold(req))
-		return; /* it has ended */
-	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
-		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
-		end_early(req);
-		tell_lanes(req);
-	}
-	pst_req_put(req, PST_HOLD);
-}
-
-uint64_t pst_req_expire(struct pst_request *req)
-{
-	uint64_t deadline_ns;
-
-	if (!pst_req_hold(req))
-		return 0;
-	deadline_ns = req->deadline_ns;
-	if (deadline_ns && pst_now_ns() > deadline_ns) {
-		end_early(req);
-		deadline_ns = 0;
-	}
-	pst_req_put(req, PST_HOLD);
-	return deadline_ns;
+	if (refs_keep_alive(refs))
+		req_complete(req);
+	else if (!((refs - given) & ~PST_ABANDONED))
+		req->hooks->released(req);
 }
 
 /* ---- the report ---- */
 
-/* Where the bytes of a read were: some went by paths through the page cache, or by those that
- * leave it alone. Not known where nobody could say, or the plan was not asked. */
-struct whereabouts {
+/* Where a read found its bytes, judged by the paths that carried them. `cached`: by paths that
+ * use the page cache. `other`: by paths that do not. Not known if residency could not be
+ * queried, or if the caller named the path. */
+struct found {
 	bool known, cached, other;
 };
 
-static struct whereabouts find_out(const struct pst_request *req)
+static struct found req_found(const struct pst_request *req)
 {
-	struct whereabouts found = {false, false, false};
+	struct found found = {false, false, false};
 
 	if (req->op == PENSTOCK_WRITE || req->forced >= 0 ||
 	    atomic_load_explicit(&req->blind, memory_order_relaxed))
@@ -311,10 +302,11 @@ static struct whereabouts find_out(const struct pst_request *req)
 	return found;
 }
 
-/* Of an open path that has carried nothing, nor tried to: the plan's reason for bytes that
- * were where none of its kind has carried any. */
-static enum penstock_why why_not(const struct pst_request *req, const struct pst_route *route,
-				 unsigned i, const struct whereabouts *found)
+/* Returns why an open path carried no byte and tried none: the plan's reason, for a residency
+ * for which no path of this path's kind carried bytes. */
+static enum penstock_why path_why_unused(const struct pst_request *req,
+					 const struct pst_route *route, unsigned i,
+					 const struct found *found)
 {
 	const struct pst_plan_in in = {.op = req->op,
 				       .require = req->require,
@@ -334,8 +326,9 @@ static enum penstock_why why_not(const struct pst_request *req, const struct pst
 	return why == PENSTOCK_WHY_NONE ? PENSTOCK_WHY_CHOSEN_OTHER : why;
 }
 
-static void path_row(const struct pst_request *req, const struct pst_route *route, unsigned i,
-		     const struct whereabouts *found, struct penstock_report_path *row)
+/* Fills the report's row of one path. */
+static void report_path(const struct pst_request *req, const struct pst_route *route, unsigned i,
+			const struct found *found, struct penstock_report_path *row)
 {
 	row->name = pst_paths[i]->name;
 	row->bytes = atomic_load_explicit(&req->path_bytes[i], memory_order_relaxed);
@@ -344,7 +337,7 @@ static void path_row(const struct pst_request *req, const struct pst_route *rout
 	if (row->why == PENSTOCK_WHY_NONE && !row->bytes && route) {
 		const struct pst_path_state *state = &route->paths[i];
 
-		row->why = state->usable ? why_not(req, route, i, found) : state->err.why;
+		row->why = state->usable ? path_why_unused(req, route, i, found) : state->err.why;
 		row->text = state->usable ? "" : state->err.text;
 	}
 	if (!row->text[0])
@@ -354,7 +347,7 @@ static void path_row(const struct pst_request *req, const struct pst_route *rout
 void pst_req_report(struct pst_request *req)
 {
 	struct penstock_report *report = &req->report;
-	const struct whereabouts found = find_out(req);
+	const struct found found = req_found(req);
 	uint64_t most = 0;
 
 	report->size = sizeof(*report);
@@ -373,9 +366,9 @@ void pst_req_report(struct pst_request *req)
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		struct penstock_report_path *row = &report->paths[report->path_count];
 
-		path_row(req, req->route, i, &found, row);
+		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			continue; /* nobody expects it */
+			continue; /* null and fault would only puzzle the reader */
 		report->path_count++;
 		if (row->bytes > most) {
 			most = row->bytes;

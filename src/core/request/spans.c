@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cutting: the segments of a request become spans, contiguous stretches of storage
- * that are moved once whatever number of buffers they feed; and back: which parts
- * of which buffers a stretch of a span belongs to. Arithmetic only, but that a segment
- * which names no device is asked for it as it is taken.
+ * Making spans: see spans.h. Segments become spans, so that bytes are moved once however many
+ * buffers they feed; a write's unaligned ends become spans of their own; and ranges of spans
+ * are mapped back to buffers. admit.c makes spans at submit; lanes ask for parts and places.
+ * Arithmetic only: no allocation, no system call.
  */
-#include <string.h>
+#include "core/request/spans.h"
 
-#include "core/base/objects.h"
-#include "core/request/request.h"
+#include <errno.h>
+
 #include "core/route/route.h"
 
-/* Rows are read together with the gaps between them when the gaps are smaller than
- * a page (they share its read anyway) or less than half of the whole. */
+/* Rows are read together with the gaps between them if a gap is shorter than a page (whose read
+ * covers it anyway) or shorter than a row. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -30,27 +30,8 @@ static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 	return __builtin_add_overflow(a, b, out);
 }
 
-int pst_seg_copy_in(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
-		    struct pst_err *err)
-{
-	size_t stride = from->seg_size ? from->seg_size : sizeof(*out);
-
-	if (stride < sizeof(*out))
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"seg_size is %zu: a segment alone has %zu bytes", stride,
-				sizeof(*out));
-	memcpy(out, (const char *)from->segs + i * stride, sizeof(*out));
-	if (out->dev)
-		return 0;
-	out->dev = pst_device_find((char *)out->buf + out->buf_off);
-	if (!out->dev)
-		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
-				"segment %u: its buffer is on no open device", i);
-	return 1;
-}
-
-/* Bytes from the first byte of the first row to the end of the last. */
-static int extent(const struct penstock_seg *seg, uint64_t *out)
+/* Storage bytes from the first byte of the first row to the end of the last row. */
+static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 {
 	uint64_t len;
 
@@ -61,8 +42,9 @@ static int extent(const struct penstock_seg *seg, uint64_t *out)
 	return 0;
 }
 
-/* keep_rows: a length that comes late is each row's. */
-static int check_seg(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
+/* Checks a segment and normalises it. keep_rows: a row length bound late applies to each row,
+ * so rows that touch must not be merged into one. */
+static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
 
@@ -78,7 +60,7 @@ static int check_seg(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"segment %u: a pitch is shorter than a row of %llu bytes", index,
 				(unsigned long long)seg->row_len);
-	if (extent(seg, &len) || add_over(seg->off, len, &end) || end > INT64_MAX ||
+	if (seg_extent(seg, &len) || add_over(seg->off, len, &end) || end > INT64_MAX ||
 	    __builtin_mul_overflow(seg->rows, seg->buf_pitch, &mem) ||
 	    add_over(mem, seg->buf_off, &mem) || add_over(mem, (uintptr_t)seg->buf, &mem))
 		return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -92,24 +74,25 @@ static int check_seg(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 	return 0;
 }
 
-/* May segment `seg` join the span that ends at `end`? */
-static bool joins(const struct pst_request *req, const struct pst_span *span,
-		  const struct penstock_seg *seg)
+/* Whether segment `seg` may join the span. */
+static bool span_joins(const struct pst_request *req, const struct pst_span *span,
+		       const struct penstock_seg *seg)
 {
 	uint64_t end = span->off + span->len;
 
 	if (req->op == PENSTOCK_WRITE)
 		return seg->off == end && seg->pitch == seg->row_len &&
 		       req->segs[span->seg_first].pitch == req->segs[span->seg_first].row_len;
-	/* What only touches must not keep another device's bytes from its class. */
+	/* A segment that only touches the span must not keep another device's bytes from their
+	 * class. */
 	if (seg->off == end && req->require > PENSTOCK_ANY &&
 	    seg->dev != req->segs[span->seg_first].dev)
 		return false;
 	return seg->off >= span->off && seg->off <= end;
 }
 
-/* A single segment with gaps not worth moving is done row by row. */
-static bool is_rowwise(const struct pst_request *req, const struct pst_span *span)
+/* Whether a single segment moves row by row, because its gaps are not worth moving. */
+static bool span_is_rowwise(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 	uint64_t gap = seg->pitch - seg->row_len;
@@ -119,7 +102,8 @@ static bool is_rowwise(const struct pst_request *req, const struct pst_span *spa
 	return req->op == PENSTOCK_WRITE || (gap >= GAP_FREE && gap > seg->row_len);
 }
 
-static void finish_span(const struct pst_request *req, struct pst_span *span)
+/* Adds route, plan and shape. */
+static void span_finish(const struct pst_request *req, struct pst_span *span)
 {
 	const struct penstock_seg *first = &req->segs[span->seg_first];
 
@@ -128,18 +112,107 @@ static void finish_span(const struct pst_request *req, struct pst_span *span)
 						     memory_order_acquire)
 			      : NULL;
 	span->plan = span->route ? &span->route->plans[req->require][req->effort] : NULL;
-	span->rowwise = is_rowwise(req, span);
+	span->rowwise = span_is_rowwise(req, span);
 	if (!span->rowwise && span->seg_count == 1 && first->pitch != first->row_len)
 		span->shared = true;
 }
 
-static int too_long(unsigned seg, struct pst_err *err)
+static int seg_too_long(unsigned seg, struct pst_err *err)
 {
 	return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
 			      "segment %u: with those before it more than 2^63 bytes", seg);
 }
 
-static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *err)
+/* ---- overlapping writes ---- */
+
+/*
+ * A write must not store two values in one storage byte. The check merges the rows of all
+ * segments in storage order, with a heap in memory that the caller lends. Rows of one segment
+ * that no other segment's row comes between count as one step, so that two interleaved
+ * matrices cost a step a row and one matrix a single step.
+ */
+
+/* The rows of one segment that the merge has not passed yet. */
+struct rows {
+	uint64_t off;  /* of the first */
+	uint64_t left; /* 0: none */
+	unsigned seg;
+};
+
+static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
+{
+	struct rows moving = heap[at];
+
+	for (unsigned child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && heap[child + 1].off < heap[child].off)
+			child++;
+		if (heap[child].off >= moving.off)
+			break;
+		heap[at] = heap[child];
+	}
+	heap[at] = moving;
+}
+
+/* The offset of the next row of any other segment than the first in the heap. */
+static uint64_t rows_next_off(const struct rows *heap, unsigned count)
+{
+	uint64_t off = count > 1 ? heap[1].off : UINT64_MAX;
+
+	return count > 2 && heap[2].off < off ? heap[2].off : off;
+}
+
+static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < req->seg_count; i++)
+		if (req->segs[i].row_len)
+			heap[count++] = (struct rows){req->segs[i].off, req->segs[i].rows, i};
+	for (unsigned at = count / 2; at-- > 0;)
+		rows_sift_down(heap, count, at);
+	return count;
+}
+
+/* -EINVAL: two segments of the write have a byte in common. `memory` is aligned for any struct
+ * and holds 24 bytes a segment. */
+static int check_overlap(const struct pst_request *req, void *memory, size_t memory_len,
+			 struct pst_err *err)
+{
+	struct rows *heap = memory;
+	uint64_t end = 0; /* of the rows that the merge has passed */
+	unsigned count, last = 0;
+
+	if (memory_len / sizeof(*heap) < req->seg_count)
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
+				      "%u unordered segments, room for %zu", req->seg_count,
+				      memory_len / sizeof(*heap));
+	count = rows_collect(req, heap);
+	while (count) {
+		struct rows *first = &heap[0];
+		const struct penstock_seg *seg = &req->segs[first->seg];
+		uint64_t next = rows_next_off(heap, count), n = 1;
+
+		if (first->off < end)
+			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+					"segments %u and %u both write the byte at %llu", last,
+					first->seg, (unsigned long long)first->off);
+		if (next > first->off)
+			n += (next - first->off - 1) / seg->pitch;
+		n = n < first->left ? n : first->left;
+		end = first->off + (n - 1) * seg->pitch + seg->row_len;
+		last = first->seg;
+		first->left -= n;
+		first->off += n * seg->pitch;
+		if (!first->left)
+			heap[0] = heap[--count];
+		rows_sift_down(heap, count, 0);
+	}
+	return 0;
+}
+
+/* ---- segments to spans ---- */
+
+static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	struct pst_span *span = NULL;
 	bool ascending = true;
@@ -149,23 +222,23 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 	for (unsigned i = 0; i < req->seg_count; i++) {
 		struct penstock_seg *seg = &req->segs[i];
 		uint64_t len = 0, end;
-		int ret = check_seg(seg, i, !i && req->late.row_len, err);
+		int ret = seg_check(seg, i, !i && req->late.row_len, err);
 
 		if (ret)
 			return ret;
-		if (!seg->row_len) { /* inside a span it stands where the next may join */
+		if (!seg->row_len) { /* an empty segment must not keep the next one from joining */
 			if (span)
 				seg->off = span->off + span->len;
 			continue;
 		}
-		extent(seg, &len);
+		seg_extent(seg, &len);
 		end = seg->off + len;
-		/* The result counts each destination, and is not to turn negative. */
+		/* The result counts each destination, and must not turn negative. */
 		if (add_over(sum, seg->rows * seg->row_len, &sum) || sum > INT64_MAX)
-			return too_long(i, err);
+			return seg_too_long(i, err);
 		ascending &= seg->off >= highest;
 		highest = max_u64(highest, end);
-		if (span && joins(req, span, seg)) {
+		if (span && span_joins(req, span, seg)) {
 			if (seg->off != span->off + span->len || seg->pitch != seg->row_len ||
 			    seg->dev != req->segs[span->seg_first].dev)
 				span->shared = true;
@@ -185,20 +258,21 @@ static int collect(struct pst_request *req, unsigned spans_max, struct pst_err *
 	}
 	if (req->op == PENSTOCK_READ || ascending)
 		return 0;
-	/* The spans that are not needed yet are room enough. */
-	return pst_spans_overlap(req, &req->spans[req->span_count],
-				 (spans_max - req->span_count) * sizeof(*span), err);
+	/* The spans that are not in use yet serve as the heap's memory. */
+	return check_overlap(req, &req->spans[req->span_count],
+			     (spans_max - req->span_count) * sizeof(*span), err);
 }
 
-static uint64_t numbered(const struct pst_request *req, const struct pst_span *span)
+/* Numbered bytes of the span. */
+static uint64_t span_numbered(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 
 	return span->rowwise ? seg->rows * seg->row_len : span->len;
 }
 
-/* The coarsest offset alignment that any path of the write's plan asks for. */
-static uint64_t write_align(const struct pst_span *span)
+/* The alignment at which the write is split: 1 if no path of its plan needs any. */
+static uint64_t span_write_align(const struct pst_span *span)
 {
 	const struct pst_storage_facts *facts = &span->route->st->facts;
 
@@ -208,7 +282,7 @@ static uint64_t write_align(const struct pst_span *span)
 	return 1;
 }
 
-static bool rows_aligned(const struct penstock_seg *seg, uint64_t align)
+static bool seg_rows_aligned(const struct penstock_seg *seg, uint64_t align)
 {
 	return !(seg->off % align) && !(seg->pitch % align) && !(seg->row_len % align);
 }
@@ -222,8 +296,9 @@ uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *sp
 	return req->segs[span->seg_first + span->seg_count - 1].room;
 }
 
-/* Does the tail of this span go along with its body, padded from the room behind? */
-static bool tail_padded(const struct pst_request *req, const struct pst_span *span, uint64_t align)
+/* Whether the tail of this span moves along with its body, padded with the memory after it. */
+static bool span_tail_padded(const struct pst_request *req, const struct pst_span *span,
+			     uint64_t align)
 {
 	uint64_t pad = -(span->off + span->len) % align;
 
@@ -231,29 +306,29 @@ static bool tail_padded(const struct pst_request *req, const struct pst_span *sp
 }
 
 /*
- * Splits the spans of a write into bodies, which direct paths can take, and edges,
- * which are written through the page cache after every body is done: so no block
- * is read, changed and written back, and two requests that share one lose nothing.
+ * Splits the spans of a write into bodies, which direct paths can carry, and edges, which are
+ * written through the page cache after all bodies. So no block is read, modified and written
+ * back by us, and two requests that share a block lose nothing.
  */
-static int split_edges(struct pst_request *req, unsigned spans_max, struct pst_err *err)
+static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	unsigned bodies = req->span_count;
 
 	for (unsigned i = 0; i < bodies; i++) {
 		struct pst_span *span = &req->spans[i], edge = *span;
-		uint64_t align = write_align(span), head, tail;
+		uint64_t align = span_write_align(span), head, tail;
 
 		if (align <= 1)
 			continue;
 		if (span->rowwise) {
-			span->edge = !rows_aligned(&req->segs[span->seg_first], align);
+			span->edge = !seg_rows_aligned(&req->segs[span->seg_first], align);
 			continue;
 		}
 		head = -span->off % align;
 		if (head > span->len)
 			head = span->len;
 		tail = (span->off + span->len) % align;
-		if (tail > span->len - head || tail_padded(req, span, align))
+		if (tail > span->len - head || span_tail_padded(req, span, align))
 			tail = 0;
 		if (head + tail == span->len) {
 			span->edge = true;
@@ -278,8 +353,8 @@ static int split_edges(struct pst_request *req, unsigned spans_max, struct pst_e
 	return 0;
 }
 
-/* Bodies first, then edges, in the numbering by which chunks are claimed. */
-static int number(struct pst_request *req, struct pst_err *err)
+/* Numbers the bytes of all bodies, then those of the edges: chunks are claimed in this order. */
+static int spans_number(struct pst_request *req, struct pst_err *err)
 {
 	uint64_t at = 0;
 	unsigned bodies = 0;
@@ -296,8 +371,8 @@ static int number(struct pst_request *req, struct pst_err *err)
 		if (i == bodies)
 			req->body = at;
 		req->spans[i].start = at;
-		if (add_over(at, numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
-			return too_long(req->spans[i].seg_first, err); /* with its gaps */
+		if (add_over(at, span_numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
+			return seg_too_long(req->spans[i].seg_first, err); /* its gaps count too */
 	}
 	req->total = at;
 	if (bodies == req->span_count)
@@ -307,22 +382,24 @@ static int number(struct pst_request *req, struct pst_err *err)
 
 int pst_spans_make(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
-	int ret = collect(req, spans_max, err);
+	int ret = spans_collect(req, spans_max, err);
 
 	if (ret)
 		return ret;
 	for (unsigned i = 0; i < req->span_count; i++) {
-		finish_span(req, &req->spans[i]);
+		span_finish(req, &req->spans[i]);
 		if (!req->spans[i].route)
 			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no route");
 	}
 	if (req->op == PENSTOCK_WRITE && req->forced < 0) {
-		ret = split_edges(req, spans_max, err);
+		ret = spans_split_edges(req, spans_max, err);
 		if (ret)
 			return ret;
 	}
-	return number(req, err);
+	return spans_number(req, err);
 }
+
+/* ---- spans to buffers ---- */
 
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos)
 {
@@ -339,14 +416,47 @@ unsigned pst_span_at(const struct pst_request *req, uint64_t pos)
 	return low;
 }
 
+void pst_spans_find(const struct pst_request *req, uint64_t pos, struct pst_place *out)
+{
+	const struct pst_span *span = &req->spans[pst_span_at(req, pos)];
+	uint64_t at = pos - span->start;
+
+	out->span = span;
+	out->pos = pos;
+	out->blind = false;
+	if (span->rowwise) {
+		const struct penstock_seg *seg = &req->segs[span->seg_first];
+		uint64_t row = at / seg->row_len, in_row = at % seg->row_len;
+
+		out->off = seg->off + row * seg->pitch + in_row;
+		out->len = seg->row_len - in_row;
+	} else {
+		out->off = span->off + at;
+		out->len = span->len - at;
+	}
+}
+
+uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos)
+{
+	struct pst_place place;
+	uint64_t lowest;
+
+	pst_spans_find(req, pos, &place);
+	lowest = place.off;
+	for (unsigned i = (unsigned)(place.span - req->spans) + 1; i < req->span_count; i++)
+		if (req->spans[i].off < lowest)
+			lowest = req->spans[i].off;
+	return lowest;
+}
+
 static char *seg_mem(const struct penstock_seg *seg)
 {
 	return (char *)seg->buf + seg->buf_off;
 }
 
-/* Part of one row: storage [from, to), both inside row `row`. */
-static int emit_row(const struct penstock_seg *seg, uint64_t row, uint64_t off, uint64_t from,
-		    uint64_t to, pst_part_fn *fn, void *arg)
+/* Calls fn for a part of one row: storage [from, to), both inside row `row`. */
+static int seg_row_part(const struct penstock_seg *seg, uint64_t row, uint64_t off, uint64_t from,
+			uint64_t to, pst_part_fn *fn, void *arg)
 {
 	uint64_t row_off = seg->off + row * seg->pitch;
 	struct pst_part part = {
@@ -366,8 +476,8 @@ static int emit_row(const struct penstock_seg *seg, uint64_t row, uint64_t off, 
 	return fn(arg, &part);
 }
 
-/* The intersection of one segment with [off, end): at most a piece of a row, full
- * rows, and a piece of a row. */
+/* Calls fn for the parts of one segment in [off, end): at most a piece of a row, full rows, and
+ * another piece of a row. */
 static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end, pst_part_fn *fn,
 		     void *arg)
 {
@@ -378,13 +488,13 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 		return 0;
 	first = off > seg->off ? (off - seg->off) / seg->pitch : 0;
 	if (first >= seg->rows)
-		return 0; /* behind the last row, or in the room of its pitch */
+		return 0; /* after the last row */
 	last = min_u64((end - 1 - seg->off) / seg->pitch, seg->rows - 1);
 
 	row_off = seg->off + first * seg->pitch;
 	if (off > row_off || first == last || end < row_off + seg->row_len) {
-		ret = emit_row(seg, first, off, max_u64(off, row_off),
-			       min_u64(end, row_off + seg->row_len), fn, arg);
+		ret = seg_row_part(seg, first, off, max_u64(off, row_off),
+				   min_u64(end, row_off + seg->row_len), fn, arg);
 		if (ret || first == last)
 			return ret;
 		first++;
@@ -409,13 +519,14 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 			return ret;
 	}
 	if (full == last)
-		return emit_row(seg, last, off, row_off, end, fn, arg);
+		return seg_row_part(seg, last, off, row_off, end, fn, arg);
 	return 0;
 }
 
-/* The segment that has the byte at `off`, where they are in order and touch; else the
- * span's first. */
-static unsigned seg_at(const struct pst_request *req, const struct pst_span *span, uint64_t off)
+/* The segment that contains the byte at `off` if the span's segments are in order and touch; else
+ * the span's first segment. */
+static unsigned span_seg_at(const struct pst_request *req, const struct pst_span *span,
+			    uint64_t off)
 {
 	unsigned low = span->seg_first, high = low + (span->shared ? 1 : span->seg_count);
 
@@ -435,7 +546,7 @@ int pst_span_parts(const struct pst_request *req, const struct pst_span *span, u
 {
 	unsigned end = span->seg_first + span->seg_count;
 
-	for (unsigned i = seg_at(req, span, off); i < end; i++) {
+	for (unsigned i = span_seg_at(req, span, off); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
 		int ret;
 
@@ -454,8 +565,8 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		return true; /* or what there is of a piece */
-	for (unsigned i = seg_at(req, span, off - 1); i < end; i++) {
+		return true; /* the storage ends there, perhaps inside a piece */
+	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
 		uint64_t in = off - seg->off;
 
@@ -470,12 +581,12 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	return false;
 }
 
-static int keep_first(void *arg, const struct pst_part *part)
+static int part_keep_first(void *arg, const struct pst_part *part)
 {
 	struct pst_part *out = arg;
 
 	if (part->at)
-		return 0; /* begins later */
+		return 0; /* it begins after the offset asked for */
 	*out = *part;
 	return 1;
 }
@@ -483,11 +594,11 @@ static int keep_first(void *arg, const struct pst_part *part)
 int pst_span_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		     struct pst_part *out)
 {
-	const struct penstock_seg *seg = &req->segs[seg_at(req, span, off)];
+	const struct penstock_seg *seg = &req->segs[span_seg_at(req, span, off)];
 
-	if (span->shared || seg_parts(seg, off, span->off + span->len, keep_first, out) != 1)
+	if (span->shared || seg_parts(seg, off, span->off + span->len, part_keep_first, out) != 1)
 		return -EINVAL;
-	if (out->rows > 1) { /* in place goes a row at a time */
+	if (out->rows > 1) { /* paths in place move one row at a time */
 		out->rows = 1;
 		out->slack = 0;
 	}

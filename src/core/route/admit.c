@@ -1,37 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From what a caller asks to a request that can be met: its path named, each segment's
- * device found, their routes made, spans cut, the class held against what the routes can
- * do. What cannot be met is refused here, before anything moves. Called by queue.c at
- * submit, and by stream.c when late values are known; must never start anything.
+ * Admission: turns what a caller submits into a request that can be carried out. It resolves
+ * the named path, each segment's device and its routes, makes the spans, and compares the
+ * required class with what the routes can do. What cannot be met is refused here, before
+ * anything moves. Called by queue.c at submit and by stream.c when late values are known. It
+ * must never start anything.
  */
+#include "core/route/admit.h"
+
 #include <stdio.h>
 #include <string.h>
 
+#include "core/backends.h"
 #include "core/base/clock.h"
-#include "core/base/objects.h"
+#include "core/base/devices.h"
+#include "core/base/fork.h"
 #include "core/lane/pump.h"
-#include "core/queue/queue.h"
 #include "core/route/route.h"
 #include "core/base/stats.h"
+#include "core/base/struct_copy.h"
+#include "core/lane/claim.h"
+#include "core/request/spans.h"
 
 #define KNOWN_FLAGS \
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
-#define LOOK_FIRST_KIB 8192u /* residency is first asked for this much */
+#define QUERY_FIRST_KIB 8192u /* length of the first residency query */
 
-static int check(const struct penstock_queue *q, const struct penstock_req *from,
-		 struct pst_err *err)
+static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)
 {
-	int ret;
-
 	if (from->size < sizeof(from->size) || !from->storage || (from->seg_count && !from->segs))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"a request without storage or segments (start from "
 				"PENSTOCK_REQ_INIT)");
-	if (from->seg_count > q->segs_max)
+	if (from->seg_count > segs_max)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
 				      "%u segments, this queue takes %u", from->seg_count,
-				      q->segs_max);
+				      segs_max);
 	if ((unsigned)from->op > PENSTOCK_WRITE || (unsigned)from->require > PENSTOCK_DIRECT ||
 	    (unsigned)from->effort > PENSTOCK_FAST || from->flags & ~KNOWN_FLAGS ||
 	    from->priority < -4 || from->priority > 3)
@@ -44,11 +48,11 @@ static int check(const struct penstock_queue *q, const struct penstock_req *from
 	if ((from->late || from->flags & PENSTOCK_R_DETACHED) && !from->stream)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"late values and detached requests need a stream");
-	ret = pst_fork_check(from->storage->generation, err);
-	return ret ? ret : pst_fork_check(q->generation, err);
+	return pst_fork_check(from->storage->generation, err);
 }
 
-static int take_segs(struct pst_request *req, const struct penstock_req *from, struct pst_err *err)
+/* Copies the segments into the request. */
+static int admit_segs(struct pst_request *req, const struct penstock_req *from, struct pst_err *err)
 {
 	for (unsigned i = 0; i < from->seg_count; i++) {
 		int ret = pst_seg_copy_in(&req->segs[i], from, i, err);
@@ -64,7 +68,8 @@ static int take_segs(struct pst_request *req, const struct penstock_req *from, s
 	return 0;
 }
 
-static int make_routes(struct pst_request *req, struct pst_err *err)
+/* Finds or makes the route to each segment's device. */
+static int admit_routes(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_device *last = NULL;
 
@@ -91,10 +96,10 @@ static int make_routes(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-/* A span that feeds several devices goes by the plan of its first: the class must hold
- * for the others too. */
-static int check_others(const struct pst_request *req, const struct pst_span *span,
-			struct pst_err *err)
+/* A span for several devices follows the plan of its first device. Checks that the class holds for
+ * the others too. */
+static int check_class_of_others(const struct pst_request *req, const struct pst_span *span,
+				 struct pst_err *err)
 {
 	const struct penstock_device *first = req->segs[span->seg_first].dev;
 
@@ -122,8 +127,8 @@ static int check_others(const struct pst_request *req, const struct pst_span *sp
 	return 0;
 }
 
-static int refuse(const struct pst_request *req, const struct pst_span *span, const char *why,
-		  struct pst_err *err)
+static int refuse_span(const struct pst_request *req, const struct pst_span *span, const char *why,
+		       struct pst_err *err)
 {
 	if (req->require > PENSTOCK_ANY || req->forced < 0)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
@@ -132,7 +137,7 @@ static int refuse(const struct pst_request *req, const struct pst_span *span, co
 			      "the path %s is shut: %.180s", pst_paths[req->forced]->name, why);
 }
 
-/* No path of the required class: refused here, before anything moves. */
+/* Refuses a request without a path of the required class. */
 static int check_class(struct pst_request *req, struct pst_err *err)
 {
 	for (unsigned i = 0; i < req->span_count; i++) {
@@ -151,9 +156,9 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 			why = pst_route_why(span->route, req->require);
 		}
 		if (ret)
-			return refuse(req, span, why, err);
+			return refuse_span(req, span, why, err);
 		if (req->require > PENSTOCK_ANY)
-			ret = check_others(req, span, err);
+			ret = check_class_of_others(req, span, err);
 		if (!ret)
 			ret = pst_claim_check(req, span, err);
 		if (ret)
@@ -162,13 +167,13 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-static void reset(struct pst_request *req)
+static void req_reset(struct pst_request *req)
 {
 	atomic_store_explicit(&req->phase, PST_PHASE_NEW, memory_order_relaxed);
 	atomic_store_explicit(&req->next, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->limit, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->spread, 0, memory_order_relaxed);
-	atomic_store_explicit(&req->residency_kib, LOOK_FIRST_KIB, memory_order_relaxed);
+	atomic_store_explicit(&req->residency_kib, QUERY_FIRST_KIB, memory_order_relaxed);
 	atomic_store_explicit(&req->cancelled, false, memory_order_relaxed);
 	atomic_store_explicit(&req->failed, 0, memory_order_relaxed);
 	atomic_store_explicit(&req->end_at, UINT64_MAX, memory_order_relaxed);
@@ -192,7 +197,7 @@ static void reset(struct pst_request *req)
 	req->body = req->total = 0;
 }
 
-static int no_path(const char *text, struct pst_err *err)
+static int fail_unknown_path(const char *text, struct pst_err *err)
 {
 	char names[100] = "";
 	size_t n = 0;
@@ -204,8 +209,8 @@ static int no_path(const char *text, struct pst_err *err)
 			names);
 }
 
-/* "WRAP[:NAME][?ARGS]" for a path that wraps others. */
-static int take_wrap(struct pst_request *req, const char *text, struct pst_err *err)
+/* Parses "WRAP[:NAME][?ARGS]", for a path that wraps another one. */
+static int admit_wrap(struct pst_request *req, const char *text, struct pst_err *err)
 {
 	size_t len = strcspn(text, ":?"), at = len;
 	char name[32] = "";
@@ -215,7 +220,7 @@ static int take_wrap(struct pst_request *req, const char *text, struct pst_err *
 		memcpy(name, text, len);
 	index = pst_path_index(name);
 	if (index < 0 || !pst_paths[index]->wrap)
-		return no_path(text, err);
+		return fail_unknown_path(text, err);
 	req->wrap = pst_paths[index];
 	if (text[at] == ':') {
 		len = strcspn(text + at + 1, "?");
@@ -225,55 +230,46 @@ static int take_wrap(struct pst_request *req, const char *text, struct pst_err *
 		req->forced = pst_path_index(name);
 		at += 1 + len;
 		if (req->forced < 0 || pst_paths[req->forced]->wrap ||
-		    pst_paths[req->forced]->traits.at_once)
+		    pst_paths[req->forced]->traits.synchronous)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"'%.60s': there is no such path to wrap", text);
 	}
 	return req->wrap->wrap(text + at + (text[at] == '?'), req->wrap_state, err);
 }
 
-static int take_path(struct pst_request *req, const char *text, struct pst_err *err)
+/* Resolves the path that the caller named. */
+static int admit_path(struct pst_request *req, const char *text, struct pst_err *err)
 {
 	req->wrap = NULL;
 	req->forced = text ? pst_path_index(text) : -1;
 	if (!text || (req->forced >= 0 && !pst_paths[req->forced]->wrap))
 		return 0;
 	req->forced = -1;
-	return take_wrap(req, text, err);
+	return admit_wrap(req, text, err);
 }
 
-bool pst_req_only_syncs(const struct pst_request *req)
+int pst_seg_copy_in(struct penstock_seg *out, const struct penstock_req *from, unsigned i,
+		    struct pst_err *err)
 {
-	return !req->total && req->op == PENSTOCK_WRITE && req->flags & PENSTOCK_R_DURABLE &&
-	       req->st->ops->sync;
+	size_t stride = from->seg_size ? from->seg_size : sizeof(*out);
+
+	if (stride < sizeof(*out))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"seg_size is %zu: a segment alone has %zu bytes", stride,
+				sizeof(*out));
+	memcpy(out, (const char *)from->segs + i * stride, sizeof(*out));
+	if (out->dev)
+		return 0;
+	out->dev = pst_device_find((char *)out->buf + out->buf_off);
+	if (!out->dev)
+		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
+				"segment %u: its buffer is on no open device", i);
+	return 1;
 }
 
-void pst_req_open_phase(struct pst_request *req)
+int pst_req_make_spans(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
-	bool body = req->body > 0, syncs = pst_req_only_syncs(req);
-	uint64_t limit = body ? req->body : req->total;
-
-	/* Behind the last of these it may be ended by others. */
-	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
-	atomic_store_explicit(&req->phase,
-			      body    ? PST_PHASE_BODY
-			      : syncs ? PST_PHASE_SYNC
-				      : PST_PHASE_EDGES,
-			      memory_order_release);
-	atomic_store_explicit(&req->limit, limit, memory_order_release);
-}
-
-void pst_req_open(struct pst_request *req)
-{
-	if (req->semaphores)
-		atomic_store_explicit(&req->phase, PST_PHASE_ARMED, memory_order_release);
-	else
-		pst_req_open_phase(req);
-}
-
-int pst_req_make_spans(struct pst_request *req, struct pst_err *err)
-{
-	int ret = pst_spans_make(req, req->q->spans_max, err);
+	int ret = pst_spans_make(req, spans_max, err);
 
 	if (ret)
 		return ret;
@@ -283,16 +279,17 @@ int pst_req_make_spans(struct pst_request *req, struct pst_err *err)
 	return ret;
 }
 
-int pst_req_admit(struct pst_request *req, const struct penstock_req *given, struct pst_err *err)
+int pst_req_admit(struct pst_request *req, const struct penstock_req *given, unsigned segs_max,
+		  unsigned spans_max, struct pst_err *err)
 {
 	struct penstock_req from;
 	int ret = pst_struct_copy_in(&from, sizeof(from), given, "penstock_req", err);
 
 	if (!ret)
-		ret = check(req->q, &from, err);
+		ret = admit_check(&from, segs_max, err);
 	if (ret)
 		return ret;
-	reset(req);
+	req_reset(req);
 	req->st = from.storage;
 	req->op = from.op;
 	req->require = from.require;
@@ -307,15 +304,15 @@ int pst_req_admit(struct pst_request *req, const struct penstock_req *given, str
 	req->start_ns = pst_now_ns();
 	ret = pst_struct_copy_in(&req->late, sizeof(req->late), from.late, "penstock_late", err);
 	if (!ret)
-		ret = take_path(req, from.path, err);
+		ret = admit_path(req, from.path, err);
 	if (!ret)
-		ret = take_segs(req, &from, err);
+		ret = admit_segs(req, &from, err);
 	if (!ret)
-		ret = make_routes(req, err);
+		ret = admit_routes(req, err);
 	if (ret)
 		return ret;
 	req->pump = req->seg_count
 			    ? atomic_load_explicit(&req->segs[0].dev->pump, memory_order_acquire)
 			    : NULL;
-	return pst_req_make_spans(req, err);
+	return pst_req_make_spans(req, spans_max, err);
 }

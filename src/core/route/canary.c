@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The canary: a direct transfer that reports success has been seen to deliver
- * nothing (an IOMMU between drive and device). So before a direct path is believed
- * it is run on known bytes: read them through host memory, lay their complement at
- * the destination, read directly, order, compare every word; once for each drive
- * beneath. Writes are read back. Bytes prove bytes, not the route: the path's own
- * probe must have passed as well.
+ * The canary: see canary.h. route.c runs it when it makes a route, and lanes run its write half
+ * through the route's verify_write. It must never touch the caller's memory, except to read what
+ * a write chunk was to write.
  */
+#include "core/route/canary.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/lane/lane.h"
+#include "core/backends.h"
 #include "core/base/log.h"
-#include "core/route/route.h"
+#include "core/lane/chunk.h"
+#include "core/lane/lane.h"
+#include "core/lane/pump.h"
+#include "core/lane/scratch.h"
+#include "core/request/spans.h"
 #include "core/base/stats.h"
 
-/* One trial's memory. */
-struct trial {
+/* One test of a path. */
+struct canary {
 	struct pst_route *route;
 	struct pst_lane *lane;
 	unsigned path;
@@ -28,7 +31,8 @@ struct trial {
 	struct pst_err err;
 };
 
-static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
+/* Reads storage bytes through host memory, by the storage's own calls. */
+static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t len)
 {
 	struct pst_io io = {
 		.st = t->route->st,
@@ -48,37 +52,39 @@ static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
 				      "reading the reference through host memory: %m%s",
 				      ret == -EBADF ? " (open it for reading too)" : "");
 	if ((uint64_t)io.result < len)
-		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the reference came short");
+		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the reference read was short");
 	return 0;
 }
 
-static int copy(struct trial *t, void *dst, const void *src, bool in)
+/* Copies between host and device memory and waits. */
+static int copy_now(struct canary *t, void *dst, const void *src, bool in)
 {
 	struct pst_rect rect = {
 		.dst = dst, .src = src, .row_len = t->len, .rows = 1, .unsure = true};
-	int ret = pst_lane_copy_now(t->lane, t->route->dev, &rect, in);
+	int ret = pst_copy_now(t->lane, t->route->dev, &rect, in);
 
 	return ret ? pst_fail_errno(&t->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
 				    "copying the canary: %m")
 		   : 0;
 }
 
-/* A request of one chunk that is no queue's. */
-struct sham {
+/* A request of one chunk that belongs to no queue. */
+struct lone_request {
 	struct pst_request req;
-	bool ended;
+	bool completed;
 };
 
-static void trial_ended(struct pst_chunk *chunk, int result)
+static void lone_done(struct pst_chunk *chunk, int result)
 {
-	struct sham *sham = (struct sham *)((char *)chunk->req - offsetof(struct sham, req));
+	struct lone_request *lone =
+		(struct lone_request *)((char *)chunk->req - offsetof(struct lone_request, req));
 
 	chunk->err.code = result;
-	sham->ended = true;
+	lone->completed = true;
 }
 
-/* The path's own code on the scratch memory. */
-static int run_path(struct trial *t)
+/* Runs the path's own code on the scratch memory. */
+static int canary_run_path(struct canary *t)
 {
 	struct penstock_seg seg = {.buf = t->scratch,
 				   .dev = t->route->dev,
@@ -88,12 +94,12 @@ static int run_path(struct trial *t)
 				   .pitch = t->len,
 				   .buf_pitch = t->len};
 	struct pst_span span = {.off = t->off, .len = t->len, .route = t->route, .seg_count = 1};
-	struct sham *sham = calloc(1, sizeof(*sham));
-	struct pst_request *req = &sham->req;
+	struct lone_request *lone = calloc(1, sizeof(*lone));
+	struct pst_request *req = &lone->req;
 	struct pst_chunk *chunk;
 	int ret;
 
-	if (!sham)
+	if (!lone)
 		return pst_fail(&t->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
 	req->st = t->route->st;
 	req->op = PENSTOCK_READ;
@@ -109,31 +115,31 @@ static int run_path(struct trial *t)
 	chunk->pad = 0;
 	chunk->path = (uint8_t)t->path;
 	chunk->residency = PST_COLD;
-	chunk->on_done = trial_ended;
+	chunk->on_done = lone_done;
 	ret = pst_paths[t->path]->start(chunk);
-	while (!ret && !sham->ended)
+	while (!ret && !lone->completed)
 		pst_lane_turn(t->lane, 1000);
 	if (ret || chunk->err.code)
 		ret = chunk->err.text[0] && chunk->err.code
 			      ? (t->err = chunk->err, t->err.code)
 			      : pst_fail_errno(&t->err, ret, PENSTOCK_WHY_IO_ERROR,
-					       "the trial transfer failed: %m");
+					       "the test transfer failed: %m");
 	else if (chunk->moved != t->len)
-		ret = pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the trial transfer came short");
+		ret = pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the test transfer was short");
 	pst_chunk_put(chunk);
-	free(sham);
+	free(lone);
 	return ret;
 }
 
-/* Bytes that are all wrong: what has not arrived shows. */
+/* Fills memory with bytes that are all wrong, so that every word that does not arrive shows. */
 static void complement(char *into, const char *of, uint64_t len)
 {
 	for (uint64_t i = 0; i < len; i++)
 		into[i] = (char)~of[i];
 }
 
-/* Words that differ between what should be there and what is. */
-static size_t differing(const char *want, const char *got, uint64_t len)
+/* Counts 8-byte words that differ. */
+static size_t count_differing(const char *want, const char *got, uint64_t len)
 {
 	size_t words = 0;
 
@@ -147,22 +153,23 @@ static size_t differing(const char *want, const char *got, uint64_t len)
 	return words;
 }
 
-static int try_extent(struct trial *t)
+/* Tests one extent: 0 if every word has arrived. */
+static int canary_try_extent(struct canary *t)
 {
 	size_t wrong;
-	int ret = reference(t, t->want, t->off, t->len);
+	int ret = read_reference(t, t->want, t->off, t->len);
 
 	if (ret)
 		return ret;
 	complement(t->got, t->want, t->len);
-	ret = copy(t, t->scratch, t->got, true);
+	ret = copy_now(t, t->scratch, t->got, true);
 	if (!ret)
-		ret = run_path(t);
+		ret = canary_run_path(t);
 	if (!ret)
-		ret = copy(t, t->got, t->scratch, false);
+		ret = copy_now(t, t->got, t->scratch, false);
 	if (ret)
 		return ret;
-	wrong = differing(t->want, t->got, t->len);
+	wrong = count_differing(t->want, t->got, t->len);
 	if (wrong)
 		return pst_fail(&t->err, PENSTOCK_WHY_CANARY,
 				"a read of %llu bytes reported success but %zu of %llu words "
@@ -172,26 +179,8 @@ static int try_extent(struct trial *t)
 	return 0;
 }
 
-int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
-		       uint64_t *len)
-{
-	uint64_t at = *off, run = 0;
-
-	while (st->ops->written && !st->ops->written(st, &at, &run)) {
-		uint64_t from = (at + align - 1) / align * align, to = (at + run) / align * align;
-
-		if (from < to) {
-			*off = from;
-			*len = to - from < max ? to - from : max;
-			return 0;
-		}
-		at += run;
-	}
-	return -ENODATA;
-}
-
-/* One trial for each drive beneath; 0: proven. */
-static int try_drives(struct trial *t)
+/* Tests one extent of each drive beneath the storage. 0: the path is proven. */
+static int canary_try_drives(struct canary *t)
 {
 	const struct pst_storage_facts *facts = &t->route->st->facts;
 	const uint32_t off_align = t->route->paths[t->path].facts.off_align;
@@ -210,10 +199,10 @@ static int try_drives(struct trial *t)
 					"%u of %u drives proven: no written extent to try the "
 					"next on, write a block first",
 					i, drives);
-		ret = try_extent(t);
+		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The next drive's turn is one stripe on. */
+		/* The next drive follows one stripe later. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;
@@ -224,7 +213,7 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	struct pst_path_state *state = &route->paths[index];
 	struct penstock_device *dev = route->dev;
 	struct pst_stats *stats = pst_stats_get();
-	struct trial t = {.route = route, .path = index};
+	struct canary t = {.route = route, .path = index};
 	int ret;
 
 	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
@@ -238,9 +227,10 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	else
 		ret = pst_scratch_get(dev, &t.scratch, &t.err);
 	if (!ret) {
-		/* Or a block of malloc's that held these very bytes would tell of nothing. */
+		/* Fresh memory could hold these bytes by chance and hide a read that does not
+		 * deliver. */
 		memset(t.want, 0x5a, PST_SCRATCH_BYTES);
-		ret = try_drives(&t);
+		ret = canary_try_drives(&t);
 	}
 	if (t.scratch)
 		pst_scratch_put(dev, t.scratch);
@@ -258,9 +248,9 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	}
 }
 
-/* The drives that a chunk lies on, a bit each, by whose turn it is in the stripe: one where
- * they are not told apart. */
-static uint32_t drives_of(const struct pst_chunk *chunk)
+/* The drives that hold a chunk, one bit each, by its position in the stripe. One bit if the drives
+ * cannot be told apart. */
+static uint32_t chunk_drives(const struct pst_chunk *chunk)
 {
 	const struct pst_storage_facts *facts = &chunk->route->st->facts;
 	uint64_t first, last;
@@ -275,12 +265,12 @@ static uint32_t drives_of(const struct pst_chunk *chunk)
 	return bits;
 }
 
-/* What one drive has delivered says nothing of another, and a path that has lied once is
- * not believed again: each of its chunks is read back from then on. */
-static bool is_proven(const struct pst_chunk *chunk)
+/* Whether writes of this path have been read back from every drive of the chunk. After a write that
+ * did not arrive, every later chunk of the path is read back. */
+static bool chunk_is_proven(const struct pst_chunk *chunk)
 {
 	const struct pst_route *route = chunk->route;
-	uint32_t drives = drives_of(chunk);
+	uint32_t drives = chunk_drives(chunk);
 
 	return !atomic_load_explicit(&route->write_proof[chunk->path], memory_order_acquire) &&
 	       !(drives &
@@ -290,31 +280,31 @@ static bool is_proven(const struct pst_chunk *chunk)
 int pst_canary_write(struct pst_chunk *chunk)
 {
 	struct pst_route *route = chunk->route;
-	struct trial t = {.route = route,
-			  .lane = chunk->lane,
-			  .path = chunk->path,
-			  .off = chunk->off,
-			  .len = chunk->len};
-	uint64_t room = (chunk->len + chunk->pad + 4095) / 4096 * 4096;
+	struct canary t = {.route = route,
+			   .lane = chunk->lane,
+			   .path = chunk->path,
+			   .off = chunk->off,
+			   .len = chunk->len};
+	uint64_t buf_len = (chunk->len + chunk->pad + 4095) / 4096 * 4096;
 	struct pst_part part;
 	size_t wrong;
 	int ret;
 
-	if (is_proven(chunk))
+	if (chunk_is_proven(chunk))
 		return 0;
-	t.want = aligned_alloc(4096, 2 * room);
+	t.want = aligned_alloc(4096, 2 * buf_len);
 	if (!t.want)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
-	t.got = t.want + room;
+	t.got = t.want + buf_len;
 	ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 	if (!ret)
-		ret = copy(&t, t.want, part.mem, false);
+		ret = copy_now(&t, t.want, part.mem, false);
 	if (!ret) {
 		complement(t.got, t.want, t.len);
-		ret = reference(&t, t.got, t.off, chunk->len + chunk->pad);
+		ret = read_reference(&t, t.got, t.off, chunk->len + chunk->pad);
 	}
 	if (!ret) {
-		wrong = differing(t.want, t.got, t.len);
+		wrong = count_differing(t.want, t.got, t.len);
 		if (wrong)
 			ret = pst_fail(&t.err, PENSTOCK_WHY_CANARY,
 				       "a write of %llu bytes reported success but %zu words read "
@@ -323,7 +313,7 @@ int pst_canary_write(struct pst_chunk *chunk)
 	}
 	free(t.want);
 	if (!ret) {
-		atomic_fetch_or_explicit(&route->write_drives[chunk->path], drives_of(chunk),
+		atomic_fetch_or_explicit(&route->write_drives[chunk->path], chunk_drives(chunk),
 					 memory_order_release);
 		return 0;
 	}

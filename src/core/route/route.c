@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making routes: start the pump, let every path probe the pair, run the canary
- * where success alone proves nothing, and lay down the plans. Slow, once a pair;
- * what it finds does not change until the storage is closed, but for what could not be
- * tried for want of bytes: that is tried when some have come, and the route made anew.
- * Lock order: route_lock, then the device table's (in pst_device_start_pump).
+ * Making routes: starts the pump, lets every path probe the pair, runs the canary where success
+ * alone proves nothing, and makes the plans. Slow, and done once for a pair. admit.c and the
+ * public calls ask for routes. A path that could not be tested for lack of written bytes is
+ * tested again when the storage has some, and the route is made anew.
+ *
+ * Lock order: route_lock, then the device table's lock (in pst_device_start).
  */
 #include "core/route/route.h"
 
@@ -12,20 +13,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backends.h"
 #include "core/base/clock.h"
+#include "core/base/devices.h"
+#include "core/base/fork.h"
 #include "core/base/log.h"
-#include "core/base/objects.h"
-#include "core/lane/pump.h"
+#include "core/route/canary.h"
 
 static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* A trial that found nothing has the file system write out what it holds of the file
- * (FIEMAP), and beside somebody who writes it changes with each request. So many are free:
- * who finds a file empty, and reads it as soon as it is not, gets the path at once. After the
- * next one nothing is tried anew for so long, then for twice as long each time. */
-#define VAIN_FREE 8
-#define REST_NS 1000000u
-#define REST_MAX_NS 1000000000u
+/* Looking for written bytes makes the file system write out the file's dirty pages (FIEMAP), and
+ * while another program writes the file, each request would do so. So a pause follows a failed
+ * test: none after the first RETESTS_FREE, so that a file which was empty gets the path as soon as
+ * it is not; then PAUSE_NS, and twice as long each time. */
+#define RETESTS_FREE 8
+#define PAUSE_NS 1000000u
+#define PAUSE_MAX_NS 1000000000u
+
+static void routes_in_child(void)
+{
+	pthread_mutex_init(&route_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pst_fork_hook(routes_in_child);
+}
 
 static void probe_path(struct pst_route *route, unsigned i)
 {
@@ -54,10 +68,10 @@ static void probe_path(struct pst_route *route, unsigned i)
 	if (route->op == PENSTOCK_READ)
 		pst_canary_read(route, i);
 	else
-		state->proven = -1; /* its first chunk is read back */
+		state->proven = -1; /* verify_write reads its first chunk back */
 }
 
-static void make_plans(struct pst_route *route)
+static void route_make_plans(struct pst_route *route)
 {
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {
@@ -74,41 +88,42 @@ static void make_plans(struct pst_route *route)
 		}
 }
 
-static uint64_t stamp_of(struct penstock_storage *st)
+static uint64_t storage_stamp(struct penstock_storage *st)
 {
 	return st->ops->stamp ? st->ops->stamp(st) : 0;
 }
 
-static bool is_unproven(const struct pst_route *route, unsigned i)
+/* Whether path i could not be tested for lack of written bytes. */
+static bool path_is_unproven(const struct pst_route *route, unsigned i)
 {
 	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
 }
 
-/* Every path that is marked, or all. How many of them have had nothing to be tried on. */
-static unsigned probe_paths(struct pst_route *route, const bool *marked)
+/* Probes every marked path, or all. Returns how many of them are unproven. */
+static unsigned route_probe_paths(struct pst_route *route, const bool *marked)
 {
 	unsigned unproven = 0;
 
-	atomic_store_explicit(&route->stamp, stamp_of(route->st), memory_order_relaxed);
+	atomic_store_explicit(&route->stamp, storage_stamp(route->st), memory_order_relaxed);
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		if (marked && !marked[i])
 			continue;
 		memset(&route->paths[i], 0, sizeof(route->paths[i]));
 		probe_path(route, i);
-		unproven += is_unproven(route, i);
+		unproven += path_is_unproven(route, i);
 	}
 	route->unproven = unproven > 0;
 	return unproven;
 }
 
-/* For who cannot ask penstock_explain: a program that somebody else wrote. */
-static void tell(const struct pst_route *route)
+/* Logs what the probes found, for users of programs that cannot call penstock_explain. */
+static void route_log(const struct pst_route *route)
 {
 	for (unsigned i = 0; i < pst_path_count; i++) {
 		const struct pst_path_state *state = &route->paths[i];
 
-		if (pst_paths[i]->wrap || pst_paths[i]->traits.at_once)
-			continue; /* taken by name only */
+		if (pst_paths[i]->wrap || pst_paths[i]->traits.synchronous)
+			continue; /* used by name only */
 		pst_log(PST_LOG_DEBUG, pst_paths[i]->name, "%s %s %s %s: %s%s%s",
 			route->op == PENSTOCK_READ ? "from" : "to",
 			route->st->facts.text[0] ? route->st->facts.text : route->st->ops->name,
@@ -118,8 +133,9 @@ static void tell(const struct pst_route *route)
 	}
 }
 
-/* Nobody begins anything by it any more. What paths keep for the older ones is its too. */
-static void drop(struct pst_route *route)
+/* Gives up the storage's reference to a route and to those it replaced. No request starts on them
+ * any more. */
+static void route_drop(struct pst_route *route)
 {
 	struct pst_route *older = route->older;
 
@@ -135,11 +151,11 @@ static void drop(struct pst_route *route)
 	pst_route_put(route);
 }
 
-static int make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
-		struct pst_route **out, struct pst_err *err)
+static int route_make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
+		      struct pst_route **out, struct pst_err *err)
 {
 	struct pst_route *route, *old;
-	int ret = pst_device_start_pump(dev, err);
+	int ret = pst_device_start(dev, err);
 
 	if (ret)
 		return ret;
@@ -150,95 +166,99 @@ static int make(struct penstock_storage *st, struct penstock_device *dev, enum p
 	route->dev = dev;
 	route->op = op;
 	route->refs = 1;
-	probe_paths(route, NULL);
-	make_plans(route);
-	tell(route);
+	route->verify_write = pst_canary_write;
+	route_probe_paths(route, NULL);
+	route_make_plans(route);
+	route_log(route);
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* of a device that has closed: its place in the table is another's now */
-		drop(old);
+	if (old) /* the route of a closed device that had the same index */
+		route_drop(old);
 	*out = route;
 	return 0;
 }
 
-/* After a trial that found nothing. */
-static void rest(struct pst_route *route)
+/* Starts a pause after a test that found no written bytes. */
+static void route_pause(struct pst_route *route)
 {
-	if (++route->vain <= VAIN_FREE)
+	if (++route->retests_failed <= RETESTS_FREE)
 		return;
-	route->rest_ns = route->rest_ns ? 2 * route->rest_ns : REST_NS;
-	if (route->rest_ns > REST_MAX_NS)
-		route->rest_ns = REST_MAX_NS;
-	atomic_store_explicit(&route->rests_ns, pst_now_ns() + route->rest_ns,
+	route->retest_pause_ns = route->retest_pause_ns ? 2 * route->retest_pause_ns : PAUSE_NS;
+	if (route->retest_pause_ns > PAUSE_MAX_NS)
+		route->retest_pause_ns = PAUSE_MAX_NS;
+	atomic_store_explicit(&route->retest_after_ns, pst_now_ns() + route->retest_pause_ns,
 			      memory_order_relaxed);
 }
 
-static bool rests(const struct pst_route *route)
+static bool route_pauses(const struct pst_route *route)
 {
-	uint64_t until = atomic_load_explicit(&route->rests_ns, memory_order_relaxed);
+	uint64_t until = atomic_load_explicit(&route->retest_after_ns, memory_order_relaxed);
 
 	return until && pst_now_ns() < until;
 }
 
-/* Did the storage change since a path had nothing to be tried on? Not asked while a stream
- * waits for a request of ours: a trial takes memory and copies. */
-static bool is_behind(const struct pst_route *route)
+/* Whether the storage has changed since a path could not be tested. Not while a stream waits for a
+ * request of ours: a test allocates memory and copies. */
+static bool route_is_stale(const struct pst_route *route)
 {
-	return route->unproven && route->st->ops->stamp && !rests(route) &&
+	return route->unproven && route->st->ops->stamp && !route_pauses(route) &&
 	       !atomic_load_explicit(&route->dev->streams_waiting, memory_order_relaxed) &&
-	       stamp_of(route->st) != atomic_load_explicit(&route->stamp, memory_order_relaxed);
+	       storage_stamp(route->st) !=
+		       atomic_load_explicit(&route->stamp, memory_order_relaxed);
 }
 
-/* Tries such paths again. The route that requests on their way have stays as it is, and as
- * long as its storage is open. */
-static void prove(struct pst_route *old, struct pst_route **out)
+/* Tests the unproven paths again, and replaces the route if one has been proven. Requests in
+ * flight keep the old route, which stays until the storage closes. */
+static void route_retest(struct pst_route *old, struct pst_route **out)
 {
 	struct pst_route *route = calloc(1, sizeof(*route));
 	bool marked[PST_PATHS_MAX];
 	unsigned before = 0;
 
 	if (!route)
-		return; /* it goes on as it went, and the next request tries */
+		return; /* the old route stays in use, and the next request tries again */
 	route->st = old->st;
 	route->dev = old->dev;
 	route->op = old->op;
 	route->refs = 1;
+	route->verify_write = pst_canary_write;
 	memcpy(route->paths, old->paths, sizeof(route->paths));
 	memcpy(route->path_priv, old->path_priv, sizeof(route->path_priv));
 	for (unsigned i = 0; i < pst_path_count; i++) {
-		/* Drives are read back from once more: of what the old one finds out from
-		 * here on this one hears nothing. */
+		/* Writes to each drive are read back once more: what the old route finds
+		 * from here on does not reach the new one. */
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
-		marked[i] = is_unproven(old, i);
+		marked[i] = path_is_unproven(old, i);
 		before += marked[i];
-		if (marked[i] && old->path_priv[i]) { /* nobody goes by it: of its last trial */
+		if (marked[i] &&
+		    old->path_priv[i]) { /* the state of its last test; no request uses the path */
 			pst_paths[i]->route_close(old, i);
 			route->path_priv[i] = NULL;
 		}
 	}
-	if (probe_paths(route, marked) == before) {
+	if (route_probe_paths(route, marked) == before) {
 		for (unsigned i = 0; i < pst_path_count; i++)
 			if (marked[i])
 				old->path_priv[i] = route->path_priv[i];
 		atomic_store_explicit(&old->stamp, atomic_load(&route->stamp),
 				      memory_order_relaxed);
-		rest(old);
+		route_pause(old);
 		free(route);
 		return;
 	}
-	make_plans(route);
-	tell(route);
+	route_make_plans(route);
+	route_log(route);
 	route->older = old;
 	atomic_store_explicit(&old->st->routes[old->op][old->dev->index], route,
 			      memory_order_release);
 	*out = route;
 }
 
-/* The route of this very device, NULL: none yet. The number is looked at first: one of a
- * device that has closed is another thread's to free. */
-static struct pst_route *find(struct penstock_storage *st, const struct penstock_device *dev,
-			      enum penstock_op op)
+/* Finds the route of this device. NULL: none yet. The serial number is compared first, because
+ * another thread may free the route of a closed device that had the same index. */
+static struct pst_route *route_find(struct penstock_storage *st, const struct penstock_device *dev,
+				    enum penstock_op op)
 {
 	if (atomic_load_explicit(&st->route_serials[op][dev->index], memory_order_acquire) !=
 	    dev->serial)
@@ -251,8 +271,8 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 {
 	int ret = 0;
 
-	*out = find(st, dev, op);
-	if (*out && !is_behind(*out))
+	*out = route_find(st, dev, op);
+	if (*out && !route_is_stale(*out))
 		return 0;
 	if (op == PENSTOCK_WRITE && st->facts.why_no_write.code) {
 		*err = st->facts.why_no_write;
@@ -261,19 +281,15 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	if (op == PENSTOCK_WRITE && !st->facts.writable)
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the storage was opened for reading only");
+	pthread_once(&fork_once, watch_forks);
 	pthread_mutex_lock(&route_lock);
-	*out = find(st, dev, op);
+	*out = route_find(st, dev, op);
 	if (!*out)
-		ret = make(st, dev, op, out, err);
-	else if (is_behind(*out))
-		prove(*out, out);
+		ret = route_make(st, dev, op, out, err);
+	else if (route_is_stale(*out))
+		route_retest(*out, out);
 	pthread_mutex_unlock(&route_lock);
 	return ret;
-}
-
-void pst_routes_forked(void)
-{
-	pthread_mutex_init(&route_lock, NULL);
 }
 
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require)
@@ -309,6 +325,6 @@ void pst_routes_drop(struct penstock_storage *st)
 			if (!route)
 				continue;
 			atomic_store(&st->routes[op][d], NULL);
-			drop(route);
+			route_drop(route);
 		}
 }

@@ -5,7 +5,7 @@
  * become separate spans after the bodies. Overflowing, overlapping and oversized requests are
  * refused. The test opens no file and moves no bytes.
  */
-#include "cut.h"
+#include "spans.h"
 
 /* ---- reads: which segments share a span ---- */
 

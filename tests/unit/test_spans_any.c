@@ -4,7 +4,7 @@
  * devices, cut into chunks of any length. Every byte of every buffer receives its byte of the
  * storage exactly once, and no byte beside the buffers changes.
  */
-#include "cut.h"
+#include "spans.h"
 
 /* Makes random segments. Their buffers follow each other in the arena, some with row gaps. */
 static void random_segments(uint64_t *random)

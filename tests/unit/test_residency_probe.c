@@ -7,7 +7,10 @@
  */
 #include "claiming.h"
 
+#include "core/backends.h"
 #include "core/base/clock.h"
+#include "core/request/plan.h"
+#include "core/request/residency_probe.h"
 
 /* One chunk is probed, and no other until its call has completed. */
 static void one_chunk_of_unknown_residency_is_probed(void **state)

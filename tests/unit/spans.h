@@ -2,8 +2,8 @@
 /*
  * Fixture for the tests of cut.c: a simulated storage with routes to three devices, and a
  * request on it. The check verifies that every byte of the request's buffers receives its byte
- * of the storage exactly once, however the spans are cut into chunks. Included by test_cut.c
- * and test_cut_any.c. It compares addresses only and moves no bytes.
+ * of the storage exactly once, however the spans are cut into chunks. Included by test_spans.c
+ * and test_spans_any.c. It compares addresses only and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CUT_H
 #define PENSTOCK_TEST_CUT_H
@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "core/request/request.h"
+#include "core/request/spans.h"
 #include "core/route/route.h"
 
 #define SEGS_MAX 24

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Devices as the caller sees them: open, close, facts (memory.c has their memory, copy.c
+ * copies). All calls are slow ones. The table of open devices is base/devices.c's.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/backends.h"
+#include "core/base/devices.h"
+#include "core/base/fork.h"
+#include "core/base/struct_copy.h"
+#include "core/lane/pump.h"
+#include "core/lane/ring.h"
+
+/* Writes the name of the device that "auto" means: the first backend's, in the table's order, that
+ * has a device. The last one, host memory, always has. Copies every other name. */
+static void resolve_auto(const char *name, char *out, size_t len)
+{
+	snprintf(out, len, "%s", name);
+	if (strcmp(name, "auto") != 0)
+		return;
+	for (unsigned i = 0; pst_devices[i]; i++) {
+		if (!pst_devices[i]->count || pst_devices[i]->count() <= 0)
+			continue;
+		snprintf(out, len, "%s%s", pst_devices[i]->name,
+			 pst_devices[i]->numbered ? ":0" : "");
+		return;
+	}
+}
+
+static bool engine_exists(const char *name)
+{
+	bool found = !name || !strcmp(name, "auto");
+
+	for (unsigned i = 0; !found && pst_engines[i]; i++)
+		found = !strcmp(name, pst_engines[i]->name);
+	return found;
+}
+
+static int check_device_opts(const struct penstock_device_opts *opts, struct pst_err *err)
+{
+	if (!engine_exists(opts->engine))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no engine '%.40s'",
+				opts->engine);
+	if (opts->lanes > PST_LANES_MAX)
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT, "%u lanes, at most %u",
+				      opts->lanes, PST_LANES_MAX);
+	if (opts->slot_bytes & (opts->slot_bytes - 1) || opts->slot_bytes > (1u << 30) ||
+	    (opts->slot_bytes && opts->slot_bytes < PST_SLOT_SMALL))
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"slots of %zu bytes: take a power of two from 64 KiB to 1 GiB",
+				opts->slot_bytes);
+	return 0;
+}
+
+int penstock_device_open(const char *name, const struct penstock_device_opts *from,
+			 struct penstock_device **out)
+{
+	struct penstock_device_opts opts;
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	char full[64];
+	int ret;
+
+	if (!name || !out)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no name, or nowhere to put it");
+	ret = pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_device_opts", &err);
+	if (!ret)
+		ret = check_device_opts(&opts, &err);
+	if (ret)
+		return pst_err_publish(&err);
+	resolve_auto(name, full, sizeof(full));
+	ret = pst_device_open(full, &opts, &pst_pump_hooks, out, &err);
+	return ret < 0 ? pst_err_publish(&err) : ret;
+}
+
+void penstock_device_close(struct penstock_device *dev)
+{
+	/* After a fork the device belongs to the parent. */
+	if (dev && dev->generation == pst_fork_generation())
+		pst_device_close(dev);
+}
+
+const char *penstock_device_name(const struct penstock_device *dev)
+{
+	return dev->name;
+}
+
+int penstock_device_get_info(const struct penstock_device *dev, struct penstock_device_info *info)
+{
+	const struct pst_pump *pump = atomic_load(&dev->pump);
+	struct penstock_device_info ours = {
+		.size = sizeof(ours),
+		.name = dev->name,
+		.text = dev->facts.text,
+		.bdf = dev->facts.bdf,
+		.numa = dev->facts.numa,
+		.cpu_addressable = dev->facts.cpu_addressable,
+		.lanes = pump ? pump->lane_count : 0,
+		.ring_bytes = pump ? pst_pump_ring_bytes(pump) : 0,
+	};
+
+	return pst_struct_copy_out(info, &ours, sizeof(ours));
+}
+
+int penstock_device_of(const void *ptr, struct penstock_device **out)
+{
+	struct penstock_device *dev = pst_device_find(ptr);
+
+	if (!dev)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_DEVICE,
+				"the pointer belongs to no device that is open");
+	*out = dev;
+	return 0;
+}
+
+const char *penstock_version(void)
+{
+#define TEXT2(x) #x
+#define TEXT(x) TEXT2(x)
+	return TEXT(PENSTOCK_VERSION_MAJOR) "." TEXT(PENSTOCK_VERSION_MINOR) "." TEXT(
+		PENSTOCK_VERSION_PATCH);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Storages as the caller sees them: open, commit, close, facts. All calls are slow ones. This
+ * file matches URLs with the backends' tables; it must never name a backend.
+ */
+#include "core/api/storage.h"
+
+#include <stdlib.h>
+
+#include "core/backends.h"
+#include "core/base/devices.h"
+#include "core/base/fork.h"
+#include "core/base/spin.h"
+#include "core/base/struct_copy.h"
+#include "core/route/route.h"
+
+#define KNOWN_FLAGS                                                                         \
+	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
+	 PENSTOCK_O_NOFOLLOW)
+
+static _Atomic unsigned opened; /* storages so far, for cache_bit */
+
+int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
+			 const struct penstock_storage_opts *opts, struct penstock_storage **out,
+			 struct pst_err *err)
+{
+	struct penstock_storage *st = calloc(1, sizeof(*st));
+	int ret;
+
+	if (!st)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
+	st->ops = ops;
+	st->facts.fd = st->facts.fd_direct = -1;
+	st->facts.off_align = st->facts.mem_align = 1;
+	st->facts.edge_align = 4096;
+	st->generation = pst_fork_generation();
+	st->cache_bit = (uint64_t)1 << atomic_fetch_add(&opened, 1) % 64;
+	ret = ops->open(st, url, fd, opts, err);
+	if (ret) {
+		free(st);
+		return ret;
+	}
+	*out = st;
+	return 0;
+}
+
+/* Opens a URL, or a caller's descriptor if it is NULL. */
+static int storage_open(const char *url, int fd, const struct penstock_storage_opts *from,
+			struct penstock_storage **out)
+{
+	struct penstock_storage_opts opts;
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	int ret;
+
+	pst_fork_watch();
+	if (!out || (!url && fd < 0))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no name, or nowhere to put it");
+	ret = pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_storage_opts", &err);
+	if (ret)
+		return pst_err_publish(&err);
+	if (opts.flags & ~KNOWN_FLAGS)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"storage flags 0x%x: this library does not know 0x%x", opts.flags,
+				opts.flags & ~KNOWN_FLAGS);
+	if (opts.flags & (PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE))
+		opts.flags |= PENSTOCK_O_WRITE;
+	if (opts.length > INT64_MAX)
+		return pst_fail_errno(NULL, EFBIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "a length of %llu bytes overflows",
+				      (unsigned long long)opts.length);
+	for (unsigned i = 0; pst_storages[i]; i++) {
+		if (url ? !pst_storages[i]->match(url) : i > 0)
+			continue;
+		ret = pst_storage_open_ops(pst_storages[i], url, fd, &opts, out, &err);
+		return ret ? pst_err_publish(&err) : 0;
+	}
+	return pst_fail(
+		NULL, PENSTOCK_WHY_BAD_KIND,
+		"'%s': no storage of that kind, use a path, file:// or mem:", pst_path_tail(url));
+}
+
+int penstock_open(const char *url, const struct penstock_storage_opts *opts,
+		  struct penstock_storage **out)
+{
+	return storage_open(url, -1, opts, out);
+}
+
+int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
+		     struct penstock_storage **out)
+{
+	if (fd < 0)
+		return pst_fail_errno(NULL, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "descriptor %d is not open", fd);
+	return storage_open(NULL, fd, opts, out);
+}
+
+/* Calls the storage's commit or abort with no request in flight. */
+static int end_writing(struct penstock_storage *st,
+		       int (*end)(struct penstock_storage *, bool, struct pst_err *), bool durable)
+{
+	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
+	int ret = pst_fork_check(st->generation, NULL);
+
+	if (ret)
+		return ret;
+	if (atomic_load(&st->inflight))
+		return pst_fail_errno(NULL, EBUSY, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "requests are in flight, wait for them first");
+	ret = end ? end(st, durable, &err) : 0;
+	return ret ? pst_err_publish(&err) : 0;
+}
+
+int penstock_commit(struct penstock_storage *st, int durable)
+{
+	return end_writing(st, st->ops->commit, durable);
+}
+
+static int storage_abort(struct penstock_storage *st, bool durable, struct pst_err *err)
+{
+	(void)durable;
+	return st->ops->abort ? st->ops->abort(st, err) : 0;
+}
+
+int penstock_abort(struct penstock_storage *st)
+{
+	return end_writing(st, storage_abort, false);
+}
+
+void penstock_close(struct penstock_storage *st)
+{
+	unsigned times = 0;
+
+	if (!st)
+		return;
+	if (st->generation != pst_fork_generation())
+		return; /* it belongs to the parent, which decides about its file */
+	while (atomic_load(&st->inflight)) {
+		pst_devices_help(); /* they may be on this thread's own inline lanes */
+		pst_backoff(&times);
+	}
+	if (atomic_load(&st->cached_by_lanes)) /* else no lane needs to wake */
+		pst_devices_invalidate(st);
+	pst_routes_drop(st);
+	st->ops->close(st);
+	free(st);
+}
+
+int penstock_storage_get_info(const struct penstock_storage *st, struct penstock_storage_info *info)
+{
+	const struct pst_storage_facts *facts = &st->facts;
+	struct penstock_storage_info ours = {
+		.size = sizeof(ours),
+		.length = facts->length,
+		.kind = st->ops->name,
+		.text = facts->text,
+		.off_align = facts->off_align,
+		.mem_align = facts->mem_align,
+		.edge_align = facts->edge_align,
+		.drive_count = facts->drive_count,
+	};
+
+	return pst_struct_copy_out(info, &ours, sizeof(ours));
+}
+
+int64_t penstock_storage_length(struct penstock_storage *st)
+{
+	struct pst_err err;
+	uint64_t len = st->facts.length;
+	int ret = pst_fork_check(st->generation, &err);
+
+	if (!ret && st->ops->length)
+		ret = st->ops->length(st, &len, &err);
+	if (ret)
+		return pst_err_publish(&err);
+	return (int64_t)len;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of open devices: see devices.h. Called by the public device calls, by routes and
+ * inline lanes. All calls are slow ones except pst_device_find, which a request with a
+ * segment that names no device makes at submit. The table must never call a pump itself:
+ * the device's hooks do.
+ *
+ * Lock order: device_lock (route.c may hold route_lock around it), then table_lock.
+ */
+#include "core/base/devices.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backends.h"
+#include "core/base/fork.h"
+#include "core/base/spin.h"
+
+static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct penstock_device *devices[PST_DEVICES_MAX];
+/* Protects the table too, and is never held during a wait: for threads that search the table
+ * while others open and close. */
+static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
+static uint64_t last_serial; /* under device_lock */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void devices_in_child(void)
+{
+	memset(devices, 0, sizeof(devices));
+	pthread_mutex_init(&device_lock, NULL);
+	pthread_rwlock_init(&table_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pst_fork_hook(devices_in_child);
+}
+
+static struct penstock_device *find_name(const char *name)
+{
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] && !strcmp(devices[i]->name, name))
+			return devices[i];
+	return NULL;
+}
+
+static void device_free(struct penstock_device *dev)
+{
+	free((char *)dev->opts.engine);
+	free((char *)dev->opts.sys_root);
+	free(dev);
+}
+
+static char *copy_text(const char *text)
+{
+	return text ? strdup(text) : NULL;
+}
+
+static int device_new(const char *name, const struct penstock_device_opts *opts,
+		      struct penstock_device **out, struct pst_err *err)
+{
+	struct penstock_device *dev;
+
+	if (strlen(name) >= sizeof(dev->name))
+		return pst_fail_errno(err, ENODEV, PENSTOCK_WHY_NO_DEVICE,
+				      "'%.40s...': no device has so long a name", name);
+	dev = calloc(1, sizeof(*dev));
+	if (!dev)
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
+	dev->opts = *opts;
+	dev->opts.engine = copy_text(opts->engine);
+	dev->opts.sys_root = copy_text(opts->sys_root);
+	if ((opts->engine && !dev->opts.engine) || (opts->sys_root && !dev->opts.sys_root)) {
+		device_free(dev);
+		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a device");
+	}
+	dev->facts.numa = -1;
+	dev->generation = pst_fork_generation();
+	memcpy(dev->name, name, strlen(name) + 1);
+	*out = dev;
+	return 0;
+}
+
+/* Finds the backend for the device's name and lets it open the device. */
+static int device_open_backend(struct penstock_device *dev, struct pst_err *err)
+{
+	for (unsigned i = 0; pst_devices[i]; i++) {
+		if (!pst_devices[i]->match(dev->name))
+			continue;
+		dev->ops = pst_devices[i];
+		return dev->ops->open(dev, err);
+	}
+	return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
+			"'%s': no such device, use host, cuda:N, peermem:BDF or auto", dev->name);
+}
+
+static void table_set(unsigned index, struct penstock_device *dev)
+{
+	pthread_rwlock_wrlock(&table_lock);
+	devices[index] = dev;
+	pthread_rwlock_unlock(&table_lock);
+}
+
+/* Under device_lock. */
+static int device_add(const char *name, const struct penstock_device_opts *opts,
+		      const struct pst_device_hooks *hooks, struct penstock_device **out,
+		      struct pst_err *err)
+{
+	struct penstock_device *dev = NULL;
+	unsigned index = 0;
+	int ret;
+
+	while (index < PST_DEVICES_MAX && devices[index])
+		index++;
+	if (index == PST_DEVICES_MAX)
+		return pst_fail(err, PENSTOCK_WHY_FULL, "%u devices are open", index);
+	ret = device_new(name, opts, &dev, err);
+	if (ret)
+		return ret;
+	dev->index = index;
+	dev->serial = ++last_serial;
+	dev->hooks = hooks;
+	ret = device_open_backend(dev, err);
+	if (ret) {
+		device_free(dev);
+		return ret;
+	}
+	table_set(index, dev);
+	*out = dev;
+	return 0;
+}
+
+int pst_device_open(const char *name, const struct penstock_device_opts *opts,
+		    const struct pst_device_hooks *hooks, struct penstock_device **out,
+		    struct pst_err *err)
+{
+	struct penstock_device *dev;
+	int ret = 0;
+
+	pthread_once(&fork_once, watch_forks);
+	pthread_mutex_lock(&device_lock);
+	dev = find_name(name);
+	if (!dev)
+		ret = device_add(name, opts, hooks, &dev, err);
+	if (!ret) {
+		ret = dev->refs++ > 0;
+		*out = dev;
+	}
+	pthread_mutex_unlock(&device_lock);
+	return ret;
+}
+
+int pst_device_ref(struct penstock_device *dev, struct pst_err *err)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&device_lock);
+	if (dev->refs)
+		dev->refs++;
+	else
+		ret = pst_fail(err, PENSTOCK_WHY_NO_DEVICE, "the device is being closed");
+	pthread_mutex_unlock(&device_lock);
+	return ret;
+}
+
+static bool pump_runs(const struct penstock_device *dev)
+{
+	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
+}
+
+/* Under device_lock. */
+static void invalidate_others(struct penstock_device *closing)
+{
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (devices[i] != closing && pump_runs(devices[i]))
+			devices[i]->hooks->invalidate(devices[i], NULL, closing);
+}
+
+void pst_device_close(struct penstock_device *dev)
+{
+	unsigned times = 0;
+
+	pthread_mutex_lock(&device_lock);
+	if (--dev->refs == 0) {
+		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
+			pst_backoff(&times);
+		if (pump_runs(dev)) /* afterwards no stream waits for the device */
+			dev->hooks->stop(dev);
+		invalidate_others(dev);
+		table_set(dev->index, NULL);
+		if (atomic_load(&dev->scratch))
+			dev->ops->free(dev, atomic_load(&dev->scratch), NULL);
+		dev->ops->close(dev);
+		device_free(dev);
+	}
+	pthread_mutex_unlock(&device_lock);
+}
+
+int pst_device_start(struct penstock_device *dev, struct pst_err *err)
+{
+	int ret = 0;
+
+	/* A thread that closes another device may hold the lock until that device's requests
+	 * have completed, so a running pump is found without it. */
+	if (pump_runs(dev))
+		return 0;
+	pthread_mutex_lock(&device_lock);
+	if (!pump_runs(dev))
+		ret = dev->hooks->start(dev, err);
+	pthread_mutex_unlock(&device_lock);
+	return ret;
+}
+
+void pst_devices_invalidate(struct penstock_storage *st)
+{
+	pthread_mutex_lock(&device_lock);
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (pump_runs(devices[i]))
+			devices[i]->hooks->invalidate(devices[i], st, NULL);
+	pthread_mutex_unlock(&device_lock);
+}
+
+void pst_devices_help(void)
+{
+	pthread_mutex_lock(&device_lock);
+	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
+		if (pump_runs(devices[i]))
+			devices[i]->hooks->help(devices[i]);
+	pthread_mutex_unlock(&device_lock);
+}
+
+void pst_devices_hold(uint64_t mask)
+{
+	for (; mask; mask &= mask - 1)
+		atomic_fetch_add_explicit(&devices[__builtin_ctzll(mask)]->guests, 1,
+					  memory_order_relaxed);
+}
+
+void pst_devices_release(uint64_t mask)
+{
+	for (; mask; mask &= mask - 1)
+		atomic_fetch_sub_explicit(&devices[__builtin_ctzll(mask)]->guests, 1,
+					  memory_order_release);
+}
+
+struct penstock_device *pst_device_find(const void *ptr)
+{
+	struct penstock_device *host = NULL, *found = NULL;
+	struct pst_memory mem;
+
+	/* The caller promises that the pointer's device stays open; other devices may open and
+	 * close meanwhile. */
+	pthread_rwlock_rdlock(&table_lock);
+	for (unsigned i = 0; i < PST_DEVICES_MAX && !found; i++) {
+		struct penstock_device *dev = devices[i];
+
+		if (dev && dev->facts.is_host)
+			host = dev; /* owns every pointer that no other device knows */
+		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
+			found = dev;
+	}
+	pthread_rwlock_unlock(&table_lock);
+	return found ? found : host;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A lane's inboxes and lists: see inbox.h. Pumps, storages and lanes put things in; the lane's
+ * loop takes them out. Nothing here allocates or blocks.
+ */
+#include "core/lane/inbox.h"
+
+#include <unistd.h>
+
+#include "core/base/lifo.h"
+#include "core/lane/pump.h"
+
+void pst_lane_wake(struct pst_lane *lane)
+{
+	uint64_t one = 1;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	if (atomic_load_explicit(&lane->asleep, memory_order_relaxed) && lane->wake_fd >= 0 &&
+	    write(lane->wake_fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full, so the lane is awake */
+}
+
+/* ---- requests ---- */
+
+struct pst_lane_entry *pst_inbox_entry(struct pst_lane *lane, struct pst_request *req)
+{
+	struct pst_lane_entry *entry = &req->entries[lane->index];
+
+	entry->req = req;
+	atomic_fetch_add_explicit(&req->refs, PST_LISTED, memory_order_relaxed);
+	atomic_fetch_add_explicit(&lane->load, 1, memory_order_relaxed);
+	return entry;
+}
+
+void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry)
+{
+	PST_LIFO_PUSH(&lane->inbox, entry, next, memory_order_release);
+	pst_lane_wake(lane);
+}
+
+static void list_add(struct pst_lane *lane, struct pst_lane_entry *entry)
+{
+	unsigned p = entry->req->priority;
+	uint64_t deadline_ns = entry->req->deadline_ns;
+
+	if (deadline_ns && (!lane->deadline_ns || deadline_ns < lane->deadline_ns))
+		lane->deadline_ns = deadline_ns;
+	entry->next = NULL;
+	entry->listed = true;
+	*lane->todo_end[p] = entry;
+	lane->todo_end[p] = &entry->next;
+	lane->todo_count++;
+}
+
+void pst_lane_list(struct pst_lane *lane, struct pst_request *req)
+{
+	if (req->entries[lane->index].listed)
+		return; /* the lane will see the request's new limit */
+	list_add(lane, pst_inbox_entry(lane, req));
+}
+
+void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
+		     uint64_t holds)
+{
+	struct pst_lane_entry *entry = *at;
+
+	*at = entry->next;
+	if (!entry->next)
+		lane->todo_end[priority] = at;
+	lane->todo_count--;
+	entry->listed = false;
+	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
+	pst_req_put(entry->req, PST_LISTED + holds);
+}
+
+void pst_lane_unlist_all(struct pst_lane *lane)
+{
+	pst_inbox_take(lane);
+	for (unsigned p = 0; p < PST_PRIORITIES; p++)
+		while (lane->todo[p])
+			pst_lane_unlist(lane, p, &lane->todo[p], 0);
+	while (lane->watched) {
+		struct pst_lane_entry *entry = lane->watched;
+
+		lane->watched = entry->next;
+		pst_req_put(entry->req, PST_LISTED);
+	}
+}
+
+/* Adds an armed request to those whose stream the lane polls. */
+static void watch(struct pst_lane *lane, struct pst_lane_entry *entry)
+{
+	entry->next = lane->watched;
+	lane->watched = entry;
+	atomic_fetch_sub_explicit(&lane->load, 1, memory_order_relaxed);
+}
+
+int pst_inbox_take(struct pst_lane *lane)
+{
+	struct pst_lane_entry *list;
+	int taken = 0;
+
+	if (PST_LIFO_EMPTY(&lane->inbox))
+		return 0;
+	PST_LIFO_TAKE(&lane->inbox, list, next);
+	while (list) {
+		struct pst_lane_entry *entry = list;
+
+		list = entry->next;
+		taken++;
+		if (entry->req->phase == PST_PHASE_ARMED)
+			watch(lane, entry);
+		else
+			list_add(lane, entry);
+	}
+	return taken;
+}
+
+/* ---- transfers ---- */
+
+void pst_io_done(struct pst_io *io, int64_t result)
+{
+	struct pst_lane *lane = io->lane;
+	struct pst_pump *pump = lane->pump;
+
+	/* Once the io is in the inbox its request may complete, and the pump may close: the
+	 * pump waits for threads that are still in here. */
+	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
+	io->result = result;
+	if (result < 0 && !io->err.code)
+		pst_fail_errno(&io->err, (int)result, pst_why_of_errno((int)result), "%s: %m",
+			       io->st->ops->name);
+	PST_LIFO_PUSH(&lane->io_inbox, io, next, memory_order_release);
+	pst_lane_wake(lane);
+	atomic_fetch_sub_explicit(&pump->outside, 1, memory_order_release);
+}
+
+int pst_inbox_reap_io(struct pst_lane *lane)
+{
+	struct pst_io *list;
+	int reaped = 0;
+
+	if (PST_LIFO_EMPTY(&lane->io_inbox))
+		return 0;
+	PST_LIFO_TAKE(&lane->io_inbox, list, next);
+	while (list) {
+		struct pst_io *io = list;
+
+		list = io->next;
+		io->done(io);
+		reaped++;
+	}
+	return reaped;
+}

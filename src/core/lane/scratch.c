@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scratch memory and written blocks for test transfers: see scratch.h. Called by canary.c and
+ * by probes of paths, when a route is made; it must never touch the caller's memory.
+ */
+#include "core/lane/scratch.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+
+#include "core/base/device_sync.h"
+
+int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err)
+{
+	*out = atomic_exchange(&dev->scratch, NULL);
+	return *out ? 0 : dev->ops->alloc(dev, PST_SCRATCH_BYTES, out, err);
+}
+
+/* Nothing may be freed while a stream waits. The memory then stays on the device for the next
+ * test, and the device's last close frees it. */
+void pst_scratch_put(struct penstock_device *dev, void *mem)
+{
+	void *none = NULL;
+
+	if (!pst_device_sync_begin(dev)) {
+		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
+			return;
+		pst_device_sync_await(dev); /* another test has stored its memory already */
+	}
+	dev->ops->free(dev, mem, NULL);
+	pst_device_sync_end(dev);
+}
+
+int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
+		       uint64_t *len)
+{
+	uint64_t at = *off, run = 0;
+
+	while (st->ops->written && !st->ops->written(st, &at, &run)) {
+		uint64_t from = (at + align - 1) / align * align, to = (at + run) / align * align;
+
+		if (from < to) {
+			*off = from;
+			*len = to - from < max ? to - from : max;
+			return 0;
+		}
+		at += run;
+	}
+	return -ENODATA;
+}
