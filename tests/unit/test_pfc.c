@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 
-#include "check/gate.h"
+#include "check/pfc.h"
 
 static const char *const *names; /* what the driver counts; the values are 1, 2, 4, ... */
 static unsigned count, told;	 /* how many there are; how many the driver says */
