@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `penstock check` found, for programs: one object, described in
- * penstock-json(5) and docs/json.schema.json.
+ * Prints the result of `penstock check` as one JSON object, described in penstock-json(5)
+ * and docs/json.schema.json. Called by check.c. It must not remove keys.
  */
+#include "check_json.h"
+
+#include "args.h"
 #include "check_print.h"
+#include "json.h"
 
 static void print_gate(struct json *j, const struct pst_check_line *line)
 {
@@ -36,7 +40,7 @@ static void print_path(struct json *j, const struct pst_check_path *p)
 	json_end(j);
 }
 
-static const char *name_of(const struct pst_check *check, int index)
+static const char *path_name(const struct pst_check *check, int index)
 {
 	return check->probed && index >= 0 ? check->paths[index].explained.name : NULL;
 }
@@ -61,8 +65,8 @@ void check_print_json(FILE *f, const struct pst_check *check, int code)
 	json_end(&j);
 	json_bool(&j, "probed", check->probed);
 	json_text(&j, "engine", check->probed ? check->engine : NULL);
-	json_text(&j, "cold", name_of(check, check->cold));
-	json_text(&j, "warm", name_of(check, check->warm));
+	json_text(&j, "cold", path_name(check, check->cold));
+	json_text(&j, "warm", path_name(check, check->warm));
 	json_object(&j, "paths");
 	for (unsigned i = 0; check->probed && i < check->path_count; i++)
 		print_path(&j, &check->paths[i]);

@@ -313,7 +313,8 @@ static void inspect_probe(const struct facts *f, struct pst_check_line *line)
 	if (!f->has_file)
 		return;
 	if (f->captured) {
-		pst_line_unknown(line, "not probed: the files of a captured machine cannot be read");
+		pst_line_unknown(line,
+				 "not probed: the files of a captured machine cannot be read");
 		line->need = PST_NEED_NOTHING;
 		return;
 	}
