@@ -13,16 +13,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "page_cache.h"
 #include "stop.h"
 
-#ifndef SYS_cachestat
-#define SYS_cachestat 451
-#endif
-
-struct run {
+struct bench_state {
 	const struct bench_args *a;
 	struct penstock_storage *st;
 	struct penstock_device *dev;
@@ -74,54 +70,33 @@ double bench_percentile(const struct bench_result *r, double share)
 
 /* ---- page cache ---- */
 
-/* Returns the number of cached pages in the first `length` bytes (0: the whole file), or -1 if
- * the kernel or the file system does not report it. */
-static int64_t cached_pages(const char *path, uint64_t length)
-{
-	struct {
-		uint64_t off, len;
-	} range = {0, length};
-	struct {
-		uint64_t cache, dirty, writeback, evicted, recently;
-	} stat;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	int64_t n = -1;
-
-	if (fd < 0)
-		return -1;
-	if (!syscall(SYS_cachestat, fd, &range, &stat, 0))
-		n = (int64_t)stat.cache;
-	close(fd);
-	return n;
-}
-
 /* On a busy machine another process can change the cache between two queries. */
 #define CACHE_TRIES 4
 
 /* Drops the file's pages. Returns whether they are proven to be gone. */
-static bool pages_drop(int fd, const char *path)
+static bool pages_drop(int fd)
 {
 	char byte;
 
-	/* overlayfs reports 0 cached pages for every file. So cachestat is trusted only if it
-	 * sees the page of the byte just read. */
-	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(path, 0) <= 0)
+	/* overlayfs reports 0 cached pages for every file. So cachestat(2) is trusted only if it
+	 * reports the page of the byte that was just read. */
+	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(fd, 0) <= 0)
 		return false;
 	fdatasync(fd);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	return cached_pages(path, 0) == 0;
+	return cached_pages(fd, 0) == 0;
 }
 
 /* Reads the file into the page cache. Returns whether all of it is cached, or the kernel does
  * not report it. */
-static bool pages_read(int fd, const char *path, uint64_t length, char *buf, size_t step)
+static bool pages_read(int fd, uint64_t length, char *buf, size_t step)
 {
 	int64_t pages;
 
 	for (uint64_t off = 0; off < length; off += step)
 		if (pread(fd, buf, step, (off_t)off) <= 0)
 			break;
-	pages = cached_pages(path, length);
+	pages = cached_pages(fd, length);
 	return pages < 0 || (uint64_t)pages >= length / 4096;
 }
 
@@ -133,7 +108,7 @@ int bench_make_cold(const char *path)
 	if (fd < 0)
 		return -errno;
 	for (unsigned i = 0; i < CACHE_TRIES && !done; i++)
-		done = pages_drop(fd, path);
+		done = pages_drop(fd);
 	close(fd);
 	return done ? 0 : -EBUSY;
 }
@@ -149,17 +124,23 @@ static bool path_uses_cache(const char *path)
  * bypass the cache did. Bytes that went through the cache did if each was read once and no
  * other process read the file before; then at least that many pages are cached afterwards.
  */
-static bool run_was_cold(const struct run *r)
+static bool run_was_cold(const struct bench_state *r)
 {
 	const struct tally *t = &r->out->tally;
 	uint64_t bytes = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
 	int64_t pages;
+	int fd;
 
 	for (unsigned i = 0; i < t->path_count; i++)
 		bytes += path_uses_cache(t->names[i]) ? t->path_bytes[i] : 0;
 	if (!bytes)
 		return true;
-	pages = r->by_cache ? cached_pages(storage_path(r->a->storage), 0) : -1;
+	if (!r->by_cache)
+		return false;
+	fd = open(storage_path(r->a->storage), O_RDONLY | O_CLOEXEC);
+	pages = fd < 0 ? -1 : cached_pages(fd, 0);
+	if (fd >= 0)
+		close(fd);
 	return pages >= 0 && (uint64_t)pages >= bytes / page;
 }
 
@@ -172,7 +153,7 @@ int bench_make_warm(const char *path, uint64_t length)
 	if (fd < 0 || !buf)
 		ret = fd < 0 ? -errno : -ENOMEM;
 	for (unsigned i = 0; fd >= 0 && buf && i < CACHE_TRIES && ret; i++)
-		ret = pages_read(fd, path, length, buf, step) ? 0 : -EBUSY;
+		ret = pages_read(fd, length, buf, step) ? 0 : -EBUSY;
 	free(buf);
 	if (fd >= 0)
 		close(fd);
@@ -191,7 +172,7 @@ static double cpu_seconds(void)
 }
 
 /* Returns the offset of the next request. */
-static uint64_t next_offset(struct run *r)
+static uint64_t next_offset(struct bench_state *r)
 {
 	uint64_t blocks = r->length / r->a->block, n;
 
@@ -211,7 +192,7 @@ static uint64_t next_offset(struct run *r)
 
 /* Returns whether to submit another request. The run ends when its time is over. A cold run
  * also ends when every block was read, because a second read would come from the cache. */
-static bool run_continues(const struct run *r)
+static bool run_continues(const struct bench_state *r)
 {
 	if (r->failed || stop_signal || seconds() >= r->until)
 		return false;
@@ -228,7 +209,7 @@ static bool class_is_refused(const struct bench_args *a, enum penstock_why why)
 		 why == PENSTOCK_WHY_NO_ROUTE));
 }
 
-static void slot_submit(struct run *r, unsigned slot)
+static void slot_submit(struct bench_state *r, unsigned slot)
 {
 	struct penstock_seg seg = {.buf = r->mem + (uint64_t)slot * r->a->block,
 				   .dev = r->dev,
@@ -258,7 +239,7 @@ static void slot_submit(struct run *r, unsigned slot)
 	r->failed = true;
 }
 
-static void slot_done(struct run *r, const struct penstock_done *done)
+static void slot_done(struct bench_state *r, const struct penstock_done *done)
 {
 	unsigned slot = *(unsigned *)done->user;
 	unsigned b = bucket_of((seconds() - r->begun[slot]) * 1e6);
@@ -281,7 +262,7 @@ static void slot_done(struct run *r, const struct penstock_done *done)
 		slot_submit(r, slot);
 }
 
-static void run_requests(struct run *r)
+static void run_requests(struct bench_state *r)
 {
 	struct penstock_done *done = calloc(r->a->depth, sizeof(*done));
 	double cpu = cpu_seconds(), begun = seconds();
@@ -328,7 +309,7 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 
 /* Finds out whether uncached bytes go through the page cache, and how to visit every block once
  * in that case. Returns 0, or -1 with the library's message. */
-static int cold_path_find(struct run *r)
+static int cold_path_find(struct bench_state *r)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = r->dev, .row_len = r->a->block};
@@ -362,7 +343,7 @@ static int cold_path_find(struct run *r)
 	return 0;
 }
 
-static int run_open(struct run *r)
+static int run_open(struct bench_state *r)
 {
 	struct penstock_device_opts dopts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_storage_opts sopts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -400,7 +381,7 @@ static int run_open(struct run *r)
 
 int bench_run(const struct bench_args *a, struct bench_result *out)
 {
-	struct run r = {.a = a, .out = out, .random = 88172645463325252u};
+	struct bench_state r = {.a = a, .out = out, .random = 88172645463325252u};
 	int ret;
 
 	memset(out, 0, sizeof(*out));

@@ -20,7 +20,7 @@
 
 #define THREADS 8
 
-struct job {
+struct limit_job {
 	int fd;
 	bool write, random;
 	bool once; /* read each block once, then stop */
@@ -31,7 +31,7 @@ struct job {
 
 static void *job_thread(void *arg)
 {
-	struct job *j = arg;
+	struct limit_job *j = arg;
 	uint64_t blocks = j->length / j->block;
 	char *buf =
 		mmap(NULL, j->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -61,7 +61,7 @@ static void *job_thread(void *arg)
 }
 
 /* Runs the job on threads. Returns GB/s, or NAN if no byte moved. */
-static double job_measure(struct job *j, unsigned threads, double runtime)
+static double job_measure(struct limit_job *j, unsigned threads, double runtime)
 {
 	pthread_t ids[THREADS * 4];
 	unsigned made = 0;
@@ -80,10 +80,10 @@ static double job_measure(struct job *j, unsigned threads, double runtime)
 
 double bench_limit(const struct bench_args *a, uint64_t length, const char **what)
 {
-	struct job j = {.write = a->write,
-			.random = a->random,
-			.once = a->cold && !a->random, /* like the run itself */
-			.block = a->block};
+	struct limit_job j = {.write = a->write,
+			      .random = a->random,
+			      .once = a->cold && !a->random, /* like the run itself */
+			      .block = a->block};
 	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
 	int flags = a->write ? O_WRONLY : O_RDONLY;
 	double rate;

@@ -116,7 +116,7 @@ static bool option_parse(int c, struct bench_args *a)
 	}
 }
 
-static int args_parse(int argc, char **argv, struct bench_args *a)
+static int bench_parse(int argc, char **argv, struct bench_args *a)
 {
 	static const struct option options[] = {{"rw", required_argument, NULL, 'w'},
 						{"block", required_argument, NULL, 'b'},
@@ -362,7 +362,7 @@ static int bench_main(int argc, char **argv)
 	struct bench_result *r;
 	pid_t busy[LOAD_MAX];
 	unsigned made = 0;
-	int ret = args_parse(argc, argv, &a);
+	int ret = bench_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;

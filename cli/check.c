@@ -13,13 +13,13 @@
 #include "check_script.h"
 #include "cli.h"
 
-struct args {
+struct check_args {
 	struct pst_check_opts opts;
 	bool json, script, verbose, expects;
 	enum penstock_class expect;
 };
 
-static int parse_expect(struct args *a, const char *word)
+static int parse_expect(struct check_args *a, const char *word)
 {
 	a->expects = true;
 	if (!parse_class(word, &a->expect))
@@ -29,7 +29,7 @@ static int parse_expect(struct args *a, const char *word)
 	return 0;
 }
 
-static int args_parse(int argc, char **argv, struct args *a)
+static int check_parse(int argc, char **argv, struct check_args *a)
 {
 	static const struct option options[] = {{"device", required_argument, NULL, 'd'},
 						{"json", no_argument, NULL, 'j'},
@@ -73,7 +73,7 @@ static int args_parse(int argc, char **argv, struct args *a)
 }
 
 /* Returns the exit code. A class counts as met only if it does not depend on an unknown gate. */
-static int exit_code(const struct args *a, const struct pst_check *check)
+static int exit_code(const struct check_args *a, const struct pst_check *check)
 {
 	if (a->expects)
 		return check->works && check->known && check->reached >= a->expect ? EXIT_DONE
@@ -85,10 +85,10 @@ static int exit_code(const struct args *a, const struct pst_check *check)
 
 static int check_main(int argc, char **argv)
 {
-	struct args a = {.expects = false};
+	struct check_args a = {.expects = false};
 	struct pst_check *check;
 	char why[PENSTOCK_TEXT_MAX] = "";
-	int ret = args_parse(argc, argv, &a);
+	int ret = check_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;

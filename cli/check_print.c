@@ -47,13 +47,13 @@ const char *check_need_name(enum pst_check_need need)
 	return needs[need];
 }
 
-static void print_labelled(FILE *f, const char *label, const char *text)
+static void labelled_print(FILE *f, const char *label, const char *text)
 {
 	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
 	print_words(f, COLUMN, text);
 }
 
-static void print_more(FILE *f, const char *text)
+static void details_print(FILE *f, const char *text)
 {
 	while (*text) {
 		size_t n = strcspn(text, "\n");
@@ -63,7 +63,7 @@ static void print_more(FILE *f, const char *text)
 	}
 }
 
-static void print_line(FILE *f, const struct pst_check_line *line, bool verbose)
+static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 {
 	static const char *const colours[] = {"", "\033[32m", "\033[31m", "\033[33m"};
 	bool paint = colours_are_wanted(f);
@@ -74,20 +74,20 @@ static void print_line(FILE *f, const struct pst_check_line *line, bool verbose)
 		states[line->state], paint && !calm ? "\033[0m" : "", line->name);
 	print_words(f, COLUMN, line->seen);
 	if (verbose)
-		print_more(f, line->more);
+		details_print(f, line->more);
 	if (verbose || (line->state != PST_CHECK_OK && !calm))
-		print_labelled(f, "why", line->why);
+		labelled_print(f, "why", line->why);
 	if (line->todo[0] && (verbose || !calm))
-		print_labelled(f, "do", line->todo);
+		labelled_print(f, "do", line->todo);
 }
 
-static void print_unmeasured(FILE *f, const struct pst_check_path *p)
+static void unmeasured_path_print(FILE *f, const struct pst_check_path *p)
 {
 	fprintf(f, "  %-9s %9s  ", p->explained.name, "-");
 	print_words(f, 23, p->error[0] ? p->error : p->explained.text);
 }
 
-static void print_paths(FILE *f, const struct pst_check *check)
+static void paths_print(FILE *f, const struct pst_check *check)
 {
 	fprintf(f, "\n  %-9s %9s  %-6s %10s  %s\n", "path", "GB/s", "from", "CPU copies", "class");
 	for (unsigned i = 0; i < check->path_count; i++) {
@@ -103,7 +103,7 @@ static void print_paths(FILE *f, const struct pst_check *check)
 				: warm	     ? "<- used for cached bytes"
 					     : "");
 		else
-			print_unmeasured(f, p);
+			unmeasured_path_print(f, p);
 	}
 }
 
@@ -119,10 +119,10 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose)
 			layer = (int)check->lines[i].layer;
 			fprintf(f, "\n%s\n", layers[layer]);
 		}
-		print_line(f, &check->lines[i], verbose);
+		gate_print(f, &check->lines[i], verbose);
 	}
 	if (check->probed)
-		print_paths(f, check);
+		paths_print(f, check);
 	fputc('\n', f);
 	print_words(f, 0, check->verdict);
 	flush_output();

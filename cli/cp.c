@@ -21,7 +21,7 @@
 #define BLOCKS 8
 #define SLACK 4096u /* space after each block, so that an unaligned tail can be direct too */
 
-struct args {
+struct cp_args {
 	const char *src, *dst, *via, *path, *engine;
 	enum penstock_class require;
 	enum penstock_effort effort;
@@ -35,7 +35,7 @@ struct block {
 };
 
 struct copy {
-	const struct args *a;
+	const struct cp_args *a;
 	struct penstock_storage *from, *to;
 	struct penstock_device *dev;
 	struct penstock_queue *q;
@@ -53,7 +53,7 @@ struct copy {
 	double start, shown;
 };
 
-static int args_parse(int argc, char **argv, struct args *a)
+static int cp_parse(int argc, char **argv, struct cp_args *a)
 {
 	static const struct option options[] = {{"via", required_argument, NULL, 'v'},
 						{"require", required_argument, NULL, 'r'},
@@ -172,7 +172,7 @@ static void source_open(struct copy *c)
 	c->length = length < 0 ? 0 : (uint64_t)length;
 }
 
-static void device_open(struct copy *c)
+static void via_open(struct copy *c)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	void *mem = NULL;
@@ -211,7 +211,8 @@ static bool is_block_device(const char *storage)
 }
 
 /* Chooses a temporary name next to the destination, which the copy keeps until it is verified.
- * The name is random, because a process of another host or container can have the same number.
+ * The name is random, because a process of another host or container can have the same
+ * process number.
  * Returns whether it succeeded. */
 static bool temp_name_choose(struct copy *c)
 {
@@ -256,7 +257,7 @@ static void capacity_check(struct copy *c)
 			  c->a->dst, (long long)capacity, c->a->src, (unsigned long long)c->length);
 }
 
-static void target_open(struct copy *c)
+static void destination_open(struct copy *c)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
@@ -332,7 +333,7 @@ static void block_read(struct copy *c, struct block *b, uint64_t len_max)
 	block_submit(c, b);
 }
 
-static void progress_show(struct copy *c, bool last)
+static void copy_progress(struct copy *c, bool last)
 {
 	double rate = (double)c->written / (seconds() - c->start + 1e-9);
 	char done[32], speed[32];
@@ -392,13 +393,13 @@ static void copy_transfer(struct copy *c)
 
 		for (int i = 0; i < n; i++)
 			block_done(c, &done[i], len_max);
-		progress_show(c, false);
+		copy_progress(c, false);
 	}
 	if (stop_signal && !c->failed) {
 		c->failed = true;
 		c->code = stop_text(c->text, sizeof(c->text));
 	}
-	progress_show(c, true);
+	copy_progress(c, true);
 }
 
 /* ---- report and cleanup ---- */
@@ -552,10 +553,10 @@ static int failure_print(struct copy *c)
 
 static int cp_main(int argc, char **argv)
 {
-	struct args a = {.require = PENSTOCK_ANY};
+	struct cp_args a = {.require = PENSTOCK_ANY};
 	struct copy *c;
 	double took;
-	int ret = args_parse(argc, argv, &a);
+	int ret = cp_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
@@ -566,9 +567,9 @@ static int cp_main(int argc, char **argv)
 	catch_signals();
 	source_open(c);
 	if (!c->failed)
-		device_open(c);
+		via_open(c);
 	if (!c->failed)
-		target_open(c);
+		destination_open(c);
 	if (!c->failed) {
 		c->start = seconds();
 		copy_transfer(c);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock explain: prints the path that a request would use and, for every other path, why
- * not and what would open it. It must never transfer bytes, except for the read canary.
+ * penstock explain: prints the path that a request would use. For every other path it prints
+ * the reason against it, and the action that would open it. It must never transfer bytes,
+ * except for the read canary.
  */
 #include "cli.h"
 
-struct args {
+struct explain_args {
 	const char *storage, *device;
 	uint64_t size, offset;
 	bool write, json;
@@ -13,7 +14,7 @@ struct args {
 	enum penstock_effort effort;
 };
 
-static int args_parse(int argc, char **argv, struct args *a)
+static int explain_parse(int argc, char **argv, struct explain_args *a)
 {
 	static const struct option options[] = {
 		{"size", required_argument, NULL, 's'},	  {"offset", required_argument, NULL, 'o'},
@@ -53,7 +54,7 @@ static int args_parse(int argc, char **argv, struct args *a)
 	return 0;
 }
 
-static const char *path_name(const struct penstock_explanation *e, int index)
+static const char *explained_path_name(const struct penstock_explanation *e, int index)
 {
 	return index >= 0 ? e->paths[index].name : "none";
 }
@@ -63,12 +64,13 @@ static const char *residency_name(const struct penstock_explanation *e)
 	return e->resident > 0 ? "yes" : e->resident ? "unknown" : "no";
 }
 
-static void print_json(const struct args *a, const struct penstock_explanation *e)
+static void explanation_print_json(const struct explain_args *a,
+				   const struct penstock_explanation *e)
 {
 	struct json j;
 
 	json_open(&j, stdout);
-	json_text(&j, "path", path_name(e, e->taken));
+	json_text(&j, "path", explained_path_name(e, e->taken));
 	json_text(&j, "engine", e->engine);
 	json_object(&j, "paths");
 	json_end(&j);
@@ -84,9 +86,9 @@ static void print_json(const struct args *a, const struct penstock_explanation *
 	if (e->resident_why != PENSTOCK_WHY_NONE)
 		json_text(&j, "resident_reason", penstock_why_name(e->resident_why));
 	json_text(&j, "engine_reason", e->engine_text);
-	json_text(&j, "cold", path_name(e, e->cold));
-	json_text(&j, "warm", path_name(e, e->warm));
-	json_text(&j, "unknown", path_name(e, e->unknown));
+	json_text(&j, "cold", explained_path_name(e, e->cold));
+	json_text(&j, "warm", explained_path_name(e, e->warm));
+	json_text(&j, "unknown", explained_path_name(e, e->unknown));
 	json_object(&j, "reasons");
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
@@ -103,14 +105,15 @@ static void print_json(const struct args *a, const struct penstock_explanation *
 	json_close(&j);
 }
 
-static void print_table(const struct args *a, const struct penstock_explanation *e)
+static void explanation_print_table(const struct explain_args *a,
+				    const struct penstock_explanation *e)
 {
 	printf("%s ", a->write ? "write" : "read");
 	print_name(stdout, a->storage);
-	printf(" %s %s: %s", a->write ? "from" : "to", a->device, path_name(e, e->taken));
+	printf(" %s %s: %s", a->write ? "from" : "to", a->device, explained_path_name(e, e->taken));
 	if (e->taken >= 0 && e->cold != e->warm && !a->write)
-		printf(" (cached bytes: %s, others: %s)", path_name(e, e->warm),
-		       path_name(e, e->cold));
+		printf(" (cached bytes: %s, others: %s)", explained_path_name(e, e->warm),
+		       explained_path_name(e, e->cold));
 	printf("\n  storage   %s\n  device    %s\n  engine    %s%s%s\n", e->storage_text,
 	       e->device_text, e->engine, e->engine_text[0] ? ": " : "", e->engine_text);
 	if (!a->write)
@@ -138,7 +141,7 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 
 static int explain_main(int argc, char **argv)
 {
-	struct args a = {.require = PENSTOCK_ANY};
+	struct explain_args a = {.require = PENSTOCK_ANY};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -146,7 +149,7 @@ static int explain_main(int argc, char **argv)
 	struct penstock_device *dev;
 	struct penstock_seg seg = {.rows = 1};
 	int64_t length;
-	int ret = args_parse(argc, argv, &a);
+	int ret = explain_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
@@ -183,9 +186,9 @@ static int explain_main(int argc, char **argv)
 	if (penstock_explain(&req, &e))
 		ret = fail_lib();
 	else if (a.json)
-		print_json(&a, &e);
+		explanation_print_json(&a, &e);
 	else
-		print_table(&a, &e);
+		explanation_print_table(&a, &e);
 	if (!ret && e.taken < 0)
 		ret = EXIT_REFUSED;
 	penstock_close(st);

@@ -181,7 +181,7 @@ static int switch_parse(int c, struct gdsio_args *a)
 
 /* ---- combinations of options ---- */
 
-static int job_check(const struct gdsio_args *a, const struct gdsio_job *job)
+static int gdsio_check_job(const struct gdsio_args *a, const struct gdsio_job *job)
 {
 	bool library = a->xfer == GDSIO_DIRECT || a->xfer == GDSIO_BATCH;
 
@@ -198,13 +198,13 @@ static int job_check(const struct gdsio_args *a, const struct gdsio_job *job)
 	return 0;
 }
 
-static int args_check(const struct gdsio_args *a)
+static int gdsio_check_args(const struct gdsio_args *a)
 {
 	uint64_t threads = 0, end;
 	int ret = 0;
 
 	for (unsigned i = 0; !ret && i < a->job_count; i++) {
-		ret = job_check(a, &a->jobs[i]);
+		ret = gdsio_check_job(a, &a->jobs[i]);
 		threads += (uint64_t)a->jobs[i].threads * gdsio_depth(a);
 	}
 	if (ret)
@@ -244,7 +244,7 @@ static int job_file_read(const char *name, struct gdsio_args *a)
 	return ret;
 }
 
-static int args_parse(int argc, char **argv, struct gdsio_args *a)
+static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 {
 	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
 						{"quiet", no_argument, NULL, 'q'},
@@ -272,12 +272,12 @@ static int args_parse(int argc, char **argv, struct gdsio_args *a)
 		return fail(EXIT_USAGE, "gdsio accepts either flags or one job file, remove '%s'",
 			    argv[optind + 1 < argc ? optind + 1 : optind]);
 	ret = optind < argc ? job_file_read(argv[optind], a) : 0;
-	return ret ? ret : args_check(a);
+	return ret ? ret : gdsio_check_args(a);
 }
 
 /* ---- output ---- */
 
-/* Writes a size in KiB, as the original's line has it, with decimals if it is not a whole
+/* Writes a size in KiB, as in the original's line, with decimals if it is not a whole
  * number. */
 static const char *kib_text(uint64_t bytes, char *buf, size_t len)
 {
@@ -318,7 +318,7 @@ static double latency_mean_us(const struct gdsio_result *r)
 	return r->ops ? r->latency_us / (double)r->ops : 0;
 }
 
-static void print_line(const struct gdsio_args *a, bool write, const struct gdsio_result *r)
+static void gdsio_print_line(const struct gdsio_args *a, bool write, const struct gdsio_result *r)
 {
 	char least[32], most[32], step[32];
 
@@ -338,7 +338,7 @@ static void print_line(const struct gdsio_args *a, bool write, const struct gdsi
 	flush_output();
 }
 
-static void print_json_result(struct json *j, const struct gdsio_result *r)
+static void gdsio_print_json_result(struct json *j, const struct gdsio_result *r)
 {
 	json_int(j, "bytes", (int64_t)r->bytes);
 	json_int(j, "ops", (int64_t)r->ops);
@@ -347,8 +347,8 @@ static void print_json_result(struct json *j, const struct gdsio_result *r)
 	json_real(j, "avg_latency_us", latency_mean_us(r));
 }
 
-static void print_json(const struct gdsio_args *a, const struct gdsio_result *first,
-		       const struct gdsio_result *again)
+static void gdsio_print_json(const struct gdsio_args *a, const struct gdsio_result *first,
+			     const struct gdsio_result *again)
 {
 	bool plain = a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
 	struct json j;
@@ -361,11 +361,11 @@ static void print_json(const struct gdsio_args *a, const struct gdsio_result *fi
 	json_int(&j, "dataset_bytes", (int64_t)first->size);
 	json_int(&j, "io_min", (int64_t)a->io_min);
 	json_int(&j, "io_max", (int64_t)a->io_max);
-	print_json_result(&j, first);
+	gdsio_print_json_result(&j, first);
 	json_bool(&j, "verified", a->verify);
 	if (again) {
 		json_object(&j, "read_again");
-		print_json_result(&j, again);
+		gdsio_print_json_result(&j, again);
 		json_end(&j);
 	}
 	if (!plain)
@@ -375,7 +375,7 @@ static void print_json(const struct gdsio_args *a, const struct gdsio_result *fi
 
 /* Prints the path that carried the bytes, or for -x 1 and 2 the system calls, because the
  * library had no part in the transfers. */
-static void print_path(const struct gdsio_args *a, const struct gdsio_result *r)
+static void gdsio_print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 {
 	if (a->quiet || a->json)
 		return;
@@ -388,7 +388,7 @@ static void print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 					     : "and a copy to or from the device");
 }
 
-static int run_passes(const struct gdsio_args *a, struct gdsio_run *r)
+static int gdsio_run_passes(const struct gdsio_args *a, struct gdsio_run *r)
 {
 	struct gdsio_result first, again;
 	bool replay = a->write && a->verify;
@@ -398,8 +398,8 @@ static int run_passes(const struct gdsio_args *a, struct gdsio_run *r)
 	if (ret)
 		return fail(ret, "%s", first.error);
 	if (!a->json)
-		print_line(a, a->write, &first);
-	print_path(a, &first);
+		gdsio_print_line(a, a->write, &first);
+	gdsio_print_path(a, &first);
 	if (replay) {
 		if (!a->json)
 			printf("Verifying data\n");
@@ -408,11 +408,11 @@ static int run_passes(const struct gdsio_args *a, struct gdsio_run *r)
 		if (ret)
 			return fail(ret, "%s", again.error);
 		if (!a->json)
-			print_line(a, false, &again);
-		print_path(a, &again);
+			gdsio_print_line(a, false, &again);
+		gdsio_print_path(a, &again);
 	}
 	if (a->json)
-		print_json(a, &first, replay ? &again : NULL);
+		gdsio_print_json(a, &first, replay ? &again : NULL);
 	return EXIT_DONE;
 }
 
@@ -425,12 +425,12 @@ static int gdsio_main(int argc, char **argv)
 
 	if (!a)
 		return fail(EXIT_FAILED, "out of memory");
-	ret = args_parse(argc, argv, a);
+	ret = gdsio_parse(argc, argv, a);
 	if (!ret) {
 		if (a->write) /* a read leaves nothing to remove */
 			catch_signals();
 		r = gdsio_open(a, error);
-		ret = r ? run_passes(a, r) : fail(EXIT_FAILED, "%s", error);
+		ret = r ? gdsio_run_passes(a, r) : fail(EXIT_FAILED, "%s", error);
 		if (r && gdsio_close(r, ret, error))
 			ret = fail(EXIT_FAILED, "%s", error);
 	}

@@ -99,7 +99,7 @@ bool gdsio_device(const char *text, struct gdsio_job *job)
 
 enum section { NO_SECTION, GLOBAL, JOB };
 
-struct reader {
+struct job_reader {
 	const char *name;
 	unsigned line;
 	struct gdsio_args *a;
@@ -159,7 +159,7 @@ static const struct {
 	[MEMORY] = {"mem_type", JOB, "0 to 4"},
 };
 
-static int line_fail(const struct reader *r, const char *what, const char *more)
+static int line_fail(const struct job_reader *r, const char *what, const char *more)
 {
 	return fail(EXIT_USAGE, "%s, line %u: %s%s", r->name, r->line, what, more);
 }
@@ -262,7 +262,7 @@ static bool job_key_parse(struct gdsio_job *job, enum key key, const char *text)
 	}
 }
 
-static int key_parse(struct reader *r, const char *name, const char *text)
+static int key_parse(struct job_reader *r, const char *name, const char *text)
 {
 	unsigned key = 0;
 
@@ -286,7 +286,7 @@ static int key_parse(struct reader *r, const char *name, const char *text)
 		    keys[key].wants, text);
 }
 
-static int section_parse(struct reader *r, char *text)
+static int section_parse(struct job_reader *r, char *text)
 {
 	size_t len = strlen(text);
 
@@ -317,7 +317,7 @@ static char *text_trim(char *text)
 	return text;
 }
 
-static int line_parse(struct reader *r, char *line)
+static int line_parse(struct job_reader *r, char *line)
 {
 	char *text = text_trim(line), *equals;
 
@@ -334,7 +334,7 @@ static int line_parse(struct reader *r, char *line)
 
 int gdsio_job_text(const char *name, const char *text, size_t len, struct gdsio_args *a)
 {
-	struct reader r = {.name = name, .a = a};
+	struct job_reader r = {.name = name, .a = a};
 	char line[GDSIO_NAME_MAX + 64];
 	int ret = 0;
 

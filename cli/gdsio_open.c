@@ -229,7 +229,7 @@ static int flow_set_range(struct gdsio_run *r, struct flow *f, unsigned index, u
 }
 
 /* Opens the device of job `j`, if the job needs one. */
-static int device_open(struct gdsio_run *r, unsigned j)
+static int job_device_open(struct gdsio_run *r, unsigned j)
 {
 	const struct gdsio_job *job = &r->a->jobs[j];
 	bool gpu = job->memory == GDSIO_DEVICE || job->memory == GDSIO_PINNED;
@@ -267,7 +267,7 @@ static int job_open(struct gdsio_run *r, unsigned j)
 	struct flow *flows = &r->flows[r->flow_count];
 	unsigned depth = gdsio_depth(r->a), count = gdsio_flows(r->a, job);
 	bool one = r->a->xfer == GDSIO_BATCH && !r->a->batch; /* one thread for all flows */
-	int ret = device_open(r, j);
+	int ret = job_device_open(r, j);
 
 	for (unsigned i = 0; !ret && i < count; i++) {
 		struct flow *f = &r->flows[r->flow_count++];

@@ -60,8 +60,8 @@ struct gdsio_run {
 /* Opens files, devices and buffers. Returns NULL with a message of at most GDSIO_TEXT_MAX bytes
  * in `error`. */
 struct gdsio_run *gdsio_open(const struct gdsio_args *a, char *error);
-/* Commits the written files, or with `failed` removes what the run created. Frees `r`. Returns
- * 0, or an exit code with the message in `error`. */
+/* Commits the written files, or with `failed` removes the files that the run created. Frees `r`.
+ * Returns 0, or an exit code with the message in `error`. */
 int gdsio_close(struct gdsio_run *r, bool failed, char *error);
 
 /* Set the message of a failure. Return EXIT_FAILED. gdsio_fail_lib() uses the library's last

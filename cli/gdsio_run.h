@@ -5,8 +5,8 @@
 
 #include "gdsio_open.h"
 
-/* Runs one pass that reads or writes. With `replay`, reads what the last pass wrote, in the
- * same order. Returns 0, or an exit code with the message in out->error. */
+/* Runs one pass that reads or writes. With `replay`, reads the bytes that the last pass
+ * wrote, in the same order. Returns 0, or an exit code with the message in out->error. */
 int gdsio_pass(struct gdsio_run *r, bool write, bool replay, struct gdsio_result *out);
 
 #endif

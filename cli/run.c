@@ -28,7 +28,7 @@ enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 #define NAME "penstock-cufile-name.so" /* has the soname libcufile.so */
 #define AUDITOR "penstock-audit.so"
 
-struct args {
+struct run_args {
 	bool audit, quiet;
 	char **program; /* NULL-terminated */
 };
@@ -189,7 +189,7 @@ static bool script_interpreter(const char *start, char *out, size_t len)
 
 /* Checks that the drop-in can be preloaded into the program and, for a script, into its
  * interpreter. Returns 0, or an exit code after it printed the error. */
-static int program_check(const struct args *a, const char *file, unsigned depth)
+static int program_check(const struct run_args *a, const char *file, unsigned depth)
 {
 	char start[256] = "", next[256];
 	int fd;
@@ -286,7 +286,7 @@ static int own_word_count(int argc, char **argv)
 	return argc;
 }
 
-static int args_parse(int argc, char **argv, struct args *a)
+static int run_parse(int argc, char **argv, struct run_args *a)
 {
 	static const struct option options[] = {{"audit", no_argument, NULL, 'a'},
 						{"quiet", no_argument, NULL, 'q'},
@@ -305,7 +305,7 @@ static int args_parse(int argc, char **argv, struct args *a)
 	return 0;
 }
 
-static int dropin_preload(const struct args *a, const struct dropin *p)
+static int dropin_preload(const struct run_args *a, const struct dropin *p)
 {
 	int ret = library_try(p->library);
 
@@ -323,7 +323,7 @@ static int dropin_preload(const struct args *a, const struct dropin *p)
 }
 
 /* Replaces this process by the program. Returns only on an error, with its exit code. */
-static int program_exec(const struct args *a, const struct dropin *p)
+static int program_exec(const struct run_args *a, const struct dropin *p)
 {
 	int code;
 
@@ -342,11 +342,11 @@ static int run_main(int argc, char **argv)
 	/* Ignored while the command prints its help; the program gets the old setting. */
 	void (*old_sigpipe)(int) = signal(SIGPIPE, SIG_IGN);
 	int words = own_word_count(argc, argv), ret;
-	struct args a = {.program = argv + words};
+	struct run_args a = {.program = argv + words};
 	char file[PATH_MAX + 256];
 	struct dropin p;
 
-	ret = args_parse(words, argv, &a);
+	ret = run_parse(words, argv, &a);
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
 	if (words < argc && !strcmp(argv[words], "--"))

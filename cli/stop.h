@@ -15,7 +15,7 @@ extern volatile sig_atomic_t stop_signal;
 void catch_signals(void);
 /* Writes "stopped by ..." to `text`. Returns the exit code for the signal. */
 int stop_text(char *text, size_t len);
-/* Removes what was written to the storage; prints a message if that fails. */
+/* Discards the uncommitted writes to the storage; prints a message if that fails. */
 void abort_storage(struct penstock_storage *st);
 
 #endif

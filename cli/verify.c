@@ -15,16 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include "args.h"
+#include "page_cache.h"
 #include "progress.h"
 
-#ifndef SYS_cachestat
-#define SYS_cachestat 451
-#endif
 #define STEP (4u << 20)
 
 /* Sets the message of a failure. Returns `code`. */
@@ -37,20 +34,6 @@ static int verify_fail(const struct verify *v, int code, const char *fmt, ...)
 	vsnprintf(v->text + n, v->text_len - (size_t)n, fmt, args);
 	va_end(args);
 	return code;
-}
-
-/* Returns the number of the file's pages in the page cache, or -1 if the kernel or the file
- * system does not report it. */
-static int64_t cached_pages(int fd)
-{
-	struct {
-		uint64_t off, len;
-	} range = {0, 0};
-	struct {
-		uint64_t cache, dirty, writeback, evicted, recently;
-	} stat;
-
-	return syscall(SYS_cachestat, fd, &range, &stat, 0) ? -1 : (int64_t)stat.cache;
 }
 
 /* Returns whether the file is on tmpfs or ramfs. Some kernels accept O_DIRECT there and copy
@@ -76,12 +59,12 @@ static int open_cold(const char *name, bool *from_drive)
 
 	if (fd < 0)
 		return path ? -errno : -EINVAL;
-	/* overlayfs reports 0 cached pages for every file. So cachestat is trusted only if it
-	 * sees the page of the byte just read. */
-	visible = pread(fd, &byte, 1, 0) == 0 || cached_pages(fd) > 0;
+	/* overlayfs reports 0 cached pages for every file. So cachestat(2) is trusted only if it
+	 * reports the page of the byte that was just read. */
+	visible = pread(fd, &byte, 1, 0) == 0 || cached_pages(fd, 0) > 0;
 	fdatasync(fd); /* dirty pages cannot be dropped */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	if (visible && cached_pages(fd) == 0)
+	if (visible && cached_pages(fd, 0) == 0)
 		return fd;
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
 	if (direct < 0 || file_is_in_memory(direct)) {
@@ -116,7 +99,7 @@ static int64_t file_read(int fd, char *buf, uint64_t len, uint64_t off)
 	return (int64_t)got;
 }
 
-static void progress_show(const struct verify *v, uint64_t done, double *shown)
+static void verify_progress(const struct verify *v, uint64_t done, double *shown)
 {
 	bool last = done >= v->length;
 
@@ -150,7 +133,7 @@ static int files_compare(const struct verify *v, int a, int b, char *buf, double
 			return verify_fail(v, 128 + (int)*v->stop_signal, "stopped by %s",
 					   strsignal((int)*v->stop_signal));
 		if (n)
-			progress_show(v, off + (uint64_t)n, shown);
+			verify_progress(v, off + (uint64_t)n, shown);
 		if (n < (int64_t)STEP)
 			return 0;
 	}

@@ -22,7 +22,8 @@
 #include "target.h"
 #include "verdict.h"
 
-static void gates_inspect(const struct facts *f, const struct gate *gates, struct pst_check *check)
+static void gates_inspect(const struct pst_check_facts *f, const struct pst_check_gate *gates,
+			  struct pst_check *check)
 {
 	for (; gates->name; gates++) {
 		struct pst_check_line *line = &check->lines[check->line_count];
@@ -46,7 +47,7 @@ static void gates_inspect(const struct facts *f, const struct gate *gates, struc
 	}
 }
 
-static void describe_machine(const struct facts *f, struct pst_check *check)
+static void describe_machine(const struct pst_check_facts *f, struct pst_check *check)
 {
 	snprintf(check->machine, sizeof(check->machine), "Linux %s, %u GPU%s, %u drive%s, %u NIC%s",
 		 f->release[0] ? f->release : "of unknown version", f->gpu_count,
@@ -65,11 +66,11 @@ static void describe_machine(const struct facts *f, struct pst_check *check)
 int pst_check_run(const struct pst_check_opts *opts, struct pst_check **out, char *why,
 		  size_t why_len)
 {
-	static const struct gate *const tables[] = {
+	static const struct pst_check_gate *const tables[] = {
 		pst_check_device_gates,	  pst_check_pcie_gates,	 pst_check_fabric_gates,
 		pst_check_endpoint_gates, pst_check_limit_gates, pst_check_file_gates};
 	struct pst_check *check = calloc(1, sizeof(*check));
-	struct facts *f = calloc(1, sizeof(*f));
+	struct pst_check_facts *f = calloc(1, sizeof(*f));
 	int ret = -ENOMEM;
 
 	if (!check || !f) {
@@ -93,7 +94,7 @@ int pst_check_run(const struct pst_check_opts *opts, struct pst_check **out, cha
 	if (f->has_file && !f->captured)
 		pst_check_probe(f);
 	if (f->is_url && !f->captured)
-		pst_check_endpoint(f);
+		pst_check_try_endpoint(f);
 	for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
 		gates_inspect(f, tables[i], check);
 	pst_check_verdict(f, check);

@@ -8,13 +8,6 @@
 
 #include "result.h"
 
-struct pst_check_opts {
-	const char *root;   /* folder that holds the facts of a capture; NULL: this machine */
-	const char *target; /* path or URL; NULL: check device and fabric only */
-	const char *device; /* device name as in penstock_device_open(); NULL: "auto" */
-	bool quick;	    /* measure each path for milliseconds instead of a second */
-};
-
 /*
  * Checks every gate and stores the result in *out; the caller frees it with
  * pst_check_free(). On this machine, with a path as target, it also creates a scratch file

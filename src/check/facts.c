@@ -16,7 +16,7 @@
 
 /* Returns 1 on an AMD processor of family 17h (Zen) or later, 0 on any other, -1 if unknown.
  * The kernel permits peer-to-peer DMA across all host bridges of these processors. */
-static int cpu_is_zen(const struct facts *f)
+static int cpu_is_zen(const struct pst_check_facts *f)
 {
 	unsigned family = 0;
 	char *text, *at;
@@ -34,7 +34,7 @@ static int cpu_is_zen(const struct facts *f)
 	return ret;
 }
 
-static void kernel_read(struct facts *f)
+static void kernel_read(struct pst_check_facts *f)
 {
 	char version[256];
 	unsigned major = 0, minor = 0;
@@ -53,7 +53,7 @@ static void kernel_read(struct facts *f)
 	f->zen = cpu_is_zen(f);
 }
 
-bool pst_cmdline_has(const struct facts *f, const char *word)
+bool pst_cmdline_has(const struct pst_check_facts *f, const char *word)
 {
 	size_t len = strlen(word);
 	const char *at = f->cmdline;
@@ -69,7 +69,7 @@ bool pst_cmdline_has(const struct facts *f, const char *word)
 	return false;
 }
 
-int pst_module_loaded(const struct facts *f, const char *name)
+int pst_module_loaded(const struct pst_check_facts *f, const char *name)
 {
 	size_t len = strlen(name);
 	char *text, *line;
@@ -89,7 +89,7 @@ int pst_module_loaded(const struct facts *f, const char *name)
 
 /* Returns 1 if the kernel has the symbol, 0 if not, -1 if unknown. Any user may read the
  * names in /proc/kallsyms; only the addresses are hidden. */
-static int symbol_exists(const struct facts *f, const char *name)
+static int symbol_exists(const struct pst_check_facts *f, const char *name)
 {
 	char *text, *at;
 	size_t len = strlen(name);
@@ -103,7 +103,7 @@ static int symbol_exists(const struct facts *f, const char *name)
 	return found;
 }
 
-int pst_kernel_config(const struct facts *f, const char *name)
+int pst_kernel_config(const struct pst_check_facts *f, const char *name)
 {
 	static const char *const places[] = {"captured/kernel-config", "boot/config-%s",
 					     "lib/modules/%s/config", "usr/lib/modules/%s/config"};
@@ -134,7 +134,7 @@ int pst_kernel_config(const struct facts *f, const char *name)
 	return value;
 }
 
-int pst_kernel_p2pdma(const struct facts *f)
+int pst_kernel_p2pdma(const struct pst_check_facts *f)
 {
 	int config = pst_kernel_config(f, "PCI_P2PDMA");
 	size_t i;
@@ -150,7 +150,7 @@ int pst_kernel_p2pdma(const struct facts *f)
 
 /* Reads the driver's version and kind from a line such as
  * "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  ...". */
-static void nvidia_read(struct facts *f)
+static void nvidia_read(struct pst_check_facts *f)
 {
 	char text[256];
 	const char *at;
@@ -194,7 +194,7 @@ static const struct {
 
 /* Returns the first function of the root bus if it is the host bridge or a root port, else
  * NULL. The kernel looks up this function in its list. */
-static const struct pst_pci *host_first_function(const struct facts *f, const char *host)
+static const struct pst_pci *host_first_function(const struct pst_check_facts *f, const char *host)
 {
 	unsigned domain, bus;
 	size_t i;
@@ -222,7 +222,8 @@ static bool bridge_is_permitted(const struct pst_pci *bridge, bool same)
 	return false;
 }
 
-int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a, const struct pst_pci *b)
+int pst_host_bridge_permits(const struct pst_check_facts *f, const struct pst_pci *a,
+			    const struct pst_pci *b)
 {
 	bool same = a->host[0] && !strcmp(a->host, b->host);
 
@@ -234,7 +235,7 @@ int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a, cons
 	return f->zen;
 }
 
-int pst_facts_read(struct facts *f, char *why, size_t why_len)
+int pst_facts_read(struct pst_check_facts *f, char *why, size_t why_len)
 {
 	const char *root = f->opts->root;
 	int ret = pst_topo_open(root, &f->topo, why, why_len);
@@ -262,7 +263,7 @@ int pst_facts_read(struct facts *f, char *why, size_t why_len)
 	return 0;
 }
 
-void pst_facts_free(struct facts *f)
+void pst_facts_free(struct pst_check_facts *f)
 {
 	free(f->cmdline);
 	pst_sysfs_close(&f->fs);

@@ -8,16 +8,16 @@
 
 #include <stdint.h>
 
-#include "check.h"
 #include "core/sysfs.h"
 #include "core/topo.h"
 #include "http.h"
+#include "result.h"
 #include "storage/blockstack.h"
 
 #define PST_CHECK_SUBJECTS_MAX 256
 
 /* A device, drive or NIC that is checked. */
-struct subject {
+struct pst_check_subject {
 	const char *name;  /* "GPU0", "nvme0" */
 	const char *maker; /* vendor of a GPU; "" for others */
 	const char *model;
@@ -25,14 +25,14 @@ struct subject {
 	const struct pst_pci *pci; /* NULL: not a PCI function */
 };
 
-struct nvidia {
-	bool loaded, open; /* the kernel module is loaded; it is the open one */
+struct pst_check_nvidia {
+	bool loaded, open; /* the kernel module is loaded; it is the open-source one */
 	char version[32];
 	unsigned major;
 };
 
 /* The outcome of a connection to the endpoint of an object store. */
-struct endpoint {
+struct pst_check_endpoint {
 	bool given;	/* an address was configured */
 	int name_error; /* result of getaddrinfo() */
 	int error;	/* errno of connect(); 0: connected */
@@ -42,7 +42,7 @@ struct endpoint {
 	struct pst_http_answer answer;
 };
 
-struct facts {
+struct pst_check_facts {
 	struct pst_sysfs fs;
 	struct pst_topo *topo;
 	const struct pst_check_opts *opts;
@@ -51,14 +51,14 @@ struct facts {
 	unsigned kernel; /* version, 6002 for 6.2; 0: unknown */
 	char *cmdline;	 /* command line of the kernel; NULL: unknown */
 	int zen;	 /* AMD processor of family 17h or later: 1, 0, or -1 if unknown */
-	struct nvidia nvidia;
+	struct pst_check_nvidia nvidia;
 
 	bool host;    /* the device is host memory */
 	bool peermem; /* the device is the published memory of a PCI function */
-	struct subject devices[PST_CHECK_SUBJECTS_MAX], drives[PST_CHECK_SUBJECTS_MAX],
+	struct pst_check_subject devices[PST_CHECK_SUBJECTS_MAX], drives[PST_CHECK_SUBJECTS_MAX],
 		nics[PST_CHECK_SUBJECTS_MAX];
 	unsigned device_count, drive_count, nic_count;
-	unsigned gpu_count, drive_total; /* numbers in the whole machine */
+	unsigned gpu_count, drive_total; /* GPUs and drives in the whole machine */
 	char device_name[32];		 /* name of the device that the library opened or tried */
 	int device_error;		 /* error of that open; 0: opened, or not tried */
 	char device_text[PENSTOCK_TEXT_MAX];
@@ -71,28 +71,28 @@ struct facts {
 	bool dio_none;		   /* the file system reports that it has no O_DIRECT */
 	bool dio_told;		   /* the kernel reports the alignment */
 
-	struct endpoint endpoint;
+	struct pst_check_endpoint endpoint;
 
 	struct pst_check *check; /* result, with the measurements of the probe */
 	char probe_error[PENSTOCK_TEXT_MAX];
 };
 
 /* Reads kernel, driver and topology. Returns 0, or -errno with a sentence in `why`. */
-int pst_facts_read(struct facts *f, char *why, size_t why_len);
-void pst_facts_free(struct facts *f);
+int pst_facts_read(struct pst_check_facts *f, char *why, size_t why_len);
+void pst_facts_free(struct pst_check_facts *f);
 
 /* Returns whether the kernel's command line has the word, for example "iommu=pt". A word
  * that ends in '=' matches any value. */
-bool pst_cmdline_has(const struct facts *f, const char *word);
+bool pst_cmdline_has(const struct pst_check_facts *f, const char *word);
 /* Returns 1 if the kernel module is loaded or built in, 0 if not, -1 if unknown. */
-int pst_module_loaded(const struct facts *f, const char *name);
+int pst_module_loaded(const struct pst_check_facts *f, const char *name);
 /* Returns 'y', 'm' or 'n' for CONFIG_name, or 0 if unknown. */
-int pst_kernel_config(const struct facts *f, const char *name);
+int pst_kernel_config(const struct pst_check_facts *f, const char *name);
 /* Returns 1 if the kernel supports PCI P2PDMA, 0 if not, -1 if unknown. */
-int pst_kernel_p2pdma(const struct facts *f);
+int pst_kernel_p2pdma(const struct pst_check_facts *f);
 /* Returns 1 if the kernel permits DMA between the two devices across their host bridges, 0
  * if not, -1 if unknown. */
-int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a,
+int pst_host_bridge_permits(const struct pst_check_facts *f, const struct pst_pci *a,
 			    const struct pst_pci *b);
 
 #endif

@@ -9,13 +9,13 @@
 
 #include "facts.h"
 
-struct gate {
+struct pst_check_gate {
 	const char *name; /* NULL ends a table */
 	enum pst_check_layer layer;
 	enum pst_check_need need;
 	/* Sets the state and the texts of the line; leaves it untouched if the gate does not
 	 * exist on this route. */
-	void (*inspect)(const struct facts *f, struct pst_check_line *line);
+	void (*inspect)(const struct pst_check_facts *f, struct pst_check_line *line);
 	const char *why;  /* the reason why the gate matters */
 	const char *todo; /* default action to take if the gate is not open */
 };

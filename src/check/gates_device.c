@@ -2,7 +2,7 @@
 /*
  * The gates of the device, its driver and the kernel: the device exists, a drive's DMA can
  * reach its memory, and the kernel supports that. The facts come from /proc/driver, /sys
- * and the kernel's configuration. It must never load a module or access a card.
+ * and the kernel's configuration. The gates must never load a module or access a card.
  */
 #include "gates_device.h"
 
@@ -17,7 +17,7 @@
 /* Published device memory below this size is too small for the probe. */
 #define P2PMEM_LEAST (1 << 20)
 
-static bool all_of_maker(const struct facts *f, const char *maker)
+static bool all_of_maker(const struct pst_check_facts *f, const char *maker)
 {
 	unsigned i;
 
@@ -29,8 +29,9 @@ static bool all_of_maker(const struct facts *f, const char *maker)
 
 /* Returns the number of devices for which `bad` returns true. Adds the text that `bad` writes
  * for each device to the details. */
-static unsigned count_bad(const struct facts *f, struct pst_check_line *line,
-			  bool (*bad)(const struct facts *, const struct subject *, char *, size_t))
+static unsigned count_bad(const struct pst_check_facts *f, struct pst_check_line *line,
+			  bool (*bad)(const struct pst_check_facts *,
+				      const struct pst_check_subject *, char *, size_t))
 {
 	unsigned i, count = 0;
 	char text[128];
@@ -46,8 +47,8 @@ static unsigned count_bad(const struct facts *f, struct pst_check_line *line,
 
 /* ---- the card ------------------------------------------------------------------ */
 
-static bool device_lacks_driver(const struct facts *f, const struct subject *subject, char *text,
-				size_t len)
+static bool device_lacks_driver(const struct pst_check_facts *f,
+				const struct pst_check_subject *subject, char *text, size_t len)
 {
 	const char *driver = subject->pci->driver;
 
@@ -58,7 +59,7 @@ static bool device_lacks_driver(const struct facts *f, const struct subject *sub
 	       strcmp(driver, "i915");
 }
 
-static void inspect_gpu(const struct facts *f, struct pst_check_line *line)
+static void inspect_gpu(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	char text[PENSTOCK_TEXT_MAX];
 	unsigned bad;
@@ -85,9 +86,9 @@ static void inspect_gpu(const struct facts *f, struct pst_check_line *line)
 		pst_line_script(line, "modprobe -a nvidia nvidia_uvm");
 }
 
-static void inspect_driver(const struct facts *f, struct pst_check_line *line)
+static void inspect_driver(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct nvidia *nv = &f->nvidia;
+	const struct pst_check_nvidia *nv = &f->nvidia;
 
 	if (f->host || f->peermem || !all_of_maker(f, "nvidia"))
 		return;
@@ -120,7 +121,7 @@ static void inspect_driver(const struct facts *f, struct pst_check_line *line)
 	}
 }
 
-static void inspect_cuda(const struct facts *f, struct pst_check_line *line)
+static void inspect_cuda(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	if (f->captured || f->host || f->peermem || !all_of_maker(f, "nvidia"))
 		return;
@@ -137,7 +138,7 @@ static const struct {
 	bool direct;		     /* the backend can pass the card's memory to a drive */
 } backends[] = {{"nvidia", "cuda", false}, {"amd", NULL, false}, {"intel", NULL, false}};
 
-static void inspect_backend(const struct facts *f, struct pst_check_line *line)
+static void inspect_backend(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	size_t i;
 
@@ -160,7 +161,7 @@ static void inspect_backend(const struct facts *f, struct pst_check_line *line)
 
 /* ---- the kernel ---------------------------------------------------------------- */
 
-static void inspect_kernel(const struct facts *f, struct pst_check_line *line)
+static void inspect_kernel(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	int has;
 
@@ -187,7 +188,7 @@ static void inspect_kernel(const struct facts *f, struct pst_check_line *line)
 
 /* Returns the card's memory in GiB, derived from its name, or 0 if unknown. Names of cards
  * with a CPU on board (GH200, GB200, GB300) hold two sizes, so their memory stays unknown. */
-static unsigned memory_gib(const struct subject *subject)
+static unsigned memory_gib(const struct pst_check_subject *subject)
 {
 	static const struct {
 		const char *model;
@@ -216,7 +217,7 @@ static unsigned memory_gib(const struct subject *subject)
 }
 
 /* Returns whether the card's PCI function is hidden; sets the line to unknown if so. */
-static bool pci_is_hidden(const struct facts *f, struct pst_check_line *line)
+static bool pci_is_hidden(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	if (pst_check_on_pci(f))
 		return false;
@@ -225,8 +226,8 @@ static bool pci_is_hidden(const struct facts *f, struct pst_check_line *line)
 	return true;
 }
 
-static bool device_bar_is_small(const struct facts *f, const struct subject *subject, char *text,
-				size_t len)
+static bool device_bar_is_small(const struct pst_check_facts *f,
+				const struct pst_check_subject *subject, char *text, size_t len)
 {
 	unsigned long long mib = subject->pci->bar_bytes >> 20;
 	unsigned gib = memory_gib(subject);
@@ -236,9 +237,9 @@ static bool device_bar_is_small(const struct facts *f, const struct subject *sub
 	return mib < (gib ? gib * 1000ULL : 1024ULL);
 }
 
-static void inspect_bar1(const struct facts *f, struct pst_check_line *line)
+static void inspect_bar1(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct subject *gpu = &f->devices[0];
+	const struct pst_check_subject *gpu = &f->devices[0];
 	unsigned gib, bad;
 	char bar[48];
 
@@ -270,8 +271,8 @@ static void inspect_bar1(const struct facts *f, struct pst_check_line *line)
 		pst_line_todo(line, "compare it with the memory in nvidia-smi -q -d MEMORY");
 }
 
-static bool device_lacks_p2pmem(const struct facts *f, const struct subject *subject, char *text,
-				size_t len)
+static bool device_lacks_p2pmem(const struct pst_check_facts *f,
+				const struct pst_check_subject *subject, char *text, size_t len)
 {
 	(void)f;
 	snprintf(text, len, "%llu MiB published",
@@ -281,7 +282,7 @@ static bool device_lacks_p2pmem(const struct facts *f, const struct subject *sub
 
 /* Inspects the device peermem, which consists of a card's published memory alone: without that
  * memory no byte arrives. */
-static void inspect_published(const struct facts *f, struct pst_check_line *line)
+static void inspect_published(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	const struct pst_pci *pci = f->devices[0].pci;
 	unsigned long long mib = pci->p2pmem_bytes >> 20;
@@ -312,7 +313,7 @@ static void inspect_published(const struct facts *f, struct pst_check_line *line
 	}
 }
 
-static void inspect_p2pmem(const struct facts *f, struct pst_check_line *line)
+static void inspect_p2pmem(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned bad;
 
@@ -345,7 +346,7 @@ static void inspect_p2pmem(const struct facts *f, struct pst_check_line *line)
 			"update_initramfs  # then reboot, or reload the module with no GPU in use");
 }
 
-static void inspect_dmabuf(const struct facts *f, struct pst_check_line *line)
+static void inspect_dmabuf(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	int config;
 
@@ -365,7 +366,7 @@ static void inspect_dmabuf(const struct facts *f, struct pst_check_line *line)
 		pst_line_ok(line, "the open module exports GPU memory to NICs");
 }
 
-static void inspect_nvidia_fs(const struct facts *f, struct pst_check_line *line)
+static void inspect_nvidia_fs(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	char version[64];
 	int there;
@@ -386,7 +387,7 @@ static void inspect_nvidia_fs(const struct facts *f, struct pst_check_line *line
 	}
 }
 
-static void inspect_peermem(const struct facts *f, struct pst_check_line *line)
+static void inspect_peermem(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	int there;
 
@@ -407,7 +408,7 @@ static void inspect_peermem(const struct facts *f, struct pst_check_line *line)
 
 /* ---- options of the kernel ------------------------------------------------------ */
 
-static void inspect_options(const struct facts *f, struct pst_check_line *line)
+static void inspect_options(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	static const char *const words[] = {"iommu=",
 					    "intel_iommu=",
@@ -452,7 +453,7 @@ static void inspect_options(const struct facts *f, struct pst_check_line *line)
 	}
 }
 
-const struct gate pst_check_device_gates[] = {
+const struct pst_check_gate pst_check_device_gates[] = {
 	{"gpu", PST_CHECK_DEVICE, PST_NEED_WORK, inspect_gpu,
 	 "the GPU is the destination of the bytes; without its driver it cannot be reached",
 	 "load the card's driver"},

@@ -5,6 +5,6 @@
 
 #include "gate.h"
 
-extern const struct gate pst_check_device_gates[];
+extern const struct pst_check_gate pst_check_device_gates[];
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * The gates of an object store: the endpoint is reachable, nothing on the way blocks it,
  * and it supports RDMA. The test is one connection with one unsigned request that changes
- * nothing. Called by check.c for URLs on the real machine. It must never send a credential,
- * nor wait longer than its limits.
+ * nothing. Called by check.c for URLs on the real machine. The test must never send a
+ * credential, nor wait longer than its limits.
  */
 #include "gates_endpoint.h"
 
@@ -24,7 +24,7 @@
 #define CONNECT_MS 3000
 #define ANSWER_MS 3000
 
-static const char *endpoint_url(const struct facts *f)
+static const char *endpoint_url(const struct pst_check_facts *f)
 {
 	const char *target = f->opts->target, *url;
 
@@ -87,7 +87,7 @@ static int socket_connect(const struct addrinfo *to, double deadline, int *error
 
 /* Sends a GET with an invalid RDMA token. A server that knows S3 over RDMA names the token in
  * its response. */
-static void endpoint_query(struct facts *f, int fd, const struct pst_http_url *url)
+static void endpoint_query(struct pst_check_facts *f, int fd, const struct pst_http_url *url)
 {
 	char text[8192];
 	double deadline = now_ms() + ANSWER_MS;
@@ -112,7 +112,7 @@ static void endpoint_query(struct facts *f, int fd, const struct pst_http_url *u
 	f->endpoint.is_http = !pst_http_answer_parse(text, len, &f->endpoint.answer);
 }
 
-void pst_check_endpoint(struct facts *f)
+void pst_check_try_endpoint(struct pst_check_facts *f)
 {
 	const char *text = endpoint_url(f);
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL, *at;
@@ -146,15 +146,15 @@ void pst_check_endpoint(struct facts *f)
 
 /* ---- gates ----------------------------------------------------------------------- */
 
-static void inspect_objects(const struct facts *f, struct pst_check_line *line)
+static void inspect_objects(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	if (f->is_url)
 		pst_line_no(line, "this version cannot read objects; it only checks the endpoint");
 }
 
-static void inspect_endpoint(const struct facts *f, struct pst_check_line *line)
+static void inspect_endpoint(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct endpoint *e = &f->endpoint;
+	const struct pst_check_endpoint *e = &f->endpoint;
 	char at[300];
 
 	if (!f->is_url)
@@ -186,9 +186,9 @@ static void inspect_endpoint(const struct facts *f, struct pst_check_line *line)
 	}
 }
 
-static void inspect_firewall(const struct facts *f, struct pst_check_line *line)
+static void inspect_firewall(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct endpoint *e = &f->endpoint;
+	const struct pst_check_endpoint *e = &f->endpoint;
 
 	if (!f->is_url || f->captured || !e->given || e->name_error)
 		return;
@@ -203,9 +203,9 @@ static void inspect_firewall(const struct facts *f, struct pst_check_line *line)
 		pst_line_ok(line, "nothing blocks port %s", e->url.port);
 }
 
-static void inspect_s3_rdma(const struct facts *f, struct pst_check_line *line)
+static void inspect_s3_rdma(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct endpoint *e = &f->endpoint;
+	const struct pst_check_endpoint *e = &f->endpoint;
 
 	if (!f->is_url)
 		return;
@@ -224,7 +224,7 @@ static void inspect_s3_rdma(const struct facts *f, struct pst_check_line *line)
 					 : "the endpoint does not tell");
 }
 
-const struct gate pst_check_endpoint_gates[] = {
+const struct pst_check_gate pst_check_endpoint_gates[] = {
 	{"endpoint", PST_CHECK_FABRIC, PST_NEED_WORK, inspect_endpoint,
 	 "the endpoint serves the objects", "check the address, the port and that the store runs"},
 	{"firewall", PST_CHECK_FABRIC, PST_NEED_WORK, inspect_firewall,

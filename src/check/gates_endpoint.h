@@ -5,10 +5,10 @@
 
 #include "gate.h"
 
-extern const struct gate pst_check_endpoint_gates[];
+extern const struct pst_check_gate pst_check_endpoint_gates[];
 
 /* Connects to the endpoint and sends one request; fills f->endpoint. Must not be called for a
  * captured machine. */
-void pst_check_endpoint(struct facts *f);
+void pst_check_try_endpoint(struct pst_check_facts *f);
 
 #endif

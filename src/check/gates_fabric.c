@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The gates of the network: RDMA devices and their links, RoCE addresses, packet size,
- * error counters of the NICs, and NVMe over fabrics. It must never print an address or a
- * name that a capture has to leave out, except the identity of an NVMe target on the real
+ * error counters of the NICs, and NVMe over fabrics. The gates must never print an address or
+ * a name that a capture has to leave out, except the identity of an NVMe target on the real
  * machine.
  */
 #include "gates_fabric.h"
@@ -18,12 +18,13 @@
 /* A payload of 4096 bytes with the headers of RoCE v2 over IPv6 and VLAN. */
 #define MTU_FULL 4200
 
-static bool nic_is_ethernet(const struct subject *nic)
+static bool nic_is_ethernet(const struct pst_check_subject *nic)
 {
 	return !strcmp(nic->transport, "ethernet");
 }
 
-static const struct pst_end *subject_end(const struct facts *f, const struct subject *subject)
+static const struct pst_end *subject_end(const struct pst_check_facts *f,
+					 const struct pst_check_subject *subject)
 {
 	size_t i;
 
@@ -35,7 +36,7 @@ static const struct pst_end *subject_end(const struct facts *f, const struct sub
 
 /* ---- RDMA devices ---------------------------------------------------------------- */
 
-static void inspect_rdma(const struct facts *f, struct pst_check_line *line)
+static void inspect_rdma(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, down = 0, soft = 0;
 	const struct pst_end *first = NULL;
@@ -89,7 +90,7 @@ static void inspect_rdma(const struct facts *f, struct pst_check_line *line)
 
 /* Returns the number of RoCE v2 entries in the NIC's GID table, or -1 if the table cannot be
  * read. */
-static int roce_v2_count(const struct facts *f, const char *nic)
+static int roce_v2_count(const struct pst_check_facts *f, const char *nic)
 {
 	int count = 0, seen = 0;
 
@@ -111,7 +112,7 @@ static int roce_v2_count(const struct facts *f, const char *nic)
 	return count;
 }
 
-static void inspect_roce(const struct facts *f, struct pst_check_line *line)
+static void inspect_roce(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, all = 0, without = 0, hidden = 0;
 	const char *first = NULL;
@@ -142,7 +143,7 @@ static void inspect_roce(const struct facts *f, struct pst_check_line *line)
 }
 
 /* Finds the network interface of an RDMA device. Returns whether one is visible. */
-static bool nic_interface(const struct facts *f, const char *nic, char *out, size_t len)
+static bool nic_interface(const struct pst_check_facts *f, const char *nic, char *out, size_t len)
 {
 	struct pst_names names;
 	bool found;
@@ -159,7 +160,7 @@ static bool nic_interface(const struct facts *f, const char *nic, char *out, siz
 	return found;
 }
 
-static void inspect_mtu(const struct facts *f, struct pst_check_line *line)
+static void inspect_mtu(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, all = 0, known = 0;
 	int64_t least = INT64_MAX, mtu;
@@ -203,7 +204,8 @@ static void inspect_mtu(const struct facts *f, struct pst_check_line *line)
 /* ---- counters of loss and congestion ----------------------------------------------- */
 
 /* Returns a hardware counter of the NIC, or 0 if it does not exist; sets *any if it does. */
-static uint64_t counter_read(const struct facts *f, const char *nic, const char *name, bool *any)
+static uint64_t counter_read(const struct pst_check_facts *f, const char *nic, const char *name,
+			     bool *any)
 {
 	int64_t value;
 
@@ -223,7 +225,7 @@ struct counts {
 	const char *unpaused;	   /* NIC with lost packets but no pause frame; NULL: none */
 };
 
-static void counts_add(const struct facts *f, const char *nic, struct counts *all,
+static void counts_add(const struct pst_check_facts *f, const char *nic, struct counts *all,
 		       struct pst_check_line *line)
 {
 	static const char *const lost_names[] = {"out_of_sequence", "packet_seq_err",
@@ -254,7 +256,7 @@ static void counts_add(const struct facts *f, const char *nic, struct counts *al
 	all->pfc |= pfc.known;
 }
 
-static void inspect_congestion(const struct facts *f, struct pst_check_line *line)
+static void inspect_congestion(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	struct counts all = {.any = false};
 	unsigned i, nics = 0;
@@ -297,7 +299,7 @@ static bool transport_is_fabric(const char *transport)
 	       !strcmp(transport, "fc") || !strcmp(transport, "loop");
 }
 
-static void list_session(const struct facts *f, const struct pst_end *end,
+static void list_session(const struct pst_check_facts *f, const struct pst_end *end,
 			 struct pst_check_line *line)
 {
 	char nqn[128] = "", queues[16], depth[16];
@@ -316,7 +318,7 @@ static void list_session(const struct facts *f, const struct pst_end *end,
 
 /* Returns whether this NVMe controller is checked: it is on a fabric, and belongs to the file
  * if a file is checked. */
-static bool controller_is_checked(const struct facts *f, const struct pst_end *end)
+static bool controller_is_checked(const struct pst_check_facts *f, const struct pst_end *end)
 {
 	unsigned i;
 
@@ -328,7 +330,7 @@ static bool controller_is_checked(const struct facts *f, const struct pst_end *e
 	return !f->has_file;
 }
 
-static void inspect_nvmeof(const struct facts *f, struct pst_check_line *line)
+static void inspect_nvmeof(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned count = 0, dead = 0, tcp = 0;
 	const struct pst_end *first = NULL;
@@ -372,7 +374,7 @@ static void inspect_nvmeof(const struct facts *f, struct pst_check_line *line)
 	}
 }
 
-const struct gate pst_check_fabric_gates[] = {
+const struct pst_check_gate pst_check_fabric_gates[] = {
 	{"rdma", PST_CHECK_FABRIC, PST_NEED_SPEED, inspect_rdma,
 	 "remote storage reaches memory without a CPU copy only through an active RDMA NIC",
 	 "plug in the cable or enable the switch port: rdma link shows the state"},

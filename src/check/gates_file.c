@@ -77,7 +77,7 @@ static const char *fs_name(const struct pst_mount *mount)
 	return mount->fs == PST_FS_OTHER && mount->type[0] ? mount->type : pst_fs_name(mount->fs);
 }
 
-static void inspect_filesystem(const struct facts *f, struct pst_check_line *line)
+static void inspect_filesystem(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	const struct pst_mount *mount = &f->stack.mount;
 	bool upper = mount->fs == PST_FS_OVERLAY && mount->upper_fs[0];
@@ -111,7 +111,7 @@ static void inspect_filesystem(const struct facts *f, struct pst_check_line *lin
 
 /* ---- mount options --------------------------------------------------------------- */
 
-static void inspect_mount(const struct facts *f, struct pst_check_line *line)
+static void inspect_mount(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	const struct pst_mount *mount = &f->stack.mount;
 
@@ -170,7 +170,7 @@ static struct layer_text layer_describe(const struct pst_layer *layer)
 	return out;
 }
 
-static void list_layers(const struct facts *f, struct pst_check_line *line)
+static void list_layers(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i;
 
@@ -182,7 +182,7 @@ static void list_layers(const struct facts *f, struct pst_check_line *line)
 	}
 }
 
-static void inspect_blocks(const struct facts *f, struct pst_check_line *line)
+static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	struct pst_blockstack layers;
 	char text[PENSTOCK_TEXT_MAX], why[PENSTOCK_TEXT_MAX];
@@ -212,7 +212,8 @@ static void inspect_blocks(const struct facts *f, struct pst_check_line *line)
 /* Returns whether the layer passes peer memory to the layer below. In kernels up to 6.16 the
  * queues of stacked devices do not declare support for it (block/blk-settings.c). For later
  * kernels only the probe can tell. Queues of virtio and SCSI never support it. */
-static enum pst_check_state layer_passes_peer(const struct facts *f, const struct pst_layer *layer)
+static enum pst_check_state layer_passes_peer(const struct pst_check_facts *f,
+					      const struct pst_layer *layer)
 {
 	switch (layer->kind) {
 	case PST_LAYER_PARTITION:
@@ -232,7 +233,7 @@ static enum pst_check_state layer_passes_peer(const struct facts *f, const struc
 	}
 }
 
-static void inspect_peer(const struct facts *f, struct pst_check_line *line)
+static void inspect_peer(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	enum pst_check_state worst = PST_CHECK_OK;
 	const struct pst_layer *at = NULL;
@@ -275,7 +276,7 @@ static void inspect_peer(const struct facts *f, struct pst_check_line *line)
 
 /* ---- alignment and stripes ------------------------------------------------------- */
 
-static void inspect_align(const struct facts *f, struct pst_check_line *line)
+static void inspect_align(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	uint32_t off = f->dio_told ? f->dio_off : f->stack.logical_block_max;
 	uint32_t mem = f->dio_told ? f->dio_mem : f->stack.dma_align_max;
@@ -292,7 +293,7 @@ static void inspect_align(const struct facts *f, struct pst_check_line *line)
 	pst_line_todo(line, "use offsets and lengths that are multiples of 4096");
 }
 
-static void inspect_stripe(const struct facts *f, struct pst_check_line *line)
+static void inspect_stripe(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned long long kib = f->stack.stripe_bytes >> 10;
 
@@ -305,7 +306,7 @@ static void inspect_stripe(const struct facts *f, struct pst_check_line *line)
 
 /* ---- probe ----------------------------------------------------------------------- */
 
-static void inspect_probe(const struct facts *f, struct pst_check_line *line)
+static void inspect_probe(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	const struct pst_check *check = f->check;
 	unsigned i, tried = 0, failed = 0;
@@ -350,7 +351,7 @@ static void inspect_probe(const struct facts *f, struct pst_check_line *line)
 			    f->probe_error);
 }
 
-const struct gate pst_check_file_gates[] = {
+const struct pst_check_gate pst_check_file_gates[] = {
 	{"filesystem", PST_CHECK_FILE, PST_NEED_NO_COPY, inspect_filesystem,
 	 "the file system decides whether O_DIRECT uses the drive's DMA engine or a CPU copy", ""},
 	{"mount", PST_CHECK_FILE, PST_NEED_NO_COPY, inspect_mount,

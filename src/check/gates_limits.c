@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The gates of the limits of this process: locked memory, memory and CPUs of its control
- * group, and io_uring under seccomp and sysctl. Containers often set such limits. It must
- * never report a limit as harmless because its file is missing.
+ * group, and io_uring under seccomp and sysctl. Containers often set such limits. A
+ * limit must never count as harmless because its file is missing.
  */
 #include "gates_limits.h"
 
@@ -24,7 +24,8 @@
 #define CAP_SYS_ADMIN_BIT 21
 
 /* Reads the number after "Key:" in /proc/self/status. Returns whether the key exists. */
-static bool status_value(const struct facts *f, const char *key, int base, unsigned long long *out)
+static bool status_value(const struct pst_check_facts *f, const char *key, int base,
+			 unsigned long long *out)
 {
 	char *text, *at;
 	bool found = false;
@@ -47,7 +48,7 @@ static bool status_value(const struct facts *f, const char *key, int base, unsig
 
 /* Returns whether this process has the capability `bit`, one of the first 32. Without /proc
  * the answer comes from capget(2), on the real machine only. */
-static bool process_is_capable(const struct facts *f, unsigned bit)
+static bool process_is_capable(const struct pst_check_facts *f, unsigned bit)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
@@ -69,7 +70,7 @@ static long long memlock_getrlimit(void)
 }
 
 /* Returns the soft limit of locked memory in bytes, -1 if unlimited, -2 if unknown. */
-static long long memlock_limit(const struct facts *f)
+static long long memlock_limit(const struct pst_check_facts *f)
 {
 	long long limit = -2;
 	char *text, *at, word[32];
@@ -101,7 +102,7 @@ static const char *bytes_text(unsigned long long bytes, char *out, size_t len)
 	return out;
 }
 
-static void inspect_memlock(const struct facts *f, struct pst_check_line *line)
+static void inspect_memlock(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	long long limit = memlock_limit(f);
 	char text[32];
@@ -132,8 +133,8 @@ static void inspect_memlock(const struct facts *f, struct pst_check_line *line)
 
 /* Reads the file `name` of this process's control group, or of the topmost visible group.
  * Returns whether one of the two has the file. */
-static bool group_value(const struct facts *f, const char *controller, const char *name, char *out,
-			size_t len)
+static bool group_value(const struct pst_check_facts *f, const char *controller, const char *name,
+			char *out, size_t len)
 {
 	char *text, *line, *next;
 	bool found = false;
@@ -161,7 +162,7 @@ static bool group_value(const struct facts *f, const char *controller, const cha
 	return found;
 }
 
-static void inspect_cgroup(const struct facts *f, struct pst_check_line *line)
+static void inspect_cgroup(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	char text[64], size[32], cpus[32] = "";
 	unsigned long long memory = 0, quota, period;
@@ -207,7 +208,7 @@ static int uring_try(void)
 	return 0;
 }
 
-static void inspect_uring(const struct facts *f, struct pst_check_line *line)
+static void inspect_uring(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned long long seccomp = 0;
 	int64_t off = 0;
@@ -249,7 +250,7 @@ static void inspect_uring(const struct facts *f, struct pst_check_line *line)
 				      "allows io_uring_*");
 }
 
-const struct gate pst_check_limit_gates[] = {
+const struct pst_check_gate pst_check_limit_gates[] = {
 	{"memlock", PST_CHECK_FILE, PST_NEED_SPEED, inspect_memlock,
 	 "without locked memory the ring cannot be registered, and every read pins its pages anew",
 	 "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity, docker --ulimit memlock=-1"},

@@ -25,7 +25,7 @@ static int iommu_translates(const struct pst_pci *pci)
 	return pci->iommu_type[0] ? 1 : -1;
 }
 
-static void inspect_iommu(const struct facts *f, struct pst_check_line *line)
+static void inspect_iommu(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, on = 0, hidden = 0, all = 0;
 
@@ -37,7 +37,7 @@ static void inspect_iommu(const struct facts *f, struct pst_check_line *line)
 		return;
 	}
 	for (i = 0; i < f->device_count + f->drive_count; i++) {
-		const struct subject *subject =
+		const struct pst_check_subject *subject =
 			i < f->device_count ? &f->devices[i] : &f->drives[i - f->device_count];
 
 		if (!subject->pci)
@@ -72,8 +72,9 @@ struct pci_route {
 	int open; /* peer-to-peer DMA is possible: 1, 0, -1 unknown */
 };
 
-static struct pci_route route_between(const struct facts *f, const struct subject *a,
-				      const struct subject *b)
+static struct pci_route route_between(const struct pst_check_facts *f,
+				      const struct pst_check_subject *a,
+				      const struct pst_check_subject *b)
 {
 	struct pci_route r = {
 		.near = pst_topo_nearness(f->topo, a->pci->bdf, b->pci->bdf),
@@ -96,11 +97,11 @@ static bool route_is_better(const struct pci_route *a, const struct pci_route *b
 	return a->open != b->open ? a->open > b->open : a->near < b->near;
 }
 
-/* Finds the route to judge the device by. With a file it is the worst one, because the device
- * must reach all drives of the file; without a file it is the one to the nearest drive.
+/* Finds the route that decides about the device. With a file it is the worst one, because the
+ * device must reach all drives of the file; without a file it is the one to the nearest drive.
  * Returns false if no drive is on PCI. */
-static bool device_route(const struct facts *f, const struct subject *device, struct pci_route *out,
-			 const struct subject **drive)
+static bool device_route(const struct pst_check_facts *f, const struct pst_check_subject *device,
+			 struct pci_route *out, const struct pst_check_subject **drive)
 {
 	bool found = false;
 	unsigned i;
@@ -138,8 +139,9 @@ static const char *route_text(const struct pci_route *r)
 }
 
 /* Appends to `out` the names of the subjects that are at the distance `near` from the device. */
-static void list_near(const struct facts *f, const struct subject *device, int near,
-		      const struct subject *subjects, unsigned count, char *out, size_t len)
+static void list_near(const struct pst_check_facts *f, const struct pst_check_subject *device,
+		      int near, const struct pst_check_subject *subjects, unsigned count, char *out,
+		      size_t len)
 {
 	size_t at = strlen(out);
 	unsigned i;
@@ -151,7 +153,7 @@ static void list_near(const struct facts *f, const struct subject *device, int n
 }
 
 /* Adds details about the device's routes to all drives and NICs: one line for each distance. */
-static void list_routes(const struct facts *f, const struct subject *device,
+static void list_routes(const struct pst_check_facts *f, const struct pst_check_subject *device,
 			struct pst_check_line *line)
 {
 	for (int near = PST_NEAR_PIX; near <= PST_NEAR_SYS; near++) {
@@ -165,9 +167,9 @@ static void list_routes(const struct facts *f, const struct subject *device,
 	}
 }
 
-static void inspect_route(const struct facts *f, struct pst_check_line *line)
+static void inspect_route(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	const struct subject *drive, *to = NULL, *from = NULL, *reached = NULL;
+	const struct pst_check_subject *drive, *to = NULL, *from = NULL, *reached = NULL;
 	struct pci_route worst = {0}, r;
 	unsigned i;
 	bool far;
@@ -221,7 +223,7 @@ static void inspect_route(const struct facts *f, struct pst_check_line *line)
 
 /* Returns whether the machine passes devices to guests. The ACS bits isolate such guests from
  * each other. */
-static bool has_guests(const struct facts *f)
+static bool has_guests(const struct pst_check_facts *f)
 {
 	size_t i;
 
@@ -233,7 +235,7 @@ static bool has_guests(const struct facts *f)
 
 /* Adds the details and the script for each redirecting bridge above the device. `done` lists
  * the bridges that were added before. */
-static void list_redirects(const struct facts *f, const struct pst_pci *from,
+static void list_redirects(const struct pst_check_facts *f, const struct pst_pci *from,
 			   struct pst_check_line *line, char *done, size_t done_len)
 {
 	bool guests = has_guests(f);
@@ -270,7 +272,7 @@ static void list_redirects(const struct facts *f, const struct pst_pci *from,
 	}
 }
 
-static void inspect_acs(const struct facts *f, struct pst_check_line *line)
+static void inspect_acs(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, j, shut = 0, hidden = 0, all = 0;
 	bool permitted = true;
@@ -319,7 +321,8 @@ static void inspect_acs(const struct facts *f, struct pst_check_line *line)
 
 /* Returns whether the link of the subject is slower or narrower than both ends permit, and
  * sets *narrow if it has fewer lanes. Adds details for a slow link. */
-static bool link_is_slow(const struct subject *subject, struct pst_check_line *line, bool *narrow)
+static bool link_is_slow(const struct pst_check_subject *subject, struct pst_check_line *line,
+			 bool *narrow)
 {
 	const struct pst_pci *pci = subject->pci;
 	bool is_slow;
@@ -336,15 +339,15 @@ static bool link_is_slow(const struct subject *subject, struct pst_check_line *l
 	return is_slow;
 }
 
-static void inspect_link(const struct facts *f, struct pst_check_line *line)
+static void inspect_link(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, bad = 0, resting = 0, known = 0;
 	unsigned all = f->device_count + f->drive_count + f->nic_count;
-	const struct subject *first = NULL;
+	const struct pst_check_subject *first = NULL;
 
 	for (i = 0; i < all; i++) {
 		bool gpu = i < f->device_count, narrow = false;
-		const struct subject *subject =
+		const struct pst_check_subject *subject =
 			gpu ? &f->devices[i]
 			: i < f->device_count + f->drive_count
 				? &f->drives[i - f->device_count]
@@ -380,7 +383,8 @@ static void inspect_link(const struct facts *f, struct pst_check_line *line)
 
 /* Returns whether the multipath layer of NVMe owns a namespace of the drive. The folder of the
  * drive's controller then has a hidden nvme0c0n1 instead of nvme0n1. */
-static bool drive_has_multipath(const struct facts *f, const struct subject *drive)
+static bool drive_has_multipath(const struct pst_check_facts *f,
+				const struct pst_check_subject *drive)
 {
 	size_t len = strlen(drive->name), i;
 	struct pst_names names;
@@ -397,7 +401,7 @@ static bool drive_has_multipath(const struct facts *f, const struct subject *dri
 
 /* Returns whether the machine has NVMe drives over fabrics. The multipath layer is on or off
  * for all NVMe drives, and drives over fabrics need it to survive the loss of a path. */
-static bool has_fabrics(const struct facts *f)
+static bool has_fabrics(const struct pst_check_facts *f)
 {
 	size_t i;
 
@@ -411,7 +415,7 @@ static bool has_fabrics(const struct facts *f)
 	return false;
 }
 
-static void inspect_multipath(const struct facts *f, struct pst_check_line *line)
+static void inspect_multipath(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned i, count = 0, all = 0;
 
@@ -455,7 +459,7 @@ static void inspect_multipath(const struct facts *f, struct pst_check_line *line
 			"update_initramfs  # then reboot; device names may change: mount by UUID");
 }
 
-const struct gate pst_check_pcie_gates[] = {
+const struct pst_check_gate pst_check_pcie_gates[] = {
 	{"iommu", PST_CHECK_DEVICE, PST_NEED_DIRECT, inspect_iommu,
 	 "if the IOMMU translates, peer traffic goes up to the root complex, or is lost",
 	 "boot with iommu=pt"},

@@ -102,7 +102,8 @@ static void driver_read(const char *interface, struct pst_pfc *out)
 
 /* ---- a capture --------------------------------------------------------------------- */
 
-static void capture_read(const struct facts *f, const char *interface, struct pst_pfc *out)
+static void capture_read(const struct pst_check_facts *f, const char *interface,
+			 struct pst_pfc *out)
 {
 	char *text, *line, *next, name[64];
 	unsigned long long value;
@@ -119,7 +120,7 @@ static void capture_read(const struct facts *f, const char *interface, struct ps
 	free(text);
 }
 
-void pst_check_pfc(const struct facts *f, const char *interface, struct pst_pfc *out)
+void pst_check_pfc(const struct pst_check_facts *f, const char *interface, struct pst_pfc *out)
 {
 	*out = (struct pst_pfc){.known = false};
 	if (f->captured)

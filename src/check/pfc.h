@@ -12,6 +12,6 @@ struct pst_pfc {
 	unsigned long long discarded;	   /* packets */
 };
 
-void pst_check_pfc(const struct facts *f, const char *interface, struct pst_pfc *out);
+void pst_check_pfc(const struct pst_check_facts *f, const char *interface, struct pst_pfc *out);
 
 #endif

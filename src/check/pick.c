@@ -10,12 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static void subject_add(struct subject *subjects, unsigned *count, const struct facts *f,
-			const struct pst_end *end)
+static void subject_add(struct pst_check_subject *subjects, unsigned *count,
+			const struct pst_check_facts *f, const struct pst_end *end)
 {
 	if (*count == PST_CHECK_SUBJECTS_MAX)
 		return;
-	subjects[(*count)++] = (struct subject){
+	subjects[(*count)++] = (struct pst_check_subject){
 		.name = end->name,
 		.maker = end->maker,
 		.model = end->model,
@@ -26,13 +26,13 @@ static void subject_add(struct subject *subjects, unsigned *count, const struct 
 
 /* Returns whether the GPU only drives a display, like the graphics of a processor or a server
  * board. "auto" ignores such a GPU, because nobody loads a model into it. */
-static bool end_is_display(const struct facts *f, const struct pst_end *end)
+static bool end_is_display(const struct pst_check_facts *f, const struct pst_end *end)
 {
 	return strcmp(end->maker, "nvidia") && end->pci >= 0 &&
 	       f->topo->pci[end->pci].class_ >> 8 == 0x0300;
 }
 
-static void pick_all(struct facts *f)
+static void pick_all(struct pst_check_facts *f)
 {
 	size_t i;
 
@@ -58,18 +58,18 @@ static int device_not_found(char *why, size_t why_len, const char *name, const c
 
 /* Sets the device that the library opened as the only one. A sandbox can pass a GPU through
  * and hide PCI; /sys does not show the GPU then. */
-static void device_set_hidden(struct facts *f)
+static void device_set_hidden(struct pst_check_facts *f)
 {
-	f->devices[0] = (struct subject){.name = f->device_name,
-					 .maker = "nvidia",
-					 .model = f->device_text,
-					 .transport = ""};
+	f->devices[0] = (struct pst_check_subject){.name = f->device_name,
+						   .maker = "nvidia",
+						   .model = f->device_text,
+						   .transport = ""};
 	f->device_count = 1;
 }
 
 /* Sets the card that the library opened as the only device. CUDA numbers GPUs in another
  * order than PCI, so the card that the topology suggests can be the wrong one. */
-static void device_set_opened(struct facts *f, const char *bdf)
+static void device_set_opened(struct pst_check_facts *f, const char *bdf)
 {
 	const struct pst_pci *pci = pst_topo_pci(f->topo, bdf);
 	size_t i;
@@ -84,7 +84,7 @@ static void device_set_opened(struct facts *f, const char *bdf)
 
 /* Opens the device for a moment to learn whether its driver's library exists and works. With
  * `one` the opened card becomes the only device to check. */
-static void device_try(struct facts *f, const char *name, bool one)
+static void device_try(struct pst_check_facts *f, const char *name, bool one)
 {
 	struct penstock_device_info info = {.size = sizeof(info)};
 	struct penstock_device *dev;
@@ -109,7 +109,7 @@ static void device_try(struct facts *f, const char *name, bool one)
 
 /* Picks a device such as "cuda:2". A capture has no CUDA, so the GPUs of NVIDIA count there in
  * the order of their PCI addresses. */
-static int pick_cuda(struct facts *f, const char *name, char *why, size_t why_len)
+static int pick_cuda(struct pst_check_facts *f, const char *name, char *why, size_t why_len)
 {
 	unsigned i, seen = 0;
 	int64_t wanted;
@@ -137,14 +137,14 @@ static int pick_cuda(struct facts *f, const char *name, char *why, size_t why_le
 	return 0;
 }
 
-static int pick_peermem(struct facts *f, const char *name, char *why, size_t why_len)
+static int pick_peermem(struct pst_check_facts *f, const char *name, char *why, size_t why_len)
 {
 	const struct pst_pci *pci = pst_topo_pci(f->topo, name + 8);
 
 	if (!pci)
 		return device_not_found(why, why_len, name,
 					"no PCI function has this address; see lspci -D");
-	f->devices[0] = (struct subject){
+	f->devices[0] = (struct pst_check_subject){
 		.name = pci->bdf, .maker = "", .model = "", .transport = "", .pci = pci};
 	f->device_count = 1;
 	f->peermem = true;
@@ -153,7 +153,7 @@ static int pick_peermem(struct facts *f, const char *name, char *why, size_t why
 	return 0;
 }
 
-static int pick_auto(struct facts *f)
+static int pick_auto(struct pst_check_facts *f)
 {
 	bool one = f->device_count == 1;
 
@@ -167,7 +167,7 @@ static int pick_auto(struct facts *f)
 	return 0;
 }
 
-int pst_check_pick(struct facts *f, char *why, size_t why_len)
+int pst_check_pick(struct pst_check_facts *f, char *why, size_t why_len)
 {
 	const char *name = f->opts->device ? f->opts->device : "auto";
 
@@ -189,7 +189,7 @@ int pst_check_pick(struct facts *f, char *why, size_t why_len)
 	return 0;
 }
 
-bool pst_check_on_pci(const struct facts *f)
+bool pst_check_on_pci(const struct pst_check_facts *f)
 {
 	unsigned i;
 
@@ -199,7 +199,8 @@ bool pst_check_on_pci(const struct facts *f)
 	return true;
 }
 
-void pst_subjects_text(const struct subject *subjects, unsigned count, char *out, size_t len)
+void pst_subjects_text(const struct pst_check_subject *subjects, unsigned count, char *out,
+		       size_t len)
 {
 	unsigned i, same = 1;
 	size_t at = 0;

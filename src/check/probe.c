@@ -34,7 +34,7 @@
 #define FILL_SECONDS_QUICK 0.5
 
 struct probe {
-	struct facts *f;
+	struct pst_check_facts *f;
 	struct penstock_storage *st;
 	struct penstock_device *dev, *host;
 	void *buf;     /* device buffer of `step` bytes */
@@ -170,7 +170,7 @@ static void path_folder(const char *path, char *out, size_t len)
 }
 
 /* Opens the target itself for reading. The probe reads its first megabytes only. */
-static int target_open(struct probe *p, const char *path)
+static int probe_open_target(struct probe *p, const char *path)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 
@@ -185,7 +185,7 @@ static int target_open(struct probe *p, const char *path)
 	return p->len ? 0 : probe_fail(p, "it cannot be read", "it is shorter than a page");
 }
 
-static int storage_open(struct probe *p)
+static int probe_open_storage(struct probe *p)
 {
 	const char *path = pst_check_target_path(p->f);
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -193,7 +193,7 @@ static int storage_open(struct probe *p)
 	struct stat st;
 
 	if (p->f->is_block)
-		return target_open(p, path);
+		return probe_open_target(p, path);
 	path_folder(path, folder, sizeof(folder));
 	if (scratch_create(p, folder) || scratch_fill(p)) {
 		if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size < 4096)
@@ -201,7 +201,7 @@ static int storage_open(struct probe *p)
 		if (p->fd >= 0)
 			close(p->fd);
 		/* probe_error keeps the reason, which the gate "probe" shows. */
-		return target_open(p, path);
+		return probe_open_target(p, path);
 	}
 	if (penstock_open_fd(p->fd, &opts, &p->st))
 		return probe_fail(p, "the scratch file cannot be opened", penstock_errmsg());
@@ -309,7 +309,7 @@ static int device_compare(struct probe *p, uint64_t off, struct pst_check_path *
 
 /* Returns whether the path reads the page cache. Such paths also fill it, so they are measured
  * last. */
-static bool path_uses_cache(const char *name)
+static bool path_reads_cache(const char *name)
 {
 	return !strcmp(name, "mapped") || !strcmp(name, "bounce");
 }
@@ -358,7 +358,7 @@ static void path_measure(struct probe *p, struct pst_check_path *out)
 	}
 	sum = rest.bytes ? &rest : &first;
 	out->measured = true;
-	out->cached = path_uses_cache(out->explained.name) && sum == &rest;
+	out->cached = path_reads_cache(out->explained.name) && sum == &rest;
 	out->gb_per_s = sum->seconds > 0 ? (double)sum->bytes / sum->seconds / 1e9 : 0;
 	out->cpu_copies = (double)sum->copied / (double)sum->bytes;
 	out->dram_passes = (double)sum->laid / (double)sum->bytes;
@@ -373,7 +373,7 @@ static void paths_measure(struct probe *p)
 			struct pst_check_path *path = &check->paths[i];
 
 			if (!path->explained.usable || !strcmp(path->explained.name, "null") ||
-			    path_uses_cache(path->explained.name) != (round == 1))
+			    path_reads_cache(path->explained.name) != (round == 1))
 				continue;
 			path_measure(p, path);
 		}
@@ -412,7 +412,7 @@ static int probe_run(struct probe *p)
 	if (posix_memalign((void **)&p->got, 4096, 2 * STEP_BYTES))
 		return probe_fail(p, "host memory", strerror(ENOMEM));
 	p->want = p->got + STEP_BYTES;
-	if (storage_open(p))
+	if (probe_open_storage(p))
 		return -1;
 	if (penstock_device_open("host", NULL, &p->host) < 0 ||
 	    penstock_device_open(name, NULL, &p->dev) < 0)
@@ -428,7 +428,7 @@ static int probe_run(struct probe *p)
 	return 0;
 }
 
-void pst_check_probe(struct facts *f)
+void pst_check_probe(struct pst_check_facts *f)
 {
 	struct probe p = {.f = f, .fd = -1};
 

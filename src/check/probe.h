@@ -7,6 +7,6 @@
 
 /* Fills f->check with the measurements, or f->probe_error with the reason for none. Must not
  * be called for a captured machine. */
-void pst_check_probe(struct facts *f);
+void pst_check_probe(struct pst_check_facts *f);
 
 #endif

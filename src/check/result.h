@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The result of `penstock check`: one line for each gate between storage and device, one
- * entry for each measured path, and the verdict that follows from them. The gates fill it,
- * and the command prints it. A gate whose facts cannot be read is unknown, never open.
+ * The options and the result of `penstock check`. The result has one line for each gate
+ * between storage and device, one entry for each measured path, and the verdict that follows
+ * from them. The gates fill it, and the command prints it. A gate whose facts cannot be read
+ * is unknown, never open.
  */
 #ifndef PST_CHECK_RESULT_H
 #define PST_CHECK_RESULT_H
@@ -14,6 +15,13 @@
 
 #define PST_CHECK_LINES_MAX 48
 #define PST_CHECK_MORE_MAX 4096
+
+struct pst_check_opts {
+	const char *root;   /* folder that holds the facts of a capture; NULL: this machine */
+	const char *target; /* path or URL; NULL: check device and fabric only */
+	const char *device; /* device name as in penstock_device_open(); NULL: "auto" */
+	bool quick;	    /* measure each path for milliseconds instead of a second */
+};
 
 enum pst_check_layer { PST_CHECK_DEVICE, PST_CHECK_FABRIC, PST_CHECK_FILE, PST_CHECK_LAYERS };
 

@@ -19,7 +19,7 @@
 
 #include "core/err.h"
 
-const char *pst_check_target_path(const struct facts *f)
+const char *pst_check_target_path(const struct pst_check_facts *f)
 {
 	const char *target = f->opts->target;
 
@@ -28,7 +28,7 @@ const char *pst_check_target_path(const struct facts *f)
 
 /* Reads the number of a block device, for example "259:3", from the capture. Returns whether
  * the capture has the device. */
-static bool captured_block_find(const struct facts *f, const char *name,
+static bool captured_block_find(const struct pst_check_facts *f, const char *name,
 				struct pst_blockstack_in *in)
 {
 	char text[32];
@@ -39,8 +39,8 @@ static bool captured_block_find(const struct facts *f, const char *name,
 }
 
 /* Finds the mount that holds the path: the one with the longest mount point above it. */
-static int captured_mount_find(struct facts *f, const char *path, struct pst_blockstack_in *in,
-			       char *why, size_t why_len)
+static int captured_mount_find(struct pst_check_facts *f, const char *path,
+			       struct pst_blockstack_in *in, char *why, size_t why_len)
 {
 	char point[sizeof(f->point)], *text, *slash;
 	struct pst_mount mount;
@@ -126,7 +126,7 @@ static int real_file_find(const char *path, struct pst_blockstack_in *in, char *
 /* Returns whether the drive of the block stack (nvme0n1, nvme0c0n1, sda) is this drive of the
  * topology (nvme0, sda). Over fabrics the number after the 'c' is the controller's: nvme0c1n1
  * belongs to nvme1. */
-static bool end_is_drive(const struct facts *f, const struct pst_end *end,
+static bool end_is_drive(const struct pst_check_facts *f, const struct pst_end *end,
 			 const struct pst_stack_drive *drive)
 {
 	size_t len = strlen(end->name);
@@ -145,7 +145,7 @@ static bool end_is_drive(const struct facts *f, const struct pst_end *end,
 }
 
 /* Replaces the list of all drives of the machine by the drives of the block stack. */
-static void drives_set_from_stack(struct facts *f)
+static void drives_set_from_stack(struct pst_check_facts *f)
 {
 	unsigned i;
 	size_t j;
@@ -153,9 +153,9 @@ static void drives_set_from_stack(struct facts *f)
 	f->drive_count = 0;
 	for (i = 0; i < f->stack.drive_count && f->drive_count < PST_CHECK_SUBJECTS_MAX; i++) {
 		const struct pst_stack_drive *drive = &f->stack.drives[i];
-		struct subject *subject = &f->drives[f->drive_count++];
+		struct pst_check_subject *subject = &f->drives[f->drive_count++];
 
-		*subject = (struct subject){
+		*subject = (struct pst_check_subject){
 			.name = drive->name,
 			.maker = "",
 			.model = drive->model,
@@ -168,7 +168,7 @@ static void drives_set_from_stack(struct facts *f)
 	}
 }
 
-int pst_check_target(struct facts *f, char *why, size_t why_len)
+int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len)
 {
 	struct pst_blockstack_in in = {.mount_id = -1};
 	const char *path = pst_check_target_path(f), *scheme = strstr(path, "://");

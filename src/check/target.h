@@ -6,9 +6,9 @@
 #include "facts.h"
 
 /* Returns the target without a leading file://. */
-const char *pst_check_target_path(const struct facts *f);
+const char *pst_check_target_path(const struct pst_check_facts *f);
 /* Reads mount, block stack and drives of opts->target. Returns 0, or -errno with a sentence
  * in `why`. */
-int pst_check_target(struct facts *f, char *why, size_t why_len);
+int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len);
 
 #endif

@@ -59,9 +59,9 @@ static void verdict_from_gates(struct pst_check *check)
 	}
 }
 
-/* Returns whether there is nothing to decide on: every drive may write host memory, so
- * without a path the file system, which decides, is unknown. */
-static bool target_is_missing(const struct facts *f)
+/* Returns whether no verdict is possible. Every drive may write host memory, so that the file
+ * system decides, and without a path the file system is unknown. */
+static bool target_is_missing(const struct pst_check_facts *f)
 {
 	return f->host && !f->has_file && !f->is_url;
 }
@@ -74,7 +74,7 @@ static void verdict_from_probe(struct pst_check *check)
 }
 
 /* Returns whether the file is on a virtual drive, whose hardware a guest cannot see. */
-static bool drive_is_virtual(const struct facts *f)
+static bool drive_is_virtual(const struct pst_check_facts *f)
 {
 	unsigned i;
 
@@ -84,7 +84,7 @@ static bool drive_is_virtual(const struct facts *f)
 	return false;
 }
 
-static void describe_probed(const struct facts *f, struct pst_check *check)
+static void describe_probed(const struct pst_check_facts *f, struct pst_check *check)
 {
 	const struct pst_check_path *p = &check->paths[check->cold];
 	const char *copies = check->reached == PENSTOCK_ANY ? "the CPU copies" : "no CPU copy";
@@ -101,7 +101,7 @@ static void describe_probed(const struct facts *f, struct pst_check *check)
 		 names[0] ? "; shut by " : "", names);
 }
 
-void pst_check_verdict(const struct facts *f, struct pst_check *check)
+void pst_check_verdict(const struct pst_check_facts *f, struct pst_check *check)
 {
 	char names[160];
 

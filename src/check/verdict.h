@@ -5,6 +5,6 @@
 
 #include "facts.h"
 
-void pst_check_verdict(const struct facts *f, struct pst_check *check);
+void pst_check_verdict(const struct pst_check_facts *f, struct pst_check *check);
 
 #endif

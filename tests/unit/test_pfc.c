@@ -56,7 +56,7 @@ int ioctl(int fd, unsigned long request, ...)
 
 static struct pst_pfc ask(const char *const *list, unsigned len)
 {
-	static const struct facts here = {.captured = false};
+	static const struct pst_check_facts here = {.captured = false};
 	struct pst_pfc pfc;
 
 	names = list;
@@ -93,7 +93,7 @@ static void refusals(void **state)
 {
 	static const char *const some[] = {"rx_prio3_pause"};
 	static const uint32_t commands[] = {ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS};
-	struct facts here = {.captured = false};
+	struct pst_check_facts here = {.captured = false};
 	struct pst_pfc pfc;
 
 	(void)state;
