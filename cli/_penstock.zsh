@@ -1,10 +1,12 @@
 #compdef penstock
 # SPDX-License-Identifier: Apache-2.0
-# Completion of penstock for zsh, installed as _penstock where zsh finds it. Commands and
-# options, with what they do, are asked of the command itself (penstock help); only the
-# words that an option takes stand here.
+# Completion of penstock for zsh, installed as _penstock where zsh finds it. The script
+# reads the commands and options, with their descriptions, from the output of `penstock
+# help`. It lists only the values of the options itself.
 
-_penstock_list() { # TITLE, PATTERN of name, value and words, WORDS of a call
+# Offers the lines of a command's output. Arguments: title, sed pattern with the groups name,
+# value and description, words of the command.
+_penstock_list() {
 	local -a found
 	found=(${(f)"$(_call_program list "${(@q)@[3,-1]}" 2>/dev/null |
 		sed -En "s/$2/\1:\3/p")"})
@@ -12,7 +14,7 @@ _penstock_list() { # TITLE, PATTERN of name, value and words, WORDS of a call
 }
 
 _penstock_commands() {
-	local -a more=(help:'what there is, or of one command' --help --version)
+	local -a more=(help:'list the commands, or the options of one' --help --version)
 
 	_penstock_list command '^  ([a-z]+)( )+([^ ].*)' $words[1] --help
 	_describe -t command command more
@@ -33,7 +35,7 @@ _penstock_devices() {
 	compadd -- ${(u)found}
 }
 
-# What OPTION's value is, false if it has none.
+# Offers the values of an option. Returns false if the option has no value.
 _penstock_value() {
 	case $1 in
 	--via | --device) _penstock_devices ;;
@@ -57,7 +59,7 @@ _penstock_value() {
 	esac
 }
 
-# How many words before this one are neither an option nor its value.
+# Prints the number of words before the current one that are neither an option nor its value.
 _penstock_place() {
 	local -i i count=0
 

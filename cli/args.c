@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options, sizes, numbers and errors of the command line. */
+/*
+ * Parses options, sizes and numbers of the command line, and prints messages and wrapped
+ * text. Called by all subcommands. A message is always one line on standard error.
+ */
+#include "args.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -7,9 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli.h"
-
-#define WIDTH 80
+#define COLUMNS 80
 
 int fail(int code, const char *fmt, ...)
 {
@@ -19,7 +22,7 @@ int fail(int code, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	for (char *c = text; *c; c++) /* one line, whatever a file's name holds */
+	for (char *c = text; *c; c++) /* a file name can hold newlines and escapes */
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
 	fprintf(stderr, "penstock: %s\n", text);
@@ -41,18 +44,18 @@ const char *advice(enum penstock_why why)
 	case PENSTOCK_WHY_NOT_FOUND:
 		return ": check the name";
 	case PENSTOCK_WHY_NO_PERMISSION:
-		return ": ls -l shows who may";
+		return ": see ls -l for its permissions";
 	case PENSTOCK_WHY_READ_ONLY:
 		return ": mount it for writing, or name another place";
 	case PENSTOCK_WHY_NO_FILES:
-		return ": let more be open, ulimit -n";
+		return ": allow more open files with ulimit -n";
 	case PENSTOCK_WHY_NO_SPACE:
-		return ": free some, or name another place";
+		return ": free some space, or name another place";
 	case PENSTOCK_WHY_NO_DRIVER:
 		return ": install the GPU's driver, or use the device host";
 	case PENSTOCK_WHY_REQUIRE:
-		return ": 'penstock explain' says what would open such a path";
-	default: /* the sentence says it, or nobody knows */
+		return ": 'penstock explain' shows what would open such a path";
+	default: /* the message itself names an action, or there is none */
 		return "";
 	}
 }
@@ -92,15 +95,15 @@ int code_without_device(enum penstock_class require)
 	return require > PENSTOCK_ANY ? EXIT_REFUSED : EXIT_FAILED;
 }
 
-const char *file_of(const char *storage)
+const char *storage_path(const char *storage)
 {
 	if (!strncmp(storage, "mem:", 4))
 		return NULL;
 	return strncmp(storage, "file://", 7) ? storage : storage + 7;
 }
 
-/* Edit distance, for short words. */
-static unsigned distance(const char *a, const char *b)
+/* Returns the edit distance of two short words. */
+static unsigned edit_distance(const char *a, const char *b)
 {
 	unsigned row[64], la = (unsigned)strlen(a), lb = (unsigned)strlen(b);
 
@@ -130,10 +133,10 @@ const char *closest(const char *word, const char *const *words)
 {
 	const char *best = NULL;
 	unsigned half = (unsigned)strlen(word) / 2;
-	unsigned least = half < 2 ? half + 1 : 3; /* further off is no typing error */
+	unsigned least = half < 2 ? half + 1 : 3; /* a larger distance is not a typing error */
 
 	for (unsigned i = 0; words[i]; i++) {
-		unsigned d = distance(word, words[i]);
+		unsigned d = edit_distance(word, words[i]);
 
 		if (d < least) {
 			least = d;
@@ -149,7 +152,7 @@ void print_usage(FILE *f, const struct command *cmd)
 		cmd->help);
 }
 
-static int bad_option(const char *word, const struct command *cmd, const struct option *options)
+static int option_unknown(const char *word, const struct command *cmd, const struct option *options)
 {
 	const char *names[32], *near;
 	unsigned n = 0;
@@ -178,17 +181,18 @@ int next_option(int argc, char **argv, const struct command *cmd, const struct o
 		return 'h';
 	}
 	if (c == ':') {
-		fail(EXIT_USAGE, "%s needs a value", argv[optind - 1]);
+		fail(EXIT_USAGE, "%s needs a value, see 'penstock %s --help'", argv[optind - 1],
+		     cmd->name);
 		return '?';
 	}
 	if (c != '?')
 		return c;
 	if (optind > at && optind - 1 < argc && argv[optind - 1][0] == '-')
 		at = optind - 1;
-	return bad_option(argv[at], cmd, options);
+	return option_unknown(argv[at], cmd, options);
 }
 
-static bool to_size(const char *text, uint64_t *out)
+static bool size_from_text(const char *text, uint64_t *out)
 {
 	static const struct {
 		const char *name;
@@ -217,9 +221,9 @@ static bool to_size(const char *text, uint64_t *out)
 
 bool parse_size(const char *option, const char *text, uint64_t *out)
 {
-	if (to_size(text, out))
+	if (size_from_text(text, out))
 		return true;
-	fail(EXIT_USAGE, "%s '%s': a size like 4096, 4KiB, 1MiB or 2GiB, below 8 EiB", option,
+	fail(EXIT_USAGE, "%s '%s': give a size like 4096, 4KiB, 1MiB or 2GiB, below 8 EiB", option,
 	     text);
 	return false;
 }
@@ -252,7 +256,7 @@ bool parse_class(const char *text, enum penstock_class *out)
 			return true;
 		}
 	}
-	fail(EXIT_USAGE, "there is no class '%s': any, no-cpu-copy or direct", text);
+	fail(EXIT_USAGE, "there is no class '%s': use any, no-cpu-copy or direct", text);
 	return false;
 }
 
@@ -263,14 +267,16 @@ bool parse_effort(const char *text, enum penstock_effort *out)
 	else if (!strcmp(text, "fast"))
 		*out = PENSTOCK_FAST;
 	else
-		return fail(EXIT_USAGE, "there is no effort '%s': thrifty or fast", text), false;
+		return fail(EXIT_USAGE, "there is no effort '%s': use thrifty or fast", text),
+		       false;
 	return true;
 }
 
 bool parse_engine(const char *text, const char **out)
 {
 	if (strcmp(text, "auto") != 0 && strcmp(text, "uring") != 0 && strcmp(text, "threads") != 0)
-		return fail(EXIT_USAGE, "there is no engine '%s': auto, uring or threads", text),
+		return fail(EXIT_USAGE, "there is no engine '%s': use auto, uring or threads",
+			    text),
 		       false;
 	*out = text;
 	return true;
@@ -297,7 +303,7 @@ void print_words(FILE *f, unsigned column, const char *text)
 	while (*text) {
 		unsigned n = (unsigned)strcspn(text, " ");
 
-		if (used > column && used + 1 + n > WIDTH) {
+		if (used > column && used + 1 + n > COLUMNS) {
 			fprintf(f, "\n%*s", (int)column, "");
 			used = column;
 		} else if (used > column) {

@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock bench: requests of one size at one depth between a storage and a device,
- * for a while; GB/s, IOPS, latency, CPU time. What is called cold was seen to be gone
- * from the page cache before; else nothing is printed.
+ * Measures one run of penstock bench: requests of one size at one depth between a storage
+ * and a device, for some seconds. The result has bytes, requests, latency and CPU time.
+ * Called by bench_main.c. A cold run must fail if its file cannot be proven to be out of the
+ * page cache.
  */
+#include "bench.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bench.h"
+#include "page_cache.h"
+#include "stop.h"
 
-#ifndef SYS_cachestat
-#define SYS_cachestat 451
-#endif
-
-struct run {
+struct bench_state {
 	const struct bench_args *a;
 	struct penstock_storage *st;
 	struct penstock_device *dev;
 	struct penstock_queue *q;
 	char *mem;
 	uint64_t length, next, random, step;
-	bool by_cache; /* bytes that are not cached come through the page cache */
-	double *begun; /* by place of depth */
-	unsigned *places, place_count;
+	bool by_cache;		     /* uncached bytes go through the page cache */
+	double *begun;		     /* start time of the request in each slot */
+	unsigned *slots, slots_busy; /* the number of each slot, as `user` of its request */
 	struct bench_result *out;
 	double until;
 	bool failed;
 };
 
-/* ---- latency: buckets of 1/16 of a power of two, 6 % wide ---- */
+/* ---- latency ---- */
 
+/* Each power of two has 16 buckets, so that a bucket is 6 % wide. */
 #define SUB 16
 
 static unsigned bucket_of(double us)
@@ -68,51 +68,35 @@ double bench_percentile(const struct bench_result *r, double share)
 	return 0;
 }
 
-/* ---- where the bytes are ---- */
+/* ---- page cache ---- */
 
-/* Of its first bytes, `length` 0: of all; -1: nobody says. */
-static int64_t cached_pages(const char *path, uint64_t length)
-{
-	struct {
-		uint64_t off, len;
-	} range = {0, length};
-	struct {
-		uint64_t cache, dirty, writeback, evicted, recently;
-	} stat;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	int64_t n = -1;
-
-	if (fd < 0)
-		return -1;
-	if (!syscall(SYS_cachestat, fd, &range, &stat, 0))
-		n = (int64_t)stat.cache;
-	close(fd);
-	return n;
-}
-
-/* On a busy machine somebody else may touch the cache between the two looks. */
+/* On a busy machine another process can change the cache between two queries. */
 #define CACHE_TRIES 4
 
-static bool dropped(int fd, const char *path)
+/* Drops the file's pages. Returns whether they are proven to be gone. */
+static bool pages_drop(int fd)
 {
 	char byte;
 
-	/* Who does not see the page of this byte is blind: overlayfs says 0 of any file. */
-	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(path, 0) <= 0)
+	/* overlayfs reports 0 cached pages for every file. So cachestat(2) is trusted only if it
+	 * reports the page of the byte that was just read. */
+	if (pread(fd, &byte, 1, 0) != 1 || cached_pages(fd, 0) <= 0)
 		return false;
 	fdatasync(fd);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	return cached_pages(path, 0) == 0;
+	return cached_pages(fd, 0) == 0;
 }
 
-static bool read_in(int fd, const char *path, uint64_t length, char *buf, size_t step)
+/* Reads the file into the page cache. Returns whether all of it is cached, or the kernel does
+ * not report it. */
+static bool pages_read(int fd, uint64_t length, char *buf, size_t step)
 {
 	int64_t pages;
 
 	for (uint64_t off = 0; off < length; off += step)
 		if (pread(fd, buf, step, (off_t)off) <= 0)
 			break;
-	pages = cached_pages(path, length);
+	pages = cached_pages(fd, length);
 	return pages < 0 || (uint64_t)pages >= length / 4096;
 }
 
@@ -124,31 +108,39 @@ int bench_make_cold(const char *path)
 	if (fd < 0)
 		return -errno;
 	for (unsigned i = 0; i < CACHE_TRIES && !done; i++)
-		done = dropped(fd, path);
+		done = pages_drop(fd);
 	close(fd);
 	return done ? 0 : -EBUSY;
 }
 
-/* Does this path get its bytes out of the page cache? */
-static bool uses_cache(const char *path)
+/* Returns whether the path reads from the page cache. */
+static bool path_uses_cache(const char *path)
 {
 	return !strcmp(path, "bounce") || !strcmp(path, "mapped");
 }
 
-/* Behind a cold run. What left the cache alone came from the drive. What went through it
- * did so if nobody else had read it in, and if it was had once only: then all of it is
- * cached by now. */
-static bool was_cold(const struct run *r)
+/*
+ * Returns whether the bytes of a finished cold run came from the drive. Bytes of paths that
+ * bypass the cache did. Bytes that went through the cache did if each was read once and no
+ * other process read the file before; then at least that many pages are cached afterwards.
+ */
+static bool run_was_cold(const struct bench_state *r)
 {
 	const struct tally *t = &r->out->tally;
 	uint64_t bytes = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
 	int64_t pages;
+	int fd;
 
 	for (unsigned i = 0; i < t->path_count; i++)
-		bytes += uses_cache(t->names[i]) ? t->path_bytes[i] : 0;
+		bytes += path_uses_cache(t->names[i]) ? t->path_bytes[i] : 0;
 	if (!bytes)
 		return true;
-	pages = r->by_cache ? cached_pages(file_of(r->a->storage), 0) : -1;
+	if (!r->by_cache)
+		return false;
+	fd = open(storage_path(r->a->storage), O_RDONLY | O_CLOEXEC);
+	pages = fd < 0 ? -1 : cached_pages(fd, 0);
+	if (fd >= 0)
+		close(fd);
 	return pages >= 0 && (uint64_t)pages >= bytes / page;
 }
 
@@ -161,7 +153,7 @@ int bench_make_warm(const char *path, uint64_t length)
 	if (fd < 0 || !buf)
 		ret = fd < 0 ? -errno : -ENOMEM;
 	for (unsigned i = 0; fd >= 0 && buf && i < CACHE_TRIES && ret; i++)
-		ret = read_in(fd, path, length, buf, step) ? 0 : -EBUSY;
+		ret = pages_read(fd, length, buf, step) ? 0 : -EBUSY;
 	free(buf);
 	if (fd >= 0)
 		close(fd);
@@ -179,13 +171,14 @@ static double cpu_seconds(void)
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
-static uint64_t pick(struct run *r)
+/* Returns the offset of the next request. */
+static uint64_t next_offset(struct bench_state *r)
 {
 	uint64_t blocks = r->length / r->a->block, n;
 
 	if (!r->a->random) {
 		n = r->next++;
-	} else if (r->by_cache) { /* each once, far from the last */
+	} else if (r->by_cache) { /* every block once, far from the previous one */
 		r->next++;
 		n = r->random = (r->random + r->step) % blocks;
 	} else { /* xorshift64* */
@@ -197,18 +190,18 @@ static uint64_t pick(struct run *r)
 	return n % blocks * r->a->block;
 }
 
-/* False when the run is over: time is up, or a cold one has been through and would find
- * cached what it finds now. */
-static bool more(const struct run *r)
+/* Returns whether to submit another request. The run ends when its time is over. A cold run
+ * also ends when every block was read, because a second read would come from the cache. */
+static bool run_continues(const struct bench_state *r)
 {
-	if (r->failed || stopped || seconds() >= r->until)
+	if (r->failed || stop_signal || seconds() >= r->until)
 		return false;
 	return !(r->a->cold && (!r->a->random || r->by_cache) &&
 		 r->next >= r->length / r->a->block);
 }
 
-/* Is it the class that was not met? */
-static bool is_refused(const struct bench_args *a, enum penstock_why why)
+/* Returns whether the failure means that the required class was not met. */
+static bool class_is_refused(const struct bench_args *a, enum penstock_why why)
 {
 	return why == PENSTOCK_WHY_REQUIRE ||
 	       (a->require > PENSTOCK_ANY &&
@@ -216,11 +209,11 @@ static bool is_refused(const struct bench_args *a, enum penstock_why why)
 		 why == PENSTOCK_WHY_NO_ROUTE));
 }
 
-static void submit(struct run *r, unsigned place)
+static void slot_submit(struct bench_state *r, unsigned slot)
 {
-	struct penstock_seg seg = {.buf = r->mem + (uint64_t)place * r->a->block,
+	struct penstock_seg seg = {.buf = r->mem + (uint64_t)slot * r->a->block,
 				   .dev = r->dev,
-				   .off = pick(r),
+				   .off = next_offset(r),
 				   .row_len = r->a->block,
 				   .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -232,32 +225,32 @@ static void submit(struct run *r, unsigned place)
 	req.require = r->a->require;
 	req.effort = r->a->effort;
 	req.path = r->a->path;
-	req.flags = PENSTOCK_R_EXACT; /* of a file that shrinks nothing counts as read */
-	req.user = &r->places[place];
-	r->begun[place] = seconds();
+	req.flags = PENSTOCK_R_EXACT; /* a short read of a file that shrinks must fail */
+	req.user = &r->slots[slot];
+	r->begun[slot] = seconds();
 	if (penstock_submit(r->q, &req, 1, NULL) == 1) {
-		r->place_count++;
+		r->slots_busy++;
 		return;
 	}
 	if (!r->failed)
 		snprintf(r->out->error, sizeof(r->out->error), "%s%s", penstock_errmsg(),
 			 advice(penstock_errwhy()));
-	r->out->refused = is_refused(r->a, penstock_errwhy());
+	r->out->refused = class_is_refused(r->a, penstock_errwhy());
 	r->failed = true;
 }
 
-static void harvest(struct run *r, const struct penstock_done *done)
+static void slot_done(struct bench_state *r, const struct penstock_done *done)
 {
-	unsigned place = *(unsigned *)done->user;
-	unsigned b = bucket_of((seconds() - r->begun[place]) * 1e6);
+	unsigned slot = *(unsigned *)done->user;
+	unsigned b = bucket_of((seconds() - r->begun[slot]) * 1e6);
 
-	r->place_count--;
+	r->slots_busy--;
 	if (done->result < 0) {
 		if (!r->failed) {
 			snprintf(r->out->error, sizeof(r->out->error), "%s %s: %s%s",
 				 r->a->write ? "writing" : "reading", r->a->storage,
 				 done->report->text, advice(done->report->why));
-			r->out->refused = is_refused(r->a, done->report->why);
+			r->out->refused = class_is_refused(r->a, done->report->why);
 		}
 		r->failed = true;
 		return;
@@ -265,28 +258,28 @@ static void harvest(struct run *r, const struct penstock_done *done)
 	tally_add(&r->out->tally, done->report);
 	r->out->ops++;
 	r->out->latency[b < BENCH_BUCKETS ? b : BENCH_BUCKETS - 1]++;
-	if (more(r))
-		submit(r, place);
+	if (run_continues(r))
+		slot_submit(r, slot);
 }
 
-static void drive(struct run *r)
+static void run_requests(struct bench_state *r)
 {
 	struct penstock_done *done = calloc(r->a->depth, sizeof(*done));
 	double cpu = cpu_seconds(), begun = seconds();
 
 	r->until = begun + r->a->runtime;
-	for (unsigned i = 0; i < r->a->depth && (!i || more(r)); i++) {
-		r->places[i] = i;
-		submit(r, i);
+	for (unsigned i = 0; i < r->a->depth && (!i || run_continues(r)); i++) {
+		r->slots[i] = i;
+		slot_submit(r, i);
 	}
-	while (r->place_count) {
+	while (r->slots_busy) {
 		int n = penstock_wait(r->q, done, 1, r->a->depth, -1);
 
 		for (int i = 0; i < n; i++)
-			harvest(r, &done[i]);
+			slot_done(r, &done[i]);
 	}
-	if (stopped && !r->failed) {
-		r->out->stopped = say_stopped(r->out->error, sizeof(r->out->error));
+	if (stop_signal && !r->failed) {
+		r->out->stopped = stop_text(r->out->error, sizeof(r->out->error));
 		r->failed = true;
 	}
 	if (r->a->write && !r->failed && penstock_commit(r->st, 1)) {
@@ -295,10 +288,10 @@ static void drive(struct run *r)
 	}
 	r->out->seconds = seconds() - begun;
 	r->out->cpu_seconds = cpu_seconds() - cpu;
-	if (r->a->cold && !r->failed && !was_cold(r))
+	if (r->a->cold && !r->failed && !run_was_cold(r))
 		snprintf(r->out->error, sizeof(r->out->error),
-			 "%s: bytes of it came out of the page cache, perhaps because somebody "
-			 "else reads it: no figure would be true, leave out --cold",
+			 "%s: some bytes came from the page cache, perhaps because another "
+			 "process reads the file, so no figure is valid: leave out --cold",
 			 r->a->storage);
 	free(done);
 }
@@ -314,8 +307,9 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Which way bytes come that are not cached. */
-static int look_at_cold(struct run *r)
+/* Finds out whether uncached bytes go through the page cache, and how to visit every block once
+ * in that case. Returns 0, or -1 with the library's message. */
+static int cold_path_find(struct bench_state *r)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = r->dev, .row_len = r->a->block};
@@ -331,7 +325,7 @@ static int look_at_cold(struct run *r)
 	req.effort = r->a->effort;
 	if (penstock_explain(&req, &e))
 		return -1;
-	if (path && !strncmp(path, "fault", 5)) { /* or what it wraps */
+	if (path && !strncmp(path, "fault", 5)) { /* the path that `fault` wraps */
 		path = path[5] == ':' ? inner : NULL;
 		if (path)
 			snprintf(inner, sizeof(inner), "%.*s", (int)strcspn(r->a->path + 6, "?"),
@@ -339,8 +333,9 @@ static int look_at_cold(struct run *r)
 	}
 	if (!path && e.cold >= 0)
 		path = e.paths[e.cold].name;
-	r->by_cache = path && uses_cache(path);
-	/* A step that visits each block, by the golden ratio. */
+	r->by_cache = path && path_uses_cache(path);
+	/* A step near the golden ratio that is coprime to the number of blocks visits every block
+	 * once, far from the previous one. */
 	r->step = (uint64_t)((double)blocks * 0.6180339887498949);
 	while (blocks > 1 && gcd(r->step, blocks) != 1)
 		r->step++;
@@ -348,7 +343,7 @@ static int look_at_cold(struct run *r)
 	return 0;
 }
 
-static int open_all(struct run *r)
+static int run_open(struct bench_state *r)
 {
 	struct penstock_device_opts dopts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_storage_opts sopts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -379,39 +374,39 @@ static int open_all(struct run *r)
 	    penstock_queue_open(&qopts, &r->q))
 		return -1;
 	r->mem = mem;
-	if (r->a->cold && r->length >= r->a->block && look_at_cold(r))
+	if (r->a->cold && r->length >= r->a->block && cold_path_find(r))
 		return -1;
 	return penstock_prepare(r->st, r->dev, r->a->write ? PENSTOCK_WRITE : PENSTOCK_READ);
 }
 
 int bench_run(const struct bench_args *a, struct bench_result *out)
 {
-	struct run r = {.a = a, .out = out, .random = 88172645463325252u};
+	struct bench_state r = {.a = a, .out = out, .random = 88172645463325252u};
 	int ret;
 
 	memset(out, 0, sizeof(*out));
 	r.begun = calloc(a->depth, sizeof(*r.begun));
-	r.places = calloc(a->depth, sizeof(*r.places));
-	ret = r.begun && r.places ? open_all(&r) : -1;
+	r.slots = calloc(a->depth, sizeof(*r.slots));
+	ret = r.begun && r.slots ? run_open(&r) : -1;
 	if (ret)
 		snprintf(out->error, sizeof(out->error), "%s%s", penstock_errmsg(),
 			 advice(penstock_errwhy()));
 	else if (r.length < a->block)
 		snprintf(out->error, sizeof(out->error),
-			 "%s is shorter than a block of %llu: --block takes less", a->storage,
-			 (unsigned long long)a->block);
+			 "%s is shorter than a block of %llu bytes: give a smaller --block",
+			 a->storage, (unsigned long long)a->block);
 	else
-		drive(&r);
+		run_requests(&r);
 	out->length = r.length;
 	penstock_queue_close(r.q);
 	if (a->write && out->error[0])
-		give_up(r.st); /* what this run created goes with it */
+		abort_storage(r.st); /* removes the file that this run created */
 	if (r.mem)
 		penstock_free(r.dev, r.mem);
 	penstock_close(r.st);
 	penstock_device_close(r.dev);
 	free(r.begun);
-	free(r.places);
+	free(r.slots);
 	if (!out->error[0])
 		return 0;
 	return out->stopped ? out->stopped : out->refused ? EXIT_REFUSED : EXIT_FAILED;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* penstock bench in three parts: the run (bench.c), what bounds it (bench_limits.c),
- * options and output (bench_main.c). */
+/* One measurement of `penstock bench`, and the state of the file in the page cache. */
 #ifndef PENSTOCK_CLI_BENCH_H
 #define PENSTOCK_CLI_BENCH_H
 
-#include "cli.h"
+#include "args.h"
+#include "tally.h"
 
 #define BENCH_BUCKETS 1024
 
@@ -21,28 +21,22 @@ struct bench_args {
 struct bench_result {
 	struct tally tally;
 	uint64_t ops, length;
-	uint64_t latency[BENCH_BUCKETS];
+	uint64_t latency[BENCH_BUCKETS]; /* number of requests in each bucket */
 	double seconds, cpu_seconds;
-	bool refused;
-	int stopped; /* the exit code for the signal that ended it early */
+	bool refused; /* no open path meets the required class */
+	int stopped;  /* exit code for the signal that ended the run early; 0: none */
 	char error[LINE_MAX_BYTES];
 };
 
-/* One run. 0, or an exit code with out->error set. */
+/* Measures one run. Returns 0, or an exit code with the message in out->error. */
 int bench_run(const struct bench_args *a, struct bench_result *out);
-/* In microseconds; share 0.5 is the median. */
+/* Returns the latency in microseconds that this share of the requests did not exceed; share
+ * 0.5 is the median. */
 double bench_percentile(const struct bench_result *r, double share);
 
-/* Drops the file's pages, or reads them in; -EBUSY: they are not gone, not there, or
- * nobody can tell. */
+/* Drop the file's pages from the page cache, or read them into it. Return 0, -errno, or -EBUSY
+ * if that failed or cannot be verified. */
 int bench_make_cold(const char *path);
 int bench_make_warm(const char *path, uint64_t length);
-
-/*
- * What bounds a run: for warm reads, threads copying the same page cache into host
- * memory; otherwise threads reading (or writing) another half of the file with
- * O_DIRECT. GB/s, NAN when it cannot be measured; *what says what it is.
- */
-double bench_limit(const struct bench_args *a, uint64_t length, const char **what);
 
 #endif

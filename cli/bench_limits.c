@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The limit that a run is held against: the same machine, in the same minute, with
- * nothing of the library: plain pread and pwrite on threads.
+ * Measures the limit of a benchmark run on the same machine and in the same minute, with
+ * pread(2) and pwrite(2) on plain threads. Called by bench_main.c. It must never use the
+ * library.
  */
+#include "bench_limits.h"
+
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -12,22 +15,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bench.h"
+#include "stop.h"
 #include "thread.h"
 
 #define THREADS 8
 
-struct job {
+struct limit_job {
 	int fd;
-	bool write, random, once;
+	bool write, random;
+	bool once; /* read each block once, then stop */
 	uint64_t block, from, length;
 	double until;
 	_Atomic uint64_t next, bytes;
 };
 
-static void *worker(void *arg)
+static void *job_thread(void *arg)
 {
-	struct job *j = arg;
+	struct limit_job *j = arg;
 	uint64_t blocks = j->length / j->block;
 	char *buf =
 		mmap(NULL, j->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -35,7 +39,7 @@ static void *worker(void *arg)
 	if (buf == MAP_FAILED)
 		return NULL;
 	memset(buf, 0x5a, j->block);
-	do { /* once at least, however late a thread comes */
+	do { /* transfer at least one block, even if the thread starts late */
 		uint64_t n = atomic_fetch_add(&j->next, 1);
 		ssize_t got;
 		off_t off;
@@ -51,19 +55,20 @@ static void *worker(void *arg)
 		if (got <= 0)
 			break;
 		atomic_fetch_add(&j->bytes, (uint64_t)got);
-	} while (seconds() < j->until && !stopped);
+	} while (seconds() < j->until && !stop_signal);
 	munmap(buf, j->block);
 	return NULL;
 }
 
-static double measure(struct job *j, unsigned threads, double runtime)
+/* Runs the job on threads. Returns GB/s, or NAN if no byte moved. */
+static double job_measure(struct limit_job *j, unsigned threads, double runtime)
 {
 	pthread_t ids[THREADS * 4];
 	unsigned made = 0;
 	double begun = seconds(), took;
 
 	j->until = begun + runtime;
-	while (made < threads && !pst_thread_start(&ids[made], worker, j))
+	while (made < threads && !pst_thread_start(&ids[made], job_thread, j))
 		made++;
 	for (unsigned i = 0; i < made; i++)
 		pthread_join(ids[i], NULL);
@@ -75,10 +80,10 @@ static double measure(struct job *j, unsigned threads, double runtime)
 
 double bench_limit(const struct bench_args *a, uint64_t length, const char **what)
 {
-	struct job j = {.write = a->write,
-			.random = a->random,
-			.once = a->cold && !a->random, /* as the run that it bounds */
-			.block = a->block};
+	struct limit_job j = {.write = a->write,
+			      .random = a->random,
+			      .once = a->cold && !a->random, /* like the run itself */
+			      .block = a->block};
 	unsigned threads = a->depth < THREADS ? a->depth : THREADS;
 	int flags = a->write ? O_WRONLY : O_RDONLY;
 	double rate;
@@ -93,11 +98,11 @@ double bench_limit(const struct bench_args *a, uint64_t length, const char **wha
 		if (a->random)
 			threads = a->depth < THREADS * 4 ? a->depth : THREADS * 4;
 	}
-	j.fd = open(file_of(a->storage), flags | O_CLOEXEC);
+	j.fd = open(storage_path(a->storage), flags | O_CLOEXEC);
 	if (j.fd < 0)
 		return NAN;
 	j.length = length;
-	rate = measure(&j, threads, a->runtime);
+	rate = job_measure(&j, threads, a->runtime);
 	close(j.fd);
 	return rate;
 }

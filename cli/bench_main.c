@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* penstock bench: options, repetitions, output. */
+/*
+ * penstock bench: parses the options, brings the file into the requested state, repeats the
+ * run and its limit, and prints the result. bench.c measures a run, bench_limits.c the limit.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -13,19 +16,22 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "bench_limits.h"
+#include "cli.h"
 
-#define ROUNDS 3 /* with --limits: ours and the limit in turns, medians of so many */
+/* With --limits the run and its limit are measured alternately, this many times each. */
+#define ROUNDS 3
 
-static bool size_option(const char *option, uint64_t *out)
+static bool option_size(const char *option, uint64_t *out)
 {
 	if (!parse_size(option, optarg, out))
 		return false;
 	if (!*out)
-		fail(EXIT_USAGE, "%s '%s': at least 1", option, optarg);
+		fail(EXIT_USAGE, "%s '%s': give at least 1", option, optarg);
 	return *out > 0;
 }
 
-static bool mode(const char *text, struct bench_args *a)
+static bool mode_parse(const char *text, struct bench_args *a)
 {
 	static const struct {
 		const char *name;
@@ -42,36 +48,37 @@ static bool mode(const char *text, struct bench_args *a)
 		a->random = modes[i].random;
 		return true;
 	}
-	fail(EXIT_USAGE, "--rw '%s': read, write, randread or randwrite", text);
+	fail(EXIT_USAGE, "--rw '%s': use read, write, randread or randwrite", text);
 	return false;
 }
 
-static bool take_option(int c, struct bench_args *a)
+static bool option_parse(int c, struct bench_args *a)
 {
 	uint64_t n = 0;
 	char *end;
 
 	switch (c) {
 	case 'w':
-		return mode(optarg, a);
+		return mode_parse(optarg, a);
 	case 'b':
-		return size_option("--block", &a->block);
+		return option_size("--block", &a->block);
 	case 's':
-		return size_option("--size", &a->size);
+		return option_size("--size", &a->size);
 	case 'd':
 		if (!parse_number(optarg, 1, 4096, &n))
-			return fail(EXIT_USAGE, "--depth '%s': 1 to 4096", optarg), false;
+			return fail(EXIT_USAGE, "--depth '%s': give 1 to 4096", optarg), false;
 		a->depth = (unsigned)n;
 		return true;
 	case 'l':
 		if (!parse_number(optarg, 1, 32, &n))
-			return fail(EXIT_USAGE, "--lanes '%s': 1 to 32", optarg), false;
+			return fail(EXIT_USAGE, "--lanes '%s': give 1 to 32", optarg), false;
 		a->lanes = (unsigned)n;
 		return true;
 	case 't':
 		a->runtime = strtod(optarg, &end);
 		if (end == optarg || *end || !(a->runtime > 0 && a->runtime <= 86400))
-			return fail(EXIT_USAGE, "--runtime '%s': seconds, at most a day", optarg),
+			return fail(EXIT_USAGE, "--runtime '%s': give seconds, at most a day",
+				    optarg),
 			       false;
 		return true;
 	case 'p':
@@ -109,7 +116,7 @@ static bool take_option(int c, struct bench_args *a)
 	}
 }
 
-static int parse(int argc, char **argv, struct bench_args *a)
+static int bench_parse(int argc, char **argv, struct bench_args *a)
 {
 	static const struct option options[] = {{"rw", required_argument, NULL, 'w'},
 						{"block", required_argument, NULL, 'b'},
@@ -136,71 +143,75 @@ static int parse(int argc, char **argv, struct bench_args *a)
 	while ((c = next_option(argc, argv, &cmd_bench, options)) != -1) {
 		if (c == 'h')
 			return -1;
-		if (c == '?' || !take_option(c, a))
+		if (c == '?' || !option_parse(c, a))
 			return EXIT_USAGE;
 	}
 	if (optind + 2 != argc)
 		return fail(EXIT_USAGE,
-			    "bench wants a storage and a device, see 'penstock bench --help'");
+			    "bench needs a storage and a device, see 'penstock bench --help'");
 	a->storage = argv[optind];
 	a->device = argv[optind + 1];
 	if (a->cold && (a->warm || a->write))
-		return fail(EXIT_USAGE, "--cold is for reads, and not with --warm");
-	if ((a->cold || a->warm || a->limits) && !file_of(a->storage))
-		return fail(EXIT_USAGE, "--cold, --warm and --limits want a file: mem: is none");
+		return fail(EXIT_USAGE, "--cold is for reads, and cannot be combined with --warm");
+	if ((a->cold || a->warm || a->limits) && !storage_path(a->storage))
+		return fail(EXIT_USAGE,
+			    "--cold, --warm and --limits need a file, not mem: storage");
 	if (a->limits && !a->write && !a->cold && !a->warm)
-		return fail(EXIT_USAGE, "--limits of reads wants --cold or --warm: else the two "
-					"may read from different places");
+		return fail(EXIT_USAGE, "--limits of reads needs --cold or --warm: otherwise run "
+					"and limit could read from different places");
 	if (!a->block)
 		a->block = a->random ? 4096 : 4u << 20;
 	if (!a->depth)
 		a->depth = a->random ? 32 : 8;
 	if (a->block > SIZE_MAX / a->depth)
-		return fail(EXIT_USAGE,
-			    "%u blocks of %llu bytes are more than memory has addresses: --depth "
-			    "or --block less",
-			    a->depth, (unsigned long long)a->block);
-	if (a->write && !a->overwrite && file_of(a->storage) &&
-	    !stat(file_of(a->storage), &stat_buf))
-		return fail(EXIT_FAILED, "%s exists: --overwrite writes into it", a->storage);
+		return fail(
+			EXIT_USAGE,
+			"%u blocks of %llu bytes do not fit into memory: give a smaller --depth "
+			"or --block",
+			a->depth, (unsigned long long)a->block);
+	if (a->write && !a->overwrite && storage_path(a->storage) &&
+	    !stat(storage_path(a->storage), &stat_buf))
+		return fail(EXIT_FAILED, "%s exists: add --overwrite to write into it", a->storage);
 	return 0;
 }
 
-/* What has no pages: a pipe, which open(2) would wait at, a folder, an empty file. The run
- * refuses it by name. */
-static bool no_pages(const char *file)
+/* Returns whether the file cannot have pages: a folder, an empty file, or a pipe, on which
+ * open(2) would block. The run itself reports such a file. */
+static bool has_no_pages(const char *file)
 {
 	struct stat st;
 
 	return !stat(file, &st) && !S_ISBLK(st.st_mode) && (!S_ISREG(st.st_mode) || !st.st_size);
 }
 
-/* Brings the file to the state asked for; an error when it does not get there. */
-static int settle(const struct bench_args *a, uint64_t length)
+/* Drops the file from the page cache, or reads it in, as the options request. Returns 0, or an
+ * exit code after it printed the error. */
+static int cache_prepare(const struct bench_args *a, uint64_t length)
 {
 	int ret = 0;
 
-	if ((a->cold || a->warm) && no_pages(file_of(a->storage)))
+	if ((a->cold || a->warm) && has_no_pages(storage_path(a->storage)))
 		return 0;
 	if (a->cold)
-		ret = bench_make_cold(file_of(a->storage));
+		ret = bench_make_cold(storage_path(a->storage));
 	else if (a->warm)
-		ret = bench_make_warm(file_of(a->storage), length);
+		ret = bench_make_warm(storage_path(a->storage), length);
 	if (!ret)
 		return 0;
 	if (ret != -EBUSY)
 		return fail(EXIT_FAILED, "cannot open %s: %s%s", a->storage, strerror(-ret),
 			    advice_errno(-ret));
 	return fail(EXIT_FAILED,
-		    "%s: its pages cannot be %s, or nobody can see whether they are: no figure "
-		    "would be true, leave out %s",
+		    "%s: its pages cannot be %s, or that cannot be verified, so no figure is "
+		    "valid: leave out %s",
 		    a->storage, a->cold ? "dropped" : "read in", a->cold ? "--cold" : "--warm");
 }
 
 #define LOAD_MAX 1024
 
-/* A process for each CPU that this one may use: their time is not the run's. */
-static unsigned make_busy(pid_t *pids)
+/* Starts a busy process for each CPU that this process may use. Processes, because the CPU time
+ * of threads would count as the run's. Returns their number. */
+static unsigned load_start(pid_t *pids)
 {
 	pid_t parent = getpid();
 	unsigned made = 0, cpus = 1;
@@ -224,7 +235,7 @@ static unsigned make_busy(pid_t *pids)
 	return made;
 }
 
-static void make_idle(const pid_t *pids, unsigned count)
+static void load_stop(const pid_t *pids, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
 		kill(pids[i], SIGKILL);
@@ -232,13 +243,13 @@ static void make_idle(const pid_t *pids, unsigned count)
 	}
 }
 
-static double gbps(const struct bench_result *r)
+static double gb_per_s(const struct bench_result *r)
 {
 	return r->seconds > 0 ? (double)r->tally.bytes / r->seconds / 1e9 : 0;
 }
 
-static void print(const struct bench_args *a, const struct bench_result *r, double ours,
-		  double limit, const char *what)
+static void result_print(const struct bench_args *a, const struct bench_result *r, double ours,
+			 double limit, const char *what)
 {
 	double gb = (double)r->tally.bytes / 1e9, iops = (double)r->ops / r->seconds;
 	struct json j;
@@ -275,18 +286,21 @@ static void print(const struct bench_args *a, const struct bench_result *r, doub
 	tally_print(stdout, "path", &r->tally);
 }
 
-static int by_value(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
 	const double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
 }
 
-/* How much of the file is measured. A block device says that when it is open, and has to
- * stay so: what the page cache has of it goes when the last one closes it. */
-static uint64_t measured(const struct bench_args *a, int *held)
+/*
+ * Returns the length of the file's part to measure. A block device reports its length only
+ * when it is open. It also stays open, as *held, because the kernel drops its cached pages
+ * when the last descriptor closes.
+ */
+static uint64_t measured_length(const struct bench_args *a, int *held)
 {
-	const char *file = file_of(a->storage);
+	const char *file = storage_path(a->storage);
 	struct stat stat_buf;
 	uint64_t length;
 	off_t end;
@@ -303,64 +317,64 @@ static uint64_t measured(const struct bench_args *a, int *held)
 	return a->size && a->size < length ? a->size : length;
 }
 
-static int rounds(const struct bench_args *a, struct bench_result *r)
+static int bench_rounds(const struct bench_args *a, struct bench_result *r)
 {
 	double ours[ROUNDS] = {0}, limits[ROUNDS] = {0};
 	unsigned count = a->limits ? ROUNDS : 1;
-	const char *what = NULL, *file = file_of(a->storage);
-	struct stat there; /* a link to nothing is there, too, and the user's */
-	bool created = file && lstat(file, &there);
+	const char *what = NULL, *file = storage_path(a->storage);
+	struct stat found; /* lstat() also finds a dangling link, which must not be removed */
+	bool created = file && lstat(file, &found);
 	int held, ret = 0;
-	uint64_t length = measured(a, &held);
+	uint64_t length = measured_length(a, &held);
 
 	for (unsigned i = 0; !ret && i < count; i++) {
-		ret = settle(a, length);
+		ret = cache_prepare(a, length);
 		if (!ret)
 			ret = bench_run(a, r);
 		if (ret && r->error[0])
 			fail(ret, "%s", r->error);
-		ours[i] = gbps(r);
+		ours[i] = gb_per_s(r);
 		if (ret || !a->limits)
 			continue;
-		ret = settle(a, length);
+		ret = cache_prepare(a, length);
 		if (!ret)
 			limits[i] = bench_limit(a, r->length, &what);
-		if (stopped && !ret) {
-			ret = say_stopped(r->error, sizeof(r->error));
+		if (stop_signal && !ret) {
+			ret = stop_text(r->error, sizeof(r->error));
 			fail(ret, "%s", r->error);
 		}
 	}
 	if (held >= 0)
 		close(held);
 	if (ret && created)
-		unlink(file); /* an earlier round's */
+		unlink(file); /* an earlier round created it */
 	if (ret)
 		return ret;
-	qsort(ours, count, sizeof(*ours), by_value);
-	qsort(limits, count, sizeof(*limits), by_value);
-	print(a, r, ours[count / 2], limits[count / 2], what);
+	qsort(ours, count, sizeof(*ours), compare_doubles);
+	qsort(limits, count, sizeof(*limits), compare_doubles);
+	result_print(a, r, ours[count / 2], limits[count / 2], what);
 	return EXIT_DONE;
 }
 
-static int run(int argc, char **argv)
+static int bench_main(int argc, char **argv)
 {
 	struct bench_args a = {.runtime = 3};
 	struct bench_result *r;
 	pid_t busy[LOAD_MAX];
 	unsigned made = 0;
-	int ret = parse(argc, argv, &a);
+	int ret = bench_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
 	r = calloc(1, sizeof(*r));
 	if (!r)
-		return fail(EXIT_FAILED, "no memory");
-	if (a.write) /* a read leaves nothing that is to be taken back */
+		return fail(EXIT_FAILED, "out of memory");
+	if (a.write) /* a read leaves nothing to remove */
 		catch_signals();
 	if (a.cpu_load)
-		made = make_busy(busy);
-	ret = rounds(&a, r);
-	make_idle(busy, made);
+		made = load_start(busy);
+	ret = bench_rounds(&a, r);
+	load_stop(busy, made);
 	free(r);
 	return ret;
 }
@@ -368,24 +382,24 @@ static int run(int argc, char **argv)
 const struct command cmd_bench = {
 	.name = "bench",
 	.usage = "STORAGE DEVICE [options]",
-	.summary = "GB/s, IOPS, latency and CPU time between a storage and a device",
+	.summary = "measure GB/s, IOPS, latency and CPU time of transfers",
 	.help = "  --rw MODE      read, write, randread or randwrite (read)\n"
-		"  --block N      bytes of one request (4MiB, random 4KiB)\n"
+		"  --block N      length of a request (4MiB, random 4KiB)\n"
 		"  --depth N      requests in flight (8, random 32)\n"
 		"  --runtime S    seconds (3); a cold sequential run ends with the file\n"
-		"  --size N       of the file, or of what is created for writes\n"
-		"  --cold         drop the file from the page cache first, checked\n"
-		"  --warm         read it into the page cache first, checked\n"
-		"  --limits       measure in turns what bounds it, and print the ratio; of\n"
-		"                 reads with --cold or --warm\n"
-		"  --own-lane     requests of up to 1 MiB on this thread, not on the device's\n"
-		"  --cpu-load     with every CPU busy besides\n"
-		"  --lanes N      threads of the device (chosen from CPUs and kind)\n"
+		"  --size N       bytes of the file to use, or of the file to create for writes\n"
+		"  --cold         first drop the file from the page cache, and verify that\n"
+		"  --warm         first read the file into the page cache, and verify that\n"
+		"  --limits       also measure plain system calls, alternately, and print the\n"
+		"                 ratio; reads need --cold or --warm\n"
+		"  --own-lane     use an inline lane: this thread moves requests of up to 1 MiB\n"
+		"  --cpu-load     keep every CPU busy with other processes\n"
+		"  --lanes N      threads of the device (default: by CPUs and device)\n"
 		"  --require C    any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
-		"  --effort E     thrifty (least CPU) or fast (most bytes a second)\n"
-		"  --path P       only this path, for tests\n"
+		"  --effort E     thrifty (least CPU time) or fast (most bytes per second)\n"
+		"  --path P       use only this path, for tests\n"
 		"  --engine E     auto, uring or threads\n"
 		"  --overwrite    write into a file that exists\n"
-		"  --json         one object, see penstock-json(5)\n",
-	.run = run,
+		"  --json         print one JSON object, see penstock-json(5)\n",
+	.run = bench_main,
 };

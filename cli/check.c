@@ -1,30 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock check: options, exit code, and which of the printers. It changes nothing
- * on the machine but for a scratch file beside PATH, which never stays.
+ * penstock check: parses the options, runs the check of src/check, prints the result for
+ * people, as JSON or as a script, and derives the exit code. The command must never change
+ * the machine, except for a scratch file next to PATH, which never stays.
  */
 #include <errno.h>
 #include <string.h>
 
+#include "check.h"
+#include "check_json.h"
 #include "check_print.h"
+#include "check_script.h"
+#include "cli.h"
 
-struct args {
+struct check_args {
 	struct pst_check_opts opts;
 	bool json, script, verbose, expects;
 	enum penstock_class expect;
 };
 
-static int parse_expect(struct args *a, const char *word)
+static int parse_expect(struct check_args *a, const char *word)
 {
 	a->expects = true;
 	if (!parse_class(word, &a->expect))
 		return EXIT_USAGE;
 	if (a->expect == PENSTOCK_ANY)
-		return fail(EXIT_USAGE, "--expect wants direct or no-cpu-copy");
+		return fail(EXIT_USAGE, "--expect any: use direct or no-cpu-copy");
 	return 0;
 }
 
-static int parse(int argc, char **argv, struct args *a)
+static int check_parse(int argc, char **argv, struct check_args *a)
 {
 	static const struct option options[] = {{"device", required_argument, NULL, 'd'},
 						{"json", no_argument, NULL, 'j'},
@@ -58,17 +63,17 @@ static int parse(int argc, char **argv, struct args *a)
 	if (ret)
 		return ret;
 	if (a->json && a->script)
-		return fail(EXIT_USAGE, "--json and --fix-script exclude each other");
+		return fail(EXIT_USAGE, "--json and --fix-script cannot be combined: choose one");
 	if (optind + 1 < argc)
-		return fail(EXIT_USAGE, "check takes one path or URL, '%s' is another",
+		return fail(EXIT_USAGE, "check accepts one path or URL, remove '%s'",
 			    argv[optind + 1]);
 	if (optind < argc)
 		a->opts.target = argv[optind];
 	return 0;
 }
 
-/* Only what is known counts as met. */
-static int exit_code(const struct args *a, const struct pst_check *check)
+/* Returns the exit code. A class counts as met only if it does not depend on an unknown gate. */
+static int exit_code(const struct check_args *a, const struct pst_check *check)
 {
 	if (a->expects)
 		return check->works && check->known && check->reached >= a->expect ? EXIT_DONE
@@ -78,12 +83,12 @@ static int exit_code(const struct args *a, const struct pst_check *check)
 	return check->known && check->reached == PENSTOCK_DIRECT ? EXIT_DONE : EXIT_NOT_DIRECT;
 }
 
-static int run(int argc, char **argv)
+static int check_main(int argc, char **argv)
 {
-	struct args a = {.expects = false};
+	struct check_args a = {.expects = false};
 	struct pst_check *check;
 	char why[PENSTOCK_TEXT_MAX] = "";
-	int ret = parse(argc, argv, &a);
+	int ret = check_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
@@ -101,7 +106,8 @@ static int run(int argc, char **argv)
 	else
 		check_print(stdout, check, a.verbose);
 	if (ret == EXIT_REFUSED)
-		fail(ret, "check: %s was expected: %s", class_name(a.expect), check->verdict);
+		fail(ret, "check: %s was expected, the result is: %s", class_name(a.expect),
+		     check->verdict);
 	pst_check_free(check);
 	return ret;
 }
@@ -109,17 +115,16 @@ static int run(int argc, char **argv)
 const struct command cmd_check = {
 	.name = "check",
 	.usage = "[PATH|URL] [options]",
-	.summary = "is the direct path open here, and what to do where it is not",
-	.help = "  --device D      host, cuda:0, peermem:0000:04:00.0 or auto\n"
-		"  --verbose       what was seen, device by device; why each gate matters\n"
-		"  --json          one object, see penstock-json(5)\n"
-		"  --fix-script    print a shell script that opens what can be opened; it is\n"
-		"                  not run\n"
-		"  --expect CLASS  direct or no-cpu-copy: exit 3 unless it is met\n"
-		"  --root DIR      DIR/sys and DIR/proc are the machine (a capture); nothing is\n"
-		"                  tried on it\n"
-		"  --quick         milliseconds for each path in place of a second\n\n"
+	.summary = "check whether the direct path is open, and what to do if it is not",
+	.help = "  --device D      device to check: host, cuda:0, peermem:0000:04:00.0 or auto\n"
+		"  --verbose       print details of each device, and why each gate matters\n"
+		"  --json          print one JSON object, see penstock-json(5)\n"
+		"  --fix-script    print a shell script that opens the gates; does not run it\n"
+		"  --expect CLASS  direct or no-cpu-copy: exit 3 unless the class is met\n"
+		"  --root DIR      check a captured machine: read DIR/sys and DIR/proc, and\n"
+		"                  measure nothing\n"
+		"  --quick         measure each path for milliseconds instead of a second\n\n"
 		"exit codes: 0 direct or --expect met, 1 does not work, 2 usage,\n"
 		"3 --expect not met, 4 works but is not direct\n",
-	.run = run,
+	.run = check_main,
 };

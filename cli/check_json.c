@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `penstock check` found, for programs: one object, described in
- * penstock-json(5) and docs/json.schema.json.
+ * Prints the result of `penstock check` as one JSON object, described in penstock-json(5)
+ * and docs/json.schema.json. Called by check.c. It must not remove keys.
  */
-#include "check_print.h"
+#include "check_json.h"
 
-static void print_gate(struct json *j, const struct pst_check_line *line)
+#include "args.h"
+#include "check_print.h"
+#include "json.h"
+
+static void gate_print_json(struct json *j, const struct pst_check_line *line)
 {
 	json_object(j, line->name);
 	json_text(j, "layer", check_layer_name(line->layer));
@@ -18,7 +22,7 @@ static void print_gate(struct json *j, const struct pst_check_line *line)
 	json_end(j);
 }
 
-static void print_path(struct json *j, const struct pst_check_path *p)
+static void path_print_json(struct json *j, const struct pst_check_path *p)
 {
 	json_object(j, p->explained.name);
 	json_bool(j, "usable", p->explained.usable && !p->error[0]);
@@ -36,7 +40,7 @@ static void print_path(struct json *j, const struct pst_check_path *p)
 	json_end(j);
 }
 
-static const char *name_of(const struct pst_check *check, int index)
+static const char *checked_path_name(const struct pst_check *check, int index)
 {
 	return check->probed && index >= 0 ? check->paths[index].explained.name : NULL;
 }
@@ -57,15 +61,15 @@ void check_print_json(FILE *f, const struct pst_check *check, int code)
 	json_text(&j, "device", check->device);
 	json_object(&j, "gates");
 	for (unsigned i = 0; i < check->line_count; i++)
-		print_gate(&j, &check->lines[i]);
+		gate_print_json(&j, &check->lines[i]);
 	json_end(&j);
 	json_bool(&j, "probed", check->probed);
 	json_text(&j, "engine", check->probed ? check->engine : NULL);
-	json_text(&j, "cold", name_of(check, check->cold));
-	json_text(&j, "warm", name_of(check, check->warm));
+	json_text(&j, "cold", checked_path_name(check, check->cold));
+	json_text(&j, "warm", checked_path_name(check, check->warm));
 	json_object(&j, "paths");
 	for (unsigned i = 0; check->probed && i < check->path_count; i++)
-		print_path(&j, &check->paths[i]);
+		path_print_json(&j, &check->paths[i]);
 	json_end(&j);
 	json_close(&j);
 }

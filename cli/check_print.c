@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What `penstock check` found, for people: one line a gate, and where a gate is not
- * open, why it matters and the one thing to do. Colour only on a terminal.
+ * Prints the result of `penstock check` for people: one line for each gate and, if the gate
+ * is not open, the reason why it matters and the one action to take. Called by check.c.
+ * Colours appear only on a terminal.
  */
+#include "check_print.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "check_print.h"
+#include "args.h"
 
-#define COLUMN 26 /* where text begins that belongs to a gate */
+#define COLUMN 26 /* column where the texts of a gate start */
 
-static bool colour(FILE *f)
+static bool colours_are_wanted(FILE *f)
 {
 	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
 
@@ -44,13 +47,13 @@ const char *check_need_name(enum pst_check_need need)
 	return needs[need];
 }
 
-static void labelled(FILE *f, const char *label, const char *text)
+static void labelled_print(FILE *f, const char *label, const char *text)
 {
 	fprintf(f, "%*s%-4s ", COLUMN - 5, "", label);
 	print_words(f, COLUMN, text);
 }
 
-static void print_more(FILE *f, const char *text)
+static void details_print(FILE *f, const char *text)
 {
 	while (*text) {
 		size_t n = strcspn(text, "\n");
@@ -60,31 +63,31 @@ static void print_more(FILE *f, const char *text)
 	}
 }
 
-static void print_line(FILE *f, const struct pst_check_line *line, bool verbose)
+static void gate_print(FILE *f, const struct pst_check_line *line, bool verbose)
 {
 	static const char *const colours[] = {"", "\033[32m", "\033[31m", "\033[33m"};
-	bool paint = colour(f);
-	/* What is shut but not needed here is no alarm. */
+	bool paint = colours_are_wanted(f);
+	/* A gate that no path needs is not highlighted. */
 	bool calm = line->need == PST_NEED_NOTHING && line->state != PST_CHECK_OK;
 
 	fprintf(f, "  %s%-7s%s  %-14s ", paint && !calm ? colours[line->state] : "",
 		states[line->state], paint && !calm ? "\033[0m" : "", line->name);
 	print_words(f, COLUMN, line->seen);
 	if (verbose)
-		print_more(f, line->more);
+		details_print(f, line->more);
 	if (verbose || (line->state != PST_CHECK_OK && !calm))
-		labelled(f, "why", line->why);
+		labelled_print(f, "why", line->why);
 	if (line->todo[0] && (verbose || !calm))
-		labelled(f, "do", line->todo);
+		labelled_print(f, "do", line->todo);
 }
 
-static void print_unmeasured(FILE *f, const struct pst_check_path *p)
+static void unmeasured_path_print(FILE *f, const struct pst_check_path *p)
 {
 	fprintf(f, "  %-9s %9s  ", p->explained.name, "-");
 	print_words(f, 23, p->error[0] ? p->error : p->explained.text);
 }
 
-static void print_paths(FILE *f, const struct pst_check *check)
+static void paths_print(FILE *f, const struct pst_check *check)
 {
 	fprintf(f, "\n  %-9s %9s  %-6s %10s  %s\n", "path", "GB/s", "from", "CPU copies", "class");
 	for (unsigned i = 0; i < check->path_count; i++) {
@@ -95,12 +98,12 @@ static void print_paths(FILE *f, const struct pst_check *check)
 			fprintf(f, "  %-9s %9.2f  %-6s %10.2f  %-*s%s\n", p->explained.name,
 				p->gb_per_s, p->cached ? "cache" : "drive", p->cpu_copies,
 				cold || warm ? 12 : 0, class_name(p->explained.meets),
-				cold && warm ? "<- taken"
-				: cold	     ? "<- taken when not cached"
-				: warm	     ? "<- taken when cached"
+				cold && warm ? "<- used"
+				: cold	     ? "<- used for uncached bytes"
+				: warm	     ? "<- used for cached bytes"
 					     : "");
 		else
-			print_unmeasured(f, p);
+			unmeasured_path_print(f, p);
 	}
 }
 
@@ -109,17 +112,17 @@ void check_print(FILE *f, const struct pst_check *check, bool verbose)
 	int layer = -1;
 
 	fprintf(f, "%s%s\n", check->captured ? "captured machine: " : "", check->machine);
-	print_name(f, check->target ? check->target : "storage of this machine");
+	print_name(f, check->target ? check->target : "all drives of the machine");
 	fprintf(f, " to %s\n", check->device);
 	for (unsigned i = 0; i < check->line_count; i++) {
 		if ((int)check->lines[i].layer != layer) {
 			layer = (int)check->lines[i].layer;
 			fprintf(f, "\n%s\n", layers[layer]);
 		}
-		print_line(f, &check->lines[i], verbose);
+		gate_print(f, &check->lines[i], verbose);
 	}
 	if (check->probed)
-		print_paths(f, check);
+		paths_print(f, check);
 	fputc('\n', f);
 	print_words(f, 0, check->verdict);
 	flush_output();

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shell script of `penstock check --fix-script`: for each gate that is not open, a
- * comment and, where a command can open it, the command. It is printed and never run.
- * What a path needs is in force; what only other software needs is commented out.
+ * Prints the shell script of `penstock check --fix-script`: for each gate that is not open
+ * a comment and, if a command can open the gate, that command. Commands for gates that only
+ * other software needs are commented out. Called by check.c. The script must never be run
+ * here.
  */
+#include "check_script.h"
+
 #include <string.h>
 
-#include "check_print.h"
+#include "args.h"
 
-static bool uses(const struct pst_check *check, const char *word)
+/* Returns whether the commands of a gate contain the word. */
+static bool script_uses(const struct pst_check *check, const char *word)
 {
 	for (unsigned i = 0; i < check->line_count; i++)
 		if (strstr(check->lines[i].script, word))
@@ -18,17 +22,17 @@ static bool uses(const struct pst_check *check, const char *word)
 
 static void print_head(FILE *f, const struct pst_check *check)
 {
-	fprintf(f, "#!/usr/bin/env bash\n# What penstock %s check would have you do: ",
+	fprintf(f, "#!/usr/bin/env bash\n# Steps suggested by penstock %s check for ",
 		penstock_version());
-	print_name(f, check->target ? check->target : "the storage of this machine");
+	print_name(f, check->target ? check->target : "all drives of the machine");
 	fprintf(f,
 		" to %s.\n"
 		"# %s\n"
-		"# Nothing of it has been run. Read it, take out what you do not want, and run it\n"
-		"# as root; then run penstock check again.\n"
+		"# No step has been run. Read the script, remove the steps that you do not want,\n"
+		"# and run it as root. Then run penstock check again.\n"
 		"set -euo pipefail\n",
 		check->device, check->machine);
-	if (uses(check, "kernel_parameter"))
+	if (script_uses(check, "kernel_parameter"))
 		fputs("\nkernel_parameter() {\n"
 		      "\tif command -v grubby >/dev/null; then\n"
 		      "\t\tgrubby --update-kernel=ALL --args=\"$1\"\n"
@@ -41,25 +45,25 @@ static void print_head(FILE *f, const struct pst_check *check)
 		      "\tfi\n"
 		      "}\n",
 		      f);
-	if (uses(check, "update_initramfs"))
+	if (script_uses(check, "update_initramfs"))
 		fputs("\nupdate_initramfs() {\n"
 		      "\tif command -v update-initramfs >/dev/null; then\n"
 		      "\t\tupdate-initramfs -u\n"
 		      "\telif command -v dracut >/dev/null; then\n"
 		      "\t\tdracut --force\n"
 		      "\telse\n"
-		      "\t\techo \"build the initramfs anew by hand\" >&2\n"
+		      "\t\techo \"rebuild the initramfs by hand\" >&2\n"
 		      "\tfi\n"
 		      "}\n",
 		      f);
 }
 
-static void print_commands(FILE *f, const char *text, bool in_force)
+static void print_commands(FILE *f, const char *text, bool active)
 {
 	while (*text) {
 		size_t n = strcspn(text, "\n");
 
-		fprintf(f, "%s%.*s\n", in_force || *text == '#' ? "" : "# ", (int)n, text);
+		fprintf(f, "%s%.*s\n", active || *text == '#' ? "" : "# ", (int)n, text);
 		text += n + (text[n] == '\n');
 	}
 }
@@ -71,7 +75,7 @@ static void print_step(FILE *f, const struct pst_check_line *line)
 	if (line->script[0])
 		print_commands(f, line->script, line->need != PST_NEED_NOTHING);
 	else
-		fputs("#   no command does this\n", f);
+		fputs("#   no command can do this\n", f);
 }
 
 void check_print_script(FILE *f, const struct pst_check *check)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock cp: storage to storage through device memory. A pool of device buffers;
- * each is read into, then written out, so that reads and writes of different blocks
- * overlap. The destination takes its name only when all of it is there.
+ * penstock cp: copies a storage to another storage through device memory. It reads blocks
+ * into a pool of device buffers and writes them from there, so that reads and writes of
+ * different blocks overlap. The destination must get its name only when it is complete.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,9 @@
 
 #define BLOCK (16u << 20)
 #define BLOCKS 8
-#define ROOM 4096u /* behind a block, so that an unaligned tail goes direct too */
+#define SLACK 4096u /* space after each block, so that an unaligned tail can be direct too */
 
-struct args {
+struct cp_args {
 	const char *src, *dst, *via, *path, *engine;
 	enum penstock_class require;
 	enum penstock_effort effort;
@@ -35,7 +35,7 @@ struct block {
 };
 
 struct copy {
-	const struct args *a;
+	const struct cp_args *a;
 	struct penstock_storage *from, *to;
 	struct penstock_device *dev;
 	struct penstock_queue *q;
@@ -44,15 +44,16 @@ struct copy {
 	uint64_t length, next, written;
 	unsigned busy;
 	struct tally read, write;
-	int code; /* exit code once something failed */
+	int code; /* exit code of the first failure */
 	bool failed;
-	char text[LINE_MAX_BYTES];
-	char *aside; /* the copy's name until it is verified; NULL: its own */
-	bool in_place, committed, verified, from_drive;
+	char text[LINE_MAX_BYTES]; /* message of the first failure */
+	char *temp;		   /* temporary name of the copy until it is verified; NULL: none */
+	bool in_place;		   /* the destination is a block device */
+	bool committed, verified, from_drive;
 	double start, shown;
 };
 
-static int parse(int argc, char **argv, struct args *a)
+static int cp_parse(int argc, char **argv, struct cp_args *a)
 {
 	static const struct option options[] = {{"via", required_argument, NULL, 'v'},
 						{"require", required_argument, NULL, 'r'},
@@ -96,19 +97,23 @@ static int parse(int argc, char **argv, struct args *a)
 	}
 	if (optind + 2 != argc)
 		return fail(EXIT_USAGE,
-			    "cp wants a source and a destination, see 'penstock cp --help'");
+			    "cp needs a source and a destination, see 'penstock cp --help'");
 	if (a->path && !strcmp(a->path, "null"))
-		return fail(EXIT_USAGE, "--path null moves nothing: it is for 'penstock bench'");
+		return fail(EXIT_USAGE,
+			    "--path null moves nothing: use it with 'penstock bench' only");
 	a->src = argv[optind];
 	a->dst = argv[optind + 1];
-	if (a->verify && (!file_of(a->src) || !file_of(a->dst)))
-		return fail(EXIT_USAGE, "--verify reads files again, mem: storage is none");
+	if (a->verify && (!storage_path(a->src) || !storage_path(a->dst)))
+		return fail(
+			EXIT_USAGE,
+			"--verify compares files, and mem: storage is not a file: leave it out");
 	return 0;
 }
 
-/* ---- opening ---- */
+/* ---- failures ---- */
 
-static void note(struct copy *c, int code, const char *what)
+/* Records the library's last message as the failure of the copy, unless one is recorded. */
+static void copy_fail_lib(struct copy *c, int code, const char *what)
 {
 	if (c->failed)
 		return;
@@ -118,7 +123,8 @@ static void note(struct copy *c, int code, const char *what)
 		 penstock_errmsg(), advice(penstock_errwhy()));
 }
 
-__attribute__((format(printf, 2, 3))) static void say(struct copy *c, const char *fmt, ...)
+/* Records a message as the failure of the copy. */
+__attribute__((format(printf, 2, 3))) static void copy_fail(struct copy *c, const char *fmt, ...)
 {
 	va_list args;
 
@@ -129,162 +135,168 @@ __attribute__((format(printf, 2, 3))) static void say(struct copy *c, const char
 	va_end(args);
 }
 
-static void note_device(struct copy *c)
+static void copy_fail_device(struct copy *c)
 {
 	char what[64];
 
 	snprintf(what, sizeof(what), "--via (%s)", penstock_why_name(penstock_errwhy()));
-	note(c, code_without_device(c->a->require), what);
+	copy_fail_lib(c, code_without_device(c->a->require), what);
 }
+
+/* ---- opening ---- */
 
 static bool same_file(const char *a, const char *b)
 {
 	struct stat x, y;
 
-	return file_of(a) && file_of(b) && !stat(file_of(a), &x) && !stat(file_of(b), &y) &&
-	       x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+	return storage_path(a) && storage_path(b) && !stat(storage_path(a), &x) &&
+	       !stat(storage_path(b), &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static void open_source(struct copy *c)
+static void source_open(struct copy *c)
 {
 	int64_t length;
 
 	if (same_file(c->a->src, c->a->dst)) {
-		say(c, "%s and %s are the same file: name another destination", c->a->src,
-		    c->a->dst);
+		copy_fail(c, "%s and %s are the same file: name another destination", c->a->src,
+			  c->a->dst);
 		return;
 	}
 	if (penstock_open(c->a->src, NULL, &c->from)) {
-		note(c, EXIT_FAILED, NULL);
+		copy_fail_lib(c, EXIT_FAILED, NULL);
 		return;
 	}
 	length = penstock_storage_length(c->from);
 	if (length < 0)
-		note(c, EXIT_FAILED, NULL);
+		copy_fail_lib(c, EXIT_FAILED, NULL);
 	c->length = length < 0 ? 0 : (uint64_t)length;
 }
 
-static void open_device(struct copy *c)
+static void via_open(struct copy *c)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	void *mem = NULL;
-	size_t each = BLOCK + ROOM;
+	size_t each = BLOCK + SLACK;
 	unsigned count = BLOCKS;
 
 	opts.engine = c->a->engine;
 	if (penstock_device_open(c->a->via, &opts, &c->dev) < 0) {
-		note_device(c);
+		copy_fail_device(c);
 		return;
 	}
-	/* A small device gives what it has: fewer, then shorter blocks. */
+	/* A device with little memory gets fewer blocks, then shorter ones. */
 	while (penstock_alloc(c->dev, each * count, &mem)) {
 		if (count > 2)
 			count /= 2;
-		else if (each > (1u << 20) + ROOM)
-			each = (each - ROOM) / 2 + ROOM;
+		else if (each > (1u << 20) + SLACK)
+			each = (each - SLACK) / 2 + SLACK;
 		else {
-			note_device(c);
+			copy_fail_device(c);
 			return;
 		}
 	}
 	c->mem = mem;
 	for (unsigned i = 0; i < count; i++) {
 		c->blocks[i].mem = c->mem + i * each;
-		c->blocks[i].len = each - ROOM;
+		c->blocks[i].len = each - SLACK;
 	}
 }
 
-static bool is_device(const char *storage)
+static bool is_block_device(const char *storage)
 {
 	struct stat stat_buf;
 
-	return file_of(storage) && !stat(file_of(storage), &stat_buf) && S_ISBLK(stat_buf.st_mode);
+	return storage_path(storage) && !stat(storage_path(storage), &stat_buf) &&
+	       S_ISBLK(stat_buf.st_mode);
 }
 
-/* What is to be verified gets a name of its own beside its place until then: other hosts and
- * containers may write there, too, with processes of the same number. */
-static bool choose_aside(struct copy *c)
+/* Chooses a temporary name next to the destination, which the copy keeps until it is verified.
+ * The name is random, because a process of another host or container can have the same
+ * process number.
+ * Returns whether it succeeded. */
+static bool temp_name_choose(struct copy *c)
 {
-	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
+	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
 	int dir = slash ? (int)(slash - dst) + 1 : 0;
 	uint64_t random = 0;
 
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint64_t)getpid() << 32 ^ (uint64_t)time(NULL);
-	if (asprintf(&c->aside, "%.*s.penstock-verify-%016llx", dir, dst,
+	if (asprintf(&c->temp, "%.*s.penstock-verify-%016llx", dir, dst,
 		     (unsigned long long)random) < 0) {
-		c->aside = NULL;
-		say(c, "no memory");
+		c->temp = NULL;
+		copy_fail(c, "out of memory");
 	}
-	return c->aside;
+	return c->temp;
 }
 
-/* Who may read the copy: who may read what it replaces, else who may read the source. 0:
- * the library sees to it. */
-static unsigned permissions(const struct copy *c)
+/* Returns the permissions of the copy: those of the file that it replaces, else those of the
+ * source. 0: the library sets them. */
+static unsigned copy_permissions(const struct copy *c)
 {
-	const char *src = file_of(c->a->src), *dst = file_of(c->a->dst);
+	const char *src = storage_path(c->a->src), *dst = storage_path(c->a->dst);
 	struct stat stat_buf;
 
 	if (dst && !lstat(dst, &stat_buf) && S_ISREG(stat_buf.st_mode))
-		return c->aside ? 0600 : 0; /* until it takes the place */
+		return c->temp ? 0600 : 0; /* private until it replaces the destination */
 	if (!src || stat(src, &stat_buf) || !S_ISREG(stat_buf.st_mode))
 		return 0;
 	return stat_buf.st_mode & 0777 ? stat_buf.st_mode & 0777 : 0600;
 }
 
-/* A device does not grow, and what is written to it is there at once. */
-static void check_room(struct copy *c)
+/* Fails the copy if a destination device is too small. A device cannot grow, and a write to it
+ * cannot be undone. */
+static void capacity_check(struct copy *c)
 {
-	int64_t room = penstock_storage_length(c->to);
+	int64_t capacity = penstock_storage_length(c->to);
 
-	if (room < 0)
-		note(c, EXIT_FAILED, NULL);
-	else if ((uint64_t)room < c->length)
-		say(c, "%s has room for %lld bytes, %s has %llu: name a larger one", c->a->dst,
-		    (long long)room, c->a->src, (unsigned long long)c->length);
+	if (capacity < 0)
+		copy_fail_lib(c, EXIT_FAILED, NULL);
+	else if ((uint64_t)capacity < c->length)
+		copy_fail(c, "%s holds %lld bytes, but %s has %llu: name a larger device",
+			  c->a->dst, (long long)capacity, c->a->src, (unsigned long long)c->length);
 }
 
-static void open_target(struct copy *c)
+static void destination_open(struct copy *c)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_queue_opts q = PENSTOCK_QUEUE_OPTS_INIT;
 
-	c->in_place = is_device(c->a->dst);
+	c->in_place = is_block_device(c->a->dst);
 	opts.flags = PENSTOCK_O_REPLACE;
 	if (c->a->verify && !c->in_place) {
-		/* Can it be had at all? Learnt before anything moves. */
+		/* Test whether the destination can be replaced before any byte moves. */
 		if (penstock_open(c->a->dst, &opts, &c->to)) {
-			note(c, EXIT_FAILED, NULL);
+			copy_fail_lib(c, EXIT_FAILED, NULL);
 			return;
 		}
 		penstock_close(c->to);
 		c->to = NULL;
-		if (!choose_aside(c))
+		if (!temp_name_choose(c))
 			return;
 	}
 	opts.length = c->length;
-	opts.mode = permissions(c);
-	if (penstock_open(c->aside ? c->aside : c->a->dst, &opts, &c->to))
-		note(c, EXIT_FAILED, NULL);
+	opts.mode = copy_permissions(c);
+	if (penstock_open(c->temp ? c->temp : c->a->dst, &opts, &c->to))
+		copy_fail_lib(c, EXIT_FAILED, NULL);
 	else if (c->in_place)
-		check_room(c);
+		capacity_check(c);
 	q.requests_max = BLOCKS;
 	q.segs_max = 1;
 	if (!c->failed && penstock_queue_open(&q, &c->q))
-		note(c, EXIT_FAILED, NULL);
+		copy_fail_lib(c, EXIT_FAILED, NULL);
 }
 
-/* ---- moving ---- */
+/* ---- transfer ---- */
 
-static void submit(struct copy *c, struct block *b)
+static void block_submit(struct copy *c, struct block *b)
 {
 	struct penstock_seg seg = {.buf = b->mem,
 				   .dev = c->dev,
 				   .off = b->off,
 				   .row_len = b->len,
 				   .rows = 1,
-				   .room = ROOM};
+				   .room = SLACK};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	req.storage = b->writing ? c->to : c->from;
@@ -300,27 +312,28 @@ static void submit(struct copy *c, struct block *b)
 		c->busy++;
 		return;
 	}
-	note(c,
-	     penstock_errwhy() == PENSTOCK_WHY_REQUIRE ||
-			     (c->a->require > PENSTOCK_ANY &&
-			      penstock_errwhy() == PENSTOCK_WHY_UNALIGNED)
-		     ? EXIT_REFUSED
-		     : EXIT_FAILED,
-	     b->writing ? c->a->dst : c->a->src);
+	copy_fail_lib(c,
+		      penstock_errwhy() == PENSTOCK_WHY_REQUIRE ||
+				      (c->a->require > PENSTOCK_ANY &&
+				       penstock_errwhy() == PENSTOCK_WHY_UNALIGNED)
+			      ? EXIT_REFUSED
+			      : EXIT_FAILED,
+		      b->writing ? c->a->dst : c->a->src);
 }
 
-static void begin_block(struct copy *c, struct block *b, uint64_t most)
+/* Reads the next `len_max` bytes of the source into the block, unless the copy is over. */
+static void block_read(struct copy *c, struct block *b, uint64_t len_max)
 {
-	if (c->failed || stopped || c->next >= c->length)
+	if (c->failed || stop_signal || c->next >= c->length)
 		return;
 	b->off = c->next;
-	b->len = c->length - c->next < most ? c->length - c->next : most;
+	b->len = c->length - c->next < len_max ? c->length - c->next : len_max;
 	b->writing = false;
 	c->next += b->len;
-	submit(c, b);
+	block_submit(c, b);
 }
 
-static void show(struct copy *c, bool last)
+static void copy_progress(struct copy *c, bool last)
 {
 	double rate = (double)c->written / (seconds() - c->start + 1e-9);
 	char done[32], speed[32];
@@ -333,7 +346,9 @@ static void show(struct copy *c, bool last)
 		 rate > 0 ? (double)(c->length - c->written) / rate : 0.0);
 }
 
-static void take(struct copy *c, const struct penstock_done *done, uint64_t most)
+/* Handles a completion: writes a block that was read, reads the next one into a block that was
+ * written, or records the failure. */
+static void block_done(struct copy *c, const struct penstock_done *done, uint64_t len_max)
 {
 	struct block *b = done->user;
 
@@ -344,7 +359,7 @@ static void take(struct copy *c, const struct penstock_done *done, uint64_t most
 			c->failed = true;
 			c->code = done->report->why == PENSTOCK_WHY_REQUIRE ? EXIT_REFUSED
 									    : EXIT_FAILED;
-			/* In flight under a required class: the class is what failed. */
+			/* If a class is required, these reasons mean that the class was not met. */
 			if (c->a->require > PENSTOCK_ANY &&
 			    (done->report->why == PENSTOCK_WHY_CANARY ||
 			     done->report->why == PENSTOCK_WHY_NO_ROUTE))
@@ -358,38 +373,39 @@ static void take(struct copy *c, const struct penstock_done *done, uint64_t most
 	}
 	if (!b->writing) {
 		b->writing = true;
-		if (!c->failed && !stopped)
-			submit(c, b);
+		if (!c->failed && !stop_signal)
+			block_submit(c, b);
 		return;
 	}
 	c->written += b->len;
-	begin_block(c, b, most);
+	block_read(c, b, len_max);
 }
 
-static void move(struct copy *c)
+static void copy_transfer(struct copy *c)
 {
 	struct penstock_done done[BLOCKS];
-	uint64_t most = c->blocks[0].len;
+	uint64_t len_max = c->blocks[0].len;
 
 	for (unsigned i = 0; i < BLOCKS && c->blocks[i].mem; i++)
-		begin_block(c, &c->blocks[i], most);
+		block_read(c, &c->blocks[i], len_max);
 	while (c->busy) {
 		int n = penstock_wait(c->q, done, 1, BLOCKS, 200000000);
 
 		for (int i = 0; i < n; i++)
-			take(c, &done[i], most);
-		show(c, false);
+			block_done(c, &done[i], len_max);
+		copy_progress(c, false);
 	}
-	if (stopped && !c->failed) {
+	if (stop_signal && !c->failed) {
 		c->failed = true;
-		c->code = say_stopped(c->text, sizeof(c->text));
+		c->code = stop_text(c->text, sizeof(c->text));
 	}
-	show(c, true);
+	copy_progress(c, true);
 }
 
-/* ---- the end ---- */
+/* ---- report and cleanup ---- */
 
-static void add_refusals(struct copy *c)
+/* Adds the reason of every path to the report of a copy that was refused before it began. */
+static void reasons_add(struct copy *c)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = c->dev, .row_len = 4096, .rows = 1};
@@ -411,7 +427,7 @@ static void add_refusals(struct copy *c)
 	}
 }
 
-static void report_json(const struct copy *c, double took)
+static void report_print_json(const struct copy *c, double took)
 {
 	struct tally sum = {.path_count = 0};
 	struct json j;
@@ -437,12 +453,12 @@ static void report_json(const struct copy *c, double took)
 	json_close(&j);
 }
 
-static void report(const struct copy *c, double took)
+static void report_print(const struct copy *c, double took)
 {
 	char size[32], rate[32];
 
 	if (c->a->json) {
-		report_json(c, took);
+		report_print_json(c, took);
 		return;
 	}
 	if (c->failed)
@@ -450,120 +466,122 @@ static void report(const struct copy *c, double took)
 	printf("%s in %.2f s, %s/s, through %s%s\n", human((double)c->written, size, sizeof(size)),
 	       took, human((double)c->written / (took > 0 ? took : 1), rate, sizeof(rate)),
 	       penstock_device_name(c->dev),
-	       !c->verified	? ""
-	       : c->from_drive ? "; both files read again from the drive: the same"
-			       : "; both files read again, not from a drive: the same");
+	       !c->verified    ? ""
+	       : c->from_drive ? "; verified: both files read again from the drive, no difference"
+			       : "; verified: both files read again, not from a drive, no "
+				 "difference");
 	tally_print(stdout, "read", &c->read);
 	tally_print(stdout, "write", &c->write);
 }
 
-/* Puts a copy that was verified in its place; durable if that was asked for. */
-static void put_in_place(struct copy *c)
+/* Renames a verified copy to the destination; with --durable makes the name durable. */
+static void copy_rename(struct copy *c)
 {
-	const char *dst = file_of(c->a->dst), *slash = strrchr(dst, '/');
+	const char *dst = storage_path(c->a->dst), *slash = strrchr(dst, '/');
 	char *dir = slash ? strndup(dst, (size_t)(slash - dst) + 1) : strdup(".");
 	int fd;
 
-	keep_permissions(c->aside, dst);
-	c->committed = !rename(c->aside, dst);
+	keep_permissions(c->temp, dst);
+	c->committed = !rename(c->temp, dst);
 	if (!c->committed)
-		say(c, "%s cannot be put in its place: %m", c->a->dst);
+		copy_fail(c, "the copy cannot be renamed to %s: %m", c->a->dst);
 	if (!c->committed || !c->a->durable) {
 		free(dir);
 		return;
 	}
 	fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 	if (fd < 0 || fsync(fd))
-		say(c, "%s is in its place, but cannot be made durable there: %m", c->a->dst);
+		copy_fail(c, "%s is complete, but its name cannot be made durable: %m", c->a->dst);
 	if (fd >= 0)
 		close(fd);
 	free(dir);
 }
 
-static void verify(struct copy *c)
+static void copy_verify(struct copy *c)
 {
 	struct verify v = {.src = c->a->src,
-			   .copy = c->aside ? c->aside : c->a->dst,
+			   .copy = c->temp ? c->temp : c->a->dst,
 			   .length = c->length,
 			   .longer = c->in_place,
 			   .progress = !c->a->quiet,
-			   .stopped = &stopped,
+			   .stop_signal = &stop_signal,
 			   .text = c->text,
 			   .text_len = sizeof(c->text)};
 
 	c->code = verify_files(&v);
 	c->failed = c->code;
-	if (!c->failed && c->aside)
-		put_in_place(c);
-	if (c->failed && c->aside)
-		unlink(c->aside);
+	if (!c->failed && c->temp)
+		copy_rename(c);
+	if (c->failed && c->temp)
+		unlink(c->temp);
 	c->verified = !c->failed;
 	c->from_drive = v.from_drive;
 }
 
-static void finish(struct copy *c)
+static void copy_finish(struct copy *c)
 {
 	penstock_queue_close(c->q);
 	if (c->to && !c->failed) {
-		c->committed = !c->aside;
+		c->committed = !c->temp;
 		if (penstock_commit(c->to, c->a->durable || c->a->verify))
-			note(c, EXIT_FAILED, NULL);
+			copy_fail_lib(c, EXIT_FAILED, NULL);
 	}
 	if (c->failed)
-		give_up(c->to);
-	if (c->failed && c->aside)
-		unlink(c->aside); /* it may have that name, and not be durable */
+		abort_storage(c->to);
+	if (c->failed && c->temp)
+		unlink(c->temp); /* a failed commit can leave the name, without durability */
 	if (c->mem)
 		penstock_free(c->dev, c->mem);
-	add_refusals(c);
+	reasons_add(c);
 	penstock_close(c->to);
 	penstock_close(c->from);
 }
 
-/* One line: what failed, and what that left. */
-static int tell(struct copy *c)
+/* Prints the failure, and the state of the destination. Returns the exit code. */
+static int failure_print(struct copy *c)
 {
 	size_t n = strlen(c->text);
 
 	if (!c->failed)
 		return EXIT_DONE;
-	if (c->start && !c->committed && file_of(c->a->dst))
+	if (c->start && !c->committed && storage_path(c->a->dst))
 		snprintf(c->text + n, sizeof(c->text) - n,
-			 c->in_place ? "; %s holds a part" : "; %s is as it was", c->a->dst);
+			 c->in_place ? "; %s holds a part of the copy" : "; %s is unchanged",
+			 c->a->dst);
 	return fail(c->code, "%s", c->text);
 }
 
-static int run(int argc, char **argv)
+static int cp_main(int argc, char **argv)
 {
-	struct args a = {.require = PENSTOCK_ANY};
+	struct cp_args a = {.require = PENSTOCK_ANY};
 	struct copy *c;
 	double took;
-	int ret = parse(argc, argv, &a);
+	int ret = cp_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
 	c = calloc(1, sizeof(*c));
 	if (!c)
-		return fail(EXIT_FAILED, "no memory");
+		return fail(EXIT_FAILED, "out of memory");
 	c->a = &a;
 	catch_signals();
-	open_source(c);
+	source_open(c);
 	if (!c->failed)
-		open_device(c);
+		via_open(c);
 	if (!c->failed)
-		open_target(c);
+		destination_open(c);
 	if (!c->failed) {
 		c->start = seconds();
-		move(c);
+		copy_transfer(c);
 	}
-	finish(c);
+	copy_finish(c);
 	took = c->start ? seconds() - c->start : 0;
 	if (!c->failed && a.verify)
-		verify(c);
-	ret = tell(c);
-	report(c, took);
+		copy_verify(c);
+	ret = failure_print(c);
+	report_print(c, took);
 	penstock_device_close(c->dev);
-	free(c->aside);
+	free(c->temp);
 	free(c);
 	return ret;
 }
@@ -571,15 +589,15 @@ static int run(int argc, char **argv)
 const struct command cmd_cp = {
 	.name = "cp",
 	.usage = "SRC DST [options]",
-	.summary = "storage to storage through device memory, with the report of the path",
-	.help = "  --via DEVICE     where the bytes pass through (auto)\n"
+	.summary = "copy a storage through device memory, and report the path",
+	.help = "  --via DEVICE     device whose memory the bytes pass through (auto)\n"
 		"  --require CLASS  any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
-		"  --effort E       thrifty (least CPU) or fast (most bytes a second)\n"
+		"  --effort E       thrifty (least CPU time) or fast (most bytes per second)\n"
 		"  --verify         read both files again from the drive and compare them\n"
-		"  --durable        done only when it survives a power cut\n"
-		"  --path P         only this path, for tests\n"
+		"  --durable        return only when DST survives a power cut\n"
+		"  --path P         use only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"
-		"  --quiet          no progress\n"
-		"  --json           one object, see penstock-json(5)\n",
-	.run = run,
+		"  --quiet          print no progress line\n"
+		"  --json           print one JSON object, see penstock-json(5)\n",
+	.run = cp_main,
 };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock explain: the path that would be taken, and for every other path why not
- * and what would make it possible. Moves nothing but the read canary.
+ * penstock explain: prints the path that a request would use. For every other path it prints
+ * the reason against it, and the action that would open it. It must never transfer bytes,
+ * except for the read canary.
  */
 #include "cli.h"
 
-struct args {
+struct explain_args {
 	const char *storage, *device;
 	uint64_t size, offset;
 	bool write, json;
@@ -13,7 +14,7 @@ struct args {
 	enum penstock_effort effort;
 };
 
-static int parse(int argc, char **argv, struct args *a)
+static int explain_parse(int argc, char **argv, struct explain_args *a)
 {
 	static const struct option options[] = {
 		{"size", required_argument, NULL, 's'},	  {"offset", required_argument, NULL, 'o'},
@@ -44,30 +45,32 @@ static int parse(int argc, char **argv, struct args *a)
 	}
 	if (optind + 2 != argc)
 		return fail(EXIT_USAGE,
-			    "explain wants a storage and a device, see 'penstock explain --help'");
+			    "explain needs a storage and a device, see 'penstock explain --help'");
 	if (a->size > (uint64_t)INT64_MAX - a->offset)
-		return fail(EXIT_USAGE, "--offset and --size together are 8 EiB or more");
+		return fail(EXIT_USAGE,
+			    "--offset and --size together are 8 EiB or more: give less");
 	a->storage = argv[optind];
 	a->device = argv[optind + 1];
 	return 0;
 }
 
-static const char *name_of(const struct penstock_explanation *e, int index)
+static const char *explained_path_name(const struct penstock_explanation *e, int index)
 {
 	return index >= 0 ? e->paths[index].name : "none";
 }
 
-static const char *residency(const struct penstock_explanation *e)
+static const char *residency_name(const struct penstock_explanation *e)
 {
 	return e->resident > 0 ? "yes" : e->resident ? "unknown" : "no";
 }
 
-static void print_json(const struct args *a, const struct penstock_explanation *e)
+static void explanation_print_json(const struct explain_args *a,
+				   const struct penstock_explanation *e)
 {
 	struct json j;
 
 	json_open(&j, stdout);
-	json_text(&j, "path", name_of(e, e->taken));
+	json_text(&j, "path", explained_path_name(e, e->taken));
 	json_text(&j, "engine", e->engine);
 	json_object(&j, "paths");
 	json_end(&j);
@@ -79,13 +82,13 @@ static void print_json(const struct args *a, const struct penstock_explanation *
 	json_text(&j, "require", class_name(a->require));
 	json_text(&j, "storage", e->storage_text);
 	json_text(&j, "device", e->device_text);
-	json_text(&j, "resident", residency(e));
+	json_text(&j, "resident", residency_name(e));
 	if (e->resident_why != PENSTOCK_WHY_NONE)
 		json_text(&j, "resident_reason", penstock_why_name(e->resident_why));
 	json_text(&j, "engine_reason", e->engine_text);
-	json_text(&j, "cold", name_of(e, e->cold));
-	json_text(&j, "warm", name_of(e, e->warm));
-	json_text(&j, "unknown", name_of(e, e->unknown));
+	json_text(&j, "cold", explained_path_name(e, e->cold));
+	json_text(&j, "warm", explained_path_name(e, e->warm));
+	json_text(&j, "unknown", explained_path_name(e, e->unknown));
 	json_object(&j, "reasons");
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
@@ -102,17 +105,19 @@ static void print_json(const struct args *a, const struct penstock_explanation *
 	json_close(&j);
 }
 
-static void print_table(const struct args *a, const struct penstock_explanation *e)
+static void explanation_print_table(const struct explain_args *a,
+				    const struct penstock_explanation *e)
 {
 	printf("%s ", a->write ? "write" : "read");
 	print_name(stdout, a->storage);
-	printf(" %s %s: %s", a->write ? "from" : "to", a->device, name_of(e, e->taken));
+	printf(" %s %s: %s", a->write ? "from" : "to", a->device, explained_path_name(e, e->taken));
 	if (e->taken >= 0 && e->cold != e->warm && !a->write)
-		printf(" (cached bytes: %s, others: %s)", name_of(e, e->warm), name_of(e, e->cold));
+		printf(" (cached bytes: %s, others: %s)", explained_path_name(e, e->warm),
+		       explained_path_name(e, e->cold));
 	printf("\n  storage   %s\n  device    %s\n  engine    %s%s%s\n", e->storage_text,
 	       e->device_text, e->engine, e->engine_text[0] ? ": " : "", e->engine_text);
 	if (!a->write)
-		printf("  in cache  %s%s%s\n", residency(e), e->resident < 0 ? ": " : "",
+		printf("  in cache  %s%s%s\n", residency_name(e), e->resident < 0 ? ": " : "",
 		       e->resident < 0 ? penstock_why_text(e->resident_why) : "");
 	for (unsigned i = 0; i < e->path_count; i++) {
 		const struct penstock_explain_path *p = &e->paths[i];
@@ -120,7 +125,7 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 		char text[PENSTOCK_TEXT_MAX + 32];
 
 		snprintf(text, sizeof(text), "%s %s%s%s",
-			 (int)i == e->taken ? "TAKE"
+			 (int)i == e->taken ? "USED"
 			 : p->usable	    ? "open"
 					    : "shut",
 			 p->text, p->text[0] && p->proven > 0 ? " " : "",
@@ -128,15 +133,15 @@ static void print_table(const struct args *a, const struct penstock_explanation 
 		printf("  %-9s ", p->name);
 		print_words(stdout, 17, text);
 		if (p->fix[0]) {
-			printf("%17sto %s it: ", "", p->usable ? "take" : "open");
-			print_words(stdout, 29, p->fix);
+			printf("%17sto %s it: ", "", p->usable ? "use" : "open");
+			print_words(stdout, p->usable ? 28 : 29, p->fix);
 		}
 	}
 }
 
-static int run(int argc, char **argv)
+static int explain_main(int argc, char **argv)
 {
-	struct args a = {.require = PENSTOCK_ANY};
+	struct explain_args a = {.require = PENSTOCK_ANY};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -144,7 +149,7 @@ static int run(int argc, char **argv)
 	struct penstock_device *dev;
 	struct penstock_seg seg = {.rows = 1};
 	int64_t length;
-	int ret = parse(argc, argv, &a);
+	int ret = explain_parse(argc, argv, &a);
 
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
@@ -152,15 +157,15 @@ static int run(int argc, char **argv)
 	if (penstock_open(a.storage, &opts, &st) && a.write &&
 	    penstock_errwhy() == PENSTOCK_WHY_NOT_FOUND)
 		return fail(EXIT_FAILED,
-			    "%s: of what is to be created, name a file that is there "
-			    "in the same folder",
+			    "%s: for a file that does not exist yet, name an existing file in "
+			    "the same folder",
 			    penstock_errmsg());
 	if (!st)
 		return fail_lib();
 	length = penstock_storage_length(st);
 	if (!a.write && length >= 0 && a.offset > (uint64_t)length) {
 		penstock_close(st);
-		return fail(EXIT_FAILED, "offset %llu is past the end of %s (%lld bytes)",
+		return fail(EXIT_FAILED, "offset %llu is past the end of %s, which has %lld bytes",
 			    (unsigned long long)a.offset, a.storage, (long long)length);
 	}
 	if (penstock_device_open(a.device, NULL, &dev) < 0) {
@@ -170,7 +175,7 @@ static int run(int argc, char **argv)
 	}
 	seg.dev = dev;
 	seg.off = a.offset;
-	seg.room = 4096; /* as with cp */
+	seg.room = 4096; /* the same space after the buffer as in cp */
 	seg.row_len = a.size ? a.size : (uint64_t)(length > 0 ? length : 0) - a.offset;
 	req.storage = st;
 	req.segs = &seg;
@@ -181,9 +186,9 @@ static int run(int argc, char **argv)
 	if (penstock_explain(&req, &e))
 		ret = fail_lib();
 	else if (a.json)
-		print_json(&a, &e);
+		explanation_print_json(&a, &e);
 	else
-		print_table(&a, &e);
+		explanation_print_table(&a, &e);
 	if (!ret && e.taken < 0)
 		ret = EXIT_REFUSED;
 	penstock_close(st);
@@ -194,12 +199,12 @@ static int run(int argc, char **argv)
 const struct command cmd_explain = {
 	.name = "explain",
 	.usage = "STORAGE DEVICE [options]",
-	.summary = "the path that would be taken, and why no other",
-	.help = "  --size N         bytes of the request (default: to the end)\n"
-		"  --offset N       where it begins\n"
-		"  --write          for a write (a direct one is unproven until the first)\n"
+	.summary = "show which path a transfer would use, and why not the others",
+	.help = "  --size N         length of the request (default: to the end of the storage)\n"
+		"  --offset N       offset of the request in the storage\n"
+		"  --write          explain a write; its direct path is proven by the first write\n"
 		"  --require CLASS  any, no-cpu-copy or direct\n"
-		"  --effort E       thrifty or fast\n"
-		"  --json           one object, see penstock-json(5)\n",
-	.run = run,
+		"  --effort E       thrifty (least CPU time) or fast (most bytes per second)\n"
+		"  --json           print one JSON object, see penstock-json(5)\n",
+	.run = explain_main,
 };

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock gdsio: takes the flags and job files of NVIDIA's gdsio and prints its line,
- * so that scripts which call that one can be pointed here. What a flag cannot mean here
- * is an error, never passed over. The report of the path goes to standard error.
+ * penstock gdsio: accepts the flags and job files of NVIDIA's gdsio and prints the same
+ * line, so that scripts for the original can use it. The report of the path goes to
+ * standard error. A flag without a meaning here must be an error, never ignored.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "gdsio.h"
+#include "cli.h"
+#include "gdsio_job.h"
+#include "gdsio_run.h"
 
 #define DAY_S 86400
 
@@ -36,57 +38,60 @@ static const char *op_name(bool write, bool random)
 
 /* ---- options ---- */
 
-static int bad(const char *option, const char *wants)
+static int option_invalid(const char *option, const char *wants)
 {
-	return fail(EXIT_USAGE, "%s '%s': %s", option, optarg, wants);
+	return fail(EXIT_USAGE, "%s '%s': give %s", option, optarg, wants);
 }
 
-static int take_number(const char *option, uint64_t max, const char *wants, uint64_t *out)
+static int option_number(const char *option, uint64_t max, const char *wants, uint64_t *out)
 {
-	return parse_number(optarg, 0, max, out) ? 0 : bad(option, wants);
+	return parse_number(optarg, 0, max, out) ? 0 : option_invalid(option, wants);
 }
 
-static int take_name(const char *option, char *out)
+static int option_name(const char *option, char *out)
 {
 	if (!*optarg || strlen(optarg) >= GDSIO_NAME_MAX)
-		return bad(option, "a name of at most 1023 bytes");
+		return option_invalid(option, "a name of at most 1023 bytes");
 	snprintf(out, GDSIO_NAME_MAX, "%s", optarg);
 	return 0;
 }
 
-static int take_xfer(struct gdsio_args *a)
+static int option_xfer(struct gdsio_args *a)
 {
 	uint64_t n;
 
 	if (parse_number(optarg, 0, 7, &n) && gdsio_xfer(n, &a->xfer))
 		return 0;
-	return bad("-x", "0, 1, 2, 5 or 6; 3, 4 and 7 are not offered");
+	return option_invalid("-x", "0, 1, 2, 5 or 6; 3, 4 and 7 are not supported");
 }
 
-/* Of the job that the command line describes. */
-static int take_job_option(int c, struct gdsio_job *job)
+/* Parses an option of the job that the command line describes. Returns 0, an exit code, or -1
+ * if the option is of another kind. */
+static int job_option_parse(int c, struct gdsio_job *job)
 {
 	uint64_t n = 0;
 	int ret = 0;
 
 	switch (c) {
 	case 'f':
-		return take_name("-f", job->file);
+		return option_name("-f", job->file);
 	case 'D':
-		return take_name("-D", job->dir);
+		return option_name("-D", job->dir);
 	case 'd':
-		return gdsio_device(optarg, job) ? 0 : bad("-d", "the number of a GPU, or host");
+		return gdsio_device(optarg, job)
+			       ? 0
+			       : option_invalid("-d", "the number of a GPU, or host");
 	case 'n':
-		ret = take_number("-n", 1023, "the number of a NUMA node", &n);
+		ret = option_number("-n", 1023, "the number of a NUMA node", &n);
 		job->node = (int)n;
 		return ret;
 	case 'm':
-		ret = take_number("-m", 4, "0 to 4", &n);
+		ret = option_number("-m", 4, "0 to 4", &n);
 		job->memory = gdsio_memory(n);
 		return ret;
 	case 'w':
 		if (!parse_number(optarg, 1, GDSIO_THREADS_MAX, &n))
-			return bad("-w", "1 to 1024 threads");
+			return option_invalid("-w", "1 to 1024 threads");
 		job->threads = (unsigned)n;
 		return 0;
 	default:
@@ -94,39 +99,45 @@ static int take_job_option(int c, struct gdsio_job *job)
 	}
 }
 
-static int take_option(int c, struct gdsio_args *a)
+/* Parses an option of the whole run. Returns 0, an exit code, or -1 if the option is of another
+ * kind. */
+static int run_option_parse(int c, struct gdsio_args *a)
 {
 	uint64_t n = 0;
 	int ret;
 
 	switch (c) {
 	case 's':
-		return gdsio_size(optarg, &a->size) && a->size ? 0 : bad("-s", "a size like 1G");
+		return gdsio_size(optarg, &a->size) && a->size
+			       ? 0
+			       : option_invalid("-s", "a size like 1G");
 	case 'o':
-		return gdsio_size(optarg, &a->start) ? 0 : bad("-o", "a size like 1M");
+		return gdsio_size(optarg, &a->start) ? 0 : option_invalid("-o", "a size like 1M");
 	case 'i':
-		return gdsio_io_size(optarg, a) ? 0
-						: bad("-i", "a size like 1M, or least:most:step");
+		return gdsio_io_size(optarg, a)
+			       ? 0
+			       : option_invalid("-i", "a size like 1M, or least:most:step");
 	case 'x':
-		return take_xfer(a);
+		return option_xfer(a);
 	case 'I':
-		ret = take_number("-I", 3, "0 (read), 1 (write), 2 (randread), 3 (randwrite)", &n);
+		ret = option_number("-I", 3, "0 (read), 1 (write), 2 (randread), 3 (randwrite)",
+				    &n);
 		a->write = n & 1;
 		a->random = n & 2;
 		return ret;
 	case 'T':
-		ret = take_number("-T", DAY_S, "seconds, at most a day", &n);
+		ret = option_number("-T", DAY_S, "seconds, at most a day", &n);
 		a->runtime_s = (unsigned)n;
 		return ret;
 	case 'k':
-		return take_number("-k", UINT64_MAX, "a number", &a->seed);
+		return option_number("-k", UINT64_MAX, "a number", &a->seed);
 	case 'B':
 		if (!parse_number(optarg, 1, GDSIO_THREADS_MAX, &n))
-			return bad("-B", "1 to 1024 transfers in a batch");
+			return option_invalid("-B", "1 to 1024 transfers in a batch");
 		a->batch = (unsigned)n;
 		return 0;
 	case 'O':
-		ret = take_number("-O", 1, "0 (O_DIRECT) or 1 (page cache)", &n);
+		ret = option_number("-O", 1, "0 (O_DIRECT) or 1 (page cache)", &n);
 		a->cached = n;
 		return ret;
 	default:
@@ -134,7 +145,8 @@ static int take_option(int c, struct gdsio_args *a)
 	}
 }
 
-static int take_switch(int c, struct gdsio_args *a)
+/* Parses an option without a value. Returns 0, an exit code, or -1 if it is unknown. */
+static int switch_parse(int c, struct gdsio_args *a)
 {
 	switch (c) {
 	case 'U':
@@ -160,55 +172,59 @@ static int take_switch(int c, struct gdsio_args *a)
 		return 0;
 	case 'p':
 		return fail(EXIT_USAGE,
-			    "-p (NVLinks) is not offered: peers are reached without it");
+			    "-p (NVLinks) is not supported: leave it out, other GPUs are reached "
+			    "without it");
 	default:
 		return -1;
 	}
 }
 
-/* ---- what makes sense together ---- */
+/* ---- combinations of options ---- */
 
-static int judge_job(const struct gdsio_args *a, const struct gdsio_job *job)
+static int gdsio_check_job(const struct gdsio_args *a, const struct gdsio_job *job)
 {
 	bool library = a->xfer == GDSIO_DIRECT || a->xfer == GDSIO_BATCH;
 
 	if (!job->file[0] == !job->dir[0])
-		return fail(EXIT_USAGE, "gdsio wants either a file (-f) or a folder (-D)");
+		return fail(EXIT_USAGE, "gdsio needs either a file (-f) or a folder (-D)");
 	if (job->memory != GDSIO_DEVICE && !library)
-		return fail(EXIT_USAGE, "-m %d goes with -x 0 and 6 only", (int)job->memory);
+		return fail(EXIT_USAGE, "-m %d works with -x 0 and -x 6 only", (int)job->memory);
 	if (a->xfer == GDSIO_ASYNC && !strcmp(job->device, "host"))
-		return fail(EXIT_USAGE, "-x 5 is in the order of a GPU's stream: -d host has none");
+		return fail(EXIT_USAGE,
+			    "-x 5 needs the stream of a GPU, and -d host has none: name a GPU");
 	if (job->memory == GDSIO_PINNED && !strcmp(job->device, "host"))
-		return fail(EXIT_USAGE, "-m 2 is pinned for a GPU: with -d host it is -m 3");
+		return fail(EXIT_USAGE,
+			    "-m 2 pins memory for a GPU: with -d host use -m 3 instead");
 	return 0;
 }
 
-static int judge(const struct gdsio_args *a)
+static int gdsio_check_args(const struct gdsio_args *a)
 {
 	uint64_t threads = 0, end;
 	int ret = 0;
 
 	for (unsigned i = 0; !ret && i < a->job_count; i++) {
-		ret = judge_job(a, &a->jobs[i]);
+		ret = gdsio_check_job(a, &a->jobs[i]);
 		threads += (uint64_t)a->jobs[i].threads * gdsio_depth(a);
 	}
 	if (ret)
 		return ret;
 	if (threads > GDSIO_THREADS_MAX)
-		return fail(EXIT_USAGE, "at most %d %s of all jobs", GDSIO_THREADS_MAX,
-			    a->batch ? "transfers at once (-w times -B)" : "threads");
+		return fail(EXIT_USAGE, "all jobs together can have at most %d %s: give less",
+			    GDSIO_THREADS_MAX,
+			    a->batch ? "concurrent transfers (-w times -B)" : "threads");
 	if (a->batch && a->xfer != GDSIO_BATCH)
-		return fail(EXIT_USAGE, "-B is for batches: -x 6");
+		return fail(EXIT_USAGE, "-B is for batches: add -x 6");
 	if (a->write && !a->size)
-		return fail(EXIT_USAGE, "-s says how much is written: -s 1G");
+		return fail(EXIT_USAGE, "a write needs its size: add -s, for example -s 1G");
 	if (a->unaligned && !a->random)
-		return fail(EXIT_USAGE, "-U is for random offsets: -I 2 or -I 3");
+		return fail(EXIT_USAGE, "-U is for random offsets: use -I 2 or -I 3");
 	if (__builtin_add_overflow(a->start, a->size, &end) || end > INT64_MAX)
-		return fail(EXIT_USAGE, "-o and -s together are beyond 8 EiB");
+		return fail(EXIT_USAGE, "-o and -s together are more than 8 EiB: give less");
 	return 0;
 }
 
-static int read_job_file(const char *name, struct gdsio_args *a)
+static int job_file_read(const char *name, struct gdsio_args *a)
 {
 	char *text = malloc(GDSIO_FILE_MAX + 1);
 	FILE *f = fopen(name, "re");
@@ -219,7 +235,7 @@ static int read_job_file(const char *name, struct gdsio_args *a)
 		ret = fail(EXIT_FAILED, "%s: %s%s", name, strerror(errno),
 			   errno == ENOENT ? ": check the name" : "");
 	else if (len > GDSIO_FILE_MAX)
-		ret = fail(EXIT_USAGE, "%s is longer than 64 KiB, which no job file is", name);
+		ret = fail(EXIT_USAGE, "%s is longer than 64 KiB, the limit of a job file", name);
 	else
 		ret = gdsio_job_text(name, text, len, a);
 	if (f)
@@ -228,7 +244,7 @@ static int read_job_file(const char *name, struct gdsio_args *a)
 	return ret;
 }
 
-static int parse(int argc, char **argv, struct gdsio_args *a)
+static int gdsio_parse(int argc, char **argv, struct gdsio_args *a)
 {
 	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
 						{"quiet", no_argument, NULL, 'q'},
@@ -244,25 +260,26 @@ static int parse(int argc, char **argv, struct gdsio_args *a)
 		if (c == 'h')
 			return -1;
 		flags = flags || (c != 'j' && c != 'q');
-		ret = take_job_option(c, &a->jobs[0]);
+		ret = job_option_parse(c, &a->jobs[0]);
 		if (ret < 0)
-			ret = take_option(c, a);
+			ret = run_option_parse(c, a);
 		if (ret < 0)
-			ret = take_switch(c, a);
+			ret = switch_parse(c, a);
 		if (ret)
 			return EXIT_USAGE;
 	}
 	if (optind + 1 < argc || (optind < argc && flags))
-		return fail(EXIT_USAGE, "gdsio wants either flags or one job file, '%s' is more",
+		return fail(EXIT_USAGE, "gdsio accepts either flags or one job file, remove '%s'",
 			    argv[optind + 1 < argc ? optind + 1 : optind]);
-	ret = optind < argc ? read_job_file(argv[optind], a) : 0;
-	return ret ? ret : judge(a);
+	ret = optind < argc ? job_file_read(argv[optind], a) : 0;
+	return ret ? ret : gdsio_check_args(a);
 }
 
 /* ---- output ---- */
 
-/* In KiB, as the line has it; less than one is not hidden. */
-static const char *kib(uint64_t bytes, char *buf, size_t len)
+/* Writes a size in KiB, as in the original's line, with decimals if it is not a whole
+ * number. */
+static const char *kib_text(uint64_t bytes, char *buf, size_t len)
 {
 	if (bytes % 1024)
 		snprintf(buf, len, "%.3f", (double)bytes / 1024);
@@ -271,7 +288,7 @@ static const char *kib(uint64_t bytes, char *buf, size_t len)
 	return buf;
 }
 
-static unsigned threads_of(const struct gdsio_args *a)
+static unsigned thread_count(const struct gdsio_args *a)
 {
 	unsigned n = 0;
 
@@ -280,58 +297,58 @@ static unsigned threads_of(const struct gdsio_args *a)
 	return n;
 }
 
-/* Of batches: threads that submit them, and how many transfers each has. */
-static unsigned drivers_of(const struct gdsio_args *a)
+/* Return the number of threads that submit batches, and the number of transfers in a batch. */
+static unsigned batch_threads(const struct gdsio_args *a)
 {
-	return a->batch ? threads_of(a) : a->job_count;
+	return a->batch ? thread_count(a) : a->job_count;
 }
 
-static unsigned depth_of(const struct gdsio_args *a)
+static unsigned batch_depth(const struct gdsio_args *a)
 {
-	return a->batch ? a->batch : threads_of(a);
+	return a->batch ? a->batch : thread_count(a);
 }
 
-static double rate(const struct gdsio_result *r)
+static double gib_per_s(const struct gdsio_result *r)
 {
 	return r->seconds > 0 ? (double)r->bytes / r->seconds / (double)(1ull << 30) : 0;
 }
 
-static double latency(const struct gdsio_result *r)
+static double latency_mean_us(const struct gdsio_result *r)
 {
 	return r->ops ? r->latency_us / (double)r->ops : 0;
 }
 
-static void print_line(const struct gdsio_args *a, bool write, const struct gdsio_result *r)
+static void gdsio_print_line(const struct gdsio_args *a, bool write, const struct gdsio_result *r)
 {
 	char least[32], most[32], step[32];
 
 	printf("IoType: %s XferType: %s ", op_name(write, a->random), xfer_name(a->xfer));
 	if (a->xfer == GDSIO_BATCH)
-		printf("Threads: %u IoDepth: %u ", drivers_of(a), depth_of(a));
+		printf("Threads: %u IoDepth: %u ", batch_threads(a), batch_depth(a));
 	else
-		printf("Threads: %u ", threads_of(a));
+		printf("Threads: %u ", thread_count(a));
 	printf("DataSetSize: %llu/%llu(KiB) IOSize: %s", (unsigned long long)r->bytes / 1024,
-	       (unsigned long long)r->size / 1024, kib(a->io_min, least, sizeof(least)));
+	       (unsigned long long)r->size / 1024, kib_text(a->io_min, least, sizeof(least)));
 	if (a->io_min != a->io_max)
-		printf(":%s:%s", kib(a->io_max, most, sizeof(most)),
-		       kib(a->io_step, step, sizeof(step)));
+		printf(":%s:%s", kib_text(a->io_max, most, sizeof(most)),
+		       kib_text(a->io_step, step, sizeof(step)));
 	printf("(KiB) Throughput: %.6f GiB/sec, Avg_Latency: %.6f usecs ops: %llu total_time %.6f "
 	       "secs\n",
-	       rate(r), latency(r), (unsigned long long)r->ops, r->seconds);
+	       gib_per_s(r), latency_mean_us(r), (unsigned long long)r->ops, r->seconds);
 	flush_output();
 }
 
-static void json_result(struct json *j, const struct gdsio_result *r)
+static void gdsio_print_json_result(struct json *j, const struct gdsio_result *r)
 {
 	json_int(j, "bytes", (int64_t)r->bytes);
 	json_int(j, "ops", (int64_t)r->ops);
 	json_real(j, "seconds", r->seconds);
-	json_real(j, "gib_per_s", rate(r));
-	json_real(j, "avg_latency_us", latency(r));
+	json_real(j, "gib_per_s", gib_per_s(r));
+	json_real(j, "avg_latency_us", latency_mean_us(r));
 }
 
-static void print_json(const struct gdsio_args *a, const struct gdsio_result *first,
-		       const struct gdsio_result *again)
+static void gdsio_print_json(const struct gdsio_args *a, const struct gdsio_result *first,
+			     const struct gdsio_result *again)
 {
 	bool plain = a->xfer == GDSIO_CPU || a->xfer == GDSIO_CPU_GPU;
 	struct json j;
@@ -339,16 +356,16 @@ static void print_json(const struct gdsio_args *a, const struct gdsio_result *fi
 	json_open(&j, stdout);
 	json_text(&j, "io_type", op_name(a->write, a->random));
 	json_text(&j, "xfer_type", xfer_name(a->xfer));
-	json_int(&j, "threads", a->xfer == GDSIO_BATCH ? drivers_of(a) : threads_of(a));
-	json_int(&j, "io_depth", a->xfer == GDSIO_BATCH ? depth_of(a) : 1);
+	json_int(&j, "threads", a->xfer == GDSIO_BATCH ? batch_threads(a) : thread_count(a));
+	json_int(&j, "io_depth", a->xfer == GDSIO_BATCH ? batch_depth(a) : 1);
 	json_int(&j, "dataset_bytes", (int64_t)first->size);
 	json_int(&j, "io_min", (int64_t)a->io_min);
 	json_int(&j, "io_max", (int64_t)a->io_max);
-	json_result(&j, first);
+	gdsio_print_json_result(&j, first);
 	json_bool(&j, "verified", a->verify);
 	if (again) {
 		json_object(&j, "read_again");
-		json_result(&j, again);
+		gdsio_print_json_result(&j, again);
 		json_end(&j);
 	}
 	if (!plain)
@@ -356,8 +373,9 @@ static void print_json(const struct gdsio_args *a, const struct gdsio_result *fi
 	json_close(&j);
 }
 
-/* Which path it was; of -x 1 and 2 what was called, because no path was. */
-static void print_path(const struct gdsio_args *a, const struct gdsio_result *r)
+/* Prints the path that carried the bytes, or for -x 1 and 2 the system calls, because the
+ * library had no part in the transfers. */
+static void gdsio_print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 {
 	if (a->quiet || a->json)
 		return;
@@ -366,11 +384,11 @@ static void print_path(const struct gdsio_args *a, const struct gdsio_result *r)
 	else
 		fprintf(stderr, "path\n  none: plain pread(2) and pwrite(2) %s, %s\n",
 			a->cached ? "through the page cache" : "with O_DIRECT",
-			a->xfer == GDSIO_CPU ? "no device has a part in it"
-					     : "then a copy to or from the device");
+			a->xfer == GDSIO_CPU ? "without a device"
+					     : "and a copy to or from the device");
 }
 
-static int passes(const struct gdsio_args *a, struct gdsio_run *r)
+static int gdsio_run_passes(const struct gdsio_args *a, struct gdsio_run *r)
 {
 	struct gdsio_result first, again;
 	bool replay = a->write && a->verify;
@@ -380,8 +398,8 @@ static int passes(const struct gdsio_args *a, struct gdsio_run *r)
 	if (ret)
 		return fail(ret, "%s", first.error);
 	if (!a->json)
-		print_line(a, a->write, &first);
-	print_path(a, &first);
+		gdsio_print_line(a, a->write, &first);
+	gdsio_print_path(a, &first);
 	if (replay) {
 		if (!a->json)
 			printf("Verifying data\n");
@@ -390,15 +408,15 @@ static int passes(const struct gdsio_args *a, struct gdsio_run *r)
 		if (ret)
 			return fail(ret, "%s", again.error);
 		if (!a->json)
-			print_line(a, false, &again);
-		print_path(a, &again);
+			gdsio_print_line(a, false, &again);
+		gdsio_print_path(a, &again);
 	}
 	if (a->json)
-		print_json(a, &first, replay ? &again : NULL);
+		gdsio_print_json(a, &first, replay ? &again : NULL);
 	return EXIT_DONE;
 }
 
-static int run(int argc, char **argv)
+static int gdsio_main(int argc, char **argv)
 {
 	struct gdsio_args *a = calloc(1, sizeof(*a));
 	struct gdsio_run *r;
@@ -406,13 +424,13 @@ static int run(int argc, char **argv)
 	int ret;
 
 	if (!a)
-		return fail(EXIT_FAILED, "no memory");
-	ret = parse(argc, argv, a);
+		return fail(EXIT_FAILED, "out of memory");
+	ret = gdsio_parse(argc, argv, a);
 	if (!ret) {
-		if (a->write) /* a read leaves nothing that is to be taken back */
+		if (a->write) /* a read leaves nothing to remove */
 			catch_signals();
 		r = gdsio_open(a, error);
-		ret = r ? passes(a, r) : fail(EXIT_FAILED, "%s", error);
+		ret = r ? gdsio_run_passes(a, r) : fail(EXIT_FAILED, "%s", error);
 		if (r && gdsio_close(r, ret, error))
 			ret = fail(EXIT_FAILED, "%s", error);
 	}
@@ -423,26 +441,29 @@ static int run(int argc, char **argv)
 const struct command cmd_gdsio = {
 	.name = "gdsio",
 	.usage = "-f FILE | -D FOLDER [flags], or JOBFILE",
-	.summary = "takes the flags of NVIDIA's gdsio, and prints its line",
-	.help = "  -f FILE       threads share it; -D FOLDER: each has FOLDER/gdsio.N\n"
-		"  -d N|host     the GPU (0), or host memory in its place\n"
-		"  -m M          memory: 0, 1 the GPU's, 2 pinned, 3 malloc, 4 mmap (0)\n"
-		"  -n NODE       threads run on that NUMA node\n"
-		"  -w N          threads, or with -x 6 and no -B the batch's depth (1)\n"
-		"  -B N          with -x 6: a batch of N transfers for each thread\n"
-		"  -s SIZE       of the file, of each with -D; -o SIZE: where to begin\n"
-		"  -i SIZE       of a transfer, or LEAST:MOST:STEP (1M)\n"
-		"  -x X          0 storage to GPU, 1 to CPU, 2 by the CPU to GPU,\n"
+	.summary = "measure like NVIDIA's gdsio: same flags, same output line",
+	.help = "  -f FILE       all threads share FILE\n"
+		"  -D FOLDER     each thread has its own file FOLDER/gdsio.N\n"
+		"  -d N|host     number of the GPU (0), or host memory instead\n"
+		"  -m M          memory: 0, 1 of the GPU, 2 pinned, 3 malloc, 4 mmap (0)\n"
+		"  -n NODE       run the threads on that NUMA node\n"
+		"  -w N          threads; with -x 6 and no -B the transfers in a batch (1)\n"
+		"  -B N          with -x 6: each thread has a batch of N transfers\n"
+		"  -s SIZE       bytes of the file, with -D of each file\n"
+		"  -o SIZE       offset in the file where the transfers start (0)\n"
+		"  -i SIZE       bytes of a transfer, or LEAST:MOST:STEP (1M)\n"
+		"  -x X          0 storage to GPU, 1 storage to CPU, 2 storage to CPU to GPU,\n"
 		"                5 in stream order, 6 in batches (0)\n"
 		"  -I N          0 read, 1 write, 2 randread, 3 randwrite (0)\n"
-		"  -T SECONDS    so long, again and again; else once through\n"
-		"  -V            compare what is read with what -V wrote, by -k\n"
-		"  -k SEED       of random offsets and of -V; -U: offsets of any byte\n"
-		"  -R, -F        random bytes are written, other ones each time\n"
+		"  -T SECONDS    repeat for this time; default: transfer every byte once\n"
+		"  -V            write bytes that depend on -k, and compare what is read\n"
+		"  -k SEED       seed of the random offsets and of the bytes of -V (0)\n"
+		"  -U            random offsets of any byte, not multiples of the transfer\n"
+		"  -R, -F        write random bytes; -F: different ones in each transfer\n"
 		"  -O N          0 O_DIRECT, 1 through the page cache (0)\n"
-		"  -b            no host memory is registered\n"
-		"  --quiet       no report of the path on standard error\n"
-		"  --json        one object, see penstock-json(5)\n",
-	.run = run,
+		"  -b            do not register host memory\n"
+		"  --quiet       print no report of the path on standard error\n"
+		"  --json        print one JSON object, see penstock-json(5)\n",
+	.run = gdsio_main,
 	.flags = ":f:D:d:n:m:w:s:o:i:x:I:T:k:O:URFVbpB:h",
 };

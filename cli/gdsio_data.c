@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of `penstock gdsio`: what -V writes is a function of the seed and the
- * place in the file alone, so that any later run can tell what must be there,
- * whatever its threads, sizes and order are.
+ * Makes the bytes of `penstock gdsio`. The bytes that -V writes must depend only on the seed
+ * and the offset in the file. So any later run can verify them, with any number of threads,
+ * transfer sizes and order.
  */
+#include "gdsio_data.h"
+
 #include <string.h>
 
-#include "gdsio.h"
-
-/* The finaliser of splitmix64: each word another one, no period. */
-uint64_t gdsio_mix(uint64_t n)
+uint64_t gdsio_splitmix64(uint64_t n)
 {
 	n += 0x9e3779b97f4a7c15u;
 	n = (n ^ n >> 30) * 0xbf58476d1ce4e5b9u;
@@ -25,9 +24,9 @@ uint64_t gdsio_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1du;
 }
 
-static uint64_t word(uint64_t index, uint64_t seed)
+static uint64_t pattern_word(uint64_t index, uint64_t seed)
 {
-	return gdsio_mix(index ^ gdsio_mix(seed));
+	return gdsio_splitmix64(index ^ gdsio_splitmix64(seed));
 }
 
 void gdsio_pattern(void *to, size_t len, uint64_t off, uint64_t seed)
@@ -35,7 +34,7 @@ void gdsio_pattern(void *to, size_t len, uint64_t off, uint64_t seed)
 	char *at = to;
 
 	while (len) {
-		uint64_t value = word(off / 8, seed);
+		uint64_t value = pattern_word(off / 8, seed);
 		size_t skip = off % 8, n = 8 - skip < len ? 8 - skip : len;
 
 		memcpy(at, (char *)&value + skip, n);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Job files of `penstock gdsio`: [global] says what is done, each other section is a
- * job, threads on a file or in a folder. Keys are the original's. Lines are "key=value",
- * empty, or begin with # or ;. Nothing is skipped in silence: an unknown key, a key in
- * the wrong section or twice is an error that names the line. Bounded by
- * GDSIO_FILE_MAX and GDSIO_JOBS_MAX; must not allocate. The values that flags have,
- * too, are read here.
+ * Parses job files of `penstock gdsio`, and the values that flags and job files share. The
+ * section [global] describes the transfers; each other section is a job with threads on a
+ * file or in a folder. Keys are those of NVIDIA's gdsio. A line is "key=value", empty, or a
+ * comment after # or ;. An unknown key, a key in the wrong section, or a repeated key is an
+ * error that names the line. The parser must not allocate; GDSIO_FILE_MAX and
+ * GDSIO_JOBS_MAX limit it.
  */
+#include "gdsio_job.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gdsio.h"
-
 /* ---- values ---- */
 
-/* The original's K, M and G are powers of two, with or without a B behind. */
+/* The units K, M, G and T are powers of two, as in the original. A B or iB may follow. */
 bool gdsio_size(const char *text, uint64_t *out)
 {
 	static const char units[] = "KMGT";
@@ -97,15 +97,15 @@ bool gdsio_device(const char *text, struct gdsio_job *job)
 
 /* ---- the file ---- */
 
-enum where { NOWHERE, GLOBAL, JOB };
+enum section { NO_SECTION, GLOBAL, JOB };
 
-struct reader {
+struct job_reader {
 	const char *name;
 	unsigned line;
 	struct gdsio_args *a;
 	struct gdsio_job *job;
-	enum where where;
-	uint64_t seen[2]; /* keys of this section, by their index below; of [global] */
+	enum section section;
+	uint64_t seen[2]; /* bit masks of the keys so far: in this job's section, in [global] */
 };
 
 enum key {
@@ -134,8 +134,8 @@ enum key {
 
 static const struct {
 	const char *name;
-	enum where where;
-	const char *wants;
+	enum section section;
+	const char *wants; /* description of a valid value */
 } keys[KEYS] = {
 	[XFER] = {"xfer_type", GLOBAL, "0, 1, 2, 5 or 6"},
 	[RW] = {"rw", GLOBAL, "read, write, randread or randwrite"},
@@ -144,7 +144,7 @@ static const struct {
 	[RUNTIME] = {"runtime", GLOBAL, "seconds, at most a day"},
 	[VERIFY] = {"do_verify", GLOBAL, "0 or 1"},
 	[SKIP] = {"skip_bufregister", GLOBAL, "0 or 1"},
-	[NVLINKS] = {"enable_nvlinks", GLOBAL, "0: peers are reached without being asked"},
+	[NVLINKS] = {"enable_nvlinks", GLOBAL, "0 (other GPUs are reached without it)"},
 	[SEED] = {"random_seed", GLOBAL, "a number"},
 	[FILL] = {"fill_random", GLOBAL, "0 or 1"},
 	[REFILL] = {"refill_buffer", GLOBAL, "0 or 1"},
@@ -159,12 +159,12 @@ static const struct {
 	[MEMORY] = {"mem_type", JOB, "0 to 4"},
 };
 
-static int wrong(const struct reader *r, const char *what, const char *more)
+static int line_fail(const struct job_reader *r, const char *what, const char *more)
 {
 	return fail(EXIT_USAGE, "%s, line %u: %s%s", r->name, r->line, what, more);
 }
 
-static bool yes_or_no(const char *text, bool *out)
+static bool bool_parse(const char *text, bool *out)
 {
 	uint64_t n;
 
@@ -174,7 +174,7 @@ static bool yes_or_no(const char *text, bool *out)
 	return true;
 }
 
-static bool direction(const char *text, struct gdsio_args *a)
+static bool rw_parse(const char *text, struct gdsio_args *a)
 {
 	static const char *const names[] = {"read", "write", "randread", "randwrite"};
 
@@ -188,12 +188,12 @@ static bool direction(const char *text, struct gdsio_args *a)
 	return false;
 }
 
-static bool name_of(const char *text, char *out)
+static bool name_parse(const char *text, char *out)
 {
 	return *text && snprintf(out, GDSIO_NAME_MAX, "%s", text) < GDSIO_NAME_MAX;
 }
 
-static bool take_global(struct gdsio_args *a, enum key key, const char *text)
+static bool global_key_parse(struct gdsio_args *a, enum key key, const char *text)
 {
 	uint64_t n = 0;
 	bool no;
@@ -202,7 +202,7 @@ static bool take_global(struct gdsio_args *a, enum key key, const char *text)
 	case XFER:
 		return parse_number(text, 0, 7, &n) && gdsio_xfer(n, &a->xfer);
 	case RW:
-		return direction(text, a);
+		return rw_parse(text, a);
 	case BS:
 		return gdsio_io_size(text, a);
 	case SIZE:
@@ -213,27 +213,27 @@ static bool take_global(struct gdsio_args *a, enum key key, const char *text)
 		a->runtime_s = (unsigned)n;
 		return true;
 	case VERIFY:
-		return yes_or_no(text, &a->verify);
+		return bool_parse(text, &a->verify);
 	case SKIP:
-		return yes_or_no(text, &a->skip_register);
+		return bool_parse(text, &a->skip_register);
 	case NVLINKS:
-		return yes_or_no(text, &no) && !no;
+		return bool_parse(text, &no) && !no;
 	case SEED:
 		return parse_number(text, 0, UINT64_MAX, &a->seed);
 	case FILL:
-		return yes_or_no(text, &a->fill);
+		return bool_parse(text, &a->fill);
 	case REFILL:
-		return yes_or_no(text, &a->refill);
+		return bool_parse(text, &a->refill);
 	case UNALIGNED:
-		return yes_or_no(text, &a->unaligned);
+		return bool_parse(text, &a->unaligned);
 	case START:
 		return gdsio_size(text, &a->start);
-	default: /* NAME says nothing about what is done */
+	default: /* NAME is only a label */
 		return key == NAME;
 	}
 }
 
-static bool take_job(struct gdsio_job *job, enum key key, const char *text)
+static bool job_key_parse(struct gdsio_job *job, enum key key, const char *text)
 {
 	uint64_t n;
 
@@ -251,9 +251,9 @@ static bool take_job(struct gdsio_job *job, enum key key, const char *text)
 		job->threads = (unsigned)n;
 		return true;
 	case FOLDER:
-		return name_of(text, job->dir);
+		return name_parse(text, job->dir);
 	case FILENAME:
-		return name_of(text, job->file);
+		return name_parse(text, job->file);
 	default:
 		if (!parse_number(text, 0, 4, &n))
 			return false;
@@ -262,51 +262,51 @@ static bool take_job(struct gdsio_job *job, enum key key, const char *text)
 	}
 }
 
-static int take(struct reader *r, const char *name, const char *text)
+static int key_parse(struct job_reader *r, const char *name, const char *text)
 {
 	unsigned key = 0;
 
 	while (key < KEYS && strcmp(name, keys[key].name))
 		key++;
 	if (key == KEYS)
-		return wrong(r, "there is no key ", name);
-	if (r->where == NOWHERE)
-		return wrong(r, "a key before the first section: ", name);
-	if (keys[key].where != r->where)
-		return wrong(r, name,
-			     r->where == JOB ? " belongs into [global]"
-					     : " belongs into a job's section");
-	if (r->seen[r->where == GLOBAL] & 1ull << key)
-		return wrong(r, name, " is there twice");
-	r->seen[r->where == GLOBAL] |= 1ull << key;
-	if (r->where == GLOBAL ? take_global(r->a, (enum key)key, text)
-			       : take_job(r->job, (enum key)key, text))
+		return line_fail(r, "there is no key ", name);
+	if (r->section == NO_SECTION)
+		return line_fail(r, "a key before the first section: ", name);
+	if (keys[key].section != r->section)
+		return line_fail(r, name,
+				 r->section == JOB ? " belongs into [global]"
+						   : " belongs into a job's section");
+	if (r->seen[r->section == GLOBAL] & 1ull << key)
+		return line_fail(r, name, " appears twice in this section: remove one");
+	r->seen[r->section == GLOBAL] |= 1ull << key;
+	if (r->section == GLOBAL ? global_key_parse(r->a, (enum key)key, text)
+				 : job_key_parse(r->job, (enum key)key, text))
 		return 0;
-	return fail(EXIT_USAGE, "%s, line %u: %s wants %s, not '%s'", r->name, r->line, name,
+	return fail(EXIT_USAGE, "%s, line %u: %s must be %s, not '%s'", r->name, r->line, name,
 		    keys[key].wants, text);
 }
 
-static int section(struct reader *r, char *text)
+static int section_parse(struct job_reader *r, char *text)
 {
 	size_t len = strlen(text);
 
 	if (len < 3 || text[len - 1] != ']')
-		return wrong(r, "a section is [global] or [NAME], not ", text);
+		return line_fail(r, "a section is [global] or [NAME], not ", text);
 	if (!strcmp(text, "[global]")) {
-		r->where = GLOBAL;
+		r->section = GLOBAL;
 		return 0;
 	}
 	if (r->a->job_count == GDSIO_JOBS_MAX)
-		return wrong(r, "more than 64 jobs", "");
-	r->where = JOB;
+		return line_fail(r, "this is job 65, but a file can have only 64 jobs", "");
+	r->section = JOB;
 	r->seen[0] = 0;
 	r->job = &r->a->jobs[r->a->job_count++];
 	*r->job = (struct gdsio_job){.device = "cuda:0", .threads = 1, .node = -1};
 	return 0;
 }
 
-/* Without blanks at both ends. */
-static char *trim(char *text)
+/* Returns the text without the blanks at both ends. */
+static char *text_trim(char *text)
 {
 	char *end = text + strlen(text);
 
@@ -317,24 +317,24 @@ static char *trim(char *text)
 	return text;
 }
 
-static int take_line(struct reader *r, char *line)
+static int line_parse(struct job_reader *r, char *line)
 {
-	char *text = trim(line), *is;
+	char *text = text_trim(line), *equals;
 
 	if (!*text || *text == '#' || *text == ';')
 		return 0;
 	if (*text == '[')
-		return section(r, text);
-	is = strchr(text, '=');
-	if (!is)
-		return wrong(r, "neither a section nor key=value: ", text);
-	*is = '\0';
-	return take(r, trim(text), trim(is + 1));
+		return section_parse(r, text);
+	equals = strchr(text, '=');
+	if (!equals)
+		return line_fail(r, "neither a section nor key=value: ", text);
+	*equals = '\0';
+	return key_parse(r, text_trim(text), text_trim(equals + 1));
 }
 
 int gdsio_job_text(const char *name, const char *text, size_t len, struct gdsio_args *a)
 {
-	struct reader r = {.name = name, .a = a};
+	struct job_reader r = {.name = name, .a = a};
 	char line[GDSIO_NAME_MAX + 64];
 	int ret = 0;
 
@@ -345,13 +345,13 @@ int gdsio_job_text(const char *name, const char *text, size_t len, struct gdsio_
 
 		r.line++;
 		if (n >= sizeof(line) || memchr(text + at, '\0', n))
-			return wrong(&r, "it is no text, or too long", "");
+			return line_fail(&r, "the line is too long, or is not text", "");
 		memcpy(line, text + at, n);
 		line[n] = '\0';
-		ret = take_line(&r, line);
+		ret = line_parse(&r, line);
 		at += n + 1;
 	}
 	if (!ret && !a->job_count)
-		return fail(EXIT_USAGE, "%s has no job: a section beside [global]", name);
+		return fail(EXIT_USAGE, "%s has no job: add a section besides [global]", name);
 	return ret;
 }

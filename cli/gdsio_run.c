@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The run of `penstock gdsio`: threads that move what comes next in their flow; with
- * -x 6 one thread drives all flows of a job in batches. Latency is that of the
- * transfers alone; filling and comparing buffers counts in the time of the pass only.
- * Never prints.
+ * Runs a pass of `penstock gdsio`. Each thread makes the transfers of its flow; with -x 6
+ * one thread submits the flows in batches. The latency covers the transfers only; the time
+ * to fill and compare buffers counts in the time of the pass. Called by gdsio.c. It must
+ * never print.
  */
+#include "gdsio_run.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -12,16 +14,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gdsio_flow.h"
+#include "gdsio_data.h"
+#include "stop.h"
 #include "thread.h"
 
-#define PER_THREAD ((void *)2) /* the calling thread's default stream */
+#define PER_THREAD ((void *)2) /* CUDA's handle for the calling thread's default stream */
 #define PAGE 4096u
 
-/* ---- what comes next ---- */
+/* ---- buffers and offsets ---- */
 
-/* What a write without -V carries, and what a read must replace. */
-static int fill(struct gdsio_run *r, struct flow *f, bool random, size_t len, char *error)
+/* Fills the buffer of a flow: with the bytes of a write without -V, or with bytes that a read
+ * must replace. */
+static int flow_fill(struct gdsio_run *r, struct flow *f, bool random, size_t len, char *error)
 {
 	uint64_t state = f->state, value;
 
@@ -35,22 +39,24 @@ static int fill(struct gdsio_run *r, struct flow *f, bool random, size_t len, ch
 	return gdsio_copy(r, f, true, len, error);
 }
 
-static bool next(const struct gdsio_run *r, struct flow *f)
+/* Sets the offset and length of the flow's next transfer. Returns false when the flow is
+ * done. */
+static bool flow_next(const struct gdsio_run *r, struct flow *f)
 {
 	const struct gdsio_args *a = r->a;
 	bool once = !r->until || (r->replay && !a->random);
-	uint64_t grain, left;
+	uint64_t unit, choices; /* offsets are multiples of `unit` */
 
-	if (atomic_load(&r->failed) || stopped || f->ops == f->ops_max ||
+	if (atomic_load(&r->failed) || stop_signal || f->ops == f->ops_max ||
 	    (once && f->moved >= f->len && !(r->replay && a->random)) ||
 	    (!once && !r->replay && seconds() >= r->until))
 		return false;
 	f->n = f->io;
 	f->io = f->io + a->io_step > a->io_max || !a->io_step ? a->io_min : f->io + a->io_step;
 	if (a->random) {
-		grain = a->unaligned ? 1 : a->io_min == a->io_max ? f->n : PAGE;
-		left = (f->len - f->n) / grain + 1;
-		f->off = f->from + (gdsio_random(&f->state) >> 11) % left * grain;
+		unit = a->unaligned ? 1 : a->io_min == a->io_max ? f->n : PAGE;
+		choices = (f->len - f->n) / unit + 1;
+		f->off = f->from + (gdsio_random(&f->state) >> 11) % choices * unit;
 	} else {
 		if (f->pos == f->len)
 			f->pos = 0;
@@ -64,7 +70,8 @@ static bool next(const struct gdsio_run *r, struct flow *f)
 	return true;
 }
 
-static int before(struct worker *w, struct flow *f)
+/* Prepares the buffer for a write. */
+static int transfer_prepare(struct worker *w, struct flow *f)
 {
 	const struct gdsio_args *a = w->r->a;
 
@@ -74,20 +81,22 @@ static int before(struct worker *w, struct flow *f)
 		gdsio_pattern(f->host, f->n, f->off, a->seed);
 		return gdsio_copy(w->r, f, true, f->n, w->result.error);
 	}
-	/* Its own sequence would depend on -F, and -k promises the same offsets. */
+	/* The random bytes of -F use their own state, so that -k yields the same offsets with and
+	 * without -F. */
 	if (a->refill) {
 		uint64_t state = f->state;
 		int ret;
 
-		f->state = gdsio_mix(f->off ^ f->ops) | 1;
-		ret = fill(w->r, f, true, f->n, w->result.error);
+		f->state = gdsio_splitmix64(f->off ^ f->ops) | 1;
+		ret = flow_fill(w->r, f, true, f->n, w->result.error);
 		f->state = state;
 		return ret;
 	}
 	return 0;
 }
 
-static int after(struct worker *w, struct flow *f, double us)
+/* Counts a transfer and, with -V, compares the bytes that it read. */
+static int transfer_finish(struct worker *w, struct flow *f, double us)
 {
 	const struct gdsio_args *a = w->r->a;
 	size_t at;
@@ -104,21 +113,22 @@ static int after(struct worker *w, struct flow *f, double us)
 	at = gdsio_differs(f->host, f->n, f->off, a->seed);
 	if (at == f->n)
 		return 0;
-	return gdsio_say(w->result.error,
-			 "verify: %s differs at byte %llu from what -V writes with the seed %llu",
-			 f->place->name, (unsigned long long)(f->off + at),
-			 (unsigned long long)a->seed);
+	return gdsio_fail(w->result.error,
+			  "verify: %s differs at byte %llu from the bytes that -V writes with the "
+			  "seed %llu",
+			  f->file->name, (unsigned long long)(f->off + at),
+			  (unsigned long long)a->seed);
 }
 
 /* ---- transfers ---- */
 
-static void make_req(const struct worker *w, struct flow *f, struct penstock_seg *seg,
-		     struct penstock_req *req)
+static void request_set(const struct worker *w, struct flow *f, struct penstock_seg *seg,
+			struct penstock_req *req)
 {
 	*seg = (struct penstock_seg){
 		.buf = f->mem, .dev = f->dev, .off = f->off, .row_len = f->n, .rows = 1};
 	*req = (struct penstock_req)PENSTOCK_REQ_INIT;
-	req->storage = f->place->st;
+	req->storage = f->file->st;
 	req->segs = seg;
 	req->seg_count = 1;
 	req->op = w->r->write ? PENSTOCK_WRITE : PENSTOCK_READ;
@@ -130,8 +140,8 @@ static void make_req(const struct worker *w, struct flow *f, struct penstock_seg
 		req->stream = PER_THREAD;
 }
 
-/* With pread and pwrite, as a program does it that has no better way. */
-static int move_plain(struct worker *w, struct flow *f)
+/* Moves the current transfer with pread(2) or pwrite(2), and a copy to or from the device. */
+static int transfer_plain(struct worker *w, struct flow *f)
 {
 	bool write = w->r->write;
 	ssize_t n;
@@ -141,23 +151,23 @@ static int move_plain(struct worker *w, struct flow *f)
 	for (size_t done = 0; done < f->n; done += (size_t)n) {
 		off_t off = (off_t)(f->off + done);
 
-		n = write ? pwrite(f->place->fd, f->host + done, f->n - done, off)
-			  : pread(f->place->fd, f->host + done, f->n - done, off);
+		n = write ? pwrite(f->file->fd, f->host + done, f->n - done, off)
+			  : pread(f->file->fd, f->host + done, f->n - done, off);
 		if (n < 0 && errno == EINTR)
 			n = 0;
 		else if (n <= 0)
-			return gdsio_say(
-				w->result.error, "%s at byte %lld: %s%s", f->place->name,
-				(long long)off, n ? strerror(errno) : "it became shorter",
+			return gdsio_fail(
+				w->result.error, "%s at byte %lld: %s%s", f->file->name,
+				(long long)off, n ? strerror(errno) : "the file became shorter",
 				n && errno == EINVAL && !w->r->a->cached
-					? ": O_DIRECT takes whole blocks only, -O 1 anything"
+					? ": O_DIRECT needs whole blocks, use -O 1 for other sizes"
 				: n ? advice_errno(errno)
 				    : "");
 	}
 	return write ? 0 : gdsio_copy(w->r, f, true, f->n, w->result.error);
 }
 
-static int move_one(struct worker *w, struct flow *f)
+static int transfer_one(struct worker *w, struct flow *f)
 {
 	struct penstock_report report = {.size = sizeof(report)};
 	struct penstock_seg seg;
@@ -165,71 +175,72 @@ static int move_one(struct worker *w, struct flow *f)
 	double begun = seconds();
 
 	if (gdsio_plain(w->r->a)) {
-		if (move_plain(w, f))
+		if (transfer_plain(w, f))
 			return EXIT_FAILED;
-		return after(w, f, (seconds() - begun) * 1e6);
+		return transfer_finish(w, f, (seconds() - begun) * 1e6);
 	}
-	make_req(w, f, &seg, &req);
+	request_set(w, f, &seg, &req);
 	if (penstock_transfer(&req, &report) < 0)
-		return gdsio_say(w->result.error, "%s: %s%s", f->place->name, penstock_errmsg(),
-				 advice(penstock_errwhy()));
+		return gdsio_fail(w->result.error, "%s: %s%s", f->file->name, penstock_errmsg(),
+				  advice(penstock_errwhy()));
 	begun = (seconds() - begun) * 1e6;
 	tally_add(&w->result.tally, &report);
-	return after(w, f, begun);
+	return transfer_finish(w, f, begun);
 }
 
-/* All flows that have one left, together; each waits for the last of them. */
-static int move_batch(struct worker *w, struct flow **flows, unsigned count,
-		      struct penstock_req *reqs, struct penstock_seg *segs,
-		      struct penstock_done *done)
+/* Submits one transfer of each flow as a batch and waits for all. The latency of each transfer
+ * is that of the batch. */
+static int transfer_batch(struct worker *w, struct flow **flows, unsigned count,
+			  struct penstock_req *reqs, struct penstock_seg *segs,
+			  struct penstock_done *done)
 {
 	double begun = seconds();
 	int taken, got = 0, ret = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		make_req(w, flows[i], &segs[i], &reqs[i]);
+		request_set(w, flows[i], &segs[i], &reqs[i]);
 	taken = penstock_submit(w->q, reqs, count, NULL);
 	if (taken < (int)count)
-		ret = gdsio_say_lib(w->result.error);
+		ret = gdsio_fail_lib(w->result.error);
 	while (got < taken) {
 		int n = penstock_wait(w->q, done, (unsigned)(taken - got), count, -1);
 
 		if (n <= 0)
-			return gdsio_say_lib(w->result.error);
+			return gdsio_fail_lib(w->result.error);
 		for (int i = 0; i < n; i++) {
 			tally_add(&w->result.tally, done[i].report);
 			if (done[i].result < 0 && !ret)
-				ret = gdsio_say(w->result.error, "%s: %s",
-						((struct flow *)done[i].user)->place->name,
-						done[i].report->text);
+				ret = gdsio_fail(w->result.error, "%s: %s",
+						 ((struct flow *)done[i].user)->file->name,
+						 done[i].report->text);
 		}
 		got += n;
 	}
 	begun = (seconds() - begun) * 1e6;
 	for (unsigned i = 0; !ret && i < count; i++)
-		ret = after(w, flows[i], begun);
+		ret = transfer_finish(w, flows[i], begun);
 	return ret;
 }
 
-static int drive_batches(struct worker *w)
+static int worker_run_batches(struct worker *w)
 {
 	struct flow **flows = calloc(w->count, sizeof(struct flow *));
 	struct penstock_req *reqs = calloc(w->count, sizeof(*reqs));
 	struct penstock_seg *segs = calloc(w->count, sizeof(*segs));
 	struct penstock_done *done = calloc(w->count, sizeof(*done));
 	unsigned count = 1;
-	int ret = flows && reqs && segs && done ? 0 : gdsio_say(w->result.error, "no memory");
+	int ret = flows && reqs && segs && done ? 0 : gdsio_fail(w->result.error, "out of memory");
 
 	while (!ret && count) {
 		count = 0;
 		for (unsigned i = 0; !ret && i < w->count; i++) {
-			if (!next(w->r, &w->flows[i]))
+			if (!flow_next(w->r, &w->flows[i]))
 				continue;
 			flows[count++] = &w->flows[i];
-			ret = before(w, &w->flows[i]);
+			ret = transfer_prepare(w, &w->flows[i]);
 		}
 		if (!ret && count)
-			ret = move_batch(w, flows, count, reqs, segs, done);
+			ret = transfer_batch(w, flows, count, reqs, segs, done);
 	}
 	free(flows);
 	free(reqs);
@@ -240,7 +251,8 @@ static int drive_batches(struct worker *w)
 
 /* ---- the pass ---- */
 
-static int bind_to(int node, char *error)
+/* Binds the calling thread to the CPUs of a NUMA node. */
+static int thread_bind(int node, char *error)
 {
 	char path[96], text[512] = "";
 	cpu_set_t cpus;
@@ -254,7 +266,7 @@ static int bind_to(int node, char *error)
 	if (fd >= 0)
 		close(fd);
 	if (fd < 0 && !node && access("/sys/devices/system/node", F_OK))
-		return 0; /* a kernel without nodes: it is the only one */
+		return 0; /* a kernel without NUMA has only node 0 */
 	CPU_ZERO(&cpus);
 	for (const char *at = text; sscanf(at, "%u%n", &first, &used) == 1; at += *at == ',') {
 		at += used;
@@ -265,60 +277,42 @@ static int bind_to(int node, char *error)
 			CPU_SET(first, &cpus);
 	}
 	if (!CPU_COUNT(&cpus))
-		return gdsio_say(error, "-n %d: there is no such node, or it has no CPU", node);
+		return gdsio_fail(
+			error, "-n %d: there is no such node, or it has no CPU; see lscpu", node);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))
-		return gdsio_say(error, "-n %d: %s", node, strerror(errno));
+		return gdsio_fail(error, "-n %d: %s", node, strerror(errno));
 	return 0;
 }
 
-static void *work(void *arg)
+static void *worker_thread(void *arg)
 {
 	struct worker *w = arg;
 	struct flow *f = w->flows;
 
 	if (w->job->node >= 0)
-		w->code = bind_to(w->job->node, w->result.error);
+		w->code = thread_bind(w->job->node, w->result.error);
 	if (w->q && !w->code)
-		w->code = drive_batches(w);
-	while (!w->q && !w->code && next(w->r, f)) {
-		w->code = before(w, f);
+		w->code = worker_run_batches(w);
+	while (!w->q && !w->code && flow_next(w->r, f)) {
+		w->code = transfer_prepare(w, f);
 		if (!w->code)
-			w->code = move_one(w, f);
+			w->code = transfer_one(w, f);
 	}
 	if (w->code)
 		atomic_store(&w->r->failed, true);
 	return NULL;
 }
 
-static void tally_sum(struct tally *to, const struct tally *from)
-{
-	struct penstock_report part = {.path_count = from->path_count,
-				       .bytes = from->bytes,
-				       .cpu_copied = from->cpu_copied,
-				       .dram_laid = from->dram_laid,
-				       .retries = from->retries,
-				       .chunks = from->chunks,
-				       .engine = from->engine,
-				       .engine_why = from->engine_why};
-
-	for (unsigned i = 0; i < from->path_count; i++)
-		part.paths[i] = (struct penstock_report_path){.name = from->names[i],
-							      .bytes = from->path_bytes[i],
-							      .why = from->why[i],
-							      .text = from->text[i]};
-	if (from->path_count)
-		tally_add(to, &part);
-}
-
-static int begin(struct gdsio_run *r, char *error)
+/* Resets every flow for a new pass. */
+static int flows_reset(struct gdsio_run *r, char *error)
 {
 	for (unsigned i = 0; i < r->flow_count; i++) {
 		struct flow *f = &r->flows[i];
 
-		f->state = gdsio_mix(r->a->seed + i) | 1;
-		if (fill(r, f, r->a->fill && r->write, (size_t)r->a->io_max, error))
+		f->state = gdsio_splitmix64(r->a->seed + i) | 1;
+		if (flow_fill(r, f, r->a->fill && r->write, (size_t)r->a->io_max, error))
 			return EXIT_FAILED;
-		f->state = gdsio_mix(r->a->seed + i) | 1;
+		f->state = gdsio_splitmix64(r->a->seed + i) | 1;
 		f->ops_max = r->replay ? f->ops : UINT64_MAX;
 		f->ops = f->pos = f->moved = 0;
 		f->io = r->a->io_min;
@@ -336,17 +330,19 @@ int gdsio_pass(struct gdsio_run *r, bool write, bool replay, struct gdsio_result
 	r->write = write;
 	r->replay = replay;
 	atomic_store(&r->failed, false);
-	if (begin(r, out->error))
+	if (flows_reset(r, out->error))
 		return EXIT_FAILED;
 	begun = seconds();
 	r->until = r->a->runtime_s ? begun + r->a->runtime_s : 0;
 	for (; made < r->worker_count; made++) {
 		memset(&r->workers[made].result, 0, sizeof(r->workers[made].result));
 		r->workers[made].code = 0;
-		if (pst_thread_start(&r->workers[made].thread, work, &r->workers[made]))
+		if (pst_thread_start(&r->workers[made].thread, worker_thread, &r->workers[made]))
 			break;
 	}
-	ret = made < r->worker_count ? gdsio_say(out->error, "no more threads can be had") : 0;
+	ret = made < r->worker_count
+		      ? gdsio_fail(out->error, "no more threads can be started: use a smaller -w")
+		      : 0;
 	for (unsigned i = 0; i < made; i++) {
 		struct worker *w = &r->workers[i];
 
@@ -354,12 +350,12 @@ int gdsio_pass(struct gdsio_run *r, bool write, bool replay, struct gdsio_result
 		out->ops += w->result.ops;
 		out->bytes += w->result.bytes;
 		out->latency_us += w->result.latency_us;
-		tally_sum(&out->tally, &w->result.tally);
+		tally_merge(&out->tally, &w->result.tally);
 		if (w->code && !ret)
-			ret = gdsio_say(out->error, "%s", w->result.error);
+			ret = gdsio_fail(out->error, "%s", w->result.error);
 	}
-	if (stopped && !ret)
-		ret = say_stopped(out->error, sizeof(out->error));
+	if (stop_signal && !ret)
+		ret = stop_text(out->error, sizeof(out->error));
 	out->seconds = seconds() - begun;
 	for (unsigned i = 0; i < r->flow_count; i++)
 		out->size += r->flows[i].len;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A JSON writer for flat and nested objects. Strings are escaped; bytes that are no
- * UTF-8 become U+FFFD, so that the output always parses. Numbers that JSON does not
- * have become null.
+ * Writes JSON objects, flat or nested. Used by the commands with --json. The output must
+ * always parse: strings are escaped, bytes that are not UTF-8 become U+FFFD, and numbers
+ * without a JSON form (NaN, infinity) become null.
  */
+#include "json.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "cli.h"
 #include "utf8.h"
 
-static void string(FILE *f, const char *text)
+static void write_string(FILE *f, const char *text)
 {
 	const unsigned char *s = (const unsigned char *)text;
 
@@ -34,11 +35,12 @@ static void string(FILE *f, const char *text)
 	fputc('"', f);
 }
 
-static void key(struct json *j, const char *name)
+/* Writes the comma before a member, if needed, and its name. */
+static void write_key(struct json *j, const char *name)
 {
 	fputs(j->first ? "" : ", ", j->f);
 	j->first = false;
-	string(j->f, name);
+	write_string(j->f, name);
 	fputs(": ", j->f);
 }
 
@@ -56,22 +58,22 @@ void json_close(struct json *j)
 
 void json_text(struct json *j, const char *name, const char *value)
 {
-	key(j, name);
+	write_key(j, name);
 	if (value)
-		string(j->f, value);
+		write_string(j->f, value);
 	else
 		fputs("null", j->f);
 }
 
 void json_int(struct json *j, const char *name, int64_t value)
 {
-	key(j, name);
+	write_key(j, name);
 	fprintf(j->f, "%lld", (long long)value);
 }
 
 void json_real(struct json *j, const char *name, double value)
 {
-	key(j, name);
+	write_key(j, name);
 	if (isfinite(value))
 		fprintf(j->f, "%.9g", value);
 	else
@@ -80,13 +82,13 @@ void json_real(struct json *j, const char *name, double value)
 
 void json_bool(struct json *j, const char *name, bool value)
 {
-	key(j, name);
+	write_key(j, name);
 	fputs(value ? "true" : "false", j->f);
 }
 
 void json_object(struct json *j, const char *name)
 {
-	key(j, name);
+	write_key(j, name);
 	fputc('{', j->f);
 	j->first = true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command `penstock`: finds the subcommand and runs it. Help comes from the
- * subcommands' own tables.
+ * The command `penstock`: finds the subcommand and runs it. The tables of the subcommands
+ * contain their help.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,31 +19,35 @@ static const struct command *const commands[] = {
 static void print_help(FILE *f)
 {
 	fprintf(f,
-		"penstock %s: bytes from storage into device memory by the most direct path\n\n"
+		"penstock %s: from storage to device memory by the most direct path\n\n"
 		"usage: penstock COMMAND [ARGUMENTS]\n\n",
 		penstock_version());
 	for (unsigned i = 0; commands[i]; i++)
 		fprintf(f, "  %-8s %s\n", commands[i]->name, commands[i]->summary);
 	fprintf(f, "\nStorage: /path, file:///path, a block device, mem:1GiB?seed=7\n"
 		   "Devices: host, cuda:0, peermem:0000:04:00.0, auto (the first GPU, else host)\n"
-		   "'penstock help COMMAND' tells more; exit codes: 0 done, 1 failed, 2 usage,\n"
-		   "3 refused by --require.\n");
+		   "'penstock help COMMAND' lists the options of a command.\n"
+		   "Exit codes: 0 done, 1 failed, 2 usage, 3 refused by --require.\n");
 }
 
-/* What opens a file must not get the number of an output that the caller closed, or a
- * report ends up in it. Read-only: writing there fails, and is told. What another
- * program is started for finds them closed, as they were. */
-static void keep_places(void)
+/*
+ * Opens /dev/null in place of standard descriptors that the caller closed. Otherwise a file
+ * opened later could get such a number, and a report could overwrite that file. The
+ * descriptors are read-only, so that a write fails and the command reports it. They close on
+ * exec, so that another program finds them closed as before.
+ */
+static void reserve_std_fds(void)
 {
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY | O_CLOEXEC) != fd)
-			_exit(EXIT_FAILED); /* nowhere to say why */
+			_exit(EXIT_FAILED); /* standard error may be closed, so print nothing */
 }
 
-/* A report that was not written is a failure, whatever it would have said. */
-static int close_output(int code)
+/* Flushes standard output. Returns `code`, or a failure if output was lost, even if the
+ * subcommand succeeded. */
+static int output_close(int code)
 {
-	bool lost = ferror(stdout); /* by a full buffer, of which nobody knows why any more */
+	bool lost = ferror(stdout); /* an earlier write failed; its errno is gone */
 
 	errno = flush_output();
 	if (!errno && !lost)
@@ -53,22 +57,23 @@ static int close_output(int code)
 	return code && code != EXIT_NOT_DIRECT ? code : EXIT_FAILED;
 }
 
-static int unknown(const char *word)
+static int command_unknown(const char *word)
 {
 	const char *names[sizeof(commands) / sizeof(commands[0])];
-	const char *near;
+	const char *similar;
 	unsigned i = 0;
 
 	for (; commands[i]; i++)
 		names[i] = commands[i]->name;
 	names[i] = NULL;
-	near = closest(word, names);
-	if (near)
-		return fail(EXIT_USAGE, "there is no command '%s', did you mean '%s'?", word, near);
+	similar = closest(word, names);
+	if (similar)
+		return fail(EXIT_USAGE, "there is no command '%s', did you mean '%s'?", word,
+			    similar);
 	return fail(EXIT_USAGE, "there is no command '%s', see 'penstock --help'", word);
 }
 
-static const struct command *find(const char *name)
+static const struct command *command_find(const char *name)
 {
 	for (unsigned i = 0; commands[i]; i++)
 		if (!strcmp(name, commands[i]->name))
@@ -76,27 +81,27 @@ static const struct command *find(const char *name)
 	return NULL;
 }
 
-static bool is(const char *word, const char *a, const char *b, const char *c)
+static bool word_is_one_of(const char *word, const char *a, const char *b, const char *c)
 {
 	return !strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c);
 }
 
-static int run(int argc, char **argv)
+static int command_run(int argc, char **argv)
 {
-	const struct command *cmd = find(argv[1]);
+	const struct command *cmd = command_find(argv[1]);
 
 	if (cmd)
 		return cmd->run(argc - 1, argv + 1);
-	if (is(argv[1], "--version", "-V", "version")) {
+	if (word_is_one_of(argv[1], "--version", "-V", "version")) {
 		printf("penstock %s\n", penstock_version());
 		return EXIT_DONE;
 	}
-	if (!is(argv[1], "--help", "-h", "help"))
-		return unknown(argv[1]);
-	if (argc > 2 && !find(argv[2]) && strcmp(argv[2], "help") != 0)
-		return unknown(argv[2]);
-	if (argc > 2 && find(argv[2]))
-		print_usage(stdout, find(argv[2]));
+	if (!word_is_one_of(argv[1], "--help", "-h", "help"))
+		return command_unknown(argv[1]);
+	if (argc > 2 && !command_find(argv[2]) && strcmp(argv[2], "help") != 0)
+		return command_unknown(argv[2]);
+	if (argc > 2 && command_find(argv[2]))
+		print_usage(stdout, command_find(argv[2]));
 	else
 		print_help(stdout);
 	return EXIT_DONE;
@@ -104,16 +109,16 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const struct command *cmd = argc > 1 ? find(argv[1]) : NULL;
+	const struct command *cmd = argc > 1 ? command_find(argv[1]) : NULL;
 
-	keep_places();
+	reserve_std_fds();
 	if (!cmd || !cmd->becomes) {
-		signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other, */
-		signal(SIGXFSZ, SIG_IGN); /* and so is more than 'ulimit -f' lets a file have */
+		signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes the write error EPIPE */
+		signal(SIGXFSZ, SIG_IGN); /* exceeding 'ulimit -f' becomes EFBIG */
 	}
 	if (argc < 2) {
 		print_help(stderr);
 		return EXIT_USAGE;
 	}
-	return close_output(run(argc, argv));
+	return output_close(command_run(argc, argv));
 }

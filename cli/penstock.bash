@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Completion of penstock for bash, installed where bash-completion finds it. What
-# there is to complete it asks the command itself (penstock help), so that nothing
-# is listed twice; only the words that an option takes stand here.
-# shellcheck shell=bash disable=SC2207  # words without blanks, from our own help
+# Completion of penstock for bash, installed where bash-completion finds it. The script
+# reads the commands and options from the output of `penstock help`, so that no list exists
+# twice. It lists only the values of the options itself.
+# shellcheck shell=bash disable=SC2207  # the words of our own help contain no blanks
 
-_penstock_words() { # of COMMAND: its options, as its help has them
+# Prints the options of the command $1, from its help.
+_penstock_words() {
 	"${COMP_WORDS[0]}" help "$1" 2>/dev/null |
 		sed -n '/^  .*--/{s/[^-]*\(--[a-z-]*\)[^-]*/\1 /g;p}' | tr ' ' '\n' |
 		grep -x -e '--[a-z][a-z-]*'
@@ -20,20 +21,20 @@ _penstock_devices() {
 	"${COMP_WORDS[0]}" topo 2>/dev/null | sed -n 's/^  GPU\([0-9]*\) .*/cuda:\1/p'
 }
 
-# How many words that are no option, nor an option's value, stand before word $1.
+# Prints the number of words before word $1 that are neither an option nor its value.
 _penstock_place() {
 	local i count=0
 	for ((i = 2; i < $1; i++)); do
 		case ${COMP_WORDS[i]} in
 		-*) ;;
-		[:=]) ((++i)) ;; # the shell cuts cuda:0 into three
+		[:=]) ((++i)) ;; # the shell splits cuda:0 into three words
 		*) [[ $(_penstock_value "${COMP_WORDS[i - 1]}") ]] || ((++count)) ;;
 		esac
 	done
 	echo "$count"
 }
 
-# What the value of OPTION is; nothing for an option without one.
+# Prints the values of the option $1; nothing for an option without a value.
 _penstock_value() {
 	case $1 in
 	--via | --device) _penstock_devices ;;
@@ -57,7 +58,7 @@ _penstock_value() {
 
 _penstock() {
 	local word=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} values i
-	word=${word##*[[:space:]]} # whole, also where the shell cuts it at a colon
+	word=${word##*[[:space:]]} # the whole word, even if the shell splits it at a colon
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -91,7 +92,7 @@ _penstock() {
 		COMPREPLY=($(compgen -c -- "$word"))
 		return
 	fi
-	[[ $values ]] || return # a file: the shell knows how
+	[[ $values ]] || return # the shell itself completes file names
 	COMPREPLY=($(compgen -W "$values" -- "$word"))
 	[[ $word == *:* && $COMP_WORDBREAKS == *:* ]] &&
 		COMPREPLY=("${COMPREPLY[@]#"${word%:*}:"}")

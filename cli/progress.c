@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The line on a terminal that says how far a command is, written over and over. Used by
- * those that may take long. Never wider than the terminal, or each would stay, and none of
- * a longer one before it is left.
+ * Prints the progress line of a long command on a terminal. Each line overwrites the
+ * previous one completely. A line must never be wider than the terminal, because it would
+ * wrap and stay there.
  */
+#include "progress.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "args.h"
 
 #define EVERY_S 0.2
 
@@ -25,20 +27,20 @@ bool progress_due(bool quiet, bool last, double *shown)
 
 void progress(bool last, const char *fmt, ...)
 {
-	static int before; /* how long the last one was */
+	static int before; /* length of the previous line */
 	struct winsize size = {.ws_col = 0};
 	char line[256];
-	int len, most;
+	int len, columns;
 	va_list args;
 
 	va_start(args, fmt);
 	len = vsnprintf(line, sizeof(line), fmt, args);
 	va_end(args);
-	most = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? 80 : size.ws_col;
-	if (most > (int)sizeof(line))
-		most = (int)sizeof(line);
-	len = len < most ? len : most - 1;
-	before = before < most ? before : most - 1;
+	columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? 80 : size.ws_col;
+	if (columns > (int)sizeof(line))
+		columns = (int)sizeof(line);
+	len = len < columns ? len : columns - 1;
+	before = before < columns ? before : columns - 1;
 	fprintf(stderr, "\r%.*s%*s%s", len, line, before > len ? before - len : 0, "",
 		last ? "\n" : "");
 	before = last ? 0 : len;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock run: puts the drop-in libcufile.so.0 in front for one program, then
- * becomes that program, so that exit status and signals are its own. What the loader
- * would ignore without a word (a library that does not load, a setuid program) is
- * refused before. Never changes a file; children of the program inherit it.
+ * penstock run: preloads the drop-in libcufile.so.0 for one program, then becomes that
+ * program by exec, so that exit status and signals are the program's. Children of the
+ * program inherit the drop-in. If the loader would silently ignore the drop-in (a library
+ * that does not load, a setuid program), the command fails first. It must never change a
+ * file.
  */
 #include <dlfcn.h>
 #include <elf.h>
@@ -20,26 +21,27 @@
 
 #include "cli.h"
 
-/* As a shell has them, so that they are not taken for the program's own. */
+/* The exit codes that shells use for a program that cannot be run. */
 enum { EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
 
 #define LIBRARY "libcufile.so.0"
-#define NAME "penstock-cufile-name.so" /* libcufile.so to who asks for that */
+#define NAME "penstock-cufile-name.so" /* has the soname libcufile.so */
 #define AUDITOR "penstock-audit.so"
 
-struct args {
+struct run_args {
 	bool audit, quiet;
 	char **program; /* NULL-terminated */
 };
 
-struct place {
+/* The paths of the drop-in's files. */
+struct dropin {
 	char dir[PATH_MAX], library[PATH_MAX + 32], name[PATH_MAX + 32], auditor[PATH_MAX + 32];
 };
 
-/* ---- where the library is ---- */
+/* ---- finding the drop-in ---- */
 
-/* True with the last part of `path` cut off where it ends in "/`tail`". */
-static bool cut_tail(char *path, const char *tail)
+/* Removes "/`tail`" from the end of `path`. Returns whether the path ended in it. */
+static bool path_cut_tail(char *path, const char *tail)
 {
 	size_t len = strlen(path), more = strlen(tail);
 
@@ -49,7 +51,8 @@ static bool cut_tail(char *path, const char *tail)
 	return true;
 }
 
-static bool has_library(struct place *p)
+/* Sets the paths of the files in p->dir. Returns whether the library is readable. */
+static bool dropin_set_paths(struct dropin *p)
 {
 	snprintf(p->library, sizeof(p->library), "%s/%s", p->dir, LIBRARY);
 	snprintf(p->name, sizeof(p->name), "%s/%s", p->dir, NAME);
@@ -57,9 +60,9 @@ static bool has_library(struct place *p)
 	return !access(p->library, R_OK);
 }
 
-/* The build tree's where the command stands in one, else the installed one: beside
- * the folder that the command was installed in, wherever that was moved to. */
-static int find_library(struct place *p)
+/* Finds the drop-in: in the build tree if the command is in one, else where it is installed.
+ * The place is relative to the command, so that the installation can be moved. */
+static int dropin_find(struct dropin *p)
 {
 	char exe[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -70,30 +73,30 @@ static int find_library(struct place *p)
 	exe[n] = '\0';
 	*strrchr(exe, '/') = '\0';
 	len = snprintf(p->dir, sizeof(p->dir), "%s/shim", exe);
-	if (len < (int)sizeof(p->dir) && has_library(p))
+	if (len < (int)sizeof(p->dir) && dropin_set_paths(p))
 		return 0;
 	if (PENSTOCK_LIBDIR[0] == '/')
 		len = snprintf(p->dir, sizeof(p->dir), "%s/penstock", PENSTOCK_LIBDIR);
-	else if (cut_tail(exe, PENSTOCK_BINDIR))
+	else if (path_cut_tail(exe, PENSTOCK_BINDIR))
 		len = snprintf(p->dir, sizeof(p->dir), "%s/%s/penstock", exe, PENSTOCK_LIBDIR);
-	if (len < (int)sizeof(p->dir) && has_library(p))
+	if (len < (int)sizeof(p->dir) && dropin_set_paths(p))
 		return 0;
-	return fail(EXIT_FAILED,
-		    "%s is not there: this build of the command came without the drop-in",
+	return fail(EXIT_FAILED, "%s does not exist: install Penstock with the drop-in library",
 		    p->library);
 }
 
-/* The loader only warns of what it cannot preload, and the program would run with
- * another library. */
-static int try_library(const char *path)
+/* Loads the library, because the dynamic loader only warns about a library that it cannot
+ * preload, and the program would then run with another one. */
+static int library_try(const char *path)
 {
 	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
 	if (!lib)
 		return fail(EXIT_FAILED, "the drop-in cannot be loaded: %s", dlerror());
 	if (!dlsym(lib, "penstock_cufile_marker"))
-		return fail(EXIT_FAILED, "%s is not Penstock's", path);
-	return 0; /* left loaded: this process is about to become another */
+		return fail(EXIT_FAILED, "%s is not Penstock's library: install Penstock again",
+			    path);
+	return 0; /* the library stays loaded until exec replaces this process */
 }
 
 /* ---- the program ---- */
@@ -105,8 +108,9 @@ static bool is_program(const char *file)
 	return !stat(file, &st) && !S_ISDIR(st.st_mode);
 }
 
-/* Where execvp will find it; 0, or an exit code with the error printed. */
-static int find_program(const char *name, char *out, size_t len)
+/* Finds the file that execvp() would run. Returns 0, or an exit code after it printed the
+ * error. */
+static int program_find(const char *name, char *out, size_t len)
 {
 	const char *path = getenv("PATH"), *end;
 	bool seen = false;
@@ -116,8 +120,8 @@ static int find_program(const char *name, char *out, size_t len)
 		if (!access(name, X_OK) && is_program(name))
 			return 0;
 		if (!access(name, F_OK) && !is_program(name))
-			return fail(EXIT_CANNOT_RUN, "%s is a directory", name);
-		access(name, X_OK); /* for its errno */
+			return fail(EXIT_CANNOT_RUN, "%s is a directory: name a program", name);
+		access(name, X_OK); /* sets errno */
 		return fail(errno == ENOENT || errno == ENOTDIR ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN,
 			    "%s: %s", name, strerror(errno));
 	}
@@ -131,13 +135,14 @@ static int find_program(const char *name, char *out, size_t len)
 			return 0;
 		seen = true;
 	}
-	return seen ? fail(EXIT_CANNOT_RUN, "%s: permission denied", name)
+	return seen ? fail(EXIT_CANNOT_RUN, "%s: permission denied: see ls -l for its permissions",
+			   name)
 		    : fail(EXIT_NOT_FOUND, "%s: not found in PATH, check the name", name);
 }
 
-/* Whether exec gives it other rights than ours: the loader takes nothing from the
- * environment then. */
-static bool gains_rights(const char *file)
+/* Returns whether exec would give the program other rights than this process has. The loader
+ * then ignores the environment, and with it the drop-in. */
+static bool program_gains_rights(const char *file)
 {
 	struct stat st;
 	struct statvfs fs;
@@ -151,9 +156,9 @@ static bool gains_rights(const char *file)
 	return getuid() && getxattr(file, "security.capability", NULL, 0) > 0;
 }
 
-/* Whether the loader has a part in it; a file that is neither ELF nor readable is left
- * to exec. */
-static bool is_static(int fd, const unsigned char *ident)
+/* Returns whether the file is a statically linked ELF program, which has no dynamic loader. A
+ * file that is not ELF or not readable counts as dynamic; exec decides about it. */
+static bool program_is_static(int fd, const unsigned char *ident)
 {
 	Elf64_Ehdr head;
 	Elf64_Phdr part;
@@ -172,8 +177,8 @@ static bool is_static(int fd, const unsigned char *ident)
 	return true;
 }
 
-/* The interpreter of a script into `out`; false: it is none. */
-static bool interpreter(const char *start, char *out, size_t len)
+/* Writes the interpreter of a script to `out`. Returns false if the file is not a script. */
+static bool script_interpreter(const char *start, char *out, size_t len)
 {
 	if (strncmp(start, "#!", 2))
 		return false;
@@ -182,39 +187,43 @@ static bool interpreter(const char *start, char *out, size_t len)
 	return out[0] != '\0';
 }
 
-static int look_at(const struct args *a, const char *file, unsigned depth)
+/* Checks that the drop-in can be preloaded into the program and, for a script, into its
+ * interpreter. Returns 0, or an exit code after it printed the error. */
+static int program_check(const struct run_args *a, const char *file, unsigned depth)
 {
 	char start[256] = "", next[256];
 	int fd;
 	bool alone;
 
-	if (gains_rights(file))
+	if (program_gains_rights(file))
 		return fail(EXIT_CANNOT_RUN,
 			    "%s gets other rights when it starts (setuid, setgid or "
-			    "capabilities): nothing can be put in front of it",
+			    "capabilities), so nothing can be preloaded: run it as the user that "
+			    "it becomes",
 			    file);
 	fd = open(file, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
 	if (pread(fd, start, sizeof(start) - 1, 0) < 0)
 		start[0] = '\0';
-	alone = is_static(fd, (const unsigned char *)start);
+	alone = program_is_static(fd, (const unsigned char *)start);
 	close(fd);
 	if (alone && !a->quiet)
 		fprintf(stderr,
-			"penstock: %s is linked statically: only what it starts gets the "
+			"penstock: %s is linked statically: only programs that it starts get the "
 			"drop-in\n",
 			file);
-	if (depth && interpreter(start, next, sizeof(next)))
-		return look_at(a, next, depth - 1);
+	if (depth && script_interpreter(start, next, sizeof(next)))
+		return program_check(a, next, depth - 1);
 	return 0;
 }
 
 /* ---- the environment ---- */
 
-/* Whether `list` has `path`; *other is the first that is a libcufile, too, and not `own`. */
-static bool listed(const char *list, const char *path, const char *own, const char **other,
-		   size_t *other_len)
+/* Returns whether the list contains `path`. Sets *other to its first libcufile besides `own`,
+ * if it has one. */
+static bool list_has(const char *list, const char *path, const char *own, const char **other,
+		     size_t *other_len)
 {
 	size_t len;
 
@@ -236,8 +245,9 @@ static bool listed(const char *list, const char *path, const char *own, const ch
 	return false;
 }
 
-/* Puts `path` behind what the variable has. `own` is the drop-in's. */
-static int put_in(const char *name, const char *path, const char *own)
+/* Appends `path` to the list in the environment variable `name`, unless the list has it. Fails
+ * if the list has a libcufile other than `own`, the drop-in. */
+static int env_append(const char *name, const char *path, const char *own)
 {
 	const char *was = getenv(name), *other = NULL;
 	size_t other_len = 0, len = (was ? strlen(was) : 0) + strlen(path) + 2;
@@ -246,27 +256,29 @@ static int put_in(const char *name, const char *path, const char *own)
 
 	if (strpbrk(path, ": "))
 		return fail(EXIT_FAILED,
-			    "%s has a colon or a blank in its name, which %s cannot hold: "
-			    "install it elsewhere",
+			    "%s has a colon or a blank in its path, which %s cannot contain: "
+			    "install Penstock elsewhere",
 			    path, name);
-	if (was && listed(was, path, own, &other, &other_len))
+	if (was && list_has(was, path, own, &other, &other_len))
 		return 0;
 	if (other)
-		return fail(EXIT_FAILED, "%s holds another libcufile, %.*s: take it out", name,
-			    (int)other_len, other);
+		return fail(EXIT_FAILED,
+			    "%s contains another libcufile, %.*s: remove it from the variable",
+			    name, (int)other_len, other);
 	list = malloc(len);
 	if (!list)
-		return fail(EXIT_FAILED, "no memory");
+		return fail(EXIT_FAILED, "out of memory");
 	snprintf(list, len, "%s%s%s", was ? was : "", was && *was ? ":" : "", path);
 	ret = setenv(name, list, 1);
 	free(list);
-	return ret ? fail(EXIT_FAILED, "no memory") : 0;
+	return ret ? fail(EXIT_FAILED, "out of memory") : 0;
 }
 
 /* ---- the command ---- */
 
-/* Options end with the program's name: what stands behind it is the program's. */
-static int own_words(int argc, char **argv)
+/* Returns the number of words before the program's name. All words after the name belong to the
+ * program. */
+static int own_word_count(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++)
 		if (argv[i][0] != '-' || !strcmp(argv[i], "--"))
@@ -274,7 +286,7 @@ static int own_words(int argc, char **argv)
 	return argc;
 }
 
-static int parse(int argc, char **argv, struct args *a)
+static int run_parse(int argc, char **argv, struct run_args *a)
 {
 	static const struct option options[] = {{"audit", no_argument, NULL, 'a'},
 						{"quiet", no_argument, NULL, 'q'},
@@ -293,29 +305,31 @@ static int parse(int argc, char **argv, struct args *a)
 	return 0;
 }
 
-static int put_in_front(const struct args *a, const struct place *p)
+static int dropin_preload(const struct run_args *a, const struct dropin *p)
 {
-	int ret = try_library(p->library);
+	int ret = library_try(p->library);
 
 	if (!ret && a->audit && access(p->auditor, R_OK))
 		ret = fail(EXIT_FAILED, "%s: %s", p->auditor, strerror(errno));
 	if (!ret)
-		ret = put_in("LD_PRELOAD", p->library, p->library);
+		ret = env_append("LD_PRELOAD", p->library, p->library);
 	if (!ret)
-		ret = try_library(p->name); /* finds the mark in what it depends on */
+		ret = library_try(p->name); /* dlsym() finds the marker in its dependency */
 	if (!ret)
-		ret = put_in("LD_PRELOAD", p->name, p->library);
+		ret = env_append("LD_PRELOAD", p->name, p->library);
 	if (!ret && a->audit)
-		ret = put_in("LD_AUDIT", p->auditor, p->library);
+		ret = env_append("LD_AUDIT", p->auditor, p->library);
 	return ret;
 }
 
-static int become(const struct args *a, const struct place *p)
+/* Replaces this process by the program. Returns only on an error, with its exit code. */
+static int program_exec(const struct run_args *a, const struct dropin *p)
 {
 	int code;
 
 	if (!a->quiet)
-		fprintf(stderr, "penstock: %s is in front of any other for %s, by LD_PRELOAD%s\n",
+		fprintf(stderr,
+			"penstock: %s replaces any other libcufile for %s, by LD_PRELOAD%s\n",
 			p->library, a->program[0], a->audit ? " and LD_AUDIT" : "");
 	fflush(NULL);
 	execvp(a->program[0], a->program);
@@ -323,40 +337,41 @@ static int become(const struct args *a, const struct place *p)
 	return fail(code, "%s: %s", a->program[0], strerror(errno));
 }
 
-static int run(int argc, char **argv)
+static int run_main(int argc, char **argv)
 {
-	void (*pipes)(int) = signal(SIGPIPE, SIG_IGN); /* for the help, as elsewhere */
-	int words = own_words(argc, argv), ret;
-	struct args a = {.program = argv + words};
+	/* Ignored while the command prints its help; the program gets the old setting. */
+	void (*old_sigpipe)(int) = signal(SIGPIPE, SIG_IGN);
+	int words = own_word_count(argc, argv), ret;
+	struct run_args a = {.program = argv + words};
 	char file[PATH_MAX + 256];
-	struct place p;
+	struct dropin p;
 
-	ret = parse(words, argv, &a);
+	ret = run_parse(words, argv, &a);
 	if (ret)
 		return ret < 0 ? EXIT_DONE : ret;
 	if (words < argc && !strcmp(argv[words], "--"))
 		a.program++;
 	if (!*a.program)
-		return fail(EXIT_USAGE, "run wants a program: penstock run -- PROGRAM ...");
-	ret = find_library(&p);
+		return fail(EXIT_USAGE, "run needs a program: penstock run -- PROGRAM ...");
+	ret = dropin_find(&p);
 	if (!ret)
-		ret = find_program(*a.program, file, sizeof(file));
+		ret = program_find(*a.program, file, sizeof(file));
 	if (!ret)
-		ret = look_at(&a, file, 1);
+		ret = program_check(&a, file, 1);
 	if (!ret)
-		ret = put_in_front(&a, &p);
-	signal(SIGPIPE, pipes);
-	return ret ? ret : become(&a, &p);
+		ret = dropin_preload(&a, &p);
+	signal(SIGPIPE, old_sigpipe);
+	return ret ? ret : program_exec(&a, &p);
 }
 
 const struct command cmd_run = {
 	.name = "run",
 	.usage = "[--audit] [--quiet] -- PROGRAM ...",
-	.summary = "a program with the drop-in libcufile.so.0 in front",
-	.help = "  --audit  also where the program loads a libcufile by its absolute path\n"
-		"  --quiet  do not say on standard error that it is in front\n"
-		"\nExit status and signals are the program's; 126: it cannot be run so, 127: it\n"
-		"is not found. See penstock-cufile(7).\n",
-	.run = run,
+	.summary = "run a program with the drop-in libcufile.so.0",
+	.help = "  --audit  also replace a libcufile that the program loads by absolute path\n"
+		"  --quiet  print no line about the drop-in on standard error\n"
+		"\nExit status and signals are the program's. 126: the program cannot be run with\n"
+		"the drop-in. 127: it was not found. See penstock-cufile(7).\n",
+	.run = run_main,
 	.becomes = true,
 };

@@ -1,56 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals that end a command before it is done: they are noted, so that what was begun
- * can be taken back. Used by the commands that write. Must never take a signal away from
- * who ignores it.
+ * Catches the signals that end a command early, so that the command can remove incomplete
+ * output first. Used by the commands that write. It must never catch a signal that was
+ * ignored at the start.
  */
+#include "stop.h"
+
 #include <string.h>
 #include <time.h>
 
-#include "cli.h"
+#include "args.h"
 
-#define TWICE_S 2 /* so soon, counted in whole seconds, is the same wish once more */
+/* A second signal within this time, in whole seconds, counts as the same request to stop. */
+#define TWICE_S 2
 
-volatile sig_atomic_t stopped;
+volatile sig_atomic_t stop_signal;
 
-static volatile sig_atomic_t stopped_s; /* when that was */
+static volatile sig_atomic_t stop_signal_s; /* monotonic time of the signal */
 
-/* Another one ends it at once, whatever it hangs in. But timeout(1) sends each twice, to
- * its child and to the group that the child is in, and so does a terminal beside a shell
- * that passes it on: that must not keep from taking back what was begun. */
-static void stop(int signal)
+/*
+ * Records the signal. A later second signal ends the process at once, even if the command
+ * hangs. An early second one is ignored: timeout(1) sends each signal twice, to its child and
+ * to the child's process group, and so does a terminal next to a shell that forwards it. Such
+ * a pair must not prevent the removal of incomplete output.
+ */
+static void signal_record(int signal)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (stopped && now.tv_sec - stopped_s >= TWICE_S) {
+	if (stop_signal && now.tv_sec - stop_signal_s >= TWICE_S) {
 		sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
-		raise(signal); /* which comes as this one returns */
+		raise(signal); /* takes effect when this handler returns */
 	}
-	if (!stopped) {
-		stopped_s = (sig_atomic_t)now.tv_sec;
-		stopped = signal;
+	if (!stop_signal) {
+		stop_signal_s = (sig_atomic_t)now.tv_sec;
+		stop_signal = signal;
 	}
 }
 
-/* Those that are ignored stay so: nohup, a shell's job in the background. */
 void catch_signals(void)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 	struct sigaction old;
 
+	/* nohup and a shell's background jobs ignore signals; those stay ignored. */
 	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
 		if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
-			sigaction(signals[i], &(struct sigaction){.sa_handler = stop}, NULL);
+			sigaction(signals[i], &(struct sigaction){.sa_handler = signal_record},
+				  NULL);
 }
 
-int say_stopped(char *text, size_t len)
+int stop_text(char *text, size_t len)
 {
-	snprintf(text, len, "stopped by %s", strsignal((int)stopped));
-	return 128 + (int)stopped; /* as a shell has it */
+	snprintf(text, len, "stopped by %s", strsignal((int)stop_signal));
+	return 128 + (int)stop_signal; /* the exit code that a shell reports for the signal */
 }
 
-void give_up(struct penstock_storage *st)
+void abort_storage(struct penstock_storage *st)
 {
 	if (st && penstock_abort(st))
 		fail(EXIT_FAILED, "%s", penstock_errmsg());

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The check behind --verify: both files are read again, one after the other's block,
- * with nothing but pread, after their pages were dropped from the cache and the
- * cache was asked that they are gone. None of the library's code is used for it. And what
- * the copy has to be before it takes its place.
+ * Compares two files for --verify: drops their pages from the page cache, checks that the
+ * pages are gone, and reads both files with pread(2), block by block in turn. Also gives
+ * the copy its permissions before it replaces the destination. Called by cp. It must never
+ * use the library, because it checks the library's work.
  */
+#include "verify.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "args.h"
+#include "page_cache.h"
+#include "progress.h"
 
-#ifndef SYS_cachestat
-#define SYS_cachestat 451
-#endif
 #define STEP (4u << 20)
 
-static int say(const struct verify *v, int code, const char *fmt, ...)
+/* Sets the message of a failure. Returns `code`. */
+static int verify_fail(const struct verify *v, int code, const char *fmt, ...)
 {
 	int n = snprintf(v->text, v->text_len, "verify: ");
 	va_list args;
@@ -34,47 +36,39 @@ static int say(const struct verify *v, int code, const char *fmt, ...)
 	return code;
 }
 
-/* Pages of the file in the cache; -1: this kernel or file system does not say. */
-static int64_t cached_pages(int fd)
-{
-	struct {
-		uint64_t off, len;
-	} range = {0, 0};
-	struct {
-		uint64_t cache, dirty, writeback, evicted, recently;
-	} stat;
-
-	return syscall(SYS_cachestat, fd, &range, &stat, 0) ? -1 : (int64_t)stat.cache;
-}
-
-/* On kernels that let O_DIRECT be asked for there, which then copies. */
-static bool is_memory(int fd)
+/* Returns whether the file is on tmpfs or ramfs. Some kernels accept O_DIRECT there and copy
+ * from memory all the same. */
+static bool file_is_in_memory(int fd)
 {
 	struct statfs fs;
 
 	return !fstatfs(fd, &fs) && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
-/* Opened so that reads come from the drive: pages dropped, else O_DIRECT. Not told of where
- * neither works. */
-static int open_cold(const char *name, bool *told)
+/*
+ * Opens the file so that reads come from the drive: with its pages dropped from the page
+ * cache, else with O_DIRECT. If neither works, opens it normally and clears *from_drive.
+ * Returns a descriptor, or -errno.
+ */
+static int open_cold(const char *name, bool *from_drive)
 {
-	const char *path = file_of(name);
+	const char *path = storage_path(name);
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1, direct;
-	bool seen;
+	bool visible;
 	char byte;
 
 	if (fd < 0)
 		return path ? -errno : -EINVAL;
-	/* Who does not see the page of this byte is blind: overlayfs says 0 of any file. */
-	seen = pread(fd, &byte, 1, 0) == 0 || cached_pages(fd) > 0;
-	fdatasync(fd); /* of a file open for reading: only so that pages are clean */
+	/* overlayfs reports 0 cached pages for every file. So cachestat(2) is trusted only if it
+	 * reports the page of the byte that was just read. */
+	visible = pread(fd, &byte, 1, 0) == 0 || cached_pages(fd, 0) > 0;
+	fdatasync(fd); /* dirty pages cannot be dropped */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	if (seen && cached_pages(fd) == 0)
+	if (visible && cached_pages(fd, 0) == 0)
 		return fd;
 	direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-	if (direct < 0 || is_memory(direct)) {
-		*told = false; /* there may be no drive to read from */
+	if (direct < 0 || file_is_in_memory(direct)) {
+		*from_drive = false; /* the file may not be on a drive at all */
 		if (direct >= 0)
 			close(direct);
 		return fd;
@@ -83,7 +77,9 @@ static int open_cold(const char *name, bool *told)
 	return direct;
 }
 
-static int64_t read_all(int fd, char *buf, uint64_t len, uint64_t off)
+/* Reads up to `len` bytes, fewer only at the end of the file. Returns their number, or
+ * -errno. */
+static int64_t file_read(int fd, char *buf, uint64_t len, uint64_t off)
 {
 	uint64_t got = 0;
 
@@ -98,12 +94,12 @@ static int64_t read_all(int fd, char *buf, uint64_t len, uint64_t off)
 			break;
 		got += (uint64_t)n;
 		if (got % 4096)
-			break; /* the end: O_DIRECT cannot go on from here */
+			break; /* end of the file; O_DIRECT cannot read from an unaligned offset */
 	}
 	return (int64_t)got;
 }
 
-static void show(const struct verify *v, uint64_t done, double *shown)
+static void verify_progress(const struct verify *v, uint64_t done, double *shown)
 {
 	bool last = done >= v->length;
 
@@ -112,29 +108,32 @@ static void show(const struct verify *v, uint64_t done, double *shown)
 			 100.0 * (double)(last ? v->length : done) / (double)v->length);
 }
 
-static int compare(const struct verify *v, int a, int b, char *buf, double *shown)
+static int files_compare(const struct verify *v, int a, int b, char *buf, double *shown)
 {
 	for (uint64_t off = 0;; off += STEP) {
-		int64_t n = read_all(a, buf, STEP, off), m = read_all(b, buf + STEP, STEP, off);
+		int64_t n = file_read(a, buf, STEP, off), m = file_read(b, buf + STEP, STEP, off);
 		int64_t least;
 
 		if (v->longer && n >= 0 && m > n)
 			m = n;
 		least = n < m ? n : m;
 		if (n < 0 || m < 0)
-			return say(v, EXIT_FAILED, "reading %s again: %s", n < 0 ? v->src : v->copy,
-				   strerror((int)(n < 0 ? -n : -m)));
+			return verify_fail(v, EXIT_FAILED, "reading %s again: %s",
+					   n < 0 ? v->src : v->copy,
+					   strerror((int)(n < 0 ? -n : -m)));
 		for (int64_t i = 0; i < least; i++)
 			if (buf[i] != buf[STEP + i])
-				return say(v, EXIT_FAILED, "%s and its copy differ at byte %llu",
-					   v->src, (unsigned long long)off + (uint64_t)i);
+				return verify_fail(v, EXIT_FAILED,
+						   "%s and its copy differ at byte %llu", v->src,
+						   (unsigned long long)off + (uint64_t)i);
 		if (n != m)
-			return say(v, EXIT_FAILED, "%s and its copy differ in length", v->src);
-		if (*v->stopped)
-			return say(v, 128 + (int)*v->stopped, "stopped by %s",
-				   strsignal((int)*v->stopped));
+			return verify_fail(v, EXIT_FAILED, "%s and its copy differ in length",
+					   v->src);
+		if (*v->stop_signal)
+			return verify_fail(v, 128 + (int)*v->stop_signal, "stopped by %s",
+					   strsignal((int)*v->stop_signal));
 		if (n)
-			show(v, off + (uint64_t)n, shown);
+			verify_progress(v, off + (uint64_t)n, shown);
 		if (n < (int64_t)STEP)
 			return 0;
 	}
@@ -150,12 +149,13 @@ int verify_files(struct verify *v)
 	a = open_cold(v->src, &v->from_drive);
 	b = open_cold(v->copy, &v->from_drive);
 	if (a < 0 || b < 0 || !buf)
-		ret = say(v, EXIT_FAILED, "cannot open %s again: %s", a < 0 ? v->src : v->copy,
-			  strerror(a < 0   ? -a
-				   : b < 0 ? -b
-					   : ENOMEM));
+		ret = verify_fail(v, EXIT_FAILED, "cannot open %s again: %s",
+				  a < 0 ? v->src : v->copy,
+				  strerror(a < 0   ? -a
+					   : b < 0 ? -b
+						   : ENOMEM));
 	else
-		ret = compare(v, a, b, buf, &shown);
+		ret = files_compare(v, a, b, buf, &shown);
 	if (ret && shown > 0)
 		fputc('\n', stderr);
 	if (a >= 0)
@@ -166,9 +166,9 @@ int verify_files(struct verify *v)
 	return ret;
 }
 
-/* The file that is replaced, if there is one, says whose it is; see the library's own. Who
- * may write in the folder may have put a link in the copy's place: what that leads to is not
- * to be had. */
+/* The library has the same rule for files that it replaces. O_NOFOLLOW and the link count
+ * guard against another user who can write to the folder: a link in place of the copy must
+ * not change the permissions of the file that it points to. */
 void keep_permissions(const char *copy, const char *dst)
 {
 	struct stat old, ours;

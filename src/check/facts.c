@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The facts that several gates ask for, read once beneath a root that can be set:
- * the topology, the kernel, its command line, the driver, and which devices, drives
- * and NICs the check is about. Called by run.c. It must never turn what is missing
- * into an error of the whole: only a root that holds no machine is one.
+ * Reads the facts that several gates use: the topology, the kernel, its command line and
+ * the driver. The root folder can be a capture of another machine. Called by check.c. A
+ * missing fact must never fail the whole check; only a root without a machine does.
  */
+#include "facts.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/err.h"
-#include "gate.h"
 
 /* ---- the kernel -------------------------------------------------------------- */
 
-/* AMD's processors from family 17h (Zen) on may, whatever their bridges: 1, 0, -1. */
-static int is_zen(const struct facts *f)
+/* Returns 1 on an AMD processor of family 17h (Zen) or later, 0 on any other, -1 if unknown.
+ * The kernel permits peer-to-peer DMA across all host bridges of these processors. */
+static int cpu_is_zen(const struct pst_check_facts *f)
 {
 	unsigned family = 0;
 	char *text, *at;
@@ -33,7 +34,7 @@ static int is_zen(const struct facts *f)
 	return ret;
 }
 
-static void read_kernel(struct facts *f)
+static void kernel_read(struct pst_check_facts *f)
 {
 	char version[256];
 	unsigned major = 0, minor = 0;
@@ -49,10 +50,10 @@ static void read_kernel(struct facts *f)
 		f->kernel = major * 1000 + minor;
 	if (pst_sysfs_file(&f->fs, &f->cmdline, 65536, "proc/cmdline") < 0)
 		f->cmdline = NULL;
-	f->zen = is_zen(f);
+	f->zen = cpu_is_zen(f);
 }
 
-bool pst_cmdline_has(const struct facts *f, const char *word)
+bool pst_cmdline_has(const struct pst_check_facts *f, const char *word)
 {
 	size_t len = strlen(word);
 	const char *at = f->cmdline;
@@ -68,7 +69,7 @@ bool pst_cmdline_has(const struct facts *f, const char *word)
 	return false;
 }
 
-int pst_module_there(const struct facts *f, const char *name)
+int pst_module_loaded(const struct pst_check_facts *f, const char *name)
 {
 	size_t len = strlen(name);
 	char *text, *line;
@@ -86,8 +87,9 @@ int pst_module_there(const struct facts *f, const char *name)
 	return found;
 }
 
-/* Any user may read the names in it, though not the addresses. */
-static int symbol_there(const struct facts *f, const char *name)
+/* Returns 1 if the kernel has the symbol, 0 if not, -1 if unknown. Any user may read the
+ * names in /proc/kallsyms; only the addresses are hidden. */
+static int symbol_exists(const struct pst_check_facts *f, const char *name)
 {
 	char *text, *at;
 	size_t len = strlen(name);
@@ -101,7 +103,7 @@ static int symbol_there(const struct facts *f, const char *name)
 	return found;
 }
 
-int pst_kernel_config(const struct facts *f, const char *name)
+int pst_kernel_config(const struct pst_check_facts *f, const char *name)
 {
 	static const char *const places[] = {"captured/kernel-config", "boot/config-%s",
 					     "lib/modules/%s/config", "usr/lib/modules/%s/config"};
@@ -132,29 +134,30 @@ int pst_kernel_config(const struct facts *f, const char *name)
 	return value;
 }
 
-int pst_kernel_p2pdma(const struct facts *f)
+int pst_kernel_p2pdma(const struct pst_check_facts *f)
 {
 	int config = pst_kernel_config(f, "PCI_P2PDMA");
 	size_t i;
 
-	/* What is published proves it. */
+	/* Published memory proves that the kernel supports P2PDMA. */
 	for (i = 0; i < f->topo->pci_count; i++)
 		if (f->topo->pci[i].p2pmem_bytes)
 			return 1;
 	if (config)
 		return config != 'n';
-	return f->captured ? -1 : symbol_there(f, "pci_p2pdma_add_resource");
+	return f->captured ? -1 : symbol_exists(f, "pci_p2pdma_add_resource");
 }
 
-/* "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  ...". */
-static void read_nvidia(struct facts *f)
+/* Reads the driver's version and kind from a line such as
+ * "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  ...". */
+static void nvidia_read(struct pst_check_facts *f)
 {
 	char text[256];
 	const char *at;
 	size_t len, i;
 
-	f->nvidia.loaded = pst_module_there(f, "nvidia") > 0;
-	/* In a container /proc/modules may be hidden; a card that is bound shows it. */
+	f->nvidia.loaded = pst_module_loaded(f, "nvidia") > 0;
+	/* A container can hide /proc/modules; a card bound to the driver still shows it. */
 	for (i = 0; i < f->topo->pci_count; i++)
 		if (!strcmp(f->topo->pci[i].driver, "nvidia"))
 			f->nvidia.loaded = true;
@@ -177,13 +180,11 @@ static void read_nvidia(struct facts *f)
 
 /* ---- host bridges -------------------------------------------------------------- */
 
-/*
- * Those that drivers/pci/p2pdma.c of the kernel lists, as of 6.16; further ones came
- * later. same: only if both devices are below one and the same.
- */
+/* The host bridges listed in the kernel's drivers/pci/p2pdma.c as of 6.16. Later kernels list
+ * more. */
 static const struct {
 	uint16_t vendor, device;
-	bool same;
+	bool same; /* permitted only if both devices are below the same host bridge */
 } permitted[] = {
 	{0x8086, 0x3c00, true},	 {0x8086, 0x3c01, true},  {0x8086, 0x2f00, true},
 	{0x8086, 0x2f01, true},	 {0x8086, 0x2030, false}, {0x8086, 0x2031, false},
@@ -191,9 +192,9 @@ static const struct {
 	{0x8086, 0x09a2, false},
 };
 
-/* The first function of the root bus, if it is the host bridge or a root port: the
- * one that the kernel looks up in its list. */
-static const struct pst_pci *first_of_host(const struct facts *f, const char *host)
+/* Returns the first function of the root bus if it is the host bridge or a root port, else
+ * NULL. The kernel looks up this function in its list. */
+static const struct pst_pci *host_first_function(const struct pst_check_facts *f, const char *host)
 {
 	unsigned domain, bus;
 	size_t i;
@@ -210,7 +211,7 @@ static const struct pst_pci *first_of_host(const struct facts *f, const char *ho
 	return NULL;
 }
 
-static bool is_permitted(const struct pst_pci *bridge, bool same)
+static bool bridge_is_permitted(const struct pst_pci *bridge, bool same)
 {
 	size_t i;
 
@@ -221,25 +222,26 @@ static bool is_permitted(const struct pst_pci *bridge, bool same)
 	return false;
 }
 
-int pst_host_bridge_permits(const struct facts *f, const struct pst_pci *a, const struct pst_pci *b)
+int pst_host_bridge_permits(const struct pst_check_facts *f, const struct pst_pci *a,
+			    const struct pst_pci *b)
 {
 	bool same = a->host[0] && !strcmp(a->host, b->host);
 
 	if (f->zen > 0)
 		return 1;
-	if (is_permitted(first_of_host(f, a->host), same) &&
-	    (same || is_permitted(first_of_host(f, b->host), same)))
+	if (bridge_is_permitted(host_first_function(f, a->host), same) &&
+	    (same || bridge_is_permitted(host_first_function(f, b->host), same)))
 		return 1;
 	return f->zen;
 }
 
-int pst_check_facts(struct facts *f, char *why, size_t why_len)
+int pst_facts_read(struct pst_check_facts *f, char *why, size_t why_len)
 {
 	const char *root = f->opts->root;
 	int ret = pst_topo_open(root, &f->topo, why, why_len);
 
 	if (ret == -ENOTDIR)
-		snprintf(why, why_len, "%s is no folder: unpack a capture first (tar xzf)",
+		snprintf(why, why_len, "%s is not a folder: unpack the capture first (tar xzf)",
 			 pst_path_tail(root));
 	if (ret < 0)
 		return ret;
@@ -250,15 +252,18 @@ int pst_check_facts(struct facts *f, char *why, size_t why_len)
 	}
 	f->captured = f->fs.confined;
 	if (!pst_sysfs_exists(&f->fs, "sys") && !pst_sysfs_exists(&f->fs, "proc")) {
-		snprintf(why, why_len, "%s holds no machine: neither sys nor proc is in it", root);
+		snprintf(why, why_len,
+			 "%s holds no machine: it has neither sys nor proc; name the folder of an "
+			 "unpacked capture",
+			 root);
 		return -EINVAL;
 	}
-	read_kernel(f);
-	read_nvidia(f);
-	return pst_check_pick(f, why, why_len);
+	kernel_read(f);
+	nvidia_read(f);
+	return 0;
 }
 
-void pst_check_facts_free(struct facts *f)
+void pst_facts_free(struct pst_check_facts *f)
 {
 	free(f->cmdline);
 	pst_sysfs_close(&f->fs);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses a URL and the head of an answer. Called by endpoint.c and its fuzz target. It
- * must never trust that a line ends, a number fits, or a byte can be printed.
+ * Parses a URL and the head of an HTTP response. Called by gates_endpoint.c and by a fuzz
+ * target. It must never trust that a line ends, a number fits, or a byte is printable.
  */
 #include "http.h"
 
@@ -10,14 +10,15 @@
 #include <string.h>
 #include <strings.h>
 
-static bool host_char(char c)
+static bool is_host_char(char c)
 {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
 	       (c && strchr(".-_:%", c));
 }
 
-/* What stands for a host up to `end`; the rest must be ":PORT", a '/' or nothing. */
-static int take(struct pst_http_url *url, const char *host, size_t len, const char *rest)
+/* Sets host and port of `url`. After the host, `rest` must be ":PORT", a '/', '?' or '#', or
+ * empty. */
+static int url_set_host(struct pst_http_url *url, const char *host, size_t len, const char *rest)
 {
 	size_t i, digits;
 	unsigned long port = 0;
@@ -25,7 +26,7 @@ static int take(struct pst_http_url *url, const char *host, size_t len, const ch
 	if (!len || len >= sizeof(url->host))
 		return -EINVAL;
 	for (i = 0; i < len; i++)
-		if (!host_char(host[i]))
+		if (!is_host_char(host[i]))
 			return -EINVAL;
 	memcpy(url->host, host, len);
 	url->host[len] = '\0';
@@ -52,18 +53,18 @@ int pst_http_url_parse(const char *text, struct pst_http_url *out)
 		return -EINVAL;
 	if (*host == '[') {
 		end = strchr(++host, ']');
-		ret = end ? take(&url, host, (size_t)(end - host), end + 1) : -EINVAL;
+		ret = end ? url_set_host(&url, host, (size_t)(end - host), end + 1) : -EINVAL;
 	} else {
 		end = host + strcspn(host, ":/?#");
-		ret = take(&url, host, (size_t)(end - host), end);
+		ret = url_set_host(&url, host, (size_t)(end - host), end);
 	}
 	if (!ret)
 		*out = url;
 	return ret;
 }
 
-/* Does the line begin with this name and a colon? Its value then. */
-static const char *value_of(const char *line, size_t len, const char *name, size_t *value_len)
+/* Returns the value of the header line if its name is `name`, else NULL. */
+static const char *header_value(const char *line, size_t len, const char *name, size_t *value_len)
 {
 	size_t n = strlen(name);
 
@@ -75,12 +76,12 @@ static const char *value_of(const char *line, size_t len, const char *name, size
 	return line + n;
 }
 
-static void take_line(const char *line, size_t len, struct pst_http_answer *out)
+static void header_parse(const char *line, size_t len, struct pst_http_answer *out)
 {
 	const char *value;
 	size_t n, i;
 
-	value = value_of(line, len, "server", &n);
+	value = header_value(line, len, "server", &n);
 	if (value && !out->server[0]) {
 		for (i = 0; i < n && i < sizeof(out->server) - 1; i++)
 			out->server[i] = value[i] > ' ' && value[i] < 0x7f ? value[i] : ' ';
@@ -88,8 +89,8 @@ static void take_line(const char *line, size_t len, struct pst_http_answer *out)
 			i--;
 		out->server[i] = '\0';
 	}
-	if (value_of(line, len, "x-amz-rdma-reply", &n) ||
-	    value_of(line, len, "x-amz-rdma-bytes-transferred", &n))
+	if (header_value(line, len, "x-amz-rdma-reply", &n) ||
+	    header_value(line, len, "x-amz-rdma-bytes-transferred", &n))
 		out->rdma = true;
 }
 
@@ -98,7 +99,7 @@ int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *
 	struct pst_http_answer answer = {0};
 	size_t at = 0;
 
-	/* "HTTP/1.1 403" */
+	/* The status line begins like "HTTP/1.1 403". */
 	if (len < 12 || strncasecmp(text, "HTTP/1.", 7) || text[8] != ' ')
 		return -EINVAL;
 	for (at = 9; at < 12; at++) {
@@ -113,11 +114,11 @@ int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *
 		if (n && text[at + n - 1] == '\r')
 			n--;
 		if (!n)
-			break; /* the body */
-		take_line(text + at, n, &answer);
+			break; /* The body follows an empty line. */
+		header_parse(text + at, n, &answer);
 		at += skip;
 	}
-	/* A token that makes no sense is refused by name (S3 over RDMA, draft 1.0). */
+	/* A server that knows S3 over RDMA names an invalid token in its error (draft 1.0). */
 	if (at < len && memmem(text + at, len - at, "InvalidRDMAToken", 16))
 		answer.rdma = true;
 	*out = answer;

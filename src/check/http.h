@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The little of HTTP that asking an object store for RDMA takes: the parts of a URL,
- * and the head of an answer. Pure: text in, facts out. What comes from the network may
- * be anything; it must never read past `len`, nor pass on what cannot be printed.
+ * Parses the little HTTP that the check of an object store needs: the parts of a URL and
+ * the head of a response. Called by gates_endpoint.c and by a fuzz target. The input may
+ * come from the network. The parser must never read past `len` or return bytes that are
+ * not printable.
  */
 #ifndef PST_CHECK_HTTP_H
 #define PST_CHECK_HTTP_H
@@ -16,16 +17,18 @@ struct pst_http_url {
 	bool tls;
 };
 
-/* "http://host", "https://[::1]:9000/bucket/key". 0 or -EINVAL. */
+/* Parses a URL such as "http://host" or "https://[::1]:9000/bucket/key". Returns 0, or
+ * -EINVAL if the text is not a valid URL. */
 int pst_http_url_parse(const char *text, struct pst_http_url *out);
 
 struct pst_http_answer {
 	int status;	 /* 403 */
-	char server[64]; /* "MinIO"; "" not said */
-	bool rdma;	 /* it knows the words of S3 over RDMA */
+	char server[64]; /* "MinIO"; "": the response has no Server header */
+	bool rdma;	 /* the server knows S3 over RDMA */
 };
 
-/* The head of an answer and what came of its body. 0 or -EINVAL: no HTTP. */
+/* Parses a response: its head, and as much of its body as `text` holds. Returns 0, or
+ * -EINVAL if the text is not HTTP. */
 int pst_http_answer_parse(const char *text, size_t len, struct pst_http_answer *out);
 
 #endif

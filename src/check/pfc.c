@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a NIC counted of priority flow control: pause frames and packets thrown away, of
- * all priorities. /sys does not show it: the driver is asked as ethtool(8) asks it, which
- * any user may; a capture holds what ethtool -S said. Called by fabric.c. It must never
- * take a driver that does not count for one that counted nothing.
+ * Reads a NIC's counters of priority flow control (PFC): pause frames and discarded
+ * packets, summed over all priorities. /sys does not have them. On this machine the file
+ * queries the driver like ethtool(8), which any user may do; a capture holds the output of
+ * ethtool -S. Called by gates_fabric.c. It must never confuse a driver without these
+ * counters with counters that are zero.
  */
+#include "pfc.h"
+
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -14,12 +17,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "gate.h"
-
 #define STATS_MAX 65536
 
-/* Names as mlx5, ice and bnxt_en give them: of a direction and a priority. */
-static void take(struct pst_pfc *pfc, const char *name, unsigned long long value)
+/* Adds one counter if its name is that of a PFC counter. The drivers mlx5, ice and bnxt_en
+ * name each counter by direction and priority. */
+static void counter_add(struct pst_pfc *pfc, const char *name, unsigned long long value)
 {
 	static const char *const pauses[] = {"%1[rt]x_prio%1u_pause%n",
 					     "%1[rt]x_priority_%1u_xoff.nic%n",
@@ -44,7 +46,7 @@ static void take(struct pst_pfc *pfc, const char *name, unsigned long long value
 
 /* ---- this machine ------------------------------------------------------------------ */
 
-static int ask(int fd, const char *interface, void *command)
+static int ethtool_query(int fd, const char *interface, void *command)
 {
 	struct ifreq req = {.ifr_data = command};
 
@@ -54,24 +56,24 @@ static int ask(int fd, const char *interface, void *command)
 	return ioctl(fd, SIOCETHTOOL, &req);
 }
 
-static unsigned count_of(int fd, const char *interface)
+static unsigned counter_count(int fd, const char *interface)
 {
 	union {
 		struct ethtool_sset_info info;
-		unsigned char room[sizeof(struct ethtool_sset_info) + sizeof(uint32_t)];
-	} set = {.room = {0}};
+		unsigned char bytes[sizeof(struct ethtool_sset_info) + sizeof(uint32_t)];
+	} set = {.bytes = {0}};
 
 	set.info.cmd = ETHTOOL_GSSET_INFO;
 	set.info.sset_mask = 1u << ETH_SS_STATS;
-	if (ask(fd, interface, &set) < 0 || !set.info.sset_mask)
+	if (ethtool_query(fd, interface, &set) < 0 || !set.info.sset_mask)
 		return 0;
 	return set.info.data[0] < STATS_MAX ? set.info.data[0] : STATS_MAX;
 }
 
-static void ask_driver(const char *interface, struct pst_pfc *out)
+static void driver_read(const char *interface, struct pst_pfc *out)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	unsigned i, count = fd < 0 ? 0 : count_of(fd, interface);
+	unsigned i, count = fd < 0 ? 0 : counter_count(fd, interface);
 	struct ethtool_gstrings *names =
 		calloc(1, sizeof(*names) + (size_t)count * ETH_GSTRING_LEN);
 	struct ethtool_stats *values = calloc(1, sizeof(*values) + count * sizeof(uint64_t));
@@ -82,13 +84,14 @@ static void ask_driver(const char *interface, struct pst_pfc *out)
 		names->len = count;
 		values->cmd = ETHTOOL_GSTATS;
 		values->n_stats = count;
-		if (ask(fd, interface, names) < 0 || ask(fd, interface, values) < 0)
+		if (ethtool_query(fd, interface, names) < 0 ||
+		    ethtool_query(fd, interface, values) < 0)
 			count = 0;
 		for (i = 0; i < count && i < names->len && i < values->n_stats; i++) {
 			char name[ETH_GSTRING_LEN + 1] = "";
 
 			memcpy(name, names->data + (size_t)i * ETH_GSTRING_LEN, ETH_GSTRING_LEN);
-			take(out, name, values->data[i]);
+			counter_add(out, name, values->data[i]);
 		}
 	}
 	free(names);
@@ -99,7 +102,8 @@ static void ask_driver(const char *interface, struct pst_pfc *out)
 
 /* ---- a capture --------------------------------------------------------------------- */
 
-static void read_capture(const struct facts *f, const char *interface, struct pst_pfc *out)
+static void capture_read(const struct pst_check_facts *f, const char *interface,
+			 struct pst_pfc *out)
 {
 	char *text, *line, *next, name[64];
 	unsigned long long value;
@@ -111,16 +115,16 @@ static void read_capture(const struct facts *f, const char *interface, struct ps
 		if (next)
 			*next++ = '\0';
 		if (sscanf(line, " %63[^:]: %18llu", name, &value) == 2)
-			take(out, name, value);
+			counter_add(out, name, value);
 	}
 	free(text);
 }
 
-void pst_check_pfc(const struct facts *f, const char *interface, struct pst_pfc *out)
+void pst_check_pfc(const struct pst_check_facts *f, const char *interface, struct pst_pfc *out)
 {
 	*out = (struct pst_pfc){.known = false};
 	if (f->captured)
-		read_capture(f, interface, out);
+		capture_read(f, interface, out);
 	else
-		ask_driver(interface, out);
+		driver_read(interface, out);
 }

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trial: a scratch file beside the path, what the library would do with it
- * (explain, with its canary), and each open path measured and compared. Called by
- * run.c, on the real machine only. The scratch file has no name, so that it cannot stay,
- * however this ends. Where there can be none, and of a block device, what is there is
- * read; it must never be written.
+ * The probe: creates a scratch file next to the path, asks the library which path it would
+ * use (penstock_explain, with its canary), then measures every open path and compares the
+ * bytes. Called by check.c, on the real machine only. The scratch file has no name, so it
+ * cannot stay behind, however the process ends. If no scratch file can be created, or if
+ * the target is a block device, the probe reads the target itself. It must never write it.
  */
+#include "probe.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,36 +21,38 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gate.h"
+#include "core/base/splitmix64.h"
+#include "target.h"
 
 #define SCRATCH_BYTES (64u << 20)
 #define SCRATCH_QUICK (8u << 20)
-/* One request: enough chunks for every lane. Halved where the device has less. */
+/* The length of one request: enough chunks for every lane. The probe halves it while the
+ * device has too little memory. */
 #define STEP_BYTES (32u << 20)
 #define FILL_BYTES (4u << 20)
 #define FILL_SECONDS 2.0
 #define FILL_SECONDS_QUICK 0.5
-#define SEED 0x9e3779b97f4a7c15ULL
 
 struct probe {
-	struct facts *f;
+	struct pst_check_facts *f;
 	struct penstock_storage *st;
 	struct penstock_device *dev, *host;
-	void *buf;	  /* `step` bytes of the device */
-	char *got, *want; /* the same, back in host memory; what it should be */
-	uint64_t step;
-	uint64_t len; /* of the scratch file */
+	void *buf;     /* device buffer of `step` bytes */
+	char *got;     /* host copy of the device buffer */
+	char *want;    /* expected bytes */
+	uint64_t step; /* length of one request */
+	uint64_t len;  /* length of the scratch file, or of the part of the target to read */
 	int fd;
-	bool foreign; /* a file or device that we did not write: read only */
+	bool foreign; /* the file or device is not a scratch file, so it is only read */
 };
 
-static int give_up(struct probe *p, const char *what, const char *why)
+static int probe_fail(struct probe *p, const char *what, const char *why)
 {
 	snprintf(p->f->probe_error, sizeof(p->f->probe_error), "%.80s: %.150s", what, why);
 	return -1;
 }
 
-static double now(void)
+static double now_s(void)
 {
 	struct timespec ts;
 
@@ -55,20 +60,12 @@ static double now(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* The word that belongs at an offset; no two of a file are alike. */
-static uint64_t word_at(uint64_t off)
-{
-	uint64_t x = off + SEED;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-	return x ^ (x >> 31);
-}
-
-static void fill(char *buf, uint64_t len, uint64_t off)
+/* Fills the buffer with the bytes that belong at offset `off` of the scratch file. No two
+ * words of the file are alike. */
+static void buffer_fill(char *buf, uint64_t len, uint64_t off)
 {
 	for (uint64_t at = 0; at < len; at += 8) {
-		uint64_t word = word_at(off + at);
+		uint64_t word = pst_splitmix64(off + at);
 
 		memcpy(buf + at, &word, 8);
 	}
@@ -81,9 +78,10 @@ static uint64_t scratch_bytes(const struct probe *p)
 	return p->f->opts->quick ? SCRATCH_QUICK : SCRATCH_BYTES;
 }
 
-/* Without a name from the start; where the file system cannot, made and unnamed with all
- * signals held back, so that only SIGKILL between these two calls leaves it, empty. */
-static int make_scratch(struct probe *p, const char *folder)
+/* Creates the scratch file without a name. If the file system cannot do that, creates it with
+ * a name and removes the name at once, with all signals blocked. Only SIGKILL between the two
+ * calls leaves a file behind, and that file is empty. */
+static int scratch_create(struct probe *p, const char *folder)
 {
 	char name[4096];
 	sigset_t all, before;
@@ -94,65 +92,67 @@ static int make_scratch(struct probe *p, const char *folder)
 		return 0;
 	if ((size_t)snprintf(name, sizeof(name), "%s/.penstock-check-XXXXXX", folder) >=
 	    sizeof(name))
-		return give_up(p, "the scratch file", strerror(ENAMETOOLONG));
+		return probe_fail(p, "the scratch file cannot be created", strerror(ENAMETOOLONG));
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	fd = mkostemp(name, O_CLOEXEC);
 	error = errno;
 	if (fd >= 0)
-		(void)unlink(name); /* there is no more that could be done */
+		(void)unlink(name); /* Nothing else can be done if this fails. */
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (fd < 0)
-		return give_up(p, "the scratch file cannot be made", strerror(error));
+		return probe_fail(p, "the scratch file cannot be created", strerror(error));
 	p->fd = fd;
 	return 0;
 }
 
-/* Its next bytes, on the drive when this returns. */
-static int write_piece(struct probe *p, uint64_t off)
+/* Writes the next FILL_BYTES of the scratch file to the drive. */
+static int scratch_write(struct probe *p, uint64_t off)
 {
 	uint64_t done = 0;
 
-	fill(p->got, FILL_BYTES, off);
+	buffer_fill(p->got, FILL_BYTES, off);
 	while (done < FILL_BYTES) {
 		ssize_t n = pwrite(p->fd, p->got + done, FILL_BYTES - done, (off_t)(off + done));
 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return give_up(p, "writing the scratch file",
-				       n < 0 ? strerror(errno) : "it was cut short");
+			return probe_fail(p, "writing the scratch file",
+					  n < 0 ? strerror(errno) : "pwrite() wrote nothing");
 		done += (uint64_t)n;
 	}
-	return fdatasync(p->fd) ? give_up(p, "writing the scratch file", strerror(errno)) : 0;
+	return fdatasync(p->fd) ? probe_fail(p, "writing the scratch file", strerror(errno)) : 0;
 }
 
-static int fill_scratch(struct probe *p)
+static int scratch_fill(struct probe *p)
 {
-	double limit = now() + (p->f->opts->quick ? FILL_SECONDS_QUICK : FILL_SECONDS);
-	uint64_t room, off;
+	double limit = now_s() + (p->f->opts->quick ? FILL_SECONDS_QUICK : FILL_SECONDS);
+	uint64_t available, off;
 	struct statvfs fs;
 
 	if (fstatvfs(p->fd, &fs))
-		return give_up(p, "the scratch file", strerror(errno));
-	/* A check must not be what fills a disk. */
-	room = (uint64_t)fs.f_bavail * fs.f_frsize / 4;
+		return probe_fail(p, "the space of the file system cannot be read",
+				  strerror(errno));
+	/* The check takes at most a quarter of the free space, so that it cannot fill a disk. */
+	available = (uint64_t)fs.f_bavail * fs.f_frsize / 4;
 	p->len = scratch_bytes(p);
-	while (p->len > room && p->len > FILL_BYTES)
+	while (p->len > available && p->len > FILL_BYTES)
 		p->len /= 2;
-	if (p->len > room)
-		return give_up(p, "the scratch file", "the file system is all but full");
-	/* Nor take minutes where drives are slow: they are measured by less. */
-	for (off = 0; off < p->len && (!off || now() < limit); off += FILL_BYTES)
-		if (write_piece(p, off))
+	if (p->len > available)
+		return probe_fail(p, "the scratch file cannot be written",
+				  "the file system is almost full");
+	/* A slow drive gets a shorter scratch file, so that filling it does not take minutes. */
+	for (off = 0; off < p->len && (!off || now_s() < limit); off += FILL_BYTES)
+		if (scratch_write(p, off))
 			return -1;
 	p->len = off;
 	posix_fadvise(p->fd, 0, 0, POSIX_FADV_DONTNEED);
 	return 0;
 }
 
-/* The folder beside the path. */
-static void folder_of(const char *path, char *out, size_t len)
+/* Writes the folder of the path to `out`, or the path itself if it is a folder. */
+static void path_folder(const char *path, char *out, size_t len)
 {
 	struct stat st;
 	char *slash;
@@ -169,47 +169,47 @@ static void folder_of(const char *path, char *out, size_t len)
 		*slash = '\0';
 }
 
-/* What is there already, for reading. Its first megabytes do. */
-static int open_foreign(struct probe *p, const char *path)
+/* Opens the target itself for reading. The probe reads its first megabytes only. */
+static int probe_open_target(struct probe *p, const char *path)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 
 	p->foreign = true;
 	p->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (p->fd < 0 || penstock_open(path, &opts, &p->st))
-		return give_up(p, "it cannot be read",
-			       p->fd < 0 ? strerror(errno) : penstock_errmsg());
+		return probe_fail(p, "it cannot be read",
+				  p->fd < 0 ? strerror(errno) : penstock_errmsg());
 	p->len = (uint64_t)penstock_storage_length(p->st) & ~(uint64_t)4095;
 	if (p->len > scratch_bytes(p))
 		p->len = scratch_bytes(p);
-	return p->len ? 0 : give_up(p, "it cannot be read", "there is not a page in it");
+	return p->len ? 0 : probe_fail(p, "it cannot be read", "it is shorter than a page");
 }
 
-static int open_storage(struct probe *p)
+static int probe_open_storage(struct probe *p)
 {
-	const char *path = pst_check_path_of(p->f);
+	const char *path = pst_check_target_path(p->f);
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char folder[4096];
 	struct stat st;
 
 	if (p->f->is_block)
-		return open_foreign(p, path);
-	folder_of(path, folder, sizeof(folder));
-	if (make_scratch(p, folder) || fill_scratch(p)) {
+		return probe_open_target(p, path);
+	path_folder(path, folder, sizeof(folder));
+	if (scratch_create(p, folder) || scratch_fill(p)) {
 		if (stat(path, &st) || !S_ISREG(st.st_mode) || st.st_size < 4096)
 			return -1;
 		if (p->fd >= 0)
 			close(p->fd);
-		/* Why there is none stays in probe_error, which the gate adds. */
-		return open_foreign(p, path);
+		/* probe_error keeps the reason, which the gate "probe" shows. */
+		return probe_open_target(p, path);
 	}
 	if (penstock_open_fd(p->fd, &opts, &p->st))
-		return give_up(p, "the scratch file", penstock_errmsg());
+		return probe_fail(p, "the scratch file cannot be opened", penstock_errmsg());
 	return 0;
 }
 
-/* What the kernel says of O_DIRECT's alignment, for the gate of that name. */
-static void note_alignment(struct probe *p)
+/* Records the alignment that the kernel reports for O_DIRECT, for the gate "align". */
+static void alignment_read(struct probe *p)
 {
 #ifdef STATX_DIOALIGN
 	struct statx stx;
@@ -234,16 +234,17 @@ static void note_alignment(struct probe *p)
 
 /* ---- one path -------------------------------------------------------------------- */
 
-static uint64_t piece(const struct probe *p, uint64_t off)
+/* Returns the length of the request at offset `off`. */
+static uint64_t step_len(const struct probe *p, uint64_t off)
 {
 	return p->len - off < p->step ? p->len - off : p->step;
 }
 
-static int64_t read_piece(struct probe *p, const char *path, uint64_t off,
-			  struct penstock_report *report)
+static int64_t path_read(struct probe *p, const char *path, uint64_t off,
+			 struct penstock_report *report)
 {
 	struct penstock_seg seg = {
-		.buf = p->buf, .dev = p->dev, .off = off, .row_len = piece(p, off), .rows = 1};
+		.buf = p->buf, .dev = p->dev, .off = off, .row_len = step_len(p, off), .rows = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
 	req.storage = p->st;
@@ -254,13 +255,13 @@ static int64_t read_piece(struct probe *p, const char *path, uint64_t off,
 	return penstock_transfer(&req, report);
 }
 
-/* What plain system calls read there. */
-static int reference(struct probe *p, uint64_t off, uint64_t len)
+/* Fills p->want with the expected bytes; a foreign file is read with plain pread(2). */
+static int expected_bytes(struct probe *p, uint64_t off, uint64_t len)
 {
 	uint64_t at = 0;
 
 	if (!p->foreign) {
-		fill(p->want, len, off);
+		buffer_fill(p->want, len, off);
 		return 0;
 	}
 	while (at < len) {
@@ -275,10 +276,11 @@ static int reference(struct probe *p, uint64_t off, uint64_t len)
 	return 0;
 }
 
-/* What lies in the device's buffer, against what belongs there. */
-static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
+/* Copies the device buffer back and compares it with the expected bytes. Returns 0, or -1
+ * with a sentence in out->error. */
+static int device_compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 {
-	uint64_t len = piece(p, off), at = 0;
+	uint64_t len = step_len(p, off), at = 0;
 	struct penstock_copy_args copy = {.size = sizeof(copy),
 					  .dst_dev = p->host,
 					  .dst = p->got,
@@ -287,12 +289,13 @@ static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 					  .row_len = len};
 
 	if (penstock_copy(&copy, 1) < 0) {
-		snprintf(out->error, sizeof(out->error), "reading it back: %.200s",
+		snprintf(out->error, sizeof(out->error), "copying it back from the device: %.200s",
 			 penstock_errmsg());
 		return -1;
 	}
-	if (reference(p, off, len)) {
-		snprintf(out->error, sizeof(out->error), "the file became shorter");
+	if (expected_bytes(p, off, len)) {
+		snprintf(out->error, sizeof(out->error),
+			 "the file became shorter during the check");
 		return -1;
 	}
 	if (!memcmp(p->got, p->want, len))
@@ -304,8 +307,9 @@ static int compare(struct probe *p, uint64_t off, struct pst_check_path *out)
 	return -1;
 }
 
-/* Paths that read the page cache are measured last: they fill it. */
-static bool is_cached(const char *name)
+/* Returns whether the path reads the page cache. Such paths also fill it, so they are measured
+ * last. */
+static bool path_reads_cache(const char *name)
 {
 	return !strcmp(name, "mapped") || !strcmp(name, "bounce");
 }
@@ -315,16 +319,16 @@ struct sum {
 	double seconds;
 };
 
-static int add_piece(struct probe *p, struct pst_check_path *out, uint64_t off, struct sum *sum)
+static int path_time(struct probe *p, struct pst_check_path *out, uint64_t off, struct sum *sum)
 {
 	struct penstock_report report = {.size = sizeof(report)};
-	double start = now();
+	double start = now_s();
 
-	if (read_piece(p, out->explained.name, off, &report) < 0) {
+	if (path_read(p, out->explained.name, off, &report) < 0) {
 		snprintf(out->error, sizeof(out->error), "%s", report.text);
 		return -1;
 	}
-	sum->seconds += now() - start;
+	sum->seconds += now_s() - start;
 	sum->bytes += report.bytes;
 	sum->copied += report.cpu_copied;
 	sum->laid += report.dram_laid;
@@ -332,35 +336,35 @@ static int add_piece(struct probe *p, struct pst_check_path *out, uint64_t off, 
 }
 
 /*
- * The first round is compared, in all of its bytes; the rounds after it are measured,
- * when the page cache holds what a path of that kind reads. A drive that is too slow
- * for a second round is measured by the first.
+ * Measures one path. The first round compares every byte. The later rounds are measured;
+ * the page cache then holds the bytes for the paths that read it. If the drive is too slow
+ * for a second round, the first one counts.
  */
-static void measure(struct probe *p, struct pst_check_path *out)
+static void path_measure(struct probe *p, struct pst_check_path *out)
 {
 	double limit = p->f->opts->quick ? 0.05 : 1.0, begin;
 	struct sum first = {0}, rest = {0}, *sum;
 	uint64_t off;
 
-	for (off = 0; off < p->len; off += piece(p, off))
-		if (add_piece(p, out, off, &first) || compare(p, off, out))
+	for (off = 0; off < p->len; off += step_len(p, off))
+		if (path_time(p, out, off, &first) || device_compare(p, off, out))
 			return;
-	begin = now();
-	for (off = 0; now() - begin < limit && first.seconds < 2 * limit;) {
-		if (add_piece(p, out, off, &rest))
+	begin = now_s();
+	for (off = 0; now_s() - begin < limit && first.seconds < 2 * limit;) {
+		if (path_time(p, out, off, &rest))
 			return;
-		off += piece(p, off);
+		off += step_len(p, off);
 		off = off < p->len ? off : 0;
 	}
 	sum = rest.bytes ? &rest : &first;
 	out->measured = true;
-	out->cached = is_cached(out->explained.name) && sum == &rest;
+	out->cached = path_reads_cache(out->explained.name) && sum == &rest;
 	out->gb_per_s = sum->seconds > 0 ? (double)sum->bytes / sum->seconds / 1e9 : 0;
 	out->cpu_copies = (double)sum->copied / (double)sum->bytes;
 	out->dram_passes = (double)sum->laid / (double)sum->bytes;
 }
 
-static void measure_all(struct probe *p)
+static void paths_measure(struct probe *p)
 {
 	struct pst_check *check = p->f->check;
 
@@ -369,13 +373,13 @@ static void measure_all(struct probe *p)
 			struct pst_check_path *path = &check->paths[i];
 
 			if (!path->explained.usable || !strcmp(path->explained.name, "null") ||
-			    is_cached(path->explained.name) != (round == 1))
+			    path_reads_cache(path->explained.name) != (round == 1))
 				continue;
-			measure(p, path);
+			path_measure(p, path);
 		}
 }
 
-static int explain(struct probe *p)
+static int paths_explain(struct probe *p)
 {
 	struct pst_check *check = p->f->check;
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -386,7 +390,7 @@ static int explain(struct probe *p)
 	req.segs = &seg;
 	req.seg_count = 1;
 	if (penstock_explain(&req, &e))
-		return give_up(p, "explain", penstock_errmsg());
+		return probe_fail(p, "explain", penstock_errmsg());
 	check->cold = e.cold >= 0 ? e.cold : e.taken;
 	check->warm = e.warm;
 	check->path_count = e.path_count;
@@ -396,38 +400,39 @@ static int explain(struct probe *p)
 	return 0;
 }
 
-static int run(struct probe *p)
+static int probe_run(struct probe *p)
 {
 	const char *name = p->f->device_name[0] ? p->f->device_name : "host";
 
 	if (p->f->device_error)
-		return give_up(p, "the device", p->f->device_text);
+		return probe_fail(p, "the device cannot be opened", p->f->device_text);
 	if (!p->f->host && !p->f->peermem && strcmp(p->f->devices[0].maker, "nvidia"))
-		return give_up(p, "the device", "this version has none for GPUs of this maker");
+		return probe_fail(p, "the device cannot be opened",
+				  "this version does not support GPUs of this maker");
 	if (posix_memalign((void **)&p->got, 4096, 2 * STEP_BYTES))
-		return give_up(p, "memory", strerror(ENOMEM));
+		return probe_fail(p, "host memory", strerror(ENOMEM));
 	p->want = p->got + STEP_BYTES;
-	if (open_storage(p))
+	if (probe_open_storage(p))
 		return -1;
 	if (penstock_device_open("host", NULL, &p->host) < 0 ||
 	    penstock_device_open(name, NULL, &p->dev) < 0)
-		return give_up(p, "the device", penstock_errmsg());
+		return probe_fail(p, "the device cannot be opened", penstock_errmsg());
 	for (p->step = STEP_BYTES; penstock_alloc(p->dev, p->step, &p->buf); p->step /= 2)
 		if (p->step <= FILL_BYTES / 4)
-			return give_up(p, "the device", penstock_errmsg());
-	note_alignment(p);
-	if (explain(p))
+			return probe_fail(p, "device memory", penstock_errmsg());
+	alignment_read(p);
+	if (paths_explain(p))
 		return -1;
-	measure_all(p);
+	paths_measure(p);
 	p->f->check->probed = true;
 	return 0;
 }
 
-void pst_check_probe(struct facts *f)
+void pst_check_probe(struct pst_check_facts *f)
 {
 	struct probe p = {.f = f, .fd = -1};
 
-	if (run(&p))
+	if (probe_run(&p))
 		f->check->probed = false;
 	if (p.buf)
 		penstock_free(p.dev, p.buf);

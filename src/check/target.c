@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a check is asked about: a path, whose mount and block stack are looked up, or a
- * URL. On a captured machine the mount table alone is asked. Called by run.c. It must
- * never open a file for writing, nor wait for one.
+ * Resolves the target of a check. For a path it looks up the mount, the block stack and
+ * the drives; a URL needs no lookup. On a captured machine it uses the captured mount table
+ * only. Called by check.c. It must never open a file for writing, nor block on a pipe.
  */
+#include "target.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
@@ -16,17 +18,18 @@
 #include <unistd.h>
 
 #include "core/base/err.h"
-#include "gate.h"
 
-const char *pst_check_path_of(const struct facts *f)
+const char *pst_check_target_path(const struct pst_check_facts *f)
 {
 	const char *target = f->opts->target;
 
 	return strncmp(target, "file://", 7) ? target : target + 7;
 }
 
-/* The number of a block device of a capture: "259:3". */
-static bool captured_block(const struct facts *f, const char *name, struct pst_blockstack_in *in)
+/* Reads the number of a block device, for example "259:3", from the capture. Returns whether
+ * the capture has the device. */
+static bool captured_block_find(const struct pst_check_facts *f, const char *name,
+				struct pst_blockstack_in *in)
 {
 	char text[32];
 
@@ -35,9 +38,9 @@ static bool captured_block(const struct facts *f, const char *name, struct pst_b
 	       sscanf(text, "%9u:%9u", &in->major, &in->minor) == 2;
 }
 
-/* The mount that holds a path: the longest point above it. */
-static int captured_mount(struct facts *f, const char *path, struct pst_blockstack_in *in,
-			  char *why, size_t why_len)
+/* Finds the mount that holds the path: the one with the longest mount point above it. */
+static int captured_mount_find(struct pst_check_facts *f, const char *path,
+			       struct pst_blockstack_in *in, char *why, size_t why_len)
 {
 	char point[sizeof(f->point)], *text, *slash;
 	struct pst_mount mount;
@@ -45,12 +48,15 @@ static int captured_mount(struct facts *f, const char *path, struct pst_blocksta
 	int ret = -ENOENT;
 
 	if (len < 0) {
-		snprintf(why, why_len, "the captured machine has no table of mounts");
+		snprintf(why, why_len, "the capture has no mount table; capture the machine again");
 		return (int)len;
 	}
 	if (path[0] != '/' || (size_t)snprintf(point, sizeof(point), "%s", path) >= sizeof(point)) {
 		free(text);
-		snprintf(why, why_len, "%s: on a captured machine a whole path is wanted", path);
+		snprintf(
+			why, why_len,
+			"%s: name the whole path, from /; a captured machine has no current folder",
+			path);
 		return -EINVAL;
 	}
 	while (ret < 0) {
@@ -74,8 +80,8 @@ static int captured_mount(struct facts *f, const char *path, struct pst_blocksta
 	return 0;
 }
 
-/* Of the real machine: what the file system says of the path. */
-static int real_file(const char *path, struct pst_blockstack_in *in, char *why, size_t why_len)
+/* Looks up the device number, file system and mount of a path on the real machine. */
+static int real_file_find(const char *path, struct pst_blockstack_in *in, char *why, size_t why_len)
 {
 	struct stat st;
 	struct statfs fs;
@@ -83,11 +89,12 @@ static int real_file(const char *path, struct pst_blockstack_in *in, char *why, 
 
 	if (!ret && fstat(fd, &st) < 0)
 		ret = -errno;
-	/* What a scratch file beside it shows is no answer for who may not read this one. */
+	/* A scratch file next to it proves nothing to a user who may not read this file. */
 	if (!ret && S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS))
 		ret = -errno;
 	if (!ret && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISBLK(st.st_mode)) {
-		snprintf(why, why_len, "%s is neither file, folder nor block device",
+		snprintf(why, why_len,
+			 "%s is neither a file, a folder nor a block device: name one of these",
 			 pst_path_tail(path));
 		ret = -ESPIPE;
 	} else if (ret) {
@@ -116,10 +123,11 @@ static int real_file(const char *path, struct pst_blockstack_in *in, char *why, 
 	return 0;
 }
 
-/* Is the drive of the stack (nvme0n1, nvme0c0n1, sda) this one of the topology (nvme0,
- * sda)? Over fabrics a path is called by its controller: nvme0c1n1 is of nvme1. */
-static bool is_drive(const struct facts *f, const struct pst_end *end,
-		     const struct pst_stack_drive *drive)
+/* Returns whether the drive of the block stack (nvme0n1, nvme0c0n1, sda) is this drive of the
+ * topology (nvme0, sda). Over fabrics the number after the 'c' is the controller's: nvme0c1n1
+ * belongs to nvme1. */
+static bool end_is_drive(const struct pst_check_facts *f, const struct pst_end *end,
+			 const struct pst_stack_drive *drive)
 {
 	size_t len = strlen(end->name);
 	const char *path = strchr(drive->name + 1, 'c');
@@ -136,18 +144,18 @@ static bool is_drive(const struct facts *f, const struct pst_end *end,
 	return !strncmp(drive->name, end->name, len) && drive->name[len] == 'n';
 }
 
-/* The drives beneath take the place of all those of the machine. */
-static void pick_drives(struct facts *f)
+/* Replaces the list of all drives of the machine by the drives of the block stack. */
+static void drives_set_from_stack(struct pst_check_facts *f)
 {
 	unsigned i;
 	size_t j;
 
 	f->drive_count = 0;
-	for (i = 0; i < f->stack.drive_count && f->drive_count < PST_CHECK_ENDS_MAX; i++) {
+	for (i = 0; i < f->stack.drive_count && f->drive_count < PST_CHECK_SUBJECTS_MAX; i++) {
 		const struct pst_stack_drive *drive = &f->stack.drives[i];
-		struct spot *spot = &f->drives[f->drive_count++];
+		struct pst_check_subject *subject = &f->drives[f->drive_count++];
 
-		*spot = (struct spot){
+		*subject = (struct pst_check_subject){
 			.name = drive->name,
 			.maker = "",
 			.model = drive->model,
@@ -155,19 +163,19 @@ static void pick_drives(struct facts *f)
 			.pci = drive->bdf[0] ? pst_topo_pci(f->topo, drive->bdf) : NULL,
 		};
 		for (j = 0; j < f->topo->end_count; j++)
-			if (is_drive(f, &f->topo->ends[j], drive))
-				spot->name = f->topo->ends[j].name;
+			if (end_is_drive(f, &f->topo->ends[j], drive))
+				subject->name = f->topo->ends[j].name;
 	}
 }
 
-int pst_check_target(struct facts *f, char *why, size_t why_len)
+int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len)
 {
 	struct pst_blockstack_in in = {.mount_id = -1};
-	const char *path = pst_check_path_of(f), *scheme = strstr(path, "://");
+	const char *path = pst_check_target_path(f), *scheme = strstr(path, "://");
 	int ret = 0;
 
 	if (!path[0]) {
-		snprintf(why, why_len, "an empty path names nothing");
+		snprintf(why, why_len, "the path is empty: name a file or folder");
 		return -EINVAL;
 	}
 	if (scheme) {
@@ -175,18 +183,19 @@ int pst_check_target(struct facts *f, char *why, size_t why_len)
 		if (!strncmp(path, "s3://", 5) || !strncmp(path, "http://", 7) ||
 		    !strncmp(path, "https://", 8))
 			return 0;
-		snprintf(why, why_len, "%s: URLs are s3://, http:// or https:// ones", path);
+		snprintf(why, why_len, "%s: unknown kind of URL, use s3://, http:// or https://",
+			 path);
 		return -EINVAL;
 	}
 	if (!f->captured)
-		ret = real_file(path, &in, why, why_len);
-	else if (!strncmp(path, "/dev/", 5) && captured_block(f, path + 5, &in))
+		ret = real_file_find(path, &in, why, why_len);
+	else if (!strncmp(path, "/dev/", 5) && captured_block_find(f, path + 5, &in))
 		in.is_block = true;
 	else
-		ret = captured_mount(f, path, &in, why, why_len);
+		ret = captured_mount_find(f, path, &in, why, why_len);
 	if (ret < 0)
 		return ret;
-	/* An error leaves a stack that is not complete: unknown, never direct. */
+	/* An error leaves the stack incomplete. Such a stack is unknown, never direct. */
 	(void)pst_blockstack_read(f->opts->root, &in, &f->stack);
 	f->is_block = in.is_block;
 	snprintf(f->point, sizeof(f->point), "%s",
@@ -194,6 +203,6 @@ int pst_check_target(struct facts *f, char *why, size_t why_len)
 		 : f->stack.mount.point[0] ? f->stack.mount.point
 					   : f->point);
 	f->has_file = true;
-	pick_drives(f);
+	drives_set_from_stack(f);
 	return 0;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What follows from all the lines: whether bytes arrive, by which class, and the one
- * sentence for people. What the probe measured outranks what the gates suggest. It
- * must never call something direct that rests on a line which is unknown.
+ * Derives the verdict from all lines: whether bytes arrive, in which class, and one sentence
+ * for people. The measurement of the probe outranks the gates. Called by check.c. The
+ * verdict must never be "direct" if it depends on an unknown line.
  */
+#include "verdict.h"
+
+#include <stdio.h>
 #include <string.h>
 
-#include "gate.h"
-
-/* The names of the lines that stand in the way, as a list. */
-static unsigned list(const struct pst_check *check, enum pst_check_state state,
-		     enum pst_check_need least, char *out, size_t len)
+/* Writes the names of the lines in this state whose need is at least `least`. Returns their
+ * number. */
+static unsigned list_lines(const struct pst_check *check, enum pst_check_state state,
+			   enum pst_check_need least, char *out, size_t len)
 {
 	unsigned i, count = 0;
 	size_t at = 0;
@@ -29,7 +31,8 @@ static unsigned list(const struct pst_check *check, enum pst_check_state state,
 	return count;
 }
 
-static bool any(const struct pst_check *check, enum pst_check_state state, enum pst_check_need need)
+static bool any_line(const struct pst_check *check, enum pst_check_state state,
+		     enum pst_check_need need)
 {
 	unsigned i;
 
@@ -39,38 +42,39 @@ static bool any(const struct pst_check *check, enum pst_check_state state, enum 
 	return false;
 }
 
-static void from_gates(struct pst_check *check)
+static void verdict_from_gates(struct pst_check *check)
 {
-	bool shut = any(check, PST_CHECK_NO, PST_NEED_DIRECT);
-	bool copied = any(check, PST_CHECK_NO, PST_NEED_NO_COPY);
+	bool shut = any_line(check, PST_CHECK_NO, PST_NEED_DIRECT);
+	bool copied = any_line(check, PST_CHECK_NO, PST_NEED_NO_COPY);
 
-	check->works = !any(check, PST_CHECK_NO, PST_NEED_WORK);
-	check->known = !any(check, PST_CHECK_UNKNOWN, PST_NEED_WORK);
+	check->works = !any_line(check, PST_CHECK_NO, PST_NEED_WORK);
+	check->known = !any_line(check, PST_CHECK_UNKNOWN, PST_NEED_WORK);
 	check->reached = copied ? PENSTOCK_ANY : shut ? PENSTOCK_NO_CPU_COPY : PENSTOCK_DIRECT;
-	if (!copied && any(check, PST_CHECK_UNKNOWN, PST_NEED_NO_COPY)) {
+	if (!copied && any_line(check, PST_CHECK_UNKNOWN, PST_NEED_NO_COPY)) {
 		check->reached = PENSTOCK_ANY;
 		check->known = false;
-	} else if (!copied && !shut && any(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT)) {
+	} else if (!copied && !shut && any_line(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT)) {
 		check->reached = PENSTOCK_NO_CPU_COPY;
 		check->known = false;
 	}
 }
 
-/* Into host memory any drive may write; the file system on it decides. */
-static bool nothing_to_judge(const struct facts *f)
+/* Returns whether no verdict is possible. Every drive may write host memory, so that the file
+ * system decides, and without a path the file system is unknown. */
+static bool target_is_missing(const struct pst_check_facts *f)
 {
 	return f->host && !f->has_file && !f->is_url;
 }
 
-static void from_probe(struct pst_check *check)
+static void verdict_from_probe(struct pst_check *check)
 {
 	check->known = true;
 	check->works = check->cold >= 0 && !check->paths[check->cold].error[0];
 	check->reached = check->works ? check->paths[check->cold].explained.meets : PENSTOCK_ANY;
 }
 
-/* A guest cannot look behind its virtual drives. */
-static bool seen_by_guest(const struct facts *f)
+/* Returns whether the file is on a virtual drive, whose hardware a guest cannot see. */
+static bool drive_is_virtual(const struct pst_check_facts *f)
 {
 	unsigned i;
 
@@ -80,7 +84,7 @@ static bool seen_by_guest(const struct facts *f)
 	return false;
 }
 
-static void say_probed(const struct facts *f, struct pst_check *check)
+static void describe_probed(const struct pst_check_facts *f, struct pst_check *check)
 {
 	const struct pst_check_path *p = &check->paths[check->cold];
 	const char *copies = check->reached == PENSTOCK_ANY ? "the CPU copies" : "no CPU copy";
@@ -88,63 +92,65 @@ static void say_probed(const struct facts *f, struct pst_check *check)
 	char names[160] = "";
 
 	if (!direct)
-		list(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
+		list_lines(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
 	snprintf(check->verdict, sizeof(check->verdict), "%s: %s%s, %.2f GB/s, %s%s%s%s",
 		 direct ? "direct" : "works, not direct", p->explained.name,
 		 p->explained.proven > 0 ? ", proven by canary" : "", p->gb_per_s, copies,
-		 check->reached != PENSTOCK_ANY && seen_by_guest(f) ? ", as this guest sees it"
-								    : "",
+		 check->reached != PENSTOCK_ANY && drive_is_virtual(f) ? ", as this guest sees it"
+								       : "",
 		 names[0] ? "; shut by " : "", names);
 }
 
-void pst_check_verdict(const struct facts *f, struct pst_check *check)
+void pst_check_verdict(const struct pst_check_facts *f, struct pst_check *check)
 {
 	char names[160];
 
 	if (check->probed)
-		from_probe(check);
+		verdict_from_probe(check);
 	else
-		from_gates(check);
-	if (nothing_to_judge(f)) {
+		verdict_from_gates(check);
+	if (target_is_missing(f)) {
 		check->known = false;
 		check->reached = PENSTOCK_ANY;
-		snprintf(check->verdict, sizeof(check->verdict),
-			 "into host memory the file decides: give a PATH to check it");
+		snprintf(
+			check->verdict, sizeof(check->verdict),
+			"a transfer into host memory depends on the file: give a PATH to check it");
 	} else if (!check->works) {
-		list(check, PST_CHECK_NO, PST_NEED_WORK, names, sizeof(names));
+		list_lines(check, PST_CHECK_NO, PST_NEED_WORK, names, sizeof(names));
 		if (check->probed && check->cold >= 0)
 			snprintf(check->verdict, sizeof(check->verdict),
-				 "does not work: %s is taken, and failed: %.180s",
+				 "does not work: path %s is used, and failed: %.180s",
 				 check->paths[check->cold].explained.name,
 				 check->paths[check->cold].error);
 		else
 			snprintf(check->verdict, sizeof(check->verdict), "does not work: %s",
 				 names[0] ? names : "no path is open");
 	} else if (check->probed) {
-		say_probed(f, check);
+		describe_probed(f, check);
 	} else if (check->reached == PENSTOCK_DIRECT) {
 		snprintf(check->verdict, sizeof(check->verdict),
 			 "direct, as far as %s: every gate is open%s",
-			 seen_by_guest(f) ? "this guest sees" : "can be seen",
+			 drive_is_virtual(f) ? "this guest sees" : "can be seen",
 			 f->is_url     ? ""
 			 : f->has_file ? ", nothing was tried"
 				       : ", give a PATH to try it");
-	} else if (!any(check, PST_CHECK_NO, PST_NEED_DIRECT) &&
-		   !any(check, PST_CHECK_NO, PST_NEED_NO_COPY) && !check->known) {
-		list(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT, names, sizeof(names));
+	} else if (!any_line(check, PST_CHECK_NO, PST_NEED_DIRECT) &&
+		   !any_line(check, PST_CHECK_NO, PST_NEED_NO_COPY) && !check->known) {
+		list_lines(check, PST_CHECK_UNKNOWN, PST_NEED_DIRECT, names, sizeof(names));
 		snprintf(check->verdict, sizeof(check->verdict),
-			 "works; whether it is direct is not known: %s", names);
+			 "works; it is not known whether it is direct: %s", names);
 	} else {
-		list(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
+		list_lines(check, PST_CHECK_NO, PST_NEED_DIRECT, names, sizeof(names));
 		snprintf(check->verdict, sizeof(check->verdict), "works, not direct%s: shut by %s",
 			 check->reached == PENSTOCK_ANY && check->known ? ", the CPU copies" : "",
 			 names);
 		if (!check->known) {
 			size_t at = strlen(check->verdict);
 
-			list(check, PST_CHECK_UNKNOWN, PST_NEED_NO_COPY, names, sizeof(names));
+			list_lines(check, PST_CHECK_UNKNOWN, PST_NEED_NO_COPY, names,
+				   sizeof(names));
 			snprintf(check->verdict + at, sizeof(check->verdict) - at,
-				 "; whether the CPU copies is not known: %s", names);
+				 "; it is not known whether the CPU copies: %s", names);
 		}
 	}
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command share: where it is, running it with and without
-the stand-in GPU, facts about the machine, and TAP. Imported by the suites of
-tests/cli only. Nothing here may retry, or turn a failure into a skip."""
+"""Helpers for the tests of the command: run it with and without the stand-in GPU, query
+the page cache, and print TAP. Imported by the suites of tests/cli only. A helper must
+never retry, or turn a failure into a skip."""
 
 import ctypes
 import mmap
@@ -25,11 +25,11 @@ SYS_CACHESTAT = 451
 
 
 class Skip(Exception):
-    """Raised by a case that this machine cannot have, with the reason."""
+    """Raised, with the reason, by a case that cannot run on this machine."""
 
 
 class Tap:
-    """Counts cases and prints them; the plan comes last."""
+    """Counts the cases and prints their results as TAP; the plan comes last."""
 
     def __init__(self):
         self.count = self.failed = 0
@@ -47,14 +47,14 @@ class Tap:
         return passed
 
     def case(self, name, function, *args):
-        """Runs function, which returns what is wrong with it, "" if nothing."""
+        """Runs a case. The function returns a text with the fault, or "" if it passed."""
         try:
             wrong = function(*args)
         except Skip as skip:
             self.count += 1
             print(f"# skip: {skip}\nok {self.count} - {name} # SKIP", flush=True)
             return
-        except Exception:  # a case that breaks down is a case that failed
+        except Exception:  # an exception is a failed case
             wrong = traceback.format_exc()
         self.ok(name, not wrong, wrong)
 
@@ -64,7 +64,8 @@ class Tap:
 
 
 def environment(gpu=False, **more):
-    """Of a child: the stand-in GPU or none, never the machine's own."""
+    """Returns the environment of a child: with the stand-in GPU or without a GPU, never with
+    the machine's own GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env["PENSTOCK_BUILD"] = BUILD
     env["PENSTOCK_LIBCUDA"] = STANDIN if gpu else NO_DRIVER
@@ -74,7 +75,7 @@ def environment(gpu=False, **more):
 
 
 def run(*args, gpu=False, cwd=None, env=None, prefix=(), **options):
-    """Runs the command; returns what it said and its exit status."""
+    """Runs the command. Returns its output and exit status."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
     return subprocess.run([*prefix, PENSTOCK, *args], cwd=cwd, encoding="utf-8",
@@ -84,18 +85,18 @@ def run(*args, gpu=False, cwd=None, env=None, prefix=(), **options):
 
 
 def told(done):
-    """What a run said, for the lines below a failure."""
+    """Returns the output and exit status of a run as text, for the report of a failure."""
     return (f"exit {done.returncode}\nstdout: {done.stdout}\n"
             f"stderr: {done.stderr}")
 
 
 def folder(name, place=None):
-    """An empty folder, in TMPDIR unless a place is named."""
+    """Creates an empty folder, in TMPDIR unless a place is named."""
     return tempfile.mkdtemp(prefix=f"penstock-{name}.", dir=place)
 
 
 def write(path, length, seed=7):
-    """A file of bytes that never repeat at a chunk's distance, on the drive."""
+    """Writes a file to the drive. Its bytes do not repeat at the distance of a chunk."""
     block = b"".join((i * 2654435761 + seed & 0xffffffff).to_bytes(4, "little")
                      for i in range(4099))
     with open(path, "wb") as f:
@@ -107,7 +108,8 @@ def write(path, length, seed=7):
 
 
 def cached_pages(path):
-    """Pages of the file in the page cache; None where the kernel does not say."""
+    """Returns the number of the file's pages in the page cache, or None if the kernel does not
+    report it."""
     class Range(ctypes.Structure):
         _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
 
@@ -128,7 +130,7 @@ def cached_pages(path):
 
 
 def make_cold(path):
-    """Drops the file's pages; Skip where they stay or nobody can tell."""
+    """Drops the file's pages. Raises Skip if they stay, or if that cannot be verified."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(fd, 1, 0)
     seen = cached_pages(path)
@@ -138,18 +140,18 @@ def make_cold(path):
     if seen is None:
         raise Skip("the kernel has no cachestat(2)")
     if not seen:
-        raise Skip("TMPDIR's file system does not say what the page cache holds")
+        raise Skip("TMPDIR's file system does not report what the page cache holds")
     if cached_pages(path):
         raise Skip("TMPDIR's file system keeps its files in memory")
 
 
 def must_tell(path):
-    """Skip where the file system says that nothing is cached, whatever is."""
+    """Raises Skip if the file system always reports that nothing is cached."""
     fd = os.open(path, os.O_RDONLY)
     os.pread(fd, 1, 0)
     os.close(fd)
     if cached_pages(path) == 0:
-        raise Skip("TMPDIR's file system does not say what the page cache holds")
+        raise Skip("TMPDIR's file system does not report what the page cache holds")
 
 
 def make_warm(path):
@@ -159,8 +161,8 @@ def make_warm(path):
 
 
 class Locked:
-    """Keeps a file in the page cache: the kernel drops a page now and then. Where no
-    memory may be locked the file is only read."""
+    """Keeps a file in the page cache by locking its pages, because the kernel drops a page now
+    and then. If no memory may be locked, the file is only read."""
 
     def __init__(self, path):
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -181,7 +183,7 @@ class Locked:
 
 
 def default_signals():
-    """For a child that is to heed signals, also where this one was told to ignore them:
-    what runs in the background of a script ignores SIGINT."""
+    """Restores the default handling of signals in a child. A background job of a script ignores
+    SIGINT, and its children would inherit that."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -100,7 +100,7 @@ def start(audit=False, env=None):
     sys.stderr.write(done.stderr)
     if done.returncode == SKIP:
         sys.exit(SKIP)
-    said = [line for line in done.stderr.splitlines() if "is in front of any other for" in line]
+    said = [line for line in done.stderr.splitlines() if "replaces any other libcufile for" in line]
     if not said:
         print("not ok - `penstock run` did not say that the drop-in is in front")
         sys.exit(1)

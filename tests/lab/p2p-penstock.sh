@@ -14,7 +14,7 @@ report explain-read path=p2p reasons.p2p~=none
 report check exit=0 class=direct known=true cold=p2p gates.{kernel,p2pmem,route,iommu}.state=ok \
 	gates.{peer,probe}.state=ok paths.p2p.measured=true paths.p2p.cpu_copies=0 \
 	paths.p2p.dram_passes=0
-report check-user exit=1 gates.acs.state=unknown gates.acs.todo="run as root to see" \
+report check-user exit=1 gates.acs.state=unknown gates.acs.todo="run penstock check as root" \
 	gates.p2pmem.state=no gates.p2pmem.todo~="run as root"
 for engine in uring threads; do
 	inside "penstock-$engine" --host-bytes-max $canary

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the tests of the block stack judge: a stack is direct, or it is not and the
- * sentence names why; and the stack that they begin with. Included by them alone.
- * It must never accept a verdict without its sentence.
+ * Helpers of the tests of the block stack: assert that a stack is direct, or that it is not
+ * and the sentence names the reason; and plant the basic stack. Included by these tests
+ * only. A verdict without its sentence must always fail the test.
  */
 #ifndef PENSTOCK_JUDGE_H
 #define PENSTOCK_JUDGE_H
@@ -26,19 +26,19 @@ static inline void assert_direct(const struct pst_blockstack *stack)
 	assert_string_equal(why, "");
 }
 
-/* And the reason names what spoils it. */
+/* Asserts that the stack is not direct and that the reason contains `word`. */
 static inline void assert_not(const struct pst_blockstack *stack, const char *word)
 {
 	char why[256] = "";
 
 	if (pst_blockstack_direct_ok(stack, why, sizeof(why)))
-		fail_msg("direct, though there is %s", word);
+		fail_msg("the stack is direct in spite of %s", word);
 	if (!strstr(why, word))
 		fail_msg("'%s' does not name %s", why, word);
 	assert_false(pst_blockstack_direct_ok(stack, NULL, 0));
 }
 
-/* A tree with ext4 on nvme0n1p1 on nvme0n1, which stands alone. */
+/* Plants a machine with ext4 on nvme0n1p1 on the single drive nvme0n1. */
 static inline void plant(struct tree *t)
 {
 	tree_open(t);
@@ -60,7 +60,7 @@ static inline void plant(struct tree *t)
 	tree_link(t, "sys/bus/pci/devices/0000:01:00.0", "../../../devices/" PCI);
 }
 
-/* A virtual block device with this number on top of those named. */
+/* Plants a virtual block device with the number `dev` on top of one or two slaves. */
 static inline void stack_up(const struct tree *t, const char *name, const char *dev,
 			    const char *slave1, const char *slave2)
 {
@@ -100,7 +100,7 @@ static inline void plant_dm(const struct tree *t, const char *name, const char *
 	tree_text(t, path, uuid);
 }
 
-/* The stack below a block device; below the file system for major 0. */
+/* Reads the stack below the block device, or with major 0 below the planted file system. */
 static inline struct pst_blockstack walk(const struct tree *t, unsigned major, unsigned minor)
 {
 	struct pst_blockstack_in in = {.major = major,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What both tests of topo say: open the machine below a root, and that two of its
- * devices are so near. Included by them alone. It must never go on without a topo.
+ * Helpers of the tests of topo: open the topology below a root, and assert the distance of
+ * two devices. Included by these tests only. A failure to open must always fail the test.
  */
 #ifndef PENSTOCK_NEAR_H
 #define PENSTOCK_NEAR_H

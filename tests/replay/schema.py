@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""schema.py FILE...: holds JSON of `penstock topo` against the schema that
-src/core/topo.h documents; a line for each breach, exit 1 if there is one. Run
-by tests/unit/test_topo.c. It must never accept a field that is not documented."""
+"""schema.py FILE...: validates the JSON of `penstock topo` against the schema that
+src/core/topo.h documents. Prints a line for each breach and exits with 1 if there is
+one. Run by tests/unit/test_topo.c. It must never accept an undocumented field."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def breaches(value, schema, where):
         schema = schema(value)
     if isinstance(schema, list):
         if not isinstance(value, list):
-            yield f"{where}: no array"
+            yield f"{where}: not an array"
             return
         for n, one in enumerate(value):
             yield from breaches(one, schema[0], f"{where}[{n}]")
@@ -51,7 +51,7 @@ def breaches(value, schema, where):
         yield f"{where}: {value!r}"
     field = where.rsplit(".", 1)[-1]
     if field in VALUES and isinstance(value, str) and value not in VALUES[field]:
-        yield f"{where}: {value!r} is not among its values"
+        yield f"{where}: {value!r} is not an allowed value"
 
 
 def main():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""synth.py NAME|all FOLDER: builds trees of /sys and /proc of machines that are
-not at hand, as FOLDER/NAME. Each holds a README that says it is synthesised.
-The tests call it and read the trees as they would read the real machine. Made
-up from what kernels show; a real capture, where there is one, is the better
-test. It must never write outside FOLDER."""
+"""synth.py NAME|all FOLDER: writes the files of /sys and /proc of machines that are not
+available, as FOLDER/NAME. Each tree contains a README that says that it is synthesised.
+The tests call this script and read the trees like a real machine. The files imitate
+the output of real kernels; a capture of a real machine is the better test. The script
+must never write outside of FOLDER."""
 
 import os
 import struct
@@ -14,13 +14,13 @@ GT = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}
 
 
 class Tree:
-    """A machine's files and links, written out at the end."""
+    """The files and links of a machine; write() writes them to a folder."""
 
     def __init__(self, about):
         self.files, self.links, self.folders = {}, {}, []
         self.mounts, self.block_count = [], 0
-        self.text("README", "Synthesised by tests/replay/synth.py, no real "
-                            f"machine: {about}.\n")
+        self.text("README", "Synthesised by tests/replay/synth.py, not a "
+                            f"real machine: {about}.\n")
         self.text("proc/filesystems", "nodev\tsysfs\n\text4\n\txfs\n")
         self.text("proc/version", "Linux version 6.8.0-60-generic\n")
         self.text("proc/cmdline", "ro quiet\n")
@@ -36,7 +36,7 @@ class Tree:
             self.text(f"{folder}/{name}", f"{value}\n")
 
     def limits(self, memlock, seccomp, caps="1ffffffffff"):
-        """What the process that was captured may do."""
+        """Sets the limits of the captured process: locked memory, seccomp, capabilities."""
         self.text("proc/self/limits", "Limit                     Soft Limit     "
                   "      Hard Limit           Units\nMax locked memory         "
                   f"{memlock:<20} {memlock:<20} bytes\n")
@@ -64,13 +64,14 @@ class Tree:
         self.text("proc/meminfo", f"MemTotal:       {kib} kB\n")
 
     def kernel(self, *config, cpu="GenuineIntel", family=6):
-        """Its configuration, and the processor, which decides on peer traffic."""
+        """Sets the kernel's configuration, and the processor, on which the kernel's permission
+        for peer traffic depends."""
         self.text("captured/kernel-config", "".join(
             f"CONFIG_{name}\n" for name in config))
         self.text("proc/cpuinfo", f"vendor_id\t: {cpu}\ncpu family\t: {family}\n")
 
     def nvidia(self, version, module="Open Kernel Module", also=()):
-        """Driver and modules, as /proc shows them."""
+        """Sets the driver and the modules as /proc shows them."""
         self.text("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX "
                   f"{module} for x86_64  {version}  Release Build\n")
         self.text("proc/modules", "".join(
@@ -82,7 +83,7 @@ class Tree:
     def pci(self, path, bdf, class_, vendor, device, numa=-1, cpus="0", gen=4,
             width=16, now=None, driver=None, bar_gib=0, group=None,
             group_type="DMA-FQ", config=None):
-        """A function below `path`; returns its own path."""
+        """Adds a PCI function below `path`. Returns its own path."""
         here = f"{path}/{bdf}"
         self.values(here, vendor=f"0x{vendor:04x}", device=f"0x{device:04x}",
                     numa_node=numa, local_cpulist=cpus, dma_mask_bits=64,
@@ -107,7 +108,7 @@ class Tree:
         return here
 
     def bridge(self, path, bdf, kind, acs=0, whole=True, **more):
-        """kind: root, up or down; acs None: the port has no such capability."""
+        """Adds a bridge. kind: root, up or down; acs None: it has no ACS capability."""
         return self.pci(path, bdf, 0x060400, 0x1000, 0xc010, driver="pcieport",
                         config=bridge_config(kind, acs, whole), **more)
 
@@ -128,7 +129,7 @@ class Tree:
         return here
 
     def roce(self, path, name, mtu, lost=0, pauses=0):
-        """The network interface of a NIC, its addresses, what it counted."""
+        """Adds the network interface of a NIC, its addresses and its counters."""
         net, port = "eth" + name[-1], f"{path}/infiniband/{name}/ports/1"
         self.values(f"{path}/net/{net}", mtu=mtu, operstate="up", type=1)
         self.link(f"sys/class/net/{net}", f"{path}/net/{net}")
@@ -154,7 +155,7 @@ class Tree:
 
     def block(self, path, name, dma_alignment=3, logical=512, rotational=0,
               hidden=False, queue=True):
-        """A disk whose folder is `path`/`name`."""
+        """Adds a disk whose folder is `path`/`name`. Returns that folder."""
         here = f"{path}/{name}"
         self.block_count += 1
         self.values(here, size=2000409264, ro=0, removable=0, hidden=int(hidden))
@@ -182,7 +183,7 @@ class Tree:
 
     def nvme(self, path, bdf, number, model="SAMSUNG MZQL23T8HCLS-00A07",
              multipath=False, **more):
-        """A drive on PCIe with one name space, whose folder is returned."""
+        """Adds a drive on PCIe with one namespace. Returns the namespace's folder."""
         here = self.pci(path, bdf, 0x010802, 0x144d, 0xa80a, driver="nvme",
                         width=4, **more)
         controller = f"{here}/nvme/nvme{number}"
@@ -198,7 +199,7 @@ class Tree:
         self.link(f"sys/class/nvme/nvme{number}", path)
 
     def nvme_head(self, subsystem, controllers):
-        """The name space of a subsystem with several paths, hidden elsewhere."""
+        """Adds the multipath namespace of a subsystem with several controllers."""
         here = f"sys/devices/virtual/nvme-subsystem/nvme-subsys{subsystem}"
         self.values(here, iopolicy="numa")
         self.link(f"sys/class/nvme-subsystem/nvme-subsys{subsystem}", here)
@@ -257,7 +258,7 @@ class Tree:
     # --- mounts
 
     def mount(self, point, kind, source, options, dev=None):
-        """dev: the name of a block device, else it is none's."""
+        """Adds a mount. dev: the name of its block device; None: it has none."""
         number = len(self.mounts) + 22
         dev = self.dev(dev) if dev else f"0:{number}"
         self.mounts.append(f"{number} 1 {dev} / {point} rw,relatime shared:"
@@ -275,7 +276,7 @@ class Tree:
         for path, target in self.links.items():
             whole = os.path.join(folder, path)
             os.makedirs(os.path.dirname(whole), exist_ok=True)
-            # A capture has the folders that links lead to, too.
+            # A capture also contains the folders that links point to.
             there = os.path.normpath(os.path.join(os.path.dirname(whole), target))
             if not os.path.lexists(there):
                 os.makedirs(there)
@@ -283,8 +284,8 @@ class Tree:
 
 
 def bridge_config(kind, acs, whole):
-    """Config space with a PCI Express and, unless None, an ACS capability. Not
-    whole: the 64 bytes that an ordinary user is given."""
+    """Returns a config space with a PCI Express capability and, unless acs is None, an ACS
+    capability. If not whole, it has only the 64 bytes that an ordinary user may read."""
     data = bytearray(4096 if whole else 64)
     struct.pack_into("<HH", data, 0, 0x1000, 0xc010)
     struct.pack_into("<H", data, 6, 0x10)
@@ -293,7 +294,7 @@ def bridge_config(kind, acs, whole):
     if whole:
         port = {"root": 4, "up": 5, "down": 6}[kind]
         struct.pack_into("<BBH", data, 0x40, 0x10, 0, 2 | port << 4)
-        # Error reporting first: ACS has to be looked for.
+        # The list starts with error reporting, so that ACS has to be searched.
         following = 0x148 if acs is not None else 0
         struct.pack_into("<I", data, 0x100, 1 | 2 << 16 | following << 20)
         if acs is not None:
@@ -302,8 +303,8 @@ def bridge_config(kind, acs, whole):
 
 
 def switch(tree, host, bus, ports, **more):
-    """A root port on bus `bus` of a host bridge, and a switch below: paths of
-    its downstream ports, which lead to buses bus + 3 and so on."""
+    """Adds a root port on bus `bus` of a host bridge, and a switch below it. Returns the paths
+    of the switch's downstream ports, whose buses are bus + 3 and following."""
     acs = more.pop("acs", 0)
     root = tree.bridge(f"sys/devices/{host}", f"0000:{bus:02x}:01.0", "root",
                        acs=acs, **more)
@@ -349,7 +350,7 @@ def dgx():
 
 def cloud_vm():
     tree = Tree("a guest with a virtio disk, and eight GPUs and a drive passed "
-                "through, each behind a root port of its own; read as a user")
+                "through, each below its own root port; captured by an ordinary user")
     tree.nodes(["0-47"], 384, ["10"])
     tree.text("proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\n")
     tree.nvidia("535.129.03", "Kernel Module")
@@ -362,7 +363,7 @@ def cloud_vm():
             tree.gpu(port, f"0000:{n + 1:02x}:00.0", cpus="0-47")
         else:
             tree.nvme(port, f"0000:{n + 1:02x}:00.0", 0, cpus="0-47")
-    # As kernels do it: a default is in /proc/fs/ext4 alone.
+    # As in real kernels, /proc/fs/ext4 alone shows default mount options.
     tree.mount("/", "ext4", "/dev/vda1", "rw,discard", "vda1")
     tree.text("proc/fs/ext4/vda1/options", "rw\ndelalloc\ndata=ordered\n")
     tree.mount("/local", "ext4", "/dev/nvme0n1", "rw,data=writeback", "nvme0n1")
@@ -424,8 +425,8 @@ def acs():
 
 
 def user():
-    tree = Tree("the switch of acs and a device-mapper device, as an ordinary user "
-                "sees them")
+    tree = Tree("the switch of acs and a device-mapper device, captured by an ordinary "
+                "user")
     tree.nodes(["0-31"], 256, ["10"])
     tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
     tree.nvidia("580.95.05")
@@ -455,7 +456,7 @@ def iommu():
 
 def container():
     tree = Tree("a container on a GPU host: overlay as root, a volume mounted in, "
-                "little memory to lock")
+                "a low limit of locked memory")
     tree.nodes(["0-15"], 128, ["10"])
     root = tree.bridge("sys/devices/pci0000:00", "0000:00:01.0", "root",
                        whole=False)
@@ -474,8 +475,8 @@ def container():
 
 
 def ready():
-    tree = Tree("two GPUs that lend their memory, each with a drive and a NIC behind "
-                "one switch: every gate open")
+    tree = Tree("two GPUs that publish their memory, each with a drive and a NIC below "
+                "one switch: every gate is open")
     tree.nodes(["0-63"], 512, ["10"])
     tree.kernel("PCI_P2PDMA=y", "DMA_SHARED_BUFFER=y")
     tree.nvidia("580.95.05")
@@ -535,7 +536,7 @@ def nvmeof():
 
 def nvmeof_soft():
     tree = nvmeof()
-    tree.text("README", "Synthesised by tests/replay/synth.py, no real machine: "
+    tree.text("README", "Synthesised by tests/replay/synth.py, not a real machine: "
                         "nvmeof with Soft-RoCE beside the NICs.\n")
     here = tree.infiniband("sys/devices/virtual", "rxe0", "2.5 Gb/sec (1X SDR)",
                            "Ethernet", "")
@@ -545,7 +546,7 @@ def nvmeof_soft():
 
 def nvmeof_cut():
     tree = nvmeof()
-    tree.text("README", "Synthesised by tests/replay/synth.py, no real machine: nvmeof "
+    tree.text("README", "Synthesised by tests/replay/synth.py, not a real machine: nvmeof "
                         "with a path lost, and NICs that lose packets.\n")
     tree.values("sys/devices/virtual/nvme-fabrics/ctl/nvme1", state="connecting")
     tree.values("sys/devices/virtual/nvme-fabrics/ctl/nvme2", state="resetting")

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Machines for tests: an empty folder to plant /sys and /proc in by hand, those
- * of synth.py, and captures that lie here as tarballs. Included by the tests of
- * topo and of the block stack, and by fuzz targets. It must never write outside
- * its own folder below TMPDIR; test programs run in the root of the tree.
+ * Creates machines for tests: an empty folder in which a test plants files of /sys and
+ * /proc, machines of synth.py, and the captures in this folder. Included by the tests of
+ * topo and of the block stack, and by fuzz targets. Test programs must run in the root of
+ * the tree. The functions must never write outside of their own folder below TMPDIR.
  */
 #ifndef PENSTOCK_TREE_H
 #define PENSTOCK_TREE_H
@@ -49,7 +49,8 @@ static inline void tree_close(struct tree *tree)
 	nftw(tree->root, tree_unlink, 32, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The whole path, with the folders above it made; what is there is removed. */
+/* Writes the whole path to `whole`, creates the folders above it, and removes an existing file
+ * of that name. */
 static inline void tree_path(const struct tree *tree, char *whole, size_t len, const char *path)
 {
 	char *slash;
@@ -64,7 +65,7 @@ static inline void tree_path(const struct tree *tree, char *whole, size_t len, c
 			tree_die(whole);
 		*slash = '/';
 	}
-	(void)remove(whole); /* most are not there yet */
+	(void)remove(whole); /* usually the file does not exist */
 }
 
 static inline void tree_bytes(const struct tree *tree, const char *path, const void *data,
@@ -111,8 +112,8 @@ static inline void tree_remove(const struct tree *tree, const char *path)
 }
 
 /*
- * A disk: its folder below /sys/devices and the links that lead there. `dev` is
- * "8:0", or NULL for a hidden one; `name` is the last part of `path`.
+ * Plants a disk: its folder below /sys/devices and the links that point to it. `dev` is a
+ * number such as "8:0", or NULL for a hidden disk. The last part of `path` is its name.
  */
 static inline void tree_disk(const struct tree *tree, const char *path, const char *dev)
 {
@@ -132,7 +133,7 @@ static inline void tree_disk(const struct tree *tree, const char *path, const ch
 	tree_text(tree, at, dev);
 }
 
-/* Runs a command; its failure is the test's. */
+/* Runs a command; aborts the test if the command fails. */
 __attribute__((format(printf, 1, 2))) static inline void tree_run(const char *fmt, ...)
 {
 	char command[4096];
@@ -146,13 +147,13 @@ __attribute__((format(printf, 1, 2))) static inline void tree_run(const char *fm
 		tree_die(command);
 }
 
-/* A machine of synth.py: its root is ROOT/NAME, that of all ROOT/each. */
+/* Plants a machine of synth.py as ROOT/NAME; with the name "all", every machine. */
 static inline void tree_synth(const struct tree *tree, const char *name)
 {
 	tree_run("tests/replay/synth.py '%s' '%s'", name, tree->root);
 }
 
-/* A capture of tests/replay, unpacked as ROOT/NAME. */
+/* Unpacks a capture of tests/replay as ROOT/NAME. */
 static inline void tree_capture(const struct tree *tree, const char *name)
 {
 	tree_run("mkdir '%s/%s' && tar xzf 'tests/replay/%s.tar.gz' -C '%s/%s'", tree->root, name,

@@ -6,6 +6,7 @@
 #ifndef PENSTOCK_TEST_CLAIMING_H
 #define PENSTOCK_TEST_CLAIMING_H
 
+#include "core/backends.h"
 #include "core/lane/chunk.h"
 #include "core/lane/claim.h"
 #include "core/request/spans.h"

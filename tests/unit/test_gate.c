@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "storage/file_gate.h"
 

@@ -14,7 +14,7 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 
-#include "check/gate.h"
+#include "check/pfc.h"
 
 static const char *const *names; /* Names of the driver's counters; the values are 1, 2, 4, ... */
 /* Real number of counters, and the number that the driver reports. */
@@ -58,7 +58,7 @@ int ioctl(int fd, unsigned long request, ...)
 
 static struct pst_pfc pfc_read(const char *const *list, unsigned len)
 {
-	static const struct facts this_machine = {.captured = false};
+	static const struct pst_check_facts this_machine = {.captured = false};
 	struct pst_pfc pfc;
 
 	names = list;
@@ -95,7 +95,7 @@ static void failed_queries(void **state)
 {
 	static const char *const some[] = {"rx_prio3_pause"};
 	static const uint32_t commands[] = {ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS};
-	struct facts this_machine = {.captured = false};
+	struct pst_check_facts this_machine = {.captured = false};
 	struct pst_pfc pfc;
 
 	(void)state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Says which libcufile answers it, for tests/cli/run: "penstock" or "another", then
- * the file. Bound the way its first argument says: linked (built with LINKED), by
- * "name", or by the "path" in the second. Compiled by the suite, knows no header of
- * Penstock's, as the programs that it stands for.
+ * Prints which libcufile the program got: "penstock" or "another", then the file. With
+ * LINKED the program is linked to the library. Otherwise it opens the library by "name", or
+ * by the "path" in the second argument. The suite tests/cli/run compiles and runs it. It
+ * must not include a header of Penstock, like the programs that it stands for.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,13 +14,14 @@ typedef long use_count_fn(void);
 long cuFileUseCount(void);
 #endif
 #ifdef THROUGH
-void *open_through(const char *name); /* through.c: another object's dlopen */
+void *open_through(const char *name); /* in through.c, to call dlopen from another object */
 #else
 #define open_through(name) dlopen(name, RTLD_NOW | RTLD_LOCAL)
 #endif
 
-/* The marker counts only where it lies in the very object that the call went to. */
-static int tell(void *lib, use_count_fn *call)
+/* Prints the library that `call` belongs to. The marker counts only if it is in the same
+ * object. */
+static int print_library(void *lib, use_count_fn *call)
 {
 	Dl_info called, marked;
 	void *mark = lib ? dlsym(lib, "penstock_cufile_marker") : NULL;
@@ -41,7 +42,7 @@ int main(int argc, char **argv)
 #ifdef LINKED
 	(void)argc;
 	(void)argv;
-	return tell(dlopen(NULL, RTLD_NOW), cuFileUseCount);
+	return print_library(dlopen(NULL, RTLD_NOW), cuFileUseCount);
 #else
 	const char *name = argc > 2 ? argv[2] : "libcufile.so.0";
 	void *lib = open_through(name), *sym;
@@ -53,6 +54,6 @@ int main(int argc, char **argv)
 	}
 	sym = dlsym(lib, "cuFileUseCount");
 	memcpy(&call, &sym, sizeof(call));
-	return tell(lib, call);
+	return print_library(lib, call);
 #endif
 }

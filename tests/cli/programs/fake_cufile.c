@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libcufile that is not Penstock's: tests/cli/run shows with it which one a program
- * gets. It has one function and no marker, and is never installed. */
+/* A fake libcufile with one function and without Penstock's marker. tests/cli/run uses it to
+ * find out which library a program gets. It is never installed. */
 long cuFileUseCount(void);
 
 long cuFileUseCount(void)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a library for somebody else: tests/cli/run makes an object with the name of
- * Penstock's own of it, whose searches LD_AUDIT must leave alone. */
+/* Opens a library for another program. tests/cli/run compiles it into an object with the name
+ * of Penstock's library. LD_AUDIT must not change the searches of such an object. */
 #include <dlfcn.h>
 
 void *open_through(const char *name);

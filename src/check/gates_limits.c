@@ -1,27 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of what a process may do here: memory to lock, memory and CPUs of its
- * control group, io_uring under seccomp and sysctl. Containers are where they bite.
- * It must never call a limit harmless because its file is not there.
+ * The gates of the limits of this process: locked memory, memory and CPUs of its control
+ * group, and io_uring under seccomp and sysctl. Containers often set such limits. A
+ * limit must never count as harmless because its file is missing.
  */
+#include "gates_limits.h"
+
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/io_uring.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "gate.h"
+#include "line.h"
 
-/* What a GPU's ring takes at most with the library's own choices. */
+/* The most memory that the rings of a GPU use with the library's default settings. */
 #define RING_BYTES (256ULL << 20)
 #define CAP_IPC_LOCK_BIT 14
 #define CAP_SYS_ADMIN_BIT 21
 
-/* The value behind "Key:" in /proc/self/status; false without. */
-static bool status_value(const struct facts *f, const char *key, int base, unsigned long long *out)
+/* Reads the number after "Key:" in /proc/self/status. Returns whether the key exists. */
+static bool status_value(const struct pst_check_facts *f, const char *key, int base,
+			 unsigned long long *out)
 {
 	char *text, *at;
 	bool found = false;
@@ -42,9 +46,9 @@ static bool status_value(const struct facts *f, const char *key, int base, unsig
 	return found;
 }
 
-/* Where there is no /proc the kernel can be asked; of a captured machine nobody. `bit` is
- * of the first 32. */
-static bool capable(const struct facts *f, unsigned bit)
+/* Returns whether this process has the capability `bit`, one of the first 32. Without /proc
+ * the answer comes from capget(2), on the real machine only. */
+static bool process_is_capable(const struct pst_check_facts *f, unsigned bit)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
@@ -55,7 +59,8 @@ static bool capable(const struct facts *f, unsigned bit)
 	return !f->captured && !syscall(SYS_capget, &head, data) && data[0].effective >> bit & 1;
 }
 
-static long long memlock_asked(void)
+/* Returns the soft limit from getrlimit(2) in bytes, -1 if unlimited, -2 if unknown. */
+static long long memlock_getrlimit(void)
 {
 	struct rlimit limit;
 
@@ -64,14 +69,14 @@ static long long memlock_asked(void)
 	return limit.rlim_cur == RLIM_INFINITY ? -1 : (long long)limit.rlim_cur;
 }
 
-/* The soft limit in bytes, -1 unlimited, -2 not known. */
-static long long memlock(const struct facts *f)
+/* Returns the soft limit of locked memory in bytes, -1 if unlimited, -2 if unknown. */
+static long long memlock_limit(const struct pst_check_facts *f)
 {
 	long long limit = -2;
 	char *text, *at, word[32];
 
 	if (pst_sysfs_file(&f->fs, &text, 65536, "proc/self/limits") < 0)
-		return f->captured ? -2 : memlock_asked();
+		return f->captured ? -2 : memlock_getrlimit();
 	at = strstr(text, "Max locked memory");
 	if (at && sscanf(at + 17, "%31s", word) == 1) {
 		char *end;
@@ -97,38 +102,39 @@ static const char *bytes_text(unsigned long long bytes, char *out, size_t len)
 	return out;
 }
 
-static void look_memlock(const struct facts *f, struct pst_check_line *line)
+static void inspect_memlock(const struct pst_check_facts *f, struct pst_check_line *line)
 {
-	long long limit = memlock(f);
+	long long limit = memlock_limit(f);
 	char text[32];
 
 	if (!f->has_file && !f->is_url)
 		return;
 	if (limit == -2) {
-		pst_unknown(line, "the limits of this process cannot be read");
-		pst_todo(line, "ulimit -l shows it");
+		pst_line_unknown(line, "the limits of this process cannot be read");
+		pst_line_todo(line, "run ulimit -l, which shows the limit");
 	} else if (limit == -1) {
-		pst_ok(line, "unlimited");
-	} else if (capable(f, CAP_IPC_LOCK_BIT)) {
-		pst_ok(line, "%s, which does not bind this user (CAP_IPC_LOCK)",
-		       bytes_text((unsigned long long)limit, text, sizeof(text)));
+		pst_line_ok(line, "unlimited");
+	} else if (process_is_capable(f, CAP_IPC_LOCK_BIT)) {
+		pst_line_ok(line, "%s, which does not apply to this user (CAP_IPC_LOCK)",
+			    bytes_text((unsigned long long)limit, text, sizeof(text)));
 	} else if ((unsigned long long)limit < RING_BYTES) {
-		pst_no(line, "%s", bytes_text((unsigned long long)limit, text, sizeof(text)));
-		pst_script(line,
-			   "echo '* - memlock unlimited' >/etc/security/limits.d/penstock.conf");
-		pst_script(line, "# undo: rm /etc/security/limits.d/penstock.conf");
-		pst_script(line, "# a service: LimitMEMLOCK=infinity");
-		pst_script(line, "# a container: docker run --ulimit memlock=-1");
+		pst_line_no(line, "%s", bytes_text((unsigned long long)limit, text, sizeof(text)));
+		pst_line_script(
+			line, "echo '* - memlock unlimited' >/etc/security/limits.d/penstock.conf");
+		pst_line_script(line, "# undo: rm /etc/security/limits.d/penstock.conf");
+		pst_line_script(line, "# a service: LimitMEMLOCK=infinity");
+		pst_line_script(line, "# a container: docker run --ulimit memlock=-1");
 	} else {
-		pst_ok(line, "%s", bytes_text((unsigned long long)limit, text, sizeof(text)));
+		pst_line_ok(line, "%s", bytes_text((unsigned long long)limit, text, sizeof(text)));
 	}
 }
 
 /* ---- control groups -------------------------------------------------------------- */
 
-/* The value of `name` in this process's group, or in the root of what it sees. */
-static bool group_value(const struct facts *f, const char *controller, const char *name, char *out,
-			size_t len)
+/* Reads the file `name` of this process's control group, or of the topmost visible group.
+ * Returns whether one of the two has the file. */
+static bool group_value(const struct pst_check_facts *f, const char *controller, const char *name,
+			char *out, size_t len)
 {
 	char *text, *line, *next;
 	bool found = false;
@@ -156,7 +162,7 @@ static bool group_value(const struct facts *f, const char *controller, const cha
 	return found;
 }
 
-static void look_cgroup(const struct facts *f, struct pst_check_line *line)
+static void inspect_cgroup(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	char text[64], size[32], cpus[32] = "";
 	unsigned long long memory = 0, quota, period;
@@ -164,7 +170,7 @@ static void look_cgroup(const struct facts *f, struct pst_check_line *line)
 
 	if (!f->has_file && !f->is_url)
 		return;
-	/* v1's answer for "none" is a number of exabytes. */
+	/* Without a limit, version 1 of control groups reports a number of exabytes. */
 	if (group_value(f, "", "memory.max", text, sizeof(text)) ||
 	    group_value(f, "memory", "memory.limit_in_bytes", text, sizeof(text)))
 		bounded = sscanf(text, "%20llu", &memory) == 1 && memory < 1ULL << 50;
@@ -173,23 +179,23 @@ static void look_cgroup(const struct facts *f, struct pst_check_line *line)
 		snprintf(cpus, sizeof(cpus), "%.1f CPUs", (double)quota / (double)period);
 	if (!bounded && !cpus[0]) {
 		if (pst_sysfs_exists(&f->fs, "proc/self/cgroup"))
-			pst_ok(line, "no bound on memory or CPUs");
+			pst_line_ok(line, "no limit on memory or CPUs");
 		else
-			pst_unknown(line, "the control group of this process cannot be read");
+			pst_line_unknown(line, "the control group of this process cannot be read");
 		return;
 	}
 	bytes_text(memory, size, sizeof(size));
 	if (bounded && memory < 2 * RING_BYTES)
-		pst_no(line, "%s of memory%s%s", size, cpus[0] ? ", " : "", cpus);
+		pst_line_no(line, "%s of memory%s%s", size, cpus[0] ? ", " : "", cpus);
 	else
-		pst_ok(line, "%s%s%s%s", bounded ? size : "", bounded ? " of memory" : "",
-		       bounded && cpus[0] ? ", " : "", cpus);
+		pst_line_ok(line, "%s%s%s%s", bounded ? size : "", bounded ? " of memory" : "",
+			    bounded && cpus[0] ? ", " : "", cpus);
 }
 
 /* ---- io_uring -------------------------------------------------------------------- */
 
-/* Asks for the smallest ring and gives it back. */
-static int try_uring(void)
+/* Creates the smallest io_uring and closes it. Returns 0, or an errno. */
+static int uring_try(void)
 {
 	struct io_uring_params params;
 	long fd;
@@ -202,7 +208,7 @@ static int try_uring(void)
 	return 0;
 }
 
-static void look_uring(const struct facts *f, struct pst_check_line *line)
+static void inspect_uring(const struct pst_check_facts *f, struct pst_check_line *line)
 {
 	unsigned long long seccomp = 0;
 	int64_t off = 0;
@@ -213,41 +219,46 @@ static void look_uring(const struct facts *f, struct pst_check_line *line)
 	if (pst_sysfs_number(&f->fs, &off, "proc/sys/kernel/io_uring_disabled") < 0)
 		off = 0;
 	if (f->captured) {
-		if (off == 2 || (off == 1 && !capable(f, CAP_SYS_ADMIN_BIT)))
-			pst_no(line, "kernel.io_uring_disabled is %d", (int)off);
+		if (off == 2 || (off == 1 && !process_is_capable(f, CAP_SYS_ADMIN_BIT)))
+			pst_line_no(line, "kernel.io_uring_disabled is %d", (int)off);
 		else if (f->kernel && f->kernel < 5001)
-			pst_no(line, "Linux %s has none", f->release);
+			pst_line_no(line, "Linux %s has no io_uring", f->release);
 		else if (!status_value(f, "Seccomp", 10, &seccomp))
-			pst_unknown(line, "whether seccomp forbids it cannot be read");
+			pst_line_unknown(line,
+					 "it cannot be read whether seccomp forbids io_uring");
 		else if (seccomp == 2)
-			pst_unknown(line, "a seccomp filter is in force, it may forbid it");
+			pst_line_unknown(line,
+					 "a seccomp filter is active and may forbid io_uring");
 		else
-			pst_ok(line, "allowed");
+			pst_line_ok(line, "allowed");
 	} else {
-		error = try_uring();
+		error = uring_try();
 		if (!error)
-			pst_ok(line, "allowed");
+			pst_line_ok(line, "allowed");
 		else if (off)
-			pst_no(line, "kernel.io_uring_disabled is %d", (int)off);
+			pst_line_no(line, "kernel.io_uring_disabled is %d", (int)off);
 		else
-			pst_no(line, "%s%s", strerror(error),
-			       error == EPERM ? ": seccomp, as container runtimes set it" : "");
+			pst_line_no(line, "%s%s", strerror(error),
+				    error == EPERM ? ": probably the seccomp filter of a container"
+						   : "");
 	}
 	if (off)
-		pst_script(line, "sysctl -w kernel.io_uring_disabled=0  # until the next boot");
+		pst_line_script(line,
+				"sysctl -w kernel.io_uring_disabled=0  # until the next boot");
 	else
-		pst_script(line, "# docker run --security-opt seccomp=FILE that allows io_uring_*");
+		pst_line_script(line, "# docker run --security-opt seccomp=FILE, with a FILE that "
+				      "allows io_uring_*");
 }
 
-const struct gate pst_check_limit_gates[] = {
-	{"memlock", PST_CHECK_FILE, PST_NEED_SPEED, look_memlock,
-	 "the ring cannot be registered with io_uring, each read pins and unpins its pages",
+const struct pst_check_gate pst_check_limit_gates[] = {
+	{"memlock", PST_CHECK_FILE, PST_NEED_SPEED, inspect_memlock,
+	 "without locked memory the ring cannot be registered, and every read pins its pages anew",
 	 "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity, docker --ulimit memlock=-1"},
-	{"cgroup", PST_CHECK_FILE, PST_NEED_SPEED, look_cgroup,
-	 "ring and page cache count against the group's memory, lanes against its CPUs",
+	{"cgroup", PST_CHECK_FILE, PST_NEED_SPEED, inspect_cgroup,
+	 "ring and page cache use the group's memory, and the lane threads use its CPUs",
 	 "give the container at least 1 GiB more than the application needs"},
-	{"io_uring", PST_CHECK_FILE, PST_NEED_SPEED, look_uring,
-	 "without it a thread waits for each read in flight, which costs CPU",
+	{"io_uring", PST_CHECK_FILE, PST_NEED_SPEED, inspect_uring,
+	 "without io_uring a thread waits for each read in flight, which costs CPU time",
 	 "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile"},
 	{.name = NULL},
 };

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What several requests did, added up and shown: the path that carried most, bytes
- * by path, CPU copies, DRAM passes, and for every other path the reason.
+ * Adds up the reports of several requests and prints the sum: the path that carried most
+ * bytes, the bytes of each path, CPU copies, DRAM passes, and the reason why each other
+ * path was not used. Called by the commands that transfer bytes.
  */
+#include "tally.h"
+
 #include <string.h>
 
-#include "cli.h"
+#include "args.h"
 
-/* Whether a reason tells more than the one that stands: "not needed" is what a path
- * has to say for itself until it is tried. */
-static bool tells_more(enum penstock_why why, enum penstock_why than)
+/* Returns whether reason `why` is more informative than reason `than`. The least informative
+ * reason is "chosen other", which every path has that was not tried. */
+static bool reason_is_better(enum penstock_why why, enum penstock_why than)
 {
 	if (than == PENSTOCK_WHY_NONE)
 		return why != PENSTOCK_WHY_NONE;
@@ -26,14 +29,14 @@ void tally_add(struct tally *t, const struct penstock_report *report)
 	t->chunks += report->chunks;
 	if (report->bytes || !t->engine)
 		t->engine = report->engine;
-	if (report->engine_why != PENSTOCK_WHY_NONE) /* of one, say so */
+	if (report->engine_why != PENSTOCK_WHY_NONE) /* one report with a reason is enough */
 		t->engine_why = report->engine_why;
 	for (unsigned i = 0; i < report->path_count; i++) {
 		const struct penstock_report_path *path = &report->paths[i];
 
 		t->names[i] = path->name;
 		t->path_bytes[i] += path->bytes;
-		if (tells_more(path->why, t->why[i])) {
+		if (reason_is_better(path->why, t->why[i])) {
 			t->why[i] = path->why;
 			snprintf(t->text[i], sizeof(t->text[i]), "%s", path->text);
 		}
@@ -51,7 +54,7 @@ void tally_merge(struct tally *t, const struct tally *other)
 				    .engine_why = other->engine_why};
 
 	if (!other->path_count)
-		return; /* it has read nothing */
+		return; /* `other` has no report */
 	r.path_count = other->path_count;
 	for (unsigned i = 0; i < other->path_count; i++)
 		r.paths[i] = (struct penstock_report_path){.name = other->names[i],
@@ -80,7 +83,7 @@ static double ratio(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 0;
 }
 
-/* Why not by a better engine, "" if that is none. */
+/* Returns the reason why the better engine was not used, or "" if it was. */
 static const char *engine_reason(const struct tally *t)
 {
 	return t->engine_why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(t->engine_why);

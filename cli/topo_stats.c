@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* penstock topo, penstock stats: what the library shows from outside. */
+/* penstock topo and penstock stats: print what the library reports about the machine and
+ * about a running process. */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-/* The library would say what is wrong with a descriptor, here it has a name. */
-static bool can_print(void)
+/* Returns whether standard output is open for writing; prints the error if not. The library
+ * writes to the descriptor itself and could only name its number. */
+static bool stdout_is_writable(void)
 {
 	if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) != O_RDONLY)
 		return true;
-	fail(EXIT_FAILED, "standard output cannot be written: it is not open for writing");
+	fail(EXIT_FAILED, "standard output cannot be written: open it for writing");
 	return false;
 }
 
-static int run_topo(int argc, char **argv)
+static int topo_main(int argc, char **argv)
 {
 	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
 						{"sys-root", required_argument, NULL, 'r'},
@@ -32,8 +34,8 @@ static int run_topo(int argc, char **argv)
 			return c == 'h' ? EXIT_DONE : EXIT_USAGE;
 	}
 	if (optind != argc)
-		return fail(EXIT_USAGE, "topo takes no argument, '%s' is one", argv[optind]);
-	if (!can_print())
+		return fail(EXIT_USAGE, "topo accepts no argument, remove '%s'", argv[optind]);
+	if (!stdout_is_writable())
 		return EXIT_FAILED;
 	if (penstock_topo(root, json, STDOUT_FILENO) < 0)
 		return fail_lib();
@@ -43,13 +45,13 @@ static int run_topo(int argc, char **argv)
 const struct command cmd_topo = {
 	.name = "topo",
 	.usage = "[--json] [--sys-root DIR]",
-	.summary = "GPUs, drives, NICs, NUMA nodes, and how near they are to each other",
-	.help = "  --json          one object, see penstock-json(5)\n"
-		"  --sys-root DIR  read DIR/sys and DIR/proc instead (a captured machine)\n",
-	.run = run_topo,
+	.summary = "show GPUs, drives, NICs, NUMA nodes, and the distances between them",
+	.help = "  --json          print one JSON object, see penstock-json(5)\n"
+		"  --sys-root DIR  read a captured machine: DIR/sys and DIR/proc\n",
+	.run = topo_main,
 };
 
-static int run_stats(int argc, char **argv)
+static int stats_main(int argc, char **argv)
 {
 	static const struct option options[] = {{"json", no_argument, NULL, 'j'},
 						{"help", no_argument, NULL, 'h'},
@@ -63,8 +65,8 @@ static int run_stats(int argc, char **argv)
 		json = 1;
 	}
 	if (optind + 1 != argc || !parse_number(argv[optind], 1, 1u << 30, &pid))
-		return fail(EXIT_USAGE, "stats wants the number of one process, see pgrep(1)");
-	if (!can_print())
+		return fail(EXIT_USAGE, "stats needs the number of one process, see pgrep(1)");
+	if (!stdout_is_writable())
 		return EXIT_FAILED;
 	if (penstock_stats((int)pid, json, STDOUT_FILENO) < 0)
 		return fail(EXIT_FAILED, "%s", penstock_errmsg());
@@ -74,7 +76,7 @@ static int run_stats(int argc, char **argv)
 const struct command cmd_stats = {
 	.name = "stats",
 	.usage = "PID [--json]",
-	.summary = "the counters of a running process of yours",
-	.help = "  --json  one object, see penstock-json(5)\n",
-	.run = run_stats,
+	.summary = "show the counters of a running process of this user",
+	.help = "  --json  print one JSON object, see penstock-json(5)\n",
+	.run = stats_main,
 };

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes one JSON object as one line, with commas and escapes. */
+#ifndef PENSTOCK_CLI_JSON_H
+#define PENSTOCK_CLI_JSON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct json {
+	FILE *f;
+	bool first; /* the next member is the first of its object */
+};
+void json_open(struct json *j, FILE *f); /* { */
+void json_close(struct json *j);	 /* }\n */
+void json_text(struct json *j, const char *key, const char *value);
+void json_int(struct json *j, const char *key, int64_t value);
+void json_real(struct json *j, const char *key, double value);
+void json_bool(struct json *j, const char *key, bool value);
+void json_object(struct json *j, const char *key); /* "key": { */
+void json_end(struct json *j);			   /* } */
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queries the cached pages of a file with cachestat(2), which Linux has from 6.5 on. Called
+ * by bench and by the verification of cp. It must never change the page cache.
+ */
+#include "page_cache.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+int64_t cached_pages(int fd, uint64_t length)
+{
+	struct {
+		uint64_t off, len;
+	} range = {0, length};
+	struct {
+		uint64_t cache, dirty, writeback, evicted, recently;
+	} stat;
+
+	return syscall(SYS_cachestat, fd, &range, &stat, 0) ? -1 : (int64_t)stat.cache;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sum of the reports of several requests, and its output as text or JSON. */
+#ifndef PENSTOCK_CLI_TALLY_H
+#define PENSTOCK_CLI_TALLY_H
+
+#include "json.h"
+#include "penstock.h"
+
+struct tally {
+	const char *names[PENSTOCK_PATHS_MAX];
+	uint64_t path_bytes[PENSTOCK_PATHS_MAX];
+	enum penstock_why why[PENSTOCK_PATHS_MAX];
+	char text[PENSTOCK_PATHS_MAX][PENSTOCK_TEXT_MAX]; /* the sentence for each reason */
+	unsigned path_count;
+	uint64_t bytes, cpu_copied, dram_laid, retries, chunks;
+	const char *engine;
+	enum penstock_why engine_why;
+};
+void tally_add(struct tally *t, const struct penstock_report *report);
+void tally_merge(struct tally *t, const struct tally *other);
+/* Returns the path that carried most bytes, or "none". */
+const char *tally_path(const struct tally *t);
+void tally_json(struct json *j, const struct tally *t);
+void tally_print(FILE *f, const char *label, const struct tally *t);
+
+#endif

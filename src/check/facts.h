@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The facts that several gates use, read once: the topology, the kernel, the driver, and
+ * the devices, drives and NICs to check. Included by the files of this folder only.
+ */
+#ifndef PST_CHECK_FACTS_H
+#define PST_CHECK_FACTS_H
+
+#include <stdint.h>
+
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
+#include "http.h"
+#include "result.h"
+#include "storage/blockstack.h"
+
+#define PST_CHECK_SUBJECTS_MAX 256
+
+/* A device, drive or NIC that is checked. */
+struct pst_check_subject {
+	const char *name;  /* "GPU0", "nvme0" */
+	const char *maker; /* vendor of a GPU; "" for others */
+	const char *model;
+	const char *transport;	   /* transport of a drive, link type of a NIC */
+	const struct pst_pci *pci; /* NULL: not a PCI function */
+};
+
+struct pst_check_nvidia {
+	bool loaded, open; /* the kernel module is loaded; it is the open-source one */
+	char version[32];
+	unsigned major;
+};
+
+/* The outcome of a connection to the endpoint of an object store. */
+struct pst_check_endpoint {
+	bool given;	/* an address was configured */
+	int name_error; /* result of getaddrinfo() */
+	int error;	/* errno of connect(); 0: connected */
+	double connect_ms;
+	bool is_http;
+	struct pst_http_url url;
+	struct pst_http_answer answer;
+};
+
+struct pst_check_facts {
+	struct pst_sysfs fs;
+	struct pst_topo *topo;
+	const struct pst_check_opts *opts;
+	bool captured;
+	char release[64];
+	unsigned kernel; /* version, 6002 for 6.2; 0: unknown */
+	char *cmdline;	 /* command line of the kernel; NULL: unknown */
+	int zen;	 /* AMD processor of family 17h or later: 1, 0, or -1 if unknown */
+	struct pst_check_nvidia nvidia;
+
+	bool host;    /* the device is host memory */
+	bool peermem; /* the device is the published memory of a PCI function */
+	struct pst_check_subject devices[PST_CHECK_SUBJECTS_MAX], drives[PST_CHECK_SUBJECTS_MAX],
+		nics[PST_CHECK_SUBJECTS_MAX];
+	unsigned device_count, drive_count, nic_count;
+	unsigned gpu_count, drive_total; /* GPUs and drives in the whole machine */
+	char device_name[32];		 /* name of the device that the library opened or tried */
+	int device_error;		 /* error of that open; 0: opened, or not tried */
+	char device_text[PENSTOCK_TEXT_MAX];
+
+	/* Facts about the target. */
+	bool is_url, has_file, is_block;
+	struct pst_blockstack stack;
+	char point[256];	   /* mount point */
+	uint32_t dio_mem, dio_off; /* alignment of O_DIRECT; 0: unknown */
+	bool dio_none;		   /* the file system reports that it has no O_DIRECT */
+	bool dio_told;		   /* the kernel reports the alignment */
+
+	struct pst_check_endpoint endpoint;
+
+	struct pst_check *check; /* result, with the measurements of the probe */
+	char probe_error[PENSTOCK_TEXT_MAX];
+};
+
+/* Reads kernel, driver and topology. Returns 0, or -errno with a sentence in `why`. */
+int pst_facts_read(struct pst_check_facts *f, char *why, size_t why_len);
+void pst_facts_free(struct pst_check_facts *f);
+
+/* Returns whether the kernel's command line has the word, for example "iommu=pt". A word
+ * that ends in '=' matches any value. */
+bool pst_cmdline_has(const struct pst_check_facts *f, const char *word);
+/* Returns 1 if the kernel module is loaded or built in, 0 if not, -1 if unknown. */
+int pst_module_loaded(const struct pst_check_facts *f, const char *name);
+/* Returns 'y', 'm' or 'n' for CONFIG_name, or 0 if unknown. */
+int pst_kernel_config(const struct pst_check_facts *f, const char *name);
+/* Returns 1 if the kernel supports PCI P2PDMA, 0 if not, -1 if unknown. */
+int pst_kernel_p2pdma(const struct pst_check_facts *f);
+/* Returns 1 if the kernel permits DMA between the two devices across their host bridges, 0
+ * if not, -1 if unknown. */
+int pst_host_bridge_permits(const struct pst_check_facts *f, const struct pst_pci *a,
+			    const struct pst_pci *b);
+
+#endif

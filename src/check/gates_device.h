@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gates of the device, its driver and the kernel. */
+#ifndef PST_CHECK_GATES_DEVICE_H
+#define PST_CHECK_GATES_DEVICE_H
+
+#include "gate.h"
+
+extern const struct pst_check_gate pst_check_device_gates[];
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gates of an object store's endpoint. */
+#ifndef PST_CHECK_GATES_ENDPOINT_H
+#define PST_CHECK_GATES_ENDPOINT_H
+
+#include "gate.h"
+
+extern const struct pst_check_gate pst_check_endpoint_gates[];
+
+/* Connects to the endpoint and sends one request; fills f->endpoint. Must not be called for a
+ * captured machine. */
+void pst_check_try_endpoint(struct pst_check_facts *f);
+
+#endif

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gates of one file: file system, mount, block stack and probe. */
+#ifndef PST_CHECK_GATES_FILE_H
+#define PST_CHECK_GATES_FILE_H
+
+#include "gate.h"
+
+extern const struct pst_check_gate pst_check_file_gates[];
+
+#endif

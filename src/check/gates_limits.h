@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The gates of a process's limits: locked memory, control group, io_uring. */
+#ifndef PST_CHECK_GATES_LIMITS_H
+#define PST_CHECK_GATES_LIMITS_H
+
+#include "gate.h"
+
+extern const struct pst_check_gate pst_check_limit_gates[];
+
+#endif

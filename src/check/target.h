@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks up the mount and the block stack of the checked path. */
+#ifndef PST_CHECK_TARGET_H
+#define PST_CHECK_TARGET_H
+
+#include "facts.h"
+
+/* Returns the target without a leading file://. */
+const char *pst_check_target_path(const struct pst_check_facts *f);
+/* Reads mount, block stack and drives of opts->target. Returns 0, or -errno with a sentence
+ * in `why`. */
+int pst_check_target(struct pst_check_facts *f, char *why, size_t why_len);
+
+#endif
