@@ -303,9 +303,9 @@ static void wrong_kinds(void **state)
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
 	assert_int_equal(size_of(CUF_MAX_DEVICE_CACHE_KB), 4096);
 	assert_ok(cuFileDriverClose());
-	assert_int_equal(said("'properties.allow_compat_mode' wants true or false"), 1);
-	assert_int_equal(said("'properties.io_batchsize' wants a whole number from 1"), 1);
-	assert_int_equal(said("'execution' wants a section"), 1);
+	assert_int_equal(said("'properties.allow_compat_mode' must be true or false"), 1);
+	assert_int_equal(said("'properties.io_batchsize' must be a whole number from 1"), 1);
+	assert_int_equal(said("'execution' must be a section"), 1);
 	assert_int_equal(said("line 3: the key 'properties?allow_compat_mode' is not known"), 1);
 }
 
@@ -330,7 +330,7 @@ static void environment(void **state)
 			 1);
 	assert_int_equal(said("INFO: CUFILE_NVTX changes nothing here"), 1);
 	assert_int_equal(said("INFO: CUFILE_RDMA_DC_KEY changes nothing here"), 1);
-	assert_int_equal(said("CUFILE_MAX_DEVICE_CACHE_SIZE wants a number from 0 to"), 1);
+	assert_int_equal(said("CUFILE_MAX_DEVICE_CACHE_SIZE must be a number from 0 to"), 1);
 	unsetenv("CUFILE_NVTX");
 	unsetenv("CUFILE_RDMA_DC_KEY");
 	unsetenv("CUFILE_ALOW_COMPAT_MODE");
@@ -360,8 +360,8 @@ static void no_configuration(void **state)
 		assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
 		assert_ok(cuFileDriverClose());
 	}
-	assert_true(said("the file is passed over") >= 4);
-	assert_true(said("line 1: expected a comma or }: ") && said("expected a value: "));
+	assert_true(said("the file is ignored") >= 4);
+	assert_true(said("line 1: a comma is missing, or the closing }: ") && said("a value is missing: "));
 	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}"); /* marked as UTF-8 */
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
@@ -380,7 +380,7 @@ static void no_configuration(void **state)
 		assert_ok(cuFileDriverOpen());
 		assert_ok(cuFileDriverClose());
 	}
-	assert_int_equal(said("cannot be read: defaults hold"), 3); /* each that is no file */
+	assert_int_equal(said("cannot be read: the defaults apply"), 3); /* each that is no file */
 	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
 	unlink(json_path);
 }
@@ -405,7 +405,7 @@ static void full_of_unknown(void **state)
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
 	assert_ok(cuFileDriverClose());
 	assert_true(key > 50000 && said("\n") - before < 300);
-	assert_int_equal(said("more is wrong with the configuration than is listed"), 1);
+	assert_int_equal(said("the configuration has more errors than are listed"), 1);
 	unlink(json_path);
 }
 
