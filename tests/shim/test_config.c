@@ -361,7 +361,8 @@ static void no_configuration(void **state)
 		assert_ok(cuFileDriverClose());
 	}
 	assert_true(said("the file is ignored") >= 4);
-	assert_true(said("line 1: a comma is missing, or the closing }: ") && said("a value is missing: "));
+	assert_true(said("line 1: a comma is missing, or the closing }: ") &&
+		    said("a value is missing: "));
 	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}"); /* marked as UTF-8 */
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
