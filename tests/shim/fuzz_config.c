@@ -14,9 +14,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct shim_config *config = malloc(sizeof(*config));
-	char *text = malloc(
-		len ? len
-		    : 1); /* exactly as long as the input, so that a sanitizer sees an overrun */
+	/* Exactly as long as the input, so that a sanitizer sees an overrun. */
+	char *text = malloc(len ? len : 1);
 
 	if (!config || !text)
 		abort();
