@@ -59,7 +59,7 @@ unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie)
 	(void)lmid;
 	if (!strcmp(map->l_name, dropin) || !strncmp(base_name(map->l_name), "libpenstock.so", 14))
 		*cookie = 0;
-	return 0; /* watch no bindings, so that calls cost nothing more */
+	return 0; /* the loader watches no bindings, so calls cost nothing extra */
 }
 
 char *la_objsearch(const char *name, uintptr_t *cookie, unsigned flag)

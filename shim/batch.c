@@ -34,7 +34,7 @@ struct op {
 };
 struct batch {
 	struct batch *next; /* under list_lock */
-	unsigned refs; /* the list's or the destroyer's, and one a running call; under list_lock */
+	unsigned refs;	    /* 1 until the batch is freed, and 1 for each running call; list_lock */
 	struct penstock_queue *q;
 	pthread_mutex_t submit_lock, harvest_lock;
 	unsigned nr;

@@ -21,6 +21,7 @@ struct shim_config {
 	char file[SHIM_TEXT]; /* path of the cufile.json that was read, "" for none */
 };
 
+/* Sets every parameter to its default. */
 void shim_config_defaults(struct shim_config *config);
 /* Reads the defaults, then cufile.json, then the environment. Keeps a note of each error, because
  * the log is set up from `config` only afterwards; shim_config_log_notes logs the notes. */

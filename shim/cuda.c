@@ -21,7 +21,7 @@ enum {
 	NO_CONTEXT = 201,
 	NOT_READY = 600,
 	INVALID_HANDLE = 400,
-	CAPTURE_IMPLICIT = 906, /* the legacy stream, while a stream that orders with it captures */
+	CAPTURE_IMPLICIT = 906, /* the legacy stream waits for a stream that is being captured */
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,
 	ATTR_RANGE_START = 11,

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 struct shim_memory {
-	int ordinal;	 /* of the GPU, -1: host memory */
-	uintptr_t start; /* of the allocation */
-	size_t len;
+	int ordinal;	 /* number of the GPU, -1: host memory */
+	uintptr_t start; /* first address of the allocation */
+	size_t len;	 /* length of the allocation */
 };
 /* Queries the driver for the allocation at an address. Returns 0 or a code. */
 int shim_cuda_memory(const void *ptr, struct shim_memory *out);

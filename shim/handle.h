@@ -11,7 +11,7 @@
 struct shim_file {
 	_Atomic uint64_t state; /* generation << 32 | LIVE | CLOSING | ENDING | users */
 	struct penstock_storage *st;
-	unsigned index; /* of this entry in the table */
+	unsigned index; /* index of this entry in the table */
 	int fd;		/* the caller's descriptor; dev and ino identify its file */
 	uint64_t dev, ino;
 	_Atomic unsigned logged; /* bitmap: 1 the first read, 2 the first write was logged */

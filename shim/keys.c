@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of the keys of cufile.json, one a row: the parameter that each key sets, or the
- * reason why it has no effect in this library. config.c looks keys up here. The table must list
+ * The table of the keys of cufile.json. Each row has the parameter that a key sets, or the reason
+ * why the key has no effect in this library. config.c looks keys up here. The table must list
  * every key that NVIDIA's library reads, so that no valid file causes a warning.
  */
 #include "keys.h"
@@ -163,7 +163,7 @@ static const struct {
 	{"log_dir", "logging.dir"},
 };
 
-/* Compares name by name. */
+/* Whether a path matches a pattern, compared name by name. */
 static bool path_matches(const char *pattern, const char *path)
 {
 	for (;;) {

@@ -13,7 +13,7 @@ enum shim_key_kind {
 	SHIM_KEY_GPU_COUNT,
 	SHIM_KEY_NOTED,	  /* any value, accepted without effect; the note has the reason */
 	SHIM_KEY_SECTION, /* an object whose members are keys of their own */
-	SHIM_KEY_CLOSED,  /* any value, accepted without a look at its members */
+	SHIM_KEY_CLOSED,  /* any value, accepted without checking its members */
 };
 struct shim_key {
 	const char *path; /* names joined by dots; "*" matches any one name */

@@ -7,7 +7,7 @@
 
 /* Copies the parameters that were set over `config`. */
 void shim_params_apply(struct shim_config *config);
-/* Discards them after an open has used them; slab arrays stay set. */
+/* Discards these parameters after an open has used them; slab arrays stay set. */
 void shim_params_opened(void);
 
 #endif

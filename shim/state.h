@@ -19,9 +19,9 @@
 struct shim {
 	pthread_mutex_t lock;
 	_Atomic bool open;
-	bool was_open;		   /* the driver was open once; under lock */
+	bool was_open;		   /* the driver was opened at least once; under lock */
 	bool params_fixed;	   /* a call before the open fixed the parameters; under lock */
-	long uses;		   /* opens of the driver that are not closed; under lock */
+	long uses;		   /* number of opens without a close; under lock */
 	_Atomic int require;	   /* enum penstock_class of every transfer */
 	_Atomic int version;	   /* the version that shim_version returns, 0: not read yet */
 	struct shim_config config; /* valid while the driver is open; under lock */

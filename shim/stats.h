@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counters for cuFileGetStatsL1 to L3, which every file with exported calls updates. All counters
- * are relaxed atomics. While statistics are off, a transfer pays one load for them.
+ * are relaxed atomics. While statistics are off, they cost a transfer one load.
  */
 #ifndef SHIM_STATS_H
 #define SHIM_STATS_H
@@ -44,7 +44,7 @@ enum shim_counted {
 extern _Atomic int shim_stats_level;
 
 struct shim_timer {
-	int level; /* of statistics at the start; 0: the timer does not run */
+	int level; /* level of statistics at the start; 0: the timer does not run */
 	uint64_t start_ns;
 };
 

@@ -26,7 +26,7 @@ static ssize_t code_result(int code)
 
 static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
 {
-	struct penstock_report report; /* 1 KiB, so only its size is set */
+	struct penstock_report report; /* 1 KiB; only its size is set, to save time */
 	bool first = shim_is_first(m);
 	struct shim_timer timer = shim_timer_start();
 	bool want_report = first || timer.level >= 3;

@@ -18,9 +18,9 @@ struct pst_json {
 	const char *what;    /* the first error, NULL: none */
 	bool python_numbers; /* accept NaN, Infinity and -Infinity, which Python writes, in skips */
 	/*
-	 * Accept what the parser of NVIDIA's library accepts in cufile.json: comments, a comma
-	 * after the last member, leading zeros, "1.", and strings that are not UTF-8. An escaped
-	 * NUL or half of a surrogate pair becomes a question mark.
+	 * Accept what files such as cufile.json have beyond JSON: comments, a comma after the last
+	 * member, leading zeros, "1.", and strings that are not UTF-8. An escaped NUL or half of
+	 * a surrogate pair becomes a question mark.
 	 */
 	bool lenient;
 	unsigned lines; /* number of line ends before `at` */

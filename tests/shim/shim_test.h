@@ -305,7 +305,8 @@ ST_UNUSED static int st_wait(pid_t pid)
 }
 
 /* Runs this program again with one argument, in a process of its own, and with another CUDA
- * driver if `cuda` is not NULL. Returns as st_wait. */
+ * driver if `cuda` is not NULL. Returns the result of
+ * st_wait. */
 ST_UNUSED static int st_run_self(const char *arg, const char *cuda)
 {
 	char self[PATH_MAX] = "";

@@ -368,8 +368,8 @@ static void invalid_files(void **state)
 	assert_true(logged("the file is ignored") >= 4);
 	assert_true(logged("line 1: a comma is missing, or the closing }: ") &&
 		    logged("a value is missing: "));
-	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}"); /* a UTF-8 byte order
-									      mark */
+	/* A file with a UTF-8 byte order mark. */
+	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}");
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 7);
 	assert_ok(cuFileDriverClose());
@@ -387,8 +387,8 @@ static void invalid_files(void **state)
 		assert_ok(cuFileDriverOpen());
 		assert_ok(cuFileDriverClose());
 	}
-	assert_int_equal(logged("cannot be read: the defaults apply"),
-			 3); /* the pipe, the folder and the name */
+	/* The pipe, the folder and the name. */
+	assert_int_equal(logged("cannot be read: the defaults apply"), 3);
 	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
 	unlink(json_path);
 }
@@ -512,8 +512,8 @@ static void log_place(void **state)
 
 	(void)state;
 	unlink(log_path);
-	assert_int_equal(mkfifo(log_path, 0600),
-			 0); /* a pipe without a reader, so the log goes to stderr */
+	/* A pipe without a reader, so the log goes to stderr. */
+	assert_int_equal(mkfifo(log_path, 0600), 0);
 	assert_ok(cuFileDriverOpen());
 	assert_ok(cuFileDriverClose());
 	unsetenv("CUFILE_LOGFILE_PATH");

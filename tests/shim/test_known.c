@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests known requirements and errors of NVIDIA's library, and known habits of its clients, one a
- * case: no udev, a broken path to the configuration, parameters that the machine cannot meet, a
+ * Tests known requirements and errors of NVIDIA's library, and known habits of its clients, each in
+ * one case: no udev, a broken path to the configuration, parameters that the machine cannot meet, a
  * failed open, stream calls without I/O threads, files on an overlay. Each case runs in a process
  * of its own, because parameters are set before the driver opens. tests/shim/preload tests which
  * library answers, test_stats.c the layouts, test_config.c the keys of the configuration.
@@ -181,8 +181,8 @@ static int register_each_time(void)
 		WANT(st_holds(dev + 512 * i, (uint64_t)i, 4096));
 		cuFileHandleDeregister(fh);
 	}
-	WANT(opens - opens_before <
-	     49 * 20); /* 2 for each registration, 40 for each second that passed */
+	/* 2 opens for each registration, and 40 for each second that the loop takes. */
+	WANT(opens - opens_before < 49 * 20);
 	code = dup(fd);
 	WANT(code < before + 64); /* only the descriptors of the first transfer */
 	WANT(!cuFileBufDeregister(dev).err && !cuFileDriverClose().err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests failed allocations: each allocation of the drop-in must_fail once. The call returns a code
+ * Tests failed allocations: each allocation of the drop-in fails once. The call returns a code
  * or works without the memory, leaks nothing, and the same call succeeds afterwards. This program
  * replaces malloc, so it is not built with a sanitizer, which does the same.
  */
@@ -8,7 +8,7 @@
 
 #define LEN 65536
 
-static _Thread_local long fail_in; /* the number of the allocation that must_fail, 0: none */
+static _Thread_local long fail_in; /* the number of the allocation that fails, 0: none */
 static _Thread_local bool failed;
 
 void *__libc_malloc(size_t len);

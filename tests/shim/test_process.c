@@ -104,7 +104,7 @@ static int child_log_limit(void)
 	close(st_make("log", 0, O_RDWR));
 	snprintf(name, sizeof(name), "%s", st_path);
 	setenv("CUFILE_LOGFILE_PATH", name, 1);
-	setenv("CUFILE_NVTX", "true", 1); /* noted at level INFO */
+	setenv("CUFILE_NVTX", "true", 1); /* logged at level INFO */
 	if (cuFileDriverOpen().err)
 		return 2;
 	for (int i = 0; i < 10100; i++)

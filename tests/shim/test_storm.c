@@ -2,8 +2,8 @@
 /*
  * Tests all calls at once: threads read, register and deregister files and buffers, run batches and
  * streams and query statistics, while the driver is opened and closed. Each call must return a
- * result that is possible at that moment, and each read all bytes of the right file. The
- * sanitizers find most with this test.
+ * result that is possible at that moment, and each read all bytes of the right file. It
+ * is most useful under the sanitizers.
  */
 #include "shim_test.h"
 

@@ -79,12 +79,12 @@ static void writes(void **state)
 	assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
 	assert_int_equal(pread(fd, got, 1000001, 4097), 1000001);
 	assert_memory_equal(got, bytes + 5, 1000001);
-	assert_int_equal(pread(fd, got, 4097, 0),
-			 4097); /* the bytes before the write are unchanged */
+	/* The bytes before the write are unchanged. */
+	assert_int_equal(pread(fd, got, 4097, 0), 4097);
 	for (size_t i = 0; i < 4097; i++)
 		assert_int_equal(got[i], st_byte(i));
-	assert_int_equal(cuFileWrite(fh, bytes, 777, (off_t)LEN, 0),
-			 777); /* makes the file longer */
+	/* A write past the end makes the file longer. */
+	assert_int_equal(cuFileWrite(fh, bytes, 777, (off_t)LEN, 0), 777);
 	assert_int_equal(lseek(fd, 0, SEEK_END), LEN + 777);
 	assert_int_equal(pread(fd, got, 777, (off_t)LEN), 777);
 	assert_memory_equal(got, bytes, 777);

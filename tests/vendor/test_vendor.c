@@ -343,7 +343,7 @@ static void unusable_libraries(void **state)
 	(void)state;
 	assert_false(f.row.usable);
 	assert_non_null(strstr(f.row.text, "HANDLE_NOT_REGISTERED (5027)"));
-	assert_int_equal(f.n, LEN); /* by another path */
+	assert_int_equal(f.n, LEN); /* another path moved the bytes */
 	f = run_child("marked", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 	assert_int_equal(f.row.why, PENSTOCK_WHY_BAD_KIND);
 	assert_non_null(strstr(f.row.text, "Penstock's own"));
