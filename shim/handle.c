@@ -52,7 +52,7 @@ static struct shim_file *free_files;
 static struct shim_file **by_fd; /* the live file of each descriptor number */
 static int by_fd_count;
 
-static uint32_t generation_of(uint64_t state)
+static uint32_t state_generation(uint64_t state)
 {
 	return (uint32_t)(state >> 32);
 }
@@ -115,7 +115,7 @@ struct shim_file *shim_file_enter(void *fh)
 	if (!f)
 		return NULL;
 	state = atomic_fetch_add_explicit(&f->state, 1, memory_order_acquire);
-	if (generation_of(state) == (uint32_t)(handle >> 32) && (state & LIVE))
+	if (state_generation(state) == (uint32_t)(handle >> 32) && (state & LIVE))
 		return f;
 	shim_file_leave(f);
 	return NULL;
@@ -203,7 +203,7 @@ static int descr_check(const struct cuf_descr *descr, struct stat *stat)
 
 /* Whether the same file is registered under the same descriptor number. If the caller closed the
  * descriptor and the number now belongs to another file, it is not. */
-static bool is_registered(int fd, const struct stat *stat)
+static bool fd_is_registered(int fd, const struct stat *stat)
 {
 	const struct shim_file *f;
 	bool found;
@@ -234,8 +234,8 @@ static char *fd_path(int fd)
  * first transfer. If not, writes the reason to `text`. A path is unproven while the file has no
  * data to prove it on; then the first transfer decides, and this function returns true.
  */
-static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
-		      char *text, size_t text_len)
+static bool file_is_direct(struct penstock_storage *st, struct penstock_device *dev,
+			   enum penstock_op op, char *text, size_t text_len)
 {
 	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -265,20 +265,21 @@ static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, 
 
 /* Checks, with compat mode off, whether any device of the machine has a direct path. Tries host
  * memory first, because it needs no call to CUDA, and few files are direct for GPUs only. */
-static int direct_check(struct penstock_storage *st, int fd, char *text, size_t text_len)
+static int file_check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
 {
 	enum penstock_op op =
 		(fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE : PENSTOCK_READ;
 	char gpu_text[PENSTOCK_TEXT_MAX];
 	int count;
 
-	if (is_direct(st, atomic_load(&shim.host), op, text, text_len))
+	if (file_is_direct(st, atomic_load(&shim.host), op, text, text_len))
 		return 0;
 	count = shim_cuda_count();
 	for (int i = 0; i < count && i < SHIM_GPUS_MAX; i++) {
 		struct penstock_device *dev;
 
-		if (!shim_gpu_locked(i, &dev) && is_direct(st, dev, op, gpu_text, sizeof(gpu_text)))
+		if (!shim_gpu_locked(i, &dev) &&
+		    file_is_direct(st, dev, op, gpu_text, sizeof(gpu_text)))
 			return 0;
 	}
 	return CUF_IO_NOT_SUPPORTED;
@@ -319,7 +320,7 @@ static int file_open(struct shim_file *f, int fd, const struct stat *stat)
 	atomic_store(&f->logged, 0);
 	f->name = fd_path(fd);
 	if (atomic_load(&shim.require) == PENSTOCK_DIRECT)
-		code = direct_check(f->st, fd, text, sizeof(text));
+		code = file_check_direct(f->st, fd, text, sizeof(text));
 	if (code)
 		shim_log_refused("%s: refused, compat mode is off: %s", f->name ? f->name : "file",
 				 text);
@@ -343,7 +344,7 @@ static int file_register(const struct cuf_descr *descr, void **out)
 
 	if (code)
 		return code;
-	if (is_registered(descr->handle.fd, &stat))
+	if (fd_is_registered(descr->handle.fd, &stat))
 		return CUF_HANDLE_ALREADY_REGISTERED;
 	f = entry_alloc();
 	if (!f)
@@ -354,7 +355,7 @@ static int file_register(const struct cuf_descr *descr, void **out)
 		return code;
 	}
 	/* Adds to the state, because a thread with an old handle may change the user count. */
-	old = generation_of(atomic_load(&f->state));
+	old = state_generation(atomic_load(&f->state));
 	generation = old >= 0x7fffffff ? 1 : old + 1;
 	atomic_fetch_add(&f->state, ((uint64_t)generation << 32) - ((uint64_t)old << 32) + LIVE);
 	*out = handle_make(generation, f->index);

@@ -82,7 +82,7 @@ void shim_log_refused(const char *fmt, ...)
 }
 
 /* O_NONBLOCK: a pipe without a reader, or a full one, must not block the program. */
-static int file_open(const char *path)
+static int log_open(const char *path)
 {
 	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
 		    0644);
@@ -100,7 +100,7 @@ void shim_log_setup(const char *level, const char *file, const char *dir)
 		file = in_dir;
 	}
 	if (*file)
-		fd = file_open(file);
+		fd = log_open(file);
 	if (fd >= 0 && kept >= 0) {
 		dup3(fd, kept, O_CLOEXEC);
 		close(fd);

@@ -68,7 +68,7 @@ void shim_params_opened(void)
 }
 
 /* Locks shim.lock, and refuses a setting that is allowed only before the open. The caller unlocks
- * with call_end, on an error too. */
+ * with params_unlock, on an error too. */
 static struct cuf_error set_begin(void)
 {
 	pthread_mutex_lock(&shim.lock);
@@ -78,7 +78,7 @@ static struct cuf_error set_begin(void)
 	return shim_ok();
 }
 
-static struct cuf_error call_end(struct cuf_error err)
+static struct cuf_error params_unlock(struct cuf_error err)
 {
 	pthread_mutex_unlock(&shim.lock);
 	return err;
@@ -102,7 +102,7 @@ struct cuf_error cuFileGetParameterSizeT(int param, size_t *value)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&shim.lock);
 	*value = config_current()->size[param];
-	return call_end(shim_ok());
+	return params_unlock(shim_ok());
 }
 
 struct cuf_error cuFileSetParameterSizeT(int param, size_t value)
@@ -116,7 +116,7 @@ struct cuf_error cuFileSetParameterSizeT(int param, size_t value)
 		staged.size[param] = value;
 		size_set[param] = true;
 	}
-	return call_end(err);
+	return params_unlock(err);
 }
 
 struct cuf_error cuFileGetParameterMinMaxValue(int param, size_t *min, size_t *max)
@@ -140,7 +140,7 @@ struct cuf_error cuFileGetParameterBool(int param, bool *value)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&shim.lock);
 	*value = config_current()->flag[param];
-	return call_end(shim_ok());
+	return params_unlock(shim_ok());
 }
 
 struct cuf_error cuFileSetParameterBool(int param, bool value)
@@ -154,7 +154,7 @@ struct cuf_error cuFileSetParameterBool(int param, bool value)
 		staged.flag[param] = value;
 		flag_set[param] = true;
 	}
-	return call_end(err);
+	return params_unlock(err);
 }
 
 struct cuf_error cuFileGetParameterString(int param, char *text, int len)
@@ -170,7 +170,7 @@ struct cuf_error cuFileGetParameterString(int param, char *text, int len)
 		memcpy(text, config_current()->text[param], need);
 	else
 		err = shim_err(CUF_INVALID_VALUE);
-	return call_end(err);
+	return params_unlock(err);
 }
 
 struct cuf_error cuFileSetParameterString(int param, const char *text)
@@ -186,7 +186,7 @@ struct cuf_error cuFileSetParameterString(int param, const char *text)
 		memcpy(staged.text[param], text, strlen(text) + 1);
 		text_set[param] = true;
 	}
-	return call_end(err);
+	return params_unlock(err);
 }
 
 /* ---- slabs: stored and returned, but without effect, as the library sizes its own ring ---- */
@@ -205,7 +205,7 @@ static struct cuf_error slabs_set(struct shim_slabs *into, bool *set, const size
 		memcpy(into->number, counts, (size_t)len * sizeof(*counts));
 		*set = true;
 	}
-	return call_end(err);
+	return params_unlock(err);
 }
 
 static struct cuf_error slabs_get(bool gpu, size_t *sizes, size_t *counts, int len)
@@ -217,10 +217,10 @@ static struct cuf_error slabs_get(bool gpu, size_t *sizes, size_t *counts, int l
 	pthread_mutex_lock(&shim.lock);
 	from = gpu ? &config_current()->gpu : &config_current()->posix;
 	if (from->count != len)
-		return call_end(shim_err(CUF_INVALID_VALUE));
+		return params_unlock(shim_err(CUF_INVALID_VALUE));
 	memcpy(sizes, from->kb, (size_t)len * sizeof(*sizes));
 	memcpy(counts, from->number, (size_t)len * sizeof(*counts));
-	return call_end(shim_ok());
+	return params_unlock(shim_ok());
 }
 
 struct cuf_error cuFileSetParameterPosixPoolSlabArray(const size_t *sizes, const size_t *counts,
@@ -255,7 +255,7 @@ static struct cuf_error size_set_any_time(enum cuf_size_param param, size_t valu
 	config_current()->size[param] = value;
 	if (!atomic_load(&shim.open))
 		size_set[param] = true;
-	return call_end(shim_ok());
+	return params_unlock(shim_ok());
 }
 
 struct cuf_error cuFileDriverSetPollMode(bool poll, size_t threshold_kb)
@@ -271,7 +271,7 @@ struct cuf_error cuFileDriverSetPollMode(bool poll, size_t threshold_kb)
 	config_current()->flag[CUF_PARAM_USE_POLL_MODE] = poll;
 	if (!atomic_load(&shim.open))
 		flag_set[CUF_PARAM_USE_POLL_MODE] = true;
-	return call_end(shim_ok());
+	return params_unlock(shim_ok());
 }
 
 struct cuf_error cuFileDriverSetMaxDirectIOSize(size_t kb)
@@ -295,7 +295,7 @@ struct cuf_error cuFileDriverSetMaxPinnedMemSize(size_t kb)
 	return size_set_any_time(CUF_MAX_PINNED_KB, kb);
 }
 
-static unsigned narrow(size_t kb)
+static unsigned size_to_unsigned(size_t kb)
 {
 	return kb > UINT32_MAX ? UINT32_MAX : (unsigned)kb;
 }
@@ -321,11 +321,11 @@ struct cuf_error cuFileDriverGetProperties(struct cuf_props *props)
 							 << CUF_ALLOW_COMPAT_MODE,
 			},
 		.fflags = 1u << CUF_BATCH_IO | 1u << CUF_STREAMS | 1u << CUF_PARALLEL_IO,
-		.max_device_cache_size = narrow(c->size[CUF_MAX_DEVICE_CACHE_KB]),
-		.per_buffer_cache_size = narrow(c->size[CUF_PER_BUFFER_CACHE_KB]),
-		.max_device_pinned_mem_size = narrow(c->size[CUF_MAX_PINNED_KB]),
-		.max_batch_io_size = narrow(c->size[CUF_IO_BATCHSIZE]),
-		.max_batch_io_timeout_msecs = narrow(c->size[CUF_BATCH_TIMEOUT_MS]),
+		.max_device_cache_size = size_to_unsigned(c->size[CUF_MAX_DEVICE_CACHE_KB]),
+		.per_buffer_cache_size = size_to_unsigned(c->size[CUF_PER_BUFFER_CACHE_KB]),
+		.max_device_pinned_mem_size = size_to_unsigned(c->size[CUF_MAX_PINNED_KB]),
+		.max_batch_io_size = size_to_unsigned(c->size[CUF_IO_BATCHSIZE]),
+		.max_batch_io_timeout_msecs = size_to_unsigned(c->size[CUF_BATCH_TIMEOUT_MS]),
 	};
-	return call_end(shim_ok());
+	return params_unlock(shim_ok());
 }

@@ -24,7 +24,7 @@ static ssize_t code_result(int code)
 	return -(ssize_t)code;
 }
 
-static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
+static ssize_t move_run(struct shim_move *m, size_t len, bool vector)
 {
 	struct penstock_report report; /* 1 KiB; only its size is set, to save time */
 	bool first = shim_is_first(m);
@@ -59,7 +59,7 @@ ssize_t shim_move_sync(void *fh, const void *base, size_t len, off_t file_off, o
 		shim_count_io_refused(op, false);
 		return code_result(code);
 	}
-	ret = transfer(&m, len, false);
+	ret = move_run(&m, len, false);
 	shim_move_end(&m);
 	return ret;
 }
@@ -122,7 +122,7 @@ static ssize_t move_segs(struct shim_file *f, struct penstock_seg *segs,
 		return 0;
 	m.seg = segs[0];
 	shim_move_request(&m, segs, used, op);
-	return transfer(&m, total, true);
+	return move_run(&m, total, true);
 }
 
 static ssize_t move_vector(void *fh, const struct cuf_iovec *iov, size_t count, off_t file_off,

@@ -362,5 +362,7 @@ bool pst_json_skip(struct pst_json *in)
 bool pst_json_end(struct pst_json *in)
 {
 	pst_json_peek(in);
-	return in->at == in->len || pst_json_wrong(in, "something behind the end");
+	if (in->at < in->len)
+		return pst_json_wrong(in, "something behind the end");
+	return !in->what; /* a comment without its end */
 }

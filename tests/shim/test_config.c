@@ -354,6 +354,7 @@ static void invalid_files(void **state)
 					     "[1, 2",
 					     "{\"a\" 1}",
 					     "nonsense",
+					     "{\"properties\": {\"io_batchsize\": 7}} /*",
 					     "{\"x\": \"\\q\"}"};
 	const char *const no_file[] = {json_path, folder, "$PWD/local_cufile.json"};
 	int fd;
