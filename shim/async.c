@@ -195,7 +195,7 @@ void shim_streams_drop(void)
 	pthread_mutex_unlock(&streams_lock);
 }
 
-/* The hook behind shim_harvest. */
+/* Does the work of shim_harvest, which calls it by a hook. */
 static void async_harvest(void)
 {
 	/* If another thread has the lock, it collects. */

@@ -3,7 +3,7 @@
  * A library for the loader's LD_AUDIT (penstock run --audit), for programs that open a libcufile by
  * its absolute path or by an RPATH. It redirects every search for a libcufile to the drop-in in its
  * own folder, except the searches of Penstock itself, whose path vendor needs NVIDIA's library. The
- * loader puts it into a namespace of its own, so it may use libc only and must never load anything.
+ * loader puts it into a separate namespace, so it may use libc only and must never load anything.
  */
 #include <dlfcn.h>
 #include <limits.h>

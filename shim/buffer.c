@@ -76,8 +76,8 @@ static int range_with(const struct list *l, unsigned count, uintptr_t addr)
 
 enum { UNKNOWN = -1 }; /* the address is in no registered buffer */
 
-/* Returns 0 and the device if [addr, addr + len) is registered without a gap from base on, UNKNOWN
- * if base is not registered, or a code. */
+/* Returns 0 and the device if [addr, addr + len) is registered without a gap from base on. Returns
+ * UNKNOWN if base is not registered, else a code. */
 static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
 {
 	const struct list *l = atomic_load_explicit(&ranges, memory_order_acquire);

@@ -17,7 +17,7 @@
 
 const char penstock_cufile_marker[] = "penstock";
 
-/* Resets the drop-in in the child of a fork, which may open a driver of its own. The objects of
+/* Resets the drop-in in the child of a fork, which may open its own driver. The objects of
  * the parent are not closed, because their threads do not exist in the child. If the driver was
  * never open, the child keeps the parameters and flags that the parent set. */
 static void driver_forked(void)

@@ -15,7 +15,7 @@
 
 #define SIZED "this library sizes its own staging ring"
 #define CHOSEN "this library chooses the path by what it has proven, not by a switch"
-#define NO_RDMA "this library has no RDMA transport of its own yet"
+#define NO_RDMA "this library has no RDMA transport yet"
 #define NO_STATIC "this library inspects the block stack of a file when it opens the file"
 #define NO_POLL "this library chooses between polling and sleeping by the load"
 

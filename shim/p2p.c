@@ -117,7 +117,7 @@ struct cuf_error cuFileGetBARSizeInKB(int gpu, size_t *kb)
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	if (gpu >= shim_cuda_count())
 		return shim_err(CUF_INVALID_VALUE);
-	pthread_mutex_lock(&shim.lock); /* so that nobody closes the device */
+	pthread_mutex_lock(&shim.lock); /* so that no other thread closes the device */
 	code = shim_gpu_locked(gpu, &dev);
 	if (!code && penstock_device_get_info(dev, &info) < 0)
 		code = CUF_DEVICE_NOT_FOUND;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes the calls of DeepSpeed's GDS operation in the same order; written from its source, but not
- * DeepSpeed. It names the configuration by a path that only a shell would expand, sets a limit
- * while the driver is open, uses one base pointer for all buffers, registers a handle for each
- * operation, opens with O_DIRECT, and lets each thread move an equal part at an offset from the
- * base pointer. It can leave everything open until the process exits, as a static object does. The
- * script deepspeed-replay calls it and compares the bytes.
+ * Makes the calls of DeepSpeed's GDS operation in the same order. It was written from DeepSpeed's
+ * source, but is not DeepSpeed. It names the configuration by a path that only a shell would
+ * expand, and sets a limit while the driver is open. All buffers have one base pointer. Each
+ * operation opens the file with O_DIRECT, registers a handle, and lets each thread move an equal
+ * part at an offset from the base pointer. It can leave everything open until the process exits, as
+ * a static object does. The script deepspeed-replay calls it and compares the bytes.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

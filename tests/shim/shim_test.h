@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fixtures of the drop-in's tests: the CUDA driver (the stand-in, or the machine's own with
- * PENSTOCK_STANDIN=0), a file of known bytes, device memory, streams and a gate that holds them
- * back, batches, and child processes. Tests call the library under test only by the functions
+ * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams, a
+ * gate that holds streams back, batches and child processes. The driver is the stand-in, or the
+ * machine's own with PENSTOCK_STANDIN=0. Tests call the library under test only by the functions
  * that it exports.
  */
 #ifndef SHIM_TEST_H
@@ -304,7 +304,7 @@ ST_UNUSED static int st_wait(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/* Runs this program again with one argument, in a process of its own, and with another CUDA
+/* Runs this program again with one argument, in a separate process, and with another CUDA
  * driver if `cuda` is not NULL. Returns the result of
  * st_wait. */
 ST_UNUSED static int st_run_self(const char *arg, const char *cuda)

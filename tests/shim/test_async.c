@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests stream-ordered reads and writes of the drop-in: order before and after other work on the
- * stream, each flag, values that are set late, many streams held back at once, the NULL stream,
- * host memory, capture, more requests than the library accepts. meson.build runs this program
- * with few hardware queues, too.
+ * Tests stream-ordered reads and writes: their order with other work on the stream, each flag,
+ * values that are set late, and many streams held back at once. Further cases test the NULL stream,
+ * host memory, capture, and more requests than the library accepts. meson.build also runs this
+ * program with few hardware queues.
  */
 #include "shim_test.h"
 
@@ -362,7 +362,7 @@ static void unregister_beside_a_stream(void **state)
 }
 
 /* The context fails while a stream is held back. Deregistering the stream completes its request
- * with an error. Runs in a process of its own. */
+ * with an error. Runs in a separate process. */
 static int child_broken_stream(void)
 {
 	int (*context_break)(int, enum pst_cu_result);
@@ -439,7 +439,7 @@ static void *submit_one_more(void *arg)
 
 /* All entries for requests are in use, and a call most likely waits for one, when another thread
  * closes the driver. The call either gets an entry or is refused because its file was closed.
- * Runs in a process of its own. */
+ * Runs in a separate process. */
 static int child_close_when_full(void)
 {
 	enum { ENTRIES = 1024 };

@@ -2,8 +2,8 @@
 /*
  * Tests known requirements and errors of NVIDIA's library, and known habits of its clients, each in
  * one case: no udev, a broken path to the configuration, parameters that the machine cannot meet, a
- * failed open, stream calls without I/O threads, files on an overlay. Each case runs in a process
- * of its own, because parameters are set before the driver opens. tests/shim/preload tests which
+ * failed open, stream calls without I/O threads, files on an overlay. Each case runs in a separate
+ * process, because parameters are set before the driver opens. tests/shim/preload tests which
  * library answers, test_stats.c the layouts, test_config.c the keys of the configuration.
  */
 #include "shim_test.h"
@@ -122,7 +122,7 @@ static void make_folder(char *name)
 	WANT(mkdtemp(name));
 }
 
-/* Enters a mount namespace of its own. Returns false if the kernel refuses. */
+/* Enters a separate mount namespace. Returns false if the kernel refuses. */
 static bool unshare_mounts(void)
 {
 	return !unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS) &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the life of a process with the drop-in: it starts without CUDA and finds CUDA later, an
- * open makes no call to CUDA, the environment sets statistics and the log, and the process exits
- * cleanly with everything open. Each case runs this program again in a process of its own.
+ * Tests the life of a process with the drop-in. The process starts without CUDA and finds CUDA
+ * later. An open makes no call to CUDA. The environment sets statistics and the log. The process
+ * exits cleanly with everything open. Each case runs this program again in a separate process.
  * tests/shim/preload tests which library a program gets.
  */
 #include "shim_test.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests that a successful transfer allocates nothing, takes no lock of the drop-in and writes no
- * line, and measures the CPU time that the drop-in adds to the library's transfer. This program
+ * line. It also measures the CPU time that the drop-in adds to the library's transfer. This program
  * replaces malloc, pthread_mutex_lock, write and penstock_transfer, and counts their calls on the
  * thread that reads. It is not built with a sanitizer, which replaces malloc, too.
  */

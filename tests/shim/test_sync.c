@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests cuFileRead, cuFileWrite and their vector forms: bytes compared with a plain read, unaligned
- * sizes and offsets, host and device memory, kinds of descriptors, the code of each wrong argument,
- * threads, and a context that has failed.
+ * Tests cuFileRead, cuFileWrite and their vector forms. The bytes are compared with a plain read,
+ * for unaligned sizes and offsets, host and device memory, and all kinds of descriptors. Further
+ * cases test the code of each wrong argument, threads, and a context that has failed.
  */
 #include "shim_test.h"
 

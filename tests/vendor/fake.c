@@ -4,6 +4,7 @@
  * tests/meson.build builds each with one FAKE_* macro. They read with pread(2), copy into device
  * memory by the CUDA driver in the current context, and count the reads as their macro demands.
  * They share no code with NVIDIA's library, which works only with its kernel module nvidia-fs.
+ * The macros:
  *
  *	GOOD	peer-to-peer, compat mode off; cuFileRead calls its own cuFileUseCount
  *	SILENT	uses a posix read without reporting an error
