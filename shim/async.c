@@ -1,38 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered reads and writes on the core's stream submit. Sizes and offsets are
- * read when the stream comes to them, unless the stream was registered with flags
- * that fix them. What the core orders on no stream (host memory, the NULL stream)
- * waits for the stream in front and then moves at once. Ended requests are looked
- * at by later calls; until then they hold their file.
+ * Stream-ordered reads and writes, on the library's stream requests. Sizes and offsets are read
+ * when the stream reaches the transfer, unless the stream was registered with flags that fix
+ * them. The library orders no requests on host memory or the NULL stream; there the call waits
+ * for the stream and moves the bytes before it returns. Later calls collect completed requests,
+ * which hold their file until then. A call must never touch the stream while it is captured.
  * Lock order: shim.lock, then async_lock, then streams_lock.
  */
+#include "async.h"
+
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "shim.h"
+#include "buffer.h"
+#include "cuda.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "log.h"
+#include "move.h"
+#include "open.h"
+#include "state.h"
 #include "stats.h"
+#include "sync.h"
 
-#define OUT_MAX 1024u /* what the core takes of one device; more wait their turn */
+#define REQS_MAX 1024u /* the library's limit for one device; further calls wait */
 #define KNOWN_FLAGS                                                                                \
 	(CUF_STREAM_FIXED_BUF_OFFSET | CUF_STREAM_FIXED_FILE_OFFSET | CUF_STREAM_FIXED_FILE_SIZE | \
 	 CUF_STREAM_PAGE_ALIGNED)
 #define PAUSE_NS 50000
 #define LAST_WAIT_NS 1000000000
 
-/* What is remembered of a request until it is looked at. */
-struct out {
-	struct out *next;
-	struct shim_move m; /* m.file NULL: the place is free */
+/* A stream request from its submit until it is collected. */
+struct stream_req {
+	struct stream_req *next;
+	struct shim_move m; /* m.file NULL: the entry is free */
 	uint64_t id;
-	int level; /* of statistics, when it was handed in */
+	int level; /* level of statistics at the submit */
 };
 
-static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct penstock_queue *queue; /* under async_lock, as the next three */
-static struct out *outs, *free_outs;
-static unsigned out_count;
+static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next four */
+static struct penstock_queue *queue;
+static struct stream_req *reqs, *free_reqs;
+static unsigned req_count; /* requests that are not collected, and calls that wait for an entry */
 
 /* ---- registered streams ---- */
 
@@ -40,12 +51,12 @@ struct stream {
 	void *stream;
 	unsigned flags;
 };
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct stream *streams; /* under streams_lock, as the next two */
-static unsigned stream_count, stream_room;
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next three */
+static struct stream *streams;
+static unsigned stream_count, stream_capacity;
 static _Atomic bool any_stream;
 
-static struct stream *find_stream(void *stream)
+static struct stream *stream_find(void *stream)
 {
 	for (unsigned i = 0; i < stream_count; i++)
 		if (streams[i].stream == stream)
@@ -53,7 +64,7 @@ static struct stream *find_stream(void *stream)
 	return NULL;
 }
 
-static unsigned flags_of(void *stream)
+static unsigned stream_flags(void *stream)
 {
 	const struct stream *s;
 	unsigned flags = 0;
@@ -61,25 +72,25 @@ static unsigned flags_of(void *stream)
 	if (!atomic_load_explicit(&any_stream, memory_order_acquire))
 		return 0;
 	pthread_mutex_lock(&streams_lock);
-	s = find_stream(stream);
+	s = stream_find(stream);
 	if (s)
 		flags = s->flags;
 	pthread_mutex_unlock(&streams_lock);
 	return flags;
 }
 
-static int add_stream(void *stream, unsigned flags)
+static int stream_add(void *stream, unsigned flags)
 {
-	struct stream *s = find_stream(stream);
+	struct stream *s = stream_find(stream);
 
-	if (!s && stream_count == stream_room) {
-		unsigned room = stream_room ? stream_room * 2 : 16;
-		struct stream *more = realloc(streams, room * sizeof(*more));
+	if (!s && stream_count == stream_capacity) {
+		unsigned capacity = stream_capacity ? stream_capacity * 2 : 16;
+		struct stream *more = realloc(streams, capacity * sizeof(*more));
 
 		if (!more)
 			return CUF_NOMEM_ERROR;
 		streams = more;
-		stream_room = room;
+		stream_capacity = capacity;
 	}
 	if (!s)
 		s = &streams[stream_count++];
@@ -98,80 +109,80 @@ struct cuf_error cuFileStreamRegister(void *stream, unsigned flags)
 	if (code)
 		return shim_err(code);
 	pthread_mutex_lock(&streams_lock);
-	code = add_stream(stream, flags);
+	code = stream_add(stream, flags);
 	pthread_mutex_unlock(&streams_lock);
 	return shim_err(code);
 }
 
-/* ---- what has ended; under async_lock ---- */
+/* ---- collecting completed requests; under async_lock ---- */
 
-static void give_out(struct out *o)
+static void req_free(struct stream_req *req)
 {
-	o->m.file = NULL;
-	o->next = free_outs;
-	free_outs = o;
-	out_count--;
+	req->m.file = NULL;
+	req->next = free_reqs;
+	free_reqs = req;
+	req_count--;
 }
 
-static void look_at(const struct penstock_done *done)
+static void req_collect(const struct penstock_done *done)
 {
-	struct out *o = done->user;
+	struct stream_req *req = done->user;
 	int64_t ret = done->result;
 
-	if (ret >= 0 && shim_is_first(&o->m))
-		shim_first_use(&o->m, done->report);
+	if (ret >= 0 && shim_is_first(&req->m))
+		shim_log_first_use(&req->m, done->report);
 	if (ret < 0)
-		shim_say_failed(&o->m, "a stream's ", shim_code(ret, done->report->why),
+		shim_log_failed(&req->m, "a stream's ", shim_code(ret, done->report->why),
 				done->report->text);
-	if (o->level) /* not until now: nobody had to look before */
-		shim_count_io(o->level, (done->report->end_ns - done->report->start_ns) / 1000,
-			      o->m.req.op, false, ret, &o->m.seg, 1, ret > 0 ? (size_t)ret : 0,
+	if (req->level)
+		shim_count_io(req->level, (done->report->end_ns - done->report->start_ns) / 1000,
+			      req->m.req.op, false, ret, &req->m.seg, 1, ret > 0 ? (size_t)ret : 0,
 			      done->report);
-	shim_move_end(&o->m);
-	give_out(o);
+	shim_move_end(&req->m);
+	req_free(req);
 }
 
-static void harvest(int64_t wait_ns)
+/* Collects completed requests, after a wait of at most `wait_ns` for the first. */
+static void reqs_harvest(int64_t wait_ns)
 {
 	struct penstock_done done[16];
 	int n;
 
-	if (!queue || !out_count)
+	if (!queue || !req_count)
 		return;
 	do {
 		n = penstock_wait(queue, done, wait_ns ? 1 : 0, 16, wait_ns);
 		for (int i = 0; i < n; i++)
-			look_at(&done[i]);
+			req_collect(&done[i]);
 	} while (n == 16);
 }
 
-/* A stream that failed never comes to what waits for it: that ends here. All streams
- * for NULL. */
-static void drop_broken(void *stream)
+/* Cancels the requests of a stream that has failed, because it will never reach them. NULL means
+ * all streams. */
+static void broken_cancel(void *stream)
 {
-	for (unsigned i = 0; outs && i < OUT_MAX; i++)
-		if (outs[i].m.file && (!stream || outs[i].m.req.stream == stream) &&
-		    shim_cuda_stream_broken(outs[i].m.req.stream))
-			penstock_cancel(queue, outs[i].id);
+	for (unsigned i = 0; reqs && i < REQS_MAX; i++)
+		if (reqs[i].m.file && (!stream || reqs[i].m.req.stream == stream) &&
+		    shim_cuda_stream_broken(reqs[i].m.req.stream))
+			penstock_cancel(queue, reqs[i].id);
 }
 
-/* As documented, it waits for the stream: what the caller lent to its transfers is the
- * caller's again. */
+/* Waits for the stream, as documented, so that the caller may free what its transfers used. */
 struct cuf_error cuFileStreamDeregister(void *stream)
 {
 	bool capturing = false;
 	struct stream *s;
 
 	pthread_mutex_lock(&streams_lock);
-	s = find_stream(stream);
+	s = stream_find(stream);
 	if (s)
 		*s = streams[--stream_count];
 	pthread_mutex_unlock(&streams_lock);
 	if (s && !shim_cuda_stream(stream, &capturing) && !capturing)
-		shim_cuda_wait(stream); /* at once, if it is broken */
+		shim_cuda_wait(stream); /* returns at once if the stream has failed */
 	pthread_mutex_lock(&async_lock);
-	drop_broken(stream);
-	harvest(0);
+	broken_cancel(stream);
+	reqs_harvest(0);
 	pthread_mutex_unlock(&async_lock);
 	return shim_err(s ? CUF_SUCCESS : CUF_INVALID_VALUE);
 }
@@ -184,12 +195,13 @@ void shim_streams_drop(void)
 	pthread_mutex_unlock(&streams_lock);
 }
 
-void shim_async_harvest(void)
+/* Does the work of shim_harvest, which calls it by a hook. */
+static void async_harvest(void)
 {
-	/* Somebody else who has the lock looks as well. */
+	/* If another thread has the lock, it collects. */
 	if (pthread_mutex_trylock(&async_lock))
 		return;
-	harvest(0);
+	reqs_harvest(0);
 	pthread_mutex_unlock(&async_lock);
 }
 
@@ -199,17 +211,17 @@ int shim_async_close(void)
 	int code = 0;
 
 	pthread_mutex_lock(&async_lock);
-	harvest(0);
-	drop_broken(NULL);
-	while (out_count && shim_now_ns() < until)
-		harvest(PAUSE_NS);
-	if (out_count) {
+	reqs_harvest(0);
+	broken_cancel(NULL);
+	while (req_count && shim_now_ns() < until)
+		reqs_harvest(PAUSE_NS);
+	if (req_count) {
 		code = CUF_DRIVER_CLOSING;
 	} else {
 		penstock_queue_close(queue);
 		queue = NULL;
-		free(outs);
-		outs = free_outs = NULL;
+		free(reqs);
+		reqs = free_reqs = NULL;
 	}
 	pthread_mutex_unlock(&async_lock);
 	return code;
@@ -219,56 +231,57 @@ void shim_async_forked(void)
 {
 	pthread_mutex_init(&async_lock, NULL);
 	pthread_mutex_init(&streams_lock, NULL);
-	queue = NULL; /* the parent's, as its streams are */
-	outs = free_outs = NULL;
-	out_count = stream_count = 0;
+	queue = NULL;
+	reqs = free_reqs = NULL;
+	req_count = stream_count = 0;
 }
 
 /* ---- submit ---- */
 
-static int open_queue(void)
+static int queue_open(void)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 
 	if (queue)
 		return 0;
-	opts.requests_max = OUT_MAX;
+	opts.requests_max = REQS_MAX;
 	opts.segs_max = 1;
-	outs = calloc(OUT_MAX, sizeof(*outs));
-	if (!outs || penstock_queue_open(&opts, &queue) < 0) {
-		free(outs);
-		outs = NULL;
+	reqs = calloc(REQS_MAX, sizeof(*reqs));
+	if (!reqs || penstock_queue_open(&opts, &queue) < 0) {
+		free(reqs);
+		reqs = NULL;
 		return CUF_NOMEM_ERROR;
 	}
-	for (unsigned i = 0; i < OUT_MAX; i++) {
-		outs[i].next = free_outs;
-		free_outs = &outs[i];
+	atomic_store_explicit(&shim.harvest, async_harvest, memory_order_release);
+	for (unsigned i = 0; i < REQS_MAX; i++) {
+		reqs[i].next = free_reqs;
+		free_reqs = &reqs[i];
 	}
 	return 0;
 }
 
-/* A place for one more. When all are taken the call waits, as a launch on a full
- * stream does; others may come in meanwhile. */
-static struct out *take_out(void)
+/* Returns a free entry. If all are in use the call waits, as a kernel launch on a full stream
+ * does. It releases the lock meanwhile. */
+static struct stream_req *req_alloc(void)
 {
 	const struct timespec pause = {0, PAUSE_NS};
-	struct out *o;
+	struct stream_req *req;
 
-	out_count++; /* from here on: nobody may close while the lock is let go */
-	harvest(0);
-	while (!free_outs) {
+	req_count++; /* counted first, so that no thread closes the queue during the wait */
+	reqs_harvest(0);
+	while (!free_reqs) {
 		pthread_mutex_unlock(&async_lock);
 		nanosleep(&pause, NULL);
 		pthread_mutex_lock(&async_lock);
-		harvest(0);
+		reqs_harvest(0);
 	}
-	o = free_outs;
-	free_outs = o->next;
-	return o;
+	req = free_reqs;
+	free_reqs = req->next;
+	return req;
 }
 
-/* No errno can be returned here: what shim_code leaves to one has a code all the same. */
-static int code_of_refusal(int64_t ret, int code)
+/* Returns a code for every refusal, because these calls cannot return an errno. */
+static int refusal_code(int64_t ret, int code)
 {
 	if (code)
 		return code;
@@ -285,34 +298,35 @@ static int code_of_refusal(int64_t ret, int code)
 	}
 }
 
-/* `file_off` is what it is now: of a late one statistics know no better. */
-static int hand_in(struct shim_move *m, off_t file_off)
+/* Submits a request. `file_off` is the offset at the time of the call, which statistics use even if
+ * the stream reads the offset later. */
+static int req_submit(struct shim_move *m, off_t file_off)
 {
 	const struct timespec pause = {0, PAUSE_NS};
-	struct out *o = take_out();
+	struct stream_req *req = req_alloc();
 	int ret, code;
 
-	m->req.user = o;
-	*o = (struct out){.m = *m,
-			  .level = atomic_load_explicit(&shim_stats_level, memory_order_relaxed)};
-	while ((ret = penstock_submit(queue, &m->req, 1, &o->id)) == -EAGAIN) {
+	m->req.user = req;
+	*req = (struct stream_req){
+		.m = *m, .level = atomic_load_explicit(&shim_stats_level, memory_order_relaxed)};
+	while ((ret = penstock_submit(queue, &m->req, 1, &req->id)) == -EAGAIN) {
 		pthread_mutex_unlock(&async_lock);
 		nanosleep(&pause, NULL);
 		pthread_mutex_lock(&async_lock);
-		harvest(0);
+		reqs_harvest(0);
 	}
 	if (ret == 1) {
-		o->m.seg.off = (uint64_t)file_off;
-		return 0; /* the file is let go when it was looked at */
+		req->m.seg.off = (uint64_t)file_off;
+		return 0; /* the file is released when the request is collected */
 	}
 	code = shim_code(ret, penstock_errwhy());
-	shim_say_failed(m, "a stream's ", code, penstock_errmsg());
-	give_out(o);
+	shim_log_failed(m, "a stream's ", code, penstock_errmsg());
+	req_free(req);
 	shim_move_end(m);
-	return code_of_refusal(ret, code);
+	return refusal_code(ret, code);
 }
 
-/* The caller's pointers, read at submit. */
+/* The arguments of a call. */
 struct args {
 	void *fh, *base;
 	const size_t *len;
@@ -322,11 +336,11 @@ struct args {
 	enum penstock_op op;
 };
 
-/* Waits for the stream, then moves at once: the order is the same, and what a flag fixes
- * is what it was at the call. */
-static struct cuf_error after_stream(const struct args *a)
+/* Waits for the stream, then moves the bytes. The order is that of the stream, and a value that a
+ * flag fixes is the one at the call. */
+static struct cuf_error move_after_stream(const struct args *a)
 {
-	unsigned flags = flags_of(a->stream);
+	unsigned flags = stream_flags(a->stream);
 	size_t len = *a->len;
 	off_t file_off = *a->file_off, base_off = *a->base_off;
 	int rc = shim_cuda_wait(a->stream);
@@ -341,33 +355,33 @@ static struct cuf_error after_stream(const struct args *a)
 	if (!(flags & CUF_STREAM_FIXED_BUF_OFFSET))
 		base_off = *(volatile const off_t *)a->base_off;
 	errno = 0;
-	ret = a->op == PENSTOCK_READ ? cuFileRead(a->fh, a->base, len, file_off, base_off)
-				     : cuFileWrite(a->fh, a->base, len, file_off, base_off);
-	/* Codes that mean that nothing was tried are the call's own. */
+	ret = shim_move_sync(a->fh, a->base, len, file_off, base_off, a->op);
+	/* A code means that nothing was moved, so the call itself fails. */
 	if (ret <= -CUF_DRIVER_NOT_INITIALIZED)
 		return shim_err((int)-ret);
 	*a->bytes = ret == -1 && errno ? -errno : ret;
 	return shim_ok();
 }
 
-static struct cuf_error in_order(const struct args *a)
+/* Submits the transfer as a request that waits for the stream, and that the stream waits for. */
+static struct cuf_error move_in_stream(const struct args *a)
 {
-	unsigned flags = flags_of(a->stream);
+	unsigned flags = stream_flags(a->stream);
 	bool late_base = !(flags & CUF_STREAM_FIXED_BUF_OFFSET);
 	bool late_off = !(flags & CUF_STREAM_FIXED_FILE_OFFSET);
 	struct penstock_late late = {.size = sizeof(late)};
 	struct shim_move m;
 	int code;
 
-	/* A value that is not there yet is checked when it is: the length may not exceed
-	 * what is given here, the offset not leave the registration or the allocation. */
+	/* An offset or a length that is read later is checked later. The length must not exceed the
+	 * present one, and the offset must stay in the registered buffer or the allocation. */
 	code = shim_move_begin(&m, a->fh, a->base, *a->len, late_off ? 0 : *a->file_off,
 			       late_base ? 0 : *a->base_off, a->op);
 	if (code)
 		return shim_err(code);
 	if (m.seg.dev == atomic_load_explicit(&shim.host, memory_order_relaxed)) {
 		shim_move_end(&m);
-		return after_stream(a);
+		return move_after_stream(a);
 	}
 	if (!(flags & CUF_STREAM_FIXED_FILE_SIZE))
 		late.row_len = a->len;
@@ -381,33 +395,33 @@ static struct cuf_error in_order(const struct args *a)
 	m.req.late = &late;
 	m.req.stream = a->stream;
 	pthread_mutex_lock(&async_lock);
-	code = open_queue();
+	code = queue_open();
 	if (code)
 		shim_move_end(&m);
 	else
-		code = hand_in(&m, *a->file_off);
+		code = req_submit(&m, *a->file_off);
 	pthread_mutex_unlock(&async_lock);
 	return shim_err(code);
 }
 
-static struct cuf_error order(const struct args *a)
+static struct cuf_error move_ordered(const struct args *a)
 {
 	bool capturing = false;
 	int code;
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
 		return shim_err(CUF_INVALID_VALUE);
-	/* Asked first: waiting for it, or what a first transfer sets up, would end the
-	 * capture. */
+	/* Queried first, because a wait for the stream, or the setup of a first transfer, would
+	 * make the capture fail. */
 	code = shim_cuda_stream(a->stream, &capturing);
 	if (code && a->stream)
 		return shim_err(code);
 	if (!code && capturing) {
-		shim_log(SHIM_ERROR, "a stream that is being captured into a graph takes no "
-				     "cuFile call: make it outside of the capture");
+		shim_log(SHIM_ERROR, "a stream that is being captured into a graph accepts no "
+				     "cuFile call: make the call outside of the capture");
 		return shim_err(CUF_ASYNC_NOT_SUPPORTED);
 	}
-	return a->stream ? in_order(a) : after_stream(a);
+	return a->stream ? move_in_stream(a) : move_after_stream(a);
 }
 
 struct cuf_error cuFileReadAsync(void *fh, void *base, size_t *len, off_t *file_off,
@@ -415,7 +429,7 @@ struct cuf_error cuFileReadAsync(void *fh, void *base, size_t *len, off_t *file_
 {
 	const struct args a = {fh, base, len, file_off, base_off, bytes, stream, PENSTOCK_READ};
 
-	return order(&a);
+	return move_ordered(&a);
 }
 
 struct cuf_error cuFileWriteAsync(void *fh, void *base, size_t *len, off_t *file_off,
@@ -423,5 +437,5 @@ struct cuf_error cuFileWriteAsync(void *fh, void *base, size_t *len, off_t *file
 {
 	const struct args a = {fh, base, len, file_off, base_off, bytes, stream, PENSTOCK_WRITE};
 
-	return order(&a);
+	return move_ordered(&a);
 }

@@ -1,48 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches: each is a queue of the core and a place for every operation that may be
- * out at once. An operation counts until its event was handed to the caller, once;
- * what the core refused comes as an event too, unless nothing was taken at all.
- * One thread may submit while another waits and a third cancels. Once a batch is
- * destroyed nothing of it moves any more, whoever still waited for its events.
- * Lock order: list_lock alone; submit_lock and harvest_lock never together.
+ * The batch calls. A batch is a queue of the library and one entry for each operation that may be
+ * in flight. An operation occupies its entry until its event was returned to the caller, once. An
+ * operation that the library refuses gets an event too, unless the library refused all of them.
+ * One thread may submit while another waits and a third cancels. After a batch was destroyed no
+ * operation of it may move a byte, even if another thread still waits for its events.
+ * Lock order: list_lock is taken alone, submit_lock and harvest_lock never together.
  */
+#include "batch.h"
+
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "log.h"
+#include "move.h"
+#include "open.h"
+#include "state.h"
 #include "stats.h"
 
-#define AT_ONCE 32u /* completions taken from the core in one go */
+#define DONE_MAX 32u /* completions that are read from the queue in one call */
 
-enum { FREE, OUT, REFUSED };
+enum { FREE, IN_FLIGHT, REFUSED };
 
 struct op {
 	struct shim_move m;
 	void *cookie;
 	_Atomic uint64_t id;
 	_Atomic int state;
-	int64_t ret; /* of what was refused */
+	int64_t ret; /* result of a refused operation */
 };
 struct batch {
-	struct batch *next; /* under list_lock, with refs */
-	unsigned refs;
+	struct batch *next; /* under list_lock */
+	unsigned refs;	    /* 1 until the batch is freed, and 1 for each running call; list_lock */
 	struct penstock_queue *q;
 	pthread_mutex_t submit_lock, harvest_lock;
 	unsigned nr;
-	_Atomic unsigned out; /* operations whose events are still to come */
+	_Atomic unsigned pending; /* operations whose events were not returned yet */
 	_Atomic unsigned refused;
-	struct op **chosen; /* of the submit at hand, nr of them; under submit_lock */
+	struct op **chosen; /* operations of the current submit, nr at most; under submit_lock */
 	struct op ops[];
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER; /* one that is being destroyed */
+static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER; /* the last call left a batch */
 static struct batch *batches;
 
-static void free_batch(struct batch *b)
+static void batch_free(struct batch *b)
 {
-	penstock_queue_close(b->q); /* cancels what is out and waits for it */
+	penstock_queue_close(b->q); /* cancels operations in flight and waits for them */
 	for (unsigned i = 0; i < b->nr; i++)
 		if (atomic_load(&b->ops[i].state) != FREE)
 			shim_move_end(&b->ops[i].m);
@@ -52,7 +60,8 @@ static void free_batch(struct batch *b)
 	free(b);
 }
 
-static struct batch *enter(void *id)
+/* Returns the batch with this id and keeps it from being freed, or NULL if it does not exist. */
+static struct batch *batch_enter(void *id)
 {
 	struct batch *b;
 
@@ -65,25 +74,25 @@ static struct batch *enter(void *id)
 	return b;
 }
 
-/* The first reference is the list's, and then that of who destroys it. */
-static void leave(struct batch *b)
+static void batch_leave(struct batch *b)
 {
 	pthread_mutex_lock(&list_lock);
 	if (--b->refs == 1)
-		pthread_cond_broadcast(&let_go);
+		pthread_cond_broadcast(&call_left);
 	pthread_mutex_unlock(&list_lock);
 }
 
-static struct cuf_error leave_with(struct batch *b, enum shim_counted what, int code)
+/* Leaves the batch at the end of a call, and counts the call. */
+static struct cuf_error call_end(struct batch *b, enum shim_counted what, int code)
 {
-	leave(b);
+	batch_leave(b);
 	shim_count(what, !code);
 	return shim_err(code);
 }
 
-/* ---- set up and destroy ---- */
+/* ---- setup and destruction ---- */
 
-static int set_up(unsigned nr, struct batch **out)
+static int batch_create(unsigned nr, struct batch **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct batch *b;
@@ -105,7 +114,7 @@ static int set_up(unsigned nr, struct batch **out)
 	opts.requests_max = nr;
 	opts.segs_max = 1;
 	if (!code && penstock_queue_open(&opts, &b->q) < 0) {
-		shim_log(SHIM_ERROR, "setting up a batch of %u: %s", nr, penstock_errmsg());
+		shim_log(SHIM_ERROR, "cannot set up a batch of %u: %s", nr, penstock_errmsg());
 		code = CUF_INTERNAL_BATCH_SETUP_ERROR;
 	}
 	if (code) {
@@ -124,7 +133,7 @@ static int set_up(unsigned nr, struct batch **out)
 struct cuf_error cuFileBatchIOSetUp(void **id, unsigned nr)
 {
 	struct batch *b = NULL;
-	int code = id ? set_up(nr, &b) : CUF_INVALID_VALUE;
+	int code = id ? batch_create(nr, &b) : CUF_INVALID_VALUE;
 
 	if (!code) {
 		pthread_mutex_lock(&list_lock);
@@ -137,25 +146,25 @@ struct cuf_error cuFileBatchIOSetUp(void **id, unsigned nr)
 	return shim_err(code);
 }
 
-static void cancel(struct batch *b)
+static void batch_cancel(struct batch *b)
 {
 	pthread_mutex_lock(&b->submit_lock);
 	for (unsigned i = 0; i < b->nr; i++)
-		/* One that ended meanwhile is none any more, which is no error. */
-		if (atomic_load(&b->ops[i].state) == OUT)
+		/* The operation may have completed meanwhile, which is no error. */
+		if (atomic_load(&b->ops[i].state) == IN_FLIGHT)
 			penstock_cancel(b->q, atomic_load(&b->ops[i].id));
 	pthread_mutex_unlock(&b->submit_lock);
 }
 
-/* What the list has no more, by the one who took it out. */
-static void end_batch(struct batch *b)
+/* Waits until no call uses the batch, then frees it. The caller has removed it from the list. */
+static void batch_destroy(struct batch *b)
 {
-	cancel(b); /* so that who waits for events of it gets them now */
+	batch_cancel(b); /* so that a thread that waits for events returns */
 	pthread_mutex_lock(&list_lock);
 	while (b->refs > 1)
-		pthread_cond_wait(&let_go, &list_lock);
+		pthread_cond_wait(&call_left, &list_lock);
 	pthread_mutex_unlock(&list_lock);
-	free_batch(b);
+	batch_free(b);
 }
 
 void cuFileBatchIODestroy(void *id)
@@ -171,14 +180,15 @@ void cuFileBatchIODestroy(void *id)
 	pthread_mutex_unlock(&list_lock);
 	shim_count(SHIM_BATCH_DESTROY, b != NULL);
 	if (b)
-		end_batch(b);
+		batch_destroy(b);
 	else
-		shim_log(SHIM_ERROR, "destroying %p, which is no batch of ours", id);
+		shim_log(SHIM_ERROR, "cannot destroy %p: it is not a batch", id);
 }
 
 /* ---- submit ---- */
 
-static struct op *free_op(struct batch *b, unsigned *from)
+/* Returns the next free operation from index *from on, and moves *from past it. */
+static struct op *op_find_free(struct batch *b, unsigned *from)
 {
 	while (*from < b->nr) {
 		struct op *op = &b->ops[(*from)++];
@@ -189,7 +199,7 @@ static struct op *free_op(struct batch *b, unsigned *from)
 	return NULL;
 }
 
-static int take_op(struct op *op, const struct cuf_io_params *p)
+static int op_prepare(struct op *op, const struct cuf_io_params *p)
 {
 	int code;
 
@@ -203,16 +213,16 @@ static int take_op(struct op *op, const struct cuf_io_params *p)
 	return code;
 }
 
-/* All of them are looked at before the first is handed in. */
-static int take_all(struct batch *b, const struct cuf_io_params *params, unsigned nr)
+/* Checks all operations of a submit before the first is submitted. */
+static int ops_prepare(struct batch *b, const struct cuf_io_params *params, unsigned nr)
 {
 	struct op **chosen = b->chosen;
 	unsigned from = 0, i;
 	int code = 0;
 
 	for (i = 0; i < nr && !code; i++) {
-		chosen[i] = free_op(b, &from);
-		code = chosen[i] ? take_op(chosen[i], &params[i]) : CUF_BATCH_FULL;
+		chosen[i] = op_find_free(b, &from);
+		code = chosen[i] ? op_prepare(chosen[i], &params[i]) : CUF_BATCH_FULL;
 	}
 	if (code)
 		for (i -= 1; i-- > 0;)
@@ -220,26 +230,28 @@ static int take_all(struct batch *b, const struct cuf_io_params *params, unsigne
 	return code;
 }
 
-/* The core just refused it: that is said, and its code returned, 0 for none. */
-static int say_refused(const struct op *op, int64_t ret)
+/* Logs that the library just refused an operation. Returns its code, 0 if none fits. */
+static int op_log_refused(const struct op *op, int64_t ret)
 {
 	int code = shim_code(ret, penstock_errwhy());
 
-	shim_say_failed(&op->m, "a batch's ", code, penstock_errmsg());
+	shim_log_failed(&op->m, "a batch's ", code, penstock_errmsg());
 	return code == CUF_IO_NOT_SUPPORTED ? CUF_BATCH_NOCOMPAT_ERROR : code;
 }
 
-static void refuse(struct batch *b, struct op *op, int64_t ret)
+/* Keeps a refused operation until the caller reads its event. */
+static void op_refuse(struct batch *b, struct op *op, int64_t ret)
 {
-	int code = say_refused(op, ret);
+	int code = op_log_refused(op, ret);
 
 	op->ret = code ? -code : ret;
 	atomic_store_explicit(&op->state, REFUSED, memory_order_release);
 	atomic_fetch_add(&b->refused, 1);
 }
 
-/* 0, or a code if not one was taken and no other would be: the class is refused. */
-static int hand_in(struct batch *b, unsigned nr)
+/* Submits the chosen operations one by one. Returns a code if the library refuses the first one for
+ * its class, because it would refuse all others too. */
+static int ops_submit(struct batch *b, unsigned nr)
 {
 	struct op **ops = b->chosen;
 	bool any = false;
@@ -249,9 +261,9 @@ static int hand_in(struct batch *b, unsigned nr)
 		uint64_t id = 0;
 		int ret;
 
-		/* Before it is handed in: its event may come at once. */
-		atomic_fetch_add(&b->out, 1);
-		atomic_store_explicit(&op->state, OUT, memory_order_relaxed);
+		/* Counted before the submit, because the operation may complete at once. */
+		atomic_fetch_add(&b->pending, 1);
+		atomic_store_explicit(&op->state, IN_FLIGHT, memory_order_relaxed);
 		ret = penstock_submit(b->q, &op->m.req, 1, &id);
 		if (ret == 1) {
 			atomic_store(&op->id, id);
@@ -259,22 +271,22 @@ static int hand_in(struct batch *b, unsigned nr)
 			continue;
 		}
 		if (ret == -EOPNOTSUPP && !any) {
-			int code = say_refused(op, ret);
+			int code = op_log_refused(op, ret);
 
-			atomic_fetch_sub(&b->out, 1);
+			atomic_fetch_sub(&b->pending, 1);
 			for (unsigned k = i; k < nr; k++) {
 				shim_move_end(&ops[k]->m);
 				atomic_store(&ops[k]->state, FREE);
 			}
 			return code ? code : CUF_INTERNAL_BATCH_SUBMIT_ERROR;
 		}
-		refuse(b, op, ret);
+		op_refuse(b, op, ret);
 		any = true;
 	}
 	return 0;
 }
 
-static int submit(struct batch *b, unsigned nr, const struct cuf_io_params *params)
+static int batch_submit(struct batch *b, unsigned nr, const struct cuf_io_params *params)
 {
 	struct shim_timer timer = shim_timer_start();
 	uint64_t bytes[2] = {0, 0};
@@ -282,13 +294,13 @@ static int submit(struct batch *b, unsigned nr, const struct cuf_io_params *para
 
 	if (!nr || !params || nr > b->nr)
 		return CUF_INVALID_VALUE;
-	if (atomic_load(&b->out) + nr > b->nr)
+	if (atomic_load(&b->pending) + nr > b->nr)
 		return CUF_BATCH_FULL;
-	code = take_all(b, params, nr);
+	code = ops_prepare(b, params, nr);
 	for (unsigned i = 0; i < nr && !code; i++)
 		bytes[params[i].opcode] += params[i].u.batch.size;
 	if (!code)
-		code = hand_in(b, nr);
+		code = ops_submit(b, nr);
 	if (!code)
 		shim_count_batch_submit(&timer, bytes[0], bytes[1]);
 	shim_count_many(SHIM_BATCH_ENQUEUED, !code, nr);
@@ -299,21 +311,21 @@ static int submit(struct batch *b, unsigned nr, const struct cuf_io_params *para
 struct cuf_error cuFileBatchIOSubmit(void *id, unsigned nr, struct cuf_io_params *params,
 				     unsigned flags)
 {
-	struct batch *b = enter(id);
+	struct batch *b = batch_enter(id);
 	int code;
 
-	(void)flags; /* reserved: callers pass anything */
+	(void)flags; /* reserved, and callers pass any value */
 	if (!b)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&b->submit_lock);
-	code = submit(b, nr, params);
+	code = batch_submit(b, nr, params);
 	pthread_mutex_unlock(&b->submit_lock);
-	return leave_with(b, SHIM_BATCH_SUBMIT, code);
+	return call_end(b, SHIM_BATCH_SUBMIT, code);
 }
 
 /* ---- status ---- */
 
-static int status_of(int64_t ret)
+static int event_status(int64_t ret)
 {
 	if (ret >= 0)
 		return CUF_COMPLETE;
@@ -322,15 +334,17 @@ static int status_of(int64_t ret)
 	return ret == -ETIME ? CUF_TIMEOUT : CUF_FAILED;
 }
 
-static void hand_out(struct batch *b, struct op *op, int64_t ret, struct cuf_io_event *event)
+/* Writes the event of an operation and frees its entry. */
+static void op_finish(struct batch *b, struct op *op, int64_t ret, struct cuf_io_event *event)
 {
-	*event = (struct cuf_io_event){op->cookie, status_of(ret), (size_t)ret};
+	*event = (struct cuf_io_event){op->cookie, event_status(ret), (size_t)ret};
 	shim_move_end(&op->m);
 	atomic_store_explicit(&op->state, FREE, memory_order_release);
-	atomic_fetch_sub(&b->out, 1);
+	atomic_fetch_sub(&b->pending, 1);
 }
 
-static unsigned take_refused(struct batch *b, struct cuf_io_event *events, unsigned max)
+/* Writes the events of refused operations and returns their number. */
+static unsigned refused_harvest(struct batch *b, struct cuf_io_event *events, unsigned max)
 {
 	unsigned have = 0;
 
@@ -341,12 +355,13 @@ static unsigned take_refused(struct batch *b, struct cuf_io_event *events, unsig
 			continue;
 		atomic_fetch_sub(&b->refused, 1);
 		shim_count_batch_refused();
-		hand_out(b, op, op->ret, &events[have++]);
+		op_finish(b, op, op->ret, &events[have++]);
 	}
 	return have;
 }
 
-static void take_done(struct batch *b, const struct penstock_done *done, struct cuf_io_event *event)
+static void done_harvest(struct batch *b, const struct penstock_done *done,
+			 struct cuf_io_event *event)
 {
 	struct op *op = done->user;
 	int64_t ret = done->result;
@@ -354,16 +369,17 @@ static void take_done(struct batch *b, const struct penstock_done *done, struct 
 
 	shim_count_batch_io(op->m.req.op, ret, &op->m.seg, done->report);
 	if (ret >= 0 && shim_is_first(&op->m))
-		shim_first_use(&op->m, done->report);
+		shim_log_first_use(&op->m, done->report);
 	if (ret < 0 && ret != -ECANCELED) {
 		code = shim_code(ret, done->report->why);
-		shim_say_failed(&op->m, "a batch's ", code, done->report->text);
+		shim_log_failed(&op->m, "a batch's ", code, done->report->text);
 	}
-	hand_out(b, op, code ? -code : ret, event);
+	op_finish(b, op, code ? -code : ret, event);
 }
 
-/* -1: for ever; clients have been seen to pass what is no timespec at all. */
-static int64_t nanoseconds(const struct timespec *ts)
+/* Returns the timeout in nanoseconds, -1 for none. A timespec that is not valid counts as none,
+ * because some clients pass uninitialised memory. */
+static int64_t timeout_read(const struct timespec *ts)
 {
 	if (!ts || ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999 ||
 	    ts->tv_sec > 1000000000)
@@ -371,30 +387,30 @@ static int64_t nanoseconds(const struct timespec *ts)
 	return (int64_t)ts->tv_sec * 1000000000 + ts->tv_nsec;
 }
 
-static unsigned get_status(struct batch *b, unsigned min, unsigned max, struct cuf_io_event *events,
-			   int64_t timeout_ns)
+static unsigned events_harvest(struct batch *b, unsigned min, unsigned max,
+			       struct cuf_io_event *events, int64_t timeout_ns)
 {
-	struct penstock_done done[AT_ONCE];
+	struct penstock_done done[DONE_MAX];
 	uint64_t until = timeout_ns < 0 ? UINT64_MAX : shim_now_ns() + (uint64_t)timeout_ns;
-	unsigned have = take_refused(b, events, max);
+	unsigned have = refused_harvest(b, events, max);
 
 	while (have < max) {
-		unsigned room = max - have < AT_ONCE ? max - have : AT_ONCE;
+		unsigned n_max = max - have < DONE_MAX ? max - have : DONE_MAX;
 		unsigned want = have < min ? min - have : 0;
 		uint64_t now = shim_now_ns();
 		int64_t left = timeout_ns < 0 ? -1 : until > now ? (int64_t)(until - now) : 0;
-		int n = penstock_wait(b->q, done, want < room ? want : room, room, left);
+		int n = penstock_wait(b->q, done, want < n_max ? want : n_max, n_max, left);
 
 		for (int i = 0; i < n; i++)
-			take_done(b, &done[i], &events[have++]);
-		/* Fewer than there is room for: no more are there yet. */
-		if (n < (int)room && (have >= min || n <= 0 || left == 0))
+			done_harvest(b, &done[i], &events[have++]);
+		/* Fewer completions than n_max: the queue is empty. */
+		if (n < (int)n_max && (have >= min || n <= 0 || left == 0))
 			break;
 	}
 	return have;
 }
 
-/* No longer than the caller would wait for events; another thread may wait for ever. */
+/* Locks within the caller's timeout, because another thread may hold the lock without one. */
 static bool lock_within(pthread_mutex_t *lock, int64_t timeout_ns)
 {
 	struct timespec until;
@@ -410,8 +426,8 @@ static bool lock_within(pthread_mutex_t *lock, int64_t timeout_ns)
 	return !pthread_mutex_timedlock(lock, &until);
 }
 
-static void status(struct batch *b, unsigned min, unsigned *nr, struct cuf_io_event *events,
-		   int64_t timeout_ns)
+static void batch_status(struct batch *b, unsigned min, unsigned *nr, struct cuf_io_event *events,
+			 int64_t timeout_ns)
 {
 	uint64_t until = timeout_ns < 0 ? 0 : shim_now_ns() + (uint64_t)timeout_ns, now;
 
@@ -419,18 +435,18 @@ static void status(struct batch *b, unsigned min, unsigned *nr, struct cuf_io_ev
 		*nr = 0;
 		return;
 	}
-	if (timeout_ns > 0) { /* what waiting for the lock has left of it */
+	if (timeout_ns > 0) { /* the time that is left after the wait for the lock */
 		now = shim_now_ns();
 		timeout_ns = until > now ? (int64_t)(until - now) : 0;
 	}
-	*nr = get_status(b, min, *nr, events, timeout_ns);
+	*nr = events_harvest(b, min, *nr, events, timeout_ns);
 	pthread_mutex_unlock(&b->harvest_lock);
 }
 
 struct cuf_error cuFileBatchIOGetStatus(void *id, unsigned min_nr, unsigned *nr,
 					struct cuf_io_event *events, struct timespec *timeout)
 {
-	struct batch *b = enter(id);
+	struct batch *b = batch_enter(id);
 	int code = 0;
 
 	if (!b)
@@ -438,23 +454,23 @@ struct cuf_error cuFileBatchIOGetStatus(void *id, unsigned min_nr, unsigned *nr,
 	if (!nr || (!events && *nr) || min_nr > *nr)
 		code = CUF_INVALID_VALUE;
 	else
-		status(b, min_nr, nr, events, nanoseconds(timeout));
-	return leave_with(b, SHIM_BATCH_COMPLETE, code);
+		batch_status(b, min_nr, nr, events, timeout_read(timeout));
+	return call_end(b, SHIM_BATCH_COMPLETE, code);
 }
 
 struct cuf_error cuFileBatchIOCancel(void *id)
 {
-	struct batch *b = enter(id);
+	struct batch *b = batch_enter(id);
 
 	if (!b)
 		return shim_err(CUF_INVALID_VALUE);
-	cancel(b);
-	return leave_with(b, SHIM_BATCH_CANCEL, 0);
+	batch_cancel(b);
+	return call_end(b, SHIM_BATCH_CANCEL, 0);
 }
 
 void shim_batch_forked(void)
 {
 	pthread_mutex_init(&list_lock, NULL);
-	pthread_cond_init(&let_go, NULL);
-	batches = NULL; /* the parent's */
+	pthread_cond_init(&call_left, NULL);
+	batches = NULL;
 }

@@ -1,45 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered buffers, and where an address lies. Registering pins nothing here: it
- * is what saves a question to the driver at each transfer. Transfers look up
- * without a lock: the list is sorted and guarded by a counter that is odd while
- * somebody changes it; lists that grew too small are kept, each half the next.
+ * Keeps the list of registered buffers and finds the device of an address. Every transfer calls
+ * it. A registration pins no memory; it only saves a query to the CUDA driver at each transfer.
+ * Lookups take no lock: the list is sorted, and a counter that is odd during a change guards it. A
+ * list that became too small is replaced by one of twice its size, and must never be freed,
+ * because a lookup may still read it.
  */
+#include "buffer.h"
+
+#include <limits.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim.h"
+#include "cuda.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "open.h"
+#include "state.h"
 #include "stats.h"
 
 #define KNOWN_FLAGS (CUF_RDMA_REGISTER | CUF_RDMA_RELAXED_ORDERING)
-#define ROOM_FIRST 64u
+#define CAPACITY_FIRST 64u
 
-/* Atomic one by one; what belongs together is told by the counter. */
+/* Each member is atomic. The counter `changes` shows whether the members belong together. */
 struct range {
 	_Atomic uintptr_t start, end;
-	_Atomic uintptr_t reach; /* the furthest end of this and all before it */
+	_Atomic uintptr_t reach; /* the largest end of this range and all before it */
 	_Atomic(struct penstock_device *) dev;
 	_Atomic int ordinal;
 };
 struct list {
-	unsigned room;
+	unsigned capacity;
 	_Atomic unsigned count;
-	struct list *smaller; /* may still be read by who came before it was replaced */
+	struct list *smaller; /* the list that this one replaced, which a lookup may still read */
 	struct range at[];
 };
 
 static _Atomic(struct list *) ranges;
 static _Atomic unsigned changes;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change; a leaf */
+/* Held to change the list. No other lock is taken while it is held. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
 #define PUT(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
 
-/* ---- looking up ---- */
+/* ---- lookup ---- */
 
-/* The first range that begins behind addr. */
-static unsigned behind(const struct list *l, unsigned count, uintptr_t addr)
+/* Returns the index of the first range that starts after addr. */
+static unsigned range_after(const struct list *l, unsigned count, uintptr_t addr)
 {
 	unsigned low = 0, high = count;
 
@@ -54,37 +65,38 @@ static unsigned behind(const struct list *l, unsigned count, uintptr_t addr)
 	return low;
 }
 
-/* A range that holds addr, or -1; ranges may overlap. */
-static int holder(const struct list *l, unsigned count, uintptr_t addr)
+/* Returns the index of a range that contains addr, or -1. Ranges may overlap. */
+static int range_with(const struct list *l, unsigned count, uintptr_t addr)
 {
-	for (unsigned i = behind(l, count, addr); i-- > 0 && GET(l->at[i].reach) > addr;)
+	for (unsigned i = range_after(l, count, addr); i-- > 0 && GET(l->at[i].reach) > addr;)
 		if (GET(l->at[i].end) > addr)
 			return (int)i;
 	return -1;
 }
 
-enum { UNKNOWN = -1 }; /* lies in no registration */
+enum { UNKNOWN = -1 }; /* the address is in no registered buffer */
 
-/* 0 and the device if [addr, addr + len) is registered together with base. */
-static int look(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
+/* Returns 0 and the device if [addr, addr + len) is registered without a gap from base on. Returns
+ * UNKNOWN if base is not registered, else a code. */
+static int device_in_list(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
 {
 	const struct list *l = atomic_load_explicit(&ranges, memory_order_acquire);
 	unsigned count = l ? GET(l->count) : 0;
 	uintptr_t end = addr + len;
 	int i;
 
-	if (!count || count > l->room)
+	if (!count || count > l->capacity)
 		return UNKNOWN;
-	i = holder(l, count, base);
+	i = range_with(l, count, base);
 	if (i < 0)
 		return UNKNOWN;
 	*dev = GET(l->at[i].dev);
 	if (addr < GET(l->at[i].start) || addr > GET(l->at[i].end))
 		return CUF_INVALID_MAPPING_RANGE;
-	/* A range may go on in the next, if the two meet. */
+	/* Adjacent ranges of one device count as one. */
 	while (GET(l->at[i].end) < end) {
 		uintptr_t reached = GET(l->at[i].end);
-		int next = holder(l, count, reached);
+		int next = range_with(l, count, reached);
 
 		if (next < 0 || GET(l->at[next].end) <= reached || GET(l->at[next].dev) != *dev)
 			return CUF_INVALID_MAPPING_RANGE;
@@ -93,33 +105,35 @@ static int look(uintptr_t base, uintptr_t addr, size_t len, struct penstock_devi
 	return 0;
 }
 
-static size_t look_behind(uintptr_t base)
+/* Returns the number of bytes from base on that are registered without a gap. */
+static size_t length_in_list(uintptr_t base)
 {
 	const struct list *l = atomic_load_explicit(&ranges, memory_order_acquire);
 	unsigned count = l ? GET(l->count) : 0;
 	uintptr_t end;
-	int i = count && count <= l->room ? holder(l, count, base) : -1, next;
+	int i = count && count <= l->capacity ? range_with(l, count, base) : -1, next;
 
 	if (i < 0)
 		return 0;
 	end = GET(l->at[i].end);
-	while ((next = holder(l, count, end)) >= 0 && GET(l->at[next].end) > end &&
+	while ((next = range_with(l, count, end)) >= 0 && GET(l->at[next].end) > end &&
 	       GET(l->at[next].dev) == GET(l->at[i].dev))
 		end = GET(l->at[next].end);
 	return end - base;
 }
 
-/* Around a look at the list: whether it has to be looked at again, as it changed meanwhile. */
-static unsigned look_begin(void)
+/* Starts a lookup, which is repeated while read_again returns true. */
+static unsigned read_begin(void)
 {
 	unsigned before;
 
 	while ((before = atomic_load_explicit(&changes, memory_order_acquire)) & 1)
-		sched_yield(); /* a few stores by somebody else */
+		sched_yield(); /* until another thread has made a few stores */
 	return before;
 }
 
-static bool look_again(unsigned before)
+/* Whether the list changed since read_begin. */
+static bool read_again(unsigned before)
 {
 	atomic_thread_fence(memory_order_acquire);
 	return GET(changes) != before;
@@ -131,27 +145,29 @@ size_t shim_registered(const void *base)
 	size_t len;
 
 	do {
-		before = look_begin();
-		len = look_behind((uintptr_t)base);
-	} while (look_again(before));
+		before = read_begin();
+		len = length_in_list((uintptr_t)base);
+	} while (read_again(before));
 	return len;
 }
 
-static int look_up(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev)
+static int device_registered(uintptr_t base, uintptr_t addr, size_t len,
+			     struct penstock_device **dev)
 {
 	unsigned before;
 	int code;
 
 	do {
-		before = look_begin();
-		code = look(base, addr, len, dev);
-	} while (look_again(before));
+		before = read_begin();
+		code = device_in_list(base, addr, len, dev);
+	} while (read_again(before));
 	return code;
 }
 
-/* Of what no registration tells; *ordinal is -1 for host memory. */
-static int ask_driver(uintptr_t base, uintptr_t addr, size_t len, struct penstock_device **dev,
-		      int *ordinal)
+/* Queries the CUDA driver for the device of memory that is not registered. *ordinal is -1 for host
+ * memory. */
+static int device_by_driver(uintptr_t base, uintptr_t addr, size_t len,
+			    struct penstock_device **dev, int *ordinal)
 {
 	struct shim_memory mem;
 	int code = shim_cuda_memory((void *)base, &mem);
@@ -178,28 +194,28 @@ int shim_resolve(const void *ptr, off_t off, size_t len, void **out, struct pens
 	    __builtin_add_overflow(base, (uintptr_t)off, &addr) ||
 	    __builtin_add_overflow(addr, len, &end))
 		return CUF_INVALID_VALUE;
-	code = look_up(base, addr, len, dev);
+	code = device_registered(base, addr, len, dev);
 	if (code == UNKNOWN)
-		code = ask_driver(base, addr, len, dev, &ordinal);
+		code = device_by_driver(base, addr, len, dev, &ordinal);
 	if (!code)
 		*out = (void *)addr;
 	return code;
 }
 
-/* ---- changing; under lock ---- */
+/* ---- changes; under lock ---- */
 
-static void begin_change(void)
+static void change_begin(void)
 {
 	atomic_fetch_add_explicit(&changes, 1, memory_order_acq_rel);
 	atomic_thread_fence(memory_order_release);
 }
 
-static void end_change(void)
+static void change_end(void)
 {
 	atomic_fetch_add_explicit(&changes, 1, memory_order_release);
 }
 
-static void copy(struct range *to, const struct range *from)
+static void range_copy(struct range *to, const struct range *from)
 {
 	PUT(to->start, GET(from->start));
 	PUT(to->end, GET(from->end));
@@ -207,7 +223,8 @@ static void copy(struct range *to, const struct range *from)
 	PUT(to->ordinal, GET(from->ordinal));
 }
 
-static void set_reach(struct list *l, unsigned from)
+/* Computes the reach of all ranges from index `from` on. */
+static void reach_update(struct list *l, unsigned from)
 {
 	uintptr_t reach = from ? GET(l->at[from - 1].reach) : 0;
 
@@ -219,86 +236,86 @@ static void set_reach(struct list *l, unsigned from)
 	}
 }
 
-/* A list with room for one more. */
-static struct list *with_room(void)
+/* Returns the list, replaced by a larger one if it is full, or NULL without memory. */
+static struct list *list_grow(void)
 {
 	struct list *l = atomic_load(&ranges), *more;
-	unsigned room = l ? l->room * 2 : ROOM_FIRST;
+	unsigned capacity = l ? l->capacity * 2 : CAPACITY_FIRST;
 
-	if (l && GET(l->count) < l->room)
+	if (l && GET(l->count) < l->capacity)
 		return l;
-	more = calloc(1, sizeof(*more) + room * sizeof(more->at[0]));
+	more = calloc(1, sizeof(*more) + capacity * sizeof(more->at[0]));
 	if (!more)
 		return NULL;
-	more->room = room;
+	more->capacity = capacity;
 	more->smaller = l;
 	for (unsigned i = 0; l && i < GET(l->count); i++)
-		copy(&more->at[i], &l->at[i]);
+		range_copy(&more->at[i], &l->at[i]);
 	PUT(more->count, l ? GET(l->count) : 0);
-	set_reach(more, 0);
+	reach_update(more, 0);
 	atomic_store_explicit(&ranges, more, memory_order_release);
 	return more;
 }
 
-static int insert(uintptr_t start, size_t len, struct penstock_device *dev, int ordinal)
+static int range_insert(uintptr_t start, size_t len, struct penstock_device *dev, int ordinal)
 {
 	struct list *l;
 	unsigned i, count;
 
-	l = with_room();
+	l = list_grow();
 	if (!l)
 		return CUF_NOMEM_ERROR;
 	count = GET(l->count);
-	i = behind(l, count, start);
+	i = range_after(l, count, start);
 	if (i && GET(l->at[i - 1].start) == start)
 		return CUF_MEMORY_ALREADY_REGISTERED;
-	begin_change();
+	change_begin();
 	for (unsigned k = count; k > i; k--)
-		copy(&l->at[k], &l->at[k - 1]);
+		range_copy(&l->at[k], &l->at[k - 1]);
 	PUT(l->at[i].start, start);
 	PUT(l->at[i].end, start + len);
 	PUT(l->at[i].dev, dev);
 	PUT(l->at[i].ordinal, ordinal);
 	PUT(l->count, count + 1);
-	set_reach(l, i);
-	end_change();
+	reach_update(l, i);
+	change_end();
 	return 0;
 }
 
-static int remove_at(uintptr_t start, int *ordinal, size_t *len)
+static int range_remove(uintptr_t start, int *ordinal, size_t *len)
 {
 	struct list *l = atomic_load(&ranges);
-	unsigned count = l ? GET(l->count) : 0, i = l ? behind(l, count, start) : 0;
+	unsigned count = l ? GET(l->count) : 0, i = l ? range_after(l, count, start) : 0;
 
 	if (!i || GET(l->at[i - 1].start) != start)
 		return CUF_MEMORY_NOT_REGISTERED;
 	i--;
 	*ordinal = GET(l->at[i].ordinal);
 	*len = GET(l->at[i].end) - start;
-	begin_change();
+	change_begin();
 	for (unsigned k = i; k + 1 < count; k++)
-		copy(&l->at[k], &l->at[k + 1]);
+		range_copy(&l->at[k], &l->at[k + 1]);
 	PUT(l->count, count - 1);
-	set_reach(l, i);
-	end_change();
+	reach_update(l, i);
+	change_end();
 	return 0;
 }
 
 /* ---- the calls ---- */
 
-/* Unless the driver was closed, or even opened again, since it was asked. */
-static int keep(uintptr_t start, size_t len, struct penstock_device *dev, int ordinal)
+/* Adds a range, unless the driver was closed, or opened again, since `dev` was found. */
+static int range_add(uintptr_t start, size_t len, struct penstock_device *dev, int ordinal)
 {
 	int code = CUF_DRIVER_CLOSING;
 
 	pthread_mutex_lock(&lock);
 	if (dev == atomic_load(ordinal < 0 ? &shim.host : &shim.gpus[ordinal]))
-		code = insert(start, len, dev, ordinal);
+		code = range_insert(start, len, dev, ordinal);
 	pthread_mutex_unlock(&lock);
 	return code;
 }
 
-static int register_buffer(const void *base, size_t len, int flags, int *ordinal)
+static int buffer_register(const void *base, size_t len, int flags, int *ordinal)
 {
 	struct penstock_device *dev;
 	uintptr_t start = (uintptr_t)base, end;
@@ -310,16 +327,16 @@ static int register_buffer(const void *base, size_t len, int flags, int *ordinal
 	do {
 		code = shim_need();
 		if (!code)
-			code = ask_driver(start, start, len, &dev, ordinal);
+			code = device_by_driver(start, start, len, &dev, ordinal);
 		if (!code)
-			code = keep(start, len, dev, *ordinal);
-	} while (code == CUF_DRIVER_CLOSING); /* and is opened anew by the next turn */
+			code = range_add(start, len, dev, *ordinal);
+	} while (code == CUF_DRIVER_CLOSING); /* the next round opens the driver again */
 	return code;
 }
 
 struct cuf_error cuFileBufRegister(const void *base, size_t len, int flags)
 {
-	int ordinal = -1, code = register_buffer(base, len, flags, &ordinal);
+	int ordinal = -1, code = buffer_register(base, len, flags, &ordinal);
 
 	shim_count(SHIM_BUF_REGISTER, !code);
 	shim_count_map(ordinal, !code, len);
@@ -334,7 +351,7 @@ struct cuf_error cuFileBufDeregister(const void *base)
 	if (!base)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&lock);
-	code = remove_at((uintptr_t)base, &ordinal, &len);
+	code = range_remove((uintptr_t)base, &ordinal, &len);
 	pthread_mutex_unlock(&lock);
 	shim_count(SHIM_BUF_DEREGISTER, !code);
 	if (!code)
@@ -348,10 +365,10 @@ void shim_buffers_drop(void)
 
 	pthread_mutex_lock(&lock);
 	l = atomic_load(&ranges);
-	begin_change();
+	change_begin();
 	if (l)
 		PUT(l->count, 0);
-	end_change();
+	change_end();
 	pthread_mutex_unlock(&lock);
 }
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The configuration: defaults, then cufile.json, then the environment. A file that
- * is no JSON changes nothing. Every key that is unknown, or stands where the
- * original too would pass over it, is reported once, with its right place; so is a
- * value of the wrong kind. Called at open; it must never fail a caller.
+ * Reads the configuration: the defaults, then cufile.json, then the environment. open.c and
+ * params.c call it. A file that is not valid JSON changes nothing. Each key that is unknown, or
+ * in a place where NVIDIA's library ignores it too, is logged once with its right place; so is
+ * each value of the wrong kind. It must never make a caller fail.
  */
+#include "config.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +19,11 @@
 
 #include "json.h"
 #include "keys.h"
+#include "log.h"
 
 #define FILE_MAX ((size_t)1 << 20)
-#define NOTES_MAX 256u /* half of them for what is wrong, which no known key is */
+#define KEY_PATH_MAX 256u /* a longer path is cut, and no key has it */
+#define NOTES_MAX 256u	  /* notes of level INFO fill half of them, so that errors have room */
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -54,26 +59,52 @@ void shim_config_defaults(struct shim_config *config)
 	*config = defaults;
 }
 
-/* ---- notes: kept until the log knows where it goes; under shim.lock ---- */
+/* Limits of the size parameters, each in the unit of the parameter. */
+static const struct {
+	size_t min, max;
+} limits[CUF_SIZE_PARAMS] = {
+	[CUF_PROFILE_STATS] = {0, 3},
+	[CUF_MAX_IO_QUEUE_DEPTH] = {1, 1 << 20},
+	[CUF_MAX_IO_THREADS] = {0, 1024},
+	[CUF_MIN_IO_THRESHOLD_KB] = {0, 1 << 30},
+	[CUF_MAX_REQUEST_PARALLELISM] = {0, 1024},
+	[CUF_MAX_DIRECT_IO_KB] = {1, 1 << 30},
+	[CUF_MAX_DEVICE_CACHE_KB] = {0, UINT32_MAX},
+	[CUF_PER_BUFFER_CACHE_KB] = {0, UINT32_MAX},
+	[CUF_MAX_PINNED_KB] = {0, SIZE_MAX}, /* no limit */
+	[CUF_IO_BATCHSIZE] = {1, 16384},
+	[CUF_POLL_THRESHOLD_KB] = {0, 1 << 30},
+	[CUF_BATCH_TIMEOUT_MS] = {0, UINT32_MAX},
+};
+
+void shim_config_limits(enum cuf_size_param param, size_t *min, size_t *max)
+{
+	*min = limits[param].min;
+	*max = limits[param].max;
+}
+
+/* ---- notes: messages kept until the log is set up; under shim.lock ---- */
 
 static struct note {
 	enum shim_level level;
 	char text[NOTE_MAX];
 } notes[NOTES_MAX];
 static unsigned note_count;
-static uint64_t said[NOTES_MAX * 2]; /* hashes, so that a reopened driver repeats nothing */
-static unsigned said_count;
-static bool any_lost; /* of what is wrong */
+static uint64_t noted[NOTES_MAX * 2]; /* hashes, so that a second open repeats no note */
+static unsigned noted_count;
+static bool any_lost; /* whether an error found no room in notes */
 
-static bool is_said(uint64_t hash)
+static bool is_noted(uint64_t hash)
 {
-	for (unsigned i = 0; i < said_count; i++)
-		if (said[i] == hash)
+	for (unsigned i = 0; i < noted_count; i++)
+		if (noted[i] == hash)
 			return true;
 	return false;
 }
 
-__attribute__((format(printf, 2, 3))) static void note(enum shim_level level, const char *fmt, ...)
+/* Keeps a message for the log, unless it was kept before. */
+__attribute__((format(printf, 2, 3))) static void note_add(enum shim_level level, const char *fmt,
+							   ...)
 {
 	char text[NOTE_MAX];
 	uint64_t hash;
@@ -84,136 +115,110 @@ __attribute__((format(printf, 2, 3))) static void note(enum shim_level level, co
 	va_end(args);
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 127)
-			*c = '?'; /* a name from the file must not make lines of its own */
+			*c = '?'; /* a name in the file must not add lines to the log */
 	hash = shim_hash(SHIM_HASH, text);
-	if (is_said(hash))
+	if (is_noted(hash))
 		return;
-	if (said_count == COUNT(said) ||
+	if (noted_count == COUNT(noted) ||
 	    note_count >= (level == SHIM_INFO ? NOTES_MAX / 2 : NOTES_MAX)) {
 		any_lost |= level != SHIM_INFO;
 		return;
 	}
-	said[said_count++] = hash;
+	noted[noted_count++] = hash;
 	notes[note_count].level = level;
 	memcpy(notes[note_count++].text, text, sizeof(text));
 }
 
-void shim_config_say(void)
+void shim_config_log_notes(void)
 {
-	static bool lost_said;
+	static bool lost_logged;
 
 	for (unsigned i = 0; i < note_count; i++)
 		shim_log(notes[i].level, "%s", notes[i].text);
 	note_count = 0;
-	if (any_lost && !lost_said)
-		shim_log(SHIM_NOTICE, "more is wrong with the configuration than is listed");
-	lost_said |= any_lost;
+	if (any_lost && !lost_logged)
+		shim_log(SHIM_NOTICE, "the configuration has more errors than are listed");
+	lost_logged |= any_lost;
 }
 
-/* ---- keys ---- */
+/* ---- cufile.json ---- */
 
-static bool matches(const char *pattern, const char *path)
+enum value_type { VALUE_NULL, VALUE_BOOL, VALUE_NUMBER, VALUE_TEXT, VALUE_OBJECT, VALUE_ARRAY };
+
+struct value {
+	enum value_type type;
+	const char *path; /* the names from the root to the value, joined by dots; root: "" */
+	int index;	  /* position in an array, -1: not in an array */
+	unsigned line;
+	bool flag;	 /* value of VALUE_BOOL */
+	bool whole;	 /* for VALUE_NUMBER: whether `number` is the exact value */
+	uint64_t number; /* value of VALUE_NUMBER; one that is negative or broken is not whole */
+	char *text;	 /* value of VALUE_TEXT */
+};
+
+struct walk {
+	struct pst_json in;
+	struct shim_config *config;
+	char path[KEY_PATH_MAX]; /* path of the value that is being read */
+};
+
+static void unknown_note(const struct value *v)
 {
-	for (;;) {
-		size_t a = strcspn(pattern, "."), b = strcspn(path, ".");
-
-		if (!(a == 1 && *pattern == '*' && b) && (a != b || strncmp(pattern, path, a) != 0))
-			return false;
-		if (!pattern[a] || !path[b])
-			return pattern[a] == path[b];
-		pattern += a + 1;
-		path += b + 1;
-	}
-}
-
-static const struct key *find_key(const char *path)
-{
-	for (size_t i = 0; i < COUNT(keys); i++)
-		if (matches(keys[i].path, path))
-			return &keys[i];
-	return NULL;
-}
-
-static const char *last_name(const char *path)
-{
-	const char *dot = strrchr(path, '.');
-
-	return dot ? dot + 1 : path;
-}
-
-/* Where a key of this name would count, or NULL. */
-static const char *right_place(const char *path)
-{
-	const char *name = last_name(path);
-
-	for (size_t i = 0; i < COUNT(keys); i++)
-		if (!strcmp(last_name(keys[i].path), name) && strcmp(name, "*") != 0)
-			return keys[i].path;
-	for (size_t i = 0; i < COUNT(meant); i++)
-		if (!strcmp(meant[i].name, name))
-			return meant[i].path;
-	return NULL;
-}
-
-static bool unknown(const struct shim_json_value *v)
-{
-	const char *place = right_place(v->path);
-	const char *what = v->type == SHIM_JSON_OBJECT ? "section" : "key";
+	const char *place = shim_key_place(v->path);
+	const char *what = v->type == VALUE_OBJECT ? "section" : "key";
 
 	if (place && !strcmp(place, v->path))
-		return false;
+		return;
 	if (place)
-		note(SHIM_NOTICE,
-		     "cufile.json line %d: the %s '%s' has no effect there: its place is '%s'",
-		     v->line, what, v->path, place);
+		note_add(SHIM_NOTICE,
+			 "cufile.json line %u: the %s '%s' has no effect there: its place is '%s'",
+			 v->line, what, v->path, place);
 	else
-		note(SHIM_NOTICE, "cufile.json line %d: the %s '%s' is not known", v->line, what,
-		     v->path);
+		note_add(SHIM_NOTICE, "cufile.json line %u: the %s '%s' is not known", v->line,
+			 what, v->path);
+}
+
+static bool value_refuse(const struct value *v, const char *want)
+{
+	note_add(SHIM_NOTICE, "cufile.json line %u: '%s' must be %s: its default applies", v->line,
+		 v->path, want);
 	return false;
 }
 
-static bool bad_value(const struct shim_json_value *v, const char *want)
+static bool size_set(struct shim_config *config, const struct shim_key *key, const struct value *v)
 {
-	note(SHIM_NOTICE, "cufile.json line %d: '%s' wants %s: the default stays", v->line, v->path,
-	     want);
-	return false;
-}
-
-static bool set_size(struct shim_config *config, const struct key *key,
-		     const struct shim_json_value *v)
-{
-	size_t min = 0, max = 0;
+	size_t min, max;
 	char want[80];
 
-	cuFileGetParameterMinMaxValue(key->which, &min, &max);
-	if (v->type == SHIM_JSON_NUMBER && v->whole && v->number >= min && v->number <= max) {
+	shim_config_limits((enum cuf_size_param)key->which, &min, &max);
+	if (v->type == VALUE_NUMBER && v->whole && v->number >= min && v->number <= max) {
 		config->size[key->which] = (size_t)v->number;
 		return true;
 	}
 	snprintf(want, sizeof(want), "a whole number from %zu to %zu", min, max);
-	return bad_value(v, want);
+	return value_refuse(v, want);
 }
 
-static bool set_text(struct shim_config *config, const struct key *key,
-		     const struct shim_json_value *v)
+static bool text_set(struct shim_config *config, const struct shim_key *key, const struct value *v)
 {
-	if (v->type != SHIM_JSON_TEXT_VALUE || strlen(v->text) >= SHIM_TEXT)
-		return bad_value(v, "a short string");
+	if (v->type != VALUE_TEXT || strlen(v->text) >= SHIM_TEXT)
+		return value_refuse(v, "a short string");
 	if (key->which == CUF_LOGGING_LEVEL && shim_log_level(v->text) < 0)
-		return bad_value(v, "one of NOTICE, ERROR, WARN, INFO, DEBUG, TRACE");
+		return value_refuse(v, "one of NOTICE, ERROR, WARN, INFO, DEBUG, TRACE");
 	memcpy(config->text[key->which], v->text, strlen(v->text) + 1);
 	return true;
 }
 
-static bool set_slab(struct shim_slabs *slabs, bool kb, const struct shim_json_value *v)
+/* Sets one slab, or clears the list where its array starts. */
+static bool slab_set(struct shim_slabs *slabs, bool kb, const struct value *v)
 {
-	if (v->type == SHIM_JSON_ARRAY && v->index < 0) {
+	if (v->type == VALUE_ARRAY && v->index < 0) {
 		if (kb)
 			slabs->count = 0;
 		return true;
 	}
-	if (v->type != SHIM_JSON_NUMBER || !v->whole || v->index < 0 || v->index >= SHIM_SLABS)
-		return bad_value(v, "a list of whole numbers");
+	if (v->type != VALUE_NUMBER || !v->whole || v->index < 0 || v->index >= SHIM_SLABS)
+		return value_refuse(v, "a list of whole numbers");
 	if (kb) {
 		slabs->kb[v->index] = (size_t)v->number;
 		slabs->count = v->index + 1;
@@ -223,68 +228,148 @@ static bool set_slab(struct shim_slabs *slabs, bool kb, const struct shim_json_v
 	return true;
 }
 
-static bool set(struct shim_config *config, const struct key *key, const struct shim_json_value *v)
+static bool key_set(struct shim_config *config, const struct shim_key *key, const struct value *v)
 {
 	switch (key->kind) {
-	case SIZE:
-		return set_size(config, key, v);
-	case FLAG:
-		if (v->type != SHIM_JSON_BOOL)
-			return bad_value(v, "true or false");
+	case SHIM_KEY_SIZE:
+		return size_set(config, key, v);
+	case SHIM_KEY_FLAG:
+		if (v->type != VALUE_BOOL)
+			return value_refuse(v, "true or false");
 		config->flag[key->which] = v->flag;
 		return true;
-	case TEXT:
-		return set_text(config, key, v);
-	case POSIX_KB:
-	case POSIX_COUNT:
-		return set_slab(&config->posix, key->kind == POSIX_KB, v);
-	case GPU_KB:
-	case GPU_COUNT:
-		return set_slab(&config->gpu, key->kind == GPU_KB, v);
-	case SECTION:
-		return v->type == SHIM_JSON_OBJECT || bad_value(v, "a section in { }");
-	default: /* taken with all that is in it */
+	case SHIM_KEY_TEXT:
+		return text_set(config, key, v);
+	case SHIM_KEY_POSIX_KB:
+	case SHIM_KEY_POSIX_COUNT:
+		return slab_set(&config->posix, key->kind == SHIM_KEY_POSIX_KB, v);
+	case SHIM_KEY_GPU_KB:
+	case SHIM_KEY_GPU_COUNT:
+		return slab_set(&config->gpu, key->kind == SHIM_KEY_GPU_KB, v);
+	case SHIM_KEY_SECTION:
+		return v->type == VALUE_OBJECT || value_refuse(v, "a section in { }");
+	default:
 		return false;
 	}
 }
 
-static bool take(void *arg, const struct shim_json_value *v)
+/* Sets the parameter that a value belongs to. For an object or an array, returns whether its
+ * members are to be read one by one. */
+static bool value_apply(struct shim_config *config, const struct value *v)
 {
-	struct shim_config *config = arg;
-	const struct key *key;
+	const struct shim_key *key;
 
-	if (!*v->path) /* the whole file */
-		return v->type == SHIM_JSON_OBJECT;
-	key = find_key(v->path);
-	if (!key)
-		return v->index < 0 ? unknown(v) : false;
+	if (!*v->path)
+		return v->type == VALUE_OBJECT;
+	key = shim_key_find(v->path);
+	if (!key) {
+		if (v->index < 0)
+			unknown_note(v);
+		return false;
+	}
 	if (key->note && v->index < 0)
-		note(SHIM_INFO, "cufile.json line %d: '%s' changes nothing: %s", v->line, v->path,
-		     key->note);
-	return set(config, key, v);
+		note_add(SHIM_INFO, "cufile.json line %u: '%s' changes nothing: %s", v->line,
+			 v->path, key->note);
+	return key_set(config, key, v);
 }
 
-void shim_config_text(struct shim_config *config, const char *text, size_t len)
+/* Reads a value that has no members; `in` is at its first byte. */
+static bool plain_read(struct pst_json *in, struct value *v)
 {
+	const char *first = in->text + in->at;
+	struct pst_json number = {.text = in->text + in->at, .lenient = true};
+	size_t len;
+
+	if (*first == '"') {
+		v->type = VALUE_TEXT;
+		return pst_json_string(in, &v->text, &len);
+	}
+	if (!pst_json_skip(in))
+		return false;
+	if (*first == 't' || *first == 'f') {
+		v->type = VALUE_BOOL;
+		v->flag = *first == 't';
+	} else if (*first != 'n') {
+		v->type = VALUE_NUMBER;
+		number.len = (size_t)(in->text + in->at - first);
+		v->whole = pst_json_number(&number, &v->number) && number.at == number.len;
+	}
+	return true;
+}
+
+/* Appends a member's name to the path. A dot in the name becomes a question mark, because
+ * "properties.io_batchsize" in quotes is one name, which no key has. */
+static bool name_read(struct walk *w)
+{
+	size_t at = strlen(w->path), len;
+	char *name;
+
+	if (!pst_json_string(&w->in, &name, &len) || !pst_json_take(&w->in, ':'))
+		return false;
+	for (char *dot = name; (dot = strchr(dot, '.'));)
+		*dot = '?';
+	snprintf(w->path + at, sizeof(w->path) - at, "%s%s", at ? "." : "", name);
+	return true;
+}
+
+static bool members_read(struct walk *w, bool object);
+
+/* Reads one value. Recursion ends at the depth of the known keys, as others are skipped. */
+static bool value_read(struct walk *w, int index)
+{
+	int c = pst_json_peek(&w->in);
+	struct value v = {.path = w->path, .index = index, .line = w->in.lines + 1};
+
+	if (c == '{' || c == '[') {
+		v.type = c == '{' ? VALUE_OBJECT : VALUE_ARRAY;
+		return value_apply(w->config, &v) ? members_read(w, c == '{')
+						  : pst_json_skip(&w->in);
+	}
+	if (!c)
+		return pst_json_wrong(&w->in, "a value is missing");
+	if (!plain_read(&w->in, &v))
+		return false;
+	value_apply(w->config, &v);
+	return true;
+}
+
+static bool members_read(struct walk *w, bool object)
+{
+	const size_t path_len = strlen(w->path);
+	bool first = true;
+	int count = 0;
+
+	pst_json_take(&w->in, object ? '{' : '[');
+	while (pst_json_more(&w->in, object ? '}' : ']', &first)) {
+		if (object && !name_read(w))
+			return false;
+		if (!value_read(w, object ? -1 : count++))
+			return false;
+		w->path[path_len] = '\0';
+	}
+	return !w->in.what;
+}
+
+void shim_config_text(struct shim_config *config, char *text, size_t len)
+{
+	static const char mark[] = "\xef\xbb\xbf"; /* editors write it before UTF-8 */
 	struct shim_config *fresh = malloc(sizeof(*fresh));
-	const char *what;
-	int line;
+	struct walk w = {.in = {.text = text, .len = len, .lenient = true}, .config = fresh};
 
 	if (!fresh)
 		return;
 	*fresh = *config;
-	line = shim_json_read(text, len, take, fresh, &what);
-	if (line)
-		note(SHIM_NOTICE, "cufile.json line %d: expected %s: the file is passed over", line,
-		     what);
-	else
+	if (len >= sizeof(mark) - 1 && !memcmp(text, mark, sizeof(mark) - 1))
+		w.in.at = sizeof(mark) - 1;
+	if (value_read(&w, -1) && pst_json_end(&w.in))
 		*config = *fresh;
+	else
+		note_add(SHIM_NOTICE, "cufile.json line %u: %s: the file is ignored",
+			 w.in.lines + 1, w.in.what);
 	free(fresh);
 }
 
-/* ---- the file ---- */
-
-static void read_file(struct shim_config *config, int fd, const char *path)
+static void file_read(struct shim_config *config, int fd, const char *path)
 {
 	char *text = malloc(FILE_MAX + 1);
 	size_t len = 0;
@@ -295,29 +380,31 @@ static void read_file(struct shim_config *config, int fd, const char *path)
 		len += n > 0 ? (size_t)n : 0;
 	}
 	if (!text || n < 0)
-		note(SHIM_NOTICE, "cannot read %s: %s", path, strerror(text ? errno : ENOMEM));
+		note_add(SHIM_NOTICE, "cannot read %s: %s", path, strerror(text ? errno : ENOMEM));
 	else if (len > FILE_MAX)
-		note(SHIM_NOTICE, "%s is longer than %zu bytes: it is passed over", path, FILE_MAX);
+		note_add(SHIM_NOTICE, "%s is longer than %zu bytes: the file is ignored", path,
+			 FILE_MAX);
 	else
 		shim_config_text(config, text, len);
 	free(text);
 }
 
-static void find_file(struct shim_config *config)
+static void file_find(struct shim_config *config)
 {
 	const char *named = getenv("CUFILE_ENV_PATH_JSON");
 	const char *path = named && *named ? named : "/etc/cufile.json";
 	struct stat stat;
-	/* A pipe by that name must not stop anybody. */
+	/* O_NONBLOCK: a pipe of that name must not block the open. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
 	if (fd < 0 || fstat(fd, &stat) || !S_ISREG(stat.st_mode)) {
 		if (path == named)
-			note(SHIM_NOTICE, "CUFILE_ENV_PATH_JSON: %s cannot be read: defaults hold",
-			     path);
+			note_add(SHIM_NOTICE,
+				 "CUFILE_ENV_PATH_JSON: %s cannot be read: the defaults apply",
+				 path);
 	} else {
 		snprintf(config->file, sizeof(config->file), "%s", path);
-		read_file(config, fd, path);
+		file_read(config, fd, path);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -336,7 +423,7 @@ static void env_flag(struct shim_config *config, const char *name, enum cuf_bool
 	else if (!strcasecmp(text, "false") || !strcmp(text, "0"))
 		config->flag[which] = false;
 	else
-		note(SHIM_NOTICE, "%s wants true or false, not '%.40s'", name, text);
+		note_add(SHIM_NOTICE, "%s must be true or false, not '%.40s'", name, text);
 }
 
 static void env_size(struct shim_config *config, const char *name, enum cuf_size_param which)
@@ -348,12 +435,12 @@ static void env_size(struct shim_config *config, const char *name, enum cuf_size
 
 	if (!text || !*text)
 		return;
-	cuFileGetParameterMinMaxValue((int)which, &min, &max);
+	shim_config_limits(which, &min, &max);
 	errno = 0;
 	value = strtoull(text, &end, 10);
 	if (errno || *end || *text == '-' || value < min || value > max)
-		note(SHIM_NOTICE, "%s wants a number from %zu to %zu, not '%.40s'", name, min, max,
-		     text);
+		note_add(SHIM_NOTICE, "%s must be a number from %zu to %zu, not '%.40s'", name, min,
+			 max, text);
 	else
 		config->size[which] = (size_t)value;
 }
@@ -365,17 +452,18 @@ static void env_text(struct shim_config *config, const char *name, enum cuf_stri
 	if (!text || !*text)
 		return;
 	if (strlen(text) >= SHIM_TEXT || (which == CUF_LOGGING_LEVEL && shim_log_level(text) < 0))
-		note(SHIM_NOTICE, "%s has a value that is passed over: '%.40s'", name, text);
+		note_add(SHIM_NOTICE, "%s: the value '%.40s' is not valid and is ignored", name,
+			 text);
 	else
 		memcpy(config->text[which], text, strlen(text) + 1);
 }
 
 extern char **environ;
 
-/* What of the original's family of names is set and does nothing here, or nowhere. */
+/* Notes each CUFILE_ variable that has no effect here, or that no library knows. */
 static void env_others(void)
 {
-	static const char *const acting[] = {
+	static const char *const effective[] = {
 		"CUFILE_ENV_PATH_JSON",		"CUFILE_LOGGING_LEVEL",
 		"CUFILE_LOGFILE_PATH",		"CUFILE_USE_PCIP2PDMA",
 		"CUFILE_FORCE_COMPAT_MODE",	"CUFILE_SKIP_TOPOLOGY_DETECTION",
@@ -394,35 +482,35 @@ static void env_others(void)
 		"CUFILE_VISIBLE_DEVICES",
 		"CUFILE_RDMA_",
 	};
-	/* Listed by tools for the original, which does not read it. */
+	/* NVIDIA's tools list this variable, but NVIDIA's library does not read it. */
 	static const char compat[] = "CUFILE_ALLOW_COMPAT_MODE";
 
 	for (char **e = environ; e && *e; e++) {
 		int len = (int)strcspn(*e, "=");
-		bool acts = strncmp(*e, "CUFILE_", 7) != 0, noted = false;
+		bool acts = strncmp(*e, "CUFILE_", 7) != 0, is_known = false;
 
-		for (size_t i = 0; i < COUNT(acting); i++)
-			acts |= strlen(acting[i]) == (size_t)len &&
-				!strncmp(*e, acting[i], (size_t)len);
+		for (size_t i = 0; i < COUNT(effective); i++)
+			acts |= strlen(effective[i]) == (size_t)len &&
+				!strncmp(*e, effective[i], (size_t)len);
 		for (size_t i = 0; i < COUNT(known); i++)
-			noted |= !strncmp(*e, known[i], strlen(known[i]));
-		if (!acts && noted)
-			note(SHIM_INFO, "%.*s changes nothing here", len, *e);
+			is_known |= !strncmp(*e, known[i], strlen(known[i]));
+		if (!acts && is_known)
+			note_add(SHIM_INFO, "%.*s changes nothing here", len, *e);
 		else if (!acts && !strncmp(*e, compat, sizeof(compat) - 1))
-			note(SHIM_NOTICE,
-			     "the environment's %.*s has no effect: its place is cufile.json's "
-			     "'properties.allow_compat_mode'",
-			     len, *e);
+			note_add(SHIM_NOTICE,
+				 "the environment's %.*s has no effect: its place is cufile.json's "
+				 "'properties.allow_compat_mode'",
+				 len, *e);
 		else if (!acts)
-			note(SHIM_NOTICE, "the environment's %.*s is not known",
-			     len > 80 ? 80 : len, *e);
+			note_add(SHIM_NOTICE, "the environment's %.*s is not known",
+				 len > 80 ? 80 : len, *e);
 	}
 }
 
 void shim_config_load(struct shim_config *config)
 {
 	shim_config_defaults(config);
-	find_file(config);
+	file_find(config);
 	env_text(config, "CUFILE_LOGGING_LEVEL", CUF_LOGGING_LEVEL);
 	env_text(config, "CUFILE_LOGFILE_PATH", CUF_LOGFILE_PATH);
 	env_flag(config, "CUFILE_USE_PCIP2PDMA", CUF_PARAM_USE_PCIP2PDMA);

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few questions that the drop-in asks the CUDA driver itself: what an address
- * is, whether a stream captures, and to wait for one. Everything else goes through
- * the core. The driver is used only if the process has it loaded already (or the
- * tests name one): it is never initialised and no context is made here. It must
- * never be called where the core would do.
+ * Calls the CUDA driver directly, for the few queries that the library's API does not offer: the
+ * allocation at an address, the state of a stream, a wait for a stream. buffer.c, handle.c,
+ * async.c, stats.c and p2p.c call it. It uses the driver only if the process has loaded it
+ * already, or a test names one. It must never initialise the driver or create a context.
  */
+#include "cuda.h"
+
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim.h"
+#include "state.h"
 
-/* facts of the driver's interface */
+/* Constants of the driver's interface. */
 enum {
 	OK = 0,
 	NOT_INITIALIZED = 3,
 	NO_CONTEXT = 201,
 	NOT_READY = 600,
 	INVALID_HANDLE = 400,
-	CAPTURE_IMPLICIT = 906, /* of the legacy stream, while one that waits for it captures */
+	CAPTURE_IMPLICIT = 906, /* the legacy stream waits for a stream that is being captured */
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,
 	ATTR_RANGE_START = 11,
@@ -46,7 +47,7 @@ static struct {
 static _Atomic bool loaded;
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool find(void *lib, const char *name, void *into)
+static bool symbol_find(void *lib, const char *name, void *into)
 {
 	void *sym = dlsym(lib, name);
 
@@ -54,27 +55,30 @@ static bool find(void *lib, const char *name, void *into)
 	return sym != NULL;
 }
 
-static int count_loads(struct dl_phdr_info *info, size_t size, void *arg)
+/* Stores the number of objects that the process has loaded so far. */
+static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	(void)size;
 	*(unsigned long long *)arg = info->dlpi_adds;
 	return 1;
 }
 
-/* A process that has no libcuda has no device memory. It may load one later, so the
- * answer no holds until another object was loaded: asking for one that is not there
- * searches every folder, some 30 us. */
-static bool have(void)
+/*
+ * Whether the process has loaded libcuda; without it there is no device memory. Without libcuda
+ * the search is repeated only after another object was loaded, because a search through all
+ * folders takes some 30 us.
+ */
+static bool driver_loaded(void)
 {
-	static _Atomic unsigned long long asked; /* objects loaded when the answer was no */
+	static _Atomic unsigned long long failed; /* number of loads at the last failed search */
 	unsigned long long loads = 0;
 	const char *name;
 	void *lib;
 
 	if (atomic_load_explicit(&loaded, memory_order_acquire))
 		return true;
-	dl_iterate_phdr(count_loads, &loads);
-	if (loads == atomic_load_explicit(&asked, memory_order_relaxed))
+	dl_iterate_phdr(loads_count, &loads);
+	if (loads == atomic_load_explicit(&failed, memory_order_relaxed))
 		return false;
 	name = getenv("PENSTOCK_LIBCUDA");
 	if (name && *name)
@@ -82,20 +86,21 @@ static bool have(void)
 	else
 		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
 	if (!lib) {
-		atomic_store_explicit(&asked, loads, memory_order_relaxed);
+		atomic_store_explicit(&failed, loads, memory_order_relaxed);
 		return false;
 	}
 	pthread_mutex_lock(&load_lock);
-	if (!atomic_load(&loaded) && find(lib, "cuPointerGetAttributes", &api.pointer_attributes) &&
-	    find(lib, "cuStreamIsCapturing", &api.stream_capturing) &&
-	    find(lib, "cuStreamSynchronize", &api.stream_synchronize) &&
-	    find(lib, "cuStreamQuery", &api.stream_query) &&
-	    find(lib, "cuDeviceGetCount", &api.device_count) &&
-	    find(lib, "cuDeviceGet", &api.device_get)) {
-		find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
-		find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
+	if (!atomic_load(&loaded) &&
+	    symbol_find(lib, "cuPointerGetAttributes", &api.pointer_attributes) &&
+	    symbol_find(lib, "cuStreamIsCapturing", &api.stream_capturing) &&
+	    symbol_find(lib, "cuStreamSynchronize", &api.stream_synchronize) &&
+	    symbol_find(lib, "cuStreamQuery", &api.stream_query) &&
+	    symbol_find(lib, "cuDeviceGetCount", &api.device_count) &&
+	    symbol_find(lib, "cuDeviceGet", &api.device_get)) {
+		symbol_find(lib, "cuDeviceGetUuid_v2", &api.device_uuid);
+		symbol_find(lib, "cuThreadExchangeStreamCaptureMode", &api.exchange_mode);
 		atomic_store_explicit(&loaded, true, memory_order_release);
-		lib = NULL; /* kept for good */
+		lib = NULL; /* stays open, as api points into it */
 	}
 	pthread_mutex_unlock(&load_lock);
 	if (lib)
@@ -108,8 +113,8 @@ void shim_cuda_forked(void)
 	pthread_mutex_init(&load_lock, NULL);
 }
 
-/* Drivers before 12 answer only in a context; the core knows how to ask those. */
-static int ask_core(const void *ptr, struct shim_memory *out)
+/* Drivers before version 12 answer only in a context. The library can query these as well. */
+static int memory_by_library(const void *ptr, struct shim_memory *out)
 {
 	struct penstock_device *dev;
 	int count = shim_cuda_count();
@@ -134,18 +139,18 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out)
 	void *data[] = {&type, &ordinal, &start, &len};
 
 	*out = (struct shim_memory){-1, 0, 0};
-	if (!have())
+	if (!driver_loaded())
 		return 0;
 	rc = api.pointer_attributes(4, attrs, data, (uintptr_t)ptr);
 	if (rc == NO_CONTEXT)
-		return ask_core(ptr, out);
+		return memory_by_library(ptr, out);
 	if (rc == NOT_INITIALIZED)
 		return 0;
 	if (rc != OK)
-		/* Its context broke or is gone, and with it whatever this was. */
+		/* The context of this memory failed or was destroyed. */
 		return CUF_INVALID_CONTEXT_ERROR;
 	if (!type && len)
-		return CUF_CUDA_POINTER_INVALID; /* reserved, and nothing is there */
+		return CUF_CUDA_POINTER_INVALID; /* reserved address range without memory */
 	if (type != MEMORY_DEVICE)
 		return 0;
 	if (ordinal < 0 || ordinal >= SHIM_GPUS_MAX)
@@ -160,7 +165,7 @@ int shim_cuda_stream(void *stream, bool *capturing)
 {
 	int status = CAPTURE_NONE;
 
-	if (!have())
+	if (!driver_loaded())
 		return CUF_DEVICE_NOT_FOUND;
 	switch (api.stream_capturing(stream, &status)) {
 	case OK:
@@ -176,15 +181,17 @@ int shim_cuda_stream(void *stream, bool *capturing)
 	}
 }
 
-/* While any thread captures in the mode that is the default, a question about another
- * stream and waiting for one are refused to all threads, and end that capture, unless
- * the thread says that it knows what it does. */
-static int ask_relaxed(int (*ask)(void *stream), void *stream)
+/*
+ * Makes a call on a stream in the thread's relaxed capture mode, and restores the mode. In the
+ * default mode the driver refuses a query of or a wait for a stream while any thread captures,
+ * and the capture fails.
+ */
+static int call_relaxed(int (*call)(void *stream), void *stream)
 {
 	int mode = MODE_RELAXED, rc;
 	bool exchanged = api.exchange_mode && api.exchange_mode(&mode) == OK;
 
-	rc = ask(stream);
+	rc = call(stream);
 	if (exchanged)
 		api.exchange_mode(&mode);
 	return rc;
@@ -192,21 +199,21 @@ static int ask_relaxed(int (*ask)(void *stream), void *stream)
 
 bool shim_cuda_stream_broken(void *stream)
 {
-	int rc = have() ? ask_relaxed(api.stream_query, stream) : OK;
+	int rc = driver_loaded() ? call_relaxed(api.stream_query, stream) : OK;
 
 	return rc != OK && rc != NOT_READY && rc != NO_CONTEXT;
 }
 
 int shim_cuda_wait(void *stream)
 {
-	return have() ? ask_relaxed(api.stream_synchronize, stream) : OK;
+	return driver_loaded() ? call_relaxed(api.stream_synchronize, stream) : OK;
 }
 
 int shim_cuda_count(void)
 {
 	int count = 0;
 
-	return have() && api.device_count(&count) == OK ? count : 0;
+	return driver_loaded() && api.device_count(&count) == OK ? count : 0;
 }
 
 bool shim_cuda_uuid(int ordinal, char *uuid)
@@ -214,7 +221,7 @@ bool shim_cuda_uuid(int ordinal, char *uuid)
 	struct uuid u;
 	int dev;
 
-	if (!have() || !api.device_uuid || api.device_get(&dev, ordinal) != OK ||
+	if (!driver_loaded() || !api.device_uuid || api.device_get(&dev, ordinal) != OK ||
 	    api.device_uuid(&u, dev) != OK)
 		return false;
 	memcpy(uuid, u.bytes, sizeof(u.bytes));

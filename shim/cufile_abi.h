@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cuFile ABI, types only: numbers and layouts that callers were compiled with,
- * declared by ourselves from public facts, under names of our own so that a test
- * can hold them against NVIDIA's header in one file. cufile_calls.h has the
- * functions. It must never change what a caller sees of 1.15; what 1.16 to 1.19
- * appended is marked.
+ * The types of the cuFile ABI: the numbers and layouts that callers were compiled with. They are
+ * written from public facts, under other names than NVIDIA's, so that a test can include both
+ * headers and compare them. cufile_calls.h has the functions. The drop-in, path vendor and the
+ * tests include it. The layouts are those of version 1.15 and must never change; additions of 1.16
+ * to 1.19 are marked.
  */
 #ifndef CUFILE_ABI_H
 #define CUFILE_ABI_H
@@ -16,8 +16,8 @@
 #include <sys/types.h>
 #include <time.h>
 
-/* X(name, number): what cuf_error.err and, negated, a byte count may be; the second
- * list came with 1.15. */
+/* X(name, number): the codes of cuf_error.err, which are also returned negated in place of a byte
+ * count. Version 1.15 added the second list. */
 #define CUF_ERROR_LIST_OLD(X)              \
 	X(SUCCESS, 0)                      \
 	X(DRIVER_NOT_INITIALIZED, 5001)    \
@@ -77,12 +77,12 @@ enum cuf_op_error {
 #undef CUF_ERROR_ENUM
 };
 
-/* Returned by value; cu_err is a CUresult where err is CUF_CUDA_DRIVER_ERROR. */
+/* The result of most calls, by value. cu_err is a CUresult if err is CUF_CUDA_DRIVER_ERROR. */
 struct cuf_error {
 	int err, cu_err;
 };
 
-/* bits of cuf_props.dstatusflags */
+/* Bits of cuf_props.nvfs.dstatusflags. */
 enum {
 	CUF_LUSTRE = 0,
 	CUF_WEKAFS = 1,
@@ -97,16 +97,16 @@ enum {
 	CUF_NVME_P2P = 11,
 	CUF_SCATEFS = 12,
 	CUF_VIRTIOFS = 13,
-	CUF_TARGETS = 15, /* one above the last, 14, that 1.20 knows */
+	CUF_TARGETS = 15, /* one more than the last bit, 14, of version 1.20 */
 };
-/* bits of dcontrolflags; the last two since 1.19 */
+/* Bits of cuf_props.nvfs.dcontrolflags; version 1.19 added the last two. */
 enum {
 	CUF_USE_POLL_MODE = 0,
 	CUF_ALLOW_COMPAT_MODE = 1,
 	CUF_POSIX_IO_MODE = 2,
 	CUF_FALLBACK_IO_MODE = 4,
 };
-/* bits of fflags */
+/* Bits of cuf_props.fflags. */
 enum {
 	CUF_DYN_ROUTING = 0,
 	CUF_BATCH_IO = 1,
@@ -114,7 +114,7 @@ enum {
 	CUF_PARALLEL_IO = 3,
 	CUF_P2P = 4,
 };
-/* bits of the P2P flags, 1.16 */
+/* Bits of the peer-to-peer flags, which version 1.16 added. */
 enum {
 	CUF_P2P_P2PDMA = 0,
 	CUF_P2P_NVFS = 1,
@@ -170,22 +170,22 @@ enum cuf_bool_param {
 	CUF_PARAM_FORCE_ODIRECT,
 	CUF_PARAM_SKIP_TOPOLOGY,
 	CUF_PARAM_STREAM_MEMOPS_BYPASS,
-	CUF_PARAM_POSIX_IO_MODE,   /* 1.19 */
-	CUF_PARAM_GDS_FALLBACK_IO, /* 1.19 */
+	CUF_PARAM_POSIX_IO_MODE,   /* since 1.19 */
+	CUF_PARAM_GDS_FALLBACK_IO, /* since 1.19 */
 	CUF_BOOL_PARAMS,
 };
 enum cuf_string_param {
 	CUF_LOGGING_LEVEL,
 	CUF_LOGFILE_PATH,
 	CUF_LOG_DIR,
-	CUF_RDMA_TRANSPORT, /* 1.19 */
+	CUF_RDMA_TRANSPORT, /* since 1.19 */
 	CUF_STRING_PARAMS,
 };
 
 struct cuf_props {
 	struct {
 		unsigned major_version, minor_version;
-		size_t poll_thresh_size, max_direct_io_size; /* KiB, as all below */
+		size_t poll_thresh_size, max_direct_io_size; /* KiB, as all sizes below */
 		unsigned dstatusflags, dcontrolflags;
 	} nvfs;
 	unsigned fflags;
@@ -232,9 +232,9 @@ struct cuf_io_params {
 struct cuf_io_event {
 	void *cookie;
 	int status;
-	size_t ret; /* bytes, or a negative error in two's complement */
+	size_t ret; /* bytes, or a negative error as a two's complement */
 };
-/* 1.19 */
+/* One element of a vector, since version 1.19. */
 struct cuf_iovec {
 	void *base;
 	size_t len;
@@ -243,7 +243,7 @@ struct cuf_iovec {
 struct cuf_op_counter {
 	uint64_t ok, err;
 };
-/* as 1.15 has it */
+/* Statistics of level 1, in the layout of version 1.15. */
 struct cuf_stats_l1 {
 	struct cuf_op_counter read_ops, write_ops, hdl_register_ops, hdl_deregister_ops;
 	struct cuf_op_counter buf_register_ops, buf_deregister_ops;
@@ -266,7 +266,7 @@ struct cuf_stats_l1 {
 	uint64_t batch_submit_lat_sum_us, batch_completion_lat_sum_us;
 	uint64_t last_batch_read_bytes, last_batch_write_bytes;
 };
-/* what 1.19 puts behind it, before all of level 2 */
+/* Statistics of vectors, which version 1.19 inserts between levels 1 and 2. */
 struct cuf_stats_v {
 	struct cuf_op_counter readv_ops, writev_ops;
 	uint64_t readv_bytes, writev_bytes;
@@ -276,7 +276,7 @@ struct cuf_stats_v {
 	uint64_t readv_lat_sum_us, writev_lat_sum_us;
 };
 #define CUF_HIST_BINS 32
-/* level 2 is level 1 and this */
+/* Level 2 is level 1 followed by this. */
 struct cuf_stats_hist {
 	uint64_t read_size_kb[CUF_HIST_BINS], write_size_kb[CUF_HIST_BINS];
 };
@@ -292,7 +292,7 @@ struct cuf_gpu_stats {
 	uint64_t n_mmap, n_mmap_ok, n_mmap_err, n_mmap_free, reg_bytes;
 };
 #define CUF_GPUS 16
-/* level 3 is level 2 and this */
+/* Level 3 is level 2 followed by this. */
 struct cuf_stats_gpus {
 	uint32_t num_gpus;
 	struct cuf_gpu_stats gpu[CUF_GPUS];

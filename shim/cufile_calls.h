@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of the cuFile ABI as the drop-in exports them, with its own type
- * names. Included by the files that define them and by the tests, never together
- * with NVIDIA's header. A handle, a batch and a stream are plain pointers here.
+ * The functions of the cuFile ABI that the drop-in exports, with its own type names. The files that
+ * define them and the tests include it, never together with NVIDIA's header. A handle, a batch and
+ * a stream have the type void *.
  */
 #ifndef CUFILE_CALLS_H
 #define CUFILE_CALLS_H
@@ -80,7 +80,7 @@ CUF_API struct cuf_error cuFileDriverSetP2PFlags(int target, int flags);
 CUF_API struct cuf_error cuFileDriverGetP2PFlags(int target, int *flags);
 CUF_API struct cuf_error cuFileExportPCIeTopology(const char *name);
 
-/* That this library is Penstock's: path `vendor` refuses to load one that has it. */
+/* Marks the library as Penstock's drop-in. Path vendor refuses to load a library that has it. */
 CUF_API extern const char penstock_cufile_marker[];
 
 #endif

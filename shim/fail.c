@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the core's -errno and reason to what cuFile's callers expect: a code of the
- * ABI where it is ours to say, else -1 with errno as the file system gave it.
- * Called after a failure only.
+ * Translates the library's -errno and reason into the result of a cuFile call: a code of the
+ * ABI where one fits, else -1 with the errno of the file system. Every file of the drop-in
+ * calls it, after a failure only. It must never log.
  */
-#include <errno.h>
+#include "fail.h"
 
-#include "shim.h"
+#include <errno.h>
 
 int shim_code(int64_t ret, enum penstock_why why)
 {
 	if (why == PENSTOCK_WHY_DEVICE_ERROR)
-		/* The context is gone, or none is current. */
+		/* The CUDA context was destroyed, or no context is current. */
 		return ret == -ESTALE || ret == -ENXIO || ret == -ESHUTDOWN
 			       ? CUF_INVALID_CONTEXT_ERROR
 			       : CUF_CUDA_DRIVER_ERROR;

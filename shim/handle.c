@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * File handles. A handle is a place in a table and the number of its use, never an
- * address: one that was closed, or is somebody else's, is told apart without
- * looking at memory that it might point to. Whoever uses a file holds it; the last
- * to let go of a closed one frees it. Places are never freed, only used again.
+ * Registers files and checks handles. A handle is the index of a table entry and the generation
+ * of its use, never an address. So a handle that was closed, or that another library made, is
+ * recognised without access to memory at that address. A call holds the file that it uses; when a
+ * file is closed, the last holder frees it. Entries are reused, but their memory must never be
+ * freed, because a thread may check an old handle at any time.
  */
+#include "handle.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,16 +18,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "cuda.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "log.h"
+#include "open.h"
+#include "state.h"
 #include "stats.h"
 
 #define PAGE 256u
 #define PAGES 256u
 #define FILES_MAX (PAGE * PAGES)
-#define MAGIC 0xcf1eu /* the middle of a handle: addresses do not have it */
+#define MAGIC 0xcf1eu /* bits 16 to 31 of a handle, which no address has */
 
-/* shim_file.state: a live file is found; a closing one is only held; while it ends, the
- * last who held it closes what is behind it; with none of these its place is free. */
+/*
+ * Bits of shim_file.state. An entry with none of them is free.
+ * LIVE: the handle is valid.
+ * CLOSING: the handle is invalid, and calls still hold the file.
+ * ENDING: the last holder is freeing the file.
+ */
 #define LIVE (1ull << 31)
 #define CLOSING (1ull << 30)
 #define ENDING (1ull << 29)
@@ -33,31 +45,33 @@
 #define LAST_WAIT_NS 1000000000
 
 static _Atomic(struct shim_file *) pages[PAGES];
-static unsigned file_count;				       /* places made; under shim.lock */
-static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; a leaf */
+static unsigned file_count; /* number of entries, free ones included; under shim.lock */
+/* Guards the variables below. No other lock is taken while it is held. */
+static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shim_file *free_files;
-static struct shim_file **by_fd; /* the live file of a descriptor number */
+static struct shim_file **by_fd; /* the live file of each descriptor number */
 static int by_fd_count;
 
-static uint32_t generation_of(uint64_t state)
+static uint32_t state_generation(uint64_t state)
 {
 	return (uint32_t)(state >> 32);
 }
 
-/* generation 31 bits, magic 16, place 16: never negative as an intptr_t. */
-static void *handle_of(uint32_t generation, unsigned index)
+/* Returns a handle: generation in 31 bits, magic in 16, index in 16. As an intptr_t it is never
+ * negative. */
+static void *handle_make(uint32_t generation, unsigned index)
 {
 	return (void *)(uintptr_t)((uint64_t)generation << 32 | MAGIC << 16 | index);
 }
 
-static struct shim_file *place(unsigned index)
+static struct shim_file *file_at(unsigned index)
 {
 	struct shim_file *page = atomic_load_explicit(&pages[index / PAGE], memory_order_acquire);
 
 	return page ? &page[index % PAGE] : NULL;
 }
 
-static void put_place(struct shim_file *f)
+static void entry_free(struct shim_file *f)
 {
 	pthread_mutex_lock(&files_lock);
 	f->next_free = free_files;
@@ -65,26 +79,27 @@ static void put_place(struct shim_file *f)
 	pthread_mutex_unlock(&files_lock);
 }
 
-static void end(struct shim_file *f)
+static void file_free(struct shim_file *f)
 {
 	penstock_close(f->st);
 	f->st = NULL;
 	free(f->name);
 	f->name = NULL;
 	atomic_fetch_and_explicit(&f->state, ~ENDING, memory_order_release);
-	put_place(f);
+	entry_free(f);
 }
 
 void shim_file_leave(struct shim_file *f)
 {
 	uint64_t state = atomic_fetch_sub_explicit(&f->state, 1, memory_order_acq_rel) - 1;
 
-	/* One of those who see it unused and closing takes the last step. */
+	/* Several threads may find the file closing and unused; the one whose exchange succeeds
+	 * frees it. */
 	while ((state & CLOSING) && !(state & USERS))
 		if (atomic_compare_exchange_weak_explicit(
 			    &f->state, &state, (state & ~CLOSING) | ENDING, memory_order_acq_rel,
 			    memory_order_acquire)) {
-			end(f);
+			file_free(f);
 			return;
 		}
 }
@@ -96,19 +111,19 @@ struct shim_file *shim_file_enter(void *fh)
 
 	if ((handle >> 16 & 0xffff) != MAGIC)
 		return NULL;
-	f = place((unsigned)(handle & 0xffff));
+	f = file_at((unsigned)(handle & 0xffff));
 	if (!f)
 		return NULL;
 	state = atomic_fetch_add_explicit(&f->state, 1, memory_order_acquire);
-	if (generation_of(state) == (uint32_t)(handle >> 32) && (state & LIVE))
+	if (state_generation(state) == (uint32_t)(handle >> 32) && (state & LIVE))
 		return f;
 	shim_file_leave(f);
 	return NULL;
 }
 
-/* ---- registering; all under shim.lock ---- */
+/* ---- registration; under shim.lock ---- */
 
-static struct shim_file *take_place(void)
+static struct shim_file *entry_alloc(void)
 {
 	struct shim_file *f, *page;
 
@@ -131,7 +146,8 @@ static struct shim_file *take_place(void)
 	return f;
 }
 
-static int room_for_fd(int fd)
+/* Extends by_fd to a descriptor number; under files_lock. */
+static int by_fd_grow(int fd)
 {
 	int count = fd + 64;
 	struct shim_file **more;
@@ -147,19 +163,19 @@ static int room_for_fd(int fd)
 	return 0;
 }
 
-static int remember_fd(struct shim_file *f)
+static int by_fd_add(struct shim_file *f)
 {
 	int code;
 
 	pthread_mutex_lock(&files_lock);
-	code = room_for_fd(f->fd);
+	code = by_fd_grow(f->fd);
 	if (!code)
 		by_fd[f->fd] = f;
 	pthread_mutex_unlock(&files_lock);
 	return code;
 }
 
-static void forget_fd(const struct shim_file *f)
+static void by_fd_remove(const struct shim_file *f)
 {
 	pthread_mutex_lock(&files_lock);
 	if (f->fd < by_fd_count && by_fd[f->fd] == f)
@@ -167,7 +183,7 @@ static void forget_fd(const struct shim_file *f)
 	pthread_mutex_unlock(&files_lock);
 }
 
-static int check_descr(const struct cuf_descr *descr, struct stat *stat)
+static int descr_check(const struct cuf_descr *descr, struct stat *stat)
 {
 	int flags;
 
@@ -177,7 +193,7 @@ static int check_descr(const struct cuf_descr *descr, struct stat *stat)
 		return CUF_INVALID_VALUE;
 	flags = fcntl(descr->handle.fd, F_GETFL);
 	if (flags < 0 || fstat(descr->handle.fd, stat))
-		return CUF_INVALID_VALUE; /* it is not open */
+		return CUF_INVALID_VALUE; /* the descriptor is not open */
 	if (flags & O_PATH)
 		return CUF_INVALID_FILE_OPEN_FLAG;
 	if (!S_ISREG(stat->st_mode) && !S_ISBLK(stat->st_mode))
@@ -185,22 +201,22 @@ static int check_descr(const struct cuf_descr *descr, struct stat *stat)
 	return 0;
 }
 
-/* The same file under the same number. A number whose file was closed and that names
- * another one by now is free. */
-static bool is_registered(int fd, const struct stat *stat)
+/* Whether the same file is registered under the same descriptor number. If the caller closed the
+ * descriptor and the number now belongs to another file, it is not. */
+static bool fd_is_registered(int fd, const struct stat *stat)
 {
 	const struct shim_file *f;
-	bool is;
+	bool found;
 
 	pthread_mutex_lock(&files_lock);
 	f = fd < by_fd_count ? by_fd[fd] : NULL;
-	is = f && (atomic_load(&f->state) & LIVE) && f->fd == fd &&
-	     f->dev == (uint64_t)stat->st_dev && f->ino == (uint64_t)stat->st_ino;
+	found = f && (atomic_load(&f->state) & LIVE) && f->fd == fd &&
+		f->dev == (uint64_t)stat->st_dev && f->ino == (uint64_t)stat->st_ino;
 	pthread_mutex_unlock(&files_lock);
-	return is;
+	return found;
 }
 
-static char *name_of(int fd)
+static char *fd_path(int fd)
 {
 	char link[64], path[PATH_MAX];
 	ssize_t n;
@@ -213,11 +229,13 @@ static char *name_of(int fd)
 	return strdup(path);
 }
 
-/* Whether a path is direct between the file and this device, as far as anybody can know
- * before the first transfer; if not, why. Where nothing is written yet to prove it on the
- * first transfer decides. */
-static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
-		      char *text, size_t text_len)
+/*
+ * Whether a direct path between the file and the device exists, as far as it is known before the
+ * first transfer. If not, writes the reason to `text`. A path is unproven while the file has no
+ * data to prove it on; then the first transfer decides, and this function returns true.
+ */
+static bool file_is_direct(struct penstock_storage *st, struct penstock_device *dev,
+			   enum penstock_op op, char *text, size_t text_len)
 {
 	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -245,28 +263,29 @@ static bool is_direct(struct penstock_storage *st, struct penstock_device *dev, 
 	return false;
 }
 
-/* With compat mode off: could any device of this machine be reached directly? Host memory
- * first: it asks CUDA nothing, and what it cannot have few GPUs can. */
-static int check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
+/* Checks, with compat mode off, whether any device of the machine has a direct path. Tries host
+ * memory first, because it needs no call to CUDA, and few files are direct for GPUs only. */
+static int file_check_direct(struct penstock_storage *st, int fd, char *text, size_t text_len)
 {
 	enum penstock_op op =
 		(fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY ? PENSTOCK_WRITE : PENSTOCK_READ;
 	char gpu_text[PENSTOCK_TEXT_MAX];
 	int count;
 
-	if (is_direct(st, atomic_load(&shim.host), op, text, text_len))
+	if (file_is_direct(st, atomic_load(&shim.host), op, text, text_len))
 		return 0;
 	count = shim_cuda_count();
 	for (int i = 0; i < count && i < SHIM_GPUS_MAX; i++) {
 		struct penstock_device *dev;
 
-		if (!shim_gpu_locked(i, &dev) && is_direct(st, dev, op, gpu_text, sizeof(gpu_text)))
+		if (!shim_gpu_locked(i, &dev) &&
+		    file_is_direct(st, dev, op, gpu_text, sizeof(gpu_text)))
 			return 0;
 	}
 	return CUF_IO_NOT_SUPPORTED;
 }
 
-static int code_of_open(int64_t ret)
+static int open_code(int64_t ret)
 {
 	switch (ret) {
 	case -ENOMEM:
@@ -286,27 +305,27 @@ static int code_of_open(int64_t ret)
 	}
 }
 
-static int open_file(struct shim_file *f, int fd, const struct stat *stat)
+static int file_open(struct shim_file *f, int fd, const struct stat *stat)
 {
 	char text[PENSTOCK_TEXT_MAX * 2];
 	int ret = penstock_open_fd(fd, NULL, &f->st), code = 0;
 
 	if (ret < 0) {
 		shim_log(SHIM_ERROR, "descriptor %d: %s", fd, penstock_errmsg());
-		return code_of_open(ret);
+		return open_code(ret);
 	}
 	f->fd = fd;
 	f->dev = (uint64_t)stat->st_dev;
 	f->ino = (uint64_t)stat->st_ino;
-	atomic_store(&f->said, 0);
-	f->name = name_of(fd);
+	atomic_store(&f->logged, 0);
+	f->name = fd_path(fd);
 	if (atomic_load(&shim.require) == PENSTOCK_DIRECT)
-		code = check_direct(f->st, fd, text, sizeof(text));
+		code = file_check_direct(f->st, fd, text, sizeof(text));
 	if (code)
 		shim_log_refused("%s: refused, compat mode is off: %s", f->name ? f->name : "file",
 				 text);
 	else
-		code = remember_fd(f);
+		code = by_fd_add(f);
 	if (code) {
 		penstock_close(f->st);
 		f->st = NULL;
@@ -316,30 +335,30 @@ static int open_file(struct shim_file *f, int fd, const struct stat *stat)
 	return code;
 }
 
-static int register_file(const struct cuf_descr *descr, void **out)
+static int file_register(const struct cuf_descr *descr, void **out)
 {
 	struct shim_file *f;
 	struct stat stat;
 	uint32_t generation, old;
-	int code = check_descr(descr, &stat);
+	int code = descr_check(descr, &stat);
 
 	if (code)
 		return code;
-	if (is_registered(descr->handle.fd, &stat))
+	if (fd_is_registered(descr->handle.fd, &stat))
 		return CUF_HANDLE_ALREADY_REGISTERED;
-	f = take_place();
+	f = entry_alloc();
 	if (!f)
 		return CUF_NOMEM_ERROR;
-	code = open_file(f, descr->handle.fd, &stat);
+	code = file_open(f, descr->handle.fd, &stat);
 	if (code) {
-		put_place(f);
+		entry_free(f);
 		return code;
 	}
-	/* Others may be touching the count of a place that was used before. */
-	old = generation_of(atomic_load(&f->state));
+	/* Adds to the state, because a thread with an old handle may change the user count. */
+	old = state_generation(atomic_load(&f->state));
 	generation = old >= 0x7fffffff ? 1 : old + 1;
 	atomic_fetch_add(&f->state, ((uint64_t)generation << 32) - ((uint64_t)old << 32) + LIVE);
-	*out = handle_of(generation, f->index);
+	*out = handle_make(generation, f->index);
 	return 0;
 }
 
@@ -352,14 +371,15 @@ struct cuf_error cuFileHandleRegister(void **fh, struct cuf_descr *descr)
 	pthread_mutex_lock(&shim.lock);
 	code = shim_need_locked();
 	if (!code)
-		code = register_file(descr, fh);
+		code = file_register(descr, fh);
 	pthread_mutex_unlock(&shim.lock);
 	shim_count(SHIM_HDL_REGISTER, !code);
 	return shim_err(code);
 }
 
-/* Nobody finds it any more; who holds it keeps it until they let go. */
-static bool shut(struct shim_file *f)
+/* Makes the handle invalid. Calls that hold the file may continue to use it. Returns false if
+ * the handle was invalid. */
+static bool file_shut(struct shim_file *f)
 {
 	uint64_t state = atomic_load(&f->state);
 
@@ -374,22 +394,22 @@ void cuFileHandleDeregister(void *fh)
 	struct shim_file *f;
 	bool ok;
 
-	shim_async_harvest(); /* what ended holds its file until it is looked at */
+	shim_harvest(); /* a completed stream request holds its file until it is collected */
 	f = shim_file_enter(fh);
-	ok = f && shut(f);
+	ok = f && file_shut(f);
 	if (ok)
-		forget_fd(f);
+		by_fd_remove(f);
 	shim_count(SHIM_HDL_DEREGISTER, ok);
 	if (f)
 		shim_file_leave(f);
 	else
-		shim_log(SHIM_ERROR, "deregistering %p, which is no file of ours", fh);
+		shim_log(SHIM_ERROR, "cannot deregister %p: it is not a registered file", fh);
 }
 
-static bool any_held(void)
+static bool any_file_held(void)
 {
 	for (unsigned i = 0; i < file_count; i++) {
-		uint64_t state = atomic_load(&place(i)->state);
+		uint64_t state = atomic_load(&file_at(i)->state);
 
 		if (state & (CLOSING | ENDING) || ((state & LIVE) && (state & USERS)))
 			return true;
@@ -397,24 +417,24 @@ static bool any_held(void)
 	return false;
 }
 
-/* Whoever came in just before a file was shut is waited for: they hold devices too. */
 int shim_files_close(void)
 {
 	uint64_t until = shim_now_ns() + LAST_WAIT_NS;
 
-	if (any_held())
+	if (any_file_held())
 		return CUF_DRIVER_CLOSING;
 	for (unsigned i = 0; i < file_count; i++) {
-		struct shim_file *f = place(i);
+		struct shim_file *f = file_at(i);
 
 		atomic_fetch_add(&f->state, 1);
-		if (shut(f))
-			forget_fd(f);
+		if (file_shut(f))
+			by_fd_remove(f);
 		shim_file_leave(f);
 	}
-	while (any_held() && shim_now_ns() < until)
+	/* A call that entered before its file was shut uses devices, too. */
+	while (any_file_held() && shim_now_ns() < until)
 		sched_yield();
-	return any_held() ? CUF_DRIVER_CLOSING : 0;
+	return any_file_held() ? CUF_DRIVER_CLOSING : 0;
 }
 
 void shim_files_forked(void)
@@ -422,15 +442,15 @@ void shim_files_forked(void)
 	pthread_mutex_init(&files_lock, NULL);
 	free_files = NULL;
 	for (unsigned i = 0; i < file_count; i++) {
-		struct shim_file *f = place(i);
+		struct shim_file *f = file_at(i);
 		uint64_t state = atomic_load(&f->state);
 
-		/* Its use ends here; what it holds is the parent's. */
+		/* The handle is invalid in the child; the storage belongs to the parent. */
 		atomic_store(&f->state, state & ~(LIVE | CLOSING | ENDING | USERS));
 		f->st = NULL;
 		f->next_free = free_files;
 		free_files = f;
 	}
-	by_fd = NULL; /* may have been moving at that moment: left to the child's end */
+	by_fd = NULL; /* not freed, as the fork may have interrupted a realloc */
 	by_fd_count = 0;
 }

@@ -1,32 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drop-in's log: one line, one write(2), to the file that the caller's
- * configuration names, else to stderr; never a file in the working directory.
- * NOTICE is always written. Called from open, first uses and failures only, never
- * where a transfer succeeds a second time.
+ * Writes the drop-in's log: one write(2) a line, to the file that the configuration names, else
+ * to stderr. The driver's open, the first use of a file and failures call it. It must never
+ * create a file in the working directory, and no transfer after a file's first may log success.
  */
+#include "log.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "penstock.h"
 
-/* A caller that fails in a loop shall not fill a disk. */
+/* The limit keeps a caller that fails in a loop from filling a disk. */
 #define LINES_MAX 10000u
 
-static const char *const names[] = {"NOTICE", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
-static _Atomic int level = SHIM_ERROR;
+static const char *const level_names[] = {"NOTICE", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"};
+static _Atomic int level_max = SHIM_ERROR;
 static _Atomic int log_fd = -1;
-static _Atomic unsigned lines;
+static _Atomic unsigned line_count;
 
 int shim_log_level(const char *name)
 {
-	for (int i = 0; i < (int)(sizeof(names) / sizeof(names[0])); i++)
-		if (!strcasecmp(name, names[i]))
+	for (int i = 0; i < (int)(sizeof(level_names) / sizeof(level_names[0])); i++)
+		if (!strcasecmp(name, level_names[i]))
 			return i;
 	return -1;
 }
@@ -36,31 +40,32 @@ bool shim_log_to_file(void)
 	return atomic_load(&log_fd) >= 0;
 }
 
-void shim_log(enum shim_level at, const char *fmt, ...)
+void shim_log(enum shim_level level, const char *fmt, ...)
 {
 	char line[1024];
-	int len, room = (int)sizeof(line) - 2, fd = atomic_load(&log_fd), saved = errno;
+	int len, len_max = (int)sizeof(line) - 2, fd = atomic_load(&log_fd), saved = errno;
 	unsigned number;
 	va_list args;
 
-	if ((int)at > atomic_load_explicit(&level, memory_order_relaxed))
+	if ((int)level > atomic_load_explicit(&level_max, memory_order_relaxed))
 		return;
-	number = atomic_fetch_add(&lines, 1);
+	number = atomic_fetch_add(&line_count, 1);
 	if (number > LINES_MAX)
 		return;
-	len = snprintf(line, sizeof(line), "penstock cufile %d %s: ", (int)getpid(), names[at]);
+	len = snprintf(line, sizeof(line), "penstock cufile %d %s: ", (int)getpid(),
+		       level_names[level]);
 	va_start(args, fmt);
 	if (number == LINES_MAX)
-		len += snprintf(line + len, (size_t)(room - len), "the log ends after %u lines",
+		len += snprintf(line + len, (size_t)(len_max - len), "the log ends after %u lines",
 				LINES_MAX);
 	else
-		len += vsnprintf(line + len, (size_t)(room - len), fmt, args);
+		len += vsnprintf(line + len, (size_t)(len_max - len), fmt, args);
 	va_end(args);
-	if (len > room)
-		len = room;
+	if (len > len_max)
+		len = len_max;
 	line[len++] = '\n';
 	if (write(fd >= 0 ? fd : STDERR_FILENO, line, (size_t)len) < 0)
-		errno = saved; /* nowhere left to say it */
+		errno = saved; /* no other place could take this error */
 	errno = saved;
 }
 
@@ -76,30 +81,26 @@ void shim_log_refused(const char *fmt, ...)
 	penstock_stats_note(text);
 }
 
-/* A pipe that nobody reads, or that is full, does not hold the program up. */
-static int open_log(const char *path)
+/* O_NONBLOCK: a pipe without a reader, or a full one, must not block the program. */
+static int log_open(const char *path)
 {
 	return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
 		    0644);
 }
 
-/* The file that the environment names, else a file in the folder that the
- * configuration names; no name, no file. */
-void shim_log_setup(const struct shim_config *config)
+void shim_log_setup(const char *level, const char *file, const char *dir)
 {
-	const char *path = config->text[CUF_LOGFILE_PATH], *dir = config->text[CUF_LOG_DIR];
-	int named = shim_log_level(config->text[CUF_LOGGING_LEVEL]), fd = -1;
-	static int kept = -1; /* never closed: another thread may be writing to it */
-	char in_dir[SHIM_TEXT + 64];
+	static int kept = -1; /* never closed, because another thread may be writing to it */
+	int number = shim_log_level(level), fd = -1;
+	char in_dir[PATH_MAX];
 
-	atomic_store(&level, named >= 0 ? named : SHIM_ERROR);
-	if (*path) {
-		fd = open_log(path);
-	} else if (*dir) {
+	atomic_store(&level_max, number >= 0 ? number : SHIM_ERROR);
+	if (!*file && *dir) {
 		snprintf(in_dir, sizeof(in_dir), "%s/cufile.log", dir);
-		path = in_dir;
-		fd = open_log(path);
+		file = in_dir;
 	}
+	if (*file)
+		fd = log_open(file);
 	if (fd >= 0 && kept >= 0) {
 		dup3(fd, kept, O_CLOEXEC);
 		close(fd);
@@ -107,6 +108,6 @@ void shim_log_setup(const struct shim_config *config)
 		kept = fd;
 	}
 	atomic_store(&log_fd, fd >= 0 ? kept : -1);
-	if (*path && fd < 0)
-		shim_log(SHIM_WARN, "cannot write the log to %s (%m), it goes to stderr", path);
+	if (*file && fd < 0)
+		shim_log(SHIM_WARN, "cannot write the log to %s (%m), it goes to stderr", file);
 }

@@ -1,14 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all ways of moving bytes share: the checks in front, the hold on the file,
- * the core's request, and the line in the log when a file is first used. Called by
- * sync.c, batch.c and async.c. Success allocates nothing, takes no lock and logs
- * nothing but that first line.
+ * Does what all transfers have in common: checks the arguments, holds the file, fills the
+ * library's request, and logs the first use of a file. sync.c, batch.c and async.c call it. A
+ * transfer that succeeds must never allocate, take a lock or log anything but that first use.
  */
+#include "move.h"
+
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "shim.h"
+#include "buffer.h"
+#include "log.h"
+#include "open.h"
+#include "state.h"
+
+void shim_move_request(struct shim_move *m, const struct penstock_seg *segs, unsigned count,
+		       enum penstock_op op)
+{
+	m->req = (struct penstock_req)PENSTOCK_REQ_INIT;
+	m->req.storage = m->file->st;
+	m->req.segs = segs;
+	m->req.seg_count = count;
+	m->req.op = op;
+	/* Memory without a device may be freed memory of a GPU, so the library must check it. */
+	m->req.flags = PENSTOCK_R_UNSURE;
+	m->req.effort = PENSTOCK_FAST;
+	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
+}
 
 int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len, off_t file_off,
 		    off_t base_off, enum penstock_op op)
@@ -19,7 +38,7 @@ int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len,
 
 	m->file = shim_file_enter(fh);
 	if (!m->file) {
-		/* The call opens the driver all the same, as the original's does. */
+		/* The call opens the driver nevertheless, as in NVIDIA's library. */
 		code = shim_need();
 		return code ? code : CUF_HANDLE_NOT_REGISTERED;
 	}
@@ -37,14 +56,7 @@ int shim_move_begin(struct shim_move *m, void *fh, const void *base, size_t len,
 	m->seg.off = (uint64_t)file_off;
 	m->seg.row_len = len;
 	m->seg.rows = 1;
-	m->req = (struct penstock_req)PENSTOCK_REQ_INIT;
-	m->req.storage = m->file->st;
-	m->req.segs = &m->seg;
-	m->req.seg_count = 1;
-	m->req.op = op;
-	m->req.flags = PENSTOCK_R_UNSURE; /* a pointer that no GPU knows any more is one */
-	m->req.effort = PENSTOCK_FAST;
-	m->req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
+	shim_move_request(m, &m->seg, 1, op);
 	return 0;
 }
 
@@ -54,24 +66,24 @@ void shim_move_end(struct shim_move *m)
 		shim_file_leave(m->file);
 }
 
-static const char *name_of(const struct shim_move *m)
+static const char *file_name(const struct shim_move *m)
 {
 	return m->file->name ? m->file->name : "file";
 }
 
-void shim_say_failed(const struct shim_move *m, const char *how, int code, const char *text)
+void shim_log_failed(const struct shim_move *m, const char *how, int code, const char *text)
 {
 	const char *what = m->req.op == PENSTOCK_READ ? "read" : "write";
 
 	if (code == CUF_IO_NOT_SUPPORTED)
-		shim_log_refused("%s: %s%s is refused: %s", name_of(m), how, what, text);
+		shim_log_refused("%s: %s%s is refused: %s", file_name(m), how, what, text);
 	else
-		shim_log(SHIM_ERROR, "%s: %s%s failed: %s", name_of(m), how, what, text);
+		shim_log(SHIM_ERROR, "%s: %s%s failed: %s", file_name(m), how, what, text);
 }
 
-/* Why the most direct path that did not carry it all was not taken: the first row
- * that has a say for this kind of device. */
-static const char *reason(const struct penstock_report *report)
+/* Returns the reason why no more direct path was used: that of the most direct path that supports
+ * this kind of device and this direction. NULL: the most direct path was used. */
+static const char *fallback_reason(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++) {
 		const struct penstock_report_path *row = &report->paths[i];
@@ -86,11 +98,12 @@ static const char *reason(const struct penstock_report *report)
 	return NULL;
 }
 
-#define NAMED_MAX 16u
-#define SAID_MAX 64u
+#define NAMES_MAX 16u
+#define KINDS_MAX 64u
 
-/* Whether it is new in the list; what has no room is not. Any thread. */
-static bool is_new(_Atomic uint64_t *list, unsigned max, uint64_t hash)
+/* Adds a hash to a list. Returns false if the list has the hash, or is full. Any thread may call
+ * it. */
+static bool hash_add(_Atomic uint64_t *list, unsigned max, uint64_t hash)
 {
 	for (unsigned i = 0; i < max; i++) {
 		uint64_t none = 0;
@@ -103,33 +116,33 @@ static bool is_new(_Atomic uint64_t *list, unsigned max, uint64_t hash)
 	return false;
 }
 
-/* On stderr, which a person reads, the first few files are said by name and then only
- * what is another path or reason than before; a log file gets every one. */
-static bool worth_saying(const char *name, const char *path, const char *why)
+/* Whether the first use of a file is logged. A log file gets a line for every file. On stderr,
+ * which a person reads, only the first few files and each further path or reason get a line. */
+static bool first_use_logged(const char *name, const char *path, const char *why)
 {
-	static _Atomic uint64_t kinds[SAID_MAX], named[NAMED_MAX];
+	static _Atomic uint64_t kinds[KINDS_MAX], names[NAMES_MAX];
 	uint64_t kind = shim_hash(shim_hash(SHIM_HASH, path), why ? why : "");
-	bool of_file, of_kind;
+	bool new_name, new_kind;
 
 	if (shim_log_to_file())
 		return true;
-	of_file = is_new(named, NAMED_MAX, shim_hash(kind, name)); /* each is remembered */
-	of_kind = is_new(kinds, SAID_MAX, kind);
-	return of_file || of_kind;
+	new_name = hash_add(names, NAMES_MAX, shim_hash(kind, name));
+	new_kind = hash_add(kinds, KINDS_MAX, kind); /* also if the name is new */
+	return new_name || new_kind;
 }
 
-void shim_first_use(const struct shim_move *m, const struct penstock_report *report)
+void shim_log_first_use(const struct shim_move *m, const struct penstock_report *report)
 {
 	unsigned bit = 1u << m->req.op;
 	const char *why;
 
 	if (!report->bytes ||
-	    atomic_fetch_or_explicit(&m->file->said, bit, memory_order_relaxed) & bit)
+	    atomic_fetch_or_explicit(&m->file->logged, bit, memory_order_relaxed) & bit)
 		return;
-	why = reason(report);
-	if (!worth_saying(name_of(m), report->path, why))
+	why = fallback_reason(report);
+	if (!first_use_logged(file_name(m), report->path, why))
 		return;
-	shim_log(SHIM_NOTICE, "%s: %s %s by path %s, engine %s%s%s", name_of(m),
+	shim_log(SHIM_NOTICE, "%s: %s %s by path %s, engine %s%s%s", file_name(m),
 		 m->req.op == PENSTOCK_READ ? "read into" : "written from",
 		 penstock_device_name(m->seg.dev), report->path, report->engine,
 		 why ? "; no more direct one: " : "", why ? why : "");

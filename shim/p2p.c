@@ -1,37 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What 1.16 to 1.19 added around peer-to-peer: flags for each kind of storage, the
- * topology in a file, and the size of a GPU's window on the bus. The flags are kept
- * and given back; which path is taken follows from what the core proves, never from
- * a flag. Slow calls all.
+ * The calls that cuFile 1.16 to 1.19 added for peer-to-peer: flags for each kind of storage, the
+ * topology as a file, and the size of a GPU's BAR. The flags are stored and returned, but must
+ * never decide which path a transfer uses. All calls here are slow.
  */
+#include "p2p.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "cuda.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "state.h"
 
-static int flags_of[CUF_TARGETS]; /* under shim.lock, as all here */
-static bool loaded;
-
-/* Touching the flags reads the configuration, so parameters are fixed from then on:
- * observed of the original, and said here so that callers see one order of things. */
-bool shim_p2p_loaded(void)
-{
-	return loaded;
-}
-
-void shim_p2p_opened(void)
-{
-	loaded = true;
-}
+static int target_flags[CUF_TARGETS]; /* under shim.lock */
 
 void shim_p2p_closed(void)
 {
-	loaded = false;
-	memset(flags_of, 0, sizeof(flags_of));
+	shim.params_fixed = false;
+	memset(target_flags, 0, sizeof(target_flags));
 }
 
 static bool is_target(int target)
@@ -39,6 +30,8 @@ static bool is_target(int target)
 	return target >= 0 && target < CUF_TARGETS && target != 10 && target != CUF_NVME_P2P;
 }
 
+/* In NVIDIA's library the first call on the flags reads the configuration, so that parameters
+ * cannot be set any more. Here params_fixed has the same effect. */
 struct cuf_error cuFileDriverSetP2PFlags(int target, int flags)
 {
 	if (!is_target(target))
@@ -50,9 +43,9 @@ struct cuf_error cuFileDriverSetP2PFlags(int target, int flags)
 #endif
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&shim.lock);
-	loaded = true;
+	shim.params_fixed = true;
 	if (flags)
-		flags_of[target] = flags;
+		target_flags[target] = flags;
 	pthread_mutex_unlock(&shim.lock);
 	return shim_ok();
 }
@@ -62,13 +55,13 @@ struct cuf_error cuFileDriverGetP2PFlags(int target, int *flags)
 	if (!is_target(target) || !flags)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&shim.lock);
-	loaded = true;
-	*flags = flags_of[target];
+	shim.params_fixed = true;
+	*flags = target_flags[target];
 	pthread_mutex_unlock(&shim.lock);
 	return shim_ok();
 }
 
-/* The header line that the original writes, then our own topology as JSON. */
+/* Writes the first line that NVIDIA's library writes, then this library's topology as JSON. */
 struct cuf_error cuFileExportPCIeTopology(const char *name)
 {
 	static const char head[] = "// Topology file for cuFile.\n";
@@ -86,14 +79,14 @@ struct cuf_error cuFileExportPCIeTopology(const char *name)
 		ret = -errno;
 	pthread_mutex_lock(&shim.lock);
 	if (!atomic_load(&shim.open))
-		loaded = false;
-	memset(flags_of, 0, sizeof(flags_of));
+		shim.params_fixed = false;
+	memset(target_flags, 0, sizeof(target_flags));
 	pthread_mutex_unlock(&shim.lock);
 	return shim_err(ret < 0 ? CUF_INTERNAL_ERROR : CUF_SUCCESS);
 }
 
-/* The largest memory window of the device, from sysfs' list of its resources. */
-static size_t largest_window(const char *bdf)
+/* Returns the size of the device's largest BAR, from its list of resources in sysfs. */
+static size_t largest_bar(const char *bdf)
 {
 	unsigned long long start, end, flags, best = 0;
 	char path[96], line[128];
@@ -124,14 +117,14 @@ struct cuf_error cuFileGetBARSizeInKB(int gpu, size_t *kb)
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	if (gpu >= shim_cuda_count())
 		return shim_err(CUF_INVALID_VALUE);
-	pthread_mutex_lock(&shim.lock); /* keeps it open */
+	pthread_mutex_lock(&shim.lock); /* so that no other thread closes the device */
 	code = shim_gpu_locked(gpu, &dev);
 	if (!code && penstock_device_get_info(dev, &info) < 0)
 		code = CUF_DEVICE_NOT_FOUND;
 	pthread_mutex_unlock(&shim.lock);
 	if (code)
 		return shim_err(code);
-	bytes = largest_window(info.bdf);
+	bytes = largest_bar(info.bdf);
 	if (!bytes)
 		return shim_err(CUF_INTERNAL_ERROR);
 	*kb = bytes >> 10;

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Statistics as cuFile's callers know them: counted here, laid out as the version
- * has it that cuFileGetVersion names, so that a caller with older headers is never
- * written over. Rates are over the time that was collected. Counting never fails
- * and never waits.
+ * Collects and returns the statistics of the cuFile ABI. Every file with exported calls counts
+ * here. The layout that a caller gets is that of the version which cuFileGetVersion returns, so
+ * that a caller with older headers is never overwritten. Rates are averages over the time of
+ * collecting. Counting must never fail or block.
  */
+#include "stats.h"
+
 #include <string.h>
 
-#include "stats.h"
+#include "cuda.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "state.h"
 
 #define VERSION_WITH_VECTORS 1190
 #define BLOCK 4096u
@@ -23,7 +28,7 @@ struct gpu {
 	_Atomic uint64_t map, map_ok, map_err, map_free, map_bytes;
 };
 static struct {
-	_Atomic uint64_t ops[SHIM_COUNTED][2]; /* err, ok */
+	_Atomic uint64_t ops[SHIM_COUNTED][2]; /* failures, successes */
 	struct direction io[4];		       /* read, write, readv, writev */
 	_Atomic uint64_t batch_bytes[2], batch_last[2];
 	_Atomic uint64_t batch_submit_us, batch_complete_us;
@@ -33,10 +38,13 @@ static struct {
 
 _Atomic int shim_stats_level;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of these four; a leaf */
-static int level;
-static bool level_set, started;
-static uint64_t since_ns, collected_ns; /* of this stretch, of those before it */
+/* Guards the variables below. No other lock is taken while it is held. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int level;	      /* the level that the caller or the configuration chose */
+static bool level_set;	      /* the caller chose it by cuFileSetStatsLevel */
+static bool started;	      /* collecting is on, if the level is not 0 */
+static uint64_t since_ns;     /* start of the current period of collecting */
+static uint64_t collected_ns; /* total length of the earlier periods */
 
 #define ADD(field, value) atomic_fetch_add_explicit(&(field), (value), memory_order_relaxed)
 #define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
@@ -48,8 +56,8 @@ void shim_count_(enum shim_counted what, bool ok, uint64_t times)
 	ADD(counters.ops[what][ok], times);
 }
 
-/* Bin 0 is up to 4 KiB, each next twice as far. */
-static unsigned bin_of(uint64_t len)
+/* Returns the bin of the histogram: bin 0 ends at 4 KiB, and each next one at twice the length. */
+static unsigned hist_bin(uint64_t len)
 {
 	uint64_t blocks = len ? (len - 1) / BLOCK : 0;
 	unsigned bin = blocks ? 64 - (unsigned)__builtin_clzll(blocks) : 0;
@@ -57,8 +65,8 @@ static unsigned bin_of(uint64_t len)
 	return bin < CUF_HIST_BINS ? bin : CUF_HIST_BINS - 1;
 }
 
-/* The number of a GPU that is counted, or -1. */
-static int gpu_of(const struct penstock_device *dev)
+/* Returns the ordinal of a GPU that has counters, or -1. */
+static int gpu_ordinal(const struct penstock_device *dev)
 {
 	for (int i = 0; i < CUF_GPUS; i++)
 		if (dev && GET(shim.gpus[i]) == dev)
@@ -66,19 +74,19 @@ static int gpu_of(const struct penstock_device *dev)
 	return -1;
 }
 
-/* How the original would name our path. */
-enum kind { POSIX, P2P, NVFS };
+/* The kinds of paths that NVIDIA's library counts. */
+enum path_kind { POSIX, P2P, NVFS };
 
-static enum kind kind_of(const char *path)
+static enum path_kind path_kind(const char *path)
 {
 	if (!strcmp(path, "p2p"))
 		return P2P;
 	return strcmp(path, "vendor") ? POSIX : NVFS;
 }
 
-/* One operation, of which a GPU had a part. */
-static void count_part(struct gpu_direction *io, bool ok, bool unaligned,
-		       const struct penstock_report *report, uint64_t us)
+/* Counts an operation that moved bytes from or to a GPU. */
+static void count_gpu(struct gpu_direction *io, bool ok, bool unaligned,
+		      const struct penstock_report *report, uint64_t us)
 {
 	ADD(io->total, 1);
 	ADD(io->busy_us, us);
@@ -88,7 +96,7 @@ static void count_part(struct gpu_direction *io, bool ok, bool unaligned,
 	}
 	if (unaligned)
 		ADD(io->unaligned, 1);
-	switch (kind_of(report->path)) {
+	switch (path_kind(report->path)) {
 	case P2P:
 		ADD(io->p2p, 1);
 		break;
@@ -100,17 +108,17 @@ static void count_part(struct gpu_direction *io, bool ok, bool unaligned,
 	}
 }
 
-/* Once for each GPU that has a part; bytes where they went. */
+/* Counts an operation once for each GPU in it, and its bytes for the GPU that they belong to. */
 static void count_gpus(enum penstock_op op, int64_t ret, const struct penstock_seg *segs,
 		       unsigned count, size_t len, const struct penstock_report *report,
 		       uint64_t us)
 {
 	uint64_t left = ret > 0 ? (uint64_t)ret : 0;
-	unsigned seen = 0; /* a bit for each */
+	unsigned seen = 0; /* bitmap of the GPUs that were counted */
 
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t here = segs[i].row_len < left ? segs[i].row_len : left;
-		int gpu = gpu_of(segs[i].dev);
+		int gpu = gpu_ordinal(segs[i].dev);
 		struct gpu_direction *io = gpu < 0 ? NULL : &counters.gpus[gpu].io[op];
 
 		left -= here;
@@ -118,12 +126,12 @@ static void count_gpus(enum penstock_op op, int64_t ret, const struct penstock_s
 			continue;
 		ADD(io->bytes, here);
 		if (!(seen & 1u << gpu))
-			count_part(io, ret >= 0, (segs[0].off | len) % BLOCK, report, us);
+			count_gpu(io, ret >= 0, (segs[0].off | len) % BLOCK, report, us);
 		seen |= 1u << gpu;
 	}
 }
 
-void shim_count_io(int at, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
+void shim_count_io(int now, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *segs, unsigned count, size_t len,
 		   const struct penstock_report *report)
 {
@@ -134,9 +142,9 @@ void shim_count_io(int at, uint64_t us, enum penstock_op op, bool vector, int64_
 	if (ret >= 0)
 		ADD(counters.io[kind].bytes, (uint64_t)ret);
 	ADD(counters.io[kind].lat_us, us);
-	if (at >= 2 && ret >= 0)
-		ADD(counters.hist[op][bin_of(len)], 1);
-	if (at >= 3 && report)
+	if (now >= 2 && ret >= 0)
+		ADD(counters.hist[op][hist_bin(len)], 1);
+	if (now >= 3 && report)
 		count_gpus(op, ret, segs, count, len, report, us);
 }
 
@@ -151,14 +159,14 @@ void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock
 		return;
 	us = (report->end_ns - report->start_ns) / 1000;
 	shim_count_(SHIM_BATCH_PROCESSED, ok, 1);
-	switch (kind_of(report->path)) {
+	switch (path_kind(report->path)) {
 	case P2P:
 		shim_count_(SHIM_BATCH_P2P, ok, 1);
 		break;
 	case NVFS:
 		shim_count_(SHIM_BATCH_NVFS, ok, 1);
 		break;
-	case POSIX: /* which nobody knew when it was enqueued */
+	case POSIX: /* the path was not known yet when the operation was enqueued */
 		shim_count_(SHIM_BATCH_POSIX_ENQUEUED, true, 1);
 		shim_count_(SHIM_BATCH_POSIX_PROCESSED, ok, 1);
 	}
@@ -168,7 +176,7 @@ void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock
 		ADD(counters.batch_bytes[op], (uint64_t)ret);
 	ADD(counters.batch_complete_us, us);
 	if (now >= 2 && ok)
-		ADD(counters.hist[op][bin_of(seg->row_len)], 1);
+		ADD(counters.hist[op][hist_bin(seg->row_len)], 1);
 	if (now >= 3)
 		count_gpus(op, ret, seg, 1, seg->row_len, report, us);
 }
@@ -201,14 +209,14 @@ void shim_count_unmap(int ordinal, size_t len)
 	if (ordinal < 0 || ordinal >= CUF_GPUS || !GET(shim_stats_level))
 		return;
 	ADD(counters.gpus[ordinal].map_free, 1);
-	/* What was registered before collecting began was not added. */
+	/* A buffer that was registered before collecting started was not added. */
 	if (GET(counters.gpus[ordinal].map_bytes) >= len)
 		ADD(counters.gpus[ordinal].map_bytes, -(uint64_t)len);
 }
 
-/* ---- on and off; under lock ---- */
+/* ---- start and stop; under lock ---- */
 
-static void turn(bool on, int to)
+static void collecting_set(bool on, int to)
 {
 	int was = atomic_load(&shim_stats_level), now = on ? to : 0;
 
@@ -227,11 +235,11 @@ void shim_stats_opened(const struct shim_config *config)
 
 	pthread_mutex_lock(&lock);
 	if (!level_set && wanted > 0)
-		turn(true, wanted);
+		collecting_set(true, wanted);
 	pthread_mutex_unlock(&lock);
 }
 
-static void count_anew(void)
+static void counters_clear(void)
 {
 	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)&counters;
 
@@ -244,15 +252,14 @@ static void count_anew(void)
 void shim_stats_closed(void)
 {
 	pthread_mutex_lock(&lock);
-	count_anew();
+	counters_clear();
 	pthread_mutex_unlock(&lock);
 }
 
-/* What the parent moved is not the child's. */
 void shim_stats_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	count_anew();
+	counters_clear();
 }
 
 struct cuf_error cuFileSetStatsLevel(int to)
@@ -260,7 +267,7 @@ struct cuf_error cuFileSetStatsLevel(int to)
 	if (to < 0 || to > 3)
 		return shim_err(CUF_INVALID_VALUE);
 	pthread_mutex_lock(&lock);
-	turn(started, to);
+	collecting_set(started, to);
 	level_set = true;
 	pthread_mutex_unlock(&lock);
 	return shim_ok();
@@ -276,24 +283,24 @@ struct cuf_error cuFileGetStatsLevel(int *out)
 	return shim_ok();
 }
 
-static struct cuf_error start_or_stop(bool on)
+static struct cuf_error collecting_switch(bool on)
 {
 	if (!atomic_load(&shim.open))
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	pthread_mutex_lock(&lock);
-	turn(on, level);
+	collecting_set(on, level);
 	pthread_mutex_unlock(&lock);
 	return shim_ok();
 }
 
 struct cuf_error cuFileStatsStart(void)
 {
-	return start_or_stop(true);
+	return collecting_switch(true);
 }
 
 struct cuf_error cuFileStatsStop(void)
 {
-	return start_or_stop(false);
+	return collecting_switch(false);
 }
 
 struct cuf_error cuFileStatsReset(void)
@@ -301,12 +308,12 @@ struct cuf_error cuFileStatsReset(void)
 	if (!atomic_load(&shim.open))
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
 	pthread_mutex_lock(&lock);
-	count_anew();
+	counters_clear();
 	pthread_mutex_unlock(&lock);
 	return shim_ok();
 }
 
-/* ---- what callers see ---- */
+/* ---- the layouts of the ABI ---- */
 
 static uint64_t elapsed_us(void)
 {
@@ -317,83 +324,84 @@ static uint64_t elapsed_us(void)
 	return ns / 1000 ? ns / 1000 : 1;
 }
 
-static struct cuf_op_counter ops(enum shim_counted what)
+static struct cuf_op_counter op_counter(enum shim_counted what)
 {
 	return (struct cuf_op_counter){GET(counters.ops[what][1]), GET(counters.ops[what][0])};
 }
 
-static uint64_t total(enum shim_counted what)
+static uint64_t op_total(enum shim_counted what)
 {
 	return GET(counters.ops[what][0]) + GET(counters.ops[what][1]);
 }
 
-static uint64_t each(uint64_t sum, uint64_t count)
+static uint64_t average(uint64_t sum, uint64_t count)
 {
 	return count ? sum / count : 0;
 }
 
-static uint64_t a_second(uint64_t amount, uint64_t us)
+static uint64_t per_second(uint64_t amount, uint64_t us)
 {
 	return (uint64_t)((double)amount * 1e6 / (double)us);
 }
 
-static void fill_batch(struct cuf_stats_l1 *s, uint64_t us)
+static void batch_fill(struct cuf_stats_l1 *s, uint64_t us)
 {
-	/* The counters of the struct stand in the order of the enum. */
-	struct cuf_op_counter *at = &s->batch_submit_ops;
+	/* The counters of the struct have the order of the enum. */
+	struct cuf_op_counter *first = &s->batch_submit_ops;
 
 	for (int what = SHIM_BATCH_SUBMIT; what <= SHIM_BATCH_TOTAL; what++)
-		at[what - SHIM_BATCH_SUBMIT] = ops((enum shim_counted)what);
+		first[what - SHIM_BATCH_SUBMIT] = op_counter((enum shim_counted)what);
 	s->batch_read_bytes = GET(counters.batch_bytes[0]);
 	s->batch_write_bytes = GET(counters.batch_bytes[1]);
-	s->batch_read_bw_bytes = a_second(s->batch_read_bytes, us);
-	s->batch_write_bw_bytes = a_second(s->batch_write_bytes, us);
+	s->batch_read_bw_bytes = per_second(s->batch_read_bytes, us);
+	s->batch_write_bw_bytes = per_second(s->batch_write_bytes, us);
 	s->batch_submit_lat_sum_us = GET(counters.batch_submit_us);
 	s->batch_completion_lat_sum_us = GET(counters.batch_complete_us);
-	s->batch_submit_lat_avg_us = each(s->batch_submit_lat_sum_us, total(SHIM_BATCH_SUBMIT));
+	s->batch_submit_lat_avg_us =
+		average(s->batch_submit_lat_sum_us, op_total(SHIM_BATCH_SUBMIT));
 	s->batch_completion_lat_avg_us =
-		each(s->batch_completion_lat_sum_us, total(SHIM_BATCH_PROCESSED));
-	s->batch_submit_ops_per_sec = a_second(total(SHIM_BATCH_SUBMIT), us);
-	s->batch_complete_ops_per_sec = a_second(total(SHIM_BATCH_PROCESSED), us);
+		average(s->batch_completion_lat_sum_us, op_total(SHIM_BATCH_PROCESSED));
+	s->batch_submit_ops_per_sec = per_second(op_total(SHIM_BATCH_SUBMIT), us);
+	s->batch_complete_ops_per_sec = per_second(op_total(SHIM_BATCH_PROCESSED), us);
 	s->last_batch_read_bytes = GET(counters.batch_last[0]);
 	s->last_batch_write_bytes = GET(counters.batch_last[1]);
 }
 
-static void fill_l1(struct cuf_stats_l1 *s, uint64_t us)
+static void l1_fill(struct cuf_stats_l1 *s, uint64_t us)
 {
-	s->read_ops = ops(SHIM_READ);
-	s->write_ops = ops(SHIM_WRITE);
-	s->hdl_register_ops = ops(SHIM_HDL_REGISTER);
-	s->hdl_deregister_ops = ops(SHIM_HDL_DEREGISTER);
-	s->buf_register_ops = ops(SHIM_BUF_REGISTER);
-	s->buf_deregister_ops = ops(SHIM_BUF_DEREGISTER);
+	s->read_ops = op_counter(SHIM_READ);
+	s->write_ops = op_counter(SHIM_WRITE);
+	s->hdl_register_ops = op_counter(SHIM_HDL_REGISTER);
+	s->hdl_deregister_ops = op_counter(SHIM_HDL_DEREGISTER);
+	s->buf_register_ops = op_counter(SHIM_BUF_REGISTER);
+	s->buf_deregister_ops = op_counter(SHIM_BUF_DEREGISTER);
 	s->read_bytes = GET(counters.io[0].bytes);
 	s->write_bytes = GET(counters.io[1].bytes);
-	s->read_bw_bytes_per_sec = a_second(s->read_bytes, us);
-	s->write_bw_bytes_per_sec = a_second(s->write_bytes, us);
+	s->read_bw_bytes_per_sec = per_second(s->read_bytes, us);
+	s->write_bw_bytes_per_sec = per_second(s->write_bytes, us);
 	s->read_lat_sum_us = GET(counters.io[0].lat_us);
 	s->write_lat_sum_us = GET(counters.io[1].lat_us);
-	s->read_lat_avg_us = each(s->read_lat_sum_us, total(SHIM_READ));
-	s->write_lat_avg_us = each(s->write_lat_sum_us, total(SHIM_WRITE));
-	s->read_ops_per_sec = a_second(total(SHIM_READ), us);
-	s->write_ops_per_sec = a_second(total(SHIM_WRITE), us);
-	fill_batch(s, us);
+	s->read_lat_avg_us = average(s->read_lat_sum_us, op_total(SHIM_READ));
+	s->write_lat_avg_us = average(s->write_lat_sum_us, op_total(SHIM_WRITE));
+	s->read_ops_per_sec = per_second(op_total(SHIM_READ), us);
+	s->write_ops_per_sec = per_second(op_total(SHIM_WRITE), us);
+	batch_fill(s, us);
 }
 
-static void fill_vectors(struct cuf_stats_v *s, uint64_t us)
+static void vectors_fill(struct cuf_stats_v *s, uint64_t us)
 {
-	s->readv_ops = ops(SHIM_READV);
-	s->writev_ops = ops(SHIM_WRITEV);
+	s->readv_ops = op_counter(SHIM_READV);
+	s->writev_ops = op_counter(SHIM_WRITEV);
 	s->readv_bytes = GET(counters.io[2].bytes);
 	s->writev_bytes = GET(counters.io[3].bytes);
-	s->readv_bw_bytes_per_sec = a_second(s->readv_bytes, us);
-	s->writev_bw_bytes_per_sec = a_second(s->writev_bytes, us);
+	s->readv_bw_bytes_per_sec = per_second(s->readv_bytes, us);
+	s->writev_bw_bytes_per_sec = per_second(s->writev_bytes, us);
 	s->readv_lat_sum_us = GET(counters.io[2].lat_us);
 	s->writev_lat_sum_us = GET(counters.io[3].lat_us);
-	s->readv_lat_avg_us = each(s->readv_lat_sum_us, total(SHIM_READV));
-	s->writev_lat_avg_us = each(s->writev_lat_sum_us, total(SHIM_WRITEV));
-	s->readv_ops_per_sec = a_second(total(SHIM_READV), us);
-	s->writev_ops_per_sec = a_second(total(SHIM_WRITEV), us);
+	s->readv_lat_avg_us = average(s->readv_lat_sum_us, op_total(SHIM_READV));
+	s->writev_lat_avg_us = average(s->writev_lat_sum_us, op_total(SHIM_WRITEV));
+	s->readv_ops_per_sec = per_second(op_total(SHIM_READV), us);
+	s->writev_ops_per_sec = per_second(op_total(SHIM_WRITEV), us);
 }
 
 static uint64_t percent(uint64_t busy, uint64_t us)
@@ -401,14 +409,14 @@ static uint64_t percent(uint64_t busy, uint64_t us)
 	return busy >= us ? 100 : busy * 100 / us;
 }
 
-static void fill_gpu(struct cuf_gpu_stats *s, int ordinal, uint64_t us)
+static void gpu_fill(struct cuf_gpu_stats *s, int ordinal, uint64_t us)
 {
 	struct gpu *gpu = &counters.gpus[ordinal];
 	struct gpu_direction *r = &gpu->io[0], *w = &gpu->io[1];
 
 	shim_cuda_uuid(ordinal, s->uuid);
 	s->read_bytes = GET(r->bytes);
-	s->read_bw_bytes_per_sec = a_second(s->read_bytes, us);
+	s->read_bw_bytes_per_sec = per_second(s->read_bytes, us);
 	s->read_duration_us = GET(r->busy_us);
 	s->read_utilization = percent(s->read_duration_us, us);
 	s->n_total_reads = GET(r->total);
@@ -418,7 +426,7 @@ static void fill_gpu(struct cuf_gpu_stats *s, int ordinal, uint64_t us)
 	s->n_unaligned_reads = GET(r->unaligned);
 	s->n_reads_err = GET(r->errors);
 	s->writes_bytes = GET(w->bytes);
-	s->write_bw_bytes_per_sec = a_second(s->writes_bytes, us);
+	s->write_bw_bytes_per_sec = per_second(s->writes_bytes, us);
 	s->write_duration_us = GET(w->busy_us);
 	s->write_utilization = percent(s->write_duration_us, us);
 	s->n_total_writes = GET(w->total);
@@ -434,13 +442,14 @@ static void fill_gpu(struct cuf_gpu_stats *s, int ordinal, uint64_t us)
 	s->reg_bytes = GET(gpu->map_bytes);
 }
 
-static void *put(void *at, const void *from, size_t len)
+/* Appends a part of the statistics and returns the place of the next part. */
+static void *part_append(void *at, const void *from, size_t len)
 {
 	memcpy(at, from, len);
 	return (char *)at + len;
 }
 
-static struct cuf_error get(void *out, int wanted)
+static struct cuf_error stats_get(void *out, int wanted)
 {
 	struct cuf_stats_l1 l1 = {0};
 	struct cuf_stats_v vectors = {0};
@@ -451,7 +460,7 @@ static struct cuf_error get(void *out, int wanted)
 
 	if (!atomic_load(&shim.open))
 		return shim_err(CUF_DRIVER_NOT_INITIALIZED);
-	shim_async_harvest();
+	shim_harvest();
 	pthread_mutex_lock(&lock);
 	us = elapsed_us();
 	if (level < wanted)
@@ -459,39 +468,39 @@ static struct cuf_error get(void *out, int wanted)
 	pthread_mutex_unlock(&lock);
 	if (!out)
 		return shim_err(CUF_INVALID_VALUE);
-	fill_l1(&l1, us);
-	out = put(out, &l1, sizeof(l1));
-	fill_vectors(&vectors, us);
+	l1_fill(&l1, us);
+	out = part_append(out, &l1, sizeof(l1));
+	vectors_fill(&vectors, us);
 	if (shim_version() >= VERSION_WITH_VECTORS)
-		out = put(out, &vectors, sizeof(vectors));
+		out = part_append(out, &vectors, sizeof(vectors));
 	if (wanted < 2)
 		return shim_ok();
 	for (unsigned i = 0; i < CUF_HIST_BINS; i++) {
 		hist.read_size_kb[i] = GET(counters.hist[0][i]);
 		hist.write_size_kb[i] = GET(counters.hist[1][i]);
 	}
-	out = put(out, &hist, sizeof(hist));
+	out = part_append(out, &hist, sizeof(hist));
 	if (wanted < 3)
 		return shim_ok();
 	count = shim_cuda_count();
 	gpus.num_gpus = (uint32_t)(count < CUF_GPUS ? count : CUF_GPUS);
 	for (int i = 0; i < (int)gpus.num_gpus; i++)
-		fill_gpu(&gpus.gpu[i], i, us);
-	put(out, &gpus, sizeof(gpus));
+		gpu_fill(&gpus.gpu[i], i, us);
+	part_append(out, &gpus, sizeof(gpus));
 	return shim_ok();
 }
 
 struct cuf_error cuFileGetStatsL1(void *stats)
 {
-	return get(stats, 1);
+	return stats_get(stats, 1);
 }
 
 struct cuf_error cuFileGetStatsL2(void *stats)
 {
-	return get(stats, 2);
+	return stats_get(stats, 2);
 }
 
 struct cuf_error cuFileGetStatsL3(void *stats)
 {
-	return get(stats, 3);
+	return stats_get(stats, 3);
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counting for cuFileGetStatsL1 to L3. All counters are relaxed atomics; with
- * statistics off a transfer pays one load. Included by the files that count.
+ * Counters for cuFileGetStatsL1 to L3, which every file with exported calls updates. All counters
+ * are relaxed atomics. While statistics are off, they cost a transfer one load.
  */
 #ifndef SHIM_STATS_H
 #define SHIM_STATS_H
 
+#include <stdatomic.h>
 #include <time.h>
 
-#include "shim.h"
+#include "config.h"
+#include "penstock.h"
 
-/* in the order of cuf_stats_l1 */
+/* The order of the batch counters is that of struct cuf_stats_l1. */
 enum shim_counted {
 	SHIM_READ,
 	SHIM_WRITE,
@@ -38,11 +40,11 @@ enum shim_counted {
 	SHIM_COUNTED,
 };
 
-/* The level that is being collected, 0: nothing is. */
+/* Level of statistics that is collected, 0: none. */
 extern _Atomic int shim_stats_level;
 
 struct shim_timer {
-	int level;
+	int level; /* level of statistics at the start; 0: the timer does not run */
 	uint64_t start_ns;
 };
 
@@ -54,6 +56,7 @@ static inline uint64_t shim_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* Starts a timer if statistics are collected. */
 static inline struct shim_timer shim_timer_start(void)
 {
 	struct shim_timer timer = {atomic_load_explicit(&shim_stats_level, memory_order_relaxed),
@@ -64,8 +67,10 @@ static inline struct shim_timer shim_timer_start(void)
 	return timer;
 }
 
+/* Adds to a counter unconditionally; callers use the functions below. */
 void shim_count_(enum shim_counted what, bool ok, uint64_t times);
 
+/* Adds `times` successes or failures while statistics are collected. */
 static inline void shim_count_many(enum shim_counted what, bool ok, uint64_t times)
 {
 	if (atomic_load_explicit(&shim_stats_level, memory_order_relaxed))
@@ -82,36 +87,38 @@ static inline uint64_t shim_timer_us(const struct shim_timer *timer)
 	return (shim_now_ns() - timer->start_ns) / 1000;
 }
 
-/* One read or write that took `us` and ended: ret is bytes or -errno; report where the
- * level is 3. `len` is what was asked for. */
+/* Counts a read or write that completed after `us` microseconds. `ret` is the number of bytes or a
+ * -errno, `len` the length that the caller requested. Level 3 needs a report. */
 void shim_count_io(int level, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *segs, unsigned count, size_t len,
 		   const struct penstock_report *report);
-/* One that was refused before it began. */
+/* Counts a read or write that was refused before it started. */
 static inline void shim_count_io_refused(enum penstock_op op, bool vector)
 {
 	shim_count((enum shim_counted)((vector ? SHIM_READV : SHIM_READ) + op), false);
 }
 
-/* One operation of a batch that ended, one that the core did not take, and a batch call
- * with what it took. */
+/* Counts an operation of a batch that completed. */
 void shim_count_batch_io(enum penstock_op op, int64_t ret, const struct penstock_seg *seg,
 			 const struct penstock_report *report);
+/* Counts an operation of a batch that the library refused. */
 static inline void shim_count_batch_refused(void)
 {
 	shim_count(SHIM_BATCH_PROCESSED, false);
 }
+/* Counts the bytes and the duration of a submit call of a batch. */
 void shim_count_batch_submit(const struct shim_timer *timer, uint64_t read_bytes,
 			     uint64_t write_bytes);
 
-/* Registrations of a GPU's memory. */
+/* Counts the registration and the deregistration of a buffer in a GPU's memory. */
 void shim_count_map(int ordinal, bool ok, size_t len);
 void shim_count_unmap(int ordinal, size_t len);
 
-/* Collecting begins with the driver if the configuration says so. */
+/* Starts to collect at the open of the driver, if the configuration enables statistics. */
 void shim_stats_opened(const struct shim_config *config);
-/* What was counted ends with it, and so do the registrations that it counts. */
+/* Clears the counters at the last close of the driver. */
 void shim_stats_closed(void);
+/* Clears the counters and resets the lock in the child of a fork. */
 void shim_stats_forked(void);
 
 #endif

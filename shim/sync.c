@@ -1,50 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuFileRead, cuFileWrite and their vector forms: one transfer of the core each.
- * The report is asked for only where somebody looks at it: at a file's first use
- * and for statistics of level 3.
+ * cuFileRead, cuFileWrite and their vector forms: one penstock_transfer each, on the caller's
+ * thread. A report is requested only where one is needed: for a file's first use and for
+ * statistics of level 3. A call must never return before its bytes have arrived.
  */
-#include <errno.h>
+#include "sync.h"
+
 #include <limits.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "buffer.h"
+#include "cufile_calls.h"
+#include "fail.h"
+#include "move.h"
+#include "open.h"
 #include "stats.h"
 
 #define IOV_FEW 64u
 #define IOV_MOST 1024u
 
-static ssize_t failed(int code)
+static ssize_t code_result(int code)
 {
 	return -(ssize_t)code;
 }
 
-static ssize_t transfer(struct shim_move *m, size_t len, bool vector)
+static ssize_t move_run(struct shim_move *m, size_t len, bool vector)
 {
-	struct penstock_report report; /* 1 KiB: no more than its size is set */
+	struct penstock_report report; /* 1 KiB; only its size is set, to save time */
 	bool first = shim_is_first(m);
 	struct shim_timer timer = shim_timer_start();
-	bool look = first || timer.level >= 3;
+	bool want_report = first || timer.level >= 3;
 	enum penstock_op op = m->req.op;
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	int64_t ret;
 
 	report.size = sizeof(report);
-	ret = penstock_transfer(&m->req, look ? &report : NULL);
+	ret = penstock_transfer(&m->req, want_report ? &report : NULL);
 	if (ret < 0)
 		why = penstock_errwhy();
 	if (timer.level)
 		shim_count_io(timer.level, shim_timer_us(&timer), op, vector, ret, m->req.segs,
-			      m->req.seg_count, len, look ? &report : NULL);
+			      m->req.seg_count, len, want_report ? &report : NULL);
 	if (ret < 0)
-		shim_say_failed(m, "", shim_code(ret, why), penstock_errmsg());
+		shim_log_failed(m, "", shim_code(ret, why), penstock_errmsg());
 	else if (first)
-		shim_first_use(m, &report);
+		shim_log_first_use(m, &report);
 	return shim_result(ret, why);
 }
 
-static ssize_t move(void *fh, const void *base, size_t len, off_t file_off, off_t base_off,
-		    enum penstock_op op)
+ssize_t shim_move_sync(void *fh, const void *base, size_t len, off_t file_off, off_t base_off,
+		       enum penstock_op op)
 {
 	struct shim_move m;
 	int code = shim_move_begin(&m, fh, base, len, file_off, base_off, op);
@@ -52,28 +57,29 @@ static ssize_t move(void *fh, const void *base, size_t len, off_t file_off, off_
 
 	if (code) {
 		shim_count_io_refused(op, false);
-		return failed(code);
+		return code_result(code);
 	}
-	ret = transfer(&m, len, false);
+	ret = move_run(&m, len, false);
 	shim_move_end(&m);
 	return ret;
 }
 
 ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t base_off)
 {
-	return move(fh, base, len, file_off, base_off, PENSTOCK_READ);
+	return shim_move_sync(fh, base, len, file_off, base_off, PENSTOCK_READ);
 }
 
 ssize_t cuFileWrite(void *fh, const void *base, size_t len, off_t file_off, off_t base_off)
 {
-	return move(fh, base, len, file_off, base_off, PENSTOCK_WRITE);
+	return shim_move_sync(fh, base, len, file_off, base_off, PENSTOCK_WRITE);
 }
 
 /* ---- vectors ---- */
 
-/* One segment for each piece, one behind the other in the file. */
-static int fill(struct penstock_seg *segs, const struct cuf_iovec *iov, size_t count,
-		off_t file_off, unsigned *used, size_t *total)
+/* Makes one segment of each element that is not empty. The segments follow each other in the
+ * file. */
+static int segs_fill(struct penstock_seg *segs, const struct cuf_iovec *iov, size_t count,
+		     off_t file_off, unsigned *used, size_t *total)
 {
 	size_t sum = 0;
 
@@ -99,30 +105,24 @@ static int fill(struct penstock_seg *segs, const struct cuf_iovec *iov, size_t c
 	return 0;
 }
 
-static ssize_t move_held(struct shim_file *f, struct penstock_seg *segs,
+static ssize_t move_segs(struct shim_file *f, struct penstock_seg *segs,
 			 const struct cuf_iovec *iov, size_t count, off_t file_off,
 			 enum penstock_op op)
 {
-	struct shim_move m = {.file = f, .req = PENSTOCK_REQ_INIT};
+	struct shim_move m = {.file = f};
 	unsigned used;
 	size_t total;
-	int code = fill(segs, iov, count, file_off, &used, &total);
+	int code = segs_fill(segs, iov, count, file_off, &used, &total);
 
 	if (code) {
 		shim_count_io_refused(op, true);
-		return failed(code);
+		return code_result(code);
 	}
 	if (!used)
 		return 0;
 	m.seg = segs[0];
-	m.req.storage = f->st;
-	m.req.segs = segs;
-	m.req.seg_count = used;
-	m.req.op = op;
-	m.req.flags = PENSTOCK_R_UNSURE; /* a pointer that no GPU knows any more is one */
-	m.req.effort = PENSTOCK_FAST;
-	m.req.require = atomic_load_explicit(&shim.require, memory_order_relaxed);
-	return transfer(&m, total, true);
+	shim_move_request(&m, segs, used, op);
+	return move_run(&m, total, true);
 }
 
 static ssize_t move_vector(void *fh, const struct cuf_iovec *iov, size_t count, off_t file_off,
@@ -136,7 +136,7 @@ static ssize_t move_vector(void *fh, const struct cuf_iovec *iov, size_t count, 
 	if (!f) {
 		code = shim_need();
 		shim_count_io_refused(op, true);
-		return failed(code ? code : CUF_HANDLE_NOT_REGISTERED);
+		return code_result(code ? code : CUF_HANDLE_NOT_REGISTERED);
 	}
 	code = 0;
 	if ((!iov && count) || file_off < 0 || flags || count > IOV_MOST)
@@ -145,7 +145,7 @@ static ssize_t move_vector(void *fh, const struct cuf_iovec *iov, size_t count, 
 		code = CUF_NOMEM_ERROR;
 	if (code)
 		shim_count_io_refused(op, true);
-	ret = code ? failed(code) : move_held(f, segs, iov, count, file_off, op);
+	ret = code ? code_result(code) : move_segs(f, segs, iov, count, file_off, op);
 	if (segs != few)
 		free(segs);
 	shim_file_leave(f);

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/json.h"
 #include "common/utf8.h"
-#include "job/json_pull.h"
 #include "job/sort_names.h"
 
 #define RANK_MAX PENSTOCK_RANK_MAX

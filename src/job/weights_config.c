@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/json_pull.h"
+#include "common/json.h"
 #include "job/weights.h"
 
 /* Models of more than text have the language model's beside those of other parts. */

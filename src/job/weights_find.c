@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/json_pull.h"
+#include "common/json.h"
 #include "job/weights.h"
 
 #define SUFFIX ".safetensors"

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/json_pull.h"
 #include "job/weights.h"
 
 #define PAGE 4096u

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts beside this one share. A script starts itself again with
-`penstock run`, works on the GPU through somebody else's program, and prints a line a
-step; this file sees to it that the drop-in answered and no other library, that
-Penstock itself counted the bytes, and prints by which paths they went. Ends with 0,
-1 (failed) or 77 (not possible here, with the reason). Needs nothing but Python's own
-library; it must never make a client pass that did not move its bytes through the
-drop-in.
+"""Shared code of the client scripts in this folder. A script starts itself again with
+`penstock run`, works on the GPU through another project's program (the client), and
+prints a line a step. This file checks that the client used the drop-in and no other
+library, and that Penstock counted the bytes, and prints the paths that carried them.
+The exit status is 0, 1 (failed) or 77 (not possible on this machine, with the reason).
+It needs only Python's own library. It must never let a client pass that did not move
+its bytes through the drop-in.
 
-PENSTOCK is the command (build/penstock), PENSTOCK_CLIENT_DIR where files go
-(TMPDIR), PENSTOCK_LIBCUDA another CUDA driver than the machine's, PENSTOCK_WHERE the
-library made of where.c, which says where a client crashed."""
+Environment: PENSTOCK is the command (default: build/penstock), PENSTOCK_CLIENT_DIR the
+folder for files (default: TMPDIR), PENSTOCK_LIBCUDA a CUDA driver other than the
+machine's, PENSTOCK_WHERE the library made from where.c, which prints where a client
+crashed."""
 
 import contextlib
 import ctypes
@@ -57,7 +58,7 @@ def version(*names):
 
 
 def folder():
-    """Where this run's files go; gone when it has ended."""
+    """Returns the folder for the files of this run, which is removed at its end."""
     return os.environ["PENSTOCK_CLIENT"]
 
 
@@ -65,19 +66,10 @@ def data(length, seed=1):
     return random.Random(seed).randbytes(length)
 
 
-def file_of(name, length, seed=1):
-    """A file of random bytes, on the drive; returns its path and the bytes."""
-    path, content = os.path.join(folder(), name), data(length, seed)
-    with open(path, "wb") as out:
-        out.write(content)
-        os.fsync(out.fileno())
-    return path, content
-
-
-# ---- the process in front --------------------------------------------------------
+# ---- start with the drop-in ------------------------------------------------------
 
 def located(env=None):
-    """The environment, and in it what says where a process crashed, if it is there."""
+    """Returns the environment, with the library of where.c preloaded if it exists."""
     env, where = dict(os.environ, **(env or {})), os.environ.get("PENSTOCK_WHERE", "")
     if os.path.exists(where):
         env["LD_PRELOAD"] = ":".join(filter(None, (where, env.get("LD_PRELOAD"))))
@@ -85,7 +77,8 @@ def located(env=None):
 
 
 def start(audit=False, env=None):
-    """Returns in the process that has the drop-in in front, never in the first."""
+    """Starts this script again with the drop-in preloaded, and returns in that process
+    only."""
     if os.environ.get("PENSTOCK_CLIENT"):
         return
     if not os.access(PENSTOCK, os.X_OK):
@@ -100,18 +93,19 @@ def start(audit=False, env=None):
     sys.stderr.write(done.stderr)
     if done.returncode == SKIP:
         sys.exit(SKIP)
-    said = [line for line in done.stderr.splitlines() if "replaces any other libcufile for" in line]
-    if not said:
-        print("not ok - `penstock run` did not say that the drop-in is in front")
+    preloaded = [line for line in done.stderr.splitlines()
+                 if line.startswith("penstock: ") and ", by LD_PRELOAD" in line]
+    if not preloaded:
+        print("not ok - `penstock run` did not report that it preloaded the drop-in")
         sys.exit(1)
-    print(f"said: {said[0]}")
+    print(preloaded[0])
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["?"])[-1]
         print(f"not ok - exit status {done.returncode}: {last}")
     sys.exit(1 if done.returncode else 0)
 
 
-# ---- which library answered, and which path it was -------------------------------
+# ---- the library that was used, and the paths ------------------------------------
 
 class DlInfo(ctypes.Structure):
     _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
@@ -119,9 +113,9 @@ class DlInfo(ctypes.Structure):
 
 
 def which_library():
-    """The library whose cuFileRead a caller in this process gets, which must be the
-    drop-in; and those that are loaded beside it. PyTorch loads NVIDIA's by its absolute
-    path without a use for it, which only --audit answers."""
+    """Names the library whose cuFileRead this process calls, which must be the drop-in,
+    and other libcufiles that are loaded. PyTorch loads NVIDIA's by its absolute path and
+    does not use it; only --audit can replace that one."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         names = {line.split(None, 5)[5].strip() for line in maps if "libcufile.so" in line}
     found, itself = DlInfo(), ctypes.CDLL(None)
@@ -130,12 +124,12 @@ def which_library():
     marker = (ctypes.c_char * 9).in_dll(ctypes.CDLL(ours), "penstock_cufile_marker")
     assert marker.value == b"penstock", marker.value
     beside = sorted(name for name in names if os.path.realpath(name) != ours)
-    return ours + (f", {', '.join(beside)} is loaded and not asked" if beside else
+    return ours + (f", {', '.join(beside)} is loaded and not used" if beside else
                    ", and no other is loaded")
 
 
 def counted():
-    """Bytes by path, as Penstock counted them for this process."""
+    """Returns the bytes of each path that Penstock counted in this process."""
     done = subprocess.run([PENSTOCK, "stats", str(os.getpid()), "--json"], check=True,
                           stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
     paths = json.loads(done.stdout)["paths"]
@@ -144,7 +138,7 @@ def counted():
 
 
 def first_uses():
-    """What the log says of each file's first read and write."""
+    """Returns the log lines of the first read and the first write of each file."""
     try:
         with open(os.environ["CUFILE_LOGFILE_PATH"], encoding="utf-8") as log:
             lines = log.read().splitlines()
@@ -156,12 +150,12 @@ def first_uses():
 
 
 def carried(at_least):
-    """Ends the proof: so many bytes went through Penstock, by these paths."""
+    """Checks that Penstock moved at least this many bytes, and prints the paths."""
     paths, uses = counted(), first_uses()
     total = sum(paths.values())
     assert total >= at_least, f"Penstock carried {total} bytes, {at_least} were moved: {paths}"
     assert uses, "the log names no path"
-    step(f"Penstock counted {total} bytes ({at_least} were asked for)")
+    step(f"Penstock counted {total} bytes ({at_least} were requested)")
     seen = sorted({f"{'read' if how[0] == 'r' else 'write'} {path}/{engine}"
                    for how, _device, path, engine in uses})
     print(f"carried: {', '.join(seen)}; " +
@@ -169,7 +163,7 @@ def carried(at_least):
 
 
 def main(name, run):
-    """Runs the client: run() returns the bytes that it moved."""
+    """Runs a client. run() returns the number of bytes that it moved."""
     print(f"client: {name}", flush=True)
     try:
         moved = run()
@@ -177,17 +171,17 @@ def main(name, run):
         carried(moved)
     except SystemExit:
         raise
-    except BaseException as error:  # a client may raise anything; all of it is a failure
+    except BaseException as error:  # whatever a client raises is a failure
         traceback.print_exc()
         print(f"not ok - {type(error).__name__}: {error}", flush=True)
         sys.exit(1)
     sys.stdout.flush()
 
 
-# ---- device memory by the driver alone -------------------------------------------
+# ---- device memory, without a framework ------------------------------------------
 
 class Cuda:
-    """The driver, for clients that need no framework."""
+    """The CUDA driver, for clients that need no framework."""
 
     def __init__(self):
         try:
@@ -214,7 +208,7 @@ class Cuda:
 
 
 class Memory:
-    """Bytes of the device, also by __cuda_array_interface__."""
+    """Device memory, which also has __cuda_array_interface__."""
 
     def __init__(self, cuda, length):
         at = ctypes.c_uint64()
@@ -241,7 +235,7 @@ class Memory:
 
 
 def torch_gpu():
-    """torch with a GPU, or a skip."""
+    """Returns torch if it finds a GPU, else skips."""
     need("torch")
     import torch
     if not torch.cuda.is_available():
@@ -250,7 +244,7 @@ def torch_gpu():
 
 
 def same(tensor, content):
-    """Whether a tensor of bytes on the GPU holds these."""
+    """Whether a tensor on the GPU has this content."""
     import torch
     flat = tensor.reshape(-1).view(torch.uint8)
     return bytes(flat.cpu().numpy().tobytes()) == bytes(content)

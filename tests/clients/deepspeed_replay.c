@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls that DeepSpeed's GDS operation makes, in its order, written anew from what
- * its source does: a replay, not DeepSpeed. The driver's configuration named by a text
- * that nobody expands, a limit set while the driver is open, one base pointer for all
- * buffers, a handle registered for each operation, O_DIRECT, threads that each move
- * an equal part through the base pointer and an offset; and all of it given back as late
- * as the process ends, as by a handle that a static holds. The script deepspeed-replay
- * calls it, and judges the bytes.
+ * Makes the calls of DeepSpeed's GDS operation in the same order. It was written from DeepSpeed's
+ * source, but is not DeepSpeed. It names the configuration by a path that only a shell would
+ * expand, and sets a limit while the driver is open. All buffers have one base pointer. Each
+ * operation opens the file with O_DIRECT, registers a handle, and lets each thread move an equal
+ * part at an offset from the base pointer. It can leave everything open until the process exits, as
+ * a static object does. The script deepspeed-replay calls it and compares the bytes.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -39,7 +38,7 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 int replay_close(void *base);
 int replay_close_at_exit(void *base);
 
-static void *held; /* what is pinned until the process ends */
+static void *held; /* the buffer that stays pinned until the process exits */
 
 int replay_open(unsigned block_kib)
 {
@@ -56,7 +55,7 @@ int replay_pin(void *base, size_t len)
 	return cuFileBufRegister(base, len, 0).err;
 }
 
-static void *run(void *arg)
+static void *part_run(void *arg)
 {
 	struct part *p = arg;
 
@@ -65,7 +64,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* One operation; 0, a cuFile code or -errno. */
+/* Runs one operation. Returns 0, a cuFile code or a -errno. */
 int replay_move(const char *path, int read, void *base, size_t base_off, size_t len,
 		unsigned threads, off_t file_off)
 {
@@ -76,7 +75,7 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 	unsigned made = 0;
 	void *fh;
 
-	if (fd < 0 && errno == EINVAL) /* a file system that has no such thing, as tmpfs had none */
+	if (fd < 0 && errno == EINVAL) /* a file system without O_DIRECT, such as an old tmpfs */
 		fd = open(path, flags, 0644);
 	if (fd < 0 || threads > THREADS_MAX || len % threads)
 		return fd < 0 ? -errno : -EINVAL;
@@ -92,7 +91,7 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 				   .file_off = file_off + at,
 				   .base_off = (off_t)base_off + at,
 				   .read = read != 0};
-		if (pthread_create(&p->thread, NULL, run, p))
+		if (pthread_create(&p->thread, NULL, part_run, p))
 			break;
 	}
 	for (unsigned i = 0; i < made; i++) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/json_pull.h"
+#include "common/json.h"
 #include "job/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds shim/cufile_abi.h against NVIDIA's own cufile.h: every number, size and
- * offset. All checks are made by the compiler; the build makes this test only where
- * that header is found, and says by HAVE_* what its version has. Nothing else may
- * include it.
+ * Compares shim/cufile_abi.h with NVIDIA's cufile.h: every number, size and offset. The compiler
+ * makes all checks. meson.build builds this program only if it finds NVIDIA's header, and defines
+ * HAVE_* by the types of its version. No other file may include that header.
  */
 #include <cufile.h>
 #include <stdio.h>
@@ -226,7 +225,7 @@ SAME(offsetof(struct l1, v.writev_lat_sum_us), offsetof(CUfileStatsLevel1_t, wri
 
 int main(void)
 {
-	printf("held against cufile.h with statistics %d, P2P flags %d, vectors %d\n", HAVE_STATS,
+	printf("compared with cufile.h: statistics %d, P2P flags %d, vectors %d\n", HAVE_STATS,
 	       HAVE_P2P, HAVE_VECTORS);
 	return 0;
 }

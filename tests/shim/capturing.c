@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libcuda in front of the stand-in, for test_async.c: some blocking stream is being
- * captured, in mode global, so questions about the NULL stream are answered as the driver
- * does then, and waiting for any is refused unless the thread is in mode relaxed; what
- * would have ended the capture is counted. All other functions are the stand-in's.
+ * A libcuda for test_async.c that behaves as if a blocking stream were captured in the global mode:
+ * a query of the NULL stream reports the capture, and a wait for a stream is refused unless the
+ * thread is in the relaxed mode. It counts the calls that would have made the capture fail. All
+ * other functions are the stand-in's.
  */
 #include "device/cuda_api.h"
 
 #define CAPTURING_API __attribute__((visibility("default")))
 
-/* One that is passed on, so that the linker keeps the stand-in. */
+/* A reference to the stand-in, so that the linker keeps the dependency. */
 extern enum pst_cu_result cuInit(unsigned flags);
-CAPTURING_API extern enum pst_cu_result (*const capturing_in_front_of)(unsigned);
-enum pst_cu_result (*const capturing_in_front_of)(unsigned) = cuInit;
+CAPTURING_API extern enum pst_cu_result (*const capturing_cu_init)(unsigned);
+enum pst_cu_result (*const capturing_cu_init)(unsigned) = cuInit;
 
 enum { RELAXED = 2 };
 static _Thread_local int mode;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes cufile.json: the input as a file. Run by libFuzzer, or by tests/fuzz/replay.c
- * over tests/shim/corpus. What it must never find: a read past the input, a value
- * outside of its limits, a text without an end.
+ * Fuzzes the reader of cufile.json: the input is the file. libFuzzer runs it, or
+ * tests/fuzz/replay.c over tests/shim/corpus. A read past the input, a parameter outside of its
+ * limits, or a string without a NUL is a failure.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim.h"
+#include "config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
 	struct shim_config *config = malloc(sizeof(*config));
-	char *text = malloc(len ? len : 1); /* an exact block, no byte more */
+	/* Exactly as long as the input, so that a sanitizer sees an overrun. */
+	char *text = malloc(len ? len : 1);
 
 	if (!config || !text)
 		abort();
@@ -25,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 	for (int i = 0; i < CUF_SIZE_PARAMS; i++) {
 		size_t min, max;
 
-		cuFileGetParameterMinMaxValue(i, &min, &max);
+		shim_config_limits((enum cuf_size_param)i, &min, &max);
 		if (config->size[i] < min || config->size[i] > max)
 			abort();
 	}

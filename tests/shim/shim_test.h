@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the drop-in's tests share: the CUDA driver (the stand-in, or the machine's
- * with PENSTOCK_STANDIN=0), a file of known bytes, device memory that can be looked
- * at. The library under test is reached by its exported functions only.
+ * Fixtures of the drop-in's tests: the CUDA driver, files of known bytes, device memory, streams, a
+ * gate that holds streams back, batches and child processes. The driver is the stand-in, or the
+ * machine's own with PENSTOCK_STANDIN=0. Tests call the library under test only by the functions
+ * that it exports.
  */
 #ifndef SHIM_TEST_H
 #define SHIM_TEST_H
@@ -13,21 +14,27 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 
 #include "cufile_calls.h"
 #include "device/cuda_api.h"
 
+#define ST_UNUSED __attribute__((unused))
+
 static struct pst_cuda cu;
 static struct pst_cu_ctx *cu_ctx;
-static char st_path[PATH_MAX]; /* of the file of this test program */
+static char st_path[PATH_MAX]; /* path of the file that st_make created last */
 
 #define assert_code(call, code) assert_int_equal((call).err, (code))
 #define assert_ok(call) assert_code(call, CUF_SUCCESS)
 #define assert_cu(call) assert_int_equal((call), PST_CU_OK)
 
-/* The driver's functions, from the library that the drop-in uses too. */
-__attribute__((unused)) static bool cu_load(void)
+/* ---- the CUDA driver ---- */
+
+/* Loads the driver's functions from the library that the drop-in uses, too. */
+ST_UNUSED static bool cu_load(void)
 {
 	const char *name = getenv("PENSTOCK_LIBCUDA");
 	void *lib;
@@ -50,30 +57,93 @@ __attribute__((unused)) static bool cu_load(void)
 	       cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK;
 }
 
-/* A function of the stand-in alone, or NULL on a real driver. */
-__attribute__((unused)) static void *cu_standin(const char *name)
+/* Stores a function that only the stand-in has in *fn. Returns false on a real driver. */
+ST_UNUSED static bool cu_standin(const char *name, void *fn)
 {
 	void *lib = getenv("PENSTOCK_LIBCUDA")
 			    ? dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD)
 			    : NULL;
+	void *sym = lib ? dlsym(lib, name) : NULL;
 
-	return lib ? dlsym(lib, name) : NULL;
+	memcpy(fn, &sym, sizeof(sym));
+	return sym != NULL;
 }
 
-/* Byte i of every file here. */
+ST_UNUSED static void *cu_alloc(size_t len)
+{
+	pst_cu_ptr ptr = 0;
+
+	assert_cu(cu.cuMemAlloc(&ptr, len));
+	return (void *)(uintptr_t)ptr;
+}
+
+ST_UNUSED static void cu_free(void *ptr)
+{
+	assert_cu(cu.cuMemFree((uintptr_t)ptr));
+}
+
+ST_UNUSED static void cu_get(void *to, const void *from, size_t len)
+{
+	assert_cu(cu.cuMemcpyDtoHAsync(to, (uintptr_t)from, len, NULL));
+	assert_cu(cu.cuStreamSynchronize(NULL));
+}
+
+ST_UNUSED static void cu_put(void *to, const void *from, size_t len)
+{
+	assert_cu(cu.cuMemcpyHtoDAsync((uintptr_t)to, from, len, NULL));
+	assert_cu(cu.cuStreamSynchronize(NULL));
+}
+
+ST_UNUSED static struct pst_cu_stream *cu_stream(void)
+{
+	struct pst_cu_stream *stream;
+
+	assert_cu(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0));
+	return stream;
+}
+
+/* ---- a gate: a word in memory for which streams wait until it is 1 ---- */
+
+static uint64_t *st_gate;
+static pst_cu_ptr st_gate_dev;
+
+ST_UNUSED static void st_gate_shut(void)
+{
+	if (!st_gate) {
+		assert_cu(cu.cuMemHostAlloc((void **)&st_gate, 4096, PST_CU_HOST_MAPPED));
+		assert_cu(cu.cuMemHostGetDevicePointer(&st_gate_dev, st_gate, 0));
+	}
+	__atomic_store_n(st_gate, 0, __ATOMIC_RELEASE);
+}
+
+ST_UNUSED static void st_gate_open(void)
+{
+	__atomic_store_n(st_gate, 1, __ATOMIC_RELEASE);
+}
+
+/* Makes later work on the stream wait until the gate is open. */
+ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
+{
+	assert_cu(cu.cuStreamWaitValue64(stream, st_gate_dev, 1, PST_CU_WAIT_GEQ));
+}
+
+/* ---- files of known bytes ---- */
+
+/* Returns the byte at offset i, the same in every file. */
 static inline unsigned char st_byte(uint64_t i)
 {
 	return (unsigned char)(i * 2654435761u >> 13);
 }
 
-__attribute__((unused)) static void st_fill(unsigned char *to, uint64_t from, size_t len)
+ST_UNUSED static void st_fill(unsigned char *to, uint64_t from, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
 		to[i] = st_byte(from + i);
 }
 
-/* A file of known bytes; its descriptor. */
-__attribute__((unused)) static int st_make(const char *name, size_t len, int flags)
+/* Creates a file in TMPDIR and returns a descriptor, or -1 if the file system refuses the
+ * flags. */
+ST_UNUSED static int st_make(const char *name, size_t len, int flags)
 {
 	const char *tmp = getenv("TMPDIR");
 	unsigned char *bytes = malloc(len ? len : 1);
@@ -92,8 +162,9 @@ __attribute__((unused)) static int st_make(const char *name, size_t len, int fla
 	return open(st_path, flags | O_CLOEXEC);
 }
 
-/* Registers a descriptor; NULL and the code in *code if that is refused. */
-__attribute__((unused)) static void *st_register(int fd, int *code)
+/* Registers a descriptor and returns its handle. Without `code` a refusal fails the test; with it
+ * the function returns NULL and stores the code. */
+ST_UNUSED static void *st_register(int fd, int *code)
 {
 	struct cuf_descr descr = {.type = CUF_FD, .handle = {.fd = fd}};
 	void *fh = NULL;
@@ -106,33 +177,45 @@ __attribute__((unused)) static void *st_register(int fd, int *code)
 	return err.err ? NULL : fh;
 }
 
-__attribute__((unused)) static void *cu_alloc(size_t len)
+/* Deregisters and removes the file that st_make created last. */
+ST_UNUSED static void st_drop(void *fh, int fd)
 {
-	pst_cu_ptr ptr = 0;
-
-	assert_cu(cu.cuMemAlloc(&ptr, len));
-	return (void *)(uintptr_t)ptr;
+	cuFileHandleDeregister(fh);
+	close(fd);
+	unlink(st_path);
 }
 
-__attribute__((unused)) static void cu_free(void *ptr)
+/* Prepares most tests: a registered file of `len` bytes, and device memory of the same length
+ * unless `dev` is NULL. */
+ST_UNUSED static int st_setup(const char *name, size_t len, int flags, int *fd, void **fh,
+			      char **dev)
 {
-	assert_cu(cu.cuMemFree((uintptr_t)ptr));
+	if (!cu_load())
+		return -1;
+	if (dev)
+		*dev = cu_alloc(len);
+	*fd = st_make(name, len, flags);
+	*fh = st_register(*fd, NULL);
+	return 0;
 }
 
-__attribute__((unused)) static void cu_get(void *to, const void *from, size_t len)
+/* Whether device memory holds the file's bytes from `off` on. It fails no test, so that threads
+ * and children can call it. */
+ST_UNUSED static bool st_holds(const void *dev, uint64_t off, size_t len)
 {
-	assert_cu(cu.cuMemcpyDtoHAsync(to, (uintptr_t)from, len, NULL));
-	assert_cu(cu.cuStreamSynchronize(NULL));
+	unsigned char *got = malloc(len), *want = malloc(len);
+	bool same;
+
+	st_fill(want, off, len);
+	same = cu.cuMemcpyDtoHAsync(got, (uintptr_t)dev, len, NULL) == PST_CU_OK &&
+	       cu.cuStreamSynchronize(NULL) == PST_CU_OK && !memcmp(got, want, len);
+	free(got);
+	free(want);
+	return same;
 }
 
-__attribute__((unused)) static void cu_put(void *to, const void *from, size_t len)
-{
-	assert_cu(cu.cuMemcpyHtoDAsync((uintptr_t)to, from, len, NULL));
-	assert_cu(cu.cuStreamSynchronize(NULL));
-}
-
-/* Device memory holds the file's bytes from `off` on. */
-__attribute__((unused)) static void st_check(const void *dev, uint64_t off, size_t len)
+/* Asserts that device memory holds the file's bytes from `off` on, and prints both if not. */
+ST_UNUSED static void st_check(const void *dev, uint64_t off, size_t len)
 {
 	unsigned char *got = malloc(len), *want = malloc(len);
 
@@ -141,6 +224,104 @@ __attribute__((unused)) static void st_check(const void *dev, uint64_t off, size
 	assert_memory_equal(got, want, len);
 	free(got);
 	free(want);
+}
+
+/* ---- batches and statistics ---- */
+
+/* Returns one operation of a batch. */
+ST_UNUSED static struct cuf_io_params st_op(void *fh, int opcode, void *base, size_t len, off_t off,
+					    off_t base_off, size_t cookie)
+{
+	struct cuf_io_params p = {.mode = CUF_BATCH, .fh = fh, .opcode = opcode};
+
+	p.u.batch.base = base;
+	p.u.batch.base_offset = base_off;
+	p.u.batch.file_offset = off;
+	p.u.batch.size = len;
+	p.cookie = (void *)cookie;
+	return p;
+}
+
+/* The statistics of level 3 as version 1.15 lays them out. */
+struct st_l3 {
+	struct cuf_stats_l1 l1;
+	struct cuf_stats_hist hist;
+	struct cuf_stats_gpus gpus;
+};
+
+/* ---- replaced functions of libc ---- */
+
+/* Stores the function that a test program replaces in *fn, unless it is known already. */
+ST_UNUSED static void st_real(const char *name, void *fn)
+{
+	void *sym;
+
+	memcpy(&sym, fn, sizeof(sym));
+	if (sym)
+		return;
+	sym = dlsym(RTLD_NEXT, name);
+	memcpy(fn, &sym, sizeof(sym));
+}
+
+static uintptr_t st_text_start, st_text_end; /* the code of the drop-in */
+
+static inline int st_text_visit(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	(void)arg;
+	if (!strstr(info->dlpi_name, "libcufile"))
+		return 0;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_X) {
+			st_text_start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+			st_text_end = st_text_start + info->dlpi_phdr[i].p_memsz;
+		}
+	return 1;
+}
+
+/* Finds the code of the drop-in in memory, for st_in_shim. */
+ST_UNUSED static bool st_find_text(void)
+{
+	return dl_iterate_phdr(st_text_visit, NULL) == 1;
+}
+
+/* Whether a return address is in the drop-in. */
+ST_UNUSED static bool st_in_shim(void *caller)
+{
+	return (uintptr_t)caller - st_text_start < st_text_end - st_text_start;
+}
+
+/* ---- child processes ---- */
+
+/* Waits for a child. Returns its exit status, or the negated number of the signal that killed
+ * it. */
+ST_UNUSED static int st_wait(pid_t pid)
+{
+	int status;
+
+	assert_true(pid >= 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* Runs this program again with one argument, in a separate process, and with another CUDA
+ * driver if `cuda` is not NULL. Returns the result of
+ * st_wait. */
+ST_UNUSED static int st_run_self(const char *arg, const char *cuda)
+{
+	char self[PATH_MAX] = "";
+	pid_t pid;
+
+	assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		if (cuda)
+			setenv("PENSTOCK_LIBCUDA", cuda, 1);
+		execl(self, self, arg, (char *)NULL);
+		_exit(99);
+	}
+	return st_wait(pid);
 }
 
 #endif

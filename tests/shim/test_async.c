@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order through the drop-in: in front, behind, each flag, values that are
- * set late, many streams held back at once, the NULL stream, host memory, capture,
- * more requests than the core takes. Runs with few hardware queues too.
+ * Tests stream-ordered reads and writes: their order with other work on the stream, each flag,
+ * values that are set late, and many streams held back at once. Further cases test the NULL stream,
+ * host memory, capture, and more requests than the library accepts. meson.build also runs this
+ * program with few hardware queues.
  */
 #include "shim_test.h"
 
 #include <pthread.h>
-#include <sys/wait.h>
 #include <time.h>
 
 #include "pst_standin.h"
@@ -22,51 +22,18 @@ static void *fh;
 static int setup(void **state)
 {
 	(void)state;
-	if (!cu_load())
-		return -1;
-	dev = cu_alloc(LEN);
-	fd = st_make("async", LEN, O_RDWR);
-	fh = st_register(fd, NULL);
-	return 0;
+	return st_setup("async", LEN, O_RDWR, &fd, &fh, &dev);
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
+	st_drop(fh, fd);
 	cu_free(dev);
 	return 0;
 }
 
-static struct pst_cu_stream *new_stream(void)
-{
-	struct pst_cu_stream *stream;
-
-	assert_cu(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0));
-	return stream;
-}
-
-/* A word that holds streams back until it is 1. */
-static uint64_t *gate;
-static pst_cu_ptr gate_dev;
-
-static void make_gate(void)
-{
-	if (!gate) {
-		assert_cu(cu.cuMemHostAlloc((void **)&gate, 4096, PST_CU_HOST_MAPPED));
-		assert_cu(cu.cuMemHostGetDevicePointer(&gate_dev, gate, 0));
-	}
-	__atomic_store_n(gate, 0, __ATOMIC_RELEASE);
-}
-
-static void hold(struct pst_cu_stream *stream)
-{
-	assert_cu(cu.cuStreamWaitValue64(stream, gate_dev, 1, PST_CU_WAIT_GEQ));
-}
-
-/* 64 at once: held back, our read, a copy out behind it. */
+/* On each of 64 streams, a wait for the gate, a read and a copy to the host keep their order. */
 static void many_streams(void **state)
 {
 	static size_t lens[STREAMS];
@@ -77,12 +44,12 @@ static void many_streams(void **state)
 	unsigned char *back, want[40000];
 
 	(void)state;
-	make_gate();
+	st_gate_shut();
 	assert_cu(cu.cuMemHostAlloc((void **)&back, STREAMS * len, 0));
-	/* What the first transfer sets up waits for an idle context. */
+	/* The first transfer sets up the pump, which waits until the context is idle. */
 	assert_int_equal(cuFileRead(fh, dev, len, 0, 0), len);
 	for (unsigned i = 0; i < STREAMS; i++) {
-		streams[i] = new_stream();
+		streams[i] = cu_stream();
 		if (i & 1)
 			assert_ok(cuFileStreamRegister(streams[i], 15));
 	}
@@ -92,7 +59,7 @@ static void many_streams(void **state)
 		base_offs[i] = (off_t)(i * len);
 		bytes[i] = -7;
 		assert_cu(cu.cuMemsetD8Async((uintptr_t)dev + i * len, 0xee, len, streams[i]));
-		hold(streams[i]);
+		st_gate_wait(streams[i]);
 		assert_ok(cuFileReadAsync(fh, dev, &lens[i], &offs[i], &base_offs[i], &bytes[i],
 					  streams[i]));
 		assert_cu(cu.cuMemcpyDtoHAsync(back + i * len, (uintptr_t)dev + i * len, len,
@@ -100,7 +67,7 @@ static void many_streams(void **state)
 	}
 	for (unsigned i = 0; i < STREAMS; i++)
 		assert_int_equal(bytes[i], -7);
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	st_gate_open();
 	for (unsigned i = 0; i < STREAMS; i++) {
 		assert_cu(cu.cuStreamSynchronize(streams[i]));
 		assert_int_equal(bytes[i], len);
@@ -113,7 +80,7 @@ static void many_streams(void **state)
 	assert_cu(cu.cuMemFreeHost(back));
 }
 
-/* What a host function sets in front of the request. */
+/* The arguments that a host function on the stream sets before the request runs. */
 struct values {
 	size_t len;
 	off_t off, base_off;
@@ -128,41 +95,42 @@ static void set_values(void *arg)
 static unsigned long (*calls)(const char *name);
 static unsigned long calls_before;
 
-/* Until the call waits for the stream: what it takes as it is, it has by then. */
-static void until_waited_for(void *arg)
+/* Blocks the stream until the call under test waits for it. By then the call has read every
+ * value that a flag fixes. */
+static void block_until_waited(void *arg)
 {
 	(void)arg;
 	while (calls("cuStreamSynchronize") == calls_before)
 		sched_yield();
 }
 
-/* Each value is taken at the call where a flag fixes it, else when the stream comes. */
-static void each_flag(char *base, bool host)
+/* A value is read at the call if a flag fixes it, else when the stream reaches the request. */
+static void check_each_flag(char *base, bool host)
 {
 	struct values late = {3000, 20001, 70000};
 	unsigned char want[5000];
 	ssize_t bytes;
 
 	for (unsigned f = 0; f < 16; f++) {
-		struct pst_cu_stream *stream = new_stream();
+		struct pst_cu_stream *stream = cu_stream();
 		struct values at_call = {5000, 999, 4096};
 		size_t len = f & CUF_STREAM_FIXED_FILE_SIZE ? at_call.len : late.len;
 		off_t off = f & CUF_STREAM_FIXED_FILE_OFFSET ? at_call.off : late.off;
 		off_t base_off = f & CUF_STREAM_FIXED_BUF_OFFSET ? at_call.base_off : late.base_off;
 
-		make_gate();
+		st_gate_shut();
 		now = at_call;
 		bytes = -7;
 		assert_ok(cuFileStreamRegister(stream, f));
 		calls_before = host ? calls("cuStreamSynchronize") : 0;
 		if (host)
-			assert_cu(cu.cuLaunchHostFunc(stream, until_waited_for, NULL));
+			assert_cu(cu.cuLaunchHostFunc(stream, block_until_waited, NULL));
 		else
-			hold(stream);
+			st_gate_wait(stream);
 		assert_cu(cu.cuLaunchHostFunc(stream, set_values, &late));
 		assert_ok(cuFileReadAsync(fh, base, &now.len, &now.off, &now.base_off, &bytes,
 					  stream));
-		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+		st_gate_open();
 		assert_cu(cu.cuStreamSynchronize(stream));
 		assert_int_equal(bytes, len);
 		st_fill(want, (uint64_t)off, len);
@@ -175,28 +143,27 @@ static void each_flag(char *base, bool host)
 	}
 }
 
-static void flags(void **state)
+static void flags_fix_values(void **state)
 {
 	static char host[100000];
-	void *sym = cu_standin("pst_standin_calls");
 
 	(void)state;
-	each_flag(dev, false);
-	if (!sym)
-		test_skip("of host memory: only the stand-in counts what it is asked");
-	memcpy(&calls, &sym, sizeof(sym));
-	each_flag(host, true);
+	check_each_flag(dev, false);
+	if (!cu_standin("pst_standin_calls", &calls))
+		test_skip("the case of host memory needs the stand-in, which counts calls");
+	check_each_flag(host, true);
 }
 
-/* Wrong when the stream comes: a negative result, and the stream goes on. */
-static void late_and_wrong(void **state)
+/* A value that is wrong when the stream reaches it gives a negative result. The stream
+ * continues. */
+static void wrong_late_values(void **state)
 {
 	static const struct values wrong[] = {
-		{5001, 0, 0},		 /* more than was said */
+		{5001, 0, 0},		 /* more than at the call */
 		{10, -1, 0},		 /* before the file */
 		{10, 0, (off_t)1 << 40}, /* outside of all memory */
 	};
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *stream = cu_stream();
 
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
@@ -204,36 +171,37 @@ static void late_and_wrong(void **state)
 		ssize_t bytes = 7;
 
 		now = (struct values){5000, 0, 0};
-		make_gate();
-		hold(stream);
+		st_gate_shut();
+		st_gate_wait(stream);
 		assert_cu(cu.cuLaunchHostFunc(stream, set_values, &set));
 		assert_ok(cuFileReadAsync(fh, dev, &now.len, &now.off, &now.base_off, &bytes,
 					  stream));
-		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+		st_gate_open();
 		assert_cu(cu.cuStreamSynchronize(stream));
 		assert_true(bytes < 0);
 	}
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-static void behind_and_in_front(void **state)
+/* A write moves the bytes that earlier work on the stream left, and later work sees its effect. */
+static void order_on_the_stream(void **state)
 {
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *stream = cu_stream();
 	unsigned char *src, got[9000];
 	size_t len = sizeof(got);
 	off_t off = 100001, base_off = 1 << 20, zero = 0;
 	ssize_t wrote = -7, read_back = -7;
 
 	(void)state;
-	make_gate();
+	st_gate_shut();
 	assert_cu(cu.cuMemHostAlloc((void **)&src, len, 0));
 	memset(src, 0x5a, len);
-	hold(stream);
+	st_gate_wait(stream);
 	assert_cu(cu.cuMemcpyHtoDAsync((uintptr_t)dev + (uintptr_t)base_off, src, len, stream));
 	assert_ok(cuFileWriteAsync(fh, dev, &len, &off, &base_off, &wrote, stream));
 	assert_cu(cu.cuMemsetD8Async((uintptr_t)dev + (uintptr_t)base_off, 0, len, stream));
 	assert_ok(cuFileReadAsync(fh, dev, &len, &off, &zero, &read_back, stream));
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	st_gate_open();
 	assert_cu(cu.cuStreamSynchronize(stream));
 	assert_int_equal(wrote, len);
 	assert_int_equal(read_back, len);
@@ -247,10 +215,10 @@ static void behind_and_in_front(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* The result is there on return; host memory goes the same way on any stream. */
-static void at_once(void **state)
+/* On the NULL stream, and for host memory on any stream, the call returns with the result. */
+static void completes_before_return(void **state)
 {
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *stream = cu_stream();
 	unsigned char host[3000], want[3000];
 	size_t len = sizeof(host);
 	off_t off = 50, zero = 0;
@@ -265,7 +233,7 @@ static void at_once(void **state)
 	assert_int_equal(bytes, len);
 	st_fill(want, 50, len);
 	assert_memory_equal(host, want, len);
-	/* The default streams by their own names are ordered like any other. */
+	/* The special handles 1 and 2 of the default streams are ordered like other streams. */
 	for (uintptr_t name = 1; name <= 2; name++) {
 		bytes = -7;
 		assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &off, &bytes, (void *)name));
@@ -278,7 +246,7 @@ static void at_once(void **state)
 
 static void wrong_arguments(void **state)
 {
-	struct pst_cu_stream *s = new_stream();
+	struct pst_cu_stream *s = cu_stream();
 	size_t len = 10, huge = SIZE_MAX;
 	off_t zero = 0, minus = -1;
 	ssize_t bytes = -7;
@@ -310,36 +278,36 @@ static void wrong_arguments(void **state)
 	assert_cu(cu.cuStreamDestroy(s));
 }
 
-static void capture(void **state)
+/* A call on a captured stream is refused. */
+static void capture_refused(void **state)
 {
-	int (*capture_it)(struct pst_cu_stream *, int);
-	void *sym = cu_standin("pst_standin_capture");
-	struct pst_cu_stream *stream = new_stream();
+	int (*capture)(struct pst_cu_stream *, int);
+	struct pst_cu_stream *stream = cu_stream();
 	size_t len = 10;
 	off_t zero = 0;
 	ssize_t bytes = -7;
 
 	(void)state;
-	if (!sym)
-		test_skip("the driver itself captures only what a graph is made of");
-	memcpy(&capture_it, &sym, sizeof(sym));
-	assert_cu(capture_it(stream, 1));
+	if (!cu_standin("pst_standin_capture", &capture))
+		test_skip("this test switches capture on by a function of the stand-in");
+	assert_cu(capture(stream, 1));
 	assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, stream),
 		    CUF_ASYNC_NOT_SUPPORTED);
 	assert_int_equal(bytes, -7);
-	assert_cu(capture_it(stream, 0));
+	assert_cu(capture(stream, 0));
 	assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, stream));
 	assert_cu(cu.cuStreamSynchronize(stream));
 	assert_int_equal(bytes, 10);
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* More than there are places for, and the file deregistered with all of them out. */
-static void very_many(void **state)
+/* More requests than the library accepts at once; the file is deregistered while they are in
+ * flight. */
+static void more_requests_than_entries(void **state)
 {
 	enum { COUNT = 3000 };
 	static ssize_t bytes[COUNT];
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *stream = cu_stream();
 	int again = open(st_path, O_RDONLY);
 	void *other = st_register(again, NULL);
 	size_t len = 600;
@@ -361,13 +329,15 @@ static void very_many(void **state)
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-/* A transfer that fails on its way leaves a registration behind, which a lane drops when
- * nothing else is to do, by a call that waits for all streams: also for one that comes to
- * wait for that lane. Nothing here may hang. */
-static void unregistered_beside(void **state)
+/*
+ * A transfer that fails in flight leaves memory registered with the driver. An idle lane
+ * unregisters it, by a call that waits for all streams. If a stream starts to wait for that lane
+ * at the same moment, nothing may hang.
+ */
+static void unregister_beside_a_stream(void **state)
 {
 	enum { TIMES = 500 };
-	struct pst_cu_stream *first = new_stream(), *second = new_stream();
+	struct pst_cu_stream *first = cu_stream(), *second = cu_stream();
 	size_t len = 9000;
 	off_t zero = 0, far = (off_t)1 << 40;
 
@@ -375,15 +345,15 @@ static void unregistered_beside(void **state)
 	for (unsigned i = 0; i < TIMES; i++) {
 		ssize_t bytes = 7;
 
-		make_gate();
+		st_gate_shut();
 		assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &far, &bytes, first));
 		assert_cu(cu.cuStreamSynchronize(first));
 		assert_true(bytes < 0);
-		hold(second);
+		st_gate_wait(second);
 		for (volatile unsigned k = 0; k < i * 37 % 4000; k++)
 			;
 		assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, second));
-		__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+		st_gate_open();
 		assert_cu(cu.cuStreamSynchronize(second));
 		assert_int_equal(bytes, len);
 	}
@@ -391,28 +361,28 @@ static void unregistered_beside(void **state)
 	assert_cu(cu.cuStreamDestroy(second));
 }
 
-/* A context that breaks under a stream that is held back: what waits for it ends, with
- * an error, when the stream is deregistered. In a process of its own. */
-static int broken_stream(void)
+/* The context fails while a stream is held back. Deregistering the stream completes its request
+ * with an error. Runs in a separate process. */
+static int child_broken_stream(void)
 {
-	int (*break_it)(int, enum pst_cu_result);
-	void *sym = cu_standin("pst_standin_break");
-	struct pst_cu_stream *stream = new_stream();
+	int (*context_break)(int, enum pst_cu_result);
+	struct pst_cu_stream *stream = cu_stream();
 	static size_t len = 10;
 	static off_t zero;
 	static ssize_t bytes = -7;
 
-	memcpy(&break_it, &sym, sizeof(sym));
-	make_gate();
+	if (!cu_standin("pst_standin_break", &context_break))
+		return 1;
+	st_gate_shut();
 	if (cuFileStreamRegister(stream, 0).err)
 		return 2;
-	hold(stream);
+	st_gate_wait(stream);
 	if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, stream).err)
 		return 3;
-	break_it(0, PST_CU_ILLEGAL_ADDRESS);
+	context_break(0, PST_CU_ILLEGAL_ADDRESS);
 	if (cuFileStreamDeregister(stream).err)
 		return 4;
-	/* Each try waits a while for what is ending. */
+	/* Each close waits a moment for requests that are completing. */
 	cuFileHandleDeregister(fh);
 	for (int i = 0; i < 20 && cuFileUseCount(); i++)
 		if (cuFileDriverClose().err && i == 19)
@@ -420,38 +390,39 @@ static int broken_stream(void)
 	return bytes < 0 && bytes != -7 ? 0 : 6;
 }
 
-/* A blocking stream captures, says the driver of the NULL stream, which must not be
- * waited for then: that ends the capture. In a process of its own. */
-static int implicit(void)
+/* The driver reports for the NULL stream that a blocking stream is being captured. A wait for the
+ * NULL stream would make that capture fail, so the call must not wait. Runs in a process of its
+ * own. */
+static int child_implicit_capture(void)
 {
 	unsigned (*ended)(void);
-	void *sym = cu_standin("capturing_ended");
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *stream = cu_stream();
 	char host[10];
 	size_t len = 10;
 	off_t zero = 0;
 	ssize_t bytes = -7;
 
-	memcpy(&ended, &sym, sizeof(sym));
+	if (!cu_standin("capturing_ended", &ended))
+		return 1;
 	if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, NULL).err !=
 	    CUF_ASYNC_NOT_SUPPORTED)
 		return 2;
 	if (bytes != -7 || ended())
 		return 3;
-	/* Another stream may be waited for. */
+	/* A wait for another stream is allowed. */
 	if (cuFileReadAsync(fh, host, &len, &zero, &zero, &bytes, stream).err || bytes != 10)
 		return 4;
 	return ended() ? 5 : 0;
 }
 
-static void *release_gate(void *arg)
+static void *open_gate_later(void *arg)
 {
 	usleep(50000);
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	st_gate_open();
 	return arg;
 }
 
-static void *one_more(void *arg)
+static void *submit_one_more(void *arg)
 {
 	static size_t len = 10;
 	static off_t zero;
@@ -466,28 +437,29 @@ static void *one_more(void *arg)
 	return code == CUF_HANDLE_NOT_REGISTERED || (!code && bytes == 10) ? &bytes : NULL;
 }
 
-/* All places are taken and a call waits for one, most likely, when the driver is to be
- * closed: the call gets its place, or comes too late. In a process of its own. */
-static int crowded(void)
+/* All entries for requests are in use, and a call most likely waits for one, when another thread
+ * closes the driver. The call either gets an entry or is refused because its file was closed.
+ * Runs in a separate process. */
+static int child_close_when_full(void)
 {
-	enum { PLACES = 1024 };
+	enum { ENTRIES = 1024 };
 	static size_t len = 10;
 	static off_t zero;
-	static ssize_t bytes[PLACES];
-	struct pst_cu_stream *stream = new_stream();
+	static ssize_t bytes[ENTRIES];
+	struct pst_cu_stream *stream = cu_stream();
 	pthread_t waiting, opening;
 	struct timespec until;
 	void *good = NULL;
 
-	make_gate();
-	hold(stream);
-	for (unsigned i = 0; i < PLACES; i++)
+	st_gate_shut();
+	st_gate_wait(stream);
+	for (unsigned i = 0; i < ENTRIES; i++)
 		if (cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes[i], stream).err)
 			return 2;
-	if (pthread_create(&waiting, NULL, one_more, stream))
+	if (pthread_create(&waiting, NULL, submit_one_more, stream))
 		return 3;
 	usleep(20000);
-	if (pthread_create(&opening, NULL, release_gate, NULL))
+	if (pthread_create(&opening, NULL, open_gate_later, NULL))
 		return 4;
 	cuFileDriverClose();
 	pthread_join(opening, NULL);
@@ -498,68 +470,56 @@ static int crowded(void)
 	return good ? 0 : 6;
 }
 
-static void alone(const char *what, const char *cuda)
+static void broken_stream(void **state)
 {
-	char self[PATH_MAX] = "";
-	int status;
-	pid_t pid;
+	void *fn;
 
-	assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
-	pid = fork();
-	if (!pid) {
-		if (cuda)
-			setenv("PENSTOCK_LIBCUDA", cuda, 1);
-		execl(self, self, what, (char *)NULL);
-		_exit(99);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	(void)state;
+	if (!cu_standin("pst_standin_break", &fn))
+		test_skip("only the stand-in's context can be made to fail");
+	assert_int_equal(st_run_self("broken", NULL), 0);
 }
 
-static void broken(void **state)
+static void close_when_full(void **state)
 {
-	(void)state;
-	if (!cu_standin("pst_standin_break"))
-		test_skip("only the stand-in's context can be broken on purpose");
-	alone("broken", NULL);
-}
+	void *fn;
 
-static void closed_with_all_places_taken(void **state)
-{
 	(void)state;
-	if (!cu_standin("pst_standin_break"))
-		test_skip("the driver's own queues hold fewer requests back");
+	if (!cu_standin("pst_standin_break", &fn))
+		test_skip("a real driver's queues hold fewer requests back");
 	setenv("PENSTOCK_STANDIN_QUEUE_DEPTH", "0", 1);
-	alone("crowded", NULL);
+	assert_int_equal(st_run_self("full", NULL), 0);
 	unsetenv("PENSTOCK_STANDIN_QUEUE_DEPTH");
 }
 
-static void captured_implicitly(void **state)
+static void implicit_capture(void **state)
 {
+	void *fn;
+
 	(void)state;
-	if (!cu_standin("pst_standin_break"))
-		test_skip("the driver itself captures only what a graph is made of");
+	if (!cu_standin("pst_standin_break", &fn))
+		test_skip("this test replaces functions of the stand-in");
 	assert_non_null(getenv("PENSTOCK_CAPTURING"));
-	alone("implicit", getenv("PENSTOCK_CAPTURING"));
+	assert_int_equal(st_run_self("implicit", getenv("PENSTOCK_CAPTURING")), 0);
 }
 
-/* The last close waits for nobody: it says so while a stream is held back. */
-static void close_meanwhile(void **state)
+/* The last close does not wait for a stream that is held back; it is refused. */
+static void close_refused(void **state)
 {
-	struct pst_cu_stream *stream = new_stream();
+	struct pst_cu_stream *stream = cu_stream();
 	size_t len = 10;
 	off_t zero = 0;
 	ssize_t bytes = -7;
 
 	(void)state;
-	make_gate();
+	st_gate_shut();
 	while (cuFileUseCount() > 1)
 		assert_ok(cuFileDriverClose());
-	hold(stream);
+	st_gate_wait(stream);
 	assert_ok(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, stream));
 	assert_code(cuFileDriverClose(), CUF_DRIVER_CLOSING);
 	assert_int_equal(cuFileUseCount(), 1);
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	st_gate_open();
 	assert_cu(cu.cuStreamSynchronize(stream));
 	assert_int_equal(bytes, 10);
 	assert_ok(cuFileDriverClose());
@@ -573,25 +533,25 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(many_streams),
-		cmocka_unit_test(flags),
-		cmocka_unit_test(late_and_wrong),
-		cmocka_unit_test(behind_and_in_front),
-		cmocka_unit_test(at_once),
+		cmocka_unit_test(flags_fix_values),
+		cmocka_unit_test(wrong_late_values),
+		cmocka_unit_test(order_on_the_stream),
+		cmocka_unit_test(completes_before_return),
 		cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(capture),
-		cmocka_unit_test(very_many),
-		cmocka_unit_test(broken),
-		cmocka_unit_test(captured_implicitly),
-		cmocka_unit_test(closed_with_all_places_taken),
-		cmocka_unit_test(close_meanwhile),
-		cmocka_unit_test(unregistered_beside),
+		cmocka_unit_test(capture_refused),
+		cmocka_unit_test(more_requests_than_entries),
+		cmocka_unit_test(broken_stream),
+		cmocka_unit_test(implicit_capture),
+		cmocka_unit_test(close_when_full),
+		cmocka_unit_test(close_refused),
+		cmocka_unit_test(unregister_beside_a_stream),
 	};
 
 	if (argc > 1) {
 		int code = setup(NULL)			  ? 1
-			   : !strcmp(argv[1], "implicit") ? implicit()
-			   : !strcmp(argv[1], "crowded")  ? crowded()
-							  : broken_stream();
+			   : !strcmp(argv[1], "implicit") ? child_implicit_capture()
+			   : !strcmp(argv[1], "full")	  ? child_close_when_full()
+							  : child_broken_stream();
 
 		unlink(st_path);
 		return code;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches: every operation comes back once with its bytes, in portions, with and
- * without a time limit, cancelled, refused, refilled; several threads on one batch.
+ * Tests batches: each operation returns one event with its bytes, in portions, with and without a
+ * timeout, cancelled, refused and resubmitted. Several threads use one batch.
  */
 #include "shim_test.h"
 
@@ -17,43 +17,26 @@ static void *fh;
 static int setup(void **state)
 {
 	(void)state;
-	if (!cu_load())
-		return -1;
-	dev = cu_alloc(LEN);
-	fd = st_make("batch", LEN, O_RDWR);
-	fh = st_register(fd, NULL);
-	return 0;
+	return st_setup("batch", LEN, O_RDWR, &fd, &fh, &dev);
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
+	st_drop(fh, fd);
 	return 0;
 }
 
-static struct cuf_io_params op(int opcode, size_t len, off_t off, off_t at, size_t cookie)
-{
-	struct cuf_io_params p = {.mode = CUF_BATCH, .fh = fh, .opcode = opcode};
-
-	p.u.batch.base = dev;
-	p.u.batch.base_offset = at;
-	p.u.batch.file_offset = off;
-	p.u.batch.size = len;
-	p.cookie = (void *)cookie;
-	return p;
-}
-
-static void reads(struct cuf_io_params *params, unsigned nr, size_t len)
+/* Prepares reads of adjacent ranges from offset 5 on. */
+static void fill_reads(struct cuf_io_params *params, unsigned nr, size_t len)
 {
 	for (unsigned i = 0; i < nr; i++)
-		params[i] = op(CUF_READ, len, (off_t)(i * len + 5), (off_t)(i * len), i);
+		params[i] =
+			st_op(fh, CUF_READ, dev, len, (off_t)(i * len + 5), (off_t)(i * len), i);
 }
 
-/* Takes events until `want` came; each cookie once. */
-static void take(void *batch, unsigned want, unsigned portion, bool *seen, size_t bytes)
+/* Reads events until there are `want` of them. Each cookie may come once. */
+static void read_events(void *batch, unsigned want, unsigned portion, bool *seen, size_t bytes)
 {
 	struct cuf_io_event events[MOST];
 	unsigned got = 0;
@@ -76,7 +59,7 @@ static void take(void *batch, unsigned want, unsigned portion, bool *seen, size_
 	assert_int_equal(got, want);
 }
 
-static void all_of_them(void **state)
+static void events_in_portions(void **state)
 {
 	static const unsigned portions[] = {1, 7, 128};
 	struct cuf_io_params params[MOST];
@@ -87,11 +70,11 @@ static void all_of_them(void **state)
 	for (unsigned k = 0; k < 3; k++) {
 		bool seen[MOST] = {false};
 
-		reads(params, MOST, 10007);
+		fill_reads(params, MOST, 10007);
 		cu.cuMemsetD8Async((uintptr_t)dev, 0, LEN, NULL);
 		cu.cuStreamSynchronize(NULL);
 		assert_ok(cuFileBatchIOSubmit(batch, MOST, params, 0));
-		take(batch, MOST, portions[k], seen, 10007);
+		read_events(batch, MOST, portions[k], seen, 10007);
 		st_check(dev, 5, MOST * 10007);
 	}
 	cuFileBatchIODestroy(batch);
@@ -108,8 +91,8 @@ static void writes_and_reads(void **state)
 	(void)state;
 	st_fill(want, 77, sizeof(want));
 	cu_put(dev + 8192, want, sizeof(want));
-	params[0] = op(CUF_WRITE, 5000, 1000001, 8192, 1);
-	params[1] = op(CUF_READ, 4096, 0, 65536, 2);
+	params[0] = st_op(fh, CUF_WRITE, dev, 5000, 1000001, 8192, 1);
+	params[1] = st_op(fh, CUF_READ, dev, 4096, 0, 65536, 2);
 	assert_ok(cuFileBatchIOSetUp(&batch, 2));
 	assert_ok(cuFileBatchIOSubmit(batch, 2, params, 0));
 	assert_ok(cuFileBatchIOGetStatus(batch, 2, &nr, events, NULL));
@@ -122,8 +105,8 @@ static void writes_and_reads(void **state)
 	assert_int_equal(pwrite(fd, want, 5000, 1000001), 5000);
 }
 
-/* Room is for events that are still to come, and comes back with each. */
-static void full(void **state)
+/* An operation occupies its entry until its event was read. */
+static void full_batch(void **state)
 {
 	struct cuf_io_params params[5];
 	struct cuf_io_event events[4];
@@ -132,7 +115,7 @@ static void full(void **state)
 	void *batch;
 
 	(void)state;
-	reads(params, 5, 100);
+	fill_reads(params, 5, 100);
 	assert_ok(cuFileBatchIOSetUp(&batch, 4));
 	assert_code(cuFileBatchIOSubmit(batch, 5, params, 0), CUF_INVALID_VALUE);
 	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
@@ -141,13 +124,13 @@ static void full(void **state)
 	assert_int_equal(nr, 1);
 	seen[(size_t)events[0].cookie] = true;
 	assert_ok(cuFileBatchIOSubmit(batch, 2, params + 3, 0));
-	take(batch, 4, 4, seen, 100);
+	read_events(batch, 4, 4, seen, 100);
 	cuFileBatchIODestroy(batch);
 }
 
-/* *nr says how many events there is room for, then how many came: never more than are
- * out, however many are asked for, and each once. The batch serves again and again. */
-static void in_and_out(void **state)
+/* *nr is the capacity for events, then their number. It never exceeds the operations in flight,
+ * whatever minimum the caller requests, and each event comes once. The batch can be reused. */
+static void event_counts(void **state)
 {
 	struct cuf_io_params params[6];
 	struct cuf_io_event events[64];
@@ -155,29 +138,29 @@ static void in_and_out(void **state)
 
 	(void)state;
 	assert_ok(cuFileBatchIOSetUp(&batch, 6));
-	for (unsigned turn = 0; turn < 50; turn++) {
-		unsigned out = 1 + turn % 6, got = 0, nr;
+	for (unsigned round = 0; round < 50; round++) {
+		unsigned in_flight = 1 + round % 6, got = 0, nr;
 		bool seen[6] = {false};
 
-		reads(params, out, 4096);
-		assert_ok(cuFileBatchIOSubmit(batch, out, params, 0));
-		nr = 0; /* no room: nothing is taken */
+		fill_reads(params, in_flight, 4096);
+		assert_ok(cuFileBatchIOSubmit(batch, in_flight, params, 0));
+		nr = 0; /* no capacity, so no event is returned */
 		assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, NULL, NULL));
 		assert_int_equal(nr, 0);
-		while (got < out) {
+		while (got < in_flight) {
 			memset(events, 0xee, sizeof(events));
-			nr = turn % 2 ? 64 : 1 + turn % 3;
-			/* More than are out: what is out, and no waiting for others. */
+			nr = round % 2 ? 64 : 1 + round % 3;
+			/* A minimum beyond the operations in flight does not block. */
 			assert_ok(cuFileBatchIOGetStatus(batch, nr, &nr, events, NULL));
-			assert_true(nr > 0 && nr <= out - got);
+			assert_true(nr > 0 && nr <= in_flight - got);
 			for (unsigned i = 0; i < nr; i++) {
 				size_t cookie = (size_t)events[i].cookie;
 
-				assert_true(cookie < out && !seen[cookie]);
+				assert_true(cookie < in_flight && !seen[cookie]);
 				assert_int_equal(events[i].status, CUF_COMPLETE);
 				seen[cookie] = true;
 			}
-			/* Behind the last nothing was written. */
+			/* Nothing is written after the last event. */
 			assert_int_equal((size_t)events[nr].cookie, 0xeeeeeeeeeeeeeeee);
 			got += nr;
 		}
@@ -188,9 +171,9 @@ static void in_and_out(void **state)
 	cuFileBatchIODestroy(batch);
 }
 
-static void time_limits(void **state)
+static void timeouts(void **state)
 {
-	struct timespec none = {0, 0}, long_time = {30, 0}, rubbish = {10000, -5};
+	struct timespec none = {0, 0}, half_minute = {30, 0}, invalid = {10000, -5};
 	struct cuf_io_params params[3];
 	struct cuf_io_event events[3];
 	unsigned nr = 3, got = 0;
@@ -198,29 +181,29 @@ static void time_limits(void **state)
 
 	(void)state;
 	assert_ok(cuFileBatchIOSetUp(&batch, 3));
-	/* Nothing is out: nothing to wait for, with and without a limit. */
+	/* Without an operation in flight the call does not wait, with or without a timeout. */
 	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, NULL));
 	assert_int_equal(nr, 0);
 	nr = 3;
 	assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, &none));
 	assert_int_equal(nr, 0);
-	reads(params, 3, 1 << 20);
+	fill_reads(params, 3, 1 << 20);
 	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
 	nr = 3;
 	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, &none));
 	got += nr;
 	nr = 3;
-	assert_ok(cuFileBatchIOGetStatus(batch, 3 - got, &nr, events, &long_time));
+	assert_ok(cuFileBatchIOGetStatus(batch, 3 - got, &nr, events, &half_minute));
 	got += nr;
 	assert_int_equal(got, 3);
 	assert_ok(cuFileBatchIOSubmit(batch, 3, params, 0));
 	nr = 3;
-	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, &rubbish));
+	assert_ok(cuFileBatchIOGetStatus(batch, 3, &nr, events, &invalid));
 	assert_int_equal(nr, 3);
 	cuFileBatchIODestroy(batch);
 }
 
-/* Each still comes once, moved or not. */
+/* Each cancelled operation returns one event, whether its bytes were moved or not. */
 static void cancelled(void **state)
 {
 	struct cuf_io_params params[32];
@@ -229,7 +212,7 @@ static void cancelled(void **state)
 	void *batch;
 
 	(void)state;
-	reads(params, 32, 100000);
+	fill_reads(params, 32, 100000);
 	assert_ok(cuFileBatchIOSetUp(&batch, 32));
 	assert_ok(cuFileBatchIOSubmit(batch, 32, params, 0));
 	assert_ok(cuFileBatchIOCancel(batch));
@@ -238,13 +221,13 @@ static void cancelled(void **state)
 	for (unsigned i = 0; i < nr; i++)
 		assert_true((events[i].status == CUF_COMPLETE && events[i].ret == 100000) ||
 			    (events[i].status == CUF_CANCELED && (ssize_t)events[i].ret < 0));
-	/* And destroyed with all of them out, and the file free afterwards. */
+	/* A batch may be destroyed with all operations in flight. */
 	assert_ok(cuFileBatchIOSubmit(batch, 32, params, 0));
 	cuFileBatchIODestroy(batch);
 }
 
-/* Destroyed while a thread waits for all of its events: the thread comes back, and from
- * then on the memory is the caller's again. */
+/* A batch is destroyed while a thread waits for all of its events. The thread returns, and after
+ * the destruction no byte of the buffer changes. */
 static void *wait_for_all(void *arg)
 {
 	struct cuf_io_event events[16];
@@ -256,20 +239,20 @@ static void *wait_for_all(void *arg)
 
 static void destroyed_under_a_waiter(void **state)
 {
-	enum { TURNS = 20, OPS = 16, SIZE = 256 << 10 };
+	enum { ROUNDS = 20, OPS = 16, SIZE = 256 << 10 };
 	unsigned char *got = malloc(LEN);
 	struct cuf_io_params params[OPS];
 
 	(void)state;
-	reads(params, OPS, SIZE - 1);
-	for (useconds_t turn = 0; turn < TURNS; turn++) {
+	fill_reads(params, OPS, SIZE - 1);
+	for (useconds_t round = 0; round < ROUNDS; round++) {
 		pthread_t waiter;
 		void *batch;
 
 		assert_ok(cuFileBatchIOSetUp(&batch, OPS));
 		assert_ok(cuFileBatchIOSubmit(batch, OPS, params, 0));
 		assert_int_equal(pthread_create(&waiter, NULL, wait_for_all, batch), 0);
-		usleep(turn * 50); /* it may be there by then, or have missed it */
+		usleep(round * 50); /* the thread may wait by then, or come too late */
 		cuFileBatchIODestroy(batch);
 		assert_cu(cu.cuMemsetD8Async((uintptr_t)dev, 0xaa, LEN, NULL));
 		assert_cu(cu.cuStreamSynchronize(NULL));
@@ -277,7 +260,8 @@ static void destroyed_under_a_waiter(void **state)
 		cu_get(got, dev, LEN);
 		for (size_t i = 0; i < LEN; i++)
 			if (got[i] != 0xaa)
-				fail_msg("turn %u: byte %zu was moved afterwards", turn, i);
+				fail_msg("round %u: byte %zu changed after the destruction", round,
+					 i);
 	}
 	free(got);
 }
@@ -297,7 +281,7 @@ static void wrong_arguments(void **state)
 	assert_code(cuFileBatchIOSetUp(&none, 0), CUF_INVALID_VALUE);
 	assert_code(cuFileBatchIOSetUp(&none, MOST + 1), CUF_INVALID_VALUE);
 	assert_ok(cuFileBatchIOSetUp(&batch, 2));
-	reads(params, 2, 100);
+	fill_reads(params, 2, 100);
 	assert_code(cuFileBatchIOSubmit(NULL, 2, params, 0), CUF_INVALID_VALUE);
 	assert_code(cuFileBatchIOSubmit(params, 2, params, 0), CUF_INVALID_VALUE);
 	assert_code(cuFileBatchIOSubmit(batch, 0, params, 0), CUF_INVALID_VALUE);
@@ -317,7 +301,7 @@ static void wrong_arguments(void **state)
 	params[1] = bad;
 	params[1].u.batch.base_offset = (off_t)1 << 40;
 	assert_code(cuFileBatchIOSubmit(batch, 2, params, 0), CUF_CUDA_POINTER_RANGE_ERROR);
-	/* Not one of those had begun. */
+	/* None of the refused submits started an operation. */
 	assert_ok(cuFileBatchIOGetStatus(batch, 0, &nr, events, NULL));
 	assert_int_equal(nr, 0);
 	assert_code(cuFileBatchIOGetStatus(batch, 0, NULL, events, NULL), CUF_INVALID_VALUE);
@@ -333,8 +317,8 @@ static void wrong_arguments(void **state)
 	assert_code(cuFileBatchIOCancel(batch), CUF_INVALID_VALUE);
 }
 
-/* What the file itself refuses comes as an event, beside those that went well. */
-static void partly(void **state)
+/* An operation that the file refuses returns an event, and the others succeed. */
+static void partly_refused(void **state)
 {
 	struct cuf_io_params params[3];
 	struct cuf_io_event events[3];
@@ -343,7 +327,7 @@ static void partly(void **state)
 	unsigned nr = 3;
 
 	(void)state;
-	reads(params, 3, 1000);
+	fill_reads(params, 3, 1000);
 	params[1].fh = readonly;
 	params[1].opcode = CUF_WRITE;
 	params[2].u.batch.file_offset = (off_t)LEN - 10;
@@ -364,22 +348,22 @@ static void partly(void **state)
 	close(ro);
 }
 
-/* One thread submits, one takes, one cancels. */
-static void *batch_of_three;
+/* One thread submits, one reads events, one cancels. */
+static void *shared_batch;
 static _Atomic bool stop;
-static _Atomic unsigned areas = 0xff; /* 1: no operation reads into it */
+static _Atomic unsigned free_areas = 0xff; /* bitmap of areas that no operation reads into */
 
-static void *cancel_on(void *arg)
+static void *cancel_loop(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&stop)) {
-		cuFileBatchIOCancel(batch_of_three);
+		cuFileBatchIOCancel(shared_batch);
 		usleep(300);
 	}
 	return NULL;
 }
 
-static void *take_on(void *arg)
+static void *read_events_loop(void *arg)
 {
 	unsigned *got = arg;
 	struct timespec limit = {0, 20000000};
@@ -388,28 +372,28 @@ static void *take_on(void *arg)
 	while (!atomic_load(&stop)) {
 		unsigned nr = 8;
 
-		if (cuFileBatchIOGetStatus(batch_of_three, 1, &nr, events, &limit).err)
+		if (cuFileBatchIOGetStatus(shared_batch, 1, &nr, events, &limit).err)
 			break;
 		for (unsigned i = 0; i < nr; i++)
-			atomic_fetch_or(&areas, 1u << (size_t)events[i].cookie);
+			atomic_fetch_or(&free_areas, 1u << (size_t)events[i].cookie);
 		__atomic_fetch_add(got, nr, __ATOMIC_SEQ_CST);
 	}
 	return NULL;
 }
 
-static void from_threads(void **state)
+static void several_threads(void **state)
 {
 	enum { OPS = 2000 };
-	struct cuf_io_params param = op(CUF_READ, 9000, 17, 0, 0);
-	pthread_t taker, canceller;
+	struct cuf_io_params param = st_op(fh, CUF_READ, dev, 9000, 17, 0, 0);
+	pthread_t reader, canceller;
 	unsigned got = 0;
 
 	(void)state;
-	assert_ok(cuFileBatchIOSetUp(&batch_of_three, 8));
-	assert_int_equal(pthread_create(&taker, NULL, take_on, &got), 0);
-	assert_int_equal(pthread_create(&canceller, NULL, cancel_on, NULL), 0);
+	assert_ok(cuFileBatchIOSetUp(&shared_batch, 8));
+	assert_int_equal(pthread_create(&reader, NULL, read_events_loop, &got), 0);
+	assert_int_equal(pthread_create(&canceller, NULL, cancel_loop, NULL), 0);
 	for (unsigned i = 0; i < OPS;) {
-		unsigned area = (unsigned)__builtin_ffs((int)atomic_load(&areas));
+		unsigned area = (unsigned)__builtin_ffs((int)atomic_load(&free_areas));
 		int code;
 
 		if (!area) {
@@ -419,36 +403,36 @@ static void from_threads(void **state)
 		area--;
 		param.u.batch.base_offset = (off_t)area * 9000;
 		param.cookie = (void *)(size_t)area;
-		atomic_fetch_and(&areas, ~(1u << area));
-		code = cuFileBatchIOSubmit(batch_of_three, 1, &param, 0).err;
+		atomic_fetch_and(&free_areas, ~(1u << area));
+		code = cuFileBatchIOSubmit(shared_batch, 1, &param, 0).err;
 		assert_true(!code || code == CUF_BATCH_FULL);
 		if (!code)
 			i++;
 		else
-			atomic_fetch_or(&areas, 1u << area);
+			atomic_fetch_or(&free_areas, 1u << area);
 	}
 	while (__atomic_load_n(&got, __ATOMIC_SEQ_CST) < OPS)
 		usleep(1000);
 	atomic_store(&stop, true);
-	pthread_join(taker, NULL);
+	pthread_join(reader, NULL);
 	pthread_join(canceller, NULL);
 	assert_int_equal(got, OPS);
-	cuFileBatchIODestroy(batch_of_three);
+	cuFileBatchIODestroy(shared_batch);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_of_them),
+		cmocka_unit_test(events_in_portions),
 		cmocka_unit_test(writes_and_reads),
-		cmocka_unit_test(full),
-		cmocka_unit_test(in_and_out),
-		cmocka_unit_test(time_limits),
+		cmocka_unit_test(full_batch),
+		cmocka_unit_test(event_counts),
+		cmocka_unit_test(timeouts),
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(destroyed_under_a_waiter),
 		cmocka_unit_test(wrong_arguments),
-		cmocka_unit_test(partly),
-		cmocka_unit_test(from_threads),
+		cmocka_unit_test(partly_refused),
+		cmocka_unit_test(several_threads),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

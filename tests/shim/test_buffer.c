@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered buffers: what is accepted, the code for each thing that is not, and
- * how addresses inside, across and outside of registrations are understood.
+ * Tests registered buffers: which memory is accepted, the code of each refusal, and transfers
+ * inside, across and outside of registered ranges.
  */
 #include "shim_test.h"
 
@@ -15,23 +15,17 @@ static void *fh;
 static int setup(void **state)
 {
 	(void)state;
-	if (!cu_load())
-		return -1;
-	fd = st_make("buffer", LEN, O_RDONLY);
-	fh = st_register(fd, NULL);
-	return 0;
+	return st_setup("buffer", LEN, O_RDONLY, &fd, &fh, NULL);
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
+	st_drop(fh, fd);
 	return 0;
 }
 
-static void wrong_ones(void **state)
+static void refusals(void **state)
 {
 	void *dev = cu_alloc(LEN);
 	char host[64];
@@ -56,24 +50,24 @@ static void wrong_ones(void **state)
 	cu_free(dev);
 }
 
-static void inside_and_outside(void **state)
+static void offsets_and_limits(void **state)
 {
 	char *dev = cu_alloc(LEN);
 
 	(void)state;
 	assert_ok(cuFileBufRegister(dev + 8192, 65536, 0));
-	/* The base and an offset, an interior pointer, and both. */
+	/* The registered base with an offset, a pointer inside of the range, and both. */
 	assert_int_equal(cuFileRead(fh, dev + 8192, 1000, 5, 4096), 1000);
 	st_check(dev + 8192 + 4096, 5, 1000);
 	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 1000, 9, 0), 1000);
 	st_check(dev + 8192 + 777, 9, 1000);
 	assert_int_equal(cuFileRead(fh, dev + 8192 + 777, 65536 - 1000, 11, 223), 65536 - 1000);
 	st_check(dev + 8192 + 1000, 11, 65536 - 1000);
-	/* One byte too far. */
+	/* One byte past the end of the range. */
 	assert_int_equal(cuFileRead(fh, dev + 8192, 65537, 0, 0), -CUF_INVALID_MAPPING_RANGE);
 	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 65535), -CUF_INVALID_MAPPING_RANGE);
 	assert_int_equal(cuFileRead(fh, dev + 8192, 2, 0, 70000), -CUF_INVALID_MAPPING_RANGE);
-	/* Beside it the memory is unregistered, which is as good. */
+	/* Memory beside the range is not registered, and works as well. */
 	assert_int_equal(cuFileRead(fh, dev, 8192, 3, 0), 8192);
 	st_check(dev, 3, 8192);
 	assert_int_equal(cuFileRead(fh, dev, 1, 0, (off_t)64 << 20), -CUF_CUDA_POINTER_RANGE_ERROR);
@@ -82,8 +76,8 @@ static void inside_and_outside(void **state)
 	cu_free(dev);
 }
 
-/* Registrations that meet are one range to a transfer, those that overlap too. */
-static void neighbours(void **state)
+/* A transfer may span registered ranges that are adjacent or overlap. */
+static void adjacent_ranges(void **state)
 {
 	char *dev = cu_alloc(LEN);
 
@@ -105,8 +99,7 @@ static void neighbours(void **state)
 	cu_free(dev);
 }
 
-/* What an offset that comes late leads to in a stream: the same, and what lies beyond is
- * nobody's to touch. */
+/* Reads through a stream with an offset that the stream reads late. */
 static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, off_t base_off)
 {
 	ssize_t bytes = -7;
@@ -117,23 +110,23 @@ static ssize_t read_late(struct pst_cu_stream *stream, void *base, size_t len, o
 	return bytes;
 }
 
+/* A late offset has the same limits, and memory past them is not written. */
 static void late_offsets(void **state)
 {
 	enum { OWN = 65536 };
 	char *dev = cu_alloc(OWN), *other = cu_alloc(OWN), *low = dev < other ? dev : other;
 	char *high = dev < other ? other : dev, kept[100];
-	struct pst_cu_stream *stream;
+	struct pst_cu_stream *stream = cu_stream();
 
 	(void)state;
-	assert_cu(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0));
 	assert_cu(cu.cuMemsetD8Async((uintptr_t)high, 0x77, OWN, stream));
-	/* Not registered: up to the allocation's end. */
+	/* Memory that is not registered may be used up to the end of the allocation. */
 	assert_int_equal(read_late(stream, low, 1000, OWN - 1000), 1000);
 	st_check(low + OWN - 1000, 0, 1000);
 	assert_true(read_late(stream, low, 1000, OWN - 999) < 0);
 	assert_true(read_late(stream, low, 1000, high - low) < 0);
 	assert_true(read_late(stream, high, 1000, low - high) < 0);
-	/* Registered: up to the end of that, and of what meets it. */
+	/* A registered range may be used up to its end, or to the end of an adjacent range. */
 	assert_ok(cuFileBufRegister(low, 4096, 0));
 	assert_ok(cuFileBufRegister(low + 4096, 4096, 0));
 	assert_int_equal(read_late(stream, low, 1000, 8192 - 1000), 1000);
@@ -154,8 +147,8 @@ static void late_offsets(void **state)
 	cu_free(other);
 }
 
-/* One range of addresses, put together from pieces, as allocators do. */
-static void pieces(void **state)
+/* An address range that is mapped from several allocations, as CUDA allocators do. */
+static void mapped_pieces(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
 					 .location = {PST_CU_LOCATION_DEVICE, 0}};
@@ -177,7 +170,7 @@ static void pieces(void **state)
 	assert_int_equal(cuFileRead(fh, base + piece - 5000, 10000, 3, 0), 10000);
 	st_check(base + piece - 5000, 3, 10000);
 	assert_int_equal(cuFileRead(fh, base, 1000, 3, (off_t)piece), 1000);
-	/* To the driver the range is all that was reserved; the hole in it is its to refuse. */
+	/* The driver reports the whole reserved range, so the driver itself refuses the hole. */
 	assert_true(cuFileRead(fh, base + 2 * piece - 1000, 1001, 3, 0) < 0);
 	assert_int_equal(cuFileRead(fh, base + 2 * piece, 10, 3, 0), -CUF_CUDA_POINTER_INVALID);
 	assert_int_equal(cuFileRead(fh, base, 1001, 3, (off_t)piece * 3 - 1000),
@@ -195,8 +188,9 @@ static void pieces(void **state)
 	assert_cu(cu.cuMemAddressFree(at, 3 * piece));
 }
 
-/* More than the list first has room for, in no order, against a plain model. */
-static void many(void **state)
+/* Registers more ranges than the list's first capacity in random order, and compares with a
+ * simple model. */
+static void many_ranges(void **state)
 {
 	enum { SLOTS = 256, STEPS = 4000 };
 	uint64_t seed = test_seed(1);
@@ -223,7 +217,7 @@ static void many(void **state)
 	cu_free(dev);
 }
 
-/* Threads that read through a registration while others come and go around it. */
+/* Threads read through their registered ranges while other ranges are added and removed. */
 struct reader {
 	pthread_t thread;
 	char *dev;
@@ -231,7 +225,7 @@ struct reader {
 	unsigned long wrong;
 };
 
-static void *read_on(void *arg)
+static void *read_loop(void *arg)
 {
 	struct reader *r = arg;
 
@@ -243,7 +237,7 @@ static void *read_on(void *arg)
 	return NULL;
 }
 
-static void while_others_change(void **state)
+static void reads_during_changes(void **state)
 {
 	enum { READERS = 3, STEPS = 3000 };
 	char *dev = cu_alloc(LEN);
@@ -254,7 +248,8 @@ static void while_others_change(void **state)
 	for (int i = 0; i < READERS; i++) {
 		readers[i] = (struct reader){.dev = dev + 100000 * (i + 1), .stop = &stop};
 		assert_ok(cuFileBufRegister(readers[i].dev, 512, 0));
-		assert_int_equal(pthread_create(&readers[i].thread, NULL, read_on, &readers[i]), 0);
+		assert_int_equal(pthread_create(&readers[i].thread, NULL, read_loop, &readers[i]),
+				 0);
 	}
 	for (int i = 0; i < STEPS; i++) {
 		char *at = dev + (size_t)(i * 7919) % 90 * 1024;
@@ -274,13 +269,13 @@ static void while_others_change(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(wrong_ones),
-		cmocka_unit_test(inside_and_outside),
-		cmocka_unit_test(neighbours),
+		cmocka_unit_test(refusals),
+		cmocka_unit_test(offsets_and_limits),
+		cmocka_unit_test(adjacent_ranges),
 		cmocka_unit_test(late_offsets),
-		cmocka_unit_test(pieces),
-		cmocka_unit_test(many),
-		cmocka_unit_test(while_others_change),
+		cmocka_unit_test(mapped_pieces),
+		cmocka_unit_test(many_ranges),
+		cmocka_unit_test(reads_during_changes),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

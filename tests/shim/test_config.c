@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where settings come from and what becomes of them: defaults, cufile.json, the
- * environment, the API and which of them wins; misplaced and unknown keys; files
- * that are no configuration; compat mode off; what the log says, and where.
+ * Tests the configuration: the defaults, cufile.json, the environment and the API, and which of
+ * them wins; misplaced and unknown keys; files that are not valid; compat mode off; the lines of
+ * the log and where they go.
  */
 #include "shim_test.h"
 
@@ -35,7 +35,7 @@ static int teardown(void **state)
 	unlink(json_path);
 	unlink(log_path);
 	assert_int_equal(chdir("/"), 0);
-	return rmdir(folder); /* fails if anything was left lying there */
+	return rmdir(folder); /* fails if a test left a file there */
 }
 
 static void write_json(const char *text)
@@ -47,8 +47,8 @@ static void write_json(const char *text)
 	fclose(f);
 }
 
-/* How often `words` are in the log. */
-static unsigned said(const char *words)
+/* Returns how often the log contains `words`. */
+static unsigned logged(const char *words)
 {
 	static char text[1 << 20];
 	FILE *f = fopen(log_path, "r");
@@ -65,7 +65,7 @@ static unsigned said(const char *words)
 	return count;
 }
 
-/* That `penstock stats` of this process has a note with these words. */
+/* Whether `penstock stats` of this process shows a note with these words. */
 static bool noted(const char *words)
 {
 	char command[PATH_MAX + 64], line[1024];
@@ -83,7 +83,7 @@ static bool noted(const char *words)
 	return pclose(f) == 0 && found;
 }
 
-static size_t size_of(int param)
+static size_t param_size(int param)
 {
 	size_t value = 12345;
 
@@ -91,7 +91,7 @@ static size_t size_of(int param)
 	return value;
 }
 
-static bool flag_of(int param)
+static bool param_flag(int param)
 {
 	bool value = false;
 
@@ -107,10 +107,10 @@ static void defaults(void **state)
 	(void)state;
 	unlink(json_path);
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
-	assert_int_equal(size_of(CUF_MAX_IO_THREADS), 4);
-	assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
-	assert_false(flag_of(CUF_PARAM_USE_PCIP2PDMA));
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 128);
+	assert_int_equal(param_size(CUF_MAX_IO_THREADS), 4);
+	assert_true(param_flag(CUF_PARAM_ALLOW_COMPAT_MODE));
+	assert_false(param_flag(CUF_PARAM_USE_PCIP2PDMA));
 	assert_ok(cuFileGetParameterString(CUF_LOGGING_LEVEL, text, sizeof(text)));
 	assert_string_equal(text, "ERROR");
 	assert_code(cuFileDriverGetProperties(NULL), CUF_INVALID_VALUE);
@@ -122,7 +122,7 @@ static void defaults(void **state)
 	assert_int_equal(props.nvfs.dcontrolflags, 1 << CUF_ALLOW_COMPAT_MODE);
 	assert_int_equal(props.fflags, 1 << CUF_BATCH_IO | 1 << CUF_STREAMS | 1 << CUF_PARALLEL_IO);
 	assert_int_equal(props.nvfs.major_version, 0);
-	/* The older setters work while it is open. */
+	/* The older setters work while the driver is open. */
 	assert_ok(cuFileDriverSetMaxDirectIOSize(1024));
 	assert_code(cuFileDriverSetMaxDirectIOSize(1023), CUF_INVALID_VALUE);
 	assert_code(cuFileDriverSetMaxDirectIOSize(0), CUF_INVALID_VALUE);
@@ -140,7 +140,8 @@ static void defaults(void **state)
 	assert_ok(cuFileDriverClose());
 }
 
-static void one_over_the_other(void **state)
+/* The environment overrides the file, and the API overrides both. */
+static void precedence(void **state)
 {
 	size_t min, max;
 
@@ -148,28 +149,28 @@ static void one_over_the_other(void **state)
 	write_json("{\"properties\": {\"io_batchsize\": 64, \"use_pci_p2pdma\": false,"
 		   " \"max_device_pinned_mem_size_kb\": 18014398509481980,"
 		   " \"per_buffer_cache_size_kb\": 512}, \"logging\": {\"level\": \"warn\"}}");
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 64); /* before it is open, too */
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 64); /* also before the open */
 	setenv("CUFILE_PER_BUFFER_CACHE_SIZE", "256", 1);
 	setenv("CUFILE_USE_PCIP2PDMA", "true", 1);
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 64);
-	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 256);
-	assert_int_equal(size_of(CUF_MAX_PINNED_KB), 18014398509481980);
-	assert_true(flag_of(CUF_PARAM_USE_PCIP2PDMA));
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 64);
+	assert_int_equal(param_size(CUF_PER_BUFFER_CACHE_KB), 256);
+	assert_int_equal(param_size(CUF_MAX_PINNED_KB), 18014398509481980);
+	assert_true(param_flag(CUF_PARAM_USE_PCIP2PDMA));
 	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
 	assert_code(cuFileSetParameterBool(CUF_PARAM_PARALLEL_IO, true), CUF_DRIVER_ALREADY_OPEN);
 	assert_code(cuFileSetParameterString(CUF_LOGGING_LEVEL, "INFO"), CUF_DRIVER_ALREADY_OPEN);
 	assert_ok(cuFileDriverClose());
 	assert_ok(cuFileSetParameterSizeT(CUF_PER_BUFFER_CACHE_KB, 128));
 	assert_ok(cuFileSetParameterBool(CUF_PARAM_USE_PCIP2PDMA, false));
-	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 128);
+	assert_int_equal(param_size(CUF_PER_BUFFER_CACHE_KB), 128);
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_PER_BUFFER_CACHE_KB), 128);
-	assert_false(flag_of(CUF_PARAM_USE_PCIP2PDMA));
+	assert_int_equal(param_size(CUF_PER_BUFFER_CACHE_KB), 128);
+	assert_false(param_flag(CUF_PARAM_USE_PCIP2PDMA));
 	assert_ok(cuFileDriverClose());
 	unsetenv("CUFILE_PER_BUFFER_CACHE_SIZE");
 	unsetenv("CUFILE_USE_PCIP2PDMA");
-	/* The batch size acts. */
+	/* io_batchsize limits the batches. */
 	assert_ok(cuFileGetParameterMinMaxValue(CUF_IO_BATCHSIZE, &min, &max));
 	assert_true(min <= 64 && max >= 128);
 	assert_ok(cuFileDriverOpen());
@@ -209,7 +210,7 @@ static void wrong_parameters(void **state)
 	assert_code(cuFileGetParameterMinMaxValue(77, &size, &other), CUF_INVALID_VALUE);
 	for (int i = 0; i < CUF_SIZE_PARAMS; i++) {
 		assert_ok(cuFileGetParameterMinMaxValue(i, &size, &other));
-		assert_true(size <= other && size_of(i) >= size && size_of(i) <= other);
+		assert_true(size <= other && param_size(i) >= size && param_size(i) <= other);
 	}
 }
 
@@ -222,7 +223,7 @@ static void slabs(void **state)
 	assert_code(cuFileSetParameterPosixPoolSlabArray(NULL, counts, 4), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 0), CUF_INVALID_VALUE);
 	assert_code(cuFileSetParameterPosixPoolSlabArray(sizes, counts, 1000), CUF_INVALID_VALUE);
-	/* As observed, values are looked at by nobody. */
+	/* The values are not checked, as observed of NVIDIA's library. */
 	assert_ok(cuFileSetParameterPosixPoolSlabArray(none, none, 4));
 	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
 	assert_int_equal(s[0] + c[3], 0);
@@ -238,13 +239,14 @@ static void slabs(void **state)
 	assert_ok(cuFileGetParameterGpuBounceBufferSlabArray(s, c, 2));
 	assert_int_equal(c[1], 5);
 	assert_ok(cuFileDriverClose());
-	/* Kept over the last close, as observed. */
+	/* They stay set over the last close, as observed of NVIDIA's library. */
 	assert_ok(cuFileGetParameterPosixPoolSlabArray(s, c, 4));
 	assert_memory_equal(s, sizes, sizeof(s));
 }
 
-/* The example that is copied everywhere sets nothing; each key is said once, with its place. */
-static void copied_example(void **state)
+/* Many guides copy one example in which most keys have no effect. Each such key is logged once,
+ * with its right place. */
+static void misplaced_keys(void **state)
 {
 	(void)state;
 	write_json("{ \"execution\": { \"max_io_threads\": 16, \"allow_compat_mode\": false },\n"
@@ -254,42 +256,43 @@ static void copied_example(void **state)
 		   "  \"speed\": { \"faster\": true, \"even\": 3 } }\n");
 	for (int i = 0; i < 2; i++) {
 		assert_ok(cuFileDriverOpen());
-		assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
-		assert_int_equal(size_of(CUF_MAX_IO_THREADS), 16);
-		assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
+		assert_true(param_flag(CUF_PARAM_ALLOW_COMPAT_MODE));
+		assert_int_equal(param_size(CUF_MAX_IO_THREADS), 16);
+		assert_int_equal(param_size(CUF_IO_BATCHSIZE), 128);
 		assert_ok(cuFileDriverClose());
 	}
-	assert_int_equal(said("line 1: the key 'execution.allow_compat_mode' has no effect there: "
-			      "its place is 'properties.allow_compat_mode'"),
+	assert_int_equal(
+		logged("line 1: the key 'execution.allow_compat_mode' has no effect there: "
+		       "its place is 'properties.allow_compat_mode'"),
+		1);
+	assert_int_equal(logged("'properties.max_batch_io_size' has no effect there: its place is "
+				"'properties.io_batchsize'"),
 			 1);
-	assert_int_equal(said("'properties.max_batch_io_size' has no effect there: its place is "
-			      "'properties.io_batchsize'"),
+	assert_int_equal(logged("its place is 'properties.max_device_pinned_mem_size_kb'"), 1);
+	assert_int_equal(logged("its place is 'properties.poll_mode_max_size_kb'"), 1);
+	assert_int_equal(logged("the section 'fs.block' has no effect there: its place is 'block'"),
 			 1);
-	assert_int_equal(said("its place is 'properties.max_device_pinned_mem_size_kb'"), 1);
-	assert_int_equal(said("its place is 'properties.poll_mode_max_size_kb'"), 1);
-	assert_int_equal(said("the section 'fs.block' has no effect there: its place is 'block'"),
-			 1);
-	assert_int_equal(said("line 5: the section 'speed' is not known"), 1);
-	assert_int_equal(said("faster"), 0);
+	assert_int_equal(logged("line 5: the section 'speed' is not known"), 1);
+	assert_int_equal(logged("faster"), 0);
 }
 
-/* Every key that the original reads is known, in its place and with its kind of value. */
+/* Every key that NVIDIA's library reads is known, in its place and with its kind of value. */
 static void all_keys(void **state)
 {
 	char command[PATH_MAX * 3];
-	unsigned before = said("NOTICE");
+	unsigned before = logged("NOTICE");
 
 	(void)state;
 	assert_non_null(getenv("PENSTOCK_ALL_KEYS"));
 	snprintf(command, sizeof(command), "cp '%s' '%s'", getenv("PENSTOCK_ALL_KEYS"), json_path);
 	assert_int_equal(system(command), 0);
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 77);
-	assert_int_equal(size_of(CUF_BATCH_TIMEOUT_MS), 9);
-	assert_true(flag_of(CUF_PARAM_STREAM_MEMOPS_BYPASS));
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 77);
+	assert_int_equal(param_size(CUF_BATCH_TIMEOUT_MS), 9);
+	assert_true(param_flag(CUF_PARAM_STREAM_MEMOPS_BYPASS));
 	assert_ok(cuFileDriverClose());
-	assert_int_equal(said("NOTICE"), before);
-	assert_true(said("changes nothing: ") > 70);
+	assert_int_equal(logged("NOTICE"), before);
+	assert_true(logged("changes nothing: ") > 70);
 }
 
 static void wrong_kinds(void **state)
@@ -299,14 +302,14 @@ static void wrong_kinds(void **state)
 		   "\"max_device_cache_size_kb\": 4096}, \"execution\": 7,\n"
 		   "\"properties.allow_compat_mode\": false}");
 	assert_ok(cuFileDriverOpen());
-	assert_true(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
-	assert_int_equal(size_of(CUF_MAX_DEVICE_CACHE_KB), 4096);
+	assert_true(param_flag(CUF_PARAM_ALLOW_COMPAT_MODE));
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 128);
+	assert_int_equal(param_size(CUF_MAX_DEVICE_CACHE_KB), 4096);
 	assert_ok(cuFileDriverClose());
-	assert_int_equal(said("'properties.allow_compat_mode' wants true or false"), 1);
-	assert_int_equal(said("'properties.io_batchsize' wants a whole number from 1"), 1);
-	assert_int_equal(said("'execution' wants a section"), 1);
-	assert_int_equal(said("line 3: the key 'properties?allow_compat_mode' is not known"), 1);
+	assert_int_equal(logged("'properties.allow_compat_mode' must be true or false"), 1);
+	assert_int_equal(logged("'properties.io_batchsize' must be a whole number from 1"), 1);
+	assert_int_equal(logged("'execution' must be a section"), 1);
+	assert_int_equal(logged("line 3: the key 'properties?allow_compat_mode' is not known"), 1);
 }
 
 static void environment(void **state)
@@ -321,16 +324,18 @@ static void environment(void **state)
 	setenv("CUFILE_MAX_DEVICE_CACHE_SIZE", "-1", 1);
 	setenv("CUFILE_LOGGING_LEVEL", "info", 1);
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_PROFILE_STATS), 2);
-	assert_int_equal(size_of(CUF_MAX_DEVICE_CACHE_KB), 131072);
+	assert_int_equal(param_size(CUF_PROFILE_STATS), 2);
+	assert_int_equal(param_size(CUF_MAX_DEVICE_CACHE_KB), 131072);
 	assert_ok(cuFileDriverClose());
-	assert_int_equal(said("NOTICE: the environment's CUFILE_ALOW_COMPAT_MODE is not known"), 1);
-	assert_int_equal(said("CUFILE_ALLOW_COMPAT_MODE has no effect: its place is cufile.json's "
-			      "'properties.allow_compat_mode'"),
+	assert_int_equal(logged("NOTICE: the environment's CUFILE_ALOW_COMPAT_MODE is not known"),
 			 1);
-	assert_int_equal(said("INFO: CUFILE_NVTX changes nothing here"), 1);
-	assert_int_equal(said("INFO: CUFILE_RDMA_DC_KEY changes nothing here"), 1);
-	assert_int_equal(said("CUFILE_MAX_DEVICE_CACHE_SIZE wants a number from 0 to"), 1);
+	assert_int_equal(
+		logged("CUFILE_ALLOW_COMPAT_MODE has no effect: its place is cufile.json's "
+		       "'properties.allow_compat_mode'"),
+		1);
+	assert_int_equal(logged("INFO: CUFILE_NVTX changes nothing here"), 1);
+	assert_int_equal(logged("INFO: CUFILE_RDMA_DC_KEY changes nothing here"), 1);
+	assert_int_equal(logged("CUFILE_MAX_DEVICE_CACHE_SIZE must be a number from 0 to"), 1);
 	unsetenv("CUFILE_NVTX");
 	unsetenv("CUFILE_RDMA_DC_KEY");
 	unsetenv("CUFILE_ALOW_COMPAT_MODE");
@@ -341,14 +346,15 @@ static void environment(void **state)
 	assert_ok(cuFileSetStatsLevel(0));
 }
 
-/* No configuration: the defaults hold, the driver opens, the log says why. */
-static void no_configuration(void **state)
+/* With a file that is not valid the driver opens with the defaults, and the log has the reason. */
+static void invalid_files(void **state)
 {
 	static const char *const broken[] = {"{\"properties\": {\"io_batchsize\": 7}",
 					     "",
 					     "[1, 2",
 					     "{\"a\" 1}",
 					     "nonsense",
+					     "{\"properties\": {\"io_batchsize\": 7}} /*",
 					     "{\"x\": \"\\q\"}"};
 	const char *const no_file[] = {json_path, folder, "$PWD/local_cufile.json"};
 	int fd;
@@ -357,22 +363,24 @@ static void no_configuration(void **state)
 	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
 		write_json(broken[i]);
 		assert_ok(cuFileDriverOpen());
-		assert_int_equal(size_of(CUF_IO_BATCHSIZE), 128);
+		assert_int_equal(param_size(CUF_IO_BATCHSIZE), 128);
 		assert_ok(cuFileDriverClose());
 	}
-	assert_true(said("the file is passed over") >= 4);
-	assert_true(said("line 1: expected a comma or }: ") && said("expected a value: "));
-	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}"); /* marked as UTF-8 */
+	assert_true(logged("the file is ignored") >= 4);
+	assert_true(logged("line 1: a comma is missing, or the closing }: ") &&
+		    logged("a value is missing: "));
+	/* A file with a UTF-8 byte order mark. */
+	write_json("\xef\xbb\xbf{\"properties\": {\"io_batchsize\": 7}}");
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 7);
 	assert_ok(cuFileDriverClose());
-	/* Gigantic, a pipe, a folder, a name that was meant for a shell. */
+	/* A file of 1 TiB, a pipe, a folder, and a name that only a shell would expand. */
 	fd = open(json_path, O_WRONLY | O_TRUNC);
 	assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
 	close(fd);
 	assert_ok(cuFileDriverOpen());
 	assert_ok(cuFileDriverClose());
-	assert_int_equal(said("is longer than"), 1);
+	assert_int_equal(logged("is longer than"), 1);
 	unlink(json_path);
 	assert_int_equal(mkfifo(json_path, 0600), 0);
 	for (size_t i = 0; i < 3; i++) {
@@ -380,19 +388,20 @@ static void no_configuration(void **state)
 		assert_ok(cuFileDriverOpen());
 		assert_ok(cuFileDriverClose());
 	}
-	assert_int_equal(said("cannot be read: defaults hold"), 3); /* each that is no file */
+	/* The pipe, the folder and the name. */
+	assert_int_equal(logged("cannot be read: the defaults apply"), 3);
 	setenv("CUFILE_ENV_PATH_JSON", json_path, 1);
 	unlink(json_path);
 }
 
-/* As large as is taken, and full of what nobody knows: the key at its end counts, the log
- * stays short and says that it is. */
-static void full_of_unknown(void **state)
+/* A file of the largest accepted size is full of unknown keys. The key at its end is read, and the
+ * log stays short and has a line that says so. */
+static void many_unknown_keys(void **state)
 {
 	static char text[(1 << 20) + 1];
 	const char *end = "\"properties\": {\"io_batchsize\": 7}}";
 	size_t at = 1, most = sizeof(text) - 1 - strlen(end);
-	unsigned before = said("\n"), key = 0;
+	unsigned before = logged("\n"), key = 0;
 
 	(void)state;
 	text[0] = '{';
@@ -402,14 +411,15 @@ static void full_of_unknown(void **state)
 	memcpy(text + most, end, strlen(end) + 1);
 	write_json(text);
 	assert_ok(cuFileDriverOpen());
-	assert_int_equal(size_of(CUF_IO_BATCHSIZE), 7);
+	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 7);
 	assert_ok(cuFileDriverClose());
-	assert_true(key > 50000 && said("\n") - before < 300);
-	assert_int_equal(said("more is wrong with the configuration than is listed"), 1);
+	assert_true(key > 50000 && logged("\n") - before < 300);
+	assert_int_equal(logged("the configuration has more errors than are listed"), 1);
 	unlink(json_path);
 }
 
-/* On memory no device is ever reached directly: refused at registration. */
+/* With compat mode off a file on tmpfs is refused at its registration, because no path from memory
+ * is direct. */
 static void compat_off(void **state)
 {
 	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
@@ -423,17 +433,17 @@ static void compat_off(void **state)
 	write_json("{\"properties\": {\"allow_compat_mode\": false}}");
 	assert_int_equal(ftruncate(memory, 65536), 0);
 	assert_ok(cuFileDriverOpen());
-	assert_false(flag_of(CUF_PARAM_ALLOW_COMPAT_MODE));
+	assert_false(param_flag(CUF_PARAM_ALLOW_COMPAT_MODE));
 	st_register(memory, &code);
 	assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
-	assert_int_equal(said("refused, compat mode is off: "), 1);
+	assert_int_equal(logged("refused, compat mode is off: "), 1);
 	assert_true(noted("/memfd:compat (deleted): refused, compat mode is off: tmpfs: tmpfs is "
 			  "memory: "));
-	assert_true(fcntl(memory, F_GETFD) >= 0); /* still the caller's */
+	assert_true(fcntl(memory, F_GETFD) >= 0); /* the descriptor is still open */
 	disk = st_make("compat", 65536, O_RDWR);
 	fh = st_register(disk, &code);
 	if (!code) {
-		/* A drive that host memory can be reached from directly, GPU memory not. */
+		/* The drive has a direct path to host memory, but not to GPU memory. */
 		assert_int_equal(cuFileRead(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
 		assert_int_equal(cuFileWrite(fh, dev, len, 0, 0), -CUF_IO_NOT_SUPPORTED);
 		assert_code(cuFileReadAsync(fh, dev, &len, &zero, &zero, &bytes, (void *)1),
@@ -445,7 +455,7 @@ static void compat_off(void **state)
 		assert_ok(cuFileBatchIOSetUp(&batch, 1));
 		assert_code(cuFileBatchIOSubmit(batch, 1, &param, 0), CUF_BATCH_NOCOMPAT_ERROR);
 		cuFileBatchIODestroy(batch);
-		assert_true(said("no path of the required class: ") >= 4);
+		assert_true(logged("no path of the required class: ") >= 4);
 		assert_true(noted("read is refused: ") && noted("write is refused: "));
 		assert_true(noted("a batch's read is refused: "));
 		assert_true(noted("a stream's read is refused: "));
@@ -454,7 +464,7 @@ static void compat_off(void **state)
 		assert_int_equal(code, CUF_IO_NOT_SUPPORTED);
 	}
 	assert_ok(cuFileDriverClose());
-	/* Forced compat mode wins over it. */
+	/* Forced compat mode overrides allow_compat_mode. */
 	setenv("CUFILE_FORCE_COMPAT_MODE", "true", 1);
 	assert_ok(cuFileDriverOpen());
 	fh = st_register(memory, NULL);
@@ -469,7 +479,7 @@ static void compat_off(void **state)
 	cu_free(dev);
 }
 
-/* The first read and the first write of a file are said, with path and reason. */
+/* The first read and the first write of a file are logged, with path and reason. */
 static void first_use(void **state)
 {
 	int fd = st_make("first-use", 65536, O_RDWR);
@@ -480,13 +490,13 @@ static void first_use(void **state)
 	snprintf(read_line, sizeof(read_line), "NOTICE: %s: read into cuda:0 by path ", st_path);
 	snprintf(write_line, sizeof(write_line), "NOTICE: %s: written from cuda:0 by path ",
 		 st_path);
-	assert_int_equal(said(read_line), 0);
+	assert_int_equal(logged(read_line), 0);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(cuFileRead(fh, dev, 65536, 0, 0), 65536);
-	assert_int_equal(said(read_line), 1);
+	assert_int_equal(logged(read_line), 1);
 	assert_int_equal(cuFileWrite(fh, dev, 65536, 0, 0), 65536);
-	assert_int_equal(said(write_line), 1);
-	assert_true(said("; no more direct one: ") >= 1);
+	assert_int_equal(logged(write_line), 1);
+	assert_true(logged("; no more direct one: ") >= 1);
 	cuFileHandleDeregister(fh);
 	assert_ok(cuFileDriverClose());
 	close(fd);
@@ -494,8 +504,8 @@ static void first_use(void **state)
 	cu_free(dev);
 }
 
-/* A folder is named: the log is there. None is: no file anywhere. */
-static void where_the_log_goes(void **state)
+/* The log goes to logging.dir if it is set. If no log is configured, no file is created. */
+static void log_place(void **state)
 {
 	char text[PATH_MAX + 64];
 	struct dirent *e;
@@ -503,13 +513,14 @@ static void where_the_log_goes(void **state)
 
 	(void)state;
 	unlink(log_path);
-	assert_int_equal(mkfifo(log_path, 0600), 0); /* which nobody reads: to stderr */
+	/* A pipe without a reader, so the log goes to stderr. */
+	assert_int_equal(mkfifo(log_path, 0600), 0);
 	assert_ok(cuFileDriverOpen());
 	assert_ok(cuFileDriverClose());
 	unsetenv("CUFILE_LOGFILE_PATH");
 	unlink(log_path);
 	assert_ok(cuFileDriverOpen());
-	cuFileHandleDeregister(NULL); /* something to say */
+	cuFileHandleDeregister(NULL); /* logs an error */
 	assert_ok(cuFileDriverClose());
 	dir = opendir(".");
 	while ((e = readdir(dir)))
@@ -533,7 +544,7 @@ static void p2p_flags(void **state)
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	assert_int_equal(cuFileUseCount(), 0);
-	/* That alone has fixed the parameters. */
+	/* That call alone has fixed the parameters. */
 	assert_code(cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 9), CUF_DRIVER_ALREADY_OPEN);
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 0));
 #ifdef __x86_64__
@@ -571,7 +582,7 @@ static void topology(void **state)
 	assert_ok(cuFileDriverSetP2PFlags(CUF_NVME, 1 << CUF_P2P_P2PDMA));
 #endif
 	assert_ok(cuFileExportPCIeTopology(name));
-	/* As observed, the flags are gone then. */
+	/* The export clears the flags, as observed of NVIDIA's library. */
 	assert_ok(cuFileDriverGetP2PFlags(CUF_NVME, &flags));
 	assert_int_equal(flags, 0);
 	f = fopen(name, "r");
@@ -585,13 +596,13 @@ static void topology(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(defaults),	      cmocka_unit_test(one_over_the_other),
-		cmocka_unit_test(wrong_parameters),   cmocka_unit_test(slabs),
-		cmocka_unit_test(copied_example),     cmocka_unit_test(all_keys),
-		cmocka_unit_test(wrong_kinds),	      cmocka_unit_test(environment),
-		cmocka_unit_test(no_configuration),   cmocka_unit_test(full_of_unknown),
-		cmocka_unit_test(compat_off),	      cmocka_unit_test(first_use),
-		cmocka_unit_test(where_the_log_goes), cmocka_unit_test(p2p_flags),
+		cmocka_unit_test(defaults),	    cmocka_unit_test(precedence),
+		cmocka_unit_test(wrong_parameters), cmocka_unit_test(slabs),
+		cmocka_unit_test(misplaced_keys),   cmocka_unit_test(all_keys),
+		cmocka_unit_test(wrong_kinds),	    cmocka_unit_test(environment),
+		cmocka_unit_test(invalid_files),    cmocka_unit_test(many_unknown_keys),
+		cmocka_unit_test(compat_off),	    cmocka_unit_test(first_use),
+		cmocka_unit_test(log_place),	    cmocka_unit_test(p2p_flags),
 		cmocka_unit_test(topology),
 	};
 

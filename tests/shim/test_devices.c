@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two GPUs: memory of each is found by its address, vectors and batches may mix them,
- * statistics count each for itself, and a stream of the other GPU is refused.
+ * Tests two GPUs: the address tells the GPU, vectors and batches may mix both, statistics count
+ * each GPU separately, and a stream of the wrong GPU is refused.
  */
 #include "shim_test.h"
 
 #define LEN 65536
 
 static struct pst_cu_ctx *second;
-static char *near, *far;
+static char *first_mem, *second_mem;
 static int fd;
 static void *fh;
 
@@ -31,10 +31,10 @@ static int setup(void **state)
 	if (!cu_load() || cu.cuDeviceGetCount(&count) != PST_CU_OK)
 		return -1;
 	if (count < 2)
-		return 0; /* a machine with one */
+		return 0; /* a machine with one GPU */
 	assert_cu(cu.cuDevicePrimaryCtxRetain(&second, 1));
-	near = alloc_in(cu_ctx);
-	far = alloc_in(second);
+	first_mem = alloc_in(cu_ctx);
+	second_mem = alloc_in(second);
 	fd = st_make("devices", LEN, O_RDWR);
 	fh = st_register(fd, NULL);
 	return 0;
@@ -46,7 +46,7 @@ static void need_two(void)
 		test_skip("this machine has one GPU");
 }
 
-static void check_far(const char *at, uint64_t off, size_t len)
+static void check_second(const char *at, uint64_t off, size_t len)
 {
 	struct pst_cu_ctx *old;
 
@@ -55,9 +55,9 @@ static void check_far(const char *at, uint64_t off, size_t len)
 	assert_cu(cu.cuCtxPopCurrent(&old));
 }
 
-static void each_its_own(void **state)
+static void both_gpus(void **state)
 {
-	struct cuf_iovec iov[3] = {{near, 3000}, {far, 5000}, {near + 8192, 1000}};
+	struct cuf_iovec iov[3] = {{first_mem, 3000}, {second_mem, 5000}, {first_mem + 8192, 1000}};
 	struct cuf_io_params params[2];
 	struct cuf_io_event events[2];
 	unsigned nr = 2;
@@ -65,35 +65,32 @@ static void each_its_own(void **state)
 
 	(void)state;
 	need_two();
-	assert_int_equal(cuFileRead(fh, near, 10000, 1, 0), 10000);
-	assert_int_equal(cuFileRead(fh, far, 10000, 2, 0), 10000);
-	st_check(near, 1, 10000);
-	check_far(far, 2, 10000);
-	assert_ok(cuFileBufRegister(far, LEN, 0));
-	assert_int_equal(cuFileRead(fh, far + 100, 10000, 3, 50), 10000);
-	check_far(far + 150, 3, 10000);
-	assert_ok(cuFileBufDeregister(far));
+	assert_int_equal(cuFileRead(fh, first_mem, 10000, 1, 0), 10000);
+	assert_int_equal(cuFileRead(fh, second_mem, 10000, 2, 0), 10000);
+	st_check(first_mem, 1, 10000);
+	check_second(second_mem, 2, 10000);
+	assert_ok(cuFileBufRegister(second_mem, LEN, 0));
+	assert_int_equal(cuFileRead(fh, second_mem + 100, 10000, 3, 50), 10000);
+	check_second(second_mem + 150, 3, 10000);
+	assert_ok(cuFileBufDeregister(second_mem));
 	assert_int_equal(cuFileReadv(fh, iov, 3, 77, 0), 9000);
-	st_check(near, 77, 3000);
-	check_far(far, 3077, 5000);
-	st_check(near + 8192, 8077, 1000);
-	for (unsigned i = 0; i < 2; i++) {
-		params[i] = (struct cuf_io_params){.mode = CUF_BATCH, .fh = fh};
-		params[i].u.batch.base = i ? far : near;
-		params[i].u.batch.file_offset = 5 + (off_t)i;
-		params[i].u.batch.size = 20000;
-	}
+	st_check(first_mem, 77, 3000);
+	check_second(second_mem, 3077, 5000);
+	st_check(first_mem + 8192, 8077, 1000);
+	for (unsigned i = 0; i < 2; i++)
+		params[i] =
+			st_op(fh, CUF_READ, i ? second_mem : first_mem, 20000, 5 + (off_t)i, 0, 0);
 	assert_ok(cuFileBatchIOSetUp(&batch, 2));
 	assert_ok(cuFileBatchIOSubmit(batch, 2, params, 0));
 	assert_ok(cuFileBatchIOGetStatus(batch, 2, &nr, events, NULL));
 	assert_int_equal(nr, 2);
-	st_check(near, 5, 20000);
-	check_far(far, 6, 20000);
+	st_check(first_mem, 5, 20000);
+	check_second(second_mem, 6, 20000);
 	cuFileBatchIODestroy(batch);
-	assert_int_equal(cuFileWrite(fh, far, 20000, 6, 0), 20000);
+	assert_int_equal(cuFileWrite(fh, second_mem, 20000, 6, 0), 20000);
 }
 
-static void streams(void **state)
+static void stream_of_the_other_gpu(void **state)
 {
 	struct pst_cu_stream *stream;
 	struct pst_cu_ctx *old;
@@ -104,42 +101,39 @@ static void streams(void **state)
 	(void)state;
 	need_two();
 	assert_cu(cu.cuCtxPushCurrent(second));
-	assert_cu(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0));
+	stream = cu_stream();
 	assert_cu(cu.cuCtxPopCurrent(&old));
-	assert_code(cuFileReadAsync(fh, near, &len, &zero, &zero, &bytes, stream),
+	assert_code(cuFileReadAsync(fh, first_mem, &len, &zero, &zero, &bytes, stream),
 		    CUF_INVALID_VALUE);
 	assert_int_equal(bytes, -7);
-	assert_ok(cuFileReadAsync(fh, far, &len, &zero, &zero, &bytes, stream));
+	assert_ok(cuFileReadAsync(fh, second_mem, &len, &zero, &zero, &bytes, stream));
 	assert_cu(cu.cuStreamSynchronize(stream));
 	assert_int_equal(bytes, 4000);
-	check_far(far, 0, 4000);
+	check_second(second_mem, 0, 4000);
 	assert_cu(cu.cuStreamDestroy(stream));
 }
 
-static void counted(void **state)
+static void statistics(void **state)
 {
-	struct cuf_iovec iov[3] = {{near, 3000}, {far, 5000}, {near + 8192, 1000}};
-	struct {
-		struct cuf_stats_l1 l1;
-		struct cuf_stats_hist hist;
-		struct cuf_stats_gpus gpus;
-	} s;
+	struct cuf_iovec iov[3] = {{first_mem, 3000}, {second_mem, 5000}, {first_mem + 8192, 1000}};
+	struct st_l3 s;
 
 	(void)state;
 	need_two();
 	assert_ok(cuFileSetStatsLevel(3));
 	assert_ok(cuFileStatsStart());
 	assert_ok(cuFileStatsReset());
-	assert_int_equal(cuFileRead(fh, near, 1000, 0, 0), 1000);
-	assert_int_equal(cuFileRead(fh, far, 2000, 0, 0), 2000);
-	assert_int_equal(cuFileRead(fh, far, 2000, 0, 0), 2000);
+	assert_int_equal(cuFileRead(fh, first_mem, 1000, 0, 0), 1000);
+	assert_int_equal(cuFileRead(fh, second_mem, 2000, 0, 0), 2000);
+	assert_int_equal(cuFileRead(fh, second_mem, 2000, 0, 0), 2000);
 	assert_ok(cuFileGetStatsL3(&s));
 	assert_true(s.gpus.num_gpus >= 2);
 	assert_int_equal(s.gpus.gpu[0].n_total_reads, 1);
 	assert_int_equal(s.gpus.gpu[0].read_bytes, 1000);
 	assert_int_equal(s.gpus.gpu[1].n_total_reads, 2);
 	assert_int_equal(s.gpus.gpu[1].read_bytes, 4000);
-	/* Pieces on both: an operation of each, and bytes where they went, up to the end. */
+	/* A vector over both GPUs counts as one operation of each, and each GPU gets its bytes. The
+	 * first vector ends early, at the end of the file. */
 	assert_ok(cuFileStatsReset());
 	assert_int_equal(cuFileReadv(fh, iov, 3, LEN - 7500, 0), 7500);
 	assert_int_equal(cuFileReadv(fh, iov, 3, 0, 0), 9000);
@@ -155,9 +149,9 @@ static void counted(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_its_own),
-		cmocka_unit_test(streams),
-		cmocka_unit_test(counted),
+		cmocka_unit_test(both_gpus),
+		cmocka_unit_test(stream_of_the_other_gpu),
+		cmocka_unit_test(statistics),
 	};
 	int ret = cmocka_run_group_tests(tests, setup, NULL);
 

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening the driver and registering files: counts, kinds of descriptors, the code
- * for each wrong one, and what becomes of handles after a close and a fork.
+ * Tests opening the driver and registering files: the use count, kinds of descriptors, the code of
+ * each refusal, and handles after a close and after a fork.
  */
 #include "shim_test.h"
 
 #include <pthread.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 static void open_and_close(void **state)
 {
@@ -29,7 +28,7 @@ static void open_and_close(void **state)
 	assert_memory_equal(penstock_cufile_marker, "penstock", 8);
 }
 
-static void opens_by_itself(void **state)
+static void implicit_open(void **state)
 {
 	char buf[64];
 	int fd = st_make("implicit", 100, O_RDONLY);
@@ -49,9 +48,9 @@ static void opens_by_itself(void **state)
 	unlink(st_path);
 }
 
-/* With compat mode off a file that has nothing yet is taken if one that has is: what it
- * gets written first decides. */
-static void new_and_direct(void **state)
+/* With compat mode off an empty file is accepted if a file with data is. Its first write decides
+ * whether a direct path works. */
+static void empty_file_direct(void **state)
 {
 	enum { LEN = 65536 };
 	int fd = st_make("direct", LEN, O_RDWR), full, empty;
@@ -82,7 +81,7 @@ static void new_and_direct(void **state)
 	free(buf);
 }
 
-static int code_for(int type, int fd)
+static int register_code(int type, int fd)
 {
 	struct cuf_descr descr = {.type = type, .handle = {.fd = fd}};
 	void *fh = (void *)0x77;
@@ -102,37 +101,37 @@ static void wrong_descriptors(void **state)
 	(void)state;
 	assert_code(cuFileHandleRegister(NULL, &descr), CUF_INVALID_VALUE);
 	assert_code(cuFileHandleRegister(&fh, NULL), CUF_INVALID_VALUE);
-	assert_int_equal(code_for(CUF_FD, -1), CUF_INVALID_VALUE);
-	assert_int_equal(code_for(0, 0), CUF_INVALID_VALUE);
-	assert_int_equal(code_for(99, 0), CUF_INVALID_VALUE);
-	assert_int_equal(code_for(CUF_USERSPACE_FS, 0), CUF_IO_NOT_SUPPORTED);
-	assert_int_equal(code_for(CUF_WIN32, 0), CUF_IO_NOT_SUPPORTED);
-	assert_int_equal(code_for(CUF_FD, 100000), CUF_INVALID_VALUE);
+	assert_int_equal(register_code(CUF_FD, -1), CUF_INVALID_VALUE);
+	assert_int_equal(register_code(0, 0), CUF_INVALID_VALUE);
+	assert_int_equal(register_code(99, 0), CUF_INVALID_VALUE);
+	assert_int_equal(register_code(CUF_USERSPACE_FS, 0), CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(register_code(CUF_WIN32, 0), CUF_IO_NOT_SUPPORTED);
+	assert_int_equal(register_code(CUF_FD, 100000), CUF_INVALID_VALUE);
 	assert_int_equal(pipe(fds), 0);
-	assert_int_equal(code_for(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
+	assert_int_equal(register_code(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
 	close(fds[0]);
 	close(fds[1]);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-	assert_int_equal(code_for(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
-	/* Refused, and still the caller's. */
+	assert_int_equal(register_code(CUF_FD, fds[0]), CUF_INVALID_FILE_TYPE);
+	/* A refused descriptor still belongs to the caller. */
 	assert_int_equal(write(fds[0], "x", 1), 1);
 	close(fds[0]);
 	close(fds[1]);
 	fd = open("/", O_RDONLY | O_DIRECTORY);
-	assert_int_equal(code_for(CUF_FD, fd), CUF_INVALID_FILE_TYPE);
+	assert_int_equal(register_code(CUF_FD, fd), CUF_INVALID_FILE_TYPE);
 	assert_true(fcntl(fd, F_GETFD) >= 0);
 	close(fd);
 	fd = st_make("path", 10, O_RDONLY);
 	path_fd = open(st_path, O_PATH);
-	assert_int_equal(code_for(CUF_FD, path_fd), CUF_INVALID_FILE_OPEN_FLAG);
+	assert_int_equal(register_code(CUF_FD, path_fd), CUF_INVALID_FILE_OPEN_FLAG);
 	close(path_fd);
 	close(fd);
 	unlink(st_path);
 }
 
-/* The second registration of one descriptor is refused, and the first stays good; a
- * number that names another file by now is free, and a closed handle is foreign. */
-static void twice(void **state)
+/* A second registration of one descriptor is refused, and the first stays valid. A descriptor
+ * number that now belongs to another file can be registered. A closed handle is not valid. */
+static void registered_twice(void **state)
 {
 	int fd = st_make("twice", 4096, O_RDONLY), code, other;
 	void *fh = st_register(fd, NULL), *again;
@@ -145,17 +144,17 @@ static void twice(void **state)
 	st_fill(want, 7, 100);
 	assert_memory_equal(buf, want, 100);
 	other = dup(fd);
-	again = st_register(other, NULL); /* another number: another registration */
+	again = st_register(other, NULL); /* another number, so a separate registration */
 	cuFileHandleDeregister(again);
 	close(other);
 	cuFileHandleDeregister(fh);
 	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
-	cuFileHandleDeregister(fh); /* twice: said, not done */
+	cuFileHandleDeregister(fh); /* a second time: logged, without effect */
 	again = st_register(fd, NULL);
 	assert_ptr_not_equal(again, fh);
 	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
 	assert_int_equal(cuFileRead(again, buf, 100, 7, 0), 100);
-	/* Closed behind our back and the number given to another file. */
+	/* The caller closes the descriptor, and another file gets its number. */
 	unlink(st_path);
 	close(fd);
 	other = st_make("twice-other", 4096, O_RDONLY);
@@ -170,7 +169,7 @@ static void twice(void **state)
 	unlink(st_path);
 }
 
-static void foreign(void **state)
+static void invalid_handles(void **state)
 {
 	static char memory[256];
 	void *wrong[] = {NULL,
@@ -190,8 +189,8 @@ static void foreign(void **state)
 	}
 }
 
-/* More files than a page of the table has, all open at once, each its own. */
-static void many(void **state)
+/* Registers more files at once than a page of the table has, and reads each. */
+static void many_files(void **state)
 {
 	enum { COUNT = 300 };
 	static void *fh[COUNT];
@@ -216,11 +215,11 @@ static void many(void **state)
 	}
 }
 
-/* Handles that come and go under threads that read by whatever is in a shared place:
- * each read is whole and of the right file, or the handle was closed. */
+/* Threads read through handles that another thread closes and replaces. Each read returns all
+ * bytes of the right file, or finds its handle closed. */
 enum { SHARED = 4 };
 static _Atomic(void *) shared[SHARED];
-static _Atomic bool done;
+static _Atomic bool stop;
 
 static void *read_shared(void *arg)
 {
@@ -228,7 +227,7 @@ static void *read_shared(void *arg)
 	unsigned char buf[256];
 	uint64_t seed = (uintptr_t)arg | 1;
 
-	while (!atomic_load(&done)) {
+	while (!atomic_load(&stop)) {
 		unsigned i = (unsigned)(test_random(&seed) % SHARED);
 		ssize_t n = cuFileRead(atomic_load(&shared[i]), buf, sizeof(buf), 0, 0);
 
@@ -240,7 +239,7 @@ static void *read_shared(void *arg)
 	return NULL;
 }
 
-static void closed_meanwhile(void **state)
+static void close_during_reads(void **state)
 {
 	enum { READERS = 3, STEPS = 400 };
 	pthread_t threads[READERS];
@@ -265,7 +264,7 @@ static void closed_meanwhile(void **state)
 		cuFileHandleDeregister(atomic_load(&shared[i]));
 		atomic_store(&shared[i], st_register(fds[i], NULL));
 	}
-	atomic_store(&done, true);
+	atomic_store(&stop, true);
 	for (int i = 0; i < READERS; i++) {
 		pthread_join(threads[i], NULL);
 		assert_int_equal(wrong[i], 0);
@@ -276,7 +275,7 @@ static void closed_meanwhile(void **state)
 	}
 }
 
-static void last_close_ends_handles(void **state)
+static void handles_after_last_close(void **state)
 {
 	int fd = st_make("last", 4096, O_RDONLY);
 	unsigned char buf[8];
@@ -291,9 +290,7 @@ static void last_close_ends_handles(void **state)
 	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
 	fh = st_register(fd, NULL);
 	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
+	st_drop(fh, fd);
 }
 
 static unsigned char registered[4096];
@@ -309,12 +306,12 @@ static int in_child(int fd, void *fh, void *batch)
 
 	if (cuFileUseCount() != 0)
 		return 2;
-	/* As in any process that has not opened it yet. */
+	/* Parameters may be set, as in a process that has not opened the driver. */
 	if (cuFileSetParameterSizeT(CUF_IO_BATCHSIZE, 64).err)
 		return 6;
 	if (cuFileRead(fh, buf, 8, 0, 0) != -CUF_HANDLE_NOT_REGISTERED)
 		return 3;
-	/* That opened it; its statistics begin there. */
+	/* The read opened the driver of the child, whose statistics start there. */
 	if (cuFileGetStatsL1(&stats).err || stats.read_ops.ok || stats.read_bytes)
 		return 7;
 	cuFileHandleDeregister(fh);
@@ -322,7 +319,7 @@ static int in_child(int fd, void *fh, void *batch)
 	if (code || cuFileRead(own, buf, 8, 16, 0) != 8 || buf[0] != st_byte(16))
 		return 4;
 	cuFileHandleDeregister(own);
-	/* Neither its batches nor its buffers are the child's. */
+	/* Batches and buffers of the parent do not exist in the child. */
 	if (cuFileBatchIOGetStatus(batch, 0, &nr, &event, NULL).err != CUF_INVALID_VALUE ||
 	    cuFileBufDeregister(registered).err != CUF_MEMORY_NOT_REGISTERED ||
 	    cuFileBufRegister(registered, sizeof(registered), 0).err ||
@@ -334,7 +331,7 @@ static int in_child(int fd, void *fh, void *batch)
 
 static void after_fork(void **state)
 {
-	int fd = st_make("fork", 4096, O_RDONLY), status;
+	int fd = st_make("fork", 4096, O_RDONLY);
 	void *fh = st_register(fd, NULL), *batch;
 	unsigned char buf[8];
 	pid_t pid;
@@ -349,31 +346,27 @@ static void after_fork(void **state)
 	assert_ok(cuFileBufRegister(registered, sizeof(registered), 0));
 	assert_ok(cuFileBatchIOSetUp(&batch, 4));
 	pid = fork();
-	assert_true(pid >= 0);
 	if (!pid)
 		_exit(in_child(fd, fh, batch));
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_int_equal(status, 0);
+	assert_int_equal(st_wait(pid), 0);
 	cuFileBatchIODestroy(batch);
 	assert_ok(cuFileBufDeregister(registered));
 	assert_int_equal(cuFileRead(fh, buf, 8, 0, 0), 8);
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
+	st_drop(fh, fd);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(open_and_close),
-		cmocka_unit_test(opens_by_itself),
-		cmocka_unit_test(new_and_direct),
+		cmocka_unit_test(implicit_open),
+		cmocka_unit_test(empty_file_direct),
 		cmocka_unit_test(wrong_descriptors),
-		cmocka_unit_test(twice),
-		cmocka_unit_test(foreign),
-		cmocka_unit_test(many),
-		cmocka_unit_test(closed_meanwhile),
-		cmocka_unit_test(last_close_ends_handles),
+		cmocka_unit_test(registered_twice),
+		cmocka_unit_test(invalid_handles),
+		cmocka_unit_test(many_files),
+		cmocka_unit_test(close_during_reads),
+		cmocka_unit_test(handles_after_last_close),
 		cmocka_unit_test(after_fork),
 	};
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In a root without /proc, as a minimal container or a chroot is: a registered descriptor
- * cannot be opened again and is used as it is. Whatever its owner does with the number, it
- * stays the same file; what its flags forbid has an answer. The root is TMPDIR, and all
- * cases are run in there.
+ * Tests files in a root without /proc, as in a minimal container or a chroot. There the library
+ * cannot reopen a registered descriptor and uses a duplicate of it. The handle keeps its file,
+ * whatever the caller does with the number, and a write that the flags forbid is refused. All
+ * cases run in a chroot in TMPDIR.
  */
 #include "shim_test.h"
 
@@ -14,10 +14,10 @@
 enum { LEN = 1 << 20 };
 
 static unsigned char *host;
-static void *device; /* NULL: its driver wants /proc for more */
+static void *device; /* NULL: its driver cannot work without /proc */
 static bool refused;
 
-static void *open_file(const char *name, int flags, int *fd)
+static void *register_new(const char *name, int flags, int *fd)
 {
 	close(st_make(name, LEN, O_RDONLY));
 	*fd = open(st_path, O_RDWR | flags | O_CLOEXEC);
@@ -28,7 +28,8 @@ static void *open_file(const char *name, int flags, int *fd)
 	return st_register(*fd, NULL);
 }
 
-static void reads(void *fh, off_t off, size_t len)
+/* Reads into host and device memory and checks the bytes. */
+static void check_reads(void *fh, off_t off, size_t len)
 {
 	unsigned char *want = malloc(len);
 
@@ -52,7 +53,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* The number is another file's: the handle's is read and written still. */
+/* The descriptor number gets another file. The handle still reads and writes its own file. */
 static void number_used_again(void **state)
 {
 	static const int flags[] = {0, O_DIRECT};
@@ -62,17 +63,17 @@ static void number_used_again(void **state)
 	assert_int_equal(ftruncate(other, LEN), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		int fd;
-		void *fh = open_file("again", flags[i], &fd);
+		void *fh = register_new("again", flags[i], &fd);
 		unsigned char got[100] = "";
 
 		assert_int_equal(dup2(other, fd), fd);
-		reads(fh, 0, LEN);
-		reads(fh, 3, 70001);
+		check_reads(fh, 0, LEN);
+		check_reads(fh, 3, 70001);
 		assert_int_equal(cuFileWrite(fh, host, 4096, 4096, 0), 4096);
 		assert_int_equal(pread(other, got, sizeof(got), 4096), sizeof(got));
 		for (unsigned b = 0; b < sizeof(got); b++)
 			assert_int_equal(got[b], 0);
-		/* And the number can be registered for what it names. */
+		/* The number can be registered for its present file. */
 		cuFileHandleDeregister(st_register(fd, NULL));
 		cuFileHandleDeregister(fh);
 		assert_true(fcntl(fd, F_GETFD) >= 0);
@@ -81,51 +82,52 @@ static void number_used_again(void **state)
 	close(other);
 }
 
-/* With O_DIRECT whole blocks are written, and nothing else is. */
-static void whole_blocks(void **state)
+/* A descriptor with O_DIRECT accepts writes of whole blocks only. */
+static void writes_of_whole_blocks(void **state)
 {
 	struct stat before, after;
 	int fd;
-	void *fh = open_file("direct", O_DIRECT, &fd);
+	void *fh = register_new("direct", O_DIRECT, &fd);
 
 	(void)state;
-	reads(fh, 0, LEN);
-	reads(fh, 3, 70001);
-	reads(fh, LEN - 7, 7);
+	check_reads(fh, 0, LEN);
+	check_reads(fh, 3, 70001);
+	check_reads(fh, LEN - 7, 7);
 	assert_int_equal(fstat(fd, &before), 0);
 	memset(host, 0x77, LEN);
 	assert_int_equal(cuFileWrite(fh, host, 70001, 3, 0), -CUF_IO_NOT_SUPPORTED);
 	assert_int_equal(cuFileWrite(fh, host, 5, LEN, 0), -CUF_IO_NOT_SUPPORTED);
 	assert_int_equal(fstat(fd, &after), 0);
 	assert_int_equal(after.st_size, before.st_size);
-	reads(fh, 0, LEN);
+	check_reads(fh, 0, LEN);
 	assert_int_equal(cuFileWrite(fh, host, 8192, 4096, 4096), 8192);
-	reads(fh, 0, LEN);
+	check_reads(fh, 0, LEN);
 	assert_true(fcntl(fd, F_GETFL) & O_DIRECT);
 	cuFileHandleDeregister(fh);
 	close(fd);
 }
 
-/* What would land behind the end is refused; reading is nobody's harm. */
-static void appending(void **state)
+/* A descriptor with O_APPEND refuses writes, which would go to the end of the file. Reads work. */
+static void append_refused(void **state)
 {
 	struct stat stat;
 	int fd;
-	void *fh = open_file("append", O_APPEND, &fd);
+	void *fh = register_new("append", O_APPEND, &fd);
 
 	(void)state;
-	reads(fh, 5, 5000);
+	check_reads(fh, 5, 5000);
 	assert_int_equal(cuFileWrite(fh, host, 100, 50, 0), -CUF_IO_NOT_SUPPORTED);
 	assert_int_equal(fstat(fd, &stat), 0);
 	assert_int_equal(stat.st_size, LEN);
-	reads(fh, 0, LEN);
+	check_reads(fh, 0, LEN);
 	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
 	cuFileHandleDeregister(fh);
 	close(fd);
 }
 
-/* Device memory while the stand-in can still look at /proc, as it does to pin. */
-static void use_device(void)
+/* Allocates device memory and uses it once, before the chroot, because the stand-in reads /proc to
+ * pin memory. */
+static void prepare_device(void)
 {
 	int fd = st_make("first", LEN, O_RDONLY), code;
 	void *fh = st_register(fd, &code);
@@ -142,19 +144,19 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(number_used_again, setup),
-		cmocka_unit_test_setup(whole_blocks, setup),
-		cmocka_unit_test_setup(appending, setup),
+		cmocka_unit_test_setup(writes_of_whole_blocks, setup),
+		cmocka_unit_test_setup(append_refused, setup),
 	};
 	const char *tmp = getenv("TMPDIR");
 	int outside = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), failed;
 
 	host = aligned_alloc(4096, LEN);
-	refused = geteuid() && unshare(CLONE_NEWUSER); /* before there are threads */
+	refused = geteuid() && unshare(CLONE_NEWUSER); /* before any thread is started */
 	if (!refused && cu_load() && !cuFileDriverOpen().err)
-		use_device();
+		prepare_device();
 	refused = refused || chroot(tmp ? tmp : "/tmp") || chdir("/");
 	setenv("TMPDIR", "/", 1);
 	failed = cmocka_run_group_tests(tests, NULL, NULL);
-	/* A sanitizer looks for leaks in /proc at the end. */
+	/* A sanitizer reads /proc at the exit to find leaks. */
 	return !refused && (fchdir(outside) || chroot(".")) ? 1 : failed;
 }

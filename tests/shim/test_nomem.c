@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every allocation of the drop-in's fails once, in turn: the call answers with a
- * code or does without, nothing is held afterwards, and the same call then works.
- * The allocator is this program's own; not built with a sanitizer, which has its.
+ * Tests failed allocations: each allocation of the drop-in fails once. The call returns a code
+ * or works without the memory, leaks nothing, and the same call succeeds afterwards. This program
+ * replaces malloc, so it is not built with a sanitizer, which does the same.
  */
 #include "shim_test.h"
 
-#include <link.h>
-
 #define LEN 65536
 
-static uintptr_t text_start, text_end;
-static _Thread_local long fail_in; /* this one fails; 0: none */
+static _Thread_local long fail_in; /* the number of the allocation that fails, 0: none */
 static _Thread_local bool failed;
 
 void *__libc_malloc(size_t len);
 void *__libc_calloc(size_t count, size_t len);
 void *__libc_realloc(void *ptr, size_t len);
 
-static bool fails(void *caller)
+static bool must_fail(void *caller)
 {
-	if (!fail_in || (uintptr_t)caller - text_start >= text_end - text_start || --fail_in)
+	if (!fail_in || !st_in_shim(caller) || --fail_in)
 		return false;
 	failed = true;
 	errno = ENOMEM;
@@ -29,31 +26,17 @@ static bool fails(void *caller)
 
 void *malloc(size_t len)
 {
-	return fails(__builtin_return_address(0)) ? NULL : __libc_malloc(len);
+	return must_fail(__builtin_return_address(0)) ? NULL : __libc_malloc(len);
 }
 
 void *calloc(size_t count, size_t len)
 {
-	return fails(__builtin_return_address(0)) ? NULL : __libc_calloc(count, len);
+	return must_fail(__builtin_return_address(0)) ? NULL : __libc_calloc(count, len);
 }
 
 void *realloc(void *ptr, size_t len)
 {
-	return fails(__builtin_return_address(0)) ? NULL : __libc_realloc(ptr, len);
-}
-
-static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
-{
-	(void)size;
-	(void)arg;
-	if (!strstr(info->dlpi_name, "libcufile"))
-		return 0;
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_X) {
-			text_start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-			text_end = text_start + info->dlpi_phdr[i].p_memsz;
-		}
-	return 1;
+	return must_fail(__builtin_return_address(0)) ? NULL : __libc_realloc(ptr, len);
 }
 
 static int fd;
@@ -62,7 +45,7 @@ static char *dev;
 static int setup(void **state)
 {
 	(void)state;
-	if (!cu_load() || !dl_iterate_phdr(find_text, NULL))
+	if (!cu_load() || !st_find_text())
 		return -1;
 	dev = cu_alloc(LEN);
 	fd = st_make("nomem", LEN, O_RDWR);
@@ -77,8 +60,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Runs it with its first, second, ... allocation failing until none is left to fail. */
-static void each(int (*run)(void), unsigned at_least)
+/* Runs a function with its first allocation failing, then its second, until none is left. */
+static void fail_each(int (*run)(void), unsigned at_least)
 {
 	unsigned count = 0;
 
@@ -101,10 +84,10 @@ static void each(int (*run)(void), unsigned at_least)
 	assert_true(count >= at_least);
 }
 
-/* Everything from nothing: the driver, a file, a first read. */
-static int file(void)
+/* Opens the driver, registers a file and reads once. */
+static int use_file(void)
 {
-	static int next = 100; /* each time a number beyond those that were seen */
+	static int next = 100; /* a descriptor number above all earlier ones */
 	struct cuf_descr descr = {.type = CUF_FD, .handle = {.fd = fcntl(fd, F_DUPFD, next)}};
 	void *fh = NULL;
 	int code = cuFileHandleRegister(&fh, &descr).err;
@@ -125,22 +108,22 @@ static void files(void **state)
 	int code;
 
 	(void)state;
-	each(file, 1); /* the table's first page */
-	fail_in = 1;   /* and what grows with the numbers */
-	code = file();
+	fail_each(use_file, 1); /* the first page of the table */
+	fail_in = 1;		/* the list that is indexed by descriptor numbers */
+	code = use_file();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);
-	assert_int_equal(file(), 0);
+	assert_int_equal(use_file(), 0);
 }
 
-/* A list that must grow; each time from a registration more than the last time. */
-static int buffers(void)
+/* Registers twice as many buffers as the time before, so that the list must grow. */
+static int use_buffers(void)
 {
-	static int room = 60;
+	static int count = 60;
 	int code = 0, i;
 
-	room *= 2;
-	for (i = 0; i < room && !code; i++)
+	count *= 2;
+	for (i = 0; i < count && !code; i++)
 		code = cuFileBufRegister(dev + i * 8, 8, 0).err;
 	for (i -= code != 0; i-- > 0;)
 		if (cuFileBufDeregister(dev + i * 8).err)
@@ -154,20 +137,20 @@ static void many_buffers(void **state)
 
 	(void)state;
 	fail_in = 1;
-	code = buffers();
+	code = use_buffers();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);
-	assert_int_equal(buffers(), 0);
+	assert_int_equal(use_buffers(), 0);
 	fail_in = 1;
-	code = buffers();
+	code = use_buffers();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);
-	assert_int_equal(buffers(), 0);
+	assert_int_equal(use_buffers(), 0);
 }
 
 static void *open_fh;
 
-static int batch(void)
+static int use_batch(void)
 {
 	static struct cuf_io_params params[100];
 	static struct cuf_io_event events[100];
@@ -177,12 +160,8 @@ static int batch(void)
 
 	if (code)
 		return code;
-	for (unsigned i = 0; i < 100; i++) {
-		params[i] = (struct cuf_io_params){
-			.mode = CUF_BATCH, .fh = open_fh, .opcode = CUF_READ};
-		params[i].u.batch.base = dev + i * 600;
-		params[i].u.batch.size = 600;
-	}
+	for (unsigned i = 0; i < 100; i++)
+		params[i] = st_op(open_fh, CUF_READ, dev + i * 600, 600, 0, 0, i);
 	code = cuFileBatchIOSubmit(id, 100, params, 0).err;
 	if (!code && (cuFileBatchIOGetStatus(id, 100, &nr, events, NULL).err || nr != 100))
 		code = 1;
@@ -190,7 +169,7 @@ static int batch(void)
 	return code;
 }
 
-static int vector(void)
+static int use_vector(void)
 {
 	struct cuf_iovec iov[100];
 	ssize_t n;
@@ -201,8 +180,9 @@ static int vector(void)
 	return n == 10000 ? 0 : (int)-n;
 }
 
-/* The first of a process sets the queue up; so each attempt is a driver of its own. */
-static int stream(void)
+/* Reads through a stream. Each attempt opens the driver again, because its first stream call
+ * creates the queue. */
+static int use_stream(void)
 {
 	size_t len = 1000;
 	off_t zero = 0;
@@ -224,36 +204,36 @@ static int stream(void)
 static void streams(void **state)
 {
 	(void)state;
-	each(stream, 1);
+	fail_each(use_stream, 1);
 }
 
 static void batches_and_vectors(void **state)
 {
 	(void)state;
 	open_fh = st_register(fd, NULL);
-	each(batch, 2);
-	each(vector, 1);
+	fail_each(use_batch, 2);
+	fail_each(use_vector, 1);
 	cuFileHandleDeregister(open_fh);
 	assert_ok(cuFileDriverClose());
 }
 
-static int parameters(void)
+static int use_parameter(void)
 {
 	size_t value;
 
 	return cuFileGetParameterSizeT(CUF_IO_BATCHSIZE, &value).err;
 }
 
-static void staged(void **state)
+static void parameters(void **state)
 {
 	(void)state;
-	each(parameters, 1);
+	fail_each(use_parameter, 1);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(staged),
+		cmocka_unit_test(parameters),
 		cmocka_unit_test(files),
 		cmocka_unit_test(streams),
 		cmocka_unit_test(many_buffers),

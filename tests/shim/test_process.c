@@ -1,38 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drop-in in a process: it starts without CUDA and notices it later, opening it
- * asks CUDA nothing, statistics and the log are as the environment says, and the process
- * ends well with everything still open. Cases that
- * need a process of their own run this program again. Which library a program gets is
- * tests/shim/preload's.
+ * Tests the life of a process with the drop-in. The process starts without CUDA and finds CUDA
+ * later. An open makes no call to CUDA. The environment sets statistics and the log. The process
+ * exits cleanly with everything open. Each case runs this program again in a separate process.
+ * tests/shim/preload tests which library a program gets.
  */
 #include "shim_test.h"
 
-#include <sys/wait.h>
+static char cuda[PATH_MAX]; /* path of the CUDA driver */
 
-static char self[PATH_MAX], cuda[PATH_MAX];
+/* ---- the children; each returns 0 on success ---- */
 
-/* Runs this program for one case; its exit status. */
-static int run(const char *what)
-{
-	int status;
-	pid_t pid = fork();
-
-	assert_true(pid >= 0);
-	if (!pid) {
-		execl(self, self, what, (char *)NULL);
-		_exit(99);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	if (!WIFEXITED(status))
-		return -WTERMSIG(status);
-	return WEXITSTATUS(status);
-}
-
-/* ---- in processes of their own; 0: good ---- */
-
-/* No libcuda in sight, then one is loaded by the program itself. */
-static int cuda_comes_later(void)
+/* The program loads libcuda only after its first reads into host memory. */
+static int child_cuda_later(void)
 {
 	unsigned char host[4096], want[4096];
 	int fd = st_make("later", 65536, O_RDONLY), code;
@@ -53,23 +33,19 @@ static int cuda_comes_later(void)
 	dev = (void *)(uintptr_t)ptr;
 	if (cuFileRead(fh, dev, 4096, 9, 0) != 4096)
 		return 4;
-	memset(host, 0, sizeof(host));
-	if (cu.cuMemcpyDtoHAsync(host, ptr, 4096, NULL) != PST_CU_OK ||
-	    cu.cuStreamSynchronize(NULL) != PST_CU_OK || memcmp(host, want, 4096))
+	if (!st_holds(dev, 9, 4096))
 		return 5;
 	return 0;
 }
 
-static int opening_asks_nothing(void)
+static int child_open_without_cuda(void)
 {
 	unsigned long (*calls)(const char *);
-	void *sym = dlopen(cuda, RTLD_NOW) ? cu_standin("pst_standin_calls") : NULL;
 	int fd = st_make("asks", 65536, O_RDONLY), code;
 	struct cuf_props props;
 
-	if (!sym)
+	if (!dlopen(cuda, RTLD_NOW) || !cu_standin("pst_standin_calls", &calls))
 		return 2;
-	memcpy(&calls, &sym, sizeof(sym));
 	if (cuFileDriverOpen().err || cuFileDriverGetProperties(&props).err)
 		return 3;
 	cuFileHandleDeregister(st_register(fd, &code));
@@ -79,10 +55,10 @@ static int opening_asks_nothing(void)
 	return calls("*") ? 5 : 0;
 }
 
-/* Files, buffers, a batch that is out, a stream that waits: all left as they are. */
-static int ends_with_all_open(void)
+/* The process exits with a registered file, a registered buffer and a batch in flight. */
+static int child_exit_with_all_open(void)
 {
-	struct cuf_io_params param = {.mode = CUF_BATCH, .opcode = CUF_READ};
+	struct cuf_io_params param;
 	int fd = st_make("ends", 1 << 20, O_RDONLY), code;
 	void *fh, *batch;
 	pst_cu_ptr ptr;
@@ -95,16 +71,14 @@ static int ends_with_all_open(void)
 	    cuFileBufRegister((void *)(uintptr_t)ptr, 1 << 20, 0).err ||
 	    cuFileRead(fh, (void *)(uintptr_t)ptr, 1 << 20, 0, 0) != 1 << 20)
 		return 3;
-	param.fh = fh;
-	param.u.batch.base = (void *)(uintptr_t)ptr;
-	param.u.batch.size = 1 << 20;
+	param = st_op(fh, CUF_READ, (void *)(uintptr_t)ptr, 1 << 20, 0, 0, 0);
 	if (cuFileBatchIOSetUp(&batch, 1).err || cuFileBatchIOSubmit(batch, 1, &param, 0).err)
 		return 4;
 	exit(0);
 }
 
-/* Statistics that the environment asks for are collected from the start. */
-static int collects_at_once(void)
+/* Statistics that the environment enables are collected from the start. */
+static int child_stats_from_start(void)
 {
 	struct cuf_stats_l1 stats;
 	unsigned char host[100];
@@ -120,17 +94,17 @@ static int collects_at_once(void)
 	return stats.hdl_register_ops.ok == 1 && stats.read_ops.ok == 1 ? 0 : 4;
 }
 
-/* What is below the level is not in the log, and who fails in a loop fills no disk. */
-static int log_has_an_end(void)
+/* The log has no line above its level, and a caller that fails in a loop does not fill a disk. */
+static int child_log_limit(void)
 {
 	char name[PATH_MAX], line[4096];
-	unsigned lines = 0, below = 0;
+	unsigned lines = 0, unwanted = 0;
 	FILE *f;
 
 	close(st_make("log", 0, O_RDWR));
 	snprintf(name, sizeof(name), "%s", st_path);
 	setenv("CUFILE_LOGFILE_PATH", name, 1);
-	setenv("CUFILE_NVTX", "true", 1); /* noted at level INFO */
+	setenv("CUFILE_NVTX", "true", 1); /* logged at level INFO */
 	if (cuFileDriverOpen().err)
 		return 2;
 	for (int i = 0; i < 10100; i++)
@@ -139,64 +113,63 @@ static int log_has_an_end(void)
 	unlink(name);
 	while (f && fgets(line, sizeof(line), f)) {
 		lines++;
-		below += strstr(line, " INFO: ") || strstr(line, " WARN: ");
+		unwanted += strstr(line, " INFO: ") || strstr(line, " WARN: ");
 	}
-	return lines > 1000 && lines < 10010 && !below ? 0 : 3;
+	return lines > 1000 && lines < 10010 && !unwanted ? 0 : 3;
 }
 
 /* ---- the cases ---- */
 
-static void later(void **state)
+static void cuda_later(void **state)
 {
 	(void)state;
-	assert_int_equal(run("later"), 0);
+	assert_int_equal(st_run_self("later", NULL), 0);
 }
 
-static void asks_nothing(void **state)
+static void open_without_cuda(void **state)
 {
 	(void)state;
-	assert_int_equal(run("asks"), 0);
+	assert_int_equal(st_run_self("asks", NULL), 0);
 }
 
-static void collects(void **state)
+static void stats_from_start(void **state)
 {
 	(void)state;
-	assert_int_equal(run("collects"), 0);
+	assert_int_equal(st_run_self("collects", NULL), 0);
 }
 
-static void log_ends(void **state)
+static void log_limit(void **state)
 {
 	(void)state;
-	assert_int_equal(run("log"), 0);
+	assert_int_equal(st_run_self("log", NULL), 0);
 }
 
-static void ends(void **state)
+static void exit_with_all_open(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 5; i++)
-		assert_int_equal(run("ends"), 0);
+		assert_int_equal(st_run_self("ends", NULL), 0);
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(later),    cmocka_unit_test(asks_nothing),
-		cmocka_unit_test(collects), cmocka_unit_test(log_ends),
-		cmocka_unit_test(ends),
+		cmocka_unit_test(cuda_later),	      cmocka_unit_test(open_without_cuda),
+		cmocka_unit_test(stats_from_start),   cmocka_unit_test(log_limit),
+		cmocka_unit_test(exit_with_all_open),
 	};
 
-	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0 || !getenv("PENSTOCK_LIBCUDA") ||
-	    !realpath(getenv("PENSTOCK_LIBCUDA"), cuda))
+	if (!getenv("PENSTOCK_LIBCUDA") || !realpath(getenv("PENSTOCK_LIBCUDA"), cuda))
 		return 1;
 	if (argc < 2)
 		return cmocka_run_group_tests(tests, NULL, NULL);
 	if (!strcmp(argv[1], "later"))
-		return cuda_comes_later();
+		return child_cuda_later();
 	if (!strcmp(argv[1], "asks"))
-		return opening_asks_nothing();
+		return child_open_without_cuda();
 	if (!strcmp(argv[1], "collects"))
-		return collects_at_once();
+		return child_stats_from_start();
 	if (!strcmp(argv[1], "log"))
-		return log_has_an_end();
-	return ends_with_all_open();
+		return child_log_limit();
+	return child_exit_with_all_open();
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * That a transfer which succeeds allocates nothing, takes no lock of the drop-in's and
- * writes no line, and what it costs over the core's: the functions that would do so are
- * this program's own, and count on the thread that reads, and so is the core's transfer.
- * Not built with a sanitizer, which has its own.
+ * Tests that a successful transfer allocates nothing, takes no lock of the drop-in and writes no
+ * line. It also measures the CPU time that the drop-in adds to the library's transfer. This program
+ * replaces malloc, pthread_mutex_lock, write and penstock_transfer, and counts their calls on the
+ * thread that reads. It is not built with a sanitizer, which replaces malloc, too.
  */
 #include "shim_test.h"
 
-#include <link.h>
 #include <pthread.h>
 
 #include "penstock.h"
@@ -37,66 +36,36 @@ void *realloc(void *ptr, size_t len)
 	return __libc_realloc(ptr, len);
 }
 
-/* The drop-in's own; the core's thread engine, which stands in for io_uring where that is
- * refused, hands over under a lock. */
-static uintptr_t text_start, text_end;
-
-static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
-{
-	(void)size;
-	(void)arg;
-	if (!strstr(info->dlpi_name, "libcufile"))
-		return 0;
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_LOAD && info->dlpi_phdr[i].p_flags & PF_X) {
-			text_start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-			text_end = text_start + info->dlpi_phdr[i].p_memsz;
-		}
-	return 1;
-}
-
+/* Counts only the drop-in's calls, because the library's thread engine, which replaces io_uring if
+ * the kernel refuses it, takes a lock. */
 int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
-	static int (*own)(pthread_mutex_t *);
+	static int (*real)(pthread_mutex_t *);
 
-	if (!own) {
-		void *sym = dlsym(RTLD_NEXT, "pthread_mutex_lock");
-
-		memcpy(&own, &sym, sizeof(sym));
-	}
-	locked += counting &&
-		  (uintptr_t)__builtin_return_address(0) - text_start < text_end - text_start;
-	return own(mutex);
+	st_real("pthread_mutex_lock", &real);
+	locked += counting && st_in_shim(__builtin_return_address(0));
+	return real(mutex);
 }
 
 ssize_t write(int to, const void *from, size_t len)
 {
-	static ssize_t (*own)(int, const void *, size_t);
+	static ssize_t (*real)(int, const void *, size_t);
 
-	if (!own) {
-		void *sym = dlsym(RTLD_NEXT, "write");
-
-		memcpy(&own, &sym, sizeof(sym));
-	}
-	written += counting && to == STDERR_FILENO; /* the core wakes lanes by writing */
-	return own(to, from, len);
+	st_real("write", &real);
+	written += counting && to == STDERR_FILENO; /* the library wakes lanes by write(2), too */
+	return real(to, from, len);
 }
 
-/* What the drop-in calls of the core; `stubbed`, nothing moves and nothing is waited for. */
-static bool stubbed;
+static bool stubbed; /* the replaced penstock_transfer moves nothing */
 
 int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report *report)
 {
-	static int64_t (*own)(const struct penstock_req *, struct penstock_report *);
+	static int64_t (*real)(const struct penstock_req *, struct penstock_report *);
 
 	if (stubbed)
 		return (int64_t)req->segs[0].row_len;
-	if (!own) {
-		void *sym = dlsym(RTLD_NEXT, "penstock_transfer");
-
-		memcpy(&own, &sym, sizeof(sym));
-	}
-	return own(req, report);
+	st_real("penstock_transfer", &real);
+	return real(req, report);
 }
 
 enum { LEN = 65536, TIMES = 500 };
@@ -110,32 +79,30 @@ static int setup(void **state)
 	(void)state;
 	fd = st_make("quiet", LEN, O_RDWR);
 	fh = st_register(fd, NULL);
-	return dl_iterate_phdr(find_text, NULL) != 1 || cuFileBufRegister(buf, LEN, 0).err;
+	return !st_find_text() || cuFileBufRegister(buf, LEN, 0).err;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
+	st_drop(fh, fd);
 	return 0;
 }
 
-static void reset(void)
+static void counters_clear(void)
 {
 	allocated = locked = written = 0;
 }
 
-static void reads(void **state)
+static void reads_and_writes(void **state)
 {
 	(void)state;
-	/* What is set up once, and said once. */
+	/* The first transfers set up the pump and log the first use. */
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(cuFileRead(fh, buf, LEN, 0, 0), LEN);
 		assert_int_equal(cuFileWrite(fh, buf, 4096, 0, 0), 4096);
 	}
-	reset();
+	counters_clear();
 	counting = true;
 	for (int i = 0; i < TIMES; i++)
 		if (cuFileRead(fh, buf, 4096, 4096, 0) != 4096 ||
@@ -147,7 +114,7 @@ static void reads(void **state)
 	assert_int_equal(allocated, 0);
 	assert_int_equal(locked, 0);
 	assert_int_equal(written, 0);
-	/* The counters count: a failure says so, with a line. */
+	/* The counters work: a failure writes a line, and cuFileUseCount takes a lock. */
 	counting = true;
 	assert_int_equal(cuFileWrite(fh, buf, 10, INT64_MAX - 20, 0), -1);
 	counting = false;
@@ -167,7 +134,7 @@ static void vectors(void **state)
 		iov[i] = (struct cuf_iovec){buf + i * 1000, 700};
 	assert_int_equal(cuFileReadv(fh, iov, 64, 0, 0), 64 * 700);
 	assert_int_equal(cuFileWritev(fh, iov, 64, 0, 0), 64 * 700);
-	reset();
+	counters_clear();
 	counting = true;
 	for (int i = 0; i < TIMES; i++)
 		if (cuFileReadv(fh, iov, 64, 0, 0) != 64 * 700 ||
@@ -185,17 +152,13 @@ static int one_batch(void *batch)
 	static struct cuf_io_event events[128];
 	unsigned nr = 128;
 
-	for (unsigned i = 0; i < nr; i++) {
-		params[i] = (struct cuf_io_params){.mode = CUF_BATCH, .fh = fh, .opcode = CUF_READ};
-		params[i].u.batch.base = buf;
-		params[i].u.batch.base_offset = (off_t)i * 512;
-		params[i].u.batch.size = 512;
-	}
+	for (unsigned i = 0; i < nr; i++)
+		params[i] = st_op(fh, CUF_READ, buf, 512, 0, (off_t)i * 512, i);
 	return cuFileBatchIOSubmit(batch, nr, params, 0).err ||
 	       cuFileBatchIOGetStatus(batch, nr, &nr, events, NULL).err || nr != 128;
 }
 
-/* A batch has locks of its own: several threads may use it at once. */
+/* A batch takes locks, because several threads may use it, but allocates and logs nothing. */
 static void batches(void **state)
 {
 	void *batch;
@@ -203,7 +166,7 @@ static void batches(void **state)
 	(void)state;
 	assert_ok(cuFileBatchIOSetUp(&batch, 128));
 	assert_int_equal(one_batch(batch), 0);
-	reset();
+	counters_clear();
 	counting = true;
 	for (int i = 0; i < 50; i++)
 		if (one_batch(batch))
@@ -222,8 +185,8 @@ static uint64_t cpu_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* What a call costs over the core's: this thread's CPU time with nothing behind it. The
- * best of many rounds, and a limit that only a lock, a system call or a search breaks. */
+/* Measures the CPU time of a call whose transfer does nothing. It takes the best of many rounds,
+ * and a limit that only a lock, a system call or a long search exceeds. */
 static void overhead(void **state)
 {
 	enum { ROUNDS = 100, CALLS = 1000, MOST_NS = 1000 };
@@ -234,7 +197,7 @@ static void overhead(void **state)
 	assert_int_equal(cuFileRead(fh, buf, 4096, 0, 0), 4096);
 	stubbed = true;
 	for (unsigned i = 0; i < 2 * ROUNDS; i++) {
-		void *to = i & 1 ? want : buf; /* which is registered */
+		void *to = i & 1 ? want : buf; /* only buf is registered */
 		uint64_t start = cpu_ns(), ns;
 
 		for (unsigned k = 0; k < CALLS; k++)
@@ -244,7 +207,7 @@ static void overhead(void **state)
 	}
 	stubbed = false;
 	assert_int_equal(sum, 2 * ROUNDS * CALLS * (ssize_t)4096);
-	printf("# over the core: %llu ns a call, %llu for a buffer that is not registered\n",
+	printf("# overhead: %llu ns a call, %llu with a buffer that is not registered\n",
 	       (unsigned long long)best[0], (unsigned long long)best[1]);
 	assert_true(best[0] < MOST_NS && best[1] < 5 * MOST_NS);
 }
@@ -252,7 +215,7 @@ static void overhead(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads),
+		cmocka_unit_test(reads_and_writes),
 		cmocka_unit_test(vectors),
 		cmocka_unit_test(batches),
 		cmocka_unit_test(overhead),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Everything at once: threads that read, register and deregister files and buffers,
- * run batches and streams, and count, while the driver is opened and closed under
- * them. Each call answers with what is true at that moment, bytes are whole and of
- * the right file. Meant for the sanitizers.
+ * Tests all calls at once: threads read, register and deregister files and buffers, run batches and
+ * streams and query statistics, while the driver is opened and closed. Each call must return a
+ * result that is possible at that moment, and each read all bytes of the right file. It
+ * is most useful under the sanitizers.
  */
 #include "shim_test.h"
 
@@ -16,10 +16,10 @@ enum { FILES = 4, LEN = 70000, ROUNDS = 40, READERS = 2 };
 static int fds[FILES];
 static _Atomic(void *) handles[FILES];
 static _Atomic bool stop;
-static _Atomic bool calm; /* calls are rare, so that the driver can be closed between two */
-static char *dev;	  /* a stretch of LEN for each thread */
-static _Atomic int wrong; /* the line where something was */
-static _Atomic unsigned done[6];
+static _Atomic bool calm;	 /* threads pause, so that the driver can be closed between calls */
+static char *dev;		 /* device memory, LEN bytes for each thread */
+static _Atomic int wrong;	 /* line of the last failed check, 0: none */
+static _Atomic unsigned done[6]; /* successful calls of each kind */
 
 #define WANT(what)                                      \
 	do {                                            \
@@ -27,38 +27,38 @@ static _Atomic unsigned done[6];
 			atomic_store(&wrong, __LINE__); \
 	} while (0)
 
-static bool go_on(void)
+static bool running(void)
 {
 	if (atomic_load(&calm))
 		usleep(3000);
 	return !atomic_load(&stop);
 }
 
-/* Byte i of file f. */
-static unsigned char byte_of(unsigned f, size_t i)
+/* Returns the byte at offset i of file f. */
+static unsigned char file_byte(unsigned f, size_t i)
 {
 	return (unsigned char)(st_byte(i) + f);
 }
 
-static void check(unsigned f, const unsigned char *got, size_t off, size_t len)
+static void check_bytes(unsigned f, const unsigned char *got, size_t off, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
-		if (got[i] != byte_of(f, off + i)) {
+		if (got[i] != file_byte(f, off + i)) {
 			WANT(false);
 			return;
 		}
 }
 
-static void check_dev(unsigned f, const char *at, size_t off, size_t len)
+static void check_device(unsigned f, const char *at, size_t off, size_t len)
 {
 	static _Thread_local unsigned char got[LEN];
 
 	WANT(cu.cuMemcpyDtoHAsync(got, (uintptr_t)at, len, NULL) == PST_CU_OK &&
 	     cu.cuStreamSynchronize(NULL) == PST_CU_OK);
-	check(f, got, off, len);
+	check_bytes(f, got, off, len);
 }
 
-static void *reads(void *arg)
+static void *read_loop(void *arg)
 {
 	unsigned number = (unsigned)(uintptr_t)arg;
 	uint64_t seed = test_seed(7) + number;
@@ -66,7 +66,7 @@ static void *reads(void *arg)
 	unsigned char host[5000];
 
 	WANT(cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK);
-	while (go_on()) {
+	while (running()) {
 		unsigned f = (unsigned)(test_random(&seed) % FILES);
 		size_t off = (size_t)(test_random(&seed) % (LEN - sizeof(host)));
 		bool gpu = test_random(&seed) & 1;
@@ -78,18 +78,18 @@ static void *reads(void *arg)
 			continue;
 		atomic_fetch_add(&done[0], 1);
 		if (gpu)
-			check_dev(f, to, off, sizeof(host));
+			check_device(f, to, off, sizeof(host));
 		else
-			check(f, host, off, sizeof(host));
+			check_bytes(f, host, off, sizeof(host));
 	}
 	return NULL;
 }
 
-static void *files(void *arg)
+static void *file_loop(void *arg)
 {
 	uint64_t seed = test_seed(11);
 
-	while (go_on()) {
+	while (running()) {
 		unsigned f = (unsigned)(test_random(&seed) % FILES);
 		int code;
 
@@ -102,11 +102,11 @@ static void *files(void *arg)
 	return arg;
 }
 
-static void *buffers(void *arg)
+static void *buffer_loop(void *arg)
 {
 	char *at = dev + (size_t)(uintptr_t)arg * LEN;
 
-	while (go_on()) {
+	while (running()) {
 		int code = cuFileBufRegister(at, LEN, 0).err;
 
 		WANT(!code);
@@ -124,14 +124,9 @@ static void one_batch(void *batch, unsigned f, char *to)
 	unsigned nr = 4;
 	int code;
 
-	for (unsigned i = 0; i < 4; i++) {
-		params[i] = (struct cuf_io_params){
-			.mode = CUF_BATCH, .fh = atomic_load(&handles[f]), .opcode = CUF_READ};
-		params[i].u.batch.base = to;
-		params[i].u.batch.base_offset = (off_t)i * 4096;
-		params[i].u.batch.file_offset = (off_t)i * 4096;
-		params[i].u.batch.size = 4096;
-	}
+	for (unsigned i = 0; i < 4; i++)
+		params[i] = st_op(atomic_load(&handles[f]), CUF_READ, to, 4096, (off_t)i * 4096,
+				  (off_t)i * 4096, i);
 	code = cuFileBatchIOSubmit(batch, 4, params, 0).err;
 	WANT(!code || code == CUF_HANDLE_NOT_REGISTERED);
 	if (code)
@@ -139,16 +134,16 @@ static void one_batch(void *batch, unsigned f, char *to)
 	WANT(!cuFileBatchIOGetStatus(batch, 4, &nr, events, NULL).err && nr == 4);
 	for (unsigned i = 0; i < nr; i++)
 		WANT(events[i].status == CUF_COMPLETE && events[i].ret == 4096);
-	check_dev(f, to, 0, 4 * 4096);
+	check_device(f, to, 0, 4 * 4096);
 	atomic_fetch_add(&done[3], 1);
 }
 
-static void *batches(void *arg)
+static void *batch_loop(void *arg)
 {
 	char *to = dev + (size_t)(uintptr_t)arg * LEN;
 
 	WANT(cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK);
-	for (unsigned i = 0; go_on(); i++) {
+	for (unsigned i = 0; running(); i++) {
 		void *batch;
 		int code = cuFileBatchIOSetUp(&batch, 4).err;
 
@@ -161,7 +156,7 @@ static void *batches(void *arg)
 	return NULL;
 }
 
-static void *streams(void *arg)
+static void *stream_loop(void *arg)
 {
 	char *to = dev + (size_t)(uintptr_t)arg * LEN;
 	struct pst_cu_stream *stream;
@@ -170,7 +165,7 @@ static void *streams(void *arg)
 
 	WANT(cu.cuCtxSetCurrent(cu_ctx) == PST_CU_OK &&
 	     cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0) == PST_CU_OK);
-	for (unsigned i = 0; go_on(); i++) {
+	for (unsigned i = 0; running(); i++) {
 		unsigned f = i % FILES;
 		ssize_t bytes = -7;
 		int code;
@@ -183,26 +178,24 @@ static void *streams(void *arg)
 		WANT(cu.cuStreamSynchronize(stream) == PST_CU_OK);
 		if (!code) {
 			WANT(bytes == (ssize_t)len);
-			check_dev(f, to, (size_t)off, len);
+			check_device(f, to, (size_t)off, len);
 			atomic_fetch_add(&done[4], 1);
 		}
 		code = cuFileStreamDeregister(stream).err;
-		WANT(!code || code == CUF_INVALID_VALUE); /* a close was quicker */
+		WANT(!code || code == CUF_INVALID_VALUE); /* the driver was closed first */
 	}
 	WANT(cu.cuStreamDestroy(stream) == PST_CU_OK);
 	return NULL;
 }
 
-static void *counts(void *arg)
+static void *stats_loop(void *arg)
 {
 	static struct {
-		struct cuf_stats_l1 l1;
-		struct cuf_stats_hist hist;
-		struct cuf_stats_gpus gpus;
-		char behind[64];
+		struct st_l3 l3;
+		char after[64];
 	} stats;
 
-	for (int level = 0; go_on(); level = (level + 1) % 4) {
+	for (int level = 0; running(); level = (level + 1) % 4) {
 		size_t value;
 		int code;
 
@@ -218,12 +211,12 @@ static void *counts(void *arg)
 		atomic_fetch_add(&done[5], 1);
 		usleep(300);
 	}
-	WANT(!stats.behind[0]);
+	WANT(!stats.after[0]);
 	return arg;
 }
 
-/* The last close answers "closing" while somebody is inside; when nobody is, it closes,
- * whoever comes in meanwhile. */
+/* Opens and closes the driver. The last close returns CUF_DRIVER_CLOSING while a call holds a file,
+ * else it closes, even if new calls start meanwhile. Returns the number of complete closes. */
 static unsigned open_and_close(void)
 {
 	unsigned closed = 0;
@@ -252,16 +245,17 @@ static void storm(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < READERS; i++, n++)
-		assert_int_equal(pthread_create(&threads[n], NULL, reads, (void *)(uintptr_t)n), 0);
-	assert_int_equal(pthread_create(&threads[n], NULL, files, NULL), 0);
+		assert_int_equal(pthread_create(&threads[n], NULL, read_loop, (void *)(uintptr_t)n),
+				 0);
+	assert_int_equal(pthread_create(&threads[n], NULL, file_loop, NULL), 0);
 	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, buffers, (void *)(uintptr_t)n), 0);
+	assert_int_equal(pthread_create(&threads[n], NULL, buffer_loop, (void *)(uintptr_t)n), 0);
 	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, batches, (void *)(uintptr_t)n), 0);
+	assert_int_equal(pthread_create(&threads[n], NULL, batch_loop, (void *)(uintptr_t)n), 0);
 	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, streams, (void *)(uintptr_t)n), 0);
+	assert_int_equal(pthread_create(&threads[n], NULL, stream_loop, (void *)(uintptr_t)n), 0);
 	n++;
-	assert_int_equal(pthread_create(&threads[n], NULL, counts, NULL), 0);
+	assert_int_equal(pthread_create(&threads[n], NULL, stats_loop, NULL), 0);
 	n++;
 	closed = open_and_close();
 	for (bool all = false; !all && !atomic_load(&wrong);) {
@@ -283,14 +277,14 @@ static int setup(void **state)
 	static unsigned char bytes[LEN];
 
 	(void)state;
-	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1); /* handles that are gone are said */
+	setenv("CUFILE_LOGFILE_PATH", "/dev/null", 1); /* every closed handle is logged */
 	if (!cu_load())
 		return -1;
 	dev = cu_alloc((READERS + 5) * LEN);
 	for (unsigned f = 0; f < FILES; f++) {
 		fds[f] = st_make("storm", LEN, O_RDWR);
 		for (size_t i = 0; i < LEN; i++)
-			bytes[i] = byte_of(f, i);
+			bytes[i] = file_byte(f, i);
 		if (pwrite(fds[f], bytes, LEN, 0) != LEN)
 			return -1;
 		atomic_store(&handles[f], st_register(fds[f], NULL));

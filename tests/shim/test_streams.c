@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered streams: that deregistering one waits for what is on it, and that the last
- * close of the driver forgets them. What their flags mean is test_async.c's.
+ * Tests registered streams: deregistering waits for the work on the stream, and the last close of
+ * the driver removes all streams. test_async.c tests their flags.
  */
 #include "shim_test.h"
 
@@ -15,21 +15,18 @@ static char *dev;
 static int fd;
 static struct pst_cu_stream *stream;
 
-static unsigned long (*calls)(const char *symbol);
+static unsigned long (*calls)(const char *symbol); /* NULL with a real driver */
 
 static int setup(void **state)
 {
-	void *sym;
-
 	(void)state;
 	if (!cu_load())
 		return -1;
 	dev = cu_alloc(LEN);
 	fd = st_make("streams", LEN, O_RDONLY);
 	unlink(st_path);
-	assert_cu(cu.cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0));
-	sym = cu_standin("pst_standin_calls");
-	memcpy(&calls, &sym, sizeof(sym));
+	stream = cu_stream();
+	cu_standin("pst_standin_calls", &calls);
 	return 0;
 }
 
@@ -42,34 +39,27 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* A word that holds the stream back until it is 1. */
-static uint64_t *gate;
-
 static void hold(void)
 {
-	pst_cu_ptr at;
-
-	if (!gate)
-		assert_cu(cu.cuMemHostAlloc((void **)&gate, 4096, 2));
-	__atomic_store_n(gate, 0, __ATOMIC_RELEASE);
-	assert_cu(cu.cuMemHostGetDevicePointer(&at, gate, 0));
-	assert_cu(cu.cuStreamWaitValue64(stream, at, 1, PST_CU_WAIT_GEQ));
+	st_gate_shut();
+	st_gate_wait(stream);
 }
 
-static _Atomic bool gone; /* the call that is waited for has come back */
+static _Atomic bool returned; /* the call under test has returned */
 
-static void *open_when_waited_for(void *before)
+/* Opens the gate once a call waits for the stream. */
+static void *open_when_waited(void *before)
 {
-	while (calls && !atomic_load(&gone) &&
+	while (calls && !atomic_load(&returned) &&
 	       calls("cuStreamSynchronize") == *(unsigned long *)before)
 		sched_yield();
 	if (!calls)
 		usleep(50000);
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	st_gate_open();
 	return NULL;
 }
 
-static void deregistering_waits(void **state)
+static void deregister_waits(void **state)
 {
 	void *fh = st_register(fd, NULL);
 	unsigned long before = 0;
@@ -83,10 +73,10 @@ static void deregistering_waits(void **state)
 	hold();
 	assert_ok(cuFileReadAsync(fh, dev, &len, &off, &zero, &bytes, stream));
 	before = calls ? calls("cuStreamSynchronize") : 0;
-	assert_int_equal(pthread_create(&opener, NULL, open_when_waited_for, &before), 0);
+	assert_int_equal(pthread_create(&opener, NULL, open_when_waited, &before), 0);
 	assert_ok(cuFileStreamDeregister(stream));
 	seen = __atomic_load_n(&bytes, __ATOMIC_ACQUIRE);
-	atomic_store(&gone, true);
+	atomic_store(&returned, true);
 	pthread_join(opener, NULL);
 	assert_cu(cu.cuStreamSynchronize(stream));
 	assert_int_equal(seen, SIZE);
@@ -94,17 +84,15 @@ static void deregistering_waits(void **state)
 	cuFileHandleDeregister(fh);
 }
 
-/* A capture is not waited for: that would end it. */
-static void captured(void **state)
+/* Deregistering a captured stream does not wait, because a wait would make the capture fail. */
+static void deregister_captured(void **state)
 {
 	int (*capture)(struct pst_cu_stream *, int);
-	void *sym = cu_standin("pst_standin_capture");
 	unsigned long before;
 
 	(void)state;
-	if (!sym)
-		test_skip("the driver itself captures only what a graph is made of");
-	memcpy(&capture, &sym, sizeof(sym));
+	if (!cu_standin("pst_standin_capture", &capture))
+		test_skip("this test switches capture on by a function of the stand-in");
 	assert_ok(cuFileStreamRegister(stream, 0));
 	assert_cu(capture(stream, 1));
 	before = calls("cuStreamSynchronize");
@@ -120,8 +108,8 @@ static void set_now(void *arg)
 	now = *(size_t *)arg;
 }
 
-/* After the last close nothing is fixed at the call any more. */
-static void closing_forgets(void **state)
+/* After the last close the flags of a stream have no effect, so its length is read late. */
+static void close_removes_streams(void **state)
 {
 	static size_t late = 300;
 	off_t zero = 0;
@@ -138,7 +126,7 @@ static void closing_forgets(void **state)
 	hold();
 	assert_cu(cu.cuLaunchHostFunc(stream, set_now, &late));
 	assert_ok(cuFileReadAsync(fh, dev, &now, &zero, &zero, &bytes, stream));
-	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+	st_gate_open();
 	assert_cu(cu.cuStreamSynchronize(stream));
 	assert_int_equal(bytes, late);
 	cuFileHandleDeregister(fh);
@@ -147,9 +135,9 @@ static void closing_forgets(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(deregistering_waits),
-		cmocka_unit_test(captured),
-		cmocka_unit_test(closing_forgets),
+		cmocka_unit_test(deregister_waits),
+		cmocka_unit_test(deregister_captured),
+		cmocka_unit_test(close_removes_streams),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

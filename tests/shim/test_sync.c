@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuFileRead, cuFileWrite and their vectors: bytes against a plain read, sizes and
- * offsets that are not aligned, host and device memory, descriptors of each kind,
- * the code for each wrong argument, threads, and a context that is gone.
+ * Tests cuFileRead, cuFileWrite and their vector forms. The bytes are compared with a plain read,
+ * for unaligned sizes and offsets, host and device memory, and all kinds of descriptors. Further
+ * cases test the code of each wrong argument, threads, and a context that has failed.
  */
 #include "shim_test.h"
 
@@ -25,19 +25,13 @@ static int setup(void **state)
 	return 0;
 }
 
-static void *open_file(int flags, int *fd)
+/* Creates and registers a file. Returns NULL if the file system has no O_DIRECT. */
+static void *file_create(int flags, int *fd)
 {
 	*fd = st_make("sync", LEN, flags);
 	if (*fd < 0)
-		return NULL; /* no O_DIRECT on this file system */
+		return NULL;
 	return st_register(*fd, NULL);
-}
-
-static void close_file(void *fh, int fd)
-{
-	cuFileHandleDeregister(fh);
-	close(fd);
-	unlink(st_path);
 }
 
 static void sizes_and_offsets(void **state)
@@ -50,7 +44,7 @@ static void sizes_and_offsets(void **state)
 	(void)state;
 	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
 		int fd;
-		void *fh = open_file(kinds[k], &fd);
+		void *fh = file_create(kinds[k], &fd);
 
 		for (size_t i = 0; fh && i < sizeof(lens) / sizeof(lens[0]); i++)
 			for (size_t o = 0; o < sizeof(offs) / sizeof(offs[0]); o++) {
@@ -64,7 +58,7 @@ static void sizes_and_offsets(void **state)
 				assert_memory_equal(host, want, n);
 			}
 		if (fh)
-			close_file(fh, fd);
+			st_drop(fh, fd);
 		else
 			unlink(st_path);
 	}
@@ -75,7 +69,7 @@ static void sizes_and_offsets(void **state)
 static void writes(void **state)
 {
 	int fd;
-	void *fh = open_file(O_RDWR, &fd);
+	void *fh = file_create(O_RDWR, &fd);
 	unsigned char *bytes = malloc(LEN), *got = malloc(LEN);
 
 	(void)state;
@@ -85,24 +79,26 @@ static void writes(void **state)
 	assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
 	assert_int_equal(pread(fd, got, 1000001, 4097), 1000001);
 	assert_memory_equal(got, bytes + 5, 1000001);
-	assert_int_equal(pread(fd, got, 4097, 0), 4097); /* what was before it stays */
+	/* The bytes before the write are unchanged. */
+	assert_int_equal(pread(fd, got, 4097, 0), 4097);
 	for (size_t i = 0; i < 4097; i++)
 		assert_int_equal(got[i], st_byte(i));
-	assert_int_equal(cuFileWrite(fh, bytes, 777, (off_t)LEN, 0), 777); /* grows it */
+	/* A write past the end makes the file longer. */
+	assert_int_equal(cuFileWrite(fh, bytes, 777, (off_t)LEN, 0), 777);
 	assert_int_equal(lseek(fd, 0, SEEK_END), LEN + 777);
 	assert_int_equal(pread(fd, got, 777, (off_t)LEN), 777);
 	assert_memory_equal(got, bytes, 777);
-	/* What was grown is there to be read, on this handle. */
+	/* The same handle can read the new bytes. */
 	assert_int_equal(cuFileRead(fh, dev, 4096, (off_t)LEN, 0), 777);
 	cu_get(got, dev, 777);
 	assert_memory_equal(got, bytes, 777);
 	free(bytes);
 	free(got);
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
-/* An offset is an offset, also for a descriptor that appends. */
-static void appending(void **state)
+/* With O_APPEND a write goes to its offset, not to the end of the file. */
+static void append_flag_ignored(void **state)
 {
 	int fd = st_make("append", 8192, O_RDWR | O_APPEND);
 	void *fh = st_register(fd, NULL);
@@ -115,11 +111,11 @@ static void appending(void **state)
 	assert_int_equal(pread(fd, got, 100, 50), 100);
 	assert_memory_equal(got, want, 100);
 	assert_true(fcntl(fd, F_GETFL) & O_APPEND);
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
-/* Whether every descriptor here by which that file may be written has these flags. */
-static bool all_written_with(int fd, int flags)
+/* Whether every descriptor of this process that can write the file has these flags. */
+static bool writers_have_flags(int fd, int flags)
 {
 	struct stat file, is;
 	unsigned count = 0;
@@ -136,25 +132,24 @@ static bool all_written_with(int fd, int flags)
 		if ((has & O_SYNC) != flags)
 			return false;
 	}
-	assert_true(count > 1); /* the library's own, too */
+	assert_true(count > 1); /* the library has its own descriptor */
 	return true;
 }
 
-/* What the caller's descriptor promises of each write holds for what is opened in its
- * place. */
-static void each_write_synced(void **state)
+/* The library reopens a file with the O_SYNC or O_DSYNC of the caller's descriptor. */
+static void sync_flags_kept(void **state)
 {
 	static const int kinds[] = {O_SYNC, O_DSYNC, O_DSYNC | O_DIRECT, 0};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
 		int fd;
-		void *fh = open_file(O_RDWR | kinds[i], &fd);
+		void *fh = file_create(O_RDWR | kinds[i], &fd);
 
 		if (fh) {
 			assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
-			assert_true(all_written_with(fd, kinds[i] & O_SYNC));
-			close_file(fh, fd);
+			assert_true(writers_have_flags(fd, kinds[i] & O_SYNC));
+			st_drop(fh, fd);
 		} else {
 			unlink(st_path);
 		}
@@ -164,7 +159,7 @@ static void each_write_synced(void **state)
 static void wrong_arguments(void **state)
 {
 	int fd, ro;
-	void *fh = open_file(O_RDWR, &fd), *readonly;
+	void *fh = file_create(O_RDWR, &fd), *readonly;
 	char buf[64];
 
 	(void)state;
@@ -177,7 +172,7 @@ static void wrong_arguments(void **state)
 	assert_int_equal(cuFileRead(fh, (void *)-8, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileWrite(fh, NULL, 10, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileRead(fh, buf, 0, 0, 0), 0);
-	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0); /* behind the end */
+	assert_int_equal(cuFileRead(fh, buf, 10, LEN + 5, 0), 0); /* past the end of the file */
 	ro = open(st_path, O_RDONLY);
 	readonly = st_register(ro, NULL);
 	errno = 0;
@@ -193,39 +188,39 @@ static void wrong_arguments(void **state)
 	assert_int_equal(cuFileWrite(readonly, buf, 10, 0, 0), 10);
 	cuFileHandleDeregister(readonly);
 	close(ro);
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
-/* Addresses where nothing is, or nothing that may be read or written, and memory of the
- * device that was freed: an error of the file system's kind, and no signal. */
-static void not_memory(void **state)
+/* A transfer fails with EFAULT, and without a signal, for unmapped and protected addresses and for
+ * device memory that was freed. */
+static void bad_addresses(void **state)
 {
-	enum { ROOM = 1 << 20 };
+	enum { SIZE = 1 << 20 };
 	static const size_t lens[] = {1, 4096, 5001, 300000};
 	static const int kinds[] = {O_RDWR, O_RDWR | O_DIRECT};
-	char *readonly = mmap(NULL, ROOM, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *none = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *half = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *freed = cu_alloc(ROOM);
-	char *const nowhere[] = {(char *)0x1000,	 (char *)0x10001, none,
-				 half + ROOM / 2 - 1000, freed,		  readonly};
+	char *readonly = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *none = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *half = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *freed = cu_alloc(SIZE);
+	char *const addresses[] = {(char *)0x1000,	   (char *)0x10001, none,
+				   half + SIZE / 2 - 1000, freed,	    readonly};
 
 	(void)state;
-	assert_int_equal(mprotect(half + ROOM / 2, ROOM / 2, PROT_NONE), 0);
+	assert_int_equal(mprotect(half + SIZE / 2, SIZE / 2, PROT_NONE), 0);
 	cu_free(freed);
-	for (unsigned turn = 0; turn < 4; turn++) {
+	for (unsigned round = 0; round < 4; round++) {
 		int fd;
-		void *fh = open_file(kinds[turn % 2], &fd);
+		void *fh = file_create(kinds[round % 2], &fd);
 
 		for (unsigned i = 0; fh && i < 6 * 4; i++) {
-			char *at = nowhere[i / 4];
+			char *at = addresses[i / 4];
 			size_t len = lens[i % 4];
 			off_t off = i % 2 ? 0 : 777;
 
-			if (turn & 2)
+			if (round & 2)
 				posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-			if (len == 1 && at == nowhere[3])
-				continue; /* that one is there */
+			if (len == 1 && at == addresses[3])
+				continue; /* the first byte there is mapped */
 			errno = 0;
 			assert_int_equal(cuFileRead(fh, at, len, off, 0), -1);
 			assert_int_equal(errno, EFAULT);
@@ -236,13 +231,13 @@ static void not_memory(void **state)
 			assert_int_equal(errno, EFAULT);
 		}
 		if (fh)
-			close_file(fh, fd);
+			st_drop(fh, fd);
 		else
 			unlink(st_path);
 	}
-	munmap(readonly, ROOM);
-	munmap(none, ROOM);
-	munmap(half, ROOM);
+	munmap(readonly, SIZE);
+	munmap(none, SIZE);
+	munmap(half, SIZE);
 }
 
 static void vectors(void **state)
@@ -251,7 +246,7 @@ static void vectors(void **state)
 	struct cuf_iovec iov[100], bad[2];
 	size_t at = 0, count = 0;
 	int fd;
-	void *fh = open_file(O_RDWR, &fd);
+	void *fh = file_create(O_RDWR, &fd);
 	unsigned char *host = malloc(LEN), *want = malloc(LEN);
 
 	(void)state;
@@ -266,7 +261,7 @@ static void vectors(void **state)
 			st_check(iov[i].base, 1001 + at, lens[i]);
 		at += lens[i];
 	}
-	/* Back to another place, in more pieces than fit on the stack. */
+	/* Writes to another offset, with more elements than the drop-in keeps on the stack. */
 	for (count = 0; count < 100; count++)
 		iov[count] = (struct cuf_iovec){(char *)dev + 64 + 100 * count, 100};
 	cu_get(host, dev, 65536);
@@ -284,7 +279,7 @@ static void vectors(void **state)
 	bad[1] = (struct cuf_iovec){host, SSIZE_MAX};
 	assert_int_equal(cuFileReadv(fh, bad, 2, 0, 0), -CUF_INVALID_VALUE);
 	assert_int_equal(cuFileReadv((void *)5, iov, 2, 0, 0), -CUF_HANDLE_NOT_REGISTERED);
-	/* Past the end: what there is, up to there. */
+	/* A read past the end of the file returns the bytes before the end. */
 	bad[0] = (struct cuf_iovec){dev, 600};
 	bad[1] = (struct cuf_iovec){(char *)dev + 4096, 600};
 	assert_int_equal(cuFileReadv(fh, bad, 2, (off_t)LEN - 1000, 0), 1000);
@@ -292,7 +287,7 @@ static void vectors(void **state)
 	st_check((char *)dev + 4096, LEN - 400, 400);
 	free(host);
 	free(want);
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
 static void memory_file(void **state)
@@ -319,7 +314,7 @@ struct worker {
 	unsigned long wrong;
 };
 
-static void *work(void *arg)
+static void *read_random(void *arg)
 {
 	struct worker *w = arg;
 	unsigned char got[8192], want[8192];
@@ -349,22 +344,22 @@ static void threads(void **state)
 	struct worker w[COUNT];
 	uint64_t seed = test_seed(7);
 	int fd;
-	void *fh = open_file(O_RDONLY, &fd);
+	void *fh = file_create(O_RDONLY, &fd);
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT; i++) {
 		w[i] = (struct worker){.fh = fh, .at = (char *)dev + i * 16384, .seed = seed + i};
-		assert_int_equal(pthread_create(&w[i].thread, NULL, work, &w[i]), 0);
+		assert_int_equal(pthread_create(&w[i].thread, NULL, read_random, &w[i]), 0);
 	}
 	for (unsigned i = 0; i < COUNT; i++) {
 		pthread_join(w[i].thread, NULL);
 		assert_int_equal(w[i].wrong, 0);
 	}
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
-/* A thread that never heard of CUDA reads into its memory all the same. */
-static void *read_without(void *arg)
+/* A thread without a CUDA context can read into device memory. */
+static void *read_without_context(void *arg)
 {
 	if (cuFileRead(arg, dev, 5000, 3, 0) != 5000 ||
 	    cuFileRead(arg, (char *)dev + LEN, 1, 0, 1 << 30) != -CUF_CUDA_POINTER_RANGE_ERROR)
@@ -377,43 +372,47 @@ static void without_context(void **state)
 	pthread_t thread;
 	void *wrong;
 	int fd;
-	void *fh = open_file(O_RDONLY, &fd);
+	void *fh = file_create(O_RDONLY, &fd);
 
 	(void)state;
-	assert_int_equal(pthread_create(&thread, NULL, read_without, fh), 0);
+	assert_int_equal(pthread_create(&thread, NULL, read_without_context, fh), 0);
 	pthread_join(thread, &wrong);
 	assert_null(wrong);
 	st_check(dev, 3, 5000);
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
-/* The last case: the context does not come back. */
-static void context_gone(void **state)
+/* The context fails. This case must be the last, because the context stays unusable. */
+static void context_fails(void **state)
 {
-	int (*break_it)(int, enum pst_cu_result), fd;
-	void *fh = open_file(O_RDONLY, &fd), *sym = cu_standin("pst_standin_break");
+	int (*context_break)(int, enum pst_cu_result), fd;
+	void *fh = file_create(O_RDONLY, &fd);
 	ssize_t n;
 
 	(void)state;
-	if (!sym)
-		test_skip("only the stand-in's context can be broken on purpose");
-	memcpy(&break_it, &sym, sizeof(sym));
+	if (!cu_standin("pst_standin_break", &context_break))
+		test_skip("only the stand-in's context can be made to fail");
 	assert_int_equal(cuFileRead(fh, dev, 100, 0, 0), 100);
-	break_it(0, PST_CU_ILLEGAL_ADDRESS);
+	context_break(0, PST_CU_ILLEGAL_ADDRESS);
 	n = cuFileRead(fh, dev, 100, 0, 0);
 	assert_true(n == -CUF_INVALID_CONTEXT_ERROR || n == -CUF_CUDA_DRIVER_ERROR);
-	close_file(fh, fd);
+	st_drop(fh, fd);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(sizes_and_offsets), cmocka_unit_test(writes),
-		cmocka_unit_test(appending),	     cmocka_unit_test(each_write_synced),
-		cmocka_unit_test(wrong_arguments),   cmocka_unit_test(not_memory),
-		cmocka_unit_test(vectors),	     cmocka_unit_test(memory_file),
-		cmocka_unit_test(threads),	     cmocka_unit_test(without_context),
-		cmocka_unit_test(context_gone),
+		cmocka_unit_test(sizes_and_offsets),
+		cmocka_unit_test(writes),
+		cmocka_unit_test(append_flag_ignored),
+		cmocka_unit_test(sync_flags_kept),
+		cmocka_unit_test(wrong_arguments),
+		cmocka_unit_test(bad_addresses),
+		cmocka_unit_test(vectors),
+		cmocka_unit_test(memory_file),
+		cmocka_unit_test(threads),
+		cmocka_unit_test(without_context),
+		cmocka_unit_test(context_fails),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that opens the drop-in by dlopen(3) and lets it go again with dlclose(3), as
- * some do between two uses, with everything closed or nothing: the library's threads and
- * what the driver was given to call stay in its code, so the code has to stay. Linked to
- * neither library; PENSTOCK_SHIM names the one to open.
+ * Tests dlopen(3) and dlclose(3) of the drop-in, as some programs do between two uses, with all
+ * files closed or open. Threads of the library and callbacks of the CUDA driver run the library's
+ * code, so dlclose must not unload it. This program is linked with neither library; PENSTOCK_SHIM
+ * is the path of the drop-in.
  */
 #include "shim_test.h"
 
@@ -11,40 +11,40 @@ enum { LEN = 8 << 20, TIMES = 3 };
 
 static void *lib;
 
-static void take(const char *name, void *into)
+static void symbol_find(const char *name, void *fn)
 {
 	void *sym = dlsym(lib, name);
 
 	assert_non_null(sym);
-	memcpy(into, &sym, sizeof(sym));
+	memcpy(fn, &sym, sizeof(sym));
 }
 
-/* Opens it, reads a file into memory of the device, lets go of it. */
-static void use(int fd, void *dev, bool tidy)
+/* Loads the drop-in, reads a file into device memory, and unloads the drop-in. */
+static void load_and_read(int fd, void *dev, bool close_all)
 {
-	struct cuf_error (*add)(void **, struct cuf_descr *), (*finish)(void);
-	ssize_t (*bytes_of)(void *, void *, size_t, off_t, off_t);
-	void (*drop)(void *);
+	struct cuf_error (*file_register)(void **, struct cuf_descr *), (*driver_close)(void);
+	ssize_t (*file_read)(void *, void *, size_t, off_t, off_t);
+	void (*file_deregister)(void *);
 	struct cuf_descr descr = {.type = CUF_FD, .handle = {.fd = fd}};
 	void *fh = NULL;
 
 	lib = dlopen(getenv("PENSTOCK_SHIM"), RTLD_NOW | RTLD_LOCAL);
 	assert_non_null(lib);
-	take("cuFileHandleRegister", &add);
-	take("cuFileHandleDeregister", &drop);
-	take("cuFileRead", &bytes_of);
-	take("cuFileDriverClose", &finish);
-	assert_ok(add(&fh, &descr));
-	assert_int_equal(bytes_of(fh, dev, LEN, 0, 0), LEN);
+	symbol_find("cuFileHandleRegister", &file_register);
+	symbol_find("cuFileHandleDeregister", &file_deregister);
+	symbol_find("cuFileRead", &file_read);
+	symbol_find("cuFileDriverClose", &driver_close);
+	assert_ok(file_register(&fh, &descr));
+	assert_int_equal(file_read(fh, dev, LEN, 0, 0), LEN);
 	st_check(dev, 0, LEN);
-	if (tidy) {
-		drop(fh);
-		assert_ok(finish());
+	if (close_all) {
+		file_deregister(fh);
+		assert_ok(driver_close());
 	}
 	assert_int_equal(dlclose(lib), 0);
 }
 
-static void stays(const char *name)
+static void check_loaded(const char *name)
 {
 	void *again = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
 
@@ -52,7 +52,7 @@ static void stays(const char *name)
 	assert_int_equal(dlclose(again), 0);
 }
 
-static void let_go(void **state)
+static void stays_loaded(void **state)
 {
 	void *dev = cu_alloc(LEN);
 
@@ -61,9 +61,9 @@ static void let_go(void **state)
 		int fd = st_make("unload", LEN, O_RDONLY);
 
 		unlink(st_path);
-		use(fd, dev, i < TIMES);
-		stays("libcufile.so.0");
-		stays("libpenstock.so.0"); /* its lanes are still there */
+		load_and_read(fd, dev, i < TIMES);
+		check_loaded("libcufile.so.0");
+		check_loaded("libpenstock.so.0"); /* its lanes still run */
 		if (i < TIMES)
 			close(fd);
 	}
@@ -79,7 +79,7 @@ static int setup(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(let_go),
+		cmocka_unit_test(stays_loaded),
 	};
 
 	return cmocka_run_group_tests(tests, setup, NULL);

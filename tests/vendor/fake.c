@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fake vendor libraries for path vendor, one for each way to be or to lie (FAKE_*, set
- * by tests/meson.build). They read with pread into device memory through the
- * CUDA driver, in whatever context is current, and count as they are told. None is
- * NVIDIA's, nor like it: no real one works where there is no nvidia-fs.
+ * Fake vendor libraries for the test of path vendor, one for each correct or wrong behaviour.
+ * tests/meson.build builds each with one FAKE_* macro. They read with pread(2), copy into device
+ * memory by the CUDA driver in the current context, and count the reads as their macro demands.
+ * They share no code with NVIDIA's library, which works only with its kernel module nvidia-fs.
+ * The macros:
  *
  *	GOOD	peer-to-peer, compat mode off; cuFileRead calls its own cuFileUseCount
- *	SILENT	falls back to posix without a word
+ *	SILENT	uses a posix read without reporting an error
  *	BOTH	counts each read as peer-to-peer and as posix
  *	FEW	counts one byte of each read
  *	NONE	moves bytes and counts no read
- *	COMPAT	says that compat mode is on, whatever it is told
+ *	COMPAT	reports compat mode on, even if it was switched off
  *	LIAR	counts a peer-to-peer read and moves nothing
- *	SHUT	registers no handle
- *	MARKED	carries the drop-in's mark
+ *	SHUT	refuses to register any handle
+ *	MARKED	exports the drop-in's marker symbol
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -116,7 +117,7 @@ API void cuFileHandleDeregister(void *fh)
 	*(int *)fh = 0;
 }
 
-/* For the test: how many are registered. */
+/* Returns the number of registered handles, for the test. */
 API int fake_handles(void);
 API int fake_handles(void)
 {
@@ -127,7 +128,7 @@ API int fake_handles(void)
 	return n;
 }
 
-static void *driver(const char *name)
+static void *driver_symbol(const char *name)
 {
 	const char *file = getenv("PENSTOCK_LIBCUDA");
 	void *lib = dlopen(file ? file : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -135,7 +136,7 @@ static void *driver(const char *name)
 	return lib ? dlsym(lib, name) : NULL;
 }
 
-static void count(ssize_t n)
+static void count_read(ssize_t n)
 {
 #ifdef FAKE_FEW
 	n = 1;
@@ -154,12 +155,12 @@ API ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t b
 API ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t base_off)
 {
 	copy_in_fn *copy_in = NULL;
-	void *symbol = driver("cuMemcpyHtoD_v2"), *buf;
+	void *symbol = driver_symbol("cuMemcpyHtoD_v2"), *buf;
 	ssize_t n;
 
 	memcpy(&copy_in, &symbol, sizeof(copy_in));
 	if (cuFileUseCount() != 1 || !copy_in)
-		return -5001; /* somebody else's cuFileUseCount answered */
+		return -5001; /* the call went to another library's cuFileUseCount */
 	if (posix_memalign(&buf, 4096, len))
 		return -5043;
 	n = pread(*(int *)fh - 1, buf, len, file_off);
@@ -172,7 +173,7 @@ API ssize_t cuFileRead(void *fh, void *base, size_t len, off_t file_off, off_t b
 #endif
 	free(buf);
 	if (n > 0)
-		count(n);
+		count_read(n);
 	return n;
 }
 
@@ -180,7 +181,7 @@ API ssize_t cuFileWrite(void *fh, const void *base, size_t len, off_t file_off, 
 API ssize_t cuFileWrite(void *fh, const void *base, size_t len, off_t file_off, off_t base_off)
 {
 	copy_out_fn *copy_out = NULL;
-	void *symbol = driver("cuMemcpyDtoH_v2"), *buf;
+	void *symbol = driver_symbol("cuMemcpyDtoH_v2"), *buf;
 	ssize_t n = -5011;
 
 	memcpy(&copy_out, &symbol, sizeof(copy_out));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path vendor over fake vendor libraries (fake.c) and the stand-in GPU: what counts as
- * direct, what does not, and what is refused. A process loads one library for good, so
- * each case runs in a child. This program exports a cuFileUseCount of its own, as a
- * preloaded drop-in would: a library that is not bound to itself would call it.
+ * Tests path vendor with fake vendor libraries (fake.c) and the stand-in GPU: which reads count as
+ * direct, which do not, and which libraries are refused. A process cannot unload such a library, so
+ * each case runs in a child. This program exports a cuFileUseCount, as a preloaded drop-in does. A
+ * vendor library that is loaded without RTLD_DEEPBIND would call it.
  */
 #include "test.h"
 
@@ -27,7 +27,7 @@ __attribute__((visibility("default"))) long cuFileUseCount(void)
 static char name[256];
 static unsigned char *bytes, *back;
 
-/* What one child finds out. */
+/* The result of one child. */
 struct found {
 	struct penstock_explain_path row;
 	struct penstock_report report;
@@ -63,7 +63,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void copy(struct penstock_device *to, void *dst, struct penstock_device *from, void *src)
+static void copy_all(struct penstock_device *to, void *dst, struct penstock_device *from, void *src)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = to,
@@ -77,7 +77,7 @@ static void copy(struct penstock_device *to, void *dst, struct penstock_device *
 		_exit(4);
 }
 
-/* A stream of the application that waits for a request of ours, and it for a gate. */
+/* A stream of the application that waits for a request of the library, which waits for a gate. */
 struct held {
 	struct penstock_seg seg;
 	struct penstock_storage *mem;
@@ -85,7 +85,7 @@ struct held {
 	uint64_t *gate;
 };
 
-static void hold(struct held *h, struct penstock_device *gpu)
+static void stream_hold(struct held *h, struct penstock_device *gpu)
 {
 	const struct pst_cuda *api = pst_cuda_get(NULL);
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -111,7 +111,7 @@ static void hold(struct held *h, struct penstock_device *gpu)
 		_exit(8);
 }
 
-static void let_go(struct held *h)
+static void stream_release(struct held *h)
 {
 	struct penstock_done done;
 
@@ -123,7 +123,7 @@ static void let_go(struct held *h)
 	penstock_free(h->seg.dev, h->seg.buf);
 }
 
-static bool beside_a_stream; /* the child's work is done while one waits */
+static bool beside_a_stream; /* the child works while a stream waits for a request */
 
 static void child(enum penstock_op op, enum penstock_class require, const char *path,
 		  struct found *out)
@@ -141,14 +141,14 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	    penstock_device_open("host", NULL, &host) < 0 || penstock_alloc(gpu, LEN, &seg.buf))
 		_exit(3);
 	memset(back, 0x11, LEN);
-	copy(gpu, seg.buf, host, op == PENSTOCK_WRITE ? bytes : back);
+	copy_all(gpu, seg.buf, host, op == PENSTOCK_WRITE ? bytes : back);
 	seg.dev = gpu;
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
 	req.op = op;
 	if (beside_a_stream)
-		hold(&held, gpu);
+		stream_hold(&held, gpu);
 	if (penstock_explain(&req, &e))
 		_exit(5);
 	for (unsigned i = 0; i < e.path_count; i++)
@@ -160,8 +160,8 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	out->n = penstock_transfer(&req, &out->report);
 	out->report.text[0] = out->n < 0 ? out->report.text[0] : 0;
 	if (beside_a_stream)
-		let_go(&held);
-	copy(host, back, gpu, seg.buf);
+		stream_release(&held);
+	copy_all(host, back, gpu, seg.buf);
 	out->same = !memcmp(back, bytes, LEN);
 	penstock_close(st);
 	penstock_free(gpu, seg.buf);
@@ -169,9 +169,9 @@ static void child(enum penstock_op op, enum penstock_class require, const char *
 	penstock_device_close(host);
 }
 
-/* Runs a child with the library FAKE (a name, or a path), and takes what it found. */
-static struct found run(const char *fake, enum penstock_op op, enum penstock_class require,
-			const char *path)
+/* Runs a child with a fake library, given by its name or a path, and returns the child's result. */
+static struct found run_child(const char *fake, enum penstock_op op, enum penstock_class require,
+			      const char *path)
 {
 	struct found found = {.n = -1};
 	int pipe_fd[2], status;
@@ -203,10 +203,10 @@ static struct found run(const char *fake, enum penstock_op op, enum penstock_cla
 	return found;
 }
 
-/* Counted, compat mode off, the bytes proven: it is direct. */
-static void a_good_one_is_direct(void **state)
+/* A library that counts its reads, has compat mode off and passes the canary read is direct. */
+static void good_library_direct(void **state)
 {
-	struct found f = run("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+	struct found f = run_child("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
 
 	(void)state;
 	assert_true(f.row.usable);
@@ -215,26 +215,27 @@ static void a_good_one_is_direct(void **state)
 	assert_int_equal(f.n, LEN);
 	assert_true(f.same);
 	assert_int_equal(f.report.cpu_copied, 0);
-	f = run("good", PENSTOCK_WRITE, PENSTOCK_DIRECT, NULL);
+	f = run_child("good", PENSTOCK_WRITE, PENSTOCK_DIRECT, NULL);
 	assert_int_equal(f.n, LEN);
 }
 
-/* What its canary took is not given back while that stream waits: the driver would wait for
- * the stream, and let nobody copy. */
-static void a_trial_beside_a_stream(void **state)
+/* The memory of the canary read is not freed while a stream waits for a request. The driver would
+ * wait for the stream and block every copy. */
+static void canary_beside_a_stream(void **state)
 {
 	struct found f;
 
 	(void)state;
 	beside_a_stream = true;
-	f = run("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+	f = run_child("good", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
 	beside_a_stream = false;
 	assert_int_equal(f.row.proven, 1);
 	assert_int_equal(f.n, LEN);
 	assert_true(f.same);
 }
 
-static int handles(void)
+/* Returns the number of handles that the fake library has, -1 if it is not loaded. */
+static int handle_count(void)
 {
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUFILE"), RTLD_NOW | RTLD_NOLOAD);
 	int (*count)(void) = NULL;
@@ -244,9 +245,9 @@ static int handles(void)
 	return count ? count() : -1;
 }
 
-/* The last drive of a file has nothing to be tried on until that is longer: each trial takes
- * the place of the one before, and so does what it keeps. */
-static void unproven_child(void)
+/* A file on three drives has no data on its last drive until the file grows. Until then each canary
+ * read fails, and the next one replaces its route and the registered handle. */
+static void child_unproven(void)
 {
 	static const uint64_t more[] = {0, 100, 65536};
 	struct penstock_explanation e = {.size = sizeof(e)};
@@ -268,15 +269,15 @@ static void unproven_child(void)
 			_exit(4);
 		if (strcmp(e.paths[2].name, "vendor") || e.paths[2].usable != (i == 2))
 			_exit(5);
-		if (handles() != 1)
-			_exit(20 + handles());
+		if (handle_count() != 1)
+			_exit(20 + handle_count());
 	}
 	penstock_close(st);
 	penstock_device_close(seg.dev);
-	_exit(handles() ? 6 : 0);
+	_exit(handle_count() ? 6 : 0);
 }
 
-static void a_trial_again(void **state)
+static void canary_repeated(void **state)
 {
 	char exe[400], file[500];
 	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -293,39 +294,41 @@ static void a_trial_again(void **state)
 	assert_true(pid >= 0);
 	if (!pid) {
 		setenv("PENSTOCK_LIBCUFILE", file, 1);
-		unproven_child();
+		child_unproven();
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_int_equal(truncate(name, LEN), 0);
 }
 
-/* It fell back without a word: it meets no class, and nobody takes it unasked. */
-static void a_silent_fallback_is_none(void **state)
+/* A library that may have fallen back meets no class. It is used only if the caller names it. */
+static void fallback_meets_no_class(void **state)
 {
 	static const char *const fakes[] = {"silent", "compat", "both", "few", "none"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(fakes) / sizeof(fakes[0]); i++) {
-		struct found f = run(fakes[i], PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+		struct found f = run_child(fakes[i], PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
 
 		assert_int_equal(f.row.meets, PENSTOCK_ANY);
 		assert_int_equal(f.n, -EOPNOTSUPP);
-		f = run(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, NULL);
+		f = run_child(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, NULL);
 		assert_int_equal(f.n, LEN);
 		assert_true(f.same);
 		for (unsigned p = 0; p < f.report.path_count; p++)
 			assert_true(p != 2 || !f.report.paths[p].bytes);
-		f = run(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, "vendor");
+		f = run_child(fakes[i], PENSTOCK_READ, PENSTOCK_ANY, "vendor");
 		assert_int_equal(f.n, LEN);
 		assert_true(f.same);
-		assert_int_equal(f.report.cpu_copied, LEN); /* not known: the worst */
+		/* The number of copies is unknown, so the worst is reported. */
+		assert_int_equal(f.report.cpu_copied, LEN);
 	}
 }
 
-static void a_liar_is_found_out(void **state)
+/* A library that moves nothing fails the canary read. */
+static void liar_detected(void **state)
 {
-	struct found f = run("liar", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
+	struct found f = run_child("liar", PENSTOCK_READ, PENSTOCK_DIRECT, NULL);
 
 	(void)state;
 	assert_false(f.row.usable);
@@ -333,34 +336,31 @@ static void a_liar_is_found_out(void **state)
 	assert_int_equal(f.n, -EOPNOTSUPP);
 }
 
-static void what_cannot_be_used_says_why(void **state)
+static void unusable_libraries(void **state)
 {
-	struct found f = run("shut", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	struct found f = run_child("shut", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 
 	(void)state;
 	assert_false(f.row.usable);
 	assert_non_null(strstr(f.row.text, "HANDLE_NOT_REGISTERED (5027)"));
-	assert_int_equal(f.n, LEN); /* by another path */
-	f = run("marked", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	assert_int_equal(f.n, LEN); /* another path moved the bytes */
+	f = run_child("marked", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 	assert_int_equal(f.row.why, PENSTOCK_WHY_BAD_KIND);
 	assert_non_null(strstr(f.row.text, "Penstock's own"));
-	f = run("/nowhere/libcufile.so.0", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	f = run_child("/nowhere/libcufile.so.0", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 	assert_int_equal(f.row.why, PENSTOCK_WHY_NO_DRIVER);
-	f = run("./libcufile.so.0", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	f = run_child("./libcufile.so.0", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 	assert_int_equal(f.row.why, PENSTOCK_WHY_BAD_ARGUMENT);
-	f = run("", PENSTOCK_READ, PENSTOCK_ANY, NULL);
+	f = run_child("", PENSTOCK_READ, PENSTOCK_ANY, NULL);
 	assert_int_equal(f.row.why, PENSTOCK_WHY_NO_DRIVER);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_good_one_is_direct),
-		cmocka_unit_test(a_trial_beside_a_stream),
-		cmocka_unit_test(a_trial_again),
-		cmocka_unit_test(a_silent_fallback_is_none),
-		cmocka_unit_test(a_liar_is_found_out),
-		cmocka_unit_test(what_cannot_be_used_says_why),
+		cmocka_unit_test(good_library_direct), cmocka_unit_test(canary_beside_a_stream),
+		cmocka_unit_test(canary_repeated),     cmocka_unit_test(fallback_meets_no_class),
+		cmocka_unit_test(liar_detected),       cmocka_unit_test(unusable_libraries),
 	};
 
 	return cmocka_run_group_tests_name("vendor", tests, setup, teardown);

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See json_pull.h. Called by safetensors.c and weights_find.c. */
-#include "job/json_pull.h"
+/*
+ * The pull parser that json.h describes. Compiled into the library and into the drop-in, so it
+ * includes no header outside of this folder. It must never read past the text, allocate or
+ * recurse.
+ */
+#include "json.h"
 
 #include <string.h>
 
-#include "common/utf8.h"
+#include "utf8.h"
 
 #define DEPTH_MAX 64
 
@@ -15,11 +19,41 @@ bool pst_json_wrong(struct pst_json *in, const char *what)
 	return false;
 }
 
+/* Moves past one byte of a blank or comment. Only these contain line ends, which it counts. */
+static void step(struct pst_json *in)
+{
+	in->lines += in->text[in->at++] == '\n';
+}
+
+/* Skips one comment of C or C++. Returns false if none starts here. */
+static bool skip_comment(struct pst_json *in)
+{
+	const char *text = in->text;
+
+	if (in->len - in->at < 2 || text[in->at] != '/' ||
+	    (text[in->at + 1] != '/' && text[in->at + 1] != '*'))
+		return false;
+	if (text[in->at + 1] == '/') {
+		while (in->at < in->len && text[in->at] != '\n')
+			in->at++;
+		return true;
+	}
+	for (in->at += 2; in->len - in->at >= 2; step(in))
+		if (text[in->at] == '*' && text[in->at + 1] == '/') {
+			in->at += 2;
+			return true;
+		}
+	in->at = in->len;
+	return pst_json_wrong(in, "the end of a comment is missing");
+}
+
 int pst_json_peek(struct pst_json *in)
 {
-	while (in->at < in->len && (in->text[in->at] == ' ' || in->text[in->at] == '\n' ||
-				    in->text[in->at] == '\t' || in->text[in->at] == '\r'))
-		in->at++;
+	do
+		while (in->at < in->len && (in->text[in->at] == ' ' || in->text[in->at] == '\n' ||
+					    in->text[in->at] == '\t' || in->text[in->at] == '\r'))
+			step(in);
+	while (in->lenient && skip_comment(in));
 	return in->at < in->len ? (unsigned char)in->text[in->at] : 0;
 }
 
@@ -50,17 +84,24 @@ bool pst_json_more(struct pst_json *in, char end, bool *first)
 	}
 	if (!*first) {
 		if (c != ',')
-			return pst_json_wrong(in, "a comma is missing");
+			return pst_json_wrong(in, end == '}'
+							  ? "a comma is missing, or the closing }"
+							  : "a comma is missing, or the closing ]");
 		in->at++;
-		if (pst_json_peek(in) == end)
-			return pst_json_wrong(in, "a comma too many");
+		if (pst_json_peek(in) == end) {
+			if (!in->lenient)
+				return pst_json_wrong(in, "a comma too many");
+			in->at++;
+			return false;
+		}
 	}
 	*first = false;
-	return true;
+	return !in->what;
 }
 
 /* ---- strings ---- */
 
+/* Returns the value of four hexadecimal digits, -1 if they are not. */
 static int hex4(const struct pst_json *in, size_t at)
 {
 	int value = 0;
@@ -81,6 +122,7 @@ static int hex4(const struct pst_json *in, size_t at)
 	return value;
 }
 
+/* Writes a code point as UTF-8 and returns the number of bytes. */
 static size_t put_utf8(char *out, uint32_t c)
 {
 	if (c < 0x80) {
@@ -105,7 +147,17 @@ static size_t put_utf8(char *out, uint32_t c)
 	return 4;
 }
 
-/* in->at is behind "\u"; what it stands for is never longer than what it is. */
+/* Replaces an escape that has no place in a C string by a question mark, or refuses it. */
+static size_t unescape_odd(struct pst_json *in, char *out, const char *what)
+{
+	if (!in->lenient)
+		return pst_json_wrong(in, what);
+	*out = '?';
+	return 1;
+}
+
+/* Decodes the digits after "\u" and returns the number of bytes written, 0 on an error. The
+ * result is never longer than the escape, so it fits in place. */
 static size_t unescape_u(struct pst_json *in, char *out)
 {
 	int high = hex4(in, in->at), low;
@@ -121,17 +173,18 @@ static size_t unescape_u(struct pst_json *in, char *out)
 			      ? hex4(in, in->at + 2)
 			      : -1;
 		if (low < 0xdc00 || low > 0xdfff)
-			return pst_json_wrong(in, "half of a surrogate pair");
+			return unescape_odd(in, out, "half of a surrogate pair");
 		in->at += 6;
 		c = 0x10000 + ((c - 0xd800) << 10) + ((uint32_t)low - 0xdc00);
 	} else if (c >= 0xdc00 && c < 0xe000) {
-		return pst_json_wrong(in, "half of a surrogate pair");
+		return unescape_odd(in, out, "half of a surrogate pair");
 	}
 	if (!c)
-		return pst_json_wrong(in, "a NUL in a string");
+		return unescape_odd(in, out, "a NUL in a string");
 	return put_utf8(out, c);
 }
 
+/* Decodes the escape after a backslash and returns the number of bytes written, 0 on an error. */
 static size_t unescape(struct pst_json *in, char *out)
 {
 	static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -171,8 +224,9 @@ bool pst_json_string(struct pst_json *in, char **out, size_t *len)
 		if ((unsigned char)in->text[in->at] < 0x20)
 			return pst_json_wrong(in, "a control character in a string");
 		n = pst_utf8_length(in->text + in->at, in->len - in->at);
-		if (!n)
+		if (!n && !in->lenient)
 			return pst_json_wrong(in, "bytes that are not UTF-8");
+		n += !n;
 		memmove(put, in->text + in->at, n);
 		put += n;
 		in->at += n;
@@ -180,13 +234,13 @@ bool pst_json_string(struct pst_json *in, char **out, size_t *len)
 	if (in->at >= in->len)
 		return pst_json_wrong(in, "a string without end");
 	in->at++;
-	*put = '\0'; /* at the latest in the place of the closing quote */
+	*put = '\0'; /* at or before the closing quote, so inside the text */
 	*out = start;
 	*len = (size_t)(put - start);
 	return true;
 }
 
-/* ---- numbers and what is skipped ---- */
+/* ---- numbers and skipped values ---- */
 
 bool pst_json_number(struct pst_json *in, uint64_t *out)
 {
@@ -204,7 +258,7 @@ bool pst_json_number(struct pst_json *in, uint64_t *out)
 		    __builtin_add_overflow(value, (uint64_t)(c - '0'), &value))
 			return pst_json_wrong(in, "a number of more than 64 bits");
 	}
-	if (in->at - start > 1 && in->text[start] == '0')
+	if (in->at - start > 1 && in->text[start] == '0' && !in->lenient)
 		return pst_json_wrong(in, "a number that begins with 0");
 	if (in->at < in->len && (c == '.' || c == 'e' || c == 'E'))
 		return pst_json_wrong(in, "a number that is not whole");
@@ -212,26 +266,31 @@ bool pst_json_number(struct pst_json *in, uint64_t *out)
 	return true;
 }
 
+static bool is_digit(const struct pst_json *in)
+{
+	return in->at < in->len && in->text[in->at] >= '0' && in->text[in->at] <= '9';
+}
+
 static bool skip_digits(struct pst_json *in)
 {
-	size_t start = in->at;
-
-	while (in->at < in->len && in->text[in->at] >= '0' && in->text[in->at] <= '9')
+	if (!is_digit(in))
+		return pst_json_wrong(in, "a digit is missing");
+	while (is_digit(in))
 		in->at++;
-	return in->at > start || pst_json_wrong(in, "a digit is missing");
+	return true;
 }
 
 static bool skip_number(struct pst_json *in)
 {
 	if (in->text[in->at] == '-')
 		in->at++;
-	if (in->at < in->len && in->text[in->at] == '0')
+	if (!in->lenient && in->at < in->len && in->text[in->at] == '0')
 		in->at++;
 	else if (!skip_digits(in))
 		return false;
 	if (in->at < in->len && in->text[in->at] == '.') {
 		in->at++;
-		if (!skip_digits(in))
+		if ((is_digit(in) || !in->lenient) && !skip_digits(in))
 			return false;
 	}
 	if (in->at < in->len && (in->text[in->at] | 0x20) == 'e') {
@@ -243,7 +302,7 @@ static bool skip_number(struct pst_json *in)
 	return true;
 }
 
-/* A string, a number or a word. */
+/* Skips a string, a number or a literal name; `c` is its first byte. */
 static bool skip_plain(struct pst_json *in, int c)
 {
 	static const char *const words[] = {"true", "false",	"null",
@@ -303,5 +362,7 @@ bool pst_json_skip(struct pst_json *in)
 bool pst_json_end(struct pst_json *in)
 {
 	pst_json_peek(in);
-	return in->at == in->len || pst_json_wrong(in, "something behind the end");
+	if (in->at < in->len)
+		return pst_json_wrong(in, "something behind the end");
+	return !in->what; /* a comment without its end */
 }

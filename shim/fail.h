@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Results of cuFile calls: codes of the ABI, made from the library's -errno and reason. */
+#ifndef SHIM_FAIL_H
+#define SHIM_FAIL_H
+
+#include "cufile_abi.h"
+#include "penstock.h"
+
+static inline struct cuf_error shim_ok(void)
+{
+	return (struct cuf_error){CUF_SUCCESS, 0};
+}
+
+static inline struct cuf_error shim_err(int code)
+{
+	return (struct cuf_error){code, 0};
+}
+
+/* Returns the ABI code for a -errno and reason that the library just returned on this thread.
+ * Returns 0 if no code fits: the error is the file system's, and errno describes it. */
+int shim_code(int64_t ret, enum penstock_why why);
+/* Returns the same error as cuFileRead does: -1 with errno set, or a negated code. */
+ssize_t shim_result(int64_t ret, enum penstock_why why);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens the driver: reads the configuration, sets up the log and opens host memory as a device.
+ * driver.c calls it for cuFileDriverOpen, and every file with calls that need an open driver.
+ * It must never call CUDA: GPUs are opened at their first use, and the library creates contexts
+ * and threads with the first transfer. So an open takes well under a millisecond.
+ */
+#include "open.h"
+
+#include "config.h"
+#include "log.h"
+#include "params.h"
+#include "state.h"
+#include "stats.h"
+
+/* Returns the class that transfers require. Compat mode off requires class direct, unless compat
+ * mode is forced, which wins in NVIDIA's library too. */
+static int class_required(const struct shim_config *config)
+{
+	return config->flag[CUF_PARAM_ALLOW_COMPAT_MODE] ||
+			       config->flag[CUF_PARAM_FORCE_COMPAT_MODE]
+		       ? PENSTOCK_ANY
+		       : PENSTOCK_DIRECT;
+}
+
+int shim_open_locked(void)
+{
+	struct shim_config *config = &shim.config;
+	struct penstock_device *host;
+
+	shim.was_open = true;
+	shim_config_load(config);
+	shim_params_apply(config);
+	shim_log_setup(config->text[CUF_LOGGING_LEVEL], config->text[CUF_LOGFILE_PATH],
+		       config->text[CUF_LOG_DIR]);
+	shim_config_log_notes();
+	if (penstock_device_open("host", NULL, &host) < 0) {
+		shim_log(SHIM_ERROR, "cannot open the driver: %s", penstock_errmsg());
+		return CUF_DRIVER_NOT_INITIALIZED;
+	}
+	atomic_store(&shim.host, host);
+	atomic_store(&shim.require, class_required(config));
+	shim_params_opened();
+	shim_stats_opened(config);
+	atomic_store(&shim.open, true);
+	return 0;
+}
+
+int shim_need_locked(void)
+{
+	int code;
+
+	if (atomic_load(&shim.open))
+		return 0;
+	code = shim_open_locked();
+	if (!code)
+		shim.uses = 1;
+	return code;
+}
+
+int shim_need(void)
+{
+	int code;
+
+	if (atomic_load_explicit(&shim.open, memory_order_acquire))
+		return 0;
+	pthread_mutex_lock(&shim.lock);
+	code = shim_need_locked();
+	pthread_mutex_unlock(&shim.lock);
+	return code;
+}

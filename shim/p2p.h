@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The peer-to-peer flags of cuFile 1.16 and later. */
+#ifndef SHIM_P2P_H
+#define SHIM_P2P_H
+
+/* Clears the flags at the last close of the driver, after which parameters may be set again. The
+ * caller holds shim.lock. */
+void shim_p2p_closed(void);
+
+#endif
