@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 

@@ -9,7 +9,7 @@
 
 #include "load.h"
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #include <dlfcn.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes safetensors files for the tests, byte for byte predictable: byte i of a tensor
- * follows from its name and i alone. Written independently of src/job.
+ * follows from its name and i alone. Written independently of src/weights.
  */
 #ifndef PST_TEST_MAKE_H
 #define PST_TEST_MAKE_H

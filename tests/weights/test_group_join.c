@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "job/group_link.h"
+#include "group/link.h"
 
 #define MOMENT_NS 2000000
 

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "job/group_link.h"
+#include "group/link.h"
 
 static struct penstock_group_opts group_opts(unsigned timeout_ms, unsigned stall_ms)
 {

@@ -9,8 +9,8 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-#include "job/safetensors.h"
-#include "job/sort_names.h"
+#include "weights/safetensors.h"
+#include "weights/sort_names.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

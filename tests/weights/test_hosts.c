@@ -6,7 +6,7 @@
  */
 #include "group.h"
 
-#include "job/group_plan.h"
+#include "group/plan.h"
 
 /* ---- requests under way, counted where they are submitted and harvested ---- */
 

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 /* Files of a model that stay open from its header on, so that it does not matter what becomes
  * of their names; of one with more of them not all may be read, and descriptors are few. */

@@ -3,10 +3,10 @@
  * The chunks that a group reads, as every rank computes them for itself from the same
  * model; group_plan.c says how.
  */
-#ifndef PST_JOB_GROUP_PLAN_H
-#define PST_JOB_GROUP_PLAN_H
+#ifndef PST_GROUP_PLAN_H
+#define PST_GROUP_PLAN_H
 
-#include "job/group.h"
+#include "group/group.h"
 
 #define PST_NEED_BYTES 16384u /* of what a rank needs, that it says at once */
 

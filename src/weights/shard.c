@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define WORDS_UNIT 64u
 

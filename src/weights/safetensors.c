@@ -5,7 +5,7 @@
  * simply true: the tensors cover the data from its first byte to its last, in
  * order, none twice. What is wrong is said with tensor and byte.
  */
-#include "job/safetensors.h"
+#include "weights/safetensors.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 #include "common/utf8.h"
 #include "job/json_pull.h"
-#include "job/sort_names.h"
+#include "weights/sort_names.h"
 
 #define RANK_MAX PENSTOCK_RANK_MAX
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/utf8.h"
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define FILE_MOST 90u /* bytes of a path in a sentence */
 #define TENSOR_ROOM 61u

@@ -4,12 +4,12 @@
  * learn which of them failed or has gone. Every call but pst_group_look and _apart is
  * collective: all ranks make it, in the same order. One thread at a time.
  */
-#ifndef PST_JOB_GROUP_H
-#define PST_JOB_GROUP_H
+#ifndef PST_GROUP_GROUP_H
+#define PST_GROUP_GROUP_H
 
 #include <errno.h>
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define PST_GROUP_MAX ((unsigned)PENSTOCK_GROUP_MAX)
 #define PST_GROUP_WINDOWS_MAX 64u /* of each */

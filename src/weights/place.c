@@ -6,7 +6,7 @@
  * has its first and last page for itself, so that whole pages can be read. Arithmetic
  * only; called by weights_load.c and weights_iter.c.
  */
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define PAGE 4096u
 #define SMALL 65536u /* a stretch this short gains nothing from a page's phase */

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "job/group_link.h"
+#include "group/link.h"
 
 #define OBITUARY_MS 2000 /* its sockets close before the process counts as ended */
 #define AGAIN_MS 10	 /* between tries to send what the kernel has no room for */

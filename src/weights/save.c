@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "job/json_pull.h"
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define PAGE 4096u
 #define PAGES_FROM (1u << 20) /* from here on the data begin with a page */

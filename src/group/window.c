@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "job/group_window.h"
+#include "group/window.h"
 
 struct offer {
 	uint32_t able, spare;

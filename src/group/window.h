@@ -2,10 +2,10 @@
 /*
  * Windows of a group's ranks: each reads into its own and copies out of all of them.
  */
-#ifndef PST_JOB_GROUP_WINDOW_H
-#define PST_JOB_GROUP_WINDOW_H
+#ifndef PST_GROUP_WINDOW_H
+#define PST_GROUP_WINDOW_H
 
-#include "job/group.h"
+#include "group/group.h"
 
 struct pst_window {
 	void *ptr;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "job/json_pull.h"
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define SUFFIX ".safetensors"
 #define INDEX_SUFFIX ".safetensors.index.json"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
 #define BATCHES_MAX 64u /* in the window */

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 #include "common/thread.h"
-#include "job/group_window.h"
+#include "group/window.h"
 
 struct orphan {
 	struct penstock_queue *q;

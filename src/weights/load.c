@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/group.h"
+#include "group/group.h"
 
 #define NOWHERE UINT64_MAX /* no part of it is this rank's */
 

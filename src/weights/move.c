@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "job/weights.h"
+#include "weights/weights.h"
 
 #define SEGS_MAX 16384u	  /* of one request */
 #define REQUESTS_MAX 256u /* in flight */

@@ -5,8 +5,8 @@
  * target call it. Nothing here does I/O, and nothing in a header may cost more
  * than a small multiple of its own length in memory or time.
  */
-#ifndef PST_JOB_SAFETENSORS_H
-#define PST_JOB_SAFETENSORS_H
+#ifndef PST_WEIGHTS_SAFETENSORS_H
+#define PST_WEIGHTS_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdbool.h>

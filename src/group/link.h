@@ -3,12 +3,12 @@
  * The packets between the ranks of a group and the socket that they go over, group_link.c:
  * shared by group_join.c, which makes the sockets, and group.c, which uses them.
  */
-#ifndef PST_JOB_GROUP_LINK_H
-#define PST_JOB_GROUP_LINK_H
+#ifndef PST_GROUP_LINK_H
+#define PST_GROUP_LINK_H
 
 #include <sys/types.h>
 
-#include "job/group.h"
+#include "group/group.h"
 
 #define PST_NOTE_MAGIC 0x70677233u
 #define PST_SEQ_LEFT UINT64_MAX

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/group_plan.h"
-#include "job/group_window.h"
+#include "group/plan.h"
+#include "group/window.h"
 
 #define COPIES 64u
 #define SETTLE_NS 2000000000 /* what is read as a load fails may still end by itself */

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "common/thread.h"
-#include "job/group.h"
+#include "group/group.h"
 
 #define LOOK_NS 250000000l
 

@@ -4,7 +4,7 @@
  * that the names themselves, which are all over memory, are read once for eight bytes and not
  * at each comparison; what is alike so far goes on with the next eight.
  */
-#include "job/sort_names.h"
+#include "weights/sort_names.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

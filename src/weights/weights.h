@@ -4,8 +4,8 @@
  * what failed with file, tensor and offset. The rest of the library is used through
  * its public API only.
  */
-#ifndef PST_JOB_WEIGHTS_H
-#define PST_JOB_WEIGHTS_H
+#ifndef PST_WEIGHTS_WEIGHTS_H
+#define PST_WEIGHTS_WEIGHTS_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-#include "job/safetensors.h"
+#include "weights/safetensors.h"
 #include "penstock_weights.h"
 
 #define PST_NO_OFF UINT64_MAX

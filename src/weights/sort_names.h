@@ -3,8 +3,8 @@
  * Names in the order of strcmp, also the millions of them that a header may hold, whatever
  * they begin with alike. Called by safetensors.c; allocates nothing but what qsort does.
  */
-#ifndef PST_JOB_SORT_NAMES_H
-#define PST_JOB_SORT_NAMES_H
+#ifndef PST_WEIGHTS_SORT_NAMES_H
+#define PST_WEIGHTS_SORT_NAMES_H
 
 #include <stddef.h>
 #include <stdint.h>

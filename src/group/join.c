@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "job/group_link.h"
-#include "job/group_plan.h"
+#include "group/link.h"
+#include "group/plan.h"
 
 #define TIMEOUT_MS 120000u /* programs that start together still import for a while */
 #define AGAIN_MS 10	   /* between looks for rank 0 */

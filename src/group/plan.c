@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job/group_plan.h"
+#include "group/plan.h"
 
 #define PAGE 4096u
 #define CHUNK_MIN 65536u

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "job/json_pull.h"
-#include "job/weights.h"
+#include "weights/weights.h"
 
 /* Models of more than text have the language model's beside those of other parts. */
 static bool is_nested(const char *key, unsigned depth)

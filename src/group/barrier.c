@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/group_link.h"
+#include "group/link.h"
 
 #define PART_MS 3000  /* what a copy that is under way may still take */
 #define LOOK_MS 100   /* between looks at what the caller wants */

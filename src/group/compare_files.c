@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/group_plan.h"
+#include "group/plan.h"
 
 #define PIECE 4096u
 #define PIECES_MAX 4096u /* of a model, as they may all come from a far store */
