@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/struct_copy.h"
 #include "common/utf8.h"
 #include "weights/weights.h"
 
@@ -132,32 +133,25 @@ void penstock_weights_get_place(struct penstock_weights_place *out)
 
 int pst_weights_take(void *to, size_t len, const void *from, const char *name)
 {
-	const unsigned char *bytes = from;
+	int ret = pst_struct_copy_in(to, len, from);
 	size_t size;
 
-	memset(to, 0, len);
-	if (!from)
+	if (!ret)
 		return 0;
 	memcpy(&size, from, sizeof(size));
-	if (size < sizeof(size))
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"%s without its size", name);
-	for (size_t i = len; i < size; i++)
-		if (bytes[i])
-			return pst_weights_fail(E2BIG, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
-						PST_NO_OFF, "%s has fields that are not known",
-						name);
-	memcpy(to, from, size < len ? size : len);
-	return 0;
+	if (ret == -E2BIG)
+		return pst_weights_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"%s has fields that this library does not know", name);
+	return pst_weights_fail(
+		ret, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+		"%s: size is %zu; set it by the _INIT macro or to sizeof the struct", name, size);
 }
 
 void pst_weights_give(void *to, const void *from, size_t len)
 {
-	size_t size;
+	const size_t head = sizeof(size_t);
 
-	memcpy(&size, to, sizeof(size));
-	if (size < sizeof(size))
-		size = len;
-	memcpy((char *)to + sizeof(size), (const char *)from + sizeof(size),
-	       (size < len ? size : len) - sizeof(size));
+	/* A caller that left `size` at 0 has the struct of this library's own header. */
+	if (pst_struct_copy_out(to, from, len))
+		memcpy((char *)to + head, (const char *)from + head, len - head);
 }
