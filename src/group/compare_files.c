@@ -61,8 +61,8 @@ static int mix_pieces(const struct pst_shard *shard, int fd, size_t step, uint64
 			n = pread(fd, bytes, len, off);
 		while (n < 0 && errno == EINTR);
 		if (n < 0)
-			return pst_weights_fail(errno, pst_weights_why(errno), shard->path,
-						shard->st.tensors[i].name, (uint64_t)off, "%m");
+			return pst_weights_fail_errno(errno, shard->path, shard->st.tensors[i].name,
+						      (uint64_t)off, "%m");
 		*h = mix_bytes(*h, bytes, (size_t)n);
 	}
 	return 0;

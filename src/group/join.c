@@ -52,8 +52,7 @@ static int fail(int code, enum penstock_why why, const char *path, const char *w
 
 static int fail_errno(int code, const char *path, const char *what)
 {
-	return pst_weights_fail(code, pst_weights_why(code), path, NULL, PST_NO_OFF, "%s: %s", what,
-				strerror(code));
+	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s: %s", what, strerror(code));
 }
 
 /* ---- where ---- */

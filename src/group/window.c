@@ -126,8 +126,8 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g, struct p
 	if (!ret) {
 		fd = memfd_create("penstock-window", MFD_CLOEXEC);
 		if (fd < 0 || ftruncate(fd, (off_t)ws->len))
-			ret = pst_weights_fail(errno, pst_weights_why(errno), NULL, NULL,
-					       PST_NO_OFF, "a group's window: %s", strerror(errno));
+			ret = pst_weights_fail_errno(errno, NULL, NULL, PST_NO_OFF,
+						     "a group's window: %s", strerror(errno));
 	}
 	if (!ret)
 		ret = map(ws, ws->rank, fd);

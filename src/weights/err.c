@@ -11,6 +11,7 @@
 
 #include "common/struct_copy.h"
 #include "common/utf8.h"
+#include "common/why.h"
 #include "weights/weights.h"
 
 #define FILE_MOST 90u /* bytes of a path in a sentence */
@@ -45,17 +46,16 @@ static bool is_named(const char *text, const char *tail, bool cut)
 	return at && at > text && (cut || strchr(" '", at[-1])) && strchr(" :,'", at[strlen(tail)]);
 }
 
-int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
-		     uint64_t off, const char *fmt, ...)
+__attribute__((format(printf, 6, 0))) static int fail_at(int code, enum penstock_why why,
+							 const char *file, const char *tensor,
+							 uint64_t off, const char *fmt,
+							 va_list args)
 {
 	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[TENSOR_ROOM];
 	const char *name = tail(file ? file : "", FILE_MOST);
-	va_list args;
 
 	errno = code < 0 ? -code : code; /* for %m */
-	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
 	if (off != PST_NO_OFF)
 		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
 	put(last.file, sizeof(last.file), tail(file ? file : "", sizeof(last.file) - 1));
@@ -66,6 +66,30 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
 		name = ""; /* a sentence is short: not twice */
 	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
 			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
+}
+
+int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
+		     uint64_t off, const char *fmt, ...)
+{
+	va_list args;
+	int ret;
+
+	va_start(args, fmt);
+	ret = fail_at(code, why, file, tensor, off, fmt, args);
+	va_end(args);
+	return ret;
+}
+
+int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint64_t off,
+			   const char *fmt, ...)
+{
+	va_list args;
+	int ret;
+
+	va_start(args, fmt);
+	ret = fail_at(code, pst_why_from_errno(code), file, tensor, off, fmt, args);
+	va_end(args);
+	return ret;
 }
 
 int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t off)
@@ -91,32 +115,6 @@ int pst_weights_no_memory(const char *what)
 {
 	return pst_weights_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,
 				"no memory for %s", what);
-}
-
-enum penstock_why pst_weights_why(int code)
-{
-	switch (code < 0 ? -code : code) {
-	case ENOENT:
-	case ENOTDIR:
-	case ELOOP:
-	case ENAMETOOLONG:
-		return PENSTOCK_WHY_NOT_FOUND;
-	case EACCES:
-	case EPERM:
-		return PENSTOCK_WHY_NO_PERMISSION;
-	case EROFS:
-		return PENSTOCK_WHY_READ_ONLY;
-	case EMFILE:
-	case ENFILE:
-		return PENSTOCK_WHY_NO_FILES;
-	case ENOMEM:
-		return PENSTOCK_WHY_NO_MEMORY;
-	case ENOSPC:
-	case EDQUOT:
-		return PENSTOCK_WHY_NO_SPACE;
-	default:
-		return PENSTOCK_WHY_IO_ERROR;
-	}
 }
 
 bool pst_ends_with(const char *text, const char *tail)

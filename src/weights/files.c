@@ -22,7 +22,7 @@
 
 static int fail_at(const char *path, int code, const char *what)
 {
-	return pst_weights_fail(code, pst_weights_why(code), path, NULL, PST_NO_OFF, "%s%m", what);
+	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s%m", what);
 }
 
 static int malformed(const char *path, const char *tensor, uint64_t at, const char *what)

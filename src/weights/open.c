@@ -32,8 +32,7 @@ int pst_shard_same(const struct pst_shard *shard, int fd)
 	struct stat st;
 
 	if (fstat(fd, &st))
-		return pst_weights_fail(errno, pst_weights_why(errno), shard->path, NULL,
-					PST_NO_OFF, "%m");
+		return pst_weights_fail_errno(errno, shard->path, NULL, PST_NO_OFF, "%m");
 	if (!same(&st, &shard->stat))
 		return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, shard->path, NULL, PST_NO_OFF,
 					"the file changed after its header was read");
@@ -45,9 +44,7 @@ static int open_path(const char *path)
 	/* Not to hang on a pipe that took the file's place. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
-	return fd < 0 ? pst_weights_fail(errno, pst_weights_why(errno), path, NULL, PST_NO_OFF,
-					 "%m")
-		      : fd;
+	return fd < 0 ? pst_weights_fail_errno(errno, path, NULL, PST_NO_OFF, "%m") : fd;
 }
 
 int pst_shard_open(const struct pst_shard *shard)
@@ -143,8 +140,8 @@ static int read_at(const char *path, int fd, void *to, size_t len, uint64_t off)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return pst_weights_fail(errno, pst_weights_why(errno), path, NULL, off + at,
-						"reading its header: %m");
+			return pst_weights_fail_errno(errno, path, NULL, off + at,
+						      "reading its header: %m");
 		if (!n)
 			return pst_weights_fail(ENODATA, PENSTOCK_WHY_SHRANK, path, NULL, off + at,
 						"the file ends inside its header");
@@ -170,8 +167,7 @@ static int read_header(struct pst_shard *shard, int fd)
 	int ret;
 
 	if (fstat(fd, &shard->stat))
-		return pst_weights_fail(errno, pst_weights_why(errno), shard->path, NULL,
-					PST_NO_OFF, "%m");
+		return pst_weights_fail_errno(errno, shard->path, NULL, PST_NO_OFF, "%m");
 	if (!S_ISREG(shard->stat.st_mode))
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_KIND, shard->path, NULL,
 					PST_NO_OFF, "it is no regular file");

@@ -24,7 +24,9 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
 int pst_weights_no_memory(const char *what);
 /* The last sentence of the library below, with where it happened. */
 int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t off);
-enum penstock_why pst_weights_why(int code);
+/* The same with the reason that an errno stands for. */
+int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint64_t off,
+			   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 /* What failed on one thread, for another's message: taken there and told here. */
 struct pst_told {
