@@ -5,116 +5,135 @@
  * each of its tensors. Called by group_load.c, collectively, and only where the numbers
  * differ. It never makes two files one that differ in any of that.
  */
+#include "group/compare_files.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "group/plan.h"
+#include "group/hash.h"
+#include "group/watched_call.h"
+#include "weights/err.h"
+#include "weights/file.h"
 
-#define PIECE 4096u
-#define PIECES_MAX 4096u /* of a model, as they may all come from a far store */
-#define FILES_MAX PST_FILES_TOLD
+#define SAMPLE_BYTES 4096u
+#define SAMPLES_MAX 4096u /* of a model, as they may all come from a far store */
 
 /* ---- one file ---- */
 
-static uint64_t mix_bytes(uint64_t h, const char *bytes, size_t len)
+uint64_t pst_group_hash_stat(const struct stat *st)
+{
+	const uint64_t fields[] = {st->st_dev,
+				   st->st_ino,
+				   (uint64_t)st->st_size,
+				   (uint64_t)st->st_mtim.tv_sec,
+				   (uint64_t)st->st_mtim.tv_nsec};
+	uint64_t h = 1;
+
+	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		h = pst_hash_add(h, fields[i]);
+	return h;
+}
+
+static uint64_t hash_bytes(uint64_t h, const char *bytes, size_t len)
 {
 	uint64_t word = 0;
 
 	for (; len >= sizeof(word); bytes += sizeof(word), len -= sizeof(word)) {
 		memcpy(&word, bytes, sizeof(word));
-		h = pst_share_mix(h, word);
+		h = pst_hash_add(h, word);
 	}
 	word = 0;
 	memcpy(&word, bytes, len);
-	return pst_share_mix(pst_share_mix(h, word), len);
+	return pst_hash_add(pst_hash_add(h, word), len);
 }
 
 /* The middle of a tensor. */
-static size_t piece_of(const struct pst_shard *shard, size_t tensor, off_t *off)
+static size_t sample_of(const struct pst_model_file *file, size_t tensor, off_t *off)
 {
-	const struct pst_st_tensor *t = &shard->st.tensors[tensor];
-	uint64_t len = t->end - t->begin < PIECE ? t->end - t->begin : PIECE;
+	const struct pst_st_tensor *t = &file->st.tensors[tensor];
+	uint64_t len = t->end - t->begin < SAMPLE_BYTES ? t->end - t->begin : SAMPLE_BYTES;
 
-	*off = (off_t)(shard->data_off + t->begin + (t->end - t->begin - len) / 2);
+	*off = (off_t)(file->data_off + t->begin + (t->end - t->begin - len) / 2);
 	return len;
 }
 
-static int mix_pieces(const struct pst_shard *shard, int fd, size_t step, uint64_t *h)
+static int hash_samples(const struct pst_model_file *file, int fd, size_t step, uint64_t *h)
 {
-	char bytes[PIECE];
+	char bytes[SAMPLE_BYTES];
 	off_t off;
 
 	/* All are asked for before the first is waited for. */
-	for (size_t i = 0; i < shard->st.count; i += step) {
-		size_t len = piece_of(shard, i, &off);
+	for (size_t i = 0; i < file->st.count; i += step) {
+		size_t len = sample_of(file, i, &off);
 
 		posix_fadvise(fd, off, (off_t)len, POSIX_FADV_WILLNEED);
 	}
-	for (size_t i = 0; i < shard->st.count; i += step) {
-		size_t len = piece_of(shard, i, &off);
+	for (size_t i = 0; i < file->st.count; i += step) {
+		size_t len = sample_of(file, i, &off);
 		ssize_t n;
 
 		do
 			n = pread(fd, bytes, len, off);
 		while (n < 0 && errno == EINTR);
 		if (n < 0)
-			return pst_weights_fail_errno(errno, shard->path, shard->st.tensors[i].name,
+			return pst_weights_fail_errno(errno, file->path, file->st.tensors[i].name,
 						      (uint64_t)off, "%m");
-		*h = mix_bytes(*h, bytes, (size_t)n);
+		*h = hash_bytes(*h, bytes, (size_t)n);
 	}
 	return 0;
 }
 
-static int look_at(struct penstock_weights *w, unsigned index)
+static int hash_file(struct penstock_weights *w, unsigned index)
 {
-	struct pst_shard *shard = &w->shards[index];
-	const struct stat *st = &shard->stat;
-	size_t most = PIECES_MAX / w->shard_count + 1;
+	struct pst_model_file *file = &w->files[index];
+	const struct stat *st = &file->stat;
+	size_t most = SAMPLES_MAX / w->file_count + 1;
 	struct penstock_storage *storage;
-	int ret = pst_shard_storage(w, index, &storage);
+	int ret = pst_model_file_storage(w, index, &storage);
 	uint64_t h;
 
 	if (ret)
 		return ret;
-	h = pst_share_mix(pst_share_mix(1, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec);
-	h = pst_share_mix(h, (uint64_t)st->st_mtim.tv_nsec);
+	h = pst_hash_add(pst_hash_add(1, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec);
+	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
 	/* As the parser left it: the same for the same bytes. */
-	h = mix_bytes(h, shard->st.text, shard->data_off - PST_ST_PREFIX);
-	ret = mix_pieces(shard, w->sources[index].fd, shard->st.count / most + 1, &h);
+	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
+	ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)
-		shard->content = h ? h : 1;
+		file->content = h ? h : 1;
 	return ret;
 }
 
 /* ---- all of them ---- */
 
 /* Once a model, as it may be loaded in many parts. */
-static int look_at_all(struct penstock_weights *w, unsigned which)
+static int hash_all_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;
 
 	(void)which;
-	for (unsigned i = 0; i < w->shard_count && !ret; i++)
-		if (!w->shards[i].content)
-			ret = look_at(w, i);
+	for (unsigned i = 0; i < w->file_count && !ret; i++)
+		if (!w->files[i].content)
+			ret = hash_file(w, i);
 	return ret;
 }
 
-static int compare(const struct penstock_weights *w, unsigned ranks, const struct pst_said *said)
+static int compare_hashes(const struct penstock_weights *w, unsigned ranks,
+			  const struct pst_message *said)
 {
 	for (unsigned r = 1; r < ranks; r++)
 		if (said[r].len != said[0].len)
-			return pst_said_wrong(r);
+			return pst_message_invalid(r);
 	for (unsigned r = 1; r < ranks; r++) {
 		size_t i = 0, count = said[0].len / sizeof(uint64_t);
 
 		while (i < count && !memcmp(said[r].bytes + 8 * i, said[0].bytes + 8 * i, 8))
 			i++;
 		if (i < count)
-			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[i].path, NULL,
+			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[i].path, NULL,
 						PST_NO_OFF,
 						"rank %u has another file than rank 0 "
 						"(size, time of change or content differ)",
@@ -123,19 +142,20 @@ static int compare(const struct penstock_weights *w, unsigned ranks, const struc
 	return 0;
 }
 
-int pst_group_same(struct penstock_group *g, struct penstock_weights *w, struct pst_said *said)
+int pst_group_compare_files(struct penstock_group *g, struct penstock_weights *w,
+			    struct pst_message *said)
 {
-	size_t count = w->shard_count < FILES_MAX ? w->shard_count : FILES_MAX;
+	size_t count = w->file_count < PST_FILES_COMPARED ? w->file_count : PST_FILES_COMPARED;
 	uint64_t *files = calloc(count + 1, sizeof(*files));
-	int ret = files ? pst_group_apart(g, w, look_at_all, 0)
+	int ret = files ? pst_group_watched_call(g, w, hash_all_files, 0)
 			: pst_weights_no_memory("what ranks say");
 
-	for (unsigned i = 0; i < w->shard_count && !ret; i++)
-		files[i < FILES_MAX ? i : FILES_MAX - 1] ^= w->shards[i].content;
-	ret = pst_group_tell(g, ret, files, count * sizeof(*files), -1, said);
+	for (unsigned i = 0; i < w->file_count && !ret; i++)
+		files[i < PST_FILES_COMPARED ? i : PST_FILES_COMPARED - 1] ^= w->files[i].content;
+	ret = pst_group_exchange(g, ret, files, count * sizeof(*files), -1, said);
 	if (!ret)
-		ret = compare(w, pst_group_size(g), said);
-	pst_said_free(g, said);
+		ret = compare_hashes(w, pst_group_size(g), said);
+	pst_messages_free(g, said);
 	free(files);
 	return ret;
 }

@@ -20,11 +20,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "group/link.h"
+#include "group/barrier.h"
 #include "group/plan.h"
+#include "weights/err.h"
 
 #define TIMEOUT_MS 120000u /* programs that start together still import for a while */
-#define AGAIN_MS 10	   /* between looks for rank 0 */
+#define RETRY_MS 10	   /* between looks for rank 0 */
 #define HELLO_MS 2000	   /* one that connects speaks at once */
 #define STALL_MS 600000u   /* a slow store is no reason to give a rank up */
 #define WINDOW (64u << 20) /* of 16 MiB a first load takes 1.4 times as long */
@@ -32,25 +33,25 @@
 
 struct hello {
 	uint32_t version, size;
-	struct pst_group_how how;
+	struct pst_group_settings settings;
 };
 #define VERSION 3u
 
 /* Or shorter, if a signal comes: false. */
-static bool pause_ms(uint32_t ms)
+static bool sleep_ms(uint32_t ms)
 {
 	const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
 
 	return !nanosleep(&time, NULL);
 }
 
-static int fail(int code, enum penstock_why why, const char *path, const char *what)
+static int join_fail(int code, enum penstock_why why, const char *path, const char *what)
 {
 	errno = code;
 	return pst_weights_fail(code, why, path, NULL, PST_NO_OFF, "%s", what);
 }
 
-static int fail_errno(int code, const char *path, const char *what)
+static int join_fail_errno(int code, const char *path, const char *what)
 {
 	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s: %s", what, strerror(code));
 }
@@ -58,7 +59,7 @@ static int fail_errno(int code, const char *path, const char *what)
 /* ---- where ---- */
 
 /* Only this user may enter it: nobody else can have put the socket there. */
-static bool ours_alone(const char *dir)
+static bool dir_is_private(const char *dir)
 {
 	struct stat st;
 
@@ -72,7 +73,7 @@ static const char *choose_dir(const char *asked, char *own, size_t room)
 
 	if (asked)
 		return asked;
-	if (run && *run == '/' && ours_alone(run))
+	if (run && *run == '/' && dir_is_private(run))
 		return run;
 	snprintf(own, room, "/tmp/penstock-%lu", (unsigned long)geteuid());
 	mkdir(own, 0700); /* what fails here is no directory of ours, which is said */
@@ -93,16 +94,16 @@ static int make_address(const struct penstock_group *g, const char *asked, struc
 					"with the group's name '%s' it is longer than "
 					"the %zu bytes of a socket's",
 					g->name, sizeof(addr->sun_path) - 1);
-	if (!ours_alone(dir))
-		return fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, dir,
-			    "is no directory that this user alone may enter (mode 0700)");
+	if (!dir_is_private(dir))
+		return join_fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, dir,
+				 "is no directory that this user alone may enter (mode 0700)");
 	return 0;
 }
 
 /* ---- who ---- */
 
 /* Whose process is at the other end, and something to see its end by. */
-static int look_at(struct pst_link *link)
+static int check_peer(struct pst_link *link)
 {
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
@@ -121,15 +122,15 @@ static int look_at(struct pst_link *link)
 }
 
 /* A rank 0 that has stopped lets nobody in, and once so many wait the next would for ever. */
-static int new_socket(const char *path)
+static int open_socket(const char *path)
 {
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-	return sock < 0 ? fail_errno(errno, path, "no socket") : sock;
+	return sock < 0 ? join_fail_errno(errno, path, "no socket") : sock;
 }
 
 /* What rank 0 says goes into all that is computed. */
-static bool can_be(const struct pst_group_how *how)
+static bool settings_valid(const struct pst_group_settings *how)
 {
 	return how->window && !(how->window % 4096) && how->window <= 1u << 30 &&
 	       how->windows > 1 && how->windows <= PST_GROUP_WINDOWS_MAX && how->stall_ms &&
@@ -138,20 +139,20 @@ static bool can_be(const struct pst_group_how *how)
 
 static struct hello make_hello(const struct penstock_group *g)
 {
-	return (struct hello){.version = VERSION, .size = g->size, .how = g->how};
+	return (struct hello){.version = VERSION, .size = g->size, .settings = g->settings};
 }
 
 /* ---- rank 0 ---- */
 
 /* What a rank that connects says; 0, or why the group cannot be. */
-static int admit(struct penstock_group *g, struct pst_link *link, const char *path)
+static int admit_rank(struct penstock_group *g, struct pst_link *link, const char *path)
 {
 	uint64_t until = pst_group_now_ms() + HELLO_MS;
-	struct pst_said said = g->spare;
+	struct pst_message said = g->scratch;
 	struct hello hello;
-	struct pst_note note;
+	struct pst_packet packet;
 
-	if (look_at(link) || pst_link_await(link, until, &note, &said) < 0) {
+	if (check_peer(link) || pst_link_receive(link, until, &packet, &said) < 0) {
 		pst_link_close(link); /* none of ours, or gone again */
 		return 0;
 	}
@@ -160,22 +161,22 @@ static int admit(struct penstock_group *g, struct pst_link *link, const char *pa
 	memset(&hello, 0, sizeof(hello));
 	memcpy(&hello, said.bytes, said.len < sizeof(hello) ? said.len : sizeof(hello));
 	if (hello.version != VERSION || said.len != sizeof(hello))
-		return fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, path,
-			    "a rank is of another version of the library");
+		return join_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, path,
+				 "a rank is of another version of the library");
 	if (hello.size != g->size)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
 					"rank %u says that there are %u ranks, rank 0 that there "
 					"are %u",
-					note.rank, hello.size, g->size);
-	if (!note.rank || note.rank >= g->size || g->links[note.rank].sock >= 0)
+					packet.rank, hello.size, g->size);
+	if (!packet.rank || packet.rank >= g->size || g->links[packet.rank].sock >= 0)
 		return pst_weights_fail(EEXIST, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
-					"two processes say that they are rank %u", note.rank);
-	g->links[note.rank] = *link;
+					"two processes say that they are rank %u", packet.rank);
+	g->links[packet.rank] = *link;
 	*link = PST_LINK_NONE;
 	return 0;
 }
 
-static unsigned missing(const struct penstock_group *g)
+static unsigned first_missing_rank(const struct penstock_group *g)
 {
 	unsigned rank = 1;
 
@@ -185,7 +186,8 @@ static unsigned missing(const struct penstock_group *g)
 }
 
 /* One that has joined says nothing more: what is to be read is its end. */
-static int has_gone(const struct penstock_group *g, const char *path, const struct pollfd *fds)
+static int check_connected(const struct penstock_group *g, const char *path,
+			   const struct pollfd *fds)
 {
 	for (unsigned i = 1; i < g->size; i++)
 		if (fds[2 * i].revents || fds[2 * i + 1].revents)
@@ -193,41 +195,42 @@ static int has_gone(const struct penstock_group *g, const char *path, const stru
 						PST_NO_OFF,
 						"rank %u has gone before all were there, "
 						"rank %u has not come",
-						i, missing(g));
+						i, first_missing_rank(g));
 	return 0;
 }
 
-static int take_all(struct penstock_group *g, int listener, const char *path, uint64_t until,
-		    struct pst_link *late)
+static int accept_all(struct penstock_group *g, int listener, const char *path, uint64_t until,
+		      struct pst_link *late)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX + 1];
 	int ret = 0;
 
-	while (!ret && missing(g) < g->size) {
+	while (!ret && first_missing_rank(g) < g->size) {
 		uint64_t now = pst_group_now_ms();
 
-		ret = pst_group_off(g);
+		ret = pst_group_poll_caller(g);
 		if (ret)
 			return ret;
 		if (now >= until)
 			return pst_weights_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, path, NULL,
 						PST_NO_OFF, "rank %u of %u has not come",
-						missing(g), g->size);
+						first_missing_rank(g), g->size);
 		for (unsigned i = 0; i < g->size; i++) {
 			fds[2 * i] = (struct pollfd){g->links[i].sock, POLLIN, 0};
 			fds[2 * i + 1] = (struct pollfd){g->links[i].pidfd, POLLIN, 0};
 		}
 		fds[2 * g->size] = (struct pollfd){listener, POLLIN, 0};
-		if (poll(fds, 2 * g->size + 1, pst_group_left_ms(pst_group_soon(g, until))) < 0)
+		if (poll(fds, 2 * g->size + 1,
+			 pst_group_ms_until(pst_group_next_poll_ms(g, until))) < 0)
 			continue;
-		ret = has_gone(g, path, fds);
+		ret = check_connected(g, path, fds);
 		if (ret || !fds[2 * g->size].revents)
 			continue;
 		late->sock = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (late->sock >= 0)
-			ret = admit(g, late, path);
+			ret = admit_rank(g, late, path);
 		else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-			ret = fail_errno(errno, path, "a rank cannot be let in");
+			ret = join_fail_errno(errno, path, "a rank cannot be let in");
 	}
 	return ret;
 }
@@ -235,25 +238,25 @@ static int take_all(struct penstock_group *g, int listener, const char *path, ui
 /* Tells all that have come, and the one that was not let in. */
 static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
 {
-	struct pst_note note = {.seq = 1, .code = ret};
+	struct pst_packet packet = {.seq = 1, .code = ret};
 	struct hello hello = make_hello(g);
-	const struct pst_said said = {(unsigned char *)&hello, sizeof(hello), -1};
+	const struct pst_message said = {(unsigned char *)&hello, sizeof(hello), -1};
 
 	if (ret) {
-		note.why = penstock_errwhy();
-		snprintf(note.text, sizeof(note.text), "%s", penstock_errmsg());
+		packet.why = penstock_errwhy();
+		snprintf(packet.text, sizeof(packet.text), "%s", penstock_errmsg());
 	}
 	for (unsigned i = 1; i <= g->size; i++) {
 		const struct pst_link *link = i < g->size ? &g->links[i] : late;
 
 		/* One that has gone meanwhile is seen at the first meeting. */
 		if (link->sock >= 0)
-			pst_link_send(link, 0, &note, &said);
+			pst_link_send(link, 0, &packet, &said);
 	}
 }
 
 /* The lock's holder alone may take a socket's name away that a dead process left. */
-static int lock(const char *path, char *lock_path, size_t room)
+static int lock_name(const char *path, char *lock_path, size_t room)
 {
 	struct stat held, named;
 	int fd;
@@ -262,12 +265,13 @@ static int lock(const char *path, char *lock_path, size_t room)
 	for (;;) {
 		fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (fd < 0)
-			return fail_errno(errno, lock_path, "cannot be opened");
+			return join_fail_errno(errno, lock_path, "cannot be opened");
 		if (flock(fd, LOCK_EX | LOCK_NB)) {
 			close(fd);
-			return fail(EBUSY, PENSTOCK_WHY_BAD_ARGUMENT, path,
-				    "another process is rank 0 of a group of this name, which is "
-				    "not complete");
+			return join_fail(
+				EBUSY, PENSTOCK_WHY_BAD_ARGUMENT, path,
+				"another process is rank 0 of a group of this name, which is "
+				"not complete");
 		}
 		if (!fstat(fd, &held) && !stat(lock_path, &named) && held.st_ino == named.st_ino)
 			return fd;
@@ -275,22 +279,22 @@ static int lock(const char *path, char *lock_path, size_t room)
 	}
 }
 
-static int listen_for(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
+static int join_as_root(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
 	char lock_path[sizeof(addr->sun_path) + 8];
 	struct pst_link late = PST_LINK_NONE;
-	int ret, sock, held = lock(addr->sun_path, lock_path, sizeof(lock_path));
+	int ret, sock, held = lock_name(addr->sun_path, lock_path, sizeof(lock_path));
 
 	if (held < 0)
 		return held;
-	sock = new_socket(addr->sun_path);
+	sock = open_socket(addr->sun_path);
 	ret = sock < 0 ? sock : 0;
 	unlink(addr->sun_path); /* of a process that was killed, if any */
 	if (!ret && (bind(sock, (const struct sockaddr *)addr, sizeof(*addr)) ||
 		     listen(sock, (int)PST_GROUP_MAX)))
-		ret = fail_errno(errno, addr->sun_path, "cannot listen");
+		ret = join_fail_errno(errno, addr->sun_path, "cannot listen");
 	if (!ret)
-		ret = take_all(g, sock, addr->sun_path, until, &late);
+		ret = accept_all(g, sock, addr->sun_path, until, &late);
 	unlink(addr->sun_path);
 	if (sock >= 0)
 		close(sock);
@@ -303,10 +307,10 @@ static int listen_for(struct penstock_group *g, const struct sockaddr_un *addr, 
 
 /* ---- the others ---- */
 
-static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
+static int connect_to_root(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
 	for (;;) {
-		int code, sock = new_socket(addr->sun_path);
+		int code, sock = open_socket(addr->sun_path);
 
 		if (sock < 0)
 			return sock;
@@ -317,56 +321,57 @@ static int reach(struct penstock_group *g, const struct sockaddr_un *addr, uint6
 		code = errno;
 		close(sock);
 		if (code != ENOENT && code != ECONNREFUSED && code != EINTR && code != EAGAIN)
-			return fail_errno(code, addr->sun_path, "cannot be connected to");
+			return join_fail_errno(code, addr->sun_path, "cannot be connected to");
 		if (pst_group_now_ms() >= until)
-			return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
-				    "rank 0 has not come");
-		code = pst_group_off(g);
+			return join_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
+					 "rank 0 has not come");
+		code = pst_group_poll_caller(g);
 		if (code)
 			return code;
-		pause_ms(AGAIN_MS);
+		sleep_ms(RETRY_MS);
 	}
 }
 
-static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
+static int join_as_member(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
-	struct pst_note own = {.seq = 1, .rank = g->rank}, answer;
+	struct pst_packet own = {.seq = 1, .rank = g->rank}, answer;
 	struct hello hello = make_hello(g);
-	const struct pst_said mine = {(unsigned char *)&hello, sizeof(hello), -1};
-	struct pst_said said = g->spare;
-	int ret = reach(g, addr, until), off;
+	const struct pst_message mine = {(unsigned char *)&hello, sizeof(hello), -1};
+	struct pst_message said = g->scratch;
+	int ret = connect_to_root(g, addr, until), off;
 	uint64_t soon;
 
 	if (ret)
 		return ret;
-	if (look_at(&g->links[0]))
-		return fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
-			    "who listens there is not this user");
+	if (check_peer(&g->links[0]))
+		return join_fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
+				 "who listens there is not this user");
 	/* What fails here is the end that is seen below. */
 	pst_link_send(&g->links[0], until, &own, &mine);
 	do {
-		soon = pst_group_soon(g, until);
-		ret = pst_link_await(&g->links[0], soon, &answer, &said);
-		off = ret == -ETIMEDOUT ? pst_group_off(g) : 0;
+		soon = pst_group_next_poll_ms(g, until);
+		ret = pst_link_receive(&g->links[0], soon, &answer, &said);
+		off = ret == -ETIMEDOUT ? pst_group_poll_caller(g) : 0;
 	} while (ret == -ETIMEDOUT && soon < until && !off);
 	if (off)
 		return off;
 	if (ret == -ETIMEDOUT)
-		return fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
-			    "not all ranks have come");
+		return join_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
+				 "not all ranks have come");
 	if (ret < 0)
-		return fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, addr->sun_path,
-			    "rank 0 has gone before all were there");
+		return join_fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, addr->sun_path,
+				 "rank 0 has gone before all were there");
 	if (answer.code)
 		return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL,
 					PST_NO_OFF, "%s", answer.text);
 	if (said.fd >= 0)
 		close(said.fd);
 	memcpy(&hello, said.bytes, said.len < sizeof(hello) ? said.len : sizeof(hello));
-	if (said.len != sizeof(hello) || hello.version != VERSION || !can_be(&hello.how))
-		return fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, addr->sun_path,
-			    "rank 0 is of another version of the library");
-	g->how = hello.how;
+	if (said.len != sizeof(hello) || hello.version != VERSION ||
+	    !settings_valid(&hello.settings))
+		return join_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, addr->sun_path,
+				 "rank 0 is of another version of the library");
+	g->settings = hello.settings;
 	return 0;
 }
 
@@ -375,23 +380,23 @@ static int ask(struct penstock_group *g, const struct sockaddr_un *addr, uint64_
 /* Hosts begin one after the other; also that is no longer than the caller wants. */
 static int await_turn(struct penstock_group *g)
 {
-	uint64_t until = pst_group_now_ms() + g->how.delay_ms;
+	uint64_t until = pst_group_now_ms() + g->settings.delay_ms;
 	bool quiet = true;
 	int ret = 0;
 
 	while (quiet && !ret && pst_group_now_ms() < until) {
-		quiet = pause_ms((uint32_t)pst_group_left_ms(pst_group_soon(g, until)));
-		ret = pst_group_off(g);
+		quiet = sleep_ms((uint32_t)pst_group_ms_until(pst_group_next_poll_ms(g, until)));
+		ret = pst_group_poll_caller(g);
 	}
 	return ret;
 }
 
-static int check(const char *name, unsigned rank, unsigned size,
-		 const struct penstock_group_opts *opts)
+static int check_args(const char *name, unsigned rank, unsigned size,
+		      const struct penstock_group_opts *opts)
 {
 	if (!name || !*name || strchr(name, '/'))
-		return fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
-			    "a group's name is not empty and has no slash");
+		return join_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
+				 "a group's name is not empty and has no slash");
 	if (strlen(name) >= sizeof(((struct penstock_group *)0)->name))
 		return pst_weights_fail(ENAMETOOLONG, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
 					PST_NO_OFF, "a group's name has %zu bytes at most",
@@ -404,30 +409,30 @@ static int check(const char *name, unsigned rank, unsigned size,
 					"host %u of %u", opts->host, opts->hosts);
 	if (opts->window % 4096 || opts->window > 1u << 30 ||
 	    opts->windows > PST_GROUP_WINDOWS_MAX || opts->windows == 1)
-		return fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
-			    "windows are 2 to 64, each of whole pages up to 1 GiB");
+		return join_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
+				 "windows are 2 to 64, each of whole pages up to 1 GiB");
 	return 0;
 }
 
-static struct pst_group_how choose_how(const struct penstock_group_opts *opts)
+static struct pst_group_settings choose_settings(const struct penstock_group_opts *opts)
 {
 	unsigned hosts = opts->hosts ? opts->hosts : 1;
 	uint32_t random = 0;
 
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
 		random = (uint32_t)pst_group_now_ms();
-	return (struct pst_group_how){
+	return (struct pst_group_settings){
 		.window = opts->window ? opts->window : WINDOW,
 		.windows = opts->windows ? opts->windows : WINDOWS,
 		.stall_ms = opts->stall_ms ? opts->stall_ms : STALL_MS,
 		.reads_max = opts->reads_max,
 		.host = opts->host,
 		.hosts = hosts,
-		.delay_ms = pst_share_delay(opts->jitter_ms, opts->host, hosts, random),
+		.delay_ms = pst_group_plan_delay(opts->jitter_ms, opts->host, hosts, random),
 	};
 }
 
-static struct penstock_group *new_group(const char *name, unsigned rank, unsigned size,
+static struct penstock_group *group_new(const char *name, unsigned rank, unsigned size,
 					const struct penstock_group_opts *opts)
 {
 	struct penstock_group *g = calloc(1, sizeof(*g));
@@ -436,20 +441,20 @@ static struct penstock_group *new_group(const char *name, unsigned rank, unsigne
 		return NULL;
 	g->rank = rank;
 	g->size = size;
-	g->gone.rank = -1;
+	g->lost.rank = -1;
 	g->pid = getpid();
 	g->seq = 1;
-	g->how = choose_how(opts);
+	g->settings = choose_settings(opts);
 	snprintf(g->name, sizeof(g->name), "%s", name);
 	g->links = calloc(size, sizeof(*g->links));
-	g->notes = calloc(size, sizeof(*g->notes));
-	g->nothing = calloc(size, sizeof(*g->nothing));
-	g->spare = (struct pst_said){malloc(PST_GROUP_SAY_MAX), 0, -1};
+	g->packets = calloc(size, sizeof(*g->packets));
+	g->empty = calloc(size, sizeof(*g->empty));
+	g->scratch = (struct pst_message){malloc(PST_MESSAGE_MAX), 0, -1};
 	for (unsigned i = 0; g->links && i < size; i++)
 		g->links[i] = PST_LINK_NONE;
-	for (unsigned i = 0; g->nothing && i < size; i++)
-		g->nothing[i] = g->spare;
-	if (g->links && g->notes && g->nothing && g->spare.bytes)
+	for (unsigned i = 0; g->empty && i < size; i++)
+		g->empty[i] = g->scratch;
+	if (g->links && g->packets && g->empty && g->scratch.bytes)
 		return g;
 	penstock_group_close(g);
 	return NULL;
@@ -463,26 +468,26 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 	struct sockaddr_un addr;
 	struct penstock_group *g;
 	uint64_t until;
-	int ret = pst_weights_take(&opts, sizeof(opts), from, "penstock_group_opts");
+	int ret = pst_weights_struct_in(&opts, sizeof(opts), from, "penstock_group_opts");
 
 	if (!ret)
-		ret = check(name, rank, size, &opts);
+		ret = check_args(name, rank, size, &opts);
 	if (ret)
 		return ret;
-	g = new_group(name, rank, size, &opts);
+	g = group_new(name, rank, size, &opts);
 	if (!g)
 		return pst_weights_no_memory("a group");
 	until = pst_group_now_ms() + (opts.timeout_ms ? opts.timeout_ms : TIMEOUT_MS);
 	caller.opts.look = opts.look;
 	caller.opts.user = opts.user;
-	pst_group_heed(g, &caller);
+	pst_group_set_progress(g, &caller);
 	if (size > 1)
 		ret = make_address(g, opts.dir, &addr);
 	if (!ret && size > 1)
-		ret = rank ? ask(g, &addr, until) : listen_for(g, &addr, until);
+		ret = rank ? join_as_member(g, &addr, until) : join_as_root(g, &addr, until);
 	if (!ret)
 		ret = await_turn(g);
-	pst_group_heed(g, NULL);
+	pst_group_set_progress(g, NULL);
 	if (ret) {
 		penstock_group_close(g);
 		return ret;
@@ -493,19 +498,19 @@ int penstock_group_open(const char *name, unsigned rank, unsigned size,
 
 void penstock_group_close(struct penstock_group *g)
 {
-	struct pst_note note = {.seq = PST_SEQ_LEFT};
+	struct pst_packet packet = {.seq = PST_SEQ_LEFT};
 
 	if (!g)
 		return;
 	for (unsigned i = 0; g->links && i < g->size; i++) {
 		/* So that nobody takes it for a process that died. */
 		if (g->links[i].sock >= 0 && g->pid == getpid())
-			pst_link_send(&g->links[i], 0, &note, NULL);
+			pst_link_send(&g->links[i], 0, &packet, NULL);
 		pst_link_close(&g->links[i]);
 	}
 	free(g->links);
-	free(g->notes);
-	free(g->nothing);
-	free(g->spare.bytes);
+	free(g->packets);
+	free(g->empty);
+	free(g->scratch.bytes);
 	free(g);
 }

@@ -4,6 +4,8 @@
  * other end once it is silent. Every wait has an end, also that for room to send: the
  * other side may have stopped. Called by group.c and group_join.c.
  */
+#include "group/link.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,10 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "group/link.h"
-
-#define OBITUARY_MS 2000 /* its sockets close before the process counts as ended */
-#define AGAIN_MS 10	 /* between tries to send what the kernel has no room for */
+#define DEATH_REASON_MS 2000 /* its sockets close before the process counts as ended */
+#define RETRY_MS 10	     /* between tries to send what the kernel has no room for */
 
 uint64_t pst_group_now_ms(void)
 {
@@ -28,7 +28,7 @@ uint64_t pst_group_now_ms(void)
 	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-int pst_group_left_ms(uint64_t until_ms)
+int pst_group_ms_until(uint64_t until_ms)
 {
 	uint64_t now = pst_group_now_ms();
 
@@ -41,26 +41,26 @@ int pst_group_left_ms(uint64_t until_ms)
 
 /* What passes: the other side has not read yet, or too many descriptors of this user are
  * under way, of which poll tells nothing. */
-static bool no_room(int code)
+static bool is_send_busy(int code)
 {
 	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||
 	       code == ENOMEM;
 }
 
-int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,
-		  const struct pst_said *said)
+int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
+		  const struct pst_message *said)
 {
 	union {
 		struct cmsghdr align;
 		char room[CMSG_SPACE(sizeof(int))];
 	} control = {.room = {0}};
-	struct iovec iov[2] = {{note, sizeof(*note)}};
+	struct iovec iov[2] = {{packet, sizeof(*packet)}};
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1};
 
-	note->magic = PST_NOTE_MAGIC;
-	note->len = 0;
+	packet->magic = PST_PACKET_MAGIC;
+	packet->len = 0;
 	if (said && said->len) {
-		note->len = (uint32_t)said->len;
+		packet->len = (uint32_t)said->len;
 		iov[1] = (struct iovec){said->bytes, said->len};
 		msg.msg_iovlen = 2;
 	}
@@ -77,18 +77,18 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
 	}
 	while (sendmsg(link->sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
 		struct pollfd room = {link->sock, POLLOUT, 0};
-		int code = errno, ms = pst_group_left_ms(until_ms);
+		int code = errno, ms = pst_group_ms_until(until_ms);
 
 		if (code == EINTR)
 			continue;
-		if (!no_room(code))
+		if (!is_send_busy(code))
 			return -code;
 		if (!ms)
 			return -ETIMEDOUT;
 		if (code == EAGAIN || code == EWOULDBLOCK)
 			poll(&room, 1, ms);
 		else
-			poll(NULL, 0, AGAIN_MS);
+			poll(NULL, 0, RETRY_MS);
 	}
 	return 0;
 }
@@ -96,7 +96,7 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_not
 /* ---- receiving ---- */
 
 /* The first; there is room for more than the one that a rank sends. */
-static int passed(struct msghdr *msg)
+static int take_passed_fd(struct msghdr *msg)
 {
 	int fd = -1;
 
@@ -117,13 +117,14 @@ static int passed(struct msghdr *msg)
 }
 
 /* 1: a packet, 0: none is there, -EPIPE: the other end has gone or speaks otherwise. */
-static int receive(struct pst_link *link, struct pst_note *note, struct pst_said *said)
+static int receive_packet(struct pst_link *link, struct pst_packet *packet,
+			  struct pst_message *said)
 {
 	union {
 		struct cmsghdr align;
 		char room[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct iovec iov[2] = {{note, sizeof(*note)}, {said->bytes, PST_GROUP_SAY_MAX}};
+	struct iovec iov[2] = {{packet, sizeof(*packet)}, {said->bytes, PST_MESSAGE_MAX}};
 	struct msghdr msg;
 	ssize_t n;
 
@@ -139,15 +140,15 @@ static int receive(struct pst_link *link, struct pst_note *note, struct pst_said
 	}
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
-	said->fd = passed(&msg);
+	said->fd = take_passed_fd(&msg);
 	if (said->fd < 0 && msg.msg_flags & MSG_CTRUNC)
 		said->fd = PST_FD_LOST; /* what came with it is told, and the rank can be */
-	said->len = n > (ssize_t)sizeof(*note) ? (size_t)n - sizeof(*note) : 0;
-	if ((size_t)n >= sizeof(*note) && note->magic == PST_NOTE_MAGIC && note->len == said->len &&
-	    !(msg.msg_flags & MSG_TRUNC)) {
-		note->text[sizeof(note->text) - 1] = '\0';
-		link->left = note->seq == PST_SEQ_LEFT;
-		if (!link->left)
+	said->len = n > (ssize_t)sizeof(*packet) ? (size_t)n - sizeof(*packet) : 0;
+	if ((size_t)n >= sizeof(*packet) && packet->magic == PST_PACKET_MAGIC &&
+	    packet->len == said->len && !(msg.msg_flags & MSG_TRUNC)) {
+		packet->text[sizeof(packet->text) - 1] = '\0';
+		link->closed = packet->seq == PST_SEQ_LEFT;
+		if (!link->closed)
 			return 1;
 	}
 	if (said->fd >= 0)
@@ -156,15 +157,15 @@ static int receive(struct pst_link *link, struct pst_note *note, struct pst_said
 	return -EPIPE;
 }
 
-int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *note,
-		   struct pst_said *said)
+int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
+		     struct pst_message *said)
 {
 	for (;;) {
 		struct pollfd fds[2] = {{link->sock, POLLIN, 0}, {link->pidfd, POLLIN, 0}};
-		int ms = pst_group_left_ms(until_ms), ret, n = until_ms ? poll(fds, 2, ms) : 0;
+		int ms = pst_group_ms_until(until_ms), ret, n = until_ms ? poll(fds, 2, ms) : 0;
 		bool ended = n > 0 && fds[1].revents;
 
-		ret = receive(link, note, said);
+		ret = receive_packet(link, packet, said);
 		if (ret || !until_ms)
 			return ret;
 		if (ended)
@@ -174,13 +175,13 @@ int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *no
 	}
 }
 
-bool pst_link_peek(const struct pst_link *link, struct pst_note *note)
+bool pst_link_peek(const struct pst_link *link, struct pst_packet *packet)
 {
-	ssize_t n = recv(link->sock, note, sizeof(*note), MSG_PEEK | MSG_DONTWAIT);
+	ssize_t n = recv(link->sock, packet, sizeof(*packet), MSG_PEEK | MSG_DONTWAIT);
 
-	if (n != (ssize_t)sizeof(*note) || note->magic != PST_NOTE_MAGIC)
+	if (n != (ssize_t)sizeof(*packet) || packet->magic != PST_PACKET_MAGIC)
 		return false;
-	note->text[sizeof(note->text) - 1] = '\0';
+	packet->text[sizeof(packet->text) - 1] = '\0';
 	return true;
 }
 
@@ -196,7 +197,7 @@ void pst_link_close(struct pst_link *link)
 /* ---- the other end ---- */
 
 /* The exit status of a process that nobody has waited for yet, -1: not known. */
-static int status_of(pid_t pid)
+static int exit_status_of(pid_t pid)
 {
 	char path[64], text[1024], *at;
 	int status = -1, field = 2; /* the name's: it may hold blanks */
@@ -220,20 +221,20 @@ static int status_of(pid_t pid)
 	return status;
 }
 
-void pst_link_obituary(const struct pst_link *link, char *text, size_t room)
+void pst_link_death_reason(const struct pst_link *link, char *text, size_t room)
 {
 	struct pollfd end = {link->pidfd, POLLIN, 0};
 	int status;
 
-	if (link->left) {
+	if (link->closed) {
 		snprintf(text, room, "it closed the group");
 		return;
 	}
-	if (link->pidfd < 0 || poll(&end, 1, OBITUARY_MS) != 1) {
+	if (link->pidfd < 0 || poll(&end, 1, DEATH_REASON_MS) != 1) {
 		snprintf(text, room, "its connection ended");
 		return;
 	}
-	status = status_of(link->pid);
+	status = exit_status_of(link->pid);
 	if (status < 0)
 		snprintf(text, room, "its process %ld ended", (long)link->pid);
 	else if (WIFSIGNALED(status))

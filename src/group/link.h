@@ -1,75 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The packets between the ranks of a group and the socket that they go over, group_link.c:
- * shared by group_join.c, which makes the sockets, and group.c, which uses them.
+ * Packets between rank 0 and another rank of a group, over a SOCK_SEQPACKET socket. Used by
+ * join.c, which makes the sockets, and by barrier.c.
  */
 #ifndef PST_GROUP_LINK_H
 #define PST_GROUP_LINK_H
 
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
-#include "group/group.h"
+#include "penstock_weights.h"
 
-#define PST_NOTE_MAGIC 0x70677233u
-#define PST_SEQ_LEFT UINT64_MAX
+#define PST_PACKET_MAGIC 0x70677233u
+#define PST_SEQ_LEFT UINT64_MAX /* The seq of a packet whose sender closes the group. */
+#define PST_MESSAGE_MAX 49152u	/* Bytes of the message in one packet. */
+#define PST_FD_LOST (-EMFILE)	/* A descriptor was sent, but this process is at its limit. */
 
-/* In front of every packet. A rank's: it has come, and how; rank 0's: how all have. */
-struct pst_note {
-	uint32_t magic, len;
-	uint64_t seq;	/* of the meeting; 1: joining, PST_SEQ_LEFT: it closes the group */
-	uint64_t at_ms; /* when the rank came */
-	uint32_t rank, gone;
+/*
+ * The head of every packet. A rank sends it to report that it arrived at a barrier and with
+ * which status; rank 0 sends it to report the status of all.
+ */
+struct pst_packet {
+	uint32_t magic, len; /* len: bytes of the message behind the head. */
+	uint64_t seq;	     /* The barrier's number; 1: joining. */
+	uint64_t at_ms;	     /* When the rank arrived. */
+	uint32_t rank;
+	uint32_t lost; /* 1: `rank` is lost, and every later barrier fails. */
 	int32_t code;
 	uint32_t why;
 	char text[PENSTOCK_TEXT_MAX];
 };
 
+/* The part of a packet behind its head. */
+struct pst_message {
+	unsigned char *bytes;
+	size_t len;
+	int fd; /* -1: no descriptor came; or PST_FD_LOST. */
+};
+
+/* A connection to another rank. */
 struct pst_link {
-	int sock, pidfd; /* -1: none; the process at the other end, where it has a number here */
+	int sock, pidfd; /* -1: none. pidfd: the rank's process, if it has a pid here. */
 	pid_t pid;
-	bool left; /* it said that it would close */
+	bool closed; /* The rank sent PST_SEQ_LEFT. */
 };
 #define PST_LINK_NONE ((struct pst_link){-1, -1, 0, false})
 
-struct penstock_group {
-	unsigned rank, size;
-	struct pst_group_how how;
-	struct {
-		int rank; /* which nobody can count on any more, -1: none */
-		int code;
-		enum penstock_why why;
-		char text[PENSTOCK_TEXT_MAX]; /* what it did */
-	} gone;
-	struct pst_load *load; /* under way, whose caller may want no more of it; NULL: none */
-	struct pst_note early; /* why a meeting that is still to come has failed already */
-	pid_t pid;	       /* a child of this process has no part in it */
-	uint64_t seq;
-	char name[64];
-	struct pst_link *links; /* rank 0: of each, the others: [0] */
-	struct pst_note *notes;
-	struct pst_said spare, *nothing; /* a packet's bytes; of each rank, never any */
-};
-
+/* Returns the time of CLOCK_MONOTONIC in milliseconds. */
 uint64_t pst_group_now_ms(void);
-/* For poll(2): 0 when it is late, some time at most; -1: UINT64_MAX, without end. */
-int pst_group_left_ms(uint64_t until_ms);
-/* Whether the caller of this rank wants no more of what it waits for: asked in between, by
- * who waits no longer than until pst_group_soon(). */
-int pst_group_off(struct penstock_group *g);
-uint64_t pst_group_soon(const struct penstock_group *g, uint64_t until_ms);
+/* Returns the timeout for poll(2) that lasts until `until_ms`: 0 if that has passed, a minute at
+ * most; -1 (no limit) for UINT64_MAX. */
+int pst_group_ms_until(uint64_t until_ms);
 
-/* Waits for room: 0, -ETIMEDOUT, or what ended the link. */
-int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_note *note,
-		  const struct pst_said *said);
-/* Waits for a packet: 1, -EPIPE or -ETIMEDOUT; until 0: 0, there is none.
- * said->bytes has room for PST_GROUP_SAY_MAX. */
-int pst_link_await(struct pst_link *link, uint64_t until_ms, struct pst_note *note,
-		   struct pst_said *said);
-/* What the next packet begins with, which stays: false, there is none that says. */
-bool pst_link_peek(const struct pst_link *link, struct pst_note *note);
+/* Sends a packet, with a message unless that is NULL, and waits until the socket has room.
+ * Returns 0, -ETIMEDOUT, or the error that ended the connection. */
+int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
+		  const struct pst_message *message);
+/*
+ * Waits for a packet. message->bytes has room for PST_MESSAGE_MAX bytes. Returns 1, -EPIPE or
+ * -ETIMEDOUT; with until_ms 0 it does not wait and returns 0 if there is no packet.
+ */
+int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
+		     struct pst_message *message);
+/* Copies the head of the next packet, which stays in the socket. Returns false if there is none. */
+bool pst_link_peek(const struct pst_link *link, struct pst_packet *packet);
+/* Closes the connection, if there is one. */
 void pst_link_close(struct pst_link *link);
-/* What has become of the process at the other end of a link that ended: "it closed the
- * group", "its process 17 was killed by signal 9". */
-void pst_link_obituary(const struct pst_link *link, char *text, size_t room);
+/* Writes why a connection ended: "it closed the group", "its process 17 was killed by signal 9
+ * (Killed)". May wait 2 s for the process to end. */
+void pst_link_death_reason(const struct pst_link *link, char *text, size_t size);
 
 #endif

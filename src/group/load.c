@@ -11,43 +11,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "group/compare_files.h"
 #include "group/plan.h"
+#include "group/watched_call.h"
 #include "group/window.h"
+#include "weights/err.h"
+#include "weights/file.h"
+#include "weights/load.h"
 
 #define COPIES 64u
 #define SETTLE_NS 2000000000 /* what is read as a load fails may still end by itself */
-#define LOOK_NS 250000000    /* a read that takes longer: are the other ranks still there? */
-#define FILES_MAX PST_FILES_TOLD
+#define POLL_NS 250000000    /* a read that takes longer: are the other ranks still there? */
 
-struct facts { /* what ranks compare; the files' and the first of what is needed follow */
+struct model_facts { /* what ranks compare; the files' and the first of what is needed follow */
 	uint64_t table, file_count, need_bytes, stores;
 };
-_Static_assert(sizeof(struct facts) + FILES_MAX * 8 + PST_NEED_BYTES <= PST_GROUP_SAY_MAX,
+_Static_assert(sizeof(struct model_facts) + PST_FILES_COMPARED * 8 + PST_NEED_BYTES <=
+		       PST_MESSAGE_MAX,
 	       "facts fit what a rank says");
 
-struct round { /* of this rank's reads, one in each window */
+struct read_round { /* of this rank's reads, one in each window */
 	bool reading;
 	uint64_t id;
-	struct pst_chunk chunk;
+	struct pst_group_chunk chunk;
 };
 
-struct move {
+struct group_move {
 	struct penstock_group *g;
 	struct pst_load *load;
-	struct pst_bits *bits;
+	struct pst_extents *bits;
 	uint64_t *reach; /* of each bit: the end of it and those before, in its file */
-	struct pst_share plan;
+	struct pst_group_plan plan;
 	struct pst_windows windows;
 	struct penstock_queue *q;
-	struct round *rounds; /* of each window of this rank's */
-	struct pst_bit *runs; /* of one read */
+	struct read_round *rounds; /* of each window of this rank's */
+	struct pst_extent *runs;   /* of one read */
 	struct penstock_copy_args copies[COPIES];
 	unsigned rank, size, window_count, copy_count;
 	uint64_t started; /* rounds whose chunk is read or was */
 	uint64_t delivered;
 };
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
@@ -55,111 +60,108 @@ static uint64_t least(uint64_t a, uint64_t b)
 /* ---- the same model on every rank ---- */
 
 /* How much of what is needed is said at once, from `at` on. */
-static size_t need_len(const struct move *m, size_t at)
+static size_t need_len(const struct group_move *m, size_t at)
 {
-	size_t left = pst_share_need_bytes(&m->plan) - at;
+	size_t left = pst_group_plan_need_bytes(&m->plan) - at;
 
 	return left < PST_NEED_BYTES ? left : PST_NEED_BYTES;
 }
 
-static size_t write_facts(struct move *m, unsigned char *to)
+static size_t write_facts(struct group_move *m, unsigned char *to)
 {
 	const struct penstock_weights *w = m->load->w;
-	struct facts facts = {.table = pst_share_table(&m->plan, w),
-			      .file_count = w->shard_count,
-			      .need_bytes = pst_share_need_bytes(&m->plan),
-			      .stores = pst_share_stores(&m->plan)};
-	size_t count = w->shard_count < FILES_MAX ? w->shard_count : FILES_MAX;
+	struct model_facts facts = {.table = pst_group_plan_hash_tensors(&m->plan, w),
+				    .file_count = w->file_count,
+				    .need_bytes = pst_group_plan_need_bytes(&m->plan),
+				    .stores = pst_group_plan_hash_stores(&m->plan)};
+	size_t count = w->file_count < PST_FILES_COMPARED ? w->file_count : PST_FILES_COMPARED;
 	unsigned char *files = to + sizeof(facts);
 	uint64_t file = 0;
 
 	memcpy(to, &facts, sizeof(facts));
-	for (unsigned i = 0; i < w->shard_count; i++) {
-		file = (i < FILES_MAX ? 0 : file) ^ pst_share_file(&w->shards[i].stat);
-		memcpy(files + (i < FILES_MAX ? i : FILES_MAX - 1) * sizeof(file), &file,
-		       sizeof(file));
+	for (unsigned i = 0; i < w->file_count; i++) {
+		file = (i < PST_FILES_COMPARED ? 0 : file) ^ pst_group_hash_stat(&w->files[i].stat);
+		memcpy(files + (i < PST_FILES_COMPARED ? i : PST_FILES_COMPARED - 1) * sizeof(file),
+		       &file, sizeof(file));
 	}
 	to = files + count * sizeof(file);
-	pst_share_need(&m->plan, m->bits);
+	pst_group_plan_add_need(&m->plan, m->bits);
 	memcpy(to, m->plan.need, need_len(m, 0));
 	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
-int pst_said_wrong(unsigned rank)
-{
-	return pst_weights_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-				"rank %u says what no rank does", rank);
-}
-
 /* Whether facts are as long as they say themselves. */
-static bool is_whole(const struct pst_said *said)
+static bool facts_complete(const struct pst_message *said)
 {
-	struct facts f;
+	struct model_facts f;
 
 	if (said->len < sizeof(f))
 		return false;
 	memcpy(&f, said->bytes, sizeof(f));
-	return said->len ==
-	       sizeof(f) + least(f.file_count, FILES_MAX) * 8 + least(f.need_bytes, PST_NEED_BYTES);
+	return said->len == sizeof(f) + min_u64(f.file_count, PST_FILES_COMPARED) * 8 +
+				    min_u64(f.need_bytes, PST_NEED_BYTES);
 }
 
 /* What a rank has that is not as rank 0 has it: that rank, or 0. */
-struct odd {
+struct mismatch {
 	unsigned files, table;
 	bool stores;
 };
 
 /* Every rank compares every other with rank 0, so all come to the same end. */
-static int compare(const struct move *m, const struct pst_said *said, struct odd *odd)
+static int compare_facts(const struct group_move *m, const struct pst_message *said,
+			 struct mismatch *mismatch)
 {
 	const struct penstock_weights *w = m->load->w;
-	const size_t head = sizeof(struct facts);
-	struct facts first, other;
+	const size_t head = sizeof(struct model_facts);
+	struct model_facts first, other;
 
-	*odd = (struct odd){0, 0, false};
+	*mismatch = (struct mismatch){0, 0, false};
 	for (unsigned r = 0; r < m->size; r++)
-		if (!is_whole(&said[r]))
-			return pst_said_wrong(r);
+		if (!facts_complete(&said[r]))
+			return pst_message_invalid(r);
 	memcpy(&first, said[0].bytes, head);
 	for (unsigned r = m->size; r-- > 1;) {
-		uint64_t count = first.file_count < FILES_MAX ? first.file_count : FILES_MAX;
+		uint64_t count = first.file_count < PST_FILES_COMPARED ? first.file_count
+								       : PST_FILES_COMPARED;
 
 		memcpy(&other, said[r].bytes, head);
 		if (other.file_count != first.file_count)
-			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
+			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL,
 						PST_NO_OFF,
 						"rank %u has a model of %llu files, "
 						"rank 0 one of %llu",
 						r, (unsigned long long)other.file_count,
 						(unsigned long long)first.file_count);
 		if (memcmp(said[r].bytes + head, said[0].bytes + head, 8 * count))
-			odd->files = r;
+			mismatch->files = r;
 		if (other.table != first.table || other.need_bytes != first.need_bytes)
-			odd->table = r;
-		odd->stores |= other.stores != first.stores;
+			mismatch->table = r;
+		mismatch->stores |= other.stores != first.stores;
 	}
 	return 0;
 }
 
 /* What is odd may be so for a reason. */
-static int settle_odds(struct move *m, struct pst_said *said, const struct odd *odd)
+static int resolve_mismatch(struct group_move *m, struct pst_message *said,
+			    const struct mismatch *mismatch)
 {
 	struct penstock_weights *w = m->load->w;
-	int ret = odd->files ? pst_group_same(m->g, w, said) : 0;
+	int ret = mismatch->files ? pst_group_compare_files(m->g, w, said) : 0;
 
-	if (!ret && odd->table)
-		ret = pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->shards[0].path, NULL,
+	if (!ret && mismatch->table)
+		ret = pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL,
 				       PST_NO_OFF,
 				       "rank %u has opened other tensors of it than "
 				       "rank 0",
-				       odd->table);
-	if (!ret && odd->stores)
-		pst_share_one_store(&m->plan);
+				       mismatch->table);
+	if (!ret && mismatch->stores)
+		pst_group_plan_merge_stores(&m->plan);
 	return ret;
 }
 
 /* What others have said at the end of their words that they need. */
-static void take_need(struct move *m, const struct pst_said *said, size_t at)
+static void merge_need(struct group_move *m, const struct pst_message *said, size_t at)
 {
 	size_t len = need_len(m, at);
 
@@ -169,51 +171,52 @@ static void take_need(struct move *m, const struct pst_said *said, size_t at)
 }
 
 /* The rest of what is needed, of large models. */
-static int tell_need(struct move *m, struct pst_said *said)
+static int exchange_need(struct group_move *m, struct pst_message *said)
 {
-	size_t all = pst_share_need_bytes(&m->plan);
+	size_t all = pst_group_plan_need_bytes(&m->plan);
 	int ret = 0;
 
 	for (size_t at = PST_NEED_BYTES; at < all && !ret; at += PST_NEED_BYTES) {
-		ret = pst_group_tell(m->g, 0, m->plan.need + at, need_len(m, at), -1, said);
+		ret = pst_group_exchange(m->g, 0, m->plan.need + at, need_len(m, at), -1, said);
 		for (unsigned r = 0; r < m->size && !ret; r++)
 			if (said[r].len != need_len(m, at))
-				ret = pst_said_wrong(r);
+				ret = pst_message_invalid(r);
 		if (!ret)
-			take_need(m, said, at);
-		pst_said_free(m->g, said);
+			merge_need(m, said, at);
+		pst_messages_free(m->g, said);
 	}
 	return ret;
 }
 
-static int agree(struct move *m, int status)
+static int agree_plan(struct group_move *m, int status)
 {
-	struct pst_said *said = calloc(m->size, sizeof(*said));
-	unsigned char *facts = malloc(PST_GROUP_SAY_MAX);
-	struct odd odd = {0, 0, false};
+	struct pst_message *said = calloc(m->size, sizeof(*said));
+	unsigned char *facts = malloc(PST_MESSAGE_MAX);
+	struct mismatch mismatch = {0, 0, false};
 	size_t len = 0;
 
 	if (!said || !facts)
 		status = status ? status : pst_weights_no_memory("what ranks say");
 	if (!status)
-		status = pst_share_make(&m->plan, m->load->w, pst_group_how(m->g), m->size);
+		status = pst_group_plan_make(&m->plan, m->load->w, pst_group_get_settings(m->g),
+					     m->size);
 	if (!status)
 		len = write_facts(m, facts);
 	if (said && facts) {
-		status = pst_group_tell(m->g, status, facts, len, -1, said);
+		status = pst_group_exchange(m->g, status, facts, len, -1, said);
 		if (!status)
-			status = compare(m, said, &odd);
-		if (!status && !odd.table)
-			take_need(m, said, 0);
-		pst_said_free(m->g, said);
+			status = compare_facts(m, said, &mismatch);
+		if (!status && !mismatch.table)
+			merge_need(m, said, 0);
+		pst_messages_free(m->g, said);
 		if (!status)
-			status = settle_odds(m, said, &odd);
+			status = resolve_mismatch(m, said, &mismatch);
 		if (!status)
-			status = tell_need(m, said);
+			status = exchange_need(m, said);
 		if (!status)
-			pst_share_deal(&m->plan);
+			pst_group_plan_deal(&m->plan);
 	} else {
-		status = pst_group_meet(m->g, status);
+		status = pst_group_barrier(m->g, status);
 	}
 	free(said);
 	free(facts);
@@ -222,43 +225,43 @@ static int agree(struct move *m, int status)
 
 /* ---- reading ---- */
 
-static char *place_of(const struct move *m, uint64_t round, unsigned rank,
-		      const struct pst_chunk *c)
+static char *window_addr(const struct group_move *m, uint64_t round, unsigned rank,
+			 const struct pst_group_chunk *c)
 {
 	return (char *)m->windows.list[rank].ptr + round % m->window_count * m->plan.chunk +
 	       c->skip;
 }
 
-static int open_file(struct penstock_weights *w, unsigned shard)
+static int file_open_storage(struct penstock_weights *w, unsigned file)
 {
 	struct penstock_storage *st;
 
-	return pst_shard_storage(w, shard, &st);
+	return pst_model_file_storage(w, file, &st);
 }
 
-static int start_read(struct move *m, uint64_t round)
+static int start_read(struct group_move *m, uint64_t round)
 {
-	struct round *r = &m->rounds[round % m->window_count];
-	const struct pst_chunk *c = &r->chunk;
+	struct read_round *r = &m->rounds[round % m->window_count];
+	const struct pst_group_chunk *c = &r->chunk;
 	uint64_t begin, end = 0;
 	unsigned n = 0;
 	char *place;
 	int ret = 0;
 
-	if (!pst_share_chunk(&m->plan, round, m->rank, &r->chunk))
+	if (!pst_group_plan_chunk(&m->plan, round, m->rank, &r->chunk))
 		return 0;
-	place = place_of(m, round, m->rank, c);
-	for (; pst_share_run(&m->plan, c, &begin, &end); n++)
-		m->runs[n] = (struct pst_bit){
-			.shard = c->shard,
+	place = window_addr(m, round, m->rank, c);
+	for (; pst_group_plan_next_run(&m->plan, c, &begin, &end); n++)
+		m->runs[n] = (struct pst_extent){
+			.file = c->file,
 			.seg = {.dev = m->windows.dev,
 				.buf = place + (begin - c->begin),
 				.off = begin,
 				.row_len = end - begin},
 		};
 	m->runs[n - 1].seg.room = m->plan.chunk - c->skip - (c->end - c->begin);
-	if (!pst_shard_is_open(m->load->w, c->shard))
-		ret = pst_group_apart(m->g, m->load->w, open_file, c->shard);
+	if (!pst_model_file_is_open(m->load->w, c->file))
+		ret = pst_group_watched_call(m->g, m->load->w, file_open_storage, c->file);
 	if (!ret)
 		ret = pst_load_submit(m->load, m->q, m->runs, n, r, &r->id);
 	r->reading = !ret;
@@ -266,7 +269,7 @@ static int start_read(struct move *m, uint64_t round)
 }
 
 /* Reads of the rounds before `end`, as far as they are not under way. */
-static int read_ahead(struct move *m, uint64_t end)
+static int read_ahead(struct group_move *m, uint64_t end)
 {
 	int ret = 0;
 
@@ -275,26 +278,27 @@ static int read_ahead(struct move *m, uint64_t end)
 	return ret;
 }
 
-static int await_read(struct move *m, uint64_t round)
+static int await_read(struct group_move *m, uint64_t round)
 {
-	struct round *r = &m->rounds[round % m->window_count];
+	struct read_round *r = &m->rounds[round % m->window_count];
 	struct penstock_done done;
 
 	while (r->reading) {
-		struct round *ended;
-		int ret, n = penstock_wait(m->q, &done, 1, 1, LOOK_NS);
+		struct read_round *ended;
+		int ret, n = penstock_wait(m->q, &done, 1, 1, POLL_NS);
 
 		if (n < 0)
-			return pst_weights_retell(EIO, NULL, NULL, PST_NO_OFF);
+			return pst_weights_fail_lib(EIO, NULL, NULL, PST_NO_OFF);
 		if (!n) {
-			ret = pst_group_look(m->g);
+			ret = pst_group_poll(m->g);
 			if (ret)
 				return ret;
 			continue;
 		}
 		ended = done.user;
 		ended->reading = false;
-		pst_load_done(m->load, &(struct pst_bit){.shard = ended->chunk.shard}, 1, &done);
+		pst_load_complete(m->load, &(struct pst_extent){.file = ended->chunk.file}, 1,
+				  &done);
 		if (m->windows.host)
 			m->load->report.dram_laid += ended->chunk.len;
 	}
@@ -303,7 +307,7 @@ static int await_read(struct move *m, uint64_t round)
 
 /* ---- copying ---- */
 
-static int flush(struct move *m)
+static int copies_flush(struct group_move *m)
 {
 	int ret = m->copy_count ? penstock_copy(m->copies, m->copy_count) : 0;
 
@@ -313,8 +317,8 @@ static int flush(struct move *m)
 		   : 0;
 }
 
-static int add_copy(struct move *m, const struct penstock_seg *seg, const char *src, uint64_t to,
-		    uint64_t len, uint64_t rows)
+static int copies_add(struct group_move *m, const struct penstock_seg *seg, const char *src,
+		      uint64_t to, uint64_t len, uint64_t rows)
 {
 	struct penstock_load_report *sum = &m->load->report;
 
@@ -335,12 +339,12 @@ static int add_copy(struct move *m, const struct penstock_seg *seg, const char *
 		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
 		sum->dram_laid += len * rows;
 	}
-	return m->copy_count == COPIES ? flush(m) : 0;
+	return m->copy_count == COPIES ? copies_flush(m) : 0;
 }
 
 /* What of a piece lies in a chunk: whole rows at once, cut ones alone. */
-static int copy_piece(struct move *m, const struct penstock_seg *seg, const struct pst_chunk *c,
-		      const char *src)
+static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
+		       const struct pst_group_chunk *c, const char *src)
 {
 	uint64_t rows = seg->rows ? seg->rows : 1, pitch = rows > 1 ? seg->pitch : seg->row_len;
 	uint64_t i = c->begin > seg->off ? (c->begin - seg->off) / pitch : 0;
@@ -355,8 +359,8 @@ static int copy_piece(struct move *m, const struct penstock_seg *seg, const stru
 			if (end - begin == seg->row_len)
 				n = (c->end - end) / pitch + 1;
 			n = n < rows - i ? n : rows - i;
-			ret = add_copy(m, seg, src + (begin - c->begin),
-				       i * seg->buf_pitch + (begin - at), end - begin, n);
+			ret = copies_add(m, seg, src + (begin - c->begin),
+					 i * seg->buf_pitch + (begin - at), end - begin, n);
 			if (ret)
 				return ret;
 		}
@@ -366,15 +370,15 @@ static int copy_piece(struct move *m, const struct penstock_seg *seg, const stru
 }
 
 /* The first piece of a file that reaches behind `off`, or one behind them. */
-static size_t first_piece(const struct move *m, unsigned shard, uint64_t off)
+static size_t first_extent(const struct group_move *m, unsigned file, uint64_t off)
 {
 	size_t low = 0, high = m->bits->count;
 
 	while (low < high) {
 		size_t mid = low + (high - low) / 2;
-		const struct pst_bit *b = &m->bits->list[mid];
+		const struct pst_extent *b = &m->bits->list[mid];
 
-		if (b->shard < shard || (b->shard == shard && m->reach[mid] <= off))
+		if (b->file < file || (b->file == file && m->reach[mid] <= off))
 			low = mid + 1;
 		else
 			high = mid;
@@ -382,68 +386,68 @@ static size_t first_piece(const struct move *m, unsigned shard, uint64_t off)
 	return low;
 }
 
-static int copy_round(struct move *m, uint64_t round)
+static int copy_round(struct group_move *m, uint64_t round)
 {
 	for (unsigned i = 0; i < m->size; i++) {
 		unsigned rank = (m->rank + i) % m->size; /* not all from one at once */
-		struct pst_chunk c;
+		struct pst_group_chunk c;
 		int ret;
 
-		if (!pst_share_chunk(&m->plan, round, rank, &c))
+		if (!pst_group_plan_chunk(&m->plan, round, rank, &c))
 			continue;
-		for (size_t b = first_piece(m, c.shard, c.begin); b < m->bits->count; b++) {
-			const struct pst_bit *bit = &m->bits->list[b];
+		for (size_t b = first_extent(m, c.file, c.begin); b < m->bits->count; b++) {
+			const struct pst_extent *bit = &m->bits->list[b];
 
-			if (bit->shard != c.shard || bit->seg.off >= c.end)
+			if (bit->file != c.file || bit->seg.off >= c.end)
 				break;
-			ret = copy_piece(m, &bit->seg, &c, place_of(m, round, rank, &c));
+			ret = copy_extent(m, &bit->seg, &c, window_addr(m, round, rank, &c));
 			if (ret)
 				return ret;
 		}
 	}
-	return flush(m);
+	return copies_flush(m);
 }
 
 /* ---- rounds ---- */
 
 /* What this rank has read; the others look after theirs. */
-static int unchanged(struct penstock_weights *w, unsigned which)
+static int check_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;
 
 	(void)which;
-	for (unsigned i = 0; i < w->shard_count && !ret; i++)
-		if (pst_shard_is_open(w, i))
-			ret = pst_shard_same(&w->shards[i], w->sources[i].fd);
+	for (unsigned i = 0; i < w->file_count && !ret; i++)
+		if (pst_model_file_is_open(w, i))
+			ret = pst_model_file_check(&w->files[i], w->sources[i].fd);
 	return ret;
 }
 
-static int run(struct move *m, int ret)
+static int run_rounds(struct group_move *m, int ret)
 {
 	const uint64_t windows = m->window_count, ahead = m->plan.ahead;
 
 	if (!ret)
-		ret = read_ahead(m, least(windows, ahead));
+		ret = read_ahead(m, min_u64(windows, ahead));
 	for (uint64_t t = 0; t < m->plan.round_count; t++) {
 		if (!ret)
 			ret = await_read(m, t);
-		ret = pst_group_meet(m->g, ret);
+		ret = pst_group_barrier(m->g, ret);
 		if (ret)
 			return ret;
 		/* All have copied what was in the window of round t - 1. */
-		ret = read_ahead(m, least(t + windows, t + 1 + ahead));
+		ret = read_ahead(m, min_u64(t + windows, t + 1 + ahead));
 		if (!ret)
 			ret = copy_round(m, t);
 	}
 	if (!ret)
-		ret = pst_group_apart(m->g, m->load->w, unchanged, 0);
-	return pst_group_meet(m->g, ret);
+		ret = pst_group_watched_call(m->g, m->load->w, check_files, 0);
+	return pst_group_barrier(m->g, ret);
 }
 
-static int prepare(struct move *m)
+static int move_prepare(struct group_move *m)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
-	const struct pst_bits *bits = m->bits;
+	const struct pst_extents *bits = m->bits;
 	int ret;
 
 	m->rounds = calloc(m->window_count, sizeof(*m->rounds));
@@ -455,19 +459,19 @@ static int prepare(struct move *m)
 		const struct penstock_seg *seg = &bits->list[i].seg;
 		uint64_t end =
 			seg->off + (seg->rows ? seg->rows - 1 : 0) * seg->pitch + seg->row_len;
-		bool same = i && bits->list[i - 1].shard == bits->list[i].shard;
+		bool same = i && bits->list[i - 1].file == bits->list[i].file;
 
 		m->reach[i] = same && m->reach[i - 1] > end ? m->reach[i - 1] : end;
 	}
 	opts.requests_max = m->window_count;
 	opts.segs_max = m->plan.runs_max;
 	ret = penstock_queue_open(&opts, &m->q);
-	return ret ? pst_weights_retell(ret, NULL, NULL, PST_NO_OFF) : 0;
+	return ret ? pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
 
 /* Once a rank has failed or gone: reads end early, as far as they can; true: all have. What
  * the store has in its hands already it may keep for long, and nobody is to wait for that. */
-static bool settle(struct move *m)
+static bool cancel_reads(struct group_move *m)
 {
 	struct penstock_done done[PST_GROUP_WINDOWS_MAX];
 	unsigned left = 0;
@@ -481,16 +485,16 @@ static bool settle(struct move *m)
 	return !left || penstock_wait(m->q, done, left, left, SETTLE_NS) == (int)left;
 }
 
-static int move_all(struct move *m, struct penstock_device *dev)
+static int move_run(struct group_move *m, struct penstock_device *dev)
 {
 	struct penstock_queue *busy = NULL;
 	int ret =
 		pst_windows_open(&m->windows, m->g, m->load, dev, m->plan.chunk * m->window_count);
 
 	if (!ret)
-		ret = run(m, prepare(m));
-	pst_windows_leave(&m->windows, m->g, !ret);
-	if (ret && m->q && !settle(m))
+		ret = run_rounds(m, move_prepare(m));
+	pst_windows_unmap(&m->windows, m->g, !ret);
+	if (ret && m->q && !cancel_reads(m))
 		busy = m->q;
 	else
 		penstock_queue_close(m->q); /* nothing reads into the window from here on */
@@ -501,32 +505,32 @@ static int move_all(struct move *m, struct penstock_device *dev)
 	return ret;
 }
 
-int pst_group_move(struct penstock_group *g, struct pst_load *load, struct pst_bits *bits,
-		   int status)
+static int load_move(void *arg, struct pst_load *load, struct pst_extents *bits, int status)
 {
+	struct penstock_group *g = arg;
 	struct penstock_device *host = NULL, *dev;
-	struct move m = {.g = g, .load = load, .bits = bits};
+	struct group_move m = {.g = g, .load = load, .bits = bits};
 	int ret;
 
-	pst_group_heed(g, load);
+	pst_group_set_progress(g, load);
 	m.rank = pst_group_rank(g);
 	m.size = pst_group_size(g);
-	m.window_count = pst_group_how(g)->windows;
+	m.window_count = pst_group_get_settings(g)->windows;
 	if (!status)
-		pst_bits_order(bits);
+		pst_extents_sort(bits);
 	if (!status && !bits->count) { /* this rank only reads */
 		ret = penstock_device_open("host", NULL, &host);
 		status = ret < 0 ? ret : 0;
 	}
 	dev = bits->count ? bits->list[0].seg.dev : host;
-	ret = agree(&m, status);
+	ret = agree_plan(&m, status);
 	if (!ret && m.plan.round_count)
-		ret = move_all(&m, dev);
+		ret = move_run(&m, dev);
 	else if (!ret)
-		ret = pst_group_meet(g, 0);
-	pst_group_heed(g, NULL);
+		ret = pst_group_barrier(g, 0);
+	pst_group_set_progress(g, NULL);
 	penstock_device_close(host);
-	pst_share_free(&m.plan);
+	pst_group_plan_free(&m.plan);
 	load->report.bytes = ret ? 0 : m.delivered;
 	return ret;
 }
@@ -538,9 +542,10 @@ int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
 			const struct penstock_load_opts *opts, struct penstock_load_report *report,
 			struct penstock_loaded **out)
 {
+	const struct pst_load_mover mover = {load_move, g};
 	int ret = pst_group_check_owner(g);
 
-	return ret ? ret : pst_weights_load(g, w, devs, dev_count, opts, report, out);
+	return ret ? ret : pst_weights_load(&mover, w, devs, dev_count, opts, report, out);
 }
 
 int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *w,
@@ -548,7 +553,8 @@ int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *
 			     const struct penstock_load_opts *opts,
 			     struct penstock_load_report *report)
 {
+	const struct pst_load_mover mover = {load_move, g};
 	int ret = pst_group_check_owner(g);
 
-	return ret ? ret : pst_weights_load_into(g, w, pieces, count, opts, report);
+	return ret ? ret : pst_weights_load_into(&mover, w, pieces, count, opts, report);
 }

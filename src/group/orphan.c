@@ -5,12 +5,14 @@
  * group_load.c and group_window.c. The memory must not go before the reads have ended, nor
  * the model and the device that they use, whose handles the caller may close meanwhile.
  */
+#include "group/orphan.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "common/thread.h"
-#include "group/window.h"
+#include "weights/open.h"
 
 struct orphan {
 	struct penstock_queue *q;
@@ -21,7 +23,7 @@ struct orphan {
 	bool mapped; /* else the device's memory */
 };
 
-static void end(struct orphan *o)
+static void orphan_end(struct orphan *o)
 {
 	penstock_queue_close(o->q); /* waits */
 	if (o->mapped)
@@ -34,19 +36,19 @@ static void end(struct orphan *o)
 
 static void *orphan_main(void *arg)
 {
-	end(arg);
+	orphan_end(arg);
 	free(arg);
 	return NULL;
 }
 
-static bool start(struct orphan *o)
+static bool orphan_start(struct orphan *o)
 {
 	pthread_t thread;
 
 	return !pst_thread_start(&thread, orphan_main, o) && !pthread_detach(thread);
 }
 
-void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,
+void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 		      struct penstock_device *dev, void *ptr, size_t len, bool mapped)
 {
 	struct orphan here, *o = malloc(sizeof(*o));
@@ -56,13 +58,13 @@ void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,
 	/* It is open: this is one more reference. */
 	if (penstock_device_open(penstock_device_name(dev), NULL, &here.dev) < 0)
 		here.dev = NULL;
-	pst_weights_keep(w);
+	pst_weights_ref(w);
 	if (o && here.dev) {
 		*o = here;
-		if (start(o))
+		if (orphan_start(o))
 			return;
 	}
 	/* Late is better than memory that goes while something is read into it. */
 	free(o);
-	end(&here);
+	orphan_end(&here);
 }

@@ -1,83 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunks that a group reads, as every rank computes them for itself from the same
- * model; group_plan.c says how.
+ * The plan of a group's load: which rank reads which chunk of the model's files in which round.
+ * Every rank computes the same plan from the same model; plan.c has the rules. Arithmetic only.
  */
 #ifndef PST_GROUP_PLAN_H
 #define PST_GROUP_PLAN_H
 
-#include "group/group.h"
+#include "group/settings.h"
+#include "weights/extent.h"
+#include "weights/model.h"
 
-#define PST_NEED_BYTES 16384u /* of what a rank needs, that it says at once */
+/* Bytes of the need bitmap that ranks exchange at one barrier. */
+#define PST_NEED_BYTES 16384u
 
-struct pst_part {		   /* of a file: where its tensors lie */
-	uint64_t base, begin, end; /* base: the page that begin lies in */
-	uint64_t first;		   /* chunk */
-	unsigned store;		   /* that the file is of, a number from 0 on */
+/* The range of a file that holds the model's tensors. */
+struct pst_plan_file {
+	uint64_t base, begin, end; /* base: `begin` rounded down to a page. */
+	uint64_t first;		   /* Index of the file's first chunk. */
+	unsigned store;		   /* Number of the store that holds the file. */
 };
 
-struct pst_store { /* while a plan is made: chunks of it, and the next */
-	uint64_t all, left, next;
+/* A file system that serves files of the model. Used while a plan is made. */
+struct pst_plan_store {
+	uint64_t all, left; /* Needed chunks in total, and those not dealt out yet. */
+	uint64_t next;	    /* The next needed chunk. */
 };
 
-struct pst_share {
-	struct pst_part *parts; /* of each file */
-	struct pst_store *stores;
-	unsigned part_count, store_count, ranks;
-	const struct pst_group_how *how;
-	uint64_t chunk, count;
-	uint64_t grain;	     /* bytes of a chunk that one bit of what is needed stands for */
-	uint64_t grains;     /* of a chunk */
-	unsigned char *need; /* by this rank, and once it was dealt out by any: bits */
-	uint64_t *lens;	     /* of each chunk what is read, 0: nothing */
-	unsigned runs_max;   /* most pieces that a chunk is read in */
-	uint64_t *order;     /* what is read: `readers` chunks a round, one for each */
-	uint64_t *wanted;    /* the same in a row */
+struct pst_group_plan {
+	struct pst_plan_file *files;
+	struct pst_plan_store *stores;
+	unsigned file_count, store_count, ranks;
+	const struct pst_group_settings *settings;
+	uint64_t chunk, count; /* Bytes of a chunk, and the number of chunks. */
+	uint64_t granule;      /* Bytes that one bit of `need` stands for. */
+	uint64_t granules;     /* Granules of a chunk. */
+	unsigned char *need;   /* Bitmap of what this rank needs; after the exchange, any rank. */
+	uint64_t *lens;	       /* Bytes to read of each chunk. */
+	unsigned runs_max;     /* Most runs that any chunk is read in. */
+	uint64_t *order;       /* Chunks by round, then by reader: `readers` in each round. */
+	uint64_t *needed;      /* The needed chunks as one list, before they are dealt out. */
 	uint64_t round_count;
-	unsigned readers; /* ranks that read */
-	unsigned ahead;	  /* rounds that may be under way at once */
+	unsigned readers; /* Ranks that read. */
+	unsigned ahead;	  /* Rounds whose reads may be in flight at once. */
 };
-/* Cuts a model into chunks, none longer than a window, for `ranks` of this host. `how`
- * is there as long as the plan. */
-int pst_share_make(struct pst_share *p, const struct penstock_weights *w,
-		   const struct pst_group_how *how, unsigned ranks);
-void pst_share_free(struct pst_share *p);
 
-/* Bytes of p->need. */
-size_t pst_share_need_bytes(const struct pst_share *p);
-/* Adds what a rank needs to p->need: contiguous pieces, and of others whole rows. */
-void pst_share_need(struct pst_share *p, const struct pst_bits *bits);
+/* Cuts a model into chunks, none longer than a window, for `ranks` ranks of this host. The plan
+ * keeps the pointer `settings`. */
+int pst_group_plan_make(struct pst_group_plan *p, const struct penstock_weights *w,
+			const struct pst_group_settings *settings, unsigned ranks);
+/* Frees a plan's lists. */
+void pst_group_plan_free(struct pst_group_plan *p);
 
-/* Deals out p->need. */
-void pst_share_deal(struct pst_share *p);
+/* Returns the bytes of p->need. */
+size_t pst_group_plan_need_bytes(const struct pst_group_plan *p);
+/* Sets the bits of p->need that a rank's extents touch. Of an extent of several rows the bytes
+ * between the rows count as needed. */
+void pst_group_plan_add_need(struct pst_group_plan *p, const struct pst_extents *extents);
+/* Deals out the needed chunks to readers and rounds, once p->need has the bits of all ranks. */
+void pst_group_plan_deal(struct pst_group_plan *p);
 
-struct pst_chunk {
+struct pst_group_chunk {
 	uint64_t index;
-	unsigned shard;
-	uint64_t begin, end; /* in the file: from what is read first of it to the last */
-	uint64_t len;	     /* what is read of that */
-	uint64_t skip;	     /* from its window's begin on, so that pages stay pages */
+	unsigned file;
+	uint64_t begin, end; /* Offsets in the file of the first and behind the last byte read. */
+	uint64_t len;	     /* Bytes read between the two. */
+	uint64_t skip;	     /* Offset of `begin` in the window, which keeps pages aligned. */
 };
-/* What `rank` reads in a round; false: nothing. */
-bool pst_share_chunk(const struct pst_share *p, uint64_t round, unsigned rank,
-		     struct pst_chunk *out);
-/* A chunk's next piece that is read: of its file, from *end on (0: the first); false: there
- * is none. */
-bool pst_share_run(const struct pst_share *p, const struct pst_chunk *c, uint64_t *begin,
-		   uint64_t *end);
 
-/* When a host begins, after `jitter_ms` at most: hosts one after the other, each at a
- * random time of its turn. */
-uint32_t pst_share_delay(uint32_t jitter_ms, unsigned host, unsigned hosts, uint32_t random);
+/* Fills *out with the chunk that `rank` reads in a round. Returns false if there is none. */
+bool pst_group_plan_chunk(const struct pst_group_plan *p, uint64_t round, unsigned rank,
+			  struct pst_group_chunk *out);
+/* Finds the chunk's next run, a range of the file that is needed, at or after *end (0: the
+ * first). Returns false if there is none. */
+bool pst_group_plan_next_run(const struct pst_group_plan *p, const struct pst_group_chunk *c,
+			     uint64_t *begin, uint64_t *end);
 
-/* What two ranks that load the same have in common: tensors and chunks, and a file. */
-uint64_t pst_share_mix(uint64_t h, uint64_t value);
-uint64_t pst_share_table(const struct pst_share *p, const struct penstock_weights *w);
-uint64_t pst_share_file(const struct stat *st);
+/* Returns how long a host waits before it starts, `jitter_ms` at most: hosts start one after the
+ * other, each at a random time of its share of `jitter_ms`. */
+uint32_t pst_group_plan_delay(uint32_t jitter_ms, unsigned host, unsigned hosts, uint32_t random);
 
-/* Which files share a store, as this rank sees it; where ranks see it differently, all
- * take them for one. */
-uint64_t pst_share_stores(const struct pst_share *p);
-void pst_share_one_store(struct pst_share *p);
+/* Returns a hash of the chunks and the tensors' places, which is equal on ranks that opened the
+ * same model in the same way. */
+uint64_t pst_group_plan_hash_tensors(const struct pst_group_plan *p,
+				     const struct penstock_weights *w);
+/* Returns a hash of which files share a store. Ranks of different mount namespaces may differ. */
+uint64_t pst_group_plan_hash_stores(const struct pst_group_plan *p);
+/* Makes all files belong to one store, for ranks that see the stores differently. */
+void pst_group_plan_merge_stores(struct pst_group_plan *p);
 
 #endif

@@ -4,16 +4,19 @@
  * their own, so that a rank of a group learns meanwhile that another has failed or gone. It
  * leaves the call behind then, which holds the model until it ends. Called by group_load.c.
  */
+#include "group/watched_call.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "common/thread.h"
-#include "group/group.h"
+#include "weights/err.h"
+#include "weights/open.h"
 
-#define LOOK_NS 250000000l
+#define POLL_NS 250000000l
 
-struct apart {
+struct watched_call {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
 	bool done, left; /* whoever is last of the two frees it */
@@ -21,106 +24,106 @@ struct apart {
 	struct penstock_weights *w;
 	unsigned which;
 	int ret;
-	struct pst_told told;
+	struct pst_weights_error error;
 };
 
-static void drop(struct apart *a)
+static void call_free(struct watched_call *call)
 {
-	pthread_cond_destroy(&a->ended);
-	pthread_mutex_destroy(&a->lock);
-	free(a);
+	pthread_cond_destroy(&call->ended);
+	pthread_mutex_destroy(&call->lock);
+	free(call);
 }
 
-static void *apart_main(void *arg)
+static void *call_thread(void *arg)
 {
-	struct apart *a = arg;
-	struct penstock_weights *w = a->w;
+	struct watched_call *call = arg;
+	struct penstock_weights *w = call->w;
 	bool left;
 
-	a->ret = a->work(w, a->which);
-	if (a->ret)
-		pst_weights_note(&a->told);
-	pthread_mutex_lock(&a->lock);
-	a->done = true;
-	left = a->left;
-	pthread_cond_signal(&a->ended);
-	pthread_mutex_unlock(&a->lock);
+	call->ret = call->work(w, call->which);
+	if (call->ret)
+		pst_weights_error_save(&call->error);
+	pthread_mutex_lock(&call->lock);
+	call->done = true;
+	left = call->left;
+	pthread_cond_signal(&call->ended);
+	pthread_mutex_unlock(&call->lock);
 	if (left)
-		drop(a);
+		call_free(call);
 	penstock_weights_close(w);
 	return NULL;
 }
 
-static bool start(struct apart *a)
+static bool call_start(struct watched_call *call)
 {
 	pthread_t thread;
 
-	return !pst_thread_start(&thread, apart_main, a) && !pthread_detach(thread);
+	return !pst_thread_start(&thread, call_thread, call) && !pthread_detach(thread);
 }
 
 /* Until it is done, or the group has ended. */
-static int await(struct penstock_group *g, struct apart *a)
+static int call_await(struct penstock_group *g, struct watched_call *call)
 {
 	int ret = 0;
 
-	pthread_mutex_lock(&a->lock);
-	while (!a->done && !ret) {
+	pthread_mutex_lock(&call->lock);
+	while (!call->done && !ret) {
 		struct timespec until;
 
 		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += LOOK_NS;
+		until.tv_nsec += POLL_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
-		pthread_cond_timedwait(&a->ended, &a->lock, &until);
-		if (a->done)
+		pthread_cond_timedwait(&call->ended, &call->lock, &until);
+		if (call->done)
 			break;
-		pthread_mutex_unlock(&a->lock);
-		ret = pst_group_look(g);
-		pthread_mutex_lock(&a->lock);
+		pthread_mutex_unlock(&call->lock);
+		ret = pst_group_poll(g);
+		pthread_mutex_lock(&call->lock);
 	}
-	a->left = !a->done;
-	pthread_mutex_unlock(&a->lock);
+	call->left = !call->done;
+	pthread_mutex_unlock(&call->lock);
 	return ret;
 }
 
-static struct apart *new_apart(struct penstock_weights *w,
-			       int (*work)(struct penstock_weights *w, unsigned which),
-			       unsigned which)
+static struct watched_call *call_new(struct penstock_weights *w,
+				     int (*work)(struct penstock_weights *w, unsigned which),
+				     unsigned which)
 {
-	struct apart *a = calloc(1, sizeof(*a));
+	struct watched_call *call = calloc(1, sizeof(*call));
 	pthread_condattr_t attr;
 
-	if (!a)
+	if (!call)
 		return NULL;
-	*a = (struct apart){.work = work, .w = w, .which = which};
-	pthread_mutex_init(&a->lock, NULL);
+	*call = (struct watched_call){.work = work, .w = w, .which = which};
+	pthread_mutex_init(&call->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&a->ended, &attr);
+	pthread_cond_init(&call->ended, &attr);
 	pthread_condattr_destroy(&attr);
-	return a;
+	return call;
 }
 
-int pst_group_apart(struct penstock_group *g, struct penstock_weights *w,
-		    int (*work)(struct penstock_weights *w, unsigned which), unsigned which)
+int pst_group_watched_call(struct penstock_group *g, struct penstock_weights *w,
+			   int (*work)(struct penstock_weights *w, unsigned which), unsigned which)
 {
-	struct apart *a = pst_group_size(g) > 1 ? new_apart(w, work, which) : NULL;
+	struct watched_call *call = pst_group_size(g) > 1 ? call_new(w, work, which) : NULL;
 	bool left;
 	int ret;
 
-	if (!a)
+	if (!call)
 		return work(w, which);
-	pst_weights_keep(w);
-	if (!start(a)) {
-		drop(a);
+	pst_weights_ref(w);
+	if (!call_start(call)) {
+		call_free(call);
 		penstock_weights_close(w);
 		return work(w, which);
 	}
-	ret = await(g, a);
-	left = a->left;
-	if (!ret && a->ret)
-		ret = pst_weights_repeat(a->ret, &a->told);
+	ret = call_await(g, call);
+	left = call->left;
+	if (!ret && call->ret)
+		ret = pst_weights_error_restore(call->ret, &call->error);
 	if (!left)
-		drop(a);
+		call_free(call);
 	return ret;
 }

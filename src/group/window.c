@@ -5,15 +5,18 @@
  * descriptor. Called by group_load.c, collectively. A window goes only when no rank
  * copies from it any more.
  */
+#include "group/window.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "group/window.h"
+#include "group/orphan.h"
+#include "weights/err.h"
 
-struct offer {
+struct window_offer {
 	uint32_t able, spare;
 	uint64_t len;
 	struct penstock_export memory;
@@ -22,8 +25,8 @@ struct offer {
 /* ---- device memory ---- */
 
 /* Tries: what cannot be shared is no error, the host's memory does it. */
-static int make_own(struct pst_windows *ws, const struct penstock_group *g, struct pst_load *load,
-		    struct offer *offer)
+static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, struct pst_load *load,
+		     struct window_offer *offer)
 {
 	struct pst_window *own = &ws->list[ws->rank];
 	int ret = penstock_alloc(ws->dev, ws->len, &own->ptr);
@@ -44,10 +47,10 @@ static int make_own(struct pst_windows *ws, const struct penstock_group *g, stru
 }
 
 /* All of the others', or as many as there are: false. */
-static bool take_others(struct pst_windows *ws, const struct pst_said *said)
+static bool others_import(struct pst_windows *ws, const struct pst_message *said)
 {
 	for (unsigned i = 0; i < ws->count; i++) {
-		struct offer offer;
+		struct window_offer offer;
 
 		if (i == ws->rank)
 			continue;
@@ -63,7 +66,7 @@ static bool take_others(struct pst_windows *ws, const struct pst_said *said)
 	return true;
 }
 
-static void drop_others(struct pst_windows *ws)
+static void others_unmap(struct pst_windows *ws)
 {
 	for (unsigned i = 0; i < ws->count; i++) {
 		struct pst_window *win = &ws->list[i];
@@ -80,28 +83,28 @@ static void drop_others(struct pst_windows *ws)
 
 /* 1: every rank has every window, 0: not so, < 0: an error. */
 static int share_device(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
-			struct pst_said *said)
+			struct pst_message *said)
 {
-	struct offer offer;
+	struct window_offer offer;
 	unsigned char all = 0;
-	int ret = make_own(ws, g, load, &offer);
+	int ret = own_alloc(ws, g, load, &offer);
 
-	ret = pst_group_tell(g, ret, &offer, sizeof(offer), offer.memory.fd, said);
+	ret = pst_group_exchange(g, ret, &offer, sizeof(offer), offer.memory.fd, said);
 	if (!ret)
-		all = take_others(ws, said) && offer.able;
-	pst_said_free(g, said);
+		all = others_import(ws, said) && offer.able;
+	pst_messages_free(g, said);
 	if (!ret) {
-		ret = pst_group_tell(g, 0, &all, 1, -1, said);
+		ret = pst_group_exchange(g, 0, &all, 1, -1, said);
 		for (unsigned i = 0; i < ws->count && !ret; i++)
 			all = all && said[i].len == 1 && said[i].bytes[0];
-		pst_said_free(g, said);
+		pst_messages_free(g, said);
 	}
 	return ret ? ret : all;
 }
 
 /* ---- host memory ---- */
 
-static int map(struct pst_windows *ws, unsigned i, int fd)
+static int window_map(struct pst_windows *ws, unsigned i, int fd)
 {
 	void *ptr;
 
@@ -117,7 +120,7 @@ static int map(struct pst_windows *ws, unsigned i, int fd)
 	return 0;
 }
 
-static int share_host(struct pst_windows *ws, struct penstock_group *g, struct pst_said *said)
+static int share_host(struct pst_windows *ws, struct penstock_group *g, struct pst_message *said)
 {
 	int fd = -1, ret = 0, code = penstock_device_open("host", NULL, &ws->host);
 
@@ -130,15 +133,15 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g, struct p
 						     "a group's window: %s", strerror(errno));
 	}
 	if (!ret)
-		ret = map(ws, ws->rank, fd);
-	ret = pst_group_tell(g, ret, "w", 1, fd, said);
+		ret = window_map(ws, ws->rank, fd);
+	ret = pst_group_exchange(g, ret, "w", 1, fd, said);
 	if (!ret) {
 		for (unsigned i = 0; i < ws->count && !ret; i++)
 			if (i != ws->rank)
-				ret = map(ws, i, said[i].fd);
-		ret = pst_group_meet(g, ret);
+				ret = window_map(ws, i, said[i].fd);
+		ret = pst_group_barrier(g, ret);
 	}
-	pst_said_free(g, said);
+	pst_messages_free(g, said);
 	if (fd >= 0)
 		close(fd);
 	ws->dev = ws->host;
@@ -147,7 +150,7 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g, struct p
 
 /* ---- both ---- */
 
-static void drop_own(struct pst_windows *ws, struct pst_load *load)
+static void own_free(struct pst_windows *ws, struct pst_load *load)
 {
 	struct pst_window *own = &ws->list[ws->rank];
 
@@ -163,7 +166,7 @@ static void drop_own(struct pst_windows *ws, struct pst_load *load)
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len)
 {
-	struct pst_said *said = calloc(pst_group_size(g), sizeof(*said));
+	struct pst_message *said = calloc(pst_group_size(g), sizeof(*said));
 	int ret;
 
 	memset(ws, 0, sizeof(*ws));
@@ -174,13 +177,13 @@ int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct ps
 	if (ws->list)
 		ws->count = pst_group_size(g);
 	ret = said && ws->list ? 0 : pst_weights_no_memory("a group's windows");
-	ret = pst_group_meet(g, ret);
+	ret = pst_group_barrier(g, ret);
 	if (!ret)
 		ret = share_device(ws, g, load, said);
 	if (!ret) {
-		drop_others(ws);
-		ret = pst_group_meet(g, 0);
-		drop_own(ws, load);
+		others_unmap(ws);
+		ret = pst_group_barrier(g, 0);
+		own_free(ws, load);
 		if (!ret)
 			ret = share_host(ws, g, said);
 	}
@@ -189,28 +192,28 @@ int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct ps
 }
 
 /* The window is not this load's any more. */
-static void leave_own(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
+static void own_orphan(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
 {
 	struct pst_window *own = &ws->list[ws->rank];
 
 	if (!ws->host)
 		load->held -= ws->len;
-	pst_orphan_leave(busy, load->w, ws->dev, own->ptr, ws->len, ws->host);
+	pst_orphan_adopt(busy, load->w, ws->dev, own->ptr, ws->len, ws->host);
 	own->ptr = NULL;
 }
 
-void pst_windows_leave(struct pst_windows *ws, struct penstock_group *g, bool done)
+void pst_windows_unmap(struct pst_windows *ws, struct penstock_group *g, bool done)
 {
-	drop_others(ws);
-	pst_group_part(g, done);
+	others_unmap(ws);
+	pst_group_last_barrier(g, done);
 }
 
 void pst_windows_close(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
 {
 	if (busy)
-		leave_own(ws, load, busy);
+		own_orphan(ws, load, busy);
 	if (ws->count)
-		drop_own(ws, load);
+		own_free(ws, load);
 	penstock_device_close(ws->host);
 	free(ws->list);
 	ws->list = NULL;

@@ -1,36 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows of a group's ranks: each reads into its own and copies out of all of them.
+ * The windows of a group's ranks: memory that one rank reads into and all ranks copy from.
  */
 #ifndef PST_GROUP_WINDOW_H
 #define PST_GROUP_WINDOW_H
 
-#include "group/group.h"
+#include "group/barrier.h"
 
 struct pst_window {
 	void *ptr;
-	bool imported;
+	bool imported; /* Device memory of another process; else mapped host memory. */
 };
 
 struct pst_windows {
-	struct pst_window *list; /* of each rank */
+	struct pst_window *list; /* One for each rank. */
 	unsigned count, rank;
-	size_t len;
-	struct penstock_device *dev;  /* where they lie for this process */
-	struct penstock_device *host; /* the same, if that is the host's memory; else NULL */
+	size_t len;		      /* Bytes of each. */
+	struct penstock_device *dev;  /* The device by which this process addresses them. */
+	struct penstock_device *host; /* The same if they are host memory, else NULL. */
 };
 
-/* Collective, as is what comes of it. Left and closed in any case. */
+/* Allocates this rank's window and maps those of the others (collective). After a failure the
+ * caller still calls unmap and close. */
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len);
-/* Collective: nobody copies out of another's window from here on. */
-void pst_windows_leave(struct pst_windows *ws, struct penstock_group *g, bool done);
-/* This rank's own; with a queue whose reads into it have not ended, both go when they have. */
+/* Unmaps the windows of other ranks, then waits until all ranks have (collective). `done`: the
+ * load succeeded. */
+void pst_windows_unmap(struct pst_windows *ws, struct penstock_group *g, bool done);
+/* Frees this rank's own window. `busy`: a queue whose reads into it are still in flight, NULL:
+ * none; queue and window are then freed when the reads have completed. */
 void pst_windows_close(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy);
-
-/* Takes a queue over, and what it reads into; closes both when its reads have ended, which
- * are from files of `w`. */
-void pst_orphan_leave(struct penstock_queue *q, struct penstock_weights *w,
-		      struct penstock_device *dev, void *ptr, size_t len, bool mapped);
 
 #endif

@@ -3,6 +3,8 @@
  * What a model's config.json says of how it can be cut: heads, experts, the order of
  * groups. Called by weights_shard.c; what a file does not say it never guesses.
  */
+#include "weights/config.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -10,7 +12,6 @@
 #include <string.h>
 
 #include "job/json_pull.h"
-#include "weights/weights.h"
 
 /* Models of more than text have the language model's beside those of other parts. */
 static bool is_nested(const char *key, unsigned depth)
@@ -76,16 +77,16 @@ static void read_beside(const struct penstock_weights *w, const char *file,
 {
 	struct pst_config c = *config;
 	struct pst_json in = {.python_numbers = true};
-	const char *path = w->shard_count ? w->shards[0].path : "", *slash = strrchr(path, '/');
+	const char *path = w->file_count ? w->files[0].path : "", *slash = strrchr(path, '/');
 	char name[PATH_MAX];
 	int n;
 
-	if (w->files.home)
-		n = snprintf(name, sizeof(name), "%s/%s", w->files.home, file);
+	if (w->list.home)
+		n = snprintf(name, sizeof(name), "%s/%s", w->list.home, file);
 	else
 		n = snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0,
 			     path, file);
-	if (n < 0 || n >= (int)sizeof(name) || pst_weights_read_all(name, &in.text, &in.len))
+	if (n < 0 || n >= (int)sizeof(name) || pst_read_whole_file(name, &in.text, &in.len))
 		return;
 	if (!read_config(&in, &c, 0))
 		*config = c;

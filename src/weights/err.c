@@ -4,23 +4,25 @@
  * offset beside it to where bindings read them. Also how structs of callers with
  * another size are taken and given.
  */
+#include "weights/err.h"
+
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/struct_copy.h"
 #include "common/utf8.h"
 #include "common/why.h"
-#include "weights/weights.h"
 
-#define FILE_MOST 90u /* bytes of a path in a sentence */
-#define TENSOR_ROOM 61u
+#define SENTENCE_FILE_MAX 90u /* bytes of a path in a sentence */
+#define SENTENCE_TENSOR_SIZE 61u
 
 static _Thread_local struct penstock_weights_place last = {.off = PST_NO_OFF};
 
 /* The end of a long path says more than its beginning. Cuts go between letters. */
-static const char *tail(const char *text, size_t most)
+static const char *text_end(const char *text, size_t most)
 {
 	size_t len = strlen(text);
 
@@ -32,7 +34,7 @@ static const char *tail(const char *text, size_t most)
 	return text;
 }
 
-static void put(char *to, size_t room, const char *text)
+static void copy_cut(char *to, size_t room, const char *text)
 {
 	if (snprintf(to, room, "%s", text) >= (int)room)
 		pst_utf8_end(to, room - 1);
@@ -51,16 +53,16 @@ __attribute__((format(printf, 6, 0))) static int fail_at(int code, enum penstock
 							 uint64_t off, const char *fmt,
 							 va_list args)
 {
-	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[TENSOR_ROOM];
-	const char *name = tail(file ? file : "", FILE_MOST);
+	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
+	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX);
 
 	errno = code < 0 ? -code : code; /* for %m */
 	vsnprintf(text, sizeof(text), fmt, args);
 	if (off != PST_NO_OFF)
 		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
-	put(last.file, sizeof(last.file), tail(file ? file : "", sizeof(last.file) - 1));
-	put(last.tensor, sizeof(last.tensor), tensor ? tensor : "");
-	put(t, sizeof(t), last.tensor);
+	copy_cut(last.file, sizeof(last.file), text_end(file ? file : "", sizeof(last.file) - 1));
+	copy_cut(last.tensor, sizeof(last.tensor), tensor ? tensor : "");
+	copy_cut(t, sizeof(t), last.tensor);
 	last.off = off;
 	if (is_named(text, name, file && name != file))
 		name = ""; /* a sentence is short: not twice */
@@ -92,20 +94,20 @@ int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint6
 	return ret;
 }
 
-int pst_weights_retell(int code, const char *file, const char *tensor, uint64_t off)
+int pst_weights_fail_lib(int code, const char *file, const char *tensor, uint64_t off)
 {
 	return pst_weights_fail(code, penstock_errwhy(), file, tensor, off, "%s",
 				penstock_errmsg());
 }
 
-void pst_weights_note(struct pst_told *told)
+void pst_weights_error_save(struct pst_weights_error *told)
 {
 	told->why = penstock_errwhy();
 	snprintf(told->text, sizeof(told->text), "%s", penstock_errmsg());
 	told->place = last;
 }
 
-int pst_weights_repeat(int code, const struct pst_told *told)
+int pst_weights_error_restore(int code, const struct pst_weights_error *told)
 {
 	last = told->place;
 	return penstock_fail(code, told->why, "%s", told->text);
@@ -117,19 +119,12 @@ int pst_weights_no_memory(const char *what)
 				"no memory for %s", what);
 }
 
-bool pst_ends_with(const char *text, const char *tail)
-{
-	size_t len = strlen(text), n = strlen(tail);
-
-	return len > n && !strcmp(text + len - n, tail);
-}
-
 void penstock_weights_get_place(struct penstock_weights_place *out)
 {
-	pst_weights_give(out, &last, sizeof(last));
+	pst_weights_struct_out(out, &last, sizeof(last));
 }
 
-int pst_weights_take(void *to, size_t len, const void *from, const char *name)
+int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name)
 {
 	int ret = pst_struct_copy_in(to, len, from);
 	size_t size;
@@ -145,7 +140,7 @@ int pst_weights_take(void *to, size_t len, const void *from, const char *name)
 		"%s: size is %zu; set it by the _INIT macro or to sizeof the struct", name, size);
 }
 
-void pst_weights_give(void *to, const void *from, size_t len)
+void pst_weights_struct_out(void *to, const void *from, size_t len)
 {
 	const size_t head = sizeof(size_t);
 

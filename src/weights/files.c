@@ -4,6 +4,8 @@
  * directory, a Hugging Face cache. Called by weights_open.c. It opens no tensor file,
  * and an index can name nothing outside the model's own directories.
  */
+#include "weights/files.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,30 +13,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "job/json_pull.h"
-#include "weights/weights.h"
+#include "weights/err.h"
+#include "weights/safetensors.h"
 
 #define SUFFIX ".safetensors"
 #define INDEX_SUFFIX ".safetensors.index.json"
 #define INDEX_MAX PST_ST_HEADER_MAX
 
-static int fail_at(const char *path, int code, const char *what)
+bool pst_ends_with(const char *text, const char *tail)
+{
+	size_t len = strlen(text), n = strlen(tail);
+
+	return len > n && !strcmp(text + len - n, tail);
+}
+
+static int path_fail(const char *path, int code, const char *what)
 {
 	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s%m", what);
 }
 
-static int malformed(const char *path, const char *tensor, uint64_t at, const char *what)
+static int index_fail(const char *path, const char *tensor, uint64_t at, const char *what)
 {
 	return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, path, tensor, at, "%s", what);
 }
 
-static int join(char *to, const char *dir, const char *name)
+static int path_join(char *to, const char *dir, const char *name)
 {
 	int n = snprintf(to, PATH_MAX, "%s/%s", dir, name);
 
-	return n < 0 || n >= PATH_MAX ? fail_at(name, ENAMETOOLONG, "") : 0;
+	return n < 0 || n >= PATH_MAX ? path_fail(name, ENAMETOOLONG, "") : 0;
 }
 
 static bool is_dir(const char *path)
@@ -51,16 +62,16 @@ static bool is_file(const char *path)
 	return !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
-static int add_file(struct pst_files *files, const char *path)
+static int list_add_file(struct pst_file_list *files, const char *path)
 {
-	if (files->count == files->room) {
-		unsigned room = files->room ? files->room * 2 : 16;
-		char **more = reallocarray(files->paths, room, sizeof(*more));
+	if (files->count == files->capacity) {
+		unsigned capacity = files->capacity ? files->capacity * 2 : 16;
+		char **more = reallocarray(files->paths, capacity, sizeof(*more));
 
 		if (!more)
 			return pst_weights_no_memory("the list of files");
 		files->paths = more;
-		files->room = room;
+		files->capacity = capacity;
 	}
 	files->paths[files->count] = strdup(path);
 	if (!files->paths[files->count])
@@ -69,7 +80,7 @@ static int add_file(struct pst_files *files, const char *path)
 	return 0;
 }
 
-static int set_home(struct pst_files *files, const char *dir)
+static int list_set_home(struct pst_file_list *files, const char *dir)
 {
 	if (!files->home)
 		files->home = strdup(dir);
@@ -78,7 +89,7 @@ static int set_home(struct pst_files *files, const char *dir)
 
 /* ---- an index ---- */
 
-int pst_weights_read_all(const char *path, char **out, size_t *len)
+int pst_read_whole_file(const char *path, char **out, size_t *len)
 {
 	struct stat st;
 	size_t at = 0;
@@ -86,17 +97,17 @@ int pst_weights_read_all(const char *path, char **out, size_t *len)
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), ret;
 
 	if (fd < 0)
-		return fail_at(path, errno, "");
-	ret = fstat(fd, &st) ? fail_at(path, errno, "") : 0;
+		return path_fail(path, errno, "");
+	ret = fstat(fd, &st) ? path_fail(path, errno, "") : 0;
 	if (!ret && (!S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > INDEX_MAX))
-		ret = malformed(path, NULL, PST_NO_OFF, "no regular file of at most 100 MB");
+		ret = index_fail(path, NULL, PST_NO_OFF, "no regular file of at most 100 MB");
 	*out = ret ? NULL : malloc((size_t)st.st_size + 1);
 	if (!ret && !*out)
 		ret = pst_weights_no_memory("an index");
 	while (!ret && at < (size_t)st.st_size && n) {
 		n = pread(fd, *out + at, (size_t)st.st_size - at, (off_t)at);
 		if (n < 0 && errno != EINTR)
-			ret = fail_at(path, errno, "");
+			ret = path_fail(path, errno, "");
 		else if (n > 0)
 			at += (size_t)n;
 	}
@@ -110,23 +121,23 @@ int pst_weights_read_all(const char *path, char **out, size_t *len)
 	return 0;
 }
 
-static int add_row(struct pst_files *files, const char *tensor, const char *file)
+static int index_add_row(struct pst_file_list *files, const char *tensor, const char *file)
 {
-	if (files->row_count == files->row_room) {
-		size_t room = files->row_room ? files->row_room * 2 : 256;
-		struct pst_index_row *more = reallocarray(files->rows, room, sizeof(*more));
+	if (files->row_count == files->row_capacity) {
+		size_t capacity = files->row_capacity ? files->row_capacity * 2 : 256;
+		struct pst_index_row *more = reallocarray(files->rows, capacity, sizeof(*more));
 
 		if (!more)
 			return pst_weights_no_memory("an index");
 		files->rows = more;
-		files->row_room = room;
+		files->row_capacity = capacity;
 	}
 	files->rows[files->row_count++] = (struct pst_index_row){tensor, file, 0};
 	return 0;
 }
 
 /* {"weight_map": {"tensor": "file", ...}, ...} */
-static int read_rows(struct pst_files *files, struct pst_json *in, const char *path)
+static int index_read_rows(struct pst_file_list *files, struct pst_json *in, const char *path)
 {
 	bool first = true, first_row = true, found = false;
 	char *key, *file;
@@ -144,7 +155,7 @@ static int read_rows(struct pst_files *files, struct pst_json *in, const char *p
 			continue;
 		}
 		if (found)
-			return malformed(path, NULL, in->at, "two weight maps");
+			return index_fail(path, NULL, in->at, "two weight maps");
 		found = true;
 		if (!pst_json_take(in, '{'))
 			return 0;
@@ -152,11 +163,11 @@ static int read_rows(struct pst_files *files, struct pst_json *in, const char *p
 			if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':') ||
 			    !pst_json_string(in, &file, &len))
 				return 0;
-			ret = add_row(files, key, file);
+			ret = index_add_row(files, key, file);
 		}
 	}
 	if (!ret && !in->what && !found)
-		return malformed(path, NULL, PST_NO_OFF, "an index without weight_map");
+		return index_fail(path, NULL, PST_NO_OFF, "an index without weight_map");
 	return ret;
 }
 
@@ -194,34 +205,34 @@ static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *ro
 }
 
 /* The first of the directories that has it. */
-static int resolve(struct pst_files *files, const char *index, const char *dir,
-		   const struct pst_index_row *row, uint64_t at,
-		   const struct penstock_weights_opts *opts)
+static int row_resolve(struct pst_file_list *files, const char *index, const char *dir,
+		       const struct pst_index_row *row, uint64_t at,
+		       const struct penstock_weights_opts *opts)
 {
 	char path[PATH_MAX];
 	int ret;
 
 	if (!stays_inside(row->file))
-		return malformed(index, row->tensor, at,
-				 "it names a file outside of the model's directory");
+		return index_fail(index, row->tensor, at,
+				  "it names a file outside of the model's directory");
 	for (unsigned i = 0; i <= opts->dir_count; i++) {
-		ret = join(path, i ? opts->dirs[i - 1] : dir, row->file);
+		ret = path_join(path, i ? opts->dirs[i - 1] : dir, row->file);
 		if (ret)
 			return ret;
 		if (is_file(path))
-			return add_file(files, path);
+			return list_add_file(files, path);
 	}
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, at,
 				"the index names %.100s, which is not there", row->file);
 }
 
-static int find_index(struct pst_files *files, const char *index, const char *dir,
+static int index_find(struct pst_file_list *files, const char *index, const char *dir,
 		      const struct penstock_weights_opts *opts)
 {
 	struct pst_json in = {.text = NULL};
 	size_t first = files->row_count;
 	char **texts;
-	int ret = set_home(files, dir);
+	int ret = list_set_home(files, dir);
 
 	if (ret)
 		return ret;
@@ -229,23 +240,23 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 	if (!texts)
 		return pst_weights_no_memory("an index");
 	files->texts = texts;
-	ret = pst_weights_read_all(index, &in.text, &in.len);
+	ret = pst_read_whole_file(index, &in.text, &in.len);
 	if (ret)
 		return ret;
 	files->texts[files->text_count++] = in.text;
 	in.text[in.len] = '\0';
-	ret = read_rows(files, &in, index);
+	ret = index_read_rows(files, &in, index);
 	if (!ret && (in.what || !pst_json_end(&in)))
-		ret = malformed(index, NULL, in.at, in.what);
+		ret = index_fail(index, NULL, in.at, in.what);
 	if (!ret && files->row_count == first)
-		ret = malformed(index, NULL, PST_NO_OFF, "an index without tensors");
+		ret = index_fail(index, NULL, PST_NO_OFF, "an index without tensors");
 	if (ret)
 		return ret;
 	qsort(files->rows + first, files->row_count - first, sizeof(*files->rows), by_file);
 	for (size_t i = first; i < files->row_count && !ret; i++) {
 		if (i == first || strcmp(files->rows[i].file, files->rows[i - 1].file))
-			ret = resolve(files, index, dir, &files->rows[i],
-				      row_at(&in, &files->rows[i]), opts);
+			ret = row_resolve(files, index, dir, &files->rows[i],
+					  row_at(&in, &files->rows[i]), opts);
 		files->rows[i].at = files->count - 1;
 	}
 	if (ret)
@@ -253,14 +264,14 @@ static int find_index(struct pst_files *files, const char *index, const char *di
 	qsort(files->rows, files->row_count, sizeof(*files->rows), by_tensor);
 	for (size_t i = 1; i < files->row_count; i++)
 		if (!by_tensor(&files->rows[i - 1], &files->rows[i]))
-			return malformed(index, files->rows[i].tensor, row_at(&in, &files->rows[i]),
-					 "it is there twice");
+			return index_fail(index, files->rows[i].tensor,
+					  row_at(&in, &files->rows[i]), "it is there twice");
 	return 0;
 }
 
 /* ---- a directory ---- */
 
-static int is_model(const struct dirent *e)
+static int is_model_entry(const struct dirent *e)
 {
 	return e->d_name[0] != '.' &&
 	       (pst_ends_with(e->d_name, SUFFIX) || pst_ends_with(e->d_name, INDEX_SUFFIX));
@@ -294,7 +305,7 @@ static int choose_index(struct dirent **list, int n, const char *dir, const char
 	return 0;
 }
 
-static int add_all(struct pst_files *files, struct dirent **list, int n, const char *dir)
+static int dir_add_files(struct pst_file_list *files, struct dirent **list, int n, const char *dir)
 {
 	char path[PATH_MAX];
 	bool single = false, others = false;
@@ -312,41 +323,41 @@ static int add_all(struct pst_files *files, struct dirent **list, int n, const c
 		if (!pst_ends_with(name, SUFFIX) || (single && strcmp(name, "model" SUFFIX)) ||
 		    (others && is_duplicate(name)))
 			continue;
-		ret = join(path, dir, name);
+		ret = path_join(path, dir, name);
 		if (!ret)
-			ret = add_file(files, path);
+			ret = list_add_file(files, path);
 	}
 	return ret;
 }
 
 /* `must`: to have none is an error. */
-static int find_dir(struct pst_files *files, const char *dir,
-		    const struct penstock_weights_opts *opts, bool must)
+static int dir_find(struct pst_file_list *files, const char *dir,
+		    const struct penstock_weights_opts *opts, bool required)
 {
 	struct dirent **list;
 	const char *index;
 	char path[PATH_MAX];
 	unsigned before = files->count;
-	int n = scandir(dir, &list, is_model, alphasort), ret;
+	int n = scandir(dir, &list, is_model_entry, alphasort), ret;
 
 	if (n < 0)
-		return fail_at(dir, errno, "");
+		return path_fail(dir, errno, "");
 	ret = choose_index(list, n, dir, &index);
-	if (!ret && must)
-		ret = set_home(files, dir);
-	if (!ret && index && must) {
-		ret = join(path, dir, index);
+	if (!ret && required)
+		ret = list_set_home(files, dir);
+	if (!ret && index && required) {
+		ret = path_join(path, dir, index);
 		if (!ret)
-			ret = find_index(files, path, dir, opts);
+			ret = index_find(files, path, dir, opts);
 	} else if (!ret) {
-		ret = add_all(files, list, n, dir);
-		for (unsigned i = 0; must && !ret && i < opts->dir_count; i++)
-			ret = find_dir(files, opts->dirs[i], opts, false);
+		ret = dir_add_files(files, list, n, dir);
+		for (unsigned i = 0; required && !ret && i < opts->dir_count; i++)
+			ret = dir_find(files, opts->dirs[i], opts, false);
 	}
 	for (int i = 0; i < n; i++)
 		free(list[i]);
 	free(list);
-	if (!ret && must && files->count == before)
+	if (!ret && required && files->count == before)
 		ret = pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, dir, NULL, PST_NO_OFF,
 				       "there is no *" SUFFIX " in it");
 	return ret;
@@ -354,13 +365,13 @@ static int find_dir(struct pst_files *files, const char *dir,
 
 /* ---- a Hugging Face cache ---- */
 
-static int is_plain(const struct dirent *e)
+static int is_visible(const struct dirent *e)
 {
 	return e->d_name[0] != '.';
 }
 
 /* The commit that refs/NAME holds; false: there is no such ref. */
-static bool read_ref(const char *repo, const char *name, char *commit, size_t room)
+static bool read_ref(const char *repo, const char *name, char *commit, size_t capacity)
 {
 	char path[PATH_MAX];
 	size_t n;
@@ -372,32 +383,32 @@ static bool read_ref(const char *repo, const char *name, char *commit, size_t ro
 	f = fopen(path, "re");
 	if (!f)
 		return false;
-	n = fread(commit, 1, room - 1, f);
+	n = fread(commit, 1, capacity - 1, f);
 	fclose(f);
 	commit[n] = '\0';
 	commit[strcspn(commit, " \r\n\t")] = '\0';
 	return n > 0 && stays_inside(commit);
 }
 
-static int find_snapshot(struct pst_files *files, const char *repo,
-			 const struct penstock_weights_opts *opts)
+static int cache_find_snapshot(struct pst_file_list *files, const char *repo,
+			       const struct penstock_weights_opts *opts)
 {
 	char commit[256], snapshots[PATH_MAX], path[PATH_MAX];
 	const char *want = opts->revision ? opts->revision : "main";
 	struct dirent **list;
-	int n, ret = join(snapshots, repo, "snapshots");
+	int n, ret = path_join(snapshots, repo, "snapshots");
 
 	if (ret)
 		return ret;
 	if (read_ref(repo, want, commit, sizeof(commit)) ||
 	    (stays_inside(want) && snprintf(commit, sizeof(commit), "%s", want) > 0)) {
-		ret = join(path, snapshots, commit);
+		ret = path_join(path, snapshots, commit);
 		if (ret || is_dir(path))
-			return ret ? ret : find_dir(files, path, opts, true);
+			return ret ? ret : dir_find(files, path, opts, true);
 	}
-	n = opts->revision ? 0 : scandir(snapshots, &list, is_plain, alphasort);
+	n = opts->revision ? 0 : scandir(snapshots, &list, is_visible, alphasort);
 	if (n == 1)
-		ret = join(path, snapshots, list[0]->d_name);
+		ret = path_join(path, snapshots, list[0]->d_name);
 	for (int i = 0; i < n; i++)
 		free(list[i]);
 	if (n > 0)
@@ -407,10 +418,10 @@ static int find_snapshot(struct pst_files *files, const char *repo,
 	if (n != 1)
 		return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, repo, NULL, PST_NO_OFF,
 					"it has no snapshot for revision '%.60s'", want);
-	return find_dir(files, path, opts, true);
+	return dir_find(files, path, opts, true);
 }
 
-static const char *variable(const char *name)
+static const char *env_value(const char *name)
 {
 	const char *value = getenv(name);
 
@@ -419,9 +430,9 @@ static const char *variable(const char *name)
 
 static int cache_dir(const struct penstock_weights_opts *opts, char *to)
 {
-	const char *cache = opts->cache ? opts->cache : variable("HF_HUB_CACHE");
-	const char *home = variable("HF_HOME"), *caches = variable("XDG_CACHE_HOME");
-	const char *user = variable("HOME");
+	const char *cache = opts->cache ? opts->cache : env_value("HF_HUB_CACHE");
+	const char *home = env_value("HF_HOME"), *caches = env_value("XDG_CACHE_HOME");
+	const char *user = env_value("HOME");
 	int n;
 
 	if (cache)
@@ -463,26 +474,26 @@ static int check_dirs(const struct penstock_weights_opts *opts)
 
 	for (unsigned i = 0; i < opts->dir_count; i++) {
 		if (stat(opts->dirs[i], &st))
-			return fail_at(opts->dirs[i], errno, "");
+			return path_fail(opts->dirs[i], errno, "");
 		if (!S_ISDIR(st.st_mode))
-			return fail_at(opts->dirs[i], ENOTDIR, "");
+			return path_fail(opts->dirs[i], ENOTDIR, "");
 	}
 	return 0;
 }
 
 /* What may be a name in the cache is told to be in neither of the two. */
-static int nowhere(const char *path, int code, const struct penstock_weights_opts *opts)
+static int fail_not_found(const char *path, int code, const struct penstock_weights_opts *opts)
 {
 	char cache[PATH_MAX];
 
 	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
-		return fail_at(path, code, "");
+		return path_fail(path, code, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
 				"%m, nor is it in the cache %.100s", cache);
 }
 
-int pst_files_find(struct pst_files *files, const char *path,
-		   const struct penstock_weights_opts *opts)
+int pst_file_list_find(struct pst_file_list *files, const char *path,
+		       const struct penstock_weights_opts *opts)
 {
 	char other[PATH_MAX], inside[PATH_MAX];
 	int dirs = check_dirs(opts);
@@ -497,29 +508,29 @@ int pst_files_find(struct pst_files *files, const char *path,
 
 		/* The second: a file here is called as the owner is. */
 		if (code != ENOENT && code != ENOTDIR)
-			return fail_at(path, code, "");
+			return path_fail(path, code, "");
 		if (!in_cache(path, opts, other))
-			return nowhere(path, code, opts);
+			return fail_not_found(path, code, opts);
 		path = other;
 	} else if (S_ISREG(st.st_mode) && pst_ends_with(path, ".json")) {
 		const char *slash = strrchr(path, '/');
 
 		snprintf(other, sizeof(other), "%.*s", slash ? (int)(slash - path) : 1,
 			 slash ? path : ".");
-		return find_index(files, path, slash == path ? "/" : other, opts);
+		return index_find(files, path, slash == path ? "/" : other, opts);
 	} else if (S_ISREG(st.st_mode)) {
-		return add_file(files, path);
+		return list_add_file(files, path);
 	} else if (!S_ISDIR(st.st_mode)) {
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_KIND, path, NULL, PST_NO_OFF,
 					"it is neither a file nor a directory");
 	}
 	if (snprintf(inside, sizeof(inside), "%s/snapshots", path) < (int)sizeof(inside) &&
 	    is_dir(inside))
-		return find_snapshot(files, path, opts);
-	return find_dir(files, path, opts, true);
+		return cache_find_snapshot(files, path, opts);
+	return dir_find(files, path, opts, true);
 }
 
-void pst_files_free(struct pst_files *files)
+void pst_file_list_free(struct pst_file_list *files)
 {
 	for (unsigned i = 0; i < files->count; i++)
 		free(files->paths[i]);
@@ -529,5 +540,5 @@ void pst_files_free(struct pst_files *files)
 	free(files->paths);
 	free(files->texts);
 	free(files->rows);
-	*files = (struct pst_files){.home = NULL};
+	*files = (struct pst_file_list){.home = NULL};
 }

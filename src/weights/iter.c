@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "weights/weights.h"
+#include "weights/err.h"
+#include "weights/move.h"
+#include "weights/place.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
 #define BATCHES_MAX 64u /* in the window */
@@ -22,10 +24,10 @@
 struct batch {
 	uint64_t first, count; /* tensors */
 	uint64_t start, len;   /* in the window, unless it is */
-	bool own;	       /* memory of its own */
+	bool has_own_memory;   /* memory of its own */
 	char *mem;
 	uint64_t held; /* tensors not yet released */
-	struct pst_bits bits;
+	struct pst_extents bits;
 	uint64_t id; /* of its request */
 	uint64_t *offs;
 	bool *out; /* handed to the caller and not released */
@@ -69,14 +71,14 @@ static uint64_t bytes_of(const struct penstock_weights *w, uint64_t tensor)
 /* ---- the head: what is read next ---- */
 
 /* As many tensors as make a batch: of one file, at least one. */
-static uint64_t batch_length(const struct penstock_weights_iter *it, uint64_t first)
+static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint64_t first)
 {
 	const struct penstock_weights *w = it->load.w;
 	uint64_t count = 0, bytes = 0;
 
 	while (first + count < w->count && count < TENSORS_MAX &&
-	       w->entries[first + count].shard == w->entries[first].shard) {
-		/* What it may take at most with what lies between two: pst_place. */
+	       w->entries[first + count].file == w->entries[first].file) {
+		/* What it may take at most with what lies between two: pst_place_tensors. */
 		bytes += bytes_of(w, first + count) / 8 * 9 + 128 + it->load.opts.align;
 		if (count && bytes > it->batch_most)
 			break;
@@ -87,7 +89,7 @@ static uint64_t batch_length(const struct penstock_weights_iter *it, uint64_t fi
 
 /* A place for `len` bytes in the window behind the newest batch there: at the circle's
  * beginning if not before its end. */
-static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
+static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
 	uint64_t head;
@@ -96,7 +98,7 @@ static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *
 	for (unsigned i = 0; i < it->batch_count; i++) {
 		const struct batch *b = batch_at(it, i);
 
-		if (b->own || !b->len) /* one of no bytes is nowhere */
+		if (b->has_own_memory || !b->len) /* one of no bytes is nowhere */
 			continue;
 		oldest = oldest ? oldest : b;
 		newest = b;
@@ -116,13 +118,13 @@ static bool find_room(struct penstock_weights_iter *it, uint64_t len, uint64_t *
 }
 
 /* Too long for the window, which is no longer than what goes through it. */
-static bool is_long(const struct penstock_weights_iter *it, uint64_t tensor)
+static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
 }
 
 /* Memory for a batch: 1, 0 if there is no room now, or an error. */
-static int place_batch(struct penstock_weights_iter *it, struct batch *b)
+static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 {
 	void *mem = NULL;
 	int ret;
@@ -130,8 +132,8 @@ static int place_batch(struct penstock_weights_iter *it, struct batch *b)
 	b->mem = it->window;
 	if (!b->len)
 		return 1;
-	if (!is_long(it, b->first)) { /* it would be alone */
-		if (!find_room(it, b->len, &b->start))
+	if (!is_long_tensor(it, b->first)) { /* it would be alone */
+		if (!window_find(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;
 		return 1;
@@ -142,14 +144,14 @@ static int place_batch(struct penstock_weights_iter *it, struct batch *b)
 	if (ret)
 		return ret;
 	b->mem = mem;
-	b->own = true;
+	b->has_own_memory = true;
 	it->own_count++;
 	return 1;
 }
 
-static void drop(struct penstock_weights_iter *it, struct batch *b)
+static void batch_free(struct penstock_weights_iter *it, struct batch *b)
 {
-	if (b->own) {
+	if (b->has_own_memory) {
 		pst_load_free(&it->load.opts, it->dev, b->mem, b->len);
 		it->load.held -= b->len;
 		it->own_count--;
@@ -160,22 +162,22 @@ static void drop(struct penstock_weights_iter *it, struct batch *b)
 	*b = (struct batch){.first = 0};
 }
 
-static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
+static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
 {
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
 	b->bits.own_pages = true; /* as in list_all of weights_load.c */
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
-		const struct pst_entry *e = &w->entries[b->first + i];
+		const struct pst_tensor_entry *e = &w->entries[b->first + i];
 		struct penstock_seg seg = {
 			.buf = b->mem + b->offs[i],
 			.dev = it->dev,
-			.off = w->shards[e->shard].data_off + e->t->begin,
+			.off = w->files[e->file].data_off + e->t->begin,
 			.row_len = bytes_of(w, b->first + i),
 		};
 
-		ret = pst_bits_add(&b->bits, e->shard, &seg);
+		ret = pst_extents_add(&b->bits, e->file, &seg);
 	}
 	if (ret)
 		return ret;
@@ -186,9 +188,9 @@ static int fill_batch(struct penstock_weights_iter *it, struct batch *b)
 }
 
 /* Reads one more batch ahead: 1, 0 if there is no room or nothing left, or an error. */
-static int ahead(struct penstock_weights_iter *it)
+static int read_ahead(struct penstock_weights_iter *it)
 {
-	uint64_t count = batch_length(it, it->planned);
+	uint64_t count = batch_tensor_count(it, it->planned);
 	struct batch *b = batch_at(it, it->batch_count);
 	int ret;
 
@@ -197,19 +199,19 @@ static int ahead(struct penstock_weights_iter *it)
 	b->offs = calloc(count, sizeof(*b->offs));
 	b->out = calloc(count, sizeof(*b->out));
 	if (!b->offs || !b->out) {
-		drop(it, b);
+		batch_free(it, b);
 		return pst_weights_no_memory("a batch");
 	}
 	b->first = it->planned;
 	b->count = b->held = count;
-	b->len = pst_place(it->load.w, b->first, count, it->load.opts.align, b->offs);
-	ret = place_batch(it, b);
+	b->len = pst_place_tensors(it->load.w, b->first, count, it->load.opts.align, b->offs);
+	ret = batch_place(it, b);
 	if (ret > 0)
-		ret = fill_batch(it, b);
+		ret = batch_submit(it, b);
 	else if (!ret)
 		ret = 1; /* later */
 	if (ret) {
-		drop(it, b);
+		batch_free(it, b);
 		return ret < 0 ? ret : 0;
 	}
 	it->planned += count;
@@ -239,9 +241,9 @@ static int probe_long(struct penstock_weights_iter *it)
 	int ret = 0;
 
 	for (uint64_t t = 0; t < w->count; t++) {
-		if (!is_long(it, t))
+		if (!is_long_tensor(it, t))
 			continue;
-		len = pst_place(w, t, 1, it->load.opts.align, &off);
+		len = pst_place_tensors(w, t, 1, it->load.opts.align, &off);
 		if (before + len > most[0] + most[1]) {
 			most[0] = before;
 			most[1] = len;
@@ -288,7 +290,7 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	if (!it)
 		return pst_weights_no_memory("an iterator");
 	it->dev = dev;
-	ret = pst_load_take(&it->load, w, opts);
+	ret = pst_load_init(&it->load, w, opts);
 	if (!ret)
 		ret = open_window(it);
 	if (!ret) {
@@ -296,7 +298,7 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 		q.segs_max = TENSORS_MAX;
 		ret = penstock_queue_open(&q, &it->q);
 		if (ret)
-			pst_weights_retell(ret, NULL, NULL, PST_NO_OFF);
+			pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF);
 	}
 	if (ret) {
 		penstock_weights_iter_close(it);
@@ -314,14 +316,14 @@ static int harvest(struct penstock_weights_iter *it, int64_t patience_ns)
 	for (int i = 0; i < n; i++) {
 		struct batch *ended = done[i].user;
 
-		pst_load_done(&it->load, ended->bits.list, ended->bits.count, &done[i]);
+		pst_load_complete(&it->load, ended->bits.list, ended->bits.count, &done[i]);
 		ended->done = true;
 	}
 	return n;
 }
 
 /* Nothing moves any more when a failure is told. */
-static void settle(struct penstock_weights_iter *it)
+static void cancel_batches(struct penstock_weights_iter *it)
 {
 	for (unsigned i = 0; i < it->batch_count; i++)
 		if (!batch_at(it, i)->done)
@@ -331,18 +333,18 @@ static void settle(struct penstock_weights_iter *it)
 }
 
 /* Waits until a batch is there, or something failed. */
-static int await(struct penstock_weights_iter *it, struct batch *b)
+static int batch_await(struct penstock_weights_iter *it, struct batch *b)
 {
 	while (!b->done && !it->load.failed) {
-		int64_t patience = pst_load_patience(&it->load);
+		int64_t patience = pst_load_wait_ns(&it->load);
 		int n = harvest(it, patience);
 
 		if (n < 0 || (!n && patience < 0))
-			it->load.failed = pst_weights_retell(n ? n : EIO, NULL, NULL, PST_NO_OFF);
-		pst_load_look(&it->load);
+			it->load.failed = pst_weights_fail_lib(n ? n : EIO, NULL, NULL, PST_NO_OFF);
+		pst_load_poll_caller(&it->load);
 	}
 	if (it->load.failed)
-		settle(it);
+		cancel_batches(it);
 	return it->load.failed;
 }
 
@@ -355,7 +357,7 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
 					"this iteration has failed before");
 	do {
-		ret = ahead(it);
+		ret = read_ahead(it);
 	} while (ret > 0);
 	if (ret)
 		return it->load.failed = ret;
@@ -366,9 +368,9 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 		return pst_weights_fail(ENOBUFS, PENSTOCK_WHY_FULL, NULL,
 					it->load.w->entries[it->next].t->name, PST_NO_OFF,
 					"the window is full of tensors that were not released");
-	ret = await(it, b);
+	ret = batch_await(it, b);
 	if (!ret && it->next == b->first && b->bits.count) {
-		ret = pst_load_unchanged(&it->load, &b->bits);
+		ret = pst_load_check_files(&it->load, &b->bits);
 		it->load.failed = ret;
 	}
 	if (ret)
@@ -390,7 +392,7 @@ int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t ten
 	b->out[tensor - b->first] = false;
 	b->held--;
 	while (it->batch_count && !batch_at(it, 0)->held) {
-		drop(it, batch_at(it, 0));
+		batch_free(it, batch_at(it, 0));
 		it->oldest = (it->oldest + 1) % BATCHES_MAX;
 		it->batch_count--;
 	}
@@ -409,7 +411,7 @@ void penstock_weights_iter_close(struct penstock_weights_iter *it)
 		return;
 	penstock_queue_close(it->q); /* what is in flight ends first */
 	for (unsigned i = 0; i < it->batch_count; i++)
-		drop(it, batch_at(it, i));
+		batch_free(it, batch_at(it, i));
 	pst_load_free(&it->load.opts, it->dev, it->window, it->window_len);
 	free(it);
 }

@@ -5,31 +5,34 @@
  * it to weights_move.c. Nothing is half there: what was allocated for a load that
  * failed is freed, and pieces are checked before the first byte moves.
  */
+#include "weights/load.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "group/group.h"
+#include "weights/err.h"
+#include "weights/place.h"
 
 #define NOWHERE UINT64_MAX /* no part of it is this rank's */
 
 /* ---- pieces ---- */
 
-static int refuse(const struct penstock_weights *w, uint64_t tensor, int code,
-		  enum penstock_why why, const char *what)
+static int piece_fail(const struct penstock_weights *w, uint64_t tensor, int code,
+		      enum penstock_why why, const char *what)
 {
-	const struct pst_entry *e = &w->entries[tensor];
+	const struct pst_tensor_entry *e = &w->entries[tensor];
 
-	return pst_weights_fail(code, why, w->shards[e->shard].path, e->t->name, PST_NO_OFF, "%s",
+	return pst_weights_fail(code, why, w->files[e->file].path, e->t->name, PST_NO_OFF, "%s",
 				what);
 }
 
-static int out_of_range(const struct penstock_weights *w, const struct penstock_piece *p)
+static int piece_out_of_range(const struct penstock_weights *w, const struct penstock_piece *p)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_tensor_entry *e = &w->entries[p->tensor];
 
 	return pst_weights_fail(
-		ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path, e->t->name, PST_NO_OFF,
+		ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, w->files[e->file].path, e->t->name, PST_NO_OFF,
 		"%llu from %llu on of dimension %u, rows %llu from %llu on: "
 		"outside of its shape",
 		(unsigned long long)p->count, (unsigned long long)p->first, p->dim,
@@ -37,16 +40,16 @@ static int out_of_range(const struct penstock_weights *w, const struct penstock_
 }
 
 /* What the piece is of its file: rows, their length and where they begin. */
-int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece *p,
-		  struct penstock_seg *seg)
+static int piece_to_seg(const struct penstock_weights *w, const struct penstock_piece *p,
+			struct penstock_seg *seg)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_tensor_entry *e = &w->entries[p->tensor];
 	const struct pst_st_tensor *t = e->t;
 	uint64_t outer = 1, inner = penstock_dtype_bits(t->dtype), extent = 1, end;
 	uint64_t count = p->count, rows = p->outer_count;
 
 	if (p->dim >= (t->rank ? t->rank : 1))
-		return out_of_range(w, p);
+		return piece_out_of_range(w, p);
 	if (t->begin == t->end)
 		return 0; /* nothing, whatever the range */
 	for (unsigned i = 0; i < p->dim; i++)
@@ -61,24 +64,24 @@ int pst_piece_cut(const struct penstock_weights *w, const struct penstock_piece 
 		rows = outer - p->outer_first;
 	if (__builtin_add_overflow(p->first, count, &end) || end > extent ||
 	    __builtin_add_overflow(p->outer_first, rows, &end) || end > outer)
-		return out_of_range(w, p);
+		return piece_out_of_range(w, p);
 	if (p->first * inner % 8 || count * inner % 8 || (rows > 1 && extent * inner % 8))
-		return refuse(w, p->tensor, EINVAL, PENSTOCK_WHY_UNALIGNED,
-			      "the piece does not begin and end at whole bytes");
+		return piece_fail(w, p->tensor, EINVAL, PENSTOCK_WHY_UNALIGNED,
+				  "the piece does not begin and end at whole bytes");
 	seg->row_len = count * inner / 8;
 	seg->pitch = extent * inner / 8;
 	seg->rows = rows;
-	seg->off = w->shards[e->shard].data_off + t->begin + p->outer_first * seg->pitch +
+	seg->off = w->files[e->file].data_off + t->begin + p->outer_first * seg->pitch +
 		   p->first * inner / 8;
 	if (!rows)
 		seg->row_len = 0;
 	return 0;
 }
 
-static int check_room(const struct penstock_weights *w, const struct penstock_piece *p,
-		      struct penstock_seg *seg)
+static int piece_check_size(const struct penstock_weights *w, const struct penstock_piece *p,
+			    struct penstock_seg *seg)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_tensor_entry *e = &w->entries[p->tensor];
 	uint64_t want;
 
 	seg->buf = p->ptr;
@@ -86,34 +89,34 @@ static int check_room(const struct penstock_weights *w, const struct penstock_pi
 	if (!seg->row_len)
 		return 0;
 	if (!p->ptr)
-		return refuse(w, p->tensor, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
-			      "its destination is NULL");
+		return piece_fail(w, p->tensor, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+				  "its destination is NULL");
 	if (seg->rows > 1 && seg->buf_pitch < seg->row_len)
-		return refuse(w, p->tensor, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
-			      "its destination's pitch is shorter than a row");
+		return piece_fail(w, p->tensor, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
+				  "its destination's pitch is shorter than a row");
 	if (__builtin_mul_overflow(seg->rows - 1, seg->buf_pitch, &want) ||
 	    __builtin_add_overflow(want, seg->row_len, &want) || want > p->room)
-		return pst_weights_fail(ENOSPC, PENSTOCK_WHY_NO_SPACE, w->shards[e->shard].path,
+		return pst_weights_fail(ENOSPC, PENSTOCK_WHY_NO_SPACE, w->files[e->file].path,
 					e->t->name, PST_NO_OFF,
 					"its destination has %llu bytes, it takes %llu",
 					(unsigned long long)p->room, (unsigned long long)want);
 	return 0;
 }
 
-static int check_device(const struct penstock_weights *w, const struct penstock_piece *p,
-			struct penstock_seg *seg)
+static int piece_check_device(const struct penstock_weights *w, const struct penstock_piece *p,
+			      struct penstock_seg *seg)
 {
-	const struct pst_entry *e = &w->entries[p->tensor];
+	const struct pst_tensor_entry *e = &w->entries[p->tensor];
 	struct penstock_device *dev = NULL;
 
 	seg->dev = p->dev;
 	if (!seg->row_len)
 		return 0;
 	if (penstock_device_of(p->ptr, &dev))
-		return refuse(w, p->tensor, ENODEV, PENSTOCK_WHY_NO_DEVICE,
-			      "its destination is on no open device");
+		return piece_fail(w, p->tensor, ENODEV, PENSTOCK_WHY_NO_DEVICE,
+				  "its destination is on no open device");
 	if (p->dev && dev != p->dev)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path,
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->files[e->file].path,
 					e->t->name, PST_NO_OFF,
 					"its destination is on %s, not on %s",
 					penstock_device_name(dev), penstock_device_name(p->dev));
@@ -121,11 +124,11 @@ static int check_device(const struct penstock_weights *w, const struct penstock_
 	return 0;
 }
 
-static int add_piece(const struct penstock_weights *w, const struct penstock_piece *p,
-		     struct pst_bits *bits)
+static int piece_add(const struct penstock_weights *w, const struct penstock_piece *p,
+		     struct pst_extents *bits)
 {
 	struct penstock_seg seg = {.buf = NULL};
-	const struct pst_entry *e;
+	const struct pst_tensor_entry *e;
 	int ret;
 
 	if (p->tensor >= w->count)
@@ -134,20 +137,20 @@ static int add_piece(const struct penstock_weights *w, const struct penstock_pie
 					(unsigned long long)w->count);
 	e = &w->entries[p->tensor];
 	if (p->dtype != PENSTOCK_DTYPE_NONE && p->dtype != e->t->dtype)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->shards[e->shard].path,
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->files[e->file].path,
 					e->t->name, PST_NO_OFF, "it is %s, its destination %s",
 					penstock_dtype_name(e->t->dtype),
 					penstock_dtype_name(p->dtype));
-	ret = pst_piece_cut(w, p, &seg);
+	ret = piece_to_seg(w, p, &seg);
 	if (!ret)
-		ret = check_room(w, p, &seg);
+		ret = piece_check_size(w, p, &seg);
 	if (!ret)
-		ret = check_device(w, p, &seg);
+		ret = piece_check_device(w, p, &seg);
 	if (!ret && seg.rows > 1 && seg.row_len == seg.pitch && seg.row_len == seg.buf_pitch) {
 		seg.row_len *= seg.rows;
 		seg.rows = 1;
 	}
-	return ret ? ret : pst_bits_add(bits, e->shard, &seg);
+	return ret ? ret : pst_extents_add(bits, e->file, &seg);
 }
 
 /* ---- all at once ---- */
@@ -162,30 +165,30 @@ struct penstock_loaded {
 };
 
 /* Where a rank's part of a tensor lies contiguous in its file, 0: it does not. */
-static int shard_off(const struct penstock_weights *w, const struct penstock_shard *shard,
-		     uint64_t *off)
+static int shard_file_off(const struct penstock_weights *w, const struct penstock_shard *shard,
+			  uint64_t *off)
 {
 	struct penstock_seg seg = {.buf = NULL};
-	int ret = shard->piece_count ? pst_piece_cut(w, &shard->pieces[0], &seg) : 0;
+	int ret = shard->piece_count ? piece_to_seg(w, &shard->pieces[0], &seg) : 0;
 
 	*off = shard->piece_count == 1 && seg.rows <= 1 ? seg.off : 0;
 	return ret;
 }
 
 /* A rank's parts, one behind the other; a long one that is contiguous in its file has
- * pages of its own, as pst_place has it. */
+ * pages of its own, as pst_place_tensors has it. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
 	const struct penstock_weights *w = load->w;
 
 	for (uint64_t i = 0; i < l->count; i++) {
-		const struct pst_entry *e = &w->entries[l->first + i];
+		const struct pst_tensor_entry *e = &w->entries[l->first + i];
 		int ret = penstock_weights_shard(load->w, l->first + i, load->opts.shard, &shard);
 		uint64_t off;
 
 		if (!ret)
-			ret = shard_off(w, &shard, &off);
+			ret = shard_file_off(w, &shard, &off);
 		if (ret)
 			return ret;
 		l->offs[i] = NOWHERE;
@@ -196,8 +199,8 @@ static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 	return 0;
 }
 
-static int make_loaded(struct pst_load *load, struct penstock_device *const *devs, unsigned count,
-		       struct penstock_loaded **out)
+static int loaded_new(struct pst_load *load, struct penstock_device *const *devs, unsigned count,
+		      struct penstock_loaded **out)
 {
 	struct penstock_loaded *l = calloc(1, sizeof(*l));
 	struct penstock_weights *w = load->w;
@@ -219,7 +222,7 @@ static int make_loaded(struct pst_load *load, struct penstock_device *const *dev
 		if (ret)
 			return ret;
 	} else {
-		l->len = pst_place(w, l->first, l->count, load->opts.align, l->offs);
+		l->len = pst_place_tensors(w, l->first, l->count, load->opts.align, l->offs);
 	}
 	for (unsigned i = 0; i < count; i++) {
 		/* A page even for nothing, so that every tensor has an address. */
@@ -233,21 +236,21 @@ static int make_loaded(struct pst_load *load, struct penstock_device *const *dev
 	return 0;
 }
 
-static int list_all(const struct penstock_loaded *l, const struct penstock_weights *w,
-		    struct pst_bits *bits)
+static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
+			struct pst_extents *bits)
 {
-	bits->own_pages = true; /* those that are long enough to want any: pst_place */
+	bits->own_pages = true; /* those that are long enough to want any: pst_place_tensors */
 	/* A device at a time, so that neighbours are joined; the file's order follows. */
 	for (unsigned i = 0; i < l->dev_count; i++) {
 		for (uint64_t t = 0; t < l->count; t++) {
-			const struct pst_entry *e = &w->entries[l->first + t];
+			const struct pst_tensor_entry *e = &w->entries[l->first + t];
 			struct penstock_seg seg = {
 				.buf = (char *)l->bases[i] + l->offs[t],
 				.dev = l->devs[i],
-				.off = w->shards[e->shard].data_off + e->t->begin,
+				.off = w->files[e->file].data_off + e->t->begin,
 				.row_len = e->t->end - e->t->begin,
 			};
-			int ret = pst_bits_add(bits, e->shard, &seg);
+			int ret = pst_extents_add(bits, e->file, &seg);
 
 			if (ret)
 				return ret;
@@ -257,7 +260,7 @@ static int list_all(const struct penstock_loaded *l, const struct penstock_weigh
 }
 
 static int list_shards(const struct penstock_loaded *l, struct penstock_weights *w,
-		       const struct penstock_shard_opts *opts, struct pst_bits *bits)
+		       const struct penstock_shard_opts *opts, struct pst_extents *bits)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
 	int ret = 0;
@@ -268,17 +271,17 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 
 		ret = penstock_weights_shard(w, l->first + t, opts, &shard);
 		if (!ret)
-			ret = shard_off(w, &shard, &off);
+			ret = shard_file_off(w, &shard, &off);
 		if (!ret)
-			bits->own_pages =
-				pst_place_own_pages(off, shard.bytes, tensor->dtype, l->opts.align);
+			bits->own_pages = pst_place_has_own_pages(off, shard.bytes, tensor->dtype,
+								  l->opts.align);
 		for (unsigned i = 0; !ret && i < shard.piece_count * l->dev_count; i++) {
 			struct penstock_piece p = shard.pieces[i % shard.piece_count];
 			unsigned d = i / shard.piece_count;
 
 			p.ptr = (char *)l->bases[d] + l->offs[t] + (uintptr_t)p.ptr;
 			p.dev = l->devs[d];
-			ret = add_piece(w, &p, bits);
+			ret = piece_add(w, &p, bits);
 		}
 	}
 	return ret;
@@ -300,26 +303,26 @@ static int check_load(const struct pst_load *load, struct penstock_device *const
 	return 0;
 }
 
-int pst_weights_load(struct penstock_group *g, struct penstock_weights *w,
+int pst_weights_load(const struct pst_load_mover *mover, struct penstock_weights *w,
 		     struct penstock_device *const *devs, unsigned dev_count,
 		     const struct penstock_load_opts *opts, struct penstock_load_report *report,
 		     struct penstock_loaded **out)
 {
-	struct pst_bits bits = {.list = NULL};
+	struct pst_extents bits = {.list = NULL};
 	struct penstock_loaded *l = NULL;
 	struct pst_load load;
-	int ret = pst_load_take(&load, w, opts);
+	int ret = pst_load_init(&load, w, opts);
 
 	if (!ret)
 		ret = check_load(&load, devs, dev_count, out);
 	bits.most = load.opts.request_bytes;
 	if (!ret)
-		ret = make_loaded(&load, devs, dev_count, &l);
+		ret = loaded_new(&load, devs, dev_count, &l);
 	if (!ret)
 		ret = load.opts.shard ? list_shards(l, w, load.opts.shard, &bits)
-				      : list_all(l, w, &bits);
-	if (g) {
-		ret = pst_group_move(g, &load, &bits, ret); /* also a failure is for all */
+				      : list_tensors(l, w, &bits);
+	if (mover) {
+		ret = mover->move(mover->arg, &load, &bits, ret);
 	} else if (!ret) {
 		load.lead = pst_place_widen(&bits);
 		ret = pst_load_move(&load, &bits);
@@ -373,15 +376,15 @@ enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, u
 
 /* ---- into memory of the caller's ---- */
 
-int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
+int pst_weights_load_into(const struct pst_load_mover *mover, struct penstock_weights *w,
 			  const struct penstock_piece *pieces, uint64_t count,
 			  const struct penstock_load_opts *opts,
 			  struct penstock_load_report *report)
 {
-	struct pst_bits bits = {.apart = true};
+	struct pst_extents bits = {.apart = true};
 	struct penstock_piece piece;
 	struct pst_load load;
-	int ret = pst_load_take(&load, w, opts);
+	int ret = pst_load_init(&load, w, opts);
 
 	if (!ret && count && !pieces)
 		ret = pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
@@ -390,14 +393,15 @@ int pst_weights_load_into(struct penstock_group *g, struct penstock_weights *w,
 	for (uint64_t i = 0; i < count && !ret; i++) {
 		const char *from = (const char *)pieces + i * pieces[0].size;
 
-		ret = pst_weights_take(&piece, sizeof(piece), from, "penstock_piece");
+		ret = pst_weights_struct_in(&piece, sizeof(piece), from, "penstock_piece");
 		if (!ret)
-			ret = add_piece(w, &piece, &bits);
+			ret = piece_add(w, &piece, &bits);
 	}
-	if (!ret || g) {
+	if (!ret || mover) {
 		bool ready = !ret;
 
-		ret = g ? pst_group_move(g, &load, &bits, ret) : pst_load_move(&load, &bits);
+		ret = mover ? mover->move(mover->arg, &load, &bits, ret)
+			    : pst_load_move(&load, &bits);
 		if (report && ready)
 			pst_load_report(&load, report);
 	}

@@ -6,11 +6,11 @@
  * has its first and last page for itself, so that whole pages can be read. Arithmetic
  * only; called by weights_load.c and weights_iter.c.
  */
-#include "weights/weights.h"
+#include "weights/place.h"
 
 #define PAGE 4096u
-#define SMALL 65536u /* a stretch this short gains nothing from a page's phase */
-#define SMALL_ALIGN 64u
+#define SHORT_STRETCH 65536u /* a stretch this short gains nothing from a page's phase */
+#define SHORT_ALIGN 64u
 
 struct stretch {
 	uint64_t first, end; /* tensors */
@@ -27,11 +27,11 @@ static uint64_t align_of(enum penstock_dtype dtype, uint64_t least)
 	return bytes > least ? bytes : least ? least : 1;
 }
 
-static void take_stretch(const struct penstock_weights *w, uint64_t first, uint64_t end,
+static void find_stretch(const struct penstock_weights *w, uint64_t first, uint64_t end,
 			 uint64_t least, struct stretch *s)
 {
-	const struct pst_entry *e = &w->entries[first];
-	uint64_t data = w->shards[e->shard].data_off;
+	const struct pst_tensor_entry *e = &w->entries[first];
+	uint64_t data = w->files[e->file].data_off;
 
 	s->first = first;
 	s->off = data + e->t->begin;
@@ -39,10 +39,10 @@ static void take_stretch(const struct penstock_weights *w, uint64_t first, uint6
 	s->align = align_of(e->t->dtype, least);
 	s->shift = s->off % s->align;
 	for (s->end = first; s->end < end; s->end++) {
-		const struct pst_entry *next = &w->entries[s->end];
+		const struct pst_tensor_entry *next = &w->entries[s->end];
 		uint64_t align = align_of(next->t->dtype, least);
 
-		if (next->shard != e->shard || data + next->t->begin != s->off + s->len ||
+		if (next->file != e->file || data + next->t->begin != s->off + s->len ||
 		    (s->off + s->len - s->shift) % align)
 			return;
 		s->len += next->t->end - next->t->begin;
@@ -51,8 +51,8 @@ static void take_stretch(const struct penstock_weights *w, uint64_t first, uint6
 	}
 }
 
-uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t count, uint64_t least,
-		   uint64_t *offs)
+uint64_t pst_place_tensors(const struct penstock_weights *w, uint64_t first, uint64_t count,
+			   uint64_t least, uint64_t *offs)
 {
 	uint64_t at = 0, end = first + count;
 	struct stretch s;
@@ -61,14 +61,14 @@ uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t co
 		uint64_t phase;
 		bool pages;
 
-		take_stretch(w, i, end, least, &s);
-		pages = s.len >= SMALL && !s.shift;
-		phase = pages ? PAGE : s.align > SMALL_ALIGN ? s.align : SMALL_ALIGN;
+		find_stretch(w, i, end, least, &s);
+		pages = s.len >= SHORT_STRETCH && !s.shift;
+		phase = pages ? PAGE : s.align > SHORT_ALIGN ? s.align : SHORT_ALIGN;
 		if (pages)
 			at = (at + PAGE - 1) / PAGE * PAGE;
 		at += (s.off - s.shift - at) & (phase - 1);
 		for (uint64_t t = s.first; t < s.end; t++)
-			offs[t - first] = at + w->shards[w->entries[t].shard].data_off +
+			offs[t - first] = at + w->files[w->entries[t].file].data_off +
 					  w->entries[t].t->begin - s.off;
 		at += s.len;
 		if (pages)
@@ -77,9 +77,9 @@ uint64_t pst_place(const struct penstock_weights *w, uint64_t first, uint64_t co
 	return at;
 }
 
-bool pst_place_own_pages(uint64_t off, uint64_t len, enum penstock_dtype dtype, uint64_t least)
+bool pst_place_has_own_pages(uint64_t off, uint64_t len, enum penstock_dtype dtype, uint64_t least)
 {
-	return off && len >= SMALL && !(off % align_of(dtype, least));
+	return off && len >= SHORT_STRETCH && !(off % align_of(dtype, least));
 }
 
 uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dtype dtype,
@@ -87,24 +87,24 @@ uint64_t pst_place_one(uint64_t at, uint64_t off, uint64_t len, enum penstock_dt
 {
 	uint64_t align = align_of(dtype, least);
 
-	if (pst_place_own_pages(off, len, dtype, least)) {
+	if (pst_place_has_own_pages(off, len, dtype, least)) {
 		at = (at + PAGE - 1) / PAGE * PAGE + off % PAGE;
 		*end = (at + len + PAGE - 1) / PAGE * PAGE;
 		return at;
 	}
-	align = align > SMALL_ALIGN ? align : SMALL_ALIGN;
+	align = align > SHORT_ALIGN ? align : SHORT_ALIGN;
 	at = (at + align - 1) / align * align;
 	*end = at + len;
 	return at;
 }
 
-static bool follows(const struct pst_bit *a, const struct pst_bit *b)
+static bool is_next(const struct pst_extent *a, const struct pst_extent *b)
 {
-	return a->shard == b->shard && a->seg.off + a->seg.row_len == b->seg.off &&
+	return a->file == b->file && a->seg.off + a->seg.row_len == b->seg.off &&
 	       a->seg.dev == b->seg.dev;
 }
 
-uint64_t pst_place_widen(struct pst_bits *bits)
+uint64_t pst_place_widen(struct pst_extents *bits)
 {
 	uint64_t lead = 0;
 
@@ -112,13 +112,14 @@ uint64_t pst_place_widen(struct pst_bits *bits)
 		struct penstock_seg *seg = &bits->list[i].seg;
 		uint64_t before = seg->off % PAGE;
 
-		if (seg->rows > 1 || seg->row_len < SMALL || (uintptr_t)seg->buf % PAGE != before)
+		if (seg->rows > 1 || seg->row_len < SHORT_STRETCH ||
+		    (uintptr_t)seg->buf % PAGE != before)
 			continue;
 		/* Cut by request_bytes: the page is its neighbour's, too. */
 		if (bits->list[i].own_last &&
-		    (i + 1 == bits->count || !follows(&bits->list[i], &bits->list[i + 1])))
+		    (i + 1 == bits->count || !is_next(&bits->list[i], &bits->list[i + 1])))
 			seg->room = -(seg->off + seg->row_len) % PAGE;
-		if (!bits->list[i].own_first || (i && follows(&bits->list[i - 1], &bits->list[i])))
+		if (!bits->list[i].own_first || (i && is_next(&bits->list[i - 1], &bits->list[i])))
 			continue;
 		seg->buf = (char *)seg->buf - before;
 		seg->off -= before;

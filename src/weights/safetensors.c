@@ -20,10 +20,10 @@
 
 #define RANK_MAX PENSTOCK_RANK_MAX
 
-struct state {
+struct header_state {
 	struct pst_json in;
 	struct pst_st st;
-	size_t tensors_room, shapes_room, pairs_room, shape_count;
+	size_t tensors_capacity, shapes_capacity, pairs_capacity, shape_count;
 	const char *name; /* of the tensor that is being read */
 	bool no_memory;
 };
@@ -70,8 +70,8 @@ int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank
 
 /* ---- saying what is wrong ---- */
 
-__attribute__((format(printf, 4, 5))) static int wrong(struct pst_st_error *err, const char *tensor,
-						       uint64_t at, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static int
+header_fail(struct pst_st_error *err, const char *tensor, uint64_t at, const char *fmt, ...)
 {
 	va_list args;
 
@@ -92,41 +92,43 @@ int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t
 	for (unsigned i = PST_ST_PREFIX; i-- > 0;)
 		len = len << 8 | prefix[i];
 	if (len > PST_ST_HEADER_MAX)
-		return wrong(err, "", 0, "it announces a header of %llu bytes, at most %u are read",
-			     (unsigned long long)len, PST_ST_HEADER_MAX);
+		return header_fail(err, "", 0,
+				   "it announces a header of %llu bytes, at most %u are read",
+				   (unsigned long long)len, PST_ST_HEADER_MAX);
 	if (file_len < PST_ST_PREFIX || len > file_len - PST_ST_PREFIX)
-		return wrong(err, "", 0,
-			     "it announces a header of %llu bytes, the file ends after %llu",
-			     (unsigned long long)len, (unsigned long long)file_len);
+		return header_fail(err, "", 0,
+				   "it announces a header of %llu bytes, the file ends after %llu",
+				   (unsigned long long)len, (unsigned long long)file_len);
 	if (len < 2)
-		return wrong(err, "", 0, "it announces a header of %llu bytes, {} are two",
-			     (unsigned long long)len);
+		return header_fail(err, "", 0, "it announces a header of %llu bytes, {} are two",
+				   (unsigned long long)len);
 	return (int64_t)len;
 }
 
 /* ---- tables that grow ---- */
 
 /* Room for one more of `each` bytes in *table, which holds `count`. */
-static bool grow(struct state *s, void *table, size_t *room, size_t count, size_t each)
+static bool table_grow(struct header_state *s, void *table, size_t *capacity, size_t count,
+		       size_t each)
 {
 	void *old, *more;
 
-	if (count < *room)
+	if (count < *capacity)
 		return true;
 	memcpy(&old, table, sizeof(old));
-	more = reallocarray(old, *room ? *room * 2 : 64, each);
+	more = reallocarray(old, *capacity ? *capacity * 2 : 64, each);
 	if (!more) {
 		s->no_memory = true;
 		return pst_json_wrong(&s->in, "no memory");
 	}
-	*room = *room ? *room * 2 : 64;
+	*capacity = *capacity ? *capacity * 2 : 64;
 	memcpy(table, &more, sizeof(more));
 	return true;
 }
 
 /* ---- the parts of a header ---- */
 
-static bool read_shape(struct state *s, struct pst_st_tensor *t)
+static bool read_shape(struct header_state *s, struct pst_st_tensor *t)
 {
 	bool first = true;
 
@@ -136,7 +138,8 @@ static bool read_shape(struct state *s, struct pst_st_tensor *t)
 	while (pst_json_more(&s->in, ']', &first)) {
 		if (t->rank == RANK_MAX)
 			return pst_json_wrong(&s->in, "a shape of too many dimensions");
-		if (!grow(s, &s->st.shapes, &s->shapes_room, s->shape_count, sizeof(uint64_t)) ||
+		if (!table_grow(s, &s->st.shapes, &s->shapes_capacity, s->shape_count,
+				sizeof(uint64_t)) ||
 		    !pst_json_number(&s->in, &s->st.shapes[s->shape_count]))
 			return false;
 		s->shape_count++;
@@ -145,7 +148,7 @@ static bool read_shape(struct state *s, struct pst_st_tensor *t)
 	return !s->in.what;
 }
 
-static bool read_offsets(struct state *s, struct pst_st_tensor *t)
+static bool read_offsets(struct header_state *s, struct pst_st_tensor *t)
 {
 	bool first = true;
 	uint64_t values[2];
@@ -166,7 +169,7 @@ static bool read_offsets(struct state *s, struct pst_st_tensor *t)
 	return !s->in.what;
 }
 
-static bool read_dtype(struct state *s, struct pst_st_tensor *t)
+static bool read_dtype(struct header_state *s, struct pst_st_tensor *t)
 {
 	size_t len;
 	char *name;
@@ -182,7 +185,7 @@ static bool read_dtype(struct state *s, struct pst_st_tensor *t)
 }
 
 /* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, in any order. */
-static bool read_info(struct state *s, struct pst_st_tensor *t)
+static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 {
 	static const char *const fields[] = {"dtype", "shape", "data_offsets"};
 	bool first = true, ok;
@@ -216,7 +219,7 @@ static bool read_info(struct state *s, struct pst_st_tensor *t)
 	return !s->in.what;
 }
 
-static bool read_metadata(struct state *s)
+static bool read_metadata(struct header_state *s)
 {
 	bool first = true;
 	size_t len;
@@ -229,8 +232,8 @@ static bool read_metadata(struct state *s)
 	while (pst_json_more(&s->in, '}', &first)) {
 		char *key, *value;
 
-		if (!grow(s, &s->st.pairs, &s->pairs_room, s->st.pair_count,
-			  sizeof(*s->st.pairs)) ||
+		if (!table_grow(s, &s->st.pairs, &s->pairs_capacity, s->st.pair_count,
+				sizeof(*s->st.pairs)) ||
 		    !pst_json_string(&s->in, &key, &len) || !pst_json_take(&s->in, ':') ||
 		    !pst_json_string(&s->in, &value, &len))
 			return false;
@@ -239,7 +242,7 @@ static bool read_metadata(struct state *s)
 	return !s->in.what;
 }
 
-static bool read_header(struct state *s)
+static bool read_header(struct header_state *s)
 {
 	bool first = true;
 	size_t len;
@@ -261,7 +264,8 @@ static bool read_header(struct state *s)
 		}
 		if (len > PST_ST_NAME_MAX)
 			return pst_json_wrong(&s->in, "a name of more than 4096 bytes");
-		if (!grow(s, &s->st.tensors, &s->tensors_room, s->st.count, sizeof(*s->st.tensors)))
+		if (!table_grow(s, &s->st.tensors, &s->tensors_capacity, s->st.count,
+				sizeof(*s->st.tensors)))
 			return false;
 		t = &s->st.tensors[s->st.count];
 		*t = (struct pst_st_tensor){.name = name};
@@ -288,7 +292,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Where in the header a name is said, and with it what belongs to it. */
-static uint64_t said_at(const struct pst_st *st, const char *name)
+static uint64_t name_offset(const struct pst_st *st, const char *name)
 {
 	return (uint64_t)(name - st->text);
 }
@@ -303,28 +307,31 @@ static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct
 		const struct pst_st_tensor *t = &st->tensors[i];
 
 		if (!pst_st_bytes(t->dtype, t->shape, t->rank, &bytes))
-			return wrong(err, t->name, said_at(st, t->name),
-				     "its shape has too many elements, or no whole bytes");
+			return header_fail(err, t->name, name_offset(st, t->name),
+					   "its shape has too many elements, or no whole bytes");
 		if (t->end < t->begin || t->end - t->begin != bytes)
-			return wrong(err, t->name, said_at(st, t->name),
-				     "data_offsets are %llu to %llu, its shape takes %llu bytes",
-				     (unsigned long long)t->begin, (unsigned long long)t->end,
-				     (unsigned long long)bytes);
+			return header_fail(
+				err, t->name, name_offset(st, t->name),
+				"data_offsets are %llu to %llu, its shape takes %llu bytes",
+				(unsigned long long)t->begin, (unsigned long long)t->end,
+				(unsigned long long)bytes);
 		if (t->begin != at)
-			return wrong(err, t->name, said_at(st, t->name),
-				     "it begins at %llu, the tensor before it ends at %llu: %s",
-				     (unsigned long long)t->begin, (unsigned long long)at,
-				     t->begin < at ? "they overlap" : "a hole");
+			return header_fail(
+				err, t->name, name_offset(st, t->name),
+				"it begins at %llu, the tensor before it ends at %llu: %s",
+				(unsigned long long)t->begin, (unsigned long long)at,
+				t->begin < at ? "they overlap" : "a hole");
 		at = t->end;
 	}
 	if (at > data_len)
-		return wrong(err, st->tensors[st->count - 1].name,
-			     said_at(st, st->tensors[st->count - 1].name),
-			     "the file is truncated: the tensors take %llu bytes, %llu are there",
-			     (unsigned long long)at, (unsigned long long)data_len);
+		return header_fail(
+			err, st->tensors[st->count - 1].name,
+			name_offset(st, st->tensors[st->count - 1].name),
+			"the file is truncated: the tensors take %llu bytes, %llu are there",
+			(unsigned long long)at, (unsigned long long)data_len);
 	if (at < data_len)
-		return wrong(err, "", len + at, "%llu bytes behind the last tensor",
-			     (unsigned long long)(data_len - at));
+		return header_fail(err, "", len + at, "%llu bytes behind the last tensor",
+				   (unsigned long long)(data_len - at));
 	return 0;
 }
 
@@ -336,8 +343,8 @@ static int name_tensors(struct pst_st *st, struct pst_named *list, struct pst_st
 	for (size_t i = 0; i < st->count; i++) {
 		st->by_name[i] = list[i].at;
 		if (i && !strcmp(list[i - 1].name, list[i].name))
-			return wrong(err, list[i].name, said_at(st, list[i].name),
-				     "it is there twice");
+			return header_fail(err, list[i].name, name_offset(st, list[i].name),
+					   "it is there twice");
 	}
 	return 0;
 }
@@ -357,8 +364,8 @@ static int order_pairs(struct pst_st *st, struct pst_named *list, struct pst_st_
 	st->pairs = ordered;
 	for (size_t i = 1; i < st->pair_count; i++)
 		if (!strcmp(ordered[i - 1].key, ordered[i].key))
-			return wrong(err, "", said_at(st, ordered[i].key),
-				     "the metadata have '%.100s' twice", ordered[i].key);
+			return header_fail(err, "", name_offset(st, ordered[i].key),
+					   "the metadata have '%.100s' twice", ordered[i].key);
 	return 0;
 }
 
@@ -383,14 +390,14 @@ static int check_names(struct pst_st *st, struct pst_st_error *err)
 int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
 		 struct pst_st_error *err)
 {
-	struct state s = {.in = {text, len, 0, NULL}, .st = {.text = text}, .name = ""};
+	struct header_state s = {.in = {text, len, 0, NULL}, .st = {.text = text}, .name = ""};
 	size_t at = 0;
 	int ret = 0;
 
 	*err = (struct pst_st_error){.at = UINT64_MAX};
 	text[len] = '\0';
 	if (!read_header(&s)) {
-		wrong(err, s.name, s.in.at, "%s", s.in.what);
+		header_fail(err, s.name, s.in.at, "%s", s.in.what);
 		ret = s.no_memory ? -ENOMEM : -EBADMSG;
 	}
 	if (!ret) {

@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "weights/weights.h"
+#include "weights/config.h"
+#include "weights/err.h"
+#include "weights/files.h"
+#include "weights/find.h"
 
 #define WORDS_UNIT 64u
 
@@ -71,13 +74,13 @@ struct cut {
 	} parts[PENSTOCK_SHARD_PIECES];
 };
 
-static int wrong(const struct cut *c, const char *what)
+static int cut_fail(const struct cut *c, const char *what)
 {
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"%s", what);
 }
 
-static int indivisible(const struct cut *c, uint64_t length, unsigned ranks)
+static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks)
 {
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"%llu of dimension %u cannot be shared by %u ranks",
@@ -94,32 +97,32 @@ static int check_heads(const struct cut *c)
 }
 
 /* Adds this rank's part of [start, start + length). */
-static int add_part(struct cut *c, uint64_t start, uint64_t length)
+static int add_even_part(struct cut *c, uint64_t start, uint64_t length)
 {
 	unsigned ranks = c->o->ranks;
 
 	if (length % ranks)
-		return indivisible(c, length, ranks);
+		return fail_indivisible(c, length, ranks);
 	c->parts[c->part_count].first = start + length / ranks * c->o->rank;
 	c->parts[c->part_count++].count = length / ranks;
 	return 0;
 }
 
 /* The same by key-value heads: with fewer of them than ranks, neighbours share one. */
-static int add_heads(struct cut *c, uint64_t start, uint64_t length)
+static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 {
 	unsigned ranks = c->o->ranks;
 
 	if (!c->kv_heads)
-		return wrong(c,
-			     "the number of key-value heads is not known (no config.json says it)");
+		return cut_fail(
+			c, "the number of key-value heads is not known (no config.json says it)");
 	if (length % c->kv_heads)
-		return indivisible(c, length, c->kv_heads);
+		return fail_indivisible(c, length, c->kv_heads);
 	if (c->kv_heads >= ranks)
-		return c->kv_heads % ranks ? indivisible(c, c->kv_heads, ranks)
-					   : add_part(c, start, length);
+		return c->kv_heads % ranks ? fail_indivisible(c, c->kv_heads, ranks)
+					   : add_even_part(c, start, length);
 	if (ranks % c->kv_heads)
-		return indivisible(c, c->kv_heads, ranks);
+		return fail_indivisible(c, c->kv_heads, ranks);
 	c->parts[c->part_count].count = length / c->kv_heads;
 	c->parts[c->part_count++].first =
 		start + length / c->kv_heads * (c->o->rank / (ranks / c->kv_heads));
@@ -150,18 +153,18 @@ static int add_qkv(struct cut *c, uint64_t length)
 	int ret;
 
 	if (!c->kv_heads || !c->heads)
-		return wrong(c, "the number of heads is not known (no config.json says it)");
+		return cut_fail(c, "the number of heads is not known (no config.json says it)");
 	all = c->heads + 2ull * c->kv_heads;
 	if (length % all)
-		return indivisible(c, length, (unsigned)all);
+		return fail_indivisible(c, length, (unsigned)all);
 	q = length / all * c->heads;
 	kv = length / all * c->kv_heads;
 	ret = check_heads(c);
 	if (!ret)
-		ret = add_part(c, 0, q);
+		ret = add_even_part(c, 0, q);
 	if (!ret)
-		ret = add_heads(c, q, kv);
-	return ret ? ret : add_heads(c, q + kv, kv);
+		ret = add_head_part(c, q, kv);
+	return ret ? ret : add_head_part(c, q + kv, kv);
 }
 
 static int add_halves(struct cut *c, uint64_t length)
@@ -169,9 +172,9 @@ static int add_halves(struct cut *c, uint64_t length)
 	int ret;
 
 	if (length % 2)
-		return indivisible(c, length, 2);
-	ret = add_part(c, 0, length / 2);
-	return ret ? ret : add_part(c, length / 2, length / 2);
+		return fail_indivisible(c, length, 2);
+	ret = add_even_part(c, 0, length / 2);
+	return ret ? ret : add_even_part(c, length / 2, length / 2);
 }
 
 /* Words of each rank: those that serve models share them as if there were a whole multiple
@@ -228,8 +231,8 @@ static int groups_are_mixed(const struct cut *c)
 	if (!has_sibling(c, ".g_idx"))
 		return 0;
 	if (c->w->config.order == PST_ORDER_UNKNOWN)
-		return wrong(c, "whether its groups are ordered by activation (desc_act) is not "
-				"known (no config.json says it)");
+		return cut_fail(c, "whether its groups are ordered by activation (desc_act) is not "
+				   "known (no config.json says it)");
 	return c->w->config.order == PST_ORDER_BY_ACT;
 }
 
@@ -267,7 +270,7 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 	return mixed < 0 ? mixed : !mixed;
 }
 
-static int apply(struct cut *c, enum penstock_cut cut)
+static int apply_rule(struct cut *c, enum penstock_cut cut)
 {
 	uint64_t length, each;
 	int ret;
@@ -280,9 +283,10 @@ static int apply(struct cut *c, enum penstock_cut cut)
 	switch (cut) {
 	case PENSTOCK_CUT_QUERIES:
 		ret = check_heads(c);
-		return ret ? ret : add_part(c, 0, length);
+		return ret ? ret : add_even_part(c, 0, length);
 	case PENSTOCK_CUT_HEADS:
-		return as_many_as_queries(c) ? add_part(c, 0, length) : add_heads(c, 0, length);
+		return as_many_as_queries(c) ? add_even_part(c, 0, length)
+					     : add_head_part(c, 0, length);
 	case PENSTOCK_CUT_QKV:
 		return add_qkv(c, length);
 	case PENSTOCK_CUT_HALVES:
@@ -298,7 +302,7 @@ static int apply(struct cut *c, enum penstock_cut cut)
 			length - c->parts[0].first < each ? length - c->parts[0].first : each;
 		return 0;
 	default:
-		return add_part(c, 0, length);
+		return add_even_part(c, 0, length);
 	}
 }
 
@@ -344,7 +348,7 @@ static int inside_block(const struct cut *c, uint64_t block)
 
 /* From elements of the weight to those of its scale: one a row, or one a block. A part may
  * lie in one block; else it begins with one, as its scales are counted from there. */
-static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
+static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 {
 	static const unsigned blocks[] = {1, 128, 64, 32, 256, 16, 8};
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
@@ -357,7 +361,7 @@ static int to_blocks(struct cut *c, const struct pst_st_tensor *weight)
 	for (unsigned i = 0; i < sizeof(blocks) / sizeof(blocks[0]) && !b; i++)
 		b = (whole + blocks[i] - 1) / blocks[i] == scales ? blocks[i] : 0;
 	if (!b)
-		return wrong(c, "its blocks do not fit its weight");
+		return cut_fail(c, "its blocks do not fit its weight");
 	for (unsigned i = 0; i < c->part_count; i++) {
 		bool last = i + 1 == c->part_count;
 
@@ -381,11 +385,11 @@ static int cut_layer(struct cut *c)
 	int ret;
 
 	if (!weight)
-		return apply(c, rule_for(c->o, c->t->name));
+		return apply_rule(c, rule_for(c->o, c->t->name));
 	c->t = weight;
-	ret = apply(c, rule_for(c->o, weight->name));
+	ret = apply_rule(c, rule_for(c->o, weight->name));
 	c->t = scale;
-	return !ret && c->part_count ? to_blocks(c, weight) : ret;
+	return !ret && c->part_count ? cut_blocks(c, weight) : ret;
 }
 
 /* ---- experts ---- */
@@ -404,7 +408,7 @@ static int64_t expert_of(const char *name)
 }
 
 /* Spread over expert ranks: 1: settled here, 0: it is no expert, < 0: an error. */
-static int spread(struct cut *c, bool *none)
+static int cut_experts(struct cut *c, bool *none)
 {
 	const struct penstock_shard_opts *o = c->o;
 	bool stacked = strstr(c->t->name, ".experts.") != NULL;
@@ -420,9 +424,9 @@ static int spread(struct cut *c, bool *none)
 	if (n < 0)
 		c->experts = (unsigned)c->t->shape[0];
 	if (!c->experts)
-		return wrong(c, "the number of experts is not known (no config.json says it)");
+		return cut_fail(c, "the number of experts is not known (no config.json says it)");
 	if (c->experts % o->expert_ranks)
-		return indivisible(c, c->experts, o->expert_ranks);
+		return fail_indivisible(c, c->experts, o->expert_ranks);
 	if (n >= (int64_t)c->experts)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name,
 					PST_NO_OFF, "it is of expert %lld of %u", (long long)n,
@@ -439,7 +443,7 @@ static int spread(struct cut *c, bool *none)
 
 /* ---- the answer ---- */
 
-static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
+static int fill_shard(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 {
 	uint64_t inner = penstock_dtype_bits(c->t->dtype), outer = 1, sum = 0, at = 0;
 
@@ -466,7 +470,7 @@ static int fill(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 	}
 	for (unsigned i = 0; i < c->part_count; i++) {
 		if (c->parts[i].first * inner % 8 || c->parts[i].count * inner % 8)
-			return wrong(c, "a rank's part does not begin and end at whole bytes");
+			return cut_fail(c, "a rank's part does not begin and end at whole bytes");
 		s->pieces[i] = (struct penstock_piece){
 			.size = sizeof(s->pieces[i]),
 			.tensor = tensor,
@@ -502,7 +506,7 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 	struct penstock_shard shard = {.size = sizeof(shard)};
 	struct cut c = {.w = w, .o = &o};
 	bool none = false;
-	int ret = pst_weights_take(&o, sizeof(o), from, "penstock_shard_opts");
+	int ret = pst_weights_struct_in(&o, sizeof(o), from, "penstock_shard_opts");
 
 	if (ret)
 		return ret;
@@ -518,17 +522,17 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 		return ret;
 	pst_weights_read_config(w);
 	c.t = w->entries[tensor].t;
-	c.path = w->shards[w->entries[tensor].shard].path;
+	c.path = w->files[w->entries[tensor].file].path;
 	c.heads = o.heads ? o.heads : w->config.heads;
 	c.kv_heads = o.kv_heads ? o.kv_heads : w->config.kv_heads;
 	c.experts = o.experts ? o.experts : w->config.experts;
-	ret = spread(&c, &none);
+	ret = cut_experts(&c, &none);
 	if (!ret)
 		ret = cut_layer(&c);
 	if (ret < 0)
 		return ret;
-	ret = none ? 0 : fill(&c, tensor, &shard);
+	ret = none ? 0 : fill_shard(&c, tensor, &shard);
 	if (!ret)
-		pst_weights_give(out, &shard, sizeof(shard));
+		pst_weights_struct_out(out, &shard, sizeof(shard));
 	return ret;
 }

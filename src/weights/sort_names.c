@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 /* In the order of strcmp; zeros behind the end. */
-static uint64_t head_of(const char *name)
+static uint64_t name_head(const char *name)
 {
 	uint64_t head = 0;
 	unsigned i = 0;
@@ -20,27 +20,27 @@ static uint64_t head_of(const char *name)
 	return i ? head << 8 * (8 - i) : 0;
 }
 
-static int by_head(const void *a, const void *b)
+static int compare_heads(const void *a, const void *b)
 {
 	uint64_t x = ((const struct pst_named *)a)->head, y = ((const struct pst_named *)b)->head;
 
 	return x < y ? -1 : x > y;
 }
 
-struct run {
+struct name_run {
 	struct pst_named *list;
 	size_t count;
 };
 
 /* The next that are alike and not at their ends; false: there are none. */
-static bool next_run(struct pst_named *list, size_t count, size_t *at, struct run *run)
+static bool next_name_run(struct pst_named *list, size_t count, size_t *at, struct name_run *run)
 {
 	for (size_t i = *at, n; i < count; i += n) {
 		for (n = 1; i + n < count && list[i + n].head == list[i].head; n++)
 			;
 		if (n == 1 || !(list[i].head & 0xff))
 			continue;
-		*run = (struct run){list + i, n};
+		*run = (struct name_run){list + i, n};
 		*at = i + n;
 		return true;
 	}
@@ -51,14 +51,14 @@ static void sort_from(struct pst_named *list, size_t count, size_t depth)
 {
 	/* The longest run is left to the loop, so that what calls itself halves each time. */
 	while (count > 1) {
-		struct run longest = {NULL, 0}, run, less;
+		struct name_run longest = {NULL, 0}, run, less;
 		size_t at = 0;
 
 		for (size_t i = 0; i < count; i++)
-			list[i].head = head_of(list[i].name + depth);
-		qsort(list, count, sizeof(*list), by_head);
+			list[i].head = name_head(list[i].name + depth);
+		qsort(list, count, sizeof(*list), compare_heads);
 		depth += 8;
-		while (next_run(list, count, &at, &run)) {
+		while (next_name_run(list, count, &at, &run)) {
 			less = run;
 			if (run.count > longest.count) {
 				less = longest;

@@ -9,7 +9,7 @@
 
 #include "load.h"
 
-#include "weights/weights.h"
+#include "weights/open.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -366,7 +366,7 @@ static inline int be_rank(struct self *self, struct outcome *o)
 		snprintf(o->wrong, sizeof(o->wrong), "again: %s", penstock_errmsg());
 	o->ctxs = count_ctxs(job, self->rank);
 	penstock_group_close(g);
-	pst_weights_keep(m);
+	pst_weights_ref(m);
 	penstock_weights_close(m);
 	penstock_device_close(dev);
 	penstock_device_close(host);

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "group/link.h"
+#include "group/barrier.h"
 
 #define MOMENT_NS 2000000
 
@@ -269,8 +269,8 @@ static pid_t intrude(const char *path, bool another)
 	if (!pid) {
 		struct sockaddr_un addr = address(path);
 		struct pst_link link = PST_LINK_NONE;
-		struct pst_said said = {(unsigned char *)"x", 1, -1};
-		struct pst_note note = {.seq = 1, .rank = 1};
+		struct pst_message said = {(unsigned char *)"x", 1, -1};
+		struct pst_packet note = {.seq = 1, .rank = 1};
 		char byte;
 
 		alarm(ALARM_S);
@@ -355,13 +355,14 @@ static void play(const char *name, uint32_t windows, size_t said_len, bool facts
 {
 	struct hello {
 		uint32_t version, size;
-		struct pst_group_how how;
+		struct pst_group_settings how;
 	} hello = {3, 2, {.window = 4096, .windows = windows, .stall_ms = 1000, .hosts = 1}};
 	struct sockaddr_un addr = address(socket_of(name));
 	struct pst_link link = PST_LINK_NONE;
-	struct pst_note note, answer = {.seq = 1};
-	unsigned char *bytes = malloc(PST_GROUP_SAY_MAX);
-	struct pst_said said = {bytes, 0, -1}, own = {(unsigned char *)&hello, sizeof(hello), -1};
+	struct pst_packet note, answer = {.seq = 1};
+	unsigned char *bytes = malloc(PST_MESSAGE_MAX);
+	struct pst_message said = {bytes, 0, -1},
+			   own = {(unsigned char *)&hello, sizeof(hello), -1};
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	alarm(ALARM_S);
@@ -369,17 +370,17 @@ static void play(const char *name, uint32_t windows, size_t said_len, bool facts
 	if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
 		_exit(1);
 	link.sock = accept(sock, NULL, NULL);
-	if (pst_link_await(&link, UINT64_MAX, &note, &said) != 1)
+	if (pst_link_receive(&link, UINT64_MAX, &note, &said) != 1)
 		_exit(2);
 	own.len = said_len < sizeof(hello) && !facts ? said_len : sizeof(hello);
 	pst_link_send(&link, UINT64_MAX, &answer, &own);
-	if (facts && pst_link_await(&link, UINT64_MAX, &note, &said) == 1) {
+	if (facts && pst_link_receive(&link, UINT64_MAX, &note, &said) == 1) {
 		answer.seq = note.seq;
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
 		pst_link_send(&link, UINT64_MAX, &answer, &said); /* its own, but not all */
 	}
-	while (pst_link_await(&link, UINT64_MAX, &note, &said) == 1)
+	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;
 	_exit(0);
 }
@@ -435,13 +436,13 @@ static void test_two_descriptors(void **state)
 		struct cmsghdr head;
 		int fds[2];
 	} control = {{CMSG_LEN(2 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS}, {0, 0}};
-	struct pst_note note = {.magic = PST_NOTE_MAGIC};
+	struct pst_packet note = {.magic = PST_PACKET_MAGIC};
 	struct iovec iov = {&note, sizeof(note)};
 	struct msghdr msg = {.msg_iov = &iov,
 			     .msg_iovlen = 1,
 			     .msg_control = &control,
 			     .msg_controllen = sizeof(control)};
-	struct pst_said said = {malloc(PST_GROUP_SAY_MAX), 0, -1};
+	struct pst_message said = {malloc(PST_MESSAGE_MAX), 0, -1};
 	struct pst_link link = PST_LINK_NONE;
 	int pair[2], before, after;
 
@@ -451,7 +452,7 @@ static void test_two_descriptors(void **state)
 	before = dup(0);
 	close(before);
 	assert_int_equal(sendmsg(pair[1], &msg, 0), sizeof(note));
-	assert_int_equal(pst_link_await(&link, UINT64_MAX, &note, &said), 1);
+	assert_int_equal(pst_link_receive(&link, UINT64_MAX, &note, &said), 1);
 	assert_true(said.fd >= 0);
 	close(said.fd);
 	after = dup(0);

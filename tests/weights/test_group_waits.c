@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "group/link.h"
+#include "group/barrier.h"
 
 static struct penstock_group_opts group_opts(unsigned timeout_ms, unsigned stall_ms)
 {

@@ -289,11 +289,11 @@ static void test_jitter(void **state)
 	assert_int_equal(penstock_group_open("jitter", 0, 1, &opts_, &g), -EINVAL);
 	assert_non_null(strstr(penstock_errmsg(), "host 2 of 2"));
 	for (uint32_t random = 0; random < 5000; random += 7) {
-		uint32_t a = pst_share_delay(1000, 0, 3, random);
-		uint32_t b = pst_share_delay(1000, 1, 3, random);
+		uint32_t a = pst_group_plan_delay(1000, 0, 3, random);
+		uint32_t b = pst_group_plan_delay(1000, 1, 3, random);
 
 		assert_true(a <= 333 && b >= 333 && b <= 666);
-		assert_int_equal(pst_share_delay(0, 1, 3, random), 0);
+		assert_int_equal(pst_group_plan_delay(0, 1, 3, random), 0);
 	}
 }
 
@@ -335,8 +335,8 @@ static void test_parts(void **state)
 
 struct drawn {
 	struct penstock_weights model;
-	struct pst_shard shards[FILES_MOST];
-	struct pst_entry entries[FILES_MOST];
+	struct pst_model_file files[FILES_MOST];
+	struct pst_tensor_entry entries[FILES_MOST];
 	struct pst_st_tensor tensors[FILES_MOST];
 };
 
@@ -348,38 +348,39 @@ static void draw(struct drawn *d, uint64_t *seed)
 	for (unsigned i = 0; i < files; i++) {
 		uint64_t begin = test_random(seed) % 9000;
 
-		d->shards[i].data_off = 8 + test_random(seed) % 5000;
-		d->shards[i].stat.st_dev = test_random(seed) % 3;
+		d->files[i].data_off = 8 + test_random(seed) % 5000;
+		d->files[i].stat.st_dev = test_random(seed) % 3;
 		d->tensors[i].begin = begin;
 		d->tensors[i].end = begin + test_random(seed) % (i % 2 ? 3000000 : 200000);
-		d->entries[i] = (struct pst_entry){&d->tensors[i], i};
+		d->entries[i] = (struct pst_tensor_entry){&d->tensors[i], i};
 	}
-	d->model.shards = d->shards;
+	d->model.files = d->files;
 	d->model.entries = d->entries;
-	d->model.shard_count = files;
+	d->model.file_count = files;
 	d->model.count = files;
 }
 
-static bool is_needed(const struct pst_share *p, uint64_t bit)
+static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 {
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
 /* The grains of a chunk that are there and needed are read, each once, and no others. */
-static void chunk_promises(const struct pst_share *p, const struct pst_chunk *c, bool *taken)
+static void chunk_promises(const struct pst_group_plan *p, const struct pst_group_chunk *c,
+			   bool *taken)
 {
-	const struct pst_part *part = &p->parts[c->shard];
+	const struct pst_plan_file *part = &p->files[c->file];
 	uint64_t at = part->base + (c->index - part->first) * p->chunk;
 	uint64_t begin, end = 0, len = 0, runs = 0;
 
 	assert_int_equal(c->begin, at + c->skip);
-	while (pst_share_run(p, c, &begin, &end)) {
+	while (pst_group_plan_next_run(p, c, &begin, &end)) {
 		assert_true(begin >= c->begin && end > begin && end <= c->end);
-		assert_true(begin == part->begin || (begin - at) % p->grain == 0);
-		for (uint64_t g = (begin - at) / p->grain; at + g * p->grain < end; g++) {
-			assert_true(is_needed(p, c->index * p->grains + g));
-			assert_false(taken[c->index * p->grains + g]);
-			taken[c->index * p->grains + g] = true;
+		assert_true(begin == part->begin || (begin - at) % p->granule == 0);
+		for (uint64_t g = (begin - at) / p->granule; at + g * p->granule < end; g++) {
+			assert_true(is_needed(p, c->index * p->granules + g));
+			assert_false(taken[c->index * p->granules + g]);
+			taken[c->index * p->granules + g] = true;
 		}
 		len += end - begin;
 		runs++;
@@ -390,40 +391,40 @@ static void chunk_promises(const struct pst_share *p, const struct pst_chunk *c,
 
 /* All that is needed once, sums that differ by a chunk at most, and never more than
  * reads_max at one store in the rounds that can be under way together. */
-static void promises(const struct drawn *d, const struct pst_share *p)
+static void promises(const struct drawn *d, const struct pst_group_plan *p)
 {
-	bool *taken = calloc(p->count * p->grains + 1, 1);
+	bool *taken = calloc(p->count * p->granules + 1, 1);
 	uint64_t sums[PST_GROUP_MAX] = {0}, low = UINT64_MAX, high = 0;
 
 	assert_non_null(taken);
 	assert_true(p->readers >= 1 && p->readers <= p->ranks && p->ahead >= 1);
 	for (uint64_t t = 0; t < p->round_count; t++) {
 		unsigned at_store[3] = {0};
-		struct pst_chunk c;
+		struct pst_group_chunk c;
 
 		for (uint64_t i = 0; i < (uint64_t)p->ahead * p->ranks; i++)
-			if (pst_share_chunk(p, t + i / p->ranks, (unsigned)(i % p->ranks), &c))
-				at_store[d->shards[c.shard].stat.st_dev]++;
-		for (unsigned s = 0; p->how->reads_max && s < 3; s++)
-			assert_true(at_store[s] <= p->how->reads_max);
+			if (pst_group_plan_chunk(p, t + i / p->ranks, (unsigned)(i % p->ranks), &c))
+				at_store[d->files[c.file].stat.st_dev]++;
+		for (unsigned s = 0; p->settings->reads_max && s < 3; s++)
+			assert_true(at_store[s] <= p->settings->reads_max);
 		for (unsigned r = 0; r < p->ranks; r++) {
-			if (!pst_share_chunk(p, t, r, &c))
+			if (!pst_group_plan_chunk(p, t, r, &c))
 				continue;
 			chunk_promises(p, &c, taken);
 			sums[r] += c.len;
 		}
 	}
-	for (unsigned f = 0; f < p->part_count; f++) {
-		const struct pst_part *part = &p->parts[f];
+	for (unsigned f = 0; f < p->file_count; f++) {
+		const struct pst_plan_file *part = &p->files[f];
 
 		for (uint64_t off = part->begin; off < part->end;) {
 			uint64_t c = (off - part->base) / p->chunk;
-			uint64_t g = (off - part->base - c * p->chunk) / p->grain;
-			uint64_t bit = (part->first + c) * p->grains + g;
+			uint64_t g = (off - part->base - c * p->chunk) / p->granule;
+			uint64_t bit = (part->first + c) * p->granules + g;
 
 			assert_int_equal(taken[bit], is_needed(p, bit));
-			off = part->base + c * p->chunk + (g + 1) * p->grain;
-			if (g + 1 == p->grains)
+			off = part->base + c * p->chunk + (g + 1) * p->granule;
+			if (g + 1 == p->granules)
 				off = part->base + (c + 1) * p->chunk;
 		}
 	}
@@ -444,57 +445,57 @@ static void test_plan(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 3000; i++) {
-		struct pst_group_how how = {.window = 65536 << test_random(&seed) % 3,
-					    .windows = 2 + (uint32_t)(test_random(&seed) % 4),
-					    .hosts = 1 + (uint32_t)(test_random(&seed) % 4)};
-		struct pst_share p;
+		struct pst_group_settings how = {.window = 65536 << test_random(&seed) % 3,
+						 .windows = 2 + (uint32_t)(test_random(&seed) % 4),
+						 .hosts = 1 + (uint32_t)(test_random(&seed) % 4)};
+		struct pst_group_plan p;
 		struct drawn d;
 
 		how.host = (uint32_t)(test_random(&seed) % how.hosts);
 		how.reads_max = i % 2 ? 0 : 1 + (uint32_t)(test_random(&seed) % 20);
 		draw(&d, &seed);
-		assert_int_equal(
-			pst_share_make(&p, &d.model, &how, 1 + (unsigned)(test_random(&seed) % 9)),
-			0);
-		for (size_t b = 0; b < pst_share_need_bytes(&p); b++)
+		assert_int_equal(pst_group_plan_make(&p, &d.model, &how,
+						     1 + (unsigned)(test_random(&seed) % 9)),
+				 0);
+		for (size_t b = 0; b < pst_group_plan_need_bytes(&p); b++)
 			p.need[b] = i % 3 ? 0xff : (unsigned char)test_random(&seed);
-		pst_share_deal(&p);
+		pst_group_plan_deal(&p);
 		promises(&d, &p);
-		pst_share_free(&p);
+		pst_group_plan_free(&p);
 	}
 }
 
 /* Two drives work all the time, and end together. */
 static void test_stores(void **state)
 {
-	struct pst_group_how how = {.window = 65536, .windows = 2, .hosts = 1};
-	struct drawn d = {.model = {.shard_count = 2, .count = 2}};
-	struct pst_share p;
-	struct pst_chunk c;
+	struct pst_group_settings how = {.window = 65536, .windows = 2, .hosts = 1};
+	struct drawn d = {.model = {.file_count = 2, .count = 2}};
+	struct pst_group_plan p;
+	struct pst_group_chunk c;
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		d.shards[i] = (struct pst_shard){.data_off = 4096, .stat = {.st_dev = i}};
+		d.files[i] = (struct pst_model_file){.data_off = 4096, .stat = {.st_dev = i}};
 		d.tensors[i] = (struct pst_st_tensor){.begin = 0, .end = 65536 * (i ? 8 : 16)};
-		d.entries[i] = (struct pst_entry){&d.tensors[i], i};
+		d.entries[i] = (struct pst_tensor_entry){&d.tensors[i], i};
 	}
-	d.model.shards = d.shards;
+	d.model.files = d.files;
 	d.model.entries = d.entries;
-	assert_int_equal(pst_share_make(&p, &d.model, &how, 3), 0);
+	assert_int_equal(pst_group_plan_make(&p, &d.model, &how, 3), 0);
 	assert_int_equal(p.store_count, 2);
-	memset(p.need, 0xff, pst_share_need_bytes(&p));
-	pst_share_deal(&p);
+	memset(p.need, 0xff, pst_group_plan_need_bytes(&p));
+	pst_group_plan_deal(&p);
 	assert_int_equal(p.round_count, 8);
 	for (unsigned t = 0; t < 8; t++) {
 		unsigned of_second = 0;
 
 		for (unsigned r = 0; r < 3; r++) {
-			assert_true(pst_share_chunk(&p, t, r, &c));
-			of_second += c.shard;
+			assert_true(pst_group_plan_chunk(&p, t, r, &c));
+			of_second += c.file;
 		}
 		assert_int_equal(of_second, 1);
 	}
-	pst_share_free(&p);
+	pst_group_plan_free(&p);
 }
 
 int main(void)

@@ -10,7 +10,7 @@
 
 #include "common/why.h"
 #include "core/err.h"
-#include "weights/weights.h"
+#include "weights/err.h"
 
 #define ERRNO_MAX 200 /* Linux has 133. */
 
