@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a group meeting: every rank tells rank 0 that it has come, and rank 0 tells all
- * that they have. A meeting carries how each has fared, and may carry bytes and a
- * descriptor of each to all. A rank that has gone is seen by the end of its socket or of
- * its process, one that hangs by the time that has passed since the first came; either
- * ends the meeting and every later one. Called by group_load.c; how ranks find each other
- * is group_join.c, one packet group_link.c.
+ * The barriers of a group. Every rank reports to rank 0 that it has arrived, and rank 0 reports
+ * to every rank that all have. The packets carry the status of each rank, and in an exchange
+ * also a message and a descriptor from each rank to all. A rank is lost when its socket closes
+ * or its process exits, and hung when it has not arrived for stall_ms after the first. Either
+ * fails this barrier and every later one. Called by the other files of src/group. It never
+ * waits without a limit.
  */
 #include "group/barrier.h"
 
@@ -18,10 +18,12 @@
 
 #include "weights/err.h"
 
-#define LAST_BARRIER_MS 3000 /* what a copy that is under way may still take */
-#define POLL_MS 100	     /* between looks at what the caller wants */
-#define GRACE_MS 2000	     /* rank 0 has this longer than all others, */
-#define GRACE_PART 8	     /* and this part of what they wait: it tells who hangs */
+#define LAST_BARRIER_MS 3000 /* Time for a copy that is still running when a load has failed. */
+#define POLL_MS 100	     /* Between two polls of the caller. */
+/* Rank 0 gives up the rank that hangs and tells the others, which therefore wait longer: by
+ * GRACE_MS and by 1 / GRACE_PART of stall_ms. */
+#define GRACE_MS 2000
+#define GRACE_PART 8
 
 /* ---- the caller ---- */
 
@@ -52,7 +54,7 @@ static void packet_set_failure(struct pst_packet *packet, int code)
 
 /* ---- rank 0 ---- */
 
-/* The first that goes is the one that is told of. */
+/* Records which rank is lost. Only the first one is reported. */
 static void record_lost(struct penstock_group *g, unsigned rank, int code, enum penstock_why why,
 			const char *text)
 {
@@ -77,7 +79,8 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 	pst_link_close(link);
 }
 
-/* It stays connected: should it go on, it learns that nobody waits for it. */
+/* Records that a rank hangs. The connection stays open: if the rank resumes, it learns that it
+ * was given up. */
 static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
@@ -87,25 +90,27 @@ static void mark_hung(struct penstock_group *g, unsigned rank)
 	record_lost(g, rank, -ETIMEDOUT, PENSTOCK_WHY_DEADLINE, text);
 }
 
-/* What rank `i` has sent; true: it came to this meeting. */
+/* Receives what rank `i` has sent. Returns true if it arrived at this barrier. */
 static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_packet *packet,
-			    struct pst_message *said)
+			    struct pst_message *message)
 {
-	int ret = pst_link_receive(&g->links[i], 0, packet, said);
+	int ret = pst_link_receive(&g->links[i], 0, packet, message);
 
-	while (ret > 0 && packet->seq < g->seq) { /* of a meeting that ended without it */
-		if (said->fd >= 0)
-			close(said->fd);
-		said->fd = -1;
-		ret = pst_link_receive(&g->links[i], 0, packet, said);
+	while (ret > 0 && packet->seq < g->seq) { /* Packets of a barrier that ended without
+						   * this rank. */
+		if (message->fd >= 0)
+			close(message->fd);
+		message->fd = -1;
+		ret = pst_link_receive(&g->links[i], 0, packet, message);
 	}
 	if (ret < 0)
 		lose_rank(g, i);
 	return ret > 0;
 }
 
-/* When those who have come have waited long enough. It does not move while they wait: a
- * clock of another namespace, or one of who came long ago, tells nothing. */
+/* Returns when the ranks that have arrived stop waiting: stall_ms after the first of them.
+ * Arrival times that lie too far back are ignored, since they come from another clock (a time
+ * namespace) or from a rank that arrived long ago. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
 	uint64_t own = packets[0].at_ms, first = own;
@@ -125,10 +130,10 @@ static bool any_rank_failed(const struct penstock_group *g, const struct pst_pac
 	return false;
 }
 
-/* Until all have come, one has failed or gone, or it is late. notes[i].seq is not 0 for who
- * came. */
+/* Waits until all ranks have arrived, one has failed or is lost, or the time is up.
+ * packets[i].seq is not 0 for a rank that has arrived. */
 static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_ms,
-			   struct pst_packet *packets, struct pst_message *said)
+			   struct pst_packet *packets, struct pst_message *messages)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX];
 
@@ -161,10 +166,10 @@ static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_m
 
 			if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 				continue;
-			if (said[i].fd >= 0) /* it has come, and says once more how */
-				close(said[i].fd);
-			said[i].fd = -1;
-			if (receive_arrival(g, i, &packet, &said[i])) {
+			if (messages[i].fd >= 0) /* The rank had arrived and sends a new status. */
+				close(messages[i].fd);
+			messages[i].fd = -1;
+			if (receive_arrival(g, i, &packet, &messages[i])) {
 				packets[i] = packet;
 				ms = -1;
 			} else if (g->links[i].sock >= 0 && fds[2 * i + 1].revents) {
@@ -178,18 +183,19 @@ static void await_arrivals(struct penstock_group *g, bool last, uint64_t until_m
 	}
 }
 
-/* Drops all that a rank has said. */
+/* Discards all packets that a rank has sent. */
 static void discard_packets(struct penstock_group *g, struct pst_link *link)
 {
-	struct pst_message said = g->scratch;
+	struct pst_message message = g->scratch;
 	struct pst_packet packet;
 
-	while (pst_link_receive(link, 0, &packet, &said) > 0)
-		if (said.fd >= 0)
-			close(said.fd);
+	while (pst_link_receive(link, 0, &packet, &message) > 0)
+		if (message.fd >= 0)
+			close(message.fd);
 }
 
-/* Of whom the end is seen; what they said is dropped. */
+/* Finds ranks that have closed their socket or exited, and discards what they sent. Returns
+ * true if any event was seen. */
 static bool lose_ended_ranks(struct penstock_group *g)
 {
 	struct pollfd fds[2 * PST_GROUP_MAX];
@@ -203,7 +209,8 @@ static bool lose_ended_ranks(struct penstock_group *g)
 	for (unsigned i = 1; i < g->size; i++) {
 		if (!fds[2 * i].revents && !fds[2 * i + 1].revents)
 			continue;
-		discard_packets(g, &g->links[i]); /* its last word may be that it leaves */
+		discard_packets(g, &g->links[i]); /* Its last packet may say that it closes the
+						   * group. */
 		lose_rank(g, i);
 	}
 	return true;
@@ -214,10 +221,11 @@ static uint64_t min_ms(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* A rank that takes no packet hangs; what it missed it could not make up for. It has a moment
- * where another has gone meanwhile, or this rank's caller wants no more. */
+/* Sends a packet to a rank. A rank whose socket stays full hangs, and it could not do without
+ * the packet. The wait is short if another rank is lost meanwhile or this rank's caller
+ * cancels. */
 static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packet *packet,
-			 const struct pst_message *said)
+			 const struct pst_message *messages)
 {
 	uint64_t now = pst_group_now_ms(), soon;
 	uint64_t until = (int)to == g->lost.rank ? 0 : now + g->settings.stall_ms;
@@ -227,8 +235,8 @@ static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packe
 		return;
 	do {
 		soon = min_ms(now + POLL_MS, until);
-		/* One that has gone is learnt of at the next meeting. */
-		if (pst_link_send(&g->links[to], soon, packet, said) != -ETIMEDOUT)
+		/* A lost rank is noticed at the next barrier. */
+		if (pst_link_send(&g->links[to], soon, packet, messages) != -ETIMEDOUT)
 			return;
 		now = pst_group_now_ms();
 		lose_ended_ranks(g);
@@ -245,14 +253,14 @@ static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packe
 	pst_link_close(&g->links[to]);
 }
 
-static void send_messages(struct penstock_group *g, const struct pst_message *said)
+static void send_messages(struct penstock_group *g, const struct pst_message *messages)
 {
 	for (unsigned to = 1; to < g->size; to++) {
 		for (unsigned from = 0; from < g->size; from++) {
 			struct pst_packet packet = {.seq = g->seq, .rank = from};
 
 			if (from != to)
-				send_to_rank(g, to, &packet, &said[from]);
+				send_to_rank(g, to, &packet, &messages[from]);
 		}
 	}
 }
@@ -266,7 +274,7 @@ static void packet_set_lost(const struct penstock_group *g, struct pst_packet *p
 	snprintf(packet->text, sizeof(packet->text), "%s", g->lost.text);
 }
 
-/* Of the next meeting, that it cannot be. */
+/* Tells all ranks that the next barrier fails because a rank is lost. */
 static void announce_lost(struct penstock_group *g)
 {
 	struct pst_packet answer = {.seq = g->seq + 1};
@@ -276,16 +284,16 @@ static void announce_lost(struct penstock_group *g)
 		send_to_rank(g, i, &answer, NULL);
 }
 
-/* Meets as rank 0: the answer, which all are sent. */
+/* Runs a barrier as rank 0: collects the ranks' packets, and sends the result to all of them. */
 static void barrier_as_root(struct penstock_group *g, bool last, bool exchange, uint64_t until_ms,
-			    const struct pst_packet *own, struct pst_message *said,
+			    const struct pst_packet *own, struct pst_message *messages,
 			    struct pst_packet *answer)
 {
 	struct pst_packet *packets = g->packets;
 
 	memset(packets, 0, g->size * sizeof(*packets));
 	packets[0] = *own;
-	await_arrivals(g, last, until_ms, packets, said);
+	await_arrivals(g, last, until_ms, packets, messages);
 	*answer = (struct pst_packet){.seq = g->seq};
 	if (g->lost.rank >= 0) {
 		packet_set_lost(g, answer);
@@ -300,30 +308,32 @@ static void barrier_as_root(struct penstock_group *g, bool last, bool exchange, 
 	for (unsigned i = 1; i < g->size; i++)
 		send_to_rank(g, i, answer, NULL);
 	if (exchange && !answer->code)
-		send_messages(g, said);
+		send_messages(g, messages);
 	if (g->lost.rank >= 0 && !answer->code)
-		announce_lost(g); /* since: who was told that all have come goes on */
+		announce_lost(g); /* Lost after the result was sent: the other ranks have passed
+				   * this barrier. */
 	for (unsigned i = 1; !exchange && i < g->size; i++) {
-		if (said[i].fd >= 0)
-			close(said[i].fd);
-		said[i].fd = -1;
+		if (messages[i].fd >= 0)
+			close(messages[i].fd);
+		messages[i].fd = -1;
 	}
 }
 
-/* Whether a rank has come to the next meeting already, and failed. Its packet stays. */
+/* Returns true if a rank has already arrived at the next barrier with an error. Its packet
+ * stays in the socket. */
 static bool has_early_failure(struct penstock_group *g, unsigned rank, struct pst_packet *packet)
 {
 	struct pst_link *link = &g->links[rank];
-	struct pst_message said = g->scratch;
+	struct pst_message message = g->scratch;
 
 	while (pst_link_peek(link, packet)) {
 		if (packet->seq > g->seq)
 			return packet->seq == g->seq + 1 && packet->code < 0;
-		/* Of a meeting that ended without it. */
-		if (pst_link_receive(link, 0, packet, &said) <= 0)
+		/* A packet of a barrier that ended without this rank. */
+		if (pst_link_receive(link, 0, packet, &message) <= 0)
 			return false;
-		if (said.fd >= 0)
-			close(said.fd);
+		if (message.fd >= 0)
+			close(message.fd);
 	}
 	return false;
 }
@@ -337,8 +347,9 @@ static void announce_early_failure(struct penstock_group *g, unsigned rank,
 		send_to_rank(g, i, &g->early, NULL);
 }
 
-/* Between meetings. Ranks may have come to the next one: their packets stay. One of them
- * that has failed or gone ends that meeting before it begins. */
+/* Checks the ranks between two barriers. Packets of ranks that have arrived at the next barrier
+ * stay in their sockets. If one of them failed or is lost, tells all ranks that the next
+ * barrier fails. */
 static void root_poll(struct penstock_group *g)
 {
 	struct pst_packet packet;
@@ -353,22 +364,24 @@ static void root_poll(struct penstock_group *g)
 		announce_lost(g);
 }
 
-/* ---- the others ---- */
+/* ---- the other ranks ---- */
 
-/* Between meetings. Of one that this rank has not come to, rank 0 can only say that it
- * cannot be; what it says after that, or that it ends, is for the meeting behind. */
+/* Checks rank 0 between two barriers. It can only have sent that the barrier to come fails, or
+ * have closed its socket. The function stops at the first such packet: what rank 0 sent after
+ * it belongs to a later barrier. */
 static void member_poll(struct penstock_group *g)
 {
 	struct pst_link *link = &g->links[0];
 	struct pollfd end = {link->pidfd, POLLIN, 0};
-	bool ended = poll(&end, 1, 0) > 0; /* before what it said is read: no word is lost */
-	struct pst_message said = g->scratch;
+	bool ended = poll(&end, 1, 0) > 0; /* Checked before reading, so that no packet sent
+					    * before the exit is lost. */
+	struct pst_message message = g->scratch;
 	struct pst_packet packet;
 	int ret;
 
-	while ((ret = pst_link_receive(link, 0, &packet, &said)) > 0) {
-		if (said.fd >= 0)
-			close(said.fd);
+	while ((ret = pst_link_receive(link, 0, &packet, &message)) > 0) {
+		if (message.fd >= 0)
+			close(message.fd);
 		if (packet.lost)
 			record_lost(g, packet.rank, packet.code, (enum penstock_why)packet.why,
 				    packet.text);
@@ -386,7 +399,8 @@ static uint64_t member_timeout_ms(uint64_t ms)
 	return ms + ms / GRACE_PART + GRACE_MS;
 }
 
-/* Who was cancelled has told rank 0, which has a moment to answer. */
+/* Returns how long a rank waits for the result. A rank that was cancelled has reported that to
+ * rank 0, and waits only a moment for the answer. */
 static uint64_t cancel_deadline(const struct pst_packet *own, uint64_t until_ms)
 {
 	if (own->code >= 0 || own->why != PENSTOCK_WHY_CANCELLED)
@@ -394,8 +408,8 @@ static uint64_t cancel_deadline(const struct pst_packet *own, uint64_t until_ms)
 	return min_ms(pst_group_now_ms() + LAST_BARRIER_MS, until_ms);
 }
 
-/* What rank 0 says. Should this rank's caller want no more of the load, before or meanwhile,
- * this rank leaves if it has said nothing after that moment. */
+/* Receives a packet of rank 0. If this rank's caller cancels before or meanwhile, reports that
+ * to rank 0, and leaves the group if no answer comes within a moment. */
 static int receive_from_root(struct penstock_group *g, uint64_t *until_ms, struct pst_packet *own,
 			     struct pst_packet *packet, struct pst_message *other)
 {
@@ -425,9 +439,9 @@ static int receive_from_root(struct penstock_group *g, uint64_t *until_ms, struc
 	return ret;
 }
 
-/* Meets as another rank. */
+/* Runs a barrier as a rank other than 0. */
 static void barrier_as_member(struct penstock_group *g, bool last, bool exchange, uint64_t until_ms,
-			      struct pst_packet *own, struct pst_message *said,
+			      struct pst_packet *own, struct pst_message *messages,
 			      struct pst_packet *answer)
 {
 	struct pst_link *link = &g->links[0];
@@ -436,8 +450,9 @@ static void barrier_as_member(struct penstock_group *g, bool last, bool exchange
 
 	own->rank = g->rank;
 	until_ms = cancel_deadline(own, until_ms);
-	/* What fails here is seen as the end of the other side below, after what it said. */
-	pst_link_send(link, until_ms, own, exchange ? &said[g->rank] : NULL);
+	/* A failure to send is ignored here: the receive below sees the closed socket, after
+	 * the packets that rank 0 sent before. */
+	pst_link_send(link, until_ms, own, exchange ? &messages[g->rank] : NULL);
 	do {
 		ret = last ? pst_link_receive(link, until_ms, answer, &other)
 			   : receive_from_root(g, &until_ms, own, answer, &other);
@@ -456,9 +471,9 @@ static void barrier_as_member(struct penstock_group *g, bool last, bool exchange
 		}
 		if (ret <= 0)
 			break;
-		memcpy(said[packet.rank].bytes, other.bytes, other.len);
-		said[packet.rank].len = other.len;
-		said[packet.rank].fd = other.fd;
+		memcpy(messages[packet.rank].bytes, other.bytes, other.len);
+		messages[packet.rank].len = other.len;
+		messages[packet.rank].fd = other.fd;
 	}
 	if (ret == -ETIMEDOUT)
 		mark_hung(g, 0);
@@ -466,7 +481,7 @@ static void barrier_as_member(struct penstock_group *g, bool last, bool exchange
 		lose_rank(g, 0);
 }
 
-/* ---- meetings ---- */
+/* ---- barriers ---- */
 
 static int fail_lost(const struct penstock_group *g)
 {
@@ -481,7 +496,7 @@ static int fail_packet(const struct pst_packet *answer)
 }
 
 static int barrier_run(struct penstock_group *g, int status, bool exchange,
-		       struct pst_message *said)
+		       struct pst_message *messages)
 {
 	struct pst_packet answer = {0}, own = {.seq = ++g->seq, .at_ms = pst_group_now_ms()};
 
@@ -496,47 +511,47 @@ static int barrier_run(struct penstock_group *g, int status, bool exchange,
 		return fail_lost(g);
 	if (g->rank)
 		barrier_as_member(g, false, exchange,
-				  own.at_ms + member_timeout_ms(g->settings.stall_ms), &own, said,
-				  &answer);
+				  own.at_ms + member_timeout_ms(g->settings.stall_ms), &own,
+				  messages, &answer);
 	else
-		barrier_as_root(g, false, exchange, 0, &own, said, &answer);
+		barrier_as_root(g, false, exchange, 0, &own, messages, &answer);
 	if (g->lost.rank >= 0)
 		return fail_lost(g);
 	if (!answer.code || answer.rank == g->rank)
-		return answer.code; /* its own sentence stands already */
+		return answer.code; /* This thread's message is this rank's own already. */
 	return fail_packet(&answer);
 }
 
-/* Room for what each says; one block, what this rank says at its place. */
+/* Allocates one block for the messages of all ranks, and copies this rank's own to its place. */
 static int alloc_messages(struct penstock_group *g, const void *bytes, size_t len, int fd,
-			  struct pst_message *said)
+			  struct pst_message *messages)
 {
 	unsigned char *room = malloc(g->size * (size_t)PST_MESSAGE_MAX);
 
 	for (unsigned i = 0; i < g->size; i++) {
-		said[i].bytes = room ? room + i * (size_t)PST_MESSAGE_MAX : NULL;
-		said[i].len = 0;
-		said[i].fd = -1;
+		messages[i].bytes = room ? room + i * (size_t)PST_MESSAGE_MAX : NULL;
+		messages[i].len = 0;
+		messages[i].fd = -1;
 	}
 	if (!room)
 		return -ENOMEM;
-	memcpy(said[g->rank].bytes, bytes, len);
-	said[g->rank].len = len;
-	said[g->rank].fd = fd;
+	memcpy(messages[g->rank].bytes, bytes, len);
+	messages[g->rank].len = len;
+	messages[g->rank].fd = fd;
 	return 0;
 }
 
 int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, size_t len, int fd,
-		       struct pst_message *said)
+		       struct pst_message *messages)
 {
-	int ret = alloc_messages(g, bytes, len, fd, said);
+	int ret = alloc_messages(g, bytes, len, fd, messages);
 
 	if (ret) {
-		/* The others are to learn of it, without a word of this one's. */
+		/* The other ranks still learn of the failure, without a message from this one. */
 		ret = status ? status : pst_weights_no_memory("what ranks say");
 		return pst_group_barrier(g, ret);
 	}
-	return barrier_run(g, status, true, said);
+	return barrier_run(g, status, true, messages);
 }
 
 int pst_message_invalid(unsigned rank)
@@ -545,13 +560,13 @@ int pst_message_invalid(unsigned rank)
 				"rank %u says what no rank does", rank);
 }
 
-void pst_messages_free(struct penstock_group *g, struct pst_message *said)
+void pst_messages_free(struct penstock_group *g, struct pst_message *messages)
 {
 	for (unsigned i = 0; i < g->size; i++)
-		if (i != g->rank && said[i].fd >= 0)
-			close(said[i].fd);
-	free(said[0].bytes);
-	said[0].bytes = NULL;
+		if (i != g->rank && messages[i].fd >= 0)
+			close(messages[i].fd);
+	free(messages[0].bytes);
+	messages[0].bytes = NULL;
 }
 
 int pst_group_barrier(struct penstock_group *g, int status)
@@ -587,7 +602,7 @@ void pst_group_last_barrier(struct penstock_group *g, bool done)
 		barrier_as_root(g, true, false, now + limit, &own, g->empty, &answer);
 }
 
-/* ---- facts ---- */
+/* ---- properties of a group ---- */
 
 unsigned pst_group_rank(const struct penstock_group *g)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether ranks that see a file under another device or inode number see the same one, as
- * they do through another mount: by its size, its time of change, its header and a piece of
- * each of its tensors. Called by group_load.c, collectively, and only where the numbers
- * differ. It never makes two files one that differ in any of that.
+ * Decides whether ranks that see a file under different device or inode numbers, as through
+ * different mounts, see the same file: by its size, its time of change, its header and a sample
+ * of each tensor. Called by load.c, collectively, and only if the numbers differ. It never
+ * takes files for the same that differ in any of that.
  */
 #include "group/compare_files.h"
 
@@ -19,17 +19,14 @@
 #include "weights/file.h"
 
 #define SAMPLE_BYTES 4096u
-#define SAMPLES_MAX 4096u /* of a model, as they may all come from a far store */
+#define SAMPLES_MAX 4096u /* Samples of a whole model: each may be a read from a remote store. */
 
 /* ---- one file ---- */
 
 uint64_t pst_group_hash_stat(const struct stat *st)
 {
-	const uint64_t fields[] = {st->st_dev,
-				   st->st_ino,
-				   (uint64_t)st->st_size,
-				   (uint64_t)st->st_mtim.tv_sec,
-				   (uint64_t)st->st_mtim.tv_nsec};
+	const uint64_t fields[] = {st->st_dev, st->st_ino, (uint64_t)st->st_size,
+				   (uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec};
 	uint64_t h = 1;
 
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
@@ -50,7 +47,7 @@ static uint64_t hash_bytes(uint64_t h, const char *bytes, size_t len)
 	return pst_hash_add(pst_hash_add(h, word), len);
 }
 
-/* The middle of a tensor. */
+/* Returns the length and the offset of a tensor's sample, which is its middle. */
 static size_t sample_of(const struct pst_model_file *file, size_t tensor, off_t *off)
 {
 	const struct pst_st_tensor *t = &file->st.tensors[tensor];
@@ -65,7 +62,7 @@ static int hash_samples(const struct pst_model_file *file, int fd, size_t step, 
 	char bytes[SAMPLE_BYTES];
 	off_t off;
 
-	/* All are asked for before the first is waited for. */
+	/* All reads are announced before the first is waited for. */
 	for (size_t i = 0; i < file->st.count; i += step) {
 		size_t len = sample_of(file, i, &off);
 
@@ -99,7 +96,7 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 		return ret;
 	h = pst_hash_add(pst_hash_add(1, (uint64_t)st->st_size), (uint64_t)st->st_mtim.tv_sec);
 	h = pst_hash_add(h, (uint64_t)st->st_mtim.tv_nsec);
-	/* As the parser left it: the same for the same bytes. */
+	/* The text as the parser left it: equal for equal bytes. */
 	h = hash_bytes(h, file->st.text, file->data_off - PST_ST_PREFIX);
 	ret = hash_samples(file, w->sources[index].fd, file->st.count / most + 1, &h);
 	if (!ret)
@@ -107,9 +104,9 @@ static int hash_file(struct penstock_weights *w, unsigned index)
 	return ret;
 }
 
-/* ---- all of them ---- */
+/* ---- all files ---- */
 
-/* Once a model, as it may be loaded in many parts. */
+/* Hashes the files once for each model, since a model may be loaded in many steps. */
 static int hash_all_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;
@@ -122,15 +119,16 @@ static int hash_all_files(struct penstock_weights *w, unsigned which)
 }
 
 static int compare_hashes(const struct penstock_weights *w, unsigned ranks,
-			  const struct pst_message *said)
+			  const struct pst_message *messages)
 {
 	for (unsigned r = 1; r < ranks; r++)
-		if (said[r].len != said[0].len)
+		if (messages[r].len != messages[0].len)
 			return pst_message_invalid(r);
 	for (unsigned r = 1; r < ranks; r++) {
-		size_t i = 0, count = said[0].len / sizeof(uint64_t);
+		size_t i = 0, count = messages[0].len / sizeof(uint64_t);
 
-		while (i < count && !memcmp(said[r].bytes + 8 * i, said[0].bytes + 8 * i, 8))
+		while (i < count &&
+		       !memcmp(messages[r].bytes + 8 * i, messages[0].bytes + 8 * i, 8))
 			i++;
 		if (i < count)
 			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[i].path, NULL,
@@ -143,7 +141,7 @@ static int compare_hashes(const struct penstock_weights *w, unsigned ranks,
 }
 
 int pst_group_compare_files(struct penstock_group *g, struct penstock_weights *w,
-			    struct pst_message *said)
+			    struct pst_message *messages)
 {
 	size_t count = w->file_count < PST_FILES_COMPARED ? w->file_count : PST_FILES_COMPARED;
 	uint64_t *files = calloc(count + 1, sizeof(*files));
@@ -152,10 +150,10 @@ int pst_group_compare_files(struct penstock_group *g, struct penstock_weights *w
 
 	for (unsigned i = 0; i < w->file_count && !ret; i++)
 		files[i < PST_FILES_COMPARED ? i : PST_FILES_COMPARED - 1] ^= w->files[i].content;
-	ret = pst_group_exchange(g, ret, files, count * sizeof(*files), -1, said);
+	ret = pst_group_exchange(g, ret, files, count * sizeof(*files), -1, messages);
 	if (!ret)
-		ret = compare_hashes(w, pst_group_size(g), said);
-	pst_messages_free(g, said);
+		ret = compare_hashes(w, pst_group_size(g), messages);
+	pst_messages_free(g, messages);
 	free(files);
 	return ret;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the ranks of a group find each other: rank 0 listens on a socket in a directory
- * that only this user may enter, the others connect, and both sides look at whose process
- * the other is. Once all are there the socket's name goes. It never waits longer than the
- * caller said. Also opens and closes groups.
+ * Opens and closes groups. The ranks find each other through a socket in a directory that only
+ * this user may enter: rank 0 listens, the others connect, and both sides check whose process
+ * the other is. When all ranks have joined, the socket's name is removed. Called by programs.
+ * It never waits longer than the caller's timeout.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,11 +24,11 @@
 #include "group/plan.h"
 #include "weights/err.h"
 
-#define TIMEOUT_MS 120000u /* programs that start together still import for a while */
-#define RETRY_MS 10	   /* between looks for rank 0 */
-#define HELLO_MS 2000	   /* one that connects speaks at once */
-#define STALL_MS 600000u   /* a slow store is no reason to give a rank up */
-#define WINDOW (64u << 20) /* of 16 MiB a first load takes 1.4 times as long */
+#define TIMEOUT_MS 120000u /* Programs that start together may still be importing modules. */
+#define RETRY_MS 10	   /* Between two attempts to connect to rank 0. */
+#define HELLO_MS 2000	   /* A rank sends its hello as soon as it has connected. */
+#define STALL_MS 600000u   /* A slow store is no reason to give a rank up. */
+#define WINDOW (64u << 20) /* With 16 MiB a first load takes 1.4 times as long. */
 #define WINDOWS 4u
 
 struct hello {
@@ -37,7 +37,7 @@ struct hello {
 };
 #define VERSION 3u
 
-/* Or shorter, if a signal comes: false. */
+/* Sleeps. Returns false if a signal ended the sleep early. */
 static bool sleep_ms(uint32_t ms)
 {
 	const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
@@ -56,9 +56,10 @@ static int join_fail_errno(int code, const char *path, const char *what)
 	return pst_weights_fail_errno(code, path, NULL, PST_NO_OFF, "%s: %s", what, strerror(code));
 }
 
-/* ---- where ---- */
+/* ---- the socket's address ---- */
 
-/* Only this user may enter it: nobody else can have put the socket there. */
+/* Returns true if only this user may enter the directory, so that nobody else can have created
+ * the socket in it. */
 static bool dir_is_private(const char *dir)
 {
 	struct stat st;
@@ -67,7 +68,7 @@ static bool dir_is_private(const char *dir)
 	       !(st.st_mode & 077);
 }
 
-static const char *choose_dir(const char *asked, char *own, size_t room)
+static const char *choose_dir(const char *asked, char *own, size_t size)
 {
 	const char *run = getenv("XDG_RUNTIME_DIR");
 
@@ -75,8 +76,8 @@ static const char *choose_dir(const char *asked, char *own, size_t room)
 		return asked;
 	if (run && *run == '/' && dir_is_private(run))
 		return run;
-	snprintf(own, room, "/tmp/penstock-%lu", (unsigned long)geteuid());
-	mkdir(own, 0700); /* what fails here is no directory of ours, which is said */
+	snprintf(own, size, "/tmp/penstock-%lu", (unsigned long)geteuid());
+	mkdir(own, 0700); /* A failure shows below: the directory is not private. */
 	return own;
 }
 
@@ -100,9 +101,10 @@ static int make_address(const struct penstock_group *g, const char *asked, struc
 	return 0;
 }
 
-/* ---- who ---- */
+/* ---- the peer ---- */
 
-/* Whose process is at the other end, and something to see its end by. */
+/* Checks that the process at the other end is this user's, and opens a pidfd by which its exit
+ * is seen. */
 static int check_peer(struct pst_link *link)
 {
 	struct ucred cred;
@@ -113,15 +115,17 @@ static int check_peer(struct pst_link *link)
 	if (cred.uid != geteuid())
 		return -EPERM;
 #ifdef SYS_pidfd_open
-	/* A child that holds the socket would hide the end of its parent. 0: it is of
-	 * another namespace. Without it (Linux before 5.3) the socket alone tells. */
+	/* Without the pidfd a child that inherited the socket would hide its parent's exit. pid
+	 * 0: the process is in another pid namespace. Without pidfd_open (Linux before 5.3)
+	 * only the socket tells. */
 	link->pid = cred.pid;
 	link->pidfd = cred.pid > 0 ? (int)syscall(SYS_pidfd_open, cred.pid, 0) : -1;
 #endif
 	return 0;
 }
 
-/* A rank 0 that has stopped lets nobody in, and once so many wait the next would for ever. */
+/* Opens a non-blocking socket: a connect to a stopped rank 0 would otherwise block for ever
+ * once its backlog is full. */
 static int open_socket(const char *path)
 {
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -129,7 +133,7 @@ static int open_socket(const char *path)
 	return sock < 0 ? join_fail_errno(errno, path, "no socket") : sock;
 }
 
-/* What rank 0 says goes into all that is computed. */
+/* Checks the settings that rank 0 sent before any computation uses them. */
 static bool settings_valid(const struct pst_group_settings *how)
 {
 	return how->window && !(how->window % 4096) && how->window <= 1u << 30 &&
@@ -144,23 +148,24 @@ static struct hello make_hello(const struct penstock_group *g)
 
 /* ---- rank 0 ---- */
 
-/* What a rank that connects says; 0, or why the group cannot be. */
+/* Receives a rank's hello and adds the rank. Returns 0, also if the connection is not a rank's,
+ * or the error for which the group cannot be formed. */
 static int admit_rank(struct penstock_group *g, struct pst_link *link, const char *path)
 {
 	uint64_t until = pst_group_now_ms() + HELLO_MS;
-	struct pst_message said = g->scratch;
+	struct pst_message message = g->scratch;
 	struct hello hello;
 	struct pst_packet packet;
 
-	if (check_peer(link) || pst_link_receive(link, until, &packet, &said) < 0) {
-		pst_link_close(link); /* none of ours, or gone again */
+	if (check_peer(link) || pst_link_receive(link, until, &packet, &message) < 0) {
+		pst_link_close(link); /* Another user's process, or one that has gone away again. */
 		return 0;
 	}
-	if (said.fd >= 0)
-		close(said.fd);
+	if (message.fd >= 0)
+		close(message.fd);
 	memset(&hello, 0, sizeof(hello));
-	memcpy(&hello, said.bytes, said.len < sizeof(hello) ? said.len : sizeof(hello));
-	if (hello.version != VERSION || said.len != sizeof(hello))
+	memcpy(&hello, message.bytes, message.len < sizeof(hello) ? message.len : sizeof(hello));
+	if (hello.version != VERSION || message.len != sizeof(hello))
 		return join_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, path,
 				 "a rank is of another version of the library");
 	if (hello.size != g->size)
@@ -185,7 +190,7 @@ static unsigned first_missing_rank(const struct penstock_group *g)
 	return rank;
 }
 
-/* One that has joined says nothing more: what is to be read is its end. */
+/* Fails if a rank that has joined has exited: it sends nothing more, so any event is its end. */
 static int check_connected(const struct penstock_group *g, const char *path,
 			   const struct pollfd *fds)
 {
@@ -235,12 +240,12 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 	return ret;
 }
 
-/* Tells all that have come, and the one that was not let in. */
+/* Sends the result to all ranks that joined, and to the one that was refused. */
 static void answer_all(struct penstock_group *g, int ret, const struct pst_link *late)
 {
 	struct pst_packet packet = {.seq = 1, .code = ret};
 	struct hello hello = make_hello(g);
-	const struct pst_message said = {(unsigned char *)&hello, sizeof(hello), -1};
+	const struct pst_message message = {(unsigned char *)&hello, sizeof(hello), -1};
 
 	if (ret) {
 		packet.why = penstock_errwhy();
@@ -249,19 +254,20 @@ static void answer_all(struct penstock_group *g, int ret, const struct pst_link 
 	for (unsigned i = 1; i <= g->size; i++) {
 		const struct pst_link *link = i < g->size ? &g->links[i] : late;
 
-		/* One that has gone meanwhile is seen at the first meeting. */
+		/* A rank that has exited meanwhile is noticed at the first barrier. */
 		if (link->sock >= 0)
-			pst_link_send(link, 0, &packet, &said);
+			pst_link_send(link, 0, &packet, &message);
 	}
 }
 
-/* The lock's holder alone may take a socket's name away that a dead process left. */
-static int lock_name(const char *path, char *lock_path, size_t room)
+/* Takes the lock that belongs to the socket's name. Only its holder may remove a name that a
+ * dead process left behind. */
+static int lock_name(const char *path, char *lock_path, size_t size)
 {
 	struct stat held, named;
 	int fd;
 
-	snprintf(lock_path, room, "%s.lock", path);
+	snprintf(lock_path, size, "%s.lock", path);
 	for (;;) {
 		fd = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (fd < 0)
@@ -275,7 +281,7 @@ static int lock_name(const char *path, char *lock_path, size_t room)
 		}
 		if (!fstat(fd, &held) && !stat(lock_path, &named) && held.st_ino == named.st_ino)
 			return fd;
-		close(fd); /* its name went while we waited for it */
+		close(fd); /* The previous holder removed the file while we waited. */
 	}
 }
 
@@ -289,7 +295,7 @@ static int join_as_root(struct penstock_group *g, const struct sockaddr_un *addr
 		return held;
 	sock = open_socket(addr->sun_path);
 	ret = sock < 0 ? sock : 0;
-	unlink(addr->sun_path); /* of a process that was killed, if any */
+	unlink(addr->sun_path); /* Left by a process that was killed, if any. */
 	if (!ret && (bind(sock, (const struct sockaddr *)addr, sizeof(*addr)) ||
 		     listen(sock, (int)PST_GROUP_MAX)))
 		ret = join_fail_errno(errno, addr->sun_path, "cannot listen");
@@ -305,7 +311,7 @@ static int join_as_root(struct penstock_group *g, const struct sockaddr_un *addr
 	return ret;
 }
 
-/* ---- the others ---- */
+/* ---- the other ranks ---- */
 
 static int connect_to_root(struct penstock_group *g, const struct sockaddr_un *addr, uint64_t until)
 {
@@ -337,7 +343,7 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 	struct pst_packet own = {.seq = 1, .rank = g->rank}, answer;
 	struct hello hello = make_hello(g);
 	const struct pst_message mine = {(unsigned char *)&hello, sizeof(hello), -1};
-	struct pst_message said = g->scratch;
+	struct pst_message message = g->scratch;
 	int ret = connect_to_root(g, addr, until), off;
 	uint64_t soon;
 
@@ -346,11 +352,11 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 	if (check_peer(&g->links[0]))
 		return join_fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
 				 "who listens there is not this user");
-	/* What fails here is the end that is seen below. */
+	/* A failure to send shows below as a closed socket. */
 	pst_link_send(&g->links[0], until, &own, &mine);
 	do {
 		soon = pst_group_next_poll_ms(g, until);
-		ret = pst_link_receive(&g->links[0], soon, &answer, &said);
+		ret = pst_link_receive(&g->links[0], soon, &answer, &message);
 		off = ret == -ETIMEDOUT ? pst_group_poll_caller(g) : 0;
 	} while (ret == -ETIMEDOUT && soon < until && !off);
 	if (off)
@@ -364,10 +370,10 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 	if (answer.code)
 		return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL,
 					PST_NO_OFF, "%s", answer.text);
-	if (said.fd >= 0)
-		close(said.fd);
-	memcpy(&hello, said.bytes, said.len < sizeof(hello) ? said.len : sizeof(hello));
-	if (said.len != sizeof(hello) || hello.version != VERSION ||
+	if (message.fd >= 0)
+		close(message.fd);
+	memcpy(&hello, message.bytes, message.len < sizeof(hello) ? message.len : sizeof(hello));
+	if (message.len != sizeof(hello) || hello.version != VERSION ||
 	    !settings_valid(&hello.settings))
 		return join_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, addr->sun_path,
 				 "rank 0 is of another version of the library");
@@ -377,7 +383,7 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 
 /* ---- open and close ---- */
 
-/* Hosts begin one after the other; also that is no longer than the caller wants. */
+/* Waits for this host's turn to start, polling the caller meanwhile. */
 static int await_turn(struct penstock_group *g)
 {
 	uint64_t until = pst_group_now_ms() + g->settings.delay_ms;
@@ -503,7 +509,7 @@ void penstock_group_close(struct penstock_group *g)
 	if (!g)
 		return;
 	for (unsigned i = 0; g->links && i < g->size; i++) {
-		/* So that nobody takes it for a process that died. */
+		/* So that the other ranks do not take the exit for a crash. */
 		if (g->links[i].sock >= 0 && g->pid == getpid())
 			pst_link_send(&g->links[i], 0, &packet, NULL);
 		pst_link_close(&g->links[i]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One packet between two ranks of a group, and what can be learnt of the process at the
- * other end once it is silent. Every wait has an end, also that for room to send: the
- * other side may have stopped. Called by group.c and group_join.c.
+ * Sends and receives one packet between two ranks, and finds out what became of a process whose
+ * socket closed. Called by barrier.c and join.c. Every wait has a limit, also for room to send,
+ * since the other rank may have stopped.
  */
 #include "group/link.h"
 
@@ -17,8 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEATH_REASON_MS 2000 /* its sockets close before the process counts as ended */
-#define RETRY_MS 10	     /* between tries to send what the kernel has no room for */
+#define DEATH_REASON_MS 2000 /* A process's sockets close before its pidfd reports the exit. */
+#define RETRY_MS                                                       \
+	10 /* Between two attempts to send when the kernel is short of \
+	    * resources. */
 
 uint64_t pst_group_now_ms(void)
 {
@@ -39,8 +41,8 @@ int pst_group_ms_until(uint64_t until_ms)
 
 /* ---- sending ---- */
 
-/* What passes: the other side has not read yet, or too many descriptors of this user are
- * under way, of which poll tells nothing. */
+/* Returns true for errors that pass: the receiver has not read yet, or (ETOOMANYREFS, which
+ * poll does not report) this user has too many descriptors in flight. */
 static bool is_send_busy(int code)
 {
 	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||
@@ -48,35 +50,35 @@ static bool is_send_busy(int code)
 }
 
 int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
-		  const struct pst_message *said)
+		  const struct pst_message *message)
 {
 	union {
 		struct cmsghdr align;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = {.room = {0}};
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {.space = {0}};
 	struct iovec iov[2] = {{packet, sizeof(*packet)}};
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1};
 
 	packet->magic = PST_PACKET_MAGIC;
 	packet->len = 0;
-	if (said && said->len) {
-		packet->len = (uint32_t)said->len;
-		iov[1] = (struct iovec){said->bytes, said->len};
+	if (message && message->len) {
+		packet->len = (uint32_t)message->len;
+		iov[1] = (struct iovec){message->bytes, message->len};
 		msg.msg_iovlen = 2;
 	}
-	if (said && said->fd >= 0) {
+	if (message && message->fd >= 0) {
 		struct cmsghdr *c;
 
-		msg.msg_control = control.room;
-		msg.msg_controllen = sizeof(control.room);
+		msg.msg_control = control.space;
+		msg.msg_controllen = sizeof(control.space);
 		c = CMSG_FIRSTHDR(&msg);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
 		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &said->fd, sizeof(said->fd));
+		memcpy(CMSG_DATA(c), &message->fd, sizeof(message->fd));
 	}
 	while (sendmsg(link->sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-		struct pollfd room = {link->sock, POLLOUT, 0};
+		struct pollfd writable = {link->sock, POLLOUT, 0};
 		int code = errno, ms = pst_group_ms_until(until_ms);
 
 		if (code == EINTR)
@@ -86,7 +88,7 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_pac
 		if (!ms)
 			return -ETIMEDOUT;
 		if (code == EAGAIN || code == EWOULDBLOCK)
-			poll(&room, 1, ms);
+			poll(&writable, 1, ms);
 		else
 			poll(NULL, 0, RETRY_MS);
 	}
@@ -95,7 +97,8 @@ int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_pac
 
 /* ---- receiving ---- */
 
-/* The first; there is room for more than the one that a rank sends. */
+/* Returns the first descriptor that came with a packet, and closes any others: the buffer has
+ * room for more than the one that a rank sends. */
 static int take_passed_fd(struct msghdr *msg)
 {
 	int fd = -1;
@@ -116,60 +119,62 @@ static int take_passed_fd(struct msghdr *msg)
 	return fd;
 }
 
-/* 1: a packet, 0: none is there, -EPIPE: the other end has gone or speaks otherwise. */
+/* Returns 1 for a packet, 0 if there is none, -EPIPE if the other end has closed or does not
+ * speak this protocol. */
 static int receive_packet(struct pst_link *link, struct pst_packet *packet,
-			  struct pst_message *said)
+			  struct pst_message *message)
 {
 	union {
 		struct cmsghdr align;
-		char room[CMSG_SPACE(sizeof(int))];
+		char space[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct iovec iov[2] = {{packet, sizeof(*packet)}, {said->bytes, PST_MESSAGE_MAX}};
+	struct iovec iov[2] = {{packet, sizeof(*packet)}, {message->bytes, PST_MESSAGE_MAX}};
 	struct msghdr msg;
 	ssize_t n;
 
 	for (int i = 0; i < 3; i++) {
 		msg = (struct msghdr){.msg_iov = iov,
 				      .msg_iovlen = 2,
-				      .msg_control = control.room,
-				      .msg_controllen = sizeof(control.room)};
+				      .msg_control = control.space,
+				      .msg_controllen = sizeof(control.space)};
 		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		/* A reset comes before what was sent ahead of it. */
+		/* ECONNRESET is reported before the packets that were sent ahead of the reset. */
 		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
 			break;
 	}
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
-	said->fd = take_passed_fd(&msg);
-	if (said->fd < 0 && msg.msg_flags & MSG_CTRUNC)
-		said->fd = PST_FD_LOST; /* what came with it is told, and the rank can be */
-	said->len = n > (ssize_t)sizeof(*packet) ? (size_t)n - sizeof(*packet) : 0;
+	message->fd = take_passed_fd(&msg);
+	if (message->fd < 0 && msg.msg_flags & MSG_CTRUNC)
+		message->fd = PST_FD_LOST; /* The rest of the packet is valid, and the caller
+					    * can report the rank. */
+	message->len = n > (ssize_t)sizeof(*packet) ? (size_t)n - sizeof(*packet) : 0;
 	if ((size_t)n >= sizeof(*packet) && packet->magic == PST_PACKET_MAGIC &&
-	    packet->len == said->len && !(msg.msg_flags & MSG_TRUNC)) {
+	    packet->len == message->len && !(msg.msg_flags & MSG_TRUNC)) {
 		packet->text[sizeof(packet->text) - 1] = '\0';
 		link->closed = packet->seq == PST_SEQ_LEFT;
 		if (!link->closed)
 			return 1;
 	}
-	if (said->fd >= 0)
-		close(said->fd);
-	said->fd = -1;
+	if (message->fd >= 0)
+		close(message->fd);
+	message->fd = -1;
 	return -EPIPE;
 }
 
 int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
-		     struct pst_message *said)
+		     struct pst_message *message)
 {
 	for (;;) {
 		struct pollfd fds[2] = {{link->sock, POLLIN, 0}, {link->pidfd, POLLIN, 0}};
 		int ms = pst_group_ms_until(until_ms), ret, n = until_ms ? poll(fds, 2, ms) : 0;
 		bool ended = n > 0 && fds[1].revents;
 
-		ret = receive_packet(link, packet, said);
+		ret = receive_packet(link, packet, message);
 		if (ret || !until_ms)
 			return ret;
 		if (ended)
-			return -EPIPE; /* and nothing of what it sent is left */
+			return -EPIPE; /* And all that it sent has been read. */
 		if (!n && !ms)
 			return -ETIMEDOUT;
 	}
@@ -194,13 +199,13 @@ void pst_link_close(struct pst_link *link)
 	*link = PST_LINK_NONE;
 }
 
-/* ---- the other end ---- */
+/* ---- the process at the other end ---- */
 
-/* The exit status of a process that nobody has waited for yet, -1: not known. */
+/* Returns the exit status of a process that has not been waited for, -1 if it is not known. */
 static int exit_status_of(pid_t pid)
 {
 	char path[64], text[1024], *at;
-	int status = -1, field = 2; /* the name's: it may hold blanks */
+	int status = -1, field = 2; /* Field 2 is the name, which may contain spaces. */
 	FILE *f;
 	size_t n;
 
@@ -213,34 +218,34 @@ static int exit_status_of(pid_t pid)
 	text[n] = '\0';
 	at = strrchr(text, ')');
 	if (!at || at[1] != ' ' || at[2] != 'Z')
-		return -1;	   /* not it, or not yet */
-	while (at && field++ < 52) /* exit_code of proc(5) */
+		return -1;	   /* Another process, or it has not exited yet. */
+	while (at && field++ < 52) /* exit_code of proc(5). */
 		at = strchr(at + 1, ' ');
 	if (at)
 		status = (int)strtol(at + 1, NULL, 10);
 	return status;
 }
 
-void pst_link_death_reason(const struct pst_link *link, char *text, size_t room)
+void pst_link_death_reason(const struct pst_link *link, char *text, size_t size)
 {
 	struct pollfd end = {link->pidfd, POLLIN, 0};
 	int status;
 
 	if (link->closed) {
-		snprintf(text, room, "it closed the group");
+		snprintf(text, size, "it closed the group");
 		return;
 	}
 	if (link->pidfd < 0 || poll(&end, 1, DEATH_REASON_MS) != 1) {
-		snprintf(text, room, "its connection ended");
+		snprintf(text, size, "its connection ended");
 		return;
 	}
 	status = exit_status_of(link->pid);
 	if (status < 0)
-		snprintf(text, room, "its process %ld ended", (long)link->pid);
+		snprintf(text, size, "its process %ld ended", (long)link->pid);
 	else if (WIFSIGNALED(status))
-		snprintf(text, room, "its process %ld was killed by signal %d (%s)",
+		snprintf(text, size, "its process %ld was killed by signal %d (%s)",
 			 (long)link->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else
-		snprintf(text, room, "its process %ld ended with status %d", (long)link->pid,
+		snprintf(text, size, "its process %ld ended with status %d", (long)link->pid,
 			 WEXITSTATUS(status));
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A load by all ranks of a group: each reads its share of what any of them needs into its
- * windows, and every rank copies what it needs out of everybody's. In rounds, as the plan
- * has them, a chunk of each reader's at a time: a rank comes to the meeting of a round when
- * its chunk has been read and the round before has been copied, so that windows read ahead
- * are never overwritten before all have them. A rank that fails comes to the next meeting at
- * once, and the others look whether one has while they wait for what they read.
+ * Loads by all ranks of a group. Each rank reads its share of what any rank needs into its
+ * windows, and copies what it needs out of all ranks' windows. The plan divides this into
+ * rounds with one chunk for each reader. A rank arrives at the barrier of a round when its
+ * chunk has been read and the round before has been copied, so that a window that is read ahead
+ * is never overwritten too early. A rank that fails goes to the next barrier at once; the
+ * others poll the group while they wait for their reads. Called by programs; weights/load.c
+ * calls back through the mover hook.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,17 +21,18 @@
 #include "weights/load.h"
 
 #define COPIES 64u
-#define SETTLE_NS 2000000000 /* what is read as a load fails may still end by itself */
-#define POLL_NS 250000000    /* a read that takes longer: are the other ranks still there? */
+#define SETTLE_NS 2000000000 /* Time for the reads of a failed load to complete. */
+#define POLL_NS 250000000    /* A read that takes longer: the rank polls the group. */
 
-struct model_facts { /* what ranks compare; the files' and the first of what is needed follow */
+struct model_facts { /* What ranks compare. The hashes of the files and the first part of the
+		      * need bitmap follow it. */
 	uint64_t table, file_count, need_bytes, stores;
 };
 _Static_assert(sizeof(struct model_facts) + PST_FILES_COMPARED * 8 + PST_NEED_BYTES <=
 		       PST_MESSAGE_MAX,
 	       "facts fit what a rank says");
 
-struct read_round { /* of this rank's reads, one in each window */
+struct read_round { /* A read of this rank; there is one for each window. */
 	bool reading;
 	uint64_t id;
 	struct pst_group_chunk chunk;
@@ -39,16 +41,17 @@ struct read_round { /* of this rank's reads, one in each window */
 struct group_move {
 	struct penstock_group *g;
 	struct pst_load *load;
-	struct pst_extents *bits;
-	uint64_t *reach; /* of each bit: the end of it and those before, in its file */
+	struct pst_extents *extents;
+	uint64_t *reach; /* For each extent: the largest end of it and of those before it in its
+			  * file. */
 	struct pst_group_plan plan;
 	struct pst_windows windows;
 	struct penstock_queue *q;
-	struct read_round *rounds; /* of each window of this rank's */
-	struct pst_extent *runs;   /* of one read */
+	struct read_round *rounds; /* One for each window of this rank. */
+	struct pst_extent *runs;   /* The runs of one read. */
 	struct penstock_copy_args copies[COPIES];
 	unsigned rank, size, window_count, copy_count;
-	uint64_t started; /* rounds whose chunk is read or was */
+	uint64_t started; /* Rounds whose read has been submitted. */
 	uint64_t delivered;
 };
 
@@ -59,7 +62,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 
 /* ---- the same model on every rank ---- */
 
-/* How much of what is needed is said at once, from `at` on. */
+/* Returns how many bytes of the need bitmap, from `at` on, are exchanged at once. */
 static size_t need_len(const struct group_move *m, size_t at)
 {
 	size_t left = pst_group_plan_need_bytes(&m->plan) - at;
@@ -85,31 +88,31 @@ static size_t write_facts(struct group_move *m, unsigned char *to)
 		       &file, sizeof(file));
 	}
 	to = files + count * sizeof(file);
-	pst_group_plan_add_need(&m->plan, m->bits);
+	pst_group_plan_add_need(&m->plan, m->extents);
 	memcpy(to, m->plan.need, need_len(m, 0));
 	return sizeof(facts) + count * sizeof(file) + need_len(m, 0);
 }
 
-/* Whether facts are as long as they say themselves. */
-static bool facts_complete(const struct pst_message *said)
+/* Returns true if the facts have the length that follows from their own numbers. */
+static bool facts_complete(const struct pst_message *messages)
 {
 	struct model_facts f;
 
-	if (said->len < sizeof(f))
+	if (messages->len < sizeof(f))
 		return false;
-	memcpy(&f, said->bytes, sizeof(f));
-	return said->len == sizeof(f) + min_u64(f.file_count, PST_FILES_COMPARED) * 8 +
-				    min_u64(f.need_bytes, PST_NEED_BYTES);
+	memcpy(&f, messages->bytes, sizeof(f));
+	return messages->len == sizeof(f) + min_u64(f.file_count, PST_FILES_COMPARED) * 8 +
+					min_u64(f.need_bytes, PST_NEED_BYTES);
 }
 
-/* What a rank has that is not as rank 0 has it: that rank, or 0. */
+/* Differences between a rank and rank 0: the rank that differs, 0: none does. */
 struct mismatch {
 	unsigned files, table;
 	bool stores;
 };
 
-/* Every rank compares every other with rank 0, so all come to the same end. */
-static int compare_facts(const struct group_move *m, const struct pst_message *said,
+/* Compares every rank with rank 0. Every rank does so, and they all reach the same result. */
+static int compare_facts(const struct group_move *m, const struct pst_message *messages,
 			 struct mismatch *mismatch)
 {
 	const struct penstock_weights *w = m->load->w;
@@ -118,14 +121,14 @@ static int compare_facts(const struct group_move *m, const struct pst_message *s
 
 	*mismatch = (struct mismatch){0, 0, false};
 	for (unsigned r = 0; r < m->size; r++)
-		if (!facts_complete(&said[r]))
+		if (!facts_complete(&messages[r]))
 			return pst_message_invalid(r);
-	memcpy(&first, said[0].bytes, head);
+	memcpy(&first, messages[0].bytes, head);
 	for (unsigned r = m->size; r-- > 1;) {
 		uint64_t count = first.file_count < PST_FILES_COMPARED ? first.file_count
 								       : PST_FILES_COMPARED;
 
-		memcpy(&other, said[r].bytes, head);
+		memcpy(&other, messages[r].bytes, head);
 		if (other.file_count != first.file_count)
 			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL,
 						PST_NO_OFF,
@@ -133,7 +136,7 @@ static int compare_facts(const struct group_move *m, const struct pst_message *s
 						"rank 0 one of %llu",
 						r, (unsigned long long)other.file_count,
 						(unsigned long long)first.file_count);
-		if (memcmp(said[r].bytes + head, said[0].bytes + head, 8 * count))
+		if (memcmp(messages[r].bytes + head, messages[0].bytes + head, 8 * count))
 			mismatch->files = r;
 		if (other.table != first.table || other.need_bytes != first.need_bytes)
 			mismatch->table = r;
@@ -142,12 +145,12 @@ static int compare_facts(const struct group_move *m, const struct pst_message *s
 	return 0;
 }
 
-/* What is odd may be so for a reason. */
-static int resolve_mismatch(struct group_move *m, struct pst_message *said,
+/* Settles differences that may be legitimate. */
+static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 			    const struct mismatch *mismatch)
 {
 	struct penstock_weights *w = m->load->w;
-	int ret = mismatch->files ? pst_group_compare_files(m->g, w, said) : 0;
+	int ret = mismatch->files ? pst_group_compare_files(m->g, w, messages) : 0;
 
 	if (!ret && mismatch->table)
 		ret = pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL,
@@ -160,65 +163,65 @@ static int resolve_mismatch(struct group_move *m, struct pst_message *said,
 	return ret;
 }
 
-/* What others have said at the end of their words that they need. */
-static void merge_need(struct group_move *m, const struct pst_message *said, size_t at)
+/* Adds the need bitmaps of the other ranks, which are the last bytes of their messages. */
+static void merge_need(struct group_move *m, const struct pst_message *messages, size_t at)
 {
 	size_t len = need_len(m, at);
 
 	for (unsigned r = 0; r < m->size; r++)
 		for (size_t i = 0; i < len && r != m->rank; i++)
-			m->plan.need[at + i] |= said[r].bytes[said[r].len - len + i];
+			m->plan.need[at + i] |= messages[r].bytes[messages[r].len - len + i];
 }
 
-/* The rest of what is needed, of large models. */
-static int exchange_need(struct group_move *m, struct pst_message *said)
+/* Exchanges the rest of the need bitmap of a large model. */
+static int exchange_need(struct group_move *m, struct pst_message *messages)
 {
 	size_t all = pst_group_plan_need_bytes(&m->plan);
 	int ret = 0;
 
 	for (size_t at = PST_NEED_BYTES; at < all && !ret; at += PST_NEED_BYTES) {
-		ret = pst_group_exchange(m->g, 0, m->plan.need + at, need_len(m, at), -1, said);
+		ret = pst_group_exchange(m->g, 0, m->plan.need + at, need_len(m, at), -1, messages);
 		for (unsigned r = 0; r < m->size && !ret; r++)
-			if (said[r].len != need_len(m, at))
+			if (messages[r].len != need_len(m, at))
 				ret = pst_message_invalid(r);
 		if (!ret)
-			merge_need(m, said, at);
-		pst_messages_free(m->g, said);
+			merge_need(m, messages, at);
+		pst_messages_free(m->g, messages);
 	}
 	return ret;
 }
 
 static int agree_plan(struct group_move *m, int status)
 {
-	struct pst_message *said = calloc(m->size, sizeof(*said));
+	struct pst_message *messages = calloc(m->size, sizeof(*messages));
 	unsigned char *facts = malloc(PST_MESSAGE_MAX);
 	struct mismatch mismatch = {0, 0, false};
 	size_t len = 0;
 
-	if (!said || !facts)
+	if (!messages || !facts)
 		status = status ? status : pst_weights_no_memory("what ranks say");
 	if (!status)
 		status = pst_group_plan_make(&m->plan, m->load->w, pst_group_get_settings(m->g),
 					     m->size);
 	if (!status)
 		len = write_facts(m, facts);
-	if (said && facts) {
-		status = pst_group_exchange(m->g, status, facts, len, -1, said);
+	if (messages && facts) {
+		status = pst_group_exchange(m->g, status, facts, len, -1, messages);
 		if (!status)
-			status = compare_facts(m, said, &mismatch);
+			status = compare_facts(m, messages, &mismatch);
 		if (!status && !mismatch.table)
-			merge_need(m, said, 0);
-		pst_messages_free(m->g, said);
+			merge_need(m, messages, 0);
+		pst_messages_free(m->g, messages);
 		if (!status)
-			status = resolve_mismatch(m, said, &mismatch);
+			status = resolve_mismatch(m, messages, &mismatch);
 		if (!status)
-			status = exchange_need(m, said);
+			status = exchange_need(m, messages);
 		if (!status)
 			pst_group_plan_deal(&m->plan);
 	} else {
 		status = pst_group_barrier(m->g, status);
 	}
-	free(said);
+	free(messages);
 	free(facts);
 	return status;
 }
@@ -268,7 +271,7 @@ static int start_read(struct group_move *m, uint64_t round)
 	return ret;
 }
 
-/* Reads of the rounds before `end`, as far as they are not under way. */
+/* Submits the reads of all rounds before `end` that have not been submitted. */
 static int read_ahead(struct group_move *m, uint64_t end)
 {
 	int ret = 0;
@@ -335,14 +338,16 @@ static int copies_add(struct group_move *m, const struct penstock_seg *seg, cons
 	};
 	m->delivered += len * rows;
 	if (m->windows.host) {
-		/* By a CPU into a slot, and out of it where the host is the end. */
+		/* The CPU copies into a slot, and once more out of it if the destination is
+		 * host memory. */
 		sum->cpu_copied += len * rows * (seg->dev == m->windows.host ? 2 : 1);
 		sum->dram_laid += len * rows;
 	}
 	return m->copy_count == COPIES ? copies_flush(m) : 0;
 }
 
-/* What of a piece lies in a chunk: whole rows at once, cut ones alone. */
+/* Copies the part of an extent that is in a chunk: whole rows in one copy, partial rows each in
+ * its own. */
 static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
 		       const struct pst_group_chunk *c, const char *src)
 {
@@ -369,14 +374,14 @@ static int copy_extent(struct group_move *m, const struct penstock_seg *seg,
 	return 0;
 }
 
-/* The first piece of a file that reaches behind `off`, or one behind them. */
+/* Returns the first extent that reaches beyond `off` in the file, or the first of a later file. */
 static size_t first_extent(const struct group_move *m, unsigned file, uint64_t off)
 {
-	size_t low = 0, high = m->bits->count;
+	size_t low = 0, high = m->extents->count;
 
 	while (low < high) {
 		size_t mid = low + (high - low) / 2;
-		const struct pst_extent *b = &m->bits->list[mid];
+		const struct pst_extent *b = &m->extents->list[mid];
 
 		if (b->file < file || (b->file == file && m->reach[mid] <= off))
 			low = mid + 1;
@@ -389,18 +394,20 @@ static size_t first_extent(const struct group_move *m, unsigned file, uint64_t o
 static int copy_round(struct group_move *m, uint64_t round)
 {
 	for (unsigned i = 0; i < m->size; i++) {
-		unsigned rank = (m->rank + i) % m->size; /* not all from one at once */
+		unsigned rank = (m->rank + i) % m->size; /* Each rank starts with another
+							  * window, so that not all copy from
+							  * the same one. */
 		struct pst_group_chunk c;
 		int ret;
 
 		if (!pst_group_plan_chunk(&m->plan, round, rank, &c))
 			continue;
-		for (size_t b = first_extent(m, c.file, c.begin); b < m->bits->count; b++) {
-			const struct pst_extent *bit = &m->bits->list[b];
+		for (size_t b = first_extent(m, c.file, c.begin); b < m->extents->count; b++) {
+			const struct pst_extent *extent = &m->extents->list[b];
 
-			if (bit->file != c.file || bit->seg.off >= c.end)
+			if (extent->file != c.file || extent->seg.off >= c.end)
 				break;
-			ret = copy_extent(m, &bit->seg, &c, window_addr(m, round, rank, &c));
+			ret = copy_extent(m, &extent->seg, &c, window_addr(m, round, rank, &c));
 			if (ret)
 				return ret;
 		}
@@ -410,7 +417,7 @@ static int copy_round(struct group_move *m, uint64_t round)
 
 /* ---- rounds ---- */
 
-/* What this rank has read; the others look after theirs. */
+/* Checks the files that this rank has read; the other ranks check theirs. */
 static int check_files(struct penstock_weights *w, unsigned which)
 {
 	int ret = 0;
@@ -434,7 +441,7 @@ static int run_rounds(struct group_move *m, int ret)
 		ret = pst_group_barrier(m->g, ret);
 		if (ret)
 			return ret;
-		/* All have copied what was in the window of round t - 1. */
+		/* All ranks have copied the window of round t - 1. */
 		ret = read_ahead(m, min_u64(t + windows, t + 1 + ahead));
 		if (!ret)
 			ret = copy_round(m, t);
@@ -447,19 +454,19 @@ static int run_rounds(struct group_move *m, int ret)
 static int move_prepare(struct group_move *m)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
-	const struct pst_extents *bits = m->bits;
+	const struct pst_extents *extents = m->extents;
 	int ret;
 
 	m->rounds = calloc(m->window_count, sizeof(*m->rounds));
-	m->reach = calloc(bits->count ? bits->count : 1, sizeof(*m->reach));
+	m->reach = calloc(extents->count ? extents->count : 1, sizeof(*m->reach));
 	m->runs = calloc(m->plan.runs_max, sizeof(*m->runs));
 	if (!m->rounds || !m->reach || !m->runs)
 		return pst_weights_no_memory("a group's load");
-	for (size_t i = 0; i < bits->count; i++) {
-		const struct penstock_seg *seg = &bits->list[i].seg;
+	for (size_t i = 0; i < extents->count; i++) {
+		const struct penstock_seg *seg = &extents->list[i].seg;
 		uint64_t end =
 			seg->off + (seg->rows ? seg->rows - 1 : 0) * seg->pitch + seg->row_len;
-		bool same = i && bits->list[i - 1].file == bits->list[i].file;
+		bool same = i && extents->list[i - 1].file == extents->list[i].file;
 
 		m->reach[i] = same && m->reach[i - 1] > end ? m->reach[i - 1] : end;
 	}
@@ -469,8 +476,8 @@ static int move_prepare(struct group_move *m)
 	return ret ? pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF) : 0;
 }
 
-/* Once a rank has failed or gone: reads end early, as far as they can; true: all have. What
- * the store has in its hands already it may keep for long, and nobody is to wait for that. */
+/* Cancels the reads after a rank has failed or is lost. Returns true if all have completed. A
+ * store may keep a read that it has started for long, and no rank waits for that. */
 static bool cancel_reads(struct group_move *m)
 {
 	struct penstock_done done[PST_GROUP_WINDOWS_MAX];
@@ -479,7 +486,8 @@ static bool cancel_reads(struct group_move *m)
 	for (unsigned i = 0; i < m->window_count; i++) {
 		if (!m->rounds[i].reading)
 			continue;
-		penstock_cancel(m->q, m->rounds[i].id); /* it may have ended by itself */
+		penstock_cancel(m->q, m->rounds[i].id); /* Fails if the read has completed,
+							 * which is fine. */
 		left++;
 	}
 	return !left || penstock_wait(m->q, done, left, left, SETTLE_NS) == (int)left;
@@ -497,7 +505,7 @@ static int move_run(struct group_move *m, struct penstock_device *dev)
 	if (ret && m->q && !cancel_reads(m))
 		busy = m->q;
 	else
-		penstock_queue_close(m->q); /* nothing reads into the window from here on */
+		penstock_queue_close(m->q); /* No read writes into the window after this. */
 	pst_windows_close(&m->windows, m->load, busy);
 	free(m->rounds);
 	free(m->reach);
@@ -505,11 +513,11 @@ static int move_run(struct group_move *m, struct penstock_device *dev)
 	return ret;
 }
 
-static int load_move(void *arg, struct pst_load *load, struct pst_extents *bits, int status)
+static int load_move(void *arg, struct pst_load *load, struct pst_extents *extents, int status)
 {
 	struct penstock_group *g = arg;
 	struct penstock_device *host = NULL, *dev;
-	struct group_move m = {.g = g, .load = load, .bits = bits};
+	struct group_move m = {.g = g, .load = load, .extents = extents};
 	int ret;
 
 	pst_group_set_progress(g, load);
@@ -517,12 +525,12 @@ static int load_move(void *arg, struct pst_load *load, struct pst_extents *bits,
 	m.size = pst_group_size(g);
 	m.window_count = pst_group_get_settings(g)->windows;
 	if (!status)
-		pst_extents_sort(bits);
-	if (!status && !bits->count) { /* this rank only reads */
+		pst_extents_sort(extents);
+	if (!status && !extents->count) { /* This rank only reads for others. */
 		ret = penstock_device_open("host", NULL, &host);
 		status = ret < 0 ? ret : 0;
 	}
-	dev = bits->count ? bits->list[0].seg.dev : host;
+	dev = extents->count ? extents->list[0].seg.dev : host;
 	ret = agree_plan(&m, status);
 	if (!ret && m.plan.round_count)
 		ret = move_run(&m, dev);
@@ -535,7 +543,7 @@ static int load_move(void *arg, struct pst_load *load, struct pst_extents *bits,
 	return ret;
 }
 
-/* ---- what callers see ---- */
+/* ---- public functions ---- */
 
 int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
 			struct penstock_device *const *devs, unsigned dev_count,

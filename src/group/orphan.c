@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads that a store still owes when a rank of the group has failed or gone: the caller is told at
- * once, and a thread waits for them and gives back what they lie in. Called by
- * group_load.c and group_window.c. The memory must not go before the reads have ended, nor
- * the model and the device that they use, whose handles the caller may close meanwhile.
+ * Waits, on a thread of its own, for reads that are still in flight after a rank has failed or
+ * is lost; the caller has had its error by then. Called by window.c. The memory must not be
+ * freed before the reads have completed, nor may the model and the device go, whose handles the
+ * caller may close meanwhile: the thread holds references to them.
  */
 #include "group/orphan.h"
 
@@ -17,19 +17,21 @@
 struct orphan {
 	struct penstock_queue *q;
 	struct penstock_weights *w;
-	struct penstock_device *memory, *dev; /* the device, and a reference of its own */
+	struct penstock_device *memory, *dev; /* The caller's handle, and a reference of this
+					       * thread's. */
 	void *ptr;
 	size_t len;
-	bool mapped; /* else the device's memory */
+	bool mapped; /* Host memory; else device memory. */
 };
 
 static void orphan_end(struct orphan *o)
 {
-	penstock_queue_close(o->q); /* waits */
+	penstock_queue_close(o->q); /* Waits for the reads. */
 	if (o->mapped)
 		munmap(o->ptr, o->len);
 	else
-		penstock_free(o->memory, o->ptr); /* fails only for what is none of its memory */
+		penstock_free(o->memory, o->ptr); /* Fails only for an address that is not its
+						   * memory. */
 	penstock_weights_close(o->w);
 	penstock_device_close(o->dev);
 }
@@ -55,7 +57,7 @@ void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 
 	here = (struct orphan){
 		.q = q, .w = w, .memory = dev, .ptr = ptr, .len = len, .mapped = mapped};
-	/* It is open: this is one more reference. */
+	/* The device is open already: this adds a reference. */
 	if (penstock_device_open(penstock_device_name(dev), NULL, &here.dev) < 0)
 		here.dev = NULL;
 	pst_weights_ref(w);
@@ -64,7 +66,8 @@ void pst_orphan_adopt(struct penstock_queue *q, struct penstock_weights *w,
 		if (orphan_start(o))
 			return;
 	}
-	/* Late is better than memory that goes while something is read into it. */
+	/* Without a thread or a reference the caller waits: that is better than memory that is
+	 * freed while a read writes to it. */
 	free(o);
 	orphan_end(&here);
 }

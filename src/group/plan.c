@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a group reads and who reads it: a model's files are cut into chunks of a window,
- * the same ones on every rank, and those that some rank needs are dealt out in rounds, a
- * chunk for each reader, so that what ranks read never differs by more than a chunk. Of a
- * chunk only what some rank needs is read, by grains of a few pages: the ranks of one host
- * of several may need only a part of each tensor. Files of several stores take turns, so that
- * all stores work; hosts that load the same begin at different places, so that they do not ask
- * one server for the same at once. Also what ranks compare before they begin. Arithmetic
- * only; called by group_load.c.
+ * Decides which rank reads what. A model's files are cut into chunks of at most a window,
+ * equally on every rank. The chunks that some rank needs are dealt out in rounds, one for each
+ * reader, so that the totals of any two readers differ by a chunk at most. Of a chunk only the
+ * needed granules, of a few pages each, are read: the ranks of one host among several may need
+ * only a part of each tensor. Files of different stores alternate, so that all stores are busy.
+ * Hosts that load the same model start at different chunks, so that they do not all read the
+ * same ones from a server at once. Also hashes what ranks compare before they start. Called by
+ * load.c and join.c. Arithmetic only.
  */
 #include "group/plan.h"
 
@@ -20,10 +20,10 @@
 
 #define PAGE 4096u
 #define CHUNK_MIN 65536u
-#define NOTHING UINT64_MAX	       /* in the order: this reader has none in this round */
-#define BITS_FEW (PST_NEED_BYTES * 8u) /* said at once, and enough for small models */
+#define NOTHING UINT64_MAX	       /* In p->order: the reader has no chunk in this round. */
+#define BITS_FEW (PST_NEED_BYTES * 8u) /* Fits in one exchange, and is enough for small models. */
 #define BITS_MOST (BITS_FEW * 16u)
-#define GRANULE (256u << 10) /* of large ones, as long as so many bits are enough */
+#define GRANULE (256u << 10) /* Of large models, as long as BITS_MOST bits are enough. */
 
 /* ---- chunks ---- */
 
@@ -44,7 +44,8 @@ static void find_ranges(struct pst_group_plan *p, const struct penstock_weights 
 	}
 }
 
-/* Small models are cut finer, so that every rank has some of them to read. */
+/* Chooses the length of a chunk. Small models are cut finer, so that every rank has a share to
+ * read. */
 static uint64_t choose_chunk(const struct pst_group_plan *p)
 {
 	uint64_t sum = 0, chunk, shares = (uint64_t)p->ranks * p->settings->windows;
@@ -56,7 +57,8 @@ static uint64_t choose_chunk(const struct pst_group_plan *p)
 	return chunk < p->settings->window ? chunk : p->settings->window;
 }
 
-/* The finer they are, the less is read of what no rank needs; but ranks say them all. */
+/* Chooses the length of a granule. Smaller ones read less that no rank needs, but make the
+ * bitmap, which all ranks exchange, larger. */
 static int choose_granule(struct pst_group_plan *p)
 {
 	uint64_t bits = p->count * p->chunk / GRANULE;
@@ -71,7 +73,7 @@ static int choose_granule(struct pst_group_plan *p)
 	return p->need && p->lens ? 0 : pst_weights_no_memory("what a group reads");
 }
 
-/* A store is a file system: who serves two of its files is the same. */
+/* Numbers the stores: files with the same st_dev share one. */
 static void find_stores(struct pst_group_plan *p, const struct penstock_weights *w)
 {
 	for (unsigned i = 0; i < p->file_count; i++) {
@@ -125,7 +127,7 @@ static unsigned file_of_chunk(const struct pst_group_plan *p, uint64_t c)
 {
 	unsigned low = 0, high = p->file_count - 1;
 
-	while (low < high) { /* the last part that begins at or before it */
+	while (low < high) { /* Finds the last file that begins at or before the chunk. */
 		unsigned mid = low + (high - low + 1) / 2;
 
 		if (p->files[mid].first <= c)
@@ -197,7 +199,7 @@ size_t pst_group_plan_need_bytes(const struct pst_group_plan *p)
 	return (size_t)(p->count * p->granules / 8 + 1);
 }
 
-/* The bit of a byte of a file. */
+/* Returns the bit of p->need that stands for an offset of a file. */
 static uint64_t need_bit(const struct pst_group_plan *p, const struct pst_plan_file *file,
 			 uint64_t off)
 {
@@ -220,7 +222,7 @@ void pst_group_plan_add_need(struct pst_group_plan *p, const struct pst_extents 
 	}
 }
 
-/* What is read of each chunk, and in how many pieces. */
+/* Computes how many bytes of each chunk are read, and the most runs of any chunk. */
 static void measure_chunks(struct pst_group_plan *p)
 {
 	p->runs_max = 0;
@@ -236,14 +238,14 @@ static void measure_chunks(struct pst_group_plan *p)
 	}
 }
 
-/* ---- who reads what ---- */
+/* ---- which rank reads what ---- */
 
 static unsigned store_of_chunk(const struct pst_group_plan *p, uint64_t c)
 {
 	return p->files[file_of_chunk(p, c)].store;
 }
 
-/* The store's next chunk that is needed, from `c` on. */
+/* Returns the store's next needed chunk, from `c` on. */
 static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint64_t c)
 {
 	while (c < p->count && (!p->lens[c] || store_of_chunk(p, c) != store))
@@ -251,8 +253,9 @@ static uint64_t next_needed(const struct pst_group_plan *p, unsigned store, uint
 	return c;
 }
 
-/* All that is needed, in file order; stores take turns so that all end together: the
- * next chunk is of the store that has the largest part of its own left. */
+/* Lists all needed chunks in file order, stores interleaved so that all are finished at the
+ * same time: the next chunk is of the store that has the largest fraction of its chunks left.
+ * Returns how many there are. */
 static uint64_t list_needed(struct pst_group_plan *p)
 {
 	uint64_t n = 0;
@@ -286,19 +289,20 @@ static uint64_t list_needed(struct pst_group_plan *p)
 	}
 }
 
-/* The chunk at place `i`: this host begins at its own place and comes around. */
+/* Returns the chunk at position `i` of this host's order: each host starts at another chunk and
+ * wraps around. */
 static uint64_t needed_at(const struct pst_group_plan *p, uint64_t count, uint64_t i)
 {
 	return p->needed[(i + count * p->settings->host / p->settings->hosts) % count];
 }
 
-/* The most requests that one store would see when `width` chunks are under way. */
+/* Returns the most requests that any store has in flight while `width` chunks are. */
 static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t width)
 {
 	uint64_t most = 0;
 
 	for (unsigned s = 0; s < p->store_count; s++)
-		p->stores[s].left = 0; /* under way */
+		p->stores[s].left = 0; /* Here: chunks in flight. */
 	for (uint64_t i = 0; i < count; i++) {
 		struct pst_plan_store *store =
 			&p->stores[store_of_chunk(p, needed_at(p, count, i))];
@@ -310,8 +314,8 @@ static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t wi
 	return most;
 }
 
-/* As many rounds at once as the windows hold, less where a store would see too many
- * requests, and at last fewer readers. */
+/* Chooses how many rounds are read ahead: as many as the windows hold. Where a store would get
+ * more than reads_max requests there are fewer rounds, and then fewer readers. */
 static void choose_width(struct pst_group_plan *p, uint64_t count)
 {
 	unsigned most = p->settings->reads_max;
@@ -327,8 +331,8 @@ static void choose_width(struct pst_group_plan *p, uint64_t count)
 	}
 }
 
-/* One round: the longest chunk to who has read least. With that, sums that differ by a
- * chunk at most still do afterwards. */
+/* Deals out one round: the longest chunk goes to the reader that has read least. If the totals
+ * differed by a chunk at most before, they still do. */
 static void deal_round(const struct pst_group_plan *p, uint64_t *row, uint64_t *sums)
 {
 	struct {
@@ -378,7 +382,7 @@ uint32_t pst_group_plan_delay(uint32_t jitter_ms, unsigned host, unsigned hosts,
 	return (uint32_t)(begin + random % (end - begin + 1));
 }
 
-/* ---- the same everywhere ---- */
+/* ---- what ranks compare ---- */
 
 static uint64_t hash_add3(uint64_t h, uint64_t a, uint64_t b, uint64_t c)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that a store may keep for long, opening a file or asking what it is, on a thread of
- * their own, so that a rank of a group learns meanwhile that another has failed or gone. It
- * leaves the call behind then, which holds the model until it ends. Called by group_load.c.
+ * Makes calls that a store may block for long, such as opening a file or reading its state, on
+ * a thread of their own, so that the rank learns meanwhile that another rank has failed or is
+ * lost. It then leaves the call behind; the thread holds a reference to the model until the
+ * call returns. Called by load.c and compare_files.c.
  */
 #include "group/watched_call.h"
 
@@ -19,7 +20,8 @@
 struct watched_call {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	bool done, left; /* whoever is last of the two frees it */
+	bool done, left; /* done: the call returned; left: the rank does not wait for it. The
+			  * last of the two frees it. */
 	int (*work)(struct penstock_weights *w, unsigned which);
 	struct penstock_weights *w;
 	unsigned which;
@@ -61,7 +63,7 @@ static bool call_start(struct watched_call *call)
 	return !pst_thread_start(&thread, call_thread, call) && !pthread_detach(thread);
 }
 
-/* Until it is done, or the group has ended. */
+/* Waits until the call has returned or the group has failed. */
 static int call_await(struct penstock_group *g, struct watched_call *call)
 {
 	int ret = 0;

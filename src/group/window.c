@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The windows through which ranks give each other what they have read: device memory
- * that is exported where every rank can import every other's, else host memory by
- * descriptor. Called by group_load.c, collectively. A window goes only when no rank
- * copies from it any more.
+ * The windows through which ranks pass on what they have read: exported device memory if every
+ * rank can import every other's, else host memory that is shared by descriptor. Called by
+ * load.c, collectively. A window is freed only when no rank copies from it.
  */
 #include "group/window.h"
 
@@ -24,7 +23,8 @@ struct window_offer {
 
 /* ---- device memory ---- */
 
-/* Tries: what cannot be shared is no error, the host's memory does it. */
+/* Allocates this rank's window and tries to export it. Failure to export is no error: host
+ * memory takes its place. */
 static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, struct pst_load *load,
 		     struct window_offer *offer)
 {
@@ -46,18 +46,18 @@ static int own_alloc(struct pst_windows *ws, const struct penstock_group *g, str
 	return 0;
 }
 
-/* All of the others', or as many as there are: false. */
-static bool others_import(struct pst_windows *ws, const struct pst_message *said)
+/* Imports the windows of all other ranks. Returns false at the first that fails. */
+static bool others_import(struct pst_windows *ws, const struct pst_message *messages)
 {
 	for (unsigned i = 0; i < ws->count; i++) {
 		struct window_offer offer;
 
 		if (i == ws->rank)
 			continue;
-		if (said[i].len != sizeof(offer))
+		if (messages[i].len != sizeof(offer))
 			return false;
-		memcpy(&offer, said[i].bytes, sizeof(offer));
-		offer.memory.fd = said[i].fd < 0 ? -1 : said[i].fd;
+		memcpy(&offer, messages[i].bytes, sizeof(offer));
+		offer.memory.fd = messages[i].fd < 0 ? -1 : messages[i].fd;
 		if (!offer.able || offer.len != ws->len ||
 		    penstock_import_memory(ws->dev, &offer.memory, &ws->list[i].ptr))
 			return false;
@@ -74,30 +74,31 @@ static void others_unmap(struct pst_windows *ws)
 		if (i == ws->rank || !win->ptr)
 			continue;
 		if (win->imported)
-			penstock_free(ws->dev, win->ptr); /* if not, it goes with the device */
+			penstock_free(ws->dev, win->ptr); /* A window that cannot be freed goes
+							   * with its device. */
 		else
 			munmap(win->ptr, ws->len);
 		*win = (struct pst_window){NULL, false};
 	}
 }
 
-/* 1: every rank has every window, 0: not so, < 0: an error. */
+/* Shares device memory. Returns 1 if every rank has every window, 0 if not, < 0 on error. */
 static int share_device(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
-			struct pst_message *said)
+			struct pst_message *messages)
 {
 	struct window_offer offer;
 	unsigned char all = 0;
 	int ret = own_alloc(ws, g, load, &offer);
 
-	ret = pst_group_exchange(g, ret, &offer, sizeof(offer), offer.memory.fd, said);
+	ret = pst_group_exchange(g, ret, &offer, sizeof(offer), offer.memory.fd, messages);
 	if (!ret)
-		all = others_import(ws, said) && offer.able;
-	pst_messages_free(g, said);
+		all = others_import(ws, messages) && offer.able;
+	pst_messages_free(g, messages);
 	if (!ret) {
-		ret = pst_group_exchange(g, 0, &all, 1, -1, said);
+		ret = pst_group_exchange(g, 0, &all, 1, -1, messages);
 		for (unsigned i = 0; i < ws->count && !ret; i++)
-			all = all && said[i].len == 1 && said[i].bytes[0];
-		pst_messages_free(g, said);
+			all = all && messages[i].len == 1 && messages[i].bytes[0];
+		pst_messages_free(g, messages);
 	}
 	return ret ? ret : all;
 }
@@ -120,7 +121,8 @@ static int window_map(struct pst_windows *ws, unsigned i, int fd)
 	return 0;
 }
 
-static int share_host(struct pst_windows *ws, struct penstock_group *g, struct pst_message *said)
+static int share_host(struct pst_windows *ws, struct penstock_group *g,
+		      struct pst_message *messages)
 {
 	int fd = -1, ret = 0, code = penstock_device_open("host", NULL, &ws->host);
 
@@ -134,21 +136,21 @@ static int share_host(struct pst_windows *ws, struct penstock_group *g, struct p
 	}
 	if (!ret)
 		ret = window_map(ws, ws->rank, fd);
-	ret = pst_group_exchange(g, ret, "w", 1, fd, said);
+	ret = pst_group_exchange(g, ret, "w", 1, fd, messages);
 	if (!ret) {
 		for (unsigned i = 0; i < ws->count && !ret; i++)
 			if (i != ws->rank)
-				ret = window_map(ws, i, said[i].fd);
+				ret = window_map(ws, i, messages[i].fd);
 		ret = pst_group_barrier(g, ret);
 	}
-	pst_messages_free(g, said);
+	pst_messages_free(g, messages);
 	if (fd >= 0)
 		close(fd);
 	ws->dev = ws->host;
 	return ret;
 }
 
-/* ---- both ---- */
+/* ---- both kinds ---- */
 
 static void own_free(struct pst_windows *ws, struct pst_load *load)
 {
@@ -166,7 +168,7 @@ static void own_free(struct pst_windows *ws, struct pst_load *load)
 int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct pst_load *load,
 		     struct penstock_device *dev, size_t len)
 {
-	struct pst_message *said = calloc(pst_group_size(g), sizeof(*said));
+	struct pst_message *messages = calloc(pst_group_size(g), sizeof(*messages));
 	int ret;
 
 	memset(ws, 0, sizeof(*ws));
@@ -176,22 +178,22 @@ int pst_windows_open(struct pst_windows *ws, struct penstock_group *g, struct ps
 	ws->list = calloc(pst_group_size(g), sizeof(*ws->list));
 	if (ws->list)
 		ws->count = pst_group_size(g);
-	ret = said && ws->list ? 0 : pst_weights_no_memory("a group's windows");
+	ret = messages && ws->list ? 0 : pst_weights_no_memory("a group's windows");
 	ret = pst_group_barrier(g, ret);
 	if (!ret)
-		ret = share_device(ws, g, load, said);
+		ret = share_device(ws, g, load, messages);
 	if (!ret) {
 		others_unmap(ws);
 		ret = pst_group_barrier(g, 0);
 		own_free(ws, load);
 		if (!ret)
-			ret = share_host(ws, g, said);
+			ret = share_host(ws, g, messages);
 	}
-	free(said);
+	free(messages);
 	return ret < 0 ? ret : 0;
 }
 
-/* The window is not this load's any more. */
+/* Passes this rank's window and its queue to pst_orphan_adopt. */
 static void own_orphan(struct pst_windows *ws, struct pst_load *load, struct penstock_queue *busy)
 {
 	struct pst_window *own = &ws->list[ws->rank];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a model's config.json says of how it can be cut: heads, experts, the order of
- * groups. Called by weights_shard.c; what a file does not say it never guesses.
+ * Reads from a model's config.json how the model can be split between ranks: the numbers of
+ * heads and experts, and the order of quantization groups. Called by shard.c. A value that the
+ * file does not have stays unknown: nothing here guesses.
  */
 #include "weights/config.h"
 
@@ -13,7 +14,8 @@
 
 #include "job/json_pull.h"
 
-/* Models of more than text have the language model's beside those of other parts. */
+/* Returns true for the keys whose object is read, too: a multimodal model keeps its language
+ * model's values in an object of their own. */
 static bool is_nested(const char *key, unsigned depth)
 {
 	static const char *const language[] = {"text_config", "llm_config", "language_config"};
@@ -70,8 +72,9 @@ static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth
 	return in->what ? -EBADMSG : 0;
 }
 
-/* Adds what a file beside the model says: where its index or directory is, as its parts may
- * lie on other drives. What cannot be read is not known; who needs it says so. */
+/* Adds the values of a JSON file that belongs to the model: in the directory of its index,
+ * since its other files may be on other drives. A file that cannot be read leaves the values
+ * unknown; the function that needs one of them reports that. */
 static void read_beside(const struct penstock_weights *w, const char *file,
 			struct pst_config *config)
 {
@@ -101,8 +104,10 @@ void pst_weights_read_config(struct penstock_weights *w)
 	if (!w->config.read) {
 		read_beside(w, "config.json", &c);
 		if (c.heads && !c.kv_heads && !c.kv_varies)
-			c.kv_heads = c.heads;	  /* every query head has its own */
-		if (c.order == PST_ORDER_UNKNOWN) /* where GPTQ's first tools put it */
+			c.kv_heads = c.heads;	  /* Without that key each query head has its
+						   * own key-value head. */
+		if (c.order == PST_ORDER_UNKNOWN) /* GPTQ's first tools wrote desc_act to
+						   * quantize_config.json. */
 			read_beside(w, "quantize_config.json", &c);
 		w->config = c;
 	}

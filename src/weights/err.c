@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Saying what failed: the sentence goes to this thread's message, file, tensor and
- * offset beside it to where bindings read them. Also how structs of callers with
- * another size are taken and given.
+ * Implements err.h: the message goes to penstock_fail, the place to a thread-local struct that
+ * bindings read.
  */
 #include "weights/err.h"
 
@@ -16,12 +15,13 @@
 #include "common/utf8.h"
 #include "common/why.h"
 
-#define SENTENCE_FILE_MAX 90u /* bytes of a path in a sentence */
+#define SENTENCE_FILE_MAX 90u /* Bytes of the file's path in a message. */
 #define SENTENCE_TENSOR_SIZE 61u
 
-static _Thread_local struct penstock_weights_place last = {.off = PST_NO_OFF};
+static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
 
-/* The end of a long path says more than its beginning. Cuts go between letters. */
+/* Returns the last `most` bytes of `text` at most: the end of a long path says more than its
+ * start. Never splits a UTF-8 sequence. */
 static const char *text_end(const char *text, size_t most)
 {
 	size_t len = strlen(text);
@@ -40,7 +40,8 @@ static void copy_cut(char *to, size_t room, const char *text)
 		pst_utf8_end(to, room - 1);
 }
 
-/* Whether a sentence of the library below has a file's name, which ends with this tail. */
+/* Returns true if a message of the library below already contains the file's name. `tail` is
+ * the name's end; `cut`: the name is longer than `tail`. */
 static bool is_named(const char *text, const char *tail, bool cut)
 {
 	const char *at = strstr(text, tail);
@@ -48,7 +49,7 @@ static bool is_named(const char *text, const char *tail, bool cut)
 	return at && at > text && (cut || strchr(" '", at[-1])) && strchr(" :,'", at[strlen(tail)]);
 }
 
-__attribute__((format(printf, 6, 0))) static int fail_at(int code, enum penstock_why why,
+__attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_why why,
 							 const char *file, const char *tensor,
 							 uint64_t off, const char *fmt,
 							 va_list args)
@@ -56,16 +57,16 @@ __attribute__((format(printf, 6, 0))) static int fail_at(int code, enum penstock
 	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
 	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX);
 
-	errno = code < 0 ? -code : code; /* for %m */
+	errno = code < 0 ? -code : code; /* For %m. */
 	vsnprintf(text, sizeof(text), fmt, args);
 	if (off != PST_NO_OFF)
 		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
-	copy_cut(last.file, sizeof(last.file), text_end(file ? file : "", sizeof(last.file) - 1));
-	copy_cut(last.tensor, sizeof(last.tensor), tensor ? tensor : "");
-	copy_cut(t, sizeof(t), last.tensor);
-	last.off = off;
+	copy_cut(last_place.file, sizeof(last_place.file), text_end(file ? file : "", sizeof(last_place.file) - 1));
+	copy_cut(last_place.tensor, sizeof(last_place.tensor), tensor ? tensor : "");
+	copy_cut(t, sizeof(t), last_place.tensor);
+	last_place.off = off;
 	if (is_named(text, name, file && name != file))
-		name = ""; /* a sentence is short: not twice */
+		name = ""; /* A message has little room: the file is named once. */
 	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
 			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
 }
@@ -77,7 +78,7 @@ int pst_weights_fail(int code, enum penstock_why why, const char *file, const ch
 	int ret;
 
 	va_start(args, fmt);
-	ret = fail_at(code, why, file, tensor, off, fmt, args);
+	ret = vfail(code, why, file, tensor, off, fmt, args);
 	va_end(args);
 	return ret;
 }
@@ -89,7 +90,7 @@ int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint6
 	int ret;
 
 	va_start(args, fmt);
-	ret = fail_at(code, pst_why_from_errno(code), file, tensor, off, fmt, args);
+	ret = vfail(code, pst_why_from_errno(code), file, tensor, off, fmt, args);
 	va_end(args);
 	return ret;
 }
@@ -104,12 +105,12 @@ void pst_weights_error_save(struct pst_weights_error *told)
 {
 	told->why = penstock_errwhy();
 	snprintf(told->text, sizeof(told->text), "%s", penstock_errmsg());
-	told->place = last;
+	told->place = last_place;
 }
 
 int pst_weights_error_restore(int code, const struct pst_weights_error *told)
 {
-	last = told->place;
+	last_place = told->place;
 	return penstock_fail(code, told->why, "%s", told->text);
 }
 
@@ -121,7 +122,7 @@ int pst_weights_no_memory(const char *what)
 
 void penstock_weights_get_place(struct penstock_weights_place *out)
 {
-	pst_weights_struct_out(out, &last, sizeof(last));
+	pst_weights_struct_out(out, &last_place, sizeof(last_place));
 }
 
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name)

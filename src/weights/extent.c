@@ -10,42 +10,44 @@
 
 #include "weights/err.h"
 
-/* No driver copies across two allocations, also where one ends at the other. */
-static bool same_allocation(const struct pst_extents *bits, const struct pst_extent *bit)
+/* Returns true if adjacent extents may be joined: no driver copies across two allocations, even
+ * if one begins where the other ends. */
+static bool same_allocation(const struct pst_extents *extents, const struct pst_extent *extent)
 {
-	return !bits->apart || !strcmp(penstock_device_name(bit->seg.dev), "host");
+	return !extents->apart || !strcmp(penstock_device_name(extent->seg.dev), "host");
 }
 
-static bool extent_join(const struct pst_extents *bits, struct pst_extent *a,
+static bool extent_join(const struct pst_extents *extents, struct pst_extent *a,
 			const struct pst_extent *b)
 {
 	if (a->file != b->file || a->seg.dev != b->seg.dev || a->seg.rows > 1 || b->seg.rows > 1 ||
 	    a->seg.off + a->seg.row_len != b->seg.off ||
 	    (char *)a->seg.buf + a->seg.row_len != (char *)b->seg.buf ||
-	    !same_allocation(bits, a) ||
-	    (bits->most && a->seg.row_len + b->seg.row_len > bits->most))
+	    !same_allocation(extents, a) ||
+	    (extents->most && a->seg.row_len + b->seg.row_len > extents->most))
 		return false;
 	a->seg.row_len += b->seg.row_len;
 	a->own_last = b->own_last;
 	return true;
 }
 
-int pst_extents_add(struct pst_extents *bits, unsigned file, const struct penstock_seg *seg)
+int pst_extents_add(struct pst_extents *extents, unsigned file, const struct penstock_seg *seg)
 {
-	struct pst_extent bit = {*seg, file, bits->own_pages, bits->own_pages, 0};
+	struct pst_extent extent = {*seg, file, extents->own_pages, extents->own_pages, 0};
 
-	if (!seg->row_len || (bits->count && extent_join(bits, &bits->list[bits->count - 1], &bit)))
+	if (!seg->row_len ||
+	    (extents->count && extent_join(extents, &extents->list[extents->count - 1], &extent)))
 		return 0;
-	if (bits->count == bits->capacity) {
-		size_t capacity = bits->capacity ? bits->capacity * 2 : 256;
-		struct pst_extent *more = reallocarray(bits->list, capacity, sizeof(*more));
+	if (extents->count == extents->capacity) {
+		size_t capacity = extents->capacity ? extents->capacity * 2 : 256;
+		struct pst_extent *more = reallocarray(extents->list, capacity, sizeof(*more));
 
 		if (!more)
 			return pst_weights_no_memory("the list of pieces");
-		bits->list = more;
-		bits->capacity = capacity;
+		extents->list = more;
+		extents->capacity = capacity;
 	}
-	bits->list[bits->count++] = bit;
+	extents->list[extents->count++] = extent;
 	return 0;
 }
 
@@ -58,18 +60,18 @@ static int in_file_order(const void *a, const void *b)
 	return x->seg.off < y->seg.off ? -1 : x->seg.off > y->seg.off;
 }
 
-void pst_extents_sort(struct pst_extents *bits)
+void pst_extents_sort(struct pst_extents *extents)
 {
 	size_t kept = 0;
 	bool sorted = true;
 
-	for (size_t i = 1; i < bits->count && sorted; i++)
-		sorted = in_file_order(&bits->list[i - 1], &bits->list[i]) <= 0;
+	for (size_t i = 1; i < extents->count && sorted; i++)
+		sorted = in_file_order(&extents->list[i - 1], &extents->list[i]) <= 0;
 	if (sorted)
 		return;
-	qsort(bits->list, bits->count, sizeof(*bits->list), in_file_order);
-	for (size_t i = 0; i < bits->count; i++)
-		if (!kept || !extent_join(bits, &bits->list[kept - 1], &bits->list[i]))
-			bits->list[kept++] = bits->list[i];
-	bits->count = kept;
+	qsort(extents->list, extents->count, sizeof(*extents->list), in_file_order);
+	for (size_t i = 0; i < extents->count; i++)
+		if (!kept || !extent_join(extents, &extents->list[kept - 1], &extents->list[i]))
+			extents->list[kept++] = extents->list[i];
+	extents->count = kept;
 }

@@ -13,7 +13,8 @@
 
 #include "weights/err.h"
 
-/* ctime alone changes when somebody links or renames it, which changes no byte. */
+/* Compares two states of a file. ctime is left out: it changes when the file is linked or
+ * renamed, which changes none of its bytes. */
 static bool same_file(const struct stat *a, const struct stat *b)
 {
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
@@ -68,7 +69,8 @@ bool pst_model_file_is_open(struct penstock_weights *w, unsigned index)
 	return source_of(w, index).st != NULL;
 }
 
-/* Nothing that a store may keep as long as it likes is done under the lock. */
+/* The lock is not held during system calls, since a remote store may block them for any length
+ * of time. */
 int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 			   struct penstock_storage **out)
 {
@@ -98,13 +100,13 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	left = st;
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st || w->sources[index].process != process) {
-		left = w->sources[index].st; /* the parent's */
+		left = w->sources[index].st; /* The storage of the parent process, if any. */
 		w->sources[index] = (struct pst_file_source){st, source.fd, process};
 	}
 	*out = w->sources[index].st;
 	pthread_mutex_unlock(&w->lock);
 	penstock_close(left);
-	if (left == st && !kept) /* another thread was first */
+	if (left == st && !kept) /* Another thread opened the storage first. */
 		close(source.fd);
 	return 0;
 }

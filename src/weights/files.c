@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which files a model consists of: one file, an index with the files that it names, a
- * directory, a Hugging Face cache. Called by weights_open.c. It opens no tensor file,
- * and an index can name nothing outside the model's own directories.
+ * Finds the files that a model consists of: one file, an index and the files that it names, a
+ * directory, or a Hugging Face cache. Called by open.c. It opens no tensor file, and an index
+ * cannot name a file outside the model's own directories.
  */
 #include "weights/files.h"
 
@@ -136,7 +136,7 @@ static int index_add_row(struct pst_file_list *files, const char *tensor, const 
 	return 0;
 }
 
-/* {"weight_map": {"tensor": "file", ...}, ...} */
+/* Reads the rows of an index: {"weight_map": {"tensor": "file", ...}, ...} */
 static int index_read_rows(struct pst_file_list *files, struct pst_json *in, const char *path)
 {
 	bool first = true, first_row = true, found = false;
@@ -183,7 +183,7 @@ static int by_file(const void *a, const void *b)
 		      ((const struct pst_index_row *)b)->file);
 }
 
-/* A plain relative name: nothing that leads out of the model's directory. */
+/* Returns true for a relative name that does not leave the model's directory. */
 static bool stays_inside(const char *name)
 {
 	const char *part = name;
@@ -196,7 +196,8 @@ static bool stays_inside(const char *name)
 	return true;
 }
 
-/* Where in an index a row is; it may be another's. */
+/* Returns the offset of a row in the text of an index, or PST_NO_OFF if the row belongs to
+ * another index. */
 static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *row)
 {
 	uintptr_t at = (uintptr_t)row->tensor, text = (uintptr_t)in->text;
@@ -204,7 +205,7 @@ static uint64_t row_at(const struct pst_json *in, const struct pst_index_row *ro
 	return at >= text && at - text < in->len ? at - text : PST_NO_OFF;
 }
 
-/* The first of the directories that has it. */
+/* Adds the row's file from the first directory that contains it. */
 static int row_resolve(struct pst_file_list *files, const char *index, const char *dir,
 		       const struct pst_index_row *row, uint64_t at,
 		       const struct penstock_weights_opts *opts)
@@ -279,10 +280,12 @@ static int is_model_entry(const struct dirent *e)
 
 static bool is_duplicate(const char *name)
 {
-	return !strncmp(name, "consolidated", 12); /* the maker's own layout beside ours */
+	return !strncmp(name, "consolidated", 12); /* The model's publisher adds these files in
+						    * a layout of its own. */
 }
 
-/* The index to go by: model.*, else the only one. NULL: none; several: -EINVAL. */
+/* Chooses the index of a directory: model.safetensors.index.json, else the only one. *out is
+ * NULL if there is none; several are -EINVAL. */
 static int choose_index(struct dirent **list, int n, const char *dir, const char **out)
 {
 	int found = 0;
@@ -330,7 +333,8 @@ static int dir_add_files(struct pst_file_list *files, struct dirent **list, int 
 	return ret;
 }
 
-/* `must`: to have none is an error. */
+/* Adds the files of a directory. `required`: it is the model's own directory, so its index is
+ * read, and a directory without files is an error. */
 static int dir_find(struct pst_file_list *files, const char *dir,
 		    const struct penstock_weights_opts *opts, bool required)
 {
@@ -370,7 +374,7 @@ static int is_visible(const struct dirent *e)
 	return e->d_name[0] != '.';
 }
 
-/* The commit that refs/NAME holds; false: there is no such ref. */
+/* Reads the commit that refs/NAME contains. Returns false if there is no such ref. */
 static bool read_ref(const char *repo, const char *name, char *commit, size_t capacity)
 {
 	char path[PATH_MAX];
@@ -446,7 +450,7 @@ static int cache_dir(const struct penstock_weights_opts *opts, char *to)
 	return n < 0 || n >= PATH_MAX ? -1 : 0;
 }
 
-/* owner/name, or a name that is older than owners. */
+/* Returns true for owner/name, and for a name alone, which the oldest models of the hub have. */
 static bool is_cache_name(const char *model)
 {
 	const char *slash = strchr(model, '/'), *name = slash ? slash + 1 : model;
@@ -454,8 +458,8 @@ static bool is_cache_name(const char *model)
 	return slash != model && *name && !strchr(name, '/') && *model != '.';
 }
 
-/* The cache's folder of it. */
-static bool in_cache(const char *model, const struct penstock_weights_opts *opts, char *to)
+/* Writes the model's folder in the cache to `to`. Returns false if there is none. */
+static bool cache_find_repo(const char *model, const struct penstock_weights_opts *opts, char *to)
 {
 	const char *slash = strchr(model, '/');
 	char cache[PATH_MAX];
@@ -481,7 +485,8 @@ static int check_dirs(const struct penstock_weights_opts *opts)
 	return 0;
 }
 
-/* What may be a name in the cache is told to be in neither of the two. */
+/* Reports that the path does not exist and, if it may be a name in the cache, that the cache
+ * lacks it, too. */
 static int fail_not_found(const char *path, int code, const struct penstock_weights_opts *opts)
 {
 	char cache[PATH_MAX];
@@ -506,10 +511,10 @@ int pst_file_list_find(struct pst_file_list *files, const char *path,
 	if (stat(path, &st)) {
 		int code = errno;
 
-		/* The second: a file here is called as the owner is. */
+		/* ENOTDIR: owner/name, where a file is called like the owner. */
 		if (code != ENOENT && code != ENOTDIR)
 			return path_fail(path, code, "");
-		if (!in_cache(path, opts, other))
+		if (!cache_find_repo(path, opts, other))
 			return fail_not_found(path, code, opts);
 		path = other;
 	} else if (S_ISREG(st.st_mode) && pst_ends_with(path, ".json")) {

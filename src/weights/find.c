@@ -14,8 +14,10 @@ const char *pst_model_file_tensor_at(const struct pst_model_file *file, uint64_t
 {
 	size_t low = 0, high = file->st.count;
 
-	off -= off < file->data_off ? off : file->data_off; /* pages begin before it */
-	while (low < high) {				    /* the first that ends behind it */
+	off -= off < file->data_off ? off : file->data_off; /* Reads may begin in the page
+							     * before. */
+	while (low < high) {				    /* Finds the first tensor that ends
+							     * beyond it. */
 		size_t mid = low + (high - low) / 2;
 
 		if (file->st.tensors[mid].end <= off)

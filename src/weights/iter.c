@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The third way to receive a model: tensor by tensor in file order, through a window of
- * device memory. The window is a circle of batches, a request each: read ahead at its
- * head, given back at its tail once every tensor of the oldest batch was released. A
- * batch is at most a quarter of it, so that there is room for the next while a loop
- * still holds the one before; a longer tensor has memory of its own, two at most have.
+ * The third way to receive a model: tensor by tensor in file order, through a window of device
+ * memory. The window is a ring of batches, one request each. Batches are read ahead at the
+ * head; the oldest batch is freed when all its tensors have been released. A batch is at most a
+ * quarter of the window, so that the next one fits while a loop still holds the one before. A
+ * longer tensor gets an allocation of its own; at most two of these exist at a time.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,22 +15,22 @@
 #include "weights/place.h"
 
 #define WINDOW_DEFAULT (1ull << 30)
-#define BATCHES_MAX 64u /* in the window */
-#define BATCH_PARTS 4u	/* a batch is at most this part of the window */
+#define BATCHES_MAX 64u /* Batches in the window. */
+#define BATCH_PARTS 4u	/* A batch is at most this fraction of the window. */
 #define WINDOW_LEAST (1u << 18)
-#define OWN_MAX 2u	   /* long tensors in the air or held */
-#define TENSORS_MAX 16384u /* of a batch, so that it is one request */
+#define OWN_MAX 2u	   /* Long tensors that are being read or are held by the caller. */
+#define TENSORS_MAX 16384u /* Tensors of a batch, which is one request. */
 
 struct batch {
-	uint64_t first, count; /* tensors */
-	uint64_t start, len;   /* in the window, unless it is */
-	bool has_own_memory;   /* memory of its own */
+	uint64_t first, count; /* Tensors of the batch. */
+	uint64_t start, len;   /* Place in the window, unless has_own_memory. */
+	bool has_own_memory;   /* The batch is one long tensor with an allocation of its own. */
 	char *mem;
-	uint64_t held; /* tensors not yet released */
-	struct pst_extents bits;
-	uint64_t id; /* of its request */
+	uint64_t held; /* Tensors that are not released yet. */
+	struct pst_extents extents;
+	uint64_t id; /* Id of the batch's request. */
 	uint64_t *offs;
-	bool *out; /* handed to the caller and not released */
+	bool *out; /* For each tensor: the caller has it and has not released it. */
 	bool done;
 };
 
@@ -40,10 +40,10 @@ struct penstock_weights_iter {
 	struct penstock_queue *q;
 	char *window;
 	uint64_t window_len, batch_most;
-	struct batch batches[BATCHES_MAX]; /* from `oldest` on, in file order */
+	struct batch batches[BATCHES_MAX]; /* In file order, starting with `oldest`. */
 	unsigned oldest, batch_count, own_count;
-	uint64_t planned; /* tensors in batches so far */
-	uint64_t next;	  /* tensor to hand out */
+	uint64_t planned; /* Number of tensors that have been put into batches. */
+	uint64_t next;	  /* The next tensor for the caller. */
 };
 
 static struct batch *batch_at(struct penstock_weights_iter *it, unsigned i)
@@ -51,7 +51,7 @@ static struct batch *batch_at(struct penstock_weights_iter *it, unsigned i)
 	return &it->batches[(it->oldest + i) % BATCHES_MAX];
 }
 
-/* The batch that a tensor in the window belongs to. */
+/* Returns the batch that contains a tensor, NULL if none does. */
 static struct batch *batch_of(struct penstock_weights_iter *it, uint64_t tensor)
 {
 	for (unsigned i = 0; i < it->batch_count; i++) {
@@ -68,9 +68,9 @@ static uint64_t bytes_of(const struct penstock_weights *w, uint64_t tensor)
 	return w->entries[tensor].t->end - w->entries[tensor].t->begin;
 }
 
-/* ---- the head: what is read next ---- */
+/* ---- reading ahead ---- */
 
-/* As many tensors as make a batch: of one file, at least one. */
+/* Returns how many tensors, from `first` on, make up a batch: all of one file, at least one. */
 static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint64_t first)
 {
 	const struct penstock_weights *w = it->load.w;
@@ -78,7 +78,8 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 
 	while (first + count < w->count && count < TENSORS_MAX &&
 	       w->entries[first + count].file == w->entries[first].file) {
-		/* What it may take at most with what lies between two: pst_place_tensors. */
+		/* An upper bound, including the gaps that pst_place_tensors leaves between
+		 * tensors. */
 		bytes += bytes_of(w, first + count) / 8 * 9 + 128 + it->load.opts.align;
 		if (count && bytes > it->batch_most)
 			break;
@@ -87,8 +88,8 @@ static uint64_t batch_tensor_count(const struct penstock_weights_iter *it, uint6
 	return count;
 }
 
-/* A place for `len` bytes in the window behind the newest batch there: at the circle's
- * beginning if not before its end. */
+/* Finds `len` free bytes in the window behind the newest batch: before the window's end, else
+ * at its start. Returns false if there are none. */
 static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t *start)
 {
 	const struct batch *oldest = NULL, *newest = NULL;
@@ -98,7 +99,7 @@ static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t
 	for (unsigned i = 0; i < it->batch_count; i++) {
 		const struct batch *b = batch_at(it, i);
 
-		if (b->has_own_memory || !b->len) /* one of no bytes is nowhere */
+		if (b->has_own_memory || !b->len) /* A batch of empty tensors occupies no memory. */
 			continue;
 		oldest = oldest ? oldest : b;
 		newest = b;
@@ -117,13 +118,14 @@ static bool window_find(struct penstock_weights_iter *it, uint64_t len, uint64_t
 	return head <= oldest->start && len <= oldest->start - head;
 }
 
-/* Too long for the window, which is no longer than what goes through it. */
+/* Returns true for a tensor that is longer than a batch may be. Such tensors do not count when
+ * the window's length is chosen. */
 static bool is_long_tensor(const struct penstock_weights_iter *it, uint64_t tensor)
 {
 	return bytes_of(it->load.w, tensor) > it->batch_most;
 }
 
-/* Memory for a batch: 1, 0 if there is no room now, or an error. */
+/* Assigns memory to a batch. Returns 1, 0 if there is no room at the moment, or an error. */
 static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 {
 	void *mem = NULL;
@@ -132,7 +134,7 @@ static int batch_place(struct penstock_weights_iter *it, struct batch *b)
 	b->mem = it->window;
 	if (!b->len)
 		return 1;
-	if (!is_long_tensor(it, b->first)) { /* it would be alone */
+	if (!is_long_tensor(it, b->first)) { /* A long tensor is alone in its batch. */
 		if (!window_find(it, b->len, &b->start))
 			return 0;
 		b->mem = it->window + b->start;
@@ -156,7 +158,7 @@ static void batch_free(struct penstock_weights_iter *it, struct batch *b)
 		it->load.held -= b->len;
 		it->own_count--;
 	}
-	free(b->bits.list);
+	free(b->extents.list);
 	free(b->offs);
 	free(b->out);
 	*b = (struct batch){.first = 0};
@@ -167,7 +169,7 @@ static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	b->bits.own_pages = true; /* as in list_all of weights_load.c */
+	b->extents.own_pages = true; /* As in list_tensors of load.c. */
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];
 		struct penstock_seg seg = {
@@ -177,17 +179,19 @@ static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
 			.row_len = bytes_of(w, b->first + i),
 		};
 
-		ret = pst_extents_add(&b->bits, e->file, &seg);
+		ret = pst_extents_add(&b->extents, e->file, &seg);
 	}
 	if (ret)
 		return ret;
-	it->load.lead += pst_place_widen(&b->bits);
-	b->done = !b->bits.count; /* tensors of no bytes only */
+	it->load.lead += pst_place_widen(&b->extents);
+	b->done = !b->extents.count; /* All its tensors are empty. */
 	return b->done ? 0
-		       : pst_load_submit(&it->load, it->q, b->bits.list, b->bits.count, b, &b->id);
+		       : pst_load_submit(&it->load, it->q, b->extents.list, b->extents.count, b,
+					 &b->id);
 }
 
-/* Reads one more batch ahead: 1, 0 if there is no room or nothing left, or an error. */
+/* Submits the read of one more batch. Returns 1, 0 if there is no room or no tensor left, or an
+ * error. */
 static int read_ahead(struct penstock_weights_iter *it)
 {
 	uint64_t count = batch_tensor_count(it, it->planned);
@@ -209,7 +213,7 @@ static int read_ahead(struct penstock_weights_iter *it)
 	if (ret > 0)
 		ret = batch_submit(it, b);
 	else if (!ret)
-		ret = 1; /* later */
+		ret = 1; /* The batch is tried again later. */
 	if (ret) {
 		batch_free(it, b);
 		return ret < 0 ? ret : 0;
@@ -219,20 +223,24 @@ static int read_ahead(struct penstock_weights_iter *it)
 	return 1;
 }
 
-/* ---- what callers see ---- */
+/* ---- public functions ---- */
 
-/* No more than all that goes through it. */
+/* Returns the length of the window: `window`, or less if all tensors that pass through it fit
+ * in less. */
 static uint64_t window_for(const struct penstock_weights *w, uint64_t window, uint64_t batch_most)
 {
 	uint64_t sum = 4096;
 
 	for (uint64_t t = 0; t < w->count && sum < window; t++)
-		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192 : 0; /* is_long */
+		sum += bytes_of(w, t) <= batch_most ? bytes_of(w, t) + 8192
+						    : 0; /* See
+							  * is_long_tensor. */
 	return sum < window ? sum : window;
 }
 
-/* Long tensors get memory when it is their turn, two of them at once at most. Whether the
- * device has it is to be known before the first byte, so it is asked for once. */
+/* Allocates and frees what the two long tensors that follow each other need at most. Long
+ * tensors get their memory later, one by one; the caller learns before the first byte moves if
+ * the device has too little. */
 static int probe_long(struct penstock_weights_iter *it)
 {
 	const struct penstock_weights *w = it->load.w;
@@ -308,7 +316,7 @@ int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_devic
 	return 0;
 }
 
-static int harvest(struct penstock_weights_iter *it, int64_t patience_ns)
+static int collect_completions(struct penstock_weights_iter *it, int64_t patience_ns)
 {
 	struct penstock_done done[4];
 	int n = penstock_wait(it->q, done, 1, 4, patience_ns);
@@ -316,28 +324,30 @@ static int harvest(struct penstock_weights_iter *it, int64_t patience_ns)
 	for (int i = 0; i < n; i++) {
 		struct batch *ended = done[i].user;
 
-		pst_load_complete(&it->load, ended->bits.list, ended->bits.count, &done[i]);
+		pst_load_complete(&it->load, ended->extents.list, ended->extents.count, &done[i]);
 		ended->done = true;
 	}
 	return n;
 }
 
-/* Nothing moves any more when a failure is told. */
+/* Cancels all reads and waits for them: no byte moves after a failure has been reported. */
 static void cancel_batches(struct penstock_weights_iter *it)
 {
 	for (unsigned i = 0; i < it->batch_count; i++)
 		if (!batch_at(it, i)->done)
-			penstock_cancel(it->q, batch_at(it, i)->id); /* it may have ended */
-	while (harvest(it, -1) > 0)
+			penstock_cancel(it->q, batch_at(it, i)->id); /* Fails if the request has
+								      * completed, which is
+								      * fine. */
+	while (collect_completions(it, -1) > 0)
 		;
 }
 
-/* Waits until a batch is there, or something failed. */
+/* Waits until a batch has been read or the iteration has failed. */
 static int batch_await(struct penstock_weights_iter *it, struct batch *b)
 {
 	while (!b->done && !it->load.failed) {
 		int64_t patience = pst_load_wait_ns(&it->load);
-		int n = harvest(it, patience);
+		int n = collect_completions(it, patience);
 
 		if (n < 0 || (!n && patience < 0))
 			it->load.failed = pst_weights_fail_lib(n ? n : EIO, NULL, NULL, PST_NO_OFF);
@@ -369,8 +379,8 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 					it->load.w->entries[it->next].t->name, PST_NO_OFF,
 					"the window is full of tensors that were not released");
 	ret = batch_await(it, b);
-	if (!ret && it->next == b->first && b->bits.count) {
-		ret = pst_load_check_files(&it->load, &b->bits);
+	if (!ret && it->next == b->first && b->extents.count) {
+		ret = pst_load_check_files(&it->load, &b->extents);
 		it->load.failed = ret;
 	}
 	if (ret)
@@ -409,7 +419,7 @@ void penstock_weights_iter_close(struct penstock_weights_iter *it)
 {
 	if (!it)
 		return;
-	penstock_queue_close(it->q); /* what is in flight ends first */
+	penstock_queue_close(it->q); /* Waits for the reads in flight. */
 	for (unsigned i = 0; i < it->batch_count; i++)
 		batch_free(it, batch_at(it, i));
 	pst_load_free(&it->load.opts, it->dev, it->window, it->window_len);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two of the three ways to receive a model: all at once into one allocation a device,
- * and piece by piece into memory of the caller's. Both make a list of pieces and give
- * it to weights_move.c. Nothing is half there: what was allocated for a load that
- * failed is freed, and pieces are checked before the first byte moves.
+ * Two of the three ways to receive a model: all at once into one allocation per device, and
+ * piece by piece into the caller's memory. Both make a list of extents, which move.c or a
+ * group's hook moves. Called by programs and by src/group. It never leaves a partial load: what
+ * a failed load allocated is freed, and pieces are checked before the first byte moves.
  */
 #include "weights/load.h"
 
@@ -14,7 +14,7 @@
 #include "weights/err.h"
 #include "weights/place.h"
 
-#define NOWHERE UINT64_MAX /* no part of it is this rank's */
+#define NOWHERE UINT64_MAX /* Offset of a tensor of which this rank has no part. */
 
 /* ---- pieces ---- */
 
@@ -39,7 +39,7 @@ static int piece_out_of_range(const struct penstock_weights *w, const struct pen
 		(unsigned long long)p->outer_count, (unsigned long long)p->outer_first);
 }
 
-/* What the piece is of its file: rows, their length and where they begin. */
+/* Translates a piece into a segment: offset in the file, row length, pitch and number of rows. */
 static int piece_to_seg(const struct penstock_weights *w, const struct penstock_piece *p,
 			struct penstock_seg *seg)
 {
@@ -51,9 +51,10 @@ static int piece_to_seg(const struct penstock_weights *w, const struct penstock_
 	if (p->dim >= (t->rank ? t->rank : 1))
 		return piece_out_of_range(w, p);
 	if (t->begin == t->end)
-		return 0; /* nothing, whatever the range */
+		return 0; /* An empty tensor has no range to check. */
 	for (unsigned i = 0; i < p->dim; i++)
-		outer *= t->shape[i]; /* the header's check has multiplied them all */
+		outer *= t->shape[i]; /* Cannot overflow: the header's check multiplied all of
+				       * them. */
 	for (unsigned i = p->dim + 1; i < t->rank; i++)
 		inner *= t->shape[i];
 	if (t->rank)
@@ -125,7 +126,7 @@ static int piece_check_device(const struct penstock_weights *w, const struct pen
 }
 
 static int piece_add(const struct penstock_weights *w, const struct penstock_piece *p,
-		     struct pst_extents *bits)
+		     struct pst_extents *extents)
 {
 	struct penstock_seg seg = {.buf = NULL};
 	const struct pst_tensor_entry *e;
@@ -150,7 +151,7 @@ static int piece_add(const struct penstock_weights *w, const struct penstock_pie
 		seg.row_len *= seg.rows;
 		seg.rows = 1;
 	}
-	return ret ? ret : pst_extents_add(bits, e->file, &seg);
+	return ret ? ret : pst_extents_add(extents, e->file, &seg);
 }
 
 /* ---- all at once ---- */
@@ -164,7 +165,8 @@ struct penstock_loaded {
 	uint64_t *offs;
 };
 
-/* Where a rank's part of a tensor lies contiguous in its file, 0: it does not. */
+/* Sets *off to where a rank's part of a tensor begins in the file if it is contiguous there,
+ * else to 0. */
 static int shard_file_off(const struct penstock_weights *w, const struct penstock_shard *shard,
 			  uint64_t *off)
 {
@@ -175,8 +177,8 @@ static int shard_file_off(const struct penstock_weights *w, const struct penstoc
 	return ret;
 }
 
-/* A rank's parts, one behind the other; a long one that is contiguous in its file has
- * pages of its own, as pst_place_tensors has it. */
+/* Places a rank's parts one after the other. A long part that is contiguous in its file has
+ * pages of its own, see place.c. */
 static int place_shards(struct pst_load *load, struct penstock_loaded *l)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
@@ -225,7 +227,7 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 		l->len = pst_place_tensors(w, l->first, l->count, load->opts.align, l->offs);
 	}
 	for (unsigned i = 0; i < count; i++) {
-		/* A page even for nothing, so that every tensor has an address. */
+		/* At least a page, so that every tensor has an address, even in an empty model. */
 		int ret = pst_load_alloc(load, devs[i], l->len ? l->len : 4096, &l->bases[i]);
 
 		if (ret)
@@ -237,10 +239,12 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 }
 
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
-			struct pst_extents *bits)
+			struct pst_extents *extents)
 {
-	bits->own_pages = true; /* those that are long enough to want any: pst_place_tensors */
-	/* A device at a time, so that neighbours are joined; the file's order follows. */
+	extents->own_pages = true; /* True only of stretches that pst_place_tensors gave whole
+				    * pages; pst_place_widen skips shorter ones. */
+	/* One device after the other, so that adjacent tensors are joined. The list is sorted
+	 * by file later. */
 	for (unsigned i = 0; i < l->dev_count; i++) {
 		for (uint64_t t = 0; t < l->count; t++) {
 			const struct pst_tensor_entry *e = &w->entries[l->first + t];
@@ -250,7 +254,7 @@ static int list_tensors(const struct penstock_loaded *l, const struct penstock_w
 				.off = w->files[e->file].data_off + e->t->begin,
 				.row_len = e->t->end - e->t->begin,
 			};
-			int ret = pst_extents_add(bits, e->file, &seg);
+			int ret = pst_extents_add(extents, e->file, &seg);
 
 			if (ret)
 				return ret;
@@ -260,7 +264,7 @@ static int list_tensors(const struct penstock_loaded *l, const struct penstock_w
 }
 
 static int list_shards(const struct penstock_loaded *l, struct penstock_weights *w,
-		       const struct penstock_shard_opts *opts, struct pst_extents *bits)
+		       const struct penstock_shard_opts *opts, struct pst_extents *extents)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
 	int ret = 0;
@@ -273,15 +277,15 @@ static int list_shards(const struct penstock_loaded *l, struct penstock_weights 
 		if (!ret)
 			ret = shard_file_off(w, &shard, &off);
 		if (!ret)
-			bits->own_pages = pst_place_has_own_pages(off, shard.bytes, tensor->dtype,
-								  l->opts.align);
+			extents->own_pages = pst_place_has_own_pages(off, shard.bytes,
+								     tensor->dtype, l->opts.align);
 		for (unsigned i = 0; !ret && i < shard.piece_count * l->dev_count; i++) {
 			struct penstock_piece p = shard.pieces[i % shard.piece_count];
 			unsigned d = i / shard.piece_count;
 
 			p.ptr = (char *)l->bases[d] + l->offs[t] + (uintptr_t)p.ptr;
 			p.dev = l->devs[d];
-			ret = piece_add(w, &p, bits);
+			ret = piece_add(w, &p, extents);
 		}
 	}
 	return ret;
@@ -308,26 +312,26 @@ int pst_weights_load(const struct pst_load_mover *mover, struct penstock_weights
 		     const struct penstock_load_opts *opts, struct penstock_load_report *report,
 		     struct penstock_loaded **out)
 {
-	struct pst_extents bits = {.list = NULL};
+	struct pst_extents extents = {.list = NULL};
 	struct penstock_loaded *l = NULL;
 	struct pst_load load;
 	int ret = pst_load_init(&load, w, opts);
 
 	if (!ret)
 		ret = check_load(&load, devs, dev_count, out);
-	bits.most = load.opts.request_bytes;
+	extents.most = load.opts.request_bytes;
 	if (!ret)
 		ret = loaded_new(&load, devs, dev_count, &l);
 	if (!ret)
-		ret = load.opts.shard ? list_shards(l, w, load.opts.shard, &bits)
-				      : list_tensors(l, w, &bits);
+		ret = load.opts.shard ? list_shards(l, w, load.opts.shard, &extents)
+				      : list_tensors(l, w, &extents);
 	if (mover) {
-		ret = mover->move(mover->arg, &load, &bits, ret);
+		ret = mover->move(mover->arg, &load, &extents, ret);
 	} else if (!ret) {
-		load.lead = pst_place_widen(&bits);
-		ret = pst_load_move(&load, &bits);
+		load.lead = pst_place_widen(&extents);
+		ret = pst_load_move(&load, &extents);
 	}
-	free(bits.list);
+	free(extents.list);
 	if (report && l)
 		pst_load_report(&load, report);
 	if (ret) {
@@ -366,22 +370,22 @@ void penstock_loaded_free(struct penstock_loaded *l)
 	free(l);
 }
 
-/* Measured with four processes, as bench/README.md has it: 65 GB/s by CPUs, 36 by
- * registrations, 105 by those that are kept. */
+/* Measured with four processes (bench/README.md): 65 GB/s with copies by the CPUs, 36 GB/s with
+ * new registrations, 105 GB/s with registrations that are kept. */
 enum penstock_effort penstock_weights_effort(const struct penstock_weights *w, unsigned ranks)
 {
 	return ranks > 1 && !(w->flags & PENSTOCK_WEIGHTS_IMMUTABLE) ? PENSTOCK_FAST
 								     : PENSTOCK_THRIFTY;
 }
 
-/* ---- into memory of the caller's ---- */
+/* ---- into the caller's memory ---- */
 
 int pst_weights_load_into(const struct pst_load_mover *mover, struct penstock_weights *w,
 			  const struct penstock_piece *pieces, uint64_t count,
 			  const struct penstock_load_opts *opts,
 			  struct penstock_load_report *report)
 {
-	struct pst_extents bits = {.apart = true};
+	struct pst_extents extents = {.apart = true};
 	struct penstock_piece piece;
 	struct pst_load load;
 	int ret = pst_load_init(&load, w, opts);
@@ -389,23 +393,23 @@ int pst_weights_load_into(const struct pst_load_mover *mover, struct penstock_we
 	if (!ret && count && !pieces)
 		ret = pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
 				       "no pieces");
-	bits.most = load.opts.request_bytes;
+	extents.most = load.opts.request_bytes;
 	for (uint64_t i = 0; i < count && !ret; i++) {
 		const char *from = (const char *)pieces + i * pieces[0].size;
 
 		ret = pst_weights_struct_in(&piece, sizeof(piece), from, "penstock_piece");
 		if (!ret)
-			ret = piece_add(w, &piece, &bits);
+			ret = piece_add(w, &piece, &extents);
 	}
 	if (!ret || mover) {
 		bool ready = !ret;
 
-		ret = mover ? mover->move(mover->arg, &load, &bits, ret)
-			    : pst_load_move(&load, &bits);
+		ret = mover ? mover->move(mover->arg, &load, &extents, ret)
+			    : pst_load_move(&load, &extents);
 		if (report && ready)
 			pst_load_report(&load, report);
 	}
-	free(bits.list);
+	free(extents.list);
 	return ret;
 }
 

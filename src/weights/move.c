@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moving pieces of a model's files to their places: puts them in file order, makes one
- * request a file of them, submits all at once and waits. Called by the three ways to
- * receive. What fails is said with file, tensor and offset.
+ * Moves the extents of a load: sorts them by file, makes requests of one file each, submits all
+ * of them and waits. Called by all ways to receive a model, and by the save for options and
+ * reports. A failure names file, tensor and offset.
  */
 #include "weights/move.h"
 
@@ -15,10 +15,12 @@
 #include "weights/file.h"
 #include "weights/find.h"
 
-#define SEGS_MAX 16384u	  /* of one request */
-#define REQUESTS_MAX 256u /* in flight */
+#define SEGS_MAX 16384u	  /* Segments of a request. */
+#define REQUESTS_MAX 256u /* Requests in flight. */
 #define DONE_MAX 16u
-#define POLL_NS 100000000 /* a person who gives up waits no longer */
+#define POLL_NS                                                                           \
+	100000000 /* Between two calls of opts.look: a user who gives up waits no longer. \
+		   */
 
 /* ---- options, memory, reports ---- */
 
@@ -94,7 +96,7 @@ void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device
 	if (ptr && opts->free)
 		opts->free(opts->user, dev, ptr, len);
 	else if (ptr)
-		penstock_free(dev, ptr); /* fails only for what is none of its memory */
+		penstock_free(dev, ptr); /* Fails only for an address that is not its memory. */
 }
 
 void pst_load_request(const struct pst_load *load, struct penstock_req *req)
@@ -107,24 +109,24 @@ void pst_load_request(const struct pst_load *load, struct penstock_req *req)
 }
 
 int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
-		    const struct pst_extent *bits, size_t count, void *user, uint64_t *id)
+		    const struct pst_extent *extents, size_t count, void *user, uint64_t *id)
 {
-	const struct pst_model_file *file = &load->w->files[bits->file];
+	const struct pst_model_file *file = &load->w->files[extents->file];
 	struct penstock_req req;
 	int ret;
 
 	pst_load_request(load, &req);
-	ret = pst_model_file_storage(load->w, bits->file, &req.storage);
+	ret = pst_model_file_storage(load->w, extents->file, &req.storage);
 	if (ret)
 		return ret;
-	req.segs = &bits->seg;
+	req.segs = &extents->seg;
 	req.seg_count = (unsigned)count;
-	req.seg_size = sizeof(*bits);
+	req.seg_size = sizeof(*extents);
 	req.user = user;
 	ret = penstock_submit(q, &req, 1, id);
 	return ret == 1 ? 0
 			: pst_weights_fail_lib(ret, file->path,
-					       pst_model_file_tensor_at(file, bits->seg.off),
+					       pst_model_file_tensor_at(file, extents->seg.off),
 					       PST_NO_OFF);
 }
 
@@ -154,30 +156,31 @@ static int fail_cancelled(void)
 				"cancelled by the caller");
 }
 
-/* Where a request stopped, and not in what it read before the first byte that is wanted. */
-static uint64_t stop_offset(const struct pst_extent *bits, size_t count, uint64_t off)
+/* Returns the offset at which a request stopped; an offset in the bytes in front of a tensor
+ * becomes the tensor's first. */
+static uint64_t stop_offset(const struct pst_extent *extents, size_t count, uint64_t off)
 {
 	for (size_t i = 0; i < count; i++) {
-		uint64_t begin = bits[i].seg.off;
+		uint64_t begin = extents[i].seg.off;
 
-		if (off >= begin && off < begin + bits[i].lead)
-			return begin + bits[i].lead;
+		if (off >= begin && off < begin + extents[i].lead)
+			return begin + extents[i].lead;
 	}
 	return off;
 }
 
-void pst_load_complete(struct pst_load *load, const struct pst_extent *bits, size_t count,
+void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, size_t count,
 		       const struct penstock_done *done)
 {
 	const struct penstock_report *r = done->report;
-	const unsigned file = bits->file;
+	const unsigned file = extents->file;
 	const struct pst_model_file *s = &load->w->files[file];
 	uint64_t off;
 
 	pst_load_add_report(load, done->result, r);
 	if (load->failed)
-		return; /* the first failure is the one that is told */
-	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(bits, count, r->stop_off);
+		return; /* The first failure is the one that is reported. */
+	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(extents, count, r->stop_off);
 	if (done->result < 0)
 		load->failed = pst_weights_fail(
 			(int)done->result, r->why, s->path,
@@ -198,7 +201,7 @@ int pst_load_poll_caller(struct pst_load *load)
 		return 0;
 	if (load->opts.look(load->opts.user))
 		load->failed = fail_cancelled();
-	load->looked_ns = now_ns(); /* the caller may take his time */
+	load->looked_ns = now_ns(); /* The callback may have taken long. */
 	return load->failed;
 }
 
@@ -207,13 +210,13 @@ int64_t pst_load_wait_ns(const struct pst_load *load)
 	return load->failed || !load->opts.look ? -1 : POLL_NS;
 }
 
-int pst_load_check_files(struct pst_load *load, const struct pst_extents *bits)
+int pst_load_check_files(struct pst_load *load, const struct pst_extents *extents)
 {
-	for (size_t i = 0; i < bits->count; i++) {
-		unsigned file = bits->list[i].file;
+	for (size_t i = 0; i < extents->count; i++) {
+		unsigned file = extents->list[i].file;
 		int ret;
 
-		if (i && file == bits->list[i - 1].file)
+		if (i && file == extents->list[i - 1].file)
 			continue;
 		ret = pst_model_file_check(&load->w->files[file], load->w->sources[file].fd);
 		if (ret)
@@ -225,7 +228,7 @@ int pst_load_check_files(struct pst_load *load, const struct pst_extents *bits)
 /* ---- requests ---- */
 
 struct load_batch {
-	size_t first, count; /* bits */
+	size_t first, count; /* Extents of the batch. */
 	uint64_t id;
 	bool ended;
 };
@@ -236,21 +239,21 @@ struct batches {
 	unsigned segs_max;
 };
 
-/* A request ends where its file does or it is long enough, but never between pieces of
- * the same bytes, which would then be read twice. */
-static size_t batch_end(const struct pst_extents *bits, size_t first, uint64_t most)
+/* Returns the end of the batch that begins at `first`. A batch ends with its file or when it
+ * has `most` bytes, but never between extents of the same bytes, which would be read twice. */
+static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_t most)
 {
-	const struct pst_extent *list = bits->list;
+	const struct pst_extent *list = extents->list;
 	uint64_t reach = 0, len = 0;
 	size_t i = first, cut = first;
 
-	for (; i < bits->count && list[i].file == list[first].file; i++) {
+	for (; i < extents->count && list[i].file == list[first].file; i++) {
 		const struct penstock_seg *seg = &list[i].seg;
 		uint64_t rows = seg->rows ? seg->rows : 1;
 		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
 
 		if (seg->off >= reach)
-			cut = i; /* could end here */
+			cut = i; /* A batch may end here. */
 		if (i - first >= SEGS_MAX && cut > first)
 			return cut;
 		if (i - first == PENSTOCK_SEGS_MAX)
@@ -263,13 +266,13 @@ static size_t batch_end(const struct pst_extents *bits, size_t first, uint64_t m
 	return i;
 }
 
-static int make_batches(const struct pst_extents *bits, uint64_t most, struct batches *out)
+static int make_batches(const struct pst_extents *extents, uint64_t most, struct batches *out)
 {
 	size_t capacity = 0, next;
 
 	memset(out, 0, sizeof(*out));
-	for (size_t at = 0; at < bits->count; at = next) {
-		next = batch_end(bits, at, most);
+	for (size_t at = 0; at < extents->count; at = next) {
+		next = batch_end(extents, at, most);
 		if (out->count == capacity) {
 			struct load_batch *more;
 
@@ -297,7 +300,7 @@ static void cancel_batches(struct penstock_queue *q, const struct batches *batch
 }
 
 static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
-			   const struct pst_extents *bits, struct batches *batches)
+			   const struct pst_extents *extents, struct batches *batches)
 {
 	struct penstock_done done[DONE_MAX];
 	size_t submitted = 0, ended = 0;
@@ -306,13 +309,14 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 	while (ended < submitted || (!load->failed && submitted < batches->count)) {
 		int n;
 
-		/* A file's first request opens it, which may take long, too. */
+		/* The first request of a file opens it, which may take long: the caller is
+		 * polled before each. */
 		while (!pst_load_poll_caller(load) && submitted < batches->count &&
 		       submitted - ended < REQUESTS_MAX) {
 			struct load_batch *b = &batches->list[submitted];
 
-			load->failed = pst_load_submit(load, q, &bits->list[b->first], b->count, b,
-						       &b->id);
+			load->failed = pst_load_submit(load, q, &extents->list[b->first], b->count,
+						       b, &b->id);
 			submitted += !load->failed;
 		}
 		if (load->failed && !cancelled) {
@@ -326,21 +330,21 @@ static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
 
 			b->ended = true;
 			ended++;
-			pst_load_complete(load, &bits->list[b->first], b->count, &done[i]);
+			pst_load_complete(load, &extents->list[b->first], b->count, &done[i]);
 		}
 	}
 	return load->failed;
 }
 
-int pst_load_move(struct pst_load *load, struct pst_extents *bits)
+int pst_load_move(struct pst_load *load, struct pst_extents *extents)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *q;
 	struct batches batches;
 	int ret;
 
-	pst_extents_sort(bits);
-	ret = make_batches(bits, load->opts.request_bytes, &batches);
+	pst_extents_sort(extents);
+	ret = make_batches(extents, load->opts.request_bytes, &batches);
 	if (ret || !batches.count)
 		return ret;
 	opts.requests_max = batches.count < REQUESTS_MAX ? (unsigned)batches.count : REQUESTS_MAX;
@@ -350,8 +354,8 @@ int pst_load_move(struct pst_load *load, struct pst_extents *bits)
 		free(batches.list);
 		return pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF);
 	}
-	ret = submit_and_wait(load, q, bits, &batches);
+	ret = submit_and_wait(load, q, extents, &batches);
 	penstock_queue_close(q);
 	free(batches.list);
-	return ret ? ret : pst_load_check_files(load, bits);
+	return ret ? ret : pst_load_check_files(load, extents);
 }

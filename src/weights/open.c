@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model: the headers of its files, checked, and one table of their tensors in file
- * order. Also the functions that look things up in it. No tensor's bytes are touched
- * here; weights_load.c and its siblings do that.
+ * Opens a model: reads the headers of its files and makes one table of their tensors in file
+ * order. Also closes it. Called by programs. It never reads a tensor's bytes.
  */
 #include "weights/open.h"
 
@@ -18,8 +17,9 @@
 #include "weights/file.h"
 #include "weights/find.h"
 
-/* Files of a model that stay open from its header on, so that it does not matter what becomes
- * of their names; of one with more of them not all may be read, and descriptors are few. */
+/* A model of up to this many files keeps them open from the header's read on, so that removing
+ * or replacing one does no harm. Of a larger model perhaps not all files are read, and a
+ * process has few descriptors. */
 #define KEPT_MAX 64u
 
 static int open_files(struct penstock_weights *w)
@@ -64,7 +64,7 @@ static int compare_row(const void *name, const void *row)
 	return strcmp(name, ((const struct pst_index_row *)row)->tensor);
 }
 
-/* Rows of the index whose file does not have their tensor. */
+/* Fails if a file lacks a tensor that the index says is in it. */
 static int check_index(const struct penstock_weights *w)
 {
 	for (size_t i = 0; i < w->list.row_count; i++) {
@@ -113,7 +113,8 @@ static int fill_entries(struct penstock_weights *w, const bool *indexed,
 				row = bsearch(st->tensors[t].name, w->list.rows, w->list.row_count,
 					      sizeof(*row), compare_row);
 				if (!row || row->at != i)
-					continue; /* a leftover, or a copy of another's */
+					continue; /* A leftover that no index lists, or a copy
+						   * of another file's tensor. */
 			}
 			if (is_selected(st->tensors[t].name, opts))
 				w->entries[w->count++] =
@@ -152,7 +153,7 @@ static int sort_by_name(struct penstock_weights *w)
 	return 0;
 }
 
-/* A name without a pattern in it is of one that is there. */
+/* Fails with -ENOENT unless the model has each tensor that the caller named without a pattern. */
 static int check_names(const struct penstock_weights *w, const struct penstock_weights_opts *opts)
 {
 	for (unsigned i = 0; i < opts->name_count; i++)
@@ -184,7 +185,7 @@ static int make_table(struct penstock_weights *w, const struct penstock_weights_
 	return ret ? ret : check_names(w, opts);
 }
 
-/* ---- what callers see ---- */
+/* ---- public functions ---- */
 
 static bool list_is_complete(const char *const *list, unsigned count)
 {

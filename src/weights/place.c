@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where tensors lie in one allocation: as they lie in their file, so that a stretch of
- * them is one segment and keeps the offsets within a page that direct paths want, and
- * somewhere else only where a tensor would not be aligned for its dtype. A long stretch
- * has its first and last page for itself, so that whole pages can be read. Arithmetic
- * only; called by weights_load.c and weights_iter.c.
+ * Places tensors in one allocation. Tensors that are contiguous in their file stay so: the
+ * stretch is one segment, and it keeps its offset within a page, which direct paths need. A
+ * tensor that would not be aligned for its dtype begins a stretch of its own. A long stretch
+ * shares its first and last page with no other, so that whole pages can be read. Called by
+ * load.c and iter.c. Arithmetic only.
  */
 #include "weights/place.h"
 
 #define PAGE 4096u
-#define SHORT_STRETCH 65536u /* a stretch this short gains nothing from a page's phase */
+#define SHORT_STRETCH                                                             \
+	65536u /* For a stretch up to this length, direct paths gain nothing from \
+		* the page offset. */
 #define SHORT_ALIGN 64u
 
 struct stretch {
-	uint64_t first, end; /* tensors */
-	uint64_t off, len;   /* in the file */
-	uint64_t shift;	     /* how far its offsets are off what they should be */
-	uint64_t align;	     /* the most that one of its tensors wants */
+	uint64_t first, end; /* Tensors of the stretch. */
+	uint64_t off, len;   /* Range in the file. */
+	uint64_t shift;	     /* Bytes by which all its file offsets miss the alignment. */
+	uint64_t align;	     /* The largest alignment that one of its tensors needs. */
 };
 
-/* The largest power of two in an element's bytes; kinds below a byte want none. */
+/* Returns the alignment of a tensor: the bytes of an element, or `least` if that is more.
+ * Elements smaller than a byte need none. */
 static uint64_t align_of(enum penstock_dtype dtype, uint64_t least)
 {
 	uint64_t bytes = penstock_dtype_bits(dtype) / 8;
@@ -104,27 +107,29 @@ static bool is_next(const struct pst_extent *a, const struct pst_extent *b)
 	       a->seg.dev == b->seg.dev;
 }
 
-uint64_t pst_place_widen(struct pst_extents *bits)
+uint64_t pst_place_widen(struct pst_extents *extents)
 {
 	uint64_t lead = 0;
 
-	for (size_t i = 0; i < bits->count; i++) {
-		struct penstock_seg *seg = &bits->list[i].seg;
+	for (size_t i = 0; i < extents->count; i++) {
+		struct penstock_seg *seg = &extents->list[i].seg;
 		uint64_t before = seg->off % PAGE;
 
 		if (seg->rows > 1 || seg->row_len < SHORT_STRETCH ||
 		    (uintptr_t)seg->buf % PAGE != before)
 			continue;
-		/* Cut by request_bytes: the page is its neighbour's, too. */
-		if (bits->list[i].own_last &&
-		    (i + 1 == bits->count || !is_next(&bits->list[i], &bits->list[i + 1])))
+		/* Where request_bytes has cut a stretch, the last page belongs to the next
+		 * extent, too. */
+		if (extents->list[i].own_last &&
+		    (i + 1 == extents->count || !is_next(&extents->list[i], &extents->list[i + 1])))
 			seg->room = -(seg->off + seg->row_len) % PAGE;
-		if (!bits->list[i].own_first || (i && is_next(&bits->list[i - 1], &bits->list[i])))
+		if (!extents->list[i].own_first ||
+		    (i && is_next(&extents->list[i - 1], &extents->list[i])))
 			continue;
 		seg->buf = (char *)seg->buf - before;
 		seg->off -= before;
 		seg->row_len += before;
-		bits->list[i].lead = (uint16_t)before;
+		extents->list[i].lead = (uint16_t)before;
 		lead += before;
 	}
 	return lead;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the header of a safetensors file; see safetensors.h. Everything that a file
- * may lie about is checked here, so that behind it offsets, shapes and names are
- * simply true: the tensors cover the data from its first byte to its last, in
- * order, none twice. What is wrong is said with tensor and byte.
+ * Parses the header of a safetensors file; see safetensors.h. All that a malformed or hostile
+ * file may claim is checked here, so that other code can trust offsets, shapes and names: the
+ * tensors cover the data from its first byte to its last, in order, and no byte twice. A fault
+ * is reported with the tensor and the offset.
  */
 #include "weights/safetensors.h"
 
@@ -24,7 +24,7 @@ struct header_state {
 	struct pst_json in;
 	struct pst_st st;
 	size_t tensors_capacity, shapes_capacity, pairs_capacity, shape_count;
-	const char *name; /* of the tensor that is being read */
+	const char *name; /* Name of the tensor that is being parsed. */
 	bool no_memory;
 };
 
@@ -68,7 +68,7 @@ int pst_st_bytes(enum penstock_dtype dtype, const uint64_t *shape, unsigned rank
 	return true;
 }
 
-/* ---- saying what is wrong ---- */
+/* ---- errors ---- */
 
 __attribute__((format(printf, 4, 5))) static int
 header_fail(struct pst_st_error *err, const char *tensor, uint64_t at, const char *fmt, ...)
@@ -105,9 +105,9 @@ int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t
 	return (int64_t)len;
 }
 
-/* ---- tables that grow ---- */
+/* ---- growing tables ---- */
 
-/* Room for one more of `each` bytes in *table, which holds `count`. */
+/* Makes room for one more element of `each` bytes in *table, which has `count` elements. */
 static bool table_grow(struct header_state *s, void *table, size_t *capacity, size_t count,
 		       size_t each)
 {
@@ -126,7 +126,7 @@ static bool table_grow(struct header_state *s, void *table, size_t *capacity, si
 	return true;
 }
 
-/* ---- the parts of a header ---- */
+/* ---- parsing ---- */
 
 static bool read_shape(struct header_state *s, struct pst_st_tensor *t)
 {
@@ -184,7 +184,7 @@ static bool read_dtype(struct header_state *s, struct pst_st_tensor *t)
 	return true;
 }
 
-/* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, in any order. */
+/* Parses {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, in any order. */
 static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 {
 	static const char *const fields[] = {"dtype", "shape", "data_offsets"};
@@ -208,7 +208,8 @@ static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 		ok = i == 0   ? read_dtype(s, t)
 		     : i == 1 ? read_shape(s, t)
 		     : i == 2 ? read_offsets(s, t)
-			      : pst_json_skip(&s->in); /* other programs' fields */
+			      : pst_json_skip(&s->in); /* Fields that other programs add are
+							* ignored. */
 		if (!ok)
 			return false;
 	}
@@ -278,7 +279,7 @@ static bool read_header(struct header_state *s)
 	return !s->in.what && pst_json_end(&s->in);
 }
 
-/* ---- what the parts say together ---- */
+/* ---- checks over the whole header ---- */
 
 static int by_place(const void *a, const void *b)
 {
@@ -291,14 +292,14 @@ static int by_place(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Where in the header a name is said, and with it what belongs to it. */
+/* Returns the offset in the header of a tensor's name, near which its values are. */
 static uint64_t name_offset(const struct pst_st *st, const char *name)
 {
 	return (uint64_t)(name - st->text);
 }
 
-/* Every byte of the data, which follow the header of `len` bytes, belongs to exactly one
- * tensor. */
+/* Checks that every byte of the data, which follow the header of `len` bytes, belongs to
+ * exactly one tensor. */
 static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct pst_st_error *err)
 {
 	uint64_t at = 0, bytes;
@@ -401,7 +402,7 @@ int pst_st_parse(char *text, size_t len, uint64_t data_len, struct pst_st *out,
 		ret = s.no_memory ? -ENOMEM : -EBADMSG;
 	}
 	if (!ret) {
-		/* The table may have moved while it grew, so addresses come last. */
+		/* Growing may have moved the table of shapes, so pointers into it are set last. */
 		for (size_t i = 0; i < s.st.count; i++) {
 			s.st.tensors[i].shape = s.st.shapes ? s.st.shapes + at : NULL;
 			at += s.st.tensors[i].rank;

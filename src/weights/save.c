@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes tensors as a safetensors file: header, then the tensors without gaps, into an
- * object that takes its name when it is committed. Called by bindings and programs; it
- * never leaves half a file where a whole one was.
+ * Writes tensors as a safetensors file: header, then the tensors without gaps, into an object
+ * that gets its name when it is committed. Called by bindings and programs. It never leaves a
+ * partial file in place of a whole one.
  */
 #include <errno.h>
 #include <limits.h>
@@ -14,8 +14,10 @@
 #include "weights/move.h"
 
 #define PAGE 4096u
-#define PAGES_FROM (1u << 20) /* from here on the data begin with a page */
-#define SEGS 1024u	      /* of one request */
+#define PAGES_FROM                                                                \
+	(1u << 20) /* In a file of at least this length, the data begin at a page \
+		    * boundary. */
+#define SEGS 1024u /* Segments of a request. */
 
 struct text {
 	char *at;
@@ -71,7 +73,7 @@ static void text_put_json(struct text *t, const char *s)
 	text_put_str(t, "\"");
 }
 
-/* ---- what goes where ---- */
+/* ---- the header ---- */
 
 struct item {
 	struct penstock_out t;
@@ -169,7 +171,8 @@ static uint64_t text_put_header(struct text *t, const struct item *items, uint64
 	return at;
 }
 
-/* By the reader: text that is no UTF-8, names twice, more than it takes. */
+/* Checks the header with the parser: text that is not UTF-8, duplicate names, a header that is
+ * too long. */
 static int check_header(const char *path, const struct text *t, uint64_t data_len)
 {
 	size_t len = t->len - PST_ST_PREFIX;
@@ -191,14 +194,14 @@ static int check_header(const char *path, const struct text *t, uint64_t data_le
 	return 0;
 }
 
-/* ---- moving ---- */
+/* ---- writing ---- */
 
 struct save {
 	const char *path;
 	struct pst_load load;
 	struct penstock_storage *st;
 	struct penstock_queue *q;
-	struct pst_extents bits;
+	struct pst_extents extents;
 };
 
 static int save_fail_lib(const struct save *save, int code)
@@ -206,7 +209,8 @@ static int save_fail_lib(const struct save *save, int code)
 	return pst_weights_fail_lib(code, save->path, NULL, PST_NO_OFF);
 }
 
-/* Until the request has ended, also if the caller wants no more of it. */
+/* Waits until the request has completed. If the caller cancels meanwhile, cancels the request
+ * and goes on waiting. */
 static int request_await(struct save *save, uint64_t id)
 {
 	struct penstock_done done;
@@ -215,7 +219,8 @@ static int request_await(struct save *save, uint64_t id)
 	while ((n = penstock_wait(save->q, &done, 1, 1, pst_load_wait_ns(&save->load))) == 0) {
 		if (!ret && pst_load_poll_caller(&save->load)) {
 			ret = save->load.failed;
-			penstock_cancel(save->q, id); /* it may have ended */
+			penstock_cancel(save->q, id); /* Fails if the request has completed,
+						       * which is fine. */
 		}
 	}
 	if (n < 0)
@@ -236,17 +241,17 @@ static int write_extents(struct save *save, size_t first, size_t count)
 	pst_load_request(&save->load, &req);
 	req.storage = save->st;
 	req.op = PENSTOCK_WRITE;
-	req.segs = &save->bits.list[first].seg;
+	req.segs = &save->extents.list[first].seg;
 	req.seg_count = (unsigned)count;
-	req.seg_size = sizeof(save->bits.list[0]);
+	req.seg_size = sizeof(save->extents.list[0]);
 	n = penstock_submit(save->q, &req, 1, &id);
 	return n == 1 ? request_await(save, id) : save_fail_lib(save, n);
 }
 
 static int write_all(struct save *save)
 {
-	for (size_t at = 0; at < save->bits.count;) {
-		size_t left = save->bits.count - at, count = left < SEGS ? left : SEGS;
+	for (size_t at = 0; at < save->extents.count;) {
+		size_t left = save->extents.count - at, count = left < SEGS ? left : SEGS;
 		int ret = write_extents(save, at, count);
 
 		if (ret)
@@ -263,8 +268,8 @@ static int list_extents(struct save *save, const struct text *header, const stru
 	uint64_t at = header->len;
 	int ret;
 
-	save->bits.apart = true;
-	ret = pst_extents_add(&save->bits, 0, &seg);
+	save->extents.apart = true;
+	ret = pst_extents_add(&save->extents, 0, &seg);
 	for (uint64_t i = 0; i < count && !ret; i++) {
 		seg = (struct penstock_seg){.buf = (void *)(uintptr_t)items[i].t.ptr,
 					    .dev = items[i].t.dev,
@@ -272,13 +277,14 @@ static int list_extents(struct save *save, const struct text *header, const stru
 					    .row_len = items[i].bytes};
 		if (seg.row_len && !seg.dev && penstock_device_of(seg.buf, &seg.dev))
 			return save_fail(save->path, items[i].t.name, "it is on no open device");
-		ret = pst_extents_add(&save->bits, 0, &seg);
+		ret = pst_extents_add(&save->extents, 0, &seg);
 		at += items[i].bytes;
 	}
 	return ret;
 }
 
-/* By the name by which it is read again: a colon in it makes no address. */
+/* Opens the file as a path, as readers do: a colon in its name does not make it the address of
+ * another kind of storage. */
 static int open_output(struct save *save, const struct penstock_storage_opts *how)
 {
 	const char *path = save->path, *colon = strchr(path, ':'), *slash = strchr(path, '/');
@@ -326,7 +332,7 @@ static int write_file(struct save *save, struct text *header, uint64_t data_len,
 			save_fail_lib(save, ret);
 	}
 	penstock_queue_close(save->q);
-	penstock_close(save->st); /* uncommitted: nothing was there */
+	penstock_close(save->st); /* Without a commit nothing appears under the name. */
 	penstock_device_close(host);
 	return ret;
 }
@@ -369,7 +375,7 @@ int penstock_weights_save(const char *path, const struct penstock_out *tensors, 
 	}
 	if (report)
 		pst_load_report(&save.load, report);
-	free(save.bits.list);
+	free(save.extents.list);
 	free(header.at);
 	free(items);
 	return ret;

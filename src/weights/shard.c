@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor parallelism: which part of a tensor a rank needs. Names say how a layer is cut,
- * by a table that callers extend, and how its tensor lies; the model's config.json says
- * how many heads and experts there are. Arithmetic; weights_load.c and bindings call it.
+ * Tensor parallelism: computes which part of a tensor a rank needs. A table of name patterns,
+ * which callers extend, tells how each layer is split; the name's ending tells how the tensor
+ * is stored; config.json has the numbers of heads and experts. Called by load.c and bindings.
+ * Arithmetic only, but for the read of config.json.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -18,13 +19,13 @@
 #define WORDS_UNIT 64u
 
 static const struct penstock_cut_rule built_in[] = {
-	/* Routers and what is low-rank are small and whole. */
+	/* Routers and low-rank projections are small: every rank has all of them. */
 	{"*.mlp.gate.*", PENSTOCK_CUT_WHOLE},
 	{"*.block_sparse_moe.gate.*", PENSTOCK_CUT_WHOLE},
 	{"*.shared_expert_gate.*", PENSTOCK_CUT_WHOLE},
 	{"*.q_a_proj.*", PENSTOCK_CUT_WHOLE},
 	{"*.kv_a_proj_with_mqa.*", PENSTOCK_CUT_WHOLE},
-	/* Experts of one tensor: [experts, in, 2 x out] and [experts, in, out]. */
+	/* All experts in one tensor: [experts, in, 2 x out] and [experts, in, out]. */
 	{"*.experts.gate_up_proj", PENSTOCK_CUT_LAST_HALVES},
 	{"*.experts.down_proj", PENSTOCK_CUT_INNER},
 	{"*.qkv_proj.*", PENSTOCK_CUT_QKV},
@@ -33,7 +34,8 @@ static const struct penstock_cut_rule built_in[] = {
 	{"*.k_proj.*", PENSTOCK_CUT_HEADS},
 	{"*.v_proj.*", PENSTOCK_CUT_HEADS},
 	{"*.q_b_proj.*", PENSTOCK_CUT_QUERIES},
-	{"*.kv_b_proj.*", PENSTOCK_CUT_QUERIES}, /* of each, out of what is low-rank */
+	{"*.kv_b_proj.*", PENSTOCK_CUT_QUERIES}, /* Keys and values of each head, from the
+						  * low-rank projection. */
 	{"*.o_proj.*", PENSTOCK_CUT_LAST},
 	{"*.gate_proj.*", PENSTOCK_CUT_FIRST},
 	{"*.up_proj.*", PENSTOCK_CUT_FIRST},
@@ -54,12 +56,13 @@ const struct penstock_cut_rule *penstock_cut_rules(unsigned *count)
 
 /* ---- one tensor ---- */
 
-/* How a tensor lies: its outputs and inputs are what its layer's rule cuts. */
+/* How a tensor is stored: where its layer's outputs and inputs are among its dimensions. */
 enum layout {
-	ROWS,	 /* [out, in], and [out] of a bias */
-	COLUMNS, /* [in, out], some elements packed into one, or groups of inputs */
-	INPUTS,	 /* [in] */
-	SHAPE,	 /* no weights, but numbers about all of them */
+	ROWS,	 /* [out, in], and [out] of a bias. */
+	COLUMNS, /* [in, out], perhaps with several elements packed into one, or groups of
+		  * inputs. */
+	INPUTS,	 /* [in]. */
+	SHAPE,	 /* Not a weight: numbers that describe the whole tensor. */
 };
 
 struct cut {
@@ -87,16 +90,16 @@ static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks
 				(unsigned long long)length, c->dim, ranks);
 }
 
-/* Query heads are what ranks share; a part of one is of no use to any. */
+/* Fails unless each rank gets whole query heads: a part of a head is useless. */
 static int check_heads(const struct cut *c)
 {
 	if (!(c->heads % c->o->ranks))
-		return 0; /* or not known */
+		return 0; /* Divisible, or the number is not known (0). */
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"%u heads cannot be shared by %u ranks", c->heads, c->o->ranks);
 }
 
-/* Adds this rank's part of [start, start + length). */
+/* Adds this rank's part of the range [start, start + length). */
 static int add_even_part(struct cut *c, uint64_t start, uint64_t length)
 {
 	unsigned ranks = c->o->ranks;
@@ -108,7 +111,8 @@ static int add_even_part(struct cut *c, uint64_t start, uint64_t length)
 	return 0;
 }
 
-/* The same by key-value heads: with fewer of them than ranks, neighbours share one. */
+/* Adds this rank's part by key-value heads. If there are fewer of them than ranks, neighbouring
+ * ranks get the same head. */
 static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 {
 	unsigned ranks = c->o->ranks;
@@ -129,8 +133,8 @@ static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 	return 0;
 }
 
-/* Keys or values that are as many as the queries of their layer, whatever the config says of
- * the model's: a layer of another kind, whose heads are its own. */
+/* Returns true for keys or values that have as many heads as their layer's queries, whatever
+ * config.json says: such a layer is of another kind, with heads of its own. */
 static bool as_many_as_queries(const struct cut *c)
 {
 	const char *at = strstr(c->t->name, ".k_proj.");
@@ -177,8 +181,8 @@ static int add_halves(struct cut *c, uint64_t length)
 	return ret ? ret : add_even_part(c, length / 2, length / 2);
 }
 
-/* Words of each rank: those that serve models share them as if there were a whole multiple
- * of 64, where that can be shared. */
+/* Returns how many words of the vocabulary each rank gets. Like inference engines, it rounds
+ * the vocabulary up to a multiple of 64 if the ranks can share that evenly. */
 static uint64_t words_of(uint64_t length, unsigned ranks)
 {
 	uint64_t padded = (length + WORDS_UNIT - 1) / WORDS_UNIT * WORDS_UNIT;
@@ -192,8 +196,8 @@ static enum layout layout_of(const char *name)
 		const char *tail;
 		enum layout layout;
 	} tails[] = {
-		/* GPTQ and AWQ: qweight [in / 8, out] or [in, out / 8], of 4 bits; qzeros
-		 * [groups, out / 8]; scales [groups, out]. */
+		/* GPTQ and AWQ: qweight is [in / 8, out] or [in, out / 8] for 4 bits; qzeros is
+		 * [groups, out / 8]; scales is [groups, out]. */
 		{".qweight", COLUMNS}, {".qzeros", COLUMNS},	  {".scales", COLUMNS},
 		{".g_idx", INPUTS},    {".weight_g_idx", INPUTS}, {".weight_shape", SHAPE},
 	};
@@ -211,7 +215,7 @@ static bool is_scale(const char *name)
 	return strstr(last ? last : name, "scale") || strstr(last ? last : name, "zero");
 }
 
-/* Beside this tensor, in the same layer. */
+/* Returns true if the layer of this tensor also has the tensor with this ending. */
 static bool has_sibling(const struct cut *c, const char *tail)
 {
 	const char *last = strrchr(c->t->name, '.');
@@ -222,12 +226,13 @@ static bool has_sibling(const struct cut *c, const char *tail)
 	return pst_weights_index(c->w, name) >= 0;
 }
 
-/* Where inputs are cut: whether a row's group is another one than its place says, so that
- * a rank needs the scales of all groups. 1: yes, 0: no, < 0: not known. */
+/* For a layer whose inputs are split: returns 1 if the inputs' groups are out of order
+ * (desc_act), so that each rank needs the scales of all groups; 0 if not; < 0 if that is not
+ * known. */
 static int groups_are_mixed(const struct cut *c)
 {
 	if (has_sibling(c, ".weight_g_idx"))
-		return 1; /* written only then */
+		return 1; /* Tools write this tensor only then. */
 	if (!has_sibling(c, ".g_idx"))
 		return 0;
 	if (c->w->config.order == PST_ORDER_UNKNOWN)
@@ -236,7 +241,8 @@ static int groups_are_mixed(const struct cut *c)
 	return c->w->config.order == PST_ORDER_BY_ACT;
 }
 
-/* Which dimension a rule cuts of this tensor: 1, 0: it stays whole, < 0: an error. */
+/* Chooses the dimension that a rule splits of this tensor. Returns 1; 0 if the tensor stays
+ * whole; < 0 on error. */
 static int choose_dim(struct cut *c, enum penstock_cut cut)
 {
 	const bool inputs = cut == PENSTOCK_CUT_LAST;
@@ -258,13 +264,13 @@ static int choose_dim(struct cut *c, enum penstock_cut cut)
 		if (!inputs && cut != PENSTOCK_CUT_LAST_HALVES && cut != PENSTOCK_CUT_INNER)
 			break;
 		if (!last)
-			return 0; /* a bias */
+			return 0; /* A bias. */
 		c->dim = cut == PENSTOCK_CUT_INNER ? last - 1 : last;
 	}
 	if (!is_scale(c->t->name))
 		return 1;
 	if (c->t->shape[c->dim] <= 1)
-		return 0; /* one for all */
+		return 0; /* One scale for the whole weight. */
 	if (inputs)
 		mixed = groups_are_mixed(c);
 	return mixed < 0 ? mixed : !mixed;
@@ -293,7 +299,8 @@ static int apply_rule(struct cut *c, enum penstock_cut cut)
 	case PENSTOCK_CUT_LAST_HALVES:
 		return add_halves(c, length);
 	case PENSTOCK_CUT_WORDS:
-		each = layout_of(c->t->name) == COLUMNS /* several words in an element */
+		each = layout_of(c->t->name) == COLUMNS /* Several words are packed into an
+							 * element. */
 			       ? (length + c->o->ranks - 1) / c->o->ranks
 			       : words_of(length, c->o->ranks);
 		c->part_count = 1;
@@ -319,7 +326,7 @@ static enum penstock_cut rule_for(const struct penstock_shard_opts *o, const cha
 
 /* ---- scales ---- */
 
-/* The weight that a scale belongs to, or NULL. */
+/* Returns the weight that a scale belongs to, or NULL. */
 static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, const char *name)
 {
 	static const char *const tails[] = {"_scale_inv", "_scale"};
@@ -346,15 +353,16 @@ static int inside_block(const struct cut *c, uint64_t block)
 				c->o->ranks, (unsigned long long)block);
 }
 
-/* From elements of the weight to those of its scale: one a row, or one a block. A part may
- * lie in one block; else it begins with one, as its scales are counted from there. */
+/* Converts the parts of a weight into parts of its scale, which has one element per row or per
+ * block. A part must begin with a block, from which its scales are counted, or be inside of one
+ * block. */
 static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 {
 	static const unsigned blocks[] = {1, 128, 64, 32, 256, 16, 8};
 	uint64_t whole = weight->shape[c->dim], scales, b = 0;
 
 	if (c->dim >= c->t->rank || c->t->shape[c->dim] <= 1) {
-		c->part_count = 0; /* one for all of it */
+		c->part_count = 0; /* One scale for the whole weight. */
 		return 0;
 	}
 	scales = c->t->shape[c->dim];
@@ -378,7 +386,7 @@ static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 	return 0;
 }
 
-/* By the rule of its layer; a scale that belongs to a weight as the weight is cut. */
+/* Splits a tensor by the rule of its layer. A scale of a weight is split like the weight. */
 static int cut_layer(struct cut *c)
 {
 	const struct pst_st_tensor *scale = c->t, *weight = weight_of(c->w, c->t->name);
@@ -394,7 +402,7 @@ static int cut_layer(struct cut *c)
 
 /* ---- experts ---- */
 
-/* The number behind "experts.", -1: none. */
+/* Returns the number after "experts.", -1 if there is none. */
 static int64_t expert_of(const char *name)
 {
 	const char *at = strstr(name, "experts.");
@@ -407,7 +415,8 @@ static int64_t expert_of(const char *name)
 	return *end == '.' ? n : -1;
 }
 
-/* Spread over expert ranks: 1: settled here, 0: it is no expert, < 0: an error. */
+/* Distributes experts over the expert ranks. Returns 1 if that settles the tensor; 0 if it is
+ * not an expert's; < 0 on error. *none: this rank has none of it. */
 static int cut_experts(struct cut *c, bool *none)
 {
 	const struct penstock_shard_opts *o = c->o;
@@ -441,7 +450,7 @@ static int cut_experts(struct cut *c, bool *none)
 	return 1;
 }
 
-/* ---- the answer ---- */
+/* ---- the result ---- */
 
 static int fill_shard(const struct cut *c, uint64_t tensor, struct penstock_shard *s)
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See sort_names.h. Eight bytes of each name lie beside it and are compared as a number, so
- * that the names themselves, which are all over memory, are read once for eight bytes and not
- * at each comparison; what is alike so far goes on with the next eight.
+ * Implements sort_names.h: sorts by eight bytes of the names at a time. The next eight bytes of
+ * each name are kept beside the pointer and compared as a number, so that a name, which may be
+ * anywhere in memory, is read once per eight bytes and not at each comparison. Names that are
+ * equal so far are sorted by their next eight bytes.
  */
 #include "weights/sort_names.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* In the order of strcmp; zeros behind the end. */
+/* Returns the next eight bytes as a number that orders like strcmp, with zeros after the end. */
 static uint64_t name_head(const char *name)
 {
 	uint64_t head = 0;
@@ -32,7 +33,8 @@ struct name_run {
 	size_t count;
 };
 
-/* The next that are alike and not at their ends; false: there are none. */
+/* Finds the next run of names that are equal so far and have bytes left. Returns false if there
+ * is none. */
 static bool next_name_run(struct pst_named *list, size_t count, size_t *at, struct name_run *run)
 {
 	for (size_t i = *at, n; i < count; i += n) {
@@ -49,7 +51,7 @@ static bool next_name_run(struct pst_named *list, size_t count, size_t *at, stru
 
 static void sort_from(struct pst_named *list, size_t count, size_t depth)
 {
-	/* The longest run is left to the loop, so that what calls itself halves each time. */
+	/* The longest run is left to this loop: a recursive call has at most half of the names. */
 	while (count > 1) {
 		struct name_run longest = {NULL, 0}, run, less;
 		size_t at = 0;
