@@ -73,7 +73,7 @@ static void lose_rank(struct penstock_group *g, unsigned rank)
 
 	if (g->lost.rank < 0) {
 		pst_link_death_reason(link, end, sizeof(end));
-		snprintf(text, sizeof(text), "has gone: %s", end);
+		snprintf(text, sizeof(text), "is lost: %s", end);
 		record_lost(g, rank, -ECONNRESET, PENSTOCK_WHY_IO_ERROR, text);
 	}
 	pst_link_close(link);
@@ -85,7 +85,7 @@ static void mark_hung(struct penstock_group *g, unsigned rank)
 {
 	char text[100];
 
-	snprintf(text, sizeof(text), "hangs: the others have waited for it for %.1f s",
+	snprintf(text, sizeof(text), "hangs: the other ranks waited %.1f s for it",
 		 g->settings.stall_ms / 1000.0);
 	record_lost(g, rank, -ETIMEDOUT, PENSTOCK_WHY_DEADLINE, text);
 }
@@ -247,7 +247,7 @@ static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packe
 	} while (soon < until);
 	if (pst_group_poll_caller(g) == -ECANCELED)
 		record_lost(g, to, -ECANCELED, PENSTOCK_WHY_CANCELLED,
-			    "did not take in time what it was told, and rank 0 was cancelled");
+			    "did not read its messages in time, and rank 0 was cancelled");
 	else
 		mark_hung(g, to);
 	pst_link_close(&g->links[to]);
@@ -432,7 +432,7 @@ static int receive_from_root(struct penstock_group *g, uint64_t *until_ms, struc
 		struct pst_packet left = {.seq = PST_SEQ_LEFT};
 
 		record_lost(g, 0, own->code, PENSTOCK_WHY_CANCELLED,
-			    "did not hear in time that this rank was cancelled");
+			    "did not answer in time when this rank was cancelled");
 		pst_link_send(link, 0, &left, NULL);
 		pst_link_close(link);
 	}
@@ -548,7 +548,7 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 
 	if (ret) {
 		/* The other ranks still learn of the failure, without a message from this one. */
-		ret = status ? status : pst_weights_no_memory("what ranks say");
+		ret = status ? status : pst_weights_no_memory("the ranks' messages");
 		return pst_group_barrier(g, ret);
 	}
 	return barrier_run(g, status, true, messages);
@@ -557,7 +557,7 @@ int pst_group_exchange(struct penstock_group *g, int status, const void *bytes, 
 int pst_message_invalid(unsigned rank)
 {
 	return pst_weights_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-				"rank %u says what no rank does", rank);
+				"rank %u sent a message that no rank sends", rank);
 }
 
 void pst_messages_free(struct penstock_group *g, struct pst_message *messages)

@@ -146,7 +146,7 @@ int pst_group_compare_files(struct penstock_group *g, struct penstock_weights *w
 	size_t count = w->file_count < PST_FILES_COMPARED ? w->file_count : PST_FILES_COMPARED;
 	uint64_t *files = calloc(count + 1, sizeof(*files));
 	int ret = files ? pst_group_watched_call(g, w, hash_all_files, 0)
-			: pst_weights_no_memory("what ranks say");
+			: pst_weights_no_memory("the ranks' messages");
 
 	for (unsigned i = 0; i < w->file_count && !ret; i++)
 		files[i < PST_FILES_COMPARED ? i : PST_FILES_COMPARED - 1] ^= w->files[i].content;

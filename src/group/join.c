@@ -97,7 +97,7 @@ static int make_address(const struct penstock_group *g, const char *asked, struc
 					g->name, sizeof(addr->sun_path) - 1);
 	if (!dir_is_private(dir))
 		return join_fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, dir,
-				 "is no directory that this user alone may enter (mode 0700)");
+				 "must be a directory that only this user may enter (mode 0700)");
 	return 0;
 }
 
@@ -167,15 +167,15 @@ static int admit_rank(struct penstock_group *g, struct pst_link *link, const cha
 	memcpy(&hello, message.bytes, message.len < sizeof(hello) ? message.len : sizeof(hello));
 	if (hello.version != VERSION || message.len != sizeof(hello))
 		return join_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, path,
-				 "a rank is of another version of the library");
+				 "a rank uses another version of the library");
 	if (hello.size != g->size)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
-					"rank %u says that there are %u ranks, rank 0 that there "
-					"are %u",
-					packet.rank, hello.size, g->size);
+		return pst_weights_fail(
+			EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
+			"rank %u was started as one of %u ranks, rank 0 as one of %u", packet.rank,
+			hello.size, g->size);
 	if (!packet.rank || packet.rank >= g->size || g->links[packet.rank].sock >= 0)
 		return pst_weights_fail(EEXIST, PENSTOCK_WHY_BAD_ARGUMENT, path, NULL, PST_NO_OFF,
-					"two processes say that they are rank %u", packet.rank);
+					"two processes were started as rank %u", packet.rank);
 	g->links[packet.rank] = *link;
 	*link = PST_LINK_NONE;
 	return 0;
@@ -198,8 +198,8 @@ static int check_connected(const struct penstock_group *g, const char *path,
 		if (fds[2 * i].revents || fds[2 * i + 1].revents)
 			return pst_weights_fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, path, NULL,
 						PST_NO_OFF,
-						"rank %u has gone before all were there, "
-						"rank %u has not come",
+						"rank %u exited before all ranks had joined; rank "
+						"%u has not joined",
 						i, first_missing_rank(g));
 	return 0;
 }
@@ -218,7 +218,7 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 			return ret;
 		if (now >= until)
 			return pst_weights_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, path, NULL,
-						PST_NO_OFF, "rank %u of %u has not come",
+						PST_NO_OFF, "rank %u of %u has not joined",
 						first_missing_rank(g), g->size);
 		for (unsigned i = 0; i < g->size; i++) {
 			fds[2 * i] = (struct pollfd){g->links[i].sock, POLLIN, 0};
@@ -235,7 +235,8 @@ static int accept_all(struct penstock_group *g, int listener, const char *path, 
 		if (late->sock >= 0)
 			ret = admit_rank(g, late, path);
 		else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-			ret = join_fail_errno(errno, path, "a rank cannot be let in");
+			ret = join_fail_errno(errno, path,
+					      "a rank's connection cannot be accepted");
 	}
 	return ret;
 }
@@ -274,10 +275,9 @@ static int lock_name(const char *path, char *lock_path, size_t size)
 			return join_fail_errno(errno, lock_path, "cannot be opened");
 		if (flock(fd, LOCK_EX | LOCK_NB)) {
 			close(fd);
-			return join_fail(
-				EBUSY, PENSTOCK_WHY_BAD_ARGUMENT, path,
-				"another process is rank 0 of a group of this name, which is "
-				"not complete");
+			return join_fail(EBUSY, PENSTOCK_WHY_BAD_ARGUMENT, path,
+					 "another process is rank 0 of a group of this name that "
+					 "is still waiting for its ranks");
 		}
 		if (!fstat(fd, &held) && !stat(lock_path, &named) && held.st_ino == named.st_ino)
 			return fd;
@@ -330,7 +330,7 @@ static int connect_to_root(struct penstock_group *g, const struct sockaddr_un *a
 			return join_fail_errno(code, addr->sun_path, "cannot be connected to");
 		if (pst_group_now_ms() >= until)
 			return join_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
-					 "rank 0 has not come");
+					 "rank 0 has not joined");
 		code = pst_group_poll_caller(g);
 		if (code)
 			return code;
@@ -351,7 +351,7 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 		return ret;
 	if (check_peer(&g->links[0]))
 		return join_fail(EPERM, PENSTOCK_WHY_NO_PERMISSION, addr->sun_path,
-				 "who listens there is not this user");
+				 "another user's process listens there");
 	/* A failure to send shows below as a closed socket. */
 	pst_link_send(&g->links[0], until, &own, &mine);
 	do {
@@ -363,10 +363,10 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 		return off;
 	if (ret == -ETIMEDOUT)
 		return join_fail(ETIMEDOUT, PENSTOCK_WHY_DEADLINE, addr->sun_path,
-				 "not all ranks have come");
+				 "not all ranks have joined");
 	if (ret < 0)
 		return join_fail(ECONNRESET, PENSTOCK_WHY_IO_ERROR, addr->sun_path,
-				 "rank 0 has gone before all were there");
+				 "rank 0 exited before all ranks had joined");
 	if (answer.code)
 		return pst_weights_fail(answer.code, (enum penstock_why)answer.why, NULL, NULL,
 					PST_NO_OFF, "%s", answer.text);
@@ -376,7 +376,7 @@ static int join_as_member(struct penstock_group *g, const struct sockaddr_un *ad
 	if (message.len != sizeof(hello) || hello.version != VERSION ||
 	    !settings_valid(&hello.settings))
 		return join_fail(EPROTO, PENSTOCK_WHY_BAD_ARGUMENT, addr->sun_path,
-				 "rank 0 is of another version of the library");
+				 "rank 0 uses another version of the library");
 	g->settings = hello.settings;
 	return 0;
 }
@@ -402,21 +402,24 @@ static int check_args(const char *name, unsigned rank, unsigned size,
 {
 	if (!name || !*name || strchr(name, '/'))
 		return join_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
-				 "a group's name is not empty and has no slash");
+				 "a group's name must not be empty or have a slash in it");
 	if (strlen(name) >= sizeof(((struct penstock_group *)0)->name))
 		return pst_weights_fail(ENAMETOOLONG, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
-					PST_NO_OFF, "a group's name has %zu bytes at most",
+					PST_NO_OFF, "a group's name may have %zu bytes at most",
 					sizeof(((struct penstock_group *)0)->name) - 1);
 	if (!size || size > PST_GROUP_MAX || rank >= size)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"rank %u of %u, of %u at most", rank, size, PST_GROUP_MAX);
+					"rank %u of %u ranks: ranks are numbered from 0, and a "
+					"group has %u at most",
+					rank, size, PST_GROUP_MAX);
 	if (opts->hosts ? opts->host >= opts->hosts : opts->host)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"host %u of %u", opts->host, opts->hosts);
+					"host %u is not below the number of hosts, %u", opts->host,
+					opts->hosts);
 	if (opts->window % 4096 || opts->window > 1u << 30 ||
 	    opts->windows > PST_GROUP_WINDOWS_MAX || opts->windows == 1)
 		return join_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
-				 "windows are 2 to 64, each of whole pages up to 1 GiB");
+				 "a rank has 2 to 64 windows, each of whole pages up to 1 GiB");
 	return 0;
 }
 

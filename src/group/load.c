@@ -130,12 +130,11 @@ static int compare_facts(const struct group_move *m, const struct pst_message *m
 
 		memcpy(&other, messages[r].bytes, head);
 		if (other.file_count != first.file_count)
-			return pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL,
-						PST_NO_OFF,
-						"rank %u has a model of %llu files, "
-						"rank 0 one of %llu",
-						r, (unsigned long long)other.file_count,
-						(unsigned long long)first.file_count);
+			return pst_weights_fail(
+				ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL, PST_NO_OFF,
+				"rank %u opened a model of %llu files, rank 0 one of %llu", r,
+				(unsigned long long)other.file_count,
+				(unsigned long long)first.file_count);
 		if (memcmp(messages[r].bytes + head, messages[0].bytes + head, 8 * count))
 			mismatch->files = r;
 		if (other.table != first.table || other.need_bytes != first.need_bytes)
@@ -154,9 +153,7 @@ static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 
 	if (!ret && mismatch->table)
 		ret = pst_weights_fail(ESTALE, PENSTOCK_WHY_STALE, w->files[0].path, NULL,
-				       PST_NO_OFF,
-				       "rank %u has opened other tensors of it than "
-				       "rank 0",
+				       PST_NO_OFF, "rank %u opened other tensors of it than rank 0",
 				       mismatch->table);
 	if (!ret && mismatch->stores)
 		pst_group_plan_merge_stores(&m->plan);
@@ -199,7 +196,7 @@ static int agree_plan(struct group_move *m, int status)
 	size_t len = 0;
 
 	if (!messages || !facts)
-		status = status ? status : pst_weights_no_memory("what ranks say");
+		status = status ? status : pst_weights_no_memory("the ranks' messages");
 	if (!status)
 		status = pst_group_plan_make(&m->plan, m->load->w, pst_group_get_settings(m->g),
 					     m->size);
@@ -316,7 +313,7 @@ static int copies_flush(struct group_move *m)
 
 	m->copy_count = 0;
 	return ret ? pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
-				      "out of a group's window: %s", penstock_errmsg())
+				      "copying out of a group's window: %s", penstock_errmsg())
 		   : 0;
 }
 

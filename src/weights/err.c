@@ -50,9 +50,8 @@ static bool is_named(const char *text, const char *tail, bool cut)
 }
 
 __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_why why,
-							 const char *file, const char *tensor,
-							 uint64_t off, const char *fmt,
-							 va_list args)
+						       const char *file, const char *tensor,
+						       uint64_t off, const char *fmt, va_list args)
 {
 	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
 	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX);
@@ -61,7 +60,8 @@ __attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_w
 	vsnprintf(text, sizeof(text), fmt, args);
 	if (off != PST_NO_OFF)
 		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
-	copy_cut(last_place.file, sizeof(last_place.file), text_end(file ? file : "", sizeof(last_place.file) - 1));
+	copy_cut(last_place.file, sizeof(last_place.file),
+		 text_end(file ? file : "", sizeof(last_place.file) - 1));
 	copy_cut(last_place.tensor, sizeof(last_place.tensor), tensor ? tensor : "");
 	copy_cut(t, sizeof(t), last_place.tensor);
 	last_place.off = off;

@@ -151,10 +151,11 @@ int pst_model_file_read_header(struct pst_model_file *file, int fd)
 		return pst_weights_fail_errno(errno, file->path, NULL, PST_NO_OFF, "%m");
 	if (!S_ISREG(file->stat.st_mode))
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_KIND, file->path, NULL, PST_NO_OFF,
-					"it is no regular file");
+					"it is not a regular file");
 	if ((uint64_t)file->stat.st_size < PST_ST_PREFIX)
 		return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED, file->path, NULL,
-					PST_NO_OFF, "%lld bytes are no safetensors file",
+					PST_NO_OFF,
+					"a file of %lld bytes is not a safetensors file",
 					(long long)file->stat.st_size);
 	ret = read_exact(file->path, fd, prefix, sizeof(prefix), 0);
 	if (ret)

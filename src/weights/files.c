@@ -100,7 +100,8 @@ int pst_read_whole_file(const char *path, char **out, size_t *len)
 		return path_fail(path, errno, "");
 	ret = fstat(fd, &st) ? path_fail(path, errno, "") : 0;
 	if (!ret && (!S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > INDEX_MAX))
-		ret = index_fail(path, NULL, PST_NO_OFF, "no regular file of at most 100 MB");
+		ret = index_fail(path, NULL, PST_NO_OFF,
+				 "it is not a regular file of at most 100 MB");
 	*out = ret ? NULL : malloc((size_t)st.st_size + 1);
 	if (!ret && !*out)
 		ret = pst_weights_no_memory("an index");
@@ -155,7 +156,7 @@ static int index_read_rows(struct pst_file_list *files, struct pst_json *in, con
 			continue;
 		}
 		if (found)
-			return index_fail(path, NULL, in->at, "two weight maps");
+			return index_fail(path, NULL, in->at, "it has two weight maps");
 		found = true;
 		if (!pst_json_take(in, '{'))
 			return 0;
@@ -167,7 +168,7 @@ static int index_read_rows(struct pst_file_list *files, struct pst_json *in, con
 		}
 	}
 	if (!ret && !in->what && !found)
-		return index_fail(path, NULL, PST_NO_OFF, "an index without weight_map");
+		return index_fail(path, NULL, PST_NO_OFF, "the index has no weight_map");
 	return ret;
 }
 
@@ -224,7 +225,7 @@ static int row_resolve(struct pst_file_list *files, const char *index, const cha
 			return list_add_file(files, path);
 	}
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, index, row->tensor, at,
-				"the index names %.100s, which is not there", row->file);
+				"the index names %.100s, which does not exist", row->file);
 }
 
 static int index_find(struct pst_file_list *files, const char *index, const char *dir,
@@ -250,7 +251,7 @@ static int index_find(struct pst_file_list *files, const char *index, const char
 	if (!ret && (in.what || !pst_json_end(&in)))
 		ret = index_fail(index, NULL, in.at, in.what);
 	if (!ret && files->row_count == first)
-		ret = index_fail(index, NULL, PST_NO_OFF, "an index without tensors");
+		ret = index_fail(index, NULL, PST_NO_OFF, "the index lists no tensors");
 	if (ret)
 		return ret;
 	qsort(files->rows + first, files->row_count - first, sizeof(*files->rows), by_file);
@@ -266,7 +267,7 @@ static int index_find(struct pst_file_list *files, const char *index, const char
 	for (size_t i = 1; i < files->row_count; i++)
 		if (!by_tensor(&files->rows[i - 1], &files->rows[i]))
 			return index_fail(index, files->rows[i].tensor,
-					  row_at(&in, &files->rows[i]), "it is there twice");
+					  row_at(&in, &files->rows[i]), "it occurs twice");
 	return 0;
 }
 
@@ -494,7 +495,7 @@ static int fail_not_found(const char *path, int code, const struct penstock_weig
 	if (!strchr(path, '/') || !is_cache_name(path) || cache_dir(opts, cache))
 		return path_fail(path, code, "");
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, path, NULL, PST_NO_OFF,
-				"%m, nor is it in the cache %.100s", cache);
+				"%m, and it is not in the cache %.100s either", cache);
 }
 
 int pst_file_list_find(struct pst_file_list *files, const char *path,

@@ -36,8 +36,8 @@ uint64_t penstock_weights_count(const struct penstock_weights *w)
 static int fail_out_of_range(const char *what, uint64_t index, uint64_t count)
 {
 	return pst_weights_fail(ENOENT, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-				"%s %llu of %llu", what, (unsigned long long)index,
-				(unsigned long long)count);
+				"%s %llu is out of range: there are %llu", what,
+				(unsigned long long)index, (unsigned long long)count);
 }
 
 int penstock_weights_get(const struct penstock_weights *w, uint64_t index,

@@ -365,7 +365,7 @@ int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tenso
 
 	if (ret)
 		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
-					"this iteration has failed before");
+					"the iterator failed at an earlier call");
 	do {
 		ret = read_ahead(it);
 	} while (ret > 0);
@@ -398,7 +398,8 @@ int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t ten
 
 	if (!b || !b->out[tensor - b->first])
 		return pst_weights_fail(ENOENT, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"tensor %llu is not out", (unsigned long long)tensor);
+					"tensor %llu is not held by the caller",
+					(unsigned long long)tensor);
 	b->out[tensor - b->first] = false;
 	b->held--;
 	while (it->batch_count && !batch_at(it, 0)->held) {

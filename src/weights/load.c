@@ -99,7 +99,7 @@ static int piece_check_size(const struct penstock_weights *w, const struct penst
 	    __builtin_add_overflow(want, seg->row_len, &want) || want > p->room)
 		return pst_weights_fail(ENOSPC, PENSTOCK_WHY_NO_SPACE, w->files[e->file].path,
 					e->t->name, PST_NO_OFF,
-					"its destination has %llu bytes, it takes %llu",
+					"its destination has %llu bytes, it needs %llu",
 					(unsigned long long)p->room, (unsigned long long)want);
 	return 0;
 }
@@ -115,11 +115,11 @@ static int piece_check_device(const struct penstock_weights *w, const struct pen
 		return 0;
 	if (penstock_device_of(p->ptr, &dev))
 		return piece_fail(w, p->tensor, ENODEV, PENSTOCK_WHY_NO_DEVICE,
-				  "its destination is on no open device");
+				  "its destination is not on an open device");
 	if (p->dev && dev != p->dev)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->files[e->file].path,
 					e->t->name, PST_NO_OFF,
-					"its destination is on %s, not on %s",
+					"its destination is on %s, but the piece says %s",
 					penstock_device_name(dev), penstock_device_name(p->dev));
 	seg->dev = dev;
 	return 0;
@@ -134,14 +134,15 @@ static int piece_add(const struct penstock_weights *w, const struct penstock_pie
 
 	if (p->tensor >= w->count)
 		return pst_weights_fail(ENOENT, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"tensor %llu of %llu", (unsigned long long)p->tensor,
+					"tensor %llu is out of range: the model has %llu",
+					(unsigned long long)p->tensor,
 					(unsigned long long)w->count);
 	e = &w->entries[p->tensor];
 	if (p->dtype != PENSTOCK_DTYPE_NONE && p->dtype != e->t->dtype)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->files[e->file].path,
-					e->t->name, PST_NO_OFF, "it is %s, its destination %s",
-					penstock_dtype_name(e->t->dtype),
-					penstock_dtype_name(p->dtype));
+		return pst_weights_fail(
+			EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, w->files[e->file].path, e->t->name,
+			PST_NO_OFF, "it is %s, but its destination is %s",
+			penstock_dtype_name(e->t->dtype), penstock_dtype_name(p->dtype));
 	ret = piece_to_seg(w, p, &seg);
 	if (!ret)
 		ret = piece_check_size(w, p, &seg);
@@ -302,8 +303,9 @@ static int check_load(const struct pst_load *load, struct penstock_device *const
 	if (load->opts.first > w->count || load->opts.count > w->count - load->opts.first)
 		return pst_weights_fail(
 			ERANGE, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-			"tensors %llu and %llu more, of %llu", (unsigned long long)load->opts.first,
-			(unsigned long long)load->opts.count, (unsigned long long)w->count);
+			"%llu tensors from tensor %llu on are out of range: the model has %llu",
+			(unsigned long long)load->opts.count, (unsigned long long)load->opts.first,
+			(unsigned long long)w->count);
 	return 0;
 }
 

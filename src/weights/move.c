@@ -44,8 +44,8 @@ int pst_load_init(struct pst_load *load, struct penstock_weights *w,
 	if (load->opts.align > 4096 || (load->opts.align & (load->opts.align - 1)) ||
 	    !load->opts.alloc != !load->opts.free)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"align is no power of two up to 4096, or alloc comes "
-					"without free");
+					"align must be a power of two up to 4096, and alloc and "
+					"free must be given together");
 	load->w = w;
 	load->report.path = load->report.engine = "none";
 	load->report.start_ns = load->report.end_ns = load->looked_ns = now_ns();
@@ -62,7 +62,7 @@ int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t le
 		mem = opts->alloc(opts->user, dev, len, 4096);
 		ret = mem ? 0
 			  : penstock_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY,
-					  "the caller's allocator has no more");
+					  "the caller's allocator returned NULL");
 		if (mem && (uintptr_t)mem % 4096) {
 			opts->free(opts->user, dev, mem, len);
 			ret = penstock_fail(EINVAL, PENSTOCK_WHY_UNALIGNED,

@@ -83,9 +83,10 @@ static int check_index(const struct penstock_weights *w)
 				low = mid + 1;
 		}
 		if (c)
-			return pst_weights_fail(EBADMSG, PENSTOCK_WHY_MALFORMED,
-						w->files[row->at].path, row->tensor, PST_NO_OFF,
-						"the index says that it is in this file");
+			return pst_weights_fail(
+				EBADMSG, PENSTOCK_WHY_MALFORMED, w->files[row->at].path,
+				row->tensor, PST_NO_OFF,
+				"the index says that it is in this file, which lacks it");
 	}
 	return 0;
 }
@@ -212,7 +213,7 @@ int penstock_weights_open_list(const char *const *paths, unsigned count,
 	    !list_is_complete(opts.names, opts.name_count) ||
 	    !list_is_complete(opts.dirs, opts.dir_count))
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"no path, or a list that is not there or has NULL in it");
+					"no path, or a list that is NULL or contains NULL");
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return pst_weights_no_memory("a model");

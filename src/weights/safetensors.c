@@ -93,15 +93,17 @@ int64_t pst_st_header_length(const unsigned char prefix[PST_ST_PREFIX], uint64_t
 		len = len << 8 | prefix[i];
 	if (len > PST_ST_HEADER_MAX)
 		return header_fail(err, "", 0,
-				   "it announces a header of %llu bytes, at most %u are read",
+				   "it claims a header of %llu bytes; %u are the most that is read",
 				   (unsigned long long)len, PST_ST_HEADER_MAX);
 	if (file_len < PST_ST_PREFIX || len > file_len - PST_ST_PREFIX)
 		return header_fail(err, "", 0,
-				   "it announces a header of %llu bytes, the file ends after %llu",
+				   "it claims a header of %llu bytes, but the file has only %llu",
 				   (unsigned long long)len, (unsigned long long)file_len);
 	if (len < 2)
-		return header_fail(err, "", 0, "it announces a header of %llu bytes, {} are two",
-				   (unsigned long long)len);
+		return header_fail(
+			err, "", 0,
+			"it claims a header of %llu bytes, but the shortest, {}, has two",
+			(unsigned long long)len);
 	return (int64_t)len;
 }
 
@@ -137,7 +139,7 @@ static bool read_shape(struct header_state *s, struct pst_st_tensor *t)
 		return false;
 	while (pst_json_more(&s->in, ']', &first)) {
 		if (t->rank == RANK_MAX)
-			return pst_json_wrong(&s->in, "a shape of too many dimensions");
+			return pst_json_wrong(&s->in, "the shape has too many dimensions");
 		if (!table_grow(s, &s->st.shapes, &s->shapes_capacity, s->shape_count,
 				sizeof(uint64_t)) ||
 		    !pst_json_number(&s->in, &s->st.shapes[s->shape_count]))
@@ -158,12 +160,12 @@ static bool read_offsets(struct header_state *s, struct pst_st_tensor *t)
 		return false;
 	while (pst_json_more(&s->in, ']', &first)) {
 		if (count == 2)
-			return pst_json_wrong(&s->in, "data_offsets of more than two numbers");
+			return pst_json_wrong(&s->in, "data_offsets has more than two numbers");
 		if (!pst_json_number(&s->in, &values[count++]))
 			return false;
 	}
 	if (!s->in.what && count != 2)
-		return pst_json_wrong(&s->in, "data_offsets of fewer than two numbers");
+		return pst_json_wrong(&s->in, "data_offsets has fewer than two numbers");
 	t->begin = values[0];
 	t->end = values[1];
 	return !s->in.what;
@@ -179,7 +181,7 @@ static bool read_dtype(struct header_state *s, struct pst_st_tensor *t)
 		return false;
 	dtype = pst_st_dtype(name);
 	if (!dtype)
-		return pst_json_wrong(&s->in, "a dtype that is not known");
+		return pst_json_wrong(&s->in, "the dtype is not known");
 	t->dtype = (enum penstock_dtype)dtype;
 	return true;
 }
@@ -203,7 +205,7 @@ static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 		while (i < 3 && strcmp(key, fields[i]))
 			i++;
 		if (i < 3 && seen & 1u << i)
-			return pst_json_wrong(&s->in, "a field that is there twice");
+			return pst_json_wrong(&s->in, "a field occurs twice");
 		seen |= i < 3 ? 1u << i : 0;
 		ok = i == 0   ? read_dtype(s, t)
 		     : i == 1 ? read_shape(s, t)
@@ -214,9 +216,9 @@ static bool read_info(struct header_state *s, struct pst_st_tensor *t)
 			return false;
 	}
 	if (!s->in.what && seen != 7)
-		return pst_json_wrong(&s->in, !(seen & 1)   ? "a tensor without dtype"
-					      : !(seen & 2) ? "a tensor without shape"
-							    : "a tensor without data_offsets");
+		return pst_json_wrong(&s->in, !(seen & 1)   ? "the tensor has no dtype"
+					      : !(seen & 2) ? "the tensor has no shape"
+							    : "the tensor has no data_offsets");
 	return !s->in.what;
 }
 
@@ -226,7 +228,7 @@ static bool read_metadata(struct header_state *s)
 	size_t len;
 
 	if (s->st.has_metadata)
-		return pst_json_wrong(&s->in, "metadata that are there twice");
+		return pst_json_wrong(&s->in, "the metadata occur twice");
 	s->st.has_metadata = true;
 	if (!pst_json_take(&s->in, '{'))
 		return false;
@@ -264,7 +266,7 @@ static bool read_header(struct header_state *s)
 			continue;
 		}
 		if (len > PST_ST_NAME_MAX)
-			return pst_json_wrong(&s->in, "a name of more than 4096 bytes");
+			return pst_json_wrong(&s->in, "the name has more than 4096 bytes");
 		if (!table_grow(s, &s->st.tensors, &s->tensors_capacity, s->st.count,
 				sizeof(*s->st.tensors)))
 			return false;
@@ -313,7 +315,7 @@ static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct
 		if (t->end < t->begin || t->end - t->begin != bytes)
 			return header_fail(
 				err, t->name, name_offset(st, t->name),
-				"data_offsets are %llu to %llu, its shape takes %llu bytes",
+				"data_offsets are %llu to %llu, but its shape needs %llu bytes",
 				(unsigned long long)t->begin, (unsigned long long)t->end,
 				(unsigned long long)bytes);
 		if (t->begin != at)
@@ -328,10 +330,10 @@ static int check_places(struct pst_st *st, size_t len, uint64_t data_len, struct
 		return header_fail(
 			err, st->tensors[st->count - 1].name,
 			name_offset(st, st->tensors[st->count - 1].name),
-			"the file is truncated: the tensors take %llu bytes, %llu are there",
+			"the file is truncated: the tensors need %llu bytes, it has %llu",
 			(unsigned long long)at, (unsigned long long)data_len);
 	if (at < data_len)
-		return header_fail(err, "", len + at, "%llu bytes behind the last tensor",
+		return header_fail(err, "", len + at, "%llu bytes follow the last tensor",
 				   (unsigned long long)(data_len - at));
 	return 0;
 }
@@ -345,7 +347,7 @@ static int name_tensors(struct pst_st *st, struct pst_named *list, struct pst_st
 		st->by_name[i] = list[i].at;
 		if (i && !strcmp(list[i - 1].name, list[i].name))
 			return header_fail(err, list[i].name, name_offset(st, list[i].name),
-					   "it is there twice");
+					   "it occurs twice");
 	}
 	return 0;
 }

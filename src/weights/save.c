@@ -112,13 +112,12 @@ static int items_copy_in(const char *path, const struct penstock_out *tensors, u
 		    item->t.dtype == PENSTOCK_DTYPE_NONE ||
 		    (unsigned)item->t.dtype >= PENSTOCK_DTYPES)
 			return save_fail(path, item->t.name,
-					 "no name, dtype or shape that a file can "
-					 "hold");
+					 "its name, dtype or shape cannot be written to a file");
 		if (!pst_st_bytes(item->t.dtype, item->t.shape, item->t.rank, &item->bytes))
 			return save_fail(path, item->t.name,
 					 "its shape has too many elements, or no whole bytes");
 		if (item->bytes && !item->t.ptr)
-			return save_fail(path, item->t.name, "it has no address");
+			return save_fail(path, item->t.name, "its address is NULL");
 	}
 	qsort(items, count, sizeof(*items), by_size_and_name);
 	return 0;
@@ -276,7 +275,8 @@ static int list_extents(struct save *save, const struct text *header, const stru
 					    .off = at,
 					    .row_len = items[i].bytes};
 		if (seg.row_len && !seg.dev && penstock_device_of(seg.buf, &seg.dev))
-			return save_fail(save->path, items[i].t.name, "it is on no open device");
+			return save_fail(save->path, items[i].t.name,
+					 "it is not on an open device");
 		ret = pst_extents_add(&save->extents, 0, &seg);
 		at += items[i].bytes;
 	}

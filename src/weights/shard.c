@@ -119,7 +119,7 @@ static int add_head_part(struct cut *c, uint64_t start, uint64_t length)
 
 	if (!c->kv_heads)
 		return cut_fail(
-			c, "the number of key-value heads is not known (no config.json says it)");
+			c, "the number of key-value heads is not known (it is not in config.json)");
 	if (length % c->kv_heads)
 		return fail_indivisible(c, length, c->kv_heads);
 	if (c->kv_heads >= ranks)
@@ -157,7 +157,7 @@ static int add_qkv(struct cut *c, uint64_t length)
 	int ret;
 
 	if (!c->kv_heads || !c->heads)
-		return cut_fail(c, "the number of heads is not known (no config.json says it)");
+		return cut_fail(c, "the number of heads is not known (it is not in config.json)");
 	all = c->heads + 2ull * c->kv_heads;
 	if (length % all)
 		return fail_indivisible(c, length, (unsigned)all);
@@ -237,7 +237,7 @@ static int groups_are_mixed(const struct cut *c)
 		return 0;
 	if (c->w->config.order == PST_ORDER_UNKNOWN)
 		return cut_fail(c, "whether its groups are ordered by activation (desc_act) is not "
-				   "known (no config.json says it)");
+				   "known (it is not in config.json)");
 	return c->w->config.order == PST_ORDER_BY_ACT;
 }
 
@@ -347,10 +347,10 @@ static const struct pst_st_tensor *weight_of(const struct penstock_weights *w, c
 
 static int inside_block(const struct cut *c, uint64_t block)
 {
-	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
-				"shared by %u ranks its weight is cut inside of its blocks of "
-				"%llu",
-				c->o->ranks, (unsigned long long)block);
+	return pst_weights_fail(
+		EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
+		"%u ranks would cut its weight inside of the scale's blocks of %llu", c->o->ranks,
+		(unsigned long long)block);
 }
 
 /* Converts the parts of a weight into parts of its scale, which has one element per row or per
@@ -369,7 +369,7 @@ static int cut_blocks(struct cut *c, const struct pst_st_tensor *weight)
 	for (unsigned i = 0; i < sizeof(blocks) / sizeof(blocks[0]) && !b; i++)
 		b = (whole + blocks[i] - 1) / blocks[i] == scales ? blocks[i] : 0;
 	if (!b)
-		return cut_fail(c, "its blocks do not fit its weight");
+		return cut_fail(c, "its number of blocks does not match its weight");
 	for (unsigned i = 0; i < c->part_count; i++) {
 		bool last = i + 1 == c->part_count;
 
@@ -433,13 +433,14 @@ static int cut_experts(struct cut *c, bool *none)
 	if (n < 0)
 		c->experts = (unsigned)c->t->shape[0];
 	if (!c->experts)
-		return cut_fail(c, "the number of experts is not known (no config.json says it)");
+		return cut_fail(c, "the number of experts is not known (it is not in config.json)");
 	if (c->experts % o->expert_ranks)
 		return fail_indivisible(c, c->experts, o->expert_ranks);
 	if (n >= (int64_t)c->experts)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name,
-					PST_NO_OFF, "it is of expert %lld of %u", (long long)n,
-					c->experts);
+					PST_NO_OFF,
+					"it belongs to expert %lld, but there are only %u",
+					(long long)n, c->experts);
 	each = c->experts / o->expert_ranks;
 	*none = n >= 0 && (uint64_t)n / each != o->expert_rank;
 	if (n < 0) {
@@ -500,11 +501,9 @@ static int check_rules(const struct penstock_shard_opts *o)
 	for (unsigned i = 0; i < o->rule_count; i++)
 		if (!o->rules || !o->rules[i].glob ||
 		    (unsigned)o->rules[i].cut > PENSTOCK_CUT_QUERIES)
-			return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL,
-						PST_NO_OFF,
-						"rule %u of %u has no glob, or a cut "
-						"that is not known",
-						i, o->rule_count);
+			return pst_weights_fail(
+				EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+				"rule %u of %u has no glob, or an unknown cut", i, o->rule_count);
 	return 0;
 }
 
@@ -522,10 +521,10 @@ int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 	o.ranks = o.ranks ? o.ranks : 1;
 	o.expert_ranks = o.expert_ranks ? o.expert_ranks : 1;
 	if (tensor >= w->count || o.rank >= o.ranks || o.expert_rank >= o.expert_ranks)
-		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"rank %u of %u, expert rank %u of %u, tensor %llu", o.rank,
-					o.ranks, o.expert_rank, o.expert_ranks,
-					(unsigned long long)tensor);
+		return pst_weights_fail(
+			EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+			"rank %u of %u, expert rank %u of %u or tensor %llu is out of range",
+			o.rank, o.ranks, o.expert_rank, o.expert_ranks, (unsigned long long)tensor);
 	ret = check_rules(&o);
 	if (ret)
 		return ret;

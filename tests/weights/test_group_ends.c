@@ -91,7 +91,7 @@ static void someone_dies(enum end end)
 			assert_int_equal(kill(outcomes[job.who].child, SIGKILL), 0);
 		}
 		snprintf(text, sizeof(text),
-			 "rank %u of group 'dies' has gone: its process %ld "
+			 "rank %u of group 'dies' is lost: its process %ld "
 			 "was killed by signal 9",
 			 job.who, (long)job.pids[job.who]);
 		others_say(&job, -ECONNRESET, text);
@@ -148,7 +148,7 @@ static void test_dies_beside_a_slow_one(void **state)
 		outcomes = areas + i * RANKS_MAX;
 		finish(&jobs[i]);
 		snprintf(text, sizeof(text),
-			 "rank %u of group '%s' has gone: its process %ld "
+			 "rank %u of group '%s' is lost: its process %ld "
 			 "was killed by signal 9",
 			 jobs[i].who, jobs[i].name, (long)jobs[i].pids[jobs[i].who]);
 		others_say(&jobs[i], -ECONNRESET, text);
@@ -181,7 +181,7 @@ static void test_dies_beside_a_stuck_one(void **state)
 		outcomes = areas + i * RANKS_MAX;
 		finish(&jobs[i]);
 		snprintf(text, sizeof(text),
-			 "rank %u of group 'stuck-%u' has gone: its process "
+			 "rank %u of group 'stuck-%u' is lost: its process "
 			 "%ld was killed by signal 9",
 			 i, i, (long)jobs[i].pids[i]);
 		others_say(&jobs[i], -ECONNRESET, text);
@@ -225,8 +225,8 @@ static bool some_hang(unsigned stall_ms)
 	for (unsigned i = 0; i < COUNT(jobs) && fair; i++) {
 		outcomes = areas + i * RANKS_MAX;
 		snprintf(text, sizeof(text),
-			 "rank %u of group '%s' hangs: the others have waited "
-			 "for it for %.1f s",
+			 "rank %u of group '%s' hangs: the other ranks "
+			 "waited %.1f s for it",
 			 jobs[i].who, jobs[i].name, stall_ms / 1000.0);
 		others_say(&jobs[i], -ETIMEDOUT, text);
 		assert_true(outcomes[jobs[i].who].ret < 0);
@@ -258,7 +258,7 @@ static void test_leaves(void **state)
 		go(&job);
 		assert_int_equal(outcomes[job.who].ret, 0);
 		snprintf(text, sizeof(text),
-			 "rank %u of group 'leaves' has gone: it closed the "
+			 "rank %u of group 'leaves' is lost: it closed the "
 			 "group",
 			 job.who);
 		others_say(&job, -ECONNRESET, text);

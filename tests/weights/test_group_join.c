@@ -53,7 +53,7 @@ static void test_not_of_one_mind(void **state)
 	waitpid(b, NULL, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(outcomes[i].ret, -EINVAL);
-		assert_non_null(strstr(outcomes[i].text, "rank 1 says that there are 3 ranks"));
+		assert_non_null(strstr(outcomes[i].text, "rank 1 was started as one of 3 ranks"));
 	}
 	a = join_as("twice", 0, 3, 0);
 	b = join_as("twice", 2, 3, 1);
@@ -62,7 +62,7 @@ static void test_not_of_one_mind(void **state)
 	waitpid(b, NULL, 0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(outcomes[i].ret, -EEXIST);
-		assert_non_null(strstr(outcomes[i].text, "two processes say that they are rank 2"));
+		assert_non_null(strstr(outcomes[i].text, "two processes were started as rank 2"));
 	}
 }
 
@@ -95,12 +95,12 @@ static void test_refused(void **state)
 	name[63] = '\0';
 	snprintf(open_dir, sizeof(open_dir), "/tmp/%0100d", 1);
 	assert_int_equal(try_open(name, 0, 2, open_dir, "longer than the 107"), -ENAMETOOLONG);
-	assert_int_equal(try_open("", 0, 2, dir, "not empty"), -EINVAL);
-	assert_int_equal(try_open("a/b", 0, 2, dir, "no slash"), -EINVAL);
+	assert_int_equal(try_open("", 0, 2, dir, "must not be empty"), -EINVAL);
+	assert_int_equal(try_open("a/b", 0, 2, dir, "have a slash in it"), -EINVAL);
 	assert_int_equal(try_open("a", 2, 2, dir, "rank 2 of 2"), -EINVAL);
 	assert_int_equal(try_open("a", 0, 0, dir, "rank 0 of 0"), -EINVAL);
-	assert_int_equal(try_open("a", 0, 2, dir, "rank 1 of 2 has not come"), -ETIMEDOUT);
-	assert_int_equal(try_open("a", 1, 2, dir, "rank 0 has not come"), -ETIMEDOUT);
+	assert_int_equal(try_open("a", 0, 2, dir, "rank 1 of 2 has not joined"), -ETIMEDOUT);
+	assert_int_equal(try_open("a", 1, 2, dir, "rank 0 has not joined"), -ETIMEDOUT);
 	assert_int_equal(try_open("a", 0, 1, dir, ""), 0);
 	snprintf(open_dir, sizeof(open_dir), "%s", made_path("open"));
 	mkdir(open_dir, 0755);
@@ -154,7 +154,7 @@ static void test_killed(void **state)
 	assert_int_equal(kill(a, SIGKILL), 0);
 	assert_int_equal(waitpid(a, NULL, 0), a);
 	assert_int_equal(access(path, F_OK), 0);
-	assert_int_equal(try_open("killed", 1, 2, meeting_place(), "rank 0 has not come"),
+	assert_int_equal(try_open("killed", 1, 2, meeting_place(), "rank 0 has not joined"),
 			 -ETIMEDOUT);
 	a = join_as("killed", 0, 2, 0);
 	b = join_as("killed", 1, 2, 1);
@@ -196,7 +196,8 @@ static void test_given_up(void **state)
 		assert_true(try_open("given-up", 1, 3, meeting_place(), "") < 0);
 		waitid(P_PID, (id_t)a, &end, WEXITED | WNOHANG | WNOWAIT);
 	}
-	ends_with(a, 0, -ECONNRESET, "rank 1 has gone before all were there, rank 2 has not come");
+	ends_with(a, 0, -ECONNRESET,
+		  "rank 1 exited before all ranks had joined; rank 2 has not joined");
 }
 
 /* Not one that is looked for again and again until the time is over. */
@@ -223,8 +224,8 @@ static void test_no_descriptor(void **state)
 		_exit(0);
 	}
 	b = join_as("few", 1, 2, 1);
-	ends_with(a, 0, -EMFILE, "a rank cannot be let in");
-	ends_with(b, 1, -ECONNRESET, "rank 0 has gone before all were there");
+	ends_with(a, 0, -EMFILE, "a rank's connection cannot be accepted");
+	ends_with(b, 1, -ECONNRESET, "rank 0 exited before all ranks had joined");
 }
 
 /* ---- another user ---- */
@@ -342,7 +343,7 @@ static void test_impostor(void **state)
 	for (int ret = -ETIMEDOUT; ret != -EPERM;) /* -ETIMEDOUT: it does not listen yet */
 		assert_true((ret = try_open("impostor", 1, 2, meeting_place(), "")) == -ETIMEDOUT ||
 			    ret == -EPERM);
-	assert_non_null(strstr(penstock_errmsg(), "who listens there is not this user"));
+	assert_non_null(strstr(penstock_errmsg(), "another user's process listens there"));
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 	unlink(addr.sun_path);

@@ -124,7 +124,7 @@ static void test_nobody_let_in(void **state)
 	alarm(ALARM_S);
 	assert_int_equal(penstock_group_open("full", 1, 2, &go, &g), -ETIMEDOUT);
 	alarm(0);
-	assert_non_null(strstr(penstock_errmsg(), "rank 0 has not come"));
+	assert_non_null(strstr(penstock_errmsg(), "rank 0 has not joined"));
 	close(waits);
 	close(listener);
 	unlink(addr.sun_path);
@@ -198,8 +198,8 @@ static const struct {
 	/* Rank 0 has more to say to one that has stopped than there is room for, and the others
 	 * wait for what it is to tell them behind that. */
 	{"stop-1", RANKS, 1, 0, RANKS, "rank 0 was cancelled"},
-	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' has gone: it closed"},
-	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' has gone: its process"},
+	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' is lost: it closed"},
+	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' is lost: its process"},
 };
 
 struct place {

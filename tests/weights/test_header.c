@@ -119,16 +119,16 @@ static const struct {
 	{" {}", "'{' is missing"},
 	{"{", "a string is missing"},
 	{"{} x", "behind the end"},
-	{"{}", "4 bytes behind the last tensor"},
+	{"{}", "4 bytes follow the last tensor"},
 	{T(D "," S "," O) "}", "behind the end"},
 	{T(D "," S "," O ","), "a comma too many"},
 	{T(D S "," O), "a comma is missing"},
-	{T(D "," S), "without data_offsets"},
-	{T(D "," O), "without shape"},
-	{T(S "," O), "without dtype"},
+	{T(D "," S), "no data_offsets"},
+	{T(D "," O), "no shape"},
+	{T(S "," O), "no dtype"},
 	{T(D "," D "," S "," O), "twice"},
-	{T("\"dtype\":\"U9\"," S "," O), "dtype that is not known"},
-	{T("\"dtype\":\"none\"," S "," O), "dtype that is not known"},
+	{T("\"dtype\":\"U9\"," S "," O), "dtype is not known"},
+	{T("\"dtype\":\"none\"," S "," O), "dtype is not known"},
 	{T("\"dtype\":8," S "," O), "a string is missing"},
 	{T(D ",\"shape\":4," O), "'[' is missing"},
 	{T(D ",\"shape\":[-4]," O), "whole number"},
@@ -142,10 +142,10 @@ static const struct {
 	{T("\"dtype\":\"F6_E2M3\",\"shape\":[3]," O), "no whole bytes"},
 	{T(D "," S ",\"data_offsets\":[0]"), "fewer than two"},
 	{T(D "," S ",\"data_offsets\":[0,4,8]"), "more than two"},
-	{T(D "," S ",\"data_offsets\":[4,0]"), "its shape takes 4"},
-	{T(D "," S ",\"data_offsets\":[0,5]"), "its shape takes 4"},
+	{T(D "," S ",\"data_offsets\":[4,0]"), "its shape needs 4"},
+	{T(D "," S ",\"data_offsets\":[0,5]"), "its shape needs 4"},
 	{T(D ",\"shape\":[8],\"data_offsets\":[0,8]"), "truncated"},
-	{T(D ",\"shape\":[2],\"data_offsets\":[0,2]"), "2 bytes behind"},
+	{T(D ",\"shape\":[2],\"data_offsets\":[0,2]"), "2 bytes follow"},
 	{T(D ",\"shape\":[2],\"data_offsets\":[2,4]"), "a hole"},
 	{TWO("[0,4]", "[0,4]"), "overlap"},
 	{TWO("[0,4]", "[2,6]"), "overlap"},
@@ -189,7 +189,7 @@ static void test_lies(void **state)
 			fail_msg("%s: '%s', expected words '%s'", lies[i].json, err.text,
 				 lies[i].words);
 		/* And where: in the header, or what is too much behind it. */
-		if (err.at > strlen(lies[i].json) + (strstr(err.text, "behind the last") ? 4 : 0))
+		if (err.at > strlen(lies[i].json) + (strstr(err.text, "follow the last") ? 4 : 0))
 			fail_msg("%s: at %llu", lies[i].json, (unsigned long long)err.at);
 		if (*err.tensor && strstr(err.text, "overlap"))
 			assert_memory_equal(lies[i].json + err.at, err.tensor, strlen(err.tensor));

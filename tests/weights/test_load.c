@@ -318,7 +318,8 @@ static void test_refusals(void **state)
 	half = (uint64_t)penstock_weights_find(w, "half");
 	/* last is 4 x 6 x 10 of four bytes. */
 #define P .ptr = mem, .room = sizeof(mem)
-	refuses((struct penstock_piece){P, .tensor = COUNT(zoo)}, ENOENT, "tensor 12 of 12");
+	refuses((struct penstock_piece){P, .tensor = COUNT(zoo)}, ENOENT,
+		"tensor 12 is out of range: the model has 12");
 	refuses((struct penstock_piece){P, .tensor = last, .dim = 3}, ERANGE, "outside");
 	refuses((struct penstock_piece){P, .tensor = last, .first = 4, .count = 1}, ERANGE,
 		"outside");
@@ -329,20 +330,20 @@ static void test_refusals(void **state)
 					.outer_count = 2},
 		ERANGE, "outside");
 	refuses((struct penstock_piece){.ptr = mem, .room = 959, .tensor = last}, ENOSPC,
-		"959 bytes, it takes 960");
+		"959 bytes, it needs 960");
 	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 2000},
-		ENOSPC, "it takes 6120");
+		ENOSPC, "it needs 6120");
 	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 119},
 		EINVAL, "pitch is shorter");
 	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3,
 					.pitch = UINT64_MAX},
-		ENOSPC, "it takes");
+		ENOSPC, "it needs");
 	refuses((struct penstock_piece){P, .tensor = last, .dtype = PENSTOCK_DTYPE_F16}, EINVAL,
-		"it is F32, its destination F16");
+		"it is F32, but its destination is F16");
 	refuses((struct penstock_piece){P, .tensor = last, .dev = gpu}, EINVAL,
-		"on host, not on cuda:0");
+		"on host, but the piece says cuda:0");
 	refuses((struct penstock_piece){.ptr = on_gpu, .room = 4000, .tensor = half, .dev = host},
-		EINVAL, "on cuda:0, not on host");
+		EINVAL, "on cuda:0, but the piece says host");
 	refuses((struct penstock_piece){.room = 4000, .tensor = half}, EINVAL, "NULL");
 	refuses((struct penstock_piece){P, .tensor = four, .dim = 1, .first = 1, .count = 2},
 		EINVAL, "whole bytes");
@@ -358,7 +359,7 @@ static void test_refusals(void **state)
 	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "align");
 	opts.align = 0;
 	opts.alloc = no_memory;
-	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "without free");
+	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "alloc and free must be given together");
 	penstock_free(gpu, on_gpu);
 }
 

@@ -119,7 +119,7 @@ static void test_bad_files(void **state)
 	fails(made_path("missing"), ENOENT, "No such file", "missing", "");
 	fails("/dev/null", EINVAL, "neither a file nor a directory", "/dev/null", "");
 	made_text(path, "abc");
-	fails(path, EBADMSG, "3 bytes are no", "bad.safetensors", "");
+	fails(path, EBADMSG, "3 bytes is not a safetensors file", "bad.safetensors", "");
 	made_text(path, "\x02\x01\0\0\0\0\0\0{}");
 	fails(path, EBADMSG, "no", "bad.safetensors", "");
 	made_text(path, "\xff\xff\xff\xff\xff\xff\xff\xff{}");
@@ -129,9 +129,9 @@ static void test_bad_files(void **state)
 	assert_int_equal(truncate(path, st.st_size - 1), 0);
 	fails(path, EBADMSG, "truncated", "bad.safetensors", "b");
 	assert_int_equal(truncate(path, st.st_size + 1), 0);
-	fails(path, EBADMSG, "1 bytes behind", "bad.safetensors", "");
+	fails(path, EBADMSG, "1 bytes follow", "bad.safetensors", "");
 	assert_int_equal(truncate(path, 20), 0);
-	fails(path, EBADMSG, "the file ends after 20", "bad.safetensors", "");
+	fails(path, EBADMSG, "the file has only 20", "bad.safetensors", "");
 	unlink(path);
 	assert_int_equal(mkfifo(path, 0600), 0);
 	fails(path, EINVAL, "neither", "bad.safetensors", "");
@@ -216,11 +216,12 @@ static void test_bad_index(void **state)
 		const char *text, *words, *tensor;
 	} rows[] = {
 		{"", "'{' is missing", ""},
-		{"{}", "without weight_map", ""},
-		{"{\"weight_map\":{}}", "without tensors", ""},
+		{"{}", "has no weight_map", ""},
+		{"{\"weight_map\":{}}", "lists no tensors", ""},
 		{"{\"weight_map\":{\"b\":1}}", "a string is missing", ""},
 		{"{\"weight_map\":{\"b\":\"p.safetensors\"}} x", "behind the end", ""},
-		{"{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two", ""},
+		{"{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two weight maps",
+		 ""},
 		{"{\"weight_map\":{\"b\":\"p.safetensors\",\"b\":\"p.safetensors\"}}", "twice",
 		 "b"},
 		{"{\"weight_map\":{\"b\":\"../p.safetensors\"}}", "outside", "b"},
@@ -240,7 +241,7 @@ static void test_bad_index(void **state)
 		fails(dir, EBADMSG, rows[i].words, "bad-index", rows[i].tensor);
 	}
 	made_text(index, "{\"weight_map\":{\"b\":\"q.safetensors\"}}");
-	fails(dir, ENOENT, "names q.safetensors, which is not there", "index.json", "b");
+	fails(dir, ENOENT, "names q.safetensors, which does not exist", "index.json", "b");
 }
 
 static void test_stripes(void **state)
@@ -333,7 +334,7 @@ static void test_cache(void **state)
 	put(made_path("beside"), "own", "");
 	assert_int_equal(chdir(made_path("beside")), 0);
 	opens("own/tiny", "b");
-	fails("own/none", ENOENT, "nor is it in the cache", "own/none", "");
+	fails("own/none", ENOENT, "it is not in the cache", "own/none", "");
 	assert_int_equal(fchdir(tree), 0);
 	close(tree);
 }

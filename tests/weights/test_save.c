@@ -155,10 +155,10 @@ static void test_refusals(void **state)
 	two[1].name = "\xff";
 	refuses(two, 2, EINVAL, "UTF-8");
 	two[1].name = "__metadata__";
-	refuses(two, 2, EINVAL, "no name");
+	refuses(two, 2, EINVAL, "name, dtype or shape");
 	two[1].name = "u";
 	two[1].ptr = NULL;
-	refuses(two, 2, EINVAL, "no address");
+	refuses(two, 2, EINVAL, "address is NULL");
 	two[1].rank = 2;
 	refuses(two, 2, EINVAL, "too many elements");
 	two[1].dtype = PENSTOCK_DTYPE_NONE;

@@ -292,7 +292,7 @@ static void test_refusals(void **state)
 	/* Fewer experts than there are: nobody would have the last ones. */
 	how.expert_ranks = 2;
 	how.experts = 2;
-	refuses("model.layers.1.mlp.experts.3.up_proj.weight", "expert 3 of 2");
+	refuses("model.layers.1.mlp.experts.3.up_proj.weight", "expert 3, but there are only 2");
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": ");
 	how.ranks = 2;
 	refuses("model.layers.0.self_attn.k_proj.weight", "not known");
