@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of `penstock load` share: its arguments, and one load by one process,
- * which with --ranks lies in memory that the others see. Never more than the command's.
+ * Shared by the files of `penstock load`: its arguments, and the state of one process's load,
+ * which with --ranks is in shared memory. Used by these files only.
  */
 #ifndef PENSTOCK_CLI_LOAD_H
 #define PENSTOCK_CLI_LOAD_H
@@ -12,12 +12,12 @@
 #include "penstock_weights.h"
 
 #define RANKS_MAX PENSTOCK_GROUP_MAX
-#define DEVICES_MAX RANKS_MAX /* each may be a rank's */
+#define DEVICES_MAX RANKS_MAX /* One for each rank. */
 #define WORDS_MAX 64
-_Static_assert(WORDS_MAX <= DEVICES_MAX, "there is room for all devices that are named");
+_Static_assert(WORDS_MAX <= DEVICES_MAX, "every device that is named fits");
 
 struct words {
-	char *text; /* cut at its commas */
+	char *text; /* The option's text, with NULs for its commas. */
 	const char *list[WORDS_MAX];
 	unsigned count;
 };
@@ -31,10 +31,11 @@ struct args {
 	struct penstock_shard_opts shard;
 	struct penstock_group_opts group;
 	bool verify, json, quiet, effort_asked;
-	uint64_t ranks; /* processes, 0: this one */
+	uint64_t ranks; /* Number of processes; 0: only this one. */
 };
 
-struct part { /* what one device got, in one process */
+/* What one device got in one process. */
+struct part {
 	char name[64];
 	uint64_t bytes;
 	double took;
@@ -45,11 +46,11 @@ struct loading {
 	struct penstock_weights *w;
 	struct penstock_device *devs[DEVICES_MAX];
 	unsigned dev_count;
-	struct penstock_group *group; /* NULL: alone */
+	struct penstock_group *group; /* NULL: no group. */
 	struct penstock_loaded *loaded;
 	struct penstock_load_report report;
 	struct tally tally;
-	struct part parts[RANKS_MAX]; /* of each device, or of each rank */
+	struct part parts[RANKS_MAX]; /* One for each device or rank. */
 	unsigned part_count, files;
 	uint64_t total, tensors;
 	double start, shown, took;
@@ -58,20 +59,22 @@ struct loading {
 	char text[512];
 };
 
-extern volatile sig_atomic_t load_stopped; /* by this signal, 0: not */
-/* SIGINT, SIGTERM and SIGHUP set it, or end the process: if not `caught`, and the second of
- * a kind unless it is `always`. */
+/* The signal that stopped the command; 0: none did. */
+extern volatile sig_atomic_t load_stopped;
+/* Makes SIGINT, SIGTERM and SIGHUP set load_stopped if `caught`; else they end the process. So
+ * does the second signal of a kind, unless `always`. */
 void load_catch_signals(bool caught, bool always);
 
-/* The first failure is the one that is told; _lib: the library's sentence. */
+/* Notes a failure, with the exit code. Only the first one is reported. */
 void load_note(struct loading *l, int code, const char *fmt, const char *what);
+/* Notes a failure of the library with its message, and what to do next. */
 void load_note_lib(struct loading *l);
 
-/* One process' part of it, and what it opened closed again. */
-void load_do(struct loading *l);
+/* Opens, loads and verifies in one process; load_close closes everything. */
+void load_run(struct loading *l);
 void load_close(struct loading *l);
 
-/* The same by a->ranks processes, their parts together in `l`. */
+/* Loads by a->ranks processes and adds their results up in `l`. */
 void load_by_ranks(struct loading *l, struct args *a);
 
 /* Copies everything back and compares it with plain reads of the files. */
