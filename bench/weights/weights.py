@@ -520,7 +520,8 @@ def main():
     parser.add_argument("--layers", type=int, default=15, help="15: 8.6 GB, 54: 25.7 GB")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--again", action="store_true", help="a second load in each process")
-    parser.add_argument("--seconds", type=float, default=1e9, help="no round starts after this time")
+    parser.add_argument("--seconds", type=float, default=1e9,
+                        help="no round starts after this time")
     parser.add_argument("--only", action="append",
                         help="only this way to load, such as 'safetensors'")
     parser.add_argument("--csv", default="weights.csv")
