@@ -171,7 +171,7 @@ struct penstock_weights_opts {
 				  * on other drives, which are then read at the same time. */
 	unsigned dir_count;
 	const char *revision; /* Branch, tag or commit of a model in a Hugging Face cache; NULL:
-			       * main, else the only one that is there. */
+			       * main, else the only revision in the cache. */
 	const char *cache;    /* The Hugging Face cache; NULL: $HF_HUB_CACHE, else $HF_HOME/hub,
 			       * else huggingface/hub in $XDG_CACHE_HOME or ~/.cache. */
 	unsigned flags;	      /* PENSTOCK_WEIGHTS_*. */
@@ -496,7 +496,7 @@ struct penstock_cut_rule {
  */
 PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count);
 
-/* The rank whose part is wanted. */
+/* The options of penstock_weights_shard: the rank, and how to split. */
 struct penstock_shard_opts {
 	size_t size;
 	unsigned rank, ranks;		       /* Of the tensor parallelism. */
@@ -602,7 +602,7 @@ PENSTOCK_API int penstock_group_open(const char *name, unsigned rank, unsigned r
 				     const struct penstock_group_opts *opts,
 				     struct penstock_group **out);
 
-/* Leaves a group. Ranks that still load are told that this one has left. */
+/* Leaves a group. Ranks that still load fail and report that this one has left. */
 PENSTOCK_API void penstock_group_close(struct penstock_group *g);
 
 /*

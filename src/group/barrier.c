@@ -109,7 +109,7 @@ static bool receive_arrival(struct penstock_group *g, unsigned i, struct pst_pac
 }
 
 /* Returns when the ranks that have arrived stop waiting: stall_ms after the first of them.
- * Arrival times that lie too far back are ignored, since they come from another clock (a time
+ * Arrival times too far back are ignored, since they come from another clock (a time
  * namespace) or from a rank that arrived long ago. */
 static uint64_t stall_deadline(const struct penstock_group *g, const struct pst_packet *packets)
 {
@@ -221,7 +221,7 @@ static uint64_t min_ms(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Sends a packet to a rank. A rank whose socket stays full hangs, and it could not do without
+/* Sends a packet to a rank. A rank whose socket stays full counts as hung: it could not do without
  * the packet. The wait is short if another rank is lost meanwhile or this rank's caller
  * cancels. */
 static void send_to_rank(struct penstock_group *g, unsigned to, struct pst_packet *packet,

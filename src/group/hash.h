@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash of 64-bit values by which ranks compare models. It finds differences that happen by
- * mistake, not those that somebody makes on purpose.
+ * A hash of 64-bit values by which ranks compare models. It detects accidental differences; it is
+ * not cryptographic.
  */
 #ifndef PST_GROUP_HASH_H
 #define PST_GROUP_HASH_H

@@ -18,9 +18,8 @@
 #include <unistd.h>
 
 #define DEATH_REASON_MS 2000 /* A process's sockets close before its pidfd reports the exit. */
-#define RETRY_MS                                                       \
-	10 /* Between two attempts to send when the kernel is short of \
-	    * resources. */
+/* Between two attempts to send when the kernel is short of resources. */
+#define RETRY_MS 10
 
 uint64_t pst_group_now_ms(void)
 {

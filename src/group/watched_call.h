@@ -7,8 +7,8 @@
 
 /*
  * Calls work(w, which) on another thread and returns its result. Returns the group's error
- * earlier if a rank fails or is lost meanwhile: the call then goes on alone and holds a reference
- * to `w` until it returns. Not collective.
+ * earlier if a rank fails or is lost meanwhile: the call then continues on its own thread and holds
+ * a reference to `w` until it returns. Not collective.
  */
 int pst_group_watched_call(struct penstock_group *g, struct penstock_weights *w,
 			   int (*work)(struct penstock_weights *w, unsigned which), unsigned which);

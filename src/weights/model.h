@@ -55,7 +55,8 @@ struct penstock_weights {
 	pthread_mutex_t lock; /* Protects sources and config; no other lock is taken under it. */
 	struct pst_config config;
 	unsigned flags;
-	atomic_uint refs; /* The caller's reference, and one for each read left behind. */
+	atomic_uint refs; /* The caller's reference, and one for each call or read of a group that
+			     outlives its load. */
 	unsigned file_count;
 	struct pst_tensor_entry *entries; /* Sorted by file, then by offset. */
 	uint64_t count;

@@ -18,9 +18,8 @@
 #define SEGS_MAX 16384u	  /* Segments of a request. */
 #define REQUESTS_MAX 256u /* Requests in flight. */
 #define DONE_MAX 16u
-#define POLL_NS                                                                           \
-	100000000 /* Between two calls of opts.look: a user who gives up waits no longer. \
-		   */
+/* Time between two calls of opts.look: a user who cancels waits no longer than this. */
+#define POLL_NS 100000000
 
 /* ---- options, memory, reports ---- */
 

@@ -9,9 +9,8 @@
 #include "weights/place.h"
 
 #define PAGE 4096u
-#define SHORT_STRETCH                                                             \
-	65536u /* For a stretch up to this length, direct paths gain nothing from \
-		* the page offset. */
+/* For a stretch up to this length, direct paths gain nothing from the page offset. */
+#define SHORT_STRETCH 65536u
 #define SHORT_ALIGN 64u
 
 struct stretch {

@@ -14,9 +14,8 @@
 #include "weights/move.h"
 
 #define PAGE 4096u
-#define PAGES_FROM                                                                \
-	(1u << 20) /* In a file of at least this length, the data begin at a page \
-		    * boundary. */
+/* In a file of at least this length, the data begin at a page boundary. */
+#define PAGES_FROM (1u << 20)
 #define SEGS 1024u /* Segments of a request. */
 
 struct text {
@@ -209,7 +208,7 @@ static int save_fail_lib(const struct save *save, int code)
 }
 
 /* Waits until the request has completed. If the caller cancels meanwhile, cancels the request
- * and goes on waiting. */
+ * and still waits until it has completed. */
 static int request_await(struct save *save, uint64_t id)
 {
 	struct penstock_done done;

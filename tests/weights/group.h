@@ -29,7 +29,7 @@ struct outcome {
 	int ret;
 	uint64_t read, bytes, cpu_copied, device_bytes, ended_ms;
 	size_t contexts; /* CUDA contexts that the rank had made. */
-	pid_t child;	 /* The child that the rank left behind, which has its sockets. */
+	pid_t child;	 /* A child that survived the rank and has its sockets. */
 	char text[PENSTOCK_TEXT_MAX], mismatch[PENSTOCK_TEXT_MAX];
 };
 static struct outcome *outcomes;
@@ -38,11 +38,11 @@ static struct outcome *outcomes;
 enum end {
 	DONE,
 	DIES,	  /* By SIGKILL. */
-	SURVIVED, /* By SIGKILL, leaving a child behind that has its sockets. */
+	SURVIVED, /* By SIGKILL; a child with its sockets survives. */
 	HANGS,	  /* Stops until the others have ended. */
 	FAILS,	  /* Its callback cancels the load. */
 	BROKEN,	  /* Its first read fails. */
-	CHANGES,  /* Changes the file and goes on: no rank may get the model. */
+	CHANGES,  /* Changes the file and continues: no rank may get the model. */
 	POOR,	  /* Before any read: its device has less memory than the model needs. */
 	BLIND,	  /* Before any read: it cannot map another rank's window. */
 	LEAVES,	  /* Closes the group before the second load. */

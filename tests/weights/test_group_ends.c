@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests how a group ends before its load is complete: what the other ranks are told when a rank
+ * Tests how a group ends before its load is complete: which error the other ranks get when a rank
  * fails, dies, hangs, leaves, or has another file.
  */
 #include "group.h"

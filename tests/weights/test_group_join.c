@@ -139,7 +139,8 @@ static void check_end(pid_t pid, unsigned slot, int code, const char *text)
 			 text);
 }
 
-/* A killed rank 0 leaves its socket and its lock file behind, which hinder nobody. */
+/* A killed rank 0 leaves its socket and its lock file behind, which do not disturb the next group.
+ */
 static void test_rank0_killed(void **state)
 {
 	const char *path;

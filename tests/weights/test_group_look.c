@@ -2,7 +2,7 @@
 /*
  * Tests callers that cancel a group's load through the `look` callback: while the rank reads,
  * while it waits for others, and before all ranks have joined. The load ends, and the other
- * ranks are told.
+ * ranks get an error that says so.
  */
 #include "group.h"
 

@@ -293,7 +293,7 @@ static void test_length(void **state)
 	}
 }
 
-/* So many that a quadratic algorithm would look like a hang. */
+/* With 200,000 tensors a quadratic algorithm would look like a hang. */
 static void test_many_tensors(void **state)
 {
 	enum { MANY = 200000 };

@@ -10,7 +10,7 @@
 
 #define GARBAGE ((size_t)1 << 40)
 
-static char *unreadable; /* First byte of the page that nobody may read. */
+static char *unreadable; /* First byte of the page that cannot be read. */
 static const char *path;
 static void *buf;
 
