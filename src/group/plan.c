@@ -302,7 +302,7 @@ static uint64_t peak_reads(struct pst_group_plan *p, uint64_t count, uint64_t wi
 	uint64_t most = 0;
 
 	for (unsigned s = 0; s < p->store_count; s++)
-		p->stores[s].left = 0; /* Here: chunks in flight. */
+		p->stores[s].left = 0; /* In this function `left` counts the chunks in flight. */
 	for (uint64_t i = 0; i < count; i++) {
 		struct pst_plan_store *store =
 			&p->stores[store_of_chunk(p, needed_at(p, count, i))];
