@@ -48,8 +48,8 @@ static uint64_t read_by_kernel(void)
 	return at ? strtoull(at + 7, NULL, 10) : 0;
 }
 
-/* Runs `way` on a GPU of `mib` MiB in a child process and returns its result. A failure after
- * bytes were read counts as another failure. */
+/* Runs `way` on a GPU of `mib` MiB in a child process and returns its result. After a failure in
+ * which bytes were read it returns -1, which no case expects. */
 static int run_on_gpu(int (*way)(void), unsigned mib)
 {
 	int status = 0;

@@ -105,7 +105,7 @@ static void test_bad_arguments(void **state)
 	snprintf(open_dir, sizeof(open_dir), "%s", made_path("open"));
 	mkdir(open_dir, 0755);
 	chmod(open_dir, 0755);
-	assert_int_equal(try_open("a", 0, 2, open_dir, "this user alone"), -EPERM);
+	assert_int_equal(try_open("a", 0, 2, open_dir, "only this user"), -EPERM);
 }
 
 /* ---- what a failed attempt leaves behind ---- */
