@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the allocations of this program, the library inside it included, by standing
- * in front of the C library's functions; what other libraries (the driver) ask for is
- * told apart by the caller's address. `null` and the random reads look at the count
- * before and after. Must never allocate itself.
+ * Counts the allocations of this program, including the library that is linked into it, by
+ * replacing the C library's functions. The caller's address tells allocations by other
+ * libraries, such as the driver, apart. Sections `null` and `rand` compare the counts before
+ * and after a run. This file must never allocate.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -22,7 +22,8 @@ void *memalign(size_t align, size_t len);
 void *aligned_alloc(size_t align, size_t len);
 int posix_memalign(void **out, size_t align, size_t len);
 
-extern char __executable_start, etext; /* the linker's: where this program's code is */
+/* Symbols of the linker: the range of this program's code. */
+extern char __executable_start, etext;
 
 static _Atomic uint64_t ours, others;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bulk transfers, each interleaved with what bounds it: warm and cold file to GPU,
- * GPU to a durable file, a checkerboard of cached and uncached tiles, and sizes. A
- * round measures every contender once; rounds are repeated.
+ * Measures bulk transfers, each interleaved with its limit: cached and uncached file to GPU,
+ * GPU to a durable file, a checkerboard of cached and uncached tiles, and a sweep of sizes. A
+ * round measures every contender once, and rounds are repeated. core.c calls the sections.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,16 +16,17 @@
 #define SAVE_LEN (4 * GIB)
 #define CHECKER_LEN (4 * GIB)
 #define TILE MIB
-#define WINDOW_FIRST (8 * MIB) /* as the library's path has them */
+/* First and longest window, the same as in the library's path mapped. */
+#define WINDOW_FIRST (8 * MIB)
 #define WINDOW (128 * MIB)
 #define SEARCH_LEN GIB
 
-static uint64_t at_most(uint64_t a, uint64_t b)
+static uint64_t min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
 
-static int open_cached(struct bench *b)
+static int file_open_cached(struct bench *b)
 {
 	int fd = open(b->file, O_RDONLY | O_CLOEXEC);
 
@@ -62,14 +63,14 @@ static int row_read(struct bench *b, const char *group, const char *name, unsign
 	return ret;
 }
 
-/* Ours, with every byte cached before it begins. */
+/* Measures a read by the library with all bytes cached before it starts. */
 static int row_warm(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
 	int ret = cache_warm(fd, t->off, t->len);
 
 	if (ret)
-		bench_bad(b, "%s does not stay in the page cache", b->file);
+		bench_bad(b, "%s cannot be kept in the page cache", b->file);
 	return ret ? ret : row_read(b, group, name, rep, t);
 }
 
@@ -85,7 +86,7 @@ static int warm_rounds(struct bench *b, const char *group)
 		{"thrifty", {0, b->len, PENSTOCK_THRIFTY, NULL, 0, false, false}},
 		{"kept", {0, b->len, PENSTOCK_THRIFTY, NULL, PENSTOCK_O_IMMUTABLE, false, true}},
 	};
-	int fd = open_cached(b), ret = fd < 0 ? fd : 0;
+	int fd = file_open_cached(b), ret = fd < 0 ? fd : 0;
 
 	for (unsigned rep = b->rep; rep < b->rep + b->reps && !ret; rep++) {
 		ret = row_pinned(b, group, "limit", rep, b->len, true);
@@ -102,22 +103,22 @@ static int warm_rounds(struct bench *b, const char *group)
 	return ret;
 }
 
-/* As `make` left it in the page cache: written. */
-static int warm(struct bench *b)
+/* The file is cached as section `make` wrote it. */
+static int section_warm(struct bench *b)
 {
 	return warm_rounds(b, "warm");
 }
 
-/* Once, beside a peer that bench/peers.py is just measuring. */
-static int beside(struct bench *b)
+/* One round next to a peer that bench/peers.py measures. */
+static int section_beside(struct bench *b)
 {
 	return warm_rounds(b, b->group);
 }
 
-/* As readers leave it: the kernel's readahead chose the folios. */
-static int warm_read(struct bench *b)
+/* The file is cached by readahead, which chooses the size of the folios. */
+static int section_warm_read(struct bench *b)
 {
-	int fd = open_cached(b), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
+	int fd = file_open_cached(b), ret = fd < 0 ? fd : cache_drop(fd, 0, b->len);
 
 	if (fd >= 0)
 		close(fd);
@@ -131,11 +132,11 @@ struct cold {
 	struct drive_way way;
 };
 
-static int cold_open(struct bench *b, struct cold *c, const char *group, uint64_t search_at)
+static int cold_start(struct bench *b, struct cold *c, const char *group, uint64_t search_at)
 {
 	int ret;
 
-	c->fd = open_cached(b);
+	c->fd = file_open_cached(b);
 	c->direct = drive_open(b->file, false);
 	if (c->fd < 0 || c->direct < 0) {
 		if (c->fd >= 0)
@@ -145,13 +146,13 @@ static int cold_open(struct bench *b, struct cold *c, const char *group, uint64_
 	ret = cache_drop(c->fd, 0, b->len);
 	if (!ret && group)
 		ret = drive_best(b, c->direct, false, search_at,
-				 at_most(SEARCH_LEN, b->len - search_at), group, &c->way);
+				 min_u64(SEARCH_LEN, b->len - search_at), group, &c->way);
 	if (ret)
-		bench_bad(b, "%s cannot be made cold", b->file);
+		bench_bad(b, "%s cannot be dropped from the page cache", b->file);
 	return ret;
 }
 
-static void cold_close(struct cold *c)
+static void cold_end(struct cold *c)
 {
 	close(c->fd);
 	close(c->direct);
@@ -183,7 +184,7 @@ int drive_row(struct bench *b, const char *group, const char *name, unsigned rep
 	return ret;
 }
 
-/* Ours, and a row only if not a byte of it was or became cached. */
+/* Measures a read by the library. Writes a row only if no byte was cached before or after it. */
 static int row_cold(struct bench *b, const char *group, const char *name, unsigned rep, int fd,
 		    const struct transfer *t)
 {
@@ -191,7 +192,7 @@ static int row_cold(struct bench *b, const char *group, const char *name, unsign
 	int ret = cache_drop(fd, t->off, t->len);
 
 	if (ret) {
-		bench_bad(b, "not cold before %s", name);
+		bench_bad(b, "bytes are still cached before %s", name);
 		return ret;
 	}
 	ret = row_read(b, group, name, rep, t);
@@ -203,12 +204,12 @@ static int row_cold(struct bench *b, const char *group, const char *name, unsign
 
 static int cold(struct bench *b)
 {
-	uint64_t len = at_most(COLD_LEN, b->len / 2);
+	uint64_t len = min_u64(COLD_LEN, b->len / 2);
 	struct cold c;
 	struct drive_way loop;
-	int ret = cold_open(b, &c, "cold", 0);
+	int ret = cold_start(b, &c, "cold", 0);
 
-	/* As many calls as the limit has, by one thread. */
+	/* One thread with as many calls in flight as the limit has in total. */
 	loop = (struct drive_way){"uring", 1, c.way.threads * c.way.depth, c.way.block};
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		uint64_t here = rep % 2 ? len : 0, there = rep % 2 ? 0 : len;
@@ -221,7 +222,7 @@ static int cold(struct bench *b)
 		if (!ret)
 			ret = row_cold(b, "cold", "thrifty", rep, c.fd, &t);
 	}
-	cold_close(&c);
+	cold_end(&c);
 	return ret;
 }
 
@@ -241,7 +242,7 @@ static int save_limit(struct bench *b, unsigned rep, uint64_t len, const struct 
 
 static int save(struct bench *b)
 {
-	uint64_t len = at_most(SAVE_LEN, b->len), search = at_most(SEARCH_LEN, len);
+	uint64_t len = min_u64(SAVE_LEN, b->len), search = min_u64(SEARCH_LEN, len);
 	struct transfer fill = {.len = len};
 	struct drive_way way;
 	struct sample s;
@@ -269,8 +270,8 @@ static int save(struct bench *b)
 
 /* ---- checkerboard ---- */
 
-/* Even tiles cached, odd ones not; how many are not as they should be. */
-static uint64_t tiles_off(int fd, uint64_t len)
+/* Returns the number of tiles in the wrong state: even tiles must be cached, odd ones not. */
+static uint64_t tiles_wrong(int fd, uint64_t len)
 {
 	uint64_t off = 0;
 
@@ -282,9 +283,9 @@ static uint64_t tiles_off(int fd, uint64_t len)
 	return off;
 }
 
-/* Read one by one and without readahead, so that no folio reaches over a tile's end:
- * the pages are small ones, which is the harder case. */
-static int lay_tiles(struct bench *b, int fd, uint64_t len)
+/* Caches the even tiles. Reads them one by one without readahead, so that no folio extends
+ * beyond a tile. The folios are small then, which is the harder case. */
+static int tiles_make(struct bench *b, int fd, uint64_t len)
 {
 	int own = open(b->file, O_RDONLY | O_CLOEXEC), ret = own < 0 ? -errno : 0;
 	char *mem = malloc(TILE);
@@ -300,25 +301,25 @@ static int lay_tiles(struct bench *b, int fd, uint64_t len)
 	free(mem);
 	if (own >= 0)
 		close(own);
-	off = ret ? 0 : tiles_off(fd, len);
+	off = ret ? 0 : tiles_wrong(fd, len);
 	if (off)
-		bench_bad(b, "%llu tiles are not as the checkerboard wants them",
+		bench_bad(b, "%llu tiles of the checkerboard are in the wrong cache state",
 			  (unsigned long long)off);
 	return ret ? ret : off ? -EBUSY : 0;
 }
 
 static int checker(struct bench *b)
 {
-	uint64_t len = at_most(CHECKER_LEN, b->len / 2) / (2 * TILE) * (2 * TILE);
+	uint64_t len = min_u64(CHECKER_LEN, b->len / 2) / (2 * TILE) * (2 * TILE);
 	struct transfer thrifty = {.len = len};
 	struct transfer fast = {.len = len, .effort = PENSTOCK_FAST};
 	struct cold c;
-	int ret = cold_open(b, &c, "checker", len);
+	int ret = cold_start(b, &c, "checker", len);
 
 	if (!ret) {
 		const struct drive_way tiles = {"uring", 4, 4, TILE};
 
-		ret = lay_tiles(b, c.fd, len);
+		ret = tiles_make(b, c.fd, len);
 		for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 			ret = drive_row(b, "checker", "limit", rep, c.direct, false, len, len / 2,
 					0, &c.way);
@@ -329,13 +330,14 @@ static int checker(struct bench *b)
 				ret = row_read(b, "checker", "thrifty", rep, &thrifty);
 			if (!ret)
 				ret = row_read(b, "checker", "fast", rep, &fast);
-			if (tiles_off(c.fd, len)) {
-				bench_bad(b, "a tile changed sides");
-				ret = lay_tiles(b, c.fd, len);
+			if (tiles_wrong(c.fd, len)) {
+				bench_bad(b,
+					  "a tile of the checkerboard has changed its cache state");
+				ret = tiles_make(b, c.fd, len);
 			}
 		}
 	}
-	cold_close(&c);
+	cold_end(&c);
 	return ret;
 }
 
@@ -361,7 +363,7 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 					     .effort = way & 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY};
 
 			if (is_cold && way == 0 && len > GIB)
-				continue; /* opening does not show any more */
+				continue; /* At this size the time of the open is negligible. */
 			snprintf(name, sizeof(name), "%llu MiB %s%s",
 				 (unsigned long long)(len / MIB), way & 2 ? "fast" : "thrifty",
 				 way & 1 ? "" : " from open");
@@ -375,7 +377,7 @@ static int size_rows(struct bench *b, const char *group, uint64_t len, int fd)
 static int sizes(struct bench *b, bool is_cold)
 {
 	static const uint64_t mib[] = {64, 256, 1024, 4096, 8192};
-	int fd = open_cached(b), ret = fd < 0 ? fd : 0;
+	int fd = file_open_cached(b), ret = fd < 0 ? fd : 0;
 
 	for (size_t i = 0; i < sizeof(mib) / sizeof(mib[0]) && !ret; i++)
 		if (mib[i] * MIB <= b->len)
@@ -395,10 +397,10 @@ static int size_cold(struct bench *b)
 	return sizes(b, true);
 }
 
-/* The whole of a longer file, `make` has written it just before. */
+/* Reads the whole of a longer file, which section `make_long` has just written. */
 static int size_long(struct bench *b)
 {
-	int fd = open_cached(b), ret = fd < 0 ? fd : 0;
+	int fd = file_open_cached(b), ret = fd < 0 ? fd : 0;
 
 	if (!ret)
 		ret = size_rows(b, "size_warm", b->long_len, fd);
@@ -410,9 +412,9 @@ static int size_long(struct bench *b)
 }
 
 const struct bench_section bench_bulk[] = {
-	{"warm", "file in the page cache, as written, to GPU", true, warm},
-	{"warm_read", "the same, as readahead brought it in", true, warm_read},
-	{"beside", "one round of warm under another group's name", true, beside},
+	{"warm", "file in the page cache, as written, to GPU", true, section_warm},
+	{"warm_read", "the same, as readahead brought it in", true, section_warm_read},
+	{"beside", "one round of warm under another group's name", true, section_beside},
 	{"cold", "file on the drive to GPU", true, cold},
 	{"save", "GPU to a durable file", true, save},
 	{"checker", "every other MiB cached", true, checker},

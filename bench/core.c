@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_core: measures Penstock and, in turns with it, what bounds it. bench/gpu.sh
- * calls it section by section; each measurement is one line of CSV. It must never
- * print a figure of a transfer whose bytes it has not compared, or of a cold range
- * that it has not seen to be cold.
+ * bench_core: measures Penstock and, interleaved with it, its limits. bench/gpu.sh calls it
+ * section by section. Each measurement is one line of CSV. It must never print a figure of a
+ * transfer whose bytes it has not compared, or of a cold range that it has not checked.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -35,7 +34,7 @@ int bench_device_open(struct bench *b, const struct penstock_device_opts *opts)
 	int ret = penstock_device_open(b->device, opts, &b->dev);
 
 	if (ret == 1)
-		bench_bad(b, "%s is still open, its options were ignored", b->device);
+		bench_bad(b, "%s is already open, so the new options were ignored", b->device);
 	else if (ret)
 		bench_bad(b, "%s", penstock_errmsg());
 	return ret < 0 ? ret : 0;
@@ -50,24 +49,24 @@ void bench_device_close(struct bench *b)
 static void usage(FILE *to)
 {
 	fprintf(to, "usage: bench_core [option...] SECTION...\n"
-		    "  -f FILE    read by all sections; `make` writes it\n"
-		    "  -o CSV     measurements are appended to it (standard output)\n"
-		    "  -s FILE    written and removed by `save` (FILE.scratch)\n"
-		    "  -d DEVICE  cuda:0\n"
+		    "  -f FILE    file that all sections read; `make` writes it\n"
+		    "  -o CSV     file that measurements are appended to (standard output)\n"
+		    "  -s FILE    file that `save` writes and removes (FILE.scratch)\n"
+		    "  -d DEVICE  device (cuda:0)\n"
 		    "  -l MIB     length of a bulk transfer (8192)\n"
 		    "  -L MIB     longest size (16384)\n"
 		    "  -n REPS    repetitions (5)\n"
-		    "  -g GROUP   of the rows of `beside` (beside)\n"
-		    "  -r REP     number of its first repetition (0)\n"
-		    "  -t SECONDS of a run of random reads (1.5)\n"
-		    "  -T TAG     goes behind each group: a build to compare\n"
-		    "  -F COMMAND how to call fio\n");
+		    "  -g GROUP   group of the rows of `beside` (beside)\n"
+		    "  -r REP     number of the first repetition of `beside` (0)\n"
+		    "  -t SECONDS duration of a run of random reads (1.5)\n"
+		    "  -T TAG     suffix of each group, to compare builds\n"
+		    "  -F COMMAND command that runs fio\n");
 	for (size_t t = 0; t < TABLES; t++)
 		for (const struct bench_section *s = tables[t]; s->name; s++)
 			fprintf(to, "  %-10s %s\n", s->name, s->what);
 }
 
-static const struct bench_section *find(const char *name)
+static const struct bench_section *section_find(const char *name)
 {
 	for (size_t t = 0; t < TABLES; t++)
 		for (const struct bench_section *s = tables[t]; s->name; s++)
@@ -76,8 +75,9 @@ static const struct bench_section *find(const char *name)
 	return NULL;
 }
 
-/* What is made once and would show in the first measurement: the pump, pinned memory. */
-static int warm_up(struct bench *b)
+/* Starts the pump and allocates pinned memory, which would otherwise count for the first
+ * measurement. */
+static int pump_warm_up(struct bench *b)
 {
 	struct penstock_storage *st;
 	int ret = penstock_open(b->file, NULL, &st);
@@ -91,34 +91,36 @@ static int warm_up(struct bench *b)
 	return ret || gpu_pinned(b, b->len, true) < 0 ? -EIO : 0;
 }
 
-/* Device memory for the longest transfer of the sections that were asked for. */
-static int open_gpu(struct bench *b, uint64_t len)
+/* Opens the GPU and allocates device memory for the longest transfer of the requested sections. */
+static int gpu_start(struct bench *b, uint64_t len)
 {
 	int ret = gpu_open(b);
 
 	if (!ret)
 		ret = bench_device_open(b, NULL);
-	if (!ret) /* by the driver: it outlives the device, which `lanes` opens again */
+	/* Allocated by the driver, so that it outlives the device, which section `lanes`
+	 * reopens. */
+	if (!ret)
 		ret = gpu_alloc(b, len);
-	return ret ? ret : warm_up(b);
+	return ret ? ret : pump_warm_up(b);
 }
 
-static int run(struct bench *b, char **names, int count)
+static int sections_run(struct bench *b, char **names, int count)
 {
 	uint64_t len = b->len;
 	int ret = 0;
 
 	for (int i = 0; i < count && !ret; i++) {
-		const struct bench_section *s = find(names[i]);
+		const struct bench_section *s = section_find(names[i]);
 
 		if (!s) {
-			bench_bad(b, "there is no section '%s'", names[i]);
+			bench_bad(b, "section '%s' does not exist", names[i]);
 			return -EINVAL;
 		}
 		if (!strcmp(s->name, "size_long"))
 			len = b->long_len;
 		if (s->needs_gpu && !b->gpu)
-			ret = open_gpu(b, len);
+			ret = gpu_start(b, len);
 		if (!ret)
 			ret = s->run(b);
 		if (ret)
@@ -129,7 +131,7 @@ static int run(struct bench *b, char **names, int count)
 	return ret;
 }
 
-static int parse(struct bench *b, int argc, char **argv)
+static int options_parse(struct bench *b, int argc, char **argv)
 {
 	int c;
 
@@ -190,7 +192,7 @@ int main(int argc, char **argv)
 	static char scratch[4096];
 	int ret;
 
-	if (parse(&b, argc, argv)) {
+	if (options_parse(&b, argc, argv)) {
 		usage(stderr);
 		return 2;
 	}
@@ -198,7 +200,7 @@ int main(int argc, char **argv)
 		snprintf(scratch, sizeof(scratch), "%s.scratch", b.file);
 		b.scratch = scratch;
 	}
-	ret = run(&b, argv + optind, argc - optind);
+	ret = sections_run(&b, argv + optind, argc - optind);
 	if (b.csv != stdout)
 		fclose(b.csv);
 	return ret || b.wrong ? 1 : 0;

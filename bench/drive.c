@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drive's own limit, and the state of the page cache: moved by plain O_DIRECT
- * calls on threads or by rawring.c, dropped and filled as a section needs it, and
- * asked with cachestat(2). A run never trusts that a range is cold or warm: it asks.
+ * Measures the drive's own limit with plain O_DIRECT calls on threads or with rawring.c. Also
+ * drops and fills the page cache as a section needs it, and queries it with cachestat(2). A
+ * section never assumes that a range is cold or warm, but checks it here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,13 +15,13 @@
 
 #include "bench.h"
 
-#define BUFFER (64u << 20) /* room for the deepest way */
+#define BUFFER (64u << 20) /* Large enough for the deepest way. */
 #define THREADS_MAX 32
 #define WARM_THREADS 8
 #define WARM_BLOCK (8u << 20)
 
 #ifndef SYS_cachestat
-#define SYS_cachestat 451 /* Linux 6.5 */
+#define SYS_cachestat 451 /* Available since Linux 6.5. */
 #endif
 
 struct cachestat_range {
@@ -46,8 +46,9 @@ const char *drive_way_text(const struct drive_way *way, char *text, size_t len)
 	return text;
 }
 
-/* One buffer for the process: pinning and first touch are not the drive's time. */
-static char *buffer(void)
+/* Returns the process's only buffer, so that first touch and pinning do not count as the
+ * drive's time. */
+static char *buffer_get(void)
 {
 	static char *mem;
 
@@ -57,12 +58,13 @@ static char *buffer(void)
 	if (mem == MAP_FAILED)
 		return mem = NULL;
 	madvise(mem, BUFFER, MADV_HUGEPAGE);
-	for (size_t i = 0; i < BUFFER; i += 8) /* no zeros: a drive may treat them kindly */
+	/* Fills it with non-zero data, because a drive may treat zeros specially. */
+	for (size_t i = 0; i < BUFFER; i += 8)
 		*(uint64_t *)(mem + i) = i * 0x9e3779b97f4a7c15u + 1;
 	return mem;
 }
 
-/* One thread's share: blocks `index`, `index + threads` and so on. */
+/* Share of one thread: blocks `index`, `index + threads` and so on. */
 struct job {
 	const struct drive_way *way;
 	int fd;
@@ -74,7 +76,7 @@ struct job {
 	pthread_t thread;
 };
 
-static int plain_calls(const struct job *j, uint64_t off, uint64_t count, uint64_t stride)
+static int job_plain_calls(const struct job *j, uint64_t off, uint64_t count, uint64_t stride)
 {
 	for (uint64_t n = 0; n < count; n++, off += stride) {
 		ssize_t got = j->write ? pwrite(j->fd, j->buf, j->way->block, (off_t)off)
@@ -86,7 +88,7 @@ static int plain_calls(const struct job *j, uint64_t off, uint64_t count, uint64
 	return 0;
 }
 
-static void *worker(void *arg)
+static void *job_main(void *arg)
 {
 	struct job *j = arg;
 	unsigned threads = j->way->threads;
@@ -96,7 +98,7 @@ static void *worker(void *arg)
 	if (j->index >= j->count)
 		j->error = 0;
 	else if (!strcmp(j->way->engine, "threads"))
-		j->error = plain_calls(j, off, count, stride);
+		j->error = job_plain_calls(j, off, count, stride);
 	else
 		j->error = rawring_move(&(struct raw_move){.fd = j->fd,
 							   .write = j->write,
@@ -111,7 +113,7 @@ static void *worker(void *arg)
 int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride,
 	       const struct drive_way *way)
 {
-	char *buf = buffer();
+	char *buf = buffer_get();
 	size_t share = way->depth * way->block;
 	struct job jobs[THREADS_MAX];
 	unsigned made = 0;
@@ -130,7 +132,7 @@ int drive_move(int fd, bool write, uint64_t off, uint64_t count, uint64_t stride
 				  .count = count,
 				  .stride = stride,
 				  .buf = buf + made * share};
-		if (pthread_create(&j->thread, NULL, worker, j))
+		if (pthread_create(&j->thread, NULL, job_main, j))
 			break;
 	}
 	for (unsigned i = 0; i < made; i++) {
@@ -153,7 +155,7 @@ int drive_best(struct bench *b, int fd, bool write, uint64_t off, uint64_t len, 
 	};
 	double best_rate = 0;
 
-	/* Unmeasured: the first pass over a range is slower than those that follow. */
+	/* Not measured: the first pass over a range is slower than later passes. */
 	drive_move(fd, write, off, len / ways[0].block, ways[0].block, &ways[0]);
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct sample s = {.bytes = len / ways[i].block * ways[i].block};
@@ -201,20 +203,20 @@ int cache_drop(int fd, uint64_t off, uint64_t len)
 		left = cache_bytes(fd, off, len);
 		if (left <= 0)
 			return (int)left;
-		usleep(20000); /* a mapping or a pin of the last run is just going */
+		usleep(20000); /* A mapping or a pin of the previous run may just be going away. */
 	}
 	return -EBUSY;
 }
 
-/* Each thread reads its stretch in order, by a descriptor of its own, so that the
- * kernel's readahead sees what it sees when a program reads a file. */
+/* Stretch of the file that one thread reads in order through its own descriptor. The kernel's
+ * readahead then works as for any program that reads a file. */
 struct warming {
 	int fd;
 	uint64_t off, end;
 	pthread_t thread;
 };
 
-static void *warm_worker(void *arg)
+static void *warming_main(void *arg)
 {
 	struct warming *w = arg;
 	char *buf =
@@ -252,7 +254,7 @@ int cache_warm(int fd, uint64_t off, uint64_t len)
 		uint64_t end = at + share < off + len ? at + share : off + len;
 
 		w[made] = (struct warming){fd, at, end, 0};
-		if (pthread_create(&w[made].thread, NULL, warm_worker, &w[made]))
+		if (pthread_create(&w[made].thread, NULL, warming_main, &w[made]))
 			break;
 	}
 	for (unsigned i = 0; i < made; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The GPU by the driver's own calls: what a pinned copy reaches, poison before a
- * run and a comparison with the drive after it. Only the table of functions is the
- * library's (device/cuda_api.h); none of its copies are used here. The context is
- * held for the whole run, so that the library finds one that is active.
+ * Uses the GPU by raw driver calls: the rate of a pinned copy, poisoning before a run, and a
+ * comparison with the drive after it. It uses the library's function table (device/cuda_api.h),
+ * but none of its copies. The benchmark holds the context for the whole run, so that the
+ * library finds it active.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ int gpu_bad(const char *what, int rc)
 
 int gpu_open(struct bench *b)
 {
-	const char *why = "no GPU was asked for";
+	const char *why = "the device is not a GPU";
 	const struct pst_cuda *api = NULL;
 	int ret;
 
@@ -89,7 +89,7 @@ void gpu_close(struct bench *b)
 	gpu.api = NULL;
 }
 
-static int make_pinned(uint64_t len)
+static int pinned_alloc(uint64_t len)
 {
 	if (pinned)
 		return 0;
@@ -108,7 +108,7 @@ static int make_pinned(uint64_t len)
 
 char *gpu_pinned_mem(uint64_t len)
 {
-	return make_pinned(PINNED) || len > pinned_len ? NULL : pinned;
+	return pinned_alloc(PINNED) || len > pinned_len ? NULL : pinned;
 }
 
 double gpu_pinned(struct bench *b, uint64_t len, bool in)
@@ -116,7 +116,7 @@ double gpu_pinned(struct bench *b, uint64_t len, bool in)
 	uint64_t began;
 	int rc = 0;
 
-	if (make_pinned(len))
+	if (pinned_alloc(len))
 		return -1;
 	began = meter_ns();
 	for (uint64_t at = 0; at < len && !rc;) {
@@ -146,8 +146,8 @@ void gpu_poison(struct bench *b, uint64_t len)
 		b->wrong = true;
 }
 
-/* Both ends and places between; the drive is read beside the page cache, so that a
- * cold range stays cold. */
+/* Compares the first and the last block and blocks between them. Reads the drive with O_DIRECT,
+ * so that a cold range stays cold. */
 bool gpu_same(struct bench *b, const char *path, uint64_t off, uint64_t len)
 {
 	uint64_t blocks = len / PLACE, step = blocks > PLACES ? blocks / PLACES : 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files that call the driver: gpu.c, gpu_cold.c, gpu_copies.c, gpu_window.c. */
+/* Declarations shared by the files that call the driver: gpu.c, gpu_cold.c, gpu_copies.c,
+ * gpu_window.c and gpu_written.c. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
@@ -15,7 +16,9 @@ struct gpu {
 };
 
 struct gpu *gpu_get(void);
-char *gpu_pinned_mem(uint64_t len);    /* populated huge pages, NULL: none; kept */
-int gpu_bad(const char *what, int rc); /* 0 or -errno, said on stderr */
+/* Returns populated, pinned huge pages, or NULL; gpu_close frees them. */
+char *gpu_pinned_mem(uint64_t len);
+/* Prints a driver error `rc` to stderr. Returns 0 or -errno. */
+int gpu_bad(const char *what, int rc);
 
 #endif

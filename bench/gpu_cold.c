@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a cold range can reach on its way to the GPU: one thread, one io_uring whose
- * O_DIRECT reads fill a pinned ring, one stream that copies out of it, an event for each
- * block. The same work as path `staged` by the least calls, so that what is lost between
- * the drive's limit and the library can be told apart; nothing of the library is used.
+ * Measures the limit of reading an uncached range into the GPU. One thread uses one io_uring
+ * whose O_DIRECT reads fill a pinned ring, and one stream that copies out of it, with an event
+ * for each block. This is the work of path `staged` with the fewest calls. It separates losses
+ * to the drive's limit from losses in the library. It uses nothing of the library but its table
+ * of driver functions.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,11 +17,11 @@ struct copies {
 	struct bench *b;
 	struct gpu *gpu;
 	struct pst_cu_event *event[RAW_DEPTH_MAX];
-	unsigned slot[RAW_DEPTH_MAX]; /* in the order of their copies */
+	unsigned slot[RAW_DEPTH_MAX]; /* The slots in the order of their copies. */
 	unsigned head, tail;
 };
 
-static int take(void *arg, unsigned slot, char *mem, uint64_t at, size_t len)
+static int copy_block(void *arg, unsigned slot, char *mem, uint64_t at, size_t len)
 {
 	struct copies *c = arg;
 	int rc = (int)c->gpu->api->cuMemcpyHtoDAsync((uintptr_t)c->b->gpu + at, mem, len,
@@ -32,13 +33,13 @@ static int take(void *arg, unsigned slot, char *mem, uint64_t at, size_t len)
 	return gpu_bad("cold copy", rc);
 }
 
-static int freed(void *arg)
+static int copy_poll(void *arg)
 {
 	struct copies *c = arg;
 	unsigned slot = c->slot[c->head % RAW_DEPTH_MAX];
 
 	if (c->gpu->api->cuEventQuery(c->event[slot]) == PST_CU_NOT_READY)
-		return -1; /* an error shows when the bytes are compared */
+		return -1; /* An error shows later, when the bytes are compared. */
 	c->head++;
 	return (int)slot;
 }
@@ -47,7 +48,7 @@ int gpu_cold_row(struct bench *b, const char *group, const char *name, unsigned 
 		 uint64_t off, uint64_t len, const struct drive_way *way, bool sleeps)
 {
 	struct copies c = {.b = b, .gpu = gpu_get()};
-	struct raw_sink sink = {take, freed, &c, sleeps};
+	struct raw_sink sink = {copy_block, copy_poll, &c, sleeps};
 	struct raw_move move = {.fd = fd,
 				.buf = gpu_pinned_mem(way->depth * way->block),
 				.off = off,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the copy engine makes of copies as the library has to queue them: pieces of a
- * slot's size on one or several streams, with an event behind each or behind some, and
- * 4 KiB copies, alone and many in one call. These are the limits of `bounce` and of
- * random reads into GPU memory, by the driver's calls alone.
+ * Measures how fast the copy engine runs copies as the library has to queue them. Some are
+ * pieces of a slot's size on one or several streams, with an event after each or after some.
+ * Others are copies of 4 KiB, alone and many in one call. They are the limits of path `bounce`
+ * and of random reads into GPU memory, by raw driver calls alone.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static void queues_close(struct queues *q)
 	munmap(q->pinned, q->len);
 }
 
-static int sync_all(struct queues *q)
+static int queues_sync(struct queues *q)
 {
 	int rc = 0;
 
@@ -74,10 +74,10 @@ static int sync_all(struct queues *q)
 	return rc;
 }
 
-/* `len` bytes in pieces on `streams` streams in turns, an event behind each `every`
- * bytes of a stream (0: none). */
-static int pieces(struct bench *b, struct queues *q, size_t piece, unsigned streams, size_t every,
-		  unsigned rep)
+/* Copies `len` bytes in pieces, on `streams` streams in rotation. Records an event after each
+ * `every` bytes of a stream (0: none). */
+static int copy_pieces(struct bench *b, struct queues *q, size_t piece, unsigned streams,
+		       size_t every, unsigned rep)
 {
 	const struct pst_cuda *api = q->g->api;
 	uint64_t len = b->len < 4 * GIB ? b->len : 4 * GIB, at = 0;
@@ -101,7 +101,7 @@ static int pieces(struct bench *b, struct queues *q, size_t piece, unsigned stre
 		unmarked[n % streams] = 0;
 	}
 	if (!rc)
-		rc = sync_all(q);
+		rc = queues_sync(q);
 	meter_stop(&m, &s);
 	meter_settle(&m, &s);
 	if (every)
@@ -114,7 +114,7 @@ static int pieces(struct bench *b, struct queues *q, size_t piece, unsigned stre
 	return gpu_bad("pieces", rc);
 }
 
-static int copies(struct bench *b)
+static int section_copies(struct bench *b)
 {
 	static const size_t sizes[] = {512 * KIB, 1 * MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB};
 	struct queues q;
@@ -122,25 +122,25 @@ static int copies(struct bench *b)
 
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
 		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && !ret; i++) {
-			ret = pieces(b, &q, sizes[i], 1, 0, rep);
+			ret = copy_pieces(b, &q, sizes[i], 1, 0, rep);
 			if (!ret)
-				ret = pieces(b, &q, sizes[i], 1, sizes[i], rep);
+				ret = copy_pieces(b, &q, sizes[i], 1, sizes[i], rep);
 			if (!ret)
-				ret = pieces(b, &q, sizes[i], STREAMS, 0, rep);
+				ret = copy_pieces(b, &q, sizes[i], STREAMS, 0, rep);
 			if (!ret)
-				ret = pieces(b, &q, sizes[i], STREAMS, sizes[i], rep);
+				ret = copy_pieces(b, &q, sizes[i], STREAMS, sizes[i], rep);
 			if (!ret && sizes[i] < 16 * MIB)
-				ret = pieces(b, &q, sizes[i], STREAMS, 16 * MIB, rep);
+				ret = copy_pieces(b, &q, sizes[i], STREAMS, 16 * MIB, rep);
 		}
 	}
 	queues_close(&q);
 	return ret;
 }
 
-/* ---- 4 KiB ---- */
+/* ---- copies of 4 KiB ---- */
 
-static int copy_rows(struct queues *q, pst_cu_ptr to, const char *from,
-		     struct pst_cu_stream *stream)
+static int copy_two_rows(struct queues *q, pst_cu_ptr to, const char *from,
+			 struct pst_cu_stream *stream)
 {
 	struct pst_cu_memcpy2d c = {.src_type = PST_CU_MEMTYPE_HOST,
 				    .src_host = from,
@@ -156,9 +156,9 @@ static int copy_rows(struct queues *q, pst_cu_ptr to, const char *from,
 
 enum small { PLAIN, ROWS, BATCHED };
 
-/* `count` copies of `len` bytes by one call. */
-static int batch(struct bench *b, struct queues *q, size_t len, uint64_t first, unsigned count,
-		 struct pst_cu_stream *stream)
+/* Queues `count` copies of `len` bytes with one call. */
+static int copy_batch(struct bench *b, struct queues *q, size_t len, uint64_t first, unsigned count,
+		      struct pst_cu_stream *stream)
 {
 	pst_cu_ptr to[BATCH_MAX], from[BATCH_MAX];
 	size_t lens[BATCH_MAX], zero = 0;
@@ -189,12 +189,13 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 		struct pst_cu_stream *stream = q->streams[n / per_event % streams];
 
 		if (kind == BATCHED)
-			rc = batch(b, q, SMALL, n, per_event, stream);
+			rc = copy_batch(b, q, SMALL, n, per_event, stream);
 		for (unsigned i = 0; i < per_event && kind != BATCHED && !rc; i++) {
 			uint64_t at = (uint64_t)(n + i) * 2 * SMALL % (q->len - SMALL);
 
 			rc = kind == ROWS
-				     ? copy_rows(q, (uintptr_t)b->gpu + at, q->pinned + at, stream)
+				     ? copy_two_rows(q, (uintptr_t)b->gpu + at, q->pinned + at,
+						     stream)
 				     : (int)q->g->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + at,
 									 q->pinned + at, SMALL,
 									 stream);
@@ -203,7 +204,7 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 			rc = (int)q->g->api->cuEventRecord(q->events[event++ % EVENTS], stream);
 	}
 	if (!rc)
-		rc = sync_all(q);
+		rc = queues_sync(q);
 	meter_stop(&m, &s);
 	meter_settle(&m, &s);
 	snprintf(name, sizeof(name), "%s %u streams event per %u", kinds[kind], streams, per_event);
@@ -213,7 +214,7 @@ static int small_run(struct bench *b, struct queues *q, enum small kind, unsigne
 	return gpu_bad("4 KiB copies", rc);
 }
 
-/* One copy, until an event behind it is seen by looking. */
+/* Measures a single copy until polling shows the event after it. */
 static int small_latency(struct bench *b, struct queues *q, enum small kind, unsigned rep)
 {
 	const struct pst_cuda *api = q->g->api;
@@ -225,7 +226,7 @@ static int small_latency(struct bench *b, struct queues *q, enum small kind, uns
 	for (unsigned i = 0; i < 2000 && !rc; i++) {
 		uint64_t began = meter_ns();
 
-		rc = kind == ROWS ? copy_rows(q, (uintptr_t)b->gpu, q->pinned, q->streams[0])
+		rc = kind == ROWS ? copy_two_rows(q, (uintptr_t)b->gpu, q->pinned, q->streams[0])
 				  : (int)api->cuMemcpyHtoDAsync((uintptr_t)b->gpu, q->pinned, SMALL,
 								q->streams[0]);
 		if (!rc)
@@ -244,7 +245,7 @@ static int small_latency(struct bench *b, struct queues *q, enum small kind, uns
 	return gpu_bad("4 KiB copies", rc);
 }
 
-static int copies4k(struct bench *b)
+static int section_copies4k(struct bench *b)
 {
 	struct queues q;
 	int ret = queues_open(b, &q);
@@ -266,7 +267,7 @@ static int copies4k(struct bench *b)
 	return ret;
 }
 
-/* ---- batches of large ones ---- */
+/* ---- batches of large copies ---- */
 
 static int batch_run(struct bench *b, struct queues *q, size_t len, unsigned count, unsigned rep)
 {
@@ -278,9 +279,9 @@ static int batch_run(struct bench *b, struct queues *q, size_t len, unsigned cou
 
 	meter_start(&m);
 	for (uint64_t at = 0; at < total && !rc; at += len * count, n += count)
-		rc = batch(b, q, len, n, count, q->streams[0]);
+		rc = copy_batch(b, q, len, n, count, q->streams[0]);
 	if (!rc)
-		rc = sync_all(q);
+		rc = queues_sync(q);
 	meter_stop(&m, &s);
 	meter_settle(&m, &s);
 	snprintf(name, sizeof(name), "%u x %zu KiB", count, len >> 10);
@@ -289,7 +290,7 @@ static int batch_run(struct bench *b, struct queues *q, size_t len, unsigned cou
 	return gpu_bad("batches", rc);
 }
 
-static int large_batches(struct bench *b)
+static int section_batches(struct bench *b)
 {
 	struct queues q;
 	int ret = queues_open(b, &q);
@@ -303,10 +304,10 @@ static int large_batches(struct bench *b)
 }
 
 const struct bench_section bench_copies[] = {
-	{"copies", "pinned copies of a slot's size, by raw driver calls", true, copies},
-	{"batches", "several copies handed on by one call, by raw driver calls", true,
-	 large_batches},
-	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, copies4k},
+	{"copies", "pinned copies of a slot's size, by raw driver calls", true, section_copies},
+	{"batches", "several copies queued by one call, by raw driver calls", true,
+	 section_batches},
+	{"copies4k", "pinned copies of 4 KiB, by raw driver calls", true, section_copies4k},
 	{"written", "copies of what a processor has just written", true, gpu_written},
 	{NULL, NULL, false, NULL},
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the copy engine gets at the page cache, one step at a time: a mapping, its
- * pages brought in, registered, copied from, and all undone at the end. The first
- * window is short and each further one as long as all before it, up to `window`, so
- * that the copy engine starts early; towards the end they are short again, so that
- * little is left to be copied when the last is registered. The times of the steps say
- * what bounds the path and which windows are best; nothing of the library is used.
+ * Measures each step by which the copy engine reads the page cache: map a window of the file,
+ * fault its pages in, register it, copy from it, and undo all of that at the end. The first
+ * window is short, and each further one is as long as all before it, up to `window`, so that
+ * the copy engine starts early. Towards the end the windows are short again, so that little is
+ * left to copy when the last one is registered. The times show the limit of path `mapped` and
+ * its best windows. Nothing of the library is used but its table of driver functions.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #define WINDOWS 4096
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#define MADV_POPULATE_READ 22 /* Available since Linux 5.14. */
 #endif
 
 struct window {
@@ -28,16 +28,17 @@ struct window {
 };
 
 struct window_times {
-	double map, reg, there, unreg; /* seconds: mapping, registering, data there, undoing */
+	/* Seconds to map, to register, until all data has arrived, and to undo all windows. */
+	double map, reg, there, unreg;
 };
 
-static double since(uint64_t ns)
+static double seconds_since(uint64_t ns)
 {
 	return (double)(meter_ns() - ns) * 1e-9;
 }
 
-static int one(struct bench *b, struct gpu *g, int fd, uint64_t off, struct window *w,
-	       struct window_times *out)
+static int window_copy(struct bench *b, struct gpu *g, int fd, uint64_t off, struct window *w,
+		       struct window_times *out)
 {
 	uint64_t began = meter_ns();
 	int rc;
@@ -47,19 +48,19 @@ static int one(struct bench *b, struct gpu *g, int fd, uint64_t off, struct wind
 		return -errno;
 	if (madvise(w->base, w->len, MADV_POPULATE_READ))
 		return -errno;
-	out->map += since(began);
+	out->map += seconds_since(began);
 	began = meter_ns();
 	rc = (int)g->api->cuMemHostRegister(w->base, w->len,
 					    PST_CU_HOST_PORTABLE | PST_CU_HOST_READ_ONLY);
-	out->reg += since(began);
+	out->reg += seconds_since(began);
 	if (!rc)
 		rc = (int)g->api->cuMemcpyHtoDAsync((uintptr_t)b->gpu + off, w->base, w->len,
 						    g->stream);
 	return gpu_bad("window", rc);
 }
 
-static int windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t window,
-		   struct window_times *out)
+static int windows_copy(struct bench *b, int fd, uint64_t len, uint64_t first, uint64_t window,
+			struct window_times *out)
 {
 	struct window *all = calloc(WINDOWS, sizeof(*all));
 	struct gpu *g = gpu_get();
@@ -73,12 +74,12 @@ static int windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64
 
 		n = n < first ? first : n < window ? n : window;
 		all[count].len = n < rest ? n : rest;
-		ret = one(b, g, fd, off, &all[count], out);
+		ret = window_copy(b, g, fd, off, &all[count], out);
 		off += all[count++].len;
 	}
 	if (!ret)
 		ret = gpu_bad("windows", (int)g->api->cuStreamSynchronize(g->stream));
-	out->there = since(began);
+	out->there = seconds_since(began);
 	began = meter_ns();
 	for (unsigned i = 0; i < count; i++) {
 		if (!all[i].base || all[i].base == MAP_FAILED)
@@ -86,7 +87,7 @@ static int windows(struct bench *b, int fd, uint64_t len, uint64_t first, uint64
 		g->api->cuMemHostUnregister(all[i].base);
 		munmap(all[i].base, all[i].len);
 	}
-	out->unreg = since(began);
+	out->unreg = seconds_since(began);
 	free(all);
 	return off < len && !ret ? -E2BIG : ret;
 }
@@ -101,7 +102,7 @@ int gpu_window_row(struct bench *b, const char *group, const char *name, unsigne
 
 	gpu_poison(b, len);
 	meter_start(&m);
-	ret = windows(b, fd, len, first, window, &times);
+	ret = windows_copy(b, fd, len, first, window, &times);
 	meter_settle(&m, &s);
 	if (ret || !gpu_same(b, b->file, 0, len))
 		return ret ? ret : -EIO;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long the copy engine takes for bytes that a processor has just written: left as they
- * are, written by a read call, by a read call into a short buffer and stores that pass the
- * cache by from there, by such stores alone. By one thread, and by eight at once, each of
- * which fills, copies and waits. It is why the library's path bounce has two ways
- * (path/past.c); nothing of the library is used.
+ * Measures how long the copy engine takes for bytes that a CPU has just written. The bytes are
+ * left untouched, or a CPU writes them in one of three ways: by a read call, by read calls into
+ * a short buffer and non-temporal stores from there, or by non-temporal stores alone. Runs one
+ * thread, or eight at once, each of which fills, copies and waits. The results are the reason
+ * why path bounce has two methods (the L2 bounce is path/past.c). Nothing of the library is
+ * used but its table of driver functions.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,16 +36,16 @@ struct filler {
 	enum fill fill;
 	size_t len;
 	int fd;
-	const char *map; /* the file, cached */
+	const char *map; /* Mapping of the file, which is cached. */
 	char *mem, *buffer;
 	unsigned index, threads;
 	pthread_barrier_t *go;
 	pthread_t thread;
-	uint32_t *fill_ns, *copy_ns; /* ROUNDS each */
+	uint32_t *fill_ns, *copy_ns; /* Times of the ROUNDS rounds. */
 	int error;
 };
 
-static void store_past(char *dst, const char *src, size_t len)
+static void store_nontemporal(char *dst, const char *src, size_t len)
 {
 #if defined(__x86_64__)
 	for (size_t i = 0; i < len; i += sizeof(__m128i))
@@ -56,13 +57,13 @@ static void store_past(char *dst, const char *src, size_t len)
 #endif
 }
 
-static void fill(const struct filler *f, uint64_t off)
+static void slot_fill(const struct filler *f, uint64_t off)
 {
 	size_t at = 0;
 	ssize_t n = 1;
 
 	if (f->fill == STORES)
-		store_past(f->mem, f->map + off, f->len);
+		store_nontemporal(f->mem, f->map + off, f->len);
 	if (f->fill == READ_CALL)
 		n = pread(f->fd, f->mem, f->len, (off_t)off);
 	for (; f->fill == READ_SHORT && at < f->len && n > 0; at += (size_t)n) {
@@ -70,13 +71,13 @@ static void fill(const struct filler *f, uint64_t off)
 
 		n = pread(f->fd, f->buffer, len, (off_t)(off + at));
 		if (n > 0)
-			store_past(f->mem + at, f->buffer, (size_t)n);
+			store_nontemporal(f->mem + at, f->buffer, (size_t)n);
 	}
 	if (n <= 0)
 		bench_bad(f->b, "short read of %s", f->b->file);
 }
 
-static void *filler(void *arg)
+static void *filler_main(void *arg)
 {
 	struct filler *f = arg;
 	struct gpu *g = gpu_get();
@@ -86,13 +87,14 @@ static void *filler(void *arg)
 	g->api->cuCtxSetCurrent(g->ctx);
 	rc = (int)g->api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0);
 	for (unsigned i = 0; i < ROUNDS; i++) {
-		/* Each reads what the last rounds have not: as much as a cache does not hold. */
+		/* Reads bytes that recent rounds have not read, so that no CPU cache holds
+		 * them. */
 		uint64_t off = ((uint64_t)i * f->threads + f->index) * f->len % (f->b->len / 2);
 		uint64_t began, filled;
 
 		pthread_barrier_wait(f->go);
 		began = meter_ns();
-		fill(f, off);
+		slot_fill(f, off);
 		filled = meter_ns();
 		if (!rc)
 			rc = (int)g->api->cuMemcpyHtoDAsync(
@@ -109,7 +111,7 @@ static void *filler(void *arg)
 	return NULL;
 }
 
-static int row(struct bench *b, const struct filler *from, unsigned rep)
+static int written_row(struct bench *b, const struct filler *from, unsigned rep)
 {
 	unsigned threads = from->threads, all = threads * ROUNDS, made = 0;
 	uint32_t *ns = calloc(2 * (size_t)all, sizeof(*ns));
@@ -130,8 +132,8 @@ static int row(struct bench *b, const struct filler *from, unsigned rep)
 		f[made].buffer += made * SHORT;
 		f[made].fill_ns = ns + made * ROUNDS;
 		f[made].copy_ns = ns + all + made * ROUNDS;
-		if (pthread_create(&f[made].thread, NULL, filler, &f[made]))
-			abort(); /* the others wait for it */
+		if (pthread_create(&f[made].thread, NULL, filler_main, &f[made]))
+			abort(); /* The other threads would wait for this one at the barrier. */
 	}
 	for (unsigned i = 0; i < made; i++) {
 		pthread_join(f[i].thread, NULL);
@@ -170,7 +172,7 @@ int gpu_written(struct bench *b)
 		for (f.len = 256 * KIB; f.len <= LEN_MAX && !ret; f.len *= 2)
 			for (f.threads = 1; f.threads <= THREADS && !ret; f.threads *= THREADS)
 				for (f.fill = 0; f.fill < FILLS && !ret; f.fill++)
-					ret = row(b, &f, rep);
+					ret = written_row(b, &f, rep);
 	free(f.buffer);
 	if (map != MAP_FAILED)
 		munmap(map, b->len);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The test file: a valid safetensors file of an exact length, so that the peers that
- * only read that format read the same file. Random bytes, written through the page
- * cache in large pieces, on the drive when this returns, and cached.
+ * Writes the test file: a valid safetensors file of an exact length, so that peers that read
+ * only this format can read the same file. It has random bytes, written through the page cache
+ * in large pieces. When the section returns, the file is on the drive and cached.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 #define TENSOR (64 * MIB)
 #define HEADER 32768u
 
-/* 8 bytes of length, then JSON padded with blanks: HEADER bytes in all. */
-static int header(char *out, uint64_t data)
+/* Writes 8 bytes of length and JSON padded with blanks, HEADER bytes in all. */
+static int header_write(char *out, uint64_t data)
 {
 	size_t at = 8, room = HEADER;
 	uint64_t json = HEADER - 8;
@@ -40,7 +40,7 @@ static int header(char *out, uint64_t data)
 		at += (size_t)n;
 	}
 	out[at++] = '}';
-	out[at] = ' '; /* over snprintf's NUL */
+	out[at] = ' '; /* Overwrites snprintf's NUL. */
 	return 0;
 }
 
@@ -59,7 +59,7 @@ static int write_all(int fd, const char *mem, size_t len)
 	return 0;
 }
 
-static int fill(int fd, uint64_t len, char *mem)
+static int file_fill(int fd, uint64_t len, char *mem)
 {
 	uint64_t x = 88172645463325252u;
 	int ret = 0;
@@ -74,14 +74,14 @@ static int fill(int fd, uint64_t len, char *mem)
 			*(uint64_t *)(mem + i) = x;
 		}
 		if (!at)
-			ret = header(mem, len - HEADER);
+			ret = header_write(mem, len - HEADER);
 		if (!ret)
 			ret = write_all(fd, mem, n);
 	}
 	return ret;
 }
 
-static int make_file(struct bench *b, uint64_t len)
+static int file_make(struct bench *b, uint64_t len)
 {
 	char *mem = mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct sample s = {.bytes = len};
@@ -92,7 +92,7 @@ static int make_file(struct bench *b, uint64_t len)
 	if (fd < 0 || mem == MAP_FAILED)
 		ret = -errno;
 	else
-		ret = fallocate(fd, 0, 0, (off_t)len) ? -errno : fill(fd, len, mem);
+		ret = fallocate(fd, 0, 0, (off_t)len) ? -errno : file_fill(fd, len, mem);
 	if (!ret)
 		ret = fdatasync(fd) ? -errno : 0;
 	meter_stop(&m, &s);
@@ -108,18 +108,18 @@ static int make_file(struct bench *b, uint64_t len)
 	return ret;
 }
 
-static int make(struct bench *b)
+static int section_make(struct bench *b)
 {
-	return make_file(b, b->len);
+	return file_make(b, b->len);
 }
 
-static int make_long(struct bench *b)
+static int section_make_long(struct bench *b)
 {
-	return make_file(b, b->long_len);
+	return file_make(b, b->long_len);
 }
 
 const struct bench_section bench_prep[] = {
-	{"make", "writes the test file", false, make},
-	{"make_long", "writes it again, of the longest size", false, make_long},
+	{"make", "writes the test file", false, section_make},
+	{"make_long", "writes the test file again with the longest size", false, section_make_long},
 	{NULL, NULL, false, NULL},
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clocks, CPU time and the CSV. CPU time is taken when the process is quiet before
- * and after, so that what is tidied up behind a request counts for it. Beside the
- * process's own time stands the machine's, in which kernel threads and interrupts
- * show; nothing else should run there.
+ * Measures time and CPU time and writes the CSV. CPU time is taken while the process is idle,
+ * before and after, so that cleanup after a request counts. The CSV also has the CPU time of
+ * the whole machine, which includes kernel threads and interrupts; nothing else should run
+ * there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "bench.h"
 
 #define QUIET_US 20000
-#define QUIET_CPU 0.0004 /* seconds of CPU in QUIET_US that count as quiet */
+#define QUIET_CPU 0.0004 /* CPU seconds within QUIET_US that count as idle. */
 #define QUIET_TRIES 100
 
 uint64_t meter_ns(void)
@@ -25,11 +25,11 @@ uint64_t meter_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static double cpu_of(int who)
+static double cpu_of(int usage_of)
 {
 	struct rusage u;
 
-	getrusage(who, &u);
+	getrusage(usage_of, &u);
 	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
@@ -39,7 +39,7 @@ static double cpu_now(void)
 	return cpu_of(RUSAGE_SELF) + cpu_of(RUSAGE_CHILDREN);
 }
 
-/* All but idle and iowait of the first line; guest time is inside user time. */
+/* Adds all fields of the first line but idle and iowait; user time includes guest time. */
 static double machine_now(void)
 {
 	unsigned long long v[8] = {0};
@@ -55,7 +55,7 @@ static double machine_now(void)
 	return sum / (double)sysconf(_SC_CLK_TCK);
 }
 
-static void wait_quiet(void)
+static void idle_wait(void)
 {
 	double before = cpu_now();
 
@@ -72,7 +72,7 @@ static void wait_quiet(void)
 
 void meter_start(struct meter *m)
 {
-	wait_quiet();
+	idle_wait();
 	m->machine = machine_now();
 	m->cpu = cpu_now();
 	m->began_ns = meter_ns();
@@ -88,7 +88,7 @@ double meter_settle(const struct meter *m, struct sample *s)
 	uint64_t from = meter_ns();
 	double took;
 
-	wait_quiet();
+	idle_wait();
 	took = (double)(meter_ns() - from) * 1e-9 - QUIET_US * 1e-6;
 	s->cpu = cpu_now() - m->cpu;
 	s->machine = machine_now() - m->machine;

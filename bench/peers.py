@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """peers.py --file F --csv CSV [--core COMMAND] [--reps N] [warm] [cold] [save]
 
-What others make of the same file on the same machine: safetensors' load_file and
+Measures other programs on the same file and machine: safetensors' load_file and
 save_file, pread + cudaMemcpy (a loop of both over one buffer, pageable and pinned),
-and torch's pageable copy of the same bytes from host memory. Rows have the form of
-bench_core's; --core is called once a round, so that both sides see the same minute.
-bench/gpu.sh calls it; it needs torch and safetensors and leaves out what is missing.
+and torch's pageable copy of the same bytes from host memory. The CSV rows have the
+format of bench_core. --core runs once in each round, so that both sides are measured in
+the same minute. bench/gpu.sh calls this script. It needs torch; without safetensors it
+skips those measurements.
 """
 
 import argparse
@@ -108,15 +109,15 @@ class Peers:
             if pinned is not None:
                 self.measure("peer_warm", "pread + cudaMemcpy pinned", rep, self.size,
                              lambda: self.pread_copy(pinned))
-            self.try_safetensors("peer_warm", rep)
+            self.measure_safetensors("peer_warm", rep)
 
-    def try_safetensors(self, group, rep):
+    def measure_safetensors(self, group, rep):
         try:
             self.measure(group, "safetensors load_file", rep, self.size, self.load_file)
         except ImportError as error:
-            print(f"peers: no safetensors: {error}", file=sys.stderr)
+            print(f"peers: safetensors is missing: {error}", file=sys.stderr)
 
-    def drop(self):
+    def drop_cache(self):
         fd = os.open(self.file, os.O_RDONLY)
         os.fdatasync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -124,8 +125,8 @@ class Peers:
 
     def cold(self):
         for rep in range(min(self.args.reps, 3)):
-            self.drop()
-            self.try_safetensors("peer_cold", rep)
+            self.drop_cache()
+            self.measure_safetensors("peer_cold", rep)
 
     def save(self):
         from safetensors.torch import save_file
@@ -141,16 +142,16 @@ class Peers:
             os.close(fd)
 
         for rep in range(min(self.args.reps, 3)):
-            with Timer() as all_of_it:
+            with Timer() as with_sync:
                 self.measure("peer_save", "safetensors save_file", rep, size,
                              lambda: save_file(tensors, out))
                 durable()
             self.rows.add("peer_save", "safetensors save_file + fdatasync", rep, size,
-                          all_of_it.seconds, all_of_it.cpu)
+                          with_sync.seconds, with_sync.cpu)
             os.unlink(out)
 
     def core(self, group, rep):
-        """One round of ours, in a process of its own."""
+        """Runs one round of bench_core in a separate process."""
         if self.args.core:
             subprocess.run(shlex.split(self.args.core) +
                            ["-g", group, "-r", str(rep), "-n", "1", "beside"], check=False)
@@ -160,7 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--file", required=True)
     parser.add_argument("--csv", required=True)
-    parser.add_argument("--core", help="how to call bench_core, without a section")
+    parser.add_argument("--core", help="command that runs bench_core, without a section")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("parts", nargs="*", default=["warm", "cold", "save"])
     args = parser.parse_args()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""plot.py CSV >SVG: GB/s of ours, of what bounds it, and of the peers, for cached
-files, for files on the drive and for saving. Medians of what bench/gpu.sh recorded;
-nothing in it is typed by hand. Plain SVG, so that it needs nothing installed.
+"""plot.py CSV >SVG: draws GB/s of Penstock, of its limits and of the peers, for cached
+files, for files on the drive and for saving. The values are medians of the rows that
+bench/gpu.sh recorded; none is typed by hand. The output is plain SVG, so that the
+script needs no packages.
 """
 import csv
 import statistics
@@ -30,7 +31,7 @@ COLOURS = {"limit": "#9aa5b1", "ours": "#0b7a3b", "peer": "#b35900"}
 
 
 def read(path):
-    """(group, name) -> median GB/s, and the facts in the comments."""
+    """Returns the median GB/s by (group, name), and the facts in the CSV's comments."""
     rates, facts = {}, {}
     with open(path, encoding="utf-8") as f:
         lines = f.read().splitlines()
@@ -46,7 +47,7 @@ def read(path):
 
 
 def draw(rates, facts):
-    """The SVG as a list of lines."""
+    """Returns the SVG as a list of lines."""
     y, out = 40, []
     for title, rows in PANELS:
         rows = [r for r in rows if (r[1], r[2]) in rates]
@@ -72,7 +73,7 @@ def draw(rates, facts):
 
 
 def main():
-    """See the module's text."""
+    """Reads the CSV and prints the SVG."""
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2

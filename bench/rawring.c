@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drive's limit through io_uring, by system calls alone: a registered buffer, a
- * fixed depth, nothing done with the data but by a sink. drive.c calls it. It shares no line with
- * the library's engine, so that a slip there cannot lower the limit here.
+ * Measures the drive's limit through io_uring by system calls alone: a registered buffer, a
+ * fixed depth, and data that only a sink uses. drive.c and gpu_cold.c call it. It shares no
+ * line with the library's engine, so that a mistake there cannot lower the limit here.
  *
- * Each request is handed over alone: neighbours in one batch are merged by the block
- * layer into few large ones, which virtio-blk was measured to serve a quarter slower.
+ * Each request is submitted alone. The block layer merges adjacent requests of one batch into a
+ * few large ones, which virtio-blk was measured to serve a quarter slower.
  */
 #include <errno.h>
 #include <linux/io_uring.h>
@@ -75,8 +75,8 @@ static int ring_open(struct ring *r, unsigned entries)
 	return 0;
 }
 
-static void put(struct ring *r, int fd, bool write, char *mem, size_t len, uint64_t off,
-		unsigned slot)
+static void ring_queue(struct ring *r, int fd, bool write, char *mem, size_t len, uint64_t off,
+		       unsigned slot)
 {
 	unsigned tail = *r->sq_tail, at = tail & *r->sq_mask;
 	struct io_uring_sqe *sqe = &r->sqes[at];
@@ -92,7 +92,7 @@ static void put(struct ring *r, int fd, bool write, char *mem, size_t len, uint6
 	__atomic_store_n(r->sq_tail, tail + 1, __ATOMIC_RELEASE);
 }
 
-static int enter(const struct ring *r, unsigned submit, unsigned wait)
+static int ring_enter(const struct ring *r, unsigned submit, unsigned wait)
 {
 	long ret;
 
@@ -103,8 +103,8 @@ static int enter(const struct ring *r, unsigned submit, unsigned wait)
 	return ret < 0 ? -errno : 0;
 }
 
-/* One completion: its slot, or -errno. */
-static int take(struct ring *r, size_t len)
+/* Takes one completion from the ring. Returns its slot or -errno. */
+static int ring_completion(struct ring *r, size_t len)
 {
 	unsigned head = *r->cq_head;
 	const struct io_uring_cqe *cqe = &r->cqes[head & *r->cq_mask];
@@ -116,24 +116,24 @@ static int take(struct ring *r, size_t len)
 	return (size_t)res == len ? slot : -EIO;
 }
 
-static bool any(const struct ring *r)
+static bool ring_has_completion(const struct ring *r)
 {
 	return __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) != *r->cq_head;
 }
 
-/* One read or write of the next block into or out of `slot`. */
-static int begin(struct ring *r, const struct raw_move *m, uint64_t n, unsigned slot)
+/* Submits one read or write of block `n` into or out of `slot`. */
+static int block_submit(struct ring *r, const struct raw_move *m, uint64_t n, unsigned slot)
 {
 	const struct drive_way *way = m->way;
 
-	put(r, m->fd, m->write, m->buf + (size_t)slot * way->block, way->block,
-	    m->off + n * m->stride, slot);
-	return enter(r, 1, 0);
+	ring_queue(r, m->fd, m->write, m->buf + (size_t)slot * way->block, way->block,
+		   m->off + n * m->stride, slot);
+	return ring_enter(r, 1, 0);
 }
 
-/* With a sink a slot is free again when the sink says so. `in_slot` has the number of the
- * block in each slot. */
-static int run(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
+/* Moves all blocks. With a sink, a slot is free only when the sink reports it. `in_slot` has
+ * the number of the block in each slot. */
+static int blocks_move(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 {
 	const struct drive_way *way = m->way;
 	const struct raw_sink *sink = m->sink;
@@ -142,26 +142,26 @@ static int run(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 
 	for (; next < way->depth && next < m->count && !ret; next++) {
 		in_slot[next] = next;
-		ret = begin(r, m, next, (unsigned)next);
+		ret = block_submit(r, m, next, (unsigned)next);
 	}
 	while (done < m->count && !ret) {
 		int slot = -1;
 
-		if (any(r)) {
-			slot = take(r, way->block);
+		if (ring_has_completion(r)) {
+			slot = ring_completion(r, way->block);
 			if (slot < 0)
 				return slot;
 			if (sink) {
-				ret = sink->take(sink->arg, (unsigned)slot,
-						 m->buf + (size_t)slot * way->block,
-						 in_slot[slot] * m->stride, way->block);
+				ret = sink->deliver(sink->arg, (unsigned)slot,
+						    m->buf + (size_t)slot * way->block,
+						    in_slot[slot] * m->stride, way->block);
 				held++;
 				slot = -1;
 			}
-		} else if (held && (slot = sink->freed(sink->arg)) >= 0) {
+		} else if (held && (slot = sink->poll_freed(sink->arg)) >= 0) {
 			held--;
 		} else if (!held || (sink->sleeps && next - done > held)) {
-			ret = enter(r, 0, 1);
+			ret = ring_enter(r, 0, 1);
 		}
 		if (slot < 0)
 			continue;
@@ -169,9 +169,9 @@ static int run(struct ring *r, const struct raw_move *m, uint64_t *in_slot)
 		if (next >= m->count || ret)
 			continue;
 		in_slot[slot] = next;
-		ret = begin(r, m, next++, (unsigned)slot);
+		ret = block_submit(r, m, next++, (unsigned)slot);
 	}
-	return ret; /* the ring goes, and what is in flight with it */
+	return ret; /* Closing the ring cancels the calls that are still in flight. */
 }
 
 int rawring_move(const struct raw_move *m)
@@ -189,7 +189,7 @@ int rawring_move(const struct raw_move *m)
 	if (syscall(SYS_io_uring_register, r.fd, IORING_REGISTER_BUFFERS, &iov, 1) < 0)
 		ret = -errno;
 	else
-		ret = run(&r, m, in_slot);
+		ret = blocks_move(&r, m, in_slot);
 	ring_close(&r);
 	return ret;
 }

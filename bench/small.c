@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small requests: random 4 KiB reads into GPU memory beside fio's io_uring into host
- * memory, one 4 KiB page-cache read beside pread, what a request costs by itself
- * (`null`), and how long a first byte takes in a fresh process.
+ * Measures small requests. Random 4 KiB reads into GPU memory are compared with fio's io_uring
+ * into host memory, and one 4 KiB page-cache read with pread. Also measures the cost of a
+ * request itself (`null`) and the time to the first byte in a new process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +54,8 @@ static void percentiles(struct latencies *l, struct sample *s)
 /* ---- random reads ---- */
 
 struct random_run {
-	struct penstock_queue *q, *queues[2]; /* the device's lanes, a lane of its own */
+	/* A queue on the device's lanes, and a queue with its own inline lane. */
+	struct penstock_queue *q, *queues[2];
 	struct penstock_req reqs[DEPTH_MAX];
 	struct penstock_seg segs[DEPTH_MAX];
 	uint64_t began[DEPTH_MAX];
@@ -64,20 +65,20 @@ struct random_run {
 	const char *path;
 };
 
-static void aim(struct random_run *r, unsigned i)
+static void request_aim(struct random_run *r, unsigned i)
 {
 	r->segs[i].off = next_random(&r->state) % r->blocks * BLOCK;
 }
 
-/* Hands in the requests whose indices are in `which`, each submitted when it is timed. */
-static int hand_in(struct random_run *r, const unsigned *which, unsigned count)
+/* Submits the requests with the indices in `which`. The latency of each starts at this call. */
+static int requests_submit(struct random_run *r, const unsigned *which, unsigned count)
 {
 	struct penstock_req batch[DEPTH_MAX];
 	uint64_t now = meter_ns();
 	unsigned taken = 0;
 
 	for (unsigned i = 0; i < count; i++) {
-		aim(r, which[i]);
+		request_aim(r, which[i]);
 		batch[i] = r->reqs[which[i]];
 		r->began[which[i]] = now;
 	}
@@ -91,7 +92,7 @@ static int hand_in(struct random_run *r, const unsigned *which, unsigned count)
 	return 0;
 }
 
-static int turn(struct random_run *r, unsigned *idle, unsigned *idle_count)
+static int completions_harvest(struct random_run *r, unsigned *idle, unsigned *idle_count)
 {
 	int n = penstock_wait(r->q, r->done, 1, DEPTH_MAX, -1);
 	uint64_t now = meter_ns();
@@ -109,7 +110,8 @@ static int turn(struct random_run *r, unsigned *idle, unsigned *idle_count)
 	return n < 0 ? n : 0;
 }
 
-static int run_random(struct bench *b, struct random_run *r, unsigned depth, struct sample *s)
+static int random_run_measure(struct bench *b, struct random_run *r, unsigned depth,
+			      struct sample *s)
 {
 	unsigned idle[DEPTH_MAX], idle_count = depth, left;
 	struct allocations before;
@@ -124,15 +126,15 @@ static int run_random(struct bench *b, struct random_run *r, unsigned depth, str
 	until = meter_ns() + (uint64_t)(b->seconds * 1e9);
 	before = allocations();
 	for (left = depth; !ret && meter_ns() < until;) {
-		ret = hand_in(r, idle, idle_count);
+		ret = requests_submit(r, idle, idle_count);
 		idle_count = 0;
 		if (!ret)
-			ret = turn(r, idle, &idle_count);
+			ret = completions_harvest(r, idle, &idle_count);
 	}
 	for (left -= idle_count; left && !ret;) {
 		unsigned was = idle_count;
 
-		ret = turn(r, idle, &idle_count);
+		ret = completions_harvest(r, idle, &idle_count);
 		left -= idle_count - was;
 	}
 	meter_stop(&m, s);
@@ -147,8 +149,8 @@ static int run_random(struct bench *b, struct random_run *r, unsigned depth, str
 	return ret;
 }
 
-/* fio's terse line: field 7 is IOPS, "50.000000%=" microseconds. */
-static int run_fio(struct bench *b, unsigned depth, bool fixed, struct sample *s)
+/* Runs fio and parses its terse line: field 7 is IOPS, and "50.000000%=" precedes microseconds. */
+static int fio_measure(struct bench *b, unsigned depth, bool fixed, struct sample *s)
 {
 	static char line[8192];
 	char command[1024], *at = line;
@@ -185,7 +187,7 @@ static int run_fio(struct bench *b, unsigned depth, bool fixed, struct sample *s
 	return s->ops && s->p99_us > 0 ? 0 : -EIO;
 }
 
-static int random_open(struct bench *b, struct random_run *r, struct penstock_storage **st)
+static int random_setup(struct bench *b, struct random_run *r, struct penstock_storage **st)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 
@@ -228,8 +230,9 @@ static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
 		for (int fixed = 0; fixed < 2 && b->fio; fixed++) {
 			struct sample s = {0};
 
-			if (run_fio(b, depth, fixed, &s))
-				fprintf(stderr, "bench: fio gave no result\n");
+			if (fio_measure(b, depth, fixed, &s))
+				fprintf(stderr,
+					"bench: fio failed or its output could not be parsed\n");
 			else
 				meter_row(b, group, fixed ? "fio-fixed" : "fio", rep, &s);
 		}
@@ -239,7 +242,7 @@ static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
 			r->q = r->queues[way / 2];
 			for (unsigned i = 0; i < DEPTH_MAX; i++)
 				r->reqs[i].effort = way % 2 ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
-			ret = run_random(b, r, depth, &s);
+			ret = random_run_measure(b, r, depth, &s);
 			if (!ret)
 				meter_row(b, group, names[way], rep, &s);
 		}
@@ -247,7 +250,7 @@ static int random_rounds(struct bench *b, struct random_run *r, unsigned depth)
 	return ret;
 }
 
-static int random_reads(struct bench *b)
+static int section_rand(struct bench *b)
 {
 	struct random_run *r = calloc(1, sizeof(*r));
 	struct penstock_storage *st = NULL;
@@ -257,7 +260,7 @@ static int random_reads(struct bench *b)
 	if (r && fd >= 0)
 		ret = cache_drop(fd, 0, b->len);
 	if (!ret)
-		ret = random_open(b, r, &st);
+		ret = random_setup(b, r, &st);
 	if (!ret)
 		ret = random_rounds(b, r, 32);
 	if (!ret)
@@ -275,7 +278,7 @@ static int random_reads(struct bench *b)
 	return ret;
 }
 
-/* ---- one 4 KiB read, host memory ---- */
+/* ---- one 4 KiB read into host memory ---- */
 
 #define ROUNDS 200
 #define CALLS 500
@@ -288,7 +291,7 @@ struct one_read {
 	uint64_t state, blocks;
 };
 
-static int read_calls(struct one_read *o, bool ours, struct latencies *l)
+static int host_reads(struct one_read *o, bool ours, struct latencies *l)
 {
 	for (int i = 0; i < CALLS; i++) {
 		uint64_t off = next_random(&o->state) % o->blocks * BLOCK, began = meter_ns();
@@ -302,7 +305,7 @@ static int read_calls(struct one_read *o, bool ours, struct latencies *l)
 	return 0;
 }
 
-/* A repetition is ROUNDS times CALLS of each, in turns. */
+/* Alternates ROUNDS times between CALLS reads by pread and CALLS reads by the library. */
 static int host_round(struct bench *b, struct one_read *o, struct latencies *l, unsigned rep)
 {
 	static const char *const names[] = {"pread", "penstock_read"};
@@ -314,7 +317,7 @@ static int host_round(struct bench *b, struct one_read *o, struct latencies *l, 
 	for (int i = 0; i < 2 * ROUNDS && !ret; i++) {
 		uint64_t began = meter_ns();
 
-		ret = read_calls(o, i & 1, &l[i & 1]);
+		ret = host_reads(o, i & 1, &l[i & 1]);
 		s[i & 1].seconds += (double)(meter_ns() - began) * 1e-9;
 	}
 	note_allocations(&s[1], before);
@@ -327,7 +330,7 @@ static int host_round(struct bench *b, struct one_read *o, struct latencies *l, 
 	return ret;
 }
 
-static int host4k(struct bench *b)
+static int section_host4k(struct bench *b)
 {
 	struct one_read o = {.fd = open(b->file, O_RDONLY | O_CLOEXEC), .state = 4711};
 	uint64_t len = b->len < 64 * MIB ? b->len : 64 * MIB;
@@ -359,8 +362,8 @@ static int host4k(struct bench *b)
 
 #define NULL_OPS (1u << 21)
 
-static int null_run(struct bench *b, struct penstock_queue *q, struct penstock_req *req,
-		    unsigned depth, unsigned rep)
+static int null_measure(struct bench *b, struct penstock_queue *q, struct penstock_req *req,
+			unsigned depth, unsigned rep)
 {
 	static struct penstock_done done[DEPTH_MAX];
 	struct penstock_req reqs[DEPTH_MAX];
@@ -396,7 +399,7 @@ static int null_run(struct bench *b, struct penstock_queue *q, struct penstock_r
 	return 0;
 }
 
-static int null_requests(struct bench *b)
+static int section_null(struct bench *b)
 {
 	struct penstock_seg seg = {.row_len = BLOCK};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -416,9 +419,9 @@ static int null_requests(struct bench *b)
 	req.seg_count = 1;
 	req.path = "null";
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++) {
-		ret = null_run(b, q, &req, 1, rep);
+		ret = null_measure(b, q, &req, 1, rep);
 		if (!ret)
-			ret = null_run(b, q, &req, 32, rep);
+			ret = null_measure(b, q, &req, 32, rep);
 	}
 	if (ret)
 		bench_bad(b, "null: %s", penstock_errmsg());
@@ -431,7 +434,7 @@ static int null_requests(struct bench *b)
 
 /* ---- the first byte ---- */
 
-static void step(struct bench *b, const char *name, uint64_t *since)
+static void startup_row(struct bench *b, const char *name, uint64_t *since)
 {
 	struct sample s = {.seconds = (double)(meter_ns() - *since) * 1e-9};
 
@@ -439,8 +442,9 @@ static void step(struct bench *b, const char *name, uint64_t *since)
 	*since = meter_ns();
 }
 
-/* Runs once a process; the driver's own start is shown apart. */
-static int startup(struct bench *b)
+/* Measures the steps up to the first byte. Runs once in a process; the driver's own start has
+ * separate rows. */
+static int section_startup(struct bench *b)
 {
 	struct penstock_storage *st = NULL;
 	const struct pst_cuda *api;
@@ -450,24 +454,24 @@ static int startup(struct bench *b)
 	int ret = 0;
 
 	api = pst_cuda_get(NULL);
-	step(b, "driver", &since);
+	startup_row(b, "driver", &since);
 	if (api && !strncmp(b->device, "cuda:", 5))
 		api->cuDevicePrimaryCtxRetain(&ctx, (int)strtol(b->device + 5, NULL, 10));
-	step(b, "context", &since);
+	startup_row(b, "context", &since);
 	ret = bench_device_open(b, NULL);
 	if (!ret)
 		ret = penstock_alloc(b->dev, MIB, &mem);
-	step(b, "device and memory", &since);
+	startup_row(b, "device and memory", &since);
 	if (!ret)
 		ret = penstock_open(b->file, NULL, &st);
-	step(b, "file", &since);
+	startup_row(b, "file", &since);
 	if (!ret)
 		ret = penstock_prepare(st, b->dev, PENSTOCK_READ);
-	step(b, "pump and canary", &since);
+	startup_row(b, "pump and canary", &since);
 	if (!ret && penstock_read(st, b->dev, mem, BLOCK, 0) != BLOCK)
 		ret = -EIO;
-	step(b, "first 4 KiB", &since);
-	step(b, "all", &began);
+	startup_row(b, "first 4 KiB", &since);
+	startup_row(b, "all", &began);
 	if (ret)
 		bench_bad(b, "start: %s", penstock_errmsg());
 	penstock_close(st);
@@ -478,9 +482,9 @@ static int startup(struct bench *b)
 }
 
 const struct bench_section bench_small[] = {
-	{"rand", "random 4 KiB reads into GPU memory", true, random_reads},
-	{"host4k", "one 4 KiB page-cache read into host memory", false, host4k},
-	{"null", "what a request costs by itself", false, null_requests},
-	{"startup", "the first byte in a fresh process", false, startup},
+	{"rand", "random 4 KiB reads into GPU memory", true, section_rand},
+	{"host4k", "one 4 KiB page-cache read into host memory", false, section_host4k},
+	{"null", "cost of a request that moves nothing", false, section_null},
+	{"startup", "time to the first byte in a new process", false, section_startup},
 	{NULL, NULL, false, NULL},
 };

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""table.py CSV: the measurements of bench/gpu.sh as a table in markdown.
+"""table.py CSV: prints the measurements of bench/gpu.sh as tables in markdown.
 
-Medians of the repetitions, the spread (lowest to highest), the ratio to the limit
-that was measured in turns with them, CPU-seconds per GB, and whether the target is
-met. Nothing is computed that is not in the CSV. rows() is for bench/plot.py too."""
+The columns are the median of the repetitions, the spread (lowest to highest), the ratio
+to the limit that was measured in alternation, CPU-seconds per GB, and whether the target
+is met. Every value is computed from the CSV alone."""
 
 import statistics
 import sys
 from collections import defaultdict
 
-# group, name, its limit, least ratio, most CPU-s/GB, words
+# (group, name, name of its limit, minimum ratio, maximum CPU-s/GB, text)
 TARGETS = (
     ("warm", "fast", "limit", 0.95, 0.18, "warm file → GPU, `fast`"),
     ("warm", "thrifty", "limit", 0.88, 0.04, "warm file → GPU, `thrifty`"),
-    ("warm", "thrifty", "windows", None, None, "`thrifty`, of the same by raw driver calls"),
-    ("warm", "kept", "limit", 0.98, None, "again, registration kept"),
+    ("warm", "thrifty", "windows", None, None, "`thrifty`, relative to raw driver calls"),
+    ("warm", "kept", "limit", 0.98, None, "second read, registration kept"),
     ("warm_read", "fast", "limit", 0.95, 0.18, "cached by readahead, `fast`"),
     ("warm_read", "thrifty", "limit", 0.88, 0.04, "cached by readahead, `thrifty`"),
     ("cold", "thrifty", "limit", 0.97, 0.02, "cold file → GPU"),
-    ("cold", "thrifty", "loop", None, None, "the same, of one loop by raw calls"),
+    ("cold", "thrifty", "loop", None, None, "the same, relative to one loop of raw calls"),
     ("save", "durable", "limit", 0.97, None, "GPU → durable file"),
 )
 
@@ -38,7 +38,7 @@ class Row:
 
 
 def rows(path):
-    """Facts of the machine, and the rows by (group, name) in the order they came."""
+    """Returns the facts of the machine, and the rows by (group, name) in file order."""
     facts, found = {}, defaultdict(list)
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -65,12 +65,12 @@ def per_gb(rows_):
 
 
 def machine_per_gb(rows_):
-    """Over all repetitions together: the kernel counts in hundredths of a second."""
+    """Returns machine CPU-s/GB over all repetitions: the kernel counts in 10 ms steps."""
     return sum(r.machine for r in rows_) / sum(r.bytes for r in rows_) * 1e9
 
 
 def ratio(ours, limit):
-    """Of the same repetition where both have it, so that drift cancels out."""
+    """Returns the median ratio of equal repetitions, so that drift cancels out."""
     by_rep = {r.rep: r for r in limit}
     return median(r.rate / by_rep[r.rep].rate for r in ours if r.rep in by_rep)
 
@@ -196,7 +196,7 @@ def sizes(found):
                "64 MiB of the largest"), lines)
 
 
-def others(found):
+def other_tables(found):
     lines = []
     for (group, name), got in found.items():
         if group.startswith("peer_"):
@@ -232,7 +232,7 @@ def main():
     for key, value in facts.items():
         print(f"- {key}: {value}")
     print()
-    for part in (bulk, checker, random_reads, costs, sizes, others):
+    for part in (bulk, checker, random_reads, costs, sizes, other_tables):
         part(found)
 
 

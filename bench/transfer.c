@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One bulk request through the public API, timed from opening the file until the
- * bytes are there, and its CPU time until nothing moves any more. The device's
- * memory is poisoned before and compared with the drive after each.
+ * Measures one bulk request through the public API, from opening the file until the bytes have
+ * arrived, and its CPU time until the process is idle. Device memory is poisoned before each
+ * request and compared with the drive after it. bulk.c and tune.c call it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 #include "bench.h"
 
-static int move(struct bench *b, struct penstock_storage *st, enum penstock_op op,
-		const struct transfer *t, struct penstock_report *report)
+static int request_move(struct bench *b, struct penstock_storage *st, enum penstock_op op,
+			const struct transfer *t, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = b->gpu, .dev = b->dev, .off = t->off, .row_len = t->len};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -33,8 +33,8 @@ static int move(struct bench *b, struct penstock_storage *st, enum penstock_op o
 	return got < 0 ? (int)got : -EIO;
 }
 
-/* What the report says that the CSV has no column for. */
-static void note(struct sample *s, const struct penstock_report *r, double tidy)
+/* Writes the values of the report that have no column in the CSV into the sample's note. */
+static void report_note(struct sample *s, const struct penstock_report *r, double tidy)
 {
 	size_t at = 0;
 
@@ -56,8 +56,8 @@ static void note(struct sample *s, const struct penstock_report *r, double tidy)
 			 (unsigned long long)r->retries);
 }
 
-static int open_file(struct bench *b, const struct penstock_storage_opts *opts, const char *path,
-		     struct penstock_storage **st)
+static int storage_open(struct bench *b, const struct penstock_storage_opts *opts, const char *path,
+			struct penstock_storage **st)
 {
 	int ret = penstock_open(path, opts, st);
 
@@ -69,9 +69,10 @@ static int open_file(struct bench *b, const struct penstock_storage_opts *opts, 
 int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	static struct penstock_report report = PENSTOCK_REPORT_INIT; /* large */
+	/* Static because of its size. */
+	static struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st = NULL;
-	bool before = t->opened || t->again;
+	bool opened_before = t->opened || t->again;
 	struct meter m;
 	double tidy;
 	int ret = 0;
@@ -79,29 +80,29 @@ int transfer_read(struct bench *b, const struct transfer *t, struct sample *s)
 	memset(s, 0, sizeof(*s));
 	s->bytes = t->len;
 	opts.flags = t->flags;
-	if (before)
-		ret = open_file(b, &opts, b->file, &st);
-	if (before && ret >= 0)
+	if (opened_before)
+		ret = storage_open(b, &opts, b->file, &st);
+	if (opened_before && ret >= 0)
 		ret = penstock_prepare(st, b->dev, PENSTOCK_READ);
 	if (t->again && ret >= 0)
-		ret = move(b, st, PENSTOCK_READ, t, &report);
+		ret = request_move(b, st, PENSTOCK_READ, t, &report);
 	gpu_poison(b, t->len);
 	meter_start(&m);
-	if (!before)
-		ret = open_file(b, &opts, b->file, &st);
+	if (!opened_before)
+		ret = storage_open(b, &opts, b->file, &st);
 	if (ret >= 0)
-		ret = move(b, st, PENSTOCK_READ, t, &report);
+		ret = request_move(b, st, PENSTOCK_READ, t, &report);
 	meter_stop(&m, s);
 	if (ret < 0) {
 		penstock_close(st);
 		return ret;
 	}
-	if (!t->again) /* what was registered for it goes now */
+	if (!t->again) /* The close unregisters the memory that the request registered. */
 		penstock_close(st);
 	tidy = meter_settle(&m, s);
 	if (t->again)
 		penstock_close(st);
-	note(s, &report, tidy);
+	report_note(s, &report, tidy);
 	return gpu_same(b, b->file, t->off, t->len) ? 0 : -EIO;
 }
 
@@ -121,16 +122,16 @@ int transfer_save(struct bench *b, const char *path, uint64_t len, struct sample
 	opts.length = len;
 	unlink(path);
 	meter_start(&m);
-	ret = open_file(b, &opts, path, &st);
+	ret = storage_open(b, &opts, path, &st);
 	if (ret >= 0)
-		ret = move(b, st, PENSTOCK_WRITE, &t, &report);
+		ret = request_move(b, st, PENSTOCK_WRITE, &t, &report);
 	if (ret >= 0)
 		ret = penstock_commit(st, 1);
 	meter_stop(&m, s);
 	penstock_close(st);
 	tidy = meter_settle(&m, s);
 	if (ret >= 0) {
-		note(s, &report, tidy);
+		report_note(s, &report, tidy);
 		ret = gpu_same(b, path, 0, len) ? 0 : -EIO;
 	} else {
 		bench_bad(b, "saving: %s", penstock_errmsg());

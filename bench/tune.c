@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The figures that defaults are chosen from: lanes, slots and ring of `bounce`, lanes
- * and slots of `staged`, and windows of `mapped`. The device is opened again for each
- * setting; settings take turns, so that drift hits all alike.
+ * Measures the values that defaults are chosen from: lanes, slots and ring of `bounce`, lanes
+ * and slots of `staged`, and windows of `mapped`. The device is reopened for each setting.
+ * Settings alternate, so that drift affects all of them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ struct setting {
 	const char *engine;
 };
 
-static void apply(const struct setting *s, struct penstock_device_opts *opts)
+static void setting_apply(const struct setting *s, struct penstock_device_opts *opts)
 {
 	opts->lanes = s->lanes;
 	opts->slot_bytes = s->slot;
@@ -27,15 +27,15 @@ static void apply(const struct setting *s, struct penstock_device_opts *opts)
 	opts->engine = s->engine;
 }
 
-static int one(struct bench *b, const char *group, const struct setting *set, unsigned rep,
-	       const struct transfer *t)
+static int setting_measure(struct bench *b, const char *group, const struct setting *set,
+			   unsigned rep, const struct transfer *t)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct sample s;
 	char name[64];
 	int ret;
 
-	apply(set, &opts);
+	setting_apply(set, &opts);
 	snprintf(name, sizeof(name), "%u lanes %u x %zu KiB %s", set->lanes, set->slots,
 		 set->slot >> 10, set->engine ? set->engine : "");
 	bench_device_close(b);
@@ -47,7 +47,7 @@ static int one(struct bench *b, const char *group, const struct setting *set, un
 	return ret;
 }
 
-static int warm_lanes(struct bench *b)
+static int section_lanes(struct bench *b)
 {
 	static const struct setting sets[] = {
 		{4, 8, 2 * MIB, NULL},	{6, 8, 2 * MIB, NULL},	{8, 8, 2 * MIB, NULL},
@@ -64,15 +64,15 @@ static int warm_lanes(struct bench *b)
 		ret = cache_warm(fd, 0, b->len);
 	for (unsigned rep = 0; rep < b->reps && !ret; rep++)
 		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++)
-			ret = one(b, "lanes", &sets[i], rep, &t);
+			ret = setting_measure(b, "lanes", &sets[i], rep, &t);
 	if (fd >= 0)
 		close(fd);
 	return ret;
 }
 
-/* The drive alone, one loop that copies as well, and path staged: each takes the next part
- * of the file, so that none finds it as another has left it. */
-static int cold_lanes(struct bench *b)
+/* Measures the drive alone, one loop that also copies, and path staged. Each measurement uses
+ * the next part of the file, so that none finds a part as another measurement has left it. */
+static int section_staged(struct bench *b)
 {
 	static const struct drive_way ways[] = {
 		{"uring", 1, 8, 1 * MIB}, {"uring", 1, 16, 1 * MIB}, {"uring", 1, 32, 1 * MIB}};
@@ -101,7 +101,7 @@ static int cold_lanes(struct bench *b)
 		}
 		for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !ret; i++) {
 			t.off = part++ % parts * len;
-			ret = one(b, "staged", &sets[i], rep, &t);
+			ret = setting_measure(b, "staged", &sets[i], rep, &t);
 		}
 	}
 	if (fd >= 0)
@@ -109,7 +109,7 @@ static int cold_lanes(struct bench *b)
 	return ret;
 }
 
-static int windows(struct bench *b)
+static int section_window(struct bench *b)
 {
 	static const uint64_t sets[][2] = {{2, 32},  {8, 128},	 {32, 128}, {128, 128},
 					   {8, 512}, {512, 512}, {2, 8}};
@@ -132,8 +132,8 @@ static int windows(struct bench *b)
 }
 
 const struct bench_section bench_tune[] = {
-	{"lanes", "lanes, slots and ring of bounce", true, warm_lanes},
-	{"staged", "lanes and slots of staged", true, cold_lanes},
-	{"window", "windows over the page cache, by raw driver calls", true, windows},
+	{"lanes", "lanes, slots and ring of bounce", true, section_lanes},
+	{"staged", "lanes and slots of staged", true, section_staged},
+	{"window", "windows over the page cache, by raw driver calls", true, section_window},
 	{NULL, NULL, false, NULL},
 };

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plain copy between devices, for tests that look at what lies on one. Fails the case. */
+/*
+ * Copies between devices for tests that compare device memory. Tests include it. An error fails
+ * the case.
+ */
 #ifndef PENSTOCK_TEST_COPY_H
 #define PENSTOCK_TEST_COPY_H
 

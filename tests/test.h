@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every test program includes: cmocka in the order that it wants, skips
- * with a reason, and the seed of random tests. tests/run counts the cases. It
- * must never hide a failure: nothing here retries or waits.
+ * Includes cmocka after the headers that it requires. Provides skips with a reason, the seed of
+ * random tests, a clock and the stand-in driver. Every test program includes it, and tests/run
+ * counts the cases from its output. It must never hide a failure: nothing here retries or waits.
  */
 #ifndef PENSTOCK_TEST_H
 #define PENSTOCK_TEST_H
@@ -15,17 +15,18 @@
 #include <stdlib.h>
 
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-/* Line by line also into a file: a crash loses no case that had ended. */
+/* Makes stdout line-buffered even into a file, so that a crash loses no finished case. */
 __attribute__((constructor)) static void test_line_buffered(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
 }
 
-/* Ends the case as skipped; tests/run prints the reason. */
+/* Ends the case as skipped. tests/run prints the reason. */
 #define test_skip(...)                          \
 	do {                                    \
 		printf("# skip: " __VA_ARGS__); \
@@ -34,7 +35,7 @@ __attribute__((constructor)) static void test_line_buffered(void)
 		skip();                         \
 	} while (0)
 
-/* PENSTOCK_SEED or the fallback, printed so that a failure can be repeated. */
+/* Returns PENSTOCK_SEED or `fallback`, and prints it so that a failure can be repeated. */
 static inline uint64_t test_seed(uint64_t fallback)
 {
 	const char *text = getenv("PENSTOCK_SEED");
@@ -45,7 +46,7 @@ static inline uint64_t test_seed(uint64_t fallback)
 	return seed;
 }
 
-/* xorshift64*: the same numbers everywhere for one seed; *state is not 0. */
+/* Returns the next number of xorshift64*, the same on every machine. *state must not be 0. */
 static inline uint64_t test_random(uint64_t *state)
 {
 	*state ^= *state >> 12;
@@ -54,19 +55,42 @@ static inline uint64_t test_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dULL;
 }
 
-/* The stand-in CUDA driver beside this program, unless PENSTOCK_STANDIN=0 asks for the
- * machine's own. Before the library is first used. */
-static inline void test_use_standin(void)
+/* Makes the name of a file of this process in TMPDIR. */
+static inline void test_file_name(char *out, size_t len, const char *what)
+{
+	const char *tmp = getenv("TMPDIR");
+
+	snprintf(out, len, "%s/%s-%d", tmp ? tmp : "/tmp", what, (int)getpid());
+}
+
+/* Returns the monotonic clock in ns. */
+static inline uint64_t test_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Makes the library load the stand-in CUDA driver at `path`, relative to this program's folder.
+ * With PENSTOCK_STANDIN=0 the machine's own driver is used. The test must call this before any
+ * call of the library. */
+static inline void test_use_standin_at(const char *path)
 {
 	const char *own = getenv("PENSTOCK_STANDIN");
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
+	char program[4096];
+	ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 64);
 
 	if ((own && !strcmp(own, "0")) || n <= 0)
 		return;
-	path[n] = '\0';
-	snprintf(strrchr(path, '/') + 1, 64, "standin/libcuda.so.1");
-	setenv("PENSTOCK_LIBCUDA", path, 1);
+	program[n] = '\0';
+	snprintf(strrchr(program, '/') + 1, 64, "%s", path);
+	setenv("PENSTOCK_LIBCUDA", program, 1);
+}
+
+static inline void test_use_standin(void)
+{
+	test_use_standin_at("standin/libcuda.so.1");
 }
 
 #endif

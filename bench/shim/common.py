@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch_gds.py and kvikio_modes.py share: rows as bench_shim writes them, the page
-cache asked with cachestat(2), the core beside the client in the same process
-(bench_core.so). Nothing is printed of bytes that were not compared."""
+"""Functions that torch_gds.py and kvikio_modes.py share: CSV rows in the format of
+bench_shim, page-cache state from cachestat(2), and the core in the same process as the
+client (bench_core.so). A caller must compare the bytes before it trusts a figure."""
 
 import ctypes
 import os
@@ -32,7 +32,7 @@ def cpu_seconds():
 
 
 def cached(fd, size):
-    """Bytes of the file in the page cache."""
+    """Returns the number of the file's bytes in the page cache."""
     span, found = struct.pack("QQ", 0, size), ctypes.create_string_buffer(40)
     if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, fd, span, found, 0):
         raise OSError(ctypes.get_errno(), "cachestat")
@@ -40,7 +40,7 @@ def cached(fd, size):
 
 
 def prepare(path, size, cold):
-    """Makes the file cold or warm; raises if it is not."""
+    """Drops or caches the whole file; raises OSError if that fails."""
     fd = os.open(path, os.O_RDONLY)
     try:
         for _ in range(10):
@@ -56,25 +56,25 @@ def prepare(path, size, cold):
                 for at in range(0, size, len(buffer)):
                     os.preadv(fd, [buffer], at)
             time.sleep(0.02)
-        raise OSError(f"the file cannot be made {'cold' if cold else 'warm'}: "
+        raise OSError(f"the page cache cannot be made {'cold' if cold else 'warm'} for the file: "
                       f"{cached(fd, size)} of {size} bytes are cached")
     finally:
         os.close(fd)
 
 
-def places(path, size, get):
-    """Compares 17 places of the destination, by get(at, length), with the file."""
+def compare_samples(path, size, get):
+    """Compares 17 samples of the destination, read by get(at, length), with the file."""
     with open(path, "rb", buffering=0) as file:
         for i in range(17):
             at = min(size - PIECE, size * i // 16)
             file.seek(at)
             want = file.read(PIECE)
             if bytes(get(at, PIECE)) != want:
-                raise ValueError(f"other bytes at {at}")
+                raise ValueError(f"the bytes at {at} differ from the file")
 
 
 def measure(rows, group, name, rep, size, call, note=""):
-    """Times call(), which returns when the bytes are there."""
+    """Times call(), which must return only when all bytes have arrived."""
     cpu, began = cpu_seconds(), time.monotonic()
     call()
     seconds = time.monotonic() - began
@@ -82,7 +82,7 @@ def measure(rows, group, name, rep, size, call, note=""):
 
 
 class Core:
-    """The core, by bench_core.so: a file and a GPU."""
+    """The core, loaded from bench_core.so, with one file and one GPU."""
 
     def __init__(self, library, path):
         self.lib = ctypes.CDLL(library)

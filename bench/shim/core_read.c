@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The core's own figure for a program in Python: one file, one request as the drop-in
- * makes it, on the libpenstock that the drop-in of the same process uses. A shared
- * object for the Python programs beside it, which give it addresses of tensors. One caller.
+ * Measures the core from a Python program: one file, and one request as the drop-in makes it,
+ * on the libpenstock that the drop-in in the same process uses. The Python programs next to it
+ * load this shared object and pass it addresses of tensors. It serves one caller at a time.
  */
 #include "penstock.h"
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: everything about the drop-in that wants a GPU, in one run: programs of others
-# on it (tests/clients) and its speed (bench/shim/run). Needs what bench/shim/prepare
-# made in .carry/clients, and no network. Results go to $OUT (bench/results); a part
-# that fails or is missing is told and left out. Exits 0 if the clients passed.
+# gpu.sh: runs everything about the drop-in that needs a GPU: clients on the drop-in
+# (tests/clients) and its speed (bench/shim/run). It needs the folder .carry/clients that
+# bench/shim/prepare made, and no network. Results go to $OUT (bench/results). A part
+# that fails or is missing is skipped with a message. Exits with 0 if all clients passed.
 #
-#   TOTAL         seconds for all (520)     BENCH_BUDGET  most of them to measure (300)
-#   CLIENTS_LIMIT for one client (60)       SITE          where wheels go (below /tmp)
-# In a mount namespace of its own where that can be had, so that /run/udev, which KvikIO
-# wants to be there and NVIDIA's library asks, is made for these programs alone.
+#   TOTAL         seconds for all parts (520)  BENCH_BUDGET  maximum seconds to measure (300)
+#   CLIENTS_LIMIT seconds for one client (60)  SITE          folder for wheels (below /tmp)
+# If possible the script runs in a new mount namespace. KvikIO needs /run/udev to exist and
+# NVIDIA's library queries it, and in the namespace these programs alone see the new one.
 set -uo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -22,8 +22,9 @@ if [ -z "${PENSTOCK_APART:-}" ]; then
 		exec unshare -m --propagation private "$root/bench/shim/gpu.sh" "$@"
 	fi
 fi
-mount -t tmpfs udev /run/udev 2>/dev/null || echo "/run/udev is the machine's own"
-tidy() {
+mount -t tmpfs udev /run/udev 2>/dev/null ||
+	echo "/run/udev cannot be replaced; the machine's is used"
+cleanup() {
 	rm -rf "$site" "$PENSTOCK_DEEPSPEED_BUILD"
 	[ -z "${PENSTOCK_MADE_UDEV:-}" ] || { umount /run/udev && rmdir /run/udev; } 2>/dev/null
 }
@@ -32,7 +33,7 @@ out=$(realpath -m "${OUT:-bench/results}")
 carried=$(realpath -m "${CARRIED:-.carry/clients}")
 site=${SITE:-/tmp/penstock-site.$$}
 mkdir -p "$out" "$site"
-trap tidy EXIT
+trap cleanup EXIT
 export PENSTOCK=$carried/prefix/bin/penstock PENSTOCK_REPLAY=$carried/replay.so
 export PENSTOCK_WHERE=$carried/where.so
 export PENSTOCK_DEEPSPEED=$carried/src PENSTOCK_CLIENT_DIR=${BENCH_DIR:-/var/tmp}
@@ -47,10 +48,10 @@ export PENSTOCK_COMMIT CARRIED=$carried PYTHONUNBUFFERED=1
 	df -T "$PENSTOCK_CLIENT_DIR" | tail -1
 	ls -ld /run/udev /dev/nvidia-fs0 /etc/cufile.json
 	head -3 /proc/modules
-	"$PENSTOCK" --version || echo "no penstock that runs: $PENSTOCK"
+	"$PENSTOCK" --version || echo "$PENSTOCK does not run here"
 } 2>&1
 
-# One wheel that does not fit shall not keep the others out.
+# Installs each wheel alone, so that one that does not fit does not stop the others.
 for wheel in "$carried"/whl/*.whl; do
 	[ -e "$wheel" ] || { echo "no wheels in $carried/whl"; break; }
 	python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir \
@@ -59,7 +60,7 @@ for wheel in "$carried"/whl/*.whl; do
 done
 export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
 
-# DeepSpeed's operation compiles while the other clients run.
+# Compiles DeepSpeed's operation while the other clients run.
 MAX_JOBS=8 timeout 120 nice python3 tests/clients/deepspeed --build \
 	>"$out/deepspeed-build.log" 2>&1 &
 compiling=$!
@@ -70,12 +71,12 @@ tests/clients/run --out "$out" --limit "${CLIENTS_LIMIT:-60}" --total 160 torch-
 clients=$?
 wait "$compiling"
 if [ $? -eq 124 ]; then
-	echo "it does not build within 120 s" >"$PENSTOCK_DEEPSPEED_BUILD/failed"
+	echo "DeepSpeed's operation did not build within 120 s" >"$PENSTOCK_DEEPSPEED_BUILD/failed"
 fi
 echo "==== DeepSpeed's operation, $SECONDS s: $(tail -1 "$out/deepspeed-build.log")"
 mkdir -p "$out/deepspeed"
 tests/clients/run --out "$out/deepspeed" --limit "${CLIENTS_LIMIT:-60}" deepspeed
-# To the others' table, so that one file tells all.
+# Appends DeepSpeed's results to the other clients' files.
 for name in clients.csv clients.md clients.log; do
 	grep -a "deepspeed \|^deepspeed,\|deepspeed |" "$out/deepspeed/$name" \
 		>>"$out/$name" 2>/dev/null
@@ -86,6 +87,6 @@ rm -rf "$out/deepspeed" "$out/deepspeed-build.log"
 echo "==== speed, $SECONDS s"
 left=$((${TOTAL:-520} - SECONDS)) budget=${BENCH_BUDGET:-300}
 BENCH_BUDGET=$((left < budget ? left : budget)) bench/shim/run "$out" 2>&1
-echo "==== $SECONDS s in all, clients $clients"
+echo "==== $SECONDS s in total, exit status of the clients $clients"
 ls -la "$out"
 exit "$clients"

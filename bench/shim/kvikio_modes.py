@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvikio_modes.py --file F --csv CSV [--reps N] [--threads 1,8,16] [--name NAME]
 
-KvikIO reads a cached file into GPU memory, in turns by its own POSIX mode (compat mode
-on) and by cuFile (off), which is the drop-in under `penstock run`. With --name cuFile
-alone, under that name: NVIDIA's, where nothing is in front. CuFile.read, which its
-threads share in tasks, and one raw_read, with its defaults but for the number of
-threads. bench/shim/run calls it."""
+Measures KvikIO, which reads a cached file into GPU memory. Rounds alternate between its
+own POSIX mode (compat mode on) and cuFile (compat mode off), which is the drop-in under
+`penstock run`. With --name it measures cuFile alone under that name: without the drop-in
+that is NVIDIA's library. It measures CuFile.read, which KvikIO splits among its threads,
+and one raw_read. All settings but the number of threads are KvikIO's defaults.
+bench/shim/run calls this script."""
 
 import argparse
 import os
@@ -15,14 +16,14 @@ import sys
 import common
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/clients"))
-import client  # noqa: E402  device memory by the driver alone
+import client  # noqa: E402  device memory by driver calls alone
 import kvikio  # noqa: E402
 import kvikio.defaults  # noqa: E402
 
 MODES = (("KvikIO POSIX", "ON"), ("KvikIO drop-in", "OFF"))
 
 
-def one(args, rows, memory, size, threads, name, mode, rep):
+def measure_mode(args, rows, memory, size, threads, name, mode, rep):
     raw = threads == 0
     kvikio.defaults.set({"compat_mode": getattr(kvikio.CompatMode, mode),
                          "num_threads": max(threads, 1)})
@@ -38,7 +39,7 @@ def one(args, rows, memory, size, threads, name, mode, rep):
             call()
         else:
             common.measure(rows, group, name, rep, size, call)
-    common.places(args.file, size, lambda at, length: memory.get(length, at))
+    common.compare_samples(args.file, size, lambda at, length: memory.get(length, at))
 
 
 class Memory(client.Memory):
@@ -63,7 +64,7 @@ def main():
     for threads in map(int, args.threads.split(",")):
         for rep in range(-1, args.reps):  # -1 warms up
             for name, mode in modes if rep % 2 else modes[::-1]:
-                one(args, rows, memory, size, threads, name, mode, rep)
+                measure_mode(args, rows, memory, size, threads, name, mode, rep)
     return 0
 
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_shim: one way of reading a file into GPU memory, measured: the core by its own
- * calls, or a libcufile that is named by its path, ours or another. bench/shim/run
- * calls it for each in turns and divides. It must never print a figure of bytes that
- * it has not compared, or of a cold file that it has not seen to be cold.
+ * bench_shim: measures one way of reading a file into GPU memory. The way is the core by its
+ * own calls, or a libcufile named by its path, Penstock's or another. bench/shim/run calls it
+ * for each way in turn and computes the ratios. It must never print a figure of bytes that it
+ * has not compared, or of a cold file that it has not checked.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,15 +37,15 @@ void bench_bad(struct bench *b, const char *format, ...)
 static void usage(FILE *to)
 {
 	fprintf(to, "usage: bench_shim [option...] SECTION...\n"
-		    "  -f FILE    read by all sections\n"
-		    "  -c LIB     a libcufile by its path (without: the core)\n"
-		    "  -N NAME    of the rows\n"
-		    "  -D         the file is opened with O_DIRECT\n"
-		    "  -C         the file is dropped from the page cache before each run\n"
-		    "  -o CSV     measurements are appended to it (standard output)\n"
-		    "  -l MIB     of the file (all of it)\n"
-		    "  -n REPS    repetitions (1), -r REP the first one's number\n"
-		    "  -t SECONDS of random reads (0.5)\n");
+		    "  -f FILE    file that all sections read\n"
+		    "  -c LIB     path of a libcufile (default: the core)\n"
+		    "  -N NAME    name of the rows\n"
+		    "  -D         open the file with O_DIRECT\n"
+		    "  -C         drop the file from the page cache before each run\n"
+		    "  -o CSV     file that measurements are appended to (standard output)\n"
+		    "  -l MIB     bytes of the file to use (all)\n"
+		    "  -n REPS    repetitions (1); -r REP number of the first one\n"
+		    "  -t SECONDS duration of random reads (0.5)\n");
 	for (const struct shim_section *s = shim_sections; s->name; s++)
 		fprintf(to, "%10s  %s\n", s->name, s->what);
 }
@@ -84,7 +84,7 @@ static int gpu_start(struct shim_run *r)
 		rc = (int)gpu.api->cuStreamSynchronize(gpu.stream);
 	r->side.gpu = (void *)(uintptr_t)ptr;
 	if (rc)
-		fprintf(stderr, "bench_shim: the GPU: %d\n", rc);
+		fprintf(stderr, "bench_shim: setting up the GPU failed with CUDA error %d\n", rc);
 	return rc ? -EIO : 0;
 }
 
@@ -98,7 +98,7 @@ bool shim_gpu_same(struct shim_run *r, uint64_t buf_off, uint64_t off, size_t le
 	same = same && pread(fd, want, len, (off_t)off) == (ssize_t)len;
 	same = same && !gpu.api->cuMemcpyDtoHAsync(have, at, len, gpu.stream) &&
 	       !gpu.api->cuStreamSynchronize(gpu.stream) && !memcmp(want, have, len);
-	/* What the next run leaves alone must not pass for what it brought. */
+	/* Poisons the bytes, so that the next run cannot pass with the bytes of this one. */
 	if (same && gpu.api->cuMemsetD8Async(at, 0x5c, len, gpu.stream) +
 			    gpu.api->cuStreamSynchronize(gpu.stream))
 		same = false;
@@ -118,19 +118,20 @@ int shim_cache(struct shim_run *r)
 	ret = r->cold ? cache_drop(fd, 0, r->b.len) : cache_warm(fd, 0, r->b.len);
 	close(fd);
 	if (ret)
-		bench_bad(&r->b, "the file cannot be made %s: %d", r->cold ? "cold" : "warm", ret);
+		bench_bad(&r->b, "the page cache cannot be made %s for the file: %d",
+			  r->cold ? "cold" : "warm", ret);
 	return ret;
 }
 
 /* ---- the run ---- */
 
-static int sections(struct shim_run *r, char **names, int count)
+static int sections_run(struct shim_run *r, char **names, int count)
 {
 	int ret = r->side.ops->open(&r->side, r->b.file);
 
 	if (ret)
 		return ret;
-	/* The first use of a file and of a GPU is not what is measured. */
+	/* Makes the first use of the file and the GPU, which is not measured. */
 	if (r->side.ops->read(&r->side, r->side.gpu, 4 * MIB, 0, 0) != 4 * MIB) {
 		bench_bad(&r->b, "%s: the first read failed", r->side.name);
 		return -EIO;
@@ -141,7 +142,7 @@ static int sections(struct shim_run *r, char **names, int count)
 		while (s->name && strcmp(s->name, names[i]))
 			s++;
 		if (!s->name)
-			bench_bad(&r->b, "there is no section '%s'", names[i]);
+			bench_bad(&r->b, "section '%s' does not exist", names[i]);
 		else if (s->run(r))
 			bench_bad(&r->b, "%s: %s failed", r->side.name, names[i]);
 	}
@@ -214,7 +215,7 @@ int main(int argc, char **argv)
 	r.b.csv = csv ? fopen(csv, "ae") : stdout;
 	if (!r.b.csv || gpu_start(&r))
 		return 77;
-	if (sections(&r, argv + optind, argc - optind) || r.b.wrong)
+	if (sections_run(&r, argv + optind, argc - optind) || r.b.wrong)
 		return 1;
 	return fclose(r.b.csv) ? 1 : 0;
 }

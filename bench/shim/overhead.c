@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the drop-in adds to a call: small reads by cuFileRead and by penstock_transfer
- * with the same request, a hundred of each in turns in one process, on one library.
- * Of each the time of every call is kept; the medians are compared by the table. The
- * page cache holds the file.
+ * Measures the cost that the drop-in adds to a call. Runs small reads by cuFileRead and by
+ * penstock_transfer with the same request, alternating a hundred of each in one process and on
+ * one library. Keeps the time of every call; bench/shim/table.py compares the medians. The file
+ * is in the page cache. main.c calls it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct times {
 	unsigned count;
 };
 
-static int turn(struct side *s, void *buf, size_t len, struct times *t)
+static int calls_measure(struct side *s, void *buf, size_t len, struct times *t)
 {
 	for (unsigned i = 0; i < TURN; i++) {
 		uint64_t off = (uint64_t)(t->count % 256) * 4096, began = meter_ns();
@@ -35,8 +35,8 @@ static int turn(struct side *s, void *buf, size_t len, struct times *t)
 	return 0;
 }
 
-static void row(struct shim_run *r, const char *group, const char *name, struct times *t,
-		size_t len)
+static void times_row(struct shim_run *r, const char *group, const char *name, struct times *t,
+		      size_t len)
 {
 	struct sample s = {.bytes = (uint64_t)t->count * len, .ops = t->count};
 
@@ -48,23 +48,24 @@ static void row(struct shim_run *r, const char *group, const char *name, struct 
 	meter_row(&r->b, group, name, r->b.rep, &s);
 }
 
-static int pair(struct shim_run *r, const char *group, void *buf, size_t len, unsigned calls)
+static int pair_measure(struct shim_run *r, const char *group, void *buf, size_t len,
+			unsigned calls)
 {
 	static struct times core, shim;
 	int ret = 0;
 
 	core.count = shim.count = 0;
 	while (!ret && core.count < calls) {
-		ret = turn(&r->other, buf, len, &core);
+		ret = calls_measure(&r->other, buf, len, &core);
 		if (!ret)
-			ret = turn(&r->side, buf, len, &shim);
+			ret = calls_measure(&r->side, buf, len, &shim);
 	}
 	if (ret) {
 		bench_bad(&r->b, "overhead: %s", penstock_errmsg());
 		return ret;
 	}
-	row(r, group, "core", &core, len);
-	row(r, group, r->side.name, &shim, len);
+	times_row(r, group, "core", &core, len);
+	times_row(r, group, r->side.name, &shim, len);
 	return 0;
 }
 
@@ -86,12 +87,12 @@ int shim_overhead(struct shim_run *r)
 		ret = penstock_device_open("host", NULL, &host) < 0 ? -EIO : 0;
 	for (unsigned rep = 0; !ret && rep < r->b.reps; rep++) {
 		gpu = r->other.dev;
-		ret = pair(r, "overhead GPU 4 KiB", r->side.gpu, 4096, CALLS / 2);
+		ret = pair_measure(r, "overhead GPU 4 KiB", r->side.gpu, 4096, CALLS / 2);
 		r->other.dev = host;
 		if (!ret)
-			ret = pair(r, "overhead host 4 KiB", memory, 4096, CALLS);
+			ret = pair_measure(r, "overhead host 4 KiB", memory, 4096, CALLS);
 		if (!ret)
-			ret = pair(r, "overhead host 1 byte", memory, 1, CALLS);
+			ret = pair_measure(r, "overhead host 1 byte", memory, 1, CALLS);
 		r->other.dev = gpu;
 	}
 	if (host)

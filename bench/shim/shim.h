@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of bench_shim share: a side, which is one way of reading a file into
- * a GPU (the core by penstock.h, or a libcufile by its functions), and the work that
- * both are given. Clocks, CSV and page cache are bench/bench.h's. Nothing here is a
- * part of either library.
+ * Declarations shared by the files of bench_shim. A side is one way of reading a file into a
+ * GPU: the core through penstock.h, or a libcufile through its functions. Both sides do the
+ * same work. Clocks, CSV and page cache come from bench/bench.h. Nothing here is part of either
+ * library.
  */
 #ifndef BENCH_SHIM_H
 #define BENCH_SHIM_H
@@ -20,21 +20,21 @@ struct piece {
 struct side_ops;
 struct side {
 	const struct side_ops *ops;
-	const char *name; /* of the rows */
-	const char *lib;  /* of a libcufile; NULL: the core */
-	bool direct;	  /* the descriptor has O_DIRECT */
-	void *gpu;	  /* all of it registered */
+	const char *name; /* Name of the side's rows. */
+	const char *lib;  /* Path of a libcufile; NULL: the core. */
+	bool direct;	  /* Whether the descriptor has O_DIRECT. */
+	void *gpu;	  /* Device memory, all of it registered. */
 	size_t gpu_len;
 	int fd;
-	/* the core's */
+	/* Members of the core's side. */
 	struct penstock_storage *st;
 	struct penstock_device *dev;
 	struct penstock_queue *queue;
-	/* a libcufile's */
+	/* Members of a libcufile's side. */
 	void *handle, *fh, *batch;
 };
 
-/* All return 0, or bytes, or < 0: failed, and said on stderr. */
+/* Functions of a side. All return 0 or bytes; a value < 0 means failure, reported on stderr. */
 struct side_ops {
 	int (*open)(struct side *s, const char *path);
 	int64_t (*read)(struct side *s, void *buf, size_t len, uint64_t off, uint64_t buf_off);
@@ -46,7 +46,7 @@ extern const struct side_ops side_core, side_cufile;
 struct shim_run {
 	struct bench b;
 	struct side side;
-	struct side other; /* of `overhead`: the core beside it */
+	struct side other; /* The core, which section `overhead` measures next to the side. */
 	bool cold;
 };
 
@@ -57,7 +57,7 @@ struct shim_section {
 extern const struct shim_section shim_sections[];
 int shim_overhead(struct shim_run *r);
 
-/* Brings the whole file into the state that the run wants, and checks it. */
+/* Makes the whole file cached or uncached, as the run wants it, and checks it. */
 int shim_cache(struct shim_run *r);
 /* Makes the context current on this thread. */
 void shim_gpu_thread(void);

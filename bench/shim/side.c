@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two ways: the core, asked for exactly what the drop-in asks it for, and a
- * libcufile opened by its path, so that two of them can be measured by one program.
+ * Implements both sides. The core receives exactly the requests that the drop-in makes. A
+ * libcufile is opened by its path, so that one program can measure two of them. main.c, work.c
+ * and overhead.c use the sides.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,16 +14,16 @@
 #include "cufile_calls.h"
 #include "shim.h"
 
-static int complain(const char *what, long code)
+static int fail_report(const char *what, long code)
 {
 	fprintf(stderr, "bench_shim: %s: %ld %s\n", what, code, code < 0 ? penstock_errmsg() : "");
 	return code < 0 ? (int)code : -EIO;
 }
 
-static int open_file(struct side *s, const char *path)
+static int side_open_file(struct side *s, const char *path)
 {
 	s->fd = open(path, O_RDONLY | O_CLOEXEC | (s->direct ? O_DIRECT : 0));
-	return s->fd < 0 ? complain(path, -errno) : 0;
+	return s->fd < 0 ? fail_report(path, -errno) : 0;
 }
 
 /* ---- the core ---- */
@@ -33,13 +34,13 @@ static int core_open(struct side *s, const char *path)
 	int ret = penstock_device_open("cuda:0", NULL, &s->dev);
 
 	if (ret >= 0)
-		ret = open_file(s, path);
+		ret = side_open_file(s, path);
 	if (ret >= 0)
 		ret = penstock_open_fd(s->fd, NULL, &s->st);
 	opts.requests_max = 2 * BATCH;
 	if (ret >= 0)
 		ret = penstock_queue_open(&opts, &s->queue);
-	return ret < 0 ? complain("core", ret) : 0;
+	return ret < 0 ? fail_report("core", ret) : 0;
 }
 
 static struct penstock_req core_req(struct side *s, struct penstock_seg *seg)
@@ -81,14 +82,14 @@ static int core_batch(struct side *s, const struct piece *pieces, unsigned count
 	}
 	ret = penstock_submit(s->queue, reqs, count, NULL);
 	if (ret != (int)count)
-		return complain("submit", ret);
+		return fail_report("submit", ret);
 	for (unsigned left = count; left; left -= (unsigned)ret) {
 		ret = penstock_wait(s->queue, done, left, left, -1);
 		if (ret <= 0)
-			return complain("wait", ret);
+			return fail_report("wait", ret);
 		for (int i = 0; i < ret; i++)
 			if (done[i].result <= 0)
-				return complain("batch", done[i].result);
+				return fail_report("batch", done[i].result);
 	}
 	return 0;
 }
@@ -105,7 +106,7 @@ const struct side_ops side_core = {core_open, core_read, core_batch, core_close}
 
 /* ---- a libcufile ---- */
 
-/* It takes these for something else each time. */
+/* clang-format does not format this macro list in a stable way. */
 /* clang-format off */
 #define CALLS(X) \
 	X(cuFileDriverOpen) X(cuFileHandleRegister) X(cuFileHandleDeregister) X(cuFileBufRegister) \
@@ -118,7 +119,7 @@ static struct {
 } lib;
 /* clang-format on */
 
-static int look_up(void *handle)
+static int symbols_find(void *handle)
 {
 	const char *missing = NULL;
 
@@ -131,7 +132,7 @@ static int look_up(void *handle)
 	CALLS(FIND)
 #undef FIND
 	if (missing)
-		fprintf(stderr, "bench_shim: %s is missing\n", missing);
+		fprintf(stderr, "bench_shim: the library lacks %s\n", missing);
 	return missing ? -ENOSYS : 0;
 }
 
@@ -145,18 +146,18 @@ static int cufile_open(struct side *s, const char *path)
 		fprintf(stderr, "bench_shim: %s\n", dlerror());
 		return -ENOENT;
 	}
-	if (look_up(s->handle) || open_file(s, path))
+	if (symbols_find(s->handle) || side_open_file(s, path))
 		return -ENOSYS;
 	error = lib.cuFileDriverOpen();
 	if (error.err)
-		return complain("cuFileDriverOpen", error.err);
+		return fail_report("cuFileDriverOpen", error.err);
 	descr.handle.fd = s->fd;
 	error = lib.cuFileHandleRegister(&s->fh, &descr);
 	if (error.err)
-		return complain("cuFileHandleRegister", error.err);
+		return fail_report("cuFileHandleRegister", error.err);
 	error = lib.cuFileBufRegister(s->gpu, s->gpu_len, 0);
 	if (error.err)
-		return complain("cuFileBufRegister", error.err);
+		return fail_report("cuFileBufRegister", error.err);
 	error = lib.cuFileBatchIOSetUp(&s->batch, BATCH);
 	if (error.err)
 		s->batch = NULL;
@@ -176,7 +177,7 @@ static int cufile_batch(struct side *s, const struct piece *pieces, unsigned cou
 	unsigned done = 0;
 
 	if (!s->batch)
-		return complain("cuFileBatchIOSetUp", 1);
+		return fail_report("cuFileBatchIOSetUp", 1);
 	for (unsigned i = 0; i < count; i++) {
 		params[i] = (struct cuf_io_params){
 			.mode = CUF_BATCH, .fh = s->fh, .opcode = CUF_READ, .cookie = &params[i]};
@@ -187,17 +188,17 @@ static int cufile_batch(struct side *s, const struct piece *pieces, unsigned cou
 	}
 	error = lib.cuFileBatchIOSubmit(s->batch, count, params, 0);
 	if (error.err)
-		return complain("cuFileBatchIOSubmit", error.err);
+		return fail_report("cuFileBatchIOSubmit", error.err);
 	while (done < count) {
 		struct timespec limit = {10, 0};
 		unsigned nr = count - done;
 
 		error = lib.cuFileBatchIOGetStatus(s->batch, nr, &nr, events, &limit);
 		if (error.err || !nr)
-			return complain("cuFileBatchIOGetStatus", error.err ? error.err : 1);
+			return fail_report("cuFileBatchIOGetStatus", error.err ? error.err : 1);
 		for (unsigned i = 0; i < nr; i++)
 			if (events[i].status != CUF_COMPLETE)
-				return complain("event", events[i].status);
+				return fail_report("event", events[i].status);
 		done += nr;
 	}
 	return 0;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""table.py CSV: what bench/shim/run measured, as tables in markdown: medians, ranges,
-ratios and whether what was asked is met. Nothing is printed that is not in the CSV; a
-row that is missing there is missing here."""
+"""table.py CSV: prints the measurements of bench/shim/run as tables in markdown, with
+medians, ranges, ratios and whether each target is met. Every value is computed from the
+CSV alone; a row that is missing there is missing in the table."""
 
 import csv
 import statistics
@@ -11,7 +11,7 @@ from collections import defaultdict, namedtuple
 
 Row = namedtuple("Row", "rate seconds p50 p99 ops cpu")
 PEERS = ("nvidia", "nvidia O_DIRECT")
-BESIDE = (  # group begins with, ours, the other, at least, words
+COMPARED = (  # part of the group, our row, the other row, minimum ratio, text
     ("torch load", "torch.cuda.gds", "core", 0.9, "of the core's own"),
     ("torch load", "torch.cuda.gds", "torch.cuda.gds NVIDIA", 1.0, "of NVIDIA's"),
     ("kvikio", "KvikIO drop-in", "KvikIO POSIX", 3.0, "of its own POSIX mode"),
@@ -54,10 +54,10 @@ def groups(found):
     return list(dict.fromkeys(group for group, _ in found))
 
 
-def beside(found):
+def compared(found):
     lines = []
     for group in groups(found):
-        for part, ours, other, least, words in BESIDE:
+        for part, ours, other, least, words in COMPARED:
             a, b = found.get((group, ours)), found.get((group, other))
             if part not in group or not a or not b:
                 continue
@@ -82,7 +82,7 @@ def overhead(found):
 
 
 def calls(found):
-    """cuFile's calls: ours, the core's, and the better of the original's two ways."""
+    """Prints cuFile's calls: the drop-in, the core, and NVIDIA's better way of two."""
     lines = []
     for group in groups(found):
         ours, core = found.get((group, "drop-in")), found.get((group, "core"))
@@ -106,7 +106,7 @@ def calls(found):
 def main():
     facts, found = read(sys.argv[1])
     print("".join(f"- {fact}\n" for fact in facts))
-    for part in (beside, overhead, calls):
+    for part in (compared, overhead, calls):
         part(found)
 
 

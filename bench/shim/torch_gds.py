@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_gds.py --file F --csv CSV [--core LIB] [--name NAME] [--reps N] [warm] [cold]
 
-torch.cuda.gds loads a file into a tensor, in turns with the core, which reads the same
-file into the same tensor in the same process (with --core). Under `penstock run` its
-library is the drop-in, else NVIDIA's, which --name should say. `warm`: the file is in
-the page cache; `cold`: it was dropped and is not there. bench/shim/run calls it."""
+Measures torch.cuda.gds, which loads a file into a tensor. With --core, rounds alternate
+with the core, which reads the same file into the same tensor in the same process. Under
+`penstock run` torch uses the drop-in, otherwise NVIDIA's library, and --name should say
+which. In part `warm` the file is in the page cache; in part `cold` it was dropped from
+it. bench/shim/run calls this script."""
 
 import argparse
 import os
@@ -16,7 +17,7 @@ import torch
 from torch.cuda import gds
 
 
-def rounds(args, rows, group, calls, tensor, size):
+def measure_rounds(args, rows, group, calls, tensor, size):
     def get(at, length):
         return tensor[at:at + length].cpu().numpy().tobytes()
 
@@ -30,7 +31,7 @@ def rounds(args, rows, group, calls, tensor, size):
                 calls[name]()
             else:
                 common.measure(rows, group, name, rep, size, calls[name])
-            common.places(args.file, size, get)
+            common.compare_samples(args.file, size, get)
 
 
 def main():
@@ -52,9 +53,9 @@ def main():
     if core:
         calls["core"] = lambda: core.read(tensor.data_ptr(), size)
     for part in args.parts:
-        rounds(args, rows, f"{part} torch load", calls, tensor, size)
+        measure_rounds(args, rows, f"{part} torch load", calls, tensor, size)
         gds.gds_register_buffer(storage)
-        rounds(args, rows, f"{part} torch load registered", calls, tensor, size)
+        measure_rounds(args, rows, f"{part} torch load registered", calls, tensor, size)
         gds.gds_deregister_buffer(storage)
     del file
     if core:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is measured on a side: one read of everything, 1 MiB reads by threads, 4 KiB
- * reads at random offsets by threads, batches. Each with the page cache in a known
- * state before and its bytes looked at afterwards. Called by main.c.
+ * Measures a side: one read of everything, 1 MiB reads by threads, 4 KiB reads at random
+ * offsets by threads, and batches. Before each measurement the page cache is in a known state,
+ * and afterwards the bytes are compared. main.c calls the sections.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -17,28 +17,29 @@
 #define BULK_PART (1 * MIB)
 #define THREADED_LEN (2 * GIB)
 
-static const char *state(const struct shim_run *r)
+static const char *cache_state(const struct shim_run *r)
 {
 	return r->cold ? "cold" : "warm";
 }
 
-static void row(struct shim_run *r, const char *what, unsigned rep, struct sample *s)
+static void work_row(struct shim_run *r, const char *what, unsigned rep, struct sample *s)
 {
 	char group[64];
 
-	snprintf(group, sizeof(group), "%s %s", state(r), what);
+	snprintf(group, sizeof(group), "%s %s", cache_state(r), what);
 	meter_row(&r->b, group, r->side.name, rep, s);
 }
 
-static void check(struct shim_run *r, uint64_t buf_off, uint64_t off, size_t len)
+static void bytes_check(struct shim_run *r, uint64_t buf_off, uint64_t off, size_t len)
 {
 	if (!shim_gpu_same(r, buf_off, off, len))
-		bench_bad(&r->b, "%s: other bytes at %llu", r->side.name, (unsigned long long)off);
+		bench_bad(&r->b, "%s: the bytes at %llu differ from the file", r->side.name,
+			  (unsigned long long)off);
 }
 
 /* ---- one read ---- */
 
-static int bulk(struct shim_run *r)
+static int section_bulk(struct shim_run *r)
 {
 	for (unsigned rep = 0; rep < r->b.reps; rep++) {
 		struct sample s = {.bytes = r->b.len};
@@ -53,17 +54,17 @@ static int bulk(struct shim_run *r)
 		meter_stop(&m, &s);
 		meter_settle(&m, &s);
 		if (got != (int64_t)r->b.len) {
-			bench_bad(&r->b, "%s: read %lld", r->side.name, (long long)got);
+			bench_bad(&r->b, "%s: a read returned %lld", r->side.name, (long long)got);
 			return -EIO;
 		}
 		for (uint64_t at = 0; at < r->b.len; at += r->b.len / 16)
-			check(r, at, at, SMALL);
-		row(r, "file in one read", r->b.rep + rep, &s);
+			bytes_check(r, at, at, SMALL);
+		work_row(r, "file in one read", r->b.rep + rep, &s);
 	}
 	return 0;
 }
 
-/* ---- by threads ---- */
+/* ---- reads by threads ---- */
 
 struct worker {
 	struct shim_run *r;
@@ -73,7 +74,7 @@ struct worker {
 	size_t len;
 	bool random;
 	uint64_t seed, until_ns;
-	uint32_t *ns; /* one time a call */
+	uint32_t *ns; /* One time for each call. */
 	struct piece last;
 	int64_t error;
 };
@@ -85,7 +86,7 @@ static uint64_t next_random(uint64_t *seed)
 	return *seed ^= *seed << 17;
 }
 
-static void one_call(struct worker *w, uint64_t off, uint64_t buf_off)
+static void worker_read(struct worker *w, uint64_t off, uint64_t buf_off)
 {
 	struct side *s = &w->r->side;
 	uint64_t began = meter_ns(), took;
@@ -99,7 +100,7 @@ static void one_call(struct worker *w, uint64_t off, uint64_t buf_off)
 	w->last = (struct piece){off, buf_off, w->len};
 }
 
-static void *work(void *arg)
+static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	uint64_t room = THREADED_LEN < w->r->b.len ? THREADED_LEN : w->r->b.len;
@@ -110,17 +111,17 @@ static void *work(void *arg)
 		uint64_t until = meter_ns() + w->until_ns;
 
 		while (!w->error && w->count < TIMES_MAX && meter_ns() < until)
-			one_call(w, next_random(&w->seed) % (w->r->b.len / w->len) * w->len,
-				 w->index * (uint64_t)MIB);
+			worker_read(w, next_random(&w->seed) % (w->r->b.len / w->len) * w->len,
+				    w->index * (uint64_t)MIB);
 	} else {
 		for (uint64_t at = w->index * w->len; !w->error && at + w->len <= room;
 		     at += w->threads * w->len)
-			one_call(w, at, at);
+			worker_read(w, at, at);
 	}
 	return NULL;
 }
 
-static int sum_up(struct shim_run *r, struct worker *w, unsigned threads, struct sample *s)
+static int threads_sum(struct shim_run *r, struct worker *w, unsigned threads, struct sample *s)
 {
 	uint32_t *all = malloc((size_t)threads * TIMES_MAX * sizeof(*all));
 	int ret = all ? 0 : -ENOMEM;
@@ -131,10 +132,11 @@ static int sum_up(struct shim_run *r, struct worker *w, unsigned threads, struct
 		count += w[i].count;
 		s->bytes += (uint64_t)w[i].count * w[i].len;
 		if (w[i].error) {
-			bench_bad(&r->b, "%s: read %lld", r->side.name, (long long)w[i].error);
+			bench_bad(&r->b, "%s: a read returned %lld", r->side.name,
+				  (long long)w[i].error);
 			ret = -EIO;
 		} else if (w[i].count) {
-			check(r, w[i].last.buf_off, w[i].last.off, w[i].last.len);
+			bytes_check(r, w[i].last.buf_off, w[i].last.off, w[i].last.len);
 		}
 	}
 	s->ops = count;
@@ -147,10 +149,11 @@ static int sum_up(struct shim_run *r, struct worker *w, unsigned threads, struct
 	return ret;
 }
 
-/* first: so many threads have not called at once before. What a side makes for that, and
- * keeps, belongs to the first calls of a process. */
-static int threaded(struct shim_run *r, unsigned threads, size_t len, bool random, bool first,
-		    unsigned rep)
+/* Measures reads by `threads` threads at once. `first` says that so many threads have not
+ * called at once before: whatever a side creates and keeps for that counts for the first calls
+ * of a process. */
+static int threads_measure(struct shim_run *r, unsigned threads, size_t len, bool random,
+			   bool first, unsigned rep)
 {
 	static struct worker w[THREADS];
 	pthread_barrier_t start;
@@ -172,8 +175,8 @@ static int threaded(struct shim_run *r, unsigned threads, size_t len, bool rando
 				       .seed = 88172645463325252u + i * 7919 + r->b.rep + rep,
 				       .until_ns = (uint64_t)(r->b.seconds * 1e9),
 				       .ns = malloc(TIMES_MAX * sizeof(uint32_t))};
-		if (!w[i].ns || pthread_create(&w[i].thread, NULL, work, &w[i]))
-			exit(1); /* the others wait at the barrier */
+		if (!w[i].ns || pthread_create(&w[i].thread, NULL, worker_main, &w[i]))
+			exit(1); /* The other threads would wait for this one at the barrier. */
 	}
 	meter_start(&m);
 	pthread_barrier_wait(&start);
@@ -181,18 +184,18 @@ static int threaded(struct shim_run *r, unsigned threads, size_t len, bool rando
 		pthread_join(w[i].thread, NULL);
 	meter_stop(&m, &s);
 	meter_settle(&m, &s);
-	ret = sum_up(r, w, threads, &s);
+	ret = threads_sum(r, w, threads, &s);
 	for (unsigned i = 0; i < threads; i++)
 		free(w[i].ns);
 	pthread_barrier_destroy(&start);
 	snprintf(what, sizeof(what), "%s x %u%s", random ? "4 KiB random" : "1 MiB", threads,
 		 first ? ", first calls" : "");
 	if (!ret)
-		row(r, what, r->b.rep + rep, &s);
+		work_row(r, what, r->b.rep + rep, &s);
 	return ret;
 }
 
-static int all_threads(struct shim_run *r, size_t len, bool random)
+static int threads_sweep(struct shim_run *r, size_t len, bool random)
 {
 	static const unsigned counts[] = {1, 4, 16};
 	int ret = 0;
@@ -200,26 +203,26 @@ static int all_threads(struct shim_run *r, size_t len, bool random)
 	for (unsigned rep = 0; rep < r->b.reps; rep++)
 		for (unsigned i = 0; i < 3 && !ret; i++) {
 			if (!rep && !random && !r->cold)
-				ret = threaded(r, counts[i], len, random, true, rep);
+				ret = threads_measure(r, counts[i], len, random, true, rep);
 			if (!ret)
-				ret = threaded(r, counts[i], len, random, false, rep);
+				ret = threads_measure(r, counts[i], len, random, false, rep);
 		}
 	return ret;
 }
 
-static int mib(struct shim_run *r)
+static int section_mib(struct shim_run *r)
 {
-	return all_threads(r, BULK_PART, false);
+	return threads_sweep(r, BULK_PART, false);
 }
 
-static int small(struct shim_run *r)
+static int section_small(struct shim_run *r)
 {
-	return all_threads(r, SMALL, true);
+	return threads_sweep(r, SMALL, true);
 }
 
 /* ---- batches ---- */
 
-static int batches(struct shim_run *r, size_t len, unsigned rounds, unsigned rep)
+static int batches_measure(struct shim_run *r, size_t len, unsigned rounds, unsigned rep)
 {
 	struct sample s = {.bytes = (uint64_t)rounds * BATCH * len, .ops = rounds * BATCH};
 	uint32_t *ns = calloc(rounds, sizeof(*ns));
@@ -244,41 +247,41 @@ static int batches(struct shim_run *r, size_t len, unsigned rounds, unsigned rep
 	meter_settle(&m, &s);
 	if (!ret) {
 		for (unsigned i = 0; i < BATCH; i += BATCH / 8)
-			check(r, pieces[i].buf_off, pieces[i].off, pieces[i].len);
+			bytes_check(r, pieces[i].buf_off, pieces[i].off, pieces[i].len);
 		qsort(ns, rounds, sizeof(*ns), meter_compare_u32);
 		s.p50_us = ns[rounds / 2] * 1e-3;
 		s.p99_us = ns[rounds - 1 - rounds / 100] * 1e-3;
 		snprintf(what, sizeof(what), "batch of %u x %zu KiB", BATCH, len >> 10);
-		row(r, what, r->b.rep + rep, &s);
+		work_row(r, what, r->b.rep + rep, &s);
 	}
 	free(ns);
 	return ret;
 }
 
-static int batch_small(struct shim_run *r)
+static int section_batch_small(struct shim_run *r)
 {
 	int ret = 0;
 
 	for (unsigned rep = 0; rep < r->b.reps && !ret; rep++)
-		ret = batches(r, SMALL, r->cold ? 50 : 200, rep);
+		ret = batches_measure(r, SMALL, r->cold ? 50 : 200, rep);
 	return ret;
 }
 
-static int batch_mib(struct shim_run *r)
+static int section_batch_mib(struct shim_run *r)
 {
 	int ret = 0;
 
 	for (unsigned rep = 0; rep < r->b.reps && !ret; rep++)
-		ret = batches(r, 1 * MIB, r->cold ? 4 : 16, rep);
+		ret = batches_measure(r, 1 * MIB, r->cold ? 4 : 16, rep);
 	return ret;
 }
 
 const struct shim_section shim_sections[] = {
-	{"bulk", "the whole file in one read", bulk},
-	{"mib", "1 MiB reads in order, by 1, 4 and 16 threads", mib},
-	{"small", "4 KiB reads at random offsets, by 1, 4 and 16 threads", small},
-	{"batch-small", "batches of 128 reads of 4 KiB at random offsets", batch_small},
-	{"batch-mib", "batches of 128 reads of 1 MiB at random offsets", batch_mib},
-	{"overhead", "a call of this side and of the core, in turns", shim_overhead},
+	{"bulk", "the whole file in one read", section_bulk},
+	{"mib", "1 MiB reads in order, by 1, 4 and 16 threads", section_mib},
+	{"small", "4 KiB reads at random offsets, by 1, 4 and 16 threads", section_small},
+	{"batch-small", "batches of 128 reads of 4 KiB at random offsets", section_batch_small},
+	{"batch-mib", "batches of 128 reads of 1 MiB at random offsets", section_batch_mib},
+	{"overhead", "calls of this side and of the core, alternating", shim_overhead},
 	{NULL, NULL, NULL},
 };

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/err.h"
+#include "core/base/err.h"
 #include "gate.h"
 
 /* ---- the kernel -------------------------------------------------------------- */
@@ -240,12 +240,12 @@ int pst_check_facts(struct facts *f, char *why, size_t why_len)
 
 	if (ret == -ENOTDIR)
 		snprintf(why, why_len, "%s is no folder: unpack a capture first (tar xzf)",
-			 pst_name_end(root));
+			 pst_path_tail(root));
 	if (ret < 0)
 		return ret;
 	ret = pst_sysfs_open(&f->fs, root);
 	if (ret < 0) {
-		snprintf(why, why_len, "%s: %s", pst_name_end(root), strerror(-ret));
+		snprintf(why, why_len, "%s: %s", pst_path_tail(root), strerror(-ret));
 		return ret;
 	}
 	f->captured = f->fs.confined;

@@ -11,10 +11,10 @@
 #include <stdio.h>
 
 #include "check.h"
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 #include "http.h"
-#include "storage/blockstack.h"
+#include "storage/blockstack_verdict.h"
 
 #define PST_CHECK_ENDS_MAX 256
 

@@ -15,7 +15,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "core/err.h"
+#include "core/base/err.h"
 #include "gate.h"
 
 const char *pst_check_path_of(const struct facts *f)
@@ -88,10 +88,10 @@ static int real_file(const char *path, struct pst_blockstack_in *in, char *why, 
 		ret = -errno;
 	if (!ret && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode) && !S_ISBLK(st.st_mode)) {
 		snprintf(why, why_len, "%s is neither file, folder nor block device",
-			 pst_name_end(path));
+			 pst_path_tail(path));
 		ret = -ESPIPE;
 	} else if (ret) {
-		snprintf(why, why_len, "%s: %s", pst_name_end(path), strerror(-ret));
+		snprintf(why, why_len, "%s: %s", pst_path_tail(path), strerror(-ret));
 	}
 	if (ret) {
 		if (fd >= 0)

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-int pst_struct_copy_in(void *to, size_t len, const void *from)
+int pst_struct_read(void *to, size_t len, const void *from)
 {
 	const unsigned char *bytes = from;
 	size_t size;
@@ -26,7 +26,7 @@ int pst_struct_copy_in(void *to, size_t len, const void *from)
 	return 0;
 }
 
-int pst_struct_copy_out(void *to, const void *from, size_t len)
+int pst_struct_write(void *to, const void *from, size_t len)
 {
 	size_t size;
 

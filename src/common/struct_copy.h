@@ -21,12 +21,12 @@
  * -EINVAL: `size` is shorter than a size_t or longer than PST_STRUCT_SIZE_MAX.
  * -E2BIG: a byte beyond `len` is not zero: the caller sets a member that this library lacks.
  */
-int pst_struct_copy_in(void *to, size_t len, const void *from);
+int pst_struct_read(void *to, size_t len, const void *from);
 
 /*
  * Copies `from`, which has `len` bytes, into the caller's struct `to`, as far as its `size`
  * reaches; `size` itself stays. Returns 0, or -EINVAL if `size` is shorter than a size_t.
  */
-int pst_struct_copy_out(void *to, const void *from, size_t len);
+int pst_struct_write(void *to, const void *from, size_t len);
 
 #endif

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the library begins a thread, wherever it does: with every signal blocked from the
- * first moment on, and with a stack of its own choice. Signals are the application's threads'
- * business, and one that it has blocked in all of them must not come to its handler on one of
- * ours. Stacks would be as large as the application's limit has it: 8 MiB, all of which is
- * pinned where it locks its memory, or so little that a thread dies of it.
+ * Starts a thread of the library: with every signal blocked from its first instruction, and
+ * with a stack size that the library chooses. Every part of the library starts its threads
+ * here.
+ *
+ * Signals belong to the application's threads. A signal that the application has blocked in all
+ * of its threads must not run its handler on a thread of the library.
+ *
+ * The default stack size is the application's stack limit. That may be 8 MiB, all of it pinned
+ * if the application locks its memory (mlockall), or so small that a thread overflows it.
  */
 #ifndef PST_COMMON_THREAD_H
 #define PST_COMMON_THREAD_H
@@ -13,11 +17,12 @@
 #include <pthread.h>
 #include <signal.h>
 
-/* What runs on them takes some 30 KiB, and a driver or a vendor's library, which know no
- * smaller ones than are usual, what it likes. Below 2 MiB no stack becomes one huge page. */
+/* The library's own code needs about 30 KiB of stack. A driver or a vendor's library may need
+ * any amount up to the usual sizes. Below 2 MiB the kernel cannot back a stack by one huge
+ * page. */
 #define PST_THREAD_STACK (1u << 20)
 
-/* As pthread_create: 0, or an errno. */
+/* Starts a thread as pthread_create does. Returns 0 or a positive errno. */
 static inline int pst_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
 	pthread_attr_t attr;
@@ -31,7 +36,9 @@ static inline int pst_thread_start(pthread_t *thread, void *(*run)(void *), void
 	ret = pthread_attr_setstacksize(&attr, PST_THREAD_STACK);
 	if (!ret)
 		ret = pthread_create(thread, &attr, run, arg);
-	if (ret == EINVAL) /* what all libraries keep for each thread lies in it, and is more */
+	/* Static TLS of all libraries is part of the stack and may exceed it: use the default
+	 * size. */
+	if (ret == EINVAL)
 		ret = pthread_create(thread, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &were, NULL);
 	pthread_attr_destroy(&attr);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is UTF-8 (RFC 3629), for who reads or writes text: the parser of models' headers, the
- * printers of JSON in the library and in the command, and who cuts a sentence to fit.
+ * Recognises valid UTF-8 (RFC 3629). Used by the parser of model headers, by the JSON printers
+ * of library and command, and by code that cuts a message to fit its buffer.
  */
 #ifndef PST_COMMON_UTF8_H
 #define PST_COMMON_UTF8_H
 
 #include <stddef.h>
 
-/* Length of the valid sequence at `text`, 0 if it is none or longer than `left` (at least 1).
- * Text that a NUL ends is as long as it wants: no sequence goes over one. */
+/* Returns the length of the valid sequence at `text`; 0 if it is invalid or longer than `left`
+ * bytes (at least 1). For NUL-terminated text `left` may be SIZE_MAX: no sequence contains a
+ * NUL. */
 static inline unsigned pst_utf8_length(const char *text, size_t left)
 {
 	const unsigned char *s = (const unsigned char *)text;
@@ -22,14 +23,14 @@ static inline unsigned pst_utf8_length(const char *text, size_t left)
 	for (unsigned i = 1; i < n; i++)
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
-	/* Overlong, a surrogate, or beyond U+10FFFF. */
+	/* Overlong encodings, surrogates, and code points beyond U+10FFFF. */
 	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
 	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
 	return n;
 }
 
-/* Ends text that was cut to fit where its last whole letter does. */
+/* Removes an incomplete last character from text that was cut to fit its buffer. */
 static inline void pst_utf8_end(char *text, size_t len)
 {
 	size_t at = len;

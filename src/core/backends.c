@@ -6,10 +6,21 @@
  * no_*.c in its place, which says so.
  */
 #include "core/ops.h"
-#include "device/devices.h"
-#include "io/engines.h"
-#include "path/paths.h"
-#include "storage/storages.h"
+#include "device/cuda.h"
+#include "device/host.h"
+#include "device/peermem.h"
+#include "io/threads.h"
+#include "io/uring.h"
+#include "path/bounce.h"
+#include "path/fault.h"
+#include "path/mapped.h"
+#include "path/null.h"
+#include "path/odirect.h"
+#include "path/p2p.h"
+#include "path/staged.h"
+#include "path/vendor.h"
+#include "storage/file.h"
+#include "storage/mem.h"
 
 const struct pst_storage_ops *const pst_storages[] = {
 	&pst_storage_file,

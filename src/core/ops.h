@@ -25,8 +25,8 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "core/err.h"
-#include "core/grain.h"
+#include "core/base/err.h"
+#include "core/request/io_size.h"
 #include "penstock.h"
 
 struct pst_lane;    /* a thread of a pump: core/pump.h */
@@ -101,12 +101,13 @@ struct penstock_storage {
 	_Atomic unsigned inflight;     /* requests */
 	_Atomic unsigned losses;       /* syncs that failed; whose bytes they lost nobody knows */
 	_Atomic uint64_t direct_bytes; /* on their way between its drives and memory */
-	struct pst_grain grain;	       /* of reads by O_DIRECT */
-	_Atomic bool kept;	       /* a lane keeps something of it until it closes */
-	uint64_t mark;		       /* a bit, one in 64 has the same: which lanes they are */
-	_Atomic int trial;	       /* enum pst_trial: is it cached, where nobody can ask */
-	_Atomic uint64_t untried;      /* bytes since the last one began */
-	unsigned generation;	       /* of the process that opened it, see objects.h */
+	struct pst_io_size io_size;    /* of reads by O_DIRECT */
+	_Atomic bool cached_by_lanes;  /* a lane keeps something of it until it closes */
+	uint64_t cache_bit;	       /* a bit, one in 64 has the same: which lanes they are */
+	_Atomic int
+		residency_probe; /* enum pst_residency_probe: is it cached, where nobody can ask */
+	_Atomic uint64_t unprobed_bytes; /* bytes since the last one began */
+	unsigned generation;		 /* of the process that opened it, see objects.h */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX]; /* by op and device index */
 };
 
@@ -115,7 +116,7 @@ struct penstock_storage {
 #define PST_IO_RING 0x2u   /* the memory lies in the lane's ring (may be registered) */
 #define PST_IO_NOW 0x4u	   /* known to be quick: do it on this thread, at once */
 
-#define PST_IO_ROOM 112
+#define PST_IO_PRIV 112
 
 enum pst_io_op { PST_IO_FILL, PST_IO_DRAIN, PST_IO_SYNC };
 
@@ -157,7 +158,7 @@ struct pst_io {
 	struct pst_err err;	      /* with the sentence when result < 0 */
 	void (*done)(struct pst_io *io);
 	struct pst_io *next; /* the storage's while in flight, then the lane's */
-	_Alignas(8) unsigned char room[PST_IO_ROOM]; /* the storage's, for what else it needs */
+	_Alignas(8) unsigned char priv[PST_IO_PRIV]; /* the storage's, for what else it needs */
 };
 
 struct pst_storage_ops {
@@ -213,7 +214,7 @@ struct pst_device_facts {
 	bool is_host;	       /* ordinary host memory: no ring is needed in front */
 	bool reads_page_cache; /* can register and copy from a read-only file mapping */
 	bool peer_pages;       /* its addresses have pages that O_DIRECT can pin */
-	bool stream_memops;    /* stream_front and stream_behind exist */
+	bool stream_memops;    /* stream_write and stream_wait exist */
 	uint32_t mem_align;    /* of addresses that a peer's DMA may use */
 	unsigned lanes_best;
 	int numa;
@@ -238,10 +239,10 @@ struct penstock_device {
 	_Atomic(struct pst_pump *) pump; /* NULL until the first route */
 	_Atomic unsigned guests; /* requests of other devices' pumps with parts on this one */
 	_Atomic unsigned streams_waiting; /* for requests of ours */
-	_Atomic unsigned whole;		  /* calls that wait for all streams: pst_whole_begin */
-	_Atomic uint64_t whole_first_ns;  /* until then they go before streams that begin to wait */
-	_Atomic(void *) scratch;	  /* a canary's, kept until the next one or the end */
-	_Atomic uint64_t page_cache;	  /* bytes of it that path mapped has registered */
+	_Atomic unsigned syncs;		/* calls that wait for all streams: pst_device_sync_begin */
+	_Atomic uint64_t sync_first_ns; /* until then they go before streams that begin to wait */
+	_Atomic(void *) scratch;	/* a canary's, kept until the next one or the end */
+	_Atomic uint64_t page_cache;	/* bytes of it that path mapped has registered */
 };
 
 /* What a pointer turned out to be. */
@@ -298,9 +299,9 @@ struct pst_device_ops {
 	/* Queue a copy into (host to device) or out of device memory. */
 	int (*copy_in)(struct pst_copier *copier, const struct pst_rect *rect);
 	int (*copy_out)(struct pst_copier *copier, const struct pst_rect *rect);
-	int (*mark)(struct pst_copier *copier, uint64_t *ticket);
-	int (*reached)(struct pst_copier *copier, uint64_t ticket); /* 1, 0 or -errno */
-	int (*wait)(struct pst_copier *copier, uint64_t ticket);    /* sleeps until reached */
+	int (*record)(struct pst_copier *copier, uint64_t *ticket);
+	int (*query)(struct pst_copier *copier, uint64_t ticket); /* 1, 0 or -errno */
+	int (*wait)(struct pst_copier *copier, uint64_t ticket);  /* sleeps until reached */
 	/* Optional: -errno when the device is broken for good, so that what is to come from
 	 * its streams never will. */
 	int (*alive)(struct pst_copier *copier);
@@ -329,14 +330,14 @@ struct pst_device_ops {
 
 	/* Stream order. front: when the stream gets there, *word becomes value; behind:
 	 * the stream goes on when *word is at least value. The words are host memory that
-	 * words_alloc gave, zero at first. A lane that watches a word looks at it. */
-	int (*words_alloc)(struct penstock_device *dev, size_t count, uint64_t **out,
-			   struct pst_err *err);
-	void (*words_free)(struct penstock_device *dev, uint64_t *words);
-	int (*stream_front)(struct penstock_device *dev, void *stream, uint64_t *word,
+	 * semaphores_alloc gave, zero at first. A lane that watches a word looks at it. */
+	int (*semaphores_alloc)(struct penstock_device *dev, size_t count, uint64_t **out,
+				struct pst_err *err);
+	void (*semaphores_free)(struct penstock_device *dev, uint64_t *words);
+	int (*stream_write)(struct penstock_device *dev, void *stream, uint64_t *word,
 			    uint64_t value, struct pst_err *err);
-	int (*stream_behind)(struct penstock_device *dev, void *stream, uint64_t *word,
-			     uint64_t value, struct pst_err *err);
+	int (*stream_wait)(struct penstock_device *dev, void *stream, uint64_t *word,
+			   uint64_t value, struct pst_err *err);
 };
 
 /* ---- path ------------------------------------------------------------------- */
@@ -363,7 +364,7 @@ struct pst_path_facts {
 	uint64_t chunk_max;	    /* longest chunk */
 	uint64_t chunk_first;	    /* a request's first and last chunks are so long, more or less;
 				     * between they grow and shrink. 0: chunk_max throughout */
-	bool grain;		    /* nor longer than the storage's grain */
+	bool io_size;		    /* nor longer than the storage's grain */
 	uint64_t chunk_quick;	    /* shorter ones go quicker by another path; 0: none */
 	const _Atomic uint64_t *held; /* bytes that it holds on to, NULL: none; from */
 	uint64_t held_max;	      /* so many on the next path of the plan is taken */
@@ -396,8 +397,8 @@ struct pst_path_ops {
 	/* Optional: the storage, or the device (the other NULL), is about to close; lanes
 	 * forget what they keep of it. Returns the marks of the storages that they keep
 	 * something of. */
-	uint64_t (*forget)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
-			   const struct penstock_device *dev);
+	uint64_t (*invalidate)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
+			       const struct penstock_device *dev);
 };
 
 /*
@@ -417,7 +418,7 @@ struct pst_chunk {
 	uint32_t pad;	    /* bytes behind len, in the segment's room, that move along */
 	const char *engine; /* which system calls carried it, static */
 	struct pst_slot *slot;
-	uint64_t direct_bytes; /* its part of the storage's, see pst_direct_begin */
+	uint64_t direct_bytes; /* its part of the storage's, see pst_chunk_direct_begin */
 	struct pst_io io;
 	bool in_hand;	     /* the storage has io; between start and done */
 	uint64_t mem_head;   /* staged: bytes in the slot before the chunk's first */
@@ -442,7 +443,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 		  void (*done)(struct pst_io *io));
 int pst_chunk_io_start(struct pst_chunk *chunk);
 /* For `done`, first of all: whose it was. */
-struct pst_chunk *pst_chunk_io_ended(struct pst_io *io);
+struct pst_chunk *pst_chunk_io_done(struct pst_io *io);
 /* And what it moved, in place: a read may end short, a write may not. */
 int pst_chunk_moved(struct pst_chunk *chunk, uint64_t n);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU as a copier: see cpu_copy.h. A copy is done when it is queued, so every
- * ticket is reached.
+ * The CPU as a copier: copies by memcpy. A copy is done when it is queued, so every ticket has
+ * been reached. Devices host and peermem use it.
  */
 #include "device/cpu_copy.h"
 
 #include <string.h>
 
-static const char only; /* there is nothing to keep: one address for all */
+static const char the_copier; /* It needs no state: all lanes share one address. */
 
 int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			struct pst_err *err)
@@ -15,7 +15,7 @@ int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct ps
 	(void)dev;
 	(void)tickets;
 	(void)err;
-	*out = (struct pst_copier *)(uintptr_t)&only;
+	*out = (struct pst_copier *)(uintptr_t)&the_copier;
 	return 0;
 }
 
@@ -38,14 +38,14 @@ int pst_cpu_copy(struct pst_copier *copier, const struct pst_rect *rect)
 	return 0;
 }
 
-int pst_cpu_mark(struct pst_copier *copier, uint64_t *ticket)
+int pst_cpu_record(struct pst_copier *copier, uint64_t *ticket)
 {
 	(void)copier;
 	*ticket = 0;
 	return 0;
 }
 
-int pst_cpu_reached(struct pst_copier *copier, uint64_t ticket)
+int pst_cpu_query(struct pst_copier *copier, uint64_t ticket)
 {
 	(void)copier;
 	(void)ticket;

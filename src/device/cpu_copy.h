@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copier that is the CPU itself: for devices whose memory it may touch. */
+/* A copier that is the CPU itself, for devices whose memory the CPU can access. Same contracts
+ * as in core/ops.h. */
 #ifndef PST_DEVICE_CPU_COPY_H
 #define PST_DEVICE_CPU_COPY_H
 
@@ -9,8 +10,8 @@ int pst_cpu_copier_open(struct penstock_device *dev, unsigned tickets, struct ps
 			struct pst_err *err);
 void pst_cpu_copier_close(struct pst_copier *copier);
 int pst_cpu_copy(struct pst_copier *copier, const struct pst_rect *rect);
-int pst_cpu_mark(struct pst_copier *copier, uint64_t *ticket);
-int pst_cpu_reached(struct pst_copier *copier, uint64_t ticket);
+int pst_cpu_record(struct pst_copier *copier, uint64_t *ticket);
+int pst_cpu_query(struct pst_copier *copier, uint64_t ticket);
 int pst_cpu_wait(struct pst_copier *copier, uint64_t ticket);
 
 #endif

@@ -1,99 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device cuda: memory of an NVIDIA GPU through the driver API. Opening makes no
- * context; the primary one is retained at the first need and the caller's current
- * context is never changed. How the driver's hardware queues behave, and why copies
- * and waits are made as they are, is measured in tests/standin/README.md.
+ * Device cuda: memory of an NVIDIA GPU, through the driver API. Opening makes no context: the
+ * primary context is retained at the first need, and the caller's current context never
+ * changes. tests/standin/README.md has the measurements of the driver's hardware queues, which
+ * explain how copies and waits are made.
  */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sysfs.h"
+#include "core/machine/sysfs.h"
 #include "device/cuda.h"
-#include "device/devices.h"
+#include "device/cuda_context.h"
+#include "device/cuda_copy.h"
+#include "device/cuda_ipc.h"
+#include "device/cuda_peer.h"
+#include "device/cuda_stream.h"
 
 #define ALIGN ((size_t)4096)
 #define BLOCK ((size_t)2 << 20)
-
-int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
-{
-	enum penstock_why why =
-		rc == PST_CU_OUT_OF_MEMORY ? PENSTOCK_WHY_NO_MEMORY : PENSTOCK_WHY_DEVICE_ERROR;
-
-	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
-}
-
-/* The mode that the thread was in comes back in *mode. */
-static void swap_mode(const struct pst_cuda *api, enum pst_cu_capture_mode *mode)
-{
-	if (api->cuThreadExchangeStreamCaptureMode)
-		api->cuThreadExchangeStreamCaptureMode(mode);
-}
-
-enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
-				  struct pst_cuda_scope *scope)
-{
-	struct pst_cu_ctx *now = NULL;
-	enum pst_cu_result rc;
-
-	scope->pushed = false;
-	scope->mode = PST_CU_CAPTURE_RELAXED;
-	swap_mode(api, &scope->mode);
-	if (api->cuCtxGetCurrent(&now) == PST_CU_OK && now == ctx)
-		return PST_CU_OK;
-	rc = api->cuCtxPushCurrent(ctx);
-	scope->pushed = rc == PST_CU_OK;
-	return rc;
-}
-
-void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope)
-{
-	struct pst_cu_ctx *ctx;
-
-	if (scope->pushed)
-		api->cuCtxPopCurrent(&ctx);
-	swap_mode(api, &scope->mode);
-}
-
-int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err)
-{
-	struct pst_cu_ctx *ctx = atomic_load_explicit(&c->ctx, memory_order_acquire);
-	enum pst_cu_result rc = PST_CU_OK;
-
-	if (!ctx) {
-		pthread_mutex_lock(&c->lock);
-		ctx = atomic_load(&c->ctx);
-		if (!ctx) {
-			enum pst_cu_capture_mode mode = PST_CU_CAPTURE_RELAXED;
-
-			swap_mode(c->api, &mode);
-			rc = c->api->cuDevicePrimaryCtxRetain(&ctx, c->ordinal);
-			swap_mode(c->api, &mode);
-			if (rc == PST_CU_OK)
-				atomic_store_explicit(&c->ctx, ctx, memory_order_release);
-		}
-		pthread_mutex_unlock(&c->lock);
-	}
-	*out = ctx;
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuDevicePrimaryCtxRetain");
-}
-
-int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, struct pst_err *err)
-{
-	struct pst_cu_ctx *ctx;
-	enum pst_cu_result rc;
-	int ret = pst_cuda_retain(c, &ctx, err);
-
-	if (ret)
-		return ret;
-	rc = pst_cuda_enter(c->api, ctx, scope);
-	if (rc == PST_CU_OK)
-		return 0;
-	pst_cuda_leave(c->api, scope);
-	return pst_cuda_fail(err, rc, "cuCtxPushCurrent");
-}
 
 /* ---- open ---- */
 
@@ -109,14 +35,14 @@ static int cuda_count(void)
 	return api ? api->device_count : 0;
 }
 
-static int attribute(const struct pst_cuda_device *c, enum pst_cu_dev_attr attr)
+static int device_attribute(const struct pst_cuda_device *c, enum pst_cu_dev_attr attr)
 {
 	int value = 0;
 
 	return c->api->cuDeviceGetAttribute(&value, attr, c->ordinal) == PST_CU_OK ? value : 0;
 }
 
-static int numa_of(const struct penstock_device *dev)
+static int device_numa(const struct penstock_device *dev)
 {
 	struct pst_sysfs fs;
 	int64_t node = -1;
@@ -129,7 +55,7 @@ static int numa_of(const struct penstock_device *dev)
 	return node >= 0 && node < 1024 ? (int)node : -1;
 }
 
-static void take_facts(struct penstock_device *dev, const struct pst_cuda_device *c)
+static void facts_read(struct penstock_device *dev, const struct pst_cuda_device *c)
 {
 	struct pst_device_facts *facts = &dev->facts;
 	char name[128] = "GPU", bdf[32] = "";
@@ -140,14 +66,14 @@ static void take_facts(struct penstock_device *dev, const struct pst_cuda_device
 	c->api->cuDeviceGetPCIBusId(bdf, sizeof(bdf), c->ordinal);
 	for (unsigned i = 0; bdf[i] && i + 1 < sizeof(facts->bdf); i++)
 		facts->bdf[i] = bdf[i] >= 'A' && bdf[i] <= 'F' ? (char)(bdf[i] + 32) : bdf[i];
-	facts->numa = numa_of(dev);
+	facts->numa = device_numa(dev);
 	facts->mem_align = 4096;
 	facts->lanes_best = 8;
-	facts->reads_page_cache = attribute(c, PST_CU_DEV_READ_ONLY_REGISTER);
+	facts->reads_page_cache = device_attribute(c, PST_CU_DEV_READ_ONLY_REGISTER);
 	if (!facts->reads_page_cache)
 		pst_fail(&facts->why_mapped, PENSTOCK_WHY_NO_READONLY_REG, "%s",
 			 penstock_why_text(PENSTOCK_WHY_NO_READONLY_REG));
-	facts->stream_memops = attribute(c, PST_CU_DEV_MEMOPS_64);
+	facts->stream_memops = device_attribute(c, PST_CU_DEV_MEMOPS_64);
 	pst_fail(&facts->why_peer, PENSTOCK_WHY_NO_PEER_PAGES,
 		 "NVIDIA's driver publishes no P2PDMA pages for its memory (nvidia-fs or a "
 		 "dma-buf-capable transport would be needed)");
@@ -158,8 +84,8 @@ static void take_facts(struct penstock_device *dev, const struct pst_cuda_device
 		snprintf(facts->text, sizeof(facts->text), "%s, %zu MiB", name, bytes >> 20);
 }
 
-/* Decimal, and no second spelling: a device is known by its name. */
-static bool parse_ordinal(const char *text, int *out)
+/* Accepts one decimal spelling only, because a device is identified by its name. */
+static bool ordinal_parse(const char *text, int *out)
 {
 	char *end;
 	long n = strtol(text, &end, 10);
@@ -178,7 +104,7 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 	enum pst_cu_result rc;
 	int ordinal;
 
-	if (!parse_ordinal(dev->name + 5, &ordinal))
+	if (!ordinal_parse(dev->name + 5, &ordinal))
 		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, "'%s': want cuda:N",
 				      dev->name);
 	if (!api)
@@ -204,11 +130,11 @@ static int cuda_open(struct penstock_device *dev, struct pst_err *err)
 			memcpy(c->uuid, uuid.bytes, sizeof(c->uuid));
 	}
 	dev->priv = c;
-	take_facts(dev, c);
+	facts_read(dev, c);
 	return 0;
 }
 
-static void give_back(struct pst_cuda_device *c)
+static void resources_free(struct pst_cuda_device *c)
 {
 	pst_cuda_unimport_all(c);
 	if (c->scratch)
@@ -226,9 +152,9 @@ static void cuda_close(struct penstock_device *dev)
 	struct pst_cuda_scope in;
 
 	if (ctx) {
-		/* What fails here belongs to a context that is gone, with all in it. */
+		/* A failure here means that the context is gone, with everything in it. */
 		if (pst_cuda_enter(c->api, ctx, &in) == PST_CU_OK)
-			give_back(c);
+			resources_free(c);
 		pst_cuda_leave(c->api, &in);
 		c->api->cuDevicePrimaryCtxRelease(c->ordinal);
 	}
@@ -239,9 +165,10 @@ static void cuda_close(struct penstock_device *dev)
 
 /* ---- memory ---- */
 
-/* The driver cuts short allocations from a shared block of 2 MiB, on 512 bytes; whoever
- * asks for a whole block gets its start. */
-static enum pst_cu_result alloc_aligned(const struct pst_cuda *api, size_t len, pst_cu_ptr *out)
+/* Allocates memory aligned to 4 KiB. The driver carves short allocations out of a shared block
+ * of 2 MiB, aligned to 512 bytes; a request for a whole block gets the block's start. */
+static enum pst_cu_result memory_alloc_aligned(const struct pst_cuda *api, size_t len,
+					       pst_cu_ptr *out)
 {
 	enum pst_cu_result rc = api->cuMemAlloc(out, len);
 
@@ -267,7 +194,7 @@ static int cuda_alloc(struct penstock_device *dev, size_t len, void **out, struc
 	ret = pst_cuda_begin(c, &in, err);
 	if (ret)
 		return ret;
-	rc = alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
+	rc = memory_alloc_aligned(c->api, padded & ~(size_t)(ALIGN - 1), &ptr);
 	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, "cuMemAlloc");
@@ -293,14 +220,15 @@ static int cuda_free(struct penstock_device *dev, void *ptr, struct pst_err *err
 	return ret < 0 ? ret : 0;
 }
 
-/* Drivers before 12 want a context for this; one is entered that is there anyway, for
- * what lies in a device without one is not its memory. */
-static enum pst_cu_result ask_in_context(struct pst_cuda_device *c, unsigned count,
-					 enum pst_cu_ptr_attr *attrs, void **data, pst_cu_ptr ptr)
+/* Queries the pointer within a context, which drivers before 12 require. It only uses a context
+ * that already exists: memory in a device without one is not this device's memory. */
+static enum pst_cu_result classify_in_context(struct pst_cuda_device *c, unsigned count,
+					      enum pst_cu_ptr_attr *attrs, void **data,
+					      pst_cu_ptr ptr)
 {
 	enum pst_cu_result rc = PST_CU_INVALID_CONTEXT;
 	struct pst_cu_ctx *ctx;
-	struct pst_err ignored; /* no memory of ours is an answer, not a failure */
+	struct pst_err ignored; /* Foreign memory is a valid answer, not a failure. */
 	unsigned flags;
 	int active = 0;
 	struct pst_cuda_scope in;
@@ -335,7 +263,7 @@ static int cuda_classify(struct penstock_device *dev, const void *ptr, struct ps
 	memset(out, 0, sizeof(*out));
 	rc = c->api->cuPointerGetAttributes(6, attrs, data, (uintptr_t)ptr);
 	if (rc == PST_CU_INVALID_CONTEXT)
-		rc = ask_in_context(c, 6, attrs, data, (uintptr_t)ptr);
+		rc = classify_in_context(c, 6, attrs, data, (uintptr_t)ptr);
 	if (rc != PST_CU_OK || type != PST_CU_MEMTYPE_DEVICE ||
 	    (ordinal != c->ordinal && !pst_cuda_imported(c, start)))
 		return 0;
@@ -376,7 +304,7 @@ static int cuda_host_unregister(struct penstock_device *dev, void *host, struct 
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuMemHostUnregister");
 }
 
-/* ---- for peers ---- */
+/* ---- peers ---- */
 
 static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 {
@@ -393,24 +321,6 @@ static int cuda_order_writes(struct penstock_device *dev, struct pst_err *err)
 	rc = c->api->cuFlushGPUDirectRDMAWrites(PST_CU_FLUSH_CURRENT_CTX, PST_CU_FLUSH_TO_OWNER);
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuFlushGPUDirectRDMAWrites");
-}
-
-static int cuda_dmabuf(struct penstock_device *dev, void *ptr, size_t len, struct pst_err *err)
-{
-	struct pst_cuda_device *c = dev->priv;
-	enum pst_cu_result rc;
-	struct pst_cuda_scope in;
-	int fd = -1, ret;
-
-	if (!c->api->cuMemGetHandleForAddressRange || !attribute(c, PST_CU_DEV_DMA_BUF))
-		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s exports no dma-buf", dev->name);
-	ret = pst_cuda_begin(c, &in, err);
-	if (ret)
-		return ret;
-	rc = c->api->cuMemGetHandleForAddressRange(&fd, (uintptr_t)ptr, len,
-						   PST_CU_RANGE_DMA_BUF_FD, 0);
-	pst_cuda_leave(c->api, &in);
-	return rc == PST_CU_OK ? fd : pst_cuda_fail(err, rc, "cuMemGetHandleForAddressRange");
 }
 
 static int cuda_inside(struct penstock_device *dev, int (*fn)(void *arg), void *arg)
@@ -443,18 +353,17 @@ const struct pst_device_ops pst_device_cuda = {
 	.copier_close = pst_cuda_copier_close,
 	.copy_in = pst_cuda_copy_in,
 	.copy_out = pst_cuda_copy_out,
-	.mark = pst_cuda_mark,
-	.reached = pst_cuda_reached,
+	.record = pst_cuda_record,
+	.query = pst_cuda_query,
 	.wait = pst_cuda_wait,
 	.alive = pst_cuda_alive,
 	.copy_peer = pst_cuda_copy_peer,
 	.export_memory = pst_cuda_export,
 	.import_memory = pst_cuda_import,
 	.order_writes = cuda_order_writes,
-	.dmabuf = cuda_dmabuf,
-	.words_alloc = pst_cuda_words_alloc,
-	.words_free = pst_cuda_words_free,
-	.stream_front = pst_cuda_stream_front,
-	.stream_behind = pst_cuda_stream_behind,
+	.semaphores_alloc = pst_cuda_semaphores_alloc,
+	.semaphores_free = pst_cuda_semaphores_free,
+	.stream_write = pst_cuda_stream_write,
+	.stream_wait = pst_cuda_stream_wait,
 	.inside = cuda_inside,
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads the CUDA driver library once, looks up the functions that cuda_api.h
- * lists, initialises the driver and translates its results. Called by the cuda
- * device and by whatever asks whether there is a GPU. It must never make a
- * context, and never end the process: no driver is an ordinary answer.
+ * Loads the CUDA driver library once, looks up the functions listed in cuda_api.h, initialises
+ * the driver and translates its results. Called by device cuda and by code that only needs to
+ * know whether there is a GPU. It must never create a context and never end the process: a
+ * machine without a driver is normal.
  */
 #include "device/cuda_api.h"
 
@@ -15,19 +15,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct func {
+struct func_entry {
 	const char *symbol;
 	size_t member_offset;
 	bool required;
 };
 
-struct result {
+struct result_entry {
 	enum pst_cu_result rc;
 	int err;
 	const char *name;
 };
 
-/* Loaded once and read-only afterwards, as the style allows. */
+/* Written once by the loader, read-only afterwards. */
 static struct pst_cuda table;
 static bool loaded;
 static char why_text[256];
@@ -38,17 +38,17 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 	{ #symbol, offsetof(struct pst_cuda, name), true },
 #define OPTIONAL(name, symbol, params) \
 	{ #symbol, offsetof(struct pst_cuda, name), false },
-static const struct func funcs[] = { PST_CU_FUNCS(REQUIRED, OPTIONAL) };
+static const struct func_entry funcs[] = { PST_CU_FUNCS(REQUIRED, OPTIONAL) };
 #undef REQUIRED
 #undef OPTIONAL
 
-/* What is not listed is a fault of the device or the driver: EIO. */
-static const struct result results[] = {
+/* A result that is not listed is a fault of the device or the driver: EIO. */
+static const struct result_entry results[] = {
 	{ PST_CU_OK, 0, "CUDA_SUCCESS" },
 	{ PST_CU_INVALID_VALUE, EINVAL, "CUDA_ERROR_INVALID_VALUE" },
 	{ PST_CU_OUT_OF_MEMORY, ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY" },
 	{ PST_CU_NOT_INITIALIZED, ENODEV, "CUDA_ERROR_NOT_INITIALIZED" },
-	/* The driver shuts down in exit handlers, perhaps before ours run. */
+	/* The driver shuts down in exit handlers, which may run before the library's own. */
 	{ PST_CU_DEINITIALIZED, ESHUTDOWN, "CUDA_ERROR_DEINITIALIZED" },
 	{ PST_CU_STUB_LIBRARY, ENODEV, "CUDA_ERROR_STUB_LIBRARY" },
 	{ PST_CU_NEWER_DRIVER_NEEDED, EOPNOTSUPP, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER" },
@@ -92,7 +92,7 @@ static const struct result results[] = {
 };
 /* clang-format on */
 
-static const struct result *result_find(enum pst_cu_result rc)
+static const struct result_entry *result_find(enum pst_cu_result rc)
 {
 	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++)
 		if (results[i].rc == rc)
@@ -102,25 +102,25 @@ static const struct result *result_find(enum pst_cu_result rc)
 
 int pst_cuda_errno(enum pst_cu_result rc)
 {
-	const struct result *r = result_find(rc);
+	const struct result_entry *r = result_find(rc);
 
 	return r ? -r->err : -EIO;
 }
 
 const char *pst_cuda_name(enum pst_cu_result rc)
 {
-	const struct result *r = result_find(rc);
+	const struct result_entry *r = result_find(rc);
 	const char *name = NULL;
 
 	if (r)
 		return r->name;
-	/* A code newer than this file: the driver may know more. */
+	/* The code is newer than this file, but the driver may know its name. */
 	if (loaded && table.cuGetErrorName(rc, &name) == PST_CU_OK && name)
 		return name;
 	return "an unlisted CUDA error";
 }
 
-__attribute__((format(printf, 1, 2))) static void refuse(const char *fmt, ...)
+__attribute__((format(printf, 1, 2))) static void load_refuse(const char *fmt, ...)
 {
 	va_list ap;
 
@@ -129,17 +129,16 @@ __attribute__((format(printf, 1, 2))) static void refuse(const char *fmt, ...)
 	va_end(ap);
 }
 
-/* A function pointer and an object pointer have one size under POSIX, which
- * dlsym needs; the copy by bytes keeps ISO C's rule all the same.
- */
-static int look_up(void *lib, const char *file)
+/* Looks up all functions. POSIX guarantees that function and object pointers have one size;
+ * copying bytes keeps ISO C's rule as well. */
+static int funcs_look_up(void *lib, const char *file)
 {
 	for (size_t i = 0; i < sizeof(funcs) / sizeof(funcs[0]); i++) {
 		void *sym = dlsym(lib, funcs[i].symbol);
 		char *member = (char *)&table + funcs[i].member_offset;
 
 		if (!sym && funcs[i].required) {
-			refuse("%s has no %s: the driver is too old", file, funcs[i].symbol);
+			load_refuse("%s has no %s: the driver is too old", file, funcs[i].symbol);
 			return -ENOSYS;
 		}
 		__builtin_memcpy(member, &sym, sizeof(sym));
@@ -147,36 +146,35 @@ static int look_up(void *lib, const char *file)
 	return 0;
 }
 
-static int start_driver(const char *file)
+static int driver_start(const char *file)
 {
 	enum pst_cu_result rc = table.cuInit(0);
 
 	if (rc == PST_CU_STUB_LIBRARY) {
-		refuse("%s is the toolkit's link-time stub, not a driver", file);
+		load_refuse("%s is the toolkit's link-time stub, not a driver", file);
 		return -ENODEV;
 	}
 	if (rc != PST_CU_OK) {
-		refuse("cuInit: %s (%d)", pst_cuda_name(rc), (int)rc);
+		load_refuse("cuInit: %s (%d)", pst_cuda_name(rc), (int)rc);
 		return pst_cuda_errno(rc);
 	}
 	rc = table.cuDriverGetVersion(&table.driver_version);
 	if (rc == PST_CU_OK)
 		rc = table.cuDeviceGetCount(&table.device_count);
 	if (rc != PST_CU_OK) {
-		refuse("cuDeviceGetCount: %s (%d)", pst_cuda_name(rc), (int)rc);
+		load_refuse("cuDeviceGetCount: %s (%d)", pst_cuda_name(rc), (int)rc);
 		return pst_cuda_errno(rc);
 	}
 	if (table.device_count < 1) {
-		refuse("the CUDA driver sees no GPU");
+		load_refuse("the CUDA driver sees no GPU");
 		return -ENODEV;
 	}
 	return 0;
 }
 
-/* The library stays loaded for good: it starts threads of its own and its exit
- * handlers outlive any owner that we could name.
- */
-static void load(void)
+/* Loads the driver library and never unloads it: it starts threads of its own, and its exit
+ * handlers run after any owner that could unload it. */
+static void driver_load(void)
 {
 	const char *file = getenv("PENSTOCK_LIBCUDA");
 	void *lib;
@@ -187,17 +185,17 @@ static void load(void)
 	if (!lib) {
 		const char *text = dlerror();
 
-		refuse("%s", text ? text : file);
+		load_refuse("%s", text ? text : file);
 		return;
 	}
-	if (look_up(lib, file) < 0 || start_driver(file) < 0)
+	if (funcs_look_up(lib, file) < 0 || driver_start(file) < 0)
 		return;
 	loaded = true;
 }
 
 const struct pst_cuda *pst_cuda_get(const char **why)
 {
-	pthread_once(&once, load);
+	pthread_once(&once, driver_load);
 	if (loaded)
 		return &table;
 	if (why)

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the CUDA driver API that Penstock calls, declared by ourselves:
- * handles, constants, structs, and one list of functions with the symbol that
- * each is looked up by. src/device/cuda.c and the tests call it; tests/standin
- * implements it. cuda_api.c loads it once with dlopen. It must never need an
- * NVIDIA header or library at build time, and it holds facts of the interface
- * only: tests/standin/abi.c compares every line with the real cuda.h where
- * that file exists.
+ * The part of the CUDA driver API that Penstock uses, declared without NVIDIA's header:
+ * handles, constants, structs, and one list of functions with their symbol names. Device cuda
+ * and the tests call it; tests/standin implements it. cuda_api.c loads it once with dlopen. It
+ * must never need an NVIDIA header or library at build time. It holds facts of the interface
+ * only: tests/standin/abi.c compares every line with the real cuda.h where that file exists.
  */
 #ifndef PST_CUDA_API_H
 #define PST_CUDA_API_H
@@ -22,13 +20,12 @@ struct pst_cu_event;
 /* An address in the driver's unified address space, of a GPU or of the host. */
 typedef unsigned long long pst_cu_ptr;
 
-/* The names of this API for the two default streams; NULL is the first. */
+/* Penstock's names for the two default streams; NULL means the first. */
 #define PST_CU_STREAM_LEGACY ((struct pst_cu_stream *)0x1)
 #define PST_CU_STREAM_PER_THREAD ((struct pst_cu_stream *)0x2)
 
-/* Returned by every function. The list ends where our handling does: other
- * codes exist and are passed on by number.
- */
+/* Returned by every function. The list holds the codes that Penstock handles; others exist and
+ * are passed on by number. */
 enum pst_cu_result {
 	PST_CU_OK = 0,
 	PST_CU_INVALID_VALUE = 1,
@@ -75,7 +72,7 @@ enum pst_cu_result {
 	PST_CU_UNKNOWN = 999,
 };
 
-/* cuPointerGetAttributes: in the comment, what data[i] must point to. */
+/* cuPointerGetAttributes. Each comment names the type that data[i] must point to. */
 enum pst_cu_ptr_attr {
 	PST_CU_PTR_CONTEXT = 1,		 /* struct pst_cu_ctx * */
 	PST_CU_PTR_MEMORY_TYPE = 2,	 /* unsigned, pst_cu_memtype */
@@ -89,16 +86,16 @@ enum pst_cu_ptr_attr {
 	PST_CU_PTR_RANGE_START = 11,	 /* pst_cu_ptr */
 	PST_CU_PTR_RANGE_SIZE = 12,	 /* size_t */
 	PST_CU_PTR_MAPPED = 13,		 /* int */
-	PST_CU_PTR_HANDLE_TYPES = 14,	 /* unsigned long long, though cuda.h names no type */
+	PST_CU_PTR_HANDLE_TYPES = 14,	 /* unsigned long long; cuda.h names no type */
 	PST_CU_PTR_IS_RDMA_CAPABLE = 15, /* int */
-	PST_CU_PTR_ACCESS_FLAGS = 16,	 /* unsigned: 1 read, 3 both */
+	PST_CU_PTR_ACCESS_FLAGS = 16,	 /* unsigned: 1 read, 3 read and write */
 	PST_CU_PTR_MEMPOOL = 17,	 /* void * */
 	PST_CU_PTR_MAPPING_SIZE = 18,	 /* size_t */
 	PST_CU_PTR_MAPPING_START = 19,	 /* pst_cu_ptr */
 	PST_CU_PTR_BLOCK_ID = 20,	 /* unsigned long long */
 };
 
-/* 0 is what the driver answers for an address it does not know. */
+/* The driver returns 0 for an address that it does not know. */
 enum pst_cu_memtype {
 	PST_CU_MEMTYPE_HOST = 1,
 	PST_CU_MEMTYPE_DEVICE = 2,
@@ -106,7 +103,7 @@ enum pst_cu_memtype {
 	PST_CU_MEMTYPE_UNIFIED = 4,
 };
 
-/* cuDeviceGetAttribute. */
+/* Attributes for cuDeviceGetAttribute. */
 enum pst_cu_dev_attr {
 	PST_CU_DEV_INTEGRATED = 18,
 	PST_CU_DEV_CAN_MAP_HOST = 19,
@@ -135,20 +132,20 @@ enum pst_cu_dev_attr {
 	PST_CU_DEV_HOST_NUMA_ID = 134,
 };
 
-/* cuDeviceGetP2PAttribute. */
+/* Attributes for cuDeviceGetP2PAttribute. */
 enum pst_cu_p2p_attr {
 	PST_CU_P2P_PERFORMANCE_RANK = 1,
 	PST_CU_P2P_ACCESS = 2,
 };
 
-/* cuCtxCreate and the flags of a primary context. */
+/* Flags of cuCtxCreate and of a primary context. */
 enum {
 	PST_CU_CTX_SCHED_SPIN = 1,
 	PST_CU_CTX_SCHED_YIELD = 2,
 	PST_CU_CTX_SCHED_BLOCKING = 4,
 };
 
-/* cuMemHostRegister; the first two also for cuMemHostAlloc. */
+/* Flags of cuMemHostRegister; the first two also of cuMemHostAlloc. */
 enum {
 	PST_CU_HOST_PORTABLE = 0x1,
 	PST_CU_HOST_MAPPED = 0x2,
@@ -156,7 +153,7 @@ enum {
 	PST_CU_HOST_READ_ONLY = 0x8,
 };
 
-/* cuStreamCreateWithPriority, cuEventCreate. */
+/* Flags of cuStreamCreateWithPriority and cuEventCreate. */
 enum {
 	PST_CU_STREAM_DEFAULT = 0x0,
 	PST_CU_STREAM_NON_BLOCKING = 0x1,
@@ -166,7 +163,7 @@ enum {
 	PST_CU_EVENT_INTERPROCESS = 0x4,
 };
 
-/* cuStreamWaitValue32/64, cuStreamWriteValue32/64. */
+/* Flags of cuStreamWaitValue32/64 and cuStreamWriteValue32/64. */
 enum {
 	PST_CU_WAIT_GEQ = 0x0, /* signed (*addr - value) >= 0 */
 	PST_CU_WAIT_EQ = 0x1,
@@ -177,27 +174,27 @@ enum {
 	PST_CU_WRITE_NO_BARRIER = 0x1,
 };
 
-/* cuStreamIsCapturing. */
+/* Results of cuStreamIsCapturing. */
 enum pst_cu_capture {
 	PST_CU_CAPTURE_NONE = 0,
 	PST_CU_CAPTURE_ACTIVE = 1,
 	PST_CU_CAPTURE_BROKEN = 2,
 };
 
-/* cuThreadExchangeStreamCaptureMode: whose captures stand in the way of what a thread
- * may call, everybody's, its own, nobody's. */
+/* Modes of cuThreadExchangeStreamCaptureMode: which graph captures restrict the calls of a
+ * thread. GLOBAL: those of all threads; THREAD_LOCAL: its own; RELAXED: none. */
 enum pst_cu_capture_mode {
 	PST_CU_CAPTURE_GLOBAL = 0,
 	PST_CU_CAPTURE_THREAD_LOCAL = 1,
 	PST_CU_CAPTURE_RELAXED = 2,
 };
 
-/* cuIpcOpenMemHandle: the one flag it takes. */
+/* The only flag of cuIpcOpenMemHandle. */
 enum {
 	PST_CU_IPC_LAZY_PEER = 0x1,
 };
 
-/* cuMemGetHandleForAddressRange. */
+/* Handle types and flags of cuMemGetHandleForAddressRange. */
 enum pst_cu_range_handle {
 	PST_CU_RANGE_DMA_BUF_FD = 0x1,
 };
@@ -205,7 +202,7 @@ enum {
 	PST_CU_RANGE_FLAG_PCIE = 0x1,
 };
 
-/* cuFlushGPUDirectRDMAWrites. */
+/* Targets and scopes of cuFlushGPUDirectRDMAWrites. */
 enum pst_cu_flush_target {
 	PST_CU_FLUSH_CURRENT_CTX = 0,
 };
@@ -214,7 +211,7 @@ enum pst_cu_flush_scope {
 	PST_CU_FLUSH_TO_ALL = 200,
 };
 
-/* Virtual memory management: cuMemCreate and what belongs to it. */
+/* Types of virtual memory management: cuMemCreate and the functions around it. */
 enum pst_cu_alloc_type {
 	PST_CU_ALLOC_PINNED = 1,
 };
@@ -250,10 +247,10 @@ struct pst_cu_location {
 	int id;
 };
 
-/* Of the copies of one batch. */
+/* Attributes of the copies of one batch. */
 struct pst_cu_copy_attr {
 	enum pst_cu_source_order source_order;
-	struct pst_cu_location src_hint, dst_hint; /* only for managed memory */
+	struct pst_cu_location src_hint, dst_hint; /* Only for managed memory. */
 	unsigned int flags;
 };
 
@@ -283,9 +280,8 @@ struct pst_cu_ipc_mem {
 	char reserved[64];
 };
 
-/* Where `*_type` is host only `*_host` counts, else only `*_dev`; a pitch is
- * the distance of two rows in bytes, and may be 0 when there is one row.
- */
+/* If `*_type` is host, the driver uses only `*_host`, else only `*_dev`. A pitch is the
+ * distance between two rows in bytes; it may be 0 for a single row. */
 struct pst_cu_memcpy2d {
 	size_t src_x_bytes;
 	size_t src_y;
@@ -306,11 +302,11 @@ struct pst_cu_memcpy2d {
 };
 
 /*
- * Every function: R(name, symbol, parameters) is required, O() optional. The
- * name is NVIDIA's without the version, the symbol is the version whose
- * parameters these are. A driver without a required one is refused whole; a
- * missing optional one is NULL in the table and its user must have an answer.
- * In parentheses: the CUDA version that brought an optional one.
+ * The list of functions: R(name, symbol, parameters) is required, O() is optional. The name is
+ * NVIDIA's name without its version suffix; the symbol is the version with these parameters. A
+ * driver that lacks a required function is refused entirely. A missing optional function is
+ * NULL in the table, and its user must handle that. The comment after an optional function
+ * names the CUDA version that introduced it.
  */
 /* clang-format off */
 #define PST_CU_DEVICE_FUNCS(R, O) \
@@ -465,29 +461,28 @@ O(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, \
 	PST_CU_STREAM_FUNCS(R, O) \
 	PST_CU_VMM_FUNCS(R, O)
 
-/* The loaded driver. Read-only once pst_cuda_get has returned it. */
+/* The loaded driver. Read-only after pst_cuda_get has returned it. */
 struct pst_cuda {
 #define PST_CU_MEMBER(name, symbol, params) enum pst_cu_result(*name) params;
 	PST_CU_FUNCS(PST_CU_MEMBER, PST_CU_MEMBER)
 #undef PST_CU_MEMBER
 	int driver_version; /* 1000 × major + 10 × minor */
-	int device_count;   /* at least 1 */
+	int device_count;   /* At least 1. */
 };
 
 /*
- * The driver, loaded and initialised by the first call (which may take a
- * second), or NULL and in *why a sentence of static storage that says what is
- * missing. `why` may be NULL. Every later call gives the first one's answer.
- * Any thread. PENSTOCK_LIBCUDA names another file than libcuda.so.1.
+ * Returns the driver, or NULL with a sentence in *why (static storage) that names what is
+ * missing. The first call loads and initialises it, which may take a second; every later call
+ * returns the same result. `why` may be NULL. Any thread. PENSTOCK_LIBCUDA names another file
+ * than libcuda.so.1.
  */
 const struct pst_cuda *pst_cuda_get(const char **why);
 
-/* 0 or the -errno that stands for a result of the driver. */
+/* Returns 0 or the -errno that stands for a result of the driver. */
 int pst_cuda_errno(enum pst_cu_result rc);
 
-/* The driver's name of a result, "CUDA_ERROR_..." (static storage); works
- * without a driver too, with less to say.
- */
+/* Returns the driver's name of a result, such as "CUDA_ERROR_INVALID_VALUE" (static storage).
+ * It works without a driver too, for the listed results. */
 const char *pst_cuda_name(enum pst_cu_result rc);
 
 #endif /* PST_CUDA_API_H */

@@ -1,36 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of device cuda: a copier is two streams, one a direction, and events. What is sure
- * to be needed of them is made when it opens: while other threads use the driver each takes
- * up to 0.3 ms (H200). The last ticket has no event as long as no copy follows it: its
- * stream is asked, which saves a lone copy one call of three. On its streams nothing may
- * happen that the driver gives to a compute queue, because a stream that waits for one of
- * our requests may stand in front of it there (tests/standin/README.md).
+ * The copier of device cuda: two streams, one for each direction, and events. The streams and
+ * the events that it will surely need are created at open, because creating one takes up to 0.3
+ * ms while other threads use the driver (H200).
+ *
+ * The last ticket has no event until another copy follows it. Until then its stream is queried
+ * instead, which saves a lone copy one driver call of three.
+ *
+ * No copy may go through a compute queue of the GPU: a stream that waits for a request of the
+ * library may be ahead of it there (tests/standin/README.md).
  */
 #include <assert.h>
 #include <stdlib.h>
 
-#include "core/stream.h"
-#include "device/cuda.h"
+#include "core/queue/stream.h"
+#include "device/cuda_copy.h"
+#include "device/cuda_context.h"
 
-/* Host-to-device copies up to this length ride on the compute queue, but not as two
- * rows. */
+/* The driver sends host-to-device copies up to this length through the compute queue, unless
+ * they have two rows. */
 #define SMALL_COPY 24576u
-/* The copy engine pauses for some 2.5 us between calls and not between the copies of a
- * batch: eight of 512 KiB are as quick as one of 4 MiB (53.6 GB/s, H200). */
+/* The copy engine pauses for about 2.5 us between calls, but not between the copies of one
+ * batch. Eight copies of 512 KiB in a batch are as fast as one of 4 MiB (53.6 GB/s, H200). */
 #define BATCH_MAX 64
-/* Two rows go by the copy engine, however far apart they lie in one allocation, and cost
- * little more than one: 3.2 us, not 2.5 (H200). So two small ones go as one. */
-#define PAIR_NEAR 8 /* so many later ones are looked at for a second row */
-#define KNOWN 4	    /* allocations that a copier remembers */
-#define TICKETS 512 /* of one copier in flight; a lane has half as many chunks */
+/* A copy of two rows uses the copy engine, however far apart the rows are in one allocation,
+ * and takes little more time than one row: 3.2 us instead of 2.5 (H200). So two small copies
+ * become one. */
+#define PAIR_NEAR 8	/* How many later copies are searched for a second row. */
+#define KNOWN_MAX 4	/* Allocations that a copier remembers. */
+#define TICKETS_MAX 512 /* In flight on one copier; a lane has half as many chunks. */
 
-struct small {
+struct small_copy {
 	char *dst;
 	const char *src;
 	uint64_t len;
-	uint64_t base;	/* of the allocation that dst lies in */
-	unsigned piece; /* of the ring, that src lies in */
+	uint64_t base;	/* Start of the allocation that holds dst. */
+	unsigned piece; /* Piece of the ring that holds src. */
 	int *refused;
 };
 
@@ -39,26 +44,27 @@ struct pst_copier {
 	struct pst_cuda_device *cuda;
 	struct pst_cu_ctx *ctx;
 	struct pst_cu_stream *in, *out;
-	bool used_in, used_out;		      /* since the last mark */
-	uint64_t marked;		      /* the last ticket given */
-	uint64_t reached;		      /* known to be done, with every ticket before it */
-	struct pst_cu_event *events[TICKETS]; /* of the tickets in flight, by turns */
-	struct pst_cu_event *idle[TICKETS];
+	bool used_in, used_out; /* Whether each stream got work since the last ticket. */
+	uint64_t marked;	/* The last ticket issued. */
+	uint64_t reached; /* The last ticket known to be done; all earlier ones are done too. */
+	/* Events of the tickets in flight, at index ticket modulo TICKETS_MAX. */
+	struct pst_cu_event *events[TICKETS_MAX];
+	struct pst_cu_event *idle[TICKETS_MAX];
 	unsigned idle_count;
-	struct pst_cu_stream *last; /* where the copies of the last ticket are, as long as it
-				     * has no event; else NULL */
-	/* Put off until mark: for a batch, all of one direction, and small ones to the
-	 * device, for pairs. */
-	unsigned put_off;
-	bool put_off_in;
+	/* Stream of the last ticket's copies while that ticket has no event; else NULL. */
+	struct pst_cu_stream *last;
+	/* Copies that are deferred until pst_cuda_record: a batch, all of one direction, and
+	 * small copies to the device, which are paired. */
+	unsigned deferred;
+	bool deferred_in;
 	pst_cu_ptr dsts[BATCH_MAX], srcs[BATCH_MAX];
 	size_t lens[BATCH_MAX];
 	int *refused[BATCH_MAX];
-	struct small small[BATCH_MAX];
+	struct small_copy small[BATCH_MAX];
 	unsigned small_count;
 	struct {
 		uint64_t base, len;
-	} known[KNOWN]; /* of the device's allocations, the last ones asked for */
+	} known[KNOWN_MAX]; /* The device's allocations that were looked up last. */
 	unsigned known_count;
 };
 
@@ -67,14 +73,14 @@ void pst_cuda_copier_close(struct pst_copier *cp)
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope in;
 
-	/* What fails here belongs to a context that is gone, with all that was in it. */
+	/* A failure here means that the context is gone, with everything in it. */
 	pst_cuda_enter(api, cp->ctx, &in);
 	if (cp->in)
 		api->cuStreamDestroy(cp->in);
 	if (cp->out)
 		api->cuStreamDestroy(cp->out);
 	while (cp->reached < cp->marked - (cp->last != NULL))
-		api->cuEventDestroy(cp->events[++cp->reached % TICKETS]);
+		api->cuEventDestroy(cp->events[++cp->reached % TICKETS_MAX]);
 	while (cp->idle_count)
 		api->cuEventDestroy(cp->idle[--cp->idle_count]);
 	pst_cuda_leave(api, &in);
@@ -135,22 +141,23 @@ static enum pst_cu_result copy_2d(struct pst_copier *cp, const struct pst_rect *
 	return cp->cuda->api->cuMemcpy2DAsync(&c, in ? cp->in : cp->out);
 }
 
-/* A single byte goes by a compute queue, whatever is done. A stream that waits for a request
- * of ours may stand in front of it there, and all that this lane copies later would stand
- * behind it: so only while none does, and none begins to before it is queued. */
+/* Copies a single byte, which always goes through a compute queue. A stream that waits for a
+ * request of the library may be ahead of it there, and would hold up all later copies of this
+ * lane. So it runs only while no stream waits, and none starts to wait before the byte is
+ * queued. */
 static enum pst_cu_result copy_byte(struct pst_copier *cp, char *dst, const char *src)
 {
 	enum pst_cu_result rc;
 
-	if (!pst_whole_begin(cp->dev))
+	if (!pst_device_sync_begin(cp->dev))
 		return PST_CU_ILLEGAL_STATE;
 	rc = cp->cuda->api->cuMemcpyHtoDAsync((uintptr_t)dst, src, 1, cp->in);
-	pst_whole_end(cp->dev);
+	pst_device_sync_end(cp->dev);
 	return rc;
 }
 
-/* By the copy engine, whatever the length: see SMALL_COPY. An odd length goes as two
- * even ones that overlap. */
+/* Copies to the device through the copy engine, whatever the length: see SMALL_COPY. An odd
+ * length becomes two even ones that overlap. */
 static enum pst_cu_result copy_in_1d(struct pst_copier *cp, char *dst, const char *src,
 				     uint64_t len)
 {
@@ -192,9 +199,9 @@ static enum pst_cu_result copy_rect(struct pst_copier *cp, const struct pst_rect
 	return rc;
 }
 
-/* After a failure, so that nothing moves any more when the caller hears of it. That
- * this fails too means that the context is broken and its queues are stopped. */
-static void settle(struct pst_copier *cp)
+/* Waits after a failure, so that nothing moves any more when the caller learns of it. If this
+ * fails too, the context is broken and its queues have stopped. */
+static void copier_drain(struct pst_copier *cp)
 {
 	cp->cuda->api->cuStreamSynchronize(cp->in);
 	cp->cuda->api->cuStreamSynchronize(cp->out);
@@ -202,43 +209,43 @@ static void settle(struct pst_copier *cp)
 
 /* ---- tickets ---- */
 
-/* The oldest that is not known to be done is. */
-static void pass(struct pst_copier *cp)
+/* Records that the oldest ticket in flight is done. */
+static void ticket_pass(struct pst_copier *cp)
 {
 	cp->reached++;
 	if (cp->last && cp->reached == cp->marked)
 		cp->last = NULL;
 	else
-		cp->idle[cp->idle_count++] = cp->events[cp->reached % TICKETS];
+		cp->idle[cp->idle_count++] = cp->events[cp->reached % TICKETS_MAX];
 }
 
-static enum pst_cu_result look(struct pst_copier *cp)
+static enum pst_cu_result ticket_query(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	uint64_t ticket = cp->reached + 1;
 	enum pst_cu_result rc = cp->last && ticket == cp->marked
 					? api->cuStreamQuery(cp->last)
-					: api->cuEventQuery(cp->events[ticket % TICKETS]);
+					: api->cuEventQuery(cp->events[ticket % TICKETS_MAX]);
 
 	if (rc == PST_CU_OK)
-		pass(cp);
+		ticket_pass(cp);
 	return rc;
 }
 
-static enum pst_cu_result await(struct pst_copier *cp)
+static enum pst_cu_result ticket_await(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	uint64_t ticket = cp->reached + 1;
 	enum pst_cu_result rc = cp->last && ticket == cp->marked
 					? api->cuStreamSynchronize(cp->last)
-					: api->cuEventSynchronize(cp->events[ticket % TICKETS]);
+					: api->cuEventSynchronize(cp->events[ticket % TICKETS_MAX]);
 
 	if (rc == PST_CU_OK)
-		pass(cp);
+		ticket_pass(cp);
 	return rc;
 }
 
-static enum pst_cu_result take_event(struct pst_copier *cp, struct pst_cu_event **out)
+static enum pst_cu_result event_get(struct pst_copier *cp, struct pst_cu_event **out)
 {
 	if (!cp->idle_count)
 		return cp->cuda->api->cuEventCreate(out, PST_CU_EVENT_NO_TIMING);
@@ -246,39 +253,38 @@ static enum pst_cu_result take_event(struct pst_copier *cp, struct pst_cu_event 
 	return PST_CU_OK;
 }
 
-/* Before more is put on a stream: the last ticket gets an event of its own. Where it cannot
- * have one it is waited for, with those before it. */
-static enum pst_cu_result mark_last(struct pst_copier *cp)
+/* Gives the last ticket an event, before more work is queued on its stream. If no
+ * event can be made, this waits for the ticket and for all before it. */
+static enum pst_cu_result last_ticket_record(struct pst_copier *cp)
 {
 	struct pst_cu_event *event;
 	enum pst_cu_result rc;
 
 	if (!cp->last)
 		return PST_CU_OK;
-	rc = take_event(cp, &event);
+	rc = event_get(cp, &event);
 	if (rc == PST_CU_OK) {
 		rc = cp->cuda->api->cuEventRecord(event, cp->last);
 		if (rc == PST_CU_OK) {
-			cp->events[cp->marked % TICKETS] = event;
+			cp->events[cp->marked % TICKETS_MAX] = event;
 			cp->last = NULL;
 			return PST_CU_OK;
 		}
 		cp->idle[cp->idle_count++] = event;
 	}
 	do
-		rc = await(cp);
+		rc = ticket_await(cp);
 	while (rc == PST_CU_OK && cp->last);
 	return rc;
 }
 
-/* The next ticket, for what its streams were given since the one before. A ticket of one
- * direction may be done before an older one of the other, so that they are gone through
- * in order. */
-static enum pst_cu_result mark_both(struct pst_copier *cp)
+/* Records the next ticket for both streams. A ticket of one direction may be done before an
+ * older one of the other direction, so tickets are checked in order. */
+static enum pst_cu_result both_streams_record(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cu_event *event;
-	enum pst_cu_result rc = take_event(cp, &event);
+	enum pst_cu_result rc = event_get(cp, &event);
 
 	if (rc != PST_CU_OK)
 		return rc;
@@ -288,45 +294,46 @@ static enum pst_cu_result mark_both(struct pst_copier *cp)
 	if (rc == PST_CU_OK)
 		rc = api->cuEventRecord(event, cp->in);
 	if (rc == PST_CU_OK)
-		cp->events[(cp->marked + 1) % TICKETS] = event;
+		cp->events[(cp->marked + 1) % TICKETS_MAX] = event;
 	else
 		cp->idle[cp->idle_count++] = event;
 	return rc;
 }
 
-/* ---- copies put off ---- */
+/* ---- deferred copies ---- */
 
-static enum pst_cu_result batch(struct pst_copier *cp)
+static enum pst_cu_result batch_submit(struct pst_copier *cp)
 {
 	struct pst_cu_copy_attr attr = {.source_order = PST_CU_SOURCE_IN_STREAM};
 	size_t first = 0;
 
-	return cp->cuda->api->cuMemcpyBatchAsync(cp->dsts, cp->srcs, cp->lens, cp->put_off, &attr,
-						 &first, 1, cp->put_off_in ? cp->in : cp->out);
+	return cp->cuda->api->cuMemcpyBatchAsync(cp->dsts, cp->srcs, cp->lens, cp->deferred, &attr,
+						 &first, 1, cp->deferred_in ? cp->in : cp->out);
 }
 
-/* A batch is refused as a whole, so that after a refusal each has to go by itself. */
-static void hand_on(struct pst_copier *cp)
+/* Submits the batch. The driver refuses a batch as a whole, so then each copy goes alone. */
+static void batch_flush(struct pst_copier *cp)
 {
-	bool all = cp->put_off > 1 && batch(cp) == PST_CU_OK;
+	bool all = cp->deferred > 1 && batch_submit(cp) == PST_CU_OK;
 
-	for (unsigned i = 0; i < cp->put_off && !all; i++) {
-		enum pst_cu_result rc =
-			copy_row(cp, (char *)(uintptr_t)cp->dsts[i],
-				 (const char *)(uintptr_t)cp->srcs[i], cp->lens[i], cp->put_off_in);
+	for (unsigned i = 0; i < cp->deferred && !all; i++) {
+		enum pst_cu_result rc = copy_row(cp, (char *)(uintptr_t)cp->dsts[i],
+						 (const char *)(uintptr_t)cp->srcs[i], cp->lens[i],
+						 cp->deferred_in);
 
 		if (rc == PST_CU_OK)
 			continue;
-		settle(cp);
+		copier_drain(cp);
 		*cp->refused[i] = pst_cuda_errno(rc);
 	}
-	cp->put_off = 0;
+	cp->deferred = 0;
 }
 
-/* Two as the rows of one. */
-static bool pair(struct pst_copier *cp, const struct small *a, const struct small *b)
+/* Copies two small pieces as the two rows of one copy. */
+static bool small_copy_pair(struct pst_copier *cp, const struct small_copy *a,
+			    const struct small_copy *b)
 {
-	const struct small *low = a->src < b->src ? a : b, *high = low == a ? b : a;
+	const struct small_copy *low = a->src < b->src ? a : b, *high = low == a ? b : a;
 	struct pst_rect two = {
 		.dst = low->dst,
 		.src = (void *)(uintptr_t)low->src,
@@ -339,7 +346,7 @@ static bool pair(struct pst_copier *cp, const struct small *a, const struct smal
 	return copy_2d(cp, &two, true) == PST_CU_OK;
 }
 
-static bool may_pair(const struct small *a, const struct small *b)
+static bool small_may_pair(const struct small_copy *a, const struct small_copy *b)
 {
 	ptrdiff_t dst = b->dst - a->dst, src = b->src - a->src;
 	ptrdiff_t len = (ptrdiff_t)a->len;
@@ -353,9 +360,9 @@ static bool may_pair(const struct small *a, const struct small *b)
 	       src <= (ptrdiff_t)PST_CUDA_PITCH_MAX;
 }
 
-static void hand_on_small(struct pst_copier *cp)
+static void small_flush(struct pst_copier *cp)
 {
-	struct small *all = cp->small;
+	struct small_copy *all = cp->small;
 	unsigned count = cp->small_count;
 
 	cp->small_count = 0;
@@ -364,113 +371,113 @@ static void hand_on_small(struct pst_copier *cp)
 		unsigned k = i + 1, last = i + PAIR_NEAR < count ? i + PAIR_NEAR : count - 1;
 
 		if (!all[i].len)
-			continue; /* went with an earlier one */
-		while (k <= last && !may_pair(&all[i], &all[k]))
+			continue; /* Copied together with an earlier one. */
+		while (k <= last && !small_may_pair(&all[i], &all[k]))
 			k++;
-		if (k <= last && pair(cp, &all[i], &all[k])) {
+		if (k <= last && small_copy_pair(cp, &all[i], &all[k])) {
 			all[k].len = 0;
 			continue;
 		}
 		rc = copy_in_1d(cp, all[i].dst, all[i].src, all[i].len);
 		if (rc == PST_CU_OK)
 			continue;
-		settle(cp);
+		copier_drain(cp);
 		*all[i].refused = pst_cuda_errno(rc);
 	}
 }
 
-/* Small ones to the device would ride on the compute queue in a batch as well. */
-static bool can_put_off(const struct pst_copier *cp, const struct pst_rect *r, bool in)
+/* Small copies to the device would use the compute queue in a batch too. */
+static bool rect_fits_batch(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	return r->refused && cp->cuda->api->cuMemcpyBatchAsync &&
 	       (r->rows == 1 || (r->dst_pitch == r->row_len && r->src_pitch == r->row_len)) &&
 	       (!in || r->row_len * r->rows > SMALL_COPY);
 }
 
-static bool is_small(const struct pst_rect *r, bool in)
+static bool rect_is_small(const struct pst_rect *r, bool in)
 {
 	return in && r->refused && r->rows == 1 && r->row_len >= 2 && r->row_len <= SMALL_COPY;
 }
 
-/* Where the allocation begins that these bytes lie in; 0: nobody knows one. A batch with
- * an address that is none of the device's does not come back (H200), so what is put off
- * has been asked for. What was freed since is the caller's error as ever. */
-static uint64_t allocation(struct pst_copier *cp, const void *at, uint64_t len)
+/* Returns the start of the allocation that holds these bytes; 0: unknown. A batch with an
+ * address that does not belong to the device never returns (H200), so every deferred address is
+ * looked up. Memory that the caller frees before its copy is done remains the caller's error. */
+static uint64_t allocation_base(struct pst_copier *cp, const void *at, uint64_t len)
 {
 	uint64_t from = (uintptr_t)at;
 	struct pst_memory mem;
 
-	for (unsigned i = 0; i < KNOWN; i++)
+	for (unsigned i = 0; i < KNOWN_MAX; i++)
 		if (from >= cp->known[i].base && len <= cp->known[i].len &&
 		    from - cp->known[i].base <= cp->known[i].len - len)
 			return cp->known[i].base;
 	if (cp->dev->ops->classify(cp->dev, at, &mem) != 1 || len > mem.len ||
 	    from - mem.base > mem.len - len)
 		return 0;
-	cp->known[cp->known_count % KNOWN].base = mem.base;
-	cp->known[cp->known_count++ % KNOWN].len = mem.len;
+	cp->known[cp->known_count % KNOWN_MAX].base = mem.base;
+	cp->known[cp->known_count++ % KNOWN_MAX].len = mem.len;
 	return mem.base;
 }
 
-static void put_off(struct pst_copier *cp, const struct pst_rect *r, bool in, uint64_t base)
+static void copy_defer(struct pst_copier *cp, const struct pst_rect *r, bool in, uint64_t base)
 {
 	unsigned i;
 
-	if (is_small(r, in)) {
+	if (rect_is_small(r, in)) {
 		cp->small[cp->small_count++] =
-			(struct small){r->dst, r->src, r->row_len, base, r->piece, r->refused};
+			(struct small_copy){r->dst, r->src, r->row_len, base, r->piece, r->refused};
 		return;
 	}
-	i = cp->put_off++;
+	i = cp->deferred++;
 
-	cp->put_off_in = in;
+	cp->deferred_in = in;
 	cp->dsts[i] = (uintptr_t)r->dst;
 	cp->srcs[i] = (uintptr_t)r->src;
 	cp->lens[i] = r->row_len * r->rows;
 	cp->refused[i] = r->refused;
 }
 
-static bool has_room(const struct pst_copier *cp, const struct pst_rect *r, bool in)
+static bool deferred_has_room(const struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
-	if (is_small(r, in))
+	if (rect_is_small(r, in))
 		return cp->small_count < BATCH_MAX;
-	return cp->put_off < BATCH_MAX && (!cp->put_off || cp->put_off_in == in);
+	return cp->deferred < BATCH_MAX && (!cp->deferred || cp->deferred_in == in);
 }
 
-static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
+static int copier_copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 {
 	uint64_t base = 0;
 	struct pst_cuda_scope entered;
 	bool later;
 	enum pst_cu_result rc;
 
-	if (is_small(r, in) || can_put_off(cp, r, in))
-		base = allocation(cp, in ? r->dst : r->src, r->row_len * r->rows);
+	if (rect_is_small(r, in) || rect_fits_batch(cp, r, in))
+		base = allocation_base(cp, in ? r->dst : r->src, r->row_len * r->rows);
 	later = base;
 	if (in)
 		cp->used_in = true;
 	else
 		cp->used_out = true;
-	if (later && has_room(cp, r, in)) {
-		put_off(cp, r, in, base);
+	if (later && deferred_has_room(cp, r, in)) {
+		copy_defer(cp, r, in, base);
 		return 0;
 	}
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
 	if (rc == PST_CU_OK)
-		rc = mark_last(cp);
+		rc = last_ticket_record(cp);
 	if (rc == PST_CU_OK && later) {
-		if (is_small(r, in))
-			hand_on_small(cp);
+		if (rect_is_small(r, in))
+			small_flush(cp);
 		else
-			hand_on(cp);
-		put_off(cp, r, in, base);
+			batch_flush(cp);
+		copy_defer(cp, r, in, base);
 		pst_cuda_leave(cp->cuda->api, &entered);
 		return 0;
 	}
 	if (rc == PST_CU_OK) {
 		rc = copy_rect(cp, r, in);
 		if (rc != PST_CU_OK)
-			settle(cp);
+			copier_drain(cp);
 	}
 	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
@@ -478,25 +485,25 @@ static int copy(struct pst_copier *cp, const struct pst_rect *r, bool in)
 
 int pst_cuda_copy_in(struct pst_copier *cp, const struct pst_rect *r)
 {
-	return copy(cp, r, true);
+	return copier_copy(cp, r, true);
 }
 
 int pst_cuda_copy_out(struct pst_copier *cp, const struct pst_rect *r)
 {
-	return copy(cp, r, false);
+	return copier_copy(cp, r, false);
 }
 
-/* What was put off does not move: a later ticket must not be taken for its own. */
-static void drop_put_off(struct pst_copier *cp, int code)
+/* Fails all deferred copies, which will never run: a later ticket must not count for them. */
+static void deferred_fail(struct pst_copier *cp, int code)
 {
-	for (unsigned i = 0; i < cp->put_off; i++)
+	for (unsigned i = 0; i < cp->deferred; i++)
 		*cp->refused[i] = code;
 	for (unsigned i = 0; i < cp->small_count; i++)
 		*cp->small[i].refused = code;
-	cp->put_off = cp->small_count = 0;
+	cp->deferred = cp->small_count = 0;
 }
 
-int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
+int pst_cuda_record(struct pst_copier *cp, uint64_t *ticket)
 {
 	struct pst_cuda_scope entered;
 	enum pst_cu_result rc;
@@ -507,23 +514,23 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 	}
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
 	if (rc == PST_CU_OK)
-		rc = mark_last(cp);
-	if (rc == PST_CU_OK && cp->put_off)
-		hand_on(cp);
+		rc = last_ticket_record(cp);
+	if (rc == PST_CU_OK && cp->deferred)
+		batch_flush(cp);
 	if (rc == PST_CU_OK && cp->small_count)
-		hand_on_small(cp);
-	if (rc == PST_CU_OK && cp->marked - cp->reached == TICKETS)
-		rc = await(cp);
+		small_flush(cp);
+	if (rc == PST_CU_OK && cp->marked - cp->reached == TICKETS_MAX)
+		rc = ticket_await(cp);
 	if (rc == PST_CU_OK && cp->used_in && cp->used_out) {
-		rc = mark_both(cp);
+		rc = both_streams_record(cp);
 		if (rc != PST_CU_OK)
-			settle(cp);
+			copier_drain(cp);
 	} else if (rc == PST_CU_OK) {
 		cp->last = cp->used_in ? cp->in : cp->out;
 	}
 	pst_cuda_leave(cp->cuda->api, &entered);
 	if (rc != PST_CU_OK) {
-		drop_put_off(cp, pst_cuda_errno(rc));
+		deferred_fail(cp, pst_cuda_errno(rc));
 		return pst_cuda_errno(rc);
 	}
 	cp->used_in = cp->used_out = false;
@@ -531,7 +538,7 @@ int pst_cuda_mark(struct pst_copier *cp, uint64_t *ticket)
 	return 0;
 }
 
-int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
+int pst_cuda_query(struct pst_copier *cp, uint64_t ticket)
 {
 	const struct pst_cuda *api = cp->cuda->api;
 	struct pst_cuda_scope entered;
@@ -542,7 +549,7 @@ int pst_cuda_reached(struct pst_copier *cp, uint64_t ticket)
 		return 1;
 	rc = pst_cuda_enter(api, cp->ctx, &entered);
 	while (rc == PST_CU_OK && cp->reached < ticket)
-		rc = look(cp);
+		rc = ticket_query(cp);
 	pst_cuda_leave(api, &entered);
 	if (rc == PST_CU_NOT_READY)
 		return 0;
@@ -559,12 +566,13 @@ int pst_cuda_wait(struct pst_copier *cp, uint64_t ticket)
 		return 0;
 	rc = pst_cuda_enter(cp->cuda->api, cp->ctx, &entered);
 	while (rc == PST_CU_OK && cp->reached < ticket)
-		rc = await(cp);
+		rc = ticket_await(cp);
 	pst_cuda_leave(cp->cuda->api, &entered);
 	return pst_cuda_errno(rc);
 }
 
-/* Every call returns what broke a context, this one too, and does nothing else. */
+/* Returns 0 while the context works. Any driver call reports a broken context; this one has no
+ * other effect. */
 int pst_cuda_alive(struct pst_copier *cp)
 {
 	const struct pst_cuda *api = cp->cuda->api;

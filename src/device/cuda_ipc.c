@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory between processes of one machine: the driver's handle of the
- * allocation, and where in it the exported piece lies. The importer checks that it
- * is the same GPU, or one that it reaches, before it asks the driver: no context is made
- * on the exporter's.
+ * Shares device memory between processes of one machine. An export holds the driver's handle of
+ * the allocation and the position of the exported piece within it. The importer first checks
+ * that the memory is on the same GPU, or on one that this GPU can access. So the import never
+ * makes a context on the exporter's GPU.
  */
 #include <string.h>
 #include <unistd.h>
 
-#include "device/cuda.h"
+#include "device/cuda_ipc.h"
 
-#define MAGIC 0x70637564u
-#define VERSION 1u
+#define EXPORT_MAGIC 0x70637564u
+#define EXPORT_VERSION 1u
 
-struct ticket {
+struct ipc_export {
 	uint32_t magic, version;
 	uint32_t pid, spare;
 	unsigned char uuid[16];
 	uint64_t offset, len;
 	struct pst_cu_ipc_mem handle;
 };
-_Static_assert(sizeof(struct ticket) <= sizeof(((struct penstock_export *)0)->bytes),
+_Static_assert(sizeof(struct ipc_export) <= sizeof(((struct penstock_export *)0)->bytes),
 	       "a ticket fits");
 
 int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct penstock_export *out,
 		    struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct ticket ticket = {.magic = MAGIC, .version = VERSION, .pid = (uint32_t)getpid()};
+	struct ipc_export shared = {
+		.magic = EXPORT_MAGIC, .version = EXPORT_VERSION, .pid = (uint32_t)getpid()};
 	enum pst_cu_result rc;
 	pst_cu_ptr base = 0;
 	size_t whole = 0;
@@ -44,7 +45,7 @@ int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct p
 	rc = c->api->cuMemGetAddressRange(&base, &whole, (uintptr_t)ptr);
 	if (rc == PST_CU_OK) {
 		what = "cuIpcGetMemHandle";
-		rc = c->api->cuIpcGetMemHandle(&ticket.handle, base);
+		rc = c->api->cuIpcGetMemHandle(&shared.handle, base);
 		pooled = rc == PST_CU_INVALID_VALUE;
 	}
 	pst_cuda_leave(c->api, &in);
@@ -55,17 +56,17 @@ int pst_cuda_export(struct penstock_device *dev, void *ptr, size_t len, struct p
 				"CUDA_ERROR_INVALID_VALUE");
 	if (rc != PST_CU_OK)
 		return pst_cuda_fail(err, rc, what);
-	ticket.offset = (uintptr_t)ptr - base;
-	ticket.len = len;
-	if (len > whole || ticket.offset > whole - len)
+	shared.offset = (uintptr_t)ptr - base;
+	shared.len = len;
+	if (len > whole || shared.offset > whole - len)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"%zu bytes reach past the end of their allocation", len);
-	memcpy(ticket.uuid, c->uuid, sizeof(ticket.uuid));
-	memcpy(out->bytes, &ticket, sizeof(ticket));
+	memcpy(shared.uuid, c->uuid, sizeof(shared.uuid));
+	memcpy(out->bytes, &shared, sizeof(shared));
 	return 0;
 }
 
-static int find(const struct pst_cuda_device *c, pst_cu_ptr ptr)
+static int import_find(const struct pst_cuda_device *c, pst_cu_ptr ptr)
 {
 	for (int i = 0; i < PST_CUDA_IMPORTS_MAX; i++)
 		if (c->imports[i].ptr == ptr)
@@ -73,13 +74,13 @@ static int find(const struct pst_cuda_device *c, pst_cu_ptr ptr)
 	return -1;
 }
 
-/* Remembers an import; false: the table is full. */
-static bool remember(struct pst_cuda_device *c, pst_cu_ptr base, pst_cu_ptr ptr)
+/* Adds an import to the table. Returns false if the table is full. */
+static bool import_add(struct pst_cuda_device *c, pst_cu_ptr base, pst_cu_ptr ptr)
 {
 	int i;
 
 	pthread_mutex_lock(&c->lock);
-	i = find(c, 0);
+	i = import_find(c, 0);
 	if (i >= 0) {
 		c->imports[i].base = base;
 		c->imports[i].ptr = ptr;
@@ -88,14 +89,14 @@ static bool remember(struct pst_cuda_device *c, pst_cu_ptr base, pst_cu_ptr ptr)
 	return i >= 0;
 }
 
-/* The base of what was given out as ptr, which is forgotten; 0: it was not imported. */
-static pst_cu_ptr forget(struct pst_cuda_device *c, pst_cu_ptr ptr)
+/* Removes an import from the table. Returns its base; 0: `ptr` was not imported. */
+static pst_cu_ptr import_remove(struct pst_cuda_device *c, pst_cu_ptr ptr)
 {
 	pst_cu_ptr base = 0;
 	int i;
 
 	pthread_mutex_lock(&c->lock);
-	i = ptr ? find(c, ptr) : -1;
+	i = ptr ? import_find(c, ptr) : -1;
 	if (i >= 0) {
 		base = c->imports[i].base;
 		c->imports[i].base = c->imports[i].ptr = 0;
@@ -115,8 +116,8 @@ bool pst_cuda_imported(struct pst_cuda_device *c, pst_cu_ptr base)
 	return found;
 }
 
-/* Whether that GPU is there, and this one reaches its memory. */
-static bool reaches(const struct pst_cuda_device *c, const unsigned char *uuid)
+/* Returns true if the GPU with this uuid exists and this one can access its memory. */
+static bool gpu_can_access(const struct pst_cuda_device *c, const unsigned char *uuid)
 {
 	for (int i = 0; i < c->api->device_count && c->api->cuDeviceGetUuid; i++) {
 		struct pst_cu_uuid other;
@@ -131,32 +132,31 @@ static bool reaches(const struct pst_cuda_device *c, const unsigned char *uuid)
 	return false;
 }
 
-static int check(const struct pst_cuda_device *c, const struct penstock_device *dev,
-		 const struct ticket *ticket, struct pst_err *err)
+static int export_check(const struct pst_cuda_device *c, const struct penstock_device *dev,
+			const struct ipc_export *shared, struct pst_err *err)
 {
-	if (ticket->magic != MAGIC || ticket->version != VERSION)
+	if (shared->magic != EXPORT_MAGIC || shared->version != EXPORT_VERSION)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "not an export of this version");
-	if (memcmp(ticket->uuid, c->uuid, sizeof(c->uuid)) != 0 && !reaches(c, ticket->uuid))
+	if (memcmp(shared->uuid, c->uuid, sizeof(c->uuid)) != 0 && !gpu_can_access(c, shared->uuid))
 		return pst_fail_errno(err, EXDEV, PENSTOCK_WHY_NO_DEVICE,
-				      "the memory lies on another GPU than %s, which it does not "
-				      "reach",
+				      "the memory is on another GPU, which %s does not reach",
 				      dev->name);
 	if (!c->api->cuIpcOpenMemHandle || !c->api->cuIpcCloseMemHandle)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "the driver imports no memory");
 	return 0;
 }
 
-/* In the context: opens the handle and sees that the piece lies within it. */
-static int open_piece(struct pst_cuda_device *c, const struct ticket *ticket, pst_cu_ptr *out,
-		      struct pst_err *err)
+/* Opens the handle and checks that the piece is within the allocation. Called in the context. */
+static int import_open(struct pst_cuda_device *c, const struct ipc_export *shared, pst_cu_ptr *out,
+		       struct pst_err *err)
 {
 	enum pst_cu_result rc;
 	pst_cu_ptr base = 0, start = 0;
 	size_t whole = 0;
 	int ret = 0;
 
-	rc = c->api->cuIpcOpenMemHandle(&base, ticket->handle, PST_CU_IPC_LAZY_PEER);
-	if (rc == PST_CU_INVALID_CONTEXT && ticket->pid == (uint32_t)getpid())
+	rc = c->api->cuIpcOpenMemHandle(&base, shared->handle, PST_CU_IPC_LAZY_PEER);
+	if (rc == PST_CU_INVALID_CONTEXT && shared->pid == (uint32_t)getpid())
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"this process exported the memory itself: "
 				"CUDA_ERROR_INVALID_CONTEXT");
@@ -165,15 +165,15 @@ static int open_piece(struct pst_cuda_device *c, const struct ticket *ticket, ps
 	rc = c->api->cuMemGetAddressRange(&start, &whole, base);
 	if (rc != PST_CU_OK)
 		ret = pst_cuda_fail(err, rc, "cuMemGetAddressRange");
-	else if (ticket->len > whole || ticket->offset > whole - ticket->len)
+	else if (shared->len > whole || shared->offset > whole - shared->len)
 		ret = pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 			       "the export reaches past the end of its allocation");
-	else if (!remember(c, base, base + ticket->offset))
+	else if (!import_add(c, base, base + shared->offset))
 		ret = pst_fail(err, PENSTOCK_WHY_FULL, "%d imports are open", PST_CUDA_IMPORTS_MAX);
 	if (ret)
 		c->api->cuIpcCloseMemHandle(base);
 	else
-		*out = base + ticket->offset;
+		*out = base + shared->offset;
 	return ret;
 }
 
@@ -181,18 +181,18 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 		    struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
-	struct ticket ticket;
+	struct ipc_export shared;
 	pst_cu_ptr ptr = 0;
 	struct pst_cuda_scope in;
 	int ret;
 
-	memcpy(&ticket, exported->bytes, sizeof(ticket));
-	ret = check(c, dev, &ticket, err);
+	memcpy(&shared, exported->bytes, sizeof(shared));
+	ret = export_check(c, dev, &shared, err);
 	if (!ret)
 		ret = pst_cuda_begin(c, &in, err);
 	if (ret)
 		return ret;
-	ret = open_piece(c, &ticket, &ptr, err);
+	ret = import_open(c, &shared, &ptr, err);
 	pst_cuda_leave(c->api, &in);
 	if (!ret)
 		*out = (void *)(uintptr_t)ptr;
@@ -201,7 +201,7 @@ int pst_cuda_import(struct penstock_device *dev, const struct penstock_export *e
 
 int pst_cuda_unimport(struct pst_cuda_device *c, void *ptr, struct pst_err *err)
 {
-	pst_cu_ptr base = forget(c, (uintptr_t)ptr);
+	pst_cu_ptr base = import_remove(c, (uintptr_t)ptr);
 	enum pst_cu_result rc;
 
 	if (!base)

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between devices of device cuda, one at a time for each destination, waited for:
- * penstock_copy comes here, and who shares a model with other ranks. Never on a lane.
+ * Copies between devices of device cuda, one at a time for each destination; the caller waits.
+ * Used by penstock_copy and by ranks that share a model. It must never run on a lane.
  */
 #include <sched.h>
 
-#include "core/clock.h"
-#include "core/stream.h"
-#include "device/cuda.h"
+#include "core/base/clock.h"
+#include "core/queue/stream.h"
+#include "device/cuda_peer.h"
+#include "device/cuda_context.h"
 
-/* 64 MiB from another GPU take 0.2 ms (349 GB/s, H200 pairs), and a thread that slept
- * 0.1 to 0.3 ms to come back: who copies a model piece by piece looks on instead, twice as
- * long as that and a little. */
-#define PEER_BYTES_NS 150u
-#define PEER_LOOK_NS 50000u
+/* 64 MiB from another GPU take 0.2 ms (349 GB/s, a pair of H200), but a sleeping thread needs
+ * 0.1 to 0.3 ms to wake up. So a caller that copies a model piece by piece polls: twice as long
+ * as the copy should take, and a little more. */
+#define BYTES_PER_NS_POLLED 150u
+#define POLL_MIN_NS 50000u
 
-static int open_peer(struct penstock_device *dev, struct pst_err *err)
+static int peer_stream_open(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	enum pst_cu_result rc = PST_CU_OK;
@@ -23,9 +24,9 @@ static int open_peer(struct penstock_device *dev, struct pst_err *err)
 	if (c->peer && c->peer_done)
 		return 0;
 	if (!c->peer) {
-		pst_whole_await(dev);
+		pst_device_sync_await(dev);
 		rc = c->api->cuStreamCreateWithPriority(&c->peer, PST_CU_STREAM_NON_BLOCKING, 0);
-		pst_whole_end(dev);
+		pst_device_sync_end(dev);
 	}
 	if (rc == PST_CU_OK && !c->peer_done)
 		rc = c->api->cuEventCreate(&c->peer_done,
@@ -33,9 +34,9 @@ static int open_peer(struct penstock_device *dev, struct pst_err *err)
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "making a stream for peer copies");
 }
 
-/* Asked for once a pair; copies work without it too, through host memory. */
-static void open_access(struct pst_cuda_device *to, struct pst_cuda_device *from,
-			struct pst_cu_ctx *from_ctx)
+/* Requests access once for each pair. Without access the driver copies through host memory. */
+static void peer_access_open(struct pst_cuda_device *to, struct pst_cuda_device *from,
+			     struct pst_cu_ctx *from_ctx)
 {
 	unsigned long long bit = 1ull << (from->ordinal & 63);
 
@@ -45,8 +46,8 @@ static void open_access(struct pst_cuda_device *to, struct pst_cuda_device *from
 	to->api->cuCtxEnablePeerAccess(from_ctx, 0);
 }
 
-static enum pst_cu_result queue_rows(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
-				     struct pst_cu_ctx *from_ctx, const struct pst_rect *r)
+static enum pst_cu_result peer_copy_queue(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
+					  struct pst_cu_ctx *from_ctx, const struct pst_rect *r)
 {
 	const struct pst_cuda *api = to->api;
 	pst_cu_ptr dst = (uintptr_t)r->dst, src = (uintptr_t)r->src;
@@ -74,34 +75,34 @@ static enum pst_cu_result queue_rows(struct pst_cuda_device *to, struct pst_cu_c
 	return rc;
 }
 
-/* Looks on for as long as the copy should take, then sleeps. */
-static enum pst_cu_result await_peer(struct pst_cuda_device *to, uint64_t len)
+/* Polls for as long as the copy should take, then sleeps. */
+static enum pst_cu_result peer_copy_await(struct pst_cuda_device *to, uint64_t len)
 {
-	uint64_t until = pst_now_ns() + PEER_LOOK_NS + len / PEER_BYTES_NS;
+	uint64_t until = pst_now_ns() + POLL_MIN_NS + len / BYTES_PER_NS_POLLED;
 	enum pst_cu_result rc;
 
 	while ((rc = to->api->cuEventQuery(to->peer_done)) == PST_CU_NOT_READY &&
 	       pst_now_ns() < until)
-		sched_yield(); /* whoever has something to do goes first */
+		sched_yield(); /* Lets another thread run if one has work. */
 	return rc == PST_CU_NOT_READY ? to->api->cuEventSynchronize(to->peer_done) : rc;
 }
 
-/* In the context of `to`, under its peer_lock. */
-static int copy_and_wait(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
+/* Called in the context of `to`, with its peer_lock held. */
+static int peer_copy_run(struct pst_cuda_device *to, struct pst_cu_ctx *to_ctx,
 			 struct pst_cuda_device *from, struct pst_cu_ctx *from_ctx,
 			 const struct pst_rect *rect, struct pst_err *err)
 {
 	enum pst_cu_result rc;
 
-	open_access(to, from, from_ctx);
-	rc = queue_rows(to, to_ctx, from_ctx, rect);
+	peer_access_open(to, from, from_ctx);
+	rc = peer_copy_queue(to, to_ctx, from_ctx, rect);
 	if (rc == PST_CU_OK)
 		rc = to->api->cuEventRecord(to->peer_done, to->peer);
 	if (rc == PST_CU_OK)
-		rc = await_peer(to, rect->row_len * rect->rows);
+		rc = peer_copy_await(to, rect->row_len * rect->rows);
 	if (rc == PST_CU_OK)
 		return 0;
-	to->api->cuStreamSynchronize(to->peer); /* rows may still be moving */
+	to->api->cuStreamSynchronize(to->peer); /* Some rows may still be moving. */
 	return pst_cuda_fail(err, rc, "copying between devices");
 }
 
@@ -123,9 +124,9 @@ int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
 	if (ret)
 		return ret;
 	pthread_mutex_lock(&to->peer_lock);
-	ret = open_peer(dst, err);
+	ret = peer_stream_open(dst, err);
 	if (!ret)
-		ret = copy_and_wait(to, to_ctx, from, from_ctx, rect, err);
+		ret = peer_copy_run(to, to_ctx, from, from_ctx, rect, err);
 	pthread_mutex_unlock(&to->peer_lock);
 	pst_cuda_leave(to->api, &entered);
 	return ret;

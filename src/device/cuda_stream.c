@@ -1,35 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order on device cuda: in front the stream writes a word, behind it waits
- * for one. A waiting stream holds up every stream behind it in the hardware queue
- * that it used last; so it is first made to use a compute queue, where no copy of
- * ours ever is (tests/standin/README.md has the measurement). Where the device has
- * no memory operations a host function stores the word, and another one looks at
- * the other; neither makes a CUDA call or I/O.
+ * Stream order on device cuda. The application's stream writes a semaphore when it reaches the
+ * request, and a lane then starts the request. The stream waits for a second semaphore, which
+ * the lane writes at completion.
+ *
+ * A waiting stream holds up every other stream that follows it in the hardware queue that it
+ * used last. So it is first made to use a compute queue, where no copy of the library ever runs
+ * (tests/standin/README.md has the measurement). On a device without memory operations a host
+ * function writes the first semaphore, and another host function polls the second one. Neither
+ * makes a CUDA call or I/O.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <time.h>
 
-#include "device/cuda.h"
+#include "device/cuda_stream.h"
+#include "device/cuda_context.h"
 
-#define LOOK_NS 20000	   /* a host function that waits looks so often */
-#define SCRATCH_BYTES 4096 /* a byte each in turn, so that streams do not share one */
+#define POLL_NS 20000 /* Interval at which a waiting host function polls. */
+/* Streams use one byte each in rotation, so that they do not share one. */
+#define SCRATCH_BYTES 4096
 
-static size_t page_bytes(void)
+static size_t stream_page_bytes(void)
 {
 	return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static size_t words_bytes(size_t count)
+static size_t semaphores_bytes(size_t count)
 {
-	size_t page = page_bytes();
+	size_t page = stream_page_bytes();
 
 	return (count * sizeof(uint64_t) + page - 1) / page * page;
 }
 
-static enum pst_cu_result open_scratch(struct pst_cuda_device *c)
+static enum pst_cu_result scratch_open(struct pst_cuda_device *c)
 {
 	enum pst_cu_result rc = PST_CU_OK;
 
@@ -40,7 +45,8 @@ static enum pst_cu_result open_scratch(struct pst_cuda_device *c)
 	return rc;
 }
 
-static int pin_words(struct pst_cuda_device *c, char *words, size_t len, struct pst_err *err)
+static int semaphores_pin(struct pst_cuda_device *c, char *semaphores, size_t len,
+			  struct pst_err *err)
 {
 	enum pst_cu_result rc;
 	struct pst_cuda_scope in;
@@ -48,31 +54,31 @@ static int pin_words(struct pst_cuda_device *c, char *words, size_t len, struct 
 
 	if (ret)
 		return ret;
-	rc = c->api->cuMemHostRegister(words, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
+	rc = c->api->cuMemHostRegister(semaphores, len, PST_CU_HOST_PORTABLE | PST_CU_HOST_MAPPED);
 	if (rc == PST_CU_OK) {
-		rc = open_scratch(c);
+		rc = scratch_open(c);
 		if (rc != PST_CU_OK)
-			c->api->cuMemHostUnregister(words);
+			c->api->cuMemHostUnregister(semaphores);
 	}
 	pst_cuda_leave(c->api, &in);
-	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "registering stream words");
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "registering stream semaphores");
 }
 
-/* A page in front holds the length. */
-int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
-			 struct pst_err *err)
+/* The page before the semaphores holds their length. */
+int pst_cuda_semaphores_alloc(struct penstock_device *dev, size_t count, uint64_t **out,
+			      struct pst_err *err)
 {
-	size_t len = words_bytes(count), page = page_bytes();
+	size_t len = semaphores_bytes(count), page = stream_page_bytes();
 	char *map =
 		mmap(NULL, len + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int ret;
 
 	if (map == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
-				      "no memory for stream words: %m");
+				      "no memory for stream semaphores: %m");
 	madvise(map, len + page, MADV_DONTFORK);
 	*(size_t *)(void *)map = len;
-	ret = pin_words(dev->priv, map + page, len, err);
+	ret = semaphores_pin(dev->priv, map + page, len, err);
 	if (ret) {
 		munmap(map, len + page);
 		return ret;
@@ -81,16 +87,16 @@ int pst_cuda_words_alloc(struct penstock_device *dev, size_t count, uint64_t **o
 	return 0;
 }
 
-void pst_cuda_words_free(struct penstock_device *dev, uint64_t *words)
+void pst_cuda_semaphores_free(struct penstock_device *dev, uint64_t *semaphores)
 {
 	struct pst_cuda_device *c = dev->priv;
-	size_t page = page_bytes();
-	char *map = (char *)words - page;
+	size_t page = stream_page_bytes();
+	char *map = (char *)semaphores - page;
 	struct pst_cuda_scope in;
 
-	/* That it fails means that the context is broken: nothing is pinned then. */
+	/* A failure means that the context is broken, and a broken context pins nothing. */
 	if (pst_cuda_enter(c->api, atomic_load(&c->ctx), &in) == PST_CU_OK)
-		c->api->cuMemHostUnregister(words);
+		c->api->cuMemHostUnregister(semaphores);
 	pst_cuda_leave(c->api, &in);
 	munmap(map, *(size_t *)(void *)map + page);
 }
@@ -100,38 +106,38 @@ static bool has_memops(const struct penstock_device *dev, const struct pst_cuda 
 	return dev->facts.stream_memops && api->cuStreamWriteValue64 && api->cuStreamWaitValue64;
 }
 
-/* A job for a host function: it frees itself. */
-struct job {
-	uint64_t *word, value;
+/* The argument of a host function, which frees it. */
+struct host_job {
+	uint64_t *semaphore, value;
 };
 
-static void store(void *arg)
+static void host_store(void *arg)
 {
-	struct job *job = arg;
+	struct host_job *job = arg;
 
-	__atomic_store_n(job->word, job->value, __ATOMIC_RELEASE);
+	__atomic_store_n(job->semaphore, job->value, __ATOMIC_RELEASE);
 	free(job);
 }
 
-static void look(void *arg)
+static void host_poll(void *arg)
 {
-	struct job *job = arg;
-	struct timespec pause = {0, LOOK_NS};
+	struct host_job *job = arg;
+	struct timespec pause = {0, POLL_NS};
 
-	while (__atomic_load_n(job->word, __ATOMIC_ACQUIRE) < job->value)
+	while (__atomic_load_n(job->semaphore, __ATOMIC_ACQUIRE) < job->value)
 		nanosleep(&pause, NULL);
 	free(job);
 }
 
-static enum pst_cu_result launch(const struct pst_cuda *api, struct pst_cu_stream *stream,
-				 void (*fn)(void *), uint64_t *word, uint64_t value)
+static enum pst_cu_result host_launch(const struct pst_cuda *api, struct pst_cu_stream *stream,
+				      void (*fn)(void *), uint64_t *semaphore, uint64_t value)
 {
-	struct job *job = malloc(sizeof(*job));
+	struct host_job *job = malloc(sizeof(*job));
 	enum pst_cu_result rc;
 
 	if (!job)
 		return PST_CU_OUT_OF_MEMORY;
-	job->word = word;
+	job->semaphore = semaphore;
 	job->value = value;
 	rc = api->cuLaunchHostFunc(stream, fn, job);
 	if (rc != PST_CU_OK)
@@ -139,9 +145,9 @@ static enum pst_cu_result launch(const struct pst_cuda *api, struct pst_cu_strea
 	return rc;
 }
 
-/* Enters the context that the stream belongs to; for the default streams, which belong
- * to whatever is current, the device's primary one. */
-static enum pst_cu_result enter_stream(struct pst_cuda_device *c, struct pst_cu_stream *stream,
+/* Enters the context that the stream belongs to. The default streams belong to whatever context
+ * is current; they get the device's primary context. */
+static enum pst_cu_result stream_enter(struct pst_cuda_device *c, struct pst_cu_stream *stream,
 				       struct pst_cu_ctx *ctx, struct pst_cuda_scope *scope)
 {
 	struct pst_cu_ctx *own = NULL;
@@ -153,8 +159,8 @@ static enum pst_cu_result enter_stream(struct pst_cuda_device *c, struct pst_cu_
 	return pst_cuda_enter(c->api, own, scope);
 }
 
-static int check(const struct penstock_device *dev, struct pst_cu_stream *stream,
-		 struct pst_err *err)
+static int stream_check(const struct penstock_device *dev, struct pst_cu_stream *stream,
+			struct pst_err *err)
 {
 	const struct pst_cuda_device *c = dev->priv;
 	enum pst_cu_capture capture = PST_CU_CAPTURE_NONE;
@@ -171,27 +177,28 @@ static int check(const struct penstock_device *dev, struct pst_cu_stream *stream
 				"capture");
 	if (ordinal != c->ordinal)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"the stream is of cuda:%d, but the first segment lies on %s",
+				"the stream belongs to cuda:%d, but the first segment is on %s",
 				ordinal, dev->name);
 	return 0;
 }
 
-static enum pst_cu_result put_front(const struct penstock_device *dev, const struct pst_cuda *api,
-				    struct pst_cu_stream *stream, uint64_t *word, uint64_t value)
+static enum pst_cu_result semaphore_write(const struct penstock_device *dev,
+					  const struct pst_cuda *api, struct pst_cu_stream *stream,
+					  uint64_t *semaphore, uint64_t value)
 {
 	enum pst_cu_result rc;
 	pst_cu_ptr at;
 
 	if (!has_memops(dev, api))
-		return launch(api, stream, store, word, value);
-	rc = api->cuMemHostGetDevicePointer(&at, word, 0);
+		return host_launch(api, stream, host_store, semaphore, value);
+	rc = api->cuMemHostGetDevicePointer(&at, semaphore, 0);
 	if (rc == PST_CU_OK)
 		rc = api->cuStreamWriteValue64(stream, at, value, PST_CU_WRITE_DEFAULT);
 	return rc;
 }
 
-int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *word, uint64_t value,
-			  struct pst_err *err)
+int pst_cuda_stream_write(struct penstock_device *dev, void *stream, uint64_t *semaphore,
+			  uint64_t value, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
@@ -201,28 +208,29 @@ int pst_cuda_stream_front(struct penstock_device *dev, void *stream, uint64_t *w
 
 	if (ret)
 		return ret;
-	rc = enter_stream(c, stream, ctx, &in);
+	rc = stream_enter(c, stream, ctx, &in);
 	if (rc == PST_CU_OK)
-		ret = check(dev, stream, err);
+		ret = stream_check(dev, stream, err);
 	if (rc == PST_CU_OK && !ret)
-		rc = put_front(dev, c->api, stream, word, value);
+		rc = semaphore_write(dev, c->api, stream, semaphore, value);
 	pst_cuda_leave(c->api, &in);
 	if (rc != PST_CU_OK)
-		return pst_cuda_fail(err, rc, "writing a word in stream order");
+		return pst_cuda_fail(err, rc, "writing a semaphore in stream order");
 	return ret;
 }
 
-static enum pst_cu_result put_behind(const struct penstock_device *dev, struct pst_cuda_device *c,
-				     struct pst_cu_stream *stream, uint64_t *word, uint64_t value)
+static enum pst_cu_result semaphore_wait(const struct penstock_device *dev,
+					 struct pst_cuda_device *c, struct pst_cu_stream *stream,
+					 uint64_t *semaphore, uint64_t value)
 {
 	unsigned turn = atomic_fetch_add_explicit(&c->scratch_turn, 1, memory_order_relaxed);
 	enum pst_cu_result rc;
 	pst_cu_ptr at;
 
 	if (!has_memops(dev, c->api))
-		return launch(c->api, stream, look, word, value);
-	rc = c->api->cuMemHostGetDevicePointer(&at, word, 0);
-	/* To a compute queue first: a copy queue must not be waited in. */
+		return host_launch(c->api, stream, host_poll, semaphore, value);
+	rc = c->api->cuMemHostGetDevicePointer(&at, semaphore, 0);
+	/* Use a compute queue first: a wait in a copy queue would hold up copies. */
 	if (rc == PST_CU_OK)
 		rc = c->api->cuMemsetD8Async(c->scratch + turn % SCRATCH_BYTES, 0, 1, stream);
 	if (rc == PST_CU_OK)
@@ -230,8 +238,8 @@ static enum pst_cu_result put_behind(const struct penstock_device *dev, struct p
 	return rc;
 }
 
-int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *word,
-			   uint64_t value, struct pst_err *err)
+int pst_cuda_stream_wait(struct penstock_device *dev, void *stream, uint64_t *semaphore,
+			 uint64_t value, struct pst_err *err)
 {
 	struct pst_cuda_device *c = dev->priv;
 	struct pst_cu_ctx *ctx;
@@ -241,9 +249,9 @@ int pst_cuda_stream_behind(struct penstock_device *dev, void *stream, uint64_t *
 
 	if (ret)
 		return ret;
-	rc = enter_stream(c, stream, ctx, &in);
+	rc = stream_enter(c, stream, ctx, &in);
 	if (rc == PST_CU_OK)
-		rc = put_behind(dev, c, stream, word, value);
+		rc = semaphore_wait(dev, c, stream, semaphore, value);
 	pst_cuda_leave(c->api, &in);
 	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "waiting in stream order");
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device host: ordinary memory of this process. Its copies are memcpy, done when
- * they are queued. Ends the list of devices, so "auto" always finds one: what no other
- * device knows is taken for host memory, a freed pointer of a GPU, too. So memory that
- * nobody vouches for is looked at before it is copied, and what is not there is an error
- * and no signal.
+ * Device host: ordinary memory of this process. Its copies are memcpy, done when they are
+ * queued. It is the last device of the list, so "auto" always finds one. Memory that no other
+ * device recognises counts as host memory, even a freed pointer of a GPU. So host checks memory
+ * that no caller vouches for before it copies: a hole is an error, not a signal.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,27 +14,27 @@
 #include <unistd.h>
 
 #include "device/cpu_copy.h"
-#include "device/devices.h"
+#include "device/host.h"
 
 #define HUGE_PAGE (2u << 20)
-#define PAGE ((uintptr_t)4096) /* or a part of one */
-#ifndef MADV_POPULATE_READ     /* older headers; an older kernel answers EINVAL */
+#define PAGE ((uintptr_t)4096) /* The page size, or a divisor of it. */
+#ifndef MADV_POPULATE_READ     /* Missing in older headers; an older kernel returns EINVAL. */
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* In front of what alloc returns: how to give it back. */
-struct head {
+/* Header before the memory that alloc returns: it tells free what to unmap. */
+struct alloc_head {
 	void *map;
 	size_t len;
 };
 
-static bool match(const char *name)
+static bool host_match(const char *name)
 {
 	return !strcmp(name, "host");
 }
 
-static int count(void)
+static int host_count(void)
 {
 	return 1;
 }
@@ -60,11 +59,11 @@ static void host_close(struct penstock_device *dev)
 	(void)dev;
 }
 
-/* A page in front holds the length; large blocks get huge pages. */
+/* Maps an extra page in front for the header. Large blocks get huge pages. */
 static int host_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), room;
-	struct head *head;
+	struct alloc_head *head;
 	char *map, *mem;
 
 	(void)dev;
@@ -79,7 +78,7 @@ static int host_alloc(struct penstock_device *dev, size_t len, void **out, struc
 		mem = (char *)(((uintptr_t)mem + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
 		madvise(mem, len, MADV_HUGEPAGE);
 	}
-	head = (struct head *)(void *)(mem - sizeof(*head));
+	head = (struct alloc_head *)(void *)(mem - sizeof(*head));
 	head->map = map;
 	head->len = room;
 	*out = mem;
@@ -88,7 +87,7 @@ static int host_alloc(struct penstock_device *dev, size_t len, void **out, struc
 
 static int host_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
-	struct head *head = (struct head *)(void *)((char *)ptr - sizeof(*head));
+	struct alloc_head *head = (struct alloc_head *)(void *)((char *)ptr - sizeof(*head));
 
 	(void)dev;
 	if (munmap(head->map, head->len))
@@ -102,21 +101,21 @@ static int host_classify(struct penstock_device *dev, const void *ptr, struct ps
 	(void)dev;
 	(void)ptr;
 	memset(out, 0, sizeof(*out));
-	return 1; /* asked last: what nobody else knows is ours */
+	return 1; /* Queried last: memory that no other device recognises is host memory. */
 }
 
 /* ---- memory of callers ---- */
 
-/* Whether the kernel can read the byte, or write it: what stands there is about to be
- * replaced. */
-static bool byte_is_there(char *byte, bool write_it)
+/* Returns true if the kernel can read the byte, or write it. Writing a zero is harmless: the
+ * copy is about to replace the byte. */
+static bool byte_is_mapped(char *byte, bool write_it)
 {
 	char c = 0;
 	ssize_t n;
 	int fds[2], code = 0;
 
 	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK))
-		return true; /* cannot be found out */
+		return true; /* Without a pipe this cannot be checked: assume yes. */
 	n = write(fds[1], write_it ? &c : byte, 1);
 	if (n == 1 && write_it)
 		n = read(fds[0], byte, 1);
@@ -126,10 +125,10 @@ static bool byte_is_there(char *byte, bool write_it)
 	return code != EFAULT;
 }
 
-/* The pages of [mem, mem + len), brought in where they are not yet. That tells holes;
- * where the kernel has no say (before 5.14, a mapping of a card, a wrong permission) the
- * ends are tried. */
-static int look_at(char *mem, uint64_t len, bool write_it)
+/* Populates the pages of [mem, mem + len), which finds holes. Where the kernel cannot do this
+ * (before 5.14, mappings of device memory, missing permission) it checks the first and the last
+ * byte. */
+static int range_check(char *mem, uint64_t len, bool write_it)
 {
 	uintptr_t start = (uintptr_t)mem & ~(PAGE - 1), end;
 
@@ -142,52 +141,53 @@ static int look_at(char *mem, uint64_t len, bool write_it)
 		return 0;
 	if (errno == ENOMEM || errno == EFAULT)
 		return -EFAULT;
-	return byte_is_there(mem, write_it) && byte_is_there(mem + len - 1, write_it) ? 0 : -EFAULT;
+	return byte_is_mapped(mem, write_it) && byte_is_mapped(mem + len - 1, write_it) ? 0
+											: -EFAULT;
 }
 
-/* Rows with less than a page between them leave no page out. */
-static int look_at_rows(char *mem, const struct pst_rect *rect, uint64_t pitch, bool write_it)
+/* Checks all rows. With less than a page between rows, one range covers them all. */
+static int rows_check(char *mem, const struct pst_rect *rect, uint64_t pitch, bool write_it)
 {
 	int ret = 0;
 
 	if (!rect->rows)
 		return 0;
 	if (pitch - rect->row_len < PAGE)
-		return look_at(mem, pitch * (rect->rows - 1) + rect->row_len, write_it);
+		return range_check(mem, pitch * (rect->rows - 1) + rect->row_len, write_it);
 	for (uint64_t i = 0; i < rect->rows && !ret; i++)
-		ret = look_at(mem + i * pitch, rect->row_len, write_it);
+		ret = range_check(mem + i * pitch, rect->row_len, write_it);
 	return ret;
 }
 
-static int copy_in(struct pst_copier *copier, const struct pst_rect *rect)
+static int host_copy_in(struct pst_copier *copier, const struct pst_rect *rect)
 {
-	int ret = rect->unsure ? look_at_rows(rect->dst, rect, rect->dst_pitch, true) : 0;
+	int ret = rect->unsure ? rows_check(rect->dst, rect, rect->dst_pitch, true) : 0;
 
 	return ret ? ret : pst_cpu_copy(copier, rect);
 }
 
-static int copy_out(struct pst_copier *copier, const struct pst_rect *rect)
+static int host_copy_out(struct pst_copier *copier, const struct pst_rect *rect)
 {
 	char *src = (char *)(uintptr_t)rect->src;
-	int ret = rect->unsure ? look_at_rows(src, rect, rect->src_pitch, false) : 0;
+	int ret = rect->unsure ? rows_check(src, rect, rect->src_pitch, false) : 0;
 
 	return ret ? ret : pst_cpu_copy(copier, rect);
 }
 
 const struct pst_device_ops pst_device_host = {
 	.name = "host",
-	.match = match,
+	.match = host_match,
 	.open = host_open,
 	.close = host_close,
-	.count = count,
+	.count = host_count,
 	.alloc = host_alloc,
 	.free = host_free,
 	.classify = host_classify,
 	.copier_open = pst_cpu_copier_open,
 	.copier_close = pst_cpu_copier_close,
-	.copy_in = copy_in,
-	.copy_out = copy_out,
-	.mark = pst_cpu_mark,
-	.reached = pst_cpu_reached,
+	.copy_in = host_copy_in,
+	.copy_out = host_copy_out,
+	.record = pst_cpu_record,
+	.query = pst_cpu_query,
 	.wait = pst_cpu_wait,
 };

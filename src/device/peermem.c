@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device peermem: memory of a PCI device that its driver publishes for peer-to-peer
- * DMA (an NVMe controller memory buffer, for one), mapped from
- * /sys/bus/pci/devices/BDF/p2pmem/allocate. A drive under the same PCIe switch
- * writes it without a byte passing through host memory. The CPU can reach it too,
- * slowly. One allocation is one mapping: the kernel hands out whole pages and takes
- * them back at munmap.
+ * Device peermem: memory of a PCI device whose driver publishes it for peer-to-peer DMA, for
+ * example an NVMe controller memory buffer. It is mapped from
+ * /sys/bus/pci/devices/BDF/p2pmem/allocate. A drive under the same PCIe switch writes it
+ * without host memory in between. The CPU can access it too, slowly. One allocation is one
+ * mapping: the kernel hands out whole pages and takes them back at munmap.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,25 +15,25 @@
 #include <unistd.h>
 
 #include "device/cpu_copy.h"
-#include "device/devices.h"
+#include "device/peermem.h"
 
 #define ALLOCS_MAX 256
 
-struct peermem {
+struct peermem_device {
 	int fd;
-	pthread_mutex_t lock; /* of the table below, held across mmap and munmap */
+	pthread_mutex_t lock; /* Protects the table below; held across mmap and munmap. */
 	struct {
 		char *base;
 		size_t len;
 	} allocs[ALLOCS_MAX];
 };
 
-static bool match(const char *name)
+static bool peermem_match(const char *name)
 {
 	return !strncmp(name, "peermem:", 8);
 }
 
-static uint64_t read_number(const char *dir, const char *name)
+static uint64_t sysfs_read_number(const char *dir, const char *name)
 {
 	char path[192], text[32] = "";
 	int fd;
@@ -49,8 +48,8 @@ static uint64_t read_number(const char *dir, const char *name)
 	return n > 0 ? strtoull(text, NULL, 0) : 0;
 }
 
-/* dddd:bb:dd.f, so that no name leads out of /sys/bus/pci/devices. */
-static bool is_bdf(const char *text)
+/* Checks for the shape dddd:bb:dd.f, so that no name leads out of /sys/bus/pci/devices. */
+static bool text_is_bdf(const char *text)
 {
 	static const char shape[] = "xxxx:xx:xx.x";
 
@@ -67,10 +66,10 @@ static int peermem_open(struct penstock_device *dev, struct pst_err *err)
 {
 	const char *bdf = dev->name + 8;
 	const char *root = dev->opts.sys_root ? dev->opts.sys_root : "";
-	struct peermem *mem;
+	struct peermem_device *mem;
 	char dir[160], path[192];
 
-	if (!is_bdf(bdf))
+	if (!text_is_bdf(bdf))
 		return pst_fail_errno(err, EINVAL, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "'%s': want peermem:DDDD:BB:DD.F, lower case", dev->name);
 	snprintf(dir, sizeof(dir), "%s/sys/bus/pci/devices/%s", root, bdf);
@@ -102,13 +101,13 @@ static int peermem_open(struct penstock_device *dev, struct pst_err *err)
 	pst_fail(&dev->facts.why_mapped, PENSTOCK_WHY_UNSUPPORTED,
 		 "%s has no copy engine of its own", dev->name);
 	snprintf(dev->facts.text, sizeof(dev->facts.text), "peer memory of %s, %llu MiB", bdf,
-		 (unsigned long long)(read_number(dir, "size") >> 20));
+		 (unsigned long long)(sysfs_read_number(dir, "size") >> 20));
 	return 0;
 }
 
 static void peermem_close(struct penstock_device *dev)
 {
-	struct peermem *mem = dev->priv;
+	struct peermem_device *mem = dev->priv;
 
 	for (unsigned i = 0; i < ALLOCS_MAX; i++)
 		if (mem->allocs[i].base)
@@ -120,7 +119,7 @@ static void peermem_close(struct penstock_device *dev)
 
 static int peermem_alloc(struct penstock_device *dev, size_t len, void **out, struct pst_err *err)
 {
-	struct peermem *mem = dev->priv;
+	struct peermem_device *mem = dev->priv;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (len + page - 1) / page * page;
 	unsigned i = 0;
 	char *base = MAP_FAILED;
@@ -140,12 +139,12 @@ static int peermem_alloc(struct penstock_device *dev, size_t len, void **out, st
 	pthread_mutex_unlock(&mem->lock);
 	if (base == MAP_FAILED)
 		return pst_fail_errno(err, code, PENSTOCK_WHY_NO_MEMORY,
-				      "%s has no %zu KiB left to give: %m", dev->name, room >> 10);
+				      "%s has no %zu KiB left: %m", dev->name, room >> 10);
 	*out = base;
 	return 0;
 }
 
-static int find(struct peermem *mem, const void *ptr)
+static int alloc_find(struct peermem_device *mem, const void *ptr)
 {
 	for (unsigned i = 0; i < ALLOCS_MAX; i++)
 		if (mem->allocs[i].base && (const char *)ptr >= mem->allocs[i].base &&
@@ -156,13 +155,13 @@ static int find(struct peermem *mem, const void *ptr)
 
 static int peermem_free(struct penstock_device *dev, void *ptr, struct pst_err *err)
 {
-	struct peermem *mem = dev->priv;
+	struct peermem_device *mem = dev->priv;
 	int i;
 
 	pthread_mutex_lock(&mem->lock);
-	i = find(mem, ptr);
+	i = alloc_find(mem, ptr);
 	if (i >= 0 && mem->allocs[i].base != ptr)
-		i = -1; /* in the middle of one */
+		i = -1; /* `ptr` points into the middle of an allocation. */
 	if (i >= 0) {
 		munmap(ptr, mem->allocs[i].len);
 		mem->allocs[i].base = NULL;
@@ -175,12 +174,12 @@ static int peermem_free(struct penstock_device *dev, void *ptr, struct pst_err *
 
 static int peermem_classify(struct penstock_device *dev, const void *ptr, struct pst_memory *out)
 {
-	struct peermem *mem = dev->priv;
+	struct peermem_device *mem = dev->priv;
 	int i;
 
 	memset(out, 0, sizeof(*out));
 	pthread_mutex_lock(&mem->lock);
-	i = find(mem, ptr);
+	i = alloc_find(mem, ptr);
 	if (i >= 0) {
 		out->base = (uintptr_t)mem->allocs[i].base;
 		out->len = mem->allocs[i].len;
@@ -191,7 +190,7 @@ static int peermem_classify(struct penstock_device *dev, const void *ptr, struct
 
 const struct pst_device_ops pst_device_peermem = {
 	.name = "peermem",
-	.match = match,
+	.match = peermem_match,
 	.open = peermem_open,
 	.close = peermem_close,
 	.alloc = peermem_alloc,
@@ -201,7 +200,7 @@ const struct pst_device_ops pst_device_peermem = {
 	.copier_close = pst_cpu_copier_close,
 	.copy_in = pst_cpu_copy,
 	.copy_out = pst_cpu_copy,
-	.mark = pst_cpu_mark,
-	.reached = pst_cpu_reached,
+	.record = pst_cpu_record,
+	.query = pst_cpu_query,
 	.wait = pst_cpu_wait,
 };

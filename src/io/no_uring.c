@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In the place of uring.c where a build has no liburing: the engine that never opens,
- * so that the next one takes over with the reason.
+ * Engine uring of a build without liburing. Its open always fails and names the reason, and the
+ * lane opens the next engine of the list.
  */
-#include "io/engines.h"
+#include "io/uring.h"
 
-static int no_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
+static int no_uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
 	(void)out;
 	(void)depth;
 	(void)wake_fd;
 	return pst_fail(err, PENSTOCK_WHY_NOT_BUILT,
-			"this build was made without liburing, which io_uring takes");
+			"this build has no liburing, which engine uring needs");
 }
 
 const struct pst_engine_ops pst_engine_uring = {
 	.name = "uring",
-	.open = no_open,
+	.open = no_uring_open,
 };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine threads: plain pread and pwrite on worker threads, for kernels and
- * containers that refuse io_uring. Workers are made as calls come, up to the
- * depth or WORKERS_MAX. With depth 0 there are none: submit makes the call at once
- * on the thread that is there, and poll hands it back.
- * Lock order: engine->lock alone, never held during a system call on data.
+ * Engine threads: worker threads that make plain pread and pwrite calls. It serves kernels and
+ * containers that refuse io_uring. submit starts workers as calls come in, up to the depth or
+ * WORKERS_MAX. With depth 0 it has no workers: submit makes the call on the caller's thread,
+ * and the next poll reports it.
+ *
+ * Lock order: engine->lock is taken alone and is never held during a system call on data.
  */
 #include <errno.h>
 #include <poll.h>
@@ -14,41 +15,46 @@
 
 #include "common/thread.h"
 #include "core/ops.h"
-#include "io/engines.h"
-#include "io/now.h"
+#include "io/threads.h"
+#include "io/call_now.h"
 
-#define WORKERS_MAX 64 /* of one lane; each is one call in flight */
+#define WORKERS_MAX 64 /* Of one lane; each worker carries one call in flight. */
 
-struct pst_engine {
+struct threads_engine {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct pst_call *head, **tail; /* to do, in order */
-	struct pst_call *ended, **ended_tail;
+	struct pst_call *head, **tail; /* Calls to make, oldest first. */
+	struct pst_call *completed, **completed_tail;
 	unsigned queued, idle, workers, inflight, depth;
 	bool stop;
 	int wake_fd;
 	pthread_t threads[WORKERS_MAX];
 };
 
-static void wake(int fd)
+static struct threads_engine *threads_engine_of(struct pst_engine *handle)
+{
+	return (struct threads_engine *)handle;
+}
+
+static void wake_fd_signal(int fd)
 {
 	uint64_t one = 1;
 
-	/* An eventfd's counter cannot overflow here; EAGAIN would mean it is awake. */
+	/* An eventfd's counter cannot overflow here. EAGAIN would mean that the lane is awake. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0)
 		return;
 }
 
-static void put_ended(struct pst_engine *engine, struct pst_call *call)
+static void completed_append(struct threads_engine *engine, struct pst_call *call)
 {
 	call->next = NULL;
-	*engine->ended_tail = call;
-	engine->ended_tail = &call->next;
+	*engine->completed_tail = call;
+	engine->completed_tail = &call->next;
 }
 
-static void *worker(void *arg)
+static void *worker_main(void *arg)
 {
-	struct pst_engine *engine = arg;
+	struct threads_engine *engine = arg;
 
 	pthread_mutex_lock(&engine->lock);
 	for (;;) {
@@ -70,10 +76,10 @@ static void *worker(void *arg)
 		pthread_mutex_unlock(&engine->lock);
 		call->result = pst_call_now(call);
 		pthread_mutex_lock(&engine->lock);
-		first = !engine->ended;
-		put_ended(engine, call);
+		first = !engine->completed;
+		completed_append(engine, call);
 		if (first)
-			wake(engine->wake_fd);
+			wake_fd_signal(engine->wake_fd);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	return NULL;
@@ -81,22 +87,24 @@ static void *worker(void *arg)
 
 static int threads_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
-	struct pst_engine *engine = calloc(1, sizeof(*engine));
+	struct threads_engine *engine = calloc(1, sizeof(*engine));
 
 	if (!engine)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an engine");
 	pthread_mutex_init(&engine->lock, NULL);
 	pthread_cond_init(&engine->work, NULL);
 	engine->tail = &engine->head;
-	engine->ended_tail = &engine->ended;
+	engine->completed_tail = &engine->completed;
 	engine->depth = depth;
 	engine->wake_fd = wake_fd;
-	*out = engine;
+	*out = (struct pst_engine *)engine;
 	return 0;
 }
 
-static void threads_close(struct pst_engine *engine)
+static void threads_close(struct pst_engine *handle)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
+
 	if (!engine)
 		return;
 	pthread_mutex_lock(&engine->lock);
@@ -110,39 +118,41 @@ static void threads_close(struct pst_engine *engine)
 	free(engine);
 }
 
-/* One worker more if every one is busy; false: there is none at all. Under the lock. */
-static bool grow(struct pst_engine *engine)
+/* Starts one more worker if all are busy. Returns false when there is no worker at all. Called
+ * with the lock held. */
+static bool worker_add(struct threads_engine *engine)
 {
 	if (engine->idle > engine->queued || engine->workers >= engine->depth ||
 	    engine->workers >= WORKERS_MAX)
 		return true;
-	if (!pst_thread_start(&engine->threads[engine->workers], worker, engine))
+	if (!pst_thread_start(&engine->threads[engine->workers], worker_main, engine))
 		engine->workers++;
 	return engine->workers > 0;
 }
 
-/* Where no worker is, nobody else looks at the list. */
-static void at_once(struct pst_engine *engine, struct pst_call *call)
+/* Makes the call on this thread. Without workers no other thread touches the completed list. */
+static void call_at_once(struct threads_engine *engine, struct pst_call *call)
 {
 	call->result = pst_call_now(call);
-	put_ended(engine, call);
+	completed_append(engine, call);
 	engine->inflight++;
 }
 
-static int threads_submit(struct pst_engine *engine, struct pst_call *call)
+static int threads_submit(struct pst_engine *handle, struct pst_call *call)
 {
-	bool taken;
+	struct threads_engine *engine = threads_engine_of(handle);
+	bool accepted;
 
 	call->next = NULL;
 	if (!engine->depth) {
-		at_once(engine, call);
+		call_at_once(engine, call);
 		return 0;
 	}
 	if (engine->inflight >= engine->depth)
 		return -EAGAIN;
 	pthread_mutex_lock(&engine->lock);
-	taken = grow(engine);
-	if (taken) {
+	accepted = worker_add(engine);
+	if (accepted) {
 		*engine->tail = call;
 		engine->tail = &call->next;
 		engine->queued++;
@@ -150,47 +160,51 @@ static int threads_submit(struct pst_engine *engine, struct pst_call *call)
 		pthread_cond_signal(&engine->work);
 	}
 	pthread_mutex_unlock(&engine->lock);
-	if (!taken)
-		at_once(engine, call); /* a limit on threads is no reason to wait for ever */
+	if (!accepted)
+		/* The limit on threads is reached: this thread makes the call, so that it
+		 * cannot wait forever. */
+		call_at_once(engine, call);
 	return 0;
 }
 
-static int threads_poll(struct pst_engine *engine)
+static int threads_poll(struct pst_engine *handle)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
 	struct pst_call *list;
-	int ended = 0;
+	int completed = 0;
 
 	if (!engine->inflight)
 		return 0;
 	pthread_mutex_lock(&engine->lock);
-	list = engine->ended;
-	engine->ended = NULL;
-	engine->ended_tail = &engine->ended;
+	list = engine->completed;
+	engine->completed = NULL;
+	engine->completed_tail = &engine->completed;
 	pthread_mutex_unlock(&engine->lock);
 	while (list) {
 		struct pst_call *call = list;
 
 		list = call->next;
 		engine->inflight--;
-		ended++;
+		completed++;
 		call->done(call);
 	}
-	return ended;
+	return completed;
 }
 
-static int threads_wait(struct pst_engine *engine, int64_t timeout_us)
+static int threads_wait(struct pst_engine *handle, int64_t timeout_us)
 {
+	struct threads_engine *engine = threads_engine_of(handle);
 	struct timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct pollfd pfd = {.fd = engine->wake_fd, .events = POLLIN};
 	uint64_t value;
-	int ended = threads_poll(engine);
+	int completed = threads_poll(handle);
 
-	if (ended || engine->wake_fd < 0)
-		return ended;
+	if (completed || engine->wake_fd < 0)
+		return completed;
 	if (ppoll(&pfd, 1, timeout_us < 0 ? NULL : &ts, NULL) > 0 &&
 	    read(engine->wake_fd, &value, sizeof(value)) < 0)
-		return 0; /* interrupted: the next wait takes it */
-	return threads_poll(engine);
+		return 0; /* Interrupted: the next wait reads the counter. */
+	return threads_poll(handle);
 }
 
 const struct pst_engine_ops pst_engine_threads = {

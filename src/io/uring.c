@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engine uring: one io_uring for each lane, opened, used and closed on the lane's
- * thread. The lane's wake eventfd is read through the ring, so that one wait
- * covers completions and wake-ups. Where io_uring is refused, open says why and
- * the pump takes the next engine. Where io_uring_enter fails and goes on failing, what
- * the kernel has not taken goes by the last engine, and all that follows. Wraps
- * liburing; nothing else includes it.
+ * Engine uring: one io_uring for each lane, opened, used and closed on the lane's thread. The
+ * ring also reads the lane's wake eventfd, so that one wait covers completions and wake-ups.
+ *
+ * Where the kernel refuses io_uring, open returns the reason and the lane opens the next
+ * engine. Where io_uring_enter keeps failing, the fallback engine (the last of the list)
+ * carries the calls that the kernel has not accepted, and all later ones. This file wraps
+ * liburing; no other file may include it.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -14,42 +15,49 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/log.h"
+#include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/ops.h"
-#include "io/engines.h"
+#include "io/uring.h"
 
-/* Calls this long are handed over one by one: those of one batch are merged by the
- * block layer, and a drive that is given few very long commands is slower (virtio:
- * 16 of 1 MiB each 5.4 GB/s, batched into some of 4 MiB 4.3). */
+/* Calls of this length or longer are submitted one by one. The block layer merges the calls of
+ * one batch, and a drive that gets few very long commands is slower. Measured on virtio: 16
+ * calls of 1 MiB each reach 5.4 GB/s; batched, they merge into commands of up to 4 MiB and
+ * reach 4.3 GB/s. */
 #define ALONE_BYTES (256u << 10)
 #define REAP_MAX 16
-#define SLOTS_MAX 2 /* pieces of a lane's ring */
-#define TAG_WAKE 1u /* user_data of the eventfd's read */
-/* io_uring_enter that fails, for want of memory mostly, is made again after so long, and
- * given up when it has failed so often in a row. */
+#define SLOTS_MAX 2 /* Maximum number of pieces of a lane's ring memory. */
+#define TAG_WAKE 1u /* user_data of the read of the wake eventfd. */
+/* io_uring_enter fails mostly for lack of memory. The engine retries it after RETRY_US, and
+ * gives up after FAILURES_MAX failures in a row. */
 #define RETRY_US 1000
 #define FAILURES_MAX 50
 
-struct pst_engine {
+struct uring_engine {
 	struct io_uring ring;
-	unsigned depth, inflight; /* in the ring */
+	unsigned depth, inflight; /* inflight: calls in the io_uring. */
 	int wake_fd;
 	uint64_t wake_value;
 	bool wake_armed;
-	struct iovec slots[SLOTS_MAX]; /* that are registered */
-	unsigned slots_count, slots_room;
-	unsigned failures;  /* of io_uring_enter, in a row */
-	uint64_t failed_ns; /* when it failed last */
-	bool gave_up;	    /* the heir carries what comes */
-	const struct pst_engine_ops *heir_ops;
-	struct pst_engine *heir; /* another engine's: only for its table */
+	struct iovec slots[SLOTS_MAX]; /* The registered pieces of ring memory. */
+	unsigned slots_count, slots_max;
+	unsigned failures;  /* Consecutive failures of io_uring_enter. */
+	uint64_t failed_ns; /* Time of the last failure. */
+	bool gave_up;	    /* True: the fallback engine carries all later calls. */
+	const struct pst_engine_ops *fallback_ops;
+	/* Belongs to the fallback engine: use it through fallback_ops only. */
+	struct pst_engine *fallback;
 };
 
-static int setup(struct pst_engine *engine, unsigned entries)
+static struct uring_engine *uring_engine_of(struct pst_engine *handle)
 {
-	/* Completions are worked off when this thread asks, not by interrupting it
-	 * (kernel 6.1); older kernels take the plain ring. */
+	return (struct uring_engine *)handle;
+}
+
+static int uring_setup(struct uring_engine *engine, unsigned entries)
+{
+	/* With DEFER_TASKRUN (kernel 6.1) this thread processes completions when it asks for
+	 * them, and is not interrupted for them. Older kernels get the plain ring. */
 	static const unsigned tries[] = {
 		IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
 			IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CLAMP,
@@ -66,7 +74,7 @@ static int setup(struct pst_engine *engine, unsigned entries)
 	return ret;
 }
 
-static int refused(int code, struct pst_err *err)
+static int uring_refused(int code, struct pst_err *err)
 {
 	if (code == -ENOMEM)
 		return pst_fail_errno(err, code, PENSTOCK_WHY_MEMLOCK,
@@ -79,59 +87,63 @@ static int refused(int code, struct pst_err *err)
 
 static int uring_open(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err)
 {
-	struct pst_engine *engine = calloc(1, sizeof(*engine));
+	struct uring_engine *engine = calloc(1, sizeof(*engine));
 	int ret;
 
 	if (!engine)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for an io_uring");
-	engine->heir_ops = pst_engine_plain;
-	ret = engine->heir_ops->open(&engine->heir, depth, wake_fd, err);
+	engine->fallback_ops = pst_engine_plain;
+	ret = engine->fallback_ops->open(&engine->fallback, depth, wake_fd, err);
 	if (ret)
 		goto err_free;
-	ret = setup(engine, depth + 2);
+	ret = uring_setup(engine, depth + 2);
 	if (ret < 0) {
-		ret = refused(ret, err);
+		ret = uring_refused(ret, err);
 		goto err_heir;
 	}
 	engine->depth = depth;
 	engine->wake_fd = wake_fd;
-	*out = engine;
+	*out = (struct pst_engine *)engine;
 	return 0;
 err_heir:
-	engine->heir_ops->close(engine->heir);
+	engine->fallback_ops->close(engine->fallback);
 err_free:
 	free(engine);
 	return ret;
 }
 
-static void uring_close(struct pst_engine *engine)
+static void uring_close(struct pst_engine *handle)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
+
 	if (!engine)
 		return;
 	io_uring_queue_exit(&engine->ring);
-	engine->heir_ops->close(engine->heir);
+	engine->fallback_ops->close(engine->fallback);
 	free(engine);
 }
 
-/* Room for a later piece is there from Linux 5.13 on; before, that one is not registered. */
-static int register_first(struct pst_engine *engine)
+/* Registers the first piece and reserves an entry for a later one. Kernels before 5.13 cannot
+ * reserve it: there a later piece stays unregistered. */
+static int pieces_register_first(struct uring_engine *engine)
 {
 	int ret = io_uring_register_buffers(&engine->ring, engine->slots, SLOTS_MAX);
 
-	engine->slots_room = ret == -EFAULT ? 1 : SLOTS_MAX;
+	engine->slots_max = ret == -EFAULT ? 1 : SLOTS_MAX;
 	return ret == -EFAULT ? io_uring_register_buffers(&engine->ring, engine->slots, 1) : ret;
 }
 
-static int uring_register_slots(struct pst_engine *engine, void *base, size_t len,
+static int uring_register_slots(struct pst_engine *handle, void *base, size_t len,
 				struct pst_err *err)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
 	const unsigned at = engine->slots_count;
 	int ret = -EOPNOTSUPP;
 
 	engine->slots[at] = (struct iovec){base, len};
 	if (!at)
-		ret = register_first(engine);
-	else if (at < engine->slots_room)
+		ret = pieces_register_first(engine);
+	else if (at < engine->slots_max)
 		ret = io_uring_register_buffers_update_tag(&engine->ring, at, &engine->slots[at],
 							   NULL, 1);
 	if (ret == -ENOMEM)
@@ -146,8 +158,8 @@ static int uring_register_slots(struct pst_engine *engine, void *base, size_t le
 	return 0;
 }
 
-/* Which of the registered pieces a call is in, or -1. */
-static int fixed_in(const struct pst_engine *engine, const struct pst_call *call)
+/* Returns the index of the registered piece that holds the call's memory, or -1. */
+static int fixed_index(const struct uring_engine *engine, const struct pst_call *call)
 {
 	for (unsigned i = 0; call->fixed && call->iov_count == 1 && i < engine->slots_count; i++) {
 		const struct iovec *in = &engine->slots[i];
@@ -159,11 +171,11 @@ static int fixed_in(const struct pst_engine *engine, const struct pst_call *call
 	return -1;
 }
 
-static void prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
-		    const struct pst_call *call)
+static void sqe_prepare(const struct uring_engine *engine, struct io_uring_sqe *sqe,
+			const struct pst_call *call)
 {
 	const struct iovec *iov = call->iov;
-	const int fixed = fixed_in(engine, call);
+	const int fixed = fixed_index(engine, call);
 	unsigned len = call->iov_count ? (unsigned)iov->iov_len : 0;
 
 	if (call->op == PST_IO_SYNC)
@@ -182,25 +194,27 @@ static void prepare(const struct pst_engine *engine, struct io_uring_sqe *sqe,
 		io_uring_prep_writev(sqe, call->fd, iov, call->iov_count, call->off);
 }
 
-/* ---- giving up ---- */
+/* ---- fallback after failures ---- */
 
-static int pass_on(struct pst_engine *engine, struct pst_call *call)
+static int fallback_submit(struct uring_engine *engine, struct pst_call *call)
 {
-	call->engine = engine->heir_ops->name;
+	call->engine = engine->fallback_ops->name;
 	call->engine_why = PENSTOCK_WHY_NO_URING;
-	return engine->heir_ops->submit(engine->heir, call);
+	return engine->fallback_ops->submit(engine->fallback, call);
 }
 
-/* What the kernel has taken it will still complete, and until then the memory is its
- * own: that is waited for, however long. The rest it must not be given any more. */
-static void give_up(struct pst_engine *engine, int code)
+/* Moves the engine over to the fallback. The kernel still completes every call that it has
+ * accepted, and owns that call's memory until then: the engine waits for those, however long.
+ * It must not give the kernel any of the other calls. */
+static void uring_give_up(struct uring_engine *engine, int code)
 {
 	const struct io_uring_sq *sq = &engine->ring.sq;
 	uint64_t one = 1;
 
 	errno = -code;
-	pst_log(PST_LOG_WARN, "uring", "io_uring_enter: %m, %u times; going on by %s",
-		engine->failures, engine->heir_ops->name);
+	pst_log(PST_LOG_WARN, "uring",
+		"io_uring_enter: %m, %u times in a row; engine %s carries all later calls",
+		engine->failures, engine->fallback_ops->name);
 	engine->gave_up = true;
 	for (unsigned at = sq->sqe_tail - io_uring_sq_ready(&engine->ring); at != sq->sqe_tail;
 	     at++) {
@@ -210,16 +224,18 @@ static void give_up(struct pst_engine *engine, int code)
 			engine->wake_armed = false;
 		} else {
 			engine->inflight--;
-			pass_on(engine, (struct pst_call *)(uintptr_t)data); /* it has room */
+			/* Cannot fail: the fallback has the same depth. */
+			fallback_submit(engine, (struct pst_call *)(uintptr_t)data);
 		}
 	}
-	/* A read of the eventfd that the kernel has would take wake-ups from the heir. */
+	/* If the kernel holds a read of the eventfd, that read would steal wake-ups from the
+	 * fallback. */
 	if (engine->wake_armed && write(engine->wake_fd, &one, sizeof(one)) < 0)
-		return; /* its counter is full: that ends the read too */
+		return; /* The counter is full, which also completes the read. */
 }
 
-/* What io_uring_enter has answered. */
-static void entered(struct pst_engine *engine, int ret)
+/* Counts the failures of io_uring_enter, by its return value `ret`. */
+static void uring_entered(struct uring_engine *engine, int ret)
 {
 	if (ret >= 0 || ret == -EINTR || ret == -ETIME) {
 		engine->failures = 0;
@@ -227,25 +243,26 @@ static void entered(struct pst_engine *engine, int ret)
 	}
 	engine->failed_ns = pst_now_ns();
 	if (++engine->failures == FAILURES_MAX)
-		give_up(engine, ret);
+		uring_give_up(engine, ret);
 }
 
-static bool may_enter(const struct pst_engine *engine)
+static bool uring_may_enter(const struct uring_engine *engine)
 {
 	return !engine->gave_up &&
 	       (!engine->failures || pst_now_ns() - engine->failed_ns >= RETRY_US * 1000u);
 }
 
-/* Hands the kernel what there is for it. */
-static void flush(struct pst_engine *engine)
+/* Submits the prepared calls to the kernel. */
+static void uring_flush(struct uring_engine *engine)
 {
-	if (io_uring_sq_ready(&engine->ring) && may_enter(engine))
-		entered(engine, io_uring_submit(&engine->ring));
+	if (io_uring_sq_ready(&engine->ring) && uring_may_enter(engine))
+		uring_entered(engine, io_uring_submit(&engine->ring));
 }
 
-/* While io_uring_enter is put off, or will not be called again. Not by the ring's own
- * descriptor: that may be ready with what only io_uring_enter can fetch. */
-static void doze(int64_t timeout_us)
+/* Sleeps while io_uring_enter is postponed or no longer called. It cannot poll the ring's own
+ * descriptor: that stays readable as long as completions wait that only io_uring_enter can
+ * fetch. */
+static void uring_sleep(int64_t timeout_us)
 {
 	struct timespec ts = {0, RETRY_US * 1000};
 
@@ -254,32 +271,33 @@ static void doze(int64_t timeout_us)
 	nanosleep(&ts, NULL);
 }
 
-/* ---- the table ---- */
+/* ---- the engine's table ---- */
 
-static int uring_submit(struct pst_engine *engine, struct pst_call *call)
+static int uring_submit(struct pst_engine *handle, struct pst_call *call)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
 	struct io_uring_sqe *sqe;
 
 	if (engine->gave_up)
-		return pass_on(engine, call);
+		return fallback_submit(engine, call);
 	if (engine->inflight >= engine->depth)
 		return -EAGAIN;
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe) {
-		flush(engine);
+		uring_flush(engine);
 		sqe = engine->gave_up ? NULL : io_uring_get_sqe(&engine->ring);
 		if (!sqe)
 			return -EAGAIN;
 	}
-	prepare(engine, sqe, call);
+	sqe_prepare(engine, sqe, call);
 	io_uring_sqe_set_data(sqe, call);
 	engine->inflight++;
 	if (call->iov_count && call->iov->iov_len >= ALONE_BYTES)
-		flush(engine); /* if that fails, poll does it again */
+		uring_flush(engine); /* If that fails, the next poll tries again. */
 	return 0;
 }
 
-static void arm_wake(struct pst_engine *engine)
+static void wake_arm(struct uring_engine *engine)
 {
 	struct io_uring_sqe *sqe;
 
@@ -287,17 +305,17 @@ static void arm_wake(struct pst_engine *engine)
 		return;
 	sqe = io_uring_get_sqe(&engine->ring);
 	if (!sqe)
-		return; /* full of calls: their completions end the wait as well */
+		return; /* The queue is full of calls: their completions end the wait as well. */
 	io_uring_prep_read(sqe, engine->wake_fd, &engine->wake_value, sizeof(engine->wake_value),
 			   0);
 	io_uring_sqe_set_data64(sqe, TAG_WAKE);
 	engine->wake_armed = true;
 }
 
-/* Takes up what has ended, REAP_MAX at most; how many calls. Copies are queued meanwhile:
- * who also took up what ends meanwhile would soon have all calls in step, and the drive
- * and the copy engine take turns instead of working side by side. */
-static int reap(struct pst_engine *engine)
+/* Processes up to REAP_MAX completions and returns the number of calls among them. The limit
+ * lets the lane queue copies in between. Without it all calls soon run in step, and the drive
+ * and the copy engine alternate instead of working side by side. */
+static int uring_reap(struct uring_engine *engine)
 {
 	struct io_uring_cqe *cqes[REAP_MAX];
 	struct pst_call *calls[REAP_MAX];
@@ -318,30 +336,34 @@ static int reap(struct pst_engine *engine)
 	return (int)count;
 }
 
-static int uring_poll(struct pst_engine *engine)
+static int uring_poll(struct pst_engine *handle)
 {
-	flush(engine);
+	struct uring_engine *engine = uring_engine_of(handle);
+
+	uring_flush(engine);
 	if (engine->gave_up)
-		return reap(engine) + engine->heir_ops->poll(engine->heir);
-	return engine->inflight ? reap(engine) : 0;
+		return uring_reap(engine) + engine->fallback_ops->poll(engine->fallback);
+	return engine->inflight ? uring_reap(engine) : 0;
 }
 
-static int uring_wait(struct pst_engine *engine, int64_t timeout_us)
+static int uring_wait(struct pst_engine *handle, int64_t timeout_us)
 {
+	struct uring_engine *engine = uring_engine_of(handle);
 	struct __kernel_timespec ts = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
 	struct io_uring_cqe *cqe;
 
 	if (engine->gave_up && !engine->inflight && !engine->wake_armed)
-		return engine->heir_ops->wait(engine->heir, timeout_us);
-	arm_wake(engine);
-	if (!may_enter(engine))
-		doze(timeout_us);
+		return engine->fallback_ops->wait(engine->fallback, timeout_us);
+	wake_arm(engine);
+	if (!uring_may_enter(engine))
+		uring_sleep(timeout_us);
 	else if (timeout_us < 0)
-		entered(engine, io_uring_submit_and_wait(&engine->ring, 1));
+		uring_entered(engine, io_uring_submit_and_wait(&engine->ring, 1));
 	else
-		entered(engine,
-			io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL));
-	return reap(engine) + (engine->gave_up ? engine->heir_ops->poll(engine->heir) : 0);
+		uring_entered(engine,
+			      io_uring_submit_and_wait_timeout(&engine->ring, &cqe, 1, &ts, NULL));
+	return uring_reap(engine) +
+	       (engine->gave_up ? engine->fallback_ops->poll(engine->fallback) : 0);
 }
 
 const struct pst_engine_ops pst_engine_uring = {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path fault: wraps any other and breaks what it does, by seed, so that tests can
- * see what the rest makes of it. A chunk that is hit fails, is late, or lies: it
- * says that all is there, and is not. Taken only when named. Each piece that it does
- * move goes through the wrapped path's own code, as a request of one chunk. A chunk
- * that failed and goes on by another path is left alone.
+ * Path fault: wraps another path and injects faults by seed, so that tests can check how the
+ * library handles them. A selected chunk fails, is delayed, or lies: it reports that all bytes
+ * were moved although they were not. A request uses this path only by name. The pieces that it
+ * does move go through the wrapped path's own code, each as a request of one chunk. A chunk
+ * that failed and is retried on another path is left alone.
  *
- *	fault[:PATH][?NAME=WHICH&...]
- *	eio	the chunk fails with -EIO
- *	short	its first half is moved, and no more is said to be
- *	lost	nothing is moved
- *	cut	its second half is not moved
- *	swap	its two halves change places (lost, where they have no two places)
- *	WHICH	N: one chunk in N by seed; @OFFSET: the one with that storage byte
- *	delay_us=N (each chunk is late by 0 to N), seed=N, op=read or op=write (only those)
+ * 	fault[:PATH][?NAME=WHICH&...]
+ * 	eio	the chunk fails with -EIO
+ * 	short	the first half is moved, and only that is reported
+ * 	lost	nothing is moved, all is reported
+ * 	cut	the second half is not moved, all is reported
+ * 	swap	the two halves change places (like lost, if the memory is not one piece)
+ * 	WHICH	N: one chunk in N, by seed; @OFFSET: the chunk with that storage byte
+ * 	delay_us=N (delays each chunk by 0 to N), seed=N, op=read or op=write (only those)
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,14 +23,14 @@
 #include <time.h>
 
 #include "common/thread.h"
-#include "core/clock.h"
-#include "core/mix.h"
-#include "core/objects.h"
-#include "core/pump.h"
-#include "core/route.h"
-#include "path/paths.h"
+#include "core/base/clock.h"
+#include "core/base/splitmix64.h"
+#include "core/base/objects.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
+#include "path/fault.h"
 
-#define BLOCK 4096u /* halves end on one, for paths that need it */
+#define BLOCK 4096u /* Alignment of the halves, for paths that need one. */
 #define PIECES_MAX 3
 
 enum fault { FAULT_EIO, FAULT_SHORT, FAULT_LOST, FAULT_CUT, FAULT_SWAP, FAULTS };
@@ -39,18 +39,19 @@ static const char *const fault_names[FAULTS] = {"eio", "short", "lost", "cut", "
 
 enum { PICK_NONE, PICK_RATE, PICK_AT };
 
-/* What was asked for; lies in the request's wrap_state. */
-struct spec {
+/* The parsed arguments, kept in the request's wrap_state. */
+struct fault_spec {
 	uint64_t seed, delay_us;
 	uint64_t number[FAULTS];
 	uint8_t pick[FAULTS];
-	uint8_t spared; /* 1 + the operation that is left alone, 0: none */
+	uint8_t spared; /* 1 + the operation that gets no faults; 0: none. */
 };
-_Static_assert(sizeof(struct spec) <= sizeof(((struct pst_request *)NULL)->wrap_state), "room");
+_Static_assert(sizeof(struct fault_spec) <= sizeof(((struct pst_request *)NULL)->wrap_state),
+	       "room");
 
-/* ---- reading the arguments ---- */
+/* ---- parsing the arguments ---- */
 
-static int number(const char *text, size_t len, uint64_t *out)
+static int arg_parse_number(const char *text, size_t len, uint64_t *out)
 {
 	uint64_t value = 0;
 
@@ -65,13 +66,13 @@ static int number(const char *text, size_t len, uint64_t *out)
 	return 0;
 }
 
-static int argument(struct spec *spec, const char *name, size_t name_len, const char *value,
-		    size_t value_len)
+static int arg_parse(struct fault_spec *spec, const char *name, size_t name_len, const char *value,
+		     size_t value_len)
 {
 	if (name_len == 4 && !memcmp(name, "seed", 4))
-		return number(value, value_len, &spec->seed);
+		return arg_parse_number(value, value_len, &spec->seed);
 	if (name_len == 8 && !memcmp(name, "delay_us", 8))
-		return number(value, value_len, &spec->delay_us);
+		return arg_parse_number(value, value_len, &spec->delay_us);
 	if (name_len == 2 && !memcmp(name, "op", 2)) {
 		spec->spared = value_len == 4 && !memcmp(value, "read", 4)    ? 1 + PENSTOCK_WRITE
 			       : value_len == 5 && !memcmp(value, "write", 5) ? 1 + PENSTOCK_READ
@@ -84,23 +85,23 @@ static int argument(struct spec *spec, const char *name, size_t name_len, const 
 		if (strlen(fault_names[i]) != name_len || memcmp(fault_names[i], name, name_len))
 			continue;
 		spec->pick[i] = at ? PICK_AT : PICK_RATE;
-		if (number(value + at, value_len - at, &spec->number[i]))
+		if (arg_parse_number(value + at, value_len - at, &spec->number[i]))
 			return -EINVAL;
 		return at || spec->number[i] ? 0 : -EINVAL;
 	}
 	return -EINVAL;
 }
 
-static int wrap(const char *args, void *state, struct pst_err *err)
+static int fault_wrap(const char *args, void *state, struct pst_err *err)
 {
-	struct spec *spec = state;
+	struct fault_spec *spec = state;
 
 	memset(spec, 0, sizeof(*spec));
 	while (*args) {
 		size_t len = strcspn(args, "&"), name_len = strcspn(args, "=&");
 
 		if (name_len >= len ||
-		    argument(spec, args, name_len, args + name_len + 1, len - name_len - 1))
+		    arg_parse(spec, args, name_len, args + name_len + 1, len - name_len - 1))
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 					"fault: '%.*s' is none of eio, short, lost, cut, swap (=N, "
 					"=@OFFSET), delay_us=N, seed=N, op=read, op=write",
@@ -110,141 +111,144 @@ static int wrap(const char *args, void *state, struct pst_err *err)
 	return 0;
 }
 
-/* ---- which chunks ---- */
+/* ---- choosing the chunks ---- */
 
-/* One number for each chunk and purpose. */
-static uint64_t draw(const struct spec *spec, const struct pst_chunk *chunk, unsigned purpose)
+/* Returns a pseudo-random number for each chunk and purpose. */
+static uint64_t chunk_random(const struct fault_spec *spec, const struct pst_chunk *chunk,
+			     unsigned purpose)
 {
-	return pst_mix(spec->seed ^ pst_mix(chunk->off ^ pst_mix(purpose)));
+	return pst_splitmix64(spec->seed ^ pst_splitmix64(chunk->off ^ pst_splitmix64(purpose)));
 }
 
-static bool hit(const struct spec *spec, const struct pst_chunk *chunk, enum fault fault)
+static bool chunk_is_hit(const struct fault_spec *spec, const struct pst_chunk *chunk,
+			 enum fault fault)
 {
 	uint64_t n = spec->number[fault];
 
 	if (spec->pick[fault] == PICK_AT)
 		return n >= chunk->off && n - chunk->off < chunk->len;
-	return spec->pick[fault] == PICK_RATE && draw(spec, chunk, fault) % n == 0;
+	return spec->pick[fault] == PICK_RATE && chunk_random(spec, chunk, fault) % n == 0;
 }
 
-/* ---- chunks that are late: one thread lets them go on ---- */
+/* ---- delayed chunks: one thread completes them when they are due ---- */
 
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	struct pst_io *list; /* the next due first; off is when */
-	unsigned generation; /* of the process that has the thread, plus one */
-} late = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	struct pst_io *list; /* Sorted by due time, which is in io->off. */
+	/* pst_fork_generation() + 1 of the process that started the thread; 0: none. */
+	unsigned generation;
+} delayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void *late_main(void *arg)
+static void *delay_main(void *arg)
 {
-	pthread_mutex_lock(&late.lock);
+	pthread_mutex_lock(&delayed.lock);
 	for (;;) {
-		struct pst_io *io = late.list;
+		struct pst_io *io = delayed.list;
 		struct timespec until;
 
 		if (!io) {
-			pthread_cond_wait(&late.more, &late.lock);
+			pthread_cond_wait(&delayed.more, &delayed.lock);
 			continue;
 		}
 		if (pst_now_ns() < io->off) {
 			until.tv_sec = (time_t)(io->off / 1000000000u);
 			until.tv_nsec = (long)(io->off % 1000000000u);
-			pthread_cond_timedwait(&late.more, &late.lock, &until);
+			pthread_cond_timedwait(&delayed.more, &delayed.lock, &until);
 			continue;
 		}
-		late.list = io->next;
+		delayed.list = io->next;
 		pst_io_done(io, 0);
 	}
 	return arg;
 }
 
-static int late_start(void)
+static int delay_start(void)
 {
 	pthread_condattr_t attr;
 	pthread_t thread;
 	int ret;
 
-	if (late.generation == pst_generation() + 1)
+	if (delayed.generation == pst_fork_generation() + 1)
 		return 0;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&late.more, &attr);
+	pthread_cond_init(&delayed.more, &attr);
 	pthread_condattr_destroy(&attr);
-	late.list = NULL;
-	ret = pst_thread_start(&thread, late_main, NULL);
+	delayed.list = NULL;
+	ret = pst_thread_start(&thread, delay_main, NULL);
 	if (ret)
 		return -ret;
 	pthread_detach(thread);
-	late.generation = pst_generation() + 1;
+	delayed.generation = pst_fork_generation() + 1;
 	return 0;
 }
 
-static void end(struct pst_io *io)
+static void delay_done(struct pst_io *io)
 {
 	struct pst_chunk *chunk = (struct pst_chunk *)((char *)io - offsetof(struct pst_chunk, io));
 
 	pst_chunk_done(chunk, chunk->err.code);
 }
 
-/* The chunk ends, perhaps not at once. */
-static void finish(struct pst_chunk *chunk)
+/* Completes the chunk, after the delay if there is one. */
+static void chunk_complete(struct pst_chunk *chunk)
 {
-	const struct spec *spec = (const struct spec *)chunk->req->wrap_state;
-	struct pst_io *io = &chunk->io, **at = &late.list;
+	const struct fault_spec *spec = (const struct fault_spec *)chunk->req->wrap_state;
+	struct pst_io *io = &chunk->io, **at = &delayed.list;
 
 	if (!spec->delay_us) {
-		end(io);
+		delay_done(io);
 		return;
 	}
 	io->lane = chunk->lane;
-	io->done = end;
-	io->off = pst_now_ns() + draw(spec, chunk, FAULTS) % (spec->delay_us + 1) * 1000;
-	pthread_mutex_lock(&late.lock);
-	if (late_start()) {
-		pthread_mutex_unlock(&late.lock);
-		end(io);
+	io->done = delay_done;
+	io->off = pst_now_ns() + chunk_random(spec, chunk, FAULTS) % (spec->delay_us + 1) * 1000;
+	pthread_mutex_lock(&delayed.lock);
+	if (delay_start()) {
+		pthread_mutex_unlock(&delayed.lock);
+		delay_done(io);
 		return;
 	}
 	while (*at && (*at)->off <= io->off)
 		at = &(*at)->next;
 	io->next = *at;
 	*at = io;
-	pthread_cond_signal(&late.more);
-	pthread_mutex_unlock(&late.lock);
+	pthread_cond_signal(&delayed.more);
+	pthread_mutex_unlock(&delayed.lock);
 }
 
-/* ---- pieces: what the wrapped path is given to do ---- */
+/* ---- pieces: the work of the wrapped path ---- */
 
-/* Storage bytes [off, off + len) with the memory of those at mem_off. */
-struct piece {
+/* Storage bytes [off, off + len), moved to or from the memory of the bytes at mem_off. */
+struct fault_piece {
 	uint64_t off, len, mem_off;
 	uint32_t pad;
 };
 
-/* One chunk's pieces, one after the other. Kept by the lane when done: whoever was
- * called for the request in it may look at it once more on his way back. */
-struct work {
+/* The pieces of one chunk, moved one after the other. The lane keeps the struct when they are
+ * done: functions that were called for its request may still read it while they return. */
+struct fault_work {
 	struct pst_chunk *chunk;
-	struct piece pieces[PIECES_MAX];
+	struct fault_piece pieces[PIECES_MAX];
 	unsigned count, next;
-	bool lies; /* says that all was moved */
+	bool lies; /* The chunk reports that all its bytes were moved. */
 	struct pst_request req;
 	struct pst_span span;
 	struct penstock_seg seg;
-	struct work *link;
+	struct fault_work *link;
 };
 
-struct state {
-	struct work *free;
+struct fault_lane {
+	struct fault_work *free;
 };
 
-static struct work *take_work(struct pst_chunk *chunk)
+static struct fault_work *work_get(struct pst_chunk *chunk)
 {
 	struct pst_lane *lane = chunk->lane;
 	int index = pst_path_index(pst_path_fault.name);
-	struct state *s = lane->path_state[index];
-	struct work *w;
+	struct fault_lane *s = lane->path_state[index];
+	struct fault_work *w;
 
 	if (!s)
 		s = lane->path_state[index] = calloc(1, sizeof(*s));
@@ -254,7 +258,8 @@ static struct work *take_work(struct pst_chunk *chunk)
 	if (w)
 		s->free = w->link;
 	else if ((w = calloc(1, sizeof(*w))))
-		atomic_store(&w->req.refs, 1); /* ours, for good: who takes more gives them back */
+		/* The struct's own reference, kept until the lane closes. */
+		atomic_store(&w->req.refs, 1);
 	if (w) {
 		w->chunk = chunk;
 		w->count = w->next = 0;
@@ -263,20 +268,20 @@ static struct work *take_work(struct pst_chunk *chunk)
 	return w;
 }
 
-static void put_work(struct work *w)
+static void work_put(struct fault_work *w)
 {
-	struct state *s = w->chunk->lane->path_state[pst_path_index(pst_path_fault.name)];
+	struct fault_lane *s = w->chunk->lane->path_state[pst_path_index(pst_path_fault.name)];
 
 	w->link = s->free;
 	s->free = w;
 }
 
-static void lane_close(struct pst_lane *lane, unsigned index)
+static void fault_lane_close(struct pst_lane *lane, unsigned index)
 {
-	struct state *s = lane->path_state[index];
+	struct fault_lane *s = lane->path_state[index];
 
 	while (s->free) {
-		struct work *w = s->free;
+		struct fault_work *w = s->free;
 
 		s->free = w->link;
 		free(w);
@@ -285,9 +290,10 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* The request that the wrapped path sees: the caller's, or one of the piece alone
- * where its memory is elsewhere. */
-static void make_request(struct work *w, const struct piece *piece, struct pst_chunk *inner)
+/* Prepares the request that the wrapped path gets: the caller's, or one for the piece alone if
+ * its memory is elsewhere. */
+static void work_make_request(struct fault_work *w, const struct fault_piece *piece,
+			      struct pst_chunk *inner)
 {
 	const struct pst_request *real = w->chunk->req;
 	struct pst_part part;
@@ -302,7 +308,7 @@ static void make_request(struct work *w, const struct piece *piece, struct pst_c
 	inner->span = w->chunk->span;
 	if (piece->mem_off == piece->off)
 		return;
-	pst_part_at(real, &real->spans[w->chunk->span], piece->mem_off, &part);
+	pst_span_part_at(real, &real->spans[w->chunk->span], piece->mem_off, &part);
 	w->seg = (struct penstock_seg){.buf = part.mem,
 				       .dev = part.dev,
 				       .off = piece->off,
@@ -318,11 +324,12 @@ static void make_request(struct work *w, const struct piece *piece, struct pst_c
 	inner->span = 0;
 }
 
-static int start_piece(struct work *w);
+static int piece_start(struct fault_work *w);
 
 static void piece_done(struct pst_chunk *inner, int result)
 {
-	struct work *w = (struct work *)((char *)inner->req - offsetof(struct work, req));
+	struct fault_work *w =
+		(struct fault_work *)((char *)inner->req - offsetof(struct fault_work, req));
 	struct pst_chunk *chunk = w->chunk;
 
 	chunk->moved += inner->moved;
@@ -334,7 +341,7 @@ static void piece_done(struct pst_chunk *inner, int result)
 		chunk->err = inner->err;
 	pst_chunk_put(inner);
 	if (!result && w->next < w->count) {
-		result = start_piece(w);
+		result = piece_start(w);
 		if (!result)
 			return;
 		if (!chunk->err.code)
@@ -346,20 +353,20 @@ static void piece_done(struct pst_chunk *inner, int result)
 	else if (!result && chunk->req->op == PENSTOCK_WRITE && chunk->moved < chunk->len)
 		pst_fail(&chunk->err, PENSTOCK_WHY_INJECTED, "wrote %llu of %llu bytes",
 			 (unsigned long long)chunk->moved, (unsigned long long)chunk->len);
-	put_work(w);
-	finish(chunk);
+	work_put(w);
+	chunk_complete(chunk);
 }
 
-static int start_piece(struct work *w)
+static int piece_start(struct fault_work *w)
 {
-	const struct piece *piece = &w->pieces[w->next];
+	const struct fault_piece *piece = &w->pieces[w->next];
 	struct pst_chunk *chunk = w->chunk, *inner;
 	int ret;
 
 	if (!chunk->lane->chunks_free)
 		return -EAGAIN;
 	inner = pst_chunk_get(chunk->lane);
-	make_request(w, piece, inner);
+	work_make_request(w, piece, inner);
 	inner->req = &w->req;
 	inner->route = chunk->route;
 	inner->off = piece->off;
@@ -379,103 +386,106 @@ static int start_piece(struct work *w)
 	return ret;
 }
 
-static void add_piece(struct work *w, uint64_t off, uint64_t len, uint64_t mem_off)
+static void piece_add(struct fault_work *w, uint64_t off, uint64_t len, uint64_t mem_off)
 {
 	const struct pst_chunk *chunk = w->chunk;
 	bool last = off + len == chunk->off + chunk->len && mem_off == off;
 
 	if (len)
-		w->pieces[w->count++] = (struct piece){off, len, mem_off, last ? chunk->pad : 0};
+		w->pieces[w->count++] =
+			(struct fault_piece){off, len, mem_off, last ? chunk->pad : 0};
 }
 
-/* Half of the chunk, ending on a block if the path needs that. */
-static uint64_t half_of(const struct pst_chunk *chunk)
+/* Returns half of the chunk's length, a multiple of a block if the path needs that. */
+static uint64_t chunk_half(const struct pst_chunk *chunk)
 {
 	bool any = chunk->route->paths[chunk->path].facts.off_align <= 1;
 
 	return any ? chunk->len / 2 : chunk->len / 2 / BLOCK * BLOCK;
 }
 
-/* Can both halves change places? Only where they are one piece of memory. */
-static bool swappable(const struct pst_chunk *chunk)
+/* Returns true if the two halves can change places, which they can only within one piece of
+ * memory. */
+static bool chunk_is_swappable(const struct pst_chunk *chunk)
 {
 	const struct pst_span *span = &chunk->req->spans[chunk->span];
 	struct pst_part part;
 
-	return half_of(chunk) && !pst_part_at(chunk->req, span, chunk->off, &part) &&
+	return chunk_half(chunk) && !pst_span_part_at(chunk->req, span, chunk->off, &part) &&
 	       part.row_len >= chunk->len;
 }
 
-static void cut_up(struct work *w, const struct spec *spec)
+static void work_cut(struct fault_work *w, const struct fault_spec *spec)
 {
 	const struct pst_chunk *chunk = w->chunk;
-	uint64_t half = half_of(chunk), middle = chunk->off + half;
+	uint64_t half = chunk_half(chunk), middle = chunk->off + half;
 
-	if (hit(spec, chunk, FAULT_SHORT)) {
-		add_piece(w, chunk->off, half, chunk->off);
-	} else if (hit(spec, chunk, FAULT_CUT)) {
+	if (chunk_is_hit(spec, chunk, FAULT_SHORT)) {
+		piece_add(w, chunk->off, half, chunk->off);
+	} else if (chunk_is_hit(spec, chunk, FAULT_CUT)) {
 		w->lies = true;
-		add_piece(w, chunk->off, half, chunk->off);
-	} else if (hit(spec, chunk, FAULT_SWAP) && swappable(chunk)) {
+		piece_add(w, chunk->off, half, chunk->off);
+	} else if (chunk_is_hit(spec, chunk, FAULT_SWAP) && chunk_is_swappable(chunk)) {
 		w->lies = true;
-		add_piece(w, chunk->off, half, middle);
-		add_piece(w, middle, half, chunk->off);
-		add_piece(w, middle + half, chunk->len - 2 * half, middle + half);
-	} else if (hit(spec, chunk, FAULT_LOST) || hit(spec, chunk, FAULT_SWAP)) {
+		piece_add(w, chunk->off, half, middle);
+		piece_add(w, middle, half, chunk->off);
+		piece_add(w, middle + half, chunk->len - 2 * half, middle + half);
+	} else if (chunk_is_hit(spec, chunk, FAULT_LOST) || chunk_is_hit(spec, chunk, FAULT_SWAP)) {
 		w->lies = true;
 	} else {
-		add_piece(w, chunk->off, chunk->len, chunk->off);
+		piece_add(w, chunk->off, chunk->len, chunk->off);
 	}
 }
 
-static int start(struct pst_chunk *chunk)
+static int fault_start(struct pst_chunk *chunk)
 {
-	const struct spec *spec = (const struct spec *)chunk->req->wrap_state;
-	struct work *w;
+	const struct fault_spec *spec = (const struct fault_spec *)chunk->req->wrap_state;
+	struct fault_work *w;
 	int ret = 0;
 
 	if (chunk->tries || spec->spared == 1 + chunk->route->op)
 		return pst_paths[chunk->path]->start(chunk);
-	if (hit(spec, chunk, FAULT_EIO)) {
+	if (chunk_is_hit(spec, chunk, FAULT_EIO)) {
 		pst_fail_errno(&chunk->err, EIO, PENSTOCK_WHY_INJECTED,
 			       "a fault was injected at offset %llu",
 			       (unsigned long long)chunk->off);
-		finish(chunk);
+		chunk_complete(chunk);
 		return 0;
 	}
-	w = take_work(chunk);
+	w = work_get(chunk);
 	if (!w)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a fault");
-	cut_up(w, spec);
+	work_cut(w, spec);
 	if (w->count) {
-		ret = start_piece(w);
+		ret = piece_start(w);
 		if (ret)
-			put_work(w);
+			work_put(w);
 		return ret;
 	}
 	chunk->moved = w->lies ? chunk->len : 0;
 	if (!w->lies && chunk->req->op == PENSTOCK_WRITE)
 		pst_fail(&chunk->err, PENSTOCK_WHY_INJECTED, "wrote none of %llu bytes",
 			 (unsigned long long)chunk->len);
-	put_work(w);
-	finish(chunk);
+	work_put(w);
+	chunk_complete(chunk);
 	return 0;
 }
 
-static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
-		 char *fix)
+static int fault_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		       char *fix)
 {
 	(void)route;
 	(void)fix;
 	(void)facts;
-	return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "it carries nothing by itself");
+	return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+			"path fault only wraps another path: fault:PATH");
 }
 
 const struct pst_path_ops pst_path_fault = {
 	.name = "fault",
 	.traits = {.reads = true, .writes = true, .by_name_only = true},
-	.probe = probe,
-	.wrap = wrap,
-	.start = start,
-	.lane_close = lane_close,
+	.probe = fault_probe,
+	.wrap = fault_wrap,
+	.start = fault_start,
+	.lane_close = fault_lane_close,
 };

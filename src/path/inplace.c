@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * O_DIRECT to and from the final place: see inplace.h. No byte passes through
- * memory of ours; on a block stack that is not on the allow-list one CPU copy is
- * counted all the same, because nobody knows.
+ * Moves chunks by O_DIRECT to and from their final place. No byte passes through the library's
+ * memory. On a block stack that is not on the allow-list it counts one CPU copy all the same:
+ * the kernel may copy there, and does not tell.
  */
 #include "path/inplace.h"
 
 #include <stdio.h>
 
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
-#define CHUNK_MAX (4u << 20) /* of one system call, where the storage has no wish */
+#define CHUNK_MAX (4u << 20) /* Bytes of one system call if the storage prefers no length. */
 
 int pst_direct_probe(const struct pst_route *route, struct pst_err *err, char *fix)
 {
@@ -42,47 +43,53 @@ int pst_inplace_probe(struct pst_route *route, struct pst_path_facts *facts, str
 	facts->mem_align = st->mem_align;
 	facts->exact = true;
 	facts->chunk_max = st->chunk_best ? st->chunk_best : CHUNK_MAX;
-	facts->grain = route->op == PENSTOCK_READ && st->chunk_best;
+	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
 	facts->lanes = 1;
 	facts->quick = true;
 	facts->canary = st->listed;
 	return 0;
 }
 
-static void moved(struct pst_io *io)
+static void inplace_moved(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	struct penstock_device *dev = chunk->route->dev;
-	void (*fail)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
+	void (*explain)(struct pst_chunk *) = (void (*)(struct pst_chunk *))chunk->priv;
 	int ret;
 
 	chunk->engine = io->engine;
-	pst_direct_end(chunk);
+	pst_chunk_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
-		fail(chunk);
+		if (explain)
+			explain(chunk);
 		pst_chunk_done(chunk, chunk->err.code);
 		return;
 	}
 	ret = pst_chunk_moved(chunk, (uint64_t)io->result);
 	if (!io->st->facts.listed)
 		chunk->cpu_copied += chunk->moved;
-	/* The drive is done; that the device's own reads see it is another matter. */
+	/* The drive is done, but the device's own reads may not see the bytes yet. */
 	if (!ret && io->op == PST_IO_FILL && dev->ops->order_writes)
 		ret = dev->ops->order_writes(dev, &chunk->err);
 	pst_chunk_done(chunk, ret);
 }
 
-int pst_inplace_start(struct pst_chunk *chunk, void *address, void (*fail)(struct pst_chunk *chunk))
+int pst_inplace_start(struct pst_chunk *chunk, void (*explain)(struct pst_chunk *chunk))
 {
-	int ret;
+	struct pst_part part;
+	int ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 
-	if (!pst_direct_begin(chunk, chunk->len + chunk->pad))
+	if (ret)
+		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
+				"the chunk belongs to several buffers");
+	if (!pst_chunk_direct_begin(chunk, chunk->len + chunk->pad))
 		return -EAGAIN;
-	pst_chunk_io(chunk, address, chunk->off, chunk->len + chunk->pad, PST_IO_DIRECT, moved);
-	chunk->priv = (void *)fail;
+	pst_chunk_io(chunk, part.mem, chunk->off, chunk->len + chunk->pad, PST_IO_DIRECT,
+		     inplace_moved);
+	chunk->priv = (void *)explain;
 	ret = pst_chunk_io_start(chunk);
 	if (ret)
-		pst_direct_end(chunk);
+		pst_chunk_direct_end(chunk);
 	return ret;
 }

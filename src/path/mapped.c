@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path mapped: the device's copy engine reads the page cache where it lies. The
- * file is mapped shared and read-only, the mapping registered with the device, and
- * the copy queued from it; the CPU touches no byte and no page is dirtied. Reads
- * only.
+ * Path mapped: the device's copy engine reads the page cache in place. The lane maps the file
+ * shared and read-only, registers the mapping with the device, and queues the copy from it. The
+ * CPU touches no byte and no page is dirtied. Reads only.
  *
- * One lane does it all: the driver registers serially (57 GB/s on an H200 however
- * many threads ask). MAP_PRIVATE mappings hang the driver: never.
+ * One lane does all of this, because the driver registers serially: 57 GB/s on an H200 however
+ * many threads call it. Never map with MAP_PRIVATE: registering such a mapping hangs the
+ * driver.
  *
- * Unregistering waits for all that the application gave the device, and holds up every
- * copy, record and allocation of the process meanwhile (tests/standin/README.md). A
- * read must not do that to its caller, who may have a stream wait for the next read. So
- * what was registered stays until its storage closes, up to a share of the machine's
- * memory for a device; from there on the plan's next path is taken. Then a thread beside
- * the lane unregisters, while the lane has nothing to register, and not while a stream
- * waits for a request of ours.
+ * Unregistering waits for everything that the application has queued on the device. Meanwhile
+ * it holds up every copy, event record and allocation of the process (tests/standin/README.md).
+ * A read must not do that to its caller, who may have a stream that waits for the next read. So
+ * a registration stays until its storage closes, up to a share of the machine's memory for each
+ * device; beyond that share chunks use the plan's next path. After the close a separate thread
+ * unregisters, while the lane has nothing to register and no stream waits for a request of the
+ * library.
  *
- * Registered bytes are used again only when the caller said that the file does not
- * change: they would be old ones otherwise.
+ * Registered bytes are reused only if the caller declared the storage immutable. Otherwise they
+ * could be old bytes.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -29,57 +29,61 @@
 #include <unistd.h>
 
 #include "common/thread.h"
-#include "core/clock.h"
-#include "core/pump.h"
-#include "core/request.h"
-#include "core/route.h"
-#include "core/stream.h"
-#include "path/paths.h"
+#include "core/base/clock.h"
+#include "core/lane/pump.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
+#include "core/queue/stream.h"
+#include "path/mapped.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
 
 #define WINDOW (128u << 20)
-/* Shorter runs go quicker by the CPU: a checkerboard of 1 MiB took 1.6 times as long by
- * windows (H200). */
+/* A CPU copy moves shorter stretches sooner: a checkerboard of 1 MiB pieces took 1.6 times as
+ * long through windows (H200). */
 #define WINDOW_MIN (8u << 20)
-#define WINDOW_FIRST (8u << 20) /* the copy engine waits 0.15 ms for it, and at the end for one */
-/* Of one lane: 256 GiB, 64 GiB where nobody says what is cached, and 16 GiB in requests that
- * are short: a rank of a group has its part of a model in such ones. */
+/* Length of the first and last windows of a request. The copy engine idles for 0.15 ms until
+ * the first one is registered. */
+#define WINDOW_FIRST (8u << 20)
+/* Windows of one lane. They cover 256 GiB. They cover 64 GiB where the residency is unknown,
+ * because windows are shorter there, and 16 GiB where requests are short, as in a rank that
+ * loads its part of a model. */
 #define WINDOWS_MAX 2048
-#define LOOK_NS 10000000 /* how often to look whether a stream still waits for us */
-#define HELD_SHARE 4	 /* of the machine's memory may be registered for a device */
+#define RECHECK_NS 10000000 /* Interval of the checks whether a stream still waits. */
+#define HELD_SHARE 4 /* 1/HELD_SHARE of the machine's memory may be registered with one device. */
 
-struct window {
+struct mapped_window {
 	char *base;
 	size_t len;
-	uint64_t off; /* of the file */
+	uint64_t off; /* Offset in the file. */
 	struct penstock_device *dev;
-	struct penstock_storage *st; /* NULL: it closed */
-	bool again;		     /* may be used again, the file has not changed */
-	struct timespec ctime;	     /* of the file when it was registered */
-	struct window *next;
+	struct penstock_storage *st; /* NULL: the storage has closed. */
+	bool reusable;	       /* The file has not changed: the window may serve later reads. */
+	struct timespec ctime; /* Change time of the file when it was registered. */
+	struct mapped_window *next;
 };
 
-struct state {
-	struct window windows[WINDOWS_MAX];
-	struct window *free;
-	struct window *live; /* newest first */
-	/* The thread that closes windows, made when the first is due. */
+struct mapped_lane {
+	struct mapped_window windows[WINDOWS_MAX];
+	struct mapped_window *free;
+	struct mapped_window *live; /* Registered windows, newest first. */
+	/* The thread that unregisters windows; started when the first is due. */
 	pthread_t closer;
 	bool has_closer;
-	_Atomic bool resting; /* the lane has nothing to register */
-	pthread_mutex_t lock; /* of what follows; alone, never during a driver's call */
+	_Atomic bool resting; /* The lane has nothing to register. */
+	/* Protects the members below; taken alone and never held during a driver call. */
+	pthread_mutex_t lock;
 	pthread_cond_t work, done;
-	struct window *due, *closed;
-	struct window *closing; /* that it is at */
+	struct mapped_window *due, *closed;
+	struct mapped_window *closing; /* The window that the thread is unregistering. */
 	bool stop;
 };
 
-/* Does DMA alone fill the page cache? Where nobody knows, a CPU counts as having done
- * it; memory that is a file has nothing to be filled from. */
-static bool filled_by_dma(const struct pst_storage_facts *st)
+/* Returns true if DMA alone fills the page cache. Where that is unknown, a CPU copy is assumed.
+ * A file in memory (tmpfs) has no drive that it could be filled from. */
+static bool cache_filled_by_dma(const struct pst_storage_facts *st)
 {
 	return st->listed || st->why_direct.why == PENSTOCK_WHY_NOT_REAL;
 }
@@ -89,15 +93,15 @@ static uint64_t page_bytes(void)
 	return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static uint64_t held_max(void)
+static uint64_t mapped_held_max(void)
 {
 	long pages = sysconf(_SC_PHYS_PAGES);
 
 	return pages > 0 ? (uint64_t)pages * page_bytes() / HELD_SHARE : UINT64_MAX;
 }
 
-static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
-		 char *fix)
+static int mapped_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+			char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	const struct pst_device_facts *dev = &route->dev->facts;
@@ -113,23 +117,23 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 		*err = dev->why_mapped;
 		return err->code;
 	}
-	facts->class_ = filled_by_dma(st) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
-	if (!filled_by_dma(st))
+	facts->class_ = cache_filled_by_dma(st) ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
+	if (!cache_filled_by_dma(st))
 		*err = st->why_direct;
 	facts->off_align = facts->mem_align = 1;
 	facts->chunk_max = WINDOW;
 	facts->chunk_first = WINDOW_FIRST;
 	facts->chunk_quick = WINDOW_MIN;
 	facts->held = &route->dev->page_cache;
-	facts->held_max = held_max();
+	facts->held_max = mapped_held_max();
 	facts->lanes = 1;
 	facts->quick = st->mapped_quick;
 	return 0;
 }
 
-static int make_state(struct pst_lane *lane, unsigned index, struct pst_err *err)
+static int mapped_lane_init(struct pst_lane *lane, unsigned index, struct pst_err *err)
 {
-	struct state *s = calloc(1, sizeof(*s));
+	struct mapped_lane *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for windows");
@@ -144,64 +148,65 @@ static int make_state(struct pst_lane *lane, unsigned index, struct pst_err *err
 	return 0;
 }
 
-static int lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
+static int mapped_lane_open(struct pst_lane *lane, unsigned index, struct pst_err *err)
 {
-	return lane->pump->dev->facts.reads_page_cache ? make_state(lane, index, err) : 0;
+	return lane->pump->dev->facts.reads_page_cache ? mapped_lane_init(lane, index, err) : 0;
 }
 
-static void push(struct window **list, struct window *w)
+static void window_push(struct mapped_window **list, struct mapped_window *w)
 {
 	w->next = *list;
 	*list = w;
 }
 
-static struct window *pop(struct window **list)
+static struct mapped_window *window_pop(struct mapped_window **list)
 {
-	struct window *w = *list;
+	struct mapped_window *w = *list;
 
 	*list = w->next;
 	return w;
 }
 
-static void unlist(struct state *s, const struct window *w)
+static void window_unlist(struct mapped_lane *s, const struct mapped_window *w)
 {
-	struct window **at = &s->live;
+	struct mapped_window **at = &s->live;
 
 	while (*at != w)
 		at = &(*at)->next;
 	*at = w->next;
 }
 
-/* Between pst_whole_begin and _end. */
-static void close_window(struct window *w)
+/* Unregisters and unmaps a window. The caller is between pst_device_sync_begin and _end. */
+static void window_unregister(struct mapped_window *w)
 {
 	w->dev->ops->host_unregister(w->dev, w->base, NULL);
 	munmap(w->base, w->len);
 	atomic_fetch_sub_explicit(&w->dev->page_cache, w->len, memory_order_relaxed);
 }
 
-static void drop(struct state *s, struct window *w)
+static void window_drop(struct mapped_lane *s, struct mapped_window *w)
 {
-	unlist(s, w);
-	close_window(w);
-	push(&s->free, w);
+	window_unlist(s, w);
+	window_unregister(w);
+	window_push(&s->free, w);
 }
 
-/* Where there is no later. */
-static void drop_now(struct state *s, struct window *w)
+/* Drops a window after waiting for permission to synchronise the device. For callers that
+ * cannot postpone the drop. */
+static void window_drop_wait(struct mapped_lane *s, struct mapped_window *w)
 {
 	struct penstock_device *dev = w->dev;
 
-	pst_whole_await(dev);
-	drop(s, w);
-	pst_whole_end(dev);
+	pst_device_sync_await(dev);
+	window_drop(s, w);
+	pst_device_sync_end(dev);
 }
 
-/* ---- the thread that closes windows ---- */
+/* ---- the thread that unregisters windows ---- */
 
-/* Until there is a window that may be closed, before pst_whole_end, or the thread is to
- * end. Under the lock. */
-static bool await_due(struct state *s)
+/* Waits for a window that may be unregistered. Returns true after a successful
+ * pst_device_sync_begin, or false when the thread must exit. Called with the lock held. */
+static bool closer_await(struct mapped_lane *s)
 {
 	while (!s->stop) {
 		struct timespec until;
@@ -210,10 +215,12 @@ static bool await_due(struct state *s)
 			pthread_cond_wait(&s->work, &s->lock);
 			continue;
 		}
-		if (pst_whole_begin(s->due->dev))
+		if (pst_device_sync_begin(s->due->dev))
 			return true;
-		clock_gettime(CLOCK_REALTIME, &until); /* nobody says when it may */
-		until.tv_nsec += LOOK_NS;
+		/* Nothing signals when the last stream stops waiting: check again after
+		 * RECHECK_NS. */
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += RECHECK_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
 		pthread_cond_timedwait(&s->work, &s->lock, &until);
@@ -223,18 +230,18 @@ static bool await_due(struct state *s)
 
 static void *closer_main(void *arg)
 {
-	struct state *s = arg;
+	struct mapped_lane *s = arg;
 
 	pthread_mutex_lock(&s->lock);
-	while (await_due(s)) {
-		struct window *w = pop(&s->due);
+	while (closer_await(s)) {
+		struct mapped_window *w = window_pop(&s->due);
 
 		s->closing = w;
 		pthread_mutex_unlock(&s->lock);
-		close_window(w);
-		pst_whole_end(w->dev);
+		window_unregister(w);
+		pst_device_sync_end(w->dev);
 		pthread_mutex_lock(&s->lock);
-		push(&s->closed, w);
+		window_push(&s->closed, w);
 		s->closing = NULL;
 		pthread_cond_signal(&s->done);
 	}
@@ -242,32 +249,33 @@ static void *closer_main(void *arg)
 	return NULL;
 }
 
-/* Closes one that is due here. Under the lock, but for the driver's call. */
-static void close_one(struct state *s, struct window **due)
+/* Unregisters the first due window on this thread. Called with the lock held; releases it
+ * during the driver call. */
+static void due_close_one(struct mapped_lane *s, struct mapped_window **due)
 {
-	struct window *w = pop(due);
+	struct mapped_window *w = window_pop(due);
 
 	pthread_mutex_unlock(&s->lock);
-	pst_whole_await(w->dev);
-	close_window(w);
-	pst_whole_end(w->dev);
+	pst_device_sync_await(w->dev);
+	window_unregister(w);
+	pst_device_sync_end(w->dev);
 	pthread_mutex_lock(&s->lock);
-	push(&s->closed, w);
+	window_push(&s->closed, w);
 }
 
-static void take_back(struct state *s)
+static void windows_reclaim(struct mapped_lane *s)
 {
 	pthread_mutex_lock(&s->lock);
 	while (s->closed)
-		push(&s->free, pop(&s->closed));
+		window_push(&s->free, window_pop(&s->closed));
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* All that are due on a device that closes (NULL: on any). Those of others wait for what
- * keeps theirs busy, which may wait for whoever closes this one. */
-static void close_due(struct state *s, const struct penstock_device *dev)
+/* Unregisters all due windows of a device that closes (NULL: of any device). Windows of other
+ * devices stay: those devices may be busy with work that waits for the current thread. */
+static void due_close_all(struct mapped_lane *s, const struct penstock_device *dev)
 {
-	struct window **at = &s->due;
+	struct mapped_window **at = &s->due;
 
 	pthread_mutex_lock(&s->lock);
 	while (*at) {
@@ -275,15 +283,15 @@ static void close_due(struct state *s, const struct penstock_device *dev)
 			at = &(*at)->next;
 			continue;
 		}
-		close_one(s, at);
-		at = &s->due; /* the list may be another meanwhile */
+		due_close_one(s, at);
+		at = &s->due; /* The list may have changed while the lock was released. */
 	}
 	while (s->closing && (!dev || s->closing->dev == dev))
 		pthread_cond_wait(&s->done, &s->lock);
 	pthread_mutex_unlock(&s->lock);
 }
 
-static void stop_closer(struct state *s)
+static void closer_stop(struct mapped_lane *s)
 {
 	if (!s->has_closer)
 		return;
@@ -296,37 +304,39 @@ static void stop_closer(struct state *s)
 
 /* ---- windows of a lane ---- */
 
-/* The oldest window whose storage closed. */
-static struct window *oldest(const struct state *s)
+/* Returns the oldest window whose storage has closed, or NULL. */
+static struct mapped_window *window_oldest_orphan(const struct mapped_lane *s)
 {
-	struct window *found = NULL;
+	struct mapped_window *found = NULL;
 
-	for (struct window *w = s->live; w; w = w->next)
+	for (struct mapped_window *w = s->live; w; w = w->next)
 		if (!w->st)
 			found = w;
 	return found;
 }
 
-static bool idle(struct pst_lane *lane, unsigned index)
+static bool mapped_idle(struct pst_lane *lane, unsigned index)
 {
-	struct state *s = lane->path_state[index];
-	struct window *w = oldest(s);
+	struct mapped_lane *s = lane->path_state[index];
+	struct mapped_window *w = window_oldest_orphan(s);
 
 	if (!s->has_closer && w)
 		s->has_closer = !pst_thread_start(&s->closer, closer_main, s);
-	if (!s->has_closer && w) { /* one at a time: this lane may be wanted */
+	/* Unregister one window in each idle turn, because a request may need the lane. */
+	if (!s->has_closer && w) {
 		struct penstock_device *dev = w->dev;
 
-		if (!pst_whole_begin(dev))
-			return false; /* with the next chunk */
-		drop(s, w);
-		pst_whole_end(dev);
-		return oldest(s) != NULL;
+		if (!pst_device_sync_begin(dev))
+			/* The next chunk sets lane->trim_due: then idle runs again. */
+			return false;
+		window_drop(s, w);
+		pst_device_sync_end(dev);
+		return window_oldest_orphan(s) != NULL;
 	}
 	pthread_mutex_lock(&s->lock);
-	for (; w; w = oldest(s)) {
-		unlist(s, w);
-		push(&s->due, w);
+	for (; w; w = window_oldest_orphan(s)) {
+		window_unlist(s, w);
+		window_push(&s->due, w);
 	}
 	atomic_store_explicit(&s->resting, true, memory_order_relaxed);
 	pthread_cond_signal(&s->work);
@@ -334,39 +344,40 @@ static bool idle(struct pst_lane *lane, unsigned index)
 	return false;
 }
 
-static uint64_t forget(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
-		       const struct penstock_device *dev)
+static uint64_t mapped_invalidate(struct pst_lane *lane, unsigned index,
+				  struct penstock_storage *st, const struct penstock_device *dev)
 {
-	struct state *s = lane->path_state[index];
+	struct mapped_lane *s = lane->path_state[index];
 	uint64_t keeps = 0;
 
 	if (dev)
-		close_due(s, dev);
-	/* A window needs nothing of its storage: it goes with the others, in time. Its
-	 * device unregisters it, and this lane may be another's. */
-	for (struct window *w = s->live, *next; w; w = next) {
+		due_close_all(s, dev);
+	/* A window needs nothing of its storage, so it stays and is unregistered in time with
+	 * the others. Only its own device's close unregisters it at once. This lane may belong
+	 * to another device. */
+	for (struct mapped_window *w = s->live, *next; w; w = next) {
 		next = w->next;
 		if (w->dev == dev) {
-			drop_now(s, w);
+			window_drop_wait(s, w);
 			continue;
 		}
 		if (st && w->st == st) {
 			w->st = NULL;
-			lane->tidy = true;
+			lane->trim_due = true;
 		}
-		keeps |= w->st ? w->st->mark : 0;
+		keeps |= w->st ? w->st->cache_bit : 0;
 	}
 	return keeps;
 }
 
-static void lane_close(struct pst_lane *lane, unsigned index)
+static void mapped_lane_close(struct pst_lane *lane, unsigned index)
 {
-	struct state *s = lane->path_state[index];
+	struct mapped_lane *s = lane->path_state[index];
 
-	stop_closer(s);
-	close_due(s, NULL);
+	closer_stop(s);
+	due_close_all(s, NULL);
 	while (s->live)
-		drop_now(s, s->live);
+		window_drop_wait(s, s->live);
 	pthread_cond_destroy(&s->done);
 	pthread_cond_destroy(&s->work);
 	pthread_mutex_destroy(&s->lock);
@@ -374,8 +385,8 @@ static void lane_close(struct pst_lane *lane, unsigned index)
 	lane->path_state[index] = NULL;
 }
 
-/* How long it takes tells whether it was there. */
-static int read_in(const struct window *w, struct pst_chunk *chunk)
+/* Reads the window's pages into the page cache. Its duration tells whether they were cached. */
+static int window_populate(const struct mapped_window *w, struct pst_chunk *chunk)
 {
 	int code;
 
@@ -383,14 +394,14 @@ static int read_in(const struct window *w, struct pst_chunk *chunk)
 		chunk->timed_ns = pst_now_ns();
 	code = madvise(w->base, w->len, MADV_POPULATE_READ) ? errno : 0;
 	if (chunk->timed_ns)
-		pst_trial_end(chunk, code ? 0 : (int64_t)w->len);
+		pst_residency_probe_end(chunk, code ? 0 : (int64_t)w->len);
 	return code == EINVAL ? 0 : code;
 }
 
-static int map(struct window *w, struct pst_chunk *chunk, struct pst_err *err)
+static int window_map(struct mapped_window *w, struct pst_chunk *chunk, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &chunk->route->st->facts;
-	/* Pages behind the file's last cannot be had. */
+	/* Pages beyond the file's last one cannot be registered. */
 	uint64_t page = page_bytes(), end = (chunk->off + chunk->moved + page - 1) / page * page;
 	int ret;
 
@@ -401,9 +412,9 @@ static int map(struct window *w, struct pst_chunk *chunk, struct pst_err *err)
 	if (w->base == MAP_FAILED)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NOT_MAPPABLE,
 				      "mapping %zu bytes: %m", w->len);
-	ret = read_in(w, chunk);
+	ret = window_populate(w, chunk);
 	if (ret) {
-		ret = pst_fail_errno(err, ret, PENSTOCK_WHY_SHRANK, "reading the mapping in: %m");
+		ret = pst_fail_errno(err, ret, PENSTOCK_WHY_SHRANK, "populating the mapping: %m");
 		munmap(w->base, w->len);
 		return ret;
 	}
@@ -415,20 +426,21 @@ static int map(struct window *w, struct pst_chunk *chunk, struct pst_err *err)
 	return ret;
 }
 
-static bool same_time(const struct timespec *a, const struct timespec *b)
+static bool ctime_equal(const struct timespec *a, const struct timespec *b)
 {
 	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-/* A window that holds the chunk and may be used again. */
-static struct window *find_again(const struct state *s, const struct pst_chunk *chunk,
-				 const struct stat *stat)
+/* Returns a window that holds the chunk and may be reused, or NULL. */
+static struct mapped_window *window_find(const struct mapped_lane *s, const struct pst_chunk *chunk,
+					 const struct stat *stat)
 {
-	for (struct window *w = s->live; w; w = w->next) {
-		if (!w->again || w->st != chunk->route->st || w->dev != chunk->route->dev)
+	for (struct mapped_window *w = s->live; w; w = w->next) {
+		if (!w->reusable || w->st != chunk->route->st || w->dev != chunk->route->dev)
 			continue;
-		if (!same_time(&w->ctime, &stat->st_ctim)) {
-			w->again = false; /* the file changed under the promise */
+		if (!ctime_equal(&w->ctime, &stat->st_ctim)) {
+			/* The file changed although the caller had declared it immutable. */
+			w->reusable = false;
 			continue;
 		}
 		if (w->off <= chunk->off && chunk->off + chunk->moved <= w->off + w->len)
@@ -437,53 +449,55 @@ static struct window *find_again(const struct state *s, const struct pst_chunk *
 	return NULL;
 }
 
-static void copied(struct pst_chunk *chunk, int result)
+static void mapped_copied(struct pst_chunk *chunk, int result)
 {
-	chunk->lane->tidy = true;
+	chunk->lane->trim_due = true;
 	pst_chunk_done(chunk, result);
 }
 
-static struct window *take_window(struct state *s, struct pst_chunk *chunk, const struct stat *stat)
+static struct mapped_window *window_get(struct mapped_lane *s, struct pst_chunk *chunk,
+					const struct stat *stat)
 {
 	struct penstock_storage *st = chunk->route->st;
-	struct window *w = st->facts.immutable ? find_again(s, chunk, stat) : NULL;
+	struct mapped_window *w = st->facts.immutable ? window_find(s, chunk, stat) : NULL;
 
 	if (w)
 		return w;
 	atomic_store_explicit(&s->resting, false, memory_order_relaxed);
-	chunk->lane->tidy = true; /* it rests again, also where this comes to nothing */
+	/* The idle callback then sets `resting` again, even if this chunk fails. */
+	chunk->lane->trim_due = true;
 	if (!s->free)
-		take_back(s);
+		windows_reclaim(s);
 	w = s->free;
 	if (!w) {
 		pst_fail(&chunk->err, PENSTOCK_WHY_HELD,
-			 "%u stretches of the page cache are registered, until their files "
-			 "are closed",
+			 "%u stretches of the page cache are registered already: close their "
+			 "files",
 			 WINDOWS_MAX);
 		return NULL;
 	}
-	if (map(w, chunk, &chunk->err))
+	if (window_map(w, chunk, &chunk->err))
 		return NULL;
 	s->free = w->next;
 	w->next = s->live;
 	w->st = st;
-	w->again = st->facts.immutable;
-	atomic_store_explicit(&st->kept, true, memory_order_relaxed);
-	atomic_fetch_or_explicit(&chunk->lane->keeps, st->mark, memory_order_relaxed);
+	w->reusable = st->facts.immutable;
+	atomic_store_explicit(&st->cached_by_lanes, true, memory_order_relaxed);
+	atomic_fetch_or_explicit(&chunk->lane->caches, st->cache_bit, memory_order_relaxed);
 	w->ctime = stat->st_ctim;
 	s->live = w;
 	return w;
 }
 
-static int start(struct pst_chunk *chunk)
+static int mapped_start(struct pst_chunk *chunk)
 {
-	struct window *w;
+	struct mapped_window *w;
 	struct stat stat;
 	uint64_t size;
 
-	/* A lane of the host, say, that has a part of a GPU's to do. */
+	/* A lane of another device, such as the host, may get a part that belongs to a GPU. */
 	if (!chunk->lane->path_state[chunk->path] &&
-	    make_state(chunk->lane, chunk->path, &chunk->err))
+	    mapped_lane_init(chunk->lane, chunk->path, &chunk->err))
 		return chunk->err.code;
 	if (fstat(chunk->route->st->facts.fd, &stat))
 		return pst_fail_errno(&chunk->err, errno, PENSTOCK_WHY_IO_ERROR, "fstat: %m");
@@ -494,15 +508,16 @@ static int start(struct pst_chunk *chunk)
 		return 0;
 	}
 	chunk->moved = size - chunk->off < chunk->len ? size - chunk->off : chunk->len;
-	w = take_window(chunk->lane->path_state[chunk->path], chunk, &stat);
+	w = window_get(chunk->lane->path_state[chunk->path], chunk, &stat);
 	if (!w)
 		return chunk->err.code;
 	chunk->engine = "mmap";
-	if (chunk->residency != PST_WARM) { /* the page cache was filled for it */
+	if (chunk->residency != PST_WARM) { /* The page cache was filled for this read. */
 		chunk->dram_laid += chunk->moved;
-		chunk->cpu_copied += filled_by_dma(&chunk->route->st->facts) ? 0 : chunk->moved;
+		chunk->cpu_copied +=
+			cache_filled_by_dma(&chunk->route->st->facts) ? 0 : chunk->moved;
 	}
-	return pst_chunk_copy(chunk, w->base + (chunk->off - w->off), chunk->moved, copied);
+	return pst_chunk_copy(chunk, w->base + (chunk->off - w->off), chunk->moved, mapped_copied);
 }
 
 const struct pst_path_ops pst_path_mapped = {
@@ -511,10 +526,10 @@ const struct pst_path_ops pst_path_mapped = {
 		   .uses_cache = true,
 		   .tells = true,
 		   .class_ = PENSTOCK_NO_CPU_COPY},
-	.probe = probe,
-	.start = start,
-	.lane_open = lane_open,
-	.lane_close = lane_close,
-	.idle = idle,
-	.forget = forget,
+	.probe = mapped_probe,
+	.start = mapped_start,
+	.lane_open = mapped_lane_open,
+	.lane_close = mapped_lane_close,
+	.idle = mapped_idle,
+	.invalidate = mapped_invalidate,
 };

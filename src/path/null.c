@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path null: completes at once and moves nothing, to measure what a request costs by
- * itself. Taken only when named.
+ * Path null: completes at once and moves nothing. It measures the cost of a request by itself.
+ * Requests use it only if they name it.
  */
-#include "path/paths.h"
+#include "path/null.h"
 
-static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
-		 char *fix)
+static int null_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+		      char *fix)
 {
 	(void)route;
 	(void)err;
@@ -16,10 +16,12 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 	return 0;
 }
 
-static int start(struct pst_chunk *chunk)
+static int null_start(struct pst_chunk *chunk)
 {
 	chunk->moved = chunk->len;
-	if (chunk->lane) /* that a stream's request came by */
+	/* A request that waited for its stream arrives through a lane; other requests have
+	 * none. */
+	if (chunk->lane)
 		pst_chunk_done(chunk, 0);
 	return 0;
 }
@@ -27,6 +29,6 @@ static int start(struct pst_chunk *chunk)
 const struct pst_path_ops pst_path_null = {
 	.name = "null",
 	.traits = {.reads = true, .writes = true, .by_name_only = true, .at_once = true},
-	.probe = probe,
-	.start = start,
+	.probe = null_probe,
+	.start = null_start,
 };

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Through a slot: see slotted.h. A read takes whole blocks around the chunk into the
- * slot and copies the chunk's part out; a write copies into the slot and writes it,
- * padded with zeros where the chunk has a pad. Counted as it happens: bytes laid
- * down in the slot, and in the page cache where the call went through it cold.
+ * Moves a chunk through a slot of the ring. A read covers whole blocks around the chunk; the
+ * copy to the device takes only the chunk's part. A write copies into the slot and writes the
+ * slot to storage, padded with zeros if the chunk has a pad. This file also counts the bytes
+ * laid down in the slot, and in the page cache unless a read found them there.
  */
 #include "path/slotted.h"
 
 #include <string.h>
 
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 
-/* What one system call between storage and slot did to `n` bytes. */
-static void tally(struct pst_chunk *chunk, uint64_t n)
+/* Adds to the chunk's counters what one system call of `n` bytes did between storage and slot. */
+static void slotted_count(struct pst_chunk *chunk, uint64_t n)
 {
 	const struct pst_io *io = &chunk->io;
 	bool direct = io->flags & PST_IO_DIRECT;
@@ -26,17 +26,17 @@ static void tally(struct pst_chunk *chunk, uint64_t n)
 	chunk->engine = io->engine;
 }
 
-static void copied_in(struct pst_chunk *chunk, int result)
+static void slotted_copied_in(struct pst_chunk *chunk, int result)
 {
 	pst_chunk_done(chunk, result);
 }
 
-static void filled(struct pst_io *io)
+static void slotted_filled(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	uint64_t got;
 
-	pst_direct_end(chunk);
+	pst_chunk_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		pst_chunk_done(chunk, (int)io->result);
@@ -44,19 +44,19 @@ static void filled(struct pst_io *io)
 	}
 	got = (uint64_t)io->result > chunk->mem_head ? (uint64_t)io->result - chunk->mem_head : 0;
 	chunk->moved = got < chunk->len ? got : chunk->len;
-	tally(chunk, chunk->moved);
+	slotted_count(chunk, chunk->moved);
 	if (!chunk->moved) {
 		pst_chunk_done(chunk, 0);
 		return;
 	}
-	pst_chunk_copy(chunk, chunk->slot->mem + chunk->mem_head, chunk->moved, copied_in);
+	pst_chunk_copy(chunk, chunk->slot->mem + chunk->mem_head, chunk->moved, slotted_copied_in);
 }
 
-static void drained(struct pst_io *io)
+static void slotted_drained(struct pst_io *io)
 {
-	struct pst_chunk *chunk = pst_chunk_io_ended(io);
+	struct pst_chunk *chunk = pst_chunk_io_done(io);
 
-	pst_direct_end(chunk);
+	pst_chunk_direct_end(chunk);
 	if (io->result < 0) {
 		chunk->err = io->err;
 		pst_chunk_done(chunk, (int)io->result);
@@ -69,11 +69,11 @@ static void drained(struct pst_io *io)
 		return;
 	}
 	chunk->moved = chunk->len;
-	tally(chunk, chunk->len);
+	slotted_count(chunk, chunk->len);
 	pst_chunk_done(chunk, 0);
 }
 
-static void copied_out(struct pst_chunk *chunk, int result)
+static void slotted_copied_out(struct pst_chunk *chunk, int result)
 {
 	int ret;
 
@@ -106,15 +106,15 @@ int pst_slotted_start(struct pst_chunk *chunk, unsigned io_flags, uint32_t align
 	if (!chunk->slot)
 		chunk->slot = pst_slot_get(&chunk->lane->slots, end - low);
 	if (!chunk->slot || ((io_flags & PST_IO_DIRECT) && !chunk->direct_bytes &&
-			     !pst_direct_begin(chunk, end - low)))
+			     !pst_chunk_direct_begin(chunk, end - low)))
 		return -EAGAIN;
 	chunk->mem_head = chunk->off - low;
 	pst_chunk_io(chunk, chunk->slot->mem, low, end - low, io_flags | PST_IO_RING,
-		     read ? filled : drained);
+		     read ? slotted_filled : slotted_drained);
 	if (!read)
-		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, copied_out);
+		return pst_chunk_copy(chunk, chunk->slot->mem, chunk->len, slotted_copied_out);
 	ret = pst_chunk_io_start(chunk);
 	if (ret)
-		pst_direct_end(chunk);
+		pst_chunk_direct_end(chunk);
 	return ret;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path staged: the drive's DMA fills the ring by O_DIRECT, the device's copy engine
- * drains it; the CPU touches no byte. On the host device the draining is a memcpy.
+ * Path staged: the drive's DMA fills the ring by O_DIRECT, and the device's copy engine copies
+ * from there; writes go the other way. The CPU touches no byte. On device host a memcpy takes
+ * the place of the copy engine.
  */
-#include "core/pump.h"
-#include "core/route.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
 #include "path/inplace.h"
-#include "path/paths.h"
+#include "path/staged.h"
 #include "path/slotted.h"
 
-static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
-		 char *fix)
+static int staged_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+			char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	int ret = pst_direct_probe(route, err, fix);
@@ -22,21 +23,21 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 	if (!st->listed)
 		*err = st->why_direct;
 	facts->slotted = true;
-	facts->off_align = st->off_align; /* reads take whole blocks around the chunk */
+	facts->off_align = st->off_align; /* A read covers whole blocks around the chunk. */
 	facts->mem_align = 1;
 	facts->chunk_max = atomic_load(&route->dev->pump)->slot_bytes;
 	if (st->chunk_best && st->chunk_best < facts->chunk_max)
 		facts->chunk_max = st->chunk_best;
-	facts->grain = route->op == PENSTOCK_READ && st->chunk_best;
-	/* One lane has 16 calls on their way, some of them copied on. A second one to read with
-	 * wakes twice as often and was up to a fifth slower (virtio); writes wait for the copy
-	 * before. */
+	facts->io_size = route->op == PENSTOCK_READ && st->chunk_best;
+	/* One reading lane keeps 16 calls in flight, some of them already being copied on. A
+	 * second reading lane wakes twice as often and was up to a fifth slower (virtio). A
+	 * write waits for its copy first, so two lanes are better. */
 	facts->lanes = route->op == PENSTOCK_READ ? 1 : 2;
 	facts->quick = true;
 	return 0;
 }
 
-static int start(struct pst_chunk *chunk)
+static int staged_start(struct pst_chunk *chunk)
 {
 	return pst_slotted_start(chunk, PST_IO_DIRECT, chunk->route->st->facts.off_align);
 }
@@ -44,6 +45,6 @@ static int start(struct pst_chunk *chunk)
 const struct pst_path_ops pst_path_staged = {
 	.name = "staged",
 	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_NO_CPU_COPY},
-	.probe = probe,
-	.start = start,
+	.probe = staged_probe,
+	.start = staged_start,
 };

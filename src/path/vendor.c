@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path vendor: NVIDIA's own libcufile moves the bytes, by nvidia-fs or its peer-to-peer
- * mode. It falls back to plain reads without a word, so it counts as direct only if its
- * compat mode is off and, over a trial read, its own peer-to-peer or nvidia-fs counter
- * rose and its posix counter did not; the canary proves the bytes. Else it meets no class
- * and stands behind every other path. Its calls block: a lane is in one at a time.
+ * Path vendor: NVIDIA's own libcufile moves the bytes, by nvidia-fs or by its peer-to-peer
+ * mode. libcufile falls back to plain reads silently. So the path counts as direct only if
+ * compat mode is off and a trial read raised libcufile's peer-to-peer or nvidia-fs counter and
+ * not its posix counter. The canary proves the bytes. A path that is not direct meets no class
+ * and comes last in every plan. libcufile's calls block, so a lane makes one at a time.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/pump.h"
-#include "core/route.h"
-#include "path/paths.h"
+#include "core/lane/pump.h"
+#include "core/route/route.h"
+#include "path/vendor.h"
 #include "path/vendor_lib.h"
 
 #define TRIAL_BLOCK 4096u
-#define CHUNK_MAX (16u << 20) /* of one call */
+#define CHUNK_MAX (16u << 20) /* Bytes of one call. */
 
-struct state {
+struct vendor_route {
 	const struct pst_vendor *lib;
 	void *handle;
 	bool direct;
 };
 
-/* One call of the library, made where the device's context is current. */
-struct call {
-	struct state *s;
+/* One call of the library, made while the device's context is current. */
+struct vendor_call {
+	struct vendor_route *s;
 	void *mem;
 	uint64_t len, off;
 	bool write;
@@ -35,9 +35,9 @@ struct call {
 	int errnum;
 };
 
-static int make(void *arg)
+static int vendor_call_make(void *arg)
 {
-	struct call *c = arg;
+	struct vendor_call *c = arg;
 	const struct pst_vendor *lib = c->s->lib;
 
 	errno = 0;
@@ -47,10 +47,11 @@ static int make(void *arg)
 	return 0;
 }
 
-/* Bytes, or -errno with the reason. */
-static int64_t carry(struct penstock_device *dev, struct call *c, struct pst_err *err)
+/* Runs the call. Returns its bytes, or -errno with the reason. */
+static int64_t vendor_call_run(struct penstock_device *dev, struct vendor_call *c,
+			       struct pst_err *err)
 {
-	int ret = dev->ops->inside(dev, make, c);
+	int ret = dev->ops->inside(dev, vendor_call_make, c);
 
 	if (ret)
 		return pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
@@ -68,14 +69,14 @@ static int64_t carry(struct penstock_device *dev, struct call *c, struct pst_err
 			      c->result);
 }
 
-/* ---- the trial ---- */
+/* ---- the trial read ---- */
 
-/* Reads once and asks the library's counters how. */
-static int try_read(struct pst_route *route, struct state *s, struct pst_err *err)
+/* Reads once and checks in the library's counters which way the bytes took. */
+static int vendor_trial_read(struct pst_route *route, struct vendor_route *s, struct pst_err *err)
 {
 	struct penstock_device *dev = route->dev;
 	struct pst_vendor_counts before = {0}, after = {0};
-	struct call c = {.s = s};
+	struct vendor_call c = {.s = s};
 	int64_t n;
 	bool counts;
 	int ret;
@@ -83,23 +84,23 @@ static int try_read(struct pst_route *route, struct state *s, struct pst_err *er
 	if (pst_written_blocks(route->st, TRIAL_BLOCK, PST_SCRATCH_BYTES, &c.off, &c.len))
 		return pst_fail(err, PENSTOCK_WHY_UNPROVEN, "%s",
 				penstock_why_text(PENSTOCK_WHY_UNPROVEN));
-	ret = pst_scratch_take(dev, &c.mem, err);
+	ret = pst_scratch_get(dev, &c.mem, err);
 	if (ret)
 		return ret;
 	counts = !pst_vendor_count(s->lib, &before);
-	n = carry(dev, &c, err);
+	n = vendor_call_run(dev, &c, err);
 	counts = counts && !pst_vendor_count(s->lib, &after);
-	pst_scratch_give(dev, c.mem);
+	pst_scratch_put(dev, c.mem);
 	if (n < 0)
 		return (int)n;
 	if ((uint64_t)n != c.len)
-		return pst_fail(err, PENSTOCK_WHY_SHORT_IO, "the trial read came short");
+		return pst_fail(err, PENSTOCK_WHY_SHORT_IO, "libcufile's trial read was short");
 	s->direct = counts && !s->lib->compat && after.direct > before.direct &&
 		    after.posix == before.posix && after.bytes - before.bytes >= c.len;
 	return 0;
 }
 
-static int open_handle(struct pst_route *route, struct state *s, struct pst_err *err)
+static int vendor_handle_open(struct pst_route *route, struct vendor_route *s, struct pst_err *err)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
 	struct cuf_descr descr = {.type = CUF_FD};
@@ -113,34 +114,35 @@ static int open_handle(struct pst_route *route, struct state *s, struct pst_err 
 			      "cuFileHandleRegister: %s (%d)", pst_vendor_name(e.err), e.err);
 }
 
-static void drop(struct state *s)
+static void vendor_route_free(struct vendor_route *s)
 {
 	if (s->handle)
 		s->lib->cuFileHandleDeregister(s->handle);
 	free(s);
 }
 
-/* The state, once a route: both what it may be used for and what it costs. */
-static int open_state(struct pst_route *route, struct state **out, struct pst_err *err)
+/* Opens the library and the file's handle, and makes the trial read. Runs once for each route. */
+static int vendor_route_open(struct pst_route *route, struct vendor_route **out,
+			     struct pst_err *err)
 {
-	struct state *s = calloc(1, sizeof(*s));
+	struct vendor_route *s = calloc(1, sizeof(*s));
 	int ret;
 
 	if (!s)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for libcufile's handle");
 	s->lib = pst_vendor_get(err);
-	ret = s->lib ? open_handle(route, s, err) : err->code;
+	ret = s->lib ? vendor_handle_open(route, s, err) : err->code;
 	if (!ret)
-		ret = try_read(route, s, err);
+		ret = vendor_trial_read(route, s, err);
 	if (ret) {
-		drop(s);
+		vendor_route_free(s);
 		return ret;
 	}
 	*out = s;
 	return 0;
 }
 
-static unsigned own_index(void)
+static unsigned vendor_index(void)
 {
 	unsigned i = 0;
 
@@ -149,11 +151,11 @@ static unsigned own_index(void)
 	return i;
 }
 
-static int probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
-		 char *fix)
+static int vendor_probe(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
+			char *fix)
 {
 	const struct pst_storage_facts *st = &route->st->facts;
-	struct state *s = NULL;
+	struct vendor_route *s = NULL;
 	int ret;
 
 	if (!route->dev->ops->inside)
@@ -161,12 +163,12 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 	if (st->fd < 0)
 		return pst_fail(err, PENSTOCK_WHY_NO_FD, "%s storage has no file descriptor",
 				route->st->ops->name);
-	ret = open_state(route, &s, err);
+	ret = vendor_route_open(route, &s, err);
 	if (ret) {
 		snprintf(fix, PENSTOCK_TEXT_MAX, "set up GPUDirect Storage (nvidia-fs)");
 		return ret;
 	}
-	route->path_priv[own_index()] = s;
+	route->path_priv[vendor_index()] = s;
 	facts->class_ = s->direct ? PENSTOCK_DIRECT : PENSTOCK_ANY;
 	facts->off_align = st->off_align;
 	facts->mem_align = 4096;
@@ -176,40 +178,42 @@ static int probe(struct pst_route *route, struct pst_path_facts *facts, struct p
 	return 0;
 }
 
-static void route_close(struct pst_route *route, unsigned index)
+static void vendor_route_close(struct pst_route *route, unsigned index)
 {
-	struct state *s = route->path_priv[index];
+	struct vendor_route *s = route->path_priv[index];
 
 	route->path_priv[index] = NULL;
 	if (s)
-		drop(s);
+		vendor_route_free(s);
 }
 
 /* ---- chunks ---- */
 
-static int start(struct pst_chunk *chunk)
+static int vendor_start(struct pst_chunk *chunk)
 {
-	struct state *s = chunk->route->path_priv[chunk->path];
-	struct call c = {.s = s,
-			 .len = chunk->len + chunk->pad,
-			 .off = chunk->off,
-			 .write = chunk->route->op == PENSTOCK_WRITE};
+	struct vendor_route *s = chunk->route->path_priv[chunk->path];
+	struct vendor_call c = {.s = s,
+				.len = chunk->len + chunk->pad,
+				.off = chunk->off,
+				.write = chunk->route->op == PENSTOCK_WRITE};
 	struct pst_part part;
 	int64_t n;
-	int ret = pst_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
+	int ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 
 	if (ret)
-		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED, "no single piece of memory");
+		return pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
+				"the chunk belongs to several buffers");
 	if (!part.dev->ops->inside)
 		return pst_fail(&chunk->err, PENSTOCK_WHY_DEVICE_ONLY,
 				"libcufile serves NVIDIA GPUs only");
 	c.mem = part.mem;
-	n = carry(part.dev, &c, &chunk->err);
+	n = vendor_call_run(part.dev, &c, &chunk->err);
 	if (n < 0)
 		return (int)n;
 	chunk->engine = "libcufile";
 	chunk->moved = (uint64_t)n < chunk->len ? (uint64_t)n : chunk->len;
-	if (!s->direct) { /* who copied is not known: count the worst */
+	/* The library does not report who copied: count one CPU copy of every byte. */
+	if (!s->direct) {
 		chunk->cpu_copied += chunk->moved;
 		chunk->dram_laid += chunk->moved;
 	}
@@ -223,7 +227,7 @@ static int start(struct pst_chunk *chunk)
 const struct pst_path_ops pst_path_vendor = {
 	.name = "vendor",
 	.traits = {.reads = true, .writes = true, .class_ = PENSTOCK_DIRECT},
-	.probe = probe,
-	.start = start,
-	.route_close = route_close,
+	.probe = vendor_probe,
+	.start = vendor_start,
+	.route_close = vendor_route_close,
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loading NVIDIA's libcufile: see vendor_lib.h. By an absolute path and bound to itself
- * (RTLD_DEEPBIND): its functions call each other by name, and where Penstock's drop-in
- * was preloaded those names lead to us, round and round. For the same reason a library
- * that carries the drop-in's mark is refused.
+ * Loads NVIDIA's libcufile by an absolute path, bound to its own symbols (RTLD_DEEPBIND). Its
+ * functions call each other by name: if Penstock's drop-in is preloaded, those names would lead
+ * back into Penstock, in an endless loop. For the same reason a library that carries the
+ * drop-in's mark is refused.
  */
 #include "path/vendor_lib.h"
 
@@ -13,9 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MARK "penstock_cufile_marker"
-#define MODULE "/proc/driver/nvidia-fs"
-#define STATS_BYTES 65536 /* more than any version writes: the call takes no length */
+#define DROPIN_MARK "penstock_cufile_marker"
+#define NVIDIA_FS_PROC "/proc/driver/nvidia-fs"
+/* Larger than the statistics of any version: the call has no parameter for the buffer's length. */
+#define STATS_BYTES 65536
 
 static struct pst_vendor vendor;
 static struct pst_err vendor_err;
@@ -41,7 +42,7 @@ const char *pst_vendor_name(int code)
 	}
 }
 
-static const char *find(struct pst_err *err)
+static const char *library_find(struct pst_err *err)
 {
 	const char *named = getenv("PENSTOCK_LIBCUFILE");
 
@@ -52,7 +53,7 @@ static const char *find(struct pst_err *err)
 			 "PENSTOCK_LIBCUFILE is '%.100s': it takes an absolute path", named);
 		return NULL;
 	}
-	if (named || access(MODULE, F_OK)) {
+	if (named || access(NVIDIA_FS_PROC, F_OK)) {
 		pst_fail(err, PENSTOCK_WHY_NO_DRIVER,
 			 "NVIDIA's libcufile is tried where the module nvidia-fs is loaded, or "
 			 "where PENSTOCK_LIBCUFILE names it");
@@ -67,8 +68,9 @@ static const char *find(struct pst_err *err)
 	return NULL;
 }
 
-/* A function pointer and an object pointer have one size under POSIX. */
-static int take(void *lib, const char *file, const char *name, void *member, bool needed)
+/* Loads one symbol into `member`. Under POSIX a function pointer has the size of an object
+ * pointer. */
+static int symbol_load(void *lib, const char *file, const char *name, void *member, bool needed)
 {
 	void *symbol = dlsym(lib, name);
 
@@ -79,16 +81,16 @@ static int take(void *lib, const char *file, const char *name, void *member, boo
 	return 0;
 }
 
-static int take_all(void *lib, const char *file)
+static int symbols_load(void *lib, const char *file)
 {
 	int ret = 0;
 
 #define NEEDED(type, name, params) \
 	if (!ret)                  \
-		ret = take(lib, file, #name, &vendor.name, true);
+		ret = symbol_load(lib, file, #name, &vendor.name, true);
 #define WANTED(type, name, params) \
 	if (!ret)                  \
-		ret = take(lib, file, #name, &vendor.name, false);
+		ret = symbol_load(lib, file, #name, &vendor.name, false);
 	PST_VENDOR_FUNCS(NEEDED)
 	PST_VENDOR_OPTIONAL(WANTED)
 #undef NEEDED
@@ -96,8 +98,9 @@ static int take_all(void *lib, const char *file)
 	return ret;
 }
 
-/* Compat mode can be refused before opening only; what then holds, the properties say. */
-static int start(const char *file)
+/* Opens the library's driver. Compat mode can be refused only before the open. Afterwards the
+ * properties tell whether that worked. */
+static int library_open(const char *file)
 {
 	struct cuf_props props = {.fflags = 0};
 	struct cuf_error e;
@@ -120,9 +123,9 @@ static int start(const char *file)
 	return 0;
 }
 
-static void load(void)
+static void library_load(void)
 {
-	const char *file = find(&vendor_err), *text;
+	const char *file = library_find(&vendor_err), *text;
 	void *lib;
 
 	if (!file)
@@ -133,17 +136,17 @@ static void load(void)
 		pst_fail(&vendor_err, PENSTOCK_WHY_NO_DRIVER, "%.200s", text ? text : file);
 		return;
 	}
-	if (dlsym(lib, MARK))
+	if (dlsym(lib, DROPIN_MARK))
 		pst_fail(&vendor_err, PENSTOCK_WHY_BAD_KIND,
 			 "%.120s is Penstock's own drop-in, not NVIDIA's library", file);
-	else if (!take_all(lib, file) && !start(file))
+	else if (!symbols_load(lib, file) && !library_open(file))
 		return;
 	dlclose(lib);
 }
 
 const struct pst_vendor *pst_vendor_get(struct pst_err *err)
 {
-	pthread_once(&once, load);
+	pthread_once(&once, library_load);
 	if (!vendor_err.code)
 		return &vendor;
 	*err = vendor_err;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks from a device number down to its drives and notes each layer. Called when
- * a storage is opened, by `penstock explain` and by `penstock check`;
- * blockstack_verdict.c judges what was found. It must never go round in a circle,
- * go deeper than its limit, or leave a layer out without saying so.
+ * Walks from a device number down to its drives and records each layer. It runs when a storage
+ * is opened, in `penstock explain` and in `penstock check`; blockstack_verdict.c judges the
+ * result. It must never loop on a cycle, descend below its limit, or omit a layer without
+ * recording that.
  */
 #include "storage/blockstack.h"
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sysfs.h"
+#include "core/machine/sysfs.h"
 #include "storage/dmtable.h"
 
 _Static_assert(sizeof(((struct pst_stack_drive *)0)->transport) ==
@@ -22,16 +22,16 @@ _Static_assert(sizeof(((struct pst_stack_drive *)0)->transport) ==
 
 #define MOUNTINFO_MAX (16u << 20)
 
-struct walk {
+struct stack_walk {
 	struct pst_sysfs fs;
 	struct pst_blockstack *stack;
-	int64_t memory_bytes;	       /* of the machine, 0 unknown */
-	char link[PST_SYSFS_PATH_MAX]; /* of the layer at hand */
+	int64_t memory_bytes;	       /* Memory of the machine; 0: unknown. */
+	char link[PST_SYSFS_PATH_MAX]; /* /sys link of the layer being visited. */
 };
 
-/* The first thing that was lost is the one to report. */
-__attribute__((format(printf, 2, 3))) static void lose(struct pst_blockstack *stack,
-						       const char *fmt, ...)
+/* Marks the stack as incomplete. Only the first reason is kept and reported. */
+__attribute__((format(printf, 2, 3))) static void stack_lose(struct pst_blockstack *stack,
+							     const char *fmt, ...)
 {
 	va_list args;
 
@@ -43,8 +43,8 @@ __attribute__((format(printf, 2, 3))) static void lose(struct pst_blockstack *st
 	va_end(args);
 }
 
-/* Notes a layer to visit, once. `above` is where it was found. */
-static void add_layer(struct walk *w, const char *name, int above)
+/* Records a layer to visit, once. `above` is the index of the layer that named it. */
+static void layer_add(struct stack_walk *w, const char *name, int above)
 {
 	struct pst_blockstack *stack = w->stack;
 	unsigned depth = above < 0 ? 0 : stack->layers[above].depth + 1u;
@@ -54,18 +54,19 @@ static void add_layer(struct walk *w, const char *name, int above)
 
 	for (i = 0; i < stack->layer_count; i++)
 		if (!strcmp(stack->layers[i].name, name)) {
-			/* Two partitions of a disk below one array are no circle. */
+			/* It is a cycle only if the layer is above itself. Two partitions of
+			 * one disk below an array are not a cycle. */
 			for (at = above; at >= 0; at = stack->layers[at].above)
 				if (at == (int)i)
-					lose(stack, "%s lies on itself", name);
+					stack_lose(stack, "%s is stacked on itself", name);
 			return;
 		}
 	if (strlen(name) >= sizeof(layer->name) || !name[0]) {
-		lose(stack, "a block device has a name that none can have");
+		stack_lose(stack, "a block device has an invalid name");
 		return;
 	}
 	if (depth >= PST_STACK_DEPTH_MAX || stack->layer_count == PST_LAYERS_MAX) {
-		lose(stack, "more layers than can be followed");
+		stack_lose(stack, "more layers than the limit");
 		return;
 	}
 	layer = &stack->layers[stack->layer_count++];
@@ -73,10 +74,10 @@ static void add_layer(struct walk *w, const char *name, int above)
 	memcpy(layer->name, name, strlen(name));
 }
 
-/* ---- what a drive is like --------------------------------------------------- */
+/* ---- facts of a drive ------------------------------------------------------- */
 
-static uint32_t queue_number(struct walk *w, const char *name, const char *what, int64_t max,
-			     int64_t add)
+static uint32_t queue_attribute(struct stack_walk *w, const char *name, const char *what,
+				int64_t max, int64_t add)
 {
 	int64_t value;
 
@@ -87,10 +88,10 @@ static uint32_t queue_number(struct walk *w, const char *name, const char *what,
 }
 
 /*
- * A drive whose addresses are too short for this machine's memory: the kernel then
- * copies through low pages, unless an IOMMU gives it short addresses for all.
+ * Returns false if the drive's addresses are too short for this machine's memory. Then the
+ * kernel copies through low pages, unless an IOMMU maps all memory to short addresses.
  */
-static bool reaches_all(struct walk *w, const char *bdf)
+static bool drive_reaches_all(struct stack_walk *w, const char *bdf)
 {
 	char group[32], type[16] = "";
 	int64_t bits;
@@ -104,12 +105,13 @@ static bool reaches_all(struct walk *w, const char *bdf)
 			       group);
 	if (!strncmp(type, "DMA", 3))
 		return true;
-	/* Up to 1 GiB below 4 GiB is no memory, so memory reaches that much higher. */
+	/* Up to 1 GiB of the addresses below 4 GiB is not memory, so memory ends that much
+	 * higher. */
 	return w->memory_bytes + (1LL << 30) <= 1LL << bits;
 }
 
-/* A drive on the layer `index`; its transport is the layer's detail. */
-static void add_drive(struct walk *w, int index, const char *controller)
+/* Records the drive of layer `index`. Its transport is the layer's detail. */
+static void drive_add(struct stack_walk *w, int index, const char *controller)
 {
 	struct pst_blockstack *stack = w->stack;
 	struct pst_layer *layer = &stack->layers[index];
@@ -117,7 +119,7 @@ static void add_drive(struct walk *w, int index, const char *controller)
 	int64_t value;
 
 	if (stack->drive_count == PST_STACK_DRIVES_MAX) {
-		lose(stack, "more than %d drives", PST_STACK_DRIVES_MAX);
+		stack_lose(stack, "more than %d drives", PST_STACK_DRIVES_MAX);
 		return;
 	}
 	drive = &stack->drives[stack->drive_count++];
@@ -134,10 +136,10 @@ static void add_drive(struct walk *w, int index, const char *controller)
 	    pst_sysfs_number(&w->fs, &value, "sys/bus/pci/devices/%s/numa_node", drive->bdf) >= 0 &&
 	    value >= 0 && value < PST_NODES_MAX)
 		drive->numa = (int)value;
-	if (drive->bdf[0] && !reaches_all(w, drive->bdf))
+	if (drive->bdf[0] && !drive_reaches_all(w, drive->bdf))
 		stack->swiotlb = "a drive cannot address all of the memory";
-	drive->logical_block = queue_number(w, layer->name, "logical_block_size", 1 << 20, 0);
-	drive->dma_align = queue_number(w, layer->name, "dma_alignment", 1 << 20, 1);
+	drive->logical_block = queue_attribute(w, layer->name, "logical_block_size", 1 << 20, 0);
+	drive->dma_align = queue_attribute(w, layer->name, "dma_alignment", 1 << 20, 1);
 	if (pst_sysfs_number(&w->fs, &value, "sys/class/block/%s/queue/rotational", layer->name) >=
 	    0)
 		drive->rotational = !!value;
@@ -147,9 +149,9 @@ static void add_drive(struct walk *w, int index, const char *controller)
 		stack->dma_align_max = drive->dma_align;
 }
 
-/* ---- layers with others below ------------------------------------------------ */
+/* ---- layers with other layers below ------------------------------------------- */
 
-static unsigned add_slaves(struct walk *w, int index)
+static unsigned slaves_add(struct stack_walk *w, int index)
 {
 	char name[sizeof(w->stack->layers[0].name)];
 	struct pst_names names;
@@ -158,19 +160,19 @@ static unsigned add_slaves(struct walk *w, int index)
 
 	memcpy(name, w->stack->layers[index].name, sizeof(name));
 	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0 || names.cut) {
-		lose(w->stack, "what %s lies on cannot be read", name);
+		stack_lose(w->stack, "the devices below %s cannot be read", name);
 		return 0;
 	}
 	for (i = 0; i < names.count; i++)
-		add_layer(w, names.name[i], index);
+		layer_add(w, names.name[i], index);
 	count = (unsigned)names.count;
 	pst_names_free(&names);
 	if (!count)
-		lose(w->stack, "%s names nothing that it lies on", name);
+		stack_lose(w->stack, "%s names no device below it", name);
 	return count;
 }
 
-static void visit_partition(struct walk *w, int index)
+static void partition_visit(struct stack_walk *w, int index)
 {
 	const char *path = w->link, *part, *disk = NULL, *last = NULL;
 	size_t len, disk_len = 0, last_len = 0;
@@ -184,14 +186,15 @@ static void visit_partition(struct walk *w, int index)
 		last_len = len;
 	}
 	if (!disk) {
-		lose(w->stack, "the disk of %s is not in its path", w->stack->layers[index].name);
+		stack_lose(w->stack, "the disk of %s is not in its path",
+			   w->stack->layers[index].name);
 		return;
 	}
 	snprintf(name, sizeof(name), "%.*s", (int)disk_len, disk);
-	add_layer(w, name, index);
+	layer_add(w, name, index);
 }
 
-static void visit_md(struct walk *w, int index)
+static void md_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
 	int64_t chunk;
@@ -212,15 +215,15 @@ static void visit_md(struct walk *w, int index)
 		    0 &&
 	    chunk > 0)
 		w->stack->stripe_bytes = (uint64_t)chunk;
-	add_slaves(w, index);
+	slaves_add(w, index);
 }
 
 /*
- * A volume of LVM, seen by one who may not ask for its table. All but linear and
- * striped ones stand on volumes that LVM keeps for itself; those have its uuid,
- * too. So a volume on foreign devices alone is plain.
+ * Guesses the kind of an LVM volume if the process may not read its table. Every kind except
+ * linear and striped is built on hidden volumes of LVM, which have an LVM uuid too. So a volume
+ * without any hidden volume below it is linear or striped.
  */
-static void lvm_by_slaves(struct walk *w, const char *name, const char *own, struct pst_dm *dm)
+static void lvm_guess(struct stack_walk *w, const char *name, const char *own, struct pst_dm *dm)
 {
 	struct pst_names names;
 	char uuid[160];
@@ -228,7 +231,8 @@ static void lvm_by_slaves(struct walk *w, const char *name, const char *own, str
 
 	dm->kind = PST_LAYER_DM_OTHER;
 	snprintf(dm->detail, sizeof(dm->detail), "lvm");
-	/* One that is kept: what it is, its suffix says, of which few are plain. */
+	/* A hidden volume: the suffix of its uuid names its kind. Only thin pools are
+	 * recognised. */
 	if (strchr(own + 4, '-')) {
 		if (!strcmp(strrchr(own, '-'), "-tpool"))
 			dm->kind = PST_LAYER_DM_THIN;
@@ -255,7 +259,7 @@ static void lvm_by_slaves(struct walk *w, const char *name, const char *own, str
 	pst_names_free(&names);
 }
 
-static void visit_dm(struct walk *w, int index)
+static void dm_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
 	char text[160] = "";
@@ -270,19 +274,19 @@ static void visit_dm(struct walk *w, int index)
 			       layer->name);
 		pst_dm_by_uuid(text, &dm);
 		if (dm.kind == PST_LAYER_UNKNOWN)
-			lvm_by_slaves(w, layer->name, text, &dm);
+			lvm_guess(w, layer->name, text, &dm);
 	}
 	layer->kind = dm.kind;
 	memcpy(layer->detail, dm.detail, sizeof(dm.detail));
 	if (!w->stack->stripe_bytes)
 		w->stack->stripe_bytes = dm.stripe_bytes;
-	add_slaves(w, index);
+	slaves_add(w, index);
 }
 
 /* ---- NVMe ------------------------------------------------------------------- */
 
-/* A name space on one controller: ".../nvme/nvme3/nvme3n1". */
-static void visit_nvme(struct walk *w, int index)
+/* A namespace on one controller: ".../nvme/nvme3/nvme3n1". */
+static void nvme_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
 	const char *path = w->link, *part, *last = NULL, *above = NULL;
@@ -299,16 +303,16 @@ static void visit_nvme(struct walk *w, int index)
 	if (above && above_len < sizeof(controller) && pst_part_is(above, above_len, "nvme", true))
 		snprintf(controller, sizeof(controller), "%.*s", (int)above_len, above);
 	else
-		lose(w->stack, "the controller of %s is not in its path", layer->name);
+		stack_lose(w->stack, "the controller of %s is not in its path", layer->name);
 	pst_sysfs_text(&w->fs, layer->detail, 16, "sys/class/nvme/%s/transport", controller);
-	add_drive(w, index, controller);
+	drive_add(w, index, controller);
 }
 
 /*
- * With native multipath, "nvme1n2" belongs to the subsystem; below are its paths,
- * hidden disks "nvme1cCn2", one for each controller C that leads there.
+ * With native multipath "nvme1n2" belongs to the subsystem. Its paths are hidden disks
+ * "nvme1cCn2", one for each controller C that leads to it.
  */
-static void visit_nvme_head(struct walk *w, int index)
+static void nvme_head_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
 	const char *subsystem = pst_path_find(w->link, "nvme-subsys", true);
@@ -323,7 +327,7 @@ static void visit_nvme_head(struct walk *w, int index)
 	    layer->name[behind] ||
 	    pst_sysfs_list(&w->fs, &names, "sys/class/nvme-subsystem/%.*s",
 			   (int)strcspn(subsystem, "/"), subsystem) < 0) {
-		lose(w->stack, "the subsystem of %s cannot be read", layer->name);
+		stack_lose(w->stack, "the subsystem of %s cannot be read", layer->name);
 		return;
 	}
 	for (i = 0; i < names.count; i++) {
@@ -334,18 +338,18 @@ static void visit_nvme_head(struct walk *w, int index)
 		snprintf(path, sizeof(path), "nvme%uc%sn%u", instance, name + 4, space);
 		if (!pst_sysfs_exists(&w->fs, "sys/class/block/%s", path))
 			continue;
-		add_layer(w, path, index);
+		layer_add(w, path, index);
 		count++;
 	}
 	if (names.cut || !count)
-		lose(w->stack, "no path of %s can be seen", layer->name);
+		stack_lose(w->stack, "no path of %s is visible", layer->name);
 	pst_names_free(&names);
 }
 
 /* ---- one layer -------------------------------------------------------------- */
 
-/* What a name alone tells; such devices do not call themselves otherwise. */
-static enum pst_layer_kind kind_by_name(const char *name)
+/* Returns the kind of a device whose name alone identifies it, else UNKNOWN. */
+static enum pst_layer_kind layer_kind_by_name(const char *name)
 {
 	static const struct {
 		const char *prefix;
@@ -367,12 +371,12 @@ static enum pst_layer_kind kind_by_name(const char *name)
 	return PST_LAYER_UNKNOWN;
 }
 
-static void visit_leaf(struct walk *w, int index)
+static void leaf_visit(struct stack_walk *w, int index)
 {
 	struct pst_layer *layer = &w->stack->layers[index];
 	const char *transport = "";
 
-	layer->kind = kind_by_name(layer->name);
+	layer->kind = layer_kind_by_name(layer->name);
 	if (layer->kind == PST_LAYER_UNKNOWN) {
 		transport = pst_disk_transport(&w->fs, w->link);
 		if (!strcmp(transport, "virtio"))
@@ -381,38 +385,38 @@ static void visit_leaf(struct walk *w, int index)
 			layer->kind = PST_LAYER_SCSI;
 		snprintf(layer->detail, sizeof(layer->detail), "%s", transport);
 	}
-	add_drive(w, index, NULL);
+	drive_add(w, index, NULL);
 }
 
-static void visit(struct walk *w, int index)
+static void layer_visit(struct stack_walk *w, int index)
 {
 	const char *name = w->stack->layers[index].name;
 
 	if (pst_sysfs_link(&w->fs, w->link, sizeof(w->link), "sys/class/block/%s", name) < 0) {
-		lose(w->stack, "%s is not in /sys/class/block", name);
+		stack_lose(w->stack, "%s is not in /sys/class/block", name);
 		return;
 	}
 	if (pst_sysfs_exists(&w->fs, "sys/class/block/%s/partition", name))
-		visit_partition(w, index);
+		partition_visit(w, index);
 	else if (pst_sysfs_exists(&w->fs, "sys/class/block/%s/md", name))
-		visit_md(w, index);
+		md_visit(w, index);
 	else if (pst_sysfs_exists(&w->fs, "sys/class/block/%s/dm", name))
-		visit_dm(w, index);
+		dm_visit(w, index);
 	else if (strstr(w->link, "/nvme-subsystem/"))
-		visit_nvme_head(w, index);
+		nvme_head_visit(w, index);
 	else if (pst_part_is(name, strlen(name), "nvme", false))
-		visit_nvme(w, index);
-	else if (kind_by_name(name) == PST_LAYER_BCACHE) {
+		nvme_visit(w, index);
+	else if (layer_kind_by_name(name) == PST_LAYER_BCACHE) {
 		w->stack->layers[index].kind = PST_LAYER_BCACHE;
-		add_slaves(w, index);
+		slaves_add(w, index);
 	} else
-		visit_leaf(w, index);
+		leaf_visit(w, index);
 }
 
-/* ---- the machine around it -------------------------------------------------- */
+/* ---- the machine --------------------------------------------------------------- */
 
-/* "swiotlb=force" or "swiotlb=65536,force"; "noforce" is another word. */
-static bool forced_swiotlb(const char *cmdline)
+/* Matches "swiotlb=force" and "swiotlb=65536,force", but not the value "noforce". */
+static bool cmdline_forces_swiotlb(const char *cmdline)
 {
 	const char *at = cmdline;
 
@@ -428,7 +432,7 @@ static bool forced_swiotlb(const char *cmdline)
 	return false;
 }
 
-static void read_machine(struct walk *w)
+static void machine_read(struct stack_walk *w)
 {
 	struct pst_names names;
 	bool hardware = false, software = false;
@@ -436,11 +440,11 @@ static void read_machine(struct walk *w)
 	size_t i;
 
 	if (pst_sysfs_file(&w->fs, &text, 65536, "proc/cmdline") >= 0) {
-		if (forced_swiotlb(text))
+		if (cmdline_forces_swiotlb(text))
 			w->stack->swiotlb = "swiotlb=force is on the kernel's command line";
 		free(text);
 	}
-	/* In a confidential guest no device may touch memory that is not shared. */
+	/* In a confidential guest devices can only access memory that is shared with the host. */
 	if (pst_sysfs_exists(&w->fs, "sys/class/misc/tdx_guest") ||
 	    pst_sysfs_exists(&w->fs, "sys/class/misc/sev-guest"))
 		w->stack->swiotlb = "the memory of this guest is encrypted";
@@ -461,7 +465,7 @@ static void read_machine(struct walk *w)
 	w->stack->rdma_software = software || !hardware;
 }
 
-static int read_mount(struct walk *w, const struct pst_blockstack_in *in)
+static int mount_read(struct stack_walk *w, const struct pst_blockstack_in *in)
 {
 	struct pst_blockstack *stack = w->stack;
 	struct pst_mount_key key = {.id = in->mount_id,
@@ -473,7 +477,7 @@ static int read_mount(struct walk *w, const struct pst_blockstack_in *in)
 	ssize_t len = pst_sysfs_file(&w->fs, &text, MOUNTINFO_MAX, "proc/self/mountinfo");
 
 	if (len < 0) {
-		lose(stack, "the mount table cannot be read");
+		stack_lose(stack, "the mount table cannot be read");
 		stack->mount.fs = pst_fs_by_magic(in->fs_magic);
 		return (int)len;
 	}
@@ -482,16 +486,17 @@ static int read_mount(struct walk *w, const struct pst_blockstack_in *in)
 	if (!stack->mounted)
 		stack->mount.fs = pst_fs_by_magic(in->fs_magic);
 	else if (!pst_fs_magic_fits(stack->mount.fs, in->fs_magic))
-		lose(stack, "the mount table says %s, statfs says 0x%llx", stack->mount.type,
-		     (unsigned long long)in->fs_magic);
+		stack_lose(stack, "the mount table says %s, statfs says 0x%llx", stack->mount.type,
+			   (unsigned long long)in->fs_magic);
 	else if ((stack->mount.fs == PST_FS_EXT4 || stack->mount.fs == PST_FS_XFS) &&
 		 (stack->mount.major != in->major || stack->mount.minor != in->minor))
-		lose(stack, "the file is not on the device of its mount");
+		stack_lose(stack, "the file is not on the device of its mount");
 	return 0;
 }
 
-/* The name of the device to begin with; false: there is none below. */
-static bool top_name(struct walk *w, const struct pst_blockstack_in *in, char *name, size_t len)
+/* Finds the name of the topmost device. Returns false if the file system has none. */
+static bool top_device_name(struct stack_walk *w, const struct pst_blockstack_in *in, char *name,
+			    size_t len)
 {
 	const char *source = w->stack->mount.source;
 
@@ -499,10 +504,10 @@ static bool top_name(struct walk *w, const struct pst_blockstack_in *in, char *n
 		if (pst_sysfs_link_name(&w->fs, name, len, "sys/dev/block/%u:%u", in->major,
 					in->minor) > 0)
 			return true;
-		lose(w->stack, "device %u:%u is not in /sys/dev/block", in->major, in->minor);
+		stack_lose(w->stack, "device %u:%u is not in /sys/dev/block", in->major, in->minor);
 		return false;
 	}
-	/* Files of btrfs have a number that is no device's; it names one of its own. */
+	/* The device number of btrfs files names no block device; the mount's source does. */
 	if (w->stack->mount.fs != PST_FS_BTRFS || strncmp(source, "/dev/", 5) ||
 	    strchr(source + 5, '/') || strlen(source + 5) >= len)
 		return false;
@@ -510,8 +515,8 @@ static bool top_name(struct walk *w, const struct pst_blockstack_in *in, char *n
 	return true;
 }
 
-/* The mount table leaves out what is a default: the kernel has a list of all. */
-static void read_ext4(struct walk *w, const char *device)
+/* Reads all options of ext4 from /proc/fs: the mount table omits those that are defaults. */
+static void ext4_options_read(struct stack_walk *w, const char *device)
 {
 	char *text;
 
@@ -525,29 +530,29 @@ int pst_blockstack_read(const char *root, const struct pst_blockstack_in *in,
 			struct pst_blockstack *out)
 {
 	char name[PST_SYSFS_PATH_MAX];
-	struct walk w = {.stack = out};
+	struct stack_walk w = {.stack = out};
 	unsigned i;
 	int ret;
 
 	*out = (struct pst_blockstack){.complete = true, .rdma_software = true};
 	ret = pst_sysfs_open(&w.fs, root);
 	if (ret < 0) {
-		lose(out, "%s cannot be opened", root && root[0] ? root : "/");
+		stack_lose(out, "%s cannot be opened", root && root[0] ? root : "/");
 		return ret;
 	}
-	read_machine(&w);
+	machine_read(&w);
 	if (in->is_block)
 		out->mount.fs = PST_FS_RAW_BLOCK;
 	else
-		ret = read_mount(&w, in);
-	if (top_name(&w, in, name, sizeof(name))) {
+		ret = mount_read(&w, in);
+	if (top_device_name(&w, in, name, sizeof(name))) {
 		if (out->mounted && out->mount.fs == PST_FS_EXT4)
-			read_ext4(&w, name);
-		add_layer(&w, name, -1);
+			ext4_options_read(&w, name);
+		layer_add(&w, name, -1);
 	}
-	/* Each visit may add layers at the end: breadth first, without recursion. */
+	/* Each visit may append layers, so this walks breadth first without recursion. */
 	for (i = 0; i < out->layer_count; i++)
-		visit(&w, (int)i);
+		layer_visit(&w, (int)i);
 	pst_sysfs_close(&w.fs);
 	return ret;
 }

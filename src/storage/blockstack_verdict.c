@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Judges a block stack: the allow-list of file systems and layers under which
- * O_DIRECT is a drive's DMA engine at work, with a sentence for all others. Called
- * by the file storage, `penstock explain` and `penstock check`. Pure functions.
- * What is not in the tables below, or not known, must never pass.
+ * Judges a block stack: the allow-list of file systems and layers for which O_DIRECT means that
+ * a drive's DMA engine moves the bytes. All others get a sentence with the reason. Called by
+ * storage file, `penstock explain` and `penstock check`. Pure functions. A layer that is
+ * unknown or not in the tables below must never pass.
  */
 #include <linux/fs.h>
 #include <linux/stat.h>
@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "storage/blockstack.h"
+#include "storage/blockstack_verdict.h"
 
 /* ---- the lists -------------------------------------------------------------- */
 
-/* NULL: passes, as far as its options allow it. */
+/* Why each file system fails; NULL: it passes if its options permit. */
 static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = "this file system is not on the list of those known to be direct",
 	[PST_FS_RAW_BLOCK] = NULL,
@@ -24,7 +24,7 @@ static const char *const fs_why[PST_FS_KINDS] = {
 	[PST_FS_BTRFS] = "compressed or checksummed data quietly takes the page cache",
 	[PST_FS_TMPFS] = "the bytes live in memory, the CPU copies them",
 	[PST_FS_RAMFS] = "the bytes live in memory, the CPU copies them",
-	[PST_FS_OVERLAY] = "the file beneath it, and what that lies on, cannot be seen",
+	[PST_FS_OVERLAY] = "the file beneath it and that file's drives are not visible",
 	[PST_FS_FUSE] = "a user-space process hands over every byte",
 	[PST_FS_VIRTIOFS] = "the host's file server hands over every byte",
 	[PST_FS_9P] = "the server's messages are copied by the CPU",
@@ -39,7 +39,7 @@ static const char *const fs_why[PST_FS_KINDS] = {
 
 static const struct {
 	const char *name;
-	const char *why; /* NULL: passes */
+	const char *why; /* Why the layer fails; NULL: it passes. */
 } layers[PST_LAYER_KINDS] = {
 	[PST_LAYER_UNKNOWN] = {"unknown", "this kind of block device is not known"},
 	[PST_LAYER_PARTITION] = {"partition", NULL},
@@ -59,7 +59,7 @@ static const struct {
 	[PST_LAYER_LOOP] = {"loop", "the kernel reads and writes another file for it"},
 	[PST_LAYER_ZRAM] = {"zram", "the bytes live in memory, the CPU compresses them"},
 	[PST_LAYER_BRD] = {"brd", "the bytes live in memory, the CPU copies them"},
-	[PST_LAYER_NULL_BLK] = {"null_blk", "there is no drive, the CPU makes the bytes up"},
+	[PST_LAYER_NULL_BLK] = {"null_blk", "there is no drive, the CPU generates the bytes"},
 	[PST_LAYER_NBD] = {"nbd", "the CPU copies every byte out of socket buffers"},
 	[PST_LAYER_RBD] = {"rbd", "the CPU copies every byte out of socket buffers"},
 	[PST_LAYER_UBLK] = {"ublk", "a user-space process hands over every byte"},
@@ -72,12 +72,12 @@ static const struct {
 	[PST_LAYER_NVME] = {"nvme", NULL},
 };
 
-/* By layer and transport; what is not here does not pass. */
+/* Verdicts by layer and transport. A pair that is missing fails. */
 static const struct {
 	enum pst_layer_kind kind;
 	const char *transport;
-	const char *why; /* NULL: passes */
-	bool rdma;	 /* passes only if no RDMA device is software */
+	const char *why; /* Why the pair fails; NULL: it passes. */
+	bool rdma;	 /* The pair passes only if no RDMA device is software. */
 } transports[] = {
 	{PST_LAYER_NVME, "pcie", NULL, false},
 	{PST_LAYER_NVME, "rdma", NULL, true},
@@ -104,8 +104,8 @@ const char *pst_layer_kind_name(enum pst_layer_kind kind)
 
 /* ---- the verdict ------------------------------------------------------------ */
 
-__attribute__((format(printf, 3, 4))) static bool no(char *why, size_t why_len, const char *fmt,
-						     ...)
+__attribute__((format(printf, 3, 4))) static bool verdict_no(char *why, size_t why_len,
+							     const char *fmt, ...)
 {
 	va_list args;
 
@@ -123,37 +123,38 @@ static bool mount_ok(const struct pst_blockstack *stack, char *why, size_t why_l
 	const char *name = pst_fs_name(mount->fs);
 
 	if ((unsigned)mount->fs >= PST_FS_KINDS)
-		return no(why, why_len, "a file system that is not known");
+		return verdict_no(why, why_len, "a file system that is not known");
 	if (mount->fs == PST_FS_OTHER && mount->type[0])
 		name = mount->type;
 	if (mount->fs == PST_FS_OVERLAY && mount->upper_fs[0])
-		return no(why, why_len, "overlay on %s: %s", mount->upper_fs, fs_why[mount->fs]);
+		return verdict_no(why, why_len, "overlay on %s: %s", mount->upper_fs,
+				  fs_why[mount->fs]);
 	if (fs_why[mount->fs])
-		return no(why, why_len, "%s: %s", name, fs_why[mount->fs]);
+		return verdict_no(why, why_len, "%s: %s", name, fs_why[mount->fs]);
 	if (mount->fs == PST_FS_RAW_BLOCK)
 		return true;
 	if (!stack->mounted)
-		return no(why, why_len,
-			  "%s: its mount is not in the mount table of this process, "
-			  "so its options are not known",
-			  name);
+		return verdict_no(why, why_len,
+				  "%s: its mount is not in the mount table of this process, "
+				  "so its options are not known",
+				  name);
 	if (mount->fs == PST_FS_EXT4 && mount->data == PST_DATA_NOT_SAID)
-		return no(why, why_len,
-			  "%s: whether it journals data is not known, neither the "
-			  "mount table nor /proc/fs/ext4 says so",
-			  name);
+		return verdict_no(why, why_len,
+				  "%s: whether it journals data is not known, neither the "
+				  "mount table nor /proc/fs/ext4 says so",
+				  name);
 	if (mount->data == PST_DATA_JOURNAL)
-		return no(why, why_len,
-			  "%s with data=journal: data passes through the journal, "
-			  "copied by the CPU",
-			  name);
+		return verdict_no(why, why_len,
+				  "%s with data=journal: data passes through the journal, "
+				  "copied by the CPU",
+				  name);
 	if (mount->dax)
-		return no(why, why_len, "%s with dax: the CPU copies every byte", name);
+		return verdict_no(why, why_len, "%s with dax: the CPU copies every byte", name);
 	if (mount->real_time)
-		return no(why, why_len,
-			  "%s with rtdev: the file may lie on the real-time device, "
-			  "which is not looked at",
-			  name);
+		return verdict_no(why, why_len,
+				  "%s with rtdev: the file may be on the real-time device, "
+				  "which is not inspected",
+				  name);
 	return true;
 }
 
@@ -168,33 +169,34 @@ static bool transport_ok(const struct pst_blockstack *stack, const struct pst_la
 		    strcmp(transports[i].transport, layer->detail))
 			continue;
 		if (transports[i].why)
-			return no(why, why_len, "%s %s on %s: %s", name, layer->detail, layer->name,
-				  transports[i].why);
+			return verdict_no(why, why_len, "%s %s on %s: %s", name, layer->detail,
+					  layer->name, transports[i].why);
 		if (transports[i].rdma && stack->rdma_software)
-			return no(why, why_len,
-				  "%s %s on %s: an RDMA device of this machine is "
-				  "software, where the CPU copies every byte",
-				  name, layer->detail, layer->name);
+			return verdict_no(why, why_len,
+					  "%s %s on %s: an RDMA device of this machine is "
+					  "software, where the CPU copies every byte",
+					  name, layer->detail, layer->name);
 		return true;
 	}
-	return no(why, why_len, "%s on %s: its transport is %s%s, which is not on the list", name,
-		  layer->name, layer->detail[0] ? "" : "not known", layer->detail);
+	return verdict_no(why, why_len, "%s on %s: its transport is %s%s, which is not on the list",
+			  name, layer->name, layer->detail[0] ? "" : "not known", layer->detail);
 }
 
 static bool layer_ok(const struct pst_blockstack *stack, const struct pst_layer *layer, char *why,
 		     size_t why_len)
 {
 	if ((unsigned)layer->kind >= PST_LAYER_KINDS)
-		return no(why, why_len, "%s: not known", layer->name);
+		return verdict_no(why, why_len, "%s: not known", layer->name);
 	if (layer->kind == PST_LAYER_DM_OTHER && !layer->detail[0])
-		return no(why, why_len, "dm on %s: what it does is not known, only root may ask",
-			  layer->name);
+		return verdict_no(why, why_len,
+				  "dm on %s: its table is not known, only root may read it",
+				  layer->name);
 	if (layers[layer->kind].why) {
 		bool more = layer->kind == PST_LAYER_DM_OTHER || layer->kind == PST_LAYER_MD_OTHER;
 
-		return no(why, why_len, "%s%s%s on %s: %s", layers[layer->kind].name,
-			  more && layer->detail[0] ? "-" : "", more ? layer->detail : "",
-			  layer->name, layers[layer->kind].why);
+		return verdict_no(why, why_len, "%s%s%s on %s: %s", layers[layer->kind].name,
+				  more && layer->detail[0] ? "-" : "", more ? layer->detail : "",
+				  layer->name, layers[layer->kind].why);
 	}
 	if (layer->kind == PST_LAYER_NVME || layer->kind == PST_LAYER_SCSI)
 		return transport_ok(stack, layer, why, why_len);
@@ -207,7 +209,7 @@ bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, siz
 
 	if (why && why_len)
 		why[0] = '\0';
-	/* What is certain is said before what is only not known. */
+	/* Report a layer that certainly fails before an unknown one. */
 	if (!mount_ok(stack, why, why_len))
 		return false;
 	for (i = 0; i < stack->layer_count; i++)
@@ -215,15 +217,16 @@ bool pst_blockstack_direct_ok(const struct pst_blockstack *stack, char *why, siz
 		    !layer_ok(stack, &stack->layers[i], why, why_len))
 			return false;
 	if (!stack->complete)
-		return no(why, why_len, "what lies beneath is not known: %s", stack->lost);
+		return verdict_no(why, why_len, "the layers beneath are not known: %s",
+				  stack->lost);
 	for (i = 0; i < stack->layer_count; i++)
 		if (!layer_ok(stack, &stack->layers[i], why, why_len))
 			return false;
 	if (!stack->drive_count)
-		return no(why, why_len, "no drive can be seen beneath");
+		return verdict_no(why, why_len, "no drive is visible beneath");
 	if (stack->swiotlb)
-		return no(why, why_len, "swiotlb: %s, so the CPU copies every byte",
-			  stack->swiotlb);
+		return verdict_no(why, why_len, "swiotlb: %s, so the CPU copies every byte",
+				  stack->swiotlb);
 	return true;
 }
 
@@ -243,7 +246,7 @@ bool pst_blockstack_inode_ok(uint64_t statx_attributes, uint32_t inode_flags, ch
 		 "the file is compressed: the CPU unpacks every byte"},
 		{STATX_ATTR_DAX, 0, "the file is in DAX state: the CPU copies every byte"},
 		{0, 0x10000000 /* FS_INLINE_DATA_FL */,
-		 "the file lies inside its inode: the CPU copies it"},
+		 "the file's data is inside its inode: the CPU copies it"},
 		{0, 0x00004000 /* FS_JOURNAL_DATA_FL */,
 		 "the file has a data journal of its own (chattr +j), copied by the CPU"},
 	};
@@ -253,20 +256,21 @@ bool pst_blockstack_inode_ok(uint64_t statx_attributes, uint32_t inode_flags, ch
 		why[0] = '\0';
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		if (statx_attributes & bad[i].attribute || inode_flags & bad[i].flag)
-			return no(why, why_len, "%s", bad[i].why);
+			return verdict_no(why, why_len, "%s", bad[i].why);
 	return true;
 }
 
-/* ---- in one line ------------------------------------------------------------ */
+/* ---- the stack in one line ------------------------------------------------------- */
 
 #define NAMES_SHOWN 4
 
-struct text {
+struct stack_text {
 	char *out;
 	size_t len, room;
 };
 
-__attribute__((format(printf, 2, 3))) static void say(struct text *t, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static void text_add(struct stack_text *t, const char *fmt,
+							   ...)
 {
 	va_list args;
 	int n;
@@ -279,20 +283,21 @@ __attribute__((format(printf, 2, 3))) static void say(struct text *t, const char
 	t->len += n > 0 ? (size_t)n : 0;
 }
 
-static void say_kind(struct text *t, const struct pst_layer *layer)
+static void text_add_kind(struct stack_text *t, const struct pst_layer *layer)
 {
 	if (layer->kind == PST_LAYER_PARTITION || (unsigned)layer->kind >= PST_LAYER_KINDS)
 		return;
-	say(t, " (%s", layers[layer->kind].name);
+	text_add(t, " (%s", layers[layer->kind].name);
 	if (layer->kind == PST_LAYER_NVME || layer->kind == PST_LAYER_SCSI)
-		say(t, "%s%s", layer->detail[0] ? " " : "", layer->detail);
+		text_add(t, "%s%s", layer->detail[0] ? " " : "", layer->detail);
 	else if (layer->kind == PST_LAYER_DM_OTHER || layer->kind == PST_LAYER_MD_OTHER)
-		say(t, "%s%s", layer->detail[0] ? "-" : "", layer->detail);
-	say(t, ")");
+		text_add(t, "%s%s", layer->detail[0] ? "-" : "", layer->detail);
+	text_add(t, ")");
 }
 
-/* All layers of one depth; their kind once where they are alike. */
-static unsigned say_depth(struct text *t, const struct pst_blockstack *stack, unsigned depth)
+/* Adds all layers of one depth; layers of the same kind name it once. Returns their number. */
+static unsigned text_add_depth(struct stack_text *t, const struct pst_blockstack *stack,
+			       unsigned depth)
 {
 	const struct pst_layer *first = NULL;
 	unsigned i, count = 0;
@@ -312,33 +317,34 @@ static unsigned say_depth(struct text *t, const struct pst_blockstack *stack, un
 
 		if (layer->depth != depth || count++ >= NAMES_SHOWN)
 			continue;
-		say(t, "%s%s", count == 1 ? " on " : " ", layer->name);
+		text_add(t, "%s%s", count == 1 ? " on " : " ", layer->name);
 		if (!alike)
-			say_kind(t, layer);
+			text_add_kind(t, layer);
 	}
 	if (count > NAMES_SHOWN)
-		say(t, " and %u more", count - NAMES_SHOWN);
+		text_add(t, " and %u more", count - NAMES_SHOWN);
 	if (first && alike)
-		say_kind(t, first);
+		text_add_kind(t, first);
 	return count;
 }
 
 void pst_blockstack_text(const struct pst_blockstack *stack, char *out, size_t out_len)
 {
-	struct text t = {out, 0, out_len};
+	struct stack_text t = {out, 0, out_len};
 	unsigned depth;
 
 	if (!out_len)
 		return;
 	out[0] = '\0';
-	say(&t, "%s",
-	    stack->mount.fs == PST_FS_OTHER && stack->mount.type[0] ? stack->mount.type
-								    : pst_fs_name(stack->mount.fs));
+	text_add(&t, "%s",
+		 stack->mount.fs == PST_FS_OTHER && stack->mount.type[0]
+			 ? stack->mount.type
+			 : pst_fs_name(stack->mount.fs));
 	if (stack->mount.upper_fs[0])
-		say(&t, " on %s", stack->mount.upper_fs);
+		text_add(&t, " on %s", stack->mount.upper_fs);
 	for (depth = 0; depth < PST_STACK_DEPTH_MAX; depth++)
-		if (!say_depth(&t, stack, depth))
+		if (!text_add_depth(&t, stack, depth))
 			break;
 	if (!stack->complete)
-		say(&t, ", not all of it known");
+		text_add(&t, ", partly unknown");
 }

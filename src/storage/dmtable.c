@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asks the device mapper for a table, or reads a captured one, and boils it down
- * to one kind of layer. Called by blockstack.c. It must never call a table plain
- * when one line of it is not, nor change anything.
+ * Reads a table from the device mapper, or a captured one, and reduces it to one kind of layer.
+ * Called by blockstack.c. It must never call a table plain if one line of it is not, and must
+ * change nothing.
  */
 #include "storage/dmtable.h"
 
@@ -27,13 +27,13 @@ static const struct {
 	{"thin-pool", PST_LAYER_DM_THIN}, {"multipath", PST_LAYER_DM_MULTIPATH},
 };
 
-static bool plain(enum pst_layer_kind kind)
+static bool kind_is_plain(enum pst_layer_kind kind)
 {
 	return kind == PST_LAYER_LINEAR || kind == PST_LAYER_RAID0 || kind == PST_LAYER_RAID1 ||
 	       kind == PST_LAYER_RAID10;
 }
 
-/* The "raid" target runs md's personalities; its first parameter is the level. */
+/* Returns the kind of target "raid", which runs md's code; its first parameter is the level. */
 static enum pst_layer_kind raid_kind(const char *params)
 {
 	size_t len = strcspn(params, " ");
@@ -50,8 +50,8 @@ static enum pst_layer_kind raid_kind(const char *params)
 	return PST_LAYER_DM_OTHER;
 }
 
-/* Adds one line of a table to what the lines before it were. */
-static void take(struct pst_dm *dm, const char *target, const char *params)
+/* Combines one line of a table with the lines before it. */
+static void dm_add_line(struct pst_dm *dm, const char *target, const char *params)
 {
 	enum pst_layer_kind kind = PST_LAYER_DM_OTHER;
 	unsigned long long count, sectors;
@@ -65,8 +65,8 @@ static void take(struct pst_dm *dm, const char *target, const char *params)
 	if (!strcmp(target, "striped") && !dm->stripe_bytes &&
 	    sscanf(params, "%9llu %9llu", &count, &sectors) == 2 && count > 1)
 		dm->stripe_bytes = (uint64_t)sectors * 512;
-	/* What is not plain stays; of what is plain, a stripe says more. */
-	if (dm->kind != PST_LAYER_UNKNOWN && !plain(dm->kind))
+	/* A kind that is not plain stays. Of two plain kinds, a stripe tells more than linear. */
+	if (dm->kind != PST_LAYER_UNKNOWN && !kind_is_plain(dm->kind))
 		return;
 	if (dm->kind != PST_LAYER_UNKNOWN && kind == PST_LAYER_LINEAR)
 		return;
@@ -84,13 +84,13 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 		char line[256], target[32];
 		int behind = 0;
 
-		/* Of a long line, the parameters at its end do not matter. */
+		/* A long line is cut: parameters at its end do not matter. */
 		snprintf(line, sizeof(line), "%.*s",
 			 (int)(len < sizeof(line) ? len : sizeof(line) - 1), text);
 		if (sscanf(line, "%18llu %18llu %31s %n", &start, &length, target, &behind) < 3 ||
 		    !behind)
 			return -EINVAL;
-		take(&dm, target, line + behind);
+		dm_add_line(&dm, target, line + behind);
 		text += len;
 		text += *text == '\n';
 	}
@@ -100,7 +100,8 @@ int pst_dm_parse(const char *text, struct pst_dm *out)
 	return 0;
 }
 
-/* `target_count` specs, each naming how far from the first the next one is. */
+/* Reads head.target_count specs. Each spec's `next` is the offset of the next spec, counted from
+ * the first one. */
 int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 {
 	struct pst_dm dm = {0};
@@ -124,8 +125,9 @@ int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 			return -EMSGSIZE;
 		memcpy(&spec, base + at, sizeof(spec));
 		spec.target_type[sizeof(spec.target_type) - 1] = '\0';
-		take(&dm, spec.target_type, base + at + sizeof(spec));
-		/* One that does not go on would be taken as often as the count says. */
+		dm_add_line(&dm, spec.target_type, base + at + sizeof(spec));
+		/* A spec whose offset does not advance would be read as often as target_count
+		 * says. */
 		if (i + 1 < head.target_count && spec.next <= at)
 			return -EMSGSIZE;
 		at = spec.next;
@@ -136,7 +138,7 @@ int pst_dm_take_answer(const void *answer, size_t len, struct pst_dm *out)
 	return 0;
 }
 
-static int ask(uint32_t major, uint32_t minor, struct pst_dm *out)
+static int dm_query(uint32_t major, uint32_t minor, struct pst_dm *out)
 {
 	struct dm_ioctl *head;
 	int fd, ret;
@@ -152,7 +154,7 @@ static int ask(uint32_t major, uint32_t minor, struct pst_dm *out)
 	head->version[0] = DM_VERSION_MAJOR;
 	head->data_size = TABLE_BYTES;
 	head->data_start = sizeof(*head);
-	/* Without NOFLUSH, asking a thin pool would commit it. */
+	/* Without NOFLUSH the query would make a thin pool commit. */
 	head->flags = DM_STATUS_TABLE_FLAG | DM_NOFLUSH_FLAG;
 	head->dev = makedev(major, minor);
 	ret = ioctl(fd, DM_TABLE_STATUS, head) < 0 ? -errno
@@ -170,7 +172,7 @@ int pst_dm_read(const struct pst_sysfs *fs, const char *name, uint32_t major, ui
 	int ret;
 
 	if (!fs->confined)
-		return ask(major, minor, out);
+		return dm_query(major, minor, out);
 	len = pst_sysfs_file(fs, &text, TABLE_BYTES, "captured/dm-table/%s", name);
 	if (len < 0)
 		return (int)len;
@@ -194,7 +196,7 @@ void pst_dm_by_uuid(const char *uuid, struct pst_dm *out)
 	else if (!strncmp(uuid, "mpath-", 6))
 		out->kind = PST_LAYER_DM_MULTIPATH;
 	else if (digits && uuid[4 + digits] == '-')
-		out->kind = PST_LAYER_LINEAR; /* kpartx: a partition of what follows */
+		out->kind = PST_LAYER_LINEAR; /* A partition made by kpartx. */
 	else
 		snprintf(out->detail, sizeof(out->detail), "%.*s",
 			 (int)(strcspn(uuid, "-") < 23 ? strcspn(uuid, "-") : 23), uuid);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage file: regular files, block devices, descriptors of the caller. Here the
- * bytes move: each io becomes calls of the lane's engine until it is whole. Opening
- * is file_open.c, facts are file_facts.c. Never changes a caller's descriptor.
+ * Storage file: regular files, block devices and descriptors of the caller. This file moves the
+ * bytes: it turns each io into calls of the lane's engine until the io is complete. file_open.c
+ * opens files, file_facts.c finds their facts. It must never change the flags of a caller's
+ * descriptor.
  */
 #include "storage/file.h"
 
@@ -11,23 +12,27 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/pump.h"
-#include "io/now.h"
-#include "storage/storages.h"
+#include "core/lane/pump.h"
+#include "io/call_now.h"
+#include "storage/file_facts.h"
+#include "storage/file_gate.h"
+#include "storage/file_open.h"
+#include "storage/file_state.h"
+#include "storage/file_sync.h"
 
-/* A call that is interrupted is made again at once, one that would have to wait after a
- * pause: so often while nothing moves at all, then it is an error. */
-#define AGAIN_MAX 200
-#define AGAIN_PAUSE_NS 1000000
+/* An interrupted call is repeated at once, a call that would block after a pause. After this
+ * many repeats without progress the io fails. */
+#define RETRIES_MAX 200
+#define RETRY_PAUSE_NS 1000000
 
-static struct pst_io *io_of(struct pst_call *call)
+static struct pst_io *call_io(struct pst_call *call)
 {
 	return (struct pst_io *)((char *)call - offsetof(struct pst_file_io, call) -
-				 offsetof(struct pst_io, room));
+				 offsetof(struct pst_io, priv));
 }
 
-/* Leaves `done` bytes at the front of the iovecs behind. */
-static void advance(struct pst_io *io, uint64_t done)
+/* Skips the first `done` bytes of the io's memory. */
+static void iov_advance(struct pst_io *io, uint64_t done)
 {
 	while (done && io->iov_count) {
 		if (done < io->iov->iov_len) {
@@ -41,14 +46,14 @@ static void advance(struct pst_io *io, uint64_t done)
 	}
 }
 
-static void end(struct pst_io *io, int64_t result)
+static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
 	pst_gate_leave(io);
 	io->done(io);
 }
 
-static void fail(struct pst_io *io, int code)
+static void io_fail(struct pst_io *io, int code)
 {
 	const struct pst_file *file = io->st->priv;
 	static const char *const verbs[] = {"reading", "writing", "syncing"};
@@ -56,12 +61,12 @@ static void fail(struct pst_io *io, int code)
 
 	pst_fail_errno(&io->err, code, pst_why_of_errno(code), "%s %llu bytes at %llu of %s: %m",
 		       verbs[io->op], (unsigned long long)rest, (unsigned long long)off,
-		       file->path ? pst_name_end(file->path) : "descriptor");
-	end(io, io->err.code);
+		       file->path ? pst_path_tail(file->path) : "descriptor");
+	io_end(io, io->err.code);
 }
 
-/* So far the file has been written: no further than what a call has carried. */
-static void reached(struct pst_file *file, uint64_t end_at)
+/* Raises the end of the written range. It must not exceed what calls have carried. */
+static void written_end_raise(struct pst_file *file, uint64_t end_at)
 {
 	uint64_t old = atomic_load_explicit(&file->written_end, memory_order_relaxed);
 
@@ -69,36 +74,36 @@ static void reached(struct pst_file *file, uint64_t end_at)
 		;
 }
 
-/* A call moved nothing and may be made again. False: not any more, the io has ended. */
-static bool again(struct pst_io *io, int code)
+/* Repeats a call that moved nothing. Returns false after too many tries: the io has failed. */
+static bool io_retry(struct pst_io *io, int code)
 {
-	const struct timespec pause = {0, AGAIN_PAUSE_NS};
+	const struct timespec pause = {0, RETRY_PAUSE_NS};
 
-	if (++pst_file_io(io)->tries > AGAIN_MAX) {
-		fail(io, code);
+	if (++pst_file_io(io)->tries > RETRIES_MAX) {
+		io_fail(io, code);
 		return false;
 	}
 	if (code != -EAGAIN)
 		return true;
-	/* io_uring answers so for a descriptor with O_NONBLOCK, where a plain call waits. */
+	/* io_uring returns EAGAIN for a descriptor with O_NONBLOCK where a plain call waits. */
 	if (io->flags & PST_IO_NOW)
 		nanosleep(&pause, NULL);
 	io->flags |= PST_IO_NOW;
 	return true;
 }
 
-/* A direct write is whole. True: it is to be made again, from its start. */
-static bool once_more(struct pst_io *io)
+/* Handles a complete direct write. Returns true if it must be repeated from its start. */
+static bool write_recheck(struct pst_io *io)
 {
 	struct iovec *one = &io->one;
-	int ret = pst_file_remake(io);
+	int ret = pst_file_direct_recheck(io);
 
 	if (!ret) {
-		end(io, (int64_t)io->len);
+		io_end(io, (int64_t)io->len);
 		return false;
 	}
 	if (ret < 0 || io->iov != one || io->iov_count != 1) {
-		fail(io, -EIO);
+		io_fail(io, -EIO);
 		return false;
 	}
 	one->iov_base = (char *)one->iov_base - (io->len - one->iov_len);
@@ -107,9 +112,9 @@ static bool once_more(struct pst_io *io)
 	return true;
 }
 
-/* Takes in how a call ended: whole, at the end of the file, short, or failed. True: what
- * is left of the io is to be carried; false: it has ended. */
-static bool take(struct pst_io *io)
+/* Evaluates the result of a call: complete, end of file, short, or failed. Returns true if the
+ * rest of the io must be carried, false if the io has ended. */
+static bool call_take_result(struct pst_io *io)
 {
 	struct pst_call *call = &pst_file_io(io)->call;
 	const struct pst_storage_facts *facts = &io->st->facts;
@@ -120,43 +125,45 @@ static bool take(struct pst_io *io)
 	io->engine = call->engine;
 	io->engine_why = call->engine_why;
 	if (n == -EINTR || n == -EAGAIN)
-		return again(io, (int)n);
+		return io_retry(io, (int)n);
 	if (n < 0) {
 		if (io->op == PST_IO_SYNC && pst_file_forgive(file, -(int)n))
-			return again(io, (int)n);
+			return io_retry(io, (int)n);
 		if (io->op == PST_IO_SYNC)
-			pst_file_lose(file, -(int)n);
-		fail(io, (int)n);
+			pst_file_mark_lost(file, -(int)n);
+		io_fail(io, (int)n);
 		return false;
 	}
 	pst_file_io(io)->tries = 0;
 	if (n == 0 || io->op == PST_IO_SYNC) {
 		if (io->op == PST_IO_DRAIN)
-			fail(io, -EIO); /* a write of nothing is no end of file */
+			/* A write that moves nothing does not mean the end of the file. */
+			io_fail(io, -EIO);
 		else if (io->op == PST_IO_FILL && file->is_block && call->off < file->block_length)
-			fail(io, -ENODEV); /* a drive that was pulled out ends at once */
+			/* Reads of a drive that was pulled out return 0 at once. */
+			io_fail(io, -ENODEV);
 		else
-			end(io, (int64_t)so_far);
+			io_end(io, (int64_t)so_far);
 		return false;
 	}
 	so_far += (uint64_t)n;
 	if (io->op == PST_IO_DRAIN)
-		reached(file, io->off + so_far);
-	/* O_DIRECT ends off the grid only at the end of the file. */
+		written_end_raise(file, io->off + so_far);
+	/* An O_DIRECT read that returns an unaligned length has reached the end of the file. */
 	if (so_far >= io->len || (io->op == PST_IO_FILL && (io->flags & PST_IO_DIRECT) &&
 				  (uint64_t)n % facts->off_align)) {
 		if (io->op == PST_IO_DRAIN && (io->flags & PST_IO_DIRECT))
-			return once_more(io);
-		end(io, (int64_t)so_far);
+			return write_recheck(io);
+		io_end(io, (int64_t)so_far);
 		return false;
 	}
-	advance(io, (uint64_t)n);
+	iov_advance(io, (uint64_t)n);
 	call->off += (uint64_t)n;
 	return true;
 }
 
-/* Hands the rest of the io to the engine, or makes its calls here until it has ended. */
-static int carry(struct pst_io *io)
+/* Submits the rest of the io to the engine, or with PST_IO_NOW makes its calls on this thread. */
+static int io_carry(struct pst_io *io)
 {
 	struct pst_lane *lane = io->lane;
 	struct pst_call *call = &pst_file_io(io)->call;
@@ -171,42 +178,42 @@ static int carry(struct pst_io *io)
 			return lane->engine_ops->submit(lane->engine, call);
 		}
 		call->engine_why = PENSTOCK_WHY_NONE;
-		call->engine = "threads"; /* plain calls, on this one */
+		call->engine = "threads"; /* A plain call on this thread. */
 		call->result = pst_call_now(call);
-	} while (take(io));
+	} while (call_take_result(io));
 	return 0;
 }
 
-/* An io that has begun: nobody will hand it in again. */
-static void carry_on(struct pst_io *io)
+/* Carries the rest of an io that has started: the path will not submit it again. */
+static void io_continue(struct pst_io *io)
 {
-	int ret = carry(io);
+	int ret = io_carry(io);
 
-	if (ret == -EAGAIN) { /* the engine has no room */
+	if (ret == -EAGAIN) { /* The engine is full. */
 		io->flags |= PST_IO_NOW;
-		ret = carry(io);
+		ret = io_carry(io);
 	}
 	if (ret)
-		fail(io, ret);
+		io_fail(io, ret);
 }
 
-/* The engine has made the call. */
-static void called(struct pst_call *call)
+/* Continues the io after the engine has completed its call. */
+static void call_done(struct pst_call *call)
 {
-	struct pst_io *io = io_of(call);
+	struct pst_io *io = call_io(call);
 
-	if (take(io))
-		carry_on(io);
+	if (call_take_result(io))
+		io_continue(io);
 }
 
-/* A write whose turn it is. */
-static void let_in(struct pst_io *io)
+/* Starts a write that waited at the gate; the gate calls this when its turn has come. */
+static void write_admitted(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;
-	carry_on(io);
+	io_continue(io);
 }
 
-static int start(struct pst_io *io, enum pst_io_op op)
+static int file_start(struct pst_io *io, enum pst_io_op op)
 {
 	struct pst_file *file = io->st->priv;
 	struct pst_file_io *own = pst_file_io(io);
@@ -218,14 +225,14 @@ static int start(struct pst_io *io, enum pst_io_op op)
 	call->op = op;
 	call->fixed = (io->flags & PST_IO_RING) && io->lane->fixed;
 	call->off = io->off;
-	call->done = called;
+	call->done = call_done;
 	own->tries = 0;
 	own->held = false;
 	if (direct)
-		pst_file_begin(io);
-	if (op == PST_IO_DRAIN && file->fd_direct >= 0 && !pst_gate_enter(io, let_in))
+		pst_file_direct_begin(io);
+	if (op == PST_IO_DRAIN && file->fd_direct >= 0 && !pst_gate_enter(io, write_admitted))
 		return 0;
-	ret = carry(io);
+	ret = io_carry(io);
 	if (ret)
 		pst_gate_leave(io);
 	return ret;
@@ -233,12 +240,12 @@ static int start(struct pst_io *io, enum pst_io_op op)
 
 static int file_fill(struct pst_io *io)
 {
-	return start(io, PST_IO_FILL);
+	return file_start(io, PST_IO_FILL);
 }
 
 static int file_drain(struct pst_io *io)
 {
-	return start(io, PST_IO_DRAIN);
+	return file_start(io, PST_IO_DRAIN);
 }
 
 static int file_sync(struct pst_io *io)
@@ -248,15 +255,15 @@ static int file_sync(struct pst_io *io)
 	io->len = 0;
 	io->iov = &io->one;
 	io->iov_count = 0;
-	ret = start(io, PST_IO_SYNC);
-	if (ret == -EAGAIN) { /* the engine has no room, and nobody asks again */
+	ret = file_start(io, PST_IO_SYNC);
+	if (ret == -EAGAIN) { /* The engine is full, and the caller will not retry. */
 		io->flags |= PST_IO_NOW;
-		ret = carry(io);
+		ret = io_carry(io);
 	}
 	return ret;
 }
 
-/* Everything with a path in it that no other storage claims. */
+/* Accepts every URL with a path that no other storage claims. */
 static bool file_match(const char *url)
 {
 	return !strncmp(url, "file://", 7) || !strstr(url, ":") || url[0] == '/' || url[0] == '.';

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a file lies on: alignment of O_DIRECT, whether it is real, whether the block
- * stack beneath is on the allow-list, where the page cache has it, which extents
- * are written. Read once at open, except residency.
+ * Finds the facts of an open file: the alignment of O_DIRECT, whether O_DIRECT reaches a drive,
+ * whether the block stack is on the allow-list, how much the page cache holds, and which
+ * extents are written. file.c and file_open.c call it. It reads everything once at open, except
+ * residency, extents and stamp.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,15 +23,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "storage/blockstack.h"
-#include "storage/file.h"
+#include "core/base/clock.h"
+#include "storage/blockstack_verdict.h"
+#include "storage/file_facts.h"
+#include "storage/file_state.h"
 
-/* Of one system call: shorter ones cost more of them, longer ones leave a drive's queue
- * too short (virtio, 16 MiB in flight: 1 MiB 5.4 GB/s, 2 MiB 4.6, 512 KiB 5.0). */
+/* Preferred bytes of one system call. Shorter lengths need more calls; longer ones keep a
+ * drive's queue too short. Measured on virtio with 16 MiB in flight: 512 KiB 5.0 GB/s, 1 MiB
+ * 5.4 GB/s, 2 MiB 4.6 GB/s. */
 #define CALL_BYTES (1u << 20)
 #ifndef SYS_cachestat
-#define SYS_cachestat 451 /* Linux 6.5, every architecture */
+#define SYS_cachestat 451 /* Linux 6.5; the same number on every architecture. */
 #endif
 
 struct cachestat_range_abi {
@@ -41,13 +44,13 @@ struct cachestat_abi {
 };
 
 #ifndef STATX_MNT_ID
-#define STATX_MNT_ID 0x00001000u /* Linux 5.8 */
+#define STATX_MNT_ID 0x00001000u /* Linux 5.8. */
 #endif
 #ifndef STATX_DIOALIGN
-#define STATX_DIOALIGN 0x00002000u /* Linux 6.1 */
+#define STATX_DIOALIGN 0x00002000u /* Linux 6.1. */
 #endif
 
-/* struct statx with the two fields that older headers lack. */
+/* struct statx, with the two dio fields that older headers lack. */
 struct statx_abi {
 	uint32_t mask, blksize;
 	uint64_t attributes;
@@ -66,10 +69,11 @@ struct statx_abi {
 };
 _Static_assert(sizeof(struct statx_abi) == 256, "struct statx is 256 bytes");
 
-#define ALIGN_UNKNOWN 4096u /* no drive of today asks for more */
+#define ALIGN_UNKNOWN 4096u /* No drive sold today needs more. */
 
-/* Alignment of O_DIRECT: from statx where the kernel tells, else a safe guess. */
-static bool dio_align(const struct statx_abi *stx, struct pst_storage_facts *facts)
+/* Takes the alignment of O_DIRECT from statx if the kernel reports it, else assumes a safe
+ * value. */
+static bool dio_align_get(const struct statx_abi *stx, struct pst_storage_facts *facts)
 {
 	facts->off_align = facts->mem_align = ALIGN_UNKNOWN;
 	if (!(stx->mask & STATX_DIOALIGN))
@@ -84,21 +88,11 @@ static bool dio_align(const struct statx_abi *stx, struct pst_storage_facts *fac
 	return true;
 }
 
-static int open_whole(const char *name, int flags)
+/* Opens the file by its name where /proc is missing, if the name still belongs to this file. */
+static int direct_open_by_name(const struct pst_file *file, int flags)
 {
-	int fd;
-
-	do
-		fd = open(name, flags | O_CLOEXEC | O_NOCTTY);
-	while (fd < 0 && errno == EINTR);
-	return fd;
-}
-
-/* By its name, if that is still this file's: where there is no /proc. */
-static int open_by_name(const struct pst_file *file, int flags)
-{
-	const char *name = file->temp ? file->temp : file->whole ? file->whole : file->path;
-	int fd = name ? open_whole(name, flags | O_NONBLOCK) : -1;
+	const char *name = file->temp ? file->temp : file->absolute ? file->absolute : file->path;
+	int fd = name ? pst_open_retry(name, flags | O_NONBLOCK, 0) : -1;
 	struct stat there, ours;
 
 	if (fd >= 0 &&
@@ -111,7 +105,7 @@ static int open_by_name(const struct pst_file *file, int flags)
 	return fd;
 }
 
-static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
+static int direct_open(struct pst_file *file, struct pst_storage_facts *facts)
 {
 	char name[64];
 	int flags = fcntl(file->fd, F_GETFL), fd;
@@ -120,19 +114,19 @@ static int open_direct(struct pst_file *file, struct pst_storage_facts *facts)
 		return file->fd;
 	flags = (flags & (O_ACCMODE | O_SYNC)) | O_DIRECT;
 	snprintf(name, sizeof(name), "/proc/self/fd/%d", file->fd);
-	fd = open_whole(name, flags);
+	fd = pst_open_retry(name, flags, 0);
 	if (fd < 0 && errno == ENOENT)
-		fd = open_by_name(file, flags);
+		fd = direct_open_by_name(file, flags);
 	if (fd < 0)
 		pst_fail_errno(&facts->why_direct, errno, PENSTOCK_WHY_NO_ODIRECT,
 			       "opening it with O_DIRECT: %m");
 	return fd;
 }
 
-/* A caller's descriptor that is O_DIRECT already, and could not be opened again, goes by
- * the page cache for nobody: reads take the blocks around what is wanted, writes are of
- * whole blocks or refused. */
-static void check_borrowed(struct penstock_storage *st)
+/* Handles a caller's descriptor that is O_DIRECT and could not be reopened. No transfer of it
+ * can use the page cache: reads cover the blocks around the wanted bytes, and writes must be
+ * whole blocks or are refused. */
+static void borrowed_check(struct penstock_storage *st)
 {
 	struct pst_file *file = st->priv;
 
@@ -141,8 +135,8 @@ static void check_borrowed(struct penstock_storage *st)
 		st->facts.edge_align = st->facts.off_align;
 }
 
-/* O_DIRECT that succeeds and still is a CPU copy: nothing lies beneath. */
-static bool is_memory(const struct pst_mount *mount)
+/* Returns true if O_DIRECT succeeds but is still a CPU copy, because the file system is memory. */
+static bool mount_is_memory(const struct pst_mount *mount)
 {
 	return mount->fs == PST_FS_TMPFS || mount->fs == PST_FS_RAMFS ||
 	       (mount->fs == PST_FS_OVERLAY && !strcmp(mount->upper_fs, "tmpfs"));
@@ -158,40 +152,42 @@ static bool kernel_has(unsigned major_min, unsigned minor_min)
 	return major > major_min || (major == major_min && minor >= minor_min);
 }
 
-/* File systems that keep large files in large folios, by the kernel's version: each
- * page that is registered or mapped then costs a fraction. */
-static bool large_folios(enum pst_fs fs)
+/* Returns true if the file system keeps large files in large folios, which depends on the
+ * kernel's version. Registering or mapping a page then costs a fraction. */
+static bool fs_has_large_folios(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 && kernel_has(6, 16)) || (fs == PST_FS_XFS && kernel_has(5, 18));
 }
 
-/* syncfs gives errors of writing back since 5.8; these two leave it no others to give. */
-static bool tells_loss(enum pst_fs fs)
+/* Returns true if an error of syncfs always means lost data. syncfs reports write-back errors
+ * since kernel 5.8, and on these two file systems it reports no other errors. */
+static bool fs_tells_loss(enum pst_fs fs)
 {
 	return (fs == PST_FS_EXT4 || fs == PST_FS_XFS) && kernel_has(5, 8);
 }
 
-/* What lay beneath a mount a moment ago still does: callers that open a file for each of
- * their operations ask for the same again and again, some 90 system calls each. A file
- * that stays open keeps what was read at its open for longer than that. */
+/* Recently read block stacks, kept for RECENT_NS. Some callers open a file for each operation,
+ * and reading a stack costs about 90 system calls. The stack beneath a mount does not change
+ * that fast; a file that stays open keeps the facts of its open for much longer. */
 #define RECENT_MAX 4u
 #define RECENT_NS 1000000000u
 
-static struct recent {
+static struct recent_stack {
 	struct pst_blockstack_in in;
 	struct pst_blockstack stack;
-	uint64_t read_ns; /* 0: none */
+	uint64_t read_ns; /* Time of reading; 0: entry unused. */
 } recents[RECENT_MAX];
-/* Never waited for: in the child of a fork it may be held by nobody who is there. */
+/* Only ever locked by trylock: in the child of a fork it may be held by a thread that does not
+ * exist there. */
 static pthread_mutex_t recent_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool is_same(const struct pst_blockstack_in *a, const struct pst_blockstack_in *b)
+static bool stack_in_equal(const struct pst_blockstack_in *a, const struct pst_blockstack_in *b)
 {
 	return a->major == b->major && a->minor == b->minor && a->is_block == b->is_block &&
 	       a->fs_magic == b->fs_magic && a->mount_id == b->mount_id;
 }
 
-static bool recall(const struct pst_blockstack_in *in, struct pst_blockstack *stack)
+static bool recent_get(const struct pst_blockstack_in *in, struct pst_blockstack *stack)
 {
 	uint64_t now = pst_now_ns();
 	bool found = false;
@@ -200,7 +196,7 @@ static bool recall(const struct pst_blockstack_in *in, struct pst_blockstack *st
 		return false;
 	for (unsigned i = 0; i < RECENT_MAX && !found; i++) {
 		found = recents[i].read_ns && now - recents[i].read_ns < RECENT_NS &&
-			is_same(&recents[i].in, in);
+			stack_in_equal(&recents[i].in, in);
 		if (found)
 			*stack = recents[i].stack;
 	}
@@ -208,20 +204,20 @@ static bool recall(const struct pst_blockstack_in *in, struct pst_blockstack *st
 	return found;
 }
 
-static void remember(const struct pst_blockstack_in *in, const struct pst_blockstack *stack)
+static void recent_put(const struct pst_blockstack_in *in, const struct pst_blockstack *stack)
 {
-	struct recent *oldest = &recents[0];
+	struct recent_stack *oldest = &recents[0];
 
 	if (pthread_mutex_trylock(&recent_lock))
 		return;
 	for (unsigned i = 1; i < RECENT_MAX; i++)
 		if (recents[i].read_ns < oldest->read_ns)
 			oldest = &recents[i];
-	*oldest = (struct recent){*in, *stack, pst_now_ns()};
+	*oldest = (struct recent_stack){*in, *stack, pst_now_ns()};
 	pthread_mutex_unlock(&recent_lock);
 }
 
-static void read_stack(const char *root, const struct pst_file *file, const struct statx_abi *stx,
+static void stack_read(const char *root, const struct pst_file *file, const struct statx_abi *stx,
 		       struct pst_blockstack *stack)
 {
 	struct pst_blockstack_in in = {
@@ -234,15 +230,15 @@ static void read_stack(const char *root, const struct pst_file *file, const stru
 
 	if (fstatfs(file->fd, &fs) == 0)
 		in.fs_magic = (uint64_t)fs.f_type & UINT32_MAX;
-	if (*root || !recall(&in, stack)) {
-		/* An error leaves a stack that is not complete, which is never direct. */
+	if (*root || !recent_get(&in, stack)) {
+		/* On an error the stack is marked incomplete, which never counts as direct. */
 		(void)pst_blockstack_read(root, &in, stack);
 		if (!*root && stack->complete)
-			remember(&in, stack);
+			recent_put(&in, stack);
 	}
 }
 
-static void take_drives(const struct pst_blockstack *stack, struct pst_storage_facts *facts)
+static void drives_copy(const struct pst_blockstack *stack, struct pst_storage_facts *facts)
 {
 	facts->drive_count =
 		stack->drive_count < PST_DRIVES_MAX ? stack->drive_count : PST_DRIVES_MAX;
@@ -256,8 +252,8 @@ static void take_drives(const struct pst_blockstack *stack, struct pst_storage_f
 	facts->stripe_len = stack->stripe_bytes;
 }
 
-static int find(struct penstock_storage *st, const char *root, struct pst_blockstack *stack,
-		struct pst_err *err)
+static int facts_find(struct penstock_storage *st, const char *root, struct pst_blockstack *stack,
+		      struct pst_err *err)
 {
 	struct pst_file *file = st->priv;
 	struct pst_storage_facts *facts = &st->facts;
@@ -270,8 +266,9 @@ static int find(struct penstock_storage *st, const char *root, struct pst_blocks
 		    STATX_BASIC_STATS | STATX_DIOALIGN | STATX_MNT_ID, &stx))
 		return pst_fail_errno(err, errno, pst_why_of_errno(errno), "statx: %m");
 	if (ioctl(file->fd, FS_IOC_GETFLAGS, &inode_flags))
-		inode_flags = 0; /* refused here: the attributes must do */
-	read_stack(root, file, &stx, stack);
+		/* The file system refuses this ioctl: statx's attributes must suffice. */
+		inode_flags = 0;
+	stack_read(root, file, &stx, stack);
 	facts->fd = file->fd;
 	facts->chunk_best = CALL_BYTES;
 	facts->mappable = !file->is_block;
@@ -281,31 +278,32 @@ static int find(struct penstock_storage *st, const char *root, struct pst_blocks
 		facts->edge_align = stx.blksize;
 	pst_blockstack_text(stack, facts->text, sizeof(facts->text));
 	file->overlay = stack->mount.fs == PST_FS_OVERLAY;
-	facts->mapped_quick = large_folios(stack->mount.fs);
-	/* By a descriptor of our own: it says a loss once, and a caller may have asked. */
-	file->tells_loss = !file->is_block && !file->fd_borrowed && tells_loss(stack->mount.fs);
+	facts->mapped_quick = fs_has_large_folios(stack->mount.fs);
+	/* Only for a descriptor that the library opened: the kernel reports a loss to each
+	 * descriptor once, and a caller may already have consumed the report of its own. */
+	file->tells_loss = !file->is_block && !file->fd_borrowed && fs_tells_loss(stack->mount.fs);
 	facts->listed =
 		pst_blockstack_direct_ok(stack, why, sizeof(why)) &&
 		pst_blockstack_inode_ok(stx.attributes, (uint32_t)inode_flags, why, sizeof(why));
-	if (is_memory(&stack->mount))
+	if (mount_is_memory(&stack->mount))
 		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_REAL, "%s is memory: %s", facts->text,
 			 penstock_why_text(PENSTOCK_WHY_NOT_REAL));
-	else if (dio_align(&stx, facts))
-		facts->fd_direct = file->fd_direct = open_direct(file, facts);
+	else if (dio_align_get(&stx, facts))
+		facts->fd_direct = file->fd_direct = direct_open(file, facts);
 	if (facts->fd_direct < 0)
 		facts->listed = false;
 	else if (!facts->listed)
 		pst_fail(&facts->why_direct, PENSTOCK_WHY_NOT_LISTED, "%s", why);
-	take_drives(stack, facts);
-	check_borrowed(st);
+	drives_copy(stack, facts);
+	borrowed_check(st);
 	return 0;
 }
 
 int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err *err)
 {
-	/* 10 KiB, and the caller's thread may have a stack of 64. */
+	/* The struct has 10 KiB, and the caller's thread may have a stack of 64 KiB. */
 	struct pst_blockstack *stack = malloc(sizeof(*stack));
-	int ret = stack ? find(st, root, stack, err)
+	int ret = stack ? facts_find(st, root, stack, err)
 			: pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
 
 	free(stack);
@@ -326,13 +324,13 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 	struct stat stat;
 	uint64_t length;
 
-	if (file->is_block) { /* every block of a device is a written one */
+	if (file->is_block) { /* Every block of a block device counts as written. */
 		if (*off >= file->block_length)
 			return -ENODATA;
 		*len = file->block_length - *off;
 		return 0;
 	}
-	if (fstat(file->fd, &stat)) /* it may have grown since it was opened */
+	if (fstat(file->fd, &stat)) /* The file may have grown since it was opened. */
 		return -ENODATA;
 	length = (uint64_t)stat.st_size;
 	for (;;) {
@@ -353,7 +351,8 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 				continue;
 			*off = e->fe_logical > *off ? e->fe_logical : *off;
 			*len = end - *off;
-			if (end > length) /* the last block may reach past the end */
+			/* The last block may extend beyond the end of the file. */
+			if (end > length)
 				*len = length > *off ? length - *off : 0;
 			return *len ? 0 : -ENODATA;
 		}
@@ -363,8 +362,9 @@ int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len)
 	}
 }
 
-/* Times of files are as coarse as the kernel's tick, and those of direct writes are of their
- * beginning: one that is younger tells nothing of what comes. */
+/* Minimum age at which a modification time is trusted. File times are as coarse as the kernel's
+ * tick, and a direct write sets the time at its start. So another write may leave a younger
+ * time unchanged. */
 #define SETTLED_NS 100000000
 
 uint64_t pst_file_stamp(struct penstock_storage *st)
@@ -384,27 +384,28 @@ uint64_t pst_file_stamp(struct penstock_storage *st)
 	return age >= 0 && age < SETTLED_NS ? stamp + pst_now_ns() : stamp;
 }
 
-/* Of a range, in the kernel's own size. */
-static uint64_t pages_in(uint64_t off, uint64_t end)
+/* Returns the number of the kernel's pages that the range touches. */
+static uint64_t pages_in_range(uint64_t off, uint64_t end)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 
 	return end > off ? (end + page - 1) / page - off / page : 0;
 }
 
-/* Behind the end there is nothing that could be missing: who asks for more than a file has,
- * as readers with a buffer do, is told of what it has. */
-static uint64_t pages_there(const struct penstock_storage *st, uint64_t off, uint64_t end)
+/* Returns the number of pages of the range that exist in the file. Readers with a large buffer
+ * ask for more than the file has; the missing pages must not count as uncached. */
+static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
 {
 	const struct pst_file *file = st->priv;
 	uint64_t length = file->block_length;
 	struct stat stat;
 
 	if (end <= st->facts.length)
-		return pages_in(off, end);
+		return pages_in_range(off, end);
 	if (!file->is_block)
-		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size; /* it may grow */
-	return pages_in(off, end < length ? end : length);
+		/* The file may have grown. */
+		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size;
+	return pages_in_range(off, end < length ? end : length);
 }
 
 enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
@@ -425,8 +426,8 @@ enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off,
 		atomic_store_explicit(&file->cachestat_error, errno, memory_order_relaxed);
 		return pst_file_residency(st, off, len, why);
 	}
-	if (stat.nr_cache >= pages_in(off, off + len) ||
-	    stat.nr_cache >= pages_there(st, off, off + len))
+	if (stat.nr_cache >= pages_in_range(off, off + len) ||
+	    stat.nr_cache >= pages_in_file(st, off, off + len))
 		return PST_WARM;
 	return stat.nr_cache ? PST_MIXED : PST_COLD;
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel remembers of a file's writing, and what follows from it. It tells each
- * open descriptor once, at fdatasync, that something has gone wrong since it last asked.
- * Two things may have:
- * - bytes in the page cache could not be brought to the drive. They are lost, and no later
- *   fdatasync knows of them: so a commit of that handle is never durable again.
- * - a direct write could not drop old bytes from the page cache, because another process
- *   had dirtied the folio (within this one file_gate.c keeps it from happening). Then the
- *   drive has everything; the write is made again, which brings the cache up to date.
- * The error is EIO both times, but only a loss is also the file system's, which syncfs
- * tells (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
- * dio_warn_stale_pagecache). Called by file.c and file_open.c. Must never call a loss
- * anything else.
+ * Interprets the write-back errors that the kernel remembers for a file. fdatasync reports once
+ * to each open descriptor that something has failed since its last call. There are two causes:
+ * - The kernel could not write bytes of the page cache to the drive. They are lost, and later
+ *   fdatasync calls succeed without them. So no later commit of that storage may be durable.
+ * - A direct write could not drop old bytes from the page cache, because another process had
+ *   dirtied the folio. (Within one process file_gate.c prevents this.) The drive then has all
+ *   bytes; repeating the write updates the page cache.
+ * The error is EIO in both cases. But only a loss is recorded for the whole file system too,
+ * where syncfs reports it (include/linux/pagemap.h, mapping_set_error; mm/filemap.c,
+ * dio_warn_stale_pagecache). file.c and file_open.c call this file. It must never mistake a
+ * loss for the other case.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,60 +18,62 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/log.h"
-#include "storage/file.h"
+#include "core/base/log.h"
+#include "storage/file_sync.h"
 
-#define NOWHERE ((off_t)1 << 62) /* behind all files: there are no pages to wait for */
-#define AGAIN_MAX 16
+/* Beyond every file: the call finds no pages to wait for. */
+#define OFF_BEYOND_FILES ((off_t)1 << 62)
+#define RETRIES_MAX 16
 
-static const char *name_of(const struct pst_file *file)
+static const char *file_name(const struct pst_file *file)
 {
-	return file->path ? pst_name_end(file->path) : "descriptor";
+	return file->path ? pst_path_tail(file->path) : "descriptor";
 }
 
-/* How often something has gone wrong, asked by the descriptor that is never synced. By one
- * at a time: who is told has counted it before the next one looks. */
-static unsigned look(struct pst_file *file)
+/* Returns how many errors the kernel has reported. It queries the O_DIRECT descriptor, which is
+ * never synced, so that fdatasync still gets its own report. One thread polls at a time: it
+ * counts an error before the next thread reads the count. */
+static unsigned errors_poll(struct pst_file *file)
 {
-	unsigned marks;
+	unsigned errors;
 
 	if (file->fd_direct < 0 || file->fd_direct == file->fd)
 		return 0;
-	while (atomic_exchange_explicit(&file->looking, true, memory_order_acquire))
+	while (atomic_exchange_explicit(&file->error_lock, true, memory_order_acquire))
 		sched_yield();
-	if (sync_file_range(file->fd_direct, NOWHERE, 1, SYNC_FILE_RANGE_WAIT_BEFORE) &&
+	if (sync_file_range(file->fd_direct, OFF_BEYOND_FILES, 1, SYNC_FILE_RANGE_WAIT_BEFORE) &&
 	    errno == EIO)
-		atomic_fetch_add_explicit(&file->marks, 1, memory_order_relaxed);
-	marks = atomic_load_explicit(&file->marks, memory_order_relaxed);
-	atomic_store_explicit(&file->looking, false, memory_order_release);
-	return marks;
+		atomic_fetch_add_explicit(&file->errors_seen, 1, memory_order_relaxed);
+	errors = atomic_load_explicit(&file->errors_seen, memory_order_relaxed);
+	atomic_store_explicit(&file->error_lock, false, memory_order_release);
+	return errors;
 }
 
 /* ---- direct writes ---- */
 
-void pst_file_begin(struct pst_io *io)
+void pst_file_direct_begin(struct pst_io *io)
 {
 	const struct pst_file *file = io->st->priv;
 	struct pst_file_io *own = pst_file_io(io);
 
-	own->marks = atomic_load_explicit(&file->marks, memory_order_relaxed);
+	own->errors = atomic_load_explicit(&file->errors_seen, memory_order_relaxed);
 	own->remade = 0;
 }
 
-/* Whose mark it is nobody can tell: all that were on their way are made again. */
-int pst_file_remake(struct pst_io *io)
+/* The error names no write, so every direct write in flight at the time is repeated. */
+int pst_file_direct_recheck(struct pst_io *io)
 {
 	struct pst_file *file = io->st->priv;
 	struct pst_file_io *own = pst_file_io(io);
-	unsigned marks = look(file);
+	unsigned errors = errors_poll(file);
 
-	if (marks == own->marks)
+	if (errors == own->errors)
 		return 0;
-	if (++own->remade > AGAIN_MAX)
+	if (++own->remade > RETRIES_MAX)
 		return -EIO;
-	own->marks = marks;
-	pst_log(PST_LOG_INFO, "file", "%s at %llu is written again: the page cache kept old bytes",
-		name_of(file), (unsigned long long)io->off);
+	own->errors = errors;
+	pst_log(PST_LOG_INFO, "file", "%s at %llu is rewritten: the page cache kept old bytes",
+		file_name(file), (unsigned long long)io->off);
 	return 1;
 }
 
@@ -80,50 +81,51 @@ int pst_file_remake(struct pst_io *io)
 
 bool pst_file_forgive(struct pst_file *file, int code)
 {
-	unsigned marks;
+	unsigned errors;
 
 	if (code != EIO || !file->tells_loss)
 		return false;
-	marks = look(file);
-	/* A flush that the drive has refused leaves no mark. */
-	if (marks == atomic_load(&file->forgiven))
+	errors = errors_poll(file);
+	/* If the drive itself refused the flush, errors_seen has not risen: that is a real
+	 * failure. */
+	if (errors == atomic_load(&file->errors_forgiven))
 		return false;
-	/* Slow, as all files there are written: but the other answer is that data is lost. */
+	/* Slow, because syncfs writes all files of that file system. The alternative is to
+	 * report a loss. */
 	if (syncfs(file->fd))
 		return false;
-	atomic_store(&file->forgiven, marks);
+	atomic_store(&file->errors_forgiven, errors);
 	pst_log(PST_LOG_INFO, "file",
-		"%s: the sync failed for the page cache's sake, nothing is "
-		"lost",
-		name_of(file));
+		"%s: the sync failed only because the page cache kept old bytes; no data is lost",
+		file_name(file));
 	return true;
 }
 
-void pst_file_lose(struct pst_file *file, int code)
+void pst_file_mark_lost(struct pst_file *file, int code)
 {
 	int none = 0;
 
-	atomic_compare_exchange_strong(&file->lost, &none, code);
+	atomic_compare_exchange_strong(&file->lost_errno, &none, code);
 }
 
-int pst_file_settle(struct pst_file *file, struct pst_err *err)
+int pst_file_sync_all(struct pst_file *file, struct pst_err *err)
 {
-	int ret = atomic_load(&file->lost);
+	int ret = atomic_load(&file->lost_errno);
 
 	if (ret)
 		ret = pst_fail_errno(err, ret, pst_why_of_errno(ret),
-				     "a sync of %s has failed before, and what it could not write "
-				     "is lost: %m (open it anew and write it again)",
-				     name_of(file));
+				     "an earlier sync of %s failed, and the data that it could not "
+				     "write is lost: %m (open it anew and write it again)",
+				     file_name(file));
 	for (unsigned tries = 0; !ret && fsync(file->fd); tries++) {
 		int code = errno;
 
-		if (tries < AGAIN_MAX && (code == EINTR || pst_file_forgive(file, code)))
+		if (tries < RETRIES_MAX && (code == EINTR || pst_file_forgive(file, code)))
 			continue;
 		if (code != EINTR)
-			pst_file_lose(file, code);
+			pst_file_mark_lost(file, code);
 		ret = pst_fail_errno(err, code, pst_why_of_errno(code), "cannot sync %s: %m",
-				     name_of(file));
+				     file_name(file));
 	}
 	return ret;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storage mem: "mem:SIZE?seed=N", bytes made from a seed, block by block when they
- * are first touched, the same each time; writes are kept until it is closed. For
- * tests, benchmarks of everything but the drive, and as the smallest example of a
- * storage without descriptor.
+ * Storage mem: "mem:SIZE?seed=N". Its bytes are generated from the seed, block by block at the
+ * first access, the same for each open. Writes last until it is closed. Used by tests and by
+ * benchmarks of everything but the drive; also the smallest example of a storage without a
+ * descriptor.
  */
 #include <ctype.h>
 #include <sched.h>
@@ -13,21 +13,21 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/mix.h"
-#include "storage/storages.h"
+#include "core/base/splitmix64.h"
+#include "storage/mem.h"
 
 #define BLOCK 65536u
 
 enum { EMPTY, BUSY, MADE };
 
-struct mem {
+struct mem_storage {
 	char *base;
 	uint64_t len;
 	uint64_t seed;
-	_Atomic unsigned char *state; /* of each block */
+	_Atomic unsigned char *state; /* Of each block: EMPTY, BUSY or MADE. */
 };
 
-static void make_block(struct mem *mem, uint64_t block)
+static void block_make(struct mem_storage *mem, uint64_t block)
 {
 	unsigned char state = EMPTY;
 	uint64_t *words = (uint64_t *)(void *)(mem->base + block * BLOCK);
@@ -40,12 +40,12 @@ static void make_block(struct mem *mem, uint64_t block)
 		return;
 	}
 	for (unsigned i = 0; i < BLOCK / 8; i++)
-		words[i] = pst_mix(mem->seed + block * (BLOCK / 8) + i);
+		words[i] = pst_splitmix64(mem->seed + block * (BLOCK / 8) + i);
 	atomic_store_explicit(&mem->state[block], MADE, memory_order_release);
 }
 
-/* "64MiB?seed=7" after "mem:". */
-static int parse(const char *text, struct mem *mem, struct pst_err *err)
+/* Parses the text after "mem:", for example "64MiB?seed=7". */
+static int mem_parse(const char *text, struct mem_storage *mem, struct pst_err *err)
 {
 	static const struct {
 		const char *name;
@@ -84,7 +84,7 @@ bad:
 
 static void mem_close(struct penstock_storage *st)
 {
-	struct mem *mem = st->priv;
+	struct mem_storage *mem = st->priv;
 
 	if (mem->base)
 		munmap(mem->base, (mem->len + BLOCK - 1) / BLOCK * BLOCK);
@@ -95,7 +95,7 @@ static void mem_close(struct penstock_storage *st)
 static int mem_open(struct penstock_storage *st, const char *url, int fd,
 		    const struct penstock_storage_opts *opts, struct pst_err *err)
 {
-	struct mem *mem = calloc(1, sizeof(*mem));
+	struct mem_storage *mem = calloc(1, sizeof(*mem));
 	uint64_t blocks;
 	int ret;
 
@@ -103,7 +103,7 @@ static int mem_open(struct penstock_storage *st, const char *url, int fd,
 	if (!mem)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a storage");
 	st->priv = mem;
-	ret = parse(url + strlen("mem:"), mem, err);
+	ret = mem_parse(url + strlen("mem:"), mem, err);
 	if (ret) {
 		free(mem);
 		return ret;
@@ -126,9 +126,9 @@ static int mem_open(struct penstock_storage *st, const char *url, int fd,
 	return 0;
 }
 
-static int move(struct pst_io *io)
+static int mem_move(struct pst_io *io)
 {
-	struct mem *mem = io->st->priv;
+	struct mem_storage *mem = io->st->priv;
 	uint64_t off = io->off;
 	uint64_t left = off < mem->len ? mem->len - off : 0;
 
@@ -142,7 +142,7 @@ static int move(struct pst_io *io)
 	}
 	io->result = (int64_t)left;
 	for (uint64_t b = off / BLOCK; left && b <= (off + left - 1) / BLOCK; b++)
-		make_block(mem, b);
+		block_make(mem, b);
 	for (unsigned i = 0; i < io->iov_count && left; i++) {
 		uint64_t n = io->iov[i].iov_len < left ? io->iov[i].iov_len : left;
 
@@ -168,6 +168,6 @@ const struct pst_storage_ops pst_storage_mem = {
 	.match = mem_match,
 	.open = mem_open,
 	.close = mem_close,
-	.fill = move,
-	.drain = move,
+	.fill = mem_move,
+	.drain = mem_move,
 };

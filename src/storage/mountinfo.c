@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parses /proc/self/mountinfo (proc(5)) for one mount. Called by blockstack.c and
- * `penstock check`. Pure functions over text that may be hostile: no allocation,
- * no copy longer than its room; a field that does not fit is empty, not cut.
+ * Parses /proc/self/mountinfo (proc(5)) to find one mount. Called by blockstack.c and by
+ * `penstock check`. Pure functions over untrusted text: they allocate nothing and never copy
+ * more than fits. A field that does not fit becomes empty; it is never truncated.
  */
 #include "storage/mountinfo.h"
 
 #include <errno.h>
 #include <string.h>
 
-struct span {
+struct text_span {
 	const char *at;
 	size_t len;
 };
 
-/* One line, as far as it is used. */
-struct line {
-	struct span id, dev, point, flags, type, source, options;
+/* The fields of one line that this file uses. */
+struct mount_line {
+	struct text_span id, dev, point, flags, type, source, options;
 };
 
 static const struct {
-	const char *type; /* NULL: never the type of a mount */
+	const char *type; /* NULL: not a type in a mount table. */
 	const char *name;
-	uint64_t magic; /* of statfs(2); 0: not known */
+	uint64_t magic; /* f_type of statfs(2); 0: unknown. */
 } kinds[PST_FS_KINDS] = {
 	[PST_FS_OTHER] = {NULL, "other", 0},
 	[PST_FS_RAW_BLOCK] = {NULL, "raw block", 0},
@@ -79,7 +79,7 @@ bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic)
 {
 	if ((unsigned)fs >= PST_FS_KINDS || !kinds[fs].magic || !magic)
 		return true;
-	/* devtmpfs and rootfs are built on either of the two. */
+	/* devtmpfs and rootfs are built on either tmpfs or ramfs. */
 	if (fs == PST_FS_TMPFS && magic == kinds[PST_FS_RAMFS].magic)
 		return true;
 	return magic == kinds[fs].magic;
@@ -87,11 +87,11 @@ bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic)
 
 /* ---- text ------------------------------------------------------------------- */
 
-/* Takes the next field, divided by one blank, off the rest of a line. */
-static struct span field(struct span *rest)
+/* Removes and returns the next field of a line; one blank separates fields. */
+static struct text_span field_next(struct text_span *rest)
 {
 	const char *end = rest->len ? memchr(rest->at, ' ', rest->len) : NULL;
-	struct span got = {rest->at, end ? (size_t)(end - rest->at) : rest->len};
+	struct text_span got = {rest->at, end ? (size_t)(end - rest->at) : rest->len};
 	size_t used = got.len + (end ? 1 : 0);
 
 	rest->at += used;
@@ -99,13 +99,14 @@ static struct span field(struct span *rest)
 	return got;
 }
 
-static bool is(struct span span, const char *text)
+static bool span_is(struct text_span span, const char *text)
 {
 	return span.len == strlen(text) && !memcmp(span.at, text, span.len);
 }
 
-/* Undoes \040 and its like; "" when it does not fit or cannot be printed. */
-static void copy(char *out, size_t out_len, struct span span)
+/* Copies a field and decodes escapes such as \040. The result is "" if it does not fit or
+ * contains NUL. */
+static void span_copy(char *out, size_t out_len, struct text_span span)
 {
 	size_t i, len = 0;
 
@@ -128,7 +129,7 @@ static void copy(char *out, size_t out_len, struct span span)
 	out[len] = '\0';
 }
 
-static bool number(struct span span, uint64_t max, uint64_t *out)
+static bool span_number(struct text_span span, uint64_t max, uint64_t *out)
 {
 	uint64_t value = 0;
 	size_t i;
@@ -144,82 +145,84 @@ static bool number(struct span span, uint64_t max, uint64_t *out)
 	return value <= max;
 }
 
-static bool dev_numbers(struct span span, uint32_t *major, uint32_t *minor)
+static bool span_dev_numbers(struct text_span span, uint32_t *major, uint32_t *minor)
 {
 	const char *colon = span.len ? memchr(span.at, ':', span.len) : NULL;
-	struct span first, second;
+	struct text_span first, second;
 	uint64_t a, b;
 
 	if (!colon)
 		return false;
-	first = (struct span){span.at, (size_t)(colon - span.at)};
-	second = (struct span){colon + 1, span.len - first.len - 1};
-	if (!number(first, UINT32_MAX, &a) || !number(second, UINT32_MAX, &b))
+	first = (struct text_span){span.at, (size_t)(colon - span.at)};
+	second = (struct text_span){colon + 1, span.len - first.len - 1};
+	if (!span_number(first, UINT32_MAX, &a) || !span_number(second, UINT32_MAX, &b))
 		return false;
 	*major = (uint32_t)a;
 	*minor = (uint32_t)b;
 	return true;
 }
 
-/* "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
-static bool split(struct span rest, struct line *line)
+/* Splits a line such as "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root
+ * rw,errors=continue". */
+static bool line_split(struct text_span rest, struct mount_line *line)
 {
-	struct span optional;
+	struct text_span optional;
 
-	line->id = field(&rest);
-	field(&rest); /* parent */
-	line->dev = field(&rest);
-	field(&rest); /* root of the mount within the file system */
-	line->point = field(&rest);
-	line->flags = field(&rest);
+	line->id = field_next(&rest);
+	field_next(&rest); /* Parent mount. */
+	line->dev = field_next(&rest);
+	field_next(&rest); /* Root of the mount within the file system. */
+	line->point = field_next(&rest);
+	line->flags = field_next(&rest);
 	do {
 		if (!rest.len)
 			return false;
-		optional = field(&rest);
-	} while (!is(optional, "-"));
-	line->type = field(&rest);
-	line->source = field(&rest);
-	line->options = field(&rest);
+		optional = field_next(&rest);
+	} while (!span_is(optional, "-"));
+	line->type = field_next(&rest);
+	line->source = field_next(&rest);
+	line->options = field_next(&rest);
 	return line->type.len && line->options.len;
 }
 
-/* ---- what it means ---------------------------------------------------------- */
+/* ---- interpreting the fields ---- */
 
-static void read_option(struct span option, struct pst_mount *out)
+static void option_read(struct text_span option, struct pst_mount *out)
 {
 	static const char upper[] = "upperdir=";
 
-	if (is(option, "data=ordered"))
+	if (span_is(option, "data=ordered"))
 		out->data = PST_DATA_ORDERED;
-	else if (is(option, "data=writeback"))
+	else if (span_is(option, "data=writeback"))
 		out->data = PST_DATA_WRITEBACK;
-	else if (is(option, "data=journal"))
+	else if (span_is(option, "data=journal"))
 		out->data = PST_DATA_JOURNAL;
-	else if (is(option, "dax") || is(option, "dax=always"))
+	else if (span_is(option, "dax") || span_is(option, "dax=always"))
 		out->dax = true;
-	else if (is(option, "noload") || is(option, "norecovery"))
+	else if (span_is(option, "noload") || span_is(option, "norecovery"))
 		out->no_recovery = true;
-	else if (is(option, "ro"))
+	else if (span_is(option, "ro"))
 		out->read_only = true;
 	else if (option.len > 6 && !memcmp(option.at, "rtdev=", 6))
 		out->real_time = true;
 	else if (out->fs == PST_FS_NFS &&
-		 (is(option, "proto=rdma") || is(option, "proto=rdma6") || is(option, "rdma")))
+		 (span_is(option, "proto=rdma") || span_is(option, "proto=rdma6") ||
+		  span_is(option, "rdma")))
 		out->fs = PST_FS_NFS_RDMA;
 	else if (out->fs == PST_FS_OVERLAY && option.len > sizeof(upper) - 1 &&
 		 !memcmp(option.at, upper, sizeof(upper) - 1))
-		copy(out->upper, sizeof(out->upper),
-		     (struct span){option.at + sizeof(upper) - 1,
-				   option.len - (sizeof(upper) - 1)});
+		span_copy(out->upper, sizeof(out->upper),
+			  (struct text_span){option.at + sizeof(upper) - 1,
+					     option.len - (sizeof(upper) - 1)});
 }
 
-static void read_options(struct span options, struct pst_mount *out)
+static void options_read(struct text_span options, struct pst_mount *out)
 {
 	while (options.len) {
 		const char *comma = memchr(options.at, ',', options.len);
 		size_t len = comma ? (size_t)(comma - options.at) : options.len;
 
-		read_option((struct span){options.at, len}, out);
+		option_read((struct text_span){options.at, len}, out);
 		len += comma ? 1 : 0;
 		options.at += len;
 		options.len -= len;
@@ -232,43 +235,44 @@ void pst_mount_ext4_options(const char *text, struct pst_mount *mount)
 	while (*text) {
 		size_t len = strcspn(text, "\n");
 
-		read_option((struct span){text, len}, mount);
+		option_read((struct text_span){text, len}, mount);
 		text += len;
 		text += *text == '\n';
 	}
 }
 
-static bool fill(const struct line *line, struct pst_mount *out)
+static bool mount_fill(const struct mount_line *line, struct pst_mount *out)
 {
 	uint64_t id;
 
 	*out = (struct pst_mount){0};
-	if (!number(line->id, INT64_MAX, &id) || !dev_numbers(line->dev, &out->major, &out->minor))
+	if (!span_number(line->id, INT64_MAX, &id) ||
+	    !span_dev_numbers(line->dev, &out->major, &out->minor))
 		return false;
 	out->id = (int64_t)id;
-	copy(out->type, sizeof(out->type), line->type);
-	copy(out->point, sizeof(out->point), line->point);
-	copy(out->source, sizeof(out->source), line->source);
+	span_copy(out->type, sizeof(out->type), line->type);
+	span_copy(out->point, sizeof(out->point), line->point);
+	span_copy(out->source, sizeof(out->source), line->source);
 	out->fs = pst_fs_by_type(out->type);
-	read_options(line->flags, out);
-	read_options(line->options, out);
+	options_read(line->flags, out);
+	options_read(line->options, out);
 	return true;
 }
 
-/* The next line that can be split; false at the end. A last line without its end
- * is one that was cut off. */
-static bool next_line(struct span *rest, struct line *line)
+/* Finds the next line that can be split. Returns false at the end. A last line without a
+ * newline is truncated and is ignored. */
+static bool line_next(struct text_span *rest, struct mount_line *line)
 {
 	while (rest->len) {
 		const char *end = memchr(rest->at, '\n', rest->len);
-		struct span whole;
+		struct text_span whole;
 
 		if (!end)
 			return false;
-		whole = (struct span){rest->at, (size_t)(end - rest->at)};
+		whole = (struct text_span){rest->at, (size_t)(end - rest->at)};
 		rest->at = end + 1;
 		rest->len -= whole.len + 1;
-		if (split(whole, line))
+		if (line_split(whole, line))
 			return true;
 	}
 	return false;
@@ -276,7 +280,8 @@ static bool next_line(struct span *rest, struct line *line)
 
 enum by { BY_ID, BY_POINT, BY_DEV, BYS };
 
-static bool matches(const struct pst_mount *mount, const struct pst_mount_key *key, enum by by)
+static bool mount_matches(const struct pst_mount *mount, const struct pst_mount_key *key,
+			  enum by by)
 {
 	switch (by) {
 	case BY_ID:
@@ -288,8 +293,8 @@ static bool matches(const struct pst_mount *mount, const struct pst_mount_key *k
 	}
 }
 
-/* How many bytes of `path` the mount point covers; 0: the path is not below it. */
-static size_t covers(const char *point, const char *path)
+/* Returns how many bytes of `path` the mount point covers; 0: the path is not below it. */
+static size_t path_covered(const char *point, const char *path)
 {
 	size_t len = strlen(point);
 
@@ -300,21 +305,21 @@ static size_t covers(const char *point, const char *path)
 	return len;
 }
 
-/* What an overlay's upper folder lies on: seen only where its path means the same
- * here, so not inside the container that stands on it. */
-static void find_upper(const char *text, size_t len, struct pst_mount *overlay)
+/* Finds the file system of an overlay's upper directory. That works only where its path means
+ * the same to this process, so not inside the container that runs on the overlay. */
+static void overlay_find_upper(const char *text, size_t len, struct pst_mount *overlay)
 {
-	struct span rest = {text, len};
+	struct text_span rest = {text, len};
 	struct pst_mount mount;
-	struct line line;
+	struct mount_line line;
 	size_t best = 0;
 
-	while (overlay->upper[0] == '/' && next_line(&rest, &line)) {
+	while (overlay->upper[0] == '/' && line_next(&rest, &line)) {
 		size_t covered;
 
-		if (!fill(&line, &mount))
+		if (!mount_fill(&line, &mount))
 			continue;
-		covered = covers(mount.point, overlay->upper);
+		covered = path_covered(mount.point, overlay->upper);
 		if (!covered || covered < best)
 			continue;
 		best = covered;
@@ -329,15 +334,15 @@ int pst_mount_find(const char *text, size_t len, const struct pst_mount_key *key
 {
 	struct pst_mount mount, found;
 	bool have = false;
-	struct line line;
+	struct mount_line line;
 	unsigned by;
 
 	for (by = 0; by < BYS && !have; by++) {
-		struct span rest = {text, len};
+		struct text_span rest = {text, len};
 
-		/* The last one: of two mounts on a point, the later hides the first. */
-		while (next_line(&rest, &line))
-			if (fill(&line, &mount) && matches(&mount, key, (enum by)by)) {
+		/* Use the last match: of two mounts on one point the later one hides the first. */
+		while (line_next(&rest, &line))
+			if (mount_fill(&line, &mount) && mount_matches(&mount, key, (enum by)by)) {
 				found = mount;
 				have = true;
 			}
@@ -345,7 +350,7 @@ int pst_mount_find(const char *text, size_t len, const struct pst_mount_key *key
 	if (!have)
 		return -ENOENT;
 	if (found.fs == PST_FS_OVERLAY)
-		find_upper(text, len, &found);
+		overlay_find_upper(text, len, &found);
 	*out = found;
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds a file's mount in the text of /proc/self/mountinfo and what of it matters
- * to a plan: the file system and a few of its options. Called by blockstack.c and
- * by `penstock check`. Pure: text in, facts out. The text may be garbled and its
- * lines of any length; it must never take half a line for a whole one.
+ * Finds a file's mount in the text of /proc/self/mountinfo, with the facts that matter to a
+ * plan: the file system and a few of its options. Called by blockstack.c and by `penstock
+ * check`. Pure: text in, facts out. The text may be garbled and its lines of any length. It
+ * must never take a part of a line for a complete one.
  */
 #ifndef PST_STORAGE_MOUNTINFO_H
 #define PST_STORAGE_MOUNTINFO_H
@@ -14,7 +14,7 @@
 
 enum pst_fs {
 	PST_FS_OTHER,
-	PST_FS_RAW_BLOCK, /* no file system: a block device itself */
+	PST_FS_RAW_BLOCK, /* A block device itself, without a file system. */
 	PST_FS_EXT4,
 	PST_FS_XFS,
 	PST_FS_BTRFS,
@@ -34,12 +34,11 @@ enum pst_fs {
 	PST_FS_KINDS,
 };
 
-/* What ext4 does with data. A mount table is silent about a mode that is the file
- * system's own default (tune2fs -o), even where that is a data journal; what is in
- * /proc/fs/ext4 is not. */
+/* The data mode of ext4. The mount table omits a mode that is the file system's own default
+ * (tune2fs -o), even if that is a data journal; /proc/fs/ext4 always shows it. */
 enum pst_fs_data {
 	PST_DATA_NOT_SAID,
-	PST_DATA_NO_JOURNAL, /* there is no journal at all */
+	PST_DATA_NO_JOURNAL, /* The file system has no journal. */
 	PST_DATA_ORDERED,
 	PST_DATA_WRITEBACK,
 	PST_DATA_JOURNAL,
@@ -47,44 +46,46 @@ enum pst_fs_data {
 
 struct pst_mount {
 	int64_t id;
-	uint32_t major, minor; /* of the super block; btrfs files have another */
+	uint32_t major, minor; /* Of the super block; files of btrfs have a different number. */
 	enum pst_fs fs;
 	enum pst_fs_data data;
-	bool dax;	  /* "dax" or "dax=always": the CPU moves the bytes */
-	bool no_recovery; /* noload, norecovery */
+	bool dax;	  /* "dax" or "dax=always": the CPU moves the bytes. */
+	bool no_recovery; /* noload or norecovery. */
 	bool read_only;
-	bool real_time;	   /* xfs: files may lie on a second device */
-	char type[32];	   /* as the kernel says, "fuse.sshfs"; "" too long */
-	char point[256];   /* "" too long */
-	char source[128];  /* "/dev/vda", "server:/export"; "" too long */
-	char upper[256];   /* overlay: its upper folder; "" none or too long */
-	char upper_fs[32]; /* overlay: the type of what that lies on; "" not known */
+	bool real_time;	  /* XFS: files may be stored on a second device. */
+	char type[32];	  /* As the kernel names it, such as "fuse.sshfs"; "": too long. */
+	char point[256];  /* "": too long. */
+	char source[128]; /* For example "/dev/vda" or "server:/export"; "": too long. */
+	char upper[256];  /* Overlay: its upper directory; "": none or too long. */
+	/* Overlay: type of the file system of its upper directory; "": unknown. */
+	char upper_fs[32];
 };
 
-/* What is known of the mount; the first of them that finds one decides. */
+/* Identifies the mount to find. The keys are tried in this order; the first match decides. */
 struct pst_mount_key {
-	int64_t id;	   /* statx's stx_mnt_id; -1 not known */
-	const char *point; /* NULL not known */
+	int64_t id;	   /* stx_mnt_id of statx; -1: unknown. */
+	const char *point; /* NULL: unknown. */
 	bool has_dev;
-	uint32_t major, minor; /* of the file's st_dev */
+	uint32_t major, minor; /* st_dev of the file. */
 };
 
-/* 0 and *out, or -ENOENT when no whole line is it. `text` need not end in NUL. */
+/* Finds a mount. Returns 0 and *out, or -ENOENT if no complete line matches. `text` need not
+ * end in NUL. */
 int pst_mount_find(const char *text, size_t len, const struct pst_mount_key *key,
 		   struct pst_mount *out);
 
-/* Adds what /proc/fs/ext4/DEVICE/options says to a mount of ext4: all its options,
- * one a line, also those that are defaults. */
+/* Adds the contents of /proc/fs/ext4/DEVICE/options to an ext4 mount. That file has all
+ * options, one a line, defaults included. */
 void pst_mount_ext4_options(const char *text, struct pst_mount *mount);
 
-/* By the type of a mount; PST_FS_OTHER for what is not in the list. NFS over RDMA
- * is told from NFS by its options only. */
+/* Returns the file system of a mount's type; PST_FS_OTHER for an unlisted type. NFS over RDMA
+ * differs from NFS only in its options. */
 enum pst_fs pst_fs_by_type(const char *type);
-/* By statfs(2)'s number, where there is no mount to be found. */
+/* Returns the file system of an f_type of statfs(2), for a file whose mount was not found. */
 enum pst_fs pst_fs_by_magic(uint64_t magic);
-/* "ext4"; static. */
+/* Returns the name, such as "ext4". Static storage. */
 const char *pst_fs_name(enum pst_fs fs);
-/* May statfs(2) call such a file system by this number? False only when not. */
+/* Returns false only if statfs(2) never reports this f_type for the file system. */
 bool pst_fs_magic_fits(enum pst_fs fs, uint64_t magic);
 
 #endif

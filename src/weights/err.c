@@ -127,7 +127,7 @@ void penstock_weights_get_place(struct penstock_weights_place *out)
 
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name)
 {
-	int ret = pst_struct_copy_in(to, len, from);
+	int ret = pst_struct_read(to, len, from);
 	size_t size;
 
 	if (!ret)
@@ -146,6 +146,6 @@ void pst_weights_struct_out(void *to, const void *from, size_t len)
 	const size_t head = sizeof(size_t);
 
 	/* A caller that left `size` at 0 has the struct of this library's own header. */
-	if (pst_struct_copy_out(to, from, len))
+	if (pst_struct_write(to, from, len))
 		memcpy((char *)to + head, (const char *)from + head, len - head);
 }

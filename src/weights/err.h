@@ -41,10 +41,10 @@ void pst_weights_error_save(struct pst_weights_error *error);
 /* Makes `error` this thread's message and place, and returns -|code|. */
 int pst_weights_error_restore(int code, const struct pst_weights_error *error);
 
-/* Copies a caller's versioned struct into `to`, which has `len` bytes, as pst_struct_copy_in
+/* Copies a caller's versioned struct into `to`, which has `len` bytes, as pst_struct_read
  * does. `name` is the struct's, for the message of a failure. */
 int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name);
-/* Copies `from` into a caller's versioned struct, as pst_struct_copy_out does. A caller that
+/* Copies `from` into a caller's versioned struct, as pst_struct_write does. A caller that
  * left `size` at 0 gets all `len` bytes. */
 void pst_weights_struct_out(void *to, const void *from, size_t len);
 

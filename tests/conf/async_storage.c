@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See async_storage.h. Two threads take transfers out of one list, any of them
- * by seed, after a moment in which others may join it. A writer has a staged object
- * of its own; a reader keeps what was published when it opened.
+ * Implements async_storage.h. Two threads take transfers from one list. The seed decides which
+ * one, after a short wait in which more transfers may arrive. A writer has its own staged
+ * object. A reader keeps the object that was published when it opened.
  */
 #include "async_storage.h"
 
@@ -12,37 +12,37 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/objects.h"
+#include "core/base/objects.h"
 
 #define THREADS 2
-#define GATHER 4	  /* transfers to choose among */
-#define GATHER_NS 200000u /* how long to wait for so many; order only hangs on it */
+#define GATHER 4	  /* number of transfers that a thread prefers to choose from */
+#define GATHER_NS 200000u /* time to wait for that many; only the service order depends on it */
 #define PATIENCE_S 60
-#define LOG 2048
+#define BEGUN_MAX 2048
 
-struct async_far {
+struct async_remote {
 	struct async_opts opts;
 	pthread_mutex_t lock;
 	pthread_cond_t work, arrived;
 	pthread_t threads[THREADS];
-	struct pst_io *waiting, **waiting_end; /* oldest first */
-	struct pst_io *cancelled;	       /* to be ended by a thread of ours */
+	struct pst_io *waiting, **waiting_end; /* list of waiting transfers, oldest first */
+	struct pst_io *cancelled; /* transfers that a thread of the store completes as cancelled */
 	uint64_t random;
-	unsigned char *object; /* published */
+	unsigned char *object; /* the published object */
 	uint64_t object_len;
-	uint64_t begun[LOG]; /* offsets, as they came */
+	uint64_t begun[BEGUN_MAX]; /* offsets of the transfers, in the order of submission */
 	unsigned begun_count;
-	unsigned let;
+	unsigned released;
 	bool held, stop;
-	struct async_seen seen;
+	struct async_counts counts;
 };
 
-/* One open storage. */
+/* The private state of one open storage. */
 struct object {
-	struct async_far *far;
-	unsigned char *bytes; /* staged, or the reader's snapshot */
-	uint64_t len, exact;  /* exact: the committed length, 0: as written */
-	unsigned drains;      /* under way */
+	struct async_remote *remote;
+	unsigned char *bytes; /* the staged bytes of a writer, or the snapshot of a reader */
+	uint64_t len, exact;  /* exact: the length promised for the commit, 0: the length written */
+	unsigned drains;      /* writes in flight */
 	bool aborted;
 };
 
@@ -54,17 +54,17 @@ static uint64_t next_random(uint64_t *state)
 	return *state * 0x2545f4914f6cdd1dULL;
 }
 
-/* The same for an offset and direction whatever the order. */
-static bool fails(const struct async_far *far, const struct pst_io *io)
+/* Decides whether a transfer fails: by offset and direction, whatever the service order. */
+static bool io_fails(const struct async_remote *remote, const struct pst_io *io)
 {
-	uint64_t state = (far->opts.seed ^ (io->off * 2 + io->op) * 0x9e3779b97f4a7c15u) | 1;
+	uint64_t state = (remote->opts.seed ^ (io->off * 2 + io->op) * 0x9e3779b97f4a7c15u) | 1;
 
-	return far->opts.fail_one_in && !(next_random(&state) % far->opts.fail_one_in);
+	return remote->opts.fail_one_in && !(next_random(&state) % remote->opts.fail_one_in);
 }
 
-/* ---- the far side's threads ---- */
+/* ---- the store's threads ---- */
 
-static struct timespec in_ns(clockid_t clock, uint64_t ns)
+static struct timespec time_after(clockid_t clock, uint64_t ns)
 {
 	struct timespec ts;
 
@@ -74,53 +74,54 @@ static struct timespec in_ns(clockid_t clock, uint64_t ns)
 				 .tv_nsec = (long)(ns % 1000000000u)};
 }
 
-static void unlist(struct async_far *far, struct pst_io **at)
+static void transfer_unlist(struct async_remote *remote, struct pst_io **at)
 {
 	struct pst_io *io = *at;
 
 	*at = io->next;
 	if (!io->next)
-		far->waiting_end = at;
-	far->seen.waiting--;
+		remote->waiting_end = at;
+	remote->counts.waiting--;
 }
 
-/* Any of those that wait, or the lowest offset while they are let go one by one. */
-static struct pst_io *take(struct async_far *far)
+/* Removes and returns one transfer: any of the waiting ones, or the one with the lowest offset
+ * while the test releases them one by one. */
+static struct pst_io *transfer_choose(struct async_remote *remote)
 {
-	struct pst_io **at = &far->waiting, *io;
+	struct pst_io **at = &remote->waiting, *io;
 
-	if (far->held) {
+	if (remote->held) {
 		for (struct pst_io **p = at; *p; p = &(*p)->next)
 			if ((*p)->off < (*at)->off)
 				at = p;
-		far->let--;
+		remote->released--;
 	} else {
-		for (uint64_t n = next_random(&far->random) % far->seen.waiting; n; n--)
+		for (uint64_t n = next_random(&remote->random) % remote->counts.waiting; n; n--)
 			at = &(*at)->next;
 	}
-	far->seen.overtaken += at != &far->waiting;
+	remote->counts.overtaken += at != &remote->waiting;
 	io = *at;
-	unlist(far, at);
+	transfer_unlist(remote, at);
 	return io;
 }
 
-static int64_t move(struct async_far *far, struct pst_io *io, uint64_t object_len)
+static int64_t transfer_move(struct async_remote *remote, struct pst_io *io, uint64_t object_len)
 {
 	struct object *object = io->st->priv;
 	bool in = io->op == PST_IO_FILL;
-	uint64_t end = in ? object_len : ASYNC_ROOM, off = io->off;
+	uint64_t end = in ? object_len : ASYNC_LEN_MAX, off = io->off;
 	uint64_t left = off < end ? end - off : 0;
 	uint64_t total = left < io->len ? left : io->len;
 
 	if (io->op == PST_IO_SYNC)
 		return 0;
-	if (fails(far, io))
+	if (io_fails(remote, io))
 		return pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
-				      "the far side refused %llu bytes at %llu",
+				      "the remote store refused %llu bytes at %llu",
 				      (unsigned long long)io->len, (unsigned long long)io->off);
 	if (!in && (total < io->len || object->aborted))
 		return pst_fail(&io->err, PENSTOCK_WHY_NO_SPACE, "the object ends at %u",
-				object->aborted ? 0 : ASYNC_ROOM);
+				object->aborted ? 0 : ASYNC_LEN_MAX);
 	left = total;
 	for (unsigned i = 0; i < io->iov_count && left; i++) {
 		uint64_t n = io->iov[i].iov_len < left ? io->iov[i].iov_len : left;
@@ -135,81 +136,81 @@ static int64_t move(struct async_far *far, struct pst_io *io, uint64_t object_le
 	return (int64_t)total;
 }
 
-static bool idle(const struct async_far *far)
+static bool remote_idle(const struct async_remote *remote)
 {
-	return !far->waiting || (far->held && !far->let);
+	return !remote->waiting || (remote->held && !remote->released);
 }
 
-static void *serve(void *arg)
+static void *serve_transfers(void *arg)
 {
-	struct async_far *far = arg;
+	struct async_remote *remote = arg;
 
-	pthread_mutex_lock(&far->lock);
-	while (!far->stop || far->cancelled) {
-		struct timespec until = in_ns(CLOCK_REALTIME, GATHER_NS);
+	pthread_mutex_lock(&remote->lock);
+	while (!remote->stop || remote->cancelled) {
+		struct timespec until = time_after(CLOCK_REALTIME, GATHER_NS);
 		struct object *object;
 		struct pst_io *io;
 		uint64_t len;
 		int64_t result;
 
-		if (far->cancelled) {
-			io = far->cancelled;
-			far->cancelled = io->next;
-			pthread_mutex_unlock(&far->lock);
+		if (remote->cancelled) {
+			io = remote->cancelled;
+			remote->cancelled = io->next;
+			pthread_mutex_unlock(&remote->lock);
 			pst_io_done(io, -ECANCELED);
-			pthread_mutex_lock(&far->lock);
+			pthread_mutex_lock(&remote->lock);
 			continue;
 		}
-		if (idle(far)) {
-			pthread_cond_wait(&far->work, &far->lock);
+		if (remote_idle(remote)) {
+			pthread_cond_wait(&remote->work, &remote->lock);
 			continue;
 		}
-		while (far->seen.waiting < GATHER && !far->stop && !far->cancelled)
-			if (pthread_cond_timedwait(&far->work, &far->lock, &until))
+		while (remote->counts.waiting < GATHER && !remote->stop && !remote->cancelled)
+			if (pthread_cond_timedwait(&remote->work, &remote->lock, &until))
 				break;
-		if (idle(far))
+		if (remote_idle(remote))
 			continue;
-		io = take(far);
+		io = transfer_choose(remote);
 		object = io->st->priv;
 		len = object->len;
-		pthread_mutex_unlock(&far->lock);
-		result = move(far, io, len);
-		pthread_mutex_lock(&far->lock);
-		far->seen.failed += result < 0;
+		pthread_mutex_unlock(&remote->lock);
+		result = transfer_move(remote, io, len);
+		pthread_mutex_lock(&remote->lock);
+		remote->counts.failed += result < 0;
 		if (io->op == PST_IO_DRAIN) {
 			object->drains--;
 			if (result > 0 && io->off + (uint64_t)result > object->len)
 				object->len = io->off + (uint64_t)result;
 		}
-		pthread_mutex_unlock(&far->lock);
+		pthread_mutex_unlock(&remote->lock);
 		io->engine = "async";
-		pst_io_done(io, result); /* the last use */
-		pthread_mutex_lock(&far->lock);
+		pst_io_done(io, result); /* the thread must not touch io after this */
+		pthread_mutex_lock(&remote->lock);
 	}
-	pthread_mutex_unlock(&far->lock);
+	pthread_mutex_unlock(&remote->lock);
 	return NULL;
 }
 
-static int begin(struct pst_io *io)
+static int transfer_submit(struct pst_io *io)
 {
 	struct object *object = io->st->priv;
-	struct async_far *far = object->far;
+	struct async_remote *remote = object->remote;
 
-	pthread_mutex_lock(&far->lock);
-	far->seen.fills += io->op == PST_IO_FILL;
-	far->seen.drains += io->op == PST_IO_DRAIN;
-	far->seen.syncs += io->op == PST_IO_SYNC;
-	far->seen.early_syncs += io->op == PST_IO_SYNC && object->drains;
+	pthread_mutex_lock(&remote->lock);
+	remote->counts.fills += io->op == PST_IO_FILL;
+	remote->counts.drains += io->op == PST_IO_DRAIN;
+	remote->counts.syncs += io->op == PST_IO_SYNC;
+	remote->counts.early_syncs += io->op == PST_IO_SYNC && object->drains;
 	object->drains += io->op == PST_IO_DRAIN;
-	if (far->begun_count < LOG)
-		far->begun[far->begun_count++] = io->off;
-	far->seen.waiting++;
+	if (remote->begun_count < BEGUN_MAX)
+		remote->begun[remote->begun_count++] = io->off;
+	remote->counts.waiting++;
 	io->next = NULL;
-	*far->waiting_end = io;
-	far->waiting_end = &io->next;
-	pthread_cond_broadcast(&far->work);
-	pthread_cond_broadcast(&far->arrived);
-	pthread_mutex_unlock(&far->lock);
+	*remote->waiting_end = io;
+	remote->waiting_end = &io->next;
+	pthread_cond_broadcast(&remote->work);
+	pthread_cond_broadcast(&remote->arrived);
+	pthread_mutex_unlock(&remote->lock);
 	return 0;
 }
 
@@ -218,19 +219,19 @@ static int begin(struct pst_io *io)
 static int storage_open(struct penstock_storage *st, const char *url, int fd,
 			const struct penstock_storage_opts *opts, struct pst_err *err)
 {
-	struct async_far *far = (struct async_far *)(uintptr_t)strtoull(url, NULL, 16);
+	struct async_remote *remote = (struct async_remote *)(uintptr_t)strtoull(url, NULL, 16);
 	unsigned flags = opts ? opts->flags : 0;
 	struct object *object;
 
 	(void)fd;
-	if (!far->object && !(flags & (PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE)))
+	if (!remote->object && !(flags & (PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE)))
 		return pst_fail(err, PENSTOCK_WHY_NOT_FOUND, "there is no object");
 	object = calloc(1, sizeof(*object));
-	object->far = far;
-	object->bytes = calloc(1, ASYNC_ROOM);
-	if (far->object && !(flags & PENSTOCK_O_REPLACE)) {
-		memcpy(object->bytes, far->object, far->object_len);
-		object->len = far->object_len;
+	object->remote = remote;
+	object->bytes = calloc(1, ASYNC_LEN_MAX);
+	if (remote->object && !(flags & PENSTOCK_O_REPLACE)) {
+		memcpy(object->bytes, remote->object, remote->object_len);
+		object->len = remote->object_len;
 	} else if (opts) {
 		object->exact = opts->length;
 	}
@@ -238,10 +239,10 @@ static int storage_open(struct penstock_storage *st, const char *url, int fd,
 	st->facts.length = object->len;
 	st->facts.writable = flags != 0;
 	pst_fail(&st->facts.why_direct, PENSTOCK_WHY_NO_FD, "an object has no descriptor");
-	snprintf(st->facts.text, sizeof(st->facts.text), "an object far away");
-	pthread_mutex_lock(&far->lock);
-	far->seen.open++;
-	pthread_mutex_unlock(&far->lock);
+	snprintf(st->facts.text, sizeof(st->facts.text), "a remote object");
+	pthread_mutex_lock(&remote->lock);
+	remote->counts.open++;
+	pthread_mutex_unlock(&remote->lock);
 	return 0;
 }
 
@@ -249,9 +250,9 @@ static void storage_close(struct penstock_storage *st)
 {
 	struct object *object = st->priv;
 
-	pthread_mutex_lock(&object->far->lock);
-	object->far->seen.open--;
-	pthread_mutex_unlock(&object->far->lock);
+	pthread_mutex_lock(&object->remote->lock);
+	object->remote->counts.open--;
+	pthread_mutex_unlock(&object->remote->lock);
 	free(object->bytes);
 	free(object);
 }
@@ -262,8 +263,8 @@ static int storage_commit(struct penstock_storage *st, bool durable, struct pst_
 
 	(void)durable;
 	if (object->aborted)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "it was given up");
-	async_publish(object->far, object->bytes, object->exact ? object->exact : object->len);
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "the object was aborted");
+	async_publish(object->remote, object->bytes, object->exact ? object->exact : object->len);
 	return 0;
 }
 
@@ -281,41 +282,42 @@ static int storage_length(struct penstock_storage *st, uint64_t *out, struct pst
 	struct object *object = st->priv;
 
 	(void)err;
-	pthread_mutex_lock(&object->far->lock);
+	pthread_mutex_lock(&object->remote->lock);
 	*out = object->len;
-	pthread_mutex_unlock(&object->far->lock);
+	pthread_mutex_unlock(&object->remote->lock);
 	return 0;
 }
 
-/* Ends it in one of the ways that a storage may, or not at all. */
-static void cancel(struct pst_io *io)
+/* Cancels a transfer in one of the three ways that a storage may, or refuses to. */
+static void transfer_cancel(struct pst_io *io)
 {
 	struct object *object = io->st->priv;
-	struct async_far *far = object->far;
-	struct pst_io **at = &far->waiting;
+	struct async_remote *remote = object->remote;
+	struct pst_io **at = &remote->waiting;
 	uint64_t way;
 
-	pthread_mutex_lock(&far->lock);
+	pthread_mutex_lock(&remote->lock);
 	while (*at && *at != io)
 		at = &(*at)->next;
-	way = next_random(&far->random) >> 8;
-	if (!*at || (far->opts.refuse_one_in && !(way % far->opts.refuse_one_in))) {
-		far->seen.refused++;
-		pthread_mutex_unlock(&far->lock);
+	way = next_random(&remote->random) >> 8;
+	if (!*at || (remote->opts.refuse_one_in && !(way % remote->opts.refuse_one_in))) {
+		remote->counts.refused++;
+		pthread_mutex_unlock(&remote->lock);
 		return;
 	}
-	unlist(far, at);
+	transfer_unlist(remote, at);
 	object->drains -= io->op == PST_IO_DRAIN;
-	far->seen.cancelled++;
+	remote->counts.cancelled++;
 	way = way >> 32 & 3;
-	if (!way) { /* on another thread */
-		io->next = far->cancelled;
-		far->cancelled = io;
-		pthread_cond_broadcast(&far->work);
+	if (!way) { /* The store's thread completes it. */
+		io->next = remote->cancelled;
+		remote->cancelled = io;
+		pthread_cond_broadcast(&remote->work);
 	}
-	pthread_mutex_unlock(&far->lock);
-	if (way == 1) { /* before it returns */
-		io->result = pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled far away");
+	pthread_mutex_unlock(&remote->lock);
+	if (way == 1) { /* It completes before this call returns. */
+		io->result =
+			pst_fail(&io->err, PENSTOCK_WHY_CANCELLED, "cancelled by the remote store");
 		io->done(io);
 	} else if (way) {
 		pst_io_done(io, -ECANCELED);
@@ -325,126 +327,127 @@ static void cancel(struct pst_io *io)
 /* clang-format off */
 #define OPS                                                              \
 	.name = "async", .open = storage_open, .close = storage_close,   \
-	.fill = begin, .drain = begin, .sync = begin,                    \
+	.fill = transfer_submit, .drain = transfer_submit,               \
+	.sync = transfer_submit,                                         \
 	.commit = storage_commit, .abort = storage_abort,                \
 	.length = storage_length
 /* clang-format on */
 
 static const struct pst_storage_ops async_ops = {OPS};
-static const struct pst_storage_ops cancelling_ops = {OPS, .cancel = cancel};
+static const struct pst_storage_ops cancelling_ops = {OPS, .cancel = transfer_cancel};
 
-int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
+int async_open(struct async_remote *remote, const struct penstock_storage_opts *opts,
 	       struct penstock_storage **out)
 {
 	struct pst_err err;
 	char url[32];
 
-	snprintf(url, sizeof(url), "%llx", (unsigned long long)(uintptr_t)far);
-	return pst_storage_open_ops(far->opts.cancels ? &cancelling_ops : &async_ops, url, -1, opts,
-				    out, &err);
+	snprintf(url, sizeof(url), "%llx", (unsigned long long)(uintptr_t)remote);
+	return pst_storage_open_ops(remote->opts.cancels ? &cancelling_ops : &async_ops, url, -1,
+				    opts, out, &err);
 }
 
-/* ---- what tests do with the far side ---- */
+/* ---- functions that the tests call ---- */
 
-struct async_far *async_far_new(const struct async_opts *opts)
+struct async_remote *async_remote_new(const struct async_opts *opts)
 {
-	struct async_far *far = calloc(1, sizeof(*far));
+	struct async_remote *remote = calloc(1, sizeof(*remote));
 
-	far->opts = *opts;
-	far->random = opts->seed;
-	far->waiting_end = &far->waiting;
-	pthread_mutex_init(&far->lock, NULL);
-	pthread_cond_init(&far->work, NULL);
-	pthread_cond_init(&far->arrived, NULL);
+	remote->opts = *opts;
+	remote->random = opts->seed;
+	remote->waiting_end = &remote->waiting;
+	pthread_mutex_init(&remote->lock, NULL);
+	pthread_cond_init(&remote->work, NULL);
+	pthread_cond_init(&remote->arrived, NULL);
 	for (unsigned i = 0; i < THREADS; i++)
-		if (pthread_create(&far->threads[i], NULL, serve, far))
+		if (pthread_create(&remote->threads[i], NULL, serve_transfers, remote))
 			abort();
-	return far;
+	return remote;
 }
 
-void async_far_free(struct async_far *far)
+void async_remote_free(struct async_remote *remote)
 {
-	if (!far)
+	if (!remote)
 		return;
-	pthread_mutex_lock(&far->lock);
-	far->stop = true;
-	pthread_cond_broadcast(&far->work);
-	pthread_mutex_unlock(&far->lock);
+	pthread_mutex_lock(&remote->lock);
+	remote->stop = true;
+	pthread_cond_broadcast(&remote->work);
+	pthread_mutex_unlock(&remote->lock);
 	for (unsigned i = 0; i < THREADS; i++)
-		pthread_join(far->threads[i], NULL);
-	free(far->object);
-	free(far);
+		pthread_join(remote->threads[i], NULL);
+	free(remote->object);
+	free(remote);
 }
 
-const unsigned char *async_published(struct async_far *far, uint64_t *len)
+const unsigned char *async_published(struct async_remote *remote, uint64_t *len)
 {
-	*len = far->object_len;
-	return far->object;
+	*len = remote->object_len;
+	return remote->object;
 }
 
-void async_publish(struct async_far *far, const void *bytes, uint64_t len)
+void async_publish(struct async_remote *remote, const void *bytes, uint64_t len)
 {
 	unsigned char *copy = malloc(len ? len : 1);
 
 	memcpy(copy, bytes, len);
-	free(far->object);
-	far->object = copy;
-	far->object_len = len;
+	free(remote->object);
+	remote->object = copy;
+	remote->object_len = len;
 }
 
-static void set_held(struct async_far *far, bool held, unsigned let)
+static void set_held(struct async_remote *remote, bool held, unsigned released)
 {
-	pthread_mutex_lock(&far->lock);
-	far->held = held;
-	far->let = let;
-	pthread_cond_broadcast(&far->work);
-	pthread_mutex_unlock(&far->lock);
+	pthread_mutex_lock(&remote->lock);
+	remote->held = held;
+	remote->released = released;
+	pthread_cond_broadcast(&remote->work);
+	pthread_mutex_unlock(&remote->lock);
 }
 
-void async_hold(struct async_far *far)
+void async_hold(struct async_remote *remote)
 {
-	pthread_mutex_lock(&far->lock);
-	far->begun_count = 0;
-	pthread_mutex_unlock(&far->lock);
-	set_held(far, true, 0);
+	pthread_mutex_lock(&remote->lock);
+	remote->begun_count = 0;
+	pthread_mutex_unlock(&remote->lock);
+	set_held(remote, true, 0);
 }
 
-void async_release(struct async_far *far)
+void async_release(struct async_remote *remote)
 {
-	set_held(far, false, 0);
+	set_held(remote, false, 0);
 }
 
-void async_let(struct async_far *far, unsigned count)
+void async_release_some(struct async_remote *remote, unsigned count)
 {
-	set_held(far, true, count);
+	set_held(remote, true, count);
 }
 
-int async_await(struct async_far *far, unsigned count)
+int async_await(struct async_remote *remote, unsigned count)
 {
-	struct timespec until = in_ns(CLOCK_REALTIME, PATIENCE_S * 1000000000ull);
+	struct timespec until = time_after(CLOCK_REALTIME, PATIENCE_S * 1000000000ull);
 	int ret = 0;
 
-	pthread_mutex_lock(&far->lock);
-	while (far->seen.waiting < count && !ret)
-		ret = pthread_cond_timedwait(&far->arrived, &far->lock, &until);
-	pthread_mutex_unlock(&far->lock);
+	pthread_mutex_lock(&remote->lock);
+	while (remote->counts.waiting < count && !ret)
+		ret = pthread_cond_timedwait(&remote->arrived, &remote->lock, &until);
+	pthread_mutex_unlock(&remote->lock);
 	return -ret;
 }
 
-unsigned async_begun(struct async_far *far, uint64_t *offs, unsigned max)
+unsigned async_begun(struct async_remote *remote, uint64_t *offs, unsigned max)
 {
 	unsigned count;
 
-	pthread_mutex_lock(&far->lock);
-	count = far->begun_count < max ? far->begun_count : max;
-	memcpy(offs, far->begun, count * sizeof(*offs));
-	pthread_mutex_unlock(&far->lock);
+	pthread_mutex_lock(&remote->lock);
+	count = remote->begun_count < max ? remote->begun_count : max;
+	memcpy(offs, remote->begun, count * sizeof(*offs));
+	pthread_mutex_unlock(&remote->lock);
 	return count;
 }
 
-void async_seen(struct async_far *far, struct async_seen *out)
+void async_get_counts(struct async_remote *remote, struct async_counts *out)
 {
-	pthread_mutex_lock(&far->lock);
-	*out = far->seen;
-	pthread_mutex_unlock(&far->lock);
+	pthread_mutex_lock(&remote->lock);
+	*out = remote->counts;
+	pthread_mutex_unlock(&remote->lock);
 }

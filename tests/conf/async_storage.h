@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A storage for tests, of the kind that is furthest from a file: no descriptor,
- * transfers that end on threads of its own in another order than they were begun,
- * and objects that are seen by others only once they are committed. Used by the
- * tests of tests/conf. It may never end a transfer twice, nor touch its memory after.
+ * A simulated remote object store for tests, as different from a file as a storage can be. It
+ * has no descriptor. Its own threads complete the transfers, in a different order from the
+ * submissions. Other readers see an object only after it is committed. The tests in tests/conf
+ * use it. It must never complete a transfer twice, nor touch the transfer's memory afterwards.
  */
 #ifndef ASYNC_STORAGE_H
 #define ASYNC_STORAGE_H
@@ -12,52 +12,53 @@
 
 #include "core/ops.h"
 
-#define ASYNC_ROOM (24u << 20) /* an object's longest length */
+#define ASYNC_LEN_MAX (24u << 20) /* the longest object, in bytes */
 
-/* The far side: threads that move bytes, and one published object. */
-struct async_far;
+/* The remote store: the threads that move bytes, and one published object. */
+struct async_remote;
 
 struct async_opts {
-	uint64_t seed;		/* of the order and of the failures; not 0 */
-	unsigned fail_one_in;	/* so many transfers, by seed and offset; 0: none */
-	bool cancels;		/* it can end transfers that it has not begun to serve */
-	unsigned refuse_one_in; /* of those that it is asked to end; 0: none */
+	uint64_t seed;		/* seed of the service order and of the failures; not 0 */
+	unsigned fail_one_in;	/* one transfer in this many fails, by seed and offset; 0: none */
+	bool cancels;		/* the store can cancel transfers that no thread has served */
+	unsigned refuse_one_in; /* one cancel in this many is refused; 0: none */
 };
 
-/* What the far side has seen so far. */
-struct async_seen {
-	unsigned fills, drains, syncs; /* begun */
-	unsigned overtaken;	       /* times that one was served before an older one */
-	unsigned failed;	       /* on purpose */
-	unsigned cancelled, refused;   /* ended early, or not although asked */
-	unsigned early_syncs;	       /* begun while writes of that object were under way */
-	unsigned waiting;	       /* begun, not yet served */
-	unsigned open;		       /* storages */
+/* Counters of the remote store. */
+struct async_counts {
+	unsigned fills, drains, syncs; /* transfers and syncs that were submitted */
+	unsigned overtaken;	       /* transfers that were served before an older one */
+	unsigned failed;	       /* transfers that failed on purpose */
+	unsigned cancelled, refused; /* cancels that were carried out, cancels that were refused */
+	unsigned early_syncs; /* syncs submitted while writes of that object were in flight */
+	unsigned waiting;     /* transfers submitted but not served */
+	unsigned open;	      /* open storages */
 };
 
-struct async_far *async_far_new(const struct async_opts *opts);
-/* All its storages are closed. */
-void async_far_free(struct async_far *far);
+struct async_remote *async_remote_new(const struct async_opts *opts);
+/* Frees the store. The caller has closed all its storages. */
+void async_remote_free(struct async_remote *remote);
 
-int async_open(struct async_far *far, const struct penstock_storage_opts *opts,
+int async_open(struct async_remote *remote, const struct penstock_storage_opts *opts,
 	       struct penstock_storage **out);
 
-/* The object as everybody else sees it, NULL: there is none. */
-const unsigned char *async_published(struct async_far *far, uint64_t *len);
-void async_publish(struct async_far *far, const void *bytes, uint64_t len);
+/* Returns the committed object and its length; NULL if nothing was published. */
+const unsigned char *async_published(struct async_remote *remote, uint64_t *len);
+void async_publish(struct async_remote *remote, const void *bytes, uint64_t len);
 
-/* Between the two no transfer touches memory, and none ends that is not cancelled,
- * however long it takes. */
-void async_hold(struct async_far *far);
-void async_release(struct async_far *far);
-/* While it is held: lets the `count` transfers with the lowest offsets end. */
-void async_let(struct async_far *far, unsigned count);
-/* Returns when at least `count` transfers are waiting; a minute is a failure. */
-int async_await(struct async_far *far, unsigned count);
+/* Holds all transfers until async_release: none touches memory and none completes, unless it is
+ * cancelled. */
+void async_hold(struct async_remote *remote);
+void async_release(struct async_remote *remote);
+/* Lets the `count` held transfers with the lowest offsets complete. */
+void async_release_some(struct async_remote *remote, unsigned count);
+/* Waits until at least `count` transfers are waiting. Returns a negative errno after a minute. */
+int async_await(struct async_remote *remote, unsigned count);
 
-/* The offsets of the transfers begun since async_hold, in that order; how many. */
-unsigned async_begun(struct async_far *far, uint64_t *offs, unsigned max);
+/* Copies the offsets of the transfers submitted since async_hold, oldest first, and returns
+ * their number. */
+unsigned async_begun(struct async_remote *remote, uint64_t *offs, unsigned max);
 
-void async_seen(struct async_far *far, struct async_seen *out);
+void async_get_counts(struct async_remote *remote, struct async_counts *out);
 
 #endif

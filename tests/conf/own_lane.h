@@ -1,44 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of queues with a lane of their own: a queue, a file on the drive, and
- * requests, over far_side.h's object, which ends transfers on threads of its own, so that
- * a sleeping owner has to be woken. Devices have one lane. Included by test_own_lane.c and
- * test_own_lane_close.c only.
+ * Fixture of the tests of inline lanes: a queue, a file on the drive, and requests for the
+ * remote object of remote_object.h. That store completes transfers on its own threads, so the
+ * owner of a sleeping inline lane has to be woken. Devices have one lane. Only test_own_lane.c
+ * and test_own_lane_close.c include it.
  */
 #ifndef OWN_LANE_H
 #define OWN_LANE_H
 
-#define LEN (20u << 20) /* more pieces than a lane may have in flight */
-#include "far_side.h"
+#define LEN (20u << 20) /* longer than all the chunks that a lane may have in flight */
+#include "remote_object.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-#include "core/pump.h"
-#include "core/queue.h"
+#include "core/base/clock.h"
+#include "core/lane/pump.h"
+#include "core/queue/queue.h"
 
 #define MAX (1u << 20)
 
 static struct penstock_queue *q;
 static char file[256];
 
-static int open_files(void **state)
+static int make_file(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	int fd;
 
 	if (setup(state))
 		return -1;
-	snprintf(file, sizeof(file), "%s/penstock-own-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(file, sizeof(file), "penstock-own");
 	fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, bytes, LEN) != LEN || fsync(fd))
 		return -1;
 	return close(fd);
 }
 
-static int close_files(void **state)
+static int remove_file(void **state)
 {
 	unlink(file);
 	return teardown(state);
@@ -53,21 +52,21 @@ static void open_queue(struct penstock_device *dev)
 		fail_msg("%s", penstock_errmsg());
 }
 
-static int end_queue(void **state)
+static int close_queue_and_remote(void **state)
 {
-	if (far)
-		async_release(far);
+	if (remote)
+		async_release(remote);
 	penstock_queue_close(q);
 	q = NULL;
-	return end_case(state);
+	return remote_destroy(state);
 }
 
-static struct penstock_req read_of(struct penstock_storage *st, struct penstock_seg *seg,
-				   struct penstock_device *dev, void *mem, uint64_t off,
-				   uint64_t len)
+static struct penstock_req read_req(struct penstock_storage *st, struct penstock_seg *seg,
+				    struct penstock_device *dev, void *mem, uint64_t off,
+				    uint64_t len)
 {
 	*seg = (struct penstock_seg){.buf = mem, .dev = dev, .off = off, .row_len = len};
-	return request(st, seg, 1, PENSTOCK_READ);
+	return test_request(st, seg, 1, PENSTOCK_READ);
 }
 
 static void submit(const struct penstock_req *req)
@@ -78,17 +77,18 @@ static void submit(const struct penstock_req *req)
 
 static void *release_later(void *arg)
 {
-	usleep(20000); /* so that the owner sleeps; if not, nothing is lost */
-	async_release(far);
+	/* The owner is probably asleep by then. If it is not, the test still passes. */
+	usleep(20000);
+	async_release(remote);
 	return arg;
 }
 
-static void own_lane_devices(void)
+static void set_device_options(void)
 {
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = 65536; /* a chunk's length */
+	opts.slot_bytes = 65536; /* This is also the length of a chunk. */
 	host_opts = &opts;
 	setenv("PENSTOCK_STANDIN_DEVICES", "2", 1);
 	test_use_standin();

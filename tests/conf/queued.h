@@ -1,46 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of queues: a queue over far_side.h's object, whose host memory goes by
- * one lane in pieces of 64 KiB, and counted callbacks. The storage holds every
- * transfer back until the test lets it go, so that "in flight" is a fact and not a
- * guess. Included by test_queue.c and test_close.c only.
+ * Fixture of the tests of queues: a queue over the object of remote_object.h, and counted
+ * callbacks. One lane carries the host's requests, in pieces of 64 KiB. The store holds every
+ * transfer until the test releases it, so "in flight" is a fact and not a guess. Only
+ * test_cancel.c, test_close.c, test_costs.c and test_queue.c include it.
  */
 #ifndef QUEUED_H
 #define QUEUED_H
 
-#define LEN (20u << 20) /* more pieces than a lane may have in flight */
-#include "far_side.h"
+#define LEN (20u << 20) /* longer than all the chunks that a lane may have in flight */
+#include "remote_object.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 
-#define PIECE 65536u /* of host memory, see queue_devices() */
+#define PIECE 65536u /* length of a chunk for host memory, see set_device_options */
 #define MAX 1024
 
 static struct penstock_queue *q;
 static struct penstock_storage *st;
 static struct penstock_done done[MAX];
-static unsigned fired[MAX]; /* callbacks by request */
-static bool inside;	    /* a poll or a wait */
+static unsigned fired[MAX]; /* number of callbacks of each request */
+static bool inside;	    /* the caller is inside a poll or a wait */
 static pthread_t caller;
-
-static inline uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static inline void begin_case(unsigned fail_one_in, unsigned requests_max)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 
-	far_side(fail_one_in);
-	st = open_it(0);
+	remote_create(fail_one_in);
+	st = open_object(0);
 	opts.requests_max = requests_max;
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
 	memset(fired, 0, sizeof(fired));
@@ -49,39 +40,39 @@ static inline void begin_case(unsigned fail_one_in, unsigned requests_max)
 	inside = false;
 }
 
-static inline int end_queue(void **state)
+static inline int close_queue_and_remote(void **state)
 {
-	if (far)
-		async_release(far);
+	if (remote)
+		async_release(remote);
 	penstock_queue_close(q);
 	penstock_close(st);
 	q = NULL;
 	st = NULL;
-	return end_case(state);
+	return remote_destroy(state);
 }
 
-static inline void fire(const struct penstock_done *one)
+static inline void count_callback(const struct penstock_done *one)
 {
 	assert_true(inside && pthread_equal(caller, pthread_self()));
 	fired[(uintptr_t)one->user]++;
 }
 
-/* Request `i`: `len` bytes at `off`, which a callback counts. */
-static inline struct penstock_req read_at(struct penstock_seg *seg, unsigned i, uint64_t off,
-					  uint64_t len)
+/* Makes request `i`: a read of `len` bytes at `off`, which a callback counts. */
+static inline struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t off,
+					   uint64_t len)
 {
-	struct penstock_req req = request(st, seg, 1, PENSTOCK_READ);
+	struct penstock_req req = test_request(st, seg, 1, PENSTOCK_READ);
 
 	*seg = (struct penstock_seg){.buf = back + off, .dev = host, .off = off, .row_len = len};
 	req.user = (void *)(uintptr_t)i;
-	req.done = fire;
+	req.done = count_callback;
 	return req;
 }
 
 static inline uint64_t submit_read(unsigned i, uint64_t off, uint64_t len)
 {
 	struct penstock_seg seg;
-	struct penstock_req req = read_at(&seg, i, off, len);
+	struct penstock_req req = read_req(&seg, i, off, len);
 	uint64_t id;
 
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
@@ -108,35 +99,36 @@ static inline int wait_queue(unsigned min, unsigned max, int64_t timeout_ns)
 	return n;
 }
 
-/* The only lane of the host has as many chunks in flight as it may, and holds them. */
+/* Fills the host's only lane with as many chunks as it may have in flight, all held by the
+ * store. */
 static inline uint64_t fill_lane(void)
 {
 	uint64_t id = submit_read(0, 0, LEN);
 
-	assert_int_equal(async_await(far, PST_LANE_CHUNKS), 0);
+	assert_int_equal(async_await(remote, PST_LANE_CHUNKS), 0);
 	return id;
 }
 
-/* The lane has seen all that was submitted. */
-static inline void seen_by_lane(void)
+/* Waits until the host's lane has taken every submitted request from its inbox. */
+static inline void await_empty_inbox(void)
 {
 	struct pst_lane *lane = &atomic_load(&host->pump)->lanes[0];
-	uint64_t until = now_ns() + 60000000000u;
+	uint64_t until = test_now_ns() + 60000000000u;
 
-	while (atomic_load(&lane->inbox) && now_ns() < until)
+	while (atomic_load(&lane->inbox) && test_now_ns() < until)
 		sched_yield();
 	assert_null(atomic_load(&lane->inbox));
 }
 
-/* The programs' main: options of the host device, then the cases. */
-#define run_queues(tests) (queue_devices(), cmocka_run_group_tests(tests, setup, teardown))
+/* The main function of the programs: sets the options of the host device and runs the cases. */
+#define run_queues(tests) (set_device_options(), cmocka_run_group_tests(tests, setup, teardown))
 
-static inline void queue_devices(void)
+static inline void set_device_options(void)
 {
 	static struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
 	opts.lanes = 1;
-	opts.slot_bytes = PIECE; /* a chunk's length */
+	opts.slot_bytes = PIECE; /* This is also the length of a chunk. */
 	host_opts = &opts;
 	test_use_standin();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of stream order: the first GPU of the stand-in driver (the machine's own
- * where PENSTOCK_STANDIN=0), its context current, and a file of known bytes. Included by
- * test_stream.c and test_whole.c only.
+ * Fixture of the tests of stream order: the first GPU of the stand-in driver, its context made
+ * current, and a file of known bytes. With PENSTOCK_STANDIN=0 it is the machine's own GPU. Only
+ * test_stream.c and test_whole.c include it.
  */
 #ifndef STREAMS_H
 #define STREAMS_H
@@ -16,6 +16,7 @@
 
 #include "device/cuda_api.h"
 #include "penstock.h"
+#include "request.h"
 
 #define FILE_LEN (8u << 20)
 
@@ -28,7 +29,6 @@ static char path[256];
 
 static inline int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	int fd;
 
 	(void)state;
@@ -37,7 +37,7 @@ static inline int setup(void **state)
 		return -1;
 	api->cuDevicePrimaryCtxRetain(&ctx, 0);
 	api->cuCtxSetCurrent(ctx);
-	snprintf(path, sizeof(path), "%s/stream-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(path, sizeof(path), "stream");
 	bytes = malloc(FILE_LEN);
 	for (size_t i = 0; i < FILE_LEN; i++)
 		bytes[i] = (unsigned char)(i * 2654435761u >> 13);
@@ -61,11 +61,8 @@ static inline int teardown(void **state)
 
 static inline struct penstock_req request(struct penstock_seg *seg, void *stream)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req = test_request(st, seg, 1, PENSTOCK_READ);
 
-	req.storage = st;
-	req.segs = seg;
-	req.seg_count = 1;
 	req.stream = stream;
 	return req;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes through the page cache beside direct ones: they begin when the direct ones in
- * their part of the file have ended, so that the kernel need not keep old bytes in the
- * cache and call it an I/O error. Seen in the system calls: the linker puts the wrapper
- * below in front of pwrite. And with a reader who fills the cache meanwhile: every fsync
- * succeeds, every byte is there.
+ * Direct and cached writes to one file. A cached write waits for the direct writes in flight in
+ * its 2 MiB of the file. Otherwise the kernel could keep old bytes in the page cache and report
+ * an I/O error at the next fsync. The linker wraps pwrite, so the test sees the order of the
+ * system calls. A second case adds readers that fill the page cache meanwhile: every fsync must
+ * succeed and every byte must arrive.
  */
 #include "test.h"
 
@@ -19,11 +19,12 @@
 #include <time.h>
 
 #include "penstock.h"
+#include "request.h"
 
-#define PLACE (2u << 20)
-#define LEN (16 * PLACE)
-#define NEAR 8 /* writes in the place of the direct one */
-#define FAR 8  /* and in others */
+#define GATE_LEN (2u << 20)
+#define LEN (16 * GATE_LEN)
+#define NEAR 8 /* cached writes in the same 2 MiB as the direct one */
+#define FAR 8  /* cached writes elsewhere in the file */
 #define SMALL 100
 #define DIRECT_LEN 65536u
 
@@ -33,9 +34,9 @@ static struct penstock_queue *queue;
 static unsigned char *mem;
 static char name[256];
 
-/* ---- the wrapper ---- */
+/* ---- the wrapper of pwrite ---- */
 
-static _Atomic bool holding; /* the next direct write */
+static _Atomic bool holding; /* The wrapper stops the next direct write until go_on is posted. */
 static sem_t began, go_on;
 static _Atomic unsigned near_cached, together;
 static _Atomic int direct_now;
@@ -56,7 +57,7 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t len, off_t off)
 		atomic_store(&direct_now, 0);
 		return n;
 	}
-	if (!direct && (uint64_t)off < PLACE) {
+	if (!direct && (uint64_t)off < GATE_LEN) {
 		atomic_fetch_add(&near_cached, 1);
 		if (atomic_load(&direct_now))
 			atomic_fetch_add(&together, 1);
@@ -71,7 +72,7 @@ static bool open_all(const char *engine)
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_storage_opts how = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_explanation out = {.size = sizeof(out)};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg;
 	bool usable = false;
 
@@ -84,10 +85,7 @@ static bool open_all(const char *engine)
 	assert_int_equal(penstock_open(name, &how, &st), 0);
 	assert_int_equal(penstock_queue_open(NULL, &queue), 0);
 	seg = (struct penstock_seg){.buf = mem, .dev = dev, .row_len = DIRECT_LEN};
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	assert_int_equal(penstock_explain(&req, &out), 0);
 	for (unsigned i = 0; i < out.path_count; i++)
 		usable |= !strcmp(out.paths[i].name, "odirect") && out.paths[i].usable;
@@ -104,17 +102,14 @@ static void close_all(void)
 static void submit(uintptr_t user, uint64_t off, uint64_t len)
 {
 	struct penstock_seg seg = {.buf = mem + off, .dev = dev, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.user = (void *)user;
 	assert_int_equal(penstock_submit(queue, &req, 1, NULL), 1);
 }
 
-/* One completion; 0 if none comes in a time that only a fault lets pass. */
+/* Waits for one completion and returns its user value; 0 if none comes within 20 s. */
 static uintptr_t next_done(void)
 {
 	struct penstock_done done;
@@ -128,15 +123,16 @@ static uintptr_t next_done(void)
 
 /* ---- cases ---- */
 
-/* 1: direct; 10 and on: in its place; 100 and on: elsewhere. */
-static void cached_waits_for_direct(void **state)
+/* Cached writes wait for a direct write that is held in their 2 MiB; cached writes elsewhere do
+ * not. Request 1 is the direct one, 10 and up are near it, 100 and up are elsewhere. */
+static void cached_write_waits_for_direct_write(void **state)
 {
 	unsigned far_done = 0;
 
 	(void)state;
 	if (!open_all("threads")) {
 		close_all();
-		test_skip("no O_DIRECT that is real on this file system");
+		test_skip("path odirect is not usable on this file system");
 	}
 	atomic_store(&holding, true);
 	submit(1, 0, DIRECT_LEN);
@@ -145,8 +141,10 @@ static void cached_waits_for_direct(void **state)
 	for (unsigned i = 0; i < NEAR; i++)
 		submit(10 + i, DIRECT_LEN + 10000u * i + 1, SMALL);
 	for (unsigned i = 0; i < FAR; i++)
-		submit(100 + i, (uint64_t)PLACE * (2 + i) + 1, SMALL);
-	/* They came behind the near ones. One may share a count with those, by its number. */
+		submit(100 + i, (uint64_t)GATE_LEN * (2 + i) + 1, SMALL);
+	/* The distant writes were submitted after the near ones. Half of them must complete: a
+	 * distant one may share the gate's counter of the near ones, because the counters are
+	 * hashed. */
 	while (far_done < FAR / 2) {
 		uintptr_t user = next_done();
 
@@ -175,7 +173,7 @@ struct work {
 #define READERS 2
 #define ROUNDS 6
 
-/* Every fourth piece; each ends in the middle of a page that a neighbour has too. */
+/* Writes every fourth piece. Pieces end within a page, which the next piece shares. */
 static void *write_pieces(void *arg)
 {
 	struct work *work = arg;
@@ -183,12 +181,9 @@ static void *write_pieces(void *arg)
 	for (uint64_t off = work->index * PIECE; off < LEN; off += THREADS * PIECE) {
 		uint64_t n = LEN - off < PIECE ? LEN - off : PIECE;
 		struct penstock_seg seg = {.buf = mem + off, .dev = dev, .off = off, .row_len = n};
-		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_req req;
 
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
-		req.op = PENSTOCK_WRITE;
+		req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 		req.flags = PENSTOCK_R_DURABLE * (off % 7 == 0);
 		if (penstock_transfer(&req, NULL) != (int64_t)n && !work->text[0])
 			snprintf(work->text, sizeof(work->text), "%.190s", penstock_errmsg());
@@ -213,7 +208,7 @@ static pid_t start_reader(void)
 	}
 }
 
-static void durable_beside_a_reader(void **state)
+static void durable_writes_beside_a_reader(void **state)
 {
 	struct work works[THREADS];
 	pid_t readers[READERS];
@@ -239,7 +234,8 @@ static void durable_beside_a_reader(void **state)
 			if (works[i].text[0])
 				fail_msg("round %u: %s", round, works[i].text);
 		if (fsync(fd))
-			fail_msg("round %u: somebody else's fsync: %s", round, strerror(errno));
+			fail_msg("round %u: fsync through another descriptor: %s", round,
+				 strerror(errno));
 	}
 	for (unsigned i = 0; i < READERS; i++) {
 		kill(readers[i], SIGKILL);
@@ -257,10 +253,8 @@ static void durable_beside_a_reader(void **state)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(name, sizeof(name), "%s/penstock-beside-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-beside");
 	mem = aligned_alloc(4096, LEN);
 	memset(mem, 0x5a, LEN);
 	sem_init(&began, 0, 0);
@@ -279,8 +273,8 @@ static int teardown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(cached_waits_for_direct),
-		cmocka_unit_test(durable_beside_a_reader),
+		cmocka_unit_test(cached_write_waits_for_direct_write),
+		cmocka_unit_test(durable_writes_beside_a_reader),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every byte right: reads and writes of awkward lengths and offsets over every
- * storage x path x device that there is, guards around the buffer untouched, the
- * report adding up. The CUDA device is the stand-in's unless PENSTOCK_STANDIN=0.
+ * Checks every byte of reads and writes with awkward lengths and offsets, over every storage x
+ * path x device. The guard bytes around the buffer must not change, and the report must add up.
+ * The CUDA device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
 
@@ -15,10 +15,11 @@
 #include <unistd.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (6u << 20)
 #define GUARD 4096u
-/* Under a sanitizer a sample: every fourth length. */
+/* With a sanitizer only every fourth length is tested. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STEP 4
 #else
@@ -90,19 +91,16 @@ static void check_report(const struct penstock_report *r, int64_t n)
 		assert_string_not_equal(r->path, "none");
 }
 
-/* One transfer; 1: done, 0: this path refuses it, with a reason. */
+/* Makes one transfer. Returns 1 when it completed, 0 when the path refused it with a reason. */
 static int transfer(struct penstock_storage *st, struct penstock_device *dev, const char *path,
 		    enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = off, .row_len = len, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	req.path = path;
 	n = penstock_transfer(&req, &report);
 	if (n == -EOPNOTSUPP && path) {
@@ -117,19 +115,20 @@ static int transfer(struct penstock_storage *st, struct penstock_device *dev, co
 	return 1;
 }
 
-static uint64_t there(uint64_t off, uint64_t len)
+static uint64_t bytes_before_end(uint64_t off, uint64_t len)
 {
 	return off >= LEN ? 0 : off + len > LEN ? LEN - off : len;
 }
 
-static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, const char *path,
-		      char *mem, unsigned shift)
+static unsigned read_all_sizes(struct penstock_storage *st, struct penstock_device *dev,
+			       const char *path, char *mem, unsigned shift)
 {
 	unsigned done = 0;
 
 	for (unsigned s = 0; s < COUNT(sizes); s += STEP) {
 		for (unsigned o = 0; o < COUNT(offsets); o++) {
-			uint64_t len = sizes[s], off = offsets[o], want = there(off, len);
+			uint64_t len = sizes[s], off = offsets[o],
+				 want = bytes_before_end(off, len);
 
 			memset(back, 0xee, len + 2 * GUARD);
 			test_copy(dev, mem, host, back, len + 2 * GUARD);
@@ -155,8 +154,9 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 	return done;
 }
 
-/* Into the middle of a file of known bytes: what is around stays, the length too. */
-static unsigned writes(const char *name, struct penstock_device *dev, const char *path, char *mem)
+/* Writes into the middle of a file of known bytes. The bytes around and the length must stay. */
+static unsigned write_all_sizes(const char *name, struct penstock_device *dev, const char *path,
+				char *mem)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -192,7 +192,7 @@ static unsigned writes(const char *name, struct penstock_device *dev, const char
 	return done;
 }
 
-static void matrix(const char *device, const char *engine, bool memory)
+static void check_file(const char *device, const char *engine, bool memory)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -208,16 +208,16 @@ static void matrix(const char *device, const char *engine, bool memory)
 	assert_int_equal(penstock_alloc(dev, LEN + 3 * GUARD, &mem), 0);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	for (unsigned p = 0; p < COUNT(paths); p++) {
-		unsigned done = reads(st, dev, paths[p], mem, p % 2 ? 0 : 7);
+		unsigned done = read_all_sizes(st, dev, paths[p], mem, p % 2 ? 0 : 7);
 
 		printf("# %s %s %s read by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
 		       paths[p] ? paths[p] : "auto", done);
-		if (p < 2) /* auto and bounce carry everything */
+		if (p < 2) /* auto and bounce carry every length */
 			assert_int_equal(done, READS);
 	}
 	penstock_close(st);
 	for (unsigned p = 0; p < 4; p++) {
-		unsigned done = writes(name, dev, paths[p], mem);
+		unsigned done = write_all_sizes(name, dev, paths[p], mem);
 
 		printf("# %s %s %s written by %s: %u\n", memory ? "tmpfs" : "disk", device, engine,
 		       paths[p] ? paths[p] : "auto", done);
@@ -229,8 +229,8 @@ static void matrix(const char *device, const char *engine, bool memory)
 	unlink(name);
 }
 
-/* A storage without a descriptor: what needs one is refused, the rest carries all of it. */
-static void mem_matrix(const char *device, const char *engine)
+/* A storage without a descriptor: paths that need one refuse, the others carry every length. */
+static void check_memory_storage(const char *device, const char *engine)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_device_opts dev_opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -248,8 +248,9 @@ static void mem_matrix(const char *device, const char *engine)
 	assert_int_equal(penstock_open(url, &opts, &st), 0);
 	assert_int_equal(penstock_write(st, host, bytes, LEN, 0), LEN);
 	for (unsigned p = 0; p < COUNT(paths); p++)
-		assert_int_equal(reads(st, dev, paths[p], mem, p % 2 ? 0 : 7),
-				 p < 2 ? READS : COUNT(offsets)); /* nothing is always read */
+		assert_int_equal(read_all_sizes(st, dev, paths[p], mem, p % 2 ? 0 : 7),
+				 p < 2 ? READS
+				       : COUNT(offsets)); /* reads of length 0 always succeed */
 	for (unsigned s = 1; s < COUNT(sizes); s += STEP)
 		for (unsigned p = 0; p < 2; p++) {
 			uint64_t len = sizes[s], off = offsets[s % COUNT(offsets)];
@@ -269,15 +270,16 @@ static void mem_matrix(const char *device, const char *engine)
 	free(whole);
 }
 
-static void mem_storage(void **state)
+static void memory_storage(void **state)
 {
 	(void)state;
-	mem_matrix("host", "auto");
-	mem_matrix("cuda:0", "threads");
+	check_memory_storage("host", "auto");
+	check_memory_storage("cuda:0", "threads");
 }
 
-/* Path null moves nothing, and its requests end as all do: once, as long as they were. */
-static void null_ends(void **state)
+/* Path null moves nothing. Each of its requests still completes exactly once, with its full
+ * length. */
+static void path_null_completes_each_request_once(void **state)
 {
 	enum { COUNT_OF = 64 };
 	struct penstock_done done[COUNT_OF];
@@ -323,47 +325,47 @@ static void null_ends(void **state)
 	penstock_close(req.storage);
 }
 
-static void host_disk_threads(void **state)
+static void host_device_on_disk_by_threads(void **state)
 {
 	(void)state;
-	matrix("host", "threads", false);
+	check_file("host", "threads", false);
 }
 
-static void cuda_disk_uring(void **state)
+static void cuda_device_on_disk(void **state)
 {
 	(void)state;
-	matrix("cuda:0", "auto", false);
+	check_file("cuda:0", "auto", false);
 }
 
-static void cuda_disk_threads(void **state)
+static void cuda_device_on_disk_by_threads(void **state)
 {
 	(void)state;
-	matrix("cuda:0", "threads", false);
+	check_file("cuda:0", "threads", false);
 }
 
-static void cuda_tmpfs(void **state)
+static void cuda_device_on_tmpfs(void **state)
 {
 	(void)state;
-	matrix("cuda:0", "auto", true);
+	check_file("cuda:0", "auto", true);
 }
 
-static void host_disk(void **state)
+static void host_device_on_disk(void **state)
 {
 	(void)state;
-	matrix("host", "auto", false);
+	check_file("host", "auto", false);
 }
 
-static void host_tmpfs(void **state)
+static void host_device_on_tmpfs(void **state)
 {
 	(void)state;
-	matrix("host", "auto", true);
+	check_file("host", "auto", true);
 }
 
-/* A class that cannot be met is refused before anything moves. */
-static void refusals(void **state)
+/* A class that the route cannot meet is refused before any byte moves. */
+static void class_that_cannot_be_met_is_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = 4096, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 	char name[256];
 
@@ -372,9 +374,7 @@ static void refusals(void **state)
 	make_file(name);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	memset(back, 0xee, 4096);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	for (int c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		req.require = (enum penstock_class)c;
 		assert_int_equal(penstock_transfer(&req, NULL), -EOPNOTSUPP);
@@ -386,8 +386,9 @@ static void refusals(void **state)
 	unlink(name);
 }
 
-/* Where one is met the report says of the paths below it that it forbids them. */
-static void what_a_class_forbids(void **state)
+/* When a class is met, the report gives "the class forbids it" as the reason for each lower
+ * path. */
+static void report_names_paths_that_the_class_forbids(void **state)
 {
 	struct penstock_seg seg = {.dev = host, .row_len = 65536};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -416,15 +417,16 @@ static void what_a_class_forbids(void **state)
 
 		if (!strcmp(row->name, "staged") || !strcmp(row->name, "bounce"))
 			assert_int_equal(row->why, PENSTOCK_WHY_REQUIRE);
-		assert_true(row->bytes || row->text[0]); /* each says why */
+		assert_true(row->bytes || row->text[0]); /* Every unused path has a reason. */
 	}
 }
 
-/* Two buffers and the columns of a matrix out of one range: each storage byte once. */
-static void several_destinations(void **state)
+/* Two buffers and the columns of a matrix are read from one range. Each byte of the storage is
+ * read only once. */
+static void one_range_into_several_buffers(void **state)
 {
 	struct penstock_seg segs[4];
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	const uint64_t rows = 300, row = 1000, n = rows * row;
@@ -447,9 +449,7 @@ static void several_destinations(void **state)
 	segs[3] = segs[2];
 	segs[3].buf = right;
 	segs[3].off += row / 2;
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = 4;
+	req = test_request(st, segs, 4, PENSTOCK_READ);
 	assert_int_equal(penstock_transfer(&req, &report), 3 * n);
 	assert_int_equal(report.bytes, n);
 	assert_memory_equal(a, bytes + 3, n);
@@ -469,17 +469,17 @@ static void several_destinations(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(host_disk),
-		cmocka_unit_test(host_tmpfs),
-		cmocka_unit_test(host_disk_threads),
-		cmocka_unit_test(mem_storage),
-		cmocka_unit_test(null_ends),
-		cmocka_unit_test(cuda_disk_uring),
-		cmocka_unit_test(cuda_disk_threads),
-		cmocka_unit_test(cuda_tmpfs),
-		cmocka_unit_test(refusals),
-		cmocka_unit_test(what_a_class_forbids),
-		cmocka_unit_test(several_destinations),
+		cmocka_unit_test(host_device_on_disk),
+		cmocka_unit_test(host_device_on_tmpfs),
+		cmocka_unit_test(host_device_on_disk_by_threads),
+		cmocka_unit_test(memory_storage),
+		cmocka_unit_test(path_null_completes_each_request_once),
+		cmocka_unit_test(cuda_device_on_disk),
+		cmocka_unit_test(cuda_device_on_disk_by_threads),
+		cmocka_unit_test(cuda_device_on_tmpfs),
+		cmocka_unit_test(class_that_cannot_be_met_is_refused),
+		cmocka_unit_test(report_names_paths_that_the_class_forbids),
+		cmocka_unit_test(one_range_into_several_buffers),
 	};
 
 	test_use_standin();

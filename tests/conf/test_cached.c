@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the page cache has of a file is said of the bytes that the file has: who asks for
- * more, as readers with a buffer of their own size do, gets cached bytes from the cache
- * and not from the drive. Where nobody says what is cached there is nothing to see.
+ * Residency queries beyond the end of a file. Readers with a fixed buffer size request more
+ * bytes than the file has. The storage must answer for the bytes that the file has, so that
+ * cached bytes come from the page cache and not from the drive. Where the kernel does not
+ * report residency, these checks are left out.
  */
 #include "test.h"
+#include "request.h"
 
 #include <fcntl.h>
 #include <stdbool.h>
 
-#include "storage/file.h"
+#include "storage/file_state.h"
 
-#define ROOM (8u << 20)
+#define BUFFER_LEN (8u << 20)
 
 static const uint64_t sizes[] = {0, 1, 4096, 5000, 100000, 1048576, 3000001};
 #define COUNT (sizeof(sizes) / sizeof(sizes[0]))
@@ -22,15 +24,14 @@ static char name[256];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 5;
 
 	(void)state;
-	bytes = malloc(ROOM);
-	back = aligned_alloc(4096, ROOM);
-	for (size_t i = 0; i < ROOM; i++)
+	bytes = malloc(BUFFER_LEN);
+	back = aligned_alloc(4096, BUFFER_LEN);
+	for (size_t i = 0; i < BUFFER_LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-cached-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-cached");
 	return penstock_device_open("host", NULL, &host) < 0;
 }
 
@@ -43,7 +44,7 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* A file of `len` bytes, all of them cached and on the drive. */
+/* Makes a file of `len` bytes that are in the page cache and on the drive. */
 static void make_file(uint64_t len)
 {
 	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -55,35 +56,34 @@ static void make_file(uint64_t len)
 	close(fd);
 }
 
-static enum pst_residency ask(struct penstock_storage *st, uint64_t off, uint64_t len)
+static enum pst_residency query_residency(struct penstock_storage *st, uint64_t off, uint64_t len)
 {
 	enum penstock_why why;
 
 	return st->ops->residency(st, off, len, &why);
 }
 
-static bool is_told(struct penstock_storage *st, uint64_t len)
+static bool residency_known(struct penstock_storage *st, uint64_t len)
 {
-	return len && ask(st, 0, len) == PST_WARM;
+	return len && query_residency(st, 0, len) == PST_WARM;
 }
 
 static void transfer(struct penstock_storage *st, uint64_t off, uint64_t len, const char *path,
 		     int64_t want, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = path;
 	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
 	assert_int_equal(penstock_transfer(&req, report), want);
 	assert_memory_equal(back, bytes + off, want);
 }
 
-/* Reads `len` bytes at `off`; how many came by a path that asks the drive. */
-static uint64_t from_drive(struct penstock_storage *st, uint64_t off, uint64_t len, int64_t want)
+/* Reads `len` bytes at `off` and returns how many of them came by a path that uses the drive. */
+static uint64_t bytes_from_drive(struct penstock_storage *st, uint64_t off, uint64_t len,
+				 int64_t want)
 {
 	struct penstock_report report;
 	uint64_t sum = 0;
@@ -95,7 +95,7 @@ static uint64_t from_drive(struct penstock_storage *st, uint64_t off, uint64_t l
 	return sum;
 }
 
-static void behind_the_end(void **state)
+static void read_beyond_the_end(void **state)
 {
 	struct penstock_storage *st;
 
@@ -105,22 +105,24 @@ static void behind_the_end(void **state)
 
 		make_file(len);
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
-		if (is_told(st, len)) {
-			assert_int_equal(ask(st, 0, len + 1), PST_WARM);
-			assert_int_equal(ask(st, 0, ROOM), PST_WARM);
-			assert_int_equal(ask(st, half, ROOM), PST_WARM);
-			assert_int_equal(ask(st, len, ROOM), PST_WARM); /* there is nothing */
-			assert_int_equal(from_drive(st, 0, ROOM, (int64_t)len), 0);
-			assert_int_equal(from_drive(st, half, ROOM - half, (int64_t)(len - half)),
+		if (residency_known(st, len)) {
+			assert_int_equal(query_residency(st, 0, len + 1), PST_WARM);
+			assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_WARM);
+			assert_int_equal(query_residency(st, half, BUFFER_LEN), PST_WARM);
+			assert_int_equal(query_residency(st, len, BUFFER_LEN),
+					 PST_WARM); /* The range is empty, and counts as cached. */
+			assert_int_equal(bytes_from_drive(st, 0, BUFFER_LEN, (int64_t)len), 0);
+			assert_int_equal(bytes_from_drive(st, half, BUFFER_LEN - half,
+							  (int64_t)(len - half)),
 					 0);
 		}
-		assert_int_equal(from_drive(st, len + 7, 100, 0), 0);
+		assert_int_equal(bytes_from_drive(st, len + 7, 100, 0), 0);
 		penstock_close(st);
 	}
 }
 
-/* The file is what it is when asked, and not when it was opened. */
-static void grown(void **state)
+/* The answer is for the file's length at the time of the query, not at the time of the open. */
+static void file_that_grew(void **state)
 {
 	struct penstock_storage *st;
 	int fd;
@@ -131,22 +133,22 @@ static void grown(void **state)
 	fd = open(name, O_RDWR);
 	assert_int_equal(pwrite(fd, bytes + 4096, 1000000, 4096), 1000000);
 	assert_int_equal(fsync(fd), 0);
-	if (is_told(st, 1004096)) {
-		assert_int_equal(ask(st, 0, ROOM), PST_WARM);
-		assert_int_equal(from_drive(st, 0, ROOM, 1004096), 0);
+	if (residency_known(st, 1004096)) {
+		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_WARM);
+		assert_int_equal(bytes_from_drive(st, 0, BUFFER_LEN, 1004096), 0);
 	}
-	/* What is missing of it is missed. */
+	/* Bytes of the file that are not cached still count as not cached. */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-	if (ask(st, 0, 1004096) == PST_COLD) {
-		assert_int_equal(ask(st, 0, ROOM), PST_COLD);
+	if (query_residency(st, 0, 1004096) == PST_COLD) {
+		assert_int_equal(query_residency(st, 0, BUFFER_LEN), PST_COLD);
 		assert_int_equal(pread(fd, back, 4096, 0), 4096);
-		assert_int_not_equal(ask(st, 0, ROOM), PST_COLD);
+		assert_int_not_equal(query_residency(st, 0, BUFFER_LEN), PST_COLD);
 	}
 	close(fd);
 	penstock_close(st);
 }
 
-/* Why a path has carried nothing of a read. */
+/* Returns the reason why a path carried no byte of a read. */
 static const char *why_not(const struct penstock_report *report, const char *path)
 {
 	unsigned i = 0;
@@ -158,9 +160,10 @@ static const char *why_not(const struct penstock_report *report, const char *pat
 	return penstock_why_name(report->paths[i].why);
 }
 
-/* Of the paths that are open a report says which were not taken for where the bytes were;
- * and nothing of that where nobody knows, or a path was named. */
-static void reasons(void **state)
+/* The report has a reason for each usable path that was not taken: "cached" or "not-cached"
+ * where the residency of the bytes decided. The reason is "not-needed" if the residency is
+ * unknown or the caller named a path. */
+static void report_says_why_by_residency(void **state)
 {
 	const uint64_t len = 1u << 20;
 	struct penstock_report report;
@@ -170,9 +173,9 @@ static void reasons(void **state)
 	(void)state;
 	make_file(len);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	if (st->facts.fd_direct < 0 || !is_told(st, len)) {
+	if (st->facts.fd_direct < 0 || !residency_known(st, len)) {
 		penstock_close(st);
-		test_skip("O_DIRECT, or asking what is cached, is not to be had on TMPDIR");
+		test_skip("O_DIRECT or residency queries are not available on TMPDIR");
 	}
 	transfer(st, 0, len, NULL, (int64_t)len, &report);
 	assert_string_equal(report.path, "bounce");
@@ -184,13 +187,14 @@ static void reasons(void **state)
 	fd = open(name, O_RDONLY);
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
-	if (ask(st, 0, len) == PST_COLD) {
+	if (query_residency(st, 0, len) == PST_COLD) {
 		transfer(st, 0, len, NULL, (int64_t)len, &report);
 		assert_string_equal(report.path, "odirect");
 		assert_string_equal(why_not(&report, "staged"), "not-needed");
 		assert_string_equal(why_not(&report, "bounce"), "not-cached");
 	}
-	((struct pst_file *)st->priv)->overlay = true; /* nobody says */
+	((struct pst_file *)st->priv)->overlay =
+		true; /* The storage then reports the residency as unknown. */
 	transfer(st, 0, 4096, NULL, 4096, &report);
 	assert_string_equal(report.path, "odirect");
 	assert_string_equal(why_not(&report, "bounce"), "not-needed");
@@ -200,9 +204,9 @@ static void reasons(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reasons),
-		cmocka_unit_test(behind_the_end),
-		cmocka_unit_test(grown),
+		cmocka_unit_test(report_says_why_by_residency),
+		cmocka_unit_test(read_beyond_the_end),
+		cmocka_unit_test(file_that_grew),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

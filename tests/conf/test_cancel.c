@@ -1,43 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cancels over a storage that can end its transfers early, as penstock.h has them: what
- * is held ends while the far side still holds, once, with -ECANCELED or as if nothing
- * had been asked, and from then on nobody touches its memory. Of storages that cannot, only
- * what has not begun; the rest is test_queue.c's.
+ * Cancels of requests over a storage that can cancel transfers, as penstock.h describes them. A
+ * request in flight completes once, while the store still holds its transfers: with -ECANCELED,
+ * or as if no cancel had been made. After that no thread touches its memory. If the storage
+ * cannot cancel transfers, a cancel only affects chunks that have not started; test_queue.c has
+ * more of these cases.
  */
 #include "queued.h"
 
 #include <sys/syscall.h>
 
-#include "core/queue.h"
+#include "core/queue/queue.h"
 
-#define LONG (30 * 1000000000ll) /* only a bug waits so long */
+/* Timeout of a wait; only a bug makes a wait last that long. */
+#define WAIT_NS (30 * 1000000000ll)
 #define ROUNDS 12
-#define EACH 48	   /* requests of a round */
-#define IN_HAND 64 /* transfers, at least */
+#define ROUND_REQUESTS 48 /* requests of a round */
+#define INFLIGHT_MIN 64	  /* the least number of transfers in flight */
 
 static void begin_cancels(unsigned refuse_one_in)
 {
-	far_cancels = true;
-	far_refuses_one_in = refuse_one_in;
-	begin_case(0, EACH);
-	async_hold(far);
+	remote_cancels = true;
+	remote_refuses_one_in = refuse_one_in;
+	begin_case(0, ROUND_REQUESTS);
+	async_hold(remote);
 }
 
-/* Nobody writes there any more: what the caller lays down stays. */
-static void assert_ours(unsigned char *mem, size_t len)
+/* Checks that no thread writes to the memory any more: bytes that the caller writes must stay. */
+static void assert_memory_untouched(unsigned char *mem, size_t len)
 {
 	memset(mem, 0x11, len);
-	async_release(far);
-	assert_int_equal(wait_queue(1, 8, LONG), 0);
+	async_release(remote);
+	assert_int_equal(wait_queue(1, 8, WAIT_NS), 0);
 	for (size_t i = 0; i < len; i++)
 		if (mem[i] != 0x11)
 			fail_msg("byte %zu came after the end", i);
 }
 
-static void ended_cancelled(uint64_t id, uint64_t moved)
+static void assert_cancelled(uint64_t id, uint64_t moved)
 {
-	assert_int_equal(wait_queue(1, 1, LONG), 1);
+	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
 	assert_int_equal(done[0].id, id);
 	assert_int_equal(done[0].result, -ECANCELED);
 	assert_int_equal(done[0].report->why, PENSTOCK_WHY_CANCELLED);
@@ -46,56 +48,60 @@ static void ended_cancelled(uint64_t id, uint64_t moved)
 	assert_int_equal(done[0].report->retries, 0);
 }
 
-/* All that the lane takes is in hand, and more is behind it. */
-static void held(void **state)
+/* Cancels a request with as many chunks in flight as the lane allows, and more that have not
+ * started. It completes with -ECANCELED while the store still holds all transfers. */
+static void cancel_while_store_holds_transfers(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t id;
 
 	(void)state;
 	begin_cancels(0);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);
-	ended_cancelled(id, 0);
-	async_seen(far, &seen);
-	assert_int_equal(seen.waiting, 0);
-	assert_int_equal(seen.fills, PST_LANE_CHUNKS);
-	assert_int_equal(seen.cancelled, PST_LANE_CHUNKS);
+	assert_cancelled(id, 0);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.waiting, 0);
+	assert_int_equal(counts.fills, PST_LANE_CHUNKS);
+	assert_int_equal(counts.cancelled, PST_LANE_CHUNKS);
 	assert_int_equal(done[0].report->stop_off, 0);
 	assert_int_equal(fired[0], 1);
-	assert_ours(back, LEN);
+	assert_memory_untouched(back, LEN);
 	assert_int_equal(fired[0], 1);
 }
 
-/* What had arrived is counted, what is another's goes on. */
-static void one_of_several(void **state)
+/* Cancels one of three requests. Its report counts the bytes that had arrived, and the other
+ * requests continue. */
+static void cancel_one_of_several(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t ids[3];
 
 	(void)state;
 	begin_cancels(0);
 	for (unsigned i = 0; i < 3; i++)
 		ids[i] = submit_read(i, i * 8 * PIECE, 8 * PIECE);
-	assert_int_equal(async_await(far, 24), 0);
-	async_let(far, 11); /* the lowest: all of the first, three of the second */
-	assert_int_equal(wait_queue(1, 1, LONG), 1);
+	assert_int_equal(async_await(remote, 24), 0);
+	/* the lowest offsets: all of the first request and three pieces of the second */
+	async_release_some(remote, 11);
+	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
 	assert_int_equal(done[0].result, 8 * PIECE);
 	do
-		async_seen(far, &seen);
-	while (seen.waiting > 13);
+		async_get_counts(remote, &counts);
+	while (counts.waiting > 13);
 	while (atomic_load(&q->requests[(uint32_t)ids[1]].bytes) < 3ull * PIECE)
-		sched_yield(); /* they have left the far side, and come to the lane */
+		/* These transfers have left the store, but the lane may not have counted them. */
+		sched_yield();
 	assert_int_equal(penstock_cancel(q, ids[1]), 0);
-	ended_cancelled(ids[1], 3 * PIECE);
+	assert_cancelled(ids[1], 3 * PIECE);
 	assert_int_equal(done[0].report->stop_off, 11 * PIECE);
 	assert_int_equal(wait_queue(1, 8, 0), 0);
-	async_seen(far, &seen);
-	assert_int_equal(seen.waiting, 8);
-	assert_int_equal(seen.cancelled, 5);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.waiting, 8);
+	assert_int_equal(counts.cancelled, 5);
 	memset(back + 8 * PIECE, 0x11, 8 * PIECE);
-	async_release(far);
-	assert_int_equal(wait_queue(1, 8, LONG), 1);
+	async_release(remote);
+	assert_int_equal(wait_queue(1, 8, WAIT_NS), 1);
 	assert_int_equal(done[0].id, ids[2]);
 	assert_int_equal(done[0].result, 8 * PIECE);
 	assert_memory_equal(back, bytes, 8 * PIECE);
@@ -104,95 +110,96 @@ static void one_of_several(void **state)
 		assert_int_equal(back[i], 0x11);
 }
 
-/* It is asked, and does not: as if nothing had been asked. */
-static void refused(void **state)
+/* The storage refuses to cancel: the request completes as if no cancel had been made. */
+static void cancel_refused_by_storage(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t id;
 
 	(void)state;
 	begin_cancels(1);
 	id = submit_read(0, 0, 5 * PIECE);
-	assert_int_equal(async_await(far, 5), 0);
+	assert_int_equal(async_await(remote, 5), 0);
 	assert_int_equal(penstock_cancel(q, id), 0);
 	do
-		async_seen(far, &seen);
-	while (seen.refused < 5);
+		async_get_counts(remote, &counts);
+	while (counts.refused < 5);
 	assert_int_equal(poll_queue(8), 0);
-	async_release(far);
-	assert_int_equal(wait_queue(1, 8, LONG), 1);
+	async_release(remote);
+	assert_int_equal(wait_queue(1, 8, WAIT_NS), 1);
 	assert_int_equal(done[0].result, 5 * PIECE);
 	assert_memory_equal(back, bytes, 5 * PIECE);
 	assert_int_equal(fired[0], 1);
-	/* Of what has not begun there is more. */
-	async_hold(far);
+	/* A refused cancel still stops the chunks that have not started. */
+	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);
 	do
-		async_seen(far, &seen);
-	while (seen.refused < 5 + PST_LANE_CHUNKS);
-	async_release(far);
-	ended_cancelled(id, PST_LANE_CHUNKS * PIECE);
+		async_get_counts(remote, &counts);
+	while (counts.refused < 5 + PST_LANE_CHUNKS);
+	async_release(remote);
+	assert_cancelled(id, PST_LANE_CHUNKS * PIECE);
 	assert_memory_equal(back, bytes, PST_LANE_CHUNKS * PIECE);
 }
 
-/* Chunks that wait for slots behind those that are held. */
-static void through_slots(void **state)
+/* Cancels a request whose chunks wait for ring slots that held chunks occupy. */
+static void cancel_while_chunks_wait_for_slots(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = LEN};
-	struct async_seen seen;
+	struct async_counts counts;
 
 	(void)state;
 	begin_cancels(0);
 	assert_int_equal(penstock_alloc(gpu, LEN, &seg.buf), 0);
 	memset(back, 0x11, LEN);
 	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
-		struct penstock_storage *at = open_it(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
-		struct penstock_req req = request(at, &seg, 1, op);
+		struct penstock_storage *at =
+			open_object(op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0);
+		struct penstock_req req = test_request(at, &seg, 1, op);
 		uint64_t id, len;
 
 		test_copy(gpu, seg.buf, host, back, LEN);
 		assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
-		assert_int_equal(async_await(far, 2), 0);
+		assert_int_equal(async_await(remote, 2), 0);
 		assert_int_equal(penstock_cancel(q, id), 0);
-		ended_cancelled(id, 0);
-		async_seen(far, &seen);
-		assert_int_equal(seen.waiting, 0);
-		async_release(far);
+		assert_cancelled(id, 0);
+		async_get_counts(remote, &counts);
+		assert_int_equal(counts.waiting, 0);
+		async_release(remote);
 		test_copy(host, back, gpu, seg.buf, LEN);
 		for (unsigned i = 0; i < LEN; i++)
 			assert_int_equal(back[i], 0x11);
 		assert_int_equal(penstock_abort(at), 0);
 		penstock_close(at);
-		assert_memory_equal(async_published(far, &len), bytes, LEN);
-		async_hold(far);
+		assert_memory_equal(async_published(remote, &len), bytes, LEN);
+		async_hold(remote);
 	}
 	penstock_free(gpu, seg.buf);
 }
 
-/* The bytes are written, to make them durable takes too long. */
-static void syncing(void **state)
+/* Cancels a durable write whose bytes are written and whose sync is held by the store. */
+static void cancel_during_sync(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = PIECE};
-	struct async_seen seen;
+	struct async_counts counts;
 	struct penstock_storage *at;
 	struct penstock_req req;
 	uint64_t id;
 
 	(void)state;
 	begin_cancels(0);
-	at = open_it(PENSTOCK_O_WRITE);
-	req = request(at, &seg, 1, PENSTOCK_WRITE);
+	at = open_object(PENSTOCK_O_WRITE);
+	req = test_request(at, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
-	assert_int_equal(async_await(far, 1), 0);
-	async_let(far, 1);
+	assert_int_equal(async_await(remote, 1), 0);
+	async_release_some(remote, 1);
 	do
-		async_seen(far, &seen);
-	while (!seen.syncs);
+		async_get_counts(remote, &counts);
+	while (!counts.syncs);
 	assert_int_equal(poll_queue(1), 0);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	assert_int_equal(wait_queue(1, 1, LONG), 1);
+	assert_int_equal(wait_queue(1, 1, WAIT_NS), 1);
 	assert_int_equal(done[0].result, -ECANCELED);
 	assert_int_equal(done[0].report->why, PENSTOCK_WHY_CANCELLED);
 	assert_int_equal(done[0].report->bytes, PIECE);
@@ -200,10 +207,10 @@ static void syncing(void **state)
 	penstock_close(at);
 }
 
-/* Closing asks for all of them, and need not wait for the far side. */
-static void queue_closes(void **state)
+/* Closing the queue cancels all its requests and does not wait for the store. */
+static void queue_close_cancels_all(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 
 	(void)state;
 	begin_cancels(0);
@@ -212,13 +219,13 @@ static void queue_closes(void **state)
 	fill_lane();
 	penstock_queue_close(q);
 	q = NULL;
-	async_seen(far, &seen);
-	assert_int_equal(seen.waiting, 0);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.waiting, 0);
 	assert_int_equal(atomic_load(&st->inflight), 0);
 	for (unsigned i = 0; i < 6; i++)
 		assert_int_equal(fired[i], 0);
 	memset(back, 0x11, LEN);
-	async_release(far);
+	async_release(remote);
 	penstock_close(st);
 	st = NULL;
 	for (unsigned i = 0; i < LEN; i++)
@@ -227,12 +234,14 @@ static void queue_closes(void **state)
 
 static void *cancel_later(void *arg)
 {
-	usleep(20000); /* so that the owner sleeps; if not, nothing is lost */
+	/* The owner is probably asleep by then. If it is not, the test still passes. */
+	usleep(20000);
 	penstock_cancel(q, *(uint64_t *)arg);
 	return arg;
 }
 
-/* Asked by the owner, or by another while the owner sleeps, or by closing. */
+/* Cancels a request of an inline lane: by the owner, by another thread while the owner sleeps,
+ * and by closing the queue. */
 static void own_lane(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -245,43 +254,44 @@ static void own_lane(void **state)
 	opts.own_lane = host;
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
 	for (unsigned by_another = 0; by_another < 2; by_another++) {
-		async_hold(far);
+		async_hold(remote);
 		id = submit_read(by_another, 0, 3 * PIECE);
-		assert_int_equal(async_await(far, 3), 0);
+		assert_int_equal(async_await(remote, 3), 0);
 		if (by_another)
 			assert_int_equal(pthread_create(&thread, NULL, cancel_later, &id), 0);
 		else
 			assert_int_equal(penstock_cancel(q, id), 0);
-		ended_cancelled(id, 0);
+		assert_cancelled(id, 0);
 		if (by_another)
 			pthread_join(thread, NULL);
-		assert_ours(back, 3 * PIECE);
+		assert_memory_untouched(back, 3 * PIECE);
 		assert_int_equal(fired[by_another], 1);
 	}
-	async_hold(far);
+	async_hold(remote);
 	submit_read(2, 0, 3 * PIECE);
-	assert_int_equal(async_await(far, 3), 0);
+	assert_int_equal(async_await(remote, 3), 0);
 	penstock_queue_close(q);
 	q = NULL;
 	assert_int_equal(atomic_load(&st->inflight), 0);
 	assert_int_equal(fired[2], 0);
 }
 
-/* ---- at random ---- */
+/* ---- random cancels ---- */
 
-static _Atomic uint64_t ids[EACH];
+static _Atomic uint64_t ids[ROUND_REQUESTS];
 static _Atomic bool stop;
-static _Atomic unsigned rarely; /* one look in so many cancels */
+/* the thread picks a request to cancel in one of this many tries */
+static _Atomic unsigned cancel_one_in;
 
-/* Cancels what is there and what was there before, again and again. */
-static void *canceller(void *arg)
+/* Cancels random requests of this round and of earlier rounds until told to stop. */
+static void *cancel_random_requests(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
 
 	while (!atomic_load(&stop)) {
-		uint64_t id = atomic_load(&ids[test_random(&seed) % EACH]);
+		uint64_t id = atomic_load(&ids[test_random(&seed) % ROUND_REQUESTS]);
 
-		if (id && !(test_random(&seed) % atomic_load(&rarely)))
+		if (id && !(test_random(&seed) % atomic_load(&cancel_one_in)))
 			penstock_cancel(q, id);
 		else
 			sched_yield();
@@ -289,149 +299,153 @@ static void *canceller(void *arg)
 	return NULL;
 }
 
-/* Where request `i` lies, and how long it is. */
-static uint64_t place(unsigned i, uint64_t *len, uint64_t *seed)
+/* Returns the offset of request `i` and picks its length. */
+static uint64_t request_place(unsigned i, uint64_t *len, uint64_t *seed)
 {
-	*len = 1 + test_random(seed) % (LEN / EACH);
-	return (uint64_t)i * (LEN / EACH);
+	*len = 1 + test_random(seed) % (LEN / ROUND_REQUESTS);
+	return (uint64_t)i * (LEN / ROUND_REQUESTS);
 }
 
-/* Transfers that the far side was to end. */
-static unsigned asked(void)
+/* Returns the number of transfers that the store was told to cancel. */
+static unsigned cancels_seen_by_store(void)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 
-	async_seen(far, &seen);
-	return seen.cancelled + seen.refused;
+	async_get_counts(remote, &counts);
+	return counts.cancelled + counts.refused;
 }
 
-/* Each ends once; with all its bytes or cancelled; from then on its memory is ours. */
+/* Each request completes once, with all its bytes or as cancelled. No thread writes to its
+ * memory afterwards. */
 static void random_round(uint64_t *seed, bool hold, unsigned *cancelled)
 {
-	uint64_t lens[EACH], new[EACH];
+	uint64_t lens[ROUND_REQUESTS], new[ROUND_REQUESTS];
 	unsigned have = 0, before;
 
 	memset(fired, 0, sizeof(fired));
-	before = asked();
+	before = cancels_seen_by_store();
 	if (hold)
-		async_hold(far);
-	for (unsigned i = 0; i < EACH; i++) {
-		uint64_t off = place(i, &lens[i], seed);
+		async_hold(remote);
+	for (unsigned i = 0; i < ROUND_REQUESTS; i++) {
+		uint64_t off = request_place(i, &lens[i], seed);
 
 		new[i] = submit_read(i, off, lens[i]);
 		if (!hold)
 			atomic_store(&ids[i], new[i]);
 	}
-	if (hold) { /* nothing is cancelled before some of it is in hand */
-		assert_int_equal(async_await(far, IN_HAND), 0);
-		for (unsigned i = 0; i < EACH; i++)
+	if (hold) { /* No request is cancelled before enough of its transfers are in flight. */
+		assert_int_equal(async_await(remote, INFLIGHT_MIN), 0);
+		for (unsigned i = 0; i < ROUND_REQUESTS; i++)
 			atomic_store(&ids[i], new[i]);
-		while (asked() < before + IN_HAND)
+		while (cancels_seen_by_store() < before + INFLIGHT_MIN)
 			sched_yield();
-		async_release(far);
+		async_release(remote);
 	}
-	while (have < EACH) {
-		int n = wait_queue(1, 4, LONG);
+	while (have < ROUND_REQUESTS) {
+		int n = wait_queue(1, 4, WAIT_NS);
 
 		assert_true(n > 0);
 		for (int k = 0; k < n; k++) {
 			uintptr_t i = (uintptr_t)done[k].user;
-			unsigned char *mem = back + i * (LEN / EACH);
+			unsigned char *mem = back + i * (LEN / ROUND_REQUESTS);
 
 			assert_int_equal(done[k].id, new[i]);
 			*cancelled += done[k].result == -ECANCELED;
 			if (done[k].result != -ECANCELED) {
 				assert_int_equal(done[k].result, lens[i]);
-				assert_memory_equal(mem, bytes + i * (LEN / EACH), lens[i]);
+				assert_memory_equal(mem, bytes + i * (LEN / ROUND_REQUESTS),
+						    lens[i]);
 			}
 			memset(mem, 0x11, lens[i]);
 		}
 		have += (unsigned)n;
 	}
-	for (unsigned i = 0; i < EACH; i++) {
+	for (unsigned i = 0; i < ROUND_REQUESTS; i++) {
 		assert_int_equal(fired[i], 1);
 		for (uint64_t b = 0; b < lens[i]; b++)
-			if (back[i * (LEN / EACH) + b] != 0x11)
+			if (back[i * (LEN / ROUND_REQUESTS) + b] != 0x11)
 				fail_msg("request %u: byte %llu came after its end", i,
 					 (unsigned long long)b);
 	}
 }
 
-static void at_random(void **state)
+static void random_cancels(void **state)
 {
 	uint64_t seed = test_seed(29), other = seed + 1;
 	unsigned cancelled = 0;
-	struct async_seen seen;
+	struct async_counts counts;
 	pthread_t thread;
 
 	(void)state;
 	begin_cancels(3);
-	async_release(far);
+	async_release(remote);
 	atomic_store(&stop, false);
-	atomic_store(&rarely, 1);
-	for (unsigned i = 0; i < EACH; i++)
+	atomic_store(&cancel_one_in, 1);
+	for (unsigned i = 0; i < ROUND_REQUESTS; i++)
 		atomic_store(&ids[i], 0);
-	assert_int_equal(pthread_create(&thread, NULL, canceller, &other), 0);
+	assert_int_equal(pthread_create(&thread, NULL, cancel_random_requests, &other), 0);
 	for (unsigned round = 0; round < ROUNDS; round++) {
-		atomic_store(&rarely, 1u << round % 8);
+		atomic_store(&cancel_one_in, 1u << round % 8);
 		random_round(&seed, round % 3 != 0, &cancelled);
 	}
 	atomic_store(&stop, true);
 	pthread_join(thread, NULL);
-	async_seen(far, &seen);
+	async_get_counts(remote, &counts);
 	printf("# %u of %u requests were cancelled; of transfers %u, %u were not\n", cancelled,
-	       ROUNDS * EACH, seen.cancelled, seen.refused);
+	       ROUNDS * ROUND_REQUESTS, counts.cancelled, counts.refused);
 	assert_int_equal(poll_queue(8), 0);
 }
 
-/* ---- a storage that ends nothing early ---- */
+/* ---- a storage that cannot cancel transfers ---- */
 
-static void until(unsigned i, uint64_t ns)
+static void submit_with_deadline(unsigned i, uint64_t ns)
 {
 	struct penstock_seg seg;
-	struct penstock_req req = read_at(&seg, i, 0, PIECE);
+	struct penstock_req req = read_req(&seg, i, 0, PIECE);
 
-	req.deadline_ns = now_ns() + ns;
+	req.deadline_ns = test_now_ns() + ns;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 }
 
-/* What is behind a storage that holds all that the lane can have ends all the same, if
- * nothing of it has begun. */
-static void over_behind_held(void **state)
+/* The store holds as many chunks as the lane may have in flight. A request that has not started
+ * still completes at once when it is cancelled or its deadline passes. */
+static void not_started_completes_beside_held_transfers(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t id;
 
 	(void)state;
 	begin_case(0, 8);
-	async_hold(far);
+	async_hold(remote);
 	fill_lane();
 	id = submit_read(1, LEN - 10 * PIECE, 9 * PIECE);
-	seen_by_lane();
+	await_empty_inbox();
 	assert_int_equal(penstock_cancel(q, id), 0);
 	assert_int_equal(wait_queue(1, 8, 60000000000), 1);
 	assert_int_equal(done[0].result, -ECANCELED);
 	assert_int_equal(done[0].id, id);
-	until(2, 3600000000000u);
-	until(3, 30000000u);
-	until(4, 10000000u);
-	for (unsigned i = 3; i < 5; i++) { /* in any order: both may be over at the first look */
+	submit_with_deadline(2, 3600000000000u);
+	submit_with_deadline(3, 30000000u);
+	submit_with_deadline(4, 10000000u);
+	/* The order is free: both deadlines may have passed when the lane checks first. */
+	for (unsigned i = 3; i < 5; i++) {
 		assert_int_equal(wait_queue(1, 1, 60000000000), 1);
 		assert_int_equal(done[0].result, -ETIME);
 		assert_in_range((uintptr_t)done[0].user, 3, 4);
 	}
 	assert_int_equal(fired[3] + fired[4], 2);
 	assert_int_equal(fired[2], 0);
-	async_seen(far, &seen);
-	assert_int_equal(seen.fills, PST_LANE_CHUNKS);
-	async_release(far);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.fills, PST_LANE_CHUNKS);
+	async_release(remote);
 	assert_int_equal(wait_queue(2, 8, -1), 2);
 	for (unsigned i = 0; i < 5; i++)
 		assert_int_equal(fired[i], 1);
 }
 
-/* The same where chunks wait for slots that the others have: too late before they began. */
-static void over_behind_slots(void **state)
+/* A deadline passes while the request waits for ring slots that other requests occupy. The
+ * request completes before any of its chunks starts. */
+static void deadline_passes_while_waiting_for_slots(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = LEN};
 	struct penstock_req req;
@@ -440,32 +454,33 @@ static void over_behind_slots(void **state)
 
 	(void)state;
 	begin_case(0, 16);
-	async_hold(far);
+	async_hold(remote);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	lanes = atomic_load(&gpu->pump)->lane_count;
 	assert_int_equal(penstock_alloc(gpu, (lanes + 1) * LEN, &mem), 0);
 	seg.buf = mem;
-	req = request(st, &seg, 1, PENSTOCK_READ);
-	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN) /* more than its slots hold */
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
+	/* each longer than the slots of a lane */
+	for (unsigned i = 0; i < lanes; i++, seg.buf_off += LEN)
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	assert_int_equal(async_await(far, 16 * lanes), 0);
+	assert_int_equal(async_await(remote, 16 * lanes), 0);
 	seg.row_len = 5 * PIECE;
-	req.deadline_ns = now_ns() + 20000000u;
+	req.deadline_ns = test_now_ns() + 20000000u;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	assert_int_equal(wait_queue(1, 8, LONG), 1);
+	assert_int_equal(wait_queue(1, 8, WAIT_NS), 1);
 	assert_int_equal(done[0].result, -ETIME);
 	assert_int_equal(done[0].report->why, PENSTOCK_WHY_DEADLINE);
 	assert_int_equal(done[0].report->bytes, 0);
 	assert_int_equal(done[0].report->retries, 0);
-	async_release(far);
+	async_release(remote);
 	assert_int_equal(wait_queue(lanes, 8, -1), lanes);
 	for (unsigned i = 0; i < lanes; i++)
 		assert_int_equal(done[i].result, LEN);
 	penstock_free(gpu, mem);
 }
 
-/* Has thread `tid` gone to sleep in penstock_wait? */
-static bool sleeps(int tid)
+/* Reports whether thread `tid` sleeps in penstock_wait. */
+static bool sleeps_in_wait(int tid)
 {
 	char name[64], line[512] = "", *after;
 	FILE *stat;
@@ -481,21 +496,22 @@ static bool sleeps(int tid)
 	return atomic_load(&q->asleep) && after && after[1] && after[2] == 'S';
 }
 
-static void *release_who_sleeps(void *tid)
+static void *release_once_asleep(void *tid)
 {
-	uint64_t last = now_ns() + LONG;
+	uint64_t last = test_now_ns() + WAIT_NS;
 	bool slept = false;
 
-	while (!slept && now_ns() < last) {
+	while (!slept && test_now_ns() < last) {
 		sched_yield();
-		slept = sleeps(*(int *)tid);
+		slept = sleeps_in_wait(*(int *)tid);
 	}
-	async_release(far);
+	async_release(remote);
 	return slept ? NULL : tid;
 }
 
-/* Where a deadline is never, who waits sleeps as if there were none. */
-static void deadline_never(void **state)
+/* A deadline of UINT64_MAX never passes: the waiting thread sleeps as if there were no
+ * deadline. */
+static void deadline_that_never_passes(void **state)
 {
 	int tid = (int)syscall(SYS_gettid);
 	struct penstock_seg seg;
@@ -505,12 +521,12 @@ static void deadline_never(void **state)
 
 	(void)state;
 	begin_case(0, 8);
-	async_hold(far);
-	req = read_at(&seg, 0, 0, PIECE);
+	async_hold(remote);
+	req = read_req(&seg, 0, 0, PIECE);
 	req.deadline_ns = UINT64_MAX;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	assert_int_equal(async_await(far, 1), 0);
-	assert_int_equal(pthread_create(&thread, NULL, release_who_sleeps, &tid), 0);
+	assert_int_equal(async_await(remote, 1), 0);
+	assert_int_equal(pthread_create(&thread, NULL, release_once_asleep, &tid), 0);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, PIECE);
 	assert_int_equal(pthread_join(thread, &failed), 0);
@@ -520,17 +536,21 @@ static void deadline_never(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(held, end_queue),
-		cmocka_unit_test_teardown(one_of_several, end_queue),
-		cmocka_unit_test_teardown(refused, end_queue),
-		cmocka_unit_test_teardown(through_slots, end_queue),
-		cmocka_unit_test_teardown(syncing, end_queue),
-		cmocka_unit_test_teardown(queue_closes, end_queue),
-		cmocka_unit_test_teardown(own_lane, end_queue),
-		cmocka_unit_test_teardown(at_random, end_queue),
-		cmocka_unit_test_teardown(over_behind_held, end_queue),
-		cmocka_unit_test_teardown(over_behind_slots, end_queue),
-		cmocka_unit_test_teardown(deadline_never, end_queue),
+		cmocka_unit_test_teardown(cancel_while_store_holds_transfers,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_one_of_several, close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_refused_by_storage, close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_while_chunks_wait_for_slots,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_during_sync, close_queue_and_remote),
+		cmocka_unit_test_teardown(queue_close_cancels_all, close_queue_and_remote),
+		cmocka_unit_test_teardown(own_lane, close_queue_and_remote),
+		cmocka_unit_test_teardown(random_cancels, close_queue_and_remote),
+		cmocka_unit_test_teardown(not_started_completes_beside_held_transfers,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(deadline_passes_while_waiting_for_slots,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(deadline_that_never_passes, close_queue_and_remote),
 	};
 
 	return run_queues(tests);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The application captures a graph while we work, as frameworks do at their start: in
- * every mode of the capture, by other threads and by the one that captures, nothing of
- * ours is refused and the capture is whole at its end. Runs against the real driver
- * where PENSTOCK_STANDIN=0.
+ * The application captures a CUDA graph while the library works, as frameworks do at start-up.
+ * In every capture mode, on the capturing thread and on others, the driver must refuse no call
+ * of the library and the capture must stay valid. With PENSTOCK_STANDIN=0 the tests run against
+ * the machine's own driver.
  */
 #include "test.h"
 
@@ -18,8 +18,8 @@
 #include "device/cuda_api.h"
 #include "penstock.h"
 
-#define FILE_LEN (24u << 20) /* mapped takes no less than 8 MiB at once */
-#define LIMIT 20000000000LL  /* nothing takes as long but a hang */
+#define FILE_LEN (24u << 20) /* path mapped needs at least 8 MiB in one request */
+#define LIMIT 20000000000LL  /* only a hang lasts that long */
 
 static const struct pst_cuda *api;
 static struct pst_cu_ctx *ctx;
@@ -27,10 +27,10 @@ static struct pst_cu_stream *captured;
 static struct penstock_device *gpu;
 static void *mem;
 static char name[256];
-/* What the library never calls. */
-static enum pst_cu_result (*begin)(struct pst_cu_stream *, enum pst_cu_capture_mode);
-static enum pst_cu_result (*end)(struct pst_cu_stream *, void **graph);
-static enum pst_cu_result (*destroy)(void *graph);
+/* Driver functions that the library itself never calls. */
+static enum pst_cu_result (*capture_begin)(struct pst_cu_stream *, enum pst_cu_capture_mode);
+static enum pst_cu_result (*capture_end)(struct pst_cu_stream *, void **graph);
+static enum pst_cu_result (*graph_destroy)(void *graph);
 
 static int write_file(void)
 {
@@ -46,18 +46,19 @@ static int write_file(void)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR"), *lib = getenv("PENSTOCK_LIBCUDA");
+	const char *lib = getenv("PENSTOCK_LIBCUDA");
 	void *handle = dlopen(lib && *lib ? lib : "libcuda.so.1", RTLD_NOW);
 
 	(void)state;
 	api = pst_cuda_get(NULL);
 	if (!api || !handle || penstock_device_open("cuda:0", NULL, &gpu) < 0)
 		return -1;
-	*(void **)&begin = dlsym(handle, "cuStreamBeginCapture_v2");
-	*(void **)&end = dlsym(handle, "cuStreamEndCapture");
-	*(void **)&destroy = dlsym(handle, "cuGraphDestroy"); /* the stand-in has no graphs */
-	snprintf(name, sizeof(name), "%s/capture-%d", tmp ? tmp : "/tmp", (int)getpid());
-	if (!begin || !end || write_file() || penstock_alloc(gpu, FILE_LEN, &mem))
+	*(void **)&capture_begin = dlsym(handle, "cuStreamBeginCapture_v2");
+	*(void **)&capture_end = dlsym(handle, "cuStreamEndCapture");
+	/* NULL on the stand-in driver, which has no graphs */
+	*(void **)&graph_destroy = dlsym(handle, "cuGraphDestroy");
+	test_file_name(name, sizeof(name), "capture");
+	if (!capture_begin || !capture_end || write_file() || penstock_alloc(gpu, FILE_LEN, &mem))
 		return -1;
 	if (api->cuDevicePrimaryCtxRetain(&ctx, 0) || api->cuCtxSetCurrent(ctx))
 		return -1;
@@ -102,8 +103,8 @@ static void transfer(enum penstock_op op, const char *path, struct pst_cu_stream
 	penstock_close(req.storage);
 }
 
-/* A bit of everything that calls the driver. */
-static void work(void)
+/* Uses every part of the library that calls the driver. */
+static void use_library(void)
 {
 	static const char *const paths[] = {"bounce", "mapped", "staged", NULL};
 	struct penstock_copy_args copy = {.size = sizeof(copy), .row_len = 4096};
@@ -123,80 +124,80 @@ static void work(void)
 	assert_int_equal(penstock_copy(&copy, 1), 0);
 	assert_int_equal(penstock_free(again, more), 0);
 	penstock_device_close(again);
-	/* In the order of another stream. */
+	/* Also reads in stream order, on another stream. */
 	assert_int_equal(api->cuCtxSetCurrent(ctx), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&other, PST_CU_STREAM_NON_BLOCKING, 0), 0);
 	transfer(PENSTOCK_READ, NULL, other);
 	api->cuStreamDestroy(other);
 }
 
-static void *work_main(void *arg)
+static void *use_library_thread(void *arg)
 {
 	(void)arg;
-	work();
+	use_library();
 	return NULL;
 }
 
-static void beside(enum pst_cu_capture_mode mode, bool same_thread)
+static void use_library_during_capture(enum pst_cu_capture_mode mode, bool same_thread)
 {
 	enum pst_cu_capture status;
 	void *graph = NULL;
 	pthread_t thread;
 
-	assert_int_equal(begin(captured, mode), 0);
+	assert_int_equal(capture_begin(captured, mode), 0);
 	if (same_thread) {
-		work();
+		use_library();
 	} else {
-		assert_int_equal(pthread_create(&thread, NULL, work_main, NULL), 0);
+		assert_int_equal(pthread_create(&thread, NULL, use_library_thread, NULL), 0);
 		pthread_join(thread, NULL);
 	}
 	assert_int_equal(api->cuStreamIsCapturing(captured, &status), 0);
 	assert_int_equal(status, PST_CU_CAPTURE_ACTIVE);
-	assert_int_equal(end(captured, &graph), 0);
+	assert_int_equal(capture_end(captured, &graph), 0);
 	if (graph)
-		destroy(graph);
+		graph_destroy(graph);
 }
 
-static void by_other_threads(void **state)
+static void work_on_other_threads_during_capture(void **state)
 {
 	(void)state;
-	beside(PST_CU_CAPTURE_GLOBAL, false);
-	beside(PST_CU_CAPTURE_THREAD_LOCAL, false);
-	beside(PST_CU_CAPTURE_RELAXED, false);
+	use_library_during_capture(PST_CU_CAPTURE_GLOBAL, false);
+	use_library_during_capture(PST_CU_CAPTURE_THREAD_LOCAL, false);
+	use_library_during_capture(PST_CU_CAPTURE_RELAXED, false);
 }
 
-static void by_the_thread_that_captures(void **state)
+static void work_on_the_capturing_thread(void **state)
 {
 	(void)state;
-	beside(PST_CU_CAPTURE_GLOBAL, true);
-	beside(PST_CU_CAPTURE_THREAD_LOCAL, true);
-	beside(PST_CU_CAPTURE_RELAXED, true);
+	use_library_during_capture(PST_CU_CAPTURE_GLOBAL, true);
+	use_library_during_capture(PST_CU_CAPTURE_THREAD_LOCAL, true);
+	use_library_during_capture(PST_CU_CAPTURE_RELAXED, true);
 }
 
-/* The first of all: the device's threads and rings are made during a capture. */
-static void the_first(void **state)
+/* A device is opened during a capture: its threads and rings are created then. */
+static void device_opens_during_capture(void **state)
 {
 	struct penstock_device *first = gpu;
 
 	(void)state;
-	assert_int_equal(begin(captured, PST_CU_CAPTURE_GLOBAL), 0);
+	assert_int_equal(capture_begin(captured, PST_CU_CAPTURE_GLOBAL), 0);
 	penstock_free(first, mem);
 	penstock_device_close(first);
 	assert_true(penstock_device_open("cuda:0", NULL, &gpu) >= 0);
 	assert_int_equal(penstock_alloc(gpu, FILE_LEN, &mem), 0);
 	transfer(PENSTOCK_READ, NULL, NULL);
-	assert_int_equal(end(captured, &(void *){NULL}), 0);
+	assert_int_equal(capture_end(captured, &(void *){NULL}), 0);
 }
 
-/* The mode that a thread had is its own again. */
-static void the_mode_stays(void **state)
+/* The library restores the capture mode of the calling thread after each call. */
+static void capture_mode_of_the_thread_is_restored(void **state)
 {
 	(void)state;
 	for (enum pst_cu_capture_mode m = PST_CU_CAPTURE_GLOBAL; m <= PST_CU_CAPTURE_RELAXED; m++) {
 		enum pst_cu_capture_mode now = m, after = PST_CU_CAPTURE_GLOBAL;
 
 		assert_int_equal(api->cuThreadExchangeStreamCaptureMode(&now), 0);
-		work();
+		use_library();
 		assert_int_equal(api->cuThreadExchangeStreamCaptureMode(&after), 0);
 		assert_int_equal(after, m);
 	}
@@ -205,10 +206,10 @@ static void the_mode_stays(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_first),
-		cmocka_unit_test(by_other_threads),
-		cmocka_unit_test(by_the_thread_that_captures),
-		cmocka_unit_test(the_mode_stays),
+		cmocka_unit_test(device_opens_during_capture),
+		cmocka_unit_test(work_on_other_threads_during_capture),
+		cmocka_unit_test(work_on_the_capturing_thread),
+		cmocka_unit_test(capture_mode_of_the_thread_is_restored),
 	};
 
 	test_use_standin();

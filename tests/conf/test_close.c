@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues, storages and devices that close while requests are in flight, requests
- * that nobody harvests, and several threads at once: what penstock.h promises about
- * the end of things and about threads. Closing runs on a thread of its own, so that
- * a close that does not wait is seen to return, and one that hangs ends the test.
+ * Closing queues, storages and devices while requests are in flight, requests that no caller
+ * harvests, and use by several threads, as penstock.h promises. Each close runs on its own
+ * thread. The test detects a close that returns too early, and fails when a close hangs.
  */
 #include "queued.h"
+#include "freed_memory.h"
 
-#include "core/route.h"
+#include "core/route/route.h"
 #include "device/cuda_api.h"
 
-#define HELD 6 /* requests in flight while something closes */
+#define HELD_COUNT 6 /* requests in flight during a close */
 
-static void start(pthread_t *thread, void *(*run)(void *), void *arg)
+static void thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
 	assert_int_equal(pthread_create(thread, NULL, run, arg), 0);
 }
 
 /* ---- closing ---- */
 
-static void (*close_what)(void);
+static void (*close_function)(void);
 static _Atomic bool closed;
 
-static void *closer(void *arg)
+static void *close_thread(void *arg)
 {
-	close_what();
+	close_function();
 	atomic_store(&closed, true);
 	return arg;
 }
@@ -44,97 +44,84 @@ static void close_host(void)
 	penstock_device_close(host);
 }
 
-/* Closes while the far side has the requests' memory: that must be waited for. */
+/* Closes while the store holds the memory of requests: the close must wait for them. */
 static void close_while_held(void (*what)(void))
 {
 	pthread_t thread;
 
-	close_what = what;
+	close_function = what;
 	atomic_store(&closed, false);
-	start(&thread, closer, NULL);
-	usleep(30000); /* so that one who does not wait is seen */
+	thread_start(&thread, close_thread, NULL);
+	usleep(30000); /* long enough that a close that does not wait has returned */
 	assert_false(atomic_load(&closed));
-	async_release(far);
+	async_release(remote);
 	pthread_join(thread, NULL);
 }
 
-static void hold_some(void)
+static void submit_held_requests(void)
 {
-	async_hold(far);
-	for (unsigned i = 0; i < HELD; i++)
+	async_hold(remote);
+	for (unsigned i = 0; i < HELD_COUNT; i++)
 		submit_read(i, i * PIECE * 2, PIECE * 2);
-	assert_int_equal(async_await(far, HELD * 2), 0);
+	assert_int_equal(async_await(remote, HELD_COUNT * 2), 0);
 }
 
-/* Takes the place of what was freed, so that who still reads it reads rubbish. */
-static void spoil_heap(size_t size)
+/* Closing a queue runs no callback, and the memory of its requests is the caller's again. */
+static void queue_close_waits_for_requests(void **state)
 {
-	void *volatile rubbish[8];
-
-	for (unsigned i = 0; i < COUNT(rubbish); i++) {
-		rubbish[i] = malloc(size);
-		memset(rubbish[i], 0x5a, size);
-	}
-	for (unsigned i = 0; i < COUNT(rubbish); i++)
-		free(rubbish[i]);
-}
-
-/* Nothing fires, and the memory is the caller's again. */
-static void queue_closes(void **state)
-{
-	struct async_seen seen;
+	struct async_counts counts;
 
 	(void)state;
 	begin_case(0, 16);
-	hold_some();
-	/* More than the lane takes: cancelled in the middle. */
-	submit_read(HELD, HELD * PIECE * 2, LEN - HELD * PIECE * 2);
+	submit_held_requests();
+	/* Longer than a lane may have in flight: the close cancels it halfway. */
+	submit_read(HELD_COUNT, HELD_COUNT * PIECE * 2, LEN - HELD_COUNT * PIECE * 2);
 	close_while_held(close_queue);
 	q = NULL;
-	async_seen(far, &seen);
-	assert_int_equal(seen.waiting, 0);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.waiting, 0);
 	assert_int_equal(atomic_load(&st->inflight), 0);
-	for (unsigned i = 0; i <= HELD; i++)
+	for (unsigned i = 0; i <= HELD_COUNT; i++)
 		assert_int_equal(fired[i], 0);
 	for (unsigned i = 0; i < LEN; i++)
 		if (back[i] != bytes[i] && back[i] != 0xee)
 			fail_msg("byte %u is wrong", i);
 }
 
-/* Completions outlive the storage, with all that their reports say. */
-static void storage_closes(void **state)
+/* Completions remain valid after the storage closed, with the whole text of their reports. */
+static void storage_close_waits_for_requests(void **state)
 {
 	(void)state;
 	begin_case(0, 16);
-	hold_some();
+	submit_held_requests();
 	close_while_held(close_storage);
 	st = NULL;
-	spoil_heap(sizeof(struct pst_route));
-	assert_int_equal(wait_queue(HELD, 16, -1), HELD);
-	for (unsigned k = 0; k < HELD; k++) {
+	freed_memory_overwrite(sizeof(struct pst_route));
+	assert_int_equal(wait_queue(HELD_COUNT, 16, -1), HELD_COUNT);
+	for (unsigned k = 0; k < HELD_COUNT; k++) {
 		assert_int_equal(done[k].result, PIECE * 2);
 		check_report(done[k].report, host, PIECE * 2, PIECE * 2);
 		for (unsigned i = 0; i < done[k].report->path_count; i++)
 			assert_true(strlen(done[k].report->paths[i].text) < PENSTOCK_TEXT_MAX);
 		assert_int_equal(fired[k], 1);
 	}
-	assert_memory_equal(back, bytes, HELD * PIECE * 2);
+	assert_memory_equal(back, bytes, HELD_COUNT * PIECE * 2);
 }
 
-static void device_closes(void **state)
+static void device_close_waits_for_requests(void **state)
 {
 	(void)state;
 	begin_case(0, 16);
-	hold_some();
+	submit_held_requests();
 	close_while_held(close_host);
-	spoil_heap(sizeof(struct pst_pump));
+	freed_memory_overwrite(sizeof(struct pst_pump));
 	assert_int_equal(penstock_device_open("host", host_opts, &host), 0);
-	assert_int_equal(wait_queue(HELD, 16, -1), HELD);
-	for (unsigned k = 0; k < HELD; k++) {
+	assert_int_equal(wait_queue(HELD_COUNT, 16, -1), HELD_COUNT);
+	for (unsigned k = 0; k < HELD_COUNT; k++) {
 		assert_int_equal(done[k].result, PIECE * 2);
 		check_report(done[k].report, host, PIECE * 2, PIECE * 2);
 	}
-	assert_memory_equal(back, bytes, HELD * PIECE * 2);
+	assert_memory_equal(back, bytes, HELD_COUNT * PIECE * 2);
 }
 
 static void close_gpu(void)
@@ -142,8 +129,9 @@ static void close_gpu(void)
 	penstock_device_close(gpu);
 }
 
-/* The request is the host's, by its first segment, and the GPU's by its second. */
-static void guest_closes(void **state)
+/* A second device of the request closes. The request belongs to the host by its first segment;
+ * its second segment is on the GPU. */
+static void close_of_second_device_waits(void **state)
 {
 	struct penstock_seg segs[2] = {{.buf = back, .dev = host, .row_len = PIECE},
 				       {.dev = gpu, .off = PIECE, .row_len = PIECE}};
@@ -152,22 +140,22 @@ static void guest_closes(void **state)
 	(void)state;
 	begin_case(0, 16);
 	assert_int_equal(penstock_alloc(gpu, PIECE, &segs[1].buf), 0);
-	async_hold(far);
-	req = request(st, segs, 2, PENSTOCK_READ);
+	async_hold(remote);
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	assert_int_equal(async_await(far, 1), 0);
+	assert_int_equal(async_await(remote, 1), 0);
 	close_while_held(close_gpu);
-	spoil_heap(sizeof(struct penstock_device));
+	freed_memory_overwrite(sizeof(struct penstock_device));
 	assert_int_equal(wait_queue(1, 16, -1), 1);
 	assert_int_equal(done[0].result, 2 * PIECE);
 	assert_memory_equal(back, bytes, PIECE);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
 }
 
-/* ---- and after it ---- */
+/* ---- after a close ---- */
 
-/* Processor time of a thread, in ns. */
-static uint64_t used_ns(pthread_t thread)
+/* Returns the processor time of a thread in ns. */
+static uint64_t thread_cpu_ns(pthread_t thread)
 {
 	struct timespec ts;
 	clockid_t clock;
@@ -182,11 +170,11 @@ static void *one_call(void *arg)
 	return (void *)(intptr_t)penstock_read(st, host, arg, PIECE, 0);
 }
 
-/* The thread of a call that has a lane's place sleeps while there is nothing to do, also
- * when lanes have been told of something that closes. */
-static void caller_sleeps(void **state)
+/* The thread of a one-call read drives a lane itself. It must sleep while its transfer is held,
+ * even after the close of a device has notified all lanes. */
+static void one_call_thread_sleeps_after_device_close(void **state)
 {
-	uint64_t used, since, until = now_ns() + 10000000000u;
+	uint64_t used, since, until = test_now_ns() + 10000000000u;
 	pthread_t thread;
 	void *n;
 
@@ -194,59 +182,60 @@ static void caller_sleeps(void **state)
 	begin_case(0, 1);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	close_gpu();
-	async_hold(far);
-	start(&thread, one_call, back);
-	assert_int_equal(async_await(far, 1), 0);
+	async_hold(remote);
+	thread_start(&thread, one_call, back);
+	assert_int_equal(async_await(remote, 1), 0);
 	do {
-		used = used_ns(thread);
-		since = now_ns();
-		while (now_ns() - since < 100000000)
+		used = thread_cpu_ns(thread);
+		since = test_now_ns();
+		while (test_now_ns() - since < 100000000)
 			sched_yield();
-	} while (used_ns(thread) != used && now_ns() < until);
-	assert_int_equal(used_ns(thread), used);
-	async_release(far);
+	} while (thread_cpu_ns(thread) != used && test_now_ns() < until);
+	assert_int_equal(thread_cpu_ns(thread), used);
+	async_release(remote);
 	assert_int_equal(pthread_join(thread, &n), 0);
 	assert_int_equal((intptr_t)n, PIECE);
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
 }
 
-static _Atomic bool met;
+static _Atomic bool prepared;
 
-/* A storage that is new meets a device whose pump runs. */
-static void *meet(void *arg)
+/* Prepares a route between a new storage and a device whose pump runs. */
+static void *prepare_host(void *arg)
 {
 	assert_int_equal(penstock_prepare(arg, host, PENSTOCK_READ), 0);
-	atomic_store(&met, true);
+	atomic_store(&prepared, true);
 	return arg;
 }
 
-/* Who closes a device waits for its requests, and keeps nobody from work on another. */
-static void others_work_on(void **state)
+/* A thread that closes a device waits for the requests of that device. It must not block other
+ * threads that work with another device. */
+static void device_close_does_not_block_other_devices(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = PIECE};
-	uint64_t until = now_ns() + 20000000000u;
+	uint64_t until = test_now_ns() + 20000000000u;
 	struct penstock_storage *other;
 	pthread_t threads[2];
 	struct penstock_req req;
 
 	(void)state;
 	begin_case(0, 16);
-	other = open_it(0);
+	other = open_object(0);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	assert_int_equal(penstock_alloc(gpu, PIECE, &seg.buf), 0);
-	async_hold(far);
-	req = request(st, &seg, 1, PENSTOCK_READ);
+	async_hold(remote);
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	assert_int_equal(async_await(far, 1), 0);
-	close_what = close_gpu;
-	atomic_store(&met, false);
-	start(&threads[0], closer, NULL);
-	usleep(30000); /* so that it is at it */
-	start(&threads[1], meet, other);
-	while (!atomic_load(&met) && now_ns() < until)
+	assert_int_equal(async_await(remote, 1), 0);
+	close_function = close_gpu;
+	atomic_store(&prepared, false);
+	thread_start(&threads[0], close_thread, NULL);
+	usleep(30000); /* long enough that the close has started to wait */
+	thread_start(&threads[1], prepare_host, other);
+	while (!atomic_load(&prepared) && test_now_ns() < until)
 		sched_yield();
-	async_release(far);
-	assert_true(atomic_load(&met));
+	async_release(remote);
+	assert_true(atomic_load(&prepared));
 	for (unsigned i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	assert_int_equal(wait_queue(1, 16, -1), 1);
@@ -255,12 +244,12 @@ static void others_work_on(void **state)
 	assert_int_equal(penstock_device_open("cuda:0", NULL, &gpu), 0);
 }
 
-/* ---- detached ---- */
+/* ---- detached requests ---- */
 
 struct stream {
 	const struct pst_cuda *api;
 	struct pst_cu_stream *stream;
-	uint64_t *gate; /* the stream waits until it is 1 */
+	uint64_t *gate; /* the stream waits until this is 1 */
 	char *mem;
 	int64_t *results;
 };
@@ -296,7 +285,7 @@ static int submit_detached(struct stream *s, unsigned i)
 {
 	struct penstock_late late = {.size = sizeof(late), .result = &s->results[i]};
 	struct penstock_seg seg;
-	struct penstock_req req = read_at(&seg, i, i * PIECE, PIECE);
+	struct penstock_req req = read_req(&seg, i, i * PIECE, PIECE);
 
 	seg.buf = s->mem + i * PIECE;
 	seg.dev = gpu;
@@ -306,8 +295,9 @@ static int submit_detached(struct stream *s, unsigned i)
 	return penstock_submit(q, &req, 1, NULL);
 }
 
-/* No completion is listed, its place frees itself, its result is left behind. */
-static void detached(void **state)
+/* A detached request lists no completion, frees its own queue entry and writes its result to
+ * the caller's variable. */
+static void detached_requests_free_their_entries(void **state)
 {
 	struct stream s;
 
@@ -318,7 +308,8 @@ static void detached(void **state)
 		int ret;
 
 		while ((ret = submit_detached(&s, i)) == -EAGAIN)
-			sched_yield(); /* no harvest: the places come back all the same */
+			/* No harvest is needed: the queue entries become free by themselves. */
+			sched_yield();
 		assert_int_equal(ret, 1);
 	}
 	assert_int_equal(s.api->cuStreamSynchronize(s.stream), PST_CU_OK);
@@ -332,15 +323,16 @@ static void detached(void **state)
 	close_stream(&s);
 }
 
-static void *waiter(void *arg)
+static void *wait_thread(void *arg)
 {
 	*(int *)arg = penstock_wait(q, done, 1, 8, -1);
 	atomic_store(&closed, true);
 	return arg;
 }
 
-/* Who waits, or closes, while only such requests are in flight is not forgotten. */
-static void detached_awaited(void **state)
+/* A thread that waits or closes while only detached requests are in flight is woken when they
+ * complete. */
+static void waiting_for_detached_requests(void **state)
 {
 	struct stream s;
 
@@ -351,23 +343,25 @@ static void detached_awaited(void **state)
 		pthread_t thread;
 		int got = -1;
 
-		async_hold(far);
+		async_hold(remote);
 		atomic_store(&closed, false);
-		close_what = close_queue;
+		close_function = close_queue;
 		for (unsigned i = 0; i < 3; i++)
 			assert_int_equal(submit_detached(&s, i), 1);
-		assert_int_equal(async_await(far, 1), 0); /* one behind the other */
-		start(&thread, closes ? closer : waiter, &got);
-		usleep(30000); /* so that it sleeps */
+		/* the stream runs them one after the other */
+		assert_int_equal(async_await(remote, 1), 0);
+		thread_start(&thread, closes ? close_thread : wait_thread, &got);
+		usleep(30000); /* long enough that the thread sleeps */
 		assert_false(atomic_load(&closed));
-		async_release(far);
+		async_release(remote);
 		pthread_join(thread, NULL);
 		if (closes)
 			q = NULL;
 		else
 			assert_int_equal(got, 0);
 		assert_int_equal(s.api->cuStreamSynchronize(s.stream), PST_CU_OK);
-		for (unsigned i = 0; i < 3; i++) /* closing cancels what has not begun */
+		/* A close cancels requests that have not started. */
+		for (unsigned i = 0; i < 3; i++)
 			assert_true(s.results[i] == PIECE ||
 				    (closes && s.results[i] == -ECANCELED));
 	}
@@ -376,7 +370,7 @@ static void detached_awaited(void **state)
 
 /* ---- threads ---- */
 
-#define EACH 400
+#define REQUESTS_EACH 400
 
 struct user {
 	pthread_t thread;
@@ -386,8 +380,9 @@ struct user {
 	unsigned ended, wrong;
 };
 
-/* A queue of its own on the device that both share; all it gets back is its own. */
-static void *own_queue(void *arg)
+/* Uses its own queue on a device that two threads share. The queue must return only the
+ * requests submitted to it. */
+static void *use_own_queue(void *arg)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_done list[16];
@@ -397,16 +392,16 @@ static void *own_queue(void *arg)
 
 	opts.requests_max = 16;
 	u->wrong += penstock_queue_open(&opts, &own) != 0;
-	while (u->ended < EACH && !u->wrong) {
+	while (u->ended < REQUESTS_EACH && !u->wrong) {
 		uint64_t off = (uint64_t)sent * 40000 + test_random(&u->random) % 5000;
 		uint64_t len = 1 + test_random(&u->random) % 35000;
 		struct penstock_seg seg = {
 			.buf = u->mem + off, .dev = u->dev, .off = off, .row_len = len};
-		struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
+		struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
 		int n;
 
 		req.user = u;
-		if (sent < EACH && penstock_submit(own, &req, 1, NULL) == 1) {
+		if (sent < REQUESTS_EACH && penstock_submit(own, &req, 1, NULL) == 1) {
 			sent++;
 			continue;
 		}
@@ -420,7 +415,7 @@ static void *own_queue(void *arg)
 	return NULL;
 }
 
-static void two_queues(void **state)
+static void two_queues_on_one_device(void **state)
 {
 	struct user users[2];
 
@@ -438,21 +433,21 @@ static void two_queues(void **state)
 			test_copy(dev, u->mem, host, back, LEN);
 		}
 		for (unsigned i = 0; i < 2; i++)
-			start(&users[i].thread, own_queue, &users[i]);
+			thread_start(&users[i].thread, use_own_queue, &users[i]);
 		for (unsigned i = 0; i < 2; i++) {
 			struct user *u = &users[i];
 			unsigned there = 0;
 
 			pthread_join(u->thread, NULL);
 			assert_int_equal(u->wrong, 0);
-			assert_int_equal(u->ended, EACH);
+			assert_int_equal(u->ended, REQUESTS_EACH);
 			test_copy(host, back, dev, u->mem, LEN);
 			for (unsigned b = 0; b < LEN; b++) {
 				there += back[b] == bytes[b];
 				if (back[b] != bytes[b] && back[b] != 0xee)
 					fail_msg("byte %u is wrong", b);
 			}
-			assert_true(there > EACH * 10000);
+			assert_true(there > REQUESTS_EACH * 10000);
 			penstock_free(dev, u->mem);
 		}
 	}
@@ -461,11 +456,11 @@ static void two_queues(void **state)
 static _Atomic uint64_t last_id;
 static _Atomic bool all_sent;
 
-static void *submitter(void *arg)
+static void *submit_all(void *arg)
 {
 	for (unsigned i = 0; i < MAX;) {
 		struct penstock_seg seg;
-		struct penstock_req req = read_at(&seg, i, i * 20000ull, 20000);
+		struct penstock_req req = read_req(&seg, i, i * 20000ull, 20000);
 		uint64_t id;
 
 		req.done = NULL;
@@ -479,7 +474,7 @@ static void *submitter(void *arg)
 	return arg;
 }
 
-static void *canceller(void *arg)
+static void *cancel_latest(void *arg)
 {
 	while (!atomic_load(&all_sent)) {
 		penstock_cancel(q, atomic_load(&last_id));
@@ -488,8 +483,9 @@ static void *canceller(void *arg)
 	return arg;
 }
 
-/* One submits, one harvests, one cancels: every request ends once, with what it says. */
-static void three_threads(void **state)
+/* One thread submits, one harvests, one cancels. Every request completes once, with the result
+ * that its bytes show. */
+static void submit_harvest_cancel_by_three_threads(void **state)
 {
 	unsigned have = 0, cancelled = 0;
 	pthread_t threads[2];
@@ -498,8 +494,8 @@ static void three_threads(void **state)
 	begin_case(0, 32);
 	atomic_store(&last_id, 0);
 	atomic_store(&all_sent, false);
-	start(&threads[0], submitter, NULL);
-	start(&threads[1], canceller, NULL);
+	thread_start(&threads[0], submit_all, NULL);
+	thread_start(&threads[1], cancel_latest, NULL);
 	while (have < MAX) {
 		int n = wait_queue(1, 8, 1000000);
 
@@ -527,16 +523,20 @@ static void three_threads(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(queue_closes, end_queue),
-		cmocka_unit_test_teardown(storage_closes, end_queue),
-		cmocka_unit_test_teardown(detached, end_queue),
-		cmocka_unit_test_teardown(two_queues, end_queue),
-		cmocka_unit_test_teardown(three_threads, end_queue),
-		cmocka_unit_test_teardown(detached_awaited, end_queue),
-		cmocka_unit_test_teardown(guest_closes, end_queue),
-		cmocka_unit_test_teardown(caller_sleeps, end_queue),
-		cmocka_unit_test_teardown(others_work_on, end_queue),
-		cmocka_unit_test_teardown(device_closes, end_queue),
+		cmocka_unit_test_teardown(queue_close_waits_for_requests, close_queue_and_remote),
+		cmocka_unit_test_teardown(storage_close_waits_for_requests, close_queue_and_remote),
+		cmocka_unit_test_teardown(detached_requests_free_their_entries,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(two_queues_on_one_device, close_queue_and_remote),
+		cmocka_unit_test_teardown(submit_harvest_cancel_by_three_threads,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(waiting_for_detached_requests, close_queue_and_remote),
+		cmocka_unit_test_teardown(close_of_second_device_waits, close_queue_and_remote),
+		cmocka_unit_test_teardown(one_call_thread_sleeps_after_device_close,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(device_close_does_not_block_other_devices,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(device_close_waits_for_requests, close_queue_and_remote),
 	};
 
 	return run_queues(tests);

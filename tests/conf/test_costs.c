@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What it costs to have a queue: memory for the places that are used, and a descriptor;
- * and what is said where there is none.
+ * The cost of an open queue: memory only for the entries in use, and one descriptor. When no
+ * descriptor is left, the error message says so.
  */
 #include "queued.h"
 
@@ -19,13 +19,14 @@ static long resident_pages(void)
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SHADOWED true /* what is only mapped has resident shadow */
+/* With a sanitizer, memory that is only mapped has resident shadow memory. */
+#define SHADOWED true
 #else
 #define SHADOWED false
 #endif
 
-/* The largest there is, for one request: places that nobody uses cost no memory. */
-static void largest(void **state)
+/* A queue of the maximum size carries one request: unused entries cost no memory. */
+static void unused_entries_cost_no_memory(void **state)
 {
 	struct penstock_queue_opts opts = {.requests_max = PENSTOCK_REQUESTS_MAX, .segs_max = 256};
 	long before, some = (4l << 20) / sysconf(_SC_PAGESIZE);
@@ -34,7 +35,9 @@ static void largest(void **state)
 	(void)state;
 	begin_case(0, 1);
 	opts.size = sizeof(opts);
-	submit_read(0, 0, 4096); /* the pump is not the queue's */
+	/* Starts the pump before the measurement, because its memory does not belong to the
+	 * queue. */
+	submit_read(0, 0, 4096);
 	assert_int_equal(wait_queue(1, 1, -1), 1);
 	before = resident_pages();
 	assert_int_equal(penstock_queue_open(&opts, &large), 0);
@@ -48,8 +51,8 @@ static void largest(void **state)
 	assert_true(SHADOWED || resident_pages() - before < some);
 }
 
-/* Descriptors have run out: that is what is said. */
-static void no_descriptors(void **state)
+/* The process has no descriptors left: the open fails with -EMFILE and names the eventfd. */
+static void open_without_descriptors_left(void **state)
 {
 	struct penstock_queue *more;
 	struct rlimit limit, were;
@@ -57,7 +60,7 @@ static void no_descriptors(void **state)
 
 	(void)state;
 	begin_case(0, 1);
-	next = dup(0); /* the lowest that is free */
+	next = dup(0); /* the lowest free descriptor */
 	assert_true(next > 0);
 	close(next);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
@@ -72,8 +75,8 @@ static void no_descriptors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(largest, end_queue),
-		cmocka_unit_test_teardown(no_descriptors, end_queue),
+		cmocka_unit_test_teardown(unused_entries_cost_no_memory, close_queue_and_remote),
+		cmocka_unit_test_teardown(open_without_descriptors_left, close_queue_and_remote),
 	};
 
 	return run_queues(tests);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What path mapped keeps registered, and when it is used again: for a storage that the
- * caller calls immutable, as long as it is open and the file is what it was; for any other
- * never, for a kept registration gives the bytes of yesterday (the stand-in's does, too).
- * One lane, so that it is known who keeps what.
+ * When path mapped keeps a registration of file pages and uses it again. It does so for a
+ * storage that the caller calls immutable, while it is open and its file unchanged. It never
+ * does so for other storages, because a kept registration returns the bytes from before an
+ * overwrite (the stand-in driver's does too). One lane, so that the test knows which lane keeps
+ * it.
  */
 #include "test.h"
 
@@ -13,8 +14,9 @@
 #include <sys/stat.h>
 
 #include "penstock.h"
+#include "request.h"
 
-#define LEN (4u << 20) /* more than the caller's thread does itself */
+#define LEN (4u << 20) /* more than the caller's thread carries itself */
 
 static unsigned long (*calls)(const char *name);
 static struct penstock_device *host, *gpu;
@@ -24,8 +26,8 @@ static uint64_t seed = 11;
 static void *mem;
 static char name[256];
 
-/* Other bytes in the same place; the file system's clock has gone on when it returns. */
-static void write_anew(void)
+/* Overwrites the file with other bytes, until its change time has moved. */
+static void overwrite_file(void)
 {
 	struct stat was, now;
 	int fd = open(name, O_RDWR | O_CREAT, 0600);
@@ -48,7 +50,7 @@ static void write_anew(void)
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	const char *tmp = getenv("TMPDIR"), *lib = getenv("PENSTOCK_LIBCUDA");
+	const char *lib = getenv("PENSTOCK_LIBCUDA");
 	void *handle = lib ? dlopen(lib, RTLD_NOW) : NULL;
 
 	(void)state;
@@ -56,7 +58,7 @@ static int setup(void **state)
 		*(void **)&calls = dlsym(handle, "pst_standin_calls");
 	bytes = malloc(LEN);
 	back = malloc(LEN);
-	snprintf(name, sizeof(name), "%s/penstock-kept-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-kept");
 	opts.lanes = 1;
 	return !bytes || !back || penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", &opts, &gpu) < 0 || penstock_alloc(gpu, LEN, &mem);
@@ -74,7 +76,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int close_it(void **state)
+static int close_storage(void **state)
 {
 	(void)state;
 	penstock_close(st);
@@ -82,7 +84,7 @@ static int close_it(void **state)
 	return 0;
 }
 
-static void open_it(unsigned flags)
+static void open_file(unsigned flags)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 
@@ -93,7 +95,7 @@ static void open_it(unsigned flags)
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 }
 
-/* Reads a part; the bytes are those of the file. How often something was registered. */
+/* Reads a part, compares it with the file and returns the number of registrations made. */
 static unsigned long read_part(uint64_t off, uint64_t len)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .off = off, .row_len = len};
@@ -104,12 +106,10 @@ static unsigned long read_part(uint64_t off, uint64_t len)
 					  .src = mem,
 					  .row_len = len};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned long before = calls("cuMemHostRegister_v2"), after;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "mapped";
 	if (penstock_transfer(&req, &report) != (int64_t)len)
 		fail_msg("%s", penstock_errmsg());
@@ -128,82 +128,82 @@ static unsigned long read_all(void)
 	return read_part(0, LEN);
 }
 
-/* Nobody promised anything: each request registers for itself, also where nothing shows
+/* The storage is not called immutable: each request registers anew, even when nothing shows
  * that the file has changed. */
-static void not_unless_promised(void **state)
+static void nothing_kept_unless_immutable(void **state)
 {
 	(void)state;
-	write_anew();
-	open_it(0);
+	overwrite_file();
+	open_file(0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_true(read_all() > 0);
 		assert_true(read_all() > 0);
-		write_anew(); /* and reads what is there by now */
+		overwrite_file(); /* and the next read returns the new bytes */
 	}
 }
 
-static void used_again(void **state)
+static void registration_is_used_again(void **state)
 {
 	(void)state;
-	write_anew();
-	open_it(PENSTOCK_O_IMMUTABLE);
+	overwrite_file();
+	open_file(PENSTOCK_O_IMMUTABLE);
 	assert_true(read_all() > 0);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(read_all(), 0);
 }
 
-/* A file that changes all the same, in place: from then on it is what it became. */
-static void not_once_it_changed(void **state)
+/* A file is overwritten although it was called immutable. Later reads return its new bytes. */
+static void changed_file_is_registered_anew(void **state)
 {
 	(void)state;
-	write_anew();
-	open_it(PENSTOCK_O_IMMUTABLE);
+	overwrite_file();
+	open_file(PENSTOCK_O_IMMUTABLE);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_true(read_all() > 0);
 		assert_int_equal(read_all(), 0);
-		write_anew();
+		overwrite_file();
 	}
 }
 
-/* Another open of the same file has its own. */
-static void not_behind_the_close(void **state)
+/* Each open of a file has its own registrations. */
+static void nothing_kept_after_close(void **state)
 {
-	write_anew();
+	overwrite_file();
 	for (unsigned i = 0; i < 3; i++) {
-		open_it(PENSTOCK_O_IMMUTABLE);
+		open_file(PENSTOCK_O_IMMUTABLE);
 		assert_true(read_all() > 0);
-		close_it(state);
+		close_storage(state);
 	}
 }
 
-/* A part of what is registered needs nothing more, what lies outside of it does. */
-static void a_part_of_it(void **state)
+/* A read within a registered range registers nothing. A read beyond it does. */
+static void part_of_a_registration_is_enough(void **state)
 {
 	(void)state;
-	write_anew();
-	open_it(PENSTOCK_O_IMMUTABLE);
+	overwrite_file();
+	open_file(PENSTOCK_O_IMMUTABLE);
 	assert_true(read_part(LEN / 4, 2u << 20) > 0);
 	assert_int_equal(read_part(LEN / 4, 2u << 20), 0);
 	assert_true(read_part(LEN / 4 + (1u << 20), 2u << 20) > 0);
 	assert_int_equal(read_part(LEN / 4 + 4096, (2u << 20) - 8192), 0);
 }
 
-/* What it fills the page cache with is laid down there on the way, what it finds is not. */
-static void cold_bytes_are_laid_down(void **state)
+/* Reading cold bytes counts the pass that fills the page cache (dram_laid). Reading warm bytes
+ * does not. */
+static void filling_the_page_cache_is_counted(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LEN};
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	int fd;
 
 	(void)state;
-	unlink(name); /* of the other one pages may be registered still, and so stay */
-	write_anew();
-	open_it(0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	/* Pages of the other file may still be registered, and so would stay in the page cache. */
+	unlink(name);
+	overwrite_file();
+	open_file(0);
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "mapped";
 	for (unsigned warm = 0; warm < 2; warm++) {
 		fd = open(name, O_RDONLY);
@@ -213,7 +213,8 @@ static void cold_bytes_are_laid_down(void **state)
 		close(fd);
 		assert_int_equal(penstock_explain(&req, &e), 0);
 		if (e.resident != (int)warm)
-			test_skip("no direct path to TMPDIR: cached or not, nobody tells");
+			test_skip("no direct path to TMPDIR: the kernel does not report what is "
+				  "cached");
 		assert_int_equal(penstock_transfer(&req, &report), LEN);
 		assert_int_equal(report.dram_laid, warm ? 0 : LEN);
 	}
@@ -222,12 +223,12 @@ static void cold_bytes_are_laid_down(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(not_unless_promised, close_it),
-		cmocka_unit_test_teardown(used_again, close_it),
-		cmocka_unit_test_teardown(not_once_it_changed, close_it),
-		cmocka_unit_test_teardown(not_behind_the_close, close_it),
-		cmocka_unit_test_teardown(a_part_of_it, close_it),
-		cmocka_unit_test_teardown(cold_bytes_are_laid_down, close_it),
+		cmocka_unit_test_teardown(nothing_kept_unless_immutable, close_storage),
+		cmocka_unit_test_teardown(registration_is_used_again, close_storage),
+		cmocka_unit_test_teardown(changed_file_is_registered_anew, close_storage),
+		cmocka_unit_test_teardown(nothing_kept_after_close, close_storage),
+		cmocka_unit_test_teardown(part_of_a_registration_is_enough, close_storage),
+		cmocka_unit_test_teardown(filling_the_page_cache_is_counted, close_storage),
 	};
 
 	test_use_standin();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues with a lane of their own: the same bytes and reports as any queue's, work that
- * goes on inside its calls and without the device's lanes, and one thread.
+ * Queues with an inline lane, opened with own_lane: the same bytes and reports as from any
+ * other queue. Work continues inside calls on the queue and without the device's lanes, and
+ * only one thread may use the queue.
  */
 #include "own_lane.h"
 
@@ -10,13 +11,13 @@
 #include <time.h>
 
 #define N 200
-#define SECOND 1000000000ll
+#define SECOND_NS 1000000000ll
 
 /* ---- bytes ---- */
 
-/* The file in pieces of random lengths, one in eight too long for the own lane, into their
- * places of an image of it; `path` NULL: the plan decides. */
-static void pieces(struct penstock_device *dev, const char *path, uint64_t align)
+/* Reads the file in pieces of random lengths, one in eight too long for the inline lane, into
+ * an image of the file, and compares the image. `path` NULL: the plan decides. */
+static void read_pieces(struct penstock_device *dev, const char *path, uint64_t align)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[16];
@@ -36,7 +37,7 @@ static void pieces(struct penstock_device *dev, const char *path, uint64_t align
 
 		len = (len + align - 1) / align * align;
 		lens[count] = len < LEN - at ? len : LEN - at;
-		req = read_of(st, &seg, dev, mem + at, at, lens[count]);
+		req = read_req(st, &seg, dev, mem + at, at, lens[count]);
 		req.path = path;
 		req.effort = count % 3 ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
 		req.user = (void *)(uintptr_t)count;
@@ -58,32 +59,33 @@ static void pieces(struct penstock_device *dev, const char *path, uint64_t align
 		}
 		have += (unsigned)n;
 	}
-	assert_in_range(most, 1, count - 1); /* both kinds were there */
+	assert_in_range(most, 1, count - 1); /* pieces of both kinds were read */
 	test_copy(host, back, dev, mem, LEN);
 	assert_memory_equal(back, bytes, at);
 	penstock_free(dev, mem);
 	penstock_close(st);
-	end_queue(NULL);
+	close_queue_and_remote(NULL);
 }
 
-static void bytes_of_each_path(void **state)
+static void reads_by_each_path(void **state)
 {
 	int fd;
 
 	(void)state;
-	pieces(host, NULL, 1);
-	pieces(host, "bounce", 1);
-	pieces(gpu, NULL, 1);
-	pieces(gpu, "staged", 1);
-	pieces(gpu, "bounce", 1);
-	fd = open(file, O_RDONLY | O_DIRECT | O_CLOEXEC); /* not on every file system */
+	read_pieces(host, NULL, 1);
+	read_pieces(host, "bounce", 1);
+	read_pieces(gpu, NULL, 1);
+	read_pieces(gpu, "staged", 1);
+	read_pieces(gpu, "bounce", 1);
+	/* Not every file system supports O_DIRECT. */
+	fd = open(file, O_RDONLY | O_DIRECT | O_CLOEXEC);
 	if (fd >= 0)
-		pieces(host, "odirect", 4096);
+		read_pieces(host, "odirect", 4096);
 	close(fd);
 }
 
-/* Written in odd pieces, made durable, and read by others. */
-static void writes(void **state)
+/* Writes odd pieces, some of them durable, and reads the file through another descriptor. */
+static void writes_from_gpu_memory(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -103,7 +105,7 @@ static void writes(void **state)
 	for (unsigned i = 0; i < 50; i++) {
 		struct penstock_seg seg;
 		struct penstock_req req =
-			read_of(st, &seg, gpu, mem + 1000 + i * 60000, 1000 + i * 60000, 60000);
+			read_req(st, &seg, gpu, mem + 1000 + i * 60000, 1000 + i * 60000, 60000);
 
 		req.op = PENSTOCK_WRITE;
 		req.flags = i % 5 ? 0 : PENSTOCK_R_DURABLE;
@@ -121,8 +123,8 @@ static void writes(void **state)
 
 /* ---- completions ---- */
 
-/* Good ones, such as fail and such as are cancelled: each once. */
-static void exactly_once(void **state)
+/* Requests that succeed, fail and are cancelled complete exactly once each. */
+static void completes_exactly_once(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[64];
@@ -130,13 +132,13 @@ static void exactly_once(void **state)
 	unsigned have = 0, failed = 0;
 
 	(void)state;
-	far_side(4);
-	st = open_it(0);
+	remote_create(4);
+	st = open_object(0);
 	open_queue(host);
 	for (unsigned i = 0; i < N; i++) {
 		struct penstock_seg seg;
-		struct penstock_req req = read_of(st, &seg, host, back + i * 50000, i * 30000ull,
-						  i % 5 ? 1 + i % 7 * 8000 : 0);
+		struct penstock_req req = read_req(st, &seg, host, back + i * 50000, i * 30000ull,
+						   i % 5 ? 1 + i % 7 * 8000 : 0);
 
 		req.user = (void *)(uintptr_t)i;
 		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);
@@ -150,7 +152,8 @@ static void exactly_once(void **state)
 			uintptr_t i = (uintptr_t)done[k].user;
 
 			assert_int_equal(done[k].id, ids[i]);
-			ids[i] = UINT64_MAX; /* a second time would not be equal */
+			/* A second completion of this request would fail the comparison above. */
+			ids[i] = UINT64_MAX;
 			failed += done[k].result == -EIO;
 			assert_true(done[k].result == -EIO || done[k].result == -ECANCELED ||
 				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 8000 : 0));
@@ -158,15 +161,15 @@ static void exactly_once(void **state)
 		have += (unsigned)n;
 	}
 	assert_in_range(failed, 1, N - 1);
-	assert_int_equal(penstock_wait(q, done, 1, 64, -1), 0); /* nothing is in flight */
+	assert_int_equal(penstock_wait(q, done, 1, 64, -1), 0); /* no request is in flight */
 	penstock_close(st);
 }
 
-/* The device's only lane is full and held; the queue's own needs neither it nor its
- * thread, and is woken by whatever ends its transfers. */
-static void needs_no_lane(void **state)
+/* The device's only lane is full and its transfers are held. The inline lane needs neither that
+ * lane nor its thread, and completions from other threads wake its owner. */
+static void works_while_device_lane_is_full(void **state)
 {
-	static unsigned char aside[70000]; /* the other read has `back` in hand */
+	static unsigned char aside[70000]; /* `back` is the destination of the other read */
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *other;
 	struct penstock_storage *st, *mem;
@@ -176,28 +179,28 @@ static void needs_no_lane(void **state)
 	pthread_t thread;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	assert_int_equal(penstock_queue_open(&opts, &other), 0);
 	open_queue(host);
-	async_hold(far);
-	req = read_of(st, &seg, host, back, 0, LEN);
+	async_hold(remote);
+	req = read_req(st, &seg, host, back, 0, LEN);
 	req.path = "bounce";
 	assert_int_equal(penstock_submit(other, &req, 1, NULL), 1);
-	assert_int_equal(async_await(far, PST_LANE_CHUNKS), 0);
+	assert_int_equal(async_await(remote, PST_LANE_CHUNKS), 0);
 	assert_int_equal(penstock_open("mem:1M?seed=3", NULL, &mem), 0);
 	for (unsigned i = 0; i < 50; i++) {
-		req = read_of(mem, &seg, host, aside, i * 4096, 4096);
+		req = read_req(mem, &seg, host, aside, i * 4096, 4096);
 		submit(&req);
-		assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND), 1);
+		assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND_NS), 1);
 		assert_int_equal(done[0].result, 4096);
 	}
 	assert_int_equal(penstock_poll(other, done, 4), 0);
-	req = read_of(st, &seg, host, aside, 0, 70000);
+	req = read_req(st, &seg, host, aside, 0, 70000);
 	submit(&req);
-	assert_int_equal(penstock_wait(q, done, 1, 4, 5000000), 0); /* held */
+	assert_int_equal(penstock_wait(q, done, 1, 4, 5000000), 0); /* the transfer is held */
 	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
-	assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND), 1);
+	assert_int_equal(penstock_wait(q, done, 1, 4, 60 * SECOND_NS), 1);
 	assert_int_equal(done[0].result, 70000);
 	pthread_join(thread, NULL);
 	penstock_queue_close(other);
@@ -205,8 +208,8 @@ static void needs_no_lane(void **state)
 	penstock_close(st);
 }
 
-/* Whoever asks again and again, and never waits, comes to the end as well. */
-static void never_waits(void **state)
+/* A caller that polls repeatedly and never sleeps also gets its completions. */
+static void polling_without_sleeping(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[2];
@@ -214,14 +217,14 @@ static void never_waits(void **state)
 	struct penstock_req req;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	open_queue(host);
 	for (unsigned min = 0; min < 2; min++) {
 		time_t until = time(NULL) + 60;
 		int n = 0;
 
-		req = read_of(st, &seg, host, back, 0, 100000);
+		req = read_req(st, &seg, host, back, 0, 100000);
 		submit(&req);
 		while (!n && time(NULL) < until)
 			n = penstock_wait(q, done, min, 2, min ? 0 : -1);
@@ -231,18 +234,20 @@ static void never_waits(void **state)
 	penstock_close(st);
 }
 
-/* The last one in flight may have been one that nobody harvests, and have ended just
- * before its owner comes to sleep. */
-static void nothing_in_flight(void **state)
+/* The last request in flight may be a detached one that completes just before its owner sleeps.
+ * The owner must not sleep then. */
+static void turn_without_requests_does_not_hang(void **state)
 {
 	(void)state;
 	open_queue(host);
-	for (unsigned i = 0; i < 100000; i++) /* looks on for a moment, then would sleep */
-		pst_own_turn(q->own, -1);
+	/* Each call polls for a moment and would then sleep. */
+	for (unsigned i = 0; i < 100000; i++)
+		pst_inline_lane_turn(q->inline_lane, -1);
 }
 
-/* Opened where io_uring cannot be had any more: the report says so. */
-static void engine_of_its_own(void **state)
+/* An inline lane opens when no descriptor is left for io_uring: it uses engine threads, and the
+ * report says why. */
+static void falls_back_to_engine_threads(void **state)
 {
 	struct rlimit were, limit;
 	struct penstock_storage *st;
@@ -255,7 +260,8 @@ static void engine_of_its_own(void **state)
 	assert_int_equal(penstock_open(file, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, gpu, PENSTOCK_READ), 0);
 	for (unsigned i = 0; i < COUNT(fds); i++)
-		fds[i] = dup(0); /* the queue's, the lane's, and the one too many */
+		/* Descriptors for the queue, the lane, and the io_uring that must fail. */
+		fds[i] = dup(0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &were), 0);
 	limit = (struct rlimit){(rlim_t)fds[2], were.rlim_max};
 	for (unsigned i = 0; i < COUNT(fds); i++)
@@ -264,7 +270,7 @@ static void engine_of_its_own(void **state)
 	open_queue(gpu);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &were), 0);
 	assert_int_equal(penstock_alloc(gpu, 100000, &seg.buf), 0);
-	req = read_of(st, &seg, gpu, seg.buf, 0, 100000);
+	req = read_req(st, &seg, gpu, seg.buf, 0, 100000);
 	submit(&req);
 	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
 	assert_int_equal(done[0].result, 100000);
@@ -276,20 +282,21 @@ static void engine_of_its_own(void **state)
 
 /* ---- threads ---- */
 
-static int answers[4];
+static int other_thread_results[4];
 
-static void *another(void *arg)
+static void *call_from_other_thread(void *arg)
 {
 	struct penstock_done done;
 
-	answers[0] = penstock_submit(q, arg, 1, NULL);
-	answers[1] = penstock_poll(q, &done, 1);
-	answers[2] = penstock_wait(q, &done, 1, 1, 0);
-	answers[3] = penstock_cancel(q, *(uint64_t *)((struct penstock_req *)arg)->user);
+	other_thread_results[0] = penstock_submit(q, arg, 1, NULL);
+	other_thread_results[1] = penstock_poll(q, &done, 1);
+	other_thread_results[2] = penstock_wait(q, &done, 1, 1, 0);
+	other_thread_results[3] =
+		penstock_cancel(q, *(uint64_t *)((struct penstock_req *)arg)->user);
 	return NULL;
 }
 
-static void one_thread(void **state)
+static void other_threads_are_refused(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[2];
@@ -299,27 +306,27 @@ static void one_thread(void **state)
 	pthread_t thread;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	open_queue(host);
 	assert_int_equal(penstock_queue_fd(q), -EOPNOTSUPP);
-	async_hold(far);
-	req = read_of(st, &seg, host, back, 0, 3 * 65536);
+	async_hold(remote);
+	req = read_req(st, &seg, host, back, 0, 3 * 65536);
 	req.user = &id;
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
-	assert_int_equal(pthread_create(&thread, NULL, another, &req), 0);
+	assert_int_equal(pthread_create(&thread, NULL, call_from_other_thread, &req), 0);
 	pthread_join(thread, NULL);
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(answers[i], -EPERM);
-	assert_int_equal(answers[3], 0);
-	async_release(far);
+		assert_int_equal(other_thread_results[i], -EPERM);
+	assert_int_equal(other_thread_results[3], 0);
+	async_release(remote);
 	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
 	assert_true(done[0].result == 3 * 65536 || done[0].result == -ECANCELED);
 	penstock_close(st);
 }
 
-/* The parent's device has no pump here, and the parent's lane no owner. */
-static void in_a_child(void **state)
+/* After a fork the child cannot use the queue: its device has no pump there. */
+static void child_process_is_refused(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_queue *mine;
@@ -341,17 +348,18 @@ static void in_a_child(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(bytes_of_each_path),
-		cmocka_unit_test_teardown(writes, end_queue),
-		cmocka_unit_test_teardown(exactly_once, end_queue),
-		cmocka_unit_test_teardown(needs_no_lane, end_queue),
-		cmocka_unit_test_teardown(never_waits, end_queue),
-		cmocka_unit_test_teardown(nothing_in_flight, end_queue),
-		cmocka_unit_test_teardown(engine_of_its_own, end_queue),
-		cmocka_unit_test_teardown(one_thread, end_queue),
-		cmocka_unit_test_teardown(in_a_child, end_queue),
+		cmocka_unit_test(reads_by_each_path),
+		cmocka_unit_test_teardown(writes_from_gpu_memory, close_queue_and_remote),
+		cmocka_unit_test_teardown(completes_exactly_once, close_queue_and_remote),
+		cmocka_unit_test_teardown(works_while_device_lane_is_full, close_queue_and_remote),
+		cmocka_unit_test_teardown(polling_without_sleeping, close_queue_and_remote),
+		cmocka_unit_test_teardown(turn_without_requests_does_not_hang,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(falls_back_to_engine_threads, close_queue_and_remote),
+		cmocka_unit_test_teardown(other_threads_are_refused, close_queue_and_remote),
+		cmocka_unit_test_teardown(child_process_is_refused, close_queue_and_remote),
 	};
 
-	own_lane_devices();
-	return cmocka_run_group_tests(tests, open_files, close_files);
+	set_device_options();
+	return cmocka_run_group_tests(tests, make_file, remove_file);
 }

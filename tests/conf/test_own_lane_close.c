@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What closes around a queue with a lane of its own: storages that it reads and others,
- * devices, and the queue itself with requests in flight.
+ * Closes while a queue has an inline lane: of storages that the queue reads, of other storages,
+ * of devices, and of the queue itself with requests in flight.
  */
 #include "own_lane.h"
 
@@ -10,8 +10,9 @@
 
 #define SECOND 1000000000ll
 
-/* Bytes for another device too: its close waits for them, not for the queue's owner. */
-static void two_devices(void **state)
+/* A request of the inline lane has a segment on another device. That device must be free to
+ * close once the transfers are done, even before the queue's owner harvests. */
+static void second_device_does_not_wait_for_owner(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[2];
@@ -21,13 +22,13 @@ static void two_devices(void **state)
 	char *mem;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	assert_int_equal(penstock_alloc(gpu, 5000, (void **)&mem), 0);
 	open_queue(host);
 	segs[1] = (struct penstock_seg){.buf = mem, .dev = gpu, .off = 5000, .row_len = 5000};
-	read_of(st, &segs[0], host, back, 0, 5000);
-	req = request(st, segs, 2, PENSTOCK_READ);
+	read_req(st, &segs[0], host, back, 0, 5000);
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	submit(&req);
 	while (atomic_load(&st->inflight) && time(NULL) < until)
 		sched_yield();
@@ -40,8 +41,8 @@ static void two_devices(void **state)
 	penstock_close(st);
 }
 
-/* Its own requests are in flight on the thread that closes: only it can end them. */
-static void storage_closes(void **state)
+/* The storage's requests are in flight on the thread that closes it: the close must drive them. */
+static void storage_close_drives_own_requests(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[2];
@@ -50,11 +51,11 @@ static void storage_closes(void **state)
 	pthread_t thread;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	open_queue(host);
-	async_hold(far);
-	req = read_of(st, &seg, host, back, 0, 100000);
+	async_hold(remote);
+	req = read_req(st, &seg, host, back, 0, 100000);
 	submit(&req);
 	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
 	penstock_close(st);
@@ -67,17 +68,17 @@ static void storage_closes(void **state)
 static struct penstock_storage *kept, *sleeping;
 static _Atomic bool closed;
 
-static void *close_kept(void *arg)
+static void *close_kept_storage(void *arg)
 {
 	penstock_close(kept);
 	atomic_store(&closed, true);
-	async_release(far);
+	async_release(remote);
 	return arg;
 }
 
-/* While the owner sleeps for one storage, another one closes of which his lane keeps
- * something, and that must not wait for the first. */
-static void other_storage_closes(void **state)
+/* The owner sleeps for one storage. Another thread closes a second storage, of which the inline
+ * lane keeps a mapping. That close must not wait for the first storage. */
+static void storage_close_while_owner_sleeps(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -88,22 +89,22 @@ static void other_storage_closes(void **state)
 	char *mem;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	opts.flags = PENSTOCK_O_IMMUTABLE;
 	assert_int_equal(penstock_open(file, &opts, &kept), 0);
 	assert_int_equal(penstock_alloc(gpu, MAX, (void **)&mem), 0);
 	open_queue(gpu);
-	req = read_of(kept, &seg, gpu, mem, 0, MAX);
+	req = read_req(kept, &seg, gpu, mem, 0, MAX);
 	req.path = "mapped";
 	submit(&req);
 	assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
 	assert_int_equal(done[0].result, MAX);
-	async_hold(far);
-	req = read_of(st, &seg, gpu, mem, 0, 100000);
+	async_hold(remote);
+	req = read_req(st, &seg, gpu, mem, 0, 100000);
 	submit(&req);
 	atomic_store(&closed, false);
-	assert_int_equal(pthread_create(&thread, NULL, close_kept, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, close_kept_storage, NULL), 0);
 	assert_int_equal(penstock_wait(q, done, 1, 2, 60 * SECOND), 1);
 	assert_true(atomic_load(&closed));
 	pthread_join(thread, NULL);
@@ -120,20 +121,20 @@ static struct penstock_storage *open_kept(char *mem)
 
 	opts.flags = PENSTOCK_O_IMMUTABLE;
 	assert_int_equal(penstock_open(file, &opts, &st), 0);
-	req = read_of(st, &seg, gpu, mem, 0, MAX);
+	req = read_req(st, &seg, gpu, mem, 0, MAX);
 	req.path = "mapped";
 	assert_int_equal(penstock_transfer(&req, NULL), MAX);
 	return st;
 }
 
-static void *read_held(void *mem)
+static void *read_sleeping(void *mem)
 {
 	return (void *)(intptr_t)penstock_read(sleeping, gpu, mem, 4096, 0);
 }
 
-/* The same of a caller's thread in a lane's place, which kept something once and has
- * forgotten it. */
-static void other_storage_closes_beside_a_caller(void **state)
+/* The same for a one-call thread that drives a lane's place. It kept a mapping before and has
+ * dropped it. */
+static void storage_close_beside_one_call_thread(void **state)
 {
 	pthread_t threads[2];
 	uint64_t until;
@@ -142,21 +143,21 @@ static void other_storage_closes_beside_a_caller(void **state)
 	void *n;
 
 	(void)state;
-	far_side(0);
-	sleeping = open_it(0);
+	remote_create(0);
+	sleeping = open_object(0);
 	assert_int_equal(penstock_alloc(gpu, 2 * MAX, (void **)&mem), 0);
 	penstock_close(open_kept(mem));
-	async_hold(far);
-	assert_int_equal(pthread_create(&threads[0], NULL, read_held, mem + MAX), 0);
-	assert_int_equal(async_await(far, 1), 0);
-	kept = open_kept(mem); /* in another place */
+	async_hold(remote);
+	assert_int_equal(pthread_create(&threads[0], NULL, read_sleeping, mem + MAX), 0);
+	assert_int_equal(async_await(remote, 1), 0);
+	kept = open_kept(mem); /* It gets another entry of the storage table. */
 	atomic_store(&closed, false);
-	assert_int_equal(pthread_create(&threads[1], NULL, close_kept, NULL), 0);
+	assert_int_equal(pthread_create(&threads[1], NULL, close_kept_storage, NULL), 0);
 	until = pst_now_ns() + 20 * SECOND;
 	while (!atomic_load(&closed) && pst_now_ns() < until)
 		sched_yield();
 	in_time = atomic_load(&closed);
-	async_release(far);
+	async_release(remote);
 	assert_true(in_time);
 	pthread_join(threads[1], NULL);
 	pthread_join(threads[0], &n);
@@ -165,7 +166,7 @@ static void other_storage_closes_beside_a_caller(void **state)
 	penstock_close(sleeping);
 }
 
-static void *keep_and_close(void *mem)
+static void *open_and_close_repeatedly(void *mem)
 {
 	for (unsigned i = 0; i < 50; i++)
 		penstock_close(open_kept(mem));
@@ -173,8 +174,8 @@ static void *keep_and_close(void *mem)
 	return mem;
 }
 
-/* Nobody who closes waits for the owner, who takes note of it at his leisure. */
-static void others_close_while_it_turns(void **state)
+/* Threads that close storages do not wait for the owner, which drops its mappings later. */
+static void storages_close_while_owner_works(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_done done[2];
@@ -184,14 +185,14 @@ static void others_close_while_it_turns(void **state)
 	char *mem;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	assert_int_equal(penstock_alloc(gpu, 2 * MAX, (void **)&mem), 0);
 	open_queue(gpu);
 	atomic_store(&closed, false);
-	assert_int_equal(pthread_create(&thread, NULL, keep_and_close, mem + MAX), 0);
+	assert_int_equal(pthread_create(&thread, NULL, open_and_close_repeatedly, mem + MAX), 0);
 	while (!atomic_load(&closed)) {
-		req = read_of(st, &seg, gpu, mem, 0, 4096);
+		req = read_req(st, &seg, gpu, mem, 0, 4096);
 		submit(&req);
 		assert_int_equal(penstock_wait(q, done, 1, 2, -1), 1);
 		assert_int_equal(done[0].result, 4096);
@@ -201,8 +202,9 @@ static void others_close_while_it_turns(void **state)
 	penstock_close(st);
 }
 
-/* What is in flight ends first, and nothing fires; the device waits for its queue. */
-static void queue_closes(void **state)
+/* Closing the queue completes its requests first and runs no callback. The device stays open
+ * until its queue is closed. */
+static void queue_close_completes_requests(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_device *dev;
@@ -213,23 +215,25 @@ static void queue_closes(void **state)
 	(void)state;
 	if (penstock_device_open("cuda:1", NULL, &dev) < 0)
 		test_skip("one GPU only");
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	open_queue(dev);
-	penstock_device_close(dev); /* the queue has it open still */
-	async_hold(far);
-	req = read_of(st, &seg, host, back, 0, 2 * MAX); /* not for its own lane */
+	penstock_device_close(dev); /* the queue still holds a reference to the device */
+	async_hold(remote);
+	/* a request that the inline lane does not carry */
+	req = read_req(st, &seg, host, back, 0, 2 * MAX);
 	submit(&req);
 	assert_int_equal(pthread_create(&thread, NULL, release_later, NULL), 0);
 	penstock_queue_close(q);
 	pthread_join(thread, NULL);
 	assert_int_equal(atomic_load(&st->inflight), 0);
-	assert_int_equal(penstock_device_open("cuda:1", NULL, &dev), 0); /* 1: still open */
+	/* a return value of 1 would mean that the device is still open */
+	assert_int_equal(penstock_device_open("cuda:1", NULL, &dev), 0);
 	open_queue(dev);
-	async_hold(far);
-	req = read_of(st, &seg, host, back, 0, 70000);
+	async_hold(remote);
+	req = read_req(st, &seg, host, back, 0, 70000);
 	submit(&req);
-	async_release(far);
+	async_release(remote);
 	penstock_close(st);
 	penstock_device_close(dev);
 }
@@ -237,14 +241,17 @@ static void queue_closes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(two_devices, end_queue),
-		cmocka_unit_test_teardown(storage_closes, end_queue),
-		cmocka_unit_test_teardown(other_storage_closes, end_queue),
-		cmocka_unit_test_teardown(other_storage_closes_beside_a_caller, end_queue),
-		cmocka_unit_test_teardown(others_close_while_it_turns, end_queue),
-		cmocka_unit_test_teardown(queue_closes, end_queue),
+		cmocka_unit_test_teardown(second_device_does_not_wait_for_owner,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(storage_close_drives_own_requests,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(storage_close_while_owner_sleeps, close_queue_and_remote),
+		cmocka_unit_test_teardown(storage_close_beside_one_call_thread,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(storages_close_while_owner_works, close_queue_and_remote),
+		cmocka_unit_test_teardown(queue_close_completes_requests, close_queue_and_remote),
 	};
 
-	own_lane_devices();
-	return cmocka_run_group_tests(tests, open_files, close_files);
+	set_device_options();
+	return cmocka_run_group_tests(tests, make_file, remove_file);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cached bytes of a lone request that is to be fast and is neither short nor long go past
- * the processor's cache on their way to a device: every byte right for any offset, length
- * and alignment, in calls that are cut short, interrupted and refused; counted as copied
- * twice; and the others, which it would make slower, as they go without it. The CUDA device
- * is the stand-in's unless PENSTOCK_STANDIN=0.
+ * The L2 bounce: path bounce copies the chunk in steps that stay in the CPU's L2 cache. It is
+ * used for cached bytes of a single FAST request of medium length. Every byte must arrive for
+ * any offset, length and alignment, with short, interrupted and failed reads. The report must
+ * count two CPU copies. All other requests, which it would slow down, must not use it. The CUDA
+ * device is the stand-in driver's, unless PENSTOCK_STANDIN=0.
  */
 #include "copy.h"
+#include "request.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +25,7 @@ static unsigned char *bytes, *back;
 static char *mem;
 static char name[256];
 
-/* What the library's reads do: as they are, a part of it, -errno now and then. */
+/* How the wrapped pread behaves: as the kernel does, with short reads, with EINTR, or with EIO. */
 static enum { PLAIN, SHORT, INTERRUPTED, REFUSED } reads;
 static _Atomic unsigned calls;
 
@@ -50,7 +51,6 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 11;
 	void *p;
 	int fd;
@@ -61,7 +61,7 @@ static int setup(void **state)
 	back = malloc(FILE_LEN + 2 * GUARD);
 	for (size_t i = 0; i < FILE_LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-past-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-past");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, bytes, FILE_LEN) != (ssize_t)FILE_LEN || fsync(fd))
 		return -1;
@@ -86,20 +86,18 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Of the bytes that were moved, all through the page cache: how many CPU copies each had. */
-static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, uint64_t into,
-		       struct penstock_report *report)
+/* Reads a cached range, compares it, and returns the number of CPU copies of each byte. */
+static uint64_t read_and_count_copies(enum penstock_effort effort, uint64_t off, uint64_t len,
+				      uint64_t into, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.dev = gpu, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	uint64_t want = off + len < FILE_LEN ? len : FILE_LEN - off;
 
 	memset(back, 0xa5, FILE_LEN + 2 * GUARD);
 	test_copy(gpu, mem, host, back, FILE_LEN + 2 * GUARD);
 	seg.buf = mem + GUARD + into;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = "bounce";
 	req.effort = effort;
 	*report = (struct penstock_report)PENSTOCK_REPORT_INIT;
@@ -116,8 +114,8 @@ static uint64_t copies(enum penstock_effort effort, uint64_t off, uint64_t len, 
 	return report->cpu_copied / want;
 }
 
-/* By what the storage says, and not by what came of it. */
-static void known_to_be_cached(void)
+/* Skips the case unless the storage itself reports the file as cached. */
+static void require_known_residency(void)
 {
 	enum penstock_why why;
 
@@ -128,53 +126,56 @@ static void known_to_be_cached(void)
 		test_skip("this kernel does not say what is cached");
 }
 
-static void which_requests(void **state)
+static void only_medium_fast_requests_use_it(void **state)
 {
 	struct penstock_report report;
 
 	(void)state;
-	known_to_be_cached();
-	assert_int_equal(copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
-	assert_int_equal(copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
-	assert_int_equal(copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
-	assert_int_equal(copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1); /* by one thread */
-	assert_int_equal(copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
-	assert_int_equal(copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);
+	require_known_residency();
+	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report), 2);
+	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, 2 * MIB, 0, &report), 2);
+	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 4097, 16 * MIB, 0, &report), 2);
+	/* Carried by the caller's thread. */
+	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, MIB, 0, &report), 1);
+	assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 0, FILE_LEN, 0, &report), 1);
+	assert_int_equal(read_and_count_copies(PENSTOCK_THRIFTY, 0, 4 * MIB, 0, &report), 1);
 }
 
-static void any_place(void **state)
+static void bytes_at_any_offset_and_length(void **state)
 {
 	static const uint64_t lengths[] = {2 * MIB, 2 * MIB + 1, 4 * MIB - 1, 5 * MIB + 12345};
 	struct penstock_report report;
 
 	(void)state;
 	for (uint64_t k = 0; k < 24; k++)
-		copies(PENSTOCK_FAST, k * 524287 % (8 * MIB), lengths[k % 4], k % 17, &report);
-	copies(PENSTOCK_FAST, FILE_LEN - 3 * MIB, 5 * MIB, 3, &report); /* and no more */
+		read_and_count_copies(PENSTOCK_FAST, k * 524287 % (8 * MIB), lengths[k % 4], k % 17,
+				      &report);
+	/* A read beyond the end of the file. */
+	read_and_count_copies(PENSTOCK_FAST, FILE_LEN - 3 * MIB, 5 * MIB, 3, &report);
 }
 
-static void calls_that_do_less(void **state)
+static void short_and_interrupted_reads(void **state)
 {
 	struct penstock_report report;
 
 	(void)state;
-	known_to_be_cached();
+	require_known_residency();
 	for (reads = SHORT; reads <= INTERRUPTED; reads++)
-		assert_int_equal(copies(PENSTOCK_FAST, 333, 3 * MIB + 5, 1, &report), 2);
+		assert_int_equal(read_and_count_copies(PENSTOCK_FAST, 333, 3 * MIB + 5, 1, &report),
+				 2);
 	reads = PLAIN;
 }
 
-/* What fails is told, or goes another way; here only bounce may be taken. */
-static void a_call_that_fails(void **state)
+/* A failed call fails the request when only path bounce may be taken; the message names the
+ * file. */
+static void failed_read_fails_the_request(void **state)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = 4 * MIB};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.effort = PENSTOCK_FAST;
 	req.path = "bounce";
 	reads = REFUSED;
@@ -182,16 +183,16 @@ static void a_call_that_fails(void **state)
 	assert_int_equal(penstock_transfer(&req, &report), -EIO);
 	assert_non_null(strstr(penstock_errmsg(), name + strlen(name) - 4));
 	reads = PLAIN;
-	assert_true(copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report) <= 2);
+	assert_true(read_and_count_copies(PENSTOCK_FAST, 0, 4 * MIB, 0, &report) <= 2);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(which_requests),
-		cmocka_unit_test(any_place),
-		cmocka_unit_test(calls_that_do_less),
-		cmocka_unit_test(a_call_that_fails),
+		cmocka_unit_test(only_medium_fast_requests_use_it),
+		cmocka_unit_test(bytes_at_any_offset_and_length),
+		cmocka_unit_test(short_and_interrupted_reads),
+		cmocka_unit_test(failed_read_fails_the_request),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

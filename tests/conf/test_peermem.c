@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device peermem and path p2p without the hardware: a made-up /sys in which a PCI device
- * lends its memory, which is a file of /dev/shm. What is tried is all of the library's own
- * part, each byte of it; whether a kernel lets a drive write such memory only the lab can
- * show. The file on TMPDIR's drive is said to be on the allow-list.
+ * Device peermem and path p2p without the hardware. A simulated /sys shows a PCI device that
+ * lends its memory, which is a file in /dev/shm. The test covers every byte of the library's
+ * own part. Whether a kernel lets a drive write such memory is shown by the lab tests only. The
+ * storage on TMPDIR is marked as being on the allow-list.
  */
 #include "test.h"
+#include "request.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "core/objects.h"
-#include "core/request.h"
+#include "core/base/objects.h"
+#include "core/request/request.h"
 
 #define BDF "0000:04:00.0"
 #define LEN (4u << 20)
-#define ROOM (LEN + 65536u)
+#define MEM_LEN (LEN + 65536u)
 
 static char root[200], memory[200], name[200];
 static struct penstock_device *host, *peer;
 static struct penstock_storage *st;
 static unsigned char *bytes, *back, *mem;
 
-static void put(const char *path, const char *text)
+static void sys_file_write(const char *path, const char *text)
 {
 	char whole[300];
 	int fd;
@@ -43,7 +44,7 @@ static void put(const char *path, const char *text)
 	close(fd);
 }
 
-static void remove_root(void)
+static void sys_remove(void)
 {
 	char command[300];
 
@@ -52,10 +53,10 @@ static void remove_root(void)
 		printf("# %s is left behind\n", root);
 }
 
-static struct pst_device_ops ops; /* the device's own, but for order() */
+static struct pst_device_ops ops; /* the device's table, with order_writes replaced */
 static _Atomic unsigned ordered, refusals;
 
-static int order(struct penstock_device *dev, struct pst_err *err)
+static int count_order_writes(struct penstock_device *dev, struct pst_err *err)
 {
 	ordered++;
 	if (!refusals)
@@ -67,34 +68,33 @@ static int order(struct penstock_device *dev, struct pst_err *err)
 static int setup(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 23;
 	char link[300];
 	int fd;
 
 	(void)state;
-	snprintf(root, sizeof(root), "%s/penstock-peer-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(root, sizeof(root), "penstock-peer");
 	snprintf(memory, sizeof(memory), "/dev/shm/penstock-peer-%d", (int)getpid());
 	snprintf(name, sizeof(name), "%.190s.data", root);
 	fd = open(memory, O_RDWR | O_CREAT | O_EXCL, 0600);
-	if (fd < 0 || ftruncate(fd, ROOM))
+	if (fd < 0 || ftruncate(fd, MEM_LEN))
 		return -1;
 	close(fd);
-	put("/sys/bus/pci/devices/0000:05:00.0/", NULL);
-	put("/sys/bus/pci/devices/" BDF "/p2pmem/size", "4259840\n");
+	sys_file_write("/sys/bus/pci/devices/0000:05:00.0/", NULL);
+	sys_file_write("/sys/bus/pci/devices/" BDF "/p2pmem/size", "4259840\n");
 	snprintf(link, sizeof(link), "%s/sys/bus/pci/devices/" BDF "/p2pmem/allocate", root);
 	if (symlink(memory, link))
 		return -1;
-	bytes = malloc(ROOM);
-	back = aligned_alloc(4096, ROOM);
-	for (unsigned i = 0; i < ROOM; i++)
+	bytes = malloc(MEM_LEN);
+	back = aligned_alloc(4096, MEM_LEN);
+	for (unsigned i = 0; i < MEM_LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
 	opts.sys_root = root;
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_device_open("peermem:" BDF, &opts, &peer) < 0)
 		return -1;
-	ops = *peer->ops; /* before lanes read them */
-	ops.order_writes = order;
+	ops = *peer->ops; /* Replaced before any lane reads the table. */
+	ops.order_writes = count_order_writes;
 	peer->ops = &ops;
 	return 0;
 }
@@ -104,7 +104,7 @@ static int teardown(void **state)
 	(void)state;
 	penstock_device_close(peer);
 	penstock_device_close(host);
-	remove_root();
+	sys_remove();
 	unlink(memory);
 	unlink(name);
 	free(bytes);
@@ -112,7 +112,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int end(void **state)
+static int close_and_free(void **state)
 {
 	(void)state;
 	penstock_close(st);
@@ -123,8 +123,9 @@ static int end(void **state)
 	return 0;
 }
 
-/* Its trial is over before there is memory: here all of it begins at the same place. */
-static void begin(enum penstock_op op)
+/* Opens a file of known bytes and runs the canary before the test's memory is allocated. So the
+ * canary and the test use the same place in device memory. */
+static void open_file_and_alloc(enum penstock_op op)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -140,80 +141,75 @@ static void begin(enum penstock_op op)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
 	st->facts.listed = true;
 	assert_int_equal(penstock_prepare(st, peer, op), 0);
-	assert_int_equal(penstock_alloc(peer, ROOM, (void **)&mem), 0);
+	assert_int_equal(penstock_alloc(peer, MEM_LEN, (void **)&mem), 0);
 }
 
 static int64_t transfer(enum penstock_op op, uint64_t off, uint64_t at, uint64_t len,
 			struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem + at, .dev = peer, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	return penstock_transfer(&req, report);
 }
 
-static struct penstock_explain_path said(enum penstock_op op)
+static struct penstock_explain_path explain_p2p(enum penstock_op op)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = peer, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	assert_int_equal(penstock_explain(&req, &e), 0);
 	assert_string_equal(e.paths[0].name, "p2p");
 	return e.paths[0];
 }
 
-static void reads(void **state)
+static void read_by_p2p(void **state)
 {
 	static const uint64_t lens[] = {1, 4096, 5000, 65536, 1000001, LEN};
 	static const uint64_t offs[] = {0, 1, 4096, 12345};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	begin(PENSTOCK_READ);
-	if (said(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
-		test_skip("no direct path to TMPDIR: it does not tell what is written");
-	atomic_store(&st->trial, PST_TRIAL_COLD); /* where nobody can tell, too */
-	assert_int_equal(said(PENSTOCK_READ).proven, 1);
-	assert_int_equal(said(PENSTOCK_READ).meets, PENSTOCK_DIRECT);
+	open_file_and_alloc(PENSTOCK_READ);
+	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
+		test_skip("no direct path to TMPDIR: it does not report which extents are written");
+	/* The same with a residency that the kernel does not report. */
+	atomic_store(&st->residency_probe, PST_PROBE_COLD);
+	assert_int_equal(explain_p2p(PENSTOCK_READ).proven, 1);
+	assert_int_equal(explain_p2p(PENSTOCK_READ).meets, PENSTOCK_DIRECT);
 	for (unsigned i = 0; i < 24; i++) {
 		uint64_t len = lens[i / 4], off = offs[i % 4], there = LEN - off;
 
-		memset(mem, 0xee, ROOM);
+		memset(mem, 0xee, MEM_LEN);
 		there = len < there ? len : there;
 		assert_int_equal(transfer(PENSTOCK_READ, off, 4096, len, &report), there);
 		assert_memory_equal(mem + 4096, bytes + off, there);
-		for (uint64_t b = 0; b < ROOM; b++)
+		for (uint64_t b = 0; b < MEM_LEN; b++)
 			if ((b < 4096 || b >= 4096 + len) && mem[b] != 0xee)
 				fail_msg("byte %llu is another's", (unsigned long long)b);
 		if (!(off % 4096) && len >= 4096)
 			assert_string_equal(report.path, "p2p");
 	}
-	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 went another way */
+	assert_int_equal(report.cpu_copied > 0, 1); /* off 12345 used another path */
 }
 
-/* On a device whose own reads may overtake what a peer wrote no chunk is done before that is
- * there; where that fails it goes another way. */
-static void in_order(void **state)
+/* On some devices, reads by the device may overtake a peer's writes. There no chunk completes
+ * before order_writes returns. When order_writes fails, the chunk is retried on another path. */
+static void chunk_waits_for_order_writes(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	begin(PENSTOCK_READ);
-	if (said(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
-		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	open_file_and_alloc(PENSTOCK_READ);
+	if (explain_p2p(PENSTOCK_READ).why == PENSTOCK_WHY_UNPROVEN)
+		test_skip("no direct path to TMPDIR: it does not report which extents are written");
 	for (unsigned i = 0; i < 2; i++) {
 		ordered = 0;
 		refusals = i;
-		memset(mem, 0xee, ROOM);
+		memset(mem, 0xee, MEM_LEN);
 		assert_int_equal(transfer(PENSTOCK_READ, 0, 0, LEN, &report), LEN);
 		assert_memory_equal(mem, bytes, LEN);
 		assert_string_equal(report.path, "p2p");
@@ -222,15 +218,15 @@ static void in_order(void **state)
 	}
 }
 
-static void writes(void **state)
+static void write_by_p2p(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_explain_path path;
 	int fd;
 
 	(void)state;
-	begin(PENSTOCK_WRITE);
-	path = said(PENSTOCK_WRITE);
+	open_file_and_alloc(PENSTOCK_WRITE);
+	path = explain_p2p(PENSTOCK_WRITE);
 	assert_int_equal(path.proven, -1);
 	assert_string_equal(path.text, penstock_why_text(PENSTOCK_WHY_FIRST_WRITE));
 	memcpy(mem, bytes + 65536, LEN);
@@ -243,7 +239,7 @@ static void writes(void **state)
 	assert_memory_equal(back, bytes + 65536, LEN);
 }
 
-static void memory_of_it(void **state)
+static void allocations_of_peer_memory(void **state)
 {
 	struct penstock_device_info info = {.size = sizeof(info)};
 	struct penstock_device *found;
@@ -257,16 +253,17 @@ static void memory_of_it(void **state)
 	assert_int_equal((uintptr_t)mem % 4096, 0);
 	assert_int_equal(penstock_device_of(mem + 99, &found), 0);
 	assert_ptr_equal(found, peer);
-	assert_int_equal(penstock_free(peer, mem + 4), -EINVAL); /* in the middle of it */
+	/* An address within the allocation. */
+	assert_int_equal(penstock_free(peer, mem + 4), -EINVAL);
 	assert_int_equal(penstock_device_of(mem, &found), 0);
-	assert_ptr_equal(found, peer); /* and it is there still */
+	assert_ptr_equal(found, peer); /* the allocation still exists */
 	assert_int_equal(penstock_alloc(peer, 4096, &more), 0);
 	assert_int_equal(penstock_free(peer, more), 0);
 	assert_int_equal(penstock_free(peer, more), -EINVAL);
 	assert_int_equal(penstock_free(peer, back), -EINVAL);
 }
 
-static void what_is_none(void **state)
+static void devices_that_do_not_exist(void **state)
 {
 	static const struct {
 		const char *name;
@@ -294,11 +291,11 @@ static void what_is_none(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(reads, end),
-		cmocka_unit_test_teardown(in_order, end),
-		cmocka_unit_test_teardown(writes, end),
-		cmocka_unit_test_teardown(memory_of_it, end),
-		cmocka_unit_test_teardown(what_is_none, end),
+		cmocka_unit_test_teardown(read_by_p2p, close_and_free),
+		cmocka_unit_test_teardown(chunk_waits_for_order_writes, close_and_free),
+		cmocka_unit_test_teardown(write_by_p2p, close_and_free),
+		cmocka_unit_test_teardown(allocations_of_peer_memory, close_and_free),
+		cmocka_unit_test_teardown(devices_that_do_not_exist, close_and_free),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

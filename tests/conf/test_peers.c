@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between two GPUs: by the driver's own copy between them, not through host memory,
- * pitched or not; and through host memory where the two are of different kinds; and reads
- * that many of them have parts of. The bytes are right each time. The stand-in counts.
+ * Copies between two GPUs, contiguous and pitched: the driver copies from peer to peer, not
+ * through host memory. Copies between devices of different kinds use host memory. One case
+ * reads into segments on many GPUs. All bytes are compared, and the stand-in driver counts the
+ * calls.
  */
 #include "test.h"
 
@@ -12,8 +13,8 @@
 
 #define LEN (1u << 20)
 
-static unsigned long (*calls)(const char *name); /* NULL: a real driver, which does not count */
-static struct penstock_device *devs[3];		 /* the host, and two GPUs */
+static unsigned long (*calls)(const char *name); /* NULL on a real driver, which counts no calls */
+static struct penstock_device *devs[3];		 /* the host and two GPUs */
 static unsigned char *mems[3], *bytes;
 
 static int setup(void **state)
@@ -50,8 +51,10 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Between two of them, with so many copies between peers, where the driver counts them. */
-static void copy(unsigned to, unsigned from, uint64_t row, uint64_t rows, unsigned long peers)
+/* Copies between two devices. `peers` is the number of peer-to-peer copies that must be
+ * counted. */
+static void copy_and_count(unsigned to, unsigned from, uint64_t row, uint64_t rows,
+			   unsigned long peers)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = devs[to],
@@ -71,31 +74,31 @@ static void copy(unsigned to, unsigned from, uint64_t row, uint64_t rows, unsign
 		assert_int_equal(calls(names[rows > 1]) - before, peers);
 }
 
-static void fill(unsigned i)
+static void fill_device(unsigned i)
 {
 	memcpy(mems[0], bytes, LEN);
-	copy(i, 0, LEN, 1, 0);
+	copy_and_count(i, 0, LEN, 1, 0);
 	memset(mems[0], 0xee, LEN);
 }
 
-static void by_the_driver(void **state)
+static void driver_copies_between_gpus(void **state)
 {
 	(void)state;
-	fill(1);
-	copy(2, 1, LEN, 1, 1);
-	copy(0, 2, LEN, 1, 0); /* no GPU is the host's peer */
+	fill_device(1);
+	copy_and_count(2, 1, LEN, 1, 1);
+	copy_and_count(0, 2, LEN, 1, 0); /* The host is no peer of a GPU. */
 	assert_memory_equal(mems[0], bytes, LEN);
 }
 
-static void pitched(void **state)
+static void pitched_copy_between_gpus(void **state)
 {
 	enum { ROW = 1000, ROWS = 500 };
 
 	(void)state;
-	fill(1);
-	fill(2);
-	copy(2, 1, ROW, ROWS, 1);
-	copy(0, 2, LEN, 1, 0);
+	fill_device(1);
+	fill_device(2);
+	copy_and_count(2, 1, ROW, ROWS, 1);
+	copy_and_count(0, 2, LEN, 1, 0);
 	for (unsigned i = 0; i < ROWS * (ROW + 24); i++) {
 		unsigned row = i / (ROW + 24), col = i % (ROW + 24);
 
@@ -109,8 +112,9 @@ static void pitched(void **state)
 #define GPUS 16
 #define PART 50000
 
-/* Whatever a lane copies to, and in whatever order it has met them. */
-static void all_of_one_request(void **state)
+/* Reads one range into segments on up to 16 GPUs, with different numbers of GPUs. A lane of one
+ * device then copies to all of them, in whatever order it first used them. */
+static void one_request_for_many_gpus(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -128,14 +132,14 @@ static void all_of_one_request(void **state)
 	for (char name[16]; count < GPUS; count++) {
 		snprintf(name, sizeof(name), "cuda:%u", count);
 		if (penstock_device_open(name, &opts, &gpus[count]) < 0)
-			break; /* a machine has as many as it has */
+			break; /* the machine has no more GPUs */
 		assert_int_equal(penstock_alloc(gpus[count], PART, &parts[count]), 0);
 		segs[count + 1] = (struct penstock_seg){
 			.buf = parts[count], .dev = gpus[count], .row_len = PART};
 	}
 	req.segs = segs;
 	for (req.seg_count = count + 1; req.seg_count > 1; req.seg_count -= 1 + count / 4) {
-		for (unsigned i = 0; i < 8; i++) /* by each lane, some time */
+		for (unsigned i = 0; i < 8; i++) /* often enough that each lane carries some */
 			if (penstock_transfer(&req, NULL) != (int64_t)req.seg_count * PART)
 				fail_msg("%u devices: %s", req.seg_count, penstock_errmsg());
 		if (req.seg_count <= 1 + count / 4)
@@ -161,9 +165,9 @@ static void all_of_one_request(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(by_the_driver),
-		cmocka_unit_test(pitched),
-		cmocka_unit_test(all_of_one_request),
+		cmocka_unit_test(driver_copies_between_gpus),
+		cmocka_unit_test(pitched_copy_between_gpus),
+		cmocka_unit_test(one_request_for_many_gpus),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules of queues, as penstock.h has them: what is refused never fires, what is
- * taken fires once and only inside a harvest, a full queue says so and recovers,
- * cancels, deadlines, priorities, the eventfd, waiting.
+ * The rules of queues in penstock.h: a refused request never completes, an accepted one
+ * completes once, inside a poll or a wait. A full queue returns -EAGAIN and recovers. Further
+ * cases cover cancels, deadlines, priorities, callbacks, the eventfd and waiting.
  */
 #include "queued.h"
 
 #include <poll.h>
 
-/* ---- once, or never ---- */
+/* ---- exactly once, or never ---- */
 
-/* Good ones, empty ones, such as fail and such as are cancelled. */
-static void exactly_once(void **state)
+/* Requests that succeed, are empty, fail and are cancelled complete exactly once each. */
+static void completes_exactly_once(void **state)
 {
 	uint64_t ids[400];
 	unsigned failed = 0, have = 0;
@@ -36,20 +36,21 @@ static void exactly_once(void **state)
 				    done[k].result == (int64_t)(i % 5 ? 1 + i % 7 * 8000 : 0));
 			assert_true(done[k].result != -ECANCELED || i % 11 == 3);
 			failed += done[k].result == -EIO;
-			ids[i] = UINT64_MAX; /* a second time would not be equal */
+			/* A second completion of this request would fail the comparison above. */
+			ids[i] = UINT64_MAX;
 		}
 		have += (unsigned)n;
 	}
 	assert_in_range(failed, 1, 399);
 	assert_int_equal(have, 400);
-	assert_int_equal(wait_queue(1, 64, -1), 0); /* nothing is in flight */
+	assert_int_equal(wait_queue(1, 64, -1), 0); /* no request is in flight */
 	assert_int_equal(poll_queue(64), 0);
 	for (unsigned i = 0; i < 400; i++)
 		assert_int_equal(fired[i], 1);
 }
 
-/* Makes request `k` faulty, another way for each k, and says what is answered. */
-static int spoil(struct penstock_req *req, struct penstock_seg *seg, unsigned k)
+/* Makes a request faulty, in a different way for each k, and returns the expected error. */
+static int request_spoil(struct penstock_req *req, struct penstock_seg *seg, unsigned k)
 {
 	switch (k) {
 	case 0:
@@ -59,13 +60,13 @@ static int spoil(struct penstock_req *req, struct penstock_seg *seg, unsigned k)
 		req->require = PENSTOCK_DIRECT;
 		return -EOPNOTSUPP;
 	case 2:
-		req->op = PENSTOCK_WRITE; /* it was opened for reading */
+		req->op = PENSTOCK_WRITE; /* the storage was opened for reading */
 		return -EBADF;
 	case 3:
 		req->path = "no-such-path";
 		return -EINVAL;
 	case 4:
-		req->path = "staged"; /* it has no descriptor */
+		req->path = "staged"; /* the storage has no descriptor */
 		return -EOPNOTSUPP;
 	case 5:
 		req->flags = 1u << 30;
@@ -91,7 +92,7 @@ static int spoil(struct penstock_req *req, struct penstock_seg *seg, unsigned k)
 	}
 }
 
-static void refused_never_fires(void **state)
+static void refused_request_never_completes(void **state)
 {
 	struct penstock_seg segs[3];
 	struct penstock_req reqs[3];
@@ -103,18 +104,19 @@ static void refused_never_fires(void **state)
 		int want;
 
 		for (unsigned i = 0; i < 3; i++)
-			reqs[i] = read_at(&segs[i], i, i * 5000, 5000);
-		want = spoil(&reqs[0], &segs[0], k);
+			reqs[i] = read_req(&segs[i], i, i * 5000, 5000);
+		want = request_spoil(&reqs[0], &segs[0], k);
 		if (penstock_submit(q, reqs, 1, ids) != want)
 			fail_msg("fault %u: want %d, %s", k, want, penstock_errmsg());
 		assert_true(strlen(penstock_errmsg()) > 10);
-		assert_int_equal(ids[0], 7); /* written on success only */
+		assert_int_equal(ids[0], 7); /* The ID is written on success only. */
 		assert_int_equal(wait_queue(1, 8, -1), 0);
-		/* In the middle of others: those in front go, the error comes when asked. */
+		/* A faulty request among others: those before it are accepted, and submitting
+		 * it again returns the error. */
 		if (k == 11)
-			continue; /* its size is the stride of all */
-		reqs[0] = read_at(&segs[0], 0, 0, 5000);
-		spoil(&reqs[1], &segs[1], k);
+			continue; /* The size of the first request is the stride of the array. */
+		reqs[0] = read_req(&segs[0], 0, 0, 5000);
+		request_spoil(&reqs[1], &segs[1], k);
 		assert_int_equal(penstock_submit(q, reqs, 3, ids), 1);
 		assert_int_equal(penstock_submit(q, reqs + 1, 2, ids), want);
 		assert_int_equal(penstock_submit(q, reqs + 2, 1, ids), 1);
@@ -125,9 +127,9 @@ static void refused_never_fires(void **state)
 	}
 }
 
-/* ---- full ---- */
+/* ---- a full queue ---- */
 
-static void full_and_again(void **state)
+static void full_queue_recovers(void **state)
 {
 	struct penstock_seg segs[6];
 	struct penstock_req reqs[6];
@@ -137,17 +139,17 @@ static void full_and_again(void **state)
 	(void)state;
 	begin_case(0, 4);
 	for (unsigned round = 0; round < 50; round++) {
-		async_hold(far);
+		async_hold(remote);
 		for (unsigned i = 0; i < 6; i++)
-			reqs[i] = read_at(&segs[i], i, i * 70000 + round, 60000 + round);
+			reqs[i] = read_req(&segs[i], i, i * 70000 + round, 60000 + round);
 		assert_int_equal(penstock_submit(q, reqs, 6, ids), 4);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), -EAGAIN);
 		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_FULL);
-		if (round) /* the last round's reports are read until the next harvest */
+		if (round) /* The reports of the last round are valid until the next harvest. */
 			for (unsigned i = 0; i < 4; i++)
 				assert_int_equal(old[i].report->bytes, 60000 + round - 1);
-		/* An end that is not harvested keeps its place. */
-		async_release(far);
+		/* A completed request that is not harvested keeps its queue entry. */
+		async_release(remote);
 		assert_int_equal(wait_queue(1, 1, -1), 1);
 		assert_int_equal(penstock_submit(q, reqs + 4, 2, ids), 1);
 		assert_int_equal(penstock_submit(q, reqs + 5, 1, ids), -EAGAIN);
@@ -160,7 +162,7 @@ static void full_and_again(void **state)
 	assert_int_equal(fired[5], 0);
 }
 
-static void many_in_one(void **state)
+static void many_requests_in_one_submit(void **state)
 {
 	static struct penstock_seg segs[MAX];
 	static struct penstock_req reqs[MAX];
@@ -169,7 +171,7 @@ static void many_in_one(void **state)
 	(void)state;
 	begin_case(0, MAX - 24);
 	for (unsigned i = 0; i < MAX; i++)
-		reqs[i] = read_at(&segs[i], i, i * 20000ull, 20000);
+		reqs[i] = read_req(&segs[i], i, i * 20000ull, 20000);
 	assert_int_equal(penstock_submit(q, reqs, MAX, ids), MAX - 24);
 	for (unsigned have = 0; have < MAX - 24;) {
 		int n = wait_queue(1, MAX, -1);
@@ -188,47 +190,48 @@ static void many_in_one(void **state)
 
 /* ---- cancel ---- */
 
-/* Nothing of it has begun: nothing ever does. */
+/* A request is cancelled before any of its chunks started: none starts. */
 static void cancel_before_start(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t id;
 
 	(void)state;
 	begin_case(0, 8);
-	async_hold(far);
+	async_hold(remote);
 	fill_lane();
 	id = submit_read(1, LEN - 10 * PIECE, 9 * PIECE);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	assert_int_equal(penstock_cancel(q, id), 0); /* twice does no harm */
-	async_release(far);
+	assert_int_equal(penstock_cancel(q, id), 0); /* a second cancel has no effect */
+	async_release(remote);
 	assert_int_equal(wait_queue(2, 8, -1), 2);
 	for (unsigned k = 0; k < 2; k++) {
 		assert_int_equal(done[k].result, done[k].id == id ? -ECANCELED : (int)LEN);
 		assert_int_equal(done[k].report->bytes, done[k].id == id ? 0 : LEN);
 	}
-	async_seen(far, &seen);
-	assert_int_equal(seen.fills, LEN / PIECE);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.fills, LEN / PIECE);
 	assert_int_equal(fired[1], 1);
 }
 
-/* What has begun is awaited, the rest is not begun. */
+/* A request is cancelled in flight: it waits for its started chunks and starts no others. */
 static void cancel_in_flight(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t id;
 
 	(void)state;
 	begin_case(0, 8);
-	async_hold(far);
+	async_hold(remote);
 	id = fill_lane();
 	assert_int_equal(penstock_cancel(q, id), 0);
-	assert_int_equal(wait_queue(1, 8, 20000000), 0); /* its memory is the storage's */
-	async_release(far);
+	/* The storage still uses the request's memory. */
+	assert_int_equal(wait_queue(1, 8, 20000000), 0);
+	async_release(remote);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
-	async_seen(far, &seen);
-	assert_int_equal(seen.fills, PST_LANE_CHUNKS);
-	assert_int_equal(seen.waiting, 0);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.fills, PST_LANE_CHUNKS);
+	assert_int_equal(counts.waiting, 0);
 	assert_int_equal(done[0].result, -ECANCELED);
 	assert_int_equal(done[0].report->why, PENSTOCK_WHY_CANCELLED);
 	assert_int_equal(done[0].report->bytes, PST_LANE_CHUNKS * PIECE);
@@ -241,7 +244,7 @@ static void cancel_in_flight(void **state)
 	assert_int_equal(fired[0], 1);
 }
 
-/* All of it had begun, or it had ended: as if nothing had been asked. */
+/* All chunks had started, or the request had completed: the cancel has no effect. */
 static void cancel_too_late(void **state)
 {
 	uint64_t id, never[] = {0, 1, 7, 1000, 1ull << 32, UINT64_MAX};
@@ -250,16 +253,16 @@ static void cancel_too_late(void **state)
 	begin_case(0, 8);
 	for (unsigned i = 0; i < COUNT(never); i++)
 		assert_int_equal(penstock_cancel(q, never[i]), -ENOENT);
-	async_hold(far);
+	async_hold(remote);
 	id = submit_read(1, 0, 5 * PIECE);
-	assert_int_equal(async_await(far, 5), 0);
+	assert_int_equal(async_await(remote, 5), 0);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	async_release(far);
+	async_release(remote);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, 5 * PIECE);
-	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* it is harvested */
+	assert_int_equal(penstock_cancel(q, id), -ENOENT); /* the request is harvested */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
-	/* Ended, not yet harvested. */
+	/* The request has completed but is not harvested. */
 	id = submit_read(2, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
@@ -268,7 +271,7 @@ static void cancel_too_late(void **state)
 	assert_int_equal(done[0].id, id);
 	assert_int_equal(done[0].result, PIECE);
 	assert_int_equal(penstock_cancel(q, id), -ENOENT);
-	/* The next in its place is another. */
+	/* The next request in the same queue entry has another ID. */
 	for (unsigned i = 0; i < 40; i++) {
 		uint64_t next = submit_read(3, 0, PIECE);
 
@@ -284,48 +287,49 @@ static void cancel_too_late(void **state)
 
 /* ---- deadlines ---- */
 
-static void until_over(uint64_t deadline)
+static void spin_until(uint64_t deadline)
 {
-	while (now_ns() <= deadline)
+	while (test_now_ns() <= deadline)
 		sched_yield();
 }
 
-static int64_t with_deadline(unsigned i, uint64_t off, uint64_t len, uint64_t deadline)
+static int64_t submit_with_deadline(unsigned i, uint64_t off, uint64_t len, uint64_t deadline)
 {
 	struct penstock_seg seg;
-	struct penstock_req req = read_at(&seg, i, off, len);
+	struct penstock_req req = read_req(&seg, i, off, len);
 
 	req.deadline_ns = deadline;
 	return penstock_submit(q, &req, 1, NULL);
 }
 
-static void deadlines(void **state)
+static void deadlines_of_three_kinds(void **state)
 {
 	uint64_t soon;
-	struct async_seen seen;
+	struct async_counts counts;
 
 	(void)state;
 	begin_case(0, 8);
-	/* Over already: taken, ended, nothing begun. */
-	assert_int_equal(with_deadline(0, 0, PIECE, 1), 1);
+	/* A deadline in the past: the request is accepted, completes with -ETIME and starts no
+	 * chunk. */
+	assert_int_equal(submit_with_deadline(0, 0, PIECE, 1), 1);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, -ETIME);
 	assert_int_equal(done[0].report->why, PENSTOCK_WHY_DEADLINE);
 	assert_int_equal(done[0].report->bytes, 0);
-	/* Far away: no harm. */
-	assert_int_equal(with_deadline(1, 0, 5 * PIECE, now_ns() + 3600000000000u), 1);
+	/* A deadline in the distant future has no effect. */
+	assert_int_equal(submit_with_deadline(1, 0, 5 * PIECE, test_now_ns() + 3600000000000u), 1);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, 5 * PIECE);
-	async_seen(far, &seen);
-	assert_int_equal(seen.fills, 5);
-	/* Over when all has begun but one piece: what has begun arrives. */
-	async_hold(far);
-	soon = now_ns() + 1000000000u;
-	assert_int_equal(with_deadline(2, 0, LEN, soon), 1);
-	assert_int_equal(async_await(far, 1), 0);
-	until_over(soon);
-	async_seen(far, &seen);
-	async_release(far);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.fills, 5);
+	/* The deadline passes after many chunks have started: their bytes arrive. */
+	async_hold(remote);
+	soon = test_now_ns() + 1000000000u;
+	assert_int_equal(submit_with_deadline(2, 0, LEN, soon), 1);
+	assert_int_equal(async_await(remote, 1), 0);
+	spin_until(soon);
+	async_get_counts(remote, &counts);
+	async_release(remote);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].result, -ETIME);
 	assert_in_range(done[0].report->bytes, PIECE, PST_LANE_CHUNKS * PIECE);
@@ -335,31 +339,32 @@ static void deadlines(void **state)
 		assert_int_equal(fired[i], 1);
 }
 
-/* Over while it waits for a busy lane. */
-static void deadline_behind_others(void **state)
+/* A deadline passes while the request waits for a busy lane. */
+static void deadline_passes_before_start(void **state)
 {
-	struct async_seen seen;
+	struct async_counts counts;
 	uint64_t soon;
 
 	(void)state;
 	begin_case(0, 8);
-	async_hold(far);
+	async_hold(remote);
 	fill_lane();
-	soon = now_ns() + 10000000u;
-	assert_int_equal(with_deadline(1, 0, PIECE, soon), 1);
-	until_over(soon);
-	async_release(far);
+	soon = test_now_ns() + 10000000u;
+	assert_int_equal(submit_with_deadline(1, 0, PIECE, soon), 1);
+	spin_until(soon);
+	async_release(remote);
 	assert_int_equal(wait_queue(2, 8, -1), 2);
 	for (unsigned k = 0; k < 2; k++)
 		assert_int_equal(done[k].result, done[k].user ? -ETIME : (int)LEN);
-	async_seen(far, &seen);
-	assert_int_equal(seen.fills, LEN / PIECE);
+	async_get_counts(remote, &counts);
+	assert_int_equal(counts.fills, LEN / PIECE);
 }
 
 /* ---- priorities ---- */
 
-/* Submitted behind a lane that is full: begun by priority, within one as submitted. */
-static void priorities(void **state)
+/* Requests submitted to a full lane start in the order of their priority, and within one
+ * priority in the order of submission. */
+static void start_order_follows_priority(void **state)
 {
 	static const int order[] = {-4, 0, 3, -1, 3, 0, 2, -4};
 	static const unsigned want[] = {2, 4, 6, 1, 5, 3, 0, 7};
@@ -368,21 +373,21 @@ static void priorities(void **state)
 
 	(void)state;
 	begin_case(0, 16);
-	async_hold(far);
+	async_hold(remote);
 	submit_read(100, 0, PST_LANE_CHUNKS * PIECE);
-	assert_int_equal(async_await(far, PST_LANE_CHUNKS), 0);
+	assert_int_equal(async_await(remote, PST_LANE_CHUNKS), 0);
 	for (unsigned i = 0; i < COUNT(order); i++) {
 		uint64_t off = (PST_LANE_CHUNKS + 1 + i) * PIECE;
 		struct penstock_seg seg;
-		struct penstock_req req = read_at(&seg, i, off, PIECE);
+		struct penstock_req req = read_req(&seg, i, off, PIECE);
 
 		req.priority = order[i];
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	}
-	seen_by_lane();
-	async_release(far);
+	await_empty_inbox();
+	async_release(remote);
 	assert_int_equal(wait_queue(COUNT(order) + 1, 16, -1), COUNT(order) + 1);
-	count = async_begun(far, offs, COUNT(offs));
+	count = async_begun(remote, offs, COUNT(offs));
 	assert_int_equal(count, PST_LANE_CHUNKS + COUNT(order));
 	for (unsigned i = PST_LANE_CHUNKS; i < count; i++, at++)
 		assert_int_equal(offs[i] / PIECE - PST_LANE_CHUNKS - 1, want[at]);
@@ -393,22 +398,23 @@ static void priorities(void **state)
 static unsigned chained, misused;
 static struct penstock_req chain;
 
-static void fire_and_submit(const struct penstock_done *one)
+static void misuse_and_resubmit(const struct penstock_done *one)
 {
 	struct penstock_done other;
 
-	fire(one);
+	count_callback(one);
 	misused += penstock_poll(q, &other, 1) == -EDEADLK;
 	misused += penstock_wait(q, &other, 1, 1, 0) == -EDEADLK;
 	if (chained == 7)
-		penstock_queue_close(q); /* said on standard error, and it goes on */
-	assert_int_equal(penstock_cancel(q, one->id), -ENOENT); /* allowed, too late */
+		/* The call reports its misuse on standard error and has no effect. */
+		penstock_queue_close(q);
+	assert_int_equal(penstock_cancel(q, one->id), -ENOENT); /* allowed, but too late */
 	if (++chained < 50)
 		assert_int_equal(penstock_submit(q, &chain, 1, NULL), 1);
 }
 
-/* Only inside poll and wait, on the thread that called; in one, submit is allowed. */
-static void callbacks(void **state)
+/* Callbacks run only inside poll and wait, on the calling thread. A callback may submit. */
+static void callbacks_run_inside_harvest(void **state)
 {
 	struct penstock_seg seg;
 	struct pollfd pfd;
@@ -418,19 +424,20 @@ static void callbacks(void **state)
 	pfd = (struct pollfd){.fd = penstock_queue_fd(q), .events = POLLIN};
 	for (unsigned i = 0; i < 2; i++)
 		submit_read(i, i * PIECE, PIECE);
-	while (atomic_load(&st->inflight)) /* both have ended */
+	while (atomic_load(&st->inflight)) /* both have completed */
 		sched_yield();
 	assert_int_equal(poll(&pfd, 1, 60000), 1);
 	assert_int_equal(fired[0] + fired[1], 0);
 	inside = true;
-	assert_int_equal(penstock_poll(q, NULL, 1), 1); /* no list: the callback is enough */
+	/* Without a list of completions the callback still runs. */
+	assert_int_equal(penstock_poll(q, NULL, 1), 1);
 	inside = false;
 	assert_int_equal(fired[0] + fired[1], 1);
-	assert_int_equal(wait_queue(1, 8, -1), 1); /* listed too */
+	assert_int_equal(wait_queue(1, 8, -1), 1); /* the other completion is listed too */
 	assert_int_equal(fired[(uintptr_t)done[0].user], 1);
 	assert_int_equal(fired[0] + fired[1], 2);
-	chain = read_at(&seg, 9, 0, 3 * PIECE);
-	chain.done = fire_and_submit;
+	chain = read_req(&seg, 9, 0, 3 * PIECE);
+	chain.done = misuse_and_resubmit;
 	chained = misused = 0;
 	assert_int_equal(penstock_submit(q, &chain, 1, NULL), 1);
 	while (wait_queue(1, 1, -1) > 0)
@@ -440,24 +447,24 @@ static void callbacks(void **state)
 	assert_int_equal(misused, 100);
 }
 
-static unsigned to_come;
+static unsigned submits_left;
 
-static void fire_and_go_on(const struct penstock_done *one)
+static void submit_next(const struct penstock_done *one)
 {
 	fired[0]++;
 	assert_int_equal(one->result, PIECE);
-	if (to_come && to_come--) {
+	if (submits_left && submits_left--) {
 		struct penstock_seg seg;
-		struct penstock_req req = read_at(&seg, 0, 0, PIECE);
+		struct penstock_req req = read_req(&seg, 0, 0, PIECE);
 
-		req.done = fire_and_go_on;
+		req.done = submit_next;
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	}
 }
 
-/* Each hands in the next from its callback: there is always a place, for a call ends when
- * as many have been harvested as the queue takes. */
-static void one_from_another(void **state)
+/* Each callback submits the next request. A queue entry is always free for it, because a call
+ * returns after as many harvests as the queue has entries. */
+static void callback_always_finds_a_free_entry(void **state)
 {
 	struct penstock_seg seg;
 	struct penstock_req req;
@@ -465,9 +472,9 @@ static void one_from_another(void **state)
 
 	(void)state;
 	begin_case(0, 3);
-	to_come = 20;
-	req = read_at(&seg, 0, 0, PIECE);
-	req.done = fire_and_go_on;
+	submits_left = 20;
+	req = read_req(&seg, 0, 0, PIECE);
+	req.done = submit_next;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	while ((n = penstock_wait(q, NULL, 1000, 0, -1)) > 0)
 		assert_in_range(n, 1, 3);
@@ -477,25 +484,25 @@ static void one_from_another(void **state)
 
 /* ---- waiting ---- */
 
-static bool readable(int fd, int timeout_ms)
+static bool fd_readable(int fd, int timeout_ms)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
 
 	return poll(&pfd, 1, timeout_ms) == 1;
 }
 
-/* A completion that was harvested may have signalled late: look at an end of that. */
-static bool becomes_quiet(int fd)
+/* Waits until the eventfd is quiet. A completion that is already harvested may signal it late. */
+static bool eventfd_becomes_quiet(int fd)
 {
-	uint64_t until = now_ns() + 60000000000u;
+	uint64_t until = test_now_ns() + 60000000000u;
 
-	while (readable(fd, 0) && now_ns() < until)
+	while (fd_readable(fd, 0) && test_now_ns() < until)
 		if (poll_queue(8) != 0)
 			return false;
-	return !readable(fd, 0);
+	return !fd_readable(fd, 0);
 }
 
-static void event_descriptor(void **state)
+static void event_descriptor_is_readable_until_harvested(void **state)
 {
 	int fd;
 
@@ -504,54 +511,57 @@ static void event_descriptor(void **state)
 	submit_read(0, 0, PIECE);
 	while (atomic_load(&st->inflight))
 		sched_yield();
-	fd = penstock_queue_fd(q); /* asked for behind the end */
+	fd = penstock_queue_fd(q); /* requested after the request completed */
 	assert_int_equal(penstock_queue_fd(q), fd);
-	assert_true(readable(fd, 60000));
+	assert_true(fd_readable(fd, 60000));
 	assert_int_equal(wait_queue(1, 8, -1), 1);
-	assert_false(readable(fd, 0)); /* nor is it by who only waits */
+	assert_false(fd_readable(fd, 0)); /* Nor does a wait signal it. */
 	for (unsigned round = 0; round < 20; round++) {
-		async_hold(far);
+		async_hold(remote);
 		for (unsigned i = 0; i < 3; i++)
 			submit_read(i, i * PIECE, PIECE);
-		assert_int_equal(async_await(far, 3), 0);
-		assert_false(readable(fd, 0));
+		assert_int_equal(async_await(remote, 3), 0);
+		assert_false(fd_readable(fd, 0));
 		assert_int_equal(poll_queue(8), 0);
-		async_release(far);
-		for (unsigned have = 0; have < 3; have++) { /* as long as one is there */
-			assert_true(readable(fd, 60000));
+		async_release(remote);
+		/* Readable while a completion is left. */
+		for (unsigned have = 0; have < 3; have++) {
+			assert_true(fd_readable(fd, 60000));
 			assert_int_equal(round % 2 ? poll_queue(1) : wait_queue(1, 1, -1), 1);
 		}
-		assert_true(becomes_quiet(fd));
+		assert_true(eventfd_becomes_quiet(fd));
 	}
 }
 
-static void wait_with_timeout(void **state)
+static void wait_with_timeout_and_min(void **state)
 {
 	uint64_t began;
 
 	(void)state;
 	begin_case(0, 8);
-	assert_int_equal(wait_queue(1, 8, -1), 0); /* nothing to wait for */
-	async_hold(far);
+	assert_int_equal(wait_queue(1, 8, -1), 0); /* no request is in flight */
+	async_hold(remote);
 	submit_read(0, 0, PIECE);
 	submit_read(1, PIECE, PIECE);
-	assert_int_equal(async_await(far, 2), 0);
+	assert_int_equal(async_await(remote, 2), 0);
 	assert_int_equal(wait_queue(1, 8, 0), 0);
-	assert_int_equal(wait_queue(0, 8, -1), 0); /* min 0: what is there */
-	began = now_ns();
+	/* Min 0: returns only completions that are already there. */
+	assert_int_equal(wait_queue(0, 8, -1), 0);
+	began = test_now_ns();
 	assert_int_equal(wait_queue(1, 8, 30000000), 0);
-	assert_true(now_ns() - began >= 30000000u);
-	async_let(far, 1);
+	assert_true(test_now_ns() - began >= 30000000u);
+	async_release_some(remote, 1);
 	assert_int_equal(wait_queue(1, 8, -1), 1);
 	assert_int_equal(done[0].user == NULL, 1);
-	began = now_ns();
+	began = test_now_ns();
 	assert_int_equal(wait_queue(2, 8, 30000000), 0);
-	assert_true(now_ns() - began >= 30000000u);
-	async_release(far);
-	assert_int_equal(wait_queue(2, 8, -1), 1); /* more than there is: all of it */
+	assert_true(test_now_ns() - began >= 30000000u);
+	async_release(remote);
+	/* A larger min than requests in flight: returns all of them. */
+	assert_int_equal(wait_queue(2, 8, -1), 1);
 	submit_read(2, 0, PIECE);
 	submit_read(3, PIECE, PIECE);
-	assert_int_equal(wait_queue(8, 1, -1), 1); /* min above max: max */
+	assert_int_equal(wait_queue(8, 1, -1), 1); /* min above max: returns max */
 	assert_int_equal(wait_queue(8, 1, -1), 1);
 	assert_int_equal(wait_queue(8, 1, -1), 0);
 }
@@ -559,20 +569,22 @@ static void wait_with_timeout(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(exactly_once, end_queue),
-		cmocka_unit_test_teardown(refused_never_fires, end_queue),
-		cmocka_unit_test_teardown(full_and_again, end_queue),
-		cmocka_unit_test_teardown(many_in_one, end_queue),
-		cmocka_unit_test_teardown(cancel_before_start, end_queue),
-		cmocka_unit_test_teardown(cancel_in_flight, end_queue),
-		cmocka_unit_test_teardown(cancel_too_late, end_queue),
-		cmocka_unit_test_teardown(deadlines, end_queue),
-		cmocka_unit_test_teardown(deadline_behind_others, end_queue),
-		cmocka_unit_test_teardown(priorities, end_queue),
-		cmocka_unit_test_teardown(callbacks, end_queue),
-		cmocka_unit_test_teardown(one_from_another, end_queue),
-		cmocka_unit_test_teardown(event_descriptor, end_queue),
-		cmocka_unit_test_teardown(wait_with_timeout, end_queue),
+		cmocka_unit_test_teardown(completes_exactly_once, close_queue_and_remote),
+		cmocka_unit_test_teardown(refused_request_never_completes, close_queue_and_remote),
+		cmocka_unit_test_teardown(full_queue_recovers, close_queue_and_remote),
+		cmocka_unit_test_teardown(many_requests_in_one_submit, close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_before_start, close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_in_flight, close_queue_and_remote),
+		cmocka_unit_test_teardown(cancel_too_late, close_queue_and_remote),
+		cmocka_unit_test_teardown(deadlines_of_three_kinds, close_queue_and_remote),
+		cmocka_unit_test_teardown(deadline_passes_before_start, close_queue_and_remote),
+		cmocka_unit_test_teardown(start_order_follows_priority, close_queue_and_remote),
+		cmocka_unit_test_teardown(callbacks_run_inside_harvest, close_queue_and_remote),
+		cmocka_unit_test_teardown(callback_always_finds_a_free_entry,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(event_descriptor_is_readable_until_harvested,
+					  close_queue_and_remote),
+		cmocka_unit_test_teardown(wait_with_timeout_and_min, close_queue_and_remote),
 	};
 
 	return run_queues(tests);

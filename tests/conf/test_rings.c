@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane begins with a part of its ring, and pins the rest when it has need of it: long reads
- * out of the page cache leave it at that, many short ones and reads from a drive get all of
- * it, every byte is right before, meanwhile and afterwards, and where the rest cannot be
- * pinned. The device is the stand-in's, whose copies are slow here and which counts what is
- * pinned.
+ * A lane starts with a part of its ring pinned and pins the rest when it first needs it. Long
+ * reads from the page cache need no more; many short reads, and reads from a drive, do. Every
+ * byte must arrive before, during and after that, and when the rest cannot be pinned. The
+ * device is the stand-in driver's, with slow copies. It counts the pinned pieces.
  */
 #include "copy.h"
+#include "request.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <unistd.h>
 
-#include "core/pump.h"
+#include "core/lane/pump.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define LEN (24 * MIB)
@@ -25,12 +25,11 @@ static struct penstock_device *host, *gpu;
 static struct penstock_storage *st;
 static void *mem;
 static char name[256];
-static FILE *said; /* by the driver, while it is listened to */
-static int spoken;
+static FILE *stderr_copy; /* captured standard error of the stand-in driver */
+static int stderr_saved;
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 17;
 	int fd;
 
@@ -45,7 +44,7 @@ static int setup(void **state)
 		return -1;
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-rings-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-rings");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, bytes, LEN) != (ssize_t)LEN)
 		return -1;
@@ -60,7 +59,7 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-static void *driver(const char *function)
+static void *driver_symbol(const char *function)
 {
 	const char *path = getenv("PENSTOCK_LIBCUDA");
 	void *lib = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
@@ -71,28 +70,29 @@ static void *driver(const char *function)
 	return found;
 }
 
-static void refuse(const char *calls)
+static void set_driver_failures(const char *calls)
 {
 	int (*set)(const char *);
 
-	*(void **)&set = driver("pst_standin_fail");
+	*(void **)&set = driver_symbol("pst_standin_fail");
 	assert_int_equal(set(calls), 0);
 }
 
-/* Of all lanes' rings, that were to be pinned since this was last told to begin again. */
-static unsigned long pieces(bool again)
+/* Returns the number of ring pieces, of all lanes, pinned since the last call with `again`
+ * true. */
+static unsigned long pinned_pieces(bool again)
 {
 	unsigned long (*calls)(const char *);
 	static unsigned long before;
 
-	*(void **)&calls = driver("pst_standin_calls");
+	*(void **)&calls = driver_symbol("pst_standin_calls");
 	if (again)
 		before = calls("cuMemHostRegister_v2");
 	return calls("cuMemHostRegister_v2") - before;
 }
 
-/* A device whose lanes have all begun. */
-static int begin(void **state)
+/* Opens a device and waits until all its lanes run. */
+static int open_and_start_lanes(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 
@@ -108,41 +108,41 @@ static int begin(void **state)
 	return 0;
 }
 
-/* What the driver says of what it refuses is kept, and in the end shown. */
-static void hear(void)
+/* Captures standard error, where the stand-in driver reports each refused copy. */
+static void stderr_capture(void)
 {
-	said = tmpfile();
-	assert_non_null(said);
+	stderr_copy = tmpfile();
+	assert_non_null(stderr_copy);
 	fflush(stderr);
-	spoken = dup(STDERR_FILENO);
-	assert_true(spoken >= 0 && dup2(fileno(said), STDERR_FILENO) >= 0);
+	stderr_saved = dup(STDERR_FILENO);
+	assert_true(stderr_saved >= 0 && dup2(fileno(stderr_copy), STDERR_FILENO) >= 0);
 }
 
-/* How many copies it refused. */
-static unsigned heard(void)
+/* Stops the capture, shows the text, and returns the number of refused copies in it. */
+static unsigned stderr_count_refused(void)
 {
 	unsigned count = 0;
 	char line[512];
 
-	if (!said)
+	if (!stderr_copy)
 		return 0;
 	fflush(stderr);
-	dup2(spoken, STDERR_FILENO);
-	close(spoken);
-	rewind(said);
-	while (fgets(line, sizeof(line), said)) {
+	dup2(stderr_saved, STDERR_FILENO);
+	close(stderr_saved);
+	rewind(stderr_copy);
+	while (fgets(line, sizeof(line), stderr_copy)) {
 		fputs(line, stderr);
 		count += strstr(line, "is not within one live") != NULL;
 	}
-	fclose(said);
-	said = NULL;
+	fclose(stderr_copy);
+	stderr_copy = NULL;
 	return count;
 }
 
-static int end(void **state)
+static int close_all(void **state)
 {
 	(void)state;
-	heard();
+	stderr_count_refused();
 	penstock_close(st);
 	penstock_free(gpu, mem);
 	penstock_device_close(gpu);
@@ -150,16 +150,14 @@ static int end(void **state)
 	return 0;
 }
 
-static void read_into(struct penstock_seg *segs, unsigned count, uint64_t len, bool drive)
+static void read_segments(struct penstock_seg *segs, unsigned count, uint64_t len, bool drive)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	memset(back, 0xa5, LEN);
 	test_copy(gpu, mem, host, back, LEN);
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = count;
+	req = test_request(st, segs, count, PENSTOCK_READ);
 	req.effort = PENSTOCK_FAST;
 	req.path = drive ? "staged" : "bounce";
 	assert_int_equal(penstock_transfer(&req, &report), len);
@@ -170,13 +168,13 @@ static void read_long(uint64_t len, bool drive)
 {
 	struct penstock_seg seg = {.dev = gpu, .buf = mem, .row_len = len};
 
-	read_into(&seg, 1, len, drive);
+	read_segments(&seg, 1, len, drive);
 	assert_memory_equal(back, bytes, len);
 	for (uint64_t i = len; i < LEN && i < len + 4096; i++)
 		assert_int_equal(back[i], 0xa5);
 }
 
-/* Each from its own place in the file to its own in memory, with a gap behind it. */
+/* Reads many short segments, each with a gap after it in the file and in memory. */
 static void read_short(void)
 {
 	struct penstock_seg segs[SHORTS];
@@ -186,73 +184,78 @@ static void read_short(void)
 						.buf = (char *)mem + (size_t)8192 * i,
 						.off = (size_t)12288 * i,
 						.row_len = 4096};
-	read_into(segs, SHORTS, SHORTS * 4096, false);
+	read_segments(segs, SHORTS, SHORTS * 4096, false);
 	for (unsigned i = 0; i < SHORTS; i++) {
 		assert_memory_equal(back + (size_t)8192 * i, bytes + (size_t)12288 * i, 4096);
 		assert_int_equal(back[(size_t)8192 * i + 4096], 0xa5);
 	}
 }
 
-static void cached(void **state)
+static void cached_reads_pin_nothing_more(void **state)
 {
 	enum penstock_why why;
 
 	(void)state;
 	if (st->ops->residency(st, 0, LEN, &why) != PST_WARM)
-		test_skip("this kernel does not say what is cached");
-	pieces(true);
+		test_skip("this kernel does not report what is cached");
+	pinned_pieces(true);
 	for (unsigned i = 0; i < 20; i++)
 		read_long(4096 * i, false);
 	read_long(LEN, false);
-	assert_int_equal(pieces(false), 0);
+	assert_int_equal(pinned_pieces(false), 0);
 }
 
-static void many_short(void **state)
+static void short_reads_pin_the_rest(void **state)
 {
 	(void)state;
-	pieces(true);
+	pinned_pieces(true);
 	read_short();
-	assert_in_range(pieces(false), 1, LANES);
-	hear();
-	for (unsigned i = 0; i < 3; i++) /* once each */
+	assert_in_range(pinned_pieces(false), 1, LANES);
+	stderr_capture();
+	for (unsigned i = 0; i < 3; i++) /* pinned once, not once a read */
 		read_short();
-	assert_int_equal(heard(), 0); /* none was copied together with one of the other piece */
-	assert_in_range(pieces(false), 1, LANES);
+	assert_int_equal(stderr_count_refused(), 0); /* No copy spans both pieces of a ring. */
+	assert_in_range(pinned_pieces(false), 1, LANES);
 	read_long(LEN, false);
 }
 
-/* In calls that io_uring carries into either piece as registered. */
-static void from_the_drive(void **state)
+/* Reads from the drive, by io_uring calls into both registered pieces. */
+static void drive_reads_pin_the_rest(void **state)
 {
 	(void)state;
 	if (st->facts.why_direct.why)
 		test_skip("no O_DIRECT here");
-	pieces(true);
+	pinned_pieces(true);
 	read_long(LEN, true);
-	assert_in_range(pieces(false), 1, LANES);
+	assert_in_range(pinned_pieces(false), 1, LANES);
 	read_long(LEN, true);
 }
 
-/* Slower, and nothing else: as where a ring cannot be pinned at all. */
-static void the_rest_refused(void **state)
+/* Pinning the rest is refused: reads continue more slowly, as with a ring that cannot be
+ * pinned. */
+static void pinning_the_rest_is_refused(void **state)
 {
 	(void)state;
-	pieces(true);
-	refuse("cuMemHostRegister_v2:1+:2");
+	pinned_pieces(true);
+	set_driver_failures("cuMemHostRegister_v2:1+:2");
 	for (unsigned i = 0; i < 3; i++)
 		read_short();
-	refuse(NULL);
-	assert_in_range(pieces(false), 1, LANES);
+	set_driver_failures(NULL);
+	assert_in_range(pinned_pieces(false), 1, LANES);
 	read_long(LEN, false);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(cached, begin, end),
-		cmocka_unit_test_setup_teardown(many_short, begin, end),
-		cmocka_unit_test_setup_teardown(from_the_drive, begin, end),
-		cmocka_unit_test_setup_teardown(the_rest_refused, begin, end),
+		cmocka_unit_test_setup_teardown(cached_reads_pin_nothing_more, open_and_start_lanes,
+						close_all),
+		cmocka_unit_test_setup_teardown(short_reads_pin_the_rest, open_and_start_lanes,
+						close_all),
+		cmocka_unit_test_setup_teardown(drive_reads_pin_the_rest, open_and_start_lanes,
+						close_all),
+		cmocka_unit_test_setup_teardown(pinning_the_rest_is_refused, open_and_start_lanes,
+						close_all),
 	};
 
 	return cmocka_run_group_tests_name("rings", tests, setup, teardown);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signals are the application's threads' business: one that it has blocked waits until
- * it asks for it, and never comes to its handler on a thread of the library. So every
- * thread that the library began, on lanes and on the caller's own, blocks them all.
+ * Signals belong to the application's threads. A signal that the application blocked stays
+ * pending until it unblocks it, and no handler runs on a thread of the library. So every thread
+ * that the library starts, for lanes or on behalf of a caller, must block all signals.
  */
 #include "test.h"
 
@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (1u << 20)
 #define READS 8
@@ -21,11 +22,10 @@ static unsigned char back[LEN];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	int fd;
 
 	(void)state;
-	snprintf(name, sizeof(name), "%s/penstock-signals-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-signals");
 	fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || write(fd, back, LEN) != LEN)
 		return -1;
@@ -38,7 +38,7 @@ static int teardown(void **state)
 	return unlink(name);
 }
 
-/* Are all signals blocked that one may block? */
+/* Reports whether a thread blocks every signal that can be blocked. */
 static bool blocks_all(const char *tid)
 {
 	unsigned long long blocked = 0;
@@ -48,7 +48,7 @@ static bool blocks_all(const char *tid)
 	snprintf(path, sizeof(path), "/proc/self/task/%.20s/status", tid);
 	f = fopen(path, "re");
 	if (!f)
-		return true; /* it has ended */
+		return true; /* the thread has exited */
 	while (fgets(line, sizeof(line), f))
 		sscanf(line, "SigBlk: %llx", &blocked);
 	fclose(f);
@@ -58,8 +58,8 @@ static bool blocks_all(const char *tid)
 	return true;
 }
 
-/* How many threads there are beside this one; all block every signal. */
-static unsigned others(void)
+/* Returns the number of other threads, after checking that each blocks every signal. */
+static unsigned check_other_threads(void)
 {
 	DIR *d = opendir("/proc/self/task");
 	struct dirent *entry;
@@ -71,13 +71,13 @@ static unsigned others(void)
 			continue;
 		count++;
 		if (!blocks_all(entry->d_name))
-			fail_msg("thread %s takes signals", entry->d_name);
+			fail_msg("thread %s does not block all signals", entry->d_name);
 	}
 	closedir(d);
 	return count;
 }
 
-static void forget_cached(void)
+static void drop_page_cache(void)
 {
 	int fd = open(name, O_RDONLY);
 
@@ -86,16 +86,14 @@ static void forget_cached(void)
 	close(fd);
 }
 
-static void read_by(struct penstock_queue *q, struct penstock_storage *st,
-		    struct penstock_device *dev, const char *path)
+static void read_by_path(struct penstock_queue *q, struct penstock_storage *st,
+			 struct penstock_device *dev, const char *path)
 {
 	struct penstock_seg seg = {.buf = back, .dev = dev, .row_len = LEN / READS};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned have = 0;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = path;
 	for (unsigned i = 0; i < READS; i++) {
 		seg.buf = back + i * seg.row_len;
@@ -106,9 +104,9 @@ static void read_by(struct penstock_queue *q, struct penstock_storage *st,
 		have += (unsigned)penstock_wait(q, NULL, 1, 0, -1);
 }
 
-/* Workers of the engine threads, made by a lane and by the owner of one, and the thread
- * of chunks that are late. */
-static void all_blocked(void **state)
+/* Starts every kind of library thread and checks its signal mask: workers of engine threads
+ * that belong to lanes and to inline lanes, and the thread that delays chunks of path fault. */
+static void library_threads_block_all_signals(void **state)
 {
 	static const char *const engines[] = {"threads", "uring"};
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
@@ -126,12 +124,12 @@ static void all_blocked(void **state)
 			struct penstock_device *dev = own.own_lane;
 
 			if (penstock_queue_open(k ? NULL : &own, &q))
-				break; /* an engine that is refused here */
-			read_by(q, st, dev, "bounce");
-			read_by(q, st, dev, "fault:bounce?delay_us=100");
-			forget_cached();
-			read_by(q, st, dev, NULL); /* by the engine */
-			assert_true(others() >= 2);
+				break; /* this engine is refused on this machine */
+			read_by_path(q, st, dev, "bounce");
+			read_by_path(q, st, dev, "fault:bounce?delay_us=100");
+			drop_page_cache();
+			read_by_path(q, st, dev, NULL); /* carried by the engine */
+			assert_true(check_other_threads() >= 2);
 			penstock_queue_close(q);
 		}
 		penstock_close(st);
@@ -142,7 +140,7 @@ static void all_blocked(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_blocked),
+		cmocka_unit_test(library_threads_block_all_signals),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

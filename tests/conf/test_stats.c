@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The counters that a process shows to others of its user: a child makes transfers
- * and adds up their reports; what is found through /proc/PID/fd, what the library
- * says of it and what `penstock stats` prints must be those sums. Another user, a
- * process that is gone, one without counters and one with foreign ones are refused.
+ * The counters that a process shows to other processes of its user. A child makes transfers and
+ * adds up their reports. The counters found through /proc/PID/fd, returned by the library and
+ * printed by `penstock stats` must equal those sums. Reads by another user, of a process that
+ * has exited, of one without counters and of one with foreign counters are refused.
  */
 #include "test.h"
 
@@ -15,13 +15,14 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "core/stats.h"
+#include "core/base/stats.h"
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (3u << 20)
 #define NOBODY 65534
 
-/* What the child's reports add up to, by path and direction. */
+/* Sums over the reports of the child, by path and direction. */
 struct sums {
 	uint64_t requests, failed, refused, chunks, retries, cpu_copied, dram_laid;
 	struct {
@@ -31,14 +32,14 @@ struct sums {
 	unsigned path_count;
 };
 
-/* A child, and the pipe whose end it waits for before it ends. */
+/* A child process, and the pipe on which it waits for permission to exit. */
 struct child {
 	pid_t pid;
 	int go;
 };
 
 static struct sums sums;
-static struct child user; /* of the library */
+static struct child library_child; /* the child that uses the library */
 
 /* ---- in the child ---- */
 
@@ -46,14 +47,11 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 			 enum penstock_op op, const char *path, enum penstock_class require)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = 5, .row_len = LEN - 77};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = {.size = sizeof(report)};
 	int64_t n;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	req.path = path;
 	req.require = require;
 	n = penstock_transfer(&req, &report);
@@ -81,7 +79,7 @@ static void one_transfer(struct penstock_storage *st, struct penstock_device *de
 
 static void use_library(const char *file)
 {
-	/* One that is short has moved something, and paid for it, when it fails. */
+	/* A short request has moved and counted some bytes before it fails. */
 	static const char *const ways[] = {NULL,
 					   "bounce",
 					   "staged",
@@ -112,7 +110,8 @@ static void use_library(const char *file)
 	penstock_close(st);
 }
 
-/* More than are kept, one again and again, one of several lines, one that is cut. */
+/* Leaves more notes than the library keeps. One is repeated, one has several lines, one is
+ * truncated. */
 static void leave_notes(void)
 {
 	char text[2048];
@@ -145,8 +144,8 @@ static void make_file(char *name, size_t len)
 	free(bytes);
 }
 
-/* Runs `work` in a child, which says when that is done and stays until it is let go. */
-static struct child start(void (*work)(void *arg), void *arg)
+/* Runs `work` in a child, waits until it has returned, and leaves the child waiting for `go`. */
+static struct child child_start(void (*work)(void *arg), void *arg)
 {
 	struct child child;
 	int go[2], done[2];
@@ -155,27 +154,29 @@ static struct child start(void (*work)(void *arg), void *arg)
 		abort();
 	child.pid = fork();
 	if (!child.pid) {
-		char end;
+		char byte;
 
 		close(go[1]);
-		if (user.pid)
-			close(user.go); /* or that one would never hear of its end */
+		if (library_child.pid)
+			/* Otherwise the library's child would never see its pipe close. */
+			close(library_child.go);
 		work(arg);
 		if (write(done[1], &sums, sizeof(sums)) != sizeof(sums))
 			_exit(5);
-		_exit(read(go[0], &end, 1) != 0);
+		_exit(read(go[0], &byte, 1) != 0);
 	}
 	close(go[0]);
 	close(done[1]);
 	child.go = go[1];
 	fcntl(child.go, F_SETFD, FD_CLOEXEC);
 	if (read(done[0], &sums, sizeof(sums)) != sizeof(sums))
-		memset(&sums, 0, sizeof(sums)); /* it died: nothing will fit */
+		/* The child died: no counter will match these sums. */
+		memset(&sums, 0, sizeof(sums));
 	close(done[0]);
 	return child;
 }
 
-static int end(struct child *child)
+static int child_end(struct child *child)
 {
 	int status = 0;
 
@@ -200,7 +201,7 @@ static int setup(void **state)
 	(void)state;
 	test_use_standin();
 	make_file(name, sizeof(name));
-	user = start(work_with_library, name);
+	library_child = child_start(work_with_library, name);
 	unlink(name);
 	return !sums.requests;
 }
@@ -208,13 +209,14 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	return end(&user);
+	return child_end(&library_child);
 }
 
-/* ---- reading ---- */
+/* ---- reading counters ---- */
 
-/* What `penstock stats PID [--json]` prints, as this user or another; its exit status. */
-static int command(pid_t pid, const char *json, bool as_nobody, char *out, size_t len)
+/* Runs `penstock stats PID [--json]`, as this user or as nobody. Returns its exit status and
+ * output. */
+static int run_stats_command(pid_t pid, const char *json, bool as_nobody, char *out, size_t len)
 {
 	char exe[4096], number[16];
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 32);
@@ -229,7 +231,8 @@ static int command(pid_t pid, const char *json, bool as_nobody, char *out, size_
 	assert_int_equal(pipe(fds), 0);
 	child = fork();
 	if (!child) {
-		int fd = open(exe, O_RDONLY | O_CLOEXEC); /* nobody may not get that far */
+		/* Opened here because user nobody may not reach the folder. */
+		int fd = open(exe, O_RDONLY | O_CLOEXEC);
 		char *argv[] = {exe, "stats", number, (char *)(uintptr_t)json, NULL};
 
 		dup2(fds[1], 1);
@@ -249,7 +252,8 @@ static int command(pid_t pid, const char *json, bool as_nobody, char *out, size_
 	return WEXITSTATUS(status);
 }
 
-/* The number behind "name": inside the object of `path` (NULL: the outermost). */
+/* Returns the number after "name": in the object of `path`, or in the outermost if `path` is
+ * NULL. */
 static uint64_t number_of(const char *json, const char *path, const char *name)
 {
 	char key[64];
@@ -288,12 +292,12 @@ static int open_memfd(pid_t pid)
 
 /* ---- the cases ---- */
 
-/* The memory itself: versioned, of a length that nobody can change, with the sums. */
-static void shared_memory(void **state)
+/* The shared memory has a version, a sealed length, and the sums of the child. */
+static void shared_memory_has_the_sums(void **state)
 {
 	static struct pst_stats stats;
 	uint64_t chunks = 0, retries = 0, latencies = 0, cpu_copied = 0, dram_laid = 0;
-	int fd = open_memfd(user.pid);
+	int fd = open_memfd(library_child.pid);
 
 	(void)state;
 	assert_true(fd >= 0);
@@ -305,7 +309,7 @@ static void shared_memory(void **state)
 	assert_true(stats.magic == PST_STATS_MAGIC);
 	assert_int_equal(stats.version, PST_STATS_VERSION);
 	assert_int_equal(stats.size, sizeof(stats));
-	assert_int_equal(stats.pid, user.pid);
+	assert_int_equal(stats.pid, library_child.pid);
 	assert_int_equal(stats.requests, sums.requests);
 	assert_int_equal(stats.failed, sums.failed);
 	assert_int_equal(stats.refused, sums.refused);
@@ -329,7 +333,7 @@ static void shared_memory(void **state)
 	}
 	assert_true(sums.retries > 0 && sums.failed > 0 && sums.refused > 0);
 	assert_int_equal(retries, sums.retries);
-	assert_int_equal(chunks, sums.chunks + sums.retries); /* each attempt */
+	assert_int_equal(chunks, sums.chunks + sums.retries); /* every attempt counts as a chunk */
 	assert_int_equal(latencies, chunks);
 	assert_int_equal(cpu_copied, sums.cpu_copied);
 	assert_int_equal(dram_laid, sums.dram_laid);
@@ -340,7 +344,7 @@ static void check_json(const char *json)
 	uint64_t chunks = 0, cpu_copied = 0;
 
 	assert_int_equal(number_of(json, NULL, "version"), PST_STATS_VERSION);
-	assert_int_equal(number_of(json, NULL, "pid"), user.pid);
+	assert_int_equal(number_of(json, NULL, "pid"), library_child.pid);
 	assert_int_equal(number_of(json, NULL, "requests"), sums.requests);
 	assert_int_equal(number_of(json, NULL, "refused"), sums.refused);
 	assert_int_equal(number_of(json, NULL, "failed"), sums.failed);
@@ -359,7 +363,7 @@ static void check_json(const char *json)
 	}
 }
 
-static void printed(void **state)
+static void command_prints_the_sums(void **state)
 {
 	static char text[65536];
 	char want[128];
@@ -367,18 +371,19 @@ static void printed(void **state)
 	ssize_t n;
 
 	(void)state;
-	assert_int_equal(command(user.pid, "--json", false, text, sizeof(text)), 0);
+	assert_int_equal(run_stats_command(library_child.pid, "--json", false, text, sizeof(text)),
+			 0);
 	check_json(text);
-	assert_int_equal(penstock_stats(user.pid, 1, fd), 0);
+	assert_int_equal(penstock_stats(library_child.pid, 1, fd), 0);
 	n = pread(fd, text, sizeof(text) - 1, 0);
 	assert_true(n > 0);
 	text[n] = '\0';
 	close(fd);
 	check_json(text);
-	assert_int_equal(command(user.pid, NULL, false, text, sizeof(text)), 0);
+	assert_int_equal(run_stats_command(library_child.pid, NULL, false, text, sizeof(text)), 0);
 	snprintf(want, sizeof(want), "process %d: %llu requests, %llu refused, %llu failed",
-		 (int)user.pid, (unsigned long long)sums.requests, (unsigned long long)sums.refused,
-		 (unsigned long long)sums.failed);
+		 (int)library_child.pid, (unsigned long long)sums.requests,
+		 (unsigned long long)sums.refused, (unsigned long long)sums.failed);
 	assert_non_null(strstr(text, want));
 	for (unsigned s = 0; s < sums.path_count; s++) {
 		if (!sums.paths[s].bytes[0])
@@ -391,14 +396,14 @@ static void printed(void **state)
 	}
 }
 
-/* The latest eight in their order, each on one line; the last one is long. */
-static void notes(void **state)
+/* The latest eight notes are printed in their order, one a line. The last note is a long one. */
+static void latest_notes_are_printed(void **state)
 {
 	static char text[65536];
 	const char *at;
 
 	(void)state;
-	assert_int_equal(command(user.pid, NULL, false, text, sizeof(text)), 0);
+	assert_int_equal(run_stats_command(library_child.pid, NULL, false, text, sizeof(text)), 0);
 	at = strstr(text, "note: ");
 	assert_non_null(at);
 	assert_null(strstr(text, "refused number 5 "));
@@ -415,34 +420,36 @@ static void notes(void **state)
 	at = strstr(at, "note: x") + strlen("note: ");
 	assert_int_equal(strspn(at, "x"), PST_STATS_NOTE_MAX - 1);
 	assert_string_equal(at + PST_STATS_NOTE_MAX - 1, " (2x)\n");
-	assert_int_equal(command(user.pid, "--json", false, text, sizeof(text)), 0);
+	assert_int_equal(run_stats_command(library_child.pid, "--json", false, text, sizeof(text)),
+			 0);
 	assert_non_null(strstr(text, "\"notes\": [{\"times\": 1, "
 				     "\"text\": \"refused number 6\"}, "));
 	assert_non_null(strstr(text, "{\"times\": 3, \"text\": "
 				     "\"a \\\"name\\\" with?? a\\\\b, \xc3\xa4 \\ufffd\"}, "));
 }
 
-static void another_user(void **state)
+static void another_user_is_refused(void **state)
 {
 	static char text[65536];
 
 	(void)state;
 	if (geteuid())
 		test_skip("only root can become another user");
-	assert_int_equal(command(user.pid, "--json", true, text, sizeof(text)), 1);
+	assert_int_equal(run_stats_command(library_child.pid, "--json", true, text, sizeof(text)),
+			 1);
 	assert_non_null(strstr(text, "another user"));
 	assert_null(strstr(text, "requests"));
 }
 
-/* ---- who has no counters to show ---- */
+/* ---- processes without readable counters ---- */
 
-static void nothing(void *arg)
+static void do_nothing(void *arg)
 {
 	(void)arg;
 }
 
-/* Counters of another version, or such as lie about their length, or would print anything. */
-static void foreign(void *arg)
+/* Creates counters of another version, with a wrong length, or with an unprintable path name. */
+static void make_foreign_counters(void *arg)
 {
 	unsigned kind = *(unsigned *)arg;
 	struct pst_stats *stats = calloc(1, sizeof(*stats));
@@ -458,7 +465,7 @@ static void foreign(void *arg)
 		_exit(6);
 }
 
-static void refused(pid_t pid, int code, const char *words)
+static void check_refused(pid_t pid, int code, const char *words)
 {
 	static char text[4096];
 	int fd = memfd_create("refused", 0);
@@ -467,50 +474,53 @@ static void refused(pid_t pid, int code, const char *words)
 	assert_int_equal(lseek(fd, 0, SEEK_END), 0);
 	close(fd);
 	assert_non_null(strstr(penstock_errmsg(), words));
-	assert_int_equal(command(pid, NULL, false, text, sizeof(text)), 1);
+	assert_int_equal(run_stats_command(pid, NULL, false, text, sizeof(text)), 1);
 	assert_non_null(strstr(text, words));
 }
 
-static void not_there(void **state)
+static void foreign_counters_are_refused(void **state)
 {
 	struct sums keep = sums;
 
 	(void)state;
 	for (unsigned kind = 0; kind < 5; kind++) {
-		struct child child = start(foreign, &kind);
+		struct child child = child_start(make_foreign_counters, &kind);
 
-		refused(child.pid, -EPROTO, "another version");
-		assert_int_equal(end(&child), 0);
+		check_refused(child.pid, -EPROTO, "another version");
+		assert_int_equal(child_end(&child), 0);
 	}
 	sums = keep;
 }
 
-/* Forked off a user of the library, but none itself: not its parent's counters. */
-static void forked_off(void **state)
+/* A child forked from a user of the library, which never calls it, does not show the counters
+ * of its parent. */
+static void idle_child_has_no_counters(void **state)
 {
 	struct sums keep = sums;
 	struct child child;
 	int fd = open("/dev/null", O_WRONLY);
 
 	(void)state;
-	assert_int_equal(penstock_stats(0, 0, fd), 0); /* from here on, this process is one */
+	/* Makes this process a user of the library. */
+	assert_int_equal(penstock_stats(0, 0, fd), 0);
 	close(fd);
-	child = start(nothing, NULL);
+	child = child_start(do_nothing, NULL);
 	assert_true(open_memfd(child.pid) < 0);
-	refused(child.pid, -ESRCH, "has not used Penstock");
-	assert_int_equal(end(&child), 0);
+	check_refused(child.pid, -ESRCH, "has not used Penstock");
+	assert_int_equal(child_end(&child), 0);
 	sums = keep;
 }
 
-/* In a child: one read, which is one request of its own. */
-static void use_own(void)
+/* In a child: makes one request and checks that its own counters show exactly one. */
+static void use_library_in_child(void)
 {
 	static struct pst_stats seen;
 	int fd = open_memfd(getpid());
 
 	if (fd >= 0)
 		_exit(2);
-#ifdef __SANITIZE_THREAD__ /* it follows no child that makes threads */
+/* The thread sanitizer does not support children that create threads. */
+#ifdef __SANITIZE_THREAD__
 	pst_stats_get()->requests++;
 #else
 	struct penstock_storage *st;
@@ -527,9 +537,8 @@ static void use_own(void)
 		_exit(4);
 }
 
-/* A child that opens its own counts for itself, from the start; another program in its
- * process has used nothing. */
-static void children_of_a_user(void **state)
+/* A child that uses the library counts from zero. After an exec the process has no counters. */
+static void child_counts_from_zero(void **state)
 {
 	int go[2], done[2], status, null = open("/dev/null", O_WRONLY);
 	char byte;
@@ -542,19 +551,19 @@ static void children_of_a_user(void **state)
 	pid = fork();
 	if (!pid) {
 		close(go[1]);
-		if (user.pid)
-			close(user.go);
+		if (library_child.pid)
+			close(library_child.go);
 		dup2(go[0], 0);
 		dup2(null, 1);
-		use_own();
+		use_library_in_child();
 		execlp("cat", "cat", (char *)NULL);
 		_exit(3);
 	}
 	close(go[0]);
 	close(done[1]);
-	assert_int_equal(read(done[0], &byte, 1), 0); /* closed by the exec */
+	assert_int_equal(read(done[0], &byte, 1), 0); /* the exec closed the other end */
 	assert_true(open_memfd(pid) < 0);
-	refused(pid, -ESRCH, "has not used Penstock");
+	check_refused(pid, -ESRCH, "has not used Penstock");
 	close(go[1]);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -562,38 +571,42 @@ static void children_of_a_user(void **state)
 	close(null);
 }
 
-/* They live as long as the process, and no longer. */
-static void gone(void **state)
+/* The counters exist as long as their process. */
+static void counters_end_with_their_process(void **state)
 {
-	pid_t pid = user.pid;
+	pid_t pid = library_child.pid;
 
 	(void)state;
-	assert_int_equal(end(&user), 0);
+	assert_int_equal(child_end(&library_child), 0);
 	assert_true(open_memfd(pid) < 0);
-	refused(pid, -ESRCH, "does not run");
+	check_refused(pid, -ESRCH, "does not run");
 }
 
-/* One that has the library and never called it; before this process does. */
-static void never_used(void **state)
+/* A process that never called the library has no counters. Runs before this process calls it. */
+static void process_without_library_calls(void **state)
 {
 	struct sums keep = sums;
-	struct child child = start(nothing, NULL);
+	struct child child = child_start(do_nothing, NULL);
 
 	(void)state;
 	assert_true(open_memfd(child.pid) < 0);
-	refused(child.pid, -ESRCH, "has not used Penstock");
-	assert_int_equal(end(&child), 0);
+	check_refused(child.pid, -ESRCH, "has not used Penstock");
+	assert_int_equal(child_end(&child), 0);
 	sums = keep;
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(never_used), cmocka_unit_test(shared_memory),
-		cmocka_unit_test(printed),    cmocka_unit_test(another_user),
-		cmocka_unit_test(forked_off), cmocka_unit_test(not_there),
-		cmocka_unit_test(notes),      cmocka_unit_test(children_of_a_user),
-		cmocka_unit_test(gone),
+		cmocka_unit_test(process_without_library_calls),
+		cmocka_unit_test(shared_memory_has_the_sums),
+		cmocka_unit_test(command_prints_the_sums),
+		cmocka_unit_test(another_user_is_refused),
+		cmocka_unit_test(idle_child_has_no_counters),
+		cmocka_unit_test(foreign_counters_are_refused),
+		cmocka_unit_test(latest_notes_are_printed),
+		cmocka_unit_test(child_counts_from_zero),
+		cmocka_unit_test(counters_end_with_their_process),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the core promises to any storage, held against one that has no descriptor
- * and ends its transfers out of order on its own threads (async_storage.h): every
- * byte right by every path that can carry it, over both devices, in segments of
- * every kind, by the caller's thread and by lanes.
+ * The core's promises to every storage, tested with one that has no descriptor and completes
+ * its transfers out of order on its own threads (async_storage.h). Every byte must arrive on
+ * every path that can carry it, on both devices, in all kinds of segments, carried by the
+ * caller's thread and by lanes.
  */
-#include "far_side.h"
+#include "remote_object.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STEP 3
@@ -23,7 +23,7 @@ static void transfer(struct penstock_storage *st, struct penstock_device *dev, c
 		     enum penstock_op op, void *mem, uint64_t off, uint64_t len, uint64_t want)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .off = off, .row_len = len};
-	struct penstock_req req = request(st, &seg, 1, op);
+	struct penstock_req req = test_request(st, &seg, 1, op);
 	struct penstock_report report = {.size = sizeof(report)};
 	int64_t n;
 
@@ -36,8 +36,8 @@ static void transfer(struct penstock_storage *st, struct penstock_device *dev, c
 	check_report(&report, dev, n, want);
 }
 
-static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, const char *path,
-		      char *mem, unsigned shift)
+static unsigned read_all_sizes(struct penstock_storage *st, struct penstock_device *dev,
+			       const char *path, char *mem, unsigned shift)
 {
 	unsigned done = 0;
 
@@ -45,7 +45,7 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 		uint64_t len = sizes[i / COUNT(offsets)], off = offsets[i % COUNT(offsets)];
 
 		if (i % 5 == 4)
-			off += LEN - len / 2; /* over the end */
+			off += LEN - len / 2; /* reaches beyond the end */
 		memset(back, 0xee, len + 2 * GUARD);
 		test_copy(dev, mem, host, back, len + 2 * GUARD);
 		transfer(st, dev, path, PENSTOCK_READ, mem + GUARD + shift, off, len,
@@ -66,20 +66,20 @@ static unsigned reads(struct penstock_storage *st, struct penstock_device *dev, 
 	return done;
 }
 
-static void read_matrix(struct penstock_device *dev)
+static void check_reads(struct penstock_device *dev)
 {
 	struct penstock_storage *st;
-	struct async_seen seen;
+	struct async_counts seen;
 	void *mem;
 
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(penstock_alloc(dev, LEN + 3 * GUARD, &mem), 0);
 	for (unsigned p = 0; p < COUNT(open_paths); p++)
-		assert_int_equal(reads(st, dev, open_paths[p], mem, p ? 0 : 7),
+		assert_int_equal(read_all_sizes(st, dev, open_paths[p], mem, p ? 0 : 7),
 				 TIMES(COUNT(sizes) * COUNT(offsets)));
-	async_seen(far, &seen);
+	async_get_counts(remote, &seen);
 	printf("# %u reads, %u overtook\n", seen.fills, seen.overtaken);
 	assert_true(seen.overtaken > 10);
 	assert_int_equal(seen.drains, 0);
@@ -87,29 +87,29 @@ static void read_matrix(struct penstock_device *dev)
 	penstock_close(st);
 }
 
-static void read_host(void **state)
+static void reads_into_host_memory(void **state)
 {
 	(void)state;
-	read_matrix(host);
+	check_reads(host);
 }
 
-static void read_cuda(void **state)
+static void reads_into_gpu_memory(void **state)
 {
 	(void)state;
-	read_matrix(gpu);
+	check_reads(gpu);
 }
 
-/* Into a copy of the object, which replaces it only when it is committed. */
-static void write_matrix(struct penstock_device *dev)
+/* Writes into a staged copy of the object, which replaces the published one only at the commit. */
+static void check_writes(struct penstock_device *dev)
 {
 	unsigned char *model = malloc(LEN);
 	struct penstock_storage *st;
-	struct async_seen seen;
+	struct async_counts seen;
 	uint64_t got;
 	void *mem;
 
-	far_side(0);
-	st = open_it(PENSTOCK_O_WRITE);
+	remote_create(0);
+	st = open_object(PENSTOCK_O_WRITE);
 	memcpy(model, bytes, LEN);
 	assert_int_equal(penstock_alloc(dev, LEN, &mem), 0);
 	for (unsigned i = 0; i < COUNT(sizes) * COUNT(offsets) * COUNT(open_paths); i += STEP) {
@@ -122,39 +122,40 @@ static void write_matrix(struct penstock_device *dev)
 		memcpy(model + off, back, len);
 		test_copy(dev, mem, host, back, len);
 		transfer(st, dev, path, PENSTOCK_WRITE, mem, off, len, len);
-		assert_memory_equal(async_published(far, &got), bytes, LEN);
+		assert_memory_equal(async_published(remote, &got), bytes, LEN);
 		assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
 		if (memcmp(back, model, LEN))
 			fail_msg("path %s off %llu len %llu: the object differs",
 				 path ? path : "auto", (unsigned long long)off,
 				 (unsigned long long)len);
 	}
-	async_seen(far, &seen);
+	async_get_counts(remote, &seen);
 	printf("# %u writes, %u overtook\n", seen.drains, seen.overtaken);
 	assert_int_equal(penstock_commit(st, 1), 0);
-	assert_memory_equal(async_published(far, &got), model, LEN);
+	assert_memory_equal(async_published(remote, &got), model, LEN);
 	assert_int_equal(got, LEN);
 	penstock_free(dev, mem);
 	penstock_close(st);
 	free(model);
 }
 
-static void write_host(void **state)
+static void writes_from_host_memory(void **state)
 {
 	(void)state;
-	write_matrix(host);
+	check_writes(host);
 }
 
-static void write_cuda(void **state)
+static void writes_from_gpu_memory(void **state)
 {
 	(void)state;
-	write_matrix(gpu);
+	check_writes(gpu);
 }
 
 /* ---- segments ---- */
 
-/* Whole, in columns and again, for both devices at once: each byte fetched once. */
-static void several_destinations(void **state)
+/* Segments on both devices, contiguous and in columns, read the same range. Each byte is
+ * fetched once. */
+static void one_range_into_several_buffers(void **state)
 {
 	const uint64_t rows = 700, row = 3000, n = rows * row;
 	struct penstock_seg segs[4];
@@ -164,8 +165,8 @@ static void several_destinations(void **state)
 	unsigned char *parts[4];
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	for (unsigned i = 0; i < 4; i++) {
 		struct penstock_device *dev = i % 2 ? gpu : host;
 
@@ -179,7 +180,7 @@ static void several_destinations(void **state)
 		segs[i].rows = rows;
 		segs[i].pitch = row;
 	}
-	req = request(st, segs, 4, PENSTOCK_READ);
+	req = test_request(st, segs, 4, PENSTOCK_READ);
 	assert_int_equal(penstock_transfer(&req, &report), 3 * n);
 	assert_int_equal(report.bytes, n);
 	for (unsigned i = 0; i < 4; i++) {
@@ -194,8 +195,9 @@ static void several_destinations(void **state)
 	penstock_close(st);
 }
 
-/* Rows far apart and rows near, out of pitched memory and back into it. */
-static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, uint64_t rows)
+/* Reads rows with wide and narrow gaps into pitched memory, then writes other bytes back from
+ * it. */
+static void check_pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, uint64_t rows)
 {
 	const uint64_t buf_pitch = row + 13, room = rows * buf_pitch;
 	struct penstock_seg seg = {.dev = dev,
@@ -204,9 +206,9 @@ static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, u
 				   .rows = rows,
 				   .pitch = pitch,
 				   .buf_pitch = buf_pitch};
-	struct penstock_storage *st = open_it(PENSTOCK_O_WRITE);
+	struct penstock_storage *st = open_object(PENSTOCK_O_WRITE);
 	unsigned char *model = malloc(LEN);
-	struct penstock_req req = request(st, &seg, 1, PENSTOCK_READ);
+	struct penstock_req req = test_request(st, &seg, 1, PENSTOCK_READ);
 	struct penstock_report report = {.size = sizeof(report)};
 	void *mem;
 
@@ -242,17 +244,17 @@ static void pitched(struct penstock_device *dev, uint64_t row, uint64_t pitch, u
 static void pitched_rows(void **state)
 {
 	(void)state;
-	far_side(0);
+	remote_create(0);
 	for (unsigned i = 0; i < 2; i++) {
-		pitched(i ? gpu : host, 1000, 1500, 600);   /* read with the gaps */
-		pitched(i ? gpu : host, 5000, 40000, 100);  /* row by row */
-		pitched(i ? gpu : host, 300000, 400000, 9); /* of several chunks */
+		check_pitched(i ? gpu : host, 1000, 1500, 600);	  /* read together with the gaps */
+		check_pitched(i ? gpu : host, 5000, 40000, 100);  /* read row by row */
+		check_pitched(i ? gpu : host, 300000, 400000, 9); /* rows of several chunks */
 	}
 }
 
-/* ---- many in one submit, by the lanes ---- */
+/* ---- many requests in one submit, carried by lanes ---- */
 
-static void many(void **state)
+static void many_requests_by_lanes(void **state)
 {
 	enum { N = 120 };
 	static struct penstock_seg segs[N];
@@ -264,8 +266,8 @@ static void many(void **state)
 	char *mem;
 
 	(void)state;
-	far_side(0);
-	st = open_it(0);
+	remote_create(0);
+	st = open_object(0);
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_alloc(gpu, LEN, (void **)&mem), 0);
 	for (unsigned i = 0; i < N; i++) {
@@ -273,7 +275,7 @@ static void many(void **state)
 
 		segs[i] = (struct penstock_seg){
 			.buf = mem + off, .dev = gpu, .off = off, .row_len = LEN / N};
-		reqs[i] = request(st, &segs[i], 1, PENSTOCK_READ);
+		reqs[i] = test_request(st, &segs[i], 1, PENSTOCK_READ);
 		reqs[i].user = &ended[i];
 	}
 	assert_int_equal(penstock_submit(q, reqs, N, NULL), N);
@@ -295,8 +297,8 @@ static void many(void **state)
 	penstock_close(st);
 }
 
-/* Nothing to move, and a storage that has nothing to be made durable. */
-static void durable_nothing(void **state)
+/* A durable request with no bytes, on a storage that has nothing to sync, succeeds. */
+static void durable_request_without_bytes(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .rows = 1};
 	struct penstock_storage *mem;
@@ -306,17 +308,17 @@ static void durable_nothing(void **state)
 	assert_int_equal(penstock_open("mem:4KiB", NULL, &mem), 0);
 	assert_int_equal(penstock_alloc(gpu, 4096, &seg.buf), 0);
 	assert_int_equal(penstock_prepare(mem, gpu, PENSTOCK_READ), 0);
-	req = request(mem, &seg, 1, PENSTOCK_READ);
+	req = test_request(mem, &seg, 1, PENSTOCK_READ);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_transfer(&req, NULL), 0);
 	penstock_free(gpu, seg.buf);
 	penstock_close(mem);
 }
 
-/* A storage of memory takes what asks for more than it can keep, as penstock_open says, or
- * what writes to files could not be tried on it. It takes it to itself: another open of the
- * same name has its seed's bytes. */
-static void durable_to_memory(void **state)
+/* A memory storage accepts durable writes and commits, as penstock_open documents, although it
+ * cannot keep them. Its bytes are private: another open of the same name has the bytes of its
+ * seed. */
+static void durable_write_to_memory_storage(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *mem, *other;
@@ -328,7 +330,7 @@ static void durable_to_memory(void **state)
 	memset(ours, 0x6b, sizeof(ours));
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open("mem:4KiB?seed=3", &opts, &mem), 0);
-	req = request(mem, &seg, 1, PENSTOCK_WRITE);
+	req = test_request(mem, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	assert_int_equal(penstock_transfer(&req, NULL), sizeof(ours));
 	assert_int_equal(penstock_commit(mem, 1), 0);
@@ -344,15 +346,15 @@ static void durable_to_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(read_host, end_case),
-		cmocka_unit_test_teardown(read_cuda, end_case),
-		cmocka_unit_test_teardown(write_host, end_case),
-		cmocka_unit_test_teardown(write_cuda, end_case),
-		cmocka_unit_test_teardown(several_destinations, end_case),
-		cmocka_unit_test_teardown(pitched_rows, end_case),
-		cmocka_unit_test_teardown(many, end_case),
-		cmocka_unit_test(durable_nothing),
-		cmocka_unit_test(durable_to_memory),
+		cmocka_unit_test_teardown(reads_into_host_memory, remote_destroy),
+		cmocka_unit_test_teardown(reads_into_gpu_memory, remote_destroy),
+		cmocka_unit_test_teardown(writes_from_host_memory, remote_destroy),
+		cmocka_unit_test_teardown(writes_from_gpu_memory, remote_destroy),
+		cmocka_unit_test_teardown(one_range_into_several_buffers, remote_destroy),
+		cmocka_unit_test_teardown(pitched_rows, remote_destroy),
+		cmocka_unit_test_teardown(many_requests_by_lanes, remote_destroy),
+		cmocka_unit_test(durable_request_without_bytes),
+		cmocka_unit_test(durable_write_to_memory_storage),
 	};
 
 	test_use_standin();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order over the stand-in driver: requests wait for the work queued in front,
- * work queued behind waits for them, late values are read when the stream gets
- * there, and many waiting streams on few hardware queues do not block each other's
- * copies. Runs against the real driver where PENSTOCK_STANDIN=0.
+ * Stream order: a request waits for the work queued before it on its stream, and work queued
+ * after it waits for the request. Late values are read when the stream reaches the request.
+ * Many waiting streams on few hardware queues must not block each other's copies. With
+ * PENSTOCK_STANDIN=0 the tests run against the machine's own driver.
  */
 #include "streams.h"
 
@@ -13,9 +13,9 @@
 
 #define STREAMS 64
 
-/* 64 streams, each: a word that holds it back, our read, a copy out behind it. None is
- * let go before all are submitted, so every one waits at once. */
-static void many_streams(void **state)
+/* Each of 64 streams has a wait for the gate, a read request, and a copy back after it. The
+ * gate opens only after all are submitted, so that all streams wait at once. */
+static void many_streams_wait_at_once(void **state)
 {
 	struct pst_cu_stream *streams[STREAMS];
 	struct penstock_queue *q;
@@ -59,7 +59,7 @@ static void many_streams(void **state)
 							streams[i]),
 				 PST_CU_OK);
 	}
-	assert_int_equal(penstock_poll(q, done, STREAMS), 0); /* all held back */
+	assert_int_equal(penstock_poll(q, done, STREAMS), 0); /* all wait for the gate */
 	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 	while (got < STREAMS) {
 		int n = penstock_wait(q, done, 1, STREAMS, 20000000000);
@@ -80,20 +80,20 @@ static void many_streams(void **state)
 	api->cuMemFreeHost(gate);
 }
 
-struct late_values {
+struct late_length_and_offset {
 	uint64_t row_len, off;
 };
-static struct late_values late_now;
+static struct late_length_and_offset late_now;
 
 static void set_late(void *arg)
 {
-	late_now = *(struct late_values *)arg;
+	late_now = *(struct late_length_and_offset *)arg;
 }
 
-/* Length and offset are decided by the stream's own work in front of the request. */
-static void late_values(void **state)
+/* Work on the stream before the request decides its length and offset. */
+static void late_length_and_offset(void **state)
 {
-	static struct late_values want = {12345, 777};
+	static struct late_length_and_offset want = {12345, 777};
 	struct penstock_late late = {.size = sizeof(late)};
 	struct pst_cu_stream *stream;
 	struct penstock_queue *q;
@@ -108,7 +108,7 @@ static void late_values(void **state)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
-	late_now = (struct late_values){1, 0};
+	late_now = (struct late_length_and_offset){1, 0};
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	seg.buf = mem;
 	req = request(&seg, stream);
@@ -120,13 +120,15 @@ static void late_values(void **state)
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_int_equal(result, 12345);
-	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0); /* detached: nothing is listed */
+	/* Detached: no completion is listed. */
+	assert_int_equal(penstock_wait(q, NULL, 1, 1, 0), 0);
 	assert_int_equal(api->cuMemcpyDtoHAsync(back, (pst_cu_ptr)(uintptr_t)mem, 12345, stream),
 			 PST_CU_OK);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	assert_memory_equal(back, bytes + 777, 12345);
 
-	/* Longer than was submitted: an error in the result, and the stream goes on. */
+	/* A length above the submitted one sets an error as the result, and the stream
+	 * continues. */
 	want.row_len = 16385;
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
@@ -137,10 +139,10 @@ static void late_values(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* Rows that touch are rows all the same: the late length is each one's. */
-static void late_rows(void **state)
+/* A late length applies to each row, even when the rows are contiguous. */
+static void late_length_applies_to_each_row(void **state)
 {
-	static struct late_values want = {300, 0};
+	static struct late_length_and_offset want = {300, 0};
 	struct penstock_late late = {.size = sizeof(late), .row_len = &late_now.row_len};
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1000, .rows = 4};
 	struct pst_cu_stream *stream;
@@ -168,7 +170,7 @@ static void late_rows(void **state)
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
 	for (unsigned row = 0; row < 4; row++)
 		assert_memory_equal(back + row * 1000, bytes + row * 1000, 300);
-	want.row_len = 1001; /* more than a row, if less than all */
+	want.row_len = 1001; /* more than one row, less than all rows */
 	assert_int_equal(api->cuLaunchHostFunc(stream, set_late, &want), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(api->cuStreamSynchronize(stream), PST_CU_OK);
@@ -178,9 +180,9 @@ static void late_rows(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* A place that comes late is one in the memory that was named: the next allocation, which
- * may lie close behind, is somebody else's. */
-static void late_places(void **state)
+/* A late buffer offset must stay within the allocation of the segment: the next allocation,
+ * which may follow closely, belongs to another user. */
+static void late_buffer_offset_stays_in_allocation(void **state)
 {
 	enum { LEN = 65536, ROW = 1000, ROWS = 3, PITCH = 5000 };
 	static const struct {
@@ -251,8 +253,8 @@ static void late_places(void **state)
 	penstock_free(gpu, other);
 }
 
-/* What measures a request by itself ends in stream order as well. */
-static void null_path(void **state)
+/* Requests of path null, which is for measurements, also complete in stream order. */
+static void null_path_in_stream_order(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1000000};
 	struct pst_cu_stream *stream;
@@ -278,9 +280,10 @@ static void null_path(void **state)
 	penstock_free(gpu, seg.buf);
 }
 
-/* More requests than there are words, each refused when its stream had its front: it goes
- * on, and the words serve the next, which waits for its own stream. */
-static void refused_behind(void **state)
+/* More requests than there are semaphores are refused after the stream has its wait before the
+ * request. The stream must continue, and the semaphores must serve later requests, each of
+ * which waits for its own stream. */
+static void refused_requests_free_their_semaphores(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 4096};
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_LOCAL);
@@ -296,7 +299,7 @@ static void refused_behind(void **state)
 	if (lib)
 		*(void **)&standin_fail = dlsym(lib, "pst_standin_fail");
 	if (!standin_fail)
-		return; /* the machine's own driver does not fail on demand */
+		return; /* the machine's own driver cannot fail on demand */
 	assert_int_equal(penstock_alloc(gpu, seg.row_len, &seg.buf), 0);
 	assert_int_equal(api->cuMemHostAlloc((void **)&gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate_dev, gate, 0), PST_CU_OK);
@@ -326,7 +329,7 @@ static void refused_behind(void **state)
 	dlclose(lib);
 }
 
-static void bad_stream_requests(void **state)
+static void invalid_stream_requests_are_refused(void **state)
 {
 	struct penstock_seg seg = {.buf = bytes, .row_len = 10, .rows = 1};
 	struct penstock_req req = request(&seg, NULL);
@@ -341,7 +344,8 @@ static void bad_stream_requests(void **state)
 	req.late = &late;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EINVAL);
 	req.stream = (void *)0x1;
-	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EOPNOTSUPP); /* host has none */
+	/* The host has no streams. */
+	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EOPNOTSUPP);
 	assert_non_null(strstr(penstock_errmsg(), "streams"));
 	assert_int_equal(penstock_transfer(&req, NULL), -EINVAL);
 	penstock_queue_close(q);
@@ -351,10 +355,13 @@ static void bad_stream_requests(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(many_streams),	       cmocka_unit_test(late_values),
-		cmocka_unit_test(late_rows),	       cmocka_unit_test(late_places),
-		cmocka_unit_test(null_path),	       cmocka_unit_test(refused_behind),
-		cmocka_unit_test(bad_stream_requests),
+		cmocka_unit_test(many_streams_wait_at_once),
+		cmocka_unit_test(late_length_and_offset),
+		cmocka_unit_test(late_length_applies_to_each_row),
+		cmocka_unit_test(late_buffer_offset_stays_in_allocation),
+		cmocka_unit_test(null_path_in_stream_order),
+		cmocka_unit_test(refused_requests_free_their_semaphores),
+		cmocka_unit_test(invalid_stream_requests_are_refused),
 	};
 
 	test_use_standin();

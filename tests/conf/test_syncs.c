@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a sync that fails means: every request that was under way is told, and no commit of
- * that handle is durable any more. Old bytes that the page cache kept are no loss: the
- * direct write is made again and the request succeeds. The kernel's answers come from the
- * wrappers below, which the linker puts in front of libc's; the files are real.
+ * The meaning of a failed sync: every durable request in flight on the storage fails, and no
+ * later commit of that handle is durable. Old bytes that the page cache kept are not a loss:
+ * the direct write is repeated and the request succeeds. The linker wraps the system calls, so
+ * the test decides their results. The files are real.
  */
 #include "test.h"
 
@@ -17,6 +17,7 @@
 
 #include "device/cuda_api.h"
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (64u << 10)
 
@@ -24,18 +25,19 @@ static struct penstock_device *dev;
 static struct penstock_storage *st;
 static unsigned char *mem;
 static char name[256];
-static bool told; /* what lies beneath TMPDIR tells losses apart */
+/* The file system under TMPDIR reports a loss separately (ext4, XFS). */
+static bool losses_reported;
 
 /* ---- the wrappers ---- */
 
-/* How many calls fail from now on, and how. */
+/* How many of the next calls fail, and with which errno. */
 static struct {
 	_Atomic int left;
 	int code;
-} fail_data, fail_whole, fail_fs, fail_look;
+} fail_fdatasync, fail_fsync, fail_syncfs, fail_range;
 static _Atomic unsigned synced, fs_calls, direct_writes;
 
-static bool fails(_Atomic int *left, int code)
+static bool take_failure(_Atomic int *left, int code)
 {
 	if (atomic_load(left) <= 0)
 		return false;
@@ -44,11 +46,12 @@ static bool fails(_Atomic int *left, int code)
 	return true;
 }
 
-/* Of two calls the first fails when the second has come, and that one waits. */
+/* Of two concurrent calls the first fails after the second has started. The second succeeds,
+ * after the test releases it. */
 static _Atomic int pairing;
 static sem_t both, second;
 
-static int in_pairs(int turn)
+static int fail_first_of_two(int turn)
 {
 	sem_t *sem = turn == 2 ? &both : &second;
 
@@ -70,32 +73,33 @@ int __wrap_fdatasync(int fd)
 	while (turn > 0 && !atomic_compare_exchange_weak(&pairing, &turn, turn - 1))
 		;
 	if (turn > 0)
-		return in_pairs(turn);
-	return fails(&fail_data.left, fail_data.code) ? -1 : __real_fdatasync(fd);
+		return fail_first_of_two(turn);
+	return take_failure(&fail_fdatasync.left, fail_fdatasync.code) ? -1 : __real_fdatasync(fd);
 }
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
-	return fails(&fail_whole.left, fail_whole.code) ? -1 : __real_fsync(fd);
+	return take_failure(&fail_fsync.left, fail_fsync.code) ? -1 : __real_fsync(fd);
 }
 
-/* Not the real one: it writes all files of the machine. */
+/* Does not call the real syncfs, which writes all dirty files of the file system. */
 int __wrap_syncfs(int fd);
 int __wrap_syncfs(int fd)
 {
 	(void)fd;
 	fs_calls++;
-	return fails(&fail_fs.left, fail_fs.code) ? -1 : 0;
+	return take_failure(&fail_syncfs.left, fail_syncfs.code) ? -1 : 0;
 }
 
 int __real_sync_file_range(int fd, off_t off, off_t len, unsigned flags);
 int __wrap_sync_file_range(int fd, off_t off, off_t len, unsigned flags);
 int __wrap_sync_file_range(int fd, off_t off, off_t len, unsigned flags)
 {
-	return fails(&fail_look.left, fail_look.code) ? -1
-						      : __real_sync_file_range(fd, off, len, flags);
+	return take_failure(&fail_range.left, fail_range.code)
+		       ? -1
+		       : __real_sync_file_range(fd, off, len, flags);
 }
 
 ssize_t __real_pwrite64(int fd, const void *buf, size_t len, off_t off);
@@ -108,12 +112,12 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t len, off_t off)
 
 /* ---- a file ---- */
 
-static int setup(void **state)
+static int open_storage(void **state)
 {
 	struct penstock_storage_opts how = PENSTOCK_STORAGE_OPTS_INIT;
 
 	(void)state;
-	fail_data.left = fail_whole.left = fail_fs.left = fail_look.left = 0;
+	fail_fdatasync.left = fail_fsync.left = fail_syncfs.left = fail_range.left = 0;
 	fs_calls = direct_writes = 0;
 	how.flags = PENSTOCK_O_WRITE | PENSTOCK_O_CREATE;
 	unlink(name);
@@ -124,7 +128,7 @@ static int setup(void **state)
 	return 0;
 }
 
-static int close_it(void **state)
+static int close_storage(void **state)
 {
 	(void)state;
 	penstock_close(st);
@@ -132,22 +136,19 @@ static int close_it(void **state)
 	return 0;
 }
 
-static int64_t write_some(uint64_t len, unsigned flags)
+static int64_t write_bytes(uint64_t len, unsigned flags)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.flags = flags;
 	return penstock_transfer(&req, NULL);
 }
 
-static int64_t write_it(unsigned flags)
+static int64_t write_all(unsigned flags)
 {
-	return write_some(LEN, flags);
+	return write_bytes(LEN, flags);
 }
 
 static void expect_bytes(void)
@@ -161,83 +162,85 @@ static void expect_bytes(void)
 	close(fd);
 }
 
-static void expect_lost(void)
+static void expect_commit_refused(void)
 {
-	assert_int_equal(write_it(PENSTOCK_R_DURABLE), LEN); /* these bytes are there now */
-	assert_int_equal(penstock_commit(st, 1), -EIO);	     /* but others may not be */
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN); /* these bytes are safe */
+	assert_int_equal(penstock_commit(st, 1), -EIO);	      /* earlier bytes may be lost */
 	assert_non_null(strstr(penstock_errmsg(), "open it anew"));
 	assert_int_equal(penstock_commit(st, 0), 0);
 }
 
-#define need_told()                                                                  \
-	do {                                                                         \
-		if (!told)                                                           \
-			test_skip("what TMPDIR lies on does not tell losses apart"); \
+#define require_losses_reported()                                                          \
+	do {                                                                               \
+		if (!losses_reported)                                                      \
+			test_skip("the file system of TMPDIR does not report lost writes " \
+				  "separately");                                           \
 	} while (0)
 
 /* ---- cases ---- */
 
-static void old_bytes_in_the_cache_are_no_loss(void **state)
+static void old_cached_bytes_are_rewritten(void **state)
 {
 	(void)state;
-	need_told();
-	assert_int_equal(write_it(0), LEN);
+	require_losses_reported();
+	assert_int_equal(write_all(0), LEN);
 	assert_int_equal(direct_writes, 1);
-	fail_look.left = fail_data.left = 1;
-	fail_look.code = fail_data.code = EIO;
+	fail_range.left = fail_fdatasync.left = 1;
+	fail_range.code = fail_fdatasync.code = EIO;
 	memset(mem, 0x77, LEN);
-	assert_int_equal(write_it(PENSTOCK_R_DURABLE), LEN);
-	assert_int_equal(direct_writes, 3); /* made again */
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
+	assert_int_equal(direct_writes, 3); /* written again */
 	assert_int_equal(fs_calls, 1);
 	expect_bytes();
-	assert_int_equal(write_it(PENSTOCK_R_DURABLE), LEN);
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), LEN);
 	assert_int_equal(direct_writes, 4);
 	assert_int_equal(fs_calls, 1);
-	fail_look.left = fail_whole.left = 1; /* and at the end */
-	fail_whole.code = EIO;
+	fail_range.left = fail_fsync.left = 1; /* and the same at the commit */
+	fail_fsync.code = EIO;
 	assert_int_equal(penstock_commit(st, 1), 0);
 	assert_int_equal(fs_calls, 2);
 }
 
-static void what_is_lost_stays_lost(void **state)
+static void lost_bytes_fail_all_commits(void **state)
 {
 	(void)state;
-	need_told();
-	fail_look.left = fail_data.left = fail_fs.left = 1;
-	fail_look.code = fail_data.code = fail_fs.code = EIO;
-	assert_int_equal(write_it(PENSTOCK_R_DURABLE), -EIO);
+	require_losses_reported();
+	fail_range.left = fail_fdatasync.left = fail_syncfs.left = 1;
+	fail_range.code = fail_fdatasync.code = fail_syncfs.code = EIO;
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), -EIO);
 	assert_int_equal(fs_calls, 1);
-	expect_lost();
+	expect_commit_refused();
 	assert_int_equal(fs_calls, 1);
 }
 
-/* The drive refuses to empty its cache: nothing is marked, and nothing is forgiven. */
-static void a_flush_that_fails(void **state)
+/* The drive fails to flush its cache: no page is marked, so the error cannot be forgiven. */
+static void failed_flush_fails_the_request(void **state)
 {
 	(void)state;
-	fail_data.left = 1;
-	fail_data.code = EIO;
-	assert_int_equal(write_it(PENSTOCK_R_DURABLE), -EIO);
+	fail_fdatasync.left = 1;
+	fail_fdatasync.code = EIO;
+	assert_int_equal(write_all(PENSTOCK_R_DURABLE), -EIO);
 	assert_int_equal(fs_calls, 0);
-	expect_lost();
+	expect_commit_refused();
 }
 
-static void a_commit_that_fails(void **state)
+static void failed_commit_stays_failed(void **state)
 {
 	(void)state;
-	assert_int_equal(write_it(0), LEN);
-	fail_whole.left = 1;
-	fail_whole.code = EINTR;
+	assert_int_equal(write_all(0), LEN);
+	fail_fsync.left = 1;
+	fail_fsync.code = EINTR;
 	assert_int_equal(penstock_commit(st, 1), 0);
-	fail_whole.left = 1;
-	fail_whole.code = ENOSPC;
+	fail_fsync.left = 1;
+	fail_fsync.code = ENOSPC;
 	assert_int_equal(penstock_commit(st, 1), -ENOSPC);
 	assert_int_equal(penstock_commit(st, 1), -ENOSPC);
 	assert_int_equal(penstock_commit(st, 0), 0);
 }
 
-/* The kernel says it once, to whoever asks first. */
-static void all_that_were_under_way_are_told(void **state)
+/* The kernel reports a failed write to the first sync only. The library must fail the other
+ * durable request in flight too. */
+static void failed_sync_fails_all_requests_in_flight(void **state)
 {
 	struct penstock_seg segs[2];
 	struct penstock_req reqs[2] = {PENSTOCK_REQ_INIT, PENSTOCK_REQ_INIT};
@@ -259,7 +262,7 @@ static void all_that_were_under_way_are_told(void **state)
 	assert_int_equal(penstock_submit(q, reqs, 2, NULL), 2);
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, -EIO);
-	sem_post(&second); /* which the kernel tells nothing */
+	sem_post(&second); /* its sync succeeds */
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, -EIO);
 	assert_non_null(strstr(done.report->text, "another request's sync"));
@@ -271,26 +274,26 @@ static void all_that_were_under_way_are_told(void **state)
 	penstock_queue_close(q);
 }
 
-/* A few bytes are written at once by the caller's thread, and synced all the same. */
-static void a_few_bytes(void **state)
+/* Small writes, done by the caller's thread, are synced too. */
+static void small_durable_writes_are_synced(void **state)
 {
 	(void)state;
 	for (uint64_t len = 0; len < 9000; len += 1 + len * 3) {
 		synced = 0;
-		assert_int_equal(write_some(len, PENSTOCK_R_DURABLE), len);
+		assert_int_equal(write_bytes(len, PENSTOCK_R_DURABLE), len);
 		assert_int_equal(synced, 1);
 	}
 }
 
-/* Nothing to write in stream order, or not when the stream comes there: what was written
- * before is synced all the same. */
-static void nothing_in_stream_order(void **state)
+/* Durable requests without bytes in stream order, by their submitted or their late length. The
+ * library still syncs earlier writes. */
+static void empty_durable_request_in_stream_order(void **state)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	const uint64_t none = 0;
 	struct penstock_late late = {.size = sizeof(late), .row_len = &none};
 	struct penstock_seg seg = {.buf = NULL};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	const struct pst_cuda *api = pst_cuda_get(NULL);
 	struct pst_cu_stream *stream;
 	struct pst_cu_ctx *ctx;
@@ -307,10 +310,7 @@ static void nothing_in_stream_order(void **state)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.flags = PENSTOCK_R_DURABLE;
 	req.stream = stream;
 	for (unsigned i = 0; i < 2; i++) {
@@ -329,8 +329,8 @@ static void nothing_in_stream_order(void **state)
 	api->cuDevicePrimaryCtxRelease(0);
 }
 
-/* Without a segment there is no device whose lanes could do it. */
-static void nothing_at_all(void **state)
+/* A durable request without a segment is refused: no device's lane could sync it. */
+static void durable_request_without_segments(void **state)
 {
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 
@@ -344,17 +344,18 @@ static void nothing_at_all(void **state)
 	assert_int_equal(synced, 0);
 }
 
-/* Whatever the kernel says: it has an end, and is no success. */
-static void old_bytes_for_ever(void **state)
+/* The kernel marks the file again after every rewrite. The library stops after a number of
+ * rewrites and fails the request. */
+static void rewriting_is_bounded(void **state)
 {
 	(void)state;
-	need_told();
-	fail_look.left = 1000000;
-	fail_look.code = EIO;
-	assert_int_equal(write_it(0), -EIO);
+	require_losses_reported();
+	fail_range.left = 1000000;
+	fail_range.code = EIO;
+	assert_int_equal(write_all(0), -EIO);
 	assert_in_range(direct_writes, 2, 200);
-	fail_look.left = 0;
-	assert_int_equal(write_it(0), LEN);
+	fail_range.left = 0;
+	assert_int_equal(write_all(0), LEN);
 	expect_bytes();
 }
 
@@ -368,12 +369,12 @@ static int open_device(void **state)
 	tmp = tmp ? tmp : "/tmp";
 	snprintf(name, sizeof(name), "%s/penstock-syncs-%d", tmp, (int)getpid());
 	test_use_standin();
-	opts.engine = "threads"; /* calls that the linker can see */
+	opts.engine = "threads"; /* system calls that the linker can wrap */
 	mem = aligned_alloc(4096, LEN);
 	sem_init(&both, 0, 0);
 	sem_init(&second, 0, 0);
-	told = !statfs(tmp, &fs) &&
-	       (fs.f_type == EXT4_SUPER_MAGIC || (unsigned long)fs.f_type == 0x58465342);
+	losses_reported = !statfs(tmp, &fs) &&
+			  (fs.f_type == EXT4_SUPER_MAGIC || (unsigned long)fs.f_type == 0x58465342);
 	return mem && penstock_device_open("host", &opts, &dev) >= 0 ? 0 : -1;
 }
 
@@ -388,16 +389,23 @@ static int close_device(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(old_bytes_in_the_cache_are_no_loss, setup,
-						close_it),
-		cmocka_unit_test_setup_teardown(what_is_lost_stays_lost, setup, close_it),
-		cmocka_unit_test_setup_teardown(a_flush_that_fails, setup, close_it),
-		cmocka_unit_test_setup_teardown(a_commit_that_fails, setup, close_it),
-		cmocka_unit_test_setup_teardown(nothing_in_stream_order, setup, close_it),
-		cmocka_unit_test_setup_teardown(nothing_at_all, setup, close_it),
-		cmocka_unit_test_setup_teardown(all_that_were_under_way_are_told, setup, close_it),
-		cmocka_unit_test_setup_teardown(old_bytes_for_ever, setup, close_it),
-		cmocka_unit_test_setup_teardown(a_few_bytes, setup, close_it),
+		cmocka_unit_test_setup_teardown(old_cached_bytes_are_rewritten, open_storage,
+						close_storage),
+		cmocka_unit_test_setup_teardown(lost_bytes_fail_all_commits, open_storage,
+						close_storage),
+		cmocka_unit_test_setup_teardown(failed_flush_fails_the_request, open_storage,
+						close_storage),
+		cmocka_unit_test_setup_teardown(failed_commit_stays_failed, open_storage,
+						close_storage),
+		cmocka_unit_test_setup_teardown(empty_durable_request_in_stream_order, open_storage,
+						close_storage),
+		cmocka_unit_test_setup_teardown(durable_request_without_segments, open_storage,
+						close_storage),
+		cmocka_unit_test_setup_teardown(failed_sync_fails_all_requests_in_flight,
+						open_storage, close_storage),
+		cmocka_unit_test_setup_teardown(rewriting_is_bounded, open_storage, close_storage),
+		cmocka_unit_test_setup_teardown(small_durable_writes_are_synced, open_storage,
+						close_storage),
 	};
 
 	return cmocka_run_group_tests(tests, open_device, close_device);

@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A direct path that had nothing to be tried on gets its bytes while threads read: one of
- * them tries it, and the route that the others' requests are on their way by stays what it
- * was. Most of it is seen by the sanitizers. The file is TMPDIR's, said to be on the
- * allow-list.
+ * A direct path that the canary could not prove, because the file had no written bytes, gets
+ * bytes while threads read. One of them runs the canary, and the route of the other requests in
+ * flight must remain valid. The sanitizers see most errors here. The file is on TMPDIR, marked
+ * as being on the allow-list.
  */
+#include "explain.h"
 #include "test.h"
+#include "request.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <time.h>
 
-#include "core/route.h"
-#include "core/stats.h"
+#include "core/route/route.h"
+#include "core/base/stats.h"
 
 #define LEN (1u << 20)
 #define READERS 3
 #define ROUNDS 8
-#define PATIENCE_MS 10000 /* longer than any rest between trials */
+#define PATIENCE_MS 10000 /* longer than any pause between canary reads */
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
 static unsigned char *bytes;
 static char name[256];
-static _Atomic bool over;
-static _Atomic unsigned whole; /* readers that have read it all since it was there */
+static _Atomic bool stop;
+/* Number of readers that have read the whole file since it was written. */
+static _Atomic unsigned readers_done;
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 5;
 
 	(void)state;
@@ -39,7 +40,7 @@ static int setup(void **state)
 		return -1;
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)test_random(&seed);
-	snprintf(name, sizeof(name), "%s/penstock-unproven-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-unproven");
 	return 0;
 }
 
@@ -52,66 +53,50 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Whatever is there is right, whichever way it came. */
-static void *reader(void *arg)
+/* Reads until told to stop. All bytes that a read returns must be right, by whichever path. */
+static void *read_until_stopped(void *arg)
 {
 	unsigned char *back = aligned_alloc(4096, LEN);
 	bool all = false;
 
-	while (!over) {
+	while (!stop) {
 		struct penstock_report report = PENSTOCK_REPORT_INIT;
 		struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
-		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_req req;
 		int64_t n;
 
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		n = penstock_transfer(&req, &report);
 		if (n < 0 || memcmp(back, bytes, (size_t)n)) {
 			fprintf(stderr, "%lld bytes: %s\n", (long long)n, penstock_errmsg());
 			abort();
 		}
 		if (n == LEN && !all)
-			whole++;
+			readers_done++;
 		all |= n == LEN;
 	}
 	free(back);
 	return arg;
 }
 
-static struct penstock_explain_path odirect(void)
+static struct penstock_explain_path explain_odirect(void)
 {
-	struct penstock_explanation e = {.size = sizeof(e)};
-	struct penstock_seg seg = {.dev = host, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	unsigned i = 0;
-
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	assert_int_equal(penstock_explain(&req, &e), 0);
-	while (strcmp(e.paths[i].name, "odirect"))
-		assert_true(++i < e.path_count);
-	return e.paths[i];
+	return test_explain_path(st, host, LEN, "odirect");
 }
 
 static uint64_t now_ms(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	return test_now_ns() / 1000000;
 }
 
-/* It may rest from trials in vain, for a second. */
+/* Waits until path odirect is proven; the canary may pause for a second after failed attempts. */
 static int await_proven(void)
 {
 	uint64_t until = now_ms() + PATIENCE_MS;
 
-	while (odirect().proven != 1 && now_ms() < until)
+	while (explain_odirect().proven != 1 && now_ms() < until)
 		usleep(1000);
-	return odirect().proven;
+	return explain_odirect().proven;
 }
 
 static void open_empty(int *fd)
@@ -123,34 +108,35 @@ static void open_empty(int *fd)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
 	st->facts.listed = true;
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
-	assert_string_equal(penstock_why_name(odirect().why), "unproven");
+	assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 }
 
-/* Of the file as it is, opened anew. */
-static bool tells(void)
+/* Opens the file again and reports whether path odirect is proven on it. */
+static bool file_can_be_proven(void)
 {
 	bool proven;
 
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	st->facts.listed = true;
-	proven = odirect().proven == 1;
+	proven = explain_odirect().proven == 1;
 	penstock_close(st);
 	return proven;
 }
 
-/* There are bytes now: the path is open with one of the next requests. Closes both. */
-static void is_proven(int fd)
+/* Checks that path odirect gets proven by one of the next requests. Closes the storage and
+ * `fd`. */
+static void check_proven(int fd)
 {
 	int proven = await_proven();
 
 	penstock_close(st);
 	close(fd);
-	if (proven != 1 && !tells())
-		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	if (proven != 1 && !file_can_be_proven())
+		test_skip("no direct path to TMPDIR: it does not report which extents are written");
 	assert_int_equal(proven, 1);
 }
 
-static void tried_while_others_read(void **state)
+static void canary_runs_while_others_read(void **state)
 {
 	pthread_t threads[READERS];
 
@@ -159,27 +145,28 @@ static void tried_while_others_read(void **state)
 		int fd;
 
 		open_empty(&fd);
-		over = false;
-		whole = 0;
+		stop = false;
+		readers_done = 0;
 		for (unsigned i = 0; i < READERS; i++)
-			assert_int_equal(pthread_create(&threads[i], NULL, reader, NULL), 0);
+			assert_int_equal(
+				pthread_create(&threads[i], NULL, read_until_stopped, NULL), 0);
 		assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
-		while (whole < READERS)
+		while (readers_done < READERS)
 			usleep(100);
-		over = true;
+		stop = true;
 		for (unsigned i = 0; i < READERS; i++)
 			assert_int_equal(pthread_join(threads[i], NULL), 0);
-		is_proven(fd);
+		check_proven(fd);
 	}
 }
 
-/* What reports say lives as long as they do, also if the route was made anew meanwhile. */
-static void reports_keep_their_words(void **state)
+/* The texts in a report remain valid as long as the report, even when its route was replaced. */
+static void report_texts_survive_a_new_route(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	unsigned char *back = aligned_alloc(4096, LEN), *other = aligned_alloc(4096, LEN);
 	struct penstock_seg seg = {.buf = other, .dev = host, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q;
 	struct penstock_done done;
 	const char *text = "";
@@ -188,9 +175,7 @@ static void reports_keep_their_words(void **state)
 	(void)state;
 	open_empty(&fd);
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
 	assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
@@ -206,26 +191,27 @@ static void reports_keep_their_words(void **state)
 	free(other);
 }
 
-static uint64_t trials(void)
+static uint64_t canary_reads(void)
 {
 	return atomic_load(&pst_stats_get()->canaries);
 }
 
-/* A file that changes before every request, with nothing ever written: eight trials are
- * free, and each further one that finds nothing has the next one wait twice as long, from 1 ms
- * to 1 s. When there are bytes it is tried in time. */
-static void not_with_every_request(void **state)
+/* The file changes before every request, but no bytes are written. The first eight canary reads
+ * may follow each other at once. After that, each one that finds no bytes doubles the pause
+ * before the next, from 1 ms to 1 s. Once bytes are written, the path is proven within the
+ * test's time limit. */
+static void canary_pauses_after_failures(void **state)
 {
 	unsigned char back[4096];
 	uint64_t before, begun, took, some, most = 10, asked = 0;
 	int fd;
 
 	(void)state;
-	before = trials();
+	before = canary_reads();
 	open_empty(&fd);
-	some = trials() - before; /* at least one by each path that asks for it */
+	some = canary_reads() - before; /* At least one by each path that needs it. */
 	assert_true(some > 0);
-	before = trials();
+	before = canary_reads();
 	begun = now_ms();
 	while (asked < 400 || now_ms() < begun + 20) {
 		assert_int_equal(ftruncate(fd, (off_t)(++asked * 4096)), 0);
@@ -237,15 +223,15 @@ static void not_with_every_request(void **state)
 		most++;
 	}
 	printf("# %llu requests, %llu trials in %llu ms, at most %llu\n", (unsigned long long)asked,
-	       (unsigned long long)(trials() - before), (unsigned long long)took,
+	       (unsigned long long)(canary_reads() - before), (unsigned long long)took,
 	       (unsigned long long)(most * some));
-	assert_in_range(trials() - before, 1, most * some);
+	assert_in_range(canary_reads() - before, 1, most * some);
 	assert_int_equal(pwrite(fd, bytes, LEN, 0), LEN);
-	is_proven(fd);
+	check_proven(fd);
 }
 
-/* What is explained of some bytes, and what then becomes of them. */
-static void explained(const struct penstock_req *req)
+/* Checks that a request is carried by the path that penstock_explain names. */
+static void check_explained(const struct penstock_req *req)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -261,13 +247,14 @@ static void explained(const struct penstock_req *req)
 		assert_int_equal(n, -EOPNOTSUPP);
 	else
 		assert_int_equal(n, seg->row_len);
-	if (e.taken >= 0 && (req->op || !e.resident)) /* else somebody tries where they are */
+	/* Otherwise a residency probe may use another path. */
+	if (e.taken >= 0 && (req->op || !e.resident))
 		assert_string_equal(report.path, e.paths[e.taken].name);
 }
 
-/* Direct paths carry whole blocks: what has none, or has ends, goes otherwise or not at all,
- * and is said to. */
-static void what_has_no_block(void **state)
+/* Direct paths carry whole blocks. Requests without a whole block, or with unaligned ends, use
+ * another path or are refused, as penstock_explain reports beforehand. */
+static void requests_without_whole_blocks(void **state)
 {
 	static const struct {
 		uint64_t off, len, room;
@@ -287,27 +274,25 @@ static void what_has_no_block(void **state)
 	if (st->facts.fd_direct < 0)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
 	st->facts.listed = true;
-	if (odirect().proven != 1)
-		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	if (explain_odirect().proven != 1)
+		test_skip("no direct path to TMPDIR: it does not report which extents are written");
 	for (unsigned i = 0; i < 4 * COUNT(pieces); i++) {
 		struct penstock_seg seg = {.dev = host,
 					   .off = pieces[i / 4].off,
 					   .row_len = pieces[i / 4].len,
 					   .room = pieces[i / 4].room};
-		struct penstock_req req = PENSTOCK_REQ_INIT;
+		struct penstock_req req;
 
 		seg.buf = back + seg.off % 4096;
 		memcpy(seg.buf, bytes + seg.off, seg.row_len);
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
-		req.op = i & 1 ? PENSTOCK_WRITE : PENSTOCK_READ;
+		req = test_request(st, &seg, 1, i & 1 ? PENSTOCK_WRITE : PENSTOCK_READ);
 		req.require = i & 2 ? PENSTOCK_NO_CPU_COPY : PENSTOCK_ANY;
 		if (req.op && seg.room)
-			continue; /* is for what is being created */
+			/* Only a file that is being created may be written with padding. */
+			continue;
 		assert_int_equal(fdatasync(fd), 0);
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-		explained(&req);
+		check_explained(&req);
 	}
 	penstock_close(st);
 	close(fd);
@@ -317,10 +302,10 @@ static void what_has_no_block(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(tried_while_others_read),
-		cmocka_unit_test(reports_keep_their_words),
-		cmocka_unit_test(not_with_every_request),
-		cmocka_unit_test(what_has_no_block),
+		cmocka_unit_test(canary_runs_while_others_read),
+		cmocka_unit_test(report_texts_survive_a_new_route),
+		cmocka_unit_test(canary_pauses_after_failures),
+		cmocka_unit_test(requests_without_whole_blocks),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

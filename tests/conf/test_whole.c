@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What else is done while a stream waits for a request of ours. Some calls of the driver
- * wait until all streams are idle, and hold up the copies of every request meanwhile: none
- * is made then, whoever can do without one goes on, the others wait and come to their turn.
- * In the stand-in each stream that is made is such a call here.
+ * Work of other threads while a stream waits for a request of the library. Some driver calls
+ * wait until all streams are idle and block every copy meanwhile. The library must not make
+ * such a call then: work that needs none continues, other work waits for its turn. In the
+ * stand-in driver, as this test configures it, each creation of a stream is such a call.
  */
 #include "streams.h"
 
@@ -13,9 +13,9 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* The first bytes that a lane takes out of the device are those of a request for which a
- * stream waits: nothing may be made for them that waits for all streams. */
-static void first_write(void **state)
+/* A lane reads from the device for the first time, for a request that a stream waits for. The
+ * lane must not create anything that waits for all streams. */
+static void first_device_read_of_a_lane(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_seg seg = {.dev = gpu, .row_len = 100000};
@@ -46,7 +46,7 @@ static void first_write(void **state)
 	penstock_close(mem);
 }
 
-static void *reads(void *arg)
+static void *read_short_and_long(void *arg)
 {
 	char *to = arg;
 
@@ -58,9 +58,9 @@ static void *reads(void *arg)
 	return NULL;
 }
 
-/* Reads of several threads while a stream is held back: what they would make for a thread
- * more might wait for that stream, with the lock that its own copy wants. */
-static void readers_beside_a_stream(void **state)
+/* Several threads read while a stream is held. Resources created for another thread might wait
+ * for that stream and hold the lock that its own copy needs. */
+static void reads_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 65536, .rows = 1};
 	struct pst_cu_stream *stream;
@@ -85,14 +85,14 @@ static void readers_beside_a_stream(void **state)
 	assert_int_equal(api->cuStreamWaitValue64(stream, gate_dev, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(
-			pthread_create(&threads[i], NULL, reads, (char *)mem + (i + 1) * (1 << 20)),
-			0);
+		assert_int_equal(pthread_create(&threads[i], NULL, read_short_and_long,
+						(char *)mem + (i + 1) * (1 << 20)),
+				 0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
 		assert_null(failed);
 	}
-	assert_int_equal(penstock_poll(q, &done, 1), 0); /* still held back */
+	assert_int_equal(penstock_poll(q, &done, 1), 0); /* the stream is still held */
 	__atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 	assert_int_equal(penstock_wait(q, &done, 1, 1, 30000000000), 1);
 	assert_int_equal(done.result, 65536);
@@ -103,23 +103,24 @@ static void readers_beside_a_stream(void **state)
 	api->cuMemFreeHost(gate);
 }
 
-/* ---- a stream that waits for a request of ours, and that for a gate ---- */
+/* ---- a stream waits for a request of the library, which waits for a gate ---- */
 
-#define FULL 8 /* streams that leave no room for one more: earlier cases have freed some */
+/* Enough streams that the driver has none to spare: earlier cases have freed some. */
+#define STREAM_POOL_LEN 8
 
-struct held {
+struct held_stream {
 	struct penstock_seg seg;
 	struct penstock_queue *q;
-	struct pst_cu_stream *stream, *full[FULL];
+	struct pst_cu_stream *stream, *pool[STREAM_POOL_LEN];
 	uint64_t *gate;
 };
 
-static void hold(struct held *h)
+static void stream_hold(struct held_stream *h)
 {
 	struct penstock_req req;
 	pst_cu_ptr gate;
 
-	*h = (struct held){.seg = {.dev = gpu, .row_len = 65536}};
+	*h = (struct held_stream){.seg = {.dev = gpu, .row_len = 65536}};
 	assert_int_equal(api->cuMemHostAlloc((void **)&h->gate, 4096, 2), PST_CU_OK);
 	assert_int_equal(api->cuMemHostGetDevicePointer(&gate, h->gate, 0), PST_CU_OK);
 	*h->gate = 0;
@@ -127,16 +128,16 @@ static void hold(struct held *h)
 	assert_int_equal(penstock_queue_open(NULL, &h->q), 0);
 	assert_int_equal(api->cuStreamCreateWithPriority(&h->stream, PST_CU_STREAM_NON_BLOCKING, 0),
 			 PST_CU_OK);
-	for (unsigned i = 0; i < FULL; i++)
+	for (unsigned i = 0; i < STREAM_POOL_LEN; i++)
 		assert_int_equal(
-			api->cuStreamCreateWithPriority(&h->full[i], PST_CU_STREAM_NON_BLOCKING, 0),
+			api->cuStreamCreateWithPriority(&h->pool[i], PST_CU_STREAM_NON_BLOCKING, 0),
 			PST_CU_OK);
 	assert_int_equal(api->cuStreamWaitValue64(h->stream, gate, 1, PST_CU_WAIT_GEQ), PST_CU_OK);
 	req = request(&h->seg, h->stream);
 	assert_int_equal(penstock_submit(h->q, &req, 1, NULL), 1);
 }
 
-static void let_go(struct held *h)
+static void stream_release(struct held_stream *h)
 {
 	struct penstock_done done;
 
@@ -145,23 +146,23 @@ static void let_go(struct held *h)
 	assert_int_equal(done.result, h->seg.row_len);
 	assert_int_equal(api->cuStreamSynchronize(h->stream), PST_CU_OK);
 	api->cuStreamDestroy(h->stream);
-	for (unsigned i = 0; i < FULL; i++)
-		api->cuStreamDestroy(h->full[i]);
+	for (unsigned i = 0; i < STREAM_POOL_LEN; i++)
+		api->cuStreamDestroy(h->pool[i]);
 	penstock_queue_close(h->q);
 	penstock_free(gpu, h->seg.buf);
 	api->cuMemFreeHost(h->gate);
 }
 
-static struct penstock_device *into;
-static _Atomic bool over;
+static struct penstock_device *copy_target;
+static _Atomic bool stop;
 
-/* A write by one call, and a copy to the host. */
-static void *takes_out(void *mem)
+/* Writes from the device by one call, and copies to the host. */
+static void *write_and_copy_out(void *mem)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	static char back[4096];
 	struct penstock_copy_args args = {.size = sizeof(args),
-					  .dst_dev = into,
+					  .dst_dev = copy_target,
 					  .dst = back,
 					  .src_dev = gpu,
 					  .src = mem,
@@ -172,41 +173,41 @@ static void *takes_out(void *mem)
 	if (!penstock_open("mem:1MiB", &opts, &to) &&
 	    penstock_write(to, gpu, mem, sizeof(back), 0) == sizeof(back) &&
 	    !penstock_copy(&args, 1))
-		atomic_store(&over, true);
+		atomic_store(&stop, true);
 	penstock_close(to);
 	return mem;
 }
 
-static void bytes_out_beside_a_stream(void **state)
+static void device_reads_while_a_stream_waits(void **state)
 {
 	pthread_t thread;
-	struct held h;
+	struct held_stream h;
 	bool in_time;
 	void *mem;
 
 	(void)state;
-	assert_true(penstock_device_open("host", NULL, &into) >= 0);
+	assert_true(penstock_device_open("host", NULL, &copy_target) >= 0);
 	assert_int_equal(penstock_alloc(gpu, 4096, &mem), 0);
-	hold(&h);
-	atomic_store(&over, false);
-	assert_int_equal(pthread_create(&thread, NULL, takes_out, mem), 0);
-	for (unsigned i = 0; i < 20000 && !atomic_load(&over); i++)
+	stream_hold(&h);
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, write_and_copy_out, mem), 0);
+	for (unsigned i = 0; i < 20000 && !atomic_load(&stop); i++)
 		usleep(1000);
-	in_time = atomic_load(&over);
-	let_go(&h);
+	in_time = atomic_load(&stop);
+	stream_release(&h);
 	pthread_join(thread, NULL);
 	assert_true(in_time);
 	penstock_free(gpu, mem);
-	penstock_device_close(into);
+	penstock_device_close(copy_target);
 }
 
-static void *closes(void *q)
+static void *close_queue(void *q)
 {
 	penstock_queue_close(q);
 	return NULL;
 }
 
-static void *copies(void *mem)
+static void *copy_on_gpu(void *mem)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = gpu,
@@ -218,10 +219,10 @@ static void *copies(void *mem)
 	return penstock_copy(&args, 1) ? mem : NULL;
 }
 
-/* A queue's own lane gives back its ring and what it has mapped, and the first copy between
- * GPUs has a stream made: those wait for the stream, whose own copies do not wait for
+/* An inline lane closes and frees its ring and its mappings, and the first copy between GPUs
+ * creates a stream. Both wait for the held stream; the stream's own copies do not wait for
  * them. */
-static void others_wait_for_a_stream(void **state)
+static void lane_close_and_peer_copy_wait_for_stream(void **state)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
 	struct penstock_seg seg = {.dev = gpu, .row_len = 8192};
@@ -230,7 +231,7 @@ static void others_wait_for_a_stream(void **state)
 	struct penstock_req req;
 	pthread_t threads[2];
 	void *mem, *failed;
-	struct held h;
+	struct held_stream h;
 
 	(void)state;
 	opts.own_lane = gpu;
@@ -238,14 +239,15 @@ static void others_wait_for_a_stream(void **state)
 	assert_int_equal(penstock_alloc(gpu, 8192, &mem), 0);
 	seg.buf = mem;
 	req = request(&seg, NULL);
-	req.path = "mapped"; /* which stays registered */
+	req.path = "mapped"; /* the mapping stays registered */
 	if (penstock_submit(q, &req, 1, NULL) == 1)
 		assert_int_equal(penstock_wait(q, &done, 1, 1, -1), 1);
-	hold(&h);
-	assert_int_equal(pthread_create(&threads[0], NULL, closes, q), 0);
-	assert_int_equal(pthread_create(&threads[1], NULL, copies, mem), 0);
-	usleep(30000); /* so that they are at it; if not, nothing is lost */
-	let_go(&h);
+	stream_hold(&h);
+	assert_int_equal(pthread_create(&threads[0], NULL, close_queue, q), 0);
+	assert_int_equal(pthread_create(&threads[1], NULL, copy_on_gpu, mem), 0);
+	/* The threads have probably started by then. If they have not, the test still passes. */
+	usleep(30000);
+	stream_release(&h);
 	for (unsigned i = 0; i < 2; i++) {
 		pthread_join(threads[i], &failed);
 		assert_null(failed);
@@ -253,22 +255,22 @@ static void others_wait_for_a_stream(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* One byte would go where the stream waits, and what comes after it would stand behind it. Nor
- * is one left over from what is longer. */
-static void a_byte_beside_a_stream(void **state)
+/* A read of one byte would use the queue on which the stream waits, and later copies would wait
+ * after it. So it is refused, and longer reads never leave a single byte for the end. */
+static void one_byte_while_a_stream_waits(void **state)
 {
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
 	struct penstock_done done;
 	struct penstock_req req;
 	void *mem;
-	struct held h;
+	struct held_stream h;
 
 	(void)state;
 	assert_int_equal(penstock_alloc(gpu, 2u << 20, &mem), 0);
 	seg.buf = mem;
-	hold(&h);
+	stream_hold(&h);
 	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), -EBUSY);
-	req = request(&seg, h.stream); /* and for itself */
+	req = request(&seg, h.stream); /* and one in stream order on the held stream itself */
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	for (unsigned i = 16; i <= 20; i++)
 		assert_int_equal(penstock_read(st, gpu, mem, (1u << i) + 1, 0), (1u << i) + 1);
@@ -279,21 +281,22 @@ static void a_byte_beside_a_stream(void **state)
 		if (!i)
 			continue;
 		assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-		req = request(&h.seg, h.stream); /* that let_go waits for */
+		req = request(&h.seg, h.stream); /* stream_release waits for this request */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
-	let_go(&h);
+	stream_release(&h);
 	assert_int_equal(penstock_read(st, gpu, mem, 1, 0), 1);
 	penstock_free(gpu, mem);
 }
 
-#define CHUNK (256u << 10) /* the first of a read */
+#define CHUNK (256u << 10) /* the length of a read's first chunk */
 
-/* Pieces that are read as one, which a chunk's end would cut next to one of theirs. */
-static unsigned cut_pieces(struct penstock_seg segs[3], void *mem, unsigned i)
+/* Makes three segments that are contiguous in the file. A chunk boundary falls one byte beside
+ * one of their boundaries. Returns their total length. */
+static unsigned make_cut_segments(struct penstock_seg segs[3], void *mem, unsigned i)
 {
 	static const uint64_t lens[][2] = {
-		{CHUNK + 1, CHUNK}, {CHUNK - 1, CHUNK},	{CHUNK - 2, 3},
+		{CHUNK + 1, CHUNK}, {CHUNK - 1, CHUNK}, {CHUNK - 2, 3},
 		{CHUNK - 1, 3},	    {CHUNK - 1, 2},	{CHUNK - 4, 5},
 	};
 	uint64_t at = 0;
@@ -307,30 +310,31 @@ static unsigned cut_pieces(struct penstock_seg segs[3], void *mem, unsigned i)
 	return (unsigned)at;
 }
 
-/* Nor of one piece of several, of a row that is read with what lies between, or of what a
- * file has, wherever chunks end. */
-static void pieces_beside_a_stream(void **state)
+/* No chunk boundary may leave a single byte: not of one segment of several, nor of a row that
+ * is read together with its gap, nor of the last bytes of a file. */
+static void no_chunk_leaves_a_single_byte(void **state)
 {
 	struct penstock_seg segs[3];
 	struct penstock_done done;
 	struct penstock_req req;
-	struct held h;
+	struct held_stream h;
 	void *mem;
 
 	(void)state;
 	assert_int_equal(penstock_alloc(gpu, FILE_LEN, &mem), 0);
-	hold(&h);
+	stream_hold(&h);
 	for (unsigned i = 0; i < 12; i++) {
-		unsigned len = cut_pieces(segs, mem, i);
+		unsigned len = make_cut_segments(segs, mem, i);
 
 		req = request(segs, NULL);
 		req.seg_count = 3;
 		req.path = i < 6 ? "bounce" : NULL;
 		assert_int_equal(penstock_transfer(&req, NULL), len);
-		req.stream = h.stream; /* and for themselves */
+		req.stream = h.stream; /* and in stream order on the held stream */
 		assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
 	}
-	for (unsigned i = 0; i < 2; i++) { /* the last byte of row 200, the first of row 189 */
+	/* Boundaries at the last byte of row 200 and the first byte of row 189. */
+	for (unsigned i = 0; i < 2; i++) {
 		segs[0] = (struct penstock_seg){.dev = gpu, .buf = mem, .rows = 1000};
 		segs[0].pitch = i ? 1387 : 1310;
 		segs[0].row_len = i ? 700 : CHUNK - 200 * 1310 + 1;
@@ -345,18 +349,18 @@ static void pieces_beside_a_stream(void **state)
 		assert_true(done.result > 0);
 	}
 	assert_int_equal(api->cuStreamSynchronize(h.stream), PST_CU_OK);
-	req = request(&h.seg, h.stream); /* that let_go waits for */
+	req = request(&h.seg, h.stream); /* stream_release waits for this request */
 	assert_int_equal(penstock_submit(h.q, &req, 1, NULL), 1);
-	let_go(&h);
+	stream_release(&h);
 	penstock_free(gpu, mem);
 }
 
-/* So is what a file has, where more was asked for. */
-static void end_beside_a_stream(void **state)
+/* The same for the end of a file, when more bytes are requested than it has. */
+static void file_end_leaves_no_single_byte(void **state)
 {
 	struct penstock_storage *whole = st;
 	char name[sizeof(path) + 8];
-	struct held h;
+	struct held_stream h;
 	void *mem;
 	int fd;
 
@@ -367,9 +371,9 @@ static void end_beside_a_stream(void **state)
 	close(fd);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_alloc(gpu, 8 * CHUNK, &mem), 0);
-	hold(&h);
+	stream_hold(&h);
 	assert_int_equal(penstock_read(st, gpu, mem, 8 * CHUNK, 0), CHUNK + 1);
-	let_go(&h);
+	stream_release(&h);
 	penstock_free(gpu, mem);
 	penstock_close(st);
 	st = whole;
@@ -378,8 +382,8 @@ static void end_beside_a_stream(void **state)
 
 #define LONG_READ (1u << 20)
 
-/* Always some requests for which a stream waits, until there are no more. */
-static void *never_idle(void *mem)
+/* Keeps streams waiting for requests in flight, until the test stops it. */
+static void *keep_streams_waiting(void *mem)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = gpu, .row_len = LONG_READ};
 	struct pst_cu_stream *stream = NULL;
@@ -393,8 +397,8 @@ static void *never_idle(void *mem)
 	    api->cuStreamCreateWithPriority(&stream, PST_CU_STREAM_NON_BLOCKING, 0))
 		return mem;
 	req = request(&seg, stream);
-	while (n >= 0 && (!atomic_load(&over) || inflight)) {
-		while (inflight < 8 && !atomic_load(&over) &&
+	while (n >= 0 && (!atomic_load(&stop) || inflight)) {
+		while (inflight < 8 && !atomic_load(&stop) &&
 		       penstock_submit(q, &req, 1, NULL) == 1)
 			inflight++;
 		n = penstock_wait(q, done, 1, 4, -1);
@@ -408,8 +412,8 @@ static void *never_idle(void *mem)
 
 #define BUSY 6
 
-/* Who frees memory comes to his turn among them. */
-static void frees_among_streams(void **state)
+/* A thread that frees memory gets its turn among threads that keep streams waiting. */
+static void free_gets_its_turn_among_streams(void **state)
 {
 	pthread_t threads[BUSY];
 	struct timespec from, now;
@@ -418,18 +422,18 @@ static void frees_among_streams(void **state)
 
 	(void)state;
 	assert_int_equal(penstock_alloc(gpu, BUSY * LONG_READ, &mem), 0);
-	atomic_store(&over, false);
+	atomic_store(&stop, false);
 	for (unsigned i = 0; i < BUSY; i++)
-		assert_int_equal(
-			pthread_create(&threads[i], NULL, never_idle, (char *)mem + i * LONG_READ),
-			0);
+		assert_int_equal(pthread_create(&threads[i], NULL, keep_streams_waiting,
+						(char *)mem + i * LONG_READ),
+				 0);
 	clock_gettime(CLOCK_MONOTONIC, &from);
 	do {
 		assert_int_equal(penstock_alloc(gpu, 4096, &more), 0);
 		assert_int_equal(penstock_free(gpu, more), 0);
 		clock_gettime(CLOCK_MONOTONIC, &now);
 	} while (++freed < 50 && now.tv_sec - from.tv_sec < 40);
-	atomic_store(&over, true);
+	atomic_store(&stop, true);
 	for (unsigned i = 0; i < BUSY; i++) {
 		pthread_join(threads[i], &failed);
 		assert_null(failed);
@@ -441,17 +445,18 @@ static void frees_among_streams(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(first_write),
-		cmocka_unit_test(readers_beside_a_stream),
-		cmocka_unit_test(bytes_out_beside_a_stream),
-		cmocka_unit_test(others_wait_for_a_stream),
-		cmocka_unit_test(a_byte_beside_a_stream),
-		cmocka_unit_test(pieces_beside_a_stream),
-		cmocka_unit_test(end_beside_a_stream),
-		cmocka_unit_test(frees_among_streams),
+		cmocka_unit_test(first_device_read_of_a_lane),
+		cmocka_unit_test(reads_while_a_stream_waits),
+		cmocka_unit_test(device_reads_while_a_stream_waits),
+		cmocka_unit_test(lane_close_and_peer_copy_wait_for_stream),
+		cmocka_unit_test(one_byte_while_a_stream_waits),
+		cmocka_unit_test(no_chunk_leaves_a_single_byte),
+		cmocka_unit_test(file_end_leaves_no_single_byte),
+		cmocka_unit_test(free_gets_its_turn_among_streams),
 	};
 
 	test_use_standin();
-	setenv("PENSTOCK_STANDIN_STREAM_POOL", "1", 0); /* each one that is made waits for all */
+	/* Each creation of a stream waits for all streams. */
+	setenv("PENSTOCK_STANDIN_STREAM_POOL", "1", 0);
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The path `fault` does to the bytes what it says, over every path that it can wrap:
- * tests that rely on it would pass for nothing otherwise. And what the core makes of
- * a chunk that fails: it goes on by the next path, counted and reported.
+ * Path `fault` changes the bytes as its arguments say, over every path that it can wrap.
+ * Otherwise the tests that rely on it would prove nothing. A second group shows the core's
+ * handling of a failed chunk: it is retried on the next path, counted and reported.
  */
 #include "copy.h"
 
@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (3u << 20)
 
@@ -22,7 +23,6 @@ static char name[256];
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
 	uint64_t seed = 1;
 
 	(void)state;
@@ -30,8 +30,8 @@ static int setup(void **state)
 	bytes = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
-		bytes[i] = (unsigned char)test_random(&seed); /* no period that hides a swap */
-	snprintf(name, sizeof(name), "%s/penstock-wrapped-%d", tmp ? tmp : "/tmp", (int)getpid());
+		bytes[i] = (unsigned char)test_random(&seed); /* no period that would hide a swap */
+	test_file_name(name, sizeof(name), "penstock-wrapped");
 	return penstock_device_open("host", NULL, &host) < 0 ||
 	       penstock_device_open("cuda:0", NULL, &gpu) < 0;
 }
@@ -61,18 +61,15 @@ static int64_t transfer(struct penstock_storage *st, struct penstock_device *dev
 			enum penstock_op op, const char *path, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN, .rows = 1};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	req.path = path;
 	report->size = sizeof(*report);
 	return penstock_transfer(&req, report);
 }
 
-/* First byte where `got` differs from what was to be moved, LEN: nowhere. */
+/* Returns the offset of the first byte that differs from the expected ones; LEN if none does. */
 static size_t first_wrong(const unsigned char *got, const unsigned char *want)
 {
 	size_t i = 0;
@@ -88,9 +85,10 @@ struct outcome {
 	struct penstock_report report;
 };
 
-/* A read of the whole file by fault:PATH?ARGS, or a write to it. */
-static bool run(struct penstock_device *dev, enum penstock_op op, const char *path,
-		const char *args, struct outcome *out)
+/* Reads or writes the whole file by fault:PATH?ARGS. Returns false if the path refuses the
+ * request. */
+static bool transfer_by_fault(struct penstock_device *dev, enum penstock_op op, const char *path,
+			      const char *args, struct outcome *out)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -123,20 +121,20 @@ static bool run(struct penstock_device *dev, enum penstock_op op, const char *pa
 	return out->n != -EOPNOTSUPP || !path;
 }
 
-/* A lie: full success is said, and the bytes are wrong where they were to be. */
-static void lies(struct penstock_device *dev, enum penstock_op op, const char *path,
-		 const char *args)
+/* Checks a lie: the transfer reports full success, and some bytes are wrong. */
+static void check_lie(struct penstock_device *dev, enum penstock_op op, const char *path,
+		      const char *args)
 {
 	struct outcome o;
 
-	if (!run(dev, op, path, args, &o))
+	if (!transfer_by_fault(dev, op, path, args, &o))
 		return;
 	if (o.n != LEN || o.wrong == LEN)
 		fail_msg("fault:%s%s: %lld bytes said, first wrong %zu", path, args, (long long)o.n,
 			 o.wrong);
 }
 
-static void each_lie_is_one(void **state)
+static void every_lie_corrupts_bytes(void **state)
 {
 	static const char *const args[] = {"?lost=@1500000", "?cut=@1500000", "?swap=@1500000",
 					   "?swap=1&seed=3", "?lost=1"};
@@ -144,25 +142,23 @@ static void each_lie_is_one(void **state)
 	(void)state;
 	for (unsigned p = 0; p < 4; p++)
 		for (unsigned a = 0; a < 5; a++) {
-			lies(host, PENSTOCK_READ, wrapped[p], args[a]);
-			lies(gpu, PENSTOCK_READ, wrapped[p], args[a]);
-			lies(gpu, PENSTOCK_WRITE, wrapped[p], args[a]);
+			check_lie(host, PENSTOCK_READ, wrapped[p], args[a]);
+			check_lie(gpu, PENSTOCK_READ, wrapped[p], args[a]);
+			check_lie(gpu, PENSTOCK_WRITE, wrapped[p], args[a]);
 		}
 }
 
-/* Is it a drive's DMA that O_DIRECT asks for, as far as anybody knows? */
+/* Reports whether path odirect is known to be a drive's DMA here, by the allow-list. */
 static bool is_listed(void)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = host, .row_len = 4096};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 	bool listed = false;
 
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_explain(&req, &e), 0);
 	for (unsigned i = 0; i < e.path_count; i++)
 		listed |= !strcmp(e.paths[i].name, "odirect") && e.paths[i].usable &&
@@ -171,29 +167,29 @@ static bool is_listed(void)
 	return listed;
 }
 
-/* Success proves nothing where the drive itself is to write the memory: the first chunk
- * of a route is read back, so that this lie is found out. */
-static void a_direct_write_is_read_back(void **state)
+/* A successful direct write proves nothing, because the drive reads the memory itself. The
+ * route's first chunk is read back, so that a lost write is detected. */
+static void first_direct_write_is_read_back(void **state)
 {
 	struct outcome o;
 
 	(void)state;
-	if (!run(host, PENSTOCK_WRITE, "odirect", "?lost=1", &o))
+	if (!transfer_by_fault(host, PENSTOCK_WRITE, "odirect", "?lost=1", &o))
 		test_skip("no direct path to TMPDIR: O_DIRECT is refused");
 	if (!is_listed())
-		test_skip("no direct path to TMPDIR: nobody knows who copies there");
+		test_skip("no direct path to TMPDIR: it is not on the allow-list");
 	assert_true(o.n < 0);
 	assert_int_equal(o.report.why, PENSTOCK_WHY_CANARY);
 }
 
-/* The halves of one chunk change places and nothing is lost. */
-static void a_swap_keeps_every_byte(void **state)
+/* The halves of one chunk are swapped, and no byte is lost. */
+static void swap_keeps_every_byte(void **state)
 {
 	uint64_t want = 0, got = 0;
 	struct outcome o;
 
 	(void)state;
-	assert_true(run(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000", &o));
+	assert_true(transfer_by_fault(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000", &o));
 	assert_int_equal(o.n, LEN);
 	assert_true(o.wrong < LEN);
 	for (size_t i = 0; i < LEN; i++) {
@@ -201,33 +197,34 @@ static void a_swap_keeps_every_byte(void **state)
 		got += back[i];
 	}
 	assert_int_equal(got, want);
-	assert_true(run(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000&op=write", &o));
-	assert_int_equal(o.wrong, LEN); /* reads are spared */
+	assert_true(transfer_by_fault(gpu, PENSTOCK_READ, "bounce", "?swap=@1500000&op=write", &o));
+	assert_int_equal(o.wrong, LEN); /* op=write leaves reads unchanged */
 }
 
-static void errors_are_said(void **state)
+static void injected_errors_are_reported(void **state)
 {
 	struct outcome o;
 
 	(void)state;
 	for (unsigned p = 0; p < 4; p++) {
 		for (int op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
-			if (!run(gpu, (enum penstock_op)op, wrapped[p], "?eio=@1500000", &o))
+			if (!transfer_by_fault(gpu, (enum penstock_op)op, wrapped[p],
+					       "?eio=@1500000", &o))
 				continue;
 			assert_int_equal(o.n, -EIO);
 			assert_int_equal(o.report.why, PENSTOCK_WHY_INJECTED);
 		}
 	}
-	assert_true(run(gpu, PENSTOCK_READ, "bounce", "?short=@1500000", &o));
+	assert_true(transfer_by_fault(gpu, PENSTOCK_READ, "bounce", "?short=@1500000", &o));
 	assert_true(o.n > 0 && o.n < LEN);
 	assert_true(o.wrong >= (size_t)o.n);
-	assert_true(run(gpu, PENSTOCK_WRITE, "bounce", "?short=@1500000", &o));
+	assert_true(transfer_by_fault(gpu, PENSTOCK_WRITE, "bounce", "?short=@1500000", &o));
 	assert_int_equal(o.report.why, PENSTOCK_WHY_INJECTED);
 	assert_true(o.n < 0);
 }
 
-/* Not forced to one path, a chunk that failed goes on by the next. */
-static void a_failed_chunk_goes_on(void **state)
+/* A chunk that fails is retried on the next path when the request names no path. */
+static void failed_chunk_is_retried_on_next_path(void **state)
 {
 	struct outcome o;
 
@@ -235,7 +232,7 @@ static void a_failed_chunk_goes_on(void **state)
 	for (int op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
 		unsigned noted = 0, carriers = 0;
 
-		run(gpu, (enum penstock_op)op, NULL, "?eio=@1500000", &o);
+		transfer_by_fault(gpu, (enum penstock_op)op, NULL, "?eio=@1500000", &o);
 		assert_int_equal(o.n, LEN);
 		assert_int_equal(o.wrong, LEN);
 		assert_int_equal(o.report.retries, 1);
@@ -248,20 +245,20 @@ static void a_failed_chunk_goes_on(void **state)
 	}
 }
 
-static void late_chunks_are_right(void **state)
+static void delayed_chunks_are_right(void **state)
 {
 	struct outcome o;
 
 	(void)state;
 	for (unsigned p = 0; p < 4; p++) {
-		if (!run(gpu, PENSTOCK_READ, wrapped[p], "?delay_us=2000&seed=9", &o))
+		if (!transfer_by_fault(gpu, PENSTOCK_READ, wrapped[p], "?delay_us=2000&seed=9", &o))
 			continue;
 		assert_int_equal(o.n, LEN);
 		assert_int_equal(o.wrong, LEN);
 	}
 }
 
-static void nonsense_is_refused(void **state)
+static void invalid_fault_arguments_are_refused(void **state)
 {
 	static const char *const specs[] = {
 		"fault?eio",	    "fault?eio=0",
@@ -288,13 +285,13 @@ static void nonsense_is_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_lie_is_one),
-		cmocka_unit_test(a_direct_write_is_read_back),
-		cmocka_unit_test(a_swap_keeps_every_byte),
-		cmocka_unit_test(errors_are_said),
-		cmocka_unit_test(a_failed_chunk_goes_on),
-		cmocka_unit_test(late_chunks_are_right),
-		cmocka_unit_test(nonsense_is_refused),
+		cmocka_unit_test(every_lie_corrupts_bytes),
+		cmocka_unit_test(first_direct_write_is_read_back),
+		cmocka_unit_test(swap_keeps_every_byte),
+		cmocka_unit_test(injected_errors_are_reported),
+		cmocka_unit_test(failed_chunk_is_retried_on_next_path),
+		cmocka_unit_test(delayed_chunks_are_right),
+		cmocka_unit_test(invalid_fault_arguments_are_refused),
 	};
 
 	return cmocka_run_group_tests_name("wrapped", tests, setup, teardown);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wrapped functions of libc: see calls.h. Each asks whether it is its turn to
- * fail and else calls the real one. Linked into every test of this folder; must
- * never allocate or lock, because lanes call it.
+ * The wrapped functions of libc, see calls.h. The library calls them. Each checks whether it is
+ * the armed call and otherwise calls the real function. They must never allocate or lock,
+ * because lanes call them.
  */
 #include "calls.h"
 
@@ -24,30 +24,30 @@
 #define SYS_cachestat 451
 #endif
 
-static _Atomic int armed = -1; /* a kind */
-static unsigned nth;
-static bool onwards;
-static int how;
-static _Atomic unsigned seen, hits, fixed, let;
-static _Atomic bool direct;
+static _Atomic int armed = -1; /* the armed kind, -1: none */
+static unsigned armed_nth;
+static bool all_from_nth;
+static int armed_outcome;
+static _Atomic unsigned counted, hits, fixed, released;
+static _Atomic bool hit_direct;
 
-void calls_arm(enum calls_kind kind, unsigned n, int as)
+void calls_arm(enum calls_kind kind, unsigned n, int outcome)
 {
-	nth = n;
-	onwards = false;
-	how = as;
-	atomic_store(&seen, 0);
+	armed_nth = n;
+	all_from_nth = false;
+	armed_outcome = outcome;
+	atomic_store(&counted, 0);
 	atomic_store(&hits, 0);
-	atomic_store(&let, 0);
+	atomic_store(&released, 0);
 	atomic_store(&fixed, 0);
-	atomic_store(&direct, false);
+	atomic_store(&hit_direct, false);
 	atomic_store(&armed, (int)kind);
 }
 
-void calls_arm_onwards(enum calls_kind kind, unsigned n, int as)
+void calls_arm_onwards(enum calls_kind kind, unsigned n, int outcome)
 {
-	calls_arm(CALLS_KINDS, n, as);
-	onwards = true;
+	calls_arm(CALLS_KINDS, n, outcome);
+	all_from_nth = true;
 	atomic_store(&armed, (int)kind);
 }
 
@@ -57,24 +57,24 @@ unsigned calls_disarm(void)
 	return atomic_load(&hits);
 }
 
-void calls_let(unsigned count)
+void calls_release(unsigned count)
 {
-	atomic_store(&let, count);
+	atomic_store(&released, count);
 }
 
-bool calls_await(unsigned count)
+bool calls_await_hits(unsigned count)
 {
 	for (unsigned ms = 0; ms < 60000 && atomic_load(&hits) < count; ms++)
 		usleep(1000);
 	return atomic_load(&hits) >= count;
 }
 
-unsigned calls_seen(void)
+unsigned calls_counted(void)
 {
-	return atomic_load(&seen);
+	return atomic_load(&counted);
 }
 
-unsigned calls_fixed(void)
+unsigned calls_fixed_count(void)
 {
 	return atomic_load(&fixed);
 }
@@ -86,7 +86,7 @@ void calls_count_fixed(void)
 
 bool calls_hit_direct(void)
 {
-	return atomic_load(&direct);
+	return atomic_load(&hit_direct);
 }
 
 const char *calls_name(enum calls_kind kind)
@@ -105,26 +105,26 @@ static bool is_direct(int fd)
 	return fd >= 0 && fcntl(fd, F_GETFL) & O_DIRECT;
 }
 
-int calls_turn(enum calls_kind kind, int fd)
+int calls_next_outcome(enum calls_kind kind, int fd)
 {
-	int saved = errno, as;
+	int saved = errno, outcome;
 	unsigned turn, hit;
 
 	if (atomic_load(&armed) != (int)kind)
 		return 0;
-	turn = atomic_fetch_add(&seen, 1) + 1;
-	if (!nth || (onwards ? turn < nth : turn != nth))
+	turn = atomic_fetch_add(&counted, 1) + 1;
+	if (!armed_nth || (all_from_nth ? turn < armed_nth : turn != armed_nth))
 		return 0;
-	atomic_store(&direct, is_direct(fd));
+	atomic_store(&hit_direct, is_direct(fd));
 	hit = atomic_fetch_add(&hits, 1) + 1;
-	as = how;
-	while (as == CALLS_HANG && atomic_load(&let) < hit)
+	outcome = armed_outcome;
+	while (outcome == CALLS_HANG && atomic_load(&released) < hit)
 		usleep(1000);
 	errno = saved;
-	return as;
+	return outcome;
 }
 
-uint64_t calls_short_of(int fd, uint64_t len)
+uint64_t calls_short_len(int fd, uint64_t len)
 {
 	uint64_t half = len / 2;
 
@@ -133,31 +133,31 @@ uint64_t calls_short_of(int fd, uint64_t len)
 	return half ? half : len;
 }
 
-/* The turn of a call that only works or fails. */
-static bool fails(enum calls_kind kind, int fd)
+/* Counts a call that can only succeed or fail, and sets errno if it is to fail. */
+static bool call_fails(enum calls_kind kind, int fd)
 {
-	int as = calls_turn(kind, fd);
+	int outcome = calls_next_outcome(kind, fd);
 
-	if (as > 0)
-		errno = as;
-	return as > 0;
+	if (outcome > 0)
+		errno = outcome;
+	return outcome > 0;
 }
 
-/* ---- what moves bytes ---- */
+/* ---- calls that move bytes ---- */
 
-/* True: the call ends here with *ret; else *len is what it is to move. */
-static bool moves(enum calls_kind kind, int fd, size_t *len, ssize_t *ret)
+/* Returns true if the wrapper must return *ret at once; else *len is the length to move. */
+static bool move_is_faulty(enum calls_kind kind, int fd, size_t *len, ssize_t *ret)
 {
-	int as = calls_turn(kind, fd);
+	int outcome = calls_next_outcome(kind, fd);
 
-	if (as == CALLS_SHORT)
-		*len = (size_t)calls_short_of(fd, *len);
-	if (as == CALLS_LATE && !is_direct(fd))
+	if (outcome == CALLS_SHORT)
+		*len = (size_t)calls_short_len(fd, *len);
+	if (outcome == CALLS_LATE && !is_direct(fd))
 		usleep(CALLS_LATE_US);
-	if (as > 0)
-		errno = as;
-	*ret = as == CALLS_EMPTY ? 0 : as == CALLS_LIE ? (ssize_t)*len : -1;
-	return as > 0 || as == CALLS_EMPTY || as == CALLS_LIE;
+	if (outcome > 0)
+		errno = outcome;
+	*ret = outcome == CALLS_EMPTY ? 0 : outcome == CALLS_LIE ? (ssize_t)*len : -1;
+	return outcome > 0 || outcome == CALLS_EMPTY || outcome == CALLS_LIE;
 }
 
 ssize_t __real_pread64(int fd, void *buf, size_t len, off_t off);
@@ -168,9 +168,9 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t len, off_t off)
 	char end[CALLS_LIE_LEN];
 	ssize_t ret;
 
-	if (moves(CALLS_FILL, fd, &len, &ret))
+	if (move_is_faulty(CALLS_FILL, fd, &len, &ret))
 		return ret;
-	if (how != CALLS_LIE_END || atomic_load(&hits) == before || len < sizeof(end))
+	if (armed_outcome != CALLS_LIE_END || atomic_load(&hits) == before || len < sizeof(end))
 		return __real_pread64(fd, buf, len, off);
 	memcpy(end, (char *)buf + len - sizeof(end), sizeof(end));
 	ret = __real_pread64(fd, buf, len, off);
@@ -184,7 +184,8 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t len, off_t off)
 {
 	ssize_t ret;
 
-	return moves(CALLS_DRAIN, fd, &len, &ret) ? ret : __real_pwrite64(fd, buf, len, off);
+	return move_is_faulty(CALLS_DRAIN, fd, &len, &ret) ? ret
+							   : __real_pwrite64(fd, buf, len, off);
 }
 
 ssize_t __real_preadv64(int fd, const struct iovec *iov, int count, off_t off);
@@ -194,7 +195,7 @@ ssize_t __wrap_preadv64(int fd, const struct iovec *iov, int count, off_t off)
 	size_t len = iov->iov_len;
 	ssize_t ret;
 
-	if (moves(CALLS_FILL, fd, &len, &ret))
+	if (move_is_faulty(CALLS_FILL, fd, &len, &ret))
 		return ret;
 	return len == iov->iov_len ? __real_preadv64(fd, iov, count, off)
 				   : __real_pread64(fd, iov->iov_base, len, off);
@@ -207,7 +208,7 @@ ssize_t __wrap_pwritev64(int fd, const struct iovec *iov, int count, off_t off)
 	size_t len = iov->iov_len;
 	ssize_t ret;
 
-	if (moves(CALLS_DRAIN, fd, &len, &ret))
+	if (move_is_faulty(CALLS_DRAIN, fd, &len, &ret))
 		return ret;
 	return len == iov->iov_len ? __real_pwritev64(fd, iov, count, off)
 				   : __real_pwrite64(fd, iov->iov_base, len, off);
@@ -217,17 +218,17 @@ int __real_fdatasync(int fd);
 int __wrap_fdatasync(int fd);
 int __wrap_fdatasync(int fd)
 {
-	return fails(CALLS_SYNC, fd) ? -1 : __real_fdatasync(fd);
+	return call_fails(CALLS_SYNC, fd) ? -1 : __real_fdatasync(fd);
 }
 
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
-	return fails(CALLS_FSYNC, fd) ? -1 : __real_fsync(fd);
+	return call_fails(CALLS_FSYNC, fd) ? -1 : __real_fsync(fd);
 }
 
-/* ---- names and facts ---- */
+/* ---- names and facts of files ---- */
 
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
@@ -239,7 +240,7 @@ int __wrap_open64(const char *path, int flags, ...)
 	va_start(args, flags);
 	mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
 	va_end(args);
-	return fails(CALLS_OPEN, -1) ? -1 : __real_open64(path, flags, mode);
+	return call_fails(CALLS_OPEN, -1) ? -1 : __real_open64(path, flags, mode);
 }
 
 int __real_openat64(int dir, const char *path, int flags, ...);
@@ -252,40 +253,40 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
 	va_start(args, flags);
 	mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
 	va_end(args);
-	return fails(CALLS_OPEN, -1) ? -1 : __real_openat64(dir, path, flags, mode);
+	return call_fails(CALLS_OPEN, -1) ? -1 : __real_openat64(dir, path, flags, mode);
 }
 
 DIR *__real_opendir(const char *path);
 DIR *__wrap_opendir(const char *path);
 DIR *__wrap_opendir(const char *path)
 {
-	return fails(CALLS_LIST, -1) ? NULL : __real_opendir(path);
+	return call_fails(CALLS_LIST, -1) ? NULL : __real_opendir(path);
 }
 
 DIR *__real_fdopendir(int fd);
 DIR *__wrap_fdopendir(int fd);
 DIR *__wrap_fdopendir(int fd)
 {
-	return fails(CALLS_LIST, -1) ? NULL : __real_fdopendir(fd);
+	return call_fails(CALLS_LIST, -1) ? NULL : __real_fdopendir(fd);
 }
 
 ssize_t __real_read(int fd, void *buf, size_t len);
 ssize_t __wrap_read(int fd, void *buf, size_t len);
 ssize_t __wrap_read(int fd, void *buf, size_t len)
 {
-	return fails(CALLS_READ, -1) ? -1 : __real_read(fd, buf, len);
+	return call_fails(CALLS_READ, -1) ? -1 : __real_read(fd, buf, len);
 }
 
 int __real_fstat64(int fd, struct stat *stat);
 int __wrap_fstat64(int fd, struct stat *stat);
 int __wrap_fstat64(int fd, struct stat *stat)
 {
-	int as = calls_turn(CALLS_STAT, -1), ret;
+	int outcome = calls_next_outcome(CALLS_STAT, -1), ret;
 
-	if (as > 0)
-		errno = as;
-	ret = as > 0 ? -1 : __real_fstat64(fd, stat);
-	if (as == CALLS_OTHER)
+	if (outcome > 0)
+		errno = outcome;
+	ret = outcome > 0 ? -1 : __real_fstat64(fd, stat);
+	if (outcome == CALLS_OTHER)
 		stat->st_ino++;
 	return ret;
 }
@@ -294,7 +295,7 @@ int __real_lstat64(const char *path, struct stat *stat);
 int __wrap_lstat64(const char *path, struct stat *stat);
 int __wrap_lstat64(const char *path, struct stat *stat)
 {
-	return fails(CALLS_STAT, -1) ? -1 : __real_lstat64(path, stat);
+	return call_fails(CALLS_STAT, -1) ? -1 : __real_lstat64(path, stat);
 }
 
 long __real_syscall(long number, ...);
@@ -304,12 +305,13 @@ long __wrap_syscall(long number, ...)
 	va_list args;
 	long a[6];
 
-	va_start(args, number); /* as many as a system call can have: read, not used */
+	/* Reads six arguments, the most that a system call can have; not all of them exist. */
+	va_start(args, number);
 	for (unsigned i = 0; i < 6; i++)
 		a[i] = va_arg(args, long);
 	va_end(args);
-	if ((number == SYS_cachestat && fails(CALLS_CACHESTAT, -1)) ||
-	    (number == SYS_statx && fails(CALLS_STATX, -1)))
+	if ((number == SYS_cachestat && call_fails(CALLS_CACHESTAT, -1)) ||
+	    (number == SYS_statx && call_fails(CALLS_STATX, -1)))
 		return -1;
 	return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
@@ -324,50 +326,50 @@ int __wrap_ioctl(int fd, unsigned long request, ...)
 	va_start(args, request);
 	arg = va_arg(args, void *);
 	va_end(args);
-	return fails(CALLS_IOCTL, -1) ? -1 : __real_ioctl(fd, request, arg);
+	return call_fails(CALLS_IOCTL, -1) ? -1 : __real_ioctl(fd, request, arg);
 }
 
 int __real_fallocate64(int fd, int mode, off_t off, off_t len);
 int __wrap_fallocate64(int fd, int mode, off_t off, off_t len);
 int __wrap_fallocate64(int fd, int mode, off_t off, off_t len)
 {
-	return fails(CALLS_FALLOCATE, -1) ? -1 : __real_fallocate64(fd, mode, off, len);
+	return call_fails(CALLS_FALLOCATE, -1) ? -1 : __real_fallocate64(fd, mode, off, len);
 }
 
 int __real_ftruncate64(int fd, off_t len);
 int __wrap_ftruncate64(int fd, off_t len);
 int __wrap_ftruncate64(int fd, off_t len)
 {
-	return fails(CALLS_TRUNCATE, -1) ? -1 : __real_ftruncate64(fd, len);
+	return call_fails(CALLS_TRUNCATE, -1) ? -1 : __real_ftruncate64(fd, len);
 }
 
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to)
 {
-	return fails(CALLS_RENAME, -1) ? -1 : __real_rename(from, to);
+	return call_fails(CALLS_RENAME, -1) ? -1 : __real_rename(from, to);
 }
 
-/* ---- what lanes are made of ---- */
+/* ---- calls that set up lanes ---- */
 
 int __real_madvise(void *mem, size_t len, int advice);
 int __wrap_madvise(void *mem, size_t len, int advice);
 int __wrap_madvise(void *mem, size_t len, int advice)
 {
-	int as = calls_turn(CALLS_MADVISE, -1);
+	int outcome = calls_next_outcome(CALLS_MADVISE, -1);
 
-	if (as == CALLS_LATE)
+	if (outcome == CALLS_LATE)
 		usleep(CALLS_LATE_US);
-	if (as > 0)
-		errno = as;
-	return as > 0 ? -1 : __real_madvise(mem, len, advice);
+	if (outcome > 0)
+		errno = outcome;
+	return outcome > 0 ? -1 : __real_madvise(mem, len, advice);
 }
 
 int __real_eventfd(unsigned value, int flags);
 int __wrap_eventfd(unsigned value, int flags);
 int __wrap_eventfd(unsigned value, int flags)
 {
-	return fails(CALLS_EVENTFD, -1) ? -1 : __real_eventfd(value, flags);
+	return call_fails(CALLS_EVENTFD, -1) ? -1 : __real_eventfd(value, flags);
 }
 
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *),
@@ -377,7 +379,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *),
 			  void *arg)
 {
-	int as = calls_turn(CALLS_THREAD, -1);
+	int outcome = calls_next_outcome(CALLS_THREAD, -1);
 
-	return as ? as : __real_pthread_create(thread, attr, main, arg);
+	return outcome ? outcome : __real_pthread_create(thread, attr, main, arg);
 }

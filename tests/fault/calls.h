@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls of the library that fail when a test says so. The linker puts
- * calls.c in front of libc and liburing (--wrap, see meson.build), so that the
- * library itself is the one that is shipped. One kind of call is armed at a time;
- * its n-th call from there fails, or moves less than it was asked for. Without
- * being armed everything goes through untouched.
+ * Injects failures into system calls of the library. The linker puts the wrappers of calls.c
+ * before libc and liburing (--wrap, see meson.build), so that the library under test is the one
+ * that is shipped. One kind of call is armed at a time. Its n-th call after that fails, or
+ * moves fewer bytes. Without arming, all calls pass through unchanged.
  */
 #ifndef PENSTOCK_FAULT_CALLS_H
 #define PENSTOCK_FAULT_CALLS_H
@@ -13,15 +12,15 @@
 #include <stdint.h>
 
 enum calls_kind {
-	CALLS_FILL,  /* pread and its like, or an io_uring's */
-	CALLS_DRAIN, /* pwrite and its like */
+	CALLS_FILL,  /* pread and preadv, or a read of io_uring */
+	CALLS_DRAIN, /* pwrite and pwritev, or a write of io_uring */
 	CALLS_SYNC,  /* fdatasync */
-	CALLS_FSYNC, /* fsync, of files and directories */
+	CALLS_FSYNC, /* fsync of files and directories */
 	CALLS_OPEN,  /* open, openat */
 	CALLS_LIST,  /* opendir, fdopendir */
-	CALLS_READ,  /* read, of what is no storage: sysfs, eventfds */
+	CALLS_READ,  /* read, of files that are no storage: sysfs, eventfds */
 	CALLS_STAT,  /* fstat, lstat */
-	CALLS_STATX, /* and cachestat: through syscall() */
+	CALLS_STATX, /* statx, and below it cachestat: both through syscall() */
 	CALLS_CACHESTAT,
 	CALLS_IOCTL,
 	CALLS_FALLOCATE,
@@ -36,44 +35,45 @@ enum calls_kind {
 	CALLS_KINDS
 };
 
-/* How it fails: an errno, or one of these, which only CALLS_FILL and _DRAIN know. */
-#define CALLS_SHORT (-1) /* moves about half, whole blocks of it if O_DIRECT */
-#define CALLS_EMPTY (-2) /* moves nothing and says so */
-/* Of CALLS_FILL: success is said, and nothing has arrived, or not the last 8 bytes. */
+/* How a call fails: an errno, or one of these values. Most apply only to CALLS_FILL and
+ * CALLS_DRAIN. */
+#define CALLS_SHORT (-1) /* moves about half of the bytes, in whole blocks for O_DIRECT */
+#define CALLS_EMPTY (-2) /* moves no bytes and returns 0 */
+/* CALLS_FILL reports success, but no byte has arrived (CALLS_LIE), or all but the last 8. */
 #define CALLS_LIE (-3)
-#define CALLS_LIE_END (-4) /* by plain calls only */
+#define CALLS_LIE_END (-4) /* plain calls only */
 #define CALLS_LIE_LEN 8u
-#define CALLS_LATE (-5) /* only what goes through the page cache, or a CALLS_MADVISE: so late */
+/* Delays a call through the page cache, or a CALLS_MADVISE, by CALLS_LATE_US. */
+#define CALLS_LATE (-5)
 #define CALLS_LATE_US 20000
-#define CALLS_OTHER (-6) /* of CALLS_STAT: it is another file */
-/* Of CALLS_FILL: nothing moves and it does not come back before calls_let says so. Plain
- * calls only. */
+#define CALLS_OTHER (-6) /* CALLS_STAT returns another file's inode number */
+/* CALLS_FILL moves no byte and blocks until calls_release allows it. Plain calls only. */
 #define CALLS_HANG (-7)
 
 void calls_arm(enum calls_kind kind, unsigned nth, int how);
-/* The same, and all that follow. */
+/* The same for the n-th call and all later ones. */
 void calls_arm_onwards(enum calls_kind kind, unsigned nth, int how);
-/* Lets everything through again; how many calls were hit. */
+/* Disarms: all calls pass through again. Returns how many calls were hit. */
 unsigned calls_disarm(void);
-/* The first `count` calls that were hit since it was armed go on; the others hang, also when
- * it is disarmed. */
-void calls_let(unsigned count);
-/* Returns when `count` were hit; false after a minute. */
-bool calls_await(unsigned count);
-/* Since it was armed: calls of the kind, and whether the last hit was O_DIRECT. */
-unsigned calls_seen(void);
+/* Lets the first `count` calls that were hit since arming continue. The others stay blocked,
+ * even after calls_disarm. */
+void calls_release(unsigned count);
+/* Waits until `count` calls were hit. Returns false after a minute. */
+bool calls_await_hits(unsigned count);
+/* Since arming: the number of calls of the kind, and whether the last hit was an O_DIRECT call. */
+unsigned calls_counted(void);
 bool calls_hit_direct(void);
 
-/* Since it was armed: io_uring's calls into registered buffers. */
-unsigned calls_fixed(void);
+/* Since arming: the number of io_uring calls that used registered buffers. */
+unsigned calls_fixed_count(void);
 
-/* For calls_uring.c: one more of them. */
+/* Called by calls_uring.c for each such call. */
 void calls_count_fixed(void);
-/* For calls_uring.c: counts a call, and what it is to do: 0 what it says. */
-int calls_turn(enum calls_kind kind, int fd);
-/* How much of `len` a call that is short moves. */
-uint64_t calls_short_of(int fd, uint64_t len);
-/* The name of a kind, for messages. */
+/* Counts a call and returns its injected outcome, 0 for none. Also called by calls_uring.c. */
+int calls_next_outcome(enum calls_kind kind, int fd);
+/* Returns how many of `len` bytes a short call moves. */
+uint64_t calls_short_len(int fd, uint64_t len);
+/* Returns the name of a kind, for messages. */
 const char *calls_name(enum calls_kind kind);
 
 #endif

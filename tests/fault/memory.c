@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wrapped allocators: see memory.h. Counters are atomic because lanes allocate
- * when they open. Must never allocate on its own.
+ * The wrapped allocators of memory.h. The library calls them. The counters are atomic, because
+ * lanes allocate when they open. The wrappers must never allocate memory themselves.
  */
 #include "memory.h"
 
@@ -15,34 +15,34 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static _Atomic unsigned target, seen, hit;
+static _Atomic unsigned fail_nth, allocations, hit;
 static _Atomic long blocks, mapped;
-static const char *what = "nothing";
-static size_t what_len;
+static const char *failed_name = "nothing";
+static size_t failed_len;
 
 void memory_arm(unsigned nth)
 {
-	atomic_store(&seen, 0);
+	atomic_store(&allocations, 0);
 	atomic_store(&hit, 0);
-	atomic_store(&target, nth);
+	atomic_store(&fail_nth, nth);
 }
 
-unsigned memory_seen(void)
+unsigned memory_allocations(void)
 {
-	return atomic_load(&seen);
+	return atomic_load(&allocations);
 }
 
 unsigned memory_disarm(unsigned *hits)
 {
-	atomic_store(&target, 0);
+	atomic_store(&fail_nth, 0);
 	*hits = atomic_load(&hit);
-	return atomic_load(&seen);
+	return atomic_load(&allocations);
 }
 
-const char *memory_what(size_t *len)
+const char *memory_failed_name(size_t *len)
 {
-	*len = what_len;
-	return what;
+	*len = failed_len;
+	return failed_name;
 }
 
 long memory_blocks(void)
@@ -55,18 +55,18 @@ long memory_mapped(void)
 	return atomic_load(&mapped);
 }
 
-static bool fails(const char *name, size_t len)
+static bool take_failure(const char *name, size_t len)
 {
-	if (atomic_fetch_add(&seen, 1) + 1 != atomic_load(&target))
+	if (atomic_fetch_add(&allocations, 1) + 1 != atomic_load(&fail_nth))
 		return false;
-	what = name;
-	what_len = len;
+	failed_name = name;
+	failed_len = len;
 	atomic_fetch_add(&hit, 1);
 	errno = ENOMEM;
 	return true;
 }
 
-static void *counted(void *mem)
+static void *count_block(void *mem)
 {
 	if (mem)
 		atomic_fetch_add(&blocks, 1);
@@ -77,14 +77,14 @@ void *__real_malloc(size_t len);
 void *__wrap_malloc(size_t len);
 void *__wrap_malloc(size_t len)
 {
-	return fails("malloc", len) ? NULL : counted(__real_malloc(len));
+	return take_failure("malloc", len) ? NULL : count_block(__real_malloc(len));
 }
 
 void *__real_calloc(size_t count, size_t len);
 void *__wrap_calloc(size_t count, size_t len);
 void *__wrap_calloc(size_t count, size_t len)
 {
-	return fails("calloc", count * len) ? NULL : counted(__real_calloc(count, len));
+	return take_failure("calloc", count * len) ? NULL : count_block(__real_calloc(count, len));
 }
 
 void *__real_realloc(void *old, size_t len);
@@ -93,10 +93,10 @@ void *__wrap_realloc(void *old, size_t len)
 {
 	void *mem;
 
-	if (fails("realloc", len))
+	if (take_failure("realloc", len))
 		return NULL;
 	mem = __real_realloc(old, len);
-	return old ? mem : counted(mem);
+	return old ? mem : count_block(mem);
 }
 
 void *__real_reallocarray(void *old, size_t count, size_t len);
@@ -105,27 +105,29 @@ void *__wrap_reallocarray(void *old, size_t count, size_t len)
 {
 	void *mem;
 
-	if (fails("reallocarray", count * len))
+	if (take_failure("reallocarray", count * len))
 		return NULL;
 	mem = __real_reallocarray(old, count, len);
-	return old ? mem : counted(mem);
+	return old ? mem : count_block(mem);
 }
 
 void *__real_aligned_alloc(size_t align, size_t len);
 void *__wrap_aligned_alloc(size_t align, size_t len);
 void *__wrap_aligned_alloc(size_t align, size_t len)
 {
-	return fails("aligned_alloc", len) ? NULL : counted(__real_aligned_alloc(align, len));
+	return take_failure("aligned_alloc", len) ? NULL
+						  : count_block(__real_aligned_alloc(align, len));
 }
 
 int __real_posix_memalign(void **out, size_t align, size_t len);
 int __wrap_posix_memalign(void **out, size_t align, size_t len);
 int __wrap_posix_memalign(void **out, size_t align, size_t len)
 {
-	int ret = fails("posix_memalign", len) ? ENOMEM : __real_posix_memalign(out, align, len);
+	int ret = take_failure("posix_memalign", len) ? ENOMEM
+						      : __real_posix_memalign(out, align, len);
 
 	if (!ret)
-		counted(*out);
+		count_block(*out);
 	return ret;
 }
 
@@ -133,14 +135,14 @@ char *__real_strdup(const char *text);
 char *__wrap_strdup(const char *text);
 char *__wrap_strdup(const char *text)
 {
-	return fails("strdup", strlen(text) + 1) ? NULL : counted(__real_strdup(text));
+	return take_failure("strdup", strlen(text) + 1) ? NULL : count_block(__real_strdup(text));
 }
 
 char *__real_strndup(const char *text, size_t len);
 char *__wrap_strndup(const char *text, size_t len);
 char *__wrap_strndup(const char *text, size_t len)
 {
-	return fails("strndup", len + 1) ? NULL : counted(__real_strndup(text, len));
+	return take_failure("strndup", len + 1) ? NULL : count_block(__real_strndup(text, len));
 }
 
 int __wrap_asprintf(char **out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -149,13 +151,13 @@ int __wrap_asprintf(char **out, const char *fmt, ...)
 	va_list args;
 	int ret;
 
-	if (fails("asprintf", 0))
+	if (take_failure("asprintf", 0))
 		return -1;
 	va_start(args, fmt);
 	ret = vasprintf(out, fmt, args);
 	va_end(args);
 	if (ret >= 0)
-		counted(*out);
+		count_block(*out);
 	return ret;
 }
 
@@ -168,7 +170,7 @@ void __wrap_free(void *mem)
 	__real_free(mem);
 }
 
-static long pages(size_t len)
+static long round_to_pages(size_t len)
 {
 	return (long)((len + 4095) / 4096 * 4096);
 }
@@ -177,10 +179,11 @@ void *__real_mmap64(void *at, size_t len, int prot, int flags, int fd, off_t off
 void *__wrap_mmap64(void *at, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *at, size_t len, int prot, int flags, int fd, off_t off)
 {
-	void *mem = fails("mmap", len) ? MAP_FAILED : __real_mmap64(at, len, prot, flags, fd, off);
+	void *mem = take_failure("mmap", len) ? MAP_FAILED
+					      : __real_mmap64(at, len, prot, flags, fd, off);
 
 	if (mem != MAP_FAILED && !(flags & MAP_FIXED))
-		atomic_fetch_add(&mapped, pages(len));
+		atomic_fetch_add(&mapped, round_to_pages(len));
 	return mem;
 }
 
@@ -191,7 +194,7 @@ int __wrap_munmap(void *mem, size_t len)
 	int ret = __real_munmap(mem, len);
 
 	if (!ret)
-		atomic_fetch_sub(&mapped, pages(len));
+		atomic_fetch_sub(&mapped, round_to_pages(len));
 	return ret;
 }
 
@@ -199,12 +202,12 @@ FILE *__real_fdopen(int fd, const char *mode);
 FILE *__wrap_fdopen(int fd, const char *mode);
 FILE *__wrap_fdopen(int fd, const char *mode)
 {
-	return fails("fdopen", 0) ? NULL : __real_fdopen(fd, mode);
+	return take_failure("fdopen", 0) ? NULL : __real_fdopen(fd, mode);
 }
 
 int __real_memfd_create(const char *name, unsigned flags);
 int __wrap_memfd_create(const char *name, unsigned flags);
 int __wrap_memfd_create(const char *name, unsigned flags)
 {
-	return fails("memfd_create", 0) ? -1 : __real_memfd_create(name, flags);
+	return take_failure("memfd_create", 0) ? -1 : __real_memfd_create(name, flags);
 }

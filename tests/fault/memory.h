@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the library that runs out when a test says so: memory.c stands in
- * front of libc's allocators and mmap (--wrap, see meson.build) for what is linked
- * into the program, not for libraries it loads. Counts what is not given back.
+ * Injects allocation failures into the library. memory.c wraps libc's allocators and mmap
+ * (--wrap, see meson.build) for code that is linked into the program, not for libraries that it
+ * loads. It also counts memory that was not freed.
  */
 #ifndef PENSTOCK_FAULT_MEMORY_H
 #define PENSTOCK_FAULT_MEMORY_H
 
 #include <stddef.h>
 
-/* The n-th allocation from here fails, 0: none. */
+/* Makes the n-th allocation from now on fail; 0: none. */
 void memory_arm(unsigned nth);
-/* Allocations since it was armed. */
-unsigned memory_seen(void);
-/* Lets everything through again; allocations seen, and whether one failed. */
+/* Returns the number of allocations since arming. */
+unsigned memory_allocations(void);
+/* Disarms. Returns the number of allocations since arming, and in *hits how many failed. */
 unsigned memory_disarm(unsigned *hits);
-/* What failed: "calloc", with how many bytes. */
-const char *memory_what(size_t *len);
-/* Not given back: blocks, and bytes of mappings. */
+/* Returns the name of the function that failed, such as "calloc", and the bytes requested. */
+const char *memory_failed_name(size_t *len);
+/* Return the memory that was not freed: the number of blocks, and the bytes of mappings. */
 long memory_blocks(void);
 long memory_mapped(void);
 

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of which nobody says what the page cache holds: a chunk is tried through it, and
- * what its time showed is what happens to the rest. The file is TMPDIR's, said to be on an
- * overlay, or another user's on a file system with large folios; what comes slowly through
- * the cache is slow because the system call is. Every byte is right whatever is found out.
+ * Residency probes: reads of files for which the kernel does not report whether they are
+ * cached. A lane reads one chunk through the page cache, and its duration decides the path of
+ * the following chunks. The file on TMPDIR is marked as being on an overlay, or as another
+ * user's file on a file system with large folios. A delayed system call simulates a slow drive.
+ * Every byte must arrive, whatever the probe finds.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
-#include "core/objects.h"
-#include "core/request.h"
-#include "storage/file.h"
+#include "core/base/objects.h"
+#include "core/request/request.h"
+#include "storage/file_state.h"
 
 #define LEN (16u << 20)
-#define ONE (1u << 20)	  /* a chunk, at most: a slot */
-#define WINDOW (8u << 20) /* the shortest that goes by mapped */
+#define CHUNK_MAX (1u << 20)  /* the longest chunk: a slot */
+#define MAPPED_MIN (8u << 20) /* the shortest request that path mapped carries by itself */
 
 static struct penstock_device *dev, *host;
 static struct penstock_storage *st;
@@ -22,15 +24,15 @@ static const char *name;
 static unsigned char *want, *back;
 static void *mem;
 
-static void begin(const char *device, bool theirs)
+static void open_blind_file(const char *device, bool theirs)
 {
-	name = world_name("blind", false);
-	world_file(name, LEN, 1);
+	name = fixture_name("blind", false);
+	fixture_make_file(name, LEN, 1);
 	want = malloc(LEN);
 	back = malloc(LEN);
-	world_fill(want, LEN, 1);
-	host = world_device("host", "auto", 0);
-	dev = world_device(device, "auto", 0);
+	fixture_fill(want, LEN, 1);
+	host = fixture_open_device("host", "auto", 0);
+	dev = fixture_open_device(device, "auto", 0);
 	assert_int_equal(penstock_alloc(dev, LEN, &mem), 0);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	((struct pst_file *)st->priv)->overlay = !theirs;
@@ -41,7 +43,7 @@ static void begin(const char *device, bool theirs)
 	assert_int_equal(penstock_prepare(st, dev, PENSTOCK_READ), 0);
 }
 
-static int end(void **state)
+static int close_all(void **state)
 {
 	(void)state;
 	calls_disarm();
@@ -62,14 +64,12 @@ static int end(void **state)
 	return 0;
 }
 
-static void read_it(uint64_t len, struct penstock_report *report)
+static void read_and_compare(uint64_t len, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	if (penstock_transfer(&req, report) != (int64_t)len)
 		fail_msg("%s", penstock_errmsg());
 	test_copy(host, back, dev, mem, len);
@@ -85,108 +85,111 @@ static uint64_t bytes_by(const struct penstock_report *report, const char *path)
 	return report->paths[i].bytes;
 }
 
-/* Reads all of it; the bytes that went through the page cache. */
-static uint64_t by_cache(struct penstock_report *report)
+/* Reads the whole file and returns the number of bytes that came through the page cache. */
+static uint64_t read_all_and_count_cached(struct penstock_report *report)
 {
-	read_it(LEN, report);
+	read_and_compare(LEN, report);
 	return bytes_by(report, "bounce") + bytes_by(report, "mapped");
 }
 
-/* One chunk shows it, the rest is read from the drive; and so is all of the next request. */
-static void slow_is_the_drive(const char *device)
+/* A slow probe: one chunk goes through the cache. The rest of this request and all of the next
+ * one come from the drive. */
+static void slow_probe(const char *device)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	uint64_t sum;
 
-	begin(device, false);
+	open_blind_file(device, false);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
-	sum = by_cache(&report);
-	assert_in_range(sum, 1, ONE);
-	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_COLD);
-	assert_int_equal(by_cache(&report), 0);
+	sum = read_all_and_count_cached(&report);
+	assert_in_range(sum, 1, CHUNK_MAX);
+	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
+	assert_int_equal(read_all_and_count_cached(&report), 0);
 }
 
-static void slow_for_host(void **state)
+static void slow_probe_for_host_memory(void **state)
 {
 	(void)state;
-	slow_is_the_drive("host");
+	slow_probe("host");
 }
 
-static void slow_for_cuda(void **state)
+static void slow_probe_for_gpu_memory(void **state)
 {
 	(void)state;
-	slow_is_the_drive("cuda:0");
+	slow_probe("cuda:0");
 }
 
-/* As long as it is quick it is taken for cached; on a busy machine that may not be long. */
-static void quick_is_the_cache(void **state)
+/* Quick probes count as cached: all chunks go through the cache. On a busy machine no chunk may
+ * be quick enough. */
+static void quick_probe_reads_through_cache(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	uint64_t sum;
 
 	(void)state;
-	begin("host", false);
-	world_cache(name, true);
+	open_blind_file("host", false);
+	fixture_set_cached(name, true);
 	for (unsigned i = 0; i < 20; i++) {
-		atomic_store(&st->trial, PST_TRIAL_NONE);
-		sum = by_cache(&report);
+		atomic_store(&st->residency_probe, PST_PROBE_NONE);
+		sum = read_all_and_count_cached(&report);
 		assert_true(sum > 0);
-		if (atomic_load(&st->trial) == PST_TRIAL_WARM && sum == LEN)
+		if (atomic_load(&st->residency_probe) == PST_PROBE_WARM && sum == LEN)
 			return; /* every chunk was quick */
 	}
 	printf("# no time was short enough: %llu bytes by the cache\n", (unsigned long long)sum);
 }
 
-/* What was cached at its head is not behind it. */
-static void it_ends_where_it_is_slow(void **state)
+/* A cached file turns out to be slow later: its remaining chunks come from the drive. */
+static void cached_reads_end_at_a_slow_chunk(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	uint64_t sum;
 
 	(void)state;
-	begin("cuda:0", false);
-	atomic_store(&st->trial, PST_TRIAL_WARM);
+	open_blind_file("cuda:0", false);
+	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_LATE);
-	sum = by_cache(&report);
-	assert_in_range(sum, 1, LEN / 2); /* two lanes, two chunks each, at their longest */
-	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_COLD);
+	sum = read_all_and_count_cached(&report);
+	assert_in_range(sum, 1, LEN / 2); /* two lanes with two chunks each, of the longest kind */
+	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_COLD);
 }
 
-/* The trial fails: its bytes come by the next path, and nothing was found out. */
-static void a_trial_that_fails(void **state)
+/* A probe fails: its bytes come by the next path, and the probe counts for nothing. */
+static void failed_probe_finds_nothing(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	begin("cuda:0", false);
+	open_blind_file("cuda:0", false);
 	for (unsigned i = 0; i < 2; i++) {
-		atomic_store(&st->trial, PST_TRIAL_WARM); /* the cache comes first */
+		atomic_store(&st->residency_probe, PST_PROBE_WARM); /* the cache is tried first */
 		calls_arm(CALLS_FILL, 1, EIO);
-		by_cache(&report);
+		read_all_and_count_cached(&report);
 		assert_int_equal(calls_disarm(), 1);
 		assert_int_equal(report.retries, 1);
 	}
 }
 
-/* What was found to be cached is read where it lies, as long as that is quick. */
-static void cached_where_it_lies(void **state)
+/* Path mapped carries a range that a probe found cached, as long as that is quick. */
+static void cached_range_by_path_mapped(void **state)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 
 	(void)state;
-	begin("cuda:0", true);
-	atomic_store(&st->trial, PST_TRIAL_WARM);
-	read_it(WINDOW, &report);
-	assert_int_equal(bytes_by(&report, "mapped"), WINDOW);
-	atomic_store(&st->trial, PST_TRIAL_WARM);
+	open_blind_file("cuda:0", true);
+	atomic_store(&st->residency_probe, PST_PROBE_WARM);
+	read_and_compare(MAPPED_MIN, &report);
+	assert_int_equal(bytes_by(&report, "mapped"), MAPPED_MIN);
+	atomic_store(&st->residency_probe, PST_PROBE_WARM);
 	calls_arm_onwards(CALLS_MADVISE, 1, CALLS_LATE);
-	read_it(WINDOW, &report);
+	read_and_compare(MAPPED_MIN, &report);
 	assert_true(calls_disarm() > 0);
-	assert_int_equal(bytes_by(&report, "mapped"), WINDOW);
-	assert_true(report.dram_laid >= WINDOW); /* somebody has laid it there */
-	/* In doubt a short call tells, not another long one. */
-	assert_int_equal(atomic_load(&st->trial), PST_TRIAL_SLOW);
-	read_it(WINDOW, &report);
+	assert_int_equal(bytes_by(&report, "mapped"), MAPPED_MIN);
+	/* Filling the page cache is counted as a pass over DRAM. */
+	assert_true(report.dram_laid >= MAPPED_MIN);
+	/* After a slow long chunk, the next probe is a short chunk. */
+	assert_int_equal(atomic_load(&st->residency_probe), PST_PROBE_SLOW);
+	read_and_compare(MAPPED_MIN, &report);
 	assert_true(bytes_by(&report, "bounce") > 0);
 	assert_int_equal(bytes_by(&report, "mapped"), 0);
 }
@@ -194,14 +197,14 @@ static void cached_where_it_lies(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(slow_for_host, end),
-		cmocka_unit_test_teardown(slow_for_cuda, end),
-		cmocka_unit_test_teardown(quick_is_the_cache, end),
-		cmocka_unit_test_teardown(it_ends_where_it_is_slow, end),
-		cmocka_unit_test_teardown(a_trial_that_fails, end),
-		cmocka_unit_test_teardown(cached_where_it_lies, end),
+		cmocka_unit_test_teardown(slow_probe_for_host_memory, close_all),
+		cmocka_unit_test_teardown(slow_probe_for_gpu_memory, close_all),
+		cmocka_unit_test_teardown(quick_probe_reads_through_cache, close_all),
+		cmocka_unit_test_teardown(cached_reads_end_at_a_slow_chunk, close_all),
+		cmocka_unit_test_teardown(failed_probe_finds_nothing, close_all),
+		cmocka_unit_test_teardown(cached_range_by_path_mapped, close_all),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("blind", tests, NULL, NULL);
 }

@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Direct reads that report success and deliver nothing, or not all: before a path is
- * believed it is tried, on every drive beneath and on written extents only, and what has
- * not proven itself is refused like what cannot be. The drive is TMPDIR's, said to be on
- * the allow-list; what lies is the system call.
+ * Direct reads that report success and deliver nothing, or not everything. Before a path is
+ * used, the canary read tests it on each drive, on written extents only. A path that is not
+ * proven is refused. The file is on TMPDIR, marked as being on the allow-list. A wrapped system
+ * call simulates a drive that reports success and delivers nothing.
  */
-#include "world.h"
+#include "explain.h"
+#include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
-#include "core/objects.h"
-#include "core/stats.h"
+#include "core/base/objects.h"
+#include "core/base/stats.h"
 #include "memory.h"
 
 #define LEN (1u << 20)
-#define TRIAL (64u << 10) /* bytes of one trial: 8192 words */
+#define CANARY_LEN (64u << 10) /* bytes of one canary read: 8192 words */
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
 static const char *name;
 static unsigned char *mem;
 
-static void begin(const char *engine)
+static void make_file_and_device(const char *engine)
 {
-	name = world_name("canary", false);
-	world_file(name, LEN, 1);
-	host = world_device("host", engine, 0);
+	name = fixture_name("canary", false);
+	fixture_make_file(name, LEN, 1);
+	host = fixture_open_device("host", engine, 0);
 	assert_int_equal(penstock_alloc(host, LEN, (void **)&mem), 0);
 }
 
-static int end(void **state)
+static int close_all(void **state)
 {
 	(void)state;
 	calls_disarm();
@@ -45,7 +47,8 @@ static int end(void **state)
 	return 0;
 }
 
-/* As if a listed stack lay beneath, of so many drives that take turns of `stripe`. */
+/* Opens the file as if it were on a listed block stack of this many drives, striped by
+ * `stripe`. */
 static void open_listed(unsigned drives, uint64_t stripe)
 {
 	penstock_close(st);
@@ -57,8 +60,9 @@ static void open_listed(unsigned drives, uint64_t stripe)
 	st->facts.stripe_len = stripe;
 }
 
-/* Makes the route while the n-th read lies so (0: none does); how many reads there were. */
-static unsigned meet(unsigned nth, int how)
+/* Makes the route while the n-th read reports success without its bytes (0: none does). Returns
+ * the number of reads. */
+static unsigned make_route(unsigned nth, int how)
 {
 	unsigned hits;
 
@@ -66,103 +70,91 @@ static unsigned meet(unsigned nth, int how)
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	hits = calls_disarm();
 	assert_int_equal(hits, nth ? 1 : 0);
-	return calls_seen();
+	return calls_counted();
 }
 
 static int64_t transfer(enum penstock_class require, struct penstock_report *report)
 {
-	struct penstock_seg seg = {.buf = mem, .dev = host, .row_len = TRIAL};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_seg seg = {.buf = mem, .dev = host, .row_len = CANARY_LEN};
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.require = require;
 	return penstock_transfer(&req, report);
 }
 
-/* What is said of the path odirect, which is the direct one of host memory. */
-static struct penstock_explain_path said(void)
+/* Returns the entry of path odirect, the direct path for host memory. */
+static struct penstock_explain_path explain_odirect(void)
 {
-	struct penstock_explanation e = {.size = sizeof(e)};
-	struct penstock_seg seg = {.dev = host, .row_len = TRIAL};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
-	unsigned i = 0;
-
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	assert_int_equal(penstock_explain(&req, &e), 0);
-	while (strcmp(e.paths[i].name, "odirect"))
-		assert_true(++i < e.path_count);
-	return e.paths[i];
+	return test_explain_path(st, host, CANARY_LEN, "odirect");
 }
 
-static void expect_proven(void)
+static void expect_usable(void)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_explain_path path = said();
+	struct penstock_explain_path path = explain_odirect();
 
 	if (!path.usable)
-		fail_msg("it is shut: %s", path.text);
+		fail_msg("path odirect is not usable: %s", path.text);
 	assert_int_equal(path.proven, 1);
 	assert_int_equal(path.meets, PENSTOCK_DIRECT);
-	assert_int_equal(transfer(PENSTOCK_DIRECT, &report), TRIAL);
+	assert_int_equal(transfer(PENSTOCK_DIRECT, &report), CANARY_LEN);
 	assert_string_equal(report.path, "odirect");
 }
 
-/* The next path is taken; under a required class nothing is, and nothing moves. */
+/* Expects that path odirect is refused: another path is used. A request that requires its class
+ * fails before any byte moves. */
 static void expect_refused(enum penstock_why why, const char *words)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	struct penstock_explain_path path = said();
+	struct penstock_explain_path path = explain_odirect();
 
 	assert_int_equal(path.usable, 0);
 	assert_int_equal(path.proven, -1);
 	assert_string_equal(penstock_why_name(path.why), penstock_why_name(why));
 	if (!strstr(path.text, words))
-		fail_msg("'%s' says nothing of '%s'", path.text, words);
-	memset(mem, 0xee, TRIAL);
+		fail_msg("'%s' does not contain '%s'", path.text, words);
+	memset(mem, 0xee, CANARY_LEN);
 	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), -EOPNOTSUPP);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-	for (unsigned i = 0; i < TRIAL; i++)
+	for (unsigned i = 0; i < CANARY_LEN; i++)
 		assert_int_equal(mem[i], 0xee);
-	assert_int_equal(transfer(PENSTOCK_ANY, &report), TRIAL);
+	assert_int_equal(transfer(PENSTOCK_ANY, &report), CANARY_LEN);
 	assert_string_not_equal(report.path, "odirect");
 }
 
 static bool bytes_right(void)
 {
-	unsigned char *want = malloc(TRIAL);
+	unsigned char *want = malloc(CANARY_LEN);
 	bool same;
 
-	world_fill(want, TRIAL, 1);
-	same = !memcmp(mem, want, TRIAL);
+	fixture_fill(want, CANARY_LEN, 1);
+	same = !memcmp(mem, want, CANARY_LEN);
 	free(want);
 	return same;
 }
 
-static void needs_extents(void)
+static void require_extents(void)
 {
 	open_listed(1, 0);
-	meet(0, 0);
-	if (said().why == PENSTOCK_WHY_UNPROVEN)
-		test_skip("no direct path to TMPDIR: it does not tell what is written");
+	make_route(0, 0);
+	if (explain_odirect().why == PENSTOCK_WHY_UNPROVEN)
+		test_skip("no direct path to TMPDIR: it does not report which extents are written");
 }
 
 /* ---- the cases ---- */
 
-static void what_arrives_is_believed(void **state)
+static void proven_path_is_used(void **state)
 {
 	(void)state;
-	begin("threads");
-	needs_extents();
-	expect_proven();
+	make_file_and_device("threads");
+	require_extents();
+	expect_usable();
 	assert_true(bytes_right());
 }
 
-/* Nothing at all arrives, by either engine. */
-static void nothing_arrives(void **state)
+/* No byte arrives, with either engine: the canary counts every word as wrong. */
+static void no_byte_arrives(void **state)
 {
 	static const char *const engines[] = {"threads", "auto"};
 	struct pst_stats *stats = pst_stats_get();
@@ -170,78 +162,80 @@ static void nothing_arrives(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		uint64_t failed;
 
-		begin(engines[i]);
-		needs_extents();
+		make_file_and_device(engines[i]);
+		require_extents();
 		failed = atomic_load(&stats->canaries_failed);
 		open_listed(1, 0);
-		assert_int_equal(meet(2, CALLS_LIE), 2); /* behind the reference */
+		/* The second read, after the reference. */
+		assert_int_equal(make_route(2, CALLS_LIE), 2);
 		assert_int_equal(atomic_load(&stats->canaries_failed), failed + 1);
 		expect_refused(PENSTOCK_WHY_CANARY, "8192 of 8192 words");
 		assert_true(bytes_right());
-		end(state);
+		close_all(state);
 	}
 }
 
-/* Every word is looked at. */
-static void a_word_does_not_arrive(void **state)
+/* The last word does not arrive: the canary compares every word. */
+static void last_word_does_not_arrive(void **state)
 {
 	(void)state;
-	begin("threads");
-	needs_extents();
+	make_file_and_device("threads");
+	require_extents();
 	open_listed(1, 0);
-	meet(2, CALLS_LIE_END);
+	make_route(2, CALLS_LIE_END);
 	expect_refused(PENSTOCK_WHY_CANARY, " 1 of 8192 words");
 }
 
-/* What is taken for the truth must have arrived, too. */
-static void the_reference_does_not_arrive(void **state)
+/* The reference read itself may lie: the comparison then fails too. */
+static void reference_read_lies(void **state)
 {
 	(void)state;
-	begin("threads");
-	needs_extents();
+	make_file_and_device("threads");
+	require_extents();
 	open_listed(1, 0);
-	meet(1, CALLS_LIE);
+	make_route(1, CALLS_LIE);
 	expect_refused(PENSTOCK_WHY_CANARY, "words");
 }
 
-/* One drive of a stripe behind another bridge. */
-static void each_drive_for_itself(void **state)
+/* One drive of a stripe does not deliver its bytes, as if another PCIe bridge were in its way.
+ * So each drive is tested. */
+static void each_drive_is_tested(void **state)
 {
 	enum { DRIVES = 3 };
 
 	(void)state;
-	begin("threads");
-	needs_extents();
-	open_listed(DRIVES, TRIAL);
-	assert_int_equal(meet(0, 0), 2 * DRIVES);
-	expect_proven();
+	make_file_and_device("threads");
+	require_extents();
+	open_listed(DRIVES, CANARY_LEN);
+	assert_int_equal(make_route(0, 0), 2 * DRIVES);
+	expect_usable();
 	for (unsigned i = 1; i <= DRIVES; i++) {
-		open_listed(DRIVES, TRIAL);
-		meet(2 * i, CALLS_LIE);
+		open_listed(DRIVES, CANARY_LEN);
+		make_route(2 * i, CALLS_LIE);
 		expect_refused(PENSTOCK_WHY_CANARY, "words");
 	}
-	/* The file ends before the last drive's turn. */
-	open_listed(LEN / TRIAL + 1, TRIAL);
-	meet(0, 0);
+	/* The file ends before the last drive's stripe unit. */
+	open_listed(LEN / CANARY_LEN + 1, CANARY_LEN);
+	make_route(0, 0);
 	expect_refused(PENSTOCK_WHY_UNPROVEN, "16 of 17 drives");
 }
 
-/* Holes and what is only reserved are zeros without a drive: they prove nothing. */
-static void only_what_is_written(void **state)
+/* Holes and reserved blocks read as zeros without the drive, so they prove nothing. */
+static void only_written_extents_prove(void **state)
 {
 	const char *kinds[] = {"a hole", "reserved", "too short", "empty"};
 	int fd;
 
 	(void)state;
-	begin("threads");
-	needs_extents();
+	make_file_and_device("threads");
+	require_extents();
 	for (unsigned i = 0; i < 4; i++) {
 		fd = open(name, O_RDWR | O_TRUNC);
 		assert_true(fd >= 0);
 		if (i == 0)
 			assert_int_equal(ftruncate(fd, LEN), 0);
 		else if (i == 1 && fallocate(fd, 0, 0, LEN))
-			kinds[i] = NULL; /* none of that here */
+			kinds[i] = NULL; /* this file system has no reserved blocks */
 		else if (i == 2)
 			assert_int_equal(write(fd, mem, 4095), 4095);
 		assert_int_equal(fsync(fd), 0);
@@ -249,45 +243,45 @@ static void only_what_is_written(void **state)
 		if (!kinds[i])
 			continue;
 		open_listed(1, 0);
-		printf("# %s: %u reads\n", kinds[i], meet(0, 0));
-		assert_int_equal(said().usable, 0);
-		assert_string_equal(penstock_why_name(said().why), "unproven");
+		printf("# %s: %u reads\n", kinds[i], make_route(0, 0));
+		assert_int_equal(explain_odirect().usable, 0);
+		assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 		if (i < 2)
 			expect_refused(PENSTOCK_WHY_UNPROVEN, "written extent");
 	}
-	/* One written block behind it all is enough. */
+	/* One written block at the very end is enough. */
 	fd = open(name, O_RDWR | O_TRUNC);
 	memset(mem, 0x5a, 4096);
 	assert_int_equal(pwrite(fd, mem, 4096, LEN - 4096), 4096);
 	assert_int_equal(fsync(fd), 0);
 	close(fd);
 	open_listed(1, 0);
-	assert_int_equal(meet(0, 0), 2);
-	expect_proven();
+	assert_int_equal(make_route(0, 0), 2);
+	expect_usable();
 }
 
-/* What was written since it was opened is there to be tried on. */
-static void a_file_that_grew(void **state)
+/* The canary can use bytes that were written after the open. */
+static void file_written_after_open(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 
 	(void)state;
-	begin("threads");
-	needs_extents();
+	make_file_and_device("threads");
+	require_extents();
 	penstock_close(st);
 	st = NULL;
 	unlink(name);
 	opts.flags = PENSTOCK_O_CREATE;
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	st->facts.listed = true;
-	world_fill(mem, LEN, 1);
+	fixture_fill(mem, LEN, 1);
 	assert_int_equal(penstock_write(st, host, mem, LEN, 0), LEN);
 	assert_int_equal(penstock_storage_length(st), LEN);
-	expect_proven();
+	expect_usable();
 	assert_true(bytes_right());
 }
 
-static void make_empty(void)
+static void truncate_file(void)
 {
 	int fd = open(name, O_RDWR | O_TRUNC);
 
@@ -296,30 +290,40 @@ static void make_empty(void)
 	close(fd);
 }
 
-static void put_bytes(uint64_t len)
+static void write_bytes(uint64_t len)
 {
 	unsigned char *bytes = malloc(len);
 	int fd = open(name, O_RDWR);
 
-	world_fill(bytes, len, 1);
+	fixture_fill(bytes, len, 1);
 	assert_int_equal(pwrite(fd, bytes, len, 0), len);
 	close(fd);
 	free(bytes);
 }
 
-/* A route that had nothing to be tried on is tried by the first request that finds some,
- * also where the room was there before; and no more after that. */
-static void tried_when_there_is_something(void **state)
+/* Opens an empty file, so that the canary cannot prove the route's direct path. */
+static void open_unproven_route(void)
+{
+	make_file_and_device("threads");
+	require_extents();
+	truncate_file();
+	open_listed(1, 0);
+	make_route(0, 0);
+}
+
+/* A route without written bytes is proven by the first request that finds some, even when the
+ * blocks were reserved before. Later requests do not repeat the canary read. */
+static void canary_runs_once_bytes_are_written(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
-	uint64_t tried;
+	uint64_t canaries_before;
 
 	(void)state;
-	begin("threads");
-	needs_extents();
+	make_file_and_device("threads");
+	require_extents();
 	for (unsigned reserved = 0; reserved < 2; reserved++) {
-		make_empty();
+		truncate_file();
 		if (reserved) {
 			int fd = open(name, O_RDWR);
 
@@ -327,31 +331,27 @@ static void tried_when_there_is_something(void **state)
 			close(fd);
 		}
 		open_listed(1, 0);
-		meet(0, 0);
-		assert_string_equal(penstock_why_name(said().why), "unproven");
+		make_route(0, 0);
+		assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 		assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), -EOPNOTSUPP);
-		put_bytes(LEN);
-		tried = atomic_load(&stats->canaries);
-		assert_int_equal(transfer(PENSTOCK_DIRECT, &report), TRIAL);
+		write_bytes(LEN);
+		canaries_before = atomic_load(&stats->canaries);
+		assert_int_equal(transfer(PENSTOCK_DIRECT, &report), CANARY_LEN);
 		assert_string_equal(report.path, "odirect");
 		assert_true(bytes_right());
-		assert_int_equal(atomic_load(&stats->canaries), tried + 1);
-		put_bytes(LEN);
-		expect_proven();
-		assert_int_equal(atomic_load(&stats->canaries), tried + 1);
+		assert_int_equal(atomic_load(&stats->canaries), canaries_before + 1);
+		write_bytes(LEN);
+		expect_usable();
+		assert_int_equal(atomic_load(&stats->canaries), canaries_before + 1);
 	}
 }
 
-/* What lies then is caught then. */
-static void lies_when_there_is_something(void **state)
+/* A lie at that later canary read is caught. */
+static void later_canary_read_lies(void **state)
 {
 	(void)state;
-	begin("threads");
-	needs_extents();
-	make_empty();
-	open_listed(1, 0);
-	meet(0, 0);
-	put_bytes(LEN);
+	open_unproven_route();
+	write_bytes(LEN);
 	calls_arm(CALLS_FILL, 2, CALLS_LIE);
 	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), -EOPNOTSUPP);
 	assert_int_equal(calls_disarm(), 1);
@@ -359,164 +359,158 @@ static void lies_when_there_is_something(void **state)
 	assert_true(bytes_right());
 }
 
-/* A file that stays as it is is not tried again and again. */
-static void nothing_new_is_not_tried(void **state)
+/* The canary read is not repeated while the file stays unchanged. */
+static void unchanged_file_is_not_tried_again(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
-	uint64_t tried;
+	uint64_t canaries_before;
 
 	(void)state;
-	begin("threads");
-	needs_extents();
-	make_empty();
+	make_file_and_device("threads");
+	require_extents();
+	truncate_file();
 	for (unsigned len = 100; len < 300; len += 100) {
 		struct timespec then = {.tv_sec = 1000000000 + len};
 
-		tried = atomic_load(&stats->canaries);
-		put_bytes(len);
-		world_cache(name, false); /* no block of it comes to be later */
+		canaries_before = atomic_load(&stats->canaries);
+		write_bytes(len);
+		/* Writes all blocks, so that none is written later. */
+		fixture_set_cached(name, false);
 		assert_int_equal(utimensat(AT_FDCWD, name, (struct timespec[2]){then, then}, 0), 0);
 		if (len == 100) {
 			open_listed(1, 0);
-			meet(0, 0);
+			make_route(0, 0);
 		}
 		for (unsigned i = 0; i < 10; i++)
 			assert_int_equal(transfer(PENSTOCK_ANY, NULL), len);
-		assert_int_equal(atomic_load(&stats->canaries), tried + 1);
-		assert_string_equal(penstock_why_name(said().why), "unproven");
+		assert_int_equal(atomic_load(&stats->canaries), canaries_before + 1);
+		assert_string_equal(penstock_why_name(explain_odirect().why), "unproven");
 	}
 }
 
-/* Without memory for another route the request goes as it would have, and the next one tries. */
-static void no_memory_to_try_with(void **state)
+/* Without memory for the new route, the request uses its old route, and the next one runs the
+ * canary. */
+static void no_memory_for_a_new_route(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
-	uint64_t tried;
+	uint64_t canaries_before;
 	unsigned hits;
 	int64_t moved;
 
 	(void)state;
-	begin("threads");
-	needs_extents();
-	make_empty();
-	open_listed(1, 0);
-	meet(0, 0);
-	assert_int_equal(transfer(PENSTOCK_ANY, NULL), 0); /* nothing of this is made any more */
-	put_bytes(LEN);
-	tried = atomic_load(&stats->canaries);
+	open_unproven_route();
+	/* Allocations of the first transfer are done. */
+	assert_int_equal(transfer(PENSTOCK_ANY, NULL), 0);
+	write_bytes(LEN);
+	canaries_before = atomic_load(&stats->canaries);
 	memory_arm(1);
 	moved = transfer(PENSTOCK_ANY, NULL);
 	memory_disarm(&hits);
-	assert_int_equal(moved, TRIAL);
+	assert_int_equal(moved, CANARY_LEN);
 	assert_int_equal(hits, 1);
-	assert_int_equal(atomic_load(&stats->canaries), tried);
-	expect_proven();
+	assert_int_equal(atomic_load(&stats->canaries), canaries_before);
+	expect_usable();
 }
 
-/* No trial while a stream waits for a request of ours: it takes memory and copies. */
-static void not_while_a_stream_waits(void **state)
+/* No canary read while a stream waits for a request of the library, because it allocates and
+ * copies. */
+static void no_canary_while_a_stream_waits(void **state)
 {
 	struct pst_stats *stats = pst_stats_get();
-	uint64_t tried;
+	uint64_t canaries_before;
 	int64_t moved;
 
 	(void)state;
-	begin("threads");
-	needs_extents();
-	make_empty();
-	open_listed(1, 0);
-	meet(0, 0);
-	put_bytes(LEN);
-	tried = atomic_load(&stats->canaries);
+	open_unproven_route();
+	write_bytes(LEN);
+	canaries_before = atomic_load(&stats->canaries);
 	atomic_fetch_add(&host->streams_waiting, 1);
 	moved = transfer(PENSTOCK_ANY, NULL);
 	atomic_fetch_sub(&host->streams_waiting, 1);
-	assert_int_equal(moved, TRIAL);
-	assert_int_equal(atomic_load(&stats->canaries), tried);
-	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), TRIAL);
+	assert_int_equal(moved, CANARY_LEN);
+	assert_int_equal(atomic_load(&stats->canaries), canaries_before);
+	assert_int_equal(transfer(PENSTOCK_DIRECT, NULL), CANARY_LEN);
 }
 
-/* For writing, of so many drives that take turns of a trial. */
-static void begin_writing(unsigned drives)
+/* Opens the file for writing, as if on this many drives, with stripe units of one canary read. */
+static void open_for_writing(unsigned drives)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 
-	begin("threads");
+	make_file_and_device("threads");
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
 	if (st->facts.fd_direct < 0)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
 	st->facts.listed = true;
 	st->facts.drive_count = drives;
-	st->facts.stripe_len = drives > 1 ? TRIAL : 0;
+	st->facts.stripe_len = drives > 1 ? CANARY_LEN : 0;
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_WRITE), 0);
 }
 
-/* Writes directly, so many trials long from this one on; in *reads how often it was read
- * back, the first time lying if it is to. */
-static int64_t put(unsigned from, unsigned count, bool lie, unsigned *reads)
+/* Writes `count` canary lengths directly, from number `from` on. Returns in *reads how often
+ * the library read them back. With `lie` the first of these reads lies. */
+static int64_t write_direct(unsigned from, unsigned count, bool lie, unsigned *reads)
 {
 	struct penstock_seg seg = {.buf = mem, .dev = host};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	int64_t n;
 
-	seg.off = from * TRIAL;
-	seg.row_len = count * TRIAL;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	seg.off = from * CANARY_LEN;
+	seg.row_len = count * CANARY_LEN;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	req.require = PENSTOCK_DIRECT;
 	calls_arm(CALLS_FILL, lie ? 1 : 0, CALLS_LIE);
 	n = penstock_transfer(&req, NULL);
 	calls_disarm();
-	*reads = calls_seen();
+	*reads = calls_counted();
 	return n;
 }
 
-/* The first direct write of a route is read back; those that follow cost no reading. */
-static void a_write_is_proven_once(void **state)
+/* The first direct write of a route is read back. Later writes are not. */
+static void first_write_is_read_back(void **state)
 {
 	unsigned reads;
 
 	(void)state;
-	begin_writing(1);
+	open_for_writing(1);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(put(i, 1, false, &reads), TRIAL);
+		assert_int_equal(write_direct(i, 1, false, &reads), CANARY_LEN);
 		assert_int_equal(reads, i ? 0 : 1);
 	}
 }
 
-/* One drive's bytes prove nothing of another's. */
-static void a_write_is_proven_on_each_drive(void **state)
+/* Each drive of a stripe needs its own proof. */
+static void first_write_on_each_drive_is_read_back(void **state)
 {
 	unsigned reads;
 
 	(void)state;
-	begin_writing(4);
-	assert_int_equal(put(0, 1, false, &reads), TRIAL);
+	open_for_writing(4);
+	assert_int_equal(write_direct(0, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 1);
-	assert_int_equal(put(4, 1, false, &reads), TRIAL); /* the first one's turn again */
+	/* The first drive's stripe unit again. */
+	assert_int_equal(write_direct(4, 1, false, &reads), CANARY_LEN);
 	assert_int_equal(reads, 0);
-	assert_int_equal(put(1, 2, false, &reads), 2 * TRIAL);
+	assert_int_equal(write_direct(1, 2, false, &reads), 2 * CANARY_LEN);
 	assert_int_equal(reads, 1);
-	assert_int_equal(put(5, 2, false, &reads), 2 * TRIAL);
+	assert_int_equal(write_direct(5, 2, false, &reads), 2 * CANARY_LEN);
 	assert_int_equal(reads, 0);
-	assert_int_equal(put(3, 1, true, &reads), -EIO);
+	assert_int_equal(write_direct(3, 1, true, &reads), -EIO);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 }
 
-/* A path that has lied once is not believed because another chunk arrives. */
-static void a_write_that_did_not_arrive(void **state)
+/* After a failed proof, every later write of the route is read back. */
+static void writes_after_a_failed_proof_are_read_back(void **state)
 {
 	unsigned reads;
 
 	(void)state;
-	begin_writing(1);
-	assert_int_equal(put(0, 1, true, &reads), -EIO);
+	open_for_writing(1);
+	assert_int_equal(write_direct(0, 1, true, &reads), -EIO);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANARY);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(put(i, 1, false, &reads), TRIAL);
+		assert_int_equal(write_direct(i, 1, false, &reads), CANARY_LEN);
 		assert_int_equal(reads, 1);
 	}
 }
@@ -524,23 +518,23 @@ static void a_write_that_did_not_arrive(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(what_arrives_is_believed, end),
-		cmocka_unit_test_teardown(nothing_arrives, end),
-		cmocka_unit_test_teardown(a_word_does_not_arrive, end),
-		cmocka_unit_test_teardown(the_reference_does_not_arrive, end),
-		cmocka_unit_test_teardown(each_drive_for_itself, end),
-		cmocka_unit_test_teardown(only_what_is_written, end),
-		cmocka_unit_test_teardown(a_write_is_proven_once, end),
-		cmocka_unit_test_teardown(a_write_is_proven_on_each_drive, end),
-		cmocka_unit_test_teardown(a_write_that_did_not_arrive, end),
-		cmocka_unit_test_teardown(a_file_that_grew, end),
-		cmocka_unit_test_teardown(tried_when_there_is_something, end),
-		cmocka_unit_test_teardown(lies_when_there_is_something, end),
-		cmocka_unit_test_teardown(nothing_new_is_not_tried, end),
-		cmocka_unit_test_teardown(no_memory_to_try_with, end),
-		cmocka_unit_test_teardown(not_while_a_stream_waits, end),
+		cmocka_unit_test_teardown(proven_path_is_used, close_all),
+		cmocka_unit_test_teardown(no_byte_arrives, close_all),
+		cmocka_unit_test_teardown(last_word_does_not_arrive, close_all),
+		cmocka_unit_test_teardown(reference_read_lies, close_all),
+		cmocka_unit_test_teardown(each_drive_is_tested, close_all),
+		cmocka_unit_test_teardown(only_written_extents_prove, close_all),
+		cmocka_unit_test_teardown(first_write_is_read_back, close_all),
+		cmocka_unit_test_teardown(first_write_on_each_drive_is_read_back, close_all),
+		cmocka_unit_test_teardown(writes_after_a_failed_proof_are_read_back, close_all),
+		cmocka_unit_test_teardown(file_written_after_open, close_all),
+		cmocka_unit_test_teardown(canary_runs_once_bytes_are_written, close_all),
+		cmocka_unit_test_teardown(later_canary_read_lies, close_all),
+		cmocka_unit_test_teardown(unchanged_file_is_not_tried_again, close_all),
+		cmocka_unit_test_teardown(no_memory_for_a_new_route, close_all),
+		cmocka_unit_test_teardown(no_canary_while_a_stream_waits, close_all),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("canary", tests, NULL, NULL);
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th call of each function of the CUDA driver fails, on the stand-in, and the
- * operations of streams fail when they come to be done, which breaks the context for
- * good. Each in a process of its own. A scenario ends with an errno, a reason and a
- * sentence, or comes through with every byte right; it does so afterwards, unless the
- * context is broken, and then the host still does. Nothing stays behind.
+ * The n-th call of each CUDA driver function fails, in the stand-in driver. A second group
+ * fails operations of a stream when they execute, which breaks the context permanently. Each
+ * failure runs in its own process. The scenario must end with an errno, a reason and a
+ * sentence, or succeed with every byte right. It must succeed when repeated, or with the host
+ * if the context is broken. Nothing may be left allocated.
  */
-#include "afresh.h"
+#include "child.h"
+#include "request.h"
 
 #include "device/cuda_api.h"
 
 #define LEN ((2u << 20) + 777u)
-#define WARM_LEN (9u << 20) /* long enough to be mapped without being asked for */
-#define TURNS_MAX 4	    /* of one function, half of them its last */
+#define WARM_LEN (9u << 20) /* long enough that path mapped is chosen automatically */
+#define TURNS_MAX 4	    /* calls of one function that are failed, half of them its last ones */
 
 static const char *const symbols[] = {
 #define NAME(member, symbol, params) #symbol,
@@ -21,8 +22,8 @@ static const char *const symbols[] = {
 };
 #define SYMBOLS (sizeof(symbols) / sizeof(symbols[0]))
 
-/* What gives things back: what it keeps when it fails is the driver's. */
-static bool gives_back(const char *symbol)
+/* Reports whether a function frees an object. When it fails, the driver keeps the object. */
+static bool frees_an_object(const char *symbol)
 {
 	return strstr(symbol, "Free") || strstr(symbol, "Destroy") ||
 	       strstr(symbol, "Unregister") || strstr(symbol, "Release") ||
@@ -30,80 +31,59 @@ static bool gives_back(const char *symbol)
 }
 
 struct outcome {
-	struct afresh end;
-	uint64_t retries, windows; /* of the read that met the fault; bytes by path mapped */
+	struct child_result end;
+	/* Of the read with the failure: its retries, and bytes by path mapped. */
+	uint64_t retries, windows;
 	bool again;
 	unsigned long calls[SYMBOLS];
 };
 
-static struct outcome *out;
-static unsigned char *bytes, *back;
-static char name[256];
+#define SCENARIO_LEN WARM_LEN
+#define SCENARIO_NAME "cuda"
+#include "scenario.h"
 
-#define say(...) afresh_say(&out->end, __VA_ARGS__)
-
-static int setup(void **state)
-{
-	(void)state;
-	bytes = malloc(WARM_LEN);
-	back = malloc(WARM_LEN);
-	out = afresh_shared(sizeof(*out));
-	snprintf(name, sizeof(name), "%s", world_name("cuda", false));
-	world_fill(bytes, WARM_LEN, 1);
-	return !bytes || !back || !out;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	unlink(name);
-	free(bytes);
-	free(back);
-	return 0;
-}
-
-/* ---- the stand-in's own door ---- */
+/* ---- functions of the stand-in driver itself ---- */
 
 static void standin_fail(const char *spec)
 {
 	int (*set)(const char *);
 
-	*(void **)&set = afresh_standin("pst_standin_fail");
+	*(void **)&set = child_standin_symbol("pst_standin_fail");
 	if (set && set(spec) < 0)
-		say("the stand-in does not know '%s'", spec);
+		scenario_fail("the stand-in driver rejects '%s'", spec);
 }
 
 static unsigned long standin_calls(const char *symbol)
 {
 	unsigned long (*count)(const char *);
 
-	*(void **)&count = afresh_standin("pst_standin_calls");
+	*(void **)&count = child_standin_symbol("pst_standin_calls");
 	return count ? count(symbol) : 0;
 }
 
-/* What lies behind a device address, without a call that could fail. */
-static void compare(const void *mem, uint64_t len)
+/* Compares device memory by a function of the stand-in driver that cannot fail. */
+static void compare_device_bytes(const void *mem, uint64_t len)
 {
 	void *(*peek)(pst_cu_ptr);
 
-	*(void **)&peek = afresh_standin("pst_standin_peek");
+	*(void **)&peek = child_standin_symbol("pst_standin_peek");
 	memcpy(back, peek((uintptr_t)mem), len);
 	for (uint64_t i = 0; i < len; i++)
 		if (back[i] != bytes[i]) {
-			say("byte %llu is %02x, not %02x", (unsigned long long)i, back[i],
-			    bytes[i]);
+			scenario_fail("byte %llu is %02x, not %02x", (unsigned long long)i, back[i],
+				      bytes[i]);
 			return;
 		}
 }
 
-/* ---- the scenarios: 0, or the first error; all that they opened is closed ---- */
+/* ---- the scenarios: return 0 or the first error, and close all that they opened ---- */
 
-static struct penstock_device *device_of(const char *device, int *ret)
+static struct penstock_device *open_small_device(const char *device, int *ret)
 {
-	return afresh_device(device, NULL, ret);
+	return child_open_device(device, NULL, ret);
 }
 
-static uint64_t by_mapped(const struct penstock_report *report)
+static uint64_t bytes_by_mapped(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++)
 		if (!strcmp(report->paths[i].name, "mapped"))
@@ -111,15 +91,15 @@ static uint64_t by_mapped(const struct penstock_report *report)
 	return 0;
 }
 
-static int read_len(const char *device, const char *path, uint64_t len)
+static int read_and_compare(const char *device, const char *path, uint64_t len)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = len};
 	struct penstock_storage *st = NULL;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 	int ret;
-	struct penstock_device *dev = device_of(device, &ret);
+	struct penstock_device *dev = open_small_device(device, &ret);
 
 	if (!ret)
 		ret = penstock_alloc(dev, len, &seg.buf);
@@ -127,24 +107,22 @@ static int read_len(const char *device, const char *path, uint64_t len)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		req.path = path;
 		n = penstock_transfer(&req, &report);
 		ret = n < 0 ? (int)n : 0;
 		if (n >= 0 && n != (int64_t)len)
-			say("read %lld bytes", (long long)n);
+			scenario_fail("read %lld bytes", (long long)n);
 		if (n < 0 && report.size && report.result == n && report.bytes > len)
-			say("failed with more than all bytes");
+			scenario_fail("failed with more than all bytes");
 		if (strcmp(device, "host") != 0 && !out->again) {
 			out->retries = n >= 0 ? report.retries : 0;
-			out->windows = by_mapped(&report);
+			out->windows = bytes_by_mapped(&report);
 		}
 		if (!ret && strcmp(device, "host") != 0)
-			compare(seg.buf, len);
+			compare_device_bytes(seg.buf, len);
 		else if (!ret && memcmp(seg.buf, bytes, len))
-			say("the host's bytes are wrong");
+			scenario_fail("the host's bytes are wrong");
 	}
 	penstock_close(st);
 	if (dev)
@@ -159,20 +137,20 @@ static int read_cold(void)
 
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
-	return read_len("cuda:0", NULL, LEN);
+	return read_and_compare("cuda:0", NULL, LEN);
 }
 
 static int read_mapped(void)
 {
-	return read_len("cuda:0", "mapped", LEN);
+	return read_and_compare("cuda:0", "mapped", LEN);
 }
 
 static int read_warm(void)
 {
-	return read_len("cuda:0", NULL, WARM_LEN);
+	return read_and_compare("cuda:0", NULL, WARM_LEN);
 }
 
-/* Out of the device over a file that is there: it has the old or the new bytes. */
+/* Copies to the device and writes it over a file, which then has the old or the new bytes. */
 static int write_back(void)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -182,12 +160,12 @@ static int write_back(void)
 	void *mem = NULL;
 	int64_t n;
 	int ret, fd;
-	struct penstock_device *dev = device_of("cuda:0", &ret);
+	struct penstock_device *dev = open_small_device("cuda:0", &ret);
 
 	opts.flags = PENSTOCK_O_WRITE;
 	memset(back, 0x5a, LEN);
 	if (!ret)
-		host = device_of("host", &ret);
+		host = open_small_device("host", &ret);
 	if (!ret)
 		ret = penstock_alloc(dev, LEN, &mem);
 	args.dst_dev = dev;
@@ -209,14 +187,15 @@ static int write_back(void)
 	penstock_device_close(host);
 	fd = open(name, O_RDWR);
 	if (pread(fd, back, WARM_LEN, 0) != WARM_LEN)
-		say("the file has another length");
+		scenario_fail("the file has another length");
 	for (uint64_t i = 0; i < WARM_LEN; i++)
 		if (back[i] != (i < LEN && !ret ? 0x5a : bytes[i]) && (!ret || back[i] != 0x5a)) {
-			say("byte %llu of the file is %02x", (unsigned long long)i, back[i]);
+			scenario_fail("byte %llu of the file is %02x", (unsigned long long)i,
+				      back[i]);
 			break;
 		}
 	if (pwrite(fd, bytes, LEN, 0) != LEN)
-		say("the file cannot be put right");
+		scenario_fail("the file cannot be put right");
 	close(fd);
 	return ret;
 }
@@ -226,16 +205,16 @@ static int read_stream(void)
 	struct penstock_storage *st = NULL;
 	void *mem = NULL;
 	int ret;
-	struct penstock_device *dev = device_of("cuda:0", &ret);
+	struct penstock_device *dev = open_small_device("cuda:0", &ret);
 
 	if (!ret)
 		ret = penstock_alloc(dev, LEN, &mem);
 	if (!ret)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret)
-		ret = afresh_read_stream(st, dev, mem, LEN, &out->end);
+		ret = child_read_in_stream_order(st, dev, mem, LEN, &out->end);
 	if (!ret)
-		compare(mem, LEN);
+		compare_device_bytes(mem, LEN);
 	penstock_close(st);
 	if (dev)
 		penstock_free(dev, mem);
@@ -255,10 +234,10 @@ static bool reason_fits(enum penstock_why why)
 struct failure {
 	int (*scenario)(void);
 	const char *spec;
-	bool breaks; /* the context, for good */
+	bool breaks; /* the failure breaks the context permanently */
 };
 
-static void child(void *arg)
+static void run_scenario(void *arg)
 {
 	const struct failure *f = arg;
 	int ret;
@@ -267,27 +246,27 @@ static void child(void *arg)
 		setenv("PENSTOCK_STANDIN_FAIL", f->spec, 1);
 	ret = out->end.ret = f->scenario();
 	if (ret && (ret > 0 || !reason_fits(penstock_errwhy()) || strlen(penstock_errmsg()) < 8))
-		say("it ended with %d, %s, '%s'", ret, penstock_why_name(penstock_errwhy()),
-		    penstock_errmsg());
+		scenario_fail("it ended with %d, %s, '%s'", ret,
+			      penstock_why_name(penstock_errwhy()), penstock_errmsg());
 	for (unsigned i = 0; i < SYMBOLS; i++)
 		out->calls[i] = standin_calls(symbols[i]);
 	out->again = true;
 	standin_fail("");
 	unsetenv("PENSTOCK_STANDIN_FAIL");
-	/* A driver that did not start, or a context that is broken, stays that way. */
+	/* A driver that failed to start, and a broken context, stay that way. */
 	ret = standin_calls("cuDeviceGet") && !f->breaks ? f->scenario() : 0;
 	if (!ret)
-		ret = read_len("host", NULL, LEN);
+		ret = read_and_compare("host", NULL, LEN);
 	if (ret)
-		say("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
+		scenario_fail("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
 }
 
-static void run(int (*scenario)(void), const char *spec, bool breaks)
+static void run_in_child(int (*scenario)(void), const char *spec, bool breaks)
 {
 	struct failure failure = {scenario, spec, breaks};
 
 	memset(out, 0, sizeof(*out));
-	afresh_run(child, &failure, &out->end);
+	child_run(run_scenario, &failure, &out->end);
 }
 
 static void make_file(void)
@@ -299,11 +278,11 @@ static void make_file(void)
 	close(fd);
 }
 
-static void one(int (*scenario)(void), const char *spec, const struct outcome *clean, bool lax,
-		unsigned *failed, unsigned *wrong)
+static void run_and_check(int (*scenario)(void), const char *spec, const struct outcome *clean,
+			  bool lax, unsigned *failed, unsigned *wrong)
 {
-	run(scenario, spec, !strncmp(spec, "exec.", 5));
-	afresh_judge(&out->end, &clean->end, lax);
+	run_in_child(scenario, spec, !strncmp(spec, "exec.", 5));
+	child_check_leaks(&out->end, &clean->end, lax);
 	if (out->end.text[0]) {
 		printf("# %s: %s\n", spec, out->end.text);
 		(*wrong)++;
@@ -311,15 +290,16 @@ static void one(int (*scenario)(void), const char *spec, const struct outcome *c
 	*failed += out->end.ret != 0;
 }
 
-static void all_calls(int (*scenario)(void), unsigned rc)
+static void fail_all_calls(int (*scenario)(void), unsigned rc)
 {
-	static struct outcome first; /* of the first scenario: opening is the same */
+	/* Calls of the first scenario: the calls of opening are the same in all. */
+	static struct outcome first;
 	struct outcome clean;
 	unsigned all = 0, failed = 0, wrong = 0;
 	char spec[100];
 
 	make_file();
-	run(scenario, NULL, false);
+	run_in_child(scenario, NULL, false);
 	clean = *out;
 	if (clean.end.text[0])
 		fail_msg("untouched: %s", clean.end.text);
@@ -329,11 +309,13 @@ static void all_calls(int (*scenario)(void), unsigned rc)
 		for (unsigned n = 1; n <= clean.calls[i] && n <= TURNS_MAX; n++) {
 			bool many = clean.calls[i] > TURNS_MAX;
 
-			/* the last ones too, where there are many: closing is at the end */
+			/* Of a function with many calls, the last ones fail too: the calls of
+			 * closing are at the end. */
 			snprintf(spec, sizeof(spec), "%s:%lu:%u", symbols[i],
 				 many && n > TURNS_MAX / 2 ? clean.calls[i] - (TURNS_MAX - n) : n,
 				 rc);
-			one(scenario, spec, &clean, gives_back(symbols[i]), &failed, &wrong);
+			run_and_check(scenario, spec, &clean, frees_an_object(symbols[i]), &failed,
+				      &wrong);
 			all++;
 		}
 	}
@@ -344,8 +326,8 @@ static void all_calls(int (*scenario)(void), unsigned rc)
 	assert_true(all >= 8 && failed >= 1);
 }
 
-/* An operation fails when the stream comes to it: everything after returns that. */
-static void broken_contexts(void **state)
+/* An operation fails when the stream executes it, and all later calls return that error. */
+static void broken_context_ends_with_an_error(void **state)
 {
 	static const char *const specs[] = {
 		"exec.cuMemcpyHtoDAsync_v2:1:700",    "exec.cuMemcpyHtoDAsync_v2:3:719",
@@ -361,19 +343,19 @@ static void broken_contexts(void **state)
 	(void)state;
 	make_file();
 	for (unsigned s = 0; s < sizeof(scenarios) / sizeof(scenarios[0]); s++) {
-		run(scenarios[s], NULL, false);
+		run_in_child(scenarios[s], NULL, false);
 		clean = *out;
 		for (unsigned i = 0; i < sizeof(specs) / sizeof(specs[0]); i++)
-			one(scenarios[s], specs[i], &clean, true, &failed, &wrong);
+			run_and_check(scenarios[s], specs[i], &clean, true, &failed, &wrong);
 	}
 	printf("# %u ended with an error\n", failed);
 	assert_int_equal(wrong, 0);
 	assert_true(failed >= 5);
 }
 
-/* The word in front of a request is lost with the context, after the submit: the
- * request ends all the same, and says why. */
-static void broken_front(void **state)
+/* The stream's semaphore write before a request fails after the submit. The request still
+ * completes, with the reason. */
+static void failed_semaphore_write_completes_request(void **state)
 {
 	static const char *const specs[] = {"exec.cuStreamWriteValue64_v2:1:700",
 					    "exec.cuStreamWriteValue64_v2:1:719"};
@@ -382,25 +364,24 @@ static void broken_front(void **state)
 	make_file();
 	setenv("PENSTOCK_STANDIN_DELAY_US", "20000", 1);
 	for (unsigned i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
-		run(read_stream, specs[i], true);
+		run_in_child(read_stream, specs[i], true);
 		assert_string_equal(out->end.text, "");
 		assert_true(out->end.ret < 0);
 	}
 	unsetenv("PENSTOCK_STANDIN_DELAY_US");
 }
 
-/* A file that cannot be registered goes through the ring instead, all of it, and the
- * report says so. */
-static void no_registration(void **state)
+/* A file that cannot be registered is read through the ring instead, and the report says so. */
+static void failed_registration_uses_the_ring(void **state)
 {
 	(void)state;
 	make_file();
-	run(read_warm, NULL, false);
+	run_in_child(read_warm, NULL, false);
 	assert_string_equal(out->end.text, "");
 	assert_int_equal(out->retries, 0);
 	if (!out->windows)
-		test_skip("this kernel's file system is not mapped by itself");
-	run(read_warm, "cuMemHostRegister_v2:2+:1", false);
+		test_skip("path mapped is not chosen automatically on this file system");
+	run_in_child(read_warm, "cuMemHostRegister_v2:2+:1", false);
 	assert_string_equal(out->end.text, "");
 	assert_int_equal(out->end.ret, 0);
 	assert_true(out->retries >= 1);
@@ -410,7 +391,7 @@ static void no_registration(void **state)
 	static void scenario##_##rc(void **state) \
 	{                                         \
 		(void)state;                      \
-		all_calls(scenario, rc);          \
+		fail_all_calls(scenario, rc);     \
 	}
 
 CASE(read_cold, 999)
@@ -422,13 +403,17 @@ CASE(read_stream, 1)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(read_cold_999), cmocka_unit_test(read_mapped_2),
-		cmocka_unit_test(read_warm_1),	 cmocka_unit_test(write_back_999),
-		cmocka_unit_test(read_stream_1), cmocka_unit_test(broken_contexts),
-		cmocka_unit_test(broken_front),	 cmocka_unit_test(no_registration),
+		cmocka_unit_test(read_cold_999),
+		cmocka_unit_test(read_mapped_2),
+		cmocka_unit_test(read_warm_1),
+		cmocka_unit_test(write_back_999),
+		cmocka_unit_test(read_stream_1),
+		cmocka_unit_test(broken_context_ends_with_an_error),
+		cmocka_unit_test(failed_semaphore_write_completes_request),
+		cmocka_unit_test(failed_registration_uses_the_ring),
 	};
 
 	setenv("PENSTOCK_LOG", "error", 0);
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("cuda_calls", tests, setup, teardown);
 }

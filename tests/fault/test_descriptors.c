@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A caller's descriptor: opened again where that gives the same file, else used as it is,
- * with the reason; its flags and its offset stay what they were. And what a durable commit
- * brings to the drive: the bytes, and the name.
+ * Storages on a caller's descriptor. The library opens the file again where that returns the
+ * same file. Otherwise it uses a duplicate of the descriptor, and reports why. The descriptor's
+ * flags and offset must not change. The last case counts the syncs of a durable commit: of the
+ * file, and of the folder that has its name.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -23,9 +25,9 @@ static const char *name;
 static int setup(void **state)
 {
 	(void)state;
-	host = world_device("host", "auto", 0);
-	name = world_name("fd", false);
-	world_file(name, LEN, 1);
+	host = fixture_open_device("host", "auto", 0);
+	name = fixture_name("fd", false);
+	fixture_make_file(name, LEN, 1);
 	return 0;
 }
 
@@ -42,15 +44,17 @@ static void read_right(struct penstock_storage *st)
 {
 	unsigned char *back = malloc(LEN), *want = malloc(LEN);
 
-	world_fill(want, LEN, 1);
+	fixture_fill(want, LEN, 1);
 	assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
 	assert_memory_equal(back, want, LEN);
 	free(back);
 	free(want);
 }
 
-/* What is said of a descriptor whose second open goes so. */
-static void opened(int flags, enum calls_kind kind, unsigned nth, int how, bool as_it_is)
+/* Opens a caller's descriptor while the library's second open has the given outcome. Checks
+ * whether the library reports that it uses a duplicate. */
+static void open_fd_with_fault(int flags, enum calls_kind kind, unsigned nth, int how,
+			       bool duplicated)
 {
 	const char *text = penstock_why_text(PENSTOCK_WHY_REOPEN);
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -64,34 +68,35 @@ static void opened(int flags, enum calls_kind kind, unsigned nth, int how, bool 
 	assert_int_equal(penstock_open_fd(fd, NULL, &st), 0);
 	assert_int_equal(calls_disarm(), nth ? 1 : 0);
 	assert_int_equal(penstock_storage_get_info(st, &info), 0);
-	if (as_it_is != !!strstr(info.text, text))
+	if (duplicated != !!strstr(info.text, text))
 		fail_msg("flags %o: '%s'", (unsigned)flags, info.text);
 	read_right(st);
 	assert_int_equal(fcntl(fd, F_GETFL), was);
 	penstock_close(st);
-	assert_int_equal(fcntl(fd, F_GETFL), was); /* it is open still */
+	assert_int_equal(fcntl(fd, F_GETFL), was); /* The caller's descriptor is still open. */
 	assert_int_equal(lseek(fd, 0, SEEK_CUR), 77);
 	close(fd);
 }
 
-static void opened_again_or_as_it_is(void **state)
+static void reopened_or_duplicated(void **state)
 {
 	static const int flags[] = {O_RDONLY, O_RDWR, O_RDWR | O_APPEND, O_RDWR | O_NONBLOCK};
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		opened(flags[i], CALLS_OPEN, 0, 0, false);
-		opened(flags[i], CALLS_OPEN, 1, EACCES, true);
-		opened(flags[i], CALLS_OPEN, 1, ENXIO, true);
-		/* The first look is at the caller's, the second at what was opened. */
-		opened(flags[i], CALLS_STAT, 2, CALLS_OTHER, true);
-		opened(flags[i], CALLS_STAT, 2, EIO, true);
+		open_fd_with_fault(flags[i], CALLS_OPEN, 0, 0, false);
+		open_fd_with_fault(flags[i], CALLS_OPEN, 1, EACCES, true);
+		open_fd_with_fault(flags[i], CALLS_OPEN, 1, ENXIO, true);
+		/* The first fstat is of the caller's descriptor, the second of the file opened
+		 * again. */
+		open_fd_with_fault(flags[i], CALLS_STAT, 2, CALLS_OTHER, true);
+		open_fd_with_fault(flags[i], CALLS_STAT, 2, EIO, true);
 	}
 }
 
-/* The storage keeps the file: its owner may close the descriptor, and the number may name
- * another file. */
-static void its_number_is_anothers(void **state)
+/* The storage keeps the file open: the caller may close its descriptor, and the number may come
+ * to name another file. */
+static void storage_outlives_the_callers_descriptor(void **state)
 {
 	struct penstock_storage *st;
 
@@ -106,14 +111,14 @@ static void its_number_is_anothers(void **state)
 		assert_int_equal(dup2(other, fd), fd);
 		read_right(st);
 		penstock_close(st);
-		assert_true(fcntl(fd, F_GETFD) >= 0); /* it is its owner's */
+		assert_true(fcntl(fd, F_GETFD) >= 0); /* the number still belongs to the caller */
 		close(fd);
 		close(other);
 	}
 }
 
-/* No number is left to keep it by. */
-static void it_cannot_be_kept(void **state)
+/* No descriptor is left for a duplicate: the open fails with -EMFILE. */
+static void no_descriptor_for_a_duplicate(void **state)
 {
 	struct penstock_storage *st;
 	struct rlimit limit;
@@ -132,22 +137,19 @@ static void it_cannot_be_kept(void **state)
 	close(fd);
 }
 
-static int64_t one(struct penstock_storage *st, enum penstock_op op, void *buf, uint64_t len,
-		   uint64_t off, struct penstock_report *report)
+static int64_t transfer(struct penstock_storage *st, enum penstock_op op, void *buf, uint64_t len,
+			uint64_t off, struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = buf, .dev = host, .off = off, .row_len = len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, &seg, 1, op);
 	return penstock_transfer(&req, report);
 }
 
-/* Of one that is O_DIRECT, used as it is: reads take the blocks around what is wanted,
- * writes are of whole blocks, or refused before anything moves. */
-static void whole_blocks(void **state)
+/* An O_DIRECT descriptor used as a duplicate: reads fetch the blocks around the range. Writes
+ * must be of whole blocks, and are refused before any byte moves if not. */
+static void direct_duplicate_moves_whole_blocks(void **state)
 {
 	static const uint64_t at[][2] = {{0, LEN}, {3, 70001}, {4096, 8192}, {LEN - 5, 5}};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -163,13 +165,14 @@ static void whole_blocks(void **state)
 	assert_int_equal(calls_disarm(), 1);
 	if (st->facts.fd_direct < 0)
 		test_skip("no direct path to TMPDIR: %s", st->facts.why_direct.text);
-	world_fill(want, LEN, 1);
+	fixture_fill(want, LEN, 1);
 	for (unsigned warm = 0; warm < 2; warm++) {
-		world_cache(name, warm);
+		fixture_set_cached(name, warm);
 		for (unsigned i = 0; i < 4; i++) {
 			memset(back, 0, LEN);
-			assert_int_equal(one(st, PENSTOCK_READ, back, at[i][1], at[i][0], &report),
-					 at[i][1]);
+			assert_int_equal(
+				transfer(st, PENSTOCK_READ, back, at[i][1], at[i][0], &report),
+				at[i][1]);
 			assert_memory_equal(back, want + at[i][0], at[i][1]);
 			assert_int_equal(report.retries, 0);
 		}
@@ -177,15 +180,15 @@ static void whole_blocks(void **state)
 	memset(back, 0xee, LEN);
 	for (unsigned i = 1; i < 4; i += 2) {
 		calls_arm(CALLS_DRAIN, 0, 0);
-		assert_int_equal(one(st, PENSTOCK_WRITE, back, at[i][1], at[i][0], NULL),
+		assert_int_equal(transfer(st, PENSTOCK_WRITE, back, at[i][1], at[i][0], NULL),
 				 -EOPNOTSUPP);
 		calls_disarm();
-		assert_int_equal(calls_seen(), 0);
+		assert_int_equal(calls_counted(), 0);
 		if (!strstr(penstock_errmsg(), "whole blocks"))
 			fail_msg("%s", penstock_errmsg());
 	}
 	read_right(st);
-	assert_int_equal(one(st, PENSTOCK_WRITE, want + 4096, 8192, 4096, &report), 8192);
+	assert_int_equal(transfer(st, PENSTOCK_WRITE, want + 4096, 8192, 4096, &report), 8192);
 	read_right(st);
 	penstock_close(st);
 	close(fd);
@@ -193,8 +196,8 @@ static void whole_blocks(void **state)
 	free(want);
 }
 
-/* What cannot be written where it is told to is not written at all, and says why. */
-static void appending(void **state)
+/* A duplicate with O_APPEND cannot write at an offset: every write is refused, with the reason. */
+static void append_duplicate_refuses_writes(void **state)
 {
 	struct penstock_storage *st;
 	struct stat stat;
@@ -214,9 +217,10 @@ static void appending(void **state)
 	close(fd);
 }
 
-/* In a root of its own, TMPDIR. What it exits with: 77 if that is refused, 0 if the name was
- * good for O_DIRECT, and of `other` was not because it was another file's when looked at. */
-static int without_proc(bool other)
+/* Opens the file in a child process with TMPDIR as its root, so without /proc. Returns the exit
+ * status: 0 if all was right, 77 if chroot is refused. With `other` the name belongs to another
+ * file when it is checked, and the library must not open it for O_DIRECT. */
+static int open_without_proc(bool other)
 {
 	char *dir = strdup(name), *slash = strrchr(dir, '/');
 	struct penstock_storage *st;
@@ -235,7 +239,7 @@ static int without_proc(bool other)
 	flags = other ? O_DIRECT : fcntl(st->facts.fd_direct, F_GETFL);
 	if ((flags & (O_DIRECT | O_NONBLOCK)) != O_DIRECT)
 		return 4;
-	world_fill(want, LEN, 1);
+	fixture_fill(want, LEN, 1);
 	if (penstock_device_open("host", NULL, &dev) < 0 ||
 	    penstock_read(st, dev, back, LEN, 0) != LEN || memcmp(back, want, LEN))
 		return 5;
@@ -244,9 +248,9 @@ static int without_proc(bool other)
 	return 0;
 }
 
-/* Without /proc the second descriptor of a file, the one with O_DIRECT, is had by its name,
- * if that is still this file's. */
-static void direct_by_name(void **state)
+/* Without /proc the library opens the O_DIRECT descriptor by the file's name, if the name still
+ * belongs to the same file. */
+static void direct_descriptor_by_name_without_proc(void **state)
 {
 	struct penstock_storage *st;
 	bool direct;
@@ -265,7 +269,7 @@ static void direct_by_name(void **state)
 		pid = fork();
 		assert_true(pid >= 0);
 		if (!pid)
-			_exit(without_proc(other));
+			_exit(open_without_proc(other));
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		if (status == 77 << 8)
 			test_skip("chroot is refused here");
@@ -273,8 +277,8 @@ static void direct_by_name(void **state)
 	}
 }
 
-/* Syncs of a commit: of the file, and of the folder that has its name. */
-static unsigned syncs(unsigned flags, int durable, bool relative)
+/* Counts the fsyncs of one commit: of the file, and of the folder that has its name. */
+static unsigned count_commit_fsyncs(unsigned flags, int durable, bool relative)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -291,7 +295,8 @@ static unsigned syncs(unsigned flags, int durable, bool relative)
 	opts.flags = flags;
 	assert_int_equal(penstock_open(made, &opts, &st), 0);
 	assert_int_equal(penstock_write(st, host, "x", 1, 0), 1);
-	for (unsigned nth = 2; durable && nth; nth--) { /* neither may fail unnoticed */
+	/* An error of either fsync must fail the commit. */
+	for (unsigned nth = 2; durable && nth; nth--) {
 		calls_arm(CALLS_FSYNC, nth, EIO);
 		assert_int_equal(penstock_commit(st, 1), -EIO);
 		assert_int_equal(calls_disarm(), 1);
@@ -305,31 +310,31 @@ static unsigned syncs(unsigned flags, int durable, bool relative)
 	penstock_close(st);
 	assert_int_equal(unlink(made), 0);
 	assert_int_equal(chdir(here), 0);
-	return calls_seen();
+	return calls_counted();
 }
 
-static void durable_with_its_name(void **state)
+static void durable_commit_syncs_file_and_folder(void **state)
 {
 	(void)state;
 	for (unsigned relative = 0; relative < 2; relative++) {
-		assert_int_equal(syncs(PENSTOCK_O_REPLACE, 1, relative), 2);
-		assert_int_equal(syncs(PENSTOCK_O_REPLACE, 0, relative), 0);
+		assert_int_equal(count_commit_fsyncs(PENSTOCK_O_REPLACE, 1, relative), 2);
+		assert_int_equal(count_commit_fsyncs(PENSTOCK_O_REPLACE, 0, relative), 0);
 	}
-	assert_int_equal(syncs(PENSTOCK_O_CREATE, 0, false), 0);
+	assert_int_equal(count_commit_fsyncs(PENSTOCK_O_CREATE, 0, false), 0);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(opened_again_or_as_it_is),
-		cmocka_unit_test(its_number_is_anothers),
-		cmocka_unit_test(it_cannot_be_kept),
-		cmocka_unit_test(whole_blocks),
-		cmocka_unit_test(appending),
-		cmocka_unit_test(direct_by_name),
-		cmocka_unit_test(durable_with_its_name),
+		cmocka_unit_test(reopened_or_duplicated),
+		cmocka_unit_test(storage_outlives_the_callers_descriptor),
+		cmocka_unit_test(no_descriptor_for_a_duplicate),
+		cmocka_unit_test(direct_duplicate_moves_whole_blocks),
+		cmocka_unit_test(append_duplicate_refuses_writes),
+		cmocka_unit_test(direct_descriptor_by_name_without_proc),
+		cmocka_unit_test(durable_commit_syncs_file_and_folder),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("descriptors", tests, setup, teardown);
 }

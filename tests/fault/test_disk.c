@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What only real file systems and real signals do: a disk that is full in the middle
- * of a write, a file that shrinks under a read, a storm of signals, a writer that is
- * killed. Small ones are mounted in a mount namespace of this process: a tmpfs, and
- * ext4 on a loop device. Nothing is mounted where others see it.
+ * Failures that need real file systems and real signals: a disk that becomes full during a
+ * write, a file that shrinks during a read, a storm of signals, a writer that is killed. The
+ * test mounts small file systems in its own mount namespace, where no other process sees them:
+ * a tmpfs, and ext4 on a loop device.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -18,37 +19,37 @@
 #include <sys/wait.h>
 #define OLD_LEN ((1u << 20) + 77u)
 #define LEN ((4u << 20) + 4321u)
-#define BIG (48u << 20) /* no disk of these has that much */
+#define BIG (48u << 20) /* larger than any of these disks */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const char *const engines[] = {"auto", "threads"};
 static unsigned char *bytes, *back;
-static char place[256], name[300];
-static const char *no_mount; /* why not */
+static char mount_point[256], name[300];
+static const char *no_mount; /* the reason why nothing can be mounted, or NULL */
 
 static int setup(void **state)
 {
 	(void)state;
 	bytes = malloc(BIG);
 	back = malloc(BIG);
-	snprintf(place, sizeof(place), "%s", world_name("place", false));
-	snprintf(name, sizeof(name), "%s/file", place);
-	if (!bytes || !back || mkdir(place, 0700))
+	snprintf(mount_point, sizeof(mount_point), "%s", fixture_name("place", false));
+	snprintf(name, sizeof(name), "%s/file", mount_point);
+	if (!bytes || !back || mkdir(mount_point, 0700))
 		return -1;
 	if (geteuid())
 		no_mount = "only root can mount";
 	else if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-		 mount("none", place, "tmpfs", 0, "size=8m"))
+		 mount("none", mount_point, "tmpfs", 0, "size=8m"))
 		no_mount = "mount is refused here";
 	else
-		umount(place);
+		umount(mount_point);
 	return 0;
 }
 
 static int teardown(void **state)
 {
 	(void)state;
-	rmdir(place);
+	rmdir(mount_point);
 	free(bytes);
 	free(back);
 	return 0;
@@ -60,36 +61,36 @@ static void mount_ext4(void)
 {
 	char image[300], command[2048];
 
-	snprintf(image, sizeof(image), "%s", world_name("image", false));
+	snprintf(image, sizeof(image), "%s", fixture_name("image", false));
 	snprintf(command, sizeof(command),
 		 "PATH=$PATH:/usr/sbin:/sbin; exec 2>/dev/null; truncate -s 24M '%s' && "
 		 "mkfs.ext4 -q -F -b 4096 '%s' && mount -o loop '%s' '%s'",
-		 image, image, image, place);
+		 image, image, image, mount_point);
 	if (system(command)) {
 		unlink(image);
 		test_skip("no ext4 on a loop device can be mounted");
 	}
-	unlink(image); /* goes with the mount */
+	unlink(image); /* The image is freed at the unmount. */
 }
 
 static void mount_tmpfs(void)
 {
-	assert_int_equal(mount("none", place, "tmpfs", 0, "size=8m"), 0);
+	assert_int_equal(mount("none", mount_point, "tmpfs", 0, "size=8m"), 0);
 }
 
-static uint64_t room(void)
+static uint64_t free_bytes(void)
 {
 	struct statvfs fs;
 
 	sync();
-	assert_int_equal(statvfs(place, &fs), 0);
+	assert_int_equal(statvfs(mount_point, &fs), 0);
 	return (uint64_t)fs.f_bfree * fs.f_bsize;
 }
 
-/* Files beside those of the file system itself. */
-static unsigned entries(void)
+/* Counts files in the mounted folder, without those of the file system itself. */
+static unsigned count_files(void)
 {
-	DIR *d = opendir(place);
+	DIR *d = opendir(mount_point);
 	struct dirent *e;
 	unsigned count = 0;
 
@@ -103,8 +104,8 @@ static unsigned entries(void)
 	return count;
 }
 
-/* The file is all of `salt`, from its first to its last byte. */
-static void file_is(unsigned salt, uint64_t len)
+/* Checks that the file has exactly the bytes of pattern `salt`. */
+static void check_file(unsigned salt, uint64_t len)
 {
 	int fd = open(name, O_RDONLY);
 	struct stat stat;
@@ -115,25 +116,22 @@ static void file_is(unsigned salt, uint64_t len)
 	assert_int_equal(pread(fd, back, len, 0), len);
 	close(fd);
 	for (uint64_t i = 0; i < len; i++)
-		if (back[i] != world_byte(i, salt))
+		if (back[i] != fixture_byte(i, salt))
 			fail_msg("byte %llu of the file is %02x, not %02x", (unsigned long long)i,
-				 back[i], world_byte(i, salt));
+				 back[i], fixture_byte(i, salt));
 }
 
 static int64_t write_big(struct penstock_storage *st, struct penstock_device *dev,
 			 struct penstock_report *report)
 {
 	struct penstock_seg seg = {.buf = bytes, .dev = dev, .row_len = BIG};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	return penstock_transfer(&req, report);
 }
 
-static void check_full(int64_t ret, const struct penstock_report *report)
+static void check_no_space(int64_t ret, const struct penstock_report *report)
 {
 	if (ret != -ENOSPC || penstock_errwhy() != PENSTOCK_WHY_NO_SPACE)
 		fail_msg("a full disk ended with %lld, %s, '%s'", (long long)ret,
@@ -146,8 +144,9 @@ static void check_full(int64_t ret, const struct penstock_report *report)
 	assert_true(report->stop_off < BIG);
 }
 
-/* Replacing: the old file stays, nothing else does, and the room comes back. */
-static void full_replace(struct penstock_device *dev, uint64_t length)
+/* Replaces a file on a full disk: the old file stays, no other file does, and the space is
+ * freed. */
+static void replace_on_full_disk(struct penstock_device *dev, uint64_t length)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st = NULL;
@@ -155,28 +154,28 @@ static void full_replace(struct penstock_device *dev, uint64_t length)
 	uint64_t before;
 	int64_t ret;
 
-	world_file(name, OLD_LEN, 1);
-	before = room();
+	fixture_make_file(name, OLD_LEN, 1);
+	before = free_bytes();
 	opts.flags = PENSTOCK_O_REPLACE;
 	opts.length = length;
 	ret = penstock_open(name, &opts, &st);
 	if (length) {
-		check_full(ret, NULL);
+		check_no_space(ret, NULL);
 		assert_null(st);
 	} else {
 		assert_int_equal(ret, 0);
-		check_full(write_big(st, dev, &report), &report);
-		file_is(1, OLD_LEN); /* nobody sees half of it */
+		check_no_space(write_big(st, dev, &report), &report);
+		check_file(1, OLD_LEN); /* no reader sees half of the new file */
 		penstock_close(st);
 	}
-	file_is(1, OLD_LEN);
-	assert_int_equal(entries(), 1);
-	assert_in_range(room(), before - 65536, before + 65536);
+	check_file(1, OLD_LEN);
+	assert_int_equal(count_files(), 1);
+	assert_in_range(free_bytes(), before - 65536, before + 65536);
 	unlink(name);
 }
 
-/* Creating: what is left is what was written, right up to where it stopped. */
-static void full_create(struct penstock_device *dev)
+/* Creates a file on a full disk: it has the bytes written up to where the request stopped. */
+static void create_on_full_disk(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -186,12 +185,12 @@ static void full_create(struct penstock_device *dev)
 
 	opts.flags = PENSTOCK_O_CREATE;
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
-	check_full(write_big(st, dev, &report), &report);
+	check_no_space(write_big(st, dev, &report), &report);
 	penstock_close(st);
 	fd = open(name, O_RDONLY);
 	assert_true(fd >= 0);
 	assert_int_equal(fstat(fd, &there), 0);
-	/* Behind where it stopped, pieces may have had room yet, up to the very end. */
+	/* Later pieces, up to the end of the request, may still have fit. */
 	if ((uint64_t)there.st_size > BIG || (uint64_t)there.st_size < report.stop_off)
 		fail_msg("the file has %lld bytes, it stopped at %llu", (long long)there.st_size,
 			 (unsigned long long)report.stop_off);
@@ -202,29 +201,29 @@ static void full_create(struct penstock_device *dev)
 			fail_msg("byte %llu is %02x, not %02x", (unsigned long long)i, back[i],
 				 bytes[i]);
 	unlink(name);
-	/* and the same, given up: nothing is left */
+	/* The same with an abort: no file is left. */
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
-	check_full(write_big(st, dev, &report), &report);
+	check_no_space(write_big(st, dev, &report), &report);
 	assert_int_equal(penstock_abort(st), 0);
 	penstock_close(st);
-	assert_int_equal(entries(), 0);
+	assert_int_equal(count_files(), 0);
 	opts.length = BIG;
-	check_full(penstock_open(name, &opts, &st), NULL);
-	assert_int_equal(entries(), 0);
+	check_no_space(penstock_open(name, &opts, &st), NULL);
+	assert_int_equal(count_files(), 0);
 }
 
-/* Growing what is there: what it had stays. */
-static void full_grow(struct penstock_device *dev)
+/* Extends an existing file on a full disk: its old bytes stay. */
+static void extend_on_full_disk(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
 	struct stat there;
 	int fd;
 
-	world_file(name, OLD_LEN, 1);
+	fixture_make_file(name, OLD_LEN, 1);
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open(name, &opts, &st), 0);
-	check_full(penstock_write(st, dev, bytes, BIG, OLD_LEN), NULL);
+	check_no_space(penstock_write(st, dev, bytes, BIG, OLD_LEN), NULL);
 	penstock_close(st);
 	fd = open(name, O_RDONLY);
 	assert_true(fd >= 0);
@@ -233,12 +232,12 @@ static void full_grow(struct penstock_device *dev)
 	assert_int_equal(pread(fd, back, OLD_LEN, 0), OLD_LEN);
 	close(fd);
 	for (uint64_t i = 0; i < OLD_LEN; i++)
-		assert_int_equal(back[i], world_byte(i, 1));
+		assert_int_equal(back[i], fixture_byte(i, 1));
 	unlink(name);
 }
 
-/* Afterwards the same device writes what fits. */
-static void still_works(struct penstock_device *dev)
+/* Afterwards the same device can write data that fits. */
+static void write_that_fits(struct penstock_device *dev)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -248,40 +247,40 @@ static void still_works(struct penstock_device *dev)
 	assert_int_equal(penstock_write(st, dev, bytes, LEN, 0), LEN);
 	assert_int_equal(penstock_commit(st, 1), 0);
 	penstock_close(st);
-	file_is(2, LEN);
+	check_file(2, LEN);
 	unlink(name);
 }
 
-static void full(void (*mount_it)(void))
+static void check_full_disk(void (*mount_disk)(void))
 {
 	if (no_mount)
 		test_skip("%s", no_mount);
-	mount_it();
-	world_fill(bytes, BIG, 2);
+	mount_disk();
+	fixture_fill(bytes, BIG, 2);
 	for (unsigned e = 0; e < COUNT(engines); e++) {
-		struct penstock_device *dev = world_device("host", engines[e], 0);
+		struct penstock_device *dev = fixture_open_device("host", engines[e], 0);
 
-		full_replace(dev, 0);
-		full_replace(dev, BIG);
-		full_create(dev);
-		full_grow(dev);
-		still_works(dev);
+		replace_on_full_disk(dev, 0);
+		replace_on_full_disk(dev, BIG);
+		create_on_full_disk(dev);
+		extend_on_full_disk(dev);
+		write_that_fits(dev);
 		penstock_device_close(dev);
 	}
-	assert_int_equal(entries(), 0);
-	assert_int_equal(umount(place), 0); /* nothing holds it */
+	assert_int_equal(count_files(), 0);
+	assert_int_equal(umount(mount_point), 0); /* no descriptor keeps the mount busy */
 }
 
-static void full_tmpfs(void **state)
+static void full_disk_tmpfs(void **state)
 {
 	(void)state;
-	full(mount_tmpfs);
+	check_full_disk(mount_tmpfs);
 }
 
-static void full_ext4(void **state)
+static void full_disk_ext4(void **state)
 {
 	(void)state;
-	full(mount_ext4);
+	check_full_disk(mount_ext4);
 }
 
 /* ---- a file that shrinks while it is read ---- */
@@ -292,7 +291,7 @@ struct shrink {
 	_Atomic int go;
 };
 
-static void *shrinker(void *arg)
+static void *shrink_file(void *arg)
 {
 	struct shrink *s = arg;
 
@@ -301,17 +300,17 @@ static void *shrinker(void *arg)
 	for (int i = atomic_load(&s->go); i > 1; i--)
 		sched_yield();
 	if (ftruncate(s->fd, (off_t)s->to))
-		return arg; /* the bytes will show it */
+		return arg; /* the bytes will show the failure */
 	return NULL;
 }
 
-/* It ends short, at or behind the new end, and all up to there is right. */
-static void shrunk_read(struct penstock_device *dev, struct penstock_device *host, void *mem,
-			const char *path, uint64_t *random)
+/* A read is short, at or after the new end of the file, and all bytes up to there are right. */
+static void read_while_shrinking(struct penstock_device *dev, struct penstock_device *host,
+				 void *mem, const char *path, uint64_t *random)
 {
 	struct shrink s = {.fd = open(name, O_RDWR), .to = test_random(random) % LEN};
 	struct penstock_seg seg = {.buf = mem, .dev = dev, .row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_storage *st;
 	pthread_t thread;
@@ -321,15 +320,13 @@ static void shrunk_read(struct penstock_device *dev, struct penstock_device *hos
 	assert_true(s.fd >= 0);
 	assert_int_equal(pwrite(s.fd, bytes, LEN, 0), LEN);
 	if (test_random(random) % 2)
-		world_cache(name, false);
+		fixture_set_cached(name, false);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, dev, PENSTOCK_READ), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.path = path;
 	req.flags = test_random(random) % 2 ? PENSTOCK_R_EXACT : 0;
-	assert_int_equal(pthread_create(&thread, NULL, shrinker, &s), 0);
+	assert_int_equal(pthread_create(&thread, NULL, shrink_file, &s), 0);
 	atomic_store(&s.go, 1 + (int)(test_random(random) % 200));
 	n = penstock_transfer(&req, &report);
 	pthread_join(thread, &failed);
@@ -347,7 +344,7 @@ static void shrunk_read(struct penstock_device *dev, struct penstock_device *hos
 			fail_msg("cut to %llu, read %lld: byte %llu is %02x, not %02x",
 				 (unsigned long long)s.to, (long long)n, (unsigned long long)i,
 				 back[i], bytes[i]);
-	/* now that it is short, it is short for everybody */
+	/* A new read of the shorter file returns the bytes up to its end. */
 	req.flags = 0;
 	n = penstock_transfer(&req, NULL);
 	assert_int_equal(n, s.to);
@@ -355,35 +352,37 @@ static void shrunk_read(struct penstock_device *dev, struct penstock_device *hos
 	close(s.fd);
 }
 
-static void shrinking(void **state)
+static void file_shrinks_during_read(void **state)
 {
 	static const char *const paths[] = {NULL, "bounce", "staged"};
 	uint64_t random = test_seed(2106);
 
 	(void)state;
-	snprintf(name, sizeof(name), "%s", world_name("shrinks", false));
-	world_file(name, LEN, 2);
-	world_fill(bytes, LEN, 2);
+	snprintf(name, sizeof(name), "%s", fixture_name("shrinks", false));
+	fixture_make_file(name, LEN, 2);
+	fixture_fill(bytes, LEN, 2);
 	for (unsigned e = 0; e < COUNT(engines); e++)
 		for (unsigned d = 0; d < 2; d++) {
 			struct penstock_device *dev, *host;
 			void *mem;
 
-			dev = world_device(d ? "cuda:0" : "host", engines[e], 256u << 10);
-			host = world_device("host", engines[e], 256u << 10);
+			dev = fixture_open_device(d ? "cuda:0" : "host", engines[e], 256u << 10);
+			host = fixture_open_device("host", engines[e], 256u << 10);
 			assert_int_equal(penstock_alloc(dev, LEN, &mem), 0);
 			for (unsigned i = 0; i < 12; i++) {
 				const char *path = paths[i % 3];
 
-				/* by itself a GPU would map it, which is its own case */
-				shrunk_read(dev, host, mem, d && !path ? "bounce" : path, &random);
+				/* A GPU would use path mapped automatically, which has its own
+				 * case. */
+				read_while_shrinking(dev, host, mem, d && !path ? "bounce" : path,
+						     &random);
 			}
 			penstock_free(dev, mem);
 			penstock_device_close(host);
 			penstock_device_close(dev);
 		}
 	unlink(name);
-	snprintf(name, sizeof(name), "%s/file", place);
+	snprintf(name, sizeof(name), "%s/file", mount_point);
 }
 
 /* ---- a storm of signals ---- */
@@ -396,12 +395,12 @@ static void on_alarm(int number)
 	atomic_fetch_add(&alarms, 1);
 }
 
-static void storm_round(struct penstock_device *dev, unsigned salt)
+static void write_and_read_file(struct penstock_device *dev, unsigned salt)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
 
-	world_fill(bytes, LEN, salt);
+	fixture_fill(bytes, LEN, salt);
 	opts.flags = PENSTOCK_O_REPLACE;
 	opts.length = salt % 2 ? LEN : 0;
 	if (penstock_open(name, &opts, &st))
@@ -429,22 +428,22 @@ static void storm_round(struct penstock_device *dev, unsigned salt)
 	assert_memory_equal(back, bytes, LEN);
 }
 
-static void storm(void **state)
+static void storm_of_signals(void **state)
 {
 	const struct itimerval often = {{0, 150}, {0, 150}}, never = {{0, 0}, {0, 0}};
 	struct sigaction on = {.sa_handler = on_alarm}, before;
 	const unsigned rounds = 8;
 
 	(void)state;
-	snprintf(name, sizeof(name), "%s", world_name("storm", false));
-	assert_int_equal(sigaction(SIGALRM, &on, &before), 0); /* no SA_RESTART */
+	snprintf(name, sizeof(name), "%s", fixture_name("storm", false));
+	assert_int_equal(sigaction(SIGALRM, &on, &before), 0); /* without SA_RESTART */
 	for (unsigned e = 0; e < COUNT(engines); e++) {
-		struct penstock_device *dev = world_device("host", engines[e], 0);
+		struct penstock_device *dev = fixture_open_device("host", engines[e], 0);
 
 		atomic_store(&alarms, 0);
 		assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
 		for (unsigned i = 0; i < rounds; i++)
-			storm_round(dev, 2 + i);
+			write_and_read_file(dev, 2 + i);
 		assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
 		penstock_device_close(dev);
 		printf("# %s: %u signals\n", engines[e], atomic_load(&alarms));
@@ -452,34 +451,35 @@ static void storm(void **state)
 	}
 	sigaction(SIGALRM, &before, NULL);
 	unlink(name);
-	snprintf(name, sizeof(name), "%s/file", place);
+	snprintf(name, sizeof(name), "%s/file", mount_point);
 }
 
 /* ---- a writer that is killed ---- */
 
-/* Replaces the file by 3, 4, 5 ... and says so, until it is killed. */
-static void write_for_ever(const char *engine, int say)
+/* Replaces the file by patterns 3, 4, 5 ... and reports each one, until it is killed. */
+static void write_until_killed(const char *engine, int report_fd)
 {
-	struct penstock_device *dev = world_device("host", engine, 0);
+	struct penstock_device *dev = fixture_open_device("host", engine, 0);
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
 
 	opts.flags = PENSTOCK_O_REPLACE;
 	for (unsigned char salt = 3;; salt++) {
-		world_fill(bytes, LEN, salt);
-		if (write(say, "w", 1) != 1 || penstock_open(name, &opts, &st) ||
+		fixture_fill(bytes, LEN, salt);
+		if (write(report_fd, "w", 1) != 1 || penstock_open(name, &opts, &st) ||
 		    penstock_write(st, dev, bytes, LEN, 0) != LEN || penstock_commit(st, 0))
 			_exit(1);
 		penstock_close(st);
-		if (write(say, &salt, 1) != 1)
+		if (write(report_fd, &salt, 1) != 1)
 			_exit(1);
 	}
 }
 
-/* Temporary files lie beside it as ".file.penstock-*"; nothing else does. */
-static unsigned clear_place(unsigned most)
+/* Removes temporary files, whose names start with ".file.penstock-". Any other file fails the
+ * case. */
+static unsigned remove_temporary_files(unsigned most)
 {
-	DIR *d = opendir(place);
+	DIR *d = opendir(mount_point);
 	struct dirent *e;
 	unsigned found = 0;
 
@@ -497,23 +497,23 @@ static unsigned clear_place(unsigned most)
 	return found;
 }
 
-/* 1: it was killed before it had finished. */
-static unsigned kill_one(const char *engine, uint64_t after_us)
+/* Kills a writer. Returns 1 if it was killed before a commit finished. */
+static unsigned kill_writer(const char *engine, uint64_t after_us)
 {
 	unsigned char got, done = 2;
 	int status, pipes[2], fd;
 	struct stat stat;
 	pid_t pid;
 
-	world_file(name, LEN, 2);
+	fixture_make_file(name, LEN, 2);
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	fflush(stdout);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid)
-		write_for_ever(engine, pipes[1]);
+		write_until_killed(engine, pipes[1]);
 	close(pipes[1]);
-	assert_int_equal(read(pipes[0], &got, 1), 1); /* it has begun */
+	assert_int_equal(read(pipes[0], &got, 1), 1); /* the writer has started */
 	usleep((useconds_t)after_us);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -528,21 +528,21 @@ static unsigned kill_one(const char *engine, uint64_t after_us)
 	close(fd);
 	assert_int_equal(stat.st_size, LEN);
 	assert_int_equal(stat.st_nlink, 1);
-	/* the last that it said, or the one behind, whole */
+	/* The file is the last one reported or its successor, as a whole. */
 	assert_int_equal(pread(fd = open(name, O_RDONLY), &got, 1, 4242), 1);
 	close(fd);
-	file_is(got == world_byte(4242, done) ? done : done + 1, LEN);
-	return clear_place(1);
+	check_file(got == fixture_byte(4242, done) ? done : done + 1, LEN);
+	return remove_temporary_files(1);
 }
 
-static void killed(void **state)
+static void killed_writer_leaves_a_whole_file(void **state)
 {
 	uint64_t random = test_seed(9);
 	unsigned middle = 0;
 
 	(void)state;
 	for (unsigned i = 0; i < 16; i++)
-		middle += kill_one(engines[i % 2], test_random(&random) % 40000);
+		middle += kill_writer(engines[i % 2], test_random(&random) % 40000);
 	printf("# %u of 16 were killed in the middle\n", middle);
 	unlink(name);
 }
@@ -550,11 +550,14 @@ static void killed(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(killed), /* first: its children must be the first to use it */
-		cmocka_unit_test(full_tmpfs), cmocka_unit_test(full_ext4),
-		cmocka_unit_test(shrinking),  cmocka_unit_test(storm),
+		/* First, because its children must be the first users of the library. */
+		cmocka_unit_test(killed_writer_leaves_a_whole_file),
+		cmocka_unit_test(full_disk_tmpfs),
+		cmocka_unit_test(full_disk_ext4),
+		cmocka_unit_test(file_shrinks_during_read),
+		cmocka_unit_test(storm_of_signals),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("disk", tests, setup, teardown);
 }

@@ -1,55 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane in a system call that does not come back, as of a server that went away, and what
- * others have put on its lists: it can be cancelled, has its deadline, and is ended by
- * closing the queue, once, while the lane still hangs. What the lane has begun is not: its
- * memory is the library's until the call returns. No test waits for the lane before it lets
- * it go.
+ * A lane hangs in a system call, as on a server that went away. Other requests on its lists can
+ * still be cancelled, reach their deadline, and complete when the queue closes, each once,
+ * while the lane hangs. A request whose call the lane has started does not complete: the
+ * library owns its memory until the call returns. No test waits for the lane before it releases
+ * the call.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "calls.h"
-#include "core/pump.h"
-#include "core/queue.h"
+#include "core/lane/pump.h"
+#include "core/queue/queue.h"
 
 #define LEN (4u << 20)
 #define PIECE (64u << 10)
-#define LONG_TURN 30000000u /* ns, and a lane is at its turn for too long */
-#define LIMIT 20000000000LL /* nothing takes as long but a hang */
-#define SOON 20000000u	    /* ns */
-#define ALL UINT32_MAX	    /* calls that may go on */
+#define HUNG_NS 30000000u     /* ns after which the library treats a lane as hanging */
+#define WAIT_NS 20000000000LL /* only a hang lasts that long */
+#define SOON_NS 20000000u     /* a deadline in the near future, in ns */
+#define CALLS_ALL UINT32_MAX  /* releases every call */
 #define REQUESTS 256
-#define SEEN 254 /* the request that hang_one looks with */
-#define EACH 48	 /* requests of a round */
+#define PROBE_REQUEST 254 /* number of a request that hang_one submits */
+#define ROUND_REQUESTS 48 /* requests of a round */
 #define ROUNDS 24
 
 static struct penstock_device *host;
 static struct penstock_storage *st;
 static struct penstock_queue *q;
 static unsigned char *mem;
-static unsigned fired[REQUESTS];
+static unsigned completions[REQUESTS];
 static struct penstock_report reports[REQUESTS];
 static const char *name;
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static int setup(void **state)
 {
 	(void)state;
-	name = world_name("hung", false);
-	world_file(name, LEN, 1);
-	world_cache(name, true);
+	name = fixture_name("hung", false);
+	fixture_make_file(name, LEN, 1);
+	fixture_set_cached(name, true);
 	mem = malloc(LEN);
 	return !mem || penstock_open(name, NULL, &st);
 }
@@ -63,31 +55,31 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int begin(unsigned lanes)
+static int open_device(unsigned lanes)
 {
-	host = world_device_of("host", "threads", PIECE, lanes);
+	host = fixture_open_device_lanes("host", "threads", PIECE, lanes);
 	return penstock_prepare(st, host, PENSTOCK_READ);
 }
 
-/* Whatever is handed in comes to the lane that hangs. */
+/* With one lane, every request goes to the lane that hangs. */
 static int one_lane(void **state)
 {
 	(void)state;
-	return begin(1);
+	return open_device(1);
 }
 
 static int two_lanes(void **state)
 {
 	(void)state;
-	return begin(2);
+	return open_device(2);
 }
 
-/* A case that failed leaves nobody hanging. */
+/* Releases all blocked calls, even after a failed case. */
 static int end_case(void **state)
 {
 	(void)state;
 	calls_disarm();
-	calls_let(ALL);
+	calls_release(CALLS_ALL);
 	penstock_queue_close(q);
 	q = NULL;
 	penstock_device_close(host);
@@ -101,49 +93,47 @@ static void begin_case(unsigned requests_max)
 
 	opts.requests_max = requests_max;
 	assert_int_equal(penstock_queue_open(&opts, &q), 0);
-	memset(fired, 0, sizeof(fired));
+	memset(completions, 0, sizeof(completions));
 	memset(mem, 0x11, LEN);
-	alarm(3 * LIMIT / 1000000000);
+	alarm(3 * WAIT_NS / 1000000000);
 }
 
-static void fire(const struct penstock_done *one)
+static void record_completion(const struct penstock_done *one)
 {
 	uintptr_t i = (uintptr_t)one->user;
 
-	fired[i]++;
+	completions[i]++;
 	reports[i] = *one->report;
 }
 
-static void ended(unsigned i)
+static void await_completion(unsigned i)
 {
-	uint64_t until = now_ns() + LIMIT;
+	uint64_t until = test_now_ns() + WAIT_NS;
 
-	while (!fired[i] && now_ns() < until)
-		penstock_wait(q, NULL, 1, 0, LIMIT);
-	if (fired[i] != 1)
-		fail_msg("request %u has ended %u times", i, fired[i]);
+	while (!completions[i] && test_now_ns() < until)
+		penstock_wait(q, NULL, 1, 0, WAIT_NS);
+	if (completions[i] != 1)
+		fail_msg("request %u has ended %u times", i, completions[i]);
 }
 
-/* Request `i`, through the page cache, by a call on the lane's own thread. */
-static struct penstock_req read_of(struct penstock_seg *seg, unsigned i, uint64_t len)
+/* Makes request `i`, a read through the page cache by a call on the lane's own thread. */
+static struct penstock_req read_req(struct penstock_seg *seg, unsigned i, uint64_t len)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	uint64_t off = len == LEN ? 0 : (uint64_t)i % (LEN / PIECE) * PIECE;
 
 	*seg = (struct penstock_seg){.buf = mem + off, .dev = host, .off = off, .row_len = len};
-	req.storage = st;
-	req.segs = seg;
-	req.seg_count = 1;
+	req = test_request(st, seg, 1, PENSTOCK_READ);
 	req.path = "bounce";
 	req.user = (void *)(uintptr_t)i;
-	req.done = fire;
+	req.done = record_completion;
 	return req;
 }
 
 static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint64_t deadline_ns)
 {
 	struct penstock_seg seg;
-	struct penstock_req req = read_of(&seg, i, len);
+	struct penstock_req req = read_req(&seg, i, len);
 	uint64_t id;
 
 	req.deadline_ns = deadline_ns;
@@ -152,24 +142,25 @@ static uint64_t submit(struct penstock_queue *to, unsigned i, uint64_t len, uint
 	return id;
 }
 
-/* Request 0 has hung the first lane, which then took up 1 to `count`; and hangs in 1. */
-static void hang(unsigned count, uint64_t *ids, uint64_t deadline_ns)
+/* Hangs the lane: it blocks in request 0 until requests 1 to `count` are on its lists, and then
+ * blocks in request 1. */
+static void hang_lane(unsigned count, uint64_t *ids, uint64_t deadline_ns)
 {
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
 	submit(q, 0, PIECE, 0);
-	assert_true(calls_await(1));
+	assert_true(calls_await_hits(1));
 	for (unsigned i = 1; i <= count; i++)
 		ids[i] = submit(q, i, PIECE, i > 1 ? deadline_ns : 0);
-	calls_let(1);
-	ended(0);
+	calls_release(1);
+	await_completion(0);
 	assert_int_equal(reports[0].result, PIECE);
-	assert_true(calls_await(2));
+	assert_true(calls_await_hits(2));
 	assert_int_equal(calls_disarm(), 2);
 }
 
-static void ends_with(unsigned i, int64_t result, enum penstock_why why)
+static void assert_completion(unsigned i, int64_t result, enum penstock_why why)
 {
-	ended(i);
+	await_completion(i);
 	assert_int_equal(reports[i].result, result);
 	assert_int_equal(reports[i].why, why);
 	assert_int_equal(reports[i].bytes, result < 0 ? 0 : result);
@@ -177,101 +168,104 @@ static void ends_with(unsigned i, int64_t result, enum penstock_why why)
 		assert_true(strlen(reports[i].text) > 10);
 }
 
-/* The lane comes back: request 1 ends, nothing else does, and of what had ended before
- * nothing comes. */
-static void lane_comes_back(int64_t result, unsigned count)
+/* Releases the lane: request 1 completes, and no other one does. No request that has completed
+ * before writes to its memory. */
+static void release_lane_and_check(int64_t result, unsigned count)
 {
 	memset(mem + 2 * PIECE, 0x22, LEN - 2 * PIECE);
 	assert_int_equal(penstock_poll(q, NULL, 0), 0);
-	assert_int_equal(fired[1], 0);
-	calls_let(ALL);
-	ends_with(1, result, PENSTOCK_WHY_NONE);
-	submit(q, REQUESTS - 1, PIECE, 0); /* behind all that was on its list */
-	ends_with(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
-	assert_int_equal(penstock_wait(q, NULL, 1, 0, LIMIT), 0);
+	assert_int_equal(completions[1], 0);
+	calls_release(CALLS_ALL);
+	assert_completion(1, result, PENSTOCK_WHY_NONE);
+	submit(q, REQUESTS - 1, PIECE, 0); /* submitted after all requests on the lane's lists */
+	assert_completion(REQUESTS - 1, PIECE, PENSTOCK_WHY_NONE);
+	assert_int_equal(penstock_wait(q, NULL, 1, 0, WAIT_NS), 0);
 	for (unsigned i = 0; i <= count; i++)
-		assert_int_equal(fired[i], 1);
+		assert_int_equal(completions[i], 1);
 	for (unsigned i = 2 * PIECE; i < LEN - PIECE; i++)
 		if (mem[i] != 0x22)
 			fail_msg("byte %u came after the end", i);
 }
 
-/* What it has begun does not end, what is behind that does. */
-static void cancelled(void **state)
+/* A request that the lane has started does not complete by a cancel; requests after it do. */
+static void cancel_while_lane_hangs(void **state)
 {
 	uint64_t ids[6];
 
 	(void)state;
 	begin_case(0);
-	hang(5, ids, 0);
+	hang_lane(5, ids, 0);
 	assert_int_equal(penstock_cancel(q, ids[1]), 0);
 	for (unsigned i = 5; i > 1; i--) {
 		assert_int_equal(penstock_cancel(q, ids[i]), 0);
-		ends_with(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
 		assert_int_equal(penstock_cancel(q, ids[i]), -ENOENT);
 	}
-	lane_comes_back(PIECE, 5);
+	release_lane_and_check(PIECE, 5);
 }
 
 static void *wait_long(void *arg)
 {
-	penstock_wait(q, NULL, 1, 0, LIMIT);
+	penstock_wait(q, NULL, 1, 0, WAIT_NS);
 	return arg;
 }
 
-static void late(void **state)
+static void deadline_while_lane_hangs(void **state)
 {
 	uint64_t ids[5], until;
 	pthread_t thread;
 
 	(void)state;
 	begin_case(0);
-	hang(4, ids, now_ns() + SOON);
+	hang_lane(4, ids, test_now_ns() + SOON_NS);
 	for (unsigned i = 2; i < 5; i++)
-		ends_with(i, -ETIME, PENSTOCK_WHY_DEADLINE);
+		assert_completion(i, -ETIME, PENSTOCK_WHY_DEADLINE);
 	assert_int_equal(pthread_create(&thread, NULL, wait_long, NULL), 0);
 	while (!atomic_load(&q->asleep))
 		sched_yield();
-	submit(q, 6, PIECE, now_ns() + SOON); /* who sleeps has not heard of it */
+	/* Submitted while the other thread sleeps, which does not know this deadline. */
+	submit(q, 6, PIECE, test_now_ns() + SOON_NS);
 	pthread_join(thread, NULL);
-	assert_int_equal(fired[6], 1);
-	submit(q, 5, PIECE, now_ns() + SOON); /* not even taken up */
-	until = now_ns() + LIMIT;
-	while (!penstock_poll(q, NULL, 0) && now_ns() < until)
+	assert_int_equal(completions[6], 1);
+	/* The lane has not even taken it from its inbox. */
+	submit(q, 5, PIECE, test_now_ns() + SOON_NS);
+	until = test_now_ns() + WAIT_NS;
+	while (!penstock_poll(q, NULL, 0) && test_now_ns() < until)
 		sched_yield();
-	ends_with(5, -ETIME, PENSTOCK_WHY_DEADLINE);
-	lane_comes_back(PIECE, 6);
+	assert_completion(5, -ETIME, PENSTOCK_WHY_DEADLINE);
+	release_lane_and_check(PIECE, 6);
 }
 
-/* The storage's and the device's other users get on. */
-static void one_call(void **state)
+/* Other users of the storage and the device are not blocked: one-call functions work, and reach
+ * their deadline. */
+static void one_call_while_lane_hangs(void **state)
 {
 	struct penstock_seg seg;
-	struct penstock_req req = read_of(&seg, 0, LEN);
+	struct penstock_req req = read_req(&seg, 0, LEN);
 	uint64_t ids[3];
 
 	(void)state;
 	begin_case(0);
-	hang(2, ids, 0);
+	hang_lane(2, ids, 0);
 	req.done = NULL;
 	for (unsigned i = 0; i < 5; i++) {
-		req.deadline_ns = now_ns() + SOON;
+		req.deadline_ns = test_now_ns() + SOON_NS;
 		assert_int_equal(penstock_transfer(&req, NULL), -ETIME);
 	}
 	assert_int_equal(penstock_cancel(q, ids[2]), 0);
-	ends_with(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
-	lane_comes_back(PIECE, 2);
+	assert_completion(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	release_lane_and_check(PIECE, 2);
 }
 
-/* A queue with nothing begun closes while the lane still has its requests on a list. */
-static void queue_closes(void **state)
+/* A queue without a started request closes while the lane still has its requests on a list. */
+static void queue_closes_while_lane_hangs(void **state)
 {
 	struct penstock_queue *more;
 	uint64_t ids[2];
 
 	(void)state;
 	begin_case(0);
-	hang(1, ids, 0);
+	hang_lane(1, ids, 0);
 	for (unsigned round = 0; round < 3; round++) {
 		assert_int_equal(penstock_queue_open(NULL, &more), 0);
 		for (unsigned i = 2; i < 10; i++)
@@ -279,50 +273,52 @@ static void queue_closes(void **state)
 		penstock_queue_close(more);
 	}
 	for (unsigned i = 2; i < 10; i++)
-		assert_int_equal(fired[i], 0);
-	lane_comes_back(PIECE, 1);
+		assert_int_equal(completions[i], 0);
+	release_lane_and_check(PIECE, 1);
 }
 
-/* One of two hangs in request 1, for so long that it is noticed: by who hands something in
- * and has seen it at this turn before. Returns it. */
-static struct pst_lane *hang_one(void)
+/* Hangs one of two lanes in request 1, long enough that the library notices: at a later submit
+ * that finds the lane at the same turn as before. Returns the lane. */
+static struct pst_lane *hang_one_of_two(void)
 {
 	struct pst_lane *lane;
 	uint64_t id, until;
 
 	submit(q, 0, PIECE, 0);
-	ended(0);
+	await_completion(0);
 	calls_arm(CALLS_FILL, 1, CALLS_HANG);
 	id = submit(q, 1, PIECE, 0);
-	assert_true(calls_await(1));
+	assert_true(calls_await_hits(1));
 	calls_disarm();
-	lane = q->requests[(uint32_t)id].home;
-	penstock_cancel(q, submit(q, SEEN, PIECE, 0)); /* it may be on that lane's list */
-	ended(SEEN);
-	until = now_ns() + LONG_TURN;
-	while (now_ns() < until)
+	lane = q->requests[(uint32_t)id].home_lane;
+	/* This request may have gone to the hanging lane. */
+	penstock_cancel(q, submit(q, PROBE_REQUEST, PIECE, 0));
+	await_completion(PROBE_REQUEST);
+	until = test_now_ns() + HUNG_NS;
+	while (test_now_ns() < until)
 		usleep(1000);
 	return lane;
 }
 
-/* Or it might be kept from its processor for as long as the other hangs. */
+/* Waits until a lane is idle. A busy machine might otherwise keep it from running while the
+ * other lane hangs. */
 static void await_idle(const struct pst_lane *lane)
 {
-	uint64_t until = now_ns() + LIMIT;
+	uint64_t until = test_now_ns() + WAIT_NS;
 
-	while ((atomic_load(&lane->load) || atomic_load(&lane->busy_seen)) && now_ns() < until)
+	while ((atomic_load(&lane->load) || atomic_load(&lane->busy_seen)) && test_now_ns() < until)
 		sched_yield();
 	assert_int_equal(atomic_load(&lane->load), 0);
 }
 
-static struct pst_lane *beside(const struct pst_lane *lane)
+static struct pst_lane *other_lane(const struct pst_lane *lane)
 {
 	return &lane->pump->lanes[!lane->index];
 }
 
-/* What comes next goes to a lane that does its work. The one that hangs has room, and is
- * taken again when it has come back. */
-static void others_are_idle(void **state)
+/* New requests go to the lane that works. The hanging lane has room, and gets requests again
+ * after it comes back. */
+static void requests_avoid_the_hanging_lane(void **state)
 {
 	struct pst_lane *lane;
 	struct pst_request *req;
@@ -331,63 +327,65 @@ static void others_are_idle(void **state)
 
 	(void)state;
 	begin_case(0);
-	lane = hang_one();
+	lane = hang_one_of_two();
 	load = atomic_load(&lane->load);
 	for (unsigned i = 2; i < 10; i++) {
-		await_idle(beside(lane));
+		await_idle(other_lane(lane));
 		submit(q, i, PIECE, 0);
-		ends_with(i, PIECE, PENSTOCK_WHY_NONE);
+		assert_completion(i, PIECE, PENSTOCK_WHY_NONE);
 	}
 	assert_int_equal(atomic_load(&lane->load), load);
-	lane_comes_back(PIECE, 9);
-	until = now_ns() + LIMIT;
+	release_lane_and_check(PIECE, 9);
+	until = test_now_ns() + WAIT_NS;
 	do {
-		fired[0] = 0;
+		completions[0] = 0;
 		req = &q->requests[(uint32_t)submit(q, 0, PIECE, 0)];
-		ended(0);
-	} while (req->home->index && now_ns() < until);
-	assert_int_equal(req->home->index, 0); /* it was this one, but for a slow machine */
+		await_completion(0);
+	} while (req->home_lane->index && test_now_ns() < until);
+	/* A slow machine may need several requests until one goes to this lane. */
+	assert_int_equal(req->home_lane->index, 0);
 }
 
-/* With nobody else it is as before: it waits for the lane, and can be cancelled. */
-static void nobody_else(void **state)
+/* Without another lane, a request waits for the hanging lane and can be cancelled. */
+static void request_waits_for_the_only_lane(void **state)
 {
 	uint64_t id;
 
 	(void)state;
 	begin_case(0);
-	hang_one();
+	hang_one_of_two();
 	id = submit(q, 2, PIECE, 0);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	ends_with(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
-	lane_comes_back(PIECE, 2);
+	assert_completion(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	release_lane_and_check(PIECE, 2);
 }
 
-/* Another lane has moved all of it; this one was to help. */
-static void done_by_others(void **state)
+/* Another lane has moved all bytes of a request in which the hanging lane was to help. The
+ * cancel has no effect on the result. */
+static void cancel_after_another_lane_moved_all(void **state)
 {
 	struct pst_lane *lane;
-	struct pst_entry *newest;
+	struct pst_lane_entry *newest;
 	struct pst_request *req;
 	uint64_t id;
 
 	(void)state;
 	begin_case(0);
-	lane = hang_one();
+	lane = hang_one_of_two();
 	newest = atomic_load(&lane->inbox);
-	await_idle(beside(lane));
+	await_idle(other_lane(lane));
 	id = submit(q, 2, LEN, 0);
 	req = &q->requests[(uint32_t)id];
 	while (atomic_load(&req->bytes) < LEN)
 		sched_yield();
 	assert_ptr_not_equal(atomic_load(&lane->inbox), newest);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	ends_with(2, LEN, PENSTOCK_WHY_NONE);
-	lane_comes_back(PIECE, 2);
+	assert_completion(2, LEN, PENSTOCK_WHY_NONE);
+	release_lane_and_check(PIECE, 2);
 }
 
-/* Nothing to write, but to make durable what was: that has not begun either. */
-static void sync_only(void **state)
+/* A durable request without bytes has not started its sync: it can be cancelled. */
+static void cancel_of_a_sync(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -399,123 +397,126 @@ static void sync_only(void **state)
 	assert_int_equal(penstock_open(name, &opts, &req.storage), 0);
 	assert_int_equal(penstock_prepare(req.storage, host, PENSTOCK_WRITE), 0);
 	begin_case(0);
-	hang(1, ids, 0);
+	hang_lane(1, ids, 0);
 	req.segs = &seg;
 	req.seg_count = 1;
 	req.op = PENSTOCK_WRITE;
 	req.flags = PENSTOCK_R_DURABLE;
 	req.user = (void *)(uintptr_t)2;
-	req.done = fire;
+	req.done = record_completion;
 	assert_int_equal(penstock_submit(q, &req, 1, &id), 1);
 	assert_int_equal(penstock_cancel(q, id), 0);
-	ends_with(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
-	lane_comes_back(PIECE, 2);
+	assert_completion(2, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	release_lane_and_check(PIECE, 2);
 	penstock_close(req.storage);
 }
 
-/* Places come back with the lane. Until then there are twice as many as may be in flight. */
-static void places(void **state)
+/* Queue entries are freed when the lane comes back. Until then there are twice as many as
+ * requests may be in flight. */
+static void entries_return_with_the_lane(void **state)
 {
 	struct penstock_seg seg;
-	struct penstock_req req = read_of(&seg, 20, PIECE);
+	struct penstock_req req = read_req(&seg, 20, PIECE);
 	uint64_t ids[2];
 
 	(void)state;
 	begin_case(8);
-	hang(1, ids, 0);
-	for (unsigned i = 2; i <= 15; i++) { /* one is hanging, one was the first */
+	hang_lane(1, ids, 0);
+	/* One entry hangs, one was used by the first request. */
+	for (unsigned i = 2; i <= 15; i++) {
 		assert_int_equal(penstock_cancel(q, submit(q, i, PIECE, 0)), 0);
-		ends_with(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+		assert_completion(i, -ECANCELED, PENSTOCK_WHY_CANCELLED);
 	}
 	assert_int_equal(penstock_cancel(q, submit(q, 16, PIECE, 0)), 0);
-	ends_with(16, -ECANCELED, PENSTOCK_WHY_CANCELLED);
+	assert_completion(16, -ECANCELED, PENSTOCK_WHY_CANCELLED);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -EAGAIN);
 	assert_non_null(strstr(penstock_errmsg(), "hang"));
-	lane_comes_back(PIECE, 16);
+	release_lane_and_check(PIECE, 16);
 }
 
-/* ---- at random ---- */
+/* ---- random cancels and closes ---- */
 
 static _Atomic bool stop;
 
-/* Lets calls go on, all but the last few. */
-static void *let_some(void *arg)
+/* Releases blocked calls at random, all but the last few. */
+static void *release_at_random(void *arg)
 {
 	uint64_t seed = *(uint64_t *)arg;
 
 	while (!atomic_load(&stop)) {
-		unsigned seen = calls_seen(), few = (unsigned)(test_random(&seed) % 4);
+		unsigned seen = calls_counted(), few = (unsigned)(test_random(&seed) % 4);
 
-		calls_let(seen > few ? seen - few : 0);
+		calls_release(seen > few ? seen - few : 0);
 		usleep((useconds_t)(test_random(&seed) % 2000));
 	}
-	calls_let(ALL);
+	calls_release(CALLS_ALL);
 	return arg;
 }
 
-static void judge(unsigned i, uint64_t len, const unsigned char *bytes)
+static void check_request(unsigned i, uint64_t len, const unsigned char *bytes)
 {
 	const struct penstock_report *report = &reports[i];
-	unsigned char *at = mem + (uint64_t)i * (LEN / EACH);
+	unsigned char *at = mem + (uint64_t)i * (LEN / ROUND_REQUESTS);
 
-	assert_int_equal(fired[i], 1);
+	assert_int_equal(completions[i], 1);
 	if (report->result >= 0) {
 		assert_int_equal(report->result, len);
-		assert_memory_equal(at, bytes + i * (LEN / EACH), len);
+		assert_memory_equal(at, bytes + i * (LEN / ROUND_REQUESTS), len);
 	} else if (report->result != -ECANCELED) {
 		assert_int_equal(report->result, -ETIME);
 	}
-	memset(at, 0x33, len); /* it is ours */
+	memset(at, 0x33, len); /* The memory belongs to the test again. */
 }
 
-/* Returns how many ended early. */
-static unsigned round_of(uint64_t *seed, bool closes, const unsigned char *bytes)
+/* Runs one round of random requests, cancels and deadlines. Returns how many completed early. */
+static unsigned random_round(uint64_t *seed, bool closes, const unsigned char *bytes)
 {
-	uint64_t lens[EACH], ids[EACH];
+	uint64_t lens[ROUND_REQUESTS], ids[ROUND_REQUESTS];
 	unsigned early = 0, have = 0;
 
-	begin_case(EACH);
-	for (unsigned i = 0; i < EACH; i++) {
+	begin_case(ROUND_REQUESTS);
+	for (unsigned i = 0; i < ROUND_REQUESTS; i++) {
 		struct penstock_seg seg;
-		struct penstock_req req = read_of(&seg, i, PIECE);
+		struct penstock_req req = read_req(&seg, i, PIECE);
 
-		lens[i] = seg.row_len = 1 + test_random(seed) % (LEN / EACH);
-		seg.off = (uint64_t)i * (LEN / EACH);
+		lens[i] = seg.row_len = 1 + test_random(seed) % (LEN / ROUND_REQUESTS);
+		seg.off = (uint64_t)i * (LEN / ROUND_REQUESTS);
 		seg.buf = mem + seg.off;
 		if (!(test_random(seed) % 3))
-			req.deadline_ns = now_ns() + test_random(seed) % 8000000;
+			req.deadline_ns = test_now_ns() + test_random(seed) % 8000000;
 		assert_int_equal(penstock_submit(q, &req, 1, &ids[i]), 1);
 		if (!(test_random(seed) % 3))
 			penstock_cancel(q, ids[test_random(seed) % (i + 1)]);
 	}
-	for (bool was[EACH] = {false}; have < (closes ? EACH / 2 : EACH);) {
-		assert_true(penstock_wait(q, NULL, 1, 0, LIMIT) > 0);
-		for (unsigned i = 0; i < EACH; i++)
-			if (fired[i] && !was[i]) {
+	for (bool was[ROUND_REQUESTS] = {false};
+	     have < (closes ? ROUND_REQUESTS / 2 : ROUND_REQUESTS);) {
+		assert_true(penstock_wait(q, NULL, 1, 0, WAIT_NS) > 0);
+		for (unsigned i = 0; i < ROUND_REQUESTS; i++)
+			if (completions[i] && !was[i]) {
 				was[i] = true;
 				have++;
 				early += reports[i].result < 0;
-				judge(i, lens[i], bytes);
+				check_request(i, lens[i], bytes);
 			}
-		penstock_cancel(q, ids[test_random(seed) % EACH]);
+		penstock_cancel(q, ids[test_random(seed) % ROUND_REQUESTS]);
 	}
 	if (closes)
-		memset(fired, 0, sizeof(fired));
+		memset(completions, 0, sizeof(completions));
 	penstock_queue_close(q);
 	q = NULL;
 	if (closes)
 		memset(mem, 0x33, LEN);
-	for (unsigned i = 0; i < EACH; i++) {
-		assert_int_equal(fired[i], !closes);
+	for (unsigned i = 0; i < ROUND_REQUESTS; i++) {
+		assert_int_equal(completions[i], !closes);
 		for (uint64_t b = 0; b < lens[i]; b++)
-			if (mem[i * (LEN / EACH) + b] != 0x33)
+			if (mem[i * (LEN / ROUND_REQUESTS) + b] != 0x33)
 				fail_msg("request %u: byte %llu came after its end", i,
 					 (unsigned long long)b);
 	}
 	return early;
 }
 
-static void at_random(void **state)
+static void random_cancels_and_closes(void **state)
 {
 	uint64_t seed = test_seed(37), other = seed + 1;
 	unsigned char *bytes = malloc(LEN);
@@ -523,12 +524,12 @@ static void at_random(void **state)
 	pthread_t thread;
 
 	(void)state;
-	world_fill(bytes, LEN, 1);
+	fixture_fill(bytes, LEN, 1);
 	atomic_store(&stop, false);
 	calls_arm_onwards(CALLS_FILL, 1, CALLS_HANG);
-	assert_int_equal(pthread_create(&thread, NULL, let_some, &other), 0);
+	assert_int_equal(pthread_create(&thread, NULL, release_at_random, &other), 0);
 	for (unsigned round = 0; round < ROUNDS; round++)
-		early += round_of(&seed, round % 3 == 2, bytes);
+		early += random_round(&seed, round % 3 == 2, bytes);
 	atomic_store(&stop, true);
 	pthread_join(thread, NULL);
 	printf("# %u requests ended early\n", early);
@@ -538,18 +539,21 @@ static void at_random(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(cancelled, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(late, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(one_call, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(queue_closes, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(others_are_idle, two_lanes, end_case),
-		cmocka_unit_test_setup_teardown(nobody_else, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(done_by_others, two_lanes, end_case),
-		cmocka_unit_test_setup_teardown(sync_only, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(places, one_lane, end_case),
-		cmocka_unit_test_setup_teardown(at_random, two_lanes, end_case),
+		cmocka_unit_test_setup_teardown(cancel_while_lane_hangs, one_lane, end_case),
+		cmocka_unit_test_setup_teardown(deadline_while_lane_hangs, one_lane, end_case),
+		cmocka_unit_test_setup_teardown(one_call_while_lane_hangs, one_lane, end_case),
+		cmocka_unit_test_setup_teardown(queue_closes_while_lane_hangs, one_lane, end_case),
+		cmocka_unit_test_setup_teardown(requests_avoid_the_hanging_lane, two_lanes,
+						end_case),
+		cmocka_unit_test_setup_teardown(request_waits_for_the_only_lane, one_lane,
+						end_case),
+		cmocka_unit_test_setup_teardown(cancel_after_another_lane_moved_all, two_lanes,
+						end_case),
+		cmocka_unit_test_setup_teardown(cancel_of_a_sync, one_lane, end_case),
+		cmocka_unit_test_setup_teardown(entries_return_with_the_lane, one_lane, end_case),
+		cmocka_unit_test_setup_teardown(random_cancels_and_closes, two_lanes, end_case),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("hung", tests, setup, teardown);
 }

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls that answer "again" and never anything else. A ring that takes nothing
- * any more gives what it has to plain calls; a call that would always have to wait or is
- * always interrupted is an error, after a number of times. Nobody waits for ever, no
- * byte is wrong, and the storage works when the calls do.
+ * System calls that keep failing with "try again". When io_uring_enter accepts nothing more,
+ * plain calls carry its requests. A call that would always block, or is always interrupted,
+ * becomes an error after a number of attempts. No thread waits without a limit, every byte is
+ * right, and the storage works again when the calls do.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
 
 #define LEN (2u << 20)
 #define SMALL (64u << 10)
-#define ENTERS_MAX 200 /* in vain, by two lanes, before they give up */
-#define CALLS_MAX 1200 /* of four chunks, before they are errors */
+#define ENTERS_MAX 200 /* failed attempts of two lanes before they give up */
+#define CALLS_MAX 1200 /* attempts of four chunks before they fail */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* A file of `len` bytes, memory for it, and a transfer between the two by its first path,
- * which is the only one: "odirect" where TMPDIR has it. */
+/* A file of `len` bytes, memory for it, and a transfer between both. The transfer names its
+ * path, and so has no other: "odirect" if TMPDIR supports it, else "bounce". */
 struct scene {
 	const char *name, *path;
 	enum penstock_op op;
@@ -30,12 +31,9 @@ struct scene {
 static int64_t transfer(struct scene *s)
 {
 	struct penstock_seg seg = {.buf = s->mem, .dev = s->dev, .row_len = s->len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = s->st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = s->op;
+	req = test_request(s->st, &seg, 1, s->op);
 	req.path = s->path;
 	req.flags = s->op ? PENSTOCK_R_DURABLE : 0;
 	s->report = (struct penstock_report)PENSTOCK_REPORT_INIT;
@@ -44,20 +42,20 @@ static int64_t transfer(struct scene *s)
 	return penstock_transfer(&req, &s->report);
 }
 
-static void begin(struct scene *s, const char *engine)
+static void scene_open(struct scene *s, const char *engine)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 
-	s->name = world_name("data", false);
-	s->dev = world_device("host", engine, 0);
+	s->name = fixture_name("data", false);
+	s->dev = fixture_open_device("host", engine, 0);
 	s->want = malloc(s->len);
 	assert_non_null(s->want);
 	assert_int_equal(penstock_alloc(s->dev, s->len, (void **)&s->mem), 0);
-	world_file(s->name, s->len, 1);
-	world_fill(s->want, s->len, s->op ? 2 : 1);
+	fixture_make_file(s->name, s->len, 1);
+	fixture_fill(s->want, s->len, s->op ? 2 : 1);
 	if (s->op)
 		memcpy(s->mem, s->want, s->len);
-	world_cache(s->name, false);
+	fixture_set_cached(s->name, false);
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open(s->name, &opts, &s->st), 0);
 	assert_int_equal(penstock_prepare(s->st, s->dev, s->op), 0);
@@ -66,7 +64,7 @@ static void begin(struct scene *s, const char *engine)
 		s->path = "bounce";
 }
 
-static void end(struct scene *s)
+static void scene_close(struct scene *s)
 {
 	penstock_close(s->st);
 	penstock_free(s->dev, s->mem);
@@ -75,7 +73,7 @@ static void end(struct scene *s)
 	unlink(s->name);
 }
 
-static void comes_through(struct scene *s)
+static void transfer_and_compare(struct scene *s)
 {
 	unsigned char *back = s->mem;
 
@@ -94,60 +92,59 @@ static void comes_through(struct scene *s)
 		free(back);
 }
 
-/* io_uring_enter that fails from the n-th on. */
-static void lose_ring(enum penstock_op op, unsigned nth, int how)
+/* Makes io_uring_enter fail from the n-th call on. */
+static void transfer_with_failing_enter(enum penstock_op op, unsigned nth, int how)
 {
 	struct scene s = {.op = op, .len = LEN};
 
-	begin(&s, "uring");
+	scene_open(&s, "uring");
 	calls_arm_onwards(CALLS_ENTER, nth, how);
 	for (unsigned turn = 0; turn < 3; turn++) {
-		comes_through(&s);
-		if (nth > 1 && !turn) /* those before it may have been enough */
+		transfer_and_compare(&s);
+		if (nth > 1 && !turn) /* The calls before may have carried everything. */
 			continue;
 		assert_string_equal(s.report.engine, "threads");
 		assert_int_equal(s.report.engine_why, PENSTOCK_WHY_NO_URING);
 		assert_int_equal(s.report.retries, 0);
 	}
 	calls_disarm();
-	assert_in_range(calls_seen(), nth, ENTERS_MAX);
-	end(&s);
+	assert_in_range(calls_counted(), nth, ENTERS_MAX);
+	scene_close(&s);
 }
 
-static void enters(void **state)
+static void failing_enter_falls_back_to_plain_calls(void **state)
 {
 	static const int hows[] = {EAGAIN, EBUSY, ENOMEM, EBADR, EPERM};
 
 	(void)state;
-	if (!world_has_uring())
+	if (!fixture_has_uring())
 		test_skip("io_uring is refused here");
 	for (unsigned i = 0; i < COUNT(hows); i++) {
-		lose_ring(PENSTOCK_READ, 1 + i % 3, hows[i]);
-		lose_ring(PENSTOCK_WRITE, 1 + i % 2, hows[i]);
+		transfer_with_failing_enter(PENSTOCK_READ, 1 + i % 3, hows[i]);
+		transfer_with_failing_enter(PENSTOCK_WRITE, 1 + i % 2, hows[i]);
 	}
 }
 
-/* The ring is registered with io_uring, and then used so; or that is refused, and said. */
-static void through_registered(int refusal)
+/* Registers the ring with io_uring and reads through it. When the registration is refused, the
+ * report says why. */
+static void read_through_registered_ring(int refusal)
 {
 	struct scene s = {.len = LEN};
-	struct penstock_device *host = world_device("host", "uring", 0);
+	struct penstock_device *host = fixture_open_device("host", "uring", 0);
 	struct penstock_explanation why = {.size = sizeof(why)};
 	struct penstock_seg seg = {.row_len = LEN};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	unsigned char *back = malloc(LEN);
 
-	s.name = world_name("data", false);
-	world_file(s.name, LEN, 1);
-	world_cache(s.name, false);
+	s.name = fixture_name("data", false);
+	fixture_make_file(s.name, LEN, 1);
+	fixture_set_cached(s.name, false);
 	calls_arm_onwards(CALLS_REGISTER, refusal ? 1 : 0, refusal);
-	s.dev = world_device("cuda:0", "uring", 0);
+	s.dev = fixture_open_device("cuda:0", "uring", 0);
 	assert_int_equal(penstock_alloc(s.dev, LEN, (void **)&s.mem), 0);
 	assert_int_equal(penstock_open(s.name, NULL, &s.st), 0);
 	seg.dev = s.dev;
-	req.storage = s.st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(s.st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_explain(&req, &why), 0);
 	assert_string_equal(why.engine, "uring");
 	s.path = "staged";
@@ -158,13 +155,13 @@ static void through_registered(int refusal)
 	calls_disarm();
 	test_copy(host, back, s.dev, s.mem, LEN);
 	for (unsigned i = 0; i < LEN; i++)
-		assert_int_equal(back[i], world_byte(i, 1));
+		assert_int_equal(back[i], fixture_byte(i, 1));
 	assert_int_equal(s.report.engine_why, why.engine_why);
 	if (refusal)
 		assert_int_equal(why.engine_why,
 				 refusal == ENOMEM ? PENSTOCK_WHY_MEMLOCK : PENSTOCK_WHY_NO_FIXED);
 	if (why.engine_why || !strcmp(s.path, "staged"))
-		assert_int_equal(calls_fixed() > 0, why.engine_why == PENSTOCK_WHY_NONE);
+		assert_int_equal(calls_fixed_count() > 0, why.engine_why == PENSTOCK_WHY_NONE);
 	free(back);
 	penstock_close(s.st);
 	penstock_free(s.dev, s.mem);
@@ -173,22 +170,23 @@ static void through_registered(int refusal)
 	unlink(s.name);
 }
 
-static void registered(void **state)
+static void reads_use_the_registered_ring(void **state)
 {
 	(void)state;
-	if (!world_has_uring())
+	if (!fixture_has_uring())
 		test_skip("io_uring is refused here");
-	through_registered(0);
-	through_registered(ENOMEM);
-	through_registered(EOPNOTSUPP);
+	read_through_registered_ring(0);
+	read_through_registered_ring(ENOMEM);
+	read_through_registered_ring(EOPNOTSUPP);
 }
 
-static void never_works(enum calls_kind kind, const char *engine, uint64_t len, int how)
+static void transfer_with_failing_call(enum calls_kind kind, const char *engine, uint64_t len,
+				       int how)
 {
 	struct scene s = {.op = kind == CALLS_FILL ? PENSTOCK_READ : PENSTOCK_WRITE, .len = len};
 	unsigned hits;
 
-	begin(&s, engine);
+	scene_open(&s, engine);
 	calls_arm_onwards(kind, 1, how);
 	assert_int_equal(transfer(&s), -how);
 	hits = calls_disarm();
@@ -196,11 +194,11 @@ static void never_works(enum calls_kind kind, const char *engine, uint64_t len, 
 	assert_int_equal(s.report.why, PENSTOCK_WHY_IO_ERROR);
 	assert_non_null(strstr(s.report.text, strerror(how)));
 	assert_int_equal(s.report.bytes, kind == CALLS_SYNC ? len : 0);
-	comes_through(&s);
-	end(&s);
+	transfer_and_compare(&s);
+	scene_close(&s);
 }
 
-static void calls(void **state)
+static void endless_retries_become_errors(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
 	static const enum calls_kind kinds[] = {CALLS_FILL, CALLS_DRAIN, CALLS_SYNC};
@@ -208,21 +206,21 @@ static void calls(void **state)
 	(void)state;
 	for (unsigned k = 0; k < COUNT(kinds); k++)
 		for (unsigned e = 0; e < COUNT(engines); e++) {
-			never_works(kinds[k], engines[e], LEN, EAGAIN);
-			never_works(kinds[k], engines[e], LEN, EINTR);
-			/* On the caller's own thread. */
-			never_works(kinds[k], engines[e], SMALL, e ? EAGAIN : EINTR);
+			transfer_with_failing_call(kinds[k], engines[e], LEN, EAGAIN);
+			transfer_with_failing_call(kinds[k], engines[e], LEN, EINTR);
+			/* And a short request, on the caller's own thread. */
+			transfer_with_failing_call(kinds[k], engines[e], SMALL, e ? EAGAIN : EINTR);
 		}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(enters),
-		cmocka_unit_test(registered),
-		cmocka_unit_test(calls),
+		cmocka_unit_test(failing_enter_falls_back_to_plain_calls),
+		cmocka_unit_test(reads_use_the_registered_ring),
+		cmocka_unit_test(endless_retries_become_errors),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("lasting", tests, NULL, NULL);
 }

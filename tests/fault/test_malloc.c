@@ -1,81 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th allocation of a scenario fails, for every n, each in a process of its own,
- * so that what a library makes once is among them. The scenario then either ends with
- * -ENOMEM, the reason and a sentence, or comes through with every byte right; a
- * second time, unharmed, it does. Nothing stays behind that does not stay without.
+ * The n-th allocation of a scenario fails, for every n, each in its own process, so that
+ * one-time initialisation can fail too. The scenario must end with -ENOMEM, the reason and a
+ * sentence, or succeed with every byte right. It must succeed when repeated. Nothing may be
+ * left allocated that a run without a failure does not leave.
  */
-#include "afresh.h"
+#include "child.h"
+#include "request.h"
 
 #include "memory.h"
 
 #define LEN ((1u << 20) + 777u)
 #define TURNS_MAX 400
 
-/* What a child leaves behind for its parent. */
+/* The outcome that a child process reports to its parent. */
 struct outcome {
-	struct afresh end;
+	struct child_result end;
 	unsigned hits;
 	unsigned mark; /* allocations before the scenario's own */
 	const char *what;
 	size_t what_len;
 };
 
-static struct outcome *out;
-static unsigned char *bytes, *back;
-static char name[256];
+#define SCENARIO_LEN LEN
+#define SCENARIO_NAME "memory"
+#include "scenario.h"
 
-#define say(...) afresh_say(&out->end, __VA_ARGS__)
-
-static int setup(void **state)
-{
-	(void)state;
-	bytes = malloc(LEN);
-	back = malloc(LEN);
-	out = afresh_shared(sizeof(*out));
-	snprintf(name, sizeof(name), "%s", world_name("memory", false));
-	world_fill(bytes, LEN, 1);
-	return !bytes || !back || !out;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	unlink(name);
-	free(bytes);
-	free(back);
-	return 0;
-}
-
-/* Not made durable: thousands of them would take their time. */
+/* Makes the file without a sync: thousands of syncs would take long. */
 static void make_file(void)
 {
 	int fd = open(name, O_RDWR | O_CREAT, 0600);
 
 	if (fd < 0 || ftruncate(fd, LEN) || pwrite(fd, bytes, LEN, 0) != LEN)
-		say("the file cannot be made: %s", strerror(errno));
+		scenario_fail("the file cannot be made: %s", strerror(errno));
 	close(fd);
 }
 
-/* ---- the scenarios: 0, or the first error; all that they opened is closed ---- */
+/* ---- the scenarios: return 0 or the first error, and close all that they opened ---- */
 
-static struct penstock_device *device_of(const char *device, int *ret)
+static struct penstock_device *open_small_device(const char *device, int *ret)
 {
-	return afresh_device(device, "threads", ret);
+	return child_open_device(device, "threads", ret);
 }
 
-/* The device is ready: what follows is the scenario's own. */
-static int ready(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op)
+/* Prepares the device. Allocations after this call belong to the scenario. */
+static int prepare_device(struct penstock_storage *st, struct penstock_device *dev,
+			  enum penstock_op op)
 {
 	int ret = penstock_prepare(st, dev, op);
 
 	if (!out->mark)
-		out->mark = memory_seen();
+		out->mark = memory_allocations();
 	return ret;
 }
 
-/* What lies on a device, seen without allocating in a way that counts. */
-static void compare(struct penstock_device *dev, void *mem, const char *when)
+/* Compares device memory without allocations that count. */
+static void compare_device_bytes(struct penstock_device *dev, void *mem, const char *when)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = dev,
@@ -88,51 +68,51 @@ static void compare(struct penstock_device *dev, void *mem, const char *when)
 	if (!strcmp(penstock_device_name(dev), "host")) {
 		memcpy(back, mem, LEN);
 	} else {
-		memory_disarm(&hits); /* the harness' own use is not counted */
+		memory_disarm(&hits); /* Allocations of this check do not count. */
 		out->hits += hits;
 		if (penstock_device_open("host", NULL, &args.dst_dev) < 0 ||
 		    penstock_copy(&args, 1))
-			say("%s: cannot look: %s", when, penstock_errmsg());
+			scenario_fail("%s: cannot copy the bytes to the host: %s", when,
+				      penstock_errmsg());
 		penstock_device_close(args.dst_dev);
 	}
 	for (uint64_t i = 0; i < LEN; i++)
 		if (back[i] != bytes[i]) {
-			say("%s: byte %llu is %02x, not %02x", when, (unsigned long long)i, back[i],
-			    bytes[i]);
+			scenario_fail("%s: byte %llu is %02x, not %02x", when,
+				      (unsigned long long)i, back[i], bytes[i]);
 			return;
 		}
 }
 
-static int read_to(const char *device, const char *path)
+static int read_and_compare(const char *device, const char *path)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 	int ret;
-	struct penstock_device *dev = device_of(device, &ret);
+	struct penstock_device *dev = open_small_device(device, &ret);
 
 	if (!ret)
 		ret = penstock_alloc(dev, LEN, &seg.buf);
 	if (!ret)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret && path)
-		ret = ready(st, dev, PENSTOCK_READ);
+		ret = prepare_device(st, dev, PENSTOCK_READ);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		req.path = path;
 		n = penstock_transfer(&req, &report);
 		ret = n < 0 ? (int)n : 0;
 		if (n >= 0 && n != LEN)
-			say("read %lld bytes", (long long)n);
+			scenario_fail("read %lld bytes", (long long)n);
 		if (n >= 0 && !path && strcmp(report.engine, "threads") != 0)
-			say("engine %s took it, threads was asked for", report.engine);
+			scenario_fail("engine %s carried it, although threads was requested",
+				      report.engine);
 		if (!ret)
-			compare(dev, seg.buf, "read");
+			compare_device_bytes(dev, seg.buf, "read");
 	}
 	penstock_close(st);
 	if (dev)
@@ -143,17 +123,17 @@ static int read_to(const char *device, const char *path)
 
 static int read_host(void)
 {
-	return read_to("host", NULL);
+	return read_and_compare("host", NULL);
 }
 
 static int read_cuda(void)
 {
-	return read_to("cuda:0", NULL);
+	return read_and_compare("cuda:0", NULL);
 }
 
 static int read_mapped(void)
 {
-	return read_to("cuda:0", "mapped");
+	return read_and_compare("cuda:0", "mapped");
 }
 
 static int read_stream(void)
@@ -161,18 +141,18 @@ static int read_stream(void)
 	struct penstock_storage *st = NULL;
 	void *mem = NULL;
 	int ret;
-	struct penstock_device *dev = device_of("cuda:0", &ret);
+	struct penstock_device *dev = open_small_device("cuda:0", &ret);
 
 	if (!ret)
 		ret = penstock_alloc(dev, LEN, &mem);
 	if (!ret)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret)
-		ret = ready(st, dev, PENSTOCK_READ);
+		ret = prepare_device(st, dev, PENSTOCK_READ);
 	if (!ret)
-		ret = afresh_read_stream(st, dev, mem, LEN, &out->end);
+		ret = child_read_in_stream_order(st, dev, mem, LEN, &out->end);
 	if (!ret)
-		compare(dev, mem, "read");
+		compare_device_bytes(dev, mem, "read");
 	penstock_close(st);
 	if (dev)
 		penstock_free(dev, mem);
@@ -180,7 +160,7 @@ static int read_stream(void)
 	return ret;
 }
 
-/* An old file is replaced: it is the old one or the new one, whole. */
+/* Replaces a file: afterwards it is the old or the new one, as a whole. */
 static int write_host(void)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -189,11 +169,11 @@ static int write_host(void)
 	unsigned salt = 1;
 	int64_t n;
 	int ret, fd;
-	struct penstock_device *dev = device_of("host", &ret);
+	struct penstock_device *dev = open_small_device("host", &ret);
 
 	opts.flags = PENSTOCK_O_REPLACE;
 	make_file();
-	world_fill(back, LEN, 2);
+	fixture_fill(back, LEN, 2);
 	if (!ret)
 		ret = penstock_open(name, &opts, &st);
 	if (!ret) {
@@ -208,18 +188,18 @@ static int write_host(void)
 	penstock_device_close(dev);
 	fd = open(name, O_RDONLY);
 	if (fd < 0 || fstat(fd, &stat) || stat.st_size != LEN || read(fd, back, LEN) != LEN)
-		say("the file is gone, or not as long as it was");
+		scenario_fail("the file is gone, or not as long as it was");
 	close(fd);
 	for (uint64_t i = 0; i < LEN; i++)
-		if (back[i] != world_byte(i, salt)) {
-			say("byte %llu of the file is of neither", (unsigned long long)i);
+		if (back[i] != fixture_byte(i, salt)) {
+			scenario_fail("byte %llu of the file is of neither", (unsigned long long)i);
 			break;
 		}
 	return ret;
 }
 
-/* Several requests at once; each ends as it says. */
-static int several(void)
+/* Submits several requests at once, each of which must complete. */
+static int several_requests(void)
 {
 	const unsigned count = 6;
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -230,7 +210,7 @@ static int several(void)
 	struct penstock_seg segs[6];
 	unsigned char *mem = NULL;
 	int ret, taken = 0, first = 0;
-	struct penstock_device *dev = device_of("host", &ret);
+	struct penstock_device *dev = open_small_device("host", &ret);
 
 	opts.requests_max = 8;
 	opts.segs_max = 2;
@@ -239,7 +219,7 @@ static int several(void)
 	if (!ret)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret)
-		ret = ready(st, dev, PENSTOCK_READ);
+		ret = prepare_device(st, dev, PENSTOCK_READ);
 	if (!ret)
 		ret = penstock_queue_open(&opts, &q);
 	for (unsigned i = 0; !ret && i < count; i++) {
@@ -265,7 +245,8 @@ static int several(void)
 		int n = penstock_wait(q, done, 1, 6, 20000000000LL);
 
 		if (n <= 0) {
-			say("%d of %d requests never ended", taken - harvested, taken);
+			scenario_fail("%d of %d requests did not complete", taken - harvested,
+				      taken);
 			break;
 		}
 		harvested += n;
@@ -276,7 +257,7 @@ static int several(void)
 		}
 	}
 	if (!ret && !first && memcmp(mem, bytes, count * 100000u))
-		say("the bytes are not those of the file");
+		scenario_fail("the bytes are not those of the file");
 	penstock_queue_close(q);
 	penstock_close(st);
 	if (dev)
@@ -288,11 +269,11 @@ static int several(void)
 static int explain(void)
 {
 	struct penstock_explanation ex = {.size = sizeof(ex)};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
 	int ret;
-	struct penstock_device *dev = device_of("host", &ret);
+	struct penstock_device *dev = open_small_device("host", &ret);
 
 	if (!ret)
 		ret = penstock_alloc(dev, LEN, &seg.buf);
@@ -300,12 +281,10 @@ static int explain(void)
 		ret = penstock_open(name, NULL, &st);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		ret = penstock_explain(&req, &ex);
 		if (!ret && (ex.taken < 0 || !ex.path_count || !ex.engine))
-			say("explained nothing");
+			scenario_fail("explained nothing");
 	}
 	penstock_close(st);
 	if (dev)
@@ -314,8 +293,8 @@ static int explain(void)
 	return ret;
 }
 
-/* Leaves the digits out: how much memory is free changes. */
-static ssize_t words_of(char *text, ssize_t len)
+/* Removes the digits from a text, because the amount of free memory changes. */
+static ssize_t remove_digits(char *text, ssize_t len)
 {
 	ssize_t kept = 0;
 
@@ -325,7 +304,7 @@ static ssize_t words_of(char *text, ssize_t len)
 	return kept;
 }
 
-/* As a table and as JSON; what it says is the same as without a failure. */
+/* Prints the topology as a table and as JSON. The text must be the same as without a failure. */
 static int topo(void)
 {
 	static char first[2][1 << 17], again[1 << 17];
@@ -337,17 +316,17 @@ static int topo(void)
 		ssize_t len;
 
 		ret = penstock_topo(NULL, json, fd);
-		len = words_of(again, pread(fd, again, sizeof(again), 0));
+		len = remove_digits(again, pread(fd, again, sizeof(again), 0));
 		close(fd);
 		if (ret)
 			break;
 		if (len <= 0)
-			say("nothing was printed");
+			scenario_fail("nothing was printed");
 		if (!first_len[json]) {
 			first_len[json] = len;
 			memcpy(first[json], again, (size_t)len);
 		} else if (len != first_len[json] || memcmp(first[json], again, (size_t)len)) {
-			say("it says something else than before");
+			scenario_fail("the topology differs from the one without a failure");
 		}
 	}
 	return ret;
@@ -360,7 +339,7 @@ struct failure {
 	unsigned nth;
 };
 
-static void child(void *arg)
+static void run_scenario(void *arg)
 {
 	const struct failure *f = arg;
 	unsigned hits;
@@ -370,40 +349,40 @@ static void child(void *arg)
 	ret = out->end.ret = f->scenario();
 	memory_disarm(&hits);
 	out->hits += hits;
-	out->what = memory_what(&out->what_len);
+	out->what = memory_failed_name(&out->what_len);
 	if (ret && (ret != -ENOMEM || strlen(penstock_errmsg()) < 8 ||
 		    (penstock_errwhy() != PENSTOCK_WHY_NO_MEMORY &&
 		     penstock_errwhy() != PENSTOCK_WHY_NOT_MAPPABLE)))
-		say("it ended with %d, %s, '%s'", ret, penstock_why_name(penstock_errwhy()),
-		    penstock_errmsg());
+		scenario_fail("it ended with %d, %s, '%s'", ret,
+			      penstock_why_name(penstock_errwhy()), penstock_errmsg());
 	if (ret && !out->hits)
-		say("it failed by itself");
+		scenario_fail("it failed by itself");
 	ret = f->scenario();
 	if (ret)
-		say("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
+		scenario_fail("afterwards it ended with %d, '%s'", ret, penstock_errmsg());
 }
 
-static void run(int (*scenario)(void), unsigned nth)
+static void run_in_child(int (*scenario)(void), unsigned nth)
 {
 	struct failure failure = {scenario, nth};
 
 	memset(out, 0, sizeof(*out));
-	afresh_run(child, &failure, &out->end);
+	child_run(run_scenario, &failure, &out->end);
 }
 
-static void all_turns(int (*scenario)(void))
+static void fail_all_allocations(int (*scenario)(void))
 {
 	struct outcome clean;
 	unsigned nth, failed = 0, wrong = 0;
 
 	make_file();
-	run(scenario, 0);
+	run_in_child(scenario, 0);
 	clean = *out;
 	if (clean.end.text[0])
 		fail_msg("untouched: %s", clean.end.text);
 	for (nth = clean.mark + 1; nth <= TURNS_MAX; nth++) {
-		run(scenario, nth);
-		afresh_judge(&out->end, &clean.end, false);
+		run_in_child(scenario, nth);
+		child_check_leaks(&out->end, &clean.end, false);
 		if (out->end.text[0]) {
 			printf("# allocation %u, %s of %zu bytes: %s\n", nth,
 			       out->what ? out->what : "?", out->what_len, out->end.text);
@@ -422,7 +401,7 @@ static void all_turns(int (*scenario)(void))
 	static void case_##scenario(void **state) \
 	{                                         \
 		(void)state;                      \
-		all_turns(scenario);              \
+		fail_all_allocations(scenario);   \
 	}
 
 CASE(read_host)
@@ -430,7 +409,7 @@ CASE(read_cuda)
 CASE(read_mapped)
 CASE(read_stream)
 CASE(write_host)
-CASE(several)
+CASE(several_requests)
 CASE(explain)
 CASE(topo)
 
@@ -442,12 +421,12 @@ int main(void)
 		{"read_mapped", case_read_mapped, NULL, NULL, NULL},
 		{"read_stream", case_read_stream, NULL, NULL, NULL},
 		{"write_host", case_write_host, NULL, NULL, NULL},
-		{"several", case_several, NULL, NULL, NULL},
+		{"several_requests", case_several_requests, NULL, NULL, NULL},
 		{"explain", case_explain, NULL, NULL, NULL},
 		{"topo", case_topo, NULL, NULL, NULL},
 	};
 
 	setenv("PENSTOCK_LOG", "error", 0);
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("malloc", tests, setup, teardown);
 }

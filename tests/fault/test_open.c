@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th system call of opening, creating, committing and of starting a pump
- * fails, for every n. Either the call fails with that errno, a reason and a sentence,
- * and leaves nothing: no descriptor, no file; or it goes on without what it could not
- * have, and says what that is. What was there before is there as it was.
+ * The n-th system call of an open, a create, a commit or the start of a pump fails, for every
+ * n. Either the operation fails with that errno, a reason and a sentence, and leaves no
+ * descriptor and no file. Or it continues without the missing feature and reports that.
+ * Existing files keep their bytes.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include <dirent.h>
 
@@ -20,8 +21,8 @@ static unsigned char *bytes, *back;
 static struct penstock_device *host;
 static char dir[256], name[300];
 
-/* What lies in the directory; nothing else works there. */
-static unsigned entries(void)
+/* Counts the files in the folder, which no other test uses. */
+static unsigned count_files(void)
 {
 	DIR *d = opendir(dir);
 	unsigned count = 0;
@@ -38,11 +39,11 @@ static int setup(void **state)
 	(void)state;
 	bytes = malloc(LEN);
 	back = malloc(LEN);
-	snprintf(dir, sizeof(dir), "%s", world_name("dir", false));
+	snprintf(dir, sizeof(dir), "%s", fixture_name("dir", false));
 	snprintf(name, sizeof(name), "%s/file", dir);
 	if (mkdir(dir, 0700))
 		return -1;
-	host = world_device("host", "auto", 0);
+	host = fixture_open_device("host", "auto", 0);
 	return 0;
 }
 
@@ -56,7 +57,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void file_is(unsigned salt, int kind, unsigned nth)
+static void check_file(unsigned salt, int kind, unsigned nth)
 {
 	struct stat stat;
 	int fd = open(name, O_RDONLY);
@@ -66,27 +67,27 @@ static void file_is(unsigned salt, int kind, unsigned nth)
 	assert_int_equal(stat.st_size, LEN);
 	assert_int_equal(read(fd, back, LEN), LEN);
 	close(fd);
-	world_fill(bytes, LEN, salt);
+	fixture_fill(bytes, LEN, salt);
 	if (memcmp(back, bytes, LEN))
 		fail_msg("%s %u: the file is not what it was", calls_name((enum calls_kind)kind),
 			 nth);
 }
 
-static void read_right(struct penstock_storage *st)
+static void read_and_compare(struct penstock_storage *st)
 {
 	memset(back, 0xee, LEN);
 	assert_int_equal(penstock_read(st, host, back, LEN, 0), LEN);
-	world_fill(bytes, LEN, 1);
+	fixture_fill(bytes, LEN, 1);
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* A failure must say what it is. */
-static void check_said(int ret, int code, enum calls_kind kind, unsigned nth)
+/* Checks that a failure has the errno, the reason and a sentence. */
+static void check_error(int ret, int code, enum calls_kind kind, unsigned nth)
 {
 	if (ret != -code)
 		fail_msg("%s %u as %d: it ended with %d, '%s'", calls_name(kind), nth, code, ret,
 			 penstock_errmsg());
-	if (penstock_errwhy() != world_why(code))
+	if (penstock_errwhy() != fixture_errno_why(code))
 		fail_msg("%s %u as %d: the reason is %s", calls_name(kind), nth, code,
 			 penstock_why_name(penstock_errwhy()));
 	if (!strstr(penstock_errmsg(), strerror(code)))
@@ -94,7 +95,7 @@ static void check_said(int ret, int code, enum calls_kind kind, unsigned nth)
 			 penstock_errmsg());
 }
 
-static void openings(void **state)
+static void failed_calls_of_an_open(void **state)
 {
 	static const enum calls_kind kinds[] = {CALLS_OPEN, CALLS_LIST,	 CALLS_READ,
 						CALLS_STAT, CALLS_STATX, CALLS_IOCTL};
@@ -103,12 +104,12 @@ static void openings(void **state)
 	unsigned fds;
 
 	(void)state;
-	world_file(name, LEN, 1);
+	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
-	read_right(st); /* opens what stays open */
+	read_and_compare(st); /* The first read opens descriptors that stay open. */
 	penstock_close(st);
-	fds = world_fds();
+	fds = fixture_open_fds();
 	for (unsigned k = 0; k < COUNT(kinds); k++)
 		for (unsigned c = 0; c < COUNT(codes); c++) {
 			unsigned failed = 0, nth = 0, hits = 1;
@@ -124,15 +125,16 @@ static void openings(void **state)
 				if (ret < 0) {
 					assert_true(hits);
 					assert_null(st);
-					check_said(ret, codes[c], kinds[k], nth);
+					check_error(ret, codes[c], kinds[k], nth);
 					failed++;
 				} else {
-					read_right(st);
+					read_and_compare(st);
 				}
 				penstock_close(st);
-				if (world_fds() != fds)
+				if (fixture_open_fds() != fds)
 					fail_msg("%s %u: %u descriptors are open, %u were",
-						 calls_name(kinds[k]), nth, world_fds(), fds);
+						 calls_name(kinds[k]), nth, fixture_open_fds(),
+						 fds);
 			}
 			assert_in_range(nth, 1, TURNS_MAX);
 			if (!c)
@@ -142,24 +144,25 @@ static void openings(void **state)
 	unlink(name);
 }
 
-/* The file's own open is made again when a signal comes between. */
-static void interrupted_open(void **state)
+/* An open that is interrupted by a signal is made again. */
+static void interrupted_open_is_repeated(void **state)
 {
 	struct penstock_storage *st;
 	bool direct;
 	int fd;
 
 	(void)state;
-	world_file(name, LEN, 1);
+	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
 	direct = st->facts.fd_direct >= 0;
 	penstock_close(st);
-	for (unsigned nth = 1; nth <= 2; nth++) { /* by name, and again for O_DIRECT */
+	/* The open by name, and the second one for O_DIRECT. */
+	for (unsigned nth = 1; nth <= 2; nth++) {
 		calls_arm(CALLS_OPEN, nth, EINTR);
 		assert_int_equal(penstock_open(name, NULL, &st), 0);
 		assert_int_equal(calls_disarm(), nth == 1 || direct);
 		assert_int_equal(st->facts.fd_direct >= 0, direct);
-		read_right(st);
+		read_and_compare(st);
 		penstock_close(st);
 	}
 	fd = open(name, O_RDONLY);
@@ -172,48 +175,47 @@ static void interrupted_open(void **state)
 	unlink(name);
 }
 
-/* cachestat that is refused later: the residency is unknown, and why. */
-static void residency(void **state)
+/* cachestat is refused after the open: the residency becomes unknown, with the reason. */
+static void refused_cachestat(void **state)
 {
 	struct penstock_seg seg = {.buf = back, .dev = host, .row_len = LEN};
 	struct penstock_explanation ex = {.size = sizeof(ex)};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_storage *st;
 
 	(void)state;
-	world_file(name, LEN, 1);
+	fixture_make_file(name, LEN, 1);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 	calls_arm(CALLS_CACHESTAT, 1, EPERM);
 	assert_int_equal(penstock_explain(&req, &ex), 0);
 	if (!calls_disarm()) {
 		penstock_close(st);
 		unlink(name);
-		test_skip("nothing asks what the page cache holds of TMPDIR's files");
+		test_skip("the library does not query residency on TMPDIR");
 	}
 	assert_int_equal(ex.resident, -1);
 	assert_int_equal(ex.resident_why, PENSTOCK_WHY_RESIDENCY_EPERM);
-	read_right(st);
-	req.path = "fault:bounce?swap=1"; /* the chunk that is timed, in two pieces */
+	read_and_compare(st);
+	/* The residency probe's chunk is carried in two pieces. */
+	req.path = "fault:bounce?swap=1";
 	assert_int_equal(penstock_transfer(&req, NULL), LEN);
 	penstock_close(st);
 	unlink(name);
 }
 
-/* ---- creating ---- */
+/* ---- creating files ---- */
 
 struct creation {
 	unsigned flags;
 	uint64_t length;
-	bool old;	/* something is there before */
-	bool needs_all; /* no failure may pass */
+	bool old;	/* a file exists before */
+	bool needs_all; /* every injected failure must fail the creation */
 };
 
-/* 0, or the error of the step that failed. */
-static int create(const struct creation *c, int *step)
+/* Creates, writes and commits the file. Returns 0, or the error of step *step. */
+static int create_file(const struct creation *c, int *step)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st = NULL;
@@ -234,16 +236,16 @@ static int create(const struct creation *c, int *step)
 	}
 	if (ret == 0)
 		*step = 3;
-	else if (st && !c->old) /* what an open created, abort removes */
+	else if (st && !c->old) /* An abort removes the file that the open created. */
 		(void)penstock_abort(st);
 	penstock_close(st);
 	return (int)ret;
 }
 
-static void creations_of(const struct creation *c, enum calls_kind kind, const int *codes,
-			 unsigned code_count)
+static void fail_creation(const struct creation *c, enum calls_kind kind, const int *codes,
+			  unsigned code_count)
 {
-	unsigned all = 0, fds = world_fds();
+	unsigned all = 0, fds = fixture_open_fds();
 
 	for (unsigned i = 0; i < code_count; i++) {
 		unsigned hits = 1, nth = 0;
@@ -252,48 +254,49 @@ static void creations_of(const struct creation *c, enum calls_kind kind, const i
 			int ret, step;
 
 			if (c->old)
-				world_file(name, LEN, 1);
-			world_fill(bytes, LEN, 2);
+				fixture_make_file(name, LEN, 1);
+			fixture_fill(bytes, LEN, 2);
 			calls_arm(kind, nth, codes[i]);
-			ret = create(c, &step);
+			ret = create_file(c, &step);
 			hits = calls_disarm();
 			all += hits;
 			if (ret < 0) {
 				assert_true(hits);
-				check_said(ret, codes[i], kind, nth);
+				check_error(ret, codes[i], kind, nth);
 			}
-			if (ret < 0 && c->old && entries() != 1)
+			if (ret < 0 && c->old && count_files() != 1)
 				fail_msg("%s %u: %u files are there", calls_name(kind), nth,
-					 entries());
+					 count_files());
 			if (ret < 0 && c->old && step < 3) {
-				/* old, or whole: a name may stand and not be durable yet */
+				/* Old or new as a whole: the new name may be in place and not
+				 * yet durable. */
 				bool whole = kind == CALLS_FSYNC || kind == CALLS_OPEN;
 
-				world_fill(bytes, LEN, 2);
+				fixture_fill(bytes, LEN, 2);
 				if (!whole || step < 2)
-					file_is(1, (int)kind, nth);
-			} else if (ret < 0 && !c->old && entries()) {
+					check_file(1, (int)kind, nth);
+			} else if (ret < 0 && !c->old && count_files()) {
 				fail_msg("%s %u: a file is left", calls_name(kind), nth);
 			} else if (ret == 0) {
-				file_is(2, (int)kind, nth);
+				check_file(2, (int)kind, nth);
 			}
 			if (hits && c->needs_all && ret == 0)
-				fail_msg("%s %u as %d: nobody noticed", calls_name(kind), nth,
-					 codes[i]);
+				fail_msg("%s %u as %d: the failure was not reported",
+					 calls_name(kind), nth, codes[i]);
 			unlink(name);
-			if (entries())
+			if (count_files())
 				fail_msg("%s %u: %u files are left", calls_name(kind), nth,
-					 entries());
-			if (world_fds() != fds)
+					 count_files());
+			if (fixture_open_fds() != fds)
 				fail_msg("%s %u: %u descriptors are open, %u were",
-					 calls_name(kind), nth, world_fds(), fds);
+					 calls_name(kind), nth, fixture_open_fds(), fds);
 		}
 		assert_in_range(nth, 1, TURNS_MAX);
 	}
 	assert_true(all >= 1);
 }
 
-static void creations(void **state)
+static void failed_calls_of_a_creation(void **state)
 {
 	static const int full[] = {ENOSPC, EDQUOT, EIO};
 	static const int codes[] = {EMFILE, EACCES};
@@ -305,27 +308,27 @@ static void creations(void **state)
 	struct creation strict;
 
 	(void)state;
-	creations_of(&replace, CALLS_OPEN, codes, COUNT(codes));
-	creations_of(&fresh, CALLS_OPEN, codes, COUNT(codes));
-	creations_of(&replace, CALLS_STAT, full + 2, 1);
-	creations_of(&fresh, CALLS_STAT, full + 2, 1);
+	fail_creation(&replace, CALLS_OPEN, codes, COUNT(codes));
+	fail_creation(&fresh, CALLS_OPEN, codes, COUNT(codes));
+	fail_creation(&replace, CALLS_STAT, full + 2, 1);
+	fail_creation(&fresh, CALLS_STAT, full + 2, 1);
 	strict = replace;
 	strict.needs_all = true;
-	creations_of(&strict, CALLS_FSYNC, full, COUNT(full));
-	creations_of(&strict, CALLS_RENAME, full, COUNT(full));
+	fail_creation(&strict, CALLS_FSYNC, full, COUNT(full));
+	fail_creation(&strict, CALLS_RENAME, full, COUNT(full));
 	strict = fresh;
 	strict.needs_all = true;
-	creations_of(&strict, CALLS_FSYNC, full, COUNT(full));
+	fail_creation(&strict, CALLS_FSYNC, full, COUNT(full));
 	strict = fresh_len;
 	strict.needs_all = true;
-	creations_of(&strict, CALLS_FALLOCATE, full, COUNT(full));
+	fail_creation(&strict, CALLS_FALLOCATE, full, COUNT(full));
 	strict = replace_len;
 	strict.needs_all = true;
-	creations_of(&strict, CALLS_FALLOCATE, full, COUNT(full));
+	fail_creation(&strict, CALLS_FALLOCATE, full, COUNT(full));
 }
 
-/* Interrupted, or not known to the file system: the length is reserved all the same. */
-static void reservations(void **state)
+/* fallocate is interrupted, or not supported by the file system: the length is still set. */
+static void failed_reservation_still_sets_the_length(void **state)
 {
 	static const int codes[] = {EINTR, EOPNOTSUPP};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -341,20 +344,20 @@ static void reservations(void **state)
 		assert_int_equal(penstock_storage_length(st), LEN);
 		assert_int_equal(penstock_abort(st), 0);
 		penstock_close(st);
-		assert_int_equal(entries(), 0);
+		assert_int_equal(count_files(), 0);
 	}
 }
 
-/* A descriptor that appends is opened again without that; where it cannot be, a write would
- * land behind the end, and is refused. */
-static void append_only(void **state)
+/* The library opens an O_APPEND descriptor again without the flag. Where that fails, a write
+ * would go to the end of the file, and is refused. */
+static void append_descriptor_is_reopened_or_refused(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
 	int fd;
 
 	(void)state;
-	world_file(name, LEN, 1);
+	fixture_make_file(name, LEN, 1);
 	fd = open(name, O_RDWR | O_APPEND);
 	opts.flags = PENSTOCK_O_WRITE;
 	assert_int_equal(penstock_open_fd(fd, &opts, &st), 0);
@@ -374,9 +377,8 @@ static void append_only(void **state)
 	unlink(name);
 }
 
-/* The file that is to take the name's place is longer than it is to be, as a padded
- * tail makes it. */
-static void lengthen(void)
+/* Makes the temporary file longer than the final length, as a padded tail does. */
+static void lengthen_temporary_file(void)
 {
 	DIR *d = opendir(dir);
 	struct dirent *e;
@@ -392,9 +394,9 @@ static void lengthen(void)
 	close(fd);
 }
 
-/* Cutting to the exact length fails, or what comes behind it: commit says so and can be
- * made again, unless data was lost. */
-static void cuts(void **state)
+/* Truncating to the final length fails, or a later step of the commit. The commit fails and can
+ * be repeated, unless data was lost. */
+static void failed_commit_can_be_repeated(void **state)
 {
 	static const enum calls_kind kinds[] = {CALLS_TRUNCATE, CALLS_FSYNC, CALLS_RENAME};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -405,50 +407,48 @@ static void cuts(void **state)
 	opts.length = LEN;
 	for (unsigned k = 0; k < COUNT(kinds); k++)
 		for (unsigned nth = 1;; nth++) {
-			struct penstock_req req = PENSTOCK_REQ_INIT;
+			struct penstock_req req;
 			struct penstock_seg seg = {.buf = bytes, .dev = host, .row_len = LEN};
 			int ret;
 
-			world_fill(bytes, LEN, 2);
-			world_file(name, LEN, 1);
+			fixture_fill(bytes, LEN, 2);
+			fixture_make_file(name, LEN, 1);
 			assert_int_equal(penstock_open(name, &opts, &st), 0);
-			req.storage = st;
-			req.segs = &seg;
-			req.seg_count = 1;
-			req.op = PENSTOCK_WRITE;
+			req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 			assert_int_equal(penstock_transfer(&req, NULL), LEN);
-			lengthen();
+			lengthen_temporary_file();
 			calls_arm(kinds[k], nth, EIO);
 			ret = penstock_commit(st, 1);
 			if (!calls_disarm()) {
 				assert_int_equal(ret, 0);
 				assert_true(nth > 1);
 				penstock_close(st);
-				file_is(2, (int)kinds[k], nth);
+				check_file(2, (int)kinds[k], nth);
 				break;
 			}
-			check_said(ret, EIO, kinds[k], nth);
+			check_error(ret, EIO, kinds[k], nth);
 			ret = penstock_commit(st, 1);
 			if (kinds[k] == CALLS_FSYNC && nth == 1) {
-				/* of the data: what the kernel could not write it forgets */
-				check_said(ret, EIO, kinds[k], nth);
+				/* After a failed fsync of the data, the kernel forgets what it
+				 * could not write. */
+				check_error(ret, EIO, kinds[k], nth);
 				penstock_close(st);
-				file_is(1, (int)kinds[k], nth);
+				check_file(1, (int)kinds[k], nth);
 				continue;
 			}
 			if (ret)
 				fail_msg("%s %u: a second commit: %s", calls_name(kinds[k]), nth,
 					 penstock_errmsg());
 			penstock_close(st);
-			file_is(2, (int)kinds[k], nth);
-			assert_int_equal(entries(), 1);
+			check_file(2, (int)kinds[k], nth);
+			assert_int_equal(count_files(), 1);
 		}
 	unlink(name);
 }
 
-/* A write that fails: closed without a commit, what was created is as long as what was
- * written, and never longer. */
-static void half_written(void **state)
+/* A failed write to a file being created. After a close without a commit, the file is exactly
+ * as long as the bytes written. */
+static void failed_write_leaves_exact_length(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
@@ -466,7 +466,7 @@ static void half_written(void **state)
 		const bool good = i & 1;
 		struct stat there;
 
-		opts.length = i & 2 ? 4u << 20 : 0; /* reserved is not written */
+		opts.length = i & 2 ? 4u << 20 : 0; /* reserved bytes do not count as written */
 		assert_int_equal(penstock_open(name, &opts, &st), 0);
 		req.storage = st;
 		seg.off = 0;
@@ -485,13 +485,14 @@ static void half_written(void **state)
 	}
 }
 
-/* ---- a pump that starts ---- */
+/* ---- starting a pump ---- */
 
-/* Opens, reads and closes a device of its own; 0, or the first error. */
-static int whole_life(const char *device, const char *engine, struct penstock_report *report)
+/* Opens, uses and closes its own device. Returns 0 or the first error. */
+static int open_use_close_device(const char *device, const char *engine,
+				 struct penstock_report *report)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_seg seg = {.row_len = LEN};
 	struct penstock_storage *st = NULL;
 	struct penstock_device *dev;
@@ -509,9 +510,7 @@ static int whole_life(const char *device, const char *engine, struct penstock_re
 		ret = penstock_open(name, NULL, &st);
 	if (!ret) {
 		seg.dev = dev;
-		req.storage = st;
-		req.segs = &seg;
-		req.seg_count = 1;
+		req = test_request(st, &seg, 1, PENSTOCK_READ);
 		req.path = "bounce";
 		ret = penstock_transfer(&req, report);
 		if (ret > 0) {
@@ -520,7 +519,7 @@ static int whole_life(const char *device, const char *engine, struct penstock_re
 		}
 	}
 	if (!ret && !strcmp(device, "host")) {
-		world_fill(bytes, LEN, 1);
+		fixture_fill(bytes, LEN, 1);
 		assert_memory_equal(seg.buf, bytes, LEN);
 	}
 	penstock_close(st);
@@ -529,7 +528,7 @@ static int whole_life(const char *device, const char *engine, struct penstock_re
 	return (int)ret;
 }
 
-static void pumps(void **state)
+static void failed_calls_of_a_pump_start(void **state)
 {
 	static const enum calls_kind kinds[] = {CALLS_EVENTFD, CALLS_THREAD, CALLS_SETUP,
 						CALLS_REGISTER, CALLS_MADVISE};
@@ -539,14 +538,14 @@ static void pumps(void **state)
 	unsigned all = 0;
 
 	(void)state;
-	penstock_device_close(host); /* so that each life is a new one */
-	world_file(name, LEN, 1);
+	penstock_device_close(host); /* Every device below is then opened anew. */
+	fixture_make_file(name, LEN, 1);
 	for (unsigned d = 0; d < COUNT(devices); d++)
 		for (unsigned e = 0; e < COUNT(engines); e++) {
 			unsigned fds;
 
-			assert_int_equal(whole_life(devices[d], engines[e], &report), 0);
-			fds = world_fds();
+			assert_int_equal(open_use_close_device(devices[d], engines[e], &report), 0);
+			fds = fixture_open_fds();
 			for (unsigned k = 0; k < COUNT(kinds); k++) {
 				const int code = kinds[k] == CALLS_THREAD ? EAGAIN : ENOMEM;
 				unsigned hits = 1, nth = 0;
@@ -554,9 +553,10 @@ static void pumps(void **state)
 				while (hits && nth++ < TURNS_MAX) {
 					int ret;
 
-					world_cache(name, false);
+					fixture_set_cached(name, false);
 					calls_arm(kinds[k], nth, code);
-					ret = whole_life(devices[d], engines[e], &report);
+					ret = open_use_close_device(devices[d], engines[e],
+								    &report);
 					hits = calls_disarm();
 					all += hits;
 					if (ret < 0 && strlen(penstock_errmsg()) < 10)
@@ -564,12 +564,14 @@ static void pumps(void **state)
 							 calls_name(kinds[k]), nth, ret);
 					if (ret < 0)
 						assert_true(hits);
-					if (world_fds() != fds || world_rings())
+					if (fixture_open_fds() != fds || fixture_open_rings())
 						fail_msg("%s %u (%d): %u descriptors, %u were",
 							 calls_name(kinds[k]), nth, ret,
-							 world_fds() + world_rings(), fds);
+							 fixture_open_fds() + fixture_open_rings(),
+							 fds);
 					if (hits) {
-						ret = whole_life(devices[d], engines[e], &report);
+						ret = open_use_close_device(devices[d], engines[e],
+									    &report);
 						if (ret)
 							fail_msg("%s %u: afterwards %d",
 								 calls_name(kinds[k]), nth, ret);
@@ -581,19 +583,23 @@ static void pumps(void **state)
 	printf("# %u calls failed\n", all);
 	assert_true(all >= 8);
 	unlink(name);
-	host = world_device("host", "auto", 0);
+	host = fixture_open_device("host", "auto", 0);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(openings),	cmocka_unit_test(interrupted_open),
-		cmocka_unit_test(residency),	cmocka_unit_test(creations),
-		cmocka_unit_test(reservations), cmocka_unit_test(append_only),
-		cmocka_unit_test(cuts),		cmocka_unit_test(half_written),
-		cmocka_unit_test(pumps),
+		cmocka_unit_test(failed_calls_of_an_open),
+		cmocka_unit_test(interrupted_open_is_repeated),
+		cmocka_unit_test(refused_cachestat),
+		cmocka_unit_test(failed_calls_of_a_creation),
+		cmocka_unit_test(failed_reservation_still_sets_the_length),
+		cmocka_unit_test(append_descriptor_is_reopened_or_refused),
+		cmocka_unit_test(failed_commit_can_be_repeated),
+		cmocka_unit_test(failed_write_leaves_exact_length),
+		cmocka_unit_test(failed_calls_of_a_pump_start),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("open", tests, setup, teardown);
 }

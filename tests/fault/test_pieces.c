@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane's ring is registered with io_uring in two pieces, and the first or the second one is
- * refused: the bytes arrive all the same, and the report says why they came slower. Must
- * never ask for less than needs the whole ring.
+ * A lane's ring is registered with io_uring in two pieces, and io_uring refuses the first or
+ * the second. All bytes must arrive, and the report says why the calls were slower. Each
+ * transfer is long enough that it needs the whole ring.
  */
-#include "world.h"
+#include "fixture.h"
 
 #include "calls.h"
 
 #define LEN (48u << 20)
 
-/* A write of all that the slots of one lane take, and more, while io_uring refuses pieces of
- * its ring from the nth on. */
-static void in_pieces(const char *name, unsigned nth, struct penstock_report *report,
-		      struct penstock_explanation *known)
+/* Writes more bytes than the slots of one lane hold, while io_uring refuses to register ring
+ * pieces from the nth on. */
+static void write_with_refused_piece(const char *name, unsigned nth, struct penstock_report *report,
+				     struct penstock_explanation *known)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_seg seg = {.row_len = LEN};
-	unsigned tried;
+	unsigned attempts;
 
 	opts.flags = PENSTOCK_O_WRITE;
 	calls_arm_onwards(CALLS_REGISTER, nth, ENOMEM);
-	seg.dev = world_device_of("cuda:0", "auto", 4u << 20, 1);
+	seg.dev = fixture_open_device_lanes("cuda:0", "auto", 4u << 20, 1);
 	assert_int_equal(penstock_alloc(seg.dev, LEN, &seg.buf), 0);
 	assert_int_equal(penstock_open(name, &opts, &req.storage), 0);
 	req.segs = &seg;
@@ -31,29 +31,30 @@ static void in_pieces(const char *name, unsigned nth, struct penstock_report *re
 	req.path = "bounce";
 	assert_int_equal(penstock_transfer(&req, report), LEN);
 	assert_int_equal(penstock_explain(&req, known), 0);
-	tried = calls_seen();
+	attempts = calls_counted();
 	calls_disarm();
-	assert_int_equal(tried, nth);
+	assert_int_equal(attempts, nth);
 	penstock_close(req.storage);
 	penstock_free(seg.dev, seg.buf);
 	penstock_device_close(seg.dev);
 }
 
-/* Where the first is refused the next is not tried; either way calls are carried and say it.
- * What is known of the device is as it was when it opened: anybody may be looking. */
-static void refused(void **state)
+/* When the first piece is refused, the second is not tried. In both cases io_uring carries the
+ * calls, and the report has the reason. The device's engine reason does not change after the
+ * device has opened, because other threads may be reading it. */
+static void refused_piece_is_reported(void **state)
 {
-	const char *name = world_name("data", false);
+	const char *name = fixture_name("data", false);
 
 	(void)state;
-	if (!world_has_uring())
+	if (!fixture_has_uring())
 		test_skip("io_uring is refused here");
-	world_file(name, 4096, 1);
+	fixture_make_file(name, 4096, 1);
 	for (unsigned nth = 1; nth <= 2; nth++) {
 		struct penstock_report report = PENSTOCK_REPORT_INIT;
 		struct penstock_explanation known = {.size = sizeof(known)};
 
-		in_pieces(name, nth, &report, &known);
+		write_with_refused_piece(name, nth, &report, &known);
 		assert_string_equal(report.engine, "uring");
 		assert_int_equal(report.engine_why, PENSTOCK_WHY_MEMLOCK);
 		assert_int_equal(known.engine_why,
@@ -65,9 +66,9 @@ static void refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(refused),
+		cmocka_unit_test(refused_piece_is_reported),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("pieces", tests, NULL, NULL);
 }

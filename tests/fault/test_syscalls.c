@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th system call that moves bytes fails or moves less, for every n, both
- * engines, both directions, with and without a class. What may go on by another path
- * does, counted and with its reason; what may not ends with errno, reason and the
- * bytes that are done, which are right. Afterwards the same storage works.
+ * The n-th system call that moves bytes fails or moves fewer bytes. Each case tries every n,
+ * with both engines and directions, with and without a required class. Where another path may
+ * carry the failed chunk, it does, and the report counts the retry with its reason. Otherwise
+ * the request fails with the errno and the reason, and the bytes that it reports as done are
+ * right. Afterwards the same storage works.
  */
-#include "world.h"
+#include "fixture.h"
+#include "request.h"
 
 #include "calls.h"
 
@@ -13,7 +15,7 @@
 #define ALIGNED (2u << 20)
 #define SMALL (64u << 10)
 #define TURNS_MAX 64 /* more calls than any case makes */
-#define RINGS_MAX 4  /* two devices of two lanes */
+#define RINGS_MAX 4  /* two devices with two lanes each */
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 struct scene {
@@ -23,32 +25,30 @@ struct scene {
 	const char *path;
 	uint64_t len;
 	size_t slot; /* 0: 1 MiB */
-	bool warm;   /* the file lies in the page cache */
+	bool warm;   /* the file is in the page cache */
 	bool fresh;  /* the route is made while the fault is armed */
 	bool durable;
-	bool onwards; /* all calls from the n-th fail */
+	bool all_from_nth; /* all calls from the n-th fail */
 };
 
 static unsigned char *want, *old, *back;
-static bool strict; /* TMPDIR has direct paths: which path is taken is known */
+static bool has_direct_paths; /* TMPDIR has direct paths, so the path of each call is known */
 
-/* Is a class met in this directory? An overlay or a loop device meets none. */
+/* Reports whether the folder meets a class. Overlays and loop devices meet none. */
 static bool has_class(enum penstock_class require)
 {
-	const char *name = world_name("class", false);
-	struct penstock_device *dev = world_device("host", "threads", 0);
+	const char *name = fixture_name("class", false);
+	struct penstock_device *dev = fixture_open_device("host", "threads", 0);
 	struct penstock_storage *st;
 	struct penstock_seg seg = {.dev = dev, .row_len = 4096};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	int64_t ret;
 
-	world_file(name, 4096, 1);
-	world_cache(name, false);
+	fixture_make_file(name, 4096, 1);
+	fixture_set_cached(name, false);
 	assert_int_equal(penstock_alloc(dev, 4096, &seg.buf), 0);
 	assert_int_equal(penstock_open(name, NULL, &st), 0);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	req.require = require;
 	ret = penstock_transfer(&req, NULL);
 	penstock_close(st);
@@ -64,7 +64,7 @@ static int setup(void **state)
 	want = malloc(LEN);
 	old = malloc(LEN);
 	back = malloc(LEN);
-	strict = has_class(PENSTOCK_DIRECT);
+	has_direct_paths = has_class(PENSTOCK_DIRECT);
 	return !want || !old || !back;
 }
 
@@ -77,7 +77,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- one transfer, and what must be true of it ---- */
+/* ---- one transfer and its checks ---- */
 
 struct run {
 	const struct scene *scene;
@@ -106,16 +106,13 @@ struct run {
 		fail_msg(__VA_ARGS__);                                                            \
 	} while (0)
 
-static void transfer(struct run *r)
+static void transfer_once(struct run *r)
 {
 	const struct scene *s = r->scene;
 	struct penstock_seg seg = {.buf = r->mem, .dev = r->dev, .row_len = s->len};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
-	req.storage = r->st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = s->op;
+	req = test_request(r->st, &seg, 1, s->op);
 	req.require = s->require;
 	req.path = s->path;
 	req.flags = s->durable ? PENSTOCK_R_DURABLE : 0;
@@ -123,7 +120,7 @@ static void transfer(struct run *r)
 	r->result = penstock_transfer(&req, &r->report);
 }
 
-/* The bytes of [0, stop) are what they should be, those behind are that or old. */
+/* Checks the bytes: up to `stop` they are the new ones, after it the new or the old ones. */
 static void check_bytes(struct run *r, uint64_t stop)
 {
 	const struct scene *s = r->scene;
@@ -148,7 +145,7 @@ static void check_bytes(struct run *r, uint64_t stop)
 				  (unsigned long long)stop);
 }
 
-static bool noted(const struct run *r, enum penstock_why why)
+static bool report_has_reason(const struct run *r, enum penstock_why why)
 {
 	for (unsigned i = 0; i < r->report.path_count; i++)
 		if (r->report.paths[i].why == why)
@@ -180,7 +177,8 @@ static void check_failed(struct run *r)
 
 	if (r->result != -code)
 		run_fails(r, "it did not end with -%d", code);
-	if (r->report.why != world_why(code) || penstock_errwhy() != world_why(code))
+	if (r->report.why != fixture_errno_why(code) ||
+	    penstock_errwhy() != fixture_errno_why(code))
 		run_fails(r, "the reason is %s", penstock_why_name(r->report.why));
 	if (!strstr(r->report.text, strerror(code)) || strcmp(r->report.text, penstock_errmsg()))
 		run_fails(r, "the sentence is '%s'", r->report.text);
@@ -191,19 +189,19 @@ static void check_failed(struct run *r)
 	check_bytes(r, r->kind == CALLS_SYNC ? r->scene->len : r->report.stop_off);
 }
 
-/* What the class and the path leave: go on, or fail. */
+/* Decides by class and path whether the request must be retried or fail. */
 static void check_hit(struct run *r)
 {
 	const struct scene *s = r->scene;
-	/* What the drive has failed to write, or has no room for, must not be left to the
-	 * page cache. */
+	/* Bytes that the drive failed to write, or has no space for, must not go to the page
+	 * cache. */
 	bool no_cache =
 		s->op == PENSTOCK_WRITE && r->kind == CALLS_DRAIN &&
 		(r->how == EIO || r->how == ENOSPC || r->how == EDQUOT || r->how == CALLS_EMPTY) &&
 		strcmp(s->device, "host") != 0;
-	/* Bytes that the page cache refuses can be had from the drive. It may have some on a
-	 * busy machine, though it was asked to forget them. */
-	bool retry = strict && !no_cache && !s->path && s->require == PENSTOCK_ANY &&
+	/* The drive can read bytes that the page cache failed to read. On a busy machine the
+	 * cache may have some, although they were dropped. */
+	bool retry = has_direct_paths && !no_cache && !s->path && s->require == PENSTOCK_ANY &&
 		     (r->direct || s->op == PENSTOCK_READ);
 
 	if (r->how == EINTR || r->how == EAGAIN || r->how == CALLS_SHORT ||
@@ -211,17 +209,19 @@ static void check_hit(struct run *r)
 		check_whole(r, 0);
 		if (r->kind == CALLS_SYNC && r->seen != 2)
 			run_fails(r, "it was made %u times, not again", r->seen);
-	} else if (s->onwards && r->result < 0) {
+	} else if (s->all_from_nth && r->result < 0) {
 		check_failed(r); /* no path is left */
 	} else if (s->fresh && r->result >= 0 && !r->report.retries) {
-		check_whole(r, 0); /* a trial failed: another path was taken from the start */
+		/* A canary read failed, and another path was used from the start. */
+		check_whole(r, 0);
 	} else if (s->fresh && r->result == -EOPNOTSUPP && s->require) {
 		if (penstock_errwhy() != PENSTOCK_WHY_REQUIRE)
 			run_fails(r, "the reason is %s", penstock_why_name(penstock_errwhy()));
 		check_bytes(r, 0);
-	} else if (retry || (r->result >= 0 && (s->require == PENSTOCK_NO_CPU_COPY || !strict))) {
+	} else if (retry ||
+		   (r->result >= 0 && (s->require == PENSTOCK_NO_CPU_COPY || !has_direct_paths))) {
 		check_whole(r, 1);
-		if (!noted(r, world_why(r->how > 0 ? r->how : EIO)))
+		if (!report_has_reason(r, fixture_errno_why(r->how > 0 ? r->how : EIO)))
 			run_fails(r, "no path has the reason");
 		if (s->require && r->report.cpu_copied)
 			run_fails(r, "it went on outside of its class");
@@ -230,28 +230,28 @@ static void check_hit(struct run *r)
 	}
 }
 
-/* False: there was no such call, the transfer ran through. */
-static bool one(struct run *r)
+/* Runs the transfer with one fault. Returns false if there was no n-th call. */
+static bool run_once(struct run *r)
 {
 	const struct scene *s = r->scene;
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
-	unsigned fds = world_fds();
+	unsigned fds = fixture_open_fds();
 
 	opts.flags = s->op == PENSTOCK_WRITE ? PENSTOCK_O_WRITE : 0;
 	if (s->op == PENSTOCK_READ)
-		world_cache(r->name, s->warm);
+		fixture_set_cached(r->name, s->warm);
 	assert_int_equal(penstock_open(r->name, &opts, &r->st), 0);
 	if (!s->fresh)
 		assert_int_equal(penstock_prepare(r->st, r->dev, s->op), 0);
 	if (s->op == PENSTOCK_READ)
 		test_copy(r->dev, r->mem, r->host, old, s->len);
-	if (s->onwards)
+	if (s->all_from_nth)
 		calls_arm_onwards(r->kind, r->nth, r->how);
 	else
 		calls_arm(r->kind, r->nth, r->how);
-	transfer(r);
+	transfer_once(r);
 	r->hits = calls_disarm();
-	r->seen = calls_seen();
+	r->seen = calls_counted();
 	r->direct = calls_hit_direct();
 	if (r->hits)
 		check_hit(r);
@@ -261,39 +261,39 @@ static bool one(struct run *r)
 		struct run again = *r;
 
 		again.hits = 0;
-		transfer(&again);
+		transfer_once(&again);
 		if (!(s->fresh && again.result == -EOPNOTSUPP && s->require))
 			check_whole(&again, 0);
 	}
-	if (s->op == PENSTOCK_WRITE) /* as it was, for the next */
-		world_put(r->name, old, s->len);
+	if (s->op == PENSTOCK_WRITE) /* Restores the file for the next run. */
+		fixture_overwrite(r->name, old, s->len);
 	penstock_close(r->st);
-	if (r->nth && world_fds() != fds)
-		run_fails(r, "%u descriptors are open, %u were", world_fds(), fds);
-	if (world_rings() > RINGS_MAX)
-		run_fails(r, "%u io_urings are open", world_rings());
+	if (r->nth && fixture_open_fds() != fds)
+		run_fails(r, "%u descriptors are open, %u were", fixture_open_fds(), fds);
+	if (fixture_open_rings() > RINGS_MAX)
+		run_fails(r, "%u io_urings are open", fixture_open_rings());
 	return r->hits;
 }
 
-/* Every n until it runs through; how many were hit. */
-static unsigned all_turns(const struct scene *s, enum calls_kind kind, int how)
+/* Fails every n-th call in turn until there is none. Returns the number of hits. */
+static unsigned fail_every_call(const struct scene *s, enum calls_kind kind, int how)
 {
 	struct run r = {.scene = s, .kind = kind, .how = how};
 	unsigned hits = 0;
 
-	r.name = world_name("data", false);
-	world_file(r.name, s->len, 1);
-	world_fill(s->op == PENSTOCK_READ ? want : old, s->len, 1);
-	world_fill(s->op == PENSTOCK_READ ? old : want, s->len, 2);
-	r.dev = world_device(s->device, s->engine, s->slot);
-	r.host = world_device("host", s->engine, s->slot);
+	r.name = fixture_name("data", false);
+	fixture_make_file(r.name, s->len, 1);
+	fixture_fill(s->op == PENSTOCK_READ ? want : old, s->len, 1);
+	fixture_fill(s->op == PENSTOCK_READ ? old : want, s->len, 2);
+	r.dev = fixture_open_device(s->device, s->engine, s->slot);
+	r.host = fixture_open_device("host", s->engine, s->slot);
 	assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 	if (s->op == PENSTOCK_WRITE)
 		test_copy(r.dev, r.mem, r.host, want, s->len);
-	one(&r); /* untouched: opens what stays open */
-	if (strict && !s->warm && strcmp(s->engine, "auto") != 0)
+	run_once(&r); /* without a fault, to open what stays open */
+	if (has_direct_paths && !s->warm && strcmp(s->engine, "auto") != 0)
 		assert_string_equal(r.report.engine, s->len > SMALL + 1 ? s->engine : "threads");
-	for (r.nth = 1; r.nth <= TURNS_MAX && one(&r); r.nth++)
+	for (r.nth = 1; r.nth <= TURNS_MAX && run_once(&r); r.nth++)
 		hits++;
 	assert_in_range(hits, 0, TURNS_MAX - 1);
 	penstock_free(r.dev, r.mem);
@@ -308,81 +308,83 @@ static unsigned all_turns(const struct scene *s, enum calls_kind kind, int how)
 static const int read_hows[] = {EIO, EINTR, EAGAIN, CALLS_SHORT};
 static const int write_hows[] = {EIO, ENOSPC, EDQUOT, EINTR, CALLS_SHORT, CALLS_EMPTY};
 
-static void data(const char *device, const char *engine)
+static void fail_data_calls(const char *device, const char *engine)
 {
 	struct scene read = {.device = device, .engine = engine, .len = LEN};
 	struct scene write = {.device = device, .engine = engine, .op = PENSTOCK_WRITE, .len = LEN};
 	unsigned hits = 0;
 
 	for (unsigned i = 0; i < COUNT(read_hows); i++) {
-		unsigned n = all_turns(&read, CALLS_FILL, read_hows[i]);
+		unsigned n = fail_every_call(&read, CALLS_FILL, read_hows[i]);
 
-		assert_true(n >= (strict ? 3 : 1)); /* two long calls and a tail */
+		assert_true(n >= (has_direct_paths ? 3 : 1)); /* two long calls and a tail */
 		hits += n;
 	}
 	for (unsigned i = 0; i < COUNT(write_hows); i++) {
-		unsigned n = all_turns(&write, CALLS_DRAIN, write_hows[i]);
+		unsigned n = fail_every_call(&write, CALLS_DRAIN, write_hows[i]);
 
-		assert_true(n >= (strict ? 3 : 1));
+		assert_true(n >= (has_direct_paths ? 3 : 1));
 		hits += n;
 	}
 	printf("# %s by %s: %u calls failed\n", device, engine, hits);
 }
 
-static void host_uring(void **state)
+static void host_memory_by_uring(void **state)
 {
 	(void)state;
-	data("host", "auto");
+	fail_data_calls("host", "auto");
 }
 
-static void host_threads(void **state)
+static void host_memory_by_threads(void **state)
 {
 	(void)state;
-	data("host", "threads");
+	fail_data_calls("host", "threads");
 }
 
-static void cuda_uring(void **state)
+static void gpu_memory_by_uring(void **state)
 {
 	(void)state;
-	data("cuda:0", "auto");
+	fail_data_calls("cuda:0", "auto");
 }
 
-static void cuda_threads(void **state)
+static void gpu_memory_by_threads(void **state)
 {
 	(void)state;
-	data("cuda:0", "threads");
+	fail_data_calls("cuda:0", "threads");
 }
 
-/* A chunk that only fits its own path goes on in pieces. */
-static void pieces(void **state)
+/* A failed chunk that is longer than a chunk of the next path is retried in pieces. */
+static void failed_chunk_is_retried_in_pieces(void **state)
 {
 	struct scene s = {.device = "host", .engine = "auto", .len = LEN, .slot = 256u << 10};
 
 	(void)state;
 	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
 		s.op = (enum penstock_op)op;
-		assert_true(all_turns(&s, op ? CALLS_DRAIN : CALLS_FILL, EIO) >= (strict ? 3 : 1));
+		assert_true(fail_every_call(&s, op ? CALLS_DRAIN : CALLS_FILL, EIO) >=
+			    (has_direct_paths ? 3 : 1));
 	}
 }
 
-/* And if that fails too, what was to come behind it is no other chunk's. */
-static void no_pieces(void **state)
+/* The pieces fail too. The bytes after the failed piece must not be carried by another chunk. */
+static void pieces_fail_too(void **state)
 {
 	struct scene s = {.device = "host",
 			  .engine = "auto",
 			  .len = LEN,
 			  .slot = 256u << 10,
-			  .onwards = true};
+			  .all_from_nth = true};
 
 	(void)state;
 	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
 		s.op = (enum penstock_op)op;
-		assert_true(all_turns(&s, op ? CALLS_DRAIN : CALLS_FILL, EIO) >= (strict ? 3 : 1));
+		assert_true(fail_every_call(&s, op ? CALLS_DRAIN : CALLS_FILL, EIO) >=
+			    (has_direct_paths ? 3 : 1));
 	}
 }
 
-/* Warm bytes, named paths and requests of one chunk: nothing to go on with. */
-static void one_path(void **state)
+/* Warm bytes, named paths and requests of one chunk have no other path. */
+static void requests_with_one_path(void **state)
 {
 	struct scene warm = {.device = "host", .engine = "auto", .len = LEN, .warm = true};
 	struct scene bounce = {.device = "cuda:0", .engine = "auto", .len = LEN, .path = "bounce"};
@@ -393,16 +395,17 @@ static void one_path(void **state)
 		enum calls_kind kind = op ? CALLS_DRAIN : CALLS_FILL;
 
 		warm.op = bounce.op = small.op = (enum penstock_op)op;
-		assert_true(all_turns(&bounce, kind, EIO) >= 3);
-		assert_true(all_turns(&bounce, kind, CALLS_SHORT) >= 3);
-		assert_true(all_turns(&small, kind, EIO) >= 1);
-		assert_true(all_turns(&small, kind, CALLS_SHORT) >= 1);
-		assert_true(all_turns(&warm, kind, EIO) >= 1);
+		assert_true(fail_every_call(&bounce, kind, EIO) >= 3);
+		assert_true(fail_every_call(&bounce, kind, CALLS_SHORT) >= 3);
+		assert_true(fail_every_call(&small, kind, EIO) >= 1);
+		assert_true(fail_every_call(&small, kind, CALLS_SHORT) >= 1);
+		assert_true(fail_every_call(&warm, kind, EIO) >= 1);
 	}
 }
 
-/* Under a class: an error with the bytes done, or on by a path of that class. */
-static void classes(void **state)
+/* With a required class: the request fails with the bytes done, or is retried on a path that
+ * meets the class. */
+static void requests_with_a_class(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
 	struct scene host_direct = {.device = "host", .len = ALIGNED, .require = PENSTOCK_DIRECT};
@@ -410,7 +413,7 @@ static void classes(void **state)
 		.device = "cuda:0", .len = ALIGNED, .require = PENSTOCK_NO_CPU_COPY};
 
 	(void)state;
-	if (!strict)
+	if (!has_direct_paths)
 		test_skip("no direct path to TMPDIR");
 	for (unsigned e = 0; e < COUNT(engines); e++)
 		for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++) {
@@ -418,31 +421,32 @@ static void classes(void **state)
 
 			host_direct.engine = cuda_staged.engine = engines[e];
 			host_direct.op = cuda_staged.op = (enum penstock_op)op;
-			assert_true(all_turns(&host_direct, kind, EIO) >= 2);
-			assert_true(all_turns(&host_direct, kind, CALLS_SHORT) >= 2);
-			assert_true(all_turns(&cuda_staged, kind, EIO) >= 2);
+			assert_true(fail_every_call(&host_direct, kind, EIO) >= 2);
+			assert_true(fail_every_call(&host_direct, kind, CALLS_SHORT) >= 2);
+			assert_true(fail_every_call(&cuda_staged, kind, EIO) >= 2);
 		}
 }
 
-/* The canary's own calls: of reads, when the route is made; of the first write. */
-static void canaries(void **state)
+/* Faults in the canary's own calls: reads when the route is made, and the read-back of the
+ * first write. */
+static void failed_canary_calls(void **state)
 {
 	struct scene read = {.device = "host", .engine = "auto", .len = LEN, .fresh = true};
 	struct scene write = {.device = "host", .engine = "auto", .op = PENSTOCK_WRITE, .len = LEN};
 
 	(void)state;
-	if (!strict)
+	if (!has_direct_paths)
 		test_skip("no direct path to TMPDIR");
-	assert_true(all_turns(&read, CALLS_FILL, EIO) >= 5);
-	assert_true(all_turns(&read, CALLS_FILL, CALLS_SHORT) >= 5);
-	assert_true(all_turns(&write, CALLS_FILL, EIO) >= 1);
+	assert_true(fail_every_call(&read, CALLS_FILL, EIO) >= 5);
+	assert_true(fail_every_call(&read, CALLS_FILL, CALLS_SHORT) >= 5);
+	assert_true(fail_every_call(&write, CALLS_FILL, EIO) >= 1);
 	read.len = write.len = ALIGNED;
 	read.require = write.require = PENSTOCK_DIRECT;
-	assert_true(all_turns(&read, CALLS_FILL, EIO) >= 4);
+	assert_true(fail_every_call(&read, CALLS_FILL, EIO) >= 4);
 }
 
-/* fdatasync: an error is the request's; one that was interrupted is made again. */
-static void syncs(void **state)
+/* fdatasync: an error fails the request, an interrupted call is repeated. */
+static void failed_syncs(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
 	static const int hows[] = {EIO, ENOSPC, EDQUOT, EINTR, EAGAIN};
@@ -456,12 +460,12 @@ static void syncs(void **state)
 					  .len = LEN,
 					  .durable = true};
 
-			assert_int_equal(all_turns(&s, CALLS_SYNC, hows[i]), 1);
+			assert_int_equal(fail_every_call(&s, CALLS_SYNC, hows[i]), 1);
 		}
 }
 
-/* A drive that is gone for good, from any call on; and a disk that stays full. */
-static void lasting(void **state)
+/* A drive that fails all calls from the n-th on, and a disk that stays full. */
+static void drive_fails_for_good(void **state)
 {
 	static const char *const engines[] = {"auto", "threads"};
 	static const char *const devices[] = {"host", "cuda:0"};
@@ -473,19 +477,19 @@ static void lasting(void **state)
 					  .engine = engines[e],
 					  .path = d ? "staged" : NULL,
 					  .len = ALIGNED,
-					  .onwards = true};
+					  .all_from_nth = true};
 
-			if (d && !strict)
+			if (d && !has_direct_paths)
 				s.path = "bounce";
-			assert_true(all_turns(&s, CALLS_FILL, EIO) >= 1);
+			assert_true(fail_every_call(&s, CALLS_FILL, EIO) >= 1);
 			s.op = PENSTOCK_WRITE;
-			assert_true(all_turns(&s, CALLS_DRAIN, EIO) >= 1);
-			assert_true(all_turns(&s, CALLS_DRAIN, ENOSPC) >= 1);
+			assert_true(fail_every_call(&s, CALLS_DRAIN, EIO) >= 1);
+			assert_true(fail_every_call(&s, CALLS_DRAIN, ENOSPC) >= 1);
 		}
 }
 
-/* No thread more can be had, once the lanes run: they make the calls themselves. */
-static void no_threads(void **state)
+/* No more threads can be created once the lanes run: the lanes make the calls themselves. */
+static void no_thread_can_be_created(void **state)
 {
 	struct scene s = {.device = "host", .engine = "threads", .len = LEN};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
@@ -496,21 +500,21 @@ static void no_threads(void **state)
 		struct run r = {.scene = &s, .kind = CALLS_THREAD, .nth = 1, .how = EAGAIN};
 
 		s.op = (enum penstock_op)op;
-		r.name = world_name("data", false);
-		world_file(r.name, s.len, 1);
-		world_fill(op ? old : want, s.len, 1);
-		world_fill(op ? want : old, s.len, 2);
-		r.dev = r.host = world_device(s.device, s.engine, 0);
+		r.name = fixture_name("data", false);
+		fixture_make_file(r.name, s.len, 1);
+		fixture_fill(op ? old : want, s.len, 1);
+		fixture_fill(op ? want : old, s.len, 2);
+		r.dev = r.host = fixture_open_device(s.device, s.engine, 0);
 		assert_int_equal(penstock_alloc(r.dev, LEN, &r.mem), 0);
 		memcpy(r.mem, op ? want : old, LEN);
-		world_cache(r.name, false);
+		fixture_set_cached(r.name, false);
 		assert_int_equal(penstock_open(r.name, &opts, &r.st), 0);
 		assert_int_equal(penstock_prepare(r.st, r.dev, s.op), 0);
 		calls_arm_onwards(r.kind, r.nth, r.how);
-		transfer(&r);
+		transfer_once(&r);
 		r.hits = calls_disarm();
 		check_whole(&r, 0);
-		assert_true(r.hits >= 1 || !strict);
+		assert_true(r.hits >= 1 || !has_direct_paths);
 		penstock_close(r.st);
 		penstock_free(r.dev, r.mem);
 		penstock_device_close(r.dev);
@@ -518,12 +522,12 @@ static void no_threads(void **state)
 	}
 }
 
-/* A device has one io_uring until another lane has a call for it; where that one is refused
- * its calls are carried all the same, and it is said. */
-static void rings_as_needed(void **state)
+/* A device has one io_uring until another lane needs one. When that one is refused, its calls
+ * are still carried, and the report has the reason. */
+static void io_urings_are_opened_when_needed(void **state)
 {
-	const uint64_t len = 48u << 20; /* more than the slots of one lane take */
-	const char *name = world_name("data", false);
+	const uint64_t len = 48u << 20; /* more than the slots of one lane hold */
+	const char *name = fixture_name("data", false);
 	struct penstock_device *dev, *host;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_seg seg = {.row_len = len};
@@ -532,32 +536,32 @@ static void rings_as_needed(void **state)
 	unsigned hits = 0;
 
 	(void)state;
-	if (!world_has_uring()) /* a device that is open would keep its engine */
+	if (!fixture_has_uring()) /* tested before a device opens, which would keep its engine */
 		test_skip("io_uring is refused here");
-	dev = seg.dev = world_device("cuda:0", "auto", 0);
-	host = world_device("host", "threads", 0);
-	world_file(name, len, 1);
+	dev = seg.dev = fixture_open_device("cuda:0", "auto", 0);
+	host = fixture_open_device("host", "threads", 0);
+	fixture_make_file(name, len, 1);
 	assert_int_equal(penstock_alloc(dev, len, &seg.buf), 0);
 	assert_int_equal(penstock_open(name, NULL, &req.storage), 0);
 	assert_int_equal(penstock_prepare(req.storage, dev, PENSTOCK_READ), 0);
-	assert_int_equal(world_rings(), 1);
+	assert_int_equal(fixture_open_rings(), 1);
 	req.segs = &seg;
 	req.seg_count = 1;
 	req.path = "bounce";
 	calls_arm_onwards(CALLS_SETUP, 1, EPERM);
 	for (unsigned i = 0; i < 20 && !hits; i++) {
-		world_cache(name, false);
+		fixture_set_cached(name, false);
 		assert_int_equal(penstock_transfer(&req, &report), len);
-		hits = calls_seen();
+		hits = calls_counted();
 	}
 	calls_disarm();
-	assert_true(hits > 0 || !strict);
-	assert_int_equal(world_rings(), 1);
+	assert_true(hits > 0 || !has_direct_paths);
+	assert_int_equal(fixture_open_rings(), 1);
 	if (hits)
 		assert_int_equal(report.engine_why, PENSTOCK_WHY_NO_URING);
 	test_copy(host, got, dev, seg.buf, len);
 	for (uint64_t i = 0; i < len; i++)
-		assert_int_equal(got[i], world_byte(i, 1));
+		assert_int_equal(got[i], fixture_byte(i, 1));
 	free(got);
 	penstock_close(req.storage);
 	penstock_free(dev, seg.buf);
@@ -566,34 +570,42 @@ static void rings_as_needed(void **state)
 	unlink(name);
 }
 
-/* io_uring_enter itself. */
-static void enters(void **state)
+/* Faults of io_uring_enter itself. */
+static void failed_io_uring_enter(void **state)
 {
 	static const int hows[] = {EAGAIN, EBUSY, EINTR, ENOMEM};
 	struct scene s = {.device = "host", .engine = "uring", .len = LEN};
 
 	(void)state;
-	if (!world_has_uring())
+	if (!fixture_has_uring())
 		test_skip("io_uring is refused here");
 	for (unsigned op = PENSTOCK_READ; op <= PENSTOCK_WRITE; op++)
 		for (unsigned i = 0; i < COUNT(hows); i++) {
 			s.op = (enum penstock_op)op;
-			assert_true(all_turns(&s, CALLS_ENTER, hows[i]) >= (strict ? 2 : 0));
+			assert_true(fail_every_call(&s, CALLS_ENTER, hows[i]) >=
+				    (has_direct_paths ? 2 : 0));
 		}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(host_uring), cmocka_unit_test(host_threads),
-		cmocka_unit_test(cuda_uring), cmocka_unit_test(cuda_threads),
-		cmocka_unit_test(pieces),     cmocka_unit_test(no_pieces),
-		cmocka_unit_test(one_path),   cmocka_unit_test(classes),
-		cmocka_unit_test(canaries),   cmocka_unit_test(syncs),
-		cmocka_unit_test(enters),     cmocka_unit_test(lasting),
-		cmocka_unit_test(no_threads), cmocka_unit_test(rings_as_needed),
+		cmocka_unit_test(host_memory_by_uring),
+		cmocka_unit_test(host_memory_by_threads),
+		cmocka_unit_test(gpu_memory_by_uring),
+		cmocka_unit_test(gpu_memory_by_threads),
+		cmocka_unit_test(failed_chunk_is_retried_in_pieces),
+		cmocka_unit_test(pieces_fail_too),
+		cmocka_unit_test(requests_with_one_path),
+		cmocka_unit_test(requests_with_a_class),
+		cmocka_unit_test(failed_canary_calls),
+		cmocka_unit_test(failed_syncs),
+		cmocka_unit_test(failed_io_uring_enter),
+		cmocka_unit_test(drive_fails_for_good),
+		cmocka_unit_test(no_thread_can_be_created),
+		cmocka_unit_test(io_urings_are_opened_when_needed),
 	};
 
-	world_use_standin();
+	fixture_use_standin();
 	return cmocka_run_group_tests_name("syscalls", tests, setup, teardown);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes `penstock check` on a captured machine: the input plants a tree (plant.h), then
- * every gate looks at it, with and without a file, for host memory, a GPU and a PCI
- * device. Run by libFuzzer, or by replay.c over its corpus and that of machine. What it
- * must never find: a gate that is open though it was not seen, a line without its
- * sentence, or something direct whose gates are not all open.
+ * Fuzzes `penstock check` on a simulated machine. The input becomes a tree of files
+ * (file_tree.h). Then every check runs on it, with and without a file, for host memory, a GPU
+ * and a PCI device. libFuzzer runs it, or replay.c over its own corpus and that of machine. A
+ * failure is a line that is ok although nothing was seen, a line without a sentence, or a
+ * direct result with a failed check.
  */
 #include <errno.h>
 #include <stdint.h>
 
 #include "check.h"
-#include "plant.h"
+#include "file_tree.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
@@ -22,9 +22,9 @@ static bool printable(const char *text)
 	return true;
 }
 
-static void hold(const struct pst_check *check)
+static void check_lines(const struct pst_check *check)
 {
-	bool shut = false;
+	bool failed = false;
 
 	for (unsigned i = 0; i < check->line_count; i++) {
 		const struct pst_check_line *line = &check->lines[i];
@@ -34,15 +34,15 @@ static void hold(const struct pst_check *check)
 			abort();
 		if ((line->state == PST_CHECK_OK) != !line->todo[0])
 			abort();
-		shut |= line->state != PST_CHECK_OK && line->need >= PST_NEED_DIRECT;
+		failed |= line->state != PST_CHECK_OK && line->need >= PST_NEED_DIRECT;
 	}
 	if (!check->verdict[0] || check->probed || !check->captured)
 		abort();
-	if (shut && check->works && check->known && check->reached == PENSTOCK_DIRECT)
+	if (failed && check->works && check->known && check->reached == PENSTOCK_DIRECT)
 		abort();
 }
 
-static void look(const char *root, const char *target, const char *device)
+static void run_check(const char *root, const char *target, const char *device)
 {
 	struct pst_check_opts opts = {.root = root, .target = target, .device = device};
 	struct pst_check *check;
@@ -54,7 +54,7 @@ static void look(const char *root, const char *target, const char *device)
 			abort();
 		return;
 	}
-	hold(check);
+	check_lines(check);
 	pst_check_free(check);
 }
 
@@ -71,11 +71,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	}
 	memcpy(text, data, len_bytes);
 	text[len_bytes] = '\0';
-	plant(root, text, len_bytes);
+	file_tree_create(root, text, len_bytes);
 	free(text);
 	for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++)
 		for (size_t j = 0; j < sizeof(devices) / sizeof(devices[0]); j++)
-			look(root, targets[i], devices[j]);
+			run_check(root, targets[i], devices[j]);
 	nftw(root, remove_one, 32, FTW_DEPTH | FTW_PHYS);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what the device mapper says: the input as a table in text, as a uuid, and
- * as the binary answer of DM_TABLE_STATUS. Run by libFuzzer, or by replay.c over
- * its corpus. What it must never find: a read past the answer, a kind that is none.
+ * Fuzzes the parser of device-mapper tables: the input as the text of a table, as a uuid, and
+ * as the binary answer of DM_TABLE_STATUS. libFuzzer runs it, or replay.c over its corpus. A
+ * failure is a read beyond the answer, or an unknown layer kind.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-static void check(const struct pst_dm *dm)
+static void check_table(const struct pst_dm *dm)
 {
 	if ((unsigned)dm->kind >= PST_LAYER_KINDS || !memchr(dm->detail, '\0', sizeof(dm->detail)))
 		abort();
@@ -27,11 +27,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	memcpy(text, data, len_bytes);
 	text[len_bytes] = '\0';
 	if (!pst_dm_parse(text, &dm))
-		check(&dm);
+		check_table(&dm);
 	pst_dm_by_uuid(text, &dm);
-	check(&dm);
+	check_table(&dm);
 	if (!pst_dm_take_answer(data, len_bytes, &dm))
-		check(&dm);
+		check_table(&dm);
 	free(text);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the job files and sizes of `penstock gdsio`. Run by libFuzzer, or by
- * replay.c over its corpus. What it must never find: a read past the text, or a file
- * that is taken and says what no run could be.
+ * Fuzzes the job files and sizes of `penstock gdsio`. libFuzzer runs it, or replay.c over its
+ * corpus. A failure is a read beyond the text, or an accepted job file with values outside the
+ * limits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-static void hold(const struct gdsio_args *a)
+static void check_args(const struct gdsio_args *a)
 {
 	if (!a->job_count || a->job_count > GDSIO_JOBS_MAX || !a->io_min || a->io_min > a->io_max ||
 	    (a->io_min < a->io_max && !a->io_step))
@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	}
 	a->io_min = a->io_max = 1u << 20;
 	if (!gdsio_job_text("job", (const char *)data, len_bytes, a))
-		hold(a);
+		check_args(a);
 	free(a);
 	return 0;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what comes from an object store: the input is parsed as a URL and as an
- * answer. Run by libFuzzer, or by replay.c over its corpus. What it must never find: a
- * host or port that does not fit a request, or bytes of a server that a terminal would
- * obey.
+ * Fuzzes the parsers for object stores: the input is parsed as a URL and as an answer.
+ * libFuzzer runs it, or replay.c over its corpus. A failure is a host or port that is not valid
+ * in a request, or a server name with control characters, which a terminal would execute.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-static void url(const char *text)
+static void check_url(const char *text)
 {
 	struct pst_http_url out;
 
@@ -33,9 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 		return 0;
 	memcpy(text, data, len_bytes);
 	text[len_bytes] = '\0';
-	url(text);
+	check_url(text);
 	free(text);
-	/* An exact block: one byte too far is found. */
+	/* An exact heap block, so that a sanitizer sees a read one byte too far. */
 	text = malloc(len_bytes ? len_bytes : 1);
 	if (!text)
 		return 0;

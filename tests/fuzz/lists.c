@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the small parsers of topo: PCI addresses, lists of CPUs, numbers, and
- * components of paths. Run by libFuzzer, or by replay.c over its corpus. What it
- * must never find: one that reads past its text, or accepts what it cannot say
- * again.
+ * Fuzzes the small parsers of topo: PCI addresses, CPU lists, numbers, and path components.
+ * libFuzzer runs it, or replay.c over its corpus. A failure is a read beyond the text, or an
+ * accepted address that changes when it is parsed again.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 

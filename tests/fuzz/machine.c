@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes a whole machine: the input plants a tree, then topo reads and prints it
- * and the block stack walks and judges it; plant.h says how. Run by libFuzzer, or
- * by replay.c over its corpus. What it must never find: a walk without end, or a
- * verdict "direct" of a stack that is not complete.
+ * Fuzzes a whole simulated machine. The input becomes a tree of files (file_tree.h). Topo reads
+ * and prints it, and the block-stack code walks it and decides whether it is direct. libFuzzer
+ * runs it, or replay.c over its corpus. A failure is an endless walk, or a verdict "direct" for
+ * an incomplete stack.
  */
-#include "core/topo.h"
-#include "plant.h"
-#include "storage/blockstack.h"
+#include "core/machine/topo.h"
+#include "file_tree.h"
+#include "storage/blockstack_verdict.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-static void judge(const char *root, uint32_t minor, bool is_block)
+static void check_verdict(const char *root, uint32_t minor, bool is_block)
 {
 	struct pst_blockstack_in in = {
 		.major = 259, .minor = minor, .is_block = is_block, .mount_id = -1};
@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	}
 	memcpy(text, data, len_bytes);
 	text[len_bytes] = '\0';
-	plant(root, text, len_bytes);
+	file_tree_create(root, text, len_bytes);
 	free(text);
 	f = fopen("/dev/null", "w");
 	if (f && !pst_topo_open(root, &topo, NULL, 0)) {
@@ -48,9 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 	}
 	if (f)
 		fclose(f);
-	judge(root, 0, true);
-	judge(root, 1, false);
-	judge(root, 2, true);
+	check_verdict(root, 0, true);
+	check_verdict(root, 1, false);
+	check_verdict(root, 2, true);
 	nftw(root, remove_one, 32, FTW_DEPTH | FTW_PHYS);
 	return 0;
 }

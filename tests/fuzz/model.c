@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the texts that lie beside a model's files: the index that says which tensor is
- * in which file, and config.json. Run by libFuzzer, or by replay.c over its corpus. What
- * it must never find: a path that leads out of the model's folder, a tensor twice, a row
- * whose file is not in the list, or numbers out of a config that cannot be read.
+ * Fuzzes the text files of a model: the index that maps tensors to files, and config.json.
+ * libFuzzer runs it, or replay.c over its corpus. A failure is a path outside the model's
+ * folder, a tensor listed twice, a row whose file is not in the list, or numbers from an
+ * invalid config.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,28 +17,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
 static char dir[200], text[256], part[256];
 
-static void hold(bool truth)
+static void require(bool truth)
 {
 	if (!truth)
 		abort();
 }
 
-static void put(const char *path, const void *data, size_t len)
+static void write_file(const char *path, const void *data, size_t len)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-	hold(fd >= 0 && write(fd, data, len) == (ssize_t)len);
+	require(fd >= 0 && write(fd, data, len) == (ssize_t)len);
 	close(fd);
 }
 
-static void tidy(void)
+static void remove_folder(void)
 {
 	unlink(text);
 	unlink(part);
 	rmdir(dir);
 }
 
-/* A folder with one part, that an index may name. */
+/* Creates a folder with one part file, which an index may name. */
 static void make_folder(void)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -46,11 +46,11 @@ static void make_folder(void)
 	if (*dir)
 		return;
 	snprintf(dir, sizeof(dir), "%s/fuzz-model-XXXXXX", tmp ? tmp : "/tmp");
-	hold(mkdtemp(dir));
+	require(mkdtemp(dir));
 	snprintf(text, sizeof(text), "%s/config.json", dir);
 	snprintf(part, sizeof(part), "%s/p", dir);
-	put(part, "", 0);
-	atexit(tidy);
+	write_file(part, "", 0);
+	atexit(remove_folder);
 }
 
 static void check_index(void)
@@ -59,17 +59,18 @@ static void check_index(void)
 	struct pst_file_list files = {.home = NULL};
 
 	if (pst_file_list_find(&files, text, &opts)) {
-		hold(*penstock_errmsg());
+		require(*penstock_errmsg());
 		pst_file_list_free(&files);
 		return;
 	}
-	hold(files.row_count > 0 && files.count > 0);
+	require(files.row_count > 0 && files.count > 0);
 	for (size_t i = 0; i < files.row_count; i++) {
-		hold(files.rows[i].at < files.count);
-		hold(!i || strcmp(files.rows[i - 1].tensor, files.rows[i].tensor) < 0);
+		require(files.rows[i].at < files.count);
+		require(!i || strcmp(files.rows[i - 1].tensor, files.rows[i].tensor) < 0);
 	}
 	for (unsigned i = 0; i < files.count; i++)
-		hold(!strncmp(files.paths[i], dir, strlen(dir)) && !strstr(files.paths[i], "/.."));
+		require(!strncmp(files.paths[i], dir, strlen(dir)) &&
+			!strstr(files.paths[i], "/.."));
 	pst_file_list_free(&files);
 }
 
@@ -78,13 +79,13 @@ static void check_config(void)
 	struct penstock_weights w = {.list = {.home = dir}, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 	pst_weights_read_config(&w);
-	hold(w.config.read && (!w.config.heads || w.config.kv_heads));
+	require(w.config.read && (!w.config.heads || w.config.kv_heads));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 {
 	make_folder();
-	put(text, data, len_bytes);
+	write_file(text, data, len_bytes);
 	check_index();
 	check_config();
 	return 0;

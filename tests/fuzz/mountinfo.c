@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the mount table: the first line of the input is a mount point to look
- * for, the rest is /proc/self/mountinfo. Run by libFuzzer, or by replay.c over its
- * corpus. What it must never find: a read past the text, or a string without end.
+ * Fuzzes the parser of the mount table. The first line of the input is the mount point to find,
+ * the rest is /proc/self/mountinfo. libFuzzer runs it, or replay.c over its corpus. A failure
+ * is a read beyond the text, or a string that is not terminated.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-static void ends(const char *text, size_t room)
+static void check_terminated(const char *text, size_t room)
 {
 	if (!memchr(text, '\0', room))
 		abort();
@@ -35,11 +35,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes)
 		key.point = i == 2 ? NULL : point;
 		if (pst_mount_find((const char *)end + 1, rest, &key, &mount) < 0)
 			continue;
-		ends(mount.type, sizeof(mount.type));
-		ends(mount.point, sizeof(mount.point));
-		ends(mount.source, sizeof(mount.source));
-		ends(mount.upper, sizeof(mount.upper));
-		ends(mount.upper_fs, sizeof(mount.upper_fs));
+		check_terminated(mount.type, sizeof(mount.type));
+		check_terminated(mount.point, sizeof(mount.point));
+		check_terminated(mount.source, sizeof(mount.source));
+		check_terminated(mount.upper, sizeof(mount.upper));
+		check_terminated(mount.upper_fs, sizeof(mount.upper_fs));
 		if ((unsigned)mount.fs >= PST_FS_KINDS)
 			abort();
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The main of a fuzz target built without libFuzzer: hands it each file of the
- * folders and files named on the command line, once, in the order of their
- * names, so that every input that ever broke a parser is a plain test. tests/
- * run calls it. It must never pass without having replayed something.
+ * The main function of a fuzz target that is built without libFuzzer. It passes each file of
+ * the folders and files on the command line to the target once, in the order of their names. So
+ * every input that ever broke a parser is a plain test. tests/run calls it. It must never
+ * succeed without having replayed a file.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -14,7 +14,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
-/* The input is an exact heap block: a sanitizer sees one byte too far. */
+/* Replays one file. The input is an exact heap block, so that a sanitizer sees a read one byte
+ * too far. */
 static int replay_file(const char *name)
 {
 	struct stat st;
@@ -36,7 +37,7 @@ static int replay_file(const char *name)
 		free(data);
 		return -1;
 	}
-	/* Said first: the last line of the log names the input that crashed. */
+	/* Printed first, so that the last line of the log names the input that crashed. */
 	printf("%s %zu\n", name, got);
 	fflush(stdout);
 	LLVMFuzzerTestOneInput(data, got);
@@ -49,7 +50,7 @@ static int not_hidden(const struct dirent *e)
 	return e->d_name[0] != '.';
 }
 
-/* How many inputs were replayed, or -1. */
+/* Replays a folder. Returns the number of inputs, or -1. */
 static int replay_dir(const char *dir)
 {
 	struct dirent **entries;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the property tests found, each as a case of its own that needs no luck: the
- * smallest requests that went wrong. Host and one stand-in GPU, a file on the disk.
+ * Defects that the property tests found, each as a case with the smallest request that showed
+ * it. The cases use the host, one stand-in GPU and a file on the disk.
  */
 #include "copy.h"
 
@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 #include "penstock.h"
+#include "request.h"
 
 #define LEN (24u << 20)
 
@@ -62,22 +63,20 @@ static void read_back(uint64_t len)
 	close(fd);
 }
 
-static void from_gpu(void *to, const void *from, size_t len)
+static void copy_from_gpu(void *to, const void *from, size_t len)
 {
 	test_copy(host, to, gpu, from, len);
 }
 
 static int setup_all(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
 	test_use_standin();
 	bytes = aligned_alloc(4096, LEN);
 	back = aligned_alloc(4096, LEN);
 	for (size_t i = 0; i < LEN; i++)
 		bytes[i] = (unsigned char)(i * 2654435761u >> 11);
-	snprintf(name, sizeof(name), "%s/penstock-found-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-found");
 	return 0;
 }
 
@@ -124,15 +123,15 @@ static int64_t transfer(enum penstock_op op, const struct penstock_seg *segs, un
 	return penstock_transfer(&req, report);
 }
 
-static void expect(int64_t got, int64_t want)
+static void expect_result(int64_t got, int64_t want)
 {
 	if (got != want)
 		fail_msg("%lld, not %lld: %s", (long long)got, (long long)want,
 			 got < 0 ? penstock_errmsg() : "");
 }
 
-/* The end of one span was too short to say how far to look in the next. */
-static void a_short_end_before_another_span(void **state)
+/* A span with a short unaligned end is followed by another span. */
+static void short_end_before_another_span(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 4096 + 300}, {.off = 1u << 20}};
 
@@ -144,13 +143,13 @@ static void a_short_end_before_another_span(void **state)
 	segs[1].buf = back + 65536;
 	segs[1].row_len = 100000;
 	segs[0].dev = segs[1].dev = host;
-	expect(transfer(PENSTOCK_READ, segs, 2, NULL, NULL), 4396 + 100000);
+	expect_result(transfer(PENSTOCK_READ, segs, 2, NULL, NULL), 4396 + 100000);
 	assert_memory_equal(back, bytes, 4396);
 	assert_memory_equal(back + 65536, bytes + (1u << 20), 100000);
 }
 
-/* Nothing of a segment behind an empty one arrived. */
-static void an_empty_segment_between(void **state)
+/* An empty segment stands between two others: the last one's bytes must arrive. */
+static void empty_segment_between_others(void **state)
 {
 	struct penstock_seg segs[3] = {
 		{.off = 0, .row_len = 5000}, {.off = 77}, {.off = 5000, .row_len = 5000}};
@@ -163,19 +162,20 @@ static void an_empty_segment_between(void **state)
 		segs[i].buf = back + 5000 * (i > 1);
 		segs[i].dev = host;
 	}
-	expect(transfer(PENSTOCK_READ, segs, 3, NULL, NULL), 10000);
+	expect_result(transfer(PENSTOCK_READ, segs, 3, NULL, NULL), 10000);
 	assert_memory_equal(back, bytes, 10000);
 }
 
-/* The smallest slot that a device may have. */
+/* Copies through slots of the minimum length. */
 static void copies_through_small_slots(void **state)
 {
 	(void)state;
 	open_devices(64u << 10, 64u << 10);
-	from_gpu(back, device_mem, 300000);
+	copy_from_gpu(back, device_mem, 300000);
 }
 
-/* A request's lanes are its first segment's; the second's device has longer slots. */
+/* A request's lanes belong to the device of its first segment. The second segment's device has
+ * longer slots. */
 static void slots_of_two_lengths(void **state)
 {
 	static const char *const paths[] = {"bounce", "staged"};
@@ -191,18 +191,19 @@ static void slots_of_two_lengths(void **state)
 	segs[1].buf = device_mem;
 	segs[1].dev = gpu;
 	for (unsigned i = 0; i < 2; i++) {
-		expect(transfer(PENSTOCK_READ, segs, 2, paths[i], NULL), 1000 + (5u << 20));
-		from_gpu(back, device_mem, 5u << 20);
+		expect_result(transfer(PENSTOCK_READ, segs, 2, paths[i], NULL), 1000 + (5u << 20));
+		copy_from_gpu(back, device_mem, 5u << 20);
 		assert_memory_equal(back, bytes + (1u << 20), 5u << 20);
 	}
 	segs[0].buf = bytes;
-	expect(transfer(PENSTOCK_WRITE, segs, 2, NULL, NULL), 1000 + (5u << 20));
+	expect_result(transfer(PENSTOCK_WRITE, segs, 2, NULL, NULL), 1000 + (5u << 20));
 	read_back(LEN);
 	assert_memory_equal(back, bytes, LEN);
 }
 
-/* Cached bytes for a GPU on a lane of the host's, which had nowhere to keep windows. */
-static void windows_on_a_lane_of_the_host(void **state)
+/* The GPU segment of a request on a lane of the host is cached: path mapped needs a place for
+ * its windows there. */
+static void mapped_windows_on_a_host_lane(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1000},
 				       {.off = 1u << 20, .row_len = 16u << 20}};
@@ -211,14 +212,14 @@ static void windows_on_a_lane_of_the_host(void **state)
 	(void)state;
 	open_devices(0, 0);
 	make_file(LEN);
-	read_back(LEN); /* cached */
+	read_back(LEN); /* the file is cached now */
 	open_file(0, 0);
 	segs[0].buf = back;
 	segs[0].dev = host;
 	segs[1].buf = device_mem;
 	segs[1].dev = gpu;
-	expect(transfer(PENSTOCK_READ, segs, 2, NULL, &report), 1000 + (16u << 20));
-	from_gpu(back, device_mem, 16u << 20);
+	expect_result(transfer(PENSTOCK_READ, segs, 2, NULL, &report), 1000 + (16u << 20));
+	copy_from_gpu(back, device_mem, 16u << 20);
 	assert_memory_equal(back, bytes + (1u << 20), 16u << 20);
 	for (unsigned i = 0; i < report.path_count; i++)
 		if (!strcmp(report.paths[i].name, "mapped"))
@@ -226,8 +227,8 @@ static void windows_on_a_lane_of_the_host(void **state)
 			       (unsigned long long)report.paths[i].bytes);
 }
 
-/* There are no pages behind the end of the file to map. */
-static void mapped_past_the_end(void **state)
+/* A mapped read beyond the end of the file: no pages exist there. */
+static void mapped_read_beyond_the_end(void **state)
 {
 	struct penstock_seg seg = {.off = 2802, .row_len = 775238};
 
@@ -237,13 +238,14 @@ static void mapped_past_the_end(void **state)
 	open_file(0, 0);
 	seg.buf = device_mem;
 	seg.dev = gpu;
-	expect(transfer(PENSTOCK_READ, &seg, 1, "mapped", NULL), 7811 - 2802);
-	from_gpu(back, device_mem, 7811 - 2802);
+	expect_result(transfer(PENSTOCK_READ, &seg, 1, "mapped", NULL), 7811 - 2802);
+	copy_from_gpu(back, device_mem, 7811 - 2802);
 	assert_memory_equal(back, bytes + 2802, 7811 - 2802);
 }
 
-/* What stands behind a write, in its own file or another's, is not the library's. */
-static void room_behind_a_write(void **state)
+/* Bytes after a write, in memory or in the file, must not change unless the file is being
+ * created. */
+static void bytes_after_a_write(void **state)
 {
 	static const char *const paths[] = {NULL, "staged", "odirect"};
 	struct penstock_seg seg = {.row_len = 9000, .room = 4096};
@@ -258,11 +260,12 @@ static void room_behind_a_write(void **state)
 		open_file(ours ? PENSTOCK_O_CREATE : PENSTOCK_O_WRITE, ours ? 20000 : 0);
 		seg.dev = host;
 		if (ours)
-			expect(penstock_write(st, host, bytes + 9000, 11000, 9000), 11000);
+			expect_result(penstock_write(st, host, bytes + 9000, 11000, 9000), 11000);
 		memcpy(back, bytes, 9000);
 		memset(back + 9000, 0xdd, 4096);
 		seg.buf = back;
-		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL); /* or it refuses */
+		/* Or the path refuses the write. */
+		transfer(PENSTOCK_WRITE, &seg, 1, paths[i / 2], NULL);
 		assert_int_equal(penstock_commit(st, 0), 0);
 		penstock_close(st);
 		st = NULL;
@@ -274,8 +277,8 @@ static void room_behind_a_write(void **state)
 	}
 }
 
-/* A tail that was padded is no part of a file that was closed without a commit, either. */
-static void room_behind_what_is_not_committed(void **state)
+/* The padded tail of a created file is cut off even when it is closed without a commit. */
+static void padded_tail_without_commit(void **state)
 {
 	struct penstock_seg seg = {.row_len = 20000, .room = 4096};
 
@@ -285,19 +288,19 @@ static void room_behind_what_is_not_committed(void **state)
 	seg.dev = host;
 	seg.buf = back;
 	memcpy(back, bytes, 20000);
-	expect(transfer(PENSTOCK_WRITE, &seg, 1, NULL, NULL), 20000);
+	expect_result(transfer(PENSTOCK_WRITE, &seg, 1, NULL, NULL), 20000);
 	penstock_close(st);
 	st = NULL;
 	read_back(20000);
 	assert_memory_equal(back, bytes, 20000);
 }
 
-/* A class holds for every device that a request has bytes for. */
-static void a_class_on_two_devices(void **state)
+/* A required class applies to every device for which a request has bytes. */
+static void class_on_two_devices(void **state)
 {
 	struct penstock_seg segs[2] = {{.off = 0, .row_len = 1u << 20},
 				       {.off = 4096, .row_len = 65536}};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
@@ -309,30 +312,28 @@ static void a_class_on_two_devices(void **state)
 	segs[0].dev = gpu;
 	segs[1].buf = back;
 	segs[1].dev = host;
-	req.storage = st;
-	req.segs = segs;
-	req.seg_count = 2;
+	req = test_request(st, segs, 2, PENSTOCK_READ);
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		req.require = (enum penstock_class)c;
 		for (segs[1].off = 4096; segs[1].off <= 1u << 20;
 		     segs[1].off += (1u << 20) - 4096) {
 			n = penstock_transfer(&req, &report);
 			if (n != -EOPNOTSUPP) {
-				expect(n, (1u << 20) + 65536);
+				expect_result(n, (1u << 20) + 65536);
 				assert_int_equal(report.cpu_copied, 0);
 			}
-			if (segs[1].off == 4096) /* the same bytes for both */
+			if (segs[1].off == 4096) /* the same bytes for both devices */
 				assert_int_equal(n, -EOPNOTSUPP);
 		}
 	}
 }
 
-/* A lane had its hand on the queue still when its last completion was harvested: to be
- * seen by the thread sanitizer, or by an eventfd that gets a number for nothing. */
-static void a_queue_closed_at_once(void **state)
+/* A queue closes right after its last completion. The lane must not touch the queue any more.
+ * The thread sanitizer sees an error here, as does an eventfd that is signalled without reason. */
+static void queue_closed_after_last_completion(void **state)
 {
 	struct penstock_seg seg = {.row_len = 4096};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_queue *q;
 	struct penstock_done done;
 
@@ -342,9 +343,7 @@ static void a_queue_closed_at_once(void **state)
 	open_file(0, 0);
 	seg.buf = back;
 	seg.dev = host;
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
+	req = test_request(st, &seg, 1, PENSTOCK_READ);
 	for (unsigned i = 0; i < 500; i++) {
 		assert_int_equal(penstock_queue_open(NULL, &q), 0);
 		assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
@@ -369,13 +368,13 @@ static void *copy_some(void *arg)
 	return NULL;
 }
 
-/* More threads than there are lanes to borrow: the last ones wait. */
-static void many_copies_at_once(void **state)
+/* More threads copy than there are lanes: the last ones wait. */
+static void more_copies_than_lanes(void **state)
 {
 	unsigned indices[40];
 	pthread_t threads[40];
 	char *why = NULL;
-	void *said;
+	void *text;
 
 	(void)state;
 	open_devices(0, 0);
@@ -384,21 +383,21 @@ static void many_copies_at_once(void **state)
 		assert_int_equal(pthread_create(&threads[i], NULL, copy_some, &indices[i]), 0);
 	}
 	for (unsigned i = 0; i < 40; i++) {
-		pthread_join(threads[i], &said);
-		why = said ? said : why;
+		pthread_join(threads[i], &text);
+		why = text ? text : why;
 	}
 	if (why)
 		fail_msg("%s", why);
-	from_gpu(back, device_mem, 40u << 19);
+	copy_from_gpu(back, device_mem, 40u << 19);
 	assert_memory_equal(back, bytes, 40u << 19);
 }
 
-/* What such a descriptor has written directly cannot be read back. That is found out once,
- * and does not make everything twice from then on. */
-static void a_descriptor_that_cannot_read(void **state)
+/* A write-only descriptor: its direct writes cannot be read back. The library finds this out
+ * once, and must not write everything twice from then on. */
+static void write_only_descriptor(void **state)
 {
 	struct penstock_seg seg = {.row_len = 8u << 20};
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int fd;
 
@@ -410,10 +409,7 @@ static void a_descriptor_that_cannot_read(void **state)
 	seg.dev = host;
 	assert_int_equal(penstock_alloc(host, seg.row_len, &seg.buf), 0);
 	memcpy(seg.buf, bytes, seg.row_len);
-	req.storage = st;
-	req.segs = &seg;
-	req.seg_count = 1;
-	req.op = PENSTOCK_WRITE;
+	req = test_request(st, &seg, 1, PENSTOCK_WRITE);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(penstock_transfer(&req, &report), seg.row_len);
 		read_back(seg.row_len);
@@ -424,8 +420,8 @@ static void a_descriptor_that_cannot_read(void **state)
 	close(fd);
 }
 
-/* As long a name as there may be can be replaced, too. */
-static void a_long_name(void **state)
+/* A file with a name of the maximum length can be replaced. */
+static void name_of_maximum_length(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char longest[600];
@@ -443,8 +439,8 @@ static void a_long_name(void **state)
 	assert_int_equal(unlink(longest), 0);
 }
 
-/* Named by where the process was then, it is put in its place from where it is now. */
-static void the_working_directory_changes(void **state)
+/* A relative name refers to the working directory of the open, also after a chdir. */
+static void working_directory_changes(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char here[4096], dir[300];
@@ -473,20 +469,21 @@ static void the_working_directory_changes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(a_short_end_before_another_span, setup, teardown),
-		cmocka_unit_test_setup_teardown(an_empty_segment_between, setup, teardown),
+		cmocka_unit_test_setup_teardown(short_end_before_another_span, setup, teardown),
+		cmocka_unit_test_setup_teardown(empty_segment_between_others, setup, teardown),
 		cmocka_unit_test_setup_teardown(copies_through_small_slots, setup, teardown),
 		cmocka_unit_test_setup_teardown(slots_of_two_lengths, setup, teardown),
-		cmocka_unit_test_setup_teardown(windows_on_a_lane_of_the_host, setup, teardown),
-		cmocka_unit_test_setup_teardown(mapped_past_the_end, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_class_on_two_devices, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_queue_closed_at_once, setup, teardown),
-		cmocka_unit_test_setup_teardown(many_copies_at_once, setup, teardown),
-		cmocka_unit_test_setup_teardown(room_behind_a_write, setup, teardown),
-		cmocka_unit_test_setup_teardown(room_behind_what_is_not_committed, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_descriptor_that_cannot_read, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_long_name, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_working_directory_changes, setup, teardown),
+		cmocka_unit_test_setup_teardown(mapped_windows_on_a_host_lane, setup, teardown),
+		cmocka_unit_test_setup_teardown(mapped_read_beyond_the_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(class_on_two_devices, setup, teardown),
+		cmocka_unit_test_setup_teardown(queue_closed_after_last_completion, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(more_copies_than_lanes, setup, teardown),
+		cmocka_unit_test_setup_teardown(bytes_after_a_write, setup, teardown),
+		cmocka_unit_test_setup_teardown(padded_tail_without_commit, setup, teardown),
+		cmocka_unit_test_setup_teardown(write_only_descriptor, setup, teardown),
+		cmocka_unit_test_setup_teardown(name_of_maximum_length, setup, teardown),
+		cmocka_unit_test_setup_teardown(working_directory_changes, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);

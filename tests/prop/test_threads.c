@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight threads write adjacent ranges of odd lengths of one file at the same time:
- * neighbours share a block at every border, and one of them may go by O_DIRECT while
- * the other goes through the page cache. Then the file is read by a plain read, by
- * the library, and from the drive: no byte is lost, none is another's.
- *
- * Over both engines, over files that are written, reserved, sparse or grow, and with
- * buffers such that bodies go by odirect, by staged or by bounce. PENSTOCK_SEED
- * repeats the lengths; which thread comes first is for the machine to say.
+ * Eight threads write adjacent ranges of odd lengths to one file at the same time. Neighbours
+ * share a block at every border, and one may use O_DIRECT while the other uses the page cache.
+ * Then the file is read by pread, by the library, and from the drive: every byte must be the
+ * one that its thread wrote. Covers both engines, files that are written, reserved, sparse and
+ * growing, and buffers whose alignment selects path odirect, staged or bounce. PENSTOCK_SEED
+ * repeats the lengths, but not the order in which the threads run.
  */
 #include "test.h"
 
@@ -19,11 +17,12 @@
 
 #include "mark.h"
 #include "penstock.h"
+#include "request.h"
 
 #define THREADS 8
 #define LEN (2u << 20)
 #define PIECES_MAX 1024
-#define GAP 8192 /* between pieces in memory: room to align them */
+#define GAP 8192 /* gap between pieces in memory, to align them */
 #define BATCH 5	 /* requests of one thread in flight */
 
 enum file { WRITTEN, RESERVED, SPARSE, GROWING, FILES };
@@ -31,7 +30,7 @@ static const char *const file_names[] = {"written", "reserved", "sparse", "growi
 
 struct piece {
 	uint64_t off, len;
-	size_t at; /* in memory */
+	size_t at; /* offset in memory */
 	const char *path;
 };
 
@@ -39,7 +38,7 @@ static struct penstock_device *dev;
 static struct penstock_storage *st;
 static struct piece pieces[PIECES_MAX];
 static unsigned piece_count;
-static unsigned char *truth, *back, *staging;
+static unsigned char *expected, *back, *staging;
 static char *mem;
 static size_t mem_len;
 static char name[256];
@@ -49,23 +48,21 @@ static _Atomic uint64_t by_path[PENSTOCK_PATHS_MAX];
 static _Atomic bool failed;
 static char failure[512];
 
-static uint64_t any(uint64_t below)
+static uint64_t random_below(uint64_t below)
 {
 	return test_random(&random_state) % below;
 }
 
 static int setup(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
 	test_use_standin();
 	random_state = test_seed(20261121) * 2 + 1;
 	mem_len = LEN + (size_t)PIECES_MAX * GAP;
-	truth = malloc(LEN);
+	expected = malloc(LEN);
 	back = aligned_alloc(4096, LEN);
 	staging = malloc(mem_len);
-	snprintf(name, sizeof(name), "%s/penstock-threads-%d", tmp ? tmp : "/tmp", (int)getpid());
+	test_file_name(name, sizeof(name), "penstock-threads");
 	return 0;
 }
 
@@ -73,13 +70,13 @@ static int teardown(void **state)
 {
 	(void)state;
 	unlink(name);
-	free(truth);
+	free(expected);
 	free(back);
 	free(staging);
 	return 0;
 }
 
-/* ---- what is to be written ---- */
+/* ---- what the threads write ---- */
 
 static void make_file(enum file kind)
 {
@@ -90,36 +87,38 @@ static void make_file(enum file kind)
 		memset(back, 0xdd, LEN);
 		assert_int_equal(write(fd, back, LEN), LEN);
 	} else if (kind == RESERVED && fallocate(fd, 0, 0, LEN)) {
-		assert_int_equal(ftruncate(fd, LEN), 0); /* not on this file system */
+		/* This file system cannot reserve blocks. */
+		assert_int_equal(ftruncate(fd, LEN), 0);
 	} else if (kind == SPARSE) {
 		assert_int_equal(ftruncate(fd, LEN), 0);
 	}
 	assert_int_equal(fsync(fd), 0);
-	if (any(2))
+	if (random_below(2))
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
 }
 
-/* Lengths of a few bytes, of some pages, of many; always odd. */
-static uint64_t any_length(void)
+/* Returns a random odd length: a few bytes, a few pages, or many pages. */
+static uint64_t random_length(void)
 {
-	switch (any(8)) {
+	switch (random_below(8)) {
 	case 0:
 	case 1:
 	case 2:
-		return any(600) | 1;
+		return random_below(600) | 1;
 	case 3:
 	case 4:
 	case 5:
-		return any(5000) | 1;
+		return random_below(5000) | 1;
 	case 6:
-		return any(30000) | 1;
+		return random_below(30000) | 1;
 	default:
-		return any(200000) | 1;
+		return random_below(200000) | 1;
 	}
 }
 
-/* The whole file in pieces. `shift`: of address against offset, -1: any. */
+/* Divides the file into pieces. Each piece's memory has the alignment of its file offset, plus
+ * `shift`; -1: plus a random shift. */
 static void make_pieces(int shift, const char *path)
 {
 	size_t at = 0;
@@ -130,22 +129,22 @@ static void make_pieces(int shift, const char *path)
 
 		assert_true(piece_count < PIECES_MAX);
 		p->off = off;
-		p->len = any_length();
+		p->len = random_length();
 		p->len = p->len < LEN - off ? p->len : LEN - off;
 		at = (at + 4095) / 4096 * 4096;
-		p->at = at + off % 4096 + (shift < 0 ? any(2) : (uint64_t)shift);
-		p->path = path ? path : shift < 0 && any(3) == 0 ? "bounce" : NULL;
+		p->at = at + off % 4096 + (shift < 0 ? random_below(2) : (uint64_t)shift);
+		p->path = path ? path : shift < 0 && random_below(3) == 0 ? "bounce" : NULL;
 		off += p->len;
 		at = p->at + p->len;
 		assert_true(at <= mem_len);
 	}
 	for (size_t i = 0; i < LEN; i++)
-		truth[i] = (unsigned char)test_random(&random_state);
+		expected[i] = (unsigned char)test_random(&random_state);
 	for (unsigned i = 0; i < piece_count; i++)
-		memcpy(staging + pieces[i].at, truth + pieces[i].off, pieces[i].len);
+		memcpy(staging + pieces[i].at, expected + pieces[i].off, pieces[i].len);
 }
 
-static void copy(bool in)
+static void copy_memory(bool in)
 {
 	struct penstock_copy_args args = {.size = sizeof(args), .row_len = mem_len};
 	struct penstock_device *host;
@@ -168,7 +167,7 @@ struct work {
 	enum penstock_op op;
 };
 
-static void note(const char *what, const struct piece *p, int64_t n, const char *why)
+static void record_failure(const char *what, const struct piece *p, int64_t n, const char *why)
 {
 	bool none = false;
 
@@ -180,38 +179,36 @@ static void note(const char *what, const struct piece *p, int64_t n, const char 
 		 (long long)n, why);
 }
 
-static void count(const struct penstock_report *report)
+static void count_bytes(const struct penstock_report *report)
 {
 	for (unsigned i = 0; i < report->path_count; i++)
 		by_path[i] += report->paths[i].bytes;
 }
 
-static struct penstock_req ask(const struct piece *p, struct penstock_seg *seg, enum penstock_op op)
+static struct penstock_req make_req(const struct piece *p, struct penstock_seg *seg,
+				    enum penstock_op op)
 {
-	struct penstock_req req = PENSTOCK_REQ_INIT;
+	struct penstock_req req;
 
 	*seg = (struct penstock_seg){
 		.buf = mem + p->at, .dev = dev, .off = p->off, .row_len = p->len};
-	req.storage = st;
-	req.segs = seg;
-	req.seg_count = 1;
-	req.op = op;
+	req = test_request(st, seg, 1, op);
 	req.path = p->path;
 	req.user = (void *)(uintptr_t)p;
 	return req;
 }
 
-static void one_call(const struct piece *p, enum penstock_op op)
+static void transfer_piece(const struct piece *p, enum penstock_op op)
 {
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_seg seg;
-	struct penstock_req req = ask(p, &seg, op);
+	struct penstock_req req = make_req(p, &seg, op);
 	int64_t n = penstock_transfer(&req, &report);
 
 	if (n != (int64_t)p->len)
-		note("one call", p, n, penstock_errmsg());
+		record_failure("one call", p, n, penstock_errmsg());
 	else
-		count(&report);
+		count_bytes(&report);
 }
 
 static void harvest(struct penstock_queue *q, unsigned *in_flight, unsigned at_least)
@@ -223,15 +220,15 @@ static void harvest(struct penstock_queue *q, unsigned *in_flight, unsigned at_l
 		const struct piece *p = done[i].user;
 
 		if (done[i].result != (int64_t)p->len)
-			note("queue", p, done[i].result, done[i].report->text);
+			record_failure("queue", p, done[i].result, done[i].report->text);
 		else
-			count(done[i].report);
+			count_bytes(done[i].report);
 	}
 	*in_flight -= n > 0 ? (unsigned)n : 0;
 }
 
-/* Every eighth piece: its neighbours are always other threads'. Every other thread
- * has several in flight. */
+/* Carries every eighth piece, so that neighbours belong to other threads. Every other thread
+ * has several requests in flight. */
 static void *thread_main(void *arg)
 {
 	const struct work *work = arg;
@@ -240,17 +237,17 @@ static void *thread_main(void *arg)
 	unsigned in_flight = 0;
 
 	if (work->index % 2 && penstock_queue_open(NULL, &q))
-		note("queue", &pieces[0], 0, penstock_errmsg());
+		record_failure("queue", &pieces[0], 0, penstock_errmsg());
 	pthread_barrier_wait(&start);
 	for (unsigned i = work->index; i < piece_count; i += THREADS) {
-		struct penstock_req req = ask(&pieces[i], &seg, work->op);
+		struct penstock_req req = make_req(&pieces[i], &seg, work->op);
 
 		if (!q) {
-			one_call(&pieces[i], work->op);
+			transfer_piece(&pieces[i], work->op);
 			continue;
 		}
 		if (penstock_submit(q, &req, 1, NULL) != 1)
-			note("submit", &pieces[i], 0, penstock_errmsg());
+			record_failure("submit", &pieces[i], 0, penstock_errmsg());
 		else if (++in_flight == BATCH)
 			harvest(q, &in_flight, 1);
 	}
@@ -276,19 +273,19 @@ static void run_threads(enum penstock_op op)
 		fail_msg("%s", failure);
 }
 
-/* ---- what came of it ---- */
+/* ---- checks ---- */
 
-static void compare(const char *how, enum file kind)
+static void compare_with_expected(const char *how, enum file kind)
 {
 	for (unsigned i = 0; i < piece_count; i++) {
 		const struct piece *p = &pieces[i];
 
 		for (uint64_t b = p->off; b < p->off + p->len; b++)
-			if (back[b] != truth[b])
+			if (back[b] != expected[b])
 				fail_msg("%s, %s file: byte %llu is %02x, not %02x, in the piece "
 					 "from %llu to %llu",
 					 how, file_names[kind], (unsigned long long)b, back[b],
-					 truth[b], (unsigned long long)p->off,
+					 expected[b], (unsigned long long)p->off,
 					 (unsigned long long)(p->off + p->len));
 	}
 }
@@ -300,19 +297,19 @@ static void check_file(enum file kind)
 
 	assert_true(fd >= 0 && !fstat(fd, &stat));
 	assert_int_equal(stat.st_size, LEN);
-	if (test_marked(fd)) /* since it was made; nobody has asked */
+	if (test_marked(fd)) /* The mark was not queried since the file was created. */
 		fail_msg("%s file: the page cache kept what a direct write should have dropped",
 			 file_names[kind]);
 	memset(back, 0xee, LEN);
 	assert_int_equal(pread(fd, back, LEN, 0), LEN);
-	compare("a plain read", kind);
+	compare_with_expected("a plain read", kind);
 	if (fsync(fd))
 		fail_msg("fsync: %s", strerror(errno));
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	memset(back, 0xee, LEN);
 	assert_int_equal(pread(fd, back, LEN, 0), LEN);
-	compare("from the drive", kind);
-	if (any(2))
+	compare_with_expected("from the drive", kind);
+	if (random_below(2))
 		posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	close(fd);
 }
@@ -320,20 +317,20 @@ static void check_file(enum file kind)
 static void check_read(enum file kind)
 {
 	memset(staging, 0xee, mem_len);
-	copy(true);
+	copy_memory(true);
 	run_threads(PENSTOCK_READ);
-	copy(false);
+	copy_memory(false);
 	memset(back, 0xee, LEN);
 	for (unsigned i = 0; i < piece_count; i++)
 		memcpy(back + pieces[i].off, staging + pieces[i].at, pieces[i].len);
-	compare("read by the library", kind);
+	compare_with_expected("read by the library", kind);
 }
 
-static bool usable(const char *path)
+static bool path_usable(const char *path)
 {
 	struct penstock_explanation out = {.size = sizeof(out)};
 	struct penstock_seg seg;
-	struct penstock_req req = ask(&pieces[0], &seg, PENSTOCK_WRITE);
+	struct penstock_req req = make_req(&pieces[0], &seg, PENSTOCK_WRITE);
 
 	assert_int_equal(penstock_explain(&req, &out), 0);
 	for (unsigned i = 0; i < out.path_count; i++)
@@ -342,11 +339,11 @@ static bool usable(const char *path)
 	return false;
 }
 
-static void print_paths(const char *expected, const char *what)
+static void print_paths(const char *expected_path, const char *what)
 {
 	struct penstock_explanation out = {.size = sizeof(out)};
 	struct penstock_seg seg;
-	struct penstock_req req = ask(&pieces[0], &seg, PENSTOCK_WRITE);
+	struct penstock_req req = make_req(&pieces[0], &seg, PENSTOCK_WRITE);
 
 	assert_int_equal(penstock_explain(&req, &out), 0);
 	printf("# %s, engine %s:", what, out.engine);
@@ -355,13 +352,14 @@ static void print_paths(const char *expected, const char *what)
 			printf(" %s %llu", out.paths[i].name, (unsigned long long)by_path[i]);
 	printf("\n");
 	for (unsigned i = 0; i < out.path_count; i++)
-		if (!strcmp(out.paths[i].name, expected) && usable(expected) && !by_path[i])
-			fail_msg("%s carried nothing", expected);
+		if (!strcmp(out.paths[i].name, expected_path) && path_usable(expected_path) &&
+		    !by_path[i])
+			fail_msg("%s carried nothing", expected_path);
 }
 
-/* One device and engine, buffers for one path, a file of each kind. */
-static void round_of(const char *device, const char *engine, int shift, const char *path,
-		     const char *expected)
+/* Runs the test for one device and engine, with buffers for one path, on each kind of file. */
+static void check_files(const char *device, const char *engine, int shift, const char *path,
+			const char *expected_path)
 {
 	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
 	struct penstock_storage_opts how = PENSTOCK_STORAGE_OPTS_INIT;
@@ -378,53 +376,53 @@ static void round_of(const char *device, const char *engine, int shift, const ch
 	for (unsigned kind = 0; kind < FILES; kind++) {
 		make_file((enum file)kind);
 		make_pieces(shift, path);
-		copy(true);
+		copy_memory(true);
 		assert_int_equal(penstock_open(name, &how, &st), 0);
 		run_threads(PENSTOCK_WRITE);
 		check_file((enum file)kind);
 		check_read((enum file)kind);
 		if (kind == FILES - 1)
-			print_paths(expected, path ? path : expected);
+			print_paths(expected_path, path ? path : expected_path);
 		penstock_close(st);
 	}
 	penstock_free(dev, mem);
 	penstock_device_close(dev);
 }
 
-static void both_engines(const char *device, int shift, const char *path, const char *expected)
+static void both_engines(const char *device, int shift, const char *path, const char *expected_path)
 {
-	round_of(device, "auto", shift, path, expected);
-	round_of(device, "threads", shift, path, expected);
+	check_files(device, "auto", shift, path, expected_path);
+	check_files(device, "threads", shift, path, expected_path);
 }
 
-/* Address and offset are aligned together: bodies are written from where they are. */
-static void odirect(void **state)
+/* Address and offset have the same alignment: aligned parts are written in place. */
+static void writes_by_odirect(void **state)
 {
 	(void)state;
 	both_engines("host", 0, NULL, "odirect");
 }
 
-/* They are not: bodies go through the ring. */
-static void staged(void **state)
+/* Address and offset are not aligned together: the ring is used. */
+static void writes_by_staged(void **state)
 {
 	(void)state;
 	both_engines("host", 1, NULL, "staged");
 }
 
-static void bounce(void **state)
+static void writes_by_bounce(void **state)
 {
 	(void)state;
 	both_engines("host", 1, "bounce", "bounce");
 }
 
-/* All of them side by side. */
-static void mixed(void **state)
+/* All alignments and paths together. */
+static void writes_by_all_paths(void **state)
 {
 	(void)state;
 	both_engines("host", -1, NULL, "odirect");
 }
 
-static void gpu(void **state)
+static void writes_from_gpu_memory(void **state)
 {
 	(void)state;
 	both_engines("cuda:0", -1, NULL, "staged");
@@ -433,8 +431,9 @@ static void gpu(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(odirect), cmocka_unit_test(staged), cmocka_unit_test(bounce),
-		cmocka_unit_test(mixed),   cmocka_unit_test(gpu),
+		cmocka_unit_test(writes_by_odirect),	  cmocka_unit_test(writes_by_staged),
+		cmocka_unit_test(writes_by_bounce),	  cmocka_unit_test(writes_by_all_paths),
+		cmocka_unit_test(writes_from_gpu_memory),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

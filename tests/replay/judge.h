@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "storage/blockstack.h"
+#include "storage/blockstack_verdict.h"
 #include "tree.h"
 
 #define EXT4_MAGIC 0xef53

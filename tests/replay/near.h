@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "core/topo.h"
+#include "core/machine/topo.h"
 
 static inline struct pst_topo *topo_at(const char *root)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds src/device/cuda_api.h against NVIDIA's own cuda.h: constants, struct
- * sizes and offsets, the type of every function and the name of every symbol.
- * All checks are made by the compiler; the build makes this test only where
- * cuda.h is found, and running it says which version that was. Nothing else
- * may include cuda.h.
+ * Compares src/device/cuda_api.h with NVIDIA's cuda.h: constants, struct sizes and offsets, the
+ * type of every function and the name of every symbol. All but the symbol names is compared by
+ * the compiler. The build creates this test only if it finds cuda.h; the program prints the
+ * version of that header. No other file may include cuda.h.
  */
 #include <cuda.h>
 #include <stdio.h>
@@ -157,7 +156,7 @@ SAME(PST_CU_RANGE_DMA_BUF_FD, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 SAME(PST_CU_FLUSH_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX);
 SAME(PST_CU_FLUSH_TO_OWNER, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
 SAME(PST_CU_FLUSH_TO_ALL, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
-/* Constants that came after CUDA 11.8, the oldest cuda.h this is tried with. */
+/* Constants added after CUDA 11.8, the oldest cuda.h that this test has been tried with. */
 #if CUDA_VERSION >= 12040
 SAME(PST_CU_HANDLE_FABRIC, CU_MEM_HANDLE_TYPE_FABRIC);
 SAME(PST_CU_LOCATION_HOST, CU_MEM_LOCATION_TYPE_HOST);
@@ -218,10 +217,9 @@ FIELD(struct pst_cu_copy_attr, flags, CUmemcpyAttributes, flags);
 FIELD(struct pst_cu_access_desc, location, CUmemAccessDesc, location);
 FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 
-/* From here our names stand for NVIDIA's, so that the parameter lists can be
- * written down again as theirs and the compiler compare whole function types.
- * cuda.h declares each function under the symbol's versioned name, by macro.
- */
+/* From here the names of cuda_api.h stand for NVIDIA's types. The parameter lists then expand
+ * with NVIDIA's types, and the compiler compares whole function types. A macro of cuda.h maps
+ * each function to its versioned symbol. */
 #define pst_cu_ctx CUctx_st
 #define pst_cu_stream CUstream_st
 #define pst_cu_event CUevent_st
@@ -249,10 +247,9 @@ FIELD(struct pst_cu_access_desc, flags, CUmemAccessDesc, flags);
 		       #symbol " has another type in cuda.h");
 PST_CU_FUNCS(TYPE, TYPE)
 
-/* The versioned name is what the header's macro makes of the plain one: an
- * entry whose symbol is an older version is caught by the text. cuCtx* and
- * cuStreamGetCtx are as the header has them.
- */
+/* The macros of cuda.h turn a plain name into the versioned symbol. The comparison of the texts
+ * finds an entry whose symbol is an older version. cuCtx* and cuStreamGetCtx are compared in
+ * the form that the header declares. */
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 #define PAIR(name, symbol, params) {TEXT(name), #symbol},

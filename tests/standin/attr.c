@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the stand-in says about an address. Asking for several attributes at
- * once succeeds for an address that it does not know, asking for one does not;
- * both as measured (README.md). It must never look at the bytes there.
+ * Implements the stand-in's pointer attributes. A query of several attributes succeeds for an
+ * unknown address, a query of one attribute fails; the driver was measured to do both
+ * (README.md). This file must never access the bytes at an address.
  */
 #include "standin.h"
 
@@ -10,7 +10,7 @@
 
 struct answer {
 	unsigned char bytes[8];
-	size_t len; /* 0: not written */
+	size_t len; /* Length of the answer; 0: the attribute is not written. */
 };
 
 static struct answer answer(const void *value, size_t len)
@@ -31,8 +31,9 @@ static struct answer answer_long(unsigned long long value)
 	return answer(&value, sizeof(value));
 }
 
-/* Of an address that belongs to nothing, but perhaps to a reservation. */
-static struct answer unknown(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const struct span *span)
+/* Answers for an address without a range, which may be inside a reservation. */
+static struct answer unknown_attr(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr,
+				  const struct span *span)
 {
 	switch ((int)attr) {
 	case PST_CU_PTR_CONTEXT:
@@ -57,16 +58,16 @@ static struct answer unknown(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const st
 	}
 }
 
-static struct answer known(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const struct range *r,
-			   const struct span *span, const struct pst_cu_ctx *ctx)
+static struct answer known_attr(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const struct range *r,
+				const struct span *span, const struct pst_cu_ctx *ctx)
 {
 	bool host = r->kind & RANGE_ON_HOST;
 	bool reach = ctx && r->access && (host || ctx_reaches(ctx, r->dev));
-	struct pst_cu_ctx *of = r->ctx;
+	struct pst_cu_ctx *owner = r->ctx;
 
 	switch ((int)attr) {
 	case PST_CU_PTR_CONTEXT:
-		return answer(&of, sizeof(of));
+		return answer(&owner, sizeof(owner));
 	case PST_CU_PTR_MEMORY_TYPE:
 		return answer_int(host ? PST_CU_MEMTYPE_HOST : PST_CU_MEMTYPE_DEVICE);
 	case PST_CU_PTR_DEVICE_POINTER:
@@ -100,7 +101,7 @@ static struct answer known(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const stru
 		return answer_long(r->map_start);
 	case PST_CU_PTR_BLOCK_ID:
 		return answer_long(r->block_id);
-	default: /* the memory pool: of the device's own there is no handle */
+	default: /* The memory pool: the device's default pool has no handle. */
 		return answer_long(0);
 	}
 }
@@ -110,8 +111,8 @@ static bool is_attr(enum pst_cu_ptr_attr attr)
 	return attr >= PST_CU_PTR_CONTEXT && attr <= PST_CU_PTR_BLOCK_ID && (int)attr != 5;
 }
 
-static struct answer look(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const struct pst_cu_ctx *ctx,
-			  bool *is_known)
+static struct answer attr_value(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr,
+				const struct pst_cu_ctx *ctx, bool *is_known)
 {
 	const struct range *r = range_find(ptr);
 	const struct span *span = NULL;
@@ -121,7 +122,7 @@ static struct answer look(enum pst_cu_ptr_attr attr, pst_cu_ptr ptr, const struc
 	if (span && !span->reserved)
 		span = NULL;
 	*is_known = r;
-	return r ? known(attr, ptr, r, span, ctx) : unknown(attr, ptr, span);
+	return r ? known_attr(attr, ptr, r, span, ctx) : unknown_attr(attr, ptr, span);
 }
 
 EXPORT enum pst_cu_result cuPointerGetAttributes(unsigned int count, enum pst_cu_ptr_attr *attrs,
@@ -137,7 +138,7 @@ EXPORT enum pst_cu_result cuPointerGetAttributes(unsigned int count, enum pst_cu
 			return standin_refuse(PST_CU_INVALID_VALUE, "attribute %d", (int)attrs[i]);
 	lock();
 	for (unsigned int i = 0; i < count; i++) {
-		struct answer a = look(attrs[i], ptr, ctx, &is_known);
+		struct answer a = attr_value(attrs[i], ptr, ctx, &is_known);
 
 		memcpy(data[i], a.bytes, a.len);
 	}
@@ -155,12 +156,13 @@ EXPORT enum pst_cu_result cuPointerGetAttribute(void *data, enum pst_cu_ptr_attr
 	if (!data || !is_attr(attr))
 		return standin_refuse(PST_CU_INVALID_VALUE, "attribute %d", (int)attr);
 	lock();
-	a = look(attr, ptr, ctx, &is_known);
+	a = attr_value(attr, ptr, ctx, &is_known);
 	unlock();
 	if (!is_known)
 		return standin_refuse(PST_CU_INVALID_VALUE, "%llx is unknown", ptr);
 	if (attr == PST_CU_PTR_DEVICE_POINTER && !ctx)
-		return standin_refuse(PST_CU_INVALID_CONTEXT, "a device pointer for no context");
+		return standin_refuse(PST_CU_INVALID_CONTEXT,
+				      "a device pointer without a current context");
 	if ((attr == PST_CU_PTR_DEVICE_POINTER || attr == PST_CU_PTR_HOST_POINTER) &&
 	    !memcmp(a.bytes, "\0\0\0\0\0\0\0", 8))
 		return standin_refuse(PST_CU_INVALID_VALUE, "%llx has no such address", ptr);

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures, as far as others feel them: which calls are refused while one goes on and
- * spoil it, by the mode that it was begun in and the mode of the thread that calls
- * (README.md has what was measured). Nothing is recorded: what is put on a stream that
- * captures is refused, and the graph at the end is NULL.
+ * Implements stream captures as far as other calls notice them. While a capture is active, some
+ * calls are refused and invalidate it. That depends on the mode of the capture and on the mode
+ * of the calling thread (README.md has the measurements). Nothing is recorded: an operation
+ * queued on a capturing stream is refused, and the resulting graph is NULL.
  */
 #include "standin.h"
 
 static _Thread_local enum pst_cu_capture_mode mode = PST_CU_CAPTURE_GLOBAL;
 
-static bool in_the_way(const struct pst_cu_stream *s)
+static bool capture_forbids_call(const struct pst_cu_stream *s)
 {
 	bool own = pthread_equal(s->capturer, pthread_self());
 
-	if (!s->begun || s->capture_mode == PST_CU_CAPTURE_RELAXED ||
+	if (!s->real_capture || s->capture_mode == PST_CU_CAPTURE_RELAXED ||
 	    mode == PST_CU_CAPTURE_RELAXED)
 		return false;
 	return own || (mode == PST_CU_CAPTURE_GLOBAL && s->capture_mode == PST_CU_CAPTURE_GLOBAL);
 }
 
-/* With the lock held. Spoils every capture that the call stands against. */
+/* Invalidates every capture that forbids the call. The caller holds the lock. */
 enum pst_cu_result capture_refuses(enum func func)
 {
 	enum pst_cu_result rc = PST_CU_OK;
 
 	for (struct pst_cu_stream *s = standin.streams; s; s = s->next) {
-		if (!in_the_way(s))
+		if (!capture_forbids_call(s))
 			continue;
-		s->spoilt = true;
+		s->invalidated = true;
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "%s while a stream captures",
 				    standin_symbol(func));
 	}
@@ -60,8 +60,8 @@ EXPORT enum pst_cu_result cuStreamBeginCapture_v2(struct pst_cu_stream *stream,
 	if (s && (s->capturing || s->own))
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream cannot be captured");
 	else if (s) {
-		s->capturing = s->begun = true;
-		s->spoilt = false;
+		s->capturing = s->real_capture = true;
+		s->invalidated = false;
 		s->capture_mode = how;
 		s->capturer = pthread_self();
 	}
@@ -77,12 +77,12 @@ EXPORT enum pst_cu_result cuStreamEndCapture(struct pst_cu_stream *stream, void 
 	ENTER(cuStreamEndCapture, NEED_OBJECT);
 	lock();
 	s = stream_of(stream, ctx, &rc);
-	if (s && !s->begun)
-		rc = standin_refuse(PST_CU_ILLEGAL_STATE, "the stream does not capture");
-	else if (s && s->spoilt)
-		rc = standin_refuse(PST_CU_CAPTURE_INVALIDATED, "the capture was spoilt");
+	if (s && !s->real_capture)
+		rc = standin_refuse(PST_CU_ILLEGAL_STATE, "the stream is not capturing");
+	else if (s && s->invalidated)
+		rc = standin_refuse(PST_CU_CAPTURE_INVALIDATED, "the capture was invalidated");
 	if (s)
-		s->capturing = s->begun = s->spoilt = false;
+		s->capturing = s->real_capture = s->invalidated = false;
 	unlock();
 	if (graph)
 		*graph = NULL;
@@ -101,7 +101,7 @@ EXPORT enum pst_cu_result cuStreamIsCapturing(struct pst_cu_stream *stream,
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	if (s)
-		*status = s->spoilt	 ? PST_CU_CAPTURE_BROKEN
+		*status = s->invalidated ? PST_CU_CAPTURE_BROKEN
 			  : s->capturing ? PST_CU_CAPTURE_ACTIVE
 					 : PST_CU_CAPTURE_NONE;
 	unlock();

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests that hold the stand-in against the real driver: one of the
- * two, loaded as the library loads it, with a context and a stream. By default
- * it is the stand-in beside the test program; PENSTOCK_STANDIN=0 takes the
- * machine's own libcuda. Included by tests/unit/test_standin*.c only; each
- * case must hold for both, unless it begins with standin_only().
+ * Fixture for the tests that compare the stand-in with the real driver. It loads one of the two
+ * as the library does, and creates a context and a stream. The default is the stand-in beside
+ * the test program; PENSTOCK_STANDIN=0 selects the machine's own libcuda. Included by
+ * tests/unit/test_standin*.c and, through cuda_device.h, by tests/unit/test_cuda*.c only. Each
+ * case must pass on both drivers, unless it begins with standin_only().
  */
 #ifndef STANDIN_CHECK_H
 #define STANDIN_CHECK_H
@@ -26,15 +26,15 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-/* How long something must fail to happen until it counts as held up. */
+/* An event that does not happen within this time counts as held up. */
 #define HELD_MS 60
-/* How long something may take that must happen. */
+/* Time limit for an event that must happen. */
 #define SOON_MS 5000
 
 static const struct pst_cuda *cu;
 static struct pst_cu_ctx *ctx;
 static struct pst_cu_stream *stream;
-static void *lib; /* the same library, for what cuda_api.h does not list */
+static void *lib; /* The same library, for symbols that cuda_api.h does not list. */
 
 static inline bool is_standin(void)
 {
@@ -43,24 +43,23 @@ static inline bool is_standin(void)
 	return !text || strcmp(text, "0");
 }
 
-#define standin_only()                                                        \
-	do {                                                                  \
-		if (!is_standin())                                            \
-			test_skip("about the stand-in, not the real driver"); \
+#define standin_only()                                                  \
+	do {                                                            \
+		if (!is_standin())                                      \
+			test_skip("this case tests the stand-in only"); \
 	} while (0)
 
-static inline void *symbol(const char *name)
+static inline void *lib_symbol(const char *name)
 {
 	void *at = dlsym(lib, name);
 
 	if (!at)
-		fail_msg("no %s", name);
+		fail_msg("the library has no symbol %s", name);
 	return at;
 }
 
-/* Names the library before pst_cuda_get looks, and makes both drivers have one
- * hardware queue of each kind, so that what shares a queue is no accident.
- */
+/* Selects the library before pst_cuda_get loads it. Sets both drivers to one hardware queue of
+ * each kind, so that streams share a queue in every run. */
 static inline void check_choose(void)
 {
 	char path[4096];
@@ -87,7 +86,7 @@ static inline int check_open(void **state)
 	(void)state;
 	cu = pst_cuda_get(&why);
 	if (!cu) {
-		print_error("no driver: %s\n", why);
+		print_error("cannot load the CUDA driver: %s\n", why);
 		return -1;
 	}
 	lib = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
@@ -105,7 +104,7 @@ static inline int check_close(void **state)
 	return cu->cuDevicePrimaryCtxRelease(0) ? -1 : 0;
 }
 
-/* Every case starts with the context current and ends with nothing running. */
+/* Makes the context current before each case. check_teardown waits until no work is running. */
 static inline int check_setup(void **state)
 {
 	(void)state;
@@ -135,7 +134,7 @@ static inline void *alloc_host(size_t len)
 	return host;
 }
 
-static inline struct pst_cu_stream *make_stream(unsigned int flags)
+static inline struct pst_cu_stream *stream_new(unsigned int flags)
 {
 	struct pst_cu_stream *s = NULL;
 
@@ -143,13 +142,13 @@ static inline struct pst_cu_stream *make_stream(unsigned int flags)
 	return s;
 }
 
-static inline void settle(struct pst_cu_stream *s)
+static inline void stream_sync(struct pst_cu_stream *s)
 {
 	assert_int_equal(cu->cuStreamSynchronize(s), PST_CU_OK);
 }
 
-/* Anonymous memory on pages of its own. */
-static inline char *pages(size_t len, int prot)
+/* Maps anonymous memory, which starts and ends on page borders. */
+static inline char *pages_map(size_t len, int prot)
 {
 	char *at = mmap(NULL, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -157,22 +156,21 @@ static inline char *pages(size_t len, int prot)
 	return at;
 }
 
-/* The first byte at a device address, by way of pinned memory. */
+/* Returns the first byte at a device address, copied through pinned memory. */
 static inline int byte_at(pst_cu_ptr dev)
 {
 	unsigned char *host = alloc_host(4096);
 	int byte;
 
 	assert_int_equal(cu->cuMemcpyDtoHAsync(host, dev, 1, stream), PST_CU_OK);
-	settle(stream);
+	stream_sync(stream);
 	byte = host[0];
 	cu->cuMemFreeHost(host);
 	return byte;
 }
 
-/* Overwrites what a copy may be reading: the race is the point of the case, so
- * the thread sanitizer does not look.
- */
+/* Overwrites memory that a copy may be reading. The race is the subject of the case, so that
+ * ThreadSanitizer is switched off here. */
 __attribute__((no_sanitize("thread"))) static inline void overwrite(char *at, char byte, size_t len)
 {
 	for (volatile char *p = at; p < at + len; p++)
@@ -187,7 +185,7 @@ static inline long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Whether a stream becomes idle within the time. */
+/* Returns whether the stream becomes idle within the time. */
 static inline bool idle_within(struct pst_cu_stream *s, long ms)
 {
 	long until = now_ms() + ms;
@@ -200,9 +198,8 @@ static inline bool idle_within(struct pst_cu_stream *s, long ms)
 	return true;
 }
 
-/* Runs this program again for one case in a process of its own, with settings
- * "NAME=VALUE", NULL at the end; its wait status.
- */
+/* Runs this program again in a child process for the case `what`, with environment settings
+ * "NAME=VALUE" and NULL at the end. Returns the child's wait status. */
 static inline int run_self(const char *what, const char *const *settings)
 {
 	pid_t pid;
@@ -221,9 +218,9 @@ static inline int run_self(const char *what, const char *const *settings)
 	return status;
 }
 
-/* --- cases in a process of their own: they end with 0 or the complaint ------ */
+/* --- cases in a child process: they return 0, or print the difference and return 1 --- */
 
-#define WANT(ours, theirs)                                                                        \
+#define EXPECT_EQ(ours, theirs)                                                                   \
 	do {                                                                                      \
 		long long got_ = (long long)(ours), want_ = (long long)(theirs);                  \
 		if (got_ != want_) {                                                              \
@@ -233,20 +230,20 @@ static inline int run_self(const char *what, const char *const *settings)
 		}                                                                                 \
 	} while (0)
 
-struct alone {
+struct child_case {
 	const char *name;
 	int (*run)(void);
-	bool closed; /* loads the library itself, or wants none */
+	bool without_driver; /* The case loads the library itself or needs none. */
 };
 
-/* What main does with an argument: the exit status. */
-static inline int run_alone(const struct alone *cases, size_t count, const char *name,
-			    int (*open)(void **))
+/* Runs the case that main's argument names. Returns the exit status of the child. */
+static inline int child_case_run(const struct child_case *cases, size_t count, const char *name,
+				 int (*open)(void **))
 {
 	for (size_t i = 0; i < count; i++) {
 		if (strcmp(cases[i].name, name))
 			continue;
-		if (!cases[i].closed && open(NULL))
+		if (!cases[i].without_driver && open(NULL))
 			return 98;
 		return cases[i].run();
 	}

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's copies and fills. At the call they are checked against what
- * the driver knows of both addresses; the bytes move later, in the stream's
- * thread, and only then is the source read, so that a ring slot given out too
- * early shows. Pageable memory is the exception, as in the driver: taken aside
- * or waited for. Nothing here may touch a device address itself.
+ * Implements the stand-in's copies and memsets. A call checks both addresses against the known
+ * ranges. The bytes move later in the stream's thread, which reads the source only then, so
+ * that tests detect a ring slot that is reused too early. As in the driver, a pageable operand
+ * is copied aside or makes the call wait. This file must never dereference a device address.
  */
 #include "standin.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Both measured: README.md. */
+/* Both values are measured: README.md. */
 #define SMALL_MAX ((size_t)24576)
 #define STAGE_MAX ((size_t)2 << 20)
 
-/* What an operand may be: KNOWN refuses pageable memory. */
+/* Kind of operand that a call accepts: KNOWN refuses pageable memory. */
 enum side { ANY, KNOWN };
 
-/* Bytes from the first of the first row to the last of the last. */
-static bool extent(size_t pitch, size_t width, size_t rows, size_t *len)
+/* Computes the distance from the first byte of the first row to the end of the last row. */
+static bool rows_extent(size_t pitch, size_t width, size_t rows, size_t *len)
 {
 	return !__builtin_mul_overflow(pitch, rows - 1, len) &&
 	       !__builtin_add_overflow(*len, width, len);
@@ -34,7 +33,7 @@ static enum queue_kind queue_for(const struct piece *p, enum place dst, enum pla
 	return QUEUE_COMPUTE;
 }
 
-static void stage(struct piece *p)
+static void piece_stage(struct piece *p)
 {
 	p->staged = malloc(p->width * p->rows);
 	for (size_t row = 0; p->staged && row < p->rows; row++)
@@ -42,14 +41,15 @@ static void stage(struct piece *p)
 		       (const char *)(uintptr_t)(p->src + row * p->src_pitch), p->width);
 }
 
-static enum pst_cu_result check(const struct piece *p, enum side dst_side, enum side src_side,
-				struct where *dst, struct where *src)
+static enum pst_cu_result copy_check(const struct piece *p, enum side dst_side, enum side src_side,
+				     struct where *dst, struct where *src)
 {
 	size_t dst_len, src_len;
 
-	if (!extent(p->dst_pitch, p->width, p->rows, &dst_len) ||
-	    !extent(p->src_pitch, p->width, p->rows, &src_len))
-		return standin_refuse(PST_CU_INVALID_VALUE, "a copy longer than an address");
+	if (!rows_extent(p->dst_pitch, p->width, p->rows, &dst_len) ||
+	    !rows_extent(p->src_pitch, p->width, p->rows, &src_len))
+		return standin_refuse(PST_CU_INVALID_VALUE,
+				      "the length of the copy overflows an address");
 	*dst = resolve(p->dst, dst_len);
 	*src = resolve(p->src, src_len);
 	if (dst->place == PLACE_BAD || (dst->place == PLACE_PAGEABLE && dst_side == KNOWN))
@@ -68,9 +68,9 @@ static enum pst_cu_result check(const struct piece *p, enum side dst_side, enum 
 	return PST_CU_OK;
 }
 
-static enum pst_cu_result copy(enum func func, struct piece piece, enum side dst_side,
-			       enum side src_side, struct pst_cu_stream *handle,
-			       struct pst_cu_ctx *ctx, bool wait)
+static enum pst_cu_result copy_submit(enum func func, struct piece piece, enum side dst_side,
+				      enum side src_side, struct pst_cu_stream *handle,
+				      struct pst_cu_ctx *ctx, bool wait)
 {
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s;
@@ -85,12 +85,12 @@ static enum pst_cu_result copy(enum func func, struct piece piece, enum side dst
 	if (!rc && s->capturing)
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	if (!rc)
-		rc = check(&piece, dst_side, src_side, &dst, &src);
+		rc = copy_check(&piece, dst_side, src_side, &dst, &src);
 	if (rc)
 		goto out;
 	if (src.place == PLACE_PAGEABLE && dst.place == PLACE_DEVICE &&
 	    piece.width * piece.rows <= STAGE_MAX)
-		stage(&piece);
+		piece_stage(&piece);
 	wait = wait || dst.place == PLACE_PAGEABLE ||
 	       (src.place == PLACE_PAGEABLE && !piece.staged);
 	op = op_new(OP_COPY, func);
@@ -102,11 +102,11 @@ static enum pst_cu_result copy(enum func func, struct piece piece, enum side dst
 	op->copy = piece;
 	op_submit(op, s, queue_for(&piece, dst.place, src.place));
 	if (wait) {
-		struct pst_cu_ctx *of = s->ctx;
+		struct pst_cu_ctx *owner = s->ctx;
 
 		op_wait(op);
 		op = NULL;
-		rc = of->broken;
+		rc = owner->broken;
 	}
 out:
 	op_put(op);
@@ -114,20 +114,21 @@ out:
 	return rc;
 }
 
-static enum pst_cu_result copy_plain(enum func func, pst_cu_ptr dst, enum side dst_side,
-				     pst_cu_ptr src, enum side src_side, size_t len,
-				     struct pst_cu_stream *stream, struct pst_cu_ctx *ctx,
-				     bool wait)
+static enum pst_cu_result copy_submit_plain(enum func func, pst_cu_ptr dst, enum side dst_side,
+					    pst_cu_ptr src, enum side src_side, size_t len,
+					    struct pst_cu_stream *stream, struct pst_cu_ctx *ctx,
+					    bool wait)
 {
 	struct piece piece = {.dst = dst, .src = src, .width = len, .rows = 1};
 
-	return copy(func, piece, dst_side, src_side, stream, ctx, wait);
+	return copy_submit(func, piece, dst_side, src_side, stream, ctx, wait);
 }
 
-/* --- in the stream's thread ---------------------------------------------- */
+/* --- run in the stream's thread --- */
 
-/* Pageable memory is what is neither known nor in an arena. */
-static char *bytes(pst_cu_ptr ptr, bool write, size_t *avail)
+/* Returns the CPU's address of `ptr`. An address outside all ranges and arenas is pageable
+ * memory, which is used directly. */
+static char *operand_bytes(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	char *at = bytes_at(ptr, write, avail);
 
@@ -146,14 +147,16 @@ enum pst_cu_result copy_run(struct op *op)
 
 		while (at < p->width) {
 			size_t dst_avail, src_avail, len = p->width - at;
-			char *dst = bytes(p->dst + row * p->dst_pitch + at, true, &dst_avail);
+			char *dst =
+				operand_bytes(p->dst + row * p->dst_pitch + at, true, &dst_avail);
 			char *src = p->staged;
 
 			if (src) {
 				src += row * p->width + at;
 				src_avail = len;
 			} else {
-				src = bytes(p->src + row * p->src_pitch + at, false, &src_avail);
+				src = operand_bytes(p->src + row * p->src_pitch + at, false,
+						    &src_avail);
 			}
 			if (!dst || !src)
 				return standin_refuse(PST_CU_ILLEGAL_ADDRESS,
@@ -190,36 +193,37 @@ enum pst_cu_result set_run(struct op *op)
 	return PST_CU_OK;
 }
 
-/* --- the functions ------------------------------------------------------- */
+/* --- the driver's functions --- */
 
 EXPORT enum pst_cu_result cuMemcpyAsync(pst_cu_ptr dst, pst_cu_ptr src, size_t len,
 					struct pst_cu_stream *stream)
 {
 	ENTER(cuMemcpyAsync, NEED_OBJECT | NEED_TURN);
-	return copy_plain(FN_cuMemcpyAsync, dst, ANY, src, ANY, len, stream, ctx, false);
+	return copy_submit_plain(FN_cuMemcpyAsync, dst, ANY, src, ANY, len, stream, ctx, false);
 }
 
 EXPORT enum pst_cu_result cuMemcpyHtoDAsync_v2(pst_cu_ptr dst, const void *src, size_t len,
 					       struct pst_cu_stream *stream)
 {
 	ENTER(cuMemcpyHtoDAsync_v2, NEED_OBJECT | NEED_TURN);
-	return copy_plain(FN_cuMemcpyHtoDAsync_v2, dst, KNOWN, (uintptr_t)src, ANY, len, stream,
-			  ctx, false);
+	return copy_submit_plain(FN_cuMemcpyHtoDAsync_v2, dst, KNOWN, (uintptr_t)src, ANY, len,
+				 stream, ctx, false);
 }
 
 EXPORT enum pst_cu_result cuMemcpyDtoHAsync_v2(void *dst, pst_cu_ptr src, size_t len,
 					       struct pst_cu_stream *stream)
 {
 	ENTER(cuMemcpyDtoHAsync_v2, NEED_OBJECT | NEED_TURN);
-	return copy_plain(FN_cuMemcpyDtoHAsync_v2, (uintptr_t)dst, ANY, src, KNOWN, len, stream,
-			  ctx, false);
+	return copy_submit_plain(FN_cuMemcpyDtoHAsync_v2, (uintptr_t)dst, ANY, src, KNOWN, len,
+				 stream, ctx, false);
 }
 
 EXPORT enum pst_cu_result cuMemcpyDtoDAsync_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t len,
 					       struct pst_cu_stream *stream)
 {
 	ENTER(cuMemcpyDtoDAsync_v2, NEED_OBJECT | NEED_TURN);
-	return copy_plain(FN_cuMemcpyDtoDAsync_v2, dst, KNOWN, src, KNOWN, len, stream, ctx, false);
+	return copy_submit_plain(FN_cuMemcpyDtoDAsync_v2, dst, KNOWN, src, KNOWN, len, stream, ctx,
+				 false);
 }
 
 EXPORT enum pst_cu_result cuMemcpyPeerAsync(pst_cu_ptr dst, struct pst_cu_ctx *dst_ctx,
@@ -227,39 +231,40 @@ EXPORT enum pst_cu_result cuMemcpyPeerAsync(pst_cu_ptr dst, struct pst_cu_ctx *d
 					    struct pst_cu_stream *stream)
 {
 	ENTER(cuMemcpyPeerAsync, NEED_OBJECT | NEED_TURN);
-	/* The driver takes any contexts, it goes by the addresses. */
+	/* The driver ignores the contexts and uses the addresses only. */
 	(void)dst_ctx;
 	(void)src_ctx;
-	return copy_plain(FN_cuMemcpyPeerAsync, dst, KNOWN, src, KNOWN, len, stream, ctx, false);
+	return copy_submit_plain(FN_cuMemcpyPeerAsync, dst, KNOWN, src, KNOWN, len, stream, ctx,
+				 false);
 }
 
 EXPORT enum pst_cu_result cuMemcpyHtoD_v2(pst_cu_ptr dst, const void *src, size_t len)
 {
 	ENTER(cuMemcpyHtoD_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
-	return copy_plain(FN_cuMemcpyHtoD_v2, dst, KNOWN, (uintptr_t)src, ANY, len, NULL, ctx,
-			  true);
+	return copy_submit_plain(FN_cuMemcpyHtoD_v2, dst, KNOWN, (uintptr_t)src, ANY, len, NULL,
+				 ctx, true);
 }
 
 EXPORT enum pst_cu_result cuMemcpyDtoH_v2(void *dst, pst_cu_ptr src, size_t len)
 {
 	ENTER(cuMemcpyDtoH_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
-	return copy_plain(FN_cuMemcpyDtoH_v2, (uintptr_t)dst, ANY, src, KNOWN, len, NULL, ctx,
-			  true);
+	return copy_submit_plain(FN_cuMemcpyDtoH_v2, (uintptr_t)dst, ANY, src, KNOWN, len, NULL,
+				 ctx, true);
 }
 
 EXPORT enum pst_cu_result cuMemcpyDtoD_v2(pst_cu_ptr dst, pst_cu_ptr src, size_t len)
 {
 	ENTER(cuMemcpyDtoD_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
-	return copy_plain(FN_cuMemcpyDtoD_v2, dst, KNOWN, src, KNOWN, len, NULL, ctx, true);
+	return copy_submit_plain(FN_cuMemcpyDtoD_v2, dst, KNOWN, src, KNOWN, len, NULL, ctx, true);
 }
 
-struct corner { /* of one operand of a pitched copy */
+struct operand { /* Address of one operand of a pitched copy. */
 	pst_cu_ptr ptr;
 	enum side side;
 };
 
-static bool corner(enum pst_cu_memtype type, const void *host, pst_cu_ptr dev, size_t x, size_t y,
-		   size_t pitch, const struct pst_cu_memcpy2d *c, struct corner *out)
+static bool operand(enum pst_cu_memtype type, const void *host, pst_cu_ptr dev, size_t x, size_t y,
+		    size_t pitch, const struct pst_cu_memcpy2d *c, struct operand *out)
 {
 	if (type == PST_CU_MEMTYPE_HOST)
 		out->ptr = (uintptr_t)host;
@@ -275,16 +280,16 @@ static bool corner(enum pst_cu_memtype type, const void *host, pst_cu_ptr dev, s
 EXPORT enum pst_cu_result cuMemcpy2DAsync_v2(const struct pst_cu_memcpy2d *c,
 					     struct pst_cu_stream *stream)
 {
-	struct corner dst, src;
+	struct operand dst, src;
 	struct piece piece;
 
 	ENTER(cuMemcpy2DAsync_v2, NEED_OBJECT | NEED_TURN);
 	if (!c)
 		return PST_CU_INVALID_VALUE;
-	if (!corner(c->dst_type, c->dst_host, c->dst_dev, c->dst_x_bytes, c->dst_y, c->dst_pitch, c,
-		    &dst) ||
-	    !corner(c->src_type, c->src_host, c->src_dev, c->src_x_bytes, c->src_y, c->src_pitch, c,
-		    &src))
+	if (!operand(c->dst_type, c->dst_host, c->dst_dev, c->dst_x_bytes, c->dst_y, c->dst_pitch,
+		     c, &dst) ||
+	    !operand(c->src_type, c->src_host, c->src_dev, c->src_x_bytes, c->src_y, c->src_pitch,
+		     c, &src))
 		return standin_refuse(PST_CU_INVALID_VALUE, "a row is longer than its pitch");
 	piece = (struct piece){.dst = dst.ptr,
 			       .src = src.ptr,
@@ -292,10 +297,11 @@ EXPORT enum pst_cu_result cuMemcpy2DAsync_v2(const struct pst_cu_memcpy2d *c,
 			       .src_pitch = c->src_pitch,
 			       .width = c->width_bytes,
 			       .rows = c->height};
-	return copy(FN_cuMemcpy2DAsync_v2, piece, dst.side, src.side, stream, ctx, false);
+	return copy_submit(FN_cuMemcpy2DAsync_v2, piece, dst.side, src.side, stream, ctx, false);
 }
 
-/* All or none: checked first. Each then takes the queue that it would take alone. */
+/* Checks all copies before it queues any. Each copy then uses the queue that it would use
+ * alone. */
 EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *srcs, size_t *lens,
 						size_t count, struct pst_cu_copy_attr *attrs,
 						size_t *firsts, size_t attr_count,
@@ -306,21 +312,23 @@ EXPORT enum pst_cu_result cuMemcpyBatchAsync_v2(pst_cu_ptr *dsts, pst_cu_ptr *sr
 	ENTER(cuMemcpyBatchAsync_v2, NEED_OBJECT | NEED_TURN);
 	if (!count || attr_count != 1 || firsts[0] || !stream ||
 	    attrs->source_order != PST_CU_SOURCE_IN_STREAM)
-		return standin_refuse(PST_CU_INVALID_VALUE, "a batch of another kind than ours");
+		return standin_refuse(
+			PST_CU_INVALID_VALUE,
+			"a batch with attributes that the stand-in does not implement");
 	for (size_t i = 0; i < count && !rc; i++) {
 		struct piece piece = {.dst = dsts[i], .src = srcs[i], .width = lens[i], .rows = 1};
 		struct where dst, src;
 
 		lock();
-		rc = check(&piece, ANY, ANY, &dst, &src);
+		rc = copy_check(&piece, ANY, ANY, &dst, &src);
 		unlock();
 		if (!rc && !lens[i])
-			rc = standin_refuse(PST_CU_INVALID_VALUE, "copy %zu is of no length", i);
+			rc = standin_refuse(PST_CU_INVALID_VALUE, "copy %zu has length 0", i);
 	}
 	for (size_t i = 0; i < count && !rc; i++) {
 		struct piece piece = {.dst = dsts[i], .src = srcs[i], .width = lens[i], .rows = 1};
 
-		rc = copy(FN_cuMemcpyBatchAsync_v2, piece, ANY, ANY, stream, ctx, false);
+		rc = copy_submit(FN_cuMemcpyBatchAsync_v2, piece, ANY, ANY, stream, ctx, false);
 	}
 	return rc;
 }
@@ -347,7 +355,7 @@ EXPORT enum pst_cu_result cuMemsetD8Async(pst_cu_ptr dst, unsigned char byte, si
 		rc = standin_refuse(PST_CU_INVALID_VALUE, "memset of %zu bytes at %llx", len, dst);
 	else if (at.place == PLACE_DEVICE && !ctx_reaches(s->ctx, at.range->dev))
 		rc = standin_refuse(PST_CU_INVALID_VALUE,
-				    "another device's memory, no peer access");
+				    "the memory of another device without peer access");
 	if (rc)
 		goto out;
 	op = op_new(OP_SET, FN_cuMemsetD8Async);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's start and end, its devices, and contexts: each thread's
- * stack of them, primary ones counted by device, peer access between them.
- * Settings are read from the environment by cuInit, once (README.md lists
- * them).
+ * Implements the stand-in's initialisation and exit, its devices, and contexts: a context stack
+ * for each thread, primary contexts with a reference count for each device, and peer access
+ * between contexts. cuInit reads the settings from the environment once (README.md lists them).
  */
 #include "standin.h"
 
@@ -44,7 +43,7 @@ bool ctx_reaches(const struct pst_cu_ctx *ctx, int dev)
 	return ctx->dev == dev || (ctx->peers >> dev & 1);
 }
 
-/* A number with KiB, MiB or GiB. */
+/* Reads an environment variable with a number that may end in KiB, MiB or GiB. */
 uint64_t env_size(const char *name, uint64_t fallback)
 {
 	const char *text = getenv(name);
@@ -67,14 +66,14 @@ uint64_t env_size(const char *name, uint64_t fallback)
 	return value;
 }
 
-static void in_child(void)
+static void fork_child(void)
 {
-	/* The lock may be held by a thread that the child does not have. */
+	/* A thread that does not exist in the child may hold the lock. */
 	pthread_mutex_init(&standin.lock, NULL);
 	standin.forked = true;
 }
 
-static void start(void)
+static void driver_start(void)
 {
 	size_t mem = env_size("PENSTOCK_STANDIN_MEM", (size_t)1 << 30);
 	int count = (int)env_size("PENSTOCK_STANDIN_DEVICES", 1);
@@ -99,7 +98,7 @@ static void start(void)
 		standin.devices[i].primary.primary = true;
 		standin.devices[i].mem_total = mem;
 	}
-	pthread_atfork(NULL, NULL, in_child);
+	pthread_atfork(NULL, NULL, fork_child);
 	standin.started = true;
 }
 
@@ -113,20 +112,21 @@ EXPORT enum pst_cu_result cuInit(unsigned int flags)
 	lock();
 	first = !standin.started;
 	if (first)
-		start();
+		driver_start();
 	unlock();
 	if (first)
 		standin_fail_start();
 	if (!standin.device_count)
-		return standin_refuse(PST_CU_NO_DEVICE, "no devices were asked for");
+		return standin_refuse(PST_CU_NO_DEVICE, "PENSTOCK_STANDIN_DEVICES is 0");
 	for (int i = 0; first && i < standin.device_count; i++)
 		if (arena_start(i) < 0)
-			return standin_refuse(PST_CU_OUT_OF_MEMORY, "no addresses: %m");
+			return standin_refuse(PST_CU_OUT_OF_MEMORY, "cannot reserve addresses: %m");
 	return PST_CU_OK;
 }
 
-/* Prints what is left if PENSTOCK_STANDIN_LEAKS is set; 2 also fails. */
-__attribute__((destructor)) static void end(void)
+/* Prints leaked objects if PENSTOCK_STANDIN_LEAKS is set. If it is 2, the process exits with
+ * 97. */
+__attribute__((destructor)) static void driver_end(void)
 {
 	const char *leaks = getenv("PENSTOCK_STANDIN_LEAKS");
 	struct pst_standin_live l;
@@ -153,7 +153,7 @@ __attribute__((destructor)) static void end(void)
 		_exit(97);
 }
 
-/* --- contexts ------------------------------------------------------------ */
+/* --- contexts --- */
 
 static void ctx_start(struct pst_cu_ctx *ctx)
 {
@@ -165,7 +165,7 @@ static void ctx_start(struct pst_cu_ctx *ctx)
 	ctx->null_stream->own = ctx->thread_stream->own = true;
 }
 
-/* What is in it goes with it, as in the driver; `lost` counts that. */
+/* Frees the context's objects with it, as the driver does. `lost` counts them. */
 static void ctx_end(struct pst_cu_ctx *ctx)
 {
 	struct pst_cu_event **e = &standin.events;
@@ -194,7 +194,7 @@ static void ctx_end(struct pst_cu_ctx *ctx)
 		standin.live.lost++;
 		standin.live.events--;
 	}
-	mem_drop_ctx(ctx);
+	mem_free_ctx(ctx);
 	ctx->null_stream = ctx->thread_stream = NULL;
 }
 
@@ -223,7 +223,7 @@ EXPORT enum pst_cu_result cuDevicePrimaryCtxRelease_v2(int dev)
 		return standin_refuse(PST_CU_INVALID_DEVICE, "no device %d", dev);
 	lock();
 	if (!standin.devices[dev].primary.retains) {
-		rc = standin_refuse(PST_CU_INVALID_CONTEXT, "released more than retained");
+		rc = standin_refuse(PST_CU_INVALID_CONTEXT, "released more often than retained");
 	} else {
 		standin.live.ctx_retains--;
 		if (!--standin.devices[dev].primary.retains)
@@ -270,7 +270,7 @@ EXPORT enum pst_cu_result cuCtxCreate_v2(struct pst_cu_ctx **out, unsigned int f
 	return PST_CU_OK;
 }
 
-/* The struct stays in the list: stale handles must stay recognisable. */
+/* Keeps the struct in the list, so that a stale handle is still recognised. */
 EXPORT enum pst_cu_result cuCtxDestroy_v2(struct pst_cu_ctx *gone)
 {
 	bool known;
@@ -284,7 +284,7 @@ EXPORT enum pst_cu_result cuCtxDestroy_v2(struct pst_cu_ctx *gone)
 	}
 	unlock();
 	if (!known)
-		return standin_refuse(PST_CU_INVALID_CONTEXT, "not a context of cuCtxCreate");
+		return standin_refuse(PST_CU_INVALID_CONTEXT, "not a live context of cuCtxCreate");
 	if (ctx_current() == gone)
 		depth--;
 	return PST_CU_OK;
@@ -334,7 +334,7 @@ EXPORT enum pst_cu_result cuCtxPopCurrent_v2(struct pst_cu_ctx **out)
 {
 	ENTER(cuCtxPopCurrent_v2, NEED_INIT | NEED_EVEN_BROKEN);
 	if (!depth)
-		return standin_refuse(PST_CU_INVALID_CONTEXT, "nothing to pop");
+		return standin_refuse(PST_CU_INVALID_CONTEXT, "the context stack is empty");
 	depth--;
 	if (out)
 		*out = stack[depth];
@@ -380,10 +380,11 @@ EXPORT enum pst_cu_result cuCtxEnablePeerAccess(struct pst_cu_ctx *peer, unsigne
 	if (!peer || !ctx_known(peer))
 		rc = standin_refuse(PST_CU_INVALID_CONTEXT, "not a live context");
 	else if (peer->dev == ctx->dev || !standin.peer)
-		rc = standin_refuse(PST_CU_PEER_ACCESS_UNSUPPORTED, "no peer access %d to %d",
-				    ctx->dev, peer->dev);
+		rc = standin_refuse(PST_CU_PEER_ACCESS_UNSUPPORTED,
+				    "no peer access from device %d to %d", ctx->dev, peer->dev);
 	else if (ctx->peers >> peer->dev & 1)
-		rc = standin_refuse(PST_CU_PEER_ACCESS_ALREADY_ENABLED, "twice");
+		rc = standin_refuse(PST_CU_PEER_ACCESS_ALREADY_ENABLED,
+				    "peer access is already enabled");
 	else
 		ctx->peers |= (uint64_t)1 << peer->dev;
 	unlock();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the stand-in says about itself: version, names of errors, devices and
- * their attributes. The attributes are an H200's under driver 580 except where
- * a setting says otherwise. It must never claim what the other files lack.
+ * Implements the stand-in's version, error names, devices and device attributes. The attributes
+ * are those of an H200 under driver 580 unless a setting changes them. The stand-in must never
+ * announce a feature that the other files do not implement.
  */
 #include "standin.h"
 
@@ -101,9 +101,8 @@ EXPORT enum pst_cu_result cuDeviceGetName(char *name, int len, int dev)
 	return PST_CU_OK;
 }
 
-/* Bus numbers from PENSTOCK_STANDIN_PCI_BUS on, one a device, so that a test
- * can place them in a captured /sys tree.
- */
+/* Returns the PCI bus number of a device: PENSTOCK_STANDIN_PCI_BUS for the first, the next
+ * number for the next. A test can thereby place the devices in a captured /sys tree. */
 static unsigned int bus_of(int dev)
 {
 	return (unsigned int)env_size("PENSTOCK_STANDIN_PCI_BUS", 0x40) + (unsigned int)dev;
@@ -184,7 +183,7 @@ EXPORT enum pst_cu_result cuDeviceGetP2PAttribute(int *value, enum pst_cu_p2p_at
 	return PST_CU_OK;
 }
 
-static int attribute(enum pst_cu_dev_attr attr, int dev, int *value)
+static int attribute_value(enum pst_cu_dev_attr attr, int dev, int *value)
 {
 	switch ((int)attr) {
 	case PST_CU_DEV_PCI_BUS_ID:
@@ -208,7 +207,7 @@ static int attribute(enum pst_cu_dev_attr attr, int dev, int *value)
 	case PST_CU_DEV_RDMA_FLUSH_OPTIONS:
 		*value = 1;
 		return 0;
-	/* Nothing could be done with an address that no bus leads to. */
+	/* 0, because the stand-in's memory has no address on a bus. */
 	case PST_CU_DEV_RDMA:
 	case PST_CU_DEV_RDMA_WITH_VMM:
 		*value = 0;
@@ -246,7 +245,7 @@ EXPORT enum pst_cu_result cuDeviceGetAttribute(int *value, enum pst_cu_dev_attr 
 		return PST_CU_INVALID_VALUE;
 	if (device_check(dev))
 		return PST_CU_INVALID_DEVICE;
-	if (attribute(attr, dev, value) < 0)
+	if (attribute_value(attr, dev, value) < 0)
 		return standin_refuse(PST_CU_INVALID_VALUE, "device attribute %d", (int)attr);
 	return PST_CU_OK;
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The door of the stand-in driver: every function comes through
- * standin_enter(), which counts the call, fails it on demand, and refuses what
- * the driver refuses whatever the arguments are: calls before cuInit, after
- * exit or fork, from host functions, without a current context, in a broken
- * one. Also the control functions of pst_standin.h that belong to this. It
- * must never look at arguments.
+ * Entry checks of the stand-in driver. Every function first calls standin_enter(), which counts
+ * the call, injects failures, and refuses calls as the driver does for any arguments: before
+ * cuInit, after exit or fork, from host functions, without a current context, or in a broken
+ * context. Also implements the control functions of pst_standin.h for these checks. This file
+ * must never inspect a call's arguments.
  */
 #include "standin.h"
 
@@ -18,9 +17,9 @@
 #define FAILS_MAX 64
 
 struct fail {
-	int func; /* FN_COUNT: any */
+	int func; /* Function to fail; FN_COUNT: any. */
 	bool exec;
-	bool onwards; /* every call from the n-th */
+	bool onwards; /* Fail every call from the n-th on. */
 	unsigned long nth, seen;
 	enum pst_cu_result rc;
 };
@@ -61,8 +60,9 @@ EXPORT const char *pst_standin_why(void)
 	return why;
 }
 
-/* The first failure whose turn this call is; every one counts it. */
-static enum pst_cu_result injected(enum func func, bool exec)
+/* Returns the result of the first failure that applies to this call. Every failure counts the
+ * call. */
+static enum pst_cu_result injected_failure(enum func func, bool exec)
 {
 	enum pst_cu_result rc = PST_CU_OK;
 
@@ -80,15 +80,15 @@ static enum pst_cu_result injected(enum func func, bool exec)
 
 enum pst_cu_result standin_exec_fails(enum func func)
 {
-	return injected(func, true);
+	return injected_failure(func, true);
 }
 
-static enum pst_cu_result state_refuses(enum func func, int need)
+static enum pst_cu_result state_check(enum func func, int need)
 {
 	if (standin.ended)
 		return standin_refuse(PST_CU_DEINITIALIZED, "the process is exiting");
 	if (standin.forked)
-		return standin_refuse(PST_CU_NOT_INITIALIZED, "a forked child");
+		return standin_refuse(PST_CU_NOT_INITIALIZED, "a call in a forked child");
 	if (!standin.started && !(need & NEED_NOTHING))
 		return standin_refuse(PST_CU_NOT_INITIALIZED, "%s before cuInit", symbols[func]);
 	if (standin_in_host_func && func != FN_cuGetErrorName && func != FN_cuGetErrorString &&
@@ -104,12 +104,12 @@ enum pst_cu_result standin_enter(enum func func, int need, struct pst_cu_ctx **c
 	lock();
 	calls[func]++;
 	calls_all++;
-	rc = state_refuses(func, need);
+	rc = state_check(func, need);
 	if (rc)
 		goto out;
-	rc = injected(func, false);
+	rc = injected_failure(func, false);
 	if (rc) {
-		standin_refuse(rc, "%s fails on demand", symbols[func]);
+		standin_refuse(rc, "%s: injected failure", symbols[func]);
 		goto out;
 	}
 	*ctx = ctx_current();
@@ -119,11 +119,11 @@ enum pst_cu_result standin_enter(enum func func, int need, struct pst_cu_ctx **c
 		rc = standin_refuse(PST_CU_INVALID_CONTEXT, "%s without a current context",
 				    symbols[func]);
 	else if (*ctx && !(*ctx)->alive && (need & (NEED_CTX | NEED_OBJECT)))
-		rc = standin_refuse(PST_CU_CONTEXT_IS_DESTROYED, "%s: the context is gone",
+		rc = standin_refuse(PST_CU_CONTEXT_IS_DESTROYED, "%s: the context is destroyed",
 				    symbols[func]);
 	else if (need & NEED_UNCAPTURED)
 		rc = capture_refuses(func);
-	while (!rc && *ctx && (*ctx)->alone && (need & NEED_TURN))
+	while (!rc && *ctx && (*ctx)->exclusive_waits && (need & NEED_TURN))
 		pthread_cond_wait(&standin.done, &standin.lock);
 	if (!rc && *ctx && (*ctx)->broken && !(need & NEED_EVEN_BROKEN))
 		rc = standin_refuse((*ctx)->broken, "%s in a broken context", symbols[func]);
@@ -132,7 +132,7 @@ out:
 	return rc;
 }
 
-/* What a call with NEED_EVEN_BROKEN ends with, its work being done. */
+/* Returns the result of a call with NEED_EVEN_BROKEN after it has done its work. */
 enum pst_cu_result standin_leave(const struct pst_cu_ctx *ctx)
 {
 	enum pst_cu_result rc;
@@ -153,7 +153,7 @@ static int func_by_name(const char *name, size_t len)
 	return -1;
 }
 
-/* NAME:N[+]:RC up to a comma or the end. */
+/* Parses NAME:N[+]:RC up to a comma or the end of the text. */
 static int fail_parse(const char **text, struct fail *f)
 {
 	const char *at = *text, *colon = strpbrk(at, ":,");
@@ -204,7 +204,7 @@ EXPORT int pst_standin_fail(const char *spec)
 	return 0;
 }
 
-/* A list that is not understood would test nothing, in silence. */
+/* Aborts on a list that it cannot parse; otherwise the test would silently inject nothing. */
 void standin_fail_start(void)
 {
 	const char *spec = getenv("PENSTOCK_STANDIN_FAIL");

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of streams: pinned words, memory to copy to and from, and a way
- * to hold a stream up until it is let go. Included by
- * tests/unit/test_standin_streams.c and test_standin_queues.c only.
+ * Fixture for the tests of streams: pinned semaphores, memory to copy from and to, and
+ * functions that block a stream and release it. Included by tests/unit/test_standin_streams.c
+ * and test_standin_queues.c only.
  */
 #ifndef STANDIN_HOLD_H
 #define STANDIN_HOLD_H
 
 #include "check.h"
 
-static volatile uint64_t *words; /* pinned; [0] is the one that streams wait for */
-static pst_cu_ptr big;		 /* device memory to copy to and from */
+static volatile uint64_t *semaphores; /* Pinned semaphores; streams wait for words[0]. */
+static pst_cu_ptr big;		      /* Device memory to copy from and to. */
 static char *pinned;
 
-static inline pst_cu_ptr word_addr(int i)
+static inline pst_cu_ptr semaphore_addr(int i)
 {
-	return (uintptr_t)(words + i);
+	return (uintptr_t)(semaphores + i);
 }
 
-static inline void word_set(int i, uint64_t value)
+static inline void semaphore_set(int i, uint64_t value)
 {
-	__atomic_store_n(words + i, value, __ATOMIC_RELEASE);
+	__atomic_store_n(semaphores + i, value, __ATOMIC_RELEASE);
 }
 
-static inline uint64_t word_get(int i)
+static inline uint64_t semaphore_get(int i)
 {
-	return __atomic_load_n(words + i, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(semaphores + i, __ATOMIC_ACQUIRE);
 }
 
 static inline bool has_memops(void)
@@ -42,32 +42,32 @@ static inline bool has_memops(void)
 			test_skip("the driver has no stream memory operations"); \
 	} while (0)
 
-/* From here the stream does nothing until let_go(), and neither does what
- * shares the hardware queue that it used last.
- */
-static inline void hold_queue(struct pst_cu_stream *s)
+/* Blocks the stream until stream_release(). Also blocks all streams that share the hardware
+ * queue which this stream used last. */
+static inline void stream_hold_queue(struct pst_cu_stream *s)
 {
-	word_set(0, 0);
-	assert_int_equal(cu->cuStreamWaitValue64(s, word_addr(0), 1, PST_CU_WAIT_EQ), PST_CU_OK);
+	semaphore_set(0, 0);
+	assert_int_equal(cu->cuStreamWaitValue64(s, semaphore_addr(0), 1, PST_CU_WAIT_EQ),
+			 PST_CU_OK);
 }
 
-/* The same in the compute queue: copies of other streams go on. */
-static inline void hold(struct pst_cu_stream *s)
+/* Blocks the stream in the compute queue, so that copies of other streams continue. */
+static inline void stream_hold(struct pst_cu_stream *s)
 {
 	assert_int_equal(cu->cuMemsetD8Async(big + 8 * MIB - 1, 0, 1, s), PST_CU_OK);
-	hold_queue(s);
+	stream_hold_queue(s);
 }
 
-static inline void let_go(void)
+static inline void stream_release(void)
 {
-	word_set(0, 1);
+	semaphore_set(0, 1);
 }
 
 static inline int hold_open(void **state)
 {
 	if (check_open(state))
 		return -1;
-	words = alloc_host(4096);
+	semaphores = alloc_host(4096);
 	pinned = alloc_host(8 * MIB);
 	big = alloc_dev(8 * MIB);
 	return 0;
@@ -75,7 +75,7 @@ static inline int hold_open(void **state)
 
 static inline int hold_close(void **state)
 {
-	cu->cuMemFreeHost((void *)(uintptr_t)words);
+	cu->cuMemFreeHost((void *)(uintptr_t)semaphores);
 	cu->cuMemFreeHost(pinned);
 	cu->cuMemFree(big);
 	return check_close(state);
@@ -83,7 +83,7 @@ static inline int hold_close(void **state)
 
 static inline int hold_teardown(void **state)
 {
-	let_go();
+	stream_release();
 	return check_teardown(state);
 }
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's memory: of the device, of the host, and the registration of
- * memory that the caller owns. What gives back waits until the whole context
- * is idle, as the driver does: a thread that does so while a stream waits for
- * it hangs here as it would there.
+ * Implements the stand-in's allocations of device memory and host memory. Calls that free
+ * memory wait until the whole context is idle, as in the driver. A thread that frees while a
+ * stream waits for that same thread hangs here as it would in the driver.
  */
 #include "standin.h"
 
@@ -12,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SMALL_MAX ((size_t)1 << 20) /* several share a block */
+#define SMALL_MAX ((size_t)1 << 20) /* Several allocations of at most this size share a block. */
 #define SMALL_ALIGN ((size_t)512)
 
 static size_t round_up(size_t len, size_t to)
@@ -20,10 +19,10 @@ static size_t round_up(size_t len, size_t to)
 	return (len + to - 1) / to * to;
 }
 
-/* --- of the device ------------------------------------------------------- */
+/* --- device memory --- */
 
-/* A block with addresses; the new reference is the caller's. */
-static struct block *place(int dev, size_t len, pst_cu_ptr *start)
+/* Creates a block and reserves addresses for it. The caller owns the reference. */
+static struct block *block_place(int dev, size_t len, pst_cu_ptr *start)
 {
 	struct span *span;
 	struct block *b;
@@ -32,7 +31,7 @@ static struct block *place(int dev, size_t len, pst_cu_ptr *start)
 		return NULL;
 	len = round_up(len, BLOCK_SIZE);
 	b = block_make(dev, len);
-	span = b ? span_take(dev, len, BLOCK_SIZE) : NULL;
+	span = b ? span_alloc(dev, len, BLOCK_SIZE) : NULL;
 	if (span)
 		*start = span->start;
 	else if (b)
@@ -40,16 +39,16 @@ static struct block *place(int dev, size_t len, pst_cu_ptr *start)
 	return span ? b : NULL;
 }
 
-static struct block *place_small(int dev, size_t len, pst_cu_ptr *start)
+static struct block *block_place_small(int dev, size_t len, pst_cu_ptr *start)
 {
 	struct device *d = &standin.devices[dev];
 	struct block *b = d->small;
 
 	if (!b || b->used + len > b->len) {
-		b = place(dev, BLOCK_SIZE, &d->small_start);
+		b = block_place(dev, BLOCK_SIZE, &d->small_start);
 		if (!b)
 			return NULL;
-		b->refs = 0; /* its allocations hold it */
+		b->refs = 0; /* The allocations inside the block hold the references. */
 		d->small = b;
 	}
 	*start = d->small_start + b->used;
@@ -58,8 +57,8 @@ static struct block *place_small(int dev, size_t len, pst_cu_ptr *start)
 	return b;
 }
 
-static enum pst_cu_result alloc(enum range_kind kind, struct pst_cu_ctx *ctx, size_t len,
-				pst_cu_ptr *out)
+static enum pst_cu_result range_alloc(enum range_kind kind, struct pst_cu_ctx *ctx, size_t len,
+				      pst_cu_ptr *out)
 {
 	struct block *b = NULL;
 	struct range *r = NULL;
@@ -69,11 +68,11 @@ static enum pst_cu_result alloc(enum range_kind kind, struct pst_cu_ctx *ctx, si
 		return standin_refuse(PST_CU_INVALID_VALUE, "an allocation of %zu bytes", len);
 	lock();
 	if (kind == RANGE_DEVICE && len <= SMALL_MAX)
-		b = place_small(ctx->dev, len, &start);
+		b = block_place_small(ctx->dev, len, &start);
 	else
-		b = place(ctx->dev, len, &start);
+		b = block_place(ctx->dev, len, &start);
 	if (b && kind == RANGE_MANAGED) {
-		/* Host code may use it at the address that it has everywhere. */
+		/* Maps managed memory at its device address, where host code may use it. */
 		mmap((void *)(uintptr_t)start, b->len, PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_FIXED, b->fd, 0);
 	}
@@ -96,7 +95,7 @@ static enum pst_cu_result alloc(enum range_kind kind, struct pst_cu_ctx *ctx, si
 	return r ? PST_CU_OK : standin_refuse(PST_CU_OUT_OF_MEMORY, "%zu bytes", len);
 }
 
-/* Forgets a range of the device without waiting for anything. */
+/* Frees a range of device memory without waiting. The caller holds the lock. */
 void mem_free_locked(struct range *r)
 {
 	struct block *b = r->block;
@@ -106,7 +105,7 @@ void mem_free_locked(struct range *r)
 		mmap((void *)(uintptr_t)r->map_start, r->map_len, PROT_NONE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	if (b->refs == 1) {
-		span_give(r->dev, r->map_start);
+		span_free(r->dev, r->map_start);
 		if (d->small == b)
 			d->small = NULL;
 	}
@@ -118,7 +117,7 @@ void mem_free_locked(struct range *r)
 EXPORT enum pst_cu_result cuMemAlloc_v2(pst_cu_ptr *dev, size_t len)
 {
 	ENTER(cuMemAlloc_v2, NEED_CTX | NEED_TURN | NEED_UNCAPTURED);
-	return alloc(RANGE_DEVICE, ctx, len, dev);
+	return range_alloc(RANGE_DEVICE, ctx, len, dev);
 }
 
 EXPORT enum pst_cu_result cuMemAllocManaged(pst_cu_ptr *dev, size_t len, unsigned int flags)
@@ -126,7 +125,7 @@ EXPORT enum pst_cu_result cuMemAllocManaged(pst_cu_ptr *dev, size_t len, unsigne
 	ENTER(cuMemAllocManaged, NEED_CTX);
 	if (flags != 1 && flags != 2)
 		return standin_refuse(PST_CU_INVALID_VALUE, "managed flags %u", flags);
-	return alloc(RANGE_MANAGED, ctx, len, dev);
+	return range_alloc(RANGE_MANAGED, ctx, len, dev);
 }
 
 EXPORT enum pst_cu_result cuMemAllocAsync(pst_cu_ptr *dev, size_t len, struct pst_cu_stream *stream)
@@ -138,7 +137,7 @@ EXPORT enum pst_cu_result cuMemAllocAsync(pst_cu_ptr *dev, size_t len, struct ps
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	unlock();
-	return s ? alloc(RANGE_POOL, s->ctx, len, dev) : rc;
+	return s ? range_alloc(RANGE_POOL, s->ctx, len, dev) : rc;
 }
 
 EXPORT enum pst_cu_result cuMemFree_v2(pst_cu_ptr dev)
@@ -153,10 +152,11 @@ EXPORT enum pst_cu_result cuMemFree_v2(pst_cu_ptr dev)
 	r = range_find(dev);
 	if (!r || r->start != dev || !(r->kind & kinds)) {
 		unlock();
-		return standin_refuse(PST_CU_INVALID_VALUE, "free of %llx, no allocation", dev);
+		return standin_refuse(PST_CU_INVALID_VALUE, "free of %llx, which is no allocation",
+				      dev);
 	}
 	if (r->ctx)
-		ctx_idle_alone(r->ctx);
+		ctx_idle_exclusive(r->ctx);
 	r = range_find(dev);
 	if (r && r->start == dev)
 		mem_free_locked(r);
@@ -176,7 +176,8 @@ EXPORT enum pst_cu_result cuMemFreeAsync(pst_cu_ptr dev, struct pst_cu_stream *s
 	s = stream_of(stream, ctx, &rc);
 	r = range_find(dev);
 	if (s && (!r || r->start != dev || !(r->kind & (RANGE_DEVICE | RANGE_POOL))))
-		rc = standin_refuse(PST_CU_INVALID_VALUE, "free of %llx, no allocation", dev);
+		rc = standin_refuse(PST_CU_INVALID_VALUE, "free of %llx, which is no allocation",
+				    dev);
 	op = rc ? NULL : op_new(OP_FREE, FN_cuMemFreeAsync);
 	if (op) {
 		op->free = dev;
@@ -213,7 +214,7 @@ EXPORT enum pst_cu_result cuMemGetAddressRange_v2(pst_cu_ptr *start, size_t *len
 	return r ? PST_CU_OK : standin_refuse(PST_CU_NOT_FOUND, "%llx is unknown", dev);
 }
 
-/* --- of the host --------------------------------------------------------- */
+/* --- host memory --- */
 
 EXPORT enum pst_cu_result cuMemHostAlloc(void **out, size_t len, unsigned int flags)
 {
@@ -258,7 +259,7 @@ EXPORT enum pst_cu_result cuMemFreeHost(void *host)
 		unlock();
 		return standin_refuse(PST_CU_INVALID_VALUE, "not from cuMemHostAlloc: %p", host);
 	}
-	ctx_idle_alone(r->ctx);
+	ctx_idle_exclusive(r->ctx);
 	munmap(r->alias, r->map_len);
 	range_drop(r);
 	standin.live.host_allocs--;
@@ -283,8 +284,8 @@ EXPORT enum pst_cu_result cuMemHostGetDevicePointer_v2(pst_cu_ptr *dev, void *ho
 	return PST_CU_OK;
 }
 
-/* What dies with its context. */
-void mem_drop_ctx(struct pst_cu_ctx *ctx)
+/* Frees all memory that belongs to a context that is being destroyed. */
+void mem_free_ctx(struct pst_cu_ctx *ctx)
 {
 	for (size_t i = standin.range_count; i-- > 0;) {
 		struct range *r = standin.ranges[i];

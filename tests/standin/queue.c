@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How work runs: each stream is a thread that takes its operations in order;
- * an operation also waits for what it depends on, among that the one before it
- * in its hardware queue, which streams share (README.md says why that matters).
- * One more thread looks at the words that streams wait for, and one runs the
- * host functions, one at a time as the driver does. Called with the lock held.
- * Only op_wait, stream_idle and the two of ctx_idle may wait.
+ * Executes the queued work. Each stream is a thread that runs its operations in order. An
+ * operation also waits for its dependencies, such as the operation before it in its hardware
+ * queue. Streams share these queues; README.md describes the effect. One more thread polls the
+ * semaphores that streams wait for. Another thread runs the host functions one at a time, as
+ * the driver does. Callers hold the lock. Of these functions only op_wait, op_submit (if the
+ * queue is full), stream_idle, stream_make and the two ctx_idle functions may wait.
  */
 #include "standin.h"
 
@@ -41,34 +41,33 @@ void op_put(struct op *op)
 	free(op);
 }
 
-static void depend(struct op *op, struct op *on)
+static void op_depend(struct op *op, struct op *on)
 {
 	if (!on || on->done || on == op)
 		return;
 	op->deps = realloc(op->deps, (op->dep_count + 1) * sizeof(*op->deps));
 	if (!op->deps)
-		abort(); /* a stand-in that cannot keep order is of no use */
+		abort(); /* Without the dependency the operations would run in the wrong order. */
 	op->deps[op->dep_count++] = on;
 	on->refs++;
 }
 
-/* The default stream comes after all blocking streams' work and before what
- * they are given later.
- */
-static void depend_legacy(struct op *op, struct pst_cu_stream *stream)
+/* Adds the dependencies of the default stream. It runs after all earlier work of blocking
+ * streams, and before their later work. */
+static void op_depend_default_stream(struct op *op, struct pst_cu_stream *stream)
 {
 	struct pst_cu_stream *null = stream->ctx->null_stream;
 
 	if (stream->flags & PST_CU_STREAM_NON_BLOCKING)
 		return;
 	if (stream != null) {
-		depend(op, null ? null->last : NULL);
+		op_depend(op, null ? null->last : NULL);
 		return;
 	}
 	for (struct pst_cu_stream *s = standin.streams; s; s = s->next)
 		if (s->ctx == stream->ctx && s != stream &&
 		    !(s->flags & PST_CU_STREAM_NON_BLOCKING))
-			depend(op, s->last);
+			op_depend(op, s->last);
 }
 
 static struct queue *queue_of(struct pst_cu_stream *stream, enum queue_kind kind)
@@ -83,10 +82,9 @@ static struct queue *queue_of(struct pst_cu_stream *stream, enum queue_kind kind
 	return &standin.devices[stream->ctx->dev].queues[kind][stream->index % standin.queue_count];
 }
 
-/* A full queue holds its caller up, as in the driver: who fills one behind a
- * wait and is the one to end that wait hangs here.
- */
-static void enter_queue(struct op *op, struct queue *queue)
+/* Waits while the queue is full, as the driver does. A thread that fills a queue after a stream
+ * wait hangs here if the same thread has to end that wait. */
+static void queue_enter(struct op *op, struct queue *queue)
 {
 	while (standin.queue_depth && queue->pending >= standin.queue_depth)
 		pthread_cond_wait(&standin.done, &standin.lock);
@@ -94,18 +92,18 @@ static void enter_queue(struct op *op, struct queue *queue)
 	op->queue = queue;
 }
 
-/* The caller keeps its reference, for op_wait or op_put. */
+/* Queues an operation. The caller keeps its reference, for op_wait or op_put. */
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind)
 {
 	struct queue *queue = queue_of(stream, kind);
 
 	if (queue)
-		enter_queue(op, queue);
+		queue_enter(op, queue);
 	op->stream = stream;
 	op->seq = ++standin.seq;
-	depend_legacy(op, stream);
+	op_depend_default_stream(op, stream);
 	if (queue) {
-		depend(op, queue->last);
+		op_depend(op, queue->last);
 		op_put(queue->last);
 		queue->last = op;
 		op->refs++;
@@ -113,7 +111,7 @@ struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kin
 	op_put(stream->last);
 	stream->last = op;
 	op->refs++;
-	op->refs++; /* the stream's list */
+	op->refs++; /* The reference of the stream's list. */
 	if (stream->tail)
 		stream->tail->next = op;
 	else
@@ -138,7 +136,7 @@ void stream_idle(struct pst_cu_stream *stream)
 	}
 }
 
-/* Work that comes while this waits does not prolong it. */
+/* Waits for all work of the context that was queued before this call, but not for later work. */
 void ctx_idle(struct pst_cu_ctx *ctx)
 {
 	uint64_t upto = standin.seq;
@@ -154,16 +152,17 @@ void ctx_idle(struct pst_cu_ctx *ctx)
 	}
 }
 
-/* Until it is done nobody else puts anything on a stream, registers or allocates. */
-void ctx_idle_alone(struct pst_cu_ctx *ctx)
+/* Waits until the context is idle. Until then other threads cannot queue work, register or
+ * allocate. */
+void ctx_idle_exclusive(struct pst_cu_ctx *ctx)
 {
-	ctx->alone++;
+	ctx->exclusive_waits++;
 	ctx_idle(ctx);
-	ctx->alone--;
+	ctx->exclusive_waits--;
 	pthread_cond_broadcast(&standin.done);
 }
 
-/* What runs later is skipped, so that nobody waits for ever. */
+/* Breaks the context. Its later operations are skipped, so that no thread waits forever. */
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc)
 {
 	if (!ctx->broken)
@@ -171,9 +170,9 @@ void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc)
 	pthread_cond_signal(&poll_wake);
 }
 
-/* --- words and host functions -------------------------------------------- */
+/* --- semaphores and host functions --- */
 
-static bool word_is_right(const struct op *op)
+static bool wait_satisfied(const struct op *op)
 {
 	size_t avail;
 	char *at = bytes_at(op->word.addr, false, &avail);
@@ -219,7 +218,7 @@ static void *poll_main(void *arg)
 		while (*at) {
 			struct op *op = *at;
 
-			if (!word_is_right(op)) {
+			if (!wait_satisfied(op)) {
 				at = &op->poll_next;
 				continue;
 			}
@@ -278,10 +277,11 @@ static void helpers_start(void)
 	thread_start(host_main, NULL);
 }
 
-/* --- streams ------------------------------------------------------------- */
+/* --- streams --- */
 
-/* splitmix64 of seed and place: the same delays for one seed and order. */
-static void delay(const struct op *op)
+/* Sleeps a random time: splitmix64 of the seed and the operation's sequence number, so that one
+ * seed and order always give the same delays. */
+static void op_delay(const struct op *op)
 {
 	uint64_t x = standin.seed + op->seq * 0x9e3779b97f4a7c15ULL;
 	struct timespec t = {0, 0};
@@ -298,14 +298,14 @@ static void delay(const struct op *op)
 	lock();
 }
 
-static void until_hit(struct op *op, pthread_cond_t *helper)
+static void op_wait_hit(struct op *op, pthread_cond_t *helper)
 {
 	pthread_cond_signal(helper);
 	while (!op->hit)
 		pthread_cond_wait(&op->stream->wake, &standin.lock);
 }
 
-static enum pst_cu_result write_word(const struct op *op)
+static enum pst_cu_result word_write(const struct op *op)
 {
 	size_t avail;
 	char *at = bytes_at(op->word.addr, true, &avail);
@@ -319,14 +319,14 @@ static enum pst_cu_result write_word(const struct op *op)
 	return PST_CU_OK;
 }
 
-static void run(struct op *op)
+static void op_run(struct op *op)
 {
 	struct pst_cu_ctx *ctx = op->stream->ctx;
 	enum pst_cu_result rc = PST_CU_OK;
 	struct range *r;
 
 	if (op->kind != OP_MARK)
-		delay(op);
+		op_delay(op);
 	if (ctx->broken)
 		return;
 	rc = standin_exec_fails(op->func);
@@ -344,18 +344,18 @@ static void run(struct op *op)
 		rc = set_run(op);
 		break;
 	case OP_WRITE:
-		rc = write_word(op);
+		rc = word_write(op);
 		break;
 	case OP_WAIT:
 		op->poll_next = polled;
 		polled = op;
-		until_hit(op, &poll_wake);
+		op_wait_hit(op, &poll_wake);
 		break;
 	case OP_HOST:
 		op->poll_next = NULL;
 		*host_last = op;
 		host_last = &op->poll_next;
-		until_hit(op, &host_wake);
+		op_wait_hit(op, &host_wake);
 		break;
 	case OP_FREE:
 		r = range_find(op->free);
@@ -367,7 +367,7 @@ static void run(struct op *op)
 		ctx_break(ctx, rc);
 }
 
-static void finish(struct op *op)
+static void op_finish(struct op *op)
 {
 	struct pst_cu_stream *s = op->stream;
 
@@ -404,7 +404,7 @@ void stream_close(struct pst_cu_stream *stream)
 	pthread_cond_signal(&stream->wake);
 }
 
-static bool ready(const struct op *op)
+static bool op_ready(const struct op *op)
 {
 	for (size_t i = 0; i < op->dep_count; i++)
 		if (!op->deps[i]->done)
@@ -422,20 +422,19 @@ static void *stream_main(void *arg)
 			pthread_cond_wait(&s->wake, &standin.lock);
 			continue;
 		}
-		while (!ready(s->head))
+		while (!op_ready(s->head))
 			pthread_cond_wait(&standin.done, &standin.lock);
-		run(s->head);
-		finish(s->head);
+		op_run(s->head);
+		op_finish(s->head);
 	}
 	stream_free(s);
 	unlock();
 	return NULL;
 }
 
-/* The driver makes room for streams by the dozen, and waits for an idle context
- * each time that it does.
- */
-static void make_room(struct pst_cu_ctx *ctx)
+/* Grows the context's stream pool, as the driver does for every 16th stream or so. Each growth
+ * waits for an idle context. */
+static void stream_pool_grow(struct pst_cu_ctx *ctx)
 {
 	if (ctx->stream_count < ctx->stream_max || !standin.stream_pool)
 		return;
@@ -449,7 +448,7 @@ struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, in
 
 	if (!s)
 		abort();
-	make_room(ctx);
+	stream_pool_grow(ctx);
 	ctx->stream_count++;
 	pthread_once(&helpers_once, helpers_start);
 	s->ctx = ctx;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which addresses there are: the arena of each device, which host code cannot
- * touch, the memory behind it, and the sorted table of every range that the
- * driver knows. Called with the lock held. Nothing here may wait.
+ * Manages the addresses of the stand-in: an arena for each device, which host code cannot
+ * access, the memory blocks behind it, and the sorted table of all known ranges. Callers hold
+ * the lock. No function here may wait.
  */
 #include "standin.h"
 
@@ -12,12 +12,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Of a new allocation this much is filled with rubbish, so that nobody comes
- * to rely on zeros; more would cost tests of large files their time.
- */
+/* Number of bytes of a new allocation that are filled with garbage, so that no caller relies on
+ * zeros. Filling more would slow down tests of large files. */
 #define RUBBISH_MAX ((size_t)16 << 20)
 
-/* --- addresses ----------------------------------------------------------- */
+/* --- addresses --- */
 
 int arena_start(int dev)
 {
@@ -48,8 +47,8 @@ bool in_arena(pst_cu_ptr ptr)
 	return arena_of(ptr) >= 0;
 }
 
-/* First fit: what was freed last at an address is given out at it again. */
-struct span *span_take(int dev, size_t len, size_t align)
+/* Reserves addresses, first fit, so that the addresses freed last are likely to be reused. */
+struct span *span_alloc(int dev, size_t len, size_t align)
 {
 	struct device *d = &standin.devices[dev];
 	pst_cu_ptr at = d->arena;
@@ -83,7 +82,7 @@ struct span *span_find(int dev, pst_cu_ptr start)
 	return NULL;
 }
 
-void span_give(int dev, pst_cu_ptr start)
+void span_free(int dev, pst_cu_ptr start)
 {
 	for (struct span **s = &standin.devices[dev].spans; *s; s = &(*s)->next) {
 		if ((*s)->start == start) {
@@ -96,7 +95,7 @@ void span_give(int dev, pst_cu_ptr start)
 	}
 }
 
-/* --- memory -------------------------------------------------------------- */
+/* --- memory --- */
 
 static struct block *block_map(int dev, int fd, size_t len)
 {
@@ -115,7 +114,7 @@ static struct block *block_map(int dev, int fd, size_t len)
 	return b;
 }
 
-/* len: a multiple of BLOCK_SIZE. NULL: the device is full. */
+/* Creates a block of `len` bytes, a multiple of BLOCK_SIZE. Returns NULL if the device is full. */
 struct block *block_make(int dev, size_t len)
 {
 	struct device *d = &standin.devices[dev];
@@ -138,7 +137,7 @@ struct block *block_make(int dev, size_t len)
 	return b;
 }
 
-/* Another process's memory; takes the descriptor over. */
+/* Creates a block for another process's memory. Takes ownership of the descriptor. */
 struct block *block_adopt(int dev, int fd, size_t len)
 {
 	struct block *b = block_map(dev, fd, len);
@@ -159,10 +158,10 @@ void block_put(struct block *b)
 	free(b);
 }
 
-/* --- the table ----------------------------------------------------------- */
+/* --- the table of ranges --- */
 
-/* The number of ranges that begin at or before ptr. */
-static size_t upto(pst_cu_ptr ptr)
+/* Returns the number of ranges that begin at or before ptr. */
+static size_t range_upper_bound(pst_cu_ptr ptr)
 {
 	size_t low = 0, high = standin.range_count;
 
@@ -179,18 +178,18 @@ static size_t upto(pst_cu_ptr ptr)
 
 struct range *range_find(pst_cu_ptr ptr)
 {
-	size_t i = upto(ptr);
+	size_t i = range_upper_bound(ptr);
 
 	if (i && ptr - standin.ranges[i - 1]->start < standin.ranges[i - 1]->len)
 		return standin.ranges[i - 1];
 	return NULL;
 }
 
-/* The first that shares a byte with [start, start + len). */
+/* Returns the first range that shares a byte with [start, start + len), or NULL. */
 struct range *range_overlap(pst_cu_ptr start, size_t len)
 {
 	struct range *r = range_find(start);
-	size_t i = upto(start);
+	size_t i = range_upper_bound(start);
 
 	if (r || i == standin.range_count)
 		return r;
@@ -199,7 +198,7 @@ struct range *range_overlap(pst_cu_ptr start, size_t len)
 
 struct range *range_add(enum range_kind kind, pst_cu_ptr start, size_t len)
 {
-	size_t i = upto(start);
+	size_t i = range_upper_bound(start);
 	struct range *r = calloc(1, sizeof(*r));
 
 	if (r && standin.range_count == standin.range_max) {
@@ -229,7 +228,7 @@ struct range *range_add(enum range_kind kind, pst_cu_ptr start, size_t len)
 
 void range_drop(struct range *r)
 {
-	size_t i = upto(r->start) - 1;
+	size_t i = range_upper_bound(r->start) - 1;
 
 	standin.range_count--;
 	memmove(standin.ranges + i, standin.ranges + i + 1,
@@ -239,7 +238,8 @@ void range_drop(struct range *r)
 	free(r);
 }
 
-/* A mapping of cuMemCreate's memory may go on in the next one. */
+/* Finds the kind of memory at [ptr, ptr + len). The bytes must be in one range, except that
+ * adjacent mappings of cuMemCreate's memory count as one. */
 struct where resolve(pst_cu_ptr ptr, size_t len)
 {
 	struct range *first = range_find(ptr), *r = first;
@@ -273,9 +273,8 @@ struct where resolve(pst_cu_ptr ptr, size_t len)
 			      writable};
 }
 
-/* Where the bytes at ptr are for the CPU, and how many lie in one piece. NULL:
- * not an address of the driver, or not one that may be written.
- */
+/* Returns the CPU's address of the bytes at ptr, and in *avail the number of contiguous bytes
+ * there. Returns NULL if ptr is in no known range or does not allow the access. */
 char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail)
 {
 	struct range *r = range_find(ptr);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registration of the caller's memory, with the refusals that pinning brings:
- * what is not mapped, not writable, beyond the end of its file, or a file whose
- * pages the kernel will not pin for writing. A file registered read-only is
- * copied aside: pinned pages stay what they were when the file is truncated
- * under them, and whoever keeps a registration too long must see old bytes.
+ * Implements registration of the caller's memory with the refusals that pinning has: memory
+ * that is not mapped, not writable or beyond the end of its file, or a file whose pages the
+ * kernel does not pin for writing. A file registered read-only is copied at once. Pinned pages
+ * keep their content when the file is truncated, so that a caller that keeps a registration too
+ * long must see old bytes.
  */
 #include "standin.h"
 
@@ -52,7 +52,7 @@ static bool mapping_allows(const struct mapping *m, bool read_only, bool *is_fil
 	if (!file)
 		return true;
 	if (m->perms[3] == 'p') {
-		/* The driver was seen to hang here for ever. */
+		/* The driver was seen to hang forever here. */
 		fprintf(stderr, "stand-in libcuda: a private mapping of %s was registered\n",
 			m->path);
 		abort();
@@ -60,7 +60,7 @@ static bool mapping_allows(const struct mapping *m, bool read_only, bool *is_fil
 	return read_only || file_may_be_pinned(m->path);
 }
 
-/* Whether [start, start + len) may be pinned, and whether a file is in it. */
+/* Returns whether [start, start + len) may be pinned, and whether it contains file pages. */
 static bool range_allows(uintptr_t start, size_t len, bool read_only, bool *is_file)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -85,18 +85,17 @@ static bool range_allows(uintptr_t start, size_t len, bool read_only, bool *is_f
 }
 
 /* Faults the pages in, as pinning does. */
-static bool populate(uintptr_t start, size_t len, bool read_only)
+static bool pages_populate(uintptr_t start, size_t len, bool read_only)
 {
 	int how = read_only ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
 
-	/* EINVAL: a kernel before 5.14 cannot say. */
+	/* EINVAL: a kernel before 5.14, which does not implement these advices. */
 	return !madvise((void *)start, len, how) || errno == EINVAL;
 }
 
-/* The bytes as they are, or NULL if some are beyond the end of the file: a
- * write from there says EFAULT where a read would raise SIGBUS.
- */
-static char *take_snapshot(uintptr_t start, size_t len)
+/* Copies the bytes at `start`. Returns NULL if some of them are beyond the end of the file:
+ * write(2) from such a page returns EFAULT where a load would raise SIGBUS. */
+static char *snapshot_make(uintptr_t start, size_t len)
 {
 	int fd = memfd_create("penstock stand-in pin", MFD_CLOEXEC);
 	char *at = MAP_FAILED;
@@ -116,8 +115,8 @@ static char *take_snapshot(uintptr_t start, size_t len)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-static enum pst_cu_result add(uintptr_t host, size_t len, bool read_only, char *snapshot,
-			      struct pst_cu_ctx *ctx)
+static enum pst_cu_result registration_add(uintptr_t host, size_t len, bool read_only,
+					   char *snapshot, struct pst_cu_ctx *ctx)
 {
 	uintptr_t map_start = host & ~(PAGE - 1);
 	struct range *r = range_overlap(host, len);
@@ -162,16 +161,16 @@ EXPORT enum pst_cu_result cuMemHostRegister_v2(void *host, size_t len, unsigned 
 		return standin_refuse(PST_CU_NOT_PERMITTED, "registration of device memory");
 	pin_len = ((at + len + PAGE - 1) & ~(PAGE - 1)) - start;
 	if (!range_allows(start, pin_len, read_only, &is_file) ||
-	    !populate(start, pin_len, read_only))
+	    !pages_populate(start, pin_len, read_only))
 		return standin_refuse(PST_CU_INVALID_VALUE, "%zu bytes at %p cannot be pinned", len,
 				      host);
 	if (read_only && is_file) {
-		snapshot = take_snapshot(start, pin_len);
+		snapshot = snapshot_make(start, pin_len);
 		if (!snapshot)
 			return standin_refuse(PST_CU_INVALID_VALUE, "beyond the end of the file");
 	}
 	lock();
-	rc = add(at, len, read_only, snapshot, ctx);
+	rc = registration_add(at, len, read_only, snapshot, ctx);
 	unlock();
 	if (rc && snapshot)
 		munmap(snapshot, pin_len);
@@ -189,9 +188,10 @@ EXPORT enum pst_cu_result cuMemHostUnregister(void *host)
 	if (!r)
 		rc = standin_refuse(PST_CU_HOST_NOT_REGISTERED, "%p is not registered", host);
 	else if (r->kind != RANGE_REGISTERED || r->start != (uintptr_t)host)
-		rc = standin_refuse(PST_CU_INVALID_VALUE, "%p is not where it began", host);
+		rc = standin_refuse(PST_CU_INVALID_VALUE, "%p is not the start of a registration",
+				    host);
 	if (!rc) {
-		ctx_idle_alone(r->ctx);
+		ctx_idle_exclusive(r->ctx);
 		r = range_find((uintptr_t)host);
 		if (r && r->kind == RANGE_REGISTERED) {
 			range_drop(r);

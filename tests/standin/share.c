@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory between processes: handles of an allocation, opened through
- * the exporter's descriptor under /proc, so that nothing stays behind when
- * either side is killed; and a descriptor for a range, which is a memfd and no
- * dma-buf, given out only if PENSTOCK_STANDIN_DMABUF asks for it.
+ * Implements sharing of device memory between processes. An IPC handle is opened through the
+ * exporter's descriptor under /proc, so that nothing remains if either process is killed. A
+ * descriptor for a range is a memfd instead of a dma-buf, and is returned only if
+ * PENSTOCK_STANDIN_DMABUF is set.
  */
 #include "standin.h"
 
@@ -29,7 +29,8 @@ EXPORT enum pst_cu_result cuIpcGetMemHandle(struct pst_cu_ipc_mem *out, pst_cu_p
 
 	ENTER(cuIpcGetMemHandle, NEED_CTX);
 	if (!standin.ipc)
-		return standin_refuse(PST_CU_NOT_SUPPORTED, "sharing between processes");
+		return standin_refuse(PST_CU_NOT_SUPPORTED,
+				      "sharing between processes is not supported");
 	lock();
 	r = range_find(dev);
 	if (r && r->kind == RANGE_DEVICE) {
@@ -50,7 +51,7 @@ EXPORT enum pst_cu_result cuIpcGetMemHandle(struct pst_cu_ipc_mem *out, pst_cu_p
 	return PST_CU_OK;
 }
 
-static struct range *opened(const struct handle *h)
+static struct range *ipc_range_find(const struct handle *h)
 {
 	for (size_t i = 0; i < standin.range_count; i++)
 		if (standin.ranges[i]->kind == RANGE_IPC && standin.ranges[i]->id == h->id &&
@@ -59,8 +60,8 @@ static struct range *opened(const struct handle *h)
 	return NULL;
 }
 
-/* Maps the exporter's block; takes the descriptor over. */
-static struct range *map(const struct handle *h, int fd, struct pst_cu_ctx *ctx)
+/* Maps the exporter's block. Takes ownership of the descriptor. */
+static struct range *ipc_range_map(const struct handle *h, int fd, struct pst_cu_ctx *ctx)
 {
 	struct block *b = block_adopt(h->dev, fd, h->block_len);
 	struct span *span;
@@ -70,7 +71,7 @@ static struct range *map(const struct handle *h, int fd, struct pst_cu_ctx *ctx)
 		close(fd);
 		return NULL;
 	}
-	span = span_take(h->dev, b->len, BLOCK_SIZE);
+	span = span_alloc(h->dev, b->len, BLOCK_SIZE);
 	if (span)
 		r = range_add(RANGE_IPC, span->start + h->offset, h->len);
 	if (!r) {
@@ -108,13 +109,14 @@ EXPORT enum pst_cu_result cuIpcOpenMemHandle_v2(pst_cu_ptr *dev, struct pst_cu_i
 	if (!dev || flags != PST_CU_IPC_LAZY_PEER || !handle_fits(&h))
 		return standin_refuse(PST_CU_INVALID_VALUE, "not a handle, or flags %u", flags);
 	if (h.pid == getpid())
-		return standin_refuse(PST_CU_INVALID_CONTEXT, "opened where it was made");
+		return standin_refuse(PST_CU_INVALID_CONTEXT,
+				      "opened in the process that exported it");
 	lock();
-	r = opened(&h);
+	r = ipc_range_find(&h);
 	if (!r) {
 		snprintf(path, sizeof(path), "/proc/%d/fd/%d", h.pid, h.fd);
 		fd = open(path, O_RDWR | O_CLOEXEC);
-		r = fd < 0 ? NULL : map(&h, fd, ctx);
+		r = fd < 0 ? NULL : ipc_range_map(&h, fd, ctx);
 	}
 	if (r) {
 		r->opens++;
@@ -140,7 +142,7 @@ EXPORT enum pst_cu_result cuIpcCloseMemHandle(pst_cu_ptr dev)
 	r->opens--;
 	standin.live.ipc_opens--;
 	if (!r->opens) {
-		standin.live.allocs++; /* mem_free_locked takes it away */
+		standin.live.allocs++; /* mem_free_locked decrements it. */
 		mem_free_locked(r);
 	}
 	unlock();
@@ -156,7 +158,7 @@ EXPORT enum pst_cu_result cuMemGetHandleForAddressRange(void *handle, pst_cu_ptr
 
 	ENTER(cuMemGetHandleForAddressRange, NEED_CTX);
 	if (!standin.dmabuf)
-		return standin_refuse(PST_CU_NOT_SUPPORTED, "dma-buf");
+		return standin_refuse(PST_CU_NOT_SUPPORTED, "dma-buf is not supported");
 	lock();
 	r = range_find(dev);
 	if (handle && type == PST_CU_RANGE_DMA_BUF_FD && flags <= PST_CU_RANGE_FLAG_PCIE && len &&

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared inside the stand-in CUDA driver: its objects, its one lock, and what
- * each file offers the others. Read README.md first: it says what the driver
- * was seen to do. Nothing here is part of Penstock, and nothing may call into
- * Penstock.
+ * Internal declarations of the stand-in CUDA driver: its objects, its single lock, and the
+ * functions that its files share. Read README.md first, which describes the measured behaviour
+ * of the driver. Nothing here is part of Penstock, and no code here may call Penstock.
  */
 #ifndef STANDIN_H
 #define STANDIN_H
@@ -19,10 +18,10 @@
 #define EXPORT __attribute__((visibility("default")))
 #define DEVICES_MAX 16
 #define QUEUES_MAX 64
-#define BLOCK_SIZE ((size_t)2 << 20) /* granularity of device memory */
+#define BLOCK_SIZE ((size_t)2 << 20) /* Granularity of device memory. */
 #define PAGE 4096UL
 
-/* What cuda_api.h does not list and tests or other programs still call. */
+/* Functions that cuda_api.h does not list, but that tests or other programs call. */
 /* clang-format off */
 #define EXTRA_FUNCS(F) \
 F(cuCtxCreate_v2, (struct pst_cu_ctx **ctx, unsigned int flags, int dev)) \
@@ -38,7 +37,7 @@ F(cuMemAllocAsync, (pst_cu_ptr *dev, size_t len, struct pst_cu_stream *stream)) 
 F(cuMemFreeAsync, (pst_cu_ptr dev, struct pst_cu_stream *stream))
 /* clang-format on */
 
-/* Every function is exported, and has the type that cuda_api.h says. */
+/* Exports every function with the type that cuda_api.h declares. */
 #define PROTO(name, symbol, params) EXPORT enum pst_cu_result symbol params;
 PST_CU_FUNCS(PROTO, PROTO)
 #define PROTO_EXTRA(symbol, params) EXPORT enum pst_cu_result symbol params;
@@ -51,15 +50,15 @@ enum func {
 		EXTRA_FUNCS(FUNC_EXTRA) FN_COUNT
 };
 
-/* What a call needs, beside a driver that is initialised. */
+/* Requirements of a call besides an initialised driver. */
 enum need {
 	NEED_INIT = 0,
-	NEED_CTX = 1,	 /* a current context */
-	NEED_OBJECT = 2, /* names a stream or event: a context if strict */
+	NEED_CTX = 1,	 /* A current context. */
+	NEED_OBJECT = 2, /* Names a stream or event: needs a context if strict. */
 	NEED_NOTHING = 4,
-	NEED_EVEN_BROKEN = 8, /* gives back: does its work in a broken context */
-	NEED_TURN = 16,	      /* waits while somebody waits for the whole context */
-	NEED_UNCAPTURED = 32, /* refused while a stream captures, by the modes */
+	NEED_EVEN_BROKEN = 8, /* Frees something: does its work even in a broken context. */
+	NEED_TURN = 16,	      /* Waits while another thread waits for the whole context. */
+	NEED_UNCAPTURED = 32, /* Refused while a stream captures, depending on the capture modes. */
 };
 
 enum queue_kind {
@@ -67,7 +66,7 @@ enum queue_kind {
 	QUEUE_TO_DEVICE,
 	QUEUE_TO_HOST,
 	QUEUE_KINDS,
-	QUEUE_LAST, /* the one that the stream used last */
+	QUEUE_LAST, /* The queue that the stream used last. */
 	QUEUE_NONE,
 };
 
@@ -76,20 +75,24 @@ struct pst_cu_ctx {
 	int dev;
 	bool primary;
 	bool alive;
-	unsigned int retains; /* of a primary context */
+	unsigned int retains; /* References to a primary context. */
 	unsigned int flags;
 	enum pst_cu_result broken;
-	uint64_t peers;			       /* bit of each device whose memory may be reached */
-	unsigned int stream_count, stream_max; /* living, and room made for */
-	unsigned int alone;		       /* calls that wait for all its work */
+	/* Bitmap of devices whose memory this context may access. */
+	uint64_t peers;
+	/* Number of live streams, and capacity of the stream pool. */
+	unsigned int stream_count, stream_max;
+	/* Calls that wait for all work of the context and hold up other threads. */
+	unsigned int exclusive_waits;
 	struct pst_cu_stream *null_stream;
 	struct pst_cu_stream *thread_stream;
 };
 
-struct piece { /* one copy of rows; rows = 1: plain */
+struct piece { /* One copy of rows; rows = 1: a plain copy. */
 	pst_cu_ptr dst, src;
 	size_t dst_pitch, src_pitch, width, rows;
-	char *staged; /* the source's bytes, taken at the call; freed after */
+	/* Copy of a pageable source, made at the call and freed after the operation. */
+	char *staged;
 };
 
 enum op_kind { OP_MARK, OP_COPY, OP_SET, OP_WRITE, OP_WAIT, OP_HOST, OP_FREE };
@@ -101,12 +104,12 @@ struct op {
 	enum func func;
 	int refs;
 	bool done;
-	bool hit; /* OP_WAIT: the word is right; OP_HOST: it has returned */
+	bool hit; /* OP_WAIT: the semaphore has the value; OP_HOST: the function has returned. */
 	uint64_t seq;
 	struct pst_cu_stream *stream;
-	struct queue *queue;  /* NULL: in none */
-	struct op *next;      /* in its stream */
-	struct op *poll_next; /* in the list of waits or of host functions */
+	struct queue *queue;  /* Hardware queue of the operation; NULL: none. */
+	struct op *next;      /* Next operation of the stream. */
+	struct op *poll_next; /* Next operation in the list of waits or of host functions. */
 	struct op **deps;
 	size_t dep_count;
 	union {
@@ -120,7 +123,7 @@ struct op {
 			pst_cu_ptr addr;
 			uint64_t value;
 			unsigned int flags;
-			unsigned int width; /* 4 or 8 bytes */
+			unsigned int width; /* Width of the semaphore, 4 or 8 bytes. */
 		} word;
 		struct {
 			void (*fn)(void *);
@@ -135,34 +138,36 @@ struct pst_cu_stream {
 	struct pst_cu_ctx *ctx;
 	unsigned int flags;
 	int priority;
-	unsigned int index; /* picks the queue in each pool */
+	unsigned int index; /* Selects the stream's queue in each pool. */
 	enum queue_kind last_queue;
-	bool closing; /* destroyed by the caller; ends when it is empty */
-	bool own;     /* a default stream of its context */
+	bool closing; /* Destroyed by the caller; its thread exits after the last operation. */
+	bool own;     /* A default stream of its context. */
 	bool capturing;
-	bool begun, spoilt; /* a capture by its function, not by pst_standin_capture */
+	/* Whether cuStreamBeginCapture started the capture (not pst_standin_capture), and
+	 * whether a call has invalidated it. */
+	bool real_capture, invalidated;
 	enum pst_cu_capture_mode capture_mode;
 	pthread_t capturer;
 	pthread_cond_t wake;
 	struct op *head, *tail;
-	struct op *last; /* done or not: what the next operation comes after */
+	struct op *last; /* Last operation, completed or not, that the next one depends on. */
 };
 
 struct pst_cu_event {
 	struct pst_cu_event *next;
 	struct pst_cu_ctx *ctx;
-	struct op *mark; /* NULL until recorded */
+	struct op *mark; /* The recorded operation; NULL until recorded. */
 };
 
-/* Memory of a device: one memfd, mapped where host code may touch it. */
+/* Device memory: one memfd, mapped at an address that host code may access. */
 struct block {
 	int fd;
 	int dev;
 	size_t len;
 	char *alias;
-	size_t used;  /* of small allocations, a bump pointer */
-	int refs;     /* ranges and handles */
-	bool foreign; /* another process accounts for it */
+	size_t used;  /* Bytes used by small allocations (a bump allocator). */
+	int refs;     /* Number of ranges and handles that use the block. */
+	bool foreign; /* Memory that another process allocated and accounts for. */
 	uint64_t id;
 };
 
@@ -177,32 +182,35 @@ enum range_kind {
 };
 #define RANGE_ON_HOST (RANGE_HOST | RANGE_REGISTERED)
 
-/* Addresses that the driver knows, of the device or of the host. */
+/* A range of device or host addresses that the driver knows. */
 struct range {
 	pst_cu_ptr start;
 	size_t len;
 	enum range_kind kind;
-	char *alias;		/* where the bytes really are; a snapshot if `snapshot` */
-	char *snapshot;		/* of a file registered read-only: mapped, map_len */
-	struct pst_cu_ctx *ctx; /* NULL: pool, VMM */
+	/* Address of the bytes for the CPU; the snapshot's if there is one. */
+	char *alias;
+	/* Copy of a file registered read-only: a mapping of map_len bytes. */
+	char *snapshot;
+	struct pst_cu_ctx *ctx; /* Owning context; NULL: pool or VMM memory. */
 	int dev;
 	uint64_t id, block_id;
-	int access; /* 0, 1 read, 3 both */
+	int access; /* Allowed access: 0 none, 1 read, 3 read and write. */
 	pst_cu_ptr map_start;
 	size_t map_len;
 	struct block *block;
-	unsigned int opens; /* RANGE_IPC */
-	int exporter;	    /* its process, whose ids are not ours */
+	unsigned int opens; /* Number of opens of a RANGE_IPC. */
+	/* Process ID of the exporter; block and buffer IDs are the exporter's. */
+	int exporter;
 };
 
-struct span { /* addresses in use in a device's arena */
+struct span { /* A stretch of addresses in use in a device's arena. */
 	pst_cu_ptr start;
 	size_t len;
-	bool reserved; /* by cuMemAddressReserve */
+	bool reserved; /* Reserved by cuMemAddressReserve. */
 	struct span *next;
 };
 
-struct queue { /* of the hardware */
+struct queue { /* A hardware queue. */
 	struct op *last;
 	unsigned int pending;
 };
@@ -212,25 +220,26 @@ struct device {
 	size_t mem_total, mem_used;
 	pst_cu_ptr arena;
 	size_t arena_len;
-	struct span *spans;  /* sorted */
-	struct block *small; /* being filled */
+	struct span *spans;  /* Sorted by start. */
+	struct block *small; /* The block that small allocations are taken from. */
 	pst_cu_ptr small_start;
 	struct queue queues[QUEUE_KINDS][QUEUES_MAX];
 };
 
 struct standin {
-	pthread_mutex_t lock; /* holds everything below; no other lock inside */
-	pthread_cond_t done;  /* some operation is done */
+	/* Guards all members below; no other lock is taken while it is held. */
+	pthread_mutex_t lock;
+	pthread_cond_t done; /* Signalled when an operation has completed. */
 	bool started, ended, forked;
 	int device_count;
 	unsigned int queue_count, queue_depth, stream_pool;
 	bool strict, memops, peer, dmabuf, read_only, ipc, verbose;
 	struct device devices[DEVICES_MAX];
-	struct pst_cu_ctx *ctxs; /* made by cuCtxCreate */
+	struct pst_cu_ctx *ctxs; /* Contexts created by cuCtxCreate. */
 	struct pst_cu_stream *streams;
 	struct pst_cu_event *events;
 	unsigned int stream_count;
-	struct range **ranges; /* sorted by start */
+	struct range **ranges; /* Sorted by start. */
 	size_t range_count, range_max;
 	uint64_t seq, id, block_id;
 	unsigned int delay_us;
@@ -240,7 +249,7 @@ struct standin {
 
 extern struct standin standin;
 
-/* fail.c */
+/* ---- fail.c ---- */
 enum pst_cu_result standin_enter(enum func func, int need, struct pst_cu_ctx **ctx);
 enum pst_cu_result standin_leave(const struct pst_cu_ctx *ctx);
 enum pst_cu_result standin_exec_fails(enum func func);
@@ -250,9 +259,8 @@ __attribute__((format(printf, 2, 3))) enum pst_cu_result standin_refuse(enum pst
 									const char *fmt, ...);
 extern _Thread_local bool standin_in_host_func;
 
-/* The first line of every function: counts it, fails it if asked to, and
- * checks what it needs. Returns from the function on failure.
- */
+/* First line of every exported function: counts the call, injects a failure if one is set, and
+ * checks the call's requirements. Returns from the function on failure. */
 #define ENTER(symbol, need)                                                           \
 	struct pst_cu_ctx *ctx = NULL;                                                \
 	{                                                                             \
@@ -272,62 +280,65 @@ static inline void unlock(void)
 	pthread_mutex_unlock(&standin.lock);
 }
 
-/* ctx.c: with the lock held, but for the first */
+/* ---- ctx.c: callers hold the lock, except of ctx_current ---- */
 struct pst_cu_ctx *ctx_current(void);
 bool ctx_known(const struct pst_cu_ctx *ctx);
 bool ctx_reaches(const struct pst_cu_ctx *ctx, int dev);
 uint64_t env_size(const char *name, uint64_t fallback);
 
-/* range.c: with the lock held */
+/* ---- range.c: callers hold the lock ---- */
 struct range *range_find(pst_cu_ptr ptr);
 struct range *range_overlap(pst_cu_ptr start, size_t len);
 struct range *range_add(enum range_kind kind, pst_cu_ptr start, size_t len);
 void range_drop(struct range *range);
 bool in_arena(pst_cu_ptr ptr);
-struct span *span_take(int dev, size_t len, size_t align);
+struct span *span_alloc(int dev, size_t len, size_t align);
 struct span *span_find(int dev, pst_cu_ptr start);
-void span_give(int dev, pst_cu_ptr start);
+void span_free(int dev, pst_cu_ptr start);
 int arena_start(int dev);
 struct block *block_make(int dev, size_t len);
 struct block *block_adopt(int dev, int fd, size_t len);
 void block_put(struct block *block);
 
-/* What an address range is to a copy. */
+/* Kind of memory that an address range is for a copy. */
 enum place { PLACE_BAD, PLACE_EMPTY, PLACE_PAGEABLE, PLACE_HOST, PLACE_DEVICE };
 struct where {
 	enum place place;
-	struct range *range; /* of the first byte, if the driver knows it */
+	struct range *range; /* The range of the first byte, if the driver knows it. */
 	bool writable;
 };
 struct where resolve(pst_cu_ptr ptr, size_t len);
 char *bytes_at(pst_cu_ptr ptr, bool write, size_t *avail);
 
-/* queue.c: with the lock held */
+/* ---- queue.c: callers hold the lock ---- */
 struct op *op_new(enum op_kind kind, enum func func);
 void op_put(struct op *op);
 struct op *op_submit(struct op *op, struct pst_cu_stream *stream, enum queue_kind kind);
-void op_wait(struct op *op); /* takes a reference away */
+void op_wait(struct op *op); /* Drops a reference. */
 struct pst_cu_stream *stream_make(struct pst_cu_ctx *ctx, unsigned int flags, int priority);
-/* With the lock held: its place is free at once, its queued work still happens. */
+/* Removes the stream from the pool at once; its queued work still runs. */
 void stream_close(struct pst_cu_stream *stream);
-void ctx_idle(struct pst_cu_ctx *ctx);	     /* all that was submitted so far */
-void ctx_idle_alone(struct pst_cu_ctx *ctx); /* and holds others up meanwhile */
+void ctx_idle(struct pst_cu_ctx *ctx); /* Waits for all work queued so far. */
+void ctx_idle_exclusive(
+	struct pst_cu_ctx *ctx); /* The same, and holds up other threads meanwhile. */
 void stream_idle(struct pst_cu_stream *stream);
 void ctx_break(struct pst_cu_ctx *ctx, enum pst_cu_result rc);
 
-/* capture.c: with the lock held */
+/* ---- capture.c: the caller holds the lock ---- */
 enum pst_cu_result capture_refuses(enum func func);
 
-/* stream.c: with the lock held; NULL and a reason in *rc if there is none */
+/* ---- stream.c: the caller holds the lock. Returns NULL and an error in *rc for no live stream
+ * ---- */
 struct pst_cu_stream *stream_of(struct pst_cu_stream *handle, struct pst_cu_ctx *ctx,
 				enum pst_cu_result *rc);
 
-/* copy.c: in a stream's thread, with the lock held, which they may let go */
+/* ---- copy.c: called in a stream's thread with the lock held; releases it while bytes move
+ * ---- */
 enum pst_cu_result copy_run(struct op *op);
 enum pst_cu_result set_run(struct op *op);
 
-/* mem.c */
+/* ---- mem.c: callers hold the lock ---- */
 void mem_free_locked(struct range *range);
-void mem_drop_ctx(struct pst_cu_ctx *ctx);
+void mem_free_ctx(struct pst_cu_ctx *ctx);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's calls on streams and events: creation, waiting, words that a
- * stream writes or waits for, host functions. How the work then runs is
- * queue.c's business. A handle that is not live is refused with 400, where the
- * driver may crash.
+ * Implements the stand-in's calls on streams and events: creation, waiting, semaphores that a
+ * stream writes or waits for, and host functions. queue.c runs the queued work. A call with a
+ * stale handle is refused with CUDA error 400, where the driver may crash.
  */
 #include "standin.h"
 
@@ -40,9 +39,9 @@ static struct pst_cu_event *event_of(struct pst_cu_event *handle, enum pst_cu_re
 	return NULL;
 }
 
-/* Queues an operation and does not wait for it. Takes the operation over. */
-static enum pst_cu_result put(struct op *op, struct pst_cu_stream *handle, struct pst_cu_ctx *ctx,
-			      enum queue_kind queue)
+/* Queues an operation without waiting for it. Takes ownership of the operation. */
+static enum pst_cu_result op_queue(struct op *op, struct pst_cu_stream *handle,
+				   struct pst_cu_ctx *ctx, enum queue_kind queue)
 {
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s = stream_of(handle, ctx, &rc);
@@ -59,8 +58,8 @@ static enum pst_cu_result put(struct op *op, struct pst_cu_stream *handle, struc
 	return rc;
 }
 
-static enum pst_cu_result create(struct pst_cu_stream **out, unsigned int flags, int priority,
-				 struct pst_cu_ctx *ctx)
+static enum pst_cu_result stream_create(struct pst_cu_stream **out, unsigned int flags,
+					int priority, struct pst_cu_ctx *ctx)
 {
 	if (!out || flags > PST_CU_STREAM_NON_BLOCKING)
 		return standin_refuse(PST_CU_INVALID_VALUE, "stream flags %u", flags);
@@ -75,16 +74,16 @@ EXPORT enum pst_cu_result cuStreamCreateWithPriority(struct pst_cu_stream **out,
 						     int priority)
 {
 	ENTER(cuStreamCreateWithPriority, NEED_CTX | NEED_TURN);
-	return create(out, flags, priority, ctx);
+	return stream_create(out, flags, priority, ctx);
 }
 
 EXPORT enum pst_cu_result cuStreamCreate(struct pst_cu_stream **out, unsigned int flags)
 {
 	ENTER(cuStreamCreate, NEED_CTX | NEED_TURN);
-	return create(out, flags, 0, ctx);
+	return stream_create(out, flags, 0, ctx);
 }
 
-/* Its work still happens; it only gets no more. */
+/* Destroys the stream's handle. Its queued work still runs. */
 EXPORT enum pst_cu_result cuStreamDestroy_v2(struct pst_cu_stream *stream)
 {
 	enum pst_cu_result rc;
@@ -92,7 +91,8 @@ EXPORT enum pst_cu_result cuStreamDestroy_v2(struct pst_cu_stream *stream)
 
 	ENTER(cuStreamDestroy_v2, NEED_INIT | NEED_EVEN_BROKEN);
 	if (!stream || stream == PST_CU_STREAM_LEGACY || stream == PST_CU_STREAM_PER_THREAD)
-		return standin_refuse(PST_CU_INVALID_HANDLE, "a default stream");
+		return standin_refuse(PST_CU_INVALID_HANDLE,
+				      "a default stream cannot be destroyed");
 	lock();
 	s = stream_of(stream, NULL, &rc);
 	if (s) {
@@ -125,7 +125,7 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 {
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s;
-	struct pst_cu_ctx *of;
+	struct pst_cu_ctx *owner;
 	struct op *op;
 
 	ENTER(cuStreamSynchronize, NEED_OBJECT | NEED_UNCAPTURED);
@@ -134,15 +134,16 @@ EXPORT enum pst_cu_result cuStreamSynchronize(struct pst_cu_stream *stream)
 	if (s && s->capturing) {
 		rc = standin_refuse(PST_CU_CAPTURE_UNSUPPORTED, "the stream is capturing");
 	} else if (s) {
-		of = s->ctx;
-		/* The default stream is idle when the blocking ones are. */
-		if (s == of->null_stream) {
+		owner = s->ctx;
+		/* The default stream is idle only if the blocking streams are, so that a mark
+		 * waits for them. */
+		if (s == owner->null_stream) {
 			op = op_new(OP_MARK, FN_cuStreamSynchronize);
 			if (op)
 				op_put(op_submit(op, s, QUEUE_NONE));
 		}
 		stream_idle(s);
-		rc = of->broken;
+		rc = owner->broken;
 	}
 	unlock();
 	return rc;
@@ -162,7 +163,7 @@ EXPORT enum pst_cu_result cuStreamGetCtx(struct pst_cu_stream *stream, struct ps
 	return rc;
 }
 
-/* --- events -------------------------------------------------------------- */
+/* --- events --- */
 
 EXPORT enum pst_cu_result cuEventCreate(struct pst_cu_event **out, unsigned int flags)
 {
@@ -223,7 +224,7 @@ EXPORT enum pst_cu_result cuEventRecord(struct pst_cu_event *event, struct pst_c
 		op = op_new(OP_MARK, FN_cuEventRecord);
 		if (op)
 			op->refs++;
-		rc = put(op, stream, ctx, QUEUE_NONE);
+		rc = op_queue(op, stream, ctx, QUEUE_NONE);
 		if (!rc) {
 			op_put(e->mark);
 			e->mark = op;
@@ -255,18 +256,18 @@ EXPORT enum pst_cu_result cuEventSynchronize(struct pst_cu_event *event)
 {
 	enum pst_cu_result rc;
 	struct pst_cu_event *e;
-	struct pst_cu_ctx *of;
+	struct pst_cu_ctx *owner;
 
 	ENTER(cuEventSynchronize, NEED_OBJECT | NEED_UNCAPTURED);
 	lock();
 	e = event_of(event, &rc);
 	if (e) {
-		of = e->ctx;
+		owner = e->ctx;
 		if (e->mark) {
 			e->mark->refs++;
 			op_wait(e->mark);
 		}
-		rc = of->broken;
+		rc = owner->broken;
 	}
 	unlock();
 	return rc;
@@ -293,17 +294,18 @@ EXPORT enum pst_cu_result cuStreamWaitEvent(struct pst_cu_stream *stream,
 			op->deps[op->dep_count++] = e->mark;
 			e->mark->refs++;
 		}
-		rc = put(op, stream, ctx, QUEUE_NONE);
+		rc = op_queue(op, stream, ctx, QUEUE_NONE);
 	}
 	unlock();
 	return rc;
 }
 
-/* --- words and host functions -------------------------------------------- */
+/* --- semaphores and host functions --- */
 
-static enum pst_cu_result word(enum op_kind kind, enum func func, struct pst_cu_stream *stream,
-			       struct pst_cu_ctx *ctx, pst_cu_ptr addr, uint64_t value,
-			       unsigned int flags, unsigned int width)
+static enum pst_cu_result semaphore_op(enum op_kind kind, enum func func,
+				       struct pst_cu_stream *stream, struct pst_cu_ctx *ctx,
+				       pst_cu_ptr addr, uint64_t value, unsigned int flags,
+				       unsigned int width)
 {
 	enum pst_cu_result rc;
 	struct pst_cu_stream *s;
@@ -311,18 +313,22 @@ static enum pst_cu_result word(enum op_kind kind, enum func func, struct pst_cu_
 	struct op *op;
 
 	if (!standin.memops || (kind == OP_WAIT && (flags & PST_CU_WAIT_FLUSH)))
-		return standin_refuse(PST_CU_NOT_SUPPORTED, "stream memory operations");
+		return standin_refuse(PST_CU_NOT_SUPPORTED,
+				      "stream memory operations are not supported");
 	if (addr % width || flags > (kind == OP_WAIT ? PST_CU_WAIT_NOR : PST_CU_WRITE_NO_BARRIER))
-		return standin_refuse(PST_CU_INVALID_VALUE, "word at %llx flags %u", addr, flags);
+		return standin_refuse(PST_CU_INVALID_VALUE, "semaphore at %llx, flags %u", addr,
+				      flags);
 	lock();
 	s = stream_of(stream, ctx, &rc);
 	at = resolve(addr, width);
 	if (s && (at.place == PLACE_BAD || at.place == PLACE_PAGEABLE))
-		rc = standin_refuse(PST_CU_INVALID_VALUE, "a word that the device cannot reach");
+		rc = standin_refuse(PST_CU_INVALID_VALUE,
+				    "a semaphore that the device cannot access");
 	else if (s && kind == OP_WRITE && !at.writable)
 		rc = standin_refuse(PST_CU_INVALID_VALUE, "a write into read-only memory");
 	else if (s && at.place == PLACE_DEVICE && !ctx_reaches(s->ctx, at.range->dev))
-		rc = standin_refuse(PST_CU_INVALID_VALUE, "another device's word, no peer access");
+		rc = standin_refuse(PST_CU_INVALID_VALUE,
+				    "a semaphore of another device without peer access");
 	if (!rc) {
 		op = op_new(kind, func);
 		if (op) {
@@ -331,7 +337,7 @@ static enum pst_cu_result word(enum op_kind kind, enum func func, struct pst_cu_
 			op->word.flags = flags;
 			op->word.width = width;
 		}
-		rc = put(op, stream, ctx, QUEUE_LAST);
+		rc = op_queue(op, stream, ctx, QUEUE_LAST);
 	}
 	unlock();
 	return rc;
@@ -341,28 +347,30 @@ EXPORT enum pst_cu_result cuStreamWriteValue32_v2(struct pst_cu_stream *stream, 
 						  uint32_t value, unsigned int flags)
 {
 	ENTER(cuStreamWriteValue32_v2, NEED_OBJECT);
-	return word(OP_WRITE, FN_cuStreamWriteValue32_v2, stream, ctx, addr, value, flags, 4);
+	return semaphore_op(OP_WRITE, FN_cuStreamWriteValue32_v2, stream, ctx, addr, value, flags,
+			    4);
 }
 
 EXPORT enum pst_cu_result cuStreamWriteValue64_v2(struct pst_cu_stream *stream, pst_cu_ptr addr,
 						  uint64_t value, unsigned int flags)
 {
 	ENTER(cuStreamWriteValue64_v2, NEED_OBJECT);
-	return word(OP_WRITE, FN_cuStreamWriteValue64_v2, stream, ctx, addr, value, flags, 8);
+	return semaphore_op(OP_WRITE, FN_cuStreamWriteValue64_v2, stream, ctx, addr, value, flags,
+			    8);
 }
 
 EXPORT enum pst_cu_result cuStreamWaitValue32_v2(struct pst_cu_stream *stream, pst_cu_ptr addr,
 						 uint32_t value, unsigned int flags)
 {
 	ENTER(cuStreamWaitValue32_v2, NEED_OBJECT);
-	return word(OP_WAIT, FN_cuStreamWaitValue32_v2, stream, ctx, addr, value, flags, 4);
+	return semaphore_op(OP_WAIT, FN_cuStreamWaitValue32_v2, stream, ctx, addr, value, flags, 4);
 }
 
 EXPORT enum pst_cu_result cuStreamWaitValue64_v2(struct pst_cu_stream *stream, pst_cu_ptr addr,
 						 uint64_t value, unsigned int flags)
 {
 	ENTER(cuStreamWaitValue64_v2, NEED_OBJECT);
-	return word(OP_WAIT, FN_cuStreamWaitValue64_v2, stream, ctx, addr, value, flags, 8);
+	return semaphore_op(OP_WAIT, FN_cuStreamWaitValue64_v2, stream, ctx, addr, value, flags, 8);
 }
 
 EXPORT enum pst_cu_result cuLaunchHostFunc(struct pst_cu_stream *stream, void (*fn)(void *),
@@ -380,7 +388,7 @@ EXPORT enum pst_cu_result cuLaunchHostFunc(struct pst_cu_stream *stream, void (*
 		op->host.fn = fn;
 		op->host.arg = arg;
 	}
-	rc = put(op, stream, ctx, QUEUE_NONE);
+	rc = op_queue(op, stream, ctx, QUEUE_NONE);
 	unlock();
 	return rc;
 }

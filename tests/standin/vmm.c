@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's cuMemCreate and what belongs to it: memory and addresses made
- * apart and mapped together. Frameworks hand out such memory, whose ranges
- * consist of several mappings, so classification and copies must meet it.
+ * Implements the stand-in's cuMemCreate and related calls: memory and addresses are allocated
+ * separately and mapped together. Frameworks use such memory, whose address ranges consist of
+ * several mappings, so that tests need it for classification and copies.
  */
 #include "standin.h"
 
@@ -16,7 +16,7 @@ struct handle {
 	struct handle *next;
 	unsigned long long name;
 	struct block *block;
-	unsigned int refs; /* creates, imports and retains not yet released */
+	unsigned int refs; /* Number of creates, imports and retains that are not yet released. */
 };
 
 /* Guarded by standin.lock. */
@@ -114,18 +114,18 @@ EXPORT enum pst_cu_result cuMemAddressReserve(pst_cu_ptr *dev, size_t len, size_
 	if (!dev || !len || len % BLOCK_SIZE || (align & (align - 1)) || flags)
 		return standin_refuse(PST_CU_INVALID_VALUE, "reservation of %zu bytes", len);
 	lock();
-	/* Addresses are of no device; those of the first are as good as any. */
-	span = span_take(0, len, align);
+	/* A reservation belongs to no device, so that the first device's arena serves all. */
+	span = span_alloc(0, len, align);
 	if (span) {
 		span->reserved = true;
 		*dev = span->start;
 		standin.live.vmm_ranges++;
 	}
 	unlock();
-	return span ? PST_CU_OK : standin_refuse(PST_CU_OUT_OF_MEMORY, "no addresses left");
+	return span ? PST_CU_OK : standin_refuse(PST_CU_OUT_OF_MEMORY, "no free addresses");
 }
 
-static const struct span *reservation(pst_cu_ptr dev, size_t len)
+static const struct span *reservation_find(pst_cu_ptr dev, size_t len)
 {
 	const struct span *span = span_find(0, dev);
 
@@ -140,16 +140,16 @@ EXPORT enum pst_cu_result cuMemAddressFree(pst_cu_ptr dev, size_t len)
 
 	ENTER(cuMemAddressFree, NEED_INIT | NEED_EVEN_BROKEN);
 	lock();
-	span = reservation(dev, len);
+	span = reservation_find(dev, len);
 	if (span && (span->start != dev || span->len != len || range_overlap(dev, len)))
 		span = NULL;
 	if (span) {
-		span_give(0, dev);
+		span_free(0, dev);
 		standin.live.vmm_ranges--;
 	}
 	unlock();
 	return span ? PST_CU_OK
-		    : standin_refuse(PST_CU_INVALID_VALUE, "not one whole, empty "
+		    : standin_refuse(PST_CU_INVALID_VALUE, "not one complete, empty "
 							   "reservation");
 }
 
@@ -163,7 +163,7 @@ EXPORT enum pst_cu_result cuMemMap(pst_cu_ptr dev, size_t len, size_t offset,
 	lock();
 	h = handle_find(name);
 	if (h && len && !flags && !offset && len == h->block->len && dev % BLOCK_SIZE == 0 &&
-	    reservation(dev, len) && !range_overlap(dev, len))
+	    reservation_find(dev, len) && !range_overlap(dev, len))
 		r = range_add(RANGE_VMM, dev, len);
 	if (r) {
 		r->dev = h->block->dev;
@@ -177,8 +177,8 @@ EXPORT enum pst_cu_result cuMemMap(pst_cu_ptr dev, size_t len, size_t offset,
 	return r ? PST_CU_OK : standin_refuse(PST_CU_INVALID_VALUE, "cuMemMap of %zu bytes", len);
 }
 
-/* Whether whole mappings fill [dev, dev + len), or none touches it. */
-static bool whole(pst_cu_ptr dev, size_t len)
+/* Returns whether complete mappings, or none, fill [dev, dev + len). */
+static bool mappings_complete(pst_cu_ptr dev, size_t len)
 {
 	pst_cu_ptr end = dev + len;
 
@@ -201,13 +201,13 @@ EXPORT enum pst_cu_result cuMemUnmap(pst_cu_ptr dev, size_t len)
 
 	ENTER(cuMemUnmap, NEED_INIT | NEED_EVEN_BROKEN);
 	lock();
-	fits = len && reservation(dev, len) && whole(dev, len);
+	fits = len && reservation_find(dev, len) && mappings_complete(dev, len);
 	while (fits && (r = range_overlap(dev, len))) {
 		block_put(r->block);
 		range_drop(r);
 	}
 	unlock();
-	return fits ? PST_CU_OK : standin_refuse(PST_CU_INVALID_VALUE, "not whole mappings");
+	return fits ? PST_CU_OK : standin_refuse(PST_CU_INVALID_VALUE, "not complete mappings");
 }
 
 EXPORT enum pst_cu_result cuMemSetAccess(pst_cu_ptr dev, size_t len,
@@ -220,7 +220,7 @@ EXPORT enum pst_cu_result cuMemSetAccess(pst_cu_ptr dev, size_t len,
 	if (!descs || !count || !len)
 		return PST_CU_INVALID_VALUE;
 	lock();
-	fits = reservation(dev, len) && whole(dev, len);
+	fits = reservation_find(dev, len) && mappings_complete(dev, len);
 	for (pst_cu_ptr at = dev; fits && at < end;) {
 		struct range *r = range_find(at);
 
@@ -253,7 +253,8 @@ EXPORT enum pst_cu_result cuMemRetainAllocationHandle(unsigned long long *name, 
 		*name = h->name;
 	}
 	unlock();
-	return h && name ? PST_CU_OK : standin_refuse(PST_CU_INVALID_VALUE, "not of cuMemCreate");
+	return h && name ? PST_CU_OK
+			 : standin_refuse(PST_CU_INVALID_VALUE, "not memory of cuMemCreate");
 }
 
 EXPORT enum pst_cu_result cuMemExportToShareableHandle(void *shareable, unsigned long long name,
@@ -275,7 +276,7 @@ EXPORT enum pst_cu_result cuMemExportToShareableHandle(void *shareable, unsigned
 	return PST_CU_OK;
 }
 
-/* The descriptor does not say which device: the first. */
+/* The descriptor does not name a device, so that the memory counts as the first device's. */
 EXPORT enum pst_cu_result cuMemImportFromShareableHandle(unsigned long long *name, void *os_handle,
 							 enum pst_cu_handle_type type)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of the public header's words: a file of zeros and two devices, the GPU
- * a stand-in's. Included by test_api.c, test_apart.c and test_one_call.c only.
+ * Shared fixture of the tests of the public header penstock.h: a file of zeros and two devices.
+ * The GPU device is the stand-in driver's. Included by test_api.c, test_apart.c and
+ * test_one_call.c only.
  */
 #ifndef API_H
 #define API_H
@@ -42,7 +43,7 @@ static inline int teardown(void **state)
 	return unlink(file_name);
 }
 
-static inline struct penstock_storage *open_it(unsigned flags)
+static inline struct penstock_storage *test_file_open(unsigned flags)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st = NULL;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A made-up storage and page cache, host, GPU and pump, with routes as the paths'
- * own probes find them, and the chunks that claims make of a request on them.
- * Included by test_probe.c and test_claim.c. Nothing is opened and nothing moves.
+ * Fixture for tests of path probes and claims: a simulated storage with a page cache, a host
+ * device, a GPU and a pump. The routes are built by the paths' own probe functions. Included by
+ * test_probe.c and, through claiming.h, by test_claim.c and test_trial.c. It opens no file and
+ * moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIM_H
 #define PENSTOCK_TEST_CLAIM_H
@@ -12,19 +13,19 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "core/objects.h"
-#include "core/pump.h"
-#include "core/request.h"
-#include "core/route.h"
+#include "core/base/objects.h"
+#include "core/lane/pump.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
 #define TILE (64u << 10)
 #define TILES 2048
 #define MIB (1ull << 20)
 #define SLOT MIB
 
-static enum pst_residency tiles[TILES]; /* of the page cache */
-static uint64_t asked_end, asked_longest;
-static unsigned asked; /* how often it was asked */
+static enum pst_residency tiles[TILES]; /* Residency of each tile in the simulated page cache. */
+static uint64_t queried_end, longest_query;
+static unsigned queries; /* Number of residency queries since the last reset. */
 static struct penstock_storage st;
 static struct penstock_device host, gpu;
 static struct pst_pump pump;
@@ -33,34 +34,35 @@ static struct pst_request req;
 static struct penstock_seg segs[4];
 static struct pst_span spans[12];
 
-static enum pst_residency residency(struct penstock_storage *storage, uint64_t off, uint64_t len,
-				    enum penstock_why *why)
+static enum pst_residency fake_residency(struct penstock_storage *storage, uint64_t off,
+					 uint64_t len, enum penstock_why *why)
 {
 	enum pst_residency first = tiles[off / TILE];
 
 	(void)storage;
 	(void)why;
 	assert_true(len && (off + len - 1) / TILE < TILES);
-	asked++;
-	asked_end = off + len > asked_end ? off + len : asked_end;
-	asked_longest = len > asked_longest ? len : asked_longest;
+	queries++;
+	queried_end = off + len > queried_end ? off + len : queried_end;
+	longest_query = len > longest_query ? len : longest_query;
 	for (uint64_t t = off / TILE; t <= (off + len - 1) / TILE; t++)
 		if (tiles[t] != first)
 			return PST_MIXED;
 	return first;
 }
 
-static const struct pst_storage_ops storage_ops = {.name = "file", .residency = residency};
+static const struct pst_storage_ops storage_ops = {.name = "file", .residency = fake_residency};
 
 static const struct pst_device_ops device_ops = {.name = "made up"};
 
-static void cached(uint64_t off, uint64_t end, enum pst_residency as)
+static void residency_set(uint64_t off, uint64_t end, enum pst_residency as)
 {
 	for (uint64_t t = off / TILE; t < end / TILE; t++)
 		tiles[t] = as;
 }
 
-/* A file on a drive that is on the list, a host, a GPU that reads the page cache. */
+/* Resets the fixture: a file on a drive that is on the allow-list, a host device, and a GPU
+ * that can read the page cache. All tiles are cold. */
 static int setup(void **state)
 {
 	(void)state;
@@ -95,14 +97,14 @@ static int setup(void **state)
 	req.spans = spans;
 	req.pump = &pump;
 	req.forced = -1;
-	cached(0, (uint64_t)TILES * TILE, PST_COLD);
-	asked = 0;
-	asked_end = asked_longest = 0;
+	residency_set(0, (uint64_t)TILES * TILE, PST_COLD);
+	queries = 0;
+	queried_end = longest_query = 0;
 	return 0;
 }
 
-/* As route.c makes one, but for the canary. */
-static void probe(struct penstock_device *dev, enum penstock_op op)
+/* Builds a route as route.c does, but without the canary. */
+static void route_probe(struct penstock_device *dev, enum penstock_op op)
 {
 	free(route);
 	route = calloc(1, sizeof(*route));
@@ -113,7 +115,7 @@ static void probe(struct penstock_device *dev, enum penstock_op op)
 		struct pst_path_state *state = &route->paths[i];
 
 		state->usable = !pst_paths[i]->probe(route, &state->facts, &state->err, state->fix);
-		state->facts.chunk_first = 0; /* how chunks grow is not looked at here */
+		state->facts.chunk_first = 0; /* These tests do not cover how chunks grow. */
 	}
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {
@@ -129,7 +131,7 @@ static void probe(struct penstock_device *dev, enum penstock_op op)
 	atomic_store(&st.routes[op][dev->index], route);
 }
 
-static struct pst_path_state *path(const char *name)
+static struct pst_path_state *path_state(const char *name)
 {
 	return &route->paths[pst_path_index(name)];
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claims of all of a request on the made-up world of claim.h, and what they are to be.
- * Included by test_claim.c and test_trial.c. Nothing moves.
+ * Claims all chunks of a request on the simulated storage of claim.h and compares them with an
+ * expected list. Included by test_claim.c and test_trial.c. It moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CLAIMING_H
 #define PENSTOCK_TEST_CLAIMING_H
@@ -15,8 +15,8 @@ static struct pst_err err;
 static struct pst_chunk pool, claimed[CHUNKS];
 static unsigned claimed_count;
 
-static struct penstock_seg *add(struct penstock_device *dev, uint64_t off, uint64_t len,
-				uintptr_t address)
+static struct penstock_seg *seg_add(struct penstock_device *dev, uint64_t off, uint64_t len,
+				    uintptr_t address)
 {
 	struct penstock_seg *seg = &segs[req.seg_count++];
 
@@ -25,16 +25,16 @@ static struct penstock_seg *add(struct penstock_device *dev, uint64_t off, uint6
 	return seg;
 }
 
-static void begin(void)
+static void claims_reset(void)
 {
-	if (pst_cut(&req, 12, &err))
-		fail_msg("cut: %s", err.text);
+	if (pst_spans_make(&req, 12, &err))
+		fail_msg("the request could not be split into spans: %s", err.text);
 	atomic_store(&req.next, 0);
 	atomic_store(&req.limit, req.body);
 	atomic_store(&req.left, UINT64_MAX / 2);
 	atomic_store(&req.refs, 1000);
 	atomic_store(&req.failed, 0);
-	atomic_store(&req.look, 8192);
+	atomic_store(&req.residency_kib, 8192);
 	for (unsigned i = 0; i < PST_PATHS_MAX; i++)
 		atomic_store(&req.path_why[i], 0);
 	memset(&lane, 0, sizeof(lane));
@@ -42,7 +42,7 @@ static void begin(void)
 	claimed_count = 0;
 }
 
-static bool claim(void)
+static bool claim_next(void)
 {
 	struct pst_chunk *chunk;
 
@@ -56,25 +56,26 @@ static bool claim(void)
 	return true;
 }
 
-/* All of it, edges behind bodies as lanes do it. */
+/* Claims every chunk of the request. Claims the edges after the bodies, as lanes do. */
 static void claim_all(void)
 {
 	uint64_t end = 0;
 
-	asked_end = 0;
-	begin();
-	while (claim())
+	queried_end = 0;
+	claims_reset();
+	while (claim_next())
 		;
 	atomic_store(&req.limit, req.total);
-	while (!atomic_load(&req.failed) && claim())
+	while (!atomic_load(&req.failed) && claim_next())
 		;
 	for (unsigned i = 0; i < req.span_count; i++)
 		end = spans[i].off + spans[i].len > end ? spans[i].off + spans[i].len : end;
-	assert_true(asked_end <= end); /* never about bytes that nobody wants */
+	assert_true(queried_end <= end); /* The library must not query bytes beyond the request. */
 }
 
-/* "staged 1000+24 odirect 1024+4096", with ~PAD behind what has one. */
-static void expect(const char *want)
+/* Claims the whole request and compares the chunks with text such as "staged 1000+24 odirect
+ * 1024+4096". A padded chunk has "~PAD" appended. */
+static void expect_chunks(const char *want)
 {
 	static char text[8192];
 	size_t at = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of device cuda: the device opened by its table alone, without core, over
- * the stand-in driver or, with PENSTOCK_STANDIN=0, the machine's own; failures on demand;
- * and what the driver still holds. Included by tests/unit/test_cuda*.c only.
+ * Fixture for the tests of device cuda: opens the device by its operations table, without the
+ * core. The driver is the stand-in, or the machine's own with PENSTOCK_STANDIN=0. Also injects
+ * failures of the stand-in and queries its live objects. Included by tests/unit/test_cuda*.c
+ * only.
  */
 #ifndef TESTS_CUDA_DEVICE_H
 #define TESTS_CUDA_DEVICE_H
@@ -11,7 +12,7 @@
 
 #include <errno.h>
 
-#include "device/devices.h"
+#include "device/cuda.h"
 
 static const struct pst_device_ops *const ops = &pst_device_cuda;
 static struct pst_err err;
@@ -20,7 +21,7 @@ static inline void standin_fail(const char *spec)
 {
 	int (*set)(const char *);
 
-	*(void **)&set = symbol("pst_standin_fail");
+	*(void **)&set = lib_symbol("pst_standin_fail");
 	assert_int_equal(set(spec), 0);
 }
 
@@ -28,17 +29,17 @@ static inline unsigned long standin_calls(const char *name)
 {
 	unsigned long (*calls)(const char *);
 
-	*(void **)&calls = symbol("pst_standin_calls");
+	*(void **)&calls = lib_symbol("pst_standin_calls");
 	return calls(name);
 }
 
 static inline struct pst_standin_live standin_live(void)
 {
-	void (*look)(struct pst_standin_live *);
+	void (*live_query)(struct pst_standin_live *);
 	struct pst_standin_live live;
 
-	*(void **)&look = symbol("pst_standin_live");
-	look(&live);
+	*(void **)&live_query = lib_symbol("pst_standin_live");
+	live_query(&live);
 	live.ops_pending = 0;
 	return live;
 }
@@ -85,7 +86,7 @@ static inline void *device_alloc(struct penstock_device *dev, size_t len)
 	return mem;
 }
 
-/* The driver is loaded and no context is current: as a caller's thread begins. */
+/* Loads the driver. No context is current afterwards, as in a new thread of a caller. */
 static inline int driver_open(void **state)
 {
 	const char *why = "", *file = getenv("PENSTOCK_LIBCUDA");
@@ -95,11 +96,11 @@ static inline int driver_open(void **state)
 	lib = dlopen(file ? file : "libcuda.so.1", RTLD_NOW);
 	if (cu && lib)
 		return 0;
-	print_error("no driver: %s\n", why);
+	print_error("cannot load the CUDA driver: %s\n", why);
 	return -1;
 }
 
-/* Every case gives back all that it took, and leaves no context current. */
+/* Fails if a case has left objects of the driver or a current context behind. */
 static inline int case_end(void **state)
 {
 	static const struct pst_standin_live none;
@@ -107,7 +108,7 @@ static inline int case_end(void **state)
 
 	(void)state;
 	if (current_ctx()) {
-		print_error("a context is current at the end\n");
+		print_error("the case has left a context current\n");
 		cu->cuCtxSetCurrent(NULL);
 		return -1;
 	}
@@ -117,15 +118,16 @@ static inline int case_end(void **state)
 	live = standin_live();
 	if (!memcmp(&live, &none, sizeof(live)))
 		return 0;
-	print_error("left: allocs %zu ipc %zu registrations %zu streams %zu events %zu "
-		    "retains %zu lost %zu\n",
-		    live.allocs, live.ipc_opens, live.registrations, live.streams, live.events,
-		    live.ctx_retains, live.lost);
+	print_error(
+		"the case has left: allocs %zu ipc %zu registrations %zu streams %zu events %zu "
+		"retains %zu lost %zu\n",
+		live.allocs, live.ipc_opens, live.registrations, live.streams, live.events,
+		live.ctx_retains, live.lost);
 	return -1;
 }
 
-/* `call` ends with -errno `code` when the driver fails as `spec` says, leaves the
- * current context as it was and nothing behind. */
+/* Checks that `call` returns `want` while the driver fails as `spec` says. The call must leave
+ * the current context unchanged and no object of the driver behind. */
 #define FAILS(spec, want, call)                                                                \
 	do {                                                                                   \
 		struct pst_cu_ctx *was_ = current_ctx();                                       \
@@ -142,14 +144,14 @@ static inline int case_end(void **state)
 		assert_memory_equal(&after_, &before_, sizeof(after_));                        \
 	} while (0)
 
-/* The same, of a call that explains itself. */
-#define FAILS_WITH(spec, want, part, call)                  \
-	do {                                                \
-		memset(&err, 0, sizeof(err));               \
-		FAILS(spec, want, call);                    \
-		assert_int_equal(err.code, want);           \
-		if (!strstr(err.text, part))                \
-			fail_msg("the text: %s", err.text); \
+/* The same for a call that fills `err`: its text must contain `part`. */
+#define FAILS_WITH(spec, want, part, call)                                   \
+	do {                                                                 \
+		memset(&err, 0, sizeof(err));                                \
+		FAILS(spec, want, call);                                     \
+		assert_int_equal(err.code, want);                            \
+		if (!strstr(err.text, part))                                 \
+			fail_msg("the text lacks '%s': %s", part, err.text); \
 	} while (0)
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of cut.c share: a made-up storage with routes to three devices, a
- * request on it, and the check that every byte of its buffers gets its byte of the
- * storage exactly once, whatever way the spans are cut into chunks. Included by
- * test_cut*.c; it looks at addresses only and moves nothing.
+ * Fixture for the tests of cut.c: a simulated storage with routes to three devices, and a
+ * request on it. The check verifies that every byte of the request's buffers receives its byte
+ * of the storage exactly once, however the spans are cut into chunks. Included by test_cut.c
+ * and test_cut_any.c. It compares addresses only and moves no bytes.
  */
 #ifndef PENSTOCK_TEST_CUT_H
 #define PENSTOCK_TEST_CUT_H
@@ -13,12 +13,13 @@
 #include <errno.h>
 #include <stdbool.h>
 
-#include "core/request.h"
-#include "core/route.h"
+#include "core/request/request.h"
+#include "core/route/route.h"
 
 #define SEGS_MAX 24
 #define SPANS_MAX (3 * SEGS_MAX)
-#define ARENA (1u << 18) /* made-up device memory: a word for each byte */
+/* Size of the simulated device memory in bytes; the tables below have one entry per byte. */
+#define ARENA (1u << 18)
 #define UNTOUCHED UINT32_MAX
 #define EDGE 4096u
 
@@ -29,11 +30,11 @@ static struct penstock_seg segs[SEGS_MAX];
 static struct pst_span spans[SPANS_MAX];
 static struct pst_request req;
 static struct pst_err err;
-static char arena[ARENA];   /* addresses only: never written */
-static uint32_t got[ARENA]; /* which storage byte each of its bytes was given */
+static char arena[ARENA];   /* Used for addresses only, never written. */
+static uint32_t got[ARENA]; /* The storage byte that each arena byte received. */
 static uint32_t want[ARENA];
 
-static void make_route(enum penstock_op op, unsigned d)
+static void route_make(enum penstock_op op, unsigned d)
 {
 	struct pst_route *route = &routes[op][d];
 
@@ -41,7 +42,7 @@ static void make_route(enum penstock_op op, unsigned d)
 	route->st = &st;
 	route->dev = &devices[d];
 	route->op = op;
-	route->paths[0].facts.off_align = 512; /* a direct path */
+	route->paths[0].facts.off_align = 512; /* Path 0 is a direct path. */
 	route->paths[1].facts.off_align = 1;
 	for (unsigned c = 0; c < PST_CLASSES; c++)
 		for (unsigned e = 0; e < PST_EFFORTS; e++) {
@@ -66,8 +67,8 @@ static int setup(void **state)
 	st.facts.edge_align = EDGE;
 	for (unsigned d = 0; d < 3; d++) {
 		devices[d].index = d;
-		make_route(PENSTOCK_READ, d);
-		make_route(PENSTOCK_WRITE, d);
+		route_make(PENSTOCK_READ, d);
+		route_make(PENSTOCK_WRITE, d);
 	}
 	req.st = &st;
 	req.segs = segs;
@@ -76,7 +77,7 @@ static int setup(void **state)
 	return 0;
 }
 
-static struct penstock_seg *add(uint64_t off, uint64_t row_len, char *buf)
+static struct penstock_seg *seg_add(uint64_t off, uint64_t row_len, char *buf)
 {
 	struct penstock_seg *seg = &segs[req.seg_count++];
 
@@ -85,10 +86,10 @@ static struct penstock_seg *add(uint64_t off, uint64_t row_len, char *buf)
 	return seg;
 }
 
-static struct penstock_seg *add_rows(uint64_t off, uint64_t row_len, uint64_t rows, uint64_t pitch,
-				     char *buf, uint64_t buf_pitch)
+static struct penstock_seg *seg_add_rows(uint64_t off, uint64_t row_len, uint64_t rows,
+					 uint64_t pitch, char *buf, uint64_t buf_pitch)
 {
-	struct penstock_seg *seg = add(off, row_len, buf);
+	struct penstock_seg *seg = seg_add(off, row_len, buf);
 
 	seg->rows = rows;
 	seg->pitch = pitch;
@@ -96,17 +97,17 @@ static struct penstock_seg *add_rows(uint64_t off, uint64_t row_len, uint64_t ro
 	return seg;
 }
 
-static void cut(void)
+static void spans_make(void)
 {
-	int ret = pst_cut(&req, SPANS_MAX, &err);
+	int ret = pst_spans_make(&req, SPANS_MAX, &err);
 
 	if (ret)
-		fail_msg("cut: %d %s", ret, err.text);
+		fail_msg("splitting into spans returned %d: %s", ret, err.text);
 }
 
-/* ---- what each byte should become, from the segments as they were given ---- */
+/* ---- expected content of each arena byte, computed from the segments ---- */
 
-static void expect_bytes(void)
+static void expected_bytes_fill(void)
 {
 	memset(want, 0xff, sizeof(want));
 	memset(got, 0xff, sizeof(got));
@@ -130,7 +131,7 @@ static struct {
 	const struct pst_span *span;
 } chunk;
 
-static int take_part(void *arg, const struct pst_part *part)
+static int part_record(void *arg, const struct pst_part *part)
 {
 	uint64_t *bytes = arg;
 	size_t at = (size_t)(part->mem - arena);
@@ -148,18 +149,19 @@ static int take_part(void *arg, const struct pst_part *part)
 			size_t to = at + r * part->mem_pitch + b;
 			uint64_t from = part->at + r * part->pitch + b;
 
-			assert_true(from < chunk.len); /* not outside what was read */
+			assert_true(from < chunk.len); /* The part stays inside the chunk. */
 			assert_true(to < ARENA);
 			if (got[to] != UNTOUCHED)
-				fail_msg("byte %zu comes twice", to);
+				fail_msg("buffer byte %zu is written twice", to);
 			got[to] = (uint32_t)(chunk.off + from);
 			(*bytes)++;
 		}
 	return 0;
 }
 
-/* Where a claim at `pos` of the request's numbering lies in the storage. */
-static void place(uint64_t pos, uint64_t max)
+/* Finds the span and the storage offset for position `pos` in the request's numbering. Stores
+ * at most `max` bytes from there as the current chunk. */
+static void chunk_locate(uint64_t pos, uint64_t max)
 {
 	const struct pst_span *span = &spans[pst_span_at(&req, pos)];
 	uint64_t at = pos - span->start;
@@ -177,17 +179,18 @@ static void place(uint64_t pos, uint64_t max)
 		chunk.len = max;
 }
 
-/* In place: the part that pst_part_at names is the first of those. */
+/* Checks pst_span_part_at at the start of the current chunk: it returns the first part of the
+ * chunk. */
 static void check_part_at(void)
 {
 	struct pst_part part;
 	uint64_t from;
 
 	if (chunk.span->shared) {
-		assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
+		assert_int_equal(pst_span_part_at(&req, chunk.span, chunk.off, &part), -EINVAL);
 		return;
 	}
-	assert_int_equal(pst_part_at(&req, chunk.span, chunk.off, &part), 0);
+	assert_int_equal(pst_span_part_at(&req, chunk.span, chunk.off, &part), 0);
 	assert_int_equal(part.rows, 1);
 	from = (uint64_t)(part.mem - arena);
 	assert_int_equal(want[from], chunk.off);
@@ -195,7 +198,8 @@ static void check_part_at(void)
 	assert_true(chunk.off + part.row_len <= chunk.span->off + chunk.span->len);
 }
 
-/* Cuts the request's numbering into chunks of 1 to `max` bytes and compares. */
+/* Cuts the request into chunks of 1 to `max` bytes, collects their parts, and compares the
+ * result with the expected content. */
 static void check_bytes(uint64_t *random, uint64_t max)
 {
 	uint64_t bytes = 0, wanted = 0;
@@ -205,21 +209,23 @@ static void check_bytes(uint64_t *random, uint64_t max)
 
 		if (random)
 			here = 1 + test_random(random) % max;
-		place(pos, here);
+		chunk_locate(pos, here);
 		check_part_at();
 		assert_int_equal(
-			pst_parts(&req, chunk.span, chunk.off, chunk.len, take_part, &bytes), 0);
+			pst_span_parts(&req, chunk.span, chunk.off, chunk.len, part_record, &bytes),
+			0);
 	}
 	for (size_t i = 0; i < ARENA; i++) {
 		wanted += want[i] != UNTOUCHED;
 		if (got[i] != want[i])
-			fail_msg("byte %zu got storage byte %d, not %d", i, (int)got[i],
+			fail_msg("buffer byte %zu got storage byte %d, expected %d", i, (int)got[i],
 				 (int)want[i]);
 	}
 	assert_int_equal(bytes, wanted);
 }
 
-/* Numbering: one after the other, bodies before edges, each span as long as it is. */
+/* Checks the numbering: spans follow each other without gaps, bodies precede edges, and each
+ * span covers as many positions as it has bytes. */
 static void check_numbers(void)
 {
 	uint64_t at = 0;
@@ -246,8 +252,8 @@ static void check_numbers(void)
 
 static inline void check_all(void)
 {
-	expect_bytes();
-	cut();
+	expected_bytes_fill();
+	spans_make();
 	check_numbers();
 	check_bytes(NULL, UINT64_MAX);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What include/penstock.h says of other processes and of what a kernel may refuse:
- * exports, forks, io_uring, a descriptor that nobody else may open. The CUDA driver is
- * the stand-in. Run with arguments it is a child: see the roles in main.
+ * Tests the parts of include/penstock.h that involve other processes or a kernel that refuses
+ * calls: exports, forks, io_uring, and a descriptor that the process may not open again. The
+ * CUDA driver is the stand-in. With arguments the program runs as a child process: see `roles`
+ * in main.
  */
 #include "api.h"
 
@@ -17,7 +18,8 @@
 
 /* ---- processes ---- */
 
-/* Runs this program as `role`; its exit status, which says where it went wrong. */
+/* Runs this program in `role` with argument `what`. Returns its exit status, which identifies
+ * the check that failed. */
 static int run_as(const char *role, const char *what)
 {
 	char self[4096];
@@ -38,12 +40,12 @@ static int run_as(const char *role, const char *what)
 	return WEXITSTATUS(status);
 }
 
-/* What is exported here is read there. */
-static int import(const char *hex)
+/* Child role: imports the memory that the parent exported and reads it. */
+static int role_import(const char *hex)
 {
 	struct penstock_export in = PENSTOCK_EXPORT_INIT;
 	struct penstock_copy_args copy = {sizeof(copy)};
-	struct penstock_device *of;
+	struct penstock_device *owner;
 	unsigned char back[4096];
 	void *mem;
 
@@ -53,7 +55,7 @@ static int import(const char *hex)
 		return 1;
 	if (penstock_import_memory(gpu, &in, &mem))
 		return 2;
-	if (penstock_device_of(mem, &of) || of != gpu)
+	if (penstock_device_of(mem, &owner) || owner != gpu)
 		return 3;
 	copy.dst_dev = host;
 	copy.dst = back;
@@ -75,7 +77,7 @@ static int import(const char *hex)
 	return 0;
 }
 
-static void exports(void **state)
+static void exported_memory_is_imported(void **state)
 {
 	struct penstock_export out = PENSTOCK_EXPORT_INIT;
 	struct penstock_copy_args copy = {sizeof(copy)};
@@ -103,15 +105,16 @@ static void exports(void **state)
 	assert_int_equal(penstock_free(gpu, mem), 0);
 }
 
-/* Only the child's line is told: its cmocka is the parent's. */
+/* Exits the child with a status derived from the line number. The child cannot use cmocka,
+ * which belongs to the parent. */
 #define CHILD_WANTS(x, y)                          \
 	do {                                       \
 		if ((x) != (y))                    \
 			_exit(__LINE__ % 250 + 1); \
 	} while (0)
 
-static void in_child(struct penstock_storage *old, struct penstock_storage *made,
-		     struct penstock_queue *q)
+static void child_checks(struct penstock_storage *old, struct penstock_storage *made,
+			 struct penstock_queue *q)
 {
 	struct penstock_copy_args copy = {sizeof(copy)};
 	struct penstock_explanation why = {.size = sizeof(why)};
@@ -147,7 +150,8 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	CHILD_WANTS(penstock_poll(q, NULL, 0), -EOWNERDEAD);
 	CHILD_WANTS(penstock_cancel(q, 1), -EOWNERDEAD);
 	CHILD_WANTS(penstock_queue_fd(q), -EOWNERDEAD);
-	/* All its own but the device, whose lanes are threads of the parent. */
+	/* The child may open its own storage and queue. It cannot use the inherited device,
+	 * whose lanes are threads of the parent. */
 	CHILD_WANTS(penstock_open(file_name, NULL, &own), 0);
 	CHILD_WANTS(penstock_queue_open(NULL, &mine), 0);
 	req.storage = own;
@@ -162,7 +166,8 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	penstock_device_close(host);
 	CHILD_WANTS(penstock_open(file_name, NULL, &own), 0);
 	CHILD_WANTS(penstock_storage_length(own), LEN);
-#ifndef __SANITIZE_THREAD__ /* it follows no child that makes threads */
+/* ThreadSanitizer does not support a forked child that creates threads. */
+#ifndef __SANITIZE_THREAD__
 	CHILD_WANTS(penstock_device_open("host", NULL, &host), 0);
 	CHILD_WANTS(penstock_read(own, host, &byte, 1, 0), 1);
 #endif
@@ -170,8 +175,9 @@ static void in_child(struct penstock_storage *old, struct penstock_storage *made
 	_exit(0);
 }
 
-/* What the child closes is the parent's still, what it had begun to write too. */
-static void forks(void **state)
+/* Closes the inherited objects in a forked child. They stay usable in the parent, including a
+ * file that is still being written. */
+static void child_closes_inherited_objects(void **state)
 {
 	static const unsigned flags[] = {PENSTOCK_O_REPLACE, PENSTOCK_O_CREATE};
 	struct penstock_storage *old, *made;
@@ -186,7 +192,7 @@ static void forks(void **state)
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	snprintf(name, sizeof(name), "%s.made", file_name);
 	for (unsigned i = 0; i < COUNT(flags); i++) {
-		old = open_it(0);
+		old = test_file_open(0);
 		opts.flags = flags[i];
 		opts.length = 1000;
 		assert_int_equal(penstock_open(name, &opts, &made), 0);
@@ -195,7 +201,7 @@ static void forks(void **state)
 		fflush(stdout);
 		pid = fork();
 		if (!pid)
-			in_child(old, made, q);
+			child_checks(old, made, q);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		assert_true(WIFEXITED(status));
 		assert_int_equal(WEXITSTATUS(status), 0);
@@ -213,19 +219,20 @@ static void forks(void **state)
 	penstock_queue_close(q);
 }
 
-/* The thread sanitizer follows no child that makes threads; the address sanitizer's
- * allocator is as locked in a child as it was at the fork (gcc 12). */
+/* ThreadSanitizer does not support a forked child that creates threads. AddressSanitizer's
+ * allocator keeps in the child the locks that were held at the fork (gcc 12). */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define FORKS_MEANWHILE
+#define FORK_WHILE_LOCKED
 #define CHILDREN 16
 
 static _Atomic bool enough;
 
-/* Holds the library's locks as often as it can: opens, meets, closes. */
-static void *busy(void *arg)
+/* Thread that holds the library's locks as often as possible: it opens a storage, prepares a
+ * route to the device and closes the storage. */
+static void *locks_busy(void *arg)
 {
 	while (!enough) {
-		struct penstock_storage *st = open_it(0);
+		struct penstock_storage *st = test_file_open(0);
 
 		assert_int_equal(penstock_prepare(st, host, PENSTOCK_READ), 0);
 		penstock_close(st);
@@ -233,15 +240,16 @@ static void *busy(void *arg)
 	return arg;
 }
 
-/* A child of such a moment opens its own, as if nobody had held anything. */
-static void forks_meanwhile(void **state)
+/* Forks while another thread holds the library's locks. The child can open its own device and
+ * storage and read. */
+static void fork_while_locks_are_held(void **state)
 {
 	unsigned failed = 0;
 	pthread_t thread;
 
 	(void)state;
 	enough = false;
-	assert_int_equal(pthread_create(&thread, NULL, busy, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, locks_busy, NULL), 0);
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		struct penstock_storage *own;
 		struct penstock_device *mine;
@@ -249,7 +257,7 @@ static void forks_meanwhile(void **state)
 		char byte;
 		pid_t pid;
 
-		usleep(300); /* not always at the same place */
+		usleep(300); /* Lets each fork hit another place of the busy thread. */
 		pid = fork();
 		if (!pid) {
 			alarm(20);
@@ -260,7 +268,8 @@ static void forks_meanwhile(void **state)
 		}
 		failed += waitpid(pid, &status, 0) != pid || status;
 		if (failed)
-			break; /* the others would take as long */
+			/* The remaining children would each wait for the 20 s alarm as well. */
+			break;
 	}
 	enough = true;
 	assert_int_equal(pthread_join(thread, NULL), 0);
@@ -268,10 +277,10 @@ static void forks_meanwhile(void **state)
 }
 #endif
 
-/* ---- what the kernel may refuse ---- */
+/* ---- system calls that the kernel refuses ---- */
 
-/* From here on the call `nr` fails with `code`. */
-static int refuse(unsigned nr, unsigned code)
+/* Makes system call `nr` fail with error `code` from here on. */
+static int syscall_refuse(unsigned nr, unsigned code)
 {
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -286,10 +295,12 @@ static int refuse(unsigned nr, unsigned code)
 }
 
 #define CANNOT_REFUSE 200
-#define LANES (4u << 20) /* more than the caller's thread does itself */
+/* Length of a request that lanes move; the caller's thread moves shorter ones itself. */
+#define LANES (4u << 20)
 
-/* `what` is "CALL ERRNO"; the reason why the engine is not what it might be. */
-static int engine_without(const char *what)
+/* Child role: refuses the system call in `what`, which is "CALL ERRNO". Returns the reason why
+ * the engine is not the best one. Values from CANNOT_REFUSE on are failures. */
+static int role_engine(const char *what)
 {
 	struct penstock_explanation why = {.size = sizeof(why)};
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
@@ -298,7 +309,7 @@ static int engine_without(const char *what)
 	unsigned nr, code;
 	static char bytes[LANES];
 
-	if (sscanf(what, "%u %u", &nr, &code) == 2 && refuse(nr, code))
+	if (sscanf(what, "%u %u", &nr, &code) == 2 && syscall_refuse(nr, code))
 		return CANNOT_REFUSE;
 	if (penstock_device_open("host", NULL, &host) ||
 	    penstock_open("mem:4MiB", NULL, &req.storage))
@@ -314,11 +325,11 @@ static int engine_without(const char *what)
 		return CANNOT_REFUSE + 3;
 	if (why.engine_why == PENSTOCK_WHY_NO_URING && strcmp(why.engine, "threads") != 0)
 		return CANNOT_REFUSE + 4;
-	/* What this thread moves itself needs no better one. */
+	/* The caller's thread moves this byte itself and reports no reason for the engine. */
 	seg.row_len = 1;
 	if (penstock_transfer(&req, &report) != 1 || report.engine_why != PENSTOCK_WHY_NONE)
 		return CANNOT_REFUSE + 6;
-	/* What lanes move says why theirs is not. */
+	/* Lanes move these bytes, and the report has the reason for their engine. */
 	seg.row_len = LANES;
 	if (penstock_transfer(&req, &report) != LANES || report.engine_why != why.engine_why)
 		return CANNOT_REFUSE + 7;
@@ -329,7 +340,7 @@ static int engine_without(const char *what)
 	return (int)why.engine_why;
 }
 
-static void engines(void **state)
+static void engine_reports_refused_calls(void **state)
 {
 	static const struct {
 		unsigned nr, code;
@@ -342,7 +353,7 @@ static void engines(void **state)
 		{SYS_io_uring_register, EOPNOTSUPP, PENSTOCK_WHY_NO_FIXED},
 	};
 	char what[32];
-	int base = run_as("engine", "as it is"), got;
+	int base = run_as("engine", "unchanged"), got;
 
 	(void)state;
 	if (base == PENSTOCK_WHY_NO_URING)
@@ -351,7 +362,8 @@ static void engines(void **state)
 		test_skip("this build has no io_uring");
 	assert_true(base == PENSTOCK_WHY_NONE || base == PENSTOCK_WHY_MEMLOCK);
 	for (unsigned i = 0; i < COUNT(cases); i++) {
-		/* Little locked memory: the ring may be refused before it is registered. */
+		/* With little locked memory the kernel may refuse the ring before it is
+		 * registered. */
 		if (base == PENSTOCK_WHY_MEMLOCK && cases[i].why == PENSTOCK_WHY_NO_FIXED)
 			continue;
 		snprintf(what, sizeof(what), "%u %u", cases[i].nr, cases[i].code);
@@ -364,8 +376,9 @@ static void engines(void **state)
 
 /* ---- a descriptor that cannot be opened again ---- */
 
-/* Another user has it open: neither its name nor its descriptor opens it. */
-static int reopen(const char *name)
+/* Child role: opens a descriptor of a file that another user owns with mode 0. Neither the name
+ * nor /proc/self/fd opens that file again. */
+static int role_reopen(const char *name)
 {
 	struct penstock_storage *st;
 	struct penstock_storage_info info = {.size = sizeof(info)};
@@ -388,7 +401,7 @@ static int reopen(const char *name)
 	return byte ? 6 : 0;
 }
 
-static void reopen_refused(void **state)
+static void descriptor_without_reopen(void **state)
 {
 	int status;
 
@@ -403,13 +416,15 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(const char *what);
-	} roles[] = {{"import", import}, {"engine", engine_without}, {"reopen", reopen}};
+	} roles[] = {{"import", role_import}, {"engine", role_engine}, {"reopen", role_reopen}};
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(exports),	   cmocka_unit_test(forks),
-#ifdef FORKS_MEANWHILE
-		cmocka_unit_test(forks_meanwhile),
+		cmocka_unit_test(exported_memory_is_imported),
+		cmocka_unit_test(child_closes_inherited_objects),
+#ifdef FORK_WHILE_LOCKED
+		cmocka_unit_test(fork_while_locks_are_held),
 #endif
-		cmocka_unit_test(engines),	   cmocka_unit_test(reopen_refused),
+		cmocka_unit_test(engine_reports_refused_calls),
+		cmocka_unit_test(descriptor_without_reopen),
 	};
 
 	test_use_standin();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What include/penstock.h says of the functions that move nothing: messages, facts,
- * structs of other sizes, unknown flags, copies, descriptors. The CUDA driver is the
- * stand-in. What takes a process of its own is in test_apart.c.
+ * Tests the functions of include/penstock.h that move no bytes: messages, facts, structs of
+ * other sizes, unknown flags, copies and descriptors. The CUDA driver is the stand-in. Tests
+ * that need their own process are in test_apart.c.
  */
 #include "api.h"
 
@@ -10,7 +10,8 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-/* A struct as a program built against another version has it. */
+/* Declares a struct with room for 64 more bytes, as a program built against a newer version
+ * has. */
 #define SIZED(type, name, len)                          \
 	union {                                         \
 		type s;                                 \
@@ -19,9 +20,9 @@
 	memset(&(name), 0, sizeof(name));               \
 	(name).s.size = (len)
 
-/* ---- words ---- */
+/* ---- messages and reasons ---- */
 
-static void version(void **state)
+static void version_matches_header(void **state)
 {
 	char text[32];
 
@@ -31,7 +32,7 @@ static void version(void **state)
 	assert_string_equal(penstock_version(), text);
 }
 
-static void reasons(void **state)
+static void reasons_match_header(void **state)
 {
 	unsigned count = 0;
 
@@ -50,36 +51,37 @@ static void reasons(void **state)
 	assert_string_equal(penstock_why_text((unsigned)-1), "unknown");
 }
 
-static void *fails_alone(void *arg)
+static void *open_fails_in_thread(void *arg)
 {
 	struct penstock_storage *st;
 
 	(void)arg;
 	if (!penstock_errmsg() || penstock_errmsg()[0] || penstock_errwhy() != PENSTOCK_WHY_NONE)
-		return "a thread begins with another's message";
+		return "a new thread already has an error message";
 	if (penstock_open("mem:nonsense", NULL, &st) != -EINVAL)
-		return "mem:nonsense is opened";
-	return penstock_errwhy() == PENSTOCK_WHY_BAD_ARGUMENT ? NULL : "the reason is another";
+		return "mem:nonsense was opened";
+	return penstock_errwhy() == PENSTOCK_WHY_BAD_ARGUMENT ? NULL
+							      : "the reason is not bad-argument";
 }
 
-static void messages(void **state)
+static void messages_belong_to_the_thread(void **state)
 {
 	struct penstock_storage *st = (void *)&st;
 	pthread_t thread;
 	char before[PENSTOCK_TEXT_MAX];
-	void *said;
+	void *thread_error;
 
 	(void)state;
 	assert_int_equal(penstock_open("/no/such/file", NULL, &st), -ENOENT);
-	assert_ptr_equal(st, &st); /* outputs are written on success only */
+	assert_ptr_equal(st, &st); /* Outputs are written on success only. */
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_non_null(strstr(penstock_errmsg(), "/no/such/file"));
 	snprintf(before, sizeof(before), "%s", penstock_errmsg());
-	assert_int_equal(pthread_create(&thread, NULL, fails_alone, NULL), 0);
-	pthread_join(thread, &said);
-	if (said)
-		fail_msg("%s", (char *)said);
-	penstock_close(open_it(0)); /* what succeeds leaves it alone */
+	assert_int_equal(pthread_create(&thread, NULL, open_fails_in_thread, NULL), 0);
+	pthread_join(thread, &thread_error);
+	if (thread_error)
+		fail_msg("%s", (char *)thread_error);
+	penstock_close(test_file_open(0)); /* A call that succeeds leaves the message unchanged. */
 	assert_string_equal(penstock_errmsg(), before);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
 	assert_int_equal(penstock_open("/", NULL, &st), -EISDIR);
@@ -98,7 +100,7 @@ static bool power_of_two(uint64_t n)
 
 static void storage_facts(void **state)
 {
-	struct penstock_storage *st = open_it(0), *mem;
+	struct penstock_storage *st = test_file_open(0), *mem;
 	struct penstock_storage_info info = {.size = sizeof(info)};
 
 	(void)state;
@@ -109,9 +111,10 @@ static void storage_facts(void **state)
 	assert_true(strlen(info.text) > 0);
 	assert_true(power_of_two(info.off_align) && power_of_two(info.mem_align) &&
 		    power_of_two(info.edge_align));
-	/* Of a write no page and no block of the file system is shared by two ways. */
+	/* Writes are cut at this alignment, so that no page and no file-system block is written
+	 * both through the page cache and by O_DIRECT. */
 	assert_true(info.edge_align >= sysconf(_SC_PAGESIZE) && info.edge_align >= info.off_align);
-	/* The length is asked for anew; the facts are of when it was opened. */
+	/* The length is queried on each call; the other facts keep their values from the open. */
 	assert_int_equal(penstock_storage_length(st), LEN);
 	assert_int_equal(truncate(file_name, 2 * LEN), 0);
 	assert_int_equal(penstock_storage_length(st), 2 * LEN);
@@ -132,7 +135,7 @@ static void device_facts(void **state)
 {
 	struct penstock_device_info info = {.size = sizeof(info)};
 	struct penstock_device *again;
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 
 	(void)state;
 	assert_int_equal(penstock_device_get_info(gpu, &info), 0);
@@ -154,10 +157,11 @@ static void device_facts(void **state)
 	penstock_close(st);
 }
 
-/* A caller's struct may end before ours or behind it: what is not ours stays. */
+/* Passes info structs that are shorter and longer than the library's. The library writes only
+ * the bytes that both versions know. */
 static void info_sizes(void **state)
 {
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	size_t cut = offsetof(struct penstock_storage_info, kind);
 
 	(void)state;
@@ -181,7 +185,7 @@ static void info_sizes(void **state)
 	penstock_close(st);
 }
 
-static void devices_of(void **state)
+static void device_of_an_address(void **state)
 {
 	struct penstock_device *dev = (void *)&dev;
 	void *mem;
@@ -194,7 +198,8 @@ static void devices_of(void **state)
 	assert_ptr_equal(dev, gpu);
 	assert_int_equal(penstock_device_of(&here, &dev), 0);
 	assert_ptr_equal(dev, host);
-	/* No reference was taken: one close is the last, and the host's memory is nobody's. */
+	/* penstock_device_of takes no reference: one close is the last one. After it no device
+	 * owns host memory. */
 	penstock_device_close(host);
 	dev = (void *)&dev;
 	assert_int_equal(penstock_device_of(&here, &dev), -ENODEV);
@@ -208,25 +213,26 @@ static void devices_of(void **state)
 
 /* ---- structs and flags ---- */
 
-/* Zeros that this library does not know are its default; anything else is not. */
-#define HOLDS_SIZES(type, call, close_it)                                    \
+/* Checks an options struct: unknown trailing bytes must be zero, which means default. Any other
+ * value fails with -E2BIG. A size too small for its own field fails with -EINVAL. */
+#define CHECK_OPTION_SIZES(type, call, close_call)                           \
 	do {                                                                 \
 		SIZED(type, large, sizeof(large));                           \
 		const type *opts = &large.s;                                 \
 		assert_int_equal(call, 0);                                   \
-		close_it;                                                    \
+		close_call;                                                  \
 		large.bytes[sizeof(large) - 1] = 1;                          \
 		assert_int_equal(call, -E2BIG);                              \
 		assert_non_null(strstr(penstock_errmsg(), "does not know")); \
 		large.s.size = sizeof(size_t);                               \
 		assert_int_equal(call, 0);                                   \
-		close_it;                                                    \
+		close_call;                                                  \
 		large.s.size = sizeof(size_t) - 1;                           \
 		assert_int_equal(call, -EINVAL);                             \
 	} while (0)
 
-/* It is open: to open it again is 1. */
-static int open_host_again(const struct penstock_device_opts *opts, struct penstock_device **dev)
+/* Opens the host device, which is already open, so that success is 1. Maps 1 to 0. */
+static int host_reopen(const struct penstock_device_opts *opts, struct penstock_device **dev)
 {
 	int ret = penstock_device_open("host", opts, dev);
 
@@ -240,17 +246,17 @@ static void option_sizes(void **state)
 	struct penstock_queue *q;
 
 	(void)state;
-	HOLDS_SIZES(struct penstock_storage_opts, penstock_open("mem:1", opts, &st),
-		    penstock_close(st));
-	HOLDS_SIZES(struct penstock_queue_opts, penstock_queue_open(opts, &q),
-		    penstock_queue_close(q));
-	HOLDS_SIZES(struct penstock_device_opts, open_host_again(opts, &dev),
-		    penstock_device_close(dev));
+	CHECK_OPTION_SIZES(struct penstock_storage_opts, penstock_open("mem:1", opts, &st),
+			   penstock_close(st));
+	CHECK_OPTION_SIZES(struct penstock_queue_opts, penstock_queue_open(opts, &q),
+			   penstock_queue_close(q));
+	CHECK_OPTION_SIZES(struct penstock_device_opts, host_reopen(opts, &dev),
+			   penstock_device_close(dev));
 }
 
 static void request_sizes(void **state)
 {
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	struct penstock_seg seg = {.dev = host, .row_len = 1};
 	struct penstock_queue *q;
 	struct penstock_done done;
@@ -279,7 +285,7 @@ static void request_sizes(void **state)
 	penstock_close(st);
 }
 
-/* Segments that lie in structs of the caller's, and one that is none. */
+/* Segments embedded in a larger struct of the caller's, then a segment size that is too short. */
 static void segment_sizes(void **state)
 {
 	struct {
@@ -288,7 +294,7 @@ static void segment_sizes(void **state)
 	} segs[2] = {{.s = {.dev = host, .row_len = 1}, .more = {1, 2}},
 		     {.s = {.dev = host, .row_len = 2}, .more = {3}}};
 	struct penstock_explanation e = {.size = sizeof(e)};
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	unsigned char bytes[3] = {1, 1, 1};
 
@@ -308,8 +314,10 @@ static void segment_sizes(void **state)
 	penstock_close(st);
 }
 
-/* A class that cannot be met: what stands against the path that could, on such a device. */
-static void refused(struct penstock_req *req, struct penstock_device *dev, const char *path)
+/* Submits a request whose class cannot be met. Checks that the error message quotes the reason
+ * that closes path `path`, which could meet that class on such a device. */
+static void expect_class_refused(struct penstock_req *req, struct penstock_device *dev,
+				 const char *path)
 {
 	struct penstock_explanation e = {.size = sizeof(e)};
 	struct penstock_seg seg = {.dev = dev, .row_len = 1};
@@ -325,34 +333,36 @@ static void refused(struct penstock_req *req, struct penstock_device *dev, const
 	assert_int_not_equal(e.paths[i].why, PENSTOCK_WHY_REQUIRE);
 	assert_int_equal(penstock_transfer(req, NULL), -EOPNOTSUPP);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_REQUIRE);
-	e.paths[i].text[100] = 0; /* as much as has room behind other words */
+	e.paths[i].text[100] = 0; /* The message has space for at least this much of the reason. */
 	if (!e.paths[i].text[0] || !strstr(penstock_errmsg(), e.paths[i].text))
-		fail_msg("'%s', because of '%s'", penstock_errmsg(), e.paths[i].text);
+		fail_msg("the message '%s' lacks the reason '%s'", penstock_errmsg(),
+			 e.paths[i].text);
 	penstock_free(dev, seg.buf);
 }
 
-static void refusals(void **state)
+static void refusals_quote_the_reason(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	char nowhere[] = "/tmp/penstock-api-XXXXXX";
 
 	(void)state;
-	assert_non_null(mkdtemp(nowhere)); /* a machine of which nothing is known */
+	/* An empty sysfs root simulates a machine without any device information. */
+	assert_non_null(mkdtemp(nowhere));
 	opts.sys_root = nowhere;
 	assert_int_equal(penstock_open(file_name, &opts, &req.storage), 0);
 	req.require = PENSTOCK_DIRECT;
-	refused(&req, host, "odirect");
+	expect_class_refused(&req, host, "odirect");
 	req.require = PENSTOCK_NO_CPU_COPY;
-	refused(&req, host, "odirect");
-	refused(&req, gpu, "staged");
+	expect_class_refused(&req, host, "odirect");
+	expect_class_refused(&req, gpu, "staged");
 	penstock_close(req.storage);
 	rmdir(nowhere);
 }
 
 static void late_sizes(void **state)
 {
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	struct penstock_seg seg = {.dev = gpu, .row_len = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_queue *q;
@@ -365,7 +375,7 @@ static void late_sizes(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	req.stream = (void *)2; /* the default stream of this thread */
+	req.stream = (void *)2; /* The per-thread default stream. */
 	req.late = &late.s;
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), -E2BIG);
 	late.s.size = 0;
@@ -375,10 +385,11 @@ static void late_sizes(void **state)
 	penstock_close(st);
 }
 
-/* What has no room is not written, and stays; without a list there is room for all. */
-static void harvests(void **state)
+/* Harvests with an array of no entries, then without an array. Nothing is written to an empty
+ * array and the completions stay queued. A NULL array discards all completions. */
+static void harvest_without_capacity(void **state)
 {
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	struct penstock_seg seg = {.dev = host, .row_len = 1};
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	struct penstock_done done = {.id = 77};
@@ -392,7 +403,7 @@ static void harvests(void **state)
 	req.seg_count = 1;
 	assert_int_equal(penstock_queue_open(NULL, &q), 0);
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
-	seg.buf = &bytes[1]; /* two lanes may be at it at once */
+	seg.buf = &bytes[1]; /* Two lanes may write the destinations at the same time. */
 	assert_int_equal(penstock_submit(q, &req, 1, NULL), 1);
 	assert_int_equal(penstock_wait(q, &done, 1, 0, -1), 0);
 	assert_int_equal(penstock_poll(q, &done, 0), 0);
@@ -418,7 +429,8 @@ static void unknown_flags(void **state)
 	opts.flags = 0x80000000u | PENSTOCK_O_CREATE;
 	assert_int_equal(unlink(file_name), 0);
 	assert_int_equal(penstock_open(file_name, &opts, &st), -EINVAL);
-	assert_int_equal(access(file_name, F_OK), -1); /* refused before anything is made */
+	/* The flag is refused before the file is created. */
+	assert_int_equal(access(file_name, F_OK), -1);
 	assert_ptr_equal(st, &st);
 	close(fd);
 	fd = open(file_name, O_WRONLY | O_CREAT, 0600);
@@ -428,7 +440,7 @@ static void unknown_flags(void **state)
 
 /* ---- memory ---- */
 
-static void copies(void **state)
+static void copies_between_host_buffers(void **state)
 {
 	unsigned char from[64], to[64];
 	struct penstock_copy_args one = {sizeof(one)};
@@ -449,7 +461,7 @@ static void copies(void **state)
 		assert_int_equal(to[i], i < 24 && i % 8 < 4 ? i / 8 * 16 + i % 8 : 0xee);
 	one.src_pitch = 3;
 	assert_int_equal(penstock_copy(&one, 1), -EINVAL);
-	one.rows = 1; /* pitches are ignored */
+	one.rows = 1; /* Pitches are ignored for a single row. */
 	assert_int_equal(penstock_copy(&one, 1), 0);
 	one.row_len = 0;
 	assert_int_equal(penstock_copy(&one, 1), 0);
@@ -475,14 +487,16 @@ static void registrations(void **state)
 	assert_int_equal(posix_memalign(&mem, 4096, 1u << 20), 0);
 	memset(mem, 0, 1u << 20);
 	assert_int_equal(penstock_register(gpu, mem, 1u << 20), 0);
-	assert_true(penstock_register(gpu, mem, 1u << 20) < 0); /* twice */
+	/* Registering the same range again fails. */
+	assert_true(penstock_register(gpu, mem, 1u << 20) < 0);
 	assert_int_equal(penstock_unregister(gpu, mem), 0);
 	assert_true(penstock_unregister(gpu, mem) < 0);
 	assert_int_equal(penstock_register(gpu, mem, 1u << 20), 0);
 	assert_int_equal(penstock_unregister(gpu, mem), 0);
 	assert_int_equal(penstock_register(gpu, NULL, 1), -EINVAL);
 	assert_int_equal(penstock_register(gpu, mem, 0), -EINVAL);
-	assert_int_equal(penstock_register(host, mem, 4096), 0); /* needs none */
+	/* The host device needs no registration, so the call does nothing. */
+	assert_int_equal(penstock_register(host, mem, 4096), 0);
 	assert_int_equal(penstock_unregister(host, mem), 0);
 	free(mem);
 }
@@ -521,9 +535,9 @@ static void descriptors(void **state)
 	close(fd);
 }
 
-/* ---- looking from outside ---- */
+/* ---- statistics and topology ---- */
 
-static size_t text_of(int fd, char *text, size_t len)
+static size_t text_read(int fd, char *text, size_t len)
 {
 	ssize_t n = pread(fd, text, len - 1, 0);
 
@@ -533,33 +547,33 @@ static size_t text_of(int fd, char *text, size_t len)
 	return (size_t)n;
 }
 
-static void outside(void **state)
+static void stats_and_topology(void **state)
 {
 	static char text[1u << 20];
-	int shut = open("/dev/null", O_RDONLY), fd;
+	int read_only_fd = open("/dev/null", O_RDONLY), fd;
 
 	(void)state;
 	for (int json = 0; json < 2; json++) {
 		fd = memfd_create("stats", 0);
 		assert_int_equal(penstock_stats(0, json, fd), 0);
-		text_of(fd, text, sizeof(text));
+		text_read(fd, text, sizeof(text));
 		assert_int_equal(text[0] == '{', json);
 		fd = memfd_create("stats", 0);
 		assert_int_equal(penstock_stats(getpid(), json, fd), 0);
-		text_of(fd, text, sizeof(text));
+		text_read(fd, text, sizeof(text));
 		assert_int_equal(text[0] == '{', json);
 		assert_non_null(strstr(text, "requests"));
 		fd = memfd_create("topology", 0);
 		assert_int_equal(penstock_topo(NULL, json, fd), 0);
-		text_of(fd, text, sizeof(text));
+		text_read(fd, text, sizeof(text));
 		assert_int_equal(text[0] == '{', json);
-		assert_true(penstock_stats(0, json, shut) < 0);
-		assert_true(penstock_topo(NULL, json, shut) < 0);
+		assert_true(penstock_stats(0, json, read_only_fd) < 0);
+		assert_true(penstock_topo(NULL, json, read_only_fd) < 0);
 		assert_int_equal(penstock_stats(0, json, -1), -EBADF);
 		assert_int_equal(penstock_topo(NULL, json, -1), -EBADF);
 	}
-	close(shut);
-	/* No process has this number: it is above any kernel's pid_max. */
+	close(read_only_fd);
+	/* No process has this ID: it is above any kernel's pid_max. */
 	assert_int_equal(penstock_stats(0x7ffffff0, 0, 1), -ESRCH);
 	assert_true(strlen(penstock_errmsg()) > 0);
 }
@@ -567,15 +581,24 @@ static void outside(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(version),	 cmocka_unit_test(reasons),
-		cmocka_unit_test(messages),	 cmocka_unit_test(storage_facts),
-		cmocka_unit_test(device_facts),	 cmocka_unit_test(info_sizes),
-		cmocka_unit_test(devices_of),	 cmocka_unit_test(option_sizes),
-		cmocka_unit_test(request_sizes), cmocka_unit_test(segment_sizes),
-		cmocka_unit_test(late_sizes),	 cmocka_unit_test(refusals),
-		cmocka_unit_test(harvests),	 cmocka_unit_test(unknown_flags),
-		cmocka_unit_test(copies),	 cmocka_unit_test(registrations),
-		cmocka_unit_test(descriptors),	 cmocka_unit_test(outside),
+		cmocka_unit_test(version_matches_header),
+		cmocka_unit_test(reasons_match_header),
+		cmocka_unit_test(messages_belong_to_the_thread),
+		cmocka_unit_test(storage_facts),
+		cmocka_unit_test(device_facts),
+		cmocka_unit_test(info_sizes),
+		cmocka_unit_test(device_of_an_address),
+		cmocka_unit_test(option_sizes),
+		cmocka_unit_test(request_sizes),
+		cmocka_unit_test(segment_sizes),
+		cmocka_unit_test(late_sizes),
+		cmocka_unit_test(refusals_quote_the_reason),
+		cmocka_unit_test(harvest_without_capacity),
+		cmocka_unit_test(unknown_flags),
+		cmocka_unit_test(copies_between_host_buffers),
+		cmocka_unit_test(registrations),
+		cmocka_unit_test(descriptors),
+		cmocka_unit_test(stats_and_topology),
 	};
 
 	test_use_standin();

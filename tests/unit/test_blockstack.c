@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The allow-list, rule by rule: each has a case here that fails without it. Then
- * the stacks of replayed machines, with their verdicts. Run by tests/run.
+ * Tests the allow-list rule by rule: each rule has a case here that fails without it. Then
+ * compares the verdicts on the block stacks of replayed machines. tests/run runs it.
  */
 #include "../replay/judge.h"
 
@@ -9,10 +9,10 @@
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
 
-/* ---- verdicts ----------------------------------------------------------------- */
+/* ---- verdicts ---- */
 
-/* ext4 on a partition of an NVMe drive on PCIe: direct. */
-static struct pst_blockstack good(void)
+/* Returns a stack with the verdict "direct": ext4 on a partition of an NVMe drive on PCIe. */
+static struct pst_blockstack direct_stack(void)
 {
 	struct pst_blockstack stack = {
 		.mount = {.fs = PST_FS_EXT4, .data = PST_DATA_ORDERED, .type = "ext4"},
@@ -28,9 +28,9 @@ static struct pst_blockstack good(void)
 	return stack;
 }
 
-static void file_systems(void **state)
+static void file_system_kinds(void **state)
 {
-	struct pst_blockstack stack = good();
+	struct pst_blockstack stack = direct_stack();
 	unsigned fs;
 
 	(void)state;
@@ -56,7 +56,7 @@ static void file_systems(void **state)
 
 static void mount_options(void **state)
 {
-	struct pst_blockstack stack = good();
+	struct pst_blockstack stack = direct_stack();
 
 	(void)state;
 	stack.mount.data = PST_DATA_WRITEBACK;
@@ -65,31 +65,31 @@ static void mount_options(void **state)
 	assert_direct(&stack);
 	stack.mount.data = PST_DATA_NOT_SAID;
 	assert_not(&stack, "whether it journals data is not known");
-	stack.mount.fs = PST_FS_XFS; /* which never does */
+	stack.mount.fs = PST_FS_XFS; /* XFS never journals data. */
 	assert_direct(&stack);
 	stack.mount.fs = PST_FS_EXT4;
 	stack.mount.data = PST_DATA_JOURNAL;
 	assert_not(&stack, "data=journal");
-	stack = good();
+	stack = direct_stack();
 	stack.mount.dax = true;
 	assert_not(&stack, "dax");
-	stack = good();
+	stack = direct_stack();
 	stack.mount.fs = PST_FS_XFS;
 	stack.mount.real_time = true;
 	assert_not(&stack, "rtdev");
-	stack = good();
+	stack = direct_stack();
 	stack.mounted = false;
 	assert_not(&stack, "mount table");
-	stack.mount.fs = PST_FS_RAW_BLOCK; /* has no mount */
+	stack.mount.fs = PST_FS_RAW_BLOCK; /* A raw block device has no mount. */
 	assert_direct(&stack);
-	stack = good();
+	stack = direct_stack();
 	stack.mount.no_recovery = stack.mount.read_only = true;
 	assert_direct(&stack);
 }
 
 static void layer_kinds(void **state)
 {
-	struct pst_blockstack stack = good();
+	struct pst_blockstack stack = direct_stack();
 	unsigned kind;
 
 	(void)state;
@@ -106,7 +106,8 @@ static void layer_kinds(void **state)
 		case PST_LAYER_VIRTIO_BLK:
 			assert_direct(&stack);
 			break;
-		default: /* also scsi and nvme, whose transport is not known here */
+		/* Includes scsi and nvme, because the layer in this case has no transport. */
+		default:
 			assert_not(&stack, "thing7");
 			if (kind)
 				assert_not(&stack, pst_layer_kind_name((enum pst_layer_kind)kind));
@@ -116,7 +117,7 @@ static void layer_kinds(void **state)
 	assert_not(&stack, "thing7");
 	stack.layers[0] = (struct pst_layer){.kind = PST_LAYER_DM_OTHER, .detail = "cache"};
 	assert_not(&stack, "dm-cache");
-	stack = good();
+	stack = direct_stack();
 	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
 	assert_not(&stack, "the CPU encrypts and decrypts every byte");
 }
@@ -126,7 +127,8 @@ static void transports(void **state)
 	static const struct {
 		enum pst_layer_kind kind;
 		const char *transport;
-		int want; /* 2: unless RDMA is software */
+		/* 1: direct; 0: not direct; 2: direct unless the RDMA device is software. */
+		int want;
 	} cases[] = {
 		{PST_LAYER_NVME, "pcie", 1},
 		{PST_LAYER_NVME, "rdma", 2},
@@ -149,7 +151,7 @@ static void transports(void **state)
 		{PST_LAYER_SCSI, "usb", 0},
 		{PST_LAYER_SCSI, "", 0},
 	};
-	struct pst_blockstack stack = good();
+	struct pst_blockstack stack = direct_stack();
 	size_t i;
 
 	(void)state;
@@ -170,33 +172,34 @@ static void transports(void **state)
 	}
 }
 
-static void unknown_is_not_direct(void **state)
+static void incomplete_stack_is_not_direct(void **state)
 {
-	struct pst_blockstack stack = good();
+	struct pst_blockstack stack = direct_stack();
 
 	(void)state;
 	stack.complete = false;
-	snprintf(stack.lost, sizeof(stack.lost), "md0 lies on itself");
-	assert_not(&stack, "md0 lies on itself");
-	/* What is certain comes first. */
+	snprintf(stack.lost, sizeof(stack.lost), "md0 is stacked on itself");
+	assert_not(&stack, "md0 is stacked on itself");
+	/* A definite reason is reported before an unknown. */
 	stack.layers[0].kind = PST_LAYER_DM_CRYPT;
 	assert_not(&stack, "dm-crypt");
-	stack = good();
+	stack = direct_stack();
 	stack.drive_count = 0;
 	assert_not(&stack, "no drive");
-	stack = good();
+	stack = direct_stack();
 	stack.swiotlb = "for a test";
 	assert_not(&stack, "swiotlb: for a test");
 	stack = (struct pst_blockstack){0};
 	assert_false(pst_blockstack_direct_ok(&stack, NULL, 0));
 }
 
-static void inodes(void **state)
+static void inode_attributes(void **state)
 {
 	static const struct {
 		uint64_t attribute;
 		uint32_t flag;
-		const char *word; /* NULL: passes */
+		/* Word that the reason must contain; NULL: the inode is accepted. */
+		const char *word;
 	} cases[] = {
 		{0, 0, NULL},
 		{0x800, 0, "encrypted"},
@@ -208,7 +211,7 @@ static void inodes(void **state)
 		{0x200000, 0, "DAX"},
 		{0, 0x10000000, "inside its inode"},
 		{0, 0x4000, "data journal"},
-		/* Immutable, append-only, no dump; extents, no atime. */
+		/* Attributes immutable, append-only and no-dump; flags extents and no-atime. */
 		{0x70, 0x80080, NULL},
 	};
 	char why[256];
@@ -220,15 +223,15 @@ static void inodes(void **state)
 						  sizeof(why));
 
 		if (ok != !cases[i].word || (cases[i].word && !strstr(why, cases[i].word)))
-			fail_msg("case %zu: %d '%s'", i, ok, why);
+			fail_msg("case %zu: accepted %d, reason '%s'", i, ok, why);
 	}
 }
 
-/* ---- replayed machines ---------------------------------------------------------- */
+/* ---- replayed machines ---- */
 
 static struct tree machines;
 
-/* A file at a mount point: the stack, by the machine's own mount table. */
+/* Reads the stack of a file at a mount point, by the machine's own mount table. */
 static struct pst_blockstack replay(const char *machine, const char *point)
 {
 	struct pst_blockstack_in in = {.mount_id = -1, .mount_point = point};
@@ -255,7 +258,7 @@ static struct pst_blockstack replay(const char *machine, const char *point)
 	return stack;
 }
 
-/* A block device itself, by its name. */
+/* Reads the stack of a block device by its name. */
 static struct pst_blockstack replay_block(const char *machine, const char *name)
 {
 	struct pst_blockstack_in in = {.is_block = true, .mount_id = -1};
@@ -274,7 +277,8 @@ static struct pst_blockstack replay_block(const char *machine, const char *name)
 }
 
 static const struct {
-	const char *machine, *point, *text, *word; /* word NULL: direct */
+	/* Word that the reason must contain; NULL: the verdict is "direct". */
+	const char *machine, *point, *text, *word;
 	unsigned drives;
 } replays[] = {
 	{"dgx", "/", "ext4 on nvme8n1p2 on nvme8n1 (nvme pcie)", NULL, 1},
@@ -329,11 +333,11 @@ static const struct {
 	{"lab-switch", "nullb0", "raw block on nullb0 (null_blk)", "null_blk on", 1},
 	{"lab-switch", "nvme3n1", "raw block on nvme3n1 (nvme multipath) on nvme3c3n1 (nvme loop)",
 	 "nvme loop on nvme3c3n1", 1},
-	/* A real data journal of which the real mount table says nothing. */
+	/* A captured file system that journals data although its mount table does not show it. */
 	{"lab-acs", "/p1003", "ext4 on nvme2n1 (nvme pcie)", "data=journal", 1},
 };
 
-static void replayed(void **state)
+static void replayed_machines(void **state)
 {
 	char text[512];
 	size_t i;
@@ -355,8 +359,8 @@ static void replayed(void **state)
 	}
 }
 
-/* The machine at hand: whatever it is, an answer and a sentence. */
-static void here(void **state)
+/* The machine that runs the test: any verdict is fine, but there must be one with a text. */
+static void this_machine(void **state)
 {
 	struct pst_blockstack stack;
 	struct stat st;
@@ -376,10 +380,10 @@ static void here(void **state)
 	assert_true(strlen(text) > 2);
 	if (!pst_blockstack_direct_ok(&stack, why, sizeof(why)))
 		assert_true(strlen(why) > 10);
-	printf("# here: %s\n", text);
+	printf("# stack of this machine: %s\n", text);
 }
 
-static int open_all(void **state)
+static int machines_open(void **state)
 {
 	(void)state;
 	tree_open(&machines);
@@ -390,7 +394,7 @@ static int open_all(void **state)
 	return 0;
 }
 
-static int close_all(void **state)
+static int machines_close(void **state)
 {
 	(void)state;
 	tree_close(&machines);
@@ -401,16 +405,16 @@ int main(void)
 {
 	/* clang-format off */
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(file_systems),
+		cmocka_unit_test(file_system_kinds),
 		cmocka_unit_test(mount_options),
 		cmocka_unit_test(layer_kinds),
 		cmocka_unit_test(transports),
-		cmocka_unit_test(unknown_is_not_direct),
-		cmocka_unit_test(inodes),
-		cmocka_unit_test(replayed),
-		cmocka_unit_test(here),
+		cmocka_unit_test(incomplete_stack_is_not_direct),
+		cmocka_unit_test(inode_attributes),
+		cmocka_unit_test(replayed_machines),
+		cmocka_unit_test(this_machine),
 	};
 	/* clang-format on */
 
-	return cmocka_run_group_tests(tests, open_all, close_all);
+	return cmocka_run_group_tests(tests, machines_open, machines_close);
 }

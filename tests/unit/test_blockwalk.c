@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks from a device number down to its drives, in trees planted by hand: each
- * kind of layer and transport, trees that go round in a circle, are too deep, too
- * large or in pieces, and what of the machine around spoils a stack. Run by
- * tests/run.
+ * Tests the walk from a device number down to its drives, in directory trees that the test
+ * creates. Covers each kind of layer and transport, and trees that are circular, too deep, too
+ * large or incomplete. Also covers properties of the machine that make a stack not direct.
+ * tests/run runs it.
  */
 #include "../replay/judge.h"
 
 #define LUN "/target1:0:0/1:0:0:0/block/sda"
 
-/* ---- layers ------------------------------------------------------------------- */
+/* ---- layers ---- */
 
 static void nvme_partition(void **state)
 {
@@ -35,7 +35,7 @@ static void nvme_partition(void **state)
 	assert_int_equal(stack.drives[0].rotational, 0);
 	assert_int_equal(stack.dma_align_max, 4);
 	assert_int_equal(stack.logical_block_max, 4096);
-	/* Without the attribute of newer kernels it is not known. */
+	/* Older kernels lack these attributes, so that the values are unknown. */
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/dma_alignment");
 	tree_remove(&t, "sys/devices/" PCI "/nvme/nvme0/nvme0n1/queue/rotational");
 	stack = walk(&t, 0, 0);
@@ -71,19 +71,20 @@ static void md_levels(void **state)
 		else
 			assert_not(&stack, "md0");
 		assert_int_equal(stack.stripe_bytes,
-				 i == 1 || i == 3 ? 65536 : 0); /* raid0, raid10 */
+				 /* The levels raid0 and raid10 have stripes. */
+				 i == 1 || i == 3 ? 65536 : 0);
 	}
-	/* An array of nothing. */
+	/* An array without members. */
 	plant_md(&t, "raid0\n", NULL, NULL);
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/nvme0n1p1");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "md0 names nothing that it lies on");
+	assert_not(&stack, "md0 names no device below it");
 	tree_close(&t);
 }
 
-static void plant_path(const struct tree *t, const char *controller, const char *path,
-		       const char *transport)
+static void plant_nvme_path(const struct tree *t, const char *controller, const char *path,
+			    const char *transport)
 {
 	char at[256], to[256];
 
@@ -111,9 +112,9 @@ static void nvme_multipath(void **state)
 		  "../../devices/virtual/nvme-subsystem/nvme-subsys3");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "no path of nvme3n2");
-	plant_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
-	plant_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
-	plant_path(&t, "nvme7", "nvme3c7n1", "tcp\n"); /* to another name space */
+	plant_nvme_path(&t, "nvme5", "nvme3c5n2", "rdma\n");
+	plant_nvme_path(&t, "nvme6", "nvme3c6n2", "rdma\n");
+	plant_nvme_path(&t, "nvme7", "nvme3c7n1", "tcp\n"); /* A path to another namespace. */
 	tree_text(&t, "sys/devices/virtual/nvme-subsystem/nvme-subsys3/nvme-x", "");
 	tree_disk(&t, "virtual/nvme-fabrics/ctl/nvme-x/nvme3c-xn2", NULL);
 	stack = walk(&t, 259, 9);
@@ -123,35 +124,37 @@ static void nvme_multipath(void **state)
 	pst_blockstack_text(&stack, text, sizeof(text));
 	assert_string_equal(text, "raw block on nvme3n2 (nvme multipath) on nvme3c5n2 nvme3c6n2 "
 				  "(nvme rdma)");
-	/* No RDMA device at all: then it is none of hardware either. */
+	/* The machine has no RDMA device at all, so that no hardware device carries the
+	 * transport. */
 	assert_not(&stack, "software");
 	tree_link(&t, "sys/class/infiniband/mlx5_0",
 		  "../../devices/pci0000:00/0000:02:00.0/infiniband/mlx5_0");
 	tree_folder(&t, "sys/devices/pci0000:00/0000:02:00.0/infiniband/mlx5_0");
 	stack = walk(&t, 259, 9);
 	assert_direct(&stack);
-	/* Soft-RoCE of older kernels hangs below a card, too: `parent` tells. */
+	/* On older kernels Soft-RoCE is located below a network card; its `parent` file
+	 * identifies it. */
 	tree_link(&t, "sys/class/infiniband/roce1",
 		  "../../devices/pci0000:00/0000:02:00.1/infiniband/roce1");
 	tree_text(&t, "sys/devices/pci0000:00/0000:02:00.1/infiniband/roce1/parent", "eth0\n");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "software");
 	tree_remove(&t, "sys/class/infiniband/roce1");
-	/* Also under a name of its own, by what it says of itself. */
+	/* A Soft-RoCE device with any name is recognised by its node_desc. */
 	tree_link(&t, "sys/class/infiniband/mine",
 		  "../../devices/pci0000:00/0000:02:00.1/infiniband/mine");
 	tree_text(&t, "sys/devices/pci0000:00/0000:02:00.1/infiniband/mine/node_desc", "rxe\n");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "software");
 	tree_remove(&t, "sys/class/infiniband/mine");
-	/* One path by TCP spoils it, whichever is in use at present. */
-	plant_path(&t, "nvme6", "nvme3c6n2", "tcp\n");
+	/* One TCP path makes the stack not direct, whichever path is in use. */
+	plant_nvme_path(&t, "nvme6", "nvme3c6n2", "tcp\n");
 	stack = walk(&t, 259, 9);
 	assert_not(&stack, "nvme tcp on nvme3c6n2");
 	tree_close(&t);
 }
 
-static void disks(void **state)
+static void disk_kinds(void **state)
 {
 	static const struct {
 		const char *path, *driver, *kind;
@@ -216,9 +219,9 @@ static void disks(void **state)
 	}
 }
 
-/* ---- hostile trees ------------------------------------------------------------ */
+/* ---- hostile trees ---- */
 
-static void circles(void **state)
+static void circular_layers(void **state)
 {
 	struct pst_blockstack stack;
 	struct tree t;
@@ -227,13 +230,13 @@ static void circles(void **state)
 	plant(&t);
 	plant_md(&t, "raid0\n", "md0", "nvme0n1");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "md0 lies on itself");
+	assert_not(&stack, "md0 is stacked on itself");
 	plant_md(&t, "raid0\n", "dm-0", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/md0");
 	plant_dm(&t, "dm-0", "254:0", "LVM-a\n", "md0");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "md0 lies on itself");
-	/* Two ways to one disk are no circle. */
+	assert_not(&stack, "md0 is stacked on itself");
+	/* Two ways to one disk are not a circle. */
 	plant_md(&t, "raid1\n", "nvme0n1p1", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/md0/slaves/dm-0");
 	stack = walk(&t, 9, 0);
@@ -242,7 +245,7 @@ static void circles(void **state)
 	tree_close(&t);
 }
 
-static void too_deep(void **state)
+static void too_many_layers(void **state)
 {
 	struct pst_blockstack stack;
 	char name[16], below[16], dev[16];
@@ -260,13 +263,13 @@ static void too_deep(void **state)
 	stack = walk(&t, 254, 0);
 	assert_int_equal(stack.layer_count, PST_STACK_DEPTH_MAX);
 	assert_not(&stack, "more layers");
-	/* Not deep from here. */
+	/* From this device down the stack is within the limit. */
 	stack = walk(&t, 254, 30);
 	assert_direct(&stack);
 	tree_close(&t);
 }
 
-static void too_many(void **state)
+static void too_many_drives(void **state)
 {
 	struct pst_blockstack stack;
 	char path[128], name[48];
@@ -293,20 +296,19 @@ static void too_many(void **state)
 			assert_not(&stack, "more");
 		tree_close(&t);
 	}
-	/* A name that is longer than a disk's can be: 31 bytes. */
+	/* Names of 31 bytes are the longest that a disk may have. */
 	for (i = 31; i < 48; i += i == 32 ? 15 : 1) {
 		plant(&t);
 		memset(name, 'v', sizeof(name));
 		name[i] = '\0';
 		plant_md(&t, "raid0\n", "nvme0n1", name);
 		stack = walk(&t, 9, 0);
-		assert_not(&stack,
-			   i == 31 ? "is not in /sys/class/block" : "a name that none can have");
+		assert_not(&stack, i == 31 ? "is not in /sys/class/block" : "an invalid name");
 		tree_close(&t);
 	}
 }
 
-static void missing(void **state)
+static void missing_layers(void **state)
 {
 	struct pst_blockstack_in in = {.major = 259, .minor = 1, .mount_id = -1};
 	struct pst_blockstack stack;
@@ -319,7 +321,7 @@ static void missing(void **state)
 	tree_remove(&t, "sys/class/block/nvme0n1");
 	plant_md(&t, "raid0\n", "nvme0n1", "vdz");
 	stack = walk(&t, 9, 0);
-	assert_not(&stack, "nvme0n1 is not in"); /* the first that is lost is told */
+	assert_not(&stack, "nvme0n1 is not in"); /* The first missing layer is reported. */
 	stack = walk(&t, 0, 0);
 	assert_not(&stack, "nvme0n1 is not in /sys/class/block");
 	tree_remove(&t, "proc/self/mountinfo");
@@ -330,9 +332,9 @@ static void missing(void **state)
 	tree_close(&t);
 }
 
-/* ---- the machine around it ---------------------------------------------------- */
+/* ---- the machine ---- */
 
-static void swiotlb(void **state)
+static void swiotlb_is_not_direct(void **state)
 {
 	static const struct {
 		const char *cmdline;
@@ -354,7 +356,8 @@ static void swiotlb(void **state)
 		tree_text(&t, "proc/cmdline", cases[i].cmdline);
 		stack = walk(&t, 0, 0);
 		if (cases[i].forced != !!stack.swiotlb)
-			fail_msg("%s: %s", cases[i].cmdline, stack.swiotlb ? stack.swiotlb : "no");
+			fail_msg("command line '%s': forced swiotlb: %s", cases[i].cmdline,
+				 stack.swiotlb ? stack.swiotlb : "no");
 	}
 	tree_text(&t, "proc/cmdline", "ro\n");
 	tree_folder(&t, "sys/class/misc/tdx_guest");
@@ -363,7 +366,7 @@ static void swiotlb(void **state)
 	tree_close(&t);
 }
 
-static void short_addresses(void **state)
+static void short_dma_mask(void **state)
 {
 	struct pst_blockstack stack;
 	struct tree t;
@@ -387,8 +390,8 @@ static void short_addresses(void **state)
 	tree_close(&t);
 }
 
-/* Mount table, statfs and device number have to agree. */
-static void disagreement(void **state)
+/* The mount table, statfs and the device number must agree. */
+static void contradicting_mount(void **state)
 {
 	struct pst_blockstack_in in = {
 		.major = 259, .minor = 1, .fs_magic = EXT4_MAGIC, .mount_id = 22};
@@ -420,8 +423,8 @@ static void disagreement(void **state)
 	tree_close(&t);
 }
 
-/* A data journal that is the file system's default is not in the mount table. */
-static void hidden_journal(void **state)
+/* If the file system's default is to journal data, the mount table does not show it. */
+static void data_journal_by_default(void **state)
 {
 	struct pst_blockstack stack;
 	struct tree t;
@@ -441,7 +444,7 @@ static void hidden_journal(void **state)
 	stack = walk(&t, 0, 0);
 	assert_direct(&stack);
 	assert_int_equal(stack.mount.data, PST_DATA_NO_JOURNAL);
-	/* Another device's is not this one's. */
+	/* The options of another device do not count. */
 	tree_remove(&t, "proc/fs/ext4/nvme0n1p1");
 	tree_text(&t, "proc/fs/ext4/nvme0n1/options", "rw\ndata=ordered\n");
 	stack = walk(&t, 0, 0);
@@ -449,8 +452,8 @@ static void hidden_journal(void **state)
 	tree_close(&t);
 }
 
-/* Files of btrfs have a number of their own: the mount names the device. */
-static void btrfs(void **state)
+/* Files of btrfs have an anonymous device number; the mount's source names the device. */
+static void btrfs_source_device(void **state)
 {
 	struct pst_blockstack_in in = {.minor = 77, .fs_magic = 0x9123683e, .mount_id = 22};
 	struct pst_blockstack stack;
@@ -464,11 +467,11 @@ static void btrfs(void **state)
 	pst_blockstack_text(&stack, text, sizeof(text));
 	assert_string_equal(text, "btrfs on nvme0n1p1 on nvme0n1 (nvme pcie)");
 	assert_not(&stack, "btrfs");
-	/* A name of the device mapper's is not looked for. */
+	/* A device-mapper name as source is not resolved. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - btrfs /dev/mapper/a rw\n");
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
 	assert_int_equal(stack.layer_count, 0);
-	/* What any other file system calls its source is no device's name. */
+	/* For other file systems the mount's source is not used as a device name. */
 	tree_text(&t, "proc/self/mountinfo", "22 1 0:40 / / rw - zfs /dev/nvme0n1p1 rw\n");
 	in.fs_magic = 0;
 	assert_int_equal(pst_blockstack_read(t.root, &in, &stack), 0);
@@ -483,16 +486,16 @@ int main(void)
 		cmocka_unit_test(nvme_partition),
 		cmocka_unit_test(md_levels),
 		cmocka_unit_test(nvme_multipath),
-		cmocka_unit_test(disks),
-		cmocka_unit_test(circles),
-		cmocka_unit_test(too_deep),
-		cmocka_unit_test(too_many),
-		cmocka_unit_test(missing),
-		cmocka_unit_test(swiotlb),
-		cmocka_unit_test(short_addresses),
-		cmocka_unit_test(disagreement),
-		cmocka_unit_test(hidden_journal),
-		cmocka_unit_test(btrfs),
+		cmocka_unit_test(disk_kinds),
+		cmocka_unit_test(circular_layers),
+		cmocka_unit_test(too_many_layers),
+		cmocka_unit_test(too_many_drives),
+		cmocka_unit_test(missing_layers),
+		cmocka_unit_test(swiotlb_is_not_direct),
+		cmocka_unit_test(short_dma_mask),
+		cmocka_unit_test(contradicting_mount),
+		cmocka_unit_test(data_journal_by_default),
+		cmocka_unit_test(btrfs_source_device),
 	};
 	/* clang-format on */
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device cuda by its table: names, facts, memory, registration, memory between
- * processes and devices, what each failure of the driver becomes; and that no call
- * changes the current context or makes one on opening. Copies and streams are
- * test_cuda_copy.c's.
+ * Tests device cuda by its operations table: names, facts, memory, registration, and memory
+ * shared between processes and devices. Each failure of the driver becomes the right error. No
+ * call changes the current context, and opening creates none. test_cuda_copy.c and
+ * test_cuda_stream.c test copies and streams.
  */
 #include "cuda_device.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* ---- opening ------------------------------------------------------------------ */
+/* ---- opening ---- */
 
 static void names_are_strict(void **state)
 {
@@ -28,12 +28,13 @@ static void names_are_strict(void **state)
 
 		memset(&err, 0, sizeof(err));
 		if (ops->open(dev, &err) != -EINVAL || !strstr(err.text, "cuda:N"))
-			fail_msg("'%s' was opened, or: %s", bad[i], err.text);
+			fail_msg("'%s' was opened, or failed with another message: %s", bad[i],
+				 err.text);
 		free(dev);
 	}
 }
 
-static void devices_that_are_not_there(void **state)
+static void missing_devices_are_refused(void **state)
 {
 	struct penstock_device *dev = device_new("cuda:63");
 
@@ -48,8 +49,8 @@ static void devices_that_are_not_there(void **state)
 	free(dev);
 }
 
-/* Opening, looking and asking about pointers must leave the GPU alone: a context costs
- * half a second and half a gigabyte. */
+/* Child case: opening the device and classifying pointers must not create a context, which
+ * takes half a second and half a gigabyte of GPU memory. */
 static int no_context(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");
@@ -57,21 +58,21 @@ static int no_context(void)
 	unsigned flags;
 	int here, active = 1;
 
-	WANT(ops->classify(dev, &here, &mem), 0);
-	WANT(ops->classify(dev, (void *)0x12345000, &mem), 0);
-	WANT(ops->classify(dev, NULL, &mem), 0);
+	EXPECT_EQ(ops->classify(dev, &here, &mem), 0);
+	EXPECT_EQ(ops->classify(dev, (void *)0x12345000, &mem), 0);
+	EXPECT_EQ(ops->classify(dev, NULL, &mem), 0);
 	if (is_standin()) {
 		standin_fail("cuPointerGetAttributes:1:201");
-		WANT(ops->classify(dev, &here, &mem), 0);
-		WANT(standin_calls("cuDevicePrimaryCtxRetain"), 0);
+		EXPECT_EQ(ops->classify(dev, &here, &mem), 0);
+		EXPECT_EQ(standin_calls("cuDevicePrimaryCtxRetain"), 0);
 	}
 	device_close(dev);
-	WANT(cu->cuDevicePrimaryCtxGetState(0, &flags, &active), PST_CU_OK);
-	WANT(active, 0);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxGetState(0, &flags, &active), PST_CU_OK);
+	EXPECT_EQ(active, 0);
 	return 0;
 }
 
-static void opening_makes_no_context(void **state)
+static void opening_creates_no_context(void **state)
 {
 	static const char *const none[] = {NULL};
 
@@ -79,7 +80,8 @@ static void opening_makes_no_context(void **state)
 	assert_int_equal(run_self("no_context", none), 0);
 }
 
-/* Without a driver nothing is counted, and nothing printed: "auto" asks everywhere. */
+/* Child case: without a driver the device count is 0 and nothing is printed, because "auto"
+ * counts the devices on every machine. */
 static int no_driver(void)
 {
 	struct penstock_device *dev = device_new("cuda:0");
@@ -87,15 +89,15 @@ static int no_driver(void)
 
 	if (file)
 		setenv("PENSTOCK_LIBCUDA", file, 1);
-	WANT(ops->count(), 0);
-	WANT(ops->open(dev, &err), -ENODEV);
-	WANT(err.why, PENSTOCK_WHY_NO_DRIVER);
-	WANT(strlen(err.text) > 10, 1);
+	EXPECT_EQ(ops->count(), 0);
+	EXPECT_EQ(ops->open(dev, &err), -ENODEV);
+	EXPECT_EQ(err.why, PENSTOCK_WHY_NO_DRIVER);
+	EXPECT_EQ(strlen(err.text) > 10, 1);
 	free(dev);
 	return 0;
 }
 
-static int run_quietly(const char *what, const char *setting)
+static int output_of_child(const char *what, const char *setting)
 {
 	const char *const with[] = {setting, NULL};
 	int status, out = memfd_create("output", 0), kept[2] = {dup(1), dup(2)};
@@ -114,17 +116,17 @@ static int run_quietly(const char *what, const char *setting)
 	return status ? status : (int)st.st_size;
 }
 
-static void without_a_driver(void **state)
+static void missing_driver_is_silent(void **state)
 {
 	(void)state;
-	assert_int_equal(run_quietly("no_driver", "CUDA_TEST_FILE=/nowhere/libcuda.so.1"), 0);
+	assert_int_equal(output_of_child("no_driver", "CUDA_TEST_FILE=/nowhere/libcuda.so.1"), 0);
 	if (is_standin())
-		assert_int_equal(run_quietly("no_driver", "PENSTOCK_STANDIN_DEVICES=0"), 0);
+		assert_int_equal(output_of_child("no_driver", "PENSTOCK_STANDIN_DEVICES=0"), 0);
 }
 
-/* ---- facts -------------------------------------------------------------------- */
+/* ---- facts ---- */
 
-static void put(const char *root, const char *name, const char *text)
+static void root_file_write(const char *root, const char *name, const char *text)
 {
 	char path[512];
 	int fd;
@@ -140,7 +142,7 @@ static void put(const char *root, const char *name, const char *text)
 	close(fd);
 }
 
-static int numa_with(const char *root)
+static int numa_below_root(const char *root)
 {
 	struct penstock_device *dev = device_new("cuda:0");
 	int numa;
@@ -152,7 +154,7 @@ static int numa_with(const char *root)
 	return numa;
 }
 
-static void the_node_is_read_beneath_the_root(void **state)
+static void numa_node_is_read_below_sys_root(void **state)
 {
 	const char *tmp = getenv("TMPDIR"), *file = "sys/bus/pci/devices/0000:40:00.0/numa_node";
 	char root[256];
@@ -161,15 +163,15 @@ static void the_node_is_read_beneath_the_root(void **state)
 	standin_only();
 	snprintf(root, sizeof(root), "%s/cuda-XXXXXX", tmp ? tmp : "/tmp");
 	assert_non_null(mkdtemp(root));
-	assert_int_equal(numa_with(root), -1);
-	put(root, file, "1\n");
-	assert_int_equal(numa_with(root), 1);
-	put(root, file, "-1\n");
-	assert_int_equal(numa_with(root), -1);
-	put(root, file, "many\n");
-	assert_int_equal(numa_with(root), -1);
-	put(root, file, "99999\n");
-	assert_int_equal(numa_with(root), -1);
+	assert_int_equal(numa_below_root(root), -1);
+	root_file_write(root, file, "1\n");
+	assert_int_equal(numa_below_root(root), 1);
+	root_file_write(root, file, "-1\n");
+	assert_int_equal(numa_below_root(root), -1);
+	root_file_write(root, file, "many\n");
+	assert_int_equal(numa_below_root(root), -1);
+	root_file_write(root, file, "99999\n");
+	assert_int_equal(numa_below_root(root), -1);
 	for (char *at; strcmp(file, ""); file = "") {
 		char path[512];
 
@@ -210,28 +212,28 @@ static void facts_of_the_device(void **state)
 	device_close(dev);
 }
 
-static int poor_device(void)
+static int limited_device(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");
-	char *host = pages(MIB, PROT_READ | PROT_WRITE);
+	char *host = pages_map(MIB, PROT_READ | PROT_WRITE);
 	struct penstock_export out;
 	void *mem = device_alloc(dev, 4096), *got;
 
-	WANT(strcmp(dev->facts.bdf, "0000:ab:00.0"), 0);
-	WANT(strcmp(dev->facts.text, "Penstock stand-in, not a GPU, 64 MiB"), 0);
-	WANT(dev->facts.reads_page_cache, 0);
-	WANT(dev->facts.why_mapped.why, PENSTOCK_WHY_NO_READONLY_REG);
-	WANT(dev->facts.stream_memops, 0);
-	WANT(ops->host_register(dev, host, MIB, true, &err), -EOPNOTSUPP);
-	WANT(ops->export_memory(dev, mem, 4096, &out, &err), -EOPNOTSUPP);
-	WANT(ops->alloc(dev, 128 * MIB, &got, &err), -ENOMEM);
-	WANT(err.why, PENSTOCK_WHY_NO_MEMORY);
-	WANT(ops->free(dev, mem, &err), 0);
+	EXPECT_EQ(strcmp(dev->facts.bdf, "0000:ab:00.0"), 0);
+	EXPECT_EQ(strcmp(dev->facts.text, "Penstock stand-in, not a GPU, 64 MiB"), 0);
+	EXPECT_EQ(dev->facts.reads_page_cache, 0);
+	EXPECT_EQ(dev->facts.why_mapped.why, PENSTOCK_WHY_NO_READONLY_REG);
+	EXPECT_EQ(dev->facts.stream_memops, 0);
+	EXPECT_EQ(ops->host_register(dev, host, MIB, true, &err), -EOPNOTSUPP);
+	EXPECT_EQ(ops->export_memory(dev, mem, 4096, &out, &err), -EOPNOTSUPP);
+	EXPECT_EQ(ops->alloc(dev, 128 * MIB, &got, &err), -ENOMEM);
+	EXPECT_EQ(err.why, PENSTOCK_WHY_NO_MEMORY);
+	EXPECT_EQ(ops->free(dev, mem, &err), 0);
 	device_close(dev);
 	return 0;
 }
 
-static void facts_of_a_poor_device(void **state)
+static void facts_of_a_limited_device(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_PCI_BUS=0xAB",
 					   "PENSTOCK_STANDIN_NO_READ_ONLY=1",
@@ -243,10 +245,10 @@ static void facts_of_a_poor_device(void **state)
 
 	(void)state;
 	standin_only();
-	assert_int_equal(run_self("poor_device", with), 0);
+	assert_int_equal(run_self("limited_device", with), 0);
 }
 
-/* ---- memory ------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static void memory_is_aligned(void **state)
 {
@@ -257,7 +259,8 @@ static void memory_is_aligned(void **state)
 
 	(void)state;
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&was, 0), PST_CU_OK);
-	for (int i = 0; i < 8; i++) { /* the driver's next is on 512 bytes */
+	/* The driver's next small allocation is aligned to 512 bytes only. */
+	for (int i = 0; i < 8; i++) {
 		assert_int_equal(cu->cuCtxPushCurrent(was), PST_CU_OK);
 		assert_int_equal(cu->cuMemAlloc(&odd[i], 512), PST_CU_OK);
 		assert_int_equal(cu->cuCtxPopCurrent(&was), PST_CU_OK);
@@ -282,10 +285,10 @@ static void memory_is_aligned(void **state)
 	device_close(dev);
 }
 
-static void pointers_are_told_apart(void **state)
+static void pointers_are_classified(void **state)
 {
 	struct penstock_device *dev = device_open("cuda:0");
-	char *host = pages(MIB, PROT_READ | PROT_WRITE);
+	char *host = pages_map(MIB, PROT_READ | PROT_WRITE);
 	enum pst_cu_result (*managed_alloc)(pst_cu_ptr *, size_t, unsigned);
 	struct pst_memory got, again;
 	struct pst_cu_ctx *prim;
@@ -293,7 +296,7 @@ static void pointers_are_told_apart(void **state)
 	char *mem = device_alloc(dev, 2 * MIB);
 
 	(void)state;
-	*(void **)&managed_alloc = symbol("cuMemAllocManaged");
+	*(void **)&managed_alloc = lib_symbol("cuMemAllocManaged");
 	assert_int_equal(ops->classify(dev, mem + 5, &got), 1);
 	assert_int_equal(got.base, (uintptr_t)mem);
 	assert_int_equal(got.len, 2 * MIB);
@@ -317,7 +320,8 @@ static void pointers_are_told_apart(void **state)
 	assert_int_equal(ops->classify(dev, (void *)(uintptr_t)managed, &got), 1);
 	assert_true(got.managed);
 	assert_int_equal(ops->free(dev, (void *)(uintptr_t)managed, &err), 0);
-	if (is_standin()) { /* older drivers ask for a context: one that is there is used */
+	/* Older drivers need a context for this call; an existing one is used. */
+	if (is_standin()) {
 		standin_fail("cuPointerGetAttributes:1:201");
 		assert_int_equal(ops->classify(dev, mem, &got), 1);
 		assert_int_equal(got.base, (uintptr_t)mem);
@@ -334,7 +338,7 @@ static void pointers_are_told_apart(void **state)
 static void registration(void **state)
 {
 	struct penstock_device *dev = device_open("cuda:0");
-	char *host = pages(MIB, PROT_READ | PROT_WRITE);
+	char *host = pages_map(MIB, PROT_READ | PROT_WRITE);
 
 	(void)state;
 	assert_int_equal(ops->host_register(dev, host, MIB, false, &err), 0);
@@ -347,12 +351,12 @@ static void registration(void **state)
 	device_close(dev);
 }
 
-/* ---- every failure ------------------------------------------------------------ */
+/* ---- failures ---- */
 
-static void failures_are_named(void **state)
+static void failures_name_the_driver_call(void **state)
 {
 	struct penstock_device *dev = device_open("cuda:0");
-	char *host = pages(MIB, PROT_READ | PROT_WRITE);
+	char *host = pages_map(MIB, PROT_READ | PROT_WRITE);
 	struct penstock_export out;
 	void *mem;
 
@@ -381,44 +385,18 @@ static void failures_are_named(void **state)
 	FAILS_WITH("cuFlushGPUDirectRDMAWrites:1:801", -EOPNOTSUPP, "CUDA_ERROR_NOT_SUPPORTED",
 		   ops->order_writes(dev, &err));
 	assert_int_equal(ops->order_writes(dev, &err), 0);
-	FAILS_WITH("", -EOPNOTSUPP, "dma-buf", ops->dmabuf(dev, mem, 4096, &err));
 	assert_int_equal(ops->free(dev, mem, &err), 0);
 	device_close(dev);
 	munmap(host, MIB);
 }
 
-static int dmabuf(void)
-{
-	struct penstock_device *dev = device_open("cuda:0");
-	void *mem = device_alloc(dev, 2 * MIB);
-	int fd = ops->dmabuf(dev, mem, 2 * MIB, &err);
-
-	WANT(fd >= 0, 1);
-	close(fd);
-	standin_fail("cuMemGetHandleForAddressRange:1:1");
-	WANT(ops->dmabuf(dev, mem, 2 * MIB, &err), -EINVAL);
-	WANT(ops->free(dev, mem, &err), 0);
-	device_close(dev);
-	return 0;
-}
-
-static void dmabufs(void **state)
-{
-	static const char *const with[] = {"PENSTOCK_STANDIN_DMABUF=1", "PENSTOCK_STANDIN_LEAKS=2",
-					   NULL};
-
-	(void)state;
-	standin_only();
-	assert_int_equal(run_self("dmabuf", with), 0);
-}
-
-/* ---- between processes -------------------------------------------------------- */
+/* ---- memory between processes ---- */
 
 #define SHARED (3 * MIB)
 #define PIECE 4096u
 
-/* The export comes by the environment. */
-static void take_export(struct penstock_export *in)
+/* Reads the export from the environment. */
+static void export_from_env(struct penstock_export *in)
 {
 	const char *text = getenv("CUDA_TEST_EXPORT");
 
@@ -427,7 +405,7 @@ static void take_export(struct penstock_export *in)
 		sscanf(text + 2 * i, "%2hhx", &in->bytes[i]);
 }
 
-/* The importing side. */
+/* Child case: imports the parent's memory. */
 static int importer(void)
 {
 	struct penstock_device *dev = device_open("cuda:0");
@@ -438,39 +416,39 @@ static int importer(void)
 	struct pst_memory got;
 	unsigned char byte = 0;
 
-	*(void **)&to_host = symbol("cuMemcpyDtoH_v2");
-	take_export(&in);
+	*(void **)&to_host = lib_symbol("cuMemcpyDtoH_v2");
+	export_from_env(&in);
 	bad = in;
-	bad.bytes[0] ^= 1; /* the magic number */
-	WANT(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
+	bad.bytes[0] ^= 1; /* A wrong magic number. */
+	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
 	bad = in;
-	bad.bytes[20] ^= 1; /* the GPU's identity */
-	WANT(ops->import_memory(dev, &bad, &none, &err), -EXDEV);
+	bad.bytes[20] ^= 1; /* The identity of another GPU. */
+	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EXDEV);
 	bad = in;
-	bad.bytes[38] ^= 0x80; /* the offset: 8 MiB more */
-	WANT(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
-	WANT(none == &in, 1);
-	WANT(ops->import_memory(dev, &in, &mem, &err), 0);
-	WANT(current_ctx() == NULL, 1);
-	WANT(ops->classify(dev, mem, &got), 1);
-	WANT((uintptr_t)mem - got.base, PIECE);
-	WANT(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
-	WANT(cu->cuCtxPushCurrent(prim), PST_CU_OK);
-	WANT(to_host(&byte, (uintptr_t)mem, 1), PST_CU_OK);
-	WANT(byte, 0xcd);
-	WANT(cu->cuMemsetD8Async((uintptr_t)mem, 0x77, 1, NULL), PST_CU_OK);
-	WANT(cu->cuStreamSynchronize(NULL), PST_CU_OK);
-	WANT(cu->cuCtxPopCurrent(&prim), PST_CU_OK);
-	WANT(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
-	WANT(ops->export_memory(dev, mem, 1, &bad, &err), -EOPNOTSUPP);
+	bad.bytes[38] ^= 0x80; /* An offset that is 8 MiB too high. */
+	EXPECT_EQ(ops->import_memory(dev, &bad, &none, &err), -EINVAL);
+	EXPECT_EQ(none == &in, 1);
+	EXPECT_EQ(ops->import_memory(dev, &in, &mem, &err), 0);
+	EXPECT_EQ(current_ctx() == NULL, 1);
+	EXPECT_EQ(ops->classify(dev, mem, &got), 1);
+	EXPECT_EQ((uintptr_t)mem - got.base, PIECE);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
+	EXPECT_EQ(cu->cuCtxPushCurrent(prim), PST_CU_OK);
+	EXPECT_EQ(to_host(&byte, (uintptr_t)mem, 1), PST_CU_OK);
+	EXPECT_EQ(byte, 0xcd);
+	EXPECT_EQ(cu->cuMemsetD8Async((uintptr_t)mem, 0x77, 1, NULL), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamSynchronize(NULL), PST_CU_OK);
+	EXPECT_EQ(cu->cuCtxPopCurrent(&prim), PST_CU_OK);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
+	EXPECT_EQ(ops->export_memory(dev, mem, 1, &bad, &err), -EOPNOTSUPP);
 	for (int i = 0; i < 255; i++)
-		WANT(ops->import_memory(dev, &in, &more[i], &err), 0);
-	WANT(ops->import_memory(dev, &in, &none, &err), -EAGAIN);
-	WANT(err.why, PENSTOCK_WHY_FULL);
-	WANT(ops->free(dev, mem, &err), 0);
-	WANT(ops->import_memory(dev, &in, &mem, &err), 0);
+		EXPECT_EQ(ops->import_memory(dev, &in, &more[i], &err), 0);
+	EXPECT_EQ(ops->import_memory(dev, &in, &none, &err), -EAGAIN);
+	EXPECT_EQ(err.why, PENSTOCK_WHY_FULL);
+	EXPECT_EQ(ops->free(dev, mem, &err), 0);
+	EXPECT_EQ(ops->import_memory(dev, &in, &mem, &err), 0);
 	for (int i = 0; i < 255; i++)
-		WANT(ops->free(dev, more[i], &err), 0);
+		EXPECT_EQ(ops->free(dev, more[i], &err), 0);
 	if (is_standin()) {
 		FAILS_WITH("cuIpcOpenMemHandle_v2:1:2", -ENOMEM, "cuIpcOpenMemHandle: CUDA_ERROR",
 			   ops->import_memory(dev, &in, &none, &err));
@@ -479,17 +457,18 @@ static int importer(void)
 		FAILS_WITH("cuCtxPushCurrent_v2:1:201", -ENXIO, "CUDA_ERROR",
 			   ops->import_memory(dev, &in, &none, &err));
 		standin_fail("cuIpcCloseMemHandle:1:1");
-		WANT(ops->import_memory(dev, &in, &none, &err), 0);
-		WANT(ops->free(dev, none, &err), -EINVAL);
+		EXPECT_EQ(ops->import_memory(dev, &in, &none, &err), 0);
+		EXPECT_EQ(ops->free(dev, none, &err), -EINVAL);
 		standin_fail(NULL);
 		cu->cuIpcCloseMemHandle(got.base);
 	}
-	device_close(dev); /* with one import still open */
+	device_close(dev); /* One import is still open. */
 	return 0;
 }
 
-/* A GPU imports memory of another that it reaches, without a context there. */
-static int across(void)
+/* Child case: a GPU imports the memory of another GPU that it can access, without creating a
+ * context on that GPU. */
+static int import_across_devices(void)
 {
 	const char *peer = getenv("PENSTOCK_STANDIN_PEER");
 	bool reached = !peer || strcmp(peer, "0") != 0;
@@ -500,22 +479,22 @@ static int across(void)
 	unsigned flags;
 	int active = 1;
 
-	take_export(&in);
-	WANT(ops->import_memory(dev, &in, &mem, &err), reached ? 0 : -EXDEV);
+	export_from_env(&in);
+	EXPECT_EQ(ops->import_memory(dev, &in, &mem, &err), reached ? 0 : -EXDEV);
 	if (!reached)
-		WANT(strstr(err.text, "does not reach") != NULL, 1);
-	WANT(cu->cuDevicePrimaryCtxGetState(0, &flags, &active), PST_CU_OK);
-	WANT(active, 0);
+		EXPECT_EQ(strstr(err.text, "does not reach") != NULL, 1);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxGetState(0, &flags, &active), PST_CU_OK);
+	EXPECT_EQ(active, 0);
 	if (reached) {
-		WANT(ops->classify(dev, mem, &got), 1);
-		WANT(ops->free(dev, mem, &err), 0);
-		WANT(ops->classify(dev, mem, &got), 0);
+		EXPECT_EQ(ops->classify(dev, mem, &got), 1);
+		EXPECT_EQ(ops->free(dev, mem, &err), 0);
+		EXPECT_EQ(ops->classify(dev, mem, &got), 0);
 	}
 	device_close(dev);
 	return 0;
 }
 
-static void memory_between_processes(void **state)
+static void export_and_import(void **state)
 {
 	static const char name[] = "CUDA_TEST_EXPORT=";
 	struct penstock_device *dev = device_open("cuda:0");
@@ -533,8 +512,8 @@ static void memory_between_processes(void **state)
 	void *none;
 
 	(void)state;
-	*(void **)&pool_alloc = symbol("cuMemAllocAsync");
-	*(void **)&pool_free = symbol("cuMemFreeAsync");
+	*(void **)&pool_alloc = lib_symbol("cuMemAllocAsync");
+	*(void **)&pool_free = lib_symbol("cuMemFreeAsync");
 	assert_int_equal(ops->export_memory(dev, mem, SHARED + 4096, &out, &err), -EINVAL);
 	assert_int_equal(ops->export_memory(dev, mem + 1, SHARED, &out, &err), -EINVAL);
 	assert_true(ops->export_memory(dev, &prim, 1, &out, &err) < 0);
@@ -551,8 +530,8 @@ static void memory_between_processes(void **state)
 		snprintf(text + sizeof(name) - 1 + 2 * i, 3, "%02x", out.bytes[i]);
 	assert_int_equal(run_self("importer", with), 0);
 	if (is_standin()) {
-		assert_int_equal(run_self("across", two), 0);
-		assert_int_equal(run_self("across", apart), 0);
+		assert_int_equal(run_self("import_across_devices", two), 0);
+		assert_int_equal(run_self("import_across_devices", apart), 0);
 	}
 	assert_int_equal(pool_alloc(&pooled, MIB, NULL), PST_CU_OK);
 	assert_int_equal(ops->export_memory(dev, (void *)(uintptr_t)pooled, 1, &out, &err),
@@ -565,12 +544,14 @@ static void memory_between_processes(void **state)
 	device_close(dev);
 }
 
-/* ---- main --------------------------------------------------------------------- */
+/* ---- main ---- */
 
-static const struct alone alone[] = {
-	{"no_context", no_context, false},   {"no_driver", no_driver, true},
-	{"poor_device", poor_device, false}, {"dmabuf", dmabuf, false},
-	{"importer", importer, false},	     {"across", across, false},
+static const struct child_case child_cases[] = {
+	{"no_context", no_context, false},
+	{"no_driver", no_driver, true},
+	{"limited_device", limited_device, false},
+	{"importer", importer, false},
+	{"import_across_devices", import_across_devices, false},
 };
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, NULL, case_end)
@@ -579,22 +560,22 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(names_are_strict),
-		CASE(devices_that_are_not_there),
-		CASE(opening_makes_no_context),
-		CASE(without_a_driver),
-		CASE(the_node_is_read_beneath_the_root),
+		CASE(missing_devices_are_refused),
+		CASE(opening_creates_no_context),
+		CASE(missing_driver_is_silent),
+		CASE(numa_node_is_read_below_sys_root),
 		CASE(facts_of_the_device),
-		CASE(facts_of_a_poor_device),
+		CASE(facts_of_a_limited_device),
 		CASE(memory_is_aligned),
-		CASE(pointers_are_told_apart),
+		CASE(pointers_are_classified),
 		CASE(registration),
-		CASE(failures_are_named),
-		CASE(dmabufs),
-		CASE(memory_between_processes),
+		CASE(failures_name_the_driver_call),
+		CASE(export_and_import),
 	};
 
 	check_choose();
 	if (argc > 1)
-		return run_alone(alone, sizeof(alone) / sizeof(alone[0]), argv[1], driver_open);
+		return child_case_run(child_cases, sizeof(child_cases) / sizeof(child_cases[0]),
+				      argv[1], driver_open);
 	return cmocka_run_group_tests_name("cuda", tests, driver_open, NULL);
 }

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that a copier of device cuda puts off, to hand on many with one call of the
- * driver: all arrive, and one that the driver refuses is refused by itself.
+ * Tests deferred copies: a copier of device cuda collects copies to queue many with one driver
+ * call. All bytes arrive, and a copy that the driver refuses fails alone.
  */
 #include "cuda_copier.h"
 
-/* ---- copies that are put off ---------------------------------------------------- */
+/* ---- deferred copies ---- */
 
-/* Small and large ones in turns, both ways. */
-static void copies_may_be_put_off(void **state)
+/* Small and large copies alternate, in both directions. */
+static void deferred_copies_arrive(void **state)
 {
 	enum { COUNT = 40, EACH = 50000 };
 	uint64_t random = test_seed(11);
 	int refused[2 * COUNT] = {0};
 
 	(void)state;
-	fill(host, COUNT * EACH, &random);
+	random_fill(host, COUNT * EACH, &random);
 	for (int way = 0; way < 2; way++) {
 		char *back = host + 2 * MIB;
 
 		for (int i = 0; i < COUNT; i++) {
 			size_t len = (size_t)(1 + i * 1200), at = (size_t)i * EACH;
-			struct pst_rect r = way ? flat(back + at, mem + at, len)
-						: flat(mem + at, host + at, len);
+			struct pst_rect r = way ? flat_rect(back + at, mem + at, len)
+						: flat_rect(mem + at, host + at, len);
 
 			r.refused = &refused[way * COUNT + i];
 			assert_int_equal(way ? ops->copy_out(cp, &r) : ops->copy_in(cp, &r), 0);
 		}
-		finish();
+		copies_wait();
 		for (int i = 0; i < COUNT && way; i++)
 			assert_memory_equal(back + i * EACH, host + i * EACH, 1 + i * 1200);
 	}
@@ -35,34 +35,36 @@ static void copies_may_be_put_off(void **state)
 		assert_int_equal(refused[i], 0);
 }
 
-/* More than a batch holds. */
-static void many_copies_put_off(void **state)
+/* More copies than one batch holds. */
+static void more_copies_than_a_batch(void **state)
 {
 	enum { COUNT = 150, EACH = 25000 };
 	uint64_t random = test_seed(12);
 	int refused[COUNT] = {0};
 
 	(void)state;
-	fill(host, HOST, &random);
+	random_fill(host, HOST, &random);
 	for (int i = 0; i < COUNT; i++) {
-		struct pst_rect r = flat(mem + (size_t)i * EACH, host + (size_t)i * EACH, EACH);
+		struct pst_rect r =
+			flat_rect(mem + (size_t)i * EACH, host + (size_t)i * EACH, EACH);
 
 		r.refused = &refused[i];
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 	}
-	finish();
+	copies_wait();
 	for (int i = 0; i < COUNT; i++) {
 		char back[EACH];
 
 		assert_int_equal(refused[i], 0);
-		assert_int_equal(out(back, mem + (size_t)i * EACH, EACH), 0);
-		finish();
+		assert_int_equal(queue_out(back, mem + (size_t)i * EACH, EACH), 0);
+		copies_wait();
 		assert_memory_equal(back, host + (size_t)i * EACH, EACH);
 	}
 }
 
-/* A batch is refused as a whole: then each goes by itself, and one refuses again. */
-static void a_refused_batch(void **state)
+/* The driver refuses a batch as a whole. The copier then queues each copy alone, and one of
+ * them is refused again. */
+static void refused_batch_is_queued_one_by_one(void **state)
 {
 	int refused[3] = {0};
 
@@ -70,30 +72,30 @@ static void a_refused_batch(void **state)
 	standin_only();
 	memset(host, 0x11, 3 * 32768);
 	memset(host + MIB, 0, 3 * 32768);
-	assert_int_equal(out(host + MIB, mem, 32768), 0); /* nothing is put off before */
-	finish();
+	assert_int_equal(queue_out(host + MIB, mem, 32768), 0); /* This copy is not deferred. */
+	copies_wait();
 	for (int i = 0; i < 3; i++) {
-		struct pst_rect r = flat(mem + i * 32768, host + i * 32768, 32768);
+		struct pst_rect r = flat_rect(mem + i * 32768, host + i * 32768, 32768);
 
 		r.refused = &refused[i];
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 	}
 	standin_fail("cuMemcpyBatchAsync_v2:1:1,cuMemcpyHtoDAsync_v2:2:1");
-	finish();
+	copies_wait();
 	standin_fail(NULL);
 	assert_int_equal(refused[0], 0);
 	assert_int_equal(refused[1], -EINVAL);
 	assert_int_equal(refused[2], 0);
-	assert_int_equal(out(host + MIB, mem, 32768), 0);
-	assert_int_equal(out(host + MIB + 2 * 32768, mem + 2 * 32768, 32768), 0);
-	finish();
+	assert_int_equal(queue_out(host + MIB, mem, 32768), 0);
+	assert_int_equal(queue_out(host + MIB + 2 * 32768, mem + 2 * 32768, 32768), 0);
+	copies_wait();
 	assert_memory_equal(host + MIB, host, 32768);
 	assert_memory_equal(host + MIB + 2 * 32768, host, 32768);
 }
 
-/* An address of no allocation is refused at once, and not put off with others, of which
- * none is lost: neither those for a batch nor those for pairs. */
-static void a_bad_address_is_its_own(void **state)
+/* A copy to an address outside all allocations is refused at once and is not deferred. The
+ * deferred copies around it arrive, both in a batch and as pairs. */
+static void bad_address_fails_alone(void **state)
 {
 	static const size_t lens[] = {32768, 4096};
 
@@ -106,26 +108,27 @@ static void a_bad_address_is_its_own(void **state)
 		memset(host + MIB, 0, 3 * len);
 		for (size_t i = 0; i < 3; i++) {
 			char *to = i == 1 ? (char *)64 : mem + i * len;
-			struct pst_rect r = flat(to, host + i * len, len);
+			struct pst_rect r = flat_rect(to, host + i * len, len);
 
 			r.refused = &refused[i];
 			assert_int_equal(ops->copy_in(cp, &r), i == 1 ? -EINVAL : 0);
 		}
-		finish();
+		copies_wait();
 		assert_int_equal(refused[0], 0);
 		assert_int_equal(refused[2], 0);
-		assert_int_equal(out(host + MIB, mem, 3 * len), 0);
-		finish();
+		assert_int_equal(queue_out(host + MIB, mem, 3 * len), 0);
+		copies_wait();
 		assert_memory_equal(host + MIB, host, len);
 		assert_memory_equal(host + MIB + 2 * len, host, len);
 	}
 }
 
-/* ---- small ones, which go in pairs ---------------------------------------------- */
+/* ---- small copies, which the copier queues in pairs ---- */
 
 enum { BLOCKS = 200, ROOM = 8192 };
 
-/* Blocks of `len` bytes in random order on both sides, `to[i]` where block i goes. */
+/* Copies blocks of `len` bytes in random order. Block i goes to `to[i]`; the bytes after it
+ * must not change. */
 static void small_blocks(char *const *to, size_t len)
 {
 	uint64_t random = test_seed(13);
@@ -133,7 +136,7 @@ static void small_blocks(char *const *to, size_t len)
 	unsigned order[BLOCKS];
 	char back[ROOM];
 
-	fill(host, HOST, &random);
+	random_fill(host, HOST, &random);
 	for (unsigned i = 0; i < BLOCKS; i++) {
 		unsigned k = (unsigned)(test_random(&random) % (i + 1));
 
@@ -141,32 +144,32 @@ static void small_blocks(char *const *to, size_t len)
 		order[k] = i;
 	}
 	for (unsigned i = 0; i < BLOCKS; i++) {
-		struct pst_rect r = flat(to[order[i]], host + (size_t)i * ROOM, len);
+		struct pst_rect r = flat_rect(to[order[i]], host + (size_t)i * ROOM, len);
 
 		r.refused = &refused[i];
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 	}
-	finish();
+	copies_wait();
 	for (unsigned i = 0; i < BLOCKS; i++) {
 		assert_int_equal(refused[i], 0);
-		assert_int_equal(out(back, to[order[i]], ROOM), 0);
-		finish();
+		assert_int_equal(queue_out(back, to[order[i]], ROOM), 0);
+		copies_wait();
 		assert_memory_equal(back, host + (size_t)i * ROOM, len);
 		for (size_t k = len; k < ROOM; k++)
 			if (back[k])
-				fail_msg("block %u: byte %zu behind it is not as it was", i, k);
+				fail_msg("block %u: byte %zu after it has changed", i, k);
 	}
 }
 
-static void wipe(char *at, size_t len)
+static void device_zero(char *at, size_t len)
 {
-	enter();
+	ctx_enter();
 	assert_int_equal(cu->cuMemsetD8Async((uintptr_t)at, 0, len, NULL), PST_CU_OK);
 	assert_int_equal(cu->cuStreamSynchronize(NULL), PST_CU_OK);
-	leave();
+	ctx_leave();
 }
 
-static void small_ones_go_in_pairs(void **state)
+static void small_copies_are_paired(void **state)
 {
 	static const size_t lens[] = {4096, 2, 4095, 513};
 	char *to[BLOCKS];
@@ -177,7 +180,7 @@ static void small_ones_go_in_pairs(void **state)
 	for (unsigned k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
 		unsigned long before = is_standin() ? standin_calls("cuMemcpy2DAsync_v2") : 0;
 
-		wipe(mem, HOST);
+		device_zero(mem, HOST);
 		small_blocks(to, lens[k]);
 		if (is_standin() && lens[k] % 2 == 0)
 			assert_in_range(standin_calls("cuMemcpy2DAsync_v2") - before, BLOCKS / 2,
@@ -185,25 +188,26 @@ static void small_ones_go_in_pairs(void **state)
 	}
 }
 
-/* The driver takes no pair of two allocations: pairs keep to one, and all arrive. */
-static void pairs_of_two_allocations(void **state)
+/* The driver refuses a pair across two allocations. The copier pairs blocks of one allocation
+ * only, and all blocks arrive. */
+static void pairs_stay_in_one_allocation(void **state)
 {
 	char *other = device_alloc(dev, HOST), *to[BLOCKS];
 
 	(void)state;
-	wipe(mem, HOST);
-	wipe(other, HOST);
+	device_zero(mem, HOST);
+	device_zero(other, HOST);
 	for (unsigned i = 0; i < BLOCKS; i++)
 		to[i] = (i % 2 ? mem : other) + (size_t)i * ROOM;
 	small_blocks(to, 4096);
 	ops->free(dev, other, &err);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, copier_setup, copier_teardown)
 
-/* A context that cannot be entered: what was put off is refused, and no ticket that is
- * given for other copies later speaks for it. */
-static void put_off_and_dropped(void **state)
+/* If the copier cannot enter its context, the deferred copies are refused. A ticket of later
+ * copies does not report them as done. */
+static void deferred_copies_fail_without_context(void **state)
 {
 	static const size_t lens[] = {BIG, BIG, 5000};
 	int refused[3] = {0};
@@ -212,15 +216,15 @@ static void put_off_and_dropped(void **state)
 	(void)state;
 	standin_only();
 	for (unsigned i = 0; i < 3; i++) {
-		struct pst_rect r = flat(mem + i * MIB, host + i * MIB, lens[i]);
+		struct pst_rect r = flat_rect(mem + i * MIB, host + i * MIB, lens[i]);
 
 		r.refused = &refused[i];
 		assert_int_equal(ops->copy_in(cp, &r), 0);
 	}
 	standin_fail("cuCtxPushCurrent_v2:1:201");
-	assert_in_range(-ops->mark(cp, &ticket), 1, 4095);
+	assert_in_range(-ops->record(cp, &ticket), 1, 4095);
 	standin_fail(NULL);
-	finish();
+	copies_wait();
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_not_equal(refused[i], 0);
 }
@@ -228,10 +232,13 @@ static void put_off_and_dropped(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(copies_may_be_put_off),  CASE(many_copies_put_off),
-		CASE(a_refused_batch),	      CASE(a_bad_address_is_its_own),
-		CASE(small_ones_go_in_pairs), CASE(pairs_of_two_allocations),
-		CASE(put_off_and_dropped),
+		CASE(deferred_copies_arrive),
+		CASE(more_copies_than_a_batch),
+		CASE(refused_batch_is_queued_one_by_one),
+		CASE(bad_address_fails_alone),
+		CASE(small_copies_are_paired),
+		CASE(pairs_stay_in_one_allocation),
+		CASE(deferred_copies_fail_without_context),
 	};
 
 	check_choose();

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and stream order of device cuda by its table: bytes arrive, tickets keep
- * their promise while a hardware queue is held up, waiting streams hold up none of
- * our copies, failures leave nothing moving, and no call changes the current context.
- * Opening and memory are test_cuda.c's.
+ * Tests the copies of device cuda by its operations table. All bytes arrive, a ticket is done
+ * only when its copies are, even while a hardware queue is blocked, and waiting streams do not
+ * block copies. After a failure no copy is still running, and no call changes the current
+ * context. test_cuda.c tests opening and memory.
  */
 #include "cuda_copier.h"
 
 #include <fcntl.h>
 
-/* ---- bytes -------------------------------------------------------------------- */
+/* ---- bytes ---- */
 
-static void lengths_arrive(void **state)
+static void copies_of_all_lengths(void **state)
 {
 	static const size_t lens[] = {1,     2,	    3,	   4,	  5,	 511, 4096,    24575,
 				      24576, 24577, 49152, 49153, 65536, MIB, MIB - 1, MIB + 1};
@@ -21,22 +21,23 @@ static void lengths_arrive(void **state)
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		const size_t len = lens[i], at = test_random(&random) % 7;
 
-		fill(host, len + 16, &random);
+		random_fill(host, len + 16, &random);
 		memset(host + 2 * MIB, 0x11, len + 16);
-		assert_int_equal(in(mem, host + 2 * MIB, len + 16), 0); /* a known edge */
-		finish();
-		assert_int_equal(in(mem + at, host, len), 0);
-		finish();
-		assert_int_equal(out(host + 2 * MIB, mem, len + 16), 0);
-		finish();
+		/* Fills the bytes around the destination with a known value. */
+		assert_int_equal(queue_in(mem, host + 2 * MIB, len + 16), 0);
+		copies_wait();
+		assert_int_equal(queue_in(mem + at, host, len), 0);
+		copies_wait();
+		assert_int_equal(queue_out(host + 2 * MIB, mem, len + 16), 0);
+		copies_wait();
 		assert_memory_equal(host + 2 * MIB + at, host, len);
 		for (size_t edge = 0; edge < 16; edge++)
 			assert_int_equal(host[2 * MIB + (edge < at ? edge : len + edge)], 0x11);
 	}
 }
 
-/* Random rectangles against a model in host memory. */
-static void rectangles_arrive(void **state)
+/* Compares copies of random rectangles with a model in host memory. */
+static void copies_of_rectangles(void **state)
 {
 	uint64_t random = test_seed(11);
 	char *model = malloc(MIB), *back = host + 2 * MIB;
@@ -44,8 +45,8 @@ static void rectangles_arrive(void **state)
 	(void)state;
 	memset(host + MIB, 0x22, MIB);
 	memset(model, 0x22, MIB);
-	assert_int_equal(in(mem, host + MIB, MIB), 0);
-	finish();
+	assert_int_equal(queue_in(mem, host + MIB, MIB), 0);
+	copies_wait();
 	for (int i = 0; i < 60; i++) {
 		struct pst_rect r = {.rows = 1 + test_random(&random) % 20};
 		size_t at = test_random(&random) % 100;
@@ -55,15 +56,15 @@ static void rectangles_arrive(void **state)
 		r.dst_pitch = r.row_len + (i % 3 ? test_random(&random) % 50 : 0);
 		r.src = host;
 		r.dst = mem + at;
-		fill(host, r.src_pitch * r.rows, &random);
+		random_fill(host, r.src_pitch * r.rows, &random);
 		assert_int_equal(ops->copy_in(cp, &r), 0);
-		finish();
+		copies_wait();
 		for (uint64_t row = 0; row < r.rows; row++)
 			memcpy(model + at + row * r.dst_pitch, host + row * r.src_pitch, r.row_len);
-		assert_int_equal(out(back, mem, MIB), 0);
-		finish();
+		assert_int_equal(queue_out(back, mem, MIB), 0);
+		copies_wait();
 		assert_memory_equal(back, model, MIB);
-		/* And out again as the same rectangle. */
+		/* Copies the same rectangle out again. */
 		memset(back, 0x33, r.src_pitch * r.rows);
 		r.src = mem + at;
 		r.dst = back;
@@ -71,7 +72,7 @@ static void rectangles_arrive(void **state)
 		r.src_pitch = r.dst_pitch;
 		r.dst_pitch = at;
 		assert_int_equal(ops->copy_out(cp, &r), 0);
-		finish();
+		copies_wait();
 		for (uint64_t row = 0; row < r.rows; row++) {
 			assert_memory_equal(back + row * r.dst_pitch, host + row * r.dst_pitch,
 					    r.row_len);
@@ -82,9 +83,9 @@ static void rectangles_arrive(void **state)
 	free(model);
 }
 
-/* Rows that lie further apart than a pitch may be: 3 GiB of addresses, two pages of
- * memory in them. */
-static void rows_far_apart(void **state)
+/* Copies rows that are further apart than a pitch may be: 3 GiB of addresses with two mapped
+ * blocks in them. */
+static void copies_of_rows_far_apart(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
 					 .location = {PST_CU_LOCATION_DEVICE, 0}};
@@ -99,41 +100,42 @@ static void rows_far_apart(void **state)
 		.dst = mem, .dst_pitch = 70001, .src_pitch = far, .row_len = 70000, .rows = 2};
 
 	(void)state;
-	enter();
+	ctx_enter();
 	assert_int_equal(cu->cuMemAddressReserve(&at, far + g, 0, 0, 0), PST_CU_OK);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(cu->cuMemCreate(&handle[i], g, &prop, 0), PST_CU_OK);
 		assert_int_equal(cu->cuMemMap(at + i * far, g, 0, handle[i], 0), PST_CU_OK);
 		assert_int_equal(cu->cuMemSetAccess(at + i * far, g, &both, 1), PST_CU_OK);
 	}
-	leave();
-	fill(host, 140000, &random);
+	ctx_leave();
+	random_fill(host, 140000, &random);
 	r.dst = (void *)(uintptr_t)at;
 	assert_int_equal(ops->copy_in(cp, &r), 0);
-	finish();
+	copies_wait();
 	r = (struct pst_rect){host + MIB, r.dst, 70001, far, 70000, 2};
 	assert_int_equal(ops->copy_out(cp, &r), 0);
-	finish();
+	copies_wait();
 	assert_memory_equal(host + MIB, host, 70000);
 	assert_memory_equal(host + MIB + 70001, host + 70000, 70000);
 	peer.src = r.src;
 	assert_int_equal(ops->copy_peer(dev, dev, &peer, &err), 0);
 	memset(host + MIB, 0, 140001);
-	assert_int_equal(out(host + MIB, mem, 140001), 0);
-	finish();
+	assert_int_equal(queue_out(host + MIB, mem, 140001), 0);
+	copies_wait();
 	assert_memory_equal(host + MIB, host, 70000);
 	assert_memory_equal(host + MIB + 70001, host + 70000, 70000);
-	enter();
+	ctx_enter();
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(cu->cuMemUnmap(at + i * far, g), PST_CU_OK);
 		assert_int_equal(cu->cuMemRelease(handle[i]), PST_CU_OK);
 	}
 	assert_int_equal(cu->cuMemAddressFree(at, far + g), PST_CU_OK);
-	leave();
+	ctx_leave();
 }
 
-/* The ring may have been refused registration, and a file's mapping is read-only. */
-static void other_host_memory(void **state)
+/* Copies host memory that the library does not allocate: memory that is not registered, since
+ * the ring's registration may fail, and a read-only file mapping. */
+static void copies_of_foreign_host_memory(void **state)
 {
 	const char *tmp = getenv("TMPDIR");
 	uint64_t random = test_seed(17);
@@ -141,11 +143,11 @@ static void other_host_memory(void **state)
 	int fd;
 
 	(void)state;
-	fill(plain, MIB, &random);
-	assert_int_equal(in(mem, plain, MIB), 0);
-	finish();
-	assert_int_equal(out(host, mem, MIB), 0);
-	finish();
+	random_fill(plain, MIB, &random);
+	assert_int_equal(queue_in(mem, plain, MIB), 0);
+	copies_wait();
+	assert_int_equal(queue_out(host, mem, MIB), 0);
+	copies_wait();
 	assert_memory_equal(host, plain, MIB);
 	snprintf(path, sizeof(path), "%s/cuda-copy-XXXXXX", tmp ? tmp : "/tmp");
 	fd = mkstemp(path);
@@ -154,11 +156,11 @@ static void other_host_memory(void **state)
 	map = mmap(NULL, MIB, PROT_READ, MAP_SHARED, fd, 0);
 	if (dev->facts.reads_page_cache) {
 		assert_int_equal(ops->host_register(dev, map, MIB, true, &err), 0);
-		assert_int_equal(in(mem + MIB, map, MIB), 0);
-		finish();
+		assert_int_equal(queue_in(mem + MIB, map, MIB), 0);
+		copies_wait();
 		assert_int_equal(ops->host_unregister(dev, map, &err), 0);
-		assert_int_equal(out(host, mem + MIB, MIB), 0);
-		finish();
+		assert_int_equal(queue_out(host, mem + MIB, MIB), 0);
+		copies_wait();
 		assert_memory_equal(host, plain, MIB);
 	}
 	munmap(map, MIB);
@@ -166,166 +168,166 @@ static void other_host_memory(void **state)
 	free(plain);
 }
 
-/* ---- tickets ------------------------------------------------------------------ */
+/* ---- tickets ---- */
 
-static void a_later_ticket_waits_for_an_older_one(void **state)
+static void later_ticket_includes_earlier_copies(void **state)
 {
-	struct pst_cu_stream *s = hold(TO_DEVICE);
+	struct pst_cu_stream *s = stream_hold(TO_DEVICE);
 	uint64_t into, from;
 
 	(void)state;
 	memset(host, 0x5a, BIG);
-	assert_int_equal(in(mem, host, BIG), 0);
-	into = mark();
-	assert_int_equal(out(host + MIB, mem + MIB, BIG), 0); /* nothing holds this one */
-	from = mark();
+	assert_int_equal(queue_in(mem, host, BIG), 0);
+	into = ticket_record();
+	assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0); /* Nothing blocks this copy. */
+	from = ticket_record();
 	assert_true(from > into);
-	assert_false(reached_within(from, HELD_MS));
-	assert_int_equal(ops->reached(cp, into), 0);
-	let_go(s);
+	assert_false(ticket_done_within(from, HELD_MS));
+	assert_int_equal(ops->query(cp, into), 0);
+	stream_release(s);
 	assert_int_equal(ops->wait(cp, from), 0);
-	assert_int_equal(ops->reached(cp, into), 1);
-	assert_int_equal(out(host + MIB, mem, BIG), 0);
-	finish();
+	assert_int_equal(ops->query(cp, into), 1);
+	assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
+	copies_wait();
 	assert_memory_equal(host, host + MIB, BIG);
 }
 
-static void one_ticket_of_both_directions(void **state)
+static void ticket_covers_both_directions(void **state)
 {
 	(void)state;
-	for (enum first first = TO_DEVICE; first <= TO_HOST; first++) {
+	for (enum held_queue first = TO_DEVICE; first <= TO_HOST; first++) {
 		struct pst_cu_stream *s;
 		uint64_t ticket;
 
-		__atomic_store_n(&words[63], 0, __ATOMIC_RELEASE);
-		s = hold(first);
-		assert_int_equal(in(mem, host, BIG), 0);
-		assert_int_equal(out(host + MIB, mem + MIB, BIG), 0);
-		ticket = mark();
-		assert_false(reached_within(ticket, HELD_MS));
-		let_go(s);
-		assert_true(reached_within(ticket, SOON_MS));
+		__atomic_store_n(&semaphores[63], 0, __ATOMIC_RELEASE);
+		s = stream_hold(first);
+		assert_int_equal(queue_in(mem, host, BIG), 0);
+		assert_int_equal(queue_out(host + MIB, mem + MIB, BIG), 0);
+		ticket = ticket_record();
+		assert_false(ticket_done_within(ticket, HELD_MS));
+		stream_release(s);
+		assert_true(ticket_done_within(ticket, SOON_MS));
 	}
 }
 
-static void known_tickets_cost_no_call(void **state)
+static void known_ticket_makes_no_driver_call(void **state)
 {
 	unsigned long before;
 	uint64_t ticket;
 
 	(void)state;
-	assert_int_equal(mark(), 0); /* nothing was ever queued */
-	assert_int_equal(ops->reached(cp, 0), 1);
-	assert_int_equal(in(mem, host, BIG), 0);
-	ticket = mark();
-	assert_true(reached_within(ticket, SOON_MS));
+	assert_int_equal(ticket_record(), 0); /* No copy was ever queued. */
+	assert_int_equal(ops->query(cp, 0), 1);
+	assert_int_equal(queue_in(mem, host, BIG), 0);
+	ticket = ticket_record();
+	assert_true(ticket_done_within(ticket, SOON_MS));
 	if (!is_standin())
 		return;
 	before = standin_calls("*");
-	assert_int_equal(mark(), ticket);
-	assert_int_equal(ops->reached(cp, ticket), 1);
+	assert_int_equal(ticket_record(), ticket);
+	assert_int_equal(ops->query(cp, ticket), 1);
 	assert_int_equal(ops->wait(cp, ticket), 0);
 	assert_int_equal(standin_calls("*"), before);
 }
 
-/* The stream of a lone copy is asked; an event is recorded once another copy follows
- * before that was heard of, and events are used again. */
-static void lone_copies_have_no_event(void **state)
+/* For a single copy the copier queries the stream. It records an event only if another copy
+ * follows before the first is seen to be done. Events are reused. */
+static void single_copies_record_no_event(void **state)
 {
 	unsigned long records, made;
 	uint64_t ticket, next;
 
 	(void)state;
 	standin_only();
-	finish();
+	copies_wait();
 	records = standin_calls("cuEventRecord");
 	made = standin_calls("cuEventCreate");
 	for (unsigned i = 0; i < 600; i++) {
-		assert_int_equal(i % 2 ? in(mem, host, BIG) : out(host, mem, BIG), 0);
-		assert_int_equal(ops->wait(cp, mark()), 0);
+		assert_int_equal(i % 2 ? queue_in(mem, host, BIG) : queue_out(host, mem, BIG), 0);
+		assert_int_equal(ops->wait(cp, ticket_record()), 0);
 	}
 	assert_int_equal(standin_calls("cuEventRecord"), records);
 	for (unsigned i = 0; i < 100; i++) {
-		assert_int_equal(in(mem, host, BIG), 0);
-		ticket = mark();
-		assert_int_equal(in(mem + MIB, host + MIB, BIG), 0);
-		next = mark();
+		assert_int_equal(queue_in(mem, host, BIG), 0);
+		ticket = ticket_record();
+		assert_int_equal(queue_in(mem + MIB, host + MIB, BIG), 0);
+		next = ticket_record();
 		assert_int_equal(ops->wait(cp, next), 0);
-		assert_int_equal(ops->reached(cp, ticket), 1);
+		assert_int_equal(ops->query(cp, ticket), 1);
 	}
 	assert_int_equal(standin_calls("cuEventRecord"), records + 100);
 	assert_int_equal(standin_calls("cuEventCreate"), made);
 }
 
-static void *release_soon(void *arg)
+static void *semaphore_set_later(void *arg)
 {
 	usleep(HELD_MS * 1000);
-	__atomic_store_n(&words[63], 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&semaphores[63], 1, __ATOMIC_RELEASE);
 	return arg;
 }
 
-/* More than there are events, while none is reached: the 513th waits for the first. */
-static void many_tickets(void **state)
+/* More open tickets than events while the queue is blocked: the 513th waits for the first. */
+static void more_tickets_than_events(void **state)
 {
 	struct pst_cu_stream *s;
 	uint64_t first = 0, last = 0;
 	pthread_t thread;
 
 	(void)state;
-	finish(); /* nobody reads host any more */
+	copies_wait(); /* No queued copy reads `host` any more. */
 	for (int i = 0; i < 26000; i++)
 		host[i] = (char)(i % 251);
-	s = hold(TO_DEVICE);
-	assert_int_equal(pthread_create(&thread, NULL, release_soon, NULL), 0);
+	s = stream_hold(TO_DEVICE);
+	assert_int_equal(pthread_create(&thread, NULL, semaphore_set_later, NULL), 0);
 	for (int i = 0; i < 700; i++) {
-		assert_int_equal(in(mem + i, host + i, 25000), 0);
-		last = mark();
+		assert_int_equal(queue_in(mem + i, host + i, 25000), 0);
+		last = ticket_record();
 		first = first ? first : last;
 		assert_int_equal(last - first, i);
 		if (i == 512)
-			assert_int_equal(ops->reached(cp, first), 1);
+			assert_int_equal(ops->query(cp, first), 1);
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(ops->wait(cp, last), 0);
-	let_go(s);
-	assert_int_equal(out(host + 2 * MIB, mem, 700), 0);
-	finish();
+	stream_release(s);
+	assert_int_equal(queue_out(host + 2 * MIB, mem, 700), 0);
+	copies_wait();
 	assert_memory_equal(host + 2 * MIB, host, 700);
 }
 
-/* Whoever waits for our request stands in the compute queue: no copy may. */
-static void no_copy_behind_a_waiting_stream(void **state)
+/* A stream that waits for a request blocks the compute queue. No copy may use that queue. */
+static void waiting_stream_blocks_no_copy(void **state)
 {
-	struct pst_cu_stream *s = hold(COMPUTE);
+	struct pst_cu_stream *s = stream_hold(COMPUTE);
 	static const size_t lens[] = {2, 3, 512, 4095, 4096, 24575, 24576, 24577, BIG};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		struct pst_rect r = {mem, host, lens[i] + 8, lens[i], lens[i], 2};
 
-		assert_int_equal(in(mem, host, lens[i]), 0);
+		assert_int_equal(queue_in(mem, host, lens[i]), 0);
 		assert_int_equal(ops->copy_in(cp, &r), 0);
-		assert_int_equal(out(host + 2 * MIB, mem + 2 * MIB, lens[i]), 0);
-		if (!reached_within(mark(), SOON_MS))
-			fail_msg("%zu bytes were held up", lens[i]);
+		assert_int_equal(queue_out(host + 2 * MIB, mem + 2 * MIB, lens[i]), 0);
+		if (!ticket_done_within(ticket_record(), SOON_MS))
+			fail_msg("a copy of %zu bytes was blocked", lens[i]);
 	}
-	let_go(s);
+	stream_release(s);
 }
 
-/* ---- failures ----------------------------------------------------------------- */
+/* ---- failures ---- */
 
-static int mark_again(void)
+static int copy_and_record(void)
 {
 	uint64_t ticket;
-	int ret = in(mem, host, BIG) || out(host + MIB, mem + MIB, BIG);
+	int ret = queue_in(mem, host, BIG) || queue_out(host + MIB, mem + MIB, BIG);
 
-	return ret ? -1 : ops->mark(cp, &ticket);
+	return ret ? -1 : ops->record(cp, &ticket);
 }
 
-static void failures_of_copies(void **state)
+static void failed_copies_report_errors(void **state)
 {
 	struct pst_rect r = {mem, host, 100, 90, 80, 4}, peer = {mem, mem + MIB, 100, 90, 80, 4};
-	struct pst_rect one = flat(mem, mem + MIB, 80);
+	struct pst_rect one = flat_rect(mem, mem + MIB, 80);
 	struct pst_copier *none;
 	uint64_t ticket;
 
@@ -341,24 +343,24 @@ static void failures_of_copies(void **state)
 		   ops->copier_open(dev, 9, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:201", -ENXIO, "CUDA_ERROR",
 		   ops->copier_open(dev, 9, &none, &err));
-	FAILS("cuMemcpyHtoDAsync_v2:1:700", -EFAULT, in(mem, host, BIG));
-	FAILS("cuMemcpy2DAsync_v2:1:700", -EFAULT, in(mem, host, 101));
-	FAILS("cuMemcpy2DAsync_v2:2:700", -EFAULT, in(mem, host, 101));
+	FAILS("cuMemcpyHtoDAsync_v2:1:700", -EFAULT, queue_in(mem, host, BIG));
+	FAILS("cuMemcpy2DAsync_v2:1:700", -EFAULT, queue_in(mem, host, 101));
+	FAILS("cuMemcpy2DAsync_v2:2:700", -EFAULT, queue_in(mem, host, 101));
 	FAILS("cuMemcpy2DAsync_v2:1:1", -EINVAL, ops->copy_in(cp, &r));
-	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, out(host, mem, BIG));
-	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, in(mem, host, BIG));
-	for (unsigned i = 0; i < 20; i++) /* more than it opened with */
-		assert_int_equal(mark_again(), 0);
-	FAILS("cuEventCreate:1:2", -ENOMEM, mark_again());
-	for (unsigned i = 0; i < 600; i++) /* until no more are made */
-		assert_int_equal(mark_again(), 0);
-	FAILS("cuEventRecord:1:999", -EIO, mark_again());
-	FAILS("cuEventRecord:2:999", -EIO, mark_again());
-	FAILS("cuStreamWaitEvent:1:999", -EIO, mark_again());
-	FAILS("cuCtxPushCurrent_v2:3:709", -ESTALE, mark_again());
-	assert_int_equal(in(mem, host, BIG), 0);
-	ticket = mark();
-	FAILS("cuEventQuery:1:719", -EIO, ops->reached(cp, ticket));
+	FAILS("cuMemcpyDtoHAsync_v2:1:999", -EIO, queue_out(host, mem, BIG));
+	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, queue_in(mem, host, BIG));
+	for (unsigned i = 0; i < 20; i++) /* More events than the copier was opened with. */
+		assert_int_equal(copy_and_record(), 0);
+	FAILS("cuEventCreate:1:2", -ENOMEM, copy_and_record());
+	for (unsigned i = 0; i < 600; i++) /* Until the copier creates no more events. */
+		assert_int_equal(copy_and_record(), 0);
+	FAILS("cuEventRecord:1:999", -EIO, copy_and_record());
+	FAILS("cuEventRecord:2:999", -EIO, copy_and_record());
+	FAILS("cuStreamWaitEvent:1:999", -EIO, copy_and_record());
+	FAILS("cuCtxPushCurrent_v2:3:709", -ESTALE, copy_and_record());
+	assert_int_equal(queue_in(mem, host, BIG), 0);
+	ticket = ticket_record();
+	FAILS("cuEventQuery:1:719", -EIO, ops->query(cp, ticket));
 	FAILS("cuEventSynchronize:1:719", -EIO, ops->wait(cp, ticket));
 	FAILS("cuCtxPushCurrent_v2:1:709", -ESTALE, ops->wait(cp, ticket));
 	assert_int_equal(ops->wait(cp, ticket), 0);
@@ -373,16 +375,17 @@ static void failures_of_copies(void **state)
 	FAILS_WITH("cuEventQuery:1:719", -EIO, "CUDA_ERROR", ops->copy_peer(dev, dev, &one, &err));
 	FAILS_WITH("cuEventQuery:1+:600,cuEventSynchronize:1:999", -EIO, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &one, &err));
-	standin_fail("cuEventQuery:1+:600"); /* who looked in vain sleeps until it is there */
+	/* After a number of failed queries copy_peer sleeps until the copy is done. */
+	standin_fail("cuEventQuery:1+:600");
 	assert_int_equal(ops->copy_peer(dev, dev, &one, &err), 0);
 	standin_fail(NULL);
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
 		   ops->copy_peer(dev, dev, &one, &err));
 }
 
-/* The last ticket cannot have an event: it is waited for, behind those before it, and not
- * only the first of them. */
-static void the_last_ticket_is_waited_for(void **state)
+/* If no event can be recorded for the last ticket, the copier waits for it. It waits for all
+ * tickets, not only for the first. */
+static void ticket_without_event_is_waited_for(void **state)
 {
 	static const char *const fails[] = {"cuEventRecord:1:999", "cuEventCreate:1:2"};
 	void (*delay)(unsigned, unsigned long);
@@ -390,163 +393,164 @@ static void the_last_ticket_is_waited_for(void **state)
 
 	(void)state;
 	standin_only();
-	*(void **)&delay = symbol("pst_standin_delay");
+	*(void **)&delay = lib_symbol("pst_standin_delay");
 	memset(host, 0x5a, BIG);
-	assert_int_equal(in(mem, host, BIG), 0);
-	finish();
+	assert_int_equal(queue_in(mem, host, BIG), 0);
+	copies_wait();
 	for (unsigned i = 0; i < 2; i++) {
-		struct pst_cu_stream *s = hold(TO_HOST);
+		struct pst_cu_stream *s = stream_hold(TO_HOST);
 
-		for (unsigned k = 0; i && k < 8; k++) { /* no event is left */
-			assert_int_equal(out(host, mem, BIG), 0);
-			mark();
+		for (unsigned k = 0; i && k < 8; k++) { /* Uses up all events. */
+			assert_int_equal(queue_out(host, mem, BIG), 0);
+			ticket_record();
 		}
-		assert_int_equal(out(host, mem, BIG), 0);
-		first = mark();
+		assert_int_equal(queue_out(host, mem, BIG), 0);
+		first = ticket_record();
 		memset(host + MIB, 0x11, BIG);
-		assert_int_equal(out(host + MIB, mem, BIG), 0);
-		last = mark();
-		assert_int_equal(ops->reached(cp, first), 0);
-		delay(20000, 3); /* and so the second is later than the first */
-		let_go(s);
+		assert_int_equal(queue_out(host + MIB, mem, BIG), 0);
+		last = ticket_record();
+		assert_int_equal(ops->query(cp, first), 0);
+		delay(20000, 3); /* Delays the second copy, so that it finishes after the first. */
+		stream_release(s);
 		standin_fail(fails[i]);
-		assert_int_equal(out(host + 2 * MIB, mem, BIG), 0);
+		assert_int_equal(queue_out(host + 2 * MIB, mem, BIG), 0);
 		standin_fail(NULL);
-		assert_int_equal(ops->reached(cp, last), 1);
+		assert_int_equal(ops->query(cp, last), 1);
 		assert_memory_equal(host + MIB, host, BIG);
 		delay(0, 1);
-		finish();
-		__atomic_store_n(&words[63], 0, __ATOMIC_RELEASE);
+		copies_wait();
+		__atomic_store_n(&semaphores[63], 0, __ATOMIC_RELEASE);
 	}
 }
 
-/* The slot of a copy that is reported as failed is used again at once. */
-static void nothing_moves_after_a_failure(void **state)
+/* A slot is reused as soon as its copy has failed, so that no copy may still run then. */
+static void no_copy_runs_after_a_failure(void **state)
 {
 	void (*delay)(unsigned, unsigned long);
 	uint64_t ticket;
 
 	(void)state;
 	standin_only();
-	*(void **)&delay = symbol("pst_standin_delay");
+	*(void **)&delay = lib_symbol("pst_standin_delay");
 	delay(20000, 3);
 	memset(host, 0x66, BIG);
 	memset(host + MIB, 0x77, BIG);
-	assert_int_equal(in(mem, host, BIG), 0);
-	ticket = mark();
-	/* The first has no event: it is waited for before the second. */
+	assert_int_equal(queue_in(mem, host, BIG), 0);
+	ticket = ticket_record();
+	/* The first copy has no event: the copier waits for it before it queues the second. */
 	standin_fail("cuEventRecord:1:999,cuMemcpy2DAsync_v2:2:700");
-	assert_int_equal(in(mem + MIB, host + MIB, 101), -EFAULT);
-	assert_int_equal(ops->reached(cp, ticket), 1);
+	assert_int_equal(queue_in(mem + MIB, host + MIB, 101), -EFAULT);
+	assert_int_equal(ops->query(cp, ticket), 1);
 	memset(host, 0x01, BIG);
 	memset(host + MIB, 0x02, BIG);
 	standin_fail(NULL);
 	delay(0, 1);
-	assert_int_equal(out(host, mem, BIG), 0);
-	assert_int_equal(out(host + MIB, mem + MIB, 50), 0);
-	finish();
+	assert_int_equal(queue_out(host, mem, BIG), 0);
+	assert_int_equal(queue_out(host + MIB, mem + MIB, 50), 0);
+	copies_wait();
 	assert_int_equal(host[0], 0x66);
 	assert_int_equal(host[BIG - 1], 0x66);
 	assert_int_equal(host[MIB + 49], 0x77);
 }
 
-/* ---- the current context ------------------------------------------------------ */
+/* ---- the current context ---- */
 
-#define KEEPS(call)                                                        \
-	do {                                                               \
-		struct pst_cu_ctx *was_ = current_ctx();                   \
-		int ret_ = (call);                                         \
-		if (ret_ < 0)                                              \
-			fail_msg("%s: %d %s", #call, ret_, err.text);      \
-		if (current_ctx() != was_)                                 \
-			fail_msg("%s changed the current context", #call); \
+#define KEEPS_CONTEXT(call)                                                    \
+	do {                                                                   \
+		struct pst_cu_ctx *was_ = current_ctx();                       \
+		int ret_ = (call);                                             \
+		if (ret_ < 0)                                                  \
+			fail_msg("%s returned %d: %s", #call, ret_, err.text); \
+		if (current_ctx() != was_)                                     \
+			fail_msg("%s changed the current context", #call);     \
 	} while (0)
 
-static void call_everything(void)
+static void call_all_operations(void)
 {
 	struct penstock_device *d = device_open("cuda:0");
-	struct pst_rect r = flat(mem, mem + MIB, 100);
-	char *more = pages(MIB, PROT_READ | PROT_WRITE);
+	struct pst_rect r = flat_rect(mem, mem + MIB, 100);
+	char *more = pages_map(MIB, PROT_READ | PROT_WRITE);
 	struct penstock_export exported;
 	struct pst_memory got;
 	struct pst_copier *c;
 	uint64_t ticket, *w;
 	void *m;
 
-	KEEPS(ops->count());
-	KEEPS(ops->alloc(d, 8192, &m, &err));
-	KEEPS(ops->classify(d, m, &got));
-	KEEPS(ops->host_register(d, more, MIB, false, &err));
-	KEEPS(ops->copier_open(d, 9, &c, &err));
-	r = flat(m, more, 4096);
-	KEEPS(ops->copy_in(c, &r));
-	r = flat(more + 4096, (char *)m + 4096, 4096);
-	KEEPS(ops->copy_out(c, &r));
-	KEEPS(ops->mark(c, &ticket));
-	KEEPS(ops->reached(c, ticket));
-	KEEPS(ops->wait(c, ticket));
-	r = flat(mem, m, 4096);
-	KEEPS(ops->copy_peer(d, d, &r, &err));
-	KEEPS(ops->export_memory(d, m, 4096, &exported, &err));
-	KEEPS(ops->order_writes(d, &err));
-	KEEPS(ops->words_alloc(d, 8, &w, &err));
-	KEEPS(ops->stream_front(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
-	KEEPS(ops->stream_behind(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
-	KEEPS((ops->words_free(d, w), 0)); /* waits for the stream */
-	KEEPS((ops->copier_close(c), 0));
-	KEEPS(ops->host_unregister(d, more, &err));
-	KEEPS(ops->free(d, m, &err));
-	KEEPS((device_close(d), 0));
+	KEEPS_CONTEXT(ops->count());
+	KEEPS_CONTEXT(ops->alloc(d, 8192, &m, &err));
+	KEEPS_CONTEXT(ops->classify(d, m, &got));
+	KEEPS_CONTEXT(ops->host_register(d, more, MIB, false, &err));
+	KEEPS_CONTEXT(ops->copier_open(d, 9, &c, &err));
+	r = flat_rect(m, more, 4096);
+	KEEPS_CONTEXT(ops->copy_in(c, &r));
+	r = flat_rect(more + 4096, (char *)m + 4096, 4096);
+	KEEPS_CONTEXT(ops->copy_out(c, &r));
+	KEEPS_CONTEXT(ops->record(c, &ticket));
+	KEEPS_CONTEXT(ops->query(c, ticket));
+	KEEPS_CONTEXT(ops->wait(c, ticket));
+	r = flat_rect(mem, m, 4096);
+	KEEPS_CONTEXT(ops->copy_peer(d, d, &r, &err));
+	KEEPS_CONTEXT(ops->export_memory(d, m, 4096, &exported, &err));
+	KEEPS_CONTEXT(ops->order_writes(d, &err));
+	KEEPS_CONTEXT(ops->semaphores_alloc(d, 8, &w, &err));
+	KEEPS_CONTEXT(ops->stream_write(d, PST_CU_STREAM_LEGACY, &w[0], 1, &err));
+	KEEPS_CONTEXT(ops->stream_wait(d, PST_CU_STREAM_LEGACY, &w[1], 0, &err));
+	KEEPS_CONTEXT((ops->semaphores_free(d, w), 0)); /* Waits for the stream. */
+	KEEPS_CONTEXT((ops->copier_close(c), 0));
+	KEEPS_CONTEXT(ops->host_unregister(d, more, &err));
+	KEEPS_CONTEXT(ops->free(d, m, &err));
+	KEEPS_CONTEXT((device_close(d), 0));
 	munmap(more, MIB);
 }
 
-static void the_current_context_is_kept(void **state)
+static void current_context_is_kept(void **state)
 {
 	enum pst_cu_result (*make)(struct pst_cu_ctx **, unsigned, int);
 	enum pst_cu_result (*destroy)(struct pst_cu_ctx *);
-	struct pst_cu_ctx *own;
+	struct pst_cu_ctx *other_ctx;
 	pst_cu_ptr theirs;
 
 	(void)state;
-	*(void **)&make = symbol("cuCtxCreate_v2");
-	*(void **)&destroy = symbol("cuCtxDestroy_v2");
-	call_everything();
-	enter();
-	call_everything();
-	leave();
-	assert_int_equal(make(&own, 0, 0), PST_CU_OK);
-	call_everything();
-	assert_int_equal(cu->cuMemAlloc(&theirs, MIB), PST_CU_OK); /* memory of that context */
+	*(void **)&make = lib_symbol("cuCtxCreate_v2");
+	*(void **)&destroy = lib_symbol("cuCtxDestroy_v2");
+	call_all_operations();
+	ctx_enter();
+	call_all_operations();
+	ctx_leave();
+	assert_int_equal(make(&other_ctx, 0, 0), PST_CU_OK);
+	call_all_operations();
+	/* Memory of the other context. */
+	assert_int_equal(cu->cuMemAlloc(&theirs, MIB), PST_CU_OK);
 	memset(host, 0x3c, MIB);
-	assert_int_equal(in((void *)(uintptr_t)theirs, host, MIB), 0);
-	finish();
+	assert_int_equal(queue_in((void *)(uintptr_t)theirs, host, MIB), 0);
+	copies_wait();
 	memset(host, 0, MIB);
-	assert_int_equal(out(host, (void *)(uintptr_t)theirs, MIB), 0);
-	finish();
+	assert_int_equal(queue_out(host, (void *)(uintptr_t)theirs, MIB), 0);
+	copies_wait();
 	assert_int_equal(host[MIB - 1], 0x3c);
 	assert_int_equal(cu->cuMemFree(theirs), PST_CU_OK);
-	assert_int_equal(destroy(own), PST_CU_OK);
+	assert_int_equal(destroy(other_ctx), PST_CU_OK);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, copier_setup, copier_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(lengths_arrive),
-		CASE(rectangles_arrive),
-		CASE(rows_far_apart),
-		CASE(other_host_memory),
-		CASE(a_later_ticket_waits_for_an_older_one),
-		CASE(one_ticket_of_both_directions),
-		CASE(known_tickets_cost_no_call),
-		CASE(lone_copies_have_no_event),
-		CASE(many_tickets),
-		CASE(no_copy_behind_a_waiting_stream),
-		CASE(failures_of_copies),
-		CASE(the_last_ticket_is_waited_for),
-		CASE(nothing_moves_after_a_failure),
-		CASE(the_current_context_is_kept),
+		CASE(copies_of_all_lengths),
+		CASE(copies_of_rectangles),
+		CASE(copies_of_rows_far_apart),
+		CASE(copies_of_foreign_host_memory),
+		CASE(later_ticket_includes_earlier_copies),
+		CASE(ticket_covers_both_directions),
+		CASE(known_ticket_makes_no_driver_call),
+		CASE(single_copies_record_no_event),
+		CASE(more_tickets_than_events),
+		CASE(waiting_stream_blocks_no_copy),
+		CASE(failed_copies_report_errors),
+		CASE(ticket_without_event_is_waited_for),
+		CASE(no_copy_runs_after_a_failure),
+		CASE(current_context_is_kept),
 	};
 
 	check_choose();

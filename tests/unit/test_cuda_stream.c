@@ -1,98 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream order of device cuda by its table, with the driver's stream operations and
- * with host functions in their place; and what takes two devices: copies between them
- * and streams of the wrong one. Requests in stream order are tests/conf's.
+ * Tests stream order of device cuda by its operations table, once with the driver's stream
+ * memory operations and once with host functions in their place. Also tests copies between two
+ * devices and streams of the wrong device. tests/conf tests whole requests in stream order.
  */
 #include "cuda_device.h"
 
+#include "device/host.h"
+
 static struct penstock_device *dev;
 static struct pst_cu_ctx *prim;
-static uint64_t *words;
+static uint64_t *semaphores;
 
-static int begin(void **state)
+static int stream_setup(void **state)
 {
 	(void)state;
 	dev = device_open("cuda:0");
-	assert_int_equal(ops->words_alloc(dev, 512, &words, &err), 0);
+	assert_int_equal(ops->semaphores_alloc(dev, 512, &semaphores, &err), 0);
 	assert_int_equal(cu->cuDevicePrimaryCtxRetain(&prim, 0), PST_CU_OK);
 	return 0;
 }
 
-static int end(void **state)
+static int stream_teardown(void **state)
 {
 	if (is_standin())
 		standin_fail(NULL);
-	ops->words_free(dev, words);
+	ops->semaphores_free(dev, semaphores);
 	cu->cuDevicePrimaryCtxRelease(0);
 	device_close(dev);
 	return case_end(state);
 }
 
-static struct pst_cu_stream *new_stream(struct pst_cu_ctx *of)
+static struct pst_cu_stream *ctx_stream_new(struct pst_cu_ctx *owner)
 {
 	struct pst_cu_stream *s = NULL;
 
-	assert_int_equal(cu->cuCtxPushCurrent(of), PST_CU_OK);
-	s = make_stream(PST_CU_STREAM_NON_BLOCKING);
-	assert_int_equal(cu->cuCtxPopCurrent(&of), PST_CU_OK);
+	assert_int_equal(cu->cuCtxPushCurrent(owner), PST_CU_OK);
+	s = stream_new(PST_CU_STREAM_NON_BLOCKING);
+	assert_int_equal(cu->cuCtxPopCurrent(&owner), PST_CU_OK);
 	return s;
 }
 
-static int idle(struct pst_cu_stream *s, struct pst_cu_ctx *of, long ms)
+static int stream_idle_within(struct pst_cu_stream *s, struct pst_cu_ctx *owner, long ms)
 {
 	bool is;
 
-	cu->cuCtxPushCurrent(of);
+	cu->cuCtxPushCurrent(owner);
 	is = idle_within(s, ms);
-	cu->cuCtxPopCurrent(&of);
+	cu->cuCtxPopCurrent(&owner);
 	return is;
 }
 
-static void destroy_stream(struct pst_cu_stream *s, struct pst_cu_ctx *of)
+static void ctx_stream_destroy(struct pst_cu_stream *s, struct pst_cu_ctx *owner)
 {
-	cu->cuCtxPushCurrent(of);
+	cu->cuCtxPushCurrent(owner);
 	cu->cuStreamDestroy(s);
-	cu->cuCtxPopCurrent(&of);
+	cu->cuCtxPopCurrent(&owner);
 }
 
-static uint64_t load(const uint64_t *word)
+static uint64_t semaphore_load(const uint64_t *word)
 {
 	return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
-static bool becomes(const uint64_t *word, uint64_t value)
+static bool semaphore_becomes(const uint64_t *word, uint64_t value)
 {
 	long until = now_ms() + SOON_MS;
 
-	while (load(word) != value && now_ms() < until)
+	while (semaphore_load(word) != value && now_ms() < until)
 		usleep(100);
-	return load(word) == value;
+	return semaphore_load(word) == value;
 }
 
-/* In front: not before the stream is there. Behind: not before the word is large
- * enough; a larger one will do. */
-static int one_stream(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
-		      struct pst_cu_ctx *of)
+/* Checks the order on one stream. A semaphore is written before a request only when the stream
+ * gets there. The stream waits after a request until the semaphore has at least the value. */
+static int check_stream_order(struct penstock_device *d, uint64_t *w, struct pst_cu_stream *s,
+			      struct pst_cu_ctx *owner)
 {
 	for (int i = 0; i < 512; i++)
-		WANT(load(&w[i]), 0);
-	WANT(ops->stream_behind(d, s, &w[0], 2, &err), 0); /* what holds the stream */
-	WANT(ops->stream_front(d, s, &w[1], 7, &err), 0);
-	WANT(ops->stream_behind(d, s, &w[2], 5, &err), 0);
-	WANT(ops->stream_front(d, s, &w[3], 1ull << 40, &err), 0);
-	WANT(idle(s, of, HELD_MS), 0);
-	WANT(load(&w[1]), 0);
+		EXPECT_EQ(semaphore_load(&w[i]), 0);
+	EXPECT_EQ(ops->stream_wait(d, s, &w[0], 2, &err), 0); /* This wait blocks the stream. */
+	EXPECT_EQ(ops->stream_write(d, s, &w[1], 7, &err), 0);
+	EXPECT_EQ(ops->stream_wait(d, s, &w[2], 5, &err), 0);
+	EXPECT_EQ(ops->stream_write(d, s, &w[3], 1ull << 40, &err), 0);
+	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
+	EXPECT_EQ(semaphore_load(&w[1]), 0);
 	__atomic_store_n(&w[0], 1, __ATOMIC_RELEASE);
-	WANT(idle(s, of, HELD_MS), 0);
-	WANT(load(&w[1]), 0);
+	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
+	EXPECT_EQ(semaphore_load(&w[1]), 0);
 	__atomic_store_n(&w[0], 2, __ATOMIC_RELEASE);
-	WANT(becomes(&w[1], 7), 1);
-	WANT(idle(s, of, HELD_MS), 0);
-	WANT(load(&w[3]), 0);
+	EXPECT_EQ(semaphore_becomes(&w[1], 7), 1);
+	EXPECT_EQ(stream_idle_within(s, owner, HELD_MS), 0);
+	EXPECT_EQ(semaphore_load(&w[3]), 0);
 	__atomic_store_n(&w[2], 1ull << 33, __ATOMIC_RELEASE);
-	WANT(becomes(&w[3], 1ull << 40), 1);
-	WANT(idle(s, of, SOON_MS), 1);
+	EXPECT_EQ(semaphore_becomes(&w[3], 1ull << 40), 1);
+	EXPECT_EQ(stream_idle_within(s, owner, SOON_MS), 1);
 	memset(w, 0, 512 * sizeof(*w));
 	return 0;
 }
@@ -102,31 +104,31 @@ static int every_stream(void)
 	enum pst_cu_result (*make)(struct pst_cu_ctx **, unsigned, int);
 	enum pst_cu_result (*destroy)(struct pst_cu_ctx *);
 	struct pst_cu_stream *s;
-	struct pst_cu_ctx *own;
+	struct pst_cu_ctx *other_ctx;
 
-	*(void **)&make = symbol("cuCtxCreate_v2");
-	*(void **)&destroy = symbol("cuCtxDestroy_v2");
-	begin(NULL);
-	s = new_stream(prim);
-	WANT(one_stream(dev, words, s, prim), 0);
-	WANT(current_ctx() == NULL, 1);
-	destroy_stream(s, prim);
-	WANT(one_stream(dev, words, PST_CU_STREAM_LEGACY, prim), 0);
-	WANT(one_stream(dev, words, PST_CU_STREAM_PER_THREAD, prim), 0);
-	/* Of another context of this GPU, which is current; then with none current. */
-	WANT(make(&own, 0, 0), PST_CU_OK);
-	s = new_stream(own);
-	WANT(one_stream(dev, words, s, own), 0);
-	WANT(current_ctx() == own, 1);
-	WANT(cu->cuCtxSetCurrent(NULL), PST_CU_OK);
-	WANT(one_stream(dev, words, s, own), 0);
-	destroy_stream(s, own);
-	WANT(destroy(own), PST_CU_OK);
-	WANT(end(NULL), 0);
+	*(void **)&make = lib_symbol("cuCtxCreate_v2");
+	*(void **)&destroy = lib_symbol("cuCtxDestroy_v2");
+	stream_setup(NULL);
+	s = ctx_stream_new(prim);
+	EXPECT_EQ(check_stream_order(dev, semaphores, s, prim), 0);
+	EXPECT_EQ(current_ctx() == NULL, 1);
+	ctx_stream_destroy(s, prim);
+	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_LEGACY, prim), 0);
+	EXPECT_EQ(check_stream_order(dev, semaphores, PST_CU_STREAM_PER_THREAD, prim), 0);
+	/* A stream of another context of this GPU: first that context is current, then none. */
+	EXPECT_EQ(make(&other_ctx, 0, 0), PST_CU_OK);
+	s = ctx_stream_new(other_ctx);
+	EXPECT_EQ(check_stream_order(dev, semaphores, s, other_ctx), 0);
+	EXPECT_EQ(current_ctx() == other_ctx, 1);
+	EXPECT_EQ(cu->cuCtxSetCurrent(NULL), PST_CU_OK);
+	EXPECT_EQ(check_stream_order(dev, semaphores, s, other_ctx), 0);
+	ctx_stream_destroy(s, other_ctx);
+	EXPECT_EQ(destroy(other_ctx), PST_CU_OK);
+	EXPECT_EQ(stream_teardown(NULL), 0);
 	return 0;
 }
 
-static void words_in_stream_order(void **state)
+static void semaphores_in_stream_order(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_LEAKS=2", NULL};
 
@@ -134,7 +136,7 @@ static void words_in_stream_order(void **state)
 	assert_int_equal(run_self("every_stream", with), 0);
 }
 
-static void words_by_host_functions(void **state)
+static void semaphores_by_host_functions(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_NO_MEMOPS=1",
 					   "PENSTOCK_STANDIN_LEAKS=2", NULL};
@@ -144,7 +146,7 @@ static void words_by_host_functions(void **state)
 	assert_int_equal(run_self("every_stream", with), 0);
 }
 
-static void captures_are_refused(void **state)
+static void capturing_stream_is_refused(void **state)
 {
 	int (*capture)(struct pst_cu_stream *, int);
 	struct pst_cu_stream *s;
@@ -152,66 +154,67 @@ static void captures_are_refused(void **state)
 
 	(void)state;
 	standin_only();
-	s = new_stream(prim);
-	*(void **)&capture = symbol("pst_standin_capture");
+	s = ctx_stream_new(prim);
+	*(void **)&capture = lib_symbol("pst_standin_capture");
 	assert_int_equal(capture(s, 1), 0);
 	writes = standin_calls("cuStreamWriteValue64_v2");
-	assert_int_equal(ops->stream_front(dev, s, &words[0], 1, &err), -EOPNOTSUPP);
+	assert_int_equal(ops->stream_write(dev, s, &semaphores[0], 1, &err), -EOPNOTSUPP);
 	assert_non_null(strstr(err.text, "captured"));
 	assert_int_equal(standin_calls("cuStreamWriteValue64_v2"), writes);
 	assert_int_equal(capture(s, 0), 0);
-	assert_int_equal(ops->stream_front(dev, s, &words[0], 1, &err), 0);
-	assert_true(becomes(&words[0], 1));
-	destroy_stream(s, prim);
+	assert_int_equal(ops->stream_write(dev, s, &semaphores[0], 1, &err), 0);
+	assert_true(semaphore_becomes(&semaphores[0], 1));
+	ctx_stream_destroy(s, prim);
 }
 
-static void failures_of_streams(void **state)
+static void failed_stream_calls_leave_nothing(void **state)
 {
 	struct pst_cu_stream *s;
 	uint64_t *none;
 
 	(void)state;
 	standin_only();
-	s = new_stream(prim);
+	s = ctx_stream_new(prim);
 	FAILS_WITH("cuMemHostRegister_v2:1:2", -ENOMEM, "CUDA_ERROR_OUT_OF_MEMORY",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	FAILS_WITH("cuStreamIsCapturing:1:400", -EBADF, "CUDA_ERROR_INVALID_HANDLE",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxGetDevice:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuStreamWriteValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuMemHostGetDevicePointer_v2:1:1", -EINVAL, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuMemsetD8Async:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuStreamWaitValue64_v2:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuCtxPushCurrent_v2:1:709", -ESTALE, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
-	assert_int_equal(load(&words[0]), 0);
-	assert_true(idle(s, prim, SOON_MS)); /* nothing was left in it */
-	assert_true(ops->stream_front(dev, (void *)words, &words[0], 1, &err) < 0);
-	destroy_stream(s, prim);
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
+	assert_int_equal(semaphore_load(&semaphores[0]), 0);
+	assert_true(stream_idle_within(
+		s, prim, SOON_MS)); /* The failed calls left no operation on the stream. */
+	assert_true(ops->stream_write(dev, (void *)semaphores, &semaphores[0], 1, &err) < 0);
+	ctx_stream_destroy(s, prim);
 }
 
-static int first_words(void)
+static int first_semaphores(void)
 {
 	uint64_t *none;
 
 	dev = device_open("cuda:0");
 	FAILS_WITH("cuDevicePrimaryCtxRetain:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->words_alloc(dev, 8, &none, &err));
+		   ops->semaphores_alloc(dev, 8, &none, &err));
 	standin_fail("cuMemAlloc_v2:1:2");
-	WANT(ops->words_alloc(dev, 8, &none, &err), -ENOMEM);
+	EXPECT_EQ(ops->semaphores_alloc(dev, 8, &none, &err), -ENOMEM);
 	standin_fail(NULL);
-	WANT(standin_live().registrations, 0);
+	EXPECT_EQ(standin_live().registrations, 0);
 	device_close(dev);
 	return 0;
 }
@@ -220,17 +223,17 @@ static int no_launch(void)
 {
 	struct pst_cu_stream *s;
 
-	begin(NULL);
-	s = new_stream(prim);
+	stream_setup(NULL);
+	s = ctx_stream_new(prim);
 	FAILS_WITH("cuLaunchHostFunc:1:2", -ENOMEM, "CUDA_ERROR",
-		   ops->stream_front(dev, s, &words[0], 1, &err));
+		   ops->stream_write(dev, s, &semaphores[0], 1, &err));
 	FAILS_WITH("cuLaunchHostFunc:1:999", -EIO, "CUDA_ERROR",
-		   ops->stream_behind(dev, s, &words[0], 1, &err));
-	destroy_stream(s, prim);
-	return end(NULL);
+		   ops->stream_wait(dev, s, &semaphores[0], 1, &err));
+	ctx_stream_destroy(s, prim);
+	return stream_teardown(NULL);
 }
 
-static void failures_of_the_first_words(void **state)
+static void failures_of_the_first_semaphores(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_LEAKS=2", NULL};
 	static const char *const poor[] = {"PENSTOCK_STANDIN_NO_MEMOPS=1",
@@ -238,26 +241,26 @@ static void failures_of_the_first_words(void **state)
 
 	(void)state;
 	standin_only();
-	assert_int_equal(run_self("first_words", with), 0);
+	assert_int_equal(run_self("first_semaphores", with), 0);
 	assert_int_equal(run_self("no_launch", poor), 0);
 }
 
-/* ---- two devices -------------------------------------------------------------- */
+/* ---- two devices ---- */
 
 #define SIDE (MIB + 100)
 
-static int look_and_fill(struct penstock_device *d, void *at, char *host, size_t len, bool to_host)
+static int copy_and_wait(struct penstock_device *d, void *at, char *host, size_t len, bool to_host)
 {
 	struct pst_rect r = {at, host, len, len, len, 1};
 	struct pst_copier *c;
 	uint64_t ticket;
 
-	WANT(ops->copier_open(d, 9, &c, &err), 0);
+	EXPECT_EQ(ops->copier_open(d, 9, &c, &err), 0);
 	if (to_host)
 		r = (struct pst_rect){host, at, len, len, len, 1};
-	WANT(to_host ? ops->copy_out(c, &r) : ops->copy_in(c, &r), 0);
-	WANT(ops->mark(c, &ticket), 0);
-	WANT(ops->wait(c, ticket), 0);
+	EXPECT_EQ(to_host ? ops->copy_out(c, &r) : ops->copy_in(c, &r), 0);
+	EXPECT_EQ(ops->record(c, &ticket), 0);
+	EXPECT_EQ(ops->wait(c, ticket), 0);
 	ops->copier_close(c);
 	return 0;
 }
@@ -265,7 +268,7 @@ static int look_and_fill(struct penstock_device *d, void *at, char *host, size_t
 static int two_devices(void)
 {
 	struct penstock_device *a = device_open("cuda:0"), *b = device_open("cuda:1"), fake = {0};
-	char *from = pages(2 * MIB, PROT_READ | PROT_WRITE), *back = pages(2 * MIB, 3);
+	char *from = pages_map(2 * MIB, PROT_READ | PROT_WRITE), *back = pages_map(2 * MIB, 3);
 	void *there = device_alloc(b, 2 * MIB), *here = device_alloc(a, 2 * MIB);
 	struct pst_rect r = {there, here, SIDE, SIDE, SIDE, 1};
 	struct pst_cu_stream *s;
@@ -273,43 +276,43 @@ static int two_devices(void)
 	struct pst_memory got;
 	uint64_t *w;
 
-	WANT(strcmp(a->facts.bdf, b->facts.bdf) != 0, 1);
-	WANT(ops->classify(a, there, &got), 0);
-	WANT(ops->classify(b, there, &got), 1);
-	WANT(ops->classify(b, here, &got), 0);
+	EXPECT_EQ(strcmp(a->facts.bdf, b->facts.bdf) != 0, 1);
+	EXPECT_EQ(ops->classify(a, there, &got), 0);
+	EXPECT_EQ(ops->classify(b, there, &got), 1);
+	EXPECT_EQ(ops->classify(b, here, &got), 0);
 	for (size_t i = 0; i < 2 * MIB; i++)
 		from[i] = (char)(i * 37 >> 3);
-	WANT(look_and_fill(a, here, from, 2 * MIB, false), 0);
-	WANT(ops->copy_peer(b, a, &r, &err), 0);
-	WANT(current_ctx() == NULL, 1);
-	WANT(look_and_fill(b, there, back, SIDE, true), 0);
-	WANT(memcmp(back, from, SIDE), 0);
+	EXPECT_EQ(copy_and_wait(a, here, from, 2 * MIB, false), 0);
+	EXPECT_EQ(ops->copy_peer(b, a, &r, &err), 0);
+	EXPECT_EQ(current_ctx() == NULL, 1);
+	EXPECT_EQ(copy_and_wait(b, there, back, SIDE, true), 0);
+	EXPECT_EQ(memcmp(back, from, SIDE), 0);
 	r = (struct pst_rect){there, here, 3000, 5000, 2000, 300};
-	WANT(ops->copy_peer(b, a, &r, &err), 0);
-	WANT(look_and_fill(b, there, back, 3000 * 299 + 2000, true), 0);
+	EXPECT_EQ(ops->copy_peer(b, a, &r, &err), 0);
+	EXPECT_EQ(copy_and_wait(b, there, back, 3000 * 299 + 2000, true), 0);
 	for (int row = 0; row < 300; row++)
-		WANT(memcmp(back + row * 3000, from + row * 5000, 2000), 0);
+		EXPECT_EQ(memcmp(back + row * 3000, from + row * 5000, 2000), 0);
 	fake.ops = &pst_device_host;
-	WANT(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
-	/* A stream of one for words of the other. */
-	WANT(ops->words_alloc(a, 8, &w, &err), 0);
-	WANT(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
-	s = new_stream(ctx1);
-	WANT(ops->stream_front(a, s, &w[0], 1, &err), -EINVAL);
-	WANT(strstr(err.text, "cuda:1") && strstr(err.text, "cuda:0"), 1);
-	WANT(idle(s, ctx1, SOON_MS), 1);
-	WANT(load(&w[0]), 0);
-	destroy_stream(s, ctx1);
+	EXPECT_EQ(ops->copy_peer(a, &fake, &r, &err), -EXDEV);
+	/* A stream of one device with the semaphores of the other. */
+	EXPECT_EQ(ops->semaphores_alloc(a, 8, &w, &err), 0);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
+	s = ctx_stream_new(ctx1);
+	EXPECT_EQ(ops->stream_write(a, s, &w[0], 1, &err), -EINVAL);
+	EXPECT_EQ(strstr(err.text, "cuda:1") && strstr(err.text, "cuda:0"), 1);
+	EXPECT_EQ(stream_idle_within(s, ctx1, SOON_MS), 1);
+	EXPECT_EQ(semaphore_load(&w[0]), 0);
+	ctx_stream_destroy(s, ctx1);
 	cu->cuDevicePrimaryCtxRelease(1);
-	ops->words_free(a, w);
-	WANT(ops->free(a, here, &err), 0);
-	WANT(ops->free(b, there, &err), 0);
+	ops->semaphores_free(a, w);
+	EXPECT_EQ(ops->free(a, here, &err), 0);
+	EXPECT_EQ(ops->free(b, there, &err), 0);
 	device_close(a);
 	device_close(b);
 	return 0;
 }
 
-static void two_devices_together(void **state)
+static void peer_copies_and_wrong_streams(void **state)
 {
 	static const char *const with[] = {"PENSTOCK_STANDIN_DEVICES=2", "PENSTOCK_STANDIN_LEAKS=2",
 					   NULL};
@@ -324,31 +327,32 @@ static void two_devices_together(void **state)
 		assert_int_equal(run_self("two_devices", apart), 0);
 }
 
-/* ---- main --------------------------------------------------------------------- */
+/* ---- main ---- */
 
-static const struct alone alone[] = {
+static const struct child_case child_cases[] = {
 	{"every_stream", every_stream, false},
-	{"first_words", first_words, false},
+	{"first_semaphores", first_semaphores, false},
 	{"no_launch", no_launch, false},
 	{"two_devices", two_devices, false},
 };
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, stream_setup, stream_teardown)
 #define CASE_ALONE(f) cmocka_unit_test_setup_teardown(f, NULL, case_end)
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		CASE_ALONE(words_in_stream_order),
-		CASE_ALONE(words_by_host_functions),
-		CASE(captures_are_refused),
-		CASE(failures_of_streams),
-		CASE_ALONE(failures_of_the_first_words),
-		CASE_ALONE(two_devices_together),
+		CASE_ALONE(semaphores_in_stream_order),
+		CASE_ALONE(semaphores_by_host_functions),
+		CASE(capturing_stream_is_refused),
+		CASE(failed_stream_calls_leave_nothing),
+		CASE_ALONE(failures_of_the_first_semaphores),
+		CASE_ALONE(peer_copies_and_wrong_streams),
 	};
 
 	check_choose();
 	if (argc > 1)
-		return run_alone(alone, sizeof(alone) / sizeof(alone[0]), argv[1], driver_open);
+		return child_case_run(child_cases, sizeof(child_cases) / sizeof(child_cases[0]),
+				      argv[1], driver_open);
 	return cmocka_run_group_tests_name("cuda_stream", tests, driver_open, NULL);
 }

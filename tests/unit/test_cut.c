@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments into spans and back, case by case: bytes that several buffers want stand
- * in one span and are read once; rows with small gaps are read along; unaligned ends
- * of writes are spans of their own behind the bodies; what overflows or is too much
- * is refused. Nothing is opened and nothing moves.
+ * Tests case by case how segments become spans. Bytes that several buffers want share one span
+ * and are read once. Small gaps between rows are read along with them. Unaligned ends of writes
+ * become separate spans after the bodies. Overflowing, overlapping and oversized requests are
+ * refused. The test opens no file and moves no bytes.
  */
 #include "cut.h"
 
@@ -12,7 +12,7 @@
 static void one_segment(void **state)
 {
 	(void)state;
-	add(1000, 5000, arena + 7);
+	seg_add(1000, 5000, arena + 7);
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(spans[0].off, 1000);
@@ -23,16 +23,16 @@ static void one_segment(void **state)
 static void no_bytes(void **state)
 {
 	(void)state;
-	cut();
+	spans_make();
 	assert_int_equal(req.total, 0);
-	add(77, 0, NULL); /* an empty segment needs no buffer */
-	add_rows(5, 0, 9, 100, NULL, 100);
-	cut();
+	seg_add(77, 0, NULL); /* An empty segment needs no buffer. */
+	seg_add_rows(5, 0, 9, 100, NULL, 100);
+	spans_make();
 	assert_int_equal(req.span_count, 0);
 	assert_int_equal(req.total, 0);
-	add(100, 10, arena);
-	add(0, 0, NULL);
-	add(110, 10, arena + 10); /* joins across the empty one */
+	seg_add(100, 10, arena);
+	seg_add(0, 0, NULL);
+	seg_add(110, 10, arena + 10); /* Joins the span across the empty segment. */
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 20);
@@ -41,9 +41,9 @@ static void no_bytes(void **state)
 static void several_destinations_are_read_once(void **state)
 {
 	(void)state;
-	add(512, 10000, arena);
-	add(512, 10000, arena + 20000);
-	add(600, 100, arena + 40000);
+	seg_add(512, 10000, arena);
+	seg_add(512, 10000, arena + 20000);
+	seg_add(600, 100, arena + 40000);
 	segs[1].dev = &devices[1];
 	segs[2].dev = &devices[2];
 	check_all();
@@ -56,19 +56,20 @@ static void touching_segments_move_in_place(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < SEGS_MAX; i++)
-		add(4096 * i, 4096, arena + 8192 * (SEGS_MAX - i));
+		seg_add(4096 * i, 4096, arena + 8192 * (SEGS_MAX - i));
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_false(spans[0].shared);
 }
 
-static void gaps_and_turning_back_part_spans(void **state)
+static void gaps_and_lower_offsets_split_spans(void **state)
 {
 	(void)state;
-	add(1000, 100, arena);
-	add(1101, 100, arena + 1000); /* one byte between */
-	add(500, 100, arena + 2000);  /* before */
-	add(999, 5, arena + 3000);
+	seg_add(1000, 100, arena);
+	/* One byte is missing between this segment and the first. */
+	seg_add(1101, 100, arena + 1000);
+	seg_add(500, 100, arena + 2000); /* Located before the first segment. */
+	seg_add(999, 5, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 4);
 	assert_int_equal(req.total, 305);
@@ -77,9 +78,10 @@ static void gaps_and_turning_back_part_spans(void **state)
 static void a_shorter_segment_inside_keeps_the_span(void **state)
 {
 	(void)state;
-	add(0, 1000, arena);
-	add(100, 50, arena + 2000);
-	add(1000, 24, arena + 3000); /* right behind the first, not the second */
+	seg_add(0, 1000, arena);
+	seg_add(100, 50, arena + 2000);
+	/* Starts at the end of the first segment, not of the second. */
+	seg_add(1000, 24, arena + 3000);
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 1024);
@@ -89,20 +91,22 @@ static void a_shorter_segment_inside_keeps_the_span(void **state)
 static void touching_segments_of_two_devices(void **state)
 {
 	(void)state;
-	add(0, 4096, arena);
-	add(4096, 4096, arena + 8192)->dev = &devices[1];
+	seg_add(0, 4096, arena);
+	seg_add(4096, 4096, arena + 8192)->dev = &devices[1];
 	check_all();
 	assert_int_equal(req.span_count, 1);
-	assert_true(spans[0].shared); /* never in place by one route */
+	/* One route cannot read the span into both devices in place. */
+	assert_true(spans[0].shared);
 	for (unsigned c = PENSTOCK_NO_CPU_COPY; c <= PENSTOCK_DIRECT; c++) {
 		setup(state);
 		req.require = (enum penstock_class)c;
 		req.seg_count = 0;
-		add(0, 4096, arena);
-		add(4096, 4096, arena + 8192)->dev = &devices[1];
-		add(8192, 4096, arena + 20000)->dev = &devices[1];
+		seg_add(0, 4096, arena);
+		seg_add(4096, 4096, arena + 8192)->dev = &devices[1];
+		seg_add(8192, 4096, arena + 20000)->dev = &devices[1];
 		check_all();
-		assert_int_equal(req.span_count, 2); /* each by its own route */
+		/* Each device's segments use their own route. */
+		assert_int_equal(req.span_count, 2);
 		assert_false(spans[0].shared || spans[1].shared);
 		assert_ptr_equal(spans[1].route, &routes[PENSTOCK_READ][1]);
 	}
@@ -112,7 +116,7 @@ static void interleaved_columns(void **state)
 {
 	(void)state;
 	for (unsigned c = 0; c < 4; c++)
-		add_rows(8 + 100 * c, 100, 50, 400, arena + 10000 * c, 128);
+		seg_add_rows(8 + 100 * c, 100, 50, 400, arena + 10000 * c, 128);
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(req.total, 50 * 400);
@@ -121,32 +125,32 @@ static void interleaved_columns(void **state)
 
 /* ---- rows ---- */
 
-static void rows_without_gaps_are_one_piece(void **state)
+static void rows_without_gaps_are_merged(void **state)
 {
 	(void)state;
-	add_rows(3, 700, 20, 700, arena, 700);
+	seg_add_rows(3, 700, 20, 700, arena, 700);
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_int_equal(segs[0].rows, 1);
 	assert_false(spans[0].shared);
-	setup(state); /* the storage has no gaps, the buffer has */
-	add_rows(3, 700, 20, 700, arena, 1024);
+	setup(state); /* The rows have gaps in the buffer, but not in the storage. */
+	seg_add_rows(3, 700, 20, 700, arena, 1024);
 	check_all();
 	assert_int_equal(req.total, 14000);
 	assert_false(spans[0].rowwise);
 	setup(state);
 	req.op = PENSTOCK_WRITE;
-	add_rows(EDGE, 700, 20, 700, arena, 1024);
+	seg_add_rows(EDGE, 700, 20, 700, arena, 1024);
 	check_all();
 	assert_false(spans[0].rowwise);
 }
 
-/* A gap under 4096 bytes, or no longer than a row, is read along. */
+/* A gap is read along with the rows if it is shorter than 4096 bytes or no longer than a row. */
 static void small_gaps_are_read_along(void **state)
 {
 	static const struct {
 		uint64_t row_len, gap;
-		bool along;
+		bool merged;
 	} cases[] = {
 		{100, 4095, true},   {100, 4096, false}, {4096, 4096, true},  {4096, 4097, false},
 		{4095, 4096, false}, {9000, 9000, true}, {9000, 9001, false},
@@ -156,12 +160,12 @@ static void small_gaps_are_read_along(void **state)
 		uint64_t row = cases[i].row_len, pitch = row + cases[i].gap;
 
 		setup(state);
-		add_rows(11, row, 5, pitch, arena, row + 1);
+		seg_add_rows(11, row, 5, pitch, arena, row + 1);
 		check_all();
 		assert_int_equal(req.span_count, 1);
-		assert_int_equal(spans[0].rowwise, !cases[i].along);
-		assert_int_equal(spans[0].shared, cases[i].along);
-		assert_int_equal(req.total, cases[i].along ? 4 * pitch + row : 5 * row);
+		assert_int_equal(spans[0].rowwise, !cases[i].merged);
+		assert_int_equal(spans[0].shared, cases[i].merged);
+		assert_int_equal(req.total, cases[i].merged ? 4 * pitch + row : 5 * row);
 	}
 }
 
@@ -170,9 +174,9 @@ static void pitched_buffers(void **state)
 	uint64_t random = test_seed(7);
 
 	(void)state;
-	add_rows(40, 1000, 30, 1500, arena + 33, 2000);
-	expect_bytes();
-	cut();
+	seg_add_rows(40, 1000, 30, 1500, arena + 33, 2000);
+	expected_bytes_fill();
+	spans_make();
 	check_bytes(&random, 3000);
 	memset(got, 0xff, sizeof(got));
 	check_bytes(&random, 1700);
@@ -183,11 +187,11 @@ static void pitched_buffers(void **state)
 static void one_row_has_no_pitch(void **state)
 {
 	(void)state;
-	add_rows(10, 100, 1, 5, arena, 3);
+	seg_add_rows(10, 100, 1, 5, arena, 3);
 	check_all();
 	assert_int_equal(req.total, 100);
 	setup(state);
-	add_rows(10, 100, 0, UINT64_MAX, arena, UINT64_MAX); /* 0 means 1 */
+	seg_add_rows(10, 100, 0, UINT64_MAX, arena, UINT64_MAX); /* 0 rows mean 1 row. */
 	segs[0].buf_pitch = segs[0].pitch = 0;
 	check_all();
 	assert_int_equal(req.total, 100);
@@ -195,11 +199,11 @@ static void one_row_has_no_pitch(void **state)
 
 /* ---- writes ---- */
 
-static void writes_keep_ends_apart(void **state)
+static void unaligned_write_ends_are_edges(void **state)
 {
 	(void)state;
 	req.op = PENSTOCK_WRITE;
-	add(EDGE - 10, 10 + 2 * EDGE + 20, arena + 5);
+	seg_add(EDGE - 10, 10 + 2 * EDGE + 20, arena + 5);
 	check_all();
 	assert_int_equal(req.span_count, 3);
 	assert_int_equal(spans[0].off, EDGE);
@@ -236,7 +240,7 @@ static void writes_of_all_shapes(void **state)
 
 		setup(state);
 		req.op = PENSTOCK_WRITE;
-		add(cases[i].off, cases[i].len, arena);
+		seg_add(cases[i].off, cases[i].len, arena);
 		check_all();
 		for (unsigned s = 0; s < req.span_count; s++) {
 			edges += spans[s].edge;
@@ -251,13 +255,13 @@ static void writes_of_all_shapes(void **state)
 	}
 }
 
-/* Where every path takes any offset there is nothing to keep apart. */
+/* If every path accepts any offset, no end becomes a separate span. */
 static void writes_without_direct_paths(void **state)
 {
 	(void)state;
 	routes[PENSTOCK_WRITE][0].paths[0].facts.off_align = 1;
 	req.op = PENSTOCK_WRITE;
-	add(EDGE - 10, 3 * EDGE, arena);
+	seg_add(EDGE - 10, 3 * EDGE, arena);
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_false(spans[0].edge);
@@ -268,7 +272,7 @@ static void written_rows_are_bodies_if_all_are_aligned(void **state)
 {
 	(void)state;
 	req.op = PENSTOCK_WRITE;
-	add_rows(EDGE, EDGE, 3, 2 * EDGE, arena, EDGE + 3);
+	seg_add_rows(EDGE, EDGE, 3, 2 * EDGE, arena, EDGE + 3);
 	check_all();
 	assert_true(spans[0].rowwise);
 	assert_false(spans[0].edge);
@@ -276,8 +280,8 @@ static void written_rows_are_bodies_if_all_are_aligned(void **state)
 	for (unsigned i = 0; i < 3; i++) {
 		setup(state);
 		req.op = PENSTOCK_WRITE;
-		add_rows(i == 0 ? 512 : EDGE, i == 1 ? EDGE - 1 : EDGE, 3,
-			 i == 2 ? 2 * EDGE + 1 : 2 * EDGE, arena, EDGE + 3);
+		seg_add_rows(i == 0 ? 512 : EDGE, i == 1 ? EDGE - 1 : EDGE, 3,
+			     i == 2 ? 2 * EDGE + 1 : 2 * EDGE, arena, EDGE + 3);
 		check_all();
 		assert_true(spans[0].rowwise && spans[0].edge);
 		assert_int_equal(req.body, 0);
@@ -288,11 +292,11 @@ static void touching_writes_are_one_span(void **state)
 {
 	(void)state;
 	req.op = PENSTOCK_WRITE;
-	add(0, 1000, arena);
-	add(1000, EDGE, arena + 5000);
-	add(1000 + EDGE, 100, arena + 10000);
+	seg_add(0, 1000, arena);
+	seg_add(1000, EDGE, arena + 5000);
+	seg_add(1000 + EDGE, 100, arena + 10000);
 	check_all();
-	assert_int_equal(req.span_count, 2); /* a body and its tail, across segments */
+	assert_int_equal(req.span_count, 2); /* A body and its tail, each across segment borders. */
 	assert_int_equal(spans[0].len, EDGE);
 	assert_int_equal(spans[1].len, 1100);
 	assert_int_equal(spans[1].off, EDGE);
@@ -302,54 +306,54 @@ static void writes_that_overlap_are_refused(void **state)
 {
 	(void)state;
 	req.op = PENSTOCK_WRITE;
-	add(0, 1000, arena);
-	add(999, 10, arena + 2000);
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	seg_add(0, 1000, arena);
+	seg_add(999, 10, arena + 2000);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	assert_non_null(strstr(err.text, "segments 0 and 1"));
 	segs[1].off = 1000;
-	cut();
+	spans_make();
 	segs[1].off = 0;
 	segs[1].row_len = 1;
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	segs[0].off = 1;
-	cut(); /* before it, touching */
+	spans_make(); /* The second segment touches the first one from below. */
 	assert_int_equal(req.total, 1001);
 	segs[1].row_len = 2;
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), -EINVAL);
 	req.op = PENSTOCK_READ;
-	cut();
+	spans_make();
 }
 
 static void written_columns_may_interleave(void **state)
 {
 	(void)state;
 	req.op = PENSTOCK_WRITE;
-	add_rows(0, 100, 50, 400, arena, 100);
-	add_rows(100, 200, 50, 400, arena + 10000, 200);
-	add_rows(300, 100, 50, 400, arena + 30000, 100);
+	seg_add_rows(0, 100, 50, 400, arena, 100);
+	seg_add_rows(100, 200, 50, 400, arena + 10000, 200);
+	seg_add_rows(300, 100, 50, 400, arena + 30000, 100);
 	check_all();
 	assert_int_equal(req.total, 50 * 400);
-	for (unsigned i = 0; i < 2; i++) { /* one byte too many, at either end */
+	for (unsigned i = 0; i < 2; i++) { /* Overlaps by one byte at either end are refused. */
 		setup(state);
 		req.op = PENSTOCK_WRITE;
-		add_rows(400, 100, 50, 400, arena, 100);
-		add_rows(i ? 299 : 300, i ? 100 : 101, 50, 400, arena + 10000, 200);
-		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
+		seg_add_rows(400, 100, 50, 400, arena, 100);
+		seg_add_rows(i ? 299 : 300, i ? 100 : 101, 50, 400, arena + 10000, 200);
+		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? 0 : -EINVAL);
 		segs[1].off = i ? 499 : 500;
-		assert_int_equal(pst_cut(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
+		assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), i ? -EINVAL : 0);
 	}
 }
 
 /*
- * What stands behind an unaligned end may be written along only where nothing can
- * follow: at the end of an object that is ours until commit, and has that length.
+ * A write may include the slack after its unaligned end only at the very end of a growing
+ * storage of exactly that length. There the slack is cut off at commit.
  */
-static void tails_go_along_at_the_very_end(void **state)
+static void padded_tail_only_at_end_of_growing_storage(void **state)
 {
 	static const struct {
 		bool growing;
 		uint64_t length, room;
-		bool along;
+		bool merged;
 	} cases[] = {
 		{true, 5000, EDGE, true},   {true, 5000, 2 * EDGE - 5000, true},
 		{true, 4999, EDGE, true},   {true, 5000, 2 * EDGE - 5001, false},
@@ -362,79 +366,80 @@ static void tails_go_along_at_the_very_end(void **state)
 		req.op = PENSTOCK_WRITE;
 		st.facts.growing = cases[i].growing;
 		st.facts.length = cases[i].length;
-		add(0, 5000, arena)->room = cases[i].room;
+		seg_add(0, 5000, arena)->room = cases[i].room;
 		check_all();
-		assert_int_equal(req.span_count, cases[i].along ? 1 : 2);
-		assert_int_equal(spans[0].len, cases[i].along ? 5000 : EDGE);
-		assert_int_equal(pst_span_room(&req, &spans[0]),
-				 cases[i].along ? cases[i].room : 0);
+		assert_int_equal(req.span_count, cases[i].merged ? 1 : 2);
+		assert_int_equal(spans[0].len, cases[i].merged ? 5000 : EDGE);
+		assert_int_equal(pst_span_slack(&req, &spans[0]),
+				 cases[i].merged ? cases[i].room : 0);
 	}
 }
 
-static int take_room(void *arg, const struct pst_part *part)
+static int room_sum(void *arg, const struct pst_part *part)
 {
-	*(uint64_t *)arg += part->room;
+	*(uint64_t *)arg += part->slack;
 	return 0;
 }
 
-/* Room is behind a segment's last row, in whatever part that is. */
-static void room_is_behind_the_last_row(void **state)
+/* A segment's room is located after its last row, in whichever part has that row's end. */
+static void room_follows_the_last_row(void **state)
 {
 	struct pst_part part;
 
 	(void)state;
-	add_rows(0, 100, 3, 5000, arena, 100)->room = 77;
-	cut();
+	seg_add_rows(0, 100, 3, 5000, arena, 100)->room = 77;
+	spans_make();
 	assert_true(spans[0].rowwise);
 	for (uint64_t off = 0; off < 15000; off += 10) {
-		int ret = pst_part_at(&req, &spans[0], off, &part);
+		int ret = pst_span_part_at(&req, &spans[0], off, &part);
 
 		assert_int_equal(ret, off % 5000 < 100 ? 0 : -EINVAL);
 		if (!ret)
-			assert_int_equal(part.room, off >= 10000 ? 77 : 0);
+			assert_int_equal(part.slack, off >= 10000 ? 77 : 0);
 	}
 	setup(state);
-	add_rows(0, 100, 3, 200, arena, 100)->room = 77;
-	cut();
+	seg_add_rows(0, 100, 3, 200, arena, 100)->room = 77;
+	spans_make();
 	for (uint64_t off = 0; off < 500; off += 50)
 		for (uint64_t end = off + 50; end <= 500; end += 50) {
 			uint64_t room = 0;
 
 			assert_int_equal(
-				pst_parts(&req, &spans[0], off, end - off, take_room, &room), 0);
+				pst_span_parts(&req, &spans[0], off, end - off, room_sum, &room),
+				0);
 			assert_int_equal(room, end == 500 ? 77 : 0);
 		}
 	setup(state);
-	add(0, 100, arena)->room = 5;
-	add(100, 100, arena + 1000)->room = 9;
-	cut();
-	assert_int_equal(pst_part_at(&req, &spans[0], 50, &part), 0);
-	assert_int_equal(part.room, 5);
-	assert_int_equal(pst_part_at(&req, &spans[0], 150, &part), 0);
-	assert_int_equal(part.room, 9);
+	seg_add(0, 100, arena)->room = 5;
+	seg_add(100, 100, arena + 1000)->room = 9;
+	spans_make();
+	assert_int_equal(pst_span_part_at(&req, &spans[0], 50, &part), 0);
+	assert_int_equal(part.slack, 5);
+	assert_int_equal(pst_span_part_at(&req, &spans[0], 150, &part), 0);
+	assert_int_equal(part.slack, 9);
 }
 
-/* A path that was named takes all of it, ends too. */
+/* A named path moves the whole request, unaligned ends included. */
 static void named_paths_get_no_edges(void **state)
 {
 	(void)state;
 	req.op = PENSTOCK_WRITE;
 	req.forced = 0;
-	add(10, 3 * EDGE, arena);
+	seg_add(10, 3 * EDGE, arena);
 	check_all();
 	assert_int_equal(req.span_count, 1);
 	assert_false(spans[0].edge);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void expect_refusal(int code, const char *words)
 {
 	memset(&err, 0, sizeof(err));
-	assert_int_equal(pst_cut(&req, SPANS_MAX, &err), code);
+	assert_int_equal(pst_spans_make(&req, SPANS_MAX, &err), code);
 	assert_int_equal(err.code, code);
 	if (!strstr(err.text, words))
-		fail_msg("'%s' does not say '%s'", err.text, words);
+		fail_msg("'%s' does not contain '%s'", err.text, words);
 }
 
 static void overflow_is_refused(void **state)
@@ -452,7 +457,7 @@ static void overflow_is_refused(void **state)
 		{0, 10, (1ull << 44) + 1, 1 << 20, 0, 10},
 		{0, 10, 2, INT64_MAX - 9, 0, 10},
 		{0, UINT64_MAX, 2, UINT64_MAX, 0, UINT64_MAX},
-		{0, 10, 1ull << 44, 10, 0, 1ull << 30}, /* the buffer alone */
+		{0, 10, 1ull << 44, 10, 0, 1ull << 30}, /* Only the buffer's offsets overflow. */
 		{0, 10, 1, 0, UINT64_MAX - 15, 0},
 		{0, 10, 1, 0, UINT64_MAX, 0},
 	};
@@ -461,49 +466,50 @@ static void overflow_is_refused(void **state)
 		for (unsigned op = 0; op < 2; op++) {
 			setup(state);
 			req.op = (enum penstock_op)op;
-			add_rows(cases[i].off, cases[i].row_len, cases[i].rows, cases[i].pitch,
-				 arena, cases[i].buf_pitch)
+			seg_add_rows(cases[i].off, cases[i].row_len, cases[i].rows, cases[i].pitch,
+				     arena, cases[i].buf_pitch)
 				->buf_off = cases[i].buf_off;
 			expect_refusal(-EOVERFLOW, "segment 0");
 		}
 	setup(state);
-	add(INT64_MAX - 10, 10, arena); /* the last bytes that there can be */
-	cut();
+	seg_add(INT64_MAX - 10, 10, arena); /* The last bytes that can exist. */
+	spans_make();
 	assert_int_equal(req.total, 10);
 }
 
-/* Together no more than a result can say, however often the same bytes are asked for. */
-static void long_together_is_refused(void **state)
+/* Refuses a request whose total length exceeds the range of a result, even if its segments name
+ * the same bytes. */
+static void oversized_total_is_refused(void **state)
 {
 	const uint64_t half = 1ull << 62;
 
 	(void)state;
-	add(0, half, arena);
-	add(0, half - 1, arena);
-	cut();
+	seg_add(0, half, arena);
+	seg_add(0, half - 1, arena);
+	spans_make();
 	assert_int_equal(req.total, half);
-	add(0, 1, arena);
+	seg_add(0, 1, arena);
 	expect_refusal(-EOVERFLOW, "segment 2");
-	setup(state); /* the gaps between rows are read too */
+	setup(state); /* The gaps between the rows are read too, so that they count. */
 	for (unsigned i = 0; i < 3; i++)
-		add_rows((i % 2) * half, 1, half / 4096, 4096, arena, 1);
+		seg_add_rows((i % 2) * half, 1, half / 4096, 4096, arena, 1);
 	expect_refusal(-EOVERFLOW, "segment 2");
 }
 
-static void nonsense_is_refused(void **state)
+static void invalid_segments_are_refused(void **state)
 {
 	(void)state;
-	add(0, 1, NULL);
+	seg_add(0, 1, NULL);
 	expect_refusal(-EINVAL, "buffer");
 	setup(state);
-	add_rows(0, 100, 2, 99, arena, 100);
+	seg_add_rows(0, 100, 2, 99, arena, 100);
 	expect_refusal(-EINVAL, "pitch");
 	setup(state);
-	add(0, 1, arena);
-	add_rows(0, 100, 2, 100, arena, 99);
+	seg_add(0, 1, arena);
+	seg_add_rows(0, 100, 2, 100, arena, 99);
 	expect_refusal(-EINVAL, "segment 1");
-	setup(state); /* no route was made */
-	add(0, 1, arena);
+	setup(state); /* The device has no route. */
+	seg_add(0, 1, arena);
 	atomic_store(&st.routes[PENSTOCK_READ][0], NULL);
 	expect_refusal(-EOPNOTSUPP, "route");
 }
@@ -512,26 +518,28 @@ static void too_many_spans_are_refused(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 5; i++)
-		add(100000 * i, 10, arena + 10 * i);
-	assert_int_equal(pst_cut(&req, 4, &err), -E2BIG);
-	assert_int_equal(pst_cut(&req, 5, &err), 0);
-	req.op = PENSTOCK_WRITE; /* five edges */
-	assert_int_equal(pst_cut(&req, 5, &err), 0);
+		seg_add(100000 * i, 10, arena + 10 * i);
+	assert_int_equal(pst_spans_make(&req, 4, &err), -E2BIG);
+	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
+	req.op = PENSTOCK_WRITE; /* Each of the five segments becomes one edge. */
+	assert_int_equal(pst_spans_make(&req, 5, &err), 0);
 	for (unsigned i = 0; i < 5; i++)
-		segs[i].row_len = 3 * EDGE; /* at the most a head and a tail each */
-	assert_int_equal(pst_cut(&req, 13, &err), 0);
-	assert_int_equal(req.span_count, 13); /* the first one is aligned */
+		segs[i].row_len = 3 * EDGE; /* Each segment has at most a head and a tail. */
+	assert_int_equal(pst_spans_make(&req, 13, &err), 0);
+	/* The first segment is aligned, so that it needs one span only. */
+	assert_int_equal(req.span_count, 13);
 	for (unsigned max = 5; max < 13; max++)
-		assert_int_equal(pst_cut(&req, max, &err), -E2BIG);
-	assert_int_equal(spans[13].len, 0xeeeeeeeeeeeeeeee); /* nothing behind the last */
+		assert_int_equal(pst_spans_make(&req, max, &err), -E2BIG);
+	/* The function writes nothing after the last span. */
+	assert_int_equal(spans[13].len, 0xeeeeeeeeeeeeeeee);
 }
 
-static void finding_a_span(void **state)
+static void span_lookup_by_position(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 9; i++)
-		add(10000 * (9 - i), 7, arena + 10 * i);
-	cut();
+		seg_add(10000 * (9 - i), 7, arena + 10 * i);
+	spans_make();
 	for (uint64_t pos = 0; pos < req.total; pos++)
 		assert_int_equal(pst_span_at(&req, pos), pos / 7);
 }
@@ -543,29 +551,29 @@ int main(void)
 		cmocka_unit_test_setup(no_bytes, setup),
 		cmocka_unit_test_setup(several_destinations_are_read_once, setup),
 		cmocka_unit_test_setup(touching_segments_move_in_place, setup),
-		cmocka_unit_test_setup(gaps_and_turning_back_part_spans, setup),
+		cmocka_unit_test_setup(gaps_and_lower_offsets_split_spans, setup),
 		cmocka_unit_test_setup(a_shorter_segment_inside_keeps_the_span, setup),
 		cmocka_unit_test_setup(touching_segments_of_two_devices, setup),
 		cmocka_unit_test_setup(interleaved_columns, setup),
-		cmocka_unit_test_setup(rows_without_gaps_are_one_piece, setup),
+		cmocka_unit_test_setup(rows_without_gaps_are_merged, setup),
 		cmocka_unit_test_setup(small_gaps_are_read_along, setup),
 		cmocka_unit_test_setup(pitched_buffers, setup),
 		cmocka_unit_test_setup(one_row_has_no_pitch, setup),
-		cmocka_unit_test_setup(writes_keep_ends_apart, setup),
+		cmocka_unit_test_setup(unaligned_write_ends_are_edges, setup),
 		cmocka_unit_test_setup(writes_of_all_shapes, setup),
 		cmocka_unit_test_setup(writes_without_direct_paths, setup),
 		cmocka_unit_test_setup(written_rows_are_bodies_if_all_are_aligned, setup),
 		cmocka_unit_test_setup(touching_writes_are_one_span, setup),
 		cmocka_unit_test_setup(writes_that_overlap_are_refused, setup),
 		cmocka_unit_test_setup(written_columns_may_interleave, setup),
-		cmocka_unit_test_setup(tails_go_along_at_the_very_end, setup),
-		cmocka_unit_test_setup(room_is_behind_the_last_row, setup),
+		cmocka_unit_test_setup(padded_tail_only_at_end_of_growing_storage, setup),
+		cmocka_unit_test_setup(room_follows_the_last_row, setup),
 		cmocka_unit_test_setup(named_paths_get_no_edges, setup),
 		cmocka_unit_test_setup(overflow_is_refused, setup),
-		cmocka_unit_test_setup(long_together_is_refused, setup),
-		cmocka_unit_test_setup(nonsense_is_refused, setup),
+		cmocka_unit_test_setup(oversized_total_is_refused, setup),
+		cmocka_unit_test_setup(invalid_segments_are_refused, setup),
 		cmocka_unit_test_setup(too_many_spans_are_refused, setup),
-		cmocka_unit_test_setup(finding_a_span, setup),
+		cmocka_unit_test_setup(span_lookup_by_position, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

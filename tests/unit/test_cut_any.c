@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments into spans and back, by chance: any segments, reads and writes, rows,
- * several devices, cut into chunks of any length. Every byte of every buffer gets its
- * byte of the storage exactly once and nothing beside it is touched.
+ * Tests with random requests how segments become spans: reads and writes, rows, several
+ * devices, cut into chunks of any length. Every byte of every buffer receives its byte of the
+ * storage exactly once, and no byte beside the buffers changes.
  */
 #include "cut.h"
 
-/* Buffers one behind the other in the arena, some with rows further apart. */
-static void any_segments(uint64_t *random)
+/* Makes random segments. Their buffers follow each other in the arena, some with row gaps. */
+static void random_segments(uint64_t *random)
 {
 	size_t at = 0;
 	uint64_t off = test_random(random) % 20000, last = off;
@@ -29,15 +29,15 @@ static void any_segments(uint64_t *random)
 		if (at + (rows + 1) * (buf_pitch + 8) > ARENA)
 			break;
 		if (req.op == PENSTOCK_READ && kind == 0)
-			off = last; /* the same once more */
+			off = last; /* Reads the previous segment's bytes again. */
 		else if (req.op == PENSTOCK_READ && kind == 1)
 			off = off > 700 ? off - test_random(random) % 700 : off;
 		else if (kind == 2)
 			off += test_random(random) % 10000;
 		else if (kind == 3)
 			off = (off + EDGE - 1) / EDGE * EDGE;
-		at += test_random(random) % 8; /* guards between some */
-		seg = add_rows(off, row, rows, pitch, arena + at, buf_pitch);
+		at += test_random(random) % 8; /* Leaves guard bytes between some buffers. */
+		seg = seg_add_rows(off, row, rows, pitch, arena + at, buf_pitch);
 		seg->dev = &devices[req.op == PENSTOCK_READ ? test_random(random) % 3 : 0];
 		seg->buf_off = test_random(random) % 5;
 		seg->buf = (char *)seg->buf + 5 - seg->buf_off;
@@ -48,7 +48,7 @@ static void any_segments(uint64_t *random)
 	}
 }
 
-static void any_request(void **state)
+static void random_requests(void **state)
 {
 	uint64_t random = test_seed(20261121);
 
@@ -56,9 +56,9 @@ static void any_request(void **state)
 		unsigned bodies = 0;
 
 		setup(state);
-		any_segments(&random);
-		expect_bytes();
-		cut();
+		random_segments(&random);
+		expected_bytes_fill();
+		spans_make();
 		check_numbers();
 		check_bytes(&random, 1 + test_random(&random) % 20000);
 		for (unsigned i = 0; i < req.span_count; i++) {
@@ -76,8 +76,9 @@ static void any_request(void **state)
 	}
 }
 
-/* Writes to a small storage, in any order, some between each other's rows. */
-static bool any_writes(uint64_t *random)
+/* Makes random writes to a small storage in any order; some interleave with the rows of others.
+ * Returns whether any byte is written twice. */
+static bool random_writes(uint64_t *random)
 {
 	static unsigned char writes[4096];
 	uint64_t pitch = 8 + test_random(random) % 90;
@@ -90,7 +91,7 @@ static bool any_writes(uint64_t *random)
 		uint64_t rows = test_random(random) % 3 ? 1 + test_random(random) % 12 : 1;
 		uint64_t off = test_random(random) % 1500;
 
-		add_rows(off, len, rows, p, arena + i * 8192, p);
+		seg_add_rows(off, len, rows, p, arena + i * 8192, p);
 		for (uint64_t r = 0; r < rows; r++)
 			for (uint64_t b = 0; b < len; b++)
 				twice += writes[off + r * p + b]++ > 0;
@@ -98,10 +99,10 @@ static bool any_writes(uint64_t *random)
 	return twice > 0;
 }
 
-static void any_overlap(void **state)
+static void random_overlaps(void **state)
 {
 	uint64_t random = test_seed(20261122);
-	unsigned refused = 0, taken = 0;
+	unsigned refused = 0, accepted = 0;
 
 	for (unsigned turn = 0; turn < 4000; turn++) {
 		bool twice;
@@ -109,20 +110,20 @@ static void any_overlap(void **state)
 
 		setup(state);
 		req.op = PENSTOCK_WRITE;
-		twice = any_writes(&random);
-		ret = pst_cut(&req, SPANS_MAX, &err);
+		twice = random_writes(&random);
+		ret = pst_spans_make(&req, SPANS_MAX, &err);
 		if (ret != (twice ? -EINVAL : 0))
-			fail_msg("turn %u: %d, bytes are%s written twice", turn, ret,
+			fail_msg("turn %u: returned %d, but bytes are%s written twice", turn, ret,
 				 twice ? "" : " not");
 		refused += twice;
-		taken += !twice;
+		accepted += !twice;
 		req.seg_count = 0;
 	}
-	assert_true(refused > 500 && taken > 500);
+	assert_true(refused > 500 && accepted > 500);
 }
 
-/* Columns of a matrix that are too many to be looked at in pairs. */
-static void many_columns(void **state)
+/* Too many columns of a matrix to compare them in pairs. */
+static void overlap_check_of_many_columns(void **state)
 {
 	enum { COLUMNS = 20000, ROWS = 8 };
 	struct penstock_seg *all = calloc(COLUMNS, sizeof(*all));
@@ -143,9 +144,9 @@ static void many_columns(void **state)
 					       .rows = ROWS,
 					       .pitch = pitch,
 					       .buf_pitch = 16};
-	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), 0);
+	assert_int_equal(pst_spans_make(&req, 3 * COLUMNS, &err), 0);
 	all[1234].off++;
-	assert_int_equal(pst_cut(&req, 3 * COLUMNS, &err), -EINVAL);
+	assert_int_equal(pst_spans_make(&req, 3 * COLUMNS, &err), -EINVAL);
 	assert_int_equal(err.why, PENSTOCK_WHY_BAD_ARGUMENT);
 	free(all);
 	free(room);
@@ -154,9 +155,9 @@ static void many_columns(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(any_request, setup),
-		cmocka_unit_test_setup(any_overlap, setup),
-		cmocka_unit_test_setup(many_columns, setup),
+		cmocka_unit_test_setup(random_requests, setup),
+		cmocka_unit_test_setup(random_overlaps, setup),
+		cmocka_unit_test_setup(overlap_check_of_many_columns, setup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

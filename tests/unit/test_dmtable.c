@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layers of the device mapper: by the table, as root and captures have it, by the
- * uuid, as ordinary users see it, and the kernel's binary answer, also garbled.
- * Run by tests/run.
+ * Tests layers of the device mapper: by the table, which root and captures have, by the uuid,
+ * which ordinary users can read, and by the kernel's binary answer, which may be garbled.
+ * tests/run runs it.
  */
 #include "../replay/judge.h"
 
@@ -13,7 +13,8 @@
 static void dm_tables(void **state)
 {
 	static const struct {
-		const char *table, *word; /* word NULL: direct */
+		/* Word that the reason must contain; NULL: the verdict is "direct". */
+		const char *table, *word;
 	} cases[] = {
 		{"0 100 linear 259:1 2048\n", NULL},
 		{"0 100 linear\n100 100 linear\n", NULL},
@@ -55,11 +56,11 @@ static void dm_tables(void **state)
 		if (i == 2)
 			assert_int_equal(stack.stripe_bytes, 256 * 512);
 	}
-	/* An empty one says nothing: then the uuid counts. */
+	/* An empty table is ignored, so that the uuid decides. */
 	tree_text(&t, "captured/dm-table/dm-0", "");
 	stack = walk(&t, 254, 0);
 	assert_direct(&stack);
-	/* A table that is garbled does not count; its uuid, too, proves nothing. */
+	/* A garbled table is ignored; this uuid is not one of the known kinds either. */
 	tree_text(&t, "captured/dm-table/dm-0", "0 100 linear\nwhat\n");
 	tree_text(&t, "sys/devices/virtual/block/dm-0/dm/uuid", "mine-1\n");
 	stack = walk(&t, 254, 0);
@@ -67,7 +68,7 @@ static void dm_tables(void **state)
 	tree_close(&t);
 }
 
-/* For an ordinary user, who may not ask for the table. */
+/* The uuid decides for an ordinary user, who may not query the table. */
 static void dm_uuids(void **state)
 {
 	static const struct {
@@ -100,8 +101,8 @@ static void dm_uuids(void **state)
 	tree_close(&t);
 }
 
-/* LVM's volumes on volumes of LVM's own are not plain. */
-static void lvm(void **state)
+/* A logical volume on an internal LVM volume is not a plain one. */
+static void lvm_internal_volumes(void **state)
 {
 	struct pst_blockstack stack;
 	struct tree t;
@@ -118,7 +119,7 @@ static void lvm(void **state)
 	plant_dm(&t, "dm-1", "254:1", "CRYPT-LUKS2-def\n", "nvme0n1");
 	stack = walk(&t, 254, 0);
 	assert_not(&stack, "dm-crypt");
-	/* A volume that LVM keeps for itself, opened as it is. */
+	/* An internal LVM volume that is opened directly. */
 	plant_dm(&t, "dm-0", "254:0", "LVM-abc-tpool\n", "nvme0n1");
 	tree_remove(&t, "sys/devices/virtual/block/dm-0/slaves/dm-1");
 	stack = walk(&t, 254, 0);
@@ -130,7 +131,7 @@ static void lvm(void **state)
 	stack = walk(&t, 254, 0);
 	assert_direct(&stack);
 	plant_dm(&t, "dm-0", "254:0", "LVM-abc\n", "dm-1");
-	/* Below is a device of dm whose uuid cannot be read. */
+	/* The layer below is a device-mapper device whose uuid cannot be read. */
 	tree_remove(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
 	tree_folder(&t, "sys/devices/virtual/block/dm-1/dm/uuid");
 	stack = walk(&t, 254, 0);
@@ -138,15 +139,15 @@ static void lvm(void **state)
 	tree_close(&t);
 }
 
-/* ---- the kernel's answer ------------------------------------------------------ */
+/* ---- the kernel's answer ---- */
 
 struct answer {
 	struct dm_ioctl head;
 	char data[512];
 };
 
-/* Appends a target; returns where the next one begins. */
-static size_t add_target(struct answer *a, size_t at, const char *target, const char *params)
+/* Appends a target to the answer. Returns the offset of the next one. */
+static size_t answer_add_target(struct answer *a, size_t at, const char *target, const char *params)
 {
 	struct dm_target_spec spec = {.length = 100};
 	size_t next = at + sizeof(spec) + ((strlen(params) + 8) & ~(size_t)7);
@@ -166,7 +167,7 @@ static struct answer answer(void)
 	return a;
 }
 
-static void answers(void **state)
+static void kernel_answers(void **state)
 {
 	struct answer a = answer();
 	struct pst_dm dm = {0};
@@ -174,14 +175,14 @@ static void answers(void **state)
 
 	(void)state;
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -ENODATA);
-	at = add_target(&a, 0, "linear", "259:1 2048");
+	at = answer_add_target(&a, 0, "linear", "259:1 2048");
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), 0);
 	assert_int_equal(dm.kind, PST_LAYER_LINEAR);
-	at = add_target(&a, at, "striped", "2 256 259:1 0 259:2 0");
+	at = answer_add_target(&a, at, "striped", "2 256 259:1 0 259:2 0");
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), 0);
 	assert_int_equal(dm.kind, PST_LAYER_RAID0);
 	assert_int_equal(dm.stripe_bytes, 256 * 512);
-	add_target(&a, at, "crypt", "");
+	answer_add_target(&a, at, "crypt", "");
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), 0);
 	assert_int_equal(dm.kind, PST_LAYER_DM_CRYPT);
 }
@@ -194,31 +195,31 @@ static void garbled_answers(void **state)
 
 	(void)state;
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a.head) - 1, &dm), -EMSGSIZE);
-	add_target(&a, 0, "linear", "259:1 2048");
+	answer_add_target(&a, 0, "linear", "259:1 2048");
 	a.head.flags = DM_BUFFER_FULL_FLAG;
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
 	a.head.flags = 0;
 	a.head.data_start = sizeof(a) + 1;
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	a.head.data_start = sizeof(a) - sizeof(spec); /* no room for parameters */
+	a.head.data_start = sizeof(a) - sizeof(spec); /* No bytes are left for parameters. */
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
 	a.head.data_start = sizeof(a.head);
-	/* The second one lies outside. */
+	/* The second target is outside the answer. */
 	a.head.target_count = 2;
 	memcpy(&spec, a.data, sizeof(spec));
 	spec.next = UINT32_MAX;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	/* It is the first again. */
+	/* The second target is the first one again. */
 	spec.next = 0;
 	memcpy(a.data, &spec, sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
-	/* Parameters without an end. */
+	/* The parameters are not NUL-terminated. */
 	a.head.target_count = 1;
 	memset(a.data + sizeof(spec), 'x', sizeof(a.data) - sizeof(spec));
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), -EMSGSIZE);
 	assert_int_equal(dm.kind, PST_LAYER_KINDS);
-	/* A target's name without an end. */
+	/* The target's name is not NUL-terminated. */
 	memset(a.data, 'x', sizeof(a.data));
 	a.data[sizeof(a.data) - 1] = '\0';
 	assert_int_equal(pst_dm_take_answer(&a, sizeof(a), &dm), 0);
@@ -231,8 +232,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(dm_tables),
 		cmocka_unit_test(dm_uuids),
-		cmocka_unit_test(lvm),
-		cmocka_unit_test(answers),
+		cmocka_unit_test(lvm_internal_volumes),
+		cmocka_unit_test(kernel_answers),
 		cmocka_unit_test(garbled_answers),
 	};
 	/* clang-format on */

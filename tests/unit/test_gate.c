@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which writes may be on their way at once: direct ones and cached ones of one place of a
- * file may not, all others may; who came first goes first, nobody is forgotten, and a
- * child of a fork starts anew. The gate alone, with a lane that hands back what waits;
- * nothing is written.
+ * Tests which writes to a file may be in flight at the same time. Direct writes and cached
+ * writes to the same place (a 2 MiB unit or a multiple) exclude each other; all other writes
+ * may overlap. Waiting writes pass in order of arrival, each of them passes, and a forked child
+ * starts with an empty gate. The test drives the gate alone, with a lane that collects the
+ * released writes. It writes nothing.
  */
 #include "test.h"
 
@@ -12,8 +13,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "core/pump.h"
-#include "storage/file.h"
+#include "core/lane/pump.h"
+#include "storage/file_gate.h"
 
 #define PLACE (2u << 20)
 #define IOS 64
@@ -25,12 +26,12 @@ static struct pst_lane lane;
 static struct pst_io ios[IOS];
 static struct stat stats[2];
 
-static void ended(struct pst_io *io)
+static void io_done(struct pst_io *io)
 {
 	(void)io;
 }
 
-static void go_on(struct pst_io *io)
+static void io_resume(struct pst_io *io)
 {
 	io->done = pst_file_io(io)->then;
 }
@@ -54,7 +55,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* In places of the file, whatever their length is here. */
+/* Prepares a write at offset `at` of length `len`, both in units of a place of the file. */
 static struct pst_io *write_of(struct pst_io *io, unsigned file, bool direct, double at, double len)
 {
 	double place = (double)files[file].place_bytes;
@@ -65,16 +66,16 @@ static struct pst_io *write_of(struct pst_io *io, unsigned file, bool direct, do
 			      .flags = direct ? PST_IO_DIRECT : 0,
 			      .off = (uint64_t)(at * place),
 			      .len = (uint64_t)(len * place),
-			      .done = ended};
+			      .done = io_done};
 	return io;
 }
 
-static bool enter(unsigned i, unsigned file, bool direct, double at, double len)
+static bool gate_enter(unsigned i, unsigned file, bool direct, double at, double len)
 {
-	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), go_on);
+	return pst_gate_enter(write_of(&ios[i], file, direct, at, len), io_resume);
 }
 
-/* What came back to the lane is exactly the ios of this mask. */
+/* Checks that the gate has released exactly the ios of this bitmap to the lane. */
 static void expect_back(uint64_t want)
 {
 	struct pst_io *io = atomic_exchange(&lane.io_inbox, NULL);
@@ -84,26 +85,28 @@ static void expect_back(uint64_t want)
 		got |= (uint64_t)1 << (io - ios);
 		assert_int_equal(io->result, 0);
 		io->done(io);
-		assert_true(io->done == ended && pst_file_io(io)->held);
+		assert_true(io->done == io_done && pst_file_io(io)->held);
 	}
 	assert_int_equal(got, want);
 }
 
-static void kinds_are_kept_apart(void **state)
+static void direct_and_cached_exclude_each_other(void **state)
 {
 	(void)state;
-	assert_true(enter(0, 0, true, 1.5, 0.25)); /* direct beside direct */
-	assert_true(enter(1, 0, true, 1.75, 0.25));
-	assert_true(enter(2, 0, false, 2, 0.1)); /* cached in the next place, the one before, */
-	assert_true(enter(3, 0, false, 0.9, 0.1));
-	assert_true(enter(4, 1, false, 1.5, 0.1));  /* and in another file */
-	assert_false(enter(5, 0, false, 1, 0.001)); /* in the same: not */
+	assert_true(gate_enter(0, 0, true, 1.5, 0.25)); /* Two direct writes in one place. */
+	assert_true(gate_enter(1, 0, true, 1.75, 0.25));
+	assert_true(gate_enter(2, 0, false, 2,
+			       0.1)); /* Cached writes in the places after and before, */
+	assert_true(gate_enter(3, 0, false, 0.9, 0.1));
+	assert_true(gate_enter(4, 1, false, 1.5, 0.1)); /* and in the same place of another file. */
+	/* A cached write in the same place has to wait. */
+	assert_false(gate_enter(5, 0, false, 1, 0.001));
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 5);
-	assert_true(enter(6, 0, false, 1.99, 0.001)); /* cached beside cached */
-	assert_false(enter(7, 0, true, 1.5, 0.1));
+	assert_true(gate_enter(6, 0, false, 1.99, 0.001)); /* Two cached writes in one place. */
+	assert_false(gate_enter(7, 0, true, 1.5, 0.1));
 	pst_gate_leave(&ios[5]);
 	expect_back(0);
 	pst_gate_leave(&ios[6]);
@@ -114,35 +117,36 @@ static void kinds_are_kept_apart(void **state)
 	expect_back(0);
 }
 
-static void a_write_of_several_places(void **state)
+static void write_across_several_places(void **state)
 {
 	(void)state;
-	assert_true(enter(0, 0, false, 1, 0.1));
-	assert_true(enter(1, 0, false, 3, 0.1));
-	assert_false(enter(2, 0, true, 0.5, 3)); /* 0 to 3 */
+	assert_true(gate_enter(0, 0, false, 1, 0.1));
+	assert_true(gate_enter(1, 0, false, 3, 0.1));
+	assert_false(gate_enter(2, 0, true, 0.5, 3)); /* Covers places 0 to 3. */
 	pst_gate_leave(&ios[0]);
 	expect_back(0);
-	assert_true(enter(3, 0, true, 4, 0.5));
+	assert_true(gate_enter(3, 0, true, 4, 0.5));
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 2);
-	assert_false(enter(4, 0, false, 0, 0.1));
+	assert_false(gate_enter(4, 0, false, 0, 0.1));
 	pst_gate_leave(&ios[2]);
 	expect_back(1u << 4);
 	pst_gate_leave(&ios[3]);
 	pst_gate_leave(&ios[4]);
 }
 
-/* However many more of the first kind come. */
-static void who_waits_is_not_overtaken(void **state)
+/* A waiting write is not overtaken by later ones of the kind that is in flight. */
+static void waiting_write_is_not_overtaken(void **state)
 {
 	(void)state;
-	assert_true(enter(0, 0, true, 0, 0.1));
-	assert_false(enter(1, 0, false, 0.5, 0.1));
-	assert_false(enter(2, 0, true, 0.7, 0.1)); /* it came later */
-	assert_false(enter(3, 0, false, 0.9, 0.1));
-	assert_true(enter(4, 0, true, 1, 0.1)); /* not in its way */
+	assert_true(gate_enter(0, 0, true, 0, 0.1));
+	assert_false(gate_enter(1, 0, false, 0.5, 0.1));
+	/* This write came later, so that it waits too. */
+	assert_false(gate_enter(2, 0, true, 0.7, 0.1));
+	assert_false(gate_enter(3, 0, false, 0.9, 0.1));
+	assert_true(gate_enter(4, 0, true, 1, 0.1)); /* This write is in another place. */
 	pst_gate_leave(&ios[0]);
-	expect_back(1u << 1); /* and not 3, which came behind 2 */
+	expect_back(1u << 1); /* Not 3, which came after 2. */
 	pst_gate_leave(&ios[1]);
 	expect_back(1u << 2);
 	pst_gate_leave(&ios[2]);
@@ -151,36 +155,37 @@ static void who_waits_is_not_overtaken(void **state)
 	pst_gate_leave(&ios[4]);
 }
 
-/* Two handles of one file are one file; the lane of a queue waits for nobody. */
-static void whose_file_and_whose_lane(void **state)
+/* Two handles of one file share its gate. A write of an inline lane, which no thread can wake,
+ * passes without waiting. */
+static void same_inode_and_inline_lane(void **state)
 {
 	_Atomic(struct pst_request *) list = NULL;
 
 	(void)state;
 	pst_gate_open(&files[1], &stats[0]);
-	assert_true(enter(0, 0, true, 0, 0.1));
-	assert_false(enter(1, 1, false, 0, 0.1));
-	lane.ended = &list;
-	assert_true(enter(2, 0, false, 0, 0.1));
+	assert_true(gate_enter(0, 0, true, 0, 0.1));
+	assert_false(gate_enter(1, 1, false, 0, 0.1));
+	lane.completed = &list;
+	assert_true(gate_enter(2, 0, false, 0, 0.1));
 	pst_gate_leave(&ios[2]);
 	expect_back(0);
-	lane.ended = NULL;
+	lane.completed = NULL;
 	pst_gate_leave(&ios[0]);
 	expect_back(1u << 1);
 	pst_gate_leave(&ios[1]);
 }
 
-static void a_child_starts_anew(void **state)
+static void forked_child_has_an_empty_gate(void **state)
 {
 	int status = 0;
 	pid_t child;
 
 	(void)state;
-	assert_true(enter(0, 0, true, 0, 0.1));
-	assert_false(enter(1, 0, false, 0, 0.1));
+	assert_true(gate_enter(0, 0, true, 0, 0.1));
+	assert_false(gate_enter(1, 0, false, 0, 0.1));
 	child = fork();
 	if (!child)
-		_exit(!enter(2, 0, false, 0, 0.1));
+		_exit(!gate_enter(2, 0, false, 0, 0.1));
 	assert_true(child > 0 && waitpid(child, &status, 0) == child);
 	assert_int_equal(status, 0);
 	pst_gate_leave(&ios[0]);
@@ -190,12 +195,13 @@ static void a_child_starts_anew(void **state)
 
 /* ---- many threads ---- */
 
-static _Atomic int inside[2]; /* of each kind, in the one place */
-static _Atomic bool together;
+/* Number of writes of each kind that are past the gate in the one place. */
+static _Atomic int inside[2];
+static _Atomic bool overlapped;
 
-static void *hammer(void *arg)
+static void *gate_hammer(void *arg)
 {
-	struct pst_lane own = {.pump = &pump, .wake_fd = -1};
+	struct pst_lane own_lane = {.pump = &pump, .wake_fd = -1};
 	uint64_t random = 1 + (uintptr_t)arg;
 
 	for (unsigned i = 0; i < 20000; i++) {
@@ -203,15 +209,15 @@ static void *hammer(void *arg)
 		struct pst_io io;
 
 		write_of(&io, 0, direct, (double)(test_random(&random) % 8) / 10, 0.1);
-		io.lane = &own;
-		if (!pst_gate_enter(&io, go_on)) {
-			while (!atomic_load(&own.io_inbox))
+		io.lane = &own_lane;
+		if (!pst_gate_enter(&io, io_resume)) {
+			while (!atomic_load(&own_lane.io_inbox))
 				sched_yield();
-			assert_true(atomic_exchange(&own.io_inbox, NULL) == &io);
+			assert_true(atomic_exchange(&own_lane.io_inbox, NULL) == &io);
 		}
 		atomic_fetch_add(&inside[direct], 1);
 		if (atomic_load(&inside[!direct]))
-			atomic_store(&together, true);
+			atomic_store(&overlapped, true);
 		if (i % 64 == 0)
 			sched_yield();
 		atomic_fetch_sub(&inside[direct], 1);
@@ -226,24 +232,24 @@ static void many_threads(void **state)
 
 	(void)state;
 	for (uintptr_t i = 0; i < 6; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, hammer, (void *)i), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, gate_hammer, (void *)i), 0);
 	for (unsigned i = 0; i < 6; i++)
 		pthread_join(threads[i], NULL);
-	assert_false(atomic_load(&together));
-	assert_true(enter(0, 0, true, 0, 3)); /* all have left */
+	assert_false(atomic_load(&overlapped));
+	assert_true(gate_enter(0, 0, true, 0, 3)); /* All writes have left the gate. */
 	pst_gate_leave(&ios[0]);
-	assert_true(enter(0, 0, false, 0, 3));
+	assert_true(gate_enter(0, 0, false, 0, 3));
 	pst_gate_leave(&ios[0]);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(kinds_are_kept_apart, setup),
-		cmocka_unit_test_setup(a_write_of_several_places, setup),
-		cmocka_unit_test_setup(who_waits_is_not_overtaken, setup),
-		cmocka_unit_test_setup(whose_file_and_whose_lane, setup),
-		cmocka_unit_test_setup(a_child_starts_anew, setup),
+		cmocka_unit_test_setup(direct_and_cached_exclude_each_other, setup),
+		cmocka_unit_test_setup(write_across_several_places, setup),
+		cmocka_unit_test_setup(waiting_write_is_not_overtaken, setup),
+		cmocka_unit_test_setup(same_inode_and_inline_lane, setup),
+		cmocka_unit_test_setup(forked_child_has_an_empty_gate, setup),
 		cmocka_unit_test_setup(many_threads, setup),
 	};
 

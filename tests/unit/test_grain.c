@@ -1,124 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which length of calls a storage is read by, for drives that are made up: one that likes
- * long ones, one that likes short ones, one that changes its mind, one that has too little
- * to do to tell. The clock is the drive's, so that no machine is too slow for it.
+ * Tests which length of calls the library chooses for a storage, with simulated drives: one is
+ * faster with long calls, one with short calls, one changes its speed, and one has too little
+ * work for a measurement. The clock is the simulated drive's, so that the speed of the machine
+ * does not matter.
  */
 
 #include "test.h"
 
-#include "core/grain.h"
+#include "core/request/io_size.h"
 
 #define MIB (1ull << 20)
 #define SHORT (512u << 10)
 
-static struct pst_grain grain;
+static struct pst_io_size grain;
 static uint64_t clock_ns, short_bytes, long_bytes;
-static unsigned asked;
+static unsigned clock_reads;
 
-static uint64_t now(void)
+static uint64_t fake_now(void)
 {
-	asked++;
+	clock_reads++;
 	return clock_ns;
 }
 
-/* The drive has `calls` on their way, and begins the
- * next when one ends. At these rates (MB/s) for long and short calls. */
-static void read_on(unsigned mib, uint64_t at_long, uint64_t at_short, unsigned calls)
+/* Simulates a drive that reads `mib` MiB with at most `calls` calls in flight. The drive starts
+ * the next call when one completes. It reads long and short calls at the two given rates in
+ * MB/s. */
+static void drive_read(unsigned mib, uint64_t long_rate, uint64_t short_rate, unsigned calls)
 {
-	uint64_t way[16], begun = 0, ended = 0, bytes = 0, left = mib * MIB;
+	uint64_t inflight[16], begun_count = 0, ended_count = 0, bytes = 0, left = mib * MIB;
 
 	while (left || bytes) {
-		uint64_t len = pst_grain_len(&grain);
+		uint64_t len = pst_io_size_get(&grain);
 
-		while (left && begun - ended < calls) {
-			way[begun % 16] = len = len < left ? len : left;
-			pst_grain_began(&grain, len, bytes, now);
-			begun++;
+		while (left && begun_count - ended_count < calls) {
+			inflight[begun_count % 16] = len = len < left ? len : left;
+			pst_io_size_started(&grain, len, bytes, fake_now);
+			begun_count++;
 			bytes += len;
 			left -= len;
-			len = pst_grain_len(&grain);
+			len = pst_io_size_get(&grain);
 		}
-		len = way[ended++ % 16];
-		clock_ns += len * 1000 / (len == SHORT ? at_short : at_long);
+		len = inflight[ended_count++ % 16];
+		clock_ns += len * 1000 / (len == SHORT ? short_rate : long_rate);
 		*(len == SHORT ? &short_bytes : &long_bytes) += len;
-		pst_grain_ended(&grain, len, bytes, now);
+		pst_io_size_completed(&grain, len, bytes, fake_now);
 		bytes -= len;
 	}
 }
 
-static int start(void **state)
+static int grain_reset(void **state)
 {
 	(void)state;
 	memset(&grain, 0, sizeof(grain));
 	clock_ns = 1;
-	asked = 0;
+	clock_reads = 0;
 	short_bytes = long_bytes = 0;
 	return 0;
 }
 
-static void what_is_quicker_is_kept(void **state)
+static void faster_length_is_kept(void **state)
 {
 	(void)state;
-	assert_int_equal(pst_grain_len(&grain), SHORT);
-	read_on(512, 5500, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
-	read_on(2048, 5500, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
-	start(NULL);
-	read_on(512, 2000, 2700, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
-	assert_true(long_bytes > 0); /* it was asked */
-	start(NULL);
-	read_on(512, 3050, 3000, 16); /* no more than two measurements differ by */
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
+	drive_read(512, 5500, 5000, 16);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
+	drive_read(2048, 5500, 5000, 16);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
+	grain_reset(NULL);
+	drive_read(512, 2000, 2700, 16);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
+	assert_true(long_bytes > 0); /* The long calls were measured. */
+	grain_reset(NULL);
+	/* The difference is no larger than the spread of two measurements. */
+	drive_read(512, 3050, 3000, 16);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 }
 
-/* At once when the one that is kept gets slow, and some time later when another is better. */
-static void a_drive_may_change(void **state)
+/* The choice changes at once when the current length becomes slow. It changes some time later
+ * when the other length becomes faster. */
+static void changed_speed_changes_the_choice(void **state)
 {
 	(void)state;
-	read_on(512, 5000, 5500, 16);
-	read_on(512, 5000, 2000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
-	start(NULL);
-	read_on(512, 4000, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), SHORT);
+	drive_read(512, 5000, 5500, 16);
+	drive_read(512, 5000, 2000, 16);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
+	grain_reset(NULL);
+	drive_read(512, 4000, 5000, 16);
+	assert_int_equal(pst_io_size_get(&grain), SHORT);
 	long_bytes = 0;
-	read_on(3000, 4000, 5000, 16);
-	assert_int_equal(long_bytes, 0); /* not all the time */
-	read_on(3000, 8000, 5000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
-	assert_true(asked > 90 && asked < 130); /* the clock, once a turn or so */
+	drive_read(3000, 4000, 5000, 16);
+	/* The library does not measure the long calls all the time. */
+	assert_int_equal(long_bytes, 0);
+	drive_read(3000, 8000, 5000, 16);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
+	/* The clock is read about once in a turn, twice at most. */
+	assert_true(clock_reads > 90 && clock_reads < 130);
 }
 
-static void what_says_nothing(void **state)
+static void turns_that_measure_nothing(void **state)
 {
 	(void)state;
-	read_on(512, 4000, 2000, 4); /* not enough on their way */
+	drive_read(512, 4000, 2000, 4); /* Too few calls in flight to measure. */
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 8; i++) { /* it had nothing to do in each turn */
-		read_on(40, 4000, 2000, 16);
+	for (unsigned i = 0; i < 8; i++) { /* The drive has a pause in each turn. */
+		drive_read(40, 4000, 2000, 16);
 		clock_ns += 3000000;
 	}
 	assert_int_equal(long_bytes, 0);
-	for (unsigned i = 0; i < 50; i++) { /* somebody's own, all the time */
-		pst_grain_began(&grain, 65536, 0, now);
-		pst_grain_ended(&grain, 65536, 65536, now);
+	for (unsigned i = 0; i < 50; i++) { /* Short calls, which the caller chose, all the time. */
+		pst_io_size_started(&grain, 65536, 0, fake_now);
+		pst_io_size_completed(&grain, 65536, 65536, fake_now);
 	}
 	clock_ns += 3000000;
-	read_on(60, 4000, 2000, 16); /* less than a turn */
+	drive_read(60, 4000, 2000, 16); /* Fewer bytes than a turn has. */
 	assert_int_equal(long_bytes, 0);
-	read_on(512, 4000, 2000, 16);
-	assert_int_equal(pst_grain_len(&grain), MIB);
+	drive_read(512, 4000, 2000, 16);
+	assert_int_equal(pst_io_size_get(&grain), MIB);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(what_is_quicker_is_kept, start),
-		cmocka_unit_test_setup(a_drive_may_change, start),
-		cmocka_unit_test_setup(what_says_nothing, start),
+		cmocka_unit_test_setup(faster_length_is_kept, grain_reset),
+		cmocka_unit_test_setup(changed_speed_changes_the_choice, grain_reset),
+		cmocka_unit_test_setup(turns_that_measure_nothing, grain_reset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

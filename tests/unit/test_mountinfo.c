@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mount table: which line is a file's, what its options say, and text that is
- * garbled, cut off or has lines of a megabyte. Run by tests/run.
+ * Tests the mount table parser: which line belongs to a file, what its options mean, and text
+ * that is garbled, truncated or has lines of a megabyte. tests/run runs it.
  */
 #include "../test.h"
 
@@ -25,8 +25,8 @@
 	"29 20 0:44 / /inode rw - xfs /dev/sdd rw,dax=inode\n"                                   \
 	"30 20 0:45 / /sshfs rw - fuse.sshfs user:/ rw,user_id=0\n"
 
-static struct pst_mount find(const char *text, int64_t id, const char *point, unsigned major,
-			     unsigned minor)
+static struct pst_mount mount_find(const char *text, int64_t id, const char *point, unsigned major,
+				   unsigned minor)
 {
 	struct pst_mount_key key = {.id = id,
 				    .point = point,
@@ -37,54 +37,55 @@ static struct pst_mount find(const char *text, int64_t id, const char *point, un
 	int ret = pst_mount_find(text, strlen(text), &key, &mount);
 
 	if (ret < 0)
-		fail_msg("not found: %d", ret);
+		fail_msg("the mount was not found: %d", ret);
 	return mount;
 }
 
-static void by_number_place_and_device(void **state)
+static void find_by_id_point_and_device(void **state)
 {
 	struct pst_mount_key key = {.id = -1, .point = "/nowhere"};
 	struct pst_mount mount;
 
 	(void)state;
-	assert_int_equal(find(TABLE, 22, "/tmp", 8, 1).minor, 3);
-	assert_int_equal(find(TABLE, -1, "/bind", 8, 1).id, 22);
-	assert_int_equal(find(TABLE, -1, NULL, 8, 4).id, 23);
-	/* What is not found by the best key is looked for by the next. */
-	assert_int_equal(find(TABLE, 999, "/none", 8, 2).id, 21);
-	/* The later mount on a point hides the one before. */
-	assert_int_equal(find(TABLE, -1, "/tmp", 0, 0).id, 26);
+	assert_int_equal(mount_find(TABLE, 22, "/tmp", 8, 1).minor, 3);
+	assert_int_equal(mount_find(TABLE, -1, "/bind", 8, 1).id, 22);
+	assert_int_equal(mount_find(TABLE, -1, NULL, 8, 4).id, 23);
+	/* If the best key has no match, the next one is used. */
+	assert_int_equal(mount_find(TABLE, 999, "/none", 8, 2).id, 21);
+	/* A later mount on the same point hides the earlier one. */
+	assert_int_equal(mount_find(TABLE, -1, "/tmp", 0, 0).id, 26);
 	assert_int_equal(pst_mount_find(TABLE, strlen(TABLE), &key, &mount), -ENOENT);
 	key.id = 999;
 	key.has_dev = true;
 	assert_int_equal(pst_mount_find(TABLE, strlen(TABLE), &key, &mount), -ENOENT);
 }
 
-static void options(void **state)
+static void mount_options(void **state)
 {
-	struct pst_mount mount = find(TABLE, 20, NULL, 0, 0);
+	struct pst_mount mount = mount_find(TABLE, 20, NULL, 0, 0);
 
 	(void)state;
 	assert_int_equal(mount.fs, PST_FS_EXT4);
 	assert_int_equal(mount.data, PST_DATA_ORDERED);
 	assert_false(mount.dax || mount.no_recovery || mount.read_only || mount.real_time);
 	assert_string_equal(mount.source, "/dev/sda1");
-	mount = find(TABLE, 21, NULL, 0, 0);
+	mount = mount_find(TABLE, 21, NULL, 0, 0);
 	assert_int_equal(mount.data, PST_DATA_JOURNAL);
 	assert_string_equal(mount.point, "/data of\tmine");
-	mount = find(TABLE, 22, NULL, 0, 0);
+	mount = mount_find(TABLE, 22, NULL, 0, 0);
 	assert_int_equal(mount.data, PST_DATA_WRITEBACK);
 	assert_true(mount.no_recovery && mount.read_only);
-	assert_true(find(TABLE, 23, NULL, 0, 0).dax);
-	assert_false(find(TABLE, 29, NULL, 0, 0).dax); /* each file says for itself */
-	assert_true(find(TABLE, 24, NULL, 0, 0).real_time);
-	assert_int_equal(find(TABLE, 27, NULL, 0, 0).fs, PST_FS_NFS);
-	assert_int_equal(find(TABLE, 28, NULL, 0, 0).fs, PST_FS_NFS_RDMA);
-	assert_int_equal(find(TABLE, 30, NULL, 0, 0).fs, PST_FS_FUSE);
-	assert_string_equal(find(TABLE, 30, NULL, 0, 0).type, "fuse.sshfs");
+	assert_true(mount_find(TABLE, 23, NULL, 0, 0).dax);
+	/* With dax=inode each file has its own setting. */
+	assert_false(mount_find(TABLE, 29, NULL, 0, 0).dax);
+	assert_true(mount_find(TABLE, 24, NULL, 0, 0).real_time);
+	assert_int_equal(mount_find(TABLE, 27, NULL, 0, 0).fs, PST_FS_NFS);
+	assert_int_equal(mount_find(TABLE, 28, NULL, 0, 0).fs, PST_FS_NFS_RDMA);
+	assert_int_equal(mount_find(TABLE, 30, NULL, 0, 0).fs, PST_FS_FUSE);
+	assert_string_equal(mount_find(TABLE, 30, NULL, 0, 0).type, "fuse.sshfs");
 }
 
-/* All options, as /proc/fs/ext4 lists them, over what the mount table says. */
+/* The full list of options in /proc/fs/ext4 overrides the mount table. */
 static void ext4_options(void **state)
 {
 	static const struct {
@@ -103,44 +104,45 @@ static void ext4_options(void **state)
 
 	(void)state;
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		mount = find("1 0 8:1 / / rw - ext4 /dev/sda1 rw,data=ordered\n", 1, NULL, 0, 0);
+		mount = mount_find("1 0 8:1 / / rw - ext4 /dev/sda1 rw,data=ordered\n", 1, NULL, 0,
+				   0);
 		pst_mount_ext4_options(cases[i].text, &mount);
 		if (mount.data != cases[i].data)
-			fail_msg("case %zu: %d", i, mount.data);
+			fail_msg("case %zu: journal mode %d", i, mount.data);
 		assert_false(mount.dax);
 	}
 	pst_mount_ext4_options("rw\ndax=always\n", &mount);
 	assert_true(mount.dax);
 }
 
-static void overlay(void **state)
+static void overlay_upper(void **state)
 {
-	struct pst_mount mount = find(TABLE, 26, NULL, 0, 0);
+	struct pst_mount mount = mount_find(TABLE, 26, NULL, 0, 0);
 
 	(void)state;
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_string_equal(mount.upper, "/data of\tmine/up");
 	assert_string_equal(mount.upper_fs, "ext4");
-	/* Inside a container, the path of the upper folder means something else. */
-	mount = find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
+	/* Inside a container the path of the upper directory has no meaning. */
+	mount = mount_find("1 0 0:9 / / rw - overlay overlay rw,upperdir=/var/up\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "");
 	/* "/varied" is not below "/var". */
-	mount = find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/varied/up\n"
-		     "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
-		     "3 0 8:2 / / rw - xfs /dev/sdb rw\n",
-		     1, NULL, 0, 0);
+	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/varied/up\n"
+			   "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
+			   "3 0 8:2 / / rw - xfs /dev/sdb rw\n",
+			   1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "xfs");
-	/* Of two on a point, the later is seen. */
-	mount = find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/var/up\n"
-		     "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
-		     "3 0 8:2 / /var rw - xfs /dev/sdb rw\n",
-		     1, NULL, 0, 0);
+	/* Of two mounts on one point the later one is visible. */
+	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,upperdir=/var/up\n"
+			   "2 0 8:1 / /var rw - ext4 /dev/sda rw\n"
+			   "3 0 8:2 / /var rw - xfs /dev/sdb rw\n",
+			   1, NULL, 0, 0);
 	assert_string_equal(mount.upper_fs, "xfs");
-	mount = find("1 0 0:9 / /m rw - overlay overlay rw,lowerdir=/a\n", 1, NULL, 0, 0);
+	mount = mount_find("1 0 0:9 / /m rw - overlay overlay rw,lowerdir=/a\n", 1, NULL, 0, 0);
 	assert_string_equal(mount.upper, "");
 }
 
-static void garbled(void **state)
+static void garbled_lines(void **state)
 {
 	static const char *const lines[] = {
 		"",
@@ -153,7 +155,7 @@ static void garbled(void **state)
 		"20 1 8:1 / / rw - ext4\n",
 		"20 1 8:1 / / rw - ext4 /dev/sda1\n",
 		"20 1 8:1 / / rw - ext4 /dev/sda1 \n",
-		"20 1 8:1 / / rw - ext4 /dev/sda1 rw", /* cut off */
+		"20 1 8:1 / / rw - ext4 /dev/sda1 rw", /* The line is truncated. */
 		"20 1 8 / / rw - ext4 /dev/sda1 rw\n",
 		"20 1 :1 / / rw - ext4 /dev/sda1 rw\n",
 		"20 1 8: / / rw - ext4 /dev/sda1 rw\n",
@@ -170,15 +172,15 @@ static void garbled(void **state)
 	(void)state;
 	for (i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
 		if (pst_mount_find(lines[i], strlen(lines[i]), &key, &mount) != -ENOENT)
-			fail_msg("'%s' is taken for a mount", lines[i]);
-	/* Bad lines do not hide the good one. */
-	mount = find("what\n20 1 8:1 / / rw - ext4 /dev/sda1 rw\n20 1 8:1", 20, NULL, 0, 0);
+			fail_msg("'%s' was accepted as a mount", lines[i]);
+	/* Garbled lines do not hide a valid one. */
+	mount = mount_find("what\n20 1 8:1 / / rw - ext4 /dev/sda1 rw\n20 1 8:1", 20, NULL, 0, 0);
 	assert_int_equal(mount.fs, PST_FS_EXT4);
 	assert_int_equal(mount.data, PST_DATA_NOT_SAID);
 }
 
-/* What does not fit is empty: half a name is another's name. */
-static void too_long(void **state)
+/* A value that is too long becomes empty, because a truncated name could be another name. */
+static void too_long_values(void **state)
 {
 	size_t len = 1 << 20;
 	char *text = malloc(len + 512), *at;
@@ -199,24 +201,24 @@ static void too_long(void **state)
 	assert_string_equal(mount.upper, "");
 	assert_int_equal(mount.fs, PST_FS_OVERLAY);
 	assert_int_equal(mount.data, PST_DATA_JOURNAL);
-	/* A type of which the first 31 bytes are known is still another type. */
-	mount = find("5 0 0:9 / / rw - "
-		     "ext4ext4ext4ext4ext4ext4ext4ext4 x rw\n",
-		     5, NULL, 0, 0);
+	/* A type that is longer than its field becomes empty and counts as another file system. */
+	mount = mount_find("5 0 0:9 / / rw - "
+			   "ext4ext4ext4ext4ext4ext4ext4ext4 x rw\n",
+			   5, NULL, 0, 0);
 	assert_string_equal(mount.type, "");
 	assert_int_equal(mount.fs, PST_FS_OTHER);
-	mount = find("5 0 0:9 / /a\\000b rw - ext4 /d\\0403 rw\n", 5, NULL, 0, 0);
+	mount = mount_find("5 0 0:9 / /a\\000b rw - ext4 /d\\0403 rw\n", 5, NULL, 0, 0);
 	assert_string_equal(mount.point, "");
 	assert_string_equal(mount.source, "/d 3");
 	free(text);
 }
 
-static void kinds(void **state)
+static void file_system_kinds(void **state)
 {
 	static const struct {
 		const char *type;
 		enum pst_fs fs;
-		uint64_t magic; /* 0: not known */
+		uint64_t magic; /* 0: no magic number is known. */
 	} cases[] = {
 		{"ext4", PST_FS_EXT4, 0xef53},
 		{"ext3", PST_FS_OTHER, 0},
@@ -250,7 +252,8 @@ static void kinds(void **state)
 		enum pst_fs fs = pst_fs_by_type(cases[i].type);
 
 		if (fs != cases[i].fs)
-			fail_msg("'%s' is %s", cases[i].type, pst_fs_name(fs));
+			fail_msg("file system '%s' was recognised as %s", cases[i].type,
+				 pst_fs_name(fs));
 		assert_true(pst_fs_magic_fits(fs, 0));
 		if (!cases[i].magic)
 			continue;
@@ -260,7 +263,7 @@ static void kinds(void **state)
 	}
 	assert_int_equal(pst_fs_by_magic(0), PST_FS_OTHER);
 	assert_int_equal(pst_fs_by_magic(0x1234), PST_FS_OTHER);
-	/* devtmpfs on a kernel without tmpfs. */
+	/* devtmpfs on a kernel without tmpfs is a ramfs. */
 	assert_true(pst_fs_magic_fits(PST_FS_TMPFS, 0x858458f6));
 }
 
@@ -268,13 +271,13 @@ int main(void)
 {
 	/* clang-format off */
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(by_number_place_and_device),
-		cmocka_unit_test(options),
+		cmocka_unit_test(find_by_id_point_and_device),
+		cmocka_unit_test(mount_options),
 		cmocka_unit_test(ext4_options),
-		cmocka_unit_test(overlay),
-		cmocka_unit_test(garbled),
-		cmocka_unit_test(too_long),
-		cmocka_unit_test(kinds),
+		cmocka_unit_test(overlay_upper),
+		cmocka_unit_test(garbled_lines),
+		cmocka_unit_test(too_long_values),
+		cmocka_unit_test(file_system_kinds),
 	};
 	/* clang-format on */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What include/penstock.h says of the one-call forms and of what is written with
- * them: deadlines, the end of a storage, and what is left of a file that is given up or
- * committed. The CUDA driver is the stand-in.
+ * Tests the one-call functions of include/penstock.h and the files written with them:
+ * deadlines, the end of a storage, and the content that an abort or a commit leaves behind. The
+ * CUDA driver is the stand-in.
  */
 #include "api.h"
 
@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-/* A one-call form ends, too, when its time is over before it began. */
-static void deadlines(void **state)
+/* A one-call request fails with -ETIME if its deadline has passed before it starts. */
+static void past_deadline_fails(void **state)
 {
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	unsigned char byte = 1;
@@ -25,7 +25,7 @@ static void deadlines(void **state)
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
-	for (unsigned i = 0; i < 2; i++) { /* with its lanes awake, or not yet made */
+	for (unsigned i = 0; i < 2; i++) { /* First with no lanes started, then with lanes awake. */
 		req.deadline_ns = 1;
 		assert_int_equal(penstock_transfer(&req, &report), -ETIME);
 		assert_int_equal(report.why, PENSTOCK_WHY_DEADLINE);
@@ -39,12 +39,13 @@ static void deadlines(void **state)
 	penstock_close(st);
 }
 
-/* One range with two destinations goes through the ring, out of which the CPU copies: where
- * the second is no memory, that is an error and no signal. */
-static void memory_that_may_not_be_there(void **state)
+/* Reads one range into two destinations, which goes through the ring, so that the CPU copies
+ * the bytes out. If the second destination is unmapped memory, the request fails with -EFAULT
+ * and the process receives no signal. */
+static void unmapped_destination_fails(void **state)
 {
 	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	struct penstock_req req = PENSTOCK_REQ_INIT;
 	char here[4096];
@@ -55,7 +56,8 @@ static void memory_that_may_not_be_there(void **state)
 	req.segs = segs;
 	req.seg_count = 2;
 	segs[1] = segs[0];
-	for (unsigned i = 0; i < 2; i++) { /* said so, or the device was not named */
+	/* Marks the memory as unsure by flag, then by not naming its device. */
+	for (unsigned i = 0; i < 2; i++) {
 		req.flags = i ? 0 : PENSTOCK_R_UNSURE;
 		segs[1].dev = i ? NULL : host;
 		segs[1].buf = none;
@@ -69,12 +71,12 @@ static void memory_that_may_not_be_there(void **state)
 	penstock_close(st);
 }
 
-/* After penstock_prepare a first call makes nothing any more. */
-static void prepared(void **state)
+/* After penstock_prepare the first read creates no stream. */
+static void prepare_creates_the_streams(void **state)
 {
 	unsigned long (*calls)(const char *);
 	void *lib = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW), *mem;
-	struct penstock_storage *st = open_it(0);
+	struct penstock_storage *st = test_file_open(0);
 	unsigned long before;
 
 	(void)state;
@@ -89,9 +91,9 @@ static void prepared(void **state)
 	penstock_close(st);
 }
 
-/* What an open created: given up it is gone, and cannot be committed; committed it stays,
- * whatever is given up after that. */
-static void ends_of_writing(unsigned flags, bool commit)
+/* Writes a file that the open created, then aborts. Without a commit, the abort removes the
+ * file, and a later commit fails. After a commit, the abort keeps the file. */
+static void write_then_abort(unsigned flags, bool commit)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	unsigned char byte = 1;
@@ -111,19 +113,19 @@ static void ends_of_writing(unsigned flags, bool commit)
 	assert_int_equal(access(file_name, F_OK), commit ? 0 : -1);
 }
 
-static void given_up(void **state)
+static void abort_removes_created_file(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		ends_of_writing(PENSTOCK_O_CREATE, i);
-		ends_of_writing(PENSTOCK_O_REPLACE, i);
+		write_then_abort(PENSTOCK_O_CREATE, i);
+		write_then_abort(PENSTOCK_O_REPLACE, i);
 	}
 }
 
-/* What was there before is no open's to remove, and can be committed after that. */
-static void given_up_in_place(void **state)
+/* An abort does not remove a file that existed before the open. A later commit still succeeds. */
+static void abort_keeps_existing_file(void **state)
 {
-	struct penstock_storage *st = open_it(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE);
+	struct penstock_storage *st = test_file_open(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE);
 	unsigned char byte = 1;
 
 	(void)state;
@@ -136,8 +138,8 @@ static void given_up_in_place(void **state)
 	assert_int_equal(access(file_name, F_OK), 0);
 }
 
-/* What has taken the place of what an open created is another's. */
-static void given_up_elsewhere(void **state)
+/* An abort does not remove another file that has taken the name of the created file. */
+static void abort_keeps_a_file_that_took_the_name(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char made[sizeof(file_name) + 8], other[sizeof(made) + 8];
@@ -150,20 +152,20 @@ static void given_up_elsewhere(void **state)
 	assert_int_equal(penstock_open(made, &opts, &st), 0);
 	close(open(other, O_RDWR | O_CREAT, 0600));
 	assert_int_equal(rename(other, made), 0);
-	assert_int_equal(penstock_abort(st), 0); /* nothing is left of it */
+	assert_int_equal(penstock_abort(st), 0); /* The created file was already gone. */
 	penstock_close(st);
 	assert_int_equal(unlink(made), 0);
 }
 
-/* What cannot be removed is told of. */
-static void given_up_in_vain(void **state)
+/* An abort reports a created file that it cannot remove. */
+static void abort_reports_failed_removal(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char dir[sizeof(file_name) + 8], moved[sizeof(dir) + 8];
 	struct penstock_storage *st;
 
 	(void)state;
-	/* It stands elsewhere, and a folder in its place. */
+	/* The created file has moved elsewhere, and a directory has taken its name. */
 	snprintf(dir, sizeof(dir), "%s.d", file_name);
 	snprintf(moved, sizeof(moved), "%s.moved", dir);
 	opts.flags = PENSTOCK_O_CREATE;
@@ -178,9 +180,9 @@ static void given_up_in_vain(void **state)
 	unlink(moved);
 }
 
-/* What others write to a file stays, whoever created it and closes it first; and what they
- * write behind its end once it is committed. */
-static void written_by_several(void **state)
+/* Two storages write halves of the same file. Closing the first one keeps the second one's
+ * bytes, whichever created the file, including bytes after the end of the committed file. */
+static void two_writers_of_one_file(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *first, *second;
@@ -198,7 +200,8 @@ static void written_by_several(void **state)
 		unlink(file_name);
 		assert_int_equal(penstock_open(file_name, &opts, &first), 0);
 		assert_int_equal(penstock_write(first, host, bytes, half, 0), half);
-		if (opts.length || opts.flags == PENSTOCK_O_REPLACE) /* it is there for others */
+		/* The commit makes the file visible to the second open. */
+		if (opts.length || opts.flags == PENSTOCK_O_REPLACE)
 			assert_int_equal(penstock_commit(first, 0), 0);
 		opts.flags = PENSTOCK_O_CREATE;
 		assert_int_equal(penstock_open(file_name, &opts, &second), 0);
@@ -216,8 +219,9 @@ static void written_by_several(void **state)
 	}
 }
 
-/* What a replacement may be read by, with the file that was there or without. */
-static void replaced(int old_mode, unsigned asked, unsigned wanted, uid_t owner)
+/* Replaces a file and checks the permissions and the owner of the result. `old_mode` is the
+ * mode of the file that existed before, -1: none. */
+static void replace_and_check_mode(int old_mode, unsigned asked, unsigned wanted, uid_t owner)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	struct penstock_storage *st;
@@ -244,25 +248,26 @@ static void replaced(int old_mode, unsigned asked, unsigned wanted, uid_t owner)
 	assert_int_equal(stat_buf.st_uid, asked || old_mode < 0 ? geteuid() : owner);
 }
 
-static void permissions(void **state)
+static void replacement_permissions(void **state)
 {
 	mode_t mask = umask(027);
 	uid_t other = geteuid() ? geteuid() : 65534;
 
 	(void)state;
-	replaced(-1, 0, 0640, 0);
-	replaced(-1, 0664, 0640, 0);
-	replaced(-1, 0444, 0440, 0); /* and can be written until then */
-	replaced(0600, 0, 0600, other);
-	replaced(0444, 0, 0444, other);
-	replaced(0666, 0, 0666, other);	 /* as it was: no umask */
-	replaced(04755, 0, 0755, other); /* but no right to be another user */
-	replaced(0600, 0644, 0640, geteuid());
+	replace_and_check_mode(-1, 0, 0640, 0);
+	replace_and_check_mode(-1, 0664, 0640, 0);
+	replace_and_check_mode(-1, 0444, 0440, 0); /* The file can be written until the commit. */
+	replace_and_check_mode(0600, 0, 0600, other);
+	replace_and_check_mode(0444, 0, 0444, other);
+	replace_and_check_mode(0666, 0, 0666,
+			       other); /* The old mode is kept without applying the umask. */
+	replace_and_check_mode(04755, 0, 0755, other); /* The set-user-ID bit is dropped. */
+	replace_and_check_mode(0600, 0644, 0640, geteuid());
 	umask(mask);
 }
 
-/* What stands in the place of a link: 'l' itself, 'f' a file, 0: nothing. */
-static char stands(const char *name)
+/* Returns the type of `name`: 'l' for a symbolic link, 'f' for another file, 0 for none. */
+static char link_kind(const char *name)
 {
 	struct stat stat_buf;
 
@@ -271,11 +276,12 @@ static char stands(const char *name)
 	return S_ISLNK(stat_buf.st_mode) ? 'l' : 'f';
 }
 
-/* A replacement takes a link's place, and leaves alone what that led to. Who asks that links
- * are refused gets no file either way. */
-static void links(void **state)
+/* A replacement takes the link's place and leaves the link's target unchanged. With
+ * PENSTOCK_O_NOFOLLOW every kind of open fails. */
+static void replacement_of_links(void **state)
 {
-	static const unsigned ways[] = {0, PENSTOCK_O_WRITE, PENSTOCK_O_CREATE, PENSTOCK_O_REPLACE};
+	static const unsigned open_flags[] = {0, PENSTOCK_O_WRITE, PENSTOCK_O_CREATE,
+					      PENSTOCK_O_REPLACE};
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char link_name[sizeof(file_name) + 8];
 	struct penstock_storage *st;
@@ -286,24 +292,24 @@ static void links(void **state)
 	snprintf(link_name, sizeof(link_name), "%s.link", file_name);
 	assert_int_equal(truncate(file_name, 7), 0);
 	assert_int_equal(symlink(file_name, link_name), 0);
-	for (unsigned i = 0; i < COUNT(ways); i++) {
-		opts.flags = ways[i] | PENSTOCK_O_NOFOLLOW;
+	for (unsigned i = 0; i < COUNT(open_flags); i++) {
+		opts.flags = open_flags[i] | PENSTOCK_O_NOFOLLOW;
 		assert_int_equal(penstock_open(link_name, &opts, &st), -ELOOP);
-		assert_int_equal(stands(link_name), 'l');
+		assert_int_equal(link_kind(link_name), 'l');
 	}
 	opts.flags = PENSTOCK_O_REPLACE;
 	assert_int_equal(penstock_open(link_name, &opts, &st), 0);
 	assert_int_equal(penstock_write(st, host, &byte, 1, 0), 1);
 	assert_int_equal(penstock_commit(st, 0), 0);
 	penstock_close(st);
-	assert_int_equal(stands(link_name), 'f');
+	assert_int_equal(link_kind(link_name), 'f');
 	assert_int_equal(stat(file_name, &stat_buf), 0);
 	assert_int_equal(stat_buf.st_size, 7);
 	unlink(link_name);
 }
 
-/* A link by which something else than a file is known is not replaced by one. */
-static void links_to_others(void **state)
+/* An open for replacement fails if the link leads to anything but a regular file. */
+static void links_to_other_kinds_are_refused(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char link_name[sizeof(file_name) + 8], open_file[32];
@@ -313,27 +319,29 @@ static void links_to_others(void **state)
 
 	(void)state;
 	snprintf(link_name, sizeof(link_name), "%s.link", file_name);
-	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd); /* as /dev/stdout is */
+	/* The same kind of link as /dev/stdout. */
+	snprintf(open_file, sizeof(open_file), "/proc/self/fd/%d", fd);
 	opts.flags = PENSTOCK_O_REPLACE;
 	for (unsigned i = 0; i < COUNT(others); i++) {
 		assert_int_equal(symlink(others[i], link_name), 0);
 		ret = penstock_open(link_name, &opts, &st);
 		if (ret != (i == 1 ? -EISDIR : -EINVAL))
-			fail_msg("a link to %s: %d", others[i], ret);
-		assert_int_equal(stands(link_name), 'l');
+			fail_msg("opening a link to %s returned %d", others[i], ret);
+		assert_int_equal(link_kind(link_name), 'l');
 		unlink(link_name);
 	}
 	assert_int_equal(symlink("/nowhere/at/all", link_name), 0);
 	assert_int_equal(penstock_open(link_name, &opts, &st), 0);
 	assert_int_equal(penstock_commit(st, 0), 0);
 	penstock_close(st);
-	assert_int_equal(stands(link_name), 'f');
+	assert_int_equal(link_kind(link_name), 'f');
 	unlink(link_name);
 	close(fd);
 }
 
-/* A block device is written where it is, also by a link. This one has no driver. */
-static void linked_devices(void **state)
+/* An open for replacement writes a block device in place, also through a link. This device node
+ * has no driver. */
+static void linked_block_device(void **state)
 {
 	struct penstock_storage_opts opts = PENSTOCK_STORAGE_OPTS_INIT;
 	char node[sizeof(file_name) + 8], link_name[sizeof(node) + 8];
@@ -351,9 +359,11 @@ static void linked_devices(void **state)
 
 		if (!ret)
 			penstock_close(st);
-		if (ret != -ENXIO && ret != -EACCES) /* it was opened: there is none */
-			fail_msg("%s: %d", i ? "a link to a device" : "a device", ret);
-		assert_int_equal(stands(link_name), 'l');
+		/* The open reached the device node, which has no driver. */
+		if (ret != -ENXIO && ret != -EACCES)
+			fail_msg("opening %s returned %d", i ? "a link to a device" : "a device",
+				 ret);
+		assert_int_equal(link_kind(link_name), 'l');
 	}
 	unlink(link_name);
 	unlink(node);
@@ -362,18 +372,18 @@ static void linked_devices(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_that_may_not_be_there),
-		cmocka_unit_test(prepared),
-		cmocka_unit_test(deadlines),
-		cmocka_unit_test(given_up_in_place),
-		cmocka_unit_test(given_up),
-		cmocka_unit_test(permissions),
-		cmocka_unit_test(written_by_several),
-		cmocka_unit_test(links),
-		cmocka_unit_test(links_to_others),
-		cmocka_unit_test(linked_devices),
-		cmocka_unit_test(given_up_elsewhere),
-		cmocka_unit_test(given_up_in_vain),
+		cmocka_unit_test(unmapped_destination_fails),
+		cmocka_unit_test(prepare_creates_the_streams),
+		cmocka_unit_test(past_deadline_fails),
+		cmocka_unit_test(abort_keeps_existing_file),
+		cmocka_unit_test(abort_removes_created_file),
+		cmocka_unit_test(replacement_permissions),
+		cmocka_unit_test(two_writers_of_one_file),
+		cmocka_unit_test(replacement_of_links),
+		cmocka_unit_test(links_to_other_kinds_are_refused),
+		cmocka_unit_test(linked_block_device),
+		cmocka_unit_test(abort_keeps_a_file_that_took_the_name),
+		cmocka_unit_test(abort_reports_failed_removal),
 	};
 
 	test_use_standin();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What check reads of priority flow control, on this machine: the driver is played by an
- * ioctl of this program's own, which hands out the names that drivers use, or refuses at
- * each step. What captures hold is tried by tests/cli/check-replay. Run by tests/run.
+ * Tests how the check reads priority flow control counters of this machine. The test defines
+ * its own ioctl, which simulates the driver: it returns the counter names that real drivers
+ * use, or fails at each step. tests/cli/check-replay tests the values in captures. tests/run
+ * runs it.
  */
 #include "../test.h"
 
@@ -15,9 +16,10 @@
 
 #include "check/gate.h"
 
-static const char *const *names; /* what the driver counts; the values are 1, 2, 4, ... */
-static unsigned count, told;	 /* how many there are; how many the driver says */
-static uint32_t refused;	 /* the command that fails */
+static const char *const *names; /* Names of the driver's counters; the values are 1, 2, 4, ... */
+/* Real number of counters, and the number that the driver reports. */
+static unsigned count, reported_count;
+static uint32_t refused; /* The ethtool command that fails. */
 
 int ioctl(int fd, unsigned long request, ...)
 {
@@ -38,7 +40,7 @@ int ioctl(int fd, unsigned long request, ...)
 	if (cmd == ETHTOOL_GSSET_INFO) {
 		struct ethtool_sset_info *info = (void *)req->ifr_data;
 
-		info->data[0] = told;
+		info->data[0] = reported_count;
 	} else if (cmd == ETHTOOL_GSTRINGS) {
 		struct ethtool_gstrings *strings = (void *)req->ifr_data;
 
@@ -54,18 +56,18 @@ int ioctl(int fd, unsigned long request, ...)
 	return 0;
 }
 
-static struct pst_pfc ask(const char *const *list, unsigned len)
+static struct pst_pfc pfc_read(const char *const *list, unsigned len)
 {
-	static const struct facts here = {.captured = false};
+	static const struct facts this_machine = {.captured = false};
 	struct pst_pfc pfc;
 
 	names = list;
-	count = told = len;
-	pst_check_pfc(&here, "eth0", &pfc);
+	count = reported_count = len;
+	pst_check_pfc(&this_machine, "eth0", &pfc);
 	return pfc;
 }
 
-static void names_of_drivers(void **state)
+static void counter_names_of_drivers(void **state)
 {
 	static const char *const mlx5[] = {
 		"rx_packets",	     "rx_prio0_pause",		"rx_prio3_pause", "tx_prio3_pause",
@@ -74,51 +76,51 @@ static void names_of_drivers(void **state)
 					  "tx_priority_3_xoff.nic"};
 	static const char *const bnxt[] = {"rx_pfc_ena_frames_pri3", "tx_pfc_ena_frames_pri3"};
 	static const char *const other[] = {"rx_pause", "xx_prio3_pause", "rx_prio3_discards"};
-	struct pst_pfc pfc = ask(mlx5, 7);
+	struct pst_pfc pfc = pfc_read(mlx5, 7);
 
 	(void)state;
 	assert_true(pfc.known);
 	assert_int_equal(pfc.received, 2 + 4);
 	assert_int_equal(pfc.sent, 8);
 	assert_int_equal(pfc.discarded, 16);
-	pfc = ask(ice, 3);
+	pfc = pfc_read(ice, 3);
 	assert_true(pfc.known && pfc.received == 1 && pfc.sent == 4);
-	pfc = ask(bnxt, 2);
+	pfc = pfc_read(bnxt, 2);
 	assert_true(pfc.known && pfc.received == 1 && pfc.sent == 2);
-	pfc = ask(other, 3);
+	pfc = pfc_read(other, 3);
 	assert_true(!pfc.known && !pfc.received && !pfc.sent && pfc.discarded == 4);
 }
 
-static void refusals(void **state)
+static void failed_queries(void **state)
 {
 	static const char *const some[] = {"rx_prio3_pause"};
 	static const uint32_t commands[] = {ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_GSTATS};
-	struct facts here = {.captured = false};
+	struct facts this_machine = {.captured = false};
 	struct pst_pfc pfc;
 
 	(void)state;
 	for (size_t i = 0; i < 3; i++) {
 		refused = commands[i];
-		assert_false(ask(some, 1).known);
+		assert_false(pfc_read(some, 1).known);
 	}
 	refused = 0;
-	assert_false(ask(some, 0).known);
-	pst_check_pfc(&here, "no-such-interface-with-a-long-name", &pfc);
+	assert_false(pfc_read(some, 0).known);
+	pst_check_pfc(&this_machine, "no-such-interface-with-a-long-name", &pfc);
 	assert_false(pfc.known);
-	pst_check_pfc(&here, "eth1", &pfc);
+	pst_check_pfc(&this_machine, "eth1", &pfc);
 	assert_false(pfc.known);
-	/* A driver that says that it has more than anybody would read. */
-	assert_true(ask(some, 1).known);
-	told = UINT32_MAX;
-	pst_check_pfc(&here, "eth0", &pfc);
+	/* A driver that reports more counters than the check reads. */
+	assert_true(pfc_read(some, 1).known);
+	reported_count = UINT32_MAX;
+	pst_check_pfc(&this_machine, "eth0", &pfc);
 	assert_true(pfc.received == 1 && !pfc.sent);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(names_of_drivers),
-		cmocka_unit_test(refusals),
+		cmocka_unit_test(counter_names_of_drivers),
+		cmocka_unit_test(failed_queries),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

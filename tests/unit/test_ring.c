@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane's slots: none is handed out twice, whatever is asked for in whatever order,
- * none goes lost, parts become whole again, and many that want parts do not keep out
- * who wants a big one. And the memory that they lie in.
+ * Tests a lane's slots. No slot is handed out twice, whatever the order and length of the
+ * requests, and none is lost. Parts merge into whole slots again, and many requests for parts
+ * do not starve a request for a whole slot. Also tests the memory of the ring that holds the
+ * slots.
  */
 #include "test.h"
 
@@ -12,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/ring.h"
+#include "core/lane/ring.h"
 
 #define MIB (1u << 20)
 #define BIG 4
@@ -40,8 +41,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* How many of `len` bytes there are now; all are given back. */
-static unsigned count(uint64_t len)
+/* Returns how many slots of `len` bytes are available; puts all of them back. */
+static unsigned available(uint64_t len)
 {
 	struct pst_slot *got[256];
 	unsigned n = 0;
@@ -53,20 +54,21 @@ static unsigned count(uint64_t len)
 	return n;
 }
 
-static void sizes(void **state)
+static void slot_sizes(void **state)
 {
 	(void)state;
-	assert_int_equal(count(SLOT), BIG);
-	assert_int_equal(count(MIB), BIG * 4);
-	assert_int_equal(count(MIB + 1), BIG);
-	assert_int_equal(count(4096), SMALL + BIG * 4); /* parts, when the small ones are out */
-	assert_int_equal(count(SLOT), BIG);
+	assert_int_equal(available(SLOT), BIG);
+	assert_int_equal(available(MIB), BIG * 4);
+	assert_int_equal(available(MIB + 1), BIG);
+	/* When the small slots are in use, parts of big slots serve short requests. */
+	assert_int_equal(available(4096), SMALL + BIG * 4);
+	assert_int_equal(available(SLOT), BIG);
 	assert_null(pst_slot_get(&slots, SLOT + 1));
-	assert_int_equal(count(SLOT), BIG);
+	assert_int_equal(available(SLOT), BIG);
 }
 
-/* Memory of two slots that are out at once never overlaps. */
-static void none_twice(void **state)
+/* Two slots that are in use at the same time never overlap. */
+static void no_overlap_in_random_order(void **state)
 {
 	uint64_t random = test_seed(5);
 	struct pst_slot *out[64] = {NULL};
@@ -92,12 +94,12 @@ static void none_twice(void **state)
 	for (unsigned i = 0; i < 64; i++)
 		if (out[i])
 			pst_slot_put(&slots, out[i]);
-	assert_int_equal(count(SLOT), BIG);
-	assert_int_equal(count(MIB), BIG * 4);
+	assert_int_equal(available(SLOT), BIG);
+	assert_int_equal(available(MIB), BIG * 4);
 }
 
-/* While somebody waits for a big one no part is handed out, until there is one. */
-static void big_ones_get_their_turn(void **state)
+/* While a lane waits for a whole slot, no part is handed out until a whole slot was available. */
+static void whole_slot_is_not_starved(void **state)
 {
 	struct pst_slot *parts[BIG * 4], *big;
 
@@ -118,8 +120,8 @@ static void big_ones_get_their_turn(void **state)
 	assert_non_null(pst_slot_get(&slots, MIB));
 }
 
-/* Some at first, then all. */
-static void some_at_first(void **state)
+/* Opens the slots with some of them, then adds the rest. */
+static void slots_added_later(void **state)
 {
 	const struct pst_slot_counts first = {2, 3};
 	struct pst_err err;
@@ -131,11 +133,11 @@ static void some_at_first(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		assert_non_null(pst_slot_get(&slots, SLOT));
 	assert_null(pst_slot_get(&slots, MIB));
-	assert_int_equal(count(4096), 3);
+	assert_int_equal(available(4096), 3);
 	pst_slots_rest(&slots);
-	assert_int_equal(count(SLOT), BIG - 2);
-	assert_int_equal(count(MIB), 4 * (BIG - 2));
-	assert_int_equal(count(4096), SMALL + 4 * (BIG - 2));
+	assert_int_equal(available(SLOT), BIG - 2);
+	assert_int_equal(available(MIB), 4 * (BIG - 2));
+	assert_int_equal(available(4096), SMALL + 4 * (BIG - 2));
 }
 
 static struct {
@@ -144,7 +146,7 @@ static struct {
 } registered[4];
 static unsigned registered_count;
 
-static int note_register(struct penstock_device *dev, void *mem, size_t len, bool read_only,
+static int fake_register(struct penstock_device *dev, void *mem, size_t len, bool read_only,
 			 struct pst_err *err)
 {
 	(void)dev;
@@ -155,7 +157,7 @@ static int note_register(struct penstock_device *dev, void *mem, size_t len, boo
 	return 0;
 }
 
-static int note_unregister(struct penstock_device *dev, void *mem, struct pst_err *err)
+static int fake_unregister(struct penstock_device *dev, void *mem, struct pst_err *err)
 {
 	unsigned i = 0;
 
@@ -168,13 +170,14 @@ static int note_unregister(struct penstock_device *dev, void *mem, struct pst_er
 	return 0;
 }
 
-/* In two pieces, all of it and no byte in both; both go when it closes. */
+/* Pins the ring in two pieces, which cover it without overlap. Closing the ring unregisters
+ * both. */
 static void pinned_in_two_pieces(void **state)
 {
-	const struct pst_near near = {.node = -1};
+	const struct pst_numa near = {.node = -1};
 	const struct pst_device_ops ops = {.name = "notes",
-					   .host_register = note_register,
-					   .host_unregister = note_unregister};
+					   .host_register = fake_register,
+					   .host_unregister = fake_unregister};
 	struct penstock_device dev = {.ops = &ops};
 	const size_t first = SMALL * PST_SLOT_SMALL + SLOT;
 	struct pst_ring ring;
@@ -194,10 +197,11 @@ static void pinned_in_two_pieces(void **state)
 	assert_int_equal(registered_count, 0);
 }
 
-/* A child's write to it would move pages from under a DMA: it has no such memory. */
-static void a_child_has_none_of_it(void **state)
+/* A forked child does not inherit the ring. The child's writes to it would move pages from
+ * under a DMA. */
+static void forked_child_does_not_inherit_the_ring(void **state)
 {
-	const struct pst_near near = {.node = -1};
+	const struct pst_numa near = {.node = -1};
 	struct penstock_device dev = {.ops = &(const struct pst_device_ops){.name = "none"}};
 	struct pst_ring ring;
 	struct pst_err err;
@@ -215,7 +219,7 @@ static void a_child_has_none_of_it(void **state)
 	if (!pid) {
 		struct iovec to = {got, sizeof(got)}, from = {ring.base, sizeof(got)};
 
-		/* What lies there now, if anything does, is not the ring. */
+		/* If the child has other memory at this address, it is not the ring's. */
 		_exit(process_vm_readv(getpid(), &to, 1, &from, 1, 0) == sizeof(got) &&
 		      !memcmp(got, mark, sizeof(got)));
 	}
@@ -227,12 +231,12 @@ static void a_child_has_none_of_it(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(sizes, setup, teardown),
-		cmocka_unit_test_setup_teardown(none_twice, setup, teardown),
-		cmocka_unit_test_setup_teardown(big_ones_get_their_turn, setup, teardown),
-		cmocka_unit_test_setup_teardown(some_at_first, setup, teardown),
+		cmocka_unit_test_setup_teardown(slot_sizes, setup, teardown),
+		cmocka_unit_test_setup_teardown(no_overlap_in_random_order, setup, teardown),
+		cmocka_unit_test_setup_teardown(whole_slot_is_not_starved, setup, teardown),
+		cmocka_unit_test_setup_teardown(slots_added_later, setup, teardown),
 		cmocka_unit_test(pinned_in_two_pieces),
-		cmocka_unit_test(a_child_has_none_of_it),
+		cmocka_unit_test(forked_child_does_not_inherit_the_ring),
 	};
 
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

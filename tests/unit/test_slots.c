@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots of every length that a device may have: none is given twice, in whole or in
- * part, whatever is asked for and given back in whatever order. The memory is made up
- * and never touched. What a lane's usual slots do is in test_ring.c.
+ * Tests slots of every length that a device may have. No slot is handed out twice, in whole or
+ * in part, whatever the order of requests and returns. The memory addresses are invented and
+ * never accessed. test_ring.c tests the slots of usual lengths.
  */
 #include "test.h"
 
 #include <stdbool.h>
 
-#include "core/ring.h"
+#include "core/lane/ring.h"
 
 #define MIB (1ull << 20)
 #define BASE ((char *)(uintptr_t)(1ull << 40))
@@ -18,7 +18,7 @@ static struct pst_slots slots;
 static struct pst_slot *taken[TAKEN_MAX];
 static unsigned count;
 
-static void open_slots(size_t slot_bytes, struct pst_slot_counts all, struct pst_slot_counts first)
+static void slots_reset(size_t slot_bytes, struct pst_slot_counts all, struct pst_slot_counts first)
 {
 	struct pst_err err;
 
@@ -27,8 +27,9 @@ static void open_slots(size_t slot_bytes, struct pst_slot_counts all, struct pst
 	count = 0;
 }
 
-/* One of at least `len` bytes, inside the lane's memory and beside all others. */
-static bool take(uint64_t len)
+/* Requests a slot of at least `len` bytes. Checks that it is inside the lane's memory and
+ * overlaps no other slot in use. Returns false if none is free. */
+static bool slot_take(uint64_t len)
 {
 	struct pst_slot *slot = pst_slot_get(&slots, len);
 
@@ -44,32 +45,33 @@ static bool take(uint64_t len)
 	return true;
 }
 
-static void give(unsigned i)
+static void slot_return(unsigned i)
 {
 	pst_slot_put(&slots, taken[i]);
 	taken[i] = taken[--count];
 }
 
-/* A slot may be of 1 GiB: so many parts that their number needs more than a byte. */
-static void all_parts_of_a_long_slot(void **state)
+/* A slot of 1 GiB has so many parts that their number does not fit a byte. */
+static void slot_of_256_parts(void **state)
 {
 	const struct pst_slot_counts all = {1, 4};
 
 	(void)state;
-	open_slots(256 * MIB, all, all);
+	slots_reset(256 * MIB, all, all);
 	for (unsigned i = 0; i < 256; i++)
-		assert_true(take(MIB));
-	assert_false(take(MIB));
-	assert_false(take(2 * MIB)); /* in use, every bit of it */
+		assert_true(slot_take(MIB));
+	assert_false(slot_take(MIB));
+	assert_false(slot_take(2 * MIB)); /* Every part of the slot is in use. */
 	while (count)
-		give(0);
-	assert_true(take(2 * MIB)); /* whole again */
-	assert_false(take(MIB));
+		slot_return(0);
+	assert_true(slot_take(2 * MIB)); /* The parts have merged into a whole slot again. */
+	assert_false(slot_take(MIB));
 	pst_slots_close(&slots);
 }
 
-/* What was in use stays so, and none of the rest lies in both pieces. */
-static void hand_out_the_rest(void)
+/* Adds the remaining slots. Slots in use stay in use, and each new slot is inside one of the
+ * two pieces of the ring. */
+static void slots_add_rest(void)
 {
 	const char *first_end = BASE + slots.first_len;
 
@@ -80,7 +82,7 @@ static void hand_out_the_rest(void)
 			    slots.all[i].mem + slots.all[i].len <= first_end);
 }
 
-static void any_order(void **state)
+static void random_order(void **state)
 {
 	static const size_t lengths[] = {64u << 10, 512u << 10, MIB, 2 * MIB, 16 * MIB};
 	uint64_t random = test_seed(20261121);
@@ -93,19 +95,19 @@ static void any_order(void **state)
 		struct pst_slot_counts first = {1 + (unsigned)(test_random(&random) % big),
 						(unsigned)(test_random(&random) % (small + 1))};
 
-		open_slots(slot, (struct pst_slot_counts){big, small}, first);
+		slots_reset(slot, (struct pst_slot_counts){big, small}, first);
 		for (unsigned step = 0; step < 2000; step++) {
 			if (step == 1000)
-				hand_out_the_rest();
+				slots_add_rest();
 			if (count && test_random(&random) % 2)
-				give((unsigned)(test_random(&random) % count));
+				slot_return((unsigned)(test_random(&random) % count));
 			else
-				take(1 + test_random(&random) % slot);
+				slot_take(1 + test_random(&random) % slot);
 		}
 		while (count)
-			give(0);
-		for (unsigned i = 0; i < big; i++) /* nothing was lost */
-			assert_true(take(slot));
+			slot_return(0);
+		for (unsigned i = 0; i < big; i++) /* No slot was lost. */
+			assert_true(slot_take(slot));
 		pst_slots_close(&slots);
 	}
 }
@@ -113,8 +115,8 @@ static void any_order(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_parts_of_a_long_slot),
-		cmocka_unit_test(any_order),
+		cmocka_unit_test(slot_of_256_parts),
+		cmocka_unit_test(random_order),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

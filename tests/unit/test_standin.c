@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts, memory, registration and attributes of the stand-in CUDA driver. All but the cases that
- * begin with standin_only() also hold for the real driver, and run against it with
- * PENSTOCK_STANDIN=0.
+ * Tests contexts, memory, registration and attributes of the stand-in CUDA driver. All cases
+ * also hold for the real driver and run on it with PENSTOCK_STANDIN=0, except those that begin
+ * with standin_only().
  */
 #include "../standin/check.h"
 
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/statfs.h>
 
-/* --- contexts ------------------------------------------------------------ */
+/* ---- contexts ---- */
 
 static void calls_without_a_context(void **state)
 {
@@ -39,7 +39,7 @@ static void calls_without_a_context(void **state)
 	assert_int_equal(cu->cuCtxPopCurrent(&c), PST_CU_INVALID_CONTEXT);
 }
 
-static void *other_thread(void *arg)
+static void *alloc_in_thread(void *arg)
 {
 	pst_cu_ptr dev;
 
@@ -47,18 +47,18 @@ static void *other_thread(void *arg)
 	return NULL;
 }
 
-static void current_is_of_the_thread(void **state)
+static void current_context_is_per_thread(void **state)
 {
 	enum pst_cu_result rc = PST_CU_OK;
 	pthread_t thread;
 
 	(void)state;
-	assert_int_equal(pthread_create(&thread, NULL, other_thread, &rc), 0);
+	assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, &rc), 0);
 	pthread_join(thread, NULL);
 	assert_int_equal(rc, PST_CU_INVALID_CONTEXT);
 }
 
-static void primary_contexts_count(void **state)
+static void primary_context_is_reference_counted(void **state)
 {
 	struct pst_cu_ctx *again, *popped;
 	unsigned int flags;
@@ -78,7 +78,7 @@ static void primary_contexts_count(void **state)
 	assert_int_equal(cu->cuCtxEnablePeerAccess(ctx, 0), PST_CU_PEER_ACCESS_UNSUPPORTED);
 }
 
-static void devices_are_described(void **state)
+static void device_properties(void **state)
 {
 	char name[64], bdf[32];
 	int dev = -1, value = -1;
@@ -102,9 +102,9 @@ static void devices_are_described(void **state)
 	assert_int_equal(value, 1);
 }
 
-/* --- memory -------------------------------------------------------------- */
+/* ---- memory ---- */
 
-static void allocations_are_exact(void **state)
+static void allocation_and_free(void **state)
 {
 	pst_cu_ptr dev, start = 0, zero = 0;
 	size_t left, before, total, len = 0;
@@ -141,7 +141,7 @@ static void small_allocations_share_a_mapping(void **state)
 	cu->cuMemFree(b);
 }
 
-static void device_addresses_are_not_for_the_cpu(void **state)
+static void cpu_cannot_access_device_addresses(void **state)
 {
 	pst_cu_ptr dev = alloc_dev(4096);
 	int fds[2];
@@ -155,8 +155,8 @@ static void device_addresses_are_not_for_the_cpu(void **state)
 	cu->cuMemFree(dev);
 }
 
-struct seen {
-	struct pst_cu_ctx *of;
+struct ptr_attrs {
+	struct pst_cu_ctx *owner;
 	unsigned int type;
 	pst_cu_ptr dev, start;
 	void *host;
@@ -166,16 +166,16 @@ struct seen {
 	unsigned int access;
 };
 
-static struct seen look(pst_cu_ptr ptr)
+static struct ptr_attrs ptr_attrs_query(pst_cu_ptr ptr)
 {
-	struct seen s = {.len = 77, .start = 77};
+	struct ptr_attrs s = {.len = 77, .start = 77};
 	enum pst_cu_ptr_attr attrs[] = {
 		PST_CU_PTR_CONTEXT,	   PST_CU_PTR_MEMORY_TYPE,    PST_CU_PTR_DEVICE_POINTER,
 		PST_CU_PTR_HOST_POINTER,   PST_CU_PTR_BUFFER_ID,      PST_CU_PTR_IS_MANAGED,
 		PST_CU_PTR_DEVICE_ORDINAL, PST_CU_PTR_IS_IPC_CAPABLE, PST_CU_PTR_MAPPED,
 		PST_CU_PTR_RANGE_START,	   PST_CU_PTR_RANGE_SIZE,     PST_CU_PTR_ACCESS_FLAGS,
 	};
-	void *data[] = {&s.of,	    &s.type, &s.dev,	&s.host,  &s.id,  &s.managed,
+	void *data[] = {&s.owner,   &s.type, &s.dev,	&s.host,  &s.id,  &s.managed,
 			&s.ordinal, &s.ipc,  &s.mapped, &s.start, &s.len, &s.access};
 
 	assert_int_equal(
@@ -187,10 +187,10 @@ static struct seen look(pst_cu_ptr ptr)
 static void attributes_of_device_memory(void **state)
 {
 	pst_cu_ptr dev = alloc_dev(4 * MIB);
-	struct seen s = look(dev + 4095);
+	struct ptr_attrs s = ptr_attrs_query(dev + 4095);
 
 	(void)state;
-	assert_ptr_equal(s.of, ctx);
+	assert_ptr_equal(s.owner, ctx);
 	assert_int_equal(s.type, PST_CU_MEMTYPE_DEVICE);
 	assert_int_equal(s.dev, dev + 4095);
 	assert_null(s.host);
@@ -205,20 +205,20 @@ static void attributes_of_device_memory(void **state)
 	cu->cuMemFree(dev);
 }
 
-static void attributes_of_nothing(void **state)
+static void attributes_of_unknown_addresses(void **state)
 {
 	static char somewhere[64];
 	pst_cu_ptr dev = alloc_dev(4 * MIB);
 	unsigned int type;
-	struct seen s;
+	struct ptr_attrs s;
 
 	(void)state;
 	cu->cuMemFree(dev);
 	for (int i = 0; i < 3; i++) {
 		pst_cu_ptr ptr = i == 0 ? (uintptr_t)somewhere : i == 1 ? dev : 0;
 
-		s = look(ptr);
-		assert_null(s.of);
+		s = ptr_attrs_query(ptr);
+		assert_null(s.owner);
 		assert_int_equal(s.type, 0);
 		assert_int_equal((uintptr_t)s.host, ptr);
 		assert_int_equal(s.id, 0);
@@ -234,17 +234,17 @@ static void attributes_of_nothing(void **state)
 static void attributes_of_host_memory(void **state)
 {
 	char *host = alloc_host(8192);
-	struct seen s = look((uintptr_t)host + 8);
+	struct ptr_attrs s = ptr_attrs_query((uintptr_t)host + 8);
 
 	(void)state;
-	assert_ptr_equal(s.of, ctx);
+	assert_ptr_equal(s.owner, ctx);
 	assert_int_equal(s.type, PST_CU_MEMTYPE_HOST);
 	assert_int_equal(s.dev, (uintptr_t)host + 8);
 	assert_ptr_equal(s.host, host + 8);
 	assert_int_equal(s.ipc, 0);
 	assert_true(s.id != 0);
 	cu->cuMemFreeHost(host);
-	assert_int_equal(look((uintptr_t)host).type, 0);
+	assert_int_equal(ptr_attrs_query((uintptr_t)host).type, 0);
 }
 
 static void attributes_need_no_context(void **state)
@@ -259,7 +259,7 @@ static void attributes_need_no_context(void **state)
 	assert_int_equal(cu->cuMemFree(dev), PST_CU_OK);
 }
 
-/* An unsigned int for the mask would be written past its end. */
+/* Each attribute is written with its full width and not one byte more. */
 static void attribute_widths(void **state)
 {
 	pst_cu_ptr dev = alloc_dev(4096);
@@ -277,28 +277,28 @@ static void attribute_widths(void **state)
 	cu->cuMemFree(dev);
 }
 
-static void buffer_ids_never_come_twice(void **state)
+static void buffer_ids_are_unique(void **state)
 {
 	pst_cu_ptr a = alloc_dev(8 * MIB), b;
-	unsigned long long id = look(a).id;
-	char *host = pages(4096, PROT_READ | PROT_WRITE);
+	unsigned long long id = ptr_attrs_query(a).id;
+	char *host = pages_map(4096, PROT_READ | PROT_WRITE);
 
 	(void)state;
 	cu->cuMemFree(a);
 	b = alloc_dev(8 * MIB);
-	assert_int_equal(b, a); /* else this proves nothing */
-	assert_true(look(b).id != id);
+	assert_int_equal(b, a); /* The case proves something only if the address is reused. */
+	assert_true(ptr_attrs_query(b).id != id);
 	cu->cuMemFree(b);
 	assert_int_equal(cu->cuMemHostRegister(host, 4096, 0), PST_CU_OK);
-	id = look((uintptr_t)host).id;
+	id = ptr_attrs_query((uintptr_t)host).id;
 	assert_int_equal(cu->cuMemHostUnregister(host), PST_CU_OK);
 	assert_int_equal(cu->cuMemHostRegister(host, 4096, 0), PST_CU_OK);
-	assert_true(look((uintptr_t)host).id != id);
+	assert_true(ptr_attrs_query((uintptr_t)host).id != id);
 	assert_int_equal(cu->cuMemHostUnregister(host), PST_CU_OK);
 	munmap(host, 4096);
 }
 
-static void rubbish_in_new_memory(void **state)
+static void new_memory_is_not_zeroed(void **state)
 {
 	pst_cu_ptr dev;
 
@@ -309,22 +309,22 @@ static void rubbish_in_new_memory(void **state)
 	cu->cuMemFree(dev);
 }
 
-/* --- registration -------------------------------------------------------- */
+/* ---- registration ---- */
 
-static void registered_twice(void **state)
+static void registration_lifecycle(void **state)
 {
-	char *host = pages(MIB, PROT_READ | PROT_WRITE);
+	char *host = pages_map(MIB, PROT_READ | PROT_WRITE);
 	pst_cu_ptr dev = 0;
-	struct seen s;
+	struct ptr_attrs s;
 
 	(void)state;
 	assert_int_equal(cu->cuMemHostRegister(host + 100, 5000, 0), PST_CU_OK);
-	s = look((uintptr_t)host + 100);
+	s = ptr_attrs_query((uintptr_t)host + 100);
 	assert_int_equal(s.type, PST_CU_MEMTYPE_HOST);
 	assert_int_equal(s.start, (uintptr_t)host + 100);
 	assert_int_equal(s.len, 5000);
-	assert_int_equal(look((uintptr_t)host + 99).type, 0);
-	assert_int_equal(look((uintptr_t)host + 5100).type, 0);
+	assert_int_equal(ptr_attrs_query((uintptr_t)host + 99).type, 0);
+	assert_int_equal(ptr_attrs_query((uintptr_t)host + 5100).type, 0);
 	assert_int_equal(cu->cuMemHostGetDevicePointer(&dev, host + 200, 0), PST_CU_OK);
 	assert_int_equal(dev, (uintptr_t)host + 200);
 	assert_int_equal(cu->cuMemHostRegister(host + 100, 5000, 0),
@@ -339,8 +339,8 @@ static void registered_twice(void **state)
 
 static void registration_refusals(void **state)
 {
-	char *none = pages(MIB, PROT_NONE), *fixed = pages(MIB, PROT_READ);
-	char *hole = pages(4 * MIB, PROT_READ | PROT_WRITE), *pinned = alloc_host(4096);
+	char *none = pages_map(MIB, PROT_NONE), *fixed = pages_map(MIB, PROT_READ);
+	char *hole = pages_map(4 * MIB, PROT_READ | PROT_WRITE), *pinned = alloc_host(4096);
 	pst_cu_ptr dev = alloc_dev(4096);
 	const enum pst_cu_result bad = PST_CU_INVALID_VALUE;
 
@@ -363,8 +363,8 @@ static void registration_refusals(void **state)
 	munmap(hole, 4 * MIB);
 }
 
-/* A file in the folder of tests, open, of len bytes of one value. */
-static int file_of(size_t len, int byte)
+/* Opens an unlinked file in the test folder, filled with `len` bytes of one value. */
+static int test_file_new(size_t len, int byte)
 {
 	const char *dir = getenv("TMPDIR");
 	char path[512];
@@ -389,18 +389,18 @@ static void files_are_pinned_read_only(void **state)
 	int fd;
 
 	(void)state;
-	fd = file_of(MIB, 0x5a);
+	fd = test_file_new(MIB, 0x5a);
 	assert_int_equal(fstatfs(fd, &fs), 0);
 	at = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(at, MAP_FAILED);
-	if (fs.f_type != 0x01021994) /* tmpfs: may be pinned for writing */
+	if (fs.f_type != 0x01021994) /* A tmpfs file may be pinned for writing. */
 		assert_int_equal(cu->cuMemHostRegister(at, MIB, 0), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemHostRegister(at, MIB, PST_CU_HOST_READ_ONLY), PST_CU_OK);
-	assert_int_equal(look((uintptr_t)at).access, 1);
+	assert_int_equal(ptr_attrs_query((uintptr_t)at).access, 1);
 	assert_int_equal(cu->cuMemcpyDtoHAsync(at, dev, 4096, stream), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(dev, at, MIB, stream), PST_CU_OK);
 	assert_int_equal(byte_at(dev + 4096), 0x5a);
-	/* Cut off and written again, the file has other pages. */
+	/* Truncated and written again, the file consists of other pages. */
 	assert_int_equal(ftruncate(fd, 0), 0);
 	assert_int_equal(ftruncate(fd, MIB), 0);
 	assert_int_equal(pwrite(fd, "new", 3, 4096), 3);
@@ -417,17 +417,17 @@ static void files_are_pinned_read_only(void **state)
 
 static int private_file_mapping(void)
 {
-	int fd = file_of(4096, 1);
+	int fd = test_file_new(4096, 1);
 	void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 
 	return (int)cu->cuMemHostRegister(at, 4096, 0);
 }
 
-static const struct alone alone[] = {
+static const struct child_case child_cases[] = {
 	{"private_file_mapping", private_file_mapping, false},
 };
 
-static void private_file_mappings_kill(void **state)
+static void private_file_mapping_aborts(void **state)
 {
 	static const char *const none[] = {NULL};
 	int status;
@@ -439,9 +439,9 @@ static void private_file_mappings_kill(void **state)
 	assert_int_equal(WTERMSIG(status), SIGABRT);
 }
 
-/* --- other contexts ------------------------------------------------------ */
+/* ---- other contexts ---- */
 
-static void contexts_of_others(void **state)
+static void second_context_of_a_device(void **state)
 {
 	enum pst_cu_result (*create)(struct pst_cu_ctx **, unsigned int, int);
 	enum pst_cu_result (*destroy)(struct pst_cu_ctx *);
@@ -451,20 +451,20 @@ static void contexts_of_others(void **state)
 	struct pst_cu_event *e;
 
 	(void)state;
-	*(void **)&create = symbol("cuCtxCreate_v2");
-	*(void **)&destroy = symbol("cuCtxDestroy_v2");
+	*(void **)&create = lib_symbol("cuCtxCreate_v2");
+	*(void **)&destroy = lib_symbol("cuCtxDestroy_v2");
 	assert_int_equal(cu->cuEventCreate(&e, 0), PST_CU_OK);
 	assert_int_equal(create(&other, 0, 0), PST_CU_OK);
 	theirs = alloc_dev(4096);
-	s = make_stream(PST_CU_STREAM_NON_BLOCKING);
-	assert_ptr_equal(look(theirs).of, other);
+	s = stream_new(PST_CU_STREAM_NON_BLOCKING);
+	assert_ptr_equal(ptr_attrs_query(theirs).owner, other);
 	assert_int_equal(cu->cuEventRecord(e, s), PST_CU_INVALID_HANDLE);
 	assert_int_equal(cu->cuCtxSetCurrent(ctx), PST_CU_OK);
-	assert_ptr_equal(look(theirs).of, other);
+	assert_ptr_equal(ptr_attrs_query(theirs).owner, other);
 	assert_int_equal(cu->cuMemcpyDtoDAsync(theirs, mine, 4096, stream), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyDtoDAsync(theirs, mine, 4096, s), PST_CU_OK);
-	settle(stream);
-	settle(s);
+	stream_sync(stream);
+	stream_sync(s);
 	assert_int_equal(cu->cuStreamDestroy(s), PST_CU_OK);
 	assert_int_equal(cu->cuMemFree(theirs), PST_CU_OK);
 	assert_int_equal(destroy(other), PST_CU_OK);
@@ -479,28 +479,29 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(calls_without_a_context),
-		CASE(current_is_of_the_thread),
-		CASE(primary_contexts_count),
-		CASE(devices_are_described),
-		CASE(allocations_are_exact),
+		CASE(current_context_is_per_thread),
+		CASE(primary_context_is_reference_counted),
+		CASE(device_properties),
+		CASE(allocation_and_free),
 		CASE(small_allocations_share_a_mapping),
-		CASE(device_addresses_are_not_for_the_cpu),
+		CASE(cpu_cannot_access_device_addresses),
 		CASE(attributes_of_device_memory),
-		CASE(attributes_of_nothing),
+		CASE(attributes_of_unknown_addresses),
 		CASE(attributes_of_host_memory),
 		CASE(attributes_need_no_context),
 		CASE(attribute_widths),
-		CASE(buffer_ids_never_come_twice),
-		CASE(rubbish_in_new_memory),
-		CASE(registered_twice),
+		CASE(buffer_ids_are_unique),
+		CASE(new_memory_is_not_zeroed),
+		CASE(registration_lifecycle),
 		CASE(registration_refusals),
 		CASE(files_are_pinned_read_only),
-		CASE(private_file_mappings_kill),
-		CASE(contexts_of_others),
+		CASE(private_file_mapping_aborts),
+		CASE(second_context_of_a_device),
 	};
 
 	check_choose();
 	if (argc > 1)
-		return run_alone(alone, sizeof(alone) / sizeof(alone[0]), argv[1], check_open);
+		return child_case_run(child_cases, sizeof(child_cases) / sizeof(child_cases[0]),
+				      argv[1], check_open);
 	return cmocka_run_group_tests_name("standin", tests, check_open, check_close);
 }

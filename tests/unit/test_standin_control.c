@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Failures on demand, counts and settings of the stand-in CUDA driver, how it
- * begins and ends, and how its results become -errno. The cases without
- * standin_only() also hold for the real driver (PENSTOCK_STANDIN=0). Settings
- * are read once by a process, so a case that needs others runs this program
- * again.
+ * Tests the controls of the stand-in CUDA driver: injected failures, call counts and settings.
+ * Also tests how it starts and exits, and how CUDA results become -errno. Cases without
+ * standin_only() also hold for the real driver (PENSTOCK_STANDIN=0). A process reads the
+ * settings once, so that a case that needs other settings runs this program again.
  */
 #include "../standin/check.h"
 
@@ -22,24 +21,24 @@ static struct {
 	const char *(*why)(void);
 } control;
 
-static int open_all(void **state)
+static int control_setup(void **state)
 {
 	if (check_open(state))
 		return -1;
 	if (!is_standin())
 		return 0;
-	*(void **)&control.fail_on = symbol("pst_standin_fail");
-	*(void **)&control.calls = symbol("pst_standin_calls");
-	*(void **)&control.live = symbol("pst_standin_live");
-	*(void **)&control.peek = symbol("pst_standin_peek");
-	*(void **)&control.delay = symbol("pst_standin_delay");
-	*(void **)&control.capture = symbol("pst_standin_capture");
-	*(void **)&control.break_ctx = symbol("pst_standin_break");
-	*(void **)&control.why = symbol("pst_standin_why");
+	*(void **)&control.fail_on = lib_symbol("pst_standin_fail");
+	*(void **)&control.calls = lib_symbol("pst_standin_calls");
+	*(void **)&control.live = lib_symbol("pst_standin_live");
+	*(void **)&control.peek = lib_symbol("pst_standin_peek");
+	*(void **)&control.delay = lib_symbol("pst_standin_delay");
+	*(void **)&control.capture = lib_symbol("pst_standin_capture");
+	*(void **)&control.break_ctx = lib_symbol("pst_standin_break");
+	*(void **)&control.why = lib_symbol("pst_standin_why");
 	return 0;
 }
 
-static int teardown(void **state)
+static int control_teardown(void **state)
 {
 	if (is_standin()) {
 		control.fail_on(NULL);
@@ -48,7 +47,7 @@ static int teardown(void **state)
 	return check_teardown(state);
 }
 
-/* --- on demand ----------------------------------------------------------- */
+/* ---- injected failures and counts ---- */
 
 static void the_nth_call_fails(void **state)
 {
@@ -71,14 +70,15 @@ static void the_nth_call_fails(void **state)
 	assert_int_equal(cu->cuMemFree(dev[0]), PST_CU_OK);
 	assert_int_equal(cu->cuCtxSetCurrent(ctx), PST_CU_OK);
 	assert_int_equal(cu->cuStreamQuery(stream), PST_CU_INVALID_VALUE);
-	assert_non_null(strstr(control.why(), "on demand"));
+	assert_non_null(strstr(control.why(), "injected failure"));
 }
 
-static void failures_that_cannot_be_read(void **state)
+static void invalid_failure_specs(void **state)
 {
 	standin_only();
 	(void)state;
-	assert_int_equal(control.fail_on("cuMemAlloc:1:2"), -1); /* no such symbol */
+	/* The symbol is cuMemAlloc_v2; no function has this name. */
+	assert_int_equal(control.fail_on("cuMemAlloc:1:2"), -1);
 	assert_int_equal(control.fail_on("cuMemAlloc_v2"), -1);
 	assert_int_equal(control.fail_on("cuMemAlloc_v2:0:2"), -1);
 	assert_int_equal(control.fail_on("cuMemAlloc_v2:1"), -1);
@@ -102,7 +102,7 @@ static void calls_are_counted(void **state)
 	assert_int_equal(control.calls("no such function"), 0);
 }
 
-static void what_is_left_is_counted(void **state)
+static void live_objects_are_counted(void **state)
 {
 	struct pst_standin_live before, during, after;
 	struct pst_cu_stream *s;
@@ -117,7 +117,7 @@ static void what_is_left_is_counted(void **state)
 	control.live(&before);
 	dev = alloc_dev(4 * MIB);
 	host = alloc_host(4096);
-	s = make_stream(0);
+	s = stream_new(0);
 	assert_int_equal(cu->cuEventCreate(&e, 0), PST_CU_OK);
 	assert_int_equal(cu->cuMemHostRegister(page, 4096, 0), PST_CU_OK);
 	control.live(&during);
@@ -138,11 +138,11 @@ static void what_is_left_is_counted(void **state)
 	munmap(page, 4096);
 }
 
-static void delays_show_a_slot_used_too_early(void **state)
+static void delay_exposes_early_slot_reuse(void **state)
 {
 	pst_cu_ptr dev;
 	char *slot;
-	long began;
+	long start_ms;
 
 	standin_only();
 	(void)state;
@@ -150,29 +150,29 @@ static void delays_show_a_slot_used_too_early(void **state)
 	slot = alloc_host(4096);
 	memset(slot, 1, 4096);
 	control.delay(10000, 7);
-	began = now_ms();
+	start_ms = now_ms();
 	for (int i = 0; i < 8; i++) {
 		assert_int_equal(cu->cuMemcpyHtoDAsync(dev, slot, 4096, stream), PST_CU_OK);
-		settle(stream);
+		stream_sync(stream);
 	}
-	assert_true(now_ms() - began >= 8); /* 40 expected */
+	assert_true(now_ms() - start_ms >= 8); /* The delays add up to 40 ms on average. */
 	assert_int_equal(control.peek(dev)[0], 1);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(dev, slot, 4096, stream), PST_CU_OK);
-	overwrite(slot, 2, 4096); /* nobody has waited for the copy */
-	settle(stream);
+	overwrite(slot, 2, 4096); /* Overwrites the slot without waiting for the copy. */
+	stream_sync(stream);
 	assert_int_equal(control.peek(dev)[0], 2);
 	cu->cuMemFree(dev);
 	cu->cuMemFreeHost(slot);
 }
 
-static void handles_that_are_gone(void **state)
+static void stale_handles_are_refused(void **state)
 {
 	struct pst_cu_stream *s;
 	struct pst_cu_event *e;
 
 	standin_only();
 	(void)state;
-	s = make_stream(0);
+	s = stream_new(0);
 	assert_int_equal(cu->cuEventCreate(&e, 0), PST_CU_OK);
 	assert_int_equal(cu->cuStreamDestroy(s), PST_CU_OK);
 	assert_int_equal(cu->cuEventDestroy(e), PST_CU_OK);
@@ -182,7 +182,7 @@ static void handles_that_are_gone(void **state)
 	assert_int_equal(cu->cuEventRecord(e, stream), PST_CU_INVALID_HANDLE);
 }
 
-static void capturing_streams_take_nothing(void **state)
+static void capturing_stream_refuses_operations(void **state)
 {
 	enum pst_cu_capture status;
 	pst_cu_ptr dev;
@@ -199,7 +199,7 @@ static void capturing_streams_take_nothing(void **state)
 	cu->cuMemFree(dev);
 }
 
-static void strict_about_contexts(void **state)
+static void strict_mode_needs_a_context(void **state)
 {
 	standin_only();
 	(void)state;
@@ -207,7 +207,7 @@ static void strict_about_contexts(void **state)
 	assert_int_equal(cu->cuStreamQuery(stream), PST_CU_INVALID_CONTEXT);
 }
 
-/* --- in a process of its own --------------------------------------------- */
+/* ---- cases in a child process ---- */
 
 static int broken_contexts(void)
 {
@@ -216,58 +216,59 @@ static int broken_contexts(void)
 	struct pst_standin_live live;
 	unsigned int type;
 
-	WANT(control.fail_on("exec.cuMemcpyHtoDAsync_v2:1:700"), 0);
-	WANT(cu->cuMemcpyHtoDAsync(dev, host, 4096, stream), PST_CU_OK);
-	WANT(cu->cuStreamSynchronize(stream), PST_CU_ILLEGAL_ADDRESS);
-	WANT(cu->cuMemcpyHtoDAsync(dev, host, 4096, stream), PST_CU_ILLEGAL_ADDRESS);
-	WANT(cu->cuStreamQuery(stream), PST_CU_ILLEGAL_ADDRESS);
-	WANT(cu->cuPointerGetAttribute(&type, PST_CU_PTR_MEMORY_TYPE, dev), PST_CU_ILLEGAL_ADDRESS);
-	/* Giving back says so too, and is done. */
-	WANT(cu->cuMemFree(dev), PST_CU_ILLEGAL_ADDRESS);
-	WANT(cu->cuMemFreeHost(host), PST_CU_ILLEGAL_ADDRESS);
-	WANT(cu->cuStreamDestroy(stream), PST_CU_ILLEGAL_ADDRESS);
+	EXPECT_EQ(control.fail_on("exec.cuMemcpyHtoDAsync_v2:1:700"), 0);
+	EXPECT_EQ(cu->cuMemcpyHtoDAsync(dev, host, 4096, stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamSynchronize(stream), PST_CU_ILLEGAL_ADDRESS);
+	EXPECT_EQ(cu->cuMemcpyHtoDAsync(dev, host, 4096, stream), PST_CU_ILLEGAL_ADDRESS);
+	EXPECT_EQ(cu->cuStreamQuery(stream), PST_CU_ILLEGAL_ADDRESS);
+	EXPECT_EQ(cu->cuPointerGetAttribute(&type, PST_CU_PTR_MEMORY_TYPE, dev),
+		  PST_CU_ILLEGAL_ADDRESS);
+	/* Freeing reports the broken context too, but frees the object. */
+	EXPECT_EQ(cu->cuMemFree(dev), PST_CU_ILLEGAL_ADDRESS);
+	EXPECT_EQ(cu->cuMemFreeHost(host), PST_CU_ILLEGAL_ADDRESS);
+	EXPECT_EQ(cu->cuStreamDestroy(stream), PST_CU_ILLEGAL_ADDRESS);
 	control.live(&live);
-	WANT(live.allocs, 0);
-	WANT(live.host_allocs, 0);
-	WANT(live.streams, 0);
+	EXPECT_EQ(live.allocs, 0);
+	EXPECT_EQ(live.host_allocs, 0);
+	EXPECT_EQ(live.streams, 0);
 	return 0;
 }
 
-static int breaking_lets_waits_go(void)
+static int breaking_ends_waits(void)
 {
 	uint64_t *word = alloc_host(4096);
 
 	*word = 0;
-	WANT(cu->cuStreamWaitValue64(stream, (uintptr_t)word, 1, PST_CU_WAIT_EQ), PST_CU_OK);
-	WANT(control.break_ctx(0, PST_CU_ECC_UNCORRECTABLE), 0);
-	WANT(cu->cuStreamSynchronize(stream), PST_CU_ECC_UNCORRECTABLE);
+	EXPECT_EQ(cu->cuStreamWaitValue64(stream, (uintptr_t)word, 1, PST_CU_WAIT_EQ), PST_CU_OK);
+	EXPECT_EQ(control.break_ctx(0, PST_CU_ECC_UNCORRECTABLE), 0);
+	EXPECT_EQ(cu->cuStreamSynchronize(stream), PST_CU_ECC_UNCORRECTABLE);
 	return 0;
 }
 
-static int settings_say(void)
+static int settings_are_effective(void)
 {
 	int value = -1;
 	char bdf[16];
 	size_t left, total;
 	pst_cu_ptr dev;
 
-	WANT(cu->device_count, 2);
-	WANT(cu->cuMemGetInfo(&left, &total), PST_CU_OK);
-	WANT(total, 64 * MIB);
-	WANT(cu->cuMemAlloc(&dev, 63 * MIB), PST_CU_OK);
-	WANT(cu->cuMemAlloc(&dev, 1), PST_CU_OUT_OF_MEMORY);
-	WANT(cu->cuDeviceGetAttribute(&value, PST_CU_DEV_MEMOPS_64, 0), PST_CU_OK);
-	WANT(value, 0);
-	WANT(cu->cuStreamWriteValue64(stream, dev, 1, 0), PST_CU_NOT_SUPPORTED);
-	WANT(cu->cuDeviceGetAttribute(&value, PST_CU_DEV_READ_ONLY_REGISTER, 0), PST_CU_OK);
-	WANT(value, 0);
-	WANT(cu->cuDeviceCanAccessPeer(&value, 0, 1), PST_CU_OK);
-	WANT(value, 0);
-	WANT(cu->cuIpcGetMemHandle(&(struct pst_cu_ipc_mem){0}, dev), PST_CU_NOT_SUPPORTED);
-	WANT(cu->cuDeviceGetPCIBusId(bdf, sizeof(bdf), 1), PST_CU_OK);
-	WANT(strcmp(bdf, "0000:05:00.0"), 0);
+	EXPECT_EQ(cu->device_count, 2);
+	EXPECT_EQ(cu->cuMemGetInfo(&left, &total), PST_CU_OK);
+	EXPECT_EQ(total, 64 * MIB);
+	EXPECT_EQ(cu->cuMemAlloc(&dev, 63 * MIB), PST_CU_OK);
+	EXPECT_EQ(cu->cuMemAlloc(&dev, 1), PST_CU_OUT_OF_MEMORY);
+	EXPECT_EQ(cu->cuDeviceGetAttribute(&value, PST_CU_DEV_MEMOPS_64, 0), PST_CU_OK);
+	EXPECT_EQ(value, 0);
+	EXPECT_EQ(cu->cuStreamWriteValue64(stream, dev, 1, 0), PST_CU_NOT_SUPPORTED);
+	EXPECT_EQ(cu->cuDeviceGetAttribute(&value, PST_CU_DEV_READ_ONLY_REGISTER, 0), PST_CU_OK);
+	EXPECT_EQ(value, 0);
+	EXPECT_EQ(cu->cuDeviceCanAccessPeer(&value, 0, 1), PST_CU_OK);
+	EXPECT_EQ(value, 0);
+	EXPECT_EQ(cu->cuIpcGetMemHandle(&(struct pst_cu_ipc_mem){0}, dev), PST_CU_NOT_SUPPORTED);
+	EXPECT_EQ(cu->cuDeviceGetPCIBusId(bdf, sizeof(bdf), 1), PST_CU_OK);
+	EXPECT_EQ(strcmp(bdf, "0000:05:00.0"), 0);
 	cu->cuCtxSetCurrent(NULL);
-	WANT(cu->cuStreamQuery(stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamQuery(stream), PST_CU_OK);
 	return 0;
 }
 
@@ -278,36 +279,37 @@ static int last_release(void)
 	pst_cu_ptr dev = alloc_dev(4096);
 	unsigned int type;
 
-	WANT(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
-	WANT(cu->cuDevicePrimaryCtxRelease(0), PST_CU_INVALID_CONTEXT);
-	WANT(cu->cuCtxGetCurrent(&current), PST_CU_OK);
-	WANT(current == ctx, 1);
-	WANT(cu->cuMemAlloc(&dev, 4096), PST_CU_CONTEXT_IS_DESTROYED);
-	WANT(cu->cuPointerGetAttribute(&type, PST_CU_PTR_MEMORY_TYPE, dev), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxRelease(0), PST_CU_OK);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxRelease(0), PST_CU_INVALID_CONTEXT);
+	EXPECT_EQ(cu->cuCtxGetCurrent(&current), PST_CU_OK);
+	EXPECT_EQ(current == ctx, 1);
+	EXPECT_EQ(cu->cuMemAlloc(&dev, 4096), PST_CU_CONTEXT_IS_DESTROYED);
+	EXPECT_EQ(cu->cuPointerGetAttribute(&type, PST_CU_PTR_MEMORY_TYPE, dev),
+		  PST_CU_INVALID_VALUE);
 	if (is_standin()) {
 		control.live(&live);
-		WANT(live.lost, 2); /* the memory and the stream */
-		WANT(live.allocs, 0);
+		EXPECT_EQ(live.lost, 2); /* The lost objects are the memory and the stream. */
+		EXPECT_EQ(live.allocs, 0);
 	}
 	return 0;
 }
 
-static void *release_thread(void *arg)
+static void *semaphore_set_later(void *arg)
 {
 	usleep(1000);
 	__atomic_store_n((uint64_t *)arg, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
-/* The end of the process finds streams at work and must not trip over them. */
-static int exit_at_work(void)
+/* The process exits while a stream has work. The exit must not crash or hang. */
+static int exit_with_pending_work(void)
 {
 	uint64_t *word = alloc_host(4096);
 	pthread_t thread;
 
 	*word = 0;
-	WANT(cu->cuStreamWaitValue64(stream, (uintptr_t)word, 1, PST_CU_WAIT_EQ), PST_CU_OK);
-	WANT(pthread_create(&thread, NULL, release_thread, word), 0);
+	EXPECT_EQ(cu->cuStreamWaitValue64(stream, (uintptr_t)word, 1, PST_CU_WAIT_EQ), PST_CU_OK);
+	EXPECT_EQ(pthread_create(&thread, NULL, semaphore_set_later, word), 0);
 	pthread_detach(thread);
 	return 0;
 }
@@ -316,9 +318,9 @@ static int no_library(void)
 {
 	const char *why = "";
 
-	WANT(pst_cuda_get(&why) == NULL, 1);
-	WANT(strstr(why, "/no/such/library") != NULL, 1);
-	WANT(pst_cuda_get(&why) == NULL, 1);
+	EXPECT_EQ(pst_cuda_get(&why) == NULL, 1);
+	EXPECT_EQ(strstr(why, "/no/such/library") != NULL, 1);
+	EXPECT_EQ(pst_cuda_get(&why) == NULL, 1);
 	return 0;
 }
 
@@ -326,17 +328,17 @@ static int no_device(void)
 {
 	const char *why = "";
 
-	WANT(pst_cuda_get(&why) == NULL, 1);
-	WANT(strstr(why, "CUDA_ERROR_NO_DEVICE") != NULL, 1);
+	EXPECT_EQ(pst_cuda_get(&why) == NULL, 1);
+	EXPECT_EQ(strstr(why, "CUDA_ERROR_NO_DEVICE") != NULL, 1);
 	return 0;
 }
 
-static const struct alone alone[] = {
+static const struct child_case child_cases[] = {
 	{"broken_contexts", broken_contexts, false},
-	{"breaking_lets_waits_go", breaking_lets_waits_go, false},
-	{"settings_say", settings_say, false},
+	{"breaking_ends_waits", breaking_ends_waits, false},
+	{"settings_are_effective", settings_are_effective, false},
 	{"last_release", last_release, false},
-	{"exit_at_work", exit_at_work, false},
+	{"exit_with_pending_work", exit_with_pending_work, false},
 	{"no_library", no_library, true},
 	{"no_device", no_device, true},
 };
@@ -348,10 +350,10 @@ static void a_broken_context_stays_broken(void **state)
 	standin_only();
 	(void)state;
 	assert_int_equal(run_self("broken_contexts", no_settings), 0);
-	assert_int_equal(run_self("breaking_lets_waits_go", no_settings), 0);
+	assert_int_equal(run_self("breaking_ends_waits", no_settings), 0);
 }
 
-static void settings(void **state)
+static void settings_from_environment(void **state)
 {
 	static const char *const all[] = {"PENSTOCK_STANDIN_DEVICES=2",
 					  "PENSTOCK_STANDIN_MEM=64MiB",
@@ -366,8 +368,8 @@ static void settings(void **state)
 
 	standin_only();
 	(void)state;
-	assert_int_equal(run_self("settings_say", all), 0);
-	assert_true(WIFSIGNALED(run_self("settings_say", wrong)));
+	assert_int_equal(run_self("settings_are_effective", all), 0);
+	assert_true(WIFSIGNALED(run_self("settings_are_effective", wrong)));
 }
 
 static void leaks_fail_the_process(void **state)
@@ -391,10 +393,10 @@ static void the_last_release_ends_the_context(void **state)
 static void exit_is_clean(void **state)
 {
 	(void)state;
-	assert_int_equal(run_self("exit_at_work", no_settings), 0);
+	assert_int_equal(run_self("exit_with_pending_work", no_settings), 0);
 }
 
-static void no_driver_is_an_answer(void **state)
+static void missing_driver_is_reported(void **state)
 {
 	static const char *const none[] = {"PENSTOCK_LIBCUDA=/no/such/library", NULL};
 	static const char *const empty[] = {"PENSTOCK_STANDIN_DEVICES=0", NULL};
@@ -427,30 +429,31 @@ static void results_become_errno(void **state)
 			 PST_CU_INVALID_VALUE);
 }
 
-#define CASE(f) cmocka_unit_test_setup_teardown(f, check_setup, teardown)
+#define CASE(f) cmocka_unit_test_setup_teardown(f, check_setup, control_teardown)
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		CASE(the_nth_call_fails),
-		CASE(failures_that_cannot_be_read),
+		CASE(invalid_failure_specs),
 		CASE(calls_are_counted),
-		CASE(what_is_left_is_counted),
-		CASE(delays_show_a_slot_used_too_early),
-		CASE(handles_that_are_gone),
-		CASE(capturing_streams_take_nothing),
-		CASE(strict_about_contexts),
+		CASE(live_objects_are_counted),
+		CASE(delay_exposes_early_slot_reuse),
+		CASE(stale_handles_are_refused),
+		CASE(capturing_stream_refuses_operations),
+		CASE(strict_mode_needs_a_context),
 		CASE(a_broken_context_stays_broken),
-		CASE(settings),
+		CASE(settings_from_environment),
 		CASE(leaks_fail_the_process),
 		CASE(the_last_release_ends_the_context),
 		CASE(exit_is_clean),
-		CASE(no_driver_is_an_answer),
+		CASE(missing_driver_is_reported),
 		CASE(results_become_errno),
 	};
 
 	check_choose();
 	if (argc > 1)
-		return run_alone(alone, sizeof(alone) / sizeof(alone[0]), argv[1], open_all);
-	return cmocka_run_group_tests_name("standin_control", tests, open_all, check_close);
+		return child_case_run(child_cases, sizeof(child_cases) / sizeof(child_cases[0]),
+				      argv[1], control_setup);
+	return cmocka_run_group_tests_name("standin_control", tests, control_setup, check_close);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of the stand-in CUDA driver: they arrive, whole, and never outside of
- * what they were given. Every case also holds for the real driver, and runs
- * against it with PENSTOCK_STANDIN=0.
+ * Tests copies of the stand-in CUDA driver: all bytes arrive, and a copy outside its
+ * allocations is refused. Every case also holds for the real driver and runs on it with
+ * PENSTOCK_STANDIN=0.
  */
 #include "../standin/check.h"
 
@@ -19,7 +19,7 @@ static void copies_arrive(void **state)
 	assert_int_equal(cu->cuMemcpyDtoDAsync(b, a, MIB, stream), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyDtoHAsync(host + MIB, b, MIB, stream), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyAsync((uintptr_t)(host + 2 * MIB), b + 1, MIB - 1, stream), 0);
-	settle(stream);
+	stream_sync(stream);
 	assert_memory_equal(host, host + MIB, MIB);
 	assert_memory_equal(host + 1, host + 2 * MIB, MIB - 1);
 	assert_int_equal(cu->cuMemcpyPeerAsync(a, ctx, b, ctx, MIB, stream), PST_CU_OK);
@@ -35,7 +35,7 @@ static void copies_arrive(void **state)
 static void copies_stay_inside(void **state)
 {
 	pst_cu_ptr dev = alloc_dev(1000), gone = alloc_dev(4 * MIB);
-	char *host = alloc_host(2 * MIB), *pageable = pages(64 * KIB, PROT_READ | PROT_WRITE);
+	char *host = alloc_host(2 * MIB), *pageable = pages_map(64 * KIB, PROT_READ | PROT_WRITE);
 	const enum pst_cu_result bad = PST_CU_INVALID_VALUE;
 
 	(void)state;
@@ -54,7 +54,7 @@ static void copies_stay_inside(void **state)
 	assert_int_equal(cu->cuMemcpyDtoDAsync(dev, (uintptr_t)pageable, 16, stream), bad);
 	assert_int_equal(cu->cuMemsetD8Async(dev + 990, 0, 11, stream), bad);
 	assert_int_equal(cu->cuMemsetD8Async((uintptr_t)pageable, 0, 11, stream), bad);
-	/* Two registrations side by side are not one. */
+	/* A copy may not span two adjacent registrations. */
 	assert_int_equal(cu->cuMemHostRegister(pageable, 4096, 0), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(dev, pageable + 3600, 600, stream), bad);
 	assert_int_equal(cu->cuMemHostRegister(pageable + 4096, 4096, 0), PST_CU_OK);
@@ -88,23 +88,23 @@ static void pitched_copies(void **state)
 	assert_int_equal(cu->cuMemsetD8Async(dev, 0xee, 4096, stream), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_OK);
 	assert_int_equal(cu->cuMemcpyDtoHAsync(host + 2048, dev, 2048, stream), PST_CU_OK);
-	settle(stream);
+	stream_sync(stream);
 	for (size_t row = 0; row < 5; row++) {
 		assert_int_equal(host[2048 + row * 100 + 2], 0xee);
 		assert_memory_equal(host + 2048 + row * 100 + 3, host + (row + 1) * 16 + 2, 10);
 		assert_int_equal(host[2048 + row * 100 + 13], 0xee);
 	}
-	c.width_bytes = 15; /* 2 + 15 > 16 */
+	c.width_bytes = 15; /* Longer than the pitch: 2 + 15 > 16. */
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_INVALID_VALUE);
 	c.width_bytes = 10;
-	c.dst_pitch = 1100; /* the fifth row lies beyond the end */
+	c.dst_pitch = 1100; /* The fifth row would be beyond the end of the allocation. */
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_INVALID_VALUE);
 	c.height = 0;
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_OK);
 	c.height = 1;
 	c.src_type = 0;
 	assert_int_equal(cu->cuMemcpy2DAsync(&c, stream), PST_CU_INVALID_VALUE);
-	settle(stream);
+	stream_sync(stream);
 	cu->cuMemFree(dev);
 	cu->cuMemFreeHost(host);
 }

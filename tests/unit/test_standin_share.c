@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What needs a second process or device of the stand-in CUDA driver: shared
- * memory, fork, peer access; and memory mapped piece by piece. Every case also
- * holds for the real driver, and runs against it with PENSTOCK_STANDIN=0.
+ * Tests the parts of the stand-in CUDA driver that need a second process or device: shared
+ * memory, fork and peer access. Also tests memory that is mapped in pieces. Every case also
+ * holds for the real driver and runs on it with PENSTOCK_STANDIN=0.
  */
 #include "../standin/check.h"
 
-static int in_child_of_fork(void)
+static int calls_after_fork(void)
 {
 	pst_cu_ptr dev;
 	pid_t pid = fork();
@@ -18,11 +18,11 @@ static int in_child_of_fork(void)
 			      ? 0
 			      : 1);
 	waitpid(pid, &status, 0);
-	WANT(status, 0);
+	EXPECT_EQ(status, 0);
 	return 0;
 }
 
-/* The opening side; the handle comes by the environment. */
+/* Child case: opens the IPC handle that it finds in the environment. */
 static int ipc_open(void)
 {
 	const char *text = getenv("STANDIN_TEST_HANDLE");
@@ -33,28 +33,28 @@ static int ipc_open(void)
 	size_t len = 0;
 	int capable = 1;
 
-	*(void **)&to_host = symbol("cuMemcpyDtoH_v2");
+	*(void **)&to_host = lib_symbol("cuMemcpyDtoH_v2");
 	for (size_t i = 0; i < sizeof(handle); i++)
 		sscanf(text + 2 * i, "%2hhx", (unsigned char *)&handle.reserved[i]);
-	WANT(cu->cuIpcOpenMemHandle(&a, handle, 0), PST_CU_INVALID_VALUE);
-	WANT(cu->cuIpcOpenMemHandle(&a, handle, PST_CU_IPC_LAZY_PEER), PST_CU_OK);
-	WANT(cu->cuIpcOpenMemHandle(&b, handle, PST_CU_IPC_LAZY_PEER), PST_CU_OK);
-	WANT(a, b);
-	WANT(cu->cuMemGetAddressRange(&start, &len, a), PST_CU_OK);
-	WANT(start, a);
-	WANT(len, 4096);
-	WANT(to_host(bytes, a + 4080, 16), PST_CU_OK);
-	WANT(bytes[15], 0xab);
-	WANT(cu->cuMemcpyHtoDAsync(a, "0123456789abcdef", 16, stream), PST_CU_OK);
-	WANT(cu->cuStreamSynchronize(stream), PST_CU_OK);
-	WANT(cu->cuPointerGetAttribute(&capable, PST_CU_PTR_IS_IPC_CAPABLE, a), PST_CU_OK);
-	WANT(capable, 0);
-	WANT(cu->cuIpcGetMemHandle(&handle, a), PST_CU_INVALID_VALUE);
-	WANT(cu->cuMemFree(a), PST_CU_INVALID_VALUE);
-	WANT(cu->cuIpcCloseMemHandle(a), PST_CU_OK);
-	WANT(to_host(bytes, a, 16), PST_CU_OK);
-	WANT(cu->cuIpcCloseMemHandle(a), PST_CU_OK);
-	WANT(cu->cuIpcCloseMemHandle(a), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuIpcOpenMemHandle(&a, handle, 0), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuIpcOpenMemHandle(&a, handle, PST_CU_IPC_LAZY_PEER), PST_CU_OK);
+	EXPECT_EQ(cu->cuIpcOpenMemHandle(&b, handle, PST_CU_IPC_LAZY_PEER), PST_CU_OK);
+	EXPECT_EQ(a, b);
+	EXPECT_EQ(cu->cuMemGetAddressRange(&start, &len, a), PST_CU_OK);
+	EXPECT_EQ(start, a);
+	EXPECT_EQ(len, 4096);
+	EXPECT_EQ(to_host(bytes, a + 4080, 16), PST_CU_OK);
+	EXPECT_EQ(bytes[15], 0xab);
+	EXPECT_EQ(cu->cuMemcpyHtoDAsync(a, "0123456789abcdef", 16, stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamSynchronize(stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuPointerGetAttribute(&capable, PST_CU_PTR_IS_IPC_CAPABLE, a), PST_CU_OK);
+	EXPECT_EQ(capable, 0);
+	EXPECT_EQ(cu->cuIpcGetMemHandle(&handle, a), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuMemFree(a), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuIpcCloseMemHandle(a), PST_CU_OK);
+	EXPECT_EQ(to_host(bytes, a, 16), PST_CU_OK);
+	EXPECT_EQ(cu->cuIpcCloseMemHandle(a), PST_CU_OK);
+	EXPECT_EQ(cu->cuIpcCloseMemHandle(a), PST_CU_INVALID_VALUE);
 	return 0;
 }
 
@@ -65,46 +65,47 @@ static int two_devices(void)
 	pst_cu_ptr mine = alloc_dev(4096), theirs = 0, seen = 1;
 	int can = 0, ordinal = -1;
 
-	WANT(cu->cuDeviceCanAccessPeer(&can, 0, 1), PST_CU_OK);
+	EXPECT_EQ(cu->cuDeviceCanAccessPeer(&can, 0, 1), PST_CU_OK);
 	if (!can)
 		return 77;
-	WANT(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
-	WANT(cu->cuCtxSetCurrent(ctx1), PST_CU_OK);
-	WANT(cu->cuMemAlloc(&theirs, 4096), PST_CU_OK);
-	WANT(cu->cuStreamCreateWithPriority(&stream1, 1, 0), PST_CU_OK);
-	WANT(cu->cuCtxSetCurrent(ctx), PST_CU_OK);
-	WANT(cu->cuPointerGetAttribute(&ordinal, PST_CU_PTR_DEVICE_ORDINAL, theirs), PST_CU_OK);
-	WANT(ordinal, 1);
-	WANT(cu->cuMemcpyDtoDAsync(mine, theirs, 4096, stream), PST_CU_OK);
-	WANT(cu->cuStreamSynchronize(stream), PST_CU_OK);
-	WANT(cu->cuMemcpyPeerAsync(theirs, ctx1, mine, ctx, 4096, stream1), PST_CU_OK);
-	WANT(cu->cuStreamSynchronize(stream1), PST_CU_OK);
-	WANT(cu->cuMemsetD8Async(theirs, 5, 16, stream), PST_CU_INVALID_VALUE);
-	WANT(cu->cuPointerGetAttribute(&seen, PST_CU_PTR_DEVICE_POINTER, theirs),
-	     PST_CU_INVALID_VALUE);
-	WANT(cu->cuCtxEnablePeerAccess(ctx1, 1), PST_CU_INVALID_VALUE);
-	WANT(cu->cuCtxEnablePeerAccess(ctx1, 0), PST_CU_OK);
-	WANT(cu->cuCtxEnablePeerAccess(ctx1, 0), PST_CU_PEER_ACCESS_ALREADY_ENABLED);
-	WANT(cu->cuMemsetD8Async(theirs, 5, 16, stream), PST_CU_OK);
-	WANT(cu->cuPointerGetAttribute(&seen, PST_CU_PTR_DEVICE_POINTER, theirs), PST_CU_OK);
-	WANT(seen, theirs);
-	WANT(cu->cuStreamSynchronize(stream), PST_CU_OK);
-	WANT(byte_at(theirs), 5);
+	EXPECT_EQ(cu->cuDevicePrimaryCtxRetain(&ctx1, 1), PST_CU_OK);
+	EXPECT_EQ(cu->cuCtxSetCurrent(ctx1), PST_CU_OK);
+	EXPECT_EQ(cu->cuMemAlloc(&theirs, 4096), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamCreateWithPriority(&stream1, 1, 0), PST_CU_OK);
+	EXPECT_EQ(cu->cuCtxSetCurrent(ctx), PST_CU_OK);
+	EXPECT_EQ(cu->cuPointerGetAttribute(&ordinal, PST_CU_PTR_DEVICE_ORDINAL, theirs),
+		  PST_CU_OK);
+	EXPECT_EQ(ordinal, 1);
+	EXPECT_EQ(cu->cuMemcpyDtoDAsync(mine, theirs, 4096, stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamSynchronize(stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuMemcpyPeerAsync(theirs, ctx1, mine, ctx, 4096, stream1), PST_CU_OK);
+	EXPECT_EQ(cu->cuStreamSynchronize(stream1), PST_CU_OK);
+	EXPECT_EQ(cu->cuMemsetD8Async(theirs, 5, 16, stream), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuPointerGetAttribute(&seen, PST_CU_PTR_DEVICE_POINTER, theirs),
+		  PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuCtxEnablePeerAccess(ctx1, 1), PST_CU_INVALID_VALUE);
+	EXPECT_EQ(cu->cuCtxEnablePeerAccess(ctx1, 0), PST_CU_OK);
+	EXPECT_EQ(cu->cuCtxEnablePeerAccess(ctx1, 0), PST_CU_PEER_ACCESS_ALREADY_ENABLED);
+	EXPECT_EQ(cu->cuMemsetD8Async(theirs, 5, 16, stream), PST_CU_OK);
+	EXPECT_EQ(cu->cuPointerGetAttribute(&seen, PST_CU_PTR_DEVICE_POINTER, theirs), PST_CU_OK);
+	EXPECT_EQ(seen, theirs);
+	EXPECT_EQ(cu->cuStreamSynchronize(stream), PST_CU_OK);
+	EXPECT_EQ(byte_at(theirs), 5);
 	return 0;
 }
 
-static const struct alone alone[] = {
-	{"in_child_of_fork", in_child_of_fork, false},
+static const struct child_case child_cases[] = {
+	{"calls_after_fork", calls_after_fork, false},
 	{"ipc_open", ipc_open, false},
 	{"two_devices", two_devices, false},
 };
 
 static const char *const no_settings[] = {NULL};
 
-static void a_forked_child_has_no_driver(void **state)
+static void driver_refuses_a_forked_child(void **state)
 {
 	(void)state;
-	assert_int_equal(run_self("in_child_of_fork", no_settings), 0);
+	assert_int_equal(run_self("calls_after_fork", no_settings), 0);
 }
 
 static void memory_is_shared_between_processes(void **state)
@@ -116,7 +117,7 @@ static void memory_is_shared_between_processes(void **state)
 
 	(void)state;
 	assert_int_equal(cu->cuMemsetD8Async(dev, 0xab, 4096, stream), PST_CU_OK);
-	settle(stream);
+	stream_sync(stream);
 	assert_int_equal(cu->cuIpcGetMemHandle(&handle, 0x12345000), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuIpcGetMemHandle(&handle, dev), PST_CU_OK);
 	assert_int_equal(cu->cuIpcOpenMemHandle(&opened, handle, PST_CU_IPC_LAZY_PEER),
@@ -128,7 +129,7 @@ static void memory_is_shared_between_processes(void **state)
 	cu->cuMemFree(dev);
 }
 
-static void devices_reach_each_other(void **state)
+static void peer_access_between_devices(void **state)
 {
 	static const char *const two[] = {"PENSTOCK_STANDIN_DEVICES=2", NULL};
 	int status;
@@ -142,7 +143,7 @@ static void devices_reach_each_other(void **state)
 	assert_int_equal(status, 0);
 }
 
-static void mapped_memory(void **state)
+static void memory_mapped_in_pieces(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
 					 .handle_types = PST_CU_HANDLE_FD,
@@ -151,7 +152,7 @@ static void mapped_memory(void **state)
 	unsigned long long handle[2], mask = 0;
 	struct pst_cu_ipc_mem ipc;
 	char *host = alloc_host(8192);
-	struct pst_cu_ctx *of = ctx;
+	struct pst_cu_ctx *owner = ctx;
 	pst_cu_ptr at, start = 0;
 	size_t g = 0, len = 0;
 
@@ -170,8 +171,8 @@ static void mapped_memory(void **state)
 	assert_int_equal(byte_at(at + g + 4095), 0x42);
 	assert_int_equal(cu->cuMemcpyHtoDAsync(at + 2 * g - 4096, host, 8192, stream),
 			 PST_CU_INVALID_VALUE);
-	assert_int_equal(cu->cuPointerGetAttribute(&of, PST_CU_PTR_CONTEXT, at), PST_CU_OK);
-	assert_null(of);
+	assert_int_equal(cu->cuPointerGetAttribute(&owner, PST_CU_PTR_CONTEXT, at), PST_CU_OK);
+	assert_null(owner);
 	assert_int_equal(cu->cuPointerGetAttribute(&start, PST_CU_PTR_RANGE_START, at + g), 0);
 	assert_int_equal(start, at);
 	assert_int_equal(cu->cuPointerGetAttribute(&len, PST_CU_PTR_RANGE_SIZE, at + g), 0);
@@ -182,7 +183,7 @@ static void mapped_memory(void **state)
 	assert_int_equal(cu->cuMemFree(at), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemRelease(handle[0]), PST_CU_OK);
 	assert_int_equal(cu->cuMemRelease(handle[1]), PST_CU_OK);
-	settle(stream);
+	stream_sync(stream);
 	assert_int_equal(cu->cuMemUnmap(at, g / 2), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemAddressFree(at, g), PST_CU_INVALID_VALUE);
 	assert_int_equal(cu->cuMemUnmap(at, 2 * g), PST_CU_OK);
@@ -190,7 +191,7 @@ static void mapped_memory(void **state)
 	cu->cuMemFreeHost(host);
 }
 
-static void mapped_memory_by_descriptor(void **state)
+static void memory_shared_by_descriptor(void **state)
 {
 	struct pst_cu_alloc_prop prop = {.type = PST_CU_ALLOC_PINNED,
 					 .handle_types = PST_CU_HANDLE_FD,
@@ -231,13 +232,14 @@ static void mapped_memory_by_descriptor(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(a_forked_child_has_no_driver), CASE(memory_is_shared_between_processes),
-		CASE(devices_reach_each_other),	    CASE(mapped_memory),
-		CASE(mapped_memory_by_descriptor),
+		CASE(driver_refuses_a_forked_child), CASE(memory_is_shared_between_processes),
+		CASE(peer_access_between_devices),   CASE(memory_mapped_in_pieces),
+		CASE(memory_shared_by_descriptor),
 	};
 
 	check_choose();
 	if (argc > 1)
-		return run_alone(alone, sizeof(alone) / sizeof(alone[0]), argv[1], check_open);
+		return child_case_run(child_cases, sizeof(child_cases) / sizeof(child_cases[0]),
+				      argv[1], check_open);
 	return cmocka_run_group_tests_name("standin_share", tests, check_open, check_close);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The small readers beneath topo and the block stack: addresses, lists of CPUs,
- * numbers, and that reading below a root never leads out of it nor waits. Run by
- * tests/run.
+ * Tests the helpers that topo and the block stack read files with: addresses, CPU lists and
+ * numbers. Reading below a root never leaves the root and never blocks. tests/run runs it.
  */
 #include "../test.h"
 
@@ -10,13 +9,13 @@
 #include <stdbool.h>
 
 #include "../replay/tree.h"
-#include "core/sysfs.h"
-#include "core/topo.h"
+#include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
 
-static void addresses(void **state)
+static void pci_addresses(void **state)
 {
 	static const struct {
-		const char *text, *want; /* NULL: refused */
+		const char *text, *want; /* Normal form of the address; NULL: refused. */
 	} cases[] = {
 		{"0000:04:00.0", "0000:04:00.0"},
 		{"00000000:AF:1f.7", "0000:af:1f.7"},
@@ -46,9 +45,9 @@ static void addresses(void **state)
 		int ret = pst_bdf_normal(cases[i].text, got);
 
 		if (!cases[i].want && ret != -EINVAL)
-			fail_msg("'%s' gave %d", cases[i].text, ret);
+			fail_msg("'%s' returned %d", cases[i].text, ret);
 		if (cases[i].want && (ret < 0 || strcmp(got, cases[i].want)))
-			fail_msg("'%s' gave %d '%s'", cases[i].text, ret, ret < 0 ? "" : got);
+			fail_msg("'%s' returned %d '%s'", cases[i].text, ret, ret < 0 ? "" : got);
 	}
 	assert_int_equal(pst_bdf_normal(NULL, got), -EINVAL);
 }
@@ -87,7 +86,7 @@ static void cpu_lists(void **state)
 		int ret = pst_cpus_parse(cases[i].text, &cpus);
 
 		if (ret != cases[i].ret || (!ret && pst_cpus_count(&cpus) != cases[i].count))
-			fail_msg("'%s' gave %d and %u CPUs", cases[i].text, ret,
+			fail_msg("'%s' returned %d and %u CPUs", cases[i].text, ret,
 				 ret ? 0 : pst_cpus_count(&cpus));
 	}
 	assert_int_equal(pst_cpus_parse("0-3,8", &cpus), 0);
@@ -113,11 +112,11 @@ static void numbers(void **state)
 	assert_int_equal(value, 10);
 	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		if (pst_number_parse(bad[i], &value) >= 0)
-			fail_msg("'%s' is taken for %lld", bad[i], (long long)value);
+			fail_msg("'%s' was parsed as %lld", bad[i], (long long)value);
 }
 
-/* A captured tree cannot make the reader look outside, nor wait. */
-static void confined(void **state)
+/* A captured tree cannot make the reader follow links outside or block. */
+static void reads_stay_below_the_root(void **state)
 {
 	struct pst_sysfs fs;
 	char text[64], whole[1024];
@@ -151,7 +150,7 @@ static void confined(void **state)
 	tree_close(&t);
 }
 
-static void texts(void **state)
+static void file_texts(void **state)
 {
 	char out[64], path[2 * PST_SYSFS_PATH_MAX], *whole = NULL;
 	struct pst_names names;
@@ -194,8 +193,8 @@ static void texts(void **state)
 	tree_close(&t);
 }
 
-/* By number, not by letter, and without what begins with a dot. */
-static void lists(void **state)
+/* Lists are sorted by number, and names that begin with a dot are left out. */
+static void directory_lists(void **state)
 {
 	static const char *const want[] = {"nvme1", "nvme2", "nvme10", "sda"};
 	struct pst_names names;
@@ -223,10 +222,11 @@ static void lists(void **state)
 	tree_close(&t);
 }
 
-/* While anything is renamed on the machine, the kernel asks to try a path with ".." again. */
+/* While anything is renamed on the machine, the kernel may ask (EAGAIN) to resolve a path with
+ * ".." again. */
 static _Atomic bool renaming;
 
-static void *rename_on(void *arg)
+static void *rename_loop(void *arg)
 {
 	const char *root = arg;
 	char a[1100], b[1100];
@@ -239,7 +239,7 @@ static void *rename_on(void *arg)
 	return NULL;
 }
 
-static void renamed_meanwhile(void **state)
+static void reads_during_renames(void **state)
 {
 	char root[] = "/tmp/penstock-sysfs-XXXXXX", text[16];
 	struct pst_sysfs fs;
@@ -257,11 +257,11 @@ static void renamed_meanwhile(void **state)
 		static char place[2][64];
 
 		snprintf(place[i], sizeof(place[i]), "%s/r%u", root, i);
-		assert_int_equal(pthread_create(&threads[i], NULL, rename_on, place[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, rename_loop, place[i]), 0);
 	}
 	for (unsigned i = 0; i < 20000; i++)
 		if (pst_sysfs_text(&fs, text, sizeof(text), "d/e/link") != 3)
-			fail_msg("read %u failed", i);
+			fail_msg("read %u of the link failed", i);
 	renaming = false;
 	for (unsigned i = 0; i < 2; i++) {
 		pthread_join(threads[i], &failed);
@@ -275,13 +275,13 @@ int main(void)
 {
 	/* clang-format off */
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(addresses),
+		cmocka_unit_test(pci_addresses),
 		cmocka_unit_test(cpu_lists),
 		cmocka_unit_test(numbers),
-		cmocka_unit_test(confined),
-		cmocka_unit_test(texts),
-		cmocka_unit_test(lists),
-		cmocka_unit_test(renamed_meanwhile),
+		cmocka_unit_test(reads_stay_below_the_root),
+		cmocka_unit_test(file_texts),
+		cmocka_unit_test(directory_lists),
+		cmocka_unit_test(reads_during_renames),
 	};
 	/* clang-format on */
 

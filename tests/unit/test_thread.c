@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the library begins a thread: with its own stack size, whatever the process' limit was,
- * and with all signals blocked, which the thread that begins it is not.
+ * Shows how the library starts a thread: with the library's own stack size, whatever the
+ * process limit is, and with all signals blocked. The signal mask of the starting thread stays
+ * unchanged.
  */
 #include "test.h"
 
@@ -9,50 +10,50 @@
 
 #include "common/thread.h"
 
-struct seen {
+struct thread_state {
 	size_t stack;
 	bool blocked;
 };
 
-static void *look(void *arg)
+static void *thread_inspect(void *arg)
 {
-	struct seen *seen = arg;
+	struct thread_state *thread_state = arg;
 	pthread_attr_t attr;
 	sigset_t set;
 
 	pthread_getattr_np(pthread_self(), &attr);
-	pthread_attr_getstacksize(&attr, &seen->stack);
+	pthread_attr_getstacksize(&attr, &thread_state->stack);
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, NULL, &set);
-	seen->blocked = sigismember(&set, SIGINT) == 1 && sigismember(&set, SIGUSR1) == 1;
+	thread_state->blocked = sigismember(&set, SIGINT) == 1 && sigismember(&set, SIGUSR1) == 1;
 	return NULL;
 }
 
-static struct seen start(void)
+static struct thread_state thread_observe(void)
 {
-	struct seen seen = {0, false};
+	struct thread_state thread_state = {0, false};
 	pthread_t thread;
 
-	assert_int_equal(pst_thread_start(&thread, look, &seen), 0);
+	assert_int_equal(pst_thread_start(&thread, thread_inspect, &thread_state), 0);
 	assert_int_equal(pthread_join(thread, NULL), 0);
-	return seen;
+	return thread_state;
 }
 
-static void test_start(void **state)
+static void stack_size_and_signal_mask(void **state)
 {
-	struct seen seen = start();
+	struct thread_state thread_state = thread_observe();
 	sigset_t set;
 
 	(void)state;
-	assert_int_equal(seen.stack, PST_THREAD_STACK);
-	assert_true(seen.blocked);
+	assert_int_equal(thread_state.stack, PST_THREAD_STACK);
+	assert_true(thread_state.blocked);
 	pthread_sigmask(SIG_SETMASK, NULL, &set);
 	assert_int_equal(sigismember(&set, SIGUSR1), 0);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_start)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(stack_size_and_signal_mask)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

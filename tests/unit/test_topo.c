@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shape of replayed machines: nearness, nodes, ACS and the IOMMU, both forms
- * of print, and that a capture holds all that is read. Run by tests/run.
+ * Tests the topology of replayed machines: distance between devices, NUMA nodes, ACS and the
+ * IOMMU, both output formats, and that a capture contains all that the library reads. tests/run
+ * runs it.
  */
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
-static struct tree machines; /* all of synth.py and the captures */
+static struct tree machines; /* All machines of synth.py, and the captures. */
 
-static struct pst_topo *open_machine(const char *name)
+static struct pst_topo *machine_open(const char *name)
 {
 	char root[1024];
 
@@ -16,22 +17,22 @@ static struct pst_topo *open_machine(const char *name)
 	return topo_at(root);
 }
 
-static const struct pst_end *end_of(const struct pst_topo *topo, const char *name)
+static const struct pst_end *end_find(const struct pst_topo *topo, const char *name)
 {
 	size_t i;
 
 	for (i = 0; i < topo->end_count; i++)
 		if (!strcmp(topo->ends[i].name, name))
 			return &topo->ends[i];
-	fail_msg("no %s", name);
+	fail_msg("the topology has no device %s", name);
 	return NULL;
 }
 
-/* ---- replayed machines -------------------------------------------------------- */
+/* ---- replayed machines ---- */
 
-static void dgx(void **state)
+static void dgx_machine(void **state)
 {
-	struct pst_topo *topo = open_machine("dgx");
+	struct pst_topo *topo = machine_open("dgx");
 	const struct pst_pci *dev;
 
 	(void)state;
@@ -40,11 +41,14 @@ static void dgx(void **state)
 	assert_int_equal(topo->end_count, 8 + 9 + 8);
 	assert_string_equal(topo->iommu, "none");
 	assert_near(topo, "0000:13:00.0", "0000:13:00.0", "X");
-	assert_near(topo, "0000:13:00.0", "0000:15:00.0", "PIX");  /* NIC, same switch */
-	assert_near(topo, "0000:13:00.0", "0000:19:00.0", "PXB");  /* drive, second switch */
-	assert_near(topo, "0000:19:00.0", "0000:1a:00.0", "PIX");  /* both in the second */
-	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");  /* another root port */
-	assert_near(topo, "0000:13:00.0", "0000:43:00.0", "NODE"); /* another host bridge */
+	/* A NIC below the same switch. */
+	assert_near(topo, "0000:13:00.0", "0000:15:00.0", "PIX");
+	/* A drive below the second switch. */
+	assert_near(topo, "0000:13:00.0", "0000:19:00.0", "PXB");
+	/* Both are below the second switch. */
+	assert_near(topo, "0000:19:00.0", "0000:1a:00.0", "PIX");
+	assert_near(topo, "0000:13:00.0", "0000:0f:00.0", "PHB");  /* Another root port. */
+	assert_near(topo, "0000:13:00.0", "0000:43:00.0", "NODE"); /* Another host bridge. */
 	assert_near(topo, "0000:13:00.0", "0000:73:00.0", "SYS");
 	dev = pst_topo_pci(topo, "0000:13:00.0");
 	assert_non_null(dev);
@@ -58,10 +62,10 @@ static void dgx(void **state)
 	assert_int_equal(dev->link_mts, 8000);
 	assert_int_equal(dev->link_mts_max, 16000);
 	assert_int_equal(topo->pci[dev->bridge].role, PST_PCI_ROOT_PORT);
-	assert_string_equal(end_of(topo, "GPU0")->model, "NVIDIA H100 80GB HBM3");
-	assert_string_equal(end_of(topo, "nvme8")->transport, "pcie");
-	assert_string_equal(end_of(topo, "mlx5_7")->state, "ACTIVE");
-	assert_int_equal(end_of(topo, "mlx5_7")->numa, 1);
+	assert_string_equal(end_find(topo, "GPU0")->model, "NVIDIA H100 80GB HBM3");
+	assert_string_equal(end_find(topo, "nvme8")->transport, "pcie");
+	assert_string_equal(end_find(topo, "mlx5_7")->state, "ACTIVE");
+	assert_int_equal(end_find(topo, "mlx5_7")->numa, 1);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:a3:00.0"), 1);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:13:00.0", "0000:19:00.0"), 0);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:13:00.0", "0000:0f:00.0"), -EXDEV);
@@ -70,9 +74,9 @@ static void dgx(void **state)
 	pst_topo_close(topo);
 }
 
-static void cpus_near(void **state)
+static void cpus_near_device(void **state)
 {
-	struct pst_topo *topo = open_machine("dgx");
+	struct pst_topo *topo = machine_open("dgx");
 	struct pst_cpus cpus;
 
 	(void)state;
@@ -84,33 +88,33 @@ static void cpus_near(void **state)
 	pst_topo_close(topo);
 }
 
-/* Firmware of guests names no node: the only one is meant. */
+/* The firmware of guests names no NUMA node; if there is only one, it is used. */
 static void cloud_vm(void **state)
 {
-	struct pst_topo *topo = open_machine("cloud-vm");
+	struct pst_topo *topo = machine_open("cloud-vm");
 
 	(void)state;
 	assert_int_equal(pst_topo_pci(topo, "0000:01:00.0")->numa, -1);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:01:00.0"), 0);
 	assert_near(topo, "0000:01:00.0", "0000:09:00.0", "PHB");
-	assert_string_equal(end_of(topo, "vda")->transport, "virtio");
-	assert_int_equal(end_of(topo, "vda")->numa, 0);
-	/* Ordinary users cannot read ACS: not known is not "no". */
+	assert_string_equal(end_find(topo, "vda")->transport, "virtio");
+	assert_int_equal(end_find(topo, "vda")->numa, 0);
+	/* An ordinary user cannot read ACS, so that it is unknown (-1). */
 	assert_int_equal(pst_topo_pci(topo, "0000:00:10.0")->acs, -1);
 	pst_topo_close(topo);
 }
 
-static void amd(void **state)
+static void amd_machine(void **state)
 {
-	struct pst_topo *topo = open_machine("amd");
-	const struct pst_end *gpu = end_of(topo, "GPU0");
+	struct pst_topo *topo = machine_open("amd");
+	const struct pst_end *gpu = end_find(topo, "GPU0");
 
 	(void)state;
 	assert_string_equal(gpu->maker, "amd");
 	assert_string_equal(gpu->model, "AMD Instinct MI300X");
 	assert_string_equal(topo->iommu, "passthrough");
-	assert_string_equal(end_of(topo, "sda")->transport, "sata");
-	/* The server's VGA is no GPU: four accelerators, five drives. */
+	assert_string_equal(end_find(topo, "sda")->transport, "sata");
+	/* The server's VGA controller is no GPU: there are four accelerators and five drives. */
 	assert_int_equal(topo->end_count, 4 + 5);
 	assert_near(topo, "0000:21:00.0", "0000:22:00.0", "PHB");
 	assert_near(topo, "0000:21:00.0", "0000:42:00.0", "NODE");
@@ -120,7 +124,7 @@ static void amd(void **state)
 
 static void acs_and_iommu(void **state)
 {
-	struct pst_topo *topo = open_machine("acs");
+	struct pst_topo *topo = machine_open("acs");
 
 	(void)state;
 	assert_near(topo, "0000:13:00.0", "0000:14:00.0", "PIX");
@@ -129,7 +133,7 @@ static void acs_and_iommu(void **state)
 	assert_int_equal(pst_topo_pci(topo, "0000:11:00.0")->acs, 0);
 	assert_string_equal(topo->iommu, "passthrough");
 	pst_topo_close(topo);
-	topo = open_machine("iommu");
+	topo = machine_open("iommu");
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:13:00.0", "0000:14:00.0"), 0);
 	assert_string_equal(topo->iommu, "translated");
 	assert_int_equal(pst_topo_pci(topo, "0000:13:00.0")->iommu_group, 1);
@@ -139,37 +143,37 @@ static void acs_and_iommu(void **state)
 
 static void fabrics(void **state)
 {
-	struct pst_topo *topo = open_machine("nvmeof-soft");
+	struct pst_topo *topo = machine_open("nvmeof-soft");
 
 	(void)state;
-	assert_string_equal(end_of(topo, "nvme0")->transport, "rdma");
-	assert_int_equal(end_of(topo, "nvme0")->pci, -1);
-	assert_string_equal(end_of(topo, "mlx5_0")->transport, "ethernet");
-	assert_string_equal(end_of(topo, "rxe0")->transport, "software");
-	assert_int_equal(end_of(topo, "rxe0")->pci, -1);
+	assert_string_equal(end_find(topo, "nvme0")->transport, "rdma");
+	assert_int_equal(end_find(topo, "nvme0")->pci, -1);
+	assert_string_equal(end_find(topo, "mlx5_0")->transport, "ethernet");
+	assert_string_equal(end_find(topo, "rxe0")->transport, "software");
+	assert_int_equal(end_find(topo, "rxe0")->pci, -1);
 	pst_topo_close(topo);
 }
 
 /* A real machine, captured by tools/capture-machine. */
 static void captured(void **state)
 {
-	struct pst_topo *topo = open_machine("firecracker");
+	struct pst_topo *topo = machine_open("firecracker");
 
 	(void)state;
 	assert_int_equal(topo->node_count, 1);
 	assert_int_equal(topo->pci_count, 6);
 	assert_int_equal(topo->end_count, 1);
-	assert_string_equal(end_of(topo, "vda")->transport, "virtio");
-	assert_string_equal(topo->pci[end_of(topo, "vda")->pci].bdf, "0000:00:02.0");
+	assert_string_equal(end_find(topo, "vda")->transport, "virtio");
+	assert_string_equal(topo->pci[end_find(topo, "vda")->pci].bdf, "0000:00:02.0");
 	assert_true(topo->nodes[0].mem_bytes > 1 << 30);
 	pst_topo_close(topo);
 }
 
-/* A guest with an H200 passed through, captured likewise: the card has
- * no switch above it that it could share with a drive. */
+/* A guest with an H200 passed through, captured by the same tool. The card shares no switch
+ * with a drive. */
 static void captured_with_a_gpu(void **state)
 {
-	struct pst_topo *topo = open_machine("h200");
+	struct pst_topo *topo = machine_open("h200");
 	const struct pst_pci *gpu = pst_topo_pci(topo, "0000:00:06.0");
 
 	(void)state;
@@ -177,15 +181,16 @@ static void captured_with_a_gpu(void **state)
 	assert_int_equal(gpu->role, PST_PCI_ENDPOINT);
 	assert_int_equal(topo->end_count, 3);
 	assert_near(topo, "0000:00:06.0", "0000:00:01.0", "PHB");
-	assert_string_equal(end_of(topo, "vda")->transport, "virtio");
+	assert_string_equal(end_find(topo, "vda")->transport, "virtio");
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:00:06.0", "0000:00:01.0"), -EXDEV);
 	pst_topo_close(topo);
 }
 
-/* Guests of the lab: a switch, and a root port with ACS, as QEMU and Linux show them. */
+/* Guests of the lab: one with a switch, one with a root port with ACS, as QEMU and Linux
+ * present them. */
 static void captured_in_the_lab(void **state)
 {
-	struct pst_topo *topo = open_machine("lab-switch");
+	struct pst_topo *topo = machine_open("lab-switch");
 	const struct pst_pci *cmb = pst_topo_pci(topo, "0000:04:00.0");
 
 	(void)state;
@@ -195,16 +200,16 @@ static void captured_in_the_lab(void **state)
 	assert_true(cmb->p2pmem_bytes == 64 << 20);
 	assert_int_equal(topo->pci[cmb->bridge].role, PST_PCI_SWITCH_DOWN);
 	assert_int_equal(topo->pci[topo->pci[cmb->bridge].bridge].role, PST_PCI_SWITCH_UP);
-	assert_string_equal(end_of(topo, "nvme3")->transport, "loop");
+	assert_string_equal(end_find(topo, "nvme3")->transport, "loop");
 	pst_topo_close(topo);
-	topo = open_machine("lab-acs");
+	topo = machine_open("lab-acs");
 	assert_near(topo, "0000:01:00.0", "0000:01:00.1", "PIX");
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:01:00.0", "0000:01:00.1"), 1);
 	pst_topo_close(topo);
 }
 
-/* The machine at hand: nothing is known of it but that reading ends well. */
-static void here(void **state)
+/* The machine that runs the test. Nothing is known of it, but reading must succeed. */
+static void this_machine(void **state)
 {
 	struct pst_topo *topo = NULL;
 
@@ -221,14 +226,14 @@ static const char *const names[] = {"dgx",	  "cloud-vm", "amd",	     "acs", "iom
 				    "container",  "nvmeof",   "nvmeof-soft", "md",  "firecracker",
 				    "lab-switch", "lab-acs",  "h200"};
 
-/* Nearness is symmetric, and 0 only of a device and itself. */
-static void symmetric(void **state)
+/* The distance is symmetric, and it is 0 only between a device and itself. */
+static void distance_is_symmetric(void **state)
 {
 	size_t n, i, j;
 
 	(void)state;
 	for (n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
-		struct pst_topo *topo = open_machine(names[n]);
+		struct pst_topo *topo = machine_open(names[n]);
 
 		for (i = 0; i < topo->pci_count; i++)
 			for (j = 0; j < topo->pci_count; j++) {
@@ -243,16 +248,16 @@ static void symmetric(void **state)
 	}
 }
 
-/* ---- print ------------------------------------------------------------------ */
+/* ---- output ---- */
 
-static void print_to(const char *path, const char *root, bool json)
+static void topo_print_to(const char *path, const char *root, bool json_matches_schema)
 {
 	struct pst_topo *topo = NULL;
 	FILE *f = fopen(path, "w");
 
 	assert_non_null(f);
 	assert_int_equal(pst_topo_open(root, &topo, NULL, 0), 0);
-	if (json)
+	if (json_matches_schema)
 		pst_topo_print_json(topo, f);
 	else
 		pst_topo_print(topo, f);
@@ -260,8 +265,8 @@ static void print_to(const char *path, const char *root, bool json)
 	fclose(f);
 }
 
-/* Each machine's JSON keeps the schema of topo.h. */
-static void json(void **state)
+/* The JSON output of each machine matches the schema of topo.h. */
+static void json_matches_schema(void **state)
 {
 	char path[1024], root[1024];
 	size_t n;
@@ -270,12 +275,12 @@ static void json(void **state)
 	for (n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
 		snprintf(root, sizeof(root), "%s/%s", machines.root, names[n]);
 		snprintf(path, sizeof(path), "%s/%s.json", machines.root, names[n]);
-		print_to(path, root, true);
+		topo_print_to(path, root, true);
 	}
 	tree_run("tests/replay/schema.py '%s'/*.json", machines.root);
 }
 
-static void table(void **state)
+static void table_output(void **state)
 {
 	char path[1024], root[1024], text[65536];
 	FILE *f;
@@ -284,7 +289,7 @@ static void table(void **state)
 	(void)state;
 	snprintf(root, sizeof(root), "%s/acs", machines.root);
 	snprintf(path, sizeof(path), "%s/acs.txt", machines.root);
-	print_to(path, root, false);
+	topo_print_to(path, root, false);
 	f = fopen(path, "r");
 	assert_non_null(f);
 	len = fread(text, 1, sizeof(text) - 1, f);
@@ -295,10 +300,11 @@ static void table(void **state)
 	assert_non_null(strstr(text, "  nvme0    PIX!   X      0-31\n"));
 }
 
-/* What tools/capture-machine packs of a machine reads as the machine does. */
-static void captured_again(void **state)
+/* A machine packed by tools/capture-machine reads like the original. */
+static void capture_reads_like_the_machine(void **state)
 {
-	/* Each starts Python: those that have one thing of every kind must do. */
+	/* Each capture starts Python, so that only the machines with the most kinds of devices
+	 * are used. */
 	static const char *const some[] = {"dgx", "amd", "nvmeof-soft", "lab-switch"};
 	char first[1024], again[1024], root[1024];
 	size_t n;
@@ -307,21 +313,21 @@ static void captured_again(void **state)
 	for (n = 0; n < sizeof(some) / sizeof(some[0]); n++) {
 		snprintf(root, sizeof(root), "%s/%s", machines.root, some[n]);
 		snprintf(first, sizeof(first), "%s/%s.json", machines.root, some[n]);
-		print_to(first, root, true);
+		topo_print_to(first, root, true);
 		snprintf(again, sizeof(again), "%s/again-%s", machines.root, some[n]);
 		tree_run("tools/capture-machine --root '%s' -o '%s.tar.gz' >'%s.log' && "
 			 "mkdir '%s' && tar xzf '%s.tar.gz' -C '%s'",
 			 root, again, again, again, again, again);
 		snprintf(root, sizeof(root), "%s", again);
 		snprintf(again, sizeof(again), "%s/again-%s.json", machines.root, some[n]);
-		print_to(again, root, true);
+		topo_print_to(again, root, true);
 		tree_run("cmp '%s' '%s' || { tr '{' '\\n' <'%s' >'%s.lines'; "
 			 "tr '{' '\\n' <'%s' | diff '%s.lines' - >&2; false; }",
 			 first, again, first, first, again, first);
 	}
 }
 
-static int open_all(void **state)
+static int machines_open(void **state)
 {
 	(void)state;
 	tree_open(&machines);
@@ -333,7 +339,7 @@ static int open_all(void **state)
 	return 0;
 }
 
-static int close_all(void **state)
+static int machines_close(void **state)
 {
 	(void)state;
 	tree_close(&machines);
@@ -344,22 +350,22 @@ int main(void)
 {
 	/* clang-format off */
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(dgx),
-		cmocka_unit_test(cpus_near),
+		cmocka_unit_test(dgx_machine),
+		cmocka_unit_test(cpus_near_device),
 		cmocka_unit_test(cloud_vm),
-		cmocka_unit_test(amd),
+		cmocka_unit_test(amd_machine),
 		cmocka_unit_test(acs_and_iommu),
 		cmocka_unit_test(fabrics),
 		cmocka_unit_test(captured),
 		cmocka_unit_test(captured_with_a_gpu),
 		cmocka_unit_test(captured_in_the_lab),
-		cmocka_unit_test(here),
-		cmocka_unit_test(symmetric),
-		cmocka_unit_test(json),
-		cmocka_unit_test(table),
-		cmocka_unit_test(captured_again),
+		cmocka_unit_test(this_machine),
+		cmocka_unit_test(distance_is_symmetric),
+		cmocka_unit_test(json_matches_schema),
+		cmocka_unit_test(table_output),
+		cmocka_unit_test(capture_reads_like_the_machine),
 	};
 	/* clang-format on */
 
-	return cmocka_run_group_tests(tests, open_all, close_all);
+	return cmocka_run_group_tests(tests, machines_open, machines_close);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Topo on trees planted by hand: roles of bridges, ACS on the way, nodes without
- * CPUs, cards that are GPUs or not, and trees that are garbled, too deep, or go
- * round in a circle. Run by tests/run.
+ * Tests the topology of directory trees that the test creates: roles of bridges, ACS between
+ * devices, nodes without CPUs, cards that are GPUs or not, and trees that are garbled, too deep
+ * or circular. tests/run runs it.
  */
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
-#include "core/near.h"
+#include "core/machine/numa.h"
 
 static void plant(const struct tree *t, const char *path, const char *class_)
 {
@@ -21,7 +21,8 @@ static void plant(const struct tree *t, const char *path, const char *class_)
 	tree_link(t, at, to);
 }
 
-/* A root port, a switch and two devices, without config space: as a user sees it. */
+/* Plants a root port, a switch and two devices without config space, as an ordinary user sees
+ * them. */
 static void plant_switch(const struct tree *t)
 {
 	plant(t, "pci0000:00/0000:00:01.0", "0x060400\n");
@@ -32,7 +33,7 @@ static void plant_switch(const struct tree *t)
 	plant(t, "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", "0x010802\n");
 }
 
-/* Writes a bridge's config space, all zero but an ACS control word. */
+/* Writes a bridge's config space, which is zero except for the ACS control word. */
 static void plant_acs(const struct tree *t, const char *path, uint16_t control)
 {
 	unsigned char config[4096] = {0};
@@ -45,7 +46,7 @@ static void plant_acs(const struct tree *t, const char *path, uint16_t control)
 	tree_bytes(t, at, config, sizeof(config));
 }
 
-static void roles_by_place(void **state)
+static void roles_by_position(void **state)
 {
 	struct pst_topo *topo;
 	struct tree t;
@@ -64,7 +65,7 @@ static void roles_by_place(void **state)
 	tree_close(&t);
 }
 
-/* Config space says it for certain: a guest may show a switch without its root. */
+/* Config space decides the role of a bridge: a guest may show a switch without its root port. */
 static void roles_by_config(void **state)
 {
 	static const struct {
@@ -80,11 +81,11 @@ static void roles_by_config(void **state)
 	tree_open(&t);
 	plant(&t, "pci0000:00/0000:00:01.0", "0x060400\n");
 	config[0x34] = 0x50;
-	config[0x50] = 5; /* MSI first */
+	config[0x50] = 5; /* The MSI capability comes first. */
 	config[0x51] = 0x60;
 	config[0x60] = 16;
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		config[6] = 0x10; /* it has a list of capabilities */
+		config[6] = 0x10; /* The config space has a list of capabilities. */
 		config[0x62] = (unsigned char)(cases[i].type << 4 | 2);
 		tree_bytes(&t, "sys/devices/pci0000:00/0000:00:01.0/config", config, 256);
 		topo = topo_at(t.root);
@@ -100,7 +101,8 @@ static void roles_by_config(void **state)
 	tree_close(&t);
 }
 
-/* What else lies in the folders of drives is none; and more than can be held. */
+/* Other entries in the directories of drives are ignored. More drives than the limit make the
+ * topology incomplete. */
 static void drives_and_limits(void **state)
 {
 	struct pst_topo *topo;
@@ -139,8 +141,9 @@ static void drives_and_limits(void **state)
 
 #define SWITCH "pci0000:00/0000:00:01.0/0000:01:00.0"
 
-/* Each bridge on the way counts, on either side and on top; none above it does. */
-static void acs_on_the_way(void **state)
+/* ACS of each bridge between the two devices counts, on either side and at the top of the path.
+ * A bridge above the top does not count. */
+static void acs_between_devices(void **state)
 {
 	static const char *const ports[] = {SWITCH "/0000:02:00.0", SWITCH "/0000:02:01.0", SWITCH,
 					    "pci0000:00/0000:00:01.0"};
@@ -156,7 +159,7 @@ static void acs_on_the_way(void **state)
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), -ENODATA);
 	pst_topo_close(topo);
 	for (i = 0; i < 4; i++)
-		plant_acs(&t, ports[i], 0x53); /* all that do not redirect */
+		plant_acs(&t, ports[i], 0x53); /* All ACS bits that do not redirect. */
 	topo = topo_at(t.root);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:04:00.0"), 0);
 	assert_int_equal(pst_topo_acs_redirects(topo, "0000:03:00.0", "0000:0a:00.0"), -ENODEV);
@@ -173,7 +176,7 @@ static void acs_on_the_way(void **state)
 		}
 		plant_acs(&t, ports[i], 0);
 	}
-	/* One that redirects outweighs one that is not known. */
+	/* One bridge that redirects outweighs another with unknown ACS. */
 	plant_acs(&t, ports[0], 0x04);
 	tree_remove(&t, "sys/devices/" SWITCH "/0000:02:01.0/config");
 	topo = topo_at(t.root);
@@ -198,7 +201,7 @@ static void nodes_and_cpus(void **state)
 	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), -ENODATA);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:00:01.0"), -ENODATA);
 	assert_int_equal(pst_topo_numa_of(topo, "0000:00:02.0"), -ENODEV);
-	/* The same place in two domains: two devices, and not known to be near. */
+	/* The same address in two PCI domains: two devices, not known to be close. */
 	assert_int_equal(topo->pci_count, 3);
 	assert_non_null(pst_topo_pci(topo, "0000:05:00.0"));
 	assert_near(topo, "0000:00:01.0", "0001:00:01.0", "SYS");
@@ -211,7 +214,8 @@ static void nodes_and_cpus(void **state)
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "0-7\n");
 	tree_text(&t, "sys/devices/system/node/node0/distance", "10 20 30\n");
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "8-11\n");
-	tree_text(&t, "sys/devices/system/node/node2/cpulist", "\n"); /* memory alone */
+	/* The node has memory but no CPUs. */
+	tree_text(&t, "sys/devices/system/node/node2/cpulist", "\n");
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
 	tree_text(&t, "sys/devices/pci0001:00/0001:00:01.0/numa_node", "2\n");
 	topo = topo_at(t.root);
@@ -221,7 +225,7 @@ static void nodes_and_cpus(void **state)
 	assert_int_equal(pst_cpus_count(&cpus), 12);
 	assert_string_equal(topo->nodes[0].distance, "10 20 30");
 	pst_topo_close(topo);
-	/* What the device says itself comes first. */
+	/* The device's own CPU list comes first. */
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/local_cpulist", "3\n");
 	topo = topo_at(t.root);
 	assert_int_equal(pst_topo_cpus_near(topo, "0000:00:01.0", &cpus), 0);
@@ -230,19 +234,19 @@ static void nodes_and_cpus(void **state)
 	tree_close(&t);
 }
 
-/* A pump's threads go where its device is, if there is more than one place to be. */
-static void lanes_go_there(void **state)
+/* A pump's threads run on the CPUs of its device's node if there are several nodes. */
+static void lanes_run_near_the_device(void **state)
 {
 	struct penstock_device dev = {.facts = {.bdf = "0000:00:01.0"}};
-	cpu_set_t were, now;
-	struct pst_near near;
+	cpu_set_t old_cpus, new_cpus;
+	struct pst_numa near;
 	unsigned cpu = 0;
 	char text[16];
 	struct tree t;
 
 	(void)state;
-	assert_int_equal(sched_getaffinity(0, sizeof(were), &were), 0);
-	while (!CPU_ISSET(cpu, &were))
+	assert_int_equal(sched_getaffinity(0, sizeof(old_cpus), &old_cpus), 0);
+	while (!CPU_ISSET(cpu, &old_cpus))
 		cpu++;
 	snprintf(text, sizeof(text), "%u\n", cpu);
 	tree_open(&t);
@@ -251,30 +255,31 @@ static void lanes_go_there(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n");
 	tree_text(&t, "sys/devices/system/cpu/online", "0-1023\n");
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", text);
-	pst_near_find(&dev, &near); /* one node: everywhere is near */
+	pst_numa_find(&dev, &near); /* With one node every CPU is close. */
 	assert_false(near.cpus_known);
 	assert_int_equal(near.node, -1);
 	tree_text(&t, "sys/devices/system/node/node0/cpulist", "1000\n");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_true(near.cpus_known && CPU_COUNT(&near.cpus) == 1 && CPU_ISSET(cpu, &near.cpus));
 	assert_int_equal(near.node, 1);
-	pst_near_thread(&near);
-	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
-	assert_true(CPU_EQUAL(&now, &near.cpus));
-	assert_int_equal(sched_setaffinity(0, sizeof(were), &were), 0);
-	/* None that this process may use: it stays where it is. */
+	pst_numa_bind_thread(&near);
+	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
+	assert_true(CPU_EQUAL(&new_cpus, &near.cpus));
+	assert_int_equal(sched_setaffinity(0, sizeof(old_cpus), &old_cpus), 0);
+	/* This process may use none of the CPUs, so that its affinity stays unchanged. */
 	tree_text(&t, "sys/devices/system/node/node1/cpulist", "1001\n");
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
-	pst_near_thread(&near);
-	assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
-	assert_true(CPU_EQUAL(&now, &were));
-	snprintf(dev.facts.bdf, sizeof(dev.facts.bdf), "0000:00:02.0"); /* nobody there */
-	pst_near_find(&dev, &near);
+	pst_numa_bind_thread(&near);
+	assert_int_equal(sched_getaffinity(0, sizeof(new_cpus), &new_cpus), 0);
+	assert_true(CPU_EQUAL(&new_cpus, &old_cpus));
+	/* No device has this address. */
+	snprintf(dev.facts.bdf, sizeof(dev.facts.bdf), "0000:00:02.0");
+	pst_numa_find(&dev, &near);
 	assert_false(near.cpus_known);
 	assert_true(near.node < 0);
 	dev.facts.bdf[0] = '\0';
-	pst_near_find(&dev, &near);
+	pst_numa_find(&dev, &near);
 	assert_int_equal(near.node, -1);
 	tree_close(&t);
 }
@@ -303,14 +308,15 @@ static void iommu_modes(void **state)
 	tree_close(&t);
 }
 
-/* Which cards are GPUs. */
-static void gpus(void **state)
+/* Tests which cards count as GPUs. */
+static void gpu_classes(void **state)
 {
 	static const struct {
-		const char *class_, *vendor, *maker; /* maker NULL: none */
+		/* Vendor of the GPU; NULL: the card is no GPU. */
+		const char *class_, *vendor, *maker;
 	} cases[] = {
 		{"0x030200\n", "0x10de\n", "nvidia"}, {"0x030000\n", "0x10de\n", "nvidia"},
-		{"0x068000\n", "0x10de\n", NULL}, /* NVSwitch */
+		{"0x068000\n", "0x10de\n", NULL}, /* An NVSwitch. */
 		{"0x040300\n", "0x10de\n", NULL},     {"0x038000\n", "0x1002\n", "amd"},
 		{"0x120000\n", "0x1002\n", "amd"},    {"0x030000\n", "0x8086\n", "intel"},
 		{"0x120000\n", "0x8086\n", "intel"},  {"0x030000\n", "0x1a03\n", NULL},
@@ -334,8 +340,8 @@ static void gpus(void **state)
 	}
 }
 
-/* Intel's VMD makes a host bridge of its own out of an endpoint. */
-static void vmd(void **state)
+/* Intel's VMD creates a host bridge below an endpoint. */
+static void vmd_host_bridge(void **state)
 {
 	struct pst_topo *topo;
 	struct tree t;
@@ -371,7 +377,7 @@ static void functions_of_one_card(void **state)
 	tree_close(&t);
 }
 
-static void circle(void **state)
+static void circular_links(void **state)
 {
 	struct pst_topo *topo;
 	struct tree t;
@@ -403,7 +409,7 @@ static void deeper_than_the_limit(void **state)
 	tree_open(&t);
 	for (i = 1; i < 100; i++) {
 		snprintf(path + strlen(path), sizeof(path) - strlen(path), "/0000:%02x:00.0", i);
-		/* Only the last is longer than a path may be. */
+		/* Only the last path is longer than a path may be. */
 		if (strlen(path) < 400)
 			plant(&t, path, "0x060400\n");
 	}
@@ -414,7 +420,7 @@ static void deeper_than_the_limit(void **state)
 	tree_close(&t);
 }
 
-static void garbled(void **state)
+static void garbled_tree(void **state)
 {
 	char *huge = malloc(1 << 20);
 	struct pst_topo *topo;
@@ -433,7 +439,7 @@ static void garbled(void **state)
 	tree_text(&t, "sys/devices/pci0000:00/0000:00:01.0/current_link_width", "255\n");
 	tree_folder(&t, "sys/devices/pci0000:00/0000:00:01.0/vendor");
 	plant(&t, "pci0000:00/0000:00:02.0", "0x060400\n");
-	/* A list of capabilities that points at itself, and one that runs off. */
+	/* A capability list that points at itself, and one that leaves the config space. */
 	memset(huge, 0, 4096);
 	huge[6] = 0x10;
 	huge[0x34] = 0x40;
@@ -465,7 +471,7 @@ static void garbled(void **state)
 	free(huge);
 }
 
-static void nothing_there(void **state)
+static void empty_tree(void **state)
 {
 	struct pst_topo *topo = NULL;
 	char why[256] = "";
@@ -487,20 +493,20 @@ int main(void)
 {
 	/* clang-format off */
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(roles_by_place),
+		cmocka_unit_test(roles_by_position),
 		cmocka_unit_test(roles_by_config),
 		cmocka_unit_test(drives_and_limits),
-		cmocka_unit_test(acs_on_the_way),
+		cmocka_unit_test(acs_between_devices),
 		cmocka_unit_test(nodes_and_cpus),
-		cmocka_unit_test(lanes_go_there),
+		cmocka_unit_test(lanes_run_near_the_device),
 		cmocka_unit_test(iommu_modes),
-		cmocka_unit_test(gpus),
-		cmocka_unit_test(vmd),
+		cmocka_unit_test(gpu_classes),
+		cmocka_unit_test(vmd_host_bridge),
 		cmocka_unit_test(functions_of_one_card),
-		cmocka_unit_test(circle),
+		cmocka_unit_test(circular_links),
 		cmocka_unit_test(deeper_than_the_limit),
-		cmocka_unit_test(garbled),
-		cmocka_unit_test(nothing_there),
+		cmocka_unit_test(garbled_tree),
+		cmocka_unit_test(empty_tree),
 	};
 	/* clang-format on */
 

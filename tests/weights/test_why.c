@@ -9,7 +9,7 @@
 #include <fcntl.h>
 
 #include "common/why.h"
-#include "core/err.h"
+#include "core/base/err.h"
 #include "weights/err.h"
 
 #define ERRNO_MAX 200 /* Linux has 133. */

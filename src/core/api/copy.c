@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * penstock_copy: memory of one device to memory of another, or of the same. Peer to
+ * peer where the devices' backend offers it, else through a slot of the ring, row
+ * blocks at a time.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "core/lane/lane.h"
+#include "core/base/objects.h"
+
+/* Rows (or a part of one) that fit a slot: from `src` to the slot, then to `dst`. */
+static int through_slot(struct pst_lane *lane, const struct penstock_copy_args *c,
+			struct pst_slot *slot, uint64_t row, uint64_t col, uint64_t len,
+			uint64_t rows)
+{
+	struct pst_rect out = {
+		.dst = slot->mem,
+		.src = (const char *)c->src + row * c->src_pitch + col,
+		.dst_pitch = len,
+		.src_pitch = c->src_pitch,
+		.row_len = len,
+		.rows = rows,
+		.unsure = true,
+	};
+	struct pst_rect in = {
+		.dst = (char *)c->dst + row * c->dst_pitch + col,
+		.src = slot->mem,
+		.dst_pitch = c->dst_pitch,
+		.src_pitch = len,
+		.row_len = len,
+		.rows = rows,
+		.unsure = true,
+	};
+	int ret = pst_lane_copy_now(lane, c->src_dev, &out, false);
+
+	return ret ? ret : pst_lane_copy_now(lane, c->dst_dev, &in, true);
+}
+
+/* By a lane of the device that a CPU does not reach: it has that one's copy queue, and what
+ * the other needs is made in no time. */
+static int through_host(const struct penstock_copy_args *c, struct pst_err *err)
+{
+	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
+	struct pst_lane *lane;
+	struct pst_slot *slot;
+	uint64_t row = 0, step;
+	int ret = pst_device_start_pump(by, err);
+
+	if (ret)
+		return ret;
+	lane = pst_lane_borrow_wait(atomic_load(&by->pump), err);
+	if (!lane)
+		return err->code;
+	slot = pst_slot_get(&lane->slots, lane->slot_bytes);
+	if (!slot) {
+		pst_lane_return(lane);
+		return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");
+	}
+	step = c->row_len < slot->len ? slot->len / c->row_len : 1;
+	for (; row < c->rows && !ret; row += step) {
+		uint64_t rows = c->rows - row < step ? c->rows - row : step;
+
+		for (uint64_t col = 0; col < c->row_len && !ret; col += slot->len) {
+			uint64_t len = c->row_len - col < slot->len ? c->row_len - col : slot->len;
+
+			ret = through_slot(lane, c, slot, row, col, len, rows);
+		}
+	}
+	pst_slot_put(&lane->slots, slot);
+	pst_lane_return(lane);
+	return ret ? pst_fail_errno(err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				    "copying from %s to %s: %m", c->src_dev->name, c->dst_dev->name)
+		   : 0;
+}
+
+static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
+{
+	struct pst_rect rect;
+	int ret = -EXDEV;
+
+	if (!c->dst_dev || !c->src_dev || !c->dst || !c->src)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a copy without device or address");
+	if (pst_fork_check(c->dst_dev->generation, err) ||
+	    pst_fork_check(c->src_dev->generation, err))
+		return err->code;
+	c->rows = c->rows ? c->rows : 1;
+	if (c->rows == 1)
+		c->dst_pitch = c->src_pitch = c->row_len;
+	if (c->dst_pitch < c->row_len || c->src_pitch < c->row_len)
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a pitch is shorter than a row");
+	if (!c->row_len)
+		return 0;
+	rect = (struct pst_rect){.dst = c->dst,
+				 .src = c->src,
+				 .dst_pitch = c->dst_pitch,
+				 .src_pitch = c->src_pitch,
+				 .row_len = c->row_len,
+				 .rows = c->rows};
+	if (c->dst_dev->ops->copy_peer)
+		ret = c->dst_dev->ops->copy_peer(c->dst_dev, c->src_dev, &rect, err);
+	return ret == -EXDEV ? through_host(c, err) : ret;
+}
+
+int penstock_copy(const struct penstock_copy_args *copies, unsigned count)
+{
+	struct pst_err err;
+
+	for (unsigned i = 0; i < count; i++) {
+		struct penstock_copy_args c;
+		const char *from = (const char *)copies + i * copies[0].size;
+		int ret = pst_struct_copy_in(&c, sizeof(c), from, "penstock_copy_args", &err);
+
+		if (!ret)
+			ret = copy_one(&c, &err);
+		if (ret)
+			return pst_err_publish(&err);
+	}
+	return 0;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking from outside: the machine's topology and a process's counters, written to
+ * a descriptor as a table or as JSON. Nothing here is used by a transfer.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/utf8.h"
+#include "core/base/objects.h"
+#include "core/base/stats.h"
+#include "core/machine/topo.h"
+
+static FILE *stream_on(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	FILE *f = copy < 0 ? NULL : fdopen(copy, "w");
+
+	if (!f && copy >= 0)
+		close(copy);
+	return f;
+}
+
+static int close_stream(FILE *f)
+{
+	bool failed = ferror(f);
+
+	errno = 0; /* of what was lost before, nobody knows why any more */
+	if (fclose(f) || failed)
+		return pst_fail_errno(NULL, EIO, PENSTOCK_WHY_IO_ERROR,
+				      "the output cannot be written%s%s", errno ? ": " : "",
+				      errno ? strerror(errno) : "");
+	return 0;
+}
+
+int penstock_topo(const char *sys_root, int json, int fd)
+{
+	struct pst_topo *topo;
+	char why[PENSTOCK_TEXT_MAX];
+	int ret = pst_topo_open(sys_root ? sys_root : "", &topo, why, sizeof(why));
+	FILE *f;
+
+	if (ret < 0)
+		return pst_fail_errno(NULL, ret, pst_why_of_errno(ret), "%s", why);
+	f = stream_on(fd);
+	if (!f) {
+		pst_topo_close(topo);
+		return pst_fail_errno(NULL, errno, pst_why_of_errno(errno), "descriptor %d: %m",
+				      fd);
+	}
+	if (json)
+		pst_topo_print_json(topo, f);
+	else
+		pst_topo_print(topo, f);
+	pst_topo_close(topo);
+	return close_stream(f);
+}
+
+/* ---- counters ---- */
+
+#define MEMFD "/memfd:" PST_STATS_NAME
+
+/* Opens the stats memfd of a process: the kernel lets only its user (or root) in. */
+static int find_memfd(int pid)
+{
+	char dir[64], name[320], target[128];
+	struct dirent *entry;
+	int fd = -ENOENT;
+	DIR *d;
+
+	snprintf(dir, sizeof(dir), "/proc/%d/fd", pid);
+	d = opendir(dir);
+	if (!d)
+		return -errno;
+	while (fd < 0 && (entry = readdir(d))) {
+		ssize_t n;
+
+		snprintf(name, sizeof(name), "%s/%s", dir, entry->d_name);
+		n = readlink(name, target, sizeof(target) - 1);
+		if (n <= 0)
+			continue;
+		target[n] = '\0';
+		if (strncmp(target, MEMFD, sizeof(MEMFD) - 1))
+			continue;
+		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+		if (fd < 0)
+			fd = -errno;
+	}
+	closedir(d);
+	return fd;
+}
+
+/* Ends, and prints on one line; one that was being written is none. */
+static void check_note(struct pst_stats_note *note)
+{
+	if (note->begun != note->done)
+		note->done = 0;
+	note->text[sizeof(note->text) - 1] = '\0';
+	for (char *c = note->text; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 127)
+			*c = '?';
+}
+
+/* The note that comes behind number `after`, NULL: none. */
+static const struct pst_stats_note *next_note(const struct pst_stats *s, uint64_t after)
+{
+	const struct pst_stats_note *next = NULL;
+
+	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
+		if (s->notes[i].done > after && (!next || s->notes[i].done < next->done))
+			next = &s->notes[i];
+	return next;
+}
+
+/* What this library calls its paths: it ends, and prints as it is. */
+static bool is_name(const char *name, size_t room)
+{
+	size_t len = strnlen(name, room);
+
+	return len && len < room && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
+}
+
+static bool known(const struct pst_stats *s)
+{
+	bool ok = s->magic == PST_STATS_MAGIC && s->version == PST_STATS_VERSION &&
+		  s->size == sizeof(*s) && s->path_count <= PST_PATHS_MAX;
+
+	for (unsigned i = 0; ok && i < s->path_count; i++)
+		ok = is_name(s->paths[i].name, sizeof(s->paths[i].name));
+	return ok;
+}
+
+/* A copy of the counters of `pid`, which may be lying: its text is looked at here. */
+static int read_stats(int pid, struct pst_stats *out)
+{
+	struct stat stat;
+	int fd = find_memfd(pid), code = 0;
+
+	if (fd < 0)
+		return pst_fail_errno(NULL, fd == -EACCES ? EACCES : ESRCH,
+				      fd == -EACCES ? PENSTOCK_WHY_NO_PERMISSION
+						    : PENSTOCK_WHY_NOT_FOUND,
+				      fd == -EACCES ? "process %d belongs to another user"
+						    : "process %d does not run, or has not used "
+						      "Penstock",
+				      pid);
+	if (fstat(fd, &stat) || (size_t)stat.st_size < sizeof(*out) ||
+	    pread(fd, out, sizeof(*out), 0) != (ssize_t)sizeof(*out))
+		code = EPROTO;
+	close(fd);
+	if (code || !known(out))
+		return pst_fail_errno(NULL, EPROTO, PENSTOCK_WHY_UNSUPPORTED,
+				      "process %d uses another version of Penstock", pid);
+	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
+		check_note(&out->notes[i]);
+	return 0;
+}
+
+/* The latency that a share of the chunks stayed under, from the buckets. */
+static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
+{
+	uint64_t total = 0, sum = 0;
+
+	for (unsigned b = 0; b < PST_STATS_BUCKETS; b++)
+		total += path->latency[b];
+	if (!total)
+		return 0;
+	for (unsigned b = 0; b < PST_STATS_BUCKETS; b++) {
+		sum += path->latency[b];
+		if ((double)sum >= share * (double)total)
+			return pst_stats_bucket_ns(b + 1 < PST_STATS_BUCKETS ? b + 1 : b);
+	}
+	return 0;
+}
+
+/* What is no UTF-8, as a file's name need not be, becomes U+FFFD. */
+static void print_text_json(const char *text, FILE *f)
+{
+	while (*text) {
+		unsigned n = pst_utf8_length(text, SIZE_MAX);
+
+		if (*text == '"' || *text == '\\')
+			fputc('\\', f);
+		if (n)
+			fwrite(text, 1, n, f);
+		else
+			fputs("\\ufffd", f);
+		text += n ? n : 1;
+	}
+}
+
+static void print_notes_json(const struct pst_stats *s, FILE *f)
+{
+	const struct pst_stats_note *note = NULL;
+	const char *comma = "";
+
+	fprintf(f, "\"notes\": [");
+	while ((note = next_note(s, note ? note->done : 0))) {
+		fprintf(f, "%s{\"times\": %llu, \"text\": \"", comma,
+			(unsigned long long)note->times);
+		print_text_json(note->text, f);
+		fprintf(f, "\"}");
+		comma = ", ";
+	}
+	fprintf(f, "]");
+}
+
+static void print_json(const struct pst_stats *s, FILE *f)
+{
+	const char *comma = "";
+
+	fprintf(f,
+		"{\"version\": %u, \"pid\": %u, \"requests\": %llu, \"refused\": %llu, "
+		"\"failed\": %llu, \"canaries\": %llu, \"canaries_failed\": %llu, \"paths\": {",
+		s->version, s->pid, (unsigned long long)s->requests, (unsigned long long)s->refused,
+		(unsigned long long)s->failed, (unsigned long long)s->canaries,
+		(unsigned long long)s->canaries_failed);
+	for (unsigned i = 0; i < s->path_count; i++, comma = ", ") {
+		const struct pst_stats_path *p = &s->paths[i];
+
+		fprintf(f,
+			"%s\"%s\": {\"read_chunks\": %llu, \"write_chunks\": %llu, "
+			"\"read_bytes\": %llu, \"write_bytes\": %llu, \"cpu_copied\": %llu, "
+			"\"dram_laid\": %llu, \"errors\": %llu, \"retries\": %llu, "
+			"\"p50_us\": %.1f, \"p99_us\": %.1f, \"latency_ns\": [",
+			comma, p->name, (unsigned long long)p->chunks[0],
+			(unsigned long long)p->chunks[1], (unsigned long long)p->bytes[0],
+			(unsigned long long)p->bytes[1], (unsigned long long)p->cpu_copied,
+			(unsigned long long)p->dram_laid, (unsigned long long)p->errors,
+			(unsigned long long)p->retries, (double)percentile_ns(p, 0.5) / 1e3,
+			(double)percentile_ns(p, 0.99) / 1e3);
+		for (unsigned b = 0, any = 0; b < PST_STATS_BUCKETS; b++) {
+			if (!p->latency[b])
+				continue;
+			fprintf(f, "%s[%llu, %llu]", any++ ? ", " : "",
+				(unsigned long long)pst_stats_bucket_ns(b),
+				(unsigned long long)p->latency[b]);
+		}
+		fprintf(f, "]}");
+	}
+	fprintf(f, "}, ");
+	print_notes_json(s, f);
+	fprintf(f, "}\n");
+}
+
+static void print_table(const struct pst_stats *s, FILE *f)
+{
+	const struct pst_stats_note *note = NULL;
+
+	fprintf(f,
+		"process %u: %llu request%s, %llu refused, %llu failed, %llu canar%s (%llu "
+		"failed)\n",
+		s->pid, (unsigned long long)s->requests, s->requests == 1 ? "" : "s",
+		(unsigned long long)s->refused, (unsigned long long)s->failed,
+		(unsigned long long)s->canaries, s->canaries == 1 ? "y" : "ies",
+		(unsigned long long)s->canaries_failed);
+	fprintf(f, "%-8s %12s %12s %10s %10s %8s %8s %10s %10s\n", "path", "read MB", "write MB",
+		"chunks", "CPU MB", "errors", "retries", "p50 us", "p99 us");
+	for (unsigned i = 0; i < s->path_count; i++) {
+		const struct pst_stats_path *p = &s->paths[i];
+
+		if (!p->chunks[0] && !p->chunks[1])
+			continue;
+		fprintf(f, "%-8s %12.1f %12.1f %10llu %10.1f %8llu %8llu %10.1f %10.1f\n", p->name,
+			(double)p->bytes[0] / 1e6, (double)p->bytes[1] / 1e6,
+			(unsigned long long)(p->chunks[0] + p->chunks[1]),
+			(double)p->cpu_copied / 1e6, (unsigned long long)p->errors,
+			(unsigned long long)p->retries, (double)percentile_ns(p, 0.5) / 1e3,
+			(double)percentile_ns(p, 0.99) / 1e3);
+	}
+	while ((note = next_note(s, note ? note->done : 0)))
+		fprintf(f, "note: %s (%llux)\n", note->text, (unsigned long long)note->times);
+}
+
+int penstock_stats(int pid, int json, int fd)
+{
+	struct pst_stats *copy;
+	FILE *f;
+	int ret;
+
+	pst_stats_get(); /* so that a process can always look at itself */
+	copy = malloc(sizeof(*copy));
+	if (!copy)
+		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for the counters");
+	ret = read_stats(pid ? pid : (int)getpid(), copy);
+	f = ret ? NULL : stream_on(fd);
+	if (!ret && !f)
+		ret = pst_fail_errno(NULL, errno, PENSTOCK_WHY_BAD_ARGUMENT, "descriptor %d: %m",
+				     fd);
+	if (!ret) {
+		if (json)
+			print_json(copy, f);
+		else
+			print_table(copy, f);
+		ret = close_stream(f);
+	}
+	free(copy);
+	return ret;
+}

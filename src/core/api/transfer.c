@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls that move bytes in one go, and the copies between devices. A transfer
+ * is submit and wait over the same code as any queue's; if it is one chunk, the
+ * calling thread takes a lane's place, so that nobody has to be woken.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/objects.h"
+#include "core/lane/pump.h"
+#include "core/queue/queue.h"
+#include "core/route/route.h"
+
+/* Queues for one-call transfers: taken from a list and put back, so that threads
+ * that come and go leave none behind. */
+#define SPARE_MAX 64
+static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
+
+static void put_queue(struct penstock_queue *q)
+{
+	for (unsigned i = 0; i < SPARE_MAX; i++) {
+		struct penstock_queue *none = NULL;
+
+		if (atomic_compare_exchange_strong_explicit(
+			    &spare[i], &none, q, memory_order_release, memory_order_relaxed))
+			return;
+	}
+	penstock_queue_close(q);
+}
+
+/* One that takes so many segments. Of those that do not one is given up, so that there is
+ * room for the new one when it is put back. */
+static int take_queue(const struct penstock_req *req, struct penstock_queue **out)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *q;
+	bool one_less = false;
+
+	for (unsigned i = 0; i < SPARE_MAX; i++) {
+		q = atomic_load_explicit(&spare[i], memory_order_relaxed);
+		if (!q)
+			continue;
+		q = atomic_exchange_explicit(&spare[i], NULL, memory_order_acquire);
+		if (!q)
+			continue;
+		if (q->generation != pst_fork_generation() || !pst_queue_has_place(q)) {
+			penstock_queue_close(q);
+			continue;
+		}
+		if (req->seg_count <= q->segs_max) {
+			*out = q;
+			return 0;
+		}
+		if (one_less)
+			put_queue(q);
+		else
+			penstock_queue_close(q);
+		one_less = true;
+	}
+	opts.requests_max = 1;
+	opts.segs_max = req->seg_count > 16 ? req->seg_count : 16;
+	return penstock_queue_open(&opts, out);
+}
+
+int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report *report)
+{
+	struct penstock_queue *q;
+	struct penstock_done done;
+	int64_t result;
+	int ret;
+
+	if (!req || req->stream)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"no request, or one in stream order: those need a queue");
+	if (report && report->size < sizeof(report->size))
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the report's size is not set: start from PENSTOCK_REPORT_INIT");
+	ret = take_queue(req, &q);
+	if (ret)
+		return ret;
+	ret = pst_queue_submit_here(q, req);
+	if (ret < 0) {
+		put_queue(q);
+		return ret;
+	}
+	penstock_wait(q, &done, 1, 1, -1);
+	result = done.result;
+	if (result < 0) {
+		struct pst_err err = {(int)result, done.report->why, ""};
+
+		memcpy(err.text, done.report->text, sizeof(err.text));
+		pst_err_publish(&err);
+	}
+	if (report)
+		pst_struct_copy_out(report, done.report, sizeof(*report));
+	put_queue(q);
+	return result;
+}
+
+static int64_t plain(struct penstock_storage *st, struct penstock_device *dev, void *buf,
+		     size_t len, uint64_t off, enum penstock_op op)
+{
+	struct penstock_seg seg = {.buf = buf, .dev = dev, .off = off, .row_len = len, .rows = 1};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	req.op = op;
+	return penstock_transfer(&req, NULL);
+}
+
+int64_t penstock_read(struct penstock_storage *st, struct penstock_device *dev, void *buf,
+		      size_t len, uint64_t off)
+{
+	return plain(st, dev, buf, len, off, PENSTOCK_READ);
+}
+
+int64_t penstock_write(struct penstock_storage *st, struct penstock_device *dev, const void *buf,
+		       size_t len, uint64_t off)
+{
+	return plain(st, dev, (void *)(uintptr_t)buf, len, off, PENSTOCK_WRITE);
+}
+
+int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op)
+{
+	struct pst_route *route;
+	struct pst_lane *lane;
+	struct pst_err err;
+
+	if (!st || !dev || (unsigned)op > PENSTOCK_WRITE)
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no storage, device or op");
+	if (pst_fork_check(st->generation, &err) || pst_fork_check(dev->generation, &err))
+		return pst_err_publish(&err);
+	if (pst_route_get(st, dev, op, &route, &err))
+		return pst_err_publish(&err);
+	lane = pst_lane_borrow(atomic_load(&dev->pump)); /* the first call has its ring */
+	if (lane)
+		pst_lane_return(lane);
+	return 0;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Errors: see err.h. Also the reason tables and the thread's last message, the
+ * only thread-local state of the library. Never prints; that is log.c's.
+ */
+#include "core/base/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/utf8.h"
+#include "common/why.h"
+
+static _Thread_local struct pst_err last = {0, PENSTOCK_WHY_NONE, ""};
+
+static const char *const why_names[] = {
+#define NAME(code, name, text) name,
+	PENSTOCK_WHY_LIST(NAME)
+#undef NAME
+};
+
+static const char *const why_texts[] = {
+#define TEXT(code, name, text) text,
+	PENSTOCK_WHY_LIST(TEXT)
+#undef TEXT
+};
+
+/* The errno that belongs to a reason when the caller of pst_fail names none. */
+static int errno_of_why(enum penstock_why why)
+{
+	switch (why) {
+	case PENSTOCK_WHY_BAD_ARGUMENT:
+	case PENSTOCK_WHY_BAD_KIND:
+	case PENSTOCK_WHY_UNALIGNED:
+		return EINVAL;
+	case PENSTOCK_WHY_NOT_FOUND:
+		return ENOENT;
+	case PENSTOCK_WHY_NO_PERMISSION:
+	case PENSTOCK_WHY_RESIDENCY_EPERM:
+		return EACCES;
+	case PENSTOCK_WHY_NO_MEMORY:
+	case PENSTOCK_WHY_MEMLOCK:
+		return ENOMEM;
+	case PENSTOCK_WHY_NO_DEVICE:
+	case PENSTOCK_WHY_NO_DRIVER:
+		return ENODEV;
+	case PENSTOCK_WHY_READ_ONLY:
+		return EROFS;
+	case PENSTOCK_WHY_NO_FILES:
+		return EMFILE;
+	case PENSTOCK_WHY_FULL:
+		return EAGAIN;
+	case PENSTOCK_WHY_CANCELLED:
+		return ECANCELED;
+	case PENSTOCK_WHY_DEADLINE:
+		return ETIME;
+	case PENSTOCK_WHY_NO_SPACE:
+		return ENOSPC;
+	case PENSTOCK_WHY_SHRANK:
+	case PENSTOCK_WHY_SHORT_IO:
+		return ENODATA;
+	case PENSTOCK_WHY_STALE:
+		return ESTALE;
+	case PENSTOCK_WHY_IO_ERROR:
+	case PENSTOCK_WHY_DEVICE_ERROR:
+	case PENSTOCK_WHY_CANARY:
+	case PENSTOCK_WHY_INJECTED:
+		return EIO;
+	default:
+		return EOPNOTSUPP;
+	}
+}
+
+enum penstock_why pst_why_of_errno(int code)
+{
+	return pst_why_from_errno(code);
+}
+
+#define NAME_MAX_BYTES 130 /* of a name, so that a sentence has room for what it says of it */
+
+const char *pst_path_tail(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len > NAME_MAX_BYTES)
+		name += len - NAME_MAX_BYTES;
+	while (((unsigned char)*name & 0xc0) == 0x80) /* not the middle of a letter */
+		name++;
+	return name;
+}
+
+static int fill(struct pst_err *err, int code, enum penstock_why why, const char *fmt, va_list args)
+{
+	if (!err)
+		err = &last;
+	err->code = code < 0 ? code : -code;
+	err->why = why;
+	if (vsnprintf(err->text, sizeof(err->text), fmt, args) >= (int)sizeof(err->text))
+		pst_utf8_end(err->text, sizeof(err->text) - 1);
+	return err->code;
+}
+
+int pst_fail(struct pst_err *err, enum penstock_why why, const char *fmt, ...)
+{
+	va_list args;
+	int code;
+
+	va_start(args, fmt);
+	code = fill(err, errno_of_why(why), why, fmt, args);
+	va_end(args);
+	return code;
+}
+
+int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const char *fmt, ...)
+{
+	va_list args;
+	int ret;
+
+	errno = code < 0 ? -code : code; /* for %m */
+	va_start(args, fmt);
+	ret = fill(err, code, why, fmt, args);
+	va_end(args);
+	return ret;
+}
+
+int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
+{
+	struct pst_err err;
+	va_list args;
+
+	errno = code < 0 ? -code : code; /* for %m */
+	va_start(args, fmt);
+	fill(&err, code, why, fmt, args); /* `last` may be among the arguments */
+	va_end(args);
+	return pst_err_publish(&err);
+}
+
+int pst_err_publish(const struct pst_err *err)
+{
+	if (err != &last)
+		last = *err;
+	return err->code;
+}
+
+const char *penstock_why_name(unsigned why)
+{
+	return why < PST_WHY_COUNT ? why_names[why] : "unknown";
+}
+
+const char *penstock_why_text(unsigned why)
+{
+	return why < PST_WHY_COUNT ? why_texts[why] : "unknown";
+}
+
+const char *penstock_errmsg(void)
+{
+	return last.text;
+}
+
+enum penstock_why penstock_errwhy(void)
+{
+	return last.why;
+}

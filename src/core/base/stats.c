@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The counters' memory: see stats.h. Made at the first use, once; readers are
+ * other processes (`penstock stats`), so nothing in it is ever a pointer.
+ */
+#include "core/base/stats.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct pst_stats fallback;
+static struct pst_stats *stats = &fallback;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static int memfd = -1;
+static bool watched; /* a fork is told of */
+static ino_t memfd_ino;
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who write; a leaf */
+
+static void forked(void)
+{
+	static const pthread_once_t again = PTHREAD_ONCE_INIT;
+	struct stat stat;
+
+	/* What a child inherited would show its parent's counters as its own. It gets some
+	 * when it uses what it has opened itself. */
+	stats = &fallback;
+	memset(&fallback, 0, sizeof(fallback));
+	memcpy(&once, &again, sizeof(once));
+	pthread_mutex_init(&note_lock, NULL);
+	if (memfd >= 0 && !fstat(memfd, &stat) && stat.st_ino == memfd_ino)
+		close(memfd);
+	memfd = -1;
+}
+
+static void make(void)
+{
+	int fd = memfd_create(PST_STATS_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct stat stat = {.st_ino = 0};
+	void *map = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, sizeof(*stats)) == 0 && fstat(fd, &stat) == 0)
+		map = mmap(NULL, sizeof(*stats), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map != MAP_FAILED) {
+		stats = map;
+		memfd = fd;
+		memfd_ino = stat.st_ino;
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+		madvise(map, sizeof(*stats), MADV_DONTFORK);
+		if (!watched)
+			pthread_atfork(NULL, NULL, forked);
+		watched = true;
+	} else if (fd >= 0) {
+		close(fd);
+	}
+	stats->version = PST_STATS_VERSION;
+	stats->size = sizeof(*stats);
+	stats->pid = (uint32_t)getpid();
+	stats->path_count = pst_path_count;
+	for (unsigned i = 0; i < pst_path_count; i++)
+		snprintf(stats->paths[i].name, sizeof(stats->paths[i].name), "%s",
+			 pst_paths[i]->name);
+	stats->magic = PST_STATS_MAGIC; /* last: now it may be read */
+}
+
+struct pst_stats *pst_stats_get(void)
+{
+	pthread_once(&once, make);
+	return stats;
+}
+
+unsigned pst_stats_bucket(uint64_t ns)
+{
+	unsigned log = ns ? 63 - (unsigned)__builtin_clzll(ns) : 0;
+	unsigned half = log ? (unsigned)(ns >> (log - 1)) & 1 : 0;
+	unsigned bucket = log * 2 + half;
+
+	return bucket < PST_STATS_BUCKETS ? bucket : PST_STATS_BUCKETS - 1;
+}
+
+uint64_t pst_stats_bucket_ns(unsigned bucket)
+{
+	uint64_t low = 1ull << (bucket / 2);
+
+	return bucket & 1 ? low + low / 2 : low;
+}
+
+/* ---- notes; under note_lock ---- */
+
+static struct pst_stats_note *find_note(const char *text)
+{
+	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
+		if (stats->notes[i].done && !strcmp(stats->notes[i].text, text))
+			return &stats->notes[i];
+	return NULL;
+}
+
+static struct pst_stats_note *oldest_note(void)
+{
+	struct pst_stats_note *oldest = &stats->notes[0];
+
+	for (unsigned i = 1; i < PST_STATS_NOTES; i++)
+		if (stats->notes[i].done < oldest->done)
+			oldest = &stats->notes[i];
+	return oldest;
+}
+
+static void write_note(struct pst_stats_note *note, const char *text)
+{
+	static uint64_t count;
+
+	atomic_store_explicit(&note->begun, ++count, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	snprintf(note->text, sizeof(note->text), "%s", text);
+	atomic_store_explicit(&note->times, 0, memory_order_relaxed);
+	atomic_store_explicit(&note->done, count, memory_order_release);
+}
+
+void penstock_stats_note(const char *text)
+{
+	char cut[PST_STATS_NOTE_MAX];
+	struct pst_stats_note *note;
+
+	snprintf(cut, sizeof(cut), "%s", text);
+	pst_stats_get();
+	pthread_mutex_lock(&note_lock);
+	note = find_note(cut);
+	if (!note) {
+		note = oldest_note();
+		write_note(note, cut);
+	}
+	atomic_fetch_add_explicit(&note->times, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&note_lock);
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The canary: a direct transfer that reports success has been seen to deliver
+ * nothing (an IOMMU between drive and device). So before a direct path is believed
+ * it is run on known bytes: read them through host memory, lay their complement at
+ * the destination, read directly, order, compare every word; once for each drive
+ * beneath. Writes are read back. Bytes prove bytes, not the route: the path's own
+ * probe must have passed as well.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/lane/lane.h"
+#include "core/base/log.h"
+#include "core/route/route.h"
+#include "core/base/stats.h"
+
+/* One trial's memory. */
+struct trial {
+	struct pst_route *route;
+	struct pst_lane *lane;
+	unsigned path;
+	uint64_t off, len;
+	void *scratch;	  /* device memory */
+	char *want, *got; /* host memory, page-aligned */
+	struct pst_err err;
+};
+
+static int reference(struct trial *t, char *into, uint64_t off, uint64_t len)
+{
+	struct pst_io io = {
+		.st = t->route->st,
+		.op = PST_IO_FILL,
+		.flags = t->route->st->facts.fd_direct >= 0 ? PST_IO_DIRECT : 0,
+		.off = off,
+		.len = len,
+		.one = {into, len},
+		.iov_count = 1,
+	};
+	int ret;
+
+	io.iov = &io.one;
+	ret = pst_lane_io_now(t->lane, &io);
+	if (ret)
+		return pst_fail_errno(&t->err, ret, pst_why_of_errno(ret),
+				      "reading the reference through host memory: %m%s",
+				      ret == -EBADF ? " (open it for reading too)" : "");
+	if ((uint64_t)io.result < len)
+		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the reference came short");
+	return 0;
+}
+
+static int copy(struct trial *t, void *dst, const void *src, bool in)
+{
+	struct pst_rect rect = {
+		.dst = dst, .src = src, .row_len = t->len, .rows = 1, .unsure = true};
+	int ret = pst_lane_copy_now(t->lane, t->route->dev, &rect, in);
+
+	return ret ? pst_fail_errno(&t->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
+				    "copying the canary: %m")
+		   : 0;
+}
+
+/* A request of one chunk that is no queue's. */
+struct sham {
+	struct pst_request req;
+	bool ended;
+};
+
+static void trial_ended(struct pst_chunk *chunk, int result)
+{
+	struct sham *sham = (struct sham *)((char *)chunk->req - offsetof(struct sham, req));
+
+	chunk->err.code = result;
+	sham->ended = true;
+}
+
+/* The path's own code on the scratch memory. */
+static int run_path(struct trial *t)
+{
+	struct penstock_seg seg = {.buf = t->scratch,
+				   .dev = t->route->dev,
+				   .off = t->off,
+				   .row_len = t->len,
+				   .rows = 1,
+				   .pitch = t->len,
+				   .buf_pitch = t->len};
+	struct pst_span span = {.off = t->off, .len = t->len, .route = t->route, .seg_count = 1};
+	struct sham *sham = calloc(1, sizeof(*sham));
+	struct pst_request *req = &sham->req;
+	struct pst_chunk *chunk;
+	int ret;
+
+	if (!sham)
+		return pst_fail(&t->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
+	req->st = t->route->st;
+	req->op = PENSTOCK_READ;
+	req->segs = &seg;
+	req->spans = &span;
+	req->seg_count = req->span_count = 1;
+	chunk = pst_chunk_get(t->lane);
+	chunk->req = req;
+	chunk->route = t->route;
+	chunk->span = 0;
+	chunk->off = t->off;
+	chunk->len = t->len;
+	chunk->pad = 0;
+	chunk->path = (uint8_t)t->path;
+	chunk->residency = PST_COLD;
+	chunk->on_done = trial_ended;
+	ret = pst_paths[t->path]->start(chunk);
+	while (!ret && !sham->ended)
+		pst_lane_turn(t->lane, 1000);
+	if (ret || chunk->err.code)
+		ret = chunk->err.text[0] && chunk->err.code
+			      ? (t->err = chunk->err, t->err.code)
+			      : pst_fail_errno(&t->err, ret, PENSTOCK_WHY_IO_ERROR,
+					       "the trial transfer failed: %m");
+	else if (chunk->moved != t->len)
+		ret = pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the trial transfer came short");
+	pst_chunk_put(chunk);
+	free(sham);
+	return ret;
+}
+
+/* Bytes that are all wrong: what has not arrived shows. */
+static void complement(char *into, const char *of, uint64_t len)
+{
+	for (uint64_t i = 0; i < len; i++)
+		into[i] = (char)~of[i];
+}
+
+/* Words that differ between what should be there and what is. */
+static size_t differing(const char *want, const char *got, uint64_t len)
+{
+	size_t words = 0;
+
+	for (uint64_t i = 0; i < len; i += sizeof(uint64_t)) {
+		uint64_t a = 0, b = 0, n = len - i < sizeof(a) ? len - i : sizeof(a);
+
+		memcpy(&a, want + i, n);
+		memcpy(&b, got + i, n);
+		words += a != b;
+	}
+	return words;
+}
+
+static int try_extent(struct trial *t)
+{
+	size_t wrong;
+	int ret = reference(t, t->want, t->off, t->len);
+
+	if (ret)
+		return ret;
+	complement(t->got, t->want, t->len);
+	ret = copy(t, t->scratch, t->got, true);
+	if (!ret)
+		ret = run_path(t);
+	if (!ret)
+		ret = copy(t, t->got, t->scratch, false);
+	if (ret)
+		return ret;
+	wrong = differing(t->want, t->got, t->len);
+	if (wrong)
+		return pst_fail(&t->err, PENSTOCK_WHY_CANARY,
+				"a read of %llu bytes reported success but %zu of %llu words "
+				"had not arrived (an IOMMU or bridge between drive and device?)",
+				(unsigned long long)t->len, wrong,
+				(unsigned long long)((t->len + 7) / 8));
+	return 0;
+}
+
+int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
+		       uint64_t *len)
+{
+	uint64_t at = *off, run = 0;
+
+	while (st->ops->written && !st->ops->written(st, &at, &run)) {
+		uint64_t from = (at + align - 1) / align * align, to = (at + run) / align * align;
+
+		if (from < to) {
+			*off = from;
+			*len = to - from < max ? to - from : max;
+			return 0;
+		}
+		at += run;
+	}
+	return -ENODATA;
+}
+
+/* One trial for each drive beneath; 0: proven. */
+static int try_drives(struct trial *t)
+{
+	const struct pst_storage_facts *facts = &t->route->st->facts;
+	const uint32_t off_align = t->route->paths[t->path].facts.off_align;
+	uint64_t align = off_align > 4096 ? off_align : 4096;
+	unsigned drives = facts->stripe_len && facts->drive_count > 1 ? facts->drive_count : 1;
+	bool striped = facts->stripe_len && facts->stripe_len < PST_SCRATCH_BYTES;
+	uint64_t max = striped ? facts->stripe_len : PST_SCRATCH_BYTES;
+
+	t->off = 0;
+	for (unsigned i = 0; i < drives; i++) {
+		uint64_t from = t->off;
+		int ret = pst_written_blocks(t->route->st, align, max, &t->off, &t->len);
+
+		if (ret)
+			return pst_fail(&t->err, PENSTOCK_WHY_UNPROVEN,
+					"%u of %u drives proven: no written extent to try the "
+					"next on, write a block first",
+					i, drives);
+		ret = try_extent(t);
+		if (ret)
+			return ret;
+		/* The next drive's turn is one stripe on. */
+		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
+	}
+	return 0;
+}
+
+void pst_canary_read(struct pst_route *route, unsigned index)
+{
+	struct pst_path_state *state = &route->paths[index];
+	struct penstock_device *dev = route->dev;
+	struct pst_stats *stats = pst_stats_get();
+	struct trial t = {.route = route, .path = index};
+	int ret;
+
+	atomic_fetch_add_explicit(&stats->canaries, 1, memory_order_relaxed);
+	t.lane = pst_lane_borrow_wait(atomic_load(&dev->pump), &t.err);
+	t.want = aligned_alloc(4096, 2 * PST_SCRATCH_BYTES);
+	t.got = t.want ? t.want + PST_SCRATCH_BYTES : NULL;
+	if (!t.lane)
+		ret = t.err.code;
+	else if (!t.want)
+		ret = pst_fail(&t.err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
+	else
+		ret = pst_scratch_get(dev, &t.scratch, &t.err);
+	if (!ret) {
+		/* Or a block of malloc's that held these very bytes would tell of nothing. */
+		memset(t.want, 0x5a, PST_SCRATCH_BYTES);
+		ret = try_drives(&t);
+	}
+	if (t.scratch)
+		pst_scratch_put(dev, t.scratch);
+	if (t.lane)
+		pst_lane_return(t.lane);
+	free(t.want);
+	state->proven = ret ? -1 : 1;
+	if (!ret)
+		return;
+	state->usable = false;
+	state->err = t.err;
+	if (t.err.why == PENSTOCK_WHY_CANARY) {
+		atomic_fetch_add_explicit(&stats->canaries_failed, 1, memory_order_relaxed);
+		pst_log(PST_LOG_WARN, pst_paths[index]->name, "%s", t.err.text);
+	}
+}
+
+/* The drives that a chunk lies on, a bit each, by whose turn it is in the stripe: one where
+ * they are not told apart. */
+static uint32_t drives_of(const struct pst_chunk *chunk)
+{
+	const struct pst_storage_facts *facts = &chunk->route->st->facts;
+	uint64_t first, last;
+	uint32_t bits = 0;
+
+	if (!facts->stripe_len || facts->drive_count < 2)
+		return 1;
+	first = chunk->off / facts->stripe_len;
+	last = (chunk->off + chunk->len - 1) / facts->stripe_len;
+	for (unsigned i = 0; i < facts->drive_count && first + i <= last; i++)
+		bits |= 1u << (first + i) % facts->drive_count;
+	return bits;
+}
+
+/* What one drive has delivered says nothing of another, and a path that has lied once is
+ * not believed again: each of its chunks is read back from then on. */
+static bool is_proven(const struct pst_chunk *chunk)
+{
+	const struct pst_route *route = chunk->route;
+	uint32_t drives = drives_of(chunk);
+
+	return !atomic_load_explicit(&route->write_proof[chunk->path], memory_order_acquire) &&
+	       !(drives &
+		 ~atomic_load_explicit(&route->write_drives[chunk->path], memory_order_acquire));
+}
+
+int pst_canary_write(struct pst_chunk *chunk)
+{
+	struct pst_route *route = chunk->route;
+	struct trial t = {.route = route,
+			  .lane = chunk->lane,
+			  .path = chunk->path,
+			  .off = chunk->off,
+			  .len = chunk->len};
+	uint64_t room = (chunk->len + chunk->pad + 4095) / 4096 * 4096;
+	struct pst_part part;
+	size_t wrong;
+	int ret;
+
+	if (is_proven(chunk))
+		return 0;
+	t.want = aligned_alloc(4096, 2 * room);
+	if (!t.want)
+		return pst_fail(&chunk->err, PENSTOCK_WHY_NO_MEMORY, "no memory for a canary");
+	t.got = t.want + room;
+	ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
+	if (!ret)
+		ret = copy(&t, t.want, part.mem, false);
+	if (!ret) {
+		complement(t.got, t.want, t.len);
+		ret = reference(&t, t.got, t.off, chunk->len + chunk->pad);
+	}
+	if (!ret) {
+		wrong = differing(t.want, t.got, t.len);
+		if (wrong)
+			ret = pst_fail(&t.err, PENSTOCK_WHY_CANARY,
+				       "a write of %llu bytes reported success but %zu words read "
+				       "back through host memory are not what was sent",
+				       (unsigned long long)t.len, wrong);
+	}
+	free(t.want);
+	if (!ret) {
+		atomic_fetch_or_explicit(&route->write_drives[chunk->path], drives_of(chunk),
+					 memory_order_release);
+		return 0;
+	}
+	chunk->err = t.err;
+	atomic_store_explicit(&route->write_proof[chunk->path], -(int)t.err.why,
+			      memory_order_release);
+	return ret;
+}

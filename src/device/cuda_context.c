@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA context: retains the device's primary context at the first need and enters it around
+ * every group of driver calls. All parts of device cuda call this file. It must never leave a
+ * thread with a context or capture mode that the caller did not have.
+ */
+#include "device/cuda_context.h"
+
+int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
+{
+	enum penstock_why why =
+		rc == PST_CU_OUT_OF_MEMORY ? PENSTOCK_WHY_NO_MEMORY : PENSTOCK_WHY_DEVICE_ERROR;
+
+	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
+}
+
+/* Swaps the thread's capture mode with *mode. */
+static void capture_mode_swap(const struct pst_cuda *api, enum pst_cu_capture_mode *mode)
+{
+	if (api->cuThreadExchangeStreamCaptureMode)
+		api->cuThreadExchangeStreamCaptureMode(mode);
+}
+
+enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
+				  struct pst_cuda_scope *scope)
+{
+	struct pst_cu_ctx *current = NULL;
+	enum pst_cu_result rc;
+
+	scope->pushed = false;
+	scope->mode = PST_CU_CAPTURE_RELAXED;
+	capture_mode_swap(api, &scope->mode);
+	if (api->cuCtxGetCurrent(&current) == PST_CU_OK && current == ctx)
+		return PST_CU_OK;
+	rc = api->cuCtxPushCurrent(ctx);
+	scope->pushed = rc == PST_CU_OK;
+	return rc;
+}
+
+void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope)
+{
+	struct pst_cu_ctx *ctx;
+
+	if (scope->pushed)
+		api->cuCtxPopCurrent(&ctx);
+	capture_mode_swap(api, &scope->mode);
+}
+
+int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err)
+{
+	struct pst_cu_ctx *ctx = atomic_load_explicit(&c->ctx, memory_order_acquire);
+	enum pst_cu_result rc = PST_CU_OK;
+
+	if (!ctx) {
+		pthread_mutex_lock(&c->lock);
+		ctx = atomic_load(&c->ctx);
+		if (!ctx) {
+			enum pst_cu_capture_mode mode = PST_CU_CAPTURE_RELAXED;
+
+			capture_mode_swap(c->api, &mode);
+			rc = c->api->cuDevicePrimaryCtxRetain(&ctx, c->ordinal);
+			capture_mode_swap(c->api, &mode);
+			if (rc == PST_CU_OK)
+				atomic_store_explicit(&c->ctx, ctx, memory_order_release);
+		}
+		pthread_mutex_unlock(&c->lock);
+	}
+	*out = ctx;
+	return rc == PST_CU_OK ? 0 : pst_cuda_fail(err, rc, "cuDevicePrimaryCtxRetain");
+}
+
+int pst_cuda_begin(struct pst_cuda_device *c, struct pst_cuda_scope *scope, struct pst_err *err)
+{
+	struct pst_cu_ctx *ctx;
+	enum pst_cu_result rc;
+	int ret = pst_cuda_retain(c, &ctx, err);
+
+	if (ret)
+		return ret;
+	rc = pst_cuda_enter(c->api, ctx, scope);
+	if (rc == PST_CU_OK)
+		return 0;
+	pst_cuda_leave(c->api, scope);
+	return pst_cuda_fail(err, rc, "cuCtxPushCurrent");
+}

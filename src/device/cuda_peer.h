@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies between devices of device cuda: copy_peer of its table, same contract as in core/ops.h. */
+#ifndef PST_DEVICE_CUDA_PEER_H
+#define PST_DEVICE_CUDA_PEER_H
+
+#include "core/ops.h"
+
+int pst_cuda_copy_peer(struct penstock_device *dst, struct penstock_device *src,
+		       const struct pst_rect *rect, struct pst_err *err);
+
+#endif

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of path null: completes at once and moves nothing. */
+#ifndef PST_PATH_NULL_H
+#define PST_PATH_NULL_H
+
+#include "core/ops.h"
+
+extern const struct pst_path_ops pst_path_null;
+
+#endif

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of path odirect: the drive's DMA writes the caller's host memory. */
+#ifndef PST_PATH_ODIRECT_H
+#define PST_PATH_ODIRECT_H
+
+#include "core/ops.h"
+
+extern const struct pst_path_ops pst_path_odirect;
+
+#endif

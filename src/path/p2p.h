@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of path p2p: the drive's DMA writes device memory. */
+#ifndef PST_PATH_P2P_H
+#define PST_PATH_P2P_H
+
+#include "core/ops.h"
+
+extern const struct pst_path_ops pst_path_p2p;
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The opening and closing entries of storage file's table: same contracts as in core/ops.h. */
+#ifndef PST_STORAGE_FILE_OPEN_H
+#define PST_STORAGE_FILE_OPEN_H
+
+#include "core/ops.h"
+
+int pst_file_open(struct penstock_storage *st, const char *url, int fd,
+		  const struct penstock_storage_opts *opts, struct pst_err *err);
+void pst_file_close(struct penstock_storage *st);
+int pst_file_commit(struct penstock_storage *st, bool durable, struct pst_err *err);
+int pst_file_abort(struct penstock_storage *st, struct pst_err *err);
+int pst_file_length(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Overwrites freed heap memory, so that a read after free finds garbage. Tests of closing in
+ * tests/conf include it.
+ */
+#ifndef FREED_MEMORY_H
+#define FREED_MEMORY_H
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Allocates blocks of `size` bytes, which likely reuse freed ones, fills and frees them. */
+static inline void freed_memory_overwrite(size_t size)
+{
+	void *volatile blocks[8];
+
+	for (unsigned i = 0; i < 8; i++) {
+		blocks[i] = malloc(size);
+		memset(blocks[i], 0x5a, size);
+	}
+	for (unsigned i = 0; i < 8; i++)
+		free(blocks[i]);
+}
+
+#endif

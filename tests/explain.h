@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queries one path's entry of penstock_explain, for tests of the canary. Tests include it. An
+ * error or a missing path fails the case.
+ */
+#ifndef PENSTOCK_TEST_EXPLAIN_H
+#define PENSTOCK_TEST_EXPLAIN_H
+
+#include "test.h"
+
+#include "penstock.h"
+
+/* Returns the entry of path `name` for a read of `len` bytes from `st` to `dev`. */
+static inline struct penstock_explain_path test_explain_path(struct penstock_storage *st,
+							     struct penstock_device *dev,
+							     uint64_t len, const char *name)
+{
+	struct penstock_explanation e = {.size = sizeof(e)};
+	struct penstock_seg seg = {.dev = dev, .row_len = len};
+	struct penstock_req req = PENSTOCK_REQ_INIT;
+	unsigned i = 0;
+
+	req.storage = st;
+	req.segs = &seg;
+	req.seg_count = 1;
+	assert_int_equal(penstock_explain(&req, &e), 0);
+	while (strcmp(e.paths[i].name, name))
+		assert_true(++i < e.path_count);
+	return e.paths[i];
+}
+
+#endif
