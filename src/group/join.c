@@ -414,8 +414,8 @@ static int check_args(const char *name, unsigned rank, unsigned size,
 					rank, size, PST_GROUP_MAX);
 	if (opts->hosts ? opts->host >= opts->hosts : opts->host)
 		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
-					"host %u is not below the number of hosts, %u", opts->host,
-					opts->hosts);
+					"host %u of %u hosts: hosts are numbered from 0",
+					opts->host, opts->hosts);
 	if (opts->window % 4096 || opts->window > 1u << 30 ||
 	    opts->windows > PST_GROUP_WINDOWS_MAX || opts->windows == 1)
 		return join_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL,
