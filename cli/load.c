@@ -1,45 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock load: a model's tensors into the memory of one device or of several, which
- * get the same bytes read once; with --ranks by a process each. Shows how fast it is and
- * by which path; --verify copies everything back and compares it with plain reads of the
- * files. What was loaded is given back at the end: the command measures and proves, it
- * serves nobody.
+ * Implements `penstock load`: loads a model's tensors into the memory of one device, or of
+ * several, which get the same bytes read once; with --ranks by one process for each. Prints the
+ * speed and the path. --verify copies everything back and compares it with plain reads of the
+ * files. The memory is freed at the end: the command measures and proves, and keeps nothing
+ * loaded.
  */
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "load.h"
-
-#define STEP (256ull << 20) /* between two looks at the progress */
-
-volatile sig_atomic_t load_stopped;
-
-static void stop(int signal)
-{
-	load_stopped = signal;
-}
-
-/* What is ignored stays so (nohup, a job in the background), but for the SIGTERM by which
- * a rank that waits is told that nobody comes. */
-void load_catch_signals(bool caught, bool always)
-{
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction old, action = {.sa_handler = caught ? stop : SIG_DFL,
-					.sa_flags = always ? 0 : (int)SA_RESETHAND};
-
-	for (unsigned i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
-		if (!sigaction(signals[i], NULL, &old) &&
-		    (old.sa_handler != SIG_IGN || (!caught && signals[i] == SIGTERM)))
-			sigaction(signals[i], &action, NULL);
-}
+#include "load_one.h"
+#include "load_ranks.h"
+#include "load_state.h"
 
 /* ---- arguments ---- */
 
-static int split(struct words *w, const char *option, const char *text)
+static int split_words(struct words *w, const char *option, const char *text)
 {
 	char *at, *next;
 
@@ -60,8 +37,8 @@ static int split(struct words *w, const char *option, const char *text)
 	return w->text ? 0 : fail(EXIT_FAILED, "no memory");
 }
 
-/* "R/N", R from 0 to N-1; what is behind it, NULL: it is none. */
-static const char *take_part(const char *text, unsigned *part, unsigned *parts)
+/* Parses "R/N", R from 0 to N-1. Returns the text after it, or NULL if it is malformed. */
+static const char *parse_part(const char *text, unsigned *part, unsigned *parts)
 {
 	unsigned long long values[2];
 
@@ -80,8 +57,8 @@ static const char *take_part(const char *text, unsigned *part, unsigned *parts)
 	return *part < *parts ? text : NULL;
 }
 
-/* What a group of processes is told; there is one then. */
-static int take_group(struct args *a, int c)
+/* Parses an option of the group. With one of them there is a group, if only of one rank. */
+static int parse_group(struct args *a, int c)
 {
 	struct penstock_group_opts *g = &a->group;
 	const char *end;
@@ -89,7 +66,7 @@ static int take_group(struct args *a, int c)
 
 	a->ranks = a->ranks ? a->ranks : 1;
 	if (c == 'H') {
-		end = take_part(optarg, &g->host, &g->hosts);
+		end = parse_part(optarg, &g->host, &g->hosts);
 		return end && !*end ? 0 : fail(EXIT_USAGE, "--host wants H/M, H from 0 to M-1");
 	}
 	if (!parse_number(optarg, 0, UINT_MAX, &n))
@@ -101,8 +78,8 @@ static int take_group(struct args *a, int c)
 	return 0;
 }
 
-/* "tp=R/N", "ep=R/N" or both with a comma between them. */
-static int take_shard(struct args *a, const char *text)
+/* Parses "tp=R/N", "ep=R/N", or both with a comma between them. */
+static int parse_shard(struct args *a, const char *text)
 {
 	struct penstock_shard_opts *s = &a->shard;
 	bool more = true;
@@ -112,8 +89,8 @@ static int take_shard(struct args *a, const char *text)
 		const char kind = *text, *end = NULL;
 
 		if ((kind == 't' || kind == 'e') && text[1] == 'p' && text[2] == '=')
-			end = kind == 't' ? take_part(text + 3, &s->rank, &s->ranks)
-					  : take_part(text + 3, &s->expert_rank, &s->expert_ranks);
+			end = kind == 't' ? parse_part(text + 3, &s->rank, &s->ranks)
+					  : parse_part(text + 3, &s->expert_rank, &s->expert_ranks);
 		if (!end || (*end && *end != ','))
 			return fail(EXIT_USAGE, "--shard wants tp=R/N, ep=R/N or both with a "
 						"comma, R from 0 to N-1");
@@ -124,22 +101,23 @@ static int take_shard(struct args *a, const char *text)
 	return 0;
 }
 
-static int take_option(struct args *a, int c)
+static int parse_option(struct args *a, int c)
 {
 	bool ok = true;
 
 	switch (c) {
 	case 'D':
-		return split(&a->devices, "device", optarg);
+		return split_words(&a->devices, "device", optarg);
 	case 'S':
-		return split(&a->stripes, "stripe", optarg);
+		return split_words(&a->stripes, "stripe", optarg);
 	case 's':
 		if (a->open.name_count == WORDS_MAX)
-			return fail(EXIT_USAGE, "at most %d --select", WORDS_MAX);
+			return fail(EXIT_USAGE, "--select may be given %d times at most",
+				    WORDS_MAX);
 		a->names[a->open.name_count++] = optarg;
 		return 0;
 	case 'T':
-		return take_shard(a, optarg);
+		return parse_shard(a, optarg);
 	case 'N':
 		if (!parse_number(optarg, 1, RANKS_MAX, &a->ranks))
 			return fail(EXIT_USAGE, "--ranks wants 1 to %d", RANKS_MAX);
@@ -148,7 +126,7 @@ static int take_option(struct args *a, int c)
 	case 'J':
 	case 'M':
 	case 'L':
-		return take_group(a, c);
+		return parse_group(a, c);
 	case 'R':
 		a->open.revision = optarg;
 		return 0;
@@ -179,7 +157,7 @@ static int take_option(struct args *a, int c)
 	return ok ? 0 : EXIT_USAGE;
 }
 
-static int parse(int argc, char **argv, struct args *a)
+static int parse_args(int argc, char **argv, struct args *a)
 {
 	static const struct option options[] = {{"device", required_argument, NULL, 'D'},
 						{"stripe", required_argument, NULL, 'S'},
@@ -205,9 +183,9 @@ static int parse(int argc, char **argv, struct args *a)
 	a->open = (struct penstock_weights_opts)PENSTOCK_WEIGHTS_OPTS_INIT;
 	a->load = (struct penstock_load_opts)PENSTOCK_LOAD_OPTS_INIT;
 	a->group = (struct penstock_group_opts)PENSTOCK_GROUP_OPTS_INIT;
-	ret = split(&a->devices, "device", "auto");
+	ret = split_words(&a->devices, "device", "auto");
 	while (!ret && (c = next_option(argc, argv, &cmd_load, options)) != -1)
-		ret = take_option(a, c);
+		ret = parse_option(a, c);
 	if (ret)
 		return ret;
 	if (optind + 1 != argc || !*argv[optind])
@@ -222,154 +200,9 @@ static int parse(int argc, char **argv, struct args *a)
 	return 0;
 }
 
-/* ---- loading ---- */
+/* ---- results ---- */
 
-void load_note(struct loading *l, int code, const char *fmt, const char *what)
-{
-	if (l->code)
-		return;
-	l->code = code;
-	snprintf(l->text, sizeof(l->text), fmt, what);
-}
-
-static const char *load_advice(enum penstock_why why)
-{
-	switch (why) {
-	case PENSTOCK_WHY_NO_MEMORY:
-		return ": --select takes fewer tensors, --shard a part of each";
-	case PENSTOCK_WHY_STALE:
-	case PENSTOCK_WHY_SHRANK:
-		return ": again, when nobody writes it";
-	default:
-		return advice(why);
-	}
-}
-
-/* The library's sentence, and what to do about it. */
-static void note_lib(struct loading *l, int code)
-{
-	char text[sizeof(l->text)];
-
-	snprintf(text, sizeof(text), "%s%s", penstock_errmsg(), load_advice(penstock_errwhy()));
-	load_note(l, code, "%s", text);
-}
-
-/* A class that cannot be met is a refusal. */
-void load_note_lib(struct loading *l)
-{
-	note_lib(l, l->a->load.require > PENSTOCK_ANY && penstock_errwhy() == PENSTOCK_WHY_REQUIRE
-			    ? EXIT_REFUSED
-			    : EXIT_FAILED);
-}
-
-static void show(struct loading *l, bool last)
-{
-	double rate = (double)l->tally.bytes / (seconds() - l->start + 1e-9);
-	char done[32], speed[32];
-
-	if (!progress_due(l->a->quiet, last, &l->shown))
-		return;
-	progress(last, "%3.0f %%  %s  %s/s",
-		 l->total ? 100.0 * (double)l->tally.bytes / (double)l->total : 100.0,
-		 human((double)l->tally.bytes, done, sizeof(done)),
-		 human(rate, speed, sizeof(speed)));
-}
-
-static int each(void *user, unsigned file, const struct penstock_report *report)
-{
-	struct loading *l = user;
-
-	(void)file;
-	tally_add(&l->tally, report);
-	show(l, false);
-	return load_stopped;
-}
-
-static int look(void *user)
-{
-	(void)user;
-	return load_stopped;
-}
-
-static void open_all(struct loading *l)
-{
-	struct penstock_device_opts opts = PENSTOCK_DEVICE_OPTS_INIT;
-
-	opts.engine = l->a->engine;
-	if (penstock_weights_open(l->a->model, &l->a->open, &l->w)) {
-		load_note_lib(l);
-		return;
-	}
-	l->files = penstock_weights_file_count(l->w);
-	l->tensors = penstock_weights_count(l->w);
-	for (unsigned i = 0; i < l->a->devices.count; i++) {
-		if (penstock_device_open(l->a->devices.list[i], &opts, &l->devs[i]) < 0) {
-			note_lib(l, code_without_device(l->a->load.require));
-			return;
-		}
-		l->dev_count++;
-		for (unsigned k = 0; k < i; k++)
-			if (l->devs[k] == l->devs[i])
-				load_note(l, EXIT_USAGE, "--device names %s twice",
-					  penstock_device_name(l->devs[i]));
-	}
-	for (uint64_t i = 0; !l->code && i < penstock_weights_count(l->w); i++) {
-		struct penstock_tensor t = {.size = sizeof(t)};
-		struct penstock_shard s = {.size = sizeof(s)};
-
-		penstock_weights_get(l->w, i, &t);
-		if (!l->a->load.shard)
-			l->total += t.bytes;
-		else if (penstock_weights_shard(l->w, i, l->a->load.shard, &s))
-			load_note_lib(l);
-		else
-			l->total += s.bytes;
-	}
-}
-
-static void load(struct loading *l)
-{
-	struct penstock_load_opts opts = l->a->load;
-	int ret;
-
-	opts.each = each;
-	opts.look = look;
-	opts.user = l;
-	if (!l->a->effort_asked)
-		opts.effort = penstock_weights_effort(l->w, (unsigned)l->a->ranks);
-	if (isatty(STDERR_FILENO) && !l->a->quiet)
-		opts.request_bytes = STEP;
-	l->report.size = sizeof(l->report);
-	l->start = seconds();
-	ret = l->group ? penstock_group_load(l->group, l->w, l->devs, l->dev_count, &opts,
-					     &l->report, &l->loaded)
-		       : penstock_weights_load(l->w, l->devs, l->dev_count, &opts, &l->report,
-					       &l->loaded);
-	if (ret) {
-		if (load_stopped)
-			load_note(l, 128 + (int)load_stopped, "stopped by %s",
-				  strsignal((int)load_stopped));
-		load_note_lib(l);
-	}
-	l->took = seconds() - l->start;
-	if (l->group) { /* what was copied out of windows counts, too */
-		l->tally.cpu_copied = l->report.cpu_copied;
-		l->tally.dram_laid = l->report.dram_laid;
-	}
-	for (l->part_count = 0; l->part_count < l->dev_count; l->part_count++) {
-		struct part *p = &l->parts[l->part_count];
-
-		snprintf(p->name, sizeof(p->name), "%s",
-			 penstock_device_name(l->devs[l->part_count]));
-		p->bytes = l->code ? 0 : l->total;
-		p->took = l->took > 0 ? l->took : 1e-9;
-	}
-	show(l, true);
-}
-
-/* ---- the end ---- */
-
-static void report_json(const struct loading *l)
+static void print_json(const struct loading *l)
 {
 	struct json j;
 
@@ -398,12 +231,12 @@ static void report_json(const struct loading *l)
 	json_close(&j);
 }
 
-static void report(const struct loading *l)
+static void print_report(const struct loading *l)
 {
 	char size[32], rate[32];
 
 	if (l->a->json) {
-		report_json(l);
+		print_json(l);
 		return;
 	}
 	if (l->code)
@@ -418,70 +251,52 @@ static void report(const struct loading *l)
 	tally_print(stdout, "read", &l->tally);
 }
 
-void load_do(struct loading *l)
-{
-	open_all(l);
-	if (!l->code)
-		load(l);
-	if (!l->code && l->a->verify)
-		load_verify(l);
-}
-
-void load_close(struct loading *l)
-{
-	penstock_group_close(l->group);
-	penstock_loaded_free(l->loaded);
-	penstock_weights_close(l->w);
-	for (unsigned i = 0; i < l->dev_count; i++)
-		penstock_device_close(l->devs[i]);
-}
-
-static int run(int argc, char **argv)
+static int load_main(int argc, char **argv)
 {
 	struct args a = {.model = NULL};
 	struct loading l = {.a = &a};
-	int ret = parse(argc, argv, &a);
+	int ret = parse_args(argc, argv, &a);
 
 	if (!ret) {
 		load_catch_signals(true, false);
 		if (a.ranks)
 			load_by_ranks(&l, &a);
 		else
-			load_do(&l);
+			load_run(&l);
 		if (l.code)
 			fail(l.code, "%s", l.text);
-		report(&l);
+		print_report(&l);
 		ret = l.code;
 	}
 	load_close(&l);
 	free(a.devices.text);
 	free(a.stripes.text);
-	return ret < 0 ? EXIT_DONE : ret; /* -1: the help was asked for */
+	return ret < 0 ? EXIT_DONE : ret; /* -1: the help was printed. */
 }
 
 const struct command cmd_load = {
 	.name = "load",
 	.usage = "MODEL [options]",
 	.summary = "a model's tensors into device memory, and how fast that was",
-	.help = "  --device D,...   devices; each gets all of it, read once (auto)\n"
-		"  --stripe DIR,... further directories that hold parts of the model\n"
-		"  --select GLOB    only tensors whose name matches; may be repeated\n"
-		"  --shard tp=R/N   only what rank R of N needs; ep=R/N spreads experts\n"
-		"  --ranks N        by N processes, each with the next device of the list: each\n"
-		"                   reads a share and copies the rest from the others; with\n"
-		"                   --shard the first takes part R, the next R+1, and so on\n"
-		"  --host H/M       this host's number of M that load it at the same time\n"
-		"  --jitter-ms N    begin after up to N milliseconds, hosts one after the other\n"
-		"  --reads-max N    at most N requests under way at one file system\n"
-		"  --stall-ms N     give up a process that the others wait for so long (600000)\n"
-		"  --revision R     of a model in a Hugging Face cache (main)\n"
+	.help = "  --device D,...   devices; each gets the whole model, read once (auto)\n"
+		"  --stripe DIR,... further directories that hold files of the model\n"
+		"  --select GLOB    load only tensors whose name matches; may be repeated\n"
+		"  --shard tp=R/N   load only what rank R of N needs; ep=R/N spreads experts\n"
+		"  --ranks N        load by N processes, each with the next device of the list:\n"
+		"                   each reads a share and copies the rest from the others; with\n"
+		"                   --shard the first loads part R, the next R+1, and so on\n"
+		"  --host H/M       number of this host among M that load the model together\n"
+		"  --jitter-ms N    start after up to N milliseconds, hosts one after the other\n"
+		"  --reads-max N    at most N requests in flight at one file system\n"
+		"  --stall-ms N     give up a process after the others waited so long (600000)\n"
+		"  --revision R     revision of a model in a Hugging Face cache (main)\n"
 		"  --require CLASS  any, no-cpu-copy or direct; exit 3 if it cannot be met\n"
 		"  --effort E       thrifty (least CPU) or fast (most bytes a second); by default\n"
-		"                   several ranks are fast, one is thrifty\n"
+		"                   fast with several ranks, else thrifty\n"
 		"  --verify         copy everything back and compare it with the files\n"
-		"  --path P         only this path, for tests\n"
+		"  --path P         use only this path, for tests\n"
 		"  --engine E       auto, uring or threads\n"
-		"  --quiet          no progress\n"
+		"  --quiet          print no progress\n"
 		"  --json           one object, see penstock-json(5)\n",
-	.run = run,
+	.run = load_main,
 };

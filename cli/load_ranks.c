@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock load --ranks: a process for each rank, which join a group and load together,
- * and their results added up in memory that they share. Called by load.c. What a rank
- * has opened it closes, and no rank outlives the command.
+ * Implements `penstock load --ranks`: forks a process for each rank; they join a group, load
+ * together, and leave their results in shared memory, where they are added up. Called by
+ * load.c. Each rank closes what it opened, and no rank outlives the command.
  */
+#include "load_ranks.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,18 +17,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "load.h"
+#include "load_one.h"
 
-#define NAME "load" /* of the group */
+#define NAME "load" /* The group's name. */
 
-/* Where the ranks meet: a folder of this command's own, so that what a rank leaves there
- * that was killed goes, too. Without one it is where all groups meet. Rank 0 removes it once
- * all have met: nothing stays then of a command that is killed itself. */
+/* Makes a folder for the group's socket, which only this command uses, so that what a killed
+ * rank leaves in it is removed, too. Without it the group's default folder is used. Rank 0
+ * removes the folder once all ranks have joined: if the command is killed later, nothing is
+ * left. */
 static void make_folder(struct args *a, char *dir, size_t len)
 {
 	const char *tmp = getenv("TMPDIR");
 
-	/* A socket's name has 107 bytes. */
+	/* A socket's address has 107 bytes. */
 	snprintf(dir, len, "%s/penstock-load-XXXXXX",
 		 tmp && *tmp == '/' && strlen(tmp) < 60 ? tmp : "/tmp");
 	a->group.dir = mkdtemp(dir);
@@ -38,19 +41,19 @@ static void remove_folder(const char *dir)
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
 	for (unsigned i = 0; fd >= 0 && i < sizeof(names) / sizeof(names[0]); i++)
-		unlinkat(fd, names[i], 0); /* mostly gone already */
+		unlinkat(fd, names[i], 0); /* Usually removed already. */
 	if (fd < 0)
 		return;
 	close(fd);
 	rmdir(dir);
 }
 
-static void be_rank(struct loading *l, struct args *a, unsigned rank, pid_t parent)
+static void run_rank(struct loading *l, struct args *a, unsigned rank, pid_t parent)
 {
 	struct penstock_shard_opts *s = &a->shard;
 	char name[32];
 
-	/* It writes nothing that would have to be taken back, and may hang in a read. */
+	/* A rank writes nothing that must be undone, and may hang in a read. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(1);
@@ -65,23 +68,24 @@ static void be_rank(struct loading *l, struct args *a, unsigned rank, pid_t pare
 		s->rank = (s->rank + rank) % s->ranks;
 		s->expert_rank = (s->expert_rank + rank) % s->expert_ranks;
 	}
-	load_catch_signals(false, false); /* while it only waits for the others */
+	load_catch_signals(false, false); /* While it only waits for the other ranks. */
 	if (load_stopped)
 		raise((int)load_stopped);
 	if (penstock_group_open(name, rank, (unsigned)a->ranks, &a->group, &l->group))
 		load_note_lib(l);
 	else if (!rank)
 		remove_folder(a->group.dir);
-	/* A terminal tells it as well as the command, whose end is that of one that hangs. */
+	/* A terminal sends the signal to each rank as well as to the command, which waits for a
+	 * rank that hangs. */
 	load_catch_signals(true, true);
 	if (l->group)
-		load_do(l);
+		load_run(l);
 	load_close(l);
 	_exit(0);
 }
 
-/* What a rank did, with that of the others. */
-static void merge(struct loading *l, const struct loading *r, unsigned rank)
+/* Adds the results of one rank to those of the command. */
+static void merge_rank(struct loading *l, const struct loading *r, unsigned rank)
 {
 	struct part *p = &l->parts[rank];
 
@@ -99,32 +103,33 @@ static void merge(struct loading *l, const struct loading *r, unsigned rank)
 	tally_merge(&l->tally, &r->tally);
 }
 
-/* ---- the ranks' processes ---- */
+/* ---- the processes of the ranks ---- */
 
 struct ranks {
 	struct loading *all;
-	pid_t pids[RANKS_MAX]; /* 0: it has ended */
+	pid_t pids[RANKS_MAX]; /* 0: the process has ended. */
 	unsigned count;
-	int dead; /* the first whose process ended otherwise than it should, -1: none */
-	double tell_at, kill_at; /* those that are left, 0: not */
+	int dead;		 /* The first rank whose process did not exit with 0; -1: none. */
+	double term_at, kill_at; /* When the remaining ranks get SIGTERM and SIGKILL; 0: never. */
 	bool killed;
 };
 
-static void tell(const struct ranks *r, int signal, bool joined)
+static void signal_ranks(const struct ranks *r, int signal, bool joined)
 {
 	for (unsigned i = 0; i < r->count; i++)
 		if (r->pids[i] > 0 && (joined || !r->all[i].group))
 			kill(r->pids[i], signal);
 }
 
-/* A rank that did not end by itself. The others hear of it in their group; those that
- * wait for it to join would do so for long. */
-static void mourn(struct ranks *r, unsigned rank, int status)
+/* Notes that a rank's process ended abnormally. Ranks that have joined learn that through the
+ * group; those that still wait for it to join get SIGTERM. */
+static void note_death(struct ranks *r, unsigned rank, int status)
 {
 	char text[96];
 
 	if (r->killed)
-		return; /* who waited for it has said so */
+		return; /* Killed by this command, after another rank's failure, which is noted
+			 * already. */
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && !r->all[rank].group) {
 		snprintf(text, sizeof(text), "rank %u waited for the others", rank);
 	} else {
@@ -135,30 +140,30 @@ static void mourn(struct ranks *r, unsigned rank, int status)
 			 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 	}
 	load_note(&r->all[rank], EXIT_FAILED, "%s", text);
-	tell(r, SIGTERM, false);
+	signal_ranks(r, SIGTERM, false);
 }
 
-/* A rank that could not join has ended, and the others may wait for it. Who is to blame may
- * be about to say so: they have this long. */
+/* A rank that could not join has exited, and the others may wait for it. The rank that caused
+ * this may be about to report it: it gets this many seconds. */
 #define GRACE_S 5
-/* A rank has ended by a failure, of which the others hear in their group. Who is still there
- * so much later has stopped, or hangs, and would keep the command for as long. */
+/* A rank has failed, and the others learn that through the group. A rank that still runs this
+ * many seconds later is stopped or hangs, and would block the command. */
 #define END_S 8
 
 static volatile sig_atomic_t ticked;
 
-static void tick(int signal)
+static void on_tick(int signal)
 {
 	(void)signal;
 	ticked = 1;
 }
 
-/* Each second: one that comes just before waitpid would be lost. */
+/* Ticks every second: a single signal could come just before waitpid and be lost. */
 static void begin_ticks(void)
 {
 	const struct itimerval after = {.it_value.tv_sec = 1, .it_interval.tv_sec = 1};
 
-	sigaction(SIGALRM, &(struct sigaction){.sa_handler = tick}, NULL);
+	sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_tick}, NULL);
 	setitimer(ITIMER_REAL, &after, NULL);
 }
 
@@ -167,35 +172,35 @@ static void end_ticks(void)
 	setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_sec = 0}, NULL);
 }
 
-static void look_at_clock(struct ranks *r)
+static void check_deadlines(struct ranks *r)
 {
 	double now = seconds();
 
 	ticked = 0;
-	if (r->tell_at > 0 && now >= r->tell_at)
-		tell(r, SIGTERM, false);
+	if (r->term_at > 0 && now >= r->term_at)
+		signal_ranks(r, SIGTERM, false);
 	if (r->kill_at > 0 && now >= r->kill_at) {
 		r->killed = true;
-		tell(r, SIGKILL, true);
+		signal_ranks(r, SIGKILL, true);
 	}
 }
 
-/* What follows from the end of a rank for the others. */
-static void take_end(struct ranks *r, unsigned rank, int status)
+/* Decides what the exit of a rank means for the others. */
+static void handle_exit(struct ranks *r, unsigned rank, int status)
 {
 	const struct loading *l = &r->all[rank];
 
 	if (status)
-		mourn(r, rank, status);
+		note_death(r, rank, status);
 	else if (l->code && !l->group)
-		r->tell_at = seconds() + GRACE_S;
+		r->term_at = seconds() + GRACE_S;
 	if (!l->code || r->kill_at > 0)
 		return;
 	r->kill_at = seconds() + END_S;
 	begin_ticks();
 }
 
-static void wait_for_all(struct ranks *r)
+static void wait_for_ranks(struct ranks *r)
 {
 	unsigned left = r->count;
 	bool told = false;
@@ -205,25 +210,25 @@ static void wait_for_all(struct ranks *r)
 		pid_t pid = waitpid(-1, &status, 0);
 
 		if (pid < 0 && errno != EINTR)
-			return; /* no more children: none could be made */
+			return; /* No more children: not all could be forked. */
 		if (pid < 0 && load_stopped && !told) {
-			tell(r, (int)load_stopped, true);
+			signal_ranks(r, (int)load_stopped, true);
 			told = true;
 		}
 		if (ticked)
-			look_at_clock(r);
+			check_deadlines(r);
 		for (unsigned i = 0; pid > 0 && i < r->count; i++) {
 			if (r->pids[i] != pid)
 				continue;
 			r->pids[i] = 0;
 			left--;
-			take_end(r, i, status);
+			handle_exit(r, i, status);
 		}
 	}
 }
 
-/* The rank whose failure is told, -1: none. One that died, whatever came of it for the
- * others, else one that failed itself before those that only heard of it in the group. */
+/* Returns the rank whose failure is reported, -1: none. A rank that died comes first, then a
+ * rank that failed itself, then one that only learnt of a failure in the group. */
 static int first_failure(const struct ranks *r)
 {
 	int heard = -1;
@@ -238,8 +243,8 @@ static int first_failure(const struct ranks *r)
 	return r->dead >= 0 ? r->dead : heard;
 }
 
-/* With the rank's number, unless all say the same. */
-static void take_failure(struct loading *l, const struct ranks *r)
+/* Takes over the reported failure, with the rank's number unless all ranks failed alike. */
+static void choose_failure(struct loading *l, const struct ranks *r)
 {
 	int which = first_failure(r);
 	const struct loading *told = &r->all[which < 0 ? 0 : which];
@@ -274,20 +279,20 @@ void load_by_ranks(struct loading *l, struct args *a)
 		r.all[i].a = a;
 		r.pids[i] = fork();
 		if (!r.pids[i])
-			be_rank(&r.all[i], a, i, parent);
+			run_rank(&r.all[i], a, i, parent);
 		if (r.pids[i] < 0) {
 			load_note(&r.all[i], EXIT_FAILED, "no process: %s", strerror(errno));
-			tell(&r, SIGTERM, true);
+			signal_ranks(&r, SIGTERM, true);
 			break;
 		}
 	}
-	wait_for_all(&r);
+	wait_for_ranks(&r);
 	end_ticks();
 	remove_folder(a->group.dir);
-	take_failure(l, &r);
+	choose_failure(l, &r);
 	for (unsigned i = 0; i < r.count; i++)
-		merge(l, &r.all[i], i);
-	if (load_stopped) { /* whatever the ranks made of it */
+		merge_rank(l, &r.all[i], i);
+	if (load_stopped) { /* Whatever errors the ranks report. */
 		l->code = 0;
 		load_note(l, 128 + (int)load_stopped, "stopped by %s",
 			  strsignal((int)load_stopped));

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock load --verify: every tensor copied back from its device and compared with a
- * plain read of its file, block by block. Called by load.c; it changes nothing.
+ * Implements `penstock load --verify`: copies every tensor back from its device and compares it
+ * with a plain read of its file, block by block. Called by load.c. It changes nothing.
  */
+#include "load_verify.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "load.h"
-
-#define BLOCK (8u << 20) /* compared at once */
+#define BLOCK (8u << 20) /* Bytes that are compared at once. */
 
 static bool pread_all(int fd, char *to, size_t len, uint64_t off)
 {
@@ -33,11 +33,11 @@ struct check {
 	struct loading *l;
 	struct penstock_device *host;
 	const char *name;
-	char *blocks; /* two of BLOCK */
+	char *blocks; /* Two blocks of BLOCK bytes. */
 	int fd;
 };
 
-/* `len` bytes of device memory against the file from `off` on. */
+/* Compares `len` bytes of device memory with the file, from `off` on. */
 static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint64_t off,
 		       uint64_t len)
 {
@@ -69,7 +69,7 @@ static bool same_bytes(const struct check *c, unsigned dev, const char *at, uint
 	return true;
 }
 
-/* Each row of a rank's part where it belongs. */
+/* Compares each row of a rank's part with its place in the file. */
 static bool same_piece(const struct check *c, unsigned dev, const char *base,
 		       const struct penstock_tensor *t, const struct penstock_piece *p)
 {
@@ -126,7 +126,8 @@ void load_verify(struct loading *l)
 				close(c.fd);
 			file = t.file;
 			penstock_weights_get_file(l->w, file, &f);
-			/* A FIFO that has taken its place must not keep the command. */
+			/* O_NONBLOCK: a FIFO that took the file's name must not block the
+			 * command. */
 			c.fd = open(f.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 			if (c.fd < 0)
 				load_note(l, EXIT_FAILED, "%s: it could not be opened again",

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_weights.h - a model's tensors from safetensors files into device memory.
- * It stands on penstock.h and keeps its conventions: errors, units, ownership,
- * threads, structs that begin with `size`.
+ * penstock_weights.h - load a model's tensors from safetensors files into device memory, and
+ * save tensors to such files.
+ * It is built on penstock.h and keeps its conventions: errors, units, ownership, threads,
+ * structs that begin with `size`.
  *
  *	struct penstock_weights *model;
  *	struct penstock_loaded *loaded;
@@ -20,12 +21,102 @@
 extern "C" {
 #endif
 
-/* Dimensions of a tensor, upper bound. */
+struct penstock_weights;
+struct penstock_weights_opts;
+struct penstock_load_opts;
+struct penstock_load_report;
+struct penstock_loaded;
+
+/*
+ * Opens a model and reads the headers of its files. May block.
+ *
+ * path		one of: a safetensors file; an index (*.json); a directory; a folder of a
+ * 		Hugging Face cache (models--owner--name); owner/name, or a name alone, in that
+ * 		cache
+ * opts		NULL: the defaults
+ * out		the model; close it with penstock_weights_close
+ *
+ * A directory is read by its index; without one by model.safetensors; else all its
+ * *.safetensors are read, except those named consolidated* if there are others. With an index
+ * the model has only the tensors that the index lists, each from the file that the index names.
+ *
+ * Up to 64 files stay open: if one is removed or replaced, the model still reads the old file.
+ * A child of fork may read a model that its parent opened, onto devices that the child opened.
+ *
+ * Errors:
+ * -ENOENT	there is no such model, one of opts->dirs does not exist, or the model has no
+ * 		tensor of opts->names
+ * -EBADMSG	a file or an index is malformed, or two files without an index have a tensor of
+ * 		the same name
+ * -EINVAL	an unknown flag, a list that contains NULL, several indices in a directory of
+ * 		which none is called model.safetensors.index.json, or no regular file
+ * -ENODATA	a file ends inside its header
+ * -EACCES	and other errors of open(2) and read(2)
+ */
+PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
+				       struct penstock_weights **out);
+
+/*
+ * Loads all tensors of a model at once. May block.
+ *
+ * For each device one allocation holds every tensor of the model, or of opts->first and
+ * opts->count, or this rank's part of each (opts->shard). Several devices get the same bytes,
+ * which are read once. It needs device memory for the tensors' bytes, and less than 8 KiB more
+ * for each stretch of tensors that is contiguous and aligned in its file, usually one per file.
+ * The memory is allocated before the first byte moves. The load is complete or fails.
+ *
+ * devs		the devices; they must stay open as long as the load
+ * dev_count	their number
+ * opts		NULL: the defaults
+ * report	what the load did, also if it failed; NULL: not wanted
+ * out		the load; free it with penstock_loaded_free
+ *
+ * Errors:
+ * -ENOMEM	a device has too little memory, or opts->alloc returned NULL
+ * -ESTALE	a file changed since its header was read; noticed before or after its bytes
+ * 		moved
+ * -ENODATA	a file is shorter than when its header was read
+ * -ECANCELED	opts->each or opts->look cancelled the load
+ * -ERANGE	opts->first and opts->count reach beyond the last tensor
+ * -EINVAL	no device, a wrong alignment, alloc without free, or a part that cannot be
+ * 		computed, see penstock_weights_shard
+ * -EIO		and other errors of penstock_transfer
+ */
+PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
+				       struct penstock_device *const *devs, unsigned dev_count,
+				       const struct penstock_load_opts *opts,
+				       struct penstock_load_report *report,
+				       struct penstock_loaded **out);
+
+/*
+ * Returns the address of a tensor on a device.
+ *
+ * loaded	a load; the address is valid until penstock_loaded_free
+ * dev_index	position of the device in the list given to penstock_weights_load
+ * tensor	number of the tensor, see penstock_weights_find
+ *
+ * Returns NULL if a number is out of range, or if the load has no part of the tensor.
+ */
+PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
+				       uint64_t tensor);
+
+/*
+ * Frees the memory of a load, by opts->free if the load was given one. The devices must still
+ * be open. The model may have been closed.
+ */
+PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
+
+/*
+ * Closes a model. Its iterators must be closed before. What it has loaded stays. May block.
+ */
+PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
+
+/* The most dimensions that a tensor may have. */
 #define PENSTOCK_RANK_MAX 64
 
 /*
- * The kinds of elements, as the format names them, and their bits. A tensor of
- * elements smaller than a byte holds whole bytes. The list grows at its end.
+ * The kinds of elements, with their names in the format and their bits. A tensor of elements
+ * smaller than a byte must fill whole bytes. New kinds are added at the end.
  *
  *   X(code, "name", bits)
  */
@@ -54,145 +145,182 @@ extern "C" {
 	X(F4, "F4", 4)
 
 enum penstock_dtype {
-	PENSTOCK_DTYPE_NONE, /* in a question: whichever */
+	PENSTOCK_DTYPE_NONE, /* In options: any kind. */
 #define PENSTOCK_DTYPE_ENUM(code, name, bits) PENSTOCK_DTYPE_##code,
 	PENSTOCK_DTYPE_LIST(PENSTOCK_DTYPE_ENUM)
 #undef PENSTOCK_DTYPE_ENUM
 		PENSTOCK_DTYPES
 };
 
-/* Name and bits of a kind of element: "BF16" and 16. Static; "none" and 0 for what is
- * none. */
+/* Returns the name of a kind of element, such as "BF16"; "none" for an unknown one. Static. */
 PENSTOCK_API const char *penstock_dtype_name(unsigned dtype);
+
+/* Returns the bits of a kind of element, such as 16; 0 for an unknown one. */
 PENSTOCK_API unsigned penstock_dtype_bits(unsigned dtype);
 
-/* ---- a model: files, and the tensors in them --------------------------------- */
+/* ---- a model: its files and tensors --------------------------------------------- */
 
-struct penstock_weights;
-
+/* The options of penstock_weights_open. */
 struct penstock_weights_opts {
 	size_t size;
-	const char *const *names; /* only tensors whose name matches one of these, with
-				   * * ? [] as in a shell; NULL: all. A tensor that one
-				   * without these names is there, or it is -ENOENT */
+	const char *const *names; /* Open only tensors whose name matches one of these patterns,
+				   * with * ? [] as in a shell; NULL: all. Each entry without a
+				   * pattern must name an existing tensor, else -ENOENT. */
 	unsigned name_count;
-	const char *const *dirs; /* further directories that hold parts of the model, on
-				  * other drives: all are read at once */
+	const char *const *dirs; /* Further directories that hold files of the model, for example
+				  * on other drives, which are then read at the same time. */
 	unsigned dir_count;
-	const char *revision; /* of a Hugging Face cache: a branch, a tag or a commit;
-			       * NULL: main, or the only one */
-	const char *cache;    /* that cache; NULL: $HF_HUB_CACHE, $HF_HOME/hub, then
-			       * huggingface/hub in $XDG_CACHE_HOME or ~/.cache */
-	unsigned flags;	      /* PENSTOCK_WEIGHTS_* */
+	const char *revision; /* Branch, tag or commit of a model in a Hugging Face cache; NULL:
+			       * main, else the only revision in the cache. */
+	const char *cache;    /* The Hugging Face cache; NULL: $HF_HUB_CACHE, else $HF_HOME/hub,
+			       * else huggingface/hub in $XDG_CACHE_HOME or ~/.cache. */
+	unsigned flags;	      /* PENSTOCK_WEIGHTS_*. */
 };
 #define PENSTOCK_WEIGHTS_OPTS_INIT                                                    \
 	{                                                                             \
 		sizeof(struct penstock_weights_opts), NULL, 0, NULL, 0, NULL, NULL, 0 \
 	}
 
-/* The files do not change while the model is open: a second load is quicker. */
+/* The files do not change while the model is open: a second load is then quicker, because
+ * registrations are kept. */
 #define PENSTOCK_WEIGHTS_IMMUTABLE 0x1u
 
 /*
- * Opens a model and reads its headers. `path` is a safetensors file; an index
- * (*.json); a directory, which is read by its index, else by model.safetensors, else
- * all its *.safetensors but the consolidated* ones beside others; a Hugging Face cache
- * folder (models--owner--name); or owner/name, or a name alone, in that cache. With an
- * index only the tensors that it lists are there, each from the file that it names. A
- * name that two files have without an index is an error. Up to 64 files stay open: one that
- * is removed or replaced is read as it was. A child of fork may read a model that its parent
- * has opened, onto devices of its own. -EBADMSG: not what the format says; -ENOENT: no such
- * model, or one of opts->dirs is not there. May block. Close with penstock_weights_close.
+ * Opens several paths as one model. May block.
+ *
+ * paths	each as in penstock_weights_open
+ * count	their number, at least 1
+ * opts		NULL: the defaults
+ * out		the model; close it with penstock_weights_close
+ *
+ * Errors: those of penstock_weights_open.
  */
-PENSTOCK_API int penstock_weights_open(const char *path, const struct penstock_weights_opts *opts,
-				       struct penstock_weights **out);
-
-/* The same for several, which together are one model. May block. */
 PENSTOCK_API int penstock_weights_open_list(const char *const *paths, unsigned count,
 					    const struct penstock_weights_opts *opts,
 					    struct penstock_weights **out);
 
-/* Closes a model. Its iterators are closed before, what it has loaded stays. May block. */
-PENSTOCK_API void penstock_weights_close(struct penstock_weights *w);
-
+/* A tensor as its file describes it. */
 struct penstock_tensor {
-	size_t size;	  /* set by the caller, as in every struct that is filled in here */
-	const char *name; /* strings and shape live as long as the model */
+	size_t size;	  /* Set by the caller, as in every struct that a function fills. */
+	const char *name; /* Name and shape are valid as long as the model. */
 	enum penstock_dtype dtype;
-	unsigned rank;
+	unsigned rank; /* Number of dimensions. */
 	const uint64_t *shape;
 	uint64_t bytes;
-	unsigned file;
-	uint64_t off; /* of its first byte in that file */
+	unsigned file; /* Number of its file. */
+	uint64_t off;  /* Offset of its first byte in the file. */
 };
 
-/* How many tensors there are; they are numbered in file order. */
+/* Returns the number of tensors. They are numbered from 0 in file order. */
 PENSTOCK_API uint64_t penstock_weights_count(const struct penstock_weights *w);
-/* What tensor `index` is. -ENOENT: out of range. */
+
+/*
+ * Describes a tensor.
+ *
+ * index	number of the tensor
+ * out		filled up to out->size
+ *
+ * Errors:
+ * -ENOENT	there is no tensor of this number
+ */
 PENSTOCK_API int penstock_weights_get(const struct penstock_weights *w, uint64_t index,
 				      struct penstock_tensor *out);
-/* The index of the tensor with this name. -ENOENT: there is none. */
+
+/*
+ * Returns the number of the tensor with this name.
+ *
+ * Errors:
+ * -ENOENT	the model has no such tensor
+ */
 PENSTOCK_API int64_t penstock_weights_find(const struct penstock_weights *w, const char *name);
 
+/* A file of a model. */
 struct penstock_weights_file {
 	size_t size;
-	const char *path; /* strings live as long as the model */
+	const char *path; /* Valid as long as the model. */
 	uint64_t length;
-	uint64_t data_off;   /* where its first tensor begins */
-	unsigned pair_count; /* of its metadata */
-	int has_metadata;    /* also of no pairs */
+	uint64_t data_off;   /* Offset of its first tensor. */
+	unsigned pair_count; /* Number of pairs in its metadata. */
+	int has_metadata;    /* 1: it has metadata, perhaps without pairs. */
 };
-/* How many files the model has. */
+
+/* Returns the number of files of a model. */
 PENSTOCK_API unsigned penstock_weights_file_count(const struct penstock_weights *w);
-/* What file `file` is. -ENOENT: out of range. */
+
+/*
+ * Describes a file of a model.
+ *
+ * file		number of the file, from 0 on
+ * out		filled up to out->size
+ *
+ * Errors:
+ * -ENOENT	there is no file of this number
+ */
 PENSTOCK_API int penstock_weights_get_file(const struct penstock_weights *w, unsigned file,
 					   struct penstock_weights_file *out);
-/* Pair `index` of a file's metadata, in the order of the keys. -ENOENT: out of range. */
+
+/*
+ * Returns a pair of a file's metadata.
+ *
+ * file		number of the file
+ * index	number of the pair, from 0 on, in the order of the keys
+ * key		the key, valid as long as the model
+ * value	the value, valid as long as the model
+ *
+ * Errors:
+ * -ENOENT	a number is out of range
+ */
 PENSTOCK_API int penstock_weights_get_metadata(const struct penstock_weights *w, unsigned file,
 					       unsigned index, const char **key,
 					       const char **value);
 
-/* Where the last penstock_weights function that failed on this thread did so. */
+/* The place of an error. */
 struct penstock_weights_place {
 	size_t size;
-	char file[1024];  /* "": none in particular; a longer path is cut in front */
-	char tensor[256]; /* "": none in particular */
-	uint64_t off;	  /* in the file, UINT64_MAX: none in particular */
+	char file[1024];  /* "": no file. A longer path loses its beginning. */
+	char tensor[256]; /* "": no tensor. */
+	uint64_t off;	  /* Offset in the file; UINT64_MAX: none. */
 };
+
+/* Returns where the last penstock_weights function that failed on this thread did so.
+ * penstock_errmsg has its message. */
 PENSTOCK_API void penstock_weights_get_place(struct penstock_weights_place *out);
+
+/* ---- loads ---------------------------------------------------------------------- */
 
 struct penstock_shard_opts;
 
-/* ---- three ways to receive them ------------------------------------------------ */
-
 /*
- * What the three ways share. One request a file, or more where `request_bytes` asks,
- * all in flight at once. Nothing is moved on the device after it has arrived. A file
- * that changed since its header was read is -ESTALE, before or after its bytes moved.
+ * The options of every kind of load. A load submits one request per file, or more with
+ * `request_bytes`, and has all of them in flight at once. The bytes arrive at their final
+ * place: nothing is moved on the device afterwards.
  */
 struct penstock_load_opts {
 	size_t size;
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path;	/* as in penstock_req */
-	uint64_t align;		/* at least this for each tensor, a power of two up to
-				 * 4096; 0: what its dtype needs */
-	uint64_t window;	/* iterator: device memory, 0: 1 GiB */
-	uint64_t request_bytes; /* cut at tensors, so that `each` comes more often; 0: no */
-	/* Device memory of the caller's; NULL: penstock_alloc and penstock_free. NULL
-	 * from alloc is -ENOMEM. */
+	const char *path;	/* As in penstock_req. */
+	uint64_t align;		/* Least alignment of each tensor, a power of two up to 4096;
+				 * 0: what its dtype needs. */
+	uint64_t window;	/* Iterator: bytes of the window, 0: 1 GiB. */
+	uint64_t request_bytes; /* Splits requests of this length at tensors, so that `each` is
+				 * called more often; 0: no. */
+	/* Allocates device memory in place of penstock_alloc; NULL: penstock_alloc and
+	 * penstock_free. Returning NULL fails the load with -ENOMEM. */
 	void *(*alloc)(void *user, struct penstock_device *dev, size_t len, size_t align);
+	/* Frees memory of `alloc`; set if and only if `alloc` is. */
 	void (*free)(void *user, struct penstock_device *dev, void *ptr, size_t len);
-	/* After each request, on the caller's thread: its report, valid inside. Non-zero
-	 * cancels the load: -ECANCELED. */
+	/* Called after each request, on the caller's thread. The report is valid inside the
+	 * call. Returning non-zero cancels the load: -ECANCELED. */
 	int (*each)(void *user, unsigned file, const struct penstock_report *report);
-	void *user;
-	uint64_t first, count; /* all at once: only these tensors (-ERANGE: not all are
-				* there); count 0: to the last */
-	const struct penstock_shard_opts *shard; /* all at once: only this rank's part of
-						  * each, as penstock_weights_shard has it */
-	/* Some ten times a second while it waits, on the caller's thread. Non-zero cancels the
-	 * load: -ECANCELED, once what has begun has ended; it is not asked again. */
+	void *user;	       /* Passed to all callbacks. */
+	uint64_t first, count; /* penstock_weights_load: only these tensors; count 0: to the
+				* last one. */
+	const struct penstock_shard_opts *shard; /* penstock_weights_load: only this rank's part of
+						  * each tensor, see penstock_weights_shard. */
+	/* Called some ten times a second while the load waits, on the caller's thread. Returning
+	 * non-zero cancels the load: -ECANCELED, after the requests in flight have completed. It
+	 * is not called again. */
 	int (*look)(void *user);
 };
 #define PENSTOCK_LOAD_OPTS_INIT                                                                   \
@@ -204,147 +332,177 @@ struct penstock_load_opts {
 /* What a load did, all its requests together. */
 struct penstock_load_report {
 	size_t size;
-	uint64_t bytes;	       /* delivered, each destination counted */
-	uint64_t read;	       /* of the files, or written, each byte once; whole pages
-				* where tensors begin or end in one */
-	uint64_t device_bytes; /* most device memory that it held, all devices together */
-	uint64_t cpu_copied;
-	uint64_t dram_laid;
+	uint64_t bytes;	       /* Bytes delivered; each destination counts. */
+	uint64_t read;	       /* Bytes read from files, or written to one, each byte once. Whole
+				* pages where a tensor begins or ends inside of one. */
+	uint64_t device_bytes; /* The most device memory held at a time, on all devices. */
+	uint64_t cpu_copied;   /* As in penstock_report. */
+	uint64_t dram_laid;    /* As in penstock_report. */
 	uint64_t retries;
 	uint64_t requests;
 	uint64_t start_ns, end_ns;
-	const char *path; /* the one that carried most; static */
+	const char *path; /* The path that carried most bytes; static. */
 	const char *engine;
 };
 
 /*
- * 1. All at once. For each device one allocation that holds every tensor of the
- * model; several devices get the same bytes, which are read once. Device memory: the
- * tensors' bytes and less than 8 KiB for each stretch of them that lies contiguous and
- * aligned in its file, most often one a file; had before the first byte moves. Whole or
- * nothing. `report` may be NULL. May block.
- */
-struct penstock_loaded;
-PENSTOCK_API int penstock_weights_load(struct penstock_weights *w,
-				       struct penstock_device *const *devs, unsigned dev_count,
-				       const struct penstock_load_opts *opts,
-				       struct penstock_load_report *report,
-				       struct penstock_loaded **out);
-/* Where a tensor lies on device `dev_index` of the list; NULL: out of range, or no part of
- * it is this rank's. It lives until penstock_loaded_free. */
-PENSTOCK_API void *penstock_loaded_ptr(const struct penstock_loaded *loaded, unsigned dev_index,
-				       uint64_t tensor);
-/* Frees all of a load, by the caller's allocator where it had one. The devices are open
- * still; the model may be closed before. */
-PENSTOCK_API void penstock_loaded_free(struct penstock_loaded *loaded);
-
-/*
- * The effort that suits a load by so many processes of a host at the same time, a group
- * or not: `fast` for two and more, `thrifty` for one and wherever registrations are kept
- * (PENSTOCK_WEIGHTS_IMMUTABLE). A driver registers the page cache for one process after
- * the other, so that several are quicker by copies of their CPUs. What `penstock load`
- * and the Python package use unless told; an effort in options is used as it is.
+ * Returns the effort that suits a load by several processes of a host at the same time.
+ *
+ * ranks	number of the processes, in a group or not
+ *
+ * It is `fast` for two or more, and `thrifty` for one, and for any number if registrations are
+ * kept (PENSTOCK_WEIGHTS_IMMUTABLE). The reason: a driver registers the page cache for one
+ * process after the other, so that several are quicker with copies by their CPUs. `penstock
+ * load` and the Python package use this effort by default. An effort set in options is used as
+ * it is.
  */
 PENSTOCK_API enum penstock_effort penstock_weights_effort(const struct penstock_weights *w,
 							  unsigned ranks);
 
 /*
- * 2. Into memory of the caller's: any number of pieces of any tensors, each to its
- * place. A piece is a range of one dimension of a tensor: rows of consecutive bytes
- * that lie `pitch` apart at their destination. Pieces of the same bytes are several
- * destinations of one read. No device memory is taken. All is checked before the first
- * byte moves: range, room, dtype, device; after a failure in flight the contents of
- * the destinations are undefined.
+ * A range of one dimension of a tensor, and memory for it: rows of consecutive bytes that are
+ * `pitch` bytes apart at the destination.
  */
 struct penstock_piece {
 	size_t size;
-	uint64_t tensor;
-	unsigned dim;		     /* cut along this one; 0 with count 0: all of it */
-	uint64_t first, count;	     /* elements of dim; count 0: as many as there are */
-	uint64_t outer_first;	     /* of what the dimensions before dim together count */
-	uint64_t outer_count;	     /* 0: as many as there are */
-	struct penstock_device *dev; /* NULL: found from the pointer */
-	void *ptr;
-	uint64_t room;		   /* bytes at ptr */
-	uint64_t pitch;		   /* from row to row; 0: no gap */
-	enum penstock_dtype dtype; /* of the destination; PENSTOCK_DTYPE_NONE: not checked */
+	uint64_t tensor;	     /* Number of the tensor. */
+	unsigned dim;		     /* Dimension of the range; 0 with count 0: the whole tensor. */
+	uint64_t first, count;	     /* Elements of dim; count 0: up to the last. */
+	uint64_t outer_first;	     /* First index in the dimensions before dim, taken as one. */
+	uint64_t outer_count;	     /* Indices of these dimensions; 0: up to the last. */
+	struct penstock_device *dev; /* NULL: found from the pointer. */
+	void *ptr;		     /* The destination. */
+	uint64_t room;		     /* Bytes at ptr. */
+	uint64_t pitch;		     /* Bytes from row to row; 0: no gap. */
+	enum penstock_dtype dtype;   /* Of the destination; PENSTOCK_DTYPE_NONE: not checked. */
 };
-/* Loads pieces to where they are wanted. `report` may be NULL. May block. -ERANGE:
- * outside of the tensor; -ENOSPC: no room; -EINVAL: another dtype, or elements that do
- * not begin at a byte. */
+
+/*
+ * Loads any number of pieces of tensors into the caller's memory. May block.
+ *
+ * Several pieces of the same bytes are several destinations of one read. The load allocates no
+ * device memory. All pieces are checked before the first byte moves: range, size of the
+ * destination, dtype, device. After a failure in flight the contents of the destinations are
+ * undefined.
+ *
+ * pieces	the pieces; the memory at their pointers must stay valid during the call
+ * count	their number
+ * opts		NULL: the defaults
+ * report	what the load did; NULL: not wanted
+ *
+ * Errors:
+ * -ENOENT	there is no tensor of this number
+ * -ERANGE	a piece is outside of its tensor
+ * -ENOSPC	a piece does not fit in its memory
+ * -EINVAL	another dtype or device, or elements that do not begin at a byte
+ * -ENODEV	the memory is on no open device
+ * -ESTALE	and the other errors of penstock_weights_load
+ */
 PENSTOCK_API int penstock_weights_load_into(struct penstock_weights *w,
 					    const struct penstock_piece *pieces, uint64_t count,
 					    const struct penstock_load_opts *opts,
 					    struct penstock_load_report *report);
 
-/*
- * 3. One after the other, in file order, through a window of device memory that is
- * filled ahead. Device memory: the window (at least 256 KiB), and two at once of the
- * tensors that are longer than a quarter of it, which have memory of their own. So a
- * loop that holds one tensor always gets the next. Whether the device has all that is
- * tried when it is opened. One thread at a time.
- */
+/* ---- an iterator: one tensor after the other ------------------------------------ */
+
 struct penstock_weights_iter;
+
+/*
+ * Opens an iterator, which returns the tensors one after the other in file order. May block.
+ *
+ * It reads ahead into a window of device memory. It needs memory for the window, at least 256
+ * KiB, and for two at a time of the tensors that are longer than a quarter of the window, which
+ * get allocations of their own. So a loop that holds one tensor always gets the next. Whether
+ * the device has that memory is tried here. One thread at a time may use an iterator.
+ *
+ * dev		the device; it must stay open until the iterator is closed
+ * opts		NULL: the defaults
+ * out		the iterator; close it with penstock_weights_iter_close
+ *
+ * Errors:
+ * -ENOMEM	the device has too little memory
+ * -EINVAL	no device, a wrong alignment, or alloc without free
+ */
 PENSTOCK_API int penstock_weights_iter_open(struct penstock_weights *w, struct penstock_device *dev,
 					    const struct penstock_load_opts *opts,
 					    struct penstock_weights_iter **out);
+
 /*
- * The next tensor: 1, or 0 behind the last. It stays where it is until it is released;
- * -ENOBUFS: the window is full of tensors that were not. After another error there is
- * no next. May block.
+ * Returns the next tensor: 1, or 0 after the last one. May block.
+ *
+ * tensor	number of the tensor
+ * ptr		its address, valid until penstock_weights_iter_release
+ *
+ * Errors, after which the iterator returns no more tensors, except after -ENOBUFS:
+ * -ENOBUFS	the window is full of tensors that have not been released
+ * -ESTALE	and the other errors of penstock_weights_load
  */
 PENSTOCK_API int penstock_weights_iter_next(struct penstock_weights_iter *it, uint64_t *tensor,
 					    void **ptr);
-/* Gives a tensor's room back, in any order. -ENOENT: it is not out. */
+
+/*
+ * Releases a tensor's memory. Tensors may be released in any order.
+ *
+ * Errors:
+ * -ENOENT	the caller does not hold this tensor
+ */
 PENSTOCK_API int penstock_weights_iter_release(struct penstock_weights_iter *it, uint64_t tensor);
-/* What an iterator has done so far. */
+
+/* Reports what an iterator has done so far. */
 PENSTOCK_API void penstock_weights_iter_report(const struct penstock_weights_iter *it,
 					       struct penstock_load_report *out);
-/* Ends it wherever it is, and frees the window with all that is in it. May block. */
+
+/* Closes an iterator, at any time, and frees its window with all tensors in it. May block. */
 PENSTOCK_API void penstock_weights_iter_close(struct penstock_weights_iter *it);
 
-/* ---- tensor parallelism: what of each tensor a rank needs ------------------------ */
+/* ---- tensor parallelism: the part of each tensor that a rank needs -------------- */
 
+/* How a rule splits a tensor between the ranks. */
 enum penstock_cut {
-	PENSTOCK_CUT_WHOLE = 0,	  /* every rank has all of it */
-	PENSTOCK_CUT_FIRST,	  /* dimension 0, and a bias with it */
-	PENSTOCK_CUT_LAST,	  /* the last dimension; a bias whole */
-	PENSTOCK_CUT_HEADS,	  /* dimension 0 by key-value heads, which ranks share when there
-				   * are more of them than heads */
-	PENSTOCK_CUT_QKV,	  /* dimension 0: queries, keys and values, each by its heads */
-	PENSTOCK_CUT_HALVES,	  /* dimension 0: two halves, each cut */
-	PENSTOCK_CUT_LAST_HALVES, /* the last dimension: two halves, each cut */
-	PENSTOCK_CUT_WORDS,   /* dimension 0, as if it were a multiple of 64 where ranks can share
-			       * that; the last ranks have less, or nothing */
-	PENSTOCK_CUT_INNER,   /* the last dimension but one; a bias whole */
-	PENSTOCK_CUT_QUERIES, /* as FIRST, by whole query heads where their number is known */
+	PENSTOCK_CUT_WHOLE = 0,	  /* Not split: every rank has all of it. */
+	PENSTOCK_CUT_FIRST,	  /* Dimension 0; a bias is split, too. */
+	PENSTOCK_CUT_LAST,	  /* The last dimension; a bias stays whole. */
+	PENSTOCK_CUT_HEADS,	  /* Dimension 0 by key-value heads; ranks share a head if there
+				   * are more ranks than heads. */
+	PENSTOCK_CUT_QKV,	  /* Dimension 0: queries, keys and values, each by its heads. */
+	PENSTOCK_CUT_HALVES,	  /* Dimension 0: two halves, each split. */
+	PENSTOCK_CUT_LAST_HALVES, /* The last dimension: two halves, each split. */
+	PENSTOCK_CUT_WORDS,	  /* Dimension 0, rounded up to a multiple of 64 if ranks can share
+				   * that evenly; the last ranks get less, or nothing. */
+	PENSTOCK_CUT_INNER,	  /* The last dimension but one; a bias stays whole. */
+	PENSTOCK_CUT_QUERIES,	  /* As FIRST, by whole query heads if their number is known. */
 };
 
 /*
- * The first rule whose glob matches a name holds for it. Dimensions are those of a weight
- * of [out, in]; of what GPTQ and AWQ store the other way round (*.qweight, *.qzeros,
- * *.scales) they are taken the other way round, *.g_idx goes with the inputs. A scale
- * (*_scale, *_scale_inv) is cut as its weight is, in its blocks (which no rank's part of the
- * weight may begin inside of and leave), and one for all is whole, as are the scales of mixed
- * groups (desc_act) where inputs are cut.
+ * A rule: which tensors are split in which way. The first rule whose pattern matches a name
+ * applies. Dimensions are those of a weight of [out, in]. Tensors that GPTQ and AWQ store the
+ * other way round (*.qweight, *.qzeros, *.scales) are split the other way round, and *.g_idx
+ * is split with the inputs. A scale (*_scale, *_scale_inv) is split like its weight, in its
+ * blocks: a rank's part of the weight may not begin inside of a block and leave it. A scale for
+ * the whole tensor stays whole, as do the scales of mixed groups (desc_act) if inputs are split.
  */
 struct penstock_cut_rule {
-	const char *glob;
+	const char *glob; /* A pattern as in a shell. */
 	enum penstock_cut cut;
 };
 
 /*
- * The built-in rules, most special first, for Llama, Qwen, Mixtral, DeepSeek and what
- * is named as they are; a name without a rule is not cut. Static.
+ * Returns the built-in rules, most special first.
+ *
+ * count	their number
+ *
+ * They are for Llama, Qwen, Mixtral, DeepSeek and models with the same names. A name without a
+ * rule is not split. The list is static.
  */
 PENSTOCK_API const struct penstock_cut_rule *penstock_cut_rules(unsigned *count);
 
+/* The options of penstock_weights_shard: the rank, and how to split. */
 struct penstock_shard_opts {
 	size_t size;
-	unsigned rank, ranks;		       /* of the tensor parallelism */
-	unsigned expert_rank, expert_ranks;    /* above 1: experts are not cut but spread */
-	unsigned heads, kv_heads, experts;     /* 0: from config.json beside the model */
-	const struct penstock_cut_rule *rules; /* before the built-in ones */
+	unsigned rank, ranks;		       /* Of the tensor parallelism. */
+	unsigned expert_rank, expert_ranks;    /* Above 1: experts are distributed, not split. */
+	unsigned heads, kv_heads, experts;     /* 0: from the model's config.json. */
+	const struct penstock_cut_rule *rules; /* Tried before the built-in ones. */
 	unsigned rule_count;
 };
 #define PENSTOCK_SHARD_OPTS_INIT                                                 \
@@ -354,47 +512,61 @@ struct penstock_shard_opts {
 
 #define PENSTOCK_SHARD_PIECES 3
 
+/* A rank's part of a tensor. */
 struct penstock_shard {
 	size_t size;
-	unsigned piece_count; /* 0: this rank has none of it */
-	unsigned rank;	      /* dimensions */
+	unsigned piece_count; /* 0: the rank has nothing of the tensor. */
+	unsigned rank;	      /* Number of dimensions. */
 	uint64_t shape[PENSTOCK_RANK_MAX];
 	uint64_t bytes;
-	/* Ready for penstock_weights_load_into but for dev and ptr, which holds the
-	 * offset in the shard's memory, to which its address is added. */
+	/* Ready for penstock_weights_load_into except for dev and ptr: ptr is the offset in the
+	 * part's memory, to which the caller adds the memory's address. */
 	struct penstock_piece pieces[PENSTOCK_SHARD_PIECES];
 };
-/* The pieces of a tensor that a rank needs. -EINVAL: it cannot be cut into that many, or
- * heads or experts are not known. May block at its first call for a model (config.json). */
+
+/*
+ * Computes the pieces of a tensor that a rank needs. The first call for a model may block,
+ * since it reads config.json.
+ *
+ * tensor	number of the tensor
+ * opts		the rank; NULL: rank 0 of 1
+ * out		filled up to out->size
+ *
+ * Errors:
+ * -EINVAL	the tensor cannot be split into that many parts, the number of heads or experts
+ * 		is needed and not known, or a number is out of range
+ */
 PENSTOCK_API int penstock_weights_shard(struct penstock_weights *w, uint64_t tensor,
 					const struct penstock_shard_opts *opts,
 					struct penstock_shard *out);
 
-/* ---- several processes of a host: a group ---------------------------------------- */
+/* ---- groups: several processes of a host ---------------------------------------- */
 
 struct penstock_group;
 
-#define PENSTOCK_GROUP_MAX 64 /* ranks */
+/* The most ranks of a group. */
+#define PENSTOCK_GROUP_MAX 64
 
+/* The options of penstock_group_open. But for dir, timeout_ms, look and user, rank 0's hold for
+ * all ranks. */
 struct penstock_group_opts {
 	size_t size;
-	const char *dir;     /* where they meet, a directory that this user alone may enter, and
-			      * that all see, also out of several containers; NULL:
-			      * $XDG_RUNTIME_DIR, else /tmp/penstock-UID */
-	unsigned timeout_ms; /* until all have come; 0: 120 s */
-	unsigned windows;    /* of each rank, so that it reads ahead; 0: 4 */
-	uint64_t window;     /* device memory of one, whole pages; 0: 64 MiB */
-	unsigned stall_ms;   /* after it a rank that the others wait for in a load is given up:
-			      * -ETIMEDOUT; 0: 10 minutes */
-	/* Where several hosts load the same model from one store, a group on each: */
-	unsigned host, hosts; /* this one's number, from 0 on, and how many; 0: one. Each reads
-			       * what its ranks need once, and begins at its own place */
-	unsigned jitter_ms;   /* penstock_group_open waits for up to this, hosts one after the
-			       * other, so that not all ask the store at once */
-	unsigned reads_max;   /* requests of all ranks together under way at one store, that is
-			       * a file system; 0: no limit */
-	/* But for dir and timeout_ms, rank 0's hold for all. These are each rank's own: */
-	int (*look)(void *user); /* as in penstock_load_opts, while the others are waited for */
+	const char *dir;     /* Directory of the group's socket, which only this user may enter,
+			      * and which all ranks see, also from several containers; NULL:
+			      * $XDG_RUNTIME_DIR, else /tmp/penstock-UID. */
+	unsigned timeout_ms; /* Time for all ranks to join; 0: 120 s. */
+	unsigned windows;    /* Windows of each rank, for reading ahead; 0: 4. */
+	uint64_t window;     /* Bytes of device memory of a window, whole pages; 0: 64 MiB. */
+	unsigned stall_ms;   /* Time that the others wait for a rank in a load before they give
+			      * it up: -ETIMEDOUT; 0: 10 minutes. */
+	/* Several hosts may load the same model from one store, each with a group. Each host then
+	 * reads once what its ranks need, and starts at another place of the model. */
+	unsigned host, hosts;	 /* This host's number, from 0 on, and how many; 0: one host. */
+	unsigned jitter_ms;	 /* Most time that penstock_group_open waits at the end, hosts one
+				  * after the other, so that not all read at the same moment. */
+	unsigned reads_max;	 /* Requests of all ranks in flight at one store, which is a file
+				  * system; 0: no limit. */
+	int (*look)(void *user); /* As in penstock_load_opts, while this rank waits for others. */
 	void *user;
 };
 #define PENSTOCK_GROUP_OPTS_INIT                                                             \
@@ -403,65 +575,105 @@ struct penstock_group_opts {
 	}
 
 /*
- * Joins rank `rank` of the `ranks` processes of this user and host that open a group of
- * this name, which has no slash, and returns when all are there, at most
- * PENSTOCK_GROUP_MAX. -ETIMEDOUT: one has not come; -EINVAL, -EEXIST: they are not of one
- * mind about how many and which they are; -ENAMETOOLONG; -EPERM: others may enter the
- * directory. A group of one needs no name that anybody
- * knows. May block.
+ * Joins a group as one of its ranks, and returns when all ranks have joined. May block.
+ *
+ * The ranks are processes of one user on one host that open a group of the same name.
+ *
+ * name		the group's name, 63 bytes at most, without a slash; a group of one rank may
+ * 		have any
+ * rank		this process's number, from 0 on
+ * ranks	how many there are, PENSTOCK_GROUP_MAX at most
+ * opts		NULL: the defaults
+ * out		the group; leave it with penstock_group_close
+ *
+ * Errors:
+ * -ETIMEDOUT		a rank has not joined in time
+ * -EINVAL		an option is out of range, or the ranks were given different numbers of
+ * 			ranks
+ * -EEXIST		two processes were given the same rank
+ * -EBUSY		another group of this name is waiting for its ranks
+ * -ECONNRESET		a rank exited before all had joined
+ * -EPROTO		a rank uses another version of the library
+ * -ENAMETOOLONG	the name, or the socket's address with it, is too long
+ * -EPERM		other users may enter the directory
+ * -ECANCELED		opts->look cancelled the call
  */
 PENSTOCK_API int penstock_group_open(const char *name, unsigned rank, unsigned ranks,
 				     const struct penstock_group_opts *opts,
 				     struct penstock_group **out);
-/* Leaves a group. Ranks that still load are told that this one has gone. */
+
+/* Leaves a group. Ranks that still load fail and report that this one has left. */
 PENSTOCK_API void penstock_group_close(struct penstock_group *g);
 
 /*
- * penstock_weights_load and penstock_weights_load_into by all ranks together: each calls
- * it with the same files, and with destinations, devices and shard of its own. What any
- * of them needs is read once, a share by each, and copied from device to device, where
- * the devices cannot share memory through the host's. Device memory: the windows besides,
- * never of the caller's allocator.
- * A failure on one rank is one on all, "rank 2: ..."; another file than rank 0's is -ESTALE
- * (one that a rank sees under another device or inode number, as by another mount, is the same
- * if its size, time of change, header and a piece of each tensor are). A rank that has gone is
- * -ECONNRESET, with what became of its process where that is known, one that hangs -ETIMEDOUT;
- * after either the group can only be closed. That one has failed or gone is told within 10 s,
- * also while a store keeps a read or an open for longer: the library keeps what it needs until
- * it ends, and closing `w` does not wait for it.
- * report->read is what this rank has read. One thread at a time. May block.
+ * Loads a model by all ranks together: penstock_weights_load for a group. May block.
+ *
+ * Every rank calls it, with the same files, and with its own destinations, devices and shard.
+ * What any rank needs is read once, a share by each rank, and copied from device to device; if
+ * the devices cannot share memory, through host memory. The windows need device memory in
+ * addition, which never comes from opts->alloc. report->read is what this rank has read. One
+ * thread of a rank at a time may use the group.
+ *
+ * The ranks must see the same files. A file that a rank sees under another device or inode
+ * number, as through another mount, counts as the same if its size, its time of change, its
+ * header and a sample of each tensor are equal.
+ *
+ * A failure on one rank fails all, with the message "rank 2: ...". Ranks learn of it within 10
+ * s, also while a store keeps a read or an open for longer: the library then keeps what the
+ * read needs until it ends, and closing `w` does not wait for it.
+ *
+ * devs		and the other parameters: as in penstock_weights_load
+ *
+ * Errors:
+ * -ESTALE	a rank has another file than rank 0, or other tensors of it
+ * -ECONNRESET	a rank is lost: it closed the group, or its process exited, with its status if
+ * 		that is known; the group can only be closed
+ * -ETIMEDOUT	a rank hangs; the group can only be closed
+ * -EOWNERDEAD	the group was opened before a fork, by the parent
+ * -ENOMEM	and the other errors of penstock_weights_load
  */
 PENSTOCK_API int penstock_group_load(struct penstock_group *g, struct penstock_weights *w,
 				     struct penstock_device *const *devs, unsigned dev_count,
 				     const struct penstock_load_opts *opts,
 				     struct penstock_load_report *report,
 				     struct penstock_loaded **out);
+
+/*
+ * Loads pieces by all ranks together: penstock_weights_load_into for a group. May block.
+ *
+ * Every rank calls it, with pieces of its own. Everything else is as in penstock_group_load.
+ *
+ * Errors: those of penstock_group_load and of penstock_weights_load_into.
+ */
 PENSTOCK_API int penstock_group_load_into(struct penstock_group *g, struct penstock_weights *w,
 					  const struct penstock_piece *pieces, uint64_t count,
 					  const struct penstock_load_opts *opts,
 					  struct penstock_load_report *report);
 
-/* ---- and out again -------------------------------------------------------------- */
+/* ---- saving --------------------------------------------------------------------- */
 
-/* A tensor to be written: whole, without gaps, on any open device. */
+/* A tensor to save: whole, without gaps, on any open device. */
 struct penstock_out {
 	size_t size;
 	const char *name;
 	enum penstock_dtype dtype;
-	unsigned rank;
+	unsigned rank; /* Number of dimensions. */
 	const uint64_t *shape;
-	struct penstock_device *dev; /* NULL: found from the pointer */
+	struct penstock_device *dev; /* NULL: found from the pointer. */
 	const void *ptr;
 };
+
+/* The options of penstock_weights_save. */
 struct penstock_save_opts {
 	size_t size;
-	const char *const *keys, *const *values; /* metadata; NULL: none, not even empty */
+	const char *const *keys, *const *values; /* Metadata; NULL: none, not even empty. */
 	unsigned pair_count;
-	int durable; /* it survives a power cut before this returns */
+	int durable; /* 1: the file survives a power failure after the call. */
 	enum penstock_class require;
 	enum penstock_effort effort;
-	const char *path;	 /* as in penstock_req */
-	int (*look)(void *user); /* as in penstock_load_opts: nothing of the file stays then */
+	const char *path;	 /* As in penstock_req. */
+	int (*look)(void *user); /* As in penstock_load_opts; cancelling leaves nothing of the
+				  * file. */
 	void *user;
 };
 #define PENSTOCK_SAVE_OPTS_INIT                                                    \
@@ -471,11 +683,23 @@ struct penstock_save_opts {
 	}
 
 /*
- * Writes one safetensors file, which takes the name's place only when all of it is
- * there; `path` is a path, whatever colons it has, or file:///... Tensors go by falling
- * size of their elements, then by name; in a file of a megabyte or more the first begins
- * with a page, so that direct paths can write it.
- * `report` may be NULL. May block. -EINVAL: a name twice, or text that is not UTF-8.
+ * Writes tensors to one safetensors file. May block.
+ *
+ * The file appears under its name, in place of any old one, only when it is complete. Tensors
+ * are ordered by falling size of their elements, then by name. In a file of a megabyte or more
+ * the first tensor begins at a page boundary, so that direct paths can write it.
+ *
+ * path		a path, even if it has colons in it, or file:///...
+ * tensors	the tensors; their memory must stay valid during the call
+ * count	their number
+ * opts		NULL: the defaults
+ * report	what the save did; NULL: not wanted
+ *
+ * Errors:
+ * -EINVAL	a name that occurs twice, text that is not UTF-8, a dtype or shape that no file
+ * 		can hold, or memory on no open device
+ * -ECANCELED	opts->look cancelled the save
+ * -ENOSPC	and other errors of penstock_open, penstock_transfer and penstock_commit
  */
 PENSTOCK_API int penstock_weights_save(const char *path, const struct penstock_out *tensors,
 				       uint64_t count, const struct penstock_save_opts *opts,

@@ -16,7 +16,7 @@
 
 #include "buffer.h"
 #include "cuda.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "log.h"
 #include "move.h"

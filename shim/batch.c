@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "log.h"
 #include "move.h"

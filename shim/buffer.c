@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "cuda.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "open.h"
 #include "state.h"

@@ -4,7 +4,7 @@
 #ifndef SHIM_CONFIG_H
 #define SHIM_CONFIG_H
 
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 
 #define SHIM_TEXT 512 /* bytes of a string parameter, with its NUL */
 #define SHIM_SLABS 64

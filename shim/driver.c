@@ -7,7 +7,7 @@
 #include "batch.h"
 #include "buffer.h"
 #include "cuda.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "handle.h"
 #include "open.h"

@@ -3,7 +3,7 @@
 #ifndef SHIM_FAIL_H
 #define SHIM_FAIL_H
 
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 #include "penstock.h"
 
 static inline struct cuf_error shim_ok(void)

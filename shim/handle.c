@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "log.h"
 #include "open.h"

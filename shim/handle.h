@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 #include "penstock.h"
 
 struct shim_file {

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "state.h"
 

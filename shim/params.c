@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "log.h"
 #include "state.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "cuda.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "state.h"
 

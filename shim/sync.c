@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "buffer.h"
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "fail.h"
 #include "move.h"
 #include "open.h"

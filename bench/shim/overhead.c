@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "shim.h"
 
 #define CALLS 20000u

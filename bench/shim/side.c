@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "shim.h"
 
 static int fail_report(const char *what, long code)

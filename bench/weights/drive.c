@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the drive gives when nothing is done with the bytes: one pass over a file by
- * O_DIRECT, many requests under way, with the code that bench_core measures its limit by.
- * weights.py calls it in its rounds, for a file that it has seen to be cold.
+ * Measures the most that the drive delivers: one pass over a file with O_DIRECT and many
+ * requests in flight, with the code by which bench_core measures its limit. weights.py calls it
+ * in its rounds, for a file that it has found to be cold.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ int drive_bench(const char *file, char **words, int count)
 		return 1;
 	}
 	s.bytes = (uint64_t)st.st_size / way.block * way.block;
-	/* The buffer is made and touched before: one block that is read again below. */
+	/* A first read outside of the measurement allocates and touches the buffer. Its block
+	 * is read again below. */
 	ret = drive_move(fd, false, 0, 1, way.block, &way);
 	meter_start(&m);
 	if (!ret)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive.c, for main.c: apart from ranks.h, because both it and bench.h name a MIB. */
+/* Interface of drive.c for main.c. Not in ranks.h, because ranks.h and bench.h both define MIB. */
 #ifndef BENCH_WEIGHTS_DRIVE_H
 #define BENCH_WEIGHTS_DRIVE_H
 
-/* `words`: "uring" or "threads", how many threads, requests of each, KiB of a block. Prints
- * a line of JSON; 0, 1: it failed, -EINVAL: usage. */
+/* Reads a file once and prints a line of JSON. `words`: "uring" or "threads", the number of
+ * threads, requests of each, and KiB of a block. Returns 0, 1 on failure, or -EINVAL for wrong
+ * words. */
 int drive_bench(const char *file, char **words, int count);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a process' first load of a cached file takes at least, by system and driver calls
- * alone: it has a context, and nothing else. Device memory, threads, streams, a ring of
- * pinned pieces for each thread, then page cache to piece by read calls and on by the copy
- * engine, until the last byte is there; and the same again with all of that in place.
- * weights.py calls it in its rounds. No line of the library moves a byte.
+ * Measures the shortest first load of a cached file in a process that has a CUDA context and
+ * nothing else, by system and driver calls alone: device memory, threads, streams and a ring of
+ * pinned pieces for each thread are made, then the file is read piece by piece and copied to
+ * the device. A second load finds all of that in place. weights.py calls it in its rounds. No
+ * code of the library moves a byte.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,10 +17,10 @@
 #include "device/cuda_api.h"
 #include "ranks.h"
 
-#define THREADS 8u     /* as many as a pump has lanes on an H200 machine */
-#define RING (8 * MIB) /* of each thread */
+#define THREADS 8u     /* As many as a pump has lanes on an H200 machine. */
+#define RING (8 * MIB) /* Bytes of each thread's ring. */
 #define PIECES_MAX 8u
-#define PIECE (4 * MIB) /* of 1, 2 and 4 the quickest (H200): --window tells others */
+#define PIECE (4 * MIB) /* The quickest of 1, 2 and 4 MiB on an H200; --window sets another. */
 #define HUGE_PAGE (2 * MIB)
 
 struct mover {
@@ -30,8 +30,8 @@ struct mover {
 	struct pst_cu_stream *stream;
 	struct pst_cu_event *done[PIECES_MAX];
 	bool pinned;
-	enum pst_cu_result rc; /* or */
-	bool cut;	       /* the file was */
+	enum pst_cu_result rc; /* The first failure of a driver call. */
+	bool short_file;       /* The file was shorter than at the start. */
 };
 
 struct first {
@@ -39,15 +39,17 @@ struct first {
 	struct pst_cu_ctx *ctx;
 	pst_cu_ptr memory;
 	struct mover movers[THREADS];
-	pthread_barrier_t streams; /* are all there before pages are made */
+	pthread_barrier_t streams; /* All threads have their streams before any of them touches
+				    * memory. */
 	atomic_ullong next;
 	uint64_t len, piece;
-	unsigned pieces; /* of a ring */
+	unsigned pieces; /* Pieces of a ring. */
 	int fd;
 };
 
-/* Streams first, all threads': a thread that makes pages keeps others from mapping memory. */
-static enum pst_cu_result make_ready(struct mover *m)
+/* Makes a thread's stream, events and ring. All streams come first: while a thread touches
+ * pages, other threads cannot map memory. */
+static enum pst_cu_result mover_prepare(struct mover *m)
 {
 	const struct pst_cuda *api = m->f->api;
 	enum pst_cu_result rc =
@@ -64,7 +66,7 @@ static enum pst_cu_result make_ready(struct mover *m)
 	return rc;
 }
 
-static void *move(void *arg)
+static void *mover_main(void *arg)
 {
 	struct mover *m = arg;
 	struct first *f = m->f;
@@ -72,7 +74,7 @@ static void *move(void *arg)
 
 	f->api->cuCtxSetCurrent(f->ctx);
 	if (!m->pinned)
-		m->rc = make_ready(m);
+		m->rc = mover_prepare(m);
 	for (uint64_t n = 0; !m->rc && (off = atomic_fetch_add(&f->next, f->piece)) < f->len; n++) {
 		char *piece = m->ring + n % f->pieces * f->piece;
 		uint64_t len = f->len - off < f->piece ? f->len - off : f->piece;
@@ -80,7 +82,7 @@ static void *move(void *arg)
 		if (n >= f->pieces)
 			m->rc = f->api->cuEventSynchronize(m->done[n % f->pieces]);
 		if (pread(f->fd, piece, len, (off_t)off) != (ssize_t)len) {
-			m->cut = true;
+			m->short_file = true;
 			break;
 		}
 		if (!m->rc)
@@ -107,13 +109,13 @@ static int map_rings(struct first *f)
 	return 0;
 }
 
-/* 0, or 1 and said. */
-static int once(struct first *f, const char *file, double *seconds, double *cpu)
+/* Loads the file once. Returns 0, or 1 after printing the error. */
+static int load_once(struct first *f, const char *file, double *seconds, double *cpu)
 {
 	double begun = now(), cpu_begun = cpu_time();
 	enum pst_cu_result rc = PST_CU_OK;
 	unsigned made = 0;
-	bool cut = false;
+	bool short_file = false;
 	struct stat st;
 
 	f->fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -126,22 +128,22 @@ static int once(struct first *f, const char *file, double *seconds, double *cpu)
 	if (!f->memory)
 		rc = f->api->cuMemAlloc(&f->memory, f->len);
 	while (!rc && made < THREADS &&
-	       !pthread_create(&f->movers[made].thread, NULL, move, &f->movers[made]))
+	       !pthread_create(&f->movers[made].thread, NULL, mover_main, &f->movers[made]))
 		made++;
 	for (unsigned i = 0; i < made; i++) {
 		pthread_join(f->movers[i].thread, NULL);
 		rc = rc ? rc : f->movers[i].rc;
-		cut |= f->movers[i].cut;
+		short_file |= f->movers[i].short_file;
 	}
 	*seconds = now() - begun;
 	*cpu = cpu_time() - cpu_begun;
 	close(f->fd);
-	if (!rc && made == THREADS && !cut)
+	if (!rc && made == THREADS && !short_file)
 		return 0;
 	fprintf(stderr, "bench_weights: %s: %s\n", file,
-		rc    ? pst_cuda_name(rc)
-		: cut ? "it was cut short"
-		      : "no thread");
+		rc	     ? pst_cuda_name(rc)
+		: short_file ? "the file became shorter"
+			     : "a thread could not be started");
 	return 1;
 }
 
@@ -153,7 +155,7 @@ int first_bench(const struct job *job)
 	enum pst_cu_result rc;
 
 	if (!f.api || pthread_barrier_init(&f.streams, NULL, THREADS)) {
-		fprintf(stderr, "bench_weights: no driver\n");
+		fprintf(stderr, "bench_weights: the CUDA driver cannot be loaded\n");
 		return 1;
 	}
 	f.pieces = (unsigned)(RING / f.piece);
@@ -165,7 +167,7 @@ int first_bench(const struct job *job)
 		return 1;
 	}
 	for (unsigned i = 0; i < 2; i++)
-		if (once(&f, job->file, &seconds[i], &cpu[i]))
+		if (load_once(&f, job->file, &seconds[i], &cpu[i]))
 			return 1;
 	printf("{\"bytes\": %llu, \"seconds\": %.6f, \"cpu\": %.6f, \"again\": %.6f, "
 	       "\"cpu_again\": %.6f}\n",

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpu.sh: loading models on a machine with one GPU, everything in one run: what
-# weights.py and bench_weights measure, transformers with and without the patched
-# package, and the suites on the real driver. Needs what prepare made in .carry/weights.
-# Log, tables and raw CSV go to $OUT (bench/results). Steps are skipped when the budget is
-# spent, each has a limit of its own, the most wanted come first.
+# gpu.sh: measures loading of models on a machine with one GPU, all in one run: weights.py and
+# bench_weights, transformers with and without the patched package, and the test suites on the
+# real driver. Needs what prepare made in .carry/weights. Log, tables and raw CSV go to $OUT
+# (bench/results). Each step has a time limit, and steps are skipped when the budget is spent;
+# the most important ones come first.
 #
-#   BENCH_DIR     where models go, on the drive to measure (/var/tmp): 51 GB
+#   BENCH_DIR     folder for the models, on the drive to measure (/var/tmp): 51 GB
 #   BENCH_BUDGET  seconds for all steps (400)     BENCH_DEVICE  cuda:0
 #   BENCH_SCALE   divides the models' width, to try this script (1)
 #   BENCH_ONLY    steps to run, such as "warm cold small tests" (all)
@@ -33,7 +33,7 @@ for wheel in "$carried"/wheels/*.whl; do
 	python3 -m zipfile -e "$wheel" "$dir/wheels" 2>>"$log" || say "left out: ${wheel##*/}"
 done
 export PYTHONPATH=$carried/site:$dir/wheels PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# fastsafetensors looks for the runtime by a name that torch's package has not.
+# fastsafetensors looks for the CUDA runtime under a name that torch's package lacks.
 mkdir -p "$dir/lib"
 python3 - "$dir/lib" <<'END' 2>>"$log"
 import glob, os, sys
@@ -93,8 +93,8 @@ transformers() {
 export -f make weights in_c small transformers
 export dir device scale csv out carried
 
-# A guest's memory may come page by page when it is first touched, 0.4 s a GiB: not in the
-# middle of somebody's load.
+# A virtual machine may get its memory page by page at the first touch, 0.4 s per GiB. This
+# step touches it before the measurements.
 [ "$scale" -gt 1 ] || step memory 40 python3 -c 'import mmap
 mmap.mmap(-1, 40 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)'
 step warm 150 bash -c 'weights a 15 --reps 4 --again --seconds 85 warm'

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# gpus.sh: one model onto all GPUs of a host, a process for each: what the machine can do
-# without the library, then replicas and shards by bench_weights group, the first load of
-# processes and further ones, with kept registrations and without, in windows of several
-# lengths, and a rank that is killed in mid-load. Needs what prepare made in
-# .carry/weights. Log and raw CSV go to $OUT (bench/results). Steps are skipped when the
-# budget is spent, each has a limit of its own.
+# gpus.sh: measures loading one model to all GPUs of a host, with a process for each: first the
+# limits of the machine without the library, then replicas and shards by bench_weights group,
+# with kept registrations and without, in windows of several lengths, and with a rank that is
+# killed during the load. Needs what prepare made in .carry/weights. Log and raw CSV go to $OUT
+# (bench/results). Each step has a time limit, and steps are skipped when the budget is spent.
 #
-#   BENCH_DIR     where the model goes (/var/tmp)   BENCH_LAYERS  its length (54: 25.7 GB)
+#   BENCH_DIR     folder for the model (/var/tmp)   BENCH_LAYERS  its length (54: 25.7 GB)
 #   BENCH_BUDGET  seconds for all steps (300)       BENCH_RANKS   processes (GPUs)
 #   BENCH_SCALE   divides the model's width, to try this script (1)
 set -uo pipefail
@@ -27,7 +26,7 @@ csv=$out/groups-$ranks.csv
 rm -f "$csv"
 shown=yes
 . bench/steps.sh
-[ "$ranks" -ge 1 ] || { say "no GPU is here"; exit 1; }
+[ "$ranks" -ge 1 ] || { say "this machine has no GPU"; exit 1; }
 
 {
 	machine "$dir" "$carried/commit"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several processes, a GPU each, that load one model together: all of it on every one,
- * or each its part of a tensor parallelism. The first load of a process, then further
- * ones; with kept registrations, loads from the second on find what they registered.
- * What arrived is compared with the file, all of it. One that is killed in mid-load is
- * to be named by the others.
+ * Measures several processes, each with its own GPU, that load one model together: all of it on
+ * each GPU, or a part of a tensor parallelism on each. Shows the first load of the processes,
+ * then further ones; with kept registrations these find what the first one registered. All
+ * loaded bytes are compared with the file. With --dies one rank is killed during the load, and
+ * the others must name it.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -24,20 +24,20 @@ struct rank {
 	struct penstock_weights *w;
 	struct penstock_group *g;
 	struct penstock_shard_opts so;
-	void *place; /* with --into: where the model goes */
+	void *place; /* With --into: the memory for the model. */
 	size_t place_len;
 	unsigned rank, reads;
 };
 
-static int bad(const struct rank *r, const char *what)
+static int fail_lib(const struct rank *r, const char *what)
 {
 	fprintf(stderr, "bench_weights: rank %u: %s: %s\n", r->rank, what, penstock_errmsg());
 	return 1;
 }
 
-/* ---- the caller's memory, with --into ---- */
+/* ---- memory for the model, with --into ---- */
 
-static void *give(void *user, struct penstock_device *dev, size_t len, size_t align)
+static void *into_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
 {
 	struct rank *r = user;
 
@@ -47,7 +47,7 @@ static void *give(void *user, struct penstock_device *dev, size_t len, size_t al
 	return len <= r->place_len ? r->place : NULL;
 }
 
-static void keep(void *user, struct penstock_device *dev, void *ptr, size_t len)
+static void into_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
 {
 	(void)user;
 	(void)dev;
@@ -55,7 +55,7 @@ static void keep(void *user, struct penstock_device *dev, void *ptr, size_t len)
 	(void)len;
 }
 
-static int each(void *user, unsigned file, const struct penstock_report *report)
+static int on_request(void *user, unsigned file, const struct penstock_report *report)
 {
 	struct rank *r = user;
 
@@ -70,12 +70,12 @@ static int each(void *user, unsigned file, const struct penstock_report *report)
 
 /* ---- comparing ---- */
 
-#define LOOK (32u << 20)
+#define COMPARE_BYTES (32u << 20)
 
-static bool same(struct rank *r, const char *at, const char *want, uint64_t len, char *mem)
+static bool equal_bytes(struct rank *r, const char *at, const char *want, uint64_t len, char *mem)
 {
-	for (uint64_t off = 0; off < len; off += LOOK) {
-		uint64_t n = len - off < LOOK ? len - off : LOOK;
+	for (uint64_t off = 0; off < len; off += COMPARE_BYTES) {
+		uint64_t n = len - off < COMPARE_BYTES ? len - off : COMPARE_BYTES;
 		struct penstock_copy_args args = {.size = sizeof(args),
 						  .dst_dev = r->host,
 						  .dst = mem,
@@ -89,9 +89,10 @@ static bool same(struct rank *r, const char *at, const char *want, uint64_t len,
 	return true;
 }
 
-/* Rows, which lie `pitch` apart here and `want_pitch` in the file. */
-static bool same_rows(struct rank *r, const char *at, uint64_t pitch, const char *want,
-		      uint64_t want_pitch, uint64_t len, uint64_t rows, char *mem)
+/* Compares rows that are `pitch` bytes apart on the device and `want_pitch` bytes apart in the
+ * file. */
+static bool equal_rows(struct rank *r, const char *at, uint64_t pitch, const char *want,
+		       uint64_t want_pitch, uint64_t len, uint64_t rows, char *mem)
 {
 	struct penstock_copy_args args = {.size = sizeof(args),
 					  .dst_dev = r->host,
@@ -108,16 +109,17 @@ static bool same_rows(struct rank *r, const char *at, uint64_t pitch, const char
 	return true;
 }
 
-/* What of a tensor this rank has, piece by piece, row by row. */
-static bool same_pieces(struct rank *r, const struct penstock_tensor *t,
-			const struct penstock_shard *s, const char *at, const char *file, char *mem)
+/* Compares what this rank has of a tensor, piece by piece and row by row. */
+static bool equal_pieces(struct rank *r, const struct penstock_tensor *t,
+			 const struct penstock_shard *s, const char *at, const char *file,
+			 char *mem)
 {
 	for (unsigned i = 0; i < s->piece_count; i++) {
 		const struct penstock_piece *p = &s->pieces[i];
 		uint64_t inner = penstock_dtype_bits(t->dtype) / 8, outer = 1;
 		uint64_t extent = t->rank ? t->shape[p->dim] : 1, len, pitch;
 		const char *want;
-		bool alike = true;
+		bool equal = true;
 
 		for (unsigned d = 0; d < p->dim; d++)
 			outer *= t->shape[d];
@@ -128,26 +130,29 @@ static bool same_pieces(struct rank *r, const struct penstock_tensor *t,
 		pitch = p->pitch ? p->pitch : len;
 		want = file + t->off + (p->outer_first * extent + p->first) * inner;
 		if (outer == 1)
-			alike = same(r, at + (uintptr_t)p->ptr, want, len, mem);
-		for (uint64_t row = 0; row < outer && outer > 1 && alike; row += LOOK / pitch) {
-			uint64_t n = outer - row < LOOK / pitch ? outer - row : LOOK / pitch;
+			equal = equal_bytes(r, at + (uintptr_t)p->ptr, want, len, mem);
+		for (uint64_t row = 0; row < outer && outer > 1 && equal;
+		     row += COMPARE_BYTES / pitch) {
+			uint64_t n = outer - row < COMPARE_BYTES / pitch ? outer - row
+									 : COMPARE_BYTES / pitch;
 
-			alike = same_rows(r, at + (uintptr_t)p->ptr + row * pitch, pitch,
-					  want + row * extent * inner, extent * inner, len, n, mem);
+			equal = equal_rows(r, at + (uintptr_t)p->ptr + row * pitch, pitch,
+					   want + row * extent * inner, extent * inner, len, n,
+					   mem);
 		}
-		if (!alike)
+		if (!equal)
 			return false;
 	}
 	return true;
 }
 
-/* The name of the first tensor that is not as in its file; NULL: all are. */
-static const char *compare(struct rank *r, const struct penstock_loaded *loaded)
+/* Returns the name of the first tensor that differs from its file, NULL if none does. */
+static const char *first_difference(struct rank *r, const struct penstock_loaded *loaded)
 {
 	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *wrong = NULL, *map = NULL;
 	unsigned mapped = UINT32_MAX;
-	char *mem = malloc(LOOK);
+	char *mem = malloc(COMPARE_BYTES);
 
 	for (uint64_t i = 0; i < penstock_weights_count(r->w) && !wrong; i++) {
 		struct penstock_shard s = {.size = sizeof(s)};
@@ -167,7 +172,7 @@ static const char *compare(struct rank *r, const struct penstock_loaded *loaded)
 			mapped = t.file;
 		}
 		if (map == MAP_FAILED || penstock_weights_shard(r->w, i, &r->so, &s) ||
-		    (at && !same_pieces(r, &t, &s, at, map, mem)))
+		    (at && !equal_pieces(r, &t, &s, at, map, mem)))
 			wrong = t.name;
 	}
 	if (map && map != MAP_FAILED)
@@ -176,8 +181,8 @@ static const char *compare(struct rank *r, const struct penstock_loaded *loaded)
 	return wrong;
 }
 
-/* A context of its own GPU and none of another. */
-static void count_contexts(struct rank *r)
+/* Checks that the process has a context on its own GPU and on no other. */
+static void check_contexts(struct rank *r)
 {
 	const struct pst_cuda *api = strcmp(r->job->device, "cuda") ? NULL : pst_cuda_get(NULL);
 	char *out = r->s->contexts[r->rank];
@@ -195,7 +200,7 @@ static void count_contexts(struct rank *r)
 
 /* ---- a rank ---- */
 
-static int open_all(struct rank *r)
+static int rank_open(struct rank *r)
 {
 	struct penstock_weights_opts wo = PENSTOCK_WEIGHTS_OPTS_INIT;
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -214,17 +219,17 @@ static int open_all(struct rank *r)
 	}
 	if (penstock_device_open("host", NULL, &r->host) < 0 ||
 	    penstock_device_open(name, NULL, &r->dev) < 0 ||
-	    penstock_alloc(r->dev, 4096, &ptr)) /* the context is there before */
-		return bad(r, name);
+	    penstock_alloc(r->dev, 4096, &ptr)) /* Creates the context before the measurement. */
+		return fail_lib(r, name);
 	penstock_free(r->dev, ptr);
 	snprintf(name, sizeof(name), "bench-%d", (int)getppid());
 	if (penstock_weights_open(r->job->file, &wo, &r->w) ||
 	    penstock_group_open(name, r->rank, r->job->ranks, &go, &r->g))
-		return bad(r, r->job->file);
+		return fail_lib(r, r->job->file);
 	return 0;
 }
 
-static int load(struct rank *r, unsigned rep, struct penstock_loaded **loaded)
+static int rank_load(struct rank *r, unsigned rep, struct penstock_loaded **loaded)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 	struct penstock_load_report report = {.size = sizeof(report)};
@@ -233,11 +238,11 @@ static int load(struct rank *r, unsigned rep, struct penstock_loaded **loaded)
 
 	lo.effort = r->job->effort;
 	lo.shard = r->job->shard ? &r->so : NULL;
-	lo.each = each;
+	lo.each = on_request;
 	lo.user = r;
 	if (r->job->into) {
-		lo.alloc = give;
-		lo.free = keep;
+		lo.alloc = into_alloc;
+		lo.free = into_free;
 	}
 	run->begin = now();
 	run->ret = penstock_group_load(r->g, r->w, &r->dev, 1, &lo, &report, loaded);
@@ -252,29 +257,29 @@ static int load(struct rank *r, unsigned rep, struct penstock_loaded **loaded)
 	return run->ret;
 }
 
-static int be_rank(const struct job *job, struct shared *s, unsigned rank)
+static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 {
 	struct rank r = {.job = job, .s = s, .rank = rank};
-	int ret = open_all(&r);
+	int ret = rank_open(&r);
 
-	if (!ret && job->into) { /* the first load fills memory that is there */
+	if (!ret && job->into) { /* The first load must find the memory in place. */
 		struct penstock_weights_file f = {.size = sizeof(f)};
 		uint64_t room = 64 * MIB;
 
 		for (unsigned i = 0; i < penstock_weights_file_count(r.w); i++)
 			room += penstock_weights_get_file(r.w, i, &f) ? 0 : f.length;
-		if (!give(&r, r.dev, room, 4096))
-			ret = bad(&r, "memory for the model");
+		if (!into_alloc(&r, r.dev, room, 4096))
+			ret = fail_lib(&r, "memory for the model");
 	}
 	for (unsigned rep = 0; rep < job->reps && !ret; rep++) {
 		struct penstock_loaded *loaded = NULL;
 		const char *wrong;
 
-		if (!meet(s, rep, job->ranks))
+		if (!ranks_barrier(s, rep, job->ranks))
 			return 1;
-		ret = load(&r, rep, &loaded);
+		ret = rank_load(&r, rep, &loaded);
 		if (!ret && job->verify && rep + 1 == job->reps) {
-			wrong = compare(&r, loaded);
+			wrong = first_difference(&r, loaded);
 			if (wrong)
 				fprintf(stderr,
 					"bench_weights: rank %u: %s has other bytes than "
@@ -284,7 +289,7 @@ static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 		}
 		penstock_loaded_free(loaded);
 	}
-	count_contexts(&r);
+	check_contexts(&r);
 	penstock_group_close(r.g);
 	penstock_weights_close(r.w);
 	penstock_device_close(r.dev);
@@ -292,9 +297,9 @@ static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 	return job->dies >= 0 ? 0 : ret;
 }
 
-/* ---- all of them ---- */
+/* ---- all ranks ---- */
 
-static int say_death(const struct job *job, const struct shared *s)
+static int print_death(const struct job *job, const struct shared *s)
 {
 	char name[32];
 	int ret = 0;
@@ -310,16 +315,17 @@ static int say_death(const struct job *job, const struct shared *s)
 		if (!r->ret || !strstr(r->text, name) || r->end - s->killed > 10)
 			ret = 1;
 	}
-	printf("%s\n", ret ? "NOT as it should be" : "every other rank names it within 10 s");
+	printf("%s\n", ret ? "FAILED: a rank does not name it within 10 s"
+			   : "every other rank names it within 10 s");
 	return ret;
 }
 
-static void say_runs(const struct job *job, const struct shared *s)
+static void print_runs(const struct job *job, const struct shared *s)
 {
 	printf("%s by %u processes, %s, windows %u of %llu MiB%s%s (0: the library's own)\n",
 	       job->shard ? "shards" : "replicas", job->ranks, job->device, job->windows,
 	       (unsigned long long)(job->window / MIB), job->kept ? ", registrations kept" : "",
-	       job->into ? ", into memory that is there" : "");
+	       job->into ? ", into allocated memory" : "");
 	for (unsigned rep = 0; rep < job->reps; rep++) {
 		double begin = 1e300, end = 0, cpu = 0;
 		uint64_t read = 0, bytes = 0;
@@ -348,21 +354,21 @@ static void say_runs(const struct job *job, const struct shared *s)
 		if (*s->contexts[i])
 			printf("  rank %u: %s\n", i, s->contexts[i]);
 	if (job->verify)
-		printf("  every byte on every rank compared with the file: the same\n");
+		printf("  every byte on every rank equals the file\n");
 }
 
 int group_bench(const struct job *job)
 {
 	struct shared *s = shared_new();
-	unsigned wrong = run_ranks(job, s, be_rank);
+	unsigned wrong = run_ranks(job, s, run_rank);
 
 	if (job->dies >= 0)
-		return wrong ? 1 : say_death(job, s);
+		return wrong ? 1 : print_death(job, s);
 	for (unsigned i = 0; i < job->ranks && wrong; i++)
 		for (unsigned rep = 0; rep < job->reps; rep++)
 			if (s->runs[i][rep].ret)
 				printf("rank %u, load %u: %s\n", i, rep + 1, s->runs[i][rep].text);
 	if (!wrong)
-		say_runs(job, s);
+		print_runs(job, s);
 	return wrong ? 1 : 0;
 }

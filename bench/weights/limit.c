@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What several GPUs of one host can be given at most, by the driver's own calls and
- * without the library's: pinned memory over one link, over all at once, the same while
- * every GPU copies what all have received (nothing waits for anything), and the page
- * cache copied into pinned memory by threads while all of that goes on. Each rank is a
- * process, as in group.c; only memory is exported by the library.
+ * Measures the most that several GPUs of a host can receive, by driver calls and without the
+ * library: from pinned memory over one link, over all links at once, the same while every GPU
+ * copies from all others (nothing waits for anything), and from the page cache through pinned
+ * memory by threads while those copies run. Each rank is a process, as in group.c. The library
+ * is used only to export memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 #include "ranks.h"
 
 #define SLOTS 4u
-#define SLOT_MAX (64u << 20) /* of a window on the GPU */
-#define PIECE (4u << 20)     /* that a thread copies */
+#define SLOT_MAX (64u << 20) /* Bytes of a slot in the window on the GPU. */
+#define PIECE (4u << 20)     /* Bytes that a thread copies at once. */
 #define THREADS_MAX 16u
 
 struct feeder {
@@ -28,8 +28,8 @@ struct feeder {
 	pthread_t thread;
 	struct pst_cu_stream *stream;
 	struct pst_cu_event *done[2];
-	char *mem;	   /* two pieces of pinned memory */
-	uint64_t from, to; /* of the file */
+	char *mem;	   /* Two pieces of pinned memory. */
+	uint64_t from, to; /* Range of the file. */
 	int ret;
 };
 
@@ -43,12 +43,12 @@ struct limit {
 	char *pinned;
 	void *own, *windows[RANKS_MAX], *place;
 	unsigned rank, threads;
-	uint64_t share; /* bytes that a rank takes in */
+	uint64_t share; /* Bytes that a rank receives. */
 	size_t slot;
 	int fd;
 };
 
-static int bad(const struct limit *l, const char *what, int rc)
+static int fail_if(const struct limit *l, const char *what, int rc)
 {
 	if (rc)
 		fprintf(stderr, "bench_weights: rank %u: %s: %s\n", l->rank, what,
@@ -56,29 +56,29 @@ static int bad(const struct limit *l, const char *what, int rc)
 	return rc ? 1 : 0;
 }
 
-/* ---- making ready ---- */
+/* ---- preparation ---- */
 
 static int share_windows(struct limit *l)
 {
 	struct penstock_export *mine = &l->s->windows[l->rank];
 
 	*mine = (struct penstock_export)PENSTOCK_EXPORT_INIT;
-	if (bad(l, "window", penstock_alloc(l->dev, SLOTS * l->slot, &l->own)) ||
+	if (fail_if(l, "window", penstock_alloc(l->dev, SLOTS * l->slot, &l->own)) ||
 	    (l->job->ranks > 1 &&
-	     bad(l, "export", penstock_export_memory(l->dev, l->own, SLOTS * l->slot, mine))))
+	     fail_if(l, "export", penstock_export_memory(l->dev, l->own, SLOTS * l->slot, mine))))
 		return 1;
-	if (!meet(l->s, 0, l->job->ranks))
+	if (!ranks_barrier(l->s, 0, l->job->ranks))
 		return 1;
 	l->windows[l->rank] = l->own;
 	for (unsigned i = 0; i < l->job->ranks; i++)
 		if (i != l->rank &&
-		    bad(l, "import",
-			penstock_import_memory(l->dev, &l->s->windows[i], &l->windows[i])))
+		    fail_if(l, "import",
+			    penstock_import_memory(l->dev, &l->s->windows[i], &l->windows[i])))
 			return 1;
 	return 0;
 }
 
-static int make_ready(struct limit *l)
+static int limit_prepare(struct limit *l)
 {
 	size_t pinned = SLOTS * l->slot + l->threads * 2 * (size_t)PIECE;
 	char name[32];
@@ -87,11 +87,11 @@ static int make_ready(struct limit *l)
 	device_name(l->job, l->rank, name, sizeof(name));
 	l->api = pst_cuda_get(NULL);
 	if (!l->api || penstock_device_open(name, NULL, &l->dev) < 0)
-		return bad(l, name, -ENODEV);
+		return fail_if(l, name, -ENODEV);
 	l->fd = open(l->job->file, O_RDONLY | O_CLOEXEC);
 	l->pinned = mmap(NULL, pinned, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (l->fd < 0 || l->pinned == MAP_FAILED)
-		return bad(l, l->job->file, -errno);
+		return fail_if(l, l->job->file, -errno);
 	madvise(l->pinned, pinned, MADV_HUGEPAGE);
 	memset(l->pinned, 0x5c, pinned);
 	if (!strncmp(name, "cuda:", 5))
@@ -106,34 +106,35 @@ static int make_ready(struct limit *l)
 	for (unsigned i = 0; i < l->job->ranks && !rc; i++)
 		rc = (int)l->api->cuStreamCreateWithPriority(&l->out[i], PST_CU_STREAM_NON_BLOCKING,
 							     0);
-	if (bad(l, "making ready", rc) ||
-	    bad(l, "memory", penstock_alloc(l->dev, SLOTS * l->slot, &l->place)))
+	if (fail_if(l, "preparing streams and pinned memory", rc) ||
+	    fail_if(l, "memory", penstock_alloc(l->dev, SLOTS * l->slot, &l->place)))
 		return 1;
 	return share_windows(l);
 }
 
 /* ---- copies ---- */
 
-static pst_cu_ptr at(const struct limit *l, const void *base, uint64_t n)
+static pst_cu_ptr slot_address(const struct limit *l, const void *base, uint64_t n)
 {
 	return (uintptr_t)base + n % SLOTS * l->slot;
 }
 
-/* Queues the copies out of all windows; nothing waits for what is in them. */
-static int fan_out(struct limit *l, uint64_t n)
+/* Queues the copies from all windows. They do not wait until the windows are filled. */
+static int copy_windows(struct limit *l, uint64_t n)
 {
 	int rc = 0;
 
 	for (unsigned i = 0; i < l->job->ranks && !rc; i++) {
 		unsigned from = (l->rank + i) % l->job->ranks;
 
-		rc = (int)l->api->cuMemcpyAsync(at(l, l->place, n), at(l, l->windows[from], n),
-						l->slot, l->out[from]);
+		rc = (int)l->api->cuMemcpyAsync(slot_address(l, l->place, n),
+						slot_address(l, l->windows[from], n), l->slot,
+						l->out[from]);
 	}
 	return rc;
 }
 
-static int finish(struct limit *l)
+static int copies_finish(struct limit *l)
 {
 	int rc = (int)l->api->cuStreamSynchronize(l->in);
 
@@ -142,21 +143,23 @@ static int finish(struct limit *l)
 	return rc;
 }
 
-static int from_pinned(struct limit *l, bool out)
+static int copy_from_pinned(struct limit *l, bool out)
 {
 	int rc = 0;
 
 	for (uint64_t n = 0; n < l->share / l->slot && !rc; n++) {
-		rc = (int)l->api->cuMemcpyHtoDAsync(
-			at(l, l->own, n), l->pinned + n % SLOTS * l->slot, l->slot, l->in);
+		rc = (int)l->api->cuMemcpyHtoDAsync(slot_address(l, l->own, n),
+						    l->pinned + n % SLOTS * l->slot, l->slot,
+						    l->in);
 		if (!rc && out)
-			rc = fan_out(l, n);
+			rc = copy_windows(l, n);
 	}
-	return rc ? rc : finish(l);
+	return rc ? rc : copies_finish(l);
 }
 
-/* A thread: page cache to pinned memory, and on to the GPU, two pieces in turns. */
-static void *feed(void *arg)
+/* The thread's main function: copies from the page cache to pinned memory and on to the GPU,
+ * with two pieces in turn. */
+static void *feed_main(void *arg)
 {
 	struct feeder *f = arg;
 	const struct pst_cuda *api = f->l->api;
@@ -183,7 +186,7 @@ static void *feed(void *arg)
 	return NULL;
 }
 
-static int from_cache(struct limit *l, bool out)
+static int copy_from_cache(struct limit *l, bool out)
 {
 	struct feeder f[THREADS_MAX];
 	uint64_t part = l->share / l->threads / PIECE * PIECE;
@@ -201,18 +204,18 @@ static int from_cache(struct limit *l, bool out)
 			rc = (int)l->api->cuEventCreate(&f[i].done[e], PST_CU_EVENT_NO_TIMING);
 	}
 	if (!rc)
-		rc = meet(l->s, 10, l->job->ranks) ? 0 : -EPIPE;
+		rc = ranks_barrier(l->s, 10, l->job->ranks) ? 0 : -EPIPE;
 	l->s->runs[l->rank][3].begin = now();
 	for (unsigned i = 0; i < l->threads && !rc; i++)
-		rc = pthread_create(&f[i].thread, NULL, feed, &f[i]) ? -EAGAIN : 0;
+		rc = pthread_create(&f[i].thread, NULL, feed_main, &f[i]) ? -EAGAIN : 0;
 	for (uint64_t n = 0; n < l->share / l->slot && !rc && out; n++)
-		rc = fan_out(l, n);
+		rc = copy_windows(l, n);
 	for (unsigned i = 0; i < l->threads; i++) {
 		if (f[i].thread)
 			pthread_join(f[i].thread, NULL);
 		rc = rc ? rc : f[i].ret;
 	}
-	return rc ? rc : finish(l);
+	return rc ? rc : copies_finish(l);
 }
 
 /* ---- a rank ---- */
@@ -220,40 +223,43 @@ static int from_cache(struct limit *l, bool out)
 static const char *const names[] = {"one link", "all links", "all links and copies",
 				    "page cache by threads and copies"};
 
-static int be_rank(const struct job *job, struct shared *s, unsigned rank)
+static int run_rank(const struct job *job, struct shared *s, unsigned rank)
 {
 	struct limit l = {.job = job, .s = s, .rank = rank, .fd = -1};
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN) / job->ranks;
 	struct stat st;
 	int rc;
 
-	l.threads = cpus < 1 ? 1 : cpus > 8 ? 8 : (unsigned)cpus; /* lanes of a pump, at most */
+	l.threads = cpus < 1   ? 1
+		    : cpus > 8 ? 8
+			       : (unsigned)cpus; /* At most the number of a
+						  * pump's lanes. */
 	if (stat(job->file, &st))
-		return bad(&l, job->file, -errno);
+		return fail_if(&l, job->file, -errno);
 	for (l.slot = SLOT_MAX; l.slot > PIECE; l.slot /= 2)
 		if ((uint64_t)st.st_size / job->ranks >= 8 * l.slot)
 			break;
 	l.share = (uint64_t)st.st_size / job->ranks / l.slot * l.slot;
-	rc = make_ready(&l);
+	rc = limit_prepare(&l);
 	for (unsigned i = 0; i < 4 && !rc; i++) {
 		struct run *r = &s->runs[rank][i];
 		double cpu;
 
-		if (!meet(s, 1 + i, job->ranks))
+		if (!ranks_barrier(s, 1 + i, job->ranks))
 			return 1;
 		if (!i && rank)
 			continue;
 		cpu = cpu_time();
 		r->begin = now();
-		rc = i == 3 ? from_cache(&l, true) : from_pinned(&l, i == 2);
+		rc = i == 3 ? copy_from_cache(&l, true) : copy_from_pinned(&l, i == 2);
 		r->end = now();
 		r->cpu = cpu_time() - cpu;
 		r->read = l.share;
 		r->bytes = i < 2 ? l.share : l.share * job->ranks;
 		snprintf(r->path, sizeof(r->path), "limit");
-		rc = bad(&l, names[i], rc);
+		rc = fail_if(&l, names[i], rc);
 	}
-	if (!meet(s, 8, job->ranks)) /* nobody's window goes before all are done */
+	if (!ranks_barrier(s, 8, job->ranks)) /* No rank frees its window before all are done. */
 		return 1;
 	return rc;
 }
@@ -261,7 +267,7 @@ static int be_rank(const struct job *job, struct shared *s, unsigned rank)
 int limit_bench(const struct job *job, double *link, double *in)
 {
 	struct shared *s = shared_new();
-	unsigned wrong = run_ranks(job, s, be_rank);
+	unsigned wrong = run_ranks(job, s, run_rank);
 
 	for (unsigned what = 0; what < 4 && !wrong; what++) {
 		double begin = 1e300, end = 0;

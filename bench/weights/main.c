@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_weights: what loading a model costs in C, and by several processes. Started by
- * gpu.sh and gpus.sh of this folder, or by hand:
+ * bench_weights: measures what loading a model costs in C, in one process and in several.
+ * Started by gpu.sh and gpus.sh of this folder, or by hand:
  *
- *	bench_weights load FILE          from open to pointers, each step of it
- *	bench_weights small MANY ONE     many tensors beside one of the same bytes
- *	bench_weights limit FILE         what the machine does without the library
- *	bench_weights group FILE         by a process for each GPU
- *	bench_weights drive FILE WAY     what the drive gives at most
- *	bench_weights first FILE         what a first load takes at least
+ *	bench_weights load FILE          time of each step, from open to pointers
+ *	bench_weights small MANY ONE     many tensors compared with one of the same bytes
+ *	bench_weights limit FILE         limits of the machine, without the library
+ *	bench_weights group FILE         a process for each GPU
+ *	bench_weights drive FILE WAY     limit of the drive
+ *	bench_weights first FILE         limit of a process's first load
  */
 #include <errno.h>
 #include <getopt.h>
@@ -25,7 +25,7 @@
 #include "drive.h"
 #include "ranks.h"
 
-#define MEET_S 120.0
+#define BARRIER_S 120.0
 
 double now(void)
 {
@@ -56,12 +56,12 @@ struct shared *shared_new(void)
 	return s;
 }
 
-bool meet(struct shared *s, unsigned meeting, unsigned ranks)
+bool ranks_barrier(struct shared *s, unsigned barrier, unsigned ranks)
 {
-	double until = now() + MEET_S;
+	double until = now() + BARRIER_S;
 
-	atomic_fetch_add(&s->arrived[meeting], 1);
-	while (atomic_load(&s->arrived[meeting]) < ranks) {
+	atomic_fetch_add(&s->arrived[barrier], 1);
+	while (atomic_load(&s->arrived[barrier]) < ranks) {
 		if (atomic_load(&s->gave_up) || now() > until)
 			return false;
 		sched_yield();
@@ -131,7 +131,7 @@ static int usage(void)
 			"  --ranks N        --reps N         --csv FILE (rows are added)\n"
 			"  --window MIB     --windows N      of the group\n"
 			"  --fast           --kept           --shard      --into     --verify\n"
-			"  --dies RANK      this one is killed in mid-load\n");
+			"  --dies RANK      this rank is killed during the load\n");
 	return 2;
 }
 
@@ -143,7 +143,7 @@ static const struct option options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-static int take_options(struct job *job, int argc, char **argv)
+static int parse_options(struct job *job, int argc, char **argv)
 {
 	int c;
 
@@ -202,7 +202,7 @@ int main(int argc, char **argv)
 	double link, in;
 	char **words;
 
-	if (take_options(&job, argc, argv) || argc - optind < 2)
+	if (parse_options(&job, argc, argv) || argc - optind < 2)
 		return usage();
 	words = argv + optind;
 	job.file = words[1];

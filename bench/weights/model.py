@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """model.py FOLDER [--layers 32] [--files 1] [--scale 1]: writes a model in the shape of
 Llama 3 8B (32 layers: 16.06 GB, 15: 8.6 GB, 54: 25.7 GB), with its config.json, for the
-benchmarks of this folder; --scale 16 divides its width. model.py FILE --equal COUNT BYTES:
-as many tensors of one length. Every number is a BF16 between 0.008 and 0.032, of either
-sign, so that a network made of it computes something; no two pages are the same."""
+benchmarks of this folder. --scale 16 divides its width by 16. model.py FILE --equal COUNT
+BYTES writes COUNT tensors of BYTES bytes each. Every number is a BF16 of either sign between
+0.008 and 0.032, so that the network computes something. No two pages are equal."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ PAGE = 4096
 
 
 def llama(layers, scale=1):
-    """(name, shape) of every tensor, as the transformers package names them."""
+    """Yields the name and the shape of every tensor, named as in the transformers package."""
     hidden, inner, words = HIDDEN // scale, INNER // scale, WORDS // scale
     kv = hidden // HEADS * KV_HEADS
     yield "model.embed_tokens.weight", (words, hidden)
@@ -48,9 +48,10 @@ def config(layers, scale=1):
 
 
 def pages():
-    """A block of numbers, and what stamps each of its pages with where it lies."""
+    """Returns a block of numbers, and a function that stamps each of its pages with the
+    page's number in the file."""
     block = bytearray(os.urandom(BLOCK))
-    high = bytes([0x3c] * 128 + [0xbc] * 128)  # exponent 120, the sign as it comes
+    high = bytes([0x3c] * 128 + [0xbc] * 128)  # Exponent 120, random sign.
     block[1::2] = bytes(block[1::2]).translate(high)
     def stamp(first):
         n = [first // PAGE + i for i in range(0, BLOCK // PAGE, 256)]
@@ -62,7 +63,7 @@ def pages():
 
 
 def write(path, tensors):
-    """One file; the data begins where the header ends, in whole blocks of memory."""
+    """Writes one file, block by block: the header, then the numbers."""
     table, at = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in tensors:
         size = 2
@@ -79,13 +80,13 @@ def write(path, tensors):
         done, length = 0, len(head) + at
         while done < length:
             stamp(done)
-            if done < len(head):  # over the numbers
+            if done < len(head):  # The header replaces the first numbers.
                 part = head[done:done + BLOCK]
                 block[:len(part)] = part
             part = memoryview(block)[:min(BLOCK, length - done)]
             while part:
                 part = part[f.write(part):]
-            if done < len(head):  # what lay over the numbers is none
+            if done < len(head):  # Later blocks have numbers there.
                 block, stamp = pages()
             done += BLOCK
         os.fdatasync(f.fileno())

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One process: where the time of a load goes, step by step, and what each of many small
- * tensors costs over the bytes that they have. The first load of a process also starts
- * the device's pump; the driver's context is there before.
+ * Measures, in one process, the time of each step of a load, and what each of many small
+ * tensors costs beyond its bytes. The first load of a process also starts the device's pump;
+ * the CUDA context exists before.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct alloc_time {
 	double seconds;
 };
 
-static void *alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
+static void *timed_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
 {
 	struct alloc_time *t = user;
 	double begun = now();
@@ -28,20 +28,20 @@ static void *alloc(void *user, struct penstock_device *dev, size_t len, size_t a
 	return ptr;
 }
 
-static void release(void *user, struct penstock_device *dev, void *ptr, size_t len)
+static void timed_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
 {
 	(void)user;
 	(void)len;
 	penstock_free(dev, ptr);
 }
 
-static int bad(const char *what)
+static int fail_lib(const char *what)
 {
 	fprintf(stderr, "bench_weights: %s: %s\n", what, penstock_errmsg());
 	return 1;
 }
 
-/* A context, and nothing of the pump. */
+/* Opens the device and creates its context, but does not start the pump. */
 static int open_device(const struct job *job, struct penstock_device **dev)
 {
 	char name[32];
@@ -49,7 +49,7 @@ static int open_device(const struct job *job, struct penstock_device **dev)
 
 	device_name(job, 0, name, sizeof(name));
 	if (penstock_device_open(name, NULL, dev) < 0 || penstock_alloc(*dev, 4096, &ptr))
-		return bad(name);
+		return fail_lib(name);
 	penstock_free(*dev, ptr);
 	return 0;
 }
@@ -60,7 +60,8 @@ struct steps {
 	char path[24];
 };
 
-/* *kept: opened here and left open, for the next; NULL: closed again. */
+/* Loads a model once. `kept`: NULL: opens and closes the model; else uses *kept, which the
+ * first call opens. */
 static int load_once(const struct job *job, const char *file, struct penstock_device *dev,
 		     struct penstock_weights **kept, struct steps *s)
 {
@@ -74,15 +75,15 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 	uintptr_t sum = 0;
 
 	lo.effort = job->effort;
-	lo.alloc = alloc;
-	lo.free = release;
+	lo.alloc = timed_alloc;
+	lo.free = timed_free;
 	lo.user = &at;
 	wo.flags = kept ? PENSTOCK_WEIGHTS_IMMUTABLE : 0;
 	if (!w && penstock_weights_open(file, &wo, &w))
-		return bad(file);
+		return fail_lib(file);
 	t1 = now();
 	if (penstock_weights_load(w, &dev, 1, &lo, &r, &loaded))
-		return bad(file);
+		return fail_lib(file);
 	t2 = now();
 	s->tensors = penstock_weights_count(w);
 	for (uint64_t i = 0; i < s->tensors; i++)
@@ -94,7 +95,7 @@ static int load_once(const struct job *job, const char *file, struct penstock_de
 	s->move = t2 - t1 - at.seconds;
 	s->bytes = r.bytes;
 	snprintf(s->path, sizeof(s->path), "%s", sum ? r.path : "none");
-	usleep(100000); /* what is tidied up afterwards costs CPU time, too */
+	usleep(100000); /* Work that the load leaves to other threads costs CPU time, too. */
 	s->cpu = cpu_time() - cpu;
 	t2 = now();
 	penstock_loaded_free(loaded);

@@ -3,18 +3,18 @@
 """weights.py [--dir D] [--device cuda:0] [--layers 15] [--reps 5] [--csv F]
            [warm cold small steps]
 
-From open to usable tensors: this package and whatever peers are installed load the same
-safetensors file in turns, each run a process of its own that has imported what it needs
-and has the device's context, nothing more. All processes of a round are there before its
-first run and wait. `warm`: the file is in the page cache; `cold`: it was dropped, and is
-looked for there before the run; `small`: 10,000 tensors of 64 KiB beside one tensor of
-the same bytes, as microseconds a tensor. The limits are measured in the same rounds: a
-copy from pinned memory for warm, O_DIRECT reads by bench_weights for cold, in several
-ways of which the quickest counts. What was loaded is compared with the file in 16 places.
-Medians and ratios are printed, every run goes to the CSV, whose first lines say machine,
-file system and versions. `raw calls` is no limit: one way to do it without any library, its
-threads and its rings made within the first load. `steps` prints where the time of a process'
-first load goes."""
+Measures the time from open to usable tensors. Penstock and the installed peers load the
+same safetensors file in turn. Each run is a process of its own that has imported its modules
+and has the device's context, nothing more; all processes of a round have started before its
+first run. The groups: `warm`, the file is in the page cache; `cold`, the file was dropped
+from it, which is checked before each run; `small`, 10,000 tensors of 64 KiB compared with one
+tensor of the same bytes, in microseconds per tensor; `steps`, the time of each step of a
+process's first load. The limits are measured in the same rounds: a copy from pinned memory
+for `warm`, and O_DIRECT reads by bench_weights for `cold`, in several ways of which the
+quickest counts. `raw calls` is not a limit but one way to load without any library, which
+makes its threads and rings within the first load. 16 tensors of each load are compared with
+the file. The script prints medians and ratios, and writes every run to the CSV, whose first
+lines name machine, file system and versions."""
 
 import argparse
 import errno
@@ -35,13 +35,13 @@ import model
 
 OURS = ("penstock thrifty", "penstock fast")
 PEERS = ("safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor")
-# What bench_core's search for a drive's limit found quickest: engine, threads, depth, KiB.
+# The quickest ways in bench_core's search for a drive's limit: engine, threads, depth, KiB.
 WAYS = (("uring", 1, 16, 1024), ("uring", 4, 4, 1024), ("threads", 16, 1, 1024))
 DIRECT = tuple("limit o_direct {} {} x {} x {} KiB".format(*way) for way in WAYS)
 SMALL_COUNT, SMALL_BYTES = 10000, 65536
-START_S = 90  # for a process to import and make its context
+START_S = 90  # Time for a process to import its modules and create its context.
 
-# ---- in the child: one way to load ------------------------------------------------------
+# ---- in the child process: one way to load ------------------------------------------------
 
 
 def penstock_run(device, effort):
@@ -57,14 +57,14 @@ def safetensors_run(device):
         return lambda path: load_file(path, device=device)
     except ImportError:
         from safetensors.numpy import load_file as load_numpy
-        # Views of a mapping are not loaded: every page is touched once.
+        # Views of a mapping are not loaded yet: a copy touches every page.
         return lambda path: {n: a.copy() for n, a in load_numpy(path).items()}
 
 
 def fastsafetensors_run(device):
     from fastsafetensors import fastsafe_open
 
-    def run(path):  # its tensors keep their buffer, no copy is needed
+    def run(path):  # The tensors keep their buffer alive: no copy is needed.
         with fastsafe_open(filenames=[path], nogds=True, device=device) as f:
             return {k: f.get_tensor(k) for k in f.keys()}
     return run
@@ -107,10 +107,10 @@ def pinned_limit(device):
 
 
 def in_c(*words):
-    """What bench_weights prints of it."""
+    """Runs bench_weights and returns the JSON that it prints."""
     program = os.environ.get("BENCH_WEIGHTS") or "build/bench_weights"
     if not os.access(program, os.X_OK):
-        raise FileNotFoundError(f"{program} is not there (--program)")
+        raise FileNotFoundError(f"{program} does not exist (--program)")
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(done.stderr.strip()[-200:])
@@ -118,10 +118,11 @@ def in_c(*words):
 
 
 def direct_limit(way):
-    """One pass by bench_weights, which says itself how long the drive took."""
+    """Reads the file once by bench_weights, which measures the time itself."""
     def measure(path):
         got = in_c("drive", path, *map(str, way))
-        whole = os.path.getsize(path) / got["bytes"]  # the last block may be a part of one
+        # bench_weights leaves out a partial last block.
+        whole = os.path.getsize(path) / got["bytes"]
         return got["seconds"] * whole, got["cpu"] * whole
 
     def run(path):
@@ -131,10 +132,10 @@ def direct_limit(way):
 
 
 def raw_calls(device):
-    """A first load and a second by system and driver calls alone, in a process that has
-    nothing but its context."""
+    """Runs a first load and a second one by system and driver calls alone, in a process that
+    has nothing but its context."""
     if not device.startswith("cuda"):
-        raise RuntimeError("there is no driver to call")
+        raise RuntimeError("raw calls need a CUDA device")
     again = []
 
     def measure(path):
@@ -158,7 +159,7 @@ RUNS = {"penstock thrifty": lambda d: penstock_run(d, "thrifty"),
         "limit pinned": pinned_limit,
         **{name: lambda _, way=way: direct_limit(way) for name, way in zip(DIRECT, WAYS)}}
 
-# What the peers' own manuals say for a file that is in the page cache.
+# Settings that the peers' manuals recommend for a file that is in the page cache.
 WARM = {"fastsafetensors": {"FASTSAFETENSORS_ODIRECT": "0"},
         "instanttensor": {"INSTANTTENSOR_BACKEND": "BUFFERED"}}
 
@@ -176,7 +177,7 @@ def warm_up(device):
 
 
 def first_bytes(tensor, count):
-    """The first bytes of a tensor, wherever it is."""
+    """Returns the first bytes of a tensor of any kind, on any device."""
     if type(tensor).__module__.startswith("torch"):
         import torch
         return tensor.reshape(-1)[:count].view(torch.uint8)[:count].cpu().numpy().tobytes()
@@ -186,7 +187,7 @@ def first_bytes(tensor, count):
 
 
 def compare(tensors, path):
-    """Raises where what was loaded is not what the file says."""
+    """Raises ValueError unless the tensors are those of the file; compares the start of 16."""
     with open(path, "rb") as f:
         length = struct.unpack("<Q", f.read(8))[0]
         table = json.loads(f.read(length))
@@ -211,7 +212,7 @@ def once(run, path, device):
     kept = run(path)
     settle(device)
     seconds = time.monotonic() - start
-    time.sleep(0.1)  # what is tidied up afterwards costs CPU time, too
+    time.sleep(0.1)  # Work that the load leaves to other threads costs CPU time, too.
     cpu = time.process_time() - cpu
     if kept is not None:
         compare(kept, path)
@@ -219,7 +220,7 @@ def once(run, path, device):
 
 
 def child(name, device):
-    """Says that it is there, then loads each path that it reads from stdin."""
+    """Reports that it is ready, then loads each path that it reads from stdin."""
     run = RUNS[name](device)
     if not hasattr(run, "measure"):
         warm_up(device)
@@ -230,8 +231,8 @@ def child(name, device):
 
 
 def steps(path, device, effort, memory):
-    """Where the time of a process' first load goes, and of its second. `memory`: torch has
-    asked the driver for as much before, so that what that costs is left out."""
+    """Prints the time of each step of a process's first load, and of its second. `memory`:
+    torch has allocated as much from the driver before, which leaves that cost out."""
     import penstock
     from penstock._lib import open_device
     warm_up(device)
@@ -264,7 +265,7 @@ def steps(path, device, effort, memory):
 
 
 def cached(path):
-    """Of 64 places in the file, how many are in the page cache."""
+    """Returns how many of 64 places in the file are in the page cache."""
     fd, size, found = os.open(path, os.O_RDONLY), os.path.getsize(path), 0
     for i in range(64):
         try:
@@ -311,7 +312,7 @@ def version(name):
 
 
 class Child:
-    """A process that waits until it is its turn."""
+    """A process that is ready to load and waits for its turn."""
 
     def __init__(self, name, device, extra):
         self.name, self.errors = name, tempfile.TemporaryFile("w+")
@@ -321,7 +322,8 @@ class Child:
             env=dict(os.environ, **extra))
 
     def answer(self, limit):
-        """Its next line, or why there is none. What others print is passed over."""
+        """Returns the next line of JSON, or the reason that none came. Skips what libraries
+        print."""
         until = time.monotonic() + limit
         while True:
             ready, _, _ = select.select([self.process.stdout], [], [],
@@ -334,7 +336,7 @@ class Child:
             self.process.kill()
             self.process.wait()
             self.errors.seek(0)
-            said = self.errors.read().strip().splitlines() or ["it ended"]
+            said = self.errors.read().strip().splitlines() or ["the process ended"]
             return None, said[-1][:300] if ready else f"not done within {limit} s"
 
     def load(self, path, limit=60):
@@ -342,11 +344,11 @@ class Child:
             self.process.stdin.write(path + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # its answer says why
+            pass  # answer() returns the reason.
         return self.answer(limit)
 
     def end(self):
-        """Its memory is free when this returns."""
+        """Ends the process and waits for it, so that its memory is free again."""
         try:
             self.process.stdin.close()
         except BrokenPipeError:
@@ -372,7 +374,8 @@ class Bench:
             self.csv.write("group,name,rep,bytes,seconds,cpu_seconds\n")
 
     def spawn(self, names, env):
-        """Those that are ready, by name; the others are left out from here on."""
+        """Starts the processes and returns those that become ready, by name. The others are
+        left out from then on."""
         made = [Child(n, self.args.device, env.get(n, {})) for n in names
                 if n not in self.absent]
         ready = {}
@@ -394,7 +397,7 @@ class Bench:
     def one(self, group, child_, path, rep, cold):
         name = child_.name
         if not prepare(path, cold):
-            self.absent[name] = "the page cache does not do as it is told here"
+            self.absent[name] = "the page cache neither kept nor dropped the file as asked"
             return
         got, why = child_.load(path)
         if why:
@@ -411,7 +414,7 @@ class Bench:
         for rep in range(self.args.reps):
             per_round = (time.monotonic() - begun) / rep if rep else 0
             if rep and time.monotonic() + per_round > self.args.until:
-                print(f"{group}: {rep} of {self.args.reps} rounds, the time is over")
+                print(f"{group}: {rep} of {self.args.reps} rounds, then the time was over")
                 return
             ready = self.spawn(names, {} if cold else WARM)
             order = [n for n in names if n in ready]
@@ -441,7 +444,8 @@ class Bench:
 
 
 def small(bench, folder, names):
-    """In one process each, in turns after a load of both: what each tensor costs."""
+    """Measures the cost of each tensor: one process for each package loads both files in turn,
+    after one load of each that is not counted."""
     many, one = os.path.join(folder, "many.safetensors"), os.path.join(folder, "one.safetensors")
     model.write(many, [(f"t{i:05}", (SMALL_BYTES // 2,)) for i in range(SMALL_COUNT)])
     model.write(one, [("t", (SMALL_COUNT * SMALL_BYTES // 2,))])
@@ -461,7 +465,7 @@ def small(bench, folder, names):
             if name in bench.absent:
                 break
         running.end()
-    print(f"\n{SMALL_COUNT} tensors of 64 KiB beside one of the same bytes, us a tensor: "
+    print(f"\n{SMALL_COUNT} tensors of 64 KiB compared with one of the same bytes, us per tensor: "
           "more time, more CPU time; GB/s of both")
     for name in names:
         a, b = bench.median("many", name), bench.median("one", name)
@@ -510,16 +514,18 @@ def main():
         steps(sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5] == "there")
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dir", default="/var/tmp", help="where files are made")
-    parser.add_argument("--file", help="one that is there; it is not removed")
+    parser.add_argument("--dir", default="/var/tmp", help="folder for the files that are made")
+    parser.add_argument("--file", help="an existing file, which is not removed")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--layers", type=int, default=15, help="15: 8.6 GB, 54: 25.7 GB")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--again", action="store_true", help="a second load in each process")
-    parser.add_argument("--seconds", type=float, default=1e9, help="no round begins after")
-    parser.add_argument("--only", action="append", help="a way to load, such as 'safetensors'")
+    parser.add_argument("--seconds", type=float, default=1e9,
+                        help="no round starts after this time")
+    parser.add_argument("--only", action="append",
+                        help="only this way to load, such as 'safetensors'")
     parser.add_argument("--csv", default="weights.csv")
-    parser.add_argument("--program", help="bench_weights, by which the drive is measured "
+    parser.add_argument("--program", help="the program that measures the drive "
                         "(build/bench_weights)")
     parser.add_argument("groups", nargs="*", default=[],
                         choices=["warm", "cold", "small", "steps", []])

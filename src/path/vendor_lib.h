@@ -8,7 +8,7 @@
 #define PST_PATH_VENDOR_LIB_H
 
 #include "core/base/err.h"
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 
 /* X(return type, name, parameters): the functions that the path calls. */
 #define PST_VENDOR_FUNCS(X)                                                                        \

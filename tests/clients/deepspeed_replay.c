@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 
 #define THREADS_MAX 32
 

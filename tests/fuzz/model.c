@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "job/weights.h"
+#include "weights/config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 
@@ -56,11 +56,11 @@ static void make_folder(void)
 static void check_index(void)
 {
 	struct penstock_weights_opts opts = PENSTOCK_WEIGHTS_OPTS_INIT;
-	struct pst_files files = {.home = NULL};
+	struct pst_file_list files = {.home = NULL};
 
-	if (pst_files_find(&files, text, &opts)) {
+	if (pst_file_list_find(&files, text, &opts)) {
 		require(*penstock_errmsg());
-		pst_files_free(&files);
+		pst_file_list_free(&files);
 		return;
 	}
 	require(files.row_count > 0 && files.count > 0);
@@ -71,12 +71,12 @@ static void check_index(void)
 	for (unsigned i = 0; i < files.count; i++)
 		require(!strncmp(files.paths[i], dir, strlen(dir)) &&
 			!strstr(files.paths[i], "/.."));
-	pst_files_free(&files);
+	pst_file_list_free(&files);
 }
 
 static void check_config(void)
 {
-	struct penstock_weights w = {.files = {.home = dir}, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct penstock_weights w = {.list = {.home = dir}, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 	pst_weights_read_config(&w);
 	require(w.config.read && (!w.config.heads || w.config.kv_heads));

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/json.h"
-#include "job/safetensors.h"
+#include "weights/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 

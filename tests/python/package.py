@@ -283,7 +283,7 @@ class Groups(unittest.TestCase):
         with self.assertRaises(penstock.PenstockError) as caught:
             penstock.Group("alone", 1, 2, folder=tempfile.mkdtemp(dir=TMP), timeout=0.05)
         self.assertEqual(caught.exception.errno, errno.ETIMEDOUT)
-        self.assertIn("rank 0 has not come", str(caught.exception))
+        self.assertIn("rank 0 has not joined", str(caught.exception))
         with self.assertRaisesRegex(penstock.PenstockError, "host 3 of 3"):
             penstock.Group("one", 0, 1, host=3, hosts=3)
         with penstock.Group("one", 0, 1) as group:

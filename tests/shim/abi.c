@@ -7,7 +7,7 @@
 #include <cufile.h>
 #include <stdio.h>
 
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 
 #define SAME(ours, theirs) \
 	_Static_assert((long long)(ours) == (long long)(theirs), #ours " is not " #theirs)

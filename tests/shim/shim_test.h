@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-#include "cufile_calls.h"
+#include "abi/cufile_calls.h"
 #include "device/cuda_api.h"
 
 #define ST_UNUSED __attribute__((unused))

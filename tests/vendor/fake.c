@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cufile_abi.h"
+#include "abi/cufile_abi.h"
 
 #define API __attribute__((visibility("default")))
 #define OK ((struct cuf_error){0, 0})

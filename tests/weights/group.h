@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of groups share: a job that several processes do together, each a rank
- * that loads, compares every byte with what was made, and leaves its end where the test
- * sees it.
+ * Shared by the group tests: a job in which several processes, one for each rank, load a model
+ * together. Each rank compares every byte with what the test wrote to the file, and leaves its
+ * result in memory that the test reads.
  */
 #ifndef PST_TEST_GROUP_H
 #define PST_TEST_GROUP_H
 
 #include "load.h"
 
-#include "job/weights.h"
+#include "weights/open.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -18,59 +18,64 @@
 #include <time.h>
 
 #define RANKS_MAX 8u
-#define AREAS 4u       /* of outcomes, so that several jobs can run at once */
-#define LIMIT_MS 60000 /* six times what is promised: this machine may be starved */
-#define ALARM_S 100    /* only what never ends takes so long */
+#define AREAS 4u /* Arrays of outcomes, so that several jobs can run at once. */
+#define LIMIT_MS                                                                           \
+	60000	    /* Six times the limit that the header promises: a test machine may be \
+		     * short of CPU time. */
+#define ALARM_S 100 /* Only a rank that never ends runs this long. */
 
-/* A rank's end, in memory that the test's own process sees. */
+/* A rank's result, in memory shared with the test's own process. */
 struct outcome {
 	int ret;
 	uint64_t read, bytes, cpu_copied, device_bytes, ended_ms;
-	size_t ctxs; /* that the rank had */
-	pid_t child; /* that it left behind, with its sockets */
-	char text[PENSTOCK_TEXT_MAX], wrong[PENSTOCK_TEXT_MAX];
+	size_t contexts; /* CUDA contexts that the rank had made. */
+	pid_t child;	 /* A child that survived the rank and has its sockets. */
+	char text[PENSTOCK_TEXT_MAX], mismatch[PENSTOCK_TEXT_MAX];
 };
 static struct outcome *outcomes;
 
-/* How a rank ends as it has read its second chunk, or another. */
+/* How the job's bad rank ends, after its second read unless the job says otherwise. */
 enum end {
 	DONE,
-	DIES,	  /* by SIGKILL */
-	SURVIVED, /* the same, and leaves a child behind that has its sockets */
-	HANGS,	  /* until the others have ended */
-	FAILS,	  /* by its callback */
-	BROKEN,	  /* its first read fails */
-	CHANGES,  /* the file, and goes on: nobody loads it */
-	POOR,	  /* not there: its device has less memory than the model takes */
-	BLIND,	  /* nor there: it cannot map another rank's window */
-	LEAVES,	  /* nor there, but before the second load */
+	DIES,	  /* By SIGKILL. */
+	SURVIVED, /* By SIGKILL; a child with its sockets survives. */
+	HANGS,	  /* Stops until the others have ended. */
+	FAILS,	  /* Its callback cancels the load. */
+	BROKEN,	  /* Its first read fails. */
+	CHANGES,  /* Changes the file and continues: no rank may get the model. */
+	POOR,	  /* Before any read: its device has less memory than the model needs. */
+	BLIND,	  /* Before any read: it cannot map another rank's window. */
+	LEAVES,	  /* Closes the group before the second load. */
 };
 
-static bool blind __attribute__((unused));	/* this process is a rank that is */
-static bool stuck __attribute__((unused));	/* and one that never gets the file opened */
-static off_t elsewhere __attribute__((unused)); /* a file this long is on another device here */
+static bool blind __attribute__((unused)); /* This process is a BLIND rank. */
+static bool stuck __attribute__((unused)); /* This process is the rank whose file never opens. */
+static off_t other_device_len
+	__attribute__((unused)); /* A file of this length is on another device for this process. */
 
-/* What ranks do. */
+/* A load by several ranks, and what goes wrong in it. */
 struct job {
-	const char *name, *path, *other_path; /* of the last rank; NULL: the same */
-	unsigned ranks, gpus;		      /* 0: the host */
+	const char *name, *path, *other_path; /* other_path: the last rank's file; NULL: `path`. */
+	unsigned ranks, gpus;		      /* gpus 0: the ranks load into host memory. */
 	struct penstock_group_opts opts;
-	bool shard, into, apart;	   /* the GPUs do not reach each other */
-	unsigned shard_first, shard_ranks; /* of the tensor parallelism; 0: `ranks` */
-	uint64_t first, count;		   /* tensors; 0: all */
-	enum end end;			   /* of rank `who` */
-	unsigned who, after;		   /* so many reads; 0: 2 */
-	const char *slow_path;		   /* by which rank `slow` reads */
-	const char *broken_path;	   /* by which rank `who` does, if that is its end */
+	bool shard, into, no_peer;	   /* no_peer: the GPUs cannot reach each other's memory. */
+	unsigned shard_first, shard_ranks; /* Ranks of the tensor parallelism; 0: `ranks`. */
+	uint64_t first, count;		   /* Tensors to load; 0: all. */
+	enum end end;			   /* Of rank `bad_rank`. */
+	unsigned bad_rank, after;	   /* after: number of reads; 0: 2. */
+	const char *slow_path;		   /* Path by which rank `slow` reads. */
+	const char *broken_path;	   /* Path by which rank `bad_rank` reads, if its end is
+					    * BROKEN. */
 	unsigned slow;
-	bool stuck;	  /* rank `slow` as it opens the file for reading */
-	off_t elsewhere;  /* for rank `who` a file this long is on another device */
-	bool again;	  /* what failed once must go well in the same group */
-	bool left_behind; /* reads end after the load: see them do */
+	bool stuck;		/* Rank `slow` never gets the file opened for reading. */
+	off_t other_device_len; /* A file of this length is on another device for rank
+				 * `bad_rank`. */
+	bool again;		/* A load must succeed in the same group after one failed. */
+	bool left_behind;	/* Reads end after the load: each rank waits for them. */
 	pid_t pids[RANKS_MAX];
 };
 
-/* A little more than 2 MiB, which is what a poor rank has. */
+/* A little more than 2 MiB, which is the memory of a POOR rank's device. */
 static const struct made model[] = {
 	{"model.embed_tokens.weight", "BF16", 16, 2, {1024, 256}},
 	{"model.layers.0.self_attn.o_proj.weight", "BF16", 16, 2, {512, 512}},
@@ -90,7 +95,7 @@ static inline uint64_t now_ms(void)
 	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-static inline const char *meeting_place(void)
+static inline const char *group_dir(void)
 {
 	static char dir[1024];
 
@@ -106,7 +111,7 @@ struct self {
 	unsigned rank, reads;
 };
 
-static inline void die(struct outcome *o, bool survived)
+static inline void rank_die(struct outcome *o, bool survived)
 {
 	pid_t child = survived ? fork() : 0;
 
@@ -120,7 +125,7 @@ static inline void die(struct outcome *o, bool survived)
 	raise(SIGKILL);
 }
 
-static inline int each(void *user, unsigned file, const struct penstock_report *r)
+static inline int on_read(void *user, unsigned file, const struct penstock_report *r)
 {
 	struct self *self = user;
 	const struct job *job = self->job;
@@ -128,10 +133,10 @@ static inline int each(void *user, unsigned file, const struct penstock_report *
 
 	(void)file;
 	(void)r;
-	if (++self->reads != last || job->end == DONE || job->who != self->rank)
+	if (++self->reads != last || job->end == DONE || job->bad_rank != self->rank)
 		return 0;
 	if (job->end == DIES || job->end == SURVIVED)
-		die(&outcomes[self->rank], job->end == SURVIVED);
+		rank_die(&outcomes[self->rank], job->end == SURVIVED);
 	if (job->end == HANGS)
 		raise(SIGSTOP);
 	if (job->end == CHANGES)
@@ -139,8 +144,8 @@ static inline int each(void *user, unsigned file, const struct penstock_report *
 	return job->end == FAILS;
 }
 
-/* What was made, once for all ranks. */
-static inline const unsigned char *wanted(const char *name)
+/* The bytes of a tensor, computed once for all ranks. */
+static inline const unsigned char *expected_bytes(const char *name)
 {
 	unsigned i = 0;
 
@@ -150,7 +155,7 @@ static inline const unsigned char *wanted(const char *name)
 	return model_bytes[i];
 }
 
-static inline void make_wanted(void)
+static inline void make_expected(void)
 {
 	for (unsigned i = 0; i < COUNT(model); i++) {
 		uint64_t len = made_bytes(&model[i]);
@@ -165,19 +170,19 @@ static inline void make_wanted(void)
 static inline void compare_row(struct outcome *o, const char *name, const unsigned char *got,
 			       uint64_t from, uint64_t len)
 {
-	const unsigned char *want = wanted(name) + from;
+	const unsigned char *want = expected_bytes(name) + from;
 	uint64_t i = 0;
 
 	if (!memcmp(got, want, len))
 		return;
 	while (got[i] == want[i])
 		i++;
-	snprintf(o->wrong, sizeof(o->wrong), "%.60s: byte %llu is %u, not %u", name,
+	snprintf(o->mismatch, sizeof(o->mismatch), "%.60s: byte %llu is %u, not %u", name,
 		 (unsigned long long)(from + i), got[i], want[i]);
 }
 
-static inline void compare(struct outcome *o, struct penstock_device *dev, const void *at,
-			   const struct penstock_shard *s, const struct penstock_tensor *t)
+static inline void compare_tensor(struct outcome *o, struct penstock_device *dev, const void *at,
+				  const struct penstock_shard *s, const struct penstock_tensor *t)
 {
 	unsigned char *bytes = malloc(s->bytes + 1);
 	struct penstock_copy_args args = {.size = sizeof(args),
@@ -188,7 +193,7 @@ static inline void compare(struct outcome *o, struct penstock_device *dev, const
 					  .row_len = s->bytes};
 
 	if (s->bytes && penstock_copy(&args, 1))
-		snprintf(o->wrong, sizeof(o->wrong), "%s", penstock_errmsg());
+		snprintf(o->mismatch, sizeof(o->mismatch), "%s", penstock_errmsg());
 	for (unsigned p = 0; p < s->piece_count; p++) {
 		const struct penstock_piece *c = &s->pieces[p];
 		uint64_t inner = penstock_dtype_bits(t->dtype) / 8, outer = 1, extent, count;
@@ -199,7 +204,7 @@ static inline void compare(struct outcome *o, struct penstock_device *dev, const
 			inner *= t->shape[i];
 		extent = t->shape[c->dim];
 		count = c->count ? c->count : extent;
-		for (uint64_t row = 0; row < outer && !*o->wrong; row++) {
+		for (uint64_t row = 0; row < outer && !*o->mismatch; row++) {
 			uint64_t pitch = c->pitch ? c->pitch : count * inner;
 			uint64_t from = (row * extent + c->first) * inner;
 
@@ -210,29 +215,29 @@ static inline void compare(struct outcome *o, struct penstock_device *dev, const
 	free(bytes);
 }
 
-static inline void look(struct outcome *o, struct penstock_weights *m, struct penstock_device *dev,
-			const struct penstock_shard_opts *so, struct penstock_loaded *loaded,
-			char **ptrs)
+static inline void compare_model(struct outcome *o, struct penstock_weights *m,
+				 struct penstock_device *dev, const struct penstock_shard_opts *so,
+				 struct penstock_loaded *loaded, char **ptrs)
 {
-	for (uint64_t i = 0; i < penstock_weights_count(m) && !*o->wrong; i++) {
+	for (uint64_t i = 0; i < penstock_weights_count(m) && !*o->mismatch; i++) {
 		struct penstock_shard s = {.size = sizeof(s)};
 		struct penstock_tensor t = {.size = sizeof(t)};
 		void *at = loaded ? penstock_loaded_ptr(loaded, 0, i) : ptrs[i];
 
 		if (!at && loaded)
-			continue; /* not asked for */
+			continue; /* The load left this tensor out. */
 		penstock_weights_get(m, i, &t);
 		if (penstock_weights_shard(m, i, so, &s))
-			snprintf(o->wrong, sizeof(o->wrong), "%s", penstock_errmsg());
+			snprintf(o->mismatch, sizeof(o->mismatch), "%s", penstock_errmsg());
 		else
-			compare(o, dev, at, &s, &t);
+			compare_tensor(o, dev, at, &s, &t);
 	}
 }
 
-/* Each tensor's shard, or all of it, into memory of the rank's own. */
-static inline int load_into(struct self *self, struct penstock_group *g, struct penstock_weights *m,
-			    struct penstock_device *dev, const struct penstock_shard_opts *so,
-			    struct outcome *o)
+/* Loads each tensor, or the rank's part of it, into memory that the rank allocated. */
+static inline int rank_load_into(struct self *self, struct penstock_group *g,
+				 struct penstock_weights *m, struct penstock_device *dev,
+				 const struct penstock_shard_opts *so, struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 	struct penstock_load_report r = {.size = sizeof(r)};
@@ -255,7 +260,7 @@ static inline int load_into(struct self *self, struct penstock_group *g, struct 
 			pieces[n++].dev = dev;
 		}
 	}
-	lo.each = each;
+	lo.each = on_read;
 	lo.user = self;
 	if (!ret)
 		ret = penstock_group_load_into(g, m, pieces, n, &lo, &r);
@@ -263,26 +268,26 @@ static inline int load_into(struct self *self, struct penstock_group *g, struct 
 	o->bytes = r.bytes;
 	o->cpu_copied = r.cpu_copied;
 	if (!ret)
-		look(o, m, dev, so, NULL, ptrs);
+		compare_model(o, m, dev, so, NULL, ptrs);
 	return ret;
 }
 
-static inline int load_all(struct self *self, struct penstock_group *g, struct penstock_weights *m,
-			   struct penstock_device *dev, const struct penstock_shard_opts *so,
-			   struct outcome *o)
+static inline int rank_load(struct self *self, struct penstock_group *g, struct penstock_weights *m,
+			    struct penstock_device *dev, const struct penstock_shard_opts *so,
+			    struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 	struct penstock_load_report r = {.size = sizeof(r)};
 	struct penstock_loaded *loaded = NULL;
 	int ret;
 
-	lo.each = each;
+	lo.each = on_read;
 	lo.user = self;
 	lo.shard = self->job->shard ? so : NULL;
 	lo.first = self->job->first;
 	lo.count = self->job->count;
 	lo.path = self->rank == self->job->slow ? self->job->slow_path : NULL;
-	if (self->job->end == BROKEN && self->rank == self->job->who)
+	if (self->job->end == BROKEN && self->rank == self->job->bad_rank)
 		lo.path = self->job->broken_path;
 	ret = penstock_group_load(g, m, &dev, 1, &lo, &r, &loaded);
 	o->read = r.read;
@@ -290,15 +295,16 @@ static inline int load_all(struct self *self, struct penstock_group *g, struct p
 	o->cpu_copied = r.cpu_copied;
 	o->device_bytes = r.device_bytes;
 	if (!ret)
-		look(o, m, dev, so, loaded, NULL);
+		compare_model(o, m, dev, so, loaded, NULL);
 	else if (loaded)
-		snprintf(o->wrong, sizeof(o->wrong), "a load that failed gave something out");
+		snprintf(o->mismatch, sizeof(o->mismatch), "a load that failed gave something out");
 	penstock_loaded_free(loaded);
 	return ret;
 }
 
-/* Contexts that this process has made, one of the GPU named and none of another. */
-static inline size_t count_ctxs(const struct job *job, unsigned rank)
+/* Counts the contexts that this process has made. One on another GPU than the rank's counts as
+ * 100. */
+static inline size_t count_contexts(const struct job *job, unsigned rank)
 {
 	int (*state)(int, unsigned *, int *) = NULL;
 	void *driver = dlopen(getenv("PENSTOCK_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
@@ -318,7 +324,7 @@ static inline size_t count_ctxs(const struct job *job, unsigned rank)
 	return count;
 }
 
-/* Reads that a load has left behind hold the model until they have ended. */
+/* Waits for reads that a load left behind: they hold references to the model. */
 static inline void await_reads(struct penstock_weights *m)
 {
 	const struct timespec moment = {.tv_nsec = 10000000};
@@ -328,7 +334,7 @@ static inline void await_reads(struct penstock_weights *m)
 	penstock_weights_close(m);
 }
 
-static inline int be_rank(struct self *self, struct outcome *o)
+static inline int run_rank(struct self *self, struct outcome *o)
 {
 	const struct job *job = self->job;
 	struct penstock_group_opts go = job->opts;
@@ -346,7 +352,7 @@ static inline int be_rank(struct self *self, struct outcome *o)
 	so.ranks = !job->shard ? 1 : job->shard_ranks ? job->shard_ranks : job->ranks;
 	so.rank = job->shard ? job->shard_first + self->rank : 0;
 	go.size = sizeof(go);
-	go.dir = meeting_place();
+	go.dir = group_dir();
 	go.timeout_ms = 1000 * ALARM_S / 2;
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_device_open(name, NULL, &dev) < 0)
@@ -356,17 +362,18 @@ static inline int be_rank(struct self *self, struct outcome *o)
 		ret = penstock_group_open(job->name, self->rank, job->ranks, &go, &g);
 	if (ret)
 		return ret;
-	ret = job->into ? load_into(self, g, m, dev, &so, o) : load_all(self, g, m, dev, &so, o);
-	/* And once more, in the same group. */
-	if (!ret && !(job->end == LEAVES && job->who == self->rank))
-		ret = load_all(self, g, m, dev, &so, o);
+	ret = job->into ? rank_load_into(self, g, m, dev, &so, o)
+			: rank_load(self, g, m, dev, &so, o);
+	/* A second load in the same group must work as well. */
+	if (!ret && !(job->end == LEAVES && job->bad_rank == self->rank))
+		ret = rank_load(self, g, m, dev, &so, o);
 	if (ret)
 		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
-	if (ret && job->again && load_all(self, g, m, dev, &so, o))
-		snprintf(o->wrong, sizeof(o->wrong), "again: %s", penstock_errmsg());
-	o->ctxs = count_ctxs(job, self->rank);
+	if (ret && job->again && rank_load(self, g, m, dev, &so, o))
+		snprintf(o->mismatch, sizeof(o->mismatch), "again: %s", penstock_errmsg());
+	o->contexts = count_contexts(job, self->rank);
 	penstock_group_close(g);
-	pst_weights_keep(m);
+	pst_weights_ref(m);
 	penstock_weights_close(m);
 	penstock_device_close(dev);
 	penstock_device_close(host);
@@ -375,7 +382,7 @@ static inline int be_rank(struct self *self, struct outcome *o)
 	return ret;
 }
 
-static inline pid_t start(const struct job *job, unsigned rank)
+static inline pid_t fork_rank(const struct job *job, unsigned rank)
 {
 	pid_t pid = fork();
 
@@ -384,12 +391,12 @@ static inline pid_t start(const struct job *job, unsigned rank)
 		struct outcome *o = &outcomes[rank];
 
 		alarm(ALARM_S);
-		blind = job->end == BLIND && job->who == rank;
+		blind = job->end == BLIND && job->bad_rank == rank;
 		stuck = job->stuck && job->slow == rank;
-		elsewhere = job->who == rank ? job->elsewhere : 0;
-		if (job->end == POOR && job->who == rank)
+		other_device_len = job->bad_rank == rank ? job->other_device_len : 0;
+		if (job->end == POOR && job->bad_rank == rank)
 			setenv("PENSTOCK_STANDIN_MEM", "2MiB", 1);
-		o->ret = be_rank(&self, o);
+		o->ret = run_rank(&self, o);
 		if (o->ret && !*o->text)
 			snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
 		o->ended_ms = now_ms();
@@ -398,7 +405,7 @@ static inline pid_t start(const struct job *job, unsigned rank)
 	return pid;
 }
 
-static inline void begin(struct job *job)
+static inline void job_start(struct job *job)
 {
 	char gpus[16];
 
@@ -406,23 +413,22 @@ static inline void begin(struct job *job)
 	snprintf(gpus, sizeof(gpus), "%u", job->gpus ? job->gpus : 1);
 	setenv("PENSTOCK_STANDIN_DEVICES", gpus, 1);
 	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
-	setenv("PENSTOCK_STANDIN_PEER", job->apart ? "0" : "1", 1);
+	setenv("PENSTOCK_STANDIN_PEER", job->no_peer ? "0" : "1", 1);
 	for (unsigned i = 0; i < job->ranks; i++) {
-		outcomes[i].ret = 1; /* until it has said otherwise */
-		job->pids[i] = start(job, i);
+		outcomes[i].ret = 1; /* Until the rank writes its result. */
+		job->pids[i] = fork_rank(job, i);
 	}
 }
 
-/* All ranks, to their end; who ends before the others is waited for last, so that they
- * can see how it ended. */
-static inline void finish(const struct job *job)
+/* Waits for all ranks. The bad rank comes last, so that the others can find out how it ended. */
+static inline void job_wait(const struct job *job)
 {
 	for (unsigned n = 0; n < job->ranks; n++) {
-		unsigned i = (n + job->who + 1) % job->ranks;
-		bool killed = i == job->who && (job->end == DIES || job->end == SURVIVED);
+		unsigned i = (n + job->bad_rank + 1) % job->ranks;
+		bool killed = i == job->bad_rank && (job->end == DIES || job->end == SURVIVED);
 		int status = 0;
 
-		if (i == job->who && job->end == HANGS)
+		if (i == job->bad_rank && job->end == HANGS)
 			kill(job->pids[i], SIGCONT);
 		assert_int_equal(waitpid(job->pids[i], &status, 0), job->pids[i]);
 		if (status != (killed ? SIGKILL : 0))
@@ -430,13 +436,13 @@ static inline void finish(const struct job *job)
 	}
 }
 
-static inline void go(struct job *job)
+static inline void job_run(struct job *job)
 {
-	begin(job);
-	finish(job);
+	job_start(job);
+	job_wait(job);
 }
 
-static inline uint64_t length_of(const char *path)
+static inline uint64_t file_length(const char *path)
 {
 	struct stat st;
 
@@ -444,28 +450,29 @@ static inline uint64_t length_of(const char *path)
 	return (uint64_t)st.st_size;
 }
 
-/* Every byte on every rank, and each byte of the file read by one of them. */
-static inline void right(const struct job *job)
+/* Checks that every rank has every byte, and that the ranks together read the file once. */
+static inline void check_job_loaded(const struct job *job)
 {
 	uint64_t read = 0;
 
 	for (unsigned i = 0; i < job->ranks; i++) {
-		if (outcomes[i].ret || *outcomes[i].wrong)
+		if (outcomes[i].ret || *outcomes[i].mismatch)
 			fail_msg("rank %u of %u: %d, %s%s", i, job->ranks, outcomes[i].ret,
-				 outcomes[i].text, outcomes[i].wrong);
+				 outcomes[i].text, outcomes[i].mismatch);
 		assert_true(outcomes[i].read > 0 || job->opts.reads_max);
-		assert_int_equal(outcomes[i].ctxs, job->gpus ? 1 : 0);
-		if (job->gpus) /* by a CPU into the windows at most, never out of them */
-			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->apart);
+		assert_int_equal(outcomes[i].contexts, job->gpus ? 1 : 0);
+		if (job->gpus) /* The CPU may copy into windows in host memory, never out of
+				* device memory. */
+			assert_int_equal(outcomes[i].cpu_copied > outcomes[i].read, job->no_peer);
 		read += outcomes[i].read;
 	}
-	assert_true(read * 100 <= length_of(job->path) * 105);
+	assert_true(read * 100 <= file_length(job->path) * 105);
 }
 
-static inline void all_right(struct job *job)
+static inline void run_and_check(struct job *job)
 {
-	go(job);
-	right(job);
+	job_run(job);
+	check_job_loaded(job);
 }
 
 static inline const char *model_path(void)
@@ -476,16 +483,16 @@ static inline const char *model_path(void)
 	return path;
 }
 
-/* All but `who`, unless that is nobody. */
-static inline void others_say(const struct job *job, int code, const char *text)
+/* Checks that all ranks but the bad one, if there is one, failed with this code and message. */
+static inline void check_others_failed(const struct job *job, int code, const char *text)
 {
 	for (unsigned i = 0; i < job->ranks; i++) {
-		if (i == job->who && job->end != DONE)
+		if (i == job->bad_rank && job->end != DONE)
 			continue;
 		if (outcomes[i].ret != code || !strstr(outcomes[i].text, text) ||
-		    *outcomes[i].wrong)
+		    *outcomes[i].mismatch)
 			fail_msg("rank %u: %d, '%s' (%s), expected %d, '%s'", i, outcomes[i].ret,
-				 outcomes[i].text, outcomes[i].wrong, code, text);
+				 outcomes[i].text, outcomes[i].mismatch, code, text);
 	}
 }
 
@@ -493,7 +500,7 @@ static inline int setup_group(void **state)
 {
 	(void)state;
 	test_use_standin();
-	make_wanted();
+	make_expected();
 	outcomes = mmap(NULL, AREAS * RANKS_MAX * sizeof(*outcomes), PROT_READ | PROT_WRITE,
 			MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	return outcomes == MAP_FAILED ? -1 : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of loading share: the two devices, a model with every kind of tensor,
- * an allocator that counts, and comparing what arrived with what was made.
+ * Shared by the load tests: the two devices, a model with every kind of tensor, an allocator
+ * that counts, and the comparison of loaded tensors with the bytes that the test wrote.
  */
 #ifndef PST_TEST_LOAD_H
 #define PST_TEST_LOAD_H
@@ -21,8 +21,8 @@ static struct penstock_weights *w;
 static struct penstock_load_opts opts;
 static struct penstock_load_report report;
 
-/* Every kind and some shapes, in an order that misaligns what follows. */
-static const struct made zoo[] = {
+/* Every dtype and some shapes, in an order that misaligns the tensors after them. */
+static const struct made all_dtypes[] = {
 	{"byte", "U8", 8, 1, {3}},	  {"wide", "F64", 64, 2, {5, 7}},
 	{"scalar", "BF16", 16, 0, {0}},	  {"empty", "F32", 32, 2, {0, 9}},
 	{"half", "F16", 16, 2, {33, 17}}, {"big", "BF16", 16, 2, {513, 1021}},
@@ -39,8 +39,8 @@ static inline void *read_back(struct penstock_device *dev, const void *from, siz
 	return to;
 }
 
-static inline void check(struct penstock_device *dev, const void *at, const char *name,
-			 uint64_t len)
+static inline void check_tensor(struct penstock_device *dev, const void *at, const char *name,
+				uint64_t len)
 {
 	unsigned char *bytes = read_back(dev, at, len);
 
@@ -95,7 +95,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* ---- the allocator that counts ---- */
+/* ---- an allocator that counts ---- */
 
 static size_t held, held_most;
 static unsigned held_count;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes safetensors files for the tests, byte for byte predictable: byte i of a tensor
- * follows from its name and i alone. Written independently of src/job.
+ * Makes safetensors files for the tests. Byte i of a tensor depends only on its name and i, so
+ * that tests can compute it. Written independently of src/weights.
  */
 #ifndef PST_TEST_MAKE_H
 #define PST_TEST_MAKE_H
@@ -72,7 +72,7 @@ static inline void made_dir(const char *path)
 	mkdir(path, 0700);
 }
 
-/* The tensors one behind the other, the header padded by `pad` blanks. */
+/* Writes a file with the tensors one after the other; `pad` spaces lengthen the header. */
 static inline void made_file(const char *path, const struct made *list, unsigned count,
 			     unsigned pad)
 {
@@ -107,7 +107,7 @@ static inline void made_file(const char *path, const struct made *list, unsigned
 	free(buf);
 }
 
-/* More files than a model keeps open, with a tensor of five bytes each: t0, t1, ... */
+/* More files than a model keeps open. Each has one tensor of five bytes: t0, t1, ... */
 #define MADE_MANY 65u
 static inline void made_many(const char *dir)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What jobs need of the core: leaving a sentence of their own, and learning where a
- * request stopped.
+ * Tests two functions of the core that the weights code relies on: penstock_fail, which sets
+ * the message, and the offset at which a request stopped.
  */
 #include "test.h"
 
@@ -10,13 +10,13 @@
 
 #include "penstock.h"
 
-static void test_fail(void **state)
+static void test_message(void **state)
 {
 	(void)state;
 	assert_int_equal(penstock_fail(ENOENT, PENSTOCK_WHY_NOT_FOUND, "%s: %m", "x"), -ENOENT);
 	assert_string_equal(penstock_errmsg(), "x: No such file or directory");
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_NOT_FOUND);
-	/* The sentence before may be part of the next. */
+	/* The previous message may be an argument of the next. */
 	assert_int_equal(
 		penstock_fail(-EBADMSG, PENSTOCK_WHY_MALFORMED, "y: %s", penstock_errmsg()),
 		-EBADMSG);
@@ -24,8 +24,8 @@ static void test_fail(void **state)
 	assert_string_equal(penstock_why_name(penstock_errwhy()), "malformed");
 }
 
-static void stops(struct penstock_storage *st, struct penstock_device *host, const char *path,
-		  uint64_t off, int64_t result, uint64_t stop)
+static void check_stop(struct penstock_storage *st, struct penstock_device *host, const char *path,
+		       uint64_t off, int64_t result, uint64_t stop)
 {
 	static char buf[65536];
 	struct penstock_seg seg = {.buf = buf, .dev = host, .off = off, .row_len = sizeof(buf)};
@@ -41,7 +41,7 @@ static void stops(struct penstock_storage *st, struct penstock_device *host, con
 	assert_int_equal(report.stop_off, stop);
 }
 
-static void test_stop(void **state)
+static void test_stop_offset(void **state)
 {
 	struct penstock_storage *st;
 	struct penstock_device *host;
@@ -49,10 +49,10 @@ static void test_stop(void **state)
 	(void)state;
 	assert_int_equal(penstock_open("mem:100000?seed=1", NULL, &st), 0);
 	assert_true(penstock_device_open("host", NULL, &host) >= 0);
-	stops(st, host, NULL, 0, 65536, UINT64_MAX);
-	stops(st, host, NULL, 65536, -ENODATA, 100000);
-	stops(st, host, NULL, 65536, 100000 - 65536, 100000);
-	stops(st, host, "fault?eio=1", 4096, -EIO, 4096);
+	check_stop(st, host, NULL, 0, 65536, UINT64_MAX);
+	check_stop(st, host, NULL, 65536, -ENODATA, 100000);
+	check_stop(st, host, NULL, 65536, 100000 - 65536, 100000);
+	check_stop(st, host, "fault?eio=1", 4096, -EIO, 4096);
 	penstock_close(st);
 	penstock_device_close(host);
 }
@@ -60,8 +60,8 @@ static void test_stop(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_fail),
-		cmocka_unit_test(test_stop),
+		cmocka_unit_test(test_message),
+		cmocka_unit_test(test_stop_offset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

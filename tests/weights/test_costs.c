@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the three ways to receive a model cost, by counts that are not the library's own:
- * device memory on devices that have as much as the header promises and no more, and
- * bytes read as the kernel counts them. Each case runs in a process of its own.
+ * Measures the costs of the ways to receive a model independently of the library's reports:
+ * device memory, on devices that have only as much as the header promises, and bytes read as
+ * the kernel counts them. Each case runs in a process of its own.
  */
 #include "load.h"
 
 #include <sys/wait.h>
 
-#define MIB (1ull << 20) /* devices are as large as their blocks of 2 MiB say */
+#define MIB (1ull << 20) /* The stand-in's devices are allocated in blocks of 2 MiB. */
 
 static const char *path;
 static struct made list[12];
@@ -25,7 +25,8 @@ static void make_model(void)
 	made_file(path, list, COUNT(list), 3);
 }
 
-/* The machine's GPUs and not the stand-in's, which are as many and as large as asked. */
+/* Returns true if the tests use the machine's GPUs, whose number and memory they cannot choose,
+ * and not the stand-in's. */
 static bool real_gpus(void)
 {
 	const char *own = getenv("PENSTOCK_STANDIN");
@@ -47,8 +48,9 @@ static uint64_t read_by_kernel(void)
 	return at ? strtoull(at + 7, NULL, 10) : 0;
 }
 
-/* On a GPU of so many MiB: what `way` returns, and that nothing was read if not 0. */
-static int on_gpu(int (*way)(void), unsigned mib)
+/* Runs `way` on a GPU of `mib` MiB in a child process and returns its result. After a failure in
+ * which bytes were read it returns -1, which no case expects. */
+static int run_on_gpu(int (*way)(void), unsigned mib)
 {
 	int status = 0;
 	pid_t pid = fork();
@@ -77,17 +79,17 @@ static int on_gpu(int (*way)(void), unsigned mib)
 
 /* ---- device memory ---- */
 
-static int all_at_once(void)
+static int use_load(void)
 {
 	struct penstock_loaded *loaded;
 	int ret = penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded);
 
 	if (!ret)
-		check(gpu, penstock_loaded_ptr(loaded, 0, 11), list[11].name, MIB);
+		check_tensor(gpu, penstock_loaded_ptr(loaded, 0, 11), list[11].name, MIB);
 	return ret;
 }
 
-static int in_a_group(void)
+static int use_group(void)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 	struct penstock_loaded *loaded;
@@ -100,11 +102,11 @@ static int in_a_group(void)
 	if (!ret)
 		ret = penstock_group_load(g, w, &gpu, 1, &opts, &report, &loaded);
 	if (!ret)
-		check(gpu, penstock_loaded_ptr(loaded, 0, 11), list[11].name, MIB);
+		check_tensor(gpu, penstock_loaded_ptr(loaded, 0, 11), list[11].name, MIB);
 	return ret;
 }
 
-static int into_place(void)
+static int use_load_into(void)
 {
 	struct penstock_piece p[COUNT(list)];
 	char *mem;
@@ -116,11 +118,11 @@ static int into_place(void)
 	if (!ret)
 		ret = penstock_weights_load_into(w, p, COUNT(list), &opts, &report);
 	if (!ret)
-		check(gpu, mem + 11 * MIB, list[11].name, MIB);
+		check_tensor(gpu, mem + 11 * MIB, list[11].name, MIB);
 	return ret;
 }
 
-static int walk(uint64_t window)
+static int iterate(uint64_t window)
 {
 	struct penstock_weights_iter *it;
 	uint64_t tensor, last = UINT64_MAX;
@@ -130,50 +132,51 @@ static int walk(uint64_t window)
 	opts.window = window;
 	ret = penstock_weights_iter_open(w, gpu, &opts, &it);
 	if (ret)
-		return ret; /* from here on nothing is missing */
+		return ret; /* After a successful open no memory may be missing. */
 	while ((ret = penstock_weights_iter_next(it, &tensor, &ptr)) == 1) {
-		check(gpu, ptr, list[tensor].name, MIB);
-		if (last != UINT64_MAX) /* as a loop that still holds the one before */
+		check_tensor(gpu, ptr, list[tensor].name, MIB);
+		if (last != UINT64_MAX) /* Like a loop that still holds the tensor before. */
 			penstock_weights_iter_release(it, last);
 		last = tensor;
 	}
 	return !ret && last == 11 ? 0 : -1;
 }
 
-static int one_by_one(void)
+static int use_iterator(void)
 {
-	return walk(4 * MIB);
+	return iterate(4 * MIB);
 }
 
-static int long_ones(void)
+static int use_iterator_long(void)
 {
-	return walk(2 * MIB);
+	return iterate(2 * MIB);
 }
 
-/* 12 MiB of tensors: with a page more, nothing more, a window of 4 alone, a small
- * one and two tensors of their own, and two windows of 1 besides. */
-static void test_memory(void **state)
+/* The model has 12 MiB. A load needs a page more, a load into place nothing more, an iterator
+ * its window of 4 MiB only, or a small window and two long tensors. A group needs two windows
+ * of 1 MiB in addition. */
+static void test_device_memory(void **state)
 {
 	static const struct {
 		int (*way)(void);
 		unsigned mib;
 	} rows[] = {
-		{all_at_once, 14}, {into_place, 12}, {one_by_one, 4},
-		{long_ones, 6},	   {in_a_group, 16},
+		{use_load, 14},		{use_load_into, 12}, {use_iterator, 4},
+		{use_iterator_long, 6}, {use_group, 16},
 	};
 
 	(void)state;
 	if (real_gpus())
 		test_skip("no real GPU has so little memory");
 	for (unsigned i = 0; i < COUNT(rows); i++) {
-		assert_int_equal(on_gpu(rows[i].way, rows[i].mib), 0);
-		assert_int_equal(on_gpu(rows[i].way, rows[i].mib - 2), -ENOMEM);
+		assert_int_equal(run_on_gpu(rows[i].way, rows[i].mib), 0);
+		assert_int_equal(run_on_gpu(rows[i].way, rows[i].mib - 2), -ENOMEM);
 	}
 }
 
 /* ---- bytes read ---- */
 
-static uint64_t wanted; /* in hundredths of a tensor */
+static uint64_t expected_read; /* In hundredths of a tensor. */
 
 static int count_reads(void)
 {
@@ -184,7 +187,7 @@ static int count_reads(void)
 	uint64_t before;
 	int ret;
 
-	/* Reads through io_uring are in no process' count. */
+	/* The kernel counts no io_uring reads for the process. */
 	threads.engine = "threads";
 	penstock_device_close(gpu);
 	for (unsigned i = 0; i < 2; i++) {
@@ -195,7 +198,7 @@ static int count_reads(void)
 	opts.path = "bounce";
 	how.ranks = 8;
 	how.rank = 5;
-	if (wanted != 1200)
+	if (expected_read != 1200)
 		opts.shard = &how;
 	before = read_by_kernel();
 	ret = penstock_weights_load(w, devs, 2, &opts, &report, &loaded);
@@ -203,33 +206,34 @@ static int count_reads(void)
 	if (ret)
 		return ret;
 	printf("# %llu bytes read, %llu reported, %llu wanted\n", (unsigned long long)before,
-	       (unsigned long long)report.read, (unsigned long long)(wanted * MIB / 100));
-	if (before * 100 < wanted * MIB || before * 100 > wanted * MIB * 105 / 100 ||
-	    report.read * 100 > wanted * MIB * 105 / 100)
+	       (unsigned long long)report.read, (unsigned long long)(expected_read * MIB / 100));
+	if (before * 100 < expected_read * MIB || before * 100 > expected_read * MIB * 105 / 100 ||
+	    report.read * 100 > expected_read * MIB * 105 / 100)
 		return -2;
 	return 0;
 }
 
-/* Each byte once for two devices, and of dimension 0 a rank's part. */
-static void test_reads(void **state)
+/* A load to two devices reads each byte once; a load of a rank's part of dimension 0 reads that
+ * part only. */
+static void test_bytes_read(void **state)
 {
 	int ret;
 
 	(void)state;
-	wanted = 1200;
-	ret = on_gpu(count_reads, 64);
+	expected_read = 1200;
+	ret = run_on_gpu(count_reads, 64);
 	if (ret == -ENODEV && real_gpus())
 		test_skip("two GPUs are wanted");
 	assert_int_equal(ret, 0);
-	wanted = 150;
-	assert_int_equal(on_gpu(count_reads, 64), 0);
+	expected_read = 150;
+	assert_int_equal(run_on_gpu(count_reads, 64), 0);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_reads),
+		cmocka_unit_test(test_device_memory),
+		cmocka_unit_test(test_bytes_read),
 	};
 
 	test_use_standin();

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fork: a child reads a model that its parent has opened, as programs do that open their
- * files first and start their workers then.
+ * Tests a model that is open across fork, as in programs that open their files first and start
+ * their workers then.
  */
 #include "load.h"
 
 #include <sys/wait.h>
 
-/* 0, or a number for what went wrong. */
+/* Returns 0, or the number of the step that failed. */
 static int load_in_child(unsigned count, uint64_t len)
 {
 	struct penstock_loaded *loaded = NULL;
@@ -50,9 +50,9 @@ static void check_child(unsigned count, uint64_t len)
 	assert_int_equal(status, 0);
 }
 
-/* A child reads what its parent has opened, whether that has read it or not, and whatever
- * has become of the names; and so does the parent behind it. */
-static void test_forked(void **state)
+/* A child reads a model that its parent opened, before and after the parent has read it, even
+ * if the file has been removed. The parent can still read it after that. */
+static void test_child_reads_parents_model(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_loaded *loaded;
@@ -64,7 +64,7 @@ static void test_forked(void **state)
 	check_child(1, 1 << 16);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
-		check(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
+		check_tensor(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
 		penstock_loaded_free(loaded);
 		unlink(path);
 		check_child(1, 1 << 16);
@@ -79,7 +79,7 @@ static void test_forked(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {CASE(test_forked)};
+	const struct CMUnitTest tests[] = {CASE(test_child_reads_parents_model)};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several processes of one host that load one model together, over the host's memory and
- * over the stand-in's GPUs, each rank its own or all the same: every byte on every rank,
- * every byte of the file read by one of them only, also where it has another number.
+ * Tests loads by several processes of one host, through host memory and on the stand-in's GPUs,
+ * one for each rank or one for all. Every rank must get every byte, and each byte of the file
+ * must be read by one rank only, also if a rank sees the file under other numbers.
  */
 #include "group.h"
 
-/* ---- what is tried ---- */
+/* ---- the cases ---- */
 
-static void replicates(unsigned gpus)
+static void check_replicas(unsigned gpus)
 {
 	struct job job = {.name = "replicate",
 			  .path = model_path(),
@@ -16,39 +16,39 @@ static void replicates(unsigned gpus)
 			  .opts = {.window = 256 << 10, .windows = 3}};
 
 	for (job.ranks = 1; job.ranks <= RANKS_MAX; job.ranks *= 2)
-		all_right(&job);
+		run_and_check(&job);
 }
 
 static void test_host(void **state)
 {
 	(void)state;
-	replicates(0);
+	check_replicas(0);
 }
 
 static void test_one_gpu(void **state)
 {
 	(void)state;
-	replicates(1);
+	check_replicas(1);
 }
 
 static void test_gpus(void **state)
 {
 	(void)state;
-	replicates(RANKS_MAX);
+	check_replicas(RANKS_MAX);
 }
 
-/* Where device memory cannot be shared the host's is. */
-static void test_apart(void **state)
+/* If the GPUs cannot share memory, the windows are in host memory. */
+static void test_no_peer_access(void **state)
 {
 	struct job job = {.name = "apart",
 			  .path = model_path(),
 			  .ranks = 3,
 			  .gpus = 3,
 			  .opts = {.window = 128 << 10, .windows = 3},
-			  .apart = true};
+			  .no_peer = true};
 
 	(void)state;
-	all_right(&job);
+	run_and_check(&job);
 }
 
 static void test_shards(void **state)
@@ -62,14 +62,15 @@ static void test_shards(void **state)
 	(void)state;
 	for (job.ranks = 2; job.ranks <= 4; job.ranks *= 2) {
 		job.into = false;
-		all_right(&job);
+		run_and_check(&job);
 		job.into = true;
-		all_right(&job);
+		run_and_check(&job);
 	}
 }
 
-/* One process with several GPUs is a group of one: read once, all of it on each. */
-static int four_gpus(struct outcome *o)
+/* One process with several GPUs is a group of one: it reads the model once and copies all of it
+ * to each GPU. */
+static int load_four_gpus(struct outcome *o)
 {
 	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
 	struct penstock_load_report r = {.size = sizeof(r)};
@@ -98,7 +99,7 @@ static int four_gpus(struct outcome *o)
 
 			penstock_weights_get(m, t, &what);
 			penstock_weights_shard(m, t, &so, &s);
-			compare(o, devs[d], penstock_loaded_ptr(loaded, d, t), &s, &what);
+			compare_tensor(o, devs[d], penstock_loaded_ptr(loaded, d, t), &s, &what);
 		}
 	}
 	o->read = r.read;
@@ -121,17 +122,18 @@ static void test_one_process(void **state)
 	setenv("PENSTOCK_STANDIN_DEVICES", "4", 1);
 	pid = fork();
 	if (!pid)
-		_exit(four_gpus(outcomes) ? 1 : 0);
+		_exit(load_four_gpus(outcomes) ? 1 : 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_string_equal(outcomes->text, "");
-	assert_string_equal(outcomes->wrong, "");
+	assert_string_equal(outcomes->mismatch, "");
 	assert_int_equal(status, 0);
 	assert_int_equal(outcomes->bytes, 4 * sum);
-	assert_true(outcomes->read * 100 <= length_of(path) * 105);
+	assert_true(outcomes->read * 100 <= file_length(path) * 105);
 }
 
-/* The same bytes and times, under another number, as another mount would have it. */
-static const char *copy_of(const char *path)
+/* Makes a file with the same bytes and times but another inode number, as seen through another
+ * mount. */
+static const char *copy_as_other_mount(const char *path)
 {
 	const char *other = made_path("mounted.safetensors");
 	struct stat st;
@@ -143,8 +145,8 @@ static const char *copy_of(const char *path)
 	return other;
 }
 
-/* What ranks see under other numbers is the same file if all of it is alike that they look at:
- * a byte in the middle of a tensor, the header, the time. */
+/* Files with different numbers count as one if the header, the times and a sample of each
+ * tensor are equal. The test changes one byte of a sample, then one of the header. */
 static void test_other_mount(void **state)
 {
 	struct job job = {.name = "mount",
@@ -157,9 +159,9 @@ static void test_other_mount(void **state)
 	int fd;
 
 	(void)state;
-	job.other_path = copy_of(job.path);
-	go(&job);
-	right(&job);
+	job.other_path = copy_as_other_mount(job.path);
+	job_run(&job);
+	check_job_loaded(&job);
 	/* lm_head.weight is the last. */
 	assert_int_equal(stat(job.other_path, &st), 0);
 	fd = open(job.other_path, O_RDWR);
@@ -167,26 +169,27 @@ static void test_other_mount(void **state)
 	assert_int_equal(pwrite(fd, &byte, 1, st.st_size - (off_t)made_bytes(&model[6]) / 2), 1);
 	close(fd);
 	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0);
-	go(&job);
-	others_say(&job, -ESTALE,
-		   "rank 2 has another file than rank 0 (size, time of change or "
-		   "content differ)");
-	job.other_path = copy_of(job.path);
+	job_run(&job);
+	check_others_failed(&job, -ESTALE,
+			    "rank 2 has another file than rank 0 (size, time of change or "
+			    "content differ)");
+	job.other_path = copy_as_other_mount(job.path);
 	fd = open(job.other_path, O_RDWR);
 	assert_true(fd >= 0);
 	assert_int_equal(pread(fd, &byte, 1, 30), 1);
-	assert_int_equal(pwrite(fd, byte == 'p' ? "q" : "p", 1, 30), 1); /* of the metadata */
+	assert_int_equal(pwrite(fd, byte == 'p' ? "q" : "p", 1, 30), 1); /* A byte of the
+									  * metadata. */
 	close(fd);
 	utimensat(AT_FDCWD, job.other_path, (struct timespec[2]){st.st_mtim, st.st_mtim}, 0);
-	go(&job);
-	others_say(&job, -ESTALE, "rank 2 has another file than rank 0");
+	job_run(&job);
+	check_others_failed(&job, -ESTALE, "rank 2 has another file than rank 0");
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_host),	    cmocka_unit_test(test_one_gpu),
-		cmocka_unit_test(test_gpus),	    cmocka_unit_test(test_apart),
+		cmocka_unit_test(test_gpus),	    cmocka_unit_test(test_no_peer_access),
 		cmocka_unit_test(test_shards),	    cmocka_unit_test(test_one_process),
 		cmocka_unit_test(test_other_mount),
 	};

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a group ends before its load does: what the others are told when a rank fails, dies,
- * hangs, leaves or is not what it should be.
+ * Tests how a group ends before its load is complete: which error the other ranks get when a rank
+ * fails, dies, hangs, leaves, or has another file.
  */
 #include "group.h"
 
 #include <stdarg.h>
 
-/* ---- a mapping that fails ---- */
+/* ---- fault: mmap fails ---- */
 
 void *__real_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off);
 
-/* The first window that is mapped is the rank's own, of small_chunks' length. */
+/* Fails the second mapping of a window's length: the first one is the rank's own window, with
+ * the length of small_chunks. */
 void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	static unsigned windows;
@@ -24,12 +25,13 @@ void *__wrap_mmap64(void *addr, size_t len, int prot, int flags, int fd, off_t o
 	return __real_mmap64(addr, len, prot, flags, fd, off);
 }
 
-/* ---- an open that does not return ---- */
+/* ---- fault: open never returns ---- */
 
 int __real_open64(const char *path, int flags, ...);
 int __wrap_open64(const char *path, int flags, ...);
 
-/* The file is opened by its name for its header, and by its descriptor to be read. */
+/* The library opens the file by its name to read the header, and through its descriptor to read
+ * tensors. */
 int __wrap_open64(const char *path, int flags, ...)
 {
 	va_list args;
@@ -43,7 +45,7 @@ int __wrap_open64(const char *path, int flags, ...)
 	return __real_open64(path, flags, mode);
 }
 
-/* ---- a file on another device, as one rank sees it ---- */
+/* ---- fault: one rank sees a file on another device ---- */
 
 int __real_fstat64(int fd, struct stat *st);
 int __wrap_fstat64(int fd, struct stat *st);
@@ -52,12 +54,12 @@ int __wrap_fstat64(int fd, struct stat *st)
 {
 	int ret = __real_fstat64(fd, st);
 
-	if (!ret && elsewhere && st->st_size == elsewhere)
+	if (!ret && other_device_len && st->st_size == other_device_len)
 		st->st_dev++;
 	return ret;
 }
 
-/* ---- one of them ends ---- */
+/* ---- one rank ends ---- */
 
 static struct job small_chunks(const char *name, enum end end)
 {
@@ -68,58 +70,60 @@ static struct job small_chunks(const char *name, enum end end)
 			    .opts = {.window = 64 << 10, .windows = 2}};
 }
 
-static void others_end(const struct job *job)
+static void check_others_end_soon(const struct job *job)
 {
 	for (unsigned i = 0; i < job->ranks; i++)
-		if (i != job->who && outcomes[i].ended_ms > outcomes[job->who].ended_ms + LIMIT_MS)
+		if (i != job->bad_rank &&
+		    outcomes[i].ended_ms > outcomes[job->bad_rank].ended_ms + LIMIT_MS)
 			fail_msg("rank %u ended %llu ms after rank %u", i,
 				 (unsigned long long)(outcomes[i].ended_ms -
-						      outcomes[job->who].ended_ms),
-				 job->who);
+						      outcomes[job->bad_rank].ended_ms),
+				 job->bad_rank);
 }
 
-static void someone_dies(enum end end)
+static void check_death(enum end end)
 {
 	struct job job = small_chunks("dies", end);
 	char text[80];
 
-	for (job.who = 0; job.who < 4; job.who++) {
-		job.gpus = job.who % 2 ? 4 : 0;
-		go(&job);
+	for (job.bad_rank = 0; job.bad_rank < 4; job.bad_rank++) {
+		job.gpus = job.bad_rank % 2 ? 4 : 0;
+		job_run(&job);
 		if (end == SURVIVED) {
-			assert_true(outcomes[job.who].child > 0);
-			assert_int_equal(kill(outcomes[job.who].child, SIGKILL), 0);
+			assert_true(outcomes[job.bad_rank].child > 0);
+			assert_int_equal(kill(outcomes[job.bad_rank].child, SIGKILL), 0);
 		}
 		snprintf(text, sizeof(text),
-			 "rank %u of group 'dies' has gone: its process %ld "
+			 "rank %u of group 'dies' is lost: its process %ld "
 			 "was killed by signal 9",
-			 job.who, (long)job.pids[job.who]);
-		others_say(&job, -ECONNRESET, text);
-		others_end(&job);
+			 job.bad_rank, (long)job.pids[job.bad_rank]);
+		check_others_failed(&job, -ECONNRESET, text);
+		check_others_end_soon(&job);
 	}
 }
 
-static void test_dies(void **state)
+static void test_rank_dies(void **state)
 {
 	(void)state;
-	someone_dies(DIES);
+	check_death(DIES);
 }
 
-/* The end of a socket does not tell then, the end of the process does. */
-static void test_dies_with_a_child(void **state)
+/* The child keeps the socket open, so only the end of the process shows. */
+static void test_rank_dies_leaving_child(void **state)
 {
 	(void)state;
-	someone_dies(SURVIVED);
+	check_death(SURVIVED);
 }
 
-/* A read that a store keeps for minutes delays neither the rank whose read it is nor the
- * others: who has died is named, whichever of them rank 0 is, and what was opened can be
- * closed. The reads of the last job end by themselves, and what they lie in goes then. */
-static void test_dies_beside_a_slow_one(void **state)
+/* One rank's store takes more than an hour for a read, and another rank dies. All ranks must
+ * learn which rank died without waiting for the read, whether rank 0 is the dead, the slow or
+ * another rank. They can close everything. The reads of the last job complete later; their
+ * memory is freed then. */
+static void test_rank_dies_during_slow_read(void **state)
 {
 	static const struct {
 		const char *name, *path;
-		unsigned who, slow, gpus;
+		unsigned bad_rank, slow, gpus;
 	} rows[AREAS] = {
 		{"slow-0", "fault:bounce?delay_us=4000000000", 1, 0, 0},
 		{"slow-1", "fault:bounce?delay_us=4000000000", 0, 1, 0},
@@ -131,34 +135,34 @@ static void test_dies_beside_a_slow_one(void **state)
 	char text[80];
 
 	(void)state;
-	for (unsigned i = 0; i < AREAS; i++) /* this writes the file that all read */
+	for (unsigned i = 0; i < AREAS; i++) /* Writes the file that all jobs read. */
 		jobs[i] = small_chunks(rows[i].name, DIES);
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].ranks = 3;
 		jobs[i].after = 1;
-		jobs[i].who = rows[i].who;
+		jobs[i].bad_rank = rows[i].bad_rank;
 		jobs[i].slow = rows[i].slow;
 		jobs[i].gpus = rows[i].gpus;
 		jobs[i].slow_path = rows[i].path;
 		jobs[i].left_behind = i == AREAS - 1;
 		outcomes = areas + i * RANKS_MAX;
-		begin(&jobs[i]);
+		job_start(&jobs[i]);
 	}
 	for (unsigned i = 0; i < AREAS; i++) {
 		outcomes = areas + i * RANKS_MAX;
-		finish(&jobs[i]);
+		job_wait(&jobs[i]);
 		snprintf(text, sizeof(text),
-			 "rank %u of group '%s' has gone: its process %ld "
+			 "rank %u of group '%s' is lost: its process %ld "
 			 "was killed by signal 9",
-			 jobs[i].who, jobs[i].name, (long)jobs[i].pids[jobs[i].who]);
-		others_say(&jobs[i], -ECONNRESET, text);
-		others_end(&jobs[i]);
+			 jobs[i].bad_rank, jobs[i].name, (long)jobs[i].pids[jobs[i].bad_rank]);
+		check_others_failed(&jobs[i], -ECONNRESET, text);
+		check_others_end_soon(&jobs[i]);
 	}
 	outcomes = areas;
 }
 
-/* Nor does an open that a store keeps, which no queue can wait for. */
-static void test_dies_beside_a_stuck_one(void **state)
+/* The same with an open that never returns, for which no queue can wait. */
+static void test_rank_dies_during_stuck_open(void **state)
 {
 	struct outcome *areas = outcomes;
 	struct job jobs[2];
@@ -169,103 +173,104 @@ static void test_dies_beside_a_stuck_one(void **state)
 		jobs[i] = small_chunks(i ? "stuck-1" : "stuck-0", DIES);
 		jobs[i].ranks = 3;
 		jobs[i].after = 1;
-		jobs[i].who = i;
+		jobs[i].bad_rank = i;
 		jobs[i].slow = i ? 0 : 2;
 		jobs[i].stuck = true;
 	}
 	for (unsigned i = 0; i < COUNT(jobs); i++) {
 		outcomes = areas + i * RANKS_MAX;
-		begin(&jobs[i]);
+		job_start(&jobs[i]);
 	}
 	for (unsigned i = 0; i < COUNT(jobs); i++) {
 		outcomes = areas + i * RANKS_MAX;
-		finish(&jobs[i]);
+		job_wait(&jobs[i]);
 		snprintf(text, sizeof(text),
-			 "rank %u of group 'stuck-%u' has gone: its process "
+			 "rank %u of group 'stuck-%u' is lost: its process "
 			 "%ld was killed by signal 9",
 			 i, i, (long)jobs[i].pids[i]);
-		others_say(&jobs[i], -ECONNRESET, text);
-		others_end(&jobs[i]);
+		check_others_failed(&jobs[i], -ECONNRESET, text);
+		check_others_end_soon(&jobs[i]);
 	}
 	outcomes = areas;
 }
 
-/* Whether ranks blame the one that hung, and not one that this machine let wait. */
-static bool blamed(const struct job *job)
+/* Returns true if no rank blames another rank than the stopped one: on a busy machine a rank
+ * that was not scheduled may be blamed. */
+static bool right_rank_blamed(const struct job *job)
 {
 	char text[40];
 
-	snprintf(text, sizeof(text), "rank %u of group", job->who);
+	snprintf(text, sizeof(text), "rank %u of group", job->bad_rank);
 	for (unsigned i = 0; i < job->ranks; i++)
-		if (i != job->who && outcomes[i].ret == -ETIMEDOUT &&
+		if (i != job->bad_rank && outcomes[i].ret == -ETIMEDOUT &&
 		    !strstr(outcomes[i].text, text))
 			return false;
 	return true;
 }
 
-/* True: nobody was blamed for what the machine did. */
-static bool some_hang(unsigned stall_ms)
+/* Returns false if a rank was blamed that only lacked CPU time. */
+static bool check_hangs(unsigned stall_ms)
 {
 	struct job jobs[] = {small_chunks("hangs-0", HANGS), small_chunks("hangs-2", HANGS)};
 	struct outcome *areas = outcomes;
-	bool fair = true;
+	bool right = true;
 	char text[100];
 
 	for (unsigned i = 0; i < COUNT(jobs); i++) {
-		jobs[i].who = 2 * i;
+		jobs[i].bad_rank = 2 * i;
 		jobs[i].opts.stall_ms = stall_ms;
 		outcomes = areas + i * RANKS_MAX;
-		begin(&jobs[i]);
+		job_start(&jobs[i]);
 	}
 	for (unsigned i = 0; i < COUNT(jobs); i++) {
 		outcomes = areas + i * RANKS_MAX;
-		finish(&jobs[i]);
-		fair = fair && blamed(&jobs[i]);
+		job_wait(&jobs[i]);
+		right = right && right_rank_blamed(&jobs[i]);
 	}
-	for (unsigned i = 0; i < COUNT(jobs) && fair; i++) {
+	for (unsigned i = 0; i < COUNT(jobs) && right; i++) {
 		outcomes = areas + i * RANKS_MAX;
 		snprintf(text, sizeof(text),
-			 "rank %u of group '%s' hangs: the others have waited "
-			 "for it for %.1f s",
-			 jobs[i].who, jobs[i].name, stall_ms / 1000.0);
-		others_say(&jobs[i], -ETIMEDOUT, text);
-		assert_true(outcomes[jobs[i].who].ret < 0);
-		assert_non_null(strstr(outcomes[jobs[i].who].text, "of group 'hangs-"));
-		assert_string_equal(outcomes[jobs[i].who].wrong, "");
+			 "rank %u of group '%s' hangs: the other ranks "
+			 "waited %.1f s for it",
+			 jobs[i].bad_rank, jobs[i].name, stall_ms / 1000.0);
+		check_others_failed(&jobs[i], -ETIMEDOUT, text);
+		assert_true(outcomes[jobs[i].bad_rank].ret < 0);
+		assert_non_null(strstr(outcomes[jobs[i].bad_rank].text, "of group 'hangs-"));
+		assert_string_equal(outcomes[jobs[i].bad_rank].mismatch, "");
 	}
 	outcomes = areas;
-	return fair;
+	return right;
 }
 
-/* Who is stopped hangs, until the others have ended; it learns of it when it goes on. What is
- * waited for in vain takes its time, so it is short at first; where the machine is so busy
- * that another rank took as long, it is many times that. */
-static void test_hangs(void **state)
+/* A stopped rank is reported as hung, and learns that itself when it resumes. The limit is
+ * short at first, since the test waits for all of it; on a machine that is too busy for that
+ * the test repeats with ten times the limit. */
+static void test_rank_hangs(void **state)
 {
 	(void)state;
-	if (!some_hang(6000))
-		assert_true(some_hang(60000));
+	if (!check_hangs(6000))
+		assert_true(check_hangs(60000));
 }
 
-/* A rank that closes the group is none that died. */
-static void test_leaves(void **state)
+/* A rank that closes the group is not reported as dead. */
+static void test_rank_leaves(void **state)
 {
 	struct job job = small_chunks("leaves", LEAVES);
 	char text[80];
 
 	(void)state;
-	for (job.who = 0; job.who < 4; job.who += 3) {
-		go(&job);
-		assert_int_equal(outcomes[job.who].ret, 0);
+	for (job.bad_rank = 0; job.bad_rank < 4; job.bad_rank += 3) {
+		job_run(&job);
+		assert_int_equal(outcomes[job.bad_rank].ret, 0);
 		snprintf(text, sizeof(text),
-			 "rank %u of group 'leaves' has gone: it closed the "
+			 "rank %u of group 'leaves' is lost: it closed the "
 			 "group",
-			 job.who);
-		others_say(&job, -ECONNRESET, text);
+			 job.bad_rank);
+		check_others_failed(&job, -ECONNRESET, text);
 	}
 }
 
-static void test_fails(void **state)
+static void test_rank_fails(void **state)
 {
 	struct job job = small_chunks("fails", FAILS);
 	char text[64];
@@ -273,28 +278,28 @@ static void test_fails(void **state)
 	(void)state;
 	job.gpus = 4;
 	job.again = true;
-	for (job.who = 0; job.who < 4; job.who += 3) {
-		snprintf(text, sizeof(text), "rank %u: cancelled by the caller", job.who);
-		go(&job);
-		others_say(&job, -ECANCELED, text);
-		assert_int_equal(outcomes[job.who].ret, -ECANCELED);
-		assert_string_equal(outcomes[job.who].text, "cancelled by the caller");
+	for (job.bad_rank = 0; job.bad_rank < 4; job.bad_rank += 3) {
+		snprintf(text, sizeof(text), "rank %u: cancelled by the caller", job.bad_rank);
+		job_run(&job);
+		check_others_failed(&job, -ECANCELED, text);
+		assert_int_equal(outcomes[job.bad_rank].ret, -ECANCELED);
+		assert_string_equal(outcomes[job.bad_rank].text, "cancelled by the caller");
 	}
 }
 
-/* ---- one load after the other ---- */
+/* ---- many loads, some of which fail ---- */
 
 #define ROUNDS 40u
-#define CROWD 4u
+#define CROWD_RANKS 4u
 
 enum fate { WELL, WRONG_OPTIONS, NO_MEMORY, AT_A_READ };
 
 struct turn {
 	enum fate fate;
-	unsigned reads; /* after so many, AT_A_READ */
+	unsigned reads; /* With AT_A_READ: number of reads. */
 };
 
-static struct turn turn_of(uint64_t seed, unsigned round, unsigned rank)
+static struct turn draw_turn(uint64_t seed, unsigned round, unsigned rank)
 {
 	uint64_t x = (seed + round * 64 + rank + 1) * 0x9e3779b97f4a7c15u;
 	uint64_t r = test_random(&x) >> 8;
@@ -303,7 +308,7 @@ static struct turn turn_of(uint64_t seed, unsigned round, unsigned rank)
 			     1 + (unsigned)(r / 24 % 6)};
 }
 
-static int at_a_read(void *user, unsigned file, const struct penstock_report *r)
+static int fail_at_read(void *user, unsigned file, const struct penstock_report *r)
 {
 	unsigned *left = user;
 
@@ -329,8 +334,9 @@ static void never_freed(void *user, struct penstock_device *dev, void *ptr, size
 	(void)len;
 }
 
-/* How each of its loads ended; -1: not what it should be. */
-static int one_of_a_crowd(const struct job *job, unsigned rank, uint64_t seed, int *rets)
+/* Runs all loads of one rank and writes their results to `rets`. Returns -1 if anything else is
+ * wrong. */
+static int run_random_loads(const struct job *job, unsigned rank, uint64_t seed, int *rets)
 {
 	struct penstock_group_opts go = job->opts;
 	struct penstock_shard_opts so = PENSTOCK_SHARD_OPTS_INIT;
@@ -343,16 +349,16 @@ static int one_of_a_crowd(const struct job *job, unsigned rank, uint64_t seed, i
 	alarm(ALARM_S);
 	snprintf(name, sizeof(name), "cuda:%u", rank);
 	go.size = sizeof(go);
-	go.dir = meeting_place();
+	go.dir = group_dir();
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_device_open(rank % 2 ? name : "cuda:0", NULL, &dev) < 0 ||
 	    penstock_weights_open(job->path, NULL, &m) ||
-	    penstock_group_open(job->name, rank, CROWD, &go, &g))
+	    penstock_group_open(job->name, rank, CROWD_RANKS, &go, &g))
 		return -1;
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 		struct penstock_loaded *loaded = NULL;
-		struct turn turn = turn_of(seed, i, rank);
+		struct turn turn = draw_turn(seed, i, rank);
 
 		if (turn.fate == WRONG_OPTIONS)
 			lo.align = 3;
@@ -361,13 +367,13 @@ static int one_of_a_crowd(const struct job *job, unsigned rank, uint64_t seed, i
 			lo.free = never_freed;
 		}
 		if (turn.fate == AT_A_READ)
-			lo.each = at_a_read;
+			lo.each = fail_at_read;
 		lo.user = &turn.reads;
 		rets[i] = penstock_group_load(g, m, &dev, 1, &lo, NULL, &loaded);
 		if (!rets[i])
-			look(o, m, dev, &so, loaded, NULL);
+			compare_model(o, m, dev, &so, loaded, NULL);
 		penstock_loaded_free(loaded);
-		if (*o->wrong)
+		if (*o->mismatch)
 			return -1;
 	}
 	penstock_group_close(g);
@@ -377,15 +383,15 @@ static int one_of_a_crowd(const struct job *job, unsigned rank, uint64_t seed, i
 	return 0;
 }
 
-/* A group in which loads fail is as good as new: each load ends alike on all ranks, with
- * what one of them came to, and the next one begins. */
-static void test_again_and_again(void **state)
+/* A failed load leaves its group usable: each load ends with the same code on all ranks, which
+ * is the code of a rank that failed, and the next load starts. */
+static void test_random_failures(void **state)
 {
 	struct job job = small_chunks("again", DONE);
-	int(*rets)[ROUNDS] = mmap(NULL, CROWD * sizeof(*rets), PROT_READ | PROT_WRITE,
+	int(*rets)[ROUNDS] = mmap(NULL, CROWD_RANKS * sizeof(*rets), PROT_READ | PROT_WRITE,
 				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t seed = test_seed(3);
-	pid_t pids[CROWD];
+	pid_t pids[CROWD_RANKS];
 	unsigned well = 0;
 
 	(void)state;
@@ -394,23 +400,23 @@ static void test_again_and_again(void **state)
 	setenv("PENSTOCK_STANDIN_DEVICES", "4", 1);
 	setenv("PENSTOCK_STANDIN_MEM", "64MiB", 1);
 	setenv("PENSTOCK_STANDIN_PEER", "1", 1);
-	for (unsigned r = 0; r < CROWD; r++) {
+	for (unsigned r = 0; r < CROWD_RANKS; r++) {
 		pids[r] = fork();
 		if (!pids[r])
-			_exit(one_of_a_crowd(&job, r, seed, rets[r]) ? 1 : 0);
+			_exit(run_random_loads(&job, r, seed, rets[r]) ? 1 : 0);
 	}
-	for (unsigned r = 0; r < CROWD; r++) {
+	for (unsigned r = 0; r < CROWD_RANKS; r++) {
 		int status = 0;
 
 		assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
 		if (status)
-			fail_msg("rank %u: status %#x, %s", r, status, outcomes[r].wrong);
+			fail_msg("rank %u: status %#x, %s", r, status, outcomes[r].mismatch);
 	}
 	for (unsigned i = 0; i < ROUNDS; i++) {
 		bool early = false, late = false;
 
-		for (unsigned r = 0; r < CROWD; r++) {
-			enum fate fate = turn_of(seed, i, r).fate;
+		for (unsigned r = 0; r < CROWD_RANKS; r++) {
+			enum fate fate = draw_turn(seed, i, r).fate;
 
 			early |= fate == WRONG_OPTIONS || fate == NO_MEMORY;
 			late |= fate == AT_A_READ;
@@ -427,16 +433,16 @@ static void test_again_and_again(void **state)
 		well += !rets[0][i];
 	}
 	assert_true(well > 2 && well < ROUNDS);
-	munmap(rets, CROWD * sizeof(*rets));
+	munmap(rets, CROWD_RANKS * sizeof(*rets));
 }
 
-/* Nor does a read that a store keeps delay what the others are told of one that failed: with
- * its file and its reason, whichever of them rank 0 is. */
-static void test_fails_beside_a_slow_one(void **state)
+/* One rank's store takes more than an hour for a read, and another rank's read fails. All ranks
+ * must get the failure, with its file and reason, without waiting, whichever rank is rank 0. */
+static void test_rank_fails_during_slow_read(void **state)
 {
 	static const struct {
 		const char *name, *slow_path, *broken_path;
-		unsigned who, slow, gpus;
+		unsigned bad_rank, slow, gpus;
 	} rows[AREAS] = {
 		{"kept-0", "fault:bounce?delay_us=4000000000", "fault:bounce?eio=1", 1, 0, 0},
 		{"kept-1", "fault:bounce?delay_us=4000000000", "fault:bounce?eio=1", 0, 1, 0},
@@ -452,70 +458,70 @@ static void test_fails_beside_a_slow_one(void **state)
 		jobs[i] = small_chunks(rows[i].name, BROKEN);
 	for (unsigned i = 0; i < AREAS; i++) {
 		jobs[i].ranks = 3;
-		jobs[i].who = rows[i].who;
+		jobs[i].bad_rank = rows[i].bad_rank;
 		jobs[i].slow = rows[i].slow;
 		jobs[i].gpus = rows[i].gpus;
 		jobs[i].slow_path = rows[i].slow_path;
 		jobs[i].broken_path = rows[i].broken_path;
 		outcomes = areas + i * RANKS_MAX;
-		begin(&jobs[i]);
+		job_start(&jobs[i]);
 	}
 	for (unsigned i = 0; i < AREAS; i++) {
-		struct outcome *own = &areas[i * RANKS_MAX + jobs[i].who];
+		struct outcome *own = &areas[i * RANKS_MAX + jobs[i].bad_rank];
 
 		outcomes = areas + i * RANKS_MAX;
-		finish(&jobs[i]);
+		job_wait(&jobs[i]);
 		assert_int_equal(own->ret, -EIO);
 		assert_non_null(strstr(own->text, "group.safetensors: tensor '"));
-		snprintf(text, sizeof(text), "rank %u: ", jobs[i].who);
-		others_say(&jobs[i], -EIO, text);
-		others_say(&jobs[i], -EIO, own->text);
-		others_end(&jobs[i]);
+		snprintf(text, sizeof(text), "rank %u: ", jobs[i].bad_rank);
+		check_others_failed(&jobs[i], -EIO, text);
+		check_others_failed(&jobs[i], -EIO, own->text);
+		check_others_end_soon(&jobs[i]);
 	}
 	outcomes = areas;
 }
 
-/* Written to while it is read: nobody gets it. */
-static void test_changes(void **state)
+/* A file that changes while it is read is loaded by no rank. */
+static void test_file_changes(void **state)
 {
 	struct job job = small_chunks("changes", CHANGES);
 
 	(void)state;
-	job.who = 2;
-	go(&job);
-	others_say(&job, -ESTALE, "the file changed after its header was read");
+	job.bad_rank = 2;
+	job_run(&job);
+	check_others_failed(&job, -ESTALE, "the file changed after its header was read");
 	assert_int_equal(outcomes[2].ret, -ESTALE);
 }
 
-/* Not enough device memory on one of them: all know before the first byte. */
-static void test_poor(void **state)
+/* If one rank has too little device memory, all ranks fail before the first byte is read. */
+static void test_rank_short_of_memory(void **state)
 {
 	struct job job = small_chunks("poor", POOR);
 
 	(void)state;
 	job.gpus = 4;
-	job.who = 3;
-	go(&job);
-	others_say(&job, -ENOMEM, "rank 3: ");
-	others_say(&job, -ENOMEM, "bytes on cuda:3");
+	job.bad_rank = 3;
+	job_run(&job);
+	check_others_failed(&job, -ENOMEM, "rank 3: ");
+	check_others_failed(&job, -ENOMEM, "bytes on cuda:3");
 	assert_int_equal(outcomes[3].ret, -ENOMEM);
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(outcomes[i].read, 0);
 }
 
-/* What only one of them can know, that it does not reach the others' windows. */
-static void test_blind(void **state)
+/* Only the rank itself can notice that it cannot map another rank's window. */
+static void test_rank_cannot_map_window(void **state)
 {
 	struct job job = small_chunks("blind", BLIND);
 	char text[80];
 
 	(void)state;
-	for (job.who = 0; job.who < 4; job.who += 3) {
+	for (job.bad_rank = 0; job.bad_rank < 4; job.bad_rank += 3) {
 		snprintf(text, sizeof(text), "rank %u: the window of rank %u: Cannot allocate",
-			 job.who, job.who ? 0 : 1);
-		go(&job);
-		others_say(&job, -ENOMEM, text);
-		assert_int_equal(outcomes[job.who].ret, -ENOMEM);
+			 job.bad_rank, job.bad_rank ? 0 : 1);
+		job_run(&job);
+		check_others_failed(&job, -ENOMEM, text);
+		assert_int_equal(outcomes[job.bad_rank].ret, -ENOMEM);
 	}
 }
 
@@ -527,14 +533,14 @@ static void test_other_file(void **state)
 	(void)state;
 	made_file(other, model, COUNT(model), 5);
 	job.other_path = other;
-	go(&job);
-	others_say(&job, -ESTALE, "rank 2 has another file than rank 0");
+	job_run(&job);
+	check_others_failed(&job, -ESTALE, "rank 2 has another file than rank 0");
 	assert_non_null(strstr(outcomes[0].text, "group.safetensors"));
 	assert_non_null(strstr(outcomes[2].text, "other.safetensors"));
 }
 
-/* Two files on one device for all ranks but one: which of them are read at the same time
- * follows from that, and is the same for all. */
+/* One rank sees two files on different devices, the others on the same. Which of them are read
+ * at the same time depends on that, and must be the same on all ranks. */
 static void test_other_stores(void **state)
 {
 	struct job job = small_chunks("stores", DONE);
@@ -547,31 +553,31 @@ static void test_other_stores(void **state)
 	made_file(made_path("stores/two.safetensors"), model + 3, COUNT(model) - 3, 5);
 	assert_int_equal(stat(made_path("stores/two.safetensors"), &st), 0);
 	job.path = dir;
-	job.elsewhere = st.st_size;
-	for (job.who = 0; job.who < 4; job.who += 3) {
-		go(&job);
+	job.other_device_len = st.st_size;
+	for (job.bad_rank = 0; job.bad_rank < 4; job.bad_rank += 3) {
+		job_run(&job);
 		for (unsigned i = 0; i < job.ranks; i++)
-			if (outcomes[i].ret || *outcomes[i].wrong)
+			if (outcomes[i].ret || *outcomes[i].mismatch)
 				fail_msg("rank %u: %d, %s%s", i, outcomes[i].ret, outcomes[i].text,
-					 outcomes[i].wrong);
+					 outcomes[i].mismatch);
 	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_dies),
-		cmocka_unit_test(test_dies_with_a_child),
-		cmocka_unit_test(test_dies_beside_a_slow_one),
-		cmocka_unit_test(test_dies_beside_a_stuck_one),
-		cmocka_unit_test(test_hangs),
-		cmocka_unit_test(test_leaves),
-		cmocka_unit_test(test_fails),
-		cmocka_unit_test(test_again_and_again),
-		cmocka_unit_test(test_fails_beside_a_slow_one),
-		cmocka_unit_test(test_changes),
-		cmocka_unit_test(test_poor),
-		cmocka_unit_test(test_blind),
+		cmocka_unit_test(test_rank_dies),
+		cmocka_unit_test(test_rank_dies_leaving_child),
+		cmocka_unit_test(test_rank_dies_during_slow_read),
+		cmocka_unit_test(test_rank_dies_during_stuck_open),
+		cmocka_unit_test(test_rank_hangs),
+		cmocka_unit_test(test_rank_leaves),
+		cmocka_unit_test(test_rank_fails),
+		cmocka_unit_test(test_random_failures),
+		cmocka_unit_test(test_rank_fails_during_slow_read),
+		cmocka_unit_test(test_file_changes),
+		cmocka_unit_test(test_rank_short_of_memory),
+		cmocka_unit_test(test_rank_cannot_map_window),
 		cmocka_unit_test(test_other_file),
 		cmocka_unit_test(test_other_stores),
 	};

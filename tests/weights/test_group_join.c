@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may join a group, and what is left of one that did not come about: ranks that are not
- * of one mind, processes of another user at either end of the socket, a rank 0 that was
- * killed as it waited, two groups of one name, no descriptor left for a rank that comes.
+ * Tests how a group forms, and what a failed attempt leaves behind: contradicting ranks,
+ * processes of another user at either end of the socket, a rank 0 that was killed while it
+ * waited, two groups of one name, and a rank 0 that has no descriptor left.
  */
 #include "group.h"
 
@@ -12,16 +12,16 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "job/group_link.h"
+#include "group/barrier.h"
 
 #define MOMENT_NS 2000000
 
-static void pause_for_a_moment(void)
+static void sleep_moment(void)
 {
 	nanosleep(&(struct timespec){.tv_nsec = MOMENT_NS}, NULL);
 }
 
-static pid_t join_as(const char *name, unsigned rank, unsigned ranks, unsigned slot)
+static pid_t fork_join(const char *name, unsigned rank, unsigned ranks, unsigned slot)
 {
 	pid_t pid = fork();
 
@@ -31,7 +31,7 @@ static pid_t join_as(const char *name, unsigned rank, unsigned ranks, unsigned s
 		struct penstock_group *g = NULL;
 
 		alarm(ALARM_S);
-		go.dir = meeting_place();
+		go.dir = group_dir();
 		go.timeout_ms = 1000 * ALARM_S / 2;
 		o->ret = penstock_group_open(name, rank, ranks, &go, &g);
 		snprintf(o->text, sizeof(o->text), "%s", o->ret ? penstock_errmsg() : "");
@@ -41,28 +41,28 @@ static pid_t join_as(const char *name, unsigned rank, unsigned ranks, unsigned s
 	return pid;
 }
 
-static void test_not_of_one_mind(void **state)
+static void test_contradicting_ranks(void **state)
 {
 	pid_t a, b;
 
 	(void)state;
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	a = join_as("sizes", 0, 2, 0);
-	b = join_as("sizes", 1, 3, 1);
+	a = fork_join("sizes", 0, 2, 0);
+	b = fork_join("sizes", 1, 3, 1);
 	waitpid(a, NULL, 0);
 	waitpid(b, NULL, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(outcomes[i].ret, -EINVAL);
-		assert_non_null(strstr(outcomes[i].text, "rank 1 says that there are 3 ranks"));
+		assert_non_null(strstr(outcomes[i].text, "rank 1 was started as one of 3 ranks"));
 	}
-	a = join_as("twice", 0, 3, 0);
-	b = join_as("twice", 2, 3, 1);
-	waitpid(join_as("twice", 2, 3, 2), NULL, 0);
+	a = fork_join("twice", 0, 3, 0);
+	b = fork_join("twice", 2, 3, 1);
+	waitpid(fork_join("twice", 2, 3, 2), NULL, 0);
 	waitpid(a, NULL, 0);
 	waitpid(b, NULL, 0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(outcomes[i].ret, -EEXIST);
-		assert_non_null(strstr(outcomes[i].text, "two processes say that they are rank 2"));
+		assert_non_null(strstr(outcomes[i].text, "two processes were started as rank 2"));
 	}
 }
 
@@ -83,9 +83,9 @@ static int try_open(const char *name, unsigned rank, unsigned ranks, const char 
 	return ret;
 }
 
-static void test_refused(void **state)
+static void test_bad_arguments(void **state)
 {
-	const char *dir = meeting_place();
+	const char *dir = group_dir();
 	char open_dir[1024], name[200];
 
 	(void)state;
@@ -95,22 +95,22 @@ static void test_refused(void **state)
 	name[63] = '\0';
 	snprintf(open_dir, sizeof(open_dir), "/tmp/%0100d", 1);
 	assert_int_equal(try_open(name, 0, 2, open_dir, "longer than the 107"), -ENAMETOOLONG);
-	assert_int_equal(try_open("", 0, 2, dir, "not empty"), -EINVAL);
-	assert_int_equal(try_open("a/b", 0, 2, dir, "no slash"), -EINVAL);
+	assert_int_equal(try_open("", 0, 2, dir, "must not be empty"), -EINVAL);
+	assert_int_equal(try_open("a/b", 0, 2, dir, "have a slash in it"), -EINVAL);
 	assert_int_equal(try_open("a", 2, 2, dir, "rank 2 of 2"), -EINVAL);
 	assert_int_equal(try_open("a", 0, 0, dir, "rank 0 of 0"), -EINVAL);
-	assert_int_equal(try_open("a", 0, 2, dir, "rank 1 of 2 has not come"), -ETIMEDOUT);
-	assert_int_equal(try_open("a", 1, 2, dir, "rank 0 has not come"), -ETIMEDOUT);
+	assert_int_equal(try_open("a", 0, 2, dir, "rank 1 of 2 has not joined"), -ETIMEDOUT);
+	assert_int_equal(try_open("a", 1, 2, dir, "rank 0 has not joined"), -ETIMEDOUT);
 	assert_int_equal(try_open("a", 0, 1, dir, ""), 0);
 	snprintf(open_dir, sizeof(open_dir), "%s", made_path("open"));
 	mkdir(open_dir, 0755);
 	chmod(open_dir, 0755);
-	assert_int_equal(try_open("a", 0, 2, open_dir, "this user alone"), -EPERM);
+	assert_int_equal(try_open("a", 0, 2, open_dir, "only this user"), -EPERM);
 }
 
-/* ---- what was left behind ---- */
+/* ---- what a failed attempt leaves behind ---- */
 
-static const char *socket_of(const char *name)
+static const char *socket_path(const char *name)
 {
 	char file[64];
 
@@ -118,17 +118,17 @@ static const char *socket_of(const char *name)
 	return made_path(file);
 }
 
-/* Until rank 0 listens. */
+/* Waits until rank 0 listens. */
 static void await_socket(const char *path)
 {
 	for (uint64_t until = now_ms() + LIMIT_MS; access(path, F_OK);) {
 		if (now_ms() > until)
 			fail_msg("nobody listens at %s", path);
-		pause_for_a_moment();
+		sleep_moment();
 	}
 }
 
-static void ends_with(pid_t pid, unsigned slot, int code, const char *text)
+static void check_end(pid_t pid, unsigned slot, int code, const char *text)
 {
 	int status = 0;
 
@@ -139,74 +139,76 @@ static void ends_with(pid_t pid, unsigned slot, int code, const char *text)
 			 text);
 }
 
-/* Its socket and its lock have names still, which is nobody's hindrance. */
-static void test_killed(void **state)
+/* A killed rank 0 leaves its socket and its lock file behind, which do not disturb the next group.
+ */
+static void test_rank0_killed(void **state)
 {
 	const char *path;
 	pid_t a, b;
 
 	(void)state;
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	meeting_place();
-	path = socket_of("killed");
-	a = join_as("killed", 0, 2, 0);
+	group_dir();
+	path = socket_path("killed");
+	a = fork_join("killed", 0, 2, 0);
 	await_socket(path);
 	assert_int_equal(kill(a, SIGKILL), 0);
 	assert_int_equal(waitpid(a, NULL, 0), a);
 	assert_int_equal(access(path, F_OK), 0);
-	assert_int_equal(try_open("killed", 1, 2, meeting_place(), "rank 0 has not come"),
+	assert_int_equal(try_open("killed", 1, 2, group_dir(), "rank 0 has not joined"),
 			 -ETIMEDOUT);
-	a = join_as("killed", 0, 2, 0);
-	b = join_as("killed", 1, 2, 1);
-	ends_with(a, 0, 0, "");
-	ends_with(b, 1, 0, "");
+	a = fork_join("killed", 0, 2, 0);
+	b = fork_join("killed", 1, 2, 1);
+	check_end(a, 0, 0, "");
+	check_end(b, 1, 0, "");
 	assert_int_equal(access(path, F_OK), -1);
 	assert_int_equal(access(made_path("meet/penstock-killed.lock"), F_OK), -1);
 }
 
-/* The second is told, the first is as it was. */
-static void test_one_name(void **state)
+/* A second rank 0 of the same name fails, and the first group is unaffected. */
+static void test_two_groups_one_name(void **state)
 {
 	pid_t a, b;
 
 	(void)state;
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	meeting_place();
-	a = join_as("name", 0, 2, 0);
-	await_socket(socket_of("name"));
-	assert_int_equal(try_open("name", 0, 2, meeting_place(), "another process is rank 0"),
-			 -EBUSY);
-	b = join_as("name", 1, 2, 1);
-	ends_with(a, 0, 0, "");
-	ends_with(b, 1, 0, "");
+	group_dir();
+	a = fork_join("name", 0, 2, 0);
+	await_socket(socket_path("name"));
+	assert_int_equal(try_open("name", 0, 2, group_dir(), "another process is rank 0"), -EBUSY);
+	b = fork_join("name", 1, 2, 1);
+	check_end(a, 0, 0, "");
+	check_end(b, 1, 0, "");
 }
 
-/* Who gives up first is not the one to look for. */
-static void test_given_up(void **state)
+/* Rank 0 reports the rank that gave up, not the one that never came. */
+static void test_rank_gives_up(void **state)
 {
 	siginfo_t end = {.si_pid = 0};
 	pid_t a;
 
 	(void)state;
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	meeting_place();
-	a = join_as("given-up", 0, 3, 0);
-	await_socket(socket_of("given-up"));
-	while (!end.si_pid) { /* its time may be over before it was let in */
-		assert_true(try_open("given-up", 1, 3, meeting_place(), "") < 0);
+	group_dir();
+	a = fork_join("given-up", 0, 3, 0);
+	await_socket(socket_path("given-up"));
+	while (!end.si_pid) { /* The attempt may time out before rank 0 has accepted it. */
+		assert_true(try_open("given-up", 1, 3, group_dir(), "") < 0);
 		waitid(P_PID, (id_t)a, &end, WEXITED | WNOHANG | WNOWAIT);
 	}
-	ends_with(a, 0, -ECONNRESET, "rank 1 has gone before all were there, rank 2 has not come");
+	check_end(a, 0, -ECONNRESET,
+		  "rank 1 exited before all ranks had joined; rank 2 has not joined");
 }
 
-/* Not one that is looked for again and again until the time is over. */
-static void test_no_descriptor(void **state)
+/* Rank 0 fails at once if it has no descriptor for a connection, and does not retry until the
+ * timeout. */
+static void test_no_descriptor_left(void **state)
 {
 	pid_t a, b;
 
 	(void)state;
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	meeting_place();
+	group_dir();
 	a = fork();
 	if (!a) {
 		struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
@@ -216,21 +218,21 @@ static void test_no_descriptor(void **state)
 
 		alarm(ALARM_S);
 		close(next);
-		go.dir = meeting_place();
-		setrlimit(RLIMIT_NOFILE, &few); /* a lock and a socket */
+		go.dir = group_dir();
+		setrlimit(RLIMIT_NOFILE, &few); /* Enough for a lock and a socket. */
 		outcomes[0].ret = penstock_group_open("few", 0, 2, &go, &g);
 		snprintf(outcomes[0].text, sizeof(outcomes[0].text), "%s", penstock_errmsg());
 		_exit(0);
 	}
-	b = join_as("few", 1, 2, 1);
-	ends_with(a, 0, -EMFILE, "a rank cannot be let in");
-	ends_with(b, 1, -ECONNRESET, "rank 0 has gone before all were there");
+	b = fork_join("few", 1, 2, 1);
+	check_end(a, 0, -EMFILE, "a rank's connection cannot be accepted");
+	check_end(b, 1, -ECONNRESET, "rank 0 exited before all ranks had joined");
 }
 
 /* ---- another user ---- */
 
-/* Another user, who may enter every directory all the same, as no ordinary one may. */
-static bool become_another(void)
+/* Becomes another user that may nevertheless enter any directory, as no ordinary user may. */
+static bool become_other_user(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct caps[2];
@@ -241,18 +243,18 @@ static bool become_another(void)
 	return !syscall(SYS_capset, &head, caps);
 }
 
-static bool can_become_another(void)
+static bool can_become_other_user(void)
 {
 	int status = 1;
 	pid_t pid = fork();
 
 	if (!pid)
-		_exit(become_another() ? 0 : 1);
+		_exit(become_other_user() ? 0 : 1);
 	waitpid(pid, &status, 0);
 	return !status;
 }
 
-static struct sockaddr_un address(const char *path)
+static struct sockaddr_un socket_address(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
@@ -260,21 +262,21 @@ static struct sockaddr_un address(const char *path)
 	return addr;
 }
 
-/* Connects and says something that no rank of this version would; its end is that of what
- * it said. */
-static pid_t intrude(const char *path, bool another)
+/* Forks a process that connects and sends what no rank of this version sends, then waits until
+ * the connection ends. */
+static pid_t fork_intruder(const char *path, bool other_user)
 {
 	pid_t pid = fork();
 
 	if (!pid) {
-		struct sockaddr_un addr = address(path);
+		struct sockaddr_un addr = socket_address(path);
 		struct pst_link link = PST_LINK_NONE;
-		struct pst_said said = {(unsigned char *)"x", 1, -1};
-		struct pst_note note = {.seq = 1, .rank = 1};
+		struct pst_message said = {(unsigned char *)"x", 1, -1};
+		struct pst_packet note = {.seq = 1, .rank = 1};
 		char byte;
 
 		alarm(ALARM_S);
-		if (another && !become_another())
+		if (other_user && !become_other_user())
 			_exit(1);
 		link.sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 		if (connect(link.sock, (struct sockaddr *)&addr, sizeof(addr)))
@@ -287,99 +289,103 @@ static pid_t intrude(const char *path, bool another)
 	return pid;
 }
 
-static void test_intruder(void **state)
+static void test_intruder_connects(void **state)
 {
 	int status = 1;
 	pid_t a, b, c;
 
 	(void)state;
-	if (!can_become_another())
+	if (!can_become_other_user())
 		test_skip("only root can become another user");
 	memset(outcomes, 0, RANKS_MAX * sizeof(*outcomes));
-	meeting_place();
-	/* This user's is listened to. */
-	a = join_as("intruder", 0, 2, 0);
-	await_socket(socket_of("intruder"));
-	c = intrude(socket_of("intruder"), false);
+	group_dir();
+	/* An intruder of this user makes the group fail. */
+	a = fork_join("intruder", 0, 2, 0);
+	await_socket(socket_path("intruder"));
+	c = fork_intruder(socket_path("intruder"), false);
 	assert_int_equal(waitpid(c, &status, 0), c);
 	assert_int_equal(status, 0);
-	ends_with(a, 0, -EPROTO, "another version");
-	/* Another's is not. */
-	a = join_as("intruder", 0, 2, 0);
-	await_socket(socket_of("intruder"));
-	c = intrude(socket_of("intruder"), true);
+	check_end(a, 0, -EPROTO, "another version");
+	/* An intruder of another user is ignored. */
+	a = fork_join("intruder", 0, 2, 0);
+	await_socket(socket_path("intruder"));
+	c = fork_intruder(socket_path("intruder"), true);
 	assert_int_equal(waitpid(c, &status, 0), c);
 	assert_int_equal(status, 0);
-	b = join_as("intruder", 1, 2, 1);
-	ends_with(a, 0, 0, "");
-	ends_with(b, 1, 0, "");
+	b = fork_join("intruder", 1, 2, 1);
+	check_end(a, 0, 0, "");
+	check_end(b, 1, 0, "");
 }
 
-/* Nor is another user's socket spoken to. */
-static void test_impostor(void **state)
+/* A rank does not connect to the socket of another user. */
+static void test_impostor_listens(void **state)
 {
 	struct sockaddr_un addr;
 	pid_t pid;
 
 	(void)state;
-	if (!can_become_another())
+	if (!can_become_other_user())
 		test_skip("only root can become another user");
-	meeting_place();
-	addr = address(socket_of("impostor"));
+	group_dir();
+	addr = socket_address(socket_path("impostor"));
 	unlink(addr.sun_path);
 	pid = fork();
 	if (!pid) {
 		int sock = -1;
 
 		alarm(ALARM_S);
-		if (become_another())
+		if (become_other_user())
 			sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 		if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
 			_exit(1);
 		pause();
 	}
 	await_socket(addr.sun_path);
-	for (int ret = -ETIMEDOUT; ret != -EPERM;) /* -ETIMEDOUT: it does not listen yet */
-		assert_true((ret = try_open("impostor", 1, 2, meeting_place(), "")) == -ETIMEDOUT ||
+	for (int ret = -ETIMEDOUT; ret != -EPERM;) /* -ETIMEDOUT: the impostor does not listen
+						    * yet. */
+		assert_true((ret = try_open("impostor", 1, 2, group_dir(), "")) == -ETIMEDOUT ||
 			    ret == -EPERM);
-	assert_non_null(strstr(penstock_errmsg(), "who listens there is not this user"));
+	assert_non_null(strstr(penstock_errmsg(), "another user's process listens there"));
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
 	unlink(addr.sun_path);
 }
 
-/* ---- one of this user's that says what no rank does ---- */
+/* ---- a process of this user that sends invalid messages ---- */
 
-/* A rank 0 that the test plays: what it answers to one that joins, and to its facts. */
-static void play(const char *name, uint32_t windows, size_t said_len, bool facts)
+/* Plays a rank 0 that answers the hello, or the facts of the first barrier, with `said_len`
+ * bytes. */
+static void play_rank0(const char *name, uint32_t windows, size_t said_len, bool facts)
 {
 	struct hello {
 		uint32_t version, size;
-		struct pst_group_how how;
+		struct pst_group_settings how;
 	} hello = {3, 2, {.window = 4096, .windows = windows, .stall_ms = 1000, .hosts = 1}};
-	struct sockaddr_un addr = address(socket_of(name));
+	struct sockaddr_un addr = socket_address(socket_path(name));
 	struct pst_link link = PST_LINK_NONE;
-	struct pst_note note, answer = {.seq = 1};
-	unsigned char *bytes = malloc(PST_GROUP_SAY_MAX);
-	struct pst_said said = {bytes, 0, -1}, own = {(unsigned char *)&hello, sizeof(hello), -1};
+	struct pst_packet note, answer = {.seq = 1};
+	unsigned char *bytes = malloc(PST_MESSAGE_MAX);
+	struct pst_message said = {bytes, 0, -1},
+			   own = {(unsigned char *)&hello, sizeof(hello), -1};
 	int sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
 	alarm(ALARM_S);
-	unlink(addr.sun_path); /* of a test that was killed */
+	unlink(addr.sun_path); /* Left by a test that was killed. */
 	if (bind(sock, (struct sockaddr *)&addr, sizeof(addr)) || listen(sock, 1))
 		_exit(1);
 	link.sock = accept(sock, NULL, NULL);
-	if (pst_link_await(&link, UINT64_MAX, &note, &said) != 1)
+	if (pst_link_receive(&link, UINT64_MAX, &note, &said) != 1)
 		_exit(2);
 	own.len = said_len < sizeof(hello) && !facts ? said_len : sizeof(hello);
 	pst_link_send(&link, UINT64_MAX, &answer, &own);
-	if (facts && pst_link_await(&link, UINT64_MAX, &note, &said) == 1) {
+	if (facts && pst_link_receive(&link, UINT64_MAX, &note, &said) == 1) {
 		answer.seq = note.seq;
 		pst_link_send(&link, UINT64_MAX, &answer, NULL);
 		said.len = said_len;
-		pst_link_send(&link, UINT64_MAX, &answer, &said); /* its own, but not all */
+		pst_link_send(&link, UINT64_MAX, &answer, &said); /* The rank's own facts, cut
+								   * short. */
 	}
-	while (pst_link_await(&link, UINT64_MAX, &note, &said) == 1)
+	while (pst_link_receive(&link, UINT64_MAX, &note, &said) == 1)
 		;
 	_exit(0);
 }
@@ -389,59 +395,61 @@ static const struct {
 	uint32_t windows;
 	size_t len;
 	bool facts;
-} played[] = {
+} bad_answers[] = {
 	{"no-hello", 2, 0, false},     {"short-hello", 2, 8, false}, {"no-windows", 0, 999, false},
 	{"one-window", 1, 999, false}, {"no-facts", 2, 0, true},     {"short-facts", 2, 40, true},
 };
 
-static void test_played(void **state)
+static void test_bad_answers(void **state)
 {
 	struct penstock_weights *m;
 
 	(void)state;
 	assert_true(penstock_device_open("host", NULL, &host) >= 0);
 	assert_int_equal(penstock_weights_open(model_path(), NULL, &m), 0);
-	for (unsigned i = 0; i < COUNT(played); i++) {
+	for (unsigned i = 0; i < COUNT(bad_answers); i++) {
 		struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 		struct penstock_loaded *loaded = NULL;
 		struct penstock_group *g = NULL;
 		int ret, status = 0;
 		pid_t pid;
 
-		go.dir = meeting_place();
+		go.dir = group_dir();
 		go.timeout_ms = LIMIT_MS;
 		pid = fork();
 		if (!pid)
-			play(played[i].name, played[i].windows, played[i].len, played[i].facts);
-		ret = penstock_group_open(played[i].name, 1, 2, &go, &g);
-		assert_true(!ret || !played[i].facts);
+			play_rank0(bad_answers[i].name, bad_answers[i].windows, bad_answers[i].len,
+				   bad_answers[i].facts);
+		ret = penstock_group_open(bad_answers[i].name, 1, 2, &go, &g);
+		assert_true(!ret || !bad_answers[i].facts);
 		if (!ret)
 			ret = penstock_group_load(g, m, &host, 1, NULL, NULL, &loaded);
 		if (ret != -EPROTO)
-			fail_msg("%s: %d, %s", played[i].name, ret, penstock_errmsg());
+			fail_msg("%s: %d, %s", bad_answers[i].name, ret, penstock_errmsg());
 		penstock_group_close(g);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		assert_int_equal(status, 0);
-		unlink(socket_of(played[i].name));
+		unlink(socket_path(bad_answers[i].name));
 	}
 	penstock_weights_close(m);
 	penstock_device_close(host);
 }
 
-/* Of several descriptors in one packet, as no rank sends them, none is left. */
+/* Of a packet with two descriptors, which no rank sends, one is passed on and the other is
+ * closed. */
 static void test_two_descriptors(void **state)
 {
 	struct {
 		struct cmsghdr head;
 		int fds[2];
 	} control = {{CMSG_LEN(2 * sizeof(int)), SOL_SOCKET, SCM_RIGHTS}, {0, 0}};
-	struct pst_note note = {.magic = PST_NOTE_MAGIC};
+	struct pst_packet note = {.magic = PST_PACKET_MAGIC};
 	struct iovec iov = {&note, sizeof(note)};
 	struct msghdr msg = {.msg_iov = &iov,
 			     .msg_iovlen = 1,
 			     .msg_control = &control,
 			     .msg_controllen = sizeof(control)};
-	struct pst_said said = {malloc(PST_GROUP_SAY_MAX), 0, -1};
+	struct pst_message said = {malloc(PST_MESSAGE_MAX), 0, -1};
 	struct pst_link link = PST_LINK_NONE;
 	int pair[2], before, after;
 
@@ -451,7 +459,7 @@ static void test_two_descriptors(void **state)
 	before = dup(0);
 	close(before);
 	assert_int_equal(sendmsg(pair[1], &msg, 0), sizeof(note));
-	assert_int_equal(pst_link_await(&link, UINT64_MAX, &note, &said), 1);
+	assert_int_equal(pst_link_receive(&link, UINT64_MAX, &note, &said), 1);
 	assert_true(said.fd >= 0);
 	close(said.fd);
 	after = dup(0);
@@ -466,11 +474,16 @@ static void test_two_descriptors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_not_of_one_mind), cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_killed),		cmocka_unit_test(test_one_name),
-		cmocka_unit_test(test_given_up),	cmocka_unit_test(test_no_descriptor),
-		cmocka_unit_test(test_intruder),	cmocka_unit_test(test_impostor),
-		cmocka_unit_test(test_played),		cmocka_unit_test(test_two_descriptors),
+		cmocka_unit_test(test_contradicting_ranks),
+		cmocka_unit_test(test_bad_arguments),
+		cmocka_unit_test(test_rank0_killed),
+		cmocka_unit_test(test_two_groups_one_name),
+		cmocka_unit_test(test_rank_gives_up),
+		cmocka_unit_test(test_no_descriptor_left),
+		cmocka_unit_test(test_intruder_connects),
+		cmocka_unit_test(test_impostor_listens),
+		cmocka_unit_test(test_bad_answers),
+		cmocka_unit_test(test_two_descriptors),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);

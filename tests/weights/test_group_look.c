@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks whose callers want no more of a load: while they read, while they wait for the
- * others, and before all have come. They end, and the others are told.
+ * Tests callers that cancel a group's load through the `look` callback: while the rank reads,
+ * while it waits for others, and before all ranks have joined. The load ends, and the other
+ * ranks get an error that says so.
  */
 #include "group.h"
 
-#define LATE "fault:bounce?delay_us=4000000000" /* an hour, more or less */
+#define LATE "fault:bounce?delay_us=4000000000" /* More than an hour. */
 
 struct asked {
 	unsigned count;
 };
 
-/* No, as the rank has waited for a moment. */
-static int no(void *user)
+/* Cancels at the third call, when the rank has waited for a moment. */
+static int cancel_third(void *user)
 {
 	struct asked *asked = user;
 
 	return ++asked->count == 3;
 }
 
-/* Rank `who` is asked, rank `slow` reads; what it has come to. */
-static int one(const struct job *job, unsigned rank, struct outcome *o)
+/* Loads as one rank. Rank `bad_rank` has the callback, rank `slow` has a read that never ends. */
+static int run_canceller(const struct job *job, unsigned rank, struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 	struct penstock_group_opts go = job->opts;
@@ -31,47 +32,48 @@ static int one(const struct job *job, unsigned rank, struct outcome *o)
 	int ret;
 
 	go.size = sizeof(go);
-	go.dir = meeting_place();
+	go.dir = group_dir();
 	go.timeout_ms = 1000 * ALARM_S / 2;
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_weights_open(job->path, NULL, &m) ||
 	    penstock_group_open(job->name, rank, job->ranks, &go, &g))
 		return -1;
-	if (rank == job->who)
-		lo.look = no;
+	if (rank == job->bad_rank)
+		lo.look = cancel_third;
 	if (rank == job->slow)
 		lo.path = LATE;
 	lo.user = &asked;
 	ret = penstock_group_load(g, m, &host, 1, &lo, NULL, &loaded);
 	snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
-	if (loaded || (rank == job->who && asked.count != 3))
-		snprintf(o->wrong, sizeof(o->wrong), "asked %u times", asked.count);
+	if (loaded || (rank == job->bad_rank && asked.count != 3))
+		snprintf(o->mismatch, sizeof(o->mismatch), "asked %u times", asked.count);
 	penstock_group_close(g);
 	penstock_weights_close(m);
 	return ret;
 }
 
-/* All at once, as reads that hang are waited for a little in each. Rank `who` reads what takes
- * an hour, or another does while it has come to the meeting already, whoever rank 0 is. */
+/* All rows run at once, since each waits a little for reads that hang. Either the rank that
+ * cancels has the slow read, or another rank has it and the canceller waits at the barrier.
+ * Each is rank 0 in some row. */
 static const struct {
 	const char *name;
-	unsigned who, slow;
+	unsigned bad_rank, slow;
 } rows[] = {{"off-0", 0, 0}, {"off-1", 2, 2}, {"off-2", 0, 1}, {"off-3", 1, 0}, {"off-4", 1, 2}};
 
 #define RANKS 3u
 
-static void check_end(unsigned row, unsigned rank, const struct outcome *o, int status)
+static void check_row(unsigned row, unsigned rank, const struct outcome *o, int status)
 {
-	bool own = rank == rows[row].who;
+	bool own = rank == rows[row].bad_rank;
 
-	/* One that has waited in vain for rank 0 to hear of it leaves. */
-	if (status || *o->wrong || !o->ret || (own && o->ret != -ECANCELED) ||
+	/* A rank whose cancellation rank 0 does not answer in time leaves the group. */
+	if (status || *o->mismatch || !o->ret || (own && o->ret != -ECANCELED) ||
 	    (!own && !strstr(o->text, "cancelled") && !strstr(o->text, "it closed the group")))
 		fail_msg("%s, rank %u: status %#x, %d, %s %s", rows[row].name, rank, status, o->ret,
-			 o->text, o->wrong);
+			 o->text, o->mismatch);
 }
 
-static void test_all_end(void **state)
+static void test_cancel_while_waiting(void **state)
 {
 	struct job job = {
 		.path = model_path(), .ranks = RANKS, .opts = {.window = 64 << 10, .windows = 2}};
@@ -82,13 +84,13 @@ static void test_all_end(void **state)
 		struct outcome *o = &outcomes[i];
 
 		job.name = rows[i / RANKS].name;
-		job.who = rows[i / RANKS].who;
+		job.bad_rank = rows[i / RANKS].bad_rank;
 		job.slow = rows[i / RANKS].slow;
 		pids[i / RANKS][i % RANKS] = fork();
 		if (pids[i / RANKS][i % RANKS])
 			continue;
 		alarm(ALARM_S);
-		o->ret = one(&job, i % RANKS, o);
+		o->ret = run_canceller(&job, i % RANKS, o);
 		_exit(0);
 	}
 	for (unsigned i = 0; i < COUNT(rows) * RANKS; i++) {
@@ -96,16 +98,16 @@ static void test_all_end(void **state)
 		int status = 0;
 
 		assert_int_equal(waitpid(pid, &status, 0), pid);
-		check_end(i / RANKS, i % RANKS, &outcomes[i], status);
+		check_row(i / RANKS, i % RANKS, &outcomes[i], status);
 	}
 }
 
-/* ---- again and again ---- */
+/* ---- many loads with random cancellations ---- */
 
 #define ROUNDS 8u
 
-/* In load `i` rank `who` says no when it is asked for the `when`th time. */
-static void no_of(uint64_t seed, unsigned i, unsigned *who, unsigned *when)
+/* Draws which rank cancels load `i`, and at which call of the callback. */
+static void draw_cancel(uint64_t seed, unsigned i, unsigned *who, unsigned *when)
 {
 	uint64_t x = (seed + i) * 0x9e3779b97f4a7c15u;
 
@@ -114,21 +116,21 @@ static void no_of(uint64_t seed, unsigned i, unsigned *who, unsigned *when)
 	*when = 1 + (unsigned)(x >> 20) % 5;
 }
 
-static int say_no(void *user)
+static int cancel_after(void *user)
 {
 	unsigned *left = user;
 
 	return *left && !--*left;
 }
 
-static int one_of_some(const struct job *job, unsigned rank, uint64_t seed, int *rets)
+static int run_random_cancels(const struct job *job, unsigned rank, uint64_t seed, int *rets)
 {
 	struct penstock_group_opts go = job->opts;
 	struct penstock_weights *m;
 	struct penstock_group *g;
 
 	go.size = sizeof(go);
-	go.dir = meeting_place();
+	go.dir = group_dir();
 	if (penstock_device_open("host", NULL, &host) < 0 ||
 	    penstock_weights_open(job->path, NULL, &m) ||
 	    penstock_group_open(job->name, rank, RANKS, &go, &g))
@@ -138,11 +140,11 @@ static int one_of_some(const struct job *job, unsigned rank, uint64_t seed, int 
 		struct penstock_loaded *loaded = NULL;
 		unsigned who, left;
 
-		no_of(seed, i, &who, &left);
+		draw_cancel(seed, i, &who, &left);
 		if (who != rank)
 			left = 0;
 		lo.path = "fault:bounce?delay_us=60000";
-		lo.look = say_no;
+		lo.look = cancel_after;
 		lo.user = &left;
 		rets[i] = penstock_group_load(g, m, &host, 1, &lo, NULL, &loaded);
 		if (!rets[i] != !!loaded)
@@ -154,8 +156,9 @@ static int one_of_some(const struct job *job, unsigned rank, uint64_t seed, int 
 	return 0;
 }
 
-/* Whenever one says no, a load ends alike on all ranks, and the next one begins. */
-static void test_again(void **state)
+/* Whenever a rank cancels, the load ends with the same code on all ranks, and the next one
+ * starts. */
+static void test_random_cancels(void **state)
 {
 	struct job job = {.name = "off-again",
 			  .path = model_path(),
@@ -173,7 +176,7 @@ static void test_again(void **state)
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		_exit(one_of_some(&job, r, seed, rets[r]) ? 1 : 0);
+		_exit(run_random_cancels(&job, r, seed, rets[r]) ? 1 : 0);
 	}
 	for (unsigned r = 0; r < RANKS; r++) {
 		int status = 0;
@@ -193,15 +196,15 @@ static void test_again(void **state)
 	munmap(rets, RANKS * sizeof(*rets));
 }
 
-/* A rank that never comes is waited for no longer than its caller wants. */
-static void test_joining(void **state)
+/* The callback ends the wait for a rank that never joins. */
+static void test_cancel_join(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 	struct penstock_group *g = NULL;
 
 	(void)state;
-	go.dir = meeting_place();
-	go.look = no;
+	go.dir = group_dir();
+	go.look = cancel_third;
 	for (unsigned rank = 0; rank < 2; rank++) {
 		struct asked asked = {0};
 
@@ -212,19 +215,19 @@ static void test_joining(void **state)
 	}
 }
 
-/* Nor is this host's turn. */
-static void test_turn(void **state)
+/* The callback ends the wait for this host's turn. */
+static void test_cancel_jitter(void **state)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 	struct penstock_group *g = NULL;
 	struct asked asked = {0};
 
 	(void)state;
-	go.look = no;
+	go.look = cancel_third;
 	go.user = &asked;
 	go.host = 1;
 	go.hosts = 2;
-	go.jitter_ms = 8000000; /* half of it, and more, for the second host */
+	go.jitter_ms = 8000000; /* The second host waits for half of it or more. */
 	alarm(ALARM_S);
 	assert_int_equal(penstock_group_open("turn", 0, 1, &go, &g), -ECANCELED);
 	alarm(0);
@@ -235,10 +238,10 @@ static void test_turn(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_end),
-		cmocka_unit_test(test_again),
-		cmocka_unit_test(test_joining),
-		cmocka_unit_test(test_turn),
+		cmocka_unit_test(test_cancel_while_waiting),
+		cmocka_unit_test(test_random_cancels),
+		cmocka_unit_test(test_cancel_join),
+		cmocka_unit_test(test_cancel_jitter),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits of a group that must end whatever the others do: for a rank that never comes while
- * others came long ago, at a socket that lets nobody in, for room for descriptors, for a rank
- * that has stopped while a caller wants no more or another rank dies.
+ * Tests that every wait of a group ends, whatever other ranks do: the wait for a rank that
+ * never arrives, for a full listening socket, for room for descriptors, and for a stopped rank
+ * while a caller cancels or another rank dies.
  */
 #include "group.h"
 
@@ -10,13 +10,13 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "job/group_link.h"
+#include "group/barrier.h"
 
 static struct penstock_group_opts group_opts(unsigned timeout_ms, unsigned stall_ms)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 
-	go.dir = meeting_place();
+	go.dir = group_dir();
 	go.timeout_ms = timeout_ms;
 	go.stall_ms = stall_ms;
 	go.window = 64 << 10;
@@ -24,7 +24,7 @@ static struct penstock_group_opts group_opts(unsigned timeout_ms, unsigned stall
 	return go;
 }
 
-static void no_longer_than(atomic_bool *until, bool *late)
+static void await_flag(atomic_bool *until, bool *late)
 {
 	const struct timespec moment = {.tv_nsec = 2000000};
 
@@ -38,7 +38,7 @@ static struct shared {
 	atomic_bool gave_up, told, stopped, full;
 } * shared;
 
-static void share(void)
+static void share_memory(void)
 {
 	void *ptr = mmap(NULL, AREAS * sizeof(*shared), PROT_READ | PROT_WRITE,
 			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -49,9 +49,9 @@ static void share(void)
 	memset(outcomes, 0, AREAS * RANKS_MAX * sizeof(*outcomes));
 }
 
-/* ---- one came long ago, another never comes ---- */
+/* ---- one rank has waited long, another never arrives ---- */
 
-static int one(unsigned rank, struct outcome *o)
+static int run_late_rank(unsigned rank, struct outcome *o)
 {
 	struct penstock_group_opts go = group_opts(LIMIT_MS, 1);
 	struct penstock_loaded *loaded = NULL;
@@ -64,32 +64,32 @@ static int one(unsigned rank, struct outcome *o)
 	    penstock_group_open("long-ago", rank, 3, &go, &g))
 		return -1;
 	if (rank == 0)
-		no_longer_than(&shared->gave_up, &late);
+		await_flag(&shared->gave_up, &late);
 	if (rank < 2) {
 		o->ret = penstock_group_load(g, m, &host, 1, NULL, NULL, &loaded);
 		snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
 		atomic_store(rank ? &shared->gave_up : &shared->told, true);
 	}
-	no_longer_than(&shared->told, &late); /* nobody leaves before */
+	await_flag(&shared->told, &late); /* No rank leaves before that. */
 	penstock_group_close(g);
 	penstock_weights_close(m);
 	return late;
 }
 
-/* Rank 1 has waited for rank 0 as long as it does when that comes at last, which gives up
- * rank 2 all the same. */
-static void test_long_ago(void **state)
+/* Rank 1 has waited for rank 0 for the whole limit when rank 0 arrives. Rank 0 must still give
+ * up rank 2, which never arrives. */
+static void test_rank_waited_long(void **state)
 {
 	pid_t pids[3];
 
 	(void)state;
-	share();
+	share_memory();
 	for (unsigned r = 0; r < 3; r++) {
 		pids[r] = fork();
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		_exit(one(r, &outcomes[r]) ? 1 : 0);
+		_exit(run_late_rank(r, &outcomes[r]) ? 1 : 0);
 	}
 	for (unsigned r = 0; r < 3; r++) {
 		int status = 0;
@@ -104,10 +104,10 @@ static void test_long_ago(void **state)
 	munmap(shared, AREAS * sizeof(*shared));
 }
 
-/* ---- a listener that has stopped ---- */
+/* ---- a stopped listener ---- */
 
-/* Also where so many wait to be let in that there is no room for one more. */
-static void test_nobody_let_in(void **state)
+/* A connect must not block even if the backlog is full. */
+static void test_full_backlog(void **state)
 {
 	struct penstock_group_opts go = group_opts(100, 0);
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -124,7 +124,7 @@ static void test_nobody_let_in(void **state)
 	alarm(ALARM_S);
 	assert_int_equal(penstock_group_open("full", 1, 2, &go, &g), -ETIMEDOUT);
 	alarm(0);
-	assert_non_null(strstr(penstock_errmsg(), "rank 0 has not come"));
+	assert_non_null(strstr(penstock_errmsg(), "rank 0 has not joined"));
 	close(waits);
 	close(listener);
 	unlink(addr.sun_path);
@@ -139,8 +139,8 @@ int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags);
 
 static bool too_many, narrow;
 
-/* As for a user other than root whose descriptors that nobody has taken yet are as many as
- * a process may have: each second time that one is sent. */
+/* Fails every second send of a descriptor, as the kernel does for a user other than root with
+ * too many descriptors in flight. */
 ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
 {
 	static bool fails;
@@ -157,7 +157,7 @@ ssize_t __wrap_sendmsg(int sock, const struct msghdr *msg, int flags)
 	return n;
 }
 
-/* Some packets fill it, as many more would one of the usual size. */
+/* Shrinks the send buffer, so that a few packets fill it. */
 int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	int fd = __real_accept4(sock, addr, len, flags), little = 1;
@@ -167,7 +167,7 @@ int __wrap_accept4(int sock, struct sockaddr *addr, socklen_t *len, int flags)
 	return fd;
 }
 
-static void test_too_many(void **state)
+static void test_too_many_descriptors(void **state)
 {
 	struct job job = {.name = "too-many",
 			  .path = model_path(),
@@ -176,37 +176,37 @@ static void test_too_many(void **state)
 
 	(void)state;
 	too_many = true;
-	all_right(&job);
+	run_and_check(&job);
 	too_many = false;
 }
 
-/* ---- one has stopped ---- */
+/* ---- a stopped rank ---- */
 
-#define LATE "fault:bounce?delay_us=4000000000" /* an hour, more or less */
+#define LATE "fault:bounce?delay_us=4000000000" /* More than an hour. */
 #define RANKS 6u
 
-/* Who stops as it is asked, and who wants no more once that is to be seen. */
+/* Rank `stops` stops at its first callback. Rank `off` cancels once that has an effect. */
 static const struct {
 	const char *name;
 	unsigned ranks, stops;
-	unsigned off;  /* wants no more; RANKS: nobody does */
-	unsigned dies; /* RANKS: nobody does */
+	unsigned off;  /* The rank that cancels; RANKS: none. */
+	unsigned dies; /* The rank that is killed; RANKS: none. */
 	const char *text;
 } rows[] = {
-	/* It reads, and is to tell a rank 0 that does not hear. */
+	/* A rank with a slow read cancels, and cannot tell rank 0, which is stopped. */
 	{"stop-0", 2, 0, 1, RANKS, "cancelled"},
-	/* Rank 0 has more to say to one that has stopped than there is room for, and the others
-	 * wait for what it is to tell them behind that. */
+	/* Rank 0 blocks on sending to the stopped rank, whose socket is full, and the other
+	 * ranks wait for what rank 0 sends them after that. */
 	{"stop-1", RANKS, 1, 0, RANKS, "rank 0 was cancelled"},
-	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' has gone: it closed"},
-	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' has gone: its process"},
+	{"stop-2", RANKS, 1, 4, RANKS, "rank 4 of group 'stop-2' is lost: it closed"},
+	{"stop-3", RANKS, 1, RANKS, 4, "rank 4 of group 'stop-3' is lost: its process"},
 };
 
 struct place {
 	unsigned row, rank;
 };
 
-static int look_stopped(void *user)
+static int stop_or_cancel(void *user)
 {
 	const struct place *at = user;
 	bool stops = rows[at->row].stops == at->rank;
@@ -217,7 +217,7 @@ static int look_stopped(void *user)
 	       atomic_load(rows[at->row].stops ? &shared->full : &shared->stopped);
 }
 
-static int beside_a_stopped_one(struct place *at, struct outcome *o)
+static int run_beside_stopped(struct place *at, struct outcome *o)
 {
 	struct penstock_load_opts lo = PENSTOCK_LOAD_OPTS_INIT;
 	struct penstock_group_opts go = group_opts(LIMIT_MS, 0);
@@ -226,7 +226,7 @@ static int beside_a_stopped_one(struct place *at, struct outcome *o)
 	struct penstock_group *g;
 	bool late = false;
 
-	lo.look = look_stopped;
+	lo.look = stop_or_cancel;
 	lo.user = at;
 	lo.path = rows[at->row].stops ? NULL : LATE;
 	narrow = rows[at->row].stops && !at->rank;
@@ -235,7 +235,7 @@ static int beside_a_stopped_one(struct place *at, struct outcome *o)
 	    penstock_group_open(rows[at->row].name, at->rank, rows[at->row].ranks, &go, &g))
 		return -1;
 	if (narrow)
-		no_longer_than(&shared->stopped, &late);
+		await_flag(&shared->stopped, &late);
 	o->ret = penstock_group_load(g, m, &host, 1, &lo, NULL, &loaded);
 	snprintf(o->text, sizeof(o->text), "%s", penstock_errmsg());
 	penstock_group_close(g);
@@ -256,7 +256,7 @@ static void await_end(pid_t pid, int wanted)
 	assert_int_equal(status, wanted);
 }
 
-static void begin_row(unsigned row, pid_t *pids)
+static void row_start(unsigned row, pid_t *pids)
 {
 	for (unsigned r = 0; r < rows[row].ranks; r++) {
 		struct place at = {row, r};
@@ -265,13 +265,13 @@ static void begin_row(unsigned row, pid_t *pids)
 		if (pids[r])
 			continue;
 		alarm(ALARM_S);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* an alarm does not wake who has stopped */
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* An alarm does not end a stopped process. */
 		shared += row;
-		_exit(beside_a_stopped_one(&at, &outcomes[row * RANKS_MAX + r]));
+		_exit(run_beside_stopped(&at, &outcomes[row * RANKS_MAX + r]));
 	}
 }
 
-static void end_row(unsigned row, const pid_t *pids)
+static void row_check(unsigned row, const pid_t *pids)
 {
 	unsigned stops = rows[row].stops, dies = rows[row].dies;
 
@@ -291,33 +291,33 @@ static void end_row(unsigned row, const pid_t *pids)
 	}
 }
 
-static void test_stopped(void **state)
+static void test_stopped_rank(void **state)
 {
 	pid_t pids[COUNT(rows)][RANKS];
 	bool late = false;
 
 	(void)state;
-	share();
+	share_memory();
 	for (unsigned i = 0; i < COUNT(rows); i++)
-		begin_row(i, pids[i]);
+		row_start(i, pids[i]);
 	for (unsigned i = 0; i < COUNT(rows); i++) {
 		if (rows[i].dies == RANKS)
 			continue;
-		no_longer_than(&shared[i].full, &late);
+		await_flag(&shared[i].full, &late);
 		kill(pids[i][rows[i].dies], SIGKILL);
 	}
 	for (unsigned i = 0; i < COUNT(rows); i++)
-		end_row(i, pids[i]);
+		row_check(i, pids[i]);
 	munmap(shared, AREAS * sizeof(*shared));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_long_ago),
-		cmocka_unit_test(test_nobody_let_in),
-		cmocka_unit_test(test_too_many),
-		cmocka_unit_test(test_stopped),
+		cmocka_unit_test(test_rank_waited_long),
+		cmocka_unit_test(test_full_backlog),
+		cmocka_unit_test(test_too_many_descriptors),
+		cmocka_unit_test(test_stopped_rank),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The header of a safetensors file: what is right is taken with every tensor in its
- * place, and every way to lie is refused with the sentence that belongs to it.
+ * Tests the parser of safetensors headers: it returns every tensor of a valid header, and
+ * refuses every invalid one with the right message.
  */
 #include "test.h"
 
@@ -9,8 +9,8 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-#include "job/safetensors.h"
-#include "job/sort_names.h"
+#include "weights/safetensors.h"
+#include "weights/sort_names.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -25,14 +25,14 @@ static int parse(const char *json, size_t len, uint64_t data_len)
 	return pst_st_parse(text, len, data_len, &st, &err);
 }
 
-static void takes(const char *json, uint64_t data_len, size_t count)
+static void check_parsed(const char *json, uint64_t data_len, size_t count)
 {
 	if (parse(json, strlen(json), data_len))
 		fail_msg("%s: %s (tensor '%s')", json, err.text, err.tensor);
 	assert_int_equal(st.count, count);
 }
 
-static void test_plain(void **state)
+static void test_valid(void **state)
 {
 	static const char json[] =
 		"{\"__metadata__\":{\"format\":\"pt\",\"a\":\"\"},"
@@ -42,7 +42,7 @@ static void test_plain(void **state)
 		"\"more\":[1,{\"x\":null}]}}   ";
 
 	(void)state;
-	takes(json, 28, 3);
+	check_parsed(json, 28, 3);
 	assert_string_equal(st.tensors[0].name, "a");
 	assert_int_equal(st.tensors[0].rank, 0);
 	assert_int_equal(st.tensors[0].dtype, PENSTOCK_DTYPE_I32);
@@ -58,39 +58,39 @@ static void test_plain(void **state)
 	assert_string_equal(st.pairs[0].key, "a");
 	assert_string_equal(st.pairs[1].value, "pt");
 	pst_st_free(&st);
-	takes("{}", 0, 0);
+	check_parsed("{}", 0, 0);
 	pst_st_free(&st);
-	takes("{ \n\t\r}", 0, 0);
+	check_parsed("{ \n\t\r}", 0, 0);
 	pst_st_free(&st);
 }
 
 static void test_names(void **state)
 {
 	(void)state;
-	takes("{\"\\u0041\\n\\\\\\u00e4\\ud83d\\ude00\\/\":"
-	      "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
-	      1, 1);
+	check_parsed("{\"\\u0041\\n\\\\\\u00e4\\ud83d\\ude00\\/\":"
+		     "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+		     1, 1);
 	assert_string_equal(st.tensors[0].name, "A\n\\\xc3\xa4\xf0\x9f\x98\x80/");
 	pst_st_free(&st);
-	takes("{\"\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 1);
+	check_parsed("{\"\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, 1);
 	assert_string_equal(st.tensors[0].name, "");
 	pst_st_free(&st);
 }
 
-/* Each kind of element: as many bytes as its bits say, and not one fewer. */
+/* Accepts exactly as many bytes as each dtype needs, not one fewer. */
 static void test_dtypes(void **state)
 {
 	char json[200];
 
 	(void)state;
 	for (unsigned d = 1; d < PENSTOCK_DTYPES; d++) {
-		unsigned bytes = penstock_dtype_bits(d) * 8 / 8; /* of 8 elements */
+		unsigned bytes = penstock_dtype_bits(d) * 8 / 8; /* For 8 elements. */
 
 		assert_true(penstock_dtype_bits(d) >= 4);
 		snprintf(json, sizeof(json),
 			 "{\"t\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%u]}}",
 			 penstock_dtype_name(d), bytes);
-		takes(json, bytes, 1);
+		check_parsed(json, bytes, 1);
 		assert_int_equal(st.tensors[0].dtype, d);
 		pst_st_free(&st);
 		snprintf(json, sizeof(json),
@@ -111,24 +111,24 @@ static void test_dtypes(void **state)
 	"{\"a\":{" D ",\"shape\":[4],\"data_offsets\":" a "}," \
 	"\"b\":{" D ",\"shape\":[4],\"data_offsets\":" b "}}"
 
-/* What lies, with 4 bytes of data behind it, and words of the answer. */
+/* Invalid headers, each followed by 4 bytes of data, and words of the message. */
 static const struct {
 	const char *json, *words;
-} lies[] = {
+} bad_headers[] = {
 	{"[]", "'{' is missing"},
 	{" {}", "'{' is missing"},
 	{"{", "a string is missing"},
 	{"{} x", "behind the end"},
-	{"{}", "4 bytes behind the last tensor"},
+	{"{}", "4 bytes follow the last tensor"},
 	{T(D "," S "," O) "}", "behind the end"},
 	{T(D "," S "," O ","), "a comma too many"},
 	{T(D S "," O), "a comma is missing"},
-	{T(D "," S), "without data_offsets"},
-	{T(D "," O), "without shape"},
-	{T(S "," O), "without dtype"},
+	{T(D "," S), "no data_offsets"},
+	{T(D "," O), "no shape"},
+	{T(S "," O), "no dtype"},
 	{T(D "," D "," S "," O), "twice"},
-	{T("\"dtype\":\"U9\"," S "," O), "dtype that is not known"},
-	{T("\"dtype\":\"none\"," S "," O), "dtype that is not known"},
+	{T("\"dtype\":\"U9\"," S "," O), "dtype is not known"},
+	{T("\"dtype\":\"none\"," S "," O), "dtype is not known"},
 	{T("\"dtype\":8," S "," O), "a string is missing"},
 	{T(D ",\"shape\":4," O), "'[' is missing"},
 	{T(D ",\"shape\":[-4]," O), "whole number"},
@@ -142,10 +142,10 @@ static const struct {
 	{T("\"dtype\":\"F6_E2M3\",\"shape\":[3]," O), "no whole bytes"},
 	{T(D "," S ",\"data_offsets\":[0]"), "fewer than two"},
 	{T(D "," S ",\"data_offsets\":[0,4,8]"), "more than two"},
-	{T(D "," S ",\"data_offsets\":[4,0]"), "its shape takes 4"},
-	{T(D "," S ",\"data_offsets\":[0,5]"), "its shape takes 4"},
+	{T(D "," S ",\"data_offsets\":[4,0]"), "its shape needs 4"},
+	{T(D "," S ",\"data_offsets\":[0,5]"), "its shape needs 4"},
 	{T(D ",\"shape\":[8],\"data_offsets\":[0,8]"), "truncated"},
-	{T(D ",\"shape\":[2],\"data_offsets\":[0,2]"), "2 bytes behind"},
+	{T(D ",\"shape\":[2],\"data_offsets\":[0,2]"), "2 bytes follow"},
 	{T(D ",\"shape\":[2],\"data_offsets\":[2,4]"), "a hole"},
 	{TWO("[0,4]", "[0,4]"), "overlap"},
 	{TWO("[0,4]", "[2,6]"), "overlap"},
@@ -179,38 +179,40 @@ static const struct {
 	{T(D "," S "," O ",\"x\":-Infinity"), "a digit"},
 };
 
-static void test_lies(void **state)
+static void test_bad_headers(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < COUNT(lies); i++) {
-		if (parse(lies[i].json, strlen(lies[i].json), 4) != -EBADMSG)
-			fail_msg("taken: %s", lies[i].json);
-		if (!strstr(err.text, lies[i].words))
-			fail_msg("%s: '%s', expected words '%s'", lies[i].json, err.text,
-				 lies[i].words);
-		/* And where: in the header, or what is too much behind it. */
-		if (err.at > strlen(lies[i].json) + (strstr(err.text, "behind the last") ? 4 : 0))
-			fail_msg("%s: at %llu", lies[i].json, (unsigned long long)err.at);
+	for (unsigned i = 0; i < COUNT(bad_headers); i++) {
+		if (parse(bad_headers[i].json, strlen(bad_headers[i].json), 4) != -EBADMSG)
+			fail_msg("taken: %s", bad_headers[i].json);
+		if (!strstr(err.text, bad_headers[i].words))
+			fail_msg("%s: '%s', expected words '%s'", bad_headers[i].json, err.text,
+				 bad_headers[i].words);
+		/* The offset must be in the header, or in the data after the last tensor. */
+		if (err.at >
+		    strlen(bad_headers[i].json) + (strstr(err.text, "follow the last") ? 4 : 0))
+			fail_msg("%s: at %llu", bad_headers[i].json, (unsigned long long)err.at);
 		if (*err.tensor && strstr(err.text, "overlap"))
-			assert_memory_equal(lies[i].json + err.at, err.tensor, strlen(err.tensor));
+			assert_memory_equal(bad_headers[i].json + err.at, err.tensor,
+					    strlen(err.tensor));
 	}
 }
 
-/* Cut anywhere, a header is refused; nothing behind the cut is read. */
-static void test_spans(void **state)
+/* A header that is cut anywhere is refused, and no byte after the cut is read. */
+static void test_truncated(void **state)
 {
 	static const char json[] = "{\"__metadata__\":{\"\\u00e4\":\"\xc3\xa4\"},"
 				   "\"t\":{\"dtype\":\"U8\",\"shape\":[4],"
 				   "\"data_offsets\":[0,4],\"x\":[1.5e3,{}]}}";
 
 	(void)state;
-	takes(json, 4, 1);
+	check_parsed(json, 4, 1);
 	pst_st_free(&st);
 	for (size_t len = 1; len < sizeof(json) - 1; len++)
 		assert_int_equal(parse(json, len, 4), -EBADMSG);
 }
 
-static void deep(const char *open, const char *close, unsigned depth, bool taken)
+static void check_depth(const char *open, const char *close, unsigned depth, bool taken)
 {
 	static char json[4096];
 	size_t at = (size_t)snprintf(json, sizeof(json), "{\"t\":{" D "," S "," O ",\"x\":");
@@ -234,14 +236,14 @@ static void test_limits(void **state)
 	size_t at = (size_t)snprintf(json, sizeof(json), "{\"t\":{" D ",\"shape\":[4");
 
 	(void)state;
-	deep("[", "]", 64, true);
-	deep("[", "]", 65, false);
-	deep("{\"a\":", "}", 64, true);
-	deep("{\"a\":", "}", 65, false);
+	check_depth("[", "]", 64, true);
+	check_depth("[", "]", 65, false);
+	check_depth("{\"a\":", "}", 64, true);
+	check_depth("{\"a\":", "}", 65, false);
 	for (unsigned i = 1; i < PENSTOCK_RANK_MAX; i++)
 		at += (size_t)snprintf(json + at, sizeof(json) - at, ",1");
 	snprintf(json + at, sizeof(json) - at, "]," O "}}");
-	takes(json, 4, 1);
+	check_parsed(json, 4, 1);
 	pst_st_free(&st);
 	snprintf(json + at, sizeof(json) - at, ",1]," O "}}");
 	assert_int_equal(parse(json, strlen(json), 4), -EBADMSG);
@@ -257,7 +259,7 @@ static void test_limits(void **state)
 	}
 }
 
-static void put_le(unsigned char *to, uint64_t value)
+static void encode_le(unsigned char *to, uint64_t value)
 {
 	for (unsigned i = 0; i < 8; i++)
 		to[i] = (unsigned char)(value >> 8 * i);
@@ -285,14 +287,14 @@ static void test_length(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT(rows); i++) {
-		put_le(prefix, rows[i].header);
+		encode_le(prefix, rows[i].header);
 		assert_int_equal(pst_st_header_length(prefix, rows[i].file, &err),
 				 rows[i].want < 0 ? -EBADMSG : rows[i].want);
 	}
 }
 
-/* Many: a time that grew with the square would be seen as a hang. */
-static void test_many(void **state)
+/* With 200,000 tensors a quadratic algorithm would look like a hang. */
+static void test_many_tensors(void **state)
 {
 	enum { MANY = 200000 };
 	size_t room = (size_t)MANY * 80, at = 1;
@@ -312,8 +314,8 @@ static void test_many(void **state)
 	free(json);
 }
 
-/* Bytes turned at random in a header that is right: taken or refused, never more. */
-static void test_garbled(void **state)
+/* Random bytes in a valid header: the parser accepts or refuses it, and does not crash. */
+static void test_random_bytes(void **state)
 {
 	static const char json[] =
 		"{\"__metadata__\":{\"k\":\"v\"},"
@@ -334,7 +336,7 @@ static void test_garbled(void **state)
 	}
 }
 
-__attribute__((format(printf, 2, 3))) static int put(char *to, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static int append(char *to, const char *fmt, ...)
 {
 	va_list args;
 	int n;
@@ -345,9 +347,9 @@ __attribute__((format(printf, 2, 3))) static int put(char *to, const char *fmt, 
 	return n;
 }
 
-/* Names that begin alike for any number of bytes, some the beginnings of others: in the
- * order of strcmp, also with thousands of them. */
-static void test_order(void **state)
+/* Sorts names with common prefixes of any length, thousands of them, some of them prefixes of
+ * others, in the order of strcmp. */
+static void test_sort_names(void **state)
 {
 	static struct pst_named list[20000];
 	uint64_t seed = test_seed(11);
@@ -379,24 +381,24 @@ static void test_order(void **state)
 	free(names);
 }
 
-/* Neither a header of names that grow by a letter each, nor one of two very long ones that
- * differ at their ends, takes a stack or an hour. */
-static void test_alike(void **state)
+/* Names that grow by one letter each, and two very long ones that differ at the end, need
+ * neither a deep stack nor quadratic time. */
+static void test_long_common_prefixes(void **state)
 {
 	const size_t long_one = 4 << 20;
 	char *text = malloc(2 * long_one + 1000000 * 8), *at = text;
 
 	(void)state;
-	at += put(at, "{\"__metadata__\":{\"");
+	at += append(at, "{\"__metadata__\":{\"");
 	for (unsigned i = 0; i < 2; i++) {
 		memset(at, 'k', long_one);
 		at += long_one;
-		at += put(at, "%u\":\"\",\"", i);
+		at += append(at, "%u\":\"\",\"", i);
 	}
 	for (unsigned i = 0; i < 2000; i++) {
 		memset(at, 'm', i);
 		at += i;
-		at += put(at, "\":\"\"%s", i < 1999 ? ",\"" : "}}");
+		at += append(at, "\":\"\"%s", i < 1999 ? ",\"" : "}}");
 	}
 	assert_int_equal(parse(text, (size_t)(at - text), 0), 0);
 	assert_int_equal(st.pair_count, 2002);
@@ -409,12 +411,17 @@ static void test_alike(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_plain),	cmocka_unit_test(test_names),
-		cmocka_unit_test(test_dtypes),	cmocka_unit_test(test_lies),
-		cmocka_unit_test(test_spans),	cmocka_unit_test(test_limits),
-		cmocka_unit_test(test_length),	cmocka_unit_test(test_many),
-		cmocka_unit_test(test_garbled), cmocka_unit_test(test_order),
-		cmocka_unit_test(test_alike),
+		cmocka_unit_test(test_valid),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_dtypes),
+		cmocka_unit_test(test_bad_headers),
+		cmocka_unit_test(test_truncated),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_length),
+		cmocka_unit_test(test_many_tensors),
+		cmocka_unit_test(test_random_bytes),
+		cmocka_unit_test(test_sort_names),
+		cmocka_unit_test(test_long_common_prefixes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

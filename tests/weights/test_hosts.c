@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several hosts that load the same model from one store, two groups of this machine in
- * their places: what each reads, where it begins, how many requests a store sees at once
- * (counted at the library's own submits), and the plan's promises for any model.
+ * Tests several hosts that load the same model from one store. Two groups on this machine play
+ * the hosts. Checked: what each host reads, where it starts, how many requests a store sees at
+ * once, and the properties of the plan for random models.
  */
 #include "group.h"
 
-#include "job/group_plan.h"
+#include "group/plan.h"
 
-/* ---- requests under way, counted where they are submitted and harvested ---- */
+/* ---- requests in flight, counted at penstock_submit and penstock_wait ---- */
 
 struct seen {
 	int now, most;
-	uint64_t first_off[RANKS_MAX], first_count; /* of each rank's first request */
+	uint64_t first_off[RANKS_MAX], first_count; /* Of each rank's first request. */
 };
-static struct seen *seen; /* of this host, in memory that all its ranks see */
+static struct seen *seen; /* Of this host, in memory shared by its ranks. */
 
 int __real_penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs,
 			   unsigned count, uint64_t *ids);
@@ -56,14 +56,14 @@ int __wrap_penstock_wait(struct penstock_queue *q, struct penstock_done *done, u
 #define HOSTS 2u
 static struct job jobs[HOSTS];
 
-static void two_hosts(unsigned ranks, unsigned reads_max)
+static void run_two_hosts(unsigned ranks, unsigned reads_max)
 {
 	static const char *const names[HOSTS] = {"host-0", "host-1"};
 	struct outcome *areas = outcomes;
 	struct seen *all = mmap(NULL, HOSTS * sizeof(*all), PROT_READ | PROT_WRITE,
 				MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const char *path = model_path();
-	uint64_t length = length_of(path);
+	uint64_t length = file_length(path);
 
 	assert_ptr_not_equal(all, MAP_FAILED);
 	for (unsigned h = 0; h < HOSTS; h++) {
@@ -78,14 +78,14 @@ static void two_hosts(unsigned ranks, unsigned reads_max)
 						.reads_max = reads_max}};
 		outcomes = areas + h * RANKS_MAX;
 		seen = &all[h];
-		begin(&jobs[h]);
+		job_start(&jobs[h]);
 	}
 	for (unsigned h = 0; h < HOSTS; h++) {
 		uint64_t lowest = UINT64_MAX;
 
 		outcomes = areas + h * RANKS_MAX;
-		finish(&jobs[h]);
-		right(&jobs[h]);
+		job_wait(&jobs[h]);
+		check_job_loaded(&jobs[h]);
 		assert_int_equal(all[h].now, 0);
 		if (reads_max)
 			assert_true(all[h].most >= 1 && all[h].most <= (int)reads_max);
@@ -93,23 +93,23 @@ static void two_hosts(unsigned ranks, unsigned reads_max)
 			assert_true(all[h].most >= 3);
 		for (unsigned i = 0; i < all[h].first_count; i++)
 			lowest = all[h].first_off[i] < lowest ? all[h].first_off[i] : lowest;
-		/* The second host begins in the middle. */
+		/* The second host starts in the middle. */
 		assert_int_equal(lowest > length / 3, h);
 	}
 	outcomes = areas;
 	munmap(all, HOSTS * sizeof(*all));
 }
 
-static void test_hosts(void **state)
+static void test_two_hosts(void **state)
 {
 	(void)state;
-	two_hosts(2, 0);
-	two_hosts(4, 0);
+	run_two_hosts(2, 0);
+	run_two_hosts(4, 0);
 }
 
-/* What of the model the ranks of a host need that has the first half of them: half of each
- * tensor that is cut along its rows, all of the others. */
-static uint64_t needed_by_half(void)
+/* Bytes that a host needs which has the first half of the ranks: half of each tensor that is
+ * split by rows, and all of the others. */
+static uint64_t half_host_bytes(void)
 {
 	uint64_t sum = 0;
 
@@ -122,8 +122,8 @@ static uint64_t needed_by_half(void)
 	return sum;
 }
 
-/* One tensor parallelism over two hosts: each reads what its ranks need and no more. */
-static void test_halves(void **state)
+/* Two hosts share one tensor parallelism: each reads what its ranks need and no more. */
+static void test_hosts_of_one_tp(void **state)
 {
 	struct outcome *areas = outcomes;
 	const char *path = model_path();
@@ -142,21 +142,21 @@ static void test_halves(void **state)
 			.shard_ranks = 4,
 			.opts = {.window = 256 << 10, .windows = 2, .host = h, .hosts = 2}};
 		seen = calloc(1, sizeof(*seen));
-		go(&jobs[h]);
-		right(&jobs[h]);
+		job_run(&jobs[h]);
+		check_job_loaded(&jobs[h]);
 		for (unsigned i = 0; i < 2; i++)
 			read += outcomes[i].read;
 		printf("# host %u has read %llu bytes of %llu, its ranks need %llu\n", h,
-		       (unsigned long long)read, (unsigned long long)length_of(path),
-		       (unsigned long long)needed_by_half());
-		assert_true(read * 100 <= needed_by_half() * 105);
+		       (unsigned long long)read, (unsigned long long)file_length(path),
+		       (unsigned long long)half_host_bytes());
+		assert_true(read * 100 <= half_host_bytes() * 105);
 		free(seen);
 	}
 	outcomes = areas;
 }
 
-/* All ranks want the same few tensors in the middle. */
-static void test_middle(void **state)
+/* All ranks load the same few tensors in the middle of the file. */
+static void test_few_tensors(void **state)
 {
 	struct job job = {.name = "middle",
 			  .path = model_path(),
@@ -169,17 +169,17 @@ static void test_middle(void **state)
 
 	(void)state;
 	seen = calloc(1, sizeof(*seen));
-	go(&job);
-	right(&job);
+	job_run(&job);
+	check_job_loaded(&job);
 	for (unsigned i = 0; i < job.ranks; i++)
 		read += outcomes[i].read;
 	assert_true(read * 100 <= made_bytes(&model[2]) * 105);
 	free(seen);
 }
 
-/* Of a model so large that its ranks say what they need in several turns: what each of two
- * wants is read, and there. Around it are two holes of 40 GiB. */
-static int want_ends(unsigned rank, const char *path, struct outcome *o)
+/* Loads as one of two ranks from a model so large that the need bitmap takes several exchanges.
+ * Each rank wants one small tensor; holes of 40 GiB surround them. */
+static int load_one_end(unsigned rank, const char *path, struct outcome *o)
 {
 	struct penstock_group_opts go = PENSTOCK_GROUP_OPTS_INIT;
 	struct penstock_load_report r = {.size = sizeof(r)};
@@ -190,7 +190,7 @@ static int want_ends(unsigned rank, const char *path, struct outcome *o)
 	int ret;
 
 	alarm(ALARM_S);
-	go.dir = meeting_place();
+	go.dir = group_dir();
 	p.ptr = bytes;
 	p.room = sizeof(bytes);
 	if (penstock_device_open("host", NULL, &p.dev) < 0 ||
@@ -207,7 +207,7 @@ static int want_ends(unsigned rank, const char *path, struct outcome *o)
 	return ret;
 }
 
-static void test_large(void **state)
+static void test_large_model(void **state)
 {
 	const char *path = made_path("large.safetensors"), *names[] = {"first", "second"};
 	const uint64_t hole = 40ull << 30;
@@ -251,25 +251,26 @@ static void test_large(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		pids[i] = fork();
 		if (!pids[i])
-			_exit(want_ends(i, path, &outcomes[i]) ? 1 : 0);
+			_exit(load_one_end(i, path, &outcomes[i]) ? 1 : 0);
 	}
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
 		assert_int_equal(status, 0);
 	}
-	/* What ranks say is of 256 KiB each, and of 32 GiB at once. */
+	/* A bit of the bitmap stands for 256 KiB, one exchange for 32 GiB. */
 	assert_true(outcomes[0].read + outcomes[1].read <= 2 * (256 << 10));
 	unlink(path);
 	free(seen);
 }
 
-/* Fewer rounds ahead, then fewer readers; what the others need they get. */
-static void test_cap(void **state)
+/* A lower limit first reduces the rounds ahead, then the readers. All ranks still get their
+ * tensors. */
+static void test_reads_max(void **state)
 {
 	(void)state;
-	two_hosts(2, 4);
-	two_hosts(3, 2);
-	two_hosts(2, 1);
+	run_two_hosts(2, 4);
+	run_two_hosts(3, 2);
+	run_two_hosts(2, 1);
 }
 
 static void test_jitter(void **state)
@@ -287,18 +288,18 @@ static void test_jitter(void **state)
 	penstock_group_close(g);
 	opts_.host = 2;
 	assert_int_equal(penstock_group_open("jitter", 0, 1, &opts_, &g), -EINVAL);
-	assert_non_null(strstr(penstock_errmsg(), "host 2 of 2"));
+	assert_non_null(strstr(penstock_errmsg(), "host 2 of 2 hosts"));
 	for (uint32_t random = 0; random < 5000; random += 7) {
-		uint32_t a = pst_share_delay(1000, 0, 3, random);
-		uint32_t b = pst_share_delay(1000, 1, 3, random);
+		uint32_t a = pst_group_plan_delay(1000, 0, 3, random);
+		uint32_t b = pst_group_plan_delay(1000, 1, 3, random);
 
 		assert_true(a <= 333 && b >= 333 && b <= 666);
-		assert_int_equal(pst_share_delay(0, 1, 3, random), 0);
+		assert_int_equal(pst_group_plan_delay(0, 1, 3, random), 0);
 	}
 }
 
-/* Parts in two directories are read at once, also without a group. */
-static void test_parts(void **state)
+/* Files in two directories are read at the same time, also without a group. */
+static void test_two_directories(void **state)
 {
 	const char *dirs[] = {made_path("part-0"), made_path("part-1")};
 	struct penstock_weights_opts how = PENSTOCK_WEIGHTS_OPTS_INIT;
@@ -321,26 +322,26 @@ static void test_parts(void **state)
 	assert_int_equal(mine.most, 2);
 	assert_int_equal(mine.now, 0);
 	for (unsigned i = 0; i < 2; i++)
-		check(host, penstock_loaded_ptr(loaded, 0, i), model[i].name,
-		      made_bytes(&model[i]));
+		check_tensor(host, penstock_loaded_ptr(loaded, 0, i), model[i].name,
+			     made_bytes(&model[i]));
 	penstock_loaded_free(loaded);
 	penstock_weights_close(w);
 	penstock_device_close(host);
 	w = NULL;
 }
 
-/* ---- the plan, for any model ---- */
+/* ---- the plan, for random models ---- */
 
 #define FILES_MOST 6u
 
 struct drawn {
 	struct penstock_weights model;
-	struct pst_shard shards[FILES_MOST];
-	struct pst_lane_entry entries[FILES_MOST];
+	struct pst_model_file files[FILES_MOST];
+	struct pst_tensor_entry entries[FILES_MOST];
 	struct pst_st_tensor tensors[FILES_MOST];
 };
 
-static void draw(struct drawn *d, uint64_t *seed)
+static void draw_model(struct drawn *d, uint64_t *seed)
 {
 	unsigned files = 1 + (unsigned)(test_random(seed) % FILES_MOST);
 
@@ -348,38 +349,39 @@ static void draw(struct drawn *d, uint64_t *seed)
 	for (unsigned i = 0; i < files; i++) {
 		uint64_t begin = test_random(seed) % 9000;
 
-		d->shards[i].data_off = 8 + test_random(seed) % 5000;
-		d->shards[i].stat.st_dev = test_random(seed) % 3;
+		d->files[i].data_off = 8 + test_random(seed) % 5000;
+		d->files[i].stat.st_dev = test_random(seed) % 3;
 		d->tensors[i].begin = begin;
 		d->tensors[i].end = begin + test_random(seed) % (i % 2 ? 3000000 : 200000);
-		d->entries[i] = (struct pst_lane_entry){&d->tensors[i], i};
+		d->entries[i] = (struct pst_tensor_entry){&d->tensors[i], i};
 	}
-	d->model.shards = d->shards;
+	d->model.files = d->files;
 	d->model.entries = d->entries;
-	d->model.shard_count = files;
+	d->model.file_count = files;
 	d->model.count = files;
 }
 
-static bool is_needed(const struct pst_share *p, uint64_t bit)
+static bool is_needed(const struct pst_group_plan *p, uint64_t bit)
 {
 	return p->need[bit / 8] >> (bit % 8) & 1;
 }
 
-/* The grains of a chunk that are there and needed are read, each once, and no others. */
-static void chunk_promises(const struct pst_share *p, const struct pst_chunk *c, bool *taken)
+/* Checks that exactly the needed granules of a chunk are read, each once. */
+static void check_chunk(const struct pst_group_plan *p, const struct pst_group_chunk *c,
+			bool *taken)
 {
-	const struct pst_part *part = &p->parts[c->shard];
+	const struct pst_plan_file *part = &p->files[c->file];
 	uint64_t at = part->base + (c->index - part->first) * p->chunk;
 	uint64_t begin, end = 0, len = 0, runs = 0;
 
 	assert_int_equal(c->begin, at + c->skip);
-	while (pst_share_run(p, c, &begin, &end)) {
+	while (pst_group_plan_next_run(p, c, &begin, &end)) {
 		assert_true(begin >= c->begin && end > begin && end <= c->end);
-		assert_true(begin == part->begin || (begin - at) % p->grain == 0);
-		for (uint64_t g = (begin - at) / p->grain; at + g * p->grain < end; g++) {
-			assert_true(is_needed(p, c->index * p->grains + g));
-			assert_false(taken[c->index * p->grains + g]);
-			taken[c->index * p->grains + g] = true;
+		assert_true(begin == part->begin || (begin - at) % p->granule == 0);
+		for (uint64_t g = (begin - at) / p->granule; at + g * p->granule < end; g++) {
+			assert_true(is_needed(p, c->index * p->granules + g));
+			assert_false(taken[c->index * p->granules + g]);
+			taken[c->index * p->granules + g] = true;
 		}
 		len += end - begin;
 		runs++;
@@ -388,42 +390,43 @@ static void chunk_promises(const struct pst_share *p, const struct pst_chunk *c,
 	assert_true(runs <= p->runs_max && c->skip + c->end - c->begin <= p->chunk);
 }
 
-/* All that is needed once, sums that differ by a chunk at most, and never more than
- * reads_max at one store in the rounds that can be under way together. */
-static void promises(const struct drawn *d, const struct pst_share *p)
+/* Checks that all needed granules are read once, that the readers' totals differ by a chunk at
+ * most, and that no store gets more than reads_max requests in rounds that may be in flight
+ * together. */
+static void check_plan(const struct drawn *d, const struct pst_group_plan *p)
 {
-	bool *taken = calloc(p->count * p->grains + 1, 1);
+	bool *taken = calloc(p->count * p->granules + 1, 1);
 	uint64_t sums[PST_GROUP_MAX] = {0}, low = UINT64_MAX, high = 0;
 
 	assert_non_null(taken);
 	assert_true(p->readers >= 1 && p->readers <= p->ranks && p->ahead >= 1);
 	for (uint64_t t = 0; t < p->round_count; t++) {
 		unsigned at_store[3] = {0};
-		struct pst_chunk c;
+		struct pst_group_chunk c;
 
 		for (uint64_t i = 0; i < (uint64_t)p->ahead * p->ranks; i++)
-			if (pst_share_chunk(p, t + i / p->ranks, (unsigned)(i % p->ranks), &c))
-				at_store[d->shards[c.shard].stat.st_dev]++;
-		for (unsigned s = 0; p->how->reads_max && s < 3; s++)
-			assert_true(at_store[s] <= p->how->reads_max);
+			if (pst_group_plan_chunk(p, t + i / p->ranks, (unsigned)(i % p->ranks), &c))
+				at_store[d->files[c.file].stat.st_dev]++;
+		for (unsigned s = 0; p->settings->reads_max && s < 3; s++)
+			assert_true(at_store[s] <= p->settings->reads_max);
 		for (unsigned r = 0; r < p->ranks; r++) {
-			if (!pst_share_chunk(p, t, r, &c))
+			if (!pst_group_plan_chunk(p, t, r, &c))
 				continue;
-			chunk_promises(p, &c, taken);
+			check_chunk(p, &c, taken);
 			sums[r] += c.len;
 		}
 	}
-	for (unsigned f = 0; f < p->part_count; f++) {
-		const struct pst_part *part = &p->parts[f];
+	for (unsigned f = 0; f < p->file_count; f++) {
+		const struct pst_plan_file *part = &p->files[f];
 
 		for (uint64_t off = part->begin; off < part->end;) {
 			uint64_t c = (off - part->base) / p->chunk;
-			uint64_t g = (off - part->base - c * p->chunk) / p->grain;
-			uint64_t bit = (part->first + c) * p->grains + g;
+			uint64_t g = (off - part->base - c * p->chunk) / p->granule;
+			uint64_t bit = (part->first + c) * p->granules + g;
 
 			assert_int_equal(taken[bit], is_needed(p, bit));
-			off = part->base + c * p->chunk + (g + 1) * p->grain;
-			if (g + 1 == p->grains)
+			off = part->base + c * p->chunk + (g + 1) * p->granule;
+			if (g + 1 == p->granules)
 				off = part->base + (c + 1) * p->chunk;
 		}
 	}
@@ -444,67 +447,71 @@ static void test_plan(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 3000; i++) {
-		struct pst_group_how how = {.window = 65536 << test_random(&seed) % 3,
-					    .windows = 2 + (uint32_t)(test_random(&seed) % 4),
-					    .hosts = 1 + (uint32_t)(test_random(&seed) % 4)};
-		struct pst_share p;
+		struct pst_group_settings how = {.window = 65536 << test_random(&seed) % 3,
+						 .windows = 2 + (uint32_t)(test_random(&seed) % 4),
+						 .hosts = 1 + (uint32_t)(test_random(&seed) % 4)};
+		struct pst_group_plan p;
 		struct drawn d;
 
 		how.host = (uint32_t)(test_random(&seed) % how.hosts);
 		how.reads_max = i % 2 ? 0 : 1 + (uint32_t)(test_random(&seed) % 20);
-		draw(&d, &seed);
-		assert_int_equal(
-			pst_share_make(&p, &d.model, &how, 1 + (unsigned)(test_random(&seed) % 9)),
-			0);
-		for (size_t b = 0; b < pst_share_need_bytes(&p); b++)
+		draw_model(&d, &seed);
+		assert_int_equal(pst_group_plan_make(&p, &d.model, &how,
+						     1 + (unsigned)(test_random(&seed) % 9)),
+				 0);
+		for (size_t b = 0; b < pst_group_plan_need_bytes(&p); b++)
 			p.need[b] = i % 3 ? 0xff : (unsigned char)test_random(&seed);
-		pst_share_deal(&p);
-		promises(&d, &p);
-		pst_share_free(&p);
+		pst_group_plan_deal(&p);
+		check_plan(&d, &p);
+		pst_group_plan_free(&p);
 	}
 }
 
-/* Two drives work all the time, and end together. */
-static void test_stores(void **state)
+/* Two drives are busy all the time and finish together. */
+static void test_two_stores(void **state)
 {
-	struct pst_group_how how = {.window = 65536, .windows = 2, .hosts = 1};
-	struct drawn d = {.model = {.shard_count = 2, .count = 2}};
-	struct pst_share p;
-	struct pst_chunk c;
+	struct pst_group_settings how = {.window = 65536, .windows = 2, .hosts = 1};
+	struct drawn d = {.model = {.file_count = 2, .count = 2}};
+	struct pst_group_plan p;
+	struct pst_group_chunk c;
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		d.shards[i] = (struct pst_shard){.data_off = 4096, .stat = {.st_dev = i}};
+		d.files[i] = (struct pst_model_file){.data_off = 4096, .stat = {.st_dev = i}};
 		d.tensors[i] = (struct pst_st_tensor){.begin = 0, .end = 65536 * (i ? 8 : 16)};
-		d.entries[i] = (struct pst_lane_entry){&d.tensors[i], i};
+		d.entries[i] = (struct pst_tensor_entry){&d.tensors[i], i};
 	}
-	d.model.shards = d.shards;
+	d.model.files = d.files;
 	d.model.entries = d.entries;
-	assert_int_equal(pst_share_make(&p, &d.model, &how, 3), 0);
+	assert_int_equal(pst_group_plan_make(&p, &d.model, &how, 3), 0);
 	assert_int_equal(p.store_count, 2);
-	memset(p.need, 0xff, pst_share_need_bytes(&p));
-	pst_share_deal(&p);
+	memset(p.need, 0xff, pst_group_plan_need_bytes(&p));
+	pst_group_plan_deal(&p);
 	assert_int_equal(p.round_count, 8);
 	for (unsigned t = 0; t < 8; t++) {
 		unsigned of_second = 0;
 
 		for (unsigned r = 0; r < 3; r++) {
-			assert_true(pst_share_chunk(&p, t, r, &c));
-			of_second += c.shard;
+			assert_true(pst_group_plan_chunk(&p, t, r, &c));
+			of_second += c.file;
 		}
 		assert_int_equal(of_second, 1);
 	}
-	pst_share_free(&p);
+	pst_group_plan_free(&p);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_hosts),  cmocka_unit_test(test_halves),
-		cmocka_unit_test(test_middle), cmocka_unit_test(test_large),
-		cmocka_unit_test(test_cap),    cmocka_unit_test(test_jitter),
-		cmocka_unit_test(test_plan),   cmocka_unit_test(test_stores),
-		cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_two_hosts),
+		cmocka_unit_test(test_hosts_of_one_tp),
+		cmocka_unit_test(test_few_tensors),
+		cmocka_unit_test(test_large_model),
+		cmocka_unit_test(test_reads_max),
+		cmocka_unit_test(test_jitter),
+		cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_two_stores),
+		cmocka_unit_test(test_two_directories),
 	};
 
 	return cmocka_run_group_tests(tests, setup_group, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model tensor by tensor through a window, on the host and on the stand-in's CUDA
- * device: every byte, in file order, never more device memory than was promised, and a
- * clear answer when the window is full or a read fails.
+ * Tests the iterator, on the host and on the stand-in's CUDA device: it returns every byte in
+ * file order, uses no more device memory than promised, and reports a full window or a failed
+ * read.
  */
 #include "load.h"
 
@@ -26,7 +26,7 @@ static void iterate(struct penstock_device *dev, uint64_t window, unsigned keep,
 		if (t.bytes && penstock_dtype_bits(t.dtype) >= 8)
 			assert_int_equal((uintptr_t)ptr % (penstock_dtype_bits(t.dtype) / 8), 0);
 		assert_int_equal(opts.align ? (uintptr_t)ptr % opts.align : 0, 0);
-		check(dev, ptr, t.name, t.bytes);
+		check_tensor(dev, ptr, t.name, t.bytes);
 		kept[kept_count++] = tensor;
 		if (kept_count > keep) {
 			assert_int_equal(penstock_weights_iter_release(it, kept[0]), 0);
@@ -67,20 +67,21 @@ static void test_iterate(void **state)
 		struct penstock_device *dev = d ? gpu : host;
 		uint64_t two = 2 * (largest + 8192);
 
-		/* A loop that holds the one before, and a window for which all is short. */
+		/* A loop that releases each tensor one step late, and a window in which every
+		 * tensor is short. */
 		iterate(dev, 0, 0, 1u << 30);
 		iterate(dev, 1, 1, (1u << 18) + two);
 		iterate(dev, 1u << 20, 1, (1u << 20) + two);
 		iterate(dev, 4u << 20, 3, 4u << 20);
 	}
-	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 1);
+	made_file(made_path("zoo.safetensors"), all_dtypes, COUNT(all_dtypes), 1);
 	open_model(made_path("zoo.safetensors"));
 	iterate(gpu, 0, 2, 2u << 20);
-	iterate(host, 1, 1, (1u << 18) + made_bytes(&zoo[5]) + 8192);
+	iterate(host, 1, 1, (1u << 18) + made_bytes(&all_dtypes[5]) + 8192);
 }
 
-/* Of what a tensor takes nearly all lies between it and the next. */
-static void test_apart(void **state)
+/* The gaps between the tensors take most of the memory. */
+static void test_large_gaps(void **state)
 {
 	static struct made list[900];
 	static char names[900][16];
@@ -98,7 +99,7 @@ static void test_apart(void **state)
 	}
 }
 
-static void test_full(void **state)
+static void test_window_full(void **state)
 {
 	static const struct made list[] = {
 		{"a", "U8", 8, 1, {98304}},
@@ -121,10 +122,10 @@ static void test_full(void **state)
 	assert_int_equal(penstock_weights_iter_release(it, 0), 0);
 	assert_int_equal(penstock_weights_iter_release(it, 0), -ENOENT);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
-	check(host, ptr, "c", 98304);
+	check_tensor(host, ptr, "c", 98304);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 0);
 	penstock_weights_iter_close(it);
-	/* Left early, with reads in flight. */
+	/* The iterator is closed early, with reads in flight. */
 	assert_int_equal(penstock_weights_iter_open(w, gpu, &opts, &it), 0);
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), 1);
 	penstock_weights_iter_close(it);
@@ -135,9 +136,9 @@ static void test_full(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* The window is full, its last gap ends where its oldest tensor begins, and there one of no
- * bytes comes: what follows waits until the oldest is given back. */
-static void test_nothing_between(void **state)
+/* The window is full up to the start of its oldest tensor, and the next tensor is empty. The
+ * tensor after that must wait until the oldest is released. */
+static void test_empty_tensor_in_full_window(void **state)
 {
 	static const struct made list[] = {
 		{"a", "U8", 8, 1, {65536}}, {"b", "U8", 8, 1, {65536}}, {"c", "U8", 8, 1, {65536}},
@@ -154,7 +155,8 @@ static void test_nothing_between(void **state)
 	made_file(path, list, COUNT(list), 0);
 	open_model(path);
 	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
-	made_file(path, list, COUNT(list), 4096 - f.data_off % 4096); /* whole pages */
+	made_file(path, list, COUNT(list), 4096 - f.data_off % 4096); /* So that the data begin
+								       * at a page boundary. */
 	open_model(path);
 	opts.window = 4 * 65536;
 	for (unsigned d = 0; d < 2; d++) {
@@ -167,17 +169,18 @@ static void test_nothing_between(void **state)
 		}
 		assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptrs[6]), -ENOBUFS);
 		for (unsigned i = 1; i < 5; i++)
-			check(d ? gpu : host, ptrs[i], list[i].name, 65536);
+			check_tensor(d ? gpu : host, ptrs[i], list[i].name, 65536);
 		assert_int_equal(penstock_weights_iter_release(it, 1), 0);
 		assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptrs[6]), 1);
 		assert_ptr_equal(ptrs[6], ptrs[1]);
-		check(d ? gpu : host, ptrs[6], "f", 65536);
+		check_tensor(d ? gpu : host, ptrs[6], "f", 65536);
 		penstock_weights_iter_close(it);
 	}
 }
 
-/* A little longer than a quarter of the window, and nothing else that would make it longer. */
-static void test_quarter(void **state)
+/* One tensor, a little longer than a quarter of the window; no other tensor makes the window
+ * larger. */
+static void test_just_too_long(void **state)
 {
 	struct made m = {"m", "U8", 8, 1, {0}};
 
@@ -190,7 +193,7 @@ static void test_quarter(void **state)
 	}
 }
 
-static int touch(void *user, unsigned file, const struct penstock_report *r)
+static int touch_file(void *user, unsigned file, const struct penstock_report *r)
 {
 	struct timespec times[2] = {{2, 0}, {2, 0}};
 
@@ -199,8 +202,8 @@ static int touch(void *user, unsigned file, const struct penstock_report *r)
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
-/* The same in the window itself: short tensors, all of them held. */
-static void test_held(void **state)
+/* Short tensors in the window, all of them held by the caller. */
+static void test_all_held(void **state)
 {
 	static struct made list[40];
 	static char names[40][8];
@@ -223,7 +226,7 @@ static void test_held(void **state)
 	assert_int_equal(ret, -ENOBUFS);
 	assert_true(count >= 4 && count < 10);
 	for (uint64_t i = 0; i < count; i++) {
-		check(gpu, ptr[i], names[i], 30000);
+		check_tensor(gpu, ptr[i], names[i], 30000);
 		assert_int_equal(penstock_weights_iter_release(it, i), 0);
 	}
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &next), 1);
@@ -231,8 +234,8 @@ static void test_held(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* Written to while it is read: no tensor of it is handed out. */
-static void test_changes(void **state)
+/* A file that changes while it is read: none of its tensors is returned. */
+static void test_file_changes(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_weights_iter *it;
@@ -241,7 +244,7 @@ static void test_changes(void **state)
 	void *ptr;
 
 	(void)state;
-	opts.each = touch;
+	opts.each = touch_file;
 	opts.user = (void *)(uintptr_t)path;
 	made_file(path, &m, 1, 0);
 	open_model(path);
@@ -252,28 +255,28 @@ static void test_changes(void **state)
 	penstock_weights_iter_close(it);
 }
 
-/* An allocator that does not keep to pages in one of its answers: what it gave is given back
- * once, and the iterator is refused, or ends where it would have needed that memory. */
-static unsigned askew_calls, askew_call;
-static char *askew_ptr;
+/* An allocator that returns unaligned memory once. That memory must be freed once, and the
+ * iterator must fail at open or at the tensor that needs the memory. */
+static unsigned unaligned_calls, unaligned_call;
+static char *unaligned_ptr;
 
-static void *askew_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
+static void *unaligned_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
 {
 	char *ptr = count_alloc(user, dev, len + align, align);
 
 	held -= ptr ? align : 0;
-	if (!ptr || askew_calls++ != askew_call)
+	if (!ptr || unaligned_calls++ != unaligned_call)
 		return ptr;
-	askew_ptr = ptr + 64;
-	return askew_ptr;
+	unaligned_ptr = ptr + 64;
+	return unaligned_ptr;
 }
 
-static void askew_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
+static void unaligned_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
 {
-	count_free(user, dev, ptr == askew_ptr ? askew_ptr - 64 : ptr, len);
+	count_free(user, dev, ptr == unaligned_ptr ? unaligned_ptr - 64 : ptr, len);
 }
 
-static void test_askew(void **state)
+static void test_unaligned_allocator(void **state)
 {
 	static const struct made list[] = {
 		{"a", "U8", 8, 1, {98304}},
@@ -289,23 +292,24 @@ static void test_askew(void **state)
 	open_model(made_path("askew.safetensors"));
 	use_counter();
 	opts.window = 1u << 18;
-	opts.alloc = askew_alloc;
-	opts.free = askew_free;
-	/* The window; two long ones that are tried; the two when they are read. */
-	for (askew_call = 0; askew_call < 5; askew_call++) {
+	opts.alloc = unaligned_alloc;
+	opts.free = unaligned_free;
+	/* Calls 0 to 4: the window; two trial allocations for long tensors; the long tensors
+	 * themselves. */
+	for (unaligned_call = 0; unaligned_call < 5; unaligned_call++) {
 		int ret, next = 1;
 
-		askew_calls = 0;
-		askew_ptr = NULL;
+		unaligned_calls = 0;
+		unaligned_ptr = NULL;
 		ret = penstock_weights_iter_open(w, gpu, &opts, &it);
-		assert_int_equal(ret, askew_call < 3 ? -EINVAL : 0);
+		assert_int_equal(ret, unaligned_call < 3 ? -EINVAL : 0);
 		while (!ret && next == 1) {
 			next = penstock_weights_iter_next(it, &tensor, &ptr);
 			assert_true(next == 1 || next == -EINVAL);
 			if (next == 1)
 				penstock_weights_iter_release(it, tensor);
 		}
-		assert_non_null(askew_ptr);
+		assert_non_null(unaligned_ptr);
 		assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_UNALIGNED);
 		if (!ret)
 			penstock_weights_iter_close(it);
@@ -314,8 +318,8 @@ static void test_askew(void **state)
 	}
 }
 
-/* A model of several files, selected from, and loaded twice. */
-static void test_several(void **state)
+/* A model of several files, opened with a name pattern and loaded twice. */
+static void test_several_files(void **state)
 {
 	static const struct made a = {"a", "F32", 32, 1, {50000}};
 	static const struct made b[] = {{"b", "F32", 32, 1, {70000}},
@@ -337,9 +341,9 @@ static void test_several(void **state)
 		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
 		assert_int_equal(report.bytes, 200000 + 280000 + 2002);
 		assert_int_equal(report.requests, 2);
-		check(gpu, penstock_loaded_ptr(loaded, 0, 0), "a", 200000);
-		check(gpu, penstock_loaded_ptr(loaded, 0, 1), "b", 280000);
-		check(gpu, penstock_loaded_ptr(loaded, 0, 2), "c", 2002);
+		check_tensor(gpu, penstock_loaded_ptr(loaded, 0, 0), "a", 200000);
+		check_tensor(gpu, penstock_loaded_ptr(loaded, 0, 1), "b", 280000);
+		check_tensor(gpu, penstock_loaded_ptr(loaded, 0, 2), "c", 2002);
 		penstock_loaded_free(loaded);
 	}
 	iterate(host, 1, 1, (1u << 18) + 480000 + 2 * 8192);
@@ -348,9 +352,15 @@ static void test_several(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_iterate), CASE(test_apart),	CASE(test_nothing_between),
-		CASE(test_full),    CASE(test_held),	CASE(test_quarter),
-		CASE(test_changes), CASE(test_several), CASE(test_askew),
+		CASE(test_iterate),
+		CASE(test_large_gaps),
+		CASE(test_empty_tensor_in_full_window),
+		CASE(test_window_full),
+		CASE(test_all_held),
+		CASE(test_just_too_long),
+		CASE(test_file_changes),
+		CASE(test_several_files),
+		CASE(test_unaligned_allocator),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model all at once and into memory of the caller's, on the host and on the stand-in's
- * CUDA device: every byte in its place, aligned, within the memory that the header
- * promises, each byte of a file read once; and what is said when something is wrong.
+ * Tests penstock_weights_load and penstock_weights_load_into, on the host and on the stand-in's
+ * CUDA device: every byte at its place, alignment, the memory that the header promises, each
+ * byte of a file read once, and the messages of failures.
  */
 #include "load.h"
 
-/* ---- 1: all at once ---- */
+/* ---- penstock_weights_load ---- */
 
-static uint64_t sum_of(const struct made *list, unsigned count)
+static uint64_t sum_bytes(const struct made *list, unsigned count)
 {
 	uint64_t sum = 0;
 
@@ -17,40 +17,45 @@ static uint64_t sum_of(const struct made *list, unsigned count)
 	return sum;
 }
 
-static void load_zoo(unsigned pad, uint64_t align)
+static void load_all_dtypes(unsigned pad, uint64_t align)
 {
 	struct penstock_device *devs[] = {host, gpu};
 	struct penstock_loaded *loaded;
 	const char *path = made_path("zoo.safetensors");
-	uint64_t sum = sum_of(zoo, COUNT(zoo));
+	uint64_t sum = sum_bytes(all_dtypes, COUNT(all_dtypes));
 
-	made_file(path, zoo, COUNT(zoo), pad);
+	made_file(path, all_dtypes, COUNT(all_dtypes), pad);
 	open_model(path);
 	use_counter();
 	opts.align = align;
 	for (unsigned n = 1; n <= 2; n++) {
 		if (penstock_weights_load(w, devs, n, &opts, &report, &loaded))
 			fail_msg("%s", penstock_errmsg());
-		/* Read once, however many get it, with the rest of a page at most. */
+		/* The file is read once for all devices, plus the rest of a page at most. */
 		assert_int_equal(report.bytes, n * sum);
 		assert_true(report.read >= sum && report.read < sum + 4096);
 		assert_int_equal(report.device_bytes, held_most);
-		assert_true(held_most >= n * sum && held_most < n * (sum + COUNT(zoo) * 8192));
+		assert_true(held_most >= n * sum &&
+			    held_most < n * (sum + COUNT(all_dtypes) * 8192));
 		assert_string_not_equal(report.path, "none");
 		for (unsigned d = 0; d < n; d++) {
-			for (unsigned i = 0; i < COUNT(zoo); i++) {
+			for (unsigned i = 0; i < COUNT(all_dtypes); i++) {
 				char *at = penstock_loaded_ptr(
-					loaded, d, (uint64_t)penstock_weights_find(w, zoo[i].name));
-				uint64_t want = zoo[i].bits / 8 > align ? zoo[i].bits / 8 : align;
+					loaded, d,
+					(uint64_t)penstock_weights_find(w, all_dtypes[i].name));
+				uint64_t want = all_dtypes[i].bits / 8 > align
+							? all_dtypes[i].bits / 8
+							: align;
 
 				assert_non_null(at);
-				if (want && made_bytes(&zoo[i]))
+				if (want && made_bytes(&all_dtypes[i]))
 					assert_int_equal((uintptr_t)at % want, 0);
-				check(devs[d], at, zoo[i].name, made_bytes(&zoo[i]));
+				check_tensor(devs[d], at, all_dtypes[i].name,
+					     made_bytes(&all_dtypes[i]));
 			}
 		}
 		assert_null(penstock_loaded_ptr(loaded, n, 0));
-		assert_null(penstock_loaded_ptr(loaded, 0, COUNT(zoo)));
+		assert_null(penstock_loaded_ptr(loaded, 0, COUNT(all_dtypes)));
 		penstock_loaded_free(loaded);
 		assert_int_equal(held_count, 0);
 		held_most = 0;
@@ -61,13 +66,13 @@ static void test_load(void **state)
 {
 	(void)state;
 	for (unsigned pad = 0; pad < 9; pad++)
-		load_zoo(pad, 0);
-	load_zoo(1, 16);
-	load_zoo(0, 256);
+		load_all_dtypes(pad, 0);
+	load_all_dtypes(1, 16);
+	load_all_dtypes(0, 256);
 }
 
-/* A file as programs write them is one stretch: its data and less than a page. */
-static void test_load_plain(void **state)
+/* A file as programs write it is one stretch: the load needs its bytes and less than a page. */
+static void test_load_contiguous(void **state)
 {
 	static const struct made list[] = {
 		{"a", "F32", 32, 2, {300, 100}},
@@ -76,7 +81,7 @@ static void test_load_plain(void **state)
 	};
 	struct penstock_loaded *loaded;
 	const char *path = made_path("plain.safetensors");
-	uint64_t sum = sum_of(list, 3);
+	uint64_t sum = sum_bytes(list, 3);
 
 	(void)state;
 	for (unsigned pad = 0; pad < 9; pad += 3) {
@@ -90,8 +95,9 @@ static void test_load_plain(void **state)
 	}
 }
 
-/* A long one lies in memory as in the pages of its file, so that direct paths can write it. */
-static void test_pages(void **state)
+/* A long tensor has the same offset within a page in memory as in the file, so that direct
+ * paths can write it. */
+static void test_page_offset(void **state)
 {
 	static const struct made list[] = {{"odd", "U8", 8, 1, {777}},
 					   {"long", "U8", 8, 1, {100000}}};
@@ -110,16 +116,16 @@ static void test_pages(void **state)
 	}
 }
 
-static unsigned each_count;
-static int each_code;
+static unsigned request_count;
+static int request_code;
 
-static int each(void *user, unsigned file, const struct penstock_report *r)
+static int count_request(void *user, unsigned file, const struct penstock_report *r)
 {
 	(void)user;
 	(void)file;
 	assert_true(r->bytes > 0);
-	each_count++;
-	return each_code;
+	request_count++;
+	return request_code;
 }
 
 static void test_each(void **state)
@@ -137,26 +143,27 @@ static void test_each(void **state)
 	}
 	made_file(path, list, COUNT(list), 0);
 	open_model(path);
-	opts.each = each;
+	opts.each = count_request;
 	opts.request_bytes = 80000;
-	each_count = 0;
-	each_code = 0;
+	request_count = 0;
+	request_code = 0;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
-	assert_int_equal(each_count, 20);
+	assert_int_equal(request_count, 20);
 	assert_int_equal(report.bytes, 1600000);
 	penstock_loaded_free(loaded);
-	/* No request ends between two places of the same bytes, which would be read twice. */
+	/* No request ends between two destinations of the same bytes, which would then be read
+	 * twice. */
 	assert_int_equal(penstock_weights_load(w, both, 2, &opts, &report, &loaded), 0);
 	assert_int_equal(report.bytes, 3200000);
 	assert_true(report.read < 1700000);
 	penstock_loaded_free(loaded);
 	loaded = NULL;
-	each_code = 1;
-	each_count = 0;
+	request_code = 1;
+	request_count = 0;
 	use_counter();
 	opts.user = &held;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ECANCELED);
-	assert_int_equal(each_count, 1);
+	assert_int_equal(request_count, 1);
 	assert_null(loaded);
 	assert_int_equal(held_count, 0);
 }
@@ -175,7 +182,7 @@ static void test_no_memory(void **state)
 	struct penstock_loaded *loaded = NULL;
 
 	(void)state;
-	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 0);
+	made_file(made_path("zoo.safetensors"), all_dtypes, COUNT(all_dtypes), 0);
 	open_model(made_path("zoo.safetensors"));
 	use_counter();
 	opts.alloc = no_memory;
@@ -185,11 +192,12 @@ static void test_no_memory(void **state)
 	assert_null(loaded);
 }
 
-/* ---- 2: into memory of the caller's ---- */
+/* ---- penstock_weights_load_into ---- */
 
-/* The whole and every kind of range of one tensor, compared with its definition. */
-static void into(struct penstock_device *dev, const struct made *m, unsigned dim, uint64_t first,
-		 uint64_t count, uint64_t outer_first, uint64_t outer_count, uint64_t gap)
+/* Loads one range of a tensor and compares it with the bytes that the range should have. */
+static void check_piece(struct penstock_device *dev, const struct made *m, unsigned dim,
+			uint64_t first, uint64_t count, uint64_t outer_first, uint64_t outer_count,
+			uint64_t gap)
 {
 	uint64_t inner = m->bits, extent = m->rank ? m->shape[dim] : 1, outer = 1, row, rows;
 	struct penstock_piece p = {.size = sizeof(p),
@@ -227,31 +235,32 @@ static void into(struct penstock_device *dev, const struct made *m, unsigned dim
 
 static void test_into(void **state)
 {
-	const struct made *last = &zoo[11], *half = &zoo[4], *four = &zoo[7], *big = &zoo[5];
+	const struct made *last = &all_dtypes[11], *half = &all_dtypes[4], *four = &all_dtypes[7],
+			  *big = &all_dtypes[5];
 
 	(void)state;
-	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 1);
+	made_file(made_path("zoo.safetensors"), all_dtypes, COUNT(all_dtypes), 1);
 	open_model(made_path("zoo.safetensors"));
 	for (unsigned d = 0; d < 2; d++) {
 		struct penstock_device *dev = d ? gpu : host;
 
-		into(dev, last, 0, 0, 0, 0, 0, 0);
-		into(dev, last, 0, 1, 2, 0, 0, 0);
-		into(dev, last, 1, 2, 3, 0, 0, 0);
-		into(dev, last, 1, 2, 3, 1, 2, 5);
-		into(dev, last, 2, 9, 1, 3, 7, 1);
-		into(dev, half, 1, 4, 6, 0, 0, 100);
-		into(dev, four, 1, 2, 4, 0, 0, 0);
-		into(dev, &zoo[2], 0, 0, 0, 0, 0, 0);
-		into(dev, big, 1, 100, 300, 0, 0, 0);
-		into(dev, big, 0, 500, 13, 0, 0, 0);
+		check_piece(dev, last, 0, 0, 0, 0, 0, 0);
+		check_piece(dev, last, 0, 1, 2, 0, 0, 0);
+		check_piece(dev, last, 1, 2, 3, 0, 0, 0);
+		check_piece(dev, last, 1, 2, 3, 1, 2, 5);
+		check_piece(dev, last, 2, 9, 1, 3, 7, 1);
+		check_piece(dev, half, 1, 4, 6, 0, 0, 100);
+		check_piece(dev, four, 1, 2, 4, 0, 0, 0);
+		check_piece(dev, &all_dtypes[2], 0, 0, 0, 0, 0, 0);
+		check_piece(dev, big, 1, 100, 300, 0, 0, 0);
+		check_piece(dev, big, 0, 500, 13, 0, 0, 0);
 	}
-	/* A shard of dimension 0 reads its own bytes. */
-	into(gpu, big, 0, 100, 200, 0, 0, 0);
+	/* A part of dimension 0 reads only its own bytes. */
+	check_piece(gpu, big, 0, 100, 200, 0, 0, 0);
 	assert_true(report.read <= 200 * 1021 * 2 * 105 / 100);
 }
 
-/* Eight column shards of one matrix, on two devices, in one call: read once. */
+/* Eight column parts of one matrix, on two devices, in one call: the matrix is read once. */
 static void test_columns(void **state)
 {
 	static const struct made m = {"m", "BF16", 16, 2, {256, 1024}};
@@ -290,7 +299,7 @@ static void test_columns(void **state)
 	}
 }
 
-static void refuses(struct penstock_piece p, int code, const char *words)
+static void check_refused(struct penstock_piece p, int code, const char *words)
 {
 	int ret;
 
@@ -310,61 +319,66 @@ static void test_refusals(void **state)
 	void *on_gpu;
 
 	(void)state;
-	made_file(made_path("zoo.safetensors"), zoo, COUNT(zoo), 0);
+	made_file(made_path("zoo.safetensors"), all_dtypes, COUNT(all_dtypes), 0);
 	open_model(made_path("zoo.safetensors"));
 	assert_int_equal(penstock_alloc(gpu, 4000, &on_gpu), 0);
 	last = (uint64_t)penstock_weights_find(w, "last");
 	four = (uint64_t)penstock_weights_find(w, "four");
 	half = (uint64_t)penstock_weights_find(w, "half");
-	/* last is 4 x 6 x 10 of four bytes. */
+	/* `last` has 4 x 6 x 10 elements of four bytes. */
 #define P .ptr = mem, .room = sizeof(mem)
-	refuses((struct penstock_piece){P, .tensor = COUNT(zoo)}, ENOENT, "tensor 12 of 12");
-	refuses((struct penstock_piece){P, .tensor = last, .dim = 3}, ERANGE, "outside");
-	refuses((struct penstock_piece){P, .tensor = last, .first = 4, .count = 1}, ERANGE,
-		"outside");
-	refuses((struct penstock_piece){P, .tensor = last, .first = UINT64_MAX, .count = 2}, ERANGE,
-		"outside");
-	refuses((struct penstock_piece){P, .tensor = last, .first = 5}, ERANGE, "outside");
-	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .outer_first = 3,
-					.outer_count = 2},
-		ERANGE, "outside");
-	refuses((struct penstock_piece){.ptr = mem, .room = 959, .tensor = last}, ENOSPC,
-		"959 bytes, it takes 960");
-	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 2000},
-		ENOSPC, "it takes 6120");
-	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 119},
+	check_refused((struct penstock_piece){P, .tensor = COUNT(all_dtypes)}, ENOENT,
+		      "tensor 12 is out of range: the model has 12");
+	check_refused((struct penstock_piece){P, .tensor = last, .dim = 3}, ERANGE, "outside");
+	check_refused((struct penstock_piece){P, .tensor = last, .first = 4, .count = 1}, ERANGE,
+		      "outside");
+	check_refused((struct penstock_piece){P, .tensor = last, .first = UINT64_MAX, .count = 2},
+		      ERANGE, "outside");
+	check_refused((struct penstock_piece){P, .tensor = last, .first = 5}, ERANGE, "outside");
+	check_refused((struct penstock_piece){P, .tensor = last, .dim = 1, .outer_first = 3,
+					      .outer_count = 2},
+		      ERANGE, "outside");
+	check_refused((struct penstock_piece){.ptr = mem, .room = 959, .tensor = last}, ENOSPC,
+		      "959 bytes, it needs 960");
+	check_refused(
+		(struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 2000},
+		ENOSPC, "it needs 6120");
+	check_refused(
+		(struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3, .pitch = 119},
 		EINVAL, "pitch is shorter");
-	refuses((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3,
-					.pitch = UINT64_MAX},
-		ENOSPC, "it takes");
-	refuses((struct penstock_piece){P, .tensor = last, .dtype = PENSTOCK_DTYPE_F16}, EINVAL,
-		"it is F32, its destination F16");
-	refuses((struct penstock_piece){P, .tensor = last, .dev = gpu}, EINVAL,
-		"on host, not on cuda:0");
-	refuses((struct penstock_piece){.ptr = on_gpu, .room = 4000, .tensor = half, .dev = host},
-		EINVAL, "on cuda:0, not on host");
-	refuses((struct penstock_piece){.room = 4000, .tensor = half}, EINVAL, "NULL");
-	refuses((struct penstock_piece){P, .tensor = four, .dim = 1, .first = 1, .count = 2},
-		EINVAL, "whole bytes");
+	check_refused((struct penstock_piece){P, .tensor = last, .dim = 1, .count = 3,
+					      .pitch = UINT64_MAX},
+		      ENOSPC, "it needs");
+	check_refused((struct penstock_piece){P, .tensor = last, .dtype = PENSTOCK_DTYPE_F16},
+		      EINVAL, "it is F32, but its destination is F16");
+	check_refused((struct penstock_piece){P, .tensor = last, .dev = gpu}, EINVAL,
+		      "on host, but the piece says cuda:0");
+	check_refused(
+		(struct penstock_piece){.ptr = on_gpu, .room = 4000, .tensor = half, .dev = host},
+		EINVAL, "on cuda:0, but the piece says host");
+	check_refused((struct penstock_piece){.room = 4000, .tensor = half}, EINVAL, "NULL");
+	check_refused((struct penstock_piece){P, .tensor = four, .dim = 1, .first = 1, .count = 2},
+		      EINVAL, "whole bytes");
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "four");
 	assert_non_null(strstr(place.file, "zoo.safetensors"));
 	made_file(made_path("odd.safetensors"), &(struct made){"odd", "F4", 4, 2, {2, 3}}, 1, 0);
 	open_model(made_path("odd.safetensors"));
-	refuses((struct penstock_piece){P, .tensor = 0, .dim = 1, .count = 2}, EINVAL,
-		"whole bytes");
+	check_refused((struct penstock_piece){P, .tensor = 0, .dim = 1, .count = 2}, EINVAL,
+		      "whole bytes");
 	open_model(made_path("zoo.safetensors"));
 	opts.align = 3;
-	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "align");
+	check_refused((struct penstock_piece){P, .tensor = last}, EINVAL, "align");
 	opts.align = 0;
 	opts.alloc = no_memory;
-	refuses((struct penstock_piece){P, .tensor = last}, EINVAL, "without free");
+	check_refused((struct penstock_piece){P, .tensor = last}, EINVAL,
+		      "alloc and free must be given together");
 	penstock_free(gpu, on_gpu);
 }
 
-/* ---- what changes under it ---- */
+/* ---- files that change ---- */
 
-static void test_changes(void **state)
+static void test_file_changes(void **state)
 {
 	static const struct made list[] = {
 		{"first", "U8", 8, 1, {1 << 20}},
@@ -391,15 +405,15 @@ static void test_changes(void **state)
 	assert_null(loaded);
 	assert_int_equal(held_count, 0);
 	opts.path = NULL;
-	/* Opened by the load before; its end is cut off now. */
+	/* The load before has opened the file. Its end is cut off here. */
 	assert_int_equal(truncate(path, (2 << 20) + 5000), 0);
 	assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), -ENODATA);
 	penstock_weights_get_place(&place);
 	assert_string_equal(place.tensor, "third");
 	assert_int_equal(place.off, (2 << 20) + 5000);
 	assert_int_equal(held_count, 0);
-	/* And before the page that the only one asked for begins in, which its neighbour ends in.
-	 */
+	/* The only tensor wanted shares its first page with the tensor before. The cut is
+	 * before that page. */
 	assert_int_equal(truncate(path, 5000), 0);
 	assert_int_equal(penstock_weights_get(w, 2, &third), 0);
 	assert_true(third.off % 4096);
@@ -411,7 +425,7 @@ static void test_changes(void **state)
 	assert_string_equal(place.tensor, "third");
 	assert_int_equal(place.off, third.off);
 	assert_int_equal(held_count, 0);
-	/* Written to, before the first byte. */
+	/* The file changes before the first byte is read. */
 	made_file(path, list, 3, 0);
 	open_model(path);
 	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
@@ -420,8 +434,8 @@ static void test_changes(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "changed after its header"));
 }
 
-/* What becomes of a file's name is nobody's business who has opened it: removed, or another
- * in its place. Of more files than are kept open it is an error. */
+/* An open model does not notice that its file was removed or replaced. A model of too many
+ * files to keep open fails then. */
 static void test_replaced(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
@@ -436,7 +450,7 @@ static void test_replaced(void **state)
 		made_file(made_path("new.safetensors"), &other, 1, 0);
 		assert_int_equal(i ? unlink(path) : rename(made_path("new.safetensors"), path), 0);
 		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
-		check(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
+		check_tensor(host, penstock_loaded_ptr(loaded, 0, 0), "m", 1 << 16);
 		penstock_loaded_free(loaded);
 	}
 	made_many(dir);
@@ -451,8 +465,8 @@ static void test_replaced(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "64.safetensors: No such file"));
 }
 
-/* By a nanosecond of its time, or by its length alone. */
-static void test_changes_little(void **state)
+/* Changes of a nanosecond in the time, or of the length alone, are noticed. */
+static void test_small_changes(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_loaded *loaded = NULL;
@@ -475,7 +489,7 @@ static void test_changes_little(void **state)
 	}
 }
 
-static int touch(void *user, unsigned file, const struct penstock_report *r)
+static int touch_file(void *user, unsigned file, const struct penstock_report *r)
 {
 	struct timespec times[2] = {{2, 0}, {2, 0}};
 
@@ -484,8 +498,8 @@ static int touch(void *user, unsigned file, const struct penstock_report *r)
 	return utimensat(AT_FDCWD, user, times, 0);
 }
 
-/* Written to while it is read: known once the last byte is there. */
-static void test_changes_late(void **state)
+/* A change while the file is read is noticed after the last byte. */
+static void test_change_during_read(void **state)
 {
 	static const struct made m = {"m", "U8", 8, 1, {1 << 16}};
 	struct penstock_loaded *loaded = NULL;
@@ -494,14 +508,14 @@ static void test_changes_late(void **state)
 	(void)state;
 	made_file(path, &m, 1, 0);
 	open_model(path);
-	opts.each = touch;
+	opts.each = touch_file;
 	opts.user = (void *)(uintptr_t)path;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -ESTALE);
 	assert_null(loaded);
 }
 
-/* Processes that would wait for each other in the driver are to be fast, unless what they
- * register is kept. */
+/* Several ranks use the effort `fast`, because they would wait for each other to register
+ * memory, unless registrations are kept. */
 static void test_effort(void **state)
 {
 	struct penstock_weights_opts kept = PENSTOCK_WEIGHTS_OPTS_INIT;
@@ -523,10 +537,18 @@ static void test_effort(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_load),      CASE(test_load_plain), CASE(test_each),
-		CASE(test_no_memory), CASE(test_into),	     CASE(test_columns),
-		CASE(test_refusals),  CASE(test_changes),    CASE(test_changes_late),
-		CASE(test_replaced),  CASE(test_pages),	     CASE(test_changes_little),
+		CASE(test_load),
+		CASE(test_load_contiguous),
+		CASE(test_each),
+		CASE(test_no_memory),
+		CASE(test_into),
+		CASE(test_columns),
+		CASE(test_refusals),
+		CASE(test_file_changes),
+		CASE(test_change_during_read),
+		CASE(test_replaced),
+		CASE(test_page_offset),
+		CASE(test_small_changes),
 		CASE(test_effort),
 	};
 

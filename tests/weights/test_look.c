@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits is asked now and then whether to go on: each way to receive, and saving. The
- * file is sparse, and its chunks come late, so that a no leaves most of it unread.
+ * Tests cancelling through the `look` callback in each way to receive a model, and in a save.
+ * The file is sparse and its chunks are delayed, so that most of it is unread at that time.
  */
 #include "load.h"
 
@@ -10,24 +10,24 @@
 #define ALL ((uint64_t)TENSORS * EACH)
 #define LATE "fault:bounce?delay_us=300000"
 
-static unsigned asked, no_from; /* the answer that is no; 0: none */
+static unsigned look_count, cancel_at; /* cancel_at: the call that cancels; 0: none does. */
 
-static int answer(void *user)
+static int count_and_answer(void *user)
 {
-	assert_ptr_equal(user, &asked);
-	return ++asked == no_from;
+	assert_ptr_equal(user, &look_count);
+	return ++look_count == cancel_at;
 }
 
-static void heed(const char *path, unsigned no)
+static void set_look(const char *path, unsigned no)
 {
 	opts.path = path;
-	opts.look = answer;
-	opts.user = &asked;
-	asked = 0;
-	no_from = no;
+	opts.look = count_and_answer;
+	opts.user = &look_count;
+	look_count = 0;
+	cancel_at = no;
 }
 
-static void open_many(void)
+static void open_sparse_model(void)
 {
 	const char *path = made_path("many.safetensors");
 	size_t room = TENSORS * 96, n = 8;
@@ -50,13 +50,13 @@ static void open_many(void)
 	open_model(path);
 }
 
-/* Most of it was not read, and nobody was asked again. */
-static void ended_early(int ret, uint64_t read)
+/* Checks that most of the file was not read, and that the callback was not called again. */
+static void check_cancelled(int ret, uint64_t read)
 {
 	assert_int_equal(ret, -ECANCELED);
 	assert_int_equal(penstock_errwhy(), PENSTOCK_WHY_CANCELLED);
 	assert_non_null(strstr(penstock_errmsg(), "cancelled by the caller"));
-	assert_int_equal(asked, no_from);
+	assert_int_equal(look_count, cancel_at);
 	if (read >= ALL / 2)
 		fail_msg("%llu bytes were read", (unsigned long long)read);
 }
@@ -67,29 +67,29 @@ static void test_load(void **state)
 	int ret;
 
 	(void)state;
-	open_many();
-	heed(LATE, 2);
+	open_sparse_model();
+	set_look(LATE, 2);
 	ret = penstock_weights_load(w, &host, 1, &opts, &report, &loaded);
-	ended_early(ret, report.read);
+	check_cancelled(ret, report.read);
 	assert_null(loaded);
 }
 
-/* Asked, and content: all is there. */
-static void test_yes(void **state)
+/* The callback is called and does not cancel: the load completes. */
+static void test_not_cancelled(void **state)
 {
 	struct penstock_loaded *loaded;
 
 	(void)state;
-	open_many();
-	heed("fault:bounce?delay_us=500000", 0);
+	open_sparse_model();
+	set_look("fault:bounce?delay_us=500000", 0);
 	opts.count = 2;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
-	assert_true(asked > 0 && asked < 100);
+	assert_true(look_count > 0 && look_count < 100);
 	assert_int_equal(report.bytes, 2 * EACH);
 	penstock_loaded_free(loaded);
 }
 
-/* Each to the same place. */
+/* All tensors go to the same place. */
 static void test_into(void **state)
 {
 	struct penstock_piece *list = calloc(TENSORS, sizeof(*list));
@@ -97,17 +97,17 @@ static void test_into(void **state)
 	int ret;
 
 	(void)state;
-	open_many();
+	open_sparse_model();
 	for (unsigned i = 0; i < TENSORS; i++)
 		list[i] = (struct penstock_piece){
 			.size = sizeof(list[0]), .tensor = i, .ptr = place, .room = EACH};
-	heed(LATE, 1);
+	set_look(LATE, 1);
 	ret = penstock_weights_load_into(w, list, TENSORS, &opts, &report);
-	ended_early(ret, report.read);
+	check_cancelled(ret, report.read);
 	free(list);
 }
 
-/* Nothing moves any more when it has failed, though the iterator is there still. */
+/* After the failure no byte moves, although the iterator is still open. */
 static void test_iterator(void **state)
 {
 	struct penstock_load_report later = {.size = sizeof(later)};
@@ -117,22 +117,22 @@ static void test_iterator(void **state)
 	int ret;
 
 	(void)state;
-	open_many();
-	heed(LATE, 3);
+	open_sparse_model();
+	set_look(LATE, 3);
 	assert_int_equal(penstock_weights_iter_open(w, host, &opts, &it), 0);
 	do {
 		ret = penstock_weights_iter_next(it, &tensor, &ptr);
 	} while (ret == 1 && !penstock_weights_iter_release(it, tensor));
 	penstock_weights_iter_report(it, &report);
-	ended_early(ret, report.read);
-	assert_true(report.requests > 0); /* all that was begun has ended */
+	check_cancelled(ret, report.read);
+	assert_true(report.requests > 0); /* All requests that were submitted have completed. */
 	assert_int_equal(penstock_weights_iter_next(it, &tensor, &ptr), -ECANCELED);
 	penstock_weights_iter_report(it, &later);
 	assert_int_equal(later.read, report.read);
 	penstock_weights_iter_close(it);
 }
 
-/* A save that is cancelled leaves what was there, and nothing beside it. */
+/* A cancelled save leaves the old file, and nothing beside it. */
 static void test_save(void **state)
 {
 	static const uint64_t shape[] = {EACH};
@@ -155,12 +155,12 @@ static void test_save(void **state)
 	}
 	assert_int_equal(penstock_weights_save(path, list, 1, &how, NULL), 0);
 	how.path = LATE;
-	how.look = answer;
-	how.user = &asked;
-	asked = 0;
-	no_from = 2;
+	how.look = count_and_answer;
+	how.user = &look_count;
+	look_count = 0;
+	cancel_at = 2;
 	ret = penstock_weights_save(path, list, TENSORS, &how, &report);
-	ended_early(ret, report.read);
+	check_cancelled(ret, report.read);
 	open_model(path);
 	assert_int_equal(penstock_weights_count(w), 1);
 	assert_int_equal(unlink(path), 0);
@@ -168,7 +168,7 @@ static void test_save(void **state)
 	free(list);
 }
 
-/* One lane, which has 256 chunks under way at most. */
+/* One lane, which has at most 256 chunks in flight. */
 static int setup_one_lane(void **state)
 {
 	struct penstock_device_opts how = PENSTOCK_DEVICE_OPTS_INIT;
@@ -189,7 +189,7 @@ static int close_host(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_load),     CASE(test_yes),  CASE(test_into),
+		CASE(test_load),     CASE(test_not_cancelled), CASE(test_into),
 		CASE(test_iterator), CASE(test_save),
 	};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which files a model consists of, and what is said where they are not what they
- * should be: one file, an index, directories, a Hugging Face cache, a list.
+ * Tests which files a model consists of - one file, an index, directories, a Hugging Face
+ * cache, a list - and the messages where they are wrong.
  */
 #include "make.h"
 
@@ -31,8 +31,8 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Opens and compares the names, in order, one letter each. */
-static void opens(const char *path, const char *names)
+/* Opens a model and compares its tensors in order; each letter is the last of a name. */
+static void check_opens(const char *path, const char *names)
 {
 	penstock_weights_close(w);
 	w = NULL;
@@ -50,8 +50,8 @@ static void opens(const char *path, const char *names)
 	}
 }
 
-static void fails(const char *path, int code, const char *words, const char *file,
-		  const char *tensor)
+static void check_fails(const char *path, int code, const char *words, const char *file,
+			const char *tensor)
 {
 	struct penstock_weights *none = NULL;
 	struct penstock_weights_place place = {.size = sizeof(place)};
@@ -76,7 +76,7 @@ static void test_file(void **state)
 
 	(void)state;
 	made_file(path, list, 3, 3);
-	opens(path, "abc");
+	check_opens(path, "abc");
 	assert_int_equal(penstock_weights_get(w, 1, &t), 0);
 	assert_string_equal(t.name, "b");
 	assert_int_equal(t.dtype, PENSTOCK_DTYPE_BF16);
@@ -99,14 +99,14 @@ static void test_file(void **state)
 	assert_non_null(strstr(penstock_errmsg(), "'x'"));
 	opts.names = (const char *const[]){"layers.*", "b"};
 	opts.name_count = 2;
-	opens(path, "bc");
+	check_opens(path, "bc");
 	opts.names = (const char *const[]){"layers.*", "nothing*"};
-	opens(path, "c");
+	check_opens(path, "c");
 	opts.names = (const char *const[]){"layers.*", "typo"};
-	fails(path, ENOENT, "no such tensor", "file.safetensors", "typo");
+	check_fails(path, ENOENT, "no such tensor", "file.safetensors", "typo");
 	opts.names = (const char *const[]){"nothing*"};
 	opts.name_count = 1;
-	fails(path, ENOENT, "matches 'nothing*'", "file.safetensors", "");
+	check_fails(path, ENOENT, "matches 'nothing*'", "file.safetensors", "");
 }
 
 static void test_bad_files(void **state)
@@ -116,28 +116,28 @@ static void test_bad_files(void **state)
 	struct stat st;
 
 	(void)state;
-	fails(made_path("missing"), ENOENT, "No such file", "missing", "");
-	fails("/dev/null", EINVAL, "neither a file nor a directory", "/dev/null", "");
+	check_fails(made_path("missing"), ENOENT, "No such file", "missing", "");
+	check_fails("/dev/null", EINVAL, "neither a file nor a directory", "/dev/null", "");
 	made_text(path, "abc");
-	fails(path, EBADMSG, "3 bytes are no", "bad.safetensors", "");
+	check_fails(path, EBADMSG, "3 bytes is not a safetensors file", "bad.safetensors", "");
 	made_text(path, "\x02\x01\0\0\0\0\0\0{}");
-	fails(path, EBADMSG, "no", "bad.safetensors", "");
+	check_fails(path, EBADMSG, "no", "bad.safetensors", "");
 	made_text(path, "\xff\xff\xff\xff\xff\xff\xff\xff{}");
-	fails(path, EBADMSG, "header of 18446744073709551615 bytes", "bad.safetensors", "");
+	check_fails(path, EBADMSG, "header of 18446744073709551615 bytes", "bad.safetensors", "");
 	made_file(path, list, 2, 0);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(truncate(path, st.st_size - 1), 0);
-	fails(path, EBADMSG, "truncated", "bad.safetensors", "b");
+	check_fails(path, EBADMSG, "truncated", "bad.safetensors", "b");
 	assert_int_equal(truncate(path, st.st_size + 1), 0);
-	fails(path, EBADMSG, "1 bytes behind", "bad.safetensors", "");
+	check_fails(path, EBADMSG, "1 bytes follow", "bad.safetensors", "");
 	assert_int_equal(truncate(path, 20), 0);
-	fails(path, EBADMSG, "the file ends after 20", "bad.safetensors", "");
+	check_fails(path, EBADMSG, "the file has only 20", "bad.safetensors", "");
 	unlink(path);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	fails(path, EINVAL, "neither", "bad.safetensors", "");
+	check_fails(path, EINVAL, "neither", "bad.safetensors", "");
 }
 
-static void put(const char *dir, const char *name, const char *text)
+static void write_text(const char *dir, const char *name, const char *text)
 {
 	char path[1024];
 
@@ -145,7 +145,7 @@ static void put(const char *dir, const char *name, const char *text)
 	made_text(path, text);
 }
 
-static void put_file(const char *dir, const char *name, const struct made *m)
+static void write_model(const char *dir, const char *name, const struct made *m)
 {
 	char path[1024];
 
@@ -159,37 +159,39 @@ static void test_directory(void **state)
 
 	(void)state;
 	made_dir(dir);
-	fails(dir, ENOENT, "there is no *.safetensors", "dir", "");
-	put_file(dir, "consolidated.00.safetensors", &a);
-	opens(dir, "a");
-	put_file(dir, "part-2.safetensors", &c);
-	put_file(dir, "part-1.safetensors", &b);
-	put(dir, ".hidden.safetensors", "x");
-	put(dir, "config.json", "{}");
-	opens(dir, "bc");
-	put_file(dir, "part-3.safetensors", &c);
-	fails(dir, EBADMSG, "has a tensor of that name too", "part-3", "layers.0.c");
-	put_file(dir, "model.safetensors", &a);
-	opens(dir, "a");
-	put(dir, "model.safetensors.index.json",
-	    "{\"metadata\":{\"total_size\":1.5},\"weight_map\":{"
-	    "\"layers.0.c\":\"part-3.safetensors\",\"b\":\"part-1.safetensors\"}}");
-	opens(dir, "bc");
-	opens(made_path("dir/model.safetensors.index.json"), "bc");
-	/* What a file has besides is a leftover, or a copy of another's. */
+	check_fails(dir, ENOENT, "there is no *.safetensors", "dir", "");
+	write_model(dir, "consolidated.00.safetensors", &a);
+	check_opens(dir, "a");
+	write_model(dir, "part-2.safetensors", &c);
+	write_model(dir, "part-1.safetensors", &b);
+	write_text(dir, ".hidden.safetensors", "x");
+	write_text(dir, "config.json", "{}");
+	check_opens(dir, "bc");
+	write_model(dir, "part-3.safetensors", &c);
+	check_fails(dir, EBADMSG, "has a tensor of that name too", "part-3", "layers.0.c");
+	write_model(dir, "model.safetensors", &a);
+	check_opens(dir, "a");
+	write_text(dir, "model.safetensors.index.json",
+		   "{\"metadata\":{\"total_size\":1.5},\"weight_map\":{"
+		   "\"layers.0.c\":\"part-3.safetensors\",\"b\":\"part-1.safetensors\"}}");
+	check_opens(dir, "bc");
+	check_opens(made_path("dir/model.safetensors.index.json"), "bc");
+	/* A file may have other tensors than the index lists for it: leftovers, or copies of
+	 * another file's. */
 	made_file(made_path("dir/part-3.safetensors"), (const struct made[]){a, b, c}, 3, 0);
-	opens(dir, "bc");
-	put_file(dir, "part-3.safetensors", &c);
-	put(dir, "other.safetensors.index.json", "{\"weight_map\":{\"b\":\"part-1.safetensors\"}}");
-	opens(dir, "bc");
+	check_opens(dir, "bc");
+	write_model(dir, "part-3.safetensors", &c);
+	write_text(dir, "other.safetensors.index.json",
+		   "{\"weight_map\":{\"b\":\"part-1.safetensors\"}}");
+	check_opens(dir, "bc");
 	unlink(made_path("dir/model.safetensors.index.json"));
-	opens(dir, "b");
-	put(dir, "third.safetensors.index.json", "{}");
-	fails(dir, EINVAL, "2 indices", "dir", "");
+	check_opens(dir, "b");
+	write_text(dir, "third.safetensors.index.json", "{}");
+	check_fails(dir, EINVAL, "2 indices", "dir", "");
 }
 
-/* Options of a later version: what it has more may be zero. */
-static void test_later(void **state)
+/* Options of a later version of the library: members that this one does not know must be zero. */
+static void test_later_options(void **state)
 {
 	struct {
 		struct penstock_weights_opts known;
@@ -216,11 +218,12 @@ static void test_bad_index(void **state)
 		const char *text, *words, *tensor;
 	} rows[] = {
 		{"", "'{' is missing", ""},
-		{"{}", "without weight_map", ""},
-		{"{\"weight_map\":{}}", "without tensors", ""},
+		{"{}", "has no weight_map", ""},
+		{"{\"weight_map\":{}}", "lists no tensors", ""},
 		{"{\"weight_map\":{\"b\":1}}", "a string is missing", ""},
 		{"{\"weight_map\":{\"b\":\"p.safetensors\"}} x", "behind the end", ""},
-		{"{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two", ""},
+		{"{\"weight_map\":{\"b\":\"p.safetensors\"},\"weight_map\":{}}", "two weight maps",
+		 ""},
 		{"{\"weight_map\":{\"b\":\"p.safetensors\",\"b\":\"p.safetensors\"}}", "twice",
 		 "b"},
 		{"{\"weight_map\":{\"b\":\"../p.safetensors\"}}", "outside", "b"},
@@ -233,14 +236,14 @@ static void test_bad_index(void **state)
 
 	(void)state;
 	made_dir(dir);
-	put_file(dir, "p.safetensors", &b);
+	write_model(dir, "p.safetensors", &b);
 	index = made_path("bad-index/model.safetensors.index.json");
 	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		made_text(index, rows[i].text);
-		fails(dir, EBADMSG, rows[i].words, "bad-index", rows[i].tensor);
+		check_fails(dir, EBADMSG, rows[i].words, "bad-index", rows[i].tensor);
 	}
 	made_text(index, "{\"weight_map\":{\"b\":\"q.safetensors\"}}");
-	fails(dir, ENOENT, "names q.safetensors, which is not there", "index.json", "b");
+	check_fails(dir, ENOENT, "names q.safetensors, which does not exist", "index.json", "b");
 }
 
 static void test_stripes(void **state)
@@ -250,23 +253,23 @@ static void test_stripes(void **state)
 	(void)state;
 	made_dir(one);
 	made_dir(two);
-	put_file(one, "p1.safetensors", &a);
-	put_file(two, "p2.safetensors", &b);
+	write_model(one, "p1.safetensors", &a);
+	write_model(two, "p2.safetensors", &b);
 	opts.dirs = &two;
 	opts.dir_count = 1;
-	opens(one, "ab");
-	put(one, "model.safetensors.index.json",
-	    "{\"weight_map\":{\"a\":\"p1.safetensors\",\"b\":\"p2.safetensors\"}}");
-	opens(one, "ab");
+	check_opens(one, "ab");
+	write_text(one, "model.safetensors.index.json",
+		   "{\"weight_map\":{\"a\":\"p1.safetensors\",\"b\":\"p2.safetensors\"}}");
+	check_opens(one, "ab");
 	opts.dir_count = 0;
-	fails(one, ENOENT, "p2.safetensors", "index.json", "b");
-	/* One that is not there, also where the model does not need it. */
-	put_file(two, "whole.safetensors", &a);
+	check_fails(one, ENOENT, "p2.safetensors", "index.json", "b");
+	/* A directory that does not exist is an error, also if the model needs nothing from it. */
+	write_model(two, "whole.safetensors", &a);
 	two = made_path("stripe-3");
 	opts.dir_count = 1;
-	fails(made_path("stripe-2/whole.safetensors"), ENOENT, "No such file", two, "");
+	check_fails(made_path("stripe-2/whole.safetensors"), ENOENT, "No such file", two, "");
 	two = made_path("stripe-2/whole.safetensors");
-	fails(two, ENOTDIR, "Not a directory", two, "");
+	check_fails(two, ENOTDIR, "Not a directory", two, "");
 }
 
 static void test_cache(void **state)
@@ -282,16 +285,16 @@ static void test_cache(void **state)
 	made_dir(link);
 	snprintf(link, sizeof(link), "%s/snapshots/c0ffee", repo);
 	made_dir(link);
-	put_file(repo, "blobs/1234", &b);
+	write_model(repo, "blobs/1234", &b);
 	snprintf(blob, sizeof(blob), "../../blobs/1234");
 	snprintf(link, sizeof(link), "%s/snapshots/c0ffee/model.safetensors", repo);
 	assert_true(!symlink(blob, link) || errno == EEXIST);
-	opens(repo, "b");
-	put(repo, "refs/main", "c0ffee\n");
-	opens(repo, "b");
+	check_opens(repo, "b");
+	write_text(repo, "refs/main", "c0ffee\n");
+	check_opens(repo, "b");
 	opts.cache = made_path("hub");
-	opens("own/tiny", "b");
-	/* Found by the environment; an empty variable is none. */
+	check_opens("own/tiny", "b");
+	/* The environment names the cache; an empty variable counts as unset. */
 	opts.cache = NULL;
 	setenv("HF_HUB_CACHE", "", 1);
 	setenv("HF_HOME", "", 1);
@@ -299,41 +302,41 @@ static void test_cache(void **state)
 	made_dir(made_path("xdg/huggingface"));
 	assert_true(!symlink(made_path("hub"), made_path("xdg/huggingface/hub")) ||
 		    errno == EEXIST);
-	opens("own/tiny", "b");
+	check_opens("own/tiny", "b");
 	unsetenv("XDG_CACHE_HOME");
 	setenv("HF_HOME", made_path("xdg/huggingface"), 1);
-	opens("own/tiny", "b");
+	check_opens("own/tiny", "b");
 	setenv("HF_HUB_CACHE", made_path("hub"), 1);
-	opens("own/tiny", "b");
+	check_opens("own/tiny", "b");
 	unsetenv("HF_HUB_CACHE");
 	unsetenv("HF_HOME");
 	opts.cache = made_path("hub");
 	/* A model without an owner. */
 	assert_true(!symlink("models--own--tiny", made_path("hub/models--old")) || errno == EEXIST);
-	opens("old", "b");
+	check_opens("old", "b");
 	opts.revision = "c0ffee";
-	opens("own/tiny", "b");
+	check_opens("own/tiny", "b");
 	opts.revision = "v2";
-	fails("own/tiny", ENOENT, "no snapshot for revision 'v2'", "models--own--tiny", "");
-	put(repo, "refs/v2", "c0ffee");
-	opens("own/tiny", "b");
+	check_fails("own/tiny", ENOENT, "no snapshot for revision 'v2'", "models--own--tiny", "");
+	write_text(repo, "refs/v2", "c0ffee");
+	check_opens("own/tiny", "b");
 	opts.revision = "../../..";
-	fails("own/tiny", ENOENT, "no snapshot", "models--own--tiny", "");
+	check_fails("own/tiny", ENOENT, "no snapshot", "models--own--tiny", "");
 	opts.revision = NULL;
-	put(repo, "refs/main", "gone");
+	write_text(repo, "refs/main", "gone");
 	snprintf(link, sizeof(link), "%s/snapshots/second", repo);
 	made_dir(link);
-	fails("own/tiny", ENOENT, "revision 'main'", "models--own--tiny", "");
-	put(repo, "refs/main", "c0ffee\n");
-	opens("own/tiny", "b");
-	fails("own/none", ENOENT, "No such file", "own/none", "");
-	/* Beside a file that is called as the owner is. */
+	check_fails("own/tiny", ENOENT, "revision 'main'", "models--own--tiny", "");
+	write_text(repo, "refs/main", "c0ffee\n");
+	check_opens("own/tiny", "b");
+	check_fails("own/none", ENOENT, "No such file", "own/none", "");
+	/* The current directory has a file that is called like the owner. */
 	tree = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	made_dir(made_path("beside"));
-	put(made_path("beside"), "own", "");
+	write_text(made_path("beside"), "own", "");
 	assert_int_equal(chdir(made_path("beside")), 0);
-	opens("own/tiny", "b");
-	fails("own/none", ENOENT, "nor is it in the cache", "own/none", "");
+	check_opens("own/tiny", "b");
+	check_fails("own/none", ENOENT, "it is not in the cache", "own/none", "");
 	assert_int_equal(fchdir(tree), 0);
 	close(tree);
 }
@@ -370,7 +373,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bad_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_directory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_index, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_later, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_later_options, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_stripes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cache, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_list, setup, teardown),

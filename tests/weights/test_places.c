@@ -1,57 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models by chance, whole and as a rank's part, with every kind of cut, in requests of every
- * length: each byte is where it belongs, each tensor aligned, and nothing is written
- * outside of the allocation, in whose neighbourhood marks lie.
+ * Tests random models, whole and split for a rank by every rule, in requests of random lengths:
+ * each byte is at its place, each tensor is aligned, and nothing is written outside of the
+ * allocation, which guard bytes surround.
  */
 #include "load.h"
 
 #define ROUNDS 80u
 #define TENSORS 10u
-#define MARKS 16384u /* bytes on either side */
-#define MARK 0xa5
+#define GUARD_BYTES 16384u /* Bytes on either side of the allocation. */
+#define GUARD 0xa5
 
 static unsigned char *memory;
 static size_t memory_len;
 
-static void *marked_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
+static void *guarded_alloc(void *user, struct penstock_device *dev, size_t len, size_t align)
 {
 	void *ptr = NULL;
 
 	(void)user;
 	assert_int_equal(align, 4096);
-	if (penstock_alloc(dev, len + 2ull * MARKS, &ptr))
+	if (penstock_alloc(dev, len + 2ull * GUARD_BYTES, &ptr))
 		return NULL;
-	memset(ptr, MARK, len + 2ull * MARKS);
+	memset(ptr, GUARD, len + 2ull * GUARD_BYTES);
 	memory = ptr;
 	memory_len = len;
-	return (char *)ptr + MARKS;
+	return (char *)ptr + GUARD_BYTES;
 }
 
-static void marked_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
+static void guarded_free(void *user, struct penstock_device *dev, void *ptr, size_t len)
 {
 	(void)user;
 	(void)len;
-	assert_int_equal(penstock_free(dev, (char *)ptr - MARKS), 0);
+	assert_int_equal(penstock_free(dev, (char *)ptr - GUARD_BYTES), 0);
 }
 
-static void check_marks(void)
+static void check_guards(void)
 {
-	for (size_t i = 0; i < MARKS; i++)
-		if (memory[i] != MARK || memory[MARKS + memory_len + i] != MARK)
+	for (size_t i = 0; i < GUARD_BYTES; i++)
+		if (memory[i] != GUARD || memory[GUARD_BYTES + memory_len + i] != GUARD)
 			fail_msg("%zu bytes in front or %zu behind of %zu: overwritten",
-				 (size_t)MARKS - i, i, memory_len);
+				 (size_t)GUARD_BYTES - i, i, memory_len);
 }
 
-/* ---- what is loaded ---- */
+/* ---- models ---- */
 
-static uint64_t below(uint64_t *seed, uint64_t n)
+static uint64_t random_below(uint64_t *seed, uint64_t n)
 {
 	return test_random(seed) % n;
 }
 
-/* `even`: lengths are such that tensors often lie in memory as in the file's pages. */
-static unsigned draw(struct made *list, char (*names)[40], bool even, uint64_t *seed)
+/* `even`: lengths with which tensors often have the same page offset in memory as in the file. */
+static unsigned draw_tensors(struct made *list, char (*names)[40], bool even, uint64_t *seed)
 {
 	static const struct {
 		const char *name, *dtype;
@@ -61,23 +61,25 @@ static unsigned draw(struct made *list, char (*names)[40], bool even, uint64_t *
 		{"l%u.o_proj.weight", "F32", 32},      {"l%u.norm.weight", "U8", 8},
 		{"l%u.x.qkv_proj.weight", "BF16", 16}, {"l%u.gate_up_proj.bias", "F32", 32},
 	};
-	unsigned count = 1 + (unsigned)below(seed, TENSORS);
+	unsigned count = 1 + (unsigned)random_below(seed, TENSORS);
 
 	for (unsigned i = 0; i < count; i++) {
-		unsigned k = (unsigned)below(seed, 6);
+		unsigned k = (unsigned)random_below(seed, 6);
 
 		snprintf(names[i], sizeof(names[i]), kinds[k].name, i);
-		list[i] = (struct made){names[i],
-					kinds[k].dtype,
-					kinds[k].bits,
-					2,
-					{24 * (1 + below(seed, below(seed, 3) ? 8 : 60)),
-					 4 * (1 + below(seed, below(seed, 3) ? 16 : 300))}};
+		list[i] = (struct made){
+			names[i],
+			kinds[k].dtype,
+			kinds[k].bits,
+			2,
+			{24 * (1 + random_below(seed, random_below(seed, 3) ? 8 : 60)),
+			 4 * (1 + random_below(seed, random_below(seed, 3) ? 16 : 300))}};
 		if (even)
 			list[i].shape[1] = 512;
-		if (strstr(names[i], "norm")) { /* to shift what follows */
+		if (strstr(names[i], "norm")) { /* Shifts the tensors after it. */
 			list[i].rank = 1;
-			list[i].shape[0] = 1 + below(seed, below(seed, 2) ? 300 : 150000);
+			list[i].shape[0] =
+				1 + random_below(seed, random_below(seed, 2) ? 300 : 150000);
 			list[i].shape[0] = even ? (list[i].shape[0] | 511) + 1 : list[i].shape[0];
 		}
 	}
@@ -120,7 +122,7 @@ static void check_piece(const struct penstock_tensor *t, const struct penstock_p
 	}
 }
 
-static void check_tensor(const struct penstock_loaded *loaded, uint64_t index,
+static void check_placed(const struct penstock_loaded *loaded, uint64_t index,
 			 const struct penstock_shard_opts *how)
 {
 	struct penstock_shard s = {.size = sizeof(s)};
@@ -150,23 +152,24 @@ static void test_places(void **state)
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		struct penstock_loaded *loaded;
 		bool even = round % 2;
-		unsigned count = draw(list, names, even, &seed);
+		unsigned count = draw_tensors(list, names, even, &seed);
 
-		make_model(list, count, (unsigned)below(&seed, round % 3 ? 9 : 4097), even);
-		how.ranks = round % 4 ? 1u << below(&seed, 3) : 1;
-		how.rank = (unsigned)below(&seed, how.ranks);
+		make_model(list, count, (unsigned)random_below(&seed, round % 3 ? 9 : 4097), even);
+		how.ranks = round % 4 ? 1u << random_below(&seed, 3) : 1;
+		how.rank = (unsigned)random_below(&seed, how.ranks);
 		setup(NULL);
 		opts.shard = round % 4 ? &how : NULL;
-		opts.alloc = marked_alloc;
-		opts.free = marked_free;
-		opts.align = below(&seed, 4) ? 0 : 1u << below(&seed, 13);
-		opts.request_bytes = below(&seed, 3) ? 0 : 50000 + below(&seed, 200000);
+		opts.alloc = guarded_alloc;
+		opts.free = guarded_free;
+		opts.align = random_below(&seed, 4) ? 0 : 1u << random_below(&seed, 13);
+		opts.request_bytes =
+			random_below(&seed, 3) ? 0 : 50000 + random_below(&seed, 200000);
 		opts.effort = round % 5 ? PENSTOCK_FAST : PENSTOCK_THRIFTY;
 		if (penstock_weights_load(w, &host, 1, &opts, &report, &loaded))
 			fail_msg("round %u: %s", round, penstock_errmsg());
-		check_marks();
+		check_guards();
 		for (uint64_t t = 0; t < count; t++)
-			check_tensor(loaded, t, &how);
+			check_placed(loaded, t, &how);
 		penstock_loaded_free(loaded);
 	}
 }

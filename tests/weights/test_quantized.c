@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor parallelism of quantized layers: packed weights, zeros, scales for tensors, rows,
- * blocks and groups, in the layouts of GPTQ, AWQ, compressed-tensors and block-wise FP8. What
- * a rank gets is compared with halves that are written down here.
+ * Tests tensor parallelism of quantized layers: packed weights, zeros, and scales for tensors,
+ * rows, blocks and groups, in the layouts of GPTQ, AWQ, compressed-tensors and block-wise FP8.
+ * A rank's part is compared with halves that are listed here.
  */
 #include "shard.h"
 
-/* Blocks of 128: whose part begins inside of one and goes on into the next has rows that
- * its scales, counted from the part's first row, would not fit. */
+/* Blocks of 128: a part that begins inside of a block and continues into the next is refused,
+ * because its scales are counted from its first row. */
 static void test_blocks(void **state)
 {
 	static const struct made list[] = {
@@ -21,28 +21,28 @@ static void test_blocks(void **state)
 	(void)state;
 	made_file(made_path("blocks.safetensors"), list, COUNT(list), 0);
 	open_model(made_path("blocks.safetensors"));
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	how.ranks = 4;
-	how.rank = 1;
-	assert_int_equal(pieces_of("a.up_proj.weight_scale_inv"), 1);
-	assert_int_equal(pieces_of("a.gate_up_proj.weight_scale_inv"), 2);
-	how.ranks = 8; /* 192 rows; 64 of each half */
-	refuses("a.up_proj.weight_scale_inv", "blocks of 128");
-	refuses("a.gate_up_proj.weight_scale_inv", "blocks of 128");
-	how.ranks = 24; /* 64 rows, half a block */
-	how.rank = 23;
-	assert_int_equal(penstock_weights_shard(w, 1, &how, &shard), 0);
+	shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	shard_opts.ranks = 4;
+	shard_opts.rank = 1;
+	assert_int_equal(piece_count_of("a.up_proj.weight_scale_inv"), 1);
+	assert_int_equal(piece_count_of("a.gate_up_proj.weight_scale_inv"), 2);
+	shard_opts.ranks = 8; /* 192 rows, or 64 of each half. */
+	check_refused("a.up_proj.weight_scale_inv", "blocks of 128");
+	check_refused("a.gate_up_proj.weight_scale_inv", "blocks of 128");
+	shard_opts.ranks = 24; /* 64 rows, half a block. */
+	shard_opts.rank = 23;
+	assert_int_equal(penstock_weights_shard(w, 1, &shard_opts, &shard), 0);
 	assert_int_equal(shard.shape[0], 1);
 	assert_int_equal(shard.pieces[0].first, 11);
 }
 
-/* Of 4 bits in words of 32, groups of 16 inputs; key-value heads 2. What rank 1 of 2 gets:
- * the second half of `dim`, -1: all of it. */
+/* 4 bits in words of 32, groups of 16 inputs, 2 key-value heads. Rank 1 of 2 gets the second
+ * half of dimension `dim`; -1: all of it. */
 static const struct {
 	struct made made;
 	int dim;
 } quantized[] = {
-	/* GPTQ, 64 inputs, 128 outputs, and the other way round. */
+	/* GPTQ with 64 inputs and 128 outputs, and the other way round. */
 	{{"l.0.q_proj.qweight", "I32", 32, 2, {8, 128}}, 1},
 	{{"l.0.q_proj.qzeros", "I32", 32, 2, {4, 16}}, 1},
 	{{"l.0.q_proj.scales", "F16", 16, 2, {4, 128}}, 1},
@@ -63,7 +63,7 @@ static const struct {
 	{{"l.2.experts.1.w2.qweight", "I32", 32, 2, {128, 8}}, 0},
 	{{"l.2.experts.1.w2.qzeros", "I32", 32, 2, {8, 8}}, 0},
 	{{"l.2.experts.1.w2.scales", "F16", 16, 2, {8, 64}}, 0},
-	/* compressed-tensors, without and with groups in another order. */
+	/* compressed-tensors, with groups in order and in another order. */
 	{{"l.3.up_proj.weight_packed", "I32", 32, 2, {128, 8}}, 0},
 	{{"l.3.up_proj.weight_scale", "BF16", 16, 2, {128, 4}}, 0},
 	{{"l.3.up_proj.weight_shape", "I64", 64, 1, {2}}, -1},
@@ -72,7 +72,7 @@ static const struct {
 	{{"l.4.down_proj.weight_packed", "I32", 32, 2, {64, 16}}, 1},
 	{{"l.4.down_proj.weight_scale", "BF16", 16, 2, {64, 8}}, -1},
 	{{"l.4.down_proj.weight_g_idx", "I32", 32, 1, {128}}, 0},
-	/* 8 bits with one scale a tensor, 4 bits with one for 16 elements. */
+	/* 8 bits with one scale for the tensor, and 4 bits with one for 16 elements. */
 	{{"l.5.q_proj.weight", "F8_E4M3", 8, 2, {128, 64}}, 0},
 	{{"l.5.q_proj.weight_scale", "F32", 32, 1, {1}}, -1},
 	{{"l.5.q_proj.input_scale", "F32", 32, 1, {1}}, -1},
@@ -95,18 +95,18 @@ static void open_quantized(const char *config, const char *quantize_config)
 	else
 		unlink(made_path("quantize_config.json"));
 	open_model(made_path("quantized.safetensors"));
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	how.ranks = 2;
-	how.rank = 1;
-	how.kv_heads = 2;
+	shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	shard_opts.ranks = 2;
+	shard_opts.rank = 1;
+	shard_opts.kv_heads = 2;
 }
 
-static void half_of(const char *name, int dim, const struct made *m)
+static void check_half(const char *name, int dim, const struct made *m)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
 	int64_t t = penstock_weights_find(w, name);
 
-	if (penstock_weights_shard(w, (uint64_t)t, &how, &shard))
+	if (penstock_weights_shard(w, (uint64_t)t, &shard_opts, &shard))
 		fail_msg("%s", penstock_errmsg());
 	for (int d = 0; d < (int)m->rank; d++)
 		if (shard.shape[d] != (d == dim ? m->shape[d] / 2 : m->shape[d]))
@@ -121,10 +121,10 @@ static void test_quantized(void **state)
 	(void)state;
 	open_quantized("{\"quantization_config\": {\"bits\": 4, \"desc_act\": false}}", NULL);
 	for (unsigned i = 0; i < COUNT(quantized); i++)
-		half_of(quantized[i].made.name, quantized[i].dim, &quantized[i].made);
+		check_half(quantized[i].made.name, quantized[i].dim, &quantized[i].made);
 }
 
-/* Ordered by activation: a rank's inputs are of any group. */
+/* Groups ordered by activation: a rank's inputs may be of any group. */
 static void test_mixed_groups(void **state)
 {
 	(void)state;
@@ -138,13 +138,13 @@ static void test_mixed_groups(void **state)
 			bool mixed = !strcmp(m->name, "l.0.o_proj.scales") ||
 				     !strcmp(m->name, "l.0.o_proj.qzeros");
 
-			half_of(m->name, mixed ? -1 : quantized[i].dim, m);
+			check_half(m->name, mixed ? -1 : quantized[i].dim, m);
 		}
 	}
 	open_quantized("{}", NULL);
-	refuses("l.0.o_proj.scales", "desc_act) is not known");
-	half_of("l.0.q_proj.scales", 1, &quantized[2].made);
-	half_of("l.2.experts.1.w2.scales", 0, &quantized[17].made);
+	check_refused("l.0.o_proj.scales", "desc_act) is not known");
+	check_half("l.0.q_proj.scales", 1, &quantized[2].made);
+	check_half("l.2.experts.1.w2.scales", 0, &quantized[17].made);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors out of two devices into a file, and back in: the same names, shapes and
- * bytes; what cannot be written leaves what was there before.
+ * Tests penstock_weights_save: tensors of two devices are written to a file and loaded back
+ * with the same names, shapes and bytes. A failed save leaves the old file.
  */
 #include <limits.h>
 
@@ -10,9 +10,9 @@
 
 #define MANY 2000u
 
-static struct penstock_save_opts how;
+static struct penstock_save_opts save_opts;
 
-static void *on_device(struct penstock_device *dev, const char *name, uint64_t len)
+static void *copy_to_device(struct penstock_device *dev, const char *name, uint64_t len)
 {
 	unsigned char *bytes = malloc(len + 1);
 	struct penstock_copy_args args = {.size = sizeof(args),
@@ -29,7 +29,7 @@ static void *on_device(struct penstock_device *dev, const char *name, uint64_t l
 	return args.dst;
 }
 
-static struct penstock_out out_of(const struct made *m, struct penstock_device *dev)
+static struct penstock_out make_out(const struct made *m, struct penstock_device *dev)
 {
 	struct penstock_out t = {
 		.size = sizeof(t), .name = m->name, .rank = m->rank, .shape = m->shape};
@@ -37,55 +37,57 @@ static struct penstock_out out_of(const struct made *m, struct penstock_device *
 	for (unsigned d = 1; d < PENSTOCK_DTYPES; d++)
 		if (!strcmp(penstock_dtype_name(d), m->dtype))
 			t.dtype = (enum penstock_dtype)d;
-	t.ptr = on_device(dev, m->name, made_bytes(m));
+	t.ptr = copy_to_device(dev, m->name, made_bytes(m));
 	return t;
 }
 
-static void test_zoo(void **state)
+static void test_all_dtypes(void **state)
 {
-	struct penstock_out list[COUNT(zoo)];
+	struct penstock_out list[COUNT(all_dtypes)];
 	struct penstock_loaded *loaded;
 	struct penstock_weights_file f = {.size = sizeof(f)};
 	const char *path = made_path("saved.safetensors"), *key, *value;
 	uint64_t sum = 0;
 
 	(void)state;
-	how = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
-	how.keys = (const char *const[]){"format", "quote\"\n"};
-	how.values = (const char *const[]){"pt", "\xc3\xa4\\\x01\x1f"};
-	how.pair_count = 2;
-	for (unsigned i = 0; i < COUNT(zoo); i++) {
-		list[i] = out_of(&zoo[i], i % 2 ? gpu : host);
-		sum += made_bytes(&zoo[i]);
+	save_opts = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
+	save_opts.keys = (const char *const[]){"format", "quote\"\n"};
+	save_opts.values = (const char *const[]){"pt", "\xc3\xa4\\\x01\x1f"};
+	save_opts.pair_count = 2;
+	for (unsigned i = 0; i < COUNT(all_dtypes); i++) {
+		list[i] = make_out(&all_dtypes[i], i % 2 ? gpu : host);
+		sum += made_bytes(&all_dtypes[i]);
 	}
-	if (penstock_weights_save(path, list, COUNT(zoo), &how, &report))
+	if (penstock_weights_save(path, list, COUNT(all_dtypes), &save_opts, &report))
 		fail_msg("%s", penstock_errmsg());
 	assert_true(report.read > sum && report.read == report.bytes);
 	open_model(path);
-	assert_int_equal(penstock_weights_count(w), COUNT(zoo));
+	assert_int_equal(penstock_weights_count(w), COUNT(all_dtypes));
 	assert_int_equal(penstock_weights_get_metadata(w, 0, 1, &key, &value), 0);
 	assert_string_equal(key, "quote\"\n");
 	assert_string_equal(value, "\xc3\xa4\\\x01\x1f");
-	/* More than a megabyte: the first begins with a page, and all are aligned. */
+	/* A file of more than a megabyte: the data begin at a page boundary, and all tensors
+	 * are aligned. */
 	assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
 	assert_int_equal(f.data_off % 4096, 0);
 	assert_int_equal(penstock_weights_load(w, &host, 1, NULL, &report, &loaded), 0);
-	for (unsigned i = 0; i < COUNT(zoo); i++) {
-		int64_t at = penstock_weights_find(w, zoo[i].name);
+	for (unsigned i = 0; i < COUNT(all_dtypes); i++) {
+		int64_t at = penstock_weights_find(w, all_dtypes[i].name);
 		struct penstock_tensor t = {.size = sizeof(t)};
 
 		assert_int_equal(penstock_weights_get(w, (uint64_t)at, &t), 0);
-		assert_string_equal(penstock_dtype_name(t.dtype), zoo[i].dtype);
-		assert_int_equal(zoo[i].bits < 8 ? 0 : t.off % (zoo[i].bits / 8), 0);
-		assert_int_equal(t.rank, zoo[i].rank);
-		assert_memory_equal(t.shape, zoo[i].shape, t.rank * sizeof(t.shape[0]));
-		check(host, penstock_loaded_ptr(loaded, 0, (uint64_t)at), zoo[i].name, t.bytes);
+		assert_string_equal(penstock_dtype_name(t.dtype), all_dtypes[i].dtype);
+		assert_int_equal(all_dtypes[i].bits < 8 ? 0 : t.off % (all_dtypes[i].bits / 8), 0);
+		assert_int_equal(t.rank, all_dtypes[i].rank);
+		assert_memory_equal(t.shape, all_dtypes[i].shape, t.rank * sizeof(t.shape[0]));
+		check_tensor(host, penstock_loaded_ptr(loaded, 0, (uint64_t)at), all_dtypes[i].name,
+			     t.bytes);
 		penstock_free(i % 2 ? gpu : host, (void *)(uintptr_t)list[i].ptr);
 	}
 	penstock_loaded_free(loaded);
 }
 
-static void test_many(void **state)
+static void test_many_tensors(void **state)
 {
 	static char names[MANY][16];
 	static struct penstock_out list[MANY];
@@ -123,10 +125,11 @@ static void test_many(void **state)
 	free(mem);
 }
 
-static void refuses(const struct penstock_out *list, uint64_t count, int code, const char *words)
+static void check_refused(const struct penstock_out *list, uint64_t count, int code,
+			  const char *words)
 {
 	const char *path = made_path("kept.safetensors");
-	int ret = penstock_weights_save(path, list, count, &how, NULL);
+	int ret = penstock_weights_save(path, list, count, &save_opts, NULL);
 
 	if (ret != -code || !strstr(penstock_errmsg(), words))
 		fail_msg("%d '%s', expected %d '%s'", ret, penstock_errmsg(), -code, words);
@@ -148,34 +151,34 @@ static void test_refusals(void **state)
 	const char *text = "x";
 
 	(void)state;
-	how = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
-	assert_int_equal(penstock_weights_save(made_path("kept.safetensors"), &t, 1, &how, NULL),
-			 0);
-	refuses(two, 2, EINVAL, "twice");
+	save_opts = (struct penstock_save_opts)PENSTOCK_SAVE_OPTS_INIT;
+	assert_int_equal(
+		penstock_weights_save(made_path("kept.safetensors"), &t, 1, &save_opts, NULL), 0);
+	check_refused(two, 2, EINVAL, "twice");
 	two[1].name = "\xff";
-	refuses(two, 2, EINVAL, "UTF-8");
+	check_refused(two, 2, EINVAL, "UTF-8");
 	two[1].name = "__metadata__";
-	refuses(two, 2, EINVAL, "no name");
+	check_refused(two, 2, EINVAL, "name, dtype or shape");
 	two[1].name = "u";
 	two[1].ptr = NULL;
-	refuses(two, 2, EINVAL, "no address");
+	check_refused(two, 2, EINVAL, "address is NULL");
 	two[1].rank = 2;
-	refuses(two, 2, EINVAL, "too many elements");
+	check_refused(two, 2, EINVAL, "too many elements");
 	two[1].dtype = PENSTOCK_DTYPE_NONE;
-	refuses(two, 2, EINVAL, "dtype");
-	how.path = "fault:bounce?eio=1";
-	refuses(&t, 1, EIO, "kept.safetensors");
-	how.path = NULL;
-	how.keys = how.values = &text;
-	how.pair_count = 1;
+	check_refused(two, 2, EINVAL, "dtype");
+	save_opts.path = "fault:bounce?eio=1";
+	check_refused(&t, 1, EIO, "kept.safetensors");
+	save_opts.path = NULL;
+	save_opts.keys = save_opts.values = &text;
+	save_opts.pair_count = 1;
 	text = "\xc0\xaf";
-	refuses(&t, 1, EINVAL, "UTF-8");
+	check_refused(&t, 1, EINVAL, "UTF-8");
 	text = NULL;
-	refuses(&t, 1, EINVAL, "NULL");
+	check_refused(&t, 1, EINVAL, "NULL");
 	assert_int_equal(penstock_weights_save("/proc/none/x", &t, 1, NULL, NULL), -ENOENT);
 }
 
-/* Whatever colons there are, it is the file that it can be read from. */
+/* A file name with colons is taken as a path, so that it can be read again. */
 static void test_colons(void **state)
 {
 	static const char *const names[] = {"at 12:00:00.safetensors", "mem:1MiB", "file:x"};
@@ -202,8 +205,8 @@ static void test_colons(void **state)
 	assert_int_equal(chdir(here), 0);
 }
 
-/* Whole letters only. */
-static void check_text(const char *text)
+/* Checks that the text is valid UTF-8. */
+static void check_utf8(const char *text)
 {
 	for (unsigned n; *text; text += n) {
 		n = pst_utf8_length(text, strlen(text));
@@ -212,8 +215,8 @@ static void check_text(const char *text)
 	}
 }
 
-/* Names as long as caches of models make them: what happened is still in the sentence, and
- * nothing is cut inside of a letter, wherever the cut falls. */
+/* Names as long as those of model caches: the message still contains the error, and no name is
+ * cut inside of a UTF-8 sequence. */
 static void test_long_names(void **state)
 {
 	static const uint64_t shape[1] = {3};
@@ -232,16 +235,16 @@ static void test_long_names(void **state)
 		for (unsigned i = 0; i < 100; i++)
 			snprintf(name + strlen(name), 4, "\xe6\x97\xa5");
 		penstock_fail(EIO, PENSTOCK_WHY_IO_ERROR, "%s", name);
-		check_text(penstock_errmsg());
+		check_utf8(penstock_errmsg());
 		assert_true(strlen(penstock_errmsg()) > PENSTOCK_TEXT_MAX - 4);
 		snprintf(file, sizeof(file), "/%s/model.safetensors", name);
 		t.name = "t";
 		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -ENAMETOOLONG);
-		check_text(penstock_errmsg());
+		check_utf8(penstock_errmsg());
 		snprintf(file, sizeof(file), "/not-here/%.*s/%.*s", (int)(150 + pad), name,
 			 (int)(60 + pad), name);
 		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -ENOENT);
-		check_text(penstock_errmsg());
+		check_utf8(penstock_errmsg());
 		penstock_weights_get_place(&place);
 		assert_string_equal(place.file, file);
 		if (!strstr(penstock_errmsg(), strerror(ENOENT)))
@@ -250,15 +253,15 @@ static void test_long_names(void **state)
 		t.ptr = NULL;
 		snprintf(file, sizeof(file), "%s", made_path("none.safetensors"));
 		assert_int_equal(penstock_weights_save(file, &t, 1, NULL, NULL), -EINVAL);
-		check_text(penstock_errmsg());
+		check_utf8(penstock_errmsg());
 		penstock_weights_get_place(&place);
-		check_text(place.tensor);
+		check_utf8(place.tensor);
 		assert_true(strlen(place.tensor) > sizeof(place.tensor) - 4);
 		t.ptr = "abc";
 		two[0] = two[1] = t;
 		assert_int_equal(penstock_weights_save(file, two, 2, NULL, NULL), -EINVAL);
 		penstock_weights_get_place(&place);
-		check_text(place.tensor);
+		check_utf8(place.tensor);
 		assert_true(strlen(place.tensor) > sizeof(place.tensor) - 4);
 	}
 }
@@ -266,8 +269,8 @@ static void test_long_names(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_zoo),	   CASE(test_many),	  CASE(test_refusals),
-		CASE(test_colons), CASE(test_long_names),
+		CASE(test_all_dtypes), CASE(test_many_tensors), CASE(test_refusals),
+		CASE(test_colons),     CASE(test_long_names),
 	};
 
 	return cmocka_run_group_tests(tests, setup_all, teardown_all);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor parallelism: what each rank gets of models in the shapes of known families is
- * compared with lists of heads, rows and blocks written down here; what cannot be cut is
- * refused; ranks read no more than their part, and together no more than the file.
+ * Tests tensor parallelism: each rank's part of models in the shapes of known families is
+ * compared with heads, rows and blocks listed here. Tensors that cannot be split are refused. A
+ * rank reads no more than its part, and all ranks together no more than the file.
  */
 #include "shard.h"
 
 #define HIDDEN 64u
 #define SEL_MAX 512u
 
-/* Heads: 8 of 8 elements; key-value heads 2; fused: 8 + 2 + 2 heads; 4 experts. */
+/* 8 heads of 8 elements, 2 key-value heads; the fused projection has 8 + 2 + 2 heads; 4 experts. */
 static const struct made family[] = {
 	{"model.embed_tokens.weight", "BF16", 16, 2, {101, HIDDEN}},
 	{"model.layers.0.input_layernorm.weight", "BF16", 16, 1, {HIDDEN}},
@@ -30,9 +30,9 @@ static const struct made family[] = {
 	{"model.layers.2.feed.experts.down_proj", "BF16", 16, 3, {4, 16, HIDDEN}},
 };
 
-/* Which of dimension *dim a rank gets, in order; -1: all of it. */
-static int select_for(const struct made *m, unsigned rank, unsigned ranks, unsigned *dim,
-		      unsigned *list)
+/* Lists the indices of dimension *dim that a rank gets, in order, and returns how many; -1: all. */
+static int expected_selection(const struct made *m, unsigned rank, unsigned ranks, unsigned *dim,
+			      unsigned *list)
 {
 	unsigned n = 0, kv = ranks <= 2 ? rank * 2 / ranks : rank / (ranks / 2);
 	unsigned kvs = ranks <= 2 ? 2 / ranks : 1;
@@ -45,12 +45,13 @@ static int select_for(const struct made *m, unsigned rank, unsigned ranks, unsig
 	    strstr(m->name, "o_proj.bias"))
 		return -1;
 	if (strstr(m->name, "embed")) {
-		unsigned each = 128 / ranks; /* as vLLM and SGLang pad it */
+		unsigned each = 128 / ranks; /* Padded like vLLM and SGLang pad it. */
 
 		for (unsigned i = rank * each; i < (rank + 1) * each && i < 101; i++)
 			list[n++] = i;
 	} else if (strstr(m->name, "scale_inv")) {
-		/* Blocks of 128 columns of 512: a rank's own, or the one it lies in. */
+		/* 512 columns in blocks of 128: the rank's own blocks, or the block that
+		 * contains its part. */
 		*dim = 1;
 		TAKE(rank * 4 / ranks, ranks <= 4 ? 4 / ranks : 1);
 	} else if (strstr(m->name, "experts.gate_up")) {
@@ -78,9 +79,9 @@ static int select_for(const struct made *m, unsigned rank, unsigned ranks, unsig
 	return (int)n;
 }
 
-/* Element by element, by the definition of a row-major array. */
-static void compare(const struct made *m, unsigned dim, const unsigned *list, unsigned n,
-		    const unsigned char *got)
+/* Compares element by element, as a row-major array is defined. */
+static void compare_selection(const struct made *m, unsigned dim, const unsigned *list, unsigned n,
+			      const unsigned char *got)
 {
 	uint64_t inner = m->bits / 8, outer = 1, at = 0;
 
@@ -101,16 +102,16 @@ static void check_rank(struct penstock_device *dev, unsigned rank, unsigned rank
 {
 	struct penstock_loaded *loaded;
 
-	how.rank = rank;
-	how.ranks = ranks;
-	opts.shard = &how;
+	shard_opts.rank = rank;
+	shard_opts.ranks = ranks;
+	opts.shard = &shard_opts;
 	if (penstock_weights_load(w, &dev, 1, &opts, &report, &loaded))
 		fail_msg("rank %u of %u: %s", rank, ranks, penstock_errmsg());
 	for (unsigned i = 0; i < COUNT(family); i++) {
 		const struct made *m = &family[i];
 		struct penstock_shard shard = {.size = sizeof(shard)};
 		unsigned list[SEL_MAX], dim;
-		int n = select_for(m, rank, ranks, &dim, list);
+		int n = expected_selection(m, rank, ranks, &dim, list);
 		uint64_t t = (uint64_t)penstock_weights_find(w, m->name);
 		unsigned char *got;
 
@@ -119,13 +120,13 @@ static void check_rank(struct penstock_device *dev, unsigned rank, unsigned rank
 			for (unsigned k = 0; k < (unsigned)n; k++)
 				list[k] = k;
 		}
-		assert_int_equal(penstock_weights_shard(w, t, &how, &shard), 0);
+		assert_int_equal(penstock_weights_shard(w, t, &shard_opts, &shard), 0);
 		if (shard.shape[dim] != (unsigned)n)
 			fail_msg("%s: %llu of dimension %u for rank %u of %u, expected %d", m->name,
 				 (unsigned long long)shard.shape[dim], dim, rank, ranks, n);
 		assert_int_equal(shard.bytes, made_bytes(m) / m->shape[dim] * (unsigned)n);
 		got = read_back(dev, penstock_loaded_ptr(loaded, 0, t), shard.bytes);
-		compare(m, dim, list, (unsigned)n, got);
+		compare_selection(m, dim, list, (unsigned)n, got);
 		free(got);
 	}
 	penstock_loaded_free(loaded);
@@ -139,7 +140,7 @@ static void make_family(const char *config)
 	else
 		unlink(made_path("config.json"));
 	open_model(made_path("family.safetensors"));
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
 }
 
 static void test_family(void **state)
@@ -153,8 +154,8 @@ static void test_family(void **state)
 			check_rank(rank % 2 ? gpu : host, rank, ranks);
 }
 
-/* All parts on other drives: the config is beside the index. */
-static void test_elsewhere(void **state)
+/* If all files are on other drives, config.json is beside the index. */
+static void test_config_beside_index(void **state)
 {
 	static const struct made m = {"a.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}};
 	const char *home = made_path("home"), *drive = made_path("drive");
@@ -174,45 +175,45 @@ static void test_elsewhere(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		if (penstock_weights_open(home, &wo, &w))
 			fail_msg("%s", penstock_errmsg());
-		how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-		how.ranks = 4;
-		how.rank = 3;
-		if (penstock_weights_shard(w, 0, &how, &shard))
+		shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+		shard_opts.ranks = 4;
+		shard_opts.rank = 3;
+		if (penstock_weights_shard(w, 0, &shard_opts, &shard))
 			fail_msg("%s", penstock_errmsg());
 		assert_int_equal(shard.pieces[0].first, 8);
 		penstock_weights_close(w);
 		w = NULL;
-		unlink(made_path("home/model.safetensors.index.json")); /* nor an index */
+		unlink(made_path("home/model.safetensors.index.json")); /* Without an index, too. */
 	}
 }
 
-/* The same by the caller's numbers; the config is missing. */
-static void test_numbers(void **state)
+/* The caller gives the numbers, and config.json is missing. */
+static void test_caller_numbers(void **state)
 {
 	(void)state;
 	make_family(NULL);
-	how.heads = 8;
-	how.kv_heads = 2;
+	shard_opts.heads = 8;
+	shard_opts.kv_heads = 2;
 	check_rank(host, 3, 4);
 }
 
-/* Where the config says nothing of them, every query head has keys and values. */
-static void test_own_heads(void **state)
+/* Without num_key_value_heads every query head has its own keys and values. */
+static void test_no_kv_heads_key(void **state)
 {
 	struct penstock_shard shard = {.size = sizeof(shard)};
 	int64_t t;
 
 	(void)state;
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": null}");
-	how.rank = 3;
-	how.ranks = 8;
+	shard_opts.rank = 3;
+	shard_opts.ranks = 8;
 	t = penstock_weights_find(w, "model.layers.0.self_attn.k_proj.weight");
-	assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
+	assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &shard_opts, &shard), 0);
 	assert_int_equal(shard.shape[0], 2);
 	assert_int_equal(shard.pieces[0].first, 6);
 }
 
-/* Layers that differ in them are not cut by a guess. */
+/* Layers with different numbers of key-value heads are not split by a guess. */
 static void test_varying_heads(void **state)
 {
 	static const char *const lists[] = {"num_key_value_heads", "num_key_value_heads_per_layer"};
@@ -225,12 +226,13 @@ static void test_varying_heads(void **state)
 		snprintf(config, sizeof(config), "{\"%s\": [2, 4], \"num_attention_heads\": 8}",
 			 lists[i]);
 		make_family(config);
-		how.ranks = 8;
+		shard_opts.ranks = 8;
 		t = penstock_weights_find(w, "model.layers.0.self_attn.k_proj.weight");
-		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), -EINVAL);
+		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &shard_opts, &shard),
+				 -EINVAL);
 		assert_non_null(strstr(penstock_errmsg(), "key-value heads is not known"));
-		how.kv_heads = 2;
-		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
+		shard_opts.kv_heads = 2;
+		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &shard_opts, &shard), 0);
 	}
 }
 
@@ -243,22 +245,22 @@ static void test_experts(void **state)
 	(void)state;
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": 2, "
 		    "\"n_routed_experts\": 4}");
-	how.ranks = 2;
-	how.expert_ranks = 2;
-	how.expert_rank = 1;
-	assert_int_equal(pieces_of("model.layers.1.mlp.experts.0.up_proj.weight"), 0);
-	assert_int_equal(pieces_of("model.layers.1.mlp.experts.3.up_proj.weight"), 1);
+	shard_opts.ranks = 2;
+	shard_opts.expert_ranks = 2;
+	shard_opts.expert_rank = 1;
+	assert_int_equal(piece_count_of("model.layers.1.mlp.experts.0.up_proj.weight"), 0);
+	assert_int_equal(piece_count_of("model.layers.1.mlp.experts.3.up_proj.weight"), 1);
 	t = penstock_weights_find(w, "model.layers.2.feed.experts.down_proj");
-	assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
+	assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &shard_opts, &shard), 0);
 	assert_int_equal(shard.shape[0], 2);
 	assert_int_equal(shard.pieces[0].first, 2);
-	opts.shard = &how;
+	opts.shard = &shard_opts;
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
 	t = penstock_weights_find(w, "model.layers.1.mlp.experts.0.up_proj.weight");
 	assert_null(penstock_loaded_ptr(loaded, 0, (uint64_t)t));
 	t = penstock_weights_find(w, "model.layers.1.mlp.experts.3.up_proj.weight");
-	check(host, penstock_loaded_ptr(loaded, 0, (uint64_t)t),
-	      "model.layers.1.mlp.experts.3.up_proj.weight", 32 * HIDDEN * 2);
+	check_tensor(host, penstock_loaded_ptr(loaded, 0, (uint64_t)t),
+		     "model.layers.1.mlp.experts.3.up_proj.weight", 32 * HIDDEN * 2);
 	penstock_loaded_free(loaded);
 }
 
@@ -269,40 +271,41 @@ static void test_refusals(void **state)
 
 	(void)state;
 	make_family(NULL);
-	how.ranks = 2;
-	refuses("model.layers.0.self_attn.k_proj.weight", "key-value heads is not known");
-	refuses("model.layers.1.self_attn.qkv_proj.weight", "heads is not known");
-	opts.shard = &how;
+	shard_opts.ranks = 2;
+	check_refused("model.layers.0.self_attn.k_proj.weight", "key-value heads is not known");
+	check_refused("model.layers.1.self_attn.qkv_proj.weight", "heads is not known");
+	opts.shard = &shard_opts;
 	use_counter();
 	assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), -EINVAL);
 	assert_null(loaded);
 	assert_int_equal(held_count, 0);
-	how.expert_ranks = 2;
-	refuses("model.layers.1.mlp.experts.3.up_proj.weight", "experts is not known");
-	how.heads = 8;
-	how.kv_heads = 2;
-	how.ranks = 3;
-	refuses("model.layers.0.self_attn.q_proj.weight", "shared by 3 ranks");
-	refuses("model.layers.0.self_attn.k_proj.weight", "shared by 3 ranks");
-	how.ranks = 2;
-	how.rank = 2;
-	refuses("model.layers.0.self_attn.q_proj.weight", "rank 2 of 2");
-	how.rank = 0;
-	refuses("no such name", "tensor 17");
-	/* Fewer experts than there are: nobody would have the last ones. */
-	how.expert_ranks = 2;
-	how.experts = 2;
-	refuses("model.layers.1.mlp.experts.3.up_proj.weight", "expert 3 of 2");
+	shard_opts.expert_ranks = 2;
+	check_refused("model.layers.1.mlp.experts.3.up_proj.weight", "experts is not known");
+	shard_opts.heads = 8;
+	shard_opts.kv_heads = 2;
+	shard_opts.ranks = 3;
+	check_refused("model.layers.0.self_attn.q_proj.weight", "shared by 3 ranks");
+	check_refused("model.layers.0.self_attn.k_proj.weight", "shared by 3 ranks");
+	shard_opts.ranks = 2;
+	shard_opts.rank = 2;
+	check_refused("model.layers.0.self_attn.q_proj.weight", "rank 2 of 2");
+	shard_opts.rank = 0;
+	check_refused("no such name", "tensor 17");
+	/* Fewer experts than the model has: no rank would get the last ones. */
+	shard_opts.expert_ranks = 2;
+	shard_opts.experts = 2;
+	check_refused("model.layers.1.mlp.experts.3.up_proj.weight",
+		      "expert 3, but there are only 2");
 	make_family("{\"num_attention_heads\": 8, \"num_key_value_heads\": ");
-	how.ranks = 2;
-	refuses("model.layers.0.self_attn.k_proj.weight", "not known");
-	/* A rank would get half of the only byte of each row, not nothing. */
+	shard_opts.ranks = 2;
+	check_refused("model.layers.0.self_attn.k_proj.weight", "not known");
+	/* A rank would get half of the only byte of each row. */
 	made_file(made_path("nibbles.safetensors"), &nibbles, 1, 0);
 	open_model(made_path("nibbles.safetensors"));
-	refuses(nibbles.name, "whole bytes");
+	check_refused(nibbles.name, "whole bytes");
 }
 
-/* Rules of the caller's go first; the built-in ones can be read. */
+/* The caller's rules come before the built-in ones, which the caller can read. */
 static void test_rules(void **state)
 {
 	static const struct penstock_cut_rule mine[] = {
@@ -314,16 +317,16 @@ static void test_rules(void **state)
 	make_family(NULL);
 	assert_non_null(penstock_cut_rules(&count));
 	assert_true(count > 15);
-	how.rules = mine;
-	how.rule_count = 1;
-	how.ranks = 4;
-	for (how.rank = 0; how.rank < 4; how.rank++) {
+	shard_opts.rules = mine;
+	shard_opts.rule_count = 1;
+	shard_opts.ranks = 4;
+	for (shard_opts.rank = 0; shard_opts.rank < 4; shard_opts.rank++) {
 		struct penstock_shard shard = {.size = sizeof(shard)};
 		int64_t t = penstock_weights_find(w, "model.layers.0.input_layernorm.weight");
 
-		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &how, &shard), 0);
+		assert_int_equal(penstock_weights_shard(w, (uint64_t)t, &shard_opts, &shard), 0);
 		assert_int_equal(shard.shape[0], HIDDEN / 4);
-		assert_int_equal(shard.pieces[0].first, how.rank * HIDDEN / 4);
+		assert_int_equal(shard.pieces[0].first, shard_opts.rank * HIDDEN / 4);
 	}
 }
 
@@ -333,41 +336,44 @@ static void test_bad_rules(void **state)
 
 	(void)state;
 	make_family(NULL);
-	how.ranks = 2;
-	how.rules = mine;
-	how.rule_count = 2;
-	refuses("model.layers.0.input_layernorm.weight", "rule 1");
-	how.rule_count = 1;
+	shard_opts.ranks = 2;
+	shard_opts.rules = mine;
+	shard_opts.rule_count = 2;
+	check_refused("model.layers.0.input_layernorm.weight", "rule 1");
+	shard_opts.rule_count = 1;
 	mine[0].cut = (enum penstock_cut)(PENSTOCK_CUT_INNER + 7);
-	refuses("model.layers.0.input_layernorm.weight", "rule 0");
-	how.rules = NULL;
-	refuses("model.layers.0.input_layernorm.weight", "rule");
+	check_refused("model.layers.0.input_layernorm.weight", "rule 0");
+	shard_opts.rules = NULL;
+	check_refused("model.layers.0.input_layernorm.weight", "rule");
 }
 
-/* Nobody gets half a head. */
-static void test_heads(void **state)
+/* No rank gets a part of a head. */
+static void test_whole_heads_only(void **state)
 {
 	(void)state;
 	make_family(NULL);
-	how.ranks = 4;
-	how.heads = 8;
-	how.kv_heads = 2;
-	assert_int_equal(pieces_of("model.layers.0.self_attn.q_proj.weight"), 1);
-	how.heads = 6;
-	refuses("model.layers.0.self_attn.q_proj.weight", "6 heads cannot be shared by 4 ranks");
-	how.heads = 10;
-	how.kv_heads = 1;
-	refuses("model.layers.1.self_attn.qkv_proj.weight", "10 heads cannot be shared by 4 ranks");
-	how.heads = 2;
-	how.kv_heads = 1;
-	refuses("model.layers.0.self_attn.q_proj.weight", "2 heads cannot be shared by 4 ranks");
-	how.heads = 0; /* not known: by rows */
-	assert_int_equal(pieces_of("model.layers.0.self_attn.q_proj.weight"), 1);
+	shard_opts.ranks = 4;
+	shard_opts.heads = 8;
+	shard_opts.kv_heads = 2;
+	assert_int_equal(piece_count_of("model.layers.0.self_attn.q_proj.weight"), 1);
+	shard_opts.heads = 6;
+	check_refused("model.layers.0.self_attn.q_proj.weight",
+		      "6 heads cannot be shared by 4 ranks");
+	shard_opts.heads = 10;
+	shard_opts.kv_heads = 1;
+	check_refused("model.layers.1.self_attn.qkv_proj.weight",
+		      "10 heads cannot be shared by 4 ranks");
+	shard_opts.heads = 2;
+	shard_opts.kv_heads = 1;
+	check_refused("model.layers.0.self_attn.q_proj.weight",
+		      "2 heads cannot be shared by 4 ranks");
+	shard_opts.heads = 0; /* Not known: split by rows. */
+	assert_int_equal(piece_count_of("model.layers.0.self_attn.q_proj.weight"), 1);
 }
 
-/* A part of the model that the config's heads are not of, such as one for images: as many
- * keys as queries are cut alike. */
-static void test_other_heads(void **state)
+/* A part of the model with other heads than config.json says, such as a vision tower: keys that
+ * are as many as queries are split like queries. */
+static void test_other_tower_heads(void **state)
 {
 	static const struct made list[] = {
 		{"text.0.k_proj.weight", "BF16", 16, 2, {16, HIDDEN}},
@@ -384,22 +390,22 @@ static void test_other_heads(void **state)
 	(void)state;
 	made_file(made_path("other-heads.safetensors"), list, COUNT(list), 0);
 	open_model(made_path("other-heads.safetensors"));
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	how.heads = 8;
-	how.kv_heads = 2;
-	how.ranks = 8;
-	how.rank = 5;
+	shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	shard_opts.heads = 8;
+	shard_opts.kv_heads = 2;
+	shard_opts.ranks = 8;
+	shard_opts.rank = 5;
 	for (unsigned i = 0; i < COUNT(list); i++) {
-		if (penstock_weights_shard(w, i, &how, &shard))
+		if (penstock_weights_shard(w, i, &shard_opts, &shard))
 			fail_msg("%s", penstock_errmsg());
 		assert_int_equal(shard.pieces[0].first, first[i]);
 		assert_int_equal(shard.pieces[0].count, count[i]);
 	}
 }
 
-/* A rank reads its part of dimension 0 and little more; all ranks in one call read the
- * file once, whichever dimension is cut. */
-static void test_reads(void **state)
+/* A rank reads its part of dimension 0 and little more. All ranks in one call read the file
+ * once, whichever dimension is split. */
+static void test_bytes_read(void **state)
 {
 	static const struct made list[] = {
 		{"a.q_proj.weight", "BF16", 16, 2, {1024, 512}},
@@ -415,11 +421,11 @@ static void test_reads(void **state)
 	made_file(path, list, 2, 0);
 	some.names = (const char *const[]){"*.q_proj.*"};
 	some.name_count = 1;
-	how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-	how.ranks = 8;
+	shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+	shard_opts.ranks = 8;
 	assert_int_equal(penstock_weights_open(path, &some, &w), 0);
-	opts.shard = &how;
-	for (how.rank = 0; how.rank < 8; how.rank++) {
+	opts.shard = &shard_opts;
+	for (shard_opts.rank = 0; shard_opts.rank < 8; shard_opts.rank++) {
 		assert_int_equal(penstock_weights_load(w, &gpu, 1, &opts, &report, &loaded), 0);
 		assert_int_equal(report.bytes, 1u << 17);
 		assert_true(report.read <= (1u << 17) * 105 / 100);
@@ -430,8 +436,8 @@ static void test_reads(void **state)
 	for (unsigned i = 0; i < 16; i++) {
 		struct penstock_shard shard = {.size = sizeof(shard)};
 
-		how.rank = i / 2;
-		assert_int_equal(penstock_weights_shard(w, i % 2, &how, &shard), 0);
+		shard_opts.rank = i / 2;
+		assert_int_equal(penstock_weights_shard(w, i % 2, &shard_opts, &shard), 0);
 		assert_int_equal(shard.piece_count, 1);
 		p[i] = shard.pieces[0];
 		p[i].dev = gpu;
@@ -445,8 +451,8 @@ static void test_reads(void **state)
 	penstock_free(gpu, mem);
 }
 
-/* A part that lies behind another tensor by chance as it lies in the file's pages leaves that
- * tensor's bytes alone, and those in front of the allocation. */
+/* A rank's part that happens to follow another tensor at its own page offset must not overwrite
+ * that tensor, nor the bytes in front of the allocation. */
 static void test_neighbours(void **state)
 {
 	static struct made list[] = {
@@ -466,7 +472,7 @@ static void test_neighbours(void **state)
 		made_file(path, list, 2, pad);
 		open_model(path);
 		assert_int_equal(penstock_weights_get_file(w, 0, &f), 0);
-		if (f.data_off % 64) { /* its shapes' digits do not change */
+		if (f.data_off % 64) { /* The number of digits in the shapes does not change. */
 			pad += 64 - f.data_off % 64;
 			rows--;
 			continue;
@@ -475,12 +481,12 @@ static void test_neighbours(void **state)
 		if (off % 4096 != 6208 % 4096)
 			continue;
 		met++;
-		how = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
-		how.rank = 1;
-		how.ranks = 2;
-		opts.shard = &how;
+		shard_opts = (struct penstock_shard_opts)PENSTOCK_SHARD_OPTS_INIT;
+		shard_opts.rank = 1;
+		shard_opts.ranks = 2;
+		opts.shard = &shard_opts;
 		assert_int_equal(penstock_weights_load(w, &host, 1, &opts, &report, &loaded), 0);
-		check(host, penstock_loaded_ptr(loaded, 0, 0), list[0].name, 6208);
+		check_tensor(host, penstock_loaded_ptr(loaded, 0, 0), list[0].name, 6208);
 		penstock_loaded_free(loaded);
 	}
 	assert_int_equal(met, 1);
@@ -489,10 +495,18 @@ static void test_neighbours(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		CASE(test_family),     CASE(test_elsewhere),	 CASE(test_numbers),
-		CASE(test_own_heads),  CASE(test_varying_heads), CASE(test_experts),
-		CASE(test_refusals),   CASE(test_rules),	 CASE(test_bad_rules),
-		CASE(test_heads),      CASE(test_other_heads),	 CASE(test_reads),
+		CASE(test_family),
+		CASE(test_config_beside_index),
+		CASE(test_caller_numbers),
+		CASE(test_no_kv_heads_key),
+		CASE(test_varying_heads),
+		CASE(test_experts),
+		CASE(test_refusals),
+		CASE(test_rules),
+		CASE(test_bad_rules),
+		CASE(test_whole_heads_only),
+		CASE(test_other_tower_heads),
+		CASE(test_bytes_read),
 		CASE(test_neighbours),
 	};
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/utf8.h"
+#include "common/why.h"
 
 static _Thread_local struct pst_err last = {0, PENSTOCK_WHY_NONE, ""};
 
@@ -72,42 +73,7 @@ static int errno_of_why(enum penstock_why why)
 
 enum penstock_why pst_why_of_errno(int code)
 {
-	switch (code < 0 ? -code : code) {
-	case ENOENT:
-	case ENOTDIR:
-	case ELOOP:
-	case ENAMETOOLONG:
-		return PENSTOCK_WHY_NOT_FOUND;
-	case EACCES:
-	case EPERM:
-		return PENSTOCK_WHY_NO_PERMISSION;
-	case EROFS:
-		return PENSTOCK_WHY_READ_ONLY;
-	case EMFILE:
-	case ENFILE:
-		return PENSTOCK_WHY_NO_FILES;
-	case ENOSPC:
-	case EDQUOT:
-	case EFBIG:
-		return PENSTOCK_WHY_NO_SPACE;
-	case ENOMEM:
-		return PENSTOCK_WHY_NO_MEMORY;
-	case EINVAL:
-	case EBADF:
-		return PENSTOCK_WHY_BAD_ARGUMENT;
-	case EISDIR:
-	case ESPIPE:
-		return PENSTOCK_WHY_BAD_KIND;
-	case ECANCELED:
-		return PENSTOCK_WHY_CANCELLED;
-	case ETIME:
-		return PENSTOCK_WHY_DEADLINE;
-	case EOPNOTSUPP:
-	case ENOSYS:
-		return PENSTOCK_WHY_UNSUPPORTED;
-	default:
-		return PENSTOCK_WHY_IO_ERROR;
-	}
+	return pst_why_from_errno(code);
 }
 
 #define NAME_MAX_BYTES 130 /* of a name, so that a sentence has room for what it says of it */

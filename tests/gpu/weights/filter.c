@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded before a cmocka program: only the cases that $CASES matches run, * and ? as
- * in a shell. For tests of which some want more GPUs than there are.
+ * Preloaded into a cmocka program: runs only the cases that match the patterns in $CASES, with
+ * * and ? as in a shell. For programs in which some cases need more GPUs than the machine has.
  */
 #include <stdlib.h>
 

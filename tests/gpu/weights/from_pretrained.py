@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""from_pretrained.py FOLDER [--device cuda:0]: transformers loads a generated model with
-the safetensors package and again with penstock.patch_safetensors(), each in a process of
-its own, twice in turns; the logits of the same words are the same bits. Prints seconds of
-from_pretrained and what came of it. Exits with 0, 1 (they differ) or 77 (a package is
-missing)."""
+"""from_pretrained.py FOLDER [--device cuda:0]: loads a generated model by transformers, with
+the safetensors package and with penstock.patch_safetensors(), each in a process of its own,
+twice in turn. The logits of the same tokens must be equal bit by bit. Prints the seconds of
+from_pretrained and the results. Exits with 0, 1 (they differ) or 77 (a package is missing)."""
 
 import argparse
 import hashlib

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torch's tensors on a real GPU, in and out, beside safetensors.torch: each dtype, slices,
-parameters with gaps, windows, files out of GPU memory, and whose memory it is. Prints TAP;
-run by `run` of this folder."""
+"""Tests loading and saving torch tensors on a real GPU, compared with safetensors.torch:
+each dtype, slices, parameters with gaps between rows, iterators, files saved from GPU memory,
+and whose memory the tensors use. Prints TAP; run by `run` of this folder."""
 
 import gc
 import os
@@ -54,11 +54,11 @@ class Gpu(unittest.TestCase):
         self.same(reference.load_file(out), TENSORS, "cpu")
 
     def test_computes(self):
-        """Views of one allocation are tensors like any other, also for kernels."""
+        """Tensors that are views of one allocation work in kernels like any other."""
         got = penstock.load_file(FILE, device=DEVICE)
         want = TENSORS["large"].to(DEVICE)
         self.assertTrue(torch.equal(got["large"] * 2 + 1, want * 2 + 1))
-        got["large"].add_(1)  # and they are the caller's to write
+        got["large"].add_(1)  # The caller may write to them.
         self.assertTrue(torch.equal(got["large"], want + 1))
         self.assertTrue(raw(got["wide"]) == raw(TENSORS["wide"]))
 
@@ -96,7 +96,7 @@ class Gpu(unittest.TestCase):
         self.assertTrue(raw(part) == raw(TENSORS["wide"][:, 2500:7500]))
 
     def test_iterate(self):
-        """A window that is much smaller than the file; copies out of it may be queued."""
+        """A window may be much smaller than the file, and copies from it may be queued."""
         got = {}
         for name, value in penstock.iterate(FILE, device=DEVICE, window=1 << 20):
             got[name] = value.clone()

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of `penstock load` share: its arguments, the state of one process's load (which
+ * is in shared memory with --ranks), its failures, and the signal that stops it.
+ */
+#ifndef PENSTOCK_CLI_LOAD_STATE_H
+#define PENSTOCK_CLI_LOAD_STATE_H
+
+#include <signal.h>
+
+#include "cli.h"
+#include "penstock_weights.h"
+
+#define RANKS_MAX PENSTOCK_GROUP_MAX
+#define DEVICES_MAX RANKS_MAX /* One for each rank. */
+#define WORDS_MAX 64
+_Static_assert(WORDS_MAX <= DEVICES_MAX, "every device that is named fits");
+
+struct words {
+	char *text; /* The option's text, with NULs for its commas. */
+	const char *list[WORDS_MAX];
+	unsigned count;
+};
+
+struct args {
+	const char *model, *engine;
+	struct words devices, stripes;
+	const char *names[WORDS_MAX];
+	struct penstock_weights_opts open;
+	struct penstock_load_opts load;
+	struct penstock_shard_opts shard;
+	struct penstock_group_opts group;
+	bool verify, json, quiet, effort_asked;
+	uint64_t ranks; /* Number of processes; 0: only this one. */
+};
+
+/* What one device got in one process. */
+struct part {
+	char name[64];
+	uint64_t bytes;
+	double took;
+};
+
+struct loading {
+	const struct args *a;
+	struct penstock_weights *w;
+	struct penstock_device *devs[DEVICES_MAX];
+	unsigned dev_count;
+	struct penstock_group *group; /* NULL: no group. */
+	struct penstock_loaded *loaded;
+	struct penstock_load_report report;
+	struct tally tally;
+	struct part parts[RANKS_MAX]; /* One for each device or rank. */
+	unsigned part_count, files;
+	uint64_t total, tensors;
+	double start, shown, took;
+	bool verified;
+	int code;
+	char text[512];
+};
+
+/* The signal that stopped the command; 0: none did. */
+extern volatile sig_atomic_t load_stopped;
+/* Makes SIGINT, SIGTERM and SIGHUP set load_stopped if `caught`; else they end the process. So
+ * does the second signal of a kind, unless `always`. */
+void load_catch_signals(bool caught, bool always);
+
+/* Notes a failure, with the exit code. Only the first one is reported. */
+void load_note(struct loading *l, int code, const char *fmt, const char *what);
+/* Notes a failure of the library with its message, and what to do next. */
+void load_note_lib(struct loading *l);
+/* The same, with an exit code that the caller chooses. */
+void load_note_lib_code(struct loading *l, int code);
+
+#endif

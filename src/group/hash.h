@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A hash of 64-bit values by which ranks compare models. It detects accidental differences; it is
+ * not cryptographic.
+ */
+#ifndef PST_GROUP_HASH_H
+#define PST_GROUP_HASH_H
+
+#include <stdint.h>
+
+/* Returns the hash `h` with `value` added. */
+static inline uint64_t pst_hash_add(uint64_t h, uint64_t value)
+{
+	h = (h ^ value) * 0x9e3779b97f4a7c15u;
+	return h ^ h >> 29;
+}
+
+#endif

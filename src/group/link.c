@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sends and receives one packet between two ranks, and finds out what became of a process whose
+ * socket closed. Called by barrier.c and join.c. Every wait has a limit, also for room to send,
+ * since the other rank may have stopped.
+ */
+#include "group/link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEATH_REASON_MS 2000 /* A process's sockets close before its pidfd reports the exit. */
+/* Between two attempts to send when the kernel is short of resources. */
+#define RETRY_MS 10
+
+uint64_t pst_group_now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+int pst_group_ms_until(uint64_t until_ms)
+{
+	uint64_t now = pst_group_now_ms();
+
+	if (until_ms == UINT64_MAX)
+		return -1;
+	return until_ms <= now ? 0 : until_ms - now > 60000 ? 60000 : (int)(until_ms - now);
+}
+
+/* ---- sending ---- */
+
+/* Returns true for errors that pass: the receiver has not read yet, or (ETOOMANYREFS, which
+ * poll does not report) this user has too many descriptors in flight. */
+static bool is_send_busy(int code)
+{
+	return code == EAGAIN || code == EWOULDBLOCK || code == ETOOMANYREFS || code == ENOBUFS ||
+	       code == ENOMEM;
+}
+
+int pst_link_send(const struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
+		  const struct pst_message *message)
+{
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {.space = {0}};
+	struct iovec iov[2] = {{packet, sizeof(*packet)}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1};
+
+	packet->magic = PST_PACKET_MAGIC;
+	packet->len = 0;
+	if (message && message->len) {
+		packet->len = (uint32_t)message->len;
+		iov[1] = (struct iovec){message->bytes, message->len};
+		msg.msg_iovlen = 2;
+	}
+	if (message && message->fd >= 0) {
+		struct cmsghdr *c;
+
+		msg.msg_control = control.space;
+		msg.msg_controllen = sizeof(control.space);
+		c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &message->fd, sizeof(message->fd));
+	}
+	while (sendmsg(link->sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+		struct pollfd writable = {link->sock, POLLOUT, 0};
+		int code = errno, ms = pst_group_ms_until(until_ms);
+
+		if (code == EINTR)
+			continue;
+		if (!is_send_busy(code))
+			return -code;
+		if (!ms)
+			return -ETIMEDOUT;
+		if (code == EAGAIN || code == EWOULDBLOCK)
+			poll(&writable, 1, ms);
+		else
+			poll(NULL, 0, RETRY_MS);
+	}
+	return 0;
+}
+
+/* ---- receiving ---- */
+
+/* Returns the first descriptor that came with a packet, and closes any others: the buffer has
+ * room for more than the one that a rank sends. */
+static int take_passed_fd(struct msghdr *msg)
+{
+	int fd = -1;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+			int other;
+
+			memcpy(&other, (const char *)c + at, sizeof(other));
+			if (fd < 0)
+				fd = other;
+			else
+				close(other);
+		}
+	}
+	return fd;
+}
+
+/* Returns 1 for a packet, 0 if there is none, -EPIPE if the other end has closed or does not
+ * speak this protocol. */
+static int receive_packet(struct pst_link *link, struct pst_packet *packet,
+			  struct pst_message *message)
+{
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec iov[2] = {{packet, sizeof(*packet)}, {message->bytes, PST_MESSAGE_MAX}};
+	struct msghdr msg;
+	ssize_t n;
+
+	for (int i = 0; i < 3; i++) {
+		msg = (struct msghdr){.msg_iov = iov,
+				      .msg_iovlen = 2,
+				      .msg_control = control.space,
+				      .msg_controllen = sizeof(control.space)};
+		n = recvmsg(link->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		/* ECONNRESET is reported before the packets that were sent ahead of the reset. */
+		if (n >= 0 || (errno != EINTR && errno != ECONNRESET))
+			break;
+	}
+	if (n < 0)
+		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -EPIPE;
+	message->fd = take_passed_fd(&msg);
+	if (message->fd < 0 && msg.msg_flags & MSG_CTRUNC)
+		message->fd = PST_FD_LOST; /* The rest of the packet is valid, and the caller
+					    * can report the rank. */
+	message->len = n > (ssize_t)sizeof(*packet) ? (size_t)n - sizeof(*packet) : 0;
+	if ((size_t)n >= sizeof(*packet) && packet->magic == PST_PACKET_MAGIC &&
+	    packet->len == message->len && !(msg.msg_flags & MSG_TRUNC)) {
+		packet->text[sizeof(packet->text) - 1] = '\0';
+		link->closed = packet->seq == PST_SEQ_LEFT;
+		if (!link->closed)
+			return 1;
+	}
+	if (message->fd >= 0)
+		close(message->fd);
+	message->fd = -1;
+	return -EPIPE;
+}
+
+int pst_link_receive(struct pst_link *link, uint64_t until_ms, struct pst_packet *packet,
+		     struct pst_message *message)
+{
+	for (;;) {
+		struct pollfd fds[2] = {{link->sock, POLLIN, 0}, {link->pidfd, POLLIN, 0}};
+		int ms = pst_group_ms_until(until_ms), ret, n = until_ms ? poll(fds, 2, ms) : 0;
+		bool ended = n > 0 && fds[1].revents;
+
+		ret = receive_packet(link, packet, message);
+		if (ret || !until_ms)
+			return ret;
+		if (ended)
+			return -EPIPE; /* And all that it sent has been read. */
+		if (!n && !ms)
+			return -ETIMEDOUT;
+	}
+}
+
+bool pst_link_peek(const struct pst_link *link, struct pst_packet *packet)
+{
+	ssize_t n = recv(link->sock, packet, sizeof(*packet), MSG_PEEK | MSG_DONTWAIT);
+
+	if (n != (ssize_t)sizeof(*packet) || packet->magic != PST_PACKET_MAGIC)
+		return false;
+	packet->text[sizeof(packet->text) - 1] = '\0';
+	return true;
+}
+
+void pst_link_close(struct pst_link *link)
+{
+	if (link->sock >= 0)
+		close(link->sock);
+	if (link->pidfd >= 0)
+		close(link->pidfd);
+	*link = PST_LINK_NONE;
+}
+
+/* ---- the process at the other end ---- */
+
+/* Returns the exit status of a process that has not been waited for, -1 if it is not known. */
+static int exit_status_of(pid_t pid)
+{
+	char path[64], text[1024], *at;
+	int status = -1, field = 2; /* Field 2 is the name, which may contain spaces. */
+	FILE *f;
+	size_t n;
+
+	snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return -1;
+	n = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[n] = '\0';
+	at = strrchr(text, ')');
+	if (!at || at[1] != ' ' || at[2] != 'Z')
+		return -1;	   /* Another process, or it has not exited yet. */
+	while (at && field++ < 52) /* exit_code of proc(5). */
+		at = strchr(at + 1, ' ');
+	if (at)
+		status = (int)strtol(at + 1, NULL, 10);
+	return status;
+}
+
+void pst_link_death_reason(const struct pst_link *link, char *text, size_t size)
+{
+	struct pollfd end = {link->pidfd, POLLIN, 0};
+	int status;
+
+	if (link->closed) {
+		snprintf(text, size, "it closed the group");
+		return;
+	}
+	if (link->pidfd < 0 || poll(&end, 1, DEATH_REASON_MS) != 1) {
+		snprintf(text, size, "its connection ended");
+		return;
+	}
+	status = exit_status_of(link->pid);
+	if (status < 0)
+		snprintf(text, size, "its process %ld ended", (long)link->pid);
+	else if (WIFSIGNALED(status))
+		snprintf(text, size, "its process %ld was killed by signal %d (%s)",
+			 (long)link->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+	else
+		snprintf(text, size, "its process %ld ended with status %d", (long)link->pid,
+			 WEXITSTATUS(status));
+}

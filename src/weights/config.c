@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads from a model's config.json how the model can be split between ranks: the numbers of
+ * heads and experts, and the order of quantization groups. Called by shard.c. A value that the
+ * file does not have stays unknown: nothing here guesses.
+ */
+#include "weights/config.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+
+/* Returns true for the keys whose object is read, too: a multimodal model keeps its language
+ * model's values in an object of their own. */
+static bool is_nested(const char *key, unsigned depth)
+{
+	static const char *const language[] = {"text_config", "llm_config", "language_config"};
+	bool is = !strcmp(key, "quantization_config") && depth < 2;
+
+	for (unsigned i = 0; i < 3; i++)
+		is |= !depth && !strcmp(key, language[i]);
+	return is;
+}
+
+static int read_config(struct pst_json *in, struct pst_config *c, unsigned depth)
+{
+	static const char *const experts[] = {"num_local_experts", "n_routed_experts",
+					      "num_experts"};
+	bool first = true;
+	uint64_t n;
+	char *key;
+	size_t len;
+
+	if (!pst_json_take(in, '{'))
+		return -EBADMSG;
+	while (pst_json_more(in, '}', &first)) {
+		unsigned *into = NULL;
+		int next;
+
+		if (!pst_json_string(in, &key, &len) || !pst_json_take(in, ':'))
+			return -EBADMSG;
+		if (!strcmp(key, "num_attention_heads"))
+			into = &c->heads;
+		else if (!strcmp(key, "num_key_value_heads"))
+			into = &c->kv_heads;
+		else if (!strcmp(key, "num_key_value_heads_per_layer"))
+			c->kv_varies = true;
+		for (unsigned i = 0; i < 3; i++)
+			into = strcmp(key, experts[i]) ? into : &c->experts;
+		next = pst_json_peek(in);
+		if (into == &c->kv_heads && next == '[')
+			c->kv_varies = true;
+		if (!strcmp(key, "desc_act"))
+			c->order = next == 't'	 ? PST_ORDER_BY_ACT
+				   : next == 'f' ? PST_ORDER_PLAIN
+						 : c->order;
+		if (next == '{' && is_nested(key, depth)) {
+			if (read_config(in, c, depth + 1))
+				return -EBADMSG;
+		} else if (into && next >= '0' && next <= '9') {
+			if (!pst_json_number(in, &n) || n > UINT_MAX)
+				return -EBADMSG;
+			*into = (unsigned)n;
+		} else if (!pst_json_skip(in)) {
+			return -EBADMSG;
+		}
+	}
+	return in->what ? -EBADMSG : 0;
+}
+
+/* Adds the values of a JSON file that belongs to the model: in the directory of its index,
+ * since its other files may be on other drives. A file that cannot be read leaves the values
+ * unknown; the function that needs one of them reports that. */
+static void read_beside(const struct penstock_weights *w, const char *file,
+			struct pst_config *config)
+{
+	struct pst_config c = *config;
+	struct pst_json in = {.python_numbers = true};
+	const char *path = w->file_count ? w->files[0].path : "", *slash = strrchr(path, '/');
+	char name[PATH_MAX];
+	int n;
+
+	if (w->list.home)
+		n = snprintf(name, sizeof(name), "%s/%s", w->list.home, file);
+	else
+		n = snprintf(name, sizeof(name), "%.*s%s", slash ? (int)(slash - path + 1) : 0,
+			     path, file);
+	if (n < 0 || n >= (int)sizeof(name) || pst_read_whole_file(name, &in.text, &in.len))
+		return;
+	if (!read_config(&in, &c, 0))
+		*config = c;
+	free(in.text);
+}
+
+void pst_weights_read_config(struct penstock_weights *w)
+{
+	struct pst_config c = {.read = true};
+
+	pthread_mutex_lock(&w->lock);
+	if (!w->config.read) {
+		read_beside(w, "config.json", &c);
+		if (c.heads && !c.kv_heads && !c.kv_varies)
+			c.kv_heads = c.heads;	  /* Without that key each query head has its
+						   * own key-value head. */
+		if (c.order == PST_ORDER_UNKNOWN) /* GPTQ's first tools wrote desc_act to
+						   * quantize_config.json. */
+			read_beside(w, "quantize_config.json", &c);
+		w->config = c;
+	}
+	pthread_mutex_unlock(&w->lock);
+}

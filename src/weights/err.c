@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Implements err.h: the message goes to penstock_fail, the place to a thread-local struct that
+ * bindings read.
+ */
+#include "weights/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/struct_copy.h"
+#include "common/utf8.h"
+#include "common/why.h"
+
+#define SENTENCE_FILE_MAX 90u /* Bytes of the file's path in a message. */
+#define SENTENCE_TENSOR_SIZE 61u
+
+static _Thread_local struct penstock_weights_place last_place = {.off = PST_NO_OFF};
+
+/* Returns the last `most` bytes of `text` at most: the end of a long path says more than its
+ * start. Never splits a UTF-8 sequence. */
+static const char *text_end(const char *text, size_t most)
+{
+	size_t len = strlen(text);
+
+	if (len <= most)
+		return text;
+	text += len - most;
+	while (((unsigned char)*text & 0xc0) == 0x80)
+		text++;
+	return text;
+}
+
+static void copy_cut(char *to, size_t room, const char *text)
+{
+	if (snprintf(to, room, "%s", text) >= (int)room)
+		pst_utf8_end(to, room - 1);
+}
+
+/* Returns true if a message of the library below already contains the file's name. `tail` is
+ * the name's end; `cut`: the name is longer than `tail`. */
+static bool is_named(const char *text, const char *tail, bool cut)
+{
+	const char *at = strstr(text, tail);
+
+	return at && at > text && (cut || strchr(" '", at[-1])) && strchr(" :,'", at[strlen(tail)]);
+}
+
+__attribute__((format(printf, 6, 0))) static int vfail(int code, enum penstock_why why,
+						       const char *file, const char *tensor,
+						       uint64_t off, const char *fmt, va_list args)
+{
+	char text[PENSTOCK_TEXT_MAX], where[32] = "", t[SENTENCE_TENSOR_SIZE];
+	const char *name = text_end(file ? file : "", SENTENCE_FILE_MAX);
+
+	errno = code < 0 ? -code : code; /* For %m. */
+	vsnprintf(text, sizeof(text), fmt, args);
+	if (off != PST_NO_OFF)
+		snprintf(where, sizeof(where), " (at byte %llu)", (unsigned long long)off);
+	copy_cut(last_place.file, sizeof(last_place.file),
+		 text_end(file ? file : "", sizeof(last_place.file) - 1));
+	copy_cut(last_place.tensor, sizeof(last_place.tensor), tensor ? tensor : "");
+	copy_cut(t, sizeof(t), last_place.tensor);
+	last_place.off = off;
+	if (is_named(text, name, file && name != file))
+		name = ""; /* A message has little room: the file is named once. */
+	return penstock_fail(code, why, "%s%s%s%s%s%s%s", name, *name ? ": " : "",
+			     *t ? "tensor '" : "", t, *t ? "': " : "", text, where);
+}
+
+int pst_weights_fail(int code, enum penstock_why why, const char *file, const char *tensor,
+		     uint64_t off, const char *fmt, ...)
+{
+	va_list args;
+	int ret;
+
+	va_start(args, fmt);
+	ret = vfail(code, why, file, tensor, off, fmt, args);
+	va_end(args);
+	return ret;
+}
+
+int pst_weights_fail_errno(int code, const char *file, const char *tensor, uint64_t off,
+			   const char *fmt, ...)
+{
+	va_list args;
+	int ret;
+
+	va_start(args, fmt);
+	ret = vfail(code, pst_why_from_errno(code), file, tensor, off, fmt, args);
+	va_end(args);
+	return ret;
+}
+
+int pst_weights_fail_lib(int code, const char *file, const char *tensor, uint64_t off)
+{
+	return pst_weights_fail(code, penstock_errwhy(), file, tensor, off, "%s",
+				penstock_errmsg());
+}
+
+void pst_weights_error_save(struct pst_weights_error *told)
+{
+	told->why = penstock_errwhy();
+	snprintf(told->text, sizeof(told->text), "%s", penstock_errmsg());
+	told->place = last_place;
+}
+
+int pst_weights_error_restore(int code, const struct pst_weights_error *told)
+{
+	last_place = told->place;
+	return penstock_fail(code, told->why, "%s", told->text);
+}
+
+int pst_weights_no_memory(const char *what)
+{
+	return pst_weights_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY, NULL, NULL, PST_NO_OFF,
+				"no memory for %s", what);
+}
+
+void penstock_weights_get_place(struct penstock_weights_place *out)
+{
+	pst_weights_struct_out(out, &last_place, sizeof(last_place));
+}
+
+int pst_weights_struct_in(void *to, size_t len, const void *from, const char *name)
+{
+	int ret = pst_struct_read(to, len, from);
+	size_t size;
+
+	if (!ret)
+		return 0;
+	memcpy(&size, from, sizeof(size));
+	if (ret == -E2BIG)
+		return pst_weights_fail(ret, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"%s has fields that this library does not know", name);
+	return pst_weights_fail(
+		ret, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+		"%s: size is %zu; set it by the _INIT macro or to sizeof the struct", name, size);
+}
+
+void pst_weights_struct_out(void *to, const void *from, size_t len)
+{
+	const size_t head = sizeof(size_t);
+
+	/* A caller that left `size` at 0 has the struct of this library's own header. */
+	if (pst_struct_write(to, from, len))
+		memcpy((char *)to + head, (const char *)from + head, len - head);
+}

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moves the extents of a load: sorts them by file, makes requests of one file each, submits all
+ * of them and waits. Called by all ways to receive a model, and by the save for options and
+ * reports. A failure names file, tensor and offset.
+ */
+#include "weights/move.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "weights/err.h"
+#include "weights/file.h"
+#include "weights/find.h"
+
+#define SEGS_MAX 16384u	  /* Segments of a request. */
+#define REQUESTS_MAX 256u /* Requests in flight. */
+#define DONE_MAX 16u
+/* Time between two calls of opts.look: a user who cancels waits no longer than this. */
+#define POLL_NS 100000000
+
+/* ---- options, memory, reports ---- */
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+int pst_load_init(struct pst_load *load, struct penstock_weights *w,
+		  const struct penstock_load_opts *opts)
+{
+	int ret;
+
+	memset(load, 0, sizeof(*load));
+	ret = pst_weights_struct_in(&load->opts, sizeof(load->opts), opts, "penstock_load_opts");
+	if (ret)
+		return ret;
+	if (load->opts.align > 4096 || (load->opts.align & (load->opts.align - 1)) ||
+	    !load->opts.alloc != !load->opts.free)
+		return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, NULL, NULL, PST_NO_OFF,
+					"align must be a power of two up to 4096, and alloc and "
+					"free must be given together");
+	load->w = w;
+	load->report.path = load->report.engine = "none";
+	load->report.start_ns = load->report.end_ns = load->looked_ns = now_ns();
+	return 0;
+}
+
+int pst_load_alloc(struct pst_load *load, struct penstock_device *dev, size_t len, void **out)
+{
+	const struct penstock_load_opts *opts = &load->opts;
+	void *mem = NULL;
+	int ret;
+
+	if (opts->alloc) {
+		mem = opts->alloc(opts->user, dev, len, 4096);
+		ret = mem ? 0
+			  : penstock_fail(ENOMEM, PENSTOCK_WHY_NO_MEMORY,
+					  "the caller's allocator returned NULL");
+		if (mem && (uintptr_t)mem % 4096) {
+			opts->free(opts->user, dev, mem, len);
+			ret = penstock_fail(EINVAL, PENSTOCK_WHY_UNALIGNED,
+					    "the caller's allocator does not align to 4096");
+		}
+	} else {
+		ret = penstock_alloc(dev, len, &mem);
+	}
+	if (ret)
+		return pst_weights_fail(ret, penstock_errwhy(), NULL, NULL, PST_NO_OFF,
+					"%llu bytes on %s: %s", (unsigned long long)len,
+					penstock_device_name(dev), penstock_errmsg());
+	*out = mem;
+	load->held += len;
+	if (load->held > load->report.device_bytes)
+		load->report.device_bytes = load->held;
+	return 0;
+}
+
+void pst_load_report(const struct pst_load *load, struct penstock_load_report *out)
+{
+	struct penstock_load_report report = load->report;
+
+	report.bytes -= report.bytes > load->lead ? load->lead : report.bytes;
+	pst_weights_struct_out(out, &report, sizeof(report));
+}
+
+void pst_load_free(const struct penstock_load_opts *opts, struct penstock_device *dev, void *ptr,
+		   size_t len)
+{
+	if (ptr && opts->free)
+		opts->free(opts->user, dev, ptr, len);
+	else if (ptr)
+		penstock_free(dev, ptr); /* Fails only for an address that is not its memory. */
+}
+
+void pst_load_request(const struct pst_load *load, struct penstock_req *req)
+{
+	*req = (struct penstock_req)PENSTOCK_REQ_INIT;
+	req->require = load->opts.require;
+	req->effort = load->opts.effort;
+	req->path = load->opts.path;
+	req->flags = PENSTOCK_R_EXACT;
+}
+
+int pst_load_submit(const struct pst_load *load, struct penstock_queue *q,
+		    const struct pst_extent *extents, size_t count, void *user, uint64_t *id)
+{
+	const struct pst_model_file *file = &load->w->files[extents->file];
+	struct penstock_req req;
+	int ret;
+
+	pst_load_request(load, &req);
+	ret = pst_model_file_storage(load->w, extents->file, &req.storage);
+	if (ret)
+		return ret;
+	req.segs = &extents->seg;
+	req.seg_count = (unsigned)count;
+	req.seg_size = sizeof(*extents);
+	req.user = user;
+	ret = penstock_submit(q, &req, 1, id);
+	return ret == 1 ? 0
+			: pst_weights_fail_lib(ret, file->path,
+					       pst_model_file_tensor_at(file, extents->seg.off),
+					       PST_NO_OFF);
+}
+
+void pst_load_add_report(struct pst_load *load, int64_t result, const struct penstock_report *r)
+{
+	struct penstock_load_report *sum = &load->report;
+
+	for (unsigned i = 0; i < r->path_count; i++) {
+		if (r->paths[i].bytes <= load->path_bytes)
+			continue;
+		load->path_bytes = r->paths[i].bytes;
+		sum->path = r->path;
+		sum->engine = r->engine;
+	}
+	sum->read += r->bytes;
+	sum->bytes += result > 0 ? (uint64_t)result : 0;
+	sum->cpu_copied += r->cpu_copied;
+	sum->dram_laid += r->dram_laid;
+	sum->retries += r->retries;
+	sum->requests++;
+	sum->end_ns = now_ns();
+}
+
+static int fail_cancelled(void)
+{
+	return pst_weights_fail(ECANCELED, PENSTOCK_WHY_CANCELLED, NULL, NULL, PST_NO_OFF,
+				"cancelled by the caller");
+}
+
+/* Returns the offset at which a request stopped; an offset in the bytes in front of a tensor
+ * becomes the tensor's first. */
+static uint64_t stop_offset(const struct pst_extent *extents, size_t count, uint64_t off)
+{
+	for (size_t i = 0; i < count; i++) {
+		uint64_t begin = extents[i].seg.off;
+
+		if (off >= begin && off < begin + extents[i].lead)
+			return begin + extents[i].lead;
+	}
+	return off;
+}
+
+void pst_load_complete(struct pst_load *load, const struct pst_extent *extents, size_t count,
+		       const struct penstock_done *done)
+{
+	const struct penstock_report *r = done->report;
+	const unsigned file = extents->file;
+	const struct pst_model_file *s = &load->w->files[file];
+	uint64_t off;
+
+	pst_load_add_report(load, done->result, r);
+	if (load->failed)
+		return; /* The first failure is the one that is reported. */
+	off = r->stop_off == PST_NO_OFF ? PST_NO_OFF : stop_offset(extents, count, r->stop_off);
+	if (done->result < 0)
+		load->failed = pst_weights_fail(
+			(int)done->result, r->why, s->path,
+			off == PST_NO_OFF ? NULL : pst_model_file_tensor_at(s, off), off, "%s",
+			r->text);
+	else if (load->opts.each && load->opts.each(load->opts.user, file, r))
+		load->failed = fail_cancelled();
+}
+
+int pst_load_poll_caller(struct pst_load *load)
+{
+	uint64_t now;
+
+	if (load->failed || !load->opts.look)
+		return load->failed;
+	now = now_ns();
+	if (now - load->looked_ns < POLL_NS)
+		return 0;
+	if (load->opts.look(load->opts.user))
+		load->failed = fail_cancelled();
+	load->looked_ns = now_ns(); /* The callback may have taken long. */
+	return load->failed;
+}
+
+int64_t pst_load_wait_ns(const struct pst_load *load)
+{
+	return load->failed || !load->opts.look ? -1 : POLL_NS;
+}
+
+int pst_load_check_files(struct pst_load *load, const struct pst_extents *extents)
+{
+	for (size_t i = 0; i < extents->count; i++) {
+		unsigned file = extents->list[i].file;
+		int ret;
+
+		if (i && file == extents->list[i - 1].file)
+			continue;
+		ret = pst_model_file_check(&load->w->files[file], load->w->sources[file].fd);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* ---- requests ---- */
+
+struct load_batch {
+	size_t first, count; /* Extents of the batch. */
+	uint64_t id;
+	bool ended;
+};
+
+struct batches {
+	struct load_batch *list;
+	size_t count;
+	unsigned segs_max;
+};
+
+/* Returns the end of the batch that begins at `first`. A batch ends with its file or when it
+ * has `most` bytes, but never between extents of the same bytes, which would be read twice. */
+static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_t most)
+{
+	const struct pst_extent *list = extents->list;
+	uint64_t reach = 0, len = 0;
+	size_t i = first, cut = first;
+
+	for (; i < extents->count && list[i].file == list[first].file; i++) {
+		const struct penstock_seg *seg = &list[i].seg;
+		uint64_t rows = seg->rows ? seg->rows : 1;
+		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
+
+		if (seg->off >= reach)
+			cut = i; /* A batch may end here. */
+		if (i - first >= SEGS_MAX && cut > first)
+			return cut;
+		if (i - first == PENSTOCK_SEGS_MAX)
+			return i;
+		if (most && len >= most && cut == i)
+			return i;
+		len += rows * seg->row_len;
+		reach = end > reach ? end : reach;
+	}
+	return i;
+}
+
+static int make_batches(const struct pst_extents *extents, uint64_t most, struct batches *out)
+{
+	size_t capacity = 0, next;
+
+	memset(out, 0, sizeof(*out));
+	for (size_t at = 0; at < extents->count; at = next) {
+		next = batch_end(extents, at, most);
+		if (out->count == capacity) {
+			struct load_batch *more;
+
+			capacity = capacity ? capacity * 2 : 16;
+			more = reallocarray(out->list, capacity, sizeof(*more));
+			if (!more) {
+				free(out->list);
+				return pst_weights_no_memory("the list of requests");
+			}
+			out->list = more;
+		}
+		out->list[out->count++] = (struct load_batch){.first = at, .count = next - at};
+		if (next - at > out->segs_max)
+			out->segs_max = (unsigned)(next - at);
+	}
+	return 0;
+}
+
+static void cancel_batches(struct penstock_queue *q, const struct batches *batches,
+			   size_t submitted)
+{
+	for (size_t i = 0; i < submitted; i++)
+		if (!batches->list[i].ended)
+			penstock_cancel(q, batches->list[i].id);
+}
+
+static int submit_and_wait(struct pst_load *load, struct penstock_queue *q,
+			   const struct pst_extents *extents, struct batches *batches)
+{
+	struct penstock_done done[DONE_MAX];
+	size_t submitted = 0, ended = 0;
+	bool cancelled = false;
+
+	while (ended < submitted || (!load->failed && submitted < batches->count)) {
+		int n;
+
+		/* The first request of a file opens it, which may take long: the caller is
+		 * polled before each. */
+		while (!pst_load_poll_caller(load) && submitted < batches->count &&
+		       submitted - ended < REQUESTS_MAX) {
+			struct load_batch *b = &batches->list[submitted];
+
+			load->failed = pst_load_submit(load, q, &extents->list[b->first], b->count,
+						       b, &b->id);
+			submitted += !load->failed;
+		}
+		if (load->failed && !cancelled) {
+			cancel_batches(q, batches, submitted);
+			cancelled = true;
+		}
+		n = ended < submitted ? penstock_wait(q, done, 1, DONE_MAX, pst_load_wait_ns(load))
+				      : 0;
+		for (int i = 0; i < n; i++) {
+			struct load_batch *b = done[i].user;
+
+			b->ended = true;
+			ended++;
+			pst_load_complete(load, &extents->list[b->first], b->count, &done[i]);
+		}
+	}
+	return load->failed;
+}
+
+int pst_load_move(struct pst_load *load, struct pst_extents *extents)
+{
+	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
+	struct penstock_queue *q;
+	struct batches batches;
+	int ret;
+
+	pst_extents_sort(extents);
+	ret = make_batches(extents, load->opts.request_bytes, &batches);
+	if (ret || !batches.count)
+		return ret;
+	opts.requests_max = batches.count < REQUESTS_MAX ? (unsigned)batches.count : REQUESTS_MAX;
+	opts.segs_max = batches.segs_max;
+	ret = penstock_queue_open(&opts, &q);
+	if (ret) {
+		free(batches.list);
+		return pst_weights_fail_lib(ret, NULL, NULL, PST_NO_OFF);
+	}
+	ret = submit_and_wait(load, q, extents, &batches);
+	penstock_queue_close(q);
+	free(batches.list);
+	return ret ? ret : pst_load_check_files(load, extents);
+}
