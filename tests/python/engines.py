@@ -231,7 +231,7 @@ class Vllm(Engine):
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "Unexpected extra config keys .'speed'"):
             self.load(Model(), speed=11)
-        with self.assertRaisesRegex(ValueError, "effort of"):
+        with self.assertRaisesRegex(ValueError, "effort one of"):
             self.load(Model(), effort="loud")
         with self.assertRaisesRegex(ValueError, "group is true or false"):
             self.load(Model(), group="of eight")
@@ -258,7 +258,7 @@ class Vllm(Engine):
         self.same(self.load(Model()).got, ARRAYS)
         self.assertIsNone(said[0][0])
         self.same(self.load(Model(), group=True).got, ARRAYS)
-        self.assertEqual(said[1][0], _engine._here())
+        self.assertEqual(said[1][0], _engine._host_identity())
 
     def test_entry_points(self):
         """As the package announces them to the engines."""
@@ -460,14 +460,14 @@ class Ranks:
             time.sleep(0.005)
         return [eval(open(path).read()) for path in said]
 
-read, load, here = [0, 0], _model.Model.load, _engine._here
+read, load, here = [0, 0], _model.Model.load, _engine._host_identity
 def counted(*args, **how):
     got = load(*args, **how)
     read[0] += got[1].read
     read[1] += 1
     return got
 _model.Model.load = counted
-_engine._here = lambda: (*here(), rank * hosts // ranks)
+_engine._host_identity = lambda: (*here(), rank * hosts // ranks)
 if mode == "shut" and rank == 1:
     os.environ["XDG_RUNTIME_DIR"] = "/proc"
 _engine.JOIN_S = 1.0 if mode == "shut" else 60.0

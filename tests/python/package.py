@@ -127,7 +127,7 @@ class Devices(unittest.TestCase):
         self.assertTrue(numpy.array_equal(array, ARRAYS["box"]))
         del array
         gc.collect()
-        self.assertEqual((_tensor._lent, _tensor._offered), ({}, {}))
+        self.assertEqual((_tensor._exported, _tensor._offered), ({}, {}))
 
     def test_dlpack_refused(self):
         """What a consumer cannot take is its error, and nobody keeps the memory for it."""
@@ -138,10 +138,10 @@ class Devices(unittest.TestCase):
             numpy.from_dlpack(tensor)
         kept, given = weakref.ref(tensor), tensor.__dlpack__()
         gc.collect()
-        self.assertEqual(len(_tensor._lent), 1)  # it may still be taken
+        self.assertEqual(len(_tensor._exported), 1)  # it may still be taken
         del tensor, given
         gc.collect()
-        self.assertEqual((_tensor._lent, _tensor._offered), ({}, {}))
+        self.assertEqual((_tensor._exported, _tensor._offered), ({}, {}))
         self.assertIsNone(kept())
 
     def test_array(self):
@@ -191,7 +191,7 @@ class Devices(unittest.TestCase):
                 pass
             penstock.load_into(FILE, {"box": numpy.zeros((6, 5, 4), numpy.int32)})
             self.assertEqual(waited, [])
-        _cuda.settle(["cuda:0", "host", "cuda:0"])
+        _cuda.synchronize_all(["cuda:0", "host", "cuda:0"])
 
     def test_no_device(self):
         with self.assertRaises(penstock.PenstockError) as caught:

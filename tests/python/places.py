@@ -97,7 +97,7 @@ class Into(unittest.TestCase):
 
             def __dlpack__(self, **_):
                 capsule = self.tensor.__dlpack__()
-                managed = list(_tensor._lent.values())[-1][0]
+                managed = list(_tensor._exported.values())[-1][0]
                 managed.dl_tensor.data -= 4
                 managed.dl_tensor.byte_offset = 4
                 return capsule

@@ -146,7 +146,7 @@ class Stops(unittest.TestCase):
         """Who is interrupted, or leaves, as its ranks load the next batch ends that."""
         def steps(**options):
             group = penstock.Group("engine", 0, 1)
-            return _engine._together([penstock.Model(FILE)], "cpu", "numpy", group, **options)
+            return _engine._read_together([penstock.Model(FILE)], "cpu", "numpy", group, **options)
         self.early(lambda: next(steps(window=2 * COUNT * EACH, **LATE)))
         begun = moved()
         with unittest.mock.patch.object(_engine, "_batches",
