@@ -671,7 +671,7 @@ def _first_plain(counts: Sequence[int], strides: Sequence[int], bits: int) -> in
         d -= 1
         step *= counts[d]
     if d == len(counts) and d:
-        raise ValueError("the elements of a destination's last dimension do not lie together")
+        raise ValueError("the elements of a destination's last dimension are not contiguous")
     return d
 
 
