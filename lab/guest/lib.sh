@@ -38,7 +38,7 @@ lab_p2pmem() { # SERIAL: prints .../p2pmem
 	b=$(lab_bdf "$1") && echo "/sys/bus/pci/devices/$b/p2pmem"
 }
 
-# Formats a drive up to the marks' sectors and mounts it.
+# Formats the first 448 MiB of a drive and mounts it. The rest is for the marks.
 lab_mount() { # SERIAL DIR
 	local dev
 	dev=$(lab_drive "$1")

@@ -3,7 +3,7 @@
 # cannot read the 4096 bytes at 24 MiB + 64 KiB: the drive itself reports the error. slow1,
 # on a root port of its own, moves 8 MiB a second, so that a test can remove it in the middle
 # of a transfer.
-# shellcheck shell=bash disable=SC2034,SC2054 # lab/run reads these.
+# shellcheck shell=bash disable=SC2034,SC2054 # lab/run reads these variables.
 machine_about="a drive with a bad sector behind the switch, a slow drive on its own root port"
 drive_behind_switch
 qemu_args+=(-device xio3130-downstream,id=dn2,bus=up0,chassis=4,slot=4

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Machine switch-iommu: the switch machine with a translating Intel IOMMU. The kernel
 # permits peer-to-peer reads and the drive reports success, but no byte arrives.
-# shellcheck shell=bash disable=SC2034 # lab/run reads these.
+# shellcheck shell=bash disable=SC2034 # lab/run reads these variables.
 machine_about="the switch machine with a translating IOMMU"
 qemu_args+=(-device intel-iommu)
 append+=" intel_iommu=on iommu.passthrough=0"

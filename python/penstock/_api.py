@@ -72,7 +72,8 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
 
 
 def _leave_on_error(group: Optional[Group]) -> ContextManager[None]:
-    """Returns a context that leaves `group` on an error before the group's load started."""
+    """Returns a context manager that closes `group` if the block fails before the group's
+    load starts."""
     return contextlib.nullcontext() if group is None else group.leave_on_error()
 
 

@@ -144,7 +144,7 @@ class Open(unittest.TestCase):
             self.assertEqual((f._thread, f._ahead, f._cache), (None, None, {}))
 
     def test_main_thread_ended(self):
-        """Other threads can read after the main thread ended, as with the reference."""
+        """Other threads can read after the main thread ended, as with the safetensors package."""
         done = subprocess.run([sys.executable, "-c", MAIN_ENDED, FILE], capture_output=True,
                               text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stdout.split()), (0, sorted(ARRAYS)), done.stderr)
@@ -163,8 +163,8 @@ class Open(unittest.TestCase):
                         self.assertEqual(f.metadata(), metadata)
 
     def test_closed(self):
-        """Slices of a closed file can still be read, as with the reference; the file itself
-        raises "closed"."""
+        """Slices of a closed file can still be read, as with the safetensors package. The file
+        itself raises "closed"."""
         for module in (safetensors, penstock):
             with module.safe_open(FILE, framework="np") as f:
                 box, wide = f.get_slice("box"), f.get_slice("wide")
