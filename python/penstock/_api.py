@@ -176,8 +176,9 @@ def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = 
 
     Args:
         filename, device, framework, names: as in load_file.
-        window: size of the window in bytes, at least 256 KiB; 0: 1 GiB. Tensors longer than
-            a quarter of the window get memory of their own, for at most two at a time.
+        window: size of the window in bytes; 0: 1 GiB. A smaller size than 256 KiB means 256
+            KiB. Tensors longer than a quarter of the window get memory of their own, for at
+            most two at a time.
         **how: `require`, `effort` and `stop` as in Model.load.
 
     Raises:

@@ -162,9 +162,10 @@ class Model:
             exist.
         stripes: further folders, on other drives, that hold parts of the model; all drives
             are read at the same time.
-        revision: a branch, tag or commit in the Hugging Face cache. Default: "main".
+        revision: a branch, tag or commit in the Hugging Face cache. Default: "main", or the
+            only revision in the cache.
         cache: the folder of the Hugging Face cache. Default: $HF_HUB_CACHE, then
-            $HF_HOME/hub, then ~/.cache/huggingface/hub.
+            $HF_HOME/hub, then huggingface/hub in $XDG_CACHE_HOME or ~/.cache.
         immutable: the files do not change while the model is open; repeated loads are faster.
 
     Raises:
@@ -325,7 +326,8 @@ class Model:
             require: the class of path to insist on. "any" (default); "no-cpu-copy": DMA
                 engines only; "direct": the drive's DMA writes the destination.
             effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
-                Default: "fast" if several processes load together, else "thrifty".
+                Default: "fast" if several processes load together, else "thrifty"; always
+                "thrifty" for an immutable model.
             align: alignment of each tensor in bytes, a power of two up to 4096; 0: that of
                 its dtype.
             path: name of the only path to use, for tests.

@@ -441,7 +441,7 @@ class Sglang(Engine):
 
 # The program of one rank of an engine, on a GPU of its own. It saves the tensors that it got
 # into a file, and prints how many bytes it has read from the model's files, and in how many
-# loads. The ranks exchange objects through files. Modes: "alone" forbids the group, "shut"
+# loads. The ranks exchange objects through files. Modes: "alone" forbids the group, "blocked"
 # keeps rank 1 from joining it, "dies" ends rank 1 at its first tensor.
 RANK = """
 import logging, os, sys, time
@@ -474,9 +474,9 @@ def counted(*args, **how):
     return got
 _model.Model.load = counted
 _engine._host_identity = lambda: (*identity(), rank * hosts // ranks)
-if mode == "shut" and rank == 1:
+if mode == "blocked" and rank == 1:
     os.environ["XDG_RUNTIME_DIR"] = "/proc"
-_engine.JOIN_S = 1.0 if mode == "shut" else 60.0
+_engine.JOIN_S = 1.0 if mode == "blocked" else 60.0
 files = [os.path.join(model, name) for name in os.listdir(model)]
 options = {"window": 4 << 20} if mode != "alone" else {"group": False}
 got = {}
@@ -549,7 +549,7 @@ class Together(Engine):
         """Each rank reads alone with group=False, and all do if one rank cannot join the
         group; then each logs the reason."""
         self.assertEqual(self.ranks(2, mode="alone"), [(0, 0, "")] * 2)
-        for _, loads, err in self.ranks(2, mode="shut"):
+        for _, loads, err in self.ranks(2, mode="blocked"):
             self.assertEqual(loads, 0)
             self.assertIn("each rank reads the model for itself: ", err)
 

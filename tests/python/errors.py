@@ -92,15 +92,15 @@ class Errors(unittest.TestCase):
         box, read_only = ARRAYS["box"], numpy.zeros(300, numpy.int16)
         read_only.flags.writeable = False
 
-        class Shut:
+        class Unexportable:
             def __dlpack__(self, **_):
-                raise BufferError("shut")
+                raise BufferError("cannot export")
 
         for name, value, kind, words in (
                 ("row", memoryview(bytearray(1200)).cast("h")[::2], ValueError,
                  "not contiguous"),
                 ("row", 1, TypeError, "type int is not a tensor"),
-                ("row", Shut(), BufferError, "shut"),
+                ("row", Unexportable(), BufferError, "cannot export"),
                 ("row", read_only, TypeError, "read-only"),
                 ("row", numpy.zeros(299, numpy.int16), ValueError, "does not fit"),
                 ("row", numpy.zeros(300, numpy.int32), TypeError, "dtype I16"),
