@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# The front door. `make demo` and `make test` are all that a newcomer needs:
-# both install what is missing (tools/bootstrap), build into build/ and run.
-# The build itself is meson's; this file only spells the usual commands.
+# Short names for the usual commands. A newcomer needs `make demo` and `make test`
+# only: both install missing packages (tools/bootstrap), build into build/ and run.
+# Meson does the build itself.
 MESON ?= meson
 NINJA ?= ninja
-# So that the loader finds the library; who may not run it sets LD_LIBRARY_PATH.
+# `make install` runs ldconfig, so that the dynamic linker finds the library. Users
+# that may not run it set LD_LIBRARY_PATH instead.
 LDCONFIG ?= ldconfig || true
-# Warnings are errors where nobody reads them.
+# In continuous integration ($CI is set) compiler warnings are errors.
 MESON_FLAGS ?= $(if $(CI),-Dwerror=true)
 
 .PHONY: build demo test test-fast test-all lab lab-all lab-fetch install uninstall format clean
@@ -16,32 +17,35 @@ build:
 	@test -f build/build.ninja || $(MESON) setup build $(MESON_FLAGS)
 	@$(NINJA) -C build
 
-# make demo [FILE=model.safetensors]
+# make demo [FILE=model.safetensors]: copies a file into device memory and back.
 demo: build
 	@tools/demo $(if $(FILE),"$(FILE)")
 
-# The last line is 'N passed, N failed, N skipped'. Logs: build/test-logs/.
+# Runs the tests that CI runs. The last line of the output is 'N passed, N failed, N
+# skipped'; the logs are in build/test-logs/.
 test: lab-fetch
 	@tests/run fast core lab
 
-# Under ten seconds, no hardware, no virtual machine.
+# Runs the tests that take less than ten seconds together and need no hardware and no
+# virtual machine.
 test-fast: build
 	@tests/run fast
 
-# With the slow ones: every lab suite, long property runs, what needs torch.
+# Runs all tests: also every lab suite, long property runs and those that need torch.
 test-all: lab-fetch
 	@tools/bootstrap dev
 	@tests/run
 
-# A virtual machine with real peer-to-peer DMA: what make test runs of it, and
-# what it does not.
+# Runs the lab suites that `make test` includes; lab-all runs the others. The lab is a
+# virtual machine with real peer-to-peer DMA.
 lab: lab-fetch
 	@tests/run lab
 
 lab-all: lab-fetch
 	@tests/run lab-all
 
-# Ahead of the suites, whose limits are for what they do. Where it fails they say why.
+# Downloads the lab's kernels before the suites start, so that their time limits do not
+# include the download. If it fails, each suite reports the reason.
 lab-fetch: build
 	@tools/bootstrap lab
 	@lab/run --fetch --kernel p2pdma --kernel without >/dev/null || true

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scattered blocks of a file into device memory through a queue: each request names
- * many places of the file, has one completion, and 16 of them are in flight. Then all
- * is copied to host memory and compared with what pread(2) says.
+ * Reads scattered blocks of a file into device memory through a queue. Each request
+ * reads 32 blocks and has one completion; up to 16 requests are in flight. Then the
+ * program copies all blocks to host memory and compares them with those of pread(2).
  *
  *	gather FILE [DEVICE]
  */
@@ -17,8 +17,8 @@
 #include <penstock.h>
 
 #define BLOCK 4096u
-#define PARTS 32u    /* blocks of a request */
-#define REQUESTS 64u /* of which as many are in flight as the queue has places */
+#define PARTS 32u    /* blocks of one request */
+#define REQUESTS 64u /* all requests; opts.requests_max of them are in flight */
 #define BLOCKS (PARTS * REQUESTS)
 
 struct gather {
@@ -26,68 +26,74 @@ struct gather {
 	struct penstock_device *dev;
 	struct penstock_queue *q;
 	char *mem;
-	uint64_t blocks; /* of the file */
+	uint64_t blocks; /* whole blocks in the file */
 	struct penstock_seg segs[REQUESTS][PARTS];
 	struct penstock_req reqs[REQUESTS];
 };
 
+/* Prints the library's message for the last error. */
 static int fail(const char *what)
 {
 	fprintf(stderr, "%s: %s\n", what, penstock_errmsg());
 	return 1;
 }
 
-/* Where block n of the memory comes from; not in the file's order. */
-static uint64_t place(const struct gather *g, uint64_t n)
+/* Returns the file offset of the n-th block to read: not in the file's order. */
+static uint64_t block_offset(const struct gather *g, uint64_t n)
 {
 	return n * 7919 % g->blocks * BLOCK;
 }
 
-/* Segments and requests are copied by submit; here they are kept only because what did
- * not fit is submitted again. */
-static void ask(struct gather *g)
+/*
+ * Fills the requests and their segments. penstock_submit copies both. This program keeps
+ * them because it submits those again that did not fit into the queue.
+ */
+static void make_requests(struct gather *g)
 {
 	for (uint64_t i = 0; i < REQUESTS; i++) {
 		for (uint64_t k = 0; k < PARTS; k++)
 			g->segs[i][k] = (struct penstock_seg){.buf = g->mem,
 							      .dev = g->dev,
 							      .buf_off = (i * PARTS + k) * BLOCK,
-							      .off = place(g, i * PARTS + k),
+							      .off = block_offset(g, i * PARTS + k),
 							      .row_len = BLOCK};
 		g->reqs[i] = (struct penstock_req)PENSTOCK_REQ_INIT;
 		g->reqs[i].storage = g->st;
 		g->reqs[i].segs = g->segs[i];
 		g->reqs[i].seg_count = PARTS;
-		g->reqs[i].flags = PENSTOCK_R_EXACT; /* less is an error */
+		g->reqs[i].flags = PENSTOCK_R_EXACT; /* A short read is an error. */
 	}
 }
 
-static int run(struct gather *g)
+/* Submits all requests and waits until all have completed. */
+static int run_requests(struct gather *g)
 {
-	unsigned taken = 0, ended = 0;
+	unsigned submitted = 0, completed = 0;
 
-	while (ended < REQUESTS) {
+	while (completed < REQUESTS) {
 		struct penstock_done done[REQUESTS];
 		int n = 0;
 
-		if (taken < REQUESTS)
-			n = penstock_submit(g->q, &g->reqs[taken], REQUESTS - taken, NULL);
-		if (n < 0 && n != -EAGAIN) /* every place is taken: harvest first */
+		if (submitted < REQUESTS)
+			n = penstock_submit(g->q, &g->reqs[submitted], REQUESTS - submitted, NULL);
+		/* -EAGAIN: the queue is full until completions are harvested. */
+		if (n < 0 && n != -EAGAIN)
 			return fail("submit");
-		taken += n > 0 ? (unsigned)n : 0;
+		submitted += n > 0 ? (unsigned)n : 0;
 		n = penstock_wait(g->q, done, 1, REQUESTS, -1);
 		if (n < 0)
 			return fail("wait");
 		for (int i = 0; i < n; i++)
 			if (done[i].result < 0) {
 				fprintf(stderr, "request: %s\n", done[i].report->text);
-				return 1; /* closing the queue waits for the others */
+				return 1; /* Closing the queue waits for the other requests. */
 			}
-		ended += (unsigned)n;
+		completed += (unsigned)n;
 	}
 	return 0;
 }
 
+/* Copies the blocks to host memory and compares each with the file's. */
 static int compare(const struct gather *g, const char *file)
 {
 	struct penstock_copy_args back = {
@@ -101,7 +107,7 @@ static int compare(const struct gather *g, const char *file)
 	if (penstock_copy(&back, 1) < 0)
 		ret = fail("copy");
 	for (uint64_t n = 0; !ret && n < BLOCKS; n++)
-		if (pread(fd, block, BLOCK, (off_t)place(g, n)) != (ssize_t)BLOCK ||
+		if (pread(fd, block, BLOCK, (off_t)block_offset(g, n)) != (ssize_t)BLOCK ||
 		    memcmp(block, host + n * BLOCK, BLOCK) != 0) {
 			fprintf(stderr, "block %" PRIu64 " differs\n", n);
 			ret = 1;
@@ -112,6 +118,7 @@ static int compare(const struct gather *g, const char *file)
 	return ret;
 }
 
+/* Opens file, device and queue, runs the requests and compares the result. */
 static int gather(struct gather *g, const char *file, const char *device)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -120,10 +127,11 @@ static int gather(struct gather *g, const char *file, const char *device)
 
 	opts.requests_max = 16;
 	opts.segs_max = PARTS;
+	/* Without penstock_prepare the first submit would start the device's threads. */
 	if (penstock_device_open(device, NULL, &g->dev) < 0 ||
 	    penstock_open(file, NULL, &g->st) < 0 || penstock_queue_open(&opts, &g->q) < 0 ||
 	    penstock_alloc(g->dev, BLOCKS * BLOCK, &mem) < 0 ||
-	    penstock_prepare(g->st, g->dev, PENSTOCK_READ) < 0) /* else the first submit does */
+	    penstock_prepare(g->st, g->dev, PENSTOCK_READ) < 0)
 		return fail("opening");
 	g->mem = mem;
 	g->blocks = (uint64_t)penstock_storage_length(g->st) / BLOCK;
@@ -131,9 +139,10 @@ static int gather(struct gather *g, const char *file, const char *device)
 		fprintf(stderr, "%s is shorter than a block\n", file);
 		return 1;
 	}
-	ask(g);
-	ret = run(g);
-	penstock_queue_close(g->q); /* before what its requests use */
+	make_requests(g);
+	ret = run_requests(g);
+	/* The queue closes first: its requests use the memory, the storage and the device. */
+	penstock_queue_close(g->q);
 	if (!ret)
 		ret = compare(g, file);
 	penstock_free(g->dev, mem);

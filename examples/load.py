@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A model's tensors into device memory, a part of one, and out again to a file.
+"""Loads a model's tensors into device memory, reads a part of one tensor, and saves them.
 
     load.py MODEL [DEVICE [COPY]]
 
-MODEL is a safetensors file, a folder or an index of several, or owner/name in the
-Hugging Face cache; DEVICE is auto unless named: the first GPU, else host memory. Where
-torch is installed these are torch's tensors, else penstock.Tensor, which numpy, cupy and
-jax take as they are (DLPack)."""
+MODEL is a safetensors file, a folder, an index file, or owner/name in the Hugging Face
+cache. DEVICE is "auto" by default: the first GPU, or host memory if there is none. COPY is
+the file to save to. The tensors are torch's if torch is installed. Else they are
+penstock.Tensor, which numpy, cupy and jax accept without a copy (DLPack)."""
 
 import sys
 
@@ -15,7 +15,7 @@ import penstock
 
 
 def show(model, device):
-    """All of it in one go, and by which path."""
+    """Loads all tensors at once and prints which path carried the bytes."""
     opened = penstock.Model(model)
     tensors, report = opened.load(device)
     opened.close()
@@ -26,7 +26,7 @@ def show(model, device):
 
 
 def part(model, device):
-    """Two rows of the first tensor that has rows: nothing else is read."""
+    """Reads two rows of the first tensor that has rows, and nothing else of the file."""
     with penstock.safe_open(model, framework="dlpack", device=device) as f:
         for name in f.keys():
             piece = f.get_slice(name)
@@ -37,7 +37,7 @@ def part(model, device):
 
 
 def main():
-    """See the module's text."""
+    """Parses the arguments and runs the steps."""
     if len(sys.argv) < 2:
         sys.exit("usage: load.py MODEL [DEVICE [COPY]]")
     model, device = sys.argv[1], (sys.argv[2:] + ["auto"])[0]
@@ -45,11 +45,12 @@ def main():
         tensors = show(model, device)
         part(model, device)
         if len(sys.argv) > 3:
-            # Takes its name when all of it is there, and stays after a power cut.
+            # The file appears when it is complete, and durable=True waits until it would
+            # survive a power cut.
             penstock.save_file(tensors, sys.argv[3], durable=True)
             print(f"{sys.argv[3]}: written")
     except penstock.PenstockError as error:
-        sys.exit(f"load.py: {error}")  # the library says what failed
+        sys.exit(f"load.py: {error}")  # The message names what failed and what to do.
 
 
 if __name__ == "__main__":

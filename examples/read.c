@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file into device memory by one call, and which path its bytes took.
+ * Reads a file into device memory by one call and prints which path carried its bytes.
  *
  *	read FILE [DEVICE]
  *
- * DEVICE is auto unless named: the first GPU, else host memory. What is not checked
- * here cannot fail.
+ * DEVICE is "auto" by default: the first GPU, or host memory if there is none. Calls
+ * whose result is not checked here cannot fail.
  */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include <penstock.h>
 
-/* The library says what failed and what to do. */
+/* Prints the library's message, which names what failed and what to do. */
 static int fail(const char *what)
 {
 	fprintf(stderr, "%s: %s\n", what, penstock_errmsg());
 	return 1;
 }
 
+/* Reads the whole file and prints its report. */
 static int read_all(struct penstock_storage *st, struct penstock_device *dev, void *buf,
 		    uint64_t len)
 {
@@ -27,7 +28,7 @@ static int read_all(struct penstock_storage *st, struct penstock_device *dev, vo
 	struct penstock_report report = PENSTOCK_REPORT_INIT;
 	int64_t n;
 
-	/* penstock_read does the same, and keeps the report to itself. */
+	/* penstock_read does the same, but returns no report. */
 	req.storage = st;
 	req.segs = &seg;
 	req.seg_count = 1;
@@ -58,7 +59,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: read FILE [DEVICE]\n");
 		return 2;
 	}
-	/* A device may be open already, which is 1: only what is below 0 has failed. */
+	/* Returns 1 if the device is open already; only values below 0 are errors. */
 	if (penstock_device_open(argc > 2 ? argv[2] : "auto", NULL, &dev) < 0)
 		return fail("device");
 	if (penstock_open(argv[1], NULL, &st) < 0)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory between processes: this one exports it, its child imports it and reads
- * a file into it, and this one finds the bytes there. The child is forked before anything
- * is opened: it may not use what its parent has opened.
+ * Shares device memory between two processes. The parent exports memory, its child imports
+ * it and reads a file into it, and the parent then prints the sum of the bytes. The parent
+ * forks before it opens anything, because a child may not use what its parent has opened.
  *
  *	share FILE [DEVICE]
  *
- * DEVICE is a GPU: host memory is shared in better ways, and is not exported.
+ * DEVICE must be a GPU. Host memory cannot be exported; processes share it by mmap(2).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,12 +18,14 @@
 
 #define LEN 65536u
 
+/* Prints the library's message for the last error. */
 static int fail(const char *what)
 {
 	fprintf(stderr, "%s: %s\n", what, penstock_errmsg());
 	return 1;
 }
 
+/* The child: receives the description of the memory and reads the file into it. */
 static int child(int from_parent, const char *file, const char *device)
 {
 	struct penstock_export memory;
@@ -32,21 +34,23 @@ static int child(int from_parent, const char *file, const char *device)
 	void *mem;
 	int64_t n;
 
-	/* Plain bytes; where fd is not -1 it would come beside them, by SCM_RIGHTS. */
+	/* The struct is plain bytes. If memory.fd were not -1, the parent would also have to
+	 * send that descriptor over a Unix socket (SCM_RIGHTS). */
 	if (read(from_parent, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
-		return 1; /* the parent has nothing to share, and says why */
+		return 1; /* The parent failed and has printed why. */
 	if (penstock_device_open(device, NULL, &dev) < 0 ||
 	    penstock_import_memory(dev, &memory, &mem) < 0 || penstock_open(file, NULL, &st) < 0)
 		return fail("child");
 	n = penstock_read(st, dev, mem, LEN, 0);
 	if (n < 0)
 		fail("child: read");
-	penstock_free(dev, mem); /* its address only: the memory is the exporter's */
+	penstock_free(dev, mem); /* Frees the address; the memory belongs to the parent. */
 	penstock_close(st);
 	penstock_device_close(dev);
 	return n < 0;
 }
 
+/* The parent: exports memory, waits for the child and copies the bytes to host memory. */
 static int share(int to_child, const char *device, char *bytes)
 {
 	struct penstock_copy_args back = {.size = sizeof(back), .dst = bytes, .row_len = LEN};
@@ -61,7 +65,8 @@ static int share(int to_child, const char *device, char *bytes)
 		return fail("parent");
 	if (write(to_child, &memory, sizeof(memory)) != (ssize_t)sizeof(memory))
 		return 1;
-	if (wait(&status) < 0 || status) /* the child gives its address back before it ends */
+	/* The child frees its address of the memory before it exits. */
+	if (wait(&status) < 0 || status)
 		return 1;
 	back.src = mem;
 	if (penstock_copy(&back, 1) < 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * p2pdma-probe: raw reads and writes between a file and a drive's memory buffer
- * (p2pmem), with nothing of Penstock in between. Run inside the lab's guest by its
- * scripts to show that the rig itself does peer-to-peer DMA, or why not.
- * Prints one JSON object a call. It must never retry, fall back or hide an error:
- * what the kernel said is the result. Exit 0 all bytes right, 1 a transfer failed
- * or bytes were wrong, 2 usage or the set-up failed.
+ * (p2pmem), without Penstock. The lab's scripts run it in the guest to show whether the
+ * virtual machine itself can do peer-to-peer DMA. It prints one JSON object for each call.
+ * It must never retry, fall back or hide an error: the kernel's answer is the result. Exit
+ * status: 0 all bytes are right, 1 a transfer failed or bytes are wrong, 2 wrong usage or
+ * the set-up failed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,22 +27,22 @@ enum { BLOCK = 4096, EXTENT_MAX = 256, MARK_BYTES = 512 };
 
 struct job {
 	const char *file;
-	const char *mem;  /* "host" or the path of p2pmem/allocate */
-	const char *fill; /* what the destination holds before a read */
-	uint64_t offset;  /* in the file */
-	uint64_t bytes;
-	uint64_t chunk;
-	uint64_t mem_offset; /* of the buffer in the mapping */
-	uint64_t map_offset; /* given to mmap */
-	uint64_t seed;
-	bool buffered; /* no O_DIRECT */
-	bool bounce;   /* DMA into host memory, the processor copies on */
-	bool private;  /* MAP_PRIVATE instead of MAP_SHARED */
-	bool zeros;    /* the file holds zeros */
-	bool keep;     /* stay until killed */
+	const char *mem;     /* "host" or the path of p2pmem/allocate */
+	const char *fill;    /* contents of the destination before a read: wrong, right, zeros */
+	uint64_t offset;     /* offset in the file */
+	uint64_t bytes;	     /* length of the transfer */
+	uint64_t chunk;	     /* length of one system call */
+	uint64_t mem_offset; /* offset of the buffer in the mapping */
+	uint64_t map_offset; /* offset passed to mmap */
+	uint64_t seed;	     /* seed of the file's contents */
+	bool buffered;	     /* without O_DIRECT */
+	bool bounce;	     /* DMA to host memory, then a copy by the CPU */
+	bool private;	     /* MAP_PRIVATE instead of MAP_SHARED */
+	bool zeros;	     /* the file contains zeros */
+	bool keep;	     /* exhaust keeps the memory until the process is killed */
 };
 
-/* Word number i of a file of this seed (the finaliser of splitmix64). */
+/* Returns word i of the contents with the job's seed (the finaliser of splitmix64). */
 static uint64_t word(const struct job *job, uint64_t i)
 {
 	uint64_t x = job->seed * 0x9e3779b97f4a7c15ull + i;
@@ -54,6 +54,7 @@ static uint64_t word(const struct job *job, uint64_t i)
 	return x ^ (x >> 31);
 }
 
+/* Reports a failure of the set-up and exits. */
 static int die(const char *what, const char *name)
 {
 	fprintf(stderr, "p2pdma-probe: %s %s: %m\n", what, name);
@@ -71,7 +72,7 @@ static int open_file(const struct job *job, int flags)
 	return fd;
 }
 
-/* Whole pages that hold mem_offset + bytes; NULL with errno where refused. */
+/* Maps whole pages for mem_offset + bytes; NULL with errno if the kernel refuses. */
 static char *map_mem(const struct job *job)
 {
 	size_t len = (job->mem_offset + job->bytes + BLOCK - 1) / BLOCK * BLOCK;
@@ -95,8 +96,9 @@ static char *map_mem(const struct job *job)
 }
 
 /*
- * The buffer may be a device's registers as far as the processor knows: aligned
- * 8-byte accesses only, which memcpy does not promise.
+ * Writes the contents of the file, or their complement, to the buffer. The buffer may be
+ * memory of a device, to which the CPU must make aligned accesses of 8 bytes only. memcpy
+ * does not guarantee that.
  */
 static void put_words(const struct job *job, char *buf, bool complement)
 {
@@ -111,6 +113,7 @@ static void put_words(const struct job *job, char *buf, bool complement)
 	__sync_synchronize();
 }
 
+/* Copies by aligned accesses of 8 bytes. */
 static void copy_words(char *to, const char *from, uint64_t bytes)
 {
 	uint64_t i;
@@ -120,8 +123,8 @@ static void copy_words(char *to, const char *from, uint64_t bytes)
 	__sync_synchronize();
 }
 
-/* Moves everything in chunks; stops at the first refusal. Returns bytes moved. */
-static uint64_t move(const struct job *job, int fd, char *buf, bool write, int *err)
+/* Moves all bytes in chunks and stops at the first error. Returns the bytes moved. */
+static uint64_t transfer(const struct job *job, int fd, char *buf, bool write, int *err)
 {
 	uint64_t done = 0;
 
@@ -141,13 +144,15 @@ static uint64_t move(const struct job *job, int fd, char *buf, bool write, int *
 	return done;
 }
 
-/* Of words compared; of a write none are, that takes a read of another process. */
+/* The result of comparing the words of a read. It is empty for a write: another process must
+ * read the file to check that. */
 struct tally {
-	uint64_t words;
-	uint64_t right;
-	uint64_t untouched;
+	uint64_t words;	    /* words compared */
+	uint64_t right;	    /* words with the right value */
+	uint64_t untouched; /* words that still have the value from before the read */
 };
 
+/* Compares the buffer with the contents of the file. */
 static struct tally count_words(const struct job *job, const char *buf)
 {
 	const volatile uint64_t *from = (const volatile uint64_t *)buf;
@@ -163,6 +168,7 @@ static struct tally count_words(const struct job *job, const char *buf)
 	return t;
 }
 
+/* Prints the result of an operation as JSON. Returns the exit status. */
 static int report(const struct job *job, const char *op, uint64_t done, int err,
 		  const struct tally *t)
 {
@@ -178,6 +184,7 @@ static int report(const struct job *job, const char *op, uint64_t done, int err,
 	return err || done != job->bytes || t->right != t->words;
 }
 
+/* Maps the buffer, or reports the error and stores the exit status in *code. */
 static char *map_or_report(const struct job *job, const char *op, int *code)
 {
 	char *map = map_mem(job);
@@ -191,6 +198,7 @@ static char *map_or_report(const struct job *job, const char *op, int *code)
 	return map;
 }
 
+/* Reads the file into the buffer and compares each word. */
 static int op_read(struct job *job)
 {
 	struct job host = *job;
@@ -211,15 +219,16 @@ static int op_read(struct job *job)
 		via = map_mem(&host);
 		if (!via)
 			die("map", "host");
-		done = move(job, fd, via + job->mem_offset, false, &err);
+		done = transfer(job, fd, via + job->mem_offset, false, &err);
 		copy_words(buf, via + job->mem_offset, done);
 	} else {
-		done = move(job, fd, buf, false, &err);
+		done = transfer(job, fd, buf, false, &err);
 	}
 	t = count_words(job, buf);
 	return report(job, "read", done, err, &t);
 }
 
+/* Writes the buffer to the file. */
 static int op_write(struct job *job)
 {
 	struct job host = *job;
@@ -239,13 +248,13 @@ static int op_write(struct job *job)
 		copy_words(map + job->mem_offset, buf, job->bytes);
 		buf = map + job->mem_offset;
 	}
-	done = move(job, fd, buf, true, &err);
+	done = transfer(job, fd, buf, true, &err);
 	if (fsync(fd) && !err)
 		err = errno;
 	return report(job, "write", done, err, &(struct tally){0});
 }
 
-/* A file of written extents, laid down through host memory. */
+/* Creates a file of written extents, through host memory. */
 static int op_fill(struct job *job)
 {
 	uint64_t done;
@@ -255,13 +264,13 @@ static int op_fill(struct job *job)
 	if (!map)
 		return code;
 	put_words(job, map, false);
-	done = move(job, fd, map, true, &err);
+	done = transfer(job, fd, map, true, &err);
 	if (fsync(fd) && !err)
 		err = errno;
 	return report(job, "fill", done, err, &(struct tally){0});
 }
 
-/* Takes the memory, and again as long as there is some, then says what refused. */
+/* Maps the memory again and again until the kernel refuses, and reports the error. */
 static int op_exhaust(struct job *job)
 {
 	unsigned int taken = 0;
@@ -276,7 +285,7 @@ static int op_exhaust(struct job *job)
 	return 0;
 }
 
-/* Prints sectors of the device below a file: "START COUNT" a line. */
+/* Prints the extents of a file in sectors of its drive: a line "START COUNT" for each. */
 static int op_extents(struct job *job)
 {
 	size_t len = sizeof(struct fiemap) + EXTENT_MAX * sizeof(struct fiemap_extent);
@@ -296,14 +305,16 @@ static int op_extents(struct job *job)
 		struct fiemap_extent *e = &map->fm_extents[i];
 
 		if (e->fe_flags & bad) {
-			fprintf(stderr, "p2pdma-probe: %s: extent without a place\n", job->file);
+			fprintf(stderr, "p2pdma-probe: %s: an extent has no fixed sectors\n",
+				job->file);
 			return 1;
 		}
 		printf("%" PRIu64 " %" PRIu64 "\n", (uint64_t)e->fe_physical / 512,
 		       (uint64_t)e->fe_length / 512);
 	}
 	if (!i || !(map->fm_extents[i - 1].fe_flags & FIEMAP_EXTENT_LAST)) {
-		fprintf(stderr, "p2pdma-probe: %s: no or too many extents\n", job->file);
+		fprintf(stderr, "p2pdma-probe: %s: no extents, or more than %d\n", job->file,
+			EXTENT_MAX);
 		return 1;
 	}
 	free(map);
@@ -311,7 +322,7 @@ static int op_extents(struct job *job)
 	return 0;
 }
 
-/* One sector read at a place that says something to the reader of the trace. */
+/* Reads one sector, as a mark that check-trace finds in QEMU's trace. */
 static int op_mark(struct job *job)
 {
 	char *buf = aligned_alloc(BLOCK, BLOCK);
@@ -344,6 +355,7 @@ static void usage(void)
 	exit(2);
 }
 
+/* Parses a decimal number; prints the usage and exits if the text is not one. */
 static uint64_t number(const char *text)
 {
 	char *end;
@@ -356,6 +368,7 @@ static uint64_t number(const char *text)
 	return n;
 }
 
+/* Parses the options into `job`. */
 static void options(int argc, char **argv, struct job *job)
 {
 	static const struct option long_opts[] = {

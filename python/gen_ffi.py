@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gen_ffi.py OUT INCLUDE CC...: makes penstock/_ffi.py from the public headers.
+"""gen_ffi.py OUT INCLUDE CC...: generates penstock/_ffi.py from the public headers.
 
-The C compiler's preprocessor reads them, what comes from system headers is left
-out, and cffi turns the rest into a module that needs no parser when it is
-imported. Run by meson and by the tests; there is no second copy of the API."""
+OUT is the file to write, INCLUDE the folder of the headers, CC the C compiler with its
+arguments. The compiler preprocesses the headers, this script drops all lines of system
+headers, and cffi turns the remaining declarations into a Python module. That module needs
+no C parser at import. Meson and the tests run this script, so that the declarations exist
+in one place only: the headers."""
 
 import os
 import re
@@ -13,7 +15,7 @@ import tempfile
 
 from cffi import FFI
 
-# The layout that DLPack exchanges tensors in, and what the tests look at.
+# The structs by which libraries exchange tensors under the DLPack protocol (dlpack.h).
 DLPACK = """
 typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
 typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;
@@ -28,6 +30,7 @@ typedef struct DLManagedTensor {
 
 
 def declarations(include, compiler):
+    """Returns the preprocessed declarations of penstock*.h, without compiler attributes."""
     header = os.path.join(include, "penstock_weights.h")
     text = subprocess.run([*compiler, "-E", "-I", include, header], check=True, text=True,
                           stdout=subprocess.PIPE).stdout

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# Targets of NVMe over fabrics in this very guest, and connections to them: tcp and
-# rdma (Soft-RoCE) over dummy links that can be taken down, and loop. Sourced by
-# lab/guest/nvmeof.sh.
-# It must never wait without a limit: a cut link is the point of it.
-# shellcheck shell=bash disable=SC2154 # sourced
+# NVMe-over-fabrics targets in this guest, and connections to them from the same guest:
+# tcp and rdma (Soft-RoCE) over dummy links that can be taken down, and loop.
+# lab/guest/nvmeof.sh sources this file. Every wait must have a limit, because the tests cut
+# links.
+# shellcheck shell=bash disable=SC2154 # The script that sources it sets the variables.
 
 nvmet=/sys/kernel/config/nvmet
 nvmet_ports=0
 
-fabrics_start() {
+fabrics_start() { # Loads the modules and creates the links.
 	modprobe -a nvmet nvmet-tcp nvmet-rdma nvme-loop nvme-tcp nvme-rdma rdma_rxe \
 		ext4 dummy dm-mod
 	mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
-	# A link each, so that one can be cut and the others stay.
+	# Three links, so that a test can cut one of them.
 	local i
 	for i in 0 1 2; do
 		ip link add "link$i" type dummy
@@ -22,20 +22,22 @@ fabrics_start() {
 	rdma link add rxe2 type rxe netdev link2
 }
 
-# A guest reaches its own addresses over links that are down too, so the address goes.
-link_down() {
+# Cuts link NUMBER. A machine reaches its own addresses also over a link that is down, so the
+# address is removed, too.
+link_down() { # NUMBER
 	ip addr flush dev "link$1"
 	ip link set "link$1" down
 }
-link_up() {
+link_up() { # NUMBER
 	ip link set "link$1" up
 	ip addr add "10.77.$1.1/24" dev "link$1"
 }
 
-# What a target hands out is its drive with a gate in it: what lies beyond the first 16
-# MiB can be held back, so that a transfer is in its middle for as long as that takes.
+# A target exports its drive through a device-mapper device with a gate: gate_shut makes all
+# I/O beyond the first 16 MiB wait until gate_open. A test shuts the gate to keep a transfer
+# from completing while it cuts a link.
 gate_sector=$((16 * 2048))
-gated_drive() { # SERIAL
+gated_drive() { # SERIAL: creates the device gated-SERIAL
 	local drive rest
 	drive=$(lab_drive "$1")
 	rest=$(($(blockdev --getsz "$drive") - gate_sector))
@@ -45,11 +47,11 @@ gated_drive() { # SERIAL
 		$gate_sector $rest linear $(dm_node "gate-$1") 0
 	END
 }
-gate_shut() { dm suspend --nolockfs --noflush "gate-$1"; }
-gate_open() { dm resume "gate-$1"; }
+gate_shut() { dm suspend --nolockfs --noflush "gate-$1"; } # SERIAL
+gate_open() { dm resume "gate-$1"; } # SERIAL
 
-# A subsystem named as its drive's serial.
-target() { # SERIAL
+# Creates a subsystem with one namespace, named after the serial number of its drive.
+target_create() { # SERIAL
 	local s=$nvmet/subsystems/$1
 	gated_drive "$1"
 	mkdir "$s" "$s/namespaces/1"
@@ -58,8 +60,8 @@ target() { # SERIAL
 	echo 1 >"$s/namespaces/1/enable"
 }
 
-# Opens the subsystem to one transport and connects to it; says the controller.
-connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
+# Exports a subsystem over one transport and connects to it. OPTIONS are those of nvme-cli.
+target_connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
 	local sub=$1 transport=$2 link=$3 port
 	local -a where=()
 	shift 3
@@ -75,12 +77,12 @@ connect() { # SUBSYSTEM TRANSPORT LINK [OPTIONS...]
 	fi
 	ln -s "$nvmet/subsystems/$sub" "$port/subsystems/$sub"
 	nvme connect -t "$transport" "${where[@]}" -n "$sub" -i 1 "$@"
-	lab_until fabric_there "$sub" || lab_bad "$sub: no drive over $transport"
+	lab_until fabric_exists "$sub" || lab_bad "$sub: no drive appears over $transport"
 }
 
-fabric_there() { [[ -b $(fabric_drive "$1") ]]; }
+fabric_exists() { [[ -b $(fabric_drive "$1") ]]; } # SUBSYSTEM
 
-# The drive of a subsystem as its connections show it (not the target's own).
+# Prints the block device that the connections of a subsystem create: /dev/nvme4n1.
 fabric_drive() { # SUBSYSTEM
 	local c
 	for c in $(fabric_controllers "$1"); do
@@ -92,7 +94,8 @@ fabric_drive() { # SUBSYSTEM
 	done
 }
 
-fabric_controllers() { # SUBSYSTEM [TRANSPORT-ADDRESS]: nvme4 nvme5
+# Prints the controllers of a subsystem's connections, one per line: nvme4.
+fabric_controllers() { # SUBSYSTEM [TRANSPORT-ADDRESS]
 	local f
 	for f in /sys/class/nvme/nvme*/subsysnqn; do
 		grep -qsx "$1" "$f" || continue
@@ -102,10 +105,11 @@ fabric_controllers() { # SUBSYSTEM [TRANSPORT-ADDRESS]: nvme4 nvme5
 	done
 }
 
-fabric_state() { # SUBSYSTEM [TRANSPORT-ADDRESS]: live, connecting ... or gone
+# Prints the kernel's state of a connection, such as live or connecting, or 'gone'.
+fabric_state() { # SUBSYSTEM [TRANSPORT-ADDRESS]
 	local c
 	c=$(fabric_controllers "$@" | head -n 1)
 	cat "/sys/class/nvme/${c:-none}/state" 2>/dev/null || echo gone
 }
-is_state() { [[ $(fabric_state "${@:2}") == "$1" ]]; }
-not_live() { [[ $(fabric_state "$@") != live ]]; }
+is_state() { [[ $(fabric_state "${@:2}") == "$1" ]]; } # STATE SUBSYSTEM [ADDRESS]
+not_live() { [[ $(fabric_state "$@") != live ]]; } # SUBSYSTEM [ADDRESS]

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: drives that fail. A sector that cannot be read, a region whose
-# writes fail, one whose writes get lost though success is reported, a slow one, and
-# a drive that is pulled out of a transfer. Each time the command must end, say what
-# happened, leave what was there before, and be right where it says that it is.
-# Started by tests/lab/faults through lab/run on machine faults; arguments: the
-# probe, the penstock command. The fault itself is shown first, without Penstock.
-# shellcheck disable=SC2034,SC2154 # shared with lib.sh
+# Tests failing drives in the guest: a bad sector, a region whose writes fail, one that
+# reports success for lost writes, a slow region, and a drive that is removed during a
+# transfer. Each time the command must end, report the error, and leave an older file
+# unchanged; if it reports success, the bytes must be right. Each fault is first shown
+# without Penstock.
+#
+# faults.sh PROBE PENSTOCK. tests/lab/faults runs this script by lab/run on machine faults.
+# shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 lab_probe=$1
 penstock=$2
@@ -15,7 +16,7 @@ source "$LAB_DIR/guest/lib.sh"
 
 mib=$((1 << 20))
 dir=$LAB_SCRATCH/data
-lost() { # DIR: what a failed copy left behind
+nothing_left() { # DIR: true if a failed copy left no temporary file there
 	find "$1" -name '*penstock-*' | grep . && return 1
 	return 0
 }
@@ -25,18 +26,21 @@ bad=$(lab_drive bad1)
 bad_block=$((24 * mib / 4096 + 16))
 via=peermem:$(lab_bdf cmb1)
 
-bad_reads() { # NAME OPTIONS...: fails, says where, leaves the old copy
+# Copies from the drive with the bad sector. The copy must fail, name the drive, and leave
+# the old file.
+bad_reads() { # NAME OPTIONS...
 	local name=$1
 	shift
 	lab_drop_caches
 	echo old >"$dir/copy"
 	lab_penstock "$name" 1 cp "$bad" "$dir/copy" --json "$@"
 	lab_said "$name" io-error "$bad" '"ok": false'
-	lab_true "$name: the old file is still there" grep -qx old "$dir/copy"
-	lab_true "$name: nothing else is" lost "$dir"
+	lab_true "$name: the old file is unchanged" grep -qx old "$dir/copy"
+	lab_true "$name: no temporary file is left" nothing_left "$dir"
 }
 
-# The first half has no fault, so that a failure above is the sector's.
+# Copies the first half of the drive, which has no fault: the sector causes the failures
+# above.
 good_half() {
 	dm create half --table "0 $((16 * mib / 512)) linear $bad 0"
 	"$lab_probe" read --file "$bad" --bytes $((16 * mib)) --seed 7 --mem host \
@@ -51,10 +55,10 @@ good_half() {
 sector_faults() {
 	lab_mount data1 "$dir"
 	"$lab_probe" fill --file "$bad" --bytes $((48 * mib)) --seed 7 >/dev/null
-	lab_expect "bad1: its bad sector fails" 1 '' dd if="$bad" of=/dev/null bs=4096 \
+	lab_expect "bad1: a read of its bad sector fails" 1 '' dd if="$bad" of=/dev/null bs=4096 \
 		count=1 iflag=direct skip=$bad_block
-	lab_expect "bad1: the next one does not" 0 '' dd if="$bad" of=/dev/null bs=4096 \
-		count=1 iflag=direct skip=$((bad_block + 1))
+	lab_expect "bad1: a read of the next sector succeeds" 0 '' dd if="$bad" of=/dev/null \
+		bs=4096 count=1 iflag=direct skip=$((bad_block + 1))
 	bad_reads bad-sector
 	lab_said bad-sector "at $((bad_block * 4096)) of"
 	bad_reads bad-sector-threads --engine threads
@@ -65,17 +69,19 @@ sector_faults() {
 	umount "$dir"
 }
 
-# ---- a region of the drive that fails, lies or is slow ----
-# The file system keeps its own blocks in the first 48 MiB, the region is what lies
-# between there and 92 MiB; of 96 MiB a file of 64 must use some of it.
+# ---- a region of the drive that fails, loses writes or is slow ----
+# The device `faulty` has 96 MiB. The region is the part from 48 MiB to 92 MiB. The file
+# system keeps its own blocks in the first 48 MiB, and a file of 64 MiB must use some blocks
+# of the region.
 under=$(lab_drive data1)
 size=$((64 * mib))
 source_of="mem:64MiB?seed=5"
 
-region() { # TARGET ARGS...: what lies under the region from here on
+# Replaces the device-mapper target of the region.
+region_set() { # TARGET ARGS...
 	local first=$((48 * mib / 512)) count=$((44 * mib / 512)) target=$1
 	shift
-	# Freezing the file system would fail on what the last region refused.
+	# --nolockfs: freezing the file system would fail if the last target refused writes.
 	sync
 	dm suspend --nolockfs faulty
 	dm reload faulty <<-END
@@ -86,7 +92,7 @@ region() { # TARGET ARGS...: what lies under the region from here on
 	dm resume faulty
 }
 
-region_start() {
+region_start() { # Creates the device faulty with a file system, without a fault.
 	dm create faulty --table "0 $((96 * mib / 512)) linear $under 0"
 	faulty=$(dm_node faulty)
 	mkfs.ext4 -q -F -b 4096 -m 0 -J size=4 \
@@ -94,53 +100,55 @@ region_start() {
 		"$faulty"
 	mount "$faulty" "$dir"
 	lab_penstock mem-copy 0 cp "$source_of" "$LAB_SCRATCH/right" --json
-	lab_true "mem-copy: has its length" test "$(stat -c %s "$LAB_SCRATCH/right")" = $size
+	lab_true "mem-copy: the file has the right length" \
+		test "$(stat -c %s "$LAB_SCRATCH/right")" = $size
 	echo old >"$dir/copy"
 	sync
 }
 
-# An index block of the file's extents may come to lie in the region as well: then ext4
-# gives up, nobody can remove a file any more, and the next step wants a new one.
-gave_up() { findmnt -no OPTIONS "$dir" | grep -qE '(^|,)(ro|emergency_ro|shutdown)(,|$)'; }
+# True if ext4 has made itself read-only after a write error. This happens if ext4 places an
+# index block of the file's extents in the region. No file can be removed then, and the next
+# step needs a new file system.
+ext4_gave_up() { findmnt -no OPTIONS "$dir" | grep -qE '(^|,)(ro|emergency_ro|shutdown)(,|$)'; }
 
-write_fails() { # NAME OPTIONS...
+write_fails() { # NAME OPTIONS...: a copy into the region must fail
 	local name=$1
 	shift
-	region flakey 0 1 1 error_writes
+	region_set flakey 0 1 1 error_writes
 	lab_penstock "$name" 1 cp "$source_of" "$dir/copy" --json "$@"
 	lab_said "$name" "Input/output error"
-	lab_true "$name: the old file is still there" grep -qx old "$dir/copy"
-	if gave_up; then
-		echo "# $name: ext4 gave up, its own block lay in the region"
+	lab_true "$name: the old file is unchanged" grep -qx old "$dir/copy"
+	if ext4_gave_up; then
+		echo "# $name: ext4 gave up, because a block of its own was in the region"
 		umount "$dir"
 		dm remove faulty
 		region_start
 	else
-		lab_true "$name: nothing else is" lost "$dir"
+		lab_true "$name: no temporary file is left" nothing_left "$dir"
 	fi
 }
 
 region_faults() {
 	region_start
-	region flakey 0 1 1 error_writes
-	lab_expect "the region's writes fail" 1 '' dd if=/dev/zero bs=4096 count=1 \
+	region_set flakey 0 1 1 error_writes
+	lab_expect "a write to the region fails" 1 '' dd if=/dev/zero bs=4096 count=1 \
 		of="$faulty" seek=$((60 * mib / 4096)) oflag=direct conv=notrunc
 	write_fails write-error
 	write_fails write-error-threads --engine threads
-	# Nothing fails while it is only in the page cache, but durable is a promise.
+	# Writes to the page cache succeed, but --durable waits until they are on the drive.
 	write_fails write-error-durable --path bounce --durable
 
-	region flakey 0 1 1 drop_writes
+	region_set flakey 0 1 1 drop_writes
 	lab_penstock lost-writes 1 cp "$LAB_SCRATCH/right" "$dir/lost" --verify --json
 	lab_said lost-writes differ
-	lab_true "lost-writes: nothing is left of it" test ! -e "$dir/lost"
+	lab_true "lost-writes: no file is left" test ! -e "$dir/lost"
 	lab_penstock lost-writes-control 0 cp "$LAB_SCRATCH/right" "$dir/lost" --json
 	lab_drop_caches
-	lab_expect "lost-writes-control: without --verify nobody notices" 1 '' \
+	lab_expect "lost-writes-control: without --verify the loss is not noticed" 1 '' \
 		cmp "$LAB_SCRATCH/right" "$dir/lost"
 	rm -f "$dir/lost"
 
-	region delay 400
+	region_set delay 400
 	lab_penstock slow 0 cp "$source_of" "$dir/copy" --json
 	lab_drop_caches
 	lab_true "slow: the copy is right" cmp "$LAB_SCRATCH/right" "$dir/copy"
@@ -149,18 +157,20 @@ region_faults() {
 	lab_true "slow-read: the copy is right" cmp "$LAB_SCRATCH/right" "$LAB_SCRATCH/back"
 	rm "$LAB_SCRATCH/back"
 	umount "$dir"
-	lab_expect "the file system is whole" 0 '' e2fsck -fn "$faulty"
+	lab_expect "the file system is intact" 0 '' e2fsck -fn "$faulty"
 	dm remove faulty
 }
 
-# ---- a drive that is pulled out ----
-moved() { # DISK FIELD SECTORS: so many sectors went over it (3 read, 7 written)
+# ---- a drive that is removed ----
+# FIELD is a field of /sys/block/DISK/stat: 3 counts the sectors read, 7 those written.
+moved() { # DISK FIELD SECTORS: true if the count has reached SECTORS
 	local -a stat
 	read -r -a stat <"/sys/block/$1/stat" || return 0
 	((stat[$2 - 1] >= $3))
 }
 
-pull() { # FIELD: once 8 MiB have moved beyond what did before
+# Runs a command in the background and removes drive slow1 after the command has moved 8 MiB.
+pull() { # FIELD COMMAND...
 	local disk before
 	local -a stat
 	disk=$(basename "$(lab_drive slow1)")
@@ -169,26 +179,27 @@ pull() { # FIELD: once 8 MiB have moved beyond what did before
 	"${@:2}" &
 	copy=$!
 	lab_until moved "$disk" "$1" $((before + 8 * mib / 512)) ||
-		lab_bad "$2: 8 MiB never moved"
-	kill -0 $copy || lab_bad "$3: it was over before the drive was pulled"
+		lab_bad "$2: 8 MiB did not move"
+	kill -0 $copy || lab_bad "$3: the copy ended before the drive was removed"
 	echo 1 >"/sys/bus/pci/devices/$(lab_bdf slow1)/remove"
 	wait $copy || true
 }
 
-back() {
+drive_back() { # Rescans the PCI bus and waits for drive slow1.
 	echo 1 >/sys/bus/pci/rescan
 	lab_until eval 'slow=$(lab_drive slow1 2>/dev/null) && [[ -b $slow ]]' ||
-		lab_bad "the drive does not come back"
+		lab_bad "drive slow1 does not appear again"
 }
 
-# Its exit code comes out of the background by a file of its own.
+# A step in the background writes its results to a file. pulled_steps prints and counts them
+# in this shell.
 pulled() { lab_penstock "$@" >"$LAB_SCRATCH/pulled"; }
 pulled_steps() {
 	cat "$LAB_SCRATCH/pulled"
 	grep -q ^ok "$LAB_SCRATCH/pulled" || lab_failed=$((lab_failed + 1))
 }
 
-vanish() {
+removed_drive() {
 	local slow
 	slow=$(lab_drive slow1)
 	lab_mount data1 "$dir"
@@ -197,9 +208,9 @@ vanish() {
 	pull 3 pulled pulled-read 1 cp "$slow" "$dir/copy" --json
 	pulled_steps
 	lab_said pulled-read io-error
-	lab_true "pulled-read: the old file is still there" grep -qx old "$dir/copy"
-	lab_true "pulled-read: nothing else is" lost "$dir"
-	back
+	lab_true "pulled-read: the old file is unchanged" grep -qx old "$dir/copy"
+	lab_true "pulled-read: no temporary file is left" nothing_left "$dir"
+	drive_back
 
 	mkfs.ext4 -q -F -m 0 -J size=4 -E nodiscard,packed_meta_blocks=1 "$slow"
 	mkdir -p "$LAB_SCRATCH/slow"
@@ -210,9 +221,9 @@ vanish() {
 	pulled_steps
 	lab_said pulled-write io-error
 	umount "$LAB_SCRATCH/slow"
-	back
+	drive_back
 	mount "$slow" "$LAB_SCRATCH/slow"
-	lab_true "pulled-write: what was durable before is there" \
+	lab_true "pulled-write: the file that was durable before is unchanged" \
 		cmp "$LAB_SCRATCH/durable" "$LAB_SCRATCH/slow/copy"
 	umount "$LAB_SCRATCH/slow" "$dir"
 }
@@ -220,5 +231,5 @@ vanish() {
 modprobe -a dm-mod dm-flakey dm-delay
 sector_faults
 region_faults
-vanish
+removed_drive
 ((lab_failed == 0)) || exit 1

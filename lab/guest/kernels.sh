@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: what Penstock makes of this kernel. Which of cachestat(2), user-
-# space P2PDMA and the sysctl that forbids io_uring there are is found out without it;
-# then the reasons must be the right ones, and the bytes right by each engine, cached
-# or not. Started by tests/lab/kernels through lab/run on machine switch; argument:
-# the penstock command.
-# shellcheck disable=SC2034,SC2154 # shared with lib.sh
+# Tests Penstock on the guest's kernel. The script finds out without Penstock whether the
+# kernel has cachestat(2), user-space P2PDMA, and the sysctl that forbids io_uring. Penstock
+# must give the matching reasons, and copy the right bytes with each engine, from the drive
+# and from the page cache.
+#
+# kernels.sh PENSTOCK. tests/lab/kernels runs this script by lab/run on machine switch.
+# shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 penstock=$1
 # shellcheck source=lab/guest/lib.sh
@@ -16,7 +17,8 @@ kernel=${kernel%%-*}
 dir=$LAB_SCRATCH/data
 via=peermem:$(lab_bdf cmb1)
 
-has_cachestat() { # 451; a bad descriptor is another error than a missing call
+# Calls cachestat (number 451) with a bad descriptor. A kernel without it returns ENOSYS (38).
+has_cachestat() {
 	python3 - <<-'END'
 		import ctypes, sys
 		libc = ctypes.CDLL(None, use_errno=True)
@@ -24,20 +26,21 @@ has_cachestat() { # 451; a bad descriptor is another error than a missing call
 		sys.exit(ctypes.get_errno() == 38)
 	END
 }
-has() { "$@" 2>/dev/null && echo yes || echo no; }
+has() { "$@" 2>/dev/null && echo yes || echo no; } # COMMAND...
 cachestat=$(has has_cachestat)
 p2pdma=$(has test -e "$(lab_p2pmem cmb1)/allocate")
 may_forbid=$(has test -e /proc/sys/kernel/io_uring_disabled)
 echo "facts $cachestat $p2pdma $may_forbid"
 
-copies() { # NAME OPTIONS...: cold, then warm
+# Copies the file from the drive (cold), then again from the page cache (warm).
+copies() { # NAME OPTIONS...
 	local name=$1
 	shift
 	lab_drop_caches
 	lab_penstock "$name" 0 cp "$dir/src" "$dir/copy" --json "$@"
 	lab_drop_caches
 	lab_true "$name: the copy is right" cmp "$dir/src" "$dir/copy"
-	# The comparison has read the source into the page cache.
+	# cmp has read the source into the page cache.
 	lab_penstock "$name-warm" 0 cp "$dir/src" "$dir/copy" --json "$@"
 	lab_drop_caches
 	lab_true "$name-warm: the copy is right" cmp "$dir/src" "$dir/copy"
@@ -50,12 +53,12 @@ lab_penstock explain 0 explain "$dir/src" host --json
 copies auto
 copies threads --engine threads
 copies uring --engine uring
-# Without cachestat nobody knows that it is cold, and then there is no figure.
+# Without cachestat bench cannot know whether the file is cold, and must print no result.
 if [[ $cachestat == yes ]]; then
 	lab_penstock cold 0 bench "$dir/src" host --cold --runtime 1 --json
 else
 	lab_penstock cold 1 bench "$dir/src" host --cold --runtime 1 --json
-	lab_true "cold: prints nothing" test ! -s "$LAB_OUT/cold.json"
+	lab_true "cold: prints no result" test ! -s "$LAB_OUT/cold.json"
 fi
 
 if [[ $p2pdma == yes ]]; then
@@ -64,7 +67,7 @@ if [[ $p2pdma == yes ]]; then
 else
 	lab_penstock peer 3 cp "$dir/src" "$dir/none" --via "$via" --require direct --json
 	lab_said peer no-p2pdma
-	lab_true "peer: leaves no file" test ! -e "$dir/none"
+	lab_true "peer: no file is left" test ! -e "$dir/none"
 fi
 
 if [[ $may_forbid == yes ]]; then

@@ -1,44 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-# What scripts inside the guest share: drives by serial, phases that the reader of
-# QEMU's trace can tell apart, steps with a result. Sourced by lab/guest/*.sh.
-# It must never be sourced outside a guest: it formats drives.
-# shellcheck shell=bash disable=SC2154 # lab_probe is its user's
+# Functions for scripts in the guest: they find drives by serial number, mark phases in
+# QEMU's trace, and run steps with a result. lab/guest/*.sh source this file. It refuses
+# to run outside a guest, because it formats drives.
+# shellcheck shell=bash disable=SC2154 # The script that sources it sets lab_probe.
 
 [[ -e /run/penstock-lab ]] || {
-	echo "lab/guest: not inside a guest of the lab" >&2
+	echo "lab/guest: this script runs only in a guest of the lab" >&2
 	exit 2
 }
 
-# Sectors from here on belong to no file system: single reads there are marks.
+# File systems end before this sector. Reads of single sectors from here on are marks.
 lab_mark_sector=917504		# 448 MiB
 rm -f "$LAB_OUT"/{facts,phases,said.log}
 : >"$LAB_OUT/phases"
 
-lab_controller() { # SERIAL -> nvme1
+lab_controller() { # SERIAL: prints nvme1
 	local f
 	f=$(grep -lsx "$1 *" /sys/class/nvme/nvme*/serial) || {
-		echo "no drive of serial $1" >&2
+		echo "found no drive with serial number $1" >&2
 		return 1
 	}
 	basename "$(dirname "$f")"
 }
 
-lab_drive() { # SERIAL -> /dev/nvme1n1
+lab_drive() { # SERIAL: prints /dev/nvme1n1
 	local c
 	c=$(lab_controller "$1") && echo /dev/"${c}"n[0-9]*
 }
 
-lab_bdf() { # SERIAL -> 0000:04:00.0
+lab_bdf() { # SERIAL: prints 0000:04:00.0
 	local c
 	c=$(lab_controller "$1") && cat "/sys/class/nvme/$c/address"
 }
 
-lab_p2pmem() { # SERIAL -> .../p2pmem
+lab_p2pmem() { # SERIAL: prints .../p2pmem
 	local b
 	b=$(lab_bdf "$1") && echo "/sys/bus/pci/devices/$b/p2pmem"
 }
 
-# Formats a drive, leaving room for the marks, and mounts it.
+# Formats the first 448 MiB of a drive and mounts it. The rest is for the marks.
 lab_mount() { # SERIAL DIR
 	local dev
 	dev=$(lab_drive "$1")
@@ -48,8 +48,9 @@ lab_mount() { # SERIAL DIR
 	mount "$dev" "$2"
 }
 
-# What the trace cannot know: which namespace holds the files, and where the
-# memory buffer lies. The checker compares the latter with QEMU's own mapping.
+# Prints the facts that check-trace needs: the namespace of the files, the sector of the
+# first mark, and the BAR of the memory buffer. check-trace compares the BAR with QEMU's own
+# mapping events.
 lab_facts() { # DATA-SERIAL MEMORY-SERIAL
 	local bdf c bir
 	c=$(lab_controller "$2")
@@ -61,8 +62,8 @@ lab_facts() { # DATA-SERIAL MEMORY-SERIAL
 		"/sys/bus/pci/devices/$bdf/resource"
 }
 
-# Runs a command between two marks and records which sectors of which files it had
-# to move: TARGETS is 'read:FILE', 'write:FILE' or several of them with commas.
+# Runs a command between two marks and records on which sectors its files are. TARGETS is
+# 'read:FILE' or 'write:FILE', or several of these separated by commas.
 lab_phase() { # NAME TARGETS COMMAND...
 	local name=$1 targets=$2 code=0 t n mark
 	shift 2
@@ -91,7 +92,7 @@ lab_bad() {
 	lab_failed=$((lab_failed + 1))
 }
 
-# Runs a command and compares its exit code and one line of its output.
+# Runs a command and checks its exit code, and that its output matches PATTERN.
 lab_expect() { # NAME CODE PATTERN COMMAND...
 	local name=$1 want=$2 pattern=$3 code=0 text
 	shift 3
@@ -99,17 +100,17 @@ lab_expect() { # NAME CODE PATTERN COMMAND...
 	if [[ $code == "$want" && $text =~ $pattern ]]; then
 		lab_ok "$name"
 	else
-		lab_bad "$name: exit $code, wanted $want with '$pattern'; it said: $text"
+		lab_bad "$name: exit $code, wanted $want with '$pattern'; it printed: $text"
 		sed 's/^/     /' "$LAB_SCRATCH/stderr"
 	fi
 	printf '%s\n' "$text" >>"$LAB_OUT/said.log"
 }
 
-# What nothing but a bug keeps from ending is waited for so long, in seconds: a guest on
-# a busy machine is slow.
+# The time limit, in seconds, for events that fail to happen only because of a bug. It is
+# long, since a guest on a busy machine is slow.
 lab_patience=300
 
-# Runs the penstock command as a step that must end with CODE; what it said goes to
+# Runs the penstock command, which must exit with CODE. Its output goes to
 # $LAB_OUT/NAME.json and NAME.err.
 lab_penstock() { # NAME CODE ARGS...
 	local name=$1 want=$2 code=0
@@ -124,32 +125,32 @@ lab_penstock() { # NAME CODE ARGS...
 	fi
 }
 
-# What the command said as step NAME holds all these words.
+# Checks that the output of step NAME contains each of these texts.
 lab_said() { # NAME WORDS...
 	local name=$1 word
 	shift
 	for word in "$@"; do
 		if grep -qF -- "$word" "$LAB_OUT/$name".{json,err}; then
-			lab_ok "$name: says $word"
+			lab_ok "$name: prints '$word'"
 		else
-			lab_bad "$name: does not say $word"
+			lab_bad "$name: does not print '$word'"
 			sed 's/^/     /' "$LAB_OUT/$name".{json,err}
 		fi
 	done
 }
 
-# A command that must succeed.
+# Runs a command that must succeed.
 lab_true() { # NAME COMMAND...
 	local name=$1
 	shift
 	if "$@"; then lab_ok "$name"; else lab_bad "$name"; fi
 }
 
-# Device mapper devices; there is no udev here to make the nodes and to wait for.
+# Runs dmsetup. The guest has no udev to create nodes or to wait for.
 dm() { dmsetup --noudevsync --noudevrules "$@"; }
-dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; }
+dm_node() { echo /dev/dm-"$(dmsetup info -c --noheadings -o minor "$1")"; } # NAME
 
-# Waits until a command succeeds, for what only a bug keeps from happening.
+# Waits until a command succeeds; false after lab_patience seconds.
 lab_until() { # COMMAND...
 	local deadline=$((SECONDS + lab_patience))
 	until "$@"; do

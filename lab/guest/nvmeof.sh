@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: NVMe over fabrics with kernel targets, over tcp, rdma (Soft-RoCE)
-# and loop. 'short': what explain, check, cp and bench say of each; the bytes, read back
-# from the target's own drive; a link that is cut in mid-transfer and comes back.
-# 'rest': peer-to-peer DMA to each, a cut link of RDMA, one that does not come back, and
-# a path of two that is lost. 'all': both. Started by tests/lab/nvmeof through lab/run
-# on machine fabrics; arguments: one of these words, the penstock command.
-# shellcheck disable=SC2034,SC2154 # shared with lib.sh and fabrics.sh
+# Tests NVMe over fabrics in the guest, with kernel targets over tcp, rdma (Soft-RoCE) and
+# loop.
+#
+# nvmeof.sh FORM PENSTOCK. FORM 'short' checks explain, check, cp and bench for each
+# transport, compares the bytes on the target's drive, and cuts a tcp link for a while during
+# a transfer. FORM 'rest' checks peer-to-peer DMA to each transport, cuts an rdma link,
+# removes one of two paths to a drive, and cuts a link for good. FORM 'all' does both.
+# PENSTOCK is the command. tests/lab/nvmeof runs this script by lab/run on machine fabrics.
+# shellcheck disable=SC2034,SC2154 # lib.sh and fabrics.sh share variables.
 set -euo pipefail
 form=$1
 penstock=$2
@@ -20,13 +22,13 @@ dir=$LAB_SCRATCH/data
 src=$LAB_SCRATCH/src
 big=$LAB_SCRATCH/big
 
-mounted() { # NAME: the drive over this transport, with a new file system
+fabric_mount() { # NAME: formats and mounts the drive that is connected by this transport
 	mkfs.ext4 -q -F -m 0 -J size=4 -E nodiscard "$(fabric_drive "${1}1")"
 	mount "$(fabric_drive "${1}1")" "$dir"
 }
 
-# A drive over one transport, whose sentence says why no path to it is direct.
-transport() { # NAME WHY
+# Checks a drive over one transport. WHY is the sentence that says why no path is direct.
+check_transport() { # NAME WHY
 	local name=$1 why=$2 drive own
 	drive=$(fabric_drive "${name}1")
 	own=$(dm_node "gated-${name}1")
@@ -34,9 +36,9 @@ transport() { # NAME WHY
 	lab_said "$name-explain" "nvme $name" not-on-allow-list "$why"
 	lab_penstock "$name-direct" 3 cp "$drive" "$LAB_SCRATCH/copy" --require direct --json
 	lab_said "$name-direct" "$why"
-	lab_true "$name-direct: leaves no file" test ! -e "$LAB_SCRATCH/copy"
+	lab_true "$name-direct: no file is left" test ! -e "$LAB_SCRATCH/copy"
 
-	mounted "$name"
+	fabric_mount "$name"
 	lab_penstock "$name-write" 0 cp "$src" "$dir/copy" --durable --json
 	lab_drop_caches
 	lab_penstock "$name-read" 0 cp "$dir/copy" "$LAB_SCRATCH/copy" --json
@@ -44,7 +46,7 @@ transport() { # NAME WHY
 	rm "$LAB_SCRATCH/copy"
 	lab_penstock "$name-bench" 0 bench "$dir/copy" host --runtime 1 --cold --json
 	umount "$dir"
-	# What the target's own drive holds, not what the connection remembers.
+	# Read from the target's own drive, not from the connection's page cache.
 	blockdev --flushbufs "$own"
 	mount -o ro "$own" "$dir"
 	lab_true "$name: the target's drive has the bytes" cmp "$src" "$dir/copy"
@@ -53,10 +55,10 @@ transport() { # NAME WHY
 	lab_said "$name-check" "$why"
 }
 
-# Peer-to-peer DMA ends at the wire: tried, refused by the kernel, and the bytes come
-# another way.
-peer() { # NAME
-	mounted "$1"
+# Checks that the kernel refuses peer-to-peer DMA to a fabrics drive, and that a copy then
+# uses another path.
+check_peer() { # NAME
+	fabric_mount "$1"
 	cp "$src" "$dir/copy"
 	lab_drop_caches
 	lab_penstock "$1-peer" 3 cp "$dir/copy" "$dir/peer" --via "$via" \
@@ -68,13 +70,13 @@ peer() { # NAME
 	umount "$dir"
 }
 
-# The sectors that have gone over a disk.
-sectors() { awk '{ print $3 + $7 }' "/sys/block/$(basename "$1")/stat"; }
-more_than() { (($(sectors "$1") > $2)); }
+# Prints how many sectors a disk has read and written.
+sectors() { awk '{ print $3 + $7 }' "/sys/block/$(basename "$1")/stat"; } # DISK
+more_than() { (($(sectors "$1") > $2)); } # DISK SECTORS
 
-# A step in the background of which only the first half can move: the target's gate is
-# shut, so that it cannot be over before what happens next.
-begin() { # SERIAL NAME CODE ARGS...: returns once 4 MiB of it have moved
+# Starts a step in the background and returns after 4 MiB of it have moved. The target's gate
+# is shut, so that the step cannot complete before step_end.
+step_begin() { # SERIAL NAME CODE ARGS...
 	local drive name=$2 before
 	drive=$(lab_drive "$1")
 	gate_shut "$1"
@@ -82,62 +84,63 @@ begin() { # SERIAL NAME CODE ARGS...: returns once 4 MiB of it have moved
 	lab_penstock "${@:2}" >"$LAB_SCRATCH/step" &
 	step=$!
 	lab_until more_than "$drive" $((before + 4 * mib / 512)) ||
-		lab_bad "$name: 4 MiB never moved"
+		lab_bad "$name: 4 MiB did not move"
 }
 
-end() { # SERIAL: the gate is opened, and the step says how it ended
+step_end() { # SERIAL: opens the gate, waits for the step and prints its results
 	gate_open "$1"
 	wait $step || true
 	cat "$LAB_SCRATCH/step"
 	grep -q ^ok "$LAB_SCRATCH/step" || lab_failed=$((lab_failed + 1))
 }
 
-has_big() { # SERIAL: on the target's drive
+has_big() { # SERIAL: true if the target's drive has the bytes of $big
 	blockdev --flushbufs "$(dm_node "gated-$1")"
 	cmp -n $((32 * mib)) "$big" "$(dm_node "gated-$1")"
 }
 
-# Reads and writes over a link that is gone for as long as the kernel takes to see it.
-cut_and_back() { # NAME LINK
+# Cuts a link during a write and during a read, until the kernel notices. Both must wait for
+# the link and then complete.
+cut_and_restore() { # NAME LINK
 	local name=$1 link=$2 serial=${1}1 drive
 	drive=$(fabric_drive "$serial")
-	begin "$serial" "$name-cut-write" 0 cp "$big" "$drive" --durable --json
+	step_begin "$serial" "$name-cut-write" 0 cp "$big" "$drive" --durable --json
 	link_down "$link"
 	lab_true "$name-cut-write: the connection is lost" lab_until not_live "$serial"
-	lab_true "$name-cut-write: the copy waits for it" kill -0 $step
+	lab_true "$name-cut-write: the copy waits for the connection" kill -0 $step
 	link_up "$link"
-	end "$serial"
+	step_end "$serial"
 	lab_true "$name-cut-write: the connection is back" \
 		lab_until is_state live "$serial"
 	lab_true "$name-cut-write: the target's drive has the bytes" has_big "$serial"
 	lab_drop_caches
 
 	dm create "$name" --table "0 $((32 * mib / 512)) linear $drive 0"
-	begin "$serial" "$name-cut-read" 0 cp "$(dm_node "$name")" "$LAB_SCRATCH/copy" --json
+	step_begin "$serial" "$name-cut-read" 0 cp "$(dm_node "$name")" "$LAB_SCRATCH/copy" --json
 	link_down "$link"
 	lab_true "$name-cut-read: the connection is lost" lab_until not_live "$serial"
 	link_up "$link"
-	end "$serial"
+	step_end "$serial"
 	lab_true "$name-cut-read: the copy is right" cmp "$big" "$LAB_SCRATCH/copy"
 	rm "$LAB_SCRATCH/copy"
 	dm remove "$name"
 }
 
-# Two paths to one drive, of which one is lost in mid-transfer.
-path_of_two() {
+# Removes one of two paths to a drive during a transfer.
+cut_one_path() {
 	local drive
 	drive=$(fabric_drive pair1)
 	lab_penstock pair-explain 0 explain "$drive" host --json
 	lab_said pair-explain "nvme multipath" "c$(fabric_controllers pair1 10.77.0.1 |
 		tr -dc 0-9)n1" "c$(fabric_controllers pair1 10.77.1.1 | tr -dc 0-9)n1"
 	lab_penstock pair-check 4 check "$drive" --quick --json
-	begin pair1 pair-write 0 cp "$big" "$drive" --durable --json
+	step_begin pair1 pair-write 0 cp "$big" "$drive" --durable --json
 	link_down 0
 	lab_true "pair-write: a path is lost" lab_until not_live pair1 10.77.0.1
-	end pair1
-	lab_true "pair-write: the other is what carried it on" \
+	step_end pair1
+	lab_true "pair-write: the other path is live" \
 		lab_until is_state live pair1 10.77.1.1
-	lab_true "pair-write: and the lost one is still lost" not_live pair1 10.77.0.1
+	lab_true "pair-write: the lost path is still lost" not_live pair1 10.77.0.1
 	lab_true "pair-write: the target's drive has the bytes" has_big pair1
 	lab_penstock pair-check-lost 4 check "$drive" --quick --json
 	link_up 0
@@ -145,16 +148,16 @@ path_of_two() {
 		lab_until is_state live pair1 10.77.0.1
 }
 
-# The link does not come back: the kernel gives up, and so does the copy.
+# Cuts a link for good: the kernel gives the drive up, and the copy must fail.
 cut_for_good() {
 	echo old >"$LAB_SCRATCH/copy"
 	echo 3 >"/sys/class/nvme/$(fabric_controllers tcp1)/ctrl_loss_tmo"
-	begin tcp1 lost-read 1 cp "$(fabric_drive tcp1)" "$LAB_SCRATCH/copy" --json
+	step_begin tcp1 lost-read 1 cp "$(fabric_drive tcp1)" "$LAB_SCRATCH/copy" --json
 	link_down 0
 	lab_true "lost-read: the kernel gives the drive up" lab_until is_state gone tcp1
-	end tcp1
+	step_end tcp1
 	lab_said lost-read io-error
-	lab_true "lost-read: the old file is still there" grep -qx old "$LAB_SCRATCH/copy"
+	lab_true "lost-read: the old file is unchanged" grep -qx old "$LAB_SCRATCH/copy"
 	link_up 0
 }
 
@@ -163,28 +166,28 @@ mkdir -p "$dir"
 fabrics_start
 head -c $((8 * mib + 777)) /dev/urandom >"$src"
 head -c $((32 * mib)) /dev/urandom >"$big"
-again=(--keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=600)
-target tcp1
-connect tcp1 tcp 0 "${again[@]}"
-target rdma1
-connect rdma1 rdma 2 "${again[@]}"
-target loop1
-connect loop1 loop -
+reconnect=(--keep-alive-tmo=5 --reconnect-delay=1 --ctrl-loss-tmo=600)
+target_create tcp1
+target_connect tcp1 tcp 0 "${reconnect[@]}"
+target_create rdma1
+target_connect rdma1 rdma 2 "${reconnect[@]}"
+target_create loop1
+target_connect loop1 loop -
 if [[ $form != rest ]]; then
-	transport tcp "the CPU copies every byte out of socket buffers"
-	transport rdma "an RDMA device of this machine is software"
-	transport loop "the target is this kernel itself"
-	cut_and_back tcp 0
+	check_transport tcp "the CPU copies every byte out of socket buffers"
+	check_transport rdma "an RDMA device of this machine is software"
+	check_transport loop "the target is this kernel itself"
+	cut_and_restore tcp 0
 fi
 if [[ $form != short ]]; then
-	peer tcp
-	peer rdma
-	peer loop
-	cut_and_back rdma 2
-	target pair1
-	connect pair1 tcp 0 "${again[@]}"
-	connect pair1 tcp 1 "${again[@]}"
-	path_of_two
+	check_peer tcp
+	check_peer rdma
+	check_peer loop
+	cut_and_restore rdma 2
+	target_create pair1
+	target_connect pair1 tcp 0 "${reconnect[@]}"
+	target_connect pair1 tcp 1 "${reconnect[@]}"
+	cut_one_path
 	cut_for_good
 fi
 ((lab_failed == 0)) || exit 1

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-# The penstock command's part of p2p.sh, sourced by it: copies through the memory
-# buffer with the direct class required, as phases of the trace, and copies by less
-# direct paths as controls. Reports go to $LAB_OUT/NAME.json for the host to judge.
-# It must never judge a report here: the guest is what is being tested.
-# shellcheck shell=bash disable=SC2154 # sourced
+# The part of p2p.sh that tests the penstock command; p2p.sh sources it. It copies files
+# through the memory buffer with class `direct` required, each copy as a phase of the
+# trace, and by less direct paths as controls. The reports go to $LAB_OUT/NAME.json. Only the
+# host checks them, because a fault of the guest could also affect a check in the guest.
+# shellcheck shell=bash disable=SC2154 # p2p.sh sets the variables.
 
 via=peermem:$(lab_bdf cmb1)
 odd=$((size + 777))
 
-# Both ends in one phase: reads of the source and writes of the copy.
+# Copies a file in one phase, which has the reads of the source and the writes of the copy.
 copies() { # NAME SOURCE OPTIONS...
 	local name=$1 from=$2
 	shift 2
 	lab_drop_caches
-	# The copy is made by the phase, so its place is asked for after it.
+	# lab_phase looks up the files' sectors after the command, when the copy exists.
 	lab_phase "$name" "read:$dir/$from,write:$dir/$name" lab_penstock "$name" 0 \
 		cp "$dir/$from" "$dir/$name" --via "$via" --json "$@" || true
 	lab_drop_caches
@@ -24,8 +24,8 @@ copies() { # NAME SOURCE OPTIONS...
 	fi
 }
 
-# What check says, by everything; then as a user who may neither read the bridges nor
-# have the memory.
+# Runs check as root, then as a user that may neither read the bridges' config space nor map
+# the memory.
 lab_penstock check 0 check "$dir/src" --device "$via" --quick --json --expect direct
 chmod 755 "$LAB_SCRATCH" "$dir"
 code=0

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: peer-to-peer reads and writes between a file and the memory of
-# another drive, and the same bytes by way of host memory as a control. Started by
-# tests/lab/p2p through lab/run; arguments: the probe, and the penstock command or
-# 'none'. It only records: which bytes went where is decided on the host, from
-# QEMU's trace.
-# shellcheck disable=SC2034,SC2154 # shared with lib.sh
+# Reads and writes in the guest between a file and the memory of another drive, by
+# peer-to-peer DMA and, as a control, through host memory. It only records phases; the host
+# decides from QEMU's trace where the bytes went.
+#
+# p2p.sh PROBE PENSTOCK|none. tests/lab/p2p runs this script by lab/run.
+# shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 lab_probe=$1
 penstock=$2
@@ -22,7 +22,7 @@ lab_facts data1 cmb1 >"$LAB_OUT/facts"
 echo "p2pmem size $(cat "$mem/size") available $(cat "$mem/available")"
 
 all="\"done\":$size,\"errno\":null,\"words\":$((size / 8)),\"right\":$((size / 8)),"
-fresh() { # NAME: a cold file of written extents
+fresh() { # NAME: creates a file of written extents that is not in the page cache
 	"$lab_probe" fill --file "$dir/$1" --bytes $size --seed 7 >/dev/null
 	lab_drop_caches
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest, for tests/lab/power: 'write' copies files durably until the power
-# is cut from outside, and says after each that it is durable; 'verify' looks on the
-# drives afterwards for what was said. Arguments: write COMMAND [PRELOAD], where
-# PRELOAD is a library for the command alone; verify COMMAND SERIAL... with what was
-# said to be durable in $LAB_OUT/SERIAL.
-# It must never judge: which drive had to keep what is decided on the host.
+# The guest's part of tests/lab/power.
+#
+# power.sh write PENSTOCK [PRELOAD] copies files durably, and prints a line after each, until
+# the host cuts the power. PRELOAD is a library to preload into the command only.
+# power.sh verify PENSTOCK SERIAL... checks on each drive whether the files that were
+# reported durable are there; their list is $LAB_OUT/SERIAL. It only prints the results: the
+# host decides which drive must have kept its files.
 set -euo pipefail
 mode=$1
 penstock=$2
@@ -18,32 +19,33 @@ mkdir -p "$dir"
 bytes_of() { echo $(($1 * 300000 + 777)); }
 source_of() { echo "mem:$(bytes_of "$1")?seed=$1"; }
 
-# virtio, not NVMe: QEMU 7.2's NVMe drives were seen to take no notice of FUA, so that
-# the commit block of ext4's journal is lost, whatever anybody flushes.
+# Prints a drive's block device. The drives are virtio, not NVMe: QEMU 7.2's NVMe drives
+# ignore FUA, so that the commit block of ext4's journal is lost in spite of all flushes.
 disk_of() { # SERIAL
 	local f
 	f=$(grep -lsx "$1" /sys/block/vd*/serial) || return 1
 	echo "/dev/$(basename "$(dirname "$f")")"
 }
-there() { [[ -b $(disk_of "$1") ]]; }
+disk_exists() { [[ -b $(disk_of "$1") ]]; } # SERIAL
 
-# Each second file takes the place of the one before it.
-write_on() {
+# Copies files until the power is cut. Every second file replaces the previous one of the
+# same name.
+write_files() { # [PRELOAD]
 	local i name
 	local -a how=("" "--path bounce" "--engine threads")
-	# Nothing becomes durable of its own accord while this takes.
+	# With commit=300 ext4 does not commit its journal by itself during the test.
 	mount -o commit=300 "$(disk_of power1)" "$dir"
 	for ((i = 1; i <= 200; i++)); do
 		name=$((i % 2)) && name=${name/0/same} && name=${name/#1/file$i}
-		# shellcheck disable=SC2086 # options are words
+		# shellcheck disable=SC2086 # The options are separate words.
 		LD_PRELOAD=${1:-} "$penstock" cp "$(source_of $i)" "$dir/$name" \
 			--durable --quiet ${how[i % 3]} >/dev/null
 		echo "durable $name $i"
 	done
-	echo "the power was never cut"
+	echo "the power was not cut"
 }
 
-# Says for each promise of a drive's whether it was kept.
+# Prints for each file that was reported durable whether the drive has kept it.
 verify() { # SERIAL
 	local word name i version
 	mount "$(disk_of "$1")" "$dir" || {
@@ -54,7 +56,7 @@ verify() { # SERIAL
 	while read -r word name i; do
 		[[ $word == durable ]] || continue
 		version=$i
-		# A later one may have taken its place, but only as a whole.
+		# A later version may have replaced the file, but only completely.
 		if [[ $name == same && -e $dir/same ]]; then
 			version=$((($(stat -c %s "$dir/same") - 777) / 300000))
 		fi
@@ -63,17 +65,17 @@ verify() { # SERIAL
 			echo "$1: kept $name $i" || echo "$1: lost $name $i"
 	done <"$LAB_OUT/$1"
 	umount "$dir"
-	e2fsck -fn "$(disk_of "$1")" >/dev/null 2>&1 && echo "$1: file system whole" ||
+	e2fsck -fn "$(disk_of "$1")" >/dev/null 2>&1 && echo "$1: file system intact" ||
 		echo "$1: file system broken"
 }
 
 modprobe -a virtio_blk ext4
 if [[ $mode == write ]]; then
-	lab_until there power1
-	write_on "$@"
+	lab_until disk_exists power1
+	write_files "$@"
 else
 	for serial; do
-		lab_until there "$serial"
+		lab_until disk_exists "$serial"
 		verify "$serial"
 	done
 fi

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: verbs over Soft-RoCE between two network namespaces. One-sided
-# writes and reads by rdmaping, compared; with one word changed behind its back, or
-# with the link down, it must not say that all is right. Started by tests/lab/rdma
-# through lab/run; arguments: rdmaping, the penstock command.
-# shellcheck disable=SC2034,SC2154 # shared with lib.sh
+# Tests RDMA verbs over Soft-RoCE between two network namespaces of the guest. rdmaping
+# writes and reads the other side's memory and compares the bytes. If one word is corrupted
+# on purpose, rdmaping must notice it.
+#
+# rdma.sh RDMAPING PENSTOCK. tests/lab/rdma runs this script by lab/run.
+# shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 rdmaping=$1
 penstock=$2
@@ -22,9 +23,10 @@ ip netns exec right ip link set right0 up
 rdma link add rxeleft type rxe netdev left0
 ip netns exec right rdma link add rxeright type rxe netdev right0
 lab_until eval '(($(ls /dev/infiniband 2>/dev/null | grep -c uverbs) == 2))' ||
-	lab_bad "two verbs devices"
+	lab_bad "the guest does not have two verbs devices"
 rdma link
 
+# Runs rdmaping on both sides. The connecting side must exit with CODE.
 pair() { # NAME CODE OPTIONS-OF-LISTEN...
 	local name=$1 want=$2 code=0
 	shift 2
@@ -38,16 +40,16 @@ pair() { # NAME CODE OPTIONS-OF-LISTEN...
 }
 
 pair ping 0
-lab_true "ping: written without a wrong word" grep -q '"op":"write".*"wrong":0,' \
+lab_true "ping: the write delivers no wrong word" grep -q '"op":"write".*"wrong":0,' \
 	"$LAB_OUT/ping.json"
-lab_true "ping: read without a wrong word" grep -q '"op":"read".*"wrong":0,' \
+lab_true "ping: the read delivers no wrong word" grep -q '"op":"read".*"wrong":0,' \
 	"$LAB_OUT/ping.json"
-lab_true "ping: a key that was never given out is refused" \
+lab_true "ping: an access with a wrong key is refused" \
 	grep -q '"wrong key","status":"remote access error"' "$LAB_OUT/ping.json"
 pair changed 1 corrupt
-lab_true "changed: one wrong word is seen" grep -q '"op":"write".*"wrong":1,' \
+lab_true "changed: rdmaping reports one wrong word" grep -q '"op":"write".*"wrong":1,' \
 	"$LAB_OUT/changed.json"
 "$penstock" topo >"$LAB_OUT/topo" 2>&1 || true
-lab_true "topo: names both, as software" test \
+lab_true "topo: lists both devices as software" test \
 	"$(grep -c '^  rxe\(left\|right\) .*software' "$LAB_OUT/topo")" = 2
 ((lab_failed == 0)) || exit 1

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-# The penstock command's part of refusals.sh, sourced by it. With the direct class
-# required: exit 3, the reason, and no destination. Without: the bytes are right,
-# and the report says why they did not go direct. Reports go to $LAB_OUT.
-# shellcheck shell=bash disable=SC2154 # sourced
+# The part of refusals.sh that tests the penstock command; refusals.sh sources it. With
+# class `direct` required the command must exit with 3, print the reason, and leave no file.
+# Without it the copy must be right, and the report must give the reason why it was not
+# direct. The reports go to $LAB_OUT.
+# shellcheck shell=bash disable=SC2154 # refusals.sh sets the variables.
 
+# Copies with class `direct` required, which must be refused.
 required() { # LABEL SOURCE REASON
 	rm -f "$dir/copy"
 	lab_penstock "$what-$1" 3 cp "$dir/$2" "$dir/copy" --via "$via" \
 		--require direct --json
 	lab_said "$what-$1" "$3"
-	lab_true "$what-$1: leaves no file" test ! -e "$dir/copy"
+	lab_true "$what-$1: no file is left" test ! -e "$dir/copy"
 }
 
+# Copies without a required class, which must succeed by another path.
 fallback() { # LABEL SOURCE REASON
 	rm -f "$dir/copy"
 	lab_penstock "$what-$1" 0 cp "$dir/$2" "$dir/copy" --via "$via" --json
@@ -20,19 +23,23 @@ fallback() { # LABEL SOURCE REASON
 	lab_said "$what-$1" "$3"
 }
 
-# What check says: the gate that is shut, what to do about it, and whether bytes arrive
-# at all (exit 4, not direct) or none can (exit 1, not even the memory can be had).
+# Runs check, which must name the closed gate and what to do about it. It exits with 4 if
+# bytes arrive on another path, and with 1 if none can arrive, because the memory cannot be
+# allocated.
 checked() { # CODE GATE VERDICT
 	lab_penstock "$what-check" "$1" check "$dir/src" --device "$via" --quick --json
-	lab_true "$what-check: names $2" "$LAB_DIR/check-report" "$LAB_OUT/$what-check.json" \
+	lab_true "$what-check: names gate $2" "$LAB_DIR/check-report" \
+		"$LAB_OUT/$what-check.json" \
 		"exit=$1" "gates.$2.state=no" "gates.$2.todo~=." "verdict~=$3"
 }
 
+# Runs all checks of the penstock command for a refusal. GATE is the gate of `penstock check`
+# that must be closed.
 penstock_refused() { # REASON GATE
 	via=peermem:$(lab_bdf cmb1)
 	case $1 in
 	no-p2pdma | no-memory)
-		# There is no device memory at all, so nothing to fall back in either.
+		# The guest has no free device memory, so that no other path can work either.
 		required required src "$1"
 		checked 1 "$2" "does not work: p2pmem"
 		return ;;
@@ -40,8 +47,8 @@ penstock_refused() { # REASON GATE
 	lab_penstock "$what-explain" 0 explain "$dir/src" "$via" --json
 	lab_said "$what-explain" "$1"
 	required required src "$1"
-	# It leaves the right bytes in the buffer: a canary that does not lay down
-	# others first is fooled by them afterwards.
+	# The copy leaves the right bytes in the buffer. The canary of the next step must
+	# overwrite them first, or it would see right bytes that did not arrive.
 	fallback fallback src "$1"
 	required required-again src "$1"
 	fallback zeros zeros "$1"
@@ -49,10 +56,10 @@ penstock_refused() { # REASON GATE
 	checked 4 "$2" "shut by .*$2"
 }
 
-# What --fix-script prints, run here, opens the gate.
+# Runs the script that `check --fix-script` prints; it must open the gate.
 penstock_fixes() { # GATE
 	lab_penstock "$what-script" 4 check --device "$via" --fix-script
-	lab_true "$what-script: runs" bash "$LAB_OUT/$what-script.json"
+	lab_true "$what-script: the script succeeds" bash "$LAB_OUT/$what-script.json"
 	lab_penstock "$what-fixed" 0 check --device "$via" --json
 	lab_true "$what-fixed: $1 is open" "$LAB_DIR/check-report" \
 		"$LAB_OUT/$what-fixed.json" "gates.$1.state=ok"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: the ways in which peer-to-peer DMA is refused, or pretends. One
-# boot for each machine; started by tests/lab/refusals through lab/run; arguments:
-# the case, the probe, and the penstock command or 'none'. What the kernel answers
-# the bare probe is stated first, so that a change there is not blamed on Penstock.
-# shellcheck disable=SC2034,SC2154 # shared with lib.sh
+# Tests in the guest how the kernel refuses peer-to-peer DMA, and how DMA can report success
+# without delivering bytes. Each case first checks the kernel's answer to the bare probe, so
+# that a change of the kernel is not mistaken for a fault of Penstock.
+#
+# refusals.sh CASE PROBE PENSTOCK|none. tests/lab/refusals runs this script by lab/run, one
+# boot for each case.
+# shellcheck disable=SC2034,SC2154 # lib.sh and this script share variables.
 set -euo pipefail
 what=$1
 lab_probe=$2
@@ -22,13 +24,13 @@ probe_read() { # NAME CODE PATTERN [OPTIONS...]
 		--bytes $size --seed 7 --mem "$mem/allocate" "${@:4}"
 }
 
-log_has() { dmesg | grep -F -- "$1" >/dev/null; }
-kernel_said() { # TEXT: and forget what it said so far
+log_has() { dmesg | grep -F -- "$1" >/dev/null; } # TEXT
+kernel_said() { # TEXT: waits for it in the kernel's log and clears the log
 	lab_true "$what, kernel log: $1" lab_until log_has "$1"
 	dmesg --clear
 }
 
-ready() { # SERIAL
+prepare() { # SERIAL: formats and mounts the drive and creates the test files
 	mountpoint -q "$dir" && umount "$dir"
 	lab_mount "$1" "$dir"
 	"$lab_probe" fill --file "$dir/src" --bytes $size --seed 7 >/dev/null
@@ -37,15 +39,15 @@ ready() { # SERIAL
 	dmesg --clear
 }
 
-# Through host memory everything is always right: the file is not at fault.
+# Reads the file through host memory, which must succeed: the file itself has no fault.
 host_read() {
-	lab_expect "$what, by way of host memory" 0 "$full$words:$((size / 8))," \
+	lab_expect "$what, read through host memory" 0 "$full$words:$((size / 8))," \
 		"$lab_probe" read --file "$dir/src" --bytes $size --seed 7 --mem host
 }
 
 case_no_bridge() {
 	mem=$(lab_p2pmem cmb1)
-	ready "$1"
+	prepare "$1"
 	probe_read "read refused" 1 '"done":0,"errno":"EINVAL".*"right":0,"untouched":131072'
 	kernel_said "do not share an upstream bridge or whitelisted host bridge"
 	lab_expect "$what, write refused" 1 '"done":0,"errno":"EINVAL"' "$lab_probe" \
@@ -57,17 +59,18 @@ case_no_bridge() {
 case_i440fx() { case_no_bridge data1; }
 case_far() { case_no_bridge far1; }
 
-# Access Control Services that send requests up to the root: the kernel asks the
-# bridge when a pair first meets and keeps the answer, so each pair is used once.
+# Access Control Services (ACS) with redirect send peer-to-peer requests up to the root
+# complex. The kernel checks the bridge at the first use of a pair of drives and keeps the
+# answer, so the test uses each pair once.
 case_acs() {
 	local port
 	mem=$(lab_p2pmem cmb1)
 	port=$(basename "$(dirname "$(readlink -f /sys/bus/pci/devices/"$(lab_bdf data1)")")")
 	setpci -s "$port" ECAP_ACS+6.w=0000
-	ready data2
-	probe_read "redirect off, read passes" 0 "$full$words:$((size / 8)),"
+	prepare data2
+	probe_read "redirect off, read succeeds" 0 "$full$words:$((size / 8)),"
 	setpci -s "$port" ECAP_ACS+6.w=000c
-	ready data1
+	prepare data1
 	probe_read "redirect on, read refused" 1 '"done":0,"errno":"EINVAL"'
 	kernel_said "ACS redirect is set between the client and provider"
 	host_read
@@ -75,26 +78,26 @@ case_acs() {
 	penstock_fixes acs
 }
 
-# The read reports success and nothing has arrived. A destination that held the
-# right bytes before, or zeros before a file of zeros, looks perfect.
+# With this IOMMU a read reports success, but no byte arrives. If the destination already
+# had the right bytes, or zeros for a file of zeros, the result looks right.
 case_iommu() {
 	mem=$(lab_p2pmem cmb1)
-	ready data1
+	prepare data1
 	probe_read "read reports success, no word is right" 1 \
 		"$full$words:0,\"untouched\":131072"
 	kernel_said "DMAR: [DMA Write NO_PASID] Request device"
-	probe_read "right bytes were there before: looks perfect" 0 \
+	probe_read "destination had the right bytes before: looks right" 0 \
 		"$full$words:$((size / 8))," --fill right
-	lab_expect "$what, zeros over zeros: looks perfect" 0 "$full$words:$((size / 8))," \
+	lab_expect "$what, zeros over zeros: looks right" 0 "$full$words:$((size / 8))," \
 		"$lab_probe" read --file "$dir/zeros" --bytes $size --zeros --fill zeros \
 		--mem "$mem/allocate"
 	"$lab_probe" fill --file "$dir/victim" --bytes $size --seed 3 >/dev/null
-	# The drive reads nothing either, and lays down what its buffer held: zeros.
+	# The drive cannot read the memory either, and writes its own empty buffer: zeros.
 	lab_expect "$what, write reports success" 0 '"done":1048576,"errno":null' \
 		"$lab_probe" write --file "$dir/victim" --bytes $size --seed 9 \
 		--mem "$mem/allocate"
 	lab_drop_caches
-	lab_expect "$what, and the file holds zeros" 0 "$full$words:$((size / 8))," \
+	lab_expect "$what, the file then contains zeros" 0 "$full$words:$((size / 8))," \
 		"$lab_probe" read --file "$dir/victim" --bytes $size --zeros --mem host
 	host_read
 	penstock_refused canary-failed iommu
@@ -104,40 +107,41 @@ case_without() {
 	local bdf
 	bdf=$(lab_bdf cmb1)
 	mem=/sys/bus/pci/devices/$bdf/p2pmem
-	ready data1
+	prepare data1
 	if [[ $(stat -c %s "${mem%/*}/resource2") == $((64 << 20)) ]]; then
-		lab_ok "$what, the drive has its memory buffer all the same"
+		lab_ok "$what, the drive has a memory buffer"
 	else
-		lab_bad "$what, the drive's memory buffer is not there"
+		lab_bad "$what, the drive has no memory buffer"
 	fi
 	if [[ -e $mem ]]; then
-		lab_bad "$what, there is a p2pmem directory"
+		lab_bad "$what, the kernel has a directory p2pmem"
 	else
-		lab_ok "$what, there is no p2pmem directory"
+		lab_ok "$what, the kernel has no directory p2pmem"
 	fi
-	probe_read "the probe finds nothing to map" 1 '"done":0,"errno":"ENOENT"'
+	probe_read "the probe has no file to map" 1 '"done":0,"errno":"ENOENT"'
 	host_read
 	penstock_refused no-p2pdma kernel
 }
 
-# Someone else holds the memory; and what else the mapping refuses.
+# Another process has allocated all of the memory. Further: mappings that the kernel refuses.
 case_exhausted() {
 	local free
 	mem=$(lab_p2pmem cmb1)
-	ready data1
+	prepare data1
 	free=$(cat "$mem/available")
-	lab_expect "$what, memory runs out" 0 '"taken":[1-9][0-9]*,"errno":"ENOMEM"' \
+	lab_expect "$what, allocations fail when the memory is used up" 0 \
+		'"taken":[1-9][0-9]*,"errno":"ENOMEM"' \
 		"$lab_probe" exhaust --mem "$mem/allocate" --bytes $((1 << 20))
 	if (($(cat "$mem/available") == free)); then
-		lab_ok "$what, memory comes back with its holder's end"
+		lab_ok "$what, the memory is free again when the process has exited"
 	else
-		lab_bad "$what, memory lost: $(cat "$mem/available") of $free"
+		lab_bad "$what, memory leaked: $(cat "$mem/available") of $free are free"
 	fi
-	hold
-	probe_read "read with the memory held" 1 '"done":0,"errno":"ENOMEM"'
+	memory_hold
+	probe_read "read while another process has the memory" 1 '"done":0,"errno":"ENOMEM"'
 	penstock_refused no-memory p2pmem
-	release
-	probe_read "read once it is free" 0 "$full$words:$((size / 8)),"
+	memory_release
+	probe_read "read when the memory is free" 0 "$full$words:$((size / 8)),"
 
 	probe_read "private mapping" 1 '"done":0,"errno":"EINVAL"' --private
 	probe_read "mapping offset" 1 '"done":0,"errno":"EINVAL"' --map-offset 4096
@@ -151,19 +155,19 @@ case_exhausted() {
 		"$lab_probe" read --file /dev/nullb0 --bytes $size --zeros \
 		--mem "$mem/allocate"
 	"$lab_probe" fill --file "$LAB_SCRATCH/t" --buffered --bytes $size --seed 7 >/dev/null
-	lab_expect "$what, tmpfs succeeds though it is a copy" 0 "$full$words:$((size / 8))," \
+	lab_expect "$what, tmpfs succeeds by a copy of the CPU" 0 "$full$words:$((size / 8))," \
 		"$lab_probe" read --file "$LAB_SCRATCH/t" --bytes $size --seed 7 \
 		--mem "$mem/allocate"
 }
 
-# A process that takes all the memory and keeps it.
-hold() {
+# Starts a process that allocates all of the memory and keeps it.
+memory_hold() {
 	coproc HOLDER { exec "$lab_probe" exhaust --keep --mem "$mem/allocate" \
 		--bytes 4096; }
 	read -r _ <&"${HOLDER[0]}"
 }
 
-release() {
+memory_release() {
 	local pid=$HOLDER_PID
 	kill "$pid"
 	wait "$pid" 2>/dev/null || true

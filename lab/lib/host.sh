@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
-# What the lab needs of the host: messages, exit codes, packages, the cache directory.
-# Sourced by lab/run.
-# It must never change the host beyond what tools/bootstrap installs for the group lab.
+# Messages, exit codes, packages and the cache directory on the host. lab/run sources
+# this file. It must not change the host except by `tools/bootstrap lab`.
 
-lab_exit_skip=77	# QEMU or a kernel cannot be had here; the reason was said
-lab_exit_limit=124	# the script was still running at --limit
-lab_exit_lab=125	# the guest did not come up, or ended without a result
+lab_exit_skip=77	# QEMU or the kernel is not available; a message says why
+lab_exit_limit=124	# the script reached its time limit
+lab_exit_lab=125	# the guest failed to boot, or ended without a result
 
 lab_say() { printf 'lab: %s\n' "$*" >&2; }
 
-lab_die() { # CODE TEXT
+lab_die() { # CODE TEXT: prints the text and exits
 	local code=$1
 	shift
 	lab_say "$*"
 	exit "$code"
 }
 
-lab_cache_dir() {
+lab_cache_dir() { # Creates the cache directory and prints its path.
 	local dir=${PENSTOCK_LAB_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/penstock-lab}
-	mkdir -p "$dir" || lab_die "$lab_exit_skip" "no cache directory: cannot make $dir"
+	mkdir -p "$dir" || lab_die "$lab_exit_skip" "cannot create the cache directory $dir"
 	(cd "$dir" && pwd -P)
 }
 
-# Two labs may start at once: the lock makes the second wait for the first's apt.
+# Installs the lab's packages if some are missing, or exits with 77. Two labs may start at
+# the same time: the lock makes the second wait for the apt of the first.
 lab_packages_install() { # CACHE
 	local log=$1/packages.log bootstrap=$lab_dir/../tools/bootstrap missing why
 	[[ $("$bootstrap" --missing lab) ]] || return 0
@@ -33,13 +33,14 @@ lab_packages_install() { # CACHE
 	) 9>"$1/packages.lock" >"$log" 2>&1 || true
 	missing=$("$bootstrap" --missing lab)
 	[[ $missing ]] || return 0
-	why=$(sed -n 's/.*were not installed: //p' "$log")
+	why=$(sed -n 's/.*could not be installed: //p' "$log")
 	lab_die "$lab_exit_skip" "no lab without ${missing//$'\n'/ }:" \
-		"${why:-they were tried before}"
+		"${why:-an earlier attempt to install them failed}"
 }
 
-# A command that needs the network, with pauses in which a mirror may come back.
-lab_patiently() { # COMMAND...
+# Runs a command that needs the network, up to three times, with pauses in which a mirror
+# may become reachable again.
+lab_retry() { # COMMAND...
 	local pause
 	for pause in 5 15; do
 		"$@" && return

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
-# Fetches a Debian kernel by series, unpacks what the lab needs of it, and builds
-# the initramfs. Sourced by lab/run after lib/host.sh; lab_kernel is the entry.
-# It must never read or write the host's apt sources, lists, package cache or
-# /lib/modules: every directory that apt is given lies in the lab's own cache.
+# Downloads a Debian kernel of a series, unpacks the parts that the lab needs, and builds
+# the initramfs. lab/run sources this file after lib/host.sh and calls lab_kernel. It must
+# not read or write the host's apt sources, lists, package cache or /lib/modules: apt uses
+# only directories in the lab's cache.
 
-# Series that are known to have CONFIG_PCI_P2PDMA, wanted first to last, and one
-# that has not. Debian's 6.1 and 6.12 leave it off, its 6.16 and later turn it on.
+# A series with CONFIG_PCI_P2PDMA, and one without it. Debian's kernels have it from 6.16
+# on; 6.1 and 6.12 do not have it.
 lab_kernel_p2pdma=${PENSTOCK_LAB_KERNEL:-7.2}
 lab_kernel_plain=6.1
 
-# Directories below kernel/ that are unpacked: all of them would be 160 MB.
+# The directories below kernel/ to unpack. All directories together have 160 MB.
 lab_module_dirs=(block drivers/nvme drivers/block drivers/infiniband/core
 	drivers/infiniband/sw drivers/md drivers/virtio drivers/char
 	drivers/vfio drivers/iommu drivers/dma-buf drivers/net/veth.ko
@@ -20,10 +20,10 @@ lab_module_dirs=(block drivers/nvme drivers/block drivers/infiniband/core
 	fs/nfsd fs/nfs_common fs/lockd fs/configfs fs/nls net/9p net/core
 	net/ipv4 net/ipv6 net/sunrpc net/sched net/tls net/handshake net/802)
 
-# Loaded by the initramfs, in this order, each after what it needs.
+# The modules that the initramfs loads, in this order, each after those that it depends on.
 lab_boot_modules=(virtio_pci virtio_console 9pnet_virtio 9p overlay)
 
-lab_kernel_suite() { # SERIES
+lab_kernel_suite() { # SERIES: prints the Debian suite that has it
 	case $1 in
 	6.1) echo bookworm ;;
 	6.12) echo trixie ;;
@@ -31,8 +31,8 @@ lab_kernel_suite() { # SERIES
 	esac
 }
 
-# Where to ask, first to last: the mirrors that this host gets its own release from,
-# then Debian's name for all of them.
+# Prints the mirrors to try, in order: those of this host's apt sources, then Debian's own
+# address.
 lab_mirrors() {
 	local uri release component codename
 	if [[ ${PENSTOCK_LAB_MIRROR:-} ]]; then
@@ -42,7 +42,7 @@ lab_mirrors() {
 	codename=$(. /etc/os-release && [[ $ID == debian ]] && echo "$VERSION_CODENAME") ||
 		codename=
 	{
-		# shellcheck disable=SC2016 # the format is apt's, not the shell's
+		# shellcheck disable=SC2016 # apt expands the format, not the shell.
 		apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' \
 				'Created-By: Packages' 2>/dev/null |
 			while read -r uri release component; do
@@ -53,8 +53,8 @@ lab_mirrors() {
 	} | awk '!seen[$0]++'
 }
 
-# apt with private directories. The host's apt.conf is kept (it may name a proxy),
-# its hooks are cleared: some of them delete the host's package cache.
+# Runs a tool of apt with private directories. It reads the host's apt.conf, which may name
+# a proxy, but without its hooks, some of which delete the host's package cache.
 lab_apt() { # DIR TOOL ARGS...
 	local dir=$1 tool=$2
 	shift 2
@@ -68,7 +68,7 @@ lab_apt() { # DIR TOOL ARGS...
 		-o Acquire::Retries=2 -qq "$@" </dev/null
 }
 
-lab_apt_init() { # DIR
+lab_apt_init() { # DIR: creates the private directories and apt.conf
 	local dir=$1 f
 	rm -rf "$dir/conf.d"
 	mkdir -p "$dir/conf.d" "$dir/state" "$dir/lists/partial" \
@@ -82,7 +82,7 @@ lab_apt_init() { # DIR
 	printf 'Dir::Etc::Parts "%s";\n' "$dir/conf.d" >"$dir/apt.conf"
 }
 
-# Reads the lists of the first mirror that answers; false: none did.
+# Downloads the package lists from the first mirror that answers; false if none does.
 lab_apt_update() { # DIR SUITE
 	local keys=/usr/share/keyrings/debian-archive-keyring.gpg mirror
 	while read -r mirror; do
@@ -92,7 +92,8 @@ lab_apt_update() { # DIR SUITE
 	return 1
 }
 
-# The newest package of a series; of any series from 6.16 on if SERIES is 'newest'.
+# Prints the version of the newest kernel package of a series. SERIES 'newest' means any
+# series from 6.16 on.
 lab_kernel_pick() { # DIR SERIES
 	local series=${2//./\\.}
 	[[ $2 != newest ]] || series='(6\.1[6-9]|[7-9]\.[0-9]+)'
@@ -101,7 +102,7 @@ lab_kernel_pick() { # DIR SERIES
 		sed -E 's/^linux-(binary|image)-//' | sort -Vu | tail -n 1
 }
 
-lab_kernel_unpack() { # DEB-DIR TREE
+lab_kernel_unpack() { # DEB-DIR TREE: unpacks the wanted files of all packages
 	local deb d
 	local -a want=('*/vmlinuz*' '*/config-*' '*/modules.builtin*' '*/modules.order')
 	for d in "${lab_module_dirs[@]}"; do
@@ -109,39 +110,42 @@ lab_kernel_unpack() { # DEB-DIR TREE
 	done
 	mkdir -p "$2"
 	for deb in "$1"/*.deb; do
-		# tar exits 2 where a pattern matches nothing, as many do not in each.
+		# tar exits with 2 if a pattern matches no file, as happens in every package.
 		dpkg-deb --fsys-tarfile "$deb" |
 			tar -x -C "$2" --wildcards "${want[@]}" 2>/dev/null || true
 	done
 }
 
-# A mirror that does not answer is not asked again by the next lab, for a while.
+# Exits with 77 because there is no kernel, and records that in the cache, so that the next
+# lab does not wait for the same mirror.
 lab_kernel_missing() { # CACHE SERIES TEXT
 	echo "$3" >"$1/no-kernel-$2"
-	lab_die "$lab_exit_skip" "no kernel $2 to be had: $3"
+	lab_die "$lab_exit_skip" "no kernel $2 is available: $3"
 }
 
+# Exits with 77 if lab_kernel_missing recorded this series in the last ten minutes.
 lab_kernel_missed() { # CACHE SERIES
 	local file
 	file=$(find "$1" -maxdepth 1 -name "no-kernel-$2" -mmin -10)
-	[[ ! $file ]] || lab_die "$lab_exit_skip" "no kernel $2 to be had:" \
+	[[ ! $file ]] || lab_die "$lab_exit_skip" "no kernel $2 is available:" \
 		"$(cat "$file"), some minutes ago"
 }
 
-# A version's packages -> CACHE/kernels/VERSION/{vmlinuz,lib/modules/VERSION}, made
-# whole or not at all.
-lab_kernel_install() { # CACHE APT VERSION: false if they cannot be had whole
+# Downloads and unpacks a version's packages into CACHE/kernels/VERSION, as vmlinuz and
+# lib/modules/VERSION. The directory appears only when it is complete; false if that fails.
+lab_kernel_install() { # CACHE APT VERSION
 	local cache=$1 apt=$2 version=$3 tmp p
 	local -a debs=()
-	rm -rf "$cache"/fetch.*	# of runs that were killed; the lock is ours
+	# Directories of runs that were killed; this run holds the lock.
+	rm -rf "$cache"/fetch.*
 	lab_say "fetching kernel $version"
 	tmp=$(mktemp -d "$cache/fetch.XXXXXX")
-	# From 7.1 on linux-image is an empty package beside binary and modules.
+	# From 7.1 on linux-image is empty; linux-binary and linux-modules have the files.
 	for p in binary modules base image; do
 		[[ ! $(lab_apt "$apt" apt-cache pkgnames "linux-$p-$version") ]] ||
 			debs+=("linux-$p-$version")
 	done
-	(cd "$tmp" && lab_patiently lab_apt "$apt" apt-get download "${debs[@]}") >&2 || {
+	(cd "$tmp" && lab_retry lab_apt "$apt" apt-get download "${debs[@]}") >&2 || {
 		rm -rf "$tmp"
 		return 1
 	}
@@ -160,16 +164,16 @@ lab_kernel_install() { # CACHE APT VERSION: false if they cannot be had whole
 	rm -rf "$tmp"
 }
 
-# Links CACHE/kernels/series-SERIES to a kernel of it; false if there is none of that
-# series, and ends the lab if nobody answers.
+# Makes CACHE/kernels/series-SERIES a link to a kernel of that series. Returns false if
+# Debian has no such series, and exits with 77 if no mirror answers.
 lab_kernel_fetch() { # CACHE SERIES
 	local cache=$1 series=$2 apt version
 	lab_kernel_missed "$cache" "$series"
 	command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-		lab_kernel_missing "$cache" "$series" "apt-get or dpkg-deb is not here"
+		lab_kernel_missing "$cache" "$series" "apt-get or dpkg-deb is not installed"
 	apt=$cache/apt/$(lab_kernel_suite "$series")
 	lab_apt_init "$apt"
-	lab_patiently lab_apt_update "$apt" "$(lab_kernel_suite "$series")" ||
+	lab_retry lab_apt_update "$apt" "$(lab_kernel_suite "$series")" ||
 		lab_kernel_missing "$cache" "$series" \
 			"cannot read the package lists of $(lab_mirrors | xargs)"
 	version=$(lab_kernel_pick "$apt" "$series")
@@ -180,6 +184,8 @@ lab_kernel_fetch() { # CACHE SERIES
 	ln -sfnT "$version" "$cache/kernels/series-$series"
 }
 
+# Prints the path of a kernel's initramfs, and builds it if it does not exist. Its name
+# contains a hash of the files that it is built from.
 lab_initramfs() { # KERNEL-DIR VERSION BOOT-SCRIPT
 	local dir=$1 version=$2 boot=$3 image tree m line
 	image=$dir/initramfs-$(cat "$boot" "${BASH_SOURCE[0]}" /bin/busybox |
@@ -190,7 +196,7 @@ lab_initramfs() { # KERNEL-DIR VERSION BOOT-SCRIPT
 		cp /bin/busybox "$tree/bin/busybox"
 		install -m 755 "$boot" "$tree/init"
 		for m in "${lab_boot_modules[@]}"; do
-			# A built-in module has no file, and some kernels do not list it.
+			# A built-in module has no file, and modprobe fails for some of them.
 			modprobe -d "$dir" -S "$version" --show-depends "$m" 2>/dev/null |
 				while read -r what line _; do
 					[[ $what == insmod ]] || continue
@@ -211,7 +217,8 @@ lab_initramfs() { # KERNEL-DIR VERSION BOOT-SCRIPT
 	echo "$image"
 }
 
-# Sets lab_kernel_version, lab_kernel_image, lab_kernel_modules, lab_initrd.
+# Finds or downloads a kernel and sets lab_kernel_version, lab_kernel_image,
+# lab_kernel_modules and lab_initrd. SPEC is p2pdma, without, newest or a series.
 lab_kernel() { # CACHE SPEC BOOT-SCRIPT
 	local cache=$1 series=$2 dir
 	case $series in
@@ -219,11 +226,11 @@ lab_kernel() { # CACHE SPEC BOOT-SCRIPT
 	without) series=$lab_kernel_plain ;;
 	esac
 	[[ $series =~ ^([0-9]+\.[0-9]+|newest)$ ]] ||
-		lab_die 2 "kernel '$2' is not p2pdma, without, newest or a series like 6.12"
+		lab_die 2 "unknown kernel '$2': use p2pdma, without, newest or a series like 6.12"
 	exec 8>"$cache/kernel.lock"
 	flock 8
 	dir=$cache/kernels/series-$series
-	# Backports drop a series when the next one is in.
+	# Debian's backports remove a series when they get the next one.
 	if [[ ! -e $dir/vmlinuz ]] && ! lab_kernel_fetch "$cache" "$series" &&
 			[[ $2 == p2pdma && $series != newest ]]; then
 		series=newest
@@ -231,7 +238,7 @@ lab_kernel() { # CACHE SPEC BOOT-SCRIPT
 		[[ -e $dir/vmlinuz ]] || lab_kernel_fetch "$cache" newest || true
 	fi
 	[[ -e $dir/vmlinuz ]] || lab_kernel_missing "$cache" "$series" \
-		"there is none at $(lab_mirrors | xargs)"
+		"found none at $(lab_mirrors | xargs)"
 	dir=$(readlink -f "$dir")
 	lab_kernel_version=${dir##*/}
 	lab_kernel_image=$dir/vmlinuz

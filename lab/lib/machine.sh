@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034,SC2154 # shared with lab/run
-# What a file of lab/machines/ may call, and how it is turned into QEMU's command
-# line. Sourced by lab/run.
-# It must never place a drive's image outside the run's own scratch directory.
+# Functions for the files of lab/machines/, which describe a machine as arguments for
+# QEMU. lab/run sources this file. Drives' images must be inside the scratch directory of
+# the run.
 
-# Filled by the machine file.
+# The machine's file sets these variables.
 qemu_machine=q35
 qemu_args=()
-qemu_drives=()		# after qemu_args: their bus must exist
+qemu_drives=()		# follow qemu_args, which define the drives' buses
 append=
 drive_serials=
 
-# The namespace's number tells the drives apart in QEMU's trace, which does not
-# name the controller. BUS may carry ',addr=...'. In IMAGE-OPTIONS, QEMU's -drive
-# without if= and id=, IMAGE stands for the image's name.
+# Adds an NVMe drive. Its namespace's number must be unique, because QEMU's trace has only
+# that number and not the controller. BUS may end with ',addr=...'. IMAGE-OPTIONS are those
+# of QEMU's -drive without if= and id=; the word IMAGE in them is replaced by the path.
 drive() { # SERIAL NSID BUS [SIZE [CONTROLLER-OPTIONS [IMAGE-OPTIONS]]]
 	local image=$lab_run_dir/disks/$1.img
 	local options=${6:-file=IMAGE,format=raw,discard=unmap}
@@ -25,8 +25,9 @@ drive() { # SERIAL NSID BUS [SIZE [CONTROLLER-OPTIONS [IMAGE-OPTIONS]]]
 	drive_serials+="${drive_serials:+ }$1"
 }
 
+# Adds a PCIe switch with two drives behind it, data1 and cmb1.
 drive_behind_switch() {
-	# shellcheck disable=SC2054 # commas are QEMU's
+	# shellcheck disable=SC2054 # The commas are part of QEMU's arguments.
 	qemu_args+=(-device pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0
 		-device x3130-upstream,id=up0,bus=rp0
 		-device xio3130-downstream,id=dn0,bus=up0,chassis=2,slot=2
@@ -35,9 +36,9 @@ drive_behind_switch() {
 	drive cmb1 12 dn1 64M cmb_size_mb=64
 }
 
-machine_load() { # DIR NAME
+machine_load() { # DIR NAME: sources a machine's file
 	[[ $2 =~ ^[a-z0-9-]+$ && -e $1/$2.sh ]] || {
-		lab_say "no machine '$2'; there are:"
+		lab_say "unknown machine '$2'; the machines are:"
 		machine_list "$1" >&2
 		exit 2
 	}
@@ -45,7 +46,7 @@ machine_load() { # DIR NAME
 	source "$1/$2.sh"
 }
 
-machine_list() { # DIR
+machine_list() { # DIR: prints each machine with its description
 	local f
 	for f in "$1"/*.sh; do
 		printf '  %-14s%s\n' "$(basename "$f" .sh)" \

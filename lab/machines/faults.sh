@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# machine faults: the switch machine, and beside data1 and cmb1 on the switch a drive
-# bad1 of which one sector cannot be read: the 4096 bytes at 24 MiB + 64 KiB fail in
-# the drive itself, for every reader. A drive slow1 on a root port of its own moves
-# 8 MiB a second, so that there is a middle of a transfer in which it can vanish.
-# shellcheck shell=bash disable=SC2034,SC2054 # read by lab/run
-machine_about="a drive with a bad sector behind the switch, and a slow one apart"
+# Machine faults: the switch machine with two more drives. bad1, also behind the switch,
+# cannot read the 4096 bytes at 24 MiB + 64 KiB: the drive itself reports the error. slow1,
+# on a root port of its own, moves 8 MiB a second, so that a test can remove it in the middle
+# of a transfer.
+# shellcheck shell=bash disable=SC2034,SC2054 # lab/run reads these variables.
+machine_about="a drive with a bad sector behind the switch, a slow drive on its own root port"
 drive_behind_switch
 qemu_args+=(-device xio3130-downstream,id=dn2,bus=up0,chassis=4,slot=4
 	-device pcie-root-port,id=rp9,chassis=9,slot=9,bus=pcie.0)

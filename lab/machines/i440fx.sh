@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# machine i440fx: both drives on the one conventional PCI bus, no bridge of their
-# own above them, a host bridge that the kernel does not list as able to route.
-# shellcheck shell=bash disable=SC2034 # read by lab/run
+# Machine i440fx: both drives on one conventional PCI bus without a bridge above it. The
+# kernel's list of host bridges that can route peer-to-peer DMA does not have this one.
+# shellcheck shell=bash disable=SC2034 # lab/run reads these variables.
 machine_about="both drives on a conventional PCI bus, no common bridge"
 qemu_machine=pc
 drive data1 11 pci.0

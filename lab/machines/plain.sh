@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# machine plain: no drives. For tests that need a kernel and nothing else.
-# shellcheck shell=bash disable=SC2034 # read by lab/run
+# Machine plain: no drives, for tests that need only a kernel.
+# shellcheck shell=bash disable=SC2034 # lab/run reads these variables.
 machine_about="q35 without drives"

@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Penstock: bytes from storage into device memory by the most direct path.
+"""Loads safetensors models from storage into GPU or host memory by the most direct path.
 
     import penstock
+
+    # All tensors of a model, as a dict.
     tensors = penstock.load_file("model.safetensors", device="cuda:0")
 
+    # Single tensors, or some rows of one.
     with penstock.safe_open("model.safetensors", framework="pt", device="cuda:0") as f:
         rows = f.get_slice("lm_head.weight")[0:1024]
 
+    # Into tensors that the program has allocated.
     penstock.load_into("model.safetensors", {"lm_head.weight": parameter})
+
+    # One tensor after the other, through a window of bounded size.
     for name, tensor in penstock.iterate("/models/llama", device="cuda:0"):
         parameters[name].copy_(tensor)
 
-    with penstock.Group("llama", rank, 8) as group:  # in each of eight processes
+    # Eight processes read one model together, each byte once. Each process runs this:
+    with penstock.Group("llama", rank, 8) as group:
         tensors = penstock.load_file("/models/llama", device=f"cuda:{rank}", group=group)
+
+docs/python.md in the source tree explains the calls with examples.
 """
 
 from ._api import allocate, iterate, load_file, load_into, safe_open, save_file

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m penstock ...: the command that came with this package, for environments
-whose folder of scripts is on no path. Takes its place; adds nothing."""
+"""python -m penstock ...: runs the command `penstock` that was installed with this package.
+
+For environments whose folder of scripts is not on PATH. The command replaces this process
+(exec) and receives all arguments unchanged."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import sysconfig
 
 
 def main() -> None:
+    """Finds the command beside the package, in the script folders or on PATH, and runs it."""
     here = os.path.dirname(os.path.abspath(__file__))
     for folder in (os.path.join(here, "..", "bin"), sysconfig.get_path("scripts"),
                    sysconfig.get_path("scripts", f"{os.name}_user")):
@@ -20,7 +23,8 @@ def main() -> None:
     else:
         command = shutil.which("penstock") or ""
     if not command:
-        sys.exit("python -m penstock: the command is not installed beside this package")
+        sys.exit("python -m penstock: found no command 'penstock' beside this package or on "
+                 "PATH; install the package again")
     os.execv(command, ["penstock", *sys.argv[1:]])
 
 

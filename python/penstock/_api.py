@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs call: load_file, load_into, iterate, safe_open, save_file. The
-shapes of the calls are those of the safetensors package where it has them."""
+"""The functions that programs call: load_file, load_into, iterate, safe_open, save_file.
+
+Where the safetensors package has a function of the same name, the arguments are the same."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ import weakref
 from typing import (Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple,
                     Union)
 
-from ._cuda import settle
+from ._cuda import synchronize_all
 from ._dtypes import BITS, CODES, torch_dtype
 from ._group import Group
-from ._lib import (PenstockError, also_theirs, check, device_name, ffi, handle_name, heed, lib,
-                   open_device, raise_caught, take, to_c)
-from ._model import (Info, Model, PathLike, Report, convert, framework_of, new_report, pieces_of,
-                     ranges_of, strings, whole_piece, CLASSES, EFFORTS)
+from ._lib import (PenstockError, also_safetensor_error, call_for_handle, check, device_name, ffi,
+                   handle_name, install_stop_check, lib, open_device, raise_caught, to_c)
+from ._model import (Info, Model, PathLike, Report, c_strings, convert, framework_of, new_report,
+                     pieces_of, ranges_of, whole_piece, CLASSES, EFFORTS)
 from ._tensor import Memory, Place, Tensor, place_of
 
 Paths = Union[PathLike, Sequence[PathLike]]
@@ -30,21 +31,39 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
               names: Optional[Sequence[str]] = None, backend: Optional[str] = None,
               shard: Optional[Mapping[str, Any]] = None, group: Optional[Group] = None,
               **how: Any) -> Dict[str, Any]:
-    """Every tensor of a file or a model, by name, on `device` ("cpu", "cuda:0", 0,
-    "auto"). torch tensors where torch is installed, else penstock.Tensor; or as
-    `framework` says: "pt", "numpy", "jax", "dlpack". `names` are names, which
-    have to be there, or globs. `shard` is what a rank of a tensor parallelism needs,
-    {"rank": 0, "ranks": 8}, see Model.load; `group` are the processes that load it
-    together. `require` and `effort` as everywhere; `stop` is a threading.Event that ends it
-    with ECANCELED once it is set; `backend` means nothing here.
+    """Loads every tensor of a file or a model into new memory on one device.
 
-    All of them lie in one allocation, which the last that is kept keeps: clone() the one
-    that is to outlive the others, or have load_into fill tensors of your own. Each of torch's
-    has a storage of its own, a part of it, so that what saves or copies one does so with that
-    one alone. torch's record_stream does nothing for such a part, and its multiprocessing
-    refuses it on a GPU: `one_storage=True` is for who uses either."""
+    Args:
+        filename: a safetensors file, an index (*.json), a folder, "owner/name" in the Hugging
+            Face cache, or a list of files.
+        device: "cpu", "cuda:0", "cuda", a GPU's number, a torch.device, or "auto" (the first
+            GPU, else "cpu").
+        framework: the type of the tensors: "pt" (torch), "np" or "numpy", "jax" or "flax",
+            "dlpack" (penstock.Tensor). Default: torch if it is installed, else "dlpack".
+        names: loads only tensors with these names or shell patterns, such as "layers.0.*".
+        backend: ignored; the safetensors package has an argument of this name.
+        shard: loads only one rank's part of each tensor, {"rank": 0, "ranks": 8}; Model.load
+            lists all keys.
+        group: a Group; all its ranks make the same call and read the files once together.
+        **how: `require`, `effort`, `align` and `stop` as in Model.load, and `one_storage`.
+            `one_storage=True` gives all torch tensors one common storage. Programs need that
+            on a GPU if they call record_stream or pass tensors through torch.multiprocessing.
+
+    Returns:
+        A dict from name to tensor, in file order. All tensors are parts of one allocation,
+        which is freed when the last of them is freed. To keep one tensor without the memory
+        of the others, clone() it, or use load_into. Each torch tensor has a storage of its
+        own, so that saving or copying a tensor takes that tensor's bytes only.
+
+    Raises:
+        NotFoundError: a file or a tensor in `names` does not exist.
+        FormatError: a file does not follow its format.
+        ClassRefusedError: no path meets `require`.
+        PenstockError: anything else, such as ECANCELED after `stop` was set. After an error
+            no memory stays allocated.
+    """
     del backend
-    with _part_of(group):
+    with _leave_on_error(group):
         model = Model(filename, names=names)
         try:
             return model.load(device, framework, shard=shard, group=group, **how)[0]
@@ -52,56 +71,63 @@ def load_file(filename: Paths, device: Any = "cpu", *, framework: Optional[str] 
             model.close()
 
 
-def _part_of(group: Optional[Group]) -> ContextManager[None]:
-    return contextlib.nullcontext() if group is None else group.or_leave()
+def _leave_on_error(group: Optional[Group]) -> ContextManager[None]:
+    """Returns a context manager that closes `group` if the block fails before the group's
+    load starts."""
+    return contextlib.nullcontext() if group is None else group.leave_on_error()
 
 
 class NoTensorError(TypeError, ValueError):
-    """The safetensors package says a ValueError of what is no tensor."""
+    """An argument is not a tensor. Also a ValueError, which safetensors raises for this."""
 
 
-def _told(where: str, error: Exception) -> Exception:
-    """What is wrong with an argument, and where."""
+def _with_place(where: str, error: Exception) -> Exception:
+    """Returns an exception of the same kind whose message starts with `where`."""
     kind = next(kind for kind in (NoTensorError, TypeError, IndexError, BufferError, ValueError)
                 if isinstance(error, kind))
     return kind(f"{where}: {error}")
 
 
-def _place(value: Any) -> Place:
+def _place_of_argument(value: Any) -> Place:
+    """Returns place_of(value); NoTensorError if the value is not a tensor."""
     try:
         return place_of(value)
     except TypeError as error:
         raise NoTensorError(str(error)) from error
 
 
-def _pieces(info: Info, value: Any) -> Tuple[Place, List[Any]]:
+def _pieces_for(info: Info, value: Any) -> Tuple[Place, List[Any]]:
+    """Returns a destination's place and the pieces that fill it.
+
+    `value` is a destination or (destination, index), as in load_into."""
     index = None
     if isinstance(value, tuple):
         if len(value) != 2:
-            raise TypeError("a tuple is a destination and the index of its part")
+            raise TypeError("a tuple must be (destination, index of the part to load)")
         value, index = value
-    place = _place(value)
+    place = _place_of_argument(value)
     device = open_device(place.device)
     whole = whole_piece(info, place, device) if index is None else None
     if whole is None:
         ranges, rest = ranges_of(info.shape, Ellipsis if index is None else index)
         if any(r != 0 and r.step not in (1, None) for r in rest):
-            raise ValueError("ranges have a step of 1 here")
+            raise ValueError("load_into supports only ranges with a step of 1")
         whole = pieces_of(info, ranges, place, device)
     return place, whole
 
 
 def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], List[Any]]:
+    """Returns the places and pieces of all destinations, each checked against its tensor."""
     pieces: List[Any] = []
     keep: List[Place] = []
     for name, value in tensors.items():
         info = model.info(name)
         try:
-            place, more = _pieces(info, value)
+            place, more = _pieces_for(info, value)
         except PenstockError:
             raise
         except (BufferError, IndexError, TypeError, ValueError) as error:
-            raise _told(model.where(info), error) from error
+            raise _with_place(model.where(info), error) from error
         keep.append(place)
         pieces += more
     return keep, pieces
@@ -109,15 +135,32 @@ def _all_pieces(model: Model, tensors: Mapping[str, Any]) -> Tuple[List[Place], 
 
 def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group] = None,
               **how: Any) -> Report:
-    """Into tensors that are there: name to destination, or to (destination, index) for
-    the part that `index` cuts out of it, with ranges of step 1: (slice(0, 8),). A
-    destination may have gaps between its rows. All of it is checked before the first
-    byte moves. `group` are the processes that do it together."""
-    with _part_of(group):
+    """Loads tensors into memory that the caller has allocated.
+
+    Args:
+        filename: as in load_file.
+        tensors: a dict from name to destination. A destination is a tensor of torch, numpy,
+            cupy, jax or penstock, or any object with a buffer, an array interface or DLPack.
+            Its dtype and shape must be those of the tensor in the file. It may have gaps
+            between its rows. (destination, index) loads only a part of the tensor, for
+            example (t, (slice(0, 8),)) the first 8 rows; ranges have a step of 1.
+        group: as in load_file.
+        **how: `require`, `effort` and `stop` as in Model.load.
+
+    Returns:
+        A Report. The destinations stay the caller's.
+
+    Raises:
+        TypeError, ValueError, IndexError: a destination does not fit. All destinations are
+            checked before the first byte moves.
+        NotFoundError, FormatError, ClassRefusedError, PenstockError: as load_file. After an
+            error during the load the contents of the destinations are undefined.
+    """
+    with _leave_on_error(group):
         model = Model(filename)
         try:
             keep, pieces = _all_pieces(model, tensors)
-            settle(place.device for place in keep)
+            synchronize_all(place.device for place in keep)
             return model.load_into(pieces, group, **how)
         finally:
             model.close()
@@ -126,87 +169,111 @@ def load_into(filename: Paths, tensors: Mapping[str, Any], group: Optional[Group
 def iterate(filename: Paths, device: Any = "cpu", *, framework: Optional[str] = None,
             window: int = 0, names: Optional[Sequence[str]] = None,
             **how: Any) -> Iterator[Tuple[str, Any]]:
-    """(name, tensor) in file order, through a window of device memory (1 GiB unless
-    said) that is filled ahead. A tensor's room is used again when nobody has the tensor
-    any more: copy what is to stay. -ENOBUFS when all of the window is held."""
+    """Yields (name, tensor) in file order, through a window of device memory.
+
+    The library fills the window ahead of the caller. It reuses a tensor's memory after the
+    caller has dropped the last reference to the tensor, so copy tensors that must stay.
+
+    Args:
+        filename, device, framework, names: as in load_file.
+        window: size of the window in bytes; 0: 1 GiB. A smaller size than 256 KiB means 256
+            KiB. Tensors longer than a quarter of the window get memory of their own, for at
+            most two at a time.
+        **how: `require`, `effort` and `stop` as in Model.load.
+
+    Raises:
+        PenstockError: with errno ENOBUFS if the tensors that the caller still holds fill the
+            window; else as load_file.
+    """
     return Model(filename, names=names).iterate(device, framework, window, **how)
 
 
 # ---- safe_open -----------------------------------------------------------------
 
+# Size of a batch that safe_open reads ahead.
 AHEAD_BYTES = 64 << 20
-NEAR = 8  # places
+# How far apart the requests of several threads may be, in tensors, and still be in order.
+NEAR_TENSORS = 8
 
 
 class Slice:
-    """A tensor that is read when it is indexed, and only the part that was asked for; also
-    when the file that it is of has been closed meanwhile."""
+    """A tensor that is read when it is indexed: only the indexed part is read.
+
+    safe_open.get_slice returns it. It works also after the file was closed."""
 
     def __init__(self, opened: "safe_open", model: Model, info: Info) -> None:
         self._opened, self._model, self._info = opened, model, info
 
     def get_shape(self) -> List[int]:
+        """Returns the shape of the whole tensor."""
         return list(self._info.shape)
 
     def get_dtype(self) -> str:
+        """Returns the dtype as the safetensors format names it, such as "BF16"."""
         return self._info.dtype
 
     def __getitem__(self, index: Any) -> Any:
+        """Reads the indexed part and returns it as a tensor of the file's framework."""
         if self._opened.framework == "torch" and not _is_plain(index):
             return self._as_torch(index)
         ranges, rest = ranges_of(self._info.shape, index)
         counts = [count for _, count in ranges]
         if rest and rest[-1] != 0 and rest[-1].step not in (1, None) and BITS[self._info.dtype] < 8:
-            raise also_theirs(ValueError)("elements of less than a byte are read without steps")
+            raise also_safetensor_error(ValueError)(
+                "elements smaller than a byte can only be read with a step of 1")
         if counts == list(self._info.shape):
             value = self._opened._read(self._model, self._info)
         else:
-            value = self._opened._box(self._model, self._info, ranges)
+            value = self._opened._read_box(self._model, self._info, ranges)
         if all(r == slice(None, None, 1) or r == slice(None) for r in rest):
             return value
         if self._opened.framework == "dlpack":
             if any(r != 0 and r.step not in (1, None) for r in rest):
-                raise ValueError("ranges with a step need numpy or torch")
+                raise ValueError("ranges with a step need framework='pt' or 'numpy'")
             kept = [count for count, r in zip(counts, rest) if r != 0]
             return Tensor(value.dtype, kept, value.device, value.ptr, value._owner)
         if any(isinstance(r, slice) and (r.step or 1) < 0 for r in rest):
-            raise also_theirs(ValueError)("ranges that run backwards are not read")
-        return value[(*rest, ...)]  # an array also where numbers alone leave one element
+            raise also_safetensor_error(ValueError)("ranges with a negative step are not supported")
+        return value[(*rest, ...)]  # The ellipsis makes a single element an array, too.
 
     def _as_torch(self, index: Any) -> Any:
-        """What torch makes of any other index. Of a list of rows, among ranges, only those
-        rows are read."""
+        """Returns what torch returns for an index that is not made of numbers and ranges only.
+
+        For one list of row numbers among ranges it reads those rows only, else the tensor."""
         shape, items = self._info.shape, list(index) if isinstance(index, tuple) else [index]
-        lists = [at for at, item in enumerate(items) if _rows_of(item) is not None]
+        lists = [at for at, item in enumerate(items) if _row_list(item) is not None]
         at = lists[0] if lists else 0
         plain = [item for item in items[:at] + items[at + 1:]
                  if item is Ellipsis or isinstance(item, slice) and item.step in (1, None)]
         if len(lists) != 1 or len(plain) + 1 != len(items) or BITS[self._info.dtype] < 8 or \
-                _dots(items) > 1:
+                _ellipsis_count(items) > 1:
             return self._opened._read(self._model, self._info)[index]
-        rows, items[at] = _rows_of(items[at]), slice(None)
+        rows, items[at] = _row_list(items[at]), slice(None)
         ranges, _ = ranges_of(shape, tuple(items))
         dim = at if Ellipsis not in items[:at] else len(shape) - len(items) + at
         if not all(-shape[dim] <= row < shape[dim] for row in rows):
-            raise also_theirs(IndexError)(f"a row of dimension {dim}, which has {shape[dim]}")
-        return self._opened._rows(self._model, self._info, ranges, dim,
-                                  [row % shape[dim] for row in rows])
+            raise also_safetensor_error(IndexError)(
+                f"a row is out of range: dimension {dim} has {shape[dim]} rows")
+        return self._opened._read_rows(self._model, self._info, ranges, dim,
+                                       [row % shape[dim] for row in rows])
 
 
 def _is_plain(index: Any) -> bool:
-    """Of numbers and ranges alone."""
+    """Returns whether an index consists of numbers, ranges and at most one ellipsis."""
     items = index if isinstance(index, tuple) else (index,)
-    return _dots(items) < 2 and all(item is Ellipsis or isinstance(item, slice) or
-               hasattr(item, "__index__") and not getattr(item, "shape", ()) and
-               not isinstance(item, bool) for item in items)
+    return _ellipsis_count(items) < 2 and all(
+        item is Ellipsis or isinstance(item, slice) or
+        hasattr(item, "__index__") and not getattr(item, "shape", ()) and
+        not isinstance(item, bool) for item in items)
 
 
-def _dots(items: Sequence[Any]) -> int:
+def _ellipsis_count(items: Sequence[Any]) -> int:
     return sum(item is Ellipsis for item in items)
 
 
-def _rows_of(item: Any) -> Any:
-    """The numbers in a list of them, in whatever form; None where it is no such list."""
+def _row_list(item: Any) -> Any:
+    """Returns a list of ints from a list, range or one-dimensional integer array of row
+    numbers; None for any other index."""
     if getattr(item, "ndim", 0) == 1 and str(item.dtype).rpartition(".")[2] in (
             "int64", "int32", "int16", "int8"):
         item = item.tolist()
@@ -215,9 +282,10 @@ def _rows_of(item: Any) -> Any:
     return None
 
 
-class _Halt:
-    """As a threading.Event that ends a load: one that is set when nobody wants any more what
-    is read ahead, or when the caller's own is."""
+class _ReadAheadStop:
+    """Tells a read-ahead to stop: set by safe_open, or by the caller's own `stop` event.
+
+    It has the two methods of threading.Event that a load uses."""
 
     def __init__(self, also: Any) -> None:
         self._also, self._set = also, False
@@ -230,36 +298,52 @@ class _Halt:
 
 
 class safe_open:  # pylint: disable=invalid-name
-    """A file opened lazily, in the shape of safetensors.safe_open. Tensors asked for in
-    the order of the file are read ahead, some 64 MiB at once, by a thread. Any number of
-    threads may ask."""
+    """Opens a file or model and reads single tensors on demand, as safetensors.safe_open.
+
+    While a program reads tensors in file order, a thread reads the next ones ahead, in
+    batches of 64 MiB. Any number of threads may read from one safe_open. A child of fork may
+    use the parent's safe_open for host memory, but not for GPUs. Use it as a context manager,
+    or call close().
+
+    Args:
+        filename, framework, device: as in load_file.
+        backend: None, "mmap" or "pread", as in the safetensors package; ignored.
+        **how: `require`, `effort` and `stop` as in Model.load, for every read.
+
+    Raises:
+        NotFoundError, FormatError, PenstockError: as load_file.
+        ValueError, TypeError: an argument is invalid.
+    """
 
     def __init__(self, filename: Paths, framework: Optional[str] = None, device: Any = "cpu",
                  *, backend: Optional[str] = None, **how: Any) -> None:
-        if backend not in (None, "mmap", "pread"):  # what that package has, to no effect here
-            raise also_theirs(ValueError)(f"there is no backend {backend!r}")
+        # The safetensors package accepts these backends; here they change nothing.
+        if backend not in (None, "mmap", "pread"):
+            raise also_safetensor_error(ValueError)(
+                f"unknown backend {backend!r}: use 'mmap', 'pread' or None")
         if "group" in how:
-            raise TypeError("a file opened lazily is no load by a group: load_file is")
+            raise TypeError("safe_open has no argument group: use load_file or load_into")
         self.framework = framework_of(framework)
         self.device, self._how = device, how
+        # A GPU is opened at the first read, so that its context is not created earlier.
         if not device_name(device).startswith("cuda"):
-            open_device(device)  # a GPU gets its context when it gets bytes
+            open_device(device)
         self._opened: Optional[Model] = Model(filename)
-        self._opened.options(**how)  # what is wrong with it is wrong now
+        self._opened.options(**how)  # Raises for invalid options already here.
         self._cache: Dict[int, Any] = {}
-        self._next, self._asked_by = -1, 0
+        self._next, self._last_reader = -1, 0
         self._lock = threading.Lock()
         self._ahead: Optional[concurrent.futures.Future[Dict[int, Any]]] = None
         self._ahead_end = 0
-        self._halt = _Halt(how.get("stop"))
+        self._ahead_stop = _ReadAheadStop(how.get("stop"))
         self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
         _all_opened.add(self)
 
     def _in_child(self) -> None:
-        """A child of fork has neither the thread that reads ahead nor who held the lock."""
-        self._lock, self._halt = threading.Lock(), _Halt(self._how.get("stop"))
+        """Resets lock and read-ahead in a child of fork, which has none of the threads."""
+        self._lock, self._ahead_stop = threading.Lock(), _ReadAheadStop(self._how.get("stop"))
         self._ahead, self._thread = None, None
-        self._next, self._asked_by, self._ahead_end = -1, 0, 0
+        self._next, self._last_reader, self._ahead_end = -1, 0, 0
 
     def __enter__(self) -> "safe_open":
         return self
@@ -268,8 +352,11 @@ class safe_open:  # pylint: disable=invalid-name
         self.close()
 
     def close(self) -> None:
-        self._opened = None  # first: who reads now looks at it last; slices may have it still
-        self._halt.set()
+        """Closes the file and stops its thread. Tensors and slices stay usable."""
+        # Cleared first: a thread that is reading now checks it last, and closes again. The
+        # model itself lives as long as a slice refers to it.
+        self._opened = None
+        self._ahead_stop.set()
         thread, self._thread = self._thread, None
         self._cache, self._ahead = {}, None
         if thread is not None:
@@ -278,25 +365,34 @@ class safe_open:  # pylint: disable=invalid-name
     @property
     def _model(self) -> Model:
         if self._opened is None:
-            raise also_theirs(ValueError)("the file is closed")
+            raise also_safetensor_error(ValueError)("the file is closed")
         return self._opened
 
     def keys(self) -> List[str]:
+        """Returns the names of all tensors, sorted."""
         return [info.name for info in sorted(self._model.infos, key=lambda i: i.name)]
 
     def offset_keys(self) -> List[str]:
+        """Returns the names of all tensors in file order, the fastest order to read them."""
         return [info.name for info in self._model.infos]
 
     def metadata(self) -> Optional[Dict[str, str]]:
+        """Returns the metadata of the (first) file; None if it has none."""
         return self._model.metadata() if self._model.has_metadata() else None
 
     def get_slice(self, name: str) -> Slice:
+        """Returns a Slice of a tensor, which reads parts of it when it is indexed."""
         return Slice(self, self._model, self._model.info(name))
 
     def get_tensors(self) -> Dict[str, Any]:
+        """Loads all tensors as load_file does and returns them as a dict by name."""
         return self._model.load(self.device, self.framework, **self._how)[0]
 
     def get_tensor(self, name: str) -> Any:
+        """Reads one tensor and returns it; NotFoundError if there is none of this name.
+
+        Tensors that were read ahead together share one allocation of at most 64 MiB (or of
+        one longer tensor), which is freed with the last of them."""
         return self._read(self._model, self._model.info(name))
 
     # ---- reading -----------------------------------------------------------------
@@ -304,55 +400,66 @@ class safe_open:  # pylint: disable=invalid-name
     def _read(self, model: Model, info: Info) -> Any:
         try:
             return self._read_ordered(model, info)
-        except BaseException:  # Ctrl-C, say: whoever leaves waits for the thread to end
-            halt, self._halt = self._halt, _Halt(self._how.get("stop"))
-            halt.set()
+        except BaseException:
+            # For example KeyboardInterrupt: the read-ahead must stop soon, because close()
+            # and the interpreter's exit wait for its thread.
+            stop, self._ahead_stop = self._ahead_stop, _ReadAheadStop(self._how.get("stop"))
+            stop.set()
             raise
 
     def _read_ordered(self, model: Model, info: Info) -> Any:
+        """Returns a tensor from the cache or the read-ahead if it is there, else reads it;
+        then starts to read ahead if the tensors are requested in file order."""
         with self._lock:
             if self._opened is None:
                 return self._load(model, info.index, info.index + 1)[info.index]
             if info.index not in self._cache and self._ahead and info.index < self._ahead_end:
                 ahead, self._ahead = self._ahead, None
-                with contextlib.suppress(PenstockError):  # told to who asks for what failed
+                # If the read-ahead failed, the read of the tensor itself reports the error.
+                with contextlib.suppress(PenstockError):
                     self._cache.update(ahead.result())
             sequential = self._sequential(info.index)
             tensor = self._cache.pop(info.index, None)
             if tensor is None:
-                tensor = self._miss(model, info.index, sequential)
+                tensor = self._read_missing(model, info.index, sequential)
             if sequential and self._ahead is None and \
                     self._next <= self._ahead_end < len(model.infos):
                 self._read_ahead(model)
             if self._opened is None:
-                self.close()  # another thread has, before all of this was there
+                self.close()  # Another thread closed the file during this read.
             return tensor
 
     def _read_ahead(self, model: Model) -> None:
+        """Starts to load the next batch on the thread."""
         first, end = self._ahead_end, self._batch_end(model, self._ahead_end)
-        self._ahead_end = len(model.infos)  # no further attempt until the next batch
-        # No thread is to be had where it has been closed, and once the main thread has ended.
+        # If no thread can start, nothing is read ahead until the next batch is missing.
+        self._ahead_end = len(model.infos)
+        # submit raises RuntimeError after close(), and after the main thread has exited.
         with contextlib.suppress(RuntimeError):
             thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "penstock-ahead")
             self._thread = thread
-            self._ahead = thread.submit(self._load, model, first, end, self._halt)
+            self._ahead = thread.submit(self._load, model, first, end, self._ahead_stop)
             self._ahead_end = end
 
     def _sequential(self, index: int) -> bool:
-        """In the order of the file, or as nearly as threads keep to it that take turns."""
-        near = 0 if self._asked_by in (0, threading.get_ident()) else NEAR
+        """Returns whether tensor `index` continues the file order, and records the request.
+
+        If another thread made the last request, NEAR_TENSORS of distance are allowed."""
+        near = 0 if self._last_reader in (0, threading.get_ident()) else NEAR_TENSORS
         found = self._next >= 0 and abs(index - self._next) <= near
         self._next = max(self._next, index + 1) if found else index + 1
-        self._asked_by = threading.get_ident()
+        self._last_reader = threading.get_ident()
         return found
 
-    def _miss(self, model: Model, index: int, sequential: bool) -> Any:
-        if not sequential or index < self._next - 1:  # what others ask for stays
+    def _read_missing(self, model: Model, index: int, sequential: bool) -> Any:
+        """Reads a tensor that is not in the cache; in file order with the batch after it."""
+        if not sequential or index < self._next - 1:
+            # The cache keeps the batch that the sequential readers use.
             return self._load(model, index, index + 1)[index]
         end = self._batch_end(model, index)
         try:
             batch = self._load(model, index, end)
-        except PenstockError:  # it may be another's fault
+        except PenstockError:  # Another tensor of the batch may be the cause: read this one.
             end = index + 1
             batch = self._load(model, index, end)
         tensor = batch.pop(index)
@@ -361,6 +468,7 @@ class safe_open:  # pylint: disable=invalid-name
 
     @staticmethod
     def _batch_end(model: Model, first: int) -> int:
+        """Returns the index after the last tensor of a batch of AHEAD_BYTES or one tensor."""
         infos, size, end = model.infos, 0, first
         while end < len(infos) and (end == first or size + infos[end].nbytes <= AHEAD_BYTES):
             size += infos[end].nbytes
@@ -368,24 +476,28 @@ class safe_open:  # pylint: disable=invalid-name
         return end
 
     def _load(self, model: Model, first: int, end: int,
-              stop: Optional[_Halt] = None) -> Dict[int, Any]:
+              stop: Optional[_ReadAheadStop] = None) -> Dict[int, Any]:
+        """Loads tensors `first` to `end` - 1 and returns them by index."""
         how = self._how if stop is None else {**self._how, "stop": stop}
         tensors = model.load(self.device, self.framework, first=first, count=end - first,
                              **how)[0]
         return {i: tensors[model.infos[i].name] for i in range(first, end)}
 
-    def _box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
-        value = self._empty(info, [count for _, count in ranges])
+    def _read_box(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]]) -> Any:
+        """Reads the part of a tensor given by (first, count) of each dimension."""
+        value = self._allocate(info, [count for _, count in ranges])
         pieces = pieces_of(info, ranges, place_of(value), open_device(self.device))
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
 
-    def _rows(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]], dim: int,
-              rows: Sequence[int]) -> Any:
-        """Those of a dimension, each where it is wanted; as many at once as lie together."""
+    def _read_rows(self, model: Model, info: Info, ranges: Sequence[Tuple[int, int]], dim: int,
+                   rows: Sequence[int]) -> Any:
+        """Reads the listed rows of dimension `dim`, in the order of the list.
+
+        Rows with consecutive numbers become one piece of the read."""
         shape = [count for _, count in ranges]
         shape[dim] = len(rows)
-        value, pieces, at = self._empty(info, shape), [], 0
+        value, pieces, at = self._allocate(info, shape), [], 0
         place, device = place_of(value), open_device(self.device)
         while at < len(rows):
             count = 1
@@ -399,12 +511,13 @@ class safe_open:  # pylint: disable=invalid-name
         model.load_into(pieces, **self._how)
         return convert(value, self.framework) if isinstance(value, Tensor) else value
 
-    def _empty(self, info: Info, shape: Sequence[int]) -> Any:
+    def _allocate(self, info: Info, shape: Sequence[int]) -> Any:
+        """Allocates a tensor for a part; on a GPU from torch's own pool if torch is used."""
         name = handle_name(open_device(self.device))
         if self.framework == "torch" and name.startswith("cuda") and BITS[info.dtype] >= 8:
-            import torch  # from its pool
+            import torch
             value: Any = torch.empty(shape, dtype=torch_dtype(torch, info.dtype), device=name)
-            settle([name])
+            synchronize_all([name])
             return value
         return allocate(info.dtype, shape, self.device)
 
@@ -421,23 +534,39 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def allocate(dtype: str, shape: Sequence[int], device: Any = "cpu") -> Tensor:
-    """Memory of the library's for a tensor, with whatever bytes it holds."""
+    """Allocates an uninitialised tensor on a device.
+
+    Args:
+        dtype: an element type as the safetensors format names it, such as "F32" or "BF16".
+        shape: the dimensions.
+        device: as in load_file.
+
+    Returns:
+        A Tensor that owns its memory.
+
+    Raises:
+        ValueError: no such dtype, or a negative dimension.
+        PenstockError: with errno ENOMEM if the device has not enough memory.
+    """
     if dtype not in CODES or any(length < 0 for length in shape):
-        raise ValueError(f"no tensor is {dtype} of {tuple(shape)}: {', '.join(CODES)}")
+        raise ValueError(f"cannot allocate a tensor of dtype {dtype} and shape {tuple(shape)}; "
+                         f"dtypes are {', '.join(CODES)}")
     handle = open_device(device)
     tensor = Tensor(dtype, shape, handle_name(handle), 0, None)
-    code, memory = take("void **", functools.partial(lib.penstock_free, handle),
-                        lib.penstock_alloc, handle, tensor.nbytes or 1)
-    check(code, placed=False)
+    code, memory = call_for_handle("void **", functools.partial(lib.penstock_free, handle),
+                                   lib.penstock_alloc, handle, tensor.nbytes or 1)
+    check(code, has_place=False)
     tensor.ptr = int(ffi.cast("uintptr_t", memory))
     tensor._owner = Memory(tensor.ptr, tensor.nbytes, tensor.device, memory)
     return tensor
 
 
-# ---- and out again ---------------------------------------------------------------
+# ---- saving ----------------------------------------------------------------------
 
-def _in_rows(value: Any) -> Any:
-    """An array of numpy's with gaps or of another byte order as a file holds it."""
+def _in_file_order(value: Any) -> Any:
+    """Copies a numpy array that has gaps or another byte order to the layout of a file.
+
+    Returns any other value unchanged."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray) or value.dtype.kind == "O":
         return value
@@ -447,7 +576,8 @@ def _in_rows(value: Any) -> Any:
 
 
 def _refuse_shared(tensors: Mapping[str, Any], places: Mapping[str, Place]) -> None:
-    """As the safetensors package: they would be two when they are loaded again."""
+    """Raises RuntimeError if two torch tensors share memory, as the safetensors package does:
+    after a load they would be two separate tensors."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -462,25 +592,44 @@ def _refuse_shared(tensors: Mapping[str, Any], places: Mapping[str, Place]) -> N
 def save_file(tensors: Mapping[str, Any], filename: PathLike,
               metadata: Optional[Mapping[str, str]] = None, *, durable: bool = False,
               require: str = "any", effort: str = "thrifty", path: Optional[str] = None) -> None:
-    """Writes tensors, on GPUs or in host memory, as one safetensors file that takes its
-    name when all of it is there; `path` is the only one that is taken, for tests."""
+    """Writes tensors from GPUs or host memory into one safetensors file.
+
+    The file appears under its name, or replaces an older one, only when it is complete.
+
+    Args:
+        tensors: a dict from name to tensor, of any type that load_into accepts. The tensors
+            must be contiguous; numpy arrays that are not are copied.
+        filename: the path of the file.
+        metadata: a dict from str to str for the file's header; None: no metadata.
+        durable: return only when the file survives a power cut.
+        require: "any", "no-cpu-copy" or "direct", as in Model.load.
+        effort: "thrifty" or "fast", as in Model.load.
+        path: name of the only path to use, for tests.
+
+    Raises:
+        ValueError, TypeError: a tensor or the metadata cannot be saved.
+        RuntimeError: two torch tensors share memory.
+        ClassRefusedError, PenstockError: the file could not be written; an older file of
+            this name is unchanged.
+    """
     if require not in CLASSES or effort not in EFFORTS:
-        raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
+        raise ValueError(f"require must be one of {list(CLASSES)}, effort one of {list(EFFORTS)}")
     if not isinstance(tensors, Mapping):
-        raise ValueError(f"tensors by name are saved, not a {type(tensors).__name__}")
+        raise ValueError(f"tensors must be a mapping from name to tensor, not a "
+                         f"{type(tensors).__name__}")
     places = {}
     for name, value in tensors.items():
         try:
-            places[name] = _place(_in_rows(value))
+            places[name] = _place_of_argument(_in_file_order(value))
         except (BufferError, TypeError, ValueError) as error:
-            raise _told(name, error) from error
+            raise _with_place(name, error) from error
     _refuse_shared(tensors, places)
-    settle(place.device for place in places.values())
+    synchronize_all(place.device for place in places.values())
     keep: List[Any] = [places]
     table = ffi.new("struct penstock_out[]", len(places) or 1)
     for row, (name, place) in zip(table, places.items()):
         if place.nbytes and place.split():
-            raise ValueError(f"{name}: a tensor with gaps cannot be saved, make it contiguous")
+            raise ValueError(f"{name}: a tensor with gaps cannot be saved; make it contiguous")
         row.size = ffi.sizeof("struct penstock_out")
         keep += [ffi.new("char[]", to_c(name, str.encode)),
                  ffi.new("uint64_t[]", list(place.shape) or [0])]
@@ -496,11 +645,11 @@ def save_file(tensors: Mapping[str, Any], filename: PathLike,
     if metadata is not None:
         if not isinstance(metadata, Mapping) or \
                 not all(isinstance(text, str) for pair in metadata.items() for text in pair):
-            raise TypeError("metadata is text by text")
-        opts.keys = strings(list(metadata), keep, str.encode)
-        opts.values = strings(list(metadata.values()), keep, str.encode)
+            raise TypeError("metadata must be a mapping from str to str")
+        opts.keys = c_strings(list(metadata), keep, str.encode)
+        opts.values = c_strings(list(metadata.values()), keep, str.encode)
         opts.pair_count = len(metadata)
-    name, caught = os.fspath(filename), heed(opts, keep)
+    name, caught = os.fspath(filename), install_stop_check(opts, keep)
     code = lib.penstock_weights_save(to_c(name), table, len(places), opts, new_report())
     raise_caught(caught)
     check(code, name)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a GPU: what others have queued on tensors that the library is to read or
-to fill. Its copies run in streams of their own, which know nothing of anybody's. By the
-driver, as a tensor may be torch's, cupy's or numba's. Never makes a context: who has
-tensors there has one."""
+"""Waits until a GPU has finished the work that other libraries have queued on it.
+
+The package calls this before the C library reads or fills a tensor of another library. The
+C library copies on CUDA streams of its own, which are not ordered after other streams. This
+module calls the CUDA driver directly, because the tensor may belong to torch, cupy or numba.
+It never creates a context: a process that owns tensors on a GPU has one there."""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ _driver: Optional[Any] = None
 
 
 def _libcuda() -> Any:
+    """Returns the CUDA driver library, loaded and initialised at the first call."""
     global _driver  # pylint: disable=global-statement
     if _driver is None:
         _driver = ctypes.CDLL(os.environ.get("PENSTOCK_LIBCUDA") or "libcuda.so.1")
@@ -22,15 +25,19 @@ def _libcuda() -> Any:
     return _driver
 
 
-def _call(name: str, *args: Any) -> None:
+def _driver_call(name: str, *args: Any) -> None:
+    """Calls a function of the driver; RuntimeError if it fails."""
     code = getattr(_libcuda(), name)(*args)
     if code:
         raise RuntimeError(f"{name} failed: CUDA error {code}")
 
 
 @contextlib.contextmanager
-def _relaxed() -> Iterator[None]:
-    """The thread's calls do not spoil a graph that some thread captures meanwhile."""
+def _relaxed_capture_mode() -> Iterator[None]:
+    """Sets this thread's stream capture mode to relaxed inside the block.
+
+    In the default mode a driver call on any thread would invalidate a CUDA graph that
+    another thread is capturing at that time."""
     exchange = getattr(_libcuda(), "cuThreadExchangeStreamCaptureMode", None)  # CUDA 10.1
     mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
     if exchange:
@@ -43,26 +50,28 @@ def _relaxed() -> Iterator[None]:
 
 
 def synchronize(index: int) -> None:
-    """Returns when the device has done what is queued in its primary context."""
+    """Waits until GPU `index` has finished all work queued in its primary context."""
     device, context, popped = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    _call("cuDeviceGet", ctypes.byref(device), index)
-    with _relaxed():
-        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    _driver_call("cuDeviceGet", ctypes.byref(device), index)
+    with _relaxed_capture_mode():
+        _driver_call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         try:
-            _call("cuCtxPushCurrent_v2", context)
+            _driver_call("cuCtxPushCurrent_v2", context)
             try:
-                _call("cuCtxSynchronize")
+                _driver_call("cuCtxSynchronize")
             finally:
-                _call("cuCtxPopCurrent_v2", ctypes.byref(popped))
+                _driver_call("cuCtxPopCurrent_v2", ctypes.byref(popped))
         finally:
-            _call("cuDevicePrimaryCtxRelease_v2", device)
+            _driver_call("cuDevicePrimaryCtxRelease_v2", device)
 
 
-def settle(devices: Iterable[str]) -> None:
-    """Each GPU of these, by the library's names, once."""
+def synchronize_all(devices: Iterable[str]) -> None:
+    """Waits for each GPU among these devices, once each.
+
+    `devices` are names as the library spells them: "host", "cuda:0". "host" needs no wait."""
     seen: Set[str] = {name for name in devices if name.startswith("cuda:")}
     for name in sorted(seen):
         synchronize(int(name.partition(":")[2]))
 
 
-__all__ = ["settle", "synchronize"]
+__all__ = ["synchronize", "synchronize_all"]

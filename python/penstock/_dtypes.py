@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of elements: the library's names, and what numpy, torch, DLPack and the
-array interfaces call them. Tables only."""
+"""Element types (dtypes): tables that map the safetensors names, such as "BF16", to the
+names or codes that numpy, torch, DLPack and the array interfaces use. No I/O, no memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ for _code in range(1, lib.PENSTOCK_DTYPES):
     BITS[_name] = lib.penstock_dtype_bits(_code)
 NAMES = {code: name for name, code in CODES.items()}
 
-# typestr of the array interfaces; what has none goes as bytes of that size.
+# Type strings of __array_interface__ and __cuda_array_interface__. Dtypes that are missing
+# here have no type string.
 TYPESTR = {
     "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
@@ -24,7 +25,7 @@ TYPESTR = {
 }
 FROM_TYPESTR = {text: name for name, text in TYPESTR.items()}
 
-# DLPack's type code; bits come from the library.
+# DLPack's type codes. The second half of a DLPack type, its bits, is in BITS.
 DLPACK = {
     "BOOL": 6, "U8": 1, "U16": 1, "U32": 1, "U64": 1, "I8": 0, "I16": 0, "I32": 0, "I64": 0,
     "F16": 2, "F32": 2, "F64": 2, "BF16": 4, "C64": 5, "F8_E4M3": 10, "F8_E4M3FNUZ": 11,
@@ -44,7 +45,7 @@ _TORCH = {
 }
 _FROM_TORCH = {torch: name for name, torch in _TORCH.items()}
 
-# Kinds that numpy has only with the package ml_dtypes.
+# Dtypes that numpy supports only with the package ml_dtypes.
 _ML_DTYPES = {
     "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
@@ -55,7 +56,7 @@ _cache: Dict[Tuple[str, str], Any] = {}
 
 
 def numpy_dtype(name: str) -> Any:
-    """numpy's dtype, TypeError where it has none."""
+    """Returns numpy's dtype for `name`; TypeError if numpy has none."""
     found = _cache.get(("numpy", name))
     if found is None:
         import numpy
@@ -66,32 +67,37 @@ def numpy_dtype(name: str) -> Any:
                 import ml_dtypes
                 found = numpy.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
             except (ImportError, KeyError, AttributeError) as error:
-                raise TypeError(f"numpy has no {name} (the package ml_dtypes has BF16 and the "
-                                "8-bit kinds); ask for framework='dlpack'") from error
+                raise TypeError(f"numpy has no dtype for {name}: install the package ml_dtypes "
+                                "(BF16 and the 8-bit floats), or use framework='dlpack'"
+                                ) from error
         _cache[("numpy", name)] = found
     return found
 
 
 def from_numpy_dtype(dtype: Any) -> str:
+    """Returns the safetensors name of a numpy dtype; TypeError if the format has none."""
     name = FROM_TYPESTR.get(dtype.newbyteorder("<").str if dtype.kind != "V" else "")
     name = name or _FROM_ML_DTYPES.get(dtype.name)
     if name is None or (dtype.byteorder == ">" and dtype.itemsize > 1):
-        raise TypeError(f"a file cannot hold {dtype!r}")
+        raise TypeError(f"a safetensors file cannot hold elements of {dtype!r}")
     return name
 
 
 def torch_dtype(torch: Any, name: str) -> Any:
+    """Returns torch's dtype for `name`; TypeError if this version of torch has none."""
     found = _cache.get(("torch", name))
     if found is None:
         found = getattr(torch, _TORCH.get(name, ""), None)
         if found is None:
-            raise TypeError(f"this torch has no {name}; ask for framework='dlpack'")
+            raise TypeError(f"this version of torch has no dtype for {name}; use "
+                            "framework='dlpack'")
         _cache[("torch", name)] = found
     return found
 
 
 def from_torch_dtype(dtype: Any) -> str:
+    """Returns the safetensors name of a torch dtype; TypeError if the format has none."""
     name: Optional[str] = _FROM_TORCH.get(str(dtype).rpartition(".")[2])
     if name is None:
-        raise TypeError(f"a file cannot hold {dtype}")
+        raise TypeError(f"a safetensors file cannot hold elements of {dtype}")
     return name

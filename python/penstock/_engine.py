@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loaders for serving engines share: a model's weights one after the other,
-by one process or by all ranks of a host together, and where the ranks meet. Knows no
-engine; who asks says what its options are and which ranks there are."""
+"""The common part of the loaders for serving engines (vllm.py and sglang.py).
+
+It yields a model's tensors one after the other, read by one process or by all ranks of a
+host together, and opens the group in which the ranks meet. It knows no engine: the caller
+passes the engine's options and its ranks."""
 
 from __future__ import annotations
 
@@ -21,32 +23,40 @@ from ._model import Model, PenstockError, framework_of
 
 log = logging.getLogger("penstock")
 
-# What an engine's options for its loader may hold beside those of its own.
+# The options of this package that an engine's loader options may contain.
 OPTIONS = {"effort", "require", "window", "group"}
+# Default size of the window, in bytes.
 WINDOW = 1 << 30
+# How long a rank waits for the others to join the group, in seconds.
 JOIN_S = 60.0
 
 Steps = Iterator[Tuple[str, Any]]
 
 
 def options_of(extra: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """An engine's loader options, as ours and as what is left for the engine."""
+    """Splits an engine's loader options into those in OPTIONS and those for the engine.
+
+    ValueError if `group` is neither true nor false."""
     given = dict(extra or {})
     ours = {name: given.pop(name) for name in OPTIONS & set(given)}
     if ours.get("group") not in (None, True, False):
-        raise ValueError("group is true or false: do ranks of a host read a model together")
+        raise ValueError("group must be true or false: whether the ranks of a host read a "
+                         "model together")
     return ours, given
 
 
 def weights(model: Any, revision: Any = None, device: Any = None, *, cache: Any = None,
             framework: Optional[str] = None, **options: Any) -> Steps:
-    """(name, tensor) of a model's folder, file, list of files or owner/name in the local
-    cache. Who keeps more of them than the window holds gets the rest in memory of their
-    own."""
-    yield from _alone(Model(model, revision=revision, cache=cache), device, framework, **options)
+    """Yields (name, tensor) of a model in file order.
+
+    `model` is a folder, a file, a list of files or owner/name in the Hugging Face cache. If
+    the caller keeps more tensors than the window holds, the rest get memory of their own."""
+    yield from _read_alone(Model(model, revision=revision, cache=cache), device, framework,
+                           **options)
 
 
-def _alone(model: Model, device: Any, framework: Optional[str], **options: Any) -> Steps:
+def _read_alone(model: Model, device: Any, framework: Optional[str], **options: Any) -> Steps:
+    """Yields (name, tensor) of a model, read by this process alone."""
     count = 0
     try:
         for step in model.iterate(device, framework, **options):
@@ -62,12 +72,14 @@ def _alone(model: Model, device: Any, framework: Optional[str], **options: Any) 
                               **options)[0].items()
 
 
-def _batches(model: Model, room: int) -> List[Tuple[int, int]]:
-    """Consecutive tensors that fit into `room` together, or one that does not."""
+def _batches(model: Model, capacity: int) -> List[Tuple[int, int]]:
+    """Divides a model's tensors into batches, as (index of the first tensor, count).
+
+    A batch has at most `capacity` bytes, or is one longer tensor."""
     found: List[Tuple[int, int]] = []
     first, size = 0, 0
     for index, nbytes in enumerate(model.columns.nbytes):
-        if index > first and size + nbytes > room:
+        if index > first and size + nbytes > capacity:
             found.append((first, index - first))
             first, size = index, 0
         size += nbytes
@@ -75,17 +87,21 @@ def _batches(model: Model, room: int) -> List[Tuple[int, int]]:
     return found + [(first, count)] if count else found
 
 
-def _together(models: Sequence[Model], device: Any, framework: Optional[str], group: Group,
-              window: int = 0, **options: Any) -> Steps:
-    """By all ranks of a group, batch for batch, the next while this one is used: two of
-    them are a window. Whoever stops early leaves the group, which tells the others so."""
+def _read_together(models: Sequence[Model], device: Any, framework: Optional[str], group: Group,
+                   window: int = 0, **options: Any) -> Steps:
+    """Yields (name, tensor) of models that all ranks of a group read together.
+
+    The ranks load the next batch while the caller uses the current one, so that two batches
+    fill the window. A rank that stops early leaves the group, and the other ranks get an
+    error."""
     framework = framework_of(framework)
     todo = iter([(model, *batch) for model in models
                  for batch in _batches(model, (window or WINDOW) // 2)])
 
     def load(model: Model, first: int, count: int) -> Dict[str, Any]:
+        # One storage is the fastest way, and enough: the engine copies out of the tensors.
         return model.load(device, framework, first=first, count=count, group=group, stop=stop,
-                          one_storage=True, **options)[0]  # copied from, and gone
+                          one_storage=True, **options)[0]
 
     stop = threading.Event()
     pool = concurrent.futures.ThreadPoolExecutor(1, "penstock-weights")
@@ -98,7 +114,8 @@ def _together(models: Sequence[Model], device: Any, framework: Optional[str], gr
             yield from tensors.items()
             del tensors
     finally:
-        stop.set()  # who leaves early has it told to the others in the middle of a batch
+        # If the caller stops early, this ends the batch that is being loaded.
+        stop.set()
         pool.shutdown(wait=True)
         group.close()
 
@@ -106,66 +123,72 @@ def _together(models: Sequence[Model], device: Any, framework: Optional[str], gr
 # ---- the ranks of a host ---------------------------------------------------------
 
 
-def _here() -> Tuple[str, int, int]:
-    """The same for processes that can meet: kernel, file systems, user."""
+def _host_identity() -> Tuple[str, int, int]:
+    """Returns boot id, mount namespace and user, which are equal in processes that can open a
+    group together: they have the same kernel, file systems and user."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
         boot = f.read().strip()
     return boot, os.stat("/proc/self/ns/mnt").st_ino, os.getuid()
 
 
-def _share(window: int) -> int:
-    """What ranks read at once: a thirty-second of a batch, so that each of them has some of
-    it to read, and reads on while it copies."""
+def _group_window(window: int) -> int:
+    """Returns the size of the group's windows for a window of this size.
+
+    It is 1/32 of a batch, in multiples of 64 KiB. Each rank then has several parts of a batch
+    to read, and can read one while it copies another."""
     return max(1, (window or WINDOW) // 64 // 65536) * 65536
 
 
-def _gather(ranks: Any, value: Any) -> List[Any]:
-    """What every rank has said, by its rank."""
+def _all_gather(ranks: Any, value: Any) -> List[Any]:
+    """Sends `value` to all ranks and returns the values of all ranks, indexed by rank."""
     if hasattr(ranks, "all_gather_object"):
         return list(ranks.all_gather_object(value))
     import torch
-    said: List[Any] = [None] * ranks.world_size
-    torch.distributed.all_gather_object(said, value, group=ranks.cpu_group)
-    return said
+    values: List[Any] = [None] * ranks.world_size
+    torch.distributed.all_gather_object(values, value, group=ranks.cpu_group)
+    return values
 
 
 def group_of(ranks: Any, device: Any, wanted: Optional[bool] = None,
              window: int = 0) -> Optional[Group]:
-    """The group of those of `ranks` (an engine's GroupCoordinator: rank_in_group,
-    world_size, cpu_group) that run on this host; None where there is one alone, where it
-    is not `wanted`, and, unless it is, where the device is no GPU. All ranks call it, and
-    all get a group or none."""
+    """Opens a group of the ranks that run on this host; None if each rank shall read alone.
+
+    All ranks call this function, and all get a group or all get None. `ranks` is an engine's
+    GroupCoordinator, of which rank_in_group, world_size and cpu_group are used. `wanted` is
+    the option `group`: False never opens a group, None opens one only for GPUs. A rank that
+    is alone on its host needs no group."""
     size = int(getattr(ranks, "world_size", 1)) if ranks is not None else 1
     if size < 2:
         return None
     mine = int(ranks.rank_in_group)
     joins = device_name(device).startswith("cuda") if wanted is None else bool(wanted)
-    # A short name: with the folder it has to fit into a socket's address.
-    said = _gather(ranks, (_here() if joins else None, uuid.uuid4().hex[:16]))
-    places = [place for place, _ in said]
-    if None in places:
+    # The name is short, because folder and name must fit into a Unix socket's address.
+    gathered = _all_gather(ranks, (_host_identity() if joins else None, uuid.uuid4().hex[:16]))
+    identities = [identity for identity, _ in gathered]
+    if None in identities:
         return None
-    hosts = list(dict.fromkeys(places))
-    members = [rank for rank, place in enumerate(places) if place == places[mine]]
+    hosts = list(dict.fromkeys(identities))
+    members = [rank for rank, identity in enumerate(identities) if identity == identities[mine]]
     made, why = None, ""
     if len(members) > 1:
         try:
-            made = Group("w-" + said[members[0]][1], members.index(mine), len(members),
-                         timeout=JOIN_S, window=_share(window), host=hosts.index(places[mine]),
-                         hosts=len(hosts))
+            made = Group("w-" + gathered[members[0]][1], members.index(mine), len(members),
+                         timeout=JOIN_S, window=_group_window(window),
+                         host=hosts.index(identities[mine]), hosts=len(hosts))
         except PenstockError as error:
             why = str(error)
-    failed = [text for text in _gather(ranks, why) if text]
+    failed = [text for text in _all_gather(ranks, why) if text]
     if failed:
         if made is not None:
             made.close()
-        log.warning("each rank reads the model for itself: %s", failed[0])
+        log.warning("the ranks could not open a group, each rank reads the model for itself: %s",
+                    failed[0])
         return None
     return made
 
 
 def process_count() -> int:
-    """The engine's processes, which load at the same time."""
+    """Returns the number of the engine's processes; they load at the same time."""
     group = getattr(sys.modules.get("torch"), "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
         return 1
@@ -173,16 +196,18 @@ def process_count() -> int:
 
 
 def cuda_or_cpu() -> str:
-    """The device that an engine's process works on."""
+    """Returns the device that this process of an engine uses: torch's current GPU or "cpu"."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return f"cuda:{torch.cuda.current_device()}"
     return "cpu"
 
 
-def _open(files: Sequence[str]) -> List[Model]:
-    """As one model; where two of them have a name, which engines take as it comes, each
-    for itself."""
+def _open_models(files: Sequence[str]) -> List[Model]:
+    """Opens the files as one model, or each as a model of its own.
+
+    Two files may contain a tensor of the same name. One model cannot have both, but engines
+    accept it."""
     try:
         return [Model(files)]
     except PenstockError:
@@ -191,16 +216,19 @@ def _open(files: Sequence[str]) -> List[Model]:
 
 def file_weights(files: Iterable[str], device: Any, ranks: Any, options: Mapping[str, Any],
                  prefix: str = "") -> Steps:
-    """Those of the safetensors files that an engine has chosen; `ranks` load them at the
-    same time, and together where they can. Files go by name, so that all ranks read them
+    """Yields (prefix + name, tensor) of the safetensors files that an engine has chosen.
+
+    `ranks` are the processes that make the same call at the same time; they read the files
+    together if group_of opens a group. Files are sorted by name, so that all ranks read them
     in the same order."""
     how = dict(options)
-    models = _open(sorted(files))
+    models = _open_models(sorted(files))
     group = group_of(ranks, device, how.pop("group", None), how.get("window", 0))
     if group is not None:
-        steps = _together(models, device, None, group, **how)
+        steps = _read_together(models, device, None, group, **how)
     else:
-        alone = [_alone(model, device, None, ranks=process_count(), **how) for model in models]
+        alone = [_read_alone(model, device, None, ranks=process_count(), **how)
+                 for model in models]
         steps = itertools.chain.from_iterable(alone)
     for name, tensor in steps:
         yield prefix + name, tensor

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes of a host that load a model together, each a share of it, and copy
-the rest from each other's device memory. Thin: who reads what is the library's."""
+"""Group: several processes of one host that load a model together.
+
+Each process reads a share of the files, and the processes copy the rest from each other's
+device memory. The C library decides which process reads what."""
 
 from __future__ import annotations
 
@@ -8,23 +10,41 @@ import contextlib
 import os
 from typing import Any, Iterator, List, Optional, Union
 
-from ._lib import check, ffi, heed, lib, raise_caught, take, to_c
+from ._lib import call_for_handle, check, ffi, install_stop_check, lib, raise_caught, to_c
 
 
 class Group:
-    """Rank `rank` of the `ranks` processes of this user that open a group of this name;
-    returns when all are there. Give it to load_file or load_into on every rank, with the
-    same files, each with a device, destinations or shard of its own.
+    """Several processes of one user on one host that read a model together, each byte once.
 
-    `folder` is where they meet, one that this user alone may enter. A rank that does not
-    come within `timeout` seconds, or hangs for `stall` seconds while others wait for it,
-    is an error that names it, as is one that ends. Where several hosts load the same
-    model, `host` of `hosts` begins at its own place, up to `jitter` seconds later, with
-    at most `reads_max` requests under way at one file system.
+    Every process creates a Group with the same name and number of ranks; the constructor
+    returns when all ranks have done so. Then every rank calls load_file or load_into with
+    `group=` and the same files. Each rank may use a device, destinations and a shard of its
+    own. Use the group as a context manager, or call close().
 
-    What goes wrong in a load goes wrong on all ranks. A rank that finds something wrong
-    before it takes part, a file or a device that is not there, leaves the group: the others
-    would wait for it."""
+    If a load fails on one rank it fails on all ranks, with an error that names the rank. The
+    same holds if a rank exits or hangs. A rank that fails before its load starts, for example
+    because a file is missing, leaves the group, so that the others do not wait for it.
+
+    Args:
+        name: the group's name, without a slash.
+        rank: this process's rank, from 0.
+        ranks: the number of processes, at most 64.
+        folder: the folder in which the ranks meet. Only this user may have access to it.
+            Default: $XDG_RUNTIME_DIR, else /tmp/penstock-UID.
+        timeout: seconds to wait for all ranks; then an error names the missing rank.
+        stall: seconds after which a rank that the others wait for during a load is given up.
+        window: device memory of one window in bytes, for exchange between the ranks; 0: 64 MiB.
+        windows: windows of each rank; 0: 4.
+        host, hosts: number of this host and of all hosts, if groups on several hosts load the
+            same model from one store. Each host starts at a different place in the files.
+        jitter: seconds over which the hosts spread their starts.
+        reads_max: most requests in flight at one file system, of all ranks together; 0: no
+            limit.
+
+    Raises:
+        PenstockError: ETIMEDOUT: a rank is missing; EINVAL or EEXIST: the ranks disagree
+            about their numbers; EPERM: others have access to `folder`.
+    """
 
     def __init__(self, name: str, rank: int, ranks: int, *,
                  folder: Optional[Union[str, "os.PathLike[str]"]] = None,
@@ -40,22 +60,25 @@ class Group:
         opts.host, opts.hosts, opts.reads_max = host, hosts, reads_max
         opts.jitter_ms = int(jitter * 1000)
         keep: List[Any] = []
-        caught = heed(opts, keep)
-        code, handle = take("struct penstock_group **", lib.penstock_group_close,
-                            lib.penstock_group_open, to_c(name, str.encode), rank, ranks, opts)
+        caught = install_stop_check(opts, keep)
+        code, handle = call_for_handle("struct penstock_group **", lib.penstock_group_close,
+                                       lib.penstock_group_open, to_c(name, str.encode), rank,
+                                       ranks, opts)
         raise_caught(caught)
         check(code)
         self._handle: Any = handle
         self._loads = 0
 
-    def take_part(self) -> Any:
-        """The handle for the library's call, by which the others hear of what goes wrong."""
+    def handle_for_load(self) -> Any:
+        """Returns the library's handle and notes that a load starts.
+
+        From then on the library itself tells the other ranks about an error."""
         self._loads += 1
         return self.handle
 
     @contextlib.contextmanager
-    def or_leave(self) -> Iterator[None]:
-        """Around all that comes before such a call."""
+    def leave_on_error(self) -> Iterator[None]:
+        """Closes the group if the block raises before handle_for_load was called."""
         loads = self._loads
         try:
             yield
@@ -66,12 +89,13 @@ class Group:
 
     @property
     def handle(self) -> Any:
+        """The library's handle; ValueError after close()."""
         if self._handle is None:
             raise ValueError("the group is closed")
         return self._handle
 
     def close(self) -> None:
-        """Leaves: ranks that still load are told so."""
+        """Leaves the group. A load that is still running on other ranks fails."""
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None

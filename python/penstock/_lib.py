@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C library: where it is, its errors as exceptions, its devices. Everything
-else in the package goes through `lib` and `check`; nothing here decides anything
-about weights. Calls into `lib` run without the GIL."""
+"""Loads the C library, turns its errors into exceptions and opens its devices.
+
+All other modules call the library through `lib` and pass return codes to `check`. Calls
+through `lib` release the GIL. This module knows nothing about models or tensors."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _open_library() -> Any:
+    """Opens $PENSTOCK_LIBRARY, else the library beside this file, else the system's."""
     own = os.path.join(_HERE, "libpenstock.so.0")
     if not os.path.exists(own):
         own = "libpenstock.so.0"
@@ -27,8 +29,16 @@ lib = _open_library()
 
 
 class PenstockError(OSError):
-    """What the library refused or could not do: `errno`, `reason` (a short name that
-    stays), `path`, `tensor` and `offset` where they are known, and the sentence."""
+    """The library refused a call, or the call failed. str() is a sentence for people.
+
+    Attributes:
+        errno: the error number, as in the module errno.
+        reason: a short name for programs, such as "file-changed"; the names never change.
+            `penstock explain` prints the same names.
+        path: the file that the error is about, or None.
+        tensor: the name of the tensor that the error is about, or None.
+        offset: the byte offset in the file, or None.
+    """
 
     reason: str = "none"
     tensor: Optional[str] = None
@@ -36,6 +46,7 @@ class PenstockError(OSError):
 
     @property
     def path(self) -> Optional[str]:
+        """The file that the error is about, or None."""
         return None if self.filename is None else str(self.filename)
 
     def __str__(self) -> str:
@@ -44,44 +55,49 @@ class PenstockError(OSError):
     def __reduce__(self) -> Any:
         own = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         args = (self.errno, self.strerror)
-        return _error_again, (own, args, self.filename, dict(self.__dict__))
+        return _unpickle_error, (own, args, self.filename, dict(self.__dict__))
 
 
-def _error_again(kind: Type["PenstockError"], args: Tuple[Any, ...], filename: Any,
-                 state: Dict[str, Any]) -> "PenstockError":
-    error = _new(kind, args[0], args[1], filename, state.get("tensor"))
+def _unpickle_error(kind: Type["PenstockError"], args: Tuple[Any, ...], filename: Any,
+                    state: Dict[str, Any]) -> "PenstockError":
+    """Rebuilds a pickled PenstockError with all its attributes."""
+    error = _new_error(kind, args[0], args[1], filename, state.get("tensor"))
     error.__dict__.update(state)
     return error
 
 
-def _new(kind: Type["PenstockError"], number: int, message: str, path: Any,
-         tensor: Optional[str]) -> "PenstockError":
-    """Theirs, too, where their package is loaded; a file that is not there is not."""
+def _new_error(kind: Type["PenstockError"], number: int, message: str, path: Any,
+               tensor: Optional[str]) -> "PenstockError":
+    """Creates an error, which is also a SafetensorError if that package is loaded.
+
+    A missing file is the exception: the safetensors package raises plain FileNotFoundError."""
     if kind is not NotFoundError or tensor:
-        kind = also_theirs(kind)
+        kind = also_safetensor_error(kind)
     error = kind(number, message, path)
     if kind.__module__ != __name__:
-        error.args = (message,)  # as theirs has it; programs look for words in args[0]
+        # SafetensorError has its message in args[0], and programs search that for words.
+        error.args = (message,)
     return error
 
 
 class FormatError(PenstockError, ValueError):
-    """A file that is not what its format says."""
+    """A file does not follow its format (safetensors, index or config); also a ValueError."""
 
 
 class NotFoundError(PenstockError, FileNotFoundError):
-    """A file, an index' part, a tensor or a device that is not there."""
+    """A file, a file that an index names, a tensor or a device does not exist."""
 
 
 class ClassRefusedError(PenstockError):
-    """The class that was required cannot be met; nothing was moved."""
+    """No path of the required class (`require=`) can serve the call; no bytes have moved."""
 
 
 def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
-    """A path for the library, or by str.encode a name, which is UTF-8 everywhere. The
-    library would see it end at a zero."""
+    """Returns a path as bytes for the library; with encode=str.encode a name, as UTF-8.
+
+    Raises ValueError for text with a NUL, at which the library would see the text end."""
     if encode is str.encode and not isinstance(text, str):
-        raise TypeError(f"a name is text, not {text!r}")
+        raise TypeError(f"a name must be a str, not {text!r}")
     data = encode(text)
     if b"\0" in data:
         raise ValueError(f"embedded null character in {text!r}")
@@ -89,47 +105,54 @@ def to_c(text: Any, encode: Callable[[Any], bytes] = os.fsencode) -> bytes:
 
 
 def paths_of(path: Any) -> List[Any]:
-    """One, or what makes several."""
+    """Returns a list of paths, from one path or from an iterable of them."""
     if isinstance(path, (str, bytes, os.PathLike)):
         return [path]
-    if hasattr(path, "read") or not hasattr(path, "__iter__"):  # a file's items are its lines
-        raise TypeError(f"a path or a list of them, not {type(path).__name__}")
+    # An open file is iterable too, but its items are its lines.
+    if hasattr(path, "read") or not hasattr(path, "__iter__"):
+        raise TypeError(f"expected a path or a list of paths, not {type(path).__name__}")
     return list(path)
 
 
-_twins: Dict[Tuple[Any, Any], Any] = {}
+_combined: Dict[Tuple[Any, Any], Any] = {}
 
 
-def also_theirs(kind: Any) -> Any:
-    """That kind of exception, which where the safetensors package is loaded is also one of
-    its SafetensorError: programs written for it catch that."""
+def also_safetensor_error(kind: Any) -> Any:
+    """Returns an exception class derived from `kind` and safetensors.SafetensorError.
+
+    Programs written for the safetensors package catch SafetensorError. Returns `kind` itself
+    if that package is not loaded."""
     theirs = getattr(sys.modules.get("safetensors"), "SafetensorError", None)
     if theirs is None or issubclass(kind, theirs):
         return kind
-    if (kind, theirs) not in _twins:
+    if (kind, theirs) not in _combined:
         space: Dict[str, Any] = {"__module__": "penstock", "__doc__": kind.__doc__}
         if not issubclass(kind, PenstockError):
-            space["__reduce__"] = lambda self: (_twin_again, (kind, self.args))
-        _twins[kind, theirs] = type(kind.__name__, (kind, theirs), space)
-    return _twins[kind, theirs]
+            space["__reduce__"] = lambda self: (_unpickle_combined, (kind, self.args))
+        _combined[kind, theirs] = type(kind.__name__, (kind, theirs), space)
+    return _combined[kind, theirs]
 
 
-def _twin_again(kind: Any, args: Tuple[Any, ...]) -> Any:
-    """As it is pickled: for who reads it, by whether that package is loaded there."""
-    return also_theirs(kind)(*args)
+def _unpickle_combined(kind: Any, args: Tuple[Any, ...]) -> Any:
+    """Rebuilds a pickled error. The process that unpickles it decides by its own loaded
+    modules whether the error is also a SafetensorError."""
+    return also_safetensor_error(kind)(*args)
 
 
-def _text(data: Any) -> str:
+def _decode(data: Any) -> str:
     return str(ffi.string(data).decode("utf-8", "replace"))
 
 
-def make_error(code: int, path: Optional[str] = None, *, placed: bool = True) -> PenstockError:
-    """The exception for the library's last failure on this thread; not `placed` where that
-    knew of no file or tensor: what the library has of those is of a failure before."""
-    message, why = _text(lib.penstock_errmsg()), int(lib.penstock_errwhy())
+def make_error(code: int, path: Optional[str] = None, *, has_place: bool = True) -> PenstockError:
+    """Returns the exception for the library's last failure on this thread.
+
+    `path` is the file to name if the library names none. With has_place=False the failed
+    function was not about a file or a tensor: the place that the library keeps would be that
+    of an earlier failure, so it is not read."""
+    message, why = _decode(lib.penstock_errmsg()), int(lib.penstock_errwhy())
     place = ffi.new("struct penstock_weights_place *")
     place.size, place.off = ffi.sizeof("struct penstock_weights_place"), 2**64 - 1
-    if placed:
+    if has_place:
         lib.penstock_weights_get_place(place)
     number = -code
     kind: Type[PenstockError] = PenstockError
@@ -139,24 +162,28 @@ def make_error(code: int, path: Optional[str] = None, *, placed: bool = True) ->
         kind = NotFoundError
     elif number == _errno.EOPNOTSUPP:
         kind = ClassRefusedError
-    tensor = _text(place.tensor) or None
-    error = _new(kind, number, message, os.fsdecode(ffi.string(place.file)) or path, tensor)
-    error.reason, error.tensor = _text(lib.penstock_why_name(why)), tensor
+    tensor = _decode(place.tensor) or None
+    error = _new_error(kind, number, message, os.fsdecode(ffi.string(place.file)) or path, tensor)
+    error.reason, error.tensor = _decode(lib.penstock_why_name(why)), tensor
     error.offset = None if place.off == 2**64 - 1 else int(place.off)
     return error
 
 
-def check(code: int, path: Optional[str] = None, *, placed: bool = True) -> int:
+def check(code: int, path: Optional[str] = None, *, has_place: bool = True) -> int:
+    """Returns `code`, or raises the exception of make_error if it is negative."""
     if code < 0:
-        raise make_error(code, path, placed=placed)
+        raise make_error(code, path, has_place=has_place)
     return code
 
 
-def take(kind: str, free: Callable[[Any], Any], call: Callable[..., int],
-         *args: Any) -> Tuple[int, Any]:
-    """Calls the library, which gives out a handle by its last argument. That is freed with the
-    last who has it, and where a signal's handler raises before anybody has. `free` is no
-    Python: handlers run in that, and what they raise would be lost."""
+def call_for_handle(kind: str, free: Callable[[Any], Any], call: Callable[..., int],
+                    *args: Any) -> Tuple[int, Any]:
+    """Calls a function of the library that returns a handle through its last argument.
+
+    Returns the code and the handle. `free` runs when the last reference to the handle is
+    dropped, and also if a signal handler raises before the caller has received the handle.
+    `free` must not be Python code: Python runs signal handlers inside Python code, and an
+    exception that a handler raises inside a destructor is lost."""
     out = ffi.new(kind)
     try:
         code = call(*args, out)
@@ -166,11 +193,15 @@ def take(kind: str, free: Callable[[Any], Any], call: Callable[..., int],
     return code, ffi.gc(out[0], free)
 
 
-def heed(opts: Any, keep: List[Any], stop: Any = None) -> List[BaseException]:
-    """Has the library ask now and then, while it waits, whether to go on: until `stop` is
-    set. On the main thread Python's handlers of signals run in it, too, and what one raises,
-    as that of Ctrl-C does, is in the list when the call is over: the library's memory and
-    the caller's are nobody else's by then. Other threads have nothing to say otherwise."""
+def install_stop_check(opts: Any, keep: List[Any], stop: Any = None) -> List[BaseException]:
+    """Sets opts.look to a callback that ends the library call when `stop` is set.
+
+    The library calls opts.look some ten times a second while it waits. On the main thread
+    Python also runs its signal handlers inside the callback. If a handler raises, as Ctrl-C
+    does, the library ends the call, and the exception is appended to the returned list. The
+    caller raises it with raise_caught after the call, when the library no longer uses the
+    caller's memory. On other threads without `stop` no callback is set, since Python runs no
+    signal handler there. `keep` receives the callback, which must live as long as `opts`."""
     caught: List[BaseException] = []
     if stop is None and threading.current_thread() is not threading.main_thread():
         return caught
@@ -182,6 +213,7 @@ def heed(opts: Any, keep: List[Any], stop: Any = None) -> List[BaseException]:
 
 
 def raise_caught(caught: List[BaseException]) -> None:
+    """Raises the exception that install_stop_check caught during a call, if any."""
     if caught:
         raise caught.pop()
 
@@ -193,7 +225,7 @@ _lock = threading.Lock()
 
 
 def _in_child() -> None:
-    """Who had the lock is not here."""
+    """Replaces the lock: its owner may be a thread that does not exist in the child."""
     global _lock  # pylint: disable=global-statement
     _lock = threading.Lock()
 
@@ -202,11 +234,13 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def device_name(device: Any) -> str:
-    """What torch and people call a device, as the library does: "cpu", 0, "cuda",
-    "cuda:1", torch.device(...) and "auto"."""
+    """Returns the library's name of a device.
+
+    Accepts None and "cpu" (both "host"), a GPU's number (also numpy's integers), "cuda" (the
+    current GPU of torch), "cuda:1", a torch.device and "auto"."""
     if device is None:
         return "host"
-    if hasattr(device, "__index__"):  # numpy's numbers, too
+    if hasattr(device, "__index__"):
         return f"cuda:{device.__index__()}"
     text = str(device)
     if text in ("cpu", "cpu:0", "host"):
@@ -222,16 +256,20 @@ def _current_cuda() -> int:
 
 
 def open_device(device: Any) -> Any:
-    """The library's handle, opened once a process and kept: its pump is worth it."""
+    """Returns the library's handle of a device, which is opened once a process.
+
+    The handle stays open until the process exits, because a device's threads and pinned
+    memory are expensive to start."""
     name, pid = device_name(device), os.getpid()
     with _lock:
         handle = _devices.get((pid, name))
         if handle is None:
             out = ffi.new("struct penstock_device **")
-            check(lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out), placed=False)
+            check(lib.penstock_device_open(to_c(name, str.encode), ffi.NULL, out), has_place=False)
             handle = _devices[(pid, name)] = out[0]
     return handle
 
 
 def handle_name(handle: Any) -> str:
-    return _text(lib.penstock_device_name(handle))
+    """Returns the name of an open device: "cuda:0" also if it was opened as "auto"."""
+    return _decode(lib.penstock_device_name(handle))

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: what the C library found in their files, and the three ways to receive
-them. Thin: layout, planning, reading and checking are the library's."""
+"""Model: a model's files, opened, and the three ways to load its tensors: all at once, into
+the caller's memory, or one after the other.
+
+This module only converts arguments and results. The C library does the layout, planning,
+reading and checking (penstock_weights.h)."""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 from ._dtypes import BITS, CODES, NAMES
 from ._group import Group
-from ._cuda import settle
-from ._lib import (FormatError, NotFoundError, PenstockError, also_theirs, check, ffi, handle_name,
-                   heed, lib, open_device, paths_of, raise_caught, take, to_c)
+from ._cuda import synchronize_all
+from ._lib import (FormatError, NotFoundError, PenstockError, also_safetensor_error,
+                   call_for_handle, check, ffi, handle_name, install_stop_check, lib, open_device,
+                   paths_of, raise_caught, to_c)
 from ._tensor import Memory, Place, Tensor, place_of
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -31,18 +35,21 @@ CLASSES = {"any": 0, "no-cpu-copy": 1, "direct": 2}
 
 
 def framework_of(name: Optional[str]) -> str:
-    """"torch", "numpy", "jax" or "dlpack"; None: torch where there is one."""
+    """Returns "torch", "numpy", "jax" or "dlpack" for any accepted name of a framework.
+
+    None and "auto" mean torch if it is installed, else "dlpack"."""
     if name in (None, "auto"):
         if "torch" in sys.modules or importlib.util.find_spec("torch"):
             return "torch"
         return "dlpack"
     if name not in FRAMEWORKS:
-        raise also_theirs(ValueError)(
-            f"there is no framework '{name}': pt, numpy, jax or dlpack")
+        raise also_safetensor_error(ValueError)(
+            f"unknown framework '{name}': use 'pt', 'numpy', 'jax' or 'dlpack'")
     return FRAMEWORKS[name]
 
 
 def convert(tensor: Tensor, framework: str) -> Any:
+    """Returns a Tensor as a tensor of a framework that shares its memory."""
     if framework == "jax":
         import jax.dlpack
         import jax.numpy
@@ -53,7 +60,11 @@ def convert(tensor: Tensor, framework: str) -> Any:
 
 
 class Info:
-    """A tensor as its file describes it."""
+    """The description of a tensor in a file.
+
+    Attributes: index (the tensor's number in the model, in file order), name, dtype (such as
+    "BF16"), shape, nbytes, file (the number of its file) and offset (of its first byte in
+    that file)."""
 
     __slots__ = ("index", "name", "dtype", "shape", "nbytes", "file", "offset")
 
@@ -67,8 +78,10 @@ class Info:
 
 
 class _Columns:
-    """What the library knows of a model's tensors, a list a field: a model may have ten
-    thousand, and an object for each would cost more than all else together."""
+    """The descriptions of all tensors of a model, one list for each field.
+
+    A model may have ten thousand tensors. Creating an object for each would take longer than
+    the rest of opening the model."""
 
     def __init__(self, handle: Any) -> None:
         count, unpack = lib.penstock_weights_count(handle), ffi.unpack
@@ -86,20 +99,35 @@ class _Columns:
                       zip(_pointers("uint64_t *", shape), rank)]
 
 
-_ROW = struct.Struct("@NPIIPQIQ")  # struct penstock_tensor
-_PIECE = struct.Struct("@NQIQQQQPPQQI4x")  # struct penstock_piece
+# The memory layouts of struct penstock_tensor and struct penstock_piece.
+_ROW = struct.Struct("@NPIIPQIQ")
+_PIECE = struct.Struct("@NQIQQQQPPQQI4x")
 assert _ROW.size == ffi.sizeof("struct penstock_tensor")
 assert _PIECE.size == ffi.sizeof("struct penstock_piece")
 
 
 def _pointers(kind: str, addresses: Sequence[int]) -> Any:
+    """Returns a C array of pointers of type `kind` from a list of addresses."""
     table = ffi.new(f"{kind}[]", len(addresses))
     ffi.buffer(table)[:] = struct.pack(f"{len(addresses)}P", *addresses)
     return table
 
 
 class Report:
-    """What a load did: bytes, seconds, the path that carried most and what it cost."""
+    """What a load did.
+
+    Attributes:
+        bytes: bytes delivered; each destination counts.
+        read: bytes read from the files, each once. Includes whole pages at unaligned ends.
+        device_bytes: the most device memory that the load held at one time.
+        seconds: how long the load took.
+        path: the path that carried most bytes: "p2p", "staged", "bounce" and so on.
+        engine: how system calls were made: "uring" or "threads".
+        cpu_copies: how often the CPU copied each byte, on average. 0.0: DMA engines only.
+        dram_passes: how often each byte was written to host memory on its way, on average.
+        retries: chunks that failed on one path and were carried by another.
+        requests: requests that the load consisted of.
+    """
 
     def __init__(self, r: Any) -> None:
         self.bytes, self.read, self.device_bytes = int(r.bytes), int(r.read), int(r.device_bytes)
@@ -115,8 +143,9 @@ class Report:
                 f"{self.cpu_copies:.2f} CPU copies)")
 
 
-def strings(values: Sequence[Any], keep: List[Any],
-            encode: Callable[[Any], bytes] = os.fsencode) -> Any:
+def c_strings(values: Sequence[Any], keep: List[Any],
+              encode: Callable[[Any], bytes] = os.fsencode) -> Any:
+    """Returns a C array of strings; `keep` receives the memory, which the caller keeps."""
     items = [ffi.new("char[]", to_c(v, encode)) for v in values]
     table = ffi.new("char *[]", items)
     keep += [items, table]
@@ -124,8 +153,26 @@ def strings(values: Sequence[Any], keep: List[Any],
 
 
 class Model:
-    """The files of a model, opened: `path` is a file, an index, a directory, a Hugging
-    Face cache folder or owner/name in that cache, or a list of files."""
+    """An opened model: its files and the descriptions of its tensors.
+
+    Args:
+        path: a safetensors file, an index (*.json), a folder, a Hugging Face cache folder,
+            "owner/name" in that cache, or a list of files.
+        names: only tensors with these names or shell patterns. A name without wildcards must
+            exist.
+        stripes: further folders, on other drives, that hold parts of the model; all drives
+            are read at the same time.
+        revision: a branch, tag or commit in the Hugging Face cache. Default: "main", or the
+            only revision in the cache.
+        cache: the folder of the Hugging Face cache. Default: $HF_HUB_CACHE, then
+            $HF_HOME/hub, then huggingface/hub in $XDG_CACHE_HOME or ~/.cache.
+        immutable: the files do not change while the model is open; repeated loads are faster.
+
+    Raises:
+        NotFoundError: no such model, or no tensor of a name in `names`.
+        FormatError: a file does not follow its format.
+        ValueError: `names` is empty.
+    """
 
     def __init__(self, path: Union[PathLike, Sequence[PathLike]], *,
                  names: Optional[Sequence[str]] = None, stripes: Sequence[PathLike] = (),
@@ -139,10 +186,10 @@ class Model:
         if names is not None:
             names = [names] if isinstance(names, str) else list(names)
             if not names:
-                raise ValueError("no names at all; without `names` all tensors are meant")
-            opts.names, opts.name_count = strings(names, keep, str.encode), len(names)
+                raise ValueError("names is empty; leave it out to load all tensors")
+            opts.names, opts.name_count = c_strings(names, keep, str.encode), len(names)
         if stripes:
-            opts.dirs = strings([os.fspath(s) for s in stripes], keep)
+            opts.dirs = c_strings([os.fspath(s) for s in stripes], keep)
             opts.dir_count = len(stripes)
         if revision is not None:
             keep.append(ffi.new("char[]", to_c(revision, str.encode)))
@@ -151,9 +198,10 @@ class Model:
             keep.append(ffi.new("char[]", to_c(cache)))
             opts.cache = keep[-1]
         opts.flags = 1 if immutable else 0
-        code, handle = take("struct penstock_weights **", lib.penstock_weights_close,
-                            lib.penstock_weights_open_list,
-                            strings([os.fspath(p) for p in paths], keep), len(paths), opts)
+        code, handle = call_for_handle("struct penstock_weights **", lib.penstock_weights_close,
+                                       lib.penstock_weights_open_list,
+                                       c_strings([os.fspath(p) for p in paths], keep), len(paths),
+                                       opts)
         check(code, self.path)
         self._handle: Any = handle
         self._columns: Optional[_Columns] = None
@@ -162,28 +210,31 @@ class Model:
 
     @property
     def handle(self) -> Any:
+        """The library's handle; ValueError after close()."""
         if self._handle is None:
-            raise also_theirs(ValueError)("the model is closed")
+            raise also_safetensor_error(ValueError)("the model is closed")
         return self._handle
 
     @property
     def columns(self) -> _Columns:
+        """The descriptions of all tensors, one list for each field."""
         if self._columns is None:
             self._columns = _Columns(self.handle)
         return self._columns
 
     @property
     def infos(self) -> List[Info]:
-        """Every tensor, in file order."""
+        """The descriptions of all tensors, as Info objects in file order."""
         if self._infos is None:
             c = self.columns
             infos = list(map(Info, range(len(c.name)), c.name, c.dtype, c.shape, c.nbytes, c.file,
                              c.offset))
             self._by_name = {info.name: info for info in infos}
-            self._infos = infos  # last: another thread may look, too
+            self._infos = infos  # Set last: another thread may already read the list.
         return self._infos
 
     def info(self, name: str) -> Info:
+        """Returns the Info of the tensor with this name; NotFoundError if there is none."""
         self.infos  # pylint: disable=pointless-statement
         try:
             return self._by_name[name]
@@ -198,14 +249,15 @@ class Model:
         return f
 
     def where(self, info: Info) -> str:
-        """File and tensor, as the library's errors have them."""
+        """Returns "FILE: tensor 'NAME'", the start of the library's error messages."""
         return f"{os.fsdecode(ffi.string(self._file(info.file).path))}: tensor '{info.name}'"
 
     def has_metadata(self, file: int = 0) -> bool:
-        """Also where they are empty."""
+        """Returns whether file number `file` has metadata, even if they are empty."""
         return bool(self._file(file).has_metadata)
 
     def metadata(self, file: int = 0) -> Dict[str, str]:
+        """Returns the metadata of file number `file` as a dict."""
         f = self._file(file)
         key, value, found = ffi.new("const char **"), ffi.new("const char **"), {}
         for i in range(f.pair_count):
@@ -214,21 +266,25 @@ class Model:
         return found
 
     def close(self) -> None:
+        """Closes the files. Tensors that were loaded stay valid."""
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None
 
-    # ---- receiving ---------------------------------------------------------------
+    # ---- loading -----------------------------------------------------------------
 
     def options(self, require: str = "any", effort: Optional[str] = None,
                 path: Optional[str] = None, align: int = 0, window: int = 0,
                 ranks: int = 1, stop: Optional[threading.Event] = None
                 ) -> Tuple[Any, List[Any], List[BaseException]]:
-        """The library's struct, what has to live as long as it, and what handlers of signals
-        will have raised. `effort` is what suits so many processes that load at the same time,
-        unless it is said; `stop` ends a load with ECANCELED when it is set."""
+        """Returns struct penstock_load_opts for a load.
+
+        Also returns a list of objects that must live as long as the struct, and the list of
+        install_stop_check. Without `effort` the library chooses it for `ranks` processes that
+        load at the same time."""
         if require not in CLASSES or effort not in (None, *EFFORTS):
-            raise ValueError(f"require is one of {list(CLASSES)}, effort of {list(EFFORTS)}")
+            raise ValueError(f"require must be one of {list(CLASSES)}, effort one of "
+                             f"{list(EFFORTS)}")
         opts, keep = ffi.new("struct penstock_load_opts *"), []
         opts.size = ffi.sizeof("struct penstock_load_opts")
         opts.require = CLASSES[require]
@@ -238,10 +294,10 @@ class Model:
         if path is not None:
             keep.append(ffi.new("char[]", to_c(path, str.encode)))
             opts.path = keep[0]
-        return opts, keep, heed(opts, keep, stop)
+        return opts, keep, install_stop_check(opts, keep, stop)
 
     def shard(self, index: int, how: Any) -> Any:
-        """What of a tensor a rank needs, as the library says it."""
+        """Returns struct penstock_shard: the part of tensor `index` that a rank needs."""
         out = ffi.new("struct penstock_shard *")
         out.size = ffi.sizeof("struct penstock_shard")
         check(lib.penstock_weights_shard(self.handle, index, how, out), self.path)
@@ -251,15 +307,44 @@ class Model:
              count: int = 0, shard: Optional[Mapping[str, Any]] = None,
              group: Optional[Group] = None, one_storage: bool = False,
              **how: Any) -> Tuple[Dict[str, Any], Report]:
-        """All tensors, or `count` from the `first` on, in one allocation, which with
-        `one_storage` is one storage for torch, too; with `shard` only what a rank needs of
-        each: rank, ranks, expert_rank, expert_ranks, and heads, kv_heads, experts where no
-        config.json says them; rules, (glob, cut) each, hold before the library's own. With
-        `group` all its ranks load together."""
+        """Loads all tensors, or some consecutive ones, into one new allocation on a device.
+
+        Args:
+            device, framework: as in penstock.load_file.
+            first: index of the first tensor to load.
+            count: number of tensors to load; 0: all from `first` on.
+            shard: loads only one rank's part of each tensor. A dict with the keys
+                rank, ranks: this rank's number and the number of ranks.
+                expert_rank, expert_ranks: the same for experts (ranks above 1: each rank gets
+                whole experts, which are not split).
+                heads, kv_heads, experts: their numbers, if no config.json beside the model
+                has them.
+                rules: a list of (glob, cut), used before the built-in rules. `glob` matches
+                tensor names; `cut` is a key of CUTS, such as "first" or "last".
+            group: a Group, all of whose ranks make this call.
+            one_storage: torch only: all tensors share one storage.
+            require: the class of path to insist on. "any" (default); "no-cpu-copy": DMA
+                engines only; "direct": the drive's DMA writes the destination.
+            effort: "thrifty" uses the least CPU time, "fast" gives the highest throughput.
+                Default: "fast" if several processes load together, else "thrifty"; always
+                "thrifty" for an immutable model.
+            align: alignment of each tensor in bytes, a power of two up to 4096; 0: that of
+                its dtype.
+            path: name of the only path to use, for tests.
+            ranks: number of processes that load at the same time, if `group` is not used.
+            stop: a threading.Event. Setting it ends the load with errno ECANCELED.
+
+        Returns:
+            (tensors, report): a dict from name to tensor, and a Report. The allocation is
+            freed with the last tensor.
+
+        Raises:
+            ClassRefusedError, NotFoundError, PenstockError: nothing stays allocated.
+        """
         framework = framework_of(framework)
         handle = open_device(device)
         name = handle_name(handle)
-        opts, keep, caught = self.options(**_ranks_of(group), **how)
+        opts, keep, caught = self.options(**_ranks_option(group), **how)
         opts.first, opts.count = first, count
         columns, wanted = self.columns, slice(first, first + count if count else None)
         names, dtypes, shapes = columns.name[wanted], columns.dtype[wanted], columns.shape[wanted]
@@ -276,22 +361,22 @@ class Model:
             nbytes = tuple(part.bytes for _, part in parts)
         torch_memory = _TorchMemory(opts) if framework == "torch" and name != "host" else None
         report, devices = new_report(), ffi.new("struct penstock_device *[]", [handle])
-        call, who = (lib.penstock_weights_load, (self.handle,)) if group is None else \
-            (lib.penstock_group_load, (group.take_part(), self.handle))
-        code, loaded = take("struct penstock_loaded **", lib.penstock_loaded_free, call, *who,
-                            devices, 1, opts, report)
+        call, leading = (lib.penstock_weights_load, (self.handle,)) if group is None else \
+            (lib.penstock_group_load, (group.handle_for_load(), self.handle))
+        code, loaded = call_for_handle("struct penstock_loaded **", lib.penstock_loaded_free,
+                                       call, *leading, devices, 1, opts, report)
         if code < 0 and torch_memory is not None and torch_memory.error is not None:
             raise torch_memory.error
         raise_caught(caught)
         check(code, self.path)
         at = _addresses(loaded, indices)
-        # Every element lies at a multiple of its size from there; an allocation begins
-        # at a page.
+        # The library aligns each tensor for its dtype, and an allocation starts at a page.
+        # Rounded down to 16, the base is a multiple of every element size before all tensors.
         base = min(at, default=0) & -16
         memory = Memory(base, max(map(operator.add, at, nbytes), default=0) - base, name,
                         (loaded, torch_memory))
         if torch_memory is not None:
-            memory.lend(torch_memory.tensor)
+            memory.use_torch_tensor(torch_memory.tensor)
         if framework == "torch":
             tensors = dict(zip(names, memory.torch_all(dtypes, shapes, at, one_storage)))
         else:
@@ -301,8 +386,11 @@ class Model:
 
     def load_into(self, pieces: Sequence[Any], group: Optional[Group] = None,
                   **how: Any) -> Report:
-        """`pieces` as made by `pieces_of`, all in one go, or by all ranks of a group."""
-        opts, keep, caught = self.options(**_ranks_of(group), **how)
+        """Loads `pieces`, as pieces_of returns them, into the caller's memory.
+
+        All pieces are one load, or one load of all ranks of `group`. Returns a Report. The
+        keyword arguments are `require`, `effort`, `path`, `ranks` and `stop` as in load."""
+        opts, keep, caught = self.options(**_ranks_option(group), **how)
         table, report = ffi.new("struct penstock_piece[]", len(pieces) or 1), new_report()
         size, devices = ffi.sizeof("struct penstock_piece"), {piece[-1] for piece in pieces}
         address = {dev: int(ffi.cast("uintptr_t", dev)) for dev in devices}
@@ -313,19 +401,21 @@ class Model:
              in pieces])
         code = lib.penstock_weights_load_into(self.handle, table, len(pieces), opts, report) \
             if group is None else \
-            lib.penstock_group_load_into(group.take_part(), self.handle, table, len(pieces), opts,
-                                         report)
+            lib.penstock_group_load_into(group.handle_for_load(), self.handle, table, len(pieces),
+                                         opts, report)
         raise_caught(caught)
         check(code, self.path)
         return Report(report)
 
     def iterate(self, device: Any = "host", framework: Optional[str] = None,
                 window: int = 0, **how: Any) -> Iterator[Tuple[str, Any]]:
+        """Returns an iterator over (name, tensor) in file order, as penstock.iterate."""
         framework = framework_of(framework)
         handle = open_device(device)
         opts, keep, caught = self.options(window=window, **how)
-        code, it = take("struct penstock_weights_iter **", lib.penstock_weights_iter_close,
-                        lib.penstock_weights_iter_open, self.handle, handle, opts)
+        code, it = call_for_handle("struct penstock_weights_iter **",
+                                   lib.penstock_weights_iter_close,
+                                   lib.penstock_weights_iter_open, self.handle, handle, opts)
         check(code, self.path)
         return self._steps(_Window(it, handle_name(handle), window, keep, caught), framework)
 
@@ -341,58 +431,73 @@ class Model:
 
 
 class _Window:
-    """An iterator of the library's, and the tensors that nobody has any more: on a GPU
-    what is queued on them is waited for once for many."""
+    """An iterator of the library and the tensors that the caller has dropped.
+
+    Dropped tensors are released to the library in batches. Before their memory is reused,
+    this class must wait for the GPU, because the caller may have queued copies out of them.
+    One wait serves all tensors of a batch."""
 
     def __init__(self, it: Any, device: str, size: int, keep: Any,
                  caught: List[BaseException]) -> None:
         self.it, self.device, self.keep, self.caught = it, device, keep, caught
-        self.enough = 0 if device == "host" else (size or 1 << 30) // 16
-        self.done: Dict[int, Any] = {}
-        self.bytes = 0  # handed out since some were released
+        self.batch_bytes = 0 if device == "host" else (size or 1 << 30) // 16
+        self.dropped: Dict[int, Any] = {}
+        self.bytes = 0  # Yielded since the last release.
 
     def lease(self, tensor: int, nbytes: int) -> Any:
-        """A tensor's room, to be given back when nobody has the tensor any more, by the thread
-        that asks for the next one. What tells it so is no Python, as `_drop`."""
+        """Returns an object whose destruction adds `tensor` to self.dropped.
+
+        The tensor refers to it. The next call of next() then releases the tensor's memory.
+        The destructor is dict.setdefault, which is not Python code, see _release_reference."""
         self.bytes += nbytes
-        return ffi.gc(_NONE, functools.partial(self.done.setdefault, tensor)), self
+        return ffi.gc(_NONE, functools.partial(self.dropped.setdefault, tensor)), self
 
     def next(self, tensor: Any, ptr: Any, path: str) -> bool:
-        if self.bytes >= self.enough:
+        """Waits for the next tensor and stores its index and address; False after the last."""
+        if self.bytes >= self.batch_bytes:
             self.release()
         code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
-        if code == -errno.ENOBUFS and self.done:
+        if code == -errno.ENOBUFS and self.dropped:
             self.release()
             code = lib.penstock_weights_iter_next(self.it, tensor, ptr)
         raise_caught(self.caught)
         return check(code, path) > 0
 
     def release(self) -> None:
+        """Returns the memory of all dropped tensors to the library."""
         self.bytes = 0
-        count = len(self.done)  # another thread may add to it
+        # Tensors that other threads drop after this line wait for the next release, since
+        # the wait for the GPU may not cover them.
+        count = len(self.dropped)
         if count:
-            settle([self.device])  # copies out of them may be queued, their room is filled
-        for tensor in list(self.done)[:count]:
-            del self.done[tensor]
+            synchronize_all([self.device])
+        for tensor in list(self.dropped)[:count]:
+            del self.dropped[tensor]
             lib.penstock_weights_iter_release(self.it, tensor)
 
 
 def _addresses(loaded: Any, indices: Sequence[int]) -> List[int]:
+    """Returns the addresses of the tensors with these indices in a completed load."""
     found = map(lib.penstock_loaded_ptr, itertools.repeat(loaded), itertools.repeat(0), indices)
     table = ffi.new("void *[]", list(found))
     return list(memoryview(ffi.buffer(table)).cast("B").cast("P"))
 
 
-def _ranks_of(group: Optional[Group]) -> Dict[str, Any]:
+def _ranks_option(group: Optional[Group]) -> Dict[str, Any]:
+    """Returns the argument `ranks` of Model.options for a load by `group`."""
     return {} if group is None else {"ranks": group.ranks}
 
 
 class _TorchMemory:
-    """GPU memory from torch's allocator, so that it is in its books and its pool."""
+    """Makes a load take its GPU memory from torch's allocator.
+
+    torch then counts the memory in its statistics and reuses it for other tensors."""
 
     def __init__(self, opts: Any) -> None:
         self.tensor: Any = None
-        self.error: Optional[BaseException] = None  # of torch's own, which programs look for
+        # An exception in `alloc`, such as torch.OutOfMemoryError. load raises it unchanged,
+        # because programs catch torch's own type.
+        self.error: Optional[BaseException] = None
         self.start = 0
 
         def failed(_kind: Any, error: BaseException, _trace: Any) -> None:
@@ -403,9 +508,9 @@ class _TorchMemory:
         def alloc(_user: Any, dev: Any, length: int, align: int) -> Any:
             import torch
             self.tensor = torch.empty(length + align, dtype=torch.uint8, device=handle_name(dev))
-            # It may have been somebody's whose work on it is still queued: torch's streams
-            # know of each other's turn, the library's copies know nothing of it.
-            settle([handle_name(dev)])
+            # torch may have freed this memory while kernels that use it were still queued on
+            # a stream. torch orders its own streams, but not the library's copies.
+            synchronize_all([handle_name(dev)])
             self.start = -(-self.tensor.data_ptr() // align) * align
             return ffi.cast("void *", self.start)
 
@@ -423,20 +528,22 @@ CUTS = {"whole": "WHOLE", "first": "FIRST", "last": "LAST", "heads": "HEADS", "q
 
 
 def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
-    """The library's struct, and what has to live as long as it."""
+    """Returns struct penstock_shard_opts, and a list of objects that must live as long.
+
+    `values` is the argument `shard` of Model.load."""
     opts, keep = ffi.new("struct penstock_shard_opts *"), []
     opts.size, opts.ranks, opts.expert_ranks = ffi.sizeof("struct penstock_shard_opts"), 1, 1
     known = {"rank", "ranks", "expert_rank", "expert_ranks", "heads", "kv_heads", "experts"}
     rules = list(values.get("rules", ()))
     for name, value in values.items():
         if name not in known | {"rules"}:
-            raise ValueError(f"shard has no '{name}': {sorted(known)}, rules")
+            raise ValueError(f"shard has no key '{name}'; keys are {sorted(known)} and 'rules'")
         if name != "rules":
             setattr(opts, name, value)
     table = ffi.new("struct penstock_cut_rule[]", len(rules) or 1)
     for row, (glob, cut) in zip(table, rules):
         if cut not in CUTS:
-            raise ValueError(f"there is no cut '{cut}': {sorted(CUTS)}")
+            raise ValueError(f"unknown cut '{cut}' in shard's rules; use one of {sorted(CUTS)}")
         keep.append(ffi.new("char[]", to_c(glob, str.encode)))
         row.glob, row.cut = keep[-1], getattr(lib, "PENSTOCK_CUT_" + CUTS[cut])
     opts.rules, opts.rule_count = table, len(rules)
@@ -444,6 +551,7 @@ def shard_options(values: Mapping[str, Any]) -> Tuple[Any, List[Any]]:
 
 
 def new_report() -> Any:
+    """Returns an empty struct penstock_load_report for a call to fill."""
     report = ffi.new("struct penstock_load_report *")
     report.size = ffi.sizeof("struct penstock_load_report")
     report.path = report.engine = _NONE
@@ -456,22 +564,25 @@ _NONE = ffi.new("char[]", b"none")
 
 
 def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], Any]:
-    """What an index reads of each dimension, as (first, count), and the index that
-    makes of what was read what was asked for."""
+    """Splits an index into the box to read and an index into what was read.
+
+    Returns a list of (first, count) for each dimension, and a tuple that, applied to the box,
+    gives the elements that `index` selects: steps, and 0 for dimensions given by a number."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [at for at, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise also_theirs(IndexError)("more than one ellipsis")
+        raise also_safetensor_error(IndexError)("more than one ellipsis")
     if dots:
         items[dots[0]:dots[0] + 1] = [slice(None)] * (len(shape) - len(items) + 1)
     if len(items) > len(shape):
-        raise also_theirs(IndexError)(f"{len(items)} indices for {len(shape)} dimensions")
+        raise also_safetensor_error(IndexError)(
+            f"{len(items)} indices for a tensor of {len(shape)} dimensions")
     items += [slice(None)] * (len(shape) - len(items))
     ranges: List[Tuple[int, int]] = []
     rest: List[Any] = []
     for d, (item, size) in enumerate(zip(items, shape)):
         if isinstance(item, list) and not item:
-            item = slice(0, 0)  # what the safetensors package takes it for
+            item = slice(0, 0)  # The safetensors package treats an empty list like this.
         if isinstance(item, slice):
             start, stop, step = item.indices(size)
             taken = range(start, stop, step)
@@ -481,18 +592,20 @@ def ranges_of(shape: Sequence[int], index: Any) -> Tuple[List[Tuple[int, int]], 
         elif hasattr(item, "__index__") and not getattr(item, "shape", ()):
             at = item.__index__()
             if not -size <= at < size:
-                raise also_theirs(IndexError)(f"index {at} of dimension {d} of {size}")
+                raise also_safetensor_error(IndexError)(
+                    f"index {at} is out of range: dimension {d} has length {size}")
             ranges.append((at % size, 1))
             rest.append(0)
         else:
-            raise also_theirs(TypeError)("a slice is made of numbers and ranges, not of "
-                                         + type(item).__name__)
+            raise also_safetensor_error(TypeError)(
+                "an index must consist of numbers and ranges, not of " + type(item).__name__)
     return ranges, tuple(rest)
 
 
 def whole_piece(info: Info, place: Place, dev: Any) -> Optional[List[Any]]:
-    """What `pieces_of` makes for all of a tensor, where it is as simple as it mostly is:
-    to a place of its shape, without gaps; None where it is not."""
+    """Returns the one piece for a whole tensor and a destination of its shape without gaps.
+
+    A shortcut for the usual case, equal to the result of pieces_of; None in other cases."""
     if place.shape != info.shape or place.dtype != info.dtype or not place.writable or \
             not info.nbytes or place.split():
         return None
@@ -500,25 +613,30 @@ def whole_piece(info: Info, place: Place, dev: Any) -> Optional[List[Any]]:
 
 
 def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: Any) -> List[Any]:
-    """The pieces that carry a box of a tensor to a place of that shape."""
+    """Returns the pieces that load a box of a tensor into a destination of that shape.
+
+    `ranges` is the box, (first, count) for each dimension; `dev` the destination's device. A
+    piece is a tuple of the fields of struct penstock_piece, in the order of _PIECE."""
     shape, size = info.shape, BITS[info.dtype]
     counts = [count for _, count in ranges]
     if tuple(counts) != place.shape and [c for c in counts if c != 1] != \
             [c for c in place.shape if c != 1]:
-        raise ValueError(f"{tuple(counts)} do not fit a destination of {place.shape}")
+        raise ValueError(f"a part of shape {tuple(counts)} does not fit a destination of shape "
+                         f"{place.shape}")
     if place.dtype != info.dtype:
-        raise TypeError(f"it is {info.dtype}, its destination {place.dtype}")
+        raise TypeError(f"the tensor has dtype {info.dtype}, its destination {place.dtype}")
     if not place.writable:
-        raise TypeError("its destination is read-only")
+        raise TypeError("the destination is read-only")
     if not info.nbytes or 0 in counts:
         return []
     strides = _strides_for(counts, place)
     cut = max((d for d, (_, count) in enumerate(ranges) if count != shape[d]), default=0)
     gap = _first_plain(counts, strides, size)
-    dim = max(cut, gap)          # rows are what lies behind it, in file and memory
+    # Dimensions from `dim` on are contiguous in the file and in memory: they form a row.
+    dim = max(cut, gap)
     row = size * math.prod(counts[dim:]) // 8
-    lead = _uniform(ranges, shape, strides, dim)
-    inner = math.prod(counts[lead:dim])  # rows of one piece
+    lead = _first_uniform(ranges, shape, strides, dim)
+    inner = math.prod(counts[lead:dim])  # Rows of one piece.
     pitch = strides[dim - 1] if dim > lead else 0
     pieces = []
     first, count = ranges[dim] if shape else (0, 0)
@@ -530,8 +648,10 @@ def pieces_of(info: Info, ranges: Sequence[Tuple[int, int]], place: Place, dev: 
 
 
 def _strides_for(counts: Sequence[int], place: Place) -> List[int]:
-    """The place's strides, by the tensor's dimensions: those of length 1 may differ. What is
-    less than a byte lies without gaps."""
+    """Returns the destination's strides in bytes for the dimensions of the tensor.
+
+    The shapes may differ in dimensions of length 1. Elements smaller than a byte have no
+    gaps between them."""
     if BITS[place.dtype] < 8:
         return [BITS[place.dtype] * math.prod(counts[d + 1:]) // 8 for d in range(len(counts))]
     left = [s for s, n in zip(place.strides, place.shape) if n != 1]
@@ -543,7 +663,7 @@ def _strides_for(counts: Sequence[int], place: Place) -> List[int]:
 
 
 def _first_plain(counts: Sequence[int], strides: Sequence[int], bits: int) -> int:
-    """The first dimension from which on the destination has no gaps."""
+    """Returns the first dimension from which the destination is contiguous."""
     if bits < 8:
         return 0
     if any(stride <= 0 for stride, count in zip(strides, counts) if count > 1):
@@ -553,14 +673,16 @@ def _first_plain(counts: Sequence[int], strides: Sequence[int], bits: int) -> in
         d -= 1
         step *= counts[d]
     if d == len(counts) and d:
-        raise ValueError("the elements of a destination's last dimension do not lie together")
+        raise ValueError("the elements of a destination's last dimension are not contiguous")
     return d
 
 
-def _uniform(ranges: Sequence[Tuple[int, int]], shape: Sequence[int], strides: Sequence[int],
-             dim: int) -> int:
-    """The first dimension from which on rows follow each other evenly, in the file (no
-    range cut out) and in memory (one pitch)."""
+def _first_uniform(ranges: Sequence[Tuple[int, int]], shape: Sequence[int],
+                   strides: Sequence[int], dim: int) -> int:
+    """Returns the first dimension from which all rows up to `dim` form one piece.
+
+    That holds if the box covers these dimensions completely, so that the rows are consecutive
+    in the file, and if the distance from row to row in memory is constant."""
     lead = dim
     while lead:
         d = lead - 1
@@ -574,7 +696,7 @@ def _uniform(ranges: Sequence[Tuple[int, int]], shape: Sequence[int], strides: S
 
 def _outer(ranges: Sequence[Tuple[int, int]], shape: Sequence[int], strides: Sequence[int],
            lead: int, dim: int) -> Iterator[Tuple[int, int]]:
-    """Row number in the file and offset in memory, of each piece."""
+    """Yields the row number in the file and the byte offset in memory of each piece."""
     base = 0
     for k in range(lead, dim):
         base = base * shape[k] + ranges[k][0]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs that cannot be edited: puts this package where they look for the
-safetensors package. Undone by what it returns. What this package does not have, other
-frameworks and devices, stays with the safetensors package."""
+"""patch_safetensors: makes programs that use the safetensors package load with Penstock.
+
+For programs that cannot be edited. Calls with a framework or device that this package does
+not support still go to the safetensors package."""
 
 from __future__ import annotations
 
@@ -15,25 +16,28 @@ from ._lib import device_name
 from ._model import FRAMEWORKS
 
 
-def _ours(framework: Any, device: Any) -> bool:
+def _supported(framework: Any, device: Any) -> bool:
+    """Returns whether this package can serve a call with this framework and device."""
     name = str(device) if device is not None else "cpu"
     return framework in FRAMEWORKS and (isinstance(device, int) or
                                         device_name(name).startswith(("host", "cuda:")))
 
 
 class Patched:
-    """Call it, or leave its block, to undo."""
+    """An active patch. Call the object, or leave its `with` block, to undo the patch."""
 
-    _all: List["Patched"] = []  # that are not undone
+    _active: List["Patched"] = []
 
     def __init__(self, replaced: List[Tuple[Any, Any]]) -> None:
         self._replaced = replaced
         self._swap(replaced)
-        self._all.append(self)
+        self._active.append(self)
 
     @staticmethod
     def _swap(pairs: List[Tuple[Any, Any]]) -> None:
-        """In every module that is loaded, under whatever name it has it."""
+        """Replaces objects in the namespaces of all loaded modules, under any name.
+
+        `pairs` are (object to replace, its replacement)."""
         for module in list(sys.modules.values()):
             if module is None or getattr(module, "__name__", "").partition(".")[0] == "penstock":
                 continue
@@ -43,11 +47,14 @@ class Patched:
                     setattr(module, name, new)
 
     def __call__(self) -> None:
+        """Undoes the patch; a second call does nothing. Any order of undoing is fine."""
         replaced, self._replaced = self._replaced, []
-        if self in self._all:
-            self._all.remove(self)
+        if self in self._active:
+            self._active.remove(self)
         self._swap([(new, old) for old, new in replaced])
-        for later in self._all:  # what they put back is not what is gone now
+        # A later patch may have replaced this patch's objects. When it is undone it must
+        # restore the original objects instead.
+        for later in self._active:
             later._replaced = [(next((old for old, new in replaced if new is was), was), now)
                                for was, now in later._replaced]
 
@@ -59,9 +66,11 @@ class Patched:
 
 
 def patch_safetensors() -> Patched:
-    """load_file, save_file and safe_open of the safetensors package, also where a module
-    that is loaded has already taken them under their names; undone also in those that
-    took them since."""
+    """Replaces load_file, save_file and safe_open of the safetensors package by Penstock's.
+
+    Modules that have already imported these functions get the replacements, too. Returns an
+    object: call it, or use it as a context manager, to undo the patch in all modules, also in
+    those imported since. Raises ImportError if the safetensors package is not installed."""
     import safetensors
     replaced: List[Tuple[Any, Any]] = [(safetensors.safe_open, _open_for(safetensors.safe_open))]
     for part, framework in (("torch", "pt"), ("numpy", "numpy"), ("flax", "flax")):
@@ -70,20 +79,22 @@ def patch_safetensors() -> Patched:
         except ImportError:
             continue
         replaced.append((module.load_file, _load_for(module.load_file, framework)))
-        if framework != "flax":  # it saves by numpy's
+        if framework != "flax":  # safetensors.flax.save_file calls that of numpy.
             replaced.append((module.save_file, _save_for(module.save_file)))
     return Patched(replaced)
 
 
 def _open_for(original: Any) -> Any:
-    """A class for this patch alone, so that undoing it leaves penstock.safe_open where
-    somebody means that."""
+    """Returns a subclass of penstock.safe_open for one patch.
+
+    Undoing the patch replaces this class only. A module that uses penstock.safe_open itself
+    keeps it."""
 
     class safe_open(_api.safe_open):  # pylint: disable=invalid-name
-        """safetensors.safe_open, by Penstock."""
+        """penstock.safe_open in place of safetensors.safe_open."""
 
         def __new__(cls, filename: Any, framework: Any, device: Any = "cpu", **how: Any) -> Any:
-            if _ours(framework, device):
+            if _supported(framework, device):
                 return super().__new__(cls)
             return original(filename, framework, device, **how)
 
@@ -91,16 +102,18 @@ def _open_for(original: Any) -> Any:
 
 
 def _load_for(original: Any, framework: str) -> Callable[..., Any]:
-    @functools.wraps(original)  # by whose name it is pickled
+    """Returns a replacement for the load_file of one of safetensors' modules."""
+    @functools.wraps(original)  # With the original's name the replacement can be pickled.
     def load_file(filename: Any, device: Any = "cpu", **how: Any) -> Any:
-        if not _ours(framework, device):
+        if not _supported(framework, device):
             return original(filename, device, **how)
         return _api.load_file(filename, device, framework=framework, **how)
     return load_file
 
 
 def _save_for(original: Any) -> Callable[..., None]:
-    names = inspect.signature(original)  # the first of them is not called the same everywhere
+    """Returns a replacement for the save_file of one of safetensors' modules."""
+    names = inspect.signature(original)  # The modules name their first parameter differently.
 
     @functools.wraps(original)
     def save_file(*args: Any, **how: Any) -> None:

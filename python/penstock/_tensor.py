@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory as tensors: what was loaded, handed to numpy, torch and everything that
-speaks DLPack or an array interface, without a copy; and the other way, where a
-tensor of somebody else's lies. No bytes are moved here."""
+"""Memory as tensors, in both directions and without copies.
+
+Tensor and Memory describe memory that the C library filled, and export it to numpy, torch
+and all libraries that use DLPack or an array interface. place_of returns the address, shape
+and strides of a tensor of another library. This module moves no bytes."""
 
 from __future__ import annotations
 
@@ -30,70 +32,90 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-_lent: Dict[int, Any] = {}  # what DLPack consumers hold, by the address of its description
-_offered: Dict[int, Any] = {}  # capsules that were not seen to be consumed, by the same
+# A library imports a tensor by DLPack in two steps. __dlpack__ returns a capsule that points
+# to a DLManagedTensor. The consumer renames the capsule when it takes the tensor over, and
+# calls the struct's deleter when it no longer needs the memory. Both tables have the address
+# of the DLManagedTensor as key.
+_exported: Dict[int, Any] = {}  # Tensors that a consumer has or may still take over.
+_offered: Dict[int, Any] = {}  # Capsules that no consumer is known to have taken over.
 
 
 @ffi.callback("void(struct DLManagedTensor *)")
-def _give_back(managed: Any) -> None:
-    _lent.pop(int(ffi.cast("uintptr_t", managed)), None)
+def _dlpack_deleter(managed: Any) -> None:
+    _exported.pop(int(ffi.cast("uintptr_t", managed)), None)
 
 
-def _holders(address: int) -> int:
+def _capsule_references(address: int) -> int:
     return sys.getrefcount(_offered[address])
 
 
+# The reference count of a capsule that only _offered refers to.
 _offered[0] = _capsule_new(8, b"dltensor", None)
-_NOBODY = _holders(0)
+_UNREFERENCED = _capsule_references(0)
 _offered.clear()
 
 
-def _look_through(_phase: Any = None, _info: Any = None) -> None:
-    """What was offered and nobody took, as its kind is none of theirs, is lent to nobody. A
-    capsule's destructor would be told at once: with the consumer's error raised, in which no
-    Python runs."""
+def _drop_abandoned(_phase: Any = None, _info: Any = None) -> None:
+    """Drops exports whose capsule was freed without being taken over by a consumer.
+
+    A consumer does that if it does not support the dtype, for example. A destructor in the
+    capsule would learn of it at once, but it would run while the consumer's exception is set,
+    and no Python code may run then."""
     for address in list(_offered):
-        with contextlib.suppress(KeyError):  # another thread looks, too
+        with contextlib.suppress(KeyError):  # Another thread may run this loop, too.
             if not _capsule_valid(_offered[address], b"dltensor"):
-                del _offered[address]  # its consumer gives back
-            elif _holders(address) == _NOBODY:
-                _lent.pop(address, None)
+                del _offered[address]  # A consumer took it over and will call the deleter.
+            elif _capsule_references(address) == _UNREFERENCED:
+                _exported.pop(address, None)
                 del _offered[address]
     if not _offered:
-        _when_collected(_nothing)
+        _set_gc_callback(_no_op)
 
 
-# No Python runs in garbage collections while nothing is offered: handlers of signals that come
-# meanwhile would run in that, and what they raise, as that of Ctrl-C does, would be lost.
-_nothing: Any = {}.setdefault
+# The garbage collector's callback while nothing is offered. It must not be Python code: Python
+# would run signal handlers inside it, and an exception that a handler raises there, such as
+# KeyboardInterrupt, is lost. dict.setdefault accepts the two arguments and does no harm.
+_no_op: Any = {}.setdefault
 
 
-def _when_collected(call: Any) -> None:
-    """One of the two is among gc's callbacks; which one."""
-    with contextlib.suppress(ValueError):  # it is this one
-        other = _nothing if call is _look_through else _look_through
+def _set_gc_callback(call: Any) -> None:
+    """Puts `call`, either _drop_abandoned or _no_op, in place of the other in gc.callbacks."""
+    with contextlib.suppress(ValueError):  # `call` is already there.
+        other = _no_op if call is _drop_abandoned else _drop_abandoned
         gc.callbacks[gc.callbacks.index(other)] = call
 
 
 @atexit.register
-def _never_collected() -> None:
-    _when_collected(_nothing)
-    gc.callbacks.remove(_nothing)
+def _remove_gc_callback() -> None:
+    _set_gc_callback(_no_op)
+    gc.callbacks.remove(_no_op)
 
 
-gc.callbacks.append(_nothing)
+gc.callbacks.append(_no_op)
 
 
 def _dl_device(device: str) -> Tuple[int, int]:
+    """Returns DLPack's device type and number: 2 is CUDA, 1 the CPU."""
     kind, _, index = device.partition(":")
     return (2, int(index or 0)) if kind == "cuda" else (1, 0)
 
 
-# ---- what was loaded -----------------------------------------------------------
+# ---- memory of the library -------------------------------------------------------
 
 class Tensor:
-    """A tensor in device or host memory that the library filled. It keeps its memory
-    alive, and so does everything that was made of it."""
+    """A tensor in GPU or host memory that belongs to the library.
+
+    numpy, torch, cupy and jax accept it without a copy: numpy.asarray(t),
+    torch.from_dlpack(t), cupy.asarray(t), jax.dlpack.from_dlpack(t). The memory is freed
+    when the tensor and everything made from it are gone.
+
+    Attributes:
+        dtype: the element type as the safetensors format names it, such as "BF16".
+        shape: a tuple.
+        device: "host" or "cuda:N".
+        ptr: the address, in host or GPU memory.
+        nbytes: the size in bytes.
+    """
 
     __slots__ = ("dtype", "shape", "device", "ptr", "nbytes", "_owner", "__weakref__")
 
@@ -113,27 +135,30 @@ class Tensor:
     def _interface(self) -> Dict[str, Any]:
         typestr = _dtypes.TYPESTR.get(self.dtype)
         if typestr is None:
-            raise AttributeError(f"{self.dtype} has no type string; use DLPack, or .bytes()")
+            raise AttributeError(f"{self.dtype} has no type string in the array interface; use "
+                                 "DLPack or .bytes()")
         return self._view(typestr, self.shape)
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
         if not self.device.startswith("cuda"):
-            raise AttributeError("it is not in the memory of a GPU")
+            raise AttributeError(f"the tensor is not in GPU memory but on {self.device}")
         return self._interface()
 
     @property
     def __array_interface__(self) -> Dict[str, Any]:
         if self.device != "host":
-            raise AttributeError("it is not in host memory")
+            raise AttributeError(f"the tensor is not in host memory but on {self.device}")
         return self._interface()
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
-        """For numpy, where there is no type string: what it has of ml_dtypes, or why not."""
+        """Returns a numpy array for dtypes without a type string, by the package ml_dtypes.
+
+        numpy calls this if __array_interface__ raises AttributeError."""
         array = self.numpy()
         if copy or dtype not in (None, array.dtype):
             if copy is False:
-                raise ValueError(f"{array.dtype} is not {dtype} without a copy")
+                raise ValueError(f"cannot convert {array.dtype} to {dtype} without a copy")
             array = array.astype(dtype or array.dtype)
         return array
 
@@ -143,10 +168,10 @@ class Tensor:
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None,
                    dl_device: Optional[Tuple[int, int]] = None,
                    copy: Optional[bool] = None) -> Any:
-        # The bytes were there before this object was: no stream has to wait.
+        # The bytes had arrived before this object was created: no stream has to wait.
         del stream, max_version
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError("it is given as it is, where it is")
+            raise BufferError("a tensor is exported without a copy and on its own device only")
         managed = ffi.new("struct DLManagedTensor *")
         shape = ffi.new("int64_t[]", list(self.shape) or [0])
         address = int(ffi.cast("uintptr_t", managed))
@@ -157,47 +182,53 @@ class Tensor:
         tensor.dtype.code = _dtypes.DLPACK[self.dtype]
         tensor.dtype.bits, tensor.dtype.lanes = _dtypes.BITS[self.dtype], 1
         tensor.shape = shape
-        managed.deleter = _give_back
-        _look_through()
+        managed.deleter = _dlpack_deleter
+        _drop_abandoned()
         capsule = _capsule_new(address, b"dltensor", None)
-        _lent[address], _offered[address] = (managed, shape, self), capsule
-        _when_collected(_look_through)
+        _exported[address], _offered[address] = (managed, shape, self), capsule
+        _set_gc_callback(_drop_abandoned)
         return capsule
 
     def buffer(self) -> memoryview:
-        """Its bytes, in host memory."""
+        """Returns the bytes of a tensor in host memory; BufferError for one on a GPU."""
         if self.device != "host":
-            raise BufferError("it is not in host memory")
+            raise BufferError(f"the tensor is not in host memory but on {self.device}")
         return memoryview(self._owner.buffer())[self.ptr - self._owner.base:][:self.nbytes]
 
     def __buffer__(self, flags: int) -> memoryview:
-        """From Python 3.12 on, memoryview() of it: with its kind and shape, as numpy takes
-        that before it looks for an array interface."""
+        """Returns a memoryview with dtype and shape; memoryview(tensor) calls this from
+        Python 3.12 on, and numpy prefers it to the array interface."""
         del flags
         code = _FORMAT_OF.get(self.dtype)
         if code is None or not self.nbytes:
-            raise BufferError(f"no buffer of {self.dtype}, {self.shape}: .buffer() has its bytes")
+            raise BufferError(f"a memoryview cannot have dtype {self.dtype} and shape "
+                              f"{self.shape}; .buffer() returns the bytes")
         seen: memoryview = self.buffer().cast(code, self.shape)
         return seen
 
     def bytes(self) -> "Tensor":
-        """The same memory as a row of U8."""
+        """Returns the same memory as a one-dimensional tensor of dtype U8."""
         return Tensor("U8", (self.nbytes,), self.device, self.ptr, self._owner)
 
     def numpy(self) -> Any:
+        """Returns a numpy array that shares the memory.
+
+        TypeError if the tensor is on a GPU or numpy has no such dtype."""
         import numpy
         dtype = _dtypes.numpy_dtype(self.dtype)
         if self.device != "host":
-            raise TypeError("it is in the memory of a GPU, numpy reads host memory")
+            raise TypeError(f"numpy reads host memory only, but the tensor is on {self.device}")
         if not self.nbytes:
             return numpy.empty(self.shape, dtype)
         return numpy.frombuffer(self._owner.buffer(), dtype, math.prod(self.shape),
                                 self.ptr - self._owner.base).reshape(self.shape)
 
     def torch(self) -> Any:
+        """Returns a torch tensor that shares the memory; TypeError if torch has no such dtype."""
         return self._owner.torch(self.dtype, self.shape, self.ptr)
 
     def to(self, framework: str) -> Any:
+        """Returns numpy() for "numpy", torch() for "torch", and this object otherwise."""
         if framework == "numpy":
             return self.numpy()
         return self.torch() if framework == "torch" else self
@@ -208,7 +239,9 @@ def torch_device(device: str) -> str:
 
 
 class Memory:
-    """An allocation that tensors lie in: freed with the last of them."""
+    """An allocation that holds tensors; it is freed with the last of them.
+
+    `keep` is the object whose destructor frees the memory."""
 
     def __init__(self, base: int, length: int, device: str, keep: Any) -> None:
         self.base, self.length, self.device, self.keep = base, length, device, keep
@@ -217,32 +250,40 @@ class Memory:
         self._typed: Dict[str, Tuple[Any, int, int, Any]] = {}
 
     def buffer(self) -> Any:
+        """Returns a buffer of the whole allocation, which is in host memory."""
         if self._buffer is None:
-            # The buffer keeps the pointer, the pointer's destructor this object's `keep`.
-            pointer = ffi.gc(ffi.cast("char *", self.base), functools.partial(_drop, self.keep))
+            # The buffer refers to the pointer, and the pointer's destructor to self.keep. So
+            # the memory lives as long as the buffer, even if this object is gone.
+            pointer = ffi.gc(ffi.cast("char *", self.base),
+                             functools.partial(_release_reference, self.keep))
             self._buffer = ffi.buffer(pointer, self.length)
         return self._buffer
 
-    def lend(self, tensor: Any) -> None:
-        """It is part of this tensor of torch's, of which tensors then are views."""
+    def use_torch_tensor(self, tensor: Any) -> None:
+        """Sets the torch tensor that the allocation is a part of; later tensors are views."""
         self._torch = tensor
 
-    def _bytes(self) -> Any:
-        """A tensor of torch's over all of it. It keeps `keep`, and not this object, which
-        has it: no cycle that nobody would find."""
+    def _torch_bytes(self) -> Any:
+        """Returns a torch tensor of all bytes of the allocation.
+
+        The tensor refers to self.keep and not to this object. This object refers to the
+        tensor, and the garbage collector could not find a cycle through torch."""
         import torch
         if self.device == "host":
             return torch.frombuffer(self.buffer(), dtype=torch.uint8)
         whole = Tensor("U8", (self.length,), self.device, self.base, self.keep)
         return torch.as_tensor(whole, device=self.device)
 
-    def _type(self, dtype: str) -> Tuple[Any, int, int, Any]:
-        """The storage as one row of a dtype, its address, an element's size, torch's
-        as_strided: one call of it, where slices and views take three."""
+    def _typed_row(self, dtype: str) -> Tuple[Any, int, int, Any]:
+        """Returns what torch_all needs to create tensors of a dtype.
+
+        That is: the whole storage as a one-dimensional tensor of the dtype, the storage's
+        address, the element size, and torch.as_strided. One call of as_strided creates a
+        tensor, for which slicing and viewing would take three calls."""
         import torch
         kind = _dtypes.torch_dtype(torch, dtype)
         if self._torch is None and self.length:
-            self._torch = self._bytes()
+            self._torch = self._torch_bytes()
         size = max(8, _dtypes.BITS[dtype]) // 8
         if self._torch is None:
             row, origin = torch.empty(0, dtype=kind, device=torch_device(self.device)), 0
@@ -255,32 +296,34 @@ class Memory:
         return typed
 
     def torch(self, dtype: str, shape: Tuple[int, ...], ptr: int) -> Any:
-        """One tensor. Of many, torch_all makes each in a fraction of the time."""
+        """Returns one torch tensor. For many, torch_all takes a fraction of the time each."""
         if self._torch is None and self.device == "host" and self.length and ptr == self.base:
             import torch
             kind, size = _dtypes.torch_dtype(torch, dtype), max(8, _dtypes.BITS[dtype]) // 8
             nbytes = math.prod(shape) * _dtypes.BITS[dtype] // 8
-            if nbytes == self.length:  # it has the memory for itself
+            if nbytes == self.length:  # The tensor is the whole allocation.
                 shape = shape if dtype != "F4" or not shape else (*shape[:-1], shape[-1] // 2)
                 return torch.frombuffer(self.buffer(), dtype=kind, count=nbytes // size).view(shape)
         return self.torch_all([dtype], [shape], [ptr])[0]
 
     def torch_all(self, dtypes: Sequence[str], shapes: Sequence[Tuple[int, ...]],
                   at: Sequence[int], one_storage: bool = False) -> List[Any]:
-        """Tensors of torch's at these addresses. Each stands for itself: what autograd knows
-        of one is not of others. Each has a storage of its own, a part of the allocation's,
-        which it keeps: programs that save or copy tensors take those of one storage for views
-        of each other. With `one_storage` it is the allocation's, as record_stream and CUDA's
-        handles for other processes know only what the allocator has given out; those of a
-        kind that lie equally far from each other are made by one call then. `.data` leaves
-        behind what a tensor was made of."""
+        """Returns torch tensors at the addresses `at`.
+
+        Each tensor has a storage of its own, a part of the allocation's storage that keeps it
+        alive. Programs that save or copy tensors assume that tensors of one storage are views
+        of each other. With `one_storage` all tensors share the allocation's storage, because
+        record_stream and CUDA's handles for other processes accept only storages that torch's
+        allocator created. Tensors of the same dtype and shape at equal distances are then
+        created by one call. `.data` detaches each tensor from the tensor that it was made
+        from, so that autograd treats them separately."""
         made: List[Any] = [None] * len(at)
         kinds: Dict[Tuple[str, Tuple[int, ...]], List[int]] = {}
         for i, kind in enumerate(zip(dtypes, shapes)):
             kinds.setdefault(kind, []).append(i)
         for (dtype, shape), places in kinds.items():
-            row, origin, size, as_strided = self._typed.get(dtype) or self._type(dtype)
-            if dtype == "F4" and shape:  # two elements in a byte
+            row, origin, size, as_strided = self._typed.get(dtype) or self._typed_row(dtype)
+            if dtype == "F4" and shape:  # torch packs two of these elements into a byte.
                 shape = shape[:-1] + (shape[-1] // 2,)
             strides, count = _strides(shape)
             if not count:
@@ -302,7 +345,10 @@ class Memory:
 
 
 def _runs(places: List[int], at: Sequence[int], size: int) -> Iterator[Tuple[List[int], int]]:
-    """Places that lie equally far from each other, and how far, in whole elements."""
+    """Splits `places` into runs of equal distance; yields each run and its distance.
+
+    `places` are indices into the addresses `at`. The distance is in bytes, a multiple of the
+    element size `size`; 0 for a run of one."""
     first, count = 0, len(places)
     while first < count:
         end, step = first + 1, 0
@@ -317,7 +363,7 @@ def _runs(places: List[int], at: Sequence[int], size: int) -> Iterator[Tuple[Lis
 
 @functools.lru_cache(maxsize=4096)
 def _strides(shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], int]:
-    """Of rows without gaps, and how many elements there are."""
+    """Returns the strides of a contiguous tensor in elements, and its number of elements."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)
@@ -325,15 +371,18 @@ def _strides(shape: Tuple[int, ...]) -> Tuple[Tuple[int, ...], int]:
     return tuple(reversed(strides)), step
 
 
-# Its first argument was alive until here; that is all. No Python: handlers of signals run in
-# that, and what they raise as something is freed would be lost.
-_drop = operator.is_
+# A destructor that does nothing: functools.partial(_release_reference, x) as a destructor keeps
+# x alive until the object is freed. It must not be Python code: Python would run signal handlers
+# inside it, and an exception that a handler raises in a destructor is lost.
+_release_reference = operator.is_
 
 
-# ---- somebody else's -----------------------------------------------------------
+# ---- memory of other libraries -----------------------------------------------------
 
 class Place:
-    """Where a tensor of somebody else's lies; `keep` is alive as long as this is."""
+    """Address, shape, strides (in bytes), dtype and device of a tensor of another library.
+
+    It holds a reference to `keep`, the tensor itself."""
 
     __slots__ = ("ptr", "shape", "strides", "dtype", "device", "keep", "writable")
 
@@ -346,14 +395,15 @@ class Place:
             for i in range(len(self.shape) - 1, -1, -1):
                 strides[i] = step
                 step *= self.shape[i]
-        self.strides = tuple(strides)  # bytes
+        self.strides = tuple(strides)
 
     @property
     def nbytes(self) -> int:
+        """The number of bytes of all elements, without gaps."""
         return math.prod(self.shape) * _dtypes.BITS[self.dtype] // 8
 
     def split(self) -> int:
-        """The first dimension from which on it is without gaps."""
+        """Returns the first dimension from which the tensor is contiguous; 0: all of it is."""
         step, d = _dtypes.BITS[self.dtype] // 8, len(self.shape)
         while d and (self.strides[d - 1] == step or self.shape[d - 1] == 1):
             d -= 1
@@ -363,17 +413,17 @@ class Place:
 
 def _torch_place(value: Any) -> Place:
     if str(value.layout) != "torch.strided" or value.device.type == "meta":
-        raise ValueError("a tensor that is sparse or has no memory, make it a dense one")
+        raise ValueError("the tensor is sparse or has no memory (meta); make it dense first")
     if value.is_conj() or value.is_neg():
-        raise ValueError("a view that stands for other numbers than its memory: resolve it, "
-                         "with resolve_conj() or resolve_neg()")
+        raise ValueError("the tensor is a conjugate or negative view, whose memory holds other "
+                         "numbers; call resolve_conj() or resolve_neg() first")
     dtype, shape = _dtypes.from_torch_dtype(value.dtype), list(value.shape)
     size = value.element_size()
     strides = [s * size for s in value.stride()]
     if dtype == "F4" and shape:
         shape[-1] *= 2
         if not value.is_contiguous():
-            raise ValueError("a tensor of F4 that is not contiguous")
+            raise ValueError("the tensor has dtype F4 and is not contiguous; make it contiguous")
         return Place(value.data_ptr(), shape, None, dtype, device_name(value.device), value)
     return Place(value.data_ptr(), shape, strides, dtype, device_name(value.device), value)
 
@@ -381,7 +431,7 @@ def _torch_place(value: Any) -> Place:
 def _interface_place(value: Any, view: Dict[str, Any], device: str) -> Place:
     dtype = _dtypes.FROM_TYPESTR.get(view["typestr"].replace("=", "<"))
     if dtype is None:
-        raise TypeError(f"a file cannot hold elements of type {view['typestr']}")
+        raise TypeError(f"a safetensors file cannot hold elements of type {view['typestr']}")
     ptr, read_only = view["data"]
     return Place(ptr or 0, view["shape"], view.get("strides"), dtype, device, value,
                  not read_only)
@@ -390,11 +440,13 @@ def _interface_place(value: Any, view: Dict[str, Any], device: str) -> Place:
 def _dlpack_place(value: Any) -> Place:
     capsule = value.__dlpack__()
     if not _capsule_valid(capsule, b"dltensor"):
-        raise TypeError("its DLPack capsule is of a version that is not known")
+        raise TypeError("the version of the DLPack capsule is not supported")
     t = ffi.cast("struct DLManagedTensor *", _capsule_pointer(capsule, b"dltensor")).dl_tensor
     dtype = _dtypes.FROM_DLPACK.get((t.dtype.code, t.dtype.bits))
     if dtype is None or t.dtype.lanes != 1 or t.device.device_type not in (1, 2, 3, 13):
-        raise TypeError("a file cannot hold this DLPack tensor")
+        raise TypeError(f"a safetensors file cannot hold this DLPack tensor (type code "
+                        f"{t.dtype.code}, {t.dtype.bits} bits, {t.dtype.lanes} lanes, device "
+                        f"type {t.device.device_type})")
     shape = [t.shape[i] for i in range(t.ndim)]
     step = _dtypes.BITS[dtype] // 8
     strides: Optional[List[int]] = None
@@ -406,11 +458,13 @@ def _dlpack_place(value: Any) -> Place:
 
 
 def _is_jax(value: Any) -> bool:
-    """Its arrays never change, which their capsules do not say: others may have the memory."""
+    """Returns whether the value is a jax array. Those are immutable and may share memory, so
+    they cannot be destinations, but their DLPack capsules do not say so."""
     kind = getattr(sys.modules.get("jax"), "Array", None)
     return kind is not None and isinstance(value, kind)
 
 
+# Dtypes by the format characters of memoryview and the module struct, and the reverse.
 _FORMATS = {"?": "BOOL", "B": "U8", "c": "U8", "b": "I8", "H": "U16", "h": "I16", "e": "F16",
             "I": "U32", "i": "I32", "f": "F32", "Q": "U64", "q": "I64", "L": "U64", "l": "I64",
             "d": "F64"}
@@ -425,17 +479,17 @@ def _buffer_place(value: Any) -> Place:
     view = memoryview(value)
     dtype = _FORMATS.get(view.format.lstrip("@=<") if view.format else "B")
     if dtype is None or _dtypes.BITS[dtype] != view.itemsize * 8:
-        raise TypeError(f"a file cannot hold elements of format {view.format}")
+        raise TypeError(f"a safetensors file cannot hold elements of format {view.format}")
     if not view.c_contiguous:
-        raise ValueError("a buffer with gaps")
+        raise ValueError("the buffer is not contiguous")
     raw = ffi.from_buffer(view, require_writable=False)
     return Place(int(ffi.cast("uintptr_t", raw)), view.shape or (), None, dtype, "host",
                  (raw, view), not view.readonly)
 
 
 def place_of(value: Any) -> Place:
-    """Where `value` lies: penstock, torch and numpy tensors, and whatever has an array
-    interface, DLPack or a buffer."""
+    """Returns the Place of a tensor: of penstock, torch or numpy, or any object that has an
+    array interface, DLPack or a buffer. TypeError or ValueError for anything else."""
     if isinstance(value, Tensor):
         return Place(value.ptr, value.shape, None, value.dtype, value.device, value)
     torch = sys.modules.get("torch")
@@ -444,7 +498,7 @@ def place_of(value: Any) -> Place:
     numpy = sys.modules.get("numpy")
     writable = True
     if numpy is not None and isinstance(value, numpy.generic):
-        value, writable = numpy.asarray(value), False  # a copy of it
+        value, writable = numpy.asarray(value), False  # numpy makes a copy of a scalar.
     if numpy is not None and isinstance(value, numpy.ndarray):
         return Place(value.ctypes.data, value.shape, value.strides,
                      _dtypes.from_numpy_dtype(value.dtype), "host", value,
@@ -462,4 +516,5 @@ def place_of(value: Any) -> Place:
     try:
         return _buffer_place(value)
     except TypeError as error:
-        raise TypeError(f"{type(value).__name__} is no tensor: {error}") from error
+        raise TypeError(f"an object of type {type(value).__name__} is not a tensor: {error}"
+                        ) from error

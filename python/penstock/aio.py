@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same for asyncio: each call runs on a thread, without the GIL while bytes
-move, and is awaited. `iterate` is an asynchronous generator. Who cancels a call gets
-control back when nothing moves any more: a load stops early for it, a save is whole."""
+"""penstock.load_file, load_into, save_file and iterate for asyncio programs.
+
+Arguments and results are those of the functions of the same name in penstock. Each call runs
+on a thread and releases the GIL while bytes move. A cancelled call raises CancelledError
+when no bytes move any more: a load stops early, a save completes first."""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from ._model import Report
 
 
 async def _run(call: Callable[..., Any], *args: Any, **how: Any) -> Any:
-    """On a thread, to its end, also when it is cancelled."""
+    """Runs a call on a thread and waits until it has returned, even if this task is
+    cancelled. Cancelling sets the call's argument `stop`, if it has one."""
     task = asyncio.ensure_future(asyncio.to_thread(call, *args, **how))
     try:
         return await asyncio.shield(task)
@@ -26,28 +29,33 @@ async def _run(call: Callable[..., Any], *args: Any, **how: Any) -> Any:
             try:
                 await asyncio.wait([task])
             except asyncio.CancelledError:
-                pass  # once more
+                pass  # Cancelled again: the thread still has to return.
         if not task.cancelled():
-            task.exception()  # it was asked for
+            task.exception()  # Marks the exception as retrieved, else asyncio logs it.
         raise
 
 
 async def load_file(*args: Any, **how: Any) -> Dict[str, Any]:
+    """Loads every tensor of a file or a model; see penstock.load_file."""
     found: Dict[str, Any] = await _run(_api.load_file, *args,
                                        **{"stop": threading.Event(), **how})
     return found
 
 
 async def load_into(*args: Any, **how: Any) -> Report:
+    """Loads tensors into the caller's memory; see penstock.load_into."""
     report: Report = await _run(_api.load_into, *args, **{"stop": threading.Event(), **how})
     return report
 
 
 async def save_file(*args: Any, **how: Any) -> None:
+    """Writes tensors into one safetensors file; see penstock.save_file."""
     await _run(_api.save_file, *args, **how)
 
 
 async def iterate(*args: Any, **how: Any) -> AsyncIterator[Tuple[str, Any]]:
+    """Yields (name, tensor) in file order, as an asynchronous generator; see
+    penstock.iterate."""
     steps = await _run(_api.iterate, *args, **how)
     while True:
         step = await _run(next, steps, None)

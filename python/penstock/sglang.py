@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's loader `--load-format penstock`: its plug-in entry point calls `plugin`.
-It is SGLang's default loader with the bytes of safetensors files by Penstock. The class
-can also be given to its engine as `load_format`, and `register` puts it where every
-loader is looked up. Needs nothing of SGLang until it is called."""
+"""The loader for SGLang's option `--load-format penstock`.
+
+SGLang's plug-in entry point calls `plugin`. The loader is SGLang's default loader, except
+that Penstock reads the safetensors files. A program can also pass loader_class() to SGLang's
+engine as `load_format`, or call `register` to replace the default loader. Importing this
+module imports nothing of SGLang."""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ FORMAT = "penstock"
 
 
 def _ranks(load_config: Any) -> Any:
-    """SGLang's group of processes that load the same at the same time; None where it
-    says that there is none, or before there is one."""
+    """Returns SGLang's group of processes that load the model at the same time.
+
+    None if SGLang's load_config says that there is no group, or before SGLang made one."""
     group = getattr(load_config, "load_group", False)
     if group is None or hasattr(group, "world_size"):
         return group
@@ -30,7 +33,8 @@ def _ranks(load_config: Any) -> Any:
 
 
 def _with_mtp(files: Any, folder: str, source: Any) -> Any:
-    """And a file that some models have beside their index, as SGLang adds it."""
+    """Adds the file of multi-token prediction that some models have beside their index, by
+    SGLang's own function."""
     from sglang.srt.model_loader import weight_utils
     add = getattr(weight_utils, "maybe_add_mtp_safetensors", None)
     if add is None or getattr(source, "model_config", None) is None:
@@ -39,12 +43,13 @@ def _with_mtp(files: Any, folder: str, source: Any) -> Any:
 
 
 def loader_class() -> Any:
-    """A subclass of SGLang's default loader that takes its weights from Penstock and
-    leaves everything else, quantization and processing after loading, as it is."""
+    """Returns a subclass of SGLang's default loader that reads safetensors with Penstock.
+
+    Everything else, such as quantization and processing after the load, is SGLang's."""
     from sglang.srt.model_loader.loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
-        """Only where the bytes come from is another."""
+        """SGLang's default loader with another iterator over the weights."""
 
         def __init__(self, load_config: Any) -> None:
             own = copy.copy(load_config)
@@ -64,7 +69,8 @@ def loader_class() -> Any:
                 folder, files, safetensors = chosen_files(self, source)
                 files = _with_mtp(files, folder, source) if safetensors else files
             if not safetensors or getattr(self.load_config, "draft_model_idx", None) is not None:
-                # Of a draft it picks one layer out of all, and keeps them until it has.
+                # From a draft model SGLang picks one layer, and keeps all tensors until it
+                # has found that one.
                 return super()._get_weights_iterator(source, **how)
             if not getattr(self, "counter_before_loading_weights", 0.0):
                 self.counter_before_loading_weights = time.perf_counter()
@@ -75,7 +81,7 @@ def loader_class() -> Any:
 
 
 def register() -> None:
-    """From here on SGLang's default loader is this one."""
+    """Replaces SGLang's default loader in this process by this package's."""
     from sglang.srt.model_loader import loader
     loader.DefaultModelLoader = loader_class()
 
@@ -84,32 +90,33 @@ def register() -> None:
 
 
 def _verify(original: Any, config: Any) -> Any:
-    """To SGLang it is its format "auto", and which loader is meant stays on the config."""
+    """Replaces load format "penstock" by "auto", which SGLang knows, and marks the config."""
     if isinstance(config.load_format, str) and config.load_format.lower() == FORMAT:
         config.load_format, config.penstock = "auto", True
     return original(config)
 
 
-def _loader(original: Any, load_config: Any, *args: Any, **how: Any) -> Any:
+def _get_loader(original: Any, load_config: Any, *args: Any, **how: Any) -> Any:
+    """Wraps SGLang's get_model_loader: returns this package's loader for marked configs."""
     if not getattr(load_config, "penstock", False):
         return original(load_config, *args, **how)
     plain = copy.copy(load_config)
     _, plain.model_loader_extra_config = options_of(load_config.model_loader_extra_config)
     chosen = original(plain, *args, **how)
     from sglang.srt.model_loader.loader import DefaultModelLoader
-    # Some kinds of quantization have loaders of their own.
+    # For some kinds of quantization SGLang chooses another loader, which is kept.
     return loader_class()(load_config) if type(chosen) is DefaultModelLoader else chosen
 
 
 def plugin() -> None:
-    """Called by SGLang in each of its processes, before it reads its arguments."""
+    """Registers the load format. SGLang calls it in each process before it parses arguments."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.server_args import LOAD_FORMAT_CHOICES, add_load_format_choices
     if FORMAT not in LOAD_FORMAT_CHOICES:
         add_load_format_choices([FORMAT])
     HookRegistry.register("sglang.srt.configs.load_config.LoadConfig._verify_load_format",
                           _verify, HookType.AROUND)
-    HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", _loader,
+    HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", _get_loader,
                           HookType.AROUND)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's loader `--load-format penstock`, by vLLM's own registration: its plug-in
-entry point calls `register`. It is vLLM's default loader, which finds and checks what is
-to be loaded, with the bytes of safetensors files by Penstock. Needs nothing of vLLM
-until it is called."""
+"""The loader for vLLM's option `--load-format penstock`.
+
+vLLM's plug-in entry point calls `register`. The loader is vLLM's default loader, which finds
+and checks the files, except that Penstock reads the safetensors files. Importing this module
+imports nothing of vLLM."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ._engine import cuda_or_cpu, file_weights, options_of, weights
 
 
 def _ranks() -> Any:
-    """vLLM's group of this process's tensor parallelism; None before there is one."""
+    """Returns vLLM's tensor parallel group of this process; None before vLLM made one."""
     from vllm.distributed import get_tp_group
     try:
         return get_tp_group()
@@ -23,8 +24,10 @@ def _ranks() -> Any:
 
 
 def chosen_files(loader: Any, source: Any) -> Any:
-    """The folder, the files and whether they are safetensors, as the engine's default
-    loader chooses them for a Source; what it asks for differs from version to version."""
+    """Returns folder, files, and whether they are safetensors, for an engine's Source.
+
+    The engine's default loader chooses them. Its method has other parameters in each version
+    of the engine, so they are taken from its signature."""
     has = {"model_name_or_path": source.model_or_path, "revision": source.revision}
     asked = [name for name in inspect.signature(loader._prepare_weights).parameters]
     has.update({name: getattr(source, name, None) for name in asked if name not in has})
@@ -32,12 +35,14 @@ def chosen_files(loader: Any, source: Any) -> Any:
 
 
 def loader_class() -> Any:
-    """A subclass of vLLM's default loader. `--model-loader-extra-config` takes effort,
-    require, window (bytes) and group beside what vLLM takes itself."""
+    """Returns a subclass of vLLM's default loader that reads safetensors with Penstock.
+
+    `--model-loader-extra-config` accepts effort, require, window (bytes) and group besides
+    vLLM's own options."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     class PenstockModelLoader(DefaultModelLoader):
-        """Only where the bytes come from is another."""
+        """vLLM's default loader with another iterator over the weights."""
 
         def __init__(self, load_config: Any) -> None:
             own = copy.copy(load_config)
@@ -64,7 +69,7 @@ def loader_class() -> Any:
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes, once or more."""
+    """Registers the load format. vLLM calls it in each of its processes, at least once."""
     from vllm.model_executor.model_loader import register_model_loader
     register_model_loader("penstock")(loader_class())
 

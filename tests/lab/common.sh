@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the suites of the lab share: the probe's build, the boots, and TAP lines
-# from what the guest said. Sourced by tests/lab/*, which run on the host.
-# It must never turn a guest that did not come up into a pass.
+# Shared functions of the lab's suites: they build the probe, boot guests, and turn the
+# guests' output into TAP. tests/lab/* source this file on the host. A guest that fails to
+# boot must never count as a pass.
 # shellcheck shell=bash
 
 lab=lab/run
@@ -14,18 +14,18 @@ notes=()
 
 usage_rig() {
 	echo "usage: $0 [--rig]" >&2
-	echo "--rig: only what the bare probe shows, without the penstock command" >&2
+	echo "--rig: run only the steps of the bare probe, without the penstock command" >&2
 	exit 2
 }
 
-# Sets penstock to the command, or to 'none' with --rig.
+# Sets `penstock` to the command, or to 'none' with --rig, and builds the probe.
 suite_start() { # [--rig]
 	case ${1:-} in
 	--rig) penstock=none ;;
 	'') penstock=$PWD/${PENSTOCK_BUILD:-build}/cli/penstock
 		[[ ${PENSTOCK_BUILD:-} != /* ]] || penstock=$PENSTOCK_BUILD/cli/penstock
 		[[ -x $penstock ]] || penstock=${penstock%/cli/penstock}/penstock
-		[[ -x $penstock ]] || bad "there is no $penstock to test" ;;
+		[[ -x $penstock ]] || bad "found no command $penstock to test" ;;
 	*) usage_rig ;;
 	esac
 	probe=$tmp/p2pdma-probe
@@ -35,13 +35,13 @@ suite_start() { # [--rig]
 good() { tap+=("ok - $*"); }
 bad() { tap+=("not ok - $*"); }
 
-check() { # NAME COMMAND...: its exit code decides
+check() { # NAME COMMAND...: adds a case that passes if the command succeeds
 	local name=$1
 	shift
 	if "$@"; then good "$name"; else bad "$name"; fi
 }
 
-check_code() { # NAME CODE COMMAND...
+check_code() { # NAME CODE COMMAND...: adds a case that passes if the exit code is CODE
 	local name=$1 want=$2 code=0
 	shift 2
 	"$@" >"$tmp/said" 2>&1 || code=$?
@@ -53,16 +53,17 @@ check_code() { # NAME CODE COMMAND...
 	fi
 }
 
-note() { # text on standard input, shown before the cases
+note() { # Reads text from standard input; suite_end prints it before the cases.
 	local line
 	while read -r line; do
 		notes+=("# $line")
 	done
 }
 
-# Where lab/run said that there is no lab on this machine, ends the suite as skipped;
-# once there was a boot, only the case is.
-skip_without_lab() { # CODE STANDARD-ERROR [NAME]: false if the case is skipped
+# Handles exit code 77 of lab/run, which means that this machine can run no lab. Before the
+# first case the suite exits as skipped. Later only the case is skipped, and the function
+# returns false.
+skip_without_lab() { # CODE STANDARD-ERROR [NAME]
 	local why
 	(($1 == 77)) || return 0
 	why=$(sed -n '$s/^lab: //p' "$2")
@@ -74,7 +75,7 @@ skip_without_lab() { # CODE STANDARD-ERROR [NAME]: false if the case is skipped
 	return 1
 }
 
-# Boots and turns the guest's 'ok' and 'FAIL' lines into cases. False if this was
+# Boots a guest and turns its lines 'ok' and 'FAIL' into cases. Returns false if the boot was
 # skipped.
 boot() { # NAME OUT LAB-RUN-ARGS...
 	local name=$1 out=$2 code=0 line
@@ -89,14 +90,14 @@ boot() { # NAME OUT LAB-RUN-ARGS...
 		*) notes+=("# $line") ;;
 		esac
 	done <"$out/output.log"
-	# A guest that dies after its last good line must not look like one that ended.
+	# The guest's lines alone do not show whether it died before its script ended.
 	check "$name: the guest's script ended by itself, exit $code" \
 		test "$code" -le 1
 	[[ $code == 0 || $(printf '%s\n' "${tap[@]}") == *'not ok'* ]] ||
 		bad "$name: exit $code without a failed step"
 }
 
-suite_end() {
+suite_end() { # Prints the notes and all cases as TAP and exits.
 	local failed=0 count=0 t
 	for t in "${tap[@]}"; do
 		[[ $t == '#'* ]] || count=$((count + 1))

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdmaping: moves memory between two ends by one-sided RDMA, both ways, compares and
- * measures. Run by lab/guest/rdma.sh in two network namespaces; the ends agree over
- * TCP, the data goes by verbs alone. A key that was never given out must be refused.
- * Prints one JSON object a step. It must never let the passive end's processor touch
- * what the active end is said to have moved. Exit 0 all right, 1 wrong, 2 usage.
+ * rdmaping: moves memory between two processes by one-sided RDMA in both directions,
+ * compares it and measures the speed. lab/guest/rdma.sh runs the two ends in two network
+ * namespaces. They exchange addresses over TCP and move the data by verbs only. An access
+ * with a wrong key must be refused. It prints one JSON object for each step. The passive
+ * end's CPU must not touch the data that the active end moves. Exit status: 0 all is right,
+ * 1 a step failed, 2 wrong usage.
  *
  *	rdmaping listen ADDRESS PORT DEVICE [corrupt]
  *	rdmaping connect ADDRESS PORT DEVICE
@@ -26,7 +27,8 @@
 enum { BYTES = 8 << 20, PIECE = 64 << 10, DEPTH = 16, WAIT_S = 240, TRIES = 5000 };
 enum { SEED_WRITE = 11, SEED_READ = 12, SEED_OLD = 13 };
 
-/* What one end tells the other. Both are the same machine: no byte order. */
+/* The data that one end sends to the other over TCP. Both ends are on the same machine and
+ * have the same byte order. */
 struct card {
 	uint32_t qpn, psn, rkey;
 	uint64_t addr;
@@ -45,12 +47,14 @@ struct end {
 	struct card mine, theirs;
 };
 
+/* Prints an error and exits. */
 static int die(const char *what)
 {
 	fprintf(stderr, "rdmaping: %s: %s\n", what, strerror(errno));
 	exit(1);
 }
 
+/* Returns word i of the contents with a seed. */
 static uint64_t word(uint64_t seed, uint64_t i)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15ull + i;
@@ -65,7 +69,8 @@ static void fill(uint64_t *mem, uint64_t seed)
 		mem[i] = word(seed, i);
 }
 
-static uint64_t wrong(const uint64_t *mem, uint64_t seed)
+/* Counts the words that differ from the contents with a seed. */
+static uint64_t wrong_words(const uint64_t *mem, uint64_t seed)
 {
 	uint64_t count = 0;
 
@@ -82,9 +87,10 @@ static double now(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* ---- the TCP connection over which the ends agree ---- */
+/* ---- the TCP connection between the ends ---- */
 
-static int join(const char *mode, const char *address, const char *port)
+/* Listens or connects, as `mode` says, and returns the connected socket. */
+static int link_open(const char *mode, const char *address, const char *port)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET,
 				 .sin_port = htons((uint16_t)strtoul(port, NULL, 10))};
@@ -94,7 +100,7 @@ static int join(const char *mode, const char *address, const char *port)
 		die("address");
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (!strcmp(mode, "connect")) {
-		/* The other end may not listen yet. */
+		/* Retries while the other end does not listen yet. */
 		for (int i = 0; connect(fd, (struct sockaddr *)&at, sizeof(at)); i++) {
 			if (i == TRIES)
 				die("connect");
@@ -111,21 +117,21 @@ static int join(const char *mode, const char *address, const char *port)
 	return link;
 }
 
-static void tell(int fd, const void *data, size_t len)
+static void link_send(int fd, const void *data, size_t len)
 {
 	if (send(fd, data, len, MSG_NOSIGNAL) != (ssize_t)len)
 		die("send");
 }
 
-static void hear(int fd, void *data, size_t len)
+static void link_receive(int fd, void *data, size_t len)
 {
 	if (recv(fd, data, len, MSG_WAITALL) != (ssize_t)len)
-		die("the other end went away");
+		die("the other end closed the connection");
 }
 
 /* ---- verbs ---- */
 
-/* RoCE v2 with the IPv4 address: that is what crosses the link between the ends. */
+/* Finds the RoCE v2 address (GID) for IPv4, which the link between the ends uses. */
 static void find_gid(struct end *e, const struct ibv_port_attr *port)
 {
 	for (int i = 0; i < port->gid_tbl_len; i++) {
@@ -140,9 +146,10 @@ static void find_gid(struct end *e, const struct ibv_port_attr *port)
 		return;
 	}
 	errno = ENOENT;
-	die("no RoCE v2 address");
+	die("the device has no RoCE v2 address");
 }
 
+/* Opens a verbs device and creates memory, completion queue and queue pair. */
 static void open_end(struct end *e, const char *name)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -178,6 +185,7 @@ static void open_end(struct end *e, const char *name)
 	e->mine.addr = (uintptr_t)e->mem;
 }
 
+/* Brings the queue pair through the states INIT, RTR and RTS. */
 static void connect_ends(struct end *e)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
@@ -213,6 +221,7 @@ static void connect_ends(struct end *e)
 		die("to RTS");
 }
 
+/* Posts one RDMA read or write of a piece. */
 static void post(struct end *e, enum ibv_wr_opcode op, uint64_t at, uint32_t rkey)
 {
 	struct ibv_sge sge = {(uintptr_t)e->mem + at, PIECE, e->mr->lkey};
@@ -230,6 +239,7 @@ static void post(struct end *e, enum ibv_wr_opcode op, uint64_t at, uint32_t rke
 		die("post");
 }
 
+/* Waits for one completion and returns its status. */
 static enum ibv_wc_status reap(struct end *e)
 {
 	double limit = now() + WAIT_S;
@@ -239,15 +249,15 @@ static enum ibv_wc_status reap(struct end *e)
 	while ((n = ibv_poll_cq(e->cq, 1, &wc)) == 0) {
 		errno = ETIMEDOUT;
 		if (now() > limit)
-			die("a completion");
+			die("waiting for a completion");
 	}
 	if (n < 0)
 		die("poll");
 	return wc.status;
 }
 
-/* All of it, by DEPTH pieces at a time; returns the seconds it took. */
-static double move(struct end *e, enum ibv_wr_opcode op)
+/* Moves all of the memory, with DEPTH pieces in flight; returns the seconds it took. */
+static double move_all(struct end *e, enum ibv_wr_opcode op)
 {
 	double start = now();
 	uint64_t posted = 0, done = 0;
@@ -269,7 +279,8 @@ static double move(struct end *e, enum ibv_wr_opcode op)
 	return now() - start;
 }
 
-static bool say(const char *op, uint64_t count, double took)
+/* Prints the result of a step; returns whether all words were right. */
+static bool print_step(const char *op, uint64_t count, double took)
 {
 	printf("{\"op\":\"%s\",\"bytes\":%d,\"wrong\":%llu,\"gb_per_s\":%.6f}\n", op, BYTES,
 	       (unsigned long long)count, BYTES / took / 1e9);
@@ -279,23 +290,26 @@ static bool say(const char *op, uint64_t count, double took)
 
 /* ---- the two ends ---- */
 
-/* Lies still while the other end moves; looks when it is told that this is done. */
+/* The passive end: it does nothing while the other end moves data, and compares its memory
+ * when the other end reports that the write is complete. */
 static bool passive(struct end *e, bool corrupt)
 {
 	uint64_t count, ok;
 	char go = 0;
 
 	fill(e->mem, SEED_OLD);
-	tell(e->link, &go, 1);
-	hear(e->link, &go, 1);
+	link_send(e->link, &go, 1);
+	link_receive(e->link, &go, 1);
 	e->mem[BYTES / 16] ^= corrupt;
-	count = wrong(e->mem, SEED_WRITE);
+	count = wrong_words(e->mem, SEED_WRITE);
 	fill(e->mem, SEED_READ);
-	tell(e->link, &count, sizeof(count));
-	hear(e->link, &ok, sizeof(ok)); /* until then the memory is the other's */
+	link_send(e->link, &count, sizeof(count));
+	/* The other end reads the memory until it sends its result. */
+	link_receive(e->link, &ok, sizeof(ok));
 	return ok && !count;
 }
 
+/* The active end: writes the passive end's memory, reads it, and tries a wrong key. */
 static bool active(struct end *e)
 {
 	uint64_t count, ok;
@@ -303,20 +317,20 @@ static bool active(struct end *e)
 	double took;
 	char go;
 
-	hear(e->link, &go, 1);
+	link_receive(e->link, &go, 1);
 	fill(e->mem, SEED_WRITE);
-	took = move(e, IBV_WR_RDMA_WRITE);
-	tell(e->link, &go, 1);
-	hear(e->link, &count, sizeof(count));
-	ok = say("write", count, took);
+	took = move_all(e, IBV_WR_RDMA_WRITE);
+	link_send(e->link, &go, 1);
+	link_receive(e->link, &count, sizeof(count));
+	ok = print_step("write", count, took);
 	fill(e->mem, SEED_OLD);
-	took = move(e, IBV_WR_RDMA_READ);
-	ok &= say("read", wrong(e->mem, SEED_READ), took);
+	took = move_all(e, IBV_WR_RDMA_READ);
+	ok &= print_step("read", wrong_words(e->mem, SEED_READ), took);
 	post(e, IBV_WR_RDMA_READ, 0, e->theirs.rkey ^ 0x5500);
 	status = reap(e);
 	ok &= status == IBV_WC_REM_ACCESS_ERR;
 	printf("{\"op\":\"wrong key\",\"status\":\"%s\"}\n", ibv_wc_status_str(status));
-	tell(e->link, &ok, sizeof(ok));
+	link_send(e->link, &ok, sizeof(ok));
 	return ok;
 }
 
@@ -330,9 +344,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	open_end(&e, argv[4]);
-	e.link = join(argv[1], argv[2], argv[3]);
-	tell(e.link, &e.mine, sizeof(e.mine));
-	hear(e.link, &e.theirs, sizeof(e.theirs));
+	e.link = link_open(argv[1], argv[2], argv[3]);
+	link_send(e.link, &e.mine, sizeof(e.mine));
+	link_receive(e.link, &e.theirs, sizeof(e.theirs));
 	connect_ends(&e);
 	ok = listens ? passive(&e, argc > 5) : active(&e);
 	ibv_destroy_qp(e.qp);

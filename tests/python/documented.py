@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that docs/python.md tells in pieces, run as it stands there, and that the
-page names what the package has."""
+"""Tests docs/python.md: runs its Python blocks, together as one program and the first also
+alone, and checks that the page names everything that the package exports."""
 
 import contextlib
 import io
@@ -25,17 +25,32 @@ class Documented(unittest.TestCase):
         with open(PAGE, encoding="utf-8") as f:
             self.text = f.read()
 
-    def test_program(self):
-        blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.S | re.M)
-        self.assertGreater(len(blocks), 3)
-        space, said, here = {}, io.StringIO(), os.getcwd()
+        self.blocks = re.findall(r"^```python\n(.*?)^```", self.text, re.S | re.M)
+
+    def run_program(self, program, arrays):
+        """Runs a program in a new folder; returns its namespace and its output's lines.
+
+        If `arrays` is not empty the folder has a file model.safetensors with them."""
+        space, output, here = {}, io.StringIO(), os.getcwd()
         os.chdir(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         try:
-            safetensors.numpy.save_file(ARRAYS, "model.safetensors")
-            with contextlib.redirect_stdout(said):
-                exec("\n".join(blocks), space)  # pylint: disable=exec-used
+            if arrays:
+                safetensors.numpy.save_file(arrays, "model.safetensors")
+            with contextlib.redirect_stdout(output):
+                exec(program, space)  # pylint: disable=exec-used
         finally:
             os.chdir(here)
+        return space, output.getvalue().splitlines()
+
+    def test_first_block_needs_no_file(self):
+        lines = self.run_program(self.blocks[0], {})[1]
+        self.assertEqual(lines, ["F32 (6,)"])
+        self.assertIn("It prints `F32 (6,)`.", self.text)
+
+    def test_program(self):
+        self.assertGreater(len(self.blocks), 4)
+        space, lines = self.run_program("\n".join(self.blocks), ARRAYS)
+        self.assertEqual(lines.pop(0), "F32 (6,)")
         weight = ARRAYS["layers.0.weight"]
         self.assertEqual(list(space["some"]), ["layers.0.weight"])
         self.assertEqual(space["rows"].tobytes(), weight[10:20].tobytes())
@@ -44,14 +59,12 @@ class Documented(unittest.TestCase):
         for made in (space["copies"], space["tensors"]):
             self.assertEqual({n: v.tobytes() for n, v in made.items()},
                              {n: v.tobytes() for n, v in ARRAYS.items()})
-        lines = said.getvalue().splitlines()
         self.assertRegex(lines[0], r"^12000 \w+ [0-9.]+$")
         self.assertEqual(sorted(lines[1:4]), sorted(f"{n} {v.nbytes}" for n, v in ARRAYS.items()))
         self.assertEqual(lines[4], "2 not-found missing.safetensors None None")
 
     def test_names(self):
-        public = set(penstock.__all__) - {"Model", "Report", "allocate"}
-        self.assertEqual({name for name in public if f"{name}" not in self.text}, set())
+        self.assertEqual({name for name in penstock.__all__ if name not in self.text}, set())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug-ins for vLLM and SGLang against the interfaces that these document. Neither
-engine is installed here: what stands in for them has the names, signatures and checks of
-theirs (vLLM 0.33, SGLang 0.5.23) and does with a loader what they do. Then the ranks of
-an engine, several processes. Runs with torch and without."""
+"""Tests the plug-ins for vLLM and SGLang against the interfaces that the engines document.
+
+Neither engine is installed here. Stand-in modules have the names, signatures and checks of
+the real ones (vLLM 0.33, SGLang 0.5.23) and call a loader as the engines do. The last class
+tests the ranks of an engine as several processes. Runs with and without torch."""
 
 import abc
 import dataclasses
@@ -30,7 +31,7 @@ MORE = {"audio": fill("int16", (5, 3))}
 
 
 def raw(tensor):
-    """The bytes of what a loader hands out: of torch, or the library's own."""
+    """Returns the bytes of a tensor that a loader yields: torch's or penstock.Tensor."""
     if isinstance(tensor, penstock.Tensor):
         return bytes(tensor.buffer())
     import torch
@@ -38,7 +39,9 @@ def raw(tensor):
 
 
 class Model:
-    """A model as an engine has built it: parameters, and what to do with weights."""
+    """Stands in for a model that an engine has built; load_weights records the tensors.
+
+    With `keep` it holds all tensors at the same time, as some models do."""
 
     def __init__(self, keep=False):
         self.keep, self.got, self.evaluated = keep, {}, False
@@ -51,7 +54,7 @@ class Model:
         return []
 
     def load_weights(self, weights):
-        if self.keep:  # some do: all at once
+        if self.keep:
             self.got = {name: raw(t) for name, t in dict(weights).items()}
         for name, tensor in () if self.keep else weights:
             self.got[name] = raw(tensor)
@@ -74,6 +77,7 @@ class Engine(unittest.TestCase):
                                     os.path.join(TMP, "more/sub/b.safetensors"))
 
     def module(self, name, **content):
+        """Adds a stand-in module to sys.modules until the test ends."""
         module = types.ModuleType(name)
         vars(module).update(content)
         sys.modules[name] = module
@@ -85,14 +89,14 @@ class Engine(unittest.TestCase):
 
 
 def source_class(**more):
-    """A Source as both engines have it; each has fields of its own besides."""
+    """Returns a class Source with the fields that both engines have, and those in `more`."""
     fields = [("model_or_path", str), ("revision", object), ("prefix", str, ""),
               ("fall_back_to_pt", bool, True), ("allow_patterns_overrides", object, None)]
     return dataclasses.make_dataclass("Source", fields + [(n, object, v) for n, v in more.items()])
 
 
 def find(folder, patterns, other="*.bin"):
-    """What their _prepare_weights does with a folder."""
+    """Finds a folder's files as the engines' _prepare_weights does."""
     for pattern in patterns or ["*.safetensors", other]:
         files = glob.glob(os.path.join(folder, pattern))
         if files:
@@ -101,7 +105,7 @@ def find(folder, patterns, other="*.bin"):
 
 
 def around(hook, original):
-    """As SGLang's registry puts a hook of that kind into its place."""
+    """Wraps a function in a hook, as SGLang's registry does for HookType.AROUND."""
     return lambda *args, **how: hook(original, *args, **how)
 
 
@@ -179,14 +183,14 @@ class Vllm(Engine):
                     DefaultModelLoader=DefaultModelLoader)
         from penstock.vllm import register
         register()
-        register()  # vLLM says that a plug-in may be loaded more than once
+        register()  # vLLM's manual says that it may load a plug-in more than once.
 
     def load(self, model, folder=DIR, **extra):
         config = types.SimpleNamespace(load_format="penstock", download_dir=None,
                                        model_loader_extra_config=extra)
         loader = self.registered[config.load_format](config)
         self.assertEqual((config.load_format, config.model_loader_extra_config),
-                         ("penstock", extra))  # it is vLLM's
+                         ("penstock", extra))  # The loader must not change vLLM's config.
         model_config = types.SimpleNamespace(model=folder, revision=None)
         loader.download_model(model_config)
         return loader.load_model(types.SimpleNamespace(model=model), model_config)
@@ -196,8 +200,8 @@ class Vllm(Engine):
         self.assertTrue(model.evaluated)
         self.same(model.got, ARRAYS)
 
-    def test_a_model_that_keeps_them(self):
-        """More than the window holds: the rest comes in memory of its own."""
+    def test_model_keeps_all_tensors(self):
+        """Tensors that no longer fit into the window get memory of their own."""
         self.same(self.load(Model(keep=True), window=65536).got, ARRAYS)
 
     def test_secondary(self):
@@ -206,8 +210,8 @@ class Vllm(Engine):
                                                allow_patterns_overrides=["a*"], subfolder="sub")]
         self.same(self.load(model).got, {**ARRAYS, "tower.audio": MORE["audio"]})
 
-    def test_a_name_in_two_files(self):
-        """Engines take both, the later one last."""
+    def test_name_in_two_files(self):
+        """The model gets both tensors of that name, the one of the later file last."""
         folder = tempfile.mkdtemp(dir=TMP)
         for i in range(2):
             safetensors.numpy.save_file({"twice": fill("int8", (9,), i), f"n{i}": MORE["audio"]},
@@ -216,7 +220,7 @@ class Vllm(Engine):
                   {"n0": MORE["audio"], "twice": fill("int8", (9,), 1), "n1": MORE["audio"]})
 
     def test_other_files(self):
-        """What is not safetensors is left to vLLM, and so is what it misses."""
+        """vLLM loads other formats itself, and reports missing files and tensors itself."""
         folder, model = tempfile.mkdtemp(dir=TMP), Model()
         model.load_weights = lambda weights: model.got.update(weights)
         with self.assertRaisesRegex(RuntimeError, "Cannot find"):
@@ -231,13 +235,13 @@ class Vllm(Engine):
     def test_refusals(self):
         with self.assertRaisesRegex(ValueError, "Unexpected extra config keys .'speed'"):
             self.load(Model(), speed=11)
-        with self.assertRaisesRegex(ValueError, "effort of"):
+        with self.assertRaisesRegex(ValueError, "effort one of"):
             self.load(Model(), effort="loud")
-        with self.assertRaisesRegex(ValueError, "group is true or false"):
+        with self.assertRaisesRegex(ValueError, "group must be true or false"):
             self.load(Model(), group="of eight")
 
     def test_processes(self):
-        """As many load at once as torch's group has."""
+        """process_count is the size of torch's process group, if it is initialised."""
         for ready, ranks in ((False, 1), (True, 4)):
             group = types.SimpleNamespace(is_available=lambda: True, get_world_size=lambda: 4,
                                           is_initialized=lambda ready=ready: ready)
@@ -246,22 +250,22 @@ class Vllm(Engine):
                 self.assertEqual(_engine.process_count(), ranks)
 
     def test_ranks(self):
-        """Of another device than a GPU, ranks read together only when that is asked for."""
-        said = []
+        """On the CPU the ranks read together only with the option `group`."""
+        sent = []
 
-        def everybody(value):
-            said.append(value)
+        def all_gather(value):
+            sent.append(value)
             return [value]
 
         self.ranks = types.SimpleNamespace(world_size=2, rank_in_group=0,
-                                           all_gather_object=everybody)
+                                           all_gather_object=all_gather)
         self.same(self.load(Model()).got, ARRAYS)
-        self.assertIsNone(said[0][0])
+        self.assertIsNone(sent[0][0])
         self.same(self.load(Model(), group=True).got, ARRAYS)
-        self.assertEqual(said[1][0], _engine._here())
+        self.assertEqual(sent[1][0], _engine._host_identity())
 
     def test_entry_points(self):
-        """As the package announces them to the engines."""
+        """pyproject.toml announces the plug-ins to both engines."""
         root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
         with open(os.path.join(root, "pyproject.toml"), encoding="utf-8") as f:
             text = f.read()
@@ -329,7 +333,7 @@ class Sglang(Engine):
             return files + [os.path.join(folder, hf_config)] if hf_config else files
 
         def get_tp_group():
-            raise AttributeError("there is none yet")
+            raise AttributeError("no group exists yet")
 
         self.module("sglang")
         self.module("sglang.srt")
@@ -375,7 +379,7 @@ class Sglang(Engine):
                               "draft.not": ARRAYS["layers.0.w"]})
 
     def test_plugin(self):
-        """--load-format penstock, by SGLang's hooks and its list of choices."""
+        """plugin() adds --load-format penstock to SGLang's choices and hooks."""
         choices, hooks = ["auto"], {}
         self.module("sglang.srt.plugins")
         self.module("sglang.srt.plugins.hook_registry",
@@ -403,8 +407,8 @@ class Sglang(Engine):
         with self.assertRaises(ValueError):
             self.load(Model(), "tensorflow")
 
-    def test_files_that_are_chosen(self):
-        """Those that SGLang adds, and those that it has resolved before."""
+    def test_chosen_files(self):
+        """The loader reads files that SGLang adds, and files that SGLang resolved before."""
         from penstock.sglang import loader_class
         _, model = self.load(Model(), loader_class(), hf_config="../more/sub/a.safetensors")
         self.same(model.got, {**ARRAYS, **MORE})
@@ -419,8 +423,8 @@ class Sglang(Engine):
         self.assertEqual(list(loader._get_weights_iterator(source, resolved_source=resolved)),
                          [("default", "resolved")])
 
-    def test_one_layer_of_a_draft(self):
-        """What picks among all weights is left to SGLang's own."""
+    def test_draft_layer(self):
+        """SGLang's own iterator reads a draft model, of which it picks one layer."""
         from penstock.sglang import loader_class
         model = Model()
         model.load_weights = lambda weights: model.got.update(weights)
@@ -428,15 +432,17 @@ class Sglang(Engine):
         self.assertEqual(model.got, {"default": DIR})
 
     def test_load_group(self):
-        """SGLang says which ranks load together, or that none do."""
+        """SGLang's load_group decides which ranks load together; None means none."""
         from penstock import sglang
         group = types.SimpleNamespace(world_size=2)
-        for said, want in ((None, None), (group, group), ("default", None)):
-            self.assertIs(sglang._ranks(types.SimpleNamespace(load_group=said)), want)
+        for given, want in ((None, None), (group, group), ("default", None)):
+            self.assertIs(sglang._ranks(types.SimpleNamespace(load_group=given)), want)
 
 
-# A rank of an engine on a GPU of its own: what it got goes into a file, and what it has
-# read by itself is told. The engine's ranks find each other by files.
+# The program of one rank of an engine, on a GPU of its own. It saves the tensors that it got
+# into a file, and prints how many bytes it has read from the model's files, and in how many
+# loads. The ranks exchange objects through files. Modes: "alone" forbids the group, "blocked"
+# keeps rank 1 from joining it, "dies" ends rank 1 at its first tensor.
 RANK = """
 import logging, os, sys, time
 import penstock
@@ -449,28 +455,28 @@ _engine.framework_of = _model.framework_of = lambda name: "dlpack"
 class Ranks:
     world_size, rank_in_group, turn = ranks, rank, 0
     def all_gather_object(self, value):
-        said = [f"{folder}/said.{self.turn}.{r}" for r in range(ranks)]
+        files = [f"{folder}/gather.{self.turn}.{r}" for r in range(ranks)]
         self.turn += 1
-        with open(said[rank] + ".new", "w") as f:
+        with open(files[rank] + ".new", "w") as f:
             f.write(repr(value))
-        os.rename(said[rank] + ".new", said[rank])
+        os.rename(files[rank] + ".new", files[rank])
         until = time.monotonic() + 60
-        while not all(map(os.path.exists, said)):
+        while not all(map(os.path.exists, files)):
             assert time.monotonic() < until
             time.sleep(0.005)
-        return [eval(open(path).read()) for path in said]
+        return [eval(open(path).read()) for path in files]
 
-read, load, here = [0, 0], _model.Model.load, _engine._here
+read, load, identity = [0, 0], _model.Model.load, _engine._host_identity
 def counted(*args, **how):
     got = load(*args, **how)
     read[0] += got[1].read
     read[1] += 1
     return got
 _model.Model.load = counted
-_engine._here = lambda: (*here(), rank * hosts // ranks)
-if mode == "shut" and rank == 1:
+_engine._host_identity = lambda: (*identity(), rank * hosts // ranks)
+if mode == "blocked" and rank == 1:
     os.environ["XDG_RUNTIME_DIR"] = "/proc"
-_engine.JOIN_S = 1.0 if mode == "shut" else 60.0
+_engine.JOIN_S = 1.0 if mode == "blocked" else 60.0
 files = [os.path.join(model, name) for name in os.listdir(model)]
 options = {"window": 4 << 20} if mode != "alone" else {"group": False}
 got = {}
@@ -490,23 +496,27 @@ BIG = {f"{i}": fill("int16", (512, 1000 + i), i) for i in range(8)}
 
 
 class Together(Engine):
-    """The ranks of an engine, a process and a GPU each."""
+    """Runs the ranks of an engine, each in a process with a GPU of its own."""
 
     def ranks(self, ranks, hosts=1, mode=""):
+        """Runs RANK in `ranks` processes, as if they were spread over `hosts` hosts.
+
+        Checks the tensors that each rank got, and returns (bytes read, loads, standard error)
+        of each rank; in mode "dies" (exit status, standard error)."""
         folder = tempfile.mkdtemp(dir=TMP)
         env = dict(os.environ, PENSTOCK_STANDIN_DEVICES=str(ranks), XDG_RUNTIME_DIR=folder)
         started = [subprocess.Popen([sys.executable, "-c", RANK, self.folder, folder,
                                      str(rank), str(ranks), str(hosts), mode], env=env, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for rank in range(ranks)]
-        said = [p.communicate(timeout=90) for p in started]
+        outputs = [p.communicate(timeout=90) for p in started]
         if mode == "dies":
-            return [(p.returncode, err) for p, (_, err) in zip(started, said)]
-        self.assertEqual([p.returncode for p in started], [0] * ranks, said)
+            return [(p.returncode, err) for p, (_, err) in zip(started, outputs)]
+        self.assertEqual([p.returncode for p in started], [0] * ranks, outputs)
         for rank in range(ranks):
             got = safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
             self.same({n.removeprefix("m."): v.tobytes() for n, v in got.items()}, BIG)
-        return [(*map(int, out.split()), err) for out, err in said]
+        return [(*map(int, out.split()), err) for out, err in outputs]
 
     def setUp(self):
         super().setUp()
@@ -522,27 +532,28 @@ class Together(Engine):
         self.bytes = sum(v.nbytes for v in BIG.values())
 
     def test_one_host(self):
-        """Each reads a part, all have all of it, through windows smaller than the model."""
-        said = self.ranks(4)
-        self.assertTrue(all(loads == 4 and not err for _, loads, err in said), said)
-        self.assertLessEqual(sum(read for read, *_ in said), self.bytes * 1.05)
+        """All ranks together read the model once, through windows smaller than the model."""
+        results = self.ranks(4)
+        self.assertTrue(all(loads == 4 and not err for _, loads, err in results), results)
+        self.assertLessEqual(sum(read for read, *_ in results), self.bytes * 1.05)
 
     def test_two_hosts(self):
-        """Those of a host together, each host by itself."""
-        said = self.ranks(4, hosts=2)
-        for pair in (said[:2], said[2:]):
+        """The ranks of each host read the model once together; hosts do not share."""
+        results = self.ranks(4, hosts=2)
+        for pair in (results[:2], results[2:]):
             read = sum(one[0] for one in pair)
             self.assertGreaterEqual(read, self.bytes)
             self.assertLessEqual(read, self.bytes * 1.05)
 
     def test_alone(self):
-        """When told so, and when one of them cannot join: all of them, with the reason."""
+        """Each rank reads alone with group=False, and all do if one rank cannot join the
+        group; then each logs the reason."""
         self.assertEqual(self.ranks(2, mode="alone"), [(0, 0, "")] * 2)
-        for _, loads, err in self.ranks(2, mode="shut"):
+        for _, loads, err in self.ranks(2, mode="blocked"):
             self.assertEqual(loads, 0)
             self.assertIn("each rank reads the model for itself: ", err)
 
-    def test_one_that_dies(self):
+    def test_rank_dies(self):
         (code, err), (died, _) = self.ranks(2, mode="dies")
         self.assertEqual((code, died), (1, 7))
         self.assertIn("rank 1", err.splitlines()[-1])

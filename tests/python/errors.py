@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors: their kinds and what they carry, arguments that are wrong, and what saving
-refuses. Arrays are numpy's, the GPU is the stand-in."""
+"""Tests errors: exception types, their attributes, wrong arguments, and what save_file and
+load_into refuse. Uses numpy arrays and the stand-in GPU."""
 
 import errno
 import os
@@ -43,8 +43,8 @@ class Errors(unittest.TestCase):
             penstock.load_file(FILE, device="cuda:0", require="direct")
 
     def test_place(self):
-        """A path as Python has it, also one that is no text; what knows of no tensor names
-        none of a failure before."""
+        """An error has the path as Python spells it, also if it is not valid UTF-8. An error
+        that is not about a file or tensor has no place left over from an earlier error."""
         odd = os.path.join(TMP, os.fsdecode(b"odd \xff.safetensors"))
         with open(odd, "wb") as f:
             f.write(b"\2\0\0\0\0\0\0\0{]")
@@ -61,7 +61,7 @@ class Errors(unittest.TestCase):
             self.assertEqual((error.path, error.tensor, error.offset), (None, None, None))
 
     def test_save_options(self):
-        """Arrive where they are meant for: a class that cannot be met, and durable."""
+        """save_file passes require, durable and effort to the library."""
         out, asked = os.path.join(TMP, "options.safetensors"), []
         with self.assertRaises(penstock.ClassRefusedError):
             penstock.save_file({"a": penstock.allocate("U8", (3,), 0)}, out,
@@ -88,34 +88,37 @@ class Errors(unittest.TestCase):
         self.assertFalse(os.path.exists(out))
 
     def test_destinations(self):
-        """What is wrong with one is said with file and tensor."""
+        """The error for a destination that does not fit names the file and the tensor."""
         box, read_only = ARRAYS["box"], numpy.zeros(300, numpy.int16)
         read_only.flags.writeable = False
 
-        class Shut:
+        class Unexportable:
             def __dlpack__(self, **_):
-                raise BufferError("shut")
+                raise BufferError("cannot export")
 
         for name, value, kind, words in (
-                ("row", memoryview(bytearray(1200)).cast("h")[::2], ValueError, "gaps"),
-                ("row", 1, TypeError, "int is no tensor"),
-                ("row", Shut(), BufferError, "shut"),
+                ("row", memoryview(bytearray(1200)).cast("h")[::2], ValueError,
+                 "not contiguous"),
+                ("row", 1, TypeError, "type int is not a tensor"),
+                ("row", Unexportable(), BufferError, "cannot export"),
                 ("row", read_only, TypeError, "read-only"),
-                ("row", numpy.zeros(299, numpy.int16), ValueError, "do not fit"),
-                ("row", numpy.zeros(300, numpy.int32), TypeError, "it is I16"),
-                ("row", numpy.zeros(600, numpy.int16)[::2], ValueError, "do not lie together"),
-                ("box", numpy.zeros(box.shape[::-1], box.dtype).T, ValueError, "do not lie"),
+                ("row", numpy.zeros(299, numpy.int16), ValueError, "does not fit"),
+                ("row", numpy.zeros(300, numpy.int32), TypeError, "dtype I16"),
+                ("row", numpy.zeros(600, numpy.int16)[::2], ValueError,
+                 "last dimension are not contiguous"),
+                ("box", numpy.zeros(box.shape[::-1], box.dtype).T, ValueError,
+                 "last dimension are not contiguous"),
                 ("box", (box.copy(), 6), IndexError, "index 6"),
                 ("box", (box.copy(), [1, 2]), TypeError, "numbers and ranges"),
                 ("box", (box.copy(), numpy.s_[::2]), ValueError, "step of 1"),
-                ("box", (box.copy(), 1, 2), TypeError, "a destination and the index")):
+                ("box", (box.copy(), 1, 2), TypeError, "must be .destination, index")):
             with self.assertRaises(kind) as caught:
                 penstock.load_into(FILE, {name: value})
             self.assertRegex(str(caught.exception),
                              f"^{re.escape(FILE)}: tensor '{name}': .*{words}")
 
     def test_arguments(self):
-        """What the library would see otherwise than it was meant."""
+        """Wrong arguments raise ValueError or TypeError before the library sees them."""
         out, row = os.path.join(TMP, "null.safetensors"), ARRAYS["row"]
         for call in (lambda: penstock.load_file(FILE + "\0"),
                      lambda: penstock.load_file(FILE, names=["ro\0w"]),
@@ -140,7 +143,7 @@ class Errors(unittest.TestCase):
         for call, kind in ((penstock.load_file, "BufferedReader"), (penstock.iterate, "int")):
             with open(FILE, "rb") as f, self.assertRaisesRegex(TypeError, kind):
                 call(f if kind == "BufferedReader" else 3)
-            # A list of paths may be made as it is asked for.
+            # The paths may come from a generator.
             self.assertEqual(len(list(call(path for path in [FILE]))), len(ARRAYS))
         with self.assertRaises(TypeError):
             penstock.safe_open(FILE, "np", best=True)
@@ -149,9 +152,9 @@ class Errors(unittest.TestCase):
         self.assertEqual(penstock.load_file(FILE.encode()).keys(), ARRAYS.keys())
         self.assertEqual([n for n in os.listdir(TMP) if n.startswith("null")], [])
 
-    def test_theirs(self):
-        """What the safetensors package refuses with its own error is that error here, too,
-        and crosses processes; a file that is not there is none for either."""
+    def test_safetensor_error(self):
+        """Errors that are SafetensorError in the safetensors package are so here, too, also
+        after pickling. A missing file is not a SafetensorError in either package."""
         bad = os.path.join(TMP, "bad2.safetensors")
         with open(bad, "wb") as f:
             f.write(b"\1\0\0\0\0\0\0\0{")
@@ -173,7 +176,7 @@ class Errors(unittest.TestCase):
             with self.assertRaises(safetensors.SafetensorError) as caught:
                 ask(ours, penstock)
             self.assertIsInstance(caught.exception, kind)
-            # Programs look for words in what theirs has there: its one sentence.
+            # SafetensorError has its message in args[0], and programs search that for words.
             self.assertEqual(caught.exception.args, (str(caught.exception),))
             again = pickle.loads(pickle.dumps(caught.exception))
             self.assertEqual(str(again), str(caught.exception))
@@ -196,8 +199,8 @@ class Errors(unittest.TestCase):
                 with self.assertRaises(TypeError):
                     f.get_slice("box")[index]
 
-    def test_save_other_rows(self):
-        """Arrays that are not as a file holds them: with gaps, of another byte order."""
+    def test_save_other_layouts(self):
+        """save_file converts arrays with gaps or another byte order to a file's layout."""
         box = ARRAYS["box"]
         arrays = {"t": box.T, "gaps": box[:, ::2], "big": box.astype(">i4"),
                   "same": numpy.broadcast_to(numpy.int8(3), (5,)), "a": box, "b": box,

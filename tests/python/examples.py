@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python programs of examples/, as a user of the package runs them: into host memory
-and into that of the stand-in GPU, and what cannot be had in one line."""
+"""Runs the Python programs of examples/ as a user would: into host memory, into the memory of
+the stand-in GPU, and with wrong arguments, for which they print one line."""
 
 import os
 import subprocess

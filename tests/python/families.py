@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generated models of known architectures, as their programs write them: every tensor
-through each of the ways to receive it, and every rank's part beside what the
-architecture's parallel layers take, written down here by numpy. Files are written by
-the safetensors package, in parts with an index."""
+"""Loads generated models of known architectures in all ways and for all ranks.
+
+The safetensors package writes the files, in several parts with an index. Each rank's part of
+each tensor is compared with what the architecture's tensor parallel layers need, which this
+file computes with numpy."""
 
 import json
 import os
@@ -23,6 +24,7 @@ HIDDEN, HEAD, WORDS = 64, 8, 520
 
 
 def layer(i, heads, kv):
+    """Returns names and shapes of the attention of layer `i`, with `kv` key-value heads."""
     at = f"model.layers.{i}."
     return {
         at + "input_layernorm.weight": (HIDDEN,),
@@ -40,6 +42,7 @@ def mlp(at, size, names=("gate_proj", "up_proj", "down_proj")):
 
 
 def frame():
+    """Returns names and shapes of the tensors outside of the layers."""
     return {"model.embed_tokens.weight": (WORDS, HIDDEN), "model.norm.weight": (HIDDEN,),
             "lm_head.weight": (WORDS, HIDDEN)}
 
@@ -68,8 +71,8 @@ def mixtral():
 
 
 def deepseek():
-    """Low-rank attention, shared and routed experts, weights of 8 bits with a scale for
-    each block of 128 x 128."""
+    """A model with low-rank attention, shared and routed experts, and weights of 8 bits with a
+    scale for each block of 128 x 128."""
     shapes, at = frame(), "model.layers.0."
     shapes |= {at + "self_attn.q_a_proj.weight": (32, HIDDEN),
                at + "self_attn.q_a_layernorm.weight": (32,),
@@ -96,8 +99,11 @@ def dtype_of(name):
 
 
 def part(name, value, rank, ranks, kv):
-    """What the parallel layers take: columns [rank] of what makes outputs, rows of what
-    takes inputs, key-value heads shared where there are more ranks than heads."""
+    """Returns the part of a tensor that a rank of the parallel layers needs.
+
+    Layers like q_proj are divided along their outputs, layers like o_proj along their inputs.
+    Key-value heads are divided by heads, which ranks share if there are more ranks than
+    heads."""
     if "embed_tokens" in name or "lm_head" in name:
         size = -(-len(value) // 64) * 64 // ranks
         return value[rank * size:(rank + 1) * size]
@@ -140,6 +146,7 @@ class Families(unittest.TestCase):
         self.assertEqual(got.tobytes(), want.tobytes(), name)
 
     def every_way(self, family):
+        """Loads a model by load_file, safe_open, iterate, and for 2, 4 and 8 ranks."""
         folder, arrays, kv = self.make(family)
         loaded = penstock.load_file(folder, framework="numpy")
         self.assertEqual(set(loaded), set(arrays))
@@ -171,7 +178,8 @@ class Families(unittest.TestCase):
 
     def test_deepseek(self):
         folder, loaded = self.every_way(deepseek)
-        for rank in range(2):  # experts spread, the rest cut
+        # With expert_ranks each rank gets whole experts, and parts of the other tensors.
+        for rank in range(2):
             got = penstock.load_file(folder, framework="numpy", shard={
                 "rank": rank, "ranks": 2, "expert_rank": rank, "expert_ranks": 2})
             for name, value in loaded.items():

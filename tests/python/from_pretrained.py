@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' from_pretrained, which nobody told of Penstock: small models of several
-families, written by it in parts with an index, loaded patched and unpatched: the same
-parameters and the same logits. Needs torch and transformers, so it is part of make
-test-all alone."""
+"""Tests transformers' from_pretrained under penstock.patch_safetensors.
+
+transformers writes small models of several families, in parts with an index, and loads them
+with and without the patch. Parameters and logits must be equal. Needs torch and transformers,
+so only make test-all runs it."""
 
 import os
 import tempfile

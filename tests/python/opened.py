@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""safe_open: the shape of the reference, slices, reading ahead, threads, what is left
-when it is closed. Arrays are numpy's."""
+"""Tests safe_open: same results as the safetensors package (the reference), slices, reading
+ahead, threads, fork and closing. Uses numpy arrays."""
 
 import concurrent.futures
 import contextlib
@@ -26,6 +26,7 @@ from penstock import _model, _tensor
 from reference import SETTINGS, fill, same
 
 
+# A program in which a thread reads after the main thread has ended.
 MAIN_ENDED = """
 import sys, threading
 import penstock
@@ -40,7 +41,7 @@ threading.Thread(target=work).start()
 
 
 class Open(unittest.TestCase):
-    def test_shape_of_the_reference(self):
+    def test_same_as_reference(self):
         with penstock.safe_open(FILE, framework="np") as ours, \
                 safetensors.safe_open(FILE, framework="np") as theirs:
             self.assertEqual(ours.keys(), sorted(theirs.keys()))
@@ -95,8 +96,8 @@ class Open(unittest.TestCase):
             penstock._api.AHEAD_BYTES = old
 
     def test_threads(self):
-        """Several ask at once, in the order of the file, by slices or not: each gets what
-        it asked for, and they are read together, not one by one."""
+        """Several threads together read in file order, some by slices. Each gets the right
+        tensor, and the tensors are loaded in batches, not one by one."""
         many = {f"t{i:03}": fill("float32", (64, 2), i) for i in range(200)}
         file = os.path.join(TMP, "threads.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -116,9 +117,9 @@ class Open(unittest.TestCase):
             same(self, {name: a.result() for name, a in asked.items()}, many)
         self.assertLess(len(loads), 100)
 
-    def test_closed_by_another(self):
-        """While a thread reads, which then has what it asked for, or hears that the file is
-        closed, and nothing is left that reads ahead."""
+    def test_closed_by_another_thread(self):
+        """Another thread closes the file during a read. The read returns its tensor or raises
+        "closed", and no read-ahead stays behind."""
         many = {f"t{i:02}": fill("float32", (64, 8), i) for i in range(60)}
         file = os.path.join(TMP, "closed.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -143,10 +144,10 @@ class Open(unittest.TestCase):
             self.assertEqual((f._thread, f._ahead, f._cache), (None, None, {}))
 
     def test_main_thread_ended(self):
-        """Other threads read on, as by the reference: Python waits for them."""
-        said = subprocess.run([sys.executable, "-c", MAIN_ENDED, FILE], capture_output=True,
+        """Other threads can read after the main thread ended, as with the safetensors package."""
+        done = subprocess.run([sys.executable, "-c", MAIN_ENDED, FILE], capture_output=True,
                               text=True, timeout=60, check=False)
-        self.assertEqual((said.returncode, said.stdout.split()), (0, sorted(ARRAYS)), said.stderr)
+        self.assertEqual((done.returncode, done.stdout.split()), (0, sorted(ARRAYS)), done.stderr)
 
     def test_no_metadata(self):
         file = os.path.join(TMP, "bare.safetensors")
@@ -162,7 +163,8 @@ class Open(unittest.TestCase):
                         self.assertEqual(f.metadata(), metadata)
 
     def test_closed(self):
-        """What was taken of a file while it was open reads on, as in the reference."""
+        """Slices of a closed file can still be read, as with the safetensors package. The file
+        itself raises "closed"."""
         for module in (safetensors, penstock):
             with module.safe_open(FILE, framework="np") as f:
                 box, wide = f.get_slice("box"), f.get_slice("wide")
@@ -175,7 +177,7 @@ class Open(unittest.TestCase):
                     ask()
 
     def test_removed(self):
-        """A file that is open is read, whatever its name is by now."""
+        """An open file can be read after it was unlinked."""
         file = os.path.join(TMP, "removed.safetensors")
         for module in (safetensors, penstock):
             safetensors.numpy.save_file(ARRAYS, file)
@@ -186,7 +188,7 @@ class Open(unittest.TestCase):
                 self.assertEqual(f.get_slice("box")[2:].tobytes(), ARRAYS["box"][2:].tobytes())
 
     def test_ahead_fails(self):
-        """Who asks for a tensor does not pay for one behind it that cannot be read."""
+        """A tensor can be read although reading ahead a later tensor fails."""
         many = {f"t{i}": fill("uint8", (4096,), i) for i in range(8)}
         file = os.path.join(TMP, "torn.safetensors")
         safetensors.numpy.save_file(many, file)
@@ -209,14 +211,15 @@ class Open(unittest.TestCase):
         self.assertEqual(failed, [3, 6])
 
     def test_forked(self):
-        """Children read on what the parent has opened and read ahead of; the reference's do."""
+        """A child of fork reads from the file that its parent opened and reads ahead of, as
+        with the reference."""
         many = {f"t{i:02}": fill("float32", (64, i), i) for i in range(40)}
         file = os.path.join(TMP, "forked.safetensors")
         safetensors.numpy.save_file(many, file)
 
         def child(read):
             ended = 1
-            signal.alarm(60)  # also of what hangs
+            signal.alarm(60)  # Ends a child that hangs.
             try:
                 ended = int(not all(got.tobytes() == want.tobytes() for got, want in read()))
             except BaseException as error:  # pylint: disable=broad-except
@@ -234,8 +237,9 @@ class Open(unittest.TestCase):
                              lambda: ((f.get_tensor(name), many[name]) for name in
                                       list(many)[20:]),
                              lambda: [(part[3:9], many["t30"][3:9]), (part[:], many["t30"])]):
+                    # At the fork another thread may own the lock: here this thread does.
                     with f._lock if module is penstock else contextlib.nullcontext():
-                        pid = os.fork()  # another thread may have had it
+                        pid = os.fork()
                         if not pid:
                             child(read)
                     self.assertEqual(os.waitpid(pid, 0)[1], 0)

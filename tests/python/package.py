@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package itself: windows, devices, groups, lifetimes, threads. Arrays are numpy's,
-the GPU is the stand-in."""
+"""Tests the package: iterate, devices, DLPack, groups, lifetimes, threads and the patch of the
+safetensors package. Uses numpy arrays and the stand-in GPU."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class Walk(unittest.TestCase):
                 held.append(step)
         self.assertEqual(caught.exception.errno, errno.ENOBUFS)
         self.assertGreaterEqual(len(held), 2)
-        for name, value in held:  # what was handed out stays what it is
+        for name, value in held:  # The tensors yielded so far stay valid.
             self.assertTrue(numpy.array_equal(value, big[name]))
 
     def test_left_early(self):
@@ -60,14 +60,14 @@ class Walk(unittest.TestCase):
 
 class Devices(unittest.TestCase):
     def test_names(self):
-        """As people, numpy and torch call them; torch.device("cpu", 0) is a device of torch's."""
+        """device= accepts all spellings; torch.device("cpu", 0) is spelled "cpu:0"."""
         for device, want in (("cpu", "host"), ("cpu:0", "host"), (None, "host"), (0, "cuda:0"),
                              ("cuda:0", "cuda:0"), (numpy.int64(0), "cuda:0"), ("cuda", "cuda:0")):
             self.assertEqual(penstock.load_file(FILE, device, framework="dlpack")["row"].device,
                              want)
 
     def test_gpu(self):
-        """Onto the GPU and from it into a file: the same bytes."""
+        """Tensors loaded into GPU memory and saved from there have the same bytes."""
         tensors = penstock.load_file(FILE, device="cuda:0")
         self.assertEqual(tensors["box"].__dlpack_device__(), (2, 0))
         view = tensors["box"].__cuda_array_interface__
@@ -92,8 +92,8 @@ class Devices(unittest.TestCase):
         self.assertTrue(numpy.array_equal(got["part"], ARRAYS["wide"][:, 300:400]))
 
     def test_neighbours(self):
-        """Two allocations of which one ends where the other begins, as in the file: no
-        copy goes across. Read, by a group, and written."""
+        """Loads and saves two allocations of which one ends where the other begins, as the
+        tensors do in the file. No copy may cross the border between allocations."""
         half = 52 * 4096
         arrays = {n: fill("uint8", (half,), i) for i, n in enumerate("ab")}
         file = os.path.join(TMP, "neighbours.safetensors")
@@ -127,10 +127,11 @@ class Devices(unittest.TestCase):
         self.assertTrue(numpy.array_equal(array, ARRAYS["box"]))
         del array
         gc.collect()
-        self.assertEqual((_tensor._lent, _tensor._offered), ({}, {}))
+        self.assertEqual((_tensor._exported, _tensor._offered), ({}, {}))
 
     def test_dlpack_refused(self):
-        """What a consumer cannot take is its error, and nobody keeps the memory for it."""
+        """A consumer that does not support the dtype raises its own error, and the memory is
+        freed."""
         file = os.path.join(TMP, "halves.safetensors")
         safetensors.numpy.save_file({"b": numpy.arange(6, dtype=ml_dtypes.bfloat16)}, file)
         tensor = penstock.load_file(file, framework="dlpack")["b"]
@@ -138,14 +139,15 @@ class Devices(unittest.TestCase):
             numpy.from_dlpack(tensor)
         kept, given = weakref.ref(tensor), tensor.__dlpack__()
         gc.collect()
-        self.assertEqual(len(_tensor._lent), 1)  # it may still be taken
+        self.assertEqual(len(_tensor._exported), 1)  # The capsule still exists.
         del tensor, given
         gc.collect()
-        self.assertEqual((_tensor._lent, _tensor._offered), ({}, {}))
+        self.assertEqual((_tensor._exported, _tensor._offered), ({}, {}))
         self.assertIsNone(kept())
 
     def test_array(self):
-        """numpy never takes one for an object that it knows nothing of."""
+        """numpy.asarray returns an array of the right dtype or raises TypeError, but never an
+        array of dtype object."""
         file = os.path.join(TMP, "kinds.safetensors")
         arrays = {"b": numpy.arange(6, dtype=ml_dtypes.bfloat16), "f": ARRAYS["row"]}
         safetensors.numpy.save_file(arrays, file)
@@ -158,7 +160,8 @@ class Devices(unittest.TestCase):
                 numpy.asarray(tensor)
 
     def test_buffers(self):
-        """As numpy sees a tensor: by its array interface, from Python 3.12 on by its buffer."""
+        """numpy gets the same array by the array interface, and by __buffer__, which it uses
+        from Python 3.12 on."""
         kinds = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32",
                  "uint64", "int64", "float64", "float16", "complex64"]
         arrays = {k: fill(k, (2, 3), i) for i, k in enumerate(kinds)} | {
@@ -175,8 +178,8 @@ class Devices(unittest.TestCase):
                     same(self, {name: numpy.asarray(tensor.__buffer__(0))}, {name: arrays[name]})
 
     def test_queued_work(self):
-        """What others have queued on their tensors is waited for before these are read,
-        filled or used again: once a device."""
+        """The package waits for a GPU's queued work, once for each device, before it reads or
+        fills tensors there or reuses the memory of a window."""
         waited = []
         with unittest.mock.patch.object(_cuda, "synchronize", waited.append):
             place = penstock.allocate("I32", (6, 5, 4), 0)
@@ -191,7 +194,7 @@ class Devices(unittest.TestCase):
                 pass
             penstock.load_into(FILE, {"box": numpy.zeros((6, 5, 4), numpy.int32)})
             self.assertEqual(waited, [])
-        _cuda.settle(["cuda:0", "host", "cuda:0"])
+        _cuda.synchronize_all(["cuda:0", "host", "cuda:0"])
 
     def test_no_device(self):
         with self.assertRaises(penstock.PenstockError) as caught:
@@ -202,7 +205,7 @@ class Devices(unittest.TestCase):
 
 class Ranks(unittest.TestCase):
     def test_shard(self):
-        """Ranks together are the whole again, along the dimension that is cut."""
+        """The ranks' parts, joined along the divided dimension, are the whole tensor."""
         file = os.path.join(TMP, "ranks.safetensors")
         arrays = {"a.q_proj.weight": fill("int32", (16, 8)), "norm": fill("int32", (8,)),
                   "a.o_proj.weight": fill("int32", (8, 16)),
@@ -226,7 +229,8 @@ class Ranks(unittest.TestCase):
         same(self, part, {**arrays, "norm": arrays["norm"][4:]})
 
 
-# A rank: all of it or its part, and back into a file of its own.
+# The program of one rank. It loads the tensors, or its part of them, with the group, and saves
+# them into a file of its own. It prints how many bytes it has read.
 RANK = """
 import sys
 import penstock
@@ -243,7 +247,8 @@ with penstock.Group("python", rank, ranks, folder=folder, timeout=60, window=655
 
 class Groups(unittest.TestCase):
     def ranks(self, ranks, part):
-        if os.environ.get("PENSTOCK_STANDIN") == "0":  # the stand-in has as many as asked
+        # The stand-in can have any number of GPUs; a real machine may have too few.
+        if os.environ.get("PENSTOCK_STANDIN") == "0":
             try:
                 open_device(ranks - 1)
             except penstock.PenstockError as error:
@@ -254,15 +259,15 @@ class Groups(unittest.TestCase):
                                      str(ranks), str(part)], env=env, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for rank in range(ranks)]
-        said = [p.communicate(timeout=90) for p in started]
-        self.assertEqual([err for _, err in said], [""] * ranks)
-        # The tensor that they loaded into place is read once by all together.
-        self.assertLessEqual(sum(int(out) for out, _ in said), 512000 * 1.05)
+        outputs = [p.communicate(timeout=90) for p in started]
+        self.assertEqual([err for _, err in outputs], [""] * ranks)
+        # All ranks together read the tensor for load_into once.
+        self.assertLessEqual(sum(int(out) for out, _ in outputs), 512000 * 1.05)
         return [safetensors.numpy.load_file(f"{folder}/{rank}.safetensors")
                 for rank in range(ranks)]
 
     def test_eight(self):
-        """Eight processes, a GPU each: all of it on every one."""
+        """Eight processes with a GPU each all get all tensors."""
         for got in self.ranks(8, 0):
             same(self, got, {**ARRAYS, "place": ARRAYS["wide"]})
 
@@ -272,7 +277,7 @@ class Groups(unittest.TestCase):
                                           ARRAYS["wide"]))
 
     def test_effort(self):
-        """Several are fast, unless told otherwise or what they register is kept."""
+        """The default effort is "fast" for several processes, except for immutable models."""
         model = penstock.Model(FILE)
         for how, fast in (({}, 0), ({"ranks": 2}, 1), ({"ranks": 2, "effort": "thrifty"}, 0),
                           ({"effort": "fast"}, 1)):
@@ -294,7 +299,7 @@ class Groups(unittest.TestCase):
             penstock.safe_open(FILE, group=group)
 
     def test_fails_alone(self):
-        """What one rank finds wrong before the library hears of it: the others do not wait."""
+        """If a rank fails before its load starts, the other ranks get an error at once."""
         folder = tempfile.mkdtemp(dir=TMP)
         row = numpy.zeros(3, numpy.int16)
         for number, call in enumerate((
@@ -310,7 +315,7 @@ class Groups(unittest.TestCase):
                     group = penstock.Group(name, 1, 2, folder=folder)
                     with contextlib.suppress(OSError, ValueError):
                         call(group)
-                    os.read(reader, 1)  # and goes on, with the group in its hands
+                    os.read(reader, 1)  # The process lives on and still has the group object.
                 finally:
                     os._exit(0)
             try:
@@ -347,7 +352,7 @@ class Life(unittest.TestCase):
         self.assertLess(resident() - before, 100 << 20)
 
     def test_forked(self):
-        """A child has devices of its own."""
+        """A child of fork opens devices of its own and can load."""
         penstock.load_file(FILE, framework="numpy")
         child = os.fork()
         if not child:
@@ -360,7 +365,7 @@ class Life(unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_gil(self):
-        """Other threads run while bytes move."""
+        """Other threads run during a load, since it releases the GIL."""
         counted, stop = [0], threading.Event()
 
         def count():
@@ -395,7 +400,7 @@ class Life(unittest.TestCase):
         self.assertEqual(sorted(names), sorted(ARRAYS))
 
     def test_cancelled(self):
-        """Who cancels goes on when nothing moves any more."""
+        """A cancelled call of penstock.aio raises only after its thread has returned."""
         begun, go, ended = threading.Event(), threading.Event(), []
 
         def noted(real):
@@ -438,8 +443,9 @@ class Life(unittest.TestCase):
                          [True, True, False])
 
     def test_patched_elsewhere(self):
-        """Modules that took the names before or while it is patched, and who means
-        penstock.safe_open; what this package does not have stays with the other."""
+        """The patch and its undoing reach modules that imported safe_open before or during
+        the patch, but no module that uses penstock.safe_open itself. Calls for frameworks and
+        devices that this package lacks go to the safetensors package."""
         opened, before, after = safetensors.safe_open, *map(types.ModuleType, ("one", "two"))
         sys.modules.update(one=before, two=after)
         before.so, before.mine = safetensors.safe_open, penstock.safe_open
@@ -462,7 +468,7 @@ class Life(unittest.TestCase):
             del sys.modules["one"], sys.modules["two"]
 
     def test_patched_twice(self):
-        """By two who know nothing of each other, undone in whatever order."""
+        """Three patches can be undone in any order."""
         names = ((safetensors, "safe_open"), (safetensors.numpy, "load_file"),
                  (safetensors.numpy, "save_file"))
         theirs = [getattr(*name) for name in names]
@@ -475,7 +481,7 @@ class Life(unittest.TestCase):
             self.assertEqual([getattr(*name) for name in names], theirs)
 
     def test_patched_pickled(self):
-        """By name, as what goes to other processes does."""
+        """The replaced functions can be pickled, which pickle does by name."""
         theirs = safetensors.numpy.load_file
         with penstock.patch_safetensors():
             for call in (safetensors.numpy.load_file, safetensors.numpy.save_file):

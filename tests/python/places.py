@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load_into: places of the caller's, with gaps and without, and what is refused. Arrays
-are numpy's, the GPU is the stand-in."""
+"""Tests load_into: destinations of many types, with and without gaps, and refused ones. Uses
+numpy arrays and the stand-in GPU."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Into(unittest.TestCase):
     @SETTINGS
     @given(st.data())
     def test_places(self, data):
-        """Any box into any view with gaps; not a byte beside it changes."""
+        """Any part of a tensor loads into any view with gaps; no byte beside it changes."""
         index = tuple(data.draw(one(n).filter(lambda i: not isinstance(i, slice) or
                                               i.step in (None, 1))) for n in (6, 5, 4))
         want = ARRAYS["box"][index]
@@ -35,15 +35,15 @@ class Into(unittest.TestCase):
         view = whole[(*(slice(0, n) for n in want.shape), ...)]
         try:
             penstock.load_into(FILE, {"box": (view, index)})
-        except ValueError as error:  # the last dimension that counts has gaps
-            self.assertIn("do not lie together", str(error))
+        except ValueError as error:  # The last dimension longer than 1 has gaps.
+            self.assertIn("last dimension are not contiguous", str(error))
             return
         self.assertTrue(numpy.array_equal(view, want))
         whole[tuple(slice(0, n) for n in want.shape)] = 7
         self.assertTrue((whole == 7).all())
 
-    def test_less_than_a_byte(self):
-        """Boxes of all dimensions, where they begin and end at whole bytes."""
+    def test_elements_below_a_byte(self):
+        """Parts of tensors of 4 and 6 bits load if they begin and end at whole bytes."""
         shape = (6, 5, 8)
         for dtype, bits in (("F4", 4), ("F6_E2M3", 6)):
             data = fill("uint8", (6 * 5 * bits,)).tobytes()
@@ -67,11 +67,11 @@ class Into(unittest.TestCase):
                 for index in (numpy.s_[:, :, 1:3], numpy.s_[0, 0, 3]):
                     with self.assertRaisesRegex(penstock.PenstockError, "whole bytes"):
                         f.get_slice("q")[index]
-                with self.assertRaisesRegex(ValueError, "steps"):
+                with self.assertRaisesRegex(ValueError, "step of 1"):
                     f.get_slice("q")[:, :, ::7]
 
     def test_uneven_gaps(self):
-        """Gaps behind two dimensions: no one pitch fits all rows."""
+        """Loads into a view with gaps after two dimensions: the rows have no common pitch."""
         want = {"four": fill("int16", (2, 3, 4, 5))}
         file = os.path.join(TMP, "four.safetensors")
         safetensors.numpy.save_file(want, file)
@@ -83,35 +83,36 @@ class Into(unittest.TestCase):
             view[:] = 7
             self.assertTrue((whole == 7).all(), gaps)
 
-    def test_others_tensors(self):
-        """Who has nothing but DLPack or an array interface: where it says, as it says."""
+    def test_foreign_tensors(self):
+        """Objects that have only DLPack or only an array interface can be loaded and saved."""
         class Only:
-            """What it was given, under the names that were asked for."""
+            """An object with the given attributes only."""
             def __init__(self, **names):
                 vars(self).update(names)
 
-        class Lent:
-            """A DLPack tensor that begins four bytes behind its data."""
+        class DlpackOnly:
+            """A tensor that has only DLPack and uses the field byte_offset."""
             def __init__(self, tensor):
                 self.tensor = tensor
 
             def __dlpack__(self, **_):
                 capsule = self.tensor.__dlpack__()
-                managed = list(_tensor._lent.values())[-1][0]
+                managed = list(_tensor._exported.values())[-1][0]
                 managed.dl_tensor.data -= 4
                 managed.dl_tensor.byte_offset = 4
                 return capsule
 
         places = [penstock.allocate("I16", (300,), device) for device in ("cpu", 0)]
         for place in places:
-            penstock.load_into(FILE, {"row": Lent(place)})
-            out = os.path.join(TMP, "lent.safetensors")
-            penstock.save_file({"row": Lent(place)}, out)
+            penstock.load_into(FILE, {"row": DlpackOnly(place)})
+            out = os.path.join(TMP, "dlpack.safetensors")
+            penstock.save_file({"row": DlpackOnly(place)}, out)
             same(self, safetensors.numpy.load_file(out), {"row": ARRAYS["row"]})
-        with unittest.mock.patch.dict(sys.modules, jax=types.SimpleNamespace(Array=Lent)):
-            with self.assertRaisesRegex(TypeError, "read-only"):  # as jax's arrays are
-                penstock.load_into(FILE, {"row": Lent(places[0])})
-            penstock.save_file({"row": Lent(places[0])}, out)
+        # jax's arrays are immutable.
+        with unittest.mock.patch.dict(sys.modules, jax=types.SimpleNamespace(Array=DlpackOnly)):
+            with self.assertRaisesRegex(TypeError, "read-only"):
+                penstock.load_into(FILE, {"row": DlpackOnly(places[0])})
+            penstock.save_file({"row": DlpackOnly(places[0])}, out)
         memory = numpy.zeros((300, 2), numpy.int16)
         view = memory.__array_interface__
         for changed, kind, call in (

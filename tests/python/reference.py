@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package against the safetensors package, which none of us wrote: what one
-writes the other reads, for every dtype, for shapes of nothing and of one, for ten
-thousand tensors, for headers of any length; and both refuse the same files."""
+"""Compares the package with the safetensors package, the reference.
+
+Each reads files that the other wrote: with every dtype, with empty and one-element tensors,
+with ten thousand tensors, with headers of any length. Both accept and refuse the same files,
+apart from listed exceptions."""
 
 import glob
 import os
@@ -23,7 +25,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PLAIN = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
          "F16": "float16", "U32": "uint32", "I32": "int32", "F32": "float32", "U64": "uint64",
          "I64": "int64", "F64": "float64", "C64": "complex64"}
-# What the reference calls the rest, and elements that make whole bytes.
+# The reference's names of the other dtypes whose elements are whole bytes.
 OTHERS = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
           "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
           "F8_E5M2FNUZ": "float8_e5m2fnuz"}
@@ -36,6 +38,7 @@ def path(name):
 
 
 def fill(dtype, shape, seed=1):
+    """Returns an array of random bytes of a dtype and shape."""
     count = int(numpy.prod(shape, dtype=numpy.int64))
     size = numpy.dtype(dtype).itemsize
     data = numpy.random.default_rng(seed).integers(0, 256, count * size, numpy.uint8)
@@ -45,6 +48,7 @@ def fill(dtype, shape, seed=1):
 
 
 def same(test, got, want):
+    """Asserts that two dicts of arrays are equal: names, dtypes, shapes and bytes."""
     test.assertEqual(set(got), set(want))
     for name, value in want.items():
         test.assertEqual(got[name].dtype, value.dtype, name)
@@ -53,7 +57,7 @@ def same(test, got, want):
 
 
 def both_ways(test, tensors, metadata=None):
-    """Ours reads what the reference wrote, and the other way round."""
+    """Asserts that each package reads a file of these tensors that the other wrote."""
     safetensors.numpy.save_file(tensors, path("theirs.safetensors"), metadata)
     same(test, penstock.load_file(path("theirs.safetensors"), framework="numpy"), tensors)
     penstock.save_file(tensors, path("ours.safetensors"), metadata)
@@ -65,13 +69,14 @@ def both_ways(test, tensors, metadata=None):
 
 
 def raw(filename):
-    """By the reference: name to dtype, shape, bytes."""
+    """Reads a file with the reference: a dict from name to (dtype, shape, bytes)."""
     with open(filename, "rb") as f:
         return {n: (t["dtype"], tuple(t["shape"]), bytes(t["data"]))
                 for n, t in safetensors.deserialize(f.read())}
 
 
 def raw_ours(filename):
+    """Reads a file with Penstock: a dict from name to (dtype, shape, bytes)."""
     return {n: (t.dtype, t.shape, bytes(t.buffer()))
             for n, t in penstock.load_file(filename, framework="dlpack").items()}
 
@@ -146,12 +151,14 @@ class Both(unittest.TestCase):
 
 
 class Verdicts(unittest.TestCase):
-    """A file is taken by both or by neither."""
+    """Asserts that both packages accept a file or both refuse it."""
 
-    # Stricter than the reference, on purpose: what a second reader may take another way.
+    # Files that only Penstock refuses, on purpose: two readers could interpret them
+    # differently.
     STRICTER = {"twice", "deep"}
 
     def verdicts(self, data, name):
+        """Reads a file of these bytes with both packages; returns the tensors or None."""
         with open(path("verdict.safetensors"), "wb") as f:
             f.write(data)
         try:

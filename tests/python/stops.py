@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and its like: whoever waits for a file that comes slowly is let go at once, gets
-what his handler raised, and nothing is left half done. The file is sparse, with so many
-late chunks that all of them would take a while."""
+"""Tests that Ctrl-C, other signals and `stop` end every call early.
+
+A call that waits for a slow file must return soon, raise what the signal handler raised, and
+leave nothing half done. The file is sparse, and an injected fault delays each chunk, so that
+a complete load would take long."""
 
 import asyncio
 import concurrent.futures
@@ -31,7 +33,7 @@ FILE = os.path.join(TMP, "many.safetensors")
 COUNT, EACH = 64, 16 << 20
 NAMES = [f"t{i:02}" for i in range(COUNT)]
 LATE = {"path": "fault:bounce?delay_us=300000"}
-LIMIT_S = 60  # that only a bug reaches
+LIMIT_S = 60  # A time limit that is reached only if there is a bug.
 
 
 def make():
@@ -46,12 +48,12 @@ def make():
 make()
 _opts = ffi.new("struct penstock_device_opts *")
 _opts.size = ffi.sizeof("struct penstock_device_opts")
-_opts.lanes, _opts.slot_bytes = 1, 65536  # a lane has 256 chunks under way at most
+_opts.lanes, _opts.slot_bytes = 1, 65536  # A lane has at most 256 chunks in flight.
 check(lib.penstock_device_open(b"host", _opts, ffi.new("struct penstock_device **")))
 
 
 def moved():
-    """Bytes that the library has read and written in this process, whatever came of it."""
+    """Returns how many bytes the library has read and written in this process so far."""
     with tempfile.TemporaryFile() as f:
         assert lib.penstock_stats(0, 1, f.fileno()) == 0
         f.seek(0)
@@ -60,12 +62,13 @@ def moved():
 
 
 class Raised(BaseException):
-    """What no handler of errors takes for one."""
+    """An exception that no `except Exception` catches."""
 
 
 def when_waiting(act):
-    """Calls `act` once the main thread has been in one call for a while, with nothing else to
-    do there; on a thread that is returned."""
+    """Calls `act` when the main thread has waited in one call of the package for 0.2 s.
+
+    `act` runs on another thread, which is returned."""
     main, python = threading.main_thread().ident, os.path.dirname(penstock.__file__)
 
     def watch():
@@ -100,6 +103,7 @@ class Stops(unittest.TestCase):
         signal.signal(signal.SIGUSR1, self.was)
 
     def early(self, call, kind=Raised, act=interrupt):
+        """Asserts that `act` ends `call` early with an exception of type `kind`."""
         thread = when_waiting(act)
         try:
             with self.assertRaises(kind) as caught:
@@ -107,7 +111,7 @@ class Stops(unittest.TestCase):
             self.assertLess(moved() - self.before, COUNT * EACH // 2)
             now = moved()
             gc.collect()
-            self.assertEqual(moved(), now)  # nothing moves any more
+            self.assertEqual(moved(), now)  # No more bytes move.
         finally:
             thread.join()
         return caught.exception
@@ -124,7 +128,7 @@ class Stops(unittest.TestCase):
                             penstock.iterate(FILE, framework="numpy", **LATE)])
 
     def test_get_tensor(self):
-        """Also what is read ahead ends, and nobody waits for it who leaves."""
+        """A signal also ends the read-ahead, and close() does not wait for the rest of it."""
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 3 * EACH):
             def call():
                 with penstock.safe_open(FILE, "numpy", **LATE) as f:
@@ -133,7 +137,7 @@ class Stops(unittest.TestCase):
             self.early(call)
 
     def test_ahead(self):
-        """Who leaves waits for no more of what was read ahead for him."""
+        """Leaving the file's block ends the read-ahead early."""
         with unittest.mock.patch.object(penstock._api, "AHEAD_BYTES", 40 * EACH), \
                 penstock.safe_open(FILE, "numpy", **LATE) as f:
             f._next, f._ahead_end = 0, 1
@@ -143,10 +147,11 @@ class Stops(unittest.TestCase):
         self.assertLess(moved() - self.before, COUNT * EACH // 2)
 
     def test_engine(self):
-        """Who is interrupted, or leaves, as its ranks load the next batch ends that."""
+        """A signal, or closing the iterator, ends the batch that an engine's ranks are loading
+        ahead."""
         def steps(**options):
             group = penstock.Group("engine", 0, 1)
-            return _engine._together([penstock.Model(FILE)], "cpu", "numpy", group, **options)
+            return _engine._read_together([penstock.Model(FILE)], "cpu", "numpy", group, **options)
         self.early(lambda: next(steps(window=2 * COUNT * EACH, **LATE)))
         begun = moved()
         with unittest.mock.patch.object(_engine, "_batches",
@@ -166,11 +171,11 @@ class Stops(unittest.TestCase):
         self.assertEqual(list(penstock.load_file(file, framework="numpy")), ["a"])
 
     def test_group(self):
-        """A rank that waits for another to come, which nobody waits for any longer then."""
+        """A signal ends the wait of a rank for another rank to join."""
         self.early(lambda: penstock.Group("lonely", 0, 2, folder=tempfile.mkdtemp(dir=TMP)))
 
     def test_stop(self):
-        """By an event, on the main thread and on another."""
+        """The event `stop` ends a load, on the main thread and on another thread."""
         for call in (penstock.load_file, lambda *args, **how: concurrent.futures.
                      ThreadPoolExecutor(1).submit(penstock.load_file, *args, **how).result()):
             stop, self.before = threading.Event(), moved()
@@ -193,7 +198,7 @@ class Stops(unittest.TestCase):
         self.assertLess(moved() - self.before, COUNT * EACH // 2)
 
     def test_handler_that_returns(self):
-        """Is called while the library waits, and all is there."""
+        """A handler that returns runs while the library waits, and the load completes."""
         called = []
         signal.signal(signal.SIGUSR1, lambda *_: called.append(moved()))
         thread = when_waiting(interrupt)
@@ -203,7 +208,7 @@ class Stops(unittest.TestCase):
         self.assertTrue(called and called[0] - self.before < 2 * EACH)
 
     def test_other_thread(self):
-        """A handler has no business on a thread that is not the main one."""
+        """A signal does not end a load on a thread other than the main thread."""
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             ahead = pool.submit(penstock.Model(FILE).load, "cpu", "numpy", count=2, **LATE)
             with self.assertRaises(Raised):
@@ -211,12 +216,12 @@ class Stops(unittest.TestCase):
                 time.sleep(LIMIT_S)
             self.assertEqual(len(ahead.result()[0]), 2)
 
-    def test_late(self):
-        """One that raises as the call returns does not lose what that gave out."""
+    def test_signal_as_load_returns(self):
+        """If a handler raises just as the library call returns, the loaded memory is freed."""
         freed = []
 
         class Library:
-            """The library's, with a signal at the very end of a load."""
+            """The library, except that a signal arrives at the very end of a load."""
             def __getattr__(self, name):
                 return getattr(lib, name)
 
@@ -239,7 +244,7 @@ class Stops(unittest.TestCase):
         self.assertEqual(freed, [True])
 
     def test_torch_memory(self):
-        """Torch's allocator runs Python, too."""
+        """A handler that raises inside torch's allocator ends the load with its exception."""
         memory = _model._TorchMemory(types.SimpleNamespace())
 
         def empty(*_, **__):
@@ -252,7 +257,9 @@ class Stops(unittest.TestCase):
         self.assertIsInstance(memory.error, Raised)
 
     def come_at_any_time(self, act, count):
-        """Signals while `act` is done again and again: what each handler raises arrives."""
+        """Asserts that no exception of a signal handler is lost while `act` runs repeatedly.
+
+        `count` signals arrive one after the other, at different times."""
         def handler(*_):
             raise Raised
 
@@ -273,11 +280,12 @@ class Stops(unittest.TestCase):
         self.assertEqual((lost, arrived), ([], count))
 
     def test_collecting(self):
-        """In garbage collections, at whose ends Python would run in which it is lost."""
+        """No exception is lost in a garbage collection: its callbacks run no Python code, in
+        which a signal handler could run."""
         self.come_at_any_time(gc.collect, 20)
 
-    def test_given_back(self):
-        """As tensors are freed: none is lost, and so is no room in a window."""
+    def test_tensors_freed(self):
+        """No exception is lost as tensors are freed, and no memory of the window either."""
         file = os.path.join(TMP, "small.safetensors")
         penstock.save_file({f"t{i:02}": numpy.zeros(1000, "u1") for i in range(50)}, file)
 
@@ -288,9 +296,9 @@ class Stops(unittest.TestCase):
         self.come_at_any_time(walk, 200)
 
     def test_keyboard(self):
-        """Ctrl-C, in a program that has done nothing about it, ends it and its threads."""
+        """Ctrl-C ends a program without a handler of its own, including its threads."""
         program = f"""
-import numpy, penstock  # whose import does not like to be interrupted
+import numpy, penstock  # Before the signal: numpy's import does not survive one.
 f = penstock.safe_open({FILE!r}, "numpy", **{LATE!r})
 penstock._api.AHEAD_BYTES = {3 * EACH}
 print("open", flush=True)
@@ -302,7 +310,7 @@ for name in f.offset_keys():
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
                               ) as child:
             self.assertEqual(child.stdout.readline(), "open\n")
-            time.sleep(0.3)  # by then it reads; before, there is nothing to end
+            time.sleep(0.3)  # The program has started to read by then.
             child.send_signal(signal.SIGINT)
             _, error = child.communicate(timeout=LIMIT_S)
         self.assertEqual(child.returncode, -signal.SIGINT, error)

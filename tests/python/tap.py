@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs unittest cases and prints TAP, a line a case, for tests/run."""
+"""Runs unittest cases and prints TAP, one line for each case, for tests/run."""
 
 import sys
 import time

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's tensors in and out, beside safetensors.torch: each dtype that torch has,
-slices, parameters with gaps, models, and the patched package. Needs torch, so it is
-part of make test-all alone."""
+"""Compares loading and saving of torch tensors with safetensors.torch: each dtype of torch,
+slices, parameters with gaps, whole models, and the patched package. Needs torch, so only make
+test-all runs it."""
 
 import copy
 import gc
@@ -63,7 +63,7 @@ class Torch(unittest.TestCase):
                                         TENSORS["bf16"][2:5, 1:4]))
 
     def test_indices(self):
-        """All that torch takes, and of a list of rows no more is read than those."""
+        """Slices accept all indices of torch; for a list of rows only those rows are read."""
         file = os.path.join(TMP, "indices.safetensors")
         reference.save_file({"a": torch.randn(70, 6, 5), "b": torch.randn(4)}, file)
         read, real = [], penstock.Model.load_into
@@ -91,7 +91,7 @@ class Torch(unittest.TestCase):
                         f.get_slice("a")[index]
             del read[:]
             ours.get_slice("a")[[2, 3, 60], 1:]
-        self.assertLess(read[0], 400)  # of 8400, and 300 are wanted
+        self.assertLess(read[0], 400)  # The rows have 300 bytes, the tensor 8400.
 
     def test_parameter(self):
         p = torch.nn.Parameter(torch.zeros(33, 34, dtype=torch.bfloat16))
@@ -120,9 +120,9 @@ class Torch(unittest.TestCase):
         shared = torch.from_dlpack(penstock.load_file(FILE, framework="dlpack")["f16"])
         self.assertTrue(torch.equal(shared, TENSORS["f16"]))
 
-    def test_each_for_itself(self):
-        """Tensors of one load share their memory's allocation and nothing else: what
-        autograd knows of one is not of its neighbours."""
+    def test_independent_tensors(self):
+        """Tensors of one load share an allocation and nothing else: a change or a gradient of
+        one does not affect autograd's state of the others."""
         file = os.path.join(TMP, "alike.safetensors")
         made = {f"t{i}": torch.randn(3, 4) for i in range(6)} | {"u": torch.randn(2)}
         reference.save_file(made, file)
@@ -140,8 +140,11 @@ class Torch(unittest.TestCase):
             self.same(got, {name: want[name] for name in got})
 
     def own_storage(self, device):
-        """As there: one of them saves alone, is copied alone, and a model that was given them
-        by assign=True saves like any other. With one storage they are all in it."""
+        """Asserts that each tensor has a storage of its own, as with safetensors.torch.
+
+        Saving or copying one tensor takes its bytes only, and a model that got its tensors by
+        assign=True can be saved. With one_storage all tensors are in one storage; returns the
+        tensors of that load."""
         file, out = os.path.join(TMP, "linear.safetensors"), os.path.join(TMP, "out.safetensors")
         reference.save_model(torch.nn.Linear(30, 40), file)
         with penstock.safe_open(file, "pt", device) as f:
@@ -170,7 +173,7 @@ class Torch(unittest.TestCase):
 
     @unittest.skipUnless(torch.cuda.is_available(), "a GPU is wanted")
     def test_on_gpu(self):
-        """And a stream that is recorded on one of one storage holds that."""
+        """With one_storage, record_stream keeps memory from reuse until the stream is idle."""
         shared, stream = self.own_storage("cuda:0"), torch.cuda.Stream()
         ptr, nbytes = shared["weight"].untyped_storage().data_ptr(), shared["weight"].nbytes
         with torch.cuda.stream(stream):
@@ -184,13 +187,14 @@ class Torch(unittest.TestCase):
         stream.synchronize()
 
     def test_no_memory(self):
-        """What torch says when it has no memory is what its programs look for."""
+        """torch.OutOfMemoryError reaches the caller, since programs catch that type."""
         with mock.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("no more")), \
                 self.assertRaisesRegex(torch.OutOfMemoryError, "no more"):
             penstock.load_file(FILE, device="cuda:0")
 
     def test_save_refusals(self):
-        """As the reference refuses them, and views whose memory holds other numbers."""
+        """save_file refuses what the reference refuses, and views whose memory holds other
+        numbers (conjugate and negative views)."""
         x, out = torch.arange(12.).reshape(3, 4), os.path.join(TMP, "never.safetensors")
         for tensors, kind, words in (({"a": x, "b": x}, RuntimeError, "share memory"),
                                      ({"a": x[:2], "b": x[1:]}, RuntimeError, "share memory"),
@@ -211,7 +215,8 @@ class Torch(unittest.TestCase):
             penstock.load_into(out, {"a": torch._neg_view(torch.zeros(1, 4))})
 
     def test_uneven(self):
-        """Alike ones that lie unevenly, between others, in several files and in parts."""
+        """Tensors of the same dtype and shape may have different distances from each other, be
+        spread over several files, and be divided between ranks."""
         files, want = [], {}
         for part in range(3):
             made = {f"{part}.{i:02}": torch.randn((4, 4) if i % 3 else (4, 8)).to(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's types, by mypy at its strictest, and a program that uses them: what is
-right passes, and what is not is refused. Needs mypy, so it is part of make test-all."""
+"""Checks the package's type annotations with mypy --strict, and a program that uses them: a
+correct program passes, wrong ones are refused. Needs mypy, so only make test-all runs it."""
 
 import os
 import tempfile

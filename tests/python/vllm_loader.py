@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM itself, of which none of us wrote a line: a small model by `--load-format
-penstock`, found by vLLM through the package's entry point, beside vLLM's own loader, by
-one rank and by two that read it together. Without a GPU vLLM's CPU platform is named to
-it, as its wheel is for GPUs. Needs vLLM, so it is part of make test-all alone."""
+"""Tests `--load-format penstock` in the real vLLM, against vLLM's own loader.
+
+vLLM finds the loader through the package's entry point and loads a small model with it, with
+one rank and with two ranks that read together. vLLM's wheel is for GPUs, so without a GPU the
+test registers vLLM's CPU platform. Needs vLLM, so only make test-all runs it."""
 
 import os
 import socket
@@ -22,13 +23,13 @@ SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
          "max_position_embeddings": 64, "architectures": ["LlamaForCausalLM"],
          "dtype": "float32"}
 
-# A rank. What it says last: the group that it was in, or None.
+# The program of one rank. The last line of its output is the group that it used, or None.
 RANK = """
 import sys
 import torch
 from penstock import _engine
 if not torch.cuda.is_available():
-    torch.accelerator.empty_cache = lambda: None  # which wants a GPU
+    torch.accelerator.empty_cache = lambda: None  # The real function needs a GPU.
 from vllm.config import set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 from vllm.engine.arg_utils import EngineArgs
@@ -81,7 +82,7 @@ class Vllm(unittest.TestCase):
             self.announce("cpu-only", {"vllm.platform_plugins": "cpu_only = cpu_only:name"})
 
     def announce(self, name, groups):
-        """As pip would have it for an installed package."""
+        """Writes the metadata of an installed package with these entry points."""
         folder = os.path.join(self.plugins, f"{name.replace('-', '_')}-1.dist-info")
         os.mkdir(folder)
         with open(os.path.join(folder, "METADATA"), "w", encoding="utf-8") as f:
@@ -96,15 +97,15 @@ class Vllm(unittest.TestCase):
         env = dict(os.environ, HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR",
                    PYTHONPATH=f"{os.environ['PYTHONPATH']}:{self.plugins}")
         if torch.cuda.is_available():
-            env.pop("PENSTOCK_LIBCUDA", None)  # the driver's own
+            env.pop("PENSTOCK_LIBCUDA", None)  # Use the real driver.
         started = [subprocess.Popen([sys.executable, "-c", RANK, self.model, str(rank),
                                      str(ranks), str(port), str(group)], env=env, text=True,
                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                    for rank in range(ranks)]
-        said = [p.communicate(timeout=300) for p in started]
+        outputs = [p.communicate(timeout=300) for p in started]
         self.assertEqual([p.returncode for p in started], [0] * ranks,
-                         "\n".join(err[-3000:] for _, err in said))
-        return [out.splitlines()[-1] for out, _ in said]
+                         "\n".join(err[-3000:] for _, err in outputs))
+        return [out.splitlines()[-1] for out, _ in outputs]
 
     def test_one(self):
         self.assertEqual(self.ranks(1, 1), ["None"])
@@ -112,8 +113,8 @@ class Vllm(unittest.TestCase):
     def test_two(self):
         if torch.cuda.is_available() and torch.cuda.device_count() < 2:
             self.skipTest("two GPUs are wanted")
-        for rank, said in enumerate(self.ranks(2, 1)):
-            self.assertRegex(said, rf"^penstock\.Group\('w-.*', {rank}, 2\)$")
+        for rank, group in enumerate(self.ranks(2, 1)):
+            self.assertRegex(group, rf"^penstock\.Group\('w-.*', {rank}, 2\)$")
         self.assertEqual(self.ranks(2, 0), ["None"] * 2)
 
 
