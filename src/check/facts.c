@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "core/base/err.h"
+#include "core/machine/topo_read.h"
+#include "gate.h"
 
 /* ---- the kernel -------------------------------------------------------------- */
 

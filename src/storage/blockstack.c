@@ -14,6 +14,8 @@
 #include <string.h>
 
 #include "core/machine/sysfs.h"
+#include "core/machine/topo.h"
+#include "core/machine/topo_disk.h"
 #include "storage/dmtable.h"
 
 _Static_assert(sizeof(((struct pst_stack_drive *)0)->transport) ==
@@ -159,7 +161,8 @@ static unsigned slaves_add(struct stack_walk *w, int index)
 	size_t i;
 
 	memcpy(name, w->stack->layers[index].name, sizeof(name));
-	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0 || names.cut) {
+	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0 ||
+	    names.truncated) {
 		stack_lose(w->stack, "the devices below %s cannot be read", name);
 		return 0;
 	}
@@ -240,7 +243,7 @@ static void lvm_guess(struct stack_walk *w, const char *name, const char *own, s
 	}
 	if (pst_sysfs_list(&w->fs, &names, "sys/class/block/%s/slaves", name) < 0)
 		return;
-	if (names.count && !names.cut)
+	if (names.count && !names.truncated)
 		dm->kind = PST_LAYER_LINEAR;
 	for (i = 0; i < names.count; i++) {
 		const char *end;
@@ -341,7 +344,7 @@ static void nvme_head_visit(struct stack_walk *w, int index)
 		layer_add(w, path, index);
 		count++;
 	}
-	if (names.cut || !count)
+	if (names.truncated || !count)
 		stack_lose(w->stack, "no path of %s is visible", layer->name);
 	pst_names_free(&names);
 }

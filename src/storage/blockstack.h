@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/machine/topo.h"
+#include "core/machine/pci_address.h"
 #include "storage/mountinfo.h"
 
 #define PST_LAYERS_MAX 64

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/machine/cpus.h"
+#include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
-#include "core/machine/topo.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len_bytes);
 

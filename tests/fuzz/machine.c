@@ -5,7 +5,8 @@
  * runs it, or replay.c over its corpus. A failure is an endless walk, or a verdict "direct" for
  * an incomplete stack.
  */
-#include "core/machine/topo.h"
+#include "core/machine/topo_print.h"
+#include "core/machine/topo_read.h"
 #include "file_tree.h"
 #include "storage/blockstack_verdict.h"
 

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "core/machine/topo.h"
+#include "core/machine/topo_read.h"
 
 static inline struct pst_topo *topo_at(const char *root)
 {

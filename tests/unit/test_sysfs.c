@@ -9,8 +9,9 @@
 #include <stdbool.h>
 
 #include "../replay/tree.h"
+#include "core/machine/cpus.h"
+#include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
-#include "core/machine/topo.h"
 
 static void pci_addresses(void **state)
 {
@@ -214,7 +215,7 @@ static void directory_lists(void **state)
 	assert_int_equal(names.count, 4);
 	for (i = 0; i < names.count; i++)
 		assert_string_equal(names.name[i], want[i]);
-	assert_false(names.cut);
+	assert_false(names.truncated);
 	pst_names_free(&names);
 	assert_int_equal(pst_sysfs_list(&fs, &names, "d/sda"), -ENOTDIR);
 	assert_int_equal(pst_sysfs_list(&fs, &names, "none"), -ENOENT);

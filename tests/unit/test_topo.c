@@ -7,6 +7,8 @@
 #include "../replay/near.h"
 #include "../replay/tree.h"
 
+#include "core/machine/topo_print.h"
+
 static struct tree machines; /* All machines of synth.py, and the captures. */
 
 static struct pst_topo *machine_open(const char *name)
@@ -265,7 +267,7 @@ static void topo_print_to(const char *path, const char *root, bool json_matches_
 	fclose(f);
 }
 
-/* The JSON output of each machine matches the schema of topo.h. */
+/* The JSON output of each machine matches the schema of topo_print.h. */
 static void json_matches_schema(void **state)
 {
 	char path[1024], root[1024];

@@ -8,6 +8,7 @@
 #include "../replay/tree.h"
 
 #include "core/machine/numa.h"
+#include "core/machine/topo_print.h"
 
 static void plant(const struct tree *t, const char *path, const char *class_)
 {

@@ -16,7 +16,8 @@
 
 #include "common/utf8.h"
 #include "core/base/stats.h"
-#include "core/machine/topo.h"
+#include "core/machine/topo_print.h"
+#include "core/machine/topo_read.h"
 
 static FILE *stream_on(int fd)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Nearness: see near.h. A copy that crosses the sockets' link runs at a fraction of
- * the PCIe link's speed, so lanes run, and the ring lies, on the device's node.
- */
+/* NUMA placement of a pump's threads and memory: see numa.h. */
 #include "core/machine/numa.h"
 
 #include <linux/mempolicy.h>
@@ -11,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
-#include "core/machine/topo.h"
+#include "core/machine/topo_read.h"
 
 void pst_numa_find(const struct penstock_device *dev, struct pst_numa *out)
 {
@@ -26,7 +23,8 @@ void pst_numa_find(const struct penstock_device *dev, struct pst_numa *out)
 	if (!dev->facts.bdf[0] || sched_getaffinity(0, sizeof(allowed), &allowed))
 		return;
 	if (pst_topo_open_near(root, dev->facts.bdf, &topo, why, sizeof(why)) < 0) {
-		pst_log(PST_LOG_INFO, "core", "topology not known: %s", why);
+		pst_log(PST_LOG_INFO, "core", "device %s: its NUMA node is unknown: %s",
+			dev->facts.bdf, why);
 		return;
 	}
 	if (topo->node_count > 1 && !pst_topo_cpus_near(topo, dev->facts.bdf, &local)) {
@@ -43,7 +41,7 @@ void pst_numa_find(const struct penstock_device *dev, struct pst_numa *out)
 void pst_numa_bind_thread(const struct pst_numa *numa)
 {
 	if (numa->cpus_known && sched_setaffinity(0, sizeof(numa->cpus), &numa->cpus))
-		pst_log(PST_LOG_INFO, "core", "lane stays where it is: %m");
+		pst_log(PST_LOG_INFO, "core", "cannot bind a lane to the CPUs near its device: %m");
 }
 
 void pst_numa_bind_memory(const struct pst_numa *numa, void *base, size_t len)
@@ -55,5 +53,6 @@ void pst_numa_bind_memory(const struct pst_numa *numa, void *base, size_t len)
 		return;
 	mask[(unsigned)numa->node / bits] = 1ul << (unsigned)numa->node % bits;
 	if (syscall(SYS_mbind, base, len, MPOL_PREFERRED, mask, sizeof(mask) * 8, 0))
-		pst_log(PST_LOG_INFO, "core", "ring lies where it may: %m");
+		pst_log(PST_LOG_INFO, "core", "cannot place the ring on NUMA node %d: %m",
+			numa->node);
 }

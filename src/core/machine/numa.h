@@ -1,25 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a pump's threads and memory belong on a machine with several nodes. */
-#ifndef PST_CORE_NEAR_H
-#define PST_CORE_NEAR_H
+/*
+ * Finds the NUMA node and the CPUs near a device, and binds threads and memory to them. A copy
+ * across the link between two sockets runs at a fraction of the PCIe link's speed. So the
+ * threads of a pump run, and its ring is located, on the device's node. Called by pumps. A
+ * failure here must never be an error: a pump works on any node, only slower.
+ */
+#ifndef PST_CORE_NUMA_H
+#define PST_CORE_NUMA_H
 
 #include <sched.h>
 
 #include "core/ops.h"
 
 struct pst_numa {
-	bool cpus_known; /* the set below is worth setting */
-	cpu_set_t cpus;	 /* near the device, and allowed to this process */
-	int node;	 /* -1: anywhere */
+	bool cpus_known; /* `cpus` is valid and not empty */
+	cpu_set_t cpus;	 /* CPUs near the device that this process may run on */
+	int node;	 /* the device's node; -1: memory may be anywhere */
 };
 
-/* Facts read once, when a pump starts. On one node, or without a PCI address,
- * everything is equally near and nothing is known. */
+/* Reads which CPUs and which node are near a device. Called once, when a pump starts. On a
+ * machine with one node, or for a device without a PCI address, `out` has no CPUs and no
+ * node. */
 void pst_numa_find(const struct penstock_device *dev, struct pst_numa *out);
 
-/* For the calling thread, and for memory not touched yet. Failures are not errors:
- * the pump works anywhere, only slower. */
+/* Binds the calling thread to the CPUs in `numa`. Failures are only logged. */
 void pst_numa_bind_thread(const struct pst_numa *numa);
+/* Makes the kernel prefer the node in `numa` for memory that was not touched yet. Failures are
+ * only logged. */
 void pst_numa_bind_memory(const struct pst_numa *numa, void *base, size_t len);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads small facts of the machine beneath a root that can be set. Called by
- * whatever looks at /sys and /proc: topo.c, the block stack, `penstock check`.
- * It must never follow a link out of a captured tree, open anything that could
- * block or act when it is opened, or write.
+ * Reads small files and links of /sys and /proc: see sysfs.h. It must never follow a link out
+ * of a captured tree, write, or open a file that could block or have an effect when it is
+ * opened.
  */
 #include "core/machine/sysfs.h"
 
@@ -19,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define TRIES_MAX 10000
+#define OPEN_TRIES_MAX 10000
 
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root)
 {
@@ -38,7 +37,8 @@ void pst_sysfs_close(struct pst_sysfs *fs)
 	}
 }
 
-static int make_path(char *path, const char *fmt, va_list args)
+/* Formats a path; -ENAMETOOLONG if it is empty or too long. */
+static int path_format(char *path, const char *fmt, va_list args)
 {
 	int len = vsnprintf(path, PST_SYSFS_PATH_MAX, fmt, args);
 
@@ -48,12 +48,14 @@ static int make_path(char *path, const char *fmt, va_list args)
 }
 
 /*
- * Kernels before 5.6 and some containers have no openat2: links are then followed
- * as they are, which shows a hostile capture no more than this process may read. While
- * anything is renamed or mounted on the machine a path with ".." may be refused (EAGAIN):
- * the kernel asks to try again.
+ * Opens a path beneath the root. Links are resolved inside a root other than "/". Kernels before
+ * 5.6 and some containers do not have openat2. There, links are followed without a limit; a
+ * hostile capture can then lead to any file that this process may read.
+ *
+ * openat2 may fail with EAGAIN for a path with ".." while another process renames or mounts
+ * anything. The kernel expects the caller to try again.
  */
-static int open_beneath(const struct pst_sysfs *fs, const char *path, int flags)
+static int path_open(const struct pst_sysfs *fs, const char *path, int flags)
 {
 	struct open_how how = {.flags = (uint64_t)(unsigned)flags | O_CLOEXEC,
 			       .resolve = RESOLVE_IN_ROOT};
@@ -63,7 +65,7 @@ static int open_beneath(const struct pst_sysfs *fs, const char *path, int flags)
 	if (fs->confined) {
 		do
 			fd = syscall(SYS_openat2, fs->fd, path, &how, sizeof(how));
-		while (fd < 0 && errno == EAGAIN && tries++ < TRIES_MAX);
+		while (fd < 0 && errno == EAGAIN && tries++ < OPEN_TRIES_MAX);
 		if (fd >= 0)
 			return (int)fd;
 		if (errno != ENOSYS && errno != EPERM)
@@ -73,26 +75,27 @@ static int open_beneath(const struct pst_sysfs *fs, const char *path, int flags)
 	return fd < 0 ? -errno : (int)fd;
 }
 
-/* A regular file for reading; a fifo or a device in a capture is refused. */
-static int open_file(const struct pst_sysfs *fs, const char *fmt, va_list args)
+/* Opens a regular file for reading. A fifo or a device in a capture is refused. */
+static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_list args)
 {
 	char path[PST_SYSFS_PATH_MAX];
 	struct stat st;
-	int fd, ret = make_path(path, fmt, args);
+	int fd, ret = path_format(path, fmt, args);
 
 	if (ret < 0)
 		return ret;
-	fd = open_beneath(fs, path, O_PATH);
+	fd = path_open(fs, path, O_PATH);
 	if (fd < 0)
 		return fd;
 	ret = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
 	close(fd);
 	if (ret < 0)
 		return ret;
-	return open_beneath(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+	return path_open(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 }
 
-static ssize_t read_full(int fd, char *out, size_t max)
+/* Reads until `max` bytes or the end of the file. */
+static ssize_t fd_read(int fd, char *out, size_t max)
 {
 	size_t got = 0;
 
@@ -110,14 +113,15 @@ static ssize_t read_full(int fd, char *out, size_t max)
 	return (ssize_t)got;
 }
 
-/* Cuts text down to its first line, without blanks around it. */
-static ssize_t tidy(char *text, size_t len, size_t room)
+/* Reduces text to its first line, without blanks around it and with '?' for unprintable bytes.
+ * Returns its length; -EOVERFLOW if the line fills all of `capacity`. */
+static ssize_t line_trim(char *text, size_t len, size_t capacity)
 {
 	size_t start = 0, end = 0;
 
 	while (end < len && text[end] != '\n' && text[end])
 		end++;
-	if (end == room)
+	if (end == capacity)
 		return -EOVERFLOW;
 	while (start < end && (text[start] == ' ' || text[start] == '\t'))
 		start++;
@@ -132,8 +136,9 @@ static ssize_t tidy(char *text, size_t len, size_t room)
 	return (ssize_t)end;
 }
 
-static ssize_t text_v(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
-		      va_list args)
+/* Does the work of pst_sysfs_text. */
+static ssize_t text_read(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
+			 va_list args)
 {
 	ssize_t got;
 	int fd;
@@ -141,13 +146,13 @@ static ssize_t text_v(const struct pst_sysfs *fs, char *out, size_t out_len, con
 	if (!out_len)
 		return -EINVAL;
 	out[0] = '\0';
-	fd = open_file(fs, fmt, args);
+	fd = regular_file_open(fs, fmt, args);
 	if (fd < 0)
 		return fd;
-	got = read_full(fd, out, out_len);
+	got = fd_read(fd, out, out_len);
 	close(fd);
 	if (got >= 0)
-		got = tidy(out, (size_t)got, out_len);
+		got = line_trim(out, (size_t)got, out_len);
 	if (got < 0)
 		out[0] = '\0';
 	return got;
@@ -159,7 +164,7 @@ ssize_t pst_sysfs_text(const struct pst_sysfs *fs, char *out, size_t out_len, co
 	ssize_t ret;
 
 	va_start(args, fmt);
-	ret = text_v(fs, out, out_len, fmt, args);
+	ret = text_read(fs, out, out_len, fmt, args);
 	va_end(args);
 	return ret;
 }
@@ -171,7 +176,7 @@ int pst_number_parse(const char *text, int64_t *out)
 	char *end;
 	long long value;
 
-	/* strtoll would take blanks and, behind 0x, a sign. */
+	/* strtoll would accept leading blanks and, after 0x, a sign. */
 	if (!strchr(hex ? "0123456789abcdefABCDEF" : "-0123456789", digits[0]) || !digits[0])
 		return -EINVAL;
 	errno = 0;
@@ -189,7 +194,7 @@ int pst_sysfs_number(const struct pst_sysfs *fs, int64_t *out, const char *fmt, 
 	ssize_t ret;
 
 	va_start(args, fmt);
-	ret = text_v(fs, text, sizeof(text), fmt, args);
+	ret = text_read(fs, text, sizeof(text), fmt, args);
 	va_end(args);
 	return ret < 0 ? (int)ret : pst_number_parse(text, out);
 }
@@ -201,43 +206,43 @@ ssize_t pst_sysfs_bytes(const struct pst_sysfs *fs, void *out, size_t max, const
 	int fd;
 
 	va_start(args, fmt);
-	fd = open_file(fs, fmt, args);
+	fd = regular_file_open(fs, fmt, args);
 	va_end(args);
 	if (fd < 0)
 		return fd;
-	got = read_full(fd, out, max);
+	got = fd_read(fd, out, max);
 	close(fd);
 	return got;
 }
 
 ssize_t pst_sysfs_file(const struct pst_sysfs *fs, char **out, size_t max, const char *fmt, ...)
 {
-	size_t room = 4096, len = 0;
+	size_t capacity = 4096, len = 0;
 	char *text = NULL, *more;
 	ssize_t got = 0;
 	va_list args;
 	int fd;
 
 	va_start(args, fmt);
-	fd = open_file(fs, fmt, args);
+	fd = regular_file_open(fs, fmt, args);
 	va_end(args);
 	if (fd < 0)
 		return fd;
-	/* The size of a file in /proc is not known before its end. */
+	/* stat does not report the size of a file in /proc: read until its end. */
 	do {
-		more = realloc(text, room + 1);
+		more = realloc(text, capacity + 1);
 		if (!more) {
 			got = -ENOMEM;
 			break;
 		}
 		text = more;
-		got = read_full(fd, text + len, room - len);
+		got = fd_read(fd, text + len, capacity - len);
 		if (got < 0)
 			break;
 		len += (size_t)got;
-		if (len < room)
+		if (len < capacity)
 			break;
-		room *= 2;
+		capacity *= 2;
 		if (len > max)
 			got = -EFBIG;
 	} while (got >= 0);
@@ -253,11 +258,12 @@ ssize_t pst_sysfs_file(const struct pst_sysfs *fs, char **out, size_t max, const
 	return (ssize_t)len;
 }
 
-static ssize_t link_v(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
-		      va_list args)
+/* Does the work of pst_sysfs_link. */
+static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
+			 va_list args)
 {
 	char path[PST_SYSFS_PATH_MAX];
-	int fd, ret = make_path(path, fmt, args);
+	int fd, ret = path_format(path, fmt, args);
 	ssize_t len;
 
 	if (!out_len)
@@ -265,19 +271,19 @@ static ssize_t link_v(const struct pst_sysfs *fs, char *out, size_t out_len, con
 	out[0] = '\0';
 	if (ret < 0)
 		return ret;
-	fd = open_beneath(fs, path, O_PATH | O_NOFOLLOW);
+	fd = path_open(fs, path, O_PATH | O_NOFOLLOW);
 	if (fd < 0)
 		return fd;
 	len = readlinkat(fd, "", out, out_len);
 	ret = len < 0 ? -errno : 0;
 	close(fd);
-	/* ENOENT is how an O_PATH descriptor of no link answers. */
+	/* On an O_PATH descriptor that is not a link, readlinkat fails with ENOENT. */
 	if (ret == -ENOENT)
 		ret = -EINVAL;
 	if (!ret && (size_t)len == out_len)
 		ret = -EOVERFLOW;
 	out[ret < 0 ? 0 : len] = '\0';
-	return ret < 0 ? ret : tidy(out, (size_t)len, out_len);
+	return ret < 0 ? ret : line_trim(out, (size_t)len, out_len);
 }
 
 ssize_t pst_sysfs_link(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt, ...)
@@ -286,7 +292,7 @@ ssize_t pst_sysfs_link(const struct pst_sysfs *fs, char *out, size_t out_len, co
 	ssize_t ret;
 
 	va_start(args, fmt);
-	ret = link_v(fs, out, out_len, fmt, args);
+	ret = link_read(fs, out, out_len, fmt, args);
 	va_end(args);
 	return ret;
 }
@@ -303,7 +309,7 @@ ssize_t pst_sysfs_link_name(const struct pst_sysfs *fs, char *out, size_t out_le
 		return -EINVAL;
 	out[0] = '\0';
 	va_start(args, fmt);
-	ret = link_v(fs, target, sizeof(target), fmt, args);
+	ret = link_read(fs, target, sizeof(target), fmt, args);
 	va_end(args);
 	if (ret < 0)
 		return ret;
@@ -322,41 +328,42 @@ bool pst_sysfs_exists(const struct pst_sysfs *fs, const char *fmt, ...)
 	int fd;
 
 	va_start(args, fmt);
-	fd = make_path(path, fmt, args);
+	fd = path_format(path, fmt, args);
 	va_end(args);
 	if (fd < 0)
 		return false;
-	fd = open_beneath(fs, path, O_PATH);
+	fd = path_open(fs, path, O_PATH);
 	if (fd < 0)
 		return false;
 	close(fd);
 	return true;
 }
 
-static int by_version(const void *a, const void *b)
+static int name_by_version(const void *a, const void *b)
 {
 	return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int collect(DIR *dir, struct pst_names *out)
+/* Reads the names of an open folder and sorts them. */
+static int names_read(DIR *dir, struct pst_names *out)
 {
-	size_t room = 0;
+	size_t capacity = 0;
 	struct dirent *e;
 
 	while ((e = readdir(dir))) {
 		if (e->d_name[0] == '.')
 			continue;
 		if (out->count == PST_SYSFS_ENTRIES_MAX) {
-			out->cut = true;
+			out->truncated = true;
 			break;
 		}
-		if (out->count == room) {
-			char **more = realloc(out->name, (room * 2 + 32) * sizeof(*more));
+		if (out->count == capacity) {
+			char **more = realloc(out->name, (capacity * 2 + 32) * sizeof(*more));
 
 			if (!more)
 				return -ENOMEM;
 			out->name = more;
-			room = room * 2 + 32;
+			capacity = capacity * 2 + 32;
 		}
 		out->name[out->count] = strdup(e->d_name);
 		if (!out->name[out->count])
@@ -364,7 +371,7 @@ static int collect(DIR *dir, struct pst_names *out)
 		out->count++;
 	}
 	if (out->count)
-		qsort(out->name, out->count, sizeof(*out->name), by_version);
+		qsort(out->name, out->count, sizeof(*out->name), name_by_version);
 	return 0;
 }
 
@@ -377,11 +384,11 @@ int pst_sysfs_list(const struct pst_sysfs *fs, struct pst_names *out, const char
 
 	*out = (struct pst_names){0};
 	va_start(args, fmt);
-	fd = make_path(path, fmt, args);
+	fd = path_format(path, fmt, args);
 	va_end(args);
 	if (fd < 0)
 		return fd;
-	fd = open_beneath(fs, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
+	fd = path_open(fs, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
 	if (fd < 0)
 		return fd;
 	dir = fdopendir(fd);
@@ -389,7 +396,7 @@ int pst_sysfs_list(const struct pst_sysfs *fs, struct pst_names *out, const char
 		close(fd);
 		return -ENOMEM;
 	}
-	fd = collect(dir, out);
+	fd = names_read(dir, out);
 	closedir(dir);
 	if (fd < 0)
 		pst_names_free(out);

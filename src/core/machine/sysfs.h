@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small facts of the machine, read beneath a root that can be set, so that a
- * captured machine is read like the real one. Called by topo.c, by the block
- * stack and by `penstock check`, when something is opened; never per request.
+ * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses,
+ * so that a captured machine is read like the real one. Called by the topology, by the block
+ * stack and by `penstock check`, when something is opened; never per request. It must never
+ * write.
  *
- * What lies beneath a root may be garbled or hostile: links cannot lead out of
- * it, nothing but regular files is read, everything has a limit, and text comes
- * back as one printable line. It must never write.
+ * The files beneath a root may be garbled or hostile. So links cannot lead out of the root,
+ * only regular files are read, every size has a limit, and text is returned as one printable
+ * line.
  */
 #ifndef PST_CORE_SYSFS_H
 #define PST_CORE_SYSFS_H
@@ -16,71 +17,79 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PST_SYSFS_PATH_MAX 1024	    /* of a path beneath the root */
-#define PST_SYSFS_ENTRIES_MAX 16384 /* of a folder; what comes behind is left out */
+#define PST_SYSFS_PATH_MAX 1024	    /* bytes of a path beneath the root */
+#define PST_SYSFS_ENTRIES_MAX 16384 /* names read from a folder; further ones are left out */
 
 struct pst_sysfs {
-	int fd;	       /* the root folder */
+	int fd;	       /* the root folder; -1: closed */
 	bool confined; /* a root other than "/": links are resolved inside it */
 };
 
+/* Names in a folder. */
 struct pst_names {
-	char **name; /* sorted so that nvme2 comes before nvme10 */
+	char **name; /* sorted by numbers, too: nvme2 comes before nvme10 */
 	size_t count;
-	bool cut; /* there were more than PST_SYSFS_ENTRIES_MAX */
+	bool truncated; /* the folder has more than PST_SYSFS_ENTRIES_MAX names */
 };
 
-/* "" and "/" are the real machine. 0, or -errno; close() is the caller's then. */
+/* Opens a root folder; NULL, "" and "/" are the real machine. Returns 0 or -errno. On success
+ * the caller closes it. */
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root);
+/* Closes the root folder; closing twice is fine. */
 void pst_sysfs_close(struct pst_sysfs *fs);
 
 /*
- * All paths are printf-style, relative to the root ("sys/block/%s/size"). The
- * functions may block shortly and may be called from any thread.
+ * All functions below build their path as printf does, relative to the root
+ * ("sys/block/%s/size"). They may block for a short time, and any thread may call them.
  */
 
-/* First line, without blanks at its ends and with '?' for what cannot be printed:
- * its length, or -errno; -EOVERFLOW when it does not fit (out is "" then). */
+/* Reads the first line of a file, without blanks at either end and with '?' for unprintable
+ * bytes. Returns its length, or -errno and "" in `out`; -EOVERFLOW: it does not fit. */
 ssize_t pst_sysfs_text(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* A decimal or 0x number that is alone on the first line. */
+/* Reads a decimal or 0x number that is alone on the first line of a file. Returns 0 or -errno. */
 int pst_sysfs_number(const struct pst_sysfs *fs, int64_t *out, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Up to `max` raw bytes; how many there were. */
+/* Reads up to `max` raw bytes of a file. Returns their number or -errno. */
 ssize_t pst_sysfs_bytes(const struct pst_sysfs *fs, void *out, size_t max, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* A whole file with a NUL behind it, the caller frees *out; -EFBIG above `max`. */
+/* Reads a whole file and appends a NUL; the caller frees *out. Returns its length or -errno;
+ * -EFBIG: the file is longer than `max`. */
 ssize_t pst_sysfs_file(const struct pst_sysfs *fs, char **out, size_t max, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* What a symbolic link says; -EINVAL when it is none. */
+/* Reads the target of a symbolic link. Returns its length or -errno; -EINVAL: not a link. */
 ssize_t pst_sysfs_link(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* The last component of what a link says ("driver" -> "nvme"). */
+/* Reads the last component of a link's target: "nvme" if the link `driver` points to a folder
+ * of that name. Returns its length or -errno. */
 ssize_t pst_sysfs_link_name(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
 			    ...) __attribute__((format(printf, 4, 5)));
 
+/* Returns whether a file, a folder or the target of a link exists. */
 bool pst_sysfs_exists(const struct pst_sysfs *fs, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Names in a folder but those that begin with a dot. Always followed by _free. */
+/* Lists the names in a folder, without those that begin with a dot. Returns 0 or -errno. The
+ * caller frees the list with pst_names_free. */
 int pst_sysfs_list(const struct pst_sysfs *fs, struct pst_names *out, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void pst_names_free(struct pst_names *names);
 
-/* "12" or "0x1f" and nothing else. */
+/* Parses "12", "-1" or "0x1f". Returns 0 or -errno; -EINVAL: the text is not only a number. */
 int pst_number_parse(const char *text, int64_t *out);
 
-/* The next component of a path: false at its end, else its start and length, and
- * *path behind it. */
+/* Finds the next component of a path and moves *path after it. Returns false at the end of the
+ * path. */
 bool pst_path_next(const char **path, const char **part, size_t *len);
-/* "host12" for the prefix "host"; with `digits` false anything may follow. */
+/* Returns whether a component starts with `prefix` and continues: "host12" for "host". If
+ * `digits` is true, only digits may follow the prefix. */
 bool pst_part_is(const char *part, size_t len, const char *prefix, bool digits);
-/* The first such component of a path; NULL when there is none. */
+/* Returns the path from its first component for which pst_part_is is true; NULL: none. */
 const char *pst_path_find(const char *path, const char *prefix, bool digits);
 
 #endif

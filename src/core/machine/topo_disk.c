@@ -1,40 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a link of /sys tells about one device: its PCI address, the transport by
- * which a disk is reached, whether an RDMA device is software. Called by
- * topo_read.c and by the block stack. It must never call a disk reachable by DMA
- * because its path looks unlike what is known: that is "".
+ * Classifies disks and RDMA devices by their entries in /sys: see topo_disk.h.
  */
+#include "core/machine/topo_disk.h"
+
 #include <string.h>
 
+#include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
-#include "core/machine/topo.h"
 
-bool pst_part_bdf(const char *part, size_t len, char out[PST_BDF_LEN])
-{
-	char text[PST_BDF_LEN];
-
-	/* "04:00.0" without a domain is no device in /sys. */
-	if (len < 12 || len >= sizeof(text))
-		return false;
-	memcpy(text, part, len);
-	text[len] = '\0';
-	return pst_bdf_normal(text, out) == 0;
-}
-
-bool pst_path_bdf(const char *path, char out[PST_BDF_LEN])
-{
-	const char *part;
-	size_t len;
-
-	out[0] = '\0';
-	while (pst_path_next(&path, &part, &len))
-		pst_part_bdf(part, len, out);
-	return out[0] != '\0';
-}
-
-/* What the driver of the disk's SCSI host calls itself, "" when it does not say. */
-static void host_driver(const struct pst_sysfs *fs, const char *host, char *out, size_t out_len)
+/* Reads the name of the driver of a SCSI host; "" if the host does not report it. `host` is the
+ * rest of the disk's path from the host's name on. */
+static void scsi_host_driver(const struct pst_sysfs *fs, const char *host, char *out,
+			     size_t out_len)
 {
 	pst_sysfs_text(fs, out, out_len, "sys/class/scsi_host/%.*s/proc_name",
 		       (int)strcspn(host, "/"), host);
@@ -45,7 +23,7 @@ static const char *scsi_transport(const struct pst_sysfs *fs, const char *link, 
 	char bdf[PST_BDF_LEN], driver[32];
 	bool on_pci = pst_path_bdf(link, bdf);
 
-	host_driver(fs, host, driver, sizeof(driver));
+	scsi_host_driver(fs, host, driver, sizeof(driver));
 	if (!strcmp(driver, "iscsi_iser"))
 		return "iser";
 	if (!strcmp(driver, "ib_srp"))
@@ -85,8 +63,8 @@ bool pst_rdma_is_software(const struct pst_sysfs *fs, const char *name)
 {
 	char text[PST_SYSFS_PATH_MAX];
 
-	/* Soft-RoCE has said what it stands on in `parent` since it exists; before
-	 * 5.11 it hung below the Ethernet card, where its path tells nothing. */
+	/* Every Soft-RoCE device has a file `parent`, which names the network interface below.
+	 * Before kernel 5.11 its path was below the Ethernet card, and looked like hardware. */
 	if (pst_part_is(name, strlen(name), "rxe", false) ||
 	    pst_part_is(name, strlen(name), "siw", false) ||
 	    pst_sysfs_exists(fs, "sys/class/infiniband/%s/parent", name))

@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Prints the shape of the machine for people and as JSON (topo.h has the schema).
- * Called by `penstock topo`. It must never print what is not known as if it were:
- * that is null in JSON and a dash for people.
- */
+/* Prints a topology as text and as JSON: see topo_print.h. */
 #include <string.h>
 
-#include "core/machine/topo.h"
+#include "core/machine/topo_print.h"
 
 static const char *const kind_names[] = {"gpu", "drive", "nic"};
 static const char *const role_names[] = {"endpoint", "root-port", "switch-up", "switch-down",
 					 "bridge"};
 
-static const struct pst_pci *pci_of(const struct pst_topo *topo, const struct pst_end *end)
+static const struct pst_pci *end_pci(const struct pst_topo *topo, const struct pst_end *end)
 {
 	return end->pci < 0 ? NULL : &topo->pci[end->pci];
 }
 
-static int redirects(const struct pst_topo *topo, const struct pst_pci *a, const struct pst_pci *b)
+static int acs_redirects(const struct pst_topo *topo, const struct pst_pci *a,
+			 const struct pst_pci *b)
 {
 	return pst_topo_acs_redirects(topo, a->bdf, b->bdf);
 }
 
-/* ---- for people ------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------- */
 
-static void print_nodes(const struct pst_topo *topo, FILE *f)
+static void nodes_print(const struct pst_topo *topo, FILE *f)
 {
 	size_t i;
 
@@ -45,7 +42,7 @@ static void print_nodes(const struct pst_topo *topo, FILE *f)
 		fprintf(f, "  not known; CPUs %s\n", topo->online_list ? topo->online_list : "-");
 }
 
-static void print_link(const struct pst_pci *dev, FILE *f)
+static void link_print(const struct pst_pci *dev, FILE *f)
 {
 	if (!dev->link_mts || !dev->link_width)
 		return;
@@ -55,9 +52,9 @@ static void print_link(const struct pst_pci *dev, FILE *f)
 			dev->link_width_max);
 }
 
-static void print_end(const struct pst_topo *topo, const struct pst_end *end, FILE *f)
+static void end_print(const struct pst_topo *topo, const struct pst_end *end, FILE *f)
 {
-	const struct pst_pci *dev = pci_of(topo, end);
+	const struct pst_pci *dev = end_pci(topo, end);
 
 	fprintf(f, "  %-8s %-12s node ", end->name, dev ? dev->bdf : "not on PCI");
 	if (end->numa < 0)
@@ -75,7 +72,7 @@ static void print_end(const struct pst_topo *topo, const struct pst_end *end, FI
 	if (end->state[0])
 		fprintf(f, ", %s", end->state);
 	if (dev) {
-		print_link(dev, f);
+		link_print(dev, f);
 		if (dev->iommu_group >= 0)
 			fprintf(f, ", IOMMU group %d (%s)", dev->iommu_group,
 				dev->iommu_type[0] ? dev->iommu_type : "-");
@@ -86,36 +83,36 @@ static void print_end(const struct pst_topo *topo, const struct pst_end *end, FI
 	fprintf(f, "\n");
 }
 
-static int column(const struct pst_end *end)
+static int column_width(const struct pst_end *end)
 {
 	return strlen(end->name) > 6 ? (int)strlen(end->name) : 6;
 }
 
-static void print_matrix(const struct pst_topo *topo, FILE *f)
+static void nearness_print(const struct pst_topo *topo, FILE *f)
 {
 	size_t i, j;
 
 	fprintf(f, "\nNearness\n%-10s", "");
 	for (j = 0; j < topo->end_count; j++)
 		if (topo->ends[j].pci >= 0)
-			fprintf(f, " %-*s", column(&topo->ends[j]), topo->ends[j].name);
+			fprintf(f, " %-*s", column_width(&topo->ends[j]), topo->ends[j].name);
 	fprintf(f, " CPUs\n");
 	for (i = 0; i < topo->end_count; i++) {
-		const struct pst_pci *a = pci_of(topo, &topo->ends[i]);
+		const struct pst_pci *a = end_pci(topo, &topo->ends[i]);
 
 		if (!a)
 			continue;
 		fprintf(f, "  %-8s", topo->ends[i].name);
 		for (j = 0; j < topo->end_count; j++) {
-			const struct pst_pci *b = pci_of(topo, &topo->ends[j]);
+			const struct pst_pci *b = end_pci(topo, &topo->ends[j]);
 			char cell[8];
 
 			if (!b)
 				continue;
 			snprintf(cell, sizeof(cell), "%s%s",
 				 pst_nearness_name(pst_topo_nearness(topo, a->bdf, b->bdf)),
-				 a != b && redirects(topo, a, b) == 1 ? "!" : "");
-			fprintf(f, " %-*s", column(&topo->ends[j]), cell);
+				 a != b && acs_redirects(topo, a, b) == 1 ? "!" : "");
+			fprintf(f, " %-*s", column_width(&topo->ends[j]), cell);
 		}
 		fprintf(f, " %s\n", a->cpulist ? a->cpulist : "-");
 	}
@@ -129,23 +126,25 @@ void pst_topo_print(const struct pst_topo *topo, FILE *f)
 	bool on_pci = false;
 	size_t i;
 
-	print_nodes(topo, f);
+	nodes_print(topo, f);
 	fprintf(f, "\nDevices (IOMMU: %s)\n", topo->iommu);
 	for (i = 0; i < topo->end_count; i++) {
-		print_end(topo, &topo->ends[i], f);
+		end_print(topo, &topo->ends[i], f);
 		on_pci = on_pci || topo->ends[i].pci >= 0;
 	}
 	if (!topo->end_count)
 		fprintf(f, "  no GPU, drive or RDMA NIC is in sight\n");
 	if (on_pci)
-		print_matrix(topo, f);
+		nearness_print(topo, f);
 	if (!topo->complete)
 		fprintf(f, "\nThis is not all: the machine is larger than what is read.\n");
 }
 
-/* ---- for programs ----------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------- */
 
-static void json_string(FILE *f, const char *text)
+/* Prints a string, or null if it is empty. A byte that is not printable ASCII becomes
+ * \u00xx. */
+static void json_text(FILE *f, const char *text)
 {
 	if (!text || !text[0]) {
 		fputs("null", f);
@@ -165,14 +164,14 @@ static void json_string(FILE *f, const char *text)
 	fputc('"', f);
 }
 
-static void json_field(FILE *f, const char *name, const char *text)
+static void json_text_field(FILE *f, const char *name, const char *text)
 {
 	fprintf(f, ", \"%s\": ", name);
-	json_string(f, text);
+	json_text(f, text);
 }
 
-/* A number, or null for what stands for unknown. */
-static void json_number(FILE *f, const char *name, long long value, long long unknown)
+/* Prints a number, or null if it equals the value that means unknown. */
+static void json_number_field(FILE *f, const char *name, long long value, long long unknown)
 {
 	if (value == unknown)
 		fprintf(f, ", \"%s\": null", name);
@@ -180,12 +179,13 @@ static void json_number(FILE *f, const char *name, long long value, long long un
 		fprintf(f, ", \"%s\": %lld", name, value);
 }
 
-static void json_bool(FILE *f, const char *name, int value)
+/* Prints a bool, or null if the value is negative (unknown). */
+static void json_bool_field(FILE *f, const char *name, int value)
 {
 	fprintf(f, ", \"%s\": %s", name, value < 0 ? "null" : value ? "true" : "false");
 }
 
-static void json_nodes(const struct pst_topo *topo, FILE *f)
+static void nodes_print_json(const struct pst_topo *topo, FILE *f)
 {
 	size_t i;
 
@@ -198,8 +198,8 @@ static void json_nodes(const struct pst_topo *topo, FILE *f)
 
 		fprintf(f, "%s{\"node\": %d", i ? ", " : "", node->id);
 		fprintf(f, ", \"cpus\": \"%s\"", node->cpulist ? node->cpulist : "");
-		json_number(f, "memory_bytes", (long long)node->mem_bytes, 0);
-		json_number(f, "memory_free_bytes", (long long)node->mem_free_bytes, 0);
+		json_number_field(f, "memory_bytes", (long long)node->mem_bytes, 0);
+		json_number_field(f, "memory_free_bytes", (long long)node->mem_free_bytes, 0);
 		fprintf(f, ", \"distance\": [");
 		for (; sscanf(at, " %9u%n", &d, &step) == 1; at += step)
 			fprintf(f, "%s%u", at == node->distance ? "" : ", ", d);
@@ -208,26 +208,26 @@ static void json_nodes(const struct pst_topo *topo, FILE *f)
 	fprintf(f, "]");
 }
 
-static void json_link(FILE *f, const struct pst_pci *dev)
+static void link_print_json(FILE *f, const struct pst_pci *dev)
 {
 	fprintf(f, ", \"link\": {\"known\": %s", dev->link_mts ? "true" : "false");
-	json_number(f, "mts", dev->link_mts, 0);
-	json_number(f, "width", dev->link_width, 0);
-	json_number(f, "mts_max", dev->link_mts_max, 0);
-	json_number(f, "width_max", dev->link_width_max, 0);
+	json_number_field(f, "mts", dev->link_mts, 0);
+	json_number_field(f, "width", dev->link_width, 0);
+	json_number_field(f, "mts_max", dev->link_mts_max, 0);
+	json_number_field(f, "width_max", dev->link_width_max, 0);
 	fprintf(f, "}");
 }
 
-static void json_pci(const struct pst_topo *topo, const struct pst_pci *dev, FILE *f)
+static void pci_print_json(const struct pst_topo *topo, const struct pst_pci *dev, FILE *f)
 {
 	int at, depth = 0;
 
-	json_field(f, "driver", dev->driver);
-	json_field(f, "cpus", dev->cpulist);
-	json_field(f, "host_bridge", dev->host);
-	json_number(f, "iommu_group", dev->iommu_group, -1);
-	json_field(f, "iommu_type", dev->iommu_type);
-	json_link(f, dev);
+	json_text_field(f, "driver", dev->driver);
+	json_text_field(f, "cpus", dev->cpulist);
+	json_text_field(f, "host_bridge", dev->host);
+	json_number_field(f, "iommu_group", dev->iommu_group, -1);
+	json_text_field(f, "iommu_type", dev->iommu_type);
+	link_print_json(f, dev);
 	fprintf(f, ", \"bar_bytes\": %llu", (unsigned long long)dev->bar_bytes);
 	fprintf(f, ", \"p2pmem_bytes\": %llu", (unsigned long long)dev->p2pmem_bytes);
 	fprintf(f, ", \"bridges\": [");
@@ -236,34 +236,34 @@ static void json_pci(const struct pst_topo *topo, const struct pst_pci *dev, FIL
 	fprintf(f, "]");
 }
 
-static void json_devices(const struct pst_topo *topo, FILE *f)
+static void devices_print_json(const struct pst_topo *topo, FILE *f)
 {
 	size_t i;
 
 	fprintf(f, ", \"devices\": [");
 	for (i = 0; i < topo->end_count; i++) {
 		const struct pst_end *end = &topo->ends[i];
-		const struct pst_pci *dev = pci_of(topo, end);
+		const struct pst_pci *dev = end_pci(topo, end);
 
 		fprintf(f, "%s{\"name\": ", i ? ", " : "");
-		json_string(f, end->name);
-		json_field(f, "kind", kind_names[end->kind]);
-		json_field(f, "maker", end->maker);
-		json_field(f, "model", end->model);
-		json_field(f, "transport", end->transport);
-		json_field(f, "rate", end->rate);
-		json_field(f, "state", end->state);
-		json_field(f, "bdf", dev ? dev->bdf : NULL);
-		json_number(f, "numa", end->numa, -1);
+		json_text(f, end->name);
+		json_text_field(f, "kind", kind_names[end->kind]);
+		json_text_field(f, "maker", end->maker);
+		json_text_field(f, "model", end->model);
+		json_text_field(f, "transport", end->transport);
+		json_text_field(f, "rate", end->rate);
+		json_text_field(f, "state", end->state);
+		json_text_field(f, "bdf", dev ? dev->bdf : NULL);
+		json_number_field(f, "numa", end->numa, -1);
 		if (dev)
-			json_pci(topo, dev, f);
+			pci_print_json(topo, dev, f);
 		fprintf(f, "}");
 	}
 	fprintf(f, "]");
 }
 
-/* Is a bridge above one of the devices that are listed? */
-static bool above_an_end(const struct pst_topo *topo, int bridge)
+/* Returns whether a bridge is above a GPU, drive or NIC of the topology. */
+static bool bridge_above_end(const struct pst_topo *topo, int bridge)
 {
 	int at, depth;
 	size_t i;
@@ -276,7 +276,7 @@ static bool above_an_end(const struct pst_topo *topo, int bridge)
 	return false;
 }
 
-static void json_bridges(const struct pst_topo *topo, FILE *f)
+static void bridges_print_json(const struct pst_topo *topo, FILE *f)
 {
 	bool first = true;
 	size_t i;
@@ -285,19 +285,20 @@ static void json_bridges(const struct pst_topo *topo, FILE *f)
 	for (i = 0; i < topo->pci_count; i++) {
 		const struct pst_pci *dev = &topo->pci[i];
 
-		if (dev->role == PST_PCI_ENDPOINT || !above_an_end(topo, (int)i))
+		if (dev->role == PST_PCI_ENDPOINT || !bridge_above_end(topo, (int)i))
 			continue;
 		fprintf(f, "%s{\"bdf\": \"%s\"", first ? "" : ", ", dev->bdf);
-		json_field(f, "role", role_names[dev->role]);
-		json_bool(f, "acs_redirect", dev->acs < 0 ? -1 : !!(dev->acs & PST_ACS_REDIRECT));
-		json_link(f, dev);
+		json_text_field(f, "role", role_names[dev->role]);
+		json_bool_field(f, "acs_redirect",
+				dev->acs < 0 ? -1 : !!(dev->acs & PST_ACS_REDIRECT));
+		link_print_json(f, dev);
 		fprintf(f, "}");
 		first = false;
 	}
 	fprintf(f, "]");
 }
 
-static void json_nearness(const struct pst_topo *topo, FILE *f)
+static void nearness_print_json(const struct pst_topo *topo, FILE *f)
 {
 	bool first = true;
 	size_t i, j;
@@ -305,17 +306,17 @@ static void json_nearness(const struct pst_topo *topo, FILE *f)
 	fprintf(f, ", \"nearness\": [");
 	for (i = 0; i < topo->end_count; i++)
 		for (j = i + 1; j < topo->end_count; j++) {
-			const struct pst_pci *a = pci_of(topo, &topo->ends[i]);
-			const struct pst_pci *b = pci_of(topo, &topo->ends[j]);
+			const struct pst_pci *a = end_pci(topo, &topo->ends[i]);
+			const struct pst_pci *b = end_pci(topo, &topo->ends[j]);
 
 			if (!a || !b)
 				continue;
 			fprintf(f, "%s{\"a\": ", first ? "" : ", ");
-			json_string(f, topo->ends[i].name);
-			json_field(f, "b", topo->ends[j].name);
-			json_field(f, "near",
-				   pst_nearness_name(pst_topo_nearness(topo, a->bdf, b->bdf)));
-			json_bool(f, "acs_redirect", redirects(topo, a, b));
+			json_text(f, topo->ends[i].name);
+			json_text_field(f, "b", topo->ends[j].name);
+			json_text_field(f, "near",
+					pst_nearness_name(pst_topo_nearness(topo, a->bdf, b->bdf)));
+			json_bool_field(f, "acs_redirect", acs_redirects(topo, a, b));
 			fprintf(f, "}");
 			first = false;
 		}
@@ -325,12 +326,12 @@ static void json_nearness(const struct pst_topo *topo, FILE *f)
 void pst_topo_print_json(const struct pst_topo *topo, FILE *f)
 {
 	fprintf(f, "{\"schema\": \"penstock-topo-1\"");
-	json_bool(f, "complete", topo->complete);
-	json_field(f, "cpus_online", topo->online_list);
-	json_field(f, "iommu", topo->iommu);
-	json_nodes(topo, f);
-	json_devices(topo, f);
-	json_bridges(topo, f);
-	json_nearness(topo, f);
+	json_bool_field(f, "complete", topo->complete);
+	json_text_field(f, "cpus_online", topo->online_list);
+	json_text_field(f, "iommu", topo->iommu);
+	nodes_print_json(topo, f);
+	devices_print_json(topo, f);
+	bridges_print_json(topo, f);
+	nearness_print_json(topo, f);
 	fprintf(f, "}\n");
 }

@@ -1,35 +1,134 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the PCI tree and the GPUs, drives and RDMA NICs in it for topo.c.
- * A device's place in the tree is what its link in /sys/bus/pci/devices says. It
- * must never take an unreadable attribute for a zero, nor follow bridges in a
- * circle.
+ * Reads the topology of the machine: see topo_read.h. A PCI device's place in the tree is the
+ * target of its link in /sys/bus/pci/devices. It must never turn an unreadable attribute into
+ * a zero, nor follow bridges that form a circle.
  */
+#include "core/machine/topo_read.h"
+
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/err.h"
 #include "core/machine/sysfs.h"
-#include "core/machine/topo.h"
+#include "core/machine/topo_disk.h"
+
+/* Lists a folder as pst_sysfs_list does, and notes a failed allocation. */
+static int topo_list(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_names *names,
+		     const char *path)
+{
+	int ret = pst_sysfs_list(fs, names, "%s", path);
+
+	topo->no_memory |= ret == -ENOMEM;
+	return ret;
+}
+
+/* Copies a string, and notes a failed allocation. */
+static char *topo_copy(struct pst_topo *topo, const char *text)
+{
+	char *copy = strdup(text);
+
+	topo->no_memory |= !copy;
+	return copy;
+}
+
+/* ---- nodes ------------------------------------------------------------------ */
+
+/* Returns the number after a key, in bytes: "Node 0 MemTotal:  1056 kB". 0 if there is none. */
+static uint64_t meminfo_bytes(const char *text, const char *key)
+{
+	const char *at = strstr(text, key);
+	unsigned long long kib;
+
+	if (!at)
+		return 0;
+	kib = strtoull(at + strlen(key), NULL, 10);
+	return kib > UINT64_MAX / 1024 ? 0 : (uint64_t)kib * 1024;
+}
+
+static void node_read(struct pst_topo *topo, const struct pst_sysfs *fs, int id,
+		      struct pst_node *node)
+{
+	char list[4096], *meminfo;
+	ssize_t got;
+
+	*node = (struct pst_node){.id = id};
+	if (pst_sysfs_text(fs, list, sizeof(list), "sys/devices/system/node/node%d/cpulist", id) >=
+		    0 &&
+	    !pst_cpus_parse(list, &node->cpus))
+		node->cpulist = topo_copy(topo, list);
+	if (pst_sysfs_text(fs, list, sizeof(list), "sys/devices/system/node/node%d/distance", id) >
+	    0)
+		node->distance = topo_copy(topo, list);
+	got = pst_sysfs_file(fs, &meminfo, 65536, "sys/devices/system/node/node%d/meminfo", id);
+	topo->no_memory |= got == -ENOMEM;
+	if (got >= 0) {
+		node->mem_bytes = meminfo_bytes(meminfo, "MemTotal:");
+		node->mem_free_bytes = meminfo_bytes(meminfo, "MemFree:");
+		free(meminfo);
+	}
+}
+
+static int node_number_parse(const char *name, int64_t *id)
+{
+	if (strncmp(name, "node", 4) || pst_number_parse(name + 4, id) < 0)
+		return -EINVAL;
+	return *id < 0 || *id > INT32_MAX ? -EINVAL : 0;
+}
+
+static int nodes_read(struct pst_topo *topo, const struct pst_sysfs *fs)
+{
+	struct pst_names names;
+	int64_t id;
+	size_t i;
+
+	if (topo_list(topo, fs, &names, "sys/devices/system/node") < 0)
+		return 0; /* a kernel without NUMA, or a sandbox: the nodes are unknown */
+	topo->nodes = calloc(names.count + 1, sizeof(*topo->nodes));
+	for (i = 0; topo->nodes && i < names.count; i++) {
+		if (node_number_parse(names.name[i], &id) < 0)
+			continue;
+		if (topo->node_count == PST_NODES_MAX) {
+			topo->complete = false;
+			break;
+		}
+		node_read(topo, fs, (int)id, &topo->nodes[topo->node_count++]);
+	}
+	pst_names_free(&names);
+	return topo->nodes ? 0 : -ENOMEM;
+}
+
+static void online_cpus_read(struct pst_topo *topo, const struct pst_sysfs *fs)
+{
+	char list[4096];
+
+	if (pst_sysfs_text(fs, list, sizeof(list), "sys/devices/system/cpu/online") > 0 &&
+	    !pst_cpus_parse(list, &topo->online))
+		topo->online_list = topo_copy(topo, list);
+}
 
 /* ---- the PCI tree ----------------------------------------------------------- */
 
-struct place {
+/* A device's place in the PCI tree. */
+struct pci_place {
 	char host[PST_BDF_LEN];	  /* the outermost host bridge */
-	char bridge[PST_BDF_LEN]; /* the device above, "" none */
+	char bridge[PST_BDF_LEN]; /* the device above; "": none */
 };
 
 /*
- * "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0". A second host bridge
- * further on is Intel's VMD: its bus has no bridge above, but its outer host.
+ * Parses the target of a device's link:
+ * "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0". A second host bridge in the path is
+ * Intel's VMD. No bridge is above its bus, and the outermost host bridge is the host.
  */
-static void read_place(const char *link, const char *bdf, struct place *place)
+static void pci_place_parse(const char *link, const char *bdf, struct pci_place *place)
 {
 	char above[PST_BDF_LEN] = "", this[PST_BDF_LEN];
 	const char *part;
 	size_t len;
 
-	*place = (struct place){0};
+	*place = (struct pci_place){0};
 	while (pst_path_next(&link, &part, &len)) {
 		if (pst_part_bdf(part, len, this)) {
 			if (!strcmp(this, bdf))
@@ -43,8 +142,9 @@ static void read_place(const char *link, const char *bdf, struct place *place)
 	}
 }
 
-/* "16.0 GT/s PCIe" in millions of transfers; 0 for "Unknown". */
-static uint32_t speed_mts(const char *text)
+/* Returns the speed of a link such as "16.0 GT/s PCIe" in millions of transfers a second; 0 for
+ * "Unknown". */
+static uint32_t link_speed_parse(const char *text)
 {
 	unsigned whole = 0, tenth = 0;
 
@@ -53,18 +153,19 @@ static uint32_t speed_mts(const char *text)
 	return whole * 1000 + tenth * 100;
 }
 
-static uint32_t read_speed(const struct pst_sysfs *fs, const char *bdf, const char *name)
+static uint32_t link_speed_read(const struct pst_sysfs *fs, const char *bdf, const char *name)
 {
 	char text[32];
 
 	if (pst_sysfs_text(fs, text, sizeof(text), "sys/bus/pci/devices/%s/%s", bdf, name) < 0)
 		return 0;
-	return speed_mts(text);
+	return link_speed_parse(text);
 }
 
-/* A number of the device within limits, else `none`. */
-static int64_t read_number(const struct pst_sysfs *fs, const char *bdf, const char *name,
-			   int64_t min, int64_t max, int64_t none)
+/* Reads a number from a file of the device. Returns `none` if it cannot be read or is out of
+ * range. */
+static int64_t pci_number_read(const struct pst_sysfs *fs, const char *bdf, const char *name,
+			       int64_t min, int64_t max, int64_t none)
 {
 	int64_t value;
 
@@ -74,8 +175,9 @@ static int64_t read_number(const struct pst_sysfs *fs, const char *bdf, const ch
 	return value;
 }
 
-/* The largest of the six memory BARs in "start end flags" lines. */
-static uint64_t largest_bar(const struct pst_sysfs *fs, const char *bdf)
+/* Returns the size of the largest memory BAR. The first six lines of `resource` are the BARs, as
+ * "start end flags"; flag 0x200 marks memory. */
+static uint64_t largest_bar_read(const struct pst_sysfs *fs, const char *bdf)
 {
 	uint64_t largest = 0;
 	unsigned long long start, end, flags;
@@ -101,12 +203,13 @@ static uint32_t le32(const uint8_t *bytes)
 	       (uint32_t)bytes[3] << 24;
 }
 
-/* The ACS control word; 0 without that capability (id 13, PCIe 7.7.11). */
-static int32_t acs_control(const uint8_t *config, size_t len)
+/* Returns the ACS control word from a device's config space; 0 if it does not have the ACS
+ * capability (id 13, PCIe 7.7.11); -1 if that is not known. */
+static int32_t acs_control_find(const uint8_t *config, size_t len)
 {
 	unsigned at = 0x100, count;
 
-	/* As an ordinary user, the kernel gives 64 bytes. */
+	/* The kernel lets an ordinary user read only 64 bytes. */
 	if (len <= 64)
 		return -1;
 	for (count = 0; at >= 0x100 && at + 8 <= len && count < 960; count++) {
@@ -119,8 +222,8 @@ static int32_t acs_control(const uint8_t *config, size_t len)
 	return 0;
 }
 
-/* The port type of the PCI Express capability (id 16); -1: not known. */
-static int port_type(const uint8_t *config, size_t len)
+/* Returns the port type from the PCI Express capability (id 16); -1: not known. */
+static int pcie_port_type(const uint8_t *config, size_t len)
 {
 	unsigned at, count;
 
@@ -134,7 +237,7 @@ static int port_type(const uint8_t *config, size_t len)
 	return -1;
 }
 
-static void read_bridge(const struct pst_sysfs *fs, struct pst_pci *dev)
+static void bridge_read(const struct pst_sysfs *fs, struct pst_pci *dev)
 {
 	uint8_t config[4096];
 	ssize_t got = pst_sysfs_bytes(fs, config, sizeof(config), "sys/bus/pci/devices/%s/config",
@@ -143,8 +246,8 @@ static void read_bridge(const struct pst_sysfs *fs, struct pst_pci *dev)
 	dev->role = PST_PCI_BRIDGE;
 	if (got <= 0)
 		return;
-	dev->acs = acs_control(config, (size_t)got);
-	switch (port_type(config, (size_t)got)) {
+	dev->acs = acs_control_find(config, (size_t)got);
+	switch (pcie_port_type(config, (size_t)got)) {
 	case 4:
 		dev->role = PST_PCI_ROOT_PORT;
 		break;
@@ -157,21 +260,21 @@ static void read_bridge(const struct pst_sysfs *fs, struct pst_pci *dev)
 	}
 }
 
-static void read_device(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_pci *dev)
+static void pci_device_read(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_pci *dev)
 {
 	char list[4096];
 
-	dev->class_ = (uint32_t)read_number(fs, dev->bdf, "class", 0, 0xffffff, 0);
-	dev->vendor = (uint16_t)read_number(fs, dev->bdf, "vendor", 0, 0xffff, 0);
-	dev->device = (uint16_t)read_number(fs, dev->bdf, "device", 0, 0xffff, 0);
-	dev->numa = (int32_t)read_number(fs, dev->bdf, "numa_node", 0, INT32_MAX, -1);
-	dev->link_mts = read_speed(fs, dev->bdf, "current_link_speed");
-	dev->link_mts_max = read_speed(fs, dev->bdf, "max_link_speed");
-	/* 255 is what a device that does not answer reads as. */
-	dev->link_width = (uint16_t)read_number(fs, dev->bdf, "current_link_width", 0, 32, 0);
-	dev->link_width_max = (uint16_t)read_number(fs, dev->bdf, "max_link_width", 0, 32, 0);
-	dev->p2pmem_bytes = (uint64_t)read_number(fs, dev->bdf, "p2pmem/size", 0, INT64_MAX, 0);
-	dev->bar_bytes = largest_bar(fs, dev->bdf);
+	dev->class_ = (uint32_t)pci_number_read(fs, dev->bdf, "class", 0, 0xffffff, 0);
+	dev->vendor = (uint16_t)pci_number_read(fs, dev->bdf, "vendor", 0, 0xffff, 0);
+	dev->device = (uint16_t)pci_number_read(fs, dev->bdf, "device", 0, 0xffff, 0);
+	dev->numa = (int32_t)pci_number_read(fs, dev->bdf, "numa_node", 0, INT32_MAX, -1);
+	dev->link_mts = link_speed_read(fs, dev->bdf, "current_link_speed");
+	dev->link_mts_max = link_speed_read(fs, dev->bdf, "max_link_speed");
+	/* The width of a device that does not answer reads as 255. */
+	dev->link_width = (uint16_t)pci_number_read(fs, dev->bdf, "current_link_width", 0, 32, 0);
+	dev->link_width_max = (uint16_t)pci_number_read(fs, dev->bdf, "max_link_width", 0, 32, 0);
+	dev->p2pmem_bytes = (uint64_t)pci_number_read(fs, dev->bdf, "p2pmem/size", 0, INT64_MAX, 0);
+	dev->bar_bytes = largest_bar_read(fs, dev->bdf);
 	pst_sysfs_link_name(fs, dev->driver, sizeof(dev->driver), "sys/bus/pci/devices/%s/driver",
 			    dev->bdf);
 	if (pst_sysfs_text(fs, list, sizeof(list), "sys/bus/pci/devices/%s/local_cpulist",
@@ -179,7 +282,7 @@ static void read_device(struct pst_topo *topo, const struct pst_sysfs *fs, struc
 		struct pst_cpus cpus;
 
 		if (!pst_cpus_parse(list, &cpus))
-			dev->cpulist = pst_topo_copy(topo, list);
+			dev->cpulist = topo_copy(topo, list);
 	}
 	dev->iommu_group = -1;
 	if (pst_sysfs_link_name(fs, list, sizeof(list), "sys/bus/pci/devices/%s/iommu_group",
@@ -194,10 +297,10 @@ static void read_device(struct pst_topo *topo, const struct pst_sysfs *fs, struc
 	}
 	dev->acs = -1;
 	if (dev->class_ >> 8 == 0x0604)
-		read_bridge(fs, dev);
+		bridge_read(fs, dev);
 }
 
-static int by_address(const void *a, const void *b)
+static int pci_by_address(const void *a, const void *b)
 {
 	const struct pst_pci *x = a, *y = b;
 
@@ -206,8 +309,9 @@ static int by_address(const void *a, const void *b)
 	return (x->bus << 16 | x->dev << 8 | x->fn) - (y->bus << 16 | y->dev << 8 | y->fn);
 }
 
-/* Which port it is where config space did not say: they alternate downwards. */
-static void guess_role(struct pst_topo *topo, struct pst_pci *dev)
+/* Guesses the role of a bridge whose config space could not be read: from a root port down,
+ * upstream and downstream ports alternate. */
+static void bridge_role_guess(struct pst_topo *topo, struct pst_pci *dev)
 {
 	const struct pst_pci *above = dev->bridge < 0 ? NULL : &topo->pci[dev->bridge];
 
@@ -221,8 +325,9 @@ static void guess_role(struct pst_topo *topo, struct pst_pci *dev)
 		dev->role = PST_PCI_SWITCH_UP;
 }
 
-/* How deep below its host bridge; more than the limit: a circle, or as bad. */
-static unsigned depth_of(const struct pst_topo *topo, size_t index)
+/* Returns the number of bridges above a device. More than PST_TOPO_DEPTH_MAX means that the
+ * bridges form a circle, or a tree too deep to read. */
+static unsigned pci_depth(const struct pst_topo *topo, size_t index)
 {
 	unsigned depth = 0;
 	int at;
@@ -232,11 +337,11 @@ static unsigned depth_of(const struct pst_topo *topo, size_t index)
 	return depth;
 }
 
-/* Second pass, when all are known and sorted: who is above whom. */
-static void link_up(struct pst_topo *topo, const struct pst_sysfs *fs)
+/* Finds the bridge above each device. Call it when all devices are read and sorted. */
+static void bridges_link(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	char link[PST_SYSFS_PATH_MAX];
-	struct place place;
+	struct pci_place place;
 	unsigned depth;
 	size_t i;
 
@@ -247,25 +352,26 @@ static void link_up(struct pst_topo *topo, const struct pst_sysfs *fs)
 		dev->bridge = -1;
 		if (pst_sysfs_link(fs, link, sizeof(link), "sys/bus/pci/devices/%s", dev->bdf) < 0)
 			continue;
-		read_place(link, dev->bdf, &place);
+		pci_place_parse(link, dev->bdf, &place);
 		memcpy(dev->host, place.host, sizeof(dev->host));
 		above = pst_topo_pci(topo, place.bridge);
 		if (above && above != dev)
 			dev->bridge = (int32_t)(above - topo->pci);
 	}
 	for (i = 0; i < topo->pci_count; i++)
-		if (depth_of(topo, i) > PST_TOPO_DEPTH_MAX) {
+		if (pci_depth(topo, i) > PST_TOPO_DEPTH_MAX) {
 			topo->pci[i].bridge = -1;
 			topo->complete = false;
 		}
 	for (depth = 0; depth < PST_TOPO_DEPTH_MAX; depth++)
 		for (i = 0; i < topo->pci_count; i++)
-			if (topo->pci[i].role == PST_PCI_BRIDGE && depth_of(topo, i) == depth)
-				guess_role(topo, &topo->pci[i]);
+			if (topo->pci[i].role == PST_PCI_BRIDGE && pci_depth(topo, i) == depth)
+				bridge_role_guess(topo, &topo->pci[i]);
 }
 
-/* What is no device's name is passed over. */
-static void read_named(struct pst_topo *topo, const struct pst_sysfs *fs, const char *name)
+/* Reads the device with this name in /sys/bus/pci/devices. Skips a name that is not the
+ * kernel's spelling of an address. */
+static void pci_named_read(struct pst_topo *topo, const struct pst_sysfs *fs, const char *name)
 {
 	struct pst_pci *dev = &topo->pci[topo->pci_count];
 
@@ -274,44 +380,44 @@ static void read_named(struct pst_topo *topo, const struct pst_sysfs *fs, const 
 		*dev = (struct pst_pci){0};
 		return;
 	}
-	read_device(topo, fs, dev);
+	pci_device_read(topo, fs, dev);
 	topo->pci_count++;
 }
 
-int pst_topo_read_one(struct pst_topo *topo, const struct pst_sysfs *fs, const char *bdf)
+static int pci_read_one(struct pst_topo *topo, const struct pst_sysfs *fs, const char *bdf)
 {
 	topo->pci = calloc(1, sizeof(*topo->pci));
 	if (!topo->pci)
 		return -ENOMEM;
 	if (pst_sysfs_exists(fs, "sys/bus/pci/devices/%s", bdf))
-		read_named(topo, fs, bdf);
-	link_up(topo, fs);
+		pci_named_read(topo, fs, bdf);
+	bridges_link(topo, fs);
 	return 0;
 }
 
-int pst_topo_read_pci(struct pst_topo *topo, const struct pst_sysfs *fs)
+static int pci_read_all(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	struct pst_names names;
 	size_t i;
 
-	if (pst_topo_list(topo, fs, &names, "sys/bus/pci/devices") < 0)
-		return 0; /* a machine without PCI, or a sandbox that shows none */
-	topo->complete = topo->complete && !names.cut;
+	if (topo_list(topo, fs, &names, "sys/bus/pci/devices") < 0)
+		return 0; /* a machine without PCI, or a sandbox that hides it */
+	topo->complete = topo->complete && !names.truncated;
 	topo->pci = calloc(names.count + 1, sizeof(*topo->pci));
 	for (i = 0; topo->pci && i < names.count; i++)
-		read_named(topo, fs, names.name[i]);
+		pci_named_read(topo, fs, names.name[i]);
 	pst_names_free(&names);
 	if (!topo->pci)
 		return -ENOMEM;
-	qsort(topo->pci, topo->pci_count, sizeof(*topo->pci), by_address);
-	link_up(topo, fs);
+	qsort(topo->pci, topo->pci_count, sizeof(*topo->pci), pci_by_address);
+	bridges_link(topo, fs);
 	return 0;
 }
 
 /* ---- GPUs, drives, NICs ----------------------------------------------------- */
 
-/* Up to `len` bytes of text, cut to fit, with '?' for what cannot be printed. */
-static void copy_plain(char *out, size_t out_len, const char *text, size_t len)
+/* Copies up to `len` bytes of text, truncated to fit, with '?' for unprintable bytes. */
+static void printable_copy(char *out, size_t out_len, const char *text, size_t len)
 {
 	size_t i;
 
@@ -320,8 +426,9 @@ static void copy_plain(char *out, size_t out_len, const char *text, size_t len)
 	out[i] = '\0';
 }
 
-/* Room for one more, already zeroed, or NULL when the limit is reached. */
-static struct pst_end *add_end(struct pst_topo *topo, enum pst_end_kind kind, const char *name)
+/* Adds an end. Returns NULL, and marks the topology incomplete, if the limit is reached or the
+ * name is too long. The array is allocated zeroed. */
+static struct pst_end *end_add(struct pst_topo *topo, enum pst_end_kind kind, const char *name)
 {
 	struct pst_end *end = &topo->ends[topo->end_count];
 
@@ -331,13 +438,14 @@ static struct pst_end *add_end(struct pst_topo *topo, enum pst_end_kind kind, co
 	}
 	topo->end_count++;
 	end->kind = kind;
-	copy_plain(end->name, sizeof(end->name), name, strlen(name));
+	printable_copy(end->name, sizeof(end->name), name, strlen(name));
 	end->pci = -1;
 	end->numa = -1;
 	return end;
 }
 
-static void place_end(const struct pst_topo *topo, struct pst_end *end, const char *bdf)
+/* Stores the PCI function and the NUMA node of an end. */
+static void end_place(const struct pst_topo *topo, struct pst_end *end, const char *bdf)
 {
 	const struct pst_pci *dev = pst_topo_pci(topo, bdf);
 	int node;
@@ -349,12 +457,13 @@ static void place_end(const struct pst_topo *topo, struct pst_end *end, const ch
 	end->numa = node < 0 ? -1 : node;
 }
 
+/* Returns the maker of a GPU; NULL if the device is not a GPU of a known maker. */
 static const char *gpu_maker(const struct pst_pci *dev)
 {
 	unsigned class_ = dev->class_ >> 8;
 
-	/* Display and 3D controllers; AMD and Intel also sell GPUs that call
-	 * themselves other displays (0380) and accelerators (1200). */
+	/* Classes 0300 and 0302 are display and 3D controllers. Some GPUs of AMD and Intel have
+	 * the class of other display controllers (0380) or of accelerators (1200). */
 	if (dev->vendor == 0x10de && (class_ == 0x0300 || class_ == 0x0302))
 		return "nvidia";
 	if (class_ != 0x0300 && class_ != 0x0302 && class_ != 0x0380 && class_ != 0x1200)
@@ -362,8 +471,9 @@ static const char *gpu_maker(const struct pst_pci *dev)
 	return dev->vendor == 0x1002 ? "amd" : dev->vendor == 0x8086 ? "intel" : NULL;
 }
 
-/* "Model: \t\t NVIDIA H200" of the driver's own page. */
-static void nvidia_model(const struct pst_sysfs *fs, const char *bdf, char *out, size_t out_len)
+/* Reads a GPU's model from the driver's file in /proc: "Model: \t\t NVIDIA H200". */
+static void nvidia_model_read(const struct pst_sysfs *fs, const char *bdf, char *out,
+			      size_t out_len)
 {
 	char *text, *at;
 
@@ -373,12 +483,12 @@ static void nvidia_model(const struct pst_sysfs *fs, const char *bdf, char *out,
 	if (at) {
 		at += 6;
 		at += strspn(at, " \t");
-		copy_plain(out, out_len, at, strcspn(at, "\n"));
+		printable_copy(out, out_len, at, strcspn(at, "\n"));
 	}
 	free(text);
 }
 
-static void read_gpus(struct pst_topo *topo, const struct pst_sysfs *fs)
+static void gpus_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	char name[32];
 	size_t i, count = 0;
@@ -391,27 +501,27 @@ static void read_gpus(struct pst_topo *topo, const struct pst_sysfs *fs)
 		if (!maker)
 			continue;
 		snprintf(name, sizeof(name), "GPU%zu", count);
-		end = add_end(topo, PST_END_GPU, name);
+		end = end_add(topo, PST_END_GPU, name);
 		if (!end)
 			return;
 		count++;
 		snprintf(end->maker, sizeof(end->maker), "%s", maker);
-		place_end(topo, end, dev->bdf);
+		end_place(topo, end, dev->bdf);
 		if (dev->vendor == 0x10de)
-			nvidia_model(fs, dev->bdf, end->model, sizeof(end->model));
+			nvidia_model_read(fs, dev->bdf, end->model, sizeof(end->model));
 		else
 			pst_sysfs_text(fs, end->model, sizeof(end->model),
 				       "sys/bus/pci/devices/%s/product_name", dev->bdf);
 	}
 }
 
-static void read_nvme(struct pst_topo *topo, const struct pst_sysfs *fs)
+static void nvme_drives_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	char link[PST_SYSFS_PATH_MAX], bdf[PST_BDF_LEN];
 	struct pst_names names;
 	size_t i;
 
-	if (pst_topo_list(topo, fs, &names, "sys/class/nvme") < 0)
+	if (topo_list(topo, fs, &names, "sys/class/nvme") < 0)
 		return;
 	for (i = 0; i < names.count; i++) {
 		const char *name = names.name[i];
@@ -419,29 +529,29 @@ static void read_nvme(struct pst_topo *topo, const struct pst_sysfs *fs)
 
 		if (!pst_part_is(name, strlen(name), "nvme", true))
 			continue;
-		end = add_end(topo, PST_END_DRIVE, name);
+		end = end_add(topo, PST_END_DRIVE, name);
 		if (!end)
 			break;
 		pst_sysfs_text(fs, end->transport, sizeof(end->transport),
 			       "sys/class/nvme/%s/transport", name);
 		pst_sysfs_text(fs, end->model, sizeof(end->model), "sys/class/nvme/%s/model", name);
 		pst_sysfs_text(fs, end->state, sizeof(end->state), "sys/class/nvme/%s/state", name);
-		/* Over fabrics the path has no PCI device of the drive's own. */
+		/* The path of a drive over fabrics contains no PCI device. */
 		if (pst_sysfs_link(fs, link, sizeof(link), "sys/class/nvme/%s", name) > 0 &&
 		    pst_path_bdf(link, bdf))
-			place_end(topo, end, bdf);
+			end_place(topo, end, bdf);
 	}
 	pst_names_free(&names);
 }
 
-/* Disks on PCI that are not NVMe: virtio, SATA, SCSI. */
-static void read_disks(struct pst_topo *topo, const struct pst_sysfs *fs)
+/* Reads the disks that are not NVMe: virtio, SATA, SCSI. */
+static void disks_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	char link[PST_SYSFS_PATH_MAX], bdf[PST_BDF_LEN];
 	struct pst_names names;
 	size_t i;
 
-	if (pst_topo_list(topo, fs, &names, "sys/block") < 0)
+	if (topo_list(topo, fs, &names, "sys/block") < 0)
 		return;
 	for (i = 0; i < names.count; i++) {
 		const char *name = names.name[i], *transport;
@@ -454,29 +564,29 @@ static void read_disks(struct pst_topo *topo, const struct pst_sysfs *fs)
 		transport = pst_disk_transport(fs, link);
 		if (!transport[0])
 			continue;
-		end = add_end(topo, PST_END_DRIVE, name);
+		end = end_add(topo, PST_END_DRIVE, name);
 		if (!end)
 			break;
 		snprintf(end->transport, sizeof(end->transport), "%s", transport);
 		pst_sysfs_text(fs, end->model, sizeof(end->model), "sys/block/%s/device/model",
 			       name);
 		if (pst_path_bdf(link, bdf))
-			place_end(topo, end, bdf);
+			end_place(topo, end, bdf);
 	}
 	pst_names_free(&names);
 }
 
-static void read_nics(struct pst_topo *topo, const struct pst_sysfs *fs)
+static void nics_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	char text[PST_SYSFS_PATH_MAX], bdf[PST_BDF_LEN];
 	struct pst_names names;
 	size_t i;
 
-	if (pst_topo_list(topo, fs, &names, "sys/class/infiniband") < 0)
+	if (topo_list(topo, fs, &names, "sys/class/infiniband") < 0)
 		return;
 	for (i = 0; i < names.count; i++) {
 		const char *name = names.name[i], *state;
-		struct pst_end *end = add_end(topo, PST_END_NIC, name);
+		struct pst_end *end = end_add(topo, PST_END_NIC, name);
 		bool software = pst_rdma_is_software(fs, name);
 
 		if (!end)
@@ -501,19 +611,92 @@ static void read_nics(struct pst_topo *topo, const struct pst_sysfs *fs)
 		if (!software &&
 		    pst_sysfs_link(fs, text, sizeof(text), "sys/class/infiniband/%s", name) > 0 &&
 		    pst_path_bdf(text, bdf))
-			place_end(topo, end, bdf);
+			end_place(topo, end, bdf);
 	}
 	pst_names_free(&names);
 }
 
-int pst_topo_read_ends(struct pst_topo *topo, const struct pst_sysfs *fs)
+static int ends_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	topo->ends = calloc(PST_TOPO_ENDS_MAX + 1, sizeof(*topo->ends));
 	if (!topo->ends)
 		return -ENOMEM;
-	read_gpus(topo, fs);
-	read_nvme(topo, fs);
-	read_disks(topo, fs);
-	read_nics(topo, fs);
+	gpus_read(topo, fs);
+	nvme_drives_read(topo, fs);
+	disks_read(topo, fs);
+	nics_read(topo, fs);
 	return 0;
+}
+
+/* ---- open -------------------------------------------------------------------- */
+
+/* Returns the IOMMU mode of the machine, from the IOMMU groups of all devices. */
+static const char *iommu_mode(const struct pst_topo *topo)
+{
+	bool passthrough = false, translated = false;
+	size_t i;
+
+	for (i = 0; i < topo->pci_count; i++) {
+		if (topo->pci[i].iommu_group < 0)
+			continue;
+		if (!strcmp(topo->pci[i].iommu_type, "identity"))
+			passthrough = true;
+		else
+			translated = true;
+	}
+	if (passthrough && translated)
+		return "mixed";
+	return passthrough ? "passthrough" : translated ? "translated" : "none";
+}
+
+/* Reads the machine. `near` restricts the devices to one, as for pst_topo_open_near; NULL: reads
+ * all devices. */
+static int topo_read(const char *root, const char *near, struct pst_topo **out, char *why,
+		     size_t why_len)
+{
+	struct pst_topo *topo;
+	struct pst_sysfs fs;
+	int ret = pst_sysfs_open(&fs, root);
+
+	if (ret < 0) {
+		if (why && why_len)
+			snprintf(why, why_len, "the machine cannot be read: %s: %s",
+				 root && root[0] ? pst_path_tail(root) : "/", strerror(-ret));
+		return ret;
+	}
+	topo = calloc(1, sizeof(*topo));
+	if (topo) {
+		topo->complete = true;
+		online_cpus_read(topo, &fs);
+	}
+	ret = topo ? nodes_read(topo, &fs) : -ENOMEM;
+	if (!ret && !near)
+		ret = pci_read_all(topo, &fs);
+	else if (!ret && topo->node_count > 1)
+		ret = pci_read_one(topo, &fs, near);
+	if (!ret && !near)
+		ret = ends_read(topo, &fs);
+	if (!ret && topo->no_memory)
+		ret = -ENOMEM; /* a part of the machine would look like all of it */
+	pst_sysfs_close(&fs);
+	if (ret < 0) {
+		if (why && why_len)
+			snprintf(why, why_len, "the machine cannot be read: %s", strerror(-ret));
+		pst_topo_close(topo);
+		return ret;
+	}
+	topo->iommu = iommu_mode(topo);
+	*out = topo;
+	return 0;
+}
+
+int pst_topo_open(const char *root, struct pst_topo **out, char *why, size_t why_len)
+{
+	return topo_read(root, NULL, out, why, why_len);
+}
+
+int pst_topo_open_near(const char *root, const char *bdf, struct pst_topo **out, char *why,
+		       size_t why_len)
+{
+	return topo_read(root, bdf, out, why, why_len);
 }

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sets of CPUs, and the kernel's lists of them ("0-3,8"). Used by the topology, to tell which
+ * CPUs are near a device. It must never accept a list only in part.
+ */
+#ifndef PST_CORE_CPUS_H
+#define PST_CORE_CPUS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PST_CPUS_MAX 8192 /* the most CPUs that Linux on x86 can be built for */
+
+struct pst_cpus {
+	uint64_t bits[PST_CPUS_MAX / 64];
+};
+
+/* Parses a list such as "0-3,8"; "" is the empty set. Returns 0; -EINVAL for any other text;
+ * -ERANGE for a number of PST_CPUS_MAX or more. */
+int pst_cpus_parse(const char *text, struct pst_cpus *out);
+/* Returns the number of CPUs in the set. */
+unsigned pst_cpus_count(const struct pst_cpus *cpus);
+/* Returns whether the set contains `cpu`. */
+static inline bool pst_cpus_has(const struct pst_cpus *cpus, unsigned cpu)
+{
+	return cpu < PST_CPUS_MAX && (cpus->bits[cpu / 64] >> (cpu % 64) & 1);
+}
+
+#endif

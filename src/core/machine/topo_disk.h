@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Classifies disks and RDMA devices by their entries in /sys. Called by topo_read.c and by the
+ * block stack, when something is opened. It must never report a disk as reachable by DMA
+ * because its path looks unfamiliar: the transport of such a disk is "".
+ */
+#ifndef PST_CORE_TOPO_DISK_H
+#define PST_CORE_TOPO_DISK_H
+
+#include <stdbool.h>
+
+struct pst_sysfs;
+
+/*
+ * Returns the transport of a disk, from the target of its link in /sys/class/block. One of
+ * "virtio", "virtio-scsi", "sata", "sas", "fc", "fcoe", "iscsi", "iscsi-hba", "iser", "srp",
+ * "usb", "hba" (any other SCSI adapter on PCI), or "" if it is none of these. The string is
+ * static.
+ */
+const char *pst_disk_transport(const struct pst_sysfs *fs, const char *link);
+
+/* Returns whether an RDMA device is implemented by this kernel in software (Soft-RoCE, siw). */
+bool pst_rdma_is_software(const struct pst_sysfs *fs, const char *name);
+
+#endif
