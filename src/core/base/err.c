@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors: see err.h. Also the reason tables and the thread's last message, the
- * only thread-local state of the library. Never prints; that is log.c's.
+ * Errors: see err.h. Contains the tables of reasons and each thread's last error, which is the
+ * only thread-local state of the library. It must never print: log.c does.
  */
 #include "core/base/err.h"
 
@@ -11,7 +11,7 @@
 #include "common/utf8.h"
 #include "common/why.h"
 
-static _Thread_local struct pst_err last = {0, PENSTOCK_WHY_NONE, ""};
+static _Thread_local struct pst_err thread_err = {0, PENSTOCK_WHY_NONE, ""};
 
 static const char *const why_names[] = {
 #define NAME(code, name, text) name,
@@ -25,7 +25,7 @@ static const char *const why_texts[] = {
 #undef TEXT
 };
 
-/* The errno that belongs to a reason when the caller of pst_fail names none. */
+/* Returns the errno that belongs to a reason, for pst_fail. */
 static int errno_of_why(enum penstock_why why)
 {
 	switch (why) {
@@ -76,7 +76,7 @@ enum penstock_why pst_why_of_errno(int code)
 	return pst_why_from_errno(code);
 }
 
-#define NAME_MAX_BYTES 130 /* of a name, so that a sentence has room for what it says of it */
+#define NAME_MAX_BYTES 130 /* longest part of a name in a message of PENSTOCK_TEXT_MAX bytes */
 
 const char *pst_path_tail(const char *name)
 {
@@ -84,15 +84,16 @@ const char *pst_path_tail(const char *name)
 
 	if (len > NAME_MAX_BYTES)
 		name += len - NAME_MAX_BYTES;
-	while (((unsigned char)*name & 0xc0) == 0x80) /* not the middle of a letter */
+	while (((unsigned char)*name & 0xc0) == 0x80) /* do not start inside a UTF-8 sequence */
 		name++;
 	return name;
 }
 
-static int fill(struct pst_err *err, int code, enum penstock_why why, const char *fmt, va_list args)
+static int err_fill(struct pst_err *err, int code, enum penstock_why why, const char *fmt,
+		    va_list args)
 {
 	if (!err)
-		err = &last;
+		err = &thread_err;
 	err->code = code < 0 ? code : -code;
 	err->why = why;
 	if (vsnprintf(err->text, sizeof(err->text), fmt, args) >= (int)sizeof(err->text))
@@ -106,7 +107,7 @@ int pst_fail(struct pst_err *err, enum penstock_why why, const char *fmt, ...)
 	int code;
 
 	va_start(args, fmt);
-	code = fill(err, errno_of_why(why), why, fmt, args);
+	code = err_fill(err, errno_of_why(why), why, fmt, args);
 	va_end(args);
 	return code;
 }
@@ -118,7 +119,7 @@ int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const c
 
 	errno = code < 0 ? -code : code; /* for %m */
 	va_start(args, fmt);
-	ret = fill(err, code, why, fmt, args);
+	ret = err_fill(err, code, why, fmt, args);
 	va_end(args);
 	return ret;
 }
@@ -130,15 +131,15 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 
 	errno = code < 0 ? -code : code; /* for %m */
 	va_start(args, fmt);
-	fill(&err, code, why, fmt, args); /* `last` may be among the arguments */
+	err_fill(&err, code, why, fmt, args); /* an argument may point into thread_err */
 	va_end(args);
 	return pst_err_publish(&err);
 }
 
 int pst_err_publish(const struct pst_err *err)
 {
-	if (err != &last)
-		last = *err;
+	if (err != &thread_err)
+		thread_err = *err;
 	return err->code;
 }
 
@@ -154,10 +155,10 @@ const char *penstock_why_text(unsigned why)
 
 const char *penstock_errmsg(void)
 {
-	return last.text;
+	return thread_err.text;
 }
 
 enum penstock_why penstock_errwhy(void)
 {
-	return last.why;
+	return thread_err.why;
 }
