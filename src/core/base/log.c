@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Logging: see log.h. PENSTOCK_LOG is read once, at the first line that is
- * logged; each line is one write(2), so lines of several threads do not mix.
+ * Logging: see log.h. The first call of pst_log reads PENSTOCK_LOG. Each line is one write(2), so
+ * that lines of several threads do not mix.
  */
 #include "core/base/log.h"
 
@@ -13,10 +13,11 @@
 #include <unistd.h>
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
-static char setting[256];
+static char setting[256]; /* a copy of PENSTOCK_LOG */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static int level_of(const char *name, size_t len)
+/* Returns the level with this name; -1: none. */
+static int level_parse(const char *name, size_t len)
 {
 	for (unsigned i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++)
 		if (strlen(level_names[i]) == len && !strncmp(name, level_names[i], len))
@@ -24,8 +25,9 @@ static int level_of(const char *name, size_t len)
 	return -1;
 }
 
-/* A slip would be silence where somebody looks for words. */
-static void read_setting(void)
+/* Copies PENSTOCK_LOG. Warns of an unknown level: if it were ignored, the lines that the user
+ * expects would be missing without a reason. */
+static void setting_read(void)
 {
 	const char *env = getenv("PENSTOCK_LOG"), *item = setting;
 	char line[sizeof(setting) + 96];
@@ -37,21 +39,22 @@ static void read_setting(void)
 		const char *colon = memchr(item, ':', len);
 		const char *name = colon ? colon + 1 : item;
 
-		if (len && level_of(name, (size_t)(item + len - name)) < 0) {
+		if (len && level_parse(name, (size_t)(item + len - name)) < 0) {
 			int n = snprintf(line, sizeof(line),
-					 "penstock warn log: PENSTOCK_LOG has no level '%.*s': "
+					 "penstock warn log: PENSTOCK_LOG: no level '%.*s': use "
 					 "error, warn, info or debug\n",
 					 (int)(item + len - name), name);
 
 			if (write(STDERR_FILENO, line, (size_t)n) < 0)
-				return; /* nowhere to say it */
+				return; /* stderr cannot be written: ignored */
 		}
 		item += len + (item[len] == ',');
 	}
 }
 
-/* The level in force for a backend: its own entry, else the bare one, else warn. */
-static int level_for(const char *backend)
+/* Returns the level of a backend: that of its own entry, otherwise the common one, otherwise
+ * warn. */
+static int backend_level(const char *backend)
 {
 	int common = PST_LOG_WARN, own = -1;
 	const char *item = setting;
@@ -62,12 +65,12 @@ static int level_for(const char *backend)
 		size_t name_len = colon ? (size_t)(colon - item) : 0;
 
 		if (!colon) {
-			int level = level_of(item, len);
+			int level = level_parse(item, len);
 
 			if (level >= 0)
 				common = level;
 		} else if (strlen(backend) == name_len && !strncmp(item, backend, name_len)) {
-			own = level_of(colon + 1, len - name_len - 1);
+			own = level_parse(colon + 1, len - name_len - 1);
 		}
 		item += len + (item[len] == ',');
 	}
@@ -80,8 +83,8 @@ void pst_log(enum pst_log_level level, const char *backend, const char *fmt, ...
 	va_list args;
 	int len;
 
-	pthread_once(&once, read_setting);
-	if ((int)level > level_for(backend))
+	pthread_once(&once, setting_read);
+	if ((int)level > backend_level(backend))
 		return;
 	len = snprintf(line, sizeof(line), "penstock %s %s: ", level_names[level], backend);
 	va_start(args, fmt);
@@ -91,5 +94,5 @@ void pst_log(enum pst_log_level level, const char *backend, const char *fmt, ...
 		len = (int)sizeof(line) - 2;
 	line[len++] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)len) < 0)
-		return; /* nowhere left to say it */
+		return; /* stderr cannot be written: ignored */
 }
