@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The counters' memory: see stats.h. Made at the first use, once; readers are
- * other processes (`penstock stats`), so nothing in it is ever a pointer.
+ * The memory of the counters: see stats.h. The first use creates it. Other processes
+ * (`penstock stats`) read it, so it must never contain a pointer.
  */
 #include "core/base/stats.h"
 
@@ -21,27 +21,28 @@ static struct pst_stats *stats = &fallback;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
-static bool watched; /* a fork is told of */
-static ino_t memfd_ino;
-static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER; /* of those who write; a leaf */
+static bool fork_hooked; /* stats_reset_in_child is registered */
+static ino_t memfd_ino;	 /* tells whether `memfd` is still the descriptor of the memfd */
+/* Serialises the writers of notes. No other lock is taken under it. */
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void forked(void)
+static void stats_reset_in_child(void)
 {
-	static const pthread_once_t again = PTHREAD_ONCE_INIT;
+	static const pthread_once_t unused = PTHREAD_ONCE_INIT;
 	struct stat stat;
 
-	/* What a child inherited would show its parent's counters as its own. It gets some
-	 * when it uses what it has opened itself. */
+	/* The inherited memfd would show the parent's counters as the child's. The child creates
+	 * its own counters when it first uses the library. */
 	stats = &fallback;
 	memset(&fallback, 0, sizeof(fallback));
-	memcpy(&once, &again, sizeof(once));
+	memcpy(&once, &unused, sizeof(once));
 	pthread_mutex_init(&note_lock, NULL);
 	if (memfd >= 0 && !fstat(memfd, &stat) && stat.st_ino == memfd_ino)
 		close(memfd);
 	memfd = -1;
 }
 
-static void make(void)
+static void stats_create(void)
 {
 	int fd = memfd_create(PST_STATS_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct stat stat = {.st_ino = 0};
@@ -55,9 +56,9 @@ static void make(void)
 		memfd_ino = stat.st_ino;
 		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 		madvise(map, sizeof(*stats), MADV_DONTFORK);
-		if (!watched)
-			pthread_atfork(NULL, NULL, forked);
-		watched = true;
+		if (!fork_hooked)
+			pthread_atfork(NULL, NULL, stats_reset_in_child);
+		fork_hooked = true;
 	} else if (fd >= 0) {
 		close(fd);
 	}
@@ -68,12 +69,12 @@ static void make(void)
 	for (unsigned i = 0; i < pst_path_count; i++)
 		snprintf(stats->paths[i].name, sizeof(stats->paths[i].name), "%s",
 			 pst_paths[i]->name);
-	stats->magic = PST_STATS_MAGIC; /* last: now it may be read */
+	stats->magic = PST_STATS_MAGIC; /* last: readers accept the counters from here on */
 }
 
 struct pst_stats *pst_stats_get(void)
 {
-	pthread_once(&once, make);
+	pthread_once(&once, stats_create);
 	return stats;
 }
 
@@ -93,9 +94,9 @@ uint64_t pst_stats_bucket_ns(unsigned bucket)
 	return bucket & 1 ? low + low / 2 : low;
 }
 
-/* ---- notes; under note_lock ---- */
+/* ---- notes; the caller holds note_lock ---- */
 
-static struct pst_stats_note *find_note(const char *text)
+static struct pst_stats_note *note_find(const char *text)
 {
 	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
 		if (stats->notes[i].done && !strcmp(stats->notes[i].text, text))
@@ -103,7 +104,7 @@ static struct pst_stats_note *find_note(const char *text)
 	return NULL;
 }
 
-static struct pst_stats_note *oldest_note(void)
+static struct pst_stats_note *note_oldest(void)
 {
 	struct pst_stats_note *oldest = &stats->notes[0];
 
@@ -113,7 +114,7 @@ static struct pst_stats_note *oldest_note(void)
 	return oldest;
 }
 
-static void write_note(struct pst_stats_note *note, const char *text)
+static void note_write(struct pst_stats_note *note, const char *text)
 {
 	static uint64_t count;
 
@@ -132,10 +133,10 @@ void penstock_stats_note(const char *text)
 	snprintf(cut, sizeof(cut), "%s", text);
 	pst_stats_get();
 	pthread_mutex_lock(&note_lock);
-	note = find_note(cut);
+	note = note_find(cut);
 	if (!note) {
-		note = oldest_note();
-		write_note(note, cut);
+		note = note_oldest();
+		note_write(note, cut);
 	}
 	atomic_fetch_add_explicit(&note->times, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&note_lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters that another process of the same user may read: a memfd named
- * "penstock-stats", found through /proc/PID/fd, gone with the process. The layout
- * is versioned; readers refuse a version or size that they do not know. All words
- * are written with relaxed atomics by lanes.
+ * The counters of this process, which other processes of the same user may read: a memfd named
+ * "penstock-stats", found through /proc/PID/fd. It exists as long as the process. The layout has
+ * a version, and a reader refuses a version or size that it does not know. Lanes and queues
+ * write the counters with relaxed atomics.
  */
 #ifndef PST_CORE_STATS_H
 #define PST_CORE_STATS_H
@@ -17,22 +17,25 @@
 #define PST_STATS_VERSION 2u
 #define PST_STATS_BUCKETS 64 /* two for each power of two of nanoseconds */
 #define PST_STATS_NOTES 8
-#define PST_STATS_NOTE_MAX 488 /* with its NUL */
+#define PST_STATS_NOTE_MAX 488 /* bytes of a note with its NUL */
 
+/* Counters of one path. */
 struct pst_stats_path {
 	char name[16];
 	_Atomic uint64_t chunks[2]; /* read, write */
 	_Atomic uint64_t bytes[2];
 	_Atomic uint64_t cpu_copied, dram_laid;
 	_Atomic uint64_t errors, retries;
-	_Atomic uint64_t latency[PST_STATS_BUCKETS]; /* claim to end, by bucket */
+	_Atomic uint64_t latency[PST_STATS_BUCKETS]; /* chunks by the bucket of their time from
+							claim to completion */
 };
 
-/* Read from first to last while it may be written from last to first: where both
- * numbers agree, so does what lies between them. */
+/* A note: a message for the reader of the counters. The writer writes `begun` first and `done`
+ * last; a reader reads the members in order. If both numbers are equal, the reader has the text
+ * of that note; otherwise the note was being written. */
 struct pst_stats_note {
-	_Atomic uint64_t done; /* number of the note, from 1 */
-	_Atomic uint64_t times;
+	_Atomic uint64_t done;	/* number of the note, from 1; 0: no note */
+	_Atomic uint64_t times; /* how often the text was noted */
 	char text[PST_STATS_NOTE_MAX];
 	_Atomic uint64_t begun;
 };
@@ -43,14 +46,16 @@ struct pst_stats {
 	uint32_t pid, path_count;
 	_Atomic uint64_t requests, refused, failed, canaries, canaries_failed;
 	struct pst_stats_path paths[PST_PATHS_MAX];
-	struct pst_stats_note notes[PST_STATS_NOTES]; /* the latest, each text once */
+	struct pst_stats_note notes[PST_STATS_NOTES]; /* the latest notes, each text once */
 };
 
-/* The process's counters; ordinary memory where a memfd cannot be had. */
+/* Returns the counters of this process. If a memfd cannot be created, they are in ordinary
+ * memory, where no other process can read them. */
 struct pst_stats *pst_stats_get(void);
 
-/* Bucket of a latency and its lower bound. */
+/* Returns the bucket of a latency. */
 unsigned pst_stats_bucket(uint64_t ns);
+/* Returns the lower bound of a bucket in nanoseconds. */
 uint64_t pst_stats_bucket_ns(unsigned bucket);
 
 #endif
