@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock that deadlines, reports and statistics go by. */
+/* The clock of deadlines, reports and statistics. */
 #ifndef PST_CORE_CLOCK_H
 #define PST_CORE_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>
 
+/* Returns the time of CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t pst_now_ns(void)
 {
 	struct timespec ts;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looking on for a moment before sleeping. To be woken costs a thread more than what
- * it waits for, where that comes every few microseconds; where it does not, looking
- * is a waste. So who looked in vain sleeps at once the next few times, more of them
- * the longer it goes on. Used by lanes and by callers that wait; one thread each.
+ * Polling for a short time before a thread sleeps. While events come every few microseconds,
+ * waking a thread costs more than the wait for its event. When events are rare, polling wastes
+ * CPU time. So after a thread has polled without success, it sleeps at once the next few times,
+ * and the number of these times grows with each failure. Used by lanes and by callers that
+ * wait. Each pst_spin belongs to one thread.
  */
 #ifndef PST_CORE_SPIN_H
 #define PST_CORE_SPIN_H
@@ -15,22 +16,22 @@
 
 #include "core/base/clock.h"
 
-#define PST_SPIN_NS 50000u
-/* For short requests that are to be fast: so long nobody sleeps, every time. A
- * processor of a virtual machine that went idle takes hundreds of microseconds to come
- * back, longer than the read itself. */
+#define PST_SPIN_NS 50000u /* longest time of polling */
+/* Time of polling after a short request with effort PENSTOCK_FAST; such a poll is never left
+ * out. An idle CPU of a virtual machine takes hundreds of microseconds to wake, longer than the
+ * read itself. */
 #define PST_SPIN_FAST_NS 500000u
-#define PST_SPIN_SHORT (64u << 10) /* bytes of a short one */
+#define PST_SPIN_SHORT (64u << 10) /* bytes of the longest short request */
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {
-	bool fast;	/* the last request was short and to be fast */
-	uint64_t since; /* 0: not looking */
-	unsigned skips; /* sleeps that go without looking after a look in vain */
-	unsigned left;	/* of them */
+	bool fast;	/* the last request was short and has effort PENSTOCK_FAST */
+	uint64_t since; /* start of the polling, ns; 0: the thread does not poll */
+	unsigned skips; /* times that the thread sleeps at once after polling without success */
+	unsigned left;	/* remaining times of these */
 };
 
-/* Nothing was there. True: look again; false: sleep now. */
+/* Call it when the thread found no event. Returns true: poll again; false: sleep. */
 static inline bool pst_spin_on(struct pst_spin *spin)
 {
 	uint64_t now;
@@ -51,8 +52,9 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	return false;
 }
 
-/* For who waits for something that wakes nobody, and that may last as long as a read: at
- * first gives way, then sleeps a little each time. */
+/* Waits a moment for an event that wakes no thread and that may take as long as a read. Call it
+ * in a loop with a counter that starts at 0. The first 100 calls yield the CPU, later ones sleep
+ * for 100 us. */
 static inline void pst_backoff(unsigned *times)
 {
 	if ((*times)++ < 100)
@@ -61,13 +63,14 @@ static inline void pst_backoff(unsigned *times)
 		usleep(100);
 }
 
-/* A request, or a part of one, of so many bytes has been taken in. */
+/* Call it when the thread starts a request, or a part of one, of `len` bytes. `fast`: the
+ * request has effort PENSTOCK_FAST. */
 static inline void pst_spin_took(struct pst_spin *spin, bool fast, uint64_t len)
 {
 	spin->fast = fast && len <= PST_SPIN_SHORT;
 }
 
-/* Something was there. */
+/* Call it when the thread found an event. */
 static inline void pst_spin_found(struct pst_spin *spin)
 {
 	if (spin->since)
@@ -75,6 +78,7 @@ static inline void pst_spin_found(struct pst_spin *spin)
 	spin->since = 0;
 }
 
+/* Keeps the CPU busy for a number of its pause instructions. */
 static inline void pst_relax(unsigned pauses)
 {
 	while (pauses--)

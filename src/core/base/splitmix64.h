@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * splitmix64 (Steele, Lea, Flood 2014): a good word for any counter, the same each time.
- * For bytes and faults that are made from a seed; never for secrets.
+ * splitmix64 (Steele, Lea, Flood 2014): a hash of 64 bits. Successive numbers give words that
+ * look random, the same ones each time. Used for test bytes and for faults that are generated
+ * from a seed; never for secrets.
  */
-#ifndef PST_CORE_MIX_H
-#define PST_CORE_MIX_H
+#ifndef PST_CORE_SPLITMIX64_H
+#define PST_CORE_SPLITMIX64_H
 
 #include <stdint.h>
 
+/* Returns the hash of `x`. */
 static inline uint64_t pst_splitmix64(uint64_t x)
 {
 	x += 0x9e3779b97f4a7c15u;
