@@ -1,37 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which length a storage gets: see grain.h. What comes is counted in turns. Of a length that
- * was not in use before the first turn is let go by, the next one measured; when each has
- * been, the quickest is kept, and the others are asked again when much has gone by, or at
- * once when the one that is kept falls behind them. A turn in which the drive never had many
- * calls to do, or none for a while, says nothing. Called by lanes for each chunk: no lock.
+ * Chooses the length of the calls that read a storage: see io_size.h. Measures the rate of the
+ * length in use over windows of 64 MiB. After a change of length, the first window is ignored,
+ * because it started with calls of the other length in flight. When both rates are known, the
+ * faster length stays in use. The other length is measured again after 64 windows, or used at
+ * once if the rate of the length in use falls below its rate. A window in which the drive had
+ * few calls in flight, or was idle, is not counted. Lanes call this for each chunk: no lock.
  */
 #include "core/request/io_size.h"
 
-#define TURN (64ull << 20)
-#define LONG (256u << 10) /* shorter calls are somebody's own */
-#define CALLS_LEAST 8	  /* on their way at once, some time in a turn that counts */
-#define REST_NS 2000000u  /* longer than a lane takes to begin more */
-/* Turns between two measurements of the others: 2 of 64 go to them. */
-#define TURNS_KEPT 64
-/* Measurements differ by as much. */
+#define WINDOW_BYTES (64ull << 20)
+#define LEN_LEAST (256u << 10) /* shorter calls are short requests, and are not counted */
+#define CALLS_LEAST 8	       /* calls in flight at once, at some time in a counted window */
+#define IDLE_NS 2000000u       /* longer than a lane takes to start more calls */
+/* Windows between two measurements of the other length; each takes 2 of the 64 windows. */
+#define WINDOWS_KEPT 64
+/* Two measurements of the same length differ by up to 1/16. */
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
 
-/* The first is where all begin, and stay if others are not better. */
+/* The first length is used at the start, and stays in use unless the other one is better. */
 static const uint32_t lengths[PST_IO_SIZES] = {512u << 10, 1u << 20};
 
 uint64_t pst_io_size_get(const struct pst_io_size *g)
 {
-	return lengths[atomic_load_explicit(&g->now, memory_order_relaxed)];
+	return lengths[atomic_load_explicit(&g->current, memory_order_relaxed)];
 }
 
-static uint32_t choose(struct pst_io_size *g, uint32_t now)
+/* Returns the index of the length for the next window: one that is to be measured, otherwise
+ * the best. */
+static uint32_t length_choose(struct pst_io_size *g, uint32_t current)
 {
 	uint32_t best = 0;
 
-	if (++g->turns % TURNS_KEPT == 0)
+	if (++g->windows % WINDOWS_KEPT == 0)
 		for (uint32_t i = 0; i < PST_IO_SIZES; i++)
-			g->rate[i] = i == now ? g->rate[i] : 0;
+			g->rate[i] = i == current ? g->rate[i] : 0;
 	for (uint32_t i = 0; i < PST_IO_SIZES; i++) {
 		if (!g->rate[i])
 			return i;
@@ -41,54 +44,55 @@ static uint32_t choose(struct pst_io_size *g, uint32_t now)
 	return best;
 }
 
-static void turn_over(struct pst_io_size *g, uint64_t now)
+/* Ends a window at the time `now` and starts the next one. */
+static void window_close(struct pst_io_size *g, uint64_t now)
 {
-	uint32_t was = atomic_load_explicit(&g->now, memory_order_relaxed), next = was;
-	uint64_t since = g->since, most = atomic_exchange(&g->most, 0);
-	bool rested = atomic_exchange(&g->rested, false);
+	uint32_t current = atomic_load_explicit(&g->current, memory_order_relaxed), next = current;
+	uint64_t start = g->window_start, most = atomic_exchange(&g->in_flight_most, 0);
+	bool was_idle = atomic_exchange(&g->was_idle, false);
 
-	g->since = now;
-	if (rested || !since || now <= since || most < CALLS_LEAST * (uint64_t)lengths[was])
+	g->window_start = now;
+	if (was_idle || !start || now <= start || most < CALLS_LEAST * (uint64_t)lengths[current])
 		return;
-	if (!g->fresh) {
-		uint64_t rate = TURN * 1000000000u / (now - since);
+	if (!g->mixed) {
+		uint64_t rate = WINDOW_BYTES * 1000000000u / (now - start);
 
-		g->rate[was] = g->rate[was] ? (3 * g->rate[was] + rate) / 4 : rate;
-		next = choose(g, was);
+		g->rate[current] = g->rate[current] ? (3 * g->rate[current] + rate) / 4 : rate;
+		next = length_choose(g, current);
 	}
-	g->fresh = next != was;
-	atomic_store_explicit(&g->now, next, memory_order_relaxed);
+	g->mixed = next != current;
+	atomic_store_explicit(&g->current, next, memory_order_relaxed);
 }
 
 void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint64_t before,
 			 uint64_t (*now)(void))
 {
-	uint64_t rests;
+	uint64_t idle_since;
 
-	if (len < LONG)
+	if (len < LEN_LEAST)
 		return;
-	if (before + len > atomic_load_explicit(&g->most, memory_order_relaxed))
-		atomic_store_explicit(&g->most, before + len, memory_order_relaxed);
+	if (before + len > atomic_load_explicit(&g->in_flight_most, memory_order_relaxed))
+		atomic_store_explicit(&g->in_flight_most, before + len, memory_order_relaxed);
 	if (before)
 		return;
-	rests = atomic_exchange_explicit(&g->rests, 0, memory_order_relaxed);
-	if (rests && now() - rests > REST_NS)
-		atomic_store_explicit(&g->rested, true, memory_order_relaxed);
+	idle_since = atomic_exchange_explicit(&g->idle_since, 0, memory_order_relaxed);
+	if (idle_since && now() - idle_since > IDLE_NS)
+		atomic_store_explicit(&g->was_idle, true, memory_order_relaxed);
 }
 
 void pst_io_size_completed(struct pst_io_size *g, uint64_t len, uint64_t before,
 			   uint64_t (*now)(void))
 {
-	uint64_t ended;
+	uint64_t done;
 
-	if (len < LONG)
+	if (len < LEN_LEAST)
 		return;
 	if (before == len)
-		atomic_store_explicit(&g->rests, now(), memory_order_relaxed);
-	ended = atomic_fetch_add_explicit(&g->ended, len, memory_order_relaxed);
-	if (ended / TURN == (ended + len) / TURN ||
-	    atomic_exchange_explicit(&g->busy, true, memory_order_acquire))
+		atomic_store_explicit(&g->idle_since, now(), memory_order_relaxed);
+	done = atomic_fetch_add_explicit(&g->completed_bytes, len, memory_order_relaxed);
+	if (done / WINDOW_BYTES == (done + len) / WINDOW_BYTES ||
+	    atomic_exchange_explicit(&g->closing, true, memory_order_acquire))
 		return;
-	turn_over(g, now());
-	atomic_store_explicit(&g->busy, false, memory_order_release);
+	window_close(g, now());
+	atomic_store_explicit(&g->closing, false, memory_order_release);
 }

@@ -1,42 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long the calls are by which a drive is read. Long ones are the fewest; but with 16 of
- * them on their way there is more under way than a drive needs, and than the processor that
- * serves a virtual one keeps in its cache. Which is better only a measurement says: virtual
- * drives of one kind gave 2.7 GB/s by 512 KiB and 2.0 by 1 MiB on one host, 5.0 and 5.5 on
- * another. So each storage is read both ways for a while, and now and then again. Used by
- * claims; the clock is the caller's, so that a test can make it up.
+ * Chooses the length of the calls that read a storage. With longer calls there are fewer of
+ * them. But 16 long calls in flight hold more bytes than a drive needs, and more than the cache
+ * of the CPU that serves a virtual drive. Only a measurement tells which length is better:
+ * virtual drives of one kind read 2.7 GB/s with 512 KiB and 2.0 GB/s with 1 MiB on one host, 5.0
+ * and 5.5 GB/s on another. So the rate of each storage is measured with both lengths, and again
+ * from time to time.
+ *
+ * Claims read the length, and lanes report every call, so it must never take a lock. The caller
+ * passes the clock, so that a test can simulate one.
  */
-#ifndef PST_CORE_GRAIN_H
-#define PST_CORE_GRAIN_H
+#ifndef PST_CORE_IO_SIZE_H
+#define PST_CORE_IO_SIZE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PST_IO_SIZES 2
+#define PST_IO_SIZES 2 /* number of lengths to choose from */
 
-/* Of one storage. Zeroed memory is one that has begun. */
+/* The measurement of one storage; zeroed memory is its initial state. A measurement window ends
+ * each time another 64 MiB were read. */
 struct pst_io_size {
-	_Atomic uint64_t ended; /* bytes that have come, since it began */
-	_Atomic uint64_t most;	/* on their way at once in this turn */
-	_Atomic uint64_t rests; /* since then the drive has nothing to do, ns; 0: it has */
-	_Atomic bool rested;	/* in this turn, for a moment that counts */
-	_Atomic uint32_t now;	/* which of the lengths there are */
-	_Atomic bool busy;	/* somebody is at what follows */
-	bool fresh;		/* this turn began with calls of another length on their way */
-	uint32_t turns;
-	uint64_t since;		     /* when this turn began, ns */
-	uint64_t rate[PST_IO_SIZES]; /* bytes a second; 0: not known, or no longer */
+	_Atomic uint64_t completed_bytes;
+	_Atomic uint64_t in_flight_most; /* most bytes in flight at once in this window */
+	_Atomic uint64_t idle_since; /* when the last call in flight completed, ns; 0: not idle */
+	_Atomic bool was_idle;	     /* no calls in flight for over 2 ms in this window */
+	_Atomic uint32_t current;    /* index of the length in use */
+	_Atomic bool closing;	     /* a thread ends a window and owns the members below */
+	bool mixed;	       /* this window started with calls of the other length in flight */
+	uint32_t windows;      /* number of rates measured */
+	uint64_t window_start; /* ns */
+	uint64_t rate[PST_IO_SIZES]; /* bytes a second with each length; 0: to be measured */
 };
 
-/* Bytes of one call. */
+/* Returns the length in use, in bytes. */
 uint64_t pst_io_size_get(const struct pst_io_size *g);
-/* `len` bytes go on their way, where `before` are. The clock is asked when the drive begins
- * and ends to have something to do, and at the end of a turn. */
+/* Reports a call of `len` bytes that starts while `before` bytes are in flight. Reads the clock
+ * only if the drive was idle. */
 void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint64_t before,
 			 uint64_t (*now)(void));
-/* `len` of `before` bytes that were on their way have come. */
+/* Reports a call of `len` bytes that completed; `before` bytes, with its own, were in flight.
+ * Reads the clock only if the drive gets idle or a window ends. */
 void pst_io_size_completed(struct pst_io_size *g, uint64_t len, uint64_t before,
 			   uint64_t (*now)(void));
 
