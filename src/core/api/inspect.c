@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inspection: writes the machine's topology or a process's counters to a descriptor, as a table
- * or as JSON. The command calls it; no transfer does.
+ * Inspection: writes the topology of the machine, or the counters of a process, to a file
+ * descriptor, as text or as JSON. Called by `penstock topo` and `penstock stats`. It must never
+ * trust the counters of another process.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +20,8 @@
 #include "core/machine/topo_print.h"
 #include "core/machine/topo_read.h"
 
-static FILE *stream_on(int fd)
+/* Opens a stream on a copy of the descriptor, so that the caller's one stays open. */
+static FILE *output_open(int fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	FILE *f = copy < 0 ? NULL : fdopen(copy, "w");
@@ -29,11 +31,12 @@ static FILE *stream_on(int fd)
 	return f;
 }
 
-static int close_stream(FILE *f)
+/* Closes the stream; fails if any write to it failed. */
+static int output_close(FILE *f)
 {
 	bool failed = ferror(f);
 
-	errno = 0; /* of what was lost before, nobody knows why any more */
+	errno = 0; /* the errno of an earlier failed write is not known here */
 	if (fclose(f) || failed)
 		return pst_fail_errno(NULL, EIO, PENSTOCK_WHY_IO_ERROR,
 				      "the output cannot be written%s%s", errno ? ": " : "",
@@ -50,7 +53,7 @@ int penstock_topo(const char *sys_root, int json, int fd)
 
 	if (ret < 0)
 		return pst_fail_errno(NULL, ret, pst_why_of_errno(ret), "%s", why);
-	f = stream_on(fd);
+	f = output_open(fd);
 	if (!f) {
 		pst_topo_close(topo);
 		return pst_fail_errno(NULL, errno, pst_why_of_errno(errno), "descriptor %d: %m",
@@ -61,15 +64,16 @@ int penstock_topo(const char *sys_root, int json, int fd)
 	else
 		pst_topo_print(topo, f);
 	pst_topo_close(topo);
-	return close_stream(f);
+	return output_close(f);
 }
 
 /* ---- counters ---- */
 
-#define MEMFD "/memfd:" PST_STATS_NAME
+#define MEMFD_LINK "/memfd:" PST_STATS_NAME
 
-/* Opens the stats memfd of a process: the kernel lets only its user (or root) in. */
-static int find_memfd(int pid)
+/* Opens the memfd with the counters of a process. The kernel allows this only to the user of
+ * the process, and to root. */
+static int stats_memfd_open(int pid)
 {
 	char dir[64], name[320], target[128];
 	struct dirent *entry;
@@ -88,7 +92,7 @@ static int find_memfd(int pid)
 		if (n <= 0)
 			continue;
 		target[n] = '\0';
-		if (strncmp(target, MEMFD, sizeof(MEMFD) - 1))
+		if (strncmp(target, MEMFD_LINK, sizeof(MEMFD_LINK) - 1))
 			continue;
 		fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 		if (fd < 0)
@@ -98,8 +102,9 @@ static int find_memfd(int pid)
 	return fd;
 }
 
-/* Ends, and prints on one line; one that was being written is none. */
-static void check_note(struct pst_stats_note *note)
+/* Terminates the text of a note and replaces its control characters, so that it prints as one
+ * line. Drops a note that was being written. */
+static void note_sanitize(struct pst_stats_note *note)
 {
 	if (note->begun != note->done)
 		note->done = 0;
@@ -109,8 +114,8 @@ static void check_note(struct pst_stats_note *note)
 			*c = '?';
 }
 
-/* The note that comes behind number `after`, NULL: none. */
-static const struct pst_stats_note *next_note(const struct pst_stats *s, uint64_t after)
+/* Returns the note with the lowest number above `after`; NULL: none. */
+static const struct pst_stats_note *note_next(const struct pst_stats *s, uint64_t after)
 {
 	const struct pst_stats_note *next = NULL;
 
@@ -120,29 +125,32 @@ static const struct pst_stats_note *next_note(const struct pst_stats *s, uint64_
 	return next;
 }
 
-/* What this library calls its paths: it ends, and prints as it is. */
-static bool is_name(const char *name, size_t room)
+/* Returns whether the name of a path ends within `capacity` bytes and has only characters that
+ * path names of this library have. */
+static bool path_name_valid(const char *name, size_t capacity)
 {
-	size_t len = strnlen(name, room);
+	size_t len = strnlen(name, capacity);
 
-	return len && len < room && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
+	return len && len < capacity &&
+	       strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
 }
 
-static bool known(const struct pst_stats *s)
+/* Returns whether the counters have the layout of this version of the library. */
+static bool stats_layout_known(const struct pst_stats *s)
 {
 	bool ok = s->magic == PST_STATS_MAGIC && s->version == PST_STATS_VERSION &&
 		  s->size == sizeof(*s) && s->path_count <= PST_PATHS_MAX;
 
 	for (unsigned i = 0; ok && i < s->path_count; i++)
-		ok = is_name(s->paths[i].name, sizeof(s->paths[i].name));
+		ok = path_name_valid(s->paths[i].name, sizeof(s->paths[i].name));
 	return ok;
 }
 
-/* A copy of the counters of `pid`, which may be lying: its text is looked at here. */
-static int read_stats(int pid, struct pst_stats *out)
+/* Copies the counters of a process, which may be hostile: checks every name and text in them. */
+static int stats_read(int pid, struct pst_stats *out)
 {
 	struct stat stat;
-	int fd = find_memfd(pid), code = 0;
+	int fd = stats_memfd_open(pid), code = 0;
 
 	if (fd < 0)
 		return pst_fail_errno(NULL, fd == -EACCES ? EACCES : ESRCH,
@@ -156,15 +164,15 @@ static int read_stats(int pid, struct pst_stats *out)
 	    pread(fd, out, sizeof(*out), 0) != (ssize_t)sizeof(*out))
 		code = EPROTO;
 	close(fd);
-	if (code || !known(out))
+	if (code || !stats_layout_known(out))
 		return pst_fail_errno(NULL, EPROTO, PENSTOCK_WHY_UNSUPPORTED,
 				      "process %d uses another version of Penstock", pid);
 	for (unsigned i = 0; i < PST_STATS_NOTES; i++)
-		check_note(&out->notes[i]);
+		note_sanitize(&out->notes[i]);
 	return 0;
 }
 
-/* The latency that a share of the chunks stayed under, from the buckets. */
+/* Returns the latency that a share of the chunks did not exceed: the upper bound of a bucket. */
 static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 {
 	uint64_t total = 0, sum = 0;
@@ -181,8 +189,8 @@ static uint64_t percentile_ns(const struct pst_stats_path *path, double share)
 	return 0;
 }
 
-/* What is no UTF-8, as a file's name need not be, becomes U+FFFD. */
-static void print_text_json(const char *text, FILE *f)
+/* Prints text for a JSON string. Invalid UTF-8, which a file name may contain, becomes U+FFFD. */
+static void json_escape_print(const char *text, FILE *f)
 {
 	while (*text) {
 		unsigned n = pst_utf8_length(text, SIZE_MAX);
@@ -197,23 +205,23 @@ static void print_text_json(const char *text, FILE *f)
 	}
 }
 
-static void print_notes_json(const struct pst_stats *s, FILE *f)
+static void notes_print_json(const struct pst_stats *s, FILE *f)
 {
 	const struct pst_stats_note *note = NULL;
 	const char *comma = "";
 
 	fprintf(f, "\"notes\": [");
-	while ((note = next_note(s, note ? note->done : 0))) {
+	while ((note = note_next(s, note ? note->done : 0))) {
 		fprintf(f, "%s{\"times\": %llu, \"text\": \"", comma,
 			(unsigned long long)note->times);
-		print_text_json(note->text, f);
+		json_escape_print(note->text, f);
 		fprintf(f, "\"}");
 		comma = ", ";
 	}
 	fprintf(f, "]");
 }
 
-static void print_json(const struct pst_stats *s, FILE *f)
+static void stats_print_json(const struct pst_stats *s, FILE *f)
 {
 	const char *comma = "";
 
@@ -247,11 +255,11 @@ static void print_json(const struct pst_stats *s, FILE *f)
 		fprintf(f, "]}");
 	}
 	fprintf(f, "}, ");
-	print_notes_json(s, f);
+	notes_print_json(s, f);
 	fprintf(f, "}\n");
 }
 
-static void print_table(const struct pst_stats *s, FILE *f)
+static void stats_print_table(const struct pst_stats *s, FILE *f)
 {
 	const struct pst_stats_note *note = NULL;
 
@@ -276,7 +284,7 @@ static void print_table(const struct pst_stats *s, FILE *f)
 			(unsigned long long)p->retries, (double)percentile_ns(p, 0.5) / 1e3,
 			(double)percentile_ns(p, 0.99) / 1e3);
 	}
-	while ((note = next_note(s, note ? note->done : 0)))
+	while ((note = note_next(s, note ? note->done : 0)))
 		fprintf(f, "note: %s (%llux)\n", note->text, (unsigned long long)note->times);
 }
 
@@ -286,21 +294,21 @@ int penstock_stats(int pid, int json, int fd)
 	FILE *f;
 	int ret;
 
-	pst_stats_get(); /* so that a process can always look at itself */
+	pst_stats_get(); /* creates the counters of this process, in case `pid` is its own */
 	copy = malloc(sizeof(*copy));
 	if (!copy)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for the counters");
-	ret = read_stats(pid ? pid : (int)getpid(), copy);
-	f = ret ? NULL : stream_on(fd);
+	ret = stats_read(pid ? pid : (int)getpid(), copy);
+	f = ret ? NULL : output_open(fd);
 	if (!ret && !f)
 		ret = pst_fail_errno(NULL, errno, PENSTOCK_WHY_BAD_ARGUMENT, "descriptor %d: %m",
 				     fd);
 	if (!ret) {
 		if (json)
-			print_json(copy, f);
+			stats_print_json(copy, f);
 		else
-			print_table(copy, f);
-		ret = close_stream(f);
+			stats_print_table(copy, f);
+		ret = output_close(f);
 	}
 	free(copy);
 	return ret;
