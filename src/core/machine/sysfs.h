@@ -27,7 +27,7 @@ struct pst_sysfs {
 
 /* Names in a folder. */
 struct pst_names {
-	char **name; /* sorted by numbers, too: nvme2 comes before nvme10 */
+	char **name; /* sorted as `ls -v` does: nvme2 comes before nvme10 */
 	size_t count;
 	bool truncated; /* the folder has more than PST_SYSFS_ENTRIES_MAX names */
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The topology of the machine: its NUMA nodes, its PCI tree, and the GPUs, drives and RDMA
- * NICs in it. Answers which two devices are near each other, and which node and CPUs are near
- * a device. Used when a pump starts, by `penstock topo` and by `penstock check`, never per
- * request. topo_read.h reads a topology from /sys, topo_print.h prints it.
+ * NICs in it. Answers how near two devices are, and which node and CPUs are near a device.
+ * Used when a pump starts, by `penstock topo` and by `penstock check`, never per request.
+ * topo_read.h reads a topology from /sys, topo_print.h prints it.
  *
  * A value that could not be read is marked unknown; it must never be a guess. A pst_topo does
  * not change after it was opened, so several threads may read it at once. Its strings and

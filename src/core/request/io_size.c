@@ -13,7 +13,8 @@
 #define LEN_LEAST (256u << 10) /* shorter calls are short requests, and are not counted */
 #define CALLS_LEAST 8	       /* calls in flight at once, at some time in a counted window */
 #define IDLE_NS 2000000u       /* longer than a lane takes to start more calls */
-/* Windows between two measurements of the other length; each takes 2 of the 64 windows. */
+/* Counted windows from one measurement of the other length to the next. The measurement itself
+ * uses 2 windows. */
 #define WINDOWS_KEPT 64
 /* Two measurements of the same length differ by up to 1/16. */
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
