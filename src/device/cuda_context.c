@@ -14,38 +14,6 @@ int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what)
 	return pst_fail_errno(err, pst_cuda_errno(rc), why, "%s: %s", what, pst_cuda_name(rc));
 }
 
-/* Swaps the thread's capture mode with *mode. */
-static void capture_mode_swap(const struct pst_cuda *api, enum pst_cu_capture_mode *mode)
-{
-	if (api->cuThreadExchangeStreamCaptureMode)
-		api->cuThreadExchangeStreamCaptureMode(mode);
-}
-
-enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
-				  struct pst_cuda_scope *scope)
-{
-	struct pst_cu_ctx *current = NULL;
-	enum pst_cu_result rc;
-
-	scope->pushed = false;
-	scope->mode = PST_CU_CAPTURE_RELAXED;
-	capture_mode_swap(api, &scope->mode);
-	if (api->cuCtxGetCurrent(&current) == PST_CU_OK && current == ctx)
-		return PST_CU_OK;
-	rc = api->cuCtxPushCurrent(ctx);
-	scope->pushed = rc == PST_CU_OK;
-	return rc;
-}
-
-void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope)
-{
-	struct pst_cu_ctx *ctx;
-
-	if (scope->pushed)
-		api->cuCtxPopCurrent(&ctx);
-	capture_mode_swap(api, &scope->mode);
-}
-
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err)
 {
 	struct pst_cu_ctx *ctx = atomic_load_explicit(&c->ctx, memory_order_acquire);
@@ -57,9 +25,9 @@ int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct p
 		if (!ctx) {
 			enum pst_cu_capture_mode mode = PST_CU_CAPTURE_RELAXED;
 
-			capture_mode_swap(c->api, &mode);
+			pst_cuda_swap_capture_mode(c->api, &mode);
 			rc = c->api->cuDevicePrimaryCtxRetain(&ctx, c->ordinal);
-			capture_mode_swap(c->api, &mode);
+			pst_cuda_swap_capture_mode(c->api, &mode);
 			if (rc == PST_CU_OK)
 				atomic_store_explicit(&c->ctx, ctx, memory_order_release);
 		}

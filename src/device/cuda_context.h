@@ -44,6 +44,14 @@ struct pst_cuda_scope {
 /* Sets `err` to the driver's result and the call that failed; returns the matching -errno. */
 int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what);
 
+/* Swaps the thread's capture mode with *mode. */
+static inline void pst_cuda_swap_capture_mode(const struct pst_cuda *api,
+					      enum pst_cu_capture_mode *mode)
+{
+	if (api->cuThreadExchangeStreamCaptureMode)
+		api->cuThreadExchangeStreamCaptureMode(mode);
+}
+
 /*
  * Makes `ctx` current; cheap if it is already. After an error another context is current: the
  * caller must make no driver call, but must still call pst_cuda_leave.
@@ -53,9 +61,31 @@ int pst_cuda_fail(struct pst_err *err, enum pst_cu_result rc, const char *what);
  * event query, a registration or an allocation while any thread captures a graph, and invalidates
  * that capture. The library's calls touch no capturing stream. The switch costs 13 ns.
  */
-enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
-				  struct pst_cuda_scope *scope);
-void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope);
+static inline enum pst_cu_result pst_cuda_enter(const struct pst_cuda *api, struct pst_cu_ctx *ctx,
+						struct pst_cuda_scope *scope)
+{
+	struct pst_cu_ctx *current = NULL;
+	enum pst_cu_result rc;
+
+	scope->pushed = false;
+	scope->mode = PST_CU_CAPTURE_RELAXED;
+	pst_cuda_swap_capture_mode(api, &scope->mode);
+	if (api->cuCtxGetCurrent(&current) == PST_CU_OK && current == ctx)
+		return PST_CU_OK;
+	rc = api->cuCtxPushCurrent(ctx);
+	scope->pushed = rc == PST_CU_OK;
+	return rc;
+}
+
+static inline void pst_cuda_leave(const struct pst_cuda *api, struct pst_cuda_scope *scope)
+{
+	struct pst_cu_ctx *ctx;
+
+	if (scope->pushed)
+		api->cuCtxPopCurrent(&ctx);
+	pst_cuda_swap_capture_mode(api, &scope->mode);
+}
+
 /* Returns the primary context in *out. The first call retains it until the device closes. */
 int pst_cuda_retain(struct pst_cuda_device *c, struct pst_cu_ctx **out, struct pst_err *err);
 /* Retains and enters the primary context. After an error the caller must not call leave. */

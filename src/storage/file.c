@@ -49,7 +49,8 @@ static void iov_advance(struct pst_io *io, uint64_t done)
 static void io_end(struct pst_io *io, int64_t result)
 {
 	io->result = result;
-	pst_gate_leave(io);
+	if (pst_file_io(io)->held)
+		pst_gate_leave(io);
 	io->done(io);
 }
 
@@ -269,6 +270,68 @@ static bool file_match(const char *url)
 	return !strncmp(url, "file://", 7) || !strstr(url, ":") || url[0] == '/' || url[0] == '.';
 }
 
+/* ---- residency ---- */
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* Linux 6.5; the same number on every architecture. */
+#endif
+
+struct cachestat_range_abi {
+	uint64_t off, len;
+};
+struct cachestat_abi {
+	uint64_t nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted;
+};
+
+/* Returns the number of the kernel's pages that the range touches. */
+static uint64_t pages_in_range(uint64_t off, uint64_t end)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return end > off ? (end + page - 1) / page - off / page : 0;
+}
+
+/* Returns the number of pages of the range that exist in the file. Readers with a large buffer
+ * ask for more than the file has; the missing pages must not count as uncached. */
+static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
+{
+	const struct pst_file *file = st->priv;
+	uint64_t length = file->block_length;
+	struct stat stat;
+
+	if (end <= st->facts.length)
+		return pages_in_range(off, end);
+	if (!file->is_block)
+		/* The file may have grown. */
+		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size;
+	return pages_in_range(off, end < length ? end : length);
+}
+
+/* Queries by cachestat(2) how much of the range the page cache holds. */
+static enum pst_residency file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
+					 enum penstock_why *why)
+{
+	struct pst_file *file = st->priv;
+	struct cachestat_range_abi range = {off, len};
+	struct cachestat_abi stat;
+	int refused = atomic_load_explicit(&file->cachestat_error, memory_order_relaxed);
+
+	if (file->overlay || refused) {
+		*why = file->overlay	  ? PENSTOCK_WHY_RESIDENCY_BLIND
+		       : refused == EPERM ? PENSTOCK_WHY_RESIDENCY_EPERM
+					  : PENSTOCK_WHY_RESIDENCY_NONE;
+		return PST_UNKNOWN;
+	}
+	if (syscall(SYS_cachestat, file->fd, &range, &stat, 0)) {
+		atomic_store_explicit(&file->cachestat_error, errno, memory_order_relaxed);
+		return file_residency(st, off, len, why);
+	}
+	if (stat.nr_cache >= pages_in_range(off, off + len) ||
+	    stat.nr_cache >= pages_in_file(st, off, off + len))
+		return PST_WARM;
+	return stat.nr_cache ? PST_MIXED : PST_COLD;
+}
+
 const struct pst_storage_ops pst_storage_file = {
 	.name = "file",
 	.match = file_match,
@@ -280,7 +343,7 @@ const struct pst_storage_ops pst_storage_file = {
 	.commit = pst_file_commit,
 	.abort = pst_file_abort,
 	.length = pst_file_length,
-	.residency = pst_file_residency,
+	.residency = file_residency,
 	.written = pst_file_written,
 	.stamp = pst_file_stamp,
 };

@@ -32,17 +32,6 @@
  * drive's queue too short. Measured on virtio with 16 MiB in flight: 512 KiB 5.0 GB/s, 1 MiB
  * 5.4 GB/s, 2 MiB 4.6 GB/s. */
 #define CALL_BYTES (1u << 20)
-#ifndef SYS_cachestat
-#define SYS_cachestat 451 /* Linux 6.5; the same number on every architecture. */
-#endif
-
-struct cachestat_range_abi {
-	uint64_t off, len;
-};
-struct cachestat_abi {
-	uint64_t nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted;
-};
-
 #ifndef STATX_MNT_ID
 #define STATX_MNT_ID 0x00001000u /* Linux 5.8. */
 #endif
@@ -382,52 +371,4 @@ uint64_t pst_file_stamp(struct penstock_storage *st)
 	stamp = (uint64_t)stat.st_mtim.tv_sec * 1000000000 + (uint64_t)stat.st_mtim.tv_nsec;
 	stamp = (stamp * 31 + (uint64_t)stat.st_size) * 31 + (uint64_t)stat.st_blocks;
 	return age >= 0 && age < SETTLED_NS ? stamp + pst_now_ns() : stamp;
-}
-
-/* Returns the number of the kernel's pages that the range touches. */
-static uint64_t pages_in_range(uint64_t off, uint64_t end)
-{
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-
-	return end > off ? (end + page - 1) / page - off / page : 0;
-}
-
-/* Returns the number of pages of the range that exist in the file. Readers with a large buffer
- * ask for more than the file has; the missing pages must not count as uncached. */
-static uint64_t pages_in_file(const struct penstock_storage *st, uint64_t off, uint64_t end)
-{
-	const struct pst_file *file = st->priv;
-	uint64_t length = file->block_length;
-	struct stat stat;
-
-	if (end <= st->facts.length)
-		return pages_in_range(off, end);
-	if (!file->is_block)
-		/* The file may have grown. */
-		length = fstat(file->fd, &stat) ? end : (uint64_t)stat.st_size;
-	return pages_in_range(off, end < length ? end : length);
-}
-
-enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
-				      enum penstock_why *why)
-{
-	struct pst_file *file = st->priv;
-	struct cachestat_range_abi range = {off, len};
-	struct cachestat_abi stat;
-	int refused = atomic_load_explicit(&file->cachestat_error, memory_order_relaxed);
-
-	if (file->overlay || refused) {
-		*why = file->overlay	  ? PENSTOCK_WHY_RESIDENCY_BLIND
-		       : refused == EPERM ? PENSTOCK_WHY_RESIDENCY_EPERM
-					  : PENSTOCK_WHY_RESIDENCY_NONE;
-		return PST_UNKNOWN;
-	}
-	if (syscall(SYS_cachestat, file->fd, &range, &stat, 0)) {
-		atomic_store_explicit(&file->cachestat_error, errno, memory_order_relaxed);
-		return pst_file_residency(st, off, len, why);
-	}
-	if (stat.nr_cache >= pages_in_range(off, off + len) ||
-	    stat.nr_cache >= pages_in_file(st, off, off + len))
-		return PST_WARM;
-	return stat.nr_cache ? PST_MIXED : PST_COLD;
 }

@@ -14,8 +14,4 @@ int pst_file_facts(struct penstock_storage *st, const char *root, struct pst_err
 int pst_file_written(struct penstock_storage *st, uint64_t *off, uint64_t *len);
 /* Returns a number that differs from the last one if extents may have been written since. */
 uint64_t pst_file_stamp(struct penstock_storage *st);
-/* Queries by cachestat(2) how much of the range the page cache holds. */
-enum pst_residency pst_file_residency(struct penstock_storage *st, uint64_t off, uint64_t len,
-				      enum penstock_why *why);
-
 #endif

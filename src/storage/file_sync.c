@@ -51,15 +51,6 @@ static unsigned errors_poll(struct pst_file *file)
 
 /* ---- direct writes ---- */
 
-void pst_file_direct_begin(struct pst_io *io)
-{
-	const struct pst_file *file = io->st->priv;
-	struct pst_file_io *own = pst_file_io(io);
-
-	own->errors = atomic_load_explicit(&file->errors_seen, memory_order_relaxed);
-	own->remade = 0;
-}
-
 /* The error names no write, so every direct write in flight at the time is repeated. */
 int pst_file_direct_recheck(struct pst_io *io)
 {

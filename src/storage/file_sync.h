@@ -6,7 +6,14 @@
 #include "storage/file_state.h"
 
 /* Records the file's error count before a direct transfer starts. */
-void pst_file_direct_begin(struct pst_io *io);
+static inline void pst_file_direct_begin(struct pst_io *io)
+{
+	const struct pst_file *file = io->st->priv;
+	struct pst_file_io *own = pst_file_io(io);
+
+	own->errors = atomic_load_explicit(&file->errors_seen, memory_order_relaxed);
+	own->remade = 0;
+}
 /*
  * Checks for a new error after a direct write. Returns 0: none; 1: the write must be repeated;
  * -EIO: it was repeated too often.

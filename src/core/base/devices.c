@@ -230,14 +230,14 @@ void pst_devices_help(void)
 	pthread_mutex_unlock(&device_lock);
 }
 
-void pst_devices_hold(uint64_t mask)
+void pst_devices_hold_all(uint64_t mask)
 {
 	for (; mask; mask &= mask - 1)
 		atomic_fetch_add_explicit(&devices[__builtin_ctzll(mask)]->guests, 1,
 					  memory_order_relaxed);
 }
 
-void pst_devices_release(uint64_t mask)
+void pst_devices_release_all(uint64_t mask)
 {
 	for (; mask; mask &= mask - 1)
 		atomic_fetch_sub_explicit(&devices[__builtin_ctzll(mask)]->guests, 1,

@@ -44,9 +44,22 @@ void pst_devices_invalidate(struct penstock_storage *st);
 /* Runs one turn of each inline lane of the calling thread, on every device. */
 void pst_devices_help(void);
 
-/* Keeps devices open, or releases them; bit i of the mask is the device with index i. */
-void pst_devices_hold(uint64_t mask);
-void pst_devices_release(uint64_t mask);
+/* Keep devices open, or release them; bit i of the mask is the device with index i. */
+void pst_devices_hold_all(uint64_t mask);
+void pst_devices_release_all(uint64_t mask);
+
+/* The same for the devices of a request besides its pump's, of which most have none. */
+static inline void pst_devices_hold(uint64_t mask)
+{
+	if (mask)
+		pst_devices_hold_all(mask);
+}
+
+static inline void pst_devices_release(uint64_t mask)
+{
+	if (mask)
+		pst_devices_release_all(mask);
+}
 
 /* The open device that a pointer belongs to. NULL: none, and the host is not open. */
 struct penstock_device *pst_device_find(const void *ptr);

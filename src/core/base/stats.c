@@ -18,6 +18,8 @@
 
 static struct pst_stats fallback;
 static struct pst_stats *stats = &fallback;
+
+_Atomic(struct pst_stats *) pst_stats_ready;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
@@ -33,6 +35,7 @@ static void stats_reset_in_child(void)
 
 	/* The inherited memfd would show the parent's counters as the child's. The child creates
 	 * its own counters when it first uses the library. */
+	atomic_store(&pst_stats_ready, NULL);
 	stats = &fallback;
 	memset(&fallback, 0, sizeof(fallback));
 	memcpy(&once, &unused, sizeof(once));
@@ -72,19 +75,11 @@ static void stats_create(void)
 	stats->magic = PST_STATS_MAGIC; /* last: readers accept the counters from here on */
 }
 
-struct pst_stats *pst_stats_get(void)
+struct pst_stats *pst_stats_create(void)
 {
 	pthread_once(&once, stats_create);
+	atomic_store_explicit(&pst_stats_ready, stats, memory_order_release);
 	return stats;
-}
-
-unsigned pst_stats_bucket(uint64_t ns)
-{
-	unsigned log = ns ? 63 - (unsigned)__builtin_clzll(ns) : 0;
-	unsigned half = log ? (unsigned)(ns >> (log - 1)) & 1 : 0;
-	unsigned bucket = log * 2 + half;
-
-	return bucket < PST_STATS_BUCKETS ? bucket : PST_STATS_BUCKETS - 1;
 }
 
 uint64_t pst_stats_bucket_ns(unsigned bucket)

@@ -49,12 +49,28 @@ struct pst_stats {
 	struct pst_stats_note notes[PST_STATS_NOTES]; /* the latest notes, each text once */
 };
 
-/* Returns the counters of this process. If a memfd cannot be created, they are in ordinary
- * memory, where no other process can read them. */
-struct pst_stats *pst_stats_get(void);
+extern _Atomic(struct pst_stats *) pst_stats_ready; /* NULL: not created yet */
+
+/* Creates the counters of the process, in ordinary memory if there can be no memfd. */
+struct pst_stats *pst_stats_create(void);
+
+/* Returns the counters of the process. */
+static inline struct pst_stats *pst_stats_get(void)
+{
+	struct pst_stats *ready = atomic_load_explicit(&pst_stats_ready, memory_order_acquire);
+
+	return ready ? ready : pst_stats_create();
+}
 
 /* Returns the bucket of a latency. */
-unsigned pst_stats_bucket(uint64_t ns);
+static inline unsigned pst_stats_bucket(uint64_t ns)
+{
+	unsigned log = ns ? 63 - (unsigned)__builtin_clzll(ns) : 0;
+	unsigned half = log ? (unsigned)(ns >> (log - 1)) & 1 : 0;
+	unsigned bucket = log * 2 + half;
+
+	return bucket < PST_STATS_BUCKETS ? bucket : PST_STATS_BUCKETS - 1;
+}
 /* Returns the lower bound of a bucket in nanoseconds. */
 uint64_t pst_stats_bucket_ns(unsigned bucket);
 

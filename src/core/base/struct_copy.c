@@ -10,8 +10,8 @@
 
 #include "common/struct_copy.h"
 
-int pst_struct_copy_in(void *into, size_t len, const void *from, const char *what,
-		       struct pst_err *err)
+int pst_struct_copy_any(void *into, size_t len, const void *from, const char *what,
+			struct pst_err *err)
 {
 	int ret = pst_struct_read(into, len, from);
 	size_t size;

@@ -9,10 +9,7 @@
  */
 #include "core/request/io_size.h"
 
-#define WINDOW_BYTES (64ull << 20)
-#define LEN_LEAST (256u << 10) /* shorter calls are short requests, and are not counted */
-#define CALLS_LEAST 8	       /* calls in flight at once, at some time in a counted window */
-#define IDLE_NS 2000000u       /* longer than a lane takes to start more calls */
+#define CALLS_LEAST 8 /* calls in flight at once, at some time in a counted window */
 /* Counted windows from one measurement of the other length to the next. The measurement itself
  * uses 2 windows. */
 #define WINDOWS_KEPT 64
@@ -20,12 +17,7 @@
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
 
 /* The first length is used at the start, and stays in use unless the other one is better. */
-static const uint32_t lengths[PST_IO_SIZES] = {512u << 10, 1u << 20};
-
-uint64_t pst_io_size_get(const struct pst_io_size *g)
-{
-	return lengths[atomic_load_explicit(&g->current, memory_order_relaxed)];
-}
+const uint32_t pst_io_sizes[PST_IO_SIZES] = {512u << 10, 1u << 20};
 
 /* Returns the index of the length for the next window: one that is to be measured, otherwise
  * the best. */
@@ -45,55 +37,22 @@ static uint32_t length_choose(struct pst_io_size *g, uint32_t current)
 	return best;
 }
 
-/* Ends a window at the time `now` and starts the next one. */
-static void window_close(struct pst_io_size *g, uint64_t now)
+void pst_io_size_close_window(struct pst_io_size *g, uint64_t now)
 {
 	uint32_t current = atomic_load_explicit(&g->current, memory_order_relaxed), next = current;
 	uint64_t start = g->window_start, most = atomic_exchange(&g->in_flight_most, 0);
 	bool was_idle = atomic_exchange(&g->was_idle, false);
 
 	g->window_start = now;
-	if (was_idle || !start || now <= start || most < CALLS_LEAST * (uint64_t)lengths[current])
+	if (was_idle || !start || now <= start ||
+	    most < CALLS_LEAST * (uint64_t)pst_io_sizes[current])
 		return;
 	if (!g->mixed) {
-		uint64_t rate = WINDOW_BYTES * 1000000000u / (now - start);
+		uint64_t rate = PST_IO_WINDOW_BYTES * 1000000000u / (now - start);
 
 		g->rate[current] = g->rate[current] ? (3 * g->rate[current] + rate) / 4 : rate;
 		next = length_choose(g, current);
 	}
 	g->mixed = next != current;
 	atomic_store_explicit(&g->current, next, memory_order_relaxed);
-}
-
-void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint64_t before,
-			 uint64_t (*now)(void))
-{
-	uint64_t idle_since;
-
-	if (len < LEN_LEAST)
-		return;
-	if (before + len > atomic_load_explicit(&g->in_flight_most, memory_order_relaxed))
-		atomic_store_explicit(&g->in_flight_most, before + len, memory_order_relaxed);
-	if (before)
-		return;
-	idle_since = atomic_exchange_explicit(&g->idle_since, 0, memory_order_relaxed);
-	if (idle_since && now() - idle_since > IDLE_NS)
-		atomic_store_explicit(&g->was_idle, true, memory_order_relaxed);
-}
-
-void pst_io_size_completed(struct pst_io_size *g, uint64_t len, uint64_t before,
-			   uint64_t (*now)(void))
-{
-	uint64_t done;
-
-	if (len < LEN_LEAST)
-		return;
-	if (before == len)
-		atomic_store_explicit(&g->idle_since, now(), memory_order_relaxed);
-	done = atomic_fetch_add_explicit(&g->completed_bytes, len, memory_order_relaxed);
-	if (done / WINDOW_BYTES == (done + len) / WINDOW_BYTES ||
-	    atomic_exchange_explicit(&g->closing, true, memory_order_acquire))
-		return;
-	window_close(g, now());
-	atomic_store_explicit(&g->closing, false, memory_order_release);
 }

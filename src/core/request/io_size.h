@@ -34,15 +34,56 @@ struct pst_io_size {
 	uint64_t rate[PST_IO_SIZES]; /* bytes a second with each length; 0: to be measured */
 };
 
+#define PST_IO_WINDOW_BYTES (64ull << 20)
+#define PST_IO_COUNTED_MIN (256u << 10) /* shorter calls are not counted */
+#define PST_IO_IDLE_NS 2000000u		/* longer than a lane takes to start more calls */
+
+extern const uint32_t pst_io_sizes[PST_IO_SIZES];
+
+/* Ends a window at the time `now` and starts the next one. The caller has set g->closing. */
+void pst_io_size_close_window(struct pst_io_size *g, uint64_t now);
+
 /* Returns the length in use, in bytes. */
-uint64_t pst_io_size_get(const struct pst_io_size *g);
+static inline uint64_t pst_io_size_get(const struct pst_io_size *g)
+{
+	return pst_io_sizes[atomic_load_explicit(&g->current, memory_order_relaxed)];
+}
+
 /* Reports a call of `len` bytes that starts while `before` bytes are in flight. Reads the clock
  * only if the drive was idle. */
-void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint64_t before,
-			 uint64_t (*now)(void));
+static inline void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint64_t before,
+				       uint64_t (*now)(void))
+{
+	uint64_t idle_since;
+
+	if (len < PST_IO_COUNTED_MIN)
+		return;
+	if (before + len > atomic_load_explicit(&g->in_flight_most, memory_order_relaxed))
+		atomic_store_explicit(&g->in_flight_most, before + len, memory_order_relaxed);
+	if (before)
+		return;
+	idle_since = atomic_exchange_explicit(&g->idle_since, 0, memory_order_relaxed);
+	if (idle_since && now() - idle_since > PST_IO_IDLE_NS)
+		atomic_store_explicit(&g->was_idle, true, memory_order_relaxed);
+}
+
 /* Reports a call of `len` bytes that completed; `before` bytes, with its own, were in flight.
  * Reads the clock only if the drive gets idle or a window ends. */
-void pst_io_size_completed(struct pst_io_size *g, uint64_t len, uint64_t before,
-			   uint64_t (*now)(void));
+static inline void pst_io_size_completed(struct pst_io_size *g, uint64_t len, uint64_t before,
+					 uint64_t (*now)(void))
+{
+	uint64_t done;
+
+	if (len < PST_IO_COUNTED_MIN)
+		return;
+	if (before == len)
+		atomic_store_explicit(&g->idle_since, now(), memory_order_relaxed);
+	done = atomic_fetch_add_explicit(&g->completed_bytes, len, memory_order_relaxed);
+	if (done / PST_IO_WINDOW_BYTES == (done + len) / PST_IO_WINDOW_BYTES ||
+	    atomic_exchange_explicit(&g->closing, true, memory_order_acquire))
+		return;
+	pst_io_size_close_window(g, now());
+	atomic_store_explicit(&g->closing, false, memory_order_release);
+}
 
 #endif
