@@ -8,7 +8,6 @@
 
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "common/thread.h"
@@ -208,17 +207,17 @@ static void pump_free(struct pst_pump *pump)
 static struct pst_pump *pump_new(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_pump *pump = calloc(1, sizeof(*pump));
+	unsigned lanes = default_lanes(dev); /* once: the process's CPU mask may change */
 
 	if (pump)
-		pump->lanes = calloc(default_lanes(dev), sizeof(*pump->lanes));
+		pump->lanes = calloc(lanes, sizeof(*pump->lanes));
 	if (!pump || !pump->lanes) {
 		free(pump);
-		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a pump of %u lanes",
-			 default_lanes(dev));
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a pump of %u lanes", lanes);
 		return NULL;
 	}
 	pump->dev = dev;
-	pump->lane_count = default_lanes(dev);
+	pump->lane_count = lanes;
 	pthread_mutex_init(&pump->members_lock, NULL);
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		pump->lanes[i].pump = pump;
