@@ -411,12 +411,44 @@ static void descriptor_without_reopen(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* Child role: a queue that is the first object of its process belongs to that process too. */
+static int role_queue(const char *what)
+{
+	struct penstock_queue *q;
+	int status = -1;
+	pid_t pid;
+
+	(void)what;
+	if (penstock_queue_open(NULL, &q))
+		return 1;
+	pid = fork();
+	if (!pid) {
+		CHILD_WANTS(penstock_poll(q, NULL, 0), -EOWNERDEAD);
+		_exit(0);
+	}
+	if (waitpid(pid, &status, 0) != pid || status)
+		return 2;
+	if (penstock_poll(q, NULL, 0))
+		return 3;
+	penstock_queue_close(q);
+	return 0;
+}
+
+static void first_queue_belongs_to_parent(void **state)
+{
+	(void)state;
+	assert_int_equal(run_as("queue", ""), 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		int (*run)(const char *what);
-	} roles[] = {{"import", role_import}, {"engine", role_engine}, {"reopen", role_reopen}};
+	} roles[] = {{"import", role_import},
+		     {"engine", role_engine},
+		     {"reopen", role_reopen},
+		     {"queue", role_queue}};
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(exported_memory_is_imported),
 		cmocka_unit_test(child_closes_inherited_objects),
@@ -425,6 +457,7 @@ int main(int argc, char **argv)
 #endif
 		cmocka_unit_test(engine_reports_refused_calls),
 		cmocka_unit_test(descriptor_without_reopen),
+		cmocka_unit_test(first_queue_belongs_to_parent),
 	};
 
 	test_use_standin();

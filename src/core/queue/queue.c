@@ -732,6 +732,7 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 	struct pst_err err;
 	int ret = 0;
 
+	pst_fork_watch();
 	if (pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_queue_opts", &err))
 		return pst_err_publish(&err);
 	opts.requests_max = opts.requests_max ? opts.requests_max : REQUESTS_DEFAULT;
