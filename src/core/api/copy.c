@@ -4,7 +4,6 @@
  * devices' backend can, else in blocks of rows through a slot of the ring of a borrowed lane.
  */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "core/base/fork.h"
 #include "core/base/struct_copy.h"

@@ -4,7 +4,6 @@
  * caller's. It uses the same route and the same plan as the request would.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "core/backends.h"
 #include "core/base/fork.h"

@@ -4,7 +4,6 @@
  * process, and pinning host memory. Each call uses the device's table. All calls are slow ones;
  * no request passes through here.
  */
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "core/base/device_sync.h"

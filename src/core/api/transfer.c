@@ -4,8 +4,6 @@
  * wait on a queue that the caller does not see. A request of one chunk runs on the calling
  * thread, so that no other thread must be woken.
  */
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/fork.h"

@@ -9,7 +9,6 @@
 #include "core/lane/claim.h"
 
 #include "core/backends.h"
-#include "core/base/clock.h"
 #include "core/lane/pump.h"
 #include "core/request/residency_probe.h"
 #include "core/request/spans.h"

@@ -6,11 +6,9 @@
  */
 #include "core/lane/ring.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "common/thread.h"
 #include "core/base/device_sync.h"
 #include "core/base/log.h"
 

@@ -15,12 +15,12 @@
 #include "core/base/clock.h"
 #include "core/base/devices.h"
 #include "core/base/fork.h"
-#include "core/lane/pump.h"
-#include "core/route/route.h"
 #include "core/base/stats.h"
 #include "core/base/struct_copy.h"
 #include "core/lane/claim.h"
+#include "core/lane/pump.h"
 #include "core/request/spans.h"
+#include "core/route/route.h"
 
 #define KNOWN_FLAGS \
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)

@@ -13,12 +13,12 @@
 
 #include "core/backends.h"
 #include "core/base/log.h"
+#include "core/base/stats.h"
 #include "core/lane/chunk.h"
 #include "core/lane/lane.h"
 #include "core/lane/pump.h"
 #include "core/lane/scratch.h"
 #include "core/request/spans.h"
-#include "core/base/stats.h"
 
 /* One test of a path. */
 struct canary {
