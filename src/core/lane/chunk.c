@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chunk's life on its lane: taken from the pool, its io, its copies, its completion. A chunk
- * whose path failed continues on the next path that its class allows; its cost stays counted,
- * the bytes it carried do not. Called by paths and by the lane's loop, on the lane's thread
- * only. It must never allocate, except that a borrowed lane opens a copy queue at its first
- * copy to a device.
+ * A chunk's life on its lane: the pool, its io, its copies, its completion. A chunk whose path
+ * failed is retried on the next path that its class allows. The cost of the failed try stays
+ * counted, its bytes do not. Paths and the lane's loop call these functions, on the lane's
+ * thread only. They must never allocate, except that a borrowed lane opens a copy queue at its
+ * first copy to a device.
  */
 #include "core/lane/chunk.h"
 
@@ -23,11 +23,11 @@
 #include "core/request/spans.h"
 #include "core/route/route.h"
 
-/* Copies share a ticket until they have this many bytes, as long as older copies keep the
- * device busy. It is half of a lane's ring: the other half is filled meanwhile. */
+/* Copies share a ticket until they have this many bytes together, as long as older copies keep
+ * the device busy. It is half of a lane's ring: drives fill the other half meanwhile. */
 #define RECORD_BYTES (8u << 20)
-#define RECORD_MIN (256u << 10) /* shorter chunks wait for the end of the lane's turn */
-#define TICKETS 8		/* likely in flight on one lane */
+#define RECORD_MIN (256u << 10) /* shorter copies get their ticket in the lane's next turn */
+#define TICKETS 8		/* tickets that are likely in flight on one lane */
 
 /* ---- the pool ---- */
 
@@ -123,7 +123,7 @@ void pst_chunk_direct_end(struct pst_chunk *chunk)
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return; /* also the chunk of a sync, which has no route */
+		return; /* the chunk of a sync has no route */
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
@@ -153,7 +153,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Fills the chunk's error with the text that every cancelled chunk reports. */
+/* Sets the error of a cancelled chunk. */
 static int chunk_fail_cancelled(struct pst_chunk *chunk)
 {
 	return pst_fail(&chunk->err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
@@ -165,10 +165,10 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 	const struct pst_storage_ops *ops = io->st->ops;
 	int ret;
 
-	/* The lane asks the storage to cancel only what has started when the cancel is seen. */
+	/* The lane passes a cancel to the storage only for ios that have started by then. */
 	if (ops->cancel && pst_req_cancelled(chunk->req))
 		return chunk_fail_cancelled(chunk);
-	chunk->io_started = true; /* it may be complete before the storage returns */
+	chunk->io_started = true; /* before the call, which may complete it */
 	ret = io->op == PST_IO_FILL    ? ops->fill(io)
 	      : io->op == PST_IO_DRAIN ? ops->drain(io)
 				       : ops->sync(io);
@@ -267,16 +267,16 @@ struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *de
 	return copyq;
 }
 
-/* One call of pst_chunk_copy. */
+/* State of one call of pst_chunk_copy. */
 struct copying {
 	struct pst_chunk *chunk;
 	char *base;
 	uint64_t bytes;
-	uint64_t touched; /* bit i: lane->copyqs[i] got a copy */
+	uint64_t touched; /* bit i: a copy was queued on lane->copyqs[i] */
 	enum penstock_op op;
 };
 
-/* Queues the copy of one part. */
+/* Queues the copy of one part. pst_span_parts calls it. */
 static int chunk_copy_part(void *arg, const struct pst_part *part)
 {
 	struct copying *c = arg;
@@ -292,8 +292,9 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 	int ret;
 
 	if (!copyq)
-		return pst_fail(&c->chunk->err, PENSTOCK_WHY_DEVICE_ERROR, "%s: no copy queue: %s",
-				part->dev->name, lane->open_err.text);
+		return pst_fail(&c->chunk->err, PENSTOCK_WHY_DEVICE_ERROR,
+				"%s: cannot open a copy queue: %s", part->dev->name,
+				lane->open_err.text);
 	if (c->op == PENSTOCK_READ) {
 		rect.dst = part->mem;
 		rect.dst_pitch = part->mem_pitch;
@@ -322,8 +323,8 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* Gives one ticket to all copies queued since the last one: each ticket costs the copy engine a
- * pause of some 4 us (H200). */
+/* Records one ticket for all copies queued since the last ticket, because each ticket makes the
+ * copy engine pause for some 4 us (H200). */
 static void copyq_record(struct pst_copyq *copyq)
 {
 	uint64_t ticket = 0;
@@ -340,14 +341,15 @@ static void copyq_record(struct pst_copyq *copyq)
 	copyq->unrecorded_bytes = 0;
 }
 
-/* Whether a ticket is due: enough bytes, or no older copy that keeps the device busy. */
+/* Whether a ticket is due: enough bytes, or no older copy keeps the device busy. */
 static bool copyq_record_due(const struct pst_copyq *copyq)
 {
 	return copyq->unrecorded_bytes >= RECORD_BYTES ||
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
-/* One of the copiers has completed its copies of the chunk. */
+/* Counts a copier that has completed its copies of the chunk. After the last one the chunk's path
+ * continues. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
 	if (!result)
@@ -372,7 +374,7 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	chunk->refused = 0;
 	ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, len, chunk_copy_part, &c);
 	chunk->after_copies = after;
-	chunk->waits = 1; /* keeps chunk_copies_done from completing it early */
+	chunk->waits = 1; /* dropped below, so that the path does not continue early */
 	lane->copies++;
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
@@ -403,7 +405,7 @@ int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 
 		if (how != PST_REAP_LOOK)
 			copyq_record(copyq);
-		/* A completed chunk may have queued copies that have no ticket yet. */
+		/* A chunk that completes here may queue copies, which have no ticket yet. */
 		while (copyq->tail - copyq->head > copyq->unrecorded) {
 			const unsigned at = copyq->head % PST_LANE_CHUNKS;
 			uint64_t ticket = copyq->waits[at].ticket;
@@ -441,7 +443,7 @@ int pst_copy_now(struct pst_lane *lane, struct penstock_device *dev, const struc
 
 /* ---- completion ---- */
 
-/* Adds the chunk to the process's counters. */
+/* Adds the chunk to the process's statistics. */
 static void chunk_count(const struct pst_chunk *chunk, int result)
 {
 	struct pst_stats_path *row = &pst_stats_get()->paths[chunk->path];
@@ -449,7 +451,7 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 	uint64_t ns = pst_now_ns() - chunk->start_ns;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
-	if (!result) /* reports count bytes the same way */
+	if (!result) /* bytes of failed chunks do not count, as in reports */
 		atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
@@ -458,12 +460,12 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
-/* Starts the chunk anew by `path`, with its first `len` bytes. The rest follows when those are
- * done. */
+/* Defers the chunk, to be started on `path` with its first `len` bytes. The rest follows when
+ * those are done. */
 static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 {
 	chunk_put_slot(chunk);
-	pst_chunk_direct_end(chunk); /* a failed write may not have reached its drive yet */
+	pst_chunk_direct_end(chunk); /* if the path has not yet */
 	chunk->path = (uint8_t)path;
 	chunk->timed = false;
 	chunk->timed_ns = 0;
@@ -476,7 +478,7 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Restarts a failed chunk by the next path that the class allows. False: there is none. */
+/* Restarts a failed chunk on the next path that the class allows. False: no path is left. */
 static bool chunk_retry(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -495,18 +497,19 @@ static bool chunk_retry(struct pst_chunk *chunk)
 	atomic_fetch_add_explicit(&req->retries, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&pst_stats_get()->paths[chunk->path].retries, 1,
 				  memory_order_relaxed);
-	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name, "chunk at %llu goes on by %s: %s",
-		(unsigned long long)chunk->off, pst_paths[next]->name, chunk->err.text);
+	pst_log(PST_LOG_INFO, pst_paths[chunk->path]->name,
+		"chunk at %llu continues on path %s: %s", (unsigned long long)chunk->off,
+		pst_paths[next]->name, chunk->err.text);
 	chunk->tries++;
-	/* Its cost is counted; the bytes it carried are not. */
+	/* The cost of the failed try is counted, its bytes are not. */
 	atomic_fetch_add_explicit(&req->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	chunk_restart(chunk, next, len, pad);
 	return true;
 }
 
-/* Counts completed bytes. If they complete a phase, the request goes on this lane's list for the
- * next phase. */
+/* Counts completed bytes. If they complete a phase, this lane lists the request for the next
+ * phase and begins it. */
 static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uint64_t bytes)
 {
 	if (!pst_req_bytes_done(req, bytes))
@@ -515,7 +518,7 @@ static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uin
 	pst_req_begin_phase(req);
 }
 
-/* Fails a chunk and the rest that would have followed it. */
+/* Fails a chunk, its rest, and its request. */
 static void chunk_fail(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -529,7 +532,7 @@ static void chunk_fail(struct pst_chunk *chunk)
 	chunk_bytes_done(lane, req, len);
 }
 
-/* The chunk's first piece is done: continues with the rest as its new range. */
+/* Continues a chunk whose first piece is done with the rest as its new range. */
 static void chunk_continue(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -548,14 +551,15 @@ static void chunk_continue(struct pst_chunk *chunk)
 		chunk_restart(chunk, path, len, pad);
 	} else {
 		pst_fail(&chunk->err, PENSTOCK_WHY_UNALIGNED,
-			 "no path of the class takes the %llu bytes at %llu",
+			 "no path of the class can carry the %llu bytes at %llu",
 			 (unsigned long long)chunk->len, (unsigned long long)chunk->off);
 		chunk_fail(chunk);
 	}
-	chunk_bytes_done(lane, req, done); /* last: the request may be gone afterwards */
+	chunk_bytes_done(lane, req, done); /* last: the request may be gone after it */
 }
 
-/* A chunk that restarts by another path has begun before the deadline. */
+/* A chunk that is retried on another path started before the deadline, so only a cancel abandons
+ * it. */
 bool pst_chunk_abandon(struct pst_chunk *chunk)
 {
 	bool begun = chunk->tries && !pst_req_cancelled(chunk->req);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Claiming: a lane takes the next bytes of a request as one chunk, as many as the best path for
- * them can carry. The storage is asked whether they are in the page cache, and alignment
- * decides what fits; plan.c has fixed the order of paths. Called by lanes for each chunk, and
- * by admit.c to check that every byte has a path. Lock-free: the only word that claims share is
- * req->next. It must never start a transfer.
+ * Claiming: a lane reserves the next bytes of a request as one chunk, as many as the best path
+ * can carry. The storage reports whether they are in the page cache, the plan has the order of
+ * paths, and alignment decides how many bytes fit. Lanes claim each chunk, and admit.c checks
+ * that every byte has a path. Claims share only req->next, without a lock. It must never start
+ * a transfer.
  */
 #include "core/lane/claim.h"
 
@@ -14,20 +14,21 @@
 #include "core/request/spans.h"
 #include "core/route/route.h"
 
-#define QUERY_MIN (64u << 10) /* a mixed range of this length is read as cold */
-/* A residency query visits each folio: 32 us for 128 MiB of large ones, 2 ms of small ones. */
+#define QUERY_MIN (64u << 10) /* a partly cached range of this length counts as cold */
+/* A residency query visits each folio: it takes 32 us for 128 MiB of large folios, 2 ms for small
+ * ones. */
 #define QUERY_MAX (128u << 20)
-/* One chunk of bytes that are believed to be cached. If they are not, it is read slowly. */
+/* The longest chunk of bytes that a probe suggests to be cached. If they are not, it is slow. */
 #define BLIND_MAX (32u << 20)
 
-/* A chunk may end up to this many bytes early, so that it ends where a short piece does. */
+/* A chunk may end up to this many bytes early, so that it does not cut a single byte off a row. */
 #define CUTS 4
 #define CHUNK_MIN 16u /* shorter ones are not worth a chunk if others follow */
 
 /*
- * Queries the residency of the front of `place`, and shortens place->len to the run that has
- * it. The length of the query follows what the request has found so far: a file cached in large
- * runs costs one call, and a file cached in a checkerboard is not queried twice for each tile.
+ * Queries the residency of the first bytes of `place`, and shortens place->len to the run that
+ * has it. The query's length adapts to the runs found so far. So a file cached in large runs
+ * costs few calls, and a file cached in short runs costs about one call for each run.
  */
 static enum pst_residency query_residency(struct pst_request *req, struct pst_place *place)
 {
@@ -35,7 +36,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->residency_kib, memory_order_relaxed)
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
-	uint64_t next, useful = QUERY_MAX; /* one chunk of cached bytes */
+	uint64_t next, useful = QUERY_MAX; /* longest chunk of cached bytes */
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	enum pst_residency found = PST_UNKNOWN;
 
@@ -52,7 +53,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		if (found != PST_MIXED || len <= QUERY_MIN)
 			break;
 		len = len / 2 < QUERY_MIN ? QUERY_MIN : len / 2;
-		if (place->off % QUERY_MIN) /* keep to a grid, on which most runs start */
+		if (place->off % QUERY_MIN) /* end on a grid, as most runs do */
 			len -= (place->off + len) % QUERY_MIN;
 		if (len < CHUNK_MIN || len > place->len)
 			len = place->len < QUERY_MIN ? place->len : QUERY_MIN;
@@ -62,7 +63,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		return pst_residency_verdict(req->st);
 	}
 	next = len < (1u << 28) ? len * 2 : len;
-	if (next < QUERY_MIN) /* the end of a span tells nothing about the next span */
+	if (next < QUERY_MIN) /* a short span does not predict the next one */
 		next = QUERY_MIN;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);
 	if (len < place->len)
@@ -71,10 +72,10 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 }
 
 /*
- * Limits a chunk near the ends of a request. The first chunks are short, so that the device has
- * something to copy while the next chunk is prepared. The last ones are short, so that no lane
- * still works on a long one when the others are done. The limit is a lane's share of the bytes
- * claimed so far, and half of its share of the bytes to come.
+ * Limits the length of a chunk near the start and the end of a request. The first chunks are
+ * short, so that the device can copy while the next chunk is prepared. The last ones are short,
+ * so that no lane still works on a long chunk when the others are done. The limit is the
+ * smaller of a lane's share of the bytes claimed so far and half its share of the bytes left.
  */
 static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place *place,
 			   const struct pst_path_facts *facts, uint64_t len)
@@ -93,9 +94,10 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 
 /*
  * Returns the grid on which a chunk of path `index` may begin and end. If the last path of a
- * write's plan uses the page cache, no two chunks share a page or a file-system block: the cache
- * would read the part that a neighbouring chunk is writing to the drive, and write back its old
- * bytes. If the caller names the path, or allows direct paths only, the grid is the drive's.
+ * write's plan uses the page cache, no two chunks may share a page or a file-system block.
+ * Otherwise the cache could read old bytes while a neighbouring chunk writes new ones to the
+ * drive, and write the old bytes back. If the caller named the path, or allows direct paths
+ * only, the grid is the drive's.
  */
 static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
 			   unsigned index, uint64_t most)
@@ -111,16 +113,17 @@ static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place
 	last = plan->list[PST_COLD][plan->count[PST_COLD] - 1];
 	if (route->paths[last].facts.off_align > 1)
 		return align;
-	while (edge > most) /* a power of two; slots may be shorter than a stripe */
+	while (edge > most) /* edge is a power of two. Slots may be shorter than a stripe. */
 		edge /= 2;
 	return edge > align ? edge : align;
 }
 
 /*
- * Cuts the first `len` bytes of `place` to whole blocks of `align`, and returns how many remain.
- * 0: the place does not begin on a block, and *cap is lowered to the distance of the next one.
- * At the end of a segment, memory after it (`slack`) may complete the last block, up to the
- * drive's `off_align`. A read never leaves a single byte to the chunks before or after it.
+ * Shortens the first `len` bytes of `place` to whole blocks of `align`, and returns their
+ * length. 0: the place does not begin on a block, and *cap is lowered to the distance of the
+ * next block. At the end of a segment, memory after it (`slack`) may complete the last block,
+ * up to the drive's `off_align`; *pad is then set. A read never leaves a single byte to the
+ * chunk before or after it.
  */
 static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op, uint64_t align,
 			     uint32_t off_align, uint64_t len, uint64_t slack, uint32_t *pad,
@@ -149,7 +152,8 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 
 /*
  * Returns how many bytes of `place` path `index` can carry as one chunk. 0: it cannot start
- * there, and *cap is lowered to where another path must stop so that this one can continue.
+ * there. *cap may then be lowered to the length after which it could start; another path must
+ * stop there.
  */
 static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
 			 unsigned index, uint32_t *pad, uint64_t *cap)
@@ -158,7 +162,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	uint64_t len = place->len, slack = 0, most = facts->chunk_max, align;
 
 	*pad = 0;
-	/* A request uses the lanes of its first segment's device, also for other devices. */
+	/* The pump of the first segment's device carries the request, also for other devices. */
 	if (facts->slotted) {
 		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
 
@@ -178,8 +182,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 			slack = part.slack;
 		if (facts->mem_align > 1 &&
 		    ((uintptr_t)part.mem + -place->off % align) % facts->mem_align)
-			return 0; /* no byte of the span has an aligned offset and an aligned
-				     address */
+			return 0; /* no byte has an aligned offset and an aligned address */
 	}
 	if (req->op == PENSTOCK_WRITE)
 		slack = place->off + len == place->span->off + place->span->len
@@ -188,11 +191,11 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	if (facts->exact || req->op == PENSTOCK_WRITE)
 		return whole_blocks(place, req->op, align, facts->off_align,
 				    len < most ? len : most, slack, pad, cap);
-	/* A read into a slot moves whole blocks around the chunk. */
+	/* A read into a slot also reads the rest of its first and last blocks. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
-	/* A single thread gains nothing by a second chunk: it makes the calls of both. With many
-	 * such threads, each driver call also waits for those of the others. */
+	/* A single thread gains nothing from shorter chunks: it makes all calls itself, one after
+	 * the other. With many such threads, driver calls also wait for each other. */
 	if (facts->chunk_first && !req->alone)
 		len = chunk_ramp(req, place, facts, len);
 	/* The device refuses to copy a single byte while a stream waits (device/cuda_copy.c). */
@@ -203,7 +206,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	return len;
 }
 
-/* Whether the path keeps as many bytes pinned as it may. They stay until storages close. */
+/* Whether the path has pinned as many bytes as it may. It keeps them until storages close. */
 static bool path_is_full(const struct pst_path_facts *facts)
 {
 	return facts->held &&
@@ -211,10 +214,10 @@ static bool path_is_full(const struct pst_path_facts *facts)
 }
 
 /*
- * Chooses the first path in the plan's order that can carry the front of `place`, and how many
- * bytes. A better path that could begin a little later lowers `cap`, so that the chosen one
- * stops there. A path for which the piece is too short to be quick is used only if no other
- * path can carry it. -1: no path can.
+ * Chooses the first path in the plan's order that can carry the first bytes of `place`, and sets
+ * *len and *pad. A better path that could start a little later lowers `cap`, and the chosen path
+ * stops there. A path that is slow for so short a piece is used only if no other path can carry
+ * it. -1: no path can.
  */
 static int choose_path(struct pst_request *req, const struct pst_place *place,
 		       enum pst_residency residency, uint64_t *len, uint32_t *pad)
@@ -223,7 +226,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 	const struct pst_route *route = place->span->route;
 	uint64_t cap = UINT64_MAX;
 	unsigned count = plan->count[residency];
-	int slow = -1;
+	int slow = -1; /* the first path that is slow for this length */
 	uint64_t slow_len = 0;
 	uint32_t slow_pad = 0;
 
@@ -238,7 +241,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 		int proof = atomic_load_explicit(&route->write_proof[index], memory_order_relaxed);
 		uint64_t n;
 
-		/* A path whose write did not arrive is not tried for later chunks. */
+		/* A path whose write did not arrive is not used for later chunks. */
 		if (proof < 0 && i + 1 < count) {
 			pst_req_note(req, index, (enum penstock_why) - proof);
 			continue;
@@ -277,7 +280,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 	return slow;
 }
 
-/* Chooses by the plan for cached bytes, if that path notices when the bytes are not. -1: no. */
+/* Chooses a path by the plan for cached bytes. -1: none, or it could not notice uncached bytes. */
 static int choose_warm(struct pst_request *req, const struct pst_place *place, uint64_t *len,
 		       uint32_t *pad)
 {
@@ -290,9 +293,10 @@ static int choose_warm(struct pst_request *req, const struct pst_place *place, u
 }
 
 /*
- * Chooses a path for bytes of unknown residency: the path that probes, if a probe is due
- * (*probing is set: this claim makes it) or if the last probe found its bytes cached. -1: the
- * plan's order for unknown bytes decides.
+ * Chooses a path for bytes whose residency the storage could not report. If the last probe found
+ * its bytes cached, the plan for cached bytes or the probing path is used. If a probe is due,
+ * this claim makes it on the probing path, and *probing is set. -1: the plan's order for
+ * *residency decides.
  */
 static int choose_blind(struct pst_request *req, const struct pst_place *place, bool *probing,
 			enum pst_residency *residency, uint64_t *len, uint32_t *pad)
@@ -320,6 +324,7 @@ static int choose_blind(struct pst_request *req, const struct pst_place *place, 
 	return path;
 }
 
+/* Fails because no allowed path can carry the first bytes of `place`. */
 static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 		      const struct pst_place *place)
 {
@@ -327,19 +332,19 @@ static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 
 	if (facts->fd_blocks && req->require == PENSTOCK_ANY && req->forced < 0)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
-				      "%llu bytes at offset %llu: %s, and with O_DIRECT it takes "
-				      "whole blocks of %u only",
+				      "%llu bytes at offset %llu: %s, and it accepts only O_DIRECT "
+				      "calls of whole blocks of %u",
 				      (unsigned long long)place->len,
 				      (unsigned long long)place->off, facts->why_fd.text,
 				      facts->off_align);
 	return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_UNALIGNED,
 			      "%llu bytes at offset %llu: no allowed path can carry them (align "
-			      "offset and buffer to %u, or give the segment room behind it)",
+			      "offset and buffer to %u, or set the segment's room)",
 			      (unsigned long long)place->len, (unsigned long long)place->off,
 			      facts->off_align ? facts->off_align : 4096);
 }
 
-/* Whether the path can carry any bytes that follow in this span. */
+/* Whether the path can carry all bytes that follow in this span, at any alignment. */
 static bool path_carries_any(const struct pst_request *req, const struct pst_place *place,
 			     unsigned index)
 {
@@ -362,7 +367,7 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 		    struct pst_err *err)
 {
 	struct pst_request *req =
-		(struct pst_request *)(uintptr_t)given; /* changes its notes only */
+		(struct pst_request *)(uintptr_t)given; /* choose_path only adds notes */
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 	uint64_t len = span->rowwise ? seg->rows * seg->row_len : span->len;
 	struct pst_place place;
@@ -441,10 +446,10 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A chunk that probed the cache continues as if its bytes were cached. */
+	/* A timed chunk is retried as if its bytes were cached. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
-	/* After the drive failed a write, or a server had no space for it, the page cache would
-	 * accept the bytes and report success before it tries them again. */
+	/* After a drive failed a write, or a server had no space for it, no path may use the page
+	 * cache: it would report success before it writes the bytes to the drive again. */
 	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||
 						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane's inboxes and lists: see inbox.h. Pumps, storages and lanes put things in; the lane's
- * loop takes them out. Nothing here allocates or blocks.
+ * A lane's inboxes and lists: see inbox.h. Submitting threads, storages and other lanes push onto
+ * the inboxes, and the lane's loop empties them. It must never allocate or block.
  */
 #include "core/lane/inbox.h"
 
@@ -38,7 +38,8 @@ void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry)
 	pst_lane_wake(lane);
 }
 
-static void list_add(struct pst_lane *lane, struct pst_lane_entry *entry)
+/* Appends an entry to the lane's list for its request's priority. */
+static void todo_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 {
 	unsigned p = entry->req->priority;
 	uint64_t deadline_ns = entry->req->deadline_ns;
@@ -55,8 +56,8 @@ static void list_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 void pst_lane_list(struct pst_lane *lane, struct pst_request *req)
 {
 	if (req->entries[lane->index].listed)
-		return; /* the lane will see the request's new limit */
-	list_add(lane, pst_inbox_entry(lane, req));
+		return; /* the lane will see the request's new phase */
+	todo_add(lane, pst_inbox_entry(lane, req));
 }
 
 void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
@@ -87,8 +88,8 @@ void pst_lane_unlist_all(struct pst_lane *lane)
 	}
 }
 
-/* Adds an armed request to those whose stream the lane polls. */
-static void watch(struct pst_lane *lane, struct pst_lane_entry *entry)
+/* Adds an armed request to the list of requests whose streams the lane polls. */
+static void watched_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 {
 	entry->next = lane->watched;
 	lane->watched = entry;
@@ -109,9 +110,9 @@ int pst_inbox_take(struct pst_lane *lane)
 		list = entry->next;
 		taken++;
 		if (entry->req->phase == PST_PHASE_ARMED)
-			watch(lane, entry);
+			watched_add(lane, entry);
 		else
-			list_add(lane, entry);
+			todo_add(lane, entry);
 	}
 	return taken;
 }
@@ -123,8 +124,8 @@ void pst_io_done(struct pst_io *io, int64_t result)
 	struct pst_lane *lane = io->lane;
 	struct pst_pump *pump = lane->pump;
 
-	/* Once the io is in the inbox its request may complete, and the pump may close: the
-	 * pump waits for threads that are still in here. */
+	/* Once the io is in the inbox, its request may complete and the pump may stop. The pump
+	 * waits for threads that are still in this function. */
 	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
 	io->result = result;
 	if (result < 0 && !io->err.code)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane: opening it, its loop, closing it. Each turn takes requests from the inbox, reaps
- * system calls and copies, claims and starts chunks, and sleeps if there was nothing to do. A
- * pump's thread, a caller's thread (borrowed lanes) or the calls on a queue (inline lanes) turn
- * it. An open lane allocates, locks and logs nothing, with three exceptions on its first uses:
- * a borrowed lane opens a copier at its first copy to a device, a pump's lane opens its
- * io_uring at its first call for it, and pins the rest of its ring when it is short of slots.
+ * A lane: opening it, its loop, closing it. Each turn of the loop takes requests from the inbox,
+ * reaps system calls and copies, claims and starts chunks, and sleeps if it found nothing to do.
+ * The turns run in a pump's thread, in a caller's thread (borrowed lanes) or in the calls on a
+ * queue (inline lanes). An open lane must never allocate, lock or log, with three exceptions. A
+ * borrowed lane opens a copier at its first copy to a device. A pump's lane opens its io_uring
+ * at its first call for it, and pins the rest of its ring when it is short of slots.
  */
 #include "core/lane/lane.h"
 
@@ -21,43 +21,45 @@
 #include "core/lane/pump.h"
 #include "core/route/route.h"
 
-/* A lane starts with these slots, which are enough for cached bytes. A pump then starts in half
- * the time: 6 to 8 ms instead of 11 to 16, and the first 64 MiB of a process take 10 to 13 ms
- * instead of 17 to 20 (H200, 8 lanes of 20 MiB). */
+/* A lane starts with these slots, which are enough for cached bytes. This halves the start of a
+ * pump: 6 to 8 ms instead of 11 to 16. The first 64 MiB of a process take 10 to 13 ms instead of
+ * 17 to 20 (H200, 8 lanes of 20 MiB). */
 #define FIRST_BIG_BYTES (8u << 20)
 #define FIRST_SMALL 16u
 #define ENGINE_DEPTH (PST_LANE_CHUNKS + 8)
 
-/* No link moves more bytes in a microsecond, so this gives the least time that copies take. A
- * guess that is too long delays the next query; one that is too short costs one more. */
+/* No link moves more bytes in a microsecond. So bytes divided by this is the least time that
+ * copies take. The lane guesses that time: a long guess delays the next query, a short guess
+ * costs one more query. */
 #define COPY_BYTES_US 200000u
-/* The lane polls for the last part of the guess. The driver's own sleep returns 0.1 to 0.7 ms
- * after the copy is done, and a timer 0.1 ms late (H200, virtual machine). */
+/* The lane sleeps until this long before the guessed end, and then polls. The driver's own sleep
+ * returns 0.1 to 0.7 ms after the copy is done, and a timer 0.1 ms late (H200, virtual
+ * machine). */
 #define POLL_US 100
-/* Pauses between two queries, for each microsecond of the guess: each query keeps other threads
- * from the driver. A processor's pause takes some 40 ns. */
+/* CPU pauses between two queries for each microsecond of the guess, because each query keeps
+ * other threads out of the driver. A pause takes some 40 ns. */
 #define PAUSES_PER_US 8
 /* After this time something else delays the copies, so the lane polls seldom. It also polls
- * seldom for long copies of a drive that has more to deliver: its next completion wakes the
- * lane, and polling until then would cost as much time as all the rest of such a read. */
+ * seldom during long copies while drive reads are in flight. The next read's completion wakes
+ * the lane, and polling until then would cost as much CPU time as the rest of the request. */
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* A stream that reaches its request cannot wake a lane. So a lane that watches a stream polls,
- * at first without a pause. */
+/* A stream that reaches its request cannot wake a lane. So a lane with armed requests polls: for
+ * WATCH_SPINS turns without a pause, then every WATCH_US. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 
 /* ---- opening ---- */
 
-/* Opens the plain engine, which makes each call at once. Callers' threads have no other. */
+/* Opens the plain engine, which makes each call at once. Borrowed lanes have no other engine. */
 static int lane_open_plain(struct pst_lane *lane, unsigned depth, struct pst_err *err)
 {
 	lane->engine_ops = pst_engine_plain;
 	return lane->engine_ops->open(&lane->engine, depth, lane->wake_fd, err);
 }
 
-/* Opens the preferred engine that works. */
+/* Opens the first engine, in order of preference, that the device allows and that works. */
 static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -71,7 +73,7 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 		ret = pst_engines[i]->open(&lane->engine, ENGINE_DEPTH, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
-			err->code = 0; /* of an engine before it */
+			err->code = 0; /* an engine before it may have failed */
 			return 0;
 		}
 		lane->engine_why = *err; /* why the next engine is used */
@@ -82,10 +84,10 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Whether the engine may open with the first call that needs it. Cached bytes need plain calls
- * only, and opening an io_uring may take long (up to 44 ms for the last of eight, H200 machine).
- * The first lane's engine tells the process what works. An engine that the caller named must
- * open at once, or the device cannot be used. */
+/* Whether the preferred engine may open at the first call that needs it. Cached bytes need plain
+ * calls only, and opening an io_uring may take long (up to 44 ms for the last of eight, H200
+ * machine). The first lane opens its engine at once, because reports show which one works. An
+ * engine that the caller named must open at once too, or the device cannot be used. */
 static bool lane_engine_may_wait(const struct pst_lane *lane)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -102,7 +104,7 @@ static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
 				: lane_open_engine(lane, err);
 }
 
-/* Allocates the buffer of path bounce_l2, for lanes that share a request: a pump's. */
+/* Allocates the L2 bounce buffer, which only lanes of a pump on a GPU need. */
 static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 {
 	if (lane->kind != PST_LANE_PUMP || lane->pump->dev->facts.cpu_addressable)
@@ -111,7 +113,7 @@ static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 	return lane->l2_buffer ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
 }
 
-/* The slots that are pinned when the lane opens. */
+/* Returns how many slots are pinned when the lane opens. */
 static struct pst_slot_counts lane_first_slots(const struct pst_lane *lane)
 {
 	unsigned big = FIRST_BIG_BYTES / (unsigned)lane->slot_bytes;
@@ -175,9 +177,9 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	return 0;
 }
 
-/* Registers a piece of the ring with the engine. If the first piece was refused, so would be the
- * second. Also, a kernel before 5.13 waits for all calls in flight before it registers the first
- * piece, and one of those calls is the wait for a wake-up. */
+/* Registers a piece of the ring with the engine. If the kernel refused the first piece, it would
+ * refuse the second. Also, a kernel before 5.13 waits for all calls in flight when it registers a
+ * first piece, and one of those calls is the wait for a wake-up. */
 static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
 {
 	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
@@ -206,7 +208,7 @@ void pst_lane_want_engine(struct pst_lane *lane)
 	if (!lane->engine_due)
 		return;
 	lane->engine_due = false;
-	if (lane_open_engine(lane, &err)) { /* no memory */
+	if (lane_open_engine(lane, &err)) { /* keep the plain engine */
 		lane->engine_ops = plain_ops;
 		lane->engine = plain;
 		return;
@@ -220,7 +222,7 @@ void pst_lane_pin(struct pst_lane *lane)
 	lane_pin_to(lane, lane->slots.first_len, &lane->engine_why);
 }
 
-/* Whether the lane wants the rest of its ring, and no other lane of the pump pins at this time. */
+/* Whether the lane wants the rest of its ring, and no other lane of the pump pins its own now. */
 static bool lane_may_grow(const struct pst_lane *lane)
 {
 	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
@@ -228,11 +230,11 @@ static bool lane_may_grow(const struct pst_lane *lane)
 }
 
 /* Pins the rest of the ring if the lane wants it, one lane of a pump at a time. Returns 1 if the
- * lane has more slots now. */
+ * lane got more slots, else 0. */
 static int lane_grow(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
-	struct pst_err why; /* lane->call_why keeps the reason */
+	struct pst_err why; /* only lane->call_why keeps the reason */
 
 	if (!lane_may_grow(lane) ||
 	    atomic_exchange_explicit(&pump->growing, true, memory_order_acquire))
@@ -269,28 +271,28 @@ void pst_lane_close(struct pst_lane *lane)
 
 /* ---- phases ---- */
 
-/* Completes a request's sync. The kernel reports lost bytes to one sync only, and they may be
- * those of any request in flight. So a failed sync fails every request that was. */
+/* Completes a request's sync. The kernel reports lost bytes to one sync only, and they may belong
+ * to any request in flight. So a failed sync fails every durable request that was in flight. */
 static void req_synced(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	struct pst_request *req = chunk->req;
 
 	if (io->result < 0 && io->result != -ECANCELED && io->result != -EINTR &&
-	    io->result != -EAGAIN) /* these errors lose nothing */
+	    io->result != -EAGAIN) /* these errors lose no bytes */
 		atomic_fetch_add(&req->st->losses, 1);
 	else if (io->result >= 0 && atomic_load(&req->st->losses) != req->losses)
 		io->result = pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
-					    "another request's sync failed while this one was "
-					    "under way, and may have lost bytes of it: write it "
+					    "another request's sync failed while this one was in "
+					    "flight and may have lost its bytes: write them "
 					    "again");
 	if (io->result < 0)
 		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_bytes_done(req, 1); /* the last phase */
+	pst_req_bytes_done(req, 1); /* no phase follows */
 }
 
-/* Starts the last phase of a durable write. */
+/* Starts the sync of a durable write, its last phase. */
 static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_chunk *chunk = pst_chunk_get(lane);
@@ -311,16 +313,16 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 
 /* ---- starting chunks ---- */
 
-/* Whether more slots would help the chunk. A long chunk of cached bytes waits for the copies of
- * other chunks, and with more slots it would wait for more of them. */
+/* Whether more slots would help the chunk. They would not help a long chunk of cached bytes:
+ * copies limit such a read, and more slots would only queue more copies. */
 static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
 	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
 	       (chunk->residency != PST_WARM || chunk->len <= PST_SLOT_SMALL);
 }
 
-/* Starts a chunk. False: there is no slot, and the chunk is deferred. It then keeps its request,
- * and no other, from claiming more on this lane. */
+/* Starts a chunk. False: no slot is free, and the chunk is deferred. Until it starts, its request
+ * claims no more chunks on this lane; other requests may. */
 static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 {
 	const struct pst_path_ops *wrap = chunk->req->wrap;
@@ -339,6 +341,7 @@ static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 	return true;
 }
 
+/* Starts deferred chunks, or fails them if their request is abandoned. Returns their number. */
 static int lane_start_deferred(struct pst_lane *lane)
 {
 	struct pst_chunk *list = lane->deferred;
@@ -346,7 +349,7 @@ static int lane_start_deferred(struct pst_lane *lane)
 
 	lane->deferred = NULL;
 	lane->deferred_end = &lane->deferred;
-	while (list) { /* each once; chunks that still find no slot are deferred again, in order */
+	while (list) { /* each chunk once; chunks without a slot are deferred again, in order */
 		struct pst_chunk *chunk = list;
 
 		list = chunk->next;
@@ -356,7 +359,7 @@ static int lane_start_deferred(struct pst_lane *lane)
 	return started;
 }
 
-/* Gives the request to as many other lanes as the path of its first chunk needs, once. */
+/* Passes the request, once, to as many other lanes as the path of its first chunk needs. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -378,19 +381,19 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	}
 }
 
+/* Why req_work stopped: nothing left to start, a chunk found no slot, or no chunk is free. */
 enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
 
-/* Starts chunks of one request, until none are left, one finds no slot, or the lane's pool of
- * chunks is empty. */
+/* Claims and starts chunks of one request. Adds their number to *started. */
 static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *started)
 {
 	while (lane->chunks_free) {
 		struct pst_chunk *chunk;
 		struct pst_claim claim;
 
-		/* The last chunk may have completed at once, and begun the phase. */
+		/* The last chunk may have completed at once and begun this phase. */
 		if (req->phase == PST_PHASE_SYNC) {
-			/* Another lane that lists it may have taken the sync. */
+			/* Another lane that lists the request may have started the sync. */
 			if (!atomic_exchange_explicit(&req->sync_taken, true,
 						      memory_order_relaxed)) {
 				req_start_sync(lane, req);
@@ -408,13 +411,14 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		if (!chunk_start(lane, chunk))
 			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
-			pst_copyqs_reap(lane, PST_REAP_LOOK); /* frees slots */
+			pst_copyqs_reap(lane, PST_REAP_LOOK); /* to free slots */
 	}
 	return WORK_FULL;
 }
 
-/* Abandons requests that are cancelled or past their deadline. Also when the lane has no slot to
- * start more: the transfers that it waits for may never complete. */
+/* Abandons listed requests that are cancelled or past their deadline. Returns their number. The
+ * lane does so even if it has no free slot, because the transfers that it waits for may never
+ * complete. */
 static int lane_abandon(struct pst_lane *lane)
 {
 	uint64_t first = 0;
@@ -442,8 +446,8 @@ static int lane_abandon(struct pst_lane *lane)
 }
 
 /* Starts chunks of the listed requests: highest priority first, and in order of arrival within a
- * priority. A request that leaves the list counts as work done: it may have completed without a
- * chunk, and a thread that turns a lane for it alone must not sleep in this turn. */
+ * priority. Returns the amount of work done, and counts a request that leaves the list as work:
+ * it may have completed without a chunk, and a borrowed lane must not sleep after its request. */
 static int lane_start_new(struct pst_lane *lane)
 {
 	int did = 0;
@@ -460,7 +464,7 @@ static int lane_start_new(struct pst_lane *lane)
 				at = &(*at)->next;
 				continue;
 			}
-			held = pst_req_hold(req); /* or another thread has completed it */
+			held = pst_req_hold(req); /* false: another thread completed it */
 			if (held)
 				work = req_work(lane, req, &did);
 			if (work == WORK_DONE) {
@@ -506,7 +510,7 @@ bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage 
 	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
-/* Drops what the lane caches of the storage or device that the pump names. */
+/* Drops what the lane caches of the pump's closing storage or device. */
 static void lane_invalidate_due(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
@@ -519,8 +523,8 @@ static void lane_invalidate_due(struct pst_lane *lane)
 	atomic_store_explicit(&lane->invalidate_due, false, memory_order_release);
 }
 
-/* After a cancel on this pump: asks the storages of this lane's cancelled chunks to cancel their
- * transfers, and abandons cancelled requests on its lists. */
+/* Handles a cancel on this pump: asks storages to cancel the transfers of cancelled requests, and
+ * abandons cancelled requests on the lane's lists. Returns the amount of work done. */
 static int lane_cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
@@ -546,7 +550,8 @@ void pst_lane_trim(struct pst_lane *lane)
 
 /* ---- the loop ---- */
 
-/* With copies in flight: whether to query them again at once. False: sleep for *wait_us. */
+/* Decides how to wait for the copies in flight. True: the lane has paused and queries them again.
+ * False: it sleeps, at most for *wait_us, which may have been shortened. */
 static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 {
 	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
@@ -565,7 +570,7 @@ static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
-/* Whether the owner of an inline lane has nothing more to wait for. */
+/* Whether the owner of an inline lane has nothing left to wait for. */
 static bool lane_owner_may_go(const struct pst_lane *lane)
 {
 	return lane->kind == PST_LANE_INLINE &&
@@ -585,7 +590,7 @@ static void lane_bound_wait(const struct pst_lane *lane, int64_t *wait_us)
 		*wait_us = left;
 }
 
-/* Waits for something to do: polls for a moment, then sleeps. */
+/* Waits for something to do: returns at once to poll again, or sleeps. */
 static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
@@ -629,7 +634,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane_start_new(lane);
 	did += lane_grow(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
-	did += lane->engine_ops->poll(lane->engine); /* hands over what was just queued */
+	did += lane->engine_ops->poll(lane->engine); /* submits the calls just queued */
 	atomic_store_explicit(&lane->turns,
 			      atomic_load_explicit(&lane->turns, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
@@ -649,7 +654,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 		lane_sleep(lane, WATCH_US);
 }
 
-/* ---- single steps, for canaries ---- */
+/* ---- single transfers, for canaries ---- */
 
 static void io_now_done(struct pst_io *io)
 {

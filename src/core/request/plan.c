@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: see plan.h. route.c makes them, explain.c and reports ask for reasons. The rules:
+ * Plans: see plan.h. route.c makes a plan for every class and effort. explain.c and reports ask
+ * it why a path was not chosen. It must never do I/O or allocate. The rules:
  *
  * - a plan lists only usable paths that meet the required class;
  * - cold and unknown bytes: first the paths that avoid the page cache, the most direct one
  *   first, then the paths that use it;
  * - warm bytes: first the paths that use the page cache, because memory is quicker than any
- *   drive. Effort thrifty puts the one that costs the CPU least first, effort fast the one that
- *   costs it most. Then the other paths, the most direct one first;
+ *   drive. Among them, effort thrifty prefers the path that costs the least CPU time, and
+ *   effort fast the path that costs the most. Then the other paths, the most direct one first;
  * - a path that is not quick on this route comes after all quick ones of its list.
  */
 #include "core/request/plan.h"
@@ -26,17 +27,17 @@ static bool plan_allows(const struct pst_plan_in *in, unsigned i)
 	       in->states[i].facts.class_ >= in->require;
 }
 
-/* The sort key of path i: the smallest comes first. */
+/* Returns the sort key of path i. The path with the smallest key comes first. */
 static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_residency residency)
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
 	bool cached = residency == PST_WARM && in->op == PENSTOCK_READ;
-	unsigned r = i; /* the table's order: most direct first */
+	unsigned r = i; /* the order of pst_paths: the most direct path first */
 
 	if (traits->uses_cache != cached)
 		r += PST_PATHS_MAX;
 	else if (cached && in->effort == PENSTOCK_FAST)
-		r = PST_PATHS_MAX - 1 - i; /* more CPUs, more bytes a second */
+		r = PST_PATHS_MAX - 1 - i; /* reversed: more CPU work moves more bytes a second */
 	if (!in->states[i].facts.quick)
 		r += 2 * PST_PATHS_MAX;
 	return r;

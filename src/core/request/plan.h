@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choice of paths: a pure function from what the probes found to ordered lists of paths, one
- * each for cold, warm and unknown bytes. No I/O and no allocation. The library, `penstock
- * explain` and the property tests call the same function.
+ * Plans: the paths that a request may use, in order of preference. A pure function computes
+ * three lists from what the path probes found: for cold bytes, for warm bytes (in the page
+ * cache) and for bytes of unknown residency. It does no I/O and no allocation. Requests,
+ * `penstock explain` and the property tests call the same function.
  */
 #ifndef PST_CORE_PLAN_H
 #define PST_CORE_PLAN_H
 
 #include "core/ops.h"
 
-/* What is known of one path on one route. */
+/* The state of one path on one route. */
 struct pst_path_state {
-	bool usable;   /* probe passed, and the canary where one is asked */
-	int8_t proven; /* 1: by canary, 0: none needed, -1: not yet */
+	bool usable;   /* its probe passed, and its canary read if it needs one */
+	int8_t proven; /* 1: by a canary; 0: needs no canary; -1: not proven */
 	struct pst_path_facts facts;
-	struct pst_err err; /* why not usable */
-	char fix[PENSTOCK_TEXT_MAX];
+	struct pst_err err;	     /* why it is not usable, or misses its highest class */
+	char fix[PENSTOCK_TEXT_MAX]; /* advice: what would make it usable */
 };
 
+/* The input of a plan. */
 struct pst_plan_in {
 	enum penstock_op op;
 	enum penstock_class require;
@@ -27,21 +29,23 @@ struct pst_plan_in {
 	const struct pst_path_state *states;
 };
 
-/* Per residency, indices of paths, best first; a chunk that fails on one goes to
- * the next. Empty lists mean that the class is refused. */
+/* For each residency, the indices of paths, best first. A chunk that fails on one path is
+ * retried on the next. If the lists are empty, no path meets the class and requests are
+ * refused. */
 struct pst_plan {
 	uint8_t count[PST_RESIDENCIES];
 	uint8_t list[PST_RESIDENCIES][PST_PATHS_MAX];
-	bool residency_matters; /* a listed path uses the page cache: lanes ask per chunk */
+	bool residency_matters; /* a listed path uses the page cache: lanes query each chunk */
 };
 
+/* Computes the plan for one operation, class and effort. */
 void pst_plan_make(const struct pst_plan_in *in, struct pst_plan *out);
 
-/* Returns why path `index` is not the first choice for a residency: for reports. */
+/* Returns why path `index` is not the plan's first choice for a residency. Reports show it. */
 enum penstock_why pst_plan_why(const struct pst_plan_in *in, const struct pst_plan *plan,
 			       unsigned index, enum pst_residency residency);
 
-/* The index of a path in pst_paths by its name. -1: no such path. */
+/* Returns the index in pst_paths of the path with that name. -1: no such path. */
 int pst_path_index(const char *name);
 
 #endif

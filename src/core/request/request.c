@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request's progress: counting what its chunks moved, going from one phase to the next,
- * failing, completing, and the report. Lanes call it; the harvesting thread calls the report.
- * It never calls a lane or a queue: it returns what is due, and the request's hooks tell its
- * owner.
+ * A request's progress: counts the bytes that its chunks moved, begins its phases, fails and
+ * completes it, and fills its report. Lanes and cancelling threads call it, and the harvesting
+ * thread calls the report. It must never call a lane or a queue: return values tell a lane what
+ * to do next, and the request's hooks tell its queue.
  */
 #include "core/request/request.h"
 
@@ -26,12 +26,11 @@ void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
 {
 	unsigned none = PENSTOCK_WHY_NONE;
 
-	/* The first reason stands. */
 	if (atomic_load_explicit(&req->path_why[path], memory_order_relaxed) == none)
 		atomic_compare_exchange_strong(&req->path_why[path], &none, (unsigned)why);
 }
 
-/* Records that the storage byte at `off` did not arrive. The lowest one stands. */
+/* Records that the storage byte at `off` did not arrive. Only the lowest offset is kept. */
 static void req_end_at(struct pst_request *req, uint64_t off)
 {
 	uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
@@ -57,7 +56,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 		req_end_at(req, chunk->off + chunk->moved);
 }
 
-/* Claims the unclaimed bytes of the phase, so that no lane does. Returns how many, from *pos. */
+/* Claims the unclaimed bytes of the phase, so that no lane claims them. Returns their number, and
+ * stores the first one in *pos. */
 static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 {
 	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
@@ -70,8 +70,9 @@ static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 	return *pos < limit ? limit - *pos : 0;
 }
 
-/* Records a failure: the first one stands, no phase begins after it, and no byte from `pos` on
- * arrives. The caller has claimed bytes, so the request does not complete meanwhile. */
+/* Records a failure, if it is the request's first. No phase begins after it, and no byte from
+ * `pos` on counts as arrived. The caller must have claimed bytes, or the request could complete
+ * meanwhile. */
 static void req_record_failure(struct pst_request *req, uint64_t pos, const struct pst_err *err)
 {
 	int none = 0;
@@ -96,7 +97,7 @@ void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err)
 	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	if (!rest)
-		return; /* lanes have claimed all of it, and complete it as they will */
+		return; /* lanes have claimed all bytes, and complete them */
 	req_record_failure(req, pos, err);
 	pst_req_bytes_done(req, rest);
 }
@@ -114,7 +115,8 @@ bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err)
 	if (pst_req_cancelled(req))
 		return pst_fail(err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
 	return req->deadline_ns && pst_now_ns() > req->deadline_ns &&
-	       pst_fail(err, PENSTOCK_WHY_DEADLINE, "the deadline passed before all was started");
+	       pst_fail(err, PENSTOCK_WHY_DEADLINE,
+			"the deadline passed before all chunks were started");
 }
 
 /* ---- phases ---- */
@@ -130,7 +132,7 @@ void pst_req_open_phase(struct pst_request *req)
 	bool body = req->body > 0, syncs = pst_req_only_syncs(req);
 	uint64_t limit = body ? req->body : req->total;
 
-	/* From the last of these stores on other threads may complete it. */
+	/* After the last of these stores other threads may complete the request. */
 	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
 	atomic_store_explicit(&req->phase,
 			      body    ? PST_PHASE_BODY
@@ -148,7 +150,7 @@ void pst_req_open(struct pst_request *req)
 		pst_req_open_phase(req);
 }
 
-/* The phase after the current one. A request that failed has none. */
+/* Returns the phase after the current one. After a failure it is DONE. */
 static enum pst_phase req_next_phase(const struct pst_request *req)
 {
 	if (atomic_load_explicit(&req->failed, memory_order_acquire))
@@ -156,7 +158,7 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
 	if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
-		return PST_PHASE_DONE; /* no lane has the request, so none could sync it */
+		return PST_PHASE_DONE; /* no lane works on it that could sync */
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
 		return PST_PHASE_SYNC;
@@ -174,7 +176,7 @@ bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes)
 	return false;
 }
 
-/* The last store of either phase lets other threads complete the request. */
+/* After the last store of either branch other threads may complete the request. */
 void pst_req_begin_phase(struct pst_request *req)
 {
 	if (req_next_phase(req) == PST_PHASE_EDGES) {
@@ -189,7 +191,7 @@ void pst_req_begin_phase(struct pst_request *req)
 
 /* ---- completion ---- */
 
-/* The number of requested bytes before the first one that the storage did not have. */
+/* Counts the requested bytes before the first storage byte that did not arrive. */
 static int64_t req_reach(const struct pst_request *req)
 {
 	uint64_t end = atomic_load(&req->end_at), sum = 0;
@@ -213,6 +215,7 @@ static int64_t req_reach(const struct pst_request *req)
 	return (int64_t)sum;
 }
 
+/* Returns the request's result: bytes, or the error in req->err. */
 static int64_t req_result(struct pst_request *req)
 {
 	int failed = atomic_load_explicit(&req->failed, memory_order_acquire);
@@ -227,7 +230,7 @@ static int64_t req_result(struct pst_request *req)
 		return pst_fail(&req->err,
 				end < req->st->facts.length ? PENSTOCK_WHY_SHRANK
 							    : PENSTOCK_WHY_SHORT_IO,
-				"the storage ends at byte %llu, more was asked for",
+				"the storage ends at byte %llu, before the end of the request",
 				(unsigned long long)end);
 	return n;
 }
@@ -261,28 +264,29 @@ bool pst_req_hold(struct pst_request *req)
 	return false;
 }
 
-void pst_req_put(struct pst_request *req, uint64_t given)
+void pst_req_put(struct pst_request *req, uint64_t dropped)
 {
 	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_acquire);
 
-	/* The last reference needs no atomic subtraction: no other thread has one. */
+	/* The last reference needs no atomic subtraction: no other thread can change it. */
 	if (refs != PST_SUBMITTED)
-		refs = atomic_fetch_sub_explicit(&req->refs, given, memory_order_acq_rel);
-	if (refs_keep_alive(refs - given))
+		refs = atomic_fetch_sub_explicit(&req->refs, dropped, memory_order_acq_rel);
+	if (refs_keep_alive(refs - dropped))
 		return;
 	if (refs_keep_alive(refs))
 		req_complete(req);
-	else if (!((refs - given) & ~PST_ABANDONED))
+	else if (!((refs - dropped) & ~PST_ABANDONED))
 		req->hooks->released(req);
 }
 
 /* ---- the report ---- */
 
-/* Where a read found its bytes, judged by the paths that carried them. `cached`: by paths that
- * use the page cache. `other`: by paths that do not. Not known if residency could not be
- * queried, or if the caller named the path. */
+/* Where a read found its bytes, judged by the paths that carried them. It is not known if
+ * residency could not be queried, or if the caller named the path. */
 struct found {
-	bool known, cached, other;
+	bool known;
+	bool cached; /* paths that use the page cache carried bytes */
+	bool other;  /* paths that avoid it carried bytes */
 };
 
 static struct found req_found(const struct pst_request *req)
@@ -302,8 +306,8 @@ static struct found req_found(const struct pst_request *req)
 	return found;
 }
 
-/* Returns why an open path carried no byte and tried none: the plan's reason, for a residency
- * for which no path of this path's kind carried bytes. */
+/* Returns why a usable path carried no bytes and failed none: the plan's reason. The plan's
+ * reason depends on the residency, which the paths that did carry bytes tell. */
 static enum penstock_why path_why_unused(const struct pst_request *req,
 					 const struct pst_route *route, unsigned i,
 					 const struct found *found)
@@ -368,7 +372,7 @@ void pst_req_report(struct pst_request *req)
 
 		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			continue; /* null and fault would only puzzle the reader */
+			continue; /* null and fault would only confuse the reader */
 		report->path_count++;
 		if (row->bytes > most) {
 			most = row->bytes;

@@ -3,14 +3,15 @@
  * A request inside the library: its segments, the spans made of them, and the counters that
  * its lanes share. It is an element of its queue's pool. Its life:
  *
- *	submit	segments -> spans -> one lane, or more if the path wants more
- *	lanes	claim chunks between `next` and `limit` and count what they moved
- *	phases	the lane that completes a phase's last byte begins the next one:
- *		body -> edges (writes only) -> sync (durable writes only) -> done
+ *	submit	turns segments into spans and passes the request to one lane, which shares it
+ *		with other lanes if the path needs more
+ *	lanes	claim chunks between `next` and `limit`, and count the bytes that they moved
+ *	phases	body -> edges (writes only) -> sync (durable writes only) -> done. The lane
+ *		that completes a phase's last byte begins the next phase.
  *
- * The request completes when its last phase is done and no lane has it on a list any more. A
- * request that was cancelled or is past its deadline does not wait for those lists. The queue
- * reuses its element once it has been harvested and no lane lists it.
+ * The request completes when its last phase is done and no lane lists it any more. A request
+ * that was cancelled or is past its deadline does not wait for those lists. The queue reuses
+ * the element once the request has been harvested and no lane lists it.
  */
 #ifndef PST_CORE_REQUEST_H
 #define PST_CORE_REQUEST_H
@@ -24,8 +25,8 @@
 #define PST_PRIORITIES 8
 
 enum pst_phase {
-	PST_PHASE_NEW,	 /* being prepared: no thread may begin or cancel it */
-	PST_PHASE_ARMED, /* waits for its stream */
+	PST_PHASE_NEW,	 /* being prepared: no thread may start or cancel it */
+	PST_PHASE_ARMED, /* waits until its stream reaches it */
 	PST_PHASE_BODY,
 	PST_PHASE_EDGES,
 	PST_PHASE_SYNC,
@@ -34,8 +35,9 @@ enum pst_phase {
 
 /*
  * A contiguous range of storage that consecutive segments share. A request numbers the bytes
- * of its spans one after the other; chunks are claimed by these numbers. A rowwise span is one
- * segment whose rows are too far apart to read the gaps too: only the rows' bytes are numbered.
+ * of its spans consecutively, and lanes claim chunks by these numbers. A rowwise span is one
+ * segment whose rows are too far apart to move the gaps as well. Only the bytes of its rows
+ * are numbered.
  */
 struct pst_span {
 	uint64_t off, len;
@@ -45,75 +47,76 @@ struct pst_span {
 	uint32_t seg_first, seg_count;
 	bool rowwise;
 	bool shared; /* segments overlap or leave gaps: it cannot move in place */
-	bool edge;
+	bool edge;   /* an unaligned end of a write, written through the page cache */
 };
 
 /* A request as an element of one lane's list. */
 struct pst_lane_entry {
 	struct pst_request *req;
 	struct pst_lane_entry *next;
-	bool listed;	  /* on the lane's list; like `stalled` touched by the lane only */
-	unsigned stalled; /* chunks claimed by this lane that wait for a slot */
+	bool listed;	  /* on the lane's list. Only the lane accesses it, and `stalled`. */
+	unsigned stalled; /* chunks that this lane has claimed and that wait for a slot */
 };
 
-/* What the owner of a request does at the two ends of its life. Any thread calls them. */
+/* Calls to the owner of a request, its queue. Any thread makes them. */
 struct pst_req_hooks {
-	/* The request has completed. The hook may hand it to the caller, so that it is gone
-	 * when the hook returns. */
+	/* The request has completed. The hook may pass it to the caller, so the element may be
+	 * in use for another request when the hook returns. */
 	void (*completed)(struct pst_request *req);
-	/* No thread refers to the request any more: its element can be used again. */
+	/* No thread refers to the request any more. Its element can be reused. */
 	void (*released)(struct pst_request *req);
 };
 
 struct pst_request {
 	struct penstock_queue *q;
 	const struct pst_req_hooks *hooks;
-	uint32_t index;		     /* in the queue's pool */
-	_Atomic uint32_t generation; /* counts uses of the element; even: not in use */
+	uint32_t index;		     /* position in the queue's pool */
+	_Atomic uint32_t generation; /* raised at submit and at harvest; even: not in use */
 	struct penstock_storage *st;
 	struct pst_route *route; /* of the first span: the report describes its paths */
 	struct pst_pump *pump;
-	struct pst_lane *home_lane; /* the lane that counts it; NULL: none */
-	bool alone;		    /* its caller's thread moves all of it */
-	uint64_t other_devices;	    /* bit i: it uses device i, which is not the pump's */
+	struct pst_lane *home_lane; /* the pump's lane that it was first passed to; NULL: none */
+	bool alone;		    /* the caller's own thread moves all of it */
+	uint64_t other_devices;	    /* bit i: it also uses device i, not the pump's device */
 	enum penstock_op op;
 	enum penstock_class require;
 	enum penstock_effort effort;
 	unsigned flags, priority;
-	unsigned losses; /* the storage's failed syncs when it was submitted */
+	unsigned losses; /* the storage's count of failed syncs at submit */
 	uint64_t deadline_ns;
-	int forced;			 /* path index; -1: the plan decides */
-	const struct pst_path_ops *wrap; /* starts chunks in their path's place, or NULL */
+	int forced; /* index of the path that the caller named; -1: the plan decides */
+	const struct pst_path_ops *wrap; /* starts chunks instead of their own path, or NULL */
 	uint64_t wrap_state[10];	 /* the wrapping path's arguments */
 	void *user;
 	penstock_done_fn *done;
 	void *stream;
 	struct penstock_late late;
-	/* Of stream order: [0] is written by the stream, [1] waited for by it. */
+	/* Stream-ordered requests: the stream writes [0] and waits for [1]. Else NULL. */
 	uint64_t *semaphores, semaphore_value;
 
 	struct penstock_seg *segs;
 	struct pst_span *spans;
 	unsigned seg_count, span_count;
-	uint64_t body, total; /* numbered bytes: without and with edges */
+	uint64_t body, total; /* numbered bytes: without edges, and all */
 
 	_Atomic uint64_t next, limit;	/* first byte not claimed; end of what may be claimed */
 	_Atomic uint64_t left;		/* bytes of this phase that are not complete */
-	_Atomic uint64_t refs;		/* PST_HOLD and the like */
-	_Atomic unsigned spread;	/* lanes that it was given to */
-	_Atomic uint32_t residency_kib; /* length of the next residency query */
+	_Atomic uint64_t refs;		/* see PST_HOLD below */
+	_Atomic unsigned spread;	/* lanes that share it */
+	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
 	_Atomic bool cancelled;		/* by the caller */
 	_Atomic int failed;		/* first failure, -errno */
 	_Atomic enum pst_phase phase;	/* changed by the lane that completes a phase */
-	_Atomic bool sync_taken;	/* by the lane that makes it durable */
-	struct pst_err err;		/* of the first failure */
+	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
+	struct pst_err err;	 /* of the first failure */
 
-	_Atomic uint64_t end_at; /* first storage byte that was not there */
+	_Atomic uint64_t end_at; /* offset of the first storage byte that did not arrive */
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
-	_Atomic unsigned path_why[PST_PATHS_MAX]; /* why chunks left or missed this path */
-	_Atomic bool blind;			  /* its residency could not be queried */
-	_Atomic(const char *) engine;
+	_Atomic unsigned
+		path_why[PST_PATHS_MAX]; /* why chunks left this path or could not use it */
+	_Atomic bool blind;		 /* its residency could not be queried */
+	_Atomic(const char *) engine;	 /* name of the engine that carried its last chunk */
 	uint64_t start_ns, end_ns;
 	int64_t result;
 	struct penstock_report report;
@@ -123,17 +126,17 @@ struct pst_request {
 };
 
 /*
- * The references to a request, in one word. A request can complete while a lane still lists
- * it, because a lane may hang in a system call for another request.
+ * The references to a request are fields of one atomic integer.
  *
- *	PST_HOLD	counts: one for its data until all phases are done, one for each lane
- *			that works on it, one for a thread that cancels it
- *	PST_LISTED	counts lanes that have it on a list: its element cannot be reused
- *	PST_SUBMITTED	from submit until it is harvested: likewise
- *	PST_ABANDONED	it was cancelled, or its deadline has passed
+ *	PST_HOLD	a counter: one for the data until all phases are done, one for each
+ *			lane that works on the request, one for a thread that cancels it
+ *	PST_LISTED	a counter of lanes that have the request on a list
+ *	PST_SUBMITTED	a flag, set from submit until the request is harvested
+ *	PST_ABANDONED	a flag: the request was cancelled, or its deadline has passed
  *
- * It completes when no thread holds it and no lane lists it; if it is abandoned, as soon as
- * no thread holds it.
+ * A request completes when no thread holds it and no lane lists it. An abandoned request
+ * completes as soon as no thread holds it, because a lane that lists it may hang in a system
+ * call for another request. The element can be reused when the first three are all 0.
  */
 #define PST_HOLD ((uint64_t)1)
 #define PST_LISTED ((uint64_t)1 << 32)
@@ -142,7 +145,7 @@ struct pst_request {
 #define PST_HOLDS (PST_LISTED - 1)
 #define PST_LISTS (PST_SUBMITTED - PST_LISTED)
 
-/* Makes the request's id invalid: the caller has harvested it. */
+/* Makes the request's id invalid, at harvest. */
 static inline void pst_req_retire_id(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
@@ -153,44 +156,47 @@ static inline bool pst_req_cancelled(struct pst_request *req)
 	return atomic_load_explicit(&req->cancelled, memory_order_relaxed);
 }
 
-/* Whether it is a durable write of no bytes, which syncs what was written before. */
+/* Whether the request is a durable write of no bytes, which syncs earlier writes. */
 bool pst_req_only_syncs(const struct pst_request *req);
-/* Lets lanes begin it, or poll its stream, and other threads cancel it. The caller holds or
- * lists it. */
+/* Opens the request: lanes may start it or poll its stream, and other threads may cancel it.
+ * The caller must have a reference to it. */
 void pst_req_open(struct pst_request *req);
-/* The same for a request without a stream, or once the stream has arrived. */
+/* Opens the first phase of a request without a stream, or of one that its stream has reached. */
 void pst_req_open_phase(struct pst_request *req);
 
-/* Whether its remaining bytes are not wanted any more, and why: cancelled or too late. */
+/* Whether the request was cancelled or is past its deadline, with the reason in `err`. */
 bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err);
 
-/* Records why a path was not used. The first reason stands. */
+/* Records why a path was not used. Only the first reason is kept. */
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
-/* Adds what a chunk has moved, and what that cost, to the report. */
+/* Adds the bytes that a chunk has moved, and their cost, to the request's counters. */
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 
 /*
- * Counts completed bytes of the current phase. True: they were the last ones and another
- * phase is due. The caller, a lane, then puts the request on its list and calls
- * pst_req_begin_phase. Otherwise the request may have completed and be gone.
+ * Counts completed bytes of the current phase. Returns true if they were the last ones and
+ * another phase follows. The caller, a lane, must then put the request on its list and call
+ * pst_req_begin_phase. After false the request may have completed and be gone.
  */
 bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes);
+/* Begins the next phase: edges or sync. */
 void pst_req_begin_phase(struct pst_request *req);
 
-/* Fails the request. Claims its unclaimed bytes, so that no lane begins them. The caller has
- * claimed bytes of this phase that are not complete. */
+/* Fails the request, and claims its unclaimed bytes, so that no lane starts them. The caller
+ * must have claimed bytes of this phase that are not complete. */
 void pst_req_fail(struct pst_request *req, const struct pst_err *err);
-/* The same for any thread. Does nothing if all bytes of the phase are claimed. */
+/* Does the same for a caller without claimed bytes, on any thread. Does nothing if all bytes of
+ * the phase are claimed. */
 void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err);
-/* The same for a sync that no lane has started. */
+/* Fails a request in phase SYNC whose sync no lane has started. Any thread that holds it. */
 void pst_req_abandon_sync(struct pst_request *req, const struct pst_err *err);
 
-/* Takes a hold. False: the request has completed. */
+/* Adds a hold. Returns false if the request has completed. */
 bool pst_req_hold(struct pst_request *req);
-/* Gives back references: PST_HOLD, PST_LISTED, their sum, or PST_SUBMITTED. */
+/* Drops references: PST_HOLD, PST_LISTED, their sum, or PST_SUBMITTED. The request may complete,
+ * or be reused, before this returns. */
 void pst_req_put(struct pst_request *req, uint64_t refs);
 
-/* Fills req->report. The harvesting thread calls it. */
+/* Fills req->report. Only the harvesting thread calls it. */
 void pst_req_report(struct pst_request *req);
 
 #endif

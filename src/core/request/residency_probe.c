@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: see residency_probe.h. claim.c asks whether a chunk is to probe, and a
- * chunk reports the duration of its call. After a quick probe the next chunks use the plan for
- * cached bytes, by a path that notices when that stops being true: each of them is timed. After
- * one slow chunk the next one probes again; two slow chunks in a row are the end of it. After a
- * slow first probe the drive is read until AGAIN bytes have passed. It must never delay a
- * request: bytes of unknown residency follow the plan's order for them.
+ * Residency probes: see residency_probe.h. claim.c begins them, and chunk.c ends them. After a
+ * quick probe the next chunks use the plan for cached bytes, on a path whose calls are timed as
+ * well. After one slow chunk the next chunk probes again, and after two slow chunks in a row
+ * the storage counts as cold. So it does after a slow first probe. A cold storage is probed
+ * again after AGAIN bytes. It must never delay a request: while no verdict exists, bytes follow
+ * the plan's order for unknown residency.
  */
 #include "core/request/residency_probe.h"
 
@@ -13,12 +13,15 @@
 #include "core/base/clock.h"
 #include "core/route/route.h"
 
-/* A slower call (by this rate plus 10 us) did not find its bytes in memory: one thread reads
- * the page cache at 8 to 10 GB/s, and cold bytes through it at less than 3. */
+/* A call that takes longer than 10 us plus its bytes at this rate (4.5 GB/s) did not find them
+ * cached. One thread reads the page cache at 8 to 10 GB/s, and cold bytes through it at less
+ * than 3. */
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
-#define PROBE_BYTES_MIN (64u << 10) /* the duration of a shorter call tells little */
-#define AGAIN (64u << 20) /* bytes between probes; one of 256 KiB is less than 0.5 % of them */
+#define PROBE_BYTES_MIN (64u << 10) /* a shorter call's duration tells little */
+#define AGAIN                                                                               \
+	(64u << 20) /* bytes between probes. A probe of 256 KiB is less than 0.5 % of them. \
+		     */
 
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st)
 {
@@ -54,7 +57,7 @@ bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len)
 	    (was != PST_PROBE_NONE &&
 	     atomic_load_explicit(&st->unprobed_bytes, memory_order_relaxed) < AGAIN))
 		return false;
-	/* One probe at a time. The last verdict stands until the next one. */
+	/* Only one thread begins the first probe. Later, the last verdict stands until the next. */
 	if (was == PST_PROBE_NONE &&
 	    !atomic_compare_exchange_strong(&st->residency_probe, &was, PST_PROBE_RUNNING))
 		return false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: how a request finds out whether bytes are in the page cache where the
- * kernel does not tell (another user's file, overlayfs, a kernel before 6.5). One chunk goes
- * through the page cache, and the duration of its call is the answer for those after it.
+ * Residency probes: how a request finds out whether bytes are in the page cache if the kernel
+ * does not report it (another user's file, overlayfs, a kernel before 6.5). One chunk is read
+ * through the page cache. The duration of its system call is the verdict for later chunks.
  */
 #ifndef PST_CORE_RESIDENCY_PROBE_H
 #define PST_CORE_RESIDENCY_PROBE_H
@@ -12,24 +12,25 @@
 
 /* What a storage's probes have found so far. */
 enum pst_residency_probe {
-	PST_PROBE_NONE,
-	PST_PROBE_RUNNING, /* the first one */
-	PST_PROBE_WARM,
-	PST_PROBE_SLOW, /* the last one was slow, those before it were not */
-	PST_PROBE_COLD,
+	PST_PROBE_NONE,	   /* no probe has begun */
+	PST_PROBE_RUNNING, /* the first probe has begun */
+	PST_PROBE_WARM,	   /* the last probe was quick */
+	PST_PROBE_SLOW,	   /* the last probe was slow, the one before it was quick */
+	PST_PROBE_COLD,	   /* the last probe was slow, as was the one before it, if any */
 };
 
-/* The residency that the last probe suggests; PST_UNKNOWN if there was none. */
+/* Returns the residency that the last probe suggests. PST_UNKNOWN: no probe has ended. */
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st);
 /* Whether the last probe found its bytes cached. */
 bool pst_residency_sure(const struct penstock_storage *st);
-/* The path of the plan that can probe. -1: none. */
+/* Returns the plan's path that can probe. -1: none. */
 int pst_residency_probe_path(const struct pst_plan *plan);
-/* Whether a chunk of `len` bytes is to probe. If so, the probe has begun. */
+/* Begins a probe with a chunk of `len` bytes, if a probe is due. Returns whether it is. */
 bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len);
-/* Counts bytes that were claimed without a probe. */
+/* Counts bytes that were claimed without a probe. After enough of them a probe is due. */
 void pst_residency_probe_skipped(struct penstock_storage *st, uint64_t len);
-/* The timed call of a chunk (chunk->timed_ns) has moved `bytes`: records where they were. */
+/* Ends the timed call of a chunk, which began at chunk->timed_ns and moved `bytes`. Records from
+ * its duration whether they were cached. */
 void pst_residency_probe_end(struct pst_chunk *chunk, int64_t bytes);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making spans: see spans.h. Segments become spans, so that bytes are moved once however many
- * buffers they feed; a write's unaligned ends become spans of their own; and ranges of spans
- * are mapped back to buffers. admit.c makes spans at submit; lanes ask for parts and places.
- * Arithmetic only: no allocation, no system call.
+ * Spans: see spans.h. Segments that touch or overlap become one span, so that each storage byte
+ * moves once, however many buffers it belongs to. The unaligned ends of a write become separate
+ * spans. admit.c makes spans at submit, and lanes look up parts and places. It must never
+ * allocate or make a system call.
  */
 #include "core/request/spans.h"
 
@@ -11,8 +11,8 @@
 
 #include "core/route/route.h"
 
-/* Rows are read together with the gaps between them if a gap is shorter than a page (whose read
- * covers it anyway) or shorter than a row. */
+/* A read also moves the gaps between rows if a gap is shorter than a page, which would be read
+ * anyway, or shorter than a row. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -25,12 +25,13 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+/* Adds. Returns true if the sum overflows. */
 static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 {
 	return __builtin_add_overflow(a, b, out);
 }
 
-/* Storage bytes from the first byte of the first row to the end of the last row. */
+/* Computes the storage bytes from the start of the first row to the end of the last row. */
 static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 {
 	uint64_t len;
@@ -42,8 +43,8 @@ static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 	return 0;
 }
 
-/* Checks a segment and normalises it. keep_rows: a row length bound late applies to each row,
- * so rows that touch must not be merged into one. */
+/* Checks a segment and normalises it. keep_rows: the stream supplies the row length later, for
+ * each row, so rows that touch must not be merged into one. */
 static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
@@ -67,7 +68,7 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 				      "segment %u: offset and length overflow", index);
 	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
 	    seg->buf_pitch == seg->row_len) {
-		seg->row_len *= seg->rows; /* one piece after all */
+		seg->row_len *= seg->rows; /* rows that touch are one row */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
 	}
@@ -83,8 +84,8 @@ static bool span_joins(const struct pst_request *req, const struct pst_span *spa
 	if (req->op == PENSTOCK_WRITE)
 		return seg->off == end && seg->pitch == seg->row_len &&
 		       req->segs[span->seg_first].pitch == req->segs[span->seg_first].row_len;
-	/* A segment that only touches the span must not keep another device's bytes from their
-	 * class. */
+	/* A segment for another device that only touches the span gets a separate span, so that
+	 * each device's bytes can meet the required class. */
 	if (seg->off == end && req->require > PENSTOCK_ANY &&
 	    seg->dev != req->segs[span->seg_first].dev)
 		return false;
@@ -102,7 +103,7 @@ static bool span_is_rowwise(const struct pst_request *req, const struct pst_span
 	return req->op == PENSTOCK_WRITE || (gap >= GAP_FREE && gap > seg->row_len);
 }
 
-/* Adds route, plan and shape. */
+/* Sets the span's route, its plan, and whether it is rowwise or shared. */
 static void span_finish(const struct pst_request *req, struct pst_span *span)
 {
 	const struct penstock_seg *first = &req->segs[span->seg_first];
@@ -117,28 +118,30 @@ static void span_finish(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
+/* Fails because the request's bytes, up to this segment, overflow. */
 static int seg_too_long(unsigned seg, struct pst_err *err)
 {
 	return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
-			      "segment %u: with those before it more than 2^63 bytes", seg);
+			      "segments 0 to %u have more than 2^63 bytes together", seg);
 }
 
 /* ---- overlapping writes ---- */
 
 /*
  * A write must not store two values in one storage byte. The check merges the rows of all
- * segments in storage order, with a heap in memory that the caller lends. Rows of one segment
- * that no other segment's row comes between count as one step, so that two interleaved
- * matrices cost a step a row and one matrix a single step.
+ * segments in storage order, with a heap in memory that the caller provides. Rows of one
+ * segment without another segment's row between them are merged in one step. So two
+ * interleaved matrices cost one step for each row, and a single matrix costs one step.
  */
 
 /* The rows of one segment that the merge has not passed yet. */
 struct rows {
-	uint64_t off;  /* of the first */
-	uint64_t left; /* 0: none */
+	uint64_t off;  /* storage offset of the first of them */
+	uint64_t left; /* number of rows */
 	unsigned seg;
 };
 
+/* Moves heap[at] down to its place in the heap. */
 static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
 {
 	struct rows moving = heap[at];
@@ -153,7 +156,7 @@ static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
 	heap[at] = moving;
 }
 
-/* The offset of the next row of any other segment than the first in the heap. */
+/* Returns the offset of the next row that is not of the first segment in the heap. */
 static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 {
 	uint64_t off = count > 1 ? heap[1].off : UINT64_MAX;
@@ -161,6 +164,7 @@ static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 	return count > 2 && heap[2].off < off ? heap[2].off : off;
 }
 
+/* Builds the heap of all segments that have bytes. Returns their number. */
 static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 {
 	unsigned count = 0;
@@ -173,13 +177,13 @@ static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 	return count;
 }
 
-/* -EINVAL: two segments of the write have a byte in common. `memory` is aligned for any struct
- * and holds 24 bytes a segment. */
+/* Checks that no two segments of the write share a byte. -EINVAL: they do. `memory` must be
+ * aligned for any struct and hold 24 bytes for each segment. */
 static int check_overlap(const struct pst_request *req, void *memory, size_t memory_len,
 			 struct pst_err *err)
 {
 	struct rows *heap = memory;
-	uint64_t end = 0; /* of the rows that the merge has passed */
+	uint64_t end = 0; /* end of the rows that the merge has passed */
 	unsigned count, last = 0;
 
 	if (memory_len / sizeof(*heap) < req->seg_count)
@@ -212,6 +216,7 @@ static int check_overlap(const struct pst_request *req, void *memory, size_t mem
 
 /* ---- segments to spans ---- */
 
+/* Checks all segments and joins them into spans. */
 static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
 	struct pst_span *span = NULL;
@@ -226,14 +231,14 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 
 		if (ret)
 			return ret;
-		if (!seg->row_len) { /* an empty segment must not keep the next one from joining */
+		if (!seg->row_len) { /* an empty segment must not separate its neighbours */
 			if (span)
 				seg->off = span->off + span->len;
 			continue;
 		}
 		seg_extent(seg, &len);
 		end = seg->off + len;
-		/* The result counts each destination, and must not turn negative. */
+		/* The request's result counts the bytes of every segment and must not overflow. */
 		if (add_over(sum, seg->rows * seg->row_len, &sum) || sum > INT64_MAX)
 			return seg_too_long(i, err);
 		ascending &= seg->off >= highest;
@@ -258,12 +263,12 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 	}
 	if (req->op == PENSTOCK_READ || ascending)
 		return 0;
-	/* The spans that are not in use yet serve as the heap's memory. */
+	/* The unused elements of req->spans serve as memory for the heap. */
 	return check_overlap(req, &req->spans[req->span_count],
 			     (spans_max - req->span_count) * sizeof(*span), err);
 }
 
-/* Numbered bytes of the span. */
+/* Returns how many bytes of the span are numbered. */
 static uint64_t span_numbered(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -271,7 +276,7 @@ static uint64_t span_numbered(const struct pst_request *req, const struct pst_sp
 	return span->rowwise ? seg->rows * seg->row_len : span->len;
 }
 
-/* The alignment at which the write is split: 1 if no path of its plan needs any. */
+/* Returns the alignment at which the write is split. 1: no path of its plan needs alignment. */
 static uint64_t span_write_align(const struct pst_span *span)
 {
 	const struct pst_storage_facts *facts = &span->route->st->facts;
@@ -296,7 +301,7 @@ uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *sp
 	return req->segs[span->seg_first + span->seg_count - 1].room;
 }
 
-/* Whether the tail of this span moves along with its body, padded with the memory after it. */
+/* Whether the tail of this span moves with its body, padded with the memory after it. */
 static bool span_tail_padded(const struct pst_request *req, const struct pst_span *span,
 			     uint64_t align)
 {
@@ -306,9 +311,9 @@ static bool span_tail_padded(const struct pst_request *req, const struct pst_spa
 }
 
 /*
- * Splits the spans of a write into bodies, which direct paths can carry, and edges, which are
- * written through the page cache after all bodies. So no block is read, modified and written
- * back by us, and two requests that share a block lose nothing.
+ * Splits the spans of a write into aligned bodies, which direct paths can carry, and unaligned
+ * edges, which are written through the page cache after all bodies. So the library never
+ * reads, modifies and writes back a block, and two requests that share a block lose no bytes.
  */
 static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct pst_err *err)
 {
@@ -353,7 +358,7 @@ static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct
 	return 0;
 }
 
-/* Numbers the bytes of all bodies, then those of the edges: chunks are claimed in this order. */
+/* Numbers the bytes of all bodies, then of all edges. Lanes claim chunks in this order. */
 static int spans_number(struct pst_request *req, struct pst_err *err)
 {
 	uint64_t at = 0;
@@ -372,7 +377,7 @@ static int spans_number(struct pst_request *req, struct pst_err *err)
 			req->body = at;
 		req->spans[i].start = at;
 		if (add_over(at, span_numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
-			return seg_too_long(req->spans[i].seg_first, err); /* its gaps count too */
+			return seg_too_long(req->spans[i].seg_first, err); /* gaps count too */
 	}
 	req->total = at;
 	if (bodies == req->span_count)
@@ -449,6 +454,7 @@ uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos)
 	return lowest;
 }
 
+/* Returns the address of the segment's first byte. */
 static char *seg_mem(const struct penstock_seg *seg)
 {
 	return (char *)seg->buf + seg->buf_off;
@@ -476,8 +482,8 @@ static int seg_row_part(const struct penstock_seg *seg, uint64_t row, uint64_t o
 	return fn(arg, &part);
 }
 
-/* Calls fn for the parts of one segment in [off, end): at most a piece of a row, full rows, and
- * another piece of a row. */
+/* Calls fn for the parts of one segment in [off, end): the rest of a row, full rows, and the
+ * start of a row, as far as they exist. */
 static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end, pst_part_fn *fn,
 		     void *arg)
 {
@@ -488,7 +494,7 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 		return 0;
 	first = off > seg->off ? (off - seg->off) / seg->pitch : 0;
 	if (first >= seg->rows)
-		return 0; /* after the last row */
+		return 0; /* the range is after the last row */
 	last = min_u64((end - 1 - seg->off) / seg->pitch, seg->rows - 1);
 
 	row_off = seg->off + first * seg->pitch;
@@ -523,8 +529,8 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 	return 0;
 }
 
-/* The segment that contains the byte at `off` if the span's segments are in order and touch; else
- * the span's first segment. */
+/* Returns the first segment that may contain the byte at `off`: found by bisection, or the first
+ * segment of a shared span, whose segments may overlap. */
 static unsigned span_seg_at(const struct pst_request *req, const struct pst_span *span,
 			    uint64_t off)
 {
@@ -565,7 +571,7 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		return true; /* the storage ends there, perhaps inside a piece */
+		return true; /* only the storage's last byte follows, perhaps inside a row */
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
 		uint64_t in = off - seg->off;
@@ -586,7 +592,7 @@ static int part_keep_first(void *arg, const struct pst_part *part)
 	struct pst_part *out = arg;
 
 	if (part->at)
-		return 0; /* it begins after the offset asked for */
+		return 0; /* the part begins after the given offset */
 	*out = *part;
 	return 1;
 }
@@ -598,7 +604,7 @@ int pst_span_part_at(const struct pst_request *req, const struct pst_span *span,
 
 	if (span->shared || seg_parts(seg, off, span->off + span->len, part_keep_first, out) != 1)
 		return -EINVAL;
-	if (out->rows > 1) { /* paths in place move one row at a time */
+	if (out->rows > 1) { /* paths that move in place move one row at a time */
 		out->rows = 1;
 		out->slack = 0;
 	}
