@@ -104,7 +104,8 @@ static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
 				: lane_open_engine(lane, err);
 }
 
-/* Allocates the L2 bounce buffer, which only lanes of a pump on a GPU need. */
+/* Allocates the L2 bounce buffer. Only a pump's lanes use it, and only for a device whose memory
+ * the CPU cannot address. */
 static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 {
 	if (lane->kind != PST_LANE_PUMP || lane->pump->dev->facts.cpu_addressable)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pump: starting and stopping a device's lanes, handing requests to them, lending them to
- * callers' threads. The device table starts and stops it through pst_pump_hooks, under its
- * lock; queues submit to it without a lock. It must never touch a chunk: lanes do.
+ * The pump: starts and stops a device's lanes, passes requests to them, and lends spare lanes to
+ * callers' threads. The device table starts and stops it through pst_pump_hooks, under the
+ * table's lock. Queues submit to it without a lock. It must never touch a chunk: only lanes may.
  */
 #include "core/lane/pump.h"
 
@@ -18,29 +18,29 @@
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
 
-/* Big slots of a lane: 16 MiB in parts of 1 MiB are 16 calls for a drive, which keep it busy, and
- * a lane can fill 8 MiB while it copies 8 MiB. Whole slots serve long chunks, small slots random
- * reads. The device's options may change all of them. */
+/* Slots of a lane, which the device's options may change. The big slots have 16 MiB together: in
+ * parts of 1 MiB they serve 16 drive calls at once, which keep a drive busy, and a lane can fill 8
+ * MiB while it copies 8 MiB. Whole big slots serve long chunks, small slots random reads. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
-/* A borrowed lane has one request at a time, of at most 1 MiB and the blocks around it. It opens
- * and pins inside a caller's call, so its ring is a single huge page. */
+/* A borrowed lane carries one request at a time, of at most 1 MiB and the rest of its first and
+ * last blocks. It opens and pins inside a caller's call, so its ring is one huge page. */
 #define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8
 
-/* A lane gets this many small requests before the next lane is woken: a thread that is awake
- * costs less than waking one, and more lanes only wait for each other in the driver's calls
- * (2.2 us a copy by one lane, 4 by five; H200). */
+/* A lane gets this many small requests before the next lane is woken. A thread that is awake
+ * costs less than waking another, and more lanes only wait for each other in the driver's calls
+ * (2.2 us for each copy by one lane, 4 us by five; H200). */
 #define LANE_LOAD_FULL 64
-/* A busy lane that stays in one turn for longer than this may hang in a system call (a server
- * that went away). Turns take microseconds, with long copies or drive calls milliseconds. */
+/* A busy lane that stays in one turn for longer than this may hang in a system call (of a file
+ * server that went away). A turn takes microseconds, or milliseconds with long copies. */
 #define LANE_TURN_NS 10000000u
 
-/* Reports that this lane has opened, or failed to, and waits for the others. Returns whether all
- * have opened. */
+/* Reports that this lane has opened or failed to open, and waits for the other lanes. Returns
+ * whether all have opened. */
 static bool start_await_open(struct pst_pump_start *start, bool failed)
 {
 	bool all;
@@ -56,6 +56,7 @@ static bool start_await_open(struct pst_pump_start *start, bool failed)
 	return all;
 }
 
+/* Reports that the first lane's ring is pinned. */
 static void start_report_pinned(struct pst_pump_start *start)
 {
 	pthread_mutex_lock(&start->lock);
@@ -82,7 +83,8 @@ static void *lane_main(void *arg)
 	return NULL;
 }
 
-static unsigned default_lanes(const struct penstock_device *dev)
+/* Returns how many lanes the device's pump gets. */
+static unsigned device_lanes(const struct penstock_device *dev)
 {
 	cpu_set_t set;
 	unsigned cpus = 1, lanes = dev->facts.lanes_best ? dev->facts.lanes_best : 8;
@@ -92,7 +94,7 @@ static unsigned default_lanes(const struct penstock_device *dev)
 	if (dev->opts.lanes)
 		lanes = dev->opts.lanes;
 	else if (lanes > cpus)
-		lanes = cpus < 2 ? 2 : cpus; /* two: one may wait in a slow call */
+		lanes = cpus < 2 ? 2 : cpus; /* two, because one may wait in a slow call */
 	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
 }
 
@@ -125,14 +127,14 @@ static int pump_start_lanes(struct pst_pump *pump, struct pst_err *err)
 	}
 	if (made < pump->lane_count)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY,
-				"cannot start lane %u of %u: this user or container has as many "
-				"threads as it may have, or no memory: ulimit -u and -v tell",
+				"cannot start lane %u of %u: the user's or container's limit of "
+				"threads or memory is reached (ulimit -u, ulimit -v)",
 				made, pump->lane_count);
 	return err->code;
 }
 
-/* Sizes the lanes' rings by the device's options: an eighth of `bytes` is small slots, if that
- * leaves two big ones. */
+/* Sets the lanes' slots by the device's options, for rings of `bytes` each. An eighth of a ring is
+ * small slots, if that leaves two big slots. */
 static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err *err)
 {
 	size_t big = (bytes - bytes / 8) / pump->slot_bytes, small;
@@ -140,9 +142,9 @@ static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err
 	big = big > 1 ? big : bytes / pump->slot_bytes;
 	if (big < 2 || big > SLOTS_BIG_MAX)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"a ring of %zu bytes gives each of %u lanes %zu slots of %zu: it "
-				"takes from 2 to %u",
-				pump->dev->opts.ring_bytes, pump->lane_count, big, pump->slot_bytes,
+				"a ring of %zu bytes has %zu slots of %zu for each of %u lanes: "
+				"each lane needs 2 to %u",
+				pump->dev->opts.ring_bytes, big, pump->slot_bytes, pump->lane_count,
 				SLOTS_BIG_MAX);
 	small = (bytes - big * pump->slot_bytes) / PST_SLOT_SMALL;
 	for (unsigned i = 0; i < pump->lane_count; i++) {
@@ -153,7 +155,7 @@ static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err
 	return 0;
 }
 
-/* Sets the slots of every lane. */
+/* Sets the slots of every lane, including the spare ones. */
 static int pump_size_rings(struct pst_pump *pump, struct pst_err *err)
 {
 	const struct penstock_device_opts *opts = &pump->dev->opts;
@@ -183,8 +185,8 @@ size_t pst_pump_ring_bytes(const struct pst_pump *pump)
 	return bytes;
 }
 
-/* Closes the lane's wake descriptor. The lane's thread does not: another thread may still be about
- * to wake it when it exits. */
+/* Closes the lane's eventfd. The lane's thread does not close it at its exit, because another
+ * thread may be about to wake the lane. */
 static void lane_free(struct pst_lane *lane)
 {
 	if (lane->wake_fd >= 0)
@@ -207,7 +209,7 @@ static void pump_free(struct pst_pump *pump)
 static struct pst_pump *pump_new(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_pump *pump = calloc(1, sizeof(*pump));
-	unsigned lanes = default_lanes(dev); /* once: the process's CPU mask may change */
+	unsigned lanes = device_lanes(dev); /* once: the process's CPU mask may change */
 
 	if (pump)
 		pump->lanes = calloc(lanes, sizeof(*pump->lanes));
@@ -251,8 +253,8 @@ static int pump_start(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Waits until every request has completed. A request is counted by the lane that it was first
- * handed to, so checking one lane after the other is enough. */
+/* Waits until every request has completed. Each request counts on the lane that it was first
+ * passed to, so checking one lane after the other is enough. */
 static void pump_await_requests(struct pst_pump *pump)
 {
 	unsigned times = 0;
@@ -286,22 +288,23 @@ static void pump_stop(struct penstock_device *dev)
 
 /* ---- other devices ---- */
 
-static pthread_mutex_t attach_lock =
-	PTHREAD_MUTEX_INITIALIZER; /* no other lock is taken under it */
+/* Serialises pst_pump_attach. No other lock is taken under it. */
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static void attach_in_child(void)
+/* Runs in the child of a fork. */
+static void attach_lock_reset(void)
 {
 	pthread_mutex_init(&attach_lock, NULL);
 }
 
-static void watch_forks(void)
+static void attach_hook_fork(void)
 {
-	pst_fork_hook(attach_in_child);
+	pst_fork_hook(attach_lock_reset);
 }
 
-/* Opens a copy queue on the device for every lane, or for none. */
-static int open_copyqs(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
+/* Opens a copy queue on the device for every lane. On an error no lane gets one. */
+static int pump_open_copyqs(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_copyq *opened[PST_LANES_MAX];
 
@@ -327,11 +330,11 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 	if (dev == pump->dev || (atomic_load_explicit(&pump->attached, memory_order_acquire) & bit))
 		return 0;
-	pthread_once(&fork_once, watch_forks);
+	pthread_once(&fork_once, attach_hook_fork);
 	pthread_mutex_lock(&attach_lock);
 	if (!(atomic_load(&pump->attached) & bit)) {
 		pst_device_sync_await(dev);
-		ret = open_copyqs(pump, dev, err);
+		ret = pump_open_copyqs(pump, dev, err);
 		pst_device_sync_end(dev);
 	}
 	if (!ret)
@@ -340,17 +343,18 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 	return ret;
 }
 
-/* ---- handing requests to lanes ---- */
+/* ---- passing requests to lanes ---- */
 
+/* Returns the lane's requests and chunks that are not complete, roughly. */
 static unsigned lane_load(struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->load, memory_order_relaxed) +
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-/* Whether the lane seems to hang. Several threads call it at once: what one of them misses, the
- * next one sees. */
-static bool lane_hangs(struct pst_lane *lane, unsigned load, uint64_t now)
+/* Whether the lane seems to hang: it is busy and has completed no turn for LANE_TURN_NS. Several
+ * threads may call it at once, and may then detect a hang one call later. */
+static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 {
 	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);
 
@@ -363,8 +367,8 @@ static bool lane_hangs(struct pst_lane *lane, unsigned load, uint64_t now)
 	return false;
 }
 
-/* Chooses the first lane that has capacity; else the least loaded one. A lane that hangs is
- * chosen only if all do. */
+/* Chooses the first lane below LANE_LOAD_FULL, else the least loaded one. A lane that seems to hang
+ * is chosen only if all do. */
 static struct pst_lane *pump_choose_lane(struct pst_pump *pump, uint64_t now)
 {
 	struct pst_lane *best = NULL;
@@ -374,7 +378,7 @@ static struct pst_lane *pump_choose_lane(struct pst_pump *pump, uint64_t now)
 	for (unsigned i = 0; i < pump->lane_count; i++) {
 		struct pst_lane *lane = &pump->lanes[i];
 		unsigned load = lane_load(lane);
-		bool hung = lane_hangs(lane, load, now);
+		bool hung = lane_seems_hung(lane, load, now);
 
 		if (load < LANE_LOAD_FULL && !hung)
 			return lane;
@@ -420,7 +424,7 @@ static void pump_invalidate(struct penstock_device *dev, struct penstock_storage
 		struct pst_lane *lane = &pump->spare[i];
 
 		if (!pst_lane_caches(lane, st, closing))
-			continue; /* its borrower may keep it for long */
+			continue; /* no need to wait for its borrower */
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_backoff(&times);
 		pst_lane_invalidate(lane, st, closing);
@@ -478,7 +482,7 @@ void pst_pump_remove_member(struct pst_pump *pump, struct pst_pump_member *membe
 
 /* ---- borrowed lanes ---- */
 
-/* Opens a spare lane. -EAGAIN: a stream waits, and opening would create streams. */
+/* Opens a spare lane. -EAGAIN with err->code 0: a stream waits, so no stream may be created. */
 static int spare_open(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -496,12 +500,12 @@ static int spare_open(struct pst_lane *lane, struct pst_err *err)
 	pst_log(PST_LOG_WARN, "core", "%s", lane->open_err.text);
 	*err = lane->open_err;
 	if (!err->code)
-		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "a lane does not open");
+		pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "cannot open a lane");
 	pst_lane_close(lane);
 	return ret;
 }
 
-/* Borrows a lane. NULL with err->code 0: all of them are in use. */
+/* Borrows a lane. NULL with err->code 0: none is free at this time. */
 static struct pst_lane *spare_borrow(struct pst_pump *pump, struct pst_err *err)
 {
 	err->code = 0;
@@ -530,7 +534,7 @@ struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err
 	struct pst_lane *lane = spare_borrow(pump, err);
 	unsigned times = 0;
 
-	while (!lane && !err->code) { /* a borrower needs nothing from this thread */
+	while (!lane && !err->code) { /* borrowers never wait for this thread */
 		pst_backoff(&times);
 		lane = spare_borrow(pump, err);
 	}

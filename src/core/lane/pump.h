@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pump of a device: its lanes, their rings and copy queues, made at the first route and
- * shared by all queues of the process. A caller's thread may take the place of a lane for a
- * request of one chunk: it borrows one.
+ * The pump of a device: its lanes, their rings and copy queues. It starts at the device's first
+ * route, and all queues of the process share it. A caller's thread may carry a request of one
+ * chunk itself; it then borrows a spare lane, which has no thread.
  */
 #ifndef PST_CORE_PUMP_H
 #define PST_CORE_PUMP_H
@@ -16,34 +16,34 @@
 #include "core/ops.h"
 #include "core/request/request.h"
 
-#define PST_BORROWED_MAX 16 /* caller's threads at once in place of a lane */
+#define PST_BORROWED_MAX 16 /* spare lanes: callers' threads that borrow at once */
 
 /*
- * All lanes of a pump open first, and then all of them pin their rings: while one populates its
- * ring, no other can map memory, nor can a thread be created. The pump has started when the
- * first lane's ring is pinned; the other lanes join in when theirs are.
+ * The start of a pump. All its lanes open first, and then they pin their rings: while one lane
+ * populates its ring, no thread of the process can map memory or create a thread. The pump has
+ * started when the first lane's ring is pinned. Each other lane starts work when its ring is.
  */
 struct pst_pump_start {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	unsigned created; /* threads, once all are */
-	unsigned open, failed;
-	bool pinned;
+	unsigned created;      /* number of threads, set when all are created */
+	unsigned open, failed; /* lanes that have opened or failed to; lanes that failed */
+	bool pinned;	       /* the first lane's ring */
 };
 
-/* What a lane that is not the pump's registers with it. Called with members_lock held. */
+/* A lane outside the pump that uses its device: an inline lane. The pump calls the functions with
+ * members_lock held. They do the same as those in pst_device_hooks. */
 struct pst_pump_member {
 	struct pst_pump_member *next;
-	/* As in pst_device_hooks. */
 	void (*invalidate)(struct pst_pump_member *member, struct penstock_storage *st,
 			   struct penstock_device *closing);
 	void (*help)(struct pst_pump_member *member);
 };
 
-/* What stream order registers with the pump at the first stream-ordered request. */
+/* Calls to queue/stream.c, which sets them at the pump's first stream-ordered request. */
 struct pst_stream_hooks {
-	/* Begins the lane's watched requests whose stream has arrived. Returns how many left the
-	 * list. The lane's thread. */
+	/* Starts the requests on lane->watched whose stream has reached them. Returns how many
+	 * left the list. Called on the lane's thread. */
 	int (*poll)(struct pst_lane *lane);
 	/* Frees pump->semaphores when the pump stops. */
 	void (*close)(struct pst_pump *pump);
@@ -54,49 +54,51 @@ struct pst_pump {
 	struct penstock_device *dev;
 	struct pst_pump_start start;
 	unsigned lane_count;
-	struct pst_lane *lanes;
-	struct pst_lane spare[PST_BORROWED_MAX]; /* for callers' threads, opened as needed */
-	struct pst_numa numa;			 /* where lanes run and rings are */
-	size_t slot_bytes;
-	_Atomic uint64_t attached; /* bit i: its lanes can copy to device i as well */
-	/* queue/stream.c's; the hooks are set before the semaphores. NULL until needed. */
+	struct pst_lane *lanes;			 /* each has a thread */
+	struct pst_lane spare[PST_BORROWED_MAX]; /* lanes to borrow, opened as needed */
+	struct pst_numa numa;			 /* NUMA node of the lanes' threads and rings */
+	size_t slot_bytes;			 /* length of a lane's big slots */
+	_Atomic uint64_t attached;		 /* bit i: its lanes can copy to device i as well */
+	/* Stream order; queue/stream.c sets the hooks before the semaphores. NULL until needed. */
 	_Atomic(struct pst_semaphores *) semaphores;
 	const struct pst_stream_hooks *stream_hooks;
-	/* What closes; set under the device table's lock. Lanes that cache nothing of it are
-	 * neither asked nor waited for: one may hang in a system call. */
+	/* The storage or device that closes, set under the device table's lock. The closing thread
+	 * waits only for lanes that cache something of it, as others may hang in a system call. */
 	_Atomic(struct penstock_storage *) closing_storage;
 	_Atomic(struct penstock_device *) closing_device;
 	_Atomic unsigned cancel_turn; /* raised when a request in flight is cancelled */
-	pthread_mutex_t members_lock; /* taken under the device table's lock, or alone */
+	pthread_mutex_t
+		members_lock; /* guards `members`; taken under the device table's lock, or alone */
 	struct pst_pump_member *members;
-	_Atomic unsigned outside; /* threads in pst_io_done */
+	_Atomic unsigned outside; /* threads that are in pst_io_done */
 	_Atomic bool growing;	  /* a lane pins the rest of its ring */
 	_Atomic bool stop;
 };
 
-/* How the device table starts and stops a device's pump. */
+/* The hooks by which the device table starts and stops a device's pump. */
 extern const struct pst_device_hooks pst_pump_hooks;
 
-/* Ring memory of the pump's own lanes. */
+/* Returns the ring memory of the pump's own lanes. */
 size_t pst_pump_ring_bytes(const struct pst_pump *pump);
 
-/* Gives every lane a copy queue on another device, before its first request with segments on
- * both. May block: creating streams at times waits for the whole context, which a lane that a
- * stream waits for must not do. */
+/* Attaches another device: opens a copy queue on it for every lane, before the first request with
+ * segments on both devices. It may block, because creating streams can wait for the whole
+ * context. A lane must not do that while a stream waits for one of its requests. */
 int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err);
 
+/* Adds or removes an inline lane. */
 void pst_pump_add_member(struct pst_pump *pump, struct pst_pump_member *member);
 void pst_pump_remove_member(struct pst_pump *pump, struct pst_pump_member *member);
 
-/* Hands a request to a lane and opens it. Any thread. */
+/* Opens a request and passes it to one of the pump's lanes. Any thread. */
 void pst_pump_submit(struct pst_request *req);
-/* Makes every lane check its chunks and lists for cancelled requests. Any thread that keeps a
- * request of the pump from completing. */
+/* Makes every lane check its chunks and lists for cancelled requests. Any thread that holds a
+ * request of the pump. */
 void pst_pump_cancel(struct pst_pump *pump);
 
-/* Borrows a lane for this thread, to be returned. NULL: all are in use, or none opens. */
+/* Borrows a lane for this thread, which must return it. NULL: all are in use, or none opens. */
 struct pst_lane *pst_lane_borrow(struct pst_pump *pump);
-/* The same, but waits while all are in use. NULL: none opens, for the reason in err. */
+/* Borrows a lane, and waits while all are in use. NULL: none opens, for the reason in err. */
 struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err);
 void pst_lane_return(struct pst_lane *lane);
 /* Opens the request and runs it on a borrowed lane until it has completed. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory and slots: see ring.h. The lane maps and pins its ring when it opens and when it
- * grows; paths get and put slots. mmap and cuMemHostRegister of populated huge pages take half
- * the time of the driver's own pinned allocation (0.35 s a GiB on an H200 machine).
+ * Ring memory and slots: see ring.h. A lane maps its ring when it opens, pins it then and when
+ * it grows, and paths get and put slots. mmap and cuMemHostRegister of populated huge pages take
+ * half the time of the driver's own pinned allocation (0.35 s for each GiB, H200 machine). Slots
+ * must be used by the lane's thread only.
  */
 #include "core/lane/ring.h"
 
@@ -21,8 +22,8 @@ size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all)
 	return (len + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
 }
 
-/* Maps memory that begins and ends on a huge page. */
-static char *map_aligned(size_t len)
+/* Maps memory that begins and ends on the boundary of a huge page. */
+static char *ring_map_aligned(size_t len)
 {
 	size_t mapped = len + HUGE_PAGE;
 	char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -36,16 +37,16 @@ static char *map_aligned(size_t len)
 	if (start + len < base + mapped)
 		munmap(start + len, (size_t)(base + mapped - (start + len)));
 	madvise(start, len, MADV_HUGEPAGE);
-	/* Without this, a write in a forked child would give the parent other pages than the
-	 * pinned ones. */
+	/* After a fork without this, a write could replace the parent's pages by copies that are
+	 * not pinned. */
 	madvise(start, len, MADV_DONTFORK);
 	return start;
 }
 
-/* Populates pages. Zeroing them takes most of the time that a ring needs to open. One huge page a
- * call, because no thread of the process can map memory or create a thread during a call. An
- * error is ignored: the registration of the pages meets it again and reports it. */
-static void populate(char *base, size_t len)
+/* Populates pages. Zeroing them takes most of the time to open a ring. Each call populates one huge
+ * page, because no thread of the process can map memory or create a thread during a call. An
+ * error is ignored: registering the pages fails in the same way and reports it. */
+static void ring_populate(char *base, size_t len)
 {
 	for (size_t at = 0; at < len; at += HUGE_PAGE)
 		madvise(base + at, len - at < HUGE_PAGE ? len - at : HUGE_PAGE,
@@ -56,7 +57,7 @@ int pst_ring_map(struct pst_ring *ring, const struct pst_numa *numa, size_t len,
 		 struct pst_err *err)
 {
 	*ring = (struct pst_ring){.len = len};
-	ring->base = map_aligned(len);
+	ring->base = ring_map_aligned(len);
 	if (!ring->base)
 		return pst_fail_errno(err, errno, PENSTOCK_WHY_NO_MEMORY,
 				      "mapping a ring of %zu MiB: %m", len >> 20);
@@ -76,13 +77,13 @@ void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev
 	ring->pinned = end;
 	if (!dev->ops->host_register || !len)
 		return;
-	populate(base, len);
+	ring_populate(base, len);
 	ret = dev->ops->host_register(dev, base, len, false, &reason);
 	if (ret == 0)
 		ring->registered[ring->registered_count++] = base;
 	else
-		pst_log(PST_LOG_WARN, dev->ops->name, "ring not pinned, copies are slower: %s",
-			reason.text);
+		pst_log(PST_LOG_WARN, dev->ops->name,
+			"cannot pin the ring, copies will be slower: %s", reason.text);
 }
 
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev)
@@ -113,7 +114,7 @@ static struct pst_slot *slot_take_free(struct pst_slots *slots, unsigned size)
 	return slot;
 }
 
-/* Makes a cut slot whole again: takes all its parts off the free list. */
+/* Joins a cut slot whose parts are all free, and removes its parts from the free list. */
 static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 {
 	struct pst_slot **at = &slots->free[1];
@@ -127,6 +128,7 @@ static void slot_join(struct pst_slots *slots, struct pst_slot *whole)
 	whole->cut = false;
 }
 
+/* Takes a free big slot, or joins a cut one whose parts are all free. */
 static struct pst_slot *slot_get_big(struct pst_slots *slots)
 {
 	struct pst_slot *slot = slot_take_free(slots, 0);
@@ -141,7 +143,7 @@ static struct pst_slot *slot_get_big(struct pst_slots *slots)
 	return slot;
 }
 
-/* Whether a big slot is free, or all parts of one. */
+/* Whether a big slot is free, or can be joined from its parts. */
 static bool slots_have_big(const struct pst_slots *slots)
 {
 	bool whole = slots->free[0];
@@ -151,13 +153,14 @@ static bool slots_have_big(const struct pst_slots *slots)
 	return whole;
 }
 
+/* Takes a free part, or cuts a free big slot. */
 static struct pst_slot *slot_get_part(struct pst_slots *slots)
 {
 	struct pst_slot *slot, *whole;
 
+	/* Otherwise chunks that need parts could starve a chunk that needs a big slot. */
 	if (slots->big_wanted && !slots_have_big(slots))
-		return NULL; /* else chunks that want parts would starve one that wants a big slot
-			      */
+		return NULL;
 	slots->big_wanted = false;
 	slot = slot_take_free(slots, 1);
 	if (slot) {
@@ -205,7 +208,7 @@ static void slot_init(struct pst_slot *slot, uint8_t size, char *mem, size_t len
 	slot->len = (uint32_t)len;
 }
 
-/* Adds the slots between two counts to the free lists. */
+/* Adds to the free lists the slots from count `from` up to count `to`. */
 static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
 			   struct pst_slot_counts to)
 {
@@ -217,8 +220,8 @@ static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
 		slot_add_free(slots, &slots->all[i]);
 }
 
-/* The address after `small` small and `big` big slots. The ring's order is: the first small slots,
- * the first big ones, the other small ones, the other big ones. */
+/* Returns the address after `small` small and `big` big slots. The ring's order is: the first small
+ * slots, the first big ones, the other small ones, the other big ones. */
 static char *slot_address(const struct pst_slots *slots, size_t slot_bytes, unsigned small,
 			  unsigned big)
 {

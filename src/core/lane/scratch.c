@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scratch memory and written blocks for test transfers: see scratch.h. Called by canary.c and
- * by probes of paths, when a route is made; it must never touch the caller's memory.
+ * Scratch memory and written blocks for test transfers: see scratch.h. canary.c and probes of
+ * paths call it when a route is made. It must never touch the caller's memory.
  */
 #include "core/lane/scratch.h"
 
@@ -16,8 +16,8 @@ int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err
 	return *out ? 0 : dev->ops->alloc(dev, PST_SCRATCH_BYTES, out, err);
 }
 
-/* Nothing may be freed while a stream waits. The memory then stays on the device for the next
- * test, and the device's last close frees it. */
+/* Device memory must not be freed while a stream waits. The memory then stays on the device for
+ * the next test, and the device's last close frees it. */
 void pst_scratch_put(struct penstock_device *dev, void *mem)
 {
 	void *none = NULL;
@@ -25,7 +25,7 @@ void pst_scratch_put(struct penstock_device *dev, void *mem)
 	if (!pst_device_sync_begin(dev)) {
 		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
 			return;
-		pst_device_sync_await(dev); /* another test has stored its memory already */
+		pst_device_sync_await(dev); /* another test's memory is kept already */
 	}
 	dev->ops->free(dev, mem, NULL);
 	pst_device_sync_end(dev);

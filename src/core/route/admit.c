@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Admission: turns what a caller submits into a request that can be carried out. It resolves
- * the named path, each segment's device and its routes, makes the spans, and compares the
- * required class with what the routes can do. What cannot be met is refused here, before
- * anything moves. Called by queue.c at submit and by stream.c when late values are known. It
- * must never start anything.
+ * Admission: turns a caller's request into one that lanes can carry out. It resolves the named
+ * path, each segment's device and its route, makes the spans, and compares the required class
+ * with the routes' paths. It refuses a request that cannot be carried out, before any byte
+ * moves. queue.c calls it at submit, and stream.c when late values are known. It must never
+ * start a transfer.
  */
 #include "core/route/admit.h"
 
@@ -26,16 +26,17 @@
 	(PENSTOCK_R_DURABLE | PENSTOCK_R_EXACT | PENSTOCK_R_DETACHED | PENSTOCK_R_UNSURE)
 #define QUERY_FIRST_KIB 8192u /* length of the first residency query */
 
+/* Checks the fields that need no route. */
 static int admit_check(const struct penstock_req *from, unsigned segs_max, struct pst_err *err)
 {
 	if (from->size < sizeof(from->size) || !from->storage || (from->seg_count && !from->segs))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"a request without storage or segments (start from "
+				"a request without storage or segments (initialise it with "
 				"PENSTOCK_REQ_INIT)");
 	if (from->seg_count > segs_max)
 		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
-				      "%u segments, this queue takes %u", from->seg_count,
-				      segs_max);
+				      "%u segments, but the queue's segs_max is %u",
+				      from->seg_count, segs_max);
 	if ((unsigned)from->op > PENSTOCK_WRITE || (unsigned)from->require > PENSTOCK_DIRECT ||
 	    (unsigned)from->effort > PENSTOCK_FAST || from->flags & ~KNOWN_FLAGS ||
 	    from->priority < -4 || from->priority > 3)
@@ -43,8 +44,8 @@ static int admit_check(const struct penstock_req *from, unsigned segs_max, struc
 				"op, class, effort, flag or priority out of range");
 	if (from->flags & PENSTOCK_R_DURABLE && !from->seg_count)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"a durable request without segments: name a device by one of no "
-				"bytes");
+				"a durable request without segments: add one of no bytes, which "
+				"names a device");
 	if ((from->late || from->flags & PENSTOCK_R_DETACHED) && !from->stream)
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
 				"late values and detached requests need a stream");
@@ -62,7 +63,7 @@ static int admit_segs(struct pst_request *req, const struct penstock_req *from, 
 		req->flags |= ret ? PENSTOCK_R_UNSURE : 0;
 		if (req->segs[i].storage && req->segs[i].storage != from->storage)
 			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
-					"segment %u lies in another storage than its request", i);
+					"segment %u names another storage than its request", i);
 	}
 	req->seg_count = from->seg_count;
 	return 0;
@@ -96,8 +97,8 @@ static int admit_routes(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
-/* A span for several devices follows the plan of its first device. Checks that the class holds for
- * the others too. */
+/* Checks that the paths of a span for several devices meet the class for each device. The span uses
+ * the plan of its first device. */
 static int check_class_of_others(const struct pst_request *req, const struct pst_span *span,
 				 struct pst_err *err)
 {
@@ -117,18 +118,20 @@ static int check_class_of_others(const struct pst_request *req, const struct pst
 
 			if (!span->route->paths[index].facts.exact &&
 			    (!state->usable || state->facts.class_ < req->require))
-				return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
-						      "bytes for %s and %s at once: %s has not the "
-						      "required class for both, ask for them apart",
-						      first->name, seg->dev->name,
-						      pst_paths[index]->name);
+				return pst_fail_errno(
+					err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
+					"one range of bytes for %s and %s: path %s does "
+					"not meet the class for both, request them "
+					"separately",
+					first->name, seg->dev->name, pst_paths[index]->name);
 		}
 	}
 	return 0;
 }
 
-static int refuse_span(const struct pst_request *req, const struct pst_span *span, const char *why,
-		       struct pst_err *err)
+/* Fails because the span has no path of the required class, for the reason `why`. */
+static int fail_span(const struct pst_request *req, const struct pst_span *span, const char *why,
+		     struct pst_err *err)
 {
 	if (req->require > PENSTOCK_ANY || req->forced < 0)
 		return pst_fail_errno(err, EOPNOTSUPP, PENSTOCK_WHY_REQUIRE,
@@ -137,7 +140,7 @@ static int refuse_span(const struct pst_request *req, const struct pst_span *spa
 			      "the path %s is shut: %.180s", pst_paths[req->forced]->name, why);
 }
 
-/* Refuses a request without a path of the required class. */
+/* Checks that paths of the required class can carry every span. */
 static int check_class(struct pst_request *req, struct pst_err *err)
 {
 	for (unsigned i = 0; i < req->span_count; i++) {
@@ -150,13 +153,13 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 
 			if (!state->usable || state->facts.class_ < req->require)
 				ret = -EOPNOTSUPP;
-			why = state->err.code ? state->err.text : "the path asked for is not of it";
+			why = state->err.code ? state->err.text : "the named path does not meet it";
 		} else if (!span->plan->count[PST_COLD]) {
 			ret = -EOPNOTSUPP;
 			why = pst_route_why(span->route, req->require);
 		}
 		if (ret)
-			return refuse_span(req, span, why, err);
+			return fail_span(req, span, why, err);
 		if (req->require > PENSTOCK_ANY)
 			ret = check_class_of_others(req, span, err);
 		if (!ret)
@@ -167,6 +170,7 @@ static int check_class(struct pst_request *req, struct pst_err *err)
 	return 0;
 }
 
+/* Prepares a reused element for its next request. */
 static void req_reset(struct pst_request *req)
 {
 	atomic_store_explicit(&req->phase, PST_PHASE_NEW, memory_order_relaxed);
@@ -197,6 +201,7 @@ static void req_reset(struct pst_request *req)
 	req->body = req->total = 0;
 }
 
+/* Fails with the names of all paths. */
 static int fail_unknown_path(const char *text, struct pst_err *err)
 {
 	char names[100] = "";
@@ -232,12 +237,12 @@ static int admit_wrap(struct pst_request *req, const char *text, struct pst_err 
 		if (req->forced < 0 || pst_paths[req->forced]->wrap ||
 		    pst_paths[req->forced]->traits.synchronous)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"'%.60s': there is no such path to wrap", text);
+					"'%.60s': it names no path that can be wrapped", text);
 	}
 	return req->wrap->wrap(text + at + (text[at] == '?'), req->wrap_state, err);
 }
 
-/* Resolves the path that the caller named. */
+/* Resolves the path that the caller named, if any. */
 static int admit_path(struct pst_request *req, const char *text, struct pst_err *err)
 {
 	req->wrap = NULL;
@@ -263,7 +268,7 @@ int pst_seg_copy_in(struct penstock_seg *out, const struct penstock_req *from, u
 	out->dev = pst_device_find((char *)out->buf + out->buf_off);
 	if (!out->dev)
 		return pst_fail(err, PENSTOCK_WHY_NO_DEVICE,
-				"segment %u: its buffer is on no open device", i);
+				"segment %u: its buffer belongs to no open device", i);
 	return 1;
 }
 

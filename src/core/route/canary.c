@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The canary: see canary.h. route.c runs it when it makes a route, and lanes run its write half
- * through the route's verify_write. It must never touch the caller's memory, except to read what
- * a write chunk was to write.
+ * Canaries: see canary.h. route.c runs canary reads when it makes a route, and lanes verify
+ * writes through the route's verify_write. It must never touch the caller's memory, except to
+ * read the bytes of a write chunk.
  */
 #include "core/route/canary.h"
 
@@ -20,18 +20,18 @@
 #include "core/lane/scratch.h"
 #include "core/request/spans.h"
 
-/* One test of a path. */
+/* The state of one test of a path. */
 struct canary {
 	struct pst_route *route;
 	struct pst_lane *lane;
 	unsigned path;
 	uint64_t off, len;
-	void *scratch;	  /* device memory */
-	char *want, *got; /* host memory, page-aligned */
+	void *scratch;	  /* device memory; NULL: none */
+	char *want, *got; /* expected and received bytes, in page-aligned host memory */
 	struct pst_err err;
 };
 
-/* Reads storage bytes through host memory, by the storage's own calls. */
+/* Reads storage bytes into host memory, by the storage's own calls. */
 static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t len)
 {
 	struct pst_io io = {
@@ -48,23 +48,25 @@ static int read_reference(struct canary *t, char *into, uint64_t off, uint64_t l
 	io.iov = &io.one;
 	ret = pst_lane_io_now(t->lane, &io);
 	if (ret)
-		return pst_fail_errno(&t->err, ret, pst_why_of_errno(ret),
-				      "reading the reference through host memory: %m%s",
-				      ret == -EBADF ? " (open it for reading too)" : "");
+		return pst_fail_errno(
+			&t->err, ret, pst_why_of_errno(ret),
+			"reading the canary's reference bytes through host memory: %m%s",
+			ret == -EBADF ? " (open the storage for reading too)" : "");
 	if ((uint64_t)io.result < len)
-		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO, "the reference read was short");
+		return pst_fail(&t->err, PENSTOCK_WHY_SHORT_IO,
+				"the read of the canary's reference bytes was short");
 	return 0;
 }
 
-/* Copies between host and device memory and waits. */
-static int copy_now(struct canary *t, void *dst, const void *src, bool in)
+/* Copies t->len bytes between host and device memory, and waits. */
+static int canary_copy(struct canary *t, void *dst, const void *src, bool in)
 {
 	struct pst_rect rect = {
 		.dst = dst, .src = src, .row_len = t->len, .rows = 1, .unsure = true};
 	int ret = pst_copy_now(t->lane, t->route->dev, &rect, in);
 
 	return ret ? pst_fail_errno(&t->err, ret, PENSTOCK_WHY_DEVICE_ERROR,
-				    "copying the canary: %m")
+				    "copying a canary's bytes: %m")
 		   : 0;
 }
 
@@ -74,6 +76,7 @@ struct lone_request {
 	bool completed;
 };
 
+/* Called instead of the chunk's completion. */
 static void lone_done(struct pst_chunk *chunk, int result)
 {
 	struct lone_request *lone =
@@ -83,7 +86,7 @@ static void lone_done(struct pst_chunk *chunk, int result)
 	lone->completed = true;
 }
 
-/* Runs the path's own code on the scratch memory. */
+/* Reads with the path under test, into the scratch memory. */
 static int canary_run_path(struct canary *t)
 {
 	struct penstock_seg seg = {.buf = t->scratch,
@@ -131,14 +134,14 @@ static int canary_run_path(struct canary *t)
 	return ret;
 }
 
-/* Fills memory with bytes that are all wrong, so that every word that does not arrive shows. */
-static void complement(char *into, const char *of, uint64_t len)
+/* Fills memory with bytes that all differ from `of`, so that a missing word is detected. */
+static void fill_complement(char *into, const char *of, uint64_t len)
 {
 	for (uint64_t i = 0; i < len; i++)
 		into[i] = (char)~of[i];
 }
 
-/* Counts 8-byte words that differ. */
+/* Counts the 8-byte words that differ. */
 static size_t count_differing(const char *want, const char *got, uint64_t len)
 {
 	size_t words = 0;
@@ -153,7 +156,7 @@ static size_t count_differing(const char *want, const char *got, uint64_t len)
 	return words;
 }
 
-/* Tests one extent: 0 if every word has arrived. */
+/* Tests the path on one extent. 0: every word arrived. */
 static int canary_try_extent(struct canary *t)
 {
 	size_t wrong;
@@ -161,25 +164,25 @@ static int canary_try_extent(struct canary *t)
 
 	if (ret)
 		return ret;
-	complement(t->got, t->want, t->len);
-	ret = copy_now(t, t->scratch, t->got, true);
+	fill_complement(t->got, t->want, t->len);
+	ret = canary_copy(t, t->scratch, t->got, true);
 	if (!ret)
 		ret = canary_run_path(t);
 	if (!ret)
-		ret = copy_now(t, t->got, t->scratch, false);
+		ret = canary_copy(t, t->got, t->scratch, false);
 	if (ret)
 		return ret;
 	wrong = count_differing(t->want, t->got, t->len);
 	if (wrong)
 		return pst_fail(&t->err, PENSTOCK_WHY_CANARY,
 				"a read of %llu bytes reported success but %zu of %llu words "
-				"had not arrived (an IOMMU or bridge between drive and device?)",
+				"did not arrive (an IOMMU or bridge between drive and device?)",
 				(unsigned long long)t->len, wrong,
 				(unsigned long long)((t->len + 7) / 8));
 	return 0;
 }
 
-/* Tests one extent of each drive beneath the storage. 0: the path is proven. */
+/* Tests the path on one extent of each drive of the storage. 0: the path is proven. */
 static int canary_try_drives(struct canary *t)
 {
 	const struct pst_storage_facts *facts = &t->route->st->facts;
@@ -195,14 +198,15 @@ static int canary_try_drives(struct canary *t)
 		int ret = pst_written_blocks(t->route->st, align, max, &t->off, &t->len);
 
 		if (ret)
-			return pst_fail(&t->err, PENSTOCK_WHY_UNPROVEN,
-					"%u of %u drives proven: no written extent to try the "
-					"next on, write a block first",
-					i, drives);
+			return pst_fail(
+				&t->err, PENSTOCK_WHY_UNPROVEN,
+				"%u of %u drives proven: the next one has no written extent to "
+				"test, write a block first",
+				i, drives);
 		ret = canary_try_extent(t);
 		if (ret)
 			return ret;
-		/* The next drive follows one stripe later. */
+		/* The next drive's bytes follow one stripe length later. */
 		t->off = (t->off > from ? t->off : from) + (drives > 1 ? facts->stripe_len : 0);
 	}
 	return 0;
@@ -227,8 +231,8 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	else
 		ret = pst_scratch_get(dev, &t.scratch, &t.err);
 	if (!ret) {
-		/* Fresh memory could hold these bytes by chance and hide a read that does not
-		 * deliver. */
+		/* Reused memory could hold the expected bytes from an earlier test, and hide a
+		 * read that delivers nothing. */
 		memset(t.want, 0x5a, PST_SCRATCH_BYTES);
 		ret = canary_try_drives(&t);
 	}
@@ -248,8 +252,8 @@ void pst_canary_read(struct pst_route *route, unsigned index)
 	}
 }
 
-/* The drives that hold a chunk, one bit each, by its position in the stripe. One bit if the drives
- * cannot be told apart. */
+/* Returns the drives that hold a chunk, as a bit mask by position in the stripe. It has one bit if
+ * the storage is not striped. */
 static uint32_t chunk_drives(const struct pst_chunk *chunk)
 {
 	const struct pst_storage_facts *facts = &chunk->route->st->facts;
@@ -265,8 +269,8 @@ static uint32_t chunk_drives(const struct pst_chunk *chunk)
 	return bits;
 }
 
-/* Whether writes of this path have been read back from every drive of the chunk. After a write that
- * did not arrive, every later chunk of the path is read back. */
+/* Whether writes of the chunk's path have been read back from every drive of the chunk. After a
+ * write that did not arrive, every later chunk of the path is read back. */
 static bool chunk_is_proven(const struct pst_chunk *chunk)
 {
 	const struct pst_route *route = chunk->route;
@@ -298,9 +302,9 @@ int pst_canary_write(struct pst_chunk *chunk)
 	t.got = t.want + buf_len;
 	ret = pst_span_part_at(chunk->req, &chunk->req->spans[chunk->span], chunk->off, &part);
 	if (!ret)
-		ret = copy_now(&t, t.want, part.mem, false);
+		ret = canary_copy(&t, t.want, part.mem, false);
 	if (!ret) {
-		complement(t.got, t.want, t.len);
+		fill_complement(t.got, t.want, t.len);
 		ret = read_reference(&t, t.got, t.off, chunk->len + chunk->pad);
 	}
 	if (!ret) {
@@ -308,7 +312,7 @@ int pst_canary_write(struct pst_chunk *chunk)
 		if (wrong)
 			ret = pst_fail(&t.err, PENSTOCK_WHY_CANARY,
 				       "a write of %llu bytes reported success but %zu words read "
-				       "back through host memory are not what was sent",
+				       "back through host memory differ",
 				       (unsigned long long)t.len, wrong);
 	}
 	free(t.want);

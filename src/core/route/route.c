@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making routes: starts the pump, lets every path probe the pair, runs the canary where success
- * alone proves nothing, and makes the plans. Slow, and done once for a pair. admit.c and the
- * public calls ask for routes. A path that could not be tested for lack of written bytes is
- * tested again when the storage has some, and the route is made anew.
+ * Makes routes: starts the device's pump, lets every path probe the storage and the device, runs
+ * canary reads and makes the plans. It is slow, and done once for each route. admit.c and the
+ * public calls get routes here. A path that could not be tested for lack of written bytes is
+ * tested again when the storage has some. It must never move the caller's bytes.
  *
  * Lock order: route_lock, then the device table's lock (in pst_device_start).
  */
@@ -23,25 +23,27 @@
 static pthread_mutex_t route_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* Looking for written bytes makes the file system write out the file's dirty pages (FIEMAP), and
- * while another program writes the file, each request would do so. So a pause follows a failed
- * test: none after the first RETESTS_FREE, so that a file which was empty gets the path as soon as
- * it is not; then PAUSE_NS, and twice as long each time. */
+/* The search for written bytes (FIEMAP) makes the file system write out the file's dirty pages.
+ * While another program writes the file, each request would cause that. So a pause follows a
+ * retest that found no bytes. The first RETESTS_FREE have no pause, so that an empty file gets the
+ * path soon after its first write. Then the pause is PAUSE_NS, and doubles each time. */
 #define RETESTS_FREE 8
 #define PAUSE_NS 1000000u
 #define PAUSE_MAX_NS 1000000000u
 
-static void routes_in_child(void)
+/* Runs in the child of a fork. */
+static void route_lock_reset(void)
 {
 	pthread_mutex_init(&route_lock, NULL);
 }
 
-static void watch_forks(void)
+static void route_hook_fork(void)
 {
-	pst_fork_hook(routes_in_child);
+	pst_fork_hook(route_lock_reset);
 }
 
-static void probe_path(struct pst_route *route, unsigned i)
+/* Probes path i, and tests it by a canary read if it needs one. */
+static void route_probe_path(struct pst_route *route, unsigned i)
 {
 	struct pst_path_state *state = &route->paths[i];
 	const struct pst_path_ops *ops = pst_paths[i];
@@ -99,7 +101,7 @@ static bool path_is_unproven(const struct pst_route *route, unsigned i)
 	return !route->paths[i].usable && route->paths[i].err.why == PENSTOCK_WHY_UNPROVEN;
 }
 
-/* Probes every marked path, or all. Returns how many of them are unproven. */
+/* Probes the marked paths, or all if `marked` is NULL. Returns how many of them are unproven. */
 static unsigned route_probe_paths(struct pst_route *route, const bool *marked)
 {
 	unsigned unproven = 0;
@@ -109,7 +111,7 @@ static unsigned route_probe_paths(struct pst_route *route, const bool *marked)
 		if (marked && !marked[i])
 			continue;
 		memset(&route->paths[i], 0, sizeof(route->paths[i]));
-		probe_path(route, i);
+		route_probe_path(route, i);
 		unproven += path_is_unproven(route, i);
 	}
 	route->unproven = unproven > 0;
@@ -133,8 +135,8 @@ static void route_log(const struct pst_route *route)
 	}
 }
 
-/* Gives up the storage's reference to a route and to those it replaced. No request starts on them
- * any more. */
+/* Drops the storage's references to a route and to the routes that it replaced. No request starts
+ * on them any more. */
 static void route_drop(struct pst_route *route)
 {
 	struct pst_route *older = route->older;
@@ -173,13 +175,13 @@ static int route_make(struct penstock_storage *st, struct penstock_device *dev, 
 	old = atomic_exchange_explicit(&st->routes[op][dev->index], route, memory_order_acq_rel);
 	atomic_store_explicit(&st->route_serials[op][dev->index], dev->serial,
 			      memory_order_release);
-	if (old) /* the route of a closed device that had the same index */
+	if (old) /* of a closed device that had the same index */
 		route_drop(old);
 	*out = route;
 	return 0;
 }
 
-/* Starts a pause after a test that found no written bytes. */
+/* Starts a pause after a retest that found no written bytes. */
 static void route_pause(struct pst_route *route)
 {
 	if (++route->retests_failed <= RETESTS_FREE)
@@ -191,6 +193,7 @@ static void route_pause(struct pst_route *route)
 			      memory_order_relaxed);
 }
 
+/* Whether the pause after the last retest still runs. */
 static bool route_pauses(const struct pst_route *route)
 {
 	uint64_t until = atomic_load_explicit(&route->retest_after_ns, memory_order_relaxed);
@@ -198,8 +201,8 @@ static bool route_pauses(const struct pst_route *route)
 	return until && pst_now_ns() < until;
 }
 
-/* Whether the storage has changed since a path could not be tested. Not while a stream waits for a
- * request of ours: a test allocates memory and copies. */
+/* Whether the storage has changed since a path could not be tested. False while a stream waits for
+ * a request, because a test allocates device memory and copies. */
 static bool route_is_stale(const struct pst_route *route)
 {
 	return route->unproven && route->st->ops->stamp && !route_pauses(route) &&
@@ -217,7 +220,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	unsigned before = 0;
 
 	if (!route)
-		return; /* the old route stays in use, and the next request tries again */
+		return; /* keeps the old route; the next request tries again */
 	route->st = old->st;
 	route->dev = old->dev;
 	route->op = old->op;
@@ -226,13 +229,12 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	memcpy(route->paths, old->paths, sizeof(route->paths));
 	memcpy(route->path_priv, old->path_priv, sizeof(route->path_priv));
 	for (unsigned i = 0; i < pst_path_count; i++) {
-		/* Writes to each drive are read back once more: what the old route finds
-		 * from here on does not reach the new one. */
+		/* write_drives starts at 0: writes to each drive are read back once more, because
+		 * later results of the old route do not reach the new one. */
 		atomic_store(&route->write_proof[i], atomic_load(&old->write_proof[i]));
 		marked[i] = path_is_unproven(old, i);
 		before += marked[i];
-		if (marked[i] &&
-		    old->path_priv[i]) { /* the state of its last test; no request uses the path */
+		if (marked[i] && old->path_priv[i]) { /* of the last test; no request uses it */
 			pst_paths[i]->route_close(old, i);
 			route->path_priv[i] = NULL;
 		}
@@ -255,7 +257,7 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	*out = route;
 }
 
-/* Finds the route of this device. NULL: none yet. The serial number is compared first, because
+/* Finds the route of this device. NULL: none exists. It compares the serial number first, because
  * another thread may free the route of a closed device that had the same index. */
 static struct pst_route *route_find(struct penstock_storage *st, const struct penstock_device *dev,
 				    enum penstock_op op)
@@ -281,7 +283,7 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 	if (op == PENSTOCK_WRITE && !st->facts.writable)
 		return pst_fail_errno(err, EBADF, PENSTOCK_WHY_BAD_ARGUMENT,
 				      "the storage was opened for reading only");
-	pthread_once(&fork_once, watch_forks);
+	pthread_once(&fork_once, route_hook_fork);
 	pthread_mutex_lock(&route_lock);
 	*out = route_find(st, dev, op);
 	if (!*out)

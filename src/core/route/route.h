@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A route: one storage, one device, one direction; what each path found out about it, and a
- * ready plan for every class and effort. penstock_prepare or the first submit makes it. It does
- * not change and is used until its storage closes, with one exception: if a path could not be
- * tested because the storage had no written bytes, a later request makes a new route in its
- * place. Reports contain its texts, so it is freed only after the last such report.
+ * A route: one storage, one device and one direction, with the state of each path and a plan for
+ * every class and effort. penstock_prepare or the first submit makes it. It does not change and
+ * stays in use until its storage closes, with one exception. If a path could not be tested
+ * because the storage had no written bytes, a later request replaces the route. Reports contain
+ * its texts, so it is freed only after the last such report.
  */
 #ifndef PST_CORE_ROUTE_H
 #define PST_CORE_ROUTE_H
@@ -12,8 +12,8 @@
 #include "core/ops.h"
 #include "core/request/plan.h"
 
-#define PST_CLASSES 3
-#define PST_EFFORTS 2
+#define PST_CLASSES 3 /* values of enum penstock_class */
+#define PST_EFFORTS 2 /* values of enum penstock_effort */
 
 struct pst_route {
 	struct penstock_storage *st;
@@ -21,33 +21,34 @@ struct pst_route {
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	/* Reads back a write chunk before it completes: canary.c. */
+	/* Reads back a write chunk of a path with a canary, before it completes: pst_canary_write.
+	 */
 	int (*verify_write)(struct pst_chunk *chunk);
-	_Atomic int write_proof[PST_PATHS_MAX]; /* -why of a write that did not arrive; 0: none */
+	_Atomic int write_proof[PST_PATHS_MAX]; /* negated reason of a write that did not arrive; 0:
+						   none */
 	_Atomic uint32_t write_drives[PST_PATHS_MAX]; /* bit i: a write to drive i was read back */
-	void *path_priv[PST_PATHS_MAX];		      /* the path's, freed by route_close */
-	bool unproven;			  /* a path could not be tested: no written bytes */
-	_Atomic uint64_t stamp;		  /* the storage's stamp at that time */
+	void *path_priv[PST_PATHS_MAX];	  /* the path's state, freed by its route_close */
+	bool unproven;			  /* a path could not be tested for lack of written bytes */
+	_Atomic uint64_t stamp;		  /* the storage's stamp before the last test */
 	_Atomic uint64_t retest_after_ns; /* no new test before this time; 0: at any time */
 	uint64_t retest_pause_ns;	  /* the last pause between tests */
-	unsigned retests_failed;	  /* tests after the first that found no bytes either */
+	unsigned retests_failed;	  /* retests that found no written bytes */
 	struct pst_route *older; /* the route that this one replaced; requests may still use it */
-	char apart[64];		 /* keeps refs off the cache lines above, which all lanes read */
-	_Atomic unsigned refs;	 /* the storage's, and one for each report that contains it */
+	char apart[64];		 /* separates refs from the cache lines that all lanes read */
+	_Atomic unsigned refs;	 /* one of the storage, and one of each report that contains it */
 };
 
-/* Finds the route, or makes it, which is slow. Any thread; making is serialised. */
+/* Finds the route, or makes it, which is slow. Any thread; only one makes a route at a time. */
 int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		  struct pst_route **out, struct pst_err *err);
 
-/* Returns why no path of the route meets a class: what a working path lacks for it, else the
- * reason of the first shut path that the device could have. The text lives as long as the
- * route. */
+/* Returns why no path of the route meets a class: what a usable path lacks for it, else why the
+ * first path that fits the device is shut. The text lives as long as the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
 /* Drops every route of a storage that closes. */
 void pst_routes_drop(struct penstock_storage *st);
-/* Gives back one reference; the last one frees the route. */
+/* Drops one reference. The last one frees the route. */
 void pst_route_put(struct pst_route *route);
 
 #endif
