@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_copy: copies between the memories of two devices, or within one. Peer to peer if the
- * devices' backend can, else in blocks of rows through a slot of the ring of a borrowed lane.
+ * penstock_copy: copies between the memories of two devices, or within one. It copies directly if
+ * the devices' backend can, else in blocks of rows through a ring slot of a borrowed lane. No request passes through this file.
  */
 #include <stdatomic.h>
 
@@ -39,8 +39,8 @@ static int copy_through_slot(struct pst_lane *lane, const struct penstock_copy_a
 	return ret ? ret : pst_copy_now(lane, c->dst_dev, &in, true);
 }
 
-/* Copies through host memory, on a lane of the device that the CPU cannot address: that lane has
- * the device's copy queue, and opening one for a device that the CPU can address is quick. */
+/* Copies through host memory, on a lane of the device that the CPU cannot address. That lane has
+ * the device's copy queue, and opening one on the other device is quick. */
 static int copy_through_host(const struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct penstock_device *by = c->dst_dev->facts.cpu_addressable ? c->src_dev : c->dst_dev;
@@ -57,7 +57,7 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 	slot = pst_slot_get(&lane->slots, lane->slot_bytes);
 	if (!slot) {
 		pst_lane_return(lane);
-		return pst_fail(err, PENSTOCK_WHY_FULL, "every staging slot is taken");
+		return pst_fail(err, PENSTOCK_WHY_FULL, "all staging slots of the lane are in use");
 	}
 	step = c->row_len < slot->len ? slot->len / c->row_len : 1;
 	for (; row < c->rows && !ret; row += step) {
@@ -76,13 +76,15 @@ static int copy_through_host(const struct penstock_copy_args *c, struct pst_err 
 		   : 0;
 }
 
+/* Makes one copy of penstock_copy. */
 static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 {
 	struct pst_rect rect;
 	int ret = -EXDEV;
 
 	if (!c->dst_dev || !c->src_dev || !c->dst || !c->src)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a copy without device or address");
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a copy needs two devices and two addresses");
 	if (pst_fork_check(c->dst_dev->generation, err) ||
 	    pst_fork_check(c->src_dev->generation, err))
 		return err->code;
@@ -90,7 +92,8 @@ static int copy_one(struct penstock_copy_args *c, struct pst_err *err)
 	if (c->rows == 1)
 		c->dst_pitch = c->src_pitch = c->row_len;
 	if (c->dst_pitch < c->row_len || c->src_pitch < c->row_len)
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "a pitch is shorter than a row");
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
+				"a pitch of the copy is shorter than its rows");
 	if (!c->row_len)
 		return 0;
 	rect = (struct pst_rect){.dst = c->dst,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Devices as the caller sees them: open, close, facts (memory.c has their memory, copy.c
- * copies). All calls are slow ones. The table of open devices is base/devices.c's.
+ * The device calls of the public API: open, close, facts. memory.c has device memory, copy.c
+ * copies. base/devices.c keeps the table of open devices. No request passes through this file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "core/lane/pump.h"
 #include "core/lane/ring.h"
 
-/* Writes the name of the device that "auto" means: the first backend's, in the table's order, that
- * has a device. The last one, host memory, always has. Copies every other name. */
+/* Writes the device name that "auto" stands for: of the first backend, in the table's order, that
+ * has a device. The last backend, host memory, always has one. Copies any other name. */
 static void resolve_auto(const char *name, char *out, size_t len)
 {
 	snprintf(out, len, "%s", name);
@@ -41,15 +41,16 @@ static bool engine_exists(const char *name)
 static int check_device_opts(const struct penstock_device_opts *opts, struct pst_err *err)
 {
 	if (!engine_exists(opts->engine))
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "there is no engine '%.40s'",
+		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT, "engine '%.40s' does not exist",
 				opts->engine);
 	if (opts->lanes > PST_LANES_MAX)
-		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT, "%u lanes, at most %u",
-				      opts->lanes, PST_LANES_MAX);
+		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_BAD_ARGUMENT,
+				      "%u lanes: a device has at most %u", opts->lanes,
+				      PST_LANES_MAX);
 	if (opts->slot_bytes & (opts->slot_bytes - 1) || opts->slot_bytes > (1u << 30) ||
 	    (opts->slot_bytes && opts->slot_bytes < PST_SLOT_SMALL))
 		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"slots of %zu bytes: take a power of two from 64 KiB to 1 GiB",
+				"slots of %zu bytes: use a power of two from 64 KiB to 1 GiB",
 				opts->slot_bytes);
 	return 0;
 }
@@ -63,7 +64,8 @@ int penstock_device_open(const char *name, const struct penstock_device_opts *fr
 	int ret;
 
 	if (!name || !out)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no name, or nowhere to put it");
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the device name or the output pointer is NULL");
 	ret = pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_device_opts", &err);
 	if (!ret)
 		ret = check_device_opts(&opts, &err);
@@ -109,7 +111,7 @@ int penstock_device_of(const void *ptr, struct penstock_device **out)
 
 	if (!dev)
 		return pst_fail(NULL, PENSTOCK_WHY_NO_DEVICE,
-				"the pointer belongs to no device that is open");
+				"the pointer belongs to no open device");
 	*out = dev;
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory as the caller sees it: allocating and freeing it, sharing it with another
- * process, and pinning host memory. Each call uses the device's table. All calls are slow ones;
- * no request passes through here.
+ * The memory calls of the public API: they allocate and free device memory, share it with other
+ * processes, and pin host memory. Each call uses the device's table. No request passes through
+ * this file.
  */
 #include <unistd.h>
 
@@ -16,7 +16,8 @@ int penstock_alloc(struct penstock_device *dev, size_t len, void **out)
 	struct pst_err err;
 
 	if (!len || !out)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to allocate");
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the length is 0 or the output pointer is NULL");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	return dev->ops->alloc(dev, len, out, &err) ? pst_err_publish(&err) : 0;
@@ -37,6 +38,7 @@ int penstock_free(struct penstock_device *dev, void *ptr)
 	return ret ? pst_err_publish(&err) : 0;
 }
 
+/* Fails because the device lacks the function `what`. */
 static int fail_unsupported(const struct penstock_device *dev, const char *what)
 {
 	return pst_fail(NULL, PENSTOCK_WHY_UNSUPPORTED, "%s cannot %s", dev->name, what);
@@ -81,7 +83,8 @@ int penstock_register(struct penstock_device *dev, void *host, size_t len)
 	struct pst_err err;
 
 	if (!host || !len)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "nothing to register");
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the address is NULL or the length is 0");
 	if (pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (!dev->ops->host_register)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Storages as the caller sees them: open, commit, close, facts. All calls are slow ones. This
- * file matches URLs with the backends' tables; it must never name a backend.
+ * The storage calls of the public API: open, commit, close, facts. They match URLs with the
+ * backends' tables. This file must never name a backend, and no request passes through it.
  */
 #include "core/api/storage.h"
 
@@ -18,7 +18,7 @@
 	(PENSTOCK_O_WRITE | PENSTOCK_O_CREATE | PENSTOCK_O_REPLACE | PENSTOCK_O_IMMUTABLE | \
 	 PENSTOCK_O_NOFOLLOW)
 
-static _Atomic unsigned opened; /* storages so far, for cache_bit */
+static _Atomic unsigned opened; /* storages opened so far, to choose cache_bit */
 
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
 			 const struct penstock_storage_opts *opts, struct penstock_storage **out,
@@ -44,7 +44,7 @@ int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int
 	return 0;
 }
 
-/* Opens a URL, or a caller's descriptor if it is NULL. */
+/* Opens a URL, or the caller's descriptor if `url` is NULL. */
 static int storage_open(const char *url, int fd, const struct penstock_storage_opts *from,
 			struct penstock_storage **out)
 {
@@ -54,7 +54,8 @@ static int storage_open(const char *url, int fd, const struct penstock_storage_o
 
 	pst_fork_watch();
 	if (!out || (!url && fd < 0))
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no name, or nowhere to put it");
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the URL or the output pointer is NULL");
 	ret = pst_struct_copy_in(&opts, sizeof(opts), from, "penstock_storage_opts", &err);
 	if (ret)
 		return pst_err_publish(&err);
@@ -74,9 +75,9 @@ static int storage_open(const char *url, int fd, const struct penstock_storage_o
 		ret = pst_storage_open_ops(pst_storages[i], url, fd, &opts, out, &err);
 		return ret ? pst_err_publish(&err) : 0;
 	}
-	return pst_fail(
-		NULL, PENSTOCK_WHY_BAD_KIND,
-		"'%s': no storage of that kind, use a path, file:// or mem:", pst_path_tail(url));
+	return pst_fail(NULL, PENSTOCK_WHY_BAD_KIND,
+			"'%s': no storage of that kind exists, use a path, file:// or mem:",
+			pst_path_tail(url));
 }
 
 int penstock_open(const char *url, const struct penstock_storage_opts *opts,
@@ -94,9 +95,10 @@ int penstock_open_fd(int fd, const struct penstock_storage_opts *opts,
 	return storage_open(NULL, fd, opts, out);
 }
 
-/* Calls the storage's commit or abort with no request in flight. */
-static int end_writing(struct penstock_storage *st,
-		       int (*end)(struct penstock_storage *, bool, struct pst_err *), bool durable)
+/* Calls the storage's commit or abort. -EBUSY: requests are in flight. */
+static int storage_end_writing(struct penstock_storage *st,
+			       int (*end)(struct penstock_storage *, bool, struct pst_err *),
+			       bool durable)
 {
 	struct pst_err err = {0, PENSTOCK_WHY_NONE, ""};
 	int ret = pst_fork_check(st->generation, NULL);
@@ -112,9 +114,10 @@ static int end_writing(struct penstock_storage *st,
 
 int penstock_commit(struct penstock_storage *st, int durable)
 {
-	return end_writing(st, st->ops->commit, durable);
+	return storage_end_writing(st, st->ops->commit, durable);
 }
 
+/* Has the signature of the table's commit. */
 static int storage_abort(struct penstock_storage *st, bool durable, struct pst_err *err)
 {
 	(void)durable;
@@ -123,7 +126,7 @@ static int storage_abort(struct penstock_storage *st, bool durable, struct pst_e
 
 int penstock_abort(struct penstock_storage *st)
 {
-	return end_writing(st, storage_abort, false);
+	return storage_end_writing(st, storage_abort, false);
 }
 
 void penstock_close(struct penstock_storage *st)
@@ -133,12 +136,12 @@ void penstock_close(struct penstock_storage *st)
 	if (!st)
 		return;
 	if (st->generation != pst_fork_generation())
-		return; /* it belongs to the parent, which decides about its file */
+		return; /* it belongs to the parent process, with its file */
 	while (atomic_load(&st->inflight)) {
-		pst_devices_help(); /* they may be on this thread's own inline lanes */
+		pst_devices_help(); /* inline lanes of this thread may carry them */
 		pst_backoff(&times);
 	}
-	if (atomic_load(&st->cached_by_lanes)) /* else no lane needs to wake */
+	if (atomic_load(&st->cached_by_lanes)) /* if not, no lane needs to wake */
 		pst_devices_invalidate(st);
 	pst_routes_drop(st);
 	st->ops->close(st);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a storage over a given table: for backends under test. */
+/* Opens a storage by a given table of functions. Tests of backends call it too. */
 #ifndef PST_CORE_API_STORAGE_H
 #define PST_CORE_API_STORAGE_H
 
 #include "core/ops.h"
 
+/* Opens `url`, or the caller's descriptor `fd` if `url` is NULL, as a storage of this table. */
 int pst_storage_open_ops(const struct pst_storage_ops *ops, const char *url, int fd,
 			 const struct penstock_storage_opts *opts, struct penstock_storage **out,
 			 struct pst_err *err);

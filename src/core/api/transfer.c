@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one-call transfers of the public API: read, write, transfer, prepare. Each is submit plus
- * wait on a queue that the caller does not see. A request of one chunk runs on the calling
- * thread, so that no other thread must be woken.
+ * The one-call transfers of the public API: read, write and transfer; and prepare. A transfer
+ * submits one request to a queue that the caller does not see, and waits. A request of one chunk
+ * runs on the calling thread, so that no other thread must wake. It must never carry a
+ * stream-ordered request, which would block the thread that feeds the stream.
  */
 #include <string.h>
 
@@ -12,11 +13,12 @@
 #include "core/queue/queue.h"
 #include "core/route/route.h"
 
-/* Queues for one-call transfers. A call takes one and puts it back, so that threads that exit
- * leave none behind. */
+/* Spare queues for one-call transfers. A call takes a queue and puts it back, so that an exiting
+ * thread leaves no queue open. */
 #define SPARE_MAX 64
 static _Atomic(struct penstock_queue *) spare[SPARE_MAX];
 
+/* Puts a queue back, or closes it if enough are spare. */
 static void spare_put(struct penstock_queue *q)
 {
 	for (unsigned i = 0; i < SPARE_MAX; i++) {
@@ -29,8 +31,8 @@ static void spare_put(struct penstock_queue *q)
 	penstock_queue_close(q);
 }
 
-/* Takes a spare queue with enough segments, or opens one. A spare one with too few is closed then,
- * to leave a place for the new one. */
+/* Takes a spare queue with enough segments, or opens one. It closes one spare queue with too few
+ * segments, to make a place for the new queue. */
 static int spare_get(const struct penstock_req *req, struct penstock_queue **out)
 {
 	struct penstock_queue_opts opts = PENSTOCK_QUEUE_OPTS_INIT;
@@ -71,11 +73,13 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	int ret;
 
 	if (!req || req->stream)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"no request, or one in stream order: those need a queue");
+		return pst_fail(
+			NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+			"the request is NULL or stream-ordered: submit the latter to a queue");
 	if (report && report->size < sizeof(report->size))
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"the report's size is not set: start from PENSTOCK_REPORT_INIT");
+		return pst_fail(
+			NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+			"the report's size is not set: initialise it with PENSTOCK_REPORT_INIT");
 	ret = spare_get(req, &q);
 	if (ret)
 		return ret;
@@ -98,6 +102,7 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	return result;
 }
 
+/* Transfers one contiguous range. */
 static int64_t transfer_one(struct penstock_storage *st, struct penstock_device *dev, void *buf,
 			    size_t len, uint64_t off, enum penstock_op op)
 {
@@ -130,13 +135,14 @@ int penstock_prepare(struct penstock_storage *st, struct penstock_device *dev, e
 	struct pst_err err;
 
 	if (!st || !dev || (unsigned)op > PENSTOCK_WRITE)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT, "no storage, device or op");
+		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+				"the storage or device is NULL, or the op is unknown");
 	if (pst_fork_check(st->generation, &err) || pst_fork_check(dev->generation, &err))
 		return pst_err_publish(&err);
 	if (pst_route_get(st, dev, op, &route, &err))
 		return pst_err_publish(&err);
-	lane = pst_lane_borrow(
-		atomic_load(&dev->pump)); /* opens a lane, so that the first transfer need not */
+	/* This opens a lane, so that the first transfer need not. */
+	lane = pst_lane_borrow(atomic_load(&dev->pump));
 	if (lane)
 		pst_lane_return(lane);
 	return 0;

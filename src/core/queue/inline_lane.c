@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inline lanes: see inline_lane.h. queue.c opens and turns them on the owner's thread. Another
- * thread turns one only to drop what it caches of a storage or device that closes, while the
- * owner does not.
+ * Inline lanes: see inline_lane.h. queue.c opens them and runs their turns on the owner's thread.
+ * Another thread may only drop what a lane caches of a storage or device that closes, and never
+ * during a turn.
  */
 #include "core/queue/inline_lane.h"
 
@@ -20,7 +20,7 @@
 #define BIG_SLOTS 2
 
 struct pst_inline_lane {
-	struct pst_pump_member member; /* first, so that a member converts back */
+	struct pst_pump_member member; /* first, so that its address is the struct's */
 	struct pst_lane lane;
 	pthread_t owner;
 	_Atomic bool locked; /* a thread turns the lane or empties its caches */
@@ -98,8 +98,8 @@ void pst_inline_lane_close(struct pst_inline_lane *il)
 	struct pst_pump *pump = il->lane.pump;
 	struct penstock_device *dev = pump->dev;
 
-	/* The lane stays a member until it caches nothing any more: a thread that closes a
-	 * storage or a device must find it. */
+	/* The lane stays a member while it caches anything, because a thread that closes a
+	 * storage or device must find it. */
 	inline_lane_lock(il);
 	pst_lane_close(&il->lane);
 	inline_lane_unlock(il);
@@ -121,8 +121,8 @@ int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err)
 
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req)
 {
-	/* Not one with segments on other devices: closing such a device waits for requests that
-	 * only this lane's owner can complete. */
+	/* The lane refuses segments on other devices: closing such a device would wait for requests
+	 * that only this lane's owner can complete. */
 	return req->pump == il->lane.pump && !req->stream && !req->other_devices &&
 	       req->total <= PENSTOCK_OWN_LANE_MAX;
 }
@@ -162,21 +162,21 @@ void pst_inline_lane_cancel(struct pst_inline_lane *il)
 	pst_lane_wake(&il->lane);
 }
 
-/* The owner empties the lane's caches in its next turn. If it is not in a turn, this thread does
- * it instead. */
+/* Waits until the lane has dropped its caches: the owner does so in its next turn, or this thread
+ * does while the owner runs no turn. */
 static void member_invalidate(struct pst_pump_member *member, struct penstock_storage *st,
 			      struct penstock_device *closing)
 {
 	struct pst_inline_lane *il = (struct pst_inline_lane *)member;
 
 	if (!pst_lane_caches(&il->lane, st, closing))
-		return; /* the owner may be in a turn for long */
+		return; /* no need to wait for the owner's turn */
 	atomic_store_explicit(&il->lane.invalidate_due, true, memory_order_release);
 	while (atomic_load_explicit(&il->lane.invalidate_due, memory_order_acquire)) {
 		if (!atomic_exchange_explicit(&il->locked, true, memory_order_acquire)) {
 			pst_lane_invalidate(&il->lane, st, closing);
-			while (il->lane.trim_due &&
-			       !il->lane.busy) /* its next turn may be far off */
+			/* The owner's next turn may be far off. */
+			while (il->lane.trim_due && !il->lane.busy)
 				pst_lane_trim(&il->lane);
 			atomic_store_explicit(&il->lane.invalidate_due, false,
 					      memory_order_release);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An inline lane (penstock_queue_opts.own_lane): a lane without a thread, turned by the calls on
- * its queue, so that a short request wakes no thread. All calls on the thread that opened it,
- * except wake and cancel.
+ * An inline lane (penstock_queue_opts.own_lane): a lane without a thread. Its turns run in the
+ * calls on its queue, so that a short request wakes no thread. Only the thread that opened it,
+ * its owner, may call these functions, except wake and cancel.
  */
 #ifndef PST_CORE_INLINE_LANE_H
 #define PST_CORE_INLINE_LANE_H
@@ -12,23 +12,24 @@
 
 struct pst_inline_lane;
 
-/* Opens an inline lane and keeps its device open. A turn's wait ends when a request is on the
- * queue's list `completed`, or when none is `inflight`. */
+/* Opens an inline lane, which keeps its device open. A turn waits only while the queue's list
+ * `completed` is empty and `inflight` is not 0. */
 int pst_inline_lane_open(struct penstock_device *dev, _Atomic(struct pst_request *) *completed,
 			 const _Atomic unsigned *inflight, struct pst_inline_lane **out,
 			 struct pst_err *err);
-/* Closes it, with nothing in flight. */
+/* Closes the lane, with nothing in flight. */
 void pst_inline_lane_close(struct pst_inline_lane *il);
 
-/* 0; -EPERM: called on another thread than its owner's. */
+/* Checks that the calling thread is the owner. -EPERM: it is not. */
 int pst_inline_lane_check(const struct pst_inline_lane *il, struct pst_err *err);
-/* Whether this lane can carry the request. The pump carries the others. */
+/* Whether this lane can carry the request. The pump carries all others. */
 bool pst_inline_lane_accepts(const struct pst_inline_lane *il, const struct pst_request *req);
-/* Opens the request on this lane. */
+/* Opens the request and puts it on this lane's list. */
 void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req);
-/* Runs one turn. With nothing to do it waits wait_us; 0: not at all, -1: until woken. */
+/* Runs one turn of the lane. If it found nothing to do, it waits at most wait_us; 0: not at all,
+ * -1: until woken. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
-/* Ends its wait. Any thread. */
+/* Ends the wait of a turn. Any thread. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);
 /* Makes the lane check its chunks for cancelled requests. Any thread. */
 void pst_inline_lane_cancel(struct pst_inline_lane *il);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues: a request's way in and out. Submit takes a free request of the pool, lets admit.c fill
- * it, and gives it to a pump, to the queue's inline lane, or to the calling thread. Completed
- * requests come back through hooks onto a lock-free list; poll and wait put their reports
- * together and hand them out. A harvested request is free at the next harvest, so that its
- * report stays readable until then. Called by the public API; it must never move a byte itself,
- * except by a path that needs no lane.
+ * Queues: submit, cancel, and harvest. Submit takes a free request from the pool, admit.c fills
+ * it, and a pump, the queue's inline lane or the calling thread carries it. The request's hooks
+ * push it onto a lock-free list when it has completed. poll and wait return completions with
+ * their reports. A harvested request is freed at the next harvest, so that its report stays
+ * readable until then. The public API calls this file. It must never move a byte itself, except
+ * on a path that needs no lane.
  */
 #include "core/queue/queue.h"
 
@@ -31,21 +31,23 @@
 
 #define REQUESTS_DEFAULT 256
 #define SEGS_DEFAULT 1024
-#define POOL_SEGS_MAX (16u << 20) /* requests_max x segs_max */
+#define POOL_SEGS_MAX (16u << 20) /* limit of requests_max x segs_max */
 #define HERE_BYTES (1u << 20)	  /* longer requests are quicker on several lanes */
-/* The completion of cached bytes up to this length can be predicted. */
+/* The time to read cached bytes up to this length can be predicted. */
 #define PREDICTED_BYTES (128u << 20)
-#define PREDICTED_RATE 50u   /* bytes a nanosecond: what one link carries */
-#define PREDICTED_NS 300000u /* until lanes are awake */
-/* A lane that lists a completed request soon drops it, unless it hangs in a system call. */
+#define PREDICTED_RATE 50u   /* bytes a nanosecond, the rate of one link */
+#define PREDICTED_NS 300000u /* added for lanes to wake up */
+/* A lane that lists a completed request drops it within this time, unless it hangs in a system
+ * call. */
 #define HUNG_NS 1000000000u
-/* A waiting thread expires requests this long after their deadline, if their lane has not: a lane
- * that is only busy comes by earlier, and this thread need not scan the pool more often. */
+/* A waiting thread expires requests this long after their deadline, if their lane has not. A lane
+ * that is only busy does so earlier, and the thread scans the pool less often. */
 #define LATE_NS 2000000u
 
 /* ---- completion: called by any thread ---- */
 
-static void signal_fd(struct penstock_queue *q)
+/* Makes the queue's descriptor readable. */
+static void queue_signal_fd(struct penstock_queue *q)
 {
 	uint64_t one = 1;
 
@@ -53,17 +55,17 @@ static void signal_fd(struct penstock_queue *q)
 		return; /* the counter is full, so the descriptor is readable */
 }
 
-/* Puts a completed request on its queue's list and wakes the harvester. */
+/* Pushes a completed request onto its queue's list and wakes the harvester. */
 static void queue_push(struct penstock_queue *q, struct pst_request *req)
 {
-	bool news = true;
+	bool news = true; /* the harvester must see this completion */
 
 	/* Once the request is on the list it may be harvested, and the queue closed. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
 	if (req->flags & PENSTOCK_R_DETACHED) {
 		pst_req_retire_id(req);
 		pst_req_put(req, PST_SUBMITTED);
-		/* Nobody harvests it, but a thread may wait until nothing is in flight. */
+		/* It is not harvested, but a thread may wait until nothing is in flight. */
 		news = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
 	} else {
 		PST_LIFO_PUSH(&q->completed, req, link, memory_order_seq_cst);
@@ -71,10 +73,11 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 	if (news && q->inline_lane)
 		pst_inline_lane_wake(q->inline_lane);
 	else if (news && atomic_load_explicit(&q->armed, memory_order_seq_cst))
-		signal_fd(q);
+		queue_signal_fd(q);
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }
 
+/* Hook: the request has completed. */
 static void req_completed(struct pst_request *req)
 {
 	if (req->semaphores)
@@ -94,19 +97,21 @@ static void queue_free(struct penstock_queue *q)
 	free(q);
 }
 
-/* What `returned` of a closed queue contains: an address after the pool. A thread that brings a
- * request then gives up its share of the queue instead. */
-static struct pst_request *closed_mark(struct penstock_queue *q)
+/* Returns the mark that `returned` of a closed queue contains: an address after the pool. A thread
+ * that releases a request then drops a reference to the queue's memory instead. */
+static struct pst_request *queue_closed_mark(struct penstock_queue *q)
 {
 	return q->requests + q->pool_count;
 }
 
+/* Drops references to a closed queue's memory. The last one frees it. */
 static void queue_release(struct penstock_queue *q, unsigned count)
 {
 	if (atomic_fetch_sub_explicit(&q->outliving, count, memory_order_acq_rel) == count)
 		queue_free(q);
 }
 
+/* Hook: no thread refers to the request any more. */
 static void req_released(struct pst_request *req)
 {
 	struct penstock_queue *q = req->q;
@@ -115,7 +120,7 @@ static void req_released(struct pst_request *req)
 		pst_route_put(req->route);
 	req->link = atomic_load_explicit(&q->returned, memory_order_relaxed);
 	do {
-		if (req->link == closed_mark(q)) {
+		if (req->link == queue_closed_mark(q)) {
 			queue_release(q, 1);
 			return;
 		}
@@ -128,8 +133,8 @@ static const struct pst_req_hooks req_hooks = {
 	.released = req_released,
 };
 
-/* Frees what the last call harvested. */
-static void free_harvested(struct penstock_queue *q)
+/* Frees the requests of the last harvest. */
+static void queue_free_harvested(struct penstock_queue *q)
 {
 	while (q->harvested) {
 		struct pst_request *req = q->harvested;
@@ -139,8 +144,8 @@ static void free_harvested(struct penstock_queue *q)
 	}
 }
 
-/* 0; -errno: this thread cannot use the queue, after a fork or because its inline lane belongs to
- * another thread. */
+/* Checks that this thread may use the queue. -errno: it runs in a forked child, or the queue's
+ * inline lane belongs to another thread. */
 static int queue_check(const struct penstock_queue *q, struct pst_err *err)
 {
 	int ret = pst_fork_check(q->generation, err);
@@ -150,8 +155,9 @@ static int queue_check(const struct penstock_queue *q, struct pst_err *err)
 
 /* ---- cancelled and late requests ---- */
 
-/* Abandons what no lane has started, because its lanes may hang. What has started runs to its
- * completion, unless its storage can cancel it. The caller holds the request. */
+/* Abandons the bytes that no lane has started, on this thread because its lanes may hang. Chunks
+ * that have started complete, unless their storage can cancel them. The caller must hold the
+ * request. */
 static void req_abandon(struct pst_request *req)
 {
 	struct pst_err err;
@@ -168,8 +174,8 @@ static void req_abandon(struct pst_request *req)
 		pst_req_abandon_sync(req, &err);
 }
 
-/* Makes the lanes check that may have started chunks of the request, or have some that wait. */
-static void tell_lanes(struct pst_request *req)
+/* Makes the lanes that may carry the request check it: for chunks in flight or without a slot. */
+static void req_wake_lanes(struct pst_request *req)
 {
 	struct pst_inline_lane *inline_lane = req->q->inline_lane;
 
@@ -179,8 +185,8 @@ static void tell_lanes(struct pst_request *req)
 		pst_inline_lane_cancel(inline_lane);
 }
 
-/* Cancels one use of a request. Lanes see the mark before each claim. The request may have been
- * reused meanwhile: then its generation differs. While this thread holds it, it is not reused. */
+/* Cancels the request that had this generation. Lanes check `cancelled` before each claim. If the
+ * element has been reused meanwhile, its generation differs. It is not reused while held. */
 static void req_cancel(struct pst_request *req, uint32_t generation)
 {
 	if (!pst_req_hold(req))
@@ -188,13 +194,12 @@ static void req_cancel(struct pst_request *req, uint32_t generation)
 	if (atomic_load_explicit(&req->generation, memory_order_relaxed) == generation) {
 		atomic_store_explicit(&req->cancelled, true, memory_order_relaxed);
 		req_abandon(req);
-		tell_lanes(req);
+		req_wake_lanes(req);
 	}
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Abandons a request whose deadline has passed. Returns the deadline of one that still has time;
- * 0: none. */
+/* Abandons the request if its deadline has passed. Else returns its deadline; 0: none. */
 static uint64_t req_expire(struct pst_request *req)
 {
 	uint64_t deadline_ns;
@@ -210,39 +215,41 @@ static uint64_t req_expire(struct pst_request *req)
 	return deadline_ns;
 }
 
-/* Makes threads that wait on the queue expire requests at this deadline too. */
-static void expect_deadline(struct penstock_queue *q, uint64_t deadline_ns)
+/* Makes a thread that waits on the queue expire requests soon after this deadline. */
+static void queue_expect_deadline(struct penstock_queue *q, uint64_t deadline_ns)
 {
 	uint64_t first = atomic_load_explicit(&q->deadline_ns, memory_order_relaxed);
 
 	while (deadline_ns && (!first || deadline_ns < first))
 		if (atomic_compare_exchange_weak(&q->deadline_ns, &first, deadline_ns)) {
-			if (atomic_load(&q->asleep)) /* until a later time */
-				signal_fd(q);
+			if (atomic_load(&q->asleep)) /* perhaps until a later time */
+				queue_signal_fd(q);
 			break;
 		}
 }
 
-/* When to scan the pool for late requests; 0: never. */
-static uint64_t expire_at(const struct penstock_queue *q)
+/* Returns when to scan the pool for late requests. 0: never. */
+static uint64_t queue_expire_at(const struct penstock_queue *q)
 {
 	uint64_t first = atomic_load(&q->deadline_ns);
 
 	return first && first <= UINT64_MAX - LATE_NS ? first + LATE_NS : 0;
 }
 
-static void expire_late(struct penstock_queue *q)
+/* Abandons all requests past their deadline, if it is time to scan the pool. */
+static void queue_expire_late(struct penstock_queue *q)
 {
-	uint64_t at = expire_at(q);
+	uint64_t at = queue_expire_at(q);
 	unsigned used;
 
 	if (!at || pst_now_ns() < at)
 		return;
-	/* Before pool_used is read: a request that is not counted yet stores its deadline later. */
+	/* This precedes the read of pool_used: a request not counted yet stores its deadline later.
+	 */
 	atomic_exchange(&q->deadline_ns, 0);
 	used = atomic_load_explicit(&q->pool_used, memory_order_acquire);
 	for (unsigned i = 0; i < used; i++)
-		expect_deadline(q, req_expire(&q->requests[i]));
+		queue_expect_deadline(q, req_expire(&q->requests[i]));
 }
 
 int penstock_cancel(struct penstock_queue *q, uint64_t id)
@@ -263,7 +270,7 @@ int penstock_cancel(struct penstock_queue *q, uint64_t id)
 
 /* ---- submit ---- */
 
-/* Takes a request of the pool that was never used. NULL: all were. */
+/* Takes a request of the pool that was never used. NULL: all have been. */
 static struct pst_request *pool_new(struct penstock_queue *q)
 {
 	unsigned i = atomic_load_explicit(&q->pool_used, memory_order_relaxed);
@@ -276,12 +283,12 @@ static struct pst_request *pool_new(struct penstock_queue *q)
 	req->index = i;
 	req->segs = &q->segs[(size_t)i * q->segs_max];
 	req->spans = &q->spans[(size_t)i * q->spans_max];
-	atomic_store_explicit(&q->pool_used, i + 1,
-			      memory_order_release); /* expire_late reads it */
+	/* Release: queue_expire_late reads it. */
+	atomic_store_explicit(&q->pool_used, i + 1, memory_order_release);
 	return req;
 }
 
-/* Whether q->free has a request, after it took what was returned. */
+/* Moves released requests to q->free if that is empty. Returns whether it has a request. */
 static bool pool_refill(struct penstock_queue *q)
 {
 	if (!q->free)
@@ -291,11 +298,11 @@ static bool pool_refill(struct penstock_queue *q)
 
 bool pst_queue_has_free(struct penstock_queue *q)
 {
-	free_harvested(q);
+	queue_free_harvested(q);
 	return pool_refill(q) || atomic_load(&q->pool_used) < q->pool_count;
 }
 
-/* Waits for lanes to drop requests that completed early: the pool is used up although fewer than
+/* Waits for lanes to drop requests that were abandoned: the pool is used up although fewer than
  * requests_max are in flight. */
 static void pool_await(struct penstock_queue *q)
 {
@@ -309,6 +316,7 @@ static void pool_await(struct penstock_queue *q)
 	}
 }
 
+/* Takes a free request of the pool. NULL: see err. */
 static struct pst_request *pool_get(struct penstock_queue *q, struct pst_err *err)
 {
 	struct pst_request *req;
@@ -330,8 +338,8 @@ static struct pst_request *pool_get(struct penstock_queue *q, struct pst_err *er
 		q->free = req->link;
 	else
 		pst_fail(err, PENSTOCK_WHY_FULL,
-			 "lanes that hang in a system call still list the queue's completed "
-			 "requests");
+			 "all requests of the queue are completed or in flight, and lanes that "
+			 "hang in a system call still list some of them");
 	return req;
 }
 
@@ -341,7 +349,7 @@ static void pool_put(struct penstock_queue *q, struct pst_request *req)
 	q->free = req;
 }
 
-/* Carries a request by a path that needs no lane: null. */
+/* Carries a request on a path that needs no lane: null. */
 static void req_run_now(struct pst_request *req)
 {
 	struct pst_chunk chunk = {
@@ -357,7 +365,7 @@ static void req_run_now(struct pst_request *req)
 	pst_req_bytes_done(req, req->total); /* such a path has one phase */
 }
 
-/* Gives the request to whichever lane will carry it. */
+/* Passes the request to a lane of the pump or to the inline lane, unless it needs no lane. */
 static void req_dispatch(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
@@ -365,7 +373,7 @@ static void req_dispatch(struct pst_request *req)
 	if (req->semaphores || pst_req_only_syncs(req))
 		pst_pump_submit(req);
 	else if (!req->total)
-		pst_req_put(req, PST_HOLD); /* nothing to do: this completes it */
+		pst_req_put(req, PST_HOLD); /* no bytes to move: this completes it */
 	else if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
 		req_run_now(req);
 	else if (req->q->inline_lane && pst_inline_lane_accepts(req->q->inline_lane, req))
@@ -374,7 +382,8 @@ static void req_dispatch(struct pst_request *req)
 		pst_pump_submit(req);
 }
 
-/* Carries a request of a chunk or two on this thread, if it can borrow a lane. */
+/* Carries a short request on this thread, on a borrowed lane. False: it is not short, or no lane is
+ * free. */
 static bool req_run_here(struct pst_request *req)
 {
 	struct pst_lane *lane;
@@ -388,7 +397,7 @@ static bool req_run_here(struct pst_request *req)
 		return false;
 	atomic_fetch_add_explicit(&req->st->inflight, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->q->inflight, 1, memory_order_relaxed);
-	/* A borrowed lane has an engine of its own, and a reason of its own for it. */
+	/* The borrowed lane has another engine than the pump's first lane, for another reason. */
 	req->report.engine_why = lane->engine_why.why;
 	req->alone = true;
 	pst_lane_run(lane, req);
@@ -396,8 +405,8 @@ static bool req_run_here(struct pst_request *req)
 	return true;
 }
 
-/* Marks the request as submitted: from here on it will complete. Its report may outlive storage
- * and device, so it keeps the route. */
+/* Marks the request as submitted. From here on it will complete. It keeps the route, because its
+ * report may outlive storage and device. */
 static void req_submitted(struct pst_request *req)
 {
 	req->route = req->span_count ? req->spans[0].route : NULL;
@@ -410,9 +419,9 @@ static void req_submitted(struct pst_request *req)
 	atomic_fetch_add_explicit(&pst_stats_get()->requests, 1, memory_order_relaxed);
 }
 
-/* Predicts when the request completes, so that the thread that waits for it alone polls around
- * that time: waking a virtual machine's processor takes 0.1 to 0.2 ms, as long as 8 MiB. A read
- * from a drive completes later than predicted, and the thread sleeps for it. */
+/* Predicts when the request completes, so that the thread that waits for it polls around that
+ * time. Waking a virtual machine's processor takes 0.1 to 0.2 ms, as long as moving 8 MiB. A read
+ * from a drive completes later than predicted, and the thread sleeps until then. */
 static void queue_predict(struct penstock_queue *q, const struct pst_request *req)
 {
 	uint64_t ns = req->total / PREDICTED_RATE;
@@ -438,13 +447,14 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 	if (req_run_here(req))
 		return 0;
 	queue_predict(q, req);
-	expect_deadline(q, req->deadline_ns);
+	queue_expect_deadline(q, req->deadline_ns);
 	req_dispatch(req);
 	return 0;
 }
 
-static int submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
-		      struct pst_err *err)
+/* Submits one request. */
+static int queue_submit_one(struct penstock_queue *q, const struct penstock_req *from, uint64_t *id,
+			    struct pst_err *err)
 {
 	struct pst_request *req = pool_get(q, err);
 	uint64_t deadline_ns;
@@ -469,8 +479,8 @@ static int submit_one(struct penstock_queue *q, const struct penstock_req *from,
 			      memory_order_relaxed);
 	deadline_ns = req->deadline_ns;
 	req_dispatch(req);
-	expect_deadline(q,
-			deadline_ns); /* only now: a thread that sees it may expire the request */
+	/* Last, because a thread that sees the deadline may expire the request. */
+	queue_expect_deadline(q, deadline_ns);
 	return 0;
 }
 
@@ -485,7 +495,7 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 	for (; taken < count; taken++) {
 		const struct penstock_req *from =
 			(const struct penstock_req *)((const char *)reqs + taken * reqs[0].size);
-		int ret = submit_one(q, from, ids ? &ids[taken] : NULL, &err);
+		int ret = queue_submit_one(q, from, ids ? &ids[taken] : NULL, &err);
 
 		if (!ret)
 			continue;
@@ -495,15 +505,14 @@ int penstock_submit(struct penstock_queue *q, const struct penstock_req *reqs, u
 		break;
 	}
 	if (q->inline_lane)
-		pst_inline_lane_turn(q->inline_lane,
-				     0); /* start them now, not with the next call */
+		pst_inline_lane_turn(q->inline_lane, 0); /* starts them at once */
 	return (int)taken;
 }
 
 /* ---- harvest ---- */
 
-/* Takes completed requests onto the ready list. */
-static void collect_completed(struct penstock_queue *q)
+/* Moves completed requests to the list `ready`, in order of completion. */
+static void queue_collect(struct penstock_queue *q)
 {
 	struct pst_request *list;
 
@@ -515,19 +524,20 @@ static void collect_completed(struct penstock_queue *q)
 		q->ready_end = &(*q->ready_end)->link;
 }
 
-/* Limits a wait to the time at which the pool must be scanned for late requests. */
-static uint64_t sooner(const struct penstock_queue *q, uint64_t until_ns)
+/* Returns the end of a wait: until_ns, or the next scan for late requests if that is earlier. */
+static uint64_t queue_wait_end(const struct penstock_queue *q, uint64_t until_ns)
 {
-	uint64_t at = expire_at(q);
+	uint64_t at = queue_expire_at(q);
 
 	return at && (!until_ns || at < until_ns) ? at : until_ns;
 }
 
-/* Hands out ready requests, after the `have` ones that `done` holds. Returns the new count. */
-static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
-			unsigned max)
+/* Harvests completed requests into `done`, which has `have` entries already. Returns their new
+ * number. */
+static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *done, unsigned have,
+			      unsigned max)
 {
-	collect_completed(q);
+	queue_collect(q);
 	while (have < max && q->ready) {
 		struct pst_request *req = q->ready;
 		struct penstock_done one;
@@ -540,7 +550,7 @@ static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, un
 		one.user = req->user;
 		one.result = req->result;
 		one.report = &req->report;
-		pst_req_retire_id(req); /* its id is invalid from here on */
+		pst_req_retire_id(req);
 		req->link = q->harvested;
 		q->harvested = req;
 		atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_relaxed);
@@ -556,15 +566,16 @@ static unsigned harvest(struct penstock_queue *q, struct penstock_done *done, un
 	return have;
 }
 
-/* Completions of one call. Their requests stay in use until the next call, and callbacks or the
- * submitting thread may submit as many more meanwhile. */
+/* Returns the limit of completions of one call. Their requests stay in use until the next call, and
+ * callbacks or the submitting thread may submit as many more meanwhile. */
 static unsigned harvest_max(const struct penstock_queue *q, const struct penstock_done *done,
 			    unsigned max)
 {
 	return (max || done) && max < q->requests_max ? max : q->requests_max;
 }
 
-static void drain_fd(struct penstock_queue *q)
+/* Makes the queue's descriptor not readable. */
+static void queue_drain_fd(struct penstock_queue *q)
 {
 	uint64_t value;
 
@@ -572,8 +583,8 @@ static void drain_fd(struct penstock_queue *q)
 		return; /* it was not readable */
 }
 
-/* Begins poll and wait: frees what the last call harvested, and turns an inline lane once, also
- * for a caller that does not wait. */
+/* Begins penstock_poll and penstock_wait: frees the requests of the last harvest, runs a turn of
+ * the inline lane, and expires late requests. */
 static int harvest_begin(struct penstock_queue *q)
 {
 	int ret;
@@ -584,20 +595,21 @@ static int harvest_begin(struct penstock_queue *q)
 	ret = queue_check(q, NULL);
 	if (ret)
 		return ret;
-	free_harvested(q);
+	queue_free_harvested(q);
 	if (q->inline_lane)
 		pst_inline_lane_turn(q->inline_lane, 0);
-	expire_late(q);
+	queue_expire_late(q);
 	if (atomic_load_explicit(&q->watched, memory_order_relaxed))
-		drain_fd(q);
+		queue_drain_fd(q);
 	return 0;
 }
 
-/* Ends poll and wait: the descriptor stays readable while completions are left. */
+/* Ends penstock_poll and penstock_wait: keeps the descriptor readable while completions are left.
+ */
 static int harvest_end(struct penstock_queue *q, unsigned have)
 {
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))
-		signal_fd(q);
+		queue_signal_fd(q);
 	return (int)have;
 }
 
@@ -605,11 +617,11 @@ int penstock_poll(struct penstock_queue *q, struct penstock_done *done, unsigned
 {
 	int ret = harvest_begin(q);
 
-	return ret ? ret : harvest_end(q, harvest(q, done, 0, harvest_max(q, done, max)));
+	return ret ? ret : harvest_end(q, queue_harvest(q, done, 0, harvest_max(q, done, max)));
 }
 
-/* Polls for a moment. True: a completion has come. */
-static bool poll_shortly(struct penstock_queue *q)
+/* Polls for completions for a short time. Returns whether there is one. */
+static bool queue_poll_shortly(struct penstock_queue *q)
 {
 	q->spin.fast = atomic_load_explicit(&q->fast, memory_order_relaxed);
 	while (pst_spin_on(&q->spin)) {
@@ -623,7 +635,7 @@ static bool poll_shortly(struct penstock_queue *q)
 	return false;
 }
 
-/* Sleeps until a completion comes, nothing is in flight, or the time is up. */
+/* Sleeps until a request completes, nothing is in flight, or until_ns. 0: no limit. */
 static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 {
 	struct pollfd pfd = {.fd = q->fd, .events = POLLIN};
@@ -631,8 +643,8 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	uint64_t now = pst_now_ns();
 
 	atomic_store_explicit(&q->asleep, true, memory_order_relaxed);
-	atomic_store_explicit(&q->armed, true, memory_order_seq_cst); /* a fence for both */
-	until_ns = sooner(q, until_ns);
+	atomic_store_explicit(&q->armed, true, memory_order_seq_cst); /* orders both stores */
+	until_ns = queue_wait_end(q, until_ns);
 	if (until_ns) {
 		uint64_t left = until_ns > now ? until_ns - now : 0;
 
@@ -645,15 +657,15 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
 		atomic_store(&q->armed, false);
-		if (atomic_load(&q->watched)) /* another thread has just asked for the descriptor */
+		if (atomic_load(&q->watched)) /* penstock_queue_fd was called meanwhile */
 			atomic_store(&q->armed, true);
 	}
-	drain_fd(q);
+	queue_drain_fd(q);
 }
 
-/* Sleeps until a completion is likely, then polls, then gives the prediction up. True: harvest
- * again. */
-static bool wait_predicted(struct penstock_queue *q, uint64_t until_ns)
+/* Sleeps until a completion is likely, then polls, and drops a prediction that was wrong. True: the
+ * caller harvests again. False: the prediction is dropped. */
+static bool queue_wait_predicted(struct penstock_queue *q, uint64_t until_ns)
 {
 	uint64_t now = pst_now_ns();
 
@@ -669,8 +681,9 @@ static bool wait_predicted(struct penstock_queue *q, uint64_t until_ns)
 	return q->poll_to;
 }
 
-/* Microseconds until then, rounded up so that the wait is not too short. */
-static int64_t left_us(uint64_t until_ns)
+/* Returns the microseconds until a time, rounded up so that the wait is not too short. -1: until_ns
+ * is 0, no limit. */
+static int64_t time_left_us(uint64_t until_ns)
 {
 	uint64_t now;
 
@@ -692,15 +705,16 @@ int penstock_wait(struct penstock_queue *q, struct penstock_done *done, unsigned
 	max = harvest_max(q, done, max);
 	min = min < max ? min : max;
 	for (;;) {
-		have = harvest(q, done, have, max);
+		have = queue_harvest(q, done, have, max);
 		if (have >= min || !atomic_load_explicit(&q->inflight, memory_order_acquire) ||
 		    (until && pst_now_ns() >= until))
 			break;
 		if (q->inline_lane)
-			pst_inline_lane_turn(q->inline_lane, left_us(sooner(q, until)));
-		else if (!(q->poll_to && wait_predicted(q, until)) && !poll_shortly(q))
+			pst_inline_lane_turn(q->inline_lane,
+					     time_left_us(queue_wait_end(q, until)));
+		else if (!(q->poll_to && queue_wait_predicted(q, until)) && !queue_poll_shortly(q))
 			queue_sleep(q, until);
-		expire_late(q);
+		queue_expire_late(q);
 	}
 	q->poll_from = q->poll_to = 0;
 	return harvest_end(q, have);
@@ -714,12 +728,12 @@ int penstock_queue_fd(struct penstock_queue *q)
 		return ret;
 	if (q->inline_lane)
 		return pst_fail_errno(NULL, EOPNOTSUPP, PENSTOCK_WHY_UNSUPPORTED,
-				      "a queue with its own lane completes requests only inside "
-				      "calls on it: use penstock_poll");
-	/* From here on every completion signals the descriptor. One that came earlier must too. */
+				      "a queue with its own lane completes requests only in "
+				      "calls on the queue: use penstock_poll");
+	/* From here on every completion signals the descriptor. This signals earlier ones. */
 	atomic_store(&q->watched, true);
 	atomic_store(&q->armed, true);
-	signal_fd(q);
+	queue_signal_fd(q);
 	return q->fd;
 }
 
@@ -747,11 +761,11 @@ int penstock_queue_open(const struct penstock_queue_opts *from, struct penstock_
 		return pst_fail(NULL, PENSTOCK_WHY_NO_MEMORY, "no memory for a queue");
 	q->requests_max = opts.requests_max;
 	q->segs_max = opts.segs_max;
-	q->spans_max = opts.segs_max * 3; /* head, body and tail of each */
+	q->spans_max = opts.segs_max * 3; /* head, body and tail of each segment */
 	q->generation = pst_fork_generation();
 	q->ready_end = &q->ready;
 	q->fd = -1;
-	/* Twice as many: the reports of as many harvested requests may be in use. */
+	/* Twice requests_max, because the reports of as many harvested requests may be in use. */
 	q->pool_count = 2 * opts.requests_max;
 	q->requests = calloc(q->pool_count, sizeof(*q->requests));
 	q->segs = calloc((size_t)q->pool_count * q->segs_max, sizeof(*q->segs));
@@ -782,14 +796,14 @@ static unsigned list_count(const struct pst_request *list)
 	return count;
 }
 
-/* Frees the queue, or leaves that to the last lane that still lists a completed request: a lane
- * may hang in a system call. */
+/* Frees the queue's memory, or leaves that to the last lane that still lists a completed request,
+ * because a lane may hang in a system call. */
 static void queue_leave_to_lanes(struct penstock_queue *q)
 {
 	unsigned used = atomic_load(&q->pool_used), free = list_count(q->free);
 
 	atomic_store(&q->outliving, used + 1);
-	free += list_count(atomic_exchange(&q->returned, closed_mark(q)));
+	free += list_count(atomic_exchange(&q->returned, queue_closed_mark(q)));
 	queue_release(q, free + 1);
 }
 
@@ -801,7 +815,7 @@ void penstock_queue_close(struct penstock_queue *q)
 
 	if (!q)
 		return;
-	if (q->in_callback) { /* the harvest that called it continues with the queue */
+	if (q->in_callback) { /* the running harvest still uses the queue */
 		pst_log(PST_LOG_ERROR, "core", "a queue cannot be closed inside its own callback");
 		return;
 	}
@@ -814,7 +828,7 @@ void penstock_queue_close(struct penstock_queue *q)
 				pst_backoff(&times); /* another thread owns its inline lane */
 		while (atomic_load_explicit(&q->pushing, memory_order_acquire))
 			pst_backoff(&times);
-		free_harvested(q);
+		queue_free_harvested(q);
 		if (q->inline_lane)
 			pst_inline_lane_close(q->inline_lane);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered requests: see stream.h. queue.c arms and releases them; the lane that watches a
- * request polls its stream through the pump's stream_hooks. No I/O and no device call happens
- * inside a host function of the device.
+ * Stream-ordered requests: see stream.h. queue.c arms and releases them. A lane polls the streams
+ * of its armed requests through the pump's stream_hooks. It must never use a host function of
+ * the stream (cuLaunchHostFunc), which may make no device calls.
  */
 #include "core/queue/stream.h"
 
@@ -17,58 +17,61 @@
 #include "core/queue/queue.h"
 #include "core/route/admit.h"
 
-#define PAIRS 1024u	    /* stream-ordered requests of one device at once */
+#define PAIRS_MAX 1024u	    /* stream-ordered requests of one pump at once */
 #define ALIVE_NS 100000000u /* interval of the checks whether the device still works */
 
 struct pst_semaphores {
-	uint64_t *words;			/* pairs: written by the stream, waited for by it */
-	_Atomic uint32_t free_mask[PAIRS / 32]; /* 1: free */
-	/* Not 0: the pair's request was abandoned, and the stream will still write this value. */
-	_Atomic uint64_t owed[PAIRS];
+	uint64_t *words; /* pairs: the stream writes the first and waits for the second */
+	_Atomic uint32_t free_mask[PAIRS_MAX / 32]; /* bit 1: the pair is free */
+	/* If not 0, the pair's request was abandoned and the stream will still write this value. */
+	_Atomic uint64_t owed[PAIRS_MAX];
 };
 
-static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER; /* no other lock is taken under it */
+/* Serialises semaphores_open. No other lock is taken under it. */
+static pthread_mutex_t semaphores_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-static const struct pst_stream_hooks hooks;
+static const struct pst_stream_hooks stream_hooks;
 
-static void streams_in_child(void)
+/* Runs in the child of a fork. */
+static void semaphores_lock_reset(void)
 {
-	pthread_mutex_init(&make_lock, NULL);
+	pthread_mutex_init(&semaphores_lock, NULL);
 }
 
-static void watch_forks(void)
+static void stream_hook_fork(void)
 {
-	pst_fork_hook(streams_in_child);
+	pst_fork_hook(semaphores_lock_reset);
 }
 
+/* Allocates the pump's semaphores, and sets its stream hooks first. */
 static int semaphores_make(struct pst_pump *pump, struct pst_err *err)
 {
 	struct pst_lane *lane = pst_lane_borrow_wait(pump, err);
-	struct pst_semaphores *w;
+	struct pst_semaphores *sems;
 	int ret;
 
 	if (!lane)
 		return err->code;
-	pst_lane_return(lane); /* a borrowed lane is open: none can open while a stream waits */
-	w = calloc(1, sizeof(*w));
-	if (!w)
+	pst_lane_return(lane); /* it stays open; no lane can open while a stream waits */
+	sems = calloc(1, sizeof(*sems));
+	if (!sems)
 		return pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for semaphores");
-	ret = pump->dev->ops->semaphores_alloc(pump->dev, (size_t)PAIRS * 2, &w->words, err);
+	ret = pump->dev->ops->semaphores_alloc(pump->dev, (size_t)PAIRS_MAX * 2, &sems->words, err);
 	if (ret) {
-		free(w);
+		free(sems);
 		return ret;
 	}
-	for (unsigned i = 0; i < PAIRS / 32; i++)
-		atomic_store(&w->free_mask[i], UINT32_MAX);
-	pump->stream_hooks = &hooks;
-	atomic_store_explicit(&pump->semaphores, w, memory_order_release);
+	for (unsigned i = 0; i < PAIRS_MAX / 32; i++)
+		atomic_store(&sems->free_mask[i], UINT32_MAX);
+	pump->stream_hooks = &stream_hooks;
+	atomic_store_explicit(&pump->semaphores, sems, memory_order_release);
 	return 0;
 }
 
-/* Makes the pump's semaphores once. Under a lock, because a second set would have to be freed while
- * a stream may wait for the first, and the driver would block this thread until that stream is
- * idle. */
+/* Makes the pump's semaphores once, under a lock. Without it, two threads could make them, and one
+ * would free its set while a stream waits for the other set. The driver would then block that
+ * thread until the stream is idle. */
 static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 {
 	int ret = 0;
@@ -78,79 +81,83 @@ static int semaphores_open(struct pst_pump *pump, struct pst_err *err)
 	if (!pump->dev->ops->stream_write || !pump->dev->ops->semaphores_alloc)
 		return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "%s has no streams",
 				pump->dev->name);
-	pthread_once(&fork_once, watch_forks);
-	pthread_mutex_lock(&make_lock);
+	pthread_once(&fork_once, stream_hook_fork);
+	pthread_mutex_lock(&semaphores_lock);
 	if (!atomic_load_explicit(&pump->semaphores, memory_order_acquire))
 		ret = semaphores_make(pump, err);
-	pthread_mutex_unlock(&make_lock);
+	pthread_mutex_unlock(&semaphores_lock);
 	return ret;
 }
 
 static void semaphores_close(struct pst_pump *pump)
 {
-	struct pst_semaphores *w = atomic_load(&pump->semaphores);
+	struct pst_semaphores *sems = atomic_load(&pump->semaphores);
 
-	if (!w)
+	if (!sems)
 		return;
-	pump->dev->ops->semaphores_free(pump->dev, w->words);
-	free(w);
+	pump->dev->ops->semaphores_free(pump->dev, sems->words);
+	free(sems);
 }
 
-static uint64_t *pair_find_free(struct pst_semaphores *w)
+/* Takes a free pair. NULL: none is free. */
+static uint64_t *pair_find_free(struct pst_semaphores *sems)
 {
-	for (unsigned i = 0; i < PAIRS / 32; i++) {
-		uint32_t mask = atomic_load_explicit(&w->free_mask[i], memory_order_relaxed);
+	for (unsigned i = 0; i < PAIRS_MAX / 32; i++) {
+		uint32_t mask = atomic_load_explicit(&sems->free_mask[i], memory_order_relaxed);
 
 		while (mask) {
 			uint32_t bit = mask & -mask;
 
-			if (atomic_compare_exchange_weak_explicit(&w->free_mask[i], &mask,
+			if (atomic_compare_exchange_weak_explicit(&sems->free_mask[i], &mask,
 								  mask & ~bit, memory_order_acquire,
 								  memory_order_relaxed))
-				return &w->words[(i * 32 + (unsigned)__builtin_ctz(bit)) * 2];
+				return &sems->words[(i * 32 + (unsigned)__builtin_ctz(bit)) * 2];
 		}
 	}
 	return NULL;
 }
 
-static void pair_put(struct pst_semaphores *w, const uint64_t *pair)
+static void pair_put(struct pst_semaphores *sems, const uint64_t *pair)
 {
-	size_t index = (size_t)(pair - w->words) / 2;
+	size_t index = (size_t)(pair - sems->words) / 2;
 
-	atomic_fetch_or_explicit(&w->free_mask[index / 32], 1u << index % 32, memory_order_release);
+	atomic_fetch_or_explicit(&sems->free_mask[index / 32], 1u << index % 32,
+				 memory_order_release);
 }
 
-/* Lets the stream continue, or pass without a wait. The pair is free once the stream has written
- * its first semaphore. */
-static void pair_release(struct pst_semaphores *w, uint64_t *pair, uint64_t value)
+/* Lets the stream continue, or pass without a wait. The pair becomes free once the stream has
+ * written its first semaphore. */
+static void pair_release(struct pst_semaphores *sems, uint64_t *pair, uint64_t value)
 {
 	__atomic_store_n(&pair[1], value, __ATOMIC_RELEASE);
 	if (__atomic_load_n(&pair[0], __ATOMIC_ACQUIRE) >= value)
-		pair_put(w, pair);
-	else /* the stream will still write it */
-		atomic_store_explicit(&w->owed[(pair - w->words) / 2], value, memory_order_release);
+		pair_put(sems, pair);
+	else /* pairs_reclaim frees it later */
+		atomic_store_explicit(&sems->owed[(pair - sems->words) / 2], value,
+				      memory_order_release);
 }
 
-/* Frees abandoned pairs whose streams have arrived meanwhile. */
-static void pairs_reclaim(struct pst_semaphores *w)
+/* Frees the pairs of abandoned requests that their streams have reached meanwhile. */
+static void pairs_reclaim(struct pst_semaphores *sems)
 {
-	for (unsigned i = 0; i < PAIRS; i++) {
-		uint64_t value = atomic_load_explicit(&w->owed[i], memory_order_acquire);
+	for (unsigned i = 0; i < PAIRS_MAX; i++) {
+		uint64_t value = atomic_load_explicit(&sems->owed[i], memory_order_acquire);
 
-		if (value && __atomic_load_n(&w->words[2 * i], __ATOMIC_ACQUIRE) >= value &&
-		    atomic_compare_exchange_strong(&w->owed[i], &value, 0))
-			pair_put(w, &w->words[2 * i]);
+		if (value && __atomic_load_n(&sems->words[2 * i], __ATOMIC_ACQUIRE) >= value &&
+		    atomic_compare_exchange_strong(&sems->owed[i], &value, 0))
+			pair_put(sems, &sems->words[2 * i]);
 	}
 }
 
-static uint64_t *pair_get(struct pst_semaphores *w)
+/* Takes a free pair. NULL: PAIRS_MAX requests wait. */
+static uint64_t *pair_get(struct pst_semaphores *sems)
 {
-	uint64_t *pair = pair_find_free(w);
+	uint64_t *pair = pair_find_free(sems);
 
 	if (pair)
 		return pair;
-	pairs_reclaim(w);
-	return pair_find_free(w);
+	pairs_reclaim(sems);
+	return pair_find_free(sems);
 }
 
 int pst_stream_arm(struct pst_request *req, struct pst_err *err)
@@ -169,10 +176,11 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 		return ret;
 	pair = pair_get(atomic_load(&pump->semaphores));
 	if (!pair)
-		return pst_fail(err, PENSTOCK_WHY_FULL, "%u stream-ordered requests are waiting",
-				PAIRS);
-	/* Both semaphores only ever grow, and the stream waits for at least the value. So a pair
-	 * may serve the next request while the device still reads it for this one. */
+		return pst_fail(err, PENSTOCK_WHY_FULL,
+				"all %u stream-ordered requests of the device are in flight",
+				PAIRS_MAX);
+	/* The values of both semaphores only grow, and the stream waits for at least its value. So
+	 * a pair may serve the next request while the device still reads it for this one. */
 	req->semaphore_value = __atomic_load_n(&pair[1], __ATOMIC_RELAXED) + 1;
 	pst_device_stream_enter(dev);
 	ret = dev->ops->stream_write(dev, req->stream, &pair[0], req->semaphore_value, err);
@@ -193,7 +201,7 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 
 void pst_stream_release(struct pst_request *req)
 {
-	uint64_t *pair = req->semaphores; /* a lane may still poll them */
+	uint64_t *pair = req->semaphores; /* stays set, as a lane may still poll it */
 
 	if (req->late.result)
 		*(volatile int64_t *)req->late.result = req->result;
@@ -201,8 +209,8 @@ void pst_stream_release(struct pst_request *req)
 	pst_device_stream_leave(req->pump->dev);
 }
 
-/* Checks that a buffer offset bound late stays inside the memory that the caller named. */
-static int check_late_place(const struct pst_request *req, struct pst_err *err)
+/* Checks that a late buffer offset stays inside the memory that the caller named. */
+static int req_check_late_place(const struct pst_request *req, struct pst_err *err)
 {
 	const struct penstock_seg *seg = &req->segs[0];
 	uint64_t need = (seg->rows - 1) * seg->buf_pitch + seg->row_len;
@@ -212,15 +220,16 @@ static int check_late_place(const struct pst_request *req, struct pst_err *err)
 	if (!have && seg->dev->ops->classify(seg->dev, seg->buf, &mem) == 1 && mem.len)
 		have = mem.base + mem.len - (uintptr_t)seg->buf;
 	if (have && seg->row_len && (seg->buf_off > have || need > have - seg->buf_off))
-		return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-				"a late place: %llu bytes at %llu of memory that has %llu",
-				(unsigned long long)need, (unsigned long long)seg->buf_off,
-				(unsigned long long)have);
+		return pst_fail(
+			err, PENSTOCK_WHY_BAD_ARGUMENT,
+			"late buffer offset: %llu bytes at offset %llu, the memory has %llu",
+			(unsigned long long)need, (unsigned long long)seg->buf_off,
+			(unsigned long long)have);
 	return 0;
 }
 
-/* Reads the values that were bound late: the stream has arrived. */
-static int bind_late(struct pst_request *req, struct pst_err *err)
+/* Reads the late values, which the stream has supplied, and makes the spans again. */
+static int req_bind_late(struct pst_request *req, struct pst_err *err)
 {
 	struct penstock_seg *seg = &req->segs[0];
 	const struct penstock_late *late = &req->late;
@@ -231,7 +240,7 @@ static int bind_late(struct pst_request *req, struct pst_err *err)
 
 		if (len > seg->row_len)
 			return pst_fail(err, PENSTOCK_WHY_BAD_ARGUMENT,
-					"a late length of %llu bytes, %llu were submitted",
+					"late row length: %llu bytes, more than the submitted %llu",
 					(unsigned long long)len, (unsigned long long)seg->row_len);
 		seg->row_len = len;
 		if (seg->rows == 1)
@@ -244,10 +253,11 @@ static int bind_late(struct pst_request *req, struct pst_err *err)
 	if (!late->row_len && !late->off && !late->buf_off)
 		return 0;
 	ret = pst_req_make_spans(req, req->q->spans_max, err); /* also checks for overflow */
-	return !ret && late->buf_off ? check_late_place(req, err) : ret;
+	return !ret && late->buf_off ? req_check_late_place(req, err) : ret;
 }
 
-/* Takes the request out of phase ARMED. True for one thread only, which owns the next step. */
+/* Moves the request from phase ARMED to another one. Returns true to one thread only, which then
+ * starts or fails the request. */
 static bool req_disarm(struct pst_request *req, enum pst_phase to)
 {
 	enum pst_phase armed = PST_PHASE_ARMED;
@@ -263,15 +273,15 @@ static void req_fail_unstarted(struct pst_request *req, const struct pst_err *er
 	pst_req_put(req, PST_HOLD);
 }
 
-/* Starts a request whose stream has arrived. */
-static void req_begin(struct pst_lane *lane, struct pst_request *req)
+/* Starts a request that its stream has reached. */
+static void req_start_arrived(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_err err;
 
 	if (!req_disarm(req, PST_PHASE_NEW))
 		return;
-	if (bind_late(req, &err)) {
-		req->total = 0; /* its spans may be incomplete */
+	if (req_bind_late(req, &err)) {
+		req->total = 0; /* its spans may be incomplete, so no offset is recorded */
 		req_fail_unstarted(req, &err);
 	} else if (req->total || pst_req_only_syncs(req)) {
 		pst_lane_list(lane, req);
@@ -281,8 +291,8 @@ static void req_begin(struct pst_lane *lane, struct pst_request *req)
 	}
 }
 
-/* Whether the device has failed. A context broken by other work stops all its streams without a
- * notice. */
+/* Whether the device has failed, checked every ALIVE_NS. If other work breaks the context, all its
+ * streams stop without a notice. */
 static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -301,8 +311,8 @@ static bool device_is_broken(struct pst_lane *lane, struct pst_err *err)
 	return ret != 0;
 }
 
-/* Whether to give up before the stream arrives, which may never happen. */
-static bool req_gives_up(struct pst_request *req, struct pst_err *err)
+/* Whether the request is cancelled or past its deadline. The stream may never reach it. */
+static bool req_abandoned_unstarted(struct pst_request *req, struct pst_err *err)
 {
 	if (pst_req_cancelled(req))
 		return pst_fail(err, PENSTOCK_WHY_CANCELLED,
@@ -317,10 +327,11 @@ void pst_stream_abandon(struct pst_request *req)
 {
 	struct pst_err err;
 
-	if (req_gives_up(req, &err) && req_disarm(req, PST_PHASE_DONE))
+	if (req_abandoned_unstarted(req, &err) && req_disarm(req, PST_PHASE_DONE))
 		req_fail_unstarted(req, &err);
 }
 
+/* Hook: starts or fails armed requests of the lane, see pst_stream_hooks. */
 static int stream_poll(struct pst_lane *lane)
 {
 	struct pst_lane_entry **at = &lane->watched;
@@ -331,19 +342,20 @@ static int stream_poll(struct pst_lane *lane)
 	while (*at) {
 		struct pst_lane_entry *entry = *at;
 		struct pst_request *req = entry->req;
-		bool came = __atomic_load_n(&req->semaphores[0], __ATOMIC_ACQUIRE) >=
-			    req->semaphore_value;
+		bool arrived = __atomic_load_n(&req->semaphores[0], __ATOMIC_ACQUIRE) >=
+			       req->semaphore_value;
 		struct pst_err err;
 
-		/* If another thread has completed it, its semaphores may belong to another request.
-		 */
-		if (req->phase == PST_PHASE_ARMED && !came && !broken && !req_gives_up(req, &err)) {
+		/* If another thread took it out of phase ARMED, its semaphores may belong to
+		 * another request, and this thread only drops its entry. */
+		if (req->phase == PST_PHASE_ARMED && !arrived && !broken &&
+		    !req_abandoned_unstarted(req, &err)) {
 			at = &entry->next;
 			continue;
 		}
 		*at = entry->next;
-		if (came)
-			req_begin(lane, req);
+		if (arrived)
+			req_start_arrived(lane, req);
 		else if (req_disarm(req, PST_PHASE_DONE))
 			req_fail_unstarted(req, broken ? &why : &err);
 		pst_req_put(req, PST_LISTED);
@@ -352,7 +364,7 @@ static int stream_poll(struct pst_lane *lane)
 	return left;
 }
 
-static const struct pst_stream_hooks hooks = {
+static const struct pst_stream_hooks stream_hooks = {
 	.poll = stream_poll,
 	.close = semaphores_close,
 };
