@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Everything that this build has, in order of preference: the most direct path first, the
- * quickest engine first, storages and devices in the order in which names are matched. The last
- * device is host memory, which "auto" falls back to. A file no_*.c takes the place of a backend
- * that this build lacks, and reports that. No other file of core names a backend.
+ * The backends of this build, in order of preference: the most direct path first, the quickest
+ * engine first, and storages and devices in the order in which names are matched. The last
+ * device is host memory, which "auto" falls back to. If this build lacks a backend, a file
+ * no_*.c replaces it and reports that. Core reads these tables; no other file of core may name a
+ * backend.
  */
 #include "core/ops.h"
 #include "device/cuda.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * penstock_copy: copies between the memories of two devices, or within one. It copies directly if
- * the devices' backend can, else in blocks of rows through a ring slot of a borrowed lane. No request passes through this file.
+ * the devices' backend can, else in blocks of rows through a ring slot of a borrowed lane. No
+ * request passes through this file.
  */
 #include <stdatomic.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * penstock_explain: what the plan would do for a request, and why, without moving a byte of the
- * caller's. It uses the same route and the same plan as the request would.
+ * penstock_explain: reports which paths a request would use, and why not the others. It uses the
+ * request's route and plan. It must never move a byte of the caller's memory.
  */
 #include <stdio.h>
 
@@ -12,36 +12,38 @@
 #include "core/route/admit.h"
 #include "core/route/route.h"
 
-/* The part of the request that decides about paths. */
+/* The properties of the request that decide about paths. */
 struct range {
 	uint64_t off, len, room;
 	uint32_t edge; /* the storage's edge_align: writes are split there */
-	bool rows;     /* several rows, at separate offsets */
+	bool rows;     /* the segment has several rows */
 };
 
-enum takes { NOTHING, BLOCKS, ALL };
+/* How much of the range a path can carry: PORTION_BLOCKS is all but unaligned ends. */
+enum portion { PORTION_NONE, PORTION_BLOCKS, PORTION_ALL };
 
-/* How much of the range path `index` can carry. Paths without a slot carry whole blocks of the
- * drive, and so do direct writes. */
-static enum takes path_takes(const struct pst_plan_in *in, unsigned index, const struct range *r)
+/* Returns how much of the range path `index` can carry. Paths that move in place, and direct
+ * writes, carry only whole blocks of the drive. */
+static enum portion path_portion(const struct pst_plan_in *in, unsigned index,
+				 const struct range *r)
 {
 	const struct pst_path_facts *facts = &in->states[index].facts;
 	uint64_t align = facts->off_align, head;
 
 	if (align <= 1 || r->rows || !r->len || (in->op == PENSTOCK_READ && !facts->exact))
-		return ALL;
+		return PORTION_ALL;
 	if (in->op == PENSTOCK_WRITE && r->edge > align)
 		align = r->edge;
 	head = -r->off % align;
 	if (!head && r->room >= -r->len % align)
-		return ALL;
-	return head < r->len && r->len - head >= align ? BLOCKS : NOTHING;
+		return PORTION_ALL;
+	return head < r->len && r->len - head >= align ? PORTION_BLOCKS : PORTION_NONE;
 }
 
-/* The first path of the plan that carries runs of such a length; the last one carries any length.
- * -1: none does, or none carries the unaligned ends. */
-static int first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
-		      enum pst_residency residency, const struct range *r)
+/* Returns the plan's first path that is quick for the range's length; the last path carries any
+ * length. -1: no path carries the range, or none carries its unaligned ends. */
+static int plan_first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
+			   enum pst_residency residency, const struct range *r)
 {
 	unsigned count = plan->count[residency];
 	int found = -1, slow = -1;
@@ -49,11 +51,11 @@ static int first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
 
 	for (unsigned i = 0; i < count; i++) {
 		unsigned index = plan->list[residency][i];
-		enum takes some = path_takes(in, index, r);
+		enum portion portion = path_portion(in, index, r);
 
-		if (some == NOTHING)
+		if (portion == PORTION_NONE)
 			continue;
-		whole |= some == ALL;
+		whole |= portion == PORTION_ALL;
 		if (found >= 0)
 			continue;
 		if (i + 1 == count || r->len >= in->states[index].facts.chunk_quick)
@@ -65,6 +67,7 @@ static int first_path(const struct pst_plan_in *in, const struct pst_plan *plan,
 	return whole ? found : -1;
 }
 
+/* Sets a path's reason, with its general text. */
 static void row_set_why(struct penstock_explain_path *row, enum penstock_why why)
 {
 	row->why = why;
@@ -72,17 +75,17 @@ static void row_set_why(struct penstock_explain_path *row, enum penstock_why why
 		 why == PENSTOCK_WHY_NONE ? "" : penstock_why_text(why));
 }
 
-/* Gives the reason for paths that the plan prefers but that cannot carry this offset and length. */
+/* Sets the reason of paths that the plan prefers but that cannot carry the whole range. */
 static void rows_mark_unaligned(const struct pst_plan_in *in, const struct range *r,
 				struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
 		if (out->paths[i].why == PENSTOCK_WHY_NONE && out->taken != (int)i &&
-		    path_takes(in, i, r) != ALL)
+		    path_portion(in, i, r) != PORTION_ALL)
 			row_set_why(&out->paths[i], PENSTOCK_WHY_UNALIGNED);
 }
 
-/* Gives the reason for a preferred path that is slow for this length. */
+/* Sets the reason of a preferred path that is slow for this length. */
 static void rows_mark_short(struct penstock_explanation *out)
 {
 	if (out->taken < 0 || out->paths[out->taken].why == PENSTOCK_WHY_NONE)
@@ -93,19 +96,19 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* What would open a path that is shut for this reason, if its probe gave no advice. */
+/* Returns what would open a path that is shut for this reason, if its probe gave no advice. */
 static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
 	case PENSTOCK_WHY_NOT_READ:
-		return "nothing does, it carries writes only";
+		return "nothing, the path carries writes only";
 	case PENSTOCK_WHY_NOT_WRITE:
-		return "nothing does, it carries reads only";
+		return "nothing, the path carries reads only";
 	case PENSTOCK_WHY_HOST_ONLY:
-		return "name host as the device";
+		return "use host as the device";
 	case PENSTOCK_WHY_DEVICE_ONLY:
 	case PENSTOCK_WHY_UNSUPPORTED: /* a device without a copy engine */
-		return "name a GPU as the device";
+		return "use a GPU as the device";
 	case PENSTOCK_WHY_NO_FD:
 	case PENSTOCK_WHY_NOT_MAPPABLE:
 		return "put the bytes into a file";
@@ -114,19 +117,20 @@ static const char *why_fix(enum penstock_why why)
 	case PENSTOCK_WHY_NOT_REAL:
 		return "put the file on ext4 or xfs on a local drive";
 	case PENSTOCK_WHY_NO_READONLY_REG:
-		return "take a GPU and a driver that register read-only host memory "
+		return "use a GPU and a driver that register read-only host memory "
 		       "(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED)";
 	case PENSTOCK_WHY_NO_ROUTE:
 	case PENSTOCK_WHY_CANARY:
 		return "put drive and device beneath one PCIe switch, without an IOMMU that "
-		       "translates between them; 'penstock check' shows what lies there";
+		       "translates between them; 'penstock check' shows the topology";
 	case PENSTOCK_WHY_UNPROVEN:
 		return "write a block on each of its drives first";
 	default:
-		return "mend what is named here, and open the storage anew";
+		return "remove the cause, and open the storage again";
 	}
 }
 
+/* Sets a path's advice: what would open it for this request. */
 static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
 {
 	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
@@ -139,7 +143,7 @@ static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstoc
 		snprintf(row->fix, sizeof(row->fix), "%s",
 			 carries && state->fix[0] ? state->fix : why_fix(row->why));
 	else if (state->facts.class_ >= in->require)
-		return; /* it is open */
+		return; /* it is open for this request */
 	else if (row->why == PENSTOCK_WHY_REQUIRE)
 		snprintf(row->fix, sizeof(row->fix), "require no more than %s",
 			 classes[state->facts.class_]);
@@ -147,6 +151,7 @@ static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstoc
 		snprintf(row->fix, sizeof(row->fix), "%s", why_fix(row->why));
 }
 
+/* Fills the row of path i. */
 static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, unsigned i,
 		     enum pst_residency residency, struct penstock_explain_path *row)
 {
@@ -158,7 +163,7 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row->meets = state->usable ? state->facts.class_ : PENSTOCK_ANY;
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
-	/* The path could meet the class on another route. */
+	/* The path meets the class on other routes, so report what keeps it from it here. */
 	if (row->why == PENSTOCK_WHY_REQUIRE && state->err.code &&
 	    pst_paths[i]->traits.class_ >= in->require)
 		row->why = state->err.why;
@@ -173,8 +178,8 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row_set_fix(in, i, row);
 }
 
-/* Replaces the reason "not cached": the plan treats unknown residency like that, but it is not
- * known. */
+/* Replaces the reason "not cached" by the reason why residency is unknown. The plan treats unknown
+ * bytes as not cached. */
 static void rows_mark_unknown(struct penstock_explanation *out)
 {
 	for (unsigned i = 0; i < out->path_count; i++)
@@ -182,7 +187,7 @@ static void rows_mark_unknown(struct penstock_explanation *out)
 			row_set_why(&out->paths[i], out->resident_why);
 }
 
-/* The residency of the range: 1 cached, 0 not, -1 unknown for the reason in `why`. */
+/* Returns whether the range is cached. 1: yes, 0: no, -1: unknown, for the reason in `why`. */
 static int range_resident(struct penstock_storage *st, const struct penstock_seg *seg,
 			  enum penstock_why *why)
 {
@@ -190,7 +195,7 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 
 	*why = PENSTOCK_WHY_NONE;
 	if (!st->ops->residency || seg->off > INT64_MAX || len > INT64_MAX - seg->off)
-		return 0; /* the request itself would be refused */
+		return 0; /* no page cache, or the request would be refused */
 	switch (st->ops->residency(st, seg->off, len ? len : 1, why)) {
 	case PST_WARM:
 		return 1;
@@ -201,6 +206,7 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 	}
 }
 
+/* Returns the bytes of the segment, or of the whole storage if it has no row length. */
 static uint64_t range_length(const struct penstock_storage *st, const struct penstock_seg *seg)
 {
 	uint64_t len;
@@ -230,8 +236,9 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 	if (!req.storage || !req.seg_count || !req.segs ||
 	    (unsigned)req.require > PENSTOCK_DIRECT || (unsigned)req.effort > PENSTOCK_FAST ||
 	    (unsigned)req.op > PENSTOCK_WRITE)
-		return pst_fail(NULL, PENSTOCK_WHY_BAD_ARGUMENT,
-				"explain needs a storage and one segment");
+		return pst_fail(
+			NULL, PENSTOCK_WHY_BAD_ARGUMENT,
+			"explain needs a storage, a segment, and a valid op, class and effort");
 	if (pst_seg_copy_in(&seg, &req, 0, &err) < 0 ||
 	    pst_fork_check(req.storage->generation, &err) ||
 	    pst_fork_check(seg.dev->generation, &err) ||
@@ -246,17 +253,17 @@ int penstock_explain(const struct penstock_req *given, struct penstock_explanati
 		residency = PST_COLD;
 	range = (struct range){seg.off, range_length(req.storage, &seg), seg.room,
 			       req.storage->facts.edge_align, seg.rows > 1};
-	ours.taken = first_path(&in, plan, residency, &range);
-	ours.cold = first_path(&in, plan, PST_COLD, &range);
-	ours.warm = first_path(&in, plan, PST_WARM, &range);
-	ours.unknown = first_path(&in, plan, PST_UNKNOWN, &range);
+	ours.taken = plan_first_path(&in, plan, residency, &range);
+	ours.cold = plan_first_path(&in, plan, PST_COLD, &range);
+	ours.warm = plan_first_path(&in, plan, PST_WARM, &range);
+	ours.unknown = plan_first_path(&in, plan, PST_UNKNOWN, &range);
 	lane = &atomic_load(&seg.dev->pump)->lanes[0];
 	ours.engine = lane->engine_ops->name;
 	ours.engine_why = lane->engine_why.why;
 	snprintf(ours.engine_text, sizeof(ours.engine_text), "%s", lane->engine_why.text);
 	snprintf(ours.storage_text, sizeof(ours.storage_text), "%s", req.storage->facts.text);
 	snprintf(ours.device_text, sizeof(ours.device_text), "%s", seg.dev->facts.text);
-	/* Paths that are used by name only come last in the table and are left out. */
+	/* Paths that are used by name only are last in the table and are not listed. */
 	for (unsigned i = 0; i < pst_path_count && !pst_paths[i]->traits.by_name_only; i++)
 		row_fill(&in, plan, ours.path_count++, residency, &ours.paths[i]);
 	if (residency == PST_UNKNOWN)
