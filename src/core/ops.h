@@ -148,8 +148,7 @@ struct pst_storage_ops {
 	/* Returns whether this kind of storage opens the URL. */
 	bool (*match)(const char *url);
 
-	/* Fills st->priv and st->facts. Opens the caller's descriptor `fd`, or `url` if it is -1.
-	 */
+	/* Fills st->priv and st->facts. `fd` is the caller's descriptor; -1: open `url`. */
 	int (*open)(struct penstock_storage *st, const char *url, int fd,
 		    const struct penstock_storage_opts *opts, struct pst_err *err);
 	void (*close)(struct penstock_storage *st);
@@ -334,8 +333,8 @@ struct pst_path_traits {
 	bool probes_residency; /* the duration of its call shows whether the bytes were cached */
 	bool detects_cold; /* the duration of its start shows the same, but a miss is expensive */
 	bool by_name_only; /* used only if the caller names it: null and fault, last in the table */
-	bool synchronous;  /* start() completes the chunk before it returns, needs no lane and
-			    * does not call pst_chunk_done */
+	bool synchronous;  /* start() completes the chunk before it returns. If chunk->lane is
+			    * NULL, it does not call pst_chunk_done. */
 	enum penstock_class class_; /* the highest class that it can meet on any route */
 };
 

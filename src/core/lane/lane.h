@@ -91,8 +91,7 @@ struct pst_lane {
 
 /* Opens a lane whose pump, kind and slot counts are set, on the thread that will run it. */
 int pst_lane_open(struct pst_lane *lane, struct pst_err *err);
-/* Populates and registers the first part of the lane's ring. Same thread, before its first chunk.
- */
+/* Populates and registers the ring's first part. Same thread, before the lane's first chunk. */
 void pst_lane_pin(struct pst_lane *lane);
 /* Closes a lane with nothing in flight: on the same thread, or on any thread if borrowed. */
 void pst_lane_close(struct pst_lane *lane);

@@ -244,8 +244,7 @@ static void queue_expire_late(struct penstock_queue *q)
 
 	if (!at || pst_now_ns() < at)
 		return;
-	/* This precedes the read of pool_used: a request not counted yet stores its deadline later.
-	 */
+	/* Before the read of pool_used: a request not counted yet stores its deadline later. */
 	atomic_exchange(&q->deadline_ns, 0);
 	used = atomic_load_explicit(&q->pool_used, memory_order_acquire);
 	for (unsigned i = 0; i < used; i++)
@@ -604,8 +603,7 @@ static int harvest_begin(struct penstock_queue *q)
 	return 0;
 }
 
-/* Ends penstock_poll and penstock_wait: keeps the descriptor readable while completions are left.
- */
+/* Ends penstock_poll and penstock_wait: the descriptor stays readable if completions are left. */
 static int harvest_end(struct penstock_queue *q, unsigned have)
 {
 	if (q->ready && atomic_load_explicit(&q->watched, memory_order_relaxed))

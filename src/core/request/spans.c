@@ -118,11 +118,12 @@ static void span_finish(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
-/* Fails because the request's bytes, up to this segment, overflow. */
+/* Fails because the request has too many bytes, counted up to the end of this segment. */
 static int seg_too_long(unsigned seg, struct pst_err *err)
 {
 	return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
-			      "segments 0 to %u have more than 2^63 bytes together", seg);
+			      "segment %u: up to its end the request has more than 2^63 bytes",
+			      seg);
 }
 
 /* ---- overlapping writes ---- */

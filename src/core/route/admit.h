@@ -5,8 +5,7 @@
 
 #include "core/request/request.h"
 
-/* Fills `req` from the caller's request. -errno: it cannot be carried out, for the reason in err.
- */
+/* Fills `req` from the caller's request. -errno: lanes cannot carry it out; see err. */
 int pst_req_admit(struct pst_request *req, const struct penstock_req *given, unsigned segs_max,
 		  unsigned spans_max, struct pst_err *err);
 /* Makes the request's spans and checks that paths of its class can carry them. Called again when

@@ -21,8 +21,7 @@ struct pst_route {
 	enum penstock_op op;
 	struct pst_path_state paths[PST_PATHS_MAX];
 	struct pst_plan plans[PST_CLASSES][PST_EFFORTS];
-	/* Reads back a write chunk of a path with a canary, before it completes: pst_canary_write.
-	 */
+	/* Reads back a write chunk of a path with a canary, before it completes. */
 	int (*verify_write)(struct pst_chunk *chunk);
 	_Atomic int write_proof[PST_PATHS_MAX]; /* negated reason of a write that did not arrive; 0:
 						   none */
