@@ -105,10 +105,10 @@ static const char *why_fix(enum penstock_why why)
 	case PENSTOCK_WHY_NOT_WRITE:
 		return "nothing, the path carries reads only";
 	case PENSTOCK_WHY_HOST_ONLY:
-		return "use host as the device";
+		return "name host as the device";
 	case PENSTOCK_WHY_DEVICE_ONLY:
 	case PENSTOCK_WHY_UNSUPPORTED: /* a device without a copy engine */
-		return "use a GPU as the device";
+		return "name a GPU as the device";
 	case PENSTOCK_WHY_NO_FD:
 	case PENSTOCK_WHY_NOT_MAPPABLE:
 		return "put the bytes into a file";
