@@ -279,8 +279,8 @@ struct pst_device_ops {
 			     struct pst_err *err);
 	int (*host_unregister)(struct penstock_device *dev, void *host, struct pst_err *err);
 
-	/* `tickets` is the number that is likely in flight. copier_open creates what they need,
-	 * because creating it later could wait for streams. */
+	/* `tickets` is the number that is likely in flight. copier_open creates the events
+	 * that they need, because creating them later could wait for streams. */
 	int (*copier_open)(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			   struct pst_err *err);
 	void (*copier_close)(struct pst_copier *copier);
@@ -376,15 +376,15 @@ struct pst_path_ops {
 	 * any error the path must not call pst_chunk_done. */
 	int (*start)(struct pst_chunk *chunk);
 	/* Optional: the path's state of one lane, in lane->path_state[index]. The lane calls
-	 * idle() when it has nothing else to do. idle() releases what no request needs, and
-	 * returns false when nothing is left to release. */
+	 * idle() when it has nothing else to do. idle() releases resources that no request
+	 * needs, and returns false when nothing is left to release. */
 	int (*lane_open)(struct pst_lane *lane, unsigned index, struct pst_err *err);
 	void (*lane_close)(struct pst_lane *lane, unsigned index);
 	bool (*idle)(struct pst_lane *lane, unsigned index);
 	/* Optional. Frees the path's state of a route, in route->path_priv[index]. */
 	void (*route_close)(struct pst_route *route, unsigned index);
 	/* Optional. The storage or the device (the other is NULL) is about to close, and the path
-	 * drops what the lane caches of it. Returns the cache_bits of all storages that the
+	 * drops the lane's caches of it. Returns the cache_bits of all storages that the
 	 * path still caches state of on this lane. */
 	uint64_t (*invalidate)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
 			       const struct penstock_device *dev);

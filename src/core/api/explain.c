@@ -96,7 +96,7 @@ static void rows_mark_short(struct penstock_explanation *out)
 	row_set_why(&out->paths[out->taken], PENSTOCK_WHY_NONE);
 }
 
-/* Returns what would open a path that is shut for this reason, if its probe gave no advice. */
+/* Returns advice how to open a path that is shut for this reason, if its probe has none. */
 static const char *why_fix(enum penstock_why why)
 {
 	switch (why) {
@@ -130,7 +130,7 @@ static const char *why_fix(enum penstock_why why)
 	}
 }
 
-/* Sets a path's advice: what would open it for this request. */
+/* Sets a path's advice how to open it for this request. */
 static void row_set_fix(const struct pst_plan_in *in, unsigned i, struct penstock_explain_path *row)
 {
 	static const char *const classes[] = {"any", "no-cpu-copy", "direct"};
@@ -163,7 +163,7 @@ static void row_fill(const struct pst_plan_in *in, const struct pst_plan *plan, 
 	row->meets = state->usable ? state->facts.class_ : PENSTOCK_ANY;
 	row->proven = state->proven;
 	row->why = pst_plan_why(in, plan, i, residency);
-	/* The path meets the class on other routes, so report what keeps it from it here. */
+	/* The path meets the class on other routes, so report why it misses it on this one. */
 	if (row->why == PENSTOCK_WHY_REQUIRE && state->err.code &&
 	    pst_paths[i]->traits.class_ >= in->require)
 		row->why = state->err.why;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a storage by a given table of functions. Tests of backends call it too. */
+/* Opening a storage with a given table of functions. Tests of backends call it too. */
 #ifndef PST_CORE_API_STORAGE_H
 #define PST_CORE_API_STORAGE_H
 

@@ -24,7 +24,7 @@
 #include "core/route/route.h"
 
 /* Copies share a ticket until they have this many bytes together, as long as older copies keep
- * the device busy. It is half of a lane's ring: drives fill the other half meanwhile. */
+ * the device busy. It is half of a lane's ring: drives fill the other half at the same time. */
 #define RECORD_BYTES (8u << 20)
 #define RECORD_MIN (256u << 10) /* shorter copies get their ticket in the lane's next turn */
 #define TICKETS 8		/* tickets that are likely in flight on one lane */

@@ -67,7 +67,7 @@ bool pst_chunk_abandon(struct pst_chunk *chunk);
 
 /* A lane's copy queue on one device: a copier, and the chunks that wait for its tickets. */
 struct pst_copyq {
-	struct pst_copyq *link; /* next one in lane->given, until the lane adopts it */
+	struct pst_copyq *link; /* next in the list lane->given, until the lane adopts it */
 	struct penstock_device *dev;
 	struct pst_copier *copier;
 	unsigned head, tail; /* of `waits`, which is a ring; head is the oldest */
@@ -90,7 +90,7 @@ void pst_copyqs_adopt(struct pst_lane *lane);
 struct pst_copyq *pst_copyq_of(struct pst_lane *lane, struct penstock_device *dev);
 
 /* Processes completed copies and returns their number. LOOK leaves copies without a ticket.
- * RECORD gives them a ticket first. */
+ * RECORD records a ticket for them first. */
 enum pst_reap { PST_REAP_LOOK, PST_REAP_RECORD };
 int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how);
 

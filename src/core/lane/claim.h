@@ -13,7 +13,7 @@ struct pst_claim {
 	uint32_t pad;	   /* bytes after len, in the segment's `room`, that move too */
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
-	bool timed;	   /* the duration of its call will tell its residency */
+	bool timed;	   /* the duration of its call will show its residency */
 };
 
 /* Claims the next bytes of a request. False: no bytes are left, or the request has failed because

@@ -16,8 +16,8 @@ void pst_lane_wake(struct pst_lane *lane);
 struct pst_lane_entry *pst_inbox_entry(struct pst_lane *lane, struct pst_request *req);
 /* Pushes the entry onto the lane's inbox and wakes the lane. Any thread. */
 void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry);
-/* Moves the entries of the inbox to the lane's lists and returns their number. This function, and
- * those below except pst_io_done, run on the lane's thread. */
+/* Moves the entries of the inbox to the lane's lists and returns their number. This function and
+ * all below, except pst_io_done, run on the lane's thread. */
 int pst_inbox_take(struct pst_lane *lane);
 
 /* Puts a request on the lane's own list, unless it is on it. */

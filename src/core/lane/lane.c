@@ -86,7 +86,7 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 
 /* Whether the preferred engine may open at the first call that needs it. Cached bytes need plain
  * calls only, and opening an io_uring may take long (up to 44 ms for the last of eight, H200
- * machine). The first lane opens its engine at once, because reports show which one works. An
+ * machine). The first lane opens its engine at once, because reports show which engine works. An
  * engine that the caller named must open at once too, or the device cannot be used. */
 static bool lane_engine_may_wait(const struct pst_lane *lane)
 {
@@ -179,8 +179,8 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 }
 
 /* Registers a piece of the ring with the engine. If the kernel refused the first piece, it would
- * refuse the second. Also, a kernel before 5.13 waits for all calls in flight when it registers a
- * first piece, and one of those calls is the wait for a wake-up. */
+ * refuse the second. Also, a kernel before 5.13 registers a first piece only when no
+ * call is in flight, and the lane's wait for a wake-up always is. */
 static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
 {
 	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
@@ -511,7 +511,7 @@ bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage 
 	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
-/* Drops what the lane caches of the pump's closing storage or device. */
+/* Drops the lane's caches of the pump's closing storage or device. */
 static void lane_invalidate_due(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;

@@ -64,7 +64,7 @@ struct pst_lane {
 	unsigned direct;		   /* of the busy chunks: in transfer to or from a drive */
 	unsigned reading;		   /* of the direct chunks: reads */
 	unsigned copies;		   /* chunks that wait for copies */
-	uint64_t copy_bytes;		   /* bytes of those copies */
+	uint64_t copy_bytes;		   /* bytes of the copies that they wait for */
 	_Atomic unsigned load;		   /* entries in inbox and todo; the pump chooses by it */
 	_Atomic unsigned busy_seen;	   /* value of `busy` in the last turn */
 	_Atomic unsigned turns;		   /* completed turns */
@@ -104,7 +104,7 @@ void pst_lane_want_engine(struct pst_lane *lane);
  * woken. */
 void pst_lane_turn(struct pst_lane *lane, int64_t wait_us);
 
-/* Drops what the lane caches of a storage, and its copy queue on a device. Either may be NULL.
+/* Drops the lane's caches of a storage, and its copy queue on a device. Either may be NULL.
  * Nothing of them may be in flight. */
 void pst_lane_invalidate(struct pst_lane *lane, struct penstock_storage *st,
 			 struct penstock_device *dev);
@@ -112,7 +112,8 @@ void pst_lane_invalidate(struct pst_lane *lane, struct penstock_storage *st,
 bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage *st,
 		     const struct penstock_device *dev);
 
-/* Lets paths release what no request needs any more. Sets lane->trim_due if more is left. */
+/* Lets paths release resources that no request needs any more. Sets lane->trim_due if more is left.
+ */
 void pst_lane_trim(struct pst_lane *lane);
 
 /* Makes one fill or drain and waits for it. Completions of other chunks are processed meanwhile.

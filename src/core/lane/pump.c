@@ -18,9 +18,9 @@
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
 
-/* Slots of a lane, which the device's options may change. The big slots have 16 MiB together: in
- * parts of 1 MiB they serve 16 drive calls at once, which keep a drive busy, and a lane can fill 8
- * MiB while it copies 8 MiB. Whole big slots serve long chunks, small slots random reads. */
+/* Slots of a lane, which the device's options may change. The big slots have 16 MiB together. In
+ * parts of 1 MiB they serve 16 drive calls at once, which keep a drive busy. A lane can also fill
+ * 8 MiB while it copies 8 MiB. Whole big slots serve long chunks, small slots random reads. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
@@ -32,8 +32,8 @@
 #define BORROWED_SMALL 8
 
 /* A lane gets this many small requests before the next lane is woken. A thread that is awake
- * costs less than waking another, and more lanes only wait for each other in the driver's calls
- * (2.2 us for each copy by one lane, 4 us by five; H200). */
+ * costs less than waking another. More lanes would also wait for each other in the driver's
+ * calls (a copy takes 2.2 us by one lane, 4 us by five; H200). */
 #define LANE_LOAD_FULL 64
 /* A busy lane that stays in one turn for longer than this may hang in a system call (of a file
  * server that went away). A turn takes microseconds, or milliseconds with long copies. */

@@ -32,7 +32,7 @@ struct pst_pump_start {
 };
 
 /* A lane outside the pump that uses its device: an inline lane. The pump calls the functions with
- * members_lock held. They do the same as those in pst_device_hooks. */
+ * members_lock held. They do the same as the functions of pst_device_hooks. */
 struct pst_pump_member {
 	struct pst_pump_member *next;
 	void (*invalidate)(struct pst_pump_member *member, struct penstock_storage *st,

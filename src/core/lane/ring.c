@@ -2,8 +2,8 @@
 /*
  * Ring memory and slots: see ring.h. A lane maps its ring when it opens, pins it then and when
  * it grows, and paths get and put slots. mmap and cuMemHostRegister of populated huge pages take
- * half the time of the driver's own pinned allocation (0.35 s for each GiB, H200 machine). Slots
- * must be used by the lane's thread only.
+ * half the time of the driver's own pinned allocation (0.35 s for each GiB, H200 machine). Another
+ * thread than the lane's must never get or put a slot.
  */
 #include "core/lane/ring.h"
 

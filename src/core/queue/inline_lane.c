@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inline lanes: see inline_lane.h. queue.c opens them and runs their turns on the owner's thread.
- * Another thread may only drop what a lane caches of a storage or device that closes, and never
+ * Another thread may only drop the lane's caches of a storage or device that closes, and never
  * during a turn.
  */
 #include "core/queue/inline_lane.h"

@@ -29,7 +29,7 @@ void pst_inline_lane_enqueue(struct pst_inline_lane *il, struct pst_request *req
 /* Runs one turn of the lane. If it found nothing to do, it waits at most wait_us; 0: not at all,
  * -1: until woken. */
 void pst_inline_lane_turn(struct pst_inline_lane *il, int64_t wait_us);
-/* Ends the wait of a turn. Any thread. */
+/* Wakes the owner from the wait of a turn. Any thread. */
 void pst_inline_lane_wake(struct pst_inline_lane *il);
 /* Makes the lane check its chunks for cancelled requests. Any thread. */
 void pst_inline_lane_cancel(struct pst_inline_lane *il);

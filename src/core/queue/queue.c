@@ -566,7 +566,7 @@ static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *do
 }
 
 /* Returns the limit of completions of one call. Their requests stay in use until the next call, and
- * callbacks or the submitting thread may submit as many more meanwhile. */
+ * callbacks or the submitting thread may submit as many more until then. */
 static unsigned harvest_max(const struct penstock_queue *q, const struct penstock_done *done,
 			    unsigned max)
 {
@@ -655,7 +655,7 @@ static void queue_sleep(struct penstock_queue *q, uint64_t until_ns)
 	atomic_store_explicit(&q->asleep, false, memory_order_relaxed);
 	if (!atomic_load_explicit(&q->watched, memory_order_relaxed)) {
 		atomic_store(&q->armed, false);
-		if (atomic_load(&q->watched)) /* penstock_queue_fd was called meanwhile */
+		if (atomic_load(&q->watched)) /* penstock_queue_fd was called since */
 			atomic_store(&q->armed, true);
 	}
 	queue_drain_fd(q);

@@ -137,7 +137,7 @@ static void pair_release(struct pst_semaphores *sems, uint64_t *pair, uint64_t v
 				      memory_order_release);
 }
 
-/* Frees the pairs of abandoned requests that their streams have reached meanwhile. */
+/* Frees the pairs of abandoned requests that their streams have reached since. */
 static void pairs_reclaim(struct pst_semaphores *sems)
 {
 	for (unsigned i = 0; i < PAIRS_MAX; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: see plan.h. route.c makes a plan for every class and effort. explain.c and reports ask
- * it why a path was not chosen. It must never do I/O or allocate. The rules:
+ * Plans: see plan.h. route.c makes a plan for every class and effort. explain.c and
+ * reports call pst_plan_why. It must never do I/O or allocate. The rules:
  *
  * - a plan lists only usable paths that meet the required class;
  * - cold and unknown bytes: first the paths that avoid the page cache, the most direct one

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans: the paths that a request may use, in order of preference. A pure function computes
- * three lists from what the path probes found: for cold bytes, for warm bytes (in the page
+ * three lists from the results of the path probes: for cold bytes, for warm bytes (in the page
  * cache) and for bytes of unknown residency. It does no I/O and no allocation. Requests,
  * `penstock explain` and the property tests call the same function.
  */
@@ -16,7 +16,7 @@ struct pst_path_state {
 	int8_t proven; /* 1: by a canary; 0: needs no canary; -1: not proven */
 	struct pst_path_facts facts;
 	struct pst_err err;	     /* why it is not usable, or misses its highest class */
-	char fix[PENSTOCK_TEXT_MAX]; /* advice: what would make it usable */
+	char fix[PENSTOCK_TEXT_MAX]; /* advice how to make it usable */
 };
 
 /* The input of a plan. */

@@ -2,8 +2,8 @@
 /*
  * A request's progress: counts the bytes that its chunks moved, begins its phases, fails and
  * completes it, and fills its report. Lanes and cancelling threads call it, and the harvesting
- * thread calls the report. It must never call a lane or a queue: return values tell a lane what
- * to do next, and the request's hooks tell its queue.
+ * thread calls the report. It must never call a lane or a queue: a lane acts on the
+ * return values, and the request's hooks notify its queue.
  */
 #include "core/request/request.h"
 
@@ -72,7 +72,7 @@ static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 
 /* Records a failure, if it is the request's first. No phase begins after it, and no byte from
  * `pos` on counts as arrived. The caller must have claimed bytes, or the request could complete
- * meanwhile. */
+ * during this call. */
 static void req_record_failure(struct pst_request *req, uint64_t pos, const struct pst_err *err)
 {
 	int none = 0;
@@ -306,8 +306,8 @@ static struct found req_found(const struct pst_request *req)
 	return found;
 }
 
-/* Returns why a usable path carried no bytes and failed none: the plan's reason. The plan's
- * reason depends on the residency, which the paths that did carry bytes tell. */
+/* Returns why a usable path carried no bytes and failed none: the plan's reason. It depends
+ * on the bytes' residency, which follows from the paths that carried bytes. */
 static enum penstock_why path_why_unused(const struct pst_request *req,
 					 const struct pst_route *route, unsigned i,
 					 const struct found *found)

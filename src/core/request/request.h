@@ -99,10 +99,11 @@ struct pst_request {
 	unsigned seg_count, span_count;
 	uint64_t body, total; /* numbered bytes: without edges, and all */
 
-	_Atomic uint64_t next, limit;	/* first byte not claimed; end of what may be claimed */
-	_Atomic uint64_t left;		/* bytes of this phase that are not complete */
-	_Atomic uint64_t refs;		/* see PST_HOLD below */
-	_Atomic unsigned spread;	/* lanes that share it */
+	_Atomic uint64_t next,
+		limit;		 /* first byte not claimed; end of the bytes that may be claimed */
+	_Atomic uint64_t left;	 /* bytes of this phase that are not complete */
+	_Atomic uint64_t refs;	 /* see PST_HOLD below */
+	_Atomic unsigned spread; /* lanes that share it */
 	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
 	_Atomic bool cancelled;		/* by the caller */
 	_Atomic int failed;		/* first failure, -errno */
@@ -129,7 +130,7 @@ struct pst_request {
  * The references to a request are fields of one atomic integer.
  *
  *	PST_HOLD	a counter: one for the data until all phases are done, one for each
- *			lane that works on the request, one for a thread that cancels it
+ *			lane that works on the request, one for each thread that cancels it.
  *	PST_LISTED	a counter of lanes that have the request on a list
  *	PST_SUBMITTED	a flag, set from submit until the request is harvested
  *	PST_ABANDONED	a flag: the request was cancelled, or its deadline has passed

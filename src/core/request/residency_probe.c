@@ -3,7 +3,7 @@
  * Residency probes: see residency_probe.h. claim.c begins them, and chunk.c ends them. After a
  * quick probe the next chunks use the plan for cached bytes, on a path whose calls are timed as
  * well. After one slow chunk the next chunk probes again, and after two slow chunks in a row
- * the storage counts as cold. So it does after a slow first probe. A cold storage is probed
+ * the storage counts as cold. It also does after a slow first probe. A cold storage is probed
  * again after AGAIN bytes. It must never delay a request: while no verdict exists, bytes follow
  * the plan's order for unknown residency.
  */
@@ -18,7 +18,7 @@
  * than 3. */
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
-#define PROBE_BYTES_MIN (64u << 10) /* a shorter call's duration tells little */
+#define PROBE_BYTES_MIN (64u << 10) /* a shorter call's duration is no evidence */
 #define AGAIN                                                                               \
 	(64u << 20) /* bytes between probes. A probe of 256 KiB is less than 0.5 % of them. \
 		     */
@@ -79,7 +79,7 @@ void pst_residency_probe_end(struct pst_chunk *chunk, int64_t bytes)
 
 	chunk->timed_ns = 0;
 	if (bytes <= 0)
-		return; /* a failure tells nothing about residency */
+		return; /* a failure is no evidence of residency */
 	if (took_us <= WARM_BASE_US + (uint64_t)bytes / WARM_BYTES_US) {
 		chunk->residency = PST_WARM;
 		atomic_store_explicit(probe, PST_PROBE_WARM, memory_order_relaxed);

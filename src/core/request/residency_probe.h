@@ -10,7 +10,7 @@
 #include "core/ops.h"
 #include "core/request/plan.h"
 
-/* What a storage's probes have found so far. */
+/* The result of a storage's probes so far. */
 enum pst_residency_probe {
 	PST_PROBE_NONE,	   /* no probe has begun */
 	PST_PROBE_RUNNING, /* the first probe has begun */
@@ -19,7 +19,7 @@ enum pst_residency_probe {
 	PST_PROBE_COLD,	   /* the last probe was slow, as was the one before it, if any */
 };
 
-/* Returns the residency that the last probe suggests. PST_UNKNOWN: no probe has ended. */
+/* Returns the residency that the last probe suggests. PST_UNKNOWN: no probe has completed. */
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st);
 /* Whether the last probe found its bytes cached. */
 bool pst_residency_sure(const struct penstock_storage *st);

@@ -312,8 +312,8 @@ static bool span_tail_padded(const struct pst_request *req, const struct pst_spa
 }
 
 /*
- * Splits the spans of a write into aligned bodies, which direct paths can carry, and unaligned
- * edges, which are written through the page cache after all bodies. So the library never
+ * Splits the spans of a write into aligned bodies and unaligned edges. Direct paths can carry
+ * the bodies. The edges are written through the page cache after all bodies. So the library never
  * reads, modifies and writes back a block, and two requests that share a block lose no bytes.
  */
 static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct pst_err *err)

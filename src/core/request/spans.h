@@ -20,7 +20,7 @@ struct pst_place {
 	const struct pst_span *span;
 	uint64_t off, len;
 	uint64_t pos; /* number of the first byte in the request */
-	bool blind;   /* the storage could not tell whether the bytes are cached */
+	bool blind;   /* the storage could not report whether the bytes are cached */
 };
 
 /* Finds the place of the request's byte number `pos`. */
@@ -44,7 +44,7 @@ struct pst_part {
 	uint64_t row_len, rows;
 	uint64_t slack; /* usable bytes of memory after the part, if it ends its segment */
 };
-/* Called for one part. A value other than 0 ends the walk. */
+/* Called for one part. A value other than 0 stops the iteration. */
 typedef int pst_part_fn(void *arg, const struct pst_part *part);
 
 /* Calls fn for every part of the span's segments in storage range [off, off + len), until fn

@@ -118,7 +118,7 @@ static unsigned route_probe_paths(struct pst_route *route, const bool *marked)
 	return unproven;
 }
 
-/* Logs what the probes found, for users of programs that cannot call penstock_explain. */
+/* Logs the result of the probes, for users of programs that do not call penstock_explain. */
 static void route_log(const struct pst_route *route)
 {
 	for (unsigned i = 0; i < pst_path_count; i++) {

@@ -41,8 +41,8 @@ struct pst_route {
 int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
 		  struct pst_route **out, struct pst_err *err);
 
-/* Returns why no path of the route meets a class: what a usable path lacks for it, else why the
- * first path that fits the device is shut. The text lives as long as the route. */
+/* Returns why no path of the route meets a class: why a usable path misses it, else why the first
+ * path that fits the device is shut. The text lives as long as the route. */
 const char *pst_route_why(const struct pst_route *route, enum penstock_class require);
 
 /* Drops every route of a storage that closes. */
