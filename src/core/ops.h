@@ -215,7 +215,7 @@ struct penstock_device {
 	struct penstock_device_opts opts; /* with copies of the caller's strings */
 	const struct pst_device_hooks *hooks;
 	unsigned index;	     /* in the process's table of devices */
-	uint64_t serial;     /* unique, while the index may be reused */
+	uint64_t serial;     /* unique number; a later device may get the same index */
 	unsigned generation; /* pst_fork_generation() of the process that opened it */
 	unsigned refs;	     /* number of openers, guarded by the table's lock */
 	char name[32];
@@ -298,7 +298,7 @@ struct pst_device_ops {
 	 * through host memory. */
 	int (*copy_peer)(struct penstock_device *dst, struct penstock_device *src,
 			 const struct pst_rect *rect, struct pst_err *err);
-	/* Share memory with other processes. */
+	/* Optional. Export memory to another process, and import its memory. */
 	int (*export_memory)(struct penstock_device *dev, void *ptr, size_t len,
 			     struct penstock_export *out, struct pst_err *err);
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,

@@ -206,7 +206,7 @@ static int range_resident(struct penstock_storage *st, const struct penstock_seg
 	}
 }
 
-/* Returns the bytes of the segment, or of the whole storage if it has no row length. */
+/* Returns the length of the segment, or of the whole storage if the row length is 0. */
 static uint64_t range_length(const struct penstock_storage *st, const struct penstock_seg *seg)
 {
 	uint64_t len;

@@ -22,7 +22,7 @@
 #define BLIND_MAX (32u << 20)
 
 /* A chunk may end up to this many bytes early, so that it does not cut a single byte off a row. */
-#define CUTS 4
+#define SHORTEN_MAX 4
 #define CHUNK_MIN 16u /* shorter ones are not worth a chunk if others follow */
 
 /*
@@ -199,7 +199,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	if (facts->chunk_first && !req->alone)
 		len = chunk_ramp(req, place, facts, len);
 	/* The device refuses to copy a single byte while a stream waits (device/cuda_copy.c). */
-	for (unsigned i = 0; i < CUTS && len > 2; i++, len--)
+	for (unsigned i = 0; i < SHORTEN_MAX && len > 2; i++, len--)
 		if (place->len != len + 1 &&
 		    !pst_span_isolates_byte(req, place->span, place->off + len))
 			break;

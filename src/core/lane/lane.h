@@ -83,7 +83,7 @@ struct pst_lane {
 	_Atomic uint64_t caches;     /* cache_bit of each storage that it has cached state of */
 	_Atomic uint64_t copies_to;  /* bit i: it has a copy queue for device i */
 	unsigned cancel_turn;	     /* the last value of the pump's cancel_turn that it handled */
-	bool trim_due;		     /* paths have something to trim when it is idle */
+	bool trim_due;		     /* paths have unused state to release when the lane is idle */
 	void *path_state[PST_PATHS_MAX]; /* the paths' state of this lane */
 	_Atomic bool taken;		 /* borrowed lanes: in use */
 	struct pst_err open_err;	 /* why it, or a copy queue, did not open */

@@ -292,7 +292,7 @@ static void pump_stop(struct penstock_device *dev)
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* Runs in the child of a fork. */
+/* Makes the lock usable in a forked child, in which pst_fork_hook runs it. */
 static void attach_lock_reset(void)
 {
 	pthread_mutex_init(&attach_lock, NULL);
@@ -345,7 +345,7 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 /* ---- passing requests to lanes ---- */
 
-/* Returns the lane's requests and chunks that are not complete, roughly. */
+/* Returns roughly how many requests and chunks of the lane are not complete. */
 static unsigned lane_load(struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->load, memory_order_relaxed) +

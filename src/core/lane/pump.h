@@ -75,7 +75,7 @@ struct pst_pump {
 	_Atomic bool stop;
 };
 
-/* The hooks by which the device table starts and stops a device's pump. */
+/* The hooks by which the device table starts and stops a device's pump and clears its caches. */
 extern const struct pst_device_hooks pst_pump_hooks;
 
 /* Returns the ring memory of the pump's own lanes. */

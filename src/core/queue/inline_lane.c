@@ -23,7 +23,7 @@ struct pst_inline_lane {
 	struct pst_pump_member member; /* first, so that its address is the struct's */
 	struct pst_lane lane;
 	pthread_t owner;
-	_Atomic bool locked; /* a thread turns the lane or empties its caches */
+	_Atomic bool locked; /* a thread runs a turn of the lane or drops its caches */
 };
 
 static void inline_lane_lock(struct pst_inline_lane *il)

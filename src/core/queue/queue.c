@@ -58,7 +58,7 @@ static void queue_signal_fd(struct penstock_queue *q)
 /* Pushes a completed request onto its queue's list and wakes the harvester. */
 static void queue_push(struct penstock_queue *q, struct pst_request *req)
 {
-	bool news = true; /* the harvester must see this completion */
+	bool wake = true;
 
 	/* Once the request is on the list it may be harvested, and the queue closed. */
 	atomic_fetch_add_explicit(&q->pushing, 1, memory_order_relaxed);
@@ -66,13 +66,13 @@ static void queue_push(struct penstock_queue *q, struct pst_request *req)
 		pst_req_retire_id(req);
 		pst_req_put(req, PST_SUBMITTED);
 		/* It is not harvested, but a thread may wait until nothing is in flight. */
-		news = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
+		wake = atomic_fetch_sub_explicit(&q->inflight, 1, memory_order_seq_cst) == 1;
 	} else {
 		PST_LIFO_PUSH(&q->completed, req, link, memory_order_seq_cst);
 	}
-	if (news && q->inline_lane)
+	if (wake && q->inline_lane)
 		pst_inline_lane_wake(q->inline_lane);
-	else if (news && atomic_load_explicit(&q->armed, memory_order_seq_cst))
+	else if (wake && atomic_load_explicit(&q->armed, memory_order_seq_cst))
 		queue_signal_fd(q);
 	atomic_fetch_sub_explicit(&q->pushing, 1, memory_order_release);
 }

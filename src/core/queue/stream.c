@@ -33,7 +33,7 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static const struct pst_stream_hooks stream_hooks;
 
-/* Runs in the child of a fork. */
+/* Makes the lock usable in a forked child, in which pst_fork_hook runs it. */
 static void semaphores_lock_reset(void)
 {
 	pthread_mutex_init(&semaphores_lock, NULL);
@@ -177,7 +177,8 @@ int pst_stream_arm(struct pst_request *req, struct pst_err *err)
 	pair = pair_get(atomic_load(&pump->semaphores));
 	if (!pair)
 		return pst_fail(err, PENSTOCK_WHY_FULL,
-				"all %u stream-ordered requests of the device are in flight",
+				"%u stream-ordered requests of the device are in flight, the "
+				"limit: wait for some",
 				PAIRS_MAX);
 	/* The values of both semaphores only grow, and the stream waits for at least its value. So
 	 * a pair may serve the next request while the device still reads it for this one. */

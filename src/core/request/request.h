@@ -58,7 +58,7 @@ struct pst_lane_entry {
 	unsigned stalled; /* chunks that this lane has claimed and that wait for a slot */
 };
 
-/* Calls to the owner of a request, its queue. Any thread makes them. */
+/* Functions by which a request notifies its owner, a queue. Any thread may call them. */
 struct pst_req_hooks {
 	/* The request has completed. The hook may pass it to the caller, so the element may be
 	 * in use for another request when the hook returns. */
@@ -85,7 +85,7 @@ struct pst_request {
 	unsigned losses; /* the storage's count of failed syncs at submit */
 	uint64_t deadline_ns;
 	int forced; /* index of the path that the caller named; -1: the plan decides */
-	const struct pst_path_ops *wrap; /* starts chunks instead of their own path, or NULL */
+	const struct pst_path_ops *wrap; /* wraps the chunks' path and starts them; NULL: none */
 	uint64_t wrap_state[10];	 /* the wrapping path's arguments */
 	void *user;
 	penstock_done_fn *done;
@@ -97,7 +97,7 @@ struct pst_request {
 	struct penstock_seg *segs;
 	struct pst_span *spans;
 	unsigned seg_count, span_count;
-	uint64_t body, total; /* numbered bytes: without edges, and all */
+	uint64_t body, total; /* number of its bytes: without edges, with edges */
 
 	_Atomic uint64_t next,
 		limit;		 /* first byte not claimed; end of the bytes that may be claimed */

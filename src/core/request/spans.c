@@ -188,9 +188,10 @@ static int check_overlap(const struct pst_request *req, void *memory, size_t mem
 	unsigned count, last = 0;
 
 	if (memory_len / sizeof(*heap) < req->seg_count)
-		return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
-				      "%u unordered segments, room for %zu", req->seg_count,
-				      memory_len / sizeof(*heap));
+		return pst_fail_errno(
+			err, E2BIG, PENSTOCK_WHY_FULL,
+			"%u unordered segments: at most %zu can be checked for overlap",
+			req->seg_count, memory_len / sizeof(*heap));
 	count = rows_collect(req, heap);
 	while (count) {
 		struct rows *first = &heap[0];
@@ -257,7 +258,8 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 		}
 		if (req->span_count == spans_max)
 			return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
-					      "more than %u separate ranges", spans_max);
+					      "more than %u separate ranges: split the request",
+					      spans_max);
 		span = &req->spans[req->span_count++];
 		*span = (struct pst_span){
 			.off = seg->off, .len = len, .seg_first = i, .seg_count = 1};
@@ -342,7 +344,8 @@ static int spans_split_edges(struct pst_request *req, unsigned spans_max, struct
 		}
 		if (req->span_count + 2 > spans_max)
 			return pst_fail_errno(err, E2BIG, PENSTOCK_WHY_FULL,
-					      "more than %u separate ranges", spans_max);
+					      "more than %u separate ranges: split the request",
+					      spans_max);
 		edge.edge = true;
 		if (head) {
 			edge.len = head;
@@ -395,7 +398,9 @@ int pst_spans_make(struct pst_request *req, unsigned spans_max, struct pst_err *
 	for (unsigned i = 0; i < req->span_count; i++) {
 		span_finish(req, &req->spans[i]);
 		if (!req->spans[i].route)
-			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED, "no route");
+			return pst_fail(err, PENSTOCK_WHY_UNSUPPORTED,
+					"no route to the device of segment %u",
+					req->spans[i].seg_first);
 	}
 	if (req->op == PENSTOCK_WRITE && req->forced < 0) {
 		ret = spans_split_edges(req, spans_max, err);

@@ -31,7 +31,7 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 #define PAUSE_NS 1000000u
 #define PAUSE_MAX_NS 1000000000u
 
-/* Runs in the child of a fork. */
+/* Makes the lock usable in a forked child, in which pst_fork_hook runs it. */
 static void route_lock_reset(void)
 {
 	pthread_mutex_init(&route_lock, NULL);
