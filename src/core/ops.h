@@ -205,8 +205,8 @@ struct pst_device_facts {
 };
 
 struct pst_device_ops;
-struct pst_device_hooks; /* core/base/devices.h */
-struct pst_pump;	 /* core/lane/pump.h */
+struct pst_device_hooks; /* in core/base/devices.h */
+struct pst_pump;	 /* in core/lane/pump.h */
 /* An open device. */
 struct penstock_device {
 	const struct pst_device_ops *ops;

@@ -21,7 +21,8 @@
 /*
  * The start of a pump. All its lanes open first, and then they pin their rings: while one lane
  * populates its ring, no thread of the process can map memory or create a thread. The pump has
- * started when the first lane's ring is pinned. Each other lane starts work when its ring is.
+ * started when the first lane's ring is pinned. Each other lane starts work when its own ring is
+ * pinned.
  */
 struct pst_pump_start {
 	pthread_mutex_t lock;

@@ -16,8 +16,8 @@ int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err
 	return *out ? 0 : dev->ops->alloc(dev, PST_SCRATCH_BYTES, out, err);
 }
 
-/* Device memory must not be freed while a stream waits. The memory then stays on the device for
- * the next test, and the device's last close frees it. */
+/* Frees the memory, unless a stream waits, because freeing would wait for all streams. It then
+ * keeps the memory for the next test, and the device's last close frees it. */
 void pst_scratch_put(struct penstock_device *dev, void *mem)
 {
 	void *none = NULL;
