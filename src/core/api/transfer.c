@@ -83,7 +83,7 @@ int64_t penstock_transfer(const struct penstock_req *req, struct penstock_report
 	ret = spare_get(req, &q);
 	if (ret)
 		return ret;
-	ret = pst_queue_submit_here(q, req);
+	ret = pst_queue_submit_here(q, req, report != NULL);
 	if (ret < 0) {
 		spare_put(q);
 		return ret;

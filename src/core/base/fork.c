@@ -6,14 +6,15 @@
  */
 #include "core/base/fork.h"
 
-#include <assert.h>
 #include <pthread.h>
+#include <stdlib.h>
 
 #define HOOKS_MAX 16
 
 _Atomic unsigned pst_fork_count = 1;
 
-static void (*hooks[HOOKS_MAX])(void);
+typedef void fork_hook_fn(void);
+static _Atomic(fork_hook_fn *) hooks[HOOKS_MAX];
 static _Atomic unsigned hook_count;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
@@ -23,8 +24,12 @@ static void fork_in_child(void)
 
 	/* The child starts over: the parent's lanes do not run here. */
 	atomic_fetch_add(&pst_fork_count, 1);
-	for (unsigned i = 0; i < count; i++)
-		hooks[i]();
+	for (unsigned i = 0; i < count && i < HOOKS_MAX; i++) {
+		fork_hook_fn *hook = atomic_load(&hooks[i]);
+
+		if (hook) /* else another thread was about to store it: its lock is unused */
+			hook();
+	}
 }
 
 static void fork_watch_once(void)
@@ -39,16 +44,12 @@ void pst_fork_watch(void)
 
 void pst_fork_hook(void (*hook)(void))
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	unsigned at;
+	unsigned at = atomic_fetch_add(&hook_count, 1);
 
 	pst_fork_watch();
-	pthread_mutex_lock(&lock);
-	at = atomic_load(&hook_count);
-	assert(at < HOOKS_MAX);
-	hooks[at] = hook;
-	atomic_store(&hook_count, at + 1);
-	pthread_mutex_unlock(&lock);
+	if (at >= HOOKS_MAX)
+		abort(); /* a constant of this file is too small */
+	atomic_store(&hooks[at], hook);
 }
 
 int pst_fork_refuse(struct pst_err *err)

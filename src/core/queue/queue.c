@@ -431,7 +431,8 @@ static void queue_predict(struct penstock_queue *q, const struct pst_request *re
 	q->poll_to = req->start_ns + ns + ns / 4 + PREDICTED_NS;
 }
 
-int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from)
+int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from,
+			  bool wants_report)
 {
 	struct pst_err err;
 	struct pst_request *req = pool_get(q, &err);
@@ -442,6 +443,7 @@ int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *f
 			pool_put(q, req);
 		return pst_err_publish(&err);
 	}
+	req->wants_report = wants_report;
 	req_submitted(req);
 	if (req_run_here(req))
 		return 0;
@@ -470,6 +472,7 @@ static int queue_submit_one(struct penstock_queue *q, const struct penstock_req 
 		pool_put(q, req);
 		return ret;
 	}
+	req->wants_report = true;
 	req_submitted(req);
 	if (id)
 		*id = (uint64_t)req->generation << 32 | req->index;
@@ -544,7 +547,8 @@ static unsigned queue_harvest(struct penstock_queue *q, struct penstock_done *do
 		q->ready = req->link;
 		if (!q->ready)
 			q->ready_end = &q->ready;
-		pst_req_report(req);
+		if (req->wants_report || req->result < 0)
+			pst_req_report(req);
 		one.id = (uint64_t)req->generation << 32 | req->index;
 		one.user = req->user;
 		one.result = req->result;

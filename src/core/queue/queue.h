@@ -43,7 +43,8 @@ struct penstock_queue {
 
 /* Submits one request, and carries it on the calling thread if it is small. The caller must then
  * harvest it with penstock_wait. */
-int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from);
+int pst_queue_submit_here(struct penstock_queue *q, const struct penstock_req *from,
+			  bool wants_report);
 
 /* Whether the pool has a free request. Frees the requests of the last harvest first. */
 bool pst_queue_has_free(struct penstock_queue *q);

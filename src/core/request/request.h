@@ -120,6 +120,7 @@ struct pst_request {
 	_Atomic(const char *) engine;	 /* name of the engine that carried its last chunk */
 	uint64_t start_ns, end_ns;
 	int64_t result;
+	bool wants_report; /* false: the report is filled only if the request fails */
 	struct penstock_report report;
 
 	struct pst_lane_entry entries[PST_LANES_MAX];

@@ -153,8 +153,8 @@ static void route_drop(struct pst_route *route)
 	pst_route_put(route);
 }
 
-static int route_make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
-		      struct pst_route **out, struct pst_err *err)
+static int route_create(struct penstock_storage *st, struct penstock_device *dev,
+			enum penstock_op op, struct pst_route **out, struct pst_err *err)
 {
 	struct pst_route *route, *old;
 	int ret = pst_device_start(dev, err);
@@ -257,23 +257,12 @@ static void route_retest(struct pst_route *old, struct pst_route **out)
 	*out = route;
 }
 
-/* Finds the route of this device. NULL: none exists. It compares the serial number first, because
- * another thread may free the route of a closed device that had the same index. */
-static struct pst_route *route_find(struct penstock_storage *st, const struct penstock_device *dev,
-				    enum penstock_op op)
-{
-	if (atomic_load_explicit(&st->route_serials[op][dev->index], memory_order_acquire) !=
-	    dev->serial)
-		return NULL;
-	return atomic_load_explicit(&st->routes[op][dev->index], memory_order_acquire);
-}
-
-int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
-		  struct pst_route **out, struct pst_err *err)
+int pst_route_make(struct penstock_storage *st, struct penstock_device *dev, enum penstock_op op,
+		   struct pst_route **out, struct pst_err *err)
 {
 	int ret = 0;
 
-	*out = route_find(st, dev, op);
+	*out = pst_route_find(st, dev, op);
 	if (*out && !route_is_stale(*out))
 		return 0;
 	if (op == PENSTOCK_WRITE && st->facts.why_no_write.code) {
@@ -285,9 +274,9 @@ int pst_route_get(struct penstock_storage *st, struct penstock_device *dev, enum
 				      "the storage was opened for reading only");
 	pthread_once(&fork_once, route_hook_fork);
 	pthread_mutex_lock(&route_lock);
-	*out = route_find(st, dev, op);
+	*out = pst_route_find(st, dev, op);
 	if (!*out)
-		ret = route_make(st, dev, op, out, err);
+		ret = route_create(st, dev, op, out, err);
 	else if (route_is_stale(*out))
 		route_retest(*out, out);
 	pthread_mutex_unlock(&route_lock);
@@ -310,12 +299,6 @@ const char *pst_route_why(const struct pst_route *route, enum penstock_class req
 			first = state->err.text;
 	}
 	return first;
-}
-
-void pst_route_put(struct pst_route *route)
-{
-	if (atomic_fetch_sub_explicit(&route->refs, 1, memory_order_acq_rel) == 1)
-		free(route);
 }
 
 void pst_routes_drop(struct penstock_storage *st)
