@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pull parser that json.h describes. Compiled into the library and into the drop-in, so it
- * includes no header outside of this folder. It must never read past the text, allocate or
- * recurse.
+ * Implements the pull parser that json.h declares. This file is compiled into the library and
+ * into the cuFile drop-in (shim/), so it includes no project header from outside its own folder.
+ * The parser must never read past the end of the text, allocate memory or recurse.
  */
 #include "json.h"
 
@@ -19,13 +19,15 @@ bool pst_json_wrong(struct pst_json *in, const char *what)
 	return false;
 }
 
-/* Moves past one byte of a blank or comment. Only these contain line ends, which it counts. */
+/* Consumes one byte of white space or of a comment, and counts line ends. Only white space and
+ * comments can contain line ends. */
 static void step(struct pst_json *in)
 {
 	in->lines += in->text[in->at++] == '\n';
 }
 
-/* Skips one comment of C or C++. Returns false if none starts here. */
+/* Skips one C or C++ comment. Returns false if no comment starts at the current position, or if the
+ * comment has no end. */
 static bool skip_comment(struct pst_json *in)
 {
 	const char *text = in->text;
@@ -101,7 +103,8 @@ bool pst_json_more(struct pst_json *in, char end, bool *first)
 
 /* ---- strings ---- */
 
-/* Returns the value of four hexadecimal digits, -1 if they are not. */
+/* Returns the value of the four hexadecimal digits at offset `at`, or -1 if there are no four
+ * digits. */
 static int hex4(const struct pst_json *in, size_t at)
 {
 	int value = 0;
@@ -147,7 +150,9 @@ static size_t put_utf8(char *out, uint32_t c)
 	return 4;
 }
 
-/* Replaces an escape that has no place in a C string by a question mark, or refuses it. */
+/* Handles an escape that a C string cannot represent: a lenient parser writes a question mark
+ * instead, a strict one records the error `what`. Returns the number of bytes written, 0 on an
+ * error. */
 static size_t unescape_odd(struct pst_json *in, char *out, const char *what)
 {
 	if (!in->lenient)
@@ -156,8 +161,9 @@ static size_t unescape_odd(struct pst_json *in, char *out, const char *what)
 	return 1;
 }
 
-/* Decodes the digits after "\u" and returns the number of bytes written, 0 on an error. The
- * result is never longer than the escape, so it fits in place. */
+/* Decodes the four digits after "\u", and a second escape if both form a surrogate pair. Returns
+ * the number of bytes written, or 0 on an error. The decoded bytes are never more than those of the
+ * escape, so they can overwrite the escape in the text. */
 static size_t unescape_u(struct pst_json *in, char *out)
 {
 	int high = hex4(in, in->at), low;
@@ -184,7 +190,8 @@ static size_t unescape_u(struct pst_json *in, char *out)
 	return put_utf8(out, c);
 }
 
-/* Decodes the escape after a backslash and returns the number of bytes written, 0 on an error. */
+/* Decodes the escape whose backslash the caller has consumed. Returns the number of bytes written,
+ * or 0 on an error. */
 static size_t unescape(struct pst_json *in, char *out)
 {
 	static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -234,7 +241,7 @@ bool pst_json_string(struct pst_json *in, char **out, size_t *len)
 	if (in->at >= in->len)
 		return pst_json_wrong(in, "a string without end");
 	in->at++;
-	*put = '\0'; /* at or before the closing quote, so inside the text */
+	*put = '\0'; /* `put` is at or before the closing quote, so inside the text */
 	*out = start;
 	*len = (size_t)(put - start);
 	return true;
@@ -302,7 +309,8 @@ static bool skip_number(struct pst_json *in)
 	return true;
 }
 
-/* Skips a string, a number or a literal name; `c` is its first byte. */
+/* Skips a value that is neither an object nor an array: a string, a number, or a word such as
+ * `true`. `c` is the first byte of the value. */
 static bool skip_plain(struct pst_json *in, int c)
 {
 	static const char *const words[] = {"true", "false",	"null",
@@ -364,5 +372,5 @@ bool pst_json_end(struct pst_json *in)
 	pst_json_peek(in);
 	if (in->at < in->len)
 		return pst_json_wrong(in, "something behind the end");
-	return !in->what; /* a comment without its end */
+	return !in->what; /* false if a comment has no end */
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pull parser of JSON: the caller states which token must come next. Called by the readers
- * of model files in src/job, and by the drop-in in shim/ for cufile.json. Strings are
- * unescaped in place, so the parser writes to the text, which the caller owns. It must never
- * read past the text, allocate or recurse.
+ * A pull parser for JSON: its caller states which token must come next. Called by the readers of
+ * model files in src/job, and by the cuFile drop-in (shim/), which reads cufile.json. The parser
+ * unescapes strings in place, so it writes to the text, which the caller owns. It must never
+ * read past the end of the text, allocate memory or recurse.
  */
 #ifndef PST_COMMON_JSON_H
 #define PST_COMMON_JSON_H
@@ -15,37 +15,44 @@
 struct pst_json {
 	char *text;
 	size_t len, at;
-	const char *what;    /* the first error, NULL: none */
-	bool python_numbers; /* accept NaN, Infinity and -Infinity, which Python writes, in skips */
+	const char *what; /* message of the first error; NULL if there was none */
+	/* pst_json_skip accepts NaN, Infinity and -Infinity, which Python writes. */
+	bool python_numbers;
 	/*
-	 * Accept what files such as cufile.json have beyond JSON: comments, a comma after the last
-	 * member, leading zeros, "1.", and strings that are not UTF-8. An escaped NUL or half of
-	 * a surrogate pair becomes a question mark.
+	 * The parser also accepts texts that are not strictly JSON, such as cufile.json: with
+	 * comments, a comma after the last member, leading zeros, numbers such as "1.", and
+	 * strings that are not UTF-8. It replaces an escaped NUL, or an escaped half of a
+	 * surrogate pair, by a question mark.
 	 */
 	bool lenient;
-	unsigned lines; /* number of line ends before `at` */
+	unsigned lines; /* number of line ends in the text before offset `at` */
 };
 
-/* Records the first error and returns false, so that callers can return it. */
+/* Records the error `what`, unless an earlier error is recorded. Always returns false, so that a
+ * caller can return the result. */
 bool pst_json_wrong(struct pst_json *in, const char *what);
 
-/* Returns the next byte after blanks and comments without consuming it, 0 at the end. */
+/* Skips white space, and comments if the parser is lenient. Returns the next byte without consuming
+ * it, or 0 at the end of the text. */
 int pst_json_peek(struct pst_json *in);
-/* Consumes `c`, or records an error. */
+/* Consumes the byte `c` if it comes next after white space, else records an error. Returns whether
+ * it consumed `c`. */
 bool pst_json_take(struct pst_json *in, char c);
 /*
- * Steps to the next member inside {} or []. Returns true if there is one, after consuming the
- * comma. Returns false after consuming the closing byte `end`, or on an error. The caller sets
- * *first to true before the first member.
+ * Moves to the next member of an object or array. If there is one, consumes the comma before it
+ * and returns true. If there is none, consumes the closing byte `end` and returns false. Also
+ * returns false on an error. The caller sets *first to true before the first call for an object
+ * or array.
  */
 bool pst_json_more(struct pst_json *in, char end, bool *first);
-/* Reads a string. *out is terminated by NUL, contains no NUL, and is valid UTF-8 unless lenient. */
+/* Reads a string. *out ends with a NUL and contains no other NUL. It is valid UTF-8 unless the
+ * parser is lenient. */
 bool pst_json_string(struct pst_json *in, char **out, size_t *len);
 /* Reads a whole number of at most 64 bits without sign, fraction or exponent. */
 bool pst_json_number(struct pst_json *in, uint64_t *out);
-/* Checks any value and skips it. */
+/* Skips the next value, of any type, and checks its syntax. */
 bool pst_json_skip(struct pst_json *in);
-/* Checks that only blanks and comments are left. */
+/* Checks that only white space is left in the text, and comments if the parser is lenient. */
 bool pst_json_end(struct pst_json *in);
 
 #endif

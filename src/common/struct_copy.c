@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Implements struct_copy.h. It never reads or writes beyond the caller's `size`, and reads no
- * more than PST_STRUCT_SIZE_MAX bytes of a caller's struct.
+ * Implements struct_copy.h. These functions never access bytes of the caller's struct beyond its
+ * member `size`, and never read more than PST_STRUCT_SIZE_MAX bytes of it.
  */
 #include "common/struct_copy.h"
 

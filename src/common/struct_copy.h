@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies versioned structs, whose first member is `size_t size`, between a caller and the
- * library. A caller may have been compiled with an older header (a shorter struct) or a newer
- * one (a longer struct). Called by the entry points of core and weights. It never words an
- * error: each caller does that from the returned code.
+ * library. A caller may have been compiled with an older header, whose struct is shorter, or
+ * with a newer one, whose struct is longer. Called by the public functions of src/core and
+ * src/weights. These functions return an error code only; the functions that call them write the
+ * error message.
  */
 #ifndef PST_COMMON_STRUCT_COPY_H
 #define PST_COMMON_STRUCT_COPY_H
 
 #include <stddef.h>
 
-/* Largest `size` that is accepted. No struct of the API comes near, so that a larger one is
- * garbage, and its bytes need not be readable. */
+/* Largest accepted value of `size`. No struct of the API is nearly as long, so a larger value is
+ * garbage, and so many bytes may not be readable. */
 #define PST_STRUCT_SIZE_MAX 4096u
 
 /*
  * Copies the caller's struct `from` into `to`, which has `len` bytes. Members that the caller's
- * struct lacks become zero; `from` may be NULL, which makes all of them zero.
- * Returns 0, or a code with `to` zeroed:
- * -EINVAL: `size` is shorter than a size_t or longer than PST_STRUCT_SIZE_MAX.
- * -E2BIG: a byte beyond `len` is not zero: the caller sets a member that this library lacks.
+ * struct lacks become zero. If `from` is NULL, all members become zero. Returns 0 on success. On
+ * an error it sets all of `to` to zero and returns a code: -EINVAL if `size` is less than
+ * sizeof(size_t) or greater than PST_STRUCT_SIZE_MAX; -E2BIG if the caller's struct has a byte
+ * beyond `len` that is not zero, so that the caller sets a member which this library lacks.
  */
 int pst_struct_read(void *to, size_t len, const void *from);
 
 /*
- * Copies `from`, which has `len` bytes, into the caller's struct `to`, as far as its `size`
- * reaches; `size` itself stays. Returns 0, or -EINVAL if `size` is shorter than a size_t.
+ * Copies `from`, which has `len` bytes, into the caller's struct `to`, but no more bytes than
+ * the `size` of that struct. The member `size` keeps its value. Returns 0, or -EINVAL if `size`
+ * is less than sizeof(size_t).
  */
 int pst_struct_write(void *to, const void *from, size_t len);
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Recognises valid UTF-8 (RFC 3629). Used by the parser of model headers, by the JSON printers
- * of library and command, and by code that cuts a message to fit its buffer.
+ * of the library and of the `penstock` command, and by code that cuts a message to fit its
+ * buffer.
  */
 #ifndef PST_COMMON_UTF8_H
 #define PST_COMMON_UTF8_H
 
 #include <stddef.h>
 
-/* Returns the length of the valid sequence at `text`; 0 if it is invalid or longer than `left`
- * bytes (at least 1). For NUL-terminated text `left` may be SIZE_MAX: no sequence contains a
- * NUL. */
+/* Returns the length of the UTF-8 sequence at `text`, or 0 if the sequence is not valid or is
+ * longer than `left` bytes. `left` must be at least 1. For NUL-terminated text `left` may be
+ * SIZE_MAX, because no sequence contains a NUL. */
 static inline unsigned pst_utf8_length(const char *text, size_t left)
 {
 	const unsigned char *s = (const unsigned char *)text;
@@ -23,14 +24,15 @@ static inline unsigned pst_utf8_length(const char *text, size_t left)
 	for (unsigned i = 1; i < n; i++)
 		if ((s[i] & 0xc0) != 0x80)
 			return 0;
-	/* Overlong encodings, surrogates, and code points beyond U+10FFFF. */
+	/* Refuse overlong encodings, surrogates, and code points beyond U+10FFFF. */
 	if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
 	    (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
 		return 0;
 	return n;
 }
 
-/* Removes an incomplete last character from text that was cut to fit its buffer. */
+/* Removes an incomplete UTF-8 sequence from the end of `text`, which was cut to fit its buffer and
+ * is `len` bytes long. */
 static inline void pst_utf8_end(char *text, size_t len)
 {
 	size_t at = len;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements why.h: the only table from errno to reason. Has no state. */
+/* Implements why.h. Contains the library's only table from errno to reason. */
 #include "common/why.h"
 
 #include <errno.h>

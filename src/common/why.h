@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reason that an errno of a system call stands for. Called wherever the library reports a
- * failed call and knows no better reason; core and weights use this one table.
+ * Maps the errno of a failed system call to a reason. Called wherever the library reports such a
+ * failure and knows no more specific reason. src/core and src/weights share this table.
  */
 #ifndef PST_COMMON_WHY_H
 #define PST_COMMON_WHY_H
 
 #include "penstock.h"
 
-/* Returns the reason for an errno, positive or negative; PENSTOCK_WHY_IO_ERROR for any that the
- * table does not name. */
+/* Returns the reason for an errno, which may be positive or negative. Returns PENSTOCK_WHY_IO_ERROR
+ * for an errno that the table does not contain. */
 enum penstock_why pst_why_from_errno(int code);
 
 #endif
