@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backends of this build, in order of preference: the most direct path first, the quickest
- * engine first, and storages and devices in the order in which names are matched. The last
- * device is host memory, which "auto" falls back to. If this build lacks a backend, a file
- * no_*.c replaces it and reports that. Core reads these tables; no other file of core may name a
- * backend.
+ * The tables of the backends in this build. Paths are listed from the most direct to the least
+ * direct, engines from the fastest to the slowest. Core asks the storages, and likewise the
+ * devices, in the listed order whether a name is theirs. The last device is host memory, which
+ * "auto" falls back to. A backend that this build lacks is replaced by a file no_*.c, which
+ * reports that it is missing. Core reads these tables; no other file of core may name a backend.
  */
 #include "core/ops.h"
 #include "device/cuda.h"

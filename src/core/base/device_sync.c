@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeps driver calls that synchronise a device apart from streams that wait for requests: see
- * device_sync.h. Called by backends and by everything that frees or registers memory, and by
- * stream.c. It must never call the driver itself.
+ * Keeps driver calls that synchronise a whole device from running while a stream waits for a
+ * request: see device_sync.h. Called by backends, by all code that frees or registers memory,
+ * and by stream.c. This file must never call the driver itself.
  */
 #include "core/base/device_sync.h"
 
 #include "core/base/clock.h"
 #include "core/base/spin.h"
 
-#define FIRST_NS 5000000u /* a request of some MiB completes within this time */
+/* Length of the first pause. A request of some MiB completes within this time. */
+#define FIRST_NS 5000000u
 #define FIRST_MAX_NS 320000000u
 
 bool pst_device_sync_begin(struct penstock_device *dev)
@@ -26,10 +27,10 @@ void pst_device_sync_end(struct penstock_device *dev)
 	atomic_fetch_sub(&dev->syncs, 1);
 }
 
-/* Stream-ordered requests that follow each other without a gap would keep this call waiting
- * for ever. So it asks streams to hold back, first for 5 ms and then for twice as long each
- * time. Each pause ends by itself: the thread that submits the next request may be the one
- * that a waiting stream depends on. */
+/* If stream-ordered requests followed each other without a gap, this function would wait for ever.
+ * So it makes threads pause before they submit the next stream-ordered request: first for 5 ms,
+ * then each time for twice as long. Each pause ends by itself, because the paused thread may be the
+ * one that a waiting stream depends on. */
 void pst_device_sync_await(struct penstock_device *dev)
 {
 	uint64_t pause_ns = FIRST_NS, ask_ns = 0;
@@ -55,7 +56,7 @@ void pst_device_stream_enter(struct penstock_device *dev)
 
 	while ((until = atomic_load(&dev->sync_first_ns)) && pst_now_ns() < until)
 		pst_backoff(&times);
-	atomic_fetch_add(&dev->streams_waiting, 1); /* before any stream waits */
+	atomic_fetch_add(&dev->streams_waiting, 1); /* counted before the stream starts to wait */
 	while (atomic_load(&dev->syncs))
 		pst_backoff(&times);
 }

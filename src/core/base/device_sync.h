@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Driver calls that synchronise a whole device. Freeing or unregistering memory, and at times
- * creating a stream, waits until every stream of the device is idle, and no copy of the
- * process runs meanwhile. A stream that waits for one of our requests never gets idle, so
- * such a call must not overlap with a waiting stream.
+ * Guards driver calls that synchronise a whole device. A driver call that frees or unregisters
+ * memory, and sometimes one that creates a stream, waits until every stream of the device is
+ * idle. Meanwhile no copy of this process runs. A stream that waits for a request of this
+ * library does not become idle until the request's copies have run. So such a driver call must
+ * never run while a stream waits for a request: both would wait for ever.
  */
 #ifndef PST_CORE_DEVICE_SYNC_H
 #define PST_CORE_DEVICE_SYNC_H
 
 #include "core/ops.h"
 
-/* Brackets such a call. True: no stream waits for a request of ours, and none starts to
- * until the matching end. False: a stream waits; do not make the call, do not call end. */
+/* Call these before and after a driver call that synchronises the device. pst_device_sync_begin
+ * returns true if no stream waits for a request; then no stream starts to wait until
+ * pst_device_sync_end is called. It returns false if a stream waits; then make neither the driver
+ * call nor the call of pst_device_sync_end. */
 bool pst_device_sync_begin(struct penstock_device *dev);
 void pst_device_sync_end(struct penstock_device *dev);
-/* Waits until begin succeeds. Stream-ordered submits hold back for a while meanwhile. */
+/* Like pst_device_sync_begin, but waits until no stream waits for a request. Meanwhile it makes
+ * threads pause before they submit stream-ordered requests. */
 void pst_device_sync_await(struct penstock_device *dev);
 
-/* The other side: brackets the time in which a stream of the device waits for a request.
- * Enter blocks while such a call runs, and at first also where one is waiting to run. */
+/* Call these before and after the time in which a stream of the device waits for a request.
+ * pst_device_stream_enter blocks while a synchronising driver call runs. It also blocks, for a
+ * limited time, while a thread is in pst_device_sync_await. */
 void pst_device_stream_enter(struct penstock_device *dev);
 void pst_device_stream_leave(struct penstock_device *dev);
 

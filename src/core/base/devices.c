@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of open devices: see devices.h. Called by the public device calls, by routes and
- * inline lanes. All calls are slow ones except pst_device_find, which a request with a
- * segment that names no device makes at submit. The table must never call a pump itself:
- * the device's hooks do.
+ * The table of open devices: see devices.h. Called by the public device functions, by routes and
+ * by inline lanes. Requests call only pst_device_find, at submit, if a segment names no device.
+ * This file must never call a pump itself; it calls the device's hooks.
  *
- * Lock order: device_lock (route.c may hold route_lock around it), then table_lock.
+ * Lock order: first route_lock of route.c, if a thread needs it, then device_lock, then
+ * table_lock.
  */
 #include "core/base/devices.h"
 
@@ -19,10 +19,10 @@
 
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_device *devices[PST_DEVICES_MAX];
-/* Protects the table too, and is never held during a wait: for threads that search the table
- * while others open and close. */
+/* A thread that changes the table holds device_lock and this lock; a thread that only searches the
+ * table may hold this lock alone. No thread waits for anything else while it holds this lock. */
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
-static uint64_t last_serial; /* under device_lock */
+static uint64_t last_serial; /* guarded by device_lock */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void devices_in_child(void)
@@ -82,7 +82,7 @@ static int device_new(const char *name, const struct penstock_device_opts *opts,
 	return 0;
 }
 
-/* Finds the backend for the device's name and lets it open the device. */
+/* Finds the backend that the device's name belongs to, and lets it open the device. */
 static int device_open_backend(struct penstock_device *dev, struct pst_err *err)
 {
 	for (unsigned i = 0; pst_devices[i]; i++) {
@@ -102,7 +102,7 @@ static void table_set(unsigned index, struct penstock_device *dev)
 	pthread_rwlock_unlock(&table_lock);
 }
 
-/* Under device_lock. */
+/* Called with device_lock held. */
 static int device_add(const char *name, const struct penstock_device_opts *opts,
 		      const struct pst_device_hooks *hooks, struct penstock_device **out,
 		      struct pst_err *err)
@@ -169,7 +169,7 @@ static bool pump_runs(const struct penstock_device *dev)
 	return dev && atomic_load_explicit(&dev->pump, memory_order_acquire);
 }
 
-/* Under device_lock. */
+/* Called with device_lock held. */
 static void invalidate_others(struct penstock_device *closing)
 {
 	for (unsigned i = 0; i < PST_DEVICES_MAX; i++)
@@ -185,7 +185,7 @@ void pst_device_close(struct penstock_device *dev)
 	if (--dev->refs == 0) {
 		while (atomic_load_explicit(&dev->guests, memory_order_acquire))
 			pst_backoff(&times);
-		if (pump_runs(dev)) /* afterwards no stream waits for the device */
+		if (pump_runs(dev)) /* after it no stream waits for a request of this device */
 			dev->hooks->stop(dev);
 		invalidate_others(dev);
 		table_set(dev->index, NULL);
@@ -201,8 +201,8 @@ int pst_device_start(struct penstock_device *dev, struct pst_err *err)
 {
 	int ret = 0;
 
-	/* A thread that closes another device may hold the lock until that device's requests
-	 * have completed, so a running pump is found without it. */
+	/* Look for a running pump without the lock: a thread that closes another device may hold
+	 * the lock until that device's requests have completed. */
 	if (pump_runs(dev))
 		return 0;
 	pthread_mutex_lock(&device_lock);
@@ -249,14 +249,14 @@ struct penstock_device *pst_device_find(const void *ptr)
 	struct penstock_device *host = NULL, *found = NULL;
 	struct pst_memory mem;
 
-	/* The caller promises that the pointer's device stays open; other devices may open and
-	 * close meanwhile. */
+	/* The caller promises that the pointer's device stays open. Other devices may be opened and
+	 * closed during the search. */
 	pthread_rwlock_rdlock(&table_lock);
 	for (unsigned i = 0; i < PST_DEVICES_MAX && !found; i++) {
 		struct penstock_device *dev = devices[i];
 
 		if (dev && dev->facts.is_host)
-			host = dev; /* owns every pointer that no other device knows */
+			host = dev; /* the device of every pointer that no other device owns */
 		else if (dev && dev->ops->classify(dev, ptr, &mem) == 1)
 			found = dev;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Errors: see err.h. Contains the tables of reasons and each thread's last error, which is the
- * only thread-local state of the library. It must never print: log.c does.
+ * only thread-local state of the library. This file must never print; log.c does that.
  */
 #include "core/base/err.h"
 
@@ -25,7 +25,7 @@ static const char *const why_texts[] = {
 #undef TEXT
 };
 
-/* Returns the errno that belongs to a reason, for pst_fail. */
+/* Returns the errno that belongs to a reason. pst_fail returns it to its callers. */
 static int errno_of_why(enum penstock_why why)
 {
 	switch (why) {
@@ -76,7 +76,7 @@ enum penstock_why pst_why_of_errno(int code)
 	return pst_why_from_errno(code);
 }
 
-#define NAME_MAX_BYTES 130 /* longest part of a name in a message of PENSTOCK_TEXT_MAX bytes */
+#define NAME_MAX_BYTES 130 /* maximum length of a file name in an error message */
 
 const char *pst_path_tail(const char *name)
 {
@@ -117,7 +117,7 @@ int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const c
 	va_list args;
 	int ret;
 
-	errno = code < 0 ? -code : code; /* for %m */
+	errno = code < 0 ? -code : code; /* %m in the format prints this errno */
 	va_start(args, fmt);
 	ret = err_fill(err, code, why, fmt, args);
 	va_end(args);
@@ -129,9 +129,9 @@ int penstock_fail(int code, enum penstock_why why, const char *fmt, ...)
 	struct pst_err err;
 	va_list args;
 
-	errno = code < 0 ? -code : code; /* for %m */
+	errno = code < 0 ? -code : code; /* %m in the format prints this errno */
 	va_start(args, fmt);
-	err_fill(&err, code, why, fmt, args); /* an argument may point into thread_err */
+	err_fill(&err, code, why, fmt, args); /* not thread_err: an argument may point into it */
 	va_end(args);
 	return pst_err_publish(&err);
 }

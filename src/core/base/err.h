@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors. A function that fails returns a negative errno; the code, the reason and a sentence
- * stay on the object that failed. The first function that knows the cause calls pst_fail, and
- * its callers only return the code. A synchronous public call also copies the error to its
- * thread with pst_err_publish, and penstock_errmsg() returns that copy.
+ * Errors. A function that fails returns a negative errno, and stores this code, the reason and a
+ * sentence in the object that failed. The first function that knows the cause calls pst_fail,
+ * and the functions above it only return the code. A synchronous public function also copies the
+ * error to the calling thread with pst_err_publish; penstock_errmsg() returns the sentence of
+ * that copy.
  */
 #ifndef PST_CORE_ERR_H
 #define PST_CORE_ERR_H
@@ -17,31 +18,32 @@
 #define PST_WHY_COUNT (0 PENSTOCK_WHY_LIST(PST_WHY_ONE))
 
 struct pst_err {
-	int code; /* negative errno; 0: no error */
+	int code; /* negative errno; 0 if there is no error */
 	enum penstock_why why;
 	char text[PENSTOCK_TEXT_MAX];
 };
 
 /*
- * Fills `err` (NULL: the calling thread's error) and returns the negative errno that belongs to
- * `why`. %m in the format stands for the errno at the time of the call.
+ * Fills `err`, or the calling thread's error if `err` is NULL. Returns the negative errno that
+ * belongs to the reason `why`. %m in the format prints the value of errno at the time of the
+ * call.
  */
 int pst_fail(struct pst_err *err, enum penstock_why why, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Like pst_fail, with an errno that the caller chooses: `code`, of either sign. %m stands for
- * this errno. */
+/* Like pst_fail, but returns and stores the errno `code`, which the caller passes as a positive or
+ * negative number. %m in the format prints this errno. */
 int pst_fail_errno(struct pst_err *err, int code, enum penstock_why why, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Copies `err` to the calling thread's error and returns its code. */
+/* Copies `err` to the calling thread's error and returns err->code. */
 int pst_err_publish(const struct pst_err *err);
 
-/* Returns the end of a long name, so that the rest of a message fits its buffer. The end of a
- * path identifies a file better than its beginning. */
+/* Returns the end of a long file name, or the whole name if it is short, so that a message with it
+ * fits its buffer. The end of a path identifies a file better than its beginning. */
 const char *pst_path_tail(const char *name);
 
-/* The reason that fits an errno which a system call on a storage gave. */
+/* Returns the reason for the errno of a failed system call on a storage. */
 enum penstock_why pst_why_of_errno(int code);
 
 #endif

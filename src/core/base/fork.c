@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fork generation and the hooks that run in the child: see fork.h. Every other file of
- * core may call this one; it must never allocate, because a child may have forked while
- * another thread held the allocator's lock.
+ * The fork generation and the hooks that run in the child: see fork.h. Every other file of core
+ * may call this one. It must never allocate memory, because another thread of the parent may
+ * have held the allocator's lock during the fork, and in the child nobody releases that lock.
  */
 #include "core/base/fork.h"
 
@@ -22,12 +22,14 @@ static void fork_in_child(void)
 {
 	unsigned count = atomic_load(&hook_count);
 
-	/* The child starts over: the parent's lanes do not run here. */
+	/* The child cannot use the parent's objects, because the parent's lanes do not run in the
+	 * child. */
 	atomic_fetch_add(&pst_fork_count, 1);
 	for (unsigned i = 0; i < count && i < HOOKS_MAX; i++) {
 		fork_hook_fn *hook = atomic_load(&hooks[i]);
 
-		if (hook) /* else another thread was about to store it: its lock is unused */
+		/* NULL if a thread was about to store the hook, whose lock is then unused */
+		if (hook)
 			hook();
 	}
 }
@@ -48,7 +50,7 @@ void pst_fork_hook(void (*hook)(void))
 
 	pst_fork_watch();
 	if (at >= HOOKS_MAX)
-		abort(); /* a constant of this file is too small */
+		abort(); /* HOOKS_MAX is too small */
 	atomic_store(&hooks[at], hook);
 }
 

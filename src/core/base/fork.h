@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Forks: an object belongs to the process that opened it. Each object stores the fork
- * generation of its process, and a public call compares it before it touches the object.
- * A file with a lock registers a hook that makes the lock usable in the child.
+ * Detects objects that a process has inherited through a fork. An object belongs to the process
+ * that opened it. Each object stores the fork generation of that process, and every public
+ * function compares the stored generation with the current one before it uses the object. A
+ * source file with a lock registers a hook that makes the lock usable in the child.
  */
 #ifndef PST_CORE_FORK_H
 #define PST_CORE_FORK_H
@@ -11,28 +12,33 @@
 
 #include "core/base/err.h"
 
-extern _Atomic unsigned pst_fork_count; /* raised in the child of each fork */
+/* the fork generation; the child of each fork increments it */
+extern _Atomic unsigned pst_fork_count;
 
-/* The generation that an object opened in this process stores. */
+/* Returns the fork generation of this process. An object stores it when it is opened. */
 static inline unsigned pst_fork_generation(void)
 {
 	return atomic_load_explicit(&pst_fork_count, memory_order_relaxed);
 }
 
-/* Fills `err` and returns -EOWNERDEAD: the object belongs to the parent process. */
+/* Returns -EOWNERDEAD, and fills `err` with the message that the object belongs to the parent
+ * process. */
 int pst_fork_refuse(struct pst_err *err);
 
-/* Returns 0 for an object of this process, else what pst_fork_refuse returns. */
+/* Returns 0 if the object with this generation belongs to this process, else the error of
+ * pst_fork_refuse. */
 static inline int pst_fork_check(unsigned generation, struct pst_err *err)
 {
 	return generation == pst_fork_generation() ? 0 : pst_fork_refuse(err);
 }
 
-/* Starts counting forks. Call it before an object stores its generation. */
+/* Makes the child of every later fork increment the generation. Must be called before an object
+ * stores its generation. */
 void pst_fork_watch(void);
 
-/* Runs `hook` in the child of every later fork. Call it once for each hook, before the lock
- * that it makes anew is first taken; it may be called before main(). */
+/* Registers `hook`, which then runs in the child of every later fork. Call it once for each hook,
+ * and before any thread takes the lock that the hook makes usable again. It may be called before
+ * main(). */
 void pst_fork_hook(void (*hook)(void));
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lock-free stack that any thread pushes onto and one thread takes whole. It is an _Atomic
- * pointer to its first element, and each element has a link member of the same pointer type,
- * so these are macros. Taking the whole stack at once avoids the ABA problem.
+ * A lock-free stack. Any thread may push an element. One thread takes all elements at once,
+ * which avoids the ABA problem. The stack is an _Atomic pointer to its first element, and each
+ * element has a member that points to the next element. These are macros because the elements of
+ * different stacks have different types.
  */
 #ifndef PST_CORE_LIFO_H
 #define PST_CORE_LIFO_H
@@ -10,8 +11,9 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-/* Pushes `node`. A pushed node may be taken, and gone, before this returns. `order` is the
- * memory order of the push: release, or seq_cst if the pusher then reads a flag of the taker. */
+/* Pushes `node`. The taking thread may take `node`, and even free it, before the macro ends.
+ * `order` is the memory order of the push: release, or seq_cst if the pushing thread then reads a
+ * flag of the taking thread. */
 #define PST_LIFO_PUSH(head, node, link, order)                                                  \
 	do {                                                                                    \
 		(node)->link = atomic_load_explicit(head, memory_order_relaxed);                \
@@ -25,10 +27,10 @@ static inline int pst_lifo_is_empty_(const void *first)
 	return !first;
 }
 
-/* Whether the stack is empty; other threads may push meanwhile. */
+/* Whether the stack is empty. Other threads may push a node meanwhile. */
 #define PST_LIFO_EMPTY(head) pst_lifo_is_empty_(atomic_load_explicit(head, memory_order_relaxed))
 
-/* Takes all nodes. `out` becomes a list of them, the oldest first. */
+/* Takes all nodes and makes `out` a list of them, the oldest node first. */
 #define PST_LIFO_TAKE(head, out, link)                                              \
 	do {                                                                        \
 		__typeof__(out) lifo_at_ =                                          \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Logging: see log.h. The first call of pst_log reads PENSTOCK_LOG. Each line is one write(2), so
- * that lines of several threads do not mix.
+ * Logging: see log.h. The first call of pst_log reads PENSTOCK_LOG. Each line is written by one
+ * write(2), so that lines of several threads do not mix.
  */
 #include "core/base/log.h"
 
@@ -16,7 +16,7 @@ static const char *const level_names[] = {"error", "warn", "info", "debug"};
 static char setting[256]; /* a copy of PENSTOCK_LOG */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Returns the level with this name; -1: none. */
+/* Returns the level with this name, or -1 if there is none. */
 static int level_parse(const char *name, size_t len)
 {
 	for (unsigned i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++)
@@ -25,8 +25,8 @@ static int level_parse(const char *name, size_t len)
 	return -1;
 }
 
-/* Copies PENSTOCK_LOG. Warns of an unknown level: if it were ignored, the lines that the user
- * expects would be missing without a reason. */
+/* Copies PENSTOCK_LOG to `setting`. Warns of a level that does not exist, because otherwise the
+ * user would not learn why the expected lines are missing. */
 static void setting_read(void)
 {
 	const char *env = getenv("PENSTOCK_LOG"), *item = setting;
@@ -46,14 +46,15 @@ static void setting_read(void)
 					 (int)(item + len - name), name);
 
 			if (write(STDERR_FILENO, line, (size_t)n) < 0)
-				return; /* stderr cannot be written: ignored */
+				/* a failed write to stderr is ignored, as nothing can report it */
+				return;
 		}
 		item += len + (item[len] == ',');
 	}
 }
 
-/* Returns the level of a backend: that of its own entry, otherwise the common one, otherwise
- * warn. */
+/* Returns the level of a backend: the level that PENSTOCK_LOG sets for this backend, else the level
+ * that it sets for all backends, else warn. */
 static int backend_level(const char *backend)
 {
 	int common = PST_LOG_WARN, own = -1;
@@ -94,5 +95,5 @@ void pst_log(enum pst_log_level level, const char *backend, const char *fmt, ...
 		len = (int)sizeof(line) - 2;
 	line[len++] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)len) < 0)
-		return; /* stderr cannot be written: ignored */
+		return; /* a failed write to stderr is ignored, as nothing can report it */
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Polling for a short time before a thread sleeps. While events come every few microseconds,
- * waking a thread costs more than the wait for its event. When events are rare, polling wastes
- * CPU time. So after a thread has polled without success, it sleeps at once the next few times,
- * and the number of these times grows with each failure. Used by lanes and by callers that
- * wait. Each pst_spin belongs to one thread.
+ * Lets a thread poll for a short time before it sleeps. If events come every few microseconds,
+ * waking the thread costs more time than polling until the next event. If events are rare,
+ * polling wastes CPU time. So after a thread has polled without success, it sleeps at once the
+ * next few times, and each further failure doubles the number of these times. Used by lanes and
+ * by threads that wait for requests. Each struct pst_spin belongs to one thread.
  */
 #ifndef PST_CORE_SPIN_H
 #define PST_CORE_SPIN_H
@@ -16,22 +16,23 @@
 
 #include "core/base/clock.h"
 
-#define PST_SPIN_NS 50000u /* longest time of polling */
-/* Time of polling after a short request with effort PENSTOCK_FAST; such a poll is never left
- * out. An idle CPU of a virtual machine takes hundreds of microseconds to wake, longer than the
- * read itself. */
+#define PST_SPIN_NS 50000u /* maximum time that a thread polls before it sleeps */
+/* Maximum polling time after a short request with effort PENSTOCK_FAST. After such a request the
+ * thread always polls, because an idle CPU of a virtual machine takes hundreds of microseconds to
+ * wake, which is longer than the read itself. */
 #define PST_SPIN_FAST_NS 500000u
-#define PST_SPIN_SHORT (64u << 10) /* bytes of the longest short request */
+#define PST_SPIN_SHORT (64u << 10) /* maximum length of a short request, in bytes */
 #define PST_SPIN_SKIPS_MAX 63u
 
 struct pst_spin {
-	bool fast;	/* the last request was short and has effort PENSTOCK_FAST */
-	uint64_t since; /* start of the polling, ns; 0: the thread does not poll */
-	unsigned skips; /* times that the thread sleeps at once after polling without success */
-	unsigned left;	/* remaining times of these */
+	bool fast;	/* the last request was short and had effort PENSTOCK_FAST */
+	uint64_t since; /* time at which the thread began to poll, in ns; 0 if it does not poll */
+	unsigned skips; /* number of sleeps without polling after the last failed polling */
+	unsigned left;	/* how many of these sleeps remain */
 };
 
-/* Call it when the thread found no event. Returns true: poll again; false: sleep. */
+/* Called when the thread has found no event. Returns true if the thread shall poll again, false if
+ * it shall sleep. */
 static inline bool pst_spin_on(struct pst_spin *spin)
 {
 	uint64_t now;
@@ -52,9 +53,9 @@ static inline bool pst_spin_on(struct pst_spin *spin)
 	return false;
 }
 
-/* Waits a moment for an event that wakes no thread and that may take as long as a read. Call it
- * in a loop with a counter that starts at 0. The first 100 calls yield the CPU, later ones sleep
- * for 100 us. */
+/* Waits a moment. For loops that wait for an event which wakes no thread and may take as long as a
+ * read. *times counts the calls and starts at 0. The first 100 calls yield the CPU, later calls
+ * sleep for 100 us. */
 static inline void pst_backoff(unsigned *times)
 {
 	if ((*times)++ < 100)
@@ -63,14 +64,14 @@ static inline void pst_backoff(unsigned *times)
 		usleep(100);
 }
 
-/* Call it when the thread starts a request, or a part of one, of `len` bytes. `fast`: the
- * request has effort PENSTOCK_FAST. */
+/* Called when the thread starts `len` bytes of a request. `fast` is true if the request has effort
+ * PENSTOCK_FAST. */
 static inline void pst_spin_took(struct pst_spin *spin, bool fast, uint64_t len)
 {
 	spin->fast = fast && len <= PST_SPIN_SHORT;
 }
 
-/* Call it when the thread found an event. */
+/* Called when the thread has found an event. */
 static inline void pst_spin_found(struct pst_spin *spin)
 {
 	if (spin->since)
@@ -78,7 +79,7 @@ static inline void pst_spin_found(struct pst_spin *spin)
 	spin->since = 0;
 }
 
-/* Keeps the CPU busy for a number of its pause instructions. */
+/* Executes the CPU's pause instruction `pauses` times. */
 static inline void pst_relax(unsigned pauses)
 {
 	while (pauses--)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * splitmix64 (Steele, Lea, Flood 2014): a hash of 64 bits. Successive numbers give words that
- * look random, the same ones each time. Used for test bytes and for faults that are generated
+ * splitmix64 (Steele, Lea, Flood 2014): a hash of 64 bits. The hashes of successive numbers look
+ * random, but are the same in every run. Used for test bytes and for faults that are generated
  * from a seed; never for secrets.
  */
 #ifndef PST_CORE_SPLITMIX64_H

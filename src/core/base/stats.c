@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory of the counters: see stats.h. The first use creates it. Other processes
- * (`penstock stats`) read it, so it must never contain a pointer.
+ * Creates the memory of the process's counters at their first use: see stats.h. Other processes
+ * (`penstock stats`) map this memory, so it must never contain a pointer.
  */
 #include "core/base/stats.h"
 
@@ -24,8 +24,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static int memfd = -1;
 static bool fork_hooked; /* stats_reset_in_child is registered */
-static ino_t memfd_ino;	 /* tells whether `memfd` is still the descriptor of the memfd */
-/* Serialises the writers of notes. No other lock is taken under it. */
+static ino_t memfd_ino;	 /* inode of the memfd; shows whether `memfd` still refers to it */
+/* Serialises threads that write notes. A thread that holds it takes no other lock. */
 static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void stats_reset_in_child(void)
@@ -33,8 +33,9 @@ static void stats_reset_in_child(void)
 	static const pthread_once_t unused = PTHREAD_ONCE_INIT;
 	struct stat stat;
 
-	/* The inherited memfd would show the parent's counters as the child's. The child creates
-	 * its own counters when it first uses the library. */
+	/* Through the inherited memfd, other processes would take the parent's counters for the
+	 * child's. So close it; the child creates its own counters when it first uses the
+	 * library. */
 	atomic_store(&pst_stats_ready, NULL);
 	stats = &fallback;
 	memset(&fallback, 0, sizeof(fallback));
@@ -72,7 +73,8 @@ static void stats_create(void)
 	for (unsigned i = 0; i < pst_path_count; i++)
 		snprintf(stats->paths[i].name, sizeof(stats->paths[i].name), "%s",
 			 pst_paths[i]->name);
-	stats->magic = PST_STATS_MAGIC; /* last: readers accept the counters from here on */
+	/* stored last, because readers accept the counters once it is set */
+	stats->magic = PST_STATS_MAGIC;
 }
 
 struct pst_stats *pst_stats_create(void)

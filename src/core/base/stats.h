@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The counters of this process, which other processes of the same user may read: a memfd named
- * "penstock-stats", found through /proc/PID/fd. It exists as long as the process. The layout has
- * a version, and a reader refuses a version or size that it does not know. Lanes and queues
- * write the counters with relaxed atomics.
+ * The counters of this process. They are in a memfd named "penstock-stats", which other
+ * processes of the same user find in /proc/PID/fd and may read. The memfd exists as long as the
+ * process. Its layout has a version, and a reader refuses a version or size that it does not
+ * know. Lanes and queues write the counters with relaxed atomics.
  */
 #ifndef PST_CORE_STATS_H
 #define PST_CORE_STATS_H
@@ -15,27 +15,27 @@
 #define PST_STATS_NAME "penstock-stats"
 #define PST_STATS_MAGIC 0x5453545350415453ull
 #define PST_STATS_VERSION 2u
-#define PST_STATS_BUCKETS 64 /* two for each power of two of nanoseconds */
+#define PST_STATS_BUCKETS 64 /* latency buckets: two for each power of two in nanoseconds */
 #define PST_STATS_NOTES 8
-#define PST_STATS_NOTE_MAX 488 /* bytes of a note with its NUL */
+#define PST_STATS_NOTE_MAX 488 /* maximum length of a note's text, including its NUL */
 
 /* Counters of one path. */
 struct pst_stats_path {
 	char name[16];
-	_Atomic uint64_t chunks[2]; /* read, write */
+	_Atomic uint64_t chunks[2]; /* [0]: reads, [1]: writes */
 	_Atomic uint64_t bytes[2];
 	_Atomic uint64_t cpu_copied, dram_laid;
 	_Atomic uint64_t errors, retries;
-	_Atomic uint64_t latency[PST_STATS_BUCKETS]; /* chunks by the bucket of their time from
-							claim to completion */
+	/* Number of chunks in each latency bucket: of the time from claim to completion. */
+	_Atomic uint64_t latency[PST_STATS_BUCKETS];
 };
 
-/* A note: a message for the reader of the counters. The writer writes `begun` first and `done`
- * last; a reader reads the members in order. If both numbers are equal, the reader has the text
- * of that note; otherwise the note was being written. */
+/* A note: a message for the readers of the counters. The writer writes `begun` first and `done`
+ * last. A reader reads `done` first and `begun` last. If the reader finds the same number in both,
+ * it has read the complete text of that note. Otherwise the note was being written. */
 struct pst_stats_note {
-	_Atomic uint64_t done;	/* number of the note, from 1; 0: no note */
-	_Atomic uint64_t times; /* how often the text was noted */
+	_Atomic uint64_t done;	/* number of the note, counted from 1; 0 if there is no note */
+	_Atomic uint64_t times; /* how many times this text was reported */
 	char text[PST_STATS_NOTE_MAX];
 	_Atomic uint64_t begun;
 };
@@ -46,12 +46,13 @@ struct pst_stats {
 	uint32_t pid, path_count;
 	_Atomic uint64_t requests, refused, failed, canaries, canaries_failed;
 	struct pst_stats_path paths[PST_PATHS_MAX];
-	struct pst_stats_note notes[PST_STATS_NOTES]; /* the latest notes, each text once */
+	/* The latest notes. No two of them have the same text. */
+	struct pst_stats_note notes[PST_STATS_NOTES];
 };
 
-extern _Atomic(struct pst_stats *) pst_stats_ready; /* NULL: not created yet */
+extern _Atomic(struct pst_stats *) pst_stats_ready; /* NULL until the counters are created */
 
-/* Creates the counters of the process, in ordinary memory if there can be no memfd. */
+/* Creates the counters of the process. They are in ordinary memory if no memfd can be created. */
 struct pst_stats *pst_stats_create(void);
 
 /* Returns the counters of the process. */
@@ -62,7 +63,7 @@ static inline struct pst_stats *pst_stats_get(void)
 	return ready ? ready : pst_stats_create();
 }
 
-/* Returns the bucket of a latency. */
+/* Returns the index of the bucket that counts a latency of `ns` nanoseconds. */
 static inline unsigned pst_stats_bucket(uint64_t ns)
 {
 	unsigned log = ns ? 63 - (unsigned)__builtin_clzll(ns) : 0;

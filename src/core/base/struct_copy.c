@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copying versioned structs between caller and library: see struct_copy.h. Every public call
- * that takes an options struct uses it. common/struct_copy.c copies; this file words the errors.
+ * Copies versioned structs between caller and library: see struct_copy.h. Every public function
+ * that takes an options struct uses it. common/struct_copy.c copies the bytes; this file writes
+ * the error messages.
  */
 #include "core/base/struct_copy.h"
 

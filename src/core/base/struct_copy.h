@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Structs of the public API that begin with their size: a caller built against an older or
- * newer header has fewer or more fields than this library.
+ * Copies structs of the public API, which begin with their size. A caller that was compiled with
+ * an older or newer header passes a struct with fewer or more fields than that of this library.
  */
 #ifndef PST_CORE_STRUCT_COPY_H
 #define PST_CORE_STRUCT_COPY_H
@@ -11,14 +11,16 @@
 #include "core/base/err.h"
 
 /*
- * Copies the caller's struct over `len` zeroed bytes at `into`. NULL leaves zeros, which are
- * the defaults. -EINVAL: its size is not plausible. -E2BIG: a field that this library does
- * not have is not zero. `what` is the struct's name for the message.
+ * Copies the caller's struct `from` to the `len` bytes at `into`. Fields that the caller's
+ * struct lacks become zero, which means the default. If `from` is NULL, all fields become zero.
+ * `what` is the struct's name for error messages. Returns 0, -EINVAL if the struct's size is not
+ * plausible, or -E2BIG if a field that this library does not have is not zero.
  */
 int pst_struct_copy_any(void *into, size_t len, const void *from, const char *what,
 			struct pst_err *err);
 
-/* The same. The usual case, a caller built against this version's header, is inline. */
+/* Does the same as pst_struct_copy_any. It is inline for the usual caller, which was compiled with
+ * the header of this version. */
 static inline int pst_struct_copy_in(void *into, size_t len, const void *from, const char *what,
 				     struct pst_err *err)
 {
@@ -35,7 +37,8 @@ static inline int pst_struct_copy_in(void *into, size_t len, const void *from, c
 	return 0;
 }
 
-/* Copies as much of `ours` as the caller's struct holds. -EINVAL: its size is not set. */
+/* Copies as much of `ours` as fits into the caller's struct `into`. Returns 0, or -EINVAL if the
+ * caller has not set the size of that struct. */
 int pst_struct_copy_out(void *into, const void *ours, size_t len);
 
 #endif
