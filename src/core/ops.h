@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The four tables of functions that backends implement, and the structs that they exchange.
- * A storage holds the bytes, a device is their destination or source. A path decides which
- * memory they touch on the way, and an engine makes the system calls. Read penstock.h first,
- * this file second and core/backends.c third. ARCHITECTURE.md follows one read through them.
+ * The four tables of functions that backends implement, and the structs that these functions
+ * exchange. A storage holds the bytes, a device is their destination or source. A path decides
+ * which memory the bytes pass through, and an engine makes the system calls. Read penstock.h
+ * first, this file second and core/backends.c third. ARCHITECTURE.md follows one read through
+ * the four tables.
  *
  * Core calls backends through these tables only and knows no backend by name. A backend uses
  * this file and core's helpers, and must never use another backend. A path moves bytes to and
  * from host memory through the storage's table, and to and from device memory through the
- * device's table. It sees no file descriptor except facts.fd. Only a storage calls an engine.
+ * device's table. A path sees no file descriptor except facts.fd. Only a storage calls an
+ * engine.
  *
  * Every table is const. A NULL entry means that the backend lacks the feature.
  */
@@ -32,43 +34,52 @@ struct pst_route;   /* core/route/route.h */
 struct pst_slot;    /* a piece of a lane's ring: core/lane/ring.h */
 
 #define PST_PATHS_MAX PENSTOCK_PATHS_MAX
-#define PST_DRIVES_MAX 32  /* drives of one storage; bits of pst_route.write_drives */
-#define PST_DEVICES_MAX 64 /* open devices; bits of the masks of devices */
+/* Maximum number of drives of one storage. Each drive has a bit in pst_route.write_drives. */
+#define PST_DRIVES_MAX 32
+#define PST_DEVICES_MAX 64 /* maximum number of open devices; each has a bit in some masks */
 
 /* ---- storage ---------------------------------------------------------------- */
 
-/* Whether a range is in the page cache. PST_MIXED: a part of it is. */
+/* Whether a range is in the page cache: no, yes, unknown, or only in part (PST_MIXED). */
 enum pst_residency { PST_COLD, PST_WARM, PST_UNKNOWN, PST_RESIDENCIES, PST_MIXED };
 
 struct pst_drive {
-	char name[32]; /* such as "nvme0n1" */
-	char bdf[16];  /* PCI address; "": none or unknown */
+	char name[32]; /* kernel's name, such as "nvme0n1" */
+	char bdf[16];  /* PCI address; "" if there is none or it is unknown */
 	int numa;      /* NUMA node; -1: unknown */
 };
 
-/* Facts that a storage reports when it is opened. Paths and plans know it by these only. */
+/* Facts that a storage reports when it is opened. Paths and plans know nothing else about a
+ * storage. */
 struct pst_storage_facts {
-	uint64_t length; /* bytes, when it was opened */
-	int fd;		 /* descriptor for buffered I/O; -1: none (objects) */
-	int fd_direct;	 /* descriptor with O_DIRECT; -1: none, for the reason in why_direct */
+	uint64_t length; /* number of bytes in the storage when it was opened */
+	int fd;		 /* descriptor for buffered I/O; -1 if there is none (object storage) */
+	/* Descriptor with O_DIRECT; -1 if there is none, for the reason in why_direct. */
+	int fd_direct;
 	bool writable;
-	bool growing;	     /* private until commit, which can truncate a padded tail */
-	bool immutable;	     /* the caller promised that the bytes never change */
-	bool mappable;	     /* mmap(MAP_SHARED) of fd maps its page cache */
-	bool fd_blocks;	     /* fd has O_DIRECT too (see why_fd) and moves whole blocks only */
-	bool mapped_quick;   /* it has large folios, so registering a byte costs little */
-	bool listed;	     /* on the allow-list: O_DIRECT uses the drive's DMA */
-	uint32_t off_align;  /* alignment of O_DIRECT offsets and lengths */
-	uint32_t mem_align;  /* alignment of O_DIRECT addresses */
-	uint32_t edge_align; /* writes are split at it: max(page size, file-system block) */
-	uint32_t chunk_best; /* preferred length of one call; 0: any */
-	uint64_t stripe_len; /* consecutive bytes on one drive; 0: not striped */
+	bool growing;	/* the object is private until commit, which can truncate its padded tail */
+	bool immutable; /* the caller promised that the bytes never change */
+	bool mappable;	/* mmap(MAP_SHARED) of `fd` maps the storage's page cache */
+	bool fd_blocks; /* `fd` has O_DIRECT, too (see why_fd), so it can move only whole blocks */
+	/* The page cache has large folios, so registering its memory takes little time. */
+	bool mapped_quick;
+	/* The file system is on the list of those whose O_DIRECT uses the drive's DMA. */
+	bool listed;
+	uint32_t off_align; /* alignment of O_DIRECT offsets and lengths */
+	uint32_t mem_align; /* alignment of O_DIRECT addresses */
+	/* Alignment at which writes are split: the larger of page and file-system block. */
+	uint32_t edge_align;
+	uint32_t chunk_best; /* preferred length of one system call; 0 if there is none */
+	/* Number of consecutive bytes on one drive; 0 if the storage is not striped. */
+	uint64_t stripe_len;
 	unsigned drive_count;
 	struct pst_drive drives[PST_DRIVES_MAX];
-	struct pst_err why_direct;    /* why O_DIRECT is missing or not trusted */
-	struct pst_err why_fd;	      /* why the caller's descriptor is used, not a new one */
-	struct pst_err why_no_write;  /* why it cannot be written; code 0: nothing prevents it */
-	char text[PENSTOCK_TEXT_MAX]; /* "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)" */
+	struct pst_err why_direct; /* why O_DIRECT is missing or not trusted */
+	struct pst_err why_fd; /* why `fd` is the caller's descriptor and not a newly opened one */
+	/* Why the storage cannot be written; the code is 0 if it can be written. */
+	struct pst_err why_no_write;
+	/* Description, such as "ext4 on nvme0n1p1 on nvme0n1 (nvme pcie)". */
+	char text[PENSTOCK_TEXT_MAX];
 };
 
 struct pst_storage_ops;
@@ -76,52 +87,58 @@ struct pst_storage_ops;
 struct penstock_storage {
 	const struct pst_storage_ops *ops;
 	void *priv; /* the backend's state */
-	/* Serial numbers of the devices of `routes`, each written after its route. */
+	/* For each entry of `routes`, the serial number of the route's device. It is written after
+	 * the route. */
 	_Atomic uint64_t route_serials[2][PST_DEVICES_MAX];
 	struct pst_storage_facts facts;
-	_Atomic unsigned inflight;     /* requests in flight */
-	_Atomic unsigned losses;       /* failed syncs; each may have lost bytes of any request */
-	_Atomic uint64_t direct_bytes; /* bytes in flight between its drives and memory */
-	struct pst_io_size io_size;    /* preferred size of O_DIRECT reads */
-	_Atomic bool cached_by_lanes;  /* a lane may cache state of it until it closes */
-	uint64_t cache_bit;	     /* its bit in pst_lane.caches; every 64th storage shares it */
+	_Atomic unsigned inflight; /* number of requests in flight */
+	/* Number of failed syncs; each may have lost bytes of any write in flight. */
+	_Atomic unsigned losses;
+	/* Number of bytes in flight between the storage's drives and memory. */
+	_Atomic uint64_t direct_bytes;
+	struct pst_io_size io_size;   /* preferred size of O_DIRECT reads */
+	_Atomic bool cached_by_lanes; /* a lane may have cached state of this storage */
+	uint64_t cache_bit; /* the storage's bit in pst_lane.caches, shared by every 64th storage */
 	_Atomic int residency_probe; /* enum pst_residency_probe */
-	_Atomic uint64_t unprobed_bytes; /* bytes claimed since the last residency probe began */
-	unsigned generation;		 /* pst_fork_generation() of the process that opened it */
-	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX]; /* by op and device index */
+	/* Number of bytes claimed since the last residency probe began. */
+	_Atomic uint64_t unprobed_bytes;
+	unsigned generation; /* pst_fork_generation() of the process that opened it */
+	/* Routes to open devices, indexed by operation and device index. */
+	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX];
 };
 
 /* pst_io.flags */
-#define PST_IO_DIRECT 0x1u /* with O_DIRECT; else through the page cache */
+#define PST_IO_DIRECT 0x1u /* use O_DIRECT, not the page cache */
 #define PST_IO_RING 0x2u   /* the memory is in the lane's ring, which may be registered */
 #define PST_IO_NOW 0x4u	   /* the call is known to be quick: make it at once, on this thread */
 
-#define PST_IO_PRIV 112 /* bytes of a storage's state in a pst_io */
+#define PST_IO_PRIV 112 /* size of the storage's own state in a struct pst_io, in bytes */
 
-/* Direction of a transfer: storage to memory, memory to storage; or make writes durable. */
+/* Kind of a transfer: from the storage to memory, from memory to the storage, or a sync, which
+ * makes earlier writes durable. */
 enum pst_io_op { PST_IO_FILL, PST_IO_DRAIN, PST_IO_SYNC };
 
-/* One system call. A storage fills it in, and an engine makes it. */
+/* One system call. A storage fills in the struct, and an engine makes the call. */
 struct pst_call {
 	int fd;
 	enum pst_io_op op;
-	bool fixed; /* the memory is inside the registered slots */
+	bool fixed; /* the memory lies in slots that are registered with the engine */
 	const struct iovec *iov;
 	unsigned iov_count;
 	uint64_t off;
-	int64_t result;			     /* bytes or -errno */
+	int64_t result;			     /* number of bytes, or -errno */
 	const char *engine;		     /* name of the engine that carried it; static */
-	enum penstock_why engine_why;	     /* why it is not the preferred engine */
+	enum penstock_why engine_why;	     /* why this engine is not the preferred one */
 	void (*done)(struct pst_call *call); /* called on the lane's thread */
-	struct pst_call *next;		     /* for the engine while in flight */
-	uint64_t word;			     /* for the engine */
+	struct pst_call *next;		     /* used by the engine while the call is in flight */
+	uint64_t word;			     /* used by the engine */
 };
 
 /*
- * One asynchronous transfer between storage and host memory. The storage owns the struct and
- * the memory until it calls done(), exactly once, on the lane's thread. A storage that has
- * threads or an event loop calls pst_io_done() (core/lane/inbox.h) from any thread instead. It
- * passes the completion to the lane, which calls done().
+ * One asynchronous transfer between storage and host memory. The storage owns the struct and the
+ * memory until it calls done(), exactly once, on the lane's thread. A storage that has threads
+ * or an event loop calls pst_io_done() (core/lane/inbox.h) from any thread instead.
+ * pst_io_done() passes the completion to the lane, and the lane calls done().
  */
 struct pst_io {
 	struct penstock_storage *st;
@@ -129,16 +146,17 @@ struct pst_io {
 	enum pst_io_op op;
 	unsigned flags; /* PST_IO_* */
 	uint64_t off;
-	uint64_t len;	   /* sum of all iov */
-	struct iovec one;  /* where iov points if one piece is enough */
+	uint64_t len;	   /* total length of all entries of `iov` */
+	struct iovec one;  /* the entry that `iov` points to if one entry is enough */
 	struct iovec *iov; /* the storage may change the entries */
 	unsigned iov_count;
-	int64_t result;		      /* bytes (short only at the storage's end) or -errno */
-	const char *engine;	      /* name of the engine that carried it; static */
-	enum penstock_why engine_why; /* why it was not a better engine, if the storage knows */
-	struct pst_err err;	      /* reason and text if result < 0 */
+	int64_t result; /* number of bytes (less than `len` only at the storage's end), or -errno */
+	const char *engine; /* name of the engine that carried it; static */
+	/* Why no better engine carried it, if the storage knows that. */
+	enum penstock_why engine_why;
+	struct pst_err err; /* reason and text of the error if `result` is negative */
 	void (*done)(struct pst_io *io);
-	struct pst_io *next; /* for the storage while in flight, then for the lane */
+	struct pst_io *next; /* used by the storage while in flight, then by the lane */
 	_Alignas(8) unsigned char priv[PST_IO_PRIV]; /* the storage's state */
 };
 
@@ -148,7 +166,8 @@ struct pst_storage_ops {
 	/* Returns whether this kind of storage opens the URL. */
 	bool (*match)(const char *url);
 
-	/* Fills st->priv and st->facts. `fd` is the caller's descriptor; -1: open `url`. */
+	/* Opens a storage: fills st->priv and st->facts. `fd` is the caller's descriptor, or -1 if
+	 * the function shall open `url`. */
 	int (*open)(struct penstock_storage *st, const char *url, int fd,
 		    const struct penstock_storage_opts *opts, struct pst_err *err);
 	void (*close)(struct penstock_storage *st);
@@ -158,31 +177,33 @@ struct pst_storage_ops {
 	int (*fill)(struct pst_io *io);
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
-	/* Optional, for storages whose transfers may take long. The caller has cancelled the
-	 * request of this transfer. The storage completes it early with -ECANCELED, and must
-	 * not touch its memory afterwards, or lets it run. It is called on the lane's thread,
-	 * perhaps more than once, and possibly after another thread has completed the io. So
-	 * the storage must find the io among those in flight before it touches it. It must
-	 * never block. */
+	/* Optional, for storages whose transfers may take long. Called when the caller has
+	 * cancelled the request that the transfer belongs to. The storage either completes the
+	 * transfer early with -ECANCELED, and does not touch its memory afterwards, or lets it run.
+	 * The function is called on the lane's thread, perhaps more than once, and possibly after
+	 * another thread has completed the transfer. So the storage must find the transfer among
+	 * those in flight before it touches the struct. The function must never block. */
 	void (*cancel)(struct pst_io *io);
 
-	/* Optional. Called with no request in flight. They may block. commit publishes the
-	 * written bytes, abort discards them, length returns the current length. */
+	/* Optional. Core calls these three functions only while no request is in flight, and they
+	 * may block. commit publishes the written bytes, abort discards them, length returns the
+	 * current length. */
 	int (*commit)(struct penstock_storage *st, bool durable, struct pst_err *err);
 	int (*abort)(struct penstock_storage *st, struct pst_err *err);
 	int (*length)(struct penstock_storage *st, uint64_t *out, struct pst_err *err);
 
-	/* Optional. Returns whether the range is in the page cache: cold, warm, mixed (the
-	 * caller queries a shorter range) or unknown, for the reason in `why`. It makes one
-	 * quick system call. */
+	/* Optional. Returns whether the range is in the page cache. If the answer is mixed, the
+	 * caller queries a shorter range. If it is unknown, the function stores the reason in
+	 * `why`. The function makes one quick system call. */
 	enum pst_residency (*residency)(struct penstock_storage *st, uint64_t off, uint64_t len,
 					enum penstock_why *why);
 
-	/* Optional, for canaries. Finds a written extent (not a hole, not unwritten, not inline)
-	 * at or after *off. -ENODATA: none exists. */
+	/* Optional, for canaries. Finds a written extent at or after offset *off, and sets *off and
+	 * *len. A hole, an unwritten extent and inline data do not count. Returns -ENODATA if there
+	 * is no such extent. */
 	int (*written)(struct penstock_storage *st, uint64_t *off, uint64_t *len);
-	/* Optional. Returns a number that changes when bytes may have been written. It makes one
-	 * quick system call. */
+	/* Optional. Returns a number that changes whenever bytes of the storage may have been
+	 * written. The function makes one quick system call. */
 	uint64_t (*stamp)(struct penstock_storage *st);
 };
 
@@ -190,15 +211,16 @@ struct pst_storage_ops {
 
 /* Facts that a device reports when it is opened. */
 struct pst_device_facts {
-	bool cpu_addressable;	   /* the CPU may load and store at its addresses */
-	bool is_host;		   /* ordinary host memory: transfers need no ring */
-	bool reads_page_cache;	   /* it can register a read-only file mapping and copy from it */
+	bool cpu_addressable; /* the CPU may load and store at its addresses */
+	bool is_host;	      /* ordinary host memory: transfers need no ring */
+	/* The device can register a read-only file mapping and copy from it. */
+	bool reads_page_cache;
 	bool peer_pages;	   /* its memory has pages that O_DIRECT can pin */
-	bool stream_memops;	   /* stream_write and stream_wait exist */
-	uint32_t mem_align;	   /* alignment of its addresses for DMA by a peer */
-	unsigned lanes_best;	   /* preferred number of lanes; 0: no preference */
+	bool stream_memops;	   /* stream_write and stream_wait can be used */
+	uint32_t mem_align;	   /* alignment of its addresses for DMA by another PCI device */
+	unsigned lanes_best;	   /* preferred number of lanes; 0 if it has no preference */
 	int numa;		   /* NUMA node; -1: unknown */
-	char bdf[16];		   /* PCI address; "": none */
+	char bdf[16];		   /* PCI address; "" if there is none */
 	struct pst_err why_peer;   /* why peer_pages is false */
 	struct pst_err why_mapped; /* why reads_page_cache is false */
 	char text[PENSTOCK_TEXT_MAX];
@@ -212,75 +234,88 @@ struct penstock_device {
 	const struct pst_device_ops *ops;
 	void *priv; /* the backend's state */
 	struct pst_device_facts facts;
-	struct penstock_device_opts opts; /* with copies of the caller's strings */
+	struct penstock_device_opts opts; /* the caller's options, with copies of the strings */
 	const struct pst_device_hooks *hooks;
-	unsigned index;	     /* in the process's table of devices */
+	unsigned index;	     /* index in the process's table of devices */
 	uint64_t serial;     /* unique number; a later device may get the same index */
 	unsigned generation; /* pst_fork_generation() of the process that opened it */
 	unsigned refs;	     /* number of openers, guarded by the table's lock */
 	char name[32];
 	_Atomic(struct pst_pump *) pump; /* NULL until the device's first route */
-	_Atomic unsigned guests;	 /* requests of other devices' pumps that use this device */
-	/* The next three belong to core/base/device_sync.c. */
-	_Atomic unsigned streams_waiting; /* streams that wait for requests */
-	_Atomic unsigned syncs;		/* running calls that wait for all streams of the device */
-	_Atomic uint64_t sync_first_ns; /* until this time no further stream may start to wait */
-	_Atomic(void *) scratch;	/* memory kept by core/lane/scratch.c; NULL: none */
-	_Atomic uint64_t page_cache;	/* bytes of page cache that path mapped has registered */
+	/* Number of requests that use this device, but run on another device's pump. */
+	_Atomic unsigned guests;
+	/* Only core/base/device_sync.c uses the next three members. */
+	_Atomic unsigned streams_waiting; /* number of streams that wait for requests */
+	/* Number of running driver calls that wait for all streams of the device. */
+	_Atomic unsigned syncs;
+	_Atomic uint64_t sync_first_ns; /* no further stream may start to wait before this time */
+	_Atomic(void *) scratch; /* memory that core/lane/scratch.c keeps; NULL if it keeps none */
+	/* Number of bytes of page cache that path mapped has registered. */
+	_Atomic uint64_t page_cache;
 };
 
 /* Facts that a device knows about a pointer. */
 struct pst_memory {
-	uint64_t base, len; /* its allocation; len 0: unknown */
-	uint64_t id;	    /* changes when the address is allocated again; 0: unknown */
-	bool managed;	    /* may move between host and device, so no peer DMA may use it */
+	uint64_t base, len; /* address and length of its allocation; len is 0 if they are unknown */
+	/* Number of the allocation, which no later allocation at this address has; 0 if unknown. */
+	uint64_t id;
+	/* The memory may move between host and device, so no other PCI device may access it. */
+	bool managed;
 };
 
-/* A rectangle to copy: `rows` rows of row_len bytes. The pitches are ignored for a single row. */
+/* A rectangle to copy: `rows` rows of row_len bytes. A pitch is the distance from row to row; it is
+ * ignored for a single row. */
 struct pst_rect {
 	void *dst;
 	const void *src;
 	uint64_t dst_pitch, src_pitch;
 	uint64_t row_len, rows;
-	bool unsure;	/* the host side may be unmapped, so check it before the CPU copies */
-	unsigned piece; /* registered piece of the ring with the host side. The driver refuses
-			 * a copy that spans two pieces. */
-	/* If not NULL, the copier may delay this copy until record(), to submit many at once. It
-	 * stores the error of a refused copy here, before query() reports the ticket. */
+	bool unsure; /* the host memory may be unmapped, so check it before the CPU copies */
+	/* Number of the registered piece of the ring that contains the host memory. The driver
+	 * refuses a copy that spans two pieces. */
+	unsigned piece;
+	/* If this is not NULL, the copier may delay the copy until record(), to submit many copies
+	 * at once. If the driver then refuses the copy, the copier stores the error here, before
+	 * query() reports the ticket. */
 	int *refused;
 };
 
 /*
  * A copier is one lane's queue of copies on one device. Only that lane's thread uses it. Copies
- * run in order. record() returns a ticket, and query() reports whether every copy queued before
- * the ticket is done (like cuEventRecord and cuEventQuery).
+ * run in order. record() returns a ticket, and query() reports whether every copy that was
+ * queued before this ticket is done (like cuEventRecord and cuEventQuery).
  */
 struct pst_copier;
 
 /* The functions of a kind of device. */
 struct pst_device_ops {
 	const char *name;
-	/* Returns whether this backend opens devices of that name. */
+	/* Returns whether this backend opens the device with this name. */
 	bool (*match)(const char *name);
-	/* dev->name and dev->opts are set. */
+	/* Opens the device. Core has set dev->name and dev->opts. */
 	int (*open)(struct penstock_device *dev, struct pst_err *err);
 	void (*close)(struct penstock_device *dev);
-	int (*count)(void); /* number of devices; NULL: "auto" never selects this kind */
-	bool numbered;	    /* "auto" selects NAME:0, not NAME */
+	/* Returns the number of devices of this kind. If the entry is NULL, "auto" never selects
+	 * this kind. */
+	int (*count)(void);
+	bool numbered; /* devices have numbers, so "auto" selects NAME:0 instead of NAME */
 
 	int (*alloc)(struct penstock_device *dev, size_t len, void **out, struct pst_err *err);
 	int (*free)(struct penstock_device *dev, void *ptr, struct pst_err *err);
-	/* Returns 1 if ptr belongs to this device, else 0. It must be quick and thread-safe. */
+	/* Returns 1 and fills *out if ptr belongs to this device, else returns 0. It must be quick
+	 * and thread-safe. */
 	int (*classify)(struct penstock_device *dev, const void *ptr, struct pst_memory *out);
 
-	/* Pin and unpin host memory, so that copies of every device of this kind run at full
-	 * speed. read_only: a mapping that must not be written. NULL: copies need no pinning. */
+	/* Pin and unpin host memory, so that copies of every device of this kind run at full speed.
+	 * `read_only` is true for a mapping that must not be written. Both are NULL if copies need
+	 * no pinned memory. */
 	int (*host_register)(struct penstock_device *dev, void *host, size_t len, bool read_only,
 			     struct pst_err *err);
 	int (*host_unregister)(struct penstock_device *dev, void *host, struct pst_err *err);
 
-	/* `tickets` is the number that is likely in flight. copier_open creates the events
-	 * that they need, because creating them later could wait for streams. */
+	/* Opens a copier for `tickets` tickets, the number that is likely in flight. copier_open
+	 * creates the events of these tickets, because creating an event later could wait for
+	 * streams. */
 	int (*copier_open)(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			   struct pst_err *err);
 	void (*copier_close)(struct pst_copier *copier);
@@ -288,33 +323,38 @@ struct pst_device_ops {
 	int (*copy_in)(struct pst_copier *copier, const struct pst_rect *rect);
 	int (*copy_out)(struct pst_copier *copier, const struct pst_rect *rect);
 	int (*record)(struct pst_copier *copier, uint64_t *ticket);
-	int (*query)(struct pst_copier *copier, uint64_t ticket); /* 1: done, 0: not yet, -errno */
-	int (*wait)(struct pst_copier *copier, uint64_t ticket);  /* blocks until done */
+	/* Returns 1 if all copies before the ticket are done, 0 if not, or -errno. */
+	int (*query)(struct pst_copier *copier, uint64_t ticket);
+	/* Blocks until all copies before the ticket are done. */
+	int (*wait)(struct pst_copier *copier, uint64_t ticket);
 	/* Optional. Returns -errno once the device has failed for good and will run no stream
 	 * again, else 0. */
 	int (*alive)(struct pst_copier *copier);
 
-	/* Copies between devices of this kind and returns when done. NULL or -EXDEV: core copies
-	 * through host memory. */
+	/* Copies between two devices of this kind, and returns when the copy is done. If the
+	 * function is NULL or returns -EXDEV, core copies through host memory. */
 	int (*copy_peer)(struct penstock_device *dst, struct penstock_device *src,
 			 const struct pst_rect *rect, struct pst_err *err);
-	/* Optional. Export memory to another process, and import its memory. */
+	/* Optional. Export memory to another process, and import memory that another process has
+	 * exported. */
 	int (*export_memory)(struct penstock_device *dev, void *ptr, size_t len,
 			     struct penstock_export *out, struct pst_err *err);
 	int (*import_memory)(struct penstock_device *dev, const struct penstock_export *exported,
 			     void **out, struct pst_err *err);
 
-	/* Calls fn(arg) with the thread state that the device's library needs (a current
-	 * context), for a vendor's code. Returns fn's result. */
+	/* Calls fn(arg), which calls a vendor's library, with the thread state that this library
+	 * needs (a current CUDA context). Returns fn's result. */
 	int (*inside)(struct penstock_device *dev, int (*fn)(void *arg), void *arg);
 
-	/* Makes bytes that a peer's DMA wrote visible to later reads of device memory. Paths
-	 * with such DMA call it before a chunk completes. A vendor's library does so itself. */
+	/* Makes bytes that another PCI device wrote by DMA visible to later reads of this device's
+	 * memory. A path that uses such DMA calls it before a chunk completes, unless a vendor's
+	 * library does so itself. */
 	int (*order_writes)(struct penstock_device *dev, struct pst_err *err);
 
-	/* For stream order. stream_write queues a store of `value` to *semaphore on the stream.
-	 * stream_wait makes the stream wait until *semaphore is at least `value`. Semaphores
-	 * are zeroed host memory from semaphores_alloc, so that lanes can poll them. */
+	/* For stream-ordered requests. stream_write makes the stream store `value` to *semaphore
+	 * when it gets there. stream_wait makes the stream wait until *semaphore is at least
+	 * `value`. Semaphores are zeroed host memory from semaphores_alloc, so that lanes can poll
+	 * them. */
 	int (*semaphores_alloc)(struct penstock_device *dev, size_t count, uint64_t **out,
 				struct pst_err *err);
 	void (*semaphores_free)(struct penstock_device *dev, uint64_t *semaphores);
@@ -326,130 +366,147 @@ struct pst_device_ops {
 
 /* ---- path ------------------------------------------------------------------- */
 
-/* Constant properties of a path. plan.c sorts by them. */
+/* Constant properties of a path. plan.c orders the paths by these properties. */
 struct pst_path_traits {
 	bool reads, writes;
-	bool uses_cache;       /* the bytes pass through the page cache */
-	bool probes_residency; /* the duration of its call shows whether the bytes were cached */
-	bool detects_cold; /* the duration of its start shows the same, but a miss is expensive */
-	bool by_name_only; /* used only if the caller names it: null and fault, last in the table */
-	bool synchronous;  /* start() completes the chunk before it returns. If chunk->lane is
-			    * NULL, it does not call pst_chunk_done. */
-	enum penstock_class class_; /* the highest class that it can meet on any route */
+	bool uses_cache; /* the bytes pass through the page cache */
+	/* The duration of its system call shows whether the bytes were cached. */
+	bool probes_residency;
+	/* The duration of start() shows whether the bytes were cached; start() is slow if they were
+	 * not. */
+	bool detects_cold;
+	/* Used only if the caller names the path: null and fault, the last two in the table. */
+	bool by_name_only;
+	/* start() completes the chunk before it returns. If chunk->lane is NULL, start() does not
+	 * call pst_chunk_done. */
+	bool synchronous;
+	enum penstock_class class_; /* the highest class that the path can meet on any route */
 };
 
 /* Facts that a path's probe found out about one route. */
 struct pst_path_facts {
-	enum penstock_class class_; /* the highest class that it meets on this route */
+	enum penstock_class class_; /* the highest class that the path meets on this route */
 	uint32_t off_align;	    /* alignment of a chunk's storage offset and length; 1: any */
 	uint32_t mem_align;	    /* alignment of a chunk's device address; 1: any */
-	bool exact;		    /* a chunk is a piece of one row of a segment, moved in place */
-	bool slotted;		    /* a chunk must fit a slot of its lane */
-	uint64_t chunk_max;	    /* longest chunk; 0 from a probe: no limit */
-	/* Approximate length of a request's first and last chunks. Chunks grow and shrink
-	 * between them. 0: chunk_max throughout. */
+	/* A chunk must lie in one row of a segment, and moves directly to or from its buffer. */
+	bool exact;
+	bool slotted;	    /* a chunk must fit in a slot of its lane */
+	uint64_t chunk_max; /* maximum length of a chunk; a probe sets 0 for no limit */
+	/* Approximate length of the first and the last chunks of a request. Chunks grow after the
+	 * first ones and shrink before the last ones. 0 if all chunks may be chunk_max long. */
 	uint64_t chunk_first;
-	bool io_size;	      /* chunks are at most as long as the storage's preferred I/O */
-	uint64_t chunk_quick; /* below this length another path is quicker; 0: never */
-	const _Atomic uint64_t *held; /* bytes that the path has pinned; NULL: it pins none */
-	uint64_t held_max;	      /* if `held` reaches this, the plan's next path is used */
-	unsigned lanes;		      /* lanes needed for full speed; 0: all */
-	bool quick;		      /* false: it works, but is used only if no other path does */
-	bool canary; /* its reports of success are not trusted until bytes are compared */
+	/* Chunks are not longer than the storage's preferred I/O size (pst_io_size). */
+	bool io_size;
+	/* Minimum length for which no other path is faster; 0 if none is ever faster. */
+	uint64_t chunk_quick;
+	/* Number of bytes that the path has pinned; NULL if it pins none. */
+	const _Atomic uint64_t *held;
+	uint64_t held_max; /* when *held reaches this number, the plan's next path is used */
+	unsigned lanes;	   /* number of lanes needed for full speed; 0 if all are needed */
+	bool quick;  /* false if the path works, but shall be used only if no quick path does */
+	bool canary; /* its reports of success are trusted only after a canary has compared bytes */
 };
 
 /* The functions of a path. */
 struct pst_path_ops {
 	const char *name;
 	struct pst_path_traits traits;
-	/* Finds out whether the path is open on this route. 0: fills `facts`, and `err` with the
-	 * reason if it misses its highest class. -errno: fills `err` with the reason, and `fix`
-	 * (PENSTOCK_TEXT_MAX) with advice how to open the path. It may block. */
+	/* Finds out whether the path can be used on this route. If it can, returns 0 and fills
+	 * `facts`, and also fills `err` if the path does not meet its highest class on this route.
+	 * If it cannot, returns -errno, and fills `err` with the reason and `fix`
+	 * (PENSTOCK_TEXT_MAX bytes) with advice how to make the path usable. It may block. */
 	int (*probe)(struct pst_route *route, struct pst_path_facts *facts, struct pst_err *err,
 		     char *fix);
-	/* Optional, for a path that wraps another one. Parses its arguments (the text after '?'
-	 * in a request's path) into the request's wrap_state. Core then calls this path's
-	 * start() instead of the wrapped path's, whose index chunk->path still is. */
+	/* Optional, for a path that wraps another path, as fault does. Parses the arguments (the
+	 * text after '?' in the path that a request names) into the request's wrap_state. Core then
+	 * calls start() of this path instead of start() of the wrapped path. chunk->path is still
+	 * the index of the wrapped path. */
 	int (*wrap)(const char *args, void *state, struct pst_err *err);
-	/* Starts to move the chunk. 0: the path calls pst_chunk_done exactly once, when the chunk
-	 * completes or fails. -EAGAIN: no slot is free, and the lane tries again later. After
-	 * any error the path must not call pst_chunk_done. */
+	/* Starts to move the chunk. After returning 0 the path calls pst_chunk_done exactly once,
+	 * when the chunk completes or fails. The function returns -EAGAIN if no slot is free; the
+	 * lane then tries again later. After any error the path must not call pst_chunk_done. */
 	int (*start)(struct pst_chunk *chunk);
-	/* Optional: the path's state of one lane, in lane->path_state[index]. The lane calls
-	 * idle() when it has nothing else to do. idle() releases resources that no request
-	 * needs, and returns false when nothing is left to release. */
+	/* Optional. lane_open and lane_close create and free the path's state for one lane, in
+	 * lane->path_state[index]. The lane calls idle() when it has nothing else to do. idle()
+	 * releases resources that no request needs, and returns false when nothing is left to
+	 * release. */
 	int (*lane_open)(struct pst_lane *lane, unsigned index, struct pst_err *err);
 	void (*lane_close)(struct pst_lane *lane, unsigned index);
 	bool (*idle)(struct pst_lane *lane, unsigned index);
-	/* Optional. Frees the path's state of a route, in route->path_priv[index]. */
+	/* Optional. Frees the path's state for a route, which is route->path_priv[index]. */
 	void (*route_close)(struct pst_route *route, unsigned index);
-	/* Optional. The storage or the device (the other is NULL) is about to close, and the path
-	 * drops the lane's caches of it. Returns the cache_bits of all storages that the
-	 * path still caches state of on this lane. */
+	/* Optional. Called when a storage or a device is about to close; the other argument is
+	 * NULL. The path drops the lane's cached state of it. Returns the cache_bits of all
+	 * storages of which the path still caches state on this lane. */
 	uint64_t (*invalidate)(struct pst_lane *lane, unsigned index, struct penstock_storage *st,
 			       const struct penstock_device *dev);
 };
 
 /*
  * A chunk: a contiguous range of one storage that moves as one, between the storage and the
- * parts of segments that it covers. It is an element of its lane's pool.
+ * buffers of the segments that cover the range. It is an element of its lane's pool.
  */
 struct pst_chunk {
 	struct pst_request *req;
 	struct pst_lane *lane;
 	struct pst_route *route;
-	unsigned span;	       /* index of the request's span */
-	uint64_t off, len;     /* range in the storage */
-	uint64_t rest;	       /* bytes after len that move once len is done: chunk_continue */
-	uint8_t path;	       /* index in pst_paths */
-	uint8_t tries;	       /* paths that failed for it */
-	uint8_t residency;     /* enum pst_residency, from its claim or a residency probe */
-	uint32_t pad;	       /* bytes after len, in the segment's `room`, that move too */
+	unsigned span;	   /* index of its span in the request */
+	uint64_t off, len; /* offset and length in the storage */
+	/* Number of bytes after `len` that move when those are done (chunk_continue). */
+	uint64_t rest;
+	uint8_t path;	   /* index in pst_paths */
+	uint8_t tries;	   /* number of paths on which it failed */
+	uint8_t residency; /* enum pst_residency, set by its claim or a residency probe */
+	/* Number of bytes after `len` that move too; their memory is the segment's `room`. */
+	uint32_t pad;
 	const char *engine;    /* name of the engine that carried it; static */
-	struct pst_slot *slot; /* NULL: none */
-	uint64_t direct_bytes; /* its share of the storage's direct_bytes */
+	struct pst_slot *slot; /* NULL if it has none */
+	uint64_t direct_bytes; /* its part of the storage's direct_bytes */
 	struct pst_io io;
-	bool io_started;     /* the storage owns `io` */
-	uint64_t mem_head;   /* path staged: bytes in the slot before the chunk's first byte */
-	uint64_t moved;	     /* bytes delivered; less than len at the storage's end */
-	uint64_t cpu_copied; /* bytes that the CPU copied so far */
-	uint64_t dram_laid;  /* bytes written to host memory on the way so far */
+	bool io_started; /* `io` is in progress, so the storage owns it */
+	/* For path staged: number of bytes in the slot before the chunk's first byte. */
+	uint64_t mem_head;
+	uint64_t moved;	     /* number of bytes delivered; less than `len` at the storage's end */
+	uint64_t cpu_copied; /* number of bytes that the CPU has copied so far */
+	uint64_t dram_laid;  /* number of bytes written to host memory on the way so far */
 	uint64_t start_ns;
-	bool timed;	   /* the duration of its call, or of start(), shows its residency */
-	uint64_t timed_ns; /* when that call began; 0: it does not run */
-	int refused;	   /* error of a copy that a copier delayed; 0: none */
-	unsigned waits;	   /* copiers that have not completed its copies yet */
+	/* The duration of its call, or of start(), shows whether its bytes were cached. */
+	bool timed;
+	uint64_t timed_ns; /* time at which that call began; 0 if it is not running */
+	int refused;	   /* error of a copy that a copier delayed; 0 if there is none */
+	unsigned waits;	   /* number of copiers that have not completed its copies yet */
 	struct pst_err err;
-	/* Called instead of the chunk's completion. Path fault and canaries set it; else NULL. */
+	/* If not NULL, called instead of completing the chunk. Path fault and canaries set it. */
 	void (*on_done)(struct pst_chunk *chunk, int result);
-	void (*after_copies)(struct pst_chunk *chunk,
-			     int result); /* the path's next step after copies */
-	void *priv;			  /* the path's state */
-	struct pst_chunk *next;		  /* in the list of free or deferred chunks */
+	/* The path's next step, called when all copies of the chunk are done. */
+	void (*after_copies)(struct pst_chunk *chunk, int result);
+	void *priv;		/* the path's state */
+	struct pst_chunk *next; /* next chunk in the list of free or deferred chunks */
 };
 
 /* ---- engine ----------------------------------------------------------------- */
 
-struct pst_engine; /* an engine of one lane */
+struct pst_engine; /* the engine of one lane */
 
 /* The functions of a kind of engine. Only the thread that runs the lane calls them. */
 struct pst_engine_ops {
 	const char *name;
-	/* Opens an engine for at most `depth` calls in flight. A write to the eventfd `wake_fd`
-	 * ends wait(). */
+	/* Opens an engine for at most `depth` calls in flight. Another thread ends wait() by a
+	 * write to the eventfd `wake_fd`. */
 	int (*open)(struct pst_engine **out, unsigned depth, int wake_fd, struct pst_err *err);
 	void (*close)(struct pst_engine *engine);
-	/* Optional. Registers a piece of the lane's ring, for calls with `fixed`. The lane may
-	 * register a second piece later. */
+	/* Optional. Registers a piece of the lane's ring, for calls whose `fixed` is true. The lane
+	 * may register a second piece later. */
 	int (*register_slots)(struct pst_engine *engine, void *base, size_t len,
 			      struct pst_err *err);
-	/* Submits a call. 0: poll or wait calls done() once, even if the engine fails meanwhile.
-	 * -EAGAIN: `depth` calls are in flight. */
+	/* Submits a call. If it returns 0, poll() or wait() later calls done() of the call once,
+	 * even if the engine fails meanwhile. Returns -EAGAIN if `depth` calls are in flight. */
 	int (*submit)(struct pst_engine *engine, struct pst_call *call);
-	/* Passes submitted calls to the kernel and reaps completed ones. Returns how many. */
-	int (*poll)(struct pst_engine *engine);
-	/* Sleeps until a completion, a write to wake_fd, or timeout_us (-1: no limit). Reaps
+	/* Passes submitted calls to the kernel and reaps completed calls. Returns the number of
 	 * completed calls. */
+	int (*poll)(struct pst_engine *engine);
+	/* Sleeps until a call completes, another thread writes to wake_fd, or timeout_us
+	 * microseconds have passed (no limit if -1). Then reaps completed calls. */
 	int (*wait)(struct pst_engine *engine, int64_t timeout_us);
 };
 
