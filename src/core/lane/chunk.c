@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A chunk's life on its lane: the pool, its io, its copies, its completion. A chunk whose path
- * failed is retried on the next path that its class allows. The cost of the failed try stays
- * counted, its bytes do not. Paths and the lane's loop call these functions, on the lane's
- * thread only. They must never allocate, except that a borrowed lane opens a copy queue at its
+ * A chunk's life on its lane: how it is taken from the pool, transferred to or from the storage,
+ * copied, and completed. A chunk that failed on one path is retried on the next path that the
+ * request's class allows. Reports count the CPU copies and memory traffic of the failed try, but
+ * not its bytes. Paths and the lane's loop call these functions, on the lane's thread only. They
+ * must never allocate memory, with one exception: a borrowed lane opens a copy queue at its
  * first copy to a device.
  */
 #include "core/lane/chunk.h"
@@ -23,11 +24,13 @@
 #include "core/request/spans.h"
 #include "core/route/route.h"
 
-/* Copies share a ticket until they have this many bytes together, as long as older copies keep
- * the device busy. It is half of a lane's ring: drives fill the other half at the same time. */
+/* While older copies keep the device busy, the lane records one ticket for several copies, which
+ * together have at least this many bytes. It is half of a lane's ring, so that drives can fill the
+ * other half at the same time. */
 #define RECORD_BYTES (8u << 20)
-#define RECORD_MIN (256u << 10) /* shorter copies get their ticket in the lane's next turn */
-#define TICKETS 8		/* tickets that are likely in flight on one lane */
+/* Copies of fewer bytes get their ticket in the next turn of the lane. */
+#define RECORD_MIN (256u << 10)
+#define TICKETS 8 /* number of tickets that are likely in flight on one copy queue */
 
 /* ---- the pool ---- */
 
@@ -123,7 +126,7 @@ void pst_chunk_direct_end(struct pst_chunk *chunk)
 	uint64_t before;
 
 	if (!chunk->direct_bytes)
-		return; /* the chunk of a sync has no route */
+		return; /* such as the chunk of a sync, which has no route */
 	st = chunk->route->st;
 	before = atomic_fetch_sub_explicit(&st->direct_bytes, chunk->direct_bytes,
 					   memory_order_relaxed);
@@ -153,7 +156,7 @@ void pst_chunk_io(struct pst_chunk *chunk, void *mem, uint64_t off, uint64_t len
 	io->err.code = 0;
 }
 
-/* Sets the error of a cancelled chunk. */
+/* Stores in the chunk the error that the caller has cancelled its request. Returns the code. */
 static int chunk_fail_cancelled(struct pst_chunk *chunk)
 {
 	return pst_fail(&chunk->err, PENSTOCK_WHY_CANCELLED, "cancelled by the caller");
@@ -165,10 +168,12 @@ int pst_chunk_io_start(struct pst_chunk *chunk)
 	const struct pst_storage_ops *ops = io->st->ops;
 	int ret;
 
-	/* The lane passes a cancel to the storage only for ios that have started by then. */
+	/* A transfer that starts after a cancel would not be cancelled: the lane asks the storage
+	 * to cancel only those transfers that are in progress when it handles the cancel. */
 	if (ops->cancel && pst_req_cancelled(chunk->req))
 		return chunk_fail_cancelled(chunk);
-	chunk->io_started = true; /* before the call, which may complete it */
+	/* Set before the call, because the call may complete the transfer. */
+	chunk->io_started = true;
 	ret = io->op == PST_IO_FILL    ? ops->fill(io)
 	      : io->op == PST_IO_DRAIN ? ops->drain(io)
 				       : ops->sync(io);
@@ -276,7 +281,7 @@ struct copying {
 	enum penstock_op op;
 };
 
-/* Queues the copy of one part. pst_span_parts calls it. */
+/* Queues the copy of one part of a segment. pst_span_parts calls it for each part. */
 static int chunk_copy_part(void *arg, const struct pst_part *part)
 {
 	struct copying *c = arg;
@@ -323,8 +328,8 @@ static int chunk_copy_part(void *arg, const struct pst_part *part)
 	return 0;
 }
 
-/* Records one ticket for all copies queued since the last ticket, because each ticket makes the
- * copy engine pause for some 4 us (H200). */
+/* Records one ticket for all copies that were queued since the last ticket. One ticket serves many
+ * copies because each ticket makes the GPU's copy engine pause for about 4 us (H200). */
 static void copyq_record(struct pst_copyq *copyq)
 {
 	uint64_t ticket = 0;
@@ -341,15 +346,16 @@ static void copyq_record(struct pst_copyq *copyq)
 	copyq->unrecorded_bytes = 0;
 }
 
-/* Whether a ticket is due: enough bytes, or no older copy keeps the device busy. */
+/* Whether a ticket must be recorded: the copies without a ticket have enough bytes, or no older
+ * copy keeps the device busy. */
 static bool copyq_record_due(const struct pst_copyq *copyq)
 {
 	return copyq->unrecorded_bytes >= RECORD_BYTES ||
 	       copyq->tail - copyq->head == copyq->unrecorded;
 }
 
-/* Counts a copier that has completed its copies of the chunk. After the last one the chunk's path
- * continues. */
+/* Called when one copier has completed all its copies of the chunk. After the last copier the
+ * chunk's path continues. */
 static void chunk_copies_done(struct pst_chunk *chunk, int result)
 {
 	if (!result)
@@ -374,7 +380,7 @@ int pst_chunk_copy(struct pst_chunk *chunk, char *base, uint64_t len,
 	chunk->refused = 0;
 	ret = pst_span_parts(req, &req->spans[chunk->span], chunk->off, len, chunk_copy_part, &c);
 	chunk->after_copies = after;
-	chunk->waits = 1; /* dropped below, so that the path does not continue early */
+	chunk->waits = 1; /* one more than the copiers, so that the path does not continue early */
 	lane->copies++;
 	for (unsigned i = 0; i < lane->copyq_count; i++) {
 		struct pst_copyq *copyq = lane->copyqs[i];
@@ -405,7 +411,8 @@ int pst_copyqs_reap(struct pst_lane *lane, enum pst_reap how)
 
 		if (how != PST_REAP_LOOK)
 			copyq_record(copyq);
-		/* A chunk that completes here may queue copies, which have no ticket yet. */
+		/* A chunk that completes in this loop may queue more copies. The loop ends before
+		 * copies that have no ticket yet. */
 		while (copyq->tail - copyq->head > copyq->unrecorded) {
 			const unsigned at = copyq->head % PST_LANE_CHUNKS;
 			uint64_t ticket = copyq->waits[at].ticket;
@@ -451,7 +458,7 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 	uint64_t ns = pst_now_ns() - chunk->start_ns;
 
 	atomic_fetch_add_explicit(&row->chunks[op], 1, memory_order_relaxed);
-	if (!result) /* bytes of failed chunks do not count, as in reports */
+	if (!result) /* the bytes of failed chunks are not counted, as in reports */
 		atomic_fetch_add_explicit(&row->bytes[op], chunk->moved, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&row->dram_laid, chunk->dram_laid, memory_order_relaxed);
@@ -460,12 +467,12 @@ static void chunk_count(const struct pst_chunk *chunk, int result)
 		atomic_fetch_add_explicit(&row->errors, 1, memory_order_relaxed);
 }
 
-/* Defers the chunk, to be started on `path` with its first `len` bytes. The rest follows when
- * those are done. */
+/* Defers the chunk, so that the lane starts its first `len` bytes on `path`. The remaining bytes
+ * move when the first ones are done. */
 static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint32_t pad)
 {
 	chunk_put_slot(chunk);
-	pst_chunk_direct_end(chunk); /* if the path has not yet */
+	pst_chunk_direct_end(chunk); /* the path may not have called it yet */
 	chunk->path = (uint8_t)path;
 	chunk->timed = false;
 	chunk->timed_ns = 0;
@@ -478,7 +485,8 @@ static void chunk_restart(struct pst_chunk *chunk, int path, uint64_t len, uint3
 	pst_chunk_defer(chunk->lane, chunk);
 }
 
-/* Restarts a failed chunk on the next path that the class allows. False: no path is left. */
+/* Restarts a failed chunk on the next path that the request's class allows. Returns false if no
+ * path is left, or if the request is cancelled or has failed. */
 static bool chunk_retry(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -489,7 +497,7 @@ static bool chunk_retry(struct pst_chunk *chunk)
 	if (pst_req_cancelled(req) || atomic_load_explicit(&req->failed, memory_order_relaxed))
 		return false;
 	next = pst_claim_retry(chunk, true, &len, &pad);
-	/* The failure replaces any other reason why this path was not used. */
+	/* In the report, this failure replaces any other reason why the path was not used. */
 	atomic_store_explicit(&req->path_why[chunk->path], (unsigned)chunk->err.why,
 			      memory_order_relaxed);
 	if (next < 0)
@@ -501,15 +509,15 @@ static bool chunk_retry(struct pst_chunk *chunk)
 		"chunk at %llu continues on path %s: %s", (unsigned long long)chunk->off,
 		pst_paths[next]->name, chunk->err.text);
 	chunk->tries++;
-	/* The cost of the failed try is counted, its bytes are not. */
+	/* Count the CPU copies and memory traffic of the failed try, but not its bytes. */
 	atomic_fetch_add_explicit(&req->cpu_copied, chunk->cpu_copied, memory_order_relaxed);
 	atomic_fetch_add_explicit(&req->dram_laid, chunk->dram_laid, memory_order_relaxed);
 	chunk_restart(chunk, next, len, pad);
 	return true;
 }
 
-/* Counts completed bytes. If they complete a phase, this lane lists the request for the next
- * phase and begins it. */
+/* Counts completed bytes of a request. If they complete a phase and another one follows, puts the
+ * request on the lane's list and begins that phase. */
 static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uint64_t bytes)
 {
 	if (!pst_req_bytes_done(req, bytes))
@@ -518,7 +526,7 @@ static void chunk_bytes_done(struct pst_lane *lane, struct pst_request *req, uin
 	pst_req_begin_phase(req);
 }
 
-/* Fails a chunk, its rest, and its request. */
+/* Fails a chunk, including the bytes in chunk->rest, and its request. */
 static void chunk_fail(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -532,7 +540,7 @@ static void chunk_fail(struct pst_chunk *chunk)
 	chunk_bytes_done(lane, req, len);
 }
 
-/* Continues a chunk whose first piece is done with the rest as its new range. */
+/* Continues a chunk whose first `len` bytes are done: the bytes in `rest` become its new range. */
 static void chunk_continue(struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -555,11 +563,12 @@ static void chunk_continue(struct pst_chunk *chunk)
 			 (unsigned long long)chunk->len, (unsigned long long)chunk->off);
 		chunk_fail(chunk);
 	}
-	chunk_bytes_done(lane, req, done); /* last: the request may be gone after it */
+	/* Must come last, because the request may not exist any more after it. */
+	chunk_bytes_done(lane, req, done);
 }
 
-/* A chunk that is retried on another path started before the deadline, so only a cancel abandons
- * it. */
+/* A chunk that is retried on another path has started before the deadline. So only a cancel
+ * abandons such a chunk. */
 bool pst_chunk_abandon(struct pst_chunk *chunk)
 {
 	bool begun = chunk->tries && !pst_req_cancelled(chunk->req);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Claiming: a lane reserves the next bytes of a request as one chunk, as many as the best path
- * can carry. The storage reports whether they are in the page cache, the plan has the order of
- * paths, and alignment decides how many bytes fit. Lanes claim each chunk, and admit.c checks
- * that every byte has a path. Claims share only req->next, without a lock. It must never start
- * a transfer.
+ * can carry. The storage reports whether the bytes are in the page cache, the plan lists the
+ * paths in order of preference, and alignment decides how many bytes a path can carry. Lanes
+ * call pst_claim for each chunk. At submit, admit.c checks that every byte has a path. Lanes
+ * that claim from the same request share only req->next, and take no lock. This file must never
+ * start a transfer.
  */
 #include "core/lane/claim.h"
 
@@ -14,21 +15,25 @@
 #include "core/request/spans.h"
 #include "core/route/route.h"
 
-#define QUERY_MIN (64u << 10) /* a partly cached range of this length counts as cold */
-/* A residency query visits each folio: it takes 32 us for 128 MiB of large folios, 2 ms for small
- * ones. */
+/* A range of this length that is only partly cached counts as not cached. */
+#define QUERY_MIN (64u << 10)
+/* Maximum length of one residency query. The kernel visits each folio of the range: 128 MiB take 32
+ * us if the folios are large, 2 ms if they are small. */
 #define QUERY_MAX (128u << 20)
-/* The longest chunk of bytes that a probe suggests to be cached. If they are not, it is slow. */
+/* Maximum length of a chunk whose bytes are cached according to a residency probe only. If they are
+ * not cached after all, the chunk is slow. */
 #define BLIND_MAX (32u << 20)
 
-/* A chunk may end up to this many bytes early, so that it does not cut a single byte off a row. */
+/* A chunk may end up to this many bytes earlier, so that its end does not cut a single byte off a
+ * row. */
 #define SHORTEN_MAX 4
-#define CHUNK_MIN 16u /* shorter ones are not worth a chunk if others follow */
+#define CHUNK_MIN 16u /* a residency query must not shorten a chunk to fewer bytes */
 
 /*
- * Queries the residency of the first bytes of `place`, and shortens place->len to the run that
- * has it. The query's length adapts to the runs found so far. So a file cached in large runs
- * costs few calls, and a file cached in short runs costs about one call for each run.
+ * Asks the storage whether the first bytes of `place` are in the page cache, and shortens
+ * place->len to the bytes that the answer is about. The length of each query depends on the
+ * answers to earlier queries. So a file that is cached in long runs costs few queries, and a
+ * file that is cached in short runs costs about one query for each run.
  */
 static enum pst_residency query_residency(struct pst_request *req, struct pst_place *place)
 {
@@ -36,7 +41,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	uint64_t len = (uint64_t)atomic_load_explicit(&req->residency_kib, memory_order_relaxed)
 		       << 10;
 	const struct pst_plan *plan = place->span->plan;
-	uint64_t next, useful = QUERY_MAX; /* longest chunk of cached bytes */
+	uint64_t next, useful = QUERY_MAX; /* useful: maximum length of a chunk of cached bytes */
 	enum penstock_why why = PENSTOCK_WHY_NONE;
 	enum pst_residency found = PST_UNKNOWN;
 
@@ -53,7 +58,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		if (found != PST_MIXED || len <= QUERY_MIN)
 			break;
 		len = len / 2 < QUERY_MIN ? QUERY_MIN : len / 2;
-		if (place->off % QUERY_MIN) /* end on a grid, as most runs do */
+		/* End at a multiple of QUERY_MIN, where most cached runs end. */
+		if (place->off % QUERY_MIN)
 			len -= (place->off + len) % QUERY_MIN;
 		if (len < CHUNK_MIN || len > place->len)
 			len = place->len < QUERY_MIN ? place->len : QUERY_MIN;
@@ -63,7 +69,8 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 		return pst_residency_verdict(req->st);
 	}
 	next = len < (1u << 28) ? len * 2 : len;
-	if (next < QUERY_MIN) /* a short span does not predict the next one */
+	/* The answer for a short span does not predict that for the next span. */
+	if (next < QUERY_MIN)
 		next = QUERY_MIN;
 	atomic_store_explicit(&req->residency_kib, (uint32_t)(next >> 10), memory_order_relaxed);
 	if (len < place->len)
@@ -73,9 +80,10 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 
 /*
  * Limits the length of a chunk near the start and the end of a request. The first chunks are
- * short, so that the device can copy while the next chunk is prepared. The last ones are short,
- * so that no lane still works on a long chunk when the others are done. The limit is the
- * smaller of a lane's share of the bytes claimed so far and half its share of the bytes left.
+ * short, so that the device can copy them while later chunks are being read. The last chunks are
+ * short, so that no lane still works on a long chunk when the other lanes are done. The limit is
+ * the smaller of two numbers: a lane's share of the bytes claimed so far, and half of a lane's
+ * share of the bytes left.
  */
 static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place *place,
 			   const struct pst_path_facts *facts, uint64_t len)
@@ -88,16 +96,16 @@ static uint64_t chunk_ramp(const struct pst_request *req, const struct pst_place
 
 	most = most ? most * facts->chunk_first : facts->chunk_first;
 	if (len <= most || rest < most + facts->chunk_first)
-		return len; /* the remainder would be too short for a chunk */
+		return len; /* no limit, or too few bytes would be left for another chunk */
 	return most;
 }
 
 /*
- * Returns the grid on which a chunk of path `index` may begin and end. If the last path of a
- * write's plan uses the page cache, no two chunks may share a page or a file-system block.
- * Otherwise the cache could read old bytes while a neighbouring chunk writes new ones to the
- * drive, and write the old bytes back. If the caller named the path, or allows direct paths
- * only, the grid is the drive's.
+ * Returns the alignment at which a chunk of path `index` must begin and end. If the last path of
+ * a write's plan uses the page cache, no two chunks may share a page or a file-system block.
+ * Otherwise the page cache could read old bytes of that block while the other chunk writes new
+ * bytes to the drive, and later write the old bytes back. If the caller named the path, or if
+ * the last path avoids the page cache, the path's own alignment is enough.
  */
 static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place *place,
 			   unsigned index, uint64_t most)
@@ -113,17 +121,17 @@ static uint64_t chunk_grid(const struct pst_request *req, const struct pst_place
 	last = plan->list[PST_COLD][plan->count[PST_COLD] - 1];
 	if (route->paths[last].facts.off_align > 1)
 		return align;
-	while (edge > most) /* edge is a power of two. Slots may be shorter than a stripe. */
+	while (edge > most) /* a slot, and so a chunk, may be shorter than `edge`, a power of two */
 		edge /= 2;
 	return edge > align ? edge : align;
 }
 
 /*
- * Shortens the first `len` bytes of `place` to whole blocks of `align`, and returns their
- * length. 0: the place does not begin on a block, and *cap is lowered to the distance of the
- * next block. At the end of a segment, memory after it (`slack`) may complete the last block,
- * up to the drive's `off_align`; *pad is then set. A read never leaves a single byte to the
- * chunk before or after it.
+ * Shortens the first `len` bytes of `place` to whole blocks of `align` bytes, and returns the
+ * shortened length. If the place does not begin at a block, returns 0 and lowers *cap to the
+ * distance of the next block. At the end of a segment, memory after it (`slack` bytes) may
+ * complete the last block of `off_align` bytes; *pad is then set to the number of added bytes. A
+ * read never leaves a single byte for the chunk before or after it.
  */
 static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op, uint64_t align,
 			     uint32_t off_align, uint64_t len, uint64_t slack, uint32_t *pad,
@@ -147,13 +155,13 @@ static uint64_t whole_blocks(const struct pst_place *place, enum penstock_op op,
 	}
 	if (last_one && keep_bytes_together)
 		tail += align;
-	return len > tail ? len - tail : 0; /* the tail is another chunk */
+	return len > tail ? len - tail : 0; /* the last `tail` bytes become another chunk */
 }
 
 /*
- * Returns how many bytes of `place` path `index` can carry as one chunk. 0: it cannot start
- * there. *cap may then be lowered to the length after which it could start; another path must
- * stop there.
+ * Returns how many bytes of `place` path `index` can carry as one chunk. Returns 0 if the path
+ * cannot start at this place. If the path could start some bytes later, the function lowers *cap
+ * to the number of these bytes; a chunk on another path must then end there.
  */
 static uint64_t path_fit(const struct pst_request *req, const struct pst_place *place,
 			 unsigned index, uint32_t *pad, uint64_t *cap)
@@ -162,7 +170,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	uint64_t len = place->len, slack = 0, most = facts->chunk_max, align;
 
 	*pad = 0;
-	/* The pump of the first segment's device carries the request, also for other devices. */
+	/* A request uses the slots of one pump, also for segments on other devices. */
 	if (facts->slotted) {
 		size_t slot = req->alone ? req->pump->spare[0].slot_bytes : req->pump->slot_bytes;
 
@@ -182,7 +190,7 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 			slack = part.slack;
 		if (facts->mem_align > 1 &&
 		    ((uintptr_t)part.mem + -place->off % align) % facts->mem_align)
-			return 0; /* no byte has an aligned offset and an aligned address */
+			return 0; /* no byte has both an aligned offset and an aligned address */
 	}
 	if (req->op == PENSTOCK_WRITE)
 		slack = place->off + len == place->span->off + place->span->len
@@ -191,14 +199,17 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	if (facts->exact || req->op == PENSTOCK_WRITE)
 		return whole_blocks(place, req->op, align, facts->off_align,
 				    len < most ? len : most, slack, pad, cap);
-	/* A read into a slot also reads the rest of its first and last blocks. */
+	/* A read into a slot also reads the bytes of the first block before the place, so these
+	 * must fit, too. */
 	if (len > most - place->off % align)
 		len = most - place->off % align;
-	/* A single thread gains nothing from shorter chunks: it makes all calls itself, one after
-	 * the other. With many such threads, driver calls also wait for each other. */
+	/* If one thread carries the whole request, shorter chunks gain nothing, because the thread
+	 * makes all calls itself, one after the other. If there are many such threads, more calls
+	 * would also make them wait for each other in the driver. */
 	if (facts->chunk_first && !req->alone)
 		len = chunk_ramp(req, place, facts, len);
-	/* The device refuses to copy a single byte while a stream waits (device/cuda_copy.c). */
+	/* Do not leave a single byte of a row: the CUDA device refuses to copy one byte while a
+	 * stream waits for a request (device/cuda_copy.c). */
 	for (unsigned i = 0; i < SHORTEN_MAX && len > 2; i++, len--)
 		if (place->len != len + 1 &&
 		    !pst_span_isolates_byte(req, place->span, place->off + len))
@@ -206,7 +217,8 @@ static uint64_t path_fit(const struct pst_request *req, const struct pst_place *
 	return len;
 }
 
-/* Whether the path has pinned as many bytes as it may. It keeps them until storages close. */
+/* Whether the path has pinned as many bytes as it may. It keeps these bytes pinned until their
+ * storages are closed. */
 static bool path_is_full(const struct pst_path_facts *facts)
 {
 	return facts->held &&
@@ -215,9 +227,9 @@ static bool path_is_full(const struct pst_path_facts *facts)
 
 /*
  * Chooses the first path in the plan's order that can carry the first bytes of `place`, and sets
- * *len and *pad. A better path that could start a little later lowers `cap`, and the chosen path
- * stops there. A path that is slow for so short a piece is used only if no other path can carry
- * it. -1: no path can.
+ * *len and *pad. If a better path could start a little later, the chosen path stops at that
+ * place (`cap`). A path that is slow for so few bytes is used only if no other path can carry
+ * them. Returns the path's index, or -1 if no path can carry the bytes.
  */
 static int choose_path(struct pst_request *req, const struct pst_place *place,
 		       enum pst_residency residency, uint64_t *len, uint32_t *pad)
@@ -226,7 +238,7 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 	const struct pst_route *route = place->span->route;
 	uint64_t cap = UINT64_MAX;
 	unsigned count = plan->count[residency];
-	int slow = -1; /* the first path that is slow for this length */
+	int slow = -1; /* index of the first path that could carry the bytes, but slowly */
 	uint64_t slow_len = 0;
 	uint32_t slow_pad = 0;
 
@@ -241,7 +253,8 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 		int proof = atomic_load_explicit(&route->write_proof[index], memory_order_relaxed);
 		uint64_t n;
 
-		/* A path whose write did not arrive is not used for later chunks. */
+		/* If a check found that bytes written on this path did not arrive, use it only as
+		 * the last path. */
 		if (proof < 0 && i + 1 < count) {
 			pst_req_note(req, index, (enum penstock_why) - proof);
 			continue;
@@ -280,7 +293,8 @@ static int choose_path(struct pst_request *req, const struct pst_place *place,
 	return slow;
 }
 
-/* Chooses a path by the plan for cached bytes. -1: none, or it could not notice uncached bytes. */
+/* Chooses a path from the plan's list for cached bytes. Returns -1 if no path can carry the bytes,
+ * or if the path could not detect bytes that are not cached. */
 static int choose_warm(struct pst_request *req, const struct pst_place *place, uint64_t *len,
 		       uint32_t *pad)
 {
@@ -293,10 +307,10 @@ static int choose_warm(struct pst_request *req, const struct pst_place *place, u
 }
 
 /*
- * Chooses a path for bytes whose residency the storage could not report. If the last probe found
- * its bytes cached, the plan for cached bytes or the probing path is used. If a probe is due,
- * this claim makes it on the probing path, and *probing is set. -1: the plan's order for
- * *residency decides.
+ * Chooses a path for bytes whose residency the storage could not report. If the last residency
+ * probe found its bytes cached, this is a path from the plan's list for cached bytes, or the
+ * path that makes probes. If a probe is due, this claim makes it, on the path that makes probes,
+ * and sets *probing. Returns -1 if the caller shall use the plan's list for *residency.
  */
 static int choose_blind(struct pst_request *req, const struct pst_place *place, bool *probing,
 			enum pst_residency *residency, uint64_t *len, uint32_t *pad)
@@ -324,7 +338,7 @@ static int choose_blind(struct pst_request *req, const struct pst_place *place, 
 	return path;
 }
 
-/* Fails because no allowed path can carry the first bytes of `place`. */
+/* Returns an error: no allowed path can carry the first bytes of `place`. */
 static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 		      const struct pst_place *place)
 {
@@ -344,7 +358,7 @@ static int fail_unfit(struct pst_err *err, const struct pst_request *req,
 			      facts->off_align ? facts->off_align : 4096);
 }
 
-/* Whether the path can carry all bytes that follow in this span, at any alignment. */
+/* Whether the path can carry all following bytes of this span, whatever their alignment. */
 static bool path_carries_any(const struct pst_request *req, const struct pst_place *place,
 			     unsigned index)
 {
@@ -367,7 +381,8 @@ int pst_claim_check(const struct pst_request *given, const struct pst_span *span
 		    struct pst_err *err)
 {
 	struct pst_request *req =
-		(struct pst_request *)(uintptr_t)given; /* choose_path only adds notes */
+		/* Not const, because choose_path notes why it did not use a path. */
+		(struct pst_request *)(uintptr_t)given;
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
 	uint64_t len = span->rowwise ? seg->rows * seg->row_len : span->len;
 	struct pst_place place;
@@ -446,10 +461,10 @@ int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uin
 {
 	const struct pst_request *req = chunk->req;
 	const struct pst_plan *plan = req->spans[chunk->span].plan;
-	/* A timed chunk is retried as if its bytes were cached. */
+	/* A timed chunk is retried on the plan's paths for cached bytes. */
 	unsigned r = chunk->timed ? PST_WARM : chunk->residency, count = plan->count[r], i = 0;
-	/* After a drive failed a write, or a server had no space for it, no path may use the page
-	 * cache: it would report success before it writes the bytes to the drive again. */
+	/* If the drive has failed a write, or a server had no space for it, the retry must not use
+	 * the page cache, which would report success before the bytes are written to the drive. */
 	bool no_cache = req->op == PENSTOCK_WRITE && (chunk->err.why == PENSTOCK_WHY_IO_ERROR ||
 						      chunk->err.why == PENSTOCK_WHY_NO_SPACE);
 

@@ -8,26 +8,30 @@
 /* The bytes of one claim, to be moved as one chunk. */
 struct pst_claim {
 	struct pst_route *route;
-	unsigned span;	   /* of the request */
-	uint64_t off, len; /* in the storage */
-	uint32_t pad;	   /* bytes after len, in the segment's `room`, that move too */
+	unsigned span;	   /* index of a span of the request */
+	uint64_t off, len; /* offset and length in the storage */
+	/* Number of bytes after `len` that move too; their memory is the segment's `room`. */
+	uint32_t pad;
 	uint8_t path;	   /* index in pst_paths */
 	uint8_t residency; /* enum pst_residency */
-	bool timed;	   /* the duration of its call will show its residency */
+	bool timed; /* the duration of the chunk's call will show whether its bytes were cached */
 };
 
-/* Claims the next bytes of a request. False: no bytes are left, or the request has failed because
- * it is abandoned or no path can carry the bytes. */
+/* Claims the next bytes of a request. Returns false if no bytes are left. Also returns false after
+ * failing the request, because it is cancelled, past its deadline, or no path can carry its
+ * bytes. */
 bool pst_claim(struct pst_request *req, struct pst_claim *out);
-/* Fails the unclaimed bytes of a request that is cancelled or past its deadline. False: it is
- * neither. */
+/* If the request is cancelled or past its deadline, fails its unclaimed bytes and returns true.
+ * Else returns false. */
 bool pst_claim_abandon(struct pst_request *req);
-/* Checks that the paths of the span's plan can carry all of it. -EOPNOTSUPP: alignment forbids. */
+/* Checks that the paths of the span's plan can carry all bytes of the span. Returns -EOPNOTSUPP if
+ * they cannot, because bytes are not aligned. */
 int pst_claim_check(const struct pst_request *req, const struct pst_span *span,
 		    struct pst_err *err);
-/* Chooses a path for the first bytes of a chunk. `next`: a path after the chunk's own in the
- * plan's order, because that one failed. Sets *len to the bytes that the path can carry, and
- * *pad. -1: no path can. */
+/* Chooses a path for the first bytes of a chunk. If `next` is true, the chunk's path has failed,
+ * and only the paths after it in the plan's order are tried. Else the chunk's path is tried first.
+ * Sets *len to the number of bytes that the chosen path can carry, and *pad. Returns the path's
+ * index, or -1 if no path can carry the bytes. */
 int pst_claim_retry(const struct pst_chunk *chunk, bool next, uint64_t *len, uint32_t *pad);
 
 #endif

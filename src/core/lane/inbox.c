@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane's inboxes and lists: see inbox.h. Submitting threads, storages and other lanes push onto
- * the inboxes, and the lane's loop empties them. It must never allocate or block.
+ * A lane's inboxes and lists: see inbox.h. Submitting threads, storages and other lanes push
+ * onto the inboxes, and the lane's loop empties them. These functions must never allocate memory
+ * or block.
  */
 #include "core/lane/inbox.h"
 
@@ -17,7 +18,7 @@ void pst_lane_wake(struct pst_lane *lane)
 	atomic_thread_fence(memory_order_seq_cst);
 	if (atomic_load_explicit(&lane->asleep, memory_order_relaxed) && lane->wake_fd >= 0 &&
 	    write(lane->wake_fd, &one, sizeof(one)) < 0)
-		return; /* the counter is full, so the lane is awake */
+		return; /* the eventfd's counter is full, so the lane has been woken already */
 }
 
 /* ---- requests ---- */
@@ -56,7 +57,7 @@ static void todo_add(struct pst_lane *lane, struct pst_lane_entry *entry)
 void pst_lane_list(struct pst_lane *lane, struct pst_request *req)
 {
 	if (req->entries[lane->index].listed)
-		return; /* the lane will see the request's new phase */
+		return; /* the request is listed already, so the lane will see its new phase */
 	todo_add(lane, pst_inbox_entry(lane, req));
 }
 
@@ -124,8 +125,9 @@ void pst_io_done(struct pst_io *io, int64_t result)
 	struct pst_lane *lane = io->lane;
 	struct pst_pump *pump = lane->pump;
 
-	/* Once the io is in the inbox, its request may complete and the pump may stop. The pump
-	 * waits for threads that are still in this function. */
+	/* As soon as the transfer is in the inbox, its request may complete and the pump may stop.
+	 * So the pump counts the threads in this function, and waits for them before it is
+	 * freed. */
 	atomic_fetch_add_explicit(&pump->outside, 1, memory_order_relaxed);
 	io->result = result;
 	if (result < 0 && !io->err.code)

@@ -8,30 +8,34 @@
 
 #include "core/lane/lane.h"
 
-/* Wakes a lane after a change that it must see, such as a push onto its inbox. Any thread. */
+/* Wakes a lane after a change that it must see, such as a push onto its inbox. Any thread may call
+ * it. */
 void pst_lane_wake(struct pst_lane *lane);
 
-/* Prepares a request's entry for the lane's inbox, and counts it. Must be called before other
- * threads may complete the request. Any thread. */
+/* Prepares the request's entry for this lane's inbox, and adds a reference to the request for it.
+ * Must be called before other threads may complete the request. Any thread may call it. */
 struct pst_lane_entry *pst_inbox_entry(struct pst_lane *lane, struct pst_request *req);
-/* Pushes the entry onto the lane's inbox and wakes the lane. Any thread. */
+/* Pushes the entry onto the lane's inbox and wakes the lane. Any thread may call it. */
 void pst_inbox_push(struct pst_lane *lane, struct pst_lane_entry *entry);
-/* Moves the entries of the inbox to the lane's lists and returns their number. This function and
- * all below, except pst_io_done, run on the lane's thread. */
+/* Moves all entries from the inbox to the lane's lists and returns their number. Only the lane's
+ * thread may call this function and those below, except pst_io_done. */
 int pst_inbox_take(struct pst_lane *lane);
 
-/* Puts a request on the lane's own list, unless it is on it. */
+/* Puts a request on the lane's own list, unless the list contains it already. */
 void pst_lane_list(struct pst_lane *lane, struct pst_request *req);
-/* Removes the entry at *at from list `priority`. Drops the list's reference and `holds`. */
+/* Removes the entry *at from the lane's list for `priority`. Drops the list's reference to the
+ * request, and also the references `holds`, which belong to the caller. */
 void pst_lane_unlist(struct pst_lane *lane, unsigned priority, struct pst_lane_entry **at,
 		     uint64_t holds);
-/* Empties all lists before the lane closes. Their requests have completed already. */
+/* Empties all lists of the lane before it closes. The requests on the lists have completed
+ * already. */
 void pst_lane_unlist_all(struct pst_lane *lane);
 
-/* Completes a transfer from any thread, for storages that have threads. Fills io->err if the
- * transfer failed without a text. */
+/* Completes a transfer, from any thread. For storages that have their own threads. If the transfer
+ * failed and the storage has not filled io->err, fills it. */
 void pst_io_done(struct pst_io *io, int64_t result);
-/* Calls done() of the transfers that other threads completed. Returns their number. */
+/* Calls done() of each transfer that another thread has completed. Returns the number of
+ * transfers. */
 int pst_inbox_reap_io(struct pst_lane *lane);
 
 #endif
