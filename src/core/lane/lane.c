@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A lane: opening it, its loop, closing it. Each turn of the loop takes requests from the inbox,
- * reaps system calls and copies, claims and starts chunks, and sleeps if it found nothing to do.
- * The turns run in a pump's thread, in a caller's thread (borrowed lanes) or in the calls on a
- * queue (inline lanes). An open lane must never allocate, lock or log, with three exceptions. A
- * borrowed lane opens a copier at its first copy to a device. A pump's lane opens its io_uring
- * at its first call for it, and pins the rest of its ring when it is short of slots.
+ * Opens a lane, runs its loop and closes it. Each turn of the loop takes requests from the
+ * inbox, reaps completed system calls and copies, claims and starts chunks, and sleeps if there
+ * was nothing to do. The turns run in a pump's thread, in a caller's thread (borrowed lanes), or
+ * inside the public functions on a queue (inline lanes). An open lane must never allocate
+ * memory, lock or log, with three exceptions. A borrowed lane opens a copier at its first copy
+ * to a device. A pump's lane opens its io_uring at the first call that needs it, and pins the
+ * rest of its ring when it is short of slots.
  */
 #include "core/lane/lane.h"
 
@@ -21,45 +22,49 @@
 #include "core/lane/pump.h"
 #include "core/route/route.h"
 
-/* A lane starts with these slots, which are enough for cached bytes. This halves the start of a
- * pump: 6 to 8 ms instead of 11 to 16. The first 64 MiB of a process take 10 to 13 ms instead of
- * 17 to 20 (H200, 8 lanes of 20 MiB). */
+/* Bytes of big slots and number of small slots that a lane pins when it opens. They are enough to
+ * read cached bytes. Because the other slots are pinned later, a pump starts in 6 to 8 ms instead
+ * of 11 to 16 ms, and the first 64 MiB of a process take 10 to 13 ms instead of 17 to 20 ms (H200,
+ * 8 lanes with rings of 20 MiB). */
 #define FIRST_BIG_BYTES (8u << 20)
 #define FIRST_SMALL 16u
 #define ENGINE_DEPTH (PST_LANE_CHUNKS + 8)
 
-/* No link moves more bytes in a microsecond. So bytes divided by this is the least time that
- * copies take. The lane guesses that time: a long guess delays the next query, a short guess
- * costs one more query. */
+/* More bytes than any link moves in one microsecond. Dividing the bytes of the copies by it, the
+ * lane estimates how long the copies take at least. If the estimate is too long, the lane sees the
+ * end of the copies late; if it is too short, the lane makes one more query. */
 #define COPY_BYTES_US 200000u
-/* The lane sleeps until this long before the guessed end, and then polls. The driver's own sleep
- * returns 0.1 to 0.7 ms after the copy is done, and a timer 0.1 ms late (H200, virtual
- * machine). */
+/* The lane sleeps until this many microseconds before the estimated end of the copies, and then
+ * polls. It does not sleep in the driver, which wakes a thread 0.1 to 0.7 ms after the copy is
+ * done. A timer wakes it only 0.1 ms late (H200, virtual machine). */
 #define POLL_US 100
-/* CPU pauses between two queries for each microsecond of the guess, because each query keeps
- * other threads out of the driver. A pause takes some 40 ns. */
+/* Number of CPU pause instructions between two queries of the copies, for each microsecond of the
+ * estimate. The lane pauses because each query keeps other threads out of the driver. One pause
+ * takes about 40 ns. */
 #define PAUSES_PER_US 8
-/* After this time something else delays the copies, so the lane polls seldom. It also polls
- * seldom during long copies while drive reads are in flight. The next read's completion wakes
- * the lane, and polling until then would cost as much CPU time as the rest of the request. */
+/* If copies are not done this long after their estimated end, something else delays them, and the
+ * lane queries them only every SELDOM_US. It does the same for LONG_COPY or more bytes of copies
+ * while drive reads are in flight: the completion of the next read wakes the lane anyway, and
+ * polling until then would cost as much CPU time as the rest of the request. */
 #define POLL_SELDOM_NS 3000000u
 #define LONG_COPY (256u << 10)
 #define SELDOM_US 500
-/* A stream that reaches its request cannot wake a lane. So a lane with armed requests polls: for
- * WATCH_SPINS turns without a pause, then every WATCH_US. */
+/* A stream that reaches its armed request cannot wake a lane. So a lane with armed requests polls
+ * their streams: for WATCH_SPINS turns without a pause, then every WATCH_US. */
 #define WATCH_SPINS 2000
 #define WATCH_US 50
 
 /* ---- opening ---- */
 
-/* Opens the plain engine, which makes each call at once. Borrowed lanes have no other engine. */
+/* Opens the plain engine, which works on every machine. Borrowed lanes have no other engine. */
 static int lane_open_plain(struct pst_lane *lane, unsigned depth, struct pst_err *err)
 {
 	lane->engine_ops = pst_engine_plain;
 	return lane->engine_ops->open(&lane->engine, depth, lane->wake_fd, err);
 }
 
-/* Opens the first engine, in order of preference, that the device allows and that works. */
+/* Opens the first engine, in order of preference, that the device's options allow and that works on
+ * this machine. */
 static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -73,10 +78,10 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 		ret = pst_engines[i]->open(&lane->engine, ENGINE_DEPTH, lane->wake_fd, err);
 		if (ret == 0) {
 			lane->engine_ops = pst_engines[i];
-			err->code = 0; /* an engine before it may have failed */
+			err->code = 0; /* an engine that was tried before may have set it */
 			return 0;
 		}
-		lane->engine_why = *err; /* why the next engine is used */
+		lane->engine_why = *err; /* the reason why the next engine is tried */
 		lane->call_why = err->why;
 	}
 	if (ret == -ENODEV)
@@ -84,10 +89,11 @@ static int lane_open_engine(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Whether the preferred engine may open at the first call that needs it. Cached bytes need plain
- * calls only, and opening an io_uring may take long (up to 44 ms for the last of eight, H200
- * machine). The first lane opens its engine at once, because reports show which engine works. An
- * engine that the caller named must open at once too, or the device cannot be used. */
+/* Whether the lane may open its preferred engine later, at the first call that needs it. Reads of
+ * cached bytes need only the plain engine, and opening an io_uring may take long (up to 44 ms for
+ * the last of eight lanes, H200 machine). The first lane opens its engine at once, because reports
+ * show which engine works. If the caller named the engine, every lane opens it at once, because
+ * without it the device cannot be used. */
 static bool lane_engine_may_wait(const struct pst_lane *lane)
 {
 	const char *want = lane->pump->dev->opts.engine;
@@ -114,7 +120,7 @@ static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 	return lane->l2_buffer ? 0 : pst_fail(err, PENSTOCK_WHY_NO_MEMORY, "no memory for a lane");
 }
 
-/* Returns how many slots are pinned when the lane opens. */
+/* Returns how many big and small slots are pinned when the lane opens. */
 static struct pst_slot_counts lane_first_slots(const struct pst_lane *lane)
 {
 	unsigned big = FIRST_BIG_BYTES / (unsigned)lane->slot_bytes;
@@ -178,9 +184,10 @@ int pst_lane_open(struct pst_lane *lane, struct pst_err *err)
 	return 0;
 }
 
-/* Registers a piece of the ring with the engine. If the kernel refused the first piece, it would
- * refuse the second. Also, a kernel before 5.13 registers a first piece only when no
- * call is in flight, and the lane's wait for a wake-up always is. */
+/* Registers a piece of the ring with the engine. If the kernel has refused the first piece, the
+ * lane does not try the second, which the kernel would refuse, too. Also, a kernel before 5.13
+ * registers the first piece only while no call is in flight, and later the lane's poll of wake_fd
+ * always is. */
 static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, struct pst_err *why)
 {
 	if (!lane->engine_ops->register_slots || (at && !lane->fixed))
@@ -191,7 +198,7 @@ static void lane_register_slots(struct pst_lane *lane, size_t at, size_t end, st
 		lane->fixed = true;
 }
 
-/* Populates and registers the ring up to `end`. */
+/* Populates the ring up to offset `end`, and registers it with the device and the engine. */
 static void lane_pin_to(struct pst_lane *lane, size_t end, struct pst_err *why)
 {
 	size_t at = lane->ring.pinned;
@@ -223,19 +230,20 @@ void pst_lane_pin(struct pst_lane *lane)
 	lane_pin_to(lane, lane->slots.first_len, &lane->engine_why);
 }
 
-/* Whether the lane wants the rest of its ring, and no other lane of the pump pins its own now. */
+/* Whether the lane wants the rest of its ring, and no other lane of the pump is pinning the rest of
+ * its own ring. */
 static bool lane_may_grow(const struct pst_lane *lane)
 {
 	return lane->wants_ring && lane->slots.first_len < lane->slots.len &&
 	       !atomic_load_explicit(&lane->pump->growing, memory_order_relaxed);
 }
 
-/* Pins the rest of the ring if the lane wants it, one lane of a pump at a time. Returns 1 if the
- * lane got more slots, else 0. */
+/* Pins the rest of the ring if the lane wants it and no other lane of the pump is doing the same.
+ * Returns 1 if the lane got more slots, else 0. */
 static int lane_grow(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
-	struct pst_err why; /* only lane->call_why keeps the reason */
+	struct pst_err why; /* not used: lane->call_why keeps the reason */
 
 	if (!lane_may_grow(lane) ||
 	    atomic_exchange_explicit(&pump->growing, true, memory_order_acquire))
@@ -244,7 +252,8 @@ static int lane_grow(struct pst_lane *lane)
 	pst_slots_rest(&lane->slots);
 	lane->wants_ring = false;
 	atomic_store_explicit(&pump->growing, false, memory_order_release);
-	for (unsigned i = 0; i < pump->lane_count; i++) /* another lane may wait to grow */
+	/* Another lane may be waiting to pin its ring. */
+	for (unsigned i = 0; i < pump->lane_count; i++)
 		pst_lane_wake(&pump->lanes[i]);
 	return 1;
 }
@@ -272,15 +281,15 @@ void pst_lane_close(struct pst_lane *lane)
 
 /* ---- phases ---- */
 
-/* Completes a request's sync. The kernel reports lost bytes to one sync only, and they may belong
- * to any request in flight. So a failed sync fails every durable request that was in flight. */
+/* Completes the sync of a durable write. If bytes of several writes are lost, the kernel reports
+ * that to one sync only. So when a sync fails, all durable writes that are in flight fail. */
 static void req_synced(struct pst_io *io)
 {
 	struct pst_chunk *chunk = pst_chunk_io_done(io);
 	struct pst_request *req = chunk->req;
 
 	if (io->result < 0 && io->result != -ECANCELED && io->result != -EINTR &&
-	    io->result != -EAGAIN) /* these errors lose no bytes */
+	    io->result != -EAGAIN) /* these three errors lose no bytes */
 		atomic_fetch_add(&req->st->losses, 1);
 	else if (io->result >= 0 && atomic_load(&req->st->losses) != req->losses)
 		io->result = pst_fail_errno(&io->err, EIO, PENSTOCK_WHY_IO_ERROR,
@@ -290,10 +299,10 @@ static void req_synced(struct pst_io *io)
 	if (io->result < 0)
 		pst_req_fail(req, &io->err);
 	pst_chunk_put(chunk);
-	pst_req_bytes_done(req, 1); /* no phase follows */
+	pst_req_bytes_done(req, 1); /* the sync is the last phase */
 }
 
-/* Starts the sync of a durable write, its last phase. */
+/* Starts the sync of a durable write. It is the last phase of the request. */
 static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 {
 	struct pst_chunk *chunk = pst_chunk_get(lane);
@@ -314,16 +323,18 @@ static void req_start_sync(struct pst_lane *lane, struct pst_request *req)
 
 /* ---- starting chunks ---- */
 
-/* Whether more slots would help the chunk. They would not help a long chunk of cached bytes:
- * copies limit such a read, and more slots would only queue more copies. */
+/* Whether the chunk found no free slot, and more slots would help. They would not help a long chunk
+ * of cached bytes: copies limit the speed of such a read, and more slots would only let more copies
+ * wait. */
 static bool chunk_lacks_slot(const struct pst_chunk *chunk)
 {
 	return !chunk->slot && chunk->route->paths[chunk->path].facts.slotted &&
 	       (chunk->residency != PST_WARM || chunk->len <= PST_SLOT_SMALL);
 }
 
-/* Starts a chunk. False: no slot is free, and the chunk is deferred. Until it starts, its request
- * claims no more chunks on this lane; other requests may. */
+/* Starts a chunk. Returns false if no slot is free; the chunk is then deferred. Until the chunk
+ * starts, this lane claims no more chunks of its request, but may claim chunks of other
+ * requests. */
 static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 {
 	const struct pst_path_ops *wrap = chunk->req->wrap;
@@ -342,7 +353,8 @@ static bool chunk_start(struct pst_lane *lane, struct pst_chunk *chunk)
 	return true;
 }
 
-/* Starts deferred chunks, or fails them if their request is abandoned. Returns their number. */
+/* Starts deferred chunks, or fails them if their request is cancelled or past its deadline. Returns
+ * the number of chunks that are not deferred any more. */
 static int lane_start_deferred(struct pst_lane *lane)
 {
 	struct pst_chunk *list = lane->deferred;
@@ -350,7 +362,8 @@ static int lane_start_deferred(struct pst_lane *lane)
 
 	lane->deferred = NULL;
 	lane->deferred_end = &lane->deferred;
-	while (list) { /* each chunk once; chunks without a slot are deferred again, in order */
+	/* Tries each chunk once; chunks that find no slot are deferred again, in order. */
+	while (list) {
 		struct pst_chunk *chunk = list;
 
 		list = chunk->next;
@@ -360,7 +373,8 @@ static int lane_start_deferred(struct pst_lane *lane)
 	return started;
 }
 
-/* Passes the request, once, to as many other lanes as the path of its first chunk needs. */
+/* Passes the request to as many other lanes as the path of its first chunk needs for full speed.
+ * Does so only once for a request. */
 static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 {
 	struct pst_request *req = chunk->req;
@@ -382,19 +396,21 @@ static void req_spread(struct pst_lane *lane, const struct pst_chunk *chunk)
 	}
 }
 
-/* Why req_work stopped: nothing left to start, a chunk found no slot, or no chunk is free. */
+/* Why req_work stopped: the request has nothing left to start, its last chunk found no slot, or the
+ * lane has no free chunk. */
 enum work { WORK_DONE, WORK_STALLED, WORK_FULL };
 
-/* Claims and starts chunks of one request. Adds their number to *started. */
+/* Claims and starts chunks of one request. Adds the number of these chunks to *started. */
 static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *started)
 {
 	while (lane->chunks_free) {
 		struct pst_chunk *chunk;
 		struct pst_claim claim;
 
-		/* The last chunk may have completed at once and begun this phase. */
+		/* The previous chunk may have completed at once and so begun the sync phase. */
 		if (req->phase == PST_PHASE_SYNC) {
-			/* Another lane that lists the request may have started the sync. */
+			/* Another lane that has this request on its list may have started the
+			 * sync. */
 			if (!atomic_exchange_explicit(&req->sync_taken, true,
 						      memory_order_relaxed)) {
 				req_start_sync(lane, req);
@@ -412,14 +428,15 @@ static enum work req_work(struct pst_lane *lane, struct pst_request *req, int *s
 		if (!chunk_start(lane, chunk))
 			return WORK_STALLED;
 		if (lane->copies && !(*started % 4))
-			pst_copyqs_reap(lane, PST_REAP_LOOK); /* to free slots */
+			/* Completed copies free their slots. */
+			pst_copyqs_reap(lane, PST_REAP_LOOK);
 	}
 	return WORK_FULL;
 }
 
-/* Abandons listed requests that are cancelled or past their deadline. Returns their number. The
- * lane does so even if it has no free slot, because the transfers that it waits for may never
- * complete. */
+/* Abandons requests on the lane's lists that are cancelled or past their deadline. Returns their
+ * number. The lane does this even if no slot is free, because the transfers that use the slots may
+ * never complete. */
 static int lane_abandon(struct pst_lane *lane)
 {
 	uint64_t first = 0;
@@ -430,7 +447,8 @@ static int lane_abandon(struct pst_lane *lane)
 
 		while (*at) {
 			struct pst_request *req = (*at)->req;
-			bool syncs = req->phase == PST_PHASE_SYNC; /* all its bytes are complete */
+			/* All bytes of the request are written, so nothing is left to abandon. */
+			bool syncs = req->phase == PST_PHASE_SYNC;
 
 			if (!syncs && pst_claim_abandon(req)) {
 				pst_lane_unlist(lane, p, at, 0);
@@ -446,9 +464,10 @@ static int lane_abandon(struct pst_lane *lane)
 	return count;
 }
 
-/* Starts chunks of the listed requests: highest priority first, and in order of arrival within a
- * priority. Returns the amount of work done, and counts a request that leaves the list as work:
- * it may have completed without a chunk, and a borrowed lane must not sleep after its request. */
+/* Starts chunks of the requests on the lane's lists: highest priority first, and in order of
+ * arrival within a priority. Returns the number of started chunks, plus the number of requests that
+ * left the lists. Such a request may have completed without a chunk, and a borrowed lane must not
+ * sleep after its request has completed. */
 static int lane_start_new(struct pst_lane *lane)
 {
 	int did = 0;
@@ -465,7 +484,8 @@ static int lane_start_new(struct pst_lane *lane)
 				at = &(*at)->next;
 				continue;
 			}
-			held = pst_req_hold(req); /* false: another thread completed it */
+			/* False if another thread has completed the request. */
+			held = pst_req_hold(req);
 			if (held)
 				work = req_work(lane, req, &did);
 			if (work == WORK_DONE) {
@@ -511,7 +531,8 @@ bool pst_lane_caches(const struct pst_lane *lane, const struct penstock_storage 
 	       (dev && atomic_load(&lane->copies_to) >> dev->index & 1);
 }
 
-/* Drops the lane's caches of the pump's closing storage or device. */
+/* If the pump has asked for it, drops the lane's cached state of the storage or device that is
+ * being closed. */
 static void lane_invalidate_due(struct pst_lane *lane)
 {
 	struct pst_pump *pump = lane->pump;
@@ -524,8 +545,9 @@ static void lane_invalidate_due(struct pst_lane *lane)
 	atomic_store_explicit(&lane->invalidate_due, false, memory_order_release);
 }
 
-/* Handles a cancel on this pump: asks storages to cancel the transfers of cancelled requests, and
- * abandons cancelled requests on the lane's lists. Returns the amount of work done. */
+/* If a request of this pump was cancelled since the last call, asks storages to cancel the
+ * transfers of cancelled requests, and abandons cancelled requests on the lane's lists. Returns the
+ * number of these transfers and requests. */
 static int lane_cancel(struct pst_lane *lane)
 {
 	unsigned turn = atomic_load_explicit(&lane->pump->cancel_turn, memory_order_acquire);
@@ -551,8 +573,9 @@ void pst_lane_trim(struct pst_lane *lane)
 
 /* ---- the loop ---- */
 
-/* Decides how to wait for the copies in flight. True: the lane has paused and queries them again.
- * False: it sleeps, at most for *wait_us, which may have been shortened. */
+/* Decides how to wait for the copies in flight. Returns true, after a pause, if the lane shall
+ * query the copies again. Returns false if it shall sleep, for at most *wait_us, which the function
+ * may have shortened. */
 static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 {
 	int64_t guess = (int64_t)(lane->copy_bytes / COPY_BYTES_US);
@@ -571,7 +594,8 @@ static bool lane_poll_copies(struct pst_lane *lane, int64_t *wait_us)
 	return false;
 }
 
-/* Whether the owner of an inline lane has nothing left to wait for. */
+/* Whether the thread that runs this inline lane need not wait: a request of its queue has
+ * completed, or none is in flight. */
 static bool lane_owner_may_go(const struct pst_lane *lane)
 {
 	return lane->kind == PST_LANE_INLINE &&
@@ -579,7 +603,8 @@ static bool lane_owner_may_go(const struct pst_lane *lane)
 		!atomic_load_explicit(lane->inflight, memory_order_relaxed));
 }
 
-/* Shortens a wait to the earliest deadline of the listed requests. */
+/* Shortens *wait_us, so that it ends at the earliest deadline of the requests on the lane's
+ * lists. */
 static void lane_bound_wait(const struct pst_lane *lane, int64_t *wait_us)
 {
 	uint64_t now = pst_now_ns();
@@ -591,7 +616,8 @@ static void lane_bound_wait(const struct pst_lane *lane, int64_t *wait_us)
 		*wait_us = left;
 }
 
-/* Waits for something to do: returns at once to poll again, or sleeps. */
+/* Called when a turn found nothing to do. Returns soon if the lane shall poll again, else
+ * sleeps. */
 static void lane_sleep(struct pst_lane *lane, int64_t wait_us)
 {
 	if (lane->copies) {
@@ -635,7 +661,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 	did += lane_start_new(lane);
 	did += lane_grow(lane);
 	atomic_store_explicit(&lane->busy_seen, lane->busy, memory_order_relaxed);
-	did += lane->engine_ops->poll(lane->engine); /* submits the calls just queued */
+	did += lane->engine_ops->poll(lane->engine); /* submits the calls that were queued above */
 	atomic_store_explicit(&lane->turns,
 			      atomic_load_explicit(&lane->turns, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
@@ -659,7 +685,7 @@ void pst_lane_turn(struct pst_lane *lane, int64_t wait_us)
 
 static void io_now_done(struct pst_io *io)
 {
-	io->lane = NULL; /* pst_lane_io_now waits for this */
+	io->lane = NULL; /* tells pst_lane_io_now that the transfer is complete */
 }
 
 int pst_lane_io_now(struct pst_lane *lane, struct pst_io *io)

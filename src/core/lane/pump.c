@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pump: starts and stops a device's lanes, passes requests to them, and lends spare lanes to
- * callers' threads. The device table starts and stops it through pst_pump_hooks, under the
- * table's lock. Queues submit to it without a lock. It must never touch a chunk: only lanes may.
+ * callers' threads. The device table starts and stops the pump through pst_pump_hooks, with the
+ * table's lock held. Queues submit to the pump without a lock. This file must never touch a
+ * chunk; only lanes may.
  */
 #include "core/lane/pump.h"
 
@@ -18,29 +19,33 @@
 #include "core/lane/inbox.h"
 #include "core/lane/lane.h"
 
-/* Slots of a lane, which the device's options may change. The big slots have 16 MiB together. In
- * parts of 1 MiB they serve 16 drive calls at once, which keep a drive busy. A lane can also fill
- * 8 MiB while it copies 8 MiB. Whole big slots serve long chunks, small slots random reads. */
+/* Length and number of a lane's slots, unless the device's options set them. The big slots have 16
+ * MiB together. Cut into parts of 1 MiB they serve 16 drive calls at once, which keep a drive busy.
+ * The lane can also fill 8 MiB of them while it copies the other 8 MiB. Whole big slots serve long
+ * chunks, small slots random reads. */
 #define SLOT_BYTES (4u << 20)
 #define SLOTS_BIG 4
 #define SLOTS_BIG_MAX 4096u
 #define SLOTS_SMALL LANE_LOAD_FULL
-/* A borrowed lane carries one request at a time, of at most 1 MiB and the rest of its first and
- * last blocks. It opens and pins inside a caller's call, so its ring is one huge page. */
+/* Length and number of a borrowed lane's slots. Such a lane carries one request at a time, of at
+ * most 1 MiB, and reads the rest of the request's first and last blocks. A caller waits while the
+ * lane opens and pins its ring, so the ring is only one huge page. */
 #define BORROWED_BYTES (3u << 19)
 #define BORROWED_BIG 1
 #define BORROWED_SMALL 8
 
-/* A lane gets this many small requests before the next lane is woken. A thread that is awake
- * costs less than waking another. More lanes would also wait for each other in the driver's
- * calls (a copy takes 2.2 us by one lane, 4 us by five; H200). */
+/* Load (requests and chunks) up to which a lane gets requests before the next lane is woken. Work
+ * costs less in a thread that is awake than waking another thread. More lanes would also wait for
+ * each other in the driver: a call that starts a copy takes 2.2 us if one lane makes such calls, 4
+ * us if five lanes do (H200). */
 #define LANE_LOAD_FULL 64
-/* A busy lane that stays in one turn for longer than this may hang in a system call (of a file
- * server that went away). A turn takes microseconds, or milliseconds with long copies. */
+/* A busy lane that stays in one turn for longer than this may hang in a system call, for example if
+ * a file server does not answer. A turn usually takes microseconds, or milliseconds with long
+ * copies. */
 #define LANE_TURN_NS 10000000u
 
 /* Reports that this lane has opened or failed to open, and waits for the other lanes. Returns
- * whether all have opened. */
+ * whether all lanes have opened. */
 static bool start_await_open(struct pst_pump_start *start, bool failed)
 {
 	bool all;
@@ -94,7 +99,8 @@ static unsigned device_lanes(const struct penstock_device *dev)
 	if (dev->opts.lanes)
 		lanes = dev->opts.lanes;
 	else if (lanes > cpus)
-		lanes = cpus < 2 ? 2 : cpus; /* two, because one may wait in a slow call */
+		/* At least two, because one may be waiting in a slow call. */
+		lanes = cpus < 2 ? 2 : cpus;
 	return lanes < PST_LANES_MAX ? lanes : PST_LANES_MAX;
 }
 
@@ -133,8 +139,8 @@ static int pump_start_lanes(struct pst_pump *pump, struct pst_err *err)
 	return err->code;
 }
 
-/* Sets the lanes' slots by the device's options, for rings of `bytes` each. An eighth of a ring is
- * small slots, if that leaves two big slots. */
+/* Sets the lanes' numbers of slots as the device's options ask, for rings of `bytes` bytes each. An
+ * eighth of a ring becomes small slots if two or more big slots remain. */
 static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err *err)
 {
 	size_t big = (bytes - bytes / 8) / pump->slot_bytes, small;
@@ -155,7 +161,7 @@ static int pump_size_by_opts(struct pst_pump *pump, size_t bytes, struct pst_err
 	return 0;
 }
 
-/* Sets the slots of every lane, including the spare ones. */
+/* Sets the length and number of slots of every lane, including the spare lanes. */
 static int pump_size_rings(struct pst_pump *pump, struct pst_err *err)
 {
 	const struct penstock_device_opts *opts = &pump->dev->opts;
@@ -185,7 +191,7 @@ size_t pst_pump_ring_bytes(const struct pst_pump *pump)
 	return bytes;
 }
 
-/* Closes the lane's eventfd. The lane's thread does not close it at its exit, because another
+/* Closes the lane's eventfd. The lane's thread does not close it when it exits, because another
  * thread may be about to wake the lane. */
 static void lane_free(struct pst_lane *lane)
 {
@@ -205,11 +211,12 @@ static void pump_free(struct pst_pump *pump)
 	free(pump);
 }
 
-/* Creates a pump without threads. */
+/* Allocates a pump, but starts no threads. */
 static struct pst_pump *pump_new(struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_pump *pump = calloc(1, sizeof(*pump));
-	unsigned lanes = device_lanes(dev); /* once: the process's CPU mask may change */
+	/* Called once only, because the process's CPU mask may change. */
+	unsigned lanes = device_lanes(dev);
 
 	if (pump)
 		pump->lanes = calloc(lanes, sizeof(*pump->lanes));
@@ -253,8 +260,8 @@ static int pump_start(struct penstock_device *dev, struct pst_err *err)
 	return 0;
 }
 
-/* Waits until every request has completed. Each request counts on the lane that it was first
- * passed to, so checking one lane after the other is enough. */
+/* Waits until every request of the pump has completed. Each request is counted on the lane that it
+ * was first passed to, so checking one lane after the other is enough. */
 static void pump_await_requests(struct pst_pump *pump)
 {
 	unsigned times = 0;
@@ -288,11 +295,11 @@ static void pump_stop(struct penstock_device *dev)
 
 /* ---- other devices ---- */
 
-/* Serialises pst_pump_attach. No other lock is taken under it. */
+/* Serialises pst_pump_attach. A thread that holds it takes no other lock. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
-/* Makes the lock usable in a forked child, in which pst_fork_hook runs it. */
+/* Makes attach_lock usable in a forked child. pst_fork_hook registers this function. */
 static void attach_lock_reset(void)
 {
 	pthread_mutex_init(&attach_lock, NULL);
@@ -303,7 +310,8 @@ static void attach_hook_fork(void)
 	pst_fork_hook(attach_lock_reset);
 }
 
-/* Opens a copy queue on the device for every lane. On an error no lane gets one. */
+/* Opens a copy queue on the device for every lane of the pump. If one cannot be opened, no lane
+ * gets one. */
 static int pump_open_copyqs(struct pst_pump *pump, struct penstock_device *dev, struct pst_err *err)
 {
 	struct pst_copyq *opened[PST_LANES_MAX];
@@ -352,8 +360,8 @@ static unsigned lane_load(struct pst_lane *lane)
 	       atomic_load_explicit(&lane->busy_seen, memory_order_relaxed);
 }
 
-/* Whether the lane seems to hang: it is busy and has completed no turn for LANE_TURN_NS. Several
- * threads may call it at once, and may then detect a hang one call later. */
+/* Whether the lane seems to hang: it is busy and has completed no turn for LANE_TURN_NS. If several
+ * threads call it at once, they may detect a hang one call later. */
 static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 {
 	unsigned turns = atomic_load_explicit(&lane->turns, memory_order_relaxed);
@@ -367,8 +375,8 @@ static bool lane_seems_hung(struct pst_lane *lane, unsigned load, uint64_t now)
 	return false;
 }
 
-/* Chooses the first lane below LANE_LOAD_FULL, else the least loaded one. A lane that seems to hang
- * is chosen only if all do. */
+/* Chooses the first lane whose load is below LANE_LOAD_FULL, else the lane with the least load. A
+ * lane that seems to hang is chosen only if all lanes seem to hang. */
 static struct pst_lane *pump_choose_lane(struct pst_pump *pump, uint64_t now)
 {
 	struct pst_lane *best = NULL;
@@ -424,7 +432,7 @@ static void pump_invalidate(struct penstock_device *dev, struct penstock_storage
 		struct pst_lane *lane = &pump->spare[i];
 
 		if (!pst_lane_caches(lane, st, closing))
-			continue; /* no need to wait for its borrower */
+			continue; /* no need to wait until its borrower returns it */
 		while (atomic_exchange_explicit(&lane->taken, true, memory_order_acquire))
 			pst_backoff(&times);
 		pst_lane_invalidate(lane, st, closing);
@@ -482,7 +490,8 @@ void pst_pump_remove_member(struct pst_pump *pump, struct pst_pump_member *membe
 
 /* ---- borrowed lanes ---- */
 
-/* Opens a spare lane. -EAGAIN with err->code 0: a stream waits, so no stream may be created. */
+/* Opens a spare lane. Returns -EAGAIN with err->code 0 if a stream waits for a request, because the
+ * lane's own stream cannot be created meanwhile. */
 static int spare_open(struct pst_lane *lane, struct pst_err *err)
 {
 	struct penstock_device *dev = lane->pump->dev;
@@ -505,7 +514,8 @@ static int spare_open(struct pst_lane *lane, struct pst_err *err)
 	return ret;
 }
 
-/* Borrows a lane. NULL with err->code 0: none is free at this time. */
+/* Borrows a spare lane. Returns NULL with err->code 0 if no spare lane is free at this time, and
+ * NULL with an error if the lane cannot be opened. */
 static struct pst_lane *spare_borrow(struct pst_pump *pump, struct pst_err *err)
 {
 	err->code = 0;
@@ -534,7 +544,7 @@ struct pst_lane *pst_lane_borrow_wait(struct pst_pump *pump, struct pst_err *err
 	struct pst_lane *lane = spare_borrow(pump, err);
 	unsigned times = 0;
 
-	while (!lane && !err->code) { /* borrowers never wait for this thread */
+	while (!lane && !err->code) { /* other borrowers never wait for this thread */
 		pst_backoff(&times);
 		lane = spare_borrow(pump, err);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ring memory and slots: see ring.h. A lane maps its ring when it opens, pins it then and when
- * it grows, and paths get and put slots. mmap and cuMemHostRegister of populated huge pages take
- * half the time of the driver's own pinned allocation (0.35 s for each GiB, H200 machine). Another
- * thread than the lane's must never get or put a slot.
+ * Ring memory and slots: see ring.h. A lane maps its ring when it opens. It pins one part then,
+ * and the rest when it is short of slots. Paths get and put slots. The driver's own allocation
+ * of pinned memory would take 0.35 s for each GiB (H200 machine); mmap of huge pages, populating
+ * them and cuMemHostRegister take half of that. Only the lane's thread may get or put a slot.
  */
 #include "core/lane/ring.h"
 
@@ -37,15 +37,16 @@ static char *ring_map_aligned(size_t len)
 	if (start + len < base + mapped)
 		munmap(start + len, (size_t)(base + mapped - (start + len)));
 	madvise(start, len, MADV_HUGEPAGE);
-	/* After a fork without this, a write could replace the parent's pages by copies that are
-	 * not pinned. */
+	/* Without this, the parent's first write to a page after a fork could replace the pinned
+	 * page by a copy that is not pinned. */
 	madvise(start, len, MADV_DONTFORK);
 	return start;
 }
 
-/* Populates pages. Zeroing them takes most of the time to open a ring. Each call populates one huge
- * page, because no thread of the process can map memory or create a thread during a call. An
- * error is ignored: registering the pages fails in the same way and reports it. */
+/* Populates pages. This takes most of the time to open a ring, because the kernel zeroes the pages.
+ * Each madvise populates one huge page only, because during the call no other thread of the process
+ * can map memory or create a thread. Errors are ignored: registering the pages then fails for the
+ * same reason and reports it. */
 static void ring_populate(char *base, size_t len)
 {
 	for (size_t at = 0; at < len; at += HUGE_PAGE)
@@ -158,7 +159,8 @@ static struct pst_slot *slot_get_part(struct pst_slots *slots)
 {
 	struct pst_slot *slot, *whole;
 
-	/* Otherwise chunks that need parts could starve a chunk that needs a big slot. */
+	/* A chunk waits for a big slot. Hand out no parts until a big slot is free, or chunks that
+	 * need parts could starve that chunk. */
 	if (slots->big_wanted && !slots_have_big(slots))
 		return NULL;
 	slots->big_wanted = false;
@@ -208,7 +210,7 @@ static void slot_init(struct pst_slot *slot, uint8_t size, char *mem, size_t len
 	slot->len = (uint32_t)len;
 }
 
-/* Adds to the free lists the slots from count `from` up to count `to`. */
+/* Adds slots of each size to the free lists: from number `from` up to number `to`. */
 static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
 			   struct pst_slot_counts to)
 {
@@ -220,8 +222,9 @@ static void slots_hand_out(struct pst_slots *slots, struct pst_slot_counts from,
 		slot_add_free(slots, &slots->all[i]);
 }
 
-/* Returns the address after `small` small and `big` big slots. The ring's order is: the first small
- * slots, the first big ones, the other small ones, the other big ones. */
+/* Returns the address of the slot that has `small` small and `big` big slots before it. The order
+ * in the ring is: the small slots of the first part, its big slots, then the small slots of the
+ * second part, its big slots. */
 static char *slot_address(const struct pst_slots *slots, size_t slot_bytes, unsigned small,
 			  unsigned big)
 {

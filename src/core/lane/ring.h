@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ring: the pinned staging memory of one lane, divided into slots. It is one mapping, of
- * huge pages if the kernel has any. The device registers it in one piece or two: a lane starts
- * with the first piece, and pins the second when it is short of slots. Only the lane's thread
- * gets and puts slots, so it needs no lock.
+ * huge pages if the kernel has any. The device registers the mapping in one piece or in two: a
+ * lane starts with the first piece, and pins the second when it is short of slots. Only the
+ * lane's thread gets and puts slots, so the slots need no lock.
  *
- * Big slots have slot_bytes. Small slots let many small chunks be in flight. A free big slot is
- * cut into parts on demand, and joined again when all its parts are free. Drives are quickest
- * with many calls of 1 MiB, copy engines with few long copies.
+ * A big slot has slot_bytes bytes. Small slots let many small chunks be in flight. A free big
+ * slot is cut into parts on demand, and joined again when all its parts are free. Parts serve
+ * drives, which are fastest with many calls of 1 MiB. Whole big slots serve copy engines, which
+ * are fastest with few long copies.
  */
 #ifndef PST_CORE_RING_H
 #define PST_CORE_RING_H
@@ -22,11 +23,11 @@
 struct pst_slot {
 	char *mem;
 	uint32_t len;
-	uint8_t size;		/* 0: big, 1: a part of a big one, 2: small */
-	uint16_t parts_out;	/* big slots: number of parts in use */
-	bool cut;		/* big slots: cut into parts */
-	struct pst_slot *whole; /* parts: their big slot */
-	struct pst_slot *next;	/* free slots: the next one of this size */
+	uint8_t size;		/* 0: big slot, 1: part of a big slot, 2: small slot */
+	uint16_t parts_out;	/* for a big slot: number of its parts in use */
+	bool cut;		/* for a big slot: it is cut into parts */
+	struct pst_slot *whole; /* for a part: the big slot that it belongs to */
+	struct pst_slot *next;	/* for a free slot: the next free slot of this size */
 };
 
 struct pst_slot_counts {
@@ -36,33 +37,35 @@ struct pst_slot_counts {
 /* One lane's slots. */
 struct pst_slots {
 	struct pst_slot *free[PST_SLOT_SIZES];
-	struct pst_slot *all; /* the big slots first, then their parts, then the small slots */
+	/* All slots: the big slots first, then their parts, then the small slots. */
+	struct pst_slot *all;
 	unsigned big_count, count;
-	unsigned parts;		      /* parts of a big slot; 0: big slots are never cut */
-	struct pst_slot_counts first; /* slots of the pinned first part */
-	bool big_wanted; /* a caller found no big slot, so callers get no parts until one is free */
+	unsigned parts; /* number of parts in a big slot; 0 if big slots are never cut */
+	struct pst_slot_counts first; /* numbers of slots in the first part of the ring */
+	/* A chunk found no big slot, so no parts are handed out until a big slot is free. */
+	bool big_wanted;
 	char *base;
-	size_t len, first_len; /* bytes of all slots, and of the `first` ones */
+	size_t len, first_len; /* number of bytes of all slots, and of the `first` slots */
 };
 
 struct pst_ring {
 	char *base;
-	size_t len, pinned;  /* pinned: number of bytes from base on */
-	char *second;	     /* start of the second piece; NULL: one piece so far */
-	char *registered[2]; /* pieces registered with the device */
+	size_t len, pinned;  /* pinned: number of bytes that are pinned, from `base` on */
+	char *second;	     /* start of the second piece; NULL while there is only one */
+	char *registered[2]; /* addresses of the pieces that are registered with the device */
 	unsigned registered_count;
 };
 
-/* Returns the ring memory of a lane with these slots. */
+/* Returns how many bytes the ring of a lane with `all` slots has. */
 size_t pst_slots_bytes(size_t slot_bytes, struct pst_slot_counts all);
 
-/* Maps the ring, on the device's NUMA node. */
+/* Maps the ring's memory, on the device's NUMA node if possible. */
 int pst_ring_map(struct pst_ring *ring, const struct pst_numa *numa, size_t len,
 		 struct pst_err *err);
-/* Populates the ring up to `end` and registers it with the device, if the device registers host
- * memory. Called at most twice; no slot spans the two pieces. */
+/* Populates the ring up to offset `end`, and registers this piece with the device if the device can
+ * register host memory. Called at most twice for a ring. No slot lies in both pieces. */
 void pst_ring_pin(struct pst_ring *ring, size_t end, struct penstock_device *dev);
-/* Returns the piece that contains a slot: 0 or 1. */
+/* Returns which piece of the ring contains the slot: 0 (first) or 1 (second). */
 static inline unsigned pst_ring_piece(const struct pst_ring *ring, const void *slot)
 {
 	return ring->second && (uintptr_t)slot >= (uintptr_t)ring->second;
@@ -70,14 +73,15 @@ static inline unsigned pst_ring_piece(const struct pst_ring *ring, const void *s
 /* Unregisters and unmaps the ring. */
 void pst_ring_close(struct pst_ring *ring, struct penstock_device *dev);
 
-/* Lays out `all` slots in the ring, and makes the `first` ones free to get. */
+/* Divides the ring into `all` slots. Only the `first` slots can be used until pst_slots_rest is
+ * called. */
 int pst_slots_open(struct pst_slots *slots, char *base, size_t slot_bytes,
 		   struct pst_slot_counts all, struct pst_slot_counts first, struct pst_err *err);
-/* Makes the remaining slots free to get, once their memory is pinned. */
+/* Makes the other slots usable. Called once their memory is pinned. */
 void pst_slots_rest(struct pst_slots *slots);
 void pst_slots_close(struct pst_slots *slots);
 
-/* Returns a slot of at least `len` bytes. NULL: none is free. */
+/* Returns a slot of at least `len` bytes, or NULL if no such slot is free. */
 struct pst_slot *pst_slot_get(struct pst_slots *slots, uint64_t len);
 void pst_slot_put(struct pst_slots *slots, struct pst_slot *slot);
 

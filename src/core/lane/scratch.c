@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scratch memory and written blocks for test transfers: see scratch.h. canary.c and probes of
- * paths call it when a route is made. It must never touch the caller's memory.
+ * Scratch memory and written blocks for test transfers: see scratch.h. Called by canary.c and by
+ * probes of paths when a route is made. These functions must never touch the memory of a
+ * request.
  */
 #include "core/lane/scratch.h"
 
@@ -16,8 +17,9 @@ int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err
 	return *out ? 0 : dev->ops->alloc(dev, PST_SCRATCH_BYTES, out, err);
 }
 
-/* Frees the memory, unless a stream waits, because freeing would wait for all streams. It then
- * keeps the memory for the next test, and the device's last close frees it. */
+/* Frees the memory, unless a stream waits for a request: freeing waits for all streams of the
+ * device. If a stream waits, the function keeps the memory for the next test. The device's last
+ * close frees it. */
 void pst_scratch_put(struct penstock_device *dev, void *mem)
 {
 	void *none = NULL;
@@ -25,7 +27,7 @@ void pst_scratch_put(struct penstock_device *dev, void *mem)
 	if (!pst_device_sync_begin(dev)) {
 		if (atomic_compare_exchange_strong(&dev->scratch, &none, mem))
 			return;
-		pst_device_sync_await(dev); /* another test's memory is kept already */
+		pst_device_sync_await(dev); /* the memory of another test is kept already */
 	}
 	dev->ops->free(dev, mem, NULL);
 	pst_device_sync_end(dev);

@@ -12,12 +12,13 @@
 
 /* Gets PST_SCRATCH_BYTES of device memory, with undefined contents. */
 int pst_scratch_get(struct penstock_device *dev, void **out, struct pst_err *err);
-/* Frees the memory, or keeps it for the next caller while a stream waits. */
+/* Frees the memory, or keeps it for the next test if a stream waits for a request. */
 void pst_scratch_put(struct penstock_device *dev, void *mem);
 
 /*
- * Finds whole blocks of `align` bytes in a written extent at or after *off. Sets *off, and *len
- * to at most `max` bytes. -ENODATA: no such blocks exist.
+ * Finds whole blocks of `align` bytes, at or after offset *off, that lie in a written extent.
+ * Sets *off to the first block and *len to the length of the blocks, at most `max`. Returns 0,
+ * or -ENODATA if there are no such blocks.
  */
 int pst_written_blocks(struct penstock_storage *st, uint64_t align, uint64_t max, uint64_t *off,
 		       uint64_t *len);
