@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-/* Parses one decimal number and moves *text after it. */
+/* Parses one decimal number, and moves *text to the character after it. */
 static int cpu_number_parse(const char **text, unsigned *out)
 {
 	unsigned value = 0, digits = 0;

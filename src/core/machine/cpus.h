@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of CPUs, and the kernel's lists of them ("0-3,8"). Used by the topology, to tell which
- * CPUs are near a device. It must never accept a list only in part.
+ * Sets of CPUs, and a parser of the kernel's CPU lists ("0-3,8"). The topology uses them to tell
+ * which CPUs are near a device. The parser must never accept only a part of a list.
  */
 #ifndef PST_CORE_CPUS_H
 #define PST_CORE_CPUS_H
@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PST_CPUS_MAX 8192 /* the most CPUs that Linux on x86 can be built for */
+#define PST_CPUS_MAX 8192 /* maximum number of CPUs that Linux on x86 can be built for */
 
 struct pst_cpus {
 	uint64_t bits[PST_CPUS_MAX / 64];
 };
 
-/* Parses a list such as "0-3,8"; "" is the empty set. Returns 0; -EINVAL for any other text;
- * -ERANGE for a number of PST_CPUS_MAX or more. */
+/* Parses a list such as "0-3,8"; "" is the empty set. Returns 0, -EINVAL if the text is not a list,
+ * or -ERANGE if a CPU number is PST_CPUS_MAX or more. */
 int pst_cpus_parse(const char *text, struct pst_cpus *out);
 /* Returns the number of CPUs in the set. */
 unsigned pst_cpus_count(const struct pst_cpus *cpus);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PCI addresses as text: see pci_address.h. Called when a device, a pump or a file is opened
- * and by the command, never per request.
+ * PCI addresses as text: see pci_address.h. Called when a device, a pump or a file is opened,
+ * and by the `penstock` command, never per request.
  */
 #include "core/machine/pci_address.h"
 
@@ -11,7 +11,8 @@
 
 #include "core/machine/sysfs.h"
 
-/* Parses a hexadecimal number that `end` follows, and moves *text after `end`. */
+/* Parses a hexadecimal number that ends before the character `end`, and moves *text behind that
+ * character. */
 static int hex_field_parse(const char **text, unsigned digits_max, uint32_t max, char end,
 			   uint32_t *out)
 {
@@ -70,7 +71,7 @@ bool pst_part_bdf(const char *part, size_t len, char out[PST_BDF_LEN])
 {
 	char text[PST_BDF_LEN];
 
-	/* /sys names a device with its domain: "04:00.0" is not a device. */
+	/* A name in /sys always contains the domain, so "04:00.0" is not the name of a device. */
 	if (len < 12 || len >= sizeof(text))
 		return false;
 	memcpy(text, part, len);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PCI addresses (domain:bus:device.function, short BDF) as text. Reads one in any spelling,
- * writes it in the kernel's spelling, and finds addresses in paths of /sys. Used by the
- * topology, by the block stack and by `penstock check`. It must never accept text that is only
- * in part an address.
+ * PCI addresses (domain:bus:device.function, short BDF) as text. Reads an address in any
+ * spelling, writes it in the kernel's spelling, and finds addresses in paths of /sys. Used by
+ * the topology, by the block stack and by `penstock check`. It must never accept a text if only
+ * a part of the text is an address.
  */
 #ifndef PST_CORE_PCI_ADDRESS_H
 #define PST_CORE_PCI_ADDRESS_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PST_BDF_LEN 24 /* bytes of "0000:04:00.0" with its NUL; a domain may have 8 digits */
+#define PST_BDF_LEN 24 /* size of a buffer for "0000:04:00.0"; a domain may have 8 digits */
 
 /* Parses "0000:04:00.0", "4:0.0" or "00000000:04:00.0", in upper or lower case. Returns 0, or
  * -EINVAL for any other text (NULL too). */
@@ -20,11 +20,11 @@ int pst_bdf_parse(const char *text, uint32_t *domain, uint8_t *bus, uint8_t *dev
 /* Parses an address and writes it to `out` in the kernel's spelling. Returns 0 or -EINVAL. */
 int pst_bdf_normal(const char *text, char out[PST_BDF_LEN]);
 
-/* Returns whether a component of a path, `len` bytes at `part`, is a PCI address with its
- * domain; if so writes it to `out`. */
+/* Returns whether the `len` bytes at `part`, a component of a path, are a PCI address with its
+ * domain. If so, writes the address to `out`. */
 bool pst_part_bdf(const char *part, size_t len, char out[PST_BDF_LEN]);
-/* Writes the last PCI address in a path of /sys to `out`. Returns false, and "" in `out`, if
- * the path contains none. */
+/* Writes the last PCI address in a path of /sys to `out`. If the path contains none, returns false
+ * and writes "". */
 bool pst_path_bdf(const char *path, char out[PST_BDF_LEN]);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads small files and links of /sys and /proc: see sysfs.h. It must never follow a link out
- * of a captured tree, write, or open a file that could block or have an effect when it is
- * opened.
+ * Reads small files and links of /sys and /proc: see sysfs.h. It must never write, never follow
+ * a link out of a captured tree, and never open a file if opening it could block or have an
+ * effect.
  */
 #include "core/machine/sysfs.h"
 
@@ -37,7 +37,7 @@ void pst_sysfs_close(struct pst_sysfs *fs)
 	}
 }
 
-/* Formats a path; -ENAMETOOLONG if it is empty or too long. */
+/* Formats a path. Returns 0, or -ENAMETOOLONG if the path is empty or too long. */
 static int path_format(char *path, const char *fmt, va_list args)
 {
 	int len = vsnprintf(path, PST_SYSFS_PATH_MAX, fmt, args);
@@ -48,9 +48,10 @@ static int path_format(char *path, const char *fmt, va_list args)
 }
 
 /*
- * Opens a path beneath the root. Links are resolved inside a root other than "/". Kernels before
- * 5.6 and some containers do not have openat2. There, links are followed without a limit; a
- * hostile capture can then lead to any file that this process may read.
+ * Opens a path beneath the root. If the root is not "/", links are resolved inside it. Kernels
+ * before 5.6 and some containers do not have openat2, which does this. There, links are followed
+ * without this restriction, so a hostile capture can lead to any file that this process may
+ * read.
  *
  * openat2 may fail with EAGAIN for a path with ".." while another process renames or mounts
  * anything. The kernel expects the caller to try again.
@@ -94,7 +95,7 @@ static int regular_file_open(const struct pst_sysfs *fs, const char *fmt, va_lis
 	return path_open(fs, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 }
 
-/* Reads until `max` bytes or the end of the file. */
+/* Reads until the end of the file, or until it has `max` bytes. */
 static ssize_t fd_read(int fd, char *out, size_t max)
 {
 	size_t got = 0;
@@ -113,8 +114,8 @@ static ssize_t fd_read(int fd, char *out, size_t max)
 	return (ssize_t)got;
 }
 
-/* Reduces text to its first line, without blanks around it and with '?' for unprintable bytes.
- * Returns its length; -EOVERFLOW if the line fills all of `capacity`. */
+/* Reduces a text to its first line, removes blanks around it, and replaces each unprintable byte by
+ * '?'. Returns the length of the line, or -EOVERFLOW if the line fills all of `capacity`. */
 static ssize_t line_trim(char *text, size_t len, size_t capacity)
 {
 	size_t start = 0, end = 0;
@@ -228,7 +229,7 @@ ssize_t pst_sysfs_file(const struct pst_sysfs *fs, char **out, size_t max, const
 	va_end(args);
 	if (fd < 0)
 		return fd;
-	/* stat does not report the size of a file in /proc: read until its end. */
+	/* stat does not report the size of a file in /proc, so read until the file's end. */
 	do {
 		more = realloc(text, capacity + 1);
 		if (!more) {
@@ -277,7 +278,7 @@ static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, 
 	len = readlinkat(fd, "", out, out_len);
 	ret = len < 0 ? -errno : 0;
 	close(fd);
-	/* On an O_PATH descriptor that is not a link, readlinkat fails with ENOENT. */
+	/* If the path is not a link, readlinkat on the O_PATH descriptor fails with ENOENT. */
 	if (ret == -ENOENT)
 		ret = -EINVAL;
 	if (!ret && (size_t)len == out_len)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses,
- * so that a captured machine is read like the real one. Called by the topology, by the block
- * stack and by `penstock check`, when something is opened; never per request. It must never
- * write.
+ * Reads small files and links of /sys and /proc beneath a root folder that the caller chooses.
+ * So the files can also be a copy from another machine (a capture). Called by the topology, by
+ * the block stack and by `penstock check`, when something is opened; never per request. It must
+ * never write.
  *
- * The files beneath a root may be garbled or hostile. So links cannot lead out of the root,
- * only regular files are read, every size has a limit, and text is returned as one printable
- * line.
+ * The files beneath a root may be garbled or hostile. So links cannot lead out of the root, only
+ * regular files are read, every size has a limit, and text is returned as one printable line.
  */
 #ifndef PST_CORE_SYSFS_H
 #define PST_CORE_SYSFS_H
@@ -18,11 +17,11 @@
 #include <sys/types.h>
 
 #define PST_SYSFS_PATH_MAX 1024	    /* bytes of a path beneath the root */
-#define PST_SYSFS_ENTRIES_MAX 16384 /* names read from a folder; further ones are left out */
+#define PST_SYSFS_ENTRIES_MAX 16384 /* maximum number of names that are read from a folder */
 
 struct pst_sysfs {
-	int fd;	       /* the root folder; -1: closed */
-	bool confined; /* a root other than "/": links are resolved inside it */
+	int fd;	       /* descriptor of the root folder; -1 if closed */
+	bool confined; /* the root is not "/", so links are resolved inside it */
 };
 
 /* Names in a folder. */
@@ -32,8 +31,8 @@ struct pst_names {
 	bool truncated; /* the folder has more than PST_SYSFS_ENTRIES_MAX names */
 };
 
-/* Opens a root folder; NULL, "" and "/" are the real machine. Returns 0 or -errno. On success
- * the caller closes it. */
+/* Opens a root folder; NULL, "" and "/" stand for the real machine. Returns 0 or -errno. On success
+ * the caller must close it. */
 int pst_sysfs_open(struct pst_sysfs *fs, const char *root);
 /* Closes the root folder; closing twice is fine. */
 void pst_sysfs_close(struct pst_sysfs *fs);
@@ -43,30 +42,33 @@ void pst_sysfs_close(struct pst_sysfs *fs);
  * ("sys/block/%s/size"). They may block for a short time, and any thread may call them.
  */
 
-/* Reads the first line of a file, without blanks at either end and with '?' for unprintable
- * bytes. Returns its length, or -errno and "" in `out`; -EOVERFLOW: it does not fit. */
+/* Reads the first line of a file, removes blanks around it, and replaces each unprintable byte by
+ * '?'. Returns the length of the line. On an error writes "" and returns -errno: -EOVERFLOW if the
+ * line does not fit in `out`. */
 ssize_t pst_sysfs_text(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Reads a decimal or 0x number that is alone on the first line of a file. Returns 0 or -errno. */
+/* Reads a decimal or hexadecimal (0x) number. The first line of the file must contain nothing else.
+ * Returns 0 or -errno. */
 int pst_sysfs_number(const struct pst_sysfs *fs, int64_t *out, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Reads up to `max` raw bytes of a file. Returns their number or -errno. */
+/* Reads up to `max` raw bytes of a file. Returns the number of bytes or -errno. */
 ssize_t pst_sysfs_bytes(const struct pst_sysfs *fs, void *out, size_t max, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Reads a whole file and appends a NUL; the caller frees *out. Returns its length or -errno;
- * -EFBIG: the file is longer than `max`. */
+/* Reads a whole file and appends a NUL; the caller frees *out. Returns the length of the file, or
+ * -errno: -EFBIG if the file is longer than `max`. */
 ssize_t pst_sysfs_file(const struct pst_sysfs *fs, char **out, size_t max, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Reads the target of a symbolic link. Returns its length or -errno; -EINVAL: not a link. */
+/* Reads the target of a symbolic link. Returns the length of the target, or -errno: -EINVAL if the
+ * path is not a link. */
 ssize_t pst_sysfs_link(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Reads the last component of a link's target: "nvme" if the link `driver` points to a folder
- * of that name. Returns its length or -errno. */
+/* Reads the last component of a link's target: "nvme" if the link `driver` points to a folder of
+ * that name. Returns the length of the component, or -errno. */
 ssize_t pst_sysfs_link_name(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
 			    ...) __attribute__((format(printf, 4, 5)));
 
@@ -74,22 +76,24 @@ ssize_t pst_sysfs_link_name(const struct pst_sysfs *fs, char *out, size_t out_le
 bool pst_sysfs_exists(const struct pst_sysfs *fs, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Lists the names in a folder, without those that begin with a dot. Returns 0 or -errno. The
- * caller frees the list with pst_names_free. */
+/* Lists the names in a folder, except names that begin with a dot. Returns 0 or -errno. The caller
+ * frees the list with pst_names_free. */
 int pst_sysfs_list(const struct pst_sysfs *fs, struct pst_names *out, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void pst_names_free(struct pst_names *names);
 
-/* Parses "12", "-1" or "0x1f". Returns 0 or -errno; -EINVAL: the text is not only a number. */
+/* Parses a number such as "12", "-1" or "0x1f". Returns 0, or -errno: -EINVAL if the text contains
+ * anything else. */
 int pst_number_parse(const char *text, int64_t *out);
 
-/* Finds the next component of a path and moves *path after it. Returns false at the end of the
- * path. */
+/* Finds the next component of a path: `*len` bytes at *part. Moves *path behind it. Returns false
+ * at the end of the path. */
 bool pst_path_next(const char **path, const char **part, size_t *len);
-/* Returns whether a component starts with `prefix` and continues: "host12" for "host". If
- * `digits` is true, only digits may follow the prefix. */
+/* Returns whether a path component starts with `prefix` and is longer than it, as "host12" is for
+ * the prefix "host". If `digits` is true, only digits may follow the prefix. */
 bool pst_part_is(const char *part, size_t len, const char *prefix, bool digits);
-/* Returns the path from its first component for which pst_part_is is true; NULL: none. */
+/* Finds the first component of a path for which pst_part_is returns true. Returns the path from
+ * this component on, or NULL if there is no such component. */
 const char *pst_path_find(const char *path, const char *prefix, bool digits);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queries on a topology: see topo.h. Called when devices and pumps are opened and by the
- * command. It must never trust that the PCI tree is well formed: a captured machine may name
- * bridges in a circle.
+ * Queries on a topology: see topo.h. Called when devices and pumps are opened, and by the
+ * `penstock` command. It must never trust that the PCI tree is well formed: in the files of a
+ * captured machine the bridges may form a circle.
  */
 #include "core/machine/topo.h"
 
@@ -70,7 +70,8 @@ const struct pst_pci *pst_topo_pci(const struct pst_topo *topo, const char *bdf)
 	return index < 0 ? NULL : &topo->pci[index];
 }
 
-/* Returns the number of steps up from `from` to the bridge `to`; -1 if `to` is not above. */
+/* Returns the number of steps up from function `from` to bridge `to`, or -1 if `to` is not above
+ * it. */
 static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 {
 	int steps;
@@ -83,8 +84,8 @@ static int bridge_steps_up(const struct pst_topo *topo, int from, int to)
 	return -1;
 }
 
-/* Returns the lowest bridge above both devices, or -1. *far is the number of steps to it from the
- * device that is farther below. */
+/* Returns the index of the lowest bridge above both devices, or -1 if there is none. Sets *far to
+ * the number of steps up to that bridge, from the device that needs more steps. */
 static int common_bridge_find(const struct pst_topo *topo, int a, int b, int *far)
 {
 	int at, up_a, up_b;
@@ -107,7 +108,7 @@ static int pci_node(const struct pst_topo *topo, int index)
 	for (i = 0; i < topo->node_count; i++)
 		if (topo->nodes[i].id == topo->pci[index].numa)
 			return topo->nodes[i].id;
-	/* On a machine with one node, firmware often does not report the node. */
+	/* On a machine with one node, the firmware often does not report the node of a device. */
 	return topo->node_count == 1 ? topo->nodes[0].id : -1;
 }
 
@@ -119,8 +120,8 @@ int pst_topo_nearness(const struct pst_topo *topo, const char *bdf_a, const char
 		return a < 0 ? a : b;
 	if (a == b)
 		return PST_NEAR_SELF;
-	/* The path up into a switch is device, downstream port, upstream port. So two devices
-	 * of one switch are at most two steps below their common bridge. */
+	/* A device in a switch is below a downstream port, which is below the upstream port. So two
+	 * devices of one switch are at most two steps below their common bridge. */
 	if (common_bridge_find(topo, a, b, &far) >= 0)
 		return far <= 2 ? PST_NEAR_PIX : PST_NEAR_PXB;
 	if (topo->pci[a].host[0] && !strcmp(topo->pci[a].host, topo->pci[b].host))
@@ -137,8 +138,9 @@ const char *pst_nearness_name(int nearness)
 	return nearness < 0 || nearness > PST_NEAR_SYS ? "?" : names[nearness];
 }
 
-/* Returns 1 if a bridge above `from`, up to `top`, redirects traffic between peers; -ENODATA if
- * that is not known; otherwise 0. `top` itself counts only if `with_top`. */
+/* Returns 1 if a bridge above `from`, up to `top`, redirects traffic between devices below it to
+ * the root; -ENODATA if that is not known; otherwise 0. The bridge `top` counts only if `with_top`
+ * is true. */
 static int bridges_redirect(const struct pst_topo *topo, int from, int top, bool with_top)
 {
 	bool unknown = false;
@@ -167,7 +169,7 @@ int pst_topo_acs_redirects(const struct pst_topo *topo, const char *bdf_a, const
 	top = common_bridge_find(topo, a, b, &far);
 	if (top < 0)
 		return -EXDEV;
-	/* The common bridge counts, too, as in the kernel's check (drivers/pci/p2pdma.c). */
+	/* Check the common bridge, too, as the kernel does (drivers/pci/p2pdma.c). */
 	on_a = bridges_redirect(topo, a, top, true);
 	on_b = bridges_redirect(topo, b, top, false);
 	if (on_a == 1 || on_b == 1)

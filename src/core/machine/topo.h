@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The topology of the machine: its NUMA nodes, its PCI tree, and the GPUs, drives and RDMA
- * NICs in it. Answers how near two devices are, and which node and CPUs are near a device.
- * Used when a pump starts, by `penstock topo` and by `penstock check`, never per request.
- * topo_read.h reads a topology from /sys, topo_print.h prints it.
+ * The topology of the machine: its NUMA nodes, its PCI tree, and the GPUs, drives and RDMA NICs
+ * in it. These functions tell how near two devices are, and which node and CPUs are near a
+ * device. Used when a pump starts, by `penstock topo` and by `penstock check`, never per
+ * request. topo_read.h reads a topology from /sys, topo_print.h prints it.
  *
- * A value that could not be read is marked unknown; it must never be a guess. A pst_topo does
- * not change after it was opened, so several threads may read it at once. Its strings and
- * arrays live until pst_topo_close().
+ * A value that could not be read is marked as unknown; it must never be a guess. A pst_topo does
+ * not change after it was opened, so several threads may read it at once. Its strings and arrays
+ * live until pst_topo_close().
  */
 #ifndef PST_CORE_TOPO_H
 #define PST_CORE_TOPO_H
@@ -21,7 +21,7 @@
 
 #define PST_NODES_MAX 1024
 #define PST_TOPO_ENDS_MAX 1024
-#define PST_TOPO_DEPTH_MAX 64 /* bridges above a device */
+#define PST_TOPO_DEPTH_MAX 64 /* maximum number of bridges above a device */
 
 /* The distance between two PCI devices, named as in `nvidia-smi topo -m`. */
 enum pst_nearness {
@@ -44,35 +44,42 @@ enum pst_pci_role {
 /* A PCI function: an endpoint or a bridge. */
 struct pst_pci {
 	char bdf[PST_BDF_LEN];
-	char host[PST_BDF_LEN]; /* host bridge: "pci0000:00"; "": unknown */
-	char driver[32];	/* "": none */
-	char iommu_type[16];	/* "DMA", "DMA-FQ", "identity"; "": no IOMMU group */
-	char *cpulist;		/* the CPUs near it: "0-15,32-47"; NULL: unknown */
+	/* Name of the host bridge above it, such as "pci0000:00"; "" if unknown. */
+	char host[PST_BDF_LEN];
+	char driver[32];     /* name of its driver; "" if it has none */
+	char iommu_type[16]; /* "DMA", "DMA-FQ" or "identity"; "" if it is in no IOMMU group */
+	char *cpulist;	     /* list of the CPUs near it, such as "0-15,32-47"; NULL if unknown */
 	uint32_t domain;
 	uint8_t bus, dev, fn;
 	uint8_t role; /* enum pst_pci_role */
 	uint16_t vendor, device;
-	uint32_t class_;     /* 24 bits: 0x030200 is a 3D controller */
-	int32_t bridge;	     /* index of the bridge above; -1: directly below the host bridge */
-	int32_t numa;	     /* NUMA node that the kernel reports; -1: unknown */
-	int32_t iommu_group; /* -1: none */
-	int32_t acs;	     /* of a bridge: ACS control bits; 0: off or none; -1: unknown */
-	uint32_t link_mts, link_mts_max; /* millions of transfers a second; 0: unknown */
+	uint32_t class_; /* class code of 24 bits; 0x030200 is a 3D controller */
+	/* Index of the bridge above it; -1 if it is directly below the host bridge. */
+	int32_t bridge;
+	int32_t numa;	     /* NUMA node that the kernel reports; -1 if unknown */
+	int32_t iommu_group; /* number of its IOMMU group; -1 if it is in none */
+	/* For a bridge: its ACS control bits; 0 if ACS is off or missing; -1 if unknown. */
+	int32_t acs;
+	/* Speed of its link now and at most, in millions of transfers a second; 0 if unknown. */
+	uint32_t link_mts, link_mts_max;
 	uint16_t link_width, link_width_max;
-	uint64_t bar_bytes;    /* size of the largest memory BAR; 0: none or unknown */
+	/* Size of its largest memory BAR; 0 if it has none or the size is unknown. */
+	uint64_t bar_bytes;
 	uint64_t p2pmem_bytes; /* size of the memory it offers for peer-to-peer DMA */
 };
 
-/* ACS control bits that send traffic between peers up to the root (PCIe 6.12.3). */
-#define PST_ACS_REDIRECT (0x04 | 0x08 | 0x20) /* request, completion, egress control */
+/* ACS control bits that make a bridge send traffic between devices below it up to the root (PCIe
+ * specification, section 6.12.3): request redirect, completion redirect, egress control. */
+#define PST_ACS_REDIRECT (0x04 | 0x08 | 0x20)
 
 /* A NUMA node. */
 struct pst_node {
 	int id;
 	struct pst_cpus cpus;
-	char *cpulist;			    /* the same CPUs as a list; NULL: unknown */
-	uint64_t mem_bytes, mem_free_bytes; /* 0: unknown */
-	char *distance; /* distances to all nodes in their order: "10 21"; NULL: unknown */
+	char *cpulist;			    /* `cpus` as a text such as "0-3,8"; NULL if unknown */
+	uint64_t mem_bytes, mem_free_bytes; /* 0 if unknown */
+	/* Distances to all nodes, in the order of the nodes: "10 21"; NULL if unknown. */
+	char *distance;
 };
 
 enum pst_end_kind { PST_END_GPU, PST_END_DRIVE, PST_END_NIC };
@@ -80,15 +87,17 @@ enum pst_end_kind { PST_END_GPU, PST_END_DRIVE, PST_END_NIC };
 /* An end of a transfer: a device that data comes from or goes to. */
 struct pst_end {
 	enum pst_end_kind kind;
-	char name[32];	    /* "GPU0" (by PCI address, not in CUDA's order), "nvme0", "mlx5_0" */
-	char transport[16]; /* drives: "pcie", "rdma", "tcp", "virtio", "sata", ...; NICs:
-			     * "infiniband", "ethernet", "software"; otherwise "" */
-	char maker[8];	    /* GPUs: "nvidia", "amd", "intel"; otherwise "" */
-	char model[48];	    /* "": unknown */
-	char rate[32];	    /* NICs: rate of port 1, "400 Gb/sec (4X NDR)"; otherwise "" */
-	char state[16];	    /* NICs: "ACTIVE"; NVMe: "live"; otherwise "" */
-	int pci;	    /* index of its PCI function; -1: none */
-	int numa;	    /* -1: unknown */
+	/* "GPU0", "nvme0", "mlx5_0". GPUs are numbered by PCI address, not in CUDA's order. */
+	char name[32];
+	/* For a drive: "pcie", "rdma", "tcp", "virtio", "sata", ... For a NIC: "infiniband",
+	 * "ethernet" or "software". For a GPU: "". */
+	char transport[16];
+	char maker[8];	/* for a GPU: "nvidia", "amd" or "intel"; otherwise "" */
+	char model[48]; /* "" if unknown */
+	char rate[32];	/* for a NIC: rate of port 1, "400 Gb/sec (4X NDR)"; otherwise "" */
+	char state[16]; /* "ACTIVE" for a NIC, "live" for an NVMe drive; otherwise "" */
+	int pci;	/* index of its PCI function; -1 if it is not on PCI */
+	int numa;	/* NUMA node; -1 if unknown */
 };
 
 struct pst_topo {
@@ -97,35 +106,38 @@ struct pst_topo {
 	struct pst_end *ends; /* GPUs, then drives, then NICs */
 	size_t node_count, pci_count, end_count;
 	struct pst_cpus online;
-	char *online_list; /* the same CPUs as a list; NULL: unknown */
-	const char *iommu; /* "none", "passthrough", "translated", "mixed"; static */
-	bool complete;	   /* false: a limit was reached and something is left out */
-	bool no_memory;	   /* set while reading: an allocation failed */
+	char *online_list; /* `online` as a text such as "0-3,8"; NULL if unknown */
+	/* Mode of the IOMMU: "none", "passthrough", "translated" or "mixed"; static. */
+	const char *iommu;
+	bool complete;	/* false if a limit was reached, so that something is left out */
+	bool no_memory; /* an allocation failed while the topology was read */
 };
 
 /* Frees a topology and all that it points to; `topo` may be NULL. */
 void pst_topo_close(struct pst_topo *topo);
 
-/* Returns the PCI function at an address. NULL: none, or `bdf` is not an address. */
+/* Returns the PCI function at an address, or NULL if there is none or `bdf` is not an address. */
 const struct pst_pci *pst_topo_pci(const struct pst_topo *topo, const char *bdf);
 
-/* Returns how near two PCI devices are (enum pst_nearness, the same in either order), -EINVAL
- * if an argument is not an address, or -ENODEV if there is no such device. */
+/* Returns how near two PCI devices are: an enum pst_nearness, which is the same in either order.
+ * Returns -EINVAL if an argument is not an address, or -ENODEV if there is no such device. */
 int pst_topo_nearness(const struct pst_topo *topo, const char *bdf_a, const char *bdf_b);
-/* Returns the name of a nearness: "PIX". "?" if the number is out of range. */
+/* Returns the name of a nearness, such as "PIX", or "?" if the number is out of range. */
 const char *pst_nearness_name(int nearness);
 
-/* Returns 1 if a bridge between a and b sends their traffic up to the root, otherwise 0.
- * -ENODATA: the config space of a bridge could not be read (only root may). -EXDEV: no bridge
- * is above both. -EINVAL and -ENODEV as for pst_topo_nearness. */
+/* Returns 1 if a bridge between the two devices sends the traffic between them up to the root,
+ * otherwise 0. Errors: -ENODATA if the config space of a bridge could not be read, which only the
+ * user root may do; -EXDEV if no bridge is above both; -EINVAL and -ENODEV as for
+ * pst_topo_nearness. */
 int pst_topo_acs_redirects(const struct pst_topo *topo, const char *bdf_a, const char *bdf_b);
 
-/* Returns a device's NUMA node; on a machine with one node, always that node. -ENODATA: not
- * known. */
+/* Returns a device's NUMA node, which on a machine with one node is always that node. Returns
+ * -ENODATA if the node is not known. */
 int pst_topo_numa_of(const struct pst_topo *topo, const char *bdf);
 
-/* Writes the CPUs near a device to `out`: the kernel's list for the device, otherwise the CPUs
- * of its node, otherwise all CPUs that are online. Returns 0 or -errno. */
+/* Writes the CPUs near a device to `out`. These are the kernel's list for the device, if there is
+ * one; otherwise the CPUs of the device's node; otherwise all CPUs that are online. Returns 0 or
+ * -errno. */
 int pst_topo_cpus_near(const struct pst_topo *topo, const char *bdf, struct pst_cpus *out);
 
 #endif

@@ -9,8 +9,8 @@
 #include "core/machine/pci_address.h"
 #include "core/machine/sysfs.h"
 
-/* Reads the name of the driver of a SCSI host; "" if the host does not report it. `host` is the
- * rest of the disk's path from the host's name on. */
+/* Reads the name of the driver of a SCSI host; `out` is "" if the host does not report it. `host`
+ * is the rest of the disk's path, beginning with the host's name. */
 static void scsi_host_driver(const struct pst_sysfs *fs, const char *host, char *out,
 			     size_t out_len)
 {
@@ -63,8 +63,9 @@ bool pst_rdma_is_software(const struct pst_sysfs *fs, const char *name)
 {
 	char text[PST_SYSFS_PATH_MAX];
 
-	/* Every Soft-RoCE device has a file `parent`, which names the network interface below.
-	 * Before kernel 5.11 its path was below the Ethernet card, and looked like hardware. */
+	/* Every Soft-RoCE device has a file `parent`, which names the network interface that it
+	 * uses. Before kernel 5.11 the path of such a device was below the Ethernet card, as if it
+	 * were hardware. */
 	if (pst_part_is(name, strlen(name), "rxe", false) ||
 	    pst_part_is(name, strlen(name), "siw", false) ||
 	    pst_sysfs_exists(fs, "sys/class/infiniband/%s/parent", name))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Classifies disks and RDMA devices by their entries in /sys. Called by topo_read.c and by the
- * block stack, when something is opened. It must never report a disk as reachable by DMA
- * because its path looks unfamiliar: the transport of such a disk is "".
+ * block stack, when something is opened. If the path of a disk is unfamiliar, its transport must
+ * be "", so that nobody takes the disk for one that DMA can reach.
  */
 #ifndef PST_CORE_TOPO_DISK_H
 #define PST_CORE_TOPO_DISK_H

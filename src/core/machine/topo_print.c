@@ -170,7 +170,7 @@ static void json_text_field(FILE *f, const char *name, const char *text)
 	json_text(f, text);
 }
 
-/* Prints a number, or null if it equals the value that means unknown. */
+/* Prints a number, or null if the number equals `unknown`. */
 static void json_number_field(FILE *f, const char *name, long long value, long long unknown)
 {
 	if (value == unknown)

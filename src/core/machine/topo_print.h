@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prints a topology, as text or as JSON. Called by `penstock topo`. It must never print an
- * unknown value as if it were known: that is null in JSON and a dash in text.
+ * unknown value as if the value were known: JSON has null for it, and the text has a dash.
  */
 #ifndef PST_CORE_TOPO_PRINT_H
 #define PST_CORE_TOPO_PRINT_H
@@ -10,7 +10,7 @@
 
 #include "core/machine/topo.h"
 
-/* Prints the nodes, the devices, and a matrix of nearness like that of `nvidia-smi topo -m`. */
+/* Prints the nodes, the devices, and a matrix of nearness like the one of `nvidia-smi topo -m`. */
 void pst_topo_print(const struct pst_topo *topo, FILE *f);
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the topology of the machine: see topo_read.h. A PCI device's place in the tree is the
- * target of its link in /sys/bus/pci/devices. It must never turn an unreadable attribute into
- * a zero, nor follow bridges that form a circle.
+ * Reads the topology of the machine: see topo_read.h. The target of a device's link in
+ * /sys/bus/pci/devices shows the device's place in the PCI tree. This file must never turn an
+ * unreadable attribute into a valid value, and never follow bridges that form a circle.
  */
 #include "core/machine/topo_read.h"
 
@@ -15,7 +15,7 @@
 #include "core/machine/sysfs.h"
 #include "core/machine/topo_disk.h"
 
-/* Lists a folder as pst_sysfs_list does, and notes a failed allocation. */
+/* Lists a folder as pst_sysfs_list does. Sets topo->no_memory if an allocation fails. */
 static int topo_list(struct pst_topo *topo, const struct pst_sysfs *fs, struct pst_names *names,
 		     const char *path)
 {
@@ -25,7 +25,7 @@ static int topo_list(struct pst_topo *topo, const struct pst_sysfs *fs, struct p
 	return ret;
 }
 
-/* Copies a string, and notes a failed allocation. */
+/* Copies a string. Sets topo->no_memory if the allocation fails. */
 static char *topo_copy(struct pst_topo *topo, const char *text)
 {
 	char *copy = strdup(text);
@@ -36,7 +36,8 @@ static char *topo_copy(struct pst_topo *topo, const char *text)
 
 /* ---- nodes ------------------------------------------------------------------ */
 
-/* Returns the number after a key, in bytes: "Node 0 MemTotal:  1056 kB". 0 if there is none. */
+/* Finds a key in lines such as "Node 0 MemTotal: 1056 kB", and returns the number after it in
+ * bytes. Returns 0 if the key is missing. */
 static uint64_t meminfo_bytes(const char *text, const char *key)
 {
 	const char *at = strstr(text, key);
@@ -114,13 +115,14 @@ static void online_cpus_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 /* A device's place in the PCI tree. */
 struct pci_place {
 	char host[PST_BDF_LEN];	  /* the outermost host bridge */
-	char bridge[PST_BDF_LEN]; /* the device above; "": none */
+	char bridge[PST_BDF_LEN]; /* address of the bridge above; "" if there is none */
 };
 
 /*
- * Parses the target of a device's link:
- * "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0". A second host bridge in the path is
- * Intel's VMD. No bridge is above its bus, and the outermost host bridge is the host.
+ * Parses the target of a device's link, such as
+ * "../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0". If the path contains a second host
+ * bridge, that one is Intel's VMD. A device directly below it has no bridge above, and
+ * place->host is the first, outermost host bridge.
  */
 static void pci_place_parse(const char *link, const char *bdf, struct pci_place *place)
 {
@@ -142,7 +144,7 @@ static void pci_place_parse(const char *link, const char *bdf, struct pci_place 
 	}
 }
 
-/* Returns the speed of a link such as "16.0 GT/s PCIe" in millions of transfers a second; 0 for
+/* Parses a link speed such as "16.0 GT/s PCIe". Returns millions of transfers a second, or 0 for
  * "Unknown". */
 static uint32_t link_speed_parse(const char *text)
 {
@@ -162,8 +164,8 @@ static uint32_t link_speed_read(const struct pst_sysfs *fs, const char *bdf, con
 	return link_speed_parse(text);
 }
 
-/* Reads a number from a file of the device. Returns `none` if it cannot be read or is out of
- * range. */
+/* Reads a number from a file of the device. Returns `none` if the number cannot be read or is out
+ * of range. */
 static int64_t pci_number_read(const struct pst_sysfs *fs, const char *bdf, const char *name,
 			       int64_t min, int64_t max, int64_t none)
 {
@@ -175,8 +177,8 @@ static int64_t pci_number_read(const struct pst_sysfs *fs, const char *bdf, cons
 	return value;
 }
 
-/* Returns the size of the largest memory BAR. The first six lines of `resource` are the BARs, as
- * "start end flags"; flag 0x200 marks memory. */
+/* Returns the size of the largest memory BAR. The first six lines of the file `resource` are the
+ * BARs, in the form "start end flags"; flag 0x200 marks a memory BAR. */
 static uint64_t largest_bar_read(const struct pst_sysfs *fs, const char *bdf)
 {
 	uint64_t largest = 0;
@@ -203,13 +205,13 @@ static uint32_t le32(const uint8_t *bytes)
 	       (uint32_t)bytes[3] << 24;
 }
 
-/* Returns the ACS control word from a device's config space; 0 if it does not have the ACS
- * capability (id 13, PCIe 7.7.11); -1 if that is not known. */
+/* Returns the ACS control word from a device's config space, 0 if the device does not have the ACS
+ * capability (id 13, PCIe 7.7.11), or -1 if that is not known. */
 static int32_t acs_control_find(const uint8_t *config, size_t len)
 {
 	unsigned at = 0x100, count;
 
-	/* The kernel lets an ordinary user read only 64 bytes. */
+	/* The kernel lets an ordinary user read only the first 64 bytes. */
 	if (len <= 64)
 		return -1;
 	for (count = 0; at >= 0x100 && at + 8 <= len && count < 960; count++) {
@@ -222,7 +224,7 @@ static int32_t acs_control_find(const uint8_t *config, size_t len)
 	return 0;
 }
 
-/* Returns the port type from the PCI Express capability (id 16); -1: not known. */
+/* Returns the port type from the PCI Express capability (id 16), or -1 if it is not known. */
 static int pcie_port_type(const uint8_t *config, size_t len)
 {
 	unsigned at, count;
@@ -270,7 +272,7 @@ static void pci_device_read(struct pst_topo *topo, const struct pst_sysfs *fs, s
 	dev->numa = (int32_t)pci_number_read(fs, dev->bdf, "numa_node", 0, INT32_MAX, -1);
 	dev->link_mts = link_speed_read(fs, dev->bdf, "current_link_speed");
 	dev->link_mts_max = link_speed_read(fs, dev->bdf, "max_link_speed");
-	/* The width of a device that does not answer reads as 255. */
+	/* If a device does not answer, its width reads as 255. */
 	dev->link_width = (uint16_t)pci_number_read(fs, dev->bdf, "current_link_width", 0, 32, 0);
 	dev->link_width_max = (uint16_t)pci_number_read(fs, dev->bdf, "max_link_width", 0, 32, 0);
 	dev->p2pmem_bytes = (uint64_t)pci_number_read(fs, dev->bdf, "p2pmem/size", 0, INT64_MAX, 0);
@@ -309,8 +311,8 @@ static int pci_by_address(const void *a, const void *b)
 	return (x->bus << 16 | x->dev << 8 | x->fn) - (y->bus << 16 | y->dev << 8 | y->fn);
 }
 
-/* Guesses the role of a bridge whose config space could not be read: from a root port down,
- * upstream and downstream ports alternate. */
+/* Guesses the role of a bridge whose config space could not be read. Below a root port, upstream
+ * and downstream ports of switches alternate. */
 static void bridge_role_guess(struct pst_topo *topo, struct pst_pci *dev)
 {
 	const struct pst_pci *above = dev->bridge < 0 ? NULL : &topo->pci[dev->bridge];
@@ -337,7 +339,7 @@ static unsigned pci_depth(const struct pst_topo *topo, size_t index)
 	return depth;
 }
 
-/* Finds the bridge above each device. Call it when all devices are read and sorted. */
+/* Finds the bridge above each device. Must be called when all devices are read and sorted. */
 static void bridges_link(struct pst_topo *topo, const struct pst_sysfs *fs)
 {
 	char link[PST_SYSFS_PATH_MAX];
@@ -426,8 +428,9 @@ static void printable_copy(char *out, size_t out_len, const char *text, size_t l
 	out[i] = '\0';
 }
 
-/* Adds an end. Returns NULL, and marks the topology incomplete, if the limit is reached or the
- * name is too long. The array is allocated zeroed. */
+/* Adds an end (a GPU, drive or NIC) to the topology. If the limit is reached or the name is too
+ * long, returns NULL and marks the topology incomplete. The other members of the new end are
+ * zero. */
 static struct pst_end *end_add(struct pst_topo *topo, enum pst_end_kind kind, const char *name)
 {
 	struct pst_end *end = &topo->ends[topo->end_count];
@@ -444,7 +447,7 @@ static struct pst_end *end_add(struct pst_topo *topo, enum pst_end_kind kind, co
 	return end;
 }
 
-/* Stores the PCI function and the NUMA node of an end. */
+/* Stores the PCI function at address `bdf`, and its NUMA node, in an end. */
 static void end_place(const struct pst_topo *topo, struct pst_end *end, const char *bdf)
 {
 	const struct pst_pci *dev = pst_topo_pci(topo, bdf);
@@ -463,7 +466,7 @@ static const char *gpu_maker(const struct pst_pci *dev)
 	unsigned class_ = dev->class_ >> 8;
 
 	/* Classes 0300 and 0302 are display and 3D controllers. Some GPUs of AMD and Intel have
-	 * the class of other display controllers (0380) or of accelerators (1200). */
+	 * class 0380 (other display controllers) or 1200 (accelerators). */
 	if (dev->vendor == 0x10de && (class_ == 0x0300 || class_ == 0x0302))
 		return "nvidia";
 	if (class_ != 0x0300 && class_ != 0x0302 && class_ != 0x0380 && class_ != 0x1200)
@@ -536,7 +539,7 @@ static void nvme_drives_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 			       "sys/class/nvme/%s/transport", name);
 		pst_sysfs_text(fs, end->model, sizeof(end->model), "sys/class/nvme/%s/model", name);
 		pst_sysfs_text(fs, end->state, sizeof(end->state), "sys/class/nvme/%s/state", name);
-		/* The path of a drive over fabrics contains no PCI device. */
+		/* The path of an NVMe drive over fabrics (a network) contains no PCI device. */
 		if (pst_sysfs_link(fs, link, sizeof(link), "sys/class/nvme/%s", name) > 0 &&
 		    pst_path_bdf(link, bdf))
 			end_place(topo, end, bdf);
@@ -649,8 +652,8 @@ static const char *iommu_mode(const struct pst_topo *topo)
 	return passthrough ? "passthrough" : translated ? "translated" : "none";
 }
 
-/* Reads the machine. `near` restricts the devices to one, as for pst_topo_open_near; NULL: reads
- * all devices. */
+/* Reads the topology. If `near` is not NULL, reads only the device at this address, as
+ * pst_topo_open_near does. */
 static int topo_read(const char *root, const char *near, struct pst_topo **out, char *why,
 		     size_t why_len)
 {
@@ -677,7 +680,7 @@ static int topo_read(const char *root, const char *near, struct pst_topo **out, 
 	if (!ret && !near)
 		ret = ends_read(topo, &fs);
 	if (!ret && topo->no_memory)
-		ret = -ENOMEM; /* a part of the machine would look like all of it */
+		ret = -ENOMEM; /* otherwise a part of the machine would look like all of it */
 	pst_sysfs_close(&fs);
 	if (ret < 0) {
 		if (why && why_len)
