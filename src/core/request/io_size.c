@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the length of the calls that read a storage: see io_size.h. Measures the rate of the
- * length in use over windows of 64 MiB. After a change of length, the first window is ignored,
- * because it started with calls of the other length in flight. When both rates are known, the
- * faster length stays in use. The other length is measured again after 64 windows, or used at
- * once if the rate of the length in use falls below its rate. A window in which the drive had
- * few calls in flight, or was idle, is not counted. Lanes call this for each chunk: no lock.
+ * Chooses the length of the calls that read a storage: see io_size.h. The read rate with the
+ * length in use is measured over windows of 64 MiB. After a change of the length, the first
+ * window is ignored, because it started with calls of the other length in flight. When the rates
+ * of both lengths are known, the faster length stays in use. The other length is measured again
+ * after 64 windows. It is also used as soon as the rate of the length in use falls below the
+ * last rate of the other one. A window is ignored if the drive had few calls in flight or was
+ * idle. Lanes call these functions for each chunk, so the functions take no lock.
  */
 #include "core/request/io_size.h"
 
-#define CALLS_LEAST 8 /* calls in flight at once, at some time in a counted window */
-/* Counted windows from one measurement of the other length to the next. The measurement itself
- * uses 2 windows. */
+/* A window is ignored if the drive never had this many calls in flight in it. */
+#define CALLS_LEAST 8
+/* Number of windows, without the ignored ones, after which the other length is measured again. The
+ * measurement itself takes 2 windows. */
 #define WINDOWS_KEPT 64
-/* Two measurements of the same length differ by up to 1/16. */
+/* Whether rate a is clearly greater than rate b: two measurements of the same length differ by up
+ * to 1/16. */
 #define BETTER(a, b) ((a) > (b) + (b) / 16)
 
-/* The first length is used at the start, and stays in use unless the other one is better. */
+/* The two lengths. The first is used at the start, and stays in use unless the second is better. */
 const uint32_t pst_io_sizes[PST_IO_SIZES] = {512u << 10, 1u << 20};
 
-/* Returns the index of the length for the next window: one that is to be measured, otherwise
- * the best. */
+/* Returns the index of the length for the next window: a length without a known rate if there is
+ * one, otherwise the best length. */
 static uint32_t length_choose(struct pst_io_size *g, uint32_t current)
 {
 	uint32_t best = 0;

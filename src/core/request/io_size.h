@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chooses the length of the calls that read a storage. With longer calls there are fewer of
- * them. But 16 long calls in flight hold more bytes than a drive needs, and more than the cache
- * of the CPU that serves a virtual drive. Only a measurement tells which length is better:
- * virtual drives of one kind read 2.7 GB/s with 512 KiB and 2.0 GB/s with 1 MiB on one host, 5.0
- * and 5.5 GB/s on another. So the rate of each storage is measured with both lengths, and again
- * from time to time.
+ * Chooses the length of the calls that read a storage. Longer calls mean fewer calls. But 16
+ * long calls in flight hold more bytes than a drive needs, and more than fit in the cache of the
+ * CPU that emulates a virtual drive. Only a measurement shows which length is better: on one
+ * host a virtual drive read 2.7 GB/s with calls of 512 KiB and 2.0 GB/s with calls of 1 MiB; on
+ * another host a drive of the same kind read 5.0 and 5.5 GB/s. So the library measures the read
+ * rate of each storage with both lengths, and repeats this from time to time.
  *
- * Claims read the length, and lanes report every call, so it must never take a lock. The caller
- * passes the clock, so that a test can simulate one.
+ * Claims read the length, and lanes report every call, so these functions must never take a
+ * lock. The caller passes the function that reads the clock, so that a test can simulate a
+ * clock.
  */
 #ifndef PST_CORE_IO_SIZE_H
 #define PST_CORE_IO_SIZE_H
@@ -20,27 +21,33 @@
 #define PST_IO_SIZES 2 /* number of lengths to choose from */
 
 /* The measurement of one storage; zeroed memory is its initial state. A measurement window ends
- * each time another 64 MiB were read. */
+ * each time when another 64 MiB have been read. */
 struct pst_io_size {
 	_Atomic uint64_t completed_bytes;
-	_Atomic uint64_t in_flight_most; /* most bytes in flight at once in this window */
-	_Atomic uint64_t idle_since; /* when the last call in flight completed, ns; 0: not idle */
-	_Atomic bool was_idle;	     /* no calls in flight for over 2 ms in this window */
-	_Atomic uint32_t current;    /* index of the length in use */
-	_Atomic bool closing;	     /* a thread ends a window and owns the members below */
-	bool mixed;	       /* this window started with calls of the other length in flight */
-	uint32_t windows;      /* number of rates measured */
-	uint64_t window_start; /* ns */
-	uint64_t rate[PST_IO_SIZES]; /* bytes a second with each length; 0: to be measured */
+	/* Largest number of bytes in flight at once in this window. */
+	_Atomic uint64_t in_flight_most;
+	/* Time at which the last call in flight completed, in ns; 0 if calls are in flight. */
+	_Atomic uint64_t idle_since;
+	/* The drive had no call in flight for more than 2 ms in this window. */
+	_Atomic bool was_idle;
+	_Atomic uint32_t current; /* index of the length in use */
+	/* A thread is ending a window, and only it may access the members below. */
+	_Atomic bool closing;
+	bool mixed;	  /* this window started while calls of the other length were in flight */
+	uint32_t windows; /* number of windows that were not ignored */
+	uint64_t window_start; /* time at which this window started, in ns */
+	/* Read rate with each length, in bytes a second; 0 if it shall be measured. */
+	uint64_t rate[PST_IO_SIZES];
 };
 
 #define PST_IO_WINDOW_BYTES (64ull << 20)
-#define PST_IO_COUNTED_MIN (256u << 10) /* shorter calls are not counted */
-#define PST_IO_IDLE_NS 2000000u		/* longer than a lane takes to start more calls */
+#define PST_IO_COUNTED_MIN (256u << 10) /* calls of fewer bytes are not counted */
+/* Longest pause that is not idle; a lane starts more calls sooner. */
+#define PST_IO_IDLE_NS 2000000u
 
 extern const uint32_t pst_io_sizes[PST_IO_SIZES];
 
-/* Ends a window at the time `now` and starts the next one. The caller has set g->closing. */
+/* Ends a window at the time `now` and starts the next window. The caller has set g->closing. */
 void pst_io_size_close_window(struct pst_io_size *g, uint64_t now);
 
 /* Returns the length in use, in bytes. */
@@ -49,8 +56,8 @@ static inline uint64_t pst_io_size_get(const struct pst_io_size *g)
 	return pst_io_sizes[atomic_load_explicit(&g->current, memory_order_relaxed)];
 }
 
-/* Reports a call of `len` bytes that starts while `before` bytes are in flight. Reads the clock
- * only if the drive was idle. */
+/* Reports that a call of `len` bytes starts while `before` other bytes are in flight. Reads the
+ * clock only if no bytes were in flight. */
 static inline void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint64_t before,
 				       uint64_t (*now)(void))
 {
@@ -67,8 +74,9 @@ static inline void pst_io_size_started(struct pst_io_size *g, uint64_t len, uint
 		atomic_store_explicit(&g->was_idle, true, memory_order_relaxed);
 }
 
-/* Reports a call of `len` bytes that completed; `before` bytes, with its own, were in flight.
- * Reads the clock only if the drive gets idle or a window ends. */
+/* Reports that a call of `len` bytes has completed. `before` is the number of bytes that were in
+ * flight, including this call's. Reads the clock only if no bytes remain in flight or a window
+ * ends. */
 static inline void pst_io_size_completed(struct pst_io_size *g, uint64_t len, uint64_t before,
 					 uint64_t (*now)(void))
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans: see plan.h. route.c makes a plan for every class and effort. explain.c and
- * reports call pst_plan_why. It must never do I/O or allocate. The rules:
+ * Plans: see plan.h. route.c makes a plan for every class and effort. explain.c and reports call
+ * pst_plan_why. This file must never do I/O or allocate memory. The rules of a plan:
  *
- * - a plan lists only usable paths that meet the required class;
- * - cold and unknown bytes: first the paths that avoid the page cache, the most direct one
- *   first, then the paths that use it;
- * - warm bytes: first the paths that use the page cache, because memory is quicker than any
- *   drive. Among them, effort thrifty prefers the path that costs the least CPU time, and
- *   effort fast the path that costs the most. Then the other paths, the most direct one first;
- * - a path that is not quick on this route comes after all quick ones of its list.
+ * - It lists only usable paths that meet the required class.
+ * - The lists for cold bytes and for bytes of unknown residency begin with the paths that avoid
+ *   the page cache, the most direct path first. The paths that use the page cache follow.
+ * - The list for warm bytes begins with the paths that use the page cache, because memory is
+ *   faster than any drive. Among them, effort thrifty prefers the path that costs the least CPU
+ *   time, and effort fast the path that costs the most. The other paths follow, the most direct
+ *   path first.
+ * - In each list, the paths that are not quick on this route come last.
  */
 #include "core/request/plan.h"
 
@@ -37,13 +38,14 @@ static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_res
 	if (traits->uses_cache != cached)
 		r += PST_PATHS_MAX;
 	else if (cached && in->effort == PENSTOCK_FAST)
-		r = PST_PATHS_MAX - 1 - i; /* reversed: more CPU work moves more bytes a second */
+		/* Reversed, because a path that uses more CPU time moves more bytes a second. */
+		r = PST_PATHS_MAX - 1 - i;
 	if (!in->states[i].facts.quick)
 		r += 2 * PST_PATHS_MAX;
 	return r;
 }
 
-/* Inserts a path into the list of one residency. */
+/* Inserts a path into the list for one residency, by its sort key. */
 static void plan_insert(const struct pst_plan_in *in, struct pst_plan *out,
 			enum pst_residency residency, unsigned path)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request's progress: counts the bytes that its chunks moved, begins its phases, fails and
- * completes it, and fills its report. Lanes and cancelling threads call it, and the harvesting
- * thread calls the report. It must never call a lane or a queue: a lane acts on the
- * return values, and the request's hooks notify its queue.
+ * Tracks a request's progress: counts the bytes that the chunks moved, begins the phases, fails
+ * or completes the request, and fills its report. Lanes and cancelling threads call these
+ * functions. The harvesting thread calls only pst_req_report. This file must never call a lane
+ * or a queue: a lane acts on the return values, and the request's hooks notify its queue.
  */
 #include "core/request/request.h"
 
@@ -30,7 +30,8 @@ void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why)
 		atomic_compare_exchange_strong(&req->path_why[path], &none, (unsigned)why);
 }
 
-/* Records that the storage byte at `off` did not arrive. Only the lowest offset is kept. */
+/* Records that the storage byte at offset `off` did not arrive. Only the lowest such offset is
+ * kept. */
 static void req_end_at(struct pst_request *req, uint64_t off)
 {
 	uint64_t old = atomic_load_explicit(&req->end_at, memory_order_relaxed);
@@ -50,14 +51,15 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk)
 		atomic_store_explicit(&req->blind, true, memory_order_relaxed);
 	if (chunk->engine)
 		atomic_store_explicit(&req->engine, chunk->engine, memory_order_relaxed);
-	if (chunk->io.engine_why != PENSTOCK_WHY_NONE) /* several lanes may store it */
+	/* Atomic, because several lanes may store it at once. */
+	if (chunk->io.engine_why != PENSTOCK_WHY_NONE)
 		__atomic_store_n(&req->report.engine_why, chunk->io.engine_why, __ATOMIC_RELAXED);
 	if (chunk->moved < chunk->len)
 		req_end_at(req, chunk->off + chunk->moved);
 }
 
-/* Claims the unclaimed bytes of the phase, so that no lane claims them. Returns their number, and
- * stores the first one in *pos. */
+/* Claims the unclaimed bytes of the phase, so that no lane can claim them. Returns their number,
+ * and stores in *pos the number of the first of these bytes. */
 static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 {
 	uint64_t limit = atomic_load_explicit(&req->limit, memory_order_acquire);
@@ -70,9 +72,9 @@ static uint64_t req_claim_rest(struct pst_request *req, uint64_t *pos)
 	return *pos < limit ? limit - *pos : 0;
 }
 
-/* Records a failure, if it is the request's first. No phase begins after it, and no byte from
- * `pos` on counts as arrived. The caller must have claimed bytes, or the request could complete
- * during this call. */
+/* Records a failure of the request, unless an earlier one is recorded. After it no further phase
+ * begins, and no byte from number `pos` on counts as arrived. The caller must have claimed bytes
+ * that are not complete, or the request could complete during this call. */
 static void req_record_failure(struct pst_request *req, uint64_t pos, const struct pst_err *err)
 {
 	int none = 0;
@@ -97,7 +99,7 @@ void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err)
 	uint64_t pos, rest = req_claim_rest(req, &pos);
 
 	if (!rest)
-		return; /* lanes have claimed all bytes, and complete them */
+		return; /* lanes have claimed all bytes and will complete them */
 	req_record_failure(req, pos, err);
 	pst_req_bytes_done(req, rest);
 }
@@ -150,7 +152,8 @@ void pst_req_open(struct pst_request *req)
 		pst_req_open_phase(req);
 }
 
-/* Returns the phase after the current one. After a failure it is DONE. */
+/* Returns the phase that follows the current one. If the request has failed, that is
+ * PST_PHASE_DONE. */
 static enum pst_phase req_next_phase(const struct pst_request *req)
 {
 	if (atomic_load_explicit(&req->failed, memory_order_acquire))
@@ -158,7 +161,8 @@ static enum pst_phase req_next_phase(const struct pst_request *req)
 	if (req->phase == PST_PHASE_BODY && req->total > req->body)
 		return PST_PHASE_EDGES;
 	if (req->forced >= 0 && pst_paths[req->forced]->traits.synchronous)
-		return PST_PHASE_DONE; /* no lane works on it that could sync */
+		/* No lane works on the request, so none could make the sync. */
+		return PST_PHASE_DONE;
 	if (req->phase < PST_PHASE_SYNC && req->op == PENSTOCK_WRITE &&
 	    (req->flags & PENSTOCK_R_DURABLE) && req->st->ops->sync)
 		return PST_PHASE_SYNC;
@@ -268,7 +272,8 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 {
 	uint64_t refs = atomic_load_explicit(&req->refs, memory_order_acquire);
 
-	/* The last reference needs no atomic subtraction: no other thread can change it. */
+	/* If only PST_SUBMITTED is left, no other thread has a reference and can change the count,
+	 * so no atomic subtraction is needed. */
 	if (refs != PST_SUBMITTED)
 		refs = atomic_fetch_sub_explicit(&req->refs, dropped, memory_order_acq_rel);
 	if (refs_keep_alive(refs - dropped))
@@ -281,12 +286,12 @@ void pst_req_put(struct pst_request *req, uint64_t dropped)
 
 /* ---- the report ---- */
 
-/* Where a read found its bytes, judged by the paths that carried them. It is not known if
- * residency could not be queried, or if the caller named the path. */
+/* Whether a read found its bytes in the page cache, judged by the paths that carried them. This is
+ * not known if the residency of bytes could not be queried, or if the caller named the path. */
 struct found {
 	bool known;
 	bool cached; /* paths that use the page cache carried bytes */
-	bool other;  /* paths that avoid it carried bytes */
+	bool other;  /* paths that avoid the page cache carried bytes */
 };
 
 static struct found req_found(const struct pst_request *req)
@@ -306,8 +311,8 @@ static struct found req_found(const struct pst_request *req)
 	return found;
 }
 
-/* Returns why a usable path carried no bytes and failed none: the plan's reason. It depends
- * on the bytes' residency, which follows from the paths that carried bytes. */
+/* Returns why a usable path carried no bytes although it did not fail. The plan gives the reason,
+ * which depends on whether the bytes were cached. The paths that carried bytes show that. */
 static enum penstock_why path_why_unused(const struct pst_request *req,
 					 const struct pst_route *route, unsigned i,
 					 const struct found *found)
@@ -372,7 +377,9 @@ void pst_req_report(struct pst_request *req)
 
 		report_path(req, req->route, i, &found, row);
 		if (pst_paths[i]->traits.by_name_only && !row->bytes)
-			continue; /* null and fault would only confuse the reader */
+			/* Leave out null and fault unless they carried bytes: they would confuse
+			 * the reader. */
+			continue;
 		report->path_count++;
 		if (row->bytes > most) {
 			most = row->bytes;

@@ -25,8 +25,8 @@
 #define PST_PRIORITIES 8
 
 enum pst_phase {
-	PST_PHASE_NEW,	 /* being prepared: no thread may start or cancel it */
-	PST_PHASE_ARMED, /* waits until its stream reaches it */
+	PST_PHASE_NEW,	 /* being prepared, so no thread may start or cancel it */
+	PST_PHASE_ARMED, /* waits until its CUDA stream reaches it */
 	PST_PHASE_BODY,
 	PST_PHASE_EDGES,
 	PST_PHASE_SYNC,
@@ -34,97 +34,107 @@ enum pst_phase {
 };
 
 /*
- * A contiguous range of storage that consecutive segments share. A request numbers the bytes
- * of its spans consecutively, and lanes claim chunks by these numbers. A rowwise span is one
- * segment whose rows are too far apart to move the gaps as well. Only the bytes of its rows
- * are numbered.
+ * A contiguous range of storage that consecutive segments of a request cover together. A request
+ * numbers the bytes of its spans consecutively, and lanes claim chunks by these numbers. A
+ * rowwise span is one segment whose rows are so far apart that the gaps between them shall not
+ * move as well. Only the bytes of its rows are numbered.
  */
 struct pst_span {
 	uint64_t off, len;
-	uint64_t start; /* number of its first byte */
+	uint64_t start; /* number of its first byte in the request */
 	struct pst_route *route;
 	const struct pst_plan *plan;
 	uint32_t seg_first, seg_count;
 	bool rowwise;
-	bool shared; /* segments overlap or leave gaps: it cannot move in place */
-	bool edge;   /* an unaligned end of a write, written through the page cache */
+	/* Its segments overlap or leave gaps, so no path may move its bytes directly. */
+	bool shared;
+	bool edge; /* an unaligned end of a write, written through the page cache */
 };
 
 /* A request as an element of one lane's list. */
 struct pst_lane_entry {
 	struct pst_request *req;
 	struct pst_lane_entry *next;
-	bool listed;	  /* on the lane's list. Only the lane accesses it, and `stalled`. */
-	unsigned stalled; /* chunks that this lane has claimed and that wait for a slot */
+	/* The entry is on the lane's list. Only the lane accesses this member and `stalled`. */
+	bool listed;
+	unsigned stalled; /* number of chunks that this lane has claimed and that wait for a slot */
 };
 
 /* Functions by which a request notifies its owner, a queue. Any thread may call them. */
 struct pst_req_hooks {
-	/* The request has completed. The hook may pass it to the caller, so the element may be
-	 * in use for another request when the hook returns. */
+	/* Called when the request has completed. The hook may pass it to the caller, so the struct
+	 * may be in use for another request when the hook returns. */
 	void (*completed)(struct pst_request *req);
-	/* No thread refers to the request any more. Its element can be reused. */
+	/* Called when no thread refers to the request any more, so that its struct can be
+	 * reused. */
 	void (*released)(struct pst_request *req);
 };
 
 struct pst_request {
 	struct penstock_queue *q;
 	const struct pst_req_hooks *hooks;
-	uint32_t index;		     /* position in the queue's pool */
-	_Atomic uint32_t generation; /* raised at submit and at harvest; even: not in use */
+	uint32_t index; /* position in the queue's pool */
+	/* Incremented at submit and at harvest; even while the struct is not in use. */
+	_Atomic uint32_t generation;
 	struct penstock_storage *st;
-	struct pst_route *route; /* of the first span: the report describes its paths */
+	/* Route of the first span; the report describes the paths of this route. */
+	struct pst_route *route;
 	struct pst_pump *pump;
-	struct pst_lane *home_lane; /* the pump's lane that it was first passed to; NULL: none */
-	bool alone;		    /* the caller's own thread moves all of it */
-	uint64_t other_devices;	    /* bit i: it also uses device i, not the pump's device */
+	/* The pump's lane that the request was first passed to; NULL if there is none. */
+	struct pst_lane *home_lane;
+	bool alone;		/* the caller's own thread moves all bytes */
+	uint64_t other_devices; /* bit i: the request also uses device i, not the pump's */
 	enum penstock_op op;
 	enum penstock_class require;
 	enum penstock_effort effort;
 	unsigned flags, priority;
-	unsigned losses; /* the storage's count of failed syncs at submit */
+	unsigned losses; /* the storage's number of failed syncs when this request was submitted */
 	uint64_t deadline_ns;
-	int forced; /* index of the path that the caller named; -1: the plan decides */
-	const struct pst_path_ops *wrap; /* wraps the chunks' path and starts them; NULL: none */
-	uint64_t wrap_state[10];	 /* the wrapping path's arguments */
+	int forced; /* index of the path that the caller named; -1 if the plan decides */
+	/* Path that wraps the chunks' path and starts them in its place; NULL if there is none. */
+	const struct pst_path_ops *wrap;
+	uint64_t wrap_state[10]; /* the wrapping path's arguments */
 	void *user;
 	penstock_done_fn *done;
 	void *stream;
 	struct penstock_late late;
-	/* Stream-ordered requests: the stream writes [0] and waits for [1]. Else NULL. */
+	/* For a stream-ordered request: the stream writes semaphores[0] and waits for
+	 * semaphores[1]. NULL for other requests. */
 	uint64_t *semaphores, semaphore_value;
 
 	struct penstock_seg *segs;
 	struct pst_span *spans;
 	unsigned seg_count, span_count;
-	uint64_t body, total; /* number of its bytes: without edges, with edges */
+	/* Number of bytes without the edges of a write, and number of all bytes. */
+	uint64_t body, total;
 
-	_Atomic uint64_t next,
-		limit;		 /* first byte not claimed; end of the bytes that may be claimed */
-	_Atomic uint64_t left;	 /* bytes of this phase that are not complete */
-	_Atomic uint64_t refs;	 /* see PST_HOLD below */
-	_Atomic unsigned spread; /* lanes that share it */
+	/* Number of the first byte that is not claimed; end of the bytes that may be claimed. */
+	_Atomic uint64_t next, limit;
+	_Atomic uint64_t left;		/* number of bytes of this phase that are not complete */
+	_Atomic uint64_t refs;		/* see PST_HOLD below */
+	_Atomic unsigned spread;	/* number of lanes that share the request */
 	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
-	_Atomic bool cancelled;		/* by the caller */
-	_Atomic int failed;		/* first failure, -errno */
+	_Atomic bool cancelled;		/* the caller has cancelled the request */
+	_Atomic int failed;		/* negative errno of its first failure; 0 if none */
 	_Atomic enum pst_phase phase;	/* changed by the lane that completes a phase */
 	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
-	struct pst_err err;	 /* of the first failure */
+	struct pst_err err;	 /* code, reason and text of its first failure */
 
-	_Atomic uint64_t end_at; /* offset of the first storage byte that did not arrive */
+	/* Lowest storage offset of a byte that did not arrive; UINT64_MAX if all arrived. */
+	_Atomic uint64_t end_at;
 	_Atomic uint64_t bytes, cpu_copied, dram_laid, chunks, retries;
 	_Atomic uint64_t path_bytes[PST_PATHS_MAX];
-	_Atomic unsigned
-		path_why[PST_PATHS_MAX]; /* why chunks left this path or could not use it */
-	_Atomic bool blind;		 /* its residency could not be queried */
-	_Atomic(const char *) engine;	 /* name of the engine that carried its last chunk */
+	/* For each path, why chunks left it or could not use it. */
+	_Atomic unsigned path_why[PST_PATHS_MAX];
+	_Atomic bool blind;	      /* the residency of some bytes could not be queried */
+	_Atomic(const char *) engine; /* name of the engine that carried its last chunk */
 	uint64_t start_ns, end_ns;
 	int64_t result;
-	bool wants_report; /* false: the report is filled only if the request fails */
+	bool wants_report; /* fill the report; if false, it is filled only if the request fails */
 	struct penstock_report report;
 
 	struct pst_lane_entry entries[PST_LANES_MAX];
-	struct pst_request *link; /* next on the free list or the completion list */
+	struct pst_request *link; /* next request in the free list or in the completion list */
 };
 
 /*
@@ -147,7 +157,7 @@ struct pst_request {
 #define PST_HOLDS (PST_LISTED - 1)
 #define PST_LISTS (PST_SUBMITTED - PST_LISTED)
 
-/* Makes the request's id invalid, at harvest. */
+/* Makes the request's id invalid. Called at harvest. */
 static inline void pst_req_retire_id(struct pst_request *req)
 {
 	atomic_fetch_add_explicit(&req->generation, 1, memory_order_relaxed);
@@ -166,7 +176,8 @@ void pst_req_open(struct pst_request *req);
 /* Opens the first phase of a request without a stream, or of one that its stream has reached. */
 void pst_req_open_phase(struct pst_request *req);
 
-/* Whether the request was cancelled or is past its deadline, with the reason in `err`. */
+/* Returns whether the request was cancelled or is past its deadline. If so, fills `err` with the
+ * reason. */
 bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err);
 
 /* Records why a path was not used. Only the first reason is kept. */
@@ -177,7 +188,8 @@ void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 /*
  * Counts completed bytes of the current phase. Returns true if they were the last ones and
  * another phase follows. The caller, a lane, must then put the request on its list and call
- * pst_req_begin_phase. After false the request may have completed and be gone.
+ * pst_req_begin_phase. If the function returns false, the request may have completed and not
+ * exist any more.
  */
 bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes);
 /* Begins the next phase: edges or sync. */
@@ -186,16 +198,17 @@ void pst_req_begin_phase(struct pst_request *req);
 /* Fails the request, and claims its unclaimed bytes, so that no lane starts them. The caller
  * must have claimed bytes of this phase that are not complete. */
 void pst_req_fail(struct pst_request *req, const struct pst_err *err);
-/* Does the same for a caller without claimed bytes, on any thread. Does nothing if all bytes of
- * the phase are claimed. */
+/* Does the same as pst_req_fail, for a caller on any thread that has claimed no bytes. Does nothing
+ * if all bytes of the phase are claimed. */
 void pst_req_abandon_rest(struct pst_request *req, const struct pst_err *err);
-/* Fails a request in phase SYNC whose sync no lane has started. Any thread that holds it. */
+/* Fails a request in phase PST_PHASE_SYNC, unless a lane has started its sync. Any thread with a
+ * reference to the request may call it. */
 void pst_req_abandon_sync(struct pst_request *req, const struct pst_err *err);
 
-/* Adds a hold. Returns false if the request has completed. */
+/* Adds a reference PST_HOLD. Returns false, and adds none, if the request has completed. */
 bool pst_req_hold(struct pst_request *req);
 /* Drops references: PST_HOLD, PST_LISTED, their sum, or PST_SUBMITTED. The request may complete,
- * or be reused, before this returns. */
+ * and its struct may be reused, before this function returns. */
 void pst_req_put(struct pst_request *req, uint64_t refs);
 
 /* Fills req->report. Only the harvesting thread calls it. */

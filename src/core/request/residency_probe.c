@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Residency probes: see residency_probe.h. claim.c begins them, and chunk.c ends them. After a
- * quick probe the next chunks use the plan for cached bytes, on a path whose calls are timed as
- * well. After one slow chunk the next chunk probes again, and after two slow chunks in a row
- * the storage counts as cold. It also does after a slow first probe. A cold storage is probed
- * again after AGAIN bytes. It must never delay a request: while no verdict exists, bytes follow
- * the plan's order for unknown residency.
+ * Residency probes: see residency_probe.h. claim.c begins a probe, and chunk.c ends it. After a
+ * quick probe the next chunks use the plan's paths for cached bytes, and their calls are timed
+ * as well. After one slow chunk the next chunk is a probe again. After two slow chunks in a row,
+ * or if the first probe is slow, the bytes of the storage count as not cached. Such a storage is
+ * probed again after AGAIN bytes. A probe must never delay a request: until the first probe has
+ * ended, other chunks follow the plan's order for unknown residency.
  */
 #include "core/request/residency_probe.h"
 
@@ -13,15 +13,14 @@
 #include "core/base/clock.h"
 #include "core/route/route.h"
 
-/* A call that takes longer than 10 us plus its bytes at this rate (4.5 GB/s) did not find them
- * cached. One thread reads the page cache at 8 to 10 GB/s, and cold bytes through it at less
- * than 3. */
+/* A call found its bytes cached if it took at most 10 us plus the time for its bytes at 4500 bytes
+ * a microsecond (4.5 GB/s). One thread reads 8 to 10 GB/s if the bytes are in the page cache, and
+ * less than 3 GB/s through the page cache if they are not. */
 #define WARM_BYTES_US 4500u
 #define WARM_BASE_US 10u
-#define PROBE_BYTES_MIN (64u << 10) /* a shorter call's duration is no evidence */
-#define AGAIN                                                                               \
-	(64u << 20) /* bytes between probes. A probe of 256 KiB is less than 0.5 % of them. \
-		     */
+#define PROBE_BYTES_MIN (64u << 10) /* the duration of a call of fewer bytes proves nothing */
+/* Number of bytes from one probe to the next. A probe of 256 KiB is less than 0.5 % of them. */
+#define AGAIN (64u << 20)
 
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st)
 {
@@ -57,7 +56,8 @@ bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len)
 	    (was != PST_PROBE_NONE &&
 	     atomic_load_explicit(&st->unprobed_bytes, memory_order_relaxed) < AGAIN))
 		return false;
-	/* Only one thread begins the first probe. Later, the last verdict stands until the next. */
+	/* Only one thread begins the first probe. While a later probe runs, the last verdict
+	 * remains valid. */
 	if (was == PST_PROBE_NONE &&
 	    !atomic_compare_exchange_strong(&st->residency_probe, &was, PST_PROBE_RUNNING))
 		return false;
@@ -79,7 +79,7 @@ void pst_residency_probe_end(struct pst_chunk *chunk, int64_t bytes)
 
 	chunk->timed_ns = 0;
 	if (bytes <= 0)
-		return; /* a failure is no evidence of residency */
+		return; /* a failed call does not show the residency */
 	if (took_us <= WARM_BASE_US + (uint64_t)bytes / WARM_BYTES_US) {
 		chunk->residency = PST_WARM;
 		atomic_store_explicit(probe, PST_PROBE_WARM, memory_order_relaxed);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Residency probes: how a request finds out whether bytes are in the page cache if the kernel
- * does not report it (another user's file, overlayfs, a kernel before 6.5). One chunk is read
- * through the page cache. The duration of its system call is the verdict for later chunks.
+ * does not report it (another user's file, overlayfs, a kernel before 6.5). The probe reads one
+ * chunk through the page cache. If its system call is quick, later chunks count as cached,
+ * otherwise as not cached.
  */
 #ifndef PST_CORE_RESIDENCY_PROBE_H
 #define PST_CORE_RESIDENCY_PROBE_H
@@ -19,18 +20,19 @@ enum pst_residency_probe {
 	PST_PROBE_COLD,	   /* the last probe was slow, as was the one before it, if any */
 };
 
-/* Returns the residency that the last probe suggests. PST_UNKNOWN: no probe has completed. */
+/* Returns the residency that the last probe suggests, or PST_UNKNOWN if no probe has completed. */
 enum pst_residency pst_residency_verdict(const struct penstock_storage *st);
 /* Whether the last probe found its bytes cached. */
 bool pst_residency_sure(const struct penstock_storage *st);
-/* Returns the plan's path that can probe. -1: none. */
+/* Returns the index of the plan's first path that can make a probe, or -1 if there is none. */
 int pst_residency_probe_path(const struct pst_plan *plan);
-/* Begins a probe with a chunk of `len` bytes, if a probe is due. Returns whether it is. */
+/* If a probe is due, begins one with a chunk of `len` bytes and returns true. Else returns
+ * false. */
 bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len);
 /* Counts bytes that were claimed without a probe. After enough of them a probe is due. */
 void pst_residency_probe_skipped(struct penstock_storage *st, uint64_t len);
-/* Ends the timed call of a chunk, which began at chunk->timed_ns and moved `bytes`. Records from
- * its duration whether they were cached. */
+/* Called when the timed call of a chunk ends. The call began at chunk->timed_ns and moved `bytes`
+ * bytes. Records whether these bytes were cached, judged by the duration of the call. */
 void pst_residency_probe_end(struct pst_chunk *chunk, int64_t bytes);
 
 #endif

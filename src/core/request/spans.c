@@ -11,8 +11,8 @@
 
 #include "core/route/route.h"
 
-/* A read also moves the gaps between rows if a gap is shorter than a page, which would be read
- * anyway, or shorter than a row. */
+/* A read also moves the gaps between rows if a gap is shorter than this or shorter than a row. A
+ * gap shorter than a page saves nothing, because drives read whole pages. */
 #define GAP_FREE 4096u
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -25,13 +25,14 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Adds. Returns true if the sum overflows. */
+/* Stores a + b in *out. Returns true if the sum overflows. */
 static bool add_over(uint64_t a, uint64_t b, uint64_t *out)
 {
 	return __builtin_add_overflow(a, b, out);
 }
 
-/* Computes the storage bytes from the start of the first row to the end of the last row. */
+/* Computes the number of storage bytes from the start of the first row to the end of the last
+ * row. */
 static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 {
 	uint64_t len;
@@ -43,8 +44,8 @@ static int seg_extent(const struct penstock_seg *seg, uint64_t *out)
 	return 0;
 }
 
-/* Checks a segment and normalises it. keep_rows: the stream supplies the row length later, for
- * each row, so rows that touch must not be merged into one. */
+/* Checks a segment and merges rows that touch into one row. If keep_rows is true, rows are not
+ * merged, because the stream later supplies the length of each row. */
 static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, struct pst_err *err)
 {
 	uint64_t len, end, mem;
@@ -68,14 +69,14 @@ static int seg_check(struct penstock_seg *seg, unsigned index, bool keep_rows, s
 				      "segment %u: offset and length overflow", index);
 	if (seg->rows > 1 && !keep_rows && seg->pitch == seg->row_len &&
 	    seg->buf_pitch == seg->row_len) {
-		seg->row_len *= seg->rows; /* rows that touch are one row */
+		seg->row_len *= seg->rows; /* merge rows that touch */
 		seg->rows = 1;
 		seg->pitch = seg->buf_pitch = seg->row_len;
 	}
 	return 0;
 }
 
-/* Whether segment `seg` may join the span. */
+/* Whether segment `seg` may become a part of the span. */
 static bool span_joins(const struct pst_request *req, const struct pst_span *span,
 		       const struct penstock_seg *seg)
 {
@@ -92,7 +93,8 @@ static bool span_joins(const struct pst_request *req, const struct pst_span *spa
 	return seg->off >= span->off && seg->off <= end;
 }
 
-/* Whether a single segment moves row by row, because its gaps are not worth moving. */
+/* Whether the span is a single segment that moves row by row, because its gaps are not worth
+ * moving. */
 static bool span_is_rowwise(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -118,7 +120,7 @@ static void span_finish(const struct pst_request *req, struct pst_span *span)
 		span->shared = true;
 }
 
-/* Fails because the request has too many bytes, counted up to the end of this segment. */
+/* Returns an error: the bytes of all segments up to this one are too many for a request. */
 static int seg_too_long(unsigned seg, struct pst_err *err)
 {
 	return pst_fail_errno(err, EOVERFLOW, PENSTOCK_WHY_BAD_ARGUMENT,
@@ -129,16 +131,16 @@ static int seg_too_long(unsigned seg, struct pst_err *err)
 /* ---- overlapping writes ---- */
 
 /*
- * A write must not store two values in one storage byte. The check merges the rows of all
- * segments in storage order, with a heap in memory that the caller provides. Rows of one
- * segment without another segment's row between them are merged in one step. So two
+ * A write must not store two values in one storage byte. The check visits the rows of all
+ * segments in storage order, with a heap in memory that the caller provides. It visits several
+ * rows of one segment in one step if no row of another segment lies between them. So two
  * interleaved matrices cost one step for each row, and a single matrix costs one step.
  */
 
-/* The rows of one segment that the merge has not passed yet. */
+/* The rows of one segment that the check has not visited yet. */
 struct rows {
-	uint64_t off;  /* storage offset of the first of them */
-	uint64_t left; /* number of rows */
+	uint64_t off;  /* storage offset of the first such row */
+	uint64_t left; /* number of such rows */
 	unsigned seg;
 };
 
@@ -157,7 +159,8 @@ static void rows_sift_down(struct rows *heap, unsigned count, unsigned at)
 	heap[at] = moving;
 }
 
-/* Returns the offset of the next row that is not of the first segment in the heap. */
+/* Returns the storage offset of the first row that does not belong to the segment at the heap's
+ * top. */
 static uint64_t rows_next_off(const struct rows *heap, unsigned count)
 {
 	uint64_t off = count > 1 ? heap[1].off : UINT64_MAX;
@@ -178,13 +181,13 @@ static unsigned rows_collect(const struct pst_request *req, struct rows *heap)
 	return count;
 }
 
-/* Checks that no two segments of the write share a byte. -EINVAL: they do. `memory` must be
- * aligned for any struct and hold 24 bytes for each segment. */
+/* Checks that no two segments of the write share a byte. Returns -EINVAL if two do. `memory` must
+ * be aligned for any struct and hold 24 bytes for each segment. */
 static int check_overlap(const struct pst_request *req, void *memory, size_t memory_len,
 			 struct pst_err *err)
 {
 	struct rows *heap = memory;
-	uint64_t end = 0; /* end of the rows that the merge has passed */
+	uint64_t end = 0; /* storage offset of the end of the visited rows */
 	unsigned count, last = 0;
 
 	if (memory_len / sizeof(*heap) < req->seg_count)
@@ -271,7 +274,7 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 			     (spans_max - req->span_count) * sizeof(*span), err);
 }
 
-/* Returns how many bytes of the span are numbered. */
+/* Returns how many bytes of the span are numbered: all bytes, or only those of the rows. */
 static uint64_t span_numbered(const struct pst_request *req, const struct pst_span *span)
 {
 	const struct penstock_seg *seg = &req->segs[span->seg_first];
@@ -279,7 +282,8 @@ static uint64_t span_numbered(const struct pst_request *req, const struct pst_sp
 	return span->rowwise ? seg->rows * seg->row_len : span->len;
 }
 
-/* Returns the alignment at which the write is split. 1: no path of its plan needs alignment. */
+/* Returns the alignment at which the write is split into body and edges, or 1 if no path of its
+ * plan needs alignment. */
 static uint64_t span_write_align(const struct pst_span *span)
 {
 	const struct pst_storage_facts *facts = &span->route->st->facts;
@@ -304,7 +308,8 @@ uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *sp
 	return req->segs[span->seg_first + span->seg_count - 1].room;
 }
 
-/* Whether the tail of this span moves with its body, padded with the memory after it. */
+/* Whether the unaligned tail of this span moves together with its body, padded to a whole block
+ * with the memory after the segment. */
 static bool span_tail_padded(const struct pst_request *req, const struct pst_span *span,
 			     uint64_t align)
 {
@@ -368,7 +373,8 @@ static int spans_number(struct pst_request *req, struct pst_err *err)
 	uint64_t at = 0;
 	unsigned bodies = 0;
 
-	for (unsigned i = 0; i < req->span_count; i++) { /* bodies keep their order */
+	/* Move the bodies to the front, in the same order. */
+	for (unsigned i = 0; i < req->span_count; i++) {
 		struct pst_span span = req->spans[i];
 
 		if (span.edge)
@@ -381,7 +387,8 @@ static int spans_number(struct pst_request *req, struct pst_err *err)
 			req->body = at;
 		req->spans[i].start = at;
 		if (add_over(at, span_numbered(req, &req->spans[i]), &at) || at > INT64_MAX)
-			return seg_too_long(req->spans[i].seg_first, err); /* gaps count too */
+			/* The bytes of gaps are numbered, too. */
+			return seg_too_long(req->spans[i].seg_first, err);
 	}
 	req->total = at;
 	if (bodies == req->span_count)
@@ -466,7 +473,8 @@ static char *seg_mem(const struct penstock_seg *seg)
 	return (char *)seg->buf + seg->buf_off;
 }
 
-/* Calls fn for a part of one row: storage [from, to), both inside row `row`. */
+/* Calls fn for the part of row `row` that is at the storage offsets [from, to), which must lie
+ * inside this row. `off` is the start of the range that the caller asked for. */
 static int seg_row_part(const struct penstock_seg *seg, uint64_t row, uint64_t off, uint64_t from,
 			uint64_t to, pst_part_fn *fn, void *arg)
 {
@@ -488,8 +496,8 @@ static int seg_row_part(const struct penstock_seg *seg, uint64_t row, uint64_t o
 	return fn(arg, &part);
 }
 
-/* Calls fn for the parts of one segment in [off, end): the rest of a row, full rows, and the
- * start of a row, as far as they exist. */
+/* Calls fn for the parts of one segment that lie in the storage range [off, end): the end of a row,
+ * then full rows, then the start of a row, as far as these exist. */
 static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end, pst_part_fn *fn,
 		     void *arg)
 {
@@ -535,8 +543,9 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 	return 0;
 }
 
-/* Returns the first segment that may contain the byte at `off`: found by bisection, or the first
- * segment of a shared span, whose segments may overlap. */
+/* Returns the index of the first segment that may contain the byte at storage offset `off`. That is
+ * the first segment of a shared span, because its segments may overlap. In other spans bisection
+ * finds it. */
 static unsigned span_seg_at(const struct pst_request *req, const struct pst_span *span,
 			    uint64_t off)
 {
@@ -577,7 +586,8 @@ bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span
 	unsigned end = span->seg_first + span->seg_count;
 
 	if (off + 1 == req->st->facts.length)
-		return true; /* only the storage's last byte follows, perhaps inside a row */
+		/* Only the last byte of the storage follows, which may lie inside a row. */
+		return true;
 	for (unsigned i = span_seg_at(req, span, off - 1); i < end; i++) {
 		const struct penstock_seg *seg = &req->segs[i];
 		uint64_t in = off - seg->off;
@@ -598,7 +608,7 @@ static int part_keep_first(void *arg, const struct pst_part *part)
 	struct pst_part *out = arg;
 
 	if (part->at)
-		return 0; /* the part begins after the given offset */
+		return 0; /* the part begins after the offset that the caller asked for */
 	*out = *part;
 	return 1;
 }
@@ -610,7 +620,7 @@ int pst_span_part_at(const struct pst_request *req, const struct pst_span *span,
 
 	if (span->shared || seg_parts(seg, off, span->off + span->len, part_keep_first, out) != 1)
 		return -EINVAL;
-	if (out->rows > 1) { /* paths that move in place move one row at a time */
+	if (out->rows > 1) { /* a path that moves bytes directly moves one row at a time */
 		out->rows = 1;
 		out->slack = 0;
 	}

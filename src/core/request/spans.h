@@ -15,23 +15,25 @@ int pst_spans_make(struct pst_request *req, unsigned spans_max, struct pst_err *
 /* Returns the index of the span that contains the request's byte number `pos`. */
 unsigned pst_span_at(const struct pst_request *req, uint64_t pos);
 
-/* A place in a request: `len` contiguous storage bytes at `off`, to the end of a span or row. */
+/* A place in a request: `len` contiguous storage bytes at offset `off`. They end where their span
+ * or row ends. */
 struct pst_place {
 	const struct pst_span *span;
 	uint64_t off, len;
-	uint64_t pos; /* number of the first byte in the request */
+	uint64_t pos; /* number of its first byte in the request */
 	bool blind;   /* the storage could not report whether the bytes are cached */
 };
 
 /* Finds the place of the request's byte number `pos`. */
 void pst_spans_find(const struct pst_request *req, uint64_t pos, struct pst_place *out);
-/* Returns the lowest storage offset of the request's bytes from number `pos` on; pos < total. */
+/* Returns the lowest storage offset of the request's bytes from number `pos` on. `pos` must be less
+ * than req->total. */
 uint64_t pst_spans_lowest(const struct pst_request *req, uint64_t pos);
 
 /*
- * Returns how many bytes after a write's span may be written with its tail, to complete a
- * block: the `room` of its last segment. 0 unless the span ends an object that is private until
- * commit, which truncates it.
+ * Returns how many bytes after the end of a write's span may be written together with the span's
+ * tail, to complete a block. This is the `room` of the last segment if the span ends an object
+ * that is private until commit, because commit truncates the object. Otherwise it is 0.
  */
 uint64_t pst_span_slack(const struct pst_request *req, const struct pst_span *span);
 
@@ -40,25 +42,27 @@ struct pst_part {
 	struct penstock_device *dev;
 	char *mem;
 	uint64_t mem_pitch;
-	uint64_t at, pitch; /* storage bytes, `at` from the start of the given range */
+	/* Its storage bytes: `at` is their start in the range, `pitch` is from row to row. */
+	uint64_t at, pitch;
 	uint64_t row_len, rows;
-	uint64_t slack; /* usable bytes of memory after the part, if it ends its segment */
+	/* Number of usable bytes of memory after the part, if the part ends its segment. */
+	uint64_t slack;
 };
-/* Called for one part. A value other than 0 stops the iteration. */
+/* Called for one part. If it returns a value other than 0, the iteration stops. */
 typedef int pst_part_fn(void *arg, const struct pst_part *part);
 
-/* Calls fn for every part of the span's segments in storage range [off, off + len), until fn
- * returns a value other than 0. Returns that value, else 0. */
+/* Calls fn for every part of the span's segments in the storage range [off, off + len). If fn
+ * returns a value other than 0, stops and returns that value; else returns 0. */
 int pst_span_parts(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		   uint64_t len, pst_part_fn *fn, void *arg);
 
-/* Finds the part that begins at storage offset `off`, for paths that move one row in place.
- * -EINVAL: the span is shared. */
+/* Finds the part that begins at storage offset `off`, for paths that move one row directly between
+ * storage and buffer. Returns -EINVAL if the span is shared. */
 int pst_span_part_at(const struct pst_request *req, const struct pst_span *span, uint64_t off,
 		     struct pst_part *out);
 
-/* Whether a chunk of a read that ends at `off` would separate a single byte from a longer row,
- * before or after `off`. */
+/* Whether a chunk of a read that ends at `off` would separate a single byte from the rest of its
+ * row, before or after `off`. */
 bool pst_span_isolates_byte(const struct pst_request *req, const struct pst_span *span,
 			    uint64_t off);
 
