@@ -125,7 +125,7 @@ static int hex4(const struct pst_json *in, size_t at)
 	return value;
 }
 
-/* Writes a code point as UTF-8 and returns the number of bytes. */
+/* Writes a code point as UTF-8 and returns the number of bytes written. */
 static size_t put_utf8(char *out, uint32_t c)
 {
 	if (c < 0x80) {

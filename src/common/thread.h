@@ -23,7 +23,7 @@
  * which would use more memory. */
 #define PST_THREAD_STACK (1u << 20)
 
-/* Starts a thread as pthread_create does. Returns 0 or a positive errno. */
+/* Like pthread_create, starts a thread and returns 0 or a positive errno. */
 static inline int pst_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 {
 	pthread_attr_t attr;

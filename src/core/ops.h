@@ -46,7 +46,7 @@ enum pst_residency { PST_COLD, PST_WARM, PST_UNKNOWN, PST_RESIDENCIES, PST_MIXED
 struct pst_drive {
 	char name[32]; /* kernel's name, such as "nvme0n1" */
 	char bdf[16];  /* PCI address; "" if there is none or it is unknown */
-	int numa;      /* NUMA node; -1: unknown */
+	int numa;      /* NUMA node; -1 if unknown */
 };
 
 /* Facts that a storage reports when it is opened. Paths and plans know nothing else about a
@@ -74,7 +74,7 @@ struct pst_storage_facts {
 	uint64_t stripe_len;
 	unsigned drive_count;
 	struct pst_drive drives[PST_DRIVES_MAX];
-	struct pst_err why_direct; /* why O_DIRECT is missing or not trusted */
+	struct pst_err why_direct; /* why O_DIRECT is missing, or why it is not trusted */
 	struct pst_err why_fd; /* why `fd` is the caller's descriptor and not a newly opened one */
 	/* Why the storage cannot be written; the code is 0 if it can be written. */
 	struct pst_err why_no_write;
@@ -102,7 +102,7 @@ struct penstock_storage {
 	_Atomic int residency_probe; /* enum pst_residency_probe */
 	/* Number of bytes claimed since the last residency probe began. */
 	_Atomic uint64_t unprobed_bytes;
-	unsigned generation; /* pst_fork_generation() of the process that opened it */
+	unsigned generation; /* fork generation of the process that opened it (fork.h) */
 	/* Routes to open devices, indexed by operation and device index. */
 	_Atomic(struct pst_route *) routes[2][PST_DEVICES_MAX];
 };
@@ -172,8 +172,9 @@ struct pst_storage_ops {
 		    const struct penstock_storage_opts *opts, struct pst_err *err);
 	void (*close)(struct penstock_storage *st);
 
-	/* Start an asynchronous transfer: into memory, out of memory, or a sync, which makes
-	 * drained bytes survive a power cut. After an error return done() is never called. */
+	/* Start an asynchronous transfer: fill moves bytes into memory, drain moves bytes out of
+	 * memory, and sync makes drained bytes survive a power cut. If one of them returns an
+	 * error, it never calls done(). */
 	int (*fill)(struct pst_io *io);
 	int (*drain)(struct pst_io *io);
 	int (*sync)(struct pst_io *io);
@@ -212,14 +213,14 @@ struct pst_storage_ops {
 /* Facts that a device reports when it is opened. */
 struct pst_device_facts {
 	bool cpu_addressable; /* the CPU may load and store at its addresses */
-	bool is_host;	      /* ordinary host memory: transfers need no ring */
+	bool is_host;	      /* its memory is ordinary host memory, so transfers need no ring */
 	/* The device can register a read-only file mapping and copy from it. */
 	bool reads_page_cache;
-	bool peer_pages;	   /* its memory has pages that O_DIRECT can pin */
+	bool peer_pages;	   /* its memory has pages (struct page) that O_DIRECT can pin */
 	bool stream_memops;	   /* stream_write and stream_wait can be used */
 	uint32_t mem_align;	   /* alignment of its addresses for DMA by another PCI device */
 	unsigned lanes_best;	   /* preferred number of lanes; 0 if it has no preference */
-	int numa;		   /* NUMA node; -1: unknown */
+	int numa;		   /* NUMA node; -1 if unknown */
 	char bdf[16];		   /* PCI address; "" if there is none */
 	struct pst_err why_peer;   /* why peer_pages is false */
 	struct pst_err why_mapped; /* why reads_page_cache is false */
@@ -238,10 +239,11 @@ struct penstock_device {
 	const struct pst_device_hooks *hooks;
 	unsigned index;	     /* index in the process's table of devices */
 	uint64_t serial;     /* unique number; a later device may get the same index */
-	unsigned generation; /* pst_fork_generation() of the process that opened it */
+	unsigned generation; /* fork generation of the process that opened it (fork.h) */
 	unsigned refs;	     /* number of openers, guarded by the table's lock */
 	char name[32];
-	_Atomic(struct pst_pump *) pump; /* NULL until the device's first route */
+	/* The device's pump; NULL until the first route to the device is made. */
+	_Atomic(struct pst_pump *) pump;
 	/* Number of requests that use this device, but run on another device's pump. */
 	_Atomic unsigned guests;
 	/* Only core/base/device_sync.c uses the next three members. */
@@ -319,7 +321,8 @@ struct pst_device_ops {
 	int (*copier_open)(struct penstock_device *dev, unsigned tickets, struct pst_copier **out,
 			   struct pst_err *err);
 	void (*copier_close)(struct pst_copier *copier);
-	/* Queue a copy from host to device memory, or back. */
+	/* copy_in queues a copy from host to device memory, copy_out a copy from device to host
+	 * memory. */
 	int (*copy_in)(struct pst_copier *copier, const struct pst_rect *rect);
 	int (*copy_out)(struct pst_copier *copier, const struct pst_rect *rect);
 	int (*record)(struct pst_copier *copier, uint64_t *ticket);
@@ -327,8 +330,8 @@ struct pst_device_ops {
 	int (*query)(struct pst_copier *copier, uint64_t ticket);
 	/* Blocks until all copies before the ticket are done. */
 	int (*wait)(struct pst_copier *copier, uint64_t ticket);
-	/* Optional. Returns -errno once the device has failed for good and will run no stream
-	 * again, else 0. */
+	/* Optional. Returns 0 as long as the device works. Returns -errno once it has failed for
+	 * good, so that none of its streams will run again. */
 	int (*alive)(struct pst_copier *copier);
 
 	/* Copies between two devices of this kind, and returns when the copy is done. If the
@@ -386,8 +389,8 @@ struct pst_path_traits {
 /* Facts that a path's probe found out about one route. */
 struct pst_path_facts {
 	enum penstock_class class_; /* the highest class that the path meets on this route */
-	uint32_t off_align;	    /* alignment of a chunk's storage offset and length; 1: any */
-	uint32_t mem_align;	    /* alignment of a chunk's device address; 1: any */
+	uint32_t off_align; /* alignment of a chunk's storage offset and length; 1 if none */
+	uint32_t mem_align; /* alignment of a chunk's device address; 1 if none */
 	/* A chunk must lie in one row of a segment, and moves directly to or from its buffer. */
 	bool exact;
 	bool slotted;	    /* a chunk must fit in a slot of its lane */

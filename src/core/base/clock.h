@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock of deadlines, reports and statistics. */
+/* The clock that deadlines, reports and statistics use. */
 #ifndef PST_CORE_CLOCK_H
 #define PST_CORE_CLOCK_H
 

@@ -84,7 +84,8 @@ const char *pst_path_tail(const char *name)
 
 	if (len > NAME_MAX_BYTES)
 		name += len - NAME_MAX_BYTES;
-	while (((unsigned char)*name & 0xc0) == 0x80) /* do not start inside a UTF-8 sequence */
+	/* The result must not start inside a UTF-8 sequence. */
+	while (((unsigned char)*name & 0xc0) == 0x80)
 		name++;
 	return name;
 }

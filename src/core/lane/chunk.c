@@ -277,7 +277,7 @@ struct copying {
 	struct pst_chunk *chunk;
 	char *base;
 	uint64_t bytes;
-	uint64_t touched; /* bit i: a copy was queued on lane->copyqs[i] */
+	uint64_t touched; /* bit i is set if a copy was queued on lane->copyqs[i] */
 	enum penstock_op op;
 };
 

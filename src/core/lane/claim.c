@@ -46,7 +46,7 @@ static enum pst_residency query_residency(struct pst_request *req, struct pst_pl
 	enum pst_residency found = PST_UNKNOWN;
 
 	if (!ops->residency)
-		return PST_COLD; /* the storage has no page cache */
+		return PST_COLD; /* a storage without this function has no page cache */
 	if (plan->count[PST_WARM])
 		useful = place->span->route->paths[plan->list[PST_WARM][0]].facts.chunk_max;
 	if (len > useful)

@@ -110,8 +110,8 @@ static int lane_open_first_engine(struct pst_lane *lane, struct pst_err *err)
 				: lane_open_engine(lane, err);
 }
 
-/* Allocates the L2 bounce buffer. Only a pump's lanes use it, and only for a device whose memory
- * the CPU cannot address. */
+/* Allocates the buffer through which path bounce copies. Only a pump's lanes use it, and only for a
+ * device whose memory the CPU cannot address. */
 static int lane_open_l2_buffer(struct pst_lane *lane, struct pst_err *err)
 {
 	if (lane->kind != PST_LANE_PUMP || lane->pump->dev->facts.cpu_addressable)
@@ -216,7 +216,7 @@ void pst_lane_want_engine(struct pst_lane *lane)
 	if (!lane->engine_due)
 		return;
 	lane->engine_due = false;
-	if (lane_open_engine(lane, &err)) { /* keep the plain engine */
+	if (lane_open_engine(lane, &err)) { /* the preferred engine failed, so keep the plain one */
 		lane->engine_ops = plain_ops;
 		lane->engine = plain;
 		return;

@@ -24,7 +24,7 @@
 enum pst_lane_kind {
 	PST_LANE_PUMP,	   /* runs in a thread of a pump */
 	PST_LANE_BORROWED, /* used by a caller's thread for one request */
-	PST_LANE_INLINE,   /* belongs to a queue and runs in the calls on it */
+	PST_LANE_INLINE,   /* belongs to a queue and runs inside the public functions on it */
 };
 
 struct pst_lane {
@@ -50,8 +50,8 @@ struct pst_lane {
 	bool fixed;				/* the slots are registered with the engine */
 	int wake_fd;				/* eventfd; a write to it wakes the lane */
 	_Atomic bool asleep;			/* the lane may be sleeping in engine_ops->wait */
-	_Atomic(struct pst_lane_entry *) inbox; /* requests from other threads */
-	_Atomic(struct pst_io *) io_inbox;	/* transfers that other threads completed */
+	_Atomic(struct pst_lane_entry *) inbox; /* requests that other threads have pushed */
+	_Atomic(struct pst_io *) io_inbox;	/* transfers that other threads have completed */
 	/* Requests that the lane claims chunks from: one list for each priority. */
 	struct pst_lane_entry *todo[PST_PRIORITIES], **todo_end[PST_PRIORITIES];
 	unsigned todo_count;

@@ -353,7 +353,7 @@ int pst_pump_attach(struct pst_pump *pump, struct penstock_device *dev, struct p
 
 /* ---- passing requests to lanes ---- */
 
-/* Returns roughly how many requests and chunks of the lane are not complete. */
+/* Returns approximately how many requests and chunks of the lane are not complete. */
 static unsigned lane_load(struct pst_lane *lane)
 {
 	return atomic_load_explicit(&lane->load, memory_order_relaxed) +

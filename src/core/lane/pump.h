@@ -63,7 +63,7 @@ struct pst_pump {
 	/* Lanes that callers' threads borrow, opened as needed. */
 	struct pst_lane spare[PST_BORROWED_MAX];
 	struct pst_numa numa;	   /* NUMA node of the lanes' threads and rings */
-	size_t slot_bytes;	   /* length of a lane's big slots */
+	size_t slot_bytes;	   /* length of a big slot of the lanes */
 	_Atomic uint64_t attached; /* bit i is set if the lanes can also copy to device i */
 	/* For stream-ordered requests. Both are NULL until queue/stream.c sets them at the first
 	 * such request: first the hooks, then the semaphores. */

@@ -14,8 +14,8 @@
 
 #define PST_BDF_LEN 24 /* size of a buffer for "0000:04:00.0"; a domain may have 8 digits */
 
-/* Parses "0000:04:00.0", "4:0.0" or "00000000:04:00.0", in upper or lower case. Returns 0, or
- * -EINVAL for any other text (NULL too). */
+/* Parses an address such as "0000:04:00.0", "4:0.0" or "00000000:04:00.0", in upper or lower case.
+ * Returns 0, or -EINVAL if `text` is anything else or NULL. */
 int pst_bdf_parse(const char *text, uint32_t *domain, uint8_t *bus, uint8_t *dev, uint8_t *fn);
 /* Parses an address and writes it to `out` in the kernel's spelling. Returns 0 or -EINVAL. */
 int pst_bdf_normal(const char *text, char out[PST_BDF_LEN]);

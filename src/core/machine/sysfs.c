@@ -137,7 +137,7 @@ static ssize_t line_trim(char *text, size_t len, size_t capacity)
 	return (ssize_t)end;
 }
 
-/* Does the work of pst_sysfs_text. */
+/* Does what pst_sysfs_text does, with a va_list. */
 static ssize_t text_read(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
 			 va_list args)
 {
@@ -259,7 +259,7 @@ ssize_t pst_sysfs_file(const struct pst_sysfs *fs, char **out, size_t max, const
 	return (ssize_t)len;
 }
 
-/* Does the work of pst_sysfs_link. */
+/* Does what pst_sysfs_link does, with a va_list. */
 static ssize_t link_read(const struct pst_sysfs *fs, char *out, size_t out_len, const char *fmt,
 			 va_list args)
 {

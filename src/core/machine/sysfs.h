@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define PST_SYSFS_PATH_MAX 1024	    /* bytes of a path beneath the root */
+#define PST_SYSFS_PATH_MAX 1024	    /* maximum length of a path beneath the root, with its NUL */
 #define PST_SYSFS_ENTRIES_MAX 16384 /* maximum number of names that are read from a folder */
 
 struct pst_sysfs {

@@ -41,7 +41,7 @@ enum pst_pci_role {
 	PST_PCI_BRIDGE, /* a bridge of unknown kind */
 };
 
-/* A PCI function: an endpoint or a bridge. */
+/* A PCI function, which is an endpoint or a bridge. */
 struct pst_pci {
 	char bdf[PST_BDF_LEN];
 	/* Name of the host bridge above it, such as "pci0000:00"; "" if unknown. */
@@ -103,7 +103,7 @@ struct pst_end {
 struct pst_topo {
 	struct pst_node *nodes;
 	struct pst_pci *pci;  /* sorted by address */
-	struct pst_end *ends; /* GPUs, then drives, then NICs */
+	struct pst_end *ends; /* the GPUs first, then the drives, then the NICs */
 	size_t node_count, pci_count, end_count;
 	struct pst_cpus online;
 	char *online_list; /* `online` as a text such as "0-3,8"; NULL if unknown */

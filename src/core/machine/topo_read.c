@@ -86,7 +86,7 @@ static int nodes_read(struct pst_topo *topo, const struct pst_sysfs *fs)
 	size_t i;
 
 	if (topo_list(topo, fs, &names, "sys/devices/system/node") < 0)
-		return 0; /* a kernel without NUMA, or a sandbox: the nodes are unknown */
+		return 0; /* no error: a kernel without NUMA or a sandbox has no such folder */
 	topo->nodes = calloc(names.count + 1, sizeof(*topo->nodes));
 	for (i = 0; topo->nodes && i < names.count; i++) {
 		if (node_number_parse(names.name[i], &id) < 0)
@@ -403,7 +403,7 @@ static int pci_read_all(struct pst_topo *topo, const struct pst_sysfs *fs)
 	size_t i;
 
 	if (topo_list(topo, fs, &names, "sys/bus/pci/devices") < 0)
-		return 0; /* a machine without PCI, or a sandbox that hides it */
+		return 0; /* no error: the machine has no PCI, or a sandbox hides it */
 	topo->complete = topo->complete && !names.truncated;
 	topo->pci = calloc(names.count + 1, sizeof(*topo->pci));
 	for (i = 0; topo->pci && i < names.count; i++)

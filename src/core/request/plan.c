@@ -33,7 +33,7 @@ static unsigned plan_rank(const struct pst_plan_in *in, unsigned i, enum pst_res
 {
 	const struct pst_path_traits *traits = &in->paths[i]->traits;
 	bool cached = residency == PST_WARM && in->op == PENSTOCK_READ;
-	unsigned r = i; /* the order of pst_paths: the most direct path first */
+	unsigned r = i; /* the position in pst_paths, where the most direct path is first */
 
 	if (traits->uses_cache != cached)
 		r += PST_PATHS_MAX;

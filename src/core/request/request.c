@@ -134,7 +134,8 @@ void pst_req_open_phase(struct pst_request *req)
 	bool body = req->body > 0, syncs = pst_req_only_syncs(req);
 	uint64_t limit = body ? req->body : req->total;
 
-	/* After the last of these stores other threads may complete the request. */
+	/* As soon as the last of these stores is visible, other threads may complete the
+	 * request. */
 	atomic_store_explicit(&req->left, syncs ? 1 : limit, memory_order_relaxed);
 	atomic_store_explicit(&req->phase,
 			      body    ? PST_PHASE_BODY
@@ -180,7 +181,7 @@ bool pst_req_bytes_done(struct pst_request *req, uint64_t bytes)
 	return false;
 }
 
-/* After the last store of either branch other threads may complete the request. */
+/* As soon as the last store of either branch is visible, other threads may complete the request. */
 void pst_req_begin_phase(struct pst_request *req)
 {
 	if (req_next_phase(req) == PST_PHASE_EDGES) {

@@ -51,7 +51,7 @@ struct pst_span {
 	bool edge; /* an unaligned end of a write, written through the page cache */
 };
 
-/* A request as an element of one lane's list. */
+/* A request's entry in the list of one lane. */
 struct pst_lane_entry {
 	struct pst_request *req;
 	struct pst_lane_entry *next;
@@ -116,7 +116,8 @@ struct pst_request {
 	_Atomic uint32_t residency_kib; /* length of the next residency query, in KiB */
 	_Atomic bool cancelled;		/* the caller has cancelled the request */
 	_Atomic int failed;		/* negative errno of its first failure; 0 if none */
-	_Atomic enum pst_phase phase;	/* changed by the lane that completes a phase */
+	/* The current phase; the lane that completes it sets the next. */
+	_Atomic enum pst_phase phase;
 	_Atomic bool sync_taken; /* a lane has started the sync, or a thread has abandoned it */
 	struct pst_err err;	 /* code, reason and text of its first failure */
 
@@ -173,7 +174,8 @@ bool pst_req_only_syncs(const struct pst_request *req);
 /* Opens the request: lanes may start it or poll its stream, and other threads may cancel it.
  * The caller must have a reference to it. */
 void pst_req_open(struct pst_request *req);
-/* Opens the first phase of a request without a stream, or of one that its stream has reached. */
+/* Opens the first phase of a request. If the request has a stream, the stream must have reached
+ * it. */
 void pst_req_open_phase(struct pst_request *req);
 
 /* Returns whether the request was cancelled or is past its deadline. If so, fills `err` with the
@@ -182,7 +184,8 @@ bool pst_req_is_abandoned(struct pst_request *req, struct pst_err *err);
 
 /* Records why a path was not used. Only the first reason is kept. */
 void pst_req_note(struct pst_request *req, unsigned path, enum penstock_why why);
-/* Adds the bytes that a chunk has moved, and their cost, to the request's counters. */
+/* Adds the bytes that a chunk has moved, the bytes that the CPU copied for it, and the bytes that
+ * it wrote to host memory to the request's counters. */
 void pst_req_count(struct pst_request *req, const struct pst_chunk *chunk);
 
 /*

@@ -17,7 +17,7 @@ enum pst_residency_probe {
 	PST_PROBE_RUNNING, /* the first probe has begun */
 	PST_PROBE_WARM,	   /* the last probe was quick */
 	PST_PROBE_SLOW,	   /* the last probe was slow, the one before it was quick */
-	PST_PROBE_COLD,	   /* the last probe was slow, as was the one before it, if any */
+	PST_PROBE_COLD,	   /* the last two probes, or the first and only one, were slow */
 };
 
 /* Returns the residency that the last probe suggests, or PST_UNKNOWN if no probe has completed. */
@@ -29,7 +29,7 @@ int pst_residency_probe_path(const struct pst_plan *plan);
 /* If a probe is due, begins one with a chunk of `len` bytes and returns true. Else returns
  * false. */
 bool pst_residency_probe_begin(struct penstock_storage *st, uint64_t len);
-/* Counts bytes that were claimed without a probe. After enough of them a probe is due. */
+/* Counts bytes that were claimed without a probe. After 64 MiB of them a new probe is due. */
 void pst_residency_probe_skipped(struct penstock_storage *st, uint64_t len);
 /* Called when the timed call of a chunk ends. The call began at chunk->timed_ns and moved `bytes`
  * bytes. Records whether these bytes were cached, judged by the duration of the call. */

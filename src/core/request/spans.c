@@ -236,7 +236,8 @@ static int spans_collect(struct pst_request *req, unsigned spans_max, struct pst
 
 		if (ret)
 			return ret;
-		if (!seg->row_len) { /* an empty segment must not separate its neighbours */
+		/* Place an empty segment so that it does not separate its neighbours. */
+		if (!seg->row_len) {
 			if (span)
 				seg->off = span->off + span->len;
 			continue;
@@ -508,7 +509,7 @@ static int seg_parts(const struct penstock_seg *seg, uint64_t off, uint64_t end,
 		return 0;
 	first = off > seg->off ? (off - seg->off) / seg->pitch : 0;
 	if (first >= seg->rows)
-		return 0; /* the range is after the last row */
+		return 0; /* the range begins after the last row of the segment */
 	last = min_u64((end - 1 - seg->off) / seg->pitch, seg->rows - 1);
 
 	row_off = seg->off + first * seg->pitch;
