@@ -41,11 +41,11 @@ struct stream_req {
 	int level; /* level of statistics when the request was submitted */
 };
 
-/* guards queue, reqs, free_reqs and req_count */
+/* Guards queue, reqs, free_reqs and req_count. */
 static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct penstock_queue *queue;
 static struct stream_req *reqs, *free_reqs;
-/* number of requests not yet collected, plus number of calls that wait for a free entry */
+/* Number of requests not yet collected, plus number of calls that wait for a free entry. */
 static unsigned req_count;
 
 /* ---- registered streams ---- */
@@ -54,7 +54,7 @@ struct stream {
 	void *stream;
 	unsigned flags;
 };
-/* guards streams, stream_count and stream_capacity */
+/* Guards streams, stream_count and stream_capacity. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *streams;
 static unsigned stream_count, stream_capacity;
@@ -419,8 +419,8 @@ static struct cuf_error move_ordered(const struct args *a)
 
 	if (!a->base || !a->len || !a->file_off || !a->base_off || !a->bytes)
 		return shim_err(CUF_INVALID_VALUE);
-	/* Queries the capture first. During a capture, a wait for the stream would make the
-	 * capture fail; so would the setup of a first transfer. */
+	/* First queries whether the stream is being captured, because a wait for the stream
+	 * would then make the capture fail. The setup of a first transfer would, too. */
 	code = shim_cuda_stream(a->stream, &capturing);
 	if (code && a->stream)
 		return shim_err(code);

@@ -61,7 +61,7 @@ unsigned la_objopen(struct link_map *map, Lmid_t lmid, uintptr_t *cookie)
 	(void)lmid;
 	if (!strcmp(map->l_name, dropin) || !strncmp(base_name(map->l_name), "libpenstock.so", 14))
 		*cookie = 0;
-	/* tells the loader to audit no symbol bindings, so that calls cost nothing extra */
+	/* Tells the loader to audit no symbol bindings, so that calls cost nothing extra. */
 	return 0;
 }
 

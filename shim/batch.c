@@ -40,16 +40,16 @@ struct batch {
 	struct penstock_queue *q;
 	pthread_mutex_t submit_lock, harvest_lock;
 	unsigned nr;
-	/* number of operations whose events the caller has not read yet */
+	/* Number of operations whose events the caller has not read yet. */
 	_Atomic unsigned pending;
 	_Atomic unsigned refused;
-	/* operations of the current submission, at most nr; guarded by submit_lock */
+	/* Operations of the current submission, at most nr; guarded by submit_lock. */
 	struct op **chosen;
 	struct op ops[];
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-/* signalled when the last call that used a batch has left it */
+/* Signalled when the last call that used a batch has left it. */
 static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER;
 static struct batch *batches;
 

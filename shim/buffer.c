@@ -30,7 +30,7 @@
  * range. A lookup detects that by the counter `changes`. */
 struct range {
 	_Atomic uintptr_t start, end;
-	/* largest end address of this range and of all ranges before it in the list */
+	/* Largest end address of this range and of all ranges before it in the list. */
 	_Atomic uintptr_t reach;
 	_Atomic(struct penstock_device *) dev;
 	_Atomic int ordinal;
@@ -38,7 +38,7 @@ struct range {
 struct list {
 	unsigned capacity;
 	_Atomic unsigned count;
-	/* the smaller list that this list replaced; a lookup may still read it */
+	/* The smaller list that this list replaced; a lookup may still read it. */
 	struct list *smaller;
 	struct range at[];
 };
@@ -132,7 +132,7 @@ static unsigned read_begin(void)
 	unsigned before;
 
 	while ((before = atomic_load_explicit(&changes, memory_order_acquire)) & 1)
-		/* until the thread that changes the list is done, which is after a few stores */
+		/* Waits for the thread that is changing the list, which makes only a few stores. */
 		sched_yield();
 	return before;
 }
@@ -337,7 +337,7 @@ static int buffer_register(const void *base, size_t len, int flags, int *ordinal
 			code = device_by_driver(start, start, len, &dev, ordinal);
 		if (!code)
 			code = range_add(start, len, dev, *ordinal);
-		/* in this case the next iteration opens the driver again */
+		/* If the driver was closed meanwhile, the next iteration opens it again. */
 	} while (code == CUF_DRIVER_CLOSING);
 	return code;
 }

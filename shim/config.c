@@ -23,9 +23,9 @@
 #include "log.h"
 
 #define FILE_MAX ((size_t)1 << 20)
-/* longest path of a key; a longer path is cut, and then matches no known key */
+/* Longest path of a key; a longer path is cut, and then matches no known key. */
 #define KEY_PATH_MAX 256u
-/* largest number of notes; at most half are of level INFO, so that errors have room */
+/* Largest number of notes; at most half are of level INFO, so that errors have room. */
 #define NOTES_MAX 256u
 #define NOTE_MAX 320u
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -93,7 +93,7 @@ static struct note {
 	char text[NOTE_MAX];
 } notes[NOTES_MAX];
 static unsigned note_count;
-/* hashes of all notes so far, so that a second open of the driver repeats no note */
+/* Hashes of all notes so far, so that a second open of the driver repeats no note. */
 static uint64_t noted[NOTES_MAX * 2];
 static unsigned noted_count;
 static bool any_lost; /* whether an error was dropped because `notes` was full */
@@ -151,7 +151,7 @@ enum value_type { VALUE_NULL, VALUE_BOOL, VALUE_NUMBER, VALUE_TEXT, VALUE_OBJECT
 
 struct value {
 	enum value_type type;
-	/* path of the value: member names from the root, joined by dots; "" for the root */
+	/* Path of the value: member names from the root, joined by dots; "" for the root. */
 	const char *path;
 	int index; /* position in the array, -1 if the value is not in an array */
 	unsigned line;
@@ -360,7 +360,7 @@ static bool members_read(struct walk *w, bool object)
 
 void shim_config_text(struct shim_config *config, char *text, size_t len)
 {
-	/* byte order mark, which some editors write before UTF-8 text */
+	/* Byte order mark, which some editors write before UTF-8 text. */
 	static const char mark[] = "\xef\xbb\xbf";
 	struct shim_config *fresh = malloc(sizeof(*fresh));
 	struct walk w = {.in = {.text = text, .len = len, .lenient = true}, .config = fresh};

@@ -22,7 +22,8 @@ enum {
 	NO_CONTEXT = 201,
 	NOT_READY = 600,
 	INVALID_HANDLE = 400,
-	/* the legacy default stream would wait for a stream that is being captured */
+	/* The query would make the legacy default stream wait for a stream that is being
+	 * captured. */
 	CAPTURE_IMPLICIT = 906,
 	ATTR_MEMORY_TYPE = 2,
 	ATTR_ORDINAL = 9,
@@ -72,7 +73,7 @@ static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
  */
 static bool driver_loaded(void)
 {
-	/* number of objects loaded when the last search failed */
+	/* Number of objects loaded when the last search failed. */
 	static _Atomic unsigned long long failed;
 	unsigned long long loads = 0;
 	const char *name;
@@ -154,7 +155,7 @@ int shim_cuda_memory(const void *ptr, struct shim_memory *out)
 		/* The context that the memory belongs to has failed or was destroyed. */
 		return CUF_INVALID_CONTEXT_ERROR;
 	if (!type && len)
-		/* address range that is reserved but has no memory mapped */
+		/* Address range that is reserved but has no memory mapped. */
 		return CUF_CUDA_POINTER_INVALID;
 	if (type != MEMORY_DEVICE)
 		return 0;

@@ -186,7 +186,7 @@ enum cuf_string_param {
 struct cuf_props {
 	struct {
 		unsigned major_version, minor_version;
-		/* sizes in KiB, like the cache and memory sizes below */
+		/* Sizes in KiB, like the cache and memory sizes below. */
 		size_t poll_thresh_size, max_direct_io_size;
 		unsigned dstatusflags, dcontrolflags;
 	} nvfs;
