@@ -376,7 +376,7 @@ static void invalid_files(void **state)
 	assert_ok(cuFileDriverOpen());
 	assert_int_equal(param_size(CUF_IO_BATCHSIZE), 7);
 	assert_ok(cuFileDriverClose());
-	/* Things that cannot be read as a file: 1 TiB of zeros, a pipe, a folder, and a name
+	/* Files that the library refuses to read: a file of 1 TiB, a pipe, a folder, and a name
 	 * that only a shell would expand. */
 	fd = open(json_path, O_WRONLY | O_TRUNC);
 	assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
