@@ -181,8 +181,8 @@ static int use_vector(void)
 	return n == 10000 ? 0 : (int)-n;
 }
 
-/* Makes a stream-ordered read. Closes the driver afterwards, because only the first stream-
- * ordered call after an open allocates the queue. */
+/* Makes a stream-ordered read. Closes the driver afterwards, because only the first
+ * stream-ordered call after an open allocates the queue. */
 static int use_stream(void)
 {
 	size_t len = 1000;
