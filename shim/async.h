@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream-ordered transfers; their calls are in cufile_calls.h. */
+/* Stream-ordered transfers. cufile_calls.h declares the cuFile calls that start them. */
 #ifndef SHIM_ASYNC_H
 #define SHIM_ASYNC_H
 

@@ -270,7 +270,7 @@ static int ops_submit(struct batch *b, unsigned nr)
 		uint64_t id = 0;
 		int ret;
 
-		/* Counted before the submit, because the operation may complete at once. */
+		/* Counts the operation before it is submitted, because it may complete at once. */
 		atomic_fetch_add(&b->pending, 1);
 		atomic_store_explicit(&op->state, IN_FLIGHT, memory_order_relaxed);
 		ret = penstock_submit(b->q, &op->m.req, 1, &id);

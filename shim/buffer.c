@@ -69,7 +69,7 @@ static unsigned range_after(const struct list *l, unsigned count, uintptr_t addr
 	return low;
 }
 
-/* Returns the index of a range that contains addr, or -1. Ranges may overlap. */
+/* Returns the index of a range that contains addr, or -1 if none does. Ranges may overlap. */
 static int range_with(const struct list *l, unsigned count, uintptr_t addr)
 {
 	for (unsigned i = range_after(l, count, addr); i-- > 0 && GET(l->at[i].reach) > addr;)

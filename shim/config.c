@@ -155,10 +155,10 @@ struct value {
 	const char *path;
 	int index; /* position in the array, -1 if the value is not in an array */
 	unsigned line;
-	bool flag;	 /* value of VALUE_BOOL */
-	bool whole;	 /* VALUE_NUMBER: whether `number` is exact, not negative and an integer */
-	uint64_t number; /* value of VALUE_NUMBER, valid if `whole` is true */
-	char *text;	 /* value of VALUE_TEXT */
+	bool flag;	 /* the value if `type` is VALUE_BOOL */
+	bool whole;	 /* whether `number` is the exact value, a whole number */
+	uint64_t number; /* the value if `type` is VALUE_NUMBER and `whole` is true */
+	char *text;	 /* the value if `type` is VALUE_TEXT */
 };
 
 struct walk {

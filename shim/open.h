@@ -8,7 +8,7 @@
 int shim_open_locked(void);
 /* Opens the driver if it is closed. Returns 0 or a cuFile code. */
 int shim_need(void);
-/* Does the same as shim_need; the caller holds shim.lock. */
+/* Does the same as shim_need, but the caller already holds shim.lock. */
 int shim_need_locked(void);
 
 #endif

@@ -43,7 +43,7 @@ int shim_version(void);
 /* Returns 0 and the device of a GPU, or a cuFile code. Opens the device when it is first used.
  * The code is CUF_DRIVER_CLOSING if another thread has closed the driver. */
 int shim_gpu(int ordinal, struct penstock_device **dev);
-/* Does the same as shim_gpu; the caller holds shim.lock. */
+/* Does the same as shim_gpu, but the caller already holds shim.lock. */
 int shim_gpu_locked(int ordinal, struct penstock_device **dev);
 /* Collects completed stream requests: counts their results and releases their files. */
 void shim_harvest(void);

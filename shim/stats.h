@@ -93,7 +93,7 @@ static inline uint64_t shim_timer_us(const struct shim_timer *timer)
 void shim_count_io(int level, uint64_t us, enum penstock_op op, bool vector, int64_t ret,
 		   const struct penstock_seg *segs, unsigned count, size_t len,
 		   const struct penstock_report *report);
-/* Counts a read or write that was refused before it started. */
+/* Counts a synchronous read or write that was refused before it started. */
 static inline void shim_count_io_refused(enum penstock_op op, bool vector)
 {
 	shim_count((enum shim_counted)((vector ? SHIM_READV : SHIM_READ) + op), false);

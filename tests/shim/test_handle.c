@@ -156,7 +156,7 @@ static void registered_twice(void **state)
 	assert_ptr_not_equal(again, fh);
 	assert_int_equal(cuFileRead(fh, buf, 100, 7, 0), -CUF_HANDLE_NOT_REGISTERED);
 	assert_int_equal(cuFileRead(again, buf, 100, 7, 0), 100);
-	/* The caller closes the descriptor, and another file gets its number. */
+	/* Closes the registered descriptor, and lets another file get its number. */
 	unlink(st_path);
 	close(fd);
 	other = st_make("twice-other", 4096, O_RDONLY);

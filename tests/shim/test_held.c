@@ -108,7 +108,7 @@ static struct cuf_io_params piece(off_t off, size_t cookie)
 	return st_op(fh, CUF_READ, memory, PIECE, off, off, cookie);
 }
 
-/* Submits a batch and waits until one of its reads is blocked. */
+/* Sets up a batch, submits operations, and waits until one of the reads is blocked. */
 static void *batch_start_blocked(unsigned nr, struct cuf_io_params *params)
 {
 	void *batch;

@@ -80,7 +80,7 @@ static void writes(void **state)
 	assert_int_equal(cuFileWrite(fh, dev, 1000001, 4097, 5), 1000001);
 	assert_int_equal(pread(fd, got, 1000001, 4097), 1000001);
 	assert_memory_equal(got, bytes + 5, 1000001);
-	/* The bytes before the write are unchanged. */
+	/* The bytes before the written range are unchanged. */
 	assert_int_equal(pread(fd, got, 4097, 0), 4097);
 	for (size_t i = 0; i < 4097; i++)
 		assert_int_equal(got[i], st_byte(i));
@@ -89,7 +89,7 @@ static void writes(void **state)
 	assert_int_equal(lseek(fd, 0, SEEK_END), LEN + 777);
 	assert_int_equal(pread(fd, got, 777, (off_t)LEN), 777);
 	assert_memory_equal(got, bytes, 777);
-	/* The same handle can read the new bytes. */
+	/* The handle that wrote the bytes can also read them. */
 	assert_int_equal(cuFileRead(fh, dev, 4096, (off_t)LEN, 0), 777);
 	cu_get(got, dev, 777);
 	assert_memory_equal(got, bytes, 777);
