@@ -49,7 +49,7 @@ struct batch {
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Signalled when the last call that used a batch has left it. */
+/* Signalled when a call has left a batch and no other call is using it. */
 static pthread_cond_t call_left = PTHREAD_COND_INITIALIZER;
 static struct batch *batches;
 

@@ -67,9 +67,10 @@ static int loads_count(struct dl_phdr_info *info, size_t size, void *arg)
 }
 
 /*
- * Returns whether the process has loaded libcuda, after it has looked up the functions. A process
- * without libcuda has no device memory. A search that failed is repeated only after the process
- * has loaded another object, because a search through all folders takes about 30 us.
+ * Returns whether the process has loaded libcuda. If it has, looks up the driver's functions,
+ * once. A process without libcuda has no device memory. A search that failed is repeated only
+ * after the process has loaded another object, because a search through all folders takes about 30
+ * us.
  */
 static bool driver_loaded(void)
 {

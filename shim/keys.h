@@ -21,7 +21,7 @@ struct shim_key {
 	const char *path;
 	enum shim_key_kind kind;
 	int which;
-	const char *note; /* reason why the key has no effect in this library, NULL if it has one */
+	const char *note; /* reason why the key has no effect in this library, else NULL */
 };
 
 /* Returns the key at this path, or NULL if it is unknown. */

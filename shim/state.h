@@ -21,8 +21,7 @@ struct shim {
 	pthread_mutex_t lock;
 	_Atomic bool open;
 	bool was_open; /* whether the driver was ever opened; guarded by lock */
-	/* Whether parameters can no longer be set although the driver is closed; guarded by lock.
-	 */
+	/* Whether parameters cannot be set although the driver is closed; guarded by lock. */
 	bool params_fixed;
 	long uses;	     /* number of opens minus number of closes; guarded by lock */
 	_Atomic int require; /* class that every transfer requires, an enum penstock_class */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collects and returns the statistics of the cuFile ABI. Every file with exported calls counts
- * them here. The layout that the program gets is the layout of the version that cuFileGetVersion
- * returns, so that nothing is written past the shorter structs of older headers. Rates are
- * averages over the time during which statistics were collected. Counting must never fail or
- * block.
+ * Collects and returns the statistics of the cuFile ABI. Every file with exported calls reports
+ * its calls to this file. The layout that the program gets is that of the version which
+ * cuFileGetVersion returns. So nothing is written past the end of the shorter structs of older
+ * headers. Rates are averages over the time during which statistics were collected. Counting must
+ * never fail or block.
  */
 #include "stats.h"
 

@@ -76,7 +76,7 @@ int replay_move(const char *path, int read, void *base, size_t base_off, size_t 
 	unsigned made = 0;
 	void *fh;
 
-	/* The file system does not support O_DIRECT, as an old tmpfs. */
+	/* Some file systems, such as an old tmpfs, do not support O_DIRECT. */
 	if (fd < 0 && errno == EINVAL)
 		fd = open(path, flags, 0644);
 	if (fd < 0 || threads > THREADS_MAX || len % threads)

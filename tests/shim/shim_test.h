@@ -122,7 +122,8 @@ ST_UNUSED static void st_gate_open(void)
 	__atomic_store_n(st_gate, 1, __ATOMIC_RELEASE);
 }
 
-/* Queues a wait for the gate: work queued on the stream after it starts when the gate is open. */
+/* Queues a wait on the stream. The stream executes work that is queued later only when the gate
+ * is open. */
 ST_UNUSED static void st_gate_wait(struct pst_cu_stream *stream)
 {
 	assert_cu(cu.cuStreamWaitValue64(stream, st_gate_dev, 1, PST_CU_WAIT_GEQ));

@@ -255,8 +255,8 @@ static void destroyed_under_a_waiter(void **state)
 		assert_ok(cuFileBatchIOSetUp(&batch, OPS));
 		assert_ok(cuFileBatchIOSubmit(batch, OPS, params, 0));
 		assert_int_equal(pthread_create(&waiter, NULL, wait_for_all, batch), 0);
-		/* During this pause the thread starts to wait; if it is later, the test still
-		 * passes. */
+		/* The thread usually starts to wait during this pause. If it has not started,
+		 * the test still passes. */
 		usleep(round * 50);
 		cuFileBatchIODestroy(batch);
 		assert_cu(cu.cuMemsetD8Async((uintptr_t)dev, 0xaa, LEN, NULL));

@@ -335,8 +335,8 @@ static int log_every_file(void)
 	return GOOD;
 }
 
-/* The open after the last close reads the configuration again. A parameter that the program set
- * through the API applies to one open only, as documented. */
+/* If the driver is opened again after its last close, it reads the configuration again. A
+ * parameter that the program has set through the API applies to one open only, as documented. */
 static int config_read_again(void)
 {
 	size_t kb = 0, batch = 0;

@@ -109,8 +109,9 @@ static void files(void **state)
 	int code;
 
 	(void)state;
-	fail_each(use_file, 1); /* allocations include the first page of the table of files */
-	fail_in = 1;		/* the allocation that fails is the list by_fd */
+	/* One of the allocations is the first page of the table of files. */
+	fail_each(use_file, 1);
+	fail_in = 1; /* the allocation that fails is the list by_fd */
 	code = use_file();
 	fail_in = 0;
 	assert_int_equal(code, CUF_NOMEM_ERROR);

@@ -48,7 +48,7 @@ static void op_depend(struct op *op, struct op *on)
 		return;
 	op->deps = realloc(op->deps, (op->dep_count + 1) * sizeof(*op->deps));
 	if (!op->deps)
-		/* Without memory for the dependency, the operations would run in the wrong
+		/* Aborts, because without this dependency the operations would run in the wrong
 		 * order. */
 		abort();
 	op->deps[op->dep_count++] = on;
