@@ -20,15 +20,15 @@ struct pst_extent {
 	/* Whether no other data lies in the page of memory that holds the extent's first byte,
 	 * and in the page that holds its last byte. */
 	bool own_first, own_last;
-	uint16_t lead; /* Number of bytes read in front of the range so that the read starts at a
-			  page boundary. */
+	/* Number of bytes read in front of the range so that the read starts at a page boundary. */
+	uint16_t lead;
 };
 
 struct pst_extents {
 	struct pst_extent *list;
 	size_t count, capacity;
-	uint64_t most; /* Maximum length in bytes of an extent made by joining; 0 if there is no
-			  maximum. */
+	/* Maximum length in bytes of an extent made by joining; 0 if there is no maximum. */
+	uint64_t most;
 	/* Whether the extents that will be added next lie in pages that hold no other data. */
 	bool own_pages;
 	/* Whether the memory is the caller's, so that adjacent extents may lie in two
