@@ -100,9 +100,8 @@ int pst_model_file_storage(struct penstock_weights *w, unsigned index,
 	left = st;
 	pthread_mutex_lock(&w->lock);
 	if (!w->sources[index].st || w->sources[index].process != process) {
-		left = w->sources[index]
-			       /* NULL, or the storage that the parent process opened. */
-			       .st;
+		/* NULL, or the storage that the parent process opened. */
+		left = w->sources[index].st;
 		w->sources[index] = (struct pst_file_source){st, source.fd, process};
 	}
 	*out = w->sources[index].st;
