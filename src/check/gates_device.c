@@ -189,8 +189,8 @@ static void inspect_kernel(const struct pst_check_facts *f, struct pst_check_lin
 /* ---- memory that other devices reach -------------------------------------------- */
 
 /* Returns the size of the card's memory in GiB, derived from its name, or 0 if unknown. The name
- * of a card with a CPU on board (GH200, GB200, GB300) stands for two memory sizes, so it is
- * unknown. */
+ * of a card with a CPU on board (GH200, GB200, GB300) contains the sizes of two memories, so the
+ * result for it is 0. */
 static unsigned memory_gib(const struct pst_check_subject *subject)
 {
 	static const struct {
