@@ -297,7 +297,7 @@ static unsigned thread_count(const struct gdsio_args *a)
 	return n;
 }
 
-/* batch_threads returns the number of threads that submit batches, batch_size the number of
+/* batch_threads returns the number of threads that submit batches, batch_depth the number of
  * transfers in a batch. */
 static unsigned batch_threads(const struct gdsio_args *a)
 {
