@@ -359,8 +359,8 @@ struct penstock_load_report {
 	/* Largest amount of device memory that was allocated at the same time, on all devices
 	 * together, in bytes. */
 	uint64_t device_bytes;
-	uint64_t cpu_copied; /* Sum of this member of struct penstock_report. */
-	uint64_t dram_laid;  /* Sum of this member of struct penstock_report. */
+	uint64_t cpu_copied; /* Sum of penstock_report.cpu_copied over all requests. */
+	uint64_t dram_laid;  /* Sum of penstock_report.dram_laid over all requests. */
 	uint64_t retries;
 	uint64_t requests;
 	uint64_t start_ns, end_ns;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the device, its driver and the kernel: the device exists, a drive's DMA can reach
- * the device's memory, and the kernel supports such DMA. The facts come from /proc/driver, /sys and
- * the kernel's configuration. The gates must never load a module or access a card.
+ * Implements the gates that check the device, its driver and the kernel: the device exists, a
+ * drive's DMA can reach the device's memory, and the kernel supports such DMA. The facts come from
+ * /proc/driver, /sys and the kernel's configuration. The gates must never load a module or access a
+ * card.
  */
 #include "gates_device.h"
 

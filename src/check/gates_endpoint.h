@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gates of an object store's endpoint. */
+/* Declares the gates that check the endpoint of an object store. */
 #ifndef PST_CHECK_GATES_ENDPOINT_H
 #define PST_CHECK_GATES_ENDPOINT_H
 

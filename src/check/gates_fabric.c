@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the network: RDMA devices and their links, RoCE addresses, packet size, error
- * counters of the NICs, and NVMe over fabrics. The gates must never print an address or a name that
- * a capture omits. The identity of an NVMe target on the real machine is the only exception.
+ * Implements the gates that check the network: RDMA devices and their links, RoCE addresses, packet
+ * size, error counters of the NICs, and NVMe over fabrics. The gates must never print an address or
+ * a name that a capture omits. The identity of an NVMe target on the real machine is the only
+ * exception.
  */
 #include "gates_fabric.h"
 

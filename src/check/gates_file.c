@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of one file: its file system and mount, the block stack below, the stack's support for
- * peer memory, alignment, stripes, and the result of the probe. Network and parallel file systems
- * get a line that tells what they can do. The name of a file system alone must never open that
- * gate.
+ * Implements the gates that check one file: its file system and mount, the block stack below, the
+ * stack's support for peer memory, alignment, stripes, and the result of the probe. Network and
+ * parallel file systems get a line that tells what they can do. The name of a file system alone
+ * must never open that gate.
  */
 #include "gates_file.h"
 
@@ -16,8 +16,8 @@
 
 /* ---- file systems ---------------------------------------------------------------- */
 
-/* The known file systems. NO means that the CPU is known to copy the bytes; UNKNOWN means that
- * only a measurement can tell. */
+/* The known file systems. NO means that the CPU is known to copy the bytes. UNKNOWN means that
+ * only a measurement can tell whether the CPU copies them. */
 static const struct {
 	enum pst_check_state state;
 	const char *can, *todo; /* `todo` is "" if no action helps */
@@ -213,7 +213,8 @@ static void inspect_blocks(const struct pst_check_facts *f, struct pst_check_lin
 
 /* Returns whether the layer passes peer memory on to the layer below it. In kernels up to 6.16
  * the queues of stacked devices do not declare support for peer memory (block/blk-settings.c).
- * For later kernels only the probe can tell. Queues of virtio and SCSI never support it. */
+ * For later kernels only the probe can tell whether they support it. Queues of virtio and SCSI
+ * never support it. */
 static enum pst_check_state layer_passes_peer(const struct pst_check_facts *f,
 					      const struct pst_layer *layer)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of this process's limits: locked memory, memory and CPUs of its control group, and
- * io_uring under seccomp and sysctl. Containers often set such limits. If the file that holds a
- * limit is missing, the limit must never count as harmless.
+ * Implements the gates that check this process's limits: locked memory, memory and CPUs of its
+ * control group, and io_uring under seccomp and sysctl. Containers often set such limits. If the
+ * file that holds a limit is missing, the limit must never count as harmless.
  */
 #include "gates_limits.h"
 

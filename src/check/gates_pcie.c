@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gates of the PCI Express route between device and drives: IOMMU, ACS, the route itself, the
- * links, and the multipath layer of NVMe. The gates follow the kernel's rules
+ * Implements the gates that check the PCI Express route between device and drives: IOMMU, ACS, the
+ * route itself, the links, and the multipath layer of NVMe. The gates follow the kernel's rules
  * (drivers/pci/p2pdma.c) as far as /sys shows the facts that the kernel uses. A bridge that cannot
  * be read must never count as a bridge that passes peer traffic.
  */
@@ -66,7 +66,7 @@ static void inspect_iommu(const struct pst_check_facts *f, struct pst_check_line
 
 /* The PCI Express route between a device and a drive. */
 struct pci_route {
-	int near; /* distance between the two, an enum pst_nearness */
+	int near; /* distance between device and drive, an enum pst_nearness */
 	int acs;  /* result of pst_topo_acs_redirects() */
 	/* 1 if the kernel permits the route across the host bridge, 0 if not, -1 if unknown */
 	int host;
@@ -441,7 +441,8 @@ static void inspect_multipath(const struct pst_check_facts *f, struct pst_check_
 		return;
 	}
 	/* The queue of the multipath device does not declare support for peer memory. Some
-	 * kernels after 6.16 do declare it; for those only the probe can tell. */
+	 * kernels after 6.16 do declare it; for these kernels only the probe can tell whether
+	 * peer memory works. */
 	if (f->kernel >= 6017)
 		pst_line_unknown(line,
 				 "%u of %u drives use it; recent kernels may pass peer memory "

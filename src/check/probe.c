@@ -342,9 +342,10 @@ static int path_time(struct probe *p, struct pst_check_path *out, uint64_t off, 
 }
 
 /*
- * Measures one path. The first round compares every byte with its expected value; the later rounds
- * are timed. For the paths that read through the page cache, the bytes are cached by then. If the
- * drive is too slow for a second round, the time of the first round counts.
+ * Measures one path. The first round compares every byte with its expected value. The later rounds
+ * are timed. The first round has filled the page cache, so a path that reads through the page cache
+ * is timed with cached bytes. If the drive is too slow for a second round, the time of the first
+ * round counts.
  */
 static void path_measure(struct probe *p, struct pst_check_path *out)
 {

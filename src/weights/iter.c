@@ -179,7 +179,8 @@ static int batch_submit(struct penstock_weights_iter *it, struct batch *b)
 	const struct penstock_weights *w = it->load.w;
 	int ret = 0;
 
-	/* pst_place_widen ignores this for stretches that pst_place_tensors gave no whole pages. */
+	/* pst_place_widen ignores own_pages for stretches to which pst_place_tensors gave no
+	 * whole pages. */
 	b->extents.own_pages = true;
 	for (uint64_t i = 0; i < b->count && !ret; i++) {
 		const struct pst_tensor_entry *e = &w->entries[b->first + i];

@@ -247,8 +247,8 @@ static int loaded_new(struct pst_load *load, struct penstock_device *const *devs
 static int list_tensors(const struct penstock_loaded *l, const struct penstock_weights *w,
 			struct pst_extents *extents)
 {
-	/* This is exact only for stretches to which pst_place_tensors gave whole pages.
-	 * pst_place_widen ignores the flag for shorter stretches. */
+	/* The flag own_pages is right only for stretches to which pst_place_tensors gave whole
+	 * pages. pst_place_widen ignores the flag for all other stretches, which are shorter. */
 	extents->own_pages = true;
 	/* Handles one device after the other, so that extents of adjacent tensors follow each
 	 * other and are joined. The list is sorted by file later. */

@@ -255,7 +255,9 @@ static size_t batch_end(const struct pst_extents *extents, size_t first, uint64_
 		uint64_t end = seg->off + (rows - 1) * seg->pitch + seg->row_len;
 
 		if (seg->off >= reach)
-			cut = i; /* No extent before i reads the bytes of extent i. */
+			/* A batch may end here, because no extent before i reads bytes of extent
+			 * i. */
+			cut = i;
 		if (i - first >= SEGS_MAX && cut > first)
 			return cut;
 		if (i - first == PENSTOCK_SEGS_MAX)

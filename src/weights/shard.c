@@ -97,7 +97,9 @@ static int fail_indivisible(const struct cut *c, uint64_t length, unsigned ranks
 static int check_heads(const struct cut *c)
 {
 	if (!(c->heads % c->o->ranks))
-		return 0; /* Divisible, or 0, which means that the number is not known. */
+		/* The number of heads is divisible, or it is 0, which means that it is not
+		 * known. */
+		return 0;
 	return pst_weights_fail(EINVAL, PENSTOCK_WHY_BAD_ARGUMENT, c->path, c->t->name, PST_NO_OFF,
 				"%u heads cannot be shared by %u ranks", c->heads, c->o->ranks);
 }
