@@ -151,7 +151,7 @@ static void note_death(struct ranks *r, unsigned rank, int status)
 }
 
 /* When a rank has exited because it could not join the group, the other ranks may wait for it in
- * vain. They get SIGTERM after this many seconds. During this time the rank that caused the
+ * vain. These ranks get SIGTERM after this many seconds. Until then the rank that caused the
  * failure can still report it. */
 #define GRACE_S 5
 /* When a rank has failed, the other ranks learn this through the group and end. A rank that

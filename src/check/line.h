@@ -8,7 +8,8 @@
 
 #include "result.h"
 
-/* These three functions set the state of the line and the text of the finding. */
+/* pst_line_ok, pst_line_no and pst_line_unknown set the state of the line and the text of the
+ * finding. */
 void pst_line_ok(struct pst_check_line *line, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 void pst_line_no(struct pst_check_line *line, const char *fmt, ...)

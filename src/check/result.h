@@ -38,7 +38,7 @@ enum pst_check_state {
 
 /* The effect of a gate that is not open. The values are ordered from harmless to fatal. */
 enum pst_check_need {
-	/* No effect here: only other transports or other software need the gate. */
+	/* No effect on Penstock: only other transports or other software need the gate. */
 	PST_NEED_NOTHING,
 	PST_NEED_SPEED,	  /* The same path carries the bytes, but more slowly. */
 	PST_NEED_DIRECT,  /* No path is direct. */

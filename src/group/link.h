@@ -40,7 +40,8 @@ struct pst_packet {
 struct pst_message {
 	unsigned char *bytes;
 	size_t len;
-	int fd; /* -1: no descriptor came; or PST_FD_LOST. */
+	/* Descriptor that came with the packet; -1 if none came, PST_FD_LOST if it was lost. */
+	int fd;
 };
 
 /* The connection to another rank. */

@@ -168,8 +168,8 @@ static int resolve_mismatch(struct group_move *m, struct pst_message *messages,
 	return ret;
 }
 
-/* Adds the other ranks' need bitmaps to this rank's, from byte `at` on. They are the last bytes
- * of the ranks' messages. */
+/* Adds the need bitmaps of the other ranks to this rank's bitmap, from byte `at` on. The last
+ * bytes of each rank's message are its bitmap. */
 static void merge_need(struct group_move *m, const struct pst_message *messages, size_t at)
 {
 	size_t len = need_len(m, at);
